@@ -1,0 +1,162 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"iter"
+	"time"
+)
+
+// Errors of a Store, and of the Shim's methods that read one.
+var (
+	// ErrNotFound: no such task, or none that the caller may know of.
+	ErrNotFound = errors.New("no such task")
+	// ErrFinal: the change does not apply in the status the task is in; with a
+	// single state machine that means it has ended.
+	ErrFinal = errors.New("task has ended")
+	// ErrLeaseLost: another replica runs the task now.
+	ErrLeaseLost = errors.New("task is run by another replica")
+	// ErrPosition: an append names a position that is neither the end of what is
+	// stored nor inside it: batches would be missing in between.
+	ErrPosition = errors.New("append leaves a gap")
+	// ErrCursor: not a cursor that List returned.
+	ErrCursor = errors.New("bad cursor")
+	// ErrUnavailable: the store could not be reached or did not answer in time.
+	// Whether a write took place is unknown; it may be repeated.
+	ErrUnavailable = errors.New("task store unavailable")
+)
+
+// Part says how much of a task Get reads, so that a poll of its status never
+// moves a 20 MB result.
+type Part uint8
+
+// The parts of a task.
+const (
+	// Summary is everything but the outcome and what only a runner needs (Call
+	// and Checkpoint).
+	Summary Part = iota
+	// WithOutcome adds Outcome.
+	WithOutcome
+	// WithRun is a Summary with Call and Checkpoint.
+	WithRun
+)
+
+// Change is one atomic step of a task. Fields that are zero change nothing. It
+// applies only while the task has not ended; To is checked against the state
+// machine besides.
+type Change struct {
+	// Op names the operation. Apply with the Op of the last change applied does
+	// nothing and returns the task, so that a write whose reply was lost may be
+	// repeated. Needed wherever To, StatusMessage or Visible is set.
+	Op string
+	// To is the new status. A final one settles TTL (elapsed + Retain), ends the
+	// lease, and lets the record expire.
+	To Status
+	// StatusMessage replaces the message, if not nil.
+	StatusMessage *string
+	// Outcome goes with To: Completed or Failed.
+	Outcome *Outcome
+	// Tail is appended at At in the same step: what was streamed last must be
+	// there when the end is seen (design.md 0.19).
+	Tail []Batch
+	At   Position
+
+	// Ask adds questions and makes the task InputRequired; a key once seen is
+	// never added again.
+	Ask []Question
+	// Withdraw ends questions the upstream no longer waits for.
+	Withdraw []string
+	// Claim lets the stream ClaimBy deliver these questions, where nobody alive
+	// has claimed them. A claim held by a stream named in ClaimOver is void.
+	Claim     []string
+	ClaimBy   string
+	ClaimOver []string
+	// Answer stores answers to outstanding questions; other keys are ignored
+	// (T36). Answering or withdrawing the last outstanding question makes the
+	// task Working again, counted in the same step.
+	Answer map[string]json.RawMessage
+	// Take marks answers as taken, under Op: a second Take of a key with another
+	// Op leaves it untaken for that caller (see Apply).
+	Take []string
+
+	// Visible makes a hidden call a task.
+	Visible bool
+	// TTL raises the task's TTL to this value (from creation); a lower one is
+	// ignored. For a hidden call it moves the expiry.
+	TTL time.Duration
+	// Retain replaces Task.Retain if not zero.
+	Retain time.Duration
+	// Checkpoint replaces the checkpoint, if not nil.
+	Checkpoint json.RawMessage
+}
+
+// Event says that something about a task may have changed. It is a hint to read
+// again, never the truth itself (design.md 0.4).
+type Event struct {
+	// Synced is sent first, and again whenever events may have been lost (a
+	// reconnect): everything watched must be read again. ID is empty then.
+	Synced bool
+	// ID is the task, Version what it had reached; an Append repeats the version.
+	ID      ID
+	Version int64
+}
+
+// Store keeps calls and tasks between requests and between replicas.
+//
+// Every write is durable on the store when it returns, and a Get anywhere that
+// starts after it sees it. Every write may be repeated (design.md 0.12). Every
+// method may return ErrUnavailable; other errors are named at the method. The
+// suite shimtest.Store is the contract in executable form.
+type Store interface {
+	// Create stores a new task with the batches it begins with, and lists it under
+	// its ListKey. It returns the task with the store's times. A second Create
+	// with the same ID and Op returns what is stored; another Op is ErrFinal.
+	Create(ctx context.Context, t Task, begin ...Batch) (Task, error)
+
+	// Get reads a task. ErrNotFound. Questions and Position are always included.
+	Get(ctx context.Context, id ID, part Part) (Task, error)
+
+	// List returns up to n visible tasks of a list key, oldest first, as summaries,
+	// and the cursor of the next page ("" after the last). A cursor stays valid
+	// while tasks come and go, and shows no task twice. ErrCursor.
+	List(ctx context.Context, listKey, cursor string, n int) ([]Task, string, error)
+
+	// Apply makes one change and returns the task after it, as a Summary. With a
+	// lease, only its holder may: ErrLeaseLost. A task that has ended refuses with
+	// ErrFinal, and returns the task as it is; so does a To that may not follow.
+	// ErrNotFound. Of Take, the returned task's questions have Taken set only for
+	// those keys that this Op took.
+	Apply(ctx context.Context, id ID, lease *Lease, c Change) (Task, error)
+
+	// Append adds batches at a position and, if not nil, replaces the checkpoint.
+	// What is already stored there is skipped. ErrPosition, ErrFinal,
+	// ErrLeaseLost, ErrNotFound.
+	Append(ctx context.Context, id ID, lease Lease, at Position, checkpoint json.RawMessage, b ...Batch) error
+
+	// Batches returns the contents with seq ≥ from; Segments the blocks with
+	// seqNr > after, both in order. ErrNotFound once the task is gone.
+	Batches(ctx context.Context, id ID, from int64) ([]json.RawMessage, error)
+	Segments(ctx context.Context, id ID, after int64) ([]json.RawMessage, error)
+
+	// Watch yields an Event for each change of these tasks by anyone, beginning
+	// with Synced, until ctx ends or the caller stops. Events of one task may be
+	// merged. It yields an error only for good (the store is closed); an outage is
+	// waited out and ends with Synced.
+	Watch(ctx context.Context, ids ...ID) iter.Seq2[Event, error]
+
+	// Inbox is Watch for all tasks that a replica runs, for the changes that
+	// others make: cancel, answers, a lost lease.
+	Inbox(ctx context.Context, r Replica) iter.Seq2[Event, error]
+
+	// Beat says that a replica is alive for another ttl by the store's clock: one
+	// write, however many tasks it runs. A ttl of 0 says goodbye: its tasks may be
+	// adopted at once.
+	Beat(ctx context.Context, r Replica, ttl time.Duration) error
+
+	// Adopt hands up to n tasks of replicas that are gone (their heartbeat has
+	// expired, or they said goodbye) to r, if they run on one of the upstreams
+	// named, or on any once ten of their expiries have passed. Each comes with its
+	// new lease, and WithRun.
+	Adopt(ctx context.Context, r Replica, upstreams []string, n int) ([]Task, error)
+}

@@ -1,0 +1,236 @@
+package shim
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// ID names a task. It is a version 4 UUID in its canonical spelling: 122 random
+// bits, because an id may be all that a caller without authentication has to
+// show (protocol.md T18, L37).
+type ID string
+
+// NewID makes a fresh, unguessable id.
+func NewID() (ID, error) {
+	u, err := uuid.NewRandom()
+	if err != nil {
+		return "", fmt.Errorf("task id: %w", err)
+	}
+	return ID(u.String()), nil
+}
+
+// ParseID reads an id that a client sent. Only the canonical spelling is one:
+// uuid.Parse alone would accept several spellings of one id, and a key must have
+// exactly one. Anything else is ErrNotFound, as an unknown id is (T30, L36).
+func ParseID(s string) (ID, error) {
+	if len(s) != 36 {
+		return "", ErrNotFound
+	}
+	u, err := uuid.Parse(s)
+	if err != nil || u.String() != s {
+		return "", ErrNotFound
+	}
+	return ID(s), nil
+}
+
+// Status is where a task is in its life. The spelling is that of both task
+// dialects, which share it.
+type Status string
+
+// The statuses of a task. A tool's own error (isError) ends a task as Completed
+// here; the legacy dialect spells that one failed (protocol.md H1).
+const (
+	Working       Status = "working"
+	InputRequired Status = "input_required"
+	Completed     Status = "completed"
+	Failed        Status = "failed"
+	Cancelled     Status = "cancelled"
+)
+
+// next is the whole state machine: the statuses that may follow each one. A
+// status that is missing here is final.
+var next = map[Status][]Status{
+	Working:       {InputRequired, Completed, Failed, Cancelled},
+	InputRequired: {Working, Completed, Failed, Cancelled},
+}
+
+// Final reports whether a task in this status never changes again.
+func (s Status) Final() bool { return len(next[s]) == 0 }
+
+// From lists the statuses out of which a task may move into s, sorted. It is
+// what a Store gets to check a change against, so that it need not know the
+// state machine.
+func (s Status) From() []Status {
+	var from []Status
+	for f, to := range next {
+		if slices.Contains(to, s) {
+			from = append(from, f)
+		}
+	}
+	slices.Sort(from)
+	return from
+}
+
+// Open lists the statuses of a task that has not ended, sorted: those a change
+// without a new status applies to.
+func Open() []Status { return []Status{InputRequired, Working} }
+
+// Principal is who a request speaks for. The zero Principal is anonymous: no
+// authentication is configured, and the task id alone gives access.
+type Principal struct {
+	// Subject is the authenticated name, unique within the gateway; empty for
+	// an anonymous caller.
+	Subject string
+	// Session is the legacy session of an anonymous caller. It proves nothing
+	// (protocol.md Z7); it only says whose tasks tasks/list shows.
+	Session string
+}
+
+// Owner is what a task of this principal is bound to for its whole life (Z6):
+// the subject, or "" for an anonymous caller.
+func (p Principal) Owner() string { return p.Subject }
+
+// ListKey names the list that the tasks of this principal appear in: that of the
+// subject, that of the legacy session, or "" for none.
+func (p Principal) ListKey() string {
+	switch {
+	case p.Subject != "":
+		return "p:" + p.Subject
+	case p.Session != "":
+		return "s:" + p.Session
+	default:
+		return ""
+	}
+}
+
+// Replica is one running gateway process. Its name is new at each start.
+type Replica string
+
+// Lease says which replica runs a task, and which adoption of the task that is.
+// A runner that was given up for dead and wakes up late holds an older lease,
+// and every write of it is refused with ErrLeaseLost (design.md 0.5).
+type Lease struct {
+	Replica  Replica
+	Adoption int64 // 0 at creation, one more with each adoption
+}
+
+// String is the lease in the form in which a store compares it.
+func (l Lease) String() string { return fmt.Sprintf("%s#%d", l.Replica, l.Adoption) }
+
+// ParseLease reads what String wrote.
+func ParseLease(s string) (Lease, error) {
+	name, n, ok := strings.Cut(s, "#")
+	var l Lease
+	if !ok {
+		return l, fmt.Errorf("lease %q: no adoption", s)
+	}
+	if _, err := fmt.Sscanf(n, "%d", &l.Adoption); err != nil {
+		return l, fmt.Errorf("lease %q: %w", s, err)
+	}
+	l.Replica = Replica(name)
+	return l, nil
+}
+
+// Outcome is how a call ended, stored once and spelt by each dialect in its own
+// way (H1). Exactly one of Result and Error is set.
+type Outcome struct {
+	// Result is the upstream's result, byte for byte.
+	Result json.RawMessage
+	// IsError says that Result carries isError: the tool ran and reports failure.
+	IsError bool
+	// Error is the JSON-RPC error object {code, message, data?}, as JSON.
+	Error json.RawMessage
+}
+
+// Question is a request of the upstream for the client's user, model or roots:
+// elicitation/create, sampling/createMessage or roots/list.
+type Question struct {
+	Key      string          // unique for the task's whole life (T39)
+	Method   string          // the request's method
+	Params   json.RawMessage // its params, as the upstream sent them
+	Claim    string          // the stream that delivers it, once one does
+	Answer   json.RawMessage // the client's result or error, nil while outstanding
+	Taken    bool            // the runner has taken the answer
+	Withdraw bool            // the upstream no longer waits for it
+}
+
+// Outstanding reports whether the question still waits for an answer.
+func (q Question) Outstanding() bool { return q.Answer == nil && !q.Withdraw }
+
+// Batch is one piece of what an upstream streams while its task runs. It is
+// appended once, by the runner, and never changed.
+type Batch struct {
+	// Content is a JSON array of at least one content block, and becomes the next
+	// SEP-2679 seq; nil where the piece is only segments.
+	Content json.RawMessage
+	// Segments are content blocks that belong to the result (SEP-1905), each of
+	// which becomes the next seqNr.
+	Segments []json.RawMessage
+}
+
+// Position says how many batches and segments of a task are stored. An append
+// names the position it belongs at, which makes a repeat of it harmless.
+type Position struct {
+	Batches  int64
+	Segments int64
+}
+
+// Task is one call that outlives the request it came with. Times and expiry are
+// the store's: its clock is the only one all replicas share.
+type Task struct {
+	ID ID
+	// Op is the operation that made the task, so that a repeated Create is told
+	// from a second one.
+	Op string
+	// Owner is the principal the task belongs to (Principal.Owner), ListKey the
+	// list that shows it (Principal.ListKey), Upstream the configured name of the
+	// server it runs on. All three are fixed at creation.
+	Owner    string
+	ListKey  string
+	Upstream string
+	// Origin is the dialect that made the task (T13).
+	Origin string
+	// Visible is false for a call that is stored but has not become a task
+	// (design.md 0.13): no tasks method sees it.
+	Visible bool
+
+	Status        Status
+	StatusMessage string
+	// Version goes up with each change.
+	Version   int64
+	CreatedAt time.Time
+	UpdatedAt time.Time
+	// TTL is how long after CreatedAt the task stays readable, as clients see it.
+	// It is raised while the task runs and settled when it ends (design.md 0.14).
+	TTL time.Duration
+	// Retain is how long the task is kept after its end.
+	Retain time.Duration
+	// PollInterval is what clients are asked to wait between two reads.
+	PollInterval time.Duration
+
+	Lease Lease
+	// Method and Tool are what is called: "tools/call" and the tool's name.
+	Method string
+	Tool   string
+	// Call is what a runner on another replica needs to go on with the task,
+	// as the shim wrote it (see run.go). A store does not look inside.
+	Call json.RawMessage
+	// Trace is the W3C context the task was created in: traceparent, tracestate.
+	Trace map[string]string
+	// Checkpoint is what the upstream leg needs to resume; opaque.
+	Checkpoint json.RawMessage
+
+	Position  Position   // how much is stored of what was streamed
+	Questions []Question // in the order they were asked
+	// Ended says that Outcome exists or the task was cancelled; Outcome itself is
+	// only filled in by Get with WithOutcome.
+	Outcome *Outcome
+}
+
+// ExpiresAt is when the task may be gone.
+func (t Task) ExpiresAt() time.Time { return t.CreatedAt.Add(t.TTL) }

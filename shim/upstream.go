@@ -1,0 +1,177 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+// ErrDetached is the cause with which a call's context ends when this replica
+// stops caring for it but the call shall go on (drain, lease lost): the leg closes
+// its sockets and tells the upstream nothing. Any other cause cancels the call
+// upstream (design.md 0.6).
+var ErrDetached = errors.New("detached from the upstream call")
+
+// Session says in whose name, and with which abilities, a request reaches an
+// upstream. A legacy upstream fixes abilities per session, so a leg keeps one
+// upstream session per Key and Capabilities (design.md 0.16, protocol.md H4, H5).
+type Session struct {
+	// Key names the upstream session: a legacy client's session, or a principal.
+	// "" asks for a session of this call's own.
+	Key string
+	// Capabilities are the ClientCapabilities to declare, as JSON; nil means {}.
+	Capabilities json.RawMessage
+	// ClientInfo is the Implementation object of the client, as JSON; nil means
+	// the gateway's own.
+	ClientInfo json.RawMessage
+}
+
+// Request is one request for an upstream, free of any client's envelope: the
+// gateway has removed what only meant something between it and its client (ids,
+// progress tokens, protocol _meta keys, task). The leg adds its own.
+type Request struct {
+	Method string          `json:"method"`
+	Params json.RawMessage `json:"params,omitempty"`
+	// Name is the tool, prompt or URI that Params name, for Mcp-Name and spans.
+	Name    string  `json:"name,omitempty"`
+	Session Session `json:"session"`
+	// Progress and LogLevel say what the caller wants to hear meanwhile: progress
+	// notifications, and log messages from this RFC 5424 level on ("" for none).
+	Progress bool   `json:"progress,omitempty"`
+	LogLevel string `json:"logLevel,omitempty"`
+	// Relay says that an InputRequiredResult may be handed back as it is, to a
+	// client that can answer it (protocol.md 2.7).
+	Relay bool `json:"-"`
+}
+
+// RPCError is a JSON-RPC error that an upstream answered, or that we answer in
+// its place.
+type RPCError struct {
+	Code    int64           `json:"code"`
+	Message string          `json:"message"`
+	Data    json.RawMessage `json:"data,omitempty"`
+}
+
+// Error makes an RPCError usable as an error.
+func (e *RPCError) Error() string { return fmt.Sprintf("%s (%d)", e.Message, e.Code) }
+
+// Reply is what an upstream answered: a result, or a JSON-RPC error.
+type Reply struct {
+	// Result is the result object as received. Nil when Error is set.
+	Result json.RawMessage
+	Error  *RPCError
+	// InputRequired says that Result is an InputRequiredResult.
+	InputRequired bool
+	// IsError says that Result is a CallToolResult with isError true.
+	IsError bool
+}
+
+// Progress is one progress notification.
+type Progress struct {
+	Progress float64
+	Total    float64 // 0 when unknown
+	Message  string
+	// Raw are the notification's params as received, with the leg's own token.
+	Raw json.RawMessage
+	// Checkpoint is where the leg could resume after this notification, or nil. It
+	// need not be stored before the leg goes on.
+	Checkpoint json.RawMessage
+}
+
+// Log is one log notification (notifications/message).
+type Log struct {
+	Level string
+	Raw   json.RawMessage // the notification's params as received
+}
+
+// Answer is the client's answer to a Question: its result, or its error.
+type Answer struct {
+	Result json.RawMessage
+	Error  *RPCError
+}
+
+// Sink takes what an upstream says before it answers. The leg calls it from one
+// goroutine; Progress and Log do not block on the network.
+type Sink interface {
+	Progress(Progress)
+	Log(Log)
+	// Ask puts questions to the client and blocks until each is answered, refused,
+	// withdrawn or out of time. ErrNoAsk says that this client cannot be asked.
+	Ask(ctx context.Context, q ...Question) ([]Answer, error)
+	// Checkpoint hands over what the leg needs to resume the call on another
+	// replica, before the leg depends on it; the first one is handed over before
+	// the first byte is written, and so records that the call was sent. If it
+	// fails, the call must not be sent.
+	Checkpoint(ctx context.Context, cp json.RawMessage) error
+}
+
+// ErrNoAsk: the caller declared no way to answer this kind of question.
+var ErrNoAsk = errors.New("the client cannot be asked")
+
+// Notification is a JSON-RPC notification, from or to an upstream.
+type Notification struct {
+	Method string
+	Params json.RawMessage
+}
+
+// Filter says which notifications a Listen is for.
+type Filter struct {
+	ToolsListChanged     bool
+	PromptsListChanged   bool
+	ResourcesListChanged bool
+	Resources            []string // URIs
+	Log                  bool     // logging messages outside of any call
+}
+
+// Upstream reaches one MCP server. The suite shimtest.Upstream is the contract in
+// executable form. Errors are *UpstreamError where the server could not be talked
+// to as MCP wants; a JSON-RPC error of the server is a Reply.
+type Upstream interface {
+	// Call sends one request and blocks for its reply. A tools/call is sent exactly
+	// once (design.md 0.11). When ctx ends, the call is cancelled upstream unless
+	// the cause is ErrDetached.
+	Call(ctx context.Context, r Request, s Sink) (Reply, error)
+	// Resume goes on with a call from a checkpoint, possibly one of another
+	// replica. ErrNotResumable says that nothing can be learned of it any more;
+	// ErrNotSent that the checkpoint proves that it was never sent.
+	Resume(ctx context.Context, r Request, checkpoint json.RawMessage, s Sink) (Reply, error)
+	// Notify sends a notification in a session that exists.
+	Notify(ctx context.Context, s Session, n Notification) error
+	// Listen hands over notifications that belong to no call, until ctx ends.
+	// ready is called once with what the server agreed to.
+	Listen(ctx context.Context, s Session, f Filter, ready func(Filter), on func(Notification)) error
+}
+
+// Errors of Upstream.Resume.
+var (
+	ErrNotResumable = errors.New("the upstream call cannot be resumed")
+	ErrNotSent      = errors.New("the upstream call was never sent")
+)
+
+// UpstreamError says why an upstream could not be talked to. Its text is safe to
+// show to a client: it holds no address, header or body of the upstream.
+type UpstreamError struct {
+	// Kind is a low-cardinality label: unreachable, timeout, refused (401, 403),
+	// overloaded (429, 503), protocol (not MCP), too_large, closed (the stream ended
+	// before the answer), session (lost), queue.
+	Kind string
+	// Message is for the client; Err, which may name addresses, for the log.
+	Message string
+	Err     error
+	// RetryAfterMs is when to come back, for Kind overloaded and queue; 0 unknown.
+	RetryAfterMs int64
+	// Unsent says that the server has certainly not begun the call.
+	Unsent bool
+}
+
+// Error gives the text for the log.
+func (e *UpstreamError) Error() string {
+	if e.Err == nil {
+		return e.Kind + ": " + e.Message
+	}
+	return e.Kind + ": " + e.Message + ": " + e.Err.Error()
+}
+
+// Unwrap returns the cause.
+func (e *UpstreamError) Unwrap() error { return e.Err }
