@@ -1,0 +1,122 @@
+package jsonrpc
+
+import (
+	"bytes"
+	"errors"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+var errID = errors.New("id must be a string or an integer")
+
+// ID is a JSON-RPC id, kept as the bytes it was sent in so that it can be
+// echoed exactly: a peer may compare ids as text. It is a string or an integer
+// of any size; MCP rules out null and fractions. The zero ID means that there
+// is no id. ID is comparable with ==, which compares spelling; use [ID.Equal]
+// or [ID.Key] to compare meaning.
+type ID struct{ raw string }
+
+// ParseID reads an id from its JSON text; blanks around it are ignored. It
+// refuses null, numbers with a fraction or an exponent (MCP: "string or
+// integer"), strings that are not valid JSON, and every other type.
+func ParseID(raw []byte) (ID, error) {
+	raw = bytes.Trim(raw, " \t\r\n")
+	switch {
+	case len(raw) == 0:
+		return ID{}, errID
+	case raw[0] == '"':
+		if !validString(raw) {
+			return ID{}, errID
+		}
+	case !isInteger(raw):
+		return ID{}, errID
+	}
+	return ID{string(raw)}, nil
+}
+
+// StringID is the id with the string value s.
+func StringID(s string) ID { return ID{string(AppendString(nil, s))} }
+
+// IntID is the id with the integer value n.
+func IntID(n int64) ID { return ID{strconv.FormatInt(n, 10)} }
+
+// IsZero reports whether there is no id. The number 0 and the empty string are
+// ids.
+func (id ID) IsZero() bool { return id.raw == "" }
+
+// Raw is the JSON text of the id as it was sent, or "" if there is none.
+func (id ID) Raw() string { return id.raw }
+
+// String is the id for people and logs: without quotes, so the number 1 and
+// the string "1" look alike.
+func (id ID) String() string {
+	if !id.isString() {
+		return id.raw
+	}
+	return unquote([]byte(id.raw))
+}
+
+// Equal reports whether both ids mean the same: strings by their characters,
+// whatever the escapes, and numbers by their text. A number never equals a
+// string.
+func (id ID) Equal(o ID) bool { return id == o || id.Key() == o.Key() }
+
+// Key is the id in canonical spelling, to be used as a map key: equal ids have
+// equal keys, and the number 1 and the string "1" differ. It is "" for no id.
+func (id ID) Key() string {
+	if strings.IndexByte(id.raw, '\\') < 0 {
+		return id.raw // a number, or a string without escapes, has one spelling
+	}
+	return string(AppendString(nil, id.String()))
+}
+
+func (id ID) isString() bool { return id.raw != "" && id.raw[0] == '"' }
+
+// isInteger reports whether b is a JSON number without fraction and exponent.
+func isInteger(b []byte) bool {
+	if len(b) > 0 && b[0] == '-' {
+		b = b[1:]
+	}
+	if len(b) == 0 || b[0] == '0' && len(b) > 1 {
+		return false
+	}
+	for _, c := range b {
+		if c < '0' || c > '9' {
+			return false
+		}
+	}
+	return true
+}
+
+// validString reports whether b is one JSON string of valid UTF-8 without lone
+// surrogates.
+func validString(b []byte) bool {
+	return len(b) > 0 && b[0] == '"' && jsontext.Value(b).IsValid()
+}
+
+// unquote decodes a JSON string; bytes that are not UTF-8 and lone surrogates
+// become U+FFFD. What is not a string at all gives what could be read of it.
+func unquote(raw []byte) string {
+	if plain, ok := unescaped(raw); ok {
+		return string(plain)
+	}
+	s, _ := jsontext.AppendUnquote(nil, raw)
+	return string(s)
+}
+
+// unescaped returns the characters of a JSON string that contains no escapes
+// and only ASCII; they are their own decoding.
+func unescaped(raw []byte) ([]byte, bool) {
+	if len(raw) < 2 {
+		return nil, false
+	}
+	in := raw[1 : len(raw)-1]
+	for _, c := range in {
+		if c == '\\' || c >= 0x80 {
+			return nil, false
+		}
+	}
+	return in, true
+}

@@ -1,0 +1,184 @@
+package jsonrpc
+
+import (
+	"encoding/json"
+	"strconv"
+)
+
+// Parse reads a message from a client. It is strict at every depth: duplicate
+// names, invalid UTF-8, lone surrogates, more than 1,000 levels of nesting and
+// trailing bytes are refused, because two readers could take such a text for
+// two different calls. Member names are compared exactly, case included;
+// unknown members of the envelope are ignored. The error is a *[ParseError].
+//
+// Nothing of the input is copied except the id and the method.
+func Parse(b []byte) (Message, error) { return parse(b, true) }
+
+// ParseLenient reads a message from a server. The envelope and the error
+// object are held to the same rules as in [Parse]; everything inside params,
+// result, error.data and unknown members only has to be well-formed JSON. Null
+// is accepted as the id of an error response (JSON-RPC 2.0 section 5 demands it
+// where the id could not be read) and as the error beside a result (JSON-RPC
+// 1.0 wrote it so). The error is a *[ParseError].
+func ParseLenient(b []byte) (Message, error) { return parse(b, false) }
+
+func parse(b []byte, strict bool) (Message, error) {
+	var env envelope
+	if perr := env.read(b, strict); perr != nil {
+		return Message{}, perr
+	}
+	m, perr := env.message(strict)
+	if perr != nil {
+		perr.ID, _ = ParseID(env.id)
+		return Message{}, perr
+	}
+	m.Raw = b
+	return m, nil
+}
+
+// envelope holds the members as found; nil means absent.
+type envelope struct {
+	version, id, method, params, result, err json.RawMessage
+}
+
+// read finds the members of the envelope.
+func (e *envelope) read(b []byte, strict bool) *ParseError {
+	w := newWalker(b, strict)
+	defer w.free()
+	if perr := w.begin("message"); perr != nil {
+		return perr
+	}
+	for {
+		name, value, perr := w.member()
+		if perr != nil || name == nil {
+			return perr
+		}
+		if field := e.field(name); field != nil {
+			*field = value
+		}
+	}
+}
+
+func (e *envelope) field(name []byte) *json.RawMessage {
+	switch string(name) {
+	case "jsonrpc":
+		return &e.version
+	case "id":
+		return &e.id
+	case "method":
+		return &e.method
+	case "params":
+		return &e.params
+	case "result":
+		return &e.result
+	case "error":
+		return &e.err
+	}
+	return nil
+}
+
+// message decides what kind of message the members make, after JSON-RPC 2.0
+// sections 4 and 5.
+func (e *envelope) message(strict bool) (Message, *ParseError) {
+	if !strict && e.result != nil && string(e.err) == "null" {
+		e.err = nil
+	}
+	switch {
+	case e.version == nil || !validString(e.version) || unquote(e.version) != Version:
+		return Message{}, invalid(`member "jsonrpc" must be "2.0"`)
+	case e.method != nil && (e.result != nil || e.err != nil):
+		return Message{}, invalid("a message is a call or a response, not both")
+	case e.method != nil:
+		return e.call()
+	case e.result != nil && e.err != nil:
+		return Message{}, invalid("a response has a result or an error, not both")
+	case e.result != nil:
+		return e.success()
+	case e.err != nil:
+		return e.failure(strict)
+	}
+	return Message{}, invalid("a message needs a method, a result or an error")
+}
+
+func (e *envelope) call() (Message, *ParseError) {
+	m := Message{Kind: Notification, Params: e.params}
+	if e.id != nil {
+		id, err := ParseID(e.id)
+		if err != nil {
+			return Message{}, invalid("%v", err)
+		}
+		m.Kind, m.ID = Request, id
+	}
+	if !validString(e.method) {
+		return Message{}, invalid("method must be a string")
+	}
+	m.Method = unquote(e.method)
+	if string(m.Params) == "null" {
+		m.Params = nil // written by libraries that do not omit empty members
+	}
+	if m.Params != nil && m.Params[0] != '{' && m.Params[0] != '[' {
+		return Message{}, invalid("params must be an object or an array")
+	}
+	return m, nil
+}
+
+func (e *envelope) success() (Message, *ParseError) {
+	id, err := ParseID(e.id)
+	if err != nil {
+		return Message{}, invalid("%v", err)
+	}
+	return Message{Kind: Result, ID: id, Result: e.result}, nil
+}
+
+// failure reads an error response. Its id may be absent: MCP 2025-11-25 makes
+// it optional where the request's id could not be read.
+func (e *envelope) failure(strict bool) (Message, *ParseError) {
+	m := Message{Kind: ErrorResponse}
+	if e.id != nil && (strict || string(e.id) != "null") {
+		id, err := ParseID(e.id)
+		if err != nil {
+			return Message{}, invalid("%v", err)
+		}
+		m.ID = id
+	}
+	obj, perr := readError(e.err, strict)
+	m.Error = obj
+	return m, perr
+}
+
+// readError reads the error object, with code and message required.
+func readError(b []byte, strict bool) (*Error, *ParseError) {
+	w := newWalker(b, strict)
+	defer w.free()
+	if perr := w.begin("error"); perr != nil {
+		return nil, perr
+	}
+	var code, message json.RawMessage
+	var e Error
+	for {
+		name, value, perr := w.member()
+		if perr != nil {
+			return nil, perr
+		}
+		if name == nil {
+			break
+		}
+		switch string(name) {
+		case "code":
+			code = value
+		case "message":
+			message = value
+		case "data":
+			e.Data = value
+		}
+	}
+	n, err := strconv.ParseInt(string(code), 10, 64)
+	if err != nil {
+		return nil, invalid("error code must be an integer")
+	}
+	if !validString(message) {
+		return nil, invalid("error message must be a string")
+	}
+	e.Code, e.Message = n, unquote(message)
+	return &e, nil
+}

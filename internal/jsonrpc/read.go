@@ -1,0 +1,103 @@
+package jsonrpc
+
+import (
+	"bytes"
+	"encoding/json"
+	"iter"
+)
+
+// IsObject reports whether b looks like a JSON object: its first byte that is
+// not blank is '{'. It does not validate the rest.
+func IsObject(b []byte) bool {
+	i := skipSpace(b, 0)
+	return i < len(b) && b[i] == '{'
+}
+
+// Get returns the value at path, a list of member names of nested objects. It
+// reports false if a member is absent or what should hold it is no object. No
+// path gives obj itself, without the blanks around it.
+//
+// Of duplicate names the last one counts, as in every reader a client is likely
+// to use. [Parse] refuses duplicates, so the choice matters only inside the
+// payload of a server.
+//
+// The value aliases obj. The text must have passed [Parse] or [ParseLenient]:
+// Get looks for brackets and quotes and validates nothing else.
+func Get(obj []byte, path ...string) (json.RawMessage, bool) {
+	value := bytes.Trim(obj, " \t\r\n")
+	for _, name := range path {
+		m, _, ok := find(value, name)
+		if !ok || m.value.to == 0 {
+			return nil, false
+		}
+		value = value[m.value.from:m.value.to:m.value.to]
+	}
+	return value, true
+}
+
+// GetString is [Get] for a string, decoded. It reports false for any other
+// value.
+func GetString(obj []byte, path ...string) (string, bool) {
+	v, ok := Get(obj, path...)
+	if !ok || len(v) < 2 || v[0] != '"' {
+		return "", false
+	}
+	return unquote(v), true
+}
+
+// Members goes through the members of an object in order, names decoded and
+// values aliasing obj. It yields nothing for other values, and stops where the
+// text is broken. See [Get] for what obj must be.
+func Members(obj []byte) iter.Seq2[string, json.RawMessage] {
+	return func(yield func(string, json.RawMessage) bool) {
+		c, ok := newCursor(obj, '{')
+		for ok {
+			var m member
+			if m, ok = c.member(); ok {
+				name := unquote(obj[m.name.from:m.name.to])
+				ok = yield(name, obj[m.value.from:m.value.to:m.value.to])
+			}
+		}
+	}
+}
+
+// Elements goes through the elements of an array in order; they alias arr. It
+// yields nothing for other values, and stops where the text is broken. See
+// [Get] for what arr must be.
+func Elements(arr []byte) iter.Seq[json.RawMessage] {
+	return func(yield func(json.RawMessage) bool) {
+		c, ok := newCursor(arr, '[')
+		for ok {
+			var s span
+			if s, ok = c.element(); ok {
+				ok = yield(arr[s.from:s.to:s.to])
+			}
+		}
+	}
+}
+
+// find looks for the last member called name and goes through the whole object
+// to do so; m is zero if there is none. It reports false if obj is not an
+// object as far as brackets tell.
+func find(obj []byte, name string) (m member, c cursor, ok bool) {
+	if c, ok = newCursor(obj, '{'); !ok {
+		return m, c, false
+	}
+	for {
+		next, more := c.member()
+		if !more {
+			return m, c, c.complete()
+		}
+		if isName(obj[next.name.from:next.name.to], name) {
+			m = next
+		}
+	}
+}
+
+// isName reports whether the quoted raw is name.
+func isName(raw []byte, name string) bool {
+	if bytes.IndexByte(raw, '\\') < 0 {
+		return string(raw[1:len(raw)-1]) == name
+	}
+	return unquote(raw) == name
+}

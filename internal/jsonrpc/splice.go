@@ -1,0 +1,136 @@
+package jsonrpc
+
+import (
+	"errors"
+	"slices"
+)
+
+var (
+	errPath   = errors.New("jsonrpc: no member named")
+	errObject = errors.New("jsonrpc: not an object")
+	errValue  = errors.New("jsonrpc: no value")
+)
+
+// Set returns a copy of obj in which the member at path has the given JSON
+// value. A member that exists is replaced where it stands; one that does not is
+// added after the last member; objects on the way that are absent, or null, are
+// made. All other bytes stay as they are. Of duplicate names the last is
+// replaced (see [Get]).
+//
+// It fails if path is empty, value is empty, or obj or something on the way is
+// not an object. Neither obj nor value is validated beyond that; obj is never
+// modified. One walk over obj per path element and one copy.
+func Set(obj, value []byte, path ...string) ([]byte, error) {
+	if len(path) == 0 {
+		return nil, errPath
+	}
+	if len(value) == 0 {
+		return nil, errValue
+	}
+	at := span{0, len(obj)}
+	for i, name := range path {
+		m, c, ok := find(obj[at.from:at.to], name)
+		if !ok {
+			return nil, errObject
+		}
+		if m.value.to == 0 {
+			return insert(obj, at.from+c.last, c.empty, value, path[i:]), nil
+		}
+		at = span{at.from + m.value.from, at.from + m.value.to}
+		if i < len(path)-1 && string(obj[at.from:at.to]) == "null" {
+			return replace(obj, at, nest(nil, value, path[i+1:])), nil
+		}
+	}
+	return replace(obj, at, value), nil
+}
+
+// Delete returns a copy of obj without the member at path, and without the
+// comma that set it off. It is no error if the member, or an object on the way,
+// is absent. Duplicates of the name go as well: none of them may come to light.
+//
+// It fails if path is empty, or obj is not an object. See [Set] for the rest.
+func Delete(obj []byte, path ...string) ([]byte, error) {
+	if len(path) == 0 {
+		return nil, errPath
+	}
+	at := span{0, len(obj)}
+	for i, name := range path[:len(path)-1] {
+		m, _, ok := find(obj[at.from:at.to], name)
+		if !ok && i == 0 {
+			return nil, errObject
+		}
+		if !ok || m.value.to == 0 {
+			return slices.Clone(obj), nil
+		}
+		at = span{at.from + m.value.from, at.from + m.value.to}
+	}
+	out := append(make([]byte, 0, len(obj)), obj[:at.from]...)
+	out, ok := without(out, obj[at.from:at.to], path[len(path)-1])
+	switch {
+	case ok:
+		return append(out, obj[at.to:]...), nil
+	case len(path) == 1:
+		return nil, errObject
+	}
+	return slices.Clone(obj), nil
+}
+
+// without appends obj except for the members called name. A member goes with the
+// comma before it, or, if it is the first that remains, the one after it.
+func without(out, obj []byte, name string) ([]byte, bool) {
+	c, ok := newCursor(obj, '{')
+	if !ok {
+		return nil, false
+	}
+	copied, kept := 0, false
+	for {
+		before := c.last
+		m, more := c.member()
+		if !more {
+			break
+		}
+		switch drop := isName(obj[m.name.from:m.name.to], name); {
+		case drop:
+			out = append(out, obj[copied:max(before, copied)]...)
+			copied = m.value.to
+		case !kept && copied > 0:
+			copied = m.name.from // nothing kept stands before this one: its comma goes
+			kept = true
+		default:
+			kept = true
+		}
+	}
+	return append(out, obj[copied:]...), c.complete()
+}
+
+// insert adds a member, with the objects that path asks for, at index i.
+func insert(obj []byte, i int, first bool, value []byte, path []string) []byte {
+	var text []byte
+	if !first {
+		text = append(text, ',')
+	}
+	text = AppendString(text, path[0])
+	text = append(text, ':')
+	text = nest(text, value, path[1:])
+	return replace(obj, span{i, i}, text)
+}
+
+// nest appends value wrapped into one object per path element.
+func nest(dst, value []byte, path []string) []byte {
+	for _, name := range path {
+		dst = AppendString(append(dst, '{'), name)
+		dst = append(dst, ':')
+	}
+	dst = append(dst, value...)
+	for range path {
+		dst = append(dst, '}')
+	}
+	return dst
+}
+
+func replace(obj []byte, at span, with []byte) []byte {
+	out := make([]byte, 0, at.from+len(with)+len(obj)-at.to)
+	out = append(out, obj[:at.from]...)
+	out = append(out, with...)
+	return append(out, obj[at.to:]...)
+}
