@@ -1,0 +1,70 @@
+package mcp
+
+// Error codes of JSON-RPC 2.0, as MCP uses them (protocol.md 2.5).
+const (
+	CodeParse          = -32700 // unreadable JSON
+	CodeInvalidRequest = -32600 // not one request, notification or response
+	CodeMethodNotFound = -32601
+	CodeInvalidParams  = -32602 // also: unknown task, tool, prompt, resource, cursor
+	CodeInternal       = -32603
+)
+
+// Error codes of MCP from 2026-07-28 on.
+const (
+	CodeHeaderMismatch     = -32020 // a header is missing or differs from the body
+	CodeMissingCapability  = -32021 // data.requiredCapabilities
+	CodeUnsupportedVersion = -32022 // data.supported, data.requested
+)
+
+// The same errors in the working draft that called itself 2026-06-30
+// (protocol.md 1.2, rows 2 and 3).
+const (
+	CodeDraftHeaderMismatch     = -32001
+	CodeDraftMissingCapability  = -32003
+	CodeDraftUnsupportedVersion = -32004
+)
+
+// Error codes that only legacy peers use.
+const (
+	CodeResourceNotFound = -32002 // modern: -32602
+	CodeURLElicitation   = -32042 // 2025-11-25: URLElicitationRequired
+)
+
+// The codes between these two, both included, belong to the specification: a
+// modern face must not emit one that is not defined (protocol.md 1.2, row 4).
+const (
+	CodeReservedFirst = -32099
+	CodeReservedLast  = -32020
+)
+
+// Reserved reports whether a code belongs to the specification alone.
+func Reserved(code int64) bool { return CodeReservedFirst <= code && code <= CodeReservedLast }
+
+// draftCodes are the codes that the draft 2026-06-30 spelt differently.
+var draftCodes = map[int64]int64{
+	CodeHeaderMismatch:     CodeDraftHeaderMismatch,
+	CodeMissingCapability:  CodeDraftMissingCapability,
+	CodeUnsupportedVersion: CodeDraftUnsupportedVersion,
+}
+
+// CodeFor spells one of the modern codes as this version does; any other code,
+// and any code in any other version, stays as it is.
+func CodeFor(version string, code int64) int64 {
+	if draft, ok := draftCodes[code]; ok && version == Version20260630 {
+		return draft
+	}
+	return code
+}
+
+// CodeFrom is the inverse of CodeFor: the code of 2026-07-28 for one that a peer
+// of this version sent.
+func CodeFrom(version string, code int64) int64 {
+	if version == Version20260630 {
+		for modern, draft := range draftCodes {
+			if draft == code {
+				return modern
+			}
+		}
+	}
+	return code
+}

@@ -1,0 +1,24 @@
+package mcp
+
+// HTTP headers of the Streamable HTTP transport. Names are case-insensitive;
+// the spelling here is the canonical one of net/http, so that a lookup in
+// http.Header does not have to normalise it.
+const (
+	HeaderProtocolVersion = "Mcp-Protocol-Version" // legacy from 2025-06-18 on, and modern
+	HeaderSession         = "Mcp-Session-Id"       // legacy
+	HeaderMethod          = "Mcp-Method"           // modern
+	HeaderName            = "Mcp-Name"             // modern; see NameParam
+	HeaderParamPrefix     = "Mcp-Param-"           // modern; per x-mcp-header of a tool's schema
+	HeaderLastEventID     = "Last-Event-Id"        // legacy, on GET
+)
+
+// SchemaHeader is the keyword of a tool's inputSchema that asks for an argument
+// to be mirrored in a header (protocol.md 2.4).
+const SchemaHeader = "x-mcp-header"
+
+// Media types of the transport. A client accepts both.
+const (
+	TypeJSON   = "application/json"
+	TypeSSE    = "text/event-stream"
+	TypeAccept = TypeJSON + ", " + TypeSSE
+)

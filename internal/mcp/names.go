@@ -1,0 +1,97 @@
+// Package mcp spells the Model Context Protocol: the names of its methods,
+// headers, error codes, _meta keys and versions, of every revision that the
+// gateway speaks. It holds constants and tables and has no behaviour beyond
+// looking them up, so that a name is written once and a grep finds its uses.
+package mcp
+
+// Requests of a client. The era in which a method exists is in the comment of
+// its group: "legacy" are the revisions that begin with initialize (up to
+// 2025-11-25), "modern" those that carry their metadata in each request
+// (protocol.md 2.1).
+const (
+	// Both eras.
+	MethodToolsList             = "tools/list"
+	MethodToolsCall             = "tools/call"
+	MethodPromptsList           = "prompts/list"
+	MethodPromptsGet            = "prompts/get"
+	MethodResourcesList         = "resources/list"
+	MethodResourceTemplatesList = "resources/templates/list"
+	MethodResourcesRead         = "resources/read"
+	MethodComplete              = "completion/complete"
+
+	// Modern only.
+	MethodDiscover = "server/discover"
+	MethodListen   = "subscriptions/listen"
+
+	// Legacy only; a modern server answers -32601 to them.
+	MethodInitialize           = "initialize"
+	MethodPing                 = "ping"
+	MethodSetLevel             = "logging/setLevel"
+	MethodResourcesSubscribe   = "resources/subscribe"
+	MethodResourcesUnsubscribe = "resources/unsubscribe"
+)
+
+// Methods of tasks: get and cancel in both dialects, result and list in that of
+// 2025-11-25, update in the extension (protocol.md 3, 4).
+const (
+	MethodTasksGet    = "tasks/get"
+	MethodTasksUpdate = "tasks/update"
+	MethodTasksCancel = "tasks/cancel"
+	MethodTasksResult = "tasks/result"
+	MethodTasksList   = "tasks/list"
+)
+
+// What a server asks of its client: as a request of its own in the legacy era,
+// inside an InputRequiredResult or a task in the modern one (protocol.md 7.4).
+const (
+	MethodElicit        = "elicitation/create"
+	MethodCreateMessage = "sampling/createMessage"
+	MethodRootsList     = "roots/list"
+)
+
+// Notifications. Initialized and RootsListChanged are sent by clients,
+// Cancelled by either side, the others by servers.
+const (
+	NotifyInitialized          = "notifications/initialized"
+	NotifyCancelled            = "notifications/cancelled"
+	NotifyProgress             = "notifications/progress"
+	NotifyMessage              = "notifications/message"
+	NotifyToolsListChanged     = "notifications/tools/list_changed"
+	NotifyPromptsListChanged   = "notifications/prompts/list_changed"
+	NotifyResourcesListChanged = "notifications/resources/list_changed"
+	NotifyResourceUpdated      = "notifications/resources/updated"
+	NotifyRootsListChanged     = "notifications/roots/list_changed"
+	NotifyElicitationComplete  = "notifications/elicitation/complete"       // 2025-11-25 only
+	NotifyAcknowledged         = "notifications/subscriptions/acknowledged" // modern only
+	NotifyTask                 = "notifications/tasks"                      // the extension
+	NotifyTaskStatus           = "notifications/tasks/status"               // 2025-11-25
+	NotifyTaskPartial          = "notifications/tasks/partial"              // SEP-2679
+)
+
+// Extensions, as they are named in capabilities.extensions.
+const (
+	ExtensionTasks    = "io.modelcontextprotocol/tasks"
+	ExtensionPartials = "dev.taskgate/partials" // the gateway's own (protocol.md 6.4, point 6)
+)
+
+// Values of resultType, which every modern result carries (protocol.md 2.1).
+const (
+	ResultComplete      = "complete"
+	ResultInputRequired = "input_required"
+	ResultTask          = "task" // only as the answer to tools/call (T16)
+)
+
+// nameParam is, for each method, the member of params that the header Mcp-Name
+// mirrors (protocol.md 2.4; the task methods after the extension).
+var nameParam = map[string]string{
+	MethodToolsCall:     "name",
+	MethodPromptsGet:    "name",
+	MethodResourcesRead: "uri",
+	MethodTasksGet:      "taskId",
+	MethodTasksUpdate:   "taskId",
+	MethodTasksCancel:   "taskId",
+}
+
+// NameParam says which member of params the header Mcp-Name mirrors for this
+// method; "" if the method has no such header.
+func NameParam(method string) string { return nameParam[method] }

@@ -1,0 +1,114 @@
+// Package semconv spells the OpenTelemetry names that the gateway writes: those
+// of the semantic conventions for MCP and those of its own.
+//
+// The Go packages of OpenTelemetry dropped the mcp names with v1.42.0, when the
+// conventions moved to a repository without a Go module, so they are written out
+// here. All of them are of status Development. Arguments and results of tools
+// are opt-in there and never recorded here.
+package semconv
+
+import (
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Scope is the instrumentation scope of spans and metrics.
+const Scope = "taskgate"
+
+// Attributes of the conventions for MCP, on spans; see MetricAttribute for
+// metrics.
+const (
+	MCPMethod          = attribute.Key("mcp.method.name") // required on every span
+	MCPProtocolVersion = attribute.Key("mcp.protocol.version")
+	MCPSessionID       = attribute.Key("mcp.session.id") // spans only
+	MCPResourceURI     = attribute.Key("mcp.resource.uri")
+	GenAITool          = attribute.Key("gen_ai.tool.name")
+	GenAIPrompt        = attribute.Key("gen_ai.prompt.name")
+	GenAIOperation     = attribute.Key("gen_ai.operation.name") // OperationExecuteTool, on tools/call only
+	RequestID          = attribute.Key("jsonrpc.request.id")    // spans only
+	RPCStatusCode      = attribute.Key("rpc.response.status_code")
+	ErrorType          = attribute.Key("error.type") // a JSON-RPC code, ErrorTool, or a label
+	Transport          = attribute.Key("network.transport")
+	ProtocolName       = attribute.Key("network.protocol.name")
+	ProtocolVersion    = attribute.Key("network.protocol.version")
+	ServerAddress      = attribute.Key("server.address") // client spans
+	ServerPort         = attribute.Key("server.port")
+	ClientAddress      = attribute.Key("client.address") // server spans
+	ClientPort         = attribute.Key("client.port")
+)
+
+// Values of the attributes above.
+const (
+	OperationExecuteTool = "execute_tool"
+	ErrorTool            = "tool_error" // ErrorType of a result with isError
+	TransportTCP         = "tcp"
+	TransportPipe        = "pipe"
+)
+
+// Metrics of the conventions: histograms in seconds with the bounds of
+// DurationBounds.
+const (
+	ServerOperationDuration = "mcp.server.operation.duration"
+	ClientOperationDuration = "mcp.client.operation.duration"
+	ServerSessionDuration   = "mcp.server.session.duration"
+	ClientSessionDuration   = "mcp.client.session.duration"
+)
+
+// DurationBounds are the bucket bounds of the duration metrics, in seconds.
+var DurationBounds = []float64{0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300}
+
+// Attributes of the gateway's own.
+const (
+	Upstream    = attribute.Key("taskgate.upstream") // the configured name
+	UpstreamEra = attribute.Key("taskgate.upstream.era")
+	TaskID      = attribute.Key("taskgate.task.id") // spans only
+	TaskStatus  = attribute.Key("taskgate.task.status")
+	Replica     = attribute.Key("taskgate.replica")
+	Resumed     = attribute.Key("taskgate.upstream.resumed") // the call was resumed from a checkpoint
+)
+
+// SpanName is the name of a span: the method and, where there is one, the tool
+// or prompt. A resource's URI never becomes part of it: it has no bounded set of
+// values.
+func SpanName(method, name string) string {
+	switch method {
+	case "tools/call", "prompts/get":
+		if name != "" {
+			return method + " " + name
+		}
+	}
+	return method
+}
+
+// Target gives the attributes that say what a request is about: the tool with
+// its operation, the prompt, or the resource.
+func Target(method, name string) []attribute.KeyValue {
+	switch {
+	case name == "":
+		return nil
+	case method == "tools/call":
+		return []attribute.KeyValue{GenAITool.String(name), GenAIOperation.String(OperationExecuteTool)}
+	case method == "prompts/get":
+		return []attribute.KeyValue{GenAIPrompt.String(name)}
+	case method == "resources/read":
+		return []attribute.KeyValue{MCPResourceURI.String(name)}
+	}
+	return nil
+}
+
+// MetricAttribute reports whether an attribute may be on a metric: ids and URIs
+// have no bounded set of values.
+func MetricAttribute(k attribute.Key) bool {
+	switch k {
+	case MCPSessionID, RequestID, MCPResourceURI, TaskID, ClientAddress, ClientPort:
+		return false
+	}
+	return true
+}
+
+// KindUpstream and KindClient are the kinds of the spans towards an upstream and
+// towards a client.
+const (
+	KindUpstream = trace.SpanKindClient
+	KindClient   = trace.SpanKindServer
+)

@@ -1,0 +1,30 @@
+package semconv
+
+import (
+	"testing"
+)
+
+func TestSpanName(t *testing.T) {
+	for _, c := range []struct{ method, name, want string }{
+		{"tools/call", "get_time", "tools/call get_time"},
+		{"prompts/get", "p", "prompts/get p"},
+		{"resources/read", "file:///secret", "resources/read"},
+		{"tools/list", "", "tools/list"},
+	} {
+		if got := SpanName(c.method, c.name); got != c.want {
+			t.Errorf("SpanName(%q, %q) = %q, want %q", c.method, c.name, got, c.want)
+		}
+	}
+}
+
+func TestTarget(t *testing.T) {
+	got := Target("tools/call", "x")
+	if len(got) != 2 || got[0] != GenAITool.String("x") || got[1] != GenAIOperation.String("execute_tool") {
+		t.Errorf("Target of a tool: %v", got)
+	}
+	for _, kv := range Target("resources/read", "u") {
+		if MetricAttribute(kv.Key) {
+			t.Errorf("%s may be on a metric", kv.Key)
+		}
+	}
+}
