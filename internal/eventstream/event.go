@@ -1,0 +1,37 @@
+// Package eventstream turns bytes into server-sent events and back, for
+// Streamable HTTP and the older HTTP+SSE transport of MCP. The rules are those
+// of the HTML standard, section 9.2 "Server-sent events". What the data of an
+// event means is not its business.
+//
+// Reading is done here and not by go-sse, whose scanner looks at a pending
+// event again with every read (a 16 MB event in small reads takes half a
+// minute), reports neither retry nor comments, and hands out an event that was
+// cut off. Writing uses go-sse for the framing and adds what a long-lived
+// response needs: deadlines, keep-alive, and safety for concurrent use.
+package eventstream
+
+import (
+	"fmt"
+	"time"
+)
+
+// Event is one server-sent event. Data is valid until the next call of Next.
+type Event struct {
+	ID       string        // the id field of this very event, not the last one seen
+	HasID    bool          // an empty id field clears the last event id and differs from none
+	Type     string        // the event field; empty means "message"
+	Data     []byte        // the data lines joined by \n
+	Retry    time.Duration // reconnection time the sender asks for, whole milliseconds
+	HasRetry bool          // a valid retry field was present
+}
+
+// TooLargeError reports an event that is larger than the reader was told to
+// accept. The stream cannot be read any further.
+type TooLargeError struct {
+	Limit int // bytes per event, line ends included
+}
+
+// Error gives the limit.
+func (e *TooLargeError) Error() string {
+	return fmt.Sprintf("event larger than %d bytes", e.Limit)
+}

@@ -1,0 +1,174 @@
+package eventstream
+
+import (
+	"bytes"
+	"errors"
+	"io"
+)
+
+// startBuffer is what a reader holds while it waits for the next event.
+const startBuffer = 4 << 10
+
+// Reader splits a byte stream into events. It is not safe for concurrent use.
+//
+// Lines end in LF or CRLF. A lone CR, which the HTML standard allows too, is
+// not a line end here: no MCP peer writes it, and to wait for the byte that may
+// follow it would hold back the last event.
+type Reader struct {
+	r    io.Reader
+	max  int
+	seen func()
+
+	// buf[start:pos] is the current event as far as it was understood,
+	// buf[pos:scan] holds no line end, and the rest is not looked at yet.
+	buf              []byte
+	start, pos, scan int
+	err              error // ends the stream once the buffer is used up
+	fatal            error // ends it at once
+
+	begun bool    // the place for a byte order mark is behind us
+	cur   partial // the current event
+}
+
+// NewReader reads events from r, each of at most max bytes as sent. seen is
+// called for every complete line, comments and blank lines included, so that
+// the caller can tell a silent peer from a quiet one; it may be nil.
+//
+// The reader starts with a buffer of 4 KiB and returns to it after a larger
+// event, so that thousands of idle streams stay cheap.
+func NewReader(r io.Reader, max int, seen func()) *Reader {
+	if seen == nil {
+		seen = func() {}
+	}
+	return &Reader{r: r, max: max, seen: seen}
+}
+
+// Next returns the next event. Events without data are returned only if they
+// carry an id or a retry field (the priming events of SEP-1699); the HTML
+// standard does not dispatch them, but keeps their effect.
+//
+// At the end of the stream it returns io.EOF, or io.ErrUnexpectedEOF if the
+// stream ends inside an event, which is dropped as the HTML standard asks. An
+// event above the limit is a *[TooLargeError], and nothing can be read after
+// it. Other errors are those of the source. The cost is linear in the input,
+// whatever the size of the reads.
+func (r *Reader) Next() (Event, error) {
+	r.restart()
+	for {
+		from, to, err := r.line()
+		if err != nil {
+			return Event{}, err
+		}
+		r.seen()
+		switch {
+		case to > from:
+			r.cur.field(r.buf[r.start:], from-r.start, to-r.start)
+		case r.cur.complete():
+			return r.cur.event(r.buf[r.start:]), nil
+		default:
+			r.restart() // at most a type, which goes with the event that was none
+		}
+		if !r.cur.dirty {
+			r.start = r.pos // comments do not count as part of an event
+		}
+	}
+}
+
+// restart begins a new event after the last line read.
+func (r *Reader) restart() {
+	r.start, r.cur = r.pos, partial{}
+}
+
+// line finds the next line and returns where it is, without its end.
+func (r *Reader) line() (from, to int, err error) {
+	for r.fatal == nil {
+		i := bytes.IndexByte(r.buf[r.scan:], '\n')
+		if i >= 0 {
+			from, to = r.pos, r.scan+i
+			r.pos, r.scan = to+1, to+1
+		} else {
+			r.scan = len(r.buf)
+		}
+		if r.scan-r.start > r.max {
+			r.fail(&TooLargeError{r.max})
+		} else if i >= 0 {
+			from, to = r.trim(from, to)
+			return from, to, nil
+		} else if err := r.fill(); err != nil {
+			r.fail(r.end(err))
+		}
+	}
+	return 0, 0, r.fatal
+}
+
+func (r *Reader) fail(err error) {
+	r.fatal, r.buf = err, nil
+	r.start, r.pos, r.scan = 0, 0, 0
+}
+
+// end words the end of the source for the caller.
+func (r *Reader) end(err error) error {
+	if err == io.EOF && (r.cur.dirty || r.pos < len(r.buf)) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// trim takes off a carriage return and, on the first line, a byte order mark.
+func (r *Reader) trim(from, to int) (int, int) {
+	if !r.begun {
+		r.begun = true
+		if bytes.HasPrefix(r.buf[from:to], []byte("\xef\xbb\xbf")) {
+			from += 3
+		}
+	}
+	if to > from && r.buf[to-1] == '\r' {
+		to--
+	}
+	return from, to
+}
+
+var errNoProgress = errors.New("eventstream: source returns neither data nor an error")
+
+// fill reads from the source once.
+func (r *Reader) fill() error {
+	if r.err != nil {
+		return r.err
+	}
+	r.makeRoom()
+	for range 100 {
+		n, err := r.r.Read(r.buf[len(r.buf):cap(r.buf)])
+		r.buf, r.err = r.buf[:len(r.buf)+n], err
+		switch {
+		case n > 0:
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+	return errNoProgress
+}
+
+// makeRoom drops the events that are done and grows the buffer if the current
+// one fills it. The buffer doubles, and bytes are moved only after as many were
+// dropped, so that each byte is moved a constant number of times on average.
+func (r *Reader) makeRoom() {
+	pending := r.buf[r.start:]
+	size := max(cap(r.buf), startBuffer)
+	switch {
+	case r.start > 0 && len(pending) <= startBuffer/2:
+		size = startBuffer // a larger event is done: give its buffer back
+	case r.start < size/2 && len(r.buf) < cap(r.buf):
+		return
+	case len(pending) > size/2:
+		size *= 2
+	}
+	buf := r.buf[:0]
+	if size != cap(r.buf) {
+		buf = make([]byte, 0, size)
+	}
+	r.buf = append(buf, pending...)
+	r.pos -= r.start
+	r.scan -= r.start
+	r.start = 0
+}

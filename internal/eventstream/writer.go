@@ -1,0 +1,189 @@
+package eventstream
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tmaxmax/go-sse"
+)
+
+// DefaultWriteTimeout is how long one write may take when Options does not say.
+const DefaultWriteTimeout = 10 * time.Second
+
+// ErrClosed is what writing to a closed Writer returns.
+var ErrClosed = errors.New("event stream closed")
+
+// Options says how a Writer treats its connection.
+type Options struct {
+	WriteTimeout time.Duration // per write; 0 means DefaultWriteTimeout
+	KeepAlive    time.Duration // a comment line goes out after this much silence; 0 means never
+}
+
+// Writer writes server-sent events as the response to one request. It is safe
+// for concurrent use; events never interleave. The first write that fails is
+// the last: every later one returns its error.
+//
+// A handler must call Close before it returns, since keep-alive writes to the
+// response on a timer.
+type Writer struct {
+	opts Options
+	ctl  *http.ResponseController
+
+	mu      sync.Mutex
+	session *sse.Session
+	idle    *time.Timer // nil without keep-alive
+	closed  bool
+	err     error
+}
+
+// NewWriter makes w an event stream. It sets the content type and the headers
+// that keep proxies from buffering or changing the stream, and sends nothing
+// yet: the status and further headers can still be set until the first write.
+// It fails if w cannot be flushed.
+func NewWriter(w http.ResponseWriter, r *http.Request, o Options) (*Writer, error) {
+	session, err := sse.Upgrade(w, r)
+	if err != nil {
+		return nil, fmt.Errorf("event stream: %w", err)
+	}
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-cache, no-transform")
+	h.Set("X-Accel-Buffering", "no")
+	if o.WriteTimeout <= 0 {
+		o.WriteTimeout = DefaultWriteTimeout
+	}
+	ew := &Writer{opts: o, ctl: http.NewResponseController(w), session: session}
+	if o.KeepAlive > 0 {
+		ew.mu.Lock() // the timer must not see a half-made Writer
+		ew.idle = time.AfterFunc(o.KeepAlive, ew.keepAlive)
+		ew.mu.Unlock()
+	}
+	return ew, nil
+}
+
+// Send writes one event. With an empty id there is no id line, which matters:
+// a client that has seen an id tries to resume, and MCP 2026-07-28 has no
+// resumption. Data may have several lines; the peer gets \r\n and \r as \n.
+func (w *Writer) Send(id string, data []byte) error {
+	m := new(sse.Message)
+	m.AppendData(string(data))
+	if len(data) == 0 || bytes.HasSuffix(data, []byte("\n")) || bytes.HasSuffix(data, []byte("\r")) {
+		m.AppendData("\n") // go-sse ends no line with nothing
+	}
+	return w.write(m, id)
+}
+
+// Prime writes an event with an id and empty data, from which a client can
+// resume (SEP-1699, MCP 2025-11-25), and asks it to wait for retry, rounded
+// down to milliseconds, before it does so; below 1ms it is not mentioned.
+func (w *Writer) Prime(id string, retry time.Duration) error {
+	m := &sse.Message{Retry: retry}
+	m.AppendData("\n")
+	return w.write(m, id)
+}
+
+// Comment writes a comment, which clients ignore; an empty one is a bare colon
+// line.
+func (w *Writer) Comment(s string) error {
+	m := new(sse.Message)
+	if strings.Trim(s, "\r\n") == "" {
+		s = "\n"
+	}
+	m.AppendComment(s)
+	return w.write(m, "")
+}
+
+// Close stops the keep-alive. It waits for a write under way and does not close
+// the connection: the server does, when the handler returns. It may be called
+// more than once.
+func (w *Writer) Close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return
+	}
+	w.closed = true
+	w.stop()
+	_ = w.deadline() // for what the server writes when the handler returns
+}
+
+// Err returns the first error that a write met, or nil. A closed Writer has no
+// error for that.
+func (w *Writer) Err() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.err
+}
+
+func (w *Writer) write(m *sse.Message, id string) error {
+	if id != "" {
+		eid, err := sse.NewID(id)
+		if err != nil {
+			return fmt.Errorf("event stream: %w", err)
+		}
+		m.ID = eid
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.writeLocked(m)
+}
+
+func (w *Writer) writeLocked(m *sse.Message) error {
+	switch {
+	case w.closed:
+		return ErrClosed
+	case w.err != nil:
+		return w.err
+	}
+	if err := w.deliver(m); err != nil {
+		w.err = err
+		w.stop()
+		return err
+	}
+	if w.idle != nil {
+		w.idle.Reset(w.opts.KeepAlive)
+	}
+	return nil
+}
+
+// deliver writes under a deadline of its own.
+func (w *Writer) deliver(m *sse.Message) error {
+	if err := w.deadline(); err != nil {
+		return err
+	}
+	if err := w.session.Send(m); err != nil {
+		return err
+	}
+	return w.session.Flush()
+}
+
+// deadline gives the next write its time. Response writers that know no
+// deadlines (recorders in tests) go without.
+func (w *Writer) deadline() error {
+	err := w.ctl.SetWriteDeadline(time.Now().Add(w.opts.WriteTimeout))
+	if errors.Is(err, http.ErrNotSupported) {
+		return nil
+	}
+	return err
+}
+
+// keepAlive runs on the timer. A write sets the timer anew, so it fires only
+// after silence.
+func (w *Writer) keepAlive() {
+	m := new(sse.Message)
+	m.AppendComment("k")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_ = w.writeLocked(m) // kept in Err; the next Send returns it
+}
+
+func (w *Writer) stop() {
+	if w.idle != nil {
+		w.idle.Stop()
+	}
+}
