@@ -1,0 +1,229 @@
+package config
+
+import (
+	"encoding"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+)
+
+// decoder fills a Config from a YAML tree. The YAML package could do that, but
+// its messages speak of Go types, it knows neither variables nor near misses,
+// and it stops telling where a value came from; semantic checks need that.
+type decoder struct {
+	*source
+	env lookup
+}
+
+// seeder is a type whose values begin with defaults of their own; parent
+// points to the struct that holds the list they are in.
+type seeder interface{ seed(parent any) }
+
+// enum is a type with a fixed set of values.
+type enum interface{ Values() []string }
+
+// value decodes one node into v, which is left alone if the node is wrong.
+func (d *decoder) value(n *yaml.Node, path string, v reflect.Value, parent any) {
+	n = resolve(n)
+	switch {
+	case v.Kind() == reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		d.value(n, path, v.Elem(), parent)
+	case isScalar(v.Type()):
+		d.scalar(n, path, v)
+	case isNull(n):
+		// A list or mapping whose entries are all commented out.
+	case v.Kind() == reflect.Slice:
+		d.list(n, path, v, parent)
+	case v.Kind() == reflect.Map:
+		d.dictionary(n, path, v)
+	default:
+		d.mapping(n, path, v, parent)
+	}
+}
+
+// mapping decodes into a struct. Fields are filled in the order of the struct,
+// not of the file, because entries of tools begin as copies of defaults.
+func (d *decoder) mapping(n *yaml.Node, path string, v reflect.Value, parent any) {
+	if n.Kind != yaml.MappingNode {
+		d.addAt(n, path, "expected keys, found "+describe(n))
+		return
+	}
+	if s, ok := v.Addr().Interface().(seeder); ok {
+		s.seed(parent)
+	}
+	entries := d.entries(n, path)
+	keys := keysOf(v.Type())
+	for _, k := range keys {
+		if e, ok := entries[k.name]; ok {
+			at := join(path, k.name)
+			d.at[at] = e
+			d.value(e.value, at, v.FieldByIndex(k.index), v.Addr().Interface())
+			delete(entries, k.name)
+		}
+	}
+	for name, e := range entries {
+		d.addAt(e.key, join(path, name), unknownKey(name, path, v.Type()))
+	}
+}
+
+// entries returns the keys of a mapping with those it merges in (<<), and
+// reports keys that are repeated or no plain text.
+func (d *decoder) entries(n *yaml.Node, path string) map[string]place {
+	found := map[string]place{}
+	var merged []*yaml.Node
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		k, v := n.Content[i], n.Content[i+1]
+		switch before, twice := found[k.Value]; {
+		case k.Tag == "!!merge":
+			merged = append(merged, v)
+		case k.Kind != yaml.ScalarNode:
+			d.addAt(k, "", "a key must be plain text, found "+describe(k))
+		case twice:
+			// No path: the first one may still be judged.
+			d.addAt(k, "", fmt.Sprintf("key %q is already given on line %d", clip(k.Value), before.key.Line))
+		default:
+			found[k.Value] = place{k, v}
+		}
+	}
+	d.merge(found, merged, map[*yaml.Node]bool{n: true})
+	return found
+}
+
+// merge adds the keys of merged mappings that are not there yet. A mapping
+// counts once, however often and however circularly it is referred to.
+func (d *decoder) merge(into map[string]place, from []*yaml.Node, seen map[*yaml.Node]bool) {
+	for _, n := range from {
+		n = resolve(n)
+		if seen[n] {
+			continue
+		}
+		seen[n] = true
+		switch n.Kind {
+		case yaml.SequenceNode:
+			d.merge(into, n.Content, seen)
+		case yaml.MappingNode:
+			var deeper []*yaml.Node
+			for i := 0; i+1 < len(n.Content); i += 2 {
+				k, v := n.Content[i], n.Content[i+1]
+				if k.Tag == "!!merge" {
+					deeper = append(deeper, v)
+				} else if _, ok := into[k.Value]; !ok && k.Kind == yaml.ScalarNode {
+					into[k.Value] = place{k, v}
+				}
+			}
+			d.merge(into, deeper, seen)
+		default:
+			d.addAt(n, "", "<< merges the keys of a mapping, found "+describe(n))
+		}
+	}
+}
+
+// list decodes into a slice.
+func (d *decoder) list(n *yaml.Node, path string, v reflect.Value, parent any) {
+	if n.Kind != yaml.SequenceNode {
+		d.addAt(n, path, "expected a list, found "+describe(n))
+		return
+	}
+	out := reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content))
+	for i, entry := range n.Content {
+		at := path + "[" + itoa(i) + "]"
+		d.at[at] = place{value: entry}
+		if isNull(resolve(entry)) && !isScalar(v.Type().Elem()) {
+			d.addAt(entry, at, "an entry of this list is empty")
+		}
+		d.value(entry, at, out.Index(i), parent)
+	}
+	v.Set(out)
+}
+
+// dictionary decodes into a map from text to text.
+func (d *decoder) dictionary(n *yaml.Node, path string, v reflect.Value) {
+	if n.Kind != yaml.MappingNode {
+		d.addAt(n, path, "expected names and values, found "+describe(n))
+		return
+	}
+	out := reflect.MakeMap(v.Type())
+	for name, e := range d.entries(n, path) {
+		at := join(path, name)
+		d.at[at] = e
+		one := reflect.New(v.Type().Elem()).Elem()
+		d.value(e.value, at, one, nil)
+		out.SetMapIndex(reflect.ValueOf(name), one)
+	}
+	v.Set(out)
+}
+
+// scalar decodes a single value after replacing its variables.
+func (d *decoder) scalar(n *yaml.Node, path string, v reflect.Value) {
+	switch {
+	case n.Kind != yaml.ScalarNode:
+		d.addAt(n, path, "expected "+wanted(v.Type())+", found "+describe(n))
+		return
+	case isNull(n):
+		d.addAt(n, path, "no value given; expected "+wanted(v.Type()))
+		return
+	}
+	text, mistakes := expand(n.Value, d.env)
+	for _, m := range mistakes {
+		d.addAt(n, path, m)
+	}
+	if len(mistakes) > 0 {
+		return
+	}
+	if mistake := set(v, text); mistake != "" {
+		// What a variable holds may be a secret that was put in the wrong
+		// place; the text of the file is all that is shown.
+		d.addAt(n, path, strconv.Quote(clip(n.Value))+" is "+mistake)
+	}
+}
+
+// set parses the text as v's type. The mistake completes "… is".
+func set(v reflect.Value, text string) (mistake string) {
+	switch p := v.Addr().Interface().(type) {
+	case *time.Duration:
+		dur, err := time.ParseDuration(text)
+		if err != nil {
+			return "not a duration: write a number with a unit, such as 300ms, 5s or 1h30m"
+		}
+		*p = dur
+	case encoding.TextUnmarshaler:
+		if err := p.UnmarshalText([]byte(text)); err != nil {
+			return err.Error()
+		}
+	case *int:
+		i, err := strconv.Atoi(text)
+		if err != nil {
+			return "not a whole number"
+		}
+		*p = i
+	case enum:
+		if !slices.Contains(p.Values(), text) {
+			return "none of " + strings.Join(p.Values(), ", ") + didYouMean(text, p.Values())
+		}
+		v.SetString(text)
+	default:
+		v.SetString(text)
+	}
+	return ""
+}
+
+// wanted says what belongs into a value of the type.
+func wanted(t reflect.Type) string {
+	switch p := reflect.New(t).Interface().(type) {
+	case *time.Duration:
+		return "a duration such as 5s"
+	case *Size:
+		return "a size such as 4MiB"
+	case *int:
+		return "a whole number"
+	case enum:
+		return "one of " + strings.Join(p.Values(), ", ")
+	}
+	return "text"
+}

@@ -1,0 +1,91 @@
+package config
+
+// TaskMode says when a call of a tool becomes a task.
+type TaskMode string
+
+// The values of tasks.
+const (
+	TasksNever    TaskMode = "never"    // the call blocks, as it did without the gateway
+	TasksAuto     TaskMode = "auto"     // when it outlasts its grace or asks for input
+	TasksAlways   TaskMode = "always"   // at once, for clients that can take tasks
+	TasksRequired TaskMode = "required" // at once, and other clients are refused
+)
+
+// Values lists the modes in the order of the manual.
+func (TaskMode) Values() []string { return []string{"never", "auto", "always", "required"} }
+
+// ProgressMode says what an upstream's progress does to a task.
+type ProgressMode string
+
+// The values of progress.
+const (
+	ProgressStatus ProgressMode = "status" // it becomes the status message
+	ProgressOff    ProgressMode = "off"    // it is dropped
+)
+
+// Values lists the modes in the order of the manual.
+func (ProgressMode) Values() []string { return []string{"status", "off"} }
+
+// RecoverMode says what becomes of a call whose replica is lost.
+type RecoverMode string
+
+// The values of recover.
+const (
+	RecoverFail  RecoverMode = "fail"  // the task fails
+	RecoverRetry RecoverMode = "retry" // the tool runs again
+)
+
+// Values lists the modes in the order of the manual.
+func (RecoverMode) Values() []string { return []string{"fail", "retry"} }
+
+// Era is the protocol generation that an upstream speaks.
+type Era string
+
+// The values of era.
+const (
+	EraAuto   Era = "auto"   // find out by asking
+	EraLegacy Era = "legacy" // initialize and sessions
+	EraModern Era = "modern" // 2026-07-28 and its like
+)
+
+// Values lists the eras in the order of the manual.
+func (Era) Values() []string { return []string{"auto", "legacy", "modern"} }
+
+// UpstreamSessions says whether anonymous calls share sessions upstream.
+type UpstreamSessions string
+
+// The values of upstream_sessions.
+const (
+	SessionsAuto   UpstreamSessions = "auto"   // shared only while listening on loopback
+	SessionsShared UpstreamSessions = "shared" // shared always
+)
+
+// Values lists the choices in the order of the manual.
+func (UpstreamSessions) Values() []string { return []string{"auto", "shared"} }
+
+// LogLevel is the least severe level that is logged. Its values are those that
+// slog.Level reads.
+type LogLevel string
+
+// The values of log.level.
+const (
+	LevelDebug LogLevel = "debug"
+	LevelInfo  LogLevel = "info"
+	LevelWarn  LogLevel = "warn"
+	LevelError LogLevel = "error"
+)
+
+// Values lists the levels from the most to the least talkative.
+func (LogLevel) Values() []string { return []string{"debug", "info", "warn", "error"} }
+
+// LogFormat is how log records are written.
+type LogFormat string
+
+// The values of log.format.
+const (
+	FormatText LogFormat = "text" // key=value, for people
+	FormatJSON LogFormat = "json" // one object a line, for machines
+)
+
+// Values lists the formats in the order of the manual.
+func (LogFormat) Values() []string { return []string{"text", "json"} }

@@ -1,0 +1,87 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Error is one mistake in a configuration.
+type Error struct {
+	File    string // the file as named by the caller; empty if there is none
+	Line    int    // counted from 1; 0 if the mistake has no place in a file
+	Column  int    // in characters, counted from 1
+	Path    string // the key concerned, like upstreams[0].tools[2].ttl; may be empty
+	Message string // what is wrong, and what would be right; holds no secret
+	Source  string // the line of the file as it stands there, variables not replaced
+}
+
+// Error returns FILE:LINE:COLUMN: message, followed by the line and a caret
+// below the column. Without a file it is the key and the message.
+func (e *Error) Error() string {
+	if e.Line == 0 {
+		return strings.TrimPrefix(e.Path+": "+e.Message, ": ")
+	}
+	head := fmt.Sprintf("%s:%d:%d: %s", e.File, e.Line, e.Column, e.Message)
+	if e.Source == "" {
+		return head
+	}
+	text, pad := excerpt(e.Source, e.Column)
+	return head + "\n    " + text + "\n    " + pad + "^"
+}
+
+// excerpt cuts a very long line down to the part around the column and returns
+// with it what to print before the caret. Tabs stay tabs, so that the caret
+// stands below its column whatever a tab is worth.
+func excerpt(line string, column int) (text, pad string) {
+	const before, width = 100, 160
+	r := []rune(line)
+	at := min(max(column-1, 0), len(r))
+	start := max(0, at-before)
+	cut := r[start:min(len(r), start+width)]
+	pad = strings.Map(func(c rune) rune {
+		if c == '\t' {
+			return c
+		}
+		return ' '
+	}, string(r[start:at]))
+	return string(cut), pad
+}
+
+// Errors is every mistake of a configuration, in the order of the file.
+type Errors struct {
+	List []*Error
+}
+
+// Error returns all mistakes, one after the other.
+func (e *Errors) Error() string {
+	all := make([]string, len(e.List))
+	for i, one := range e.List {
+		all[i] = one.Error()
+	}
+	return strings.Join(all, "\n")
+}
+
+// Unwrap gives errors.As and errors.Is the single mistakes.
+func (e *Errors) Unwrap() []error {
+	all := make([]error, len(e.List))
+	for i, one := range e.List {
+		all[i] = one
+	}
+	return all
+}
+
+// asError sorts the mistakes and drops repetitions, which an anchor used twice
+// would cause. It returns nil, an error without a type, if there is none.
+func asError(list []*Error) error {
+	if len(list) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(list, func(a, b *Error) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	})
+	return &Errors{List: slices.CompactFunc(list, func(a, b *Error) bool {
+		return a.Line > 0 && a.Line == b.Line && a.Column == b.Column && a.Message == b.Message
+	})}
+}

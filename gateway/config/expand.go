@@ -1,0 +1,74 @@
+package config
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// lookup finds an environment variable; os.LookupEnv is one.
+type lookup func(name string) (value string, set bool)
+
+// variable is what may stand between the braces.
+var variable = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*)(:-(.*))?$`)
+
+// expand replaces ${NAME}, ${NAME:-default} and $$ in a value. What a variable
+// holds is not looked at again. Mistakes are all reported; they name variables
+// and never what those hold.
+func expand(s string, env lookup) (value string, mistakes []string) {
+	var b strings.Builder
+	for {
+		i := strings.IndexByte(s, '$')
+		if i < 0 || i+1 == len(s) {
+			b.WriteString(s)
+			return b.String(), mistakes
+		}
+		b.WriteString(s[:i])
+		s = s[i:]
+		switch s[1] {
+		case '$':
+			b.WriteByte('$')
+			s = s[2:]
+		case '{':
+			inner, rest, closed := strings.Cut(s[2:], "}")
+			if !closed {
+				return "", append(mistakes, "${ without }; write $$ for a dollar sign")
+			}
+			v, mistake := replace(inner, env)
+			b.WriteString(v)
+			if mistake != "" {
+				mistakes = append(mistakes, mistake)
+			}
+			s = rest
+		default:
+			b.WriteByte('$')
+			s = s[1:]
+		}
+	}
+}
+
+// replace returns what stands for ${inner}.
+func replace(inner string, env lookup) (value, mistake string) {
+	m := variable.FindStringSubmatch(inner)
+	if m == nil {
+		return "", fmt.Sprintf("${%s} is no variable: write ${NAME} or ${NAME:-default}, and $$ for a dollar sign", clip(inner))
+	}
+	v, set := env(m[1])
+	hasDefault := m[2] != ""
+	switch {
+	case hasDefault && v == "":
+		return m[3], ""
+	case !set && !hasDefault:
+		return "", fmt.Sprintf("environment variable %s is not set (${%s:-default} would give a default)", m[1], m[1])
+	}
+	return v, ""
+}
+
+// clip shortens text from a file for a message.
+func clip(s string) string {
+	const most = 60
+	if r := []rune(s); len(r) > most {
+		return string(r[:most]) + "…"
+	}
+	return s
+}

@@ -1,0 +1,75 @@
+package config
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Why a header cannot be configured.
+const (
+	ofConnection = "belongs to the connection, which the gateway manages"
+	ofProtocol   = "is part of the protocol and set by the gateway for each request"
+	ofTracing    = "carries the trace of each request and is set by the gateway"
+	ofURL        = "follows from url"
+	ofRepeats    = "would make the HTTP client repeat calls that may already have run"
+)
+
+// reserved are the headers that cannot be configured, in canonical form. All
+// that begin with Mcp- are reserved as well.
+var reserved = map[string]string{
+	"Connection":          ofConnection,
+	"Content-Length":      ofConnection,
+	"Expect":              ofConnection,
+	"Keep-Alive":          ofConnection,
+	"Proxy-Authenticate":  ofConnection,
+	"Proxy-Authorization": ofConnection,
+	"Proxy-Connection":    ofConnection,
+	"Te":                  ofConnection,
+	"Trailer":             ofConnection,
+	"Transfer-Encoding":   ofConnection,
+	"Upgrade":             ofConnection,
+	"Accept":              ofProtocol,
+	"Accept-Encoding":     ofProtocol,
+	"Content-Encoding":    ofProtocol,
+	"Content-Type":        ofProtocol,
+	"Last-Event-Id":       ofProtocol,
+	"Baggage":             ofTracing,
+	"Traceparent":         ofTracing,
+	"Tracestate":          ofTracing,
+	"Host":                ofURL,
+	"Idempotency-Key":     ofRepeats,
+	"X-Idempotency-Key":   ofRepeats,
+}
+
+// headers checks the headers of an upstream; values are never quoted.
+func (p *problems) headers(at string, headers map[string]string) {
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
+		key := canonical(name)
+		reason := reserved[key]
+		if strings.HasPrefix(key, "Mcp-") {
+			reason = ofProtocol
+		}
+		switch {
+		case !isToken(name):
+			p.add(join(at, name), "%q is not the name of a header", clip(name))
+		case reason != "":
+			p.add(join(at, name), "%s cannot be set: it %s", name, reason)
+		case !isHeaderValue(headers[name]):
+			p.add(join(at, name), "the value holds a line break or another character that no header may hold")
+		}
+	}
+}
+
+// isToken reports whether s is a token of RFC 9110: what names of headers, and
+// keys of baggage, are made of.
+func isToken(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		return !(isUnreserved(r) || strings.ContainsRune("!#$%&'*+^`|", r))
+	})
+}
+
+// isHeaderValue reports whether s can be sent as the value of a header.
+func isHeaderValue(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
+}

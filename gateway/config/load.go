@@ -1,0 +1,69 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+
+	"go.yaml.in/yaml/v4"
+)
+
+// Load reads the configuration in a file, with variables from the process's
+// environment. If the file has mistakes the error is an [*Errors] with all of
+// them; if it cannot be read, the error of the file system.
+func Load(path string) (*Config, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading the configuration: %w", err)
+	}
+	return Parse(path, data, os.LookupEnv)
+}
+
+// Parse is [Load] for data that is already read. The filename is used in
+// messages, and its directory is where relative paths of *_file keys start;
+// getenv looks variables up like [os.LookupEnv]. An error is an [*Errors].
+func Parse(filename string, data []byte, getenv func(string) (string, bool)) (*Config, error) {
+	s := newSource(filename, data)
+	root, whole := s.document(data)
+	switch {
+	case root != nil && root.Kind == yaml.MappingNode:
+		c := s.read(root, whole, getenv)
+		if len(s.list) == 0 {
+			return c, nil
+		}
+	case root != nil && !isNull(root):
+		s.addAt(root, "", "expected keys such as upstreams, found "+describe(root))
+	case len(s.list) == 0:
+		s.add(1, 1, "", "the file is empty")
+	}
+	return nil, asError(s.list)
+}
+
+// read turns the tree of a file into a configuration and adds what is wrong
+// with it to the source's mistakes.
+func (s *source) read(root *yaml.Node, whole bool, env lookup) *Config {
+	c := Default()
+	d := &decoder{source: s, env: env}
+	d.value(root, "", reflect.ValueOf(c).Elem(), nil)
+	c.fillPaths()
+	s.readSecrets(c, filepath.Dir(s.name))
+	for _, p := range c.problems() {
+		// What is missing from the lines above a syntax error may well stand
+		// below it.
+		if whole || s.has(p.paths) {
+			s.addProblem(p)
+		}
+	}
+	return c
+}
+
+// fillPaths gives upstreams without a path the default one, which follows from
+// the name and so cannot be seeded.
+func (c *Config) fillPaths() {
+	for _, u := range c.Upstreams {
+		if u.Path == "" {
+			u.Path = defaultPath(u.Name)
+		}
+	}
+}

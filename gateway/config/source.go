@@ -1,0 +1,185 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v4"
+)
+
+// source is a file being read: its text, where each key of it stands, and the
+// mistakes found so far.
+type source struct {
+	name  string
+	lines []string
+	at    map[string]place // by the path of the key
+	bad   map[string]bool  // paths that already have a mistake
+	list  []*Error
+}
+
+// place is where a key of the file stands. Entries of lists have no key.
+type place struct{ key, value *yaml.Node }
+
+func newSource(name string, data []byte) *source {
+	text := strings.TrimPrefix(string(data), "\ufeff")
+	return &source{
+		name:  name,
+		lines: strings.Split(strings.ReplaceAll(text, "\r\n", "\n"), "\n"),
+		at:    map[string]place{},
+		bad:   map[string]bool{},
+	}
+}
+
+// line returns a line of the file, counted from 1.
+func (s *source) line(n int) string {
+	if n < 1 || n > len(s.lines) {
+		return ""
+	}
+	return s.lines[n-1]
+}
+
+// add reports a mistake at a position.
+func (s *source) add(line, column int, path, message string) {
+	if path != "" {
+		s.bad[path] = true
+	}
+	s.list = append(s.list, &Error{
+		File: s.name, Line: max(line, 1), Column: max(column, 1),
+		Path: path, Message: message, Source: s.line(line),
+	})
+}
+
+// addAt reports a mistake at a node.
+func (s *source) addAt(n *yaml.Node, path, message string) {
+	s.add(n.Line, n.Column, path, message)
+}
+
+// addProblem reports what Validate found, unless it follows from a mistake
+// that is reported already: a value that could not be read is not also missing.
+func (s *source) addProblem(p problem) {
+	for _, path := range p.paths {
+		if s.isBad(path) {
+			return
+		}
+	}
+	line, column := s.find(p.paths)
+	s.add(line, column, p.paths[0], p.message)
+}
+
+// isBad reports whether the path, or something around it, has a mistake.
+func (s *source) isBad(path string) bool {
+	for ; path != ""; path = parent(path) {
+		if s.bad[path] {
+			return true
+		}
+	}
+	return false
+}
+
+// has reports whether the file itself has one of the paths.
+func (s *source) has(paths []string) bool {
+	return slices.ContainsFunc(paths, func(p string) bool { _, ok := s.at[p]; return ok })
+}
+
+// find returns where to show a problem: at the value of the first path that
+// the file has, else at the nearest key around the first path.
+func (s *source) find(paths []string) (line, column int) {
+	for _, path := range paths {
+		if p, ok := s.at[path]; ok {
+			return p.position()
+		}
+	}
+	for path := paths[0]; path != ""; path = parent(path) {
+		if p, ok := s.at[path]; ok {
+			return p.position()
+		}
+	}
+	return 1, 1
+}
+
+// position prefers a value that is on a line with its key, and else the key.
+func (p place) position() (line, column int) {
+	if p.key != nil && (p.value.Kind != yaml.ScalarNode || p.value.Line != p.key.Line) {
+		return p.key.Line, p.key.Column
+	}
+	return p.value.Line, p.value.Column
+}
+
+// parent cuts the last key or index off a path.
+func parent(path string) string {
+	return path[:max(strings.LastIndexAny(path, ".["), 0)]
+}
+
+// document parses the file's one document. A syntax error ends the tree, but
+// what stands before it is returned all the same, so that its mistakes can be
+// reported in the same round; whole says whether the tree is the whole file.
+func (s *source) document(data []byte) (root *yaml.Node, whole bool) {
+	root, err := s.parse(data)
+	if err == nil {
+		return root, true
+	}
+	var bad *yaml.LoadError
+	if !errors.As(err, &bad) {
+		s.add(1, 1, "", err.Error())
+		return nil, false
+	}
+	mark, context := bad.Mark, bad.ContextMark
+	line, column := mark.Line, mark.Column
+	// An unclosed bracket or quote is noticed at the end of the file; the
+	// reader wants to know where it was opened.
+	if context.Line > 0 && line >= len(s.lines) {
+		line, column = context.Line, context.Column
+	}
+	s.add(line, column, "", syntaxMessage(bad, context.Line))
+	return s.before(data, mark.Line, context.Line), false
+}
+
+// parse reads one document and reports, as mistakes, none and a second one.
+func (s *source) parse(data []byte) (*yaml.Node, error) {
+	loader, err := yaml.NewLoader(bytes.NewReader(data))
+	if err != nil {
+		return nil, err
+	}
+	var first, second yaml.Node
+	switch err := loader.Load(&first); {
+	case errors.Is(err, io.EOF):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	switch err := loader.Load(&second); {
+	case errors.Is(err, io.EOF):
+	case err != nil:
+		return nil, err
+	default:
+		s.addAt(&second, "", "a second document begins here; a configuration is one document")
+	}
+	return first.Content[0], nil
+}
+
+// before returns the tree of the lines above a syntax error, nil if they do
+// not stand alone either.
+func (s *source) before(data []byte, lines ...int) *yaml.Node {
+	for _, line := range lines {
+		if line < 2 {
+			continue
+		}
+		head := bytes.Join(bytes.SplitAfter(data, []byte("\n"))[:min(line, len(s.lines))-1], nil)
+		quiet := &source{}
+		if root, err := quiet.parse(head); err == nil && len(quiet.list) == 0 {
+			return root
+		}
+	}
+	return nil
+}
+
+// syntaxMessage puts the parser's words into one sentence.
+func syntaxMessage(e *yaml.LoadError, contextLine int) string {
+	if e.ContextMsg == "" {
+		return "not YAML: " + e.Message
+	}
+	return "not YAML: " + e.Message + " (" + e.ContextMsg + ", begun on line " + itoa(contextLine) + ")"
+}

@@ -1,0 +1,211 @@
+package config
+
+import (
+	"path"
+	"strings"
+	"time"
+)
+
+// Upstream is one MCP server behind the gateway.
+type Upstream struct {
+	// Name identifies the upstream in logs, metrics and stored tasks. Renaming
+	// an upstream orphans its tasks.
+	Name string `yaml:"name" pattern:"^[a-z0-9][a-z0-9_-]{0,62}$" says:"lower-case letters, digits, '_' and '-', beginning with a letter or digit, at most 63" required:"true"`
+
+	// Path is where clients reach it, /<name>/mcp unless given.
+	Path string `yaml:"path"`
+
+	// URL is the server's MCP endpoint, http or https. Credentials belong in
+	// headers or headers_file.
+	URL string `yaml:"url" required:"true"`
+
+	// Headers are sent with every request to the server. Headers that belong
+	// to the protocol or to the connection cannot be set. In a loaded
+	// configuration the names are in canonical form and the values of
+	// headers_file are included.
+	Headers map[string]string `yaml:"headers"`
+
+	// HeadersFile names files, by header, that hold the values of further
+	// headers. Trailing line breaks are dropped.
+	HeadersFile map[string]string `yaml:"headers_file"`
+
+	// Era is the protocol generation to speak to the server: legacy (with
+	// initialize and sessions), modern (2026, without), or auto to find out.
+	Era Era `yaml:"era"`
+
+	// UpstreamSessions says how calls of clients without a session share
+	// sessions with the server: auto gives an anonymous call a session of its
+	// own unless the gateway listens on loopback, shared lets anonymous calls
+	// share one always.
+	UpstreamSessions UpstreamSessions `yaml:"upstream_sessions"`
+
+	// ConnectTimeout is how long connecting to the server may take, TLS
+	// included.
+	ConnectTimeout time.Duration `yaml:"connect_timeout" min:"1ms"`
+
+	// ProbeTimeout is how long the server may take to answer the requests that
+	// find out its era and open a session.
+	ProbeTimeout time.Duration `yaml:"probe_timeout" min:"1ms"`
+
+	// IdleTimeout is how long a response of the server may be silent before
+	// the call is given up. 0 means for ever, the default: a synchronous tool
+	// may be silent for hours, and timeout ends it all the same.
+	IdleTimeout time.Duration `yaml:"idle_timeout" min:"0s"`
+
+	// MaxResult is the largest answer accepted from the server, in bytes.
+	MaxResult Size `yaml:"max_result" min:"1KiB" max:"1GiB"`
+
+	// MaxEvent is the largest single event accepted on an event stream of the
+	// server, in bytes. An answer that comes as an event must fit into it.
+	MaxEvent Size `yaml:"max_event" min:"1KiB" max:"1GiB"`
+
+	// Concurrency is how many calls each replica has in flight to the server.
+	// 0 means any number.
+	Concurrency int `yaml:"concurrency" min:"0"`
+
+	// Queue is how many tasks may wait for a free place when concurrency is
+	// reached.
+	Queue int `yaml:"queue" min:"0"`
+
+	// QueueWait is how long a call that is no task waits for a free place
+	// before it is refused.
+	QueueWait time.Duration `yaml:"queue_wait" min:"0s"`
+
+	// MaxTasks is how many tasks the upstream may have in the store.
+	MaxTasks int `yaml:"max_tasks" min:"1"`
+
+	// MaxTasksPerOwner is how many of them may belong to one caller.
+	MaxTasksPerOwner int `yaml:"max_tasks_per_owner" min:"1"`
+
+	// Defaults is the policy of every tool that no entry of tools matches, and
+	// the source of each key that a matching entry leaves out.
+	Defaults Tool `yaml:"defaults"`
+
+	// Tools are policies for tools by name. The first entry that matches a
+	// tool's name decides, and no other entry is looked at.
+	Tools []Rule `yaml:"tools"`
+}
+
+// Tool is the policy of one tool, complete: nothing in it falls back to
+// anything else.
+type Tool struct {
+	// Tasks says when a call becomes a task: auto (when it takes longer than
+	// grace or asks for input), always (at once), required (at once, and
+	// clients that cannot take tasks are refused) or never.
+	Tasks TaskMode `yaml:"tasks"`
+
+	// Grace is how long a call under tasks: auto may take before it becomes a
+	// task.
+	Grace time.Duration `yaml:"grace" min:"0s"`
+
+	// TTL is how long a finished task and its result are kept for the client.
+	TTL time.Duration `yaml:"ttl" min:"1ms"`
+
+	// MaxTTL is the longest ttl that a client may ask for.
+	MaxTTL time.Duration `yaml:"max_ttl" min:"1ms"`
+
+	// PollInterval is how often clients are told to ask for a task's status.
+	PollInterval time.Duration `yaml:"poll_interval" min:"50ms"`
+
+	// Timeout ends a call that is still running: it fails and is cancelled at
+	// the server.
+	Timeout time.Duration `yaml:"timeout" min:"1ms"`
+
+	// Progress says what the server's progress does to a task: status shows
+	// it as the task's status message, off drops it.
+	Progress ProgressMode `yaml:"progress"`
+
+	// Recover says what to do when the replica that ran the call is lost and
+	// the call cannot be resumed: fail the task, or retry, which runs the tool
+	// again. Choose retry only for tools that may run twice.
+	Recover RecoverMode `yaml:"recover"`
+
+	// Concurrency is how many calls of the tool each replica has in flight.
+	// 0 means any number.
+	Concurrency int `yaml:"concurrency" min:"0"`
+}
+
+// Rule gives the tools whose names match a policy of their own.
+type Rule struct {
+	// Match is a glob on the tool's name: * stands for any characters, ? for
+	// one, [a-z] for one of a range, and \ takes the next one literally.
+	Match string `yaml:"match" required:"true"`
+
+	// Tool is the policy, with each key that the entry left out taken from the
+	// upstream's defaults. Rules made by hand start from Upstream.Defaults.
+	Tool `yaml:",inline"`
+}
+
+// NewUpstream returns an upstream with every default, served at /<name>/mcp.
+func NewUpstream(name, url string) *Upstream {
+	return &Upstream{
+		Name:             name,
+		Path:             defaultPath(name),
+		URL:              url,
+		Era:              EraAuto,
+		UpstreamSessions: SessionsAuto,
+		ConnectTimeout:   10 * time.Second,
+		ProbeTimeout:     10 * time.Second,
+		MaxResult:        32 * MiB,
+		MaxEvent:         32 * MiB,
+		Queue:            1000,
+		QueueWait:        5 * time.Second,
+		MaxTasks:         10_000,
+		MaxTasksPerOwner: 1000,
+		Defaults:         DefaultTool(),
+	}
+}
+
+// DefaultTool returns the policy of a tool that the configuration does not
+// mention.
+func DefaultTool() Tool {
+	return Tool{
+		Tasks:        TasksAuto,
+		Grace:        5 * time.Second,
+		TTL:          time.Hour,
+		MaxTTL:       24 * time.Hour,
+		PollInterval: time.Second,
+		Timeout:      24 * time.Hour,
+		Progress:     ProgressStatus,
+		Recover:      RecoverFail,
+	}
+}
+
+// Tool returns the policy of the tool of that name: the first rule that
+// matches, else the defaults. It allocates nothing for usual names and may be
+// called for every request.
+func (u *Upstream) Tool(name string) Tool {
+	for i := range u.Tools {
+		if matches(u.Tools[i].Match, name) {
+			return u.Tools[i].Tool
+		}
+	}
+	return u.Defaults
+}
+
+// matches reports whether the glob covers the name. path.Match treats / as a
+// border that * does not cross; in the name of a tool it is a character like
+// any other, so both sides trade it for one that no name contains.
+func matches(glob, name string) bool {
+	ok, err := path.Match(plainSlash(glob), plainSlash(name))
+	return ok && err == nil
+}
+
+func plainSlash(s string) string { return strings.ReplaceAll(s, "/", "\x00") }
+
+// defaultPath is where an upstream is served that names no path.
+func defaultPath(name string) string { return "/" + name + "/mcp" }
+
+// seed gives an entry of upstreams its defaults before the file's values. The
+// path follows from the name and is filled in once that is known.
+func (u *Upstream) seed(any) {
+	*u = *NewUpstream("", "")
+	u.Path = ""
+}
+
+// seed gives an entry of tools the policy that it falls back to.
+func (r *Rule) seed(parent any) {
+	if u, ok := parent.(*Upstream); ok {
+		r.Tool = u.Defaults
+	}
+}

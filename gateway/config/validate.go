@@ -1,0 +1,148 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// problem is a mistake in what a configuration means, as opposed to how its
+// file is written. The first path is the key at fault; the others are keys it
+// depends on, and where to point if the file leaves the first one out.
+type problem struct {
+	paths   []string
+	message string
+}
+
+// problems collects what the checks find.
+type problems []problem
+
+func (p *problems) add(path, format string, args ...any) {
+	p.addFor([]string{path}, format, args...)
+}
+
+func (p *problems) addFor(paths []string, format string, args ...any) {
+	*p = append(*p, problem{paths, fmt.Sprintf(format, args...)})
+}
+
+// Validate reports every mistake of a configuration that was made by hand or
+// changed after loading, as an [*Errors] whose entries name keys instead of
+// lines. [Load] and [Parse] have validated what they return.
+func (c *Config) Validate() error {
+	var list []*Error
+	for _, p := range c.problems() {
+		list = append(list, &Error{Path: p.paths[0], Message: p.message})
+	}
+	return asError(list)
+}
+
+// problems runs all checks. None of their messages holds a value that may be
+// secret: store, url and header values are never quoted.
+func (c *Config) problems() []problem {
+	var p problems
+	p.fields("", c)
+	p.listen(c.Listen)
+	p.store(c)
+	for i, origin := range c.AllowedOrigins {
+		p.origin(fmt.Sprintf("allowed_origins[%d]", i), origin)
+	}
+	for i, host := range c.AllowedHosts {
+		p.host(fmt.Sprintf("allowed_hosts[%d]", i), host)
+	}
+	for i, name := range c.Telemetry.Baggage {
+		if !isToken(name) {
+			p.add(fmt.Sprintf("telemetry.baggage[%d]", i), "not a baggage key")
+		}
+	}
+	p.upstreams(c.Upstreams)
+	return p
+}
+
+func (p *problems) listen(addr string) {
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		p.add("listen", "not an address: write host:port, such as 127.0.0.1:8080, :8080 or [::1]:8080")
+		return
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		p.add("listen", "the port must be a number from 0 to 65535")
+	}
+}
+
+// store checks the store's URL as far as it can be without connecting. It is
+// taken apart by hand because several hosts are no URL to net/url.
+func (p *problems) store(c *Config) {
+	if c.Store == "embedded" {
+		if c.WaitReplicas > 0 {
+			p.addFor([]string{"wait_replicas", "store"}, "the embedded store has no replicas to wait for")
+		}
+		return
+	}
+	const forms = "embedded, redis://, rediss://, redis+cluster:// or redis+sentinel://"
+	scheme, rest, ok := strings.Cut(c.Store, "://")
+	if !ok || !storeSchemes[scheme] {
+		p.add("store", "not a store: write %s", forms)
+		return
+	}
+	rest, _, _ = strings.Cut(rest, "?")
+	rest = rest[strings.LastIndexByte(rest, '@')+1:]
+	hosts, path, _ := strings.Cut(rest, "/")
+	p.storeHosts(scheme, strings.Split(hosts, ","))
+	db := path
+	if scheme == "redis+sentinel" {
+		var master string
+		if master, db, _ = strings.Cut(path, "/"); master == "" {
+			p.add("store", "a sentinel URL names the master after the hosts: redis+sentinel://h1:26379,h2:26379/mymaster/0")
+		}
+	}
+	if _, err := strconv.ParseUint(db, 10, 16); db != "" && err != nil {
+		p.add("store", "the path of the URL must end in a database number")
+	}
+}
+
+var storeSchemes = map[string]bool{"redis": true, "rediss": true, "redis+cluster": true, "redis+sentinel": true}
+
+func (p *problems) storeHosts(scheme string, hosts []string) {
+	if len(hosts) > 1 && !strings.Contains(scheme, "+") {
+		p.add("store", "%s:// takes one host; several are redis+cluster:// or redis+sentinel://", scheme)
+	}
+	for _, host := range hosts {
+		u, err := url.Parse("//" + host)
+		if err != nil || u.Hostname() == "" {
+			p.add("store", "the URL needs a host, or hosts with commas between, each as name or name:port")
+			return
+		}
+	}
+}
+
+// origin accepts what a browser may put into an Origin header, and nothing
+// that looks like it but never matches.
+func (p *problems) origin(path, origin string) {
+	if origin == "*" || origin == "null" {
+		p.add(path, "%q would let any page in; list the origins exactly", origin)
+		return
+	}
+	u, err := url.Parse(origin)
+	switch {
+	case err != nil || u.Scheme == "" || u.Host == "":
+		p.add(path, "not an origin: write scheme://host or scheme://host:port")
+	case u.Scheme+"://"+u.Host != origin:
+		p.add(path, "an origin has nothing after the host and port, and is all lower case")
+	case strings.ToLower(u.Host) != u.Host:
+		p.add(path, "browsers send origins in lower case; this one would never match")
+	case u.Scheme == "http" && u.Port() == "80", u.Scheme == "https" && u.Port() == "443":
+		p.add(path, "browsers leave out the default port; this origin would never match")
+	}
+}
+
+func (p *problems) host(path, host string) {
+	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
+		return
+	}
+	if host == "" || strings.ContainsAny(host, ":/ *@?#[]%") {
+		p.add(path, "not a host: write a name or an IP address, without scheme and port")
+	}
+}

@@ -1,0 +1,139 @@
+package config
+
+import (
+	"fmt"
+	"net/url"
+	"path"
+	"strings"
+	"time"
+)
+
+// upstreams checks the list as a whole and each entry.
+func (p *problems) upstreams(list []*Upstream) {
+	if len(list) == 0 {
+		p.add("upstreams", "at least one upstream is needed")
+	}
+	names, paths := map[string]int{}, map[string]int{}
+	for i, u := range list {
+		at := fmt.Sprintf("upstreams[%d]", i)
+		if u == nil {
+			p.add(at, "is nil")
+			continue
+		}
+		if first, ok := names[u.Name]; ok && u.Name != "" {
+			p.add(at+".name", "the name %q is already that of upstreams[%d]", clip(u.Name), first)
+		} else if first, ok := paths[u.Path]; ok {
+			p.addFor([]string{at + ".path", at + ".name"}, "the path %q is already that of upstreams[%d]", clip(u.Path), first)
+		}
+		names[u.Name], paths[u.Path] = i, i
+		p.upstream(at, u)
+	}
+}
+
+func (p *problems) upstream(at string, u *Upstream) {
+	p.fields(at, u)
+	p.servedPath(at, u)
+	p.target(at+".url", u.URL)
+	p.headers(at+".headers", u.Headers)
+	p.fields(at+".defaults", &u.Defaults)
+	p.lifetime(at+".defaults", u.Defaults)
+	p.rules(at+".tools", u)
+}
+
+// servedPath checks where clients reach the upstream. A bad name is reported
+// by itself, so the path that follows from it is not.
+func (p *problems) servedPath(at string, u *Upstream) {
+	if u.Path == defaultPath(u.Name) {
+		return
+	}
+	switch at += ".path"; {
+	case !strings.HasPrefix(u.Path, "/"):
+		p.add(at, "must begin with /")
+	case path.Clean(u.Path) != u.Path:
+		p.add(at, "must be plain: no //, no . or .. and no / at the end")
+	case strings.ContainsFunc(u.Path, notInPath):
+		p.add(at, "may hold letters, digits, '/', '-', '_', '.' and '~' only")
+	}
+}
+
+// notInPath excludes whatever URLs escape and route patterns give a meaning.
+func notInPath(r rune) bool { return r != '/' && !isUnreserved(r) }
+
+func isUnreserved(r rune) bool {
+	return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("-_.~", r)
+}
+
+// target checks the URL of a server. net/url's own message is not passed on:
+// it repeats parts of the URL, possibly a password.
+func (p *problems) target(at, raw string) {
+	if raw == "" {
+		return // required, and reported as missing
+	}
+	u, err := url.Parse(raw)
+	switch {
+	case err != nil:
+		p.add(at, "not a URL")
+	case u.Scheme != "http" && u.Scheme != "https":
+		p.add(at, "must begin with http:// or https://")
+	case u.Hostname() == "":
+		p.add(at, "the URL needs a host")
+	case u.User != nil:
+		p.add(at, "credentials do not belong in the URL; use headers or headers_file")
+	case strings.Contains(raw, "#"):
+		p.add(at, "the URL must not have a fragment (#)")
+	}
+}
+
+// lifetime checks the keys of a policy that depend on each other.
+func (p *problems) lifetime(at string, t Tool) {
+	if t.TTL > t.MaxTTL {
+		p.addFor([]string{at + ".ttl", at + ".max_ttl"}, "ttl (%s) must not be above max_ttl (%s)", short(t.TTL), short(t.MaxTTL))
+	}
+}
+
+// rules checks the tools of an upstream. What a rule takes from the defaults
+// is not checked again.
+func (p *problems) rules(at string, u *Upstream) {
+	for i := range u.Tools {
+		r, at := &u.Tools[i], fmt.Sprintf("%s[%d]", at, i)
+		p.rule(at, r, u.Defaults)
+		if r.TTL != u.Defaults.TTL || r.MaxTTL != u.Defaults.MaxTTL {
+			p.lifetime(at, r.Tool)
+		}
+		if _, err := path.Match(r.Match, ""); err != nil {
+			p.add(at+".match", "not a glob: a [ is not closed, a range is empty or \\ ends it")
+			continue
+		}
+		for j, earlier := range u.Tools[:i] {
+			if covers(earlier.Match, r.Match) {
+				p.add(at+".match", "never applies: tools[%d] (match %q) comes first and matches the same tools", j, clip(earlier.Match))
+				break
+			}
+		}
+	}
+}
+
+// covers reports whether the earlier glob certainly matches whatever the later
+// one does. It knows equal globs, plain names, and what begins like prefix*.
+func covers(earlier, later string) bool {
+	if earlier == later || !hasMeta(later) && matches(earlier, later) {
+		return true
+	}
+	prefix, star := strings.CutSuffix(earlier, "*")
+	return star && !hasMeta(prefix) && strings.HasPrefix(later, prefix)
+}
+
+func hasMeta(glob string) bool { return strings.ContainsAny(glob, `*?[\`) }
+
+// short writes a duration without the zero minutes and seconds that
+// time.Duration adds: 24h, 1m30s.
+func short(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = s[:len(s)-2]
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = s[:len(s)-2]
+	}
+	return s
+}
