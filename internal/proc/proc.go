@@ -1,0 +1,174 @@
+// Package proc runs programs as child processes for the demonstration, the
+// benchmark and the end-to-end tests, and makes sure that none of them outlives
+// its parent: each child leads a process group of its own, is ended by its
+// process id, and on Linux is killed by the kernel should the parent die first.
+package proc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Command says what to run.
+type Command struct {
+	Name   string    // what messages call it
+	Path   string    // the program
+	Args   []string  // its arguments, without the name
+	Env    []string  // NAME=value, added to the parent's environment
+	Dir    string    // where it runs; empty is the parent's directory
+	Stdout io.Writer // also gets standard output, if not nil
+	Stderr io.Writer // also gets standard error, if not nil
+}
+
+// Process is a running child.
+type Process struct {
+	// Name is the Command's.
+	Name string
+
+	cmd  *exec.Cmd
+	log  *tail
+	done chan struct{}
+}
+
+// Start runs the command.
+func Start(c Command) (*Process, error) {
+	p := &Process{Name: c.Name, log: &tail{}, done: make(chan struct{})}
+	p.cmd = exec.Command(c.Path, c.Args...)
+	p.cmd.Dir = c.Dir
+	p.cmd.Env = append(os.Environ(), c.Env...)
+	p.cmd.Stdout = both(p.log, c.Stdout)
+	p.cmd.Stderr = both(p.log, c.Stderr)
+	p.cmd.SysProcAttr = attributes()
+	// Grandchildren may hold the pipes open; they are not waited for.
+	p.cmd.WaitDelay = time.Second
+	if err := start(p.cmd); err != nil {
+		return nil, fmt.Errorf("start %s: %w", c.Name, err)
+	}
+	go p.wait()
+	return p, nil
+}
+
+func both(log, extra io.Writer) io.Writer {
+	if extra == nil {
+		return log
+	}
+	return io.MultiWriter(log, extra)
+}
+
+func (p *Process) wait() {
+	_ = p.cmd.Wait() // the outcome is read from ProcessState
+	close(p.done)
+}
+
+// Done is closed when the process has ended and its output is read.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// PID is the process id, which is also that of its group.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// ExitCode waits for the end and returns the exit code, -1 if a signal ended
+// the process.
+func (p *Process) ExitCode() int {
+	<-p.done
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// Output is the end of what the process wrote so far, both streams together.
+func (p *Process) Output() string { return p.log.String() }
+
+// Signal sends a signal to the process alone.
+func (p *Process) Signal(s syscall.Signal) error { return p.cmd.Process.Signal(s) }
+
+// Stop asks the process to end, kills its whole group if it has not ended after
+// the patience, and waits for the end. It is harmless on one that has ended.
+func (p *Process) Stop(patience time.Duration) {
+	select {
+	case <-p.done:
+	default:
+		_ = p.Signal(syscall.SIGTERM)
+	}
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-p.done:
+	case <-timer.C:
+	}
+	p.Kill()
+}
+
+// Kill ends the process and what it started, at once, and waits for the end.
+func (p *Process) Kill() {
+	// The group outlives its leader while any member of it is left; the error
+	// of a group that is gone already is what is hoped for.
+	_ = syscall.Kill(-p.PID(), syscall.SIGKILL)
+	<-p.done
+}
+
+// FreeAddr returns a loopback address that nothing listened on a moment ago.
+func FreeAddr() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("find a free port: %w", err)
+	}
+	defer l.Close()
+	return l.Addr().String(), nil
+}
+
+// errEnded is a process that ended before it listened.
+var errEnded = errors.New("ended before it was ready")
+
+// WaitListening returns once the process accepts connections at the address, or
+// with an error that includes its output once it has ended or ctx has.
+func (p *Process) WaitListening(ctx context.Context, addr string) error {
+	retry := time.NewTicker(10 * time.Millisecond)
+	defer retry.Stop()
+	var dialer net.Dialer
+	for {
+		conn, err := dialer.DialContext(ctx, "tcp", addr)
+		if err == nil {
+			return conn.Close()
+		}
+		select {
+		case <-p.done:
+			return fmt.Errorf("%s: %w (exit code %d): %s", p.Name, errEnded, p.ExitCode(), p.Output())
+		case <-ctx.Done():
+			return fmt.Errorf("%s does not listen on %s: %w: %s", p.Name, addr, ctx.Err(), p.Output())
+		case <-retry.C:
+		}
+	}
+}
+
+// tailSize is how much of a child's output is kept.
+const tailSize = 64 << 10
+
+// tail keeps the end of what is written to it. It is safe for concurrent use.
+type tail struct {
+	mu  sync.Mutex
+	buf []byte
+}
+
+// Write takes everything.
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf = append(t.buf, b...)
+	if extra := len(t.buf) - tailSize; extra > 0 {
+		t.buf = t.buf[:copy(t.buf, t.buf[extra:])]
+	}
+	return len(b), nil
+}
+
+// String is what is kept.
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.buf)
+}
