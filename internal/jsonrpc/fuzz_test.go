@@ -1,0 +1,81 @@
+package jsonrpc
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// FuzzParse: no input panics, and what a client may send a server may send too,
+// with the same meaning.
+func FuzzParse(f *testing.F) {
+	for _, s := range []string{
+		`{"jsonrpc":"2.0","id":0,"method":"m","params":{"a":[1.0,{"b":"\ud83d\ude00"}]}}`,
+		`{"jsonrpc":"2.0","id":"\u0061","result":{"a":1,"a":2}}`,
+		`{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"x","data":null}}`,
+		`[{"jsonrpc":"2.0","method":"m"}]`,
+		"{\"jsonrpc\":\"2.0\",\"\xff\":1}",
+		`{`, ``,
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		strict, serr := Parse(b)
+		lenient, lerr := ParseLenient(b)
+		_, _, _ = Split(b)
+		if lerr == nil && !json.Valid(b) {
+			t.Errorf("accepted, but not JSON: %q", b)
+		}
+		if serr != nil {
+			return
+		}
+		if lerr != nil {
+			t.Fatalf("strict accepts, lenient does not: %v", lerr)
+		}
+		if d := cmp.Diff(strict, lenient, cmpMessage); d != "" {
+			t.Error(d)
+		}
+		if id, err := ParseID([]byte(strict.ID.Raw())); !strict.ID.IsZero() && (err != nil || id != strict.ID) {
+			t.Errorf("id %s does not read back", strict.ID.Raw())
+		}
+	})
+}
+
+// FuzzSplice: no input panics or is changed; on valid JSON a member set is a
+// member got, and one deleted is gone.
+func FuzzSplice(f *testing.F) {
+	f.Add([]byte(sample), "a", "b")
+	f.Add([]byte(`{"a":{"b":1,"b":2},"a":{"b":3}}`), "a", "b")
+	f.Add([]byte(`{"a":"\\\"","\u0062":[}`), "b", "")
+	f.Fuzz(func(t *testing.T, b []byte, p, q string) {
+		// Names that are not UTF-8 cannot be written, and so not be read back.
+		p, q = string([]rune(p)), string([]rune(q))
+		before := slices.Clone(b)
+		for range Elements(b) {
+			continue
+		}
+		for range Members(b) {
+			continue
+		}
+		set, serr := Set(b, []byte(`[0]`), p, q)
+		del, derr := Delete(b, p, q)
+		if !bytes.Equal(b, before) {
+			t.Fatal("input changed")
+		}
+		if !json.Valid(b) {
+			return
+		}
+		if got, ok := Get(set, p, q); serr == nil && (!json.Valid(set) || !ok || string(got) != `[0]`) {
+			t.Errorf("after Set: %s", set)
+		}
+		if _, ok := Get(del, p, q); derr == nil && (!json.Valid(del) || ok) {
+			t.Errorf("after Delete: %s", del)
+		}
+		if IsObject(b) != (derr == nil) {
+			t.Errorf("Delete: %v", derr)
+		}
+	})
+}
