@@ -1,0 +1,107 @@
+// Package gateway speaks MCP with clients: over Streamable HTTP, in every
+// revision from 2025-03-26 to 2026-07-28, at one path per upstream.
+//
+// Start reading at [Gateway.Handler], the route table. Which of the two faces
+// answers a POST is decided in recognise.go: the modern face (modern.go: each
+// request carries its own metadata) or the legacy one (legacy.go: initialize and
+// sessions). Both answer through an exchange (exchange.go), which begins as JSON
+// and becomes an event stream when something has to go out first, and both turn
+// errors into codes by the one table in reply.go.
+//
+// The package knows HTTP, headers, eras and who asks. When a call becomes a task,
+// and how a task moves, is the shim's business; how to reach a server is the
+// upstream package's.
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/metric/noop"
+	"go.opentelemetry.io/otel/trace"
+	tracenoop "go.opentelemetry.io/otel/trace/noop"
+
+	"taskgate/gateway/config"
+	"taskgate/shim"
+)
+
+// Options is what a Gateway is made of.
+type Options struct {
+	Config *config.Config
+	// Shim decides which calls become tasks, and keeps them.
+	Shim shim.API
+	// Legs reach the upstreams, by configured name.
+	Legs map[string]Leg
+	// Sessions keeps legacy client sessions; nil keeps them in this process.
+	Sessions Sessions
+
+	Logger         *slog.Logger         // nil: slog.Default
+	TracerProvider trace.TracerProvider // nil: no traces
+	MeterProvider  metric.MeterProvider // nil: no metrics
+	// Version is the gateway's own, shown where no upstream's identity is known.
+	Version string
+}
+
+// Gateway serves the configured upstreams to clients.
+type Gateway struct {
+	config    *config.Config
+	log       *slog.Logger
+	endpoints []*endpoint
+	sessions  Sessions
+	streams   *streams
+}
+
+// New makes a Gateway. It contacts no upstream.
+func New(o Options) (*Gateway, error) {
+	if o.Config == nil || o.Shim == nil {
+		return nil, errors.New("gateway: Config and Shim are needed")
+	}
+	o.Logger = cmp.Or(o.Logger, slog.Default())
+	if o.TracerProvider == nil {
+		o.TracerProvider = tracenoop.NewTracerProvider()
+	}
+	if o.MeterProvider == nil {
+		o.MeterProvider = noop.NewMeterProvider()
+	}
+	if o.Sessions == nil {
+		o.Sessions = NewLocalSessions(o.Config.MaxSessions, o.Config.SessionIdle)
+	}
+	tel, err := newTelemetry(o.TracerProvider, o.MeterProvider, o.Config.Telemetry.Baggage)
+	if err != nil {
+		return nil, fmt.Errorf("gateway: %w", err)
+	}
+	g := &Gateway{config: o.Config, log: o.Logger, sessions: o.Sessions, streams: newStreams()}
+	for _, u := range o.Config.Upstreams {
+		leg := o.Legs[u.Name]
+		if leg == nil {
+			return nil, fmt.Errorf("gateway: upstream %q has no leg", u.Name)
+		}
+		g.endpoints = append(g.endpoints, newEndpoint(g, u, leg, o, tel))
+	}
+	return g, nil
+}
+
+// Handler returns the route table. Every upstream has one path that both eras
+// share (design.md 0.2); a modern client only ever posts to it, a legacy one also
+// opens its stream by GET and ends its session by DELETE. Any other method is
+// answered 405 by the mux.
+func (g *Gateway) Handler() http.Handler {
+	mux := http.NewServeMux()
+	for _, e := range g.endpoints {
+		mux.HandleFunc("POST "+e.config.Path, e.servePOST)
+		mux.HandleFunc("GET "+e.config.Path, e.serveLegacyGET)
+		mux.HandleFunc("DELETE "+e.config.Path, e.serveLegacyDELETE)
+	}
+	return newOriginGuard(g.config).wrap(mux)
+}
+
+// Close ends every open stream in the way its protocol has for it (a final
+// result to subscriptions/listen, the end of a legacy GET stream) and refuses new
+// ones. It returns when all have ended, or with ctx's error. Requests in flight
+// are left to http.Server.Shutdown.
+func (g *Gateway) Close(ctx context.Context) error { return g.streams.close(ctx) }

@@ -1,0 +1,107 @@
+package gateway
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+
+	"taskgate/gateway/config"
+	"taskgate/internal/mcp"
+)
+
+// originGuard keeps web pages out that have no business here (Z10): it checks
+// Origin, and on a loopback address also Host. Without the latter a page could
+// have its own name resolve to 127.0.0.1 and be of the same origin as the
+// gateway.
+type originGuard struct {
+	loopback bool // the gateway listens on a loopback address
+	origins  []string
+	hosts    []string
+}
+
+func newOriginGuard(c *config.Config) *originGuard {
+	host, _, err := net.SplitHostPort(c.Listen)
+	return &originGuard{
+		loopback: err == nil && isLoopback(host),
+		origins:  c.AllowedOrigins,
+		hosts:    c.AllowedHosts,
+	}
+}
+
+// wrap is the middleware. A page of an allowed origin also gets what a browser
+// needs to call the gateway at all (CORS).
+func (g *originGuard) wrap(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !g.hostAllowed(r.Host) {
+			writeFailure(w, "", refused(http.StatusForbidden, "this Host is not served"))
+			return
+		}
+		origins := r.Header.Values("Origin")
+		if len(origins) == 0 { // not a page
+			next.ServeHTTP(w, r)
+			return
+		}
+		if len(origins) > 1 || !g.originAllowed(origins[0]) {
+			writeFailure(w, "", refused(http.StatusForbidden, "this Origin is not allowed"))
+			return
+		}
+		if cors(w, r) {
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (g *originGuard) hostAllowed(hostport string) bool {
+	if !g.loopback {
+		return true
+	}
+	host := hostOf(hostport)
+	return isLoopback(host) || slices.ContainsFunc(g.hosts, func(h string) bool { return strings.EqualFold(h, host) })
+}
+
+func (g *originGuard) originAllowed(origin string) bool {
+	if slices.Contains(g.origins, origin) {
+		return true
+	}
+	u, err := url.Parse(origin)
+	return g.loopback && err == nil && (u.Scheme == "http" || u.Scheme == "https") && isLoopback(u.Hostname())
+}
+
+// cors answers a preflight, and says so; otherwise it adds the headers that let a
+// page read the response.
+func cors(w http.ResponseWriter, r *http.Request) bool {
+	h := w.Header()
+	h.Set("Access-Control-Allow-Origin", r.Header.Get("Origin"))
+	h.Add("Vary", "Origin")
+	if r.Method != http.MethodOptions || r.Header.Get("Access-Control-Request-Method") == "" {
+		h.Set("Access-Control-Expose-Headers", mcp.HeaderSession+", "+mcp.HeaderProtocolVersion)
+		return false
+	}
+	h.Set("Access-Control-Allow-Methods", "POST, GET, DELETE")
+	h.Set("Access-Control-Max-Age", "600")
+	if want := r.Header.Get("Access-Control-Request-Headers"); want != "" {
+		h.Set("Access-Control-Allow-Headers", want)
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return true
+}
+
+func hostOf(hostport string) string {
+	if host, _, err := net.SplitHostPort(hostport); err == nil {
+		return host
+	}
+	return strings.Trim(hostport, "[]")
+}
+
+// isLoopback reports a name or address that can only mean this machine.
+func isLoopback(host string) bool {
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	a, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return err == nil && a.Unmap().IsLoopback()
+}

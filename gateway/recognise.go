@@ -1,0 +1,73 @@
+package gateway
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+)
+
+// recognise says which era a POST belongs to (protocol.md 2.10, "Server"; the
+// numbers are its steps, and step 1, GET and DELETE, is in the route table). A
+// message that must not be taken for either era is a *failure. Of a batch, msg is
+// zero: only the legacy face may take it apart.
+//
+// The envelope decides and never the header alone: a request that names a modern
+// version somewhere must not slip into the legacy face, whose sessions fix what
+// here each request has to say.
+func recognise(h http.Header, body []byte) (era mcp.Era, msg jsonrpc.Message, err error) {
+	headerModern := slices.ContainsFunc(h.Values(mcp.HeaderProtocolVersion), func(v string) bool {
+		return mcp.EraOf(trimOWS(v)) == mcp.Modern
+	})
+	elems, batch, err := jsonrpc.Split(body)
+	if err != nil {
+		return mcp.NoEra, msg, unreadable(err)
+	}
+	if batch { // 2
+		if headerModern || slices.ContainsFunc(elems, holdsEnvelope) {
+			return mcp.NoEra, msg, invalidRequest(jsonrpc.ID{}, "a modern request cannot be part of a batch")
+		}
+		return mcp.Legacy, msg, nil
+	}
+	if msg, err = jsonrpc.Parse(body); err != nil {
+		return mcp.NoEra, msg, unreadable(err)
+	}
+	switch {
+	case msg.Kind == jsonrpc.Result || msg.Kind == jsonrpc.ErrorResponse: // 3
+		if headerModern {
+			return mcp.NoEra, msg, invalidRequest(jsonrpc.ID{}, "clients do not post responses in this version")
+		}
+		return mcp.Legacy, msg, nil
+	case hasEnvelope(msg.Params): // 4
+		return mcp.Modern, msg, nil
+	case msg.Kind == jsonrpc.Notification:
+		// Which headers a modern notification needs is undefined in this
+		// revision (2.4), and it need not carry an envelope.
+		if headerModern {
+			return mcp.Modern, msg, nil
+		}
+		return mcp.Legacy, msg, nil
+	case headerModern && msg.Method == mcp.MethodInitialize: // 5
+		return mcp.NoEra, msg, &failure{ID: msg.ID, Code: mcp.CodeHeaderMismatch, Status: http.StatusBadRequest,
+			Message: "initialize belongs to the versions before 2026; the header names a modern one"}
+	case headerModern: // 6
+		return mcp.NoEra, msg, &failure{ID: msg.ID, Code: mcp.CodeInvalidParams, Status: http.StatusBadRequest,
+			Message: "params._meta lacks " + mcp.MetaProtocolVersion}
+	}
+	return mcp.Legacy, msg, nil // 7
+}
+
+// hasEnvelope reports whether params carry the mark of a modern request. Its
+// value is looked at later: a wrong one is a modern mistake.
+func hasEnvelope(params []byte) bool {
+	_, ok := jsonrpc.Get(params, "_meta", mcp.MetaProtocolVersion)
+	return ok
+}
+
+// holdsEnvelope is hasEnvelope for an element of a batch.
+func holdsEnvelope(elem json.RawMessage) bool {
+	_, ok := jsonrpc.Get(elem, "params", "_meta", mcp.MetaProtocolVersion)
+	return ok
+}

@@ -1,0 +1,219 @@
+package gateway
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/baggage"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/internal/semconv"
+)
+
+// telemetry writes a SERVER span and a duration for each client request
+// (protocol.md section 9). It uses the OpenTelemetry API only; where the data
+// goes is decided in cmd.
+type telemetry struct {
+	tracer   trace.Tracer
+	duration metric.Float64Histogram
+	baggage  []string // keys that are passed on
+}
+
+func newTelemetry(tp trace.TracerProvider, mp metric.MeterProvider, baggage []string) (*telemetry, error) {
+	d, err := mp.Meter(semconv.Scope).Float64Histogram(semconv.ServerOperationDuration,
+		metric.WithUnit("s"),
+		metric.WithDescription("Duration of MCP requests as the server sees them."),
+		metric.WithExplicitBucketBoundaries(semconv.DurationBounds...))
+	if err != nil {
+		return nil, err
+	}
+	return &telemetry{tracer: tp.Tracer(semconv.Scope), duration: d, baggage: baggage}, nil
+}
+
+// operation is one client request under observation. A nil operation observes
+// nothing.
+type operation struct {
+	tel   *telemetry
+	ctx   context.Context
+	span  trace.Span
+	begun time.Time
+	attrs []attribute.KeyValue // of span and metric both
+	err   string               // error.type
+	code  int64                // the JSON-RPC code, 0 for none
+}
+
+// request is what telemetry needs to know of a message.
+type request struct {
+	msg       jsonrpc.Message
+	name      string // of the tool or prompt, or the resource's URI
+	version   string
+	upstream  string
+	sessionID string // legacy
+}
+
+// start begins the operation. Its parent is the context in params._meta
+// (SEP-414); the transport's own, from the HTTP header or a span around the
+// handler, is linked then, and is the parent otherwise.
+func (t *telemetry) start(ctx context.Context, r *http.Request, q request) (context.Context, *operation) {
+	parent, transport := remoteContexts(ctx, r, q.msg.Params)
+	ctx = t.withBaggage(ctx, r, q.msg.Params)
+	opts := []trace.SpanStartOption{trace.WithSpanKind(semconv.KindClient)}
+	switch {
+	case parent.IsValid():
+		ctx = trace.ContextWithRemoteSpanContext(ctx, parent)
+		if transport.IsValid() {
+			opts = append(opts, trace.WithLinks(trace.Link{SpanContext: transport}))
+		}
+	case transport.IsValid() && !trace.SpanContextFromContext(ctx).IsValid():
+		ctx = trace.ContextWithRemoteSpanContext(ctx, transport)
+	}
+	op := &operation{tel: t, begun: time.Now(), attrs: attributes(q)}
+	opts = append(opts, trace.WithAttributes(op.attrs...), trace.WithAttributes(spanAttributes(r, q)...))
+	op.ctx, op.span = t.tracer.Start(ctx, semconv.SpanName(q.msg.Method, q.name), opts...)
+	return op.ctx, op
+}
+
+// attributes are those of span and metric.
+func attributes(q request) []attribute.KeyValue {
+	a := []attribute.KeyValue{
+		semconv.MCPMethod.String(q.msg.Method),
+		semconv.MCPProtocolVersion.String(q.version),
+		semconv.Transport.String(semconv.TransportTCP),
+		semconv.ProtocolName.String("http"),
+		semconv.Upstream.String(q.upstream),
+	}
+	for _, kv := range semconv.Target(q.msg.Method, q.name) {
+		if semconv.MetricAttribute(kv.Key) {
+			a = append(a, kv)
+		}
+	}
+	return a
+}
+
+// spanAttributes are those without a bounded set of values.
+func spanAttributes(r *http.Request, q request) []attribute.KeyValue {
+	var a []attribute.KeyValue
+	for _, kv := range semconv.Target(q.msg.Method, q.name) {
+		if !semconv.MetricAttribute(kv.Key) {
+			a = append(a, kv)
+		}
+	}
+	if !q.msg.ID.IsZero() {
+		a = append(a, semconv.RequestID.String(q.msg.ID.String()))
+	}
+	if q.sessionID != "" {
+		a = append(a, semconv.MCPSessionID.String(q.sessionID))
+	}
+	if host, port, err := net.SplitHostPort(r.RemoteAddr); err == nil {
+		a = append(a, semconv.ClientAddress.String(host))
+		if n, err := strconv.Atoi(port); err == nil {
+			a = append(a, semconv.ClientPort.Int(n))
+		}
+	}
+	return a
+}
+
+// failed records a JSON-RPC error as the outcome.
+func (o *operation) failed(code int64) {
+	if o != nil {
+		o.code, o.err = code, strconv.FormatInt(code, 10)
+	}
+}
+
+// toolError records that the tool ran and reports failure (isError).
+func (o *operation) toolError() {
+	if o != nil {
+		o.err = semconv.ErrorTool
+	}
+}
+
+// task records which task the request is about, and links the span to the trace
+// the task was made in, so that one finds the run from a poll.
+func (o *operation) task(id string, trc map[string]string) {
+	if o == nil {
+		return
+	}
+	o.span.SetAttributes(semconv.TaskID.String(id))
+	if sc := spanContextOf(propagation.MapCarrier(trc)); sc.IsValid() && sc.TraceID() != o.span.SpanContext().TraceID() {
+		o.span.AddLink(trace.Link{SpanContext: sc})
+	}
+}
+
+// end finishes span and measurement.
+func (o *operation) end() {
+	if o == nil {
+		return
+	}
+	if o.err != "" {
+		o.attrs = append(o.attrs, semconv.ErrorType.String(o.err))
+		o.span.SetAttributes(semconv.ErrorType.String(o.err))
+		o.span.SetStatus(codes.Error, "")
+	}
+	if o.code != 0 {
+		status := semconv.RPCStatusCode.String(strconv.FormatInt(o.code, 10))
+		o.attrs = append(o.attrs, status)
+		o.span.SetAttributes(status)
+	}
+	o.tel.duration.Record(o.ctx, time.Since(o.begun).Seconds(), metric.WithAttributes(o.attrs...))
+	o.span.End()
+}
+
+// remoteContexts reads the two places a trace can come from. A span that wraps
+// the handler already has the header's context as its parent and stands for it.
+func remoteContexts(ctx context.Context, r *http.Request, params []byte) (meta, transport trace.SpanContext) {
+	meta = spanContextOf(metaCarrier(params))
+	transport = trace.SpanContextFromContext(ctx)
+	if !transport.IsValid() {
+		transport = spanContextOf(propagation.HeaderCarrier(r.Header))
+	}
+	return meta, transport
+}
+
+func spanContextOf(c propagation.TextMapCarrier) trace.SpanContext {
+	return trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), c))
+}
+
+// metaCarrier reads the W3C keys of params._meta, which are unprefixed on purpose
+// (SEP-414).
+func metaCarrier(params []byte) propagation.MapCarrier {
+	c := propagation.MapCarrier{}
+	for _, k := range []string{mcp.MetaTraceparent, mcp.MetaTracestate, mcp.MetaBaggage} {
+		if v, ok := jsonrpc.GetString(params, "_meta", k); ok {
+			c[k] = v
+		}
+	}
+	return c
+}
+
+// withBaggage keeps the baggage that the operator lets through: all of it may come
+// from anybody.
+func (t *telemetry) withBaggage(ctx context.Context, r *http.Request, params []byte) context.Context {
+	ctx = baggage.ContextWithoutBaggage(ctx)
+	if len(t.baggage) == 0 {
+		return ctx
+	}
+	text := metaCarrier(params)[mcp.MetaBaggage]
+	if text == "" {
+		text = r.Header.Get(mcp.MetaBaggage)
+	}
+	all, err := baggage.Parse(text)
+	if err != nil {
+		return ctx
+	}
+	kept := slices.DeleteFunc(all.Members(), func(m baggage.Member) bool { return !slices.Contains(t.baggage, m.Key()) })
+	b, err := baggage.New(kept...)
+	if err != nil {
+		return ctx
+	}
+	return baggage.ContextWithBaggage(ctx, b)
+}
