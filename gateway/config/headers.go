@@ -52,9 +52,9 @@ func (p *problems) headers(at string, headers map[string]string) {
 		}
 		switch {
 		case !isToken(name):
-			p.add(join(at, name), "%q is not the name of a header", clip(name))
+			p.addKey(join(at, name), "%q is not the name of a header", clip(name))
 		case reason != "":
-			p.add(join(at, name), "%s cannot be set: it %s", name, reason)
+			p.addKey(join(at, name), "%s cannot be set: it %s", name, reason)
 		case !isHeaderValue(headers[name]):
 			p.add(join(at, name), "the value holds a line break or another character that no header may hold")
 		}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -39,13 +40,17 @@ func (s *source) readSecrets(c *Config, dir string) {
 // readSecret sets the value of a key from the file that its other form names.
 func (s *source) readSecret(key, fileKey, dir, file string, value *string) {
 	if p, ok := s.at[key]; ok {
-		s.addProblem(problem{[]string{fileKey}, fmt.Sprintf("%s is already given on line %d; keep one of the two", key, p.value.Line)})
+		s.addProblem(problem{
+			paths:   []string{fileKey},
+			message: fmt.Sprintf("%s is already given on line %d; keep one of the two", key, p.value.Line),
+			onKey:   true,
+		})
 		return
 	}
 	s.at[key] = s.at[fileKey]
 	text, err := readSecretFile(dir, file)
 	if err != nil {
-		s.addProblem(problem{[]string{fileKey}, err.Error()})
+		s.addProblem(problem{paths: []string{fileKey}, message: err.Error()})
 		s.bad[key] = true
 		return
 	}
@@ -56,16 +61,28 @@ func (s *source) readSecret(key, fileKey, dir, file string, value *string) {
 // names that are the same but for their case.
 func (s *source) canonicalHeaders(at string, headers map[string]string) map[string]string {
 	out := make(map[string]string, len(headers))
-	for _, name := range slices.Sorted(maps.Keys(headers)) {
+	for _, name := range s.inOrder(at, headers) {
 		key := canonical(name)
 		if _, twice := out[key]; twice {
-			s.addProblem(problem{[]string{join(at, name)}, fmt.Sprintf("the header %s is given twice", key)})
+			s.addProblem(problem{
+				paths:   []string{join(at, name)},
+				message: fmt.Sprintf("the header %s is given twice", key),
+				onKey:   true,
+			})
 		}
 		out[key] = headers[name]
 		s.at[join(at, key)] = s.at[join(at, name)]
 		s.bad[join(at, key)] = s.bad[join(at, name)]
 	}
 	return out
+}
+
+// inOrder returns the names of headers in the order of the file.
+func (s *source) inOrder(at string, headers map[string]string) []string {
+	return slices.SortedFunc(maps.Keys(headers), func(a, b string) int {
+		x, y := s.at[join(at, a)].key, s.at[join(at, b)].key
+		return cmp.Or(cmp.Compare(x.Line, y.Line), cmp.Compare(x.Column, y.Column))
+	})
 }
 
 func canonical(header string) string { return textproto.CanonicalMIMEHeaderKey(header) }

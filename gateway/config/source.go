@@ -65,7 +65,11 @@ func (s *source) addProblem(p problem) {
 			return
 		}
 	}
-	line, column := s.find(p.paths)
+	where := s.find(p.paths)
+	line, column := where.position()
+	if p.onKey && where.key != nil {
+		line, column = where.key.Line, where.key.Column
+	}
 	s.add(line, column, p.paths[0], p.message)
 }
 
@@ -84,20 +88,20 @@ func (s *source) has(paths []string) bool {
 	return slices.ContainsFunc(paths, func(p string) bool { _, ok := s.at[p]; return ok })
 }
 
-// find returns where to show a problem: at the value of the first path that
-// the file has, else at the nearest key around the first path.
-func (s *source) find(paths []string) (line, column int) {
+// find returns where to show a problem: the first of the paths that the file
+// has, else the nearest key around the first path.
+func (s *source) find(paths []string) place {
 	for _, path := range paths {
 		if p, ok := s.at[path]; ok {
-			return p.position()
+			return p
 		}
 	}
 	for path := paths[0]; path != ""; path = parent(path) {
 		if p, ok := s.at[path]; ok {
-			return p.position()
+			return p
 		}
 	}
-	return 1, 1
+	return place{value: &yaml.Node{Line: 1, Column: 1}}
 }
 
 // position prefers a value that is on a line with its key, and else the key.

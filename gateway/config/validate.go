@@ -15,6 +15,7 @@ import (
 type problem struct {
 	paths   []string
 	message string
+	onKey   bool // the key itself is at fault, not its value
 }
 
 // problems collects what the checks find.
@@ -25,7 +26,11 @@ func (p *problems) add(path, format string, args ...any) {
 }
 
 func (p *problems) addFor(paths []string, format string, args ...any) {
-	*p = append(*p, problem{paths, fmt.Sprintf(format, args...)})
+	*p = append(*p, problem{paths: paths, message: fmt.Sprintf(format, args...)})
+}
+
+func (p *problems) addKey(path, format string, args ...any) {
+	*p = append(*p, problem{paths: []string{path}, message: fmt.Sprintf(format, args...), onKey: true})
 }
 
 // Validate reports every mistake of a configuration that was made by hand or

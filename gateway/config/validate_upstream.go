@@ -36,8 +36,8 @@ func (p *problems) upstream(at string, u *Upstream) {
 	p.target(at+".url", u.URL)
 	p.headers(at+".headers", u.Headers)
 	p.fields(at+".defaults", &u.Defaults)
-	p.lifetime(at+".defaults", u.Defaults)
-	p.rules(at+".tools", u)
+	p.lifetime(u.Defaults, at+".defaults")
+	p.rules(at+".tools", at+".defaults", u)
 }
 
 // servedPath checks where clients reach the upstream. A bad name is reported
@@ -84,21 +84,27 @@ func (p *problems) target(at, raw string) {
 	}
 }
 
-// lifetime checks the keys of a policy that depend on each other.
-func (p *problems) lifetime(at string, t Tool) {
-	if t.TTL > t.MaxTTL {
-		p.addFor([]string{at + ".ttl", at + ".max_ttl"}, "ttl (%s) must not be above max_ttl (%s)", short(t.TTL), short(t.MaxTTL))
+// lifetime checks the keys of a policy that depend on each other; from is the
+// policy and, if it is a rule, the defaults that it takes the other key from.
+func (p *problems) lifetime(t Tool, from ...string) {
+	if t.TTL <= t.MaxTTL {
+		return
 	}
+	var paths []string
+	for _, at := range from {
+		paths = append(paths, at+".ttl", at+".max_ttl")
+	}
+	p.addFor(paths, "ttl (%s) must not be above max_ttl (%s)", short(t.TTL), short(t.MaxTTL))
 }
 
 // rules checks the tools of an upstream. What a rule takes from the defaults
 // is not checked again.
-func (p *problems) rules(at string, u *Upstream) {
+func (p *problems) rules(at, defaults string, u *Upstream) {
 	for i := range u.Tools {
 		r, at := &u.Tools[i], fmt.Sprintf("%s[%d]", at, i)
 		p.rule(at, r, u.Defaults)
 		if r.TTL != u.Defaults.TTL || r.MaxTTL != u.Defaults.MaxTTL {
-			p.lifetime(at, r.Tool)
+			p.lifetime(r.Tool, at, defaults)
 		}
 		if _, err := path.Match(r.Match, ""); err != nil {
 			p.add(at+".match", "not a glob: a [ is not closed, a range is empty or \\ ends it")

@@ -1,0 +1,17 @@
+package config
+
+import (
+	_ "embed"
+	"slices"
+)
+
+// schema is written by go generate; config.schema.json at the top of the
+// repository has the same bytes.
+//
+//go:embed schema.json
+var schema []byte
+
+// Schema returns the JSON Schema (2020-12) of the configuration file, for
+// editors. It describes each file that loads, though not every mistake: what
+// depends on several keys or on the environment is left to [Load].
+func Schema() []byte { return slices.Clone(schema) }

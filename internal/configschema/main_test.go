@@ -1,0 +1,52 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// The files on disk are what the structs say today.
+func TestFresh(t *testing.T) {
+	root, err := moduleRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := generate(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range outputs {
+		got, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, want) {
+			t.Errorf("%s is out of date; run: go generate ./gateway/config", name)
+		}
+	}
+}
+
+func TestDescription(t *testing.T) {
+	d := docs{
+		"Tool.MaxTTL": "MaxTTL is the longest ttl\nthat counts.\n\nMore.\n",
+		"Tool.Tasks":  "Tasksy is another word.\n",
+	}
+	for _, tt := range []struct{ field, key, want string }{
+		{"MaxTTL", "max_ttl", "max_ttl is the longest ttl that counts.\n\nMore."},
+		{"Tasks", "tasks", "Tasksy is another word."},
+		{"None", "none", ""},
+	} {
+		if got := d.description("Tool", tt.field, tt.key); got != tt.want {
+			t.Errorf("description(%s) = %q, want %q", tt.field, got, tt.want)
+		}
+	}
+}
+
+// A key without a comment would be a key without a manual.
+func TestUndocumentedField(t *testing.T) {
+	if _, err := configSchema(docs{}); err == nil {
+		t.Error("no error for fields without comments")
+	}
+}
