@@ -1,0 +1,168 @@
+// Command taskgate is a reverse proxy for MCP servers that turns slow tool
+// calls into tasks.
+//
+//	taskgate serve --config taskgate.yaml
+//	taskgate check taskgate.yaml
+//
+// It exits with 0 if all went well, 1 on failure and 2 if the command line was
+// wrong. "taskgate help" explains the verbs.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strings"
+	"syscall"
+)
+
+// Exit codes.
+const (
+	exitOK      = 0
+	exitFailure = 1
+	exitUsage   = 2
+)
+
+const usage = `taskgate stands in front of MCP servers and turns slow tool calls into tasks.
+
+Usage:
+
+  taskgate [serve] --config FILE      serve what the file configures
+  taskgate [serve] --upstream URL     serve one MCP server at /mcp, with defaults
+  taskgate check FILE...              report every mistake in configuration files
+  taskgate schema                     print the JSON Schema of the configuration
+  taskgate version                    print the version
+  taskgate help                       print this text
+
+Options of serve:
+
+  --config FILE        configuration file; config.example.yaml documents its keys
+  --upstream URL       MCP endpoint to serve at /mcp, instead of --config
+  --listen HOST:PORT   address to serve on (127.0.0.1:8080)
+  --store STORE        embedded, or a redis:// URL (embedded)
+  --grace DURATION     how long a call may take before it becomes a task (5s)
+  --log-format FORMAT  text or json (text)
+  --log-level LEVEL    debug, info, warn or error (info)
+
+The first interrupt or SIGTERM drains and stops, the second stops at once.
+Exit codes: 0 success, 1 failure, 2 wrong usage.
+`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// Once the first signal has been noticed the default takes over again: a
+	// second one ends the process.
+	context.AfterFunc(ctx, stop)
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run executes one command line, without the program's name, and returns the
+// exit code.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	verb, args := split(args)
+	switch verb {
+	case "serve":
+		return serve(ctx, args, stdout, stderr)
+	case "check":
+		return check(args, stdout, stderr)
+	case "schema":
+		return schema(args, stdout, stderr)
+	case "version":
+		return version(args, stdout, stderr)
+	case "help":
+		return output(stdout, stderr, usage)
+	}
+	return misuse(stderr, "unknown verb %q", verb)
+}
+
+// split returns the verb and its arguments. Flags without a verb are serve's.
+func split(args []string) (verb string, rest []string) {
+	if len(args) == 0 {
+		return "serve", nil
+	}
+	switch first := args[0]; {
+	case first == "-h" || first == "-help" || first == "--help":
+		return "help", nil
+	case first == "-version" || first == "--version":
+		return "version", args[1:]
+	case strings.HasPrefix(first, "-"):
+		return "serve", args
+	default:
+		return first, args[1:]
+	}
+}
+
+// misuse reports a wrong command line.
+func misuse(stderr io.Writer, format string, args ...any) int {
+	fmt.Fprintf(stderr, "taskgate: "+format+"\nRun 'taskgate help' for usage.\n", args...)
+	return exitUsage
+}
+
+// parseFlags parses the arguments of a verb. If it has not succeeded, done is
+// true and code is how to exit: the user asked for help or made a mistake.
+func parseFlags(flags *flag.FlagSet, args []string, stdout, stderr io.Writer) (code int, done bool) {
+	flags.SetOutput(io.Discard)
+	err := flags.Parse(args)
+	switch {
+	case err == nil:
+		return exitOK, false
+	case errors.Is(err, flag.ErrHelp):
+		return output(stdout, stderr, usage), true
+	}
+	return misuse(stderr, "%s: %v", flags.Name(), err), true
+}
+
+// noArguments is the command line of a verb that takes none.
+func noArguments(verb string, args []string, stdout, stderr io.Writer) (code int, done bool) {
+	flags := flag.NewFlagSet(verb, flag.ContinueOnError)
+	if code, done := parseFlags(flags, args, stdout, stderr); done {
+		return code, true
+	}
+	if flags.NArg() > 0 {
+		return misuse(stderr, "%s takes no arguments", verb), true
+	}
+	return exitOK, false
+}
+
+// version prints the module's version and the commit it was built from.
+func version(args []string, stdout, stderr io.Writer) int {
+	if code, done := noArguments("version", args, stdout, stderr); done {
+		return code
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return output(stdout, stderr, "taskgate (built without module information)\n")
+	}
+	return output(stdout, stderr, versionText(info))
+}
+
+// versionText is "taskgate VERSION (REVISION, modified) GO".
+func versionText(info *debug.BuildInfo) string {
+	revision, modified := "", ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			revision = s.Value
+		case s.Key == "vcs.modified" && s.Value == "true":
+			modified = ", modified"
+		}
+	}
+	if revision != "" {
+		revision = " (" + revision[:min(12, len(revision))] + modified + ")"
+	}
+	return fmt.Sprintf("taskgate %s%s %s\n", info.Main.Version, revision, info.GoVersion)
+}
+
+// output writes a command's output; a full disk or a closed pipe is a failure.
+func output(stdout, stderr io.Writer, text string) int {
+	if _, err := io.WriteString(stdout, text); err != nil {
+		fmt.Fprintf(stderr, "taskgate: %v\n", err)
+		return exitFailure
+	}
+	return exitOK
+}

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"taskgate/gateway/config"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"taskgate": main})
+}
+
+// Each file in testdata is a terminal session.
+func TestScripts(t *testing.T) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata",
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("ROOT", root)
+			return nil
+		},
+	})
+}
+
+func TestVersionText(t *testing.T) {
+	info := &debug.BuildInfo{GoVersion: "go1.26.0"}
+	info.Main.Version = "v1.2.3"
+	if got, want := versionText(info), "taskgate v1.2.3 go1.26.0\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	info.Settings = []debug.BuildSetting{
+		{Key: "vcs.revision", Value: "0123456789abcdef0123"},
+		{Key: "vcs.modified", Value: "true"},
+	}
+	if got, want := versionText(info), "taskgate v1.2.3 (0123456789ab, modified) go1.26.0\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// Output that could not be written is a failure, not a success.
+func TestClosedPipe(t *testing.T) {
+	for _, verb := range []string{"schema", "version", "help"} {
+		var stderr bytes.Buffer
+		if code := run(context.Background(), []string{verb}, brokenPipe{}, &stderr); code != exitFailure {
+			t.Errorf("%s: exit code %d, want %d", verb, code, exitFailure)
+		}
+		if !strings.Contains(stderr.String(), "broken pipe") {
+			t.Errorf("%s: stderr is %q", verb, &stderr)
+		}
+	}
+}
+
+type brokenPipe struct{}
+
+func (brokenPipe) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
+
+// "taskgate schema" prints the file that editors are pointed to.
+func TestSchemaIsTheFile(t *testing.T) {
+	want, err := os.ReadFile("../../config.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stdout, stderr bytes.Buffer
+	if code := run(context.Background(), []string{"schema"}, &stdout, &stderr); code != exitOK {
+		t.Fatalf("exit code %d: %s", code, &stderr)
+	}
+	if !bytes.Equal(stdout.Bytes(), want) || !bytes.Equal(config.Schema(), want) {
+		t.Error("schema differs from config.schema.json")
+	}
+}

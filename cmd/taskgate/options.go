@@ -1,0 +1,84 @@
+package main
+
+import (
+	"flag"
+	"time"
+
+	"taskgate/gateway/config"
+)
+
+// serveOptions are the flags of serve.
+type serveOptions struct {
+	flags               *flag.FlagSet
+	file, upstream      string
+	listen, store       string
+	grace               time.Duration
+	logFormat, logLevel string
+}
+
+// newServeOptions declares the flags. Their description is the usage text.
+func newServeOptions(flags *flag.FlagSet) *serveOptions {
+	o := &serveOptions{flags: flags}
+	flags.StringVar(&o.file, "config", "", "")
+	flags.StringVar(&o.upstream, "upstream", "", "")
+	flags.StringVar(&o.listen, "listen", "", "")
+	flags.StringVar(&o.store, "store", "", "")
+	flags.DurationVar(&o.grace, "grace", 0, "")
+	flags.StringVar(&o.logFormat, "log-format", "", "")
+	flags.StringVar(&o.logLevel, "log-level", "", "")
+	return o
+}
+
+// usageError is a mistake of the command line, as opposed to one of a file.
+type usageError string
+
+func (e usageError) Error() string { return string(e) }
+
+// config makes the configuration that the flags describe: that of the file or
+// of the one upstream, with the flags that were given laid over it.
+func (o *serveOptions) config() (*config.Config, error) {
+	var cfg *config.Config
+	switch {
+	case (o.file == "") == (o.upstream == ""):
+		return nil, usageError("give either --config FILE or --upstream URL")
+	case o.file != "":
+		var err error
+		if cfg, err = config.Load(o.file); err != nil {
+			return nil, err
+		}
+	default:
+		cfg = config.FromFlags(o.upstream)
+	}
+	if err := o.override(cfg); err != nil {
+		return nil, err
+	}
+	return cfg, nil
+}
+
+// override lays the flags that were given over the configuration. Whatever is
+// wrong afterwards is the command line's fault.
+func (o *serveOptions) override(cfg *config.Config) error {
+	var wrong error
+	o.flags.Visit(func(f *flag.Flag) {
+		switch f.Name {
+		case "listen":
+			cfg.Listen = o.listen
+		case "store":
+			cfg.Store = o.store
+		case "log-format":
+			cfg.Log.Format = config.LogFormat(o.logFormat)
+		case "log-level":
+			cfg.Log.Level = config.LogLevel(o.logLevel)
+		case "grace":
+			if o.file != "" {
+				wrong = usageError("--grace goes with --upstream; in a file it is set per upstream and tool")
+				return
+			}
+			cfg.Upstreams[0].Defaults.Grace = o.grace
+		}
+	})
+	if wrong == nil && cfg.Validate() != nil {
+		wrong = usageError(cfg.Validate().Error())
+	}
+	return wrong
+}

@@ -1,0 +1,32 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+)
+
+// serve is the verb that runs the gateway.
+func serve(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("serve", flag.ContinueOnError)
+	options := newServeOptions(flags)
+	if code, done := parseFlags(flags, args, stdout, stderr); done {
+		return code
+	}
+	if flags.NArg() > 0 {
+		return misuse(stderr, "serve takes no arguments besides its options")
+	}
+	cfg, err := options.config()
+	var wrong usageError
+	switch {
+	case errors.As(err, &wrong):
+		return misuse(stderr, "serve: %v", err)
+	case err != nil:
+		fmt.Fprintln(stderr, err)
+		return exitFailure
+	}
+	fmt.Fprintf(stderr, "taskgate: cannot serve %s on %s yet\n", count(len(cfg.Upstreams), "upstream"), cfg.Listen)
+	return exitFailure
+}
