@@ -1,110 +1,151 @@
 package shim
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
 	"time"
+
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 )
 
-// Mode says when a call of a tool becomes a task (design.md 0.3).
-type Mode string
-
-// The modes.
-const (
-	Never    Mode = "never"    // the call blocks, as it did without the gateway
-	Auto     Mode = "auto"     // a task if the call outlasts its grace
-	Always   Mode = "always"   // a task at once, for who can take one
-	Required Mode = "required" // as Always; who cannot take one is refused
-)
-
-// Policy is what the operator wants of one tool.
-type Policy struct {
-	Tasks        Mode
-	Grace        time.Duration // how long an Auto call may take without a task
-	TTL          time.Duration // how long a task is kept after its end
-	MaxTTL       time.Duration // the most a client may wish for
-	PollInterval time.Duration // asked of clients
-	Timeout      time.Duration // the longest a task may run
-	FoldProgress bool          // progress moves the status message
-	Retry        bool          // the owner allows a second run (recover: retry)
-	Concurrency  int           // calls of this tool in flight, 0 = unbounded
+// Server is an upstream as the shim needs to know it.
+type Server struct {
+	Upstream Upstream
+	// Policy is what the operator wants of a tool. It is asked once per call.
+	Policy func(tool string) Policy
+	// Concurrency bounds the calls in flight (0 = unbounded), Queue how many more
+	// may wait, and QueueWait how long a caller waits that cannot take a task.
+	Concurrency int
+	Queue       int
+	QueueWait   time.Duration
+	// MaxTasks and MaxTasksPerOwner bound the tasks that this replica runs here;
+	// 0 = unbounded.
+	MaxTasks         int
+	MaxTasksPerOwner int
 }
 
-// Stream takes what an upstream says before there is a handle: it goes to the
-// client on the call's own response stream. The shim calls it from one goroutine
-// and not any more once Call has returned.
-type Stream interface {
-	Progress(Progress)
-	Log(Log)
+// Options are what a Shim is made of.
+type Options struct {
+	Replica   Replica // unique to this process and start
+	Store     Store
+	Servers   map[string]Server // by configured name
+	Heartbeat time.Duration     // expiry of this replica's heartbeat, default 5s
+	Logger    *slog.Logger      // default slog.Default()
+	Tracer    trace.Tracer      // default none
 }
 
-// Call is a tools/call as a client made it.
-type Call struct {
-	Upstream  string // configured name
-	Principal Principal
-	Request   Request
-	Origin    string // the dialect the caller speaks, kept as Task.Origin
-	// Handle says that the caller can be given a task; Demand that it must get one
-	// at once (legacy params.task), whatever the mode.
-	Handle bool
-	Demand bool
-	// TTL is the caller's wish, 0 for none; bounded by Policy.MaxTTL.
-	TTL time.Duration
-	// Stay says that a caller who goes away does not cancel the call (legacy,
-	// protocol.md X3); it is then cancelled only through Abandon's cause ErrCancelled.
-	Stay bool
-	// Stream receives progress and logs before the handle. May be nil.
-	Stream Stream
+// Shim runs calls, and tasks until they end. Its goroutines are those of the
+// calls in flight and of Run.
+type Shim struct {
+	replica   Replica
+	store     Store
+	servers   map[string]*server
+	heartbeat time.Duration
+	log       *slog.Logger
+	tracer    trace.Tracer
+
+	ops      atomic.Int64 // numbers this replica's operations on the store
+	draining atomic.Bool
+
+	// ctx is the life of everything that is not a request; it ends with
+	// ErrDetached.
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	work   *group // runs and their pending writes
+
+	mu    sync.Mutex // guards runs and tasks
+	runs  map[ID]*run
+	tasks map[string]int // tasks run here, by owner and by server
 }
 
-// Answered is what becomes of a Call: a task, or the upstream's reply.
-type Answered struct {
-	Task  *Task
-	Reply Reply
+var _ API = (*Shim)(nil)
+
+// New returns a Shim that takes calls at once; Run keeps its tasks alive and takes
+// over those of others.
+func New(o Options) (*Shim, error) {
+	if o.Replica == "" || o.Store == nil {
+		return nil, errors.New("shim: a replica name and a store are needed")
+	}
+	s := &Shim{
+		replica:   o.Replica,
+		store:     o.Store,
+		servers:   make(map[string]*server, len(o.Servers)),
+		heartbeat: cmp.Or(o.Heartbeat, 5*time.Second),
+		log:       cmp.Or(o.Logger, slog.Default()),
+		tracer:    o.Tracer,
+		runs:      make(map[ID]*run),
+		tasks:     make(map[string]int),
+		work:      newGroup(),
+	}
+	if s.tracer == nil {
+		s.tracer = noop.NewTracerProvider().Tracer("")
+	}
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	for name, srv := range o.Servers {
+		s.servers[name] = newServer(name, srv)
+	}
+	return s, nil
 }
 
-// Errors of Call, besides *UpstreamError and the errors of a Store.
-var (
-	// ErrNeedsTask: this tool can only be called by a client that takes tasks.
-	ErrNeedsTask = errors.New("this tool needs a client that supports tasks")
-	// ErrForbidsTask: a task was demanded for a tool that never becomes one (L4).
-	ErrForbidsTask = errors.New("this tool cannot be called as a task")
-	// ErrDraining: this replica takes no new calls.
-	ErrDraining = errors.New("the gateway is shutting down")
-	// ErrCancelled is the cause with which a caller's context ends when the client
-	// cancelled its call in so many words.
-	ErrCancelled = errors.New("cancelled by the client")
-)
-
-// BusyError says that a limit of the gateway is reached; the call was not sent.
-type BusyError struct {
-	Limit      string        // what is full, for the client: "calls to this server", "tasks of this caller"
-	RetryAfter time.Duration // when to try again
+// Drain takes no new calls from now on and waits until those in flight and all
+// running tasks have ended, or ctx is done.
+func (s *Shim) Drain(ctx context.Context) error {
+	s.draining.Store(true)
+	return s.work.Wait(ctx)
 }
 
-// Error gives the text for the client.
-func (e *BusyError) Error() string { return fmt.Sprintf("too many %s", e.Limit) }
+// Close detaches from all calls still in flight, without cancelling them
+// upstream, and says goodbye, so that another replica adopts their tasks at once.
+func (s *Shim) Close(ctx context.Context) error {
+	s.draining.Store(true)
+	s.cancel(ErrDetached)
+	if err := s.work.Close(ctx); err != nil {
+		return err
+	}
+	return s.store.Beat(ctx, s.replica, 0)
+}
 
-// API is what the faces of the gateway use of a Shim; *Shim implements it. All
-// methods check who asks before anything else: a task of another owner or another
-// upstream is ErrNotFound, exactly as an unknown one is (design.md 0.7).
-type API interface {
-	// Call runs a tools/call and returns its reply, or a task once one was made.
-	// If ctx ends before that, the upstream call is cancelled, unless Stay.
-	Call(ctx context.Context, c Call) (Answered, error)
-	// Get reads a task with its outcome.
-	Get(ctx context.Context, p Principal, upstream string, id ID) (Task, error)
-	// List returns a page of the caller's tasks on this upstream (L20–L22).
-	List(ctx context.Context, p Principal, upstream, cursor string) ([]Task, string, error)
-	// Cancel moves the task to cancelled and wakes its runner. A task that has
-	// ended is returned as it is with ErrFinal; how that is answered is the
-	// dialect's matter.
-	Cancel(ctx context.Context, p Principal, upstream string, id ID) (Task, error)
-	// Update hands in answers to a task's questions. Unknown keys, and all keys of
-	// a task that waits for nothing, are ignored (T36).
-	Update(ctx context.Context, p Principal, upstream string, id ID, answers map[string]json.RawMessage) error
-	// Wait blocks until the task has ended, and returns it with its outcome.
-	Wait(ctx context.Context, p Principal, upstream string, id ID) (Task, error)
+// op names an operation, for the store to recognise its repeat.
+func (s *Shim) op() string { return fmt.Sprintf("%s-%d", s.replica, s.ops.Add(1)) }
+
+// server is a Server with what this replica counts about it.
+type server struct {
+	Server
+	name  string
+	slots *slots
+
+	mu    sync.Mutex
+	tools map[string]*slots // by tool, only where the policy bounds it
+}
+
+func newServer(name string, s Server) *server {
+	return &server{Server: s, name: name, slots: newSlots(s.Concurrency, s.Queue), tools: make(map[string]*slots)}
+}
+
+// toolSlots are the slots of one tool, nil where it is unbounded.
+func (s *server) toolSlots(tool string, n int) *slots {
+	if n <= 0 {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.tools[tool] == nil {
+		s.tools[tool] = newSlots(n, s.Queue)
+	}
+	return s.tools[tool]
+}
+
+// server finds an upstream by its configured name.
+func (s *Shim) server(name string) (*server, error) {
+	srv, ok := s.servers[name]
+	if !ok {
+		return nil, fmt.Errorf("shim: no upstream %q", name)
+	}
+	return srv, nil
 }

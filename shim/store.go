@@ -87,8 +87,9 @@ type Change struct {
 	TTL time.Duration
 	// Retain replaces Task.Retain if not zero.
 	Retain time.Duration
-	// Checkpoint replaces the checkpoint, if not nil.
+	// Checkpoint replaces the checkpoint, if not nil, and Call the Task.Call.
 	Checkpoint json.RawMessage
+	Call       json.RawMessage
 }
 
 // Event says that something about a task may have changed. It is a hint to read

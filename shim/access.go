@@ -1,0 +1,128 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+)
+
+// reread is how long a waiter trusts the silence of a Watch (design.md 0.4).
+const reread = 30 * time.Second
+
+// listPage is how many tasks List returns at once.
+const listPage = 50
+
+// see reads a task if p may know of it. All that may not be seen is ErrNotFound:
+// another owner's, another upstream's, and a call that has not become a task.
+func (s *Shim) see(ctx context.Context, p Principal, upstream string, id ID, part Part) (Task, error) {
+	t, err := s.store.Get(ctx, id, part)
+	if err != nil {
+		return Task{}, err
+	}
+	if !t.Visible || t.Owner != p.Owner() || t.Upstream != upstream {
+		return Task{}, ErrNotFound
+	}
+	return t, nil
+}
+
+// Get reads a task with its outcome. ErrNotFound, ErrUnavailable.
+func (s *Shim) Get(ctx context.Context, p Principal, upstream string, id ID) (Task, error) {
+	return s.see(ctx, p, upstream, id, WithOutcome)
+}
+
+// List returns a page of the caller's tasks on this upstream and the cursor of
+// the next. ErrCursor, ErrUnavailable.
+func (s *Shim) List(ctx context.Context, p Principal, upstream, cursor string) ([]Task, string, error) {
+	key := listKey(p, upstream)
+	if key == "" {
+		return nil, "", nil
+	}
+	return s.store.List(ctx, key, cursor, listPage)
+}
+
+// listKey keeps the lists of one principal on several upstreams apart: a task is
+// only ever seen at its own upstream's endpoint (design.md 0.7).
+func listKey(p Principal, upstream string) string {
+	key := p.ListKey()
+	if key == "" {
+		return ""
+	}
+	return upstream + "/" + key
+}
+
+// Cancel moves a task to cancelled and wakes its runner, wherever it is (L25).
+// A task that has ended is returned with ErrFinal. ErrNotFound, ErrUnavailable.
+func (s *Shim) Cancel(ctx context.Context, p Principal, upstream string, id ID) (Task, error) {
+	if _, err := s.see(ctx, p, upstream, id, Summary); err != nil {
+		return Task{}, err
+	}
+	message := "cancelled by the client"
+	t, err := s.store.Apply(ctx, id, nil, Change{Op: s.op(), To: Cancelled, StatusMessage: &message})
+	if err == nil {
+		s.stopRun(id, errTaskCancelled)
+	}
+	return t, err
+}
+
+// Update hands in answers to a task's questions; what nobody asked for is
+// ignored (T36). ErrNotFound, ErrUnavailable.
+func (s *Shim) Update(ctx context.Context, p Principal, upstream string, id ID, answers map[string]json.RawMessage) error {
+	t, err := s.see(ctx, p, upstream, id, Summary)
+	if err != nil {
+		return err
+	}
+	wanted := make(map[string]json.RawMessage, len(answers))
+	for _, q := range t.Questions {
+		if a, ok := answers[q.Key]; ok && q.Outstanding() {
+			wanted[q.Key] = a
+		}
+	}
+	if len(wanted) == 0 {
+		return nil
+	}
+	_, err = s.store.Apply(ctx, id, nil, Change{Op: s.op(), Answer: wanted})
+	if errors.Is(err, ErrFinal) {
+		return nil
+	}
+	return err
+}
+
+// Wait blocks until a task has ended and returns it with its outcome. ErrNotFound,
+// and the cause of ctx.
+func (s *Shim) Wait(ctx context.Context, p Principal, upstream string, id ID) (Task, error) {
+	if t, err := s.Get(ctx, p, upstream, id); err != nil || t.Status.Final() {
+		return t, err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	wake := make(chan struct{}, 1)
+	go s.wakeOn(ctx, id, wake)
+	timer := time.NewTicker(reread)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return Task{}, context.Cause(ctx)
+		case <-wake:
+		case <-timer.C:
+		}
+		t, err := s.Get(ctx, p, upstream, id)
+		if err == nil && t.Status.Final() || errors.Is(err, ErrNotFound) {
+			return t, err
+		}
+	}
+}
+
+// wakeOn signals wake after each event of a task, until ctx ends.
+func (s *Shim) wakeOn(ctx context.Context, id ID, wake chan<- struct{}) {
+	for _, err := range s.store.Watch(ctx, id) {
+		if err != nil {
+			return
+		}
+		select {
+		case wake <- struct{}{}:
+		default: // a wake-up is already on its way
+		}
+	}
+}

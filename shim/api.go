@@ -1,0 +1,113 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Mode says when a call of a tool becomes a task (design.md 0.3).
+type Mode string
+
+// The modes.
+const (
+	Never    Mode = "never"    // the call blocks, as it did without the gateway
+	Auto     Mode = "auto"     // a task if the call outlasts its grace
+	Always   Mode = "always"   // a task at once, for who can take one
+	Required Mode = "required" // as Always; who cannot take one is refused
+)
+
+// Policy is what the operator wants of one tool.
+type Policy struct {
+	Tasks        Mode
+	Grace        time.Duration // how long an Auto call may take without a task
+	TTL          time.Duration // how long a task is kept after its end
+	MaxTTL       time.Duration // the most a client may wish for
+	PollInterval time.Duration // asked of clients
+	Timeout      time.Duration // the longest a task may run
+	FoldProgress bool          // progress moves the status message
+	Retry        bool          // the owner allows a second run (recover: retry)
+	Concurrency  int           // calls of this tool in flight, 0 = unbounded
+}
+
+// Stream takes what an upstream says before there is a handle: it goes to the
+// client on the call's own response stream. The shim calls it from one goroutine
+// and not any more once Call has returned.
+type Stream interface {
+	Progress(Progress)
+	Log(Log)
+}
+
+// Call is a tools/call as a client made it.
+type Call struct {
+	Upstream  string // configured name
+	Principal Principal
+	Request   Request
+	Origin    string // the dialect the caller speaks, kept as Task.Origin
+	// Handle says that the caller can be given a task; Demand that it must get one
+	// at once (legacy params.task), whatever the mode.
+	Handle bool
+	Demand bool
+	// TTL is the caller's wish, 0 for none; bounded by Policy.MaxTTL.
+	TTL time.Duration
+	// Block says that the caller is served blocking even where the mode is
+	// Required: a legacy client could not have declared anything (design.md 0.3).
+	Block bool
+	// Stay says that a caller who goes away does not cancel the call (legacy,
+	// protocol.md X3); only an end of its context with cause ErrCancelled does.
+	Stay bool
+	// Stream receives progress and logs before the handle. May be nil.
+	Stream Stream
+}
+
+// Answered is what becomes of a Call: a task, or the upstream's reply.
+type Answered struct {
+	Task  *Task
+	Reply Reply
+}
+
+// Errors of Call, besides *UpstreamError and the errors of a Store.
+var (
+	// ErrNeedsTask: this tool can only be called by a client that takes tasks.
+	ErrNeedsTask = errors.New("this tool needs a client that supports tasks")
+	// ErrForbidsTask: a task was demanded for a tool that never becomes one (L4).
+	ErrForbidsTask = errors.New("this tool cannot be called as a task")
+	// ErrDraining: this replica takes no new calls.
+	ErrDraining = errors.New("the gateway is shutting down")
+	// ErrCancelled is the cause with which a caller's context ends when the client
+	// cancelled its call in so many words.
+	ErrCancelled = errors.New("cancelled by the client")
+)
+
+// BusyError says that a limit of the gateway is reached; the call was not sent.
+type BusyError struct {
+	Limit      string        // what is full, for the client: "calls to this server", "tasks of this caller"
+	RetryAfter time.Duration // when to try again
+}
+
+// Error gives the text for the client.
+func (e *BusyError) Error() string { return fmt.Sprintf("too many %s", e.Limit) }
+
+// API is what the faces of the gateway use of a Shim; *Shim implements it. All
+// methods check who asks before anything else: a task of another owner or another
+// upstream is ErrNotFound, exactly as an unknown one is (design.md 0.7).
+type API interface {
+	// Call runs a tools/call and returns its reply, or a task once one was made.
+	// If ctx ends before that, the upstream call is cancelled, unless Stay.
+	Call(ctx context.Context, c Call) (Answered, error)
+	// Get reads a task with its outcome.
+	Get(ctx context.Context, p Principal, upstream string, id ID) (Task, error)
+	// List returns a page of the caller's tasks on this upstream (L20–L22).
+	List(ctx context.Context, p Principal, upstream, cursor string) ([]Task, string, error)
+	// Cancel moves the task to cancelled and wakes its runner. A task that has
+	// ended is returned as it is with ErrFinal; how that is answered is the
+	// dialect's matter.
+	Cancel(ctx context.Context, p Principal, upstream string, id ID) (Task, error)
+	// Update hands in answers to a task's questions. Unknown keys, and all keys of
+	// a task that waits for nothing, are ignored (T36).
+	Update(ctx context.Context, p Principal, upstream string, id ID, answers map[string]json.RawMessage) error
+	// Wait blocks until the task has ended, and returns it with its outcome.
+	Wait(ctx context.Context, p Principal, upstream string, id ID) (Task, error)
+}

@@ -1,0 +1,221 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// createTimeout bounds one attempt to create a task, so that a store that does
+// not answer holds up neither the caller nor the reply.
+const createTimeout = 5 * time.Second
+
+// callRecord is Task.Call: what a runner on another replica needs to go on.
+type callRecord struct {
+	Request Request `json:"request"`
+	// Runs counts how often the call was begun, for recover: retry.
+	Runs int `json:"runs"`
+}
+
+// becomeTask makes a durable task of the call. From its success on, the caller's
+// context no longer matters to the call, and the handle is its answer. errEnded
+// says that the reply was there first.
+func (r *run) becomeTask() (Task, error) {
+	r.mu.Lock()
+	if r.ended {
+		r.mu.Unlock()
+		return Task{}, errEnded
+	}
+	made := make(chan struct{})
+	r.making = made
+	draft := r.draft()
+	r.mu.Unlock()
+
+	t, err := r.create(draft)
+
+	r.mu.Lock()
+	r.making = nil
+	if err == nil {
+		r.leave()
+		r.stream = nil
+		if r.moved || r.message != draft.StatusMessage {
+			r.fold()
+		}
+	}
+	r.mu.Unlock()
+	close(made)
+	return t, err
+}
+
+// draft is the task as it is known now, without what create adds. r.mu is held.
+func (r *run) draft() Task {
+	retain := r.policy.TTL
+	if r.call.TTL > 0 {
+		retain = r.call.TTL
+	}
+	if r.policy.MaxTTL > 0 {
+		retain = min(retain, r.policy.MaxTTL)
+	}
+	r.moved = false
+	return Task{
+		Owner:         r.call.Principal.Owner(),
+		ListKey:       listKey(r.call.Principal, r.srv.name),
+		Upstream:      r.srv.name,
+		Origin:        r.call.Origin,
+		Visible:       true,
+		Status:        Working,
+		StatusMessage: r.message,
+		TTL:           retain,
+		Retain:        retain,
+		PollInterval:  r.policy.PollInterval,
+		Lease:         Lease{Replica: r.s.replica},
+		Method:        r.call.Request.Method,
+		Tool:          r.call.Request.Name,
+		Checkpoint:    r.mark,
+		Call:          r.callRecord(r.mark != nil),
+	}
+}
+
+// callRecord keeps the arguments only where a later run may need them: until the
+// call is sent, and where its owner allows a second one (design.md 0.13).
+func (r *run) callRecord(sent bool) json.RawMessage {
+	rec := callRecord{Request: r.call.Request, Runs: r.runs}
+	if sent && !r.policy.Retry {
+		rec.Request.Params = nil
+	}
+	b, err := json.Marshal(rec)
+	if err != nil {
+		return nil // Params are JSON that was parsed; there is nothing to fail
+	}
+	return b
+}
+
+// create admits the task, writes it and makes it this run's.
+func (r *run) create(t Task) (Task, error) {
+	counted, err := r.s.admit(r.srv, t.Owner)
+	if err != nil {
+		return Task{}, err
+	}
+	if err := r.name(&t); err != nil {
+		r.s.dismiss(counted)
+		return Task{}, err
+	}
+	span := r.startSpan(&t)
+	ctx, stop := context.WithTimeoutCause(r.base, createTimeout, ErrUnavailable)
+	defer stop()
+	stored, err := r.s.store.Create(ctx, t)
+	if err != nil {
+		r.maybe = &t
+		span.End()
+		r.s.dismiss(counted)
+		return Task{}, fmt.Errorf("create a task: %w", err)
+	}
+	r.adoptTask(stored, &taskState{id: t.ID, lease: t.Lease, span: span, counted: counted})
+	return stored, nil
+}
+
+// name gives the task its id and operation: those of the attempt before, if its
+// reply was lost, so that there is never a second record.
+func (r *run) name(t *Task) (err error) {
+	if r.maybe != nil {
+		t.ID, t.Op = r.maybe.ID, r.maybe.Op
+		return nil
+	}
+	t.ID, err = NewID()
+	t.Op = r.s.op()
+	return err
+}
+
+// unmake ends a task that may have been stored without anybody having been told:
+// a record that this live replica does not run would stay working for ever.
+func (r *run) unmake() {
+	err := r.s.retry(r.s.ctx, func(ctx context.Context) error {
+		_, err := r.s.store.Apply(ctx, r.maybe.ID, nil, Change{Op: r.s.op(), To: Cancelled, Retain: time.Second})
+		return err
+	})
+	if err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrFinal) {
+		r.s.log.Warn("a task that nobody was told of may remain", "task", r.maybe.ID, "err", err)
+	}
+}
+
+// adoptTask makes a stored task this run's own and starts keeping its promises.
+func (r *run) adoptTask(t Task, ts *taskState) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	ts.born = time.Now().Add(-max(0, t.UpdatedAt.Sub(t.CreatedAt)))
+	ts.folded = time.Now()
+	ts.raised = t.TTL
+	r.task = ts
+	r.s.register(r)
+	r.keepTTL(t.Retain)
+}
+
+// admit counts a task of this replica against the limits, or refuses it with a
+// *BusyError.
+func (s *Shim) admit(srv *server, owner string) ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	keys := []string{"server " + srv.name}
+	if srv.MaxTasks > 0 && s.tasks[keys[0]] >= srv.MaxTasks {
+		return nil, &BusyError{Limit: "tasks on this server", RetryAfter: retryBusy}
+	}
+	if owner != "" {
+		key := "owner " + srv.name + " " + owner
+		if srv.MaxTasksPerOwner > 0 && s.tasks[key] >= srv.MaxTasksPerOwner {
+			return nil, &BusyError{Limit: "tasks of this caller", RetryAfter: retryBusy}
+		}
+		keys = append(keys, key)
+	}
+	for _, k := range keys {
+		s.tasks[k]++
+	}
+	return keys, nil
+}
+
+// dismiss gives back what admit counted.
+func (s *Shim) dismiss(keys []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, k := range keys {
+		if s.tasks[k]--; s.tasks[k] <= 0 {
+			delete(s.tasks, k)
+		}
+	}
+}
+
+func (s *Shim) register(r *run) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.runs[r.task.id] = r
+}
+
+func (s *Shim) unregister(r *run) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.runs[r.task.id] == r {
+		delete(s.runs, r.task.id)
+	}
+}
+
+// stopRun ends the upstream call of a task, if this replica runs it.
+func (s *Shim) stopRun(id ID, cause error) {
+	s.mu.Lock()
+	r := s.runs[id]
+	s.mu.Unlock()
+	if r != nil {
+		r.cancel(cause)
+	}
+}
+
+// lost ends the upstream call where a write told that the task is not, or no
+// longer, this replica's to run.
+func (r *run) lost(err error) {
+	switch {
+	case errors.Is(err, ErrLeaseLost):
+		r.cancel(ErrDetached)
+	case errors.Is(err, ErrFinal), errors.Is(err, ErrNotFound):
+		r.cancel(errTaskCancelled)
+	}
+}

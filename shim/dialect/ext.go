@@ -1,0 +1,92 @@
+package dialect
+
+import (
+	"encoding/json"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// OriginExt is the Task.Origin of tasks made in the extension's dialect.
+const OriginExt = "ext"
+
+// Ext is the io.modelcontextprotocol/tasks extension (protocol.md section 3).
+var Ext extension
+
+// extension has no state; it is a type so that the dialects read alike at their
+// callers.
+type extension struct{}
+
+// Created is the CreateTaskResult of a new task: flat, and without outcome,
+// questions or requestState (T14, T15).
+func (extension) Created(t shim.Task) json.RawMessage {
+	o := newObject(320)
+	o.str("resultType", "task")
+	o.task(t, "ttlMs", "pollIntervalMs")
+	return o.done()
+}
+
+// Got is the result of tasks/get: resultType is always "complete" (T22), and what
+// follows the shared members depends on the status (T23–T28).
+func (extension) Got(t shim.Task) json.RawMessage {
+	size := 320
+	if t.Outcome != nil {
+		size += len(t.Outcome.Result) + len(t.Outcome.Error)
+	}
+	o := newObject(size)
+	o.str("resultType", "complete")
+	o.task(t, "ttlMs", "pollIntervalMs")
+	switch t.Status {
+	case shim.InputRequired:
+		o.raw("inputRequests", inputRequests(t.Questions))
+	case shim.Completed:
+		if t.Outcome != nil {
+			o.raw("result", inlined(t.Outcome.Result))
+		}
+	case shim.Failed:
+		if t.Outcome != nil {
+			o.raw("error", modernError(t.Outcome.Error))
+		}
+	}
+	return o.done()
+}
+
+// Ack is the empty acknowledgement of tasks/update and tasks/cancel (T34, T41).
+func (extension) Ack() json.RawMessage { return json.RawMessage(`{"resultType":"complete"}`) }
+
+// inputRequests are all outstanding questions and only those (T24).
+func inputRequests(questions []shim.Question) []byte {
+	o := newObject(256)
+	for _, q := range questions {
+		if !q.Outstanding() {
+			continue
+		}
+		r := newObject(len(q.Params) + 64)
+		r.str("method", q.Method)
+		if q.Params != nil {
+			r.raw("params", q.Params)
+		}
+		o.raw(q.Key, r.done())
+	}
+	return o.done()
+}
+
+// inlined is a result as it stands inside a completed task: with the resultType
+// that a 2026-07-28 result must carry (clients reject one without it,
+// protocol.md Appendix C.2), and without related-task metadata (T29, H14).
+// Everything else is the upstream's, byte for byte.
+func inlined(result json.RawMessage) []byte {
+	out := result
+	if _, ok := jsonrpc.Get(out, "resultType"); !ok {
+		if b, err := jsonrpc.Set(out, []byte(`"complete"`), "resultType"); err == nil {
+			out = b
+		}
+	}
+	if _, ok := jsonrpc.Get(out, "_meta", mcp.MetaRelatedTask); ok {
+		if b, err := jsonrpc.Delete(out, "_meta", mcp.MetaRelatedTask); err == nil {
+			out = b
+		}
+	}
+	return out
+}

@@ -1,0 +1,82 @@
+package shim
+
+import (
+	"context"
+	"sync"
+)
+
+// group counts goroutines, like a sync.WaitGroup that may be added to while it is
+// waited for, that is waited for under a context, and that can be closed.
+type group struct {
+	mu     sync.Mutex
+	n      int
+	closed bool
+	idle   chan struct{} // closed when n reaches 0; nil while nobody waits
+}
+
+func newGroup() *group { return &group{} }
+
+// Go runs f on a goroutine of its own, if the group is open.
+func (g *group) Go(f func()) {
+	if g.begin() {
+		go func() {
+			defer g.end()
+			f()
+		}()
+	}
+}
+
+// Do runs f here, if the group is open.
+func (g *group) Do(f func()) {
+	if g.begin() {
+		defer g.end()
+		f()
+	}
+}
+
+func (g *group) begin() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return false
+	}
+	g.n++
+	return true
+}
+
+func (g *group) end() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.n--; g.n == 0 && g.idle != nil {
+		close(g.idle)
+		g.idle = nil
+	}
+}
+
+// Wait blocks until nothing runs, or ctx ends.
+func (g *group) Wait(ctx context.Context) error {
+	g.mu.Lock()
+	if g.n == 0 {
+		g.mu.Unlock()
+		return nil
+	}
+	if g.idle == nil {
+		g.idle = make(chan struct{})
+	}
+	idle := g.idle
+	g.mu.Unlock()
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Close lets nothing more begin and waits for what runs.
+func (g *group) Close(ctx context.Context) error {
+	g.mu.Lock()
+	g.closed = true
+	g.mu.Unlock()
+	return g.Wait(ctx)
+}

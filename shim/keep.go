@@ -1,0 +1,120 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// beatsPerExpiry is how often a heartbeat is renewed within its expiry: two may be
+// lost.
+const beatsPerExpiry = 3
+
+// Run keeps this replica alive in the store, follows what others do to its tasks,
+// and adopts the tasks of replicas that are gone. It returns when ctx ends.
+func (s *Shim) Run(ctx context.Context) error {
+	var loops sync.WaitGroup
+	loops.Go(func() { s.keep(ctx) })
+	loops.Go(func() { s.follow(ctx) })
+	loops.Wait()
+	return context.Cause(ctx)
+}
+
+// keep beats this replica's heart. It may adopt only after it has itself beaten
+// without a miss for one whole expiry, so that an outage of the store, which
+// silences everybody, orphans nobody (design.md 0.5).
+func (s *Shim) keep(ctx context.Context) {
+	ticker := time.NewTicker(s.heartbeat / beatsPerExpiry)
+	defer ticker.Stop()
+	var p pulse
+	for {
+		now := time.Now()
+		err := s.beat(ctx)
+		if p.beat(now, err == nil, s.heartbeat) && !s.draining.Load() {
+			s.adopt(ctx)
+		}
+		if err != nil && ctx.Err() == nil {
+			s.log.Warn("no heartbeat: the store is unavailable", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+func (s *Shim) beat(ctx context.Context) error {
+	ctx, stop := context.WithTimeoutCause(ctx, s.heartbeat/beatsPerExpiry, ErrUnavailable)
+	defer stop()
+	return s.store.Beat(ctx, s.replica, s.heartbeat)
+}
+
+// pulse is the recent history of a heartbeat.
+type pulse struct {
+	since time.Time // beating without a miss
+	last  time.Time
+}
+
+// beat records one beat and reports whether the heart has now beaten without a
+// miss for a whole expiry.
+func (p *pulse) beat(now time.Time, ok bool, expiry time.Duration) bool {
+	if !ok {
+		return false
+	}
+	if p.last.IsZero() || now.Sub(p.last) >= expiry {
+		p.since = now
+	}
+	p.last = now
+	return now.Sub(p.since) >= expiry
+}
+
+// follow hears what others do to this replica's tasks: cancel them, adopt them.
+func (s *Shim) follow(ctx context.Context) {
+	for e, err := range s.store.Inbox(ctx, s.replica) {
+		switch {
+		case err != nil:
+			if ctx.Err() == nil {
+				s.log.Error("this replica no longer hears of its tasks", "err", err)
+			}
+			return
+		case e.Synced:
+			for _, id := range s.running() {
+				s.review(ctx, id)
+			}
+		default:
+			s.review(ctx, e.ID)
+		}
+	}
+}
+
+func (s *Shim) running() []ID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.runs))
+}
+
+// review reads a task that this replica runs, and stops the run if somebody has
+// ended the task or taken it over.
+func (s *Shim) review(ctx context.Context, id ID) {
+	s.mu.Lock()
+	r := s.runs[id]
+	s.mu.Unlock()
+	if r == nil {
+		return
+	}
+	ctx, stop := context.WithTimeoutCause(ctx, opTimeout, ErrUnavailable)
+	defer stop()
+	t, err := s.store.Get(ctx, id, Summary)
+	switch {
+	case errors.Is(err, ErrNotFound), err != nil:
+		return // the next write of the run tells
+	case t.Status.Final():
+		r.cancel(errTaskCancelled)
+	case t.Lease != r.task.lease:
+		r.cancel(ErrDetached)
+	}
+}

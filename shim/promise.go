@@ -1,0 +1,93 @@
+package shim
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// This file keeps what a running task promises its readers: a fresh status
+// message, and a time to live that does not run out (design.md 0.14).
+
+// leastFold bounds how often a status message is written for a task whose policy
+// names no poll interval.
+const leastFold = time.Second
+
+// describe is the status message that a progress notification makes: its own
+// message, else its numbers (protocol.md 6.4.2).
+func describe(p Progress) string {
+	n := strconv.FormatFloat(p.Progress, 'f', -1, 64)
+	if p.Total > 0 {
+		n = fmt.Sprintf("%s/%s", n, strconv.FormatFloat(p.Total, 'f', -1, 64))
+	}
+	return clip(cmp.Or(p.Message, n))
+}
+
+// fold has the newest message written to the store, at most once per poll
+// interval: more often nobody looks. r.mu is held.
+func (r *run) fold() {
+	if r.task == nil || r.task.folding || r.ended {
+		return
+	}
+	r.task.folding = true
+	every := cmp.Or(r.policy.PollInterval, leastFold)
+	r.s.later(every-time.Since(r.task.folded), r.writeMessage)
+}
+
+// later runs f after d, unless the shim has been closed by then.
+func (s *Shim) later(d time.Duration, f func()) *time.Timer {
+	return time.AfterFunc(max(0, d), func() { s.work.Do(f) })
+}
+
+// writeMessage writes what fold has collected. An unavailable store is not waited
+// for: the next message, or the end of the task, says more.
+func (r *run) writeMessage() {
+	r.mu.Lock()
+	message, mark := r.message, r.mark
+	if !r.moved {
+		mark = nil
+	}
+	r.moved = false
+	r.task.folding = false
+	r.task.folded = time.Now()
+	ended := r.ended
+	r.mu.Unlock()
+	if ended {
+		return
+	}
+	ctx, stop := context.WithTimeoutCause(r.s.ctx, opTimeout, ErrUnavailable)
+	defer stop()
+	change := Change{Op: r.s.op(), StatusMessage: &message, Checkpoint: mark}
+	if _, err := r.s.store.Apply(ctx, r.task.id, &r.task.lease, change); err != nil {
+		r.lost(err)
+	}
+}
+
+// keepTTL raises the task's TTL by retain whenever less than half of that is left,
+// while the task runs. r.mu is held.
+func (r *run) keepTTL(retain time.Duration) {
+	if retain <= 0 || r.ended {
+		return
+	}
+	left := r.task.raised - time.Since(r.task.born)
+	r.task.ttl = r.s.later(left-retain/2, func() { r.raiseTTL(retain) })
+}
+
+func (r *run) raiseTTL(retain time.Duration) {
+	r.mu.Lock()
+	ended := r.ended
+	r.task.raised += retain
+	raised := r.task.raised
+	r.mu.Unlock()
+	if ended {
+		return
+	}
+	if r.persist(r.ctx, func() Change { return Change{TTL: raised} }) != nil {
+		return
+	}
+	r.mu.Lock()
+	r.keepTTL(retain)
+	r.mu.Unlock()
+}

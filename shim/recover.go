@@ -1,0 +1,125 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+)
+
+// adoptAtOnce is how many tasks one Adopt asks for.
+const adoptAtOnce = 64
+
+// mostRuns bounds how often a call is begun under recover: retry.
+const mostRuns = 3
+
+// leastRun is what an adopted task has at least left to run, so that a resumed call
+// which is about to answer is not cut off for its age.
+const leastRun = time.Minute
+
+// errLost is how a task ends whose call cannot be learned of any more
+// (design.md 0.5).
+var errLost = &UpstreamError{Kind: "lost", Message: "the replica that ran this call was lost; the upstream may have finished the work"}
+
+// adopt takes over the tasks of replicas that are gone.
+func (s *Shim) adopt(ctx context.Context) {
+	names := slices.Sorted(maps.Keys(s.servers))
+	for {
+		tasks, err := s.store.Adopt(ctx, s.replica, names, adoptAtOnce)
+		if err != nil {
+			if ctx.Err() == nil {
+				s.log.Warn("tasks of lost replicas could not be adopted", "err", err)
+			}
+			return
+		}
+		for _, t := range tasks {
+			s.takeOver(t)
+		}
+		if len(tasks) < adoptAtOnce {
+			return
+		}
+	}
+}
+
+// takeOver makes an adopted task a run of this replica.
+func (s *Shim) takeOver(t Task) {
+	s.log.Info("took over a task of a lost replica", "task", t.ID, "tool", t.Tool, "adoption", t.Lease.Adoption)
+	srv, err := s.server(t.Upstream)
+	if err != nil {
+		srv = newServer(t.Upstream, Server{})
+	}
+	r := s.adoptedRun(srv, t)
+	s.work.Go(func() {
+		r.reply, r.err = r.goOn(t)
+		r.mu.Lock()
+		r.ended = true
+		r.mu.Unlock()
+		close(r.done)
+		r.settle()
+		r.discard()
+	})
+}
+
+// adoptedRun is a run without a caller, in the place of the one that was lost.
+func (s *Shim) adoptedRun(srv *server, t Task) *run {
+	var rec callRecord
+	if err := json.Unmarshal(t.Call, &rec); err != nil {
+		s.log.Error("the stored call of a task cannot be read", "task", t.ID, "err", err)
+	}
+	r := &run{
+		s: s, srv: srv, runs: max(rec.Runs, 1), done: make(chan struct{}),
+		call:    Call{Upstream: t.Upstream, Request: rec.Request, Origin: t.Origin, Handle: true},
+		leave:   func() bool { return true },
+		message: t.StatusMessage,
+		mark:    t.Checkpoint,
+	}
+	if srv.Policy != nil {
+		r.policy = srv.Policy(t.Tool)
+	}
+	ctx, span := s.resumeSpan(t)
+	r.base = ctx
+	r.bind(trace.ContextWithSpan(ctx, span), max(leastRun, r.policy.Timeout-t.UpdatedAt.Sub(t.CreatedAt)))
+	r.adoptTask(t, &taskState{id: t.ID, lease: t.Lease, span: span})
+	return r
+}
+
+// goOn is the ladder of design.md 0.5, best rung first: a call that was not yet
+// sent is sent, a stream that can be resumed is resumed, a call whose owner allows
+// it is run again, and any other is lost.
+func (r *run) goOn(t Task) (Reply, error) {
+	if r.srv.Upstream == nil || r.call.Request.Method == "" {
+		return Reply{}, errLost
+	}
+	if t.Checkpoint == nil {
+		return r.queueAndSend()
+	}
+	reply, err := r.srv.Upstream.Resume(r.ctx, r.call.Request, t.Checkpoint, r)
+	switch {
+	case errors.Is(err, ErrNotSent):
+		return r.queueAndSend()
+	case !errors.Is(err, ErrNotResumable):
+		return reply, r.why(err)
+	case !r.mayRunAgain(t):
+		return Reply{}, errLost
+	}
+	return r.runAgain()
+}
+
+// mayRunAgain: the owner allows it, it has not been tried too often, and nothing
+// of the first run has been streamed to anyone.
+func (r *run) mayRunAgain(t Task) bool {
+	return r.policy.Retry && r.runs < mostRuns && t.Position == (Position{})
+}
+
+func (r *run) runAgain() (Reply, error) {
+	r.runs++
+	r.say("started again after its replica was lost")
+	if err := r.persist(r.ctx, func() Change { return Change{Call: r.callRecord(true)} }); err != nil {
+		return Reply{}, err
+	}
+	return r.queueAndSend()
+}

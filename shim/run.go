@@ -1,0 +1,226 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+)
+
+// errEnded: the call has its reply, so no task is made of it.
+var errEnded = errors.New("the call has been answered")
+
+// run is one call on its way: first the caller's, then, once a task was made of
+// it, the task's. It is the Sink of its upstream call.
+type run struct {
+	s      *Shim
+	srv    *server
+	call   Call
+	policy Policy
+	ticket ticket
+	runs   int // how often the call was begun, this time included
+	// trimmed: the record has no arguments any more that nobody will need. It
+	// belongs to the goroutine of the upstream call.
+	trimmed bool
+
+	// base has the values of the caller's context but not its end; ctx is the life
+	// of the upstream call, which follows the caller's as long as leave says so.
+	base   context.Context
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	leave  func() bool // stops following the end of the caller's context
+
+	// done is closed when reply and err are set, which are not changed after.
+	done  chan struct{}
+	reply Reply
+	err   error
+
+	mu      sync.Mutex
+	stream  Stream // where progress goes, while there is no handle
+	ended   bool   // the upstream call has returned
+	making  chan struct{}
+	task    *taskState // nil until a task was made
+	maybe   *Task      // a creation whose reply was lost: it may be stored
+	message string     // the newest status message
+	mark    json.RawMessage
+	moved   bool // mark is newer than what the store has
+}
+
+// taskState is what a run knows of its task.
+type taskState struct {
+	id      ID
+	lease   Lease
+	born    time.Time // by this process's clock; only differences count
+	span    trace.Span
+	counted []string // what its end gives back to Shim.tasks
+
+	folding bool      // a write of message is due
+	folded  time.Time // when the last one went out
+	ttl     *time.Timer
+	raised  time.Duration // the TTL last promised
+}
+
+// newRun prepares a call. Its context follows the caller's until a task is made,
+// and ends after the policy's timeout.
+func (s *Shim) newRun(ctx context.Context, srv *server, c Call, p Policy, tk ticket) *run {
+	r := &run{s: s, srv: srv, call: c, policy: p, ticket: tk, stream: c.Stream, runs: 1, done: make(chan struct{})}
+	r.base = context.WithoutCancel(ctx)
+	r.bind(r.base, p.Timeout)
+	r.leave = context.AfterFunc(ctx, func() {
+		if cause := context.Cause(ctx); !c.Stay || errors.Is(cause, ErrCancelled) {
+			r.cancel(cause)
+		}
+	})
+	return r
+}
+
+// bind makes the run's context: it carries the values of ctx, ends with the shim,
+// and after the timeout (0 = none).
+func (r *run) bind(ctx context.Context, timeout time.Duration) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(r.s.ctx, func() { cancel(context.Cause(r.s.ctx)) })
+	release := func() {}
+	if timeout > 0 {
+		ctx, release = context.WithTimeoutCause(ctx, timeout, errTimedOut)
+	}
+	r.ctx = ctx
+	r.cancel = func(cause error) {
+		cancel(cause)
+		release()
+		stop()
+	}
+}
+
+// mute stops talking to the caller's stream.
+func (r *run) mute() {
+	r.mu.Lock()
+	r.stream = nil
+	r.mu.Unlock()
+}
+
+// discard gives back what a run holds that will not be executed any more.
+func (r *run) discard() {
+	r.leave()
+	r.cancel(nil)
+	r.ticket.drop()
+	r.mute()
+	if r.maybe != nil && r.task == nil {
+		r.s.work.Go(r.unmake)
+	}
+}
+
+// exec waits for a slot, makes the upstream call and, if a task was made of it by
+// then, records how it ended.
+func (r *run) exec() {
+	reply, err := r.queueAndSend()
+	r.mu.Lock()
+	r.ended = true
+	making := r.making
+	r.mu.Unlock()
+	if making != nil {
+		<-making // whether this is a task is being decided
+	}
+	r.reply, r.err = reply, err
+	close(r.done)
+	if r.isTask() {
+		r.settle()
+	}
+	r.discard()
+}
+
+func (r *run) queueAndSend() (Reply, error) {
+	if r.ticket.queued() {
+		r.say("queued")
+		if err := r.ticket.wait(r.ctx); err != nil {
+			return Reply{}, err
+		}
+		r.say("")
+	}
+	return r.send()
+}
+
+// send makes the upstream call. What it returns when its context has ended is the
+// context's cause, so that every caller sees why.
+func (r *run) send() (Reply, error) {
+	reply, err := r.srv.Upstream.Call(r.ctx, r.call.Request, r)
+	return reply, r.why(err)
+}
+
+// why replaces the error of a call whose context has ended by the cause.
+func (r *run) why(err error) error {
+	if err == nil || r.ctx.Err() == nil {
+		return err
+	}
+	if cause := context.Cause(r.ctx); !errors.Is(cause, ErrDetached) {
+		return cause
+	}
+	return ErrDraining
+}
+
+func (r *run) isTask() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.task != nil
+}
+
+// Progress takes a progress notification: to the caller before there is a handle,
+// into the status message after it (protocol.md H17, T44).
+func (r *run) Progress(p Progress) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if p.Checkpoint != nil {
+		r.mark, r.moved = p.Checkpoint, true
+	}
+	if r.stream != nil {
+		r.stream.Progress(p)
+	}
+	if r.policy.FoldProgress {
+		r.message = describe(p)
+		r.fold()
+	}
+}
+
+// Log takes a log notification: to the caller before there is a handle, dropped
+// after it (T44).
+func (r *run) Log(l Log) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stream != nil {
+		r.stream.Log(l)
+	}
+}
+
+// Ask answers that nobody can be asked: no capability to be asked is declared
+// upstream, so a server that asks all the same gets the protocol's error.
+func (r *run) Ask(context.Context, ...Question) ([]Answer, error) { return nil, ErrNoAsk }
+
+// Checkpoint keeps where the call could be resumed, durably once it is a task: a
+// failure keeps the leg from going on (design.md 0.6).
+func (r *run) Checkpoint(ctx context.Context, cp json.RawMessage) error {
+	r.mu.Lock()
+	r.mark, r.moved = cp, true
+	making := r.making
+	r.mu.Unlock()
+	if making != nil {
+		<-making
+	}
+	if !r.isTask() {
+		return nil
+	}
+	change := Change{Checkpoint: cp}
+	if !r.trimmed {
+		change.Call, r.trimmed = r.callRecord(true), true
+	}
+	return r.persist(ctx, func() Change { return change })
+}
+
+// say sets the status message.
+func (r *run) say(message string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.message = message
+	r.fold()
+}
