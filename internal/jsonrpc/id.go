@@ -93,6 +93,9 @@ func isInteger(b []byte) bool {
 // validString reports whether b is one JSON string of valid UTF-8 without lone
 // surrogates.
 func validString(b []byte) bool {
+	if _, plain := unescaped(b); plain {
+		return true
+	}
 	return len(b) > 0 && b[0] == '"' && jsontext.Value(b).IsValid()
 }
 
@@ -107,14 +110,15 @@ func unquote(raw []byte) string {
 }
 
 // unescaped returns the characters of a JSON string that contains no escapes
-// and only ASCII; they are their own decoding.
+// and only printable ASCII; they are their own decoding.
 func unescaped(raw []byte) ([]byte, bool) {
-	if len(raw) < 2 {
+	last := len(raw) - 1
+	if last < 1 || raw[0] != '"' || raw[last] != '"' {
 		return nil, false
 	}
-	in := raw[1 : len(raw)-1]
+	in := raw[1:last]
 	for _, c := range in {
-		if c == '\\' || c >= 0x80 {
+		if c < 0x20 || c > 0x7e || c == '\\' || c == '"' {
 			return nil, false
 		}
 	}
