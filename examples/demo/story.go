@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"taskgate/internal/mcp"
+	"taskgate/internal/taskclient"
+)
+
+// grace is how long the gateway lets a call take before it becomes a task.
+const grace = time.Second
+
+// story is what the client does. Everything in it is checked: a demonstration
+// that shows something else than it says is worse than none.
+func story(ctx context.Context, line *timeline, url string) error {
+	client := &taskclient.Client{URL: url, Tasks: true, Trace: line.message}
+	line.title("A client that can take tasks asks what the server can do.")
+	if err := discover(ctx, client); err != nil {
+		return err
+	}
+	line.title("A fast tool. The answer comes at once, as it would without the gateway.")
+	if err := fast(ctx, client); err != nil {
+		return err
+	}
+	line.title(fmt.Sprintf("A tool that blocks for 5 s. After %s the gateway answers with a task in its place.", grace))
+	task, err := slow(ctx, client)
+	if err != nil {
+		return err
+	}
+	line.title("The tool's progress shows in the task, and in the end its result.")
+	if err := follow(ctx, client, task); err != nil {
+		return err
+	}
+	line.title("A client without the extension never sees a task: its call blocks until the tool is done.")
+	return blocking(ctx, &taskclient.Client{URL: url, Trace: line.message})
+}
+
+func discover(ctx context.Context, client *taskclient.Client) error {
+	result, err := client.Do(ctx, mcp.MethodDiscover, nil)
+	if err != nil {
+		return err
+	}
+	var found struct {
+		Capabilities struct{ Extensions map[string]json.RawMessage }
+	}
+	if err := json.Unmarshal(result, &found); err != nil {
+		return fmt.Errorf("server/discover: %w", err)
+	}
+	if _, ok := found.Capabilities.Extensions[mcp.ExtensionTasks]; !ok {
+		return errors.New("the gateway does not advertise the tasks extension")
+	}
+	return nil
+}
+
+func fast(ctx context.Context, client *taskclient.Client) error {
+	result, task, err := client.CallTool(ctx, "count_words", map[string]any{"text": "how many words are these"})
+	return plain("count_words", "5", result, task, err)
+}
+
+func slow(ctx context.Context, client *taskclient.Client) (*taskclient.Task, error) {
+	_, task, err := client.CallTool(ctx, "research", map[string]any{"topic": "tea", "seconds": 5})
+	switch {
+	case err != nil:
+		return nil, err
+	case task == nil:
+		return nil, errors.New("research was answered without a task")
+	case task.ID == "" || task.Ended():
+		return nil, fmt.Errorf("research became a task with the id %q and the status %s", task.ID, task.Status)
+	}
+	return task, nil
+}
+
+func follow(ctx context.Context, client *taskclient.Client, task *taskclient.Task) error {
+	messages := map[string]bool{}
+	end, err := client.Wait(ctx, task.ID, func(t taskclient.Task) {
+		if !t.Ended() && t.StatusMessage != "" {
+			messages[t.StatusMessage] = true
+		}
+	})
+	switch {
+	case err != nil:
+		return err
+	case end.Status != taskclient.Completed:
+		return fmt.Errorf("the task ended as %s: %s", end.Status, end.StatusMessage)
+	case !strings.Contains(string(end.Result), "Report on tea"):
+		return fmt.Errorf("the task's result is %s", end.Result)
+	case len(messages) < 2:
+		return fmt.Errorf("the progress did not show: %d different messages", len(messages))
+	}
+	return nil
+}
+
+func blocking(ctx context.Context, client *taskclient.Client) error {
+	result, task, err := client.CallTool(ctx, "research", map[string]any{"topic": "coffee", "seconds": 2})
+	return plain("research", "Report on coffee", result, task, err)
+}
+
+// plain checks the answer to a call that must not have become a task.
+func plain(tool, want string, result json.RawMessage, task *taskclient.Task, err error) error {
+	switch {
+	case err != nil:
+		return err
+	case task != nil:
+		return fmt.Errorf("%s became a task", tool)
+	case !strings.Contains(string(result), want):
+		return fmt.Errorf("%s returned %s", tool, result)
+	}
+	return nil
+}

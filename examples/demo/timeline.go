@@ -1,0 +1,133 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"taskgate/internal/mcp"
+	"taskgate/internal/taskclient"
+)
+
+// width is that of a line of JSON, margin the space before it.
+const (
+	width  = 100
+	margin = "           "
+)
+
+// palette holds the terminal codes for each kind of text, all empty where there
+// is no terminal.
+type palette struct{ title, dim, out, in, off string }
+
+// colours returns the palette for a file. It respects NO_COLOR.
+func colours(f *os.File) palette {
+	info, err := f.Stat()
+	if err != nil || info.Mode()&os.ModeCharDevice == 0 || os.Getenv("NO_COLOR") != "" {
+		return palette{}
+	}
+	return palette{title: "\x1b[1m", dim: "\x1b[2m", out: "\x1b[36m", in: "\x1b[32m", off: "\x1b[0m"}
+}
+
+// timeline prints messages as they come.
+type timeline struct {
+	out   io.Writer
+	ink   palette
+	begin time.Time
+	metas int // how many requests with _meta were shown
+}
+
+// title announces what comes next.
+func (l *timeline) title(text string) {
+	fmt.Fprintf(l.out, "\n%s%s%s\n\n", l.ink.title, text, l.ink.off)
+}
+
+// message prints one message: its time, its direction, its headers and itself.
+func (l *timeline) message(m taskclient.Message) {
+	ink, arrow, what := l.ink.in, "client <-- gateway", fmt.Sprintf("HTTP %d", m.Status)
+	if m.Sent {
+		ink, arrow, what = l.ink.out, "client --> gateway", headers(m)
+	}
+	fmt.Fprintf(l.out, "%s%8.2fs%s  %s%s%s  %s%s%s\n", l.ink.dim, time.Since(l.begin).Seconds(), l.ink.off,
+		ink, arrow, l.ink.off, l.ink.dim, what, l.ink.off)
+	fmt.Fprintf(l.out, "%s%s\n", margin, strings.ReplaceAll(l.layout(m), "\n", "\n"+margin))
+}
+
+// headers are those of a request that mirror its body.
+func headers(m taskclient.Message) string {
+	var list []string
+	for _, name := range []string{"MCP-Protocol-Version", mcp.HeaderMethod, mcp.HeaderName} {
+		if value := m.Header.Get(name); value != "" {
+			list = append(list, name+": "+value)
+		}
+	}
+	return strings.Join(list, ", ")
+}
+
+// layout is the message for reading. The _meta of a request is the same each
+// time and shown once.
+func (l *timeline) layout(m taskclient.Message) string {
+	hide := ""
+	if m.Sent && l.metas > 0 {
+		hide = "_meta"
+	}
+	if m.Sent {
+		l.metas++
+	}
+	return layout(m.Body, "", hide)
+}
+
+// layout writes a JSON value on one line if it fits and else one member to a
+// line, in the order and the spelling it came in. The value of the member hide,
+// if there is one, is left out.
+func layout(raw json.RawMessage, indent, hide string) string {
+	if line := compact(raw); len(indent)+len(line) <= width && !(hide != "" && strings.Contains(line, `"`+hide+`"`)) {
+		return line
+	}
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	open, err := dec.Token()
+	delim, ok := open.(json.Delim)
+	if err != nil || !ok {
+		return compact(raw)
+	}
+	members := layoutMembers(dec, delim == '{', indent+"  ", hide)
+	closing := map[json.Delim]string{'{': "}", '[': "]"}[delim]
+	return delim.String() + "\n" + indent + "  " + strings.Join(members, ",\n"+indent+"  ") + "\n" + indent + closing
+}
+
+// layoutMembers reads the members of an object, or the elements of an array,
+// whose beginning is read already.
+func layoutMembers(dec *json.Decoder, object bool, indent, hide string) []string {
+	var members []string
+	for dec.More() {
+		var name string
+		if object {
+			token, err := dec.Token()
+			if err != nil {
+				return members
+			}
+			name = fmt.Sprintf("%q: ", token)
+		}
+		var value json.RawMessage
+		if err := dec.Decode(&value); err != nil {
+			return members
+		}
+		text := layout(value, indent, hide)
+		if hide != "" && name == fmt.Sprintf("%q: ", hide) {
+			text = "{...}"
+		}
+		members = append(members, name+text)
+	}
+	return members
+}
+
+func compact(raw json.RawMessage) string {
+	var b bytes.Buffer
+	if err := json.Compact(&b, raw); err != nil {
+		return string(raw)
+	}
+	return b.String()
+}
