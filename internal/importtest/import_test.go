@@ -1,0 +1,132 @@
+package importtest
+
+import (
+	"go/ast"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// fence is a rule on one package, or a tree of packages, from outside of the
+// module.
+type fence struct {
+	path    string
+	allowed []string // the packages whose programs may import it
+	tests   []string // if not nil, the only packages whose tests may
+	why     string
+}
+
+func (f fence) covers(imported string) bool {
+	return imported == f.path || strings.HasPrefix(imported, f.path+"/") || strings.HasPrefix(imported, f.path+".")
+}
+
+// permits says whether a file may import the package behind the fence.
+func (f fence) permits(s source) bool {
+	if slices.Contains(f.allowed, s.dir) {
+		return true
+	}
+	return s.test && (f.tests == nil || slices.Contains(f.tests, s.dir))
+}
+
+func TestImportsInsideTheModule(t *testing.T) {
+	for _, s := range sources(t) {
+		allowed, known := imports[s.dir]
+		if !known {
+			t.Errorf("%s: the package %s is not in the table; add it there", s.name, s.dir)
+			continue
+		}
+		for _, imported := range s.imported() {
+			inside, ok := strings.CutPrefix(imported, module)
+			if !ok || s.test || slices.Contains(allowed, inside) {
+				continue
+			}
+			t.Errorf("%s: %s must not import %s", s.name, s.dir, inside)
+		}
+	}
+}
+
+// Code that only tests need must not become part of the product.
+func TestProductDoesNotImportTestCode(t *testing.T) {
+	for _, dir := range []string{"cmd/taskgate", "gateway", "gateway/config", "gateway/upstream", "shim", "shim/dialect", "redisstore"} {
+		for _, imported := range imports[dir] {
+			if strings.HasSuffix(imported, "test") || strings.HasPrefix(imported, "examples/") || strings.Contains(imported, "test/") {
+				t.Errorf("the table lets %s import %s", dir, imported)
+			}
+		}
+	}
+}
+
+func TestTableIsCurrent(t *testing.T) {
+	used := map[string]bool{}
+	for _, s := range sources(t) {
+		used[s.dir] = true
+	}
+	for dir := range imports {
+		if !used[dir] {
+			t.Errorf("the table has %s, which does not exist", dir)
+		}
+	}
+}
+
+func TestFences(t *testing.T) {
+	for _, s := range sources(t) {
+		for _, imported := range s.imported() {
+			for _, f := range fences {
+				if f.covers(imported) && !f.permits(s) {
+					t.Errorf("%s: %s must not import %s: %s", s.name, s.dir, imported, f.why)
+				}
+			}
+		}
+	}
+}
+
+// The engine is meant to be used by others too, so it brings next to nothing.
+func TestShimImportsLittle(t *testing.T) {
+	for _, s := range sources(t) {
+		if s.dir != "shim" || s.test {
+			continue
+		}
+		for _, imported := range s.imported() {
+			if external(imported) && !slices.ContainsFunc(shimImports, func(p string) bool {
+				return imported == p || strings.HasPrefix(imported, p+"/")
+			}) {
+				t.Errorf("%s: shim must not import %s", s.name, imported)
+			}
+		}
+	}
+}
+
+// external reports whether an import is neither of the module nor of the
+// standard library, whose paths have no dot in the first element.
+func external(imported string) bool {
+	first, _, _ := strings.Cut(imported, "/")
+	return strings.Contains(first, ".")
+}
+
+func TestNobodySleeps(t *testing.T) {
+	for _, s := range sources(t) {
+		s.uses("time", "Sleep", func(n ast.Node) {
+			t.Errorf("%s:%d: time.Sleep; wait for what is waited for", s.name, s.line(n))
+		})
+	}
+}
+
+func TestDetachedContextsAreListed(t *testing.T) {
+	found := map[string]int{}
+	for _, s := range sources(t) {
+		if s.test {
+			continue
+		}
+		s.uses("context", "WithoutCancel", func(ast.Node) { found[s.name]++ })
+	}
+	for name, n := range found {
+		if withoutCancel[name] != n {
+			t.Errorf("%s: %d uses of context.WithoutCancel, %d listed", name, n, withoutCancel[name])
+		}
+	}
+	for name := range withoutCancel {
+		if found[name] == 0 {
+			t.Errorf("%s is listed for context.WithoutCancel and has none", name)
+		}
+	}
+}
