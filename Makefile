@@ -1,0 +1,68 @@
+# The commands of the project. "make" lists them.
+
+GO          ?= go
+BIN         := bin
+NODE_DIR    := $(if $(TASKGATE_NODE_DIR),$(TASKGATE_NODE_DIR),$(CURDIR)/.cache/node)
+NODE_SOURCE := internal/e2e/testdata/node
+FUZZTIME    ?= 10s
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+.DEFAULT_GOAL := help
+.PHONY: help build test race lint fuzz demo bench e2e conformance node schema docker clean
+
+help: ## List the commands
+	@awk -F ':.*## ' '/^[a-z][a-z0-9]*:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## Build taskgate and the examples into bin/
+	$(GO) build -o $(BIN)/ ./cmd/... ./examples/...
+
+test: ## Run all tests; what needs Redis or Node is skipped where there is none
+	$(GO) test ./...
+
+race: ## Run all tests with the race detector
+	$(GO) test -race ./...
+
+lint: ## Check formatting, and look for mistakes with vet and staticcheck
+	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "not formatted: $$unformatted"; exit 1; }
+	$(GO) vet ./...
+	$(GO) run $(STATICCHECK) ./...
+
+fuzz: ## Run each fuzz test for FUZZTIME (10s)
+	@grep -rlE '^func Fuzz' --include='*_test.go' cmd examples gateway internal redisstore shim | while read -r file; do \
+	  for name in $$(sed -nE 's/^func (Fuzz[A-Za-z0-9_]*)\(.*/\1/p' "$$file"); do \
+	    echo "$$file $$name"; \
+	    $(GO) test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "./$$(dirname "$$file")" || exit 1; \
+	  done; \
+	done
+
+demo: build ## Watch a slow call become a task (about ten seconds)
+	@$(BIN)/demo --bin $(BIN)
+
+bench: ## Measure what the gateway costs, beside a bare reverse proxy (needs redis-server)
+	$(GO) build -o $(BIN)/ ./cmd/taskgate ./internal/bench
+	@$(BIN)/bench --taskgate $(BIN)/taskgate
+
+e2e: node ## Run the end-to-end tests with real clients and servers
+	$(GO) test -count=1 -v ./internal/e2e
+
+conformance: node ## Run the official conformance suite through the gateway
+	$(GO) test -count=1 -v -run 'Conformance' ./internal/e2e
+
+# What the end-to-end tests need of Node, Node itself included: npm is enough.
+node: $(NODE_DIR)/installed ## Install the Node packages of the end-to-end tests
+
+$(NODE_DIR)/installed: $(NODE_SOURCE)/package.json $(NODE_SOURCE)/package-lock.json $(NODE_SOURCE)/.npmrc
+	@mkdir -p $(NODE_DIR)
+	cp $(NODE_SOURCE)/package.json $(NODE_SOURCE)/package-lock.json $(NODE_SOURCE)/.npmrc $(NODE_DIR)/
+	cd $(NODE_DIR) && npm ci --no-audit --no-fund
+	$(NODE_DIR)/node_modules/node/bin/node --version
+	@touch $@
+
+schema: ## Regenerate what is generated from the source
+	$(GO) generate ./...
+
+docker: ## Build the container image taskgate:dev
+	docker build -t taskgate:dev .
+
+clean: ## Remove what was built and downloaded
+	rm -rf $(BIN) .cache
