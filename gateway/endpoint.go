@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"net/http"
+	"sync"
 	"sync/atomic"
 
 	"taskgate/gateway/config"
@@ -27,6 +28,9 @@ type endpoint struct {
 	// it is known, and the gateway's before, so that tasks can be read while
 	// their upstream is down.
 	identity atomic.Pointer[json.RawMessage]
+	// dropped are the names of tools of which the log has said that they are not
+	// offered.
+	dropped sync.Map
 }
 
 func newEndpoint(g *Gateway, u *config.Upstream, leg Leg, o Options, tel *telemetry) *endpoint {

@@ -20,8 +20,9 @@ type Leg interface {
 	Listen(ctx context.Context, s shim.Session, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error
 	// Describe says what the server is.
 	Describe(ctx context.Context, s shim.Session) (Server, error)
-	// Tool finds a tool by name.
-	Tool(ctx context.Context, s shim.Session, name string) (Tool, error)
+	// Tool finds a tool by name; fresh lists the tools again. A tool that is not
+	// listed is the zero Tool.
+	Tool(ctx context.Context, s shim.Session, name string, fresh bool) (Tool, error)
 }
 
 // Server is what an upstream says of itself.

@@ -1,11 +1,118 @@
 package gateway
 
 import (
+	"context"
+	"encoding/json"
 	"net/http"
 
 	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
 )
 
+// modernMethod is what the modern face does with a method.
+type modernMethod struct {
+	// serve answers the request with a result or an error. Neither means that it
+	// has answered by itself.
+	serve func(e *endpoint, ctx context.Context, q *modernRequest, x *exchange) (json.RawMessage, error)
+	// capability is what the upstream has to advertise for the method to exist.
+	capability string
+	// tasks says that the method exists only where tasks are offered, and only for
+	// clients that declare the extension (T6).
+	tasks bool
+}
+
+// modernMethods are the requests of the modern era (protocol.md 2.1). What is not
+// here does not exist, and that includes what the era removed: initialize, ping,
+// tasks/result, tasks/list (T12).
+var modernMethods = map[string]modernMethod{
+	mcp.MethodDiscover:              {serve: (*endpoint).discover},
+	mcp.MethodListen:                {serve: (*endpoint).listen},
+	mcp.MethodToolsList:             {serve: (*endpoint).relay, capability: "tools"},
+	mcp.MethodToolsCall:             {serve: (*endpoint).callTool, capability: "tools"},
+	mcp.MethodPromptsList:           {serve: (*endpoint).relay, capability: "prompts"},
+	mcp.MethodPromptsGet:            {serve: (*endpoint).relay, capability: "prompts"},
+	mcp.MethodResourcesList:         {serve: (*endpoint).relay, capability: "resources"},
+	mcp.MethodResourceTemplatesList: {serve: (*endpoint).relay, capability: "resources"},
+	mcp.MethodResourcesRead:         {serve: (*endpoint).relay, capability: "resources"},
+	mcp.MethodComplete:              {serve: (*endpoint).relay, capability: "completions"},
+	mcp.MethodTasksGet:              {serve: (*endpoint).getTask, tasks: true},
+	mcp.MethodTasksUpdate:           {serve: (*endpoint).updateTask, tasks: true},
+	mcp.MethodTasksCancel:           {serve: (*endpoint).cancelTask, tasks: true},
+}
+
+// serveModernPOST answers a message of the modern era. The order of its checks is
+// that of protocol.md 2.5, so that a client with several mistakes is told of the
+// same one as by other servers.
 func (e *endpoint) serveModernPOST(w http.ResponseWriter, r *http.Request, msg jsonrpc.Message) {
-	writeFailure(w, "", methodNotFound(msg.Method))
+	if msg.Kind == jsonrpc.Notification {
+		// None has a meaning over HTTP: a request is cancelled by closing its
+		// stream, and a task by tasks/cancel (T42).
+		w.WriteHeader(http.StatusAccepted)
+		return
+	}
+	q, err := readEnvelope(r.Header, msg)
+	if err == nil {
+		err = checkMethodHeader(r.Header, msg.Method)
+	}
+	if err == nil {
+		q.principal, err = e.principal(r)
+	}
+	method, ok := modernMethods[msg.Method]
+	if err == nil && (!ok || method.tasks && !e.convertible()) {
+		err = methodNotFound(msg.Method)
+	}
+	if err != nil {
+		f := failureOf(mcp.Modern, err)
+		f.ID = msg.ID
+		writeFailure(w, q.version, f)
+		return
+	}
+	e.serveModern(w, r, q, method)
+}
+
+// serveModern serves a method that exists, under observation.
+func (e *endpoint) serveModern(w http.ResponseWriter, r *http.Request, q *modernRequest, m modernMethod) {
+	ctx, broken, release := requestContext(r)
+	defer release()
+	q.name, _ = jsonrpc.GetString(q.msg.Params, mcp.NameParam(q.msg.Method))
+	ctx, op := e.tel.start(ctx, r, request{msg: q.msg, name: q.name, version: q.version, upstream: e.name})
+	defer op.end()
+	q.op = op
+	x := newExchange(w, r, exchangeOptions{
+		Version: q.version, KeepAlive: e.gateway.config.KeepAlive, Broken: broken, Op: op,
+	})
+	defer x.Close()
+
+	result, err := e.answerModern(ctx, q, m, x)
+	switch {
+	case ctx.Err() != nil: // the client has gone, and takes no answer (2.6)
+		op.cancelled()
+	case err != nil:
+		e.logFailure(ctx, q.msg.Method, err)
+		x.Fail(q.msg.ID, err)
+	case result != nil:
+		x.Result(q.msg.ID, e.identified(result))
+	}
+}
+
+// answerModern makes the checks that need the upstream or the method, then calls
+// the method.
+func (e *endpoint) answerModern(ctx context.Context, q *modernRequest, m modernMethod, x *exchange) (json.RawMessage, error) {
+	if m.capability != "" {
+		server, err := e.describe(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		if _, ok := jsonrpc.Get(server.Capabilities, m.capability); !ok {
+			return nil, methodNotFound(q.msg.Method)
+		}
+		q.server = server
+	}
+	if err := checkNameHeader(q.header, q.msg); err != nil {
+		return nil, err
+	}
+	if m.tasks && !q.tasks && !e.legacyTask(ctx, q) {
+		return nil, needsTasks(q.msg.Method + " needs the extension " + mcp.ExtensionTasks)
+	}
+	return m.serve(e, ctx, q, x)
 }

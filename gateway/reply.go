@@ -155,6 +155,20 @@ func originalError(e *shim.RPCError) json.RawMessage {
 	return append(b, "}}"...)
 }
 
+// logFailure logs what a client is not told, once and here at the edge: the cause
+// of an upstream's failure, and errors that are the gateway's own. What a client
+// got wrong is no news.
+func (e *endpoint) logFailure(ctx context.Context, method string, err error) {
+	var (
+		known    *failure
+		answered *shim.RPCError
+	)
+	if errors.As(err, &known) || errors.As(err, &answered) || failureOf(mcp.Modern, err).Code != mcp.CodeInternal {
+		return
+	}
+	e.log.WarnContext(ctx, "request failed", "method", method, "error", err)
+}
+
 func retryAfter(ms int64) json.RawMessage {
 	if ms <= 0 {
 		return nil

@@ -137,6 +137,13 @@ func (o *operation) toolError() {
 	}
 }
 
+// cancelled records that the client went away before the answer.
+func (o *operation) cancelled() {
+	if o != nil {
+		o.err = "cancelled"
+	}
+}
+
 // task records which task the request is about, and links the span to the trace
 // the task was made in, so that one finds the run from a poll.
 func (o *operation) task(id string, trc map[string]string) {

@@ -1,0 +1,125 @@
+package gateway
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// modernRequest is a request of the modern era with what its envelope says
+// (protocol.md 2.2). All of it holds for this request alone; nothing is known
+// from earlier ones (T3).
+type modernRequest struct {
+	msg          jsonrpc.Message
+	header       http.Header
+	principal    shim.Principal
+	version      string
+	capabilities json.RawMessage // clientCapabilities
+	clientInfo   json.RawMessage // nil where the client says nothing
+	logLevel     string          // "" for no log messages
+	token        json.RawMessage // progressToken, nil for no progress
+	tasks        bool            // the client declares the tasks extension
+	name         string          // the tool, prompt or URI
+
+	server Server     // the upstream, where the method needs one
+	op     *operation // its observation
+}
+
+// supportedVersions are the versions of server/discover and of -32022 (design.md
+// 0.1): what a client may speak here, in either era. 2024-11-05 is spoken to
+// upstreams only.
+var supportedVersions = func() []string {
+	var names []string
+	for _, v := range mcp.Versions {
+		if v.Name != mcp.Version20241105 {
+			names = append(names, v.Name)
+		}
+	}
+	return names
+}()
+
+// readEnvelope checks version header and envelope, in the order of protocol.md
+// 2.5. The request is returned even with an error, as far as it could be read:
+// its version decides how the error is spelt.
+func readEnvelope(h http.Header, msg jsonrpc.Message) (*modernRequest, error) {
+	q := &modernRequest{msg: msg, header: h}
+	version, isString := jsonrpc.GetString(msg.Params, "_meta", mcp.MetaProtocolVersion)
+	if mcp.EraOf(version) == mcp.Modern {
+		q.version = version
+	}
+	if !isString {
+		return q, badEnvelope("%s must be a string", mcp.MetaProtocolVersion)
+	}
+	if err := checkVersionHeader(h, version); err != nil {
+		return q, err
+	}
+	if err := q.readMeta(); err != nil {
+		return q, err
+	}
+	if q.version == "" {
+		return q, unsupportedVersion(version)
+	}
+	return q, nil
+}
+
+// unsupportedVersion is -32022. It lists the legacy versions as well: a client of
+// both eras can fall back on one of them by initialize.
+func unsupportedVersion(requested string) *failure {
+	b := []byte(`{"supported":`)
+	b = appendStrings(b, supportedVersions)
+	b = append(b, `,"requested":`...)
+	b = jsonrpc.AppendString(b, requested)
+	return &failure{Code: mcp.CodeUnsupportedVersion, Message: "unsupported protocol version",
+		Data: append(b, '}'), Status: http.StatusBadRequest}
+}
+
+// readMeta reads the keys of the envelope besides the version.
+func (q *modernRequest) readMeta() error {
+	var ok bool
+	meta, _ := jsonrpc.Get(q.msg.Params, "_meta")
+	if q.capabilities, ok = jsonrpc.Get(meta, mcp.MetaClientCapabilities); !ok || !jsonrpc.IsObject(q.capabilities) {
+		return badEnvelope("%s must be an object", mcp.MetaClientCapabilities)
+	}
+	if ext, ok := jsonrpc.Get(q.capabilities, "extensions"); ok && !jsonrpc.IsObject(ext) {
+		return badEnvelope("clientCapabilities.extensions must be an object")
+	}
+	ext, _ := jsonrpc.Get(q.capabilities, "extensions", mcp.ExtensionTasks)
+	q.tasks = jsonrpc.IsObject(ext)
+
+	if q.clientInfo, ok = jsonrpc.Get(meta, mcp.MetaClientInfo); ok && !isImplementation(q.clientInfo) {
+		return badEnvelope("%s must be an object with the strings name and version", mcp.MetaClientInfo)
+	}
+	if level, ok := jsonrpc.Get(meta, mcp.MetaLogLevel); ok {
+		if q.logLevel, ok = jsonrpc.GetString(level); !ok || mcp.LogSeverity(q.logLevel) < 0 {
+			return badEnvelope("%s is none of the levels of RFC 5424", mcp.MetaLogLevel)
+		}
+	}
+	if q.token, ok = jsonrpc.Get(meta, mcp.MetaProgressToken); ok {
+		if _, err := jsonrpc.ParseID(q.token); err != nil { // the same types as an id
+			return badEnvelope("%s must be a string or an integer", mcp.MetaProgressToken)
+		}
+	}
+	return nil
+}
+
+// isImplementation reports whether v is a well-formed Implementation object.
+func isImplementation(v json.RawMessage) bool {
+	_, name := jsonrpc.GetString(v, "name")
+	_, version := jsonrpc.GetString(v, "version")
+	return name && version
+}
+
+// appendStrings appends a JSON array of strings.
+func appendStrings(b []byte, list []string) []byte {
+	b = append(b, '[')
+	for i, s := range list {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = jsonrpc.AppendString(b, s)
+	}
+	return append(b, ']')
+}

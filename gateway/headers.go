@@ -1,0 +1,103 @@
+package gateway
+
+import (
+	"net/http"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/internal/mcpheader"
+)
+
+// A modern request says in headers what its body says (protocol.md 2.4), so that
+// proxies can decide without reading bodies. Whoever does read the body must
+// refuse a request in which the two differ, or a proxy's decision would be about
+// another call than the one that is made. A header that comes twice is refused
+// too: the proxy may have read the other one.
+
+// single is the one value of a required header.
+func single(h http.Header, name string) (string, error) {
+	switch values := h.Values(name); {
+	case len(values) == 0:
+		return "", headerMismatch("the header %s is missing", name)
+	case len(values) > 1:
+		return "", headerMismatch("the header %s is there more than once", name)
+	default:
+		return trimOWS(values[0]), nil
+	}
+}
+
+// checkVersionHeader compares MCP-Protocol-Version with the envelope.
+func checkVersionHeader(h http.Header, version string) error {
+	got, err := single(h, mcp.HeaderProtocolVersion)
+	if err == nil && got != version {
+		err = headerMismatch("%s differs from the version in the body", mcp.HeaderProtocolVersion)
+	}
+	return err
+}
+
+// checkMethodHeader compares Mcp-Method, whose value is case-sensitive.
+func checkMethodHeader(h http.Header, method string) error {
+	got, err := single(h, mcp.HeaderMethod)
+	if err == nil && got != method {
+		err = headerMismatch("%s differs from the method in the body", mcp.HeaderMethod)
+	}
+	return err
+}
+
+// checkNameHeader compares Mcp-Name for the methods that have it (2.4, T46). That
+// the body has no name at all is wrong whatever the header says.
+func checkNameHeader(h http.Header, msg jsonrpc.Message) error {
+	param := mcp.NameParam(msg.Method)
+	if param == "" {
+		return nil
+	}
+	want, ok := jsonrpc.GetString(msg.Params, param)
+	if !ok {
+		return invalidParams("params.%s must be a string", param)
+	}
+	value, err := single(h, mcp.HeaderName)
+	if err != nil {
+		return err
+	}
+	got, err := mcpheader.Decode(value)
+	if err != nil {
+		return headerMismatch("%s: %v", mcp.HeaderName, err)
+	}
+	if got != want {
+		return headerMismatch("%s differs from params.%s", mcp.HeaderName, param)
+	}
+	return nil
+}
+
+// checkParamHeaders compares the arguments of a tool call with the headers that
+// its schema asks for (2.4).
+func checkParamHeaders(h http.Header, arguments []byte, params []mcpheader.Param) error {
+	for _, p := range params {
+		if err := checkParamHeader(h, arguments, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkParamHeader(h http.Header, arguments []byte, p mcpheader.Param) error {
+	name := mcp.HeaderParamPrefix + p.Header
+	arg := p.Argument(arguments)
+	_, present, err := mcpheader.Value(arg, p)
+	switch {
+	case err != nil: // no header could mirror it
+		return invalidParams("%v", err)
+	case !present && len(h.Values(name)) > 0:
+		return headerMismatch("the header %s has no argument", name)
+	case !present: // absent or null: no header is expected
+		return nil
+	}
+	value, err := single(h, name)
+	if err != nil {
+		return err
+	}
+	if err := mcpheader.Match(value, arg, p); err != nil {
+		return headerMismatch("%s: %v", name, err)
+	}
+	return nil
+}

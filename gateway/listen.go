@@ -1,0 +1,218 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"time"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// ackWait is how long the upstream may take to say what it honours. A client
+// waits for the acknowledgement before it does anything else (Appendix C.4).
+const ackWait = 10 * time.Second
+
+// subscription is one subscriptions/listen stream (protocol.md 2.8).
+type subscription struct {
+	q      *modernRequest
+	x      *exchange
+	filter shim.Filter // what the client asked for, then what is honoured of it
+	acked  chan struct{}
+}
+
+// listen answers subscriptions/listen: an acknowledgement, then notifications
+// until the client goes, the upstream ends the stream or the gateway closes. In
+// the latter two cases a final result tells the client that it was no accident.
+func (e *endpoint) listen(ctx context.Context, q *modernRequest, x *exchange) (json.RawMessage, error) {
+	s := &subscription{q: q, x: x, acked: make(chan struct{})}
+	if err := s.read(); err != nil {
+		return nil, err
+	}
+	ctx, done, err := e.gateway.streams.enter(ctx)
+	defer done()
+	if err != nil {
+		return nil, err
+	}
+	if s.filter, err = e.offered(ctx, q, s.filter); err != nil {
+		return nil, err
+	}
+	if isEmpty(s.filter) {
+		s.acknowledge(s.filter)
+		return s.final(), nil // nothing will ever come
+	}
+	if err := e.follow(ctx, s); err != nil {
+		return nil, err
+	}
+	return s.final(), nil
+}
+
+// read checks the params. Task ids need the extension (T7). They are not honoured
+// beyond that and are left out of the acknowledgement, as every kind is that a
+// server does not support; a client then polls (T43).
+func (s *subscription) read() error {
+	want, ok := jsonrpc.Get(s.q.msg.Params, "notifications")
+	if !ok || !jsonrpc.IsObject(want) {
+		return invalidParams("params.notifications must be an object")
+	}
+	if _, ok := jsonrpc.Get(want, "taskIds"); ok && !s.q.tasks {
+		return needsTasks("task notifications need the extension " + mcp.ExtensionTasks)
+	}
+	if !acceptOf(s.q.header).stream {
+		return refused(http.StatusNotAcceptable, "Accept must list "+mcp.TypeSSE)
+	}
+	return s.readKinds(want)
+}
+
+func (s *subscription) readKinds(want json.RawMessage) error {
+	for name, into := range map[string]*bool{
+		"toolsListChanged":     &s.filter.ToolsListChanged,
+		"promptsListChanged":   &s.filter.PromptsListChanged,
+		"resourcesListChanged": &s.filter.ResourcesListChanged,
+	} {
+		if v, ok := jsonrpc.Get(want, name); ok {
+			if *into = string(v) == "true"; !*into && string(v) != "false" {
+				return invalidParams("params.notifications.%s must be a boolean", name)
+			}
+		}
+	}
+	uris, ok := jsonrpc.Get(want, "resourceSubscriptions")
+	if ok && !isArray(uris) {
+		return invalidParams("params.notifications.resourceSubscriptions must be an array of strings")
+	}
+	for u := range jsonrpc.Elements(uris) {
+		uri, ok := jsonrpc.GetString(u)
+		if !ok {
+			return invalidParams("params.notifications.resourceSubscriptions must be an array of strings")
+		}
+		s.filter.Resources = append(s.filter.Resources, uri)
+	}
+	return nil
+}
+
+// offered is what the upstream's capabilities leave of a filter. Nothing of it is
+// asked of the upstream where nothing is left.
+func (e *endpoint) offered(ctx context.Context, q *modernRequest, f shim.Filter) (shim.Filter, error) {
+	if isEmpty(f) {
+		return f, nil
+	}
+	server, err := e.describe(ctx, q)
+	if err != nil {
+		return f, err
+	}
+	q.server = server
+	has := func(path ...string) bool {
+		v, _ := jsonrpc.Get(server.Capabilities, path...)
+		return string(v) == "true"
+	}
+	f.ToolsListChanged = f.ToolsListChanged && has("tools", "listChanged")
+	f.PromptsListChanged = f.PromptsListChanged && has("prompts", "listChanged")
+	f.ResourcesListChanged = f.ResourcesListChanged && has("resources", "listChanged")
+	if !has("resources", "subscribe") {
+		f.Resources = nil
+	}
+	return f, nil
+}
+
+// follow relays what the upstream sends, and returns when that is over. It is an
+// error only before the acknowledgement.
+func (e *endpoint) follow(ctx context.Context, s *subscription) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	late := &shim.UpstreamError{Kind: "timeout", Message: "the server did not accept the subscription in time"}
+	timer := time.AfterFunc(ackWait, func() { cancel(late) })
+	defer timer.Stop()
+	err := e.leg.Listen(ctx, e.upstreamSession(s.q), s.filter, func(f shim.Filter) {
+		timer.Stop()
+		s.acknowledge(f)
+	}, s.relay)
+	select {
+	case <-s.acked:
+		return nil
+	default:
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	if err == nil { // the upstream has nothing to say: nothing is honoured
+		s.acknowledge(shim.Filter{})
+	}
+	return err
+}
+
+// acknowledge sends the first message of the stream: what is honoured.
+func (s *subscription) acknowledge(f shim.Filter) {
+	s.filter = f
+	params := append([]byte(`{"notifications":`), filterJSON(f)...)
+	s.send(mcp.NotifyAcknowledged, append(params, '}'))
+	close(s.acked)
+}
+
+// relay passes on one notification of the upstream, if it was asked for: nothing
+// else may travel on the stream.
+func (s *subscription) relay(n shim.Notification) {
+	if wants(s.filter, n) {
+		s.send(n.Method, unrelated(n.Params))
+	}
+}
+
+// send marks a notification with the id of the listen request, verbatim. If the
+// client has gone, the request's context ends.
+func (s *subscription) send(method string, params json.RawMessage) {
+	if len(params) == 0 {
+		params = json.RawMessage(`{}`)
+	}
+	_ = s.x.Notify(method, with(params, json.RawMessage(s.q.msg.ID.Raw()), "_meta", mcp.MetaSubscriptionID))
+}
+
+// final is the result that ends the stream gracefully.
+func (s *subscription) final() json.RawMessage {
+	return with(json.RawMessage(`{"resultType":"complete"}`), json.RawMessage(s.q.msg.ID.Raw()), "_meta", mcp.MetaSubscriptionID)
+}
+
+// wants reports whether a notification is of a kind, and about a resource, that
+// was asked for.
+func wants(f shim.Filter, n shim.Notification) bool {
+	switch n.Method {
+	case mcp.NotifyToolsListChanged:
+		return f.ToolsListChanged
+	case mcp.NotifyPromptsListChanged:
+		return f.PromptsListChanged
+	case mcp.NotifyResourcesListChanged:
+		return f.ResourcesListChanged
+	case mcp.NotifyResourceUpdated:
+		uri, _ := jsonrpc.GetString(n.Params, "uri")
+		return slices.Contains(f.Resources, uri)
+	}
+	return false
+}
+
+func isEmpty(f shim.Filter) bool {
+	return !f.ToolsListChanged && !f.PromptsListChanged && !f.ResourcesListChanged && len(f.Resources) == 0
+}
+
+// filterJSON is a filter as a SubscriptionFilter, without what is not honoured.
+func filterJSON(f shim.Filter) []byte {
+	out := json.RawMessage(`{}`)
+	for _, k := range []struct {
+		name string
+		on   bool
+	}{
+		{"toolsListChanged", f.ToolsListChanged},
+		{"promptsListChanged", f.PromptsListChanged},
+		{"resourcesListChanged", f.ResourcesListChanged},
+	} {
+		if k.on {
+			out = with(out, json.RawMessage("true"), k.name)
+		}
+	}
+	if len(f.Resources) > 0 {
+		out = with(out, appendStrings(nil, f.Resources), "resourceSubscriptions")
+	}
+	return out
+}
+
+func isArray(v json.RawMessage) bool { return len(v) > 0 && v[0] == '[' }

@@ -1,0 +1,133 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// describe asks the leg what its upstream is, and remembers the identity.
+func (e *endpoint) describe(ctx context.Context, q *modernRequest) (Server, error) {
+	s, err := e.leg.Describe(ctx, shim.Session{ClientInfo: q.clientInfo})
+	if err == nil && jsonrpc.IsObject(s.Info) {
+		e.identity.Store(&s.Info)
+	}
+	return s, err
+}
+
+// identified is a result with the serverInfo that every modern result should
+// carry; an upstream's own stays (protocol.md 1.2, row 19).
+func (e *endpoint) identified(result json.RawMessage) json.RawMessage {
+	return withDefault(result, *e.identity.Load(), "_meta", mcp.MetaServerInfo)
+}
+
+// relay passes a request on that is answered with a result and nothing else.
+func (e *endpoint) relay(ctx context.Context, q *modernRequest, x *exchange) (json.RawMessage, error) {
+	req, err := e.upstreamRequest(q)
+	if err != nil {
+		return nil, err
+	}
+	reply, err := e.leg.Call(ctx, req, modernSink{x: x, q: q})
+	if err != nil {
+		return nil, err
+	}
+	return e.replied(ctx, q, reply)
+}
+
+// replied is an upstream's reply as a modern client may see it.
+func (e *endpoint) replied(ctx context.Context, q *modernRequest, reply shim.Reply) (json.RawMessage, error) {
+	switch {
+	case reply.Error != nil:
+		return nil, reply.Error
+	case reply.IsError:
+		q.op.toolError()
+	}
+	if q.msg.Method == mcp.MethodToolsList {
+		var dropped []droppedTool
+		reply.Result, dropped = modernTools(reply.Result, q.server.Era)
+		e.logDropped(ctx, dropped)
+	}
+	return modernResult(q.msg.Method, q.server.Era, reply.Result)
+}
+
+// upstreamRequest frees a request of what only meant something between the client
+// and the gateway.
+func (e *endpoint) upstreamRequest(q *modernRequest) (shim.Request, error) {
+	params, err := upstreamParams(q.msg.Method, q.server.Era, q.msg.Params)
+	if err != nil {
+		return shim.Request{}, err
+	}
+	return shim.Request{
+		Method: q.msg.Method, Params: params, Name: q.name,
+		Session:  e.upstreamSession(q),
+		Progress: q.token != nil,
+		LogLevel: q.logLevel,
+		Relay:    q.server.Era == mcp.Modern && asks(q.msg.Method),
+	}, nil
+}
+
+// upstreamSession says in whose name the upstream is called. Anonymous callers
+// share nothing (design.md 0.16). A modern upstream is told what this client can
+// answer, since its questions are relayed; a legacy one is told nothing, since a
+// question of it could not be.
+func (e *endpoint) upstreamSession(q *modernRequest) shim.Session {
+	s := shim.Session{Key: q.principal.Subject, ClientInfo: q.clientInfo}
+	if q.server.Era == mcp.Modern {
+		s.Capabilities = upstreamCapabilities(q.capabilities)
+	}
+	return s
+}
+
+// asks reports the methods that may be answered by an InputRequiredResult
+// (protocol.md 2.7).
+func asks(method string) bool {
+	switch method {
+	case mcp.MethodToolsCall, mcp.MethodPromptsGet, mcp.MethodResourcesRead:
+		return true
+	}
+	return false
+}
+
+// modernSink brings what an upstream says before it answers onto the response
+// stream of the request, and nowhere else (protocol.md 2.6). A client that does
+// not take it misses it; the request's context ends if it has gone.
+type modernSink struct {
+	x *exchange
+	q *modernRequest
+}
+
+var (
+	_ shim.Sink   = modernSink{}
+	_ shim.Stream = modernSink{}
+)
+
+// Progress relays progress under the client's own token.
+func (s modernSink) Progress(p shim.Progress) {
+	if s.q.token == nil {
+		return
+	}
+	params, err := jsonrpc.Set(p.Raw, s.q.token, mcp.MetaProgressToken)
+	if err == nil {
+		_ = s.x.Notify(mcp.NotifyProgress, unrelated(params))
+	}
+}
+
+// Log relays a log message if this request asked for its level.
+func (s modernSink) Log(l shim.Log) {
+	if s.q.logLevel == "" || mcp.LogSeverity(l.Level) < mcp.LogSeverity(s.q.logLevel) {
+		return
+	}
+	_ = s.x.Notify(mcp.NotifyMessage, unrelated(l.Raw))
+}
+
+// Ask refuses: no ability to answer was declared to a legacy upstream, and the
+// questions of a modern one are relayed as results.
+func (s modernSink) Ask(context.Context, ...shim.Question) ([]shim.Answer, error) {
+	return nil, shim.ErrNoAsk
+}
+
+// Checkpoint keeps nothing: a request that is no task ends with its client.
+func (s modernSink) Checkpoint(context.Context, json.RawMessage) error { return nil }

@@ -1,0 +1,70 @@
+package mcpheader
+
+import "taskgate/internal/jsonrpc"
+
+// Strip returns an input schema without its annotations, wherever they stand. It
+// is for tools of servers to which the word means nothing: a client that reads
+// it as an annotation would send headers that nobody expects. A property that is
+// called x-mcp-header stays, and so does every other byte. What nests too deeply
+// to be looked at is left alone.
+func Strip(inputSchema []byte) []byte {
+	if !mayAnnotate(inputSchema) {
+		return inputSchema
+	}
+	return strip(inputSchema, schemaAt, 0)
+}
+
+// place says what a value in a schema is.
+type place uint8
+
+const (
+	schemaAt place = iota // a schema, or a list of them
+	namesAt               // a map of names to schemas
+)
+
+// strip removes the annotations from a value. It edits a copy of the value only
+// where something below it changes.
+func strip(b []byte, at place, depth int) []byte {
+	if depth > maxDepth || !mayAnnotate(b) {
+		return b
+	}
+	if !jsonrpc.IsObject(b) {
+		return stripList(b, depth)
+	}
+	out := b
+	for name, value := range jsonrpc.Members(b) {
+		if at == schemaAt && (name == annotation || isData(name)) {
+			continue
+		}
+		below := schemaAt
+		if at == schemaAt && (name == "properties" || isNameMap(name)) {
+			below = namesAt
+		}
+		if s := strip(value, below, depth+1); len(s) != len(value) {
+			if edited, err := jsonrpc.Set(out, s, name); err == nil {
+				out = edited
+			}
+		}
+	}
+	if at == schemaAt {
+		if edited, err := jsonrpc.Delete(out, annotation); err == nil {
+			out = edited
+		}
+	}
+	return out
+}
+
+// stripList is strip for a list of schemas; any other value stays as it is.
+func stripList(b []byte, depth int) []byte {
+	out, changed := []byte{}, false
+	for e := range jsonrpc.Elements(b) {
+		s := strip(e, schemaAt, depth+1)
+		changed = changed || len(s) != len(e)
+		out = append(append(out, ','), s...)
+	}
+	if !changed {
+		return b
+	}
+	out[0] = '['
+	return append(out, ']')
+}
