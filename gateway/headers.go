@@ -14,8 +14,8 @@ import (
 // another call than the one that is made. A header that comes twice is refused
 // too: the proxy may have read the other one.
 
-// single is the one value of a required header.
-func single(h http.Header, name string) (string, error) {
+// onlyValue is the one value of a required header.
+func onlyValue(h http.Header, name string) (string, error) {
 	switch values := h.Values(name); {
 	case len(values) == 0:
 		return "", headerMismatch("the header %s is missing", name)
@@ -28,7 +28,7 @@ func single(h http.Header, name string) (string, error) {
 
 // checkVersionHeader compares MCP-Protocol-Version with the envelope.
 func checkVersionHeader(h http.Header, version string) error {
-	got, err := single(h, mcp.HeaderProtocolVersion)
+	got, err := onlyValue(h, mcp.HeaderProtocolVersion)
 	if err == nil && got != version {
 		err = headerMismatch("%s differs from the version in the body", mcp.HeaderProtocolVersion)
 	}
@@ -37,7 +37,7 @@ func checkVersionHeader(h http.Header, version string) error {
 
 // checkMethodHeader compares Mcp-Method, whose value is case-sensitive.
 func checkMethodHeader(h http.Header, method string) error {
-	got, err := single(h, mcp.HeaderMethod)
+	got, err := onlyValue(h, mcp.HeaderMethod)
 	if err == nil && got != method {
 		err = headerMismatch("%s differs from the method in the body", mcp.HeaderMethod)
 	}
@@ -55,7 +55,7 @@ func checkNameHeader(h http.Header, msg jsonrpc.Message) error {
 	if !ok {
 		return invalidParams("params.%s must be a string", param)
 	}
-	value, err := single(h, mcp.HeaderName)
+	value, err := onlyValue(h, mcp.HeaderName)
 	if err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func checkParamHeader(h http.Header, arguments []byte, p mcpheader.Param) error 
 	case !present: // absent or null: no header is expected
 		return nil
 	}
-	value, err := single(h, name)
+	value, err := onlyValue(h, name)
 	if err != nil {
 		return err
 	}

@@ -22,15 +22,6 @@ const (
 	cacheScope  = `"private"` // nothing is known to be the same for everybody (Z13)
 )
 
-// withDefault is obj with a member at path, where it has none. An obj that cannot
-// take it stays as it is.
-func withDefault(obj, value json.RawMessage, path ...string) json.RawMessage {
-	if _, ok := jsonrpc.Get(obj, path...); ok {
-		return obj
-	}
-	return with(obj, value, path...)
-}
-
 // unrelated drops the mark that ties a message to a task of the upstream's own:
 // that task is not known to the client (H11, H14, T29).
 func unrelated(obj json.RawMessage) json.RawMessage {
