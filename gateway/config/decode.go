@@ -68,7 +68,11 @@ func (d *decoder) mapping(n *yaml.Node, path string, v reflect.Value, parent any
 		}
 	}
 	for name, e := range entries {
-		d.addAt(e.key, join(path, name), unknownKey(name, path, v.Type()))
+		message, meant := unknownKey(name, v.Type())
+		d.addAt(e.key, join(path, name), message)
+		if meant != "" {
+			d.bad[join(path, meant)] = true // it is misspelt, not missing
+		}
 	}
 }
 

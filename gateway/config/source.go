@@ -106,7 +106,7 @@ func (s *source) find(paths []string) place {
 
 // position prefers a value that is on a line with its key, and else the key.
 func (p place) position() (line, column int) {
-	if p.key != nil && (p.value.Kind != yaml.ScalarNode || p.value.Line != p.key.Line) {
+	if p.key != nil && (p.value.Kind != yaml.ScalarNode || p.value.Line != p.key.Line || isNull(p.value)) {
 		return p.key.Line, p.key.Column
 	}
 	return p.value.Line, p.value.Column
@@ -130,15 +130,14 @@ func (s *source) document(data []byte) (root *yaml.Node, whole bool) {
 		s.add(1, 1, "", err.Error())
 		return nil, false
 	}
-	mark, context := bad.Mark, bad.ContextMark
-	line, column := mark.Line, mark.Column
-	// An unclosed bracket or quote is noticed at the end of the file; the
-	// reader wants to know where it was opened.
-	if context.Line > 0 && line >= len(s.lines) {
-		line, column = context.Line, context.Column
+	at, opened := bad.Mark, bad.ContextMark
+	if opened.Line > 0 && at.Line >= len(s.lines) {
+		// An unclosed bracket or quote is noticed at the end of the file; the
+		// reader wants to know where it was opened.
+		at = opened
 	}
-	s.add(line, column, "", syntaxMessage(bad, context.Line))
-	return s.before(data, mark.Line, context.Line), false
+	s.add(at.Line, at.Column, "", s.syntaxMessage(bad))
+	return s.before(data, bad.Mark.Line, opened.Line), false
 }
 
 // parse reads one document and reports, as mistakes, none and a second one.
@@ -181,9 +180,17 @@ func (s *source) before(data []byte, lines ...int) *yaml.Node {
 }
 
 // syntaxMessage puts the parser's words into one sentence.
-func syntaxMessage(e *yaml.LoadError, contextLine int) string {
-	if e.ContextMsg == "" {
-		return "not YAML: " + e.Message
+func (s *source) syntaxMessage(e *yaml.LoadError) string {
+	message := "not YAML: " + e.Message
+	switch {
+	case e.ContextMsg == "":
+	case e.ContextMark.Line == e.Mark.Line:
+		message += " (" + e.ContextMsg + ")"
+	default:
+		message += " (" + e.ContextMsg + ", begun on line " + itoa(e.ContextMark.Line) + ")"
 	}
-	return "not YAML: " + e.Message + " (" + e.ContextMsg + ", begun on line " + itoa(contextLine) + ")"
+	if line := s.line(e.Mark.Line); strings.ContainsRune(line[:len(line)-len(strings.TrimLeft(line, " \t"))], '\t') {
+		message += "; indent with spaces, not with tabs"
+	}
+	return message
 }

@@ -6,22 +6,22 @@ import (
 	"strings"
 )
 
-// unknownKey says that a struct at path has no such key, and where the key
-// belongs or what may have been meant.
-func unknownKey(name, path string, t reflect.Type) string {
-	msg := fmt.Sprintf("unknown key %q", clip(name))
+// unknownKey says that a struct has no such key, and which key was meant, or
+// where the key belongs, or what there is. The key that was meant is returned
+// as well.
+func unknownKey(name string, t reflect.Type) (message, meant string) {
+	message = fmt.Sprintf("unknown key %q", clip(name))
 	var known []string
 	for _, k := range keysOf(t) {
 		known = append(known, k.name)
 	}
-	if hint := didYouMean(name, known); hint != "" {
-		return msg + hint
+	if meant = nearest(name, known); meant != "" {
+		return message + didYouMean(name, known), meant
 	}
-	homes := homesOf(name, "", reflect.TypeFor[Config]())
-	if len(homes) > 0 {
-		return msg + " here (it belongs " + strings.Join(homes, " or ") + ")"
+	if homes := homesOf(name, "", reflect.TypeFor[Config]()); len(homes) > 0 {
+		return message + " here (it belongs " + strings.Join(homes, " or ") + ")", ""
 	}
-	return msg + " (known here: " + strings.Join(known, ", ") + ")"
+	return message + " (known here: " + strings.Join(known, ", ") + ")", ""
 }
 
 // homesOf lists the places that take a key of that name.
@@ -55,17 +55,23 @@ func home(path string) string {
 // didYouMean returns a hint at the nearest of the known words, or nothing if
 // none is near.
 func didYouMean(word string, known []string) string {
+	if best := nearest(word, known); best != "" {
+		return fmt.Sprintf(" (did you mean %q?)", best)
+	}
+	return ""
+}
+
+// nearest returns the known word with the fewest differences, or nothing if
+// more than a third of the letters differ.
+func nearest(word string, known []string) (best string) {
 	word = plain(word)
-	best, limit := "", max(len(word), 3)/3
+	limit := max(len(word), 3) / 3
 	for _, k := range known {
 		if d := distance(word, plain(k)); d <= limit {
 			best, limit = k, d-1
 		}
 	}
-	if best == "" {
-		return ""
-	}
-	return fmt.Sprintf(" (did you mean %q?)", best)
+	return best
 }
 
 // plain drops what differs between maxBody, max-body and max_body.

@@ -128,7 +128,8 @@ type Tool struct {
 // Rule gives the tools whose names match a policy of their own.
 type Rule struct {
 	// Match is a glob on the tool's name: * stands for any characters, ? for
-	// one, [a-z] for one of a range, and \ takes the next one literally.
+	// one, [a-z] for one of a range, [^a-z] for one outside it, and \ takes the
+	// next one literally.
 	Match string `yaml:"match" required:"true"`
 
 	// Tool is the policy, with each key that the entry left out taken from the

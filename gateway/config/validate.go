@@ -44,8 +44,8 @@ func (c *Config) Validate() error {
 	return asError(list)
 }
 
-// problems runs all checks. None of their messages holds a value that may be
-// secret: store, url and header values are never quoted.
+// problems runs all checks. Their messages quote no value: it may be a secret,
+// or come from a variable that holds one by mistake.
 func (c *Config) problems() []problem {
 	var p problems
 	p.fields("", c)
@@ -93,8 +93,8 @@ func (p *problems) store(c *Config) {
 		return
 	}
 	rest, _, _ = strings.Cut(rest, "?")
-	rest = rest[strings.LastIndexByte(rest, '@')+1:]
 	hosts, path, _ := strings.Cut(rest, "/")
+	hosts = hosts[strings.LastIndexByte(hosts, '@')+1:]
 	p.storeHosts(scheme, strings.Split(hosts, ","))
 	db := path
 	if scheme == "redis+sentinel" {
@@ -127,7 +127,7 @@ func (p *problems) storeHosts(scheme string, hosts []string) {
 // that looks like it but never matches.
 func (p *problems) origin(path, origin string) {
 	if origin == "*" || origin == "null" {
-		p.add(path, "%q would let any page in; list the origins exactly", origin)
+		p.add(path, "would let any page in; list the origins exactly")
 		return
 	}
 	u, err := url.Parse(origin)

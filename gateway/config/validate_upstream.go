@@ -21,9 +21,9 @@ func (p *problems) upstreams(list []*Upstream) {
 			continue
 		}
 		if first, ok := names[u.Name]; ok && u.Name != "" {
-			p.add(at+".name", "the name %q is already that of upstreams[%d]", clip(u.Name), first)
+			p.add(at+".name", "this name is already that of upstreams[%d]", first)
 		} else if first, ok := paths[u.Path]; ok {
-			p.addFor([]string{at + ".path", at + ".name"}, "the path %q is already that of upstreams[%d]", clip(u.Path), first)
+			p.addFor([]string{at + ".path", at + ".name"}, "this path is already that of upstreams[%d]", first)
 		}
 		names[u.Name], paths[u.Path] = i, i
 		p.upstream(at, u)
@@ -112,7 +112,7 @@ func (p *problems) rules(at, defaults string, u *Upstream) {
 		}
 		for j, earlier := range u.Tools[:i] {
 			if covers(earlier.Match, r.Match) {
-				p.add(at+".match", "never applies: tools[%d] (match %q) comes first and matches the same tools", j, clip(earlier.Match))
+				p.add(at+".match", "never applies: tools[%d] comes first and matches the same tools", j)
 				break
 			}
 		}

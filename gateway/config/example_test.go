@@ -1,0 +1,212 @@
+package config_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/jsonschema-go/jsonschema"
+	"go.yaml.in/yaml/v4"
+
+	"taskgate/gateway/config"
+)
+
+// unset matches a key that is commented out: no space after the #.
+var unset = regexp.MustCompile(`(?m)^( *)#([a-z_]+:.*)$`)
+
+func readExample(t *testing.T) string {
+	t.Helper()
+	data, err := os.ReadFile("../../config.example.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// allSet is the example with every key in force. store gives way to
+// store_file, because a file may have only one of them.
+func allSet(t *testing.T) string {
+	t.Helper()
+	text := unset.ReplaceAllString(readExample(t), "$1$2")
+	return strings.Replace(text, "\nstore: embedded\n", "\n", 1)
+}
+
+func noEnv(string) (string, bool) { return "", false }
+
+// parseAllSet loads the example with every key in force, beside the files that
+// it names.
+func parseAllSet(t *testing.T) *config.Config {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range map[string]string{"store": "redis://127.0.0.1:6379/0\n", "research-key": "k\n"} {
+		path := filepath.Join(dir, "secrets", name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	token := func(name string) (string, bool) { return "token", name == "RESEARCH_TOKEN" }
+	c, err := config.Parse(filepath.Join(dir, "config.yaml"), []byte(allSet(t)), token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestExampleLoads(t *testing.T) {
+	if !strings.HasPrefix(readExample(t), "# yaml-language-server: $schema=config.schema.json\n") {
+		t.Error("the first line does not name the schema")
+	}
+	if _, err := config.Parse("../../config.example.yaml", []byte(readExample(t)), noEnv); err != nil {
+		t.Error(err)
+	}
+	parseAllSet(t)
+}
+
+// Values that the example does not call examples are the defaults.
+func TestExampleShowsDefaults(t *testing.T) {
+	got := parseAllSet(t)
+	want := config.Default()
+	want.Store, want.StoreFile = "redis://127.0.0.1:6379/0", "secrets/store"
+	u := config.NewUpstream("research", "http://127.0.0.1:3001/mcp")
+	u.Path = "/mcp"
+	u.Headers = map[string]string{"Authorization": "Bearer token", "X-Api-Key": "k"}
+	u.HeadersFile = map[string]string{"X-Api-Key": "secrets/research-key"}
+	u.Tools = got.Upstreams[0].Tools
+	want.Upstreams = []*config.Upstream{u}
+	want.AllowedOrigins, want.AllowedHosts, want.Telemetry.Baggage = []string{}, []string{}, []string{}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-defaults +example:\n%s", diff)
+	}
+}
+
+// Every key of the configuration is in the example, set or commented out.
+func TestExampleHasEveryKey(t *testing.T) {
+	var tree any
+	text := unset.ReplaceAllString(readExample(t), "$1$2")
+	if err := yaml.Load([]byte(text), &tree); err != nil {
+		t.Fatal(err)
+	}
+	requireKeys(t, "", reflect.TypeFor[config.Config](), tree)
+}
+
+// requireKeys reports the keys of a struct that a mapping lacks, also inside
+// lists of structs, where the entries together must have all of them.
+func requireKeys(t *testing.T, path string, typ reflect.Type, tree any) {
+	keys, _ := tree.(map[string]any)
+	for i := range typ.NumField() {
+		f := typ.Field(i)
+		name, options, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+		if options == "inline" {
+			continue // the keys of a rule are those of defaults
+		}
+		value, ok := keys[name]
+		if !ok {
+			t.Errorf("the example lacks %s%s", path, name)
+			continue
+		}
+		inner := f.Type
+		if inner.Kind() == reflect.Slice {
+			inner = inner.Elem()
+			if list, _ := value.([]any); len(list) > 0 {
+				value = list[0]
+			}
+		}
+		if inner.Kind() == reflect.Pointer {
+			inner = inner.Elem()
+		}
+		if inner.Kind() == reflect.Struct {
+			requireKeys(t, path+name+".", inner, value)
+		}
+	}
+}
+
+// schema returns the resolved schema.
+func schema(t *testing.T) *jsonschema.Resolved {
+	t.Helper()
+	var s jsonschema.Schema
+	if err := json.Unmarshal(config.Schema(), &s); err != nil {
+		t.Fatal(err)
+	}
+	resolved, err := s.Resolve(&jsonschema.ResolveOptions{ValidateDefaults: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resolved
+}
+
+// matchesSchema validates YAML text the way an editor does.
+func matchesSchema(t *testing.T, text string) error {
+	t.Helper()
+	var tree any
+	if err := yaml.Load([]byte(text), &tree); err != nil {
+		t.Fatal(err)
+	}
+	data, err := json.Marshal(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var value any
+	if err := json.Unmarshal(data, &value); err != nil {
+		t.Fatal(err)
+	}
+	return schema(t).Validate(value)
+}
+
+func TestExampleMatchesSchema(t *testing.T) {
+	for _, text := range []string{readExample(t), allSet(t)} {
+		if err := matchesSchema(t, text); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// The schema takes what Parse takes and refuses what a schema can.
+func TestSchemaAgreesWithParse(t *testing.T) {
+	const upstreams = "upstreams: [{name: a, url: 'http://127.0.0.1:1'}]\n"
+	for _, text := range []string{
+		upstreams,
+		upstreams + "heartbeat: ${N:-5}s\nmax_body: ${N:-4096}\nwait_replicas: ${N:-0}\nlog: {level: '${L:-warn}'}\n",
+		upstreams + "drain_timeout: 0\nkeep_alive: 1h2m3.5s\nmax_body: 65536\nlog:\nallowed_hosts:\n",
+		"upstreams: [{name: '${N:-a}', url: 'http://127.0.0.1:1', tools: , defaults: {tasks: required}}]\n",
+	} {
+		if _, err := config.Parse("f", []byte(text), noEnv); err != nil {
+			t.Errorf("%s%v", text, err)
+		}
+		if err := matchesSchema(t, text); err != nil {
+			t.Errorf("%s%v", text, err)
+		}
+	}
+	for _, text := range []string{
+		"listen: 127.0.0.1:1\n",
+		upstreams + "listn: x\n",
+		upstreams + "heartbeat: 5\n",
+		upstreams + "heartbeat: soon\n",
+		upstreams + "max_body: 4MB\n",
+		upstreams + "max_body: 1\n",
+		upstreams + "wait_replicas: -1\n",
+		upstreams + "wait_replicas: [1]\n",
+		upstreams + "log: {level: loud}\n",
+		upstreams + "key_prefix: '{x}'\n",
+		"upstreams: [{url: 'http://127.0.0.1:1'}]\n",
+		"upstreams: [{name: a}]\n",
+		"upstreams: [{name: A, url: 'http://127.0.0.1:1'}]\n",
+		"upstreams: [{name: a, url: 'http://127.0.0.1:1', defaults: {progress: content}}]\n",
+		"upstreams: [{name: a, url: 'http://127.0.0.1:1', tools: [{tasks: never}]}]\n",
+		"upstreams: [{name: a, url: 'http://127.0.0.1:1', tools: [{match: x, grase: 1s}]}]\n",
+	} {
+		if _, err := config.Parse("f", []byte(text), noEnv); err == nil {
+			t.Errorf("loads: %s", text)
+		}
+		if matchesSchema(t, text) == nil {
+			t.Errorf("matches the schema: %s", text)
+		}
+	}
+}

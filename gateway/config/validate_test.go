@@ -1,0 +1,149 @@
+package config
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestFromFlags(t *testing.T) {
+	c := FromFlags("http://127.0.0.1:3001/mcp")
+	if err := c.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	if len(c.Upstreams) != 1 || c.Upstreams[0].Name != "mcp" || c.Upstreams[0].Path != "/mcp" {
+		t.Errorf("upstreams: %+v", c.Upstreams[0])
+	}
+	if err := FromFlags("").Validate(); err == nil || err.Error() != "upstreams[0].url: url is required" {
+		t.Errorf("without a URL: %v", err)
+	}
+}
+
+// Configurations made by hand are checked in full too; their mistakes name
+// keys.
+func TestValidateByHand(t *testing.T) {
+	c := FromFlags("http://127.0.0.1:1")
+	c.Heartbeat = 0
+	c.MaxBody = 2 * GiB
+	c.Log.Format = "xml"
+	u := c.Upstreams[0]
+	u.Era = ""
+	u.Headers = map[string]string{"Mcp-Name": "x"}
+	u.Defaults.TTL = 25 * time.Hour
+	u.Tools = []Rule{{Match: "a", Tool: Tool{}}}
+	c.Upstreams = append(c.Upstreams, nil)
+
+	var all *Errors
+	if err := c.Validate(); !errors.As(err, &all) {
+		t.Fatalf("got %v", err)
+	}
+	var got []string
+	for _, e := range all.List {
+		got = append(got, e.Path)
+	}
+	want := []string{
+		"heartbeat", "log.format", "max_body", "upstreams[0].era", "upstreams[0].headers.Mcp-Name",
+		"upstreams[0].defaults.ttl", "upstreams[0].tools[0].tasks", "upstreams[0].tools[0].ttl",
+		"upstreams[0].tools[0].max_ttl", "upstreams[0].tools[0].poll_interval", "upstreams[0].tools[0].timeout",
+		"upstreams[0].tools[0].progress", "upstreams[0].tools[0].recover", "upstreams[1]",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("paths (-want +got):\n%s", diff)
+	}
+	var first *Error
+	if !errors.As(error(all), &first) || first.Error() != "heartbeat: must be at least 100ms" {
+		t.Errorf("first mistake: %v", first)
+	}
+}
+
+func TestValidateStore(t *testing.T) {
+	for store, want := range map[string]string{
+		"embedded":                                 "",
+		"redis://127.0.0.1":                        "",
+		"redis://127.0.0.1:6379":                   "",
+		"redis://[::1]:6379/0":                     "",
+		"redis://user:p@ss:w/rd@host:6379/0":       "a host",
+		"redis://user:p@ss@host:6379/0":            "",
+		"redis://host/15?read_timeout=3s":          "",
+		"rediss://host:6379/":                      "",
+		"redis+cluster://h1:6379,h2:6379":          "",
+		"redis+cluster://u:p@h1:6379,h2":           "",
+		"redis+sentinel://h1:1,h2:2/mymaster":      "",
+		"redis+sentinel://:p@h1:1,h2:2/mymaster/3": "",
+
+		"":                         "not a store",
+		"EMBEDDED":                 "not a store",
+		"redis:host":               "not a store",
+		"http://host":              "not a store",
+		"redis://":                 "a host",
+		"redis://:6379":            "a host",
+		"redis://h1,h2":            "takes one host",
+		"redis://h:port":           "a host",
+		"redis+cluster://h1,,h2":   "a host",
+		"redis://h/db":             "database number",
+		"redis://h/0/1":            "database number",
+		"redis://h/-1":             "database number",
+		"redis+sentinel://h1,h2":   "names the master",
+		"redis+sentinel://h1//0":   "names the master",
+		"redis+sentinel://h1/m/db": "database number",
+	} {
+		c := FromFlags("http://127.0.0.1:1")
+		c.Store = store
+		err := c.Validate()
+		switch {
+		case want == "" && err != nil:
+			t.Errorf("%q: %v", store, err)
+		case want != "" && (err == nil || !strings.HasPrefix(err.Error(), "store: ") || !strings.Contains(err.Error(), want)):
+			t.Errorf("%q: got %v, want %q", store, err, want)
+		}
+	}
+}
+
+func TestValidateAddressesAndOrigins(t *testing.T) {
+	c := FromFlags("https://example.com:8443/mcp?x=y")
+	c.AllowedOrigins = []string{
+		"https://app.example.com", "http://localhost:3000", "http://[::1]:6274",
+		"vscode-webview://0123abc", "https://x:80", "http://x:443",
+	}
+	c.AllowedHosts = []string{"gateway.internal", "10.0.0.1", "[fe80::1]", "::1"}
+	c.Telemetry.Baggage = []string{"tenant", "user.id"}
+	for _, listen := range []string{":0", ":8080", "0.0.0.0:80", "[::]:65535", "localhost:1"} {
+		c.Listen = listen
+		if err := c.Validate(); err != nil {
+			t.Errorf("%s: %v", listen, err)
+		}
+	}
+	for _, listen := range []string{"", "8080", "localhost", "a:http", "a:65536", "::1:80", "a:-1"} {
+		c.Listen = listen
+		if err := c.Validate(); err == nil {
+			t.Errorf("listen %q is accepted", listen)
+		}
+	}
+}
+
+func TestNearest(t *testing.T) {
+	known := []string{"grace", "ttl", "max_ttl", "poll_interval", "tasks"}
+	for word, want := range map[string]string{
+		"grase": "grace", "garce": "grace", "Grace": "grace", "graces": "grace", "grce": "grace",
+		"tll": "ttl", "maxTTL": "max_ttl", "max-ttl": "max_ttl", "pollInterval": "poll_interval",
+		"task": "tasks", "": "", "x": "", "completely": "", "recover": "",
+	} {
+		if got := nearest(word, known); got != want {
+			t.Errorf("nearest(%q) = %q, want %q", word, got, want)
+		}
+	}
+}
+
+func TestShort(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0s", time.Second: "1s", time.Minute: "1m", time.Hour: "1h", 24 * time.Hour: "24h",
+		90 * time.Second: "1m30s", 90 * time.Minute: "1h30m", time.Hour + time.Second: "1h0m1s", 1500 * time.Millisecond: "1.5s",
+	} {
+		if got := short(d); got != want {
+			t.Errorf("short(%v) = %q, want %q", d, got, want)
+		}
+	}
+}
