@@ -35,7 +35,7 @@ var imports = map[string][]string{
 	"internal/configschema":  {"gateway/config"},
 	"internal/proc":          {},
 	"internal/taskclient":    {"internal/eventstream", "internal/mcp"},
-	"internal/bench":         {"internal/proc", "internal/mcp"},
+	"internal/bench":         {"internal/mcp", "internal/proc", "internal/taskclient"},
 	"internal/e2e":           {},
 	"examples/slowserver":    {},
 	"examples/demo":          {"internal/mcp", "internal/proc", "internal/taskclient"},

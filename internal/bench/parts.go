@@ -1,0 +1,96 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httputil"
+	"strconv"
+
+	"github.com/redis/go-redis/v9"
+
+	"taskgate/internal/mcp"
+)
+
+// Results of the null upstream, by method.
+const (
+	discoverResult = `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"ttlMs":60000,"cacheScope":"public","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"null","version":"1"}}}`
+	toolsResult    = `{"resultType":"complete","tools":[{"name":"plain","inputSchema":{"type":"object"}},{"name":"auto","inputSchema":{"type":"object"}},{"name":"always","inputSchema":{"type":"object"}},{"name":"keep","inputSchema":{"type":"object"}}],"ttlMs":60000,"cacheScope":"public"}`
+	callResult     = `{"resultType":"complete","content":[{"type":"text","text":"The answer of a tool that does nothing at all, in about as many words as a short answer has."}]}`
+)
+
+// nullUpstream is the cheapest MCP server of protocol version 2026-07-28 that
+// still reads its requests.
+func nullUpstream(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	var request struct {
+		ID     json.RawMessage
+		Method string
+	}
+	if err := json.Unmarshal(body, &request); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	if request.ID == nil {
+		w.WriteHeader(http.StatusAccepted)
+		return
+	}
+	status, member, value := http.StatusOK, "result", callResult
+	switch request.Method {
+	case mcp.MethodToolsCall:
+	case mcp.MethodDiscover:
+		value = discoverResult
+	case mcp.MethodToolsList:
+		value = toolsResult
+	default:
+		status, member, value = http.StatusNotFound, "error", `{"code":-32601,"message":"no such method"}`
+	}
+	answer := fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"%s":%s}`, request.ID, member, value)
+	w.Header().Set("Content-Type", mcp.TypeJSON)
+	w.Header().Set("Content-Length", strconv.Itoa(len(answer)))
+	w.WriteHeader(status)
+	_, _ = w.Write(answer) // a client that is gone is no concern of this server
+}
+
+// reverseProxy is what a plain HTTP proxy costs.
+func reverseProxy(to string) http.Handler {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.MaxIdleConnsPerHost = 256
+	transport.DisableCompression = true
+	return &httputil.ReverseProxy{
+		Transport: transport,
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.URL.Scheme, r.Out.URL.Host = "http", to
+		},
+	}
+}
+
+// recordKey holds a value of the size of a small task.
+const recordKey = "bench:record"
+
+// redisGet is the least that any HTTP service does that reads one record.
+func redisGet(addr string) http.Handler {
+	client := newRedis(addr, 64)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, err := io.Copy(io.Discard, r.Body); err != nil {
+			return
+		}
+		value, err := client.Get(r.Context(), recordKey).Bytes()
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", mcp.TypeJSON)
+		w.Header().Set("Content-Length", strconv.Itoa(len(value)))
+		_, _ = w.Write(value)
+	})
+}
+
+// newRedis is a go-redis client with up to so many connections.
+func newRedis(addr string, conns int) *redis.Client {
+	return redis.NewClient(&redis.Options{Addr: addr, PoolSize: conns, MaxRetries: -1, DisableIdentity: true, Protocol: 2})
+}
