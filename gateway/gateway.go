@@ -52,8 +52,8 @@ type Gateway struct {
 	config    *config.Config
 	log       *slog.Logger
 	endpoints []*endpoint
-	sessions  Sessions
 	streams   *streams
+	sessions  *sessionTable
 }
 
 // New makes a Gateway. It contacts no upstream.
@@ -75,7 +75,8 @@ func New(o Options) (*Gateway, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
-	g := &Gateway{config: o.Config, log: o.Logger, sessions: o.Sessions, streams: newStreams()}
+	g := &Gateway{config: o.Config, log: o.Logger, streams: newStreams()}
+	g.sessions = newSessionTable(o.Sessions, g.endUpstream)
 	for _, u := range o.Config.Upstreams {
 		leg := o.Legs[u.Name]
 		if leg == nil {
@@ -100,8 +101,23 @@ func (g *Gateway) Handler() http.Handler {
 	return newOriginGuard(g.config).wrap(mux)
 }
 
+// Run ends client sessions that have been idle for too long, until ctx ends.
+func (g *Gateway) Run(ctx context.Context) error { return g.sessions.run(ctx) }
+
 // Close ends every open stream in the way its protocol has for it (a final
 // result to subscriptions/listen, the end of a legacy GET stream) and refuses new
 // ones. It returns when all have ended, or with ctx's error. Requests in flight
-// are left to http.Server.Shutdown.
-func (g *Gateway) Close(ctx context.Context) error { return g.streams.close(ctx) }
+// are left to http.Server.Shutdown, and client sessions go on on other replicas.
+func (g *Gateway) Close(ctx context.Context) error {
+	err := g.streams.close(ctx)
+	g.sessions.close()
+	return err
+}
+
+// endUpstream gives up the upstream session of a client session that has ended.
+// Its id names none at the other upstreams, which then do nothing.
+func (g *Gateway) endUpstream(ctx context.Context, id string) {
+	for _, e := range g.endpoints {
+		e.leg.EndSession(ctx, id)
+	}
+}

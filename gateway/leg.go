@@ -23,6 +23,8 @@ type Leg interface {
 	// Tool finds a tool by name; fresh lists the tools again. A tool that is not
 	// listed is the zero Tool.
 	Tool(ctx context.Context, s shim.Session, name string, fresh bool) (Tool, error)
+	// EndSession says that the session of this key (Session.Key) has ended.
+	EndSession(ctx context.Context, key string)
 }
 
 // Server is what an upstream says of itself.

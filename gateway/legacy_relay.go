@@ -1,0 +1,142 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// errAsks: a server asks for input, and this client cannot be asked.
+var errAsks = &shim.UpstreamError{Kind: "protocol", Message: "the server asks for input that this client cannot give"}
+
+// callLegacyTool runs a tools/call. It blocks, since no tasks are offered here,
+// whatever the tool's policy is; and it goes on when the client's connection is
+// lost, which is no cancellation (X3).
+func (e *endpoint) callLegacyTool(ctx context.Context, q *legacyRequest) (json.RawMessage, error) {
+	if q.name == "" {
+		return nil, invalidParams("params.name must be a string")
+	}
+	server, err := e.leg.Describe(ctx, q.s.upstream())
+	if err != nil {
+		return nil, err
+	}
+	a, err := e.shim.Call(ctx, shim.Call{
+		Upstream:  e.name,
+		Principal: q.principal,
+		Request:   q.request(),
+		Block:     true,
+		Stay:      true,
+		Stream:    legacySink{q},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return e.legacyReply(ctx, q, server, a.Reply)
+}
+
+// relayLegacy passes on any other request, known or not.
+func (e *endpoint) relayLegacy(ctx context.Context, q *legacyRequest) (json.RawMessage, error) {
+	server, err := e.leg.Describe(ctx, q.s.upstream())
+	if err != nil {
+		return nil, err
+	}
+	reply, err := e.leg.Call(ctx, q.request(), legacySink{q})
+	if err != nil {
+		return nil, err
+	}
+	return e.legacyReply(ctx, q, server, reply)
+}
+
+// legacyReply is an upstream's reply as this client may see it.
+func (e *endpoint) legacyReply(ctx context.Context, q *legacyRequest, server Server, reply shim.Reply) (json.RawMessage, error) {
+	switch {
+	case reply.Error != nil:
+		return nil, reply.Error
+	case reply.InputRequired: // was not asked for (Request.Relay)
+		return nil, errAsks
+	case !jsonrpc.IsObject(reply.Result):
+		return nil, notMCP(errors.New("the result of " + q.msg.Method + " is not an object"))
+	case reply.IsError:
+		q.op.toolError()
+	}
+	modern := server.Era == mcp.Modern
+	wrapped := modern && q.msg.Method == mcp.MethodToolsCall && e.showsWrapped(ctx, q, reply.Result)
+	return legacyResult(q.msg.Method, reply.Result, modern, wrapped), nil
+}
+
+// showsWrapped reports whether an object that a tool of a modern server returned
+// has to be wrapped because legacy clients see the tool's output schema wrapped.
+// Where the tools cannot be listed just now it stays as it is: better a result
+// that a strict client refuses than none.
+func (e *endpoint) showsWrapped(ctx context.Context, q *legacyRequest, result []byte) bool {
+	if _, ok := jsonrpc.Get(result, "structuredContent"); !ok {
+		return false
+	}
+	tool, err := e.leg.Tool(ctx, q.s.upstream(), q.name, false)
+	if err != nil {
+		return false
+	}
+	schema, ok := jsonrpc.Get(tool.Raw, "outputSchema")
+	return ok && needsWrap(schema)
+}
+
+// request is the request for the upstream, free of what only means something
+// between this client and the gateway (protocol.md 7.2). A client that demands a
+// task where none is offered is served as if it had not (L2).
+func (q *legacyRequest) request() shim.Request {
+	params := q.msg.Params
+	if meta, ok := jsonrpc.Get(params, "_meta"); ok {
+		if foreign := foreignMeta(meta); foreign != nil {
+			params = with(params, foreign, "_meta")
+		} else {
+			params = without(params, "_meta")
+		}
+	}
+	if q.msg.Method == mcp.MethodToolsCall {
+		params = without(params, "task")
+	}
+	return shim.Request{
+		Method:   q.msg.Method,
+		Params:   params,
+		Name:     q.name,
+		Session:  q.s.upstream(),
+		Progress: q.token != nil,
+		LogLevel: q.state.LogLevel,
+	}
+}
+
+// legacySink brings what an upstream says before it answers onto the stream of the
+// request.
+type legacySink struct{ q *legacyRequest }
+
+var (
+	_ shim.Sink   = legacySink{}
+	_ shim.Stream = legacySink{}
+)
+
+// Progress relays progress under the client's own token. That the client does not
+// take it, or has gone, is no reason to stop (X3).
+func (s legacySink) Progress(p shim.Progress) {
+	if s.q.token != nil {
+		_ = s.q.out.Notify(mcp.NotifyProgress, unrelated(with(p.Raw, s.q.token, mcp.MetaProgressToken)))
+	}
+}
+
+// Log relays a log message if the session's level lets it through.
+func (s legacySink) Log(l shim.Log) {
+	if loudEnough(l.Level, s.q.s.current().LogLevel) {
+		_ = s.q.out.Notify(mcp.NotifyMessage, unrelated(l.Raw))
+	}
+}
+
+// Ask refuses: no ability to answer was declared to the server.
+func (s legacySink) Ask(context.Context, ...shim.Question) ([]shim.Answer, error) {
+	return nil, shim.ErrNoAsk
+}
+
+// Checkpoint keeps nothing: a call that is no task is not resumed.
+func (s legacySink) Checkpoint(context.Context, json.RawMessage) error { return nil }

@@ -1,0 +1,152 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// legacyRequest is one request in a session.
+type legacyRequest struct {
+	s         *session
+	state     sessionState // as of the request's arrival
+	principal shim.Principal
+	msg       jsonrpc.Message
+	name      string          // of the tool or prompt, or the resource's URI
+	token     json.RawMessage // the client's progress token; nil if it wants none
+	out       answer
+	op        *operation
+}
+
+// answer is where the answer to a request goes: an exchange of its own, or that of
+// the batch it came in.
+type answer interface {
+	Notify(method string, params json.RawMessage) error
+	Result(id jsonrpc.ID, result json.RawMessage)
+	Error(id jsonrpc.ID, code int64, message string, data json.RawMessage, status int)
+	// Drop says that there is no answer.
+	Drop()
+}
+
+// legacyMethods are the methods that are not simply passed on. A nil entry does
+// not exist for a legacy client: it belongs to tasks, which are not offered to
+// it, or to the modern era, in which a server might take it for something else.
+var legacyMethods = map[string]func(e *endpoint, ctx context.Context, q *legacyRequest) (json.RawMessage, error){
+	mcp.MethodPing:                 (*endpoint).pong,
+	mcp.MethodToolsCall:            (*endpoint).callLegacyTool,
+	mcp.MethodSetLevel:             (*endpoint).setLevel,
+	mcp.MethodResourcesSubscribe:   (*endpoint).subscribe,
+	mcp.MethodResourcesUnsubscribe: (*endpoint).unsubscribe,
+
+	mcp.MethodTasksGet: nil, mcp.MethodTasksUpdate: nil, mcp.MethodTasksCancel: nil,
+	mcp.MethodTasksResult: nil, mcp.MethodTasksList: nil,
+	mcp.MethodDiscover: nil, mcp.MethodListen: nil,
+}
+
+// serveLegacyRequest answers a request that came alone.
+func (e *endpoint) serveLegacyRequest(w http.ResponseWriter, r *http.Request, s *session, p shim.Principal, msg jsonrpc.Message) {
+	q := newLegacyRequest(s, p, msg)
+	x := newExchange(w, r, exchangeOptions{Version: q.state.Version, KeepAlive: e.gateway.config.KeepAlive})
+	defer x.Close()
+	q.out = single{x}
+	ctx, end := e.beginLegacy(r, q)
+	defer end()
+	if ctx != nil {
+		e.answerLegacy(ctx, q)
+	}
+}
+
+func newLegacyRequest(s *session, p shim.Principal, msg jsonrpc.Message) *legacyRequest {
+	q := &legacyRequest{s: s, state: s.current(), principal: p, msg: msg}
+	if p.Subject == "" {
+		q.principal.Session = s.id // whose tasks are listed (design.md 0.7)
+	}
+	q.name, _ = jsonrpc.GetString(msg.Params, mcp.NameParam(msg.Method))
+	// A token that is neither string nor number is none.
+	if token, ok := jsonrpc.Get(msg.Params, "_meta", mcp.MetaProgressToken); ok {
+		if _, err := jsonrpc.ParseID(token); err == nil {
+			q.token = token
+		}
+	}
+	return q
+}
+
+// beginLegacy puts a request under observation and among those in flight. Where
+// its id is in use it is answered at once, and the context is nil: two answers
+// with one id could not be told apart.
+func (e *endpoint) beginLegacy(r *http.Request, q *legacyRequest) (ctx context.Context, end func()) {
+	ctx, q.op = e.tel.start(r.Context(), r, request{
+		msg: q.msg, name: q.name, version: q.state.Version, upstream: e.name, sessionID: q.s.id,
+	})
+	ctx, done, ok := q.s.begin(ctx, q.msg.ID)
+	if !ok {
+		q.fail(invalidRequest(q.msg.ID, "another request in flight has this id"))
+		return nil, q.op.end
+	}
+	return ctx, func() {
+		done()
+		q.op.end()
+	}
+}
+
+// answerLegacy serves a request and answers it, unless it was cancelled: then
+// there is nobody who waits for an answer.
+func (e *endpoint) answerLegacy(ctx context.Context, q *legacyRequest) {
+	serve, known := legacyMethods[q.msg.Method]
+	var result json.RawMessage
+	var err error
+	switch {
+	case serve != nil:
+		result, err = serve(e, ctx, q)
+	case known:
+		err = methodNotFound(q.msg.Method)
+	default:
+		result, err = e.relayLegacy(ctx, q)
+	}
+	switch {
+	case errors.Is(context.Cause(ctx), shim.ErrCancelled):
+		q.op.cancelled()
+		q.out.Drop()
+	case err != nil:
+		e.logFailure(ctx, q.msg.Method, err)
+		q.fail(err)
+	default:
+		q.out.Result(q.msg.ID, result)
+	}
+}
+
+// fail answers with an error. Of the statuses only 400 is kept, for what is wrong
+// with the message itself: to a legacy client 404 means that its session is gone
+// (X6), and of others it does not read the body.
+func (q *legacyRequest) fail(err error) {
+	f := failureOf(mcp.Legacy, err)
+	status := http.StatusOK
+	if f.Status == http.StatusBadRequest {
+		status = f.Status
+	}
+	q.op.failed(f.Code)
+	q.out.Error(q.msg.ID, f.Code, f.Message, f.Data, status)
+}
+
+// pong answers a ping: it asks whether this connection works (protocol.md 7.5).
+func (e *endpoint) pong(context.Context, *legacyRequest) (json.RawMessage, error) {
+	return json.RawMessage(`{}`), nil
+}
+
+// single answers a request that came alone.
+type single struct{ *exchange }
+
+// Drop ends the stream without an answer. It has to be a stream for that: an empty
+// body would be no valid JSON. A client that takes no streams gets the status for
+// "nothing to say".
+func (s single) Drop() {
+	if s.Open() != nil {
+		s.w.WriteHeader(http.StatusAccepted)
+	}
+	s.Close()
+}

@@ -1,0 +1,188 @@
+package gateway
+
+import (
+	"context"
+	"sync"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/shim"
+)
+
+// session is the live part of a client session on this replica.
+type session struct {
+	id    string
+	table *sessionTable
+
+	// ctx ends with the session, with the cause shim.ErrCancelled, or once this
+	// replica has nothing going on in it.
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+
+	pins int // requests and streams that hold it; guarded by table.mu
+
+	out    *outbox // what waits for the GET stream
+	listen *listener
+
+	mu        sync.Mutex
+	rev       int64 // of state; 0 before it was loaded
+	state     sessionState
+	calls     map[string]context.CancelCauseFunc // in flight, by the key of their id
+	streaming bool                               // a GET stream is open
+}
+
+func newSession(t *sessionTable, id string) *session {
+	s := &session{id: id, table: t, out: newOutbox(), calls: make(map[string]context.CancelCauseFunc)}
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	s.listen = newListener(s)
+	return s
+}
+
+// release is the end of a request's use of the session.
+func (s *session) release() { s.table.unpin(s) }
+
+// lingers reports whether the live part is worth keeping without a request.
+func (s *session) lingers() bool { return s.ctx.Err() == nil && (s.listen.active() || !s.out.empty()) }
+
+// load reads the state as it is stored now.
+func (s *session) load(ctx context.Context) (sessionState, error) {
+	b, rev, err := s.table.store.Get(ctx, s.id)
+	if err != nil {
+		return sessionState{}, err
+	}
+	if rev == 0 {
+		return sessionState{}, errNoSession
+	}
+	s.mu.Lock()
+	known, st := s.rev == rev, s.state
+	s.mu.Unlock()
+	if known {
+		return st, nil
+	}
+	if st, err = decodeSession(b); err != nil {
+		return st, err
+	}
+	s.learn(rev, st)
+	return st, nil
+}
+
+// learn keeps a state unless a newer one is known.
+func (s *session) learn(rev int64, st sessionState) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if rev > s.rev {
+		s.rev, s.state = rev, st
+	}
+}
+
+// current is the state as this replica knows it: as of the last request here.
+func (s *session) current() sessionState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state
+}
+
+// update changes the stored state. Where another request changes it at the same
+// time, change is applied again to what that one made of it.
+func (s *session) update(ctx context.Context, change func(sessionState) sessionState) error {
+	for {
+		st, err := s.load(ctx)
+		if err != nil {
+			return err
+		}
+		s.mu.Lock()
+		rev := s.rev
+		st = change(s.state)
+		s.mu.Unlock()
+		b, err := st.encode()
+		if err != nil {
+			return err
+		}
+		next, err := s.table.store.Put(ctx, s.id, rev, b)
+		if err != nil {
+			return err
+		}
+		if next != 0 {
+			s.learn(next, st)
+			return nil
+		}
+	}
+}
+
+// subscribe adds a resource to the session's subscriptions, or removes it.
+func (s *session) subscribe(ctx context.Context, uri string, on bool) error {
+	return s.update(ctx, func(st sessionState) sessionState { return st.subscribed(uri, on) })
+}
+
+// follow listens upstream for what the session wants to hear now, and returns what
+// the upstream agreed to. Without a GET stream it does so only for a while.
+func (s *session) follow(ctx context.Context, leg Leg) shim.Filter {
+	agreed := s.listen.start(ctx, leg)
+	if !s.attached() {
+		s.listen.rest()
+	}
+	return agreed
+}
+
+// begin registers a request in flight. Its context has the values of ctx but not
+// its end: a client whose connection is gone has not cancelled (X3). It ends by
+// notifications/cancelled, or with the session. begin reports false for an id that
+// is already in use.
+func (s *session) begin(ctx context.Context, id jsonrpc.ID) (context.Context, func(), bool) {
+	key := id.Key()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.calls[key]; ok {
+		return nil, nil, false
+	}
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(s.ctx, func() { cancel(context.Cause(s.ctx)) })
+	s.calls[key] = cancel
+	return ctx, func() {
+		stop()
+		cancel(nil)
+		s.mu.Lock()
+		delete(s.calls, key)
+		s.mu.Unlock()
+	}, true
+}
+
+// abort cancels a request in flight. An id that is not in flight is ignored: the
+// answer and the cancellation may have crossed.
+func (s *session) abort(id jsonrpc.ID) {
+	s.mu.Lock()
+	cancel := s.calls[id.Key()]
+	s.mu.Unlock()
+	if cancel != nil {
+		cancel(shim.ErrCancelled)
+	}
+}
+
+// attach makes the caller the session's one GET stream (X4); it reports false
+// while there is another.
+func (s *session) attach() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ok := !s.streaming
+	s.streaming = true
+	return ok
+}
+
+func (s *session) detach() {
+	s.mu.Lock()
+	s.streaming = false
+	s.mu.Unlock()
+}
+
+// attached reports whether a GET stream is open.
+func (s *session) attached() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.streaming
+}
+
+// upstream is the session's own session with its upstream (design.md 0.16). No
+// capabilities are declared there: what a server would ask of a client cannot be
+// passed on (protocol.md H4).
+func (s *session) upstream() shim.Session {
+	return shim.Session{Key: s.id, ClientInfo: s.current().ClientInfo}
+}

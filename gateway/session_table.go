@@ -1,0 +1,164 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"taskgate/shim"
+)
+
+// errNoSession: no such session, or none that the caller may know of (X6, Z7).
+var errNoSession = errors.New("unknown session")
+
+// endTimeout is how long telling an upstream that a session has ended may take.
+const endTimeout = 5 * time.Second
+
+// sessionTable holds what this replica has going on in client sessions: calls in
+// flight, streams, and listening upstream. What has to outlive that, or be known
+// elsewhere, is in the store.
+type sessionTable struct {
+	store Sessions
+	// ended is called for each session that is over, wherever it ended.
+	ended func(ctx context.Context, id string)
+
+	mu     sync.Mutex
+	live   map[string]*session
+	closed bool           // nothing is listened to any more
+	work   sync.WaitGroup // of what outlives a request
+}
+
+func newSessionTable(store Sessions, ended func(context.Context, string)) *sessionTable {
+	return &sessionTable{store: store, ended: ended, live: make(map[string]*session)}
+}
+
+// run ends sessions that have been idle for too long, until ctx ends.
+func (t *sessionTable) run(ctx context.Context) error {
+	return t.store.Run(ctx, t.busy, func(id string) {
+		t.work.Go(func() { t.finish(context.WithoutCancel(ctx), id) })
+	})
+}
+
+// create stores a new session and opens it.
+func (t *sessionTable) create(ctx context.Context, st sessionState) (*session, error) {
+	id, err := newSessionID()
+	if err != nil {
+		return nil, err
+	}
+	b, err := st.encode()
+	if err != nil {
+		return nil, err
+	}
+	s := t.pin(id)
+	rev, err := t.store.Put(ctx, id, 0, b)
+	switch {
+	case err == nil && rev == 0: // 122 random bits twice: somebody's id generator is broken
+		err = errors.New("session id exists")
+		fallthrough
+	case err != nil:
+		s.release()
+		return nil, err
+	}
+	s.learn(rev, st)
+	return s, nil
+}
+
+// open finds a session for one request, at one endpoint and of one principal. The
+// caller must release it; until then it is not idle.
+func (t *sessionTable) open(ctx context.Context, id, upstream string, p shim.Principal) (*session, error) {
+	s := t.pin(id)
+	st, err := s.load(ctx)
+	if err == nil && !st.belongs(upstream, p) {
+		err = errNoSession
+	}
+	if err != nil {
+		s.release()
+		return nil, err
+	}
+	return s, nil
+}
+
+// pin finds or makes the live part of a session, and holds it.
+func (t *sessionTable) pin(id string) *session {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.live[id]
+	if s == nil {
+		s = newSession(t, id)
+		if t.closed {
+			s.listen.halt()
+		}
+		t.live[id] = s
+	}
+	s.pins++
+	return s
+}
+
+// unpin lets go of a live part, and forgets it once nothing of it goes on.
+func (t *sessionTable) unpin(s *session) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s.pins--
+	t.forget(s)
+}
+
+// forget removes a live part that nobody holds. The table's lock is held.
+func (t *sessionTable) forget(s *session) {
+	if s.pins == 0 && t.live[s.id] == s && !s.lingers() {
+		delete(t.live, s.id)
+		s.cancel(nil)
+	}
+}
+
+// busy reports whether a request or a stream of the session is open here. That the
+// gateway still listens upstream, in case the client comes back, does not count.
+func (t *sessionTable) busy(id string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.live[id]
+	return s != nil && s.pins > 0
+}
+
+// end removes a session on behalf of its client.
+func (t *sessionTable) end(ctx context.Context, id string) error {
+	if err := t.store.Delete(ctx, id); err != nil {
+		return err
+	}
+	t.finish(ctx, id)
+	return nil
+}
+
+// finish ends what this replica still does for a session that is over: its calls
+// are cancelled, its streams end, and its upstream session is given up.
+func (t *sessionTable) finish(ctx context.Context, id string) {
+	t.mu.Lock()
+	s := t.live[id]
+	delete(t.live, id)
+	t.mu.Unlock()
+	if s != nil {
+		s.cancel(shim.ErrCancelled)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+	defer cancel()
+	t.ended(ctx, id)
+}
+
+// reap forgets a live part that is not worth keeping any more.
+func (t *sessionTable) reap(s *session) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.forget(s)
+}
+
+// close stops listening upstream for all sessions, without ending any, and waits
+// for what outlives a request. Calls in flight go on.
+func (t *sessionTable) close() {
+	t.mu.Lock()
+	t.closed = true
+	for _, s := range t.live {
+		s.listen.halt()
+	}
+	t.mu.Unlock()
+	t.work.Wait()
+}
