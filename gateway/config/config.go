@@ -41,9 +41,9 @@ type Config struct {
 
 	// Store is where tasks and sessions are kept: "embedded" (in this process,
 	// lost when it ends) or the URL of a Redis:
-	// redis://[user:pass@]host:6379/0, rediss://… for TLS,
-	// redis+cluster://host:6379,host:6379 or
-	// redis+sentinel://host:26379,host:26379/mymaster/0.
+	// redis://[user:pass@]host:6379/0, redis+cluster://host:6379,host:6379 or
+	// redis+sentinel://host:26379,host:26379/mymaster/0. With rediss in place
+	// of redis the connection uses TLS.
 	Store string `yaml:"store"`
 
 	// StoreFile is a file that holds the value of store, for URLs with a
@@ -77,8 +77,8 @@ type Config struct {
 	// Requests without an Origin header do not come from a page and pass.
 	AllowedOrigins []string `yaml:"allowed_origins"`
 
-	// AllowedHosts are host names, without port, that requests may name in
-	// their Host header while the gateway listens on a loopback address;
+	// AllowedHosts are names or IP addresses, without port, that requests may
+	// name in their Host header while the gateway listens on a loopback address;
 	// loopback names always may. This is what stops DNS rebinding.
 	AllowedHosts []string `yaml:"allowed_hosts"`
 

@@ -77,52 +77,6 @@ func (p *problems) listen(addr string) {
 	}
 }
 
-// store checks the store's URL as far as it can be without connecting. It is
-// taken apart by hand because several hosts are no URL to net/url.
-func (p *problems) store(c *Config) {
-	if c.Store == "embedded" {
-		if c.WaitReplicas > 0 {
-			p.addFor([]string{"wait_replicas", "store"}, "the embedded store has no replicas to wait for")
-		}
-		return
-	}
-	const forms = "embedded, redis://, rediss://, redis+cluster:// or redis+sentinel://"
-	scheme, rest, ok := strings.Cut(c.Store, "://")
-	if !ok || !storeSchemes[scheme] {
-		p.add("store", "not a store: write %s", forms)
-		return
-	}
-	rest, _, _ = strings.Cut(rest, "?")
-	hosts, path, _ := strings.Cut(rest, "/")
-	hosts = hosts[strings.LastIndexByte(hosts, '@')+1:]
-	p.storeHosts(scheme, strings.Split(hosts, ","))
-	db := path
-	if scheme == "redis+sentinel" {
-		var master string
-		if master, db, _ = strings.Cut(path, "/"); master == "" {
-			p.add("store", "a sentinel URL names the master after the hosts: redis+sentinel://h1:26379,h2:26379/mymaster/0")
-		}
-	}
-	if _, err := strconv.ParseUint(db, 10, 16); db != "" && err != nil {
-		p.add("store", "the path of the URL must end in a database number")
-	}
-}
-
-var storeSchemes = map[string]bool{"redis": true, "rediss": true, "redis+cluster": true, "redis+sentinel": true}
-
-func (p *problems) storeHosts(scheme string, hosts []string) {
-	if len(hosts) > 1 && !strings.Contains(scheme, "+") {
-		p.add("store", "%s:// takes one host; several are redis+cluster:// or redis+sentinel://", scheme)
-	}
-	for _, host := range hosts {
-		u, err := url.Parse("//" + host)
-		if err != nil || u.Hostname() == "" {
-			p.add("store", "the URL needs a host, or hosts with commas between, each as name or name:port")
-			return
-		}
-	}
-}
-
 // origin accepts what a browser may put into an Origin header, and nothing
 // that looks like it but never matches.
 func (p *problems) origin(path, origin string) {
@@ -144,10 +98,10 @@ func (p *problems) origin(path, origin string) {
 }
 
 func (p *problems) host(path, host string) {
-	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
+	if _, err := netip.ParseAddr(host); err == nil {
 		return
 	}
 	if host == "" || strings.ContainsAny(host, ":/ *@?#[]%") {
-		p.add(path, "not a host: write a name or an IP address, without scheme and port")
+		p.add(path, "not a host: write a name or an IP address, without scheme, port and brackets")
 	}
 }

@@ -65,8 +65,8 @@ func TestValidateStore(t *testing.T) {
 		"redis://127.0.0.1":                        "",
 		"redis://127.0.0.1:6379":                   "",
 		"redis://[::1]:6379/0":                     "",
-		"redis://user:p@ss:w/rd@host:6379/0":       "a host",
-		"redis://user:p@ss@host:6379/0":            "",
+		"redis://user:p%40ss%2Fword@host:6379/0":   "",
+		"redis://:p@host/":                         "",
 		"redis://host/15?read_timeout=3s":          "",
 		"rediss://host:6379/":                      "",
 		"redis+cluster://h1:6379,h2:6379":          "",
@@ -74,7 +74,18 @@ func TestValidateStore(t *testing.T) {
 		"redis+sentinel://h1:1,h2:2/mymaster":      "",
 		"redis+sentinel://:p@h1:1,h2:2/mymaster/3": "",
 
+		"rediss+cluster://h1,h2/": "",
+		"rediss+sentinel://h1/m":  "",
+
 		"":                         "not a store",
+		"redis+tls://h":            "not a store",
+		"redisss://h":              "not a store",
+		"redis://u:p@s:s/w@h":      "special characters",
+		"redis://u:p#w@h":          "special characters",
+		"redis://u:p w@h":          "special characters",
+		"redis://h:0":              "a host",
+		"redis://h:65536":          "a host",
+		"redis+cluster://h1,h2/0":  "no database",
 		"EMBEDDED":                 "not a store",
 		"redis:host":               "not a store",
 		"http://host":              "not a store",
@@ -108,7 +119,7 @@ func TestValidateAddressesAndOrigins(t *testing.T) {
 		"https://app.example.com", "http://localhost:3000", "http://[::1]:6274",
 		"vscode-webview://0123abc", "https://x:80", "http://x:443",
 	}
-	c.AllowedHosts = []string{"gateway.internal", "10.0.0.1", "[fe80::1]", "::1"}
+	c.AllowedHosts = []string{"gateway.internal", "10.0.0.1", "fe80::1"}
 	c.Telemetry.Baggage = []string{"tenant", "user.id"}
 	for _, listen := range []string{":0", ":8080", "0.0.0.0:80", "[::]:65535", "localhost:1"} {
 		c.Listen = listen
