@@ -1,0 +1,91 @@
+package upstream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// proof says why a request has certainly not been begun.
+type proof int
+
+// The proofs (design.md 0.11). Each is accepted once per call.
+const (
+	lostSession  proof = iota // 404 to a session id
+	otherHeaders              // -32020: our copy of the tool's schema is out of date
+	otherVersion              // -32022: the server speaks another version by now
+	otherEra                  // -32020 or -32022 of a server taken for a legacy one
+	proofs
+)
+
+// notBegun is an answer that proves that the server did not begin a request.
+// forget drops what the request was wrongly based on.
+type notBegun struct {
+	why    proof
+	forget func()
+	// reply and err are what is given back if it happens again.
+	reply shim.Reply
+	err   error
+}
+
+func (e *notBegun) Error() string { return "the server did not begin the request" }
+
+// call is one Call, with the proofs it has met so far. This is the only place
+// that sends a request again.
+type call struct {
+	h    *HTTP
+	r    shim.Request
+	sink shim.Sink
+	met  [proofs]bool
+}
+
+// Call sends one request and blocks for its reply. It is sent exactly once: sent
+// again only after an answer that proves that the server did not begin it.
+// When ctx ends, the upstream is told, unless the cause is shim.ErrDetached; the
+// error is then that cause. Other errors are *shim.UpstreamError.
+func (h *HTTP) Call(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
+	c := call{h: h, r: r, sink: s}
+	if s == nil {
+		c.sink = discard{}
+	}
+	return c.run(ctx)
+}
+
+func (c *call) run(ctx context.Context) (shim.Reply, error) {
+	for {
+		reply, err := c.attempt(ctx)
+		var nb *notBegun
+		if !errors.As(err, &nb) {
+			return reply, public(err)
+		}
+		nb.forget()
+		if c.met[nb.why] || ctx.Err() != nil {
+			return nb.reply, public(nb.err)
+		}
+		c.met[nb.why] = true
+	}
+}
+
+func (c *call) attempt(ctx context.Context) (shim.Reply, error) {
+	v, err := c.h.eras.get(ctx)
+	if err != nil {
+		return shim.Reply{}, unsent(err)
+	}
+	if v.era == mcp.Modern {
+		return c.modern(ctx, v)
+	}
+	return c.legacy(ctx, v)
+}
+
+// discard is the Sink of requests that the leg makes for itself.
+type discard struct{}
+
+func (discard) Progress(shim.Progress) {}
+func (discard) Log(shim.Log)           {}
+func (discard) Ask(context.Context, ...shim.Question) ([]shim.Answer, error) {
+	return nil, shim.ErrNoAsk
+}
+func (discard) Checkpoint(context.Context, json.RawMessage) error { return nil }

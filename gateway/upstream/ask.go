@@ -1,0 +1,251 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// gather is how long further questions are waited for after the first, so that
+// they reach a client together (design.md 0.18).
+const gather = 50 * time.Millisecond
+
+// request takes a request of the server: a ping is answered at once, a question
+// that may be asked is queued, everything else refused.
+func (x *exchange) request(ctx context.Context, m jsonrpc.Message) error {
+	if x.to.era != mcp.Legacy {
+		x.h.log.Warn("modern server sent a request, which it must not", "method", m.Method)
+		return nil
+	}
+	if m.Method == mcp.MethodPing {
+		return x.respond(ctx, jsonrpc.AppendResult(nil, m.ID, nil))
+	}
+	if !x.ses.claim(m.ID) {
+		return nil // replayed: it has been asked, by this call or another
+	}
+	if code, ok := may(x.caller, m.Method, m.Params); !ok {
+		return x.respond(ctx, refusal(m.ID, code, m.Method))
+	}
+	x.state.Asked++
+	x.queue = append(x.queue, pending{
+		ID: []byte(m.ID.Raw()), Key: fmt.Sprintf("%s-q%d", x.id, x.state.Asked),
+		Method: m.Method, Params: raw(m.Params),
+	})
+	return nil
+}
+
+func refusal(id jsonrpc.ID, code int64, method string) []byte {
+	return jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: code, Message: "the client does not support " + method})
+}
+
+// ask puts the queued questions, and those that come in the next moment, to the
+// client and posts the answers. Meanwhile the stream is read on, so that it is
+// noticed if the server no longer waits.
+func (x *exchange) ask(ctx context.Context, in *inbound) error {
+	x.idle.pause()
+	defer x.idle.resume()
+	in.pump()
+	x.gather(ctx, in)
+	asked := x.queue
+	x.queue = nil
+	if x.over(asked, map[string]bool{}) {
+		return nil // the server has gone on without an answer
+	}
+	x.state.Pending = asked
+	x.handOver(ctx)
+
+	askCtx, withdraw := context.WithCancelCause(ctx)
+	defer withdraw(nil)
+	watch := x.watch(askCtx, in, asked, func() { withdraw(errWithdrawn) })
+	answers, err := x.sink.Ask(askCtx, questions(asked)...)
+	withdraw(nil)
+	gone := watch()
+	if cause := ended(ctx); cause != nil {
+		return cause
+	}
+	defer x.handOver(ctx)
+	x.state.Pending = nil
+	return x.postAnswers(ctx, asked, gone, answers, err)
+}
+
+var errWithdrawn = errors.New("the server no longer waits for an answer")
+
+func questions(asked []pending) []shim.Question {
+	qs := make([]shim.Question, len(asked))
+	for i, p := range asked {
+		qs[i] = shim.Question{Key: p.Key, Method: p.Method, Params: p.Params}
+	}
+	return qs
+}
+
+// gather handles what arrives shortly after a question; further questions join
+// the queue. An answer, or the end of the stream, is left for later.
+func (x *exchange) gather(ctx context.Context, in *inbound) {
+	t := time.NewTimer(gather)
+	defer t.Stop()
+	for {
+		select {
+		case it := <-in.pumped:
+			if !x.early(ctx, it) {
+				x.backlog = append(x.backlog, it)
+				return
+			}
+		case <-t.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// early handles an event without an answer in it, and reports whether it was
+// one.
+func (x *exchange) early(ctx context.Context, it item) bool {
+	if it.err != nil {
+		return false
+	}
+	for _, m := range it.msgs {
+		if m.Kind == jsonrpc.Result || m.Kind == jsonrpc.ErrorResponse {
+			return false
+		}
+	}
+	x.mark(it)
+	for _, m := range it.msgs {
+		switch m.Kind {
+		case jsonrpc.Request:
+			if err := x.request(ctx, m); err != nil {
+				x.h.log.Debug("answer to the server was not delivered", "err", err)
+			}
+		case jsonrpc.Notification:
+			x.notification(m)
+		}
+	}
+	return true
+}
+
+// watch reads the stream while questions are open and calls withdraw once the
+// server waits for none of them: it cancelled them, answered the call, or is
+// gone. What was read is handled afterwards, since the Sink is busy. The
+// returned function ends the watch and says which questions were withdrawn.
+func (x *exchange) watch(ctx context.Context, in *inbound, asked []pending, withdraw func()) func() map[string]bool {
+	gone := make(map[string]bool)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for !x.over(asked, gone) && len(x.backlog) < maxBacklog {
+			select {
+			case it := <-in.pumped:
+				x.backlog = append(x.backlog, it)
+			case <-ctx.Done():
+				return
+			}
+		}
+		if len(x.backlog) < maxBacklog {
+			withdraw()
+		}
+	}()
+	return func() map[string]bool {
+		<-done
+		x.over(asked, gone)
+		return gone
+	}
+}
+
+// maxBacklog bounds what is held while a question waits; the rest stays with
+// the server.
+const maxBacklog = 256
+
+// over looks through the backlog for withdrawn questions and reports whether
+// none is left to be answered.
+func (x *exchange) over(asked []pending, gone map[string]bool) bool {
+	for _, it := range x.backlog {
+		if it.err != nil && !x.state.resumable() {
+			return true
+		}
+		for _, m := range it.msgs {
+			if (m.Kind == jsonrpc.Result || m.Kind == jsonrpc.ErrorResponse) && x.answers(m) {
+				return true
+			}
+			if m.Method == mcp.NotifyCancelled {
+				id, _ := jsonrpc.Get(m.Params, "requestId")
+				gone[string(id)] = true
+			}
+		}
+	}
+	for _, p := range asked {
+		if !gone[string(p.ID)] {
+			return false
+		}
+	}
+	return true
+}
+
+// postAnswers gives the server what the client said. A question that was
+// withdrawn gets no answer.
+func (x *exchange) postAnswers(ctx context.Context, asked []pending, gone map[string]bool, answers []shim.Answer, failed error) error {
+	if errors.Is(failed, context.Canceled) || errors.Is(failed, errWithdrawn) {
+		return nil // withdrawn: ctx itself has not ended
+	}
+	for i, p := range asked {
+		if gone[string(p.ID)] {
+			continue
+		}
+		id, err := jsonrpc.ParseID(p.ID)
+		if err != nil {
+			continue // a checkpoint of somebody else
+		}
+		var a shim.Answer
+		if i < len(answers) {
+			a = answers[i]
+		}
+		if err := x.respond(ctx, response(id, p, a, failed)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// response spells one answer as the JSON-RPC response that the server waits for.
+func response(id jsonrpc.ID, p pending, a shim.Answer, failed error) []byte {
+	switch {
+	case errors.Is(failed, shim.ErrNoAsk):
+		return refusal(id, mcp.CodeMethodNotFound, p.Method)
+	case failed == nil && a.Error != nil:
+		return jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: a.Error.Code, Message: a.Error.Message, Data: a.Error.Data})
+	case failed == nil && len(a.Result) > 0:
+		return jsonrpc.AppendResult(nil, id, a.Result)
+	}
+	return jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: mcp.CodeInternal, Message: "the client could not be asked"})
+}
+
+// respond posts a response. The server blocks on it, so a broken connection is
+// tried again: a second response to an id is ignored by its owner.
+func (x *exchange) respond(ctx context.Context, body []byte) error {
+	var err error
+	for try := range 3 {
+		if try > 0 {
+			if err := pause(ctx, firstRetry<<try); err != nil {
+				return err
+			}
+		}
+		if err = x.h.tell(x.life, x.to, body); err == nil {
+			return nil
+		}
+		if se, ok := err.(*statusError); ok && se.status < 500 && se.status != 429 {
+			return answerRefused(se)
+		}
+	}
+	return err
+}
+
+func answerRefused(se *statusError) error {
+	if se.lost() {
+		return se
+	}
+	return protocolError(fmt.Sprintf("the server refused the answer to its question with HTTP status %d", se.status), se)
+}

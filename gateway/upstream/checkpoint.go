@@ -1,0 +1,46 @@
+package upstream
+
+import (
+	"encoding/json"
+
+	"taskgate/internal/mcp"
+)
+
+// checkpoint is all that another replica needs to go on with a call (design.md
+// 0.6). Stored ones outlive the process that wrote them: a field may be added,
+// none may change its meaning.
+type checkpoint struct {
+	Era     string `json:"era"`
+	Version string `json:"version"`
+	// Session is the upstream session's id, Generation how often this replica had
+	// opened it anew.
+	Session    string `json:"session,omitempty"`
+	Generation int64  `json:"generation,omitempty"`
+	// ID is the call's JSON-RPC id and progress token.
+	ID string `json:"id"`
+	// Last is the id of the last event read from the call's stream. With it the
+	// call can be resumed (X8).
+	Last string `json:"last,omitempty"`
+	// Asked counts the questions of the call, so that keys stay unique (T39).
+	Asked int `json:"asked,omitempty"`
+	// Pending are the questions that the server waits for.
+	Pending []pending `json:"pending,omitempty"`
+}
+
+// pending is a request of the server that has not been answered yet.
+type pending struct {
+	ID     json.RawMessage `json:"id"` // as the server spelt it
+	Key    string          `json:"key"`
+	Method string          `json:"method"`
+	Params json.RawMessage `json:"params,omitempty"`
+}
+
+func (c *checkpoint) encode() json.RawMessage {
+	b, _ := json.Marshal(c) // raw members come from a parsed message: cannot fail
+	return b
+}
+
+// resumable reports whether a stream can be picked up where this says.
+func (c *checkpoint) resumable() bool {
+	return c.Era == mcp.Legacy.String() && c.Last != ""
+}

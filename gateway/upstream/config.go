@@ -1,0 +1,146 @@
+package upstream
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+
+	"taskgate/internal/mcp"
+)
+
+// Era says which generation of the protocol to speak to the server.
+type Era string
+
+// The eras. The empty Era is EraAuto.
+const (
+	EraAuto   Era = "auto"   // find out by asking (protocol.md 2.10)
+	EraLegacy Era = "legacy" // initialize and sessions
+	EraModern Era = "modern" // metadata in each request
+)
+
+// Info names a program, as the Implementation object of MCP does.
+type Info struct {
+	Name    string `json:"name"`
+	Version string `json:"version"`
+}
+
+// Config describes one server and how to reach it. Only URL is needed.
+type Config struct {
+	// Name is the configured name of the upstream, for logs and spans.
+	Name string
+	// URL is the server's MCP endpoint, http or https.
+	URL string
+	// Headers go with every request. Idempotency-Key is refused, since it would
+	// make net/http repeat a POST (libraries.md §10), and so are the headers that
+	// the transport writes.
+	Headers http.Header
+	// Era is EraAuto unless the operator knows better.
+	Era Era
+	// Shared lets all calls with Session.Key "" share one upstream session per set
+	// of capabilities. Otherwise each has one of its own, deleted afterwards
+	// (design.md 0.16).
+	Shared bool
+
+	// ConnectTimeout bounds dialling and the TLS handshake, each; 10s if 0.
+	ConnectTimeout time.Duration
+	// ProbeTimeout bounds each of the requests that find out the era and open a
+	// session; 30s if 0.
+	ProbeTimeout time.Duration
+	// IdleTimeout ends a call whose response is silent for this long: no header,
+	// or no line of a stream, not even a comment. 0 means never. Time in which a
+	// question waits for the client does not count.
+	IdleTimeout time.Duration
+	// SessionIdle is how long an upstream session without calls is kept; 10m if 0.
+	SessionIdle time.Duration
+
+	// MaxResult bounds a JSON body, MaxEvent one event of a stream, in bytes;
+	// 32 MiB if 0.
+	MaxResult int64
+	MaxEvent  int64
+
+	// Replica begins the ids and progress tokens that are sent upstream,
+	// "<replica>-<n>", so that no two replicas collide in one session.
+	Replica string
+	// GatewayInfo is the clientInfo where a Session names no client.
+	GatewayInfo Info
+
+	// Logger takes what is not returned as an error; nil discards it.
+	Logger *slog.Logger
+	// TracerProvider makes the client spans; nil makes none, and the context of a
+	// caller still passes through.
+	TracerProvider trace.TracerProvider
+	// Baggage lists the baggage keys that may reach the server (protocol.md 9).
+	Baggage []string
+}
+
+// Defaults of Config.
+const (
+	defaultConnect = 10 * time.Second
+	defaultProbe   = 30 * time.Second
+	defaultIdle    = 10 * time.Minute
+	defaultMax     = 32 << 20
+)
+
+// withDefaults fills in what is zero.
+func (c Config) withDefaults() Config {
+	c.Era = cmp.Or(c.Era, EraAuto)
+	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, defaultConnect)
+	c.ProbeTimeout = cmp.Or(c.ProbeTimeout, defaultProbe)
+	c.SessionIdle = cmp.Or(c.SessionIdle, defaultIdle)
+	c.MaxResult = cmp.Or(c.MaxResult, defaultMax)
+	c.MaxEvent = cmp.Or(c.MaxEvent, defaultMax)
+	c.Replica = cmp.Or(c.Replica, "tg")
+	c.GatewayInfo.Name = cmp.Or(c.GatewayInfo.Name, "taskgate")
+	c.GatewayInfo.Version = cmp.Or(c.GatewayInfo.Version, "dev")
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.TracerProvider == nil {
+		c.TracerProvider = noop.NewTracerProvider()
+	}
+	return c
+}
+
+// reserved are the headers that a configuration must not set: those the
+// transport writes, and those that make net/http send a request twice.
+var reserved = []string{
+	"Idempotency-Key", "X-Idempotency-Key",
+	"Accept", "Content-Type", "Content-Length", "Transfer-Encoding", "Connection", "Accept-Encoding",
+	mcp.HeaderProtocolVersion, mcp.HeaderSession, mcp.HeaderMethod, mcp.HeaderName, mcp.HeaderLastEventID,
+}
+
+// check returns the parsed URL, or what is wrong with the configuration.
+func (c Config) check() (*url.URL, error) {
+	u, err := url.Parse(c.URL)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("upstream %s: url: %w", c.Name, err)
+	case u.Scheme != "http" && u.Scheme != "https", u.Host == "":
+		return nil, fmt.Errorf("upstream %s: url must be http://… or https://…", c.Name)
+	case c.Era != EraAuto && c.Era != EraLegacy && c.Era != EraModern:
+		return nil, fmt.Errorf("upstream %s: unknown era %q", c.Name, c.Era)
+	}
+	for _, name := range reserved {
+		if c.Headers.Get(name) != "" {
+			return nil, fmt.Errorf("upstream %s: header %s cannot be configured", c.Name, name)
+		}
+	}
+	u.Fragment = ""
+	return u, nil
+}
+
+// clientInfo is the Implementation object to show the server.
+func (c Config) clientInfo(given json.RawMessage) json.RawMessage {
+	if len(given) > 0 {
+		return given
+	}
+	b, _ := json.Marshal(c.GatewayInfo) // two strings: cannot fail
+	return b
+}

@@ -1,0 +1,184 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"taskgate/internal/eventstream"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// The kinds of shim.UpstreamError.
+const (
+	kindUnreachable = "unreachable"
+	kindTimeout     = "timeout"
+	kindRefused     = "refused"
+	kindOverloaded  = "overloaded"
+	kindProtocol    = "protocol"
+	kindTooLarge    = "too_large"
+	kindClosed      = "closed"
+	kindSession     = "session"
+)
+
+var (
+	errIdle   = errors.New("no sign of life within idle_timeout")
+	errSlow   = errors.New("no answer within probe_timeout")
+	errClosed = errors.New("the upstream leg is closed")
+)
+
+func fail(kind, message string, err error) *shim.UpstreamError {
+	return &shim.UpstreamError{Kind: kind, Message: message, Err: err}
+}
+
+func protocolError(message string, err error) *shim.UpstreamError {
+	return fail(kindProtocol, message, err)
+}
+
+// unsent marks an error that came before the request itself was written.
+func unsent(err error) error {
+	if ue, ok := errors.AsType[*shim.UpstreamError](public(err)); ok {
+		c := *ue // it may be shared by all who waited for the same handshake
+		c.Unsent = true
+		return &c
+	}
+	return err
+}
+
+// statusError is an HTTP response that is no answer to the request it was
+// posted with.
+type statusError struct {
+	status int
+	// rpc is the JSON-RPC error of the body, if it is ours: its id is that of the
+	// request, or absent.
+	rpc        *jsonrpc.Error
+	retryAfter time.Duration
+	// reason says why a 2xx is no answer.
+	reason string
+	// session says that the request named a session.
+	session bool
+}
+
+func (e *statusError) Error() string {
+	text := "status " + strconv.Itoa(e.status)
+	if e.reason != "" {
+		text += ": " + e.reason
+	}
+	if e.rpc != nil {
+		text += ": " + e.rpc.Error()
+	}
+	return text
+}
+
+// lost reports whether the server says that it no longer knows the session
+// (X6). A 404 around "method not found" is about the method.
+func (e *statusError) lost() bool {
+	return e.status == http.StatusNotFound && e.session && (e.rpc == nil || e.rpc.Code != mcp.CodeMethodNotFound)
+}
+
+// answer is the JSON-RPC error that the status carries, where it is the server's
+// answer. A refusal of credentials and a plea for relief are about the hop and
+// stay errors of it, whatever their body says.
+func (e *statusError) answer() *jsonrpc.Error {
+	switch e.status {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		return nil
+	}
+	return e.rpc
+}
+
+// public turns any error of this package into one that the caller may see: an
+// UpstreamError, or what ended the caller's context.
+func public(err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, ok := errors.AsType[*shim.UpstreamError](err); ok {
+		return err
+	}
+	if se, ok := errors.AsType[*statusError](err); ok {
+		return se.upstream()
+	}
+	if errors.Is(err, errSlow) {
+		return fail(kindTimeout, "the server did not answer the handshake in time", err)
+	}
+	return err
+}
+
+func (e *statusError) upstream() *shim.UpstreamError {
+	switch s := e.status; {
+	case s == http.StatusUnauthorized || s == http.StatusForbidden:
+		return fail(kindRefused, "the gateway's credentials were refused by the server", e)
+	case s == http.StatusTooManyRequests || s == http.StatusServiceUnavailable:
+		ue := fail(kindOverloaded, "the server is overloaded", e)
+		ue.RetryAfterMs = e.retryAfter.Milliseconds()
+		return ue
+	case e.lost():
+		return fail(kindSession, "the server ended the session", e)
+	case s == http.StatusBadGateway || s == http.StatusGatewayTimeout:
+		return fail(kindUnreachable, fmt.Sprintf("the server could not be reached: HTTP status %d", s), e)
+	case s >= 300 && s < 400:
+		return protocolError(fmt.Sprintf("the server redirects to another address (HTTP status %d), which is not followed", s), e)
+	case e.reason != "":
+		return protocolError("the server did not answer as MCP wants: "+e.reason, e)
+	}
+	return protocolError(fmt.Sprintf("the server answered with HTTP status %d", e.status), e)
+}
+
+// netError words what went wrong on the connection. reached says that a
+// connection had been got, so that bytes may have been written.
+func netError(err error, reached bool) *shim.UpstreamError {
+	var ue *shim.UpstreamError
+	var te *eventstream.TooLargeError
+	var ne net.Error
+	switch {
+	case errors.As(err, &ue):
+		return ue
+	case errors.As(err, &te):
+		return fail(kindTooLarge, fmt.Sprintf("the server sent an event of more than %d bytes", te.Limit), err)
+	case errors.Is(err, errIdle):
+		return fail(kindTimeout, "the server was silent for too long", err)
+	case !reached && errors.As(err, &ne) && ne.Timeout():
+		ue = fail(kindTimeout, "connecting to the server took too long", err)
+	case !reached:
+		ue = fail(kindUnreachable, "the server cannot be reached", err)
+	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
+		return fail(kindClosed, "the server closed the connection before it answered", err)
+	default:
+		return fail(kindClosed, "the connection to the server broke before it answered", err)
+	}
+	ue.Unsent = true
+	return ue
+}
+
+// retryAfter reads the header Retry-After, in seconds or as a date.
+func retryAfter(v string, now time.Time) time.Duration {
+	if n, err := strconv.ParseInt(v, 10, 32); err == nil {
+		return max(0, time.Duration(n)*time.Second)
+	}
+	if t, err := http.ParseTime(v); err == nil {
+		return max(0, t.Sub(now))
+	}
+	return 0
+}
+
+// ended returns why ctx ended, nil while it has not.
+func ended(ctx context.Context) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	return context.Cause(ctx)
+}
+
+// detached reports whether the caller let go of the call without cancelling it
+// (design.md 0.6).
+func detached(ctx context.Context) bool {
+	return ctx.Err() != nil && errors.Is(context.Cause(ctx), shim.ErrDetached)
+}

@@ -1,0 +1,308 @@
+package upstream
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptrace"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// target says in which words a request is put: of which version, in which
+// session.
+type target struct {
+	era     mcp.Era
+	version string // "" before it is negotiated
+	session string // legacy; "" for none
+	gen     int64
+}
+
+// exchange is one request and its answer, with everything the server says in
+// between. It lives in the goroutine of its caller.
+type exchange struct {
+	h      *HTTP
+	to     target
+	ses    *session // the session it belongs to; nil in the modern era
+	sink   shim.Sink
+	caller shim.Session
+	level  string // the least severe log level to hand on, "" for none
+
+	id     string
+	method string
+	name   string
+	params []byte
+	meta   []pair      // members of params._meta besides progress and trace
+	header http.Header // modern headers of the request
+	// hasten says that the request belongs to a handshake: it is not recorded, and
+	// not cancelled (an initialize must not be).
+	handshake bool
+	progress  bool // ask for progress
+
+	state    checkpoint
+	noted    time.Time // when an event id was last handed over
+	unnoted  bool      // the last event id has not been handed over yet
+	resumed  bool      // the stream is one that was resumed
+	tries    int       // failed attempts to resume, since the last event
+	retry    time.Duration
+	queue    []pending // questions to be asked next
+	backlog  []item    // read while a question was being asked
+	reached  atomic.Bool
+	life     context.Context
+	end      context.CancelCauseFunc
+	idle     idle
+	response *http.Response // the latest, for its headers
+	span     trace.Span
+}
+
+// run sends the request and returns the answer: a result or a JSON-RPC error.
+// Errors are *statusError, *shim.UpstreamError or what ended ctx.
+func (x *exchange) run(ctx context.Context) (m jsonrpc.Message, err error) {
+	ctx = x.startSpan(ctx)
+	defer func() { x.endSpan(m, err) }()
+	body := x.encode(ctx)
+	x.state = checkpoint{Era: x.to.era.String(), Version: x.to.version, Session: x.to.session, Generation: x.to.gen, ID: x.id}
+	if err := x.announce(ctx); err != nil {
+		return m, err
+	}
+	defer x.begin(ctx)()
+	in, err := x.post(x.life, body)
+	if err != nil {
+		return m, x.fault(ctx, err)
+	}
+	return x.converse(ctx, in)
+}
+
+// announce records that the call is about to be sent. If that cannot be
+// recorded, it must not be (design.md 0.6).
+func (x *exchange) announce(ctx context.Context) error {
+	if err := ended(ctx); err != nil {
+		return err
+	}
+	if x.handshake {
+		return nil
+	}
+	if err := x.sink.Checkpoint(ctx, x.state.encode()); err != nil {
+		ue := fail(kindUnreachable, "the call could not be recorded and was not sent", err)
+		ue.Unsent = true
+		return ue
+	}
+	return ended(ctx)
+}
+
+// begin ties the exchange to ctx. The request has a life of its own, so that a
+// cancellation can be told to the server before the connection goes. The
+// returned function ends it and leaves no goroutine behind.
+func (x *exchange) begin(ctx context.Context) func() {
+	x.life, x.end = context.WithCancelCause(context.WithoutCancel(ctx))
+	x.life = httptrace.WithClientTrace(x.life, &httptrace.ClientTrace{
+		GotConn: func(httptrace.GotConnInfo) { x.reached.Store(true) },
+	})
+	x.idle.start(x.h.cfg.IdleTimeout, func() { x.end(errIdle) })
+	left := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(left)
+		if !detached(ctx) {
+			x.cancelUpstream(ctx)
+		}
+		x.end(context.Cause(ctx))
+	})
+	return func() {
+		if !stop() {
+			<-left
+		}
+		x.idle.stop()
+		x.end(nil)
+	}
+}
+
+// cancelUpstream tells a legacy server that nobody waits for the call any more.
+// A modern one sees it by the connection's end (protocol.md H6).
+func (x *exchange) cancelUpstream(ctx context.Context) {
+	if x.to.era != mcp.Legacy || x.handshake || !x.reached.Load() {
+		return
+	}
+	ctx, cancel := aside(ctx, cancelTimeout)
+	defer cancel()
+	params := append(append([]byte(`{"requestId":`), jsonrpc.StringID(x.id).Raw()...), `,"reason":"cancelled by the gateway"}`...)
+	if err := x.h.tell(ctx, x.to, jsonrpc.AppendNotification(nil, mcp.NotifyCancelled, params)); err != nil {
+		x.h.log.Debug("cancellation was not delivered", "err", err)
+	}
+}
+
+// cancelTimeout bounds how long a cancelled call waits for its cancellation to
+// be delivered.
+const cancelTimeout = 2 * time.Second
+
+// post sends the request and looks at the head of the response.
+func (x *exchange) post(ctx context.Context, body []byte) (*inbound, error) {
+	req, err := x.h.request(ctx, http.MethodPost, x.to, body)
+	if err != nil {
+		return nil, err
+	}
+	for name, values := range x.header {
+		req.Header[name] = values
+	}
+	w3cHeaders(x.h, ctx, req.Header)
+	return x.receive(req)
+}
+
+// receive performs a request and makes its response readable.
+func (x *exchange) receive(req *http.Request) (*inbound, error) {
+	resp, err := x.h.client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	x.response = resp
+	x.idle.touch()
+	return x.h.accept(resp, x)
+}
+
+// fault decides what an error means: the caller's end comes first, since it is
+// what breaks the connection.
+func (x *exchange) fault(ctx context.Context, err error) error {
+	if cause := ended(ctx); cause != nil {
+		return cause
+	}
+	if context.Cause(x.life) == errIdle {
+		x.cancelUpstream(ctx)
+		err = errIdle
+	}
+	if se, ok := err.(*statusError); ok {
+		return se
+	}
+	ue := netError(err, x.reached.Load())
+	if ue.Kind == kindTooLarge {
+		x.cancelUpstream(ctx) // it may go on sending what we do not read
+	}
+	return ue
+}
+
+// converse reads messages until the answer is there.
+func (x *exchange) converse(ctx context.Context, in *inbound) (jsonrpc.Message, error) {
+	defer func() { in.close() }()
+	for {
+		it := x.next(in)
+		if it.err == nil {
+			m, done, err := x.take(ctx, in, it)
+			if err != nil {
+				return m, x.fault(ctx, err)
+			}
+			if done {
+				in.finish()
+				return m, nil
+			}
+			continue
+		}
+		in.close()
+		if cause := ended(ctx); cause != nil {
+			return jsonrpc.Message{}, cause
+		}
+		again, err := x.reopen(ctx, in, it.err)
+		if err != nil {
+			return jsonrpc.Message{}, x.fault(ctx, err)
+		}
+		in = again
+	}
+}
+
+// next returns what was read while a question was asked, then what comes in.
+func (x *exchange) next(in *inbound) item {
+	if len(x.backlog) > 0 {
+		it := x.backlog[0]
+		x.backlog = x.backlog[1:]
+		return it
+	}
+	return in.next()
+}
+
+// take handles one event: its id, and the messages in it. done says that m is
+// the answer.
+func (x *exchange) take(ctx context.Context, in *inbound, it item) (m jsonrpc.Message, done bool, err error) {
+	x.tries = 0
+	x.mark(it)
+	for _, m := range it.msgs {
+		switch m.Kind {
+		case jsonrpc.Request:
+			if err := x.request(ctx, m); err != nil {
+				return m, false, err
+			}
+		case jsonrpc.Notification:
+			x.notification(m)
+		case jsonrpc.Result, jsonrpc.ErrorResponse:
+			if x.answers(m) {
+				return m, true, nil // the first counts (JSON-RPC 2.0 section 5)
+			}
+		}
+	}
+	x.note(ctx)
+	if len(x.queue) > 0 {
+		return m, false, x.ask(ctx, in)
+	}
+	return m, false, nil
+}
+
+// answers reports whether a response is the one to our request. An error
+// without an id is ours where nothing else could be meant: not on a resumed
+// stream, on which some servers replay everything (protocol.md C 9).
+func (x *exchange) answers(m jsonrpc.Message) bool {
+	if m.ID.IsZero() {
+		return m.Kind == jsonrpc.ErrorResponse && !x.resumed
+	}
+	return m.ID.Equal(jsonrpc.StringID(x.id))
+}
+
+// mark remembers the event id and the reconnection time that an event carries.
+func (x *exchange) mark(it item) {
+	if it.hasRetry {
+		x.retry = min(it.retry, maxRetry)
+	}
+	if it.hasID && it.eventID != x.state.Last && x.to.era == mcp.Legacy {
+		x.state.Last, x.unnoted = it.eventID, true
+	}
+}
+
+// note hands over a new event id that no progress carried, at most once per
+// second: what is lost in between is only replayed.
+func (x *exchange) note(ctx context.Context) {
+	if !x.unnoted || x.handshake || time.Since(x.noted) < time.Second {
+		return
+	}
+	x.handOver(ctx)
+}
+
+// handOver hands over where the call is now. That this fails is no reason to
+// end the call: it can then only be resumed from further back.
+func (x *exchange) handOver(ctx context.Context) {
+	x.noted, x.unnoted = time.Now(), false
+	if err := x.sink.Checkpoint(ctx, x.state.encode()); err != nil {
+		x.h.log.Debug("checkpoint was not taken", "err", err)
+	}
+}
+
+// encode writes the request with its _meta.
+func (x *exchange) encode(ctx context.Context) []byte {
+	pairs := x.meta
+	if x.progress {
+		pairs = append(pairs, text(mcp.MetaProgressToken, x.id))
+	}
+	for key, value := range x.h.carry(ctx) {
+		pairs = append(pairs, text(key, value))
+	}
+	params := withMeta(x.params, pairs)
+	return jsonrpc.AppendRequest(make([]byte, 0, len(params)+128), jsonrpc.StringID(x.id), x.method, params)
+}
+
+// raw copies bytes that are only valid until the next read.
+func raw(b []byte) json.RawMessage {
+	if b == nil {
+		return nil
+	}
+	return append(json.RawMessage(make([]byte, 0, len(b))), b...)
+}

@@ -1,0 +1,121 @@
+package upstream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"taskgate/internal/eventstream"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// initialize opens a legacy session: initialize, then notifications/initialized.
+func (h *HTTP) initialize(ctx context.Context, s *session, gen int64) (*link, error) {
+	ctx, cancel := h.slow(ctx)
+	defer cancel()
+	x := h.legacyExchange(s, target{era: mcp.Legacy}, shim.Request{
+		Method: mcp.MethodInitialize, Params: h.initializeParams(s), Session: s.from,
+	}, discard{})
+	x.handshake = true
+	m, err := x.run(ctx)
+	if err == nil && m.Error != nil {
+		err = m.Error
+	}
+	if err != nil {
+		return nil, h.notLegacy(ctx, err)
+	}
+	l := &link{gen: gen, id: x.response.Header.Get(mcp.HeaderSession)}
+	if err := l.read(m.Result); err != nil {
+		return nil, err
+	}
+	if err := h.tell(ctx, l.target(), jsonrpc.AppendNotification(nil, mcp.NotifyInitialized, nil)); err != nil {
+		return nil, handshakeError(err)
+	}
+	h.seen.put(s.key.caps, l.server)
+	return l, nil
+}
+
+func (h *HTTP) initializeParams(s *session) json.RawMessage {
+	b := append([]byte(nil), `{"protocolVersion":"`+mcp.Version20251125+`","capabilities":`...)
+	b = append(b, declared(s.from.Capabilities)...)
+	b = append(b, `,"clientInfo":`...)
+	b = append(b, h.cfg.clientInfo(s.from.ClientInfo)...)
+	return append(b, '}')
+}
+
+// read takes over what the server answered.
+func (l *link) read(result json.RawMessage) error {
+	v, _ := jsonrpc.GetString(result, "protocolVersion")
+	if mcp.EraOf(v) != mcp.Legacy {
+		return protocolError(fmt.Sprintf("the server wants protocol version %.20q, which the gateway does not speak to it", v), nil)
+	}
+	l.version = v
+	l.server = Server{Era: mcp.Legacy.String(), Version: v, Raw: raw(result)}
+	l.server.Capabilities, _ = jsonrpc.Get(l.server.Raw, "capabilities")
+	l.server.Info, _ = jsonrpc.Get(l.server.Raw, "serverInfo")
+	l.server.Instructions, _ = jsonrpc.GetString(l.server.Raw, "instructions")
+	return nil
+}
+
+// declares reports whether the server has a capability.
+func (s Server) declares(path ...string) bool {
+	v, ok := jsonrpc.Get(s.Capabilities, path...)
+	return ok && string(v) != "null" && string(v) != "false"
+}
+
+// notLegacy explains why initialize failed. A server that answers 400, 404 or
+// 405 to it may be one of the HTTP+SSE transport, which a GET shows.
+func (h *HTTP) notLegacy(ctx context.Context, err error) error {
+	if contradicts(err) {
+		return err
+	}
+	se, ok := errors.AsType[*statusError](err)
+	if !ok || se.status != http.StatusBadRequest && se.status != http.StatusNotFound && se.status != http.StatusMethodNotAllowed {
+		return handshakeError(err)
+	}
+	if h.hasEndpointEvent(ctx) {
+		return protocolError("the server speaks the HTTP+SSE transport of 2024-11-05, which the gateway does not support yet", err)
+	}
+	return protocolError(fmt.Sprintf("there is no MCP endpoint at the configured address: initialize was answered with HTTP status %d", se.status), err)
+}
+
+// handshakeError words the failure of a handshake for clients.
+func handshakeError(err error) error {
+	if rpc, ok := errors.AsType[*jsonrpc.Error](err); ok {
+		return protocolError(fmt.Sprintf("the server refused to open a session (error %d)", rpc.Code), err)
+	}
+	if se, ok := errors.AsType[*statusError](err); ok && se.rpc != nil && se.answer() != nil {
+		return protocolError(fmt.Sprintf("the server refused to open a session (error %d)", se.rpc.Code), err)
+	}
+	if _, ok := errors.AsType[*statusError](err); ok {
+		return err
+	}
+	if errors.Is(err, errSlow) {
+		return err
+	}
+	return netError(err, true)
+}
+
+// hasEndpointEvent looks whether a GET opens a stream that begins as that of
+// 2024-11-05 does (protocol.md 5.2).
+func (h *HTTP) hasEndpointEvent(ctx context.Context) bool {
+	req, err := h.request(ctx, http.MethodGet, target{}, nil)
+	if err != nil {
+		return false
+	}
+	set(req.Header, "Accept", mcp.TypeSSE)
+	resp, err := h.client.Do(req)
+	if err != nil {
+		return false
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK || mediaType(resp.Header) != mcp.TypeSSE {
+		return false
+	}
+	ev, err := eventstream.NewReader(resp.Body, maxErrorBody, nil).Next()
+	return err == nil && ev.Type == "endpoint"
+}

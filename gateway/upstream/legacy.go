@@ -1,0 +1,103 @@
+package upstream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// legacyExchange puts a request in the words of a legacy session.
+func (h *HTTP) legacyExchange(s *session, to target, r shim.Request, sink shim.Sink) *exchange {
+	x := h.exchange(to, r, sink)
+	x.ses = s
+	return x
+}
+
+// exchange is what both eras have in common.
+func (h *HTTP) exchange(to target, r shim.Request, sink shim.Sink) *exchange {
+	return &exchange{
+		h: h, to: to, sink: sink, caller: r.Session, level: r.LogLevel,
+		id: h.nextID(), method: r.Method, name: r.Name, params: r.Params,
+		progress: r.Progress || r.Method == mcp.MethodToolsCall,
+	}
+}
+
+// legacy makes one attempt at a call in the session that it belongs to.
+func (c *call) legacy(ctx context.Context, v *verdict) (shim.Reply, error) {
+	ses := c.h.pool.acquire(c.r.Session)
+	defer ses.release()
+	l, err := ses.open(ctx)
+	if err != nil {
+		if contradicts(err) {
+			return shim.Reply{}, &notBegun{why: otherEra, forget: func() { c.h.changedEra(v) }, err: unsent(handshakeError(err))}
+		}
+		return shim.Reply{}, unsent(err)
+	}
+	if c.r.LogLevel != "" {
+		c.h.raiseLevel(ctx, ses, l, c.r.LogLevel)
+	}
+	m, err := c.h.legacyExchange(ses, l.target(), c.r, c.sink).run(ctx)
+	if detached(ctx) && err != nil {
+		ses.keep()
+	}
+	return c.h.legacyReply(ses, l, v, c.r.Method, m, err)
+}
+
+// legacyReply reads the answer, or what it says about the session.
+func (h *HTTP) legacyReply(ses *session, l *link, v *verdict, method string, m jsonrpc.Message, err error) (shim.Reply, error) {
+	if contradicts(err) {
+		return shim.Reply{}, &notBegun{why: otherEra, forget: func() { h.changedEra(v) }, err: err}
+	}
+	if se, ok := errors.AsType[*statusError](err); ok {
+		switch {
+		case se.lost():
+			return shim.Reply{}, &notBegun{why: lostSession, forget: func() { ses.lose(l) }, err: err}
+		case se.status == 400 && l.id != "":
+			// Some servers say 400 for a session they have lost (the TypeScript
+			// examples do). That proves nothing, so the request is not repeated; but
+			// the next one begins a new session.
+			ses.lose(l)
+		}
+		if rpc := se.answer(); rpc != nil {
+			return shim.Reply{Error: rpcError(rpc)}, nil
+		}
+	}
+	if err != nil {
+		return shim.Reply{}, err
+	}
+	return plainReply(method, m)
+}
+
+// changedEra forgets what was known of a server that has become another.
+func (h *HTTP) changedEra(v *verdict) {
+	h.eras.forget(v)
+	h.seen.forget()
+}
+
+// raiseLevel makes the server at least as talkative as level, where it logs at
+// all. A server without a session could only be told for everybody, and is not.
+// That this fails costs log messages, never the call.
+func (h *HTTP) raiseLevel(ctx context.Context, ses *session, l *link, level string) {
+	want := len(mcp.LogLevels) - mcp.LogSeverity(level) // larger is more talkative
+	if l.id == "" || mcp.LogSeverity(level) < 0 || !l.server.declares("logging") {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.level >= want {
+		return
+	}
+	params := json.RawMessage(append(jsonrpc.AppendString([]byte(`{"level":`), level), '}'))
+	ctx, cancel := h.slow(ctx)
+	defer cancel()
+	x := h.legacyExchange(ses, l.target(), shim.Request{Method: mcp.MethodSetLevel, Params: params}, discard{})
+	m, err := x.run(ctx)
+	if err != nil || m.Error != nil {
+		h.log.Debug("log level was not set", "err", err, "answer", m.Error)
+	}
+	l.level = want
+}

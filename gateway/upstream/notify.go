@@ -1,0 +1,71 @@
+package upstream
+
+import (
+	"strconv"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// notification hands on what the server says beside the answer. What belongs to
+// no call goes to whoever listens in the session.
+func (x *exchange) notification(m jsonrpc.Message) {
+	switch m.Method {
+	case mcp.NotifyProgress:
+		x.heardProgress(m.Params)
+	case mcp.NotifyMessage:
+		x.heardLog(m.Params)
+	case mcp.NotifyCancelled:
+		// The server withdraws a question. It is looked for while one waits (ask.go).
+	default:
+		x.h.heard(x.ses, shim.Notification{Method: m.Method, Params: m.Params})
+	}
+}
+
+// heardProgress hands on progress that carries our token. That it strictly
+// increases is the server's duty and not checked: a step back harms nobody here.
+func (x *exchange) heardProgress(params []byte) {
+	token, ok := jsonrpc.GetString(params, mcp.MetaProgressToken)
+	if !ok || token != x.id {
+		return
+	}
+	p := shim.Progress{Raw: raw(params), Progress: number(params, "progress"), Total: number(params, "total")}
+	p.Message, _ = jsonrpc.GetString(params, "message")
+	if x.unnoted {
+		x.unnoted = false
+		p.Checkpoint = x.state.encode()
+	}
+	x.sink.Progress(p)
+}
+
+// number reads a JSON number, 0 if it is none.
+func number(obj []byte, name string) float64 {
+	v, _ := jsonrpc.Get(obj, name)
+	f, err := strconv.ParseFloat(string(v), 64)
+	if err != nil {
+		return 0
+	}
+	return f
+}
+
+// heardLog hands on a log message from the level on that the caller asked for.
+// The upstream session may be set to a more talkative one for another caller.
+func (x *exchange) heardLog(params []byte) {
+	level, _ := jsonrpc.GetString(params, "level")
+	if x.level == "" || mcp.LogSeverity(level) < mcp.LogSeverity(x.level) {
+		return
+	}
+	x.sink.Log(shim.Log{Level: level, Raw: raw(params)})
+}
+
+// heard takes a notification that belongs to no call.
+func (h *HTTP) heard(ses *session, n shim.Notification) {
+	if n.Method == mcp.NotifyToolsListChanged {
+		h.tools.changed(ses)
+	}
+	if ses != nil {
+		n.Params = raw(n.Params)
+		ses.ears.hear(n)
+	}
+}

@@ -1,0 +1,241 @@
+package upstream
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"time"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// session is one legacy session with the server, through all its generations:
+// when the server loses it, it is opened anew under the same key.
+type session struct {
+	h    *HTTP
+	key  sessionKey
+	from shim.Session
+	ears ears // who listens in it
+
+	mu     sync.Mutex
+	refs   int
+	own    bool // belongs to one call: ends with its last release
+	ended  bool // the client's session is over: ends with its last release
+	kept   bool // a detached call may be resumed in it: never deleted from here
+	gen    int64
+	cur    *link // nil before the handshake
+	flight *flight[*link]
+	timer  *time.Timer // ends an idle session
+	asked  recent      // ids of the server's requests that were taken care of
+}
+
+// link is one generation of a session: what the handshake agreed on.
+type link struct {
+	gen     int64
+	id      string // "" for a server without sessions
+	version string
+	server  Server
+
+	mu    sync.Mutex
+	level int // the log level set, as its severity plus one; 0 for none
+}
+
+func newSession(h *HTTP, k sessionKey, s shim.Session) *session {
+	return &session{h: h, key: k, from: s}
+}
+
+func (l *link) target() target {
+	return target{era: mcp.Legacy, version: l.version, session: l.id, gen: l.gen}
+}
+
+func (s *session) pin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refs++
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+}
+
+// release undoes a pin.
+func (s *session) release() {
+	s.mu.Lock()
+	s.refs--
+	last, over := s.refs == 0, s.own || s.ended
+	if last && !over {
+		if s.timer == nil {
+			s.timer = time.AfterFunc(s.h.cfg.SessionIdle, s.expire)
+		} else {
+			s.timer.Reset(s.h.cfg.SessionIdle)
+		}
+	}
+	s.mu.Unlock()
+	if last && over {
+		s.delete()
+	}
+}
+
+// keep says that a call was detached: whoever resumes it needs the session.
+func (s *session) keep() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kept = true
+}
+
+// expire ends a session that has been idle for long.
+func (s *session) expire() {
+	s.h.pool.remove(s)
+	s.finish()
+}
+
+// finish ends a session that is no longer in the pool, at once or with its last
+// release.
+func (s *session) finish() {
+	s.mu.Lock()
+	s.ended = true
+	busy := s.refs > 0
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	s.mu.Unlock()
+	if !busy {
+		s.delete()
+	}
+}
+
+// delete tells the server that the session is over (X11). Whether it cares (405
+// is allowed) is its business.
+func (s *session) delete() {
+	s.mu.Lock()
+	l := s.cur
+	s.cur = nil
+	kept := s.kept
+	s.mu.Unlock()
+	if l == nil || l.id == "" || kept {
+		return
+	}
+	s.h.spawn(context.Background(), func(ctx context.Context) {
+		// Close ends the leg's life, but what it has begun to end is ended.
+		ctx, cancel := aside(ctx, deleteTimeout)
+		defer cancel()
+		req, err := s.h.request(ctx, http.MethodDelete, l.target(), nil)
+		if err == nil {
+			err = s.h.finish(req, target{})
+		}
+		if err != nil {
+			s.h.log.Debug("session was not deleted", "err", err)
+		}
+	})
+}
+
+// deleteTimeout bounds the end of a session.
+const deleteTimeout = 5 * time.Second
+
+func (s *session) isOpen() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cur != nil
+}
+
+// holds reports whether the session is the one that the server calls id.
+func (s *session) holds(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cur != nil && s.cur.id == id && id != ""
+}
+
+// open returns the session's link, shaking hands if there is none. All who need
+// it wait for the same handshake. Errors are those of exchange.run.
+func (s *session) open(ctx context.Context) (*link, error) {
+	s.mu.Lock()
+	if l := s.cur; l != nil {
+		s.mu.Unlock()
+		return l, nil
+	}
+	if s.flight == nil {
+		s.gen++
+		gen := s.gen
+		s.flight = fly(s.h, ctx, func(ctx context.Context) (*link, error) { return s.shake(ctx, gen) })
+	}
+	f := s.flight
+	s.mu.Unlock()
+	return f.wait(ctx)
+}
+
+// shake opens one generation and settles what that means for the session.
+func (s *session) shake(ctx context.Context, gen int64) (*link, error) {
+	l, err := s.h.initialize(ctx, s, gen)
+	s.mu.Lock()
+	s.flight = nil
+	if err == nil {
+		s.cur = l
+	}
+	anonymous := s.key.key == "" && !s.h.cfg.Shared
+	over := s.refs == 0 && (s.own || s.ended)
+	if err == nil && anonymous {
+		s.own = l.id != ""
+	}
+	s.mu.Unlock()
+	switch {
+	case err != nil:
+		return nil, err
+	case over:
+		s.delete() // who wanted it has left meanwhile
+	case anonymous && l.id == "":
+		// Without a session id the server cannot tell our requests apart, so there
+		// is nothing to keep apart either: the handshake serves every call (X14).
+		s.h.pool.share(s)
+	case anonymous:
+		s.h.pool.remove(s) // the server has become one with sessions
+	}
+	return l, nil
+}
+
+// lose drops a generation that the server does not know any more. The next open
+// shakes hands anew; that happens once per generation, however many calls met
+// the loss (design.md 0.16).
+func (s *session) lose(l *link) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cur == l {
+		s.cur = nil
+	}
+}
+
+// claim reports whether this request of the server is new to the session, and
+// takes note of it: a resumed stream may repeat what another call has heard.
+func (s *session) claim(id jsonrpc.ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.asked.add(id.Key())
+}
+
+// recent is a set of the ids seen last.
+type recent struct {
+	set  map[string]bool
+	ring []string
+	next int
+}
+
+// maxRecent is how many request ids of a server a session remembers.
+const maxRecent = 1024
+
+func (r *recent) add(key string) bool {
+	if r.set[key] {
+		return false
+	}
+	if r.set == nil {
+		r.set = make(map[string]bool)
+	}
+	r.set[key] = true
+	if len(r.ring) < maxRecent {
+		r.ring = append(r.ring, key)
+		return true
+	}
+	delete(r.set, r.ring[r.next])
+	r.ring[r.next] = key
+	r.next = (r.next + 1) % maxRecent
+	return true
+}

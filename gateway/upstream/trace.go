@@ -1,0 +1,126 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/baggage"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/internal/semconv"
+	"taskgate/shim"
+)
+
+// w3c is named here and not taken from the process's settings, so that the
+// context of a client passes through also where telemetry is off.
+var w3c propagation.TraceContext
+
+// carry gives the trace context of ctx by its W3C names: what goes into
+// params._meta (SEP-414) and, under the same names, into HTTP headers.
+func (h *HTTP) carry(ctx context.Context) propagation.MapCarrier {
+	c := propagation.MapCarrier{}
+	w3c.Inject(ctx, c)
+	if b := h.baggage(ctx); b != "" {
+		c[mcp.MetaBaggage] = b
+	}
+	return c
+}
+
+// baggage spells the members that the configuration lets through: everything
+// else stops at this boundary of trust.
+func (h *HTTP) baggage(ctx context.Context) string {
+	if len(h.cfg.Baggage) == 0 {
+		return ""
+	}
+	var members []string
+	b := baggage.FromContext(ctx)
+	for _, key := range h.cfg.Baggage {
+		if m := b.Member(key); m.Key() != "" {
+			members = append(members, m.String())
+		}
+	}
+	return strings.Join(members, ",")
+}
+
+// span starts the client span of one request (protocol.md 9).
+func (x *exchange) startSpan(ctx context.Context) context.Context {
+	attrs := append(make([]attribute.KeyValue, 0, 12), x.h.attrs...)
+	attrs = append(attrs,
+		semconv.MCPMethod.String(x.method),
+		semconv.RequestID.String(x.id),
+		semconv.UpstreamEra.String(x.to.era.String()))
+	attrs = append(attrs, semconv.Target(x.method, x.name)...)
+	if x.to.version != "" {
+		attrs = append(attrs, semconv.MCPProtocolVersion.String(x.to.version))
+	}
+	if x.to.session != "" {
+		attrs = append(attrs, semconv.MCPSessionID.String(x.to.session))
+	}
+	ctx, x.span = x.h.tracer.Start(ctx, semconv.SpanName(x.method, x.name),
+		trace.WithSpanKind(semconv.KindUpstream), trace.WithAttributes(attrs...))
+	return ctx
+}
+
+// endSpan records how the request ended. Arguments, results and the texts of
+// errors stay out: they are the client's and the server's.
+func (x *exchange) endSpan(m jsonrpc.Message, err error) {
+	defer x.span.End()
+	if !x.span.IsRecording() {
+		return
+	}
+	if x.response != nil {
+		x.span.SetAttributes(semconv.ProtocolName.String("http"),
+			semconv.ProtocolVersion.String(strconv.Itoa(x.response.ProtoMajor)))
+	}
+	rpc := m.Error
+	if se, ok := errors.AsType[*statusError](err); ok && rpc == nil {
+		rpc = se.answer()
+	}
+	switch {
+	case rpc != nil:
+		code := strconv.FormatInt(rpc.Code, 10)
+		x.span.SetAttributes(semconv.RPCStatusCode.String(code), semconv.ErrorType.String(code))
+		x.span.SetStatus(codes.Error, "")
+	case err != nil:
+		x.span.SetAttributes(semconv.ErrorType.String(label(err)))
+		x.span.SetStatus(codes.Error, "")
+	case isToolError(x.method, m.Result):
+		x.span.SetAttributes(semconv.ErrorType.String(semconv.ErrorTool))
+		x.span.SetStatus(codes.Error, "")
+	}
+}
+
+// label is an error as a word out of a small set.
+func label(err error) string {
+	if ue, ok := errors.AsType[*shim.UpstreamError](public(err)); ok {
+		return ue.Kind
+	}
+	switch {
+	case errors.Is(err, shim.ErrDetached):
+		return "detached"
+	case errors.Is(err, context.DeadlineExceeded):
+		return kindTimeout
+	}
+	return "cancelled"
+}
+
+// fixedAttrs are the attributes of every span of one upstream.
+func fixedAttrs(c Config, req *http.Request) []attribute.KeyValue {
+	attrs := []attribute.KeyValue{
+		semconv.Upstream.String(c.Name),
+		semconv.Transport.String(semconv.TransportTCP),
+		semconv.ServerAddress.String(req.URL.Hostname()),
+	}
+	if port, err := strconv.Atoi(req.URL.Port()); err == nil {
+		attrs = append(attrs, semconv.ServerPort.Int(port))
+	}
+	return attrs
+}

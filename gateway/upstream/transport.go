@@ -1,0 +1,52 @@
+package upstream
+
+import (
+	"net"
+	"net/http"
+	"time"
+)
+
+// newTransport makes the connections of one upstream. The settings are those of
+// libraries.md §10:
+//
+//   - no cap on connections: it would keep the answer to a question from ever
+//     being posted while every connection is taken by a parked call;
+//   - no header timeout: a synchronous tool sends its header at the end;
+//   - idle connections are given up before Node's 5s, so that a request rarely
+//     meets a connection that the server is just closing;
+//   - no compression, which would hold back events;
+//   - keep-alives and HTTP/2 pings, to notice a peer that died silently.
+func newTransport(c Config) *http.Transport {
+	d := net.Dialer{
+		Timeout: c.ConnectTimeout,
+		KeepAliveConfig: net.KeepAliveConfig{
+			Enable: true, Idle: 15 * time.Second, Interval: 15 * time.Second, Count: 3,
+		},
+	}
+	return &http.Transport{
+		Proxy:               http.ProxyFromEnvironment,
+		DialContext:         d.DialContext,
+		TLSHandshakeTimeout: c.ConnectTimeout,
+		DisableCompression:  true,
+		MaxIdleConnsPerHost: 64,
+		IdleConnTimeout:     4 * time.Second,
+		ForceAttemptHTTP2:   true,
+		HTTP2: &http.HTTP2Config{
+			SendPingTimeout: 15 * time.Second,
+			PingTimeout:     15 * time.Second,
+		},
+		ReadBufferSize:  4 << 10,
+		WriteBufferSize: 4 << 10,
+	}
+}
+
+// newClient makes a client that follows no redirect: a 307 would carry the body
+// and the credentials to another place, and run a tool there.
+func newClient(t http.RoundTripper) *http.Client {
+	return &http.Client{
+		Transport: t,
+		CheckRedirect: func(*http.Request, []*http.Request) error {
+			return http.ErrUseLastResponse
+		},
+	}
+}

@@ -1,0 +1,140 @@
+package upstream
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"mime"
+	"net/http"
+	"time"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+)
+
+// maxErrorBody bounds what is read of a response that is an error anyway.
+const maxErrorBody = 64 << 10
+
+// request makes an HTTP request of the protocol. Headers of the configuration
+// come first, so that they cannot replace those of the protocol.
+func (h *HTTP) request(ctx context.Context, method string, to target, body []byte) (*http.Request, error) {
+	var r io.Reader
+	if body != nil {
+		r = bytes.NewReader(body)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "", r)
+	if err != nil {
+		return nil, err
+	}
+	req.URL, req.Host = h.url, h.url.Host
+	for name, values := range h.cfg.Headers {
+		req.Header[http.CanonicalHeaderKey(name)] = values
+	}
+	set(req.Header, "Accept", mcp.TypeAccept)
+	if body != nil {
+		set(req.Header, "Content-Type", mcp.TypeJSON)
+	}
+	if to.session != "" {
+		set(req.Header, mcp.HeaderSession, to.session)
+	}
+	if mcp.LookupVersion(to.version).HeaderVersion { // X7
+		set(req.Header, mcp.HeaderProtocolVersion, to.version)
+	}
+	return req, nil
+}
+
+func set(h http.Header, canonical, value string) { h[canonical] = []string{value} }
+
+// w3cHeaders writes the trace context into the headers too, for the proxies and
+// servers that look for it there.
+func w3cHeaders(h *HTTP, ctx context.Context, header http.Header) {
+	for key, value := range h.carry(ctx) {
+		header.Set(key, value)
+	}
+}
+
+// tell posts a message that has no answer: a notification, or a response to a
+// request of the server. Any 2xx will do: servers exist that say 200 instead of
+// 202 (go-sdk #736).
+func (h *HTTP) tell(ctx context.Context, to target, body []byte) error {
+	req, err := h.request(ctx, http.MethodPost, to, body)
+	if err != nil {
+		return err
+	}
+	return h.finish(req, to)
+}
+
+// finish performs a request of whose response only the status counts.
+func (h *HTTP) finish(req *http.Request, to target) error {
+	resp, err := h.client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode/100 == 2 {
+		drain(resp.Body)
+		return nil
+	}
+	return readStatus(resp, "", to.session != "")
+}
+
+// drain reads what little there may be, so that the connection can be used
+// again; a stream is not waited for, the caller closes it.
+func drain(body io.Reader) { _, _ = io.CopyN(io.Discard, body, 4<<10) }
+
+// accept looks at the head of a response to a request: JSON and event streams
+// become readable, everything else is a *statusError.
+func (h *HTTP) accept(resp *http.Response, x *exchange) (*inbound, error) {
+	if resp.StatusCode/100 != 2 {
+		defer resp.Body.Close()
+		return nil, readStatus(resp, x.id, x.to.session != "")
+	}
+	se := &statusError{status: resp.StatusCode}
+	switch kind := mediaType(resp.Header); {
+	case kind == mcp.TypeSSE && resp.StatusCode == http.StatusOK:
+		return newStream(resp.Body, h.cfg.MaxEvent, x), nil
+	case kind == mcp.TypeJSON && resp.StatusCode == http.StatusOK:
+		return readJSON(resp, h.cfg.MaxResult, x)
+	case resp.StatusCode == http.StatusAccepted || resp.StatusCode == http.StatusNoContent:
+		se.reason = "it accepted a request without answering it"
+	case kind == "":
+		se.reason = "the answer has no content type"
+	default:
+		se.reason = "the answer is neither JSON nor an event stream"
+	}
+	resp.Body.Close()
+	return nil, se
+}
+
+// mediaType is the content type without its parameters.
+func mediaType(h http.Header) string {
+	v := h.Get("Content-Type")
+	if v == mcp.TypeJSON || v == mcp.TypeSSE {
+		return v
+	}
+	kind, _, err := mime.ParseMediaType(v)
+	if err != nil {
+		return v
+	}
+	return kind
+}
+
+// readStatus reads a response that is not a success. A JSON-RPC error in it
+// counts if it is about our request: servers say with it what is wrong
+// (protocol.md 2.5), whatever the content type they give it.
+func readStatus(resp *http.Response, id string, session bool) error {
+	e := &statusError{status: resp.StatusCode, session: session}
+	e.retryAfter = retryAfter(resp.Header.Get("Retry-After"), time.Now())
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
+	if err != nil || len(body) == 0 {
+		return e
+	}
+	m, err := jsonrpc.ParseLenient(body)
+	if err != nil || m.Kind != jsonrpc.ErrorResponse {
+		return e
+	}
+	if m.ID.IsZero() || id != "" && m.ID.Equal(jsonrpc.StringID(id)) {
+		e.rpc = m.Error
+	}
+	return e
+}
