@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"sync"
+	"time"
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -49,19 +51,41 @@ func (e *endpoint) checkArguments(ctx context.Context, q *modernRequest) error {
 	if q.server.Era != mcp.Modern {
 		return nil
 	}
-	err := e.checkTool(ctx, q, false)
-	if f := (*failure)(nil); errors.As(err, &f) {
-		err = e.checkTool(ctx, q, true)
+	session := e.upstreamSession(q)
+	err := e.checkTool(ctx, q, session)
+	if f := (*failure)(nil); errors.As(err, &f) && e.relist.due(time.Now()) {
+		e.leg.Forget(session)
+		err = e.checkTool(ctx, q, session)
 	}
 	return err
 }
 
-func (e *endpoint) checkTool(ctx context.Context, q *modernRequest, fresh bool) error {
-	tool, err := e.leg.Tool(ctx, e.upstreamSession(q), q.name, fresh)
+// relistAge is how old a list may be to be taken for the present one. It keeps a
+// client that sends wrong headers all day from having the tools listed each time.
+const relistAge = time.Second
+
+// relist remembers when the tools were last listed for the sake of a mismatch.
+type relist struct {
+	mu   sync.Mutex
+	last time.Time
+}
+
+func (l *relist) due(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now.Sub(l.last) < relistAge {
+		return false
+	}
+	l.last = now
+	return true
+}
+
+func (e *endpoint) checkTool(ctx context.Context, q *modernRequest, session shim.Session) error {
+	tool, listed, err := e.leg.Tool(ctx, session, q.name)
 	switch {
 	case err != nil:
 		return err
-	case tool.Raw == nil: // not in the list; the upstream knows best what that means
+	case !listed: // the upstream knows best what that means
 		return nil
 	case tool.Invalid != nil: // not offered, so not there (2.4)
 		return invalidParams("unknown tool: %s", q.name)

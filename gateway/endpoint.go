@@ -31,6 +31,7 @@ type endpoint struct {
 	// dropped are the names of tools of which the log has said that they are not
 	// offered.
 	dropped sync.Map
+	relist  relist
 }
 
 func newEndpoint(g *Gateway, u *config.Upstream, leg Leg, o Options, tel *telemetry) *endpoint {

@@ -2,10 +2,8 @@ package gateway
 
 import (
 	"context"
-	"encoding/json"
 
-	"taskgate/internal/mcp"
-	"taskgate/internal/mcpheader"
+	"taskgate/gateway/upstream"
 	"taskgate/shim"
 )
 
@@ -19,27 +17,16 @@ type Leg interface {
 	// Listen hands over notifications that belong to no call, until ctx ends.
 	Listen(ctx context.Context, s shim.Session, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error
 	// Describe says what the server is.
-	Describe(ctx context.Context, s shim.Session) (Server, error)
-	// Tool finds a tool by name; fresh lists the tools again. A tool that is not
-	// listed is the zero Tool.
-	Tool(ctx context.Context, s shim.Session, name string, fresh bool) (Tool, error)
+	Describe(ctx context.Context, s shim.Session) (upstream.Server, error)
+	// Tool finds a tool by name, and reports false where the server lists none.
+	Tool(ctx context.Context, s shim.Session, name string) (upstream.Tool, bool, error)
+	// Forget drops what is cached of the tools.
+	Forget(s shim.Session)
 	// EndSession says that the session of this key (Session.Key) has ended.
 	EndSession(ctx context.Context, key string)
 }
 
 // Server is what an upstream says of itself.
-type Server struct {
-	Era          mcp.Era
-	Version      string
-	Capabilities json.RawMessage
-	Info         json.RawMessage
-	Instructions string
-	Raw          json.RawMessage // the InitializeResult or DiscoverResult
-}
+type Server = upstream.Server
 
-// Tool is a tool as the upstream lists it.
-type Tool struct {
-	Raw     json.RawMessage
-	Params  []mcpheader.Param // the arguments mirrored in headers
-	Invalid error             // why an HTTP client must not offer the tool
-}
+var _ Leg = (*upstream.HTTP)(nil)

@@ -76,7 +76,7 @@ func (e *endpoint) showsWrapped(ctx context.Context, q *legacyRequest, result []
 	if _, ok := jsonrpc.Get(result, "structuredContent"); !ok {
 		return false
 	}
-	tool, err := e.leg.Tool(ctx, q.s.upstream(), q.name, false)
+	tool, _, err := e.leg.Tool(ctx, q.s.upstream(), q.name)
 	if err != nil {
 		return false
 	}

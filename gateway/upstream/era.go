@@ -198,7 +198,7 @@ func judgeResult(v *verdict, result json.RawMessage) (*verdict, error) {
 	case !slices.Contains(supported, v.version):
 		return choose(v, supported)
 	}
-	srv := Server{Era: mcp.Modern.String(), Version: v.version, Raw: raw(result)}
+	srv := Server{Era: mcp.Modern, Version: v.version, Raw: raw(result)}
 	srv.Capabilities, _ = jsonrpc.Get(srv.Raw, "capabilities")
 	srv.Info, _ = jsonrpc.Get(srv.Raw, "_meta", mcp.MetaServerInfo)
 	srv.Instructions, _ = jsonrpc.GetString(srv.Raw, "instructions")

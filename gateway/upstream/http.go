@@ -65,8 +65,8 @@ func New(c Config) (*HTTP, error) {
 
 // Server is what a server says of itself.
 type Server struct {
-	// Era is "legacy" or "modern", Version the version agreed on.
-	Era     string
+	// Era is that of Version, the version agreed on.
+	Era     mcp.Era
 	Version string
 	// Capabilities and Info are the ServerCapabilities and the Implementation
 	// object as received; nil if the server sent none.

@@ -54,7 +54,7 @@ func (l *link) read(result json.RawMessage) error {
 		return protocolError(fmt.Sprintf("the server wants protocol version %.20q, which the gateway does not speak to it", v), nil)
 	}
 	l.version = v
-	l.server = Server{Era: mcp.Legacy.String(), Version: v, Raw: raw(result)}
+	l.server = Server{Era: mcp.Legacy, Version: v, Raw: raw(result)}
 	l.server.Capabilities, _ = jsonrpc.Get(l.server.Raw, "capabilities")
 	l.server.Info, _ = jsonrpc.Get(l.server.Raw, "serverInfo")
 	l.server.Instructions, _ = jsonrpc.GetString(l.server.Raw, "instructions")
