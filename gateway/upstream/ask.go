@@ -245,7 +245,7 @@ func (x *exchange) respond(ctx context.Context, body []byte) error {
 
 func answerRefused(se *statusError) error {
 	if se.lost() {
-		return se
+		return se.upstream() // not as proof of anything about the call, which runs
 	}
 	return protocolError(fmt.Sprintf("the server refused the answer to its question with HTTP status %d", se.status), se)
 }

@@ -100,8 +100,14 @@ func public(err error) error {
 	if err == nil {
 		return nil
 	}
+	if o, ok := errors.AsType[*outOfReach](err); ok {
+		return o.err
+	}
 	if _, ok := errors.AsType[*shim.UpstreamError](err); ok {
 		return err
+	}
+	if errors.Is(err, errClosed) {
+		return fail(kindUnreachable, "the gateway is shutting down", err)
 	}
 	if se, ok := errors.AsType[*statusError](err); ok {
 		return se.upstream()

@@ -40,10 +40,13 @@ type exchange struct {
 	params []byte
 	meta   []pair      // members of params._meta besides progress and trace
 	header http.Header // modern headers of the request
-	// hasten says that the request belongs to a handshake: it is not recorded, and
+	// handshake says that the request belongs to a handshake: it is not recorded, and
 	// not cancelled (an initialize must not be).
 	handshake bool
 	progress  bool // ask for progress
+	standing  bool // a stream to listen on: it may be silent for ever
+	// hear takes the notifications of a stream to listen on.
+	hear func(jsonrpc.Message)
 
 	state    checkpoint
 	noted    time.Time // when an event id was last handed over
@@ -104,7 +107,9 @@ func (x *exchange) begin(ctx context.Context) func() {
 	x.life = httptrace.WithClientTrace(x.life, &httptrace.ClientTrace{
 		GotConn: func(httptrace.GotConnInfo) { x.reached.Store(true) },
 	})
-	x.idle.start(x.h.cfg.IdleTimeout, func() { x.end(errIdle) })
+	if !x.standing {
+		x.idle.start(x.h.cfg.IdleTimeout, func() { x.end(errIdle) })
+	}
 	left := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(left)
@@ -184,7 +189,9 @@ func (x *exchange) fault(ctx context.Context, err error) error {
 	return ue
 }
 
-// converse reads messages until the answer is there.
+// converse reads messages until the answer is there. From here on no error is a
+// *statusError: those that stand for the answer to the request itself, and may
+// prove that it was not begun, have come before.
 func (x *exchange) converse(ctx context.Context, in *inbound) (jsonrpc.Message, error) {
 	defer func() { in.close() }()
 	for {
@@ -192,7 +199,7 @@ func (x *exchange) converse(ctx context.Context, in *inbound) (jsonrpc.Message, 
 		if it.err == nil {
 			m, done, err := x.take(ctx, in, it)
 			if err != nil {
-				return m, x.fault(ctx, err)
+				return m, x.fault(ctx, public(err))
 			}
 			if done {
 				in.finish()
@@ -206,7 +213,7 @@ func (x *exchange) converse(ctx context.Context, in *inbound) (jsonrpc.Message, 
 		}
 		again, err := x.reopen(ctx, in, it.err)
 		if err != nil {
-			return jsonrpc.Message{}, x.fault(ctx, err)
+			return jsonrpc.Message{}, x.fault(ctx, public(err))
 		}
 		in = again
 	}

@@ -61,8 +61,12 @@ func (l *link) read(result json.RawMessage) error {
 	return nil
 }
 
-// declares reports whether the server has a capability.
+// declares reports whether the server has a capability. Of a session taken over
+// from another replica nothing is known; it is then tried.
 func (s Server) declares(path ...string) bool {
+	if s.Raw == nil {
+		return true
+	}
 	v, ok := jsonrpc.Get(s.Capabilities, path...)
 	return ok && string(v) != "null" && string(v) != "false"
 }

@@ -11,6 +11,10 @@ import (
 // notification hands on what the server says beside the answer. What belongs to
 // no call goes to whoever listens in the session.
 func (x *exchange) notification(m jsonrpc.Message) {
+	if x.hear != nil {
+		x.hear(m)
+		return
+	}
 	switch m.Method {
 	case mcp.NotifyProgress:
 		x.heardProgress(m.Params)

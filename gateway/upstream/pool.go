@@ -16,6 +16,8 @@ type pool struct {
 	h  *HTTP
 	mu sync.Mutex
 	m  map[sessionKey]*session
+	// closed: sessions that are still asked for end with the call.
+	closed bool
 }
 
 // acquire returns the session for these words and pins it: it is not ended
@@ -29,7 +31,7 @@ func (p *pool) acquire(s shim.Session) *session {
 		ses = newSession(p.h, k, s)
 		// An anonymous call has a session of its own (H5), unless configured
 		// otherwise, or known to make no difference: see session.settle.
-		if s.Key != "" || p.h.cfg.Shared {
+		if !p.closed && (s.Key != "" || p.h.cfg.Shared) {
 			p.put(ses)
 		} else {
 			ses.own = true
@@ -70,7 +72,7 @@ func (p *pool) adopt(s shim.Session, l *link) *session {
 		have.pin()
 		return have
 	}
-	if p.m[k] == nil && s.Key != "" {
+	if !p.closed && p.m[k] == nil && s.Key != "" {
 		p.put(ses)
 	} else {
 		ses.own = true
@@ -79,13 +81,15 @@ func (p *pool) adopt(s shim.Session, l *link) *session {
 	return ses
 }
 
-// share keeps a session under its key, for all calls.
-func (p *pool) share(s *session) {
+// share keeps a session under its key, for all calls, if it is the first one.
+func (p *pool) share(s *session) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.m[s.key] == nil {
-		p.put(s)
+	if p.closed || p.m[s.key] != nil {
+		return false
 	}
+	p.put(s)
+	return true
 }
 
 // remove forgets a session.
@@ -106,6 +110,9 @@ func (p *pool) end(key string) {
 
 // close ends all sessions.
 func (p *pool) close() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
 	for _, s := range p.take(func(sessionKey) bool { return true }) {
 		s.finish()
 	}

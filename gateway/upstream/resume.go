@@ -2,14 +2,18 @@ package upstream
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
 	"time"
 
 	"taskgate/internal/eventstream"
+	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/semconv"
 	"taskgate/shim"
 )
 
@@ -21,6 +25,81 @@ const (
 	firstRetry = 500 * time.Millisecond // where the server names no time
 	maxRetry   = time.Minute            // whatever the server asks for
 )
+
+// Resume goes on with a call from a checkpoint, possibly one of another replica.
+// Nothing is sent to the server but a request for the rest of the stream, the
+// answers to open questions and, if ctx ends, the cancellation.
+// shim.ErrNotSent: the call was never announced. shim.ErrNotResumable: the
+// answer is out of reach, because the call had no resumable stream, or because
+// the server says so.
+func (h *HTTP) Resume(ctx context.Context, r shim.Request, cp json.RawMessage, s shim.Sink) (shim.Reply, error) {
+	if len(cp) == 0 {
+		return shim.Reply{}, shim.ErrNotSent
+	}
+	var c checkpoint
+	if err := json.Unmarshal(cp, &c); err != nil || !c.resumable() || mcp.EraOf(c.Version) != mcp.Legacy {
+		return shim.Reply{}, shim.ErrNotResumable
+	}
+	if s == nil {
+		s = discard{}
+	}
+	l := &link{gen: c.Generation, id: c.Session, version: c.Version}
+	ses := h.pool.adopt(r.Session, l)
+	defer ses.release()
+	x := h.legacyExchange(ses, l.target(), r, s)
+	x.id, x.state = c.ID, c
+	m, err := x.resume(ctx)
+	if detached(ctx) && err != nil {
+		ses.keep()
+	}
+	if out, ok := errors.AsType[*outOfReach](err); ok {
+		ses.lose(l)
+		return shim.Reply{}, fmt.Errorf("%w: %w", shim.ErrNotResumable, out.err)
+	}
+	if err != nil {
+		return shim.Reply{}, public(err)
+	}
+	return plainReply(r.Method, m)
+}
+
+// outOfReach: the server answered that it has nothing to replay.
+type outOfReach struct{ err *shim.UpstreamError }
+
+func (e *outOfReach) Error() string { return e.err.Error() }
+func (e *outOfReach) Unwrap() error { return e.err }
+
+// resume is run for a call that was sent before.
+func (x *exchange) resume(ctx context.Context) (m jsonrpc.Message, err error) {
+	ctx = x.startSpan(ctx)
+	x.span.SetAttributes(semconv.Resumed.Bool(true))
+	defer func() { x.endSpan(m, err) }()
+	if err := ended(ctx); err != nil {
+		return m, err
+	}
+	x.resumed = true
+	for _, p := range x.state.Pending {
+		if id, err := jsonrpc.ParseID(p.ID); err == nil {
+			x.ses.claim(id) // asked already: a replay of it is not another question
+		}
+	}
+	defer x.begin(ctx)()
+	x.reached.Store(true) // by whoever sent the call
+	in, err := x.reconnect(ctx, 0)
+	if _, ok := errors.AsType[*outOfReach](err); ok {
+		return m, err
+	}
+	if err != nil {
+		return m, x.fault(ctx, err)
+	}
+	if len(x.state.Pending) > 0 {
+		x.queue, x.state.Pending = x.state.Pending, nil
+		if err := x.ask(ctx, in); err != nil {
+			in.close()
+			return m, x.fault(ctx, public(err))
+		}
+	}
+	return x.converse(ctx, in)
+}
 
 // reopen goes on with a stream that ended before the answer. A legacy stream
 // with event ids is picked up by GET and Last-Event-ID (X12), which starts
@@ -34,13 +113,17 @@ func (x *exchange) reopen(ctx context.Context, in *inbound, why error) (*inbound
 	if x.retry == 0 || !errors.Is(why, io.EOF) {
 		x.tries++
 	}
-	for {
-		if x.tries > maxTries {
-			return nil, netError(io.ErrUnexpectedEOF, true)
-		}
-		if err := pause(ctx, x.delay()); err != nil {
+	return x.reconnect(ctx, x.delay())
+}
+
+// reconnect asks for the rest of the stream until there is one or no more hope.
+func (x *exchange) reconnect(ctx context.Context, wait time.Duration) (*inbound, error) {
+	for x.tries <= maxTries {
+		x.idle.pause() // it is not the server that is waited for
+		if err := pause(ctx, wait); err != nil {
 			return nil, err
 		}
+		x.idle.resume()
 		again, err := x.replay()
 		if err == nil {
 			x.resumed = true
@@ -50,7 +133,9 @@ func (x *exchange) reopen(ctx context.Context, in *inbound, why error) (*inbound
 			return nil, err
 		}
 		x.tries++
+		wait = x.delay()
 	}
+	return nil, netError(io.ErrUnexpectedEOF, true)
 }
 
 // final tells the ends that resuming cannot mend.
@@ -71,15 +156,18 @@ func (x *exchange) final(in *inbound, why error) error {
 // delay is how long to wait before the next attempt: what the server asked for,
 // or half a second, doubled with each failure and spread.
 func (x *exchange) delay() time.Duration {
-	d := x.retry
-	if d == 0 {
-		d = firstRetry
+	if x.tries <= 1 && x.retry > 0 {
+		return x.retry
 	}
-	if x.tries > 1 {
-		d <<= x.tries - 1
-		d = d/2 + rand.N(d/2+1)
-	}
-	return min(d, maxRetry)
+	return max(x.retry, backoff(x.tries))
+}
+
+// backoff is how long to wait before the n-th attempt in a row, the first being
+// 1: half a second, doubled each time and spread, so that those who lost the
+// same server do not come back together.
+func backoff(n int) time.Duration {
+	d := min(firstRetry<<min(max(n-1, 0), 10), maxRetry)
+	return d/2 + rand.N(d/2+1)
 }
 
 // replay asks for what came after the last event.
@@ -89,7 +177,9 @@ func (x *exchange) replay() (*inbound, error) {
 		return nil, err
 	}
 	set(req.Header, "Accept", mcp.TypeSSE)
-	set(req.Header, mcp.HeaderLastEventID, x.state.Last)
+	if x.state.Last != "" {
+		set(req.Header, mcp.HeaderLastEventID, x.state.Last)
+	}
 	return x.receive(req)
 }
 
@@ -107,14 +197,16 @@ func (x *exchange) refused(ctx context.Context, err error) error {
 		return nil
 	}
 	switch s := se.status; {
-	case se.lost(), s == http.StatusUnauthorized, s == http.StatusForbidden:
-		return se
+	case se.lost():
+		return &outOfReach{se.upstream()}
+	case s == http.StatusUnauthorized, s == http.StatusForbidden:
+		return se.upstream()
 	case s == http.StatusConflict, s == http.StatusTooManyRequests, s == http.StatusRequestTimeout:
 		return nil // 409: the server has not noticed yet that the old stream is gone
 	case s >= 500:
 		return nil
 	}
-	return fail(kindClosed, "the server closed the stream before it answered, and cannot resume it", se)
+	return &outOfReach{fail(kindClosed, "the server closed the stream before it answered, and cannot resume it", se)}
 }
 
 // pause waits. It returns why ctx ended, if that comes first.

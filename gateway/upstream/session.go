@@ -17,7 +17,8 @@ type session struct {
 	h    *HTTP
 	key  sessionKey
 	from shim.Session
-	ears ears // who listens in it
+	ears ears     // who listens in it
+	get  standing // its GET stream
 
 	mu     sync.Mutex
 	refs   int
@@ -174,9 +175,6 @@ func (s *session) shake(ctx context.Context, gen int64) (*link, error) {
 	}
 	anonymous := s.key.key == "" && !s.h.cfg.Shared
 	over := s.refs == 0 && (s.own || s.ended)
-	if err == nil && anonymous {
-		s.own = l.id != ""
-	}
 	s.mu.Unlock()
 	switch {
 	case err != nil:
@@ -186,11 +184,19 @@ func (s *session) shake(ctx context.Context, gen int64) (*link, error) {
 	case anonymous && l.id == "":
 		// Without a session id the server cannot tell our requests apart, so there
 		// is nothing to keep apart either: the handshake serves every call (X14).
-		s.h.pool.share(s)
+		s.belong(!s.h.pool.share(s))
 	case anonymous:
-		s.h.pool.remove(s) // the server has become one with sessions
+		s.belong(true)
+		s.h.pool.remove(s) // it may have been shared, while the server had no sessions
 	}
 	return l, nil
+}
+
+// belong says whether the session is that of one call.
+func (s *session) belong(own bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.own = own
 }
 
 // lose drops a generation that the server does not know any more. The next open
