@@ -27,7 +27,7 @@ func (e *endpoint) callLegacyTool(ctx context.Context, q *legacyRequest) (json.R
 	a, err := e.shim.Call(ctx, shim.Call{
 		Upstream:  e.name,
 		Principal: q.principal,
-		Request:   q.request(),
+		Request:   q.request(server.Era),
 		Block:     true,
 		Stay:      true,
 		Stream:    legacySink{q},
@@ -44,7 +44,7 @@ func (e *endpoint) relayLegacy(ctx context.Context, q *legacyRequest) (json.RawM
 	if err != nil {
 		return nil, err
 	}
-	reply, err := e.leg.Call(ctx, q.request(), legacySink{q})
+	reply, err := e.leg.Call(ctx, q.request(server.Era), legacySink{q})
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func (e *endpoint) showsWrapped(ctx context.Context, q *legacyRequest, result []
 // request is the request for the upstream, free of what only means something
 // between this client and the gateway (protocol.md 7.2). A client that demands a
 // task where none is offered is served as if it had not (L2).
-func (q *legacyRequest) request() shim.Request {
+func (q *legacyRequest) request(upstream mcp.Era) shim.Request {
 	params := q.msg.Params
 	if meta, ok := jsonrpc.Get(params, "_meta"); ok {
 		if foreign := foreignMeta(meta); foreign != nil {
@@ -99,15 +99,25 @@ func (q *legacyRequest) request() shim.Request {
 	if q.msg.Method == mcp.MethodToolsCall {
 		params = without(params, "task")
 	}
+	level := anyLevel
+	if upstream == mcp.Modern {
+		level = q.state.LogLevel
+	}
 	return shim.Request{
 		Method:   q.msg.Method,
 		Params:   params,
 		Name:     q.name,
 		Session:  q.s.upstream(),
 		Progress: q.token != nil,
-		LogLevel: q.state.LogLevel,
+		LogLevel: level,
 	}
 }
+
+// anyLevel stands in for the level towards a legacy upstream. It is none, so every
+// message passes, and the leg asks the server for none: that is the client's own
+// matter, whose logging/setLevel is passed on, and before that the server's, which
+// may decide what it sends (S25:server/utilities/logging).
+const anyLevel = "any"
 
 // legacySink brings what an upstream says before it answers onto the stream of the
 // request.
