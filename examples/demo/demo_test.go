@@ -15,9 +15,9 @@ import (
 func TestLayout(t *testing.T) {
 	long := strings.Repeat("x", 90)
 	for _, c := range []struct{ name, raw, hide, want string }{
-		{"fits", `{"b": 1, "a": [1.0, 2]}`, "", `{"b":1,"a":[1.0,2]}`},
-		{"broken", `{"a":"` + long + `","b":{"c":1}}`, "", "{\n  \"a\": \"" + long + "\",\n  \"b\": {\"c\":1}\n}"},
-		{"hidden", `{"id":0,"p":{"_meta":{"k":"v"}}}`, "_meta", "{\n  \"id\": 0,\n  \"p\": {\n    \"_meta\": {...}\n  }\n}"},
+		{"fits", `{"b": 1, "a": [1.0, 2]}`, "", `{"b": 1, "a": [1.0, 2]}`},
+		{"broken", `{"a":"` + long + `","b":{"c":1},"d":2}`, "", "{\n  \"a\": \"" + long + "\",\n  \"b\": {\"c\": 1}, \"d\": 2\n}"},
+		{"hidden", `{"id":0,"p":{"_meta":{"k":"` + long + `"}}}`, "_meta", `{"id": 0, "p": {"_meta": {...}}}`},
 		{"no json", `{"a"`, "", `{"a"`},
 	} {
 		if got := layout(json.RawMessage(c.raw), "", c.hide); got != c.want {
@@ -34,7 +34,7 @@ func TestTimeline(t *testing.T) {
 	line.message(sent)
 	line.message(taskclient.Message{Status: 200, Body: json.RawMessage(`{"id":1}`)})
 	line.message(sent)
-	for _, want := range []string{"0.00s", "client --> gateway  Mcp-Method: tools/call", `{"a":"b"}`, "client <-- gateway  HTTP 200", "{...}"} {
+	for _, want := range []string{"0.00s", "client --> gateway  Mcp-Method: tools/call", `{"a": "b"}`, "client <-- gateway  HTTP 200", "{...}"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, out.String())
 		}

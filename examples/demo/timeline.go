@@ -37,7 +37,9 @@ type timeline struct {
 	out   io.Writer
 	ink   palette
 	begin time.Time
-	metas int // how many requests with _meta were shown
+	// shownOut and shownIn say that _meta was shown, by the client and by the
+	// gateway.
+	shownOut, shownIn bool
 }
 
 // title announces what comes next.
@@ -67,35 +69,63 @@ func headers(m taskclient.Message) string {
 	return strings.Join(list, ", ")
 }
 
-// layout is the message for reading. The _meta of a request is the same each
-// time and shown once.
+// layout is the message for reading. What a peer says about itself in _meta is
+// the same each time, and shown once for each of the two.
 func (l *timeline) layout(m taskclient.Message) string {
+	shown := &l.shownIn
+	if m.Sent {
+		shown = &l.shownOut
+	}
 	hide := ""
-	if m.Sent && l.metas > 0 {
+	if *shown {
 		hide = "_meta"
 	}
-	if m.Sent {
-		l.metas++
-	}
+	*shown = *shown || bytes.Contains(m.Body, []byte(`"_meta"`))
 	return layout(m.Body, "", hide)
 }
 
-// layout writes a JSON value on one line if it fits and else one member to a
-// line, in the order and the spelling it came in. The value of the member hide,
-// if there is one, is left out.
+// layout writes a JSON value on one line if it fits, and else with as many
+// members to a line as fit, in the order and the spelling they came in. The
+// value of the member hide, if there is one, is left out.
 func layout(raw json.RawMessage, indent, hide string) string {
-	if line := compact(raw); len(indent)+len(line) <= width && !(hide != "" && strings.Contains(line, `"`+hide+`"`)) {
-		return line
-	}
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	open, err := dec.Token()
 	delim, ok := open.(json.Delim)
-	if err != nil || !ok {
-		return compact(raw)
+	if err != nil || !ok || !json.Valid(raw) {
+		return string(raw)
 	}
 	members := layoutMembers(dec, delim == '{', indent+"  ", hide)
 	closing := map[json.Delim]string{'{': "}", '[': "]"}[delim]
-	return delim.String() + "\n" + indent + "  " + strings.Join(members, ",\n"+indent+"  ") + "\n" + indent + closing
+	if line := delim.String() + strings.Join(members, ", ") + closing; fits(line, indent) {
+		return line
+	}
+	return delim.String() + "\n" + fill(members, indent+"  ") + "\n" + indent + closing
+}
+
+// fits reports whether a text is one line that is not too long.
+func fits(text, indent string) bool {
+	return !strings.Contains(text, "\n") && len(indent)+len(text) <= width
+}
+
+// fill puts as many members on a line as fit.
+func fill(members []string, indent string) string {
+	var lines []string
+	line := ""
+	for i, m := range members {
+		if i < len(members)-1 {
+			m += ","
+		}
+		switch {
+		case line == "":
+			line = m
+		case fits(line+" "+m, indent):
+			line += " " + m
+		default:
+			lines = append(lines, indent+line)
+			line = m
+		}
+	}
+	return strings.Join(append(lines, indent+line), "\n")
 }
 
 // layoutMembers reads the members of an object, or the elements of an array,
@@ -122,12 +152,4 @@ func layoutMembers(dec *json.Decoder, object bool, indent, hide string) []string
 		members = append(members, name+text)
 	}
 	return members
-}
-
-func compact(raw json.RawMessage) string {
-	var b bytes.Buffer
-	if err := json.Compact(&b, raw); err != nil {
-		return string(raw)
-	}
-	return b.String()
 }

@@ -46,6 +46,14 @@ type Message struct {
 	Body   json.RawMessage // the message
 }
 
+// envelope is a request.
+type envelope struct {
+	JSONRPC string         `json:"jsonrpc"`
+	ID      int64          `json:"id"`
+	Method  string         `json:"method"`
+	Params  map[string]any `json:"params"`
+}
+
 // Error is a JSON-RPC error that the server answered.
 type Error struct {
 	Status  int             `json:"-"` // the HTTP status
@@ -97,7 +105,7 @@ func (c *Client) newRequest(ctx context.Context, method string, params map[strin
 		params = map[string]any{}
 	}
 	params["_meta"] = c.meta(params["_meta"])
-	body, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": c.lastID.Add(1), "method": method, "params": params})
+	body, err := json.Marshal(envelope{"2.0", c.lastID.Add(1), method, params})
 	if err != nil {
 		return nil, err
 	}

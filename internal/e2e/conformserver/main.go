@@ -1,0 +1,93 @@
+// Command conformserver is the server that the official conformance suite is run
+// against, through the gateway and for comparison without it. It offers the
+// tools, prompts and resources that the suite's scenarios name, does for each of
+// them the least that the scenario asks for, and knows nothing of tasks: those of
+// the task scenarios are what the gateway makes of its slow tools.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"log"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+func main() {
+	listen := flag.String("listen", "127.0.0.1:3002", "address to serve on")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, *listen); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// run serves at /mcp until ctx ends, without sessions: that is how the SDK serves
+// protocol version 2026-07-28.
+func run(ctx context.Context, listen string) error {
+	fixture := newServer()
+	mux := http.NewServeMux()
+	mux.Handle("/mcp", mcp.NewStreamableHTTPHandler(
+		func(*http.Request) *mcp.Server { return fixture },
+		&mcp.StreamableHTTPOptions{Stateless: true},
+	))
+	server := &http.Server{Addr: listen, Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// newServer has everything that the scenarios look for.
+func newServer() *mcp.Server {
+	server := mcp.NewServer(&mcp.Implementation{Name: "conformserver", Version: "1.0.0"}, &mcp.ServerOptions{
+		CompletionHandler: func(context.Context, *mcp.CompleteRequest) (*mcp.CompleteResult, error) {
+			return &mcp.CompleteResult{Completion: mcp.CompletionResultDetails{Values: []string{"testing"}}}, nil
+		},
+	})
+	addContentTools(server)
+	addDiagnosticTools(server)
+	addSchemaTools(server)
+	addQuestionTools(server)
+	addJobs(server)
+	addPrompts(server)
+	addResources(server)
+	return server
+}
+
+// handler is a tool that needs no typed arguments.
+type handler = func(context.Context, *mcp.CallToolRequest, map[string]any) (*mcp.CallToolResult, any, error)
+
+// add registers a tool that takes any arguments.
+func add(server *mcp.Server, name, description string, h handler) {
+	mcp.AddTool(server, &mcp.Tool{Name: name, Description: description}, h)
+}
+
+// fixed is a tool that always returns the same.
+func fixed(content ...mcp.Content) handler {
+	return func(context.Context, *mcp.CallToolRequest, map[string]any) (*mcp.CallToolResult, any, error) {
+		return &mcp.CallToolResult{Content: content}, nil, nil
+	}
+}
+
+func text(s string) *mcp.TextContent { return &mcp.TextContent{Text: s} }
+
+// wait is a pause that ends early with the call.
+func wait(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
