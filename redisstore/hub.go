@@ -1,0 +1,234 @@
+package redisstore
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// hub is the one subscriber connection of a Store, and the fan-out from it to the
+// watchers. A channel is subscribed while somebody watches it.
+//
+// Two goroutines serve it, however much is watched. The writer (session) sends
+// one SUBSCRIBE or UNSUBSCRIBE at a time, for all channels that have gathered
+// meanwhile, and waits until Redis has confirmed it. The reader (read) only takes
+// what comes and marks who has to know: it never waits for a watcher nor for the
+// writer, because a reader that stops reading stops a Redis in the same process.
+type hub struct {
+	client   redis.UniversalClient
+	log      *slog.Logger
+	interval time.Duration // between probes
+	timeout  time.Duration // for a confirmation
+	probe    string        // channel of the probes
+
+	ctx     context.Context
+	stop    context.CancelFunc
+	started sync.Once
+	done    sync.WaitGroup
+	kick    chan struct{} // there is work for the writer
+
+	mu        sync.Mutex
+	topics    map[string]*topic
+	dirty     map[string]struct{} // channels whose topic the writer has to look at
+	awaited   int                 // confirmations outstanding
+	confirmed chan struct{}       // gets a value when there are none left
+	heard     bool                // the last probe came back
+	closed    bool
+}
+
+// topic is a channel. It is on when Redis has confirmed the subscription on the
+// present connection. All fields belong to hub.mu.
+type topic struct {
+	watchers []*watcher
+	on       bool
+	busy     bool // the writer is about it: a command is on its way
+}
+
+// errDeaf says that a connection works but events do not arrive on it.
+var errDeaf = errors.New("subscription does not deliver")
+
+func newHub(s *Store) *hub {
+	ctx, stop := context.WithCancel(context.Background())
+	return &hub{
+		client: s.client, log: s.log, interval: s.opts.ProbeInterval, timeout: 10 * time.Second,
+		probe: s.keys.probe(rand.Text()), ctx: ctx, stop: stop, kick: make(chan struct{}, 1),
+		topics: map[string]*topic{}, dirty: map[string]struct{}{}, confirmed: make(chan struct{}, 1),
+	}
+}
+
+// start begins to serve, at the first watch.
+func (h *hub) start() {
+	h.started.Do(func() { h.done.Go(h.run) })
+}
+
+// close ends all watches.
+func (h *hub) close() {
+	h.mu.Lock()
+	h.closed = true
+	for _, t := range h.topics {
+		for _, w := range t.watchers {
+			w.poke()
+		}
+	}
+	h.mu.Unlock()
+	h.stop()
+	h.started.Do(func() {}) // never start from now on
+	h.done.Wait()
+}
+
+// run keeps a session going until the hub is closed.
+func (h *hub) run() {
+	wait := firstBackoff
+	for h.ctx.Err() == nil {
+		began := time.Now()
+		err := h.session()
+		h.lost()
+		if h.ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) > h.interval {
+			wait = firstBackoff
+		}
+		h.log.Warn("lost the subscription to redis; events come late until it is back", "error", err)
+		sleep(h.ctx, wait)
+		wait = min(2*wait, 8*maxBackoff)
+	}
+}
+
+// session is the life of one connection.
+func (h *hub) session() error {
+	ps := h.client.Subscribe(h.ctx)
+	broken, ended := make(chan error, 1), make(chan struct{})
+	h.done.Go(func() {
+		defer close(ended)
+		broken <- h.read(ps)
+	})
+	defer func() { // nothing of this connection may be heard during the next one
+		_ = ps.Close()
+		<-ended
+	}()
+	if err := h.command(ps.Subscribe, []string{h.probe}, broken); err != nil {
+		return err
+	}
+	tick := time.NewTicker(h.interval)
+	defer tick.Stop()
+	for probed := false; ; {
+		if err := h.work(ps, broken); err != nil {
+			return err
+		}
+		select {
+		case <-h.ctx.Done():
+			return h.ctx.Err()
+		case err := <-broken:
+			return err
+		case <-h.kick:
+		case <-tick.C:
+			if probed && !h.wasHeard() {
+				return errDeaf
+			}
+			probed = h.client.Publish(h.ctx, h.probe, "").Err() == nil
+		}
+	}
+}
+
+// wasHeard reports whether the last probe has come back, and expects another.
+func (h *hub) wasHeard() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	heard := h.heard
+	h.heard = false
+	return heard
+}
+
+// work brings the subscriptions of the connection in line with what is watched.
+func (h *hub) work(ps *redis.PubSub, broken <-chan error) error {
+	for {
+		add, drop := h.due()
+		if len(add)+len(drop) == 0 {
+			return nil
+		}
+		if len(add) > 0 {
+			if err := h.command(ps.Subscribe, add, broken); err != nil {
+				return err
+			}
+		}
+		if len(drop) > 0 {
+			if err := h.command(ps.Unsubscribe, drop, broken); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// maxChannels bounds one command.
+const maxChannels = 1024
+
+// due says which channels to subscribe and which to leave.
+func (h *hub) due() (add, drop []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for c := range h.dirty {
+		if len(add)+len(drop) == maxChannels {
+			break
+		}
+		delete(h.dirty, c)
+		t := h.topics[c]
+		switch {
+		case t == nil || t.busy:
+		case len(t.watchers) > 0 && !t.on:
+			t.busy = true
+			add = append(add, c)
+		case len(t.watchers) == 0 && t.on:
+			t.busy = true
+			drop = append(drop, c)
+		case len(t.watchers) == 0:
+			delete(h.topics, c)
+		}
+	}
+	return add, drop
+}
+
+// command sends one command and waits until it is confirmed for every channel.
+func (h *hub) command(send func(context.Context, ...string) error, channels []string, broken <-chan error) error {
+	h.mu.Lock()
+	h.awaited = len(channels)
+	select { // left over from a connection that is lost
+	case <-h.confirmed:
+	default:
+	}
+	h.mu.Unlock()
+	ctx, cancel := context.WithTimeout(h.ctx, h.timeout)
+	defer cancel()
+	if err := send(ctx, channels...); err != nil {
+		return err
+	}
+	select {
+	case <-h.confirmed:
+		return nil
+	case err := <-broken:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// read takes what comes on a connection until it breaks.
+func (h *hub) read(ps *redis.PubSub) error {
+	for {
+		got, err := ps.Receive(h.ctx)
+		if err != nil {
+			return err
+		}
+		switch m := got.(type) {
+		case *redis.Subscription:
+			h.confirm(m.Channel, m.Kind == "subscribe")
+		case *redis.Message:
+			h.message(m.Channel, m.Payload)
+		}
+	}
+}

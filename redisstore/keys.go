@@ -1,0 +1,66 @@
+package redisstore
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+
+	"taskgate/shim"
+)
+
+// keys spells every key and every channel; nothing else does.
+//
+// What belongs to one task has the first two hex digits of its id as hash tag. So
+// a task, its pieces, its place in its runner's set and its channels are in one
+// slot of a cluster, where one script may touch them all, and the 256 shards
+// spread over its masters.
+type keys struct{ prefix string }
+
+// shards are all hash tags.
+var shards = func() (all [256]string) {
+	for i := range all {
+		all[i] = fmt.Sprintf("%02x", i)
+	}
+	return all
+}()
+
+// shard is the hash tag of a task.
+func shard(id shim.ID) string { return string(id[:2]) }
+
+// in begins what belongs to a shard.
+func (k keys) in(shard, kind, name string) string {
+	return k.prefix + ":{" + shard + "}:" + kind + ":" + name
+}
+
+// task is the hash with a task's fields.
+func (k keys) task(id shim.ID) string { return k.in(shard(id), "t", string(id)) }
+
+// batches is the list of what a task streamed, segments that of its content.
+func (k keys) batches(id shim.ID) string  { return k.in(shard(id), "p", string(id)) }
+func (k keys) segments(id shim.ID) string { return k.in(shard(id), "s", string(id)) }
+
+// run is the set of tasks in a shard that a replica runs.
+func (k keys) run(shard string, r shim.Replica) string { return k.in(shard, "run", string(r)) }
+
+// events is the channel of a task, inbox that of a replica for its tasks in a shard.
+func (k keys) events(id shim.ID) string                  { return k.in(shard(id), "ev", string(id)) }
+func (k keys) inbox(shard string, r shim.Replica) string { return k.in(shard, "in", string(r)) }
+
+// replicas is the hash of heartbeats.
+func (k keys) replicas() string { return k.prefix + ":replicas" }
+
+// probe is the channel on which a Store tests its own subscription.
+func (k keys) probe(name string) string { return k.prefix + ":probe:" + name }
+
+// list is the sorted set of the tasks with a list key, by creation. The key is
+// hashed because it may be long, or private.
+func (k keys) list(listKey string) string {
+	sum := sha256.Sum256([]byte(listKey))
+	return k.prefix + ":o:" + hex.EncodeToString(sum[:16])
+}
+
+// record are the keys of a task in the order that scripts want: task, batches,
+// segments, its runner's set.
+func (k keys) record(id shim.ID, runner shim.Replica) []string {
+	return []string{k.task(id), k.batches(id), k.segments(id), k.run(shard(id), runner)}
+}

@@ -1,0 +1,205 @@
+package redisstore
+
+import (
+	"context"
+	"encoding/base64"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"taskgate/shim"
+)
+
+const (
+	// listSlack is how much longer than its tasks a list lives, so that it never
+	// ends before one, even where renewing it comes late.
+	listSlack = 24 * time.Hour
+	// youth is how long an entry without a task is left alone: the entry is
+	// written before the task.
+	youth = 10 * time.Minute
+	// sweepEvery is after how many entries some of a list are looked through, and
+	// sweepSize how many: more than are added, so that a list that nobody reads
+	// stays about as long as it has tasks.
+	sweepEvery, sweepSize = 64, 128
+)
+
+// list puts a task on its list, and has the list live longer than the task.
+func (s *Store) list(ctx context.Context, t shim.Task) error {
+	if t.ListKey == "" {
+		return nil
+	}
+	a := &argv{}
+	created := ""
+	if !t.CreatedAt.IsZero() {
+		created = strconv.FormatInt(t.CreatedAt.UnixMilli(), 10)
+	}
+	a.add(string(t.ID), created, millis(t.TTL+t.Retain+listSlack))
+	v, err := indexScript.run(ctx, s.client, []string{s.keys.list(t.ListKey)}, a)
+	if err != nil {
+		return err
+	}
+	if n, _ := strconv.ParseInt(v[1], 10, 64); created == "" && n > 0 && n%sweepEvery == 0 {
+		s.sweep(ctx, t.ListKey, n)
+	}
+	return nil
+}
+
+// sweep looks through some entries of a list and removes those without a task. It
+// is housekeeping: what fails today is done another time.
+func (s *Store) sweep(ctx context.Context, listKey string, n int64) {
+	from := rand.N(n)
+	ids, err := s.client.ZRange(ctx, s.keys.list(listKey), from, from+sweepSize-1).Result()
+	if err != nil {
+		return
+	}
+	entries := make([]entry, len(ids))
+	for i, id := range ids {
+		entries[i].id = shim.ID(id)
+	}
+	_, _ = s.look(ctx, listKey, entries)
+}
+
+// entry is a place on a list: creation time in ms, and among equals the id.
+type entry struct {
+	created int64
+	id      shim.ID
+}
+
+// after reports whether e comes later on the list than o.
+func (e entry) after(o entry) bool {
+	return e.created > o.created || e.created == o.created && e.id > o.id
+}
+
+// cursor spells a place for clients.
+func (e entry) cursor() string {
+	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(e.created, 10) + " " + string(e.id)))
+}
+
+// parseCursor reads it.
+func parseCursor(cursor string) (entry, error) {
+	if cursor == "" {
+		return entry{created: -1}, nil
+	}
+	b, err := base64.RawURLEncoding.DecodeString(cursor)
+	created, id, _ := strings.Cut(string(b), " ")
+	n, bad := strconv.ParseInt(created, 10, 64)
+	_, unknown := shim.ParseID(id)
+	e := entry{n, shim.ID(id)}
+	if err != nil || bad != nil || n < 0 || unknown != nil || e.cursor() != cursor {
+		return entry{}, shim.ErrCursor
+	}
+	return e, nil
+}
+
+// List implements shim.Store. It looks for one task more than asked for, because
+// only that tells whether there is another page.
+func (s *Store) List(ctx context.Context, listKey, cursor string, n int) ([]shim.Task, string, error) {
+	at, err := parseCursor(cursor)
+	if err != nil || listKey == "" {
+		return nil, "", err
+	}
+	n = max(n, 1)
+	var page []shim.Task
+	next := ""
+	for more := true; more && len(page) <= n; {
+		var entries []entry
+		var tasks []shim.Task
+		err = s.do(ctx, "list", func() error {
+			if entries, more, err = s.entries(ctx, listKey, at, n+1); err != nil {
+				return err
+			}
+			tasks, err = s.look(ctx, listKey, entries)
+			return err
+		})
+		if err != nil {
+			return nil, "", err
+		}
+		for i, t := range tasks {
+			if t.ID == "" || len(page) > n {
+				continue
+			}
+			if page = append(page, t); len(page) == n {
+				next = entries[i].cursor()
+			}
+		}
+		if len(entries) > 0 {
+			at = entries[len(entries)-1]
+		}
+	}
+	if len(page) <= n {
+		return page, "", nil
+	}
+	return page[:n], next, nil
+}
+
+// entries reads some entries of a list that come after a place, and says whether
+// there may be more. Entries of the very ms of the place are read again and left
+// out, so it reads on until it is past them.
+func (s *Store) entries(ctx context.Context, listKey string, at entry, n int) ([]entry, bool, error) {
+	n = max(n, 16)
+	for offset := 0; ; offset += n {
+		z, err := s.client.ZRangeArgsWithScores(ctx, redis.ZRangeArgs{
+			Key: s.keys.list(listKey), ByScore: true, Start: at.created, Stop: "+inf",
+			Offset: int64(offset), Count: int64(n),
+		}).Result()
+		if err != nil {
+			return nil, false, err
+		}
+		var out []entry
+		for _, m := range z {
+			id, _ := m.Member.(string)
+			if e := (entry{int64(m.Score), shim.ID(id)}); e.after(at) {
+				out = append(out, e)
+			}
+		}
+		if len(out) > 0 || len(z) < n {
+			return out, len(z) == n, nil
+		}
+	}
+}
+
+// look reads the tasks of some entries, in their places: only what its own record
+// says decides whether a task is on this list. Entries without a task are pruned.
+func (s *Store) look(ctx context.Context, listKey string, entries []entry) ([]shim.Task, error) {
+	if len(entries) == 0 {
+		return nil, nil
+	}
+	p := s.client.Pipeline()
+	cmds := make([]*redis.StringSliceCmd, len(entries))
+	for i, e := range entries {
+		cmds[i] = s.hmget(ctx, e.id, shim.Summary)
+		_ = p.Process(ctx, cmds[i])
+	}
+	if _, err := p.Exec(ctx); err != nil {
+		return nil, err
+	}
+	var gone []shim.ID
+	tasks := make([]shim.Task, len(entries))
+	for i, e := range entries {
+		t, err := decode(e.id, shim.Summary, cmds[i].Val())
+		switch {
+		case err == shim.ErrNotFound:
+			gone = append(gone, e.id)
+		case err != nil:
+			return nil, err
+		case t.Visible && t.ListKey == listKey:
+			tasks[i] = t
+		}
+	}
+	s.prune(ctx, listKey, gone)
+	return tasks, nil
+}
+
+// prune removes entries without a task; if that fails, the next reader does it.
+func (s *Store) prune(ctx context.Context, listKey string, gone []shim.ID) {
+	if len(gone) == 0 {
+		return
+	}
+	a := &argv{}
+	a.addInt(ms(youth))
+	addList(a, gone)
+	_, _ = pruneScript.run(ctx, s.client, []string{s.keys.list(listKey)}, a)
+}

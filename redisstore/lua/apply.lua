@@ -1,0 +1,96 @@
+-- apply makes one change of a task that has not ended.
+--
+-- KEYS  1 task  2 batches  3 segments  4 the runner's set of tasks
+-- ARGV  1 id  2 runner the caller thinks the task has  3 lease it must have, or ''
+--       4 op, or ''  5 channel of the task  6 the runner's inbox, or ''  7 slack in ms
+--       8 ' statuses of a task that has not ended '
+--       9 new status, or ''  10 ' statuses it may follow '  11 '1' if it is final
+--       12 status of a task that waits for answers  13 of one that no longer does
+--       14 '1' to become visible  15 ttl, or ''  16 retain, or '', in ms
+--       17 claiming stream  18 19 batches and segments before the tail
+--       then lists: fields (name, value), ask (key, method, params, claim),
+--       withdraw, claim, void streams, answer (key, answer), take, contents, segments
+-- reply ok | renew | again | final with the task, none, lost, gap, moved with the runner
+local id, runner, lease, op = next_arg(), next_arg(), next_arg(), next_arg()
+local events, inbox, slack, open = next_arg(), next_arg(), next_arg(), next_arg()
+local to, from, final, waiting, working = next_arg(), next_arg(), next_arg(), next_arg(), next_arg()
+local visible, ttl, retain, by = next_arg(), next_arg(), next_arg(), next_arg()
+local at_batch, at_segment = tonumber(next_arg()), tonumber(next_arg())
+local set = list()
+local ask, withdraw, claim, over = list(), list(), list(), list()
+local answer, take = list(), list()
+local contents, segments = list(), list()
+
+local was = redis.call('HMGET', KEYS[1], 'status', 'lease', 'lastop', 'visible', 'created', 'ttl',
+  'retain', 'batches', 'segments', 'questions')
+local status, created, life, kept = was[1], tonumber(was[5]), tonumber(was[6]), tonumber(was[7])
+if not status then
+  redis.call('SREM', KEYS[4], id)
+  return { 'none' }
+end
+if op ~= '' and was[3] == op then return reply('again') end
+if not within(open, status) then return reply('final') end
+if lease ~= '' and was[2] ~= lease then return { 'lost' } end
+if holder(was[2]) ~= runner then return { 'moved', holder(was[2]) } end
+if to ~= '' and not within(from, status) then return reply('final') end
+local skip_batches = stored(tonumber(was[8]), at_batch, #contents)
+local skip_segments = stored(tonumber(was[9]), at_segment, #segments)
+if #contents + #segments > 0 and not (skip_batches and skip_segments) then return { 'gap' } end
+
+local changed = #set > 0 or to ~= ''
+local function put(name, value)
+  set[#set + 1], set[#set + 2], changed = name, value, true
+end
+if #ask + #withdraw + #claim + #answer + #take > 0 then
+  local questions = parse(was[10] or '')
+  local touched, asked, settled = edit(questions, ask, withdraw, claim, by, over, answer, take, op)
+  if touched then put('questions', format(questions)) end
+  if asked then status = waiting end
+  if settled and status == waiting then status = working end
+end
+if to ~= '' then status = to end
+if status ~= was[1] then put('status', status) end
+if #contents + #segments > 0 then
+  local batches = push(KEYS[2], contents, skip_batches)
+  local blocks = push(KEYS[3], segments, skip_segments)
+  if batches > 0 then put('batches', int(was[8] + batches)) end
+  if blocks > 0 then put('segments', int(was[9] + blocks)) end
+end
+
+local time, keep, shown, appeared = now(), kept, was[4] == '1', false
+local promised = created + life + kept
+if retain ~= '' and tonumber(retain) ~= kept then
+  keep = tonumber(retain)
+  put('retain', retain)
+end
+if visible == '1' and not shown then
+  shown, appeared = true, true
+  put('visible', '1')
+end
+if ttl ~= '' and tonumber(ttl) > life then
+  life = tonumber(ttl)
+  put('ttl', int(life))
+end
+if final == '1' then
+  life = math.max(time - created, 0) + keep
+  put('ttl', int(life))
+  redis.call('SREM', KEYS[4], id)
+end
+
+if op ~= '' then redis.call('HSET', KEYS[1], 'lastop', op) end
+if changed then
+  local version = redis.call('HINCRBY', KEYS[1], 'version', 1)
+  redis.call('HSET', KEYS[1], 'updated', int(time), unpack(set))
+  redis.call('PUBLISH', events, id .. ' ' .. int(version))
+  if inbox ~= '' then redis.call('PUBLISH', inbox, id .. ' ' .. int(version)) end
+end
+local needed = created + life
+if final ~= '1' then needed = needed + keep end
+local task = reply(needed > promised and 'renew' or 'ok')
+-- Last, because an expiry that has come already deletes the keys.
+if final == '1' or not shown then
+  expire(created + life + tonumber(slack))
+elseif appeared then
+  expire(nil)
+end
+return task

@@ -1,0 +1,71 @@
+-- What every script begins with; summary, the names of the fields that make a
+-- shim.Task without its outcome, is defined in front of it (scripts.go).
+--
+-- Reply codes, the first string of each reply: ok, renew (ok, and the list index
+-- has to live longer), again (this operation has been done), none (no such
+-- task), final (it has ended), lost (another lease), gap (pieces are missing
+-- before these), taken (the id is another operation's), moved (another runner
+-- than the caller thought), skip (not for this replica).
+
+-- next_arg and list read ARGV from the front: single values first, then lists,
+-- each preceded by its length.
+local read = 0
+local function next_arg()
+  read = read + 1
+  return ARGV[read]
+end
+local function list()
+  local out = {}
+  for i = 1, tonumber(next_arg()) do out[i] = next_arg() end
+  return out
+end
+
+-- int spells a whole number: tostring would turn a time in ms into 1.7e+12.
+local function int(n) return string.format('%.0f', n) end
+
+-- now is the store's clock in ms.
+local function now()
+  local t = redis.call('TIME')
+  return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
+end
+
+-- within tells whether a word is in a list of words, ' like these '.
+local function within(words, word)
+  return string.find(words, ' ' .. word .. ' ', 1, true) ~= nil
+end
+
+-- holder is the replica of a lease, 'replica#adoption'.
+local function holder(lease)
+  return string.match(lease, '^([^#]*)#') or ''
+end
+
+-- reply reads the task in KEYS[1] back.
+local function reply(code, fields)
+  local r = redis.call('HMGET', KEYS[1], unpack(fields or summary))
+  table.insert(r, 1, code)
+  return r
+end
+
+-- stored says how many of n pieces that belong at a position are there already,
+-- or nil where pieces before them are missing.
+local function stored(have, at, n)
+  if at > have then return nil end
+  return math.min(have - at, n)
+end
+
+-- push appends all but the first skip values and returns how many that were.
+local function push(key, values, skip)
+  for i = skip + 1, #values do redis.call('RPUSH', key, values[i]) end
+  return #values - skip
+end
+
+-- expire ends the task in KEYS[1..3] at a time, or never.
+local function expire(at)
+  for i = 1, 3 do
+    if at then
+      redis.call('PEXPIREAT', KEYS[i], int(at))
+    else
+      redis.call('PERSIST', KEYS[i])
+    end
+  end
+end

@@ -1,0 +1,17 @@
+-- gone names the replicas that are.
+--
+-- KEYS  1 the replicas
+-- ARGV  none
+-- reply ok, then for each: replica, its entry, '1' if ten of its ttls have passed
+local time = now()
+local entries = redis.call('HGETALL', KEYS[1])
+local out = { 'ok' }
+for i = 1, #entries, 2 do
+  local expires, ttl = string.match(entries[i + 1], '^(%d+) (%d+)$')
+  if tonumber(expires) <= time then
+    out[#out + 1] = entries[i]
+    out[#out + 1] = entries[i + 1]
+    out[#out + 1] = time >= tonumber(expires) + 9 * tonumber(ttl) and '1' or ''
+  end
+end
+return out

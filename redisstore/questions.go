@@ -1,0 +1,137 @@
+package redisstore
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"taskgate/shim"
+)
+
+// The states of a stored question, as in lua/questions.lua.
+const (
+	stateOpen      = "open"
+	stateAnswered  = "answered"
+	stateTaken     = "taken"
+	stateWithdrawn = "withdrawn"
+)
+
+// errPacked says that a field is not what this package wrote.
+var errPacked = errors.New("malformed list of strings")
+
+// pack appends strings, each as <length>:<bytes>, the form that lua/questions.lua
+// can read: any bytes, and nothing to escape.
+func pack(b []byte, list ...string) []byte {
+	for _, s := range list {
+		b = strconv.AppendInt(b, int64(len(s)), 10)
+		b = append(b, ':')
+		b = append(b, s...)
+	}
+	return b
+}
+
+// unpack is the reverse. The strings share memory with s.
+func unpack(s string) ([]string, error) {
+	var list []string
+	for s != "" {
+		digits, rest, ok := strings.Cut(s, ":")
+		n, err := strconv.Atoi(digits)
+		if !ok || err != nil || n < 0 || n > len(rest) {
+			return nil, errPacked
+		}
+		list, s = append(list, rest[:n]), rest[n:]
+	}
+	return list, nil
+}
+
+// encodeQuestions writes the questions a task begins with.
+func encodeQuestions(questions []shim.Question) string {
+	var b []byte
+	for _, q := range questions {
+		b = pack(b, q.Key, q.Method, string(q.Params), q.Claim, stateOf(q), string(q.Answer), "")
+	}
+	return string(b)
+}
+
+// stateOf is the state of a question.
+func stateOf(q shim.Question) string {
+	switch {
+	case q.Taken:
+		return stateTaken
+	case q.Answer != nil:
+		return stateAnswered
+	case q.Withdraw:
+		return stateWithdrawn
+	default:
+		return stateOpen
+	}
+}
+
+// questions reads the questions of a task.
+func (r *row) questions() []shim.Question {
+	return decodeQuestions(r.text(), &r.err)
+}
+
+func decodeQuestions(packed string, failed *error) []shim.Question {
+	list, err := unpack(packed)
+	if err == nil && len(list)%7 != 0 {
+		err = errPacked
+	}
+	if err != nil {
+		*failed = err
+		return nil
+	}
+	var out []shim.Question
+	for v := range slices.Chunk(list, 7) {
+		q := shim.Question{Key: v[0], Method: v[1], Claim: v[3], Taken: v[4] == stateTaken, Withdraw: v[4] == stateWithdrawn}
+		if v[2] != "" {
+			q.Params = json.RawMessage(v[2])
+		}
+		if q.Taken || v[4] == stateAnswered {
+			q.Answer = json.RawMessage(v[5])
+		}
+		out = append(out, q)
+	}
+	return out
+}
+
+// takers are the operations that took the answers of a summary's questions.
+func takers(values []string) []string {
+	list, err := unpack(values[len(summaryFields)-1])
+	if err != nil {
+		return nil
+	}
+	var ops []string
+	for v := range slices.Chunk(list, 7) {
+		ops = append(ops, v[len(v)-1])
+	}
+	return ops
+}
+
+// encodeTrace and trace keep a trace context.
+func encodeTrace(trace map[string]string) string {
+	var b []byte
+	for _, k := range slices.Sorted(maps.Keys(trace)) {
+		b = pack(b, k, trace[k])
+	}
+	return string(b)
+}
+
+func (r *row) trace() map[string]string {
+	list, err := unpack(r.text())
+	if err != nil || len(list)%2 != 0 {
+		r.err = errPacked
+		return nil
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	m := make(map[string]string, len(list)/2)
+	for kv := range slices.Chunk(list, 2) {
+		m[kv[0]] = kv[1]
+	}
+	return m
+}

@@ -1,0 +1,87 @@
+package redisstore
+
+import (
+	"context"
+	"encoding/json"
+	"strconv"
+
+	"github.com/redis/go-redis/v9"
+
+	"taskgate/shim"
+)
+
+// hmget is an HMGET of a part of a task. The names of the fields are boxed once:
+// this is the command that polls are made of.
+func (s *Store) hmget(ctx context.Context, id shim.ID, part shim.Part) *redis.StringSliceCmd {
+	line := make([]any, len(hmgetLines[part]))
+	copy(line, hmgetLines[part])
+	line[1] = s.keys.task(id)
+	return redis.NewStringSliceCmd(ctx, line...)
+}
+
+// hmgetLines are the commands, but for the key.
+var hmgetLines = func() map[shim.Part][]any {
+	lines := map[shim.Part][]any{}
+	for part, names := range partFields {
+		lines[part] = []any{"hmget", nil}
+		for _, n := range names {
+			lines[part] = append(lines[part], n)
+		}
+	}
+	return lines
+}()
+
+// Get implements shim.Store.
+func (s *Store) Get(ctx context.Context, id shim.ID, part shim.Part) (shim.Task, error) {
+	if _, err := shim.ParseID(string(id)); err != nil {
+		return shim.Task{}, err
+	}
+	var task shim.Task
+	err := s.do(ctx, "get", func() error {
+		cmd := s.hmget(ctx, id, part)
+		if err := s.client.Process(ctx, cmd); err != nil {
+			return err
+		}
+		var err error
+		task, err = decode(id, part, cmd.Val())
+		return err
+	})
+	return task, err
+}
+
+// Batches implements shim.Store.
+func (s *Store) Batches(ctx context.Context, id shim.ID, from int64) ([]json.RawMessage, error) {
+	return s.pieces(ctx, id, keys.batches, from)
+}
+
+// Segments implements shim.Store.
+func (s *Store) Segments(ctx context.Context, id shim.ID, after int64) ([]json.RawMessage, error) {
+	return s.pieces(ctx, id, keys.segments, after)
+}
+
+// pieces reads a list from an index on. Whether the task is there is asked last:
+// if it expires meanwhile, that is not taken for a task without pieces.
+func (s *Store) pieces(ctx context.Context, id shim.ID, key func(keys, shim.ID) string, from int64) ([]json.RawMessage, error) {
+	if _, err := shim.ParseID(string(id)); err != nil {
+		return nil, err
+	}
+	var out []json.RawMessage
+	err := s.do(ctx, "read", func() error {
+		p := s.client.Pipeline()
+		list := redis.NewStringSliceCmd(ctx, "lrange", key(s.keys, id), strconv.FormatInt(max(from, 0), 10), "-1")
+		_ = p.Process(ctx, list)
+		exists := p.Exists(ctx, s.keys.task(id))
+		if _, err := p.Exec(ctx); err != nil {
+			return err
+		}
+		if exists.Val() == 0 {
+			return shim.ErrNotFound
+		}
+		out = make([]json.RawMessage, len(list.Val()))
+		for i, v := range list.Val() {
+			out[i] = json.RawMessage(v)
+		}
+		return nil
+	})
+	return out, err
+}

@@ -1,0 +1,196 @@
+package redisstore
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+
+	"taskgate/shim"
+)
+
+// The fields of a task's hash. A field that is empty is absent.
+const (
+	fieldOp         = "op"
+	fieldOwner      = "owner"
+	fieldList       = "list"
+	fieldUpstream   = "upstream"
+	fieldOrigin     = "origin"
+	fieldVisible    = "visible"
+	fieldStatus     = "status"
+	fieldMessage    = "message"
+	fieldVersion    = "version"
+	fieldCreated    = "created"
+	fieldUpdated    = "updated"
+	fieldTTL        = "ttl"
+	fieldRetain     = "retain"
+	fieldPoll       = "poll"
+	fieldLease      = "lease"
+	fieldMethod     = "method"
+	fieldTool       = "tool"
+	fieldTrace      = "trace"
+	fieldBatches    = "batches"
+	fieldSegments   = "segments"
+	fieldQuestions  = "questions"
+	fieldOutcome    = "outcome" // the kind of it, see below
+	fieldBody       = "body"
+	fieldCall       = "call"
+	fieldCheckpoint = "checkpoint"
+)
+
+// What the field outcome says of the field body.
+const (
+	outcomeResult    = "result"
+	outcomeToolError = "tool_error"
+	outcomeError     = "error"
+)
+
+// summaryFields are what a summary is read from, and each reply of a script.
+var summaryFields = []string{
+	fieldOp, fieldOwner, fieldList, fieldUpstream, fieldOrigin, fieldVisible, fieldStatus, fieldMessage,
+	fieldVersion, fieldCreated, fieldUpdated, fieldTTL, fieldRetain, fieldPoll, fieldLease, fieldMethod,
+	fieldTool, fieldTrace, fieldBatches, fieldSegments, fieldQuestions,
+}
+
+// partFields are the fields that each shim.Part is read from.
+var partFields = map[shim.Part][]string{
+	shim.Summary:     summaryFields,
+	shim.WithOutcome: append(summaryFields[:len(summaryFields):len(summaryFields)], fieldOutcome, fieldBody),
+	shim.WithRun:     append(summaryFields[:len(summaryFields):len(summaryFields)], fieldCall, fieldCheckpoint),
+}
+
+// row reads values in the order of partFields.
+type row struct {
+	values []string
+	at     int
+	err    error
+}
+
+func (r *row) text() string {
+	r.at++
+	return r.values[r.at-1]
+}
+
+func (r *row) bytes() json.RawMessage {
+	if s := r.text(); s != "" {
+		return json.RawMessage(s)
+	}
+	return nil
+}
+
+func (r *row) number() int64 {
+	s := r.text()
+	if s == "" {
+		return 0
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil && r.err == nil {
+		r.err = err
+	}
+	return n
+}
+
+func (r *row) time() time.Time { return time.UnixMilli(r.number()).UTC() }
+
+func (r *row) duration() time.Duration { return time.Duration(r.number()) * time.Millisecond }
+
+// decode makes a task of its fields. A task always has a status.
+func decode(id shim.ID, part shim.Part, values []string) (shim.Task, error) {
+	if len(values) != len(partFields[part]) {
+		return shim.Task{}, fmt.Errorf("task %s: %d fields", id, len(values))
+	}
+	r := &row{values: values}
+	t := shim.Task{
+		ID: id, Op: r.text(), Owner: r.text(), ListKey: r.text(), Upstream: r.text(), Origin: r.text(),
+		Visible: r.text() == "1", Status: shim.Status(r.text()), StatusMessage: r.text(),
+		Version: r.number(), CreatedAt: r.time(), UpdatedAt: r.time(), TTL: r.duration(),
+		Retain: r.duration(), PollInterval: r.duration(),
+	}
+	if t.Status == "" {
+		return shim.Task{}, shim.ErrNotFound
+	}
+	t.Lease = r.lease()
+	t.Method, t.Tool, t.Trace = r.text(), r.text(), r.trace()
+	t.Position = shim.Position{Batches: r.number(), Segments: r.number()}
+	t.Questions = r.questions()
+	switch part {
+	case shim.WithOutcome:
+		t.Outcome = r.outcome()
+	case shim.WithRun:
+		t.Call, t.Checkpoint = r.bytes(), r.bytes()
+	}
+	if r.err != nil {
+		return shim.Task{}, fmt.Errorf("task %s: %w", id, r.err)
+	}
+	return t, nil
+}
+
+func (r *row) lease() shim.Lease {
+	l, err := parseLease(r.text())
+	if err != nil && r.err == nil {
+		r.err = err
+	}
+	return l
+}
+
+func (r *row) outcome() *shim.Outcome {
+	kind, body := r.text(), r.text()
+	switch kind {
+	case outcomeResult, outcomeToolError:
+		return &shim.Outcome{Result: json.RawMessage(body), IsError: kind == outcomeToolError}
+	case outcomeError:
+		return &shim.Outcome{Error: json.RawMessage(body)}
+	}
+	return nil
+}
+
+// setOutcome is the reverse.
+func (f *fields) setOutcome(o *shim.Outcome) {
+	switch {
+	case o == nil:
+	case o.Error != nil:
+		f.list = append(f.list, fieldOutcome, outcomeError, fieldBody, []byte(o.Error))
+	case o.IsError:
+		f.list = append(f.list, fieldOutcome, outcomeToolError, fieldBody, []byte(o.Result))
+	default:
+		f.list = append(f.list, fieldOutcome, outcomeResult, fieldBody, []byte(o.Result))
+	}
+}
+
+// encode gives the fields of a new task but for those that create.lua knows.
+func encode(t shim.Task) fields {
+	var f fields
+	f.set(fieldOwner, t.Owner)
+	f.set(fieldList, t.ListKey)
+	f.set(fieldUpstream, t.Upstream)
+	f.set(fieldOrigin, t.Origin)
+	f.set(fieldStatus, string(t.Status))
+	f.set(fieldMessage, t.StatusMessage)
+	f.set(fieldPoll, millis(t.PollInterval))
+	f.set(fieldLease, t.Lease.String())
+	f.set(fieldMethod, t.Method)
+	f.set(fieldTool, t.Tool)
+	f.set(fieldTrace, encodeTrace(t.Trace))
+	f.set(fieldQuestions, encodeQuestions(t.Questions))
+	f.setBytes(fieldCall, t.Call)
+	f.setBytes(fieldCheckpoint, t.Checkpoint)
+	f.setOutcome(t.Outcome)
+	return f
+}
+
+// ms is a duration in whole milliseconds, rounded up: what is kept is kept for at
+// least as long as was asked.
+func ms(d time.Duration) int64 {
+	return int64((d + time.Millisecond - 1) / time.Millisecond)
+}
+
+// millis spells a duration.
+func millis(d time.Duration) string { return strconv.FormatInt(ms(d), 10) }
+
+// parseLease is shim.ParseLease; a task without a runner has the zero lease.
+func parseLease(s string) (shim.Lease, error) {
+	if s == "" {
+		return shim.Lease{}, nil
+	}
+	return shim.ParseLease(s)
+}

@@ -1,0 +1,183 @@
+// Package redisstore remembers: it is the shim.Store over Redis, for any number
+// of replicas over one Redis, Redis Cluster or Sentinel, and over a miniredis in
+// the process for the embedded default.
+//
+// A task is one hash and two lists in one slot; each change of it is one Lua
+// script, so that there is no state between two states. What a script decides is
+// in lua/, which key holds what in keys.go, and docs/redis.md tells an operator
+// about both. The truth is in the keys: pub/sub only wakes who waits (watch.go).
+//
+// Every operation may be repeated without harm, so a lost reply is no reason to
+// give up: do in retry.go repeats for a moment what failed for want of Redis, and
+// then says shim.ErrUnavailable.
+package redisstore
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"taskgate/shim"
+)
+
+// Options tune a Store. The zero value is a good default.
+type Options struct {
+	// Prefix begins every key and channel; "tg" if empty. Gateways that share a
+	// Redis but not their tasks need different ones.
+	Prefix string
+	// WaitReplicas is how many Redis replicas must have received a new task, or
+	// the end of one, before it counts as stored.
+	WaitReplicas int
+	// WaitTimeout is how long that may take; 1s if zero.
+	WaitTimeout time.Duration
+	// Logger hears of outages and of a Redis that may lose data; slog.Default() if nil.
+	Logger *slog.Logger
+
+	// DialTimeout, ReadTimeout and WriteTimeout bound one exchange with Redis; 5s,
+	// 10s and 10s if zero. A result of many MB has to fit into one.
+	DialTimeout, ReadTimeout, WriteTimeout time.Duration
+	// PoolSize bounds the connections to one Redis node; 10 per CPU if zero.
+	PoolSize int
+	// RetryFor is how long an operation is repeated while Redis is away; 1s if zero.
+	RetryFor time.Duration
+	// ProbeInterval is how often the subscription is tested; 5s if zero.
+	ProbeInterval time.Duration
+	// Dialer replaces the network, for tests.
+	Dialer func(ctx context.Context, network, addr string) (net.Conn, error)
+	// ClockTTL lets keys of the embedded store expire exactly when their time has
+	// come, at a cost for every access that grows with the number of keys. It is
+	// for tests in a synctest bubble.
+	ClockTTL bool
+
+	// slack is added to every expiry: how much too early the store may count time.
+	slack time.Duration
+	// tick is how often the embedded store counts time.
+	tick time.Duration
+}
+
+// withDefaults fills in what was left open.
+func (o Options) withDefaults() Options {
+	o.Prefix = cmp.Or(o.Prefix, "tg")
+	o.WaitTimeout = cmp.Or(o.WaitTimeout, time.Second)
+	o.RetryFor = cmp.Or(o.RetryFor, time.Second)
+	o.ProbeInterval = cmp.Or(o.ProbeInterval, 5*time.Second)
+	o.tick = cmp.Or(o.tick, time.Second)
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	return o
+}
+
+// Store is a shim.Store over Redis. It is safe for concurrent use.
+type Store struct {
+	client   redis.UniversalClient
+	keys     keys
+	opts     Options
+	log      *slog.Logger
+	hub      *hub
+	orphans  orphanage
+	embedded *embedded // nil over a real Redis
+}
+
+var _ shim.Store = (*Store)(nil)
+
+// Open makes a Store from a URL:
+//
+//	embedded                                          in the process, lost with it
+//	redis://[user:password@]host:6379[/0]             one Redis; rediss:// with TLS
+//	redis+cluster://[user:password@]h1:6379,h2:6379   Redis Cluster
+//	redis+sentinel://[user:password@]h1:26379,h2:26379/mymaster[/0]
+//
+// (rediss+cluster and rediss+sentinel with TLS). Connection options of go-redis
+// may follow as a query, as in ?pool_size=50&read_timeout=5s; for Sentinel also
+// sentinel_username and sentinel_password.
+//
+// Open does not fail because Redis cannot be reached, only because the URL or the
+// options make no sense: the gateway can start first. Ping tells.
+func Open(ctx context.Context, url string, opts Options) (*Store, error) {
+	opts = opts.withDefaults()
+	if strings.ContainsAny(opts.Prefix, "{}") {
+		return nil, errors.New("redis prefix: braces would change the cluster slot of keys")
+	}
+	if url == "embedded" {
+		return openEmbedded(opts)
+	}
+	conn, err := parseURL(url)
+	if err != nil {
+		return nil, err
+	}
+	s := newStore(conn.client(opts), opts)
+	s.checkPolicy(ctx)
+	return s, nil
+}
+
+// openEmbedded starts a miniredis and a Store over it.
+func openEmbedded(opts Options) (*Store, error) {
+	if opts.WaitReplicas > 0 {
+		return nil, errors.New("wait_replicas needs a Redis with replicas, not the embedded store")
+	}
+	e := startEmbedded(opts)
+	opts.Dialer, opts.slack = e.dial, e.slack
+	s := newStore(target{addrs: []string{"embedded:0"}}.client(opts), opts)
+	s.embedded = e
+	return s, nil
+}
+
+// newStore puts a Store together.
+func newStore(client redis.UniversalClient, opts Options) *Store {
+	s := &Store{client: client, keys: keys{opts.Prefix}, opts: opts, log: opts.Logger}
+	s.hub = newHub(s)
+	return s
+}
+
+// Ping asks Redis for a sign of life, on each master of a cluster.
+func (s *Store) Ping(ctx context.Context) error {
+	return s.do(ctx, "ping", func() error {
+		if c, ok := s.client.(*redis.ClusterClient); ok {
+			return c.ForEachMaster(ctx, func(ctx context.Context, m *redis.Client) error { return m.Ping(ctx).Err() })
+		}
+		return s.client.Ping(ctx).Err()
+	})
+}
+
+// Close ends all watches and closes all connections. What is stored stays, except
+// in the embedded store.
+func (s *Store) Close() error {
+	s.hub.close()
+	err := s.client.Close()
+	if s.embedded != nil {
+		s.embedded.close()
+	}
+	return err
+}
+
+// checkPolicy warns of a Redis that would delete tasks when it is full. Where
+// CONFIG is not allowed there is nothing to be learned.
+func (s *Store) checkPolicy(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	check := func(ctx context.Context, m redis.Cmdable) error {
+		got, err := m.ConfigGet(ctx, "maxmemory-policy").Result()
+		if err == nil && got["maxmemory-policy"] != "" && got["maxmemory-policy"] != "noeviction" {
+			s.log.WarnContext(ctx, "redis may evict tasks when it is full; set maxmemory-policy noeviction",
+				"maxmemory-policy", got["maxmemory-policy"])
+		}
+		return err
+	}
+	var err error
+	if c, ok := s.client.(*redis.ClusterClient); ok {
+		err = c.ForEachMaster(ctx, func(ctx context.Context, m *redis.Client) error { return check(ctx, m) })
+	} else {
+		err = check(ctx, s.client)
+	}
+	if err != nil && isOutage(err) {
+		s.log.WarnContext(ctx, "redis cannot be reached yet", "error", fmt.Sprint(err))
+	}
+}

@@ -1,0 +1,266 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+
+	"taskgate/shim"
+)
+
+// Beat implements shim.Store. A replica beats before it creates its first task:
+// only who is in the hash of heartbeats can be missed.
+func (s *Store) Beat(ctx context.Context, r shim.Replica, ttl time.Duration) error {
+	a := &argv{}
+	a.add(string(r), millis(ttl))
+	return s.do(ctx, "beat", func() error {
+		_, err := beatScript.run(ctx, s.client, []string{s.keys.replicas()}, a)
+		return err
+	})
+}
+
+// dead is a replica that is gone.
+type dead struct {
+	name  shim.Replica
+	entry string // its heartbeat as it was found
+	any   bool   // gone for so long that its upstreams do not matter
+}
+
+// orphan is a task that a replica tries to adopt, under an op of the attempt.
+type orphan struct {
+	id  shim.ID
+	old dead
+	op  string
+}
+
+// orphanage keeps the adoptions whose reply was lost. Such a task may be run by
+// its new replica without anybody knowing it, and that replica is alive, so no
+// other would ever adopt it: the next Adopt asks again.
+type orphanage struct {
+	mu       sync.Mutex
+	doubtful map[shim.Replica][]orphan
+}
+
+// take removes and returns what is in doubt for a replica.
+func (o *orphanage) take(r shim.Replica) []orphan {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	list := o.doubtful[r]
+	delete(o.doubtful, r)
+	return list
+}
+
+// put adds to it.
+func (o *orphanage) put(r shim.Replica, list ...orphan) {
+	if len(list) == 0 {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.doubtful == nil {
+		o.doubtful = map[shim.Replica][]orphan{}
+	}
+	o.doubtful[r] = append(o.doubtful[r], list...)
+}
+
+// Adopt implements shim.Store. What was adopted before an error is returned
+// without the error: the tasks are the caller's now.
+func (s *Store) Adopt(ctx context.Context, r shim.Replica, upstreams []string, n int) ([]shim.Task, error) {
+	a := &adoption{s: s, replica: r, upstreams: upstreams, n: n}
+	err := a.all(ctx, s.orphans.take(r))
+	if err == nil {
+		err = a.search(ctx)
+	}
+	if len(a.tasks) > 0 {
+		return a.tasks, nil
+	}
+	return nil, err
+}
+
+// adoption is one run of Adopt.
+type adoption struct {
+	s         *Store
+	replica   shim.Replica
+	upstreams []string
+	n         int
+	tasks     []shim.Task
+}
+
+// search goes through the replicas that are gone.
+func (a *adoption) search(ctx context.Context) error {
+	gone, err := a.s.gone(ctx)
+	for _, d := range gone {
+		if err != nil || len(a.tasks) >= a.n {
+			break
+		}
+		if d.name != a.replica {
+			err = a.from(ctx, d)
+		}
+	}
+	return err
+}
+
+// gone lists the replicas that are.
+func (s *Store) gone(ctx context.Context) ([]dead, error) {
+	var list []dead
+	err := s.do(ctx, "adopt", func() error {
+		v, err := goneScript.run(ctx, s.client, []string{s.keys.replicas()}, &argv{})
+		if err != nil {
+			return err
+		}
+		list = nil
+		for e := range slices.Chunk(v[1:], 3) {
+			list = append(list, dead{shim.Replica(e[0]), e[1], e[2] == "1"})
+		}
+		return nil
+	})
+	return list, err
+}
+
+// from adopts tasks of one replica, shard by shard in chunks that begin anywhere,
+// so that several adopters do not all want the same ones. A replica without tasks
+// is forgotten.
+func (a *adoption) from(ctx context.Context, d dead) error {
+	const chunk = 64
+	empty, start := true, rand.N(len(shards))
+	for i := 0; i < len(shards) && len(a.tasks) < a.n; i += chunk {
+		tags := make([]string, chunk)
+		for j := range tags {
+			tags[j] = shards[(start+i+j)%len(shards)]
+		}
+		ids, err := a.s.running(ctx, tags, d.name)
+		if err != nil {
+			return err
+		}
+		empty = empty && len(ids) == 0
+		if err := a.some(ctx, d, ids); err != nil {
+			return err
+		}
+	}
+	if !empty || len(a.tasks) >= a.n {
+		return nil
+	}
+	return a.s.do(ctx, "adopt", func() error {
+		v := &argv{}
+		v.add(string(d.name), d.entry)
+		_, err := forgetScript.run(ctx, a.s.client, []string{a.s.keys.replicas()}, v)
+		return err
+	})
+}
+
+// running lists the tasks of a replica in some shards.
+func (s *Store) running(ctx context.Context, tags []string, r shim.Replica) ([]shim.ID, error) {
+	var ids []shim.ID
+	err := s.do(ctx, "adopt", func() error {
+		p := s.client.Pipeline()
+		cmds := make([]*redis.StringSliceCmd, len(tags))
+		for i, tag := range tags {
+			cmds[i] = p.SMembers(ctx, s.keys.run(tag, r))
+		}
+		if _, err := p.Exec(ctx); err != nil {
+			return err
+		}
+		ids = nil
+		for _, c := range cmds {
+			for _, id := range c.Val() {
+				ids = append(ids, shim.ID(id))
+			}
+		}
+		return nil
+	})
+	return ids, err
+}
+
+// some adopts those of a replica's tasks that are on the right upstreams.
+func (a *adoption) some(ctx context.Context, d dead, ids []shim.ID) error {
+	for batch := range slices.Chunk(ids, 256) {
+		fit, err := a.fit(ctx, d, batch)
+		if err != nil {
+			return err
+		}
+		orphans := make([]orphan, len(fit))
+		for i, id := range fit {
+			orphans[i] = orphan{id, d, uuid.NewString()}
+		}
+		if err := a.all(ctx, orphans[:min(len(orphans), a.n-len(a.tasks))]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fit leaves out tasks on upstreams that this replica does not know, with one
+// round trip for many. Tasks that are gone stay in: the script tidies them away.
+func (a *adoption) fit(ctx context.Context, d dead, ids []shim.ID) ([]shim.ID, error) {
+	if d.any {
+		return ids, nil
+	}
+	var out []shim.ID
+	err := a.s.do(ctx, "adopt", func() error {
+		p := a.s.client.Pipeline()
+		cmds := make([]*redis.StringSliceCmd, len(ids))
+		for i, id := range ids {
+			cmds[i] = redis.NewStringSliceCmd(ctx, "hmget", a.s.keys.task(id), fieldStatus, fieldUpstream)
+			_ = p.Process(ctx, cmds[i])
+		}
+		if _, err := p.Exec(ctx); err != nil {
+			return err
+		}
+		out = nil
+		for i, c := range cmds {
+			if v := c.Val(); v[0] == "" || slices.Contains(a.upstreams, v[1]) {
+				out = append(out, ids[i])
+			}
+		}
+		return nil
+	})
+	return out, err
+}
+
+// all adopts one task after the other. After an error, what is left over is in
+// doubt.
+func (a *adoption) all(ctx context.Context, orphans []orphan) error {
+	for i, o := range orphans {
+		if len(a.tasks) >= a.n {
+			a.s.orphans.put(a.replica, orphans[i:]...)
+			return nil
+		}
+		if err := a.one(ctx, o); err != nil {
+			a.s.orphans.put(a.replica, orphans[i:]...)
+			return err
+		}
+	}
+	return nil
+}
+
+// one adopts a task, or learns that it is not to be had.
+func (a *adoption) one(ctx context.Context, o orphan) error {
+	k, tag := a.s.keys, shard(o.id)
+	v := &argv{}
+	v.add(string(o.id), string(o.old.name), string(a.replica), o.op, k.events(o.id), k.inbox(tag, o.old.name), open)
+	v.flag(o.old.any)
+	addList(v, a.upstreams)
+	addList(v, partFields[shim.WithRun])
+	err := a.s.do(ctx, "adopt", func() error {
+		keys := []string{k.task(o.id), k.run(tag, o.old.name), k.run(tag, a.replica)}
+		got, err := adoptScript.run(ctx, a.s.client, keys, v)
+		if err != nil || got[0] != codeOK {
+			return err
+		}
+		task, err := decode(o.id, shim.WithRun, got[1:])
+		if errors.Is(err, shim.ErrNotFound) {
+			return nil
+		}
+		if err == nil {
+			a.tasks = append(a.tasks, task)
+		}
+		return err
+	})
+	return err
+}

@@ -1,0 +1,141 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"taskgate/shim"
+)
+
+// ErrNotReplicated says that a write is on the master but did not reach as many
+// replicas as Options.WaitReplicas asks for in time. It is a shim.ErrUnavailable:
+// repeating the operation waits for the replicas again.
+var ErrNotReplicated = fmt.Errorf("%w: too few replicas have the write", shim.ErrUnavailable)
+
+// errClosed is what a closed Store answers.
+var errClosed = fmt.Errorf("%w: store is closed", shim.ErrUnavailable)
+
+const (
+	firstBackoff = 10 * time.Millisecond
+	maxBackoff   = 250 * time.Millisecond
+)
+
+// do runs an operation and, while Redis is away, runs it again until RetryFor or
+// ctx is over. That is safe for every operation of this package, and for nothing
+// else (design.md 0.12).
+func (s *Store) do(ctx context.Context, op string, f func() error) error {
+	give := time.Now().Add(s.opts.RetryFor)
+	for wait := firstBackoff; ; wait = min(2*wait, maxBackoff) {
+		err := f()
+		if err == nil {
+			return nil
+		}
+		pause := wait/2 + rand.N(wait)
+		if !isTransient(err) || time.Now().Add(pause).After(give) || !sleep(ctx, pause) {
+			return wrap(op, err)
+		}
+	}
+}
+
+// sleep waits, and says whether it could wait to the end.
+func sleep(ctx context.Context, d time.Duration) bool {
+	if ctx.Err() != nil {
+		return false
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// wrap names the operation, and says that the store is unavailable where it is.
+func wrap(op string, err error) error {
+	switch {
+	case errors.Is(err, shim.ErrUnavailable):
+		return fmt.Errorf("%s: %w", op, err)
+	case errors.Is(err, redis.ErrClosed):
+		return fmt.Errorf("%s: %w", op, errClosed)
+	case hasPrefix(err, refusals...):
+		return fmt.Errorf("%s: %w: redis refuses this user: %w", op, shim.ErrUnavailable, err)
+	case isOutage(err):
+		return fmt.Errorf("%s: %w: %w", op, shim.ErrUnavailable, err)
+	}
+	return fmt.Errorf("%s: %w", op, err)
+}
+
+// Errors of Redis by their first word. What passes by itself is transient; the
+// others last until an operator does something.
+var (
+	transients = []string{"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "BUSY"}
+	lasting    = []string{"OOM", "MISCONF", "NOREPLICAS", "ERR max number of clients"}
+	refusals   = []string{"WRONGPASS", "NOAUTH", "NOPERM", "ERR invalid password", "ERR AUTH", "ERR Client sent AUTH"}
+)
+
+// isTransient reports whether a repeat in a moment may succeed.
+func isTransient(err error) bool {
+	if isRedis(err) {
+		return hasPrefix(err, transients...)
+	}
+	return isOutage(err) && !errors.Is(err, context.Canceled)
+}
+
+// isOutage reports whether Redis could not be reached, or cannot work now.
+func isOutage(err error) bool {
+	if isRedis(err) {
+		return hasPrefix(err, transients...) || hasPrefix(err, lasting...) || hasPrefix(err, refusals...)
+	}
+	var network net.Error
+	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, io.ErrClosedPipe) || errors.Is(err, net.ErrClosed) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) ||
+		errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted) ||
+		isClusterState(err)
+}
+
+// isRedis reports whether Redis itself answered with this error.
+func isRedis(err error) bool {
+	var answered redis.Error
+	return errors.As(err, &answered)
+}
+
+// hasPrefix reports whether Redis answered with an error that begins like this.
+func hasPrefix(err error, prefixes ...string) bool {
+	var answered redis.Error
+	if !errors.As(err, &answered) {
+		return false
+	}
+	for _, p := range prefixes {
+		if strings.HasPrefix(answered.Error(), p) {
+			return true
+		}
+	}
+	return false
+}
+
+// isClusterState recognises what go-redis says, without a type, of a cluster or
+// of sentinels that it finds no way into.
+func isClusterState(err error) bool {
+	text := err.Error()
+	return strings.HasPrefix(text, "redis: all sentinels") || strings.HasPrefix(text, "redis: cluster has no nodes") ||
+		strings.Contains(text, "cannot load cluster")
+}
+
+// logDebug is for what go-redis says.
+func logDebug(ctx context.Context, format string, args ...any) {
+	if slog.Default().Enabled(ctx, slog.LevelDebug) {
+		slog.DebugContext(ctx, "redis client", "message", fmt.Sprintf(format, args...))
+	}
+}

@@ -1,0 +1,167 @@
+package redisstore
+
+import (
+	"context"
+	_ "embed" // for the scripts
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// The scripts, each documented at the top of its file.
+var (
+	//go:embed lua/common.lua
+	commonLua string
+	//go:embed lua/questions.lua
+	questionsLua string
+	//go:embed lua/create.lua
+	createLua string
+	//go:embed lua/apply.lua
+	applyLua string
+	//go:embed lua/append.lua
+	appendLua string
+	//go:embed lua/adopt.lua
+	adoptLua string
+	//go:embed lua/beat.lua
+	beatLua string
+	//go:embed lua/gone.lua
+	goneLua string
+	//go:embed lua/forget.lua
+	forgetLua string
+	//go:embed lua/index.lua
+	indexLua string
+	//go:embed lua/prune.lua
+	pruneLua string
+
+	createScript = newScript(createLua)
+	applyScript  = newScript(questionsLua, applyLua)
+	appendScript = newScript(appendLua)
+	adoptScript  = newScript(adoptLua)
+	beatScript   = newScript(beatLua)
+	goneScript   = newScript(goneLua)
+	forgetScript = newScript(forgetLua)
+	indexScript  = newScript(indexLua)
+	pruneScript  = newScript(pruneLua)
+)
+
+// The codes that begin a script's reply; see lua/common.lua.
+const (
+	codeOK    = "ok"
+	codeRenew = "renew"
+	codeAgain = "again"
+	codeNone  = "none"
+	codeFinal = "final"
+	codeLost  = "lost"
+	codeGap   = "gap"
+	codeTaken = "taken"
+	codeMoved = "moved"
+	codeSkip  = "skip"
+)
+
+// script is Lua that Redis keeps under its hash.
+type script struct{ source, sha string }
+
+// newScript puts the field names and the common functions before a script.
+func newScript(parts ...string) *script {
+	var b strings.Builder
+	fmt.Fprintf(&b, "local summary = { '%s' }\n", strings.Join(summaryFields, "', '"))
+	b.WriteString(commonLua)
+	for _, p := range parts {
+		b.WriteString(p)
+	}
+	return &script{source: b.String(), sha: redis.NewScript(b.String()).Hash()}
+}
+
+// processor is a client or a single connection.
+type processor interface {
+	Process(ctx context.Context, cmd redis.Cmder) error
+}
+
+// run runs a script by its hash, and by its text where Redis does not know it yet.
+// The reply is a list of strings that begins with a code; nil reads as "".
+func (sc *script) run(ctx context.Context, p processor, keys []string, args *argv) ([]string, error) {
+	line := make([]any, 0, 3+len(keys)+len(args.list))
+	line = append(line, "evalsha", sc.sha, len(keys))
+	for _, k := range keys {
+		line = append(line, k)
+	}
+	line = append(line, args.list...)
+	cmd := redis.NewStringSliceCmd(ctx, line...)
+	err := p.Process(ctx, cmd)
+	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		line[0], line[1] = "eval", sc.source
+		cmd = redis.NewStringSliceCmd(ctx, line...)
+		err = p.Process(ctx, cmd)
+	}
+	if err == nil && len(cmd.Val()) == 0 {
+		err = fmt.Errorf("script answered nothing")
+	}
+	return cmd.Val(), err
+}
+
+// argv builds a script's arguments.
+type argv struct{ list []any }
+
+// add adds single values.
+func (a *argv) add(values ...string) {
+	for _, v := range values {
+		a.list = append(a.list, v)
+	}
+}
+
+// addInt adds numbers.
+func (a *argv) addInt(values ...int64) {
+	for _, v := range values {
+		a.list = append(a.list, strconv.FormatInt(v, 10))
+	}
+}
+
+// flag adds '1' or ”.
+func (a *argv) flag(b bool) {
+	if b {
+		a.list = append(a.list, "1")
+	} else {
+		a.list = append(a.list, "")
+	}
+}
+
+// addList adds a list of strings, preceded by its length.
+func addList[S ~string](a *argv, values []S) {
+	a.list = append(a.list, len(values))
+	for _, v := range values {
+		a.list = append(a.list, string(v))
+	}
+}
+
+// addBytes adds a list of byte strings, without copying them.
+func addBytes[B ~[]byte](a *argv, values []B) {
+	a.list = append(a.list, len(values))
+	for _, v := range values {
+		a.list = append(a.list, []byte(v))
+	}
+}
+
+// fields is a list of names and values for HSET.
+type fields struct{ list []any }
+
+// set adds a field unless it is empty: an absent field reads as "" as well.
+func (f *fields) set(name, value string) {
+	if value != "" {
+		f.list = append(f.list, name, value)
+	}
+}
+
+// setBytes is set without a copy of what may be large.
+func (f *fields) setBytes(name string, value []byte) {
+	if len(value) > 0 {
+		f.list = append(f.list, name, value)
+	}
+}
+
+// addFields adds fields as a list.
+func (a *argv) addFields(f fields) {
+	a.list = append(a.list, len(f.list))
+	a.list = append(a.list, f.list...)
+}

@@ -1,0 +1,166 @@
+package redisstore
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+// target is where a URL leads.
+type target struct {
+	addrs    []string
+	cluster  bool
+	master   string // of Sentinel
+	base     *redis.Options
+	sentinel [2]string // user and password at the sentinels
+}
+
+// parseURL reads the URL of a store. Its errors never contain the URL, which may
+// contain a password.
+func parseURL(raw string) (target, error) {
+	scheme, rest, ok := strings.Cut(raw, "://")
+	if !ok {
+		return target{}, errors.New(`store URL: neither "embedded" nor scheme://host:port`)
+	}
+	plain, kind, _ := strings.Cut(scheme, "+")
+	if plain != "redis" && plain != "rediss" || !slices.Contains([]string{"", "cluster", "sentinel"}, kind) {
+		return target{}, fmt.Errorf("store URL: unknown scheme %q", scheme)
+	}
+	rest, query, _ := strings.Cut(rest, "?")
+	userinfo := ""
+	if at := strings.LastIndex(rest, "@"); at >= 0 {
+		userinfo, rest = rest[:at+1], rest[at+1:]
+	}
+	hosts, path, _ := strings.Cut(rest, "/")
+	t := target{addrs: strings.Split(hosts, ","), cluster: kind == "cluster"}
+	if slices.Contains(t.addrs, "") || kind == "" && len(t.addrs) > 1 {
+		return target{}, errors.New("store URL: needs one host, or for cluster and sentinel a list of them")
+	}
+	var err error
+	switch kind {
+	case "cluster":
+		if strings.Trim(path, "/") != "" {
+			return target{}, errors.New("store URL: a cluster has no database to choose")
+		}
+		path = ""
+	case "sentinel":
+		if t.master, path, err = sentinelPath(path); err != nil {
+			return target{}, err
+		}
+		query, t.sentinel, err = sentinelQuery(query)
+	}
+	if err != nil {
+		return target{}, err
+	}
+	for i, a := range t.addrs {
+		t.addrs[i] = withPort(a, kind)
+	}
+	t.base, err = baseOptions(plain + "://" + userinfo + t.addrs[0] + "/" + path + "?" + query)
+	return t, err
+}
+
+// withPort adds the port that was left out.
+func withPort(addr, kind string) string {
+	if strings.LastIndex(addr, ":") > strings.LastIndex(addr, "]") {
+		return addr
+	}
+	if kind == "sentinel" {
+		return addr + ":26379"
+	}
+	return addr + ":6379"
+}
+
+// sentinelPath splits /mymaster/0.
+func sentinelPath(path string) (master, db string, err error) {
+	master, db, _ = strings.Cut(path, "/")
+	if master == "" {
+		return "", "", errors.New("store URL: sentinel needs the name of the master: redis+sentinel://host:26379/mymaster")
+	}
+	return master, db, nil
+}
+
+// sentinelQuery takes the credentials for the sentinels out of a query.
+func sentinelQuery(query string) (rest string, creds [2]string, err error) {
+	q, err := url.ParseQuery(query)
+	if err != nil {
+		return "", creds, errors.New("store URL: bad query")
+	}
+	creds = [2]string{q.Get("sentinel_username"), q.Get("sentinel_password")}
+	q.Del("sentinel_username")
+	q.Del("sentinel_password")
+	return q.Encode(), creds, nil
+}
+
+// baseOptions has go-redis read what it knows of a URL.
+func baseOptions(plain string) (*redis.Options, error) {
+	o, err := redis.ParseURL(plain)
+	var bad *url.Error
+	if errors.As(err, &bad) {
+		return nil, errors.New("store URL: cannot be parsed; special characters in user and password need %-encoding")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("store URL: %w", err)
+	}
+	if _, port, ok := strings.Cut(o.Addr, "]:"); ok || strings.Count(o.Addr, ":") == 1 {
+		if !ok {
+			_, port, _ = strings.Cut(o.Addr, ":")
+		}
+		if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
+			return nil, errors.New("store URL: bad port")
+		}
+	}
+	return o, nil
+}
+
+var quietOnce sync.Once
+
+// client makes the go-redis client for a target. It never repeats a command by
+// itself (libraries of this size tend to): repeating is for do in retry.go, which
+// knows that it is harmless.
+func (t target) client(opts Options) redis.UniversalClient {
+	quietOnce.Do(func() { redis.SetLogger(debugLogger{}) })
+	b := t.base
+	if b == nil {
+		b = &redis.Options{}
+	}
+	u := &redis.UniversalOptions{
+		Addrs: t.addrs, IsClusterMode: t.cluster, MasterName: t.master, DB: b.DB,
+		Username: b.Username, Password: b.Password, TLSConfig: b.TLSConfig,
+		SentinelUsername: t.sentinel[0], SentinelPassword: t.sentinel[1],
+		ClientName: b.ClientName, Dialer: opts.Dialer,
+		// Nothing here needs RESP3, and proxies and forks know RESP2 best.
+		Protocol:              cmp.Or(b.Protocol, 2),
+		MaxRetries:            -1,
+		DialTimeout:           cmp.Or(opts.DialTimeout, b.DialTimeout, 5*time.Second),
+		DialerRetries:         1,
+		ReadTimeout:           cmp.Or(opts.ReadTimeout, b.ReadTimeout, 10*time.Second),
+		WriteTimeout:          cmp.Or(opts.WriteTimeout, b.WriteTimeout, 10*time.Second),
+		ContextTimeoutEnabled: true,
+		PoolFIFO:              b.PoolFIFO, PoolSize: cmp.Or(opts.PoolSize, b.PoolSize), PoolTimeout: b.PoolTimeout,
+		PipelinePoolSize: cmp.Or(b.PipelinePoolSize, -1),
+		MinIdleConns:     b.MinIdleConns, MaxIdleConns: b.MaxIdleConns, MaxActiveConns: b.MaxActiveConns,
+		ConnMaxIdleTime: b.ConnMaxIdleTime, ConnMaxLifetime: b.ConnMaxLifetime,
+		DisableIdentity:          true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	}
+	return redis.NewUniversalClient(u)
+}
+
+// debugLogger keeps what go-redis has to say, which is about single connections,
+// out of the log unless somebody debugs.
+type debugLogger struct{}
+
+// Printf is what go-redis wants of a logger.
+func (debugLogger) Printf(ctx context.Context, format string, args ...any) {
+	logDebug(ctx, format, args...)
+}

@@ -1,0 +1,227 @@
+package redisstore
+
+import (
+	"context"
+	"iter"
+	"slices"
+	"strconv"
+	"strings"
+
+	"taskgate/shim"
+)
+
+// Watch implements shim.Store.
+func (s *Store) Watch(ctx context.Context, ids ...shim.ID) iter.Seq2[shim.Event, error] {
+	var channels []string
+	for _, id := range ids {
+		if _, err := shim.ParseID(string(id)); err == nil {
+			channels = append(channels, s.keys.events(id))
+		}
+	}
+	slices.Sort(channels)
+	return s.hub.watch(ctx, slices.Compact(channels))
+}
+
+// Inbox implements shim.Store. A replica has an inbox in every shard, so that what
+// a script publishes is in the slot of the task it changes.
+func (s *Store) Inbox(ctx context.Context, r shim.Replica) iter.Seq2[shim.Event, error] {
+	channels := make([]string, len(shards))
+	for i, tag := range shards {
+		channels[i] = s.keys.inbox(tag, r)
+	}
+	return s.hub.watch(ctx, channels)
+}
+
+// watcher is one Watch. What it has not yet yielded is one version per task, so
+// it takes no more room the slower its caller is. All fields but wake belong to
+// hub.mu.
+type watcher struct {
+	wake    chan struct{} // there is something to yield
+	missing int           // channels that are not subscribed now
+	sync    bool          // a Synced is due
+	begun   bool          // the first Synced was due
+	pending map[shim.ID]int64
+}
+
+// poke wakes the watcher's caller.
+func (w *watcher) poke() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// synced notes that everything watched is subscribed. What was pending is covered
+// by reading everything again.
+func (w *watcher) synced() {
+	w.sync, w.begun = true, true
+	clear(w.pending)
+	w.poke()
+}
+
+// watch yields what happens on channels. It runs in its caller's goroutine.
+func (h *hub) watch(ctx context.Context, channels []string) iter.Seq2[shim.Event, error] {
+	return func(yield func(shim.Event, error) bool) {
+		w := h.join(channels)
+		defer h.leave(w, channels)
+		for {
+			events, err := h.take(w)
+			for _, e := range events {
+				if ctx.Err() != nil || !yield(e, nil) {
+					return
+				}
+			}
+			if err != nil {
+				yield(shim.Event{}, err)
+				return
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-w.wake:
+			}
+		}
+	}
+}
+
+// join adds a watcher to its topics.
+func (h *hub) join(channels []string) *watcher {
+	w := &watcher{wake: make(chan struct{}, 1)}
+	h.mu.Lock()
+	for _, c := range channels {
+		t := h.topics[c]
+		if t == nil {
+			t = &topic{}
+			h.topics[c] = t
+		}
+		t.watchers = append(t.watchers, w)
+		if !t.on || t.busy { // busy and on: it is being left at this moment
+			w.missing++
+			h.dirty[c] = struct{}{}
+		}
+	}
+	if w.missing == 0 {
+		w.synced()
+	}
+	h.mu.Unlock()
+	h.start()
+	h.nudge()
+	return w
+}
+
+// leave removes a watcher. The writer unsubscribes what nobody watches any more.
+func (h *hub) leave(w *watcher, channels []string) {
+	h.mu.Lock()
+	for _, c := range channels {
+		t := h.topics[c]
+		i := slices.Index(t.watchers, w)
+		last := len(t.watchers) - 1
+		t.watchers[i], t.watchers[last] = t.watchers[last], nil
+		if t.watchers = t.watchers[:last]; last == 0 {
+			h.dirty[c] = struct{}{}
+		}
+	}
+	h.mu.Unlock()
+	h.nudge()
+}
+
+// nudge tells the writer to look.
+func (h *hub) nudge() {
+	select {
+	case h.kick <- struct{}{}:
+	default:
+	}
+}
+
+// take empties a watcher.
+func (h *hub) take(w *watcher) ([]shim.Event, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return nil, errClosed
+	}
+	var events []shim.Event
+	if w.sync {
+		events, w.sync = append(events, shim.Event{Synced: true}), false
+	}
+	for id, version := range w.pending {
+		events = append(events, shim.Event{ID: id, Version: version})
+	}
+	clear(w.pending)
+	return events, nil
+}
+
+// confirm notes that a channel is subscribed, or no longer.
+func (h *hub) confirm(channel string, on bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.awaited--; h.awaited == 0 {
+		h.confirmed <- struct{}{}
+	}
+	t := h.topics[channel]
+	if t == nil {
+		return
+	}
+	t.on, t.busy = on, false
+	if on {
+		for _, w := range t.watchers {
+			if w.missing--; w.missing == 0 {
+				w.synced()
+			}
+		}
+	}
+	if on != (len(t.watchers) > 0) { // somebody came or left meanwhile
+		h.dirty[channel] = struct{}{}
+		h.nudge()
+	}
+	if !on && len(t.watchers) == 0 {
+		delete(h.topics, channel)
+	}
+}
+
+// message notes an event, "id version", with everybody who watches the channel.
+func (h *hub) message(channel, payload string) {
+	id, v, _ := strings.Cut(payload, " ")
+	version, _ := strconv.ParseInt(v, 10, 64)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if channel == h.probe {
+		h.heard = true
+		return
+	}
+	t := h.topics[channel]
+	if t == nil {
+		return
+	}
+	for _, w := range t.watchers {
+		if !w.begun { // the first Synced will cover it
+			continue
+		}
+		if w.pending == nil {
+			w.pending = map[shim.ID]int64{}
+		}
+		w.pending[shim.ID(id)] = max(version, w.pending[shim.ID(id)])
+		w.poke()
+	}
+}
+
+// lost notes that the connection is gone, and with it every subscription.
+func (h *hub) lost() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.awaited, h.heard = 0, false
+	for c, t := range h.topics {
+		if len(t.watchers) == 0 {
+			delete(h.topics, c)
+			continue
+		}
+		// Who joined while the topic was being left counts it as missing already.
+		if t.on && !t.busy {
+			for _, w := range t.watchers {
+				w.missing++
+			}
+		}
+		t.on, t.busy = false, false
+		h.dirty[c] = struct{}{}
+	}
+}

@@ -1,0 +1,247 @@
+package redisstore
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"taskgate/shim"
+)
+
+// open are the statuses of a task that has not ended, as scripts want them.
+var open = words(shim.Open())
+
+// words spells statuses so that a script finds one by its surrounding spaces.
+func words(statuses []shim.Status) string {
+	var b strings.Builder
+	b.WriteByte(' ')
+	for _, s := range statuses {
+		b.WriteString(string(s))
+		b.WriteByte(' ')
+	}
+	return b.String()
+}
+
+// Create implements shim.Store.
+func (s *Store) Create(ctx context.Context, t shim.Task, begin ...shim.Batch) (shim.Task, error) {
+	if _, err := shim.ParseID(string(t.ID)); err != nil || t.Op == "" {
+		return shim.Task{}, fmt.Errorf("create: task %q without an id or an op", t.ID)
+	}
+	t.Status = cmp.Or(t.Status, shim.Working)
+	args := createArgs(s.keys.events(t.ID), ms(s.opts.slack), t, begin)
+	var task shim.Task
+	err := s.do(ctx, "create", func() error {
+		// The list first: a task that no list shows is worse than an entry that
+		// leads nowhere.
+		if err := s.list(ctx, t); err != nil {
+			return err
+		}
+		v, err := s.run(ctx, createScript, s.keys.record(t.ID, t.Lease.Replica), args, true)
+		if err != nil {
+			return err
+		}
+		if v[0] == codeTaken {
+			return shim.ErrFinal
+		}
+		task, err = decode(t.ID, shim.Summary, v[1:])
+		return err
+	})
+	return task, err
+}
+
+// createArgs are the arguments of create.lua.
+func createArgs(events string, slack int64, t shim.Task, begin []shim.Batch) *argv {
+	a := &argv{}
+	a.add(string(t.ID), t.Op, events, string(t.Lease.Replica))
+	a.addInt(slack)
+	a.flag(t.Visible)
+	a.flag(t.Status.Final())
+	a.addInt(ms(t.TTL), ms(t.Retain))
+	a.addFields(encode(t))
+	addPieces(a, begin)
+	return a
+}
+
+// addPieces adds the two lists that batches are.
+func addPieces(a *argv, batches []shim.Batch) {
+	contents, segments := pieces(batches)
+	addBytes(a, contents)
+	addBytes(a, segments)
+}
+
+// pieces takes batches apart.
+func pieces(batches []shim.Batch) (contents, segments []json.RawMessage) {
+	for _, b := range batches {
+		if b.Content != nil {
+			contents = append(contents, b.Content)
+		}
+		segments = append(segments, b.Segments...)
+	}
+	return contents, segments
+}
+
+// Apply implements shim.Store.
+func (s *Store) Apply(ctx context.Context, id shim.ID, lease *shim.Lease, c shim.Change) (shim.Task, error) {
+	if _, err := shim.ParseID(string(id)); err != nil {
+		return shim.Task{}, err
+	}
+	if c.Op == "" && (c.To != "" || c.StatusMessage != nil || c.Visible || len(c.Take) > 0) {
+		return shim.Task{}, errors.New("apply: this change needs an op")
+	}
+	var task shim.Task
+	err := s.do(ctx, "apply", func() error {
+		v, err := s.apply(ctx, id, lease, c)
+		if err != nil {
+			return err
+		}
+		task, err = s.applied(ctx, id, c, v)
+		return err
+	})
+	return task, err
+}
+
+// apply runs apply.lua. Who holds no lease does not know who runs the task, but
+// the script must be told, because it may only touch keys that are named: so that
+// is read first, and if it is no longer so the script says who it is now.
+func (s *Store) apply(ctx context.Context, id shim.ID, lease *shim.Lease, c shim.Change) ([]string, error) {
+	if lease != nil {
+		args := applyArgs(s.keys.events(id), "", ms(s.opts.slack), id, *lease, lease.String(), c)
+		return s.run(ctx, applyScript, s.keys.record(id, lease.Replica), args, c.To.Final())
+	}
+	held, err := s.client.HGet(ctx, s.keys.task(id), fieldLease).Result()
+	if errors.Is(err, redis.Nil) {
+		return []string{codeNone}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	runner, err := parseLease(held)
+	for err == nil {
+		inbox := ""
+		if runner.Replica != "" {
+			inbox = s.keys.inbox(shard(id), runner.Replica)
+		}
+		var v []string
+		args := applyArgs(s.keys.events(id), inbox, ms(s.opts.slack), id, runner, "", c)
+		v, err = s.run(ctx, applyScript, s.keys.record(id, runner.Replica), args, c.To.Final())
+		if err != nil || v[0] != codeMoved {
+			return v, err
+		}
+		runner.Replica = shim.Replica(v[1])
+	}
+	return nil, err
+}
+
+// applied reads the reply of apply.lua.
+func (s *Store) applied(ctx context.Context, id shim.ID, c shim.Change, v []string) (shim.Task, error) {
+	switch v[0] {
+	case codeNone:
+		return shim.Task{}, shim.ErrNotFound
+	case codeLost:
+		return shim.Task{}, shim.ErrLeaseLost
+	case codeGap:
+		return shim.Task{}, shim.ErrPosition
+	}
+	task, err := decode(id, shim.Summary, v[1:])
+	if err != nil {
+		return shim.Task{}, err
+	}
+	if len(c.Take) > 0 {
+		for i, op := range takers(v[1:]) {
+			task.Questions[i].Taken = op == c.Op
+		}
+	}
+	if v[0] == codeFinal {
+		return task, shim.ErrFinal
+	}
+	if v[0] == codeRenew || v[0] == codeAgain {
+		return task, s.list(ctx, task)
+	}
+	return task, nil
+}
+
+// applyArgs are the arguments of apply.lua.
+func applyArgs(events, inbox string, slack int64, id shim.ID, runner shim.Lease, lease string, c shim.Change) *argv {
+	a := &argv{list: make([]any, 0, 32)}
+	a.add(string(id), string(runner.Replica), lease, c.Op, events, inbox)
+	a.addInt(slack)
+	a.add(open, string(c.To), words(c.To.From()))
+	a.flag(c.To != "" && c.To.Final())
+	a.add(string(shim.InputRequired), string(shim.Working))
+	a.flag(c.Visible)
+	a.add(optional(c.TTL > 0, millis(c.TTL)), optional(c.Retain > 0, millis(c.Retain)), c.ClaimBy)
+	a.addInt(c.At.Batches, c.At.Segments)
+	a.addFields(changedFields(c))
+	ask := make([]string, 0, 4*len(c.Ask))
+	for _, q := range c.Ask {
+		ask = append(ask, q.Key, q.Method, string(q.Params), q.Claim)
+	}
+	addList(a, ask)
+	addList(a, c.Withdraw)
+	addList(a, c.Claim)
+	addList(a, c.ClaimOver)
+	answers := make([]string, 0, 2*len(c.Answer))
+	for key, answer := range c.Answer {
+		answers = append(answers, key, string(answer))
+	}
+	addList(a, answers)
+	addList(a, c.Take)
+	addPieces(a, c.Tail)
+	return a
+}
+
+// changedFields are what a change replaces whatever was there.
+func changedFields(c shim.Change) fields {
+	var f fields
+	if c.StatusMessage != nil {
+		f.list = append(f.list, fieldMessage, *c.StatusMessage)
+	}
+	if c.Checkpoint != nil {
+		f.list = append(f.list, fieldCheckpoint, []byte(c.Checkpoint))
+	}
+	if c.Call != nil {
+		f.list = append(f.list, fieldCall, []byte(c.Call))
+	}
+	f.setOutcome(c.Outcome)
+	return f
+}
+
+// optional is a value or nothing.
+func optional(have bool, value string) string {
+	if have {
+		return value
+	}
+	return ""
+}
+
+// Append implements shim.Store.
+func (s *Store) Append(ctx context.Context, id shim.ID, lease shim.Lease, at shim.Position, checkpoint json.RawMessage, b ...shim.Batch) error {
+	if _, err := shim.ParseID(string(id)); err != nil {
+		return err
+	}
+	a := &argv{}
+	a.add(string(id), lease.String(), s.keys.events(id))
+	a.addInt(ms(s.opts.slack))
+	a.add(open)
+	a.addInt(at.Batches, at.Segments)
+	addBytes(a, slices.DeleteFunc([]json.RawMessage{checkpoint}, func(c json.RawMessage) bool { return c == nil }))
+	addPieces(a, b)
+	return s.do(ctx, "append", func() error {
+		v, err := s.run(ctx, appendScript, s.keys.record(id, "")[:3], a, false)
+		if err != nil {
+			return err
+		}
+		return appendErrors[v[0]]
+	})
+}
+
+// appendErrors are the refusals of append.lua.
+var appendErrors = map[string]error{
+	codeNone: shim.ErrNotFound, codeFinal: shim.ErrFinal, codeLost: shim.ErrLeaseLost, codeGap: shim.ErrPosition,
+}
