@@ -109,6 +109,9 @@ func (s *Shim) await(ctx context.Context, r *run, grace time.Duration) (Answered
 		case <-r.done:
 			return Answered{Reply: r.reply}, r.err
 		case <-r.ctx.Done():
+			if r.answered() {
+				return Answered{Reply: r.reply}, r.err
+			}
 			// Whoever left hears nothing more; exec ends by the same context.
 			r.mute()
 			return Answered{}, r.why(r.ctx.Err())

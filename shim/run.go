@@ -160,6 +160,17 @@ func (r *run) why(err error) error {
 	return ErrDraining
 }
 
+// answered reports whether the reply is there. An answered run also ends its
+// context, so whoever saw that has to ask.
+func (r *run) answered() bool {
+	select {
+	case <-r.done:
+		return true
+	default:
+		return false
+	}
+}
+
 func (r *run) isTask() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

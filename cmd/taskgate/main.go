@@ -141,6 +141,15 @@ func version(args []string, stdout, stderr io.Writer) int {
 	return output(stdout, stderr, versionText(info))
 }
 
+// moduleVersion is the version of the module this was built from, "(devel)" for a
+// build of a work tree.
+func moduleVersion() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return info.Main.Version
+	}
+	return "(devel)"
+}
+
 // versionText is "taskgate VERSION (REVISION, modified) GO".
 func versionText(info *debug.BuildInfo) string {
 	revision, modified := "", ""

@@ -27,6 +27,13 @@ func serve(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, err)
 		return exitFailure
 	}
-	fmt.Fprintf(stderr, "taskgate: cannot serve %s on %s yet\n", count(len(cfg.Upstreams), "upstream"), cfg.Listen)
-	return exitFailure
+	s, err := newServer(ctx, cfg, stderr)
+	if err == nil {
+		err = s.run(ctx)
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "taskgate: %v\n", err)
+		return exitFailure
+	}
+	return exitOK
 }

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"taskgate/gateway"
+	"taskgate/gateway/config"
+	"taskgate/gateway/upstream"
+	"taskgate/shim"
+)
+
+// legs are the ways to the upstreams, by configured name.
+type legs map[string]*upstream.HTTP
+
+// newLegs makes one for each upstream. Nothing is contacted.
+func newLegs(c *config.Config, replica shim.Replica, log *slog.Logger, traces trace.TracerProvider) (legs, error) {
+	out := make(legs, len(c.Upstreams))
+	for _, u := range c.Upstreams {
+		leg, err := upstream.New(legConfig(c, u, replica, log, traces))
+		if err != nil {
+			return nil, err
+		}
+		out[u.Name] = leg
+	}
+	return out, nil
+}
+
+func legConfig(c *config.Config, u *config.Upstream, replica shim.Replica, log *slog.Logger, traces trace.TracerProvider) upstream.Config {
+	headers := make(http.Header, len(u.Headers))
+	for name, value := range u.Headers {
+		headers.Set(name, value)
+	}
+	return upstream.Config{
+		Name: u.Name, URL: u.URL, Headers: headers, Era: upstream.Era(u.Era),
+		Shared:         u.UpstreamSessions == config.SessionsShared || loopback(c.Listen),
+		ConnectTimeout: u.ConnectTimeout, ProbeTimeout: u.ProbeTimeout, IdleTimeout: u.IdleTimeout,
+		MaxResult: int64(u.MaxResult), MaxEvent: int64(u.MaxEvent),
+		Replica: string(replica), GatewayInfo: upstream.Info{Name: "taskgate", Version: moduleVersion()},
+		Logger: log.With("upstream", u.Name), TracerProvider: traces, Baggage: c.Telemetry.Baggage,
+	}
+}
+
+// loopback reports whether only this machine can connect: anonymous calls then
+// come from one user and may share an upstream session (design.md 0.16).
+func loopback(listen string) bool {
+	host, _, err := net.SplitHostPort(listen)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// faces are the legs as the gateway uses them.
+func (l legs) faces() map[string]gateway.Leg {
+	out := make(map[string]gateway.Leg, len(l))
+	for name, leg := range l {
+		out[name] = leg
+	}
+	return out
+}
+
+func (l legs) close(ctx context.Context) error {
+	var errs []error
+	for _, leg := range l {
+		errs = append(errs, leg.Close(ctx))
+	}
+	return errors.Join(errs...)
+}

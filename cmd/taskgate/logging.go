@@ -1,0 +1,43 @@
+package main
+
+import (
+	"context"
+	"io"
+	"log/slog"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"taskgate/gateway/config"
+)
+
+// newLogger writes to w as the configuration says.
+func newLogger(c config.Log, w io.Writer) *slog.Logger {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(c.Level)); err != nil {
+		level = slog.LevelInfo
+	}
+	opts := &slog.HandlerOptions{Level: level}
+	var h slog.Handler = slog.NewTextHandler(w, opts)
+	if c.Format == config.FormatJSON {
+		h = slog.NewJSONHandler(w, opts)
+	}
+	return slog.New(traced{h})
+}
+
+// traced adds the ids of the current span to each record, so that a log line
+// leads to its trace.
+type traced struct{ slog.Handler }
+
+// Handle adds trace_id and span_id where the context has a span.
+func (t traced) Handle(ctx context.Context, r slog.Record) error {
+	if sc := trace.SpanContextFromContext(ctx); sc.IsValid() {
+		r.AddAttrs(slog.String("trace_id", sc.TraceID().String()), slog.String("span_id", sc.SpanID().String()))
+	}
+	return t.Handler.Handle(ctx, r)
+}
+
+// WithAttrs keeps the wrapper around the handler with attributes.
+func (t traced) WithAttrs(a []slog.Attr) slog.Handler { return traced{t.Handler.WithAttrs(a)} }
+
+// WithGroup keeps the wrapper around the handler with a group.
+func (t traced) WithGroup(name string) slog.Handler { return traced{t.Handler.WithGroup(name)} }

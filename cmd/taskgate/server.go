@@ -1,0 +1,212 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"taskgate/gateway"
+	"taskgate/gateway/config"
+	"taskgate/redisstore"
+	"taskgate/shim"
+)
+
+// Limits of the HTTP server. There is no write timeout: it would cut event
+// streams, whose writes have deadlines of their own.
+const (
+	readHeaderTimeout = 10 * time.Second
+	idleTimeout       = 120 * time.Second
+	maxHeaderBytes    = 64 << 10
+)
+
+// closeTimeout bounds what is left to do once the drain is over: sessions are
+// deleted upstream, the goodbye reaches the store, spans are flushed.
+const closeTimeout = 5 * time.Second
+
+// server is one gateway process with everything it holds open.
+type server struct {
+	config *config.Config
+	log    *slog.Logger
+	tel    *telemetry
+
+	store   *redisstore.Store
+	legs    legs
+	shim    *shim.Shim
+	gateway *gateway.Gateway
+
+	listener net.Listener
+	http     *http.Server
+}
+
+// newServer builds the gateway and opens its listener. It contacts the store, but
+// no upstream: those are looked at when somebody calls.
+func newServer(ctx context.Context, c *config.Config, stderr io.Writer) (*server, error) {
+	s := &server{config: c, log: newLogger(c.Log, stderr)}
+	if err := s.build(ctx); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+func (s *server) build(ctx context.Context) (err error) {
+	if s.tel, err = newTelemetry(ctx); err != nil {
+		return fmt.Errorf("telemetry: %w", err)
+	}
+	s.log = s.tel.logger(s.log)
+	slog.SetDefault(s.log)
+	if s.store, err = s.openStore(ctx); err != nil {
+		return fmt.Errorf("store: %w", err)
+	}
+	replica, err := newReplica()
+	if err != nil {
+		return err
+	}
+	if s.legs, err = newLegs(s.config, replica, s.log, s.tel.traces); err != nil {
+		return err
+	}
+	if s.shim, err = s.newShim(replica); err != nil {
+		return err
+	}
+	s.gateway, err = gateway.New(gateway.Options{
+		Config: s.config, Shim: s.shim, Legs: s.legs.faces(), Logger: s.log,
+		TracerProvider: s.tel.traces, MeterProvider: s.tel.metrics, Version: moduleVersion(),
+	})
+	if err != nil {
+		return err
+	}
+	return s.listen(ctx)
+}
+
+// openStore opens the configured store.
+func (s *server) openStore(ctx context.Context) (*redisstore.Store, error) {
+	if s.config.Store == "embedded" {
+		s.log.Warn("tasks are kept in this process and do not outlive it; set store to a Redis for production")
+	}
+	return redisstore.Open(ctx, s.config.Store, redisstore.Options{
+		Prefix: s.config.KeyPrefix, WaitReplicas: s.config.WaitReplicas, Logger: s.log,
+	})
+}
+
+func (s *server) newShim(replica shim.Replica) (*shim.Shim, error) {
+	servers := make(map[string]shim.Server, len(s.config.Upstreams))
+	for _, u := range s.config.Upstreams {
+		servers[u.Name] = shim.Server{
+			Upstream: s.legs[u.Name], Policy: func(tool string) shim.Policy { return policyOf(u.Tool(tool)) },
+			Concurrency: u.Concurrency, Queue: u.Queue, QueueWait: u.QueueWait,
+			MaxTasks: u.MaxTasks, MaxTasksPerOwner: u.MaxTasksPerOwner,
+		}
+	}
+	return shim.New(shim.Options{
+		Replica: replica, Store: s.store, Servers: servers, Heartbeat: s.config.Heartbeat,
+		Logger: s.log, Tracer: s.tel.traces.Tracer("taskgate/shim"),
+	})
+}
+
+func (s *server) listen(ctx context.Context) (err error) {
+	if s.listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", s.config.Listen); err != nil {
+		return err
+	}
+	s.http = &http.Server{
+		Handler:           s.gateway.Handler(),
+		ReadHeaderTimeout: readHeaderTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	return nil
+}
+
+// run serves until ctx ends, then drains and closes.
+func (s *server) run(ctx context.Context) error {
+	for _, u := range s.config.Upstreams {
+		s.log.Info("serving", "upstream", u.Name, "at", "http://"+s.listener.Addr().String()+u.Path, "from", u.URL)
+	}
+	// The loops outlast ctx: running tasks need the heartbeat while they drain.
+	loops, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var g errgroup.Group
+	g.Go(func() error { return ignore(s.shim.Run(loops), context.Canceled) })
+	g.Go(func() error { return ignore(s.http.Serve(s.listener), http.ErrServerClosed) })
+	g.Go(func() error {
+		<-ctx.Done()
+		defer stop()
+		return s.drain(loops)
+	})
+	return errors.Join(g.Wait(), s.close())
+}
+
+// drain takes no new calls, ends the streams that would never end by themselves,
+// and gives what runs until drain_timeout.
+func (s *server) drain(ctx context.Context) error {
+	s.log.Info("draining", "timeout", s.config.DrainTimeout)
+	ctx, stop := context.WithTimeout(ctx, s.config.DrainTimeout)
+	defer stop()
+	if err := s.shim.Drain(ctx); err != nil {
+		s.log.Warn("tasks are still running; they are left to other replicas")
+	}
+	if err := s.gateway.Close(ctx); err != nil {
+		s.log.Warn("streams did not end in time", "err", err)
+	}
+	if err := s.http.Shutdown(ctx); err != nil {
+		return s.http.Close()
+	}
+	return nil
+}
+
+// close releases everything that was opened, in the order of its use.
+func (s *server) close() error {
+	ctx, stop := context.WithTimeout(context.Background(), closeTimeout)
+	defer stop()
+	var errs []error
+	if s.http != nil {
+		errs = append(errs, s.http.Close())
+	}
+	if s.shim != nil {
+		errs = append(errs, s.shim.Close(ctx))
+	}
+	errs = append(errs, s.legs.close(ctx))
+	if s.store != nil {
+		errs = append(errs, s.store.Close())
+	}
+	if s.tel != nil {
+		errs = append(errs, s.tel.close(ctx))
+	}
+	s.log.Info("stopped")
+	return errors.Join(errs...)
+}
+
+// ignore returns err unless it is the expected end.
+func ignore(err, expected error) error {
+	if errors.Is(err, expected) {
+		return nil
+	}
+	return err
+}
+
+// policyOf hands the operator's wishes to the shim.
+func policyOf(t config.Tool) shim.Policy {
+	return shim.Policy{
+		Tasks: shim.Mode(t.Tasks), Grace: t.Grace, TTL: t.TTL, MaxTTL: t.MaxTTL,
+		PollInterval: t.PollInterval, Timeout: t.Timeout,
+		FoldProgress: t.Progress == config.ProgressStatus,
+		Retry:        t.Recover == config.RecoverRetry,
+		Concurrency:  t.Concurrency,
+	}
+}
+
+// newReplica names this process for as long as it runs. The name begins the ids
+// we send upstream, so it is short; 80 random bits are new at each start.
+func newReplica() (shim.Replica, error) {
+	id, err := shim.NewID()
+	if err != nil {
+		return "", err
+	}
+	return shim.Replica(id[:8] + id[24:]), nil
+}

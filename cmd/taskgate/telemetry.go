@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+
+	"go.opentelemetry.io/contrib/bridges/otelslog"
+	"go.opentelemetry.io/contrib/exporters/autoexport"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	metricnoop "go.opentelemetry.io/otel/metric/noop"
+	"go.opentelemetry.io/otel/sdk/log"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+	tracenoop "go.opentelemetry.io/otel/trace/noop"
+)
+
+// telemetry is what OpenTelemetry needs to run. Each signal is off until the
+// OTEL_* environment asks for it: the exporters' own default, OTLP to localhost,
+// would fill the log of everybody who has no collector.
+type telemetry struct {
+	traces  trace.TracerProvider
+	metrics metric.MeterProvider
+	logs    *log.LoggerProvider // nil: logs go to stderr alone
+	stop    []func(context.Context) error
+}
+
+// newTelemetry makes the providers that the environment asks for. Which exporter,
+// where to, and with which headers is read from OTEL_* by autoexport.
+func newTelemetry(ctx context.Context) (*telemetry, error) {
+	t := &telemetry{traces: tracenoop.NewTracerProvider(), metrics: metricnoop.NewMeterProvider()}
+	if os.Getenv("OTEL_SDK_DISABLED") == "true" {
+		return t, nil
+	}
+	res, err := resource.New(ctx,
+		resource.WithAttributes(attribute.String("service.name", "taskgate"), attribute.String("service.version", moduleVersion())),
+		resource.WithTelemetrySDK(), resource.WithFromEnv())
+	if err != nil && !errors.Is(err, resource.ErrPartialResource) {
+		return nil, err
+	}
+	return t, errors.Join(t.trace(ctx, res), t.measure(ctx, res), t.record(ctx, res))
+}
+
+// wanted reports whether the environment asks for a signal: it names an exporter
+// for it, or an OTLP endpoint and no exporter.
+func wanted(signal string) bool {
+	switch os.Getenv("OTEL_" + signal + "_EXPORTER") {
+	case "none":
+		return false
+	case "":
+		return os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") != "" || os.Getenv("OTEL_EXPORTER_OTLP_"+signal+"_ENDPOINT") != ""
+	}
+	return true
+}
+
+func (t *telemetry) trace(ctx context.Context, res *resource.Resource) error {
+	if !wanted("TRACES") {
+		return nil
+	}
+	exporter, err := autoexport.NewSpanExporter(ctx)
+	if err != nil {
+		return err
+	}
+	sampler, err := samplerFromEnv()
+	if err != nil {
+		return err
+	}
+	p := sdktrace.NewTracerProvider(sdktrace.WithResource(res), sdktrace.WithBatcher(exporter), sdktrace.WithSampler(linked{sampler}))
+	t.traces, t.stop = p, append(t.stop, p.Shutdown)
+	return nil
+}
+
+func (t *telemetry) measure(ctx context.Context, res *resource.Resource) error {
+	if !wanted("METRICS") {
+		return nil
+	}
+	reader, err := autoexport.NewMetricReader(ctx)
+	if err != nil {
+		return err
+	}
+	p := sdkmetric.NewMeterProvider(sdkmetric.WithResource(res), sdkmetric.WithReader(reader))
+	t.metrics, t.stop = p, append(t.stop, p.Shutdown)
+	return nil
+}
+
+func (t *telemetry) record(ctx context.Context, res *resource.Resource) error {
+	if !wanted("LOGS") {
+		return nil
+	}
+	exporter, err := autoexport.NewLogExporter(ctx)
+	if err != nil {
+		return err
+	}
+	t.logs = log.NewLoggerProvider(log.WithResource(res), log.WithProcessor(log.NewBatchProcessor(exporter)))
+	t.stop = append(t.stop, t.logs.Shutdown)
+	return nil
+}
+
+// logger sends records to OpenTelemetry besides where they go already, if logs
+// are wanted there.
+func (t *telemetry) logger(l *slog.Logger) *slog.Logger {
+	if t.logs == nil {
+		return l
+	}
+	return slog.New(slog.NewMultiHandler(l.Handler(), otelslog.NewHandler("taskgate", otelslog.WithLoggerProvider(t.logs))))
+}
+
+// close flushes what has been collected.
+func (t *telemetry) close(ctx context.Context) error {
+	var errs []error
+	for _, stop := range t.stop {
+		errs = append(errs, stop(ctx))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,308 @@
+package shim_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskgate/shim"
+)
+
+// bubble runs a test on a clock of its own, where hours take no time.
+func bubble(t *testing.T, f func(t *testing.T, w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		defer w.close()
+		f(t, w)
+	})
+}
+
+// begin makes a call that is expected to become a task.
+func begin(t *testing.T, s *shim.Shim, c shim.Call) shim.Task {
+	t.Helper()
+	got, err := s.Call(t.Context(), c)
+	if err != nil {
+		t.Fatalf("call: %v", err)
+	}
+	if got.Task == nil {
+		t.Fatalf("call answered %s, want a task", got.Reply.Result)
+	}
+	return *got.Task
+}
+
+func read(t *testing.T, s *shim.Shim, id shim.ID) shim.Task {
+	t.Helper()
+	got, err := s.Get(t.Context(), anyone, "up", id)
+	if err != nil {
+		t.Fatalf("get: %v", err)
+	}
+	return got
+}
+
+func wantStatus(t *testing.T, got shim.Task, want shim.Status) {
+	t.Helper()
+	if got.Status != want {
+		t.Fatalf("status %s (%q), want %s", got.Status, got.StatusMessage, want)
+	}
+}
+
+func TestAnswerWithinGraceTouchesNoStore(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		s := w.gateway("a", takes(4*time.Second), policy(shim.Auto))
+		got, err := s.Call(t.Context(), call())
+		if err != nil || got.Task != nil || string(got.Reply.Result) != result {
+			t.Fatalf("got %+v, %v", got, err)
+		}
+		if n := w.store.ops.Load(); n != 0 {
+			t.Errorf("%d operations on the store, want none", n)
+		}
+	})
+}
+
+func TestSlowCallBecomesATask(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		u := takes(8 * time.Second)
+		s := w.gateway("a", u, policy(shim.Auto))
+		start := time.Now()
+		ctx, leave := context.WithCancel(t.Context())
+		got, err := s.Call(ctx, call())
+		if err != nil || got.Task == nil {
+			t.Fatalf("got %+v, %v", got, err)
+		}
+		if d := time.Since(start); d != 5*time.Second {
+			t.Errorf("the handle came after %v, want the grace of 5s", d)
+		}
+		leave() // nothing happens to a task once it was handed out
+		wantStatus(t, read(t, s, got.Task.ID), shim.Working)
+		pass(4 * time.Second)
+		synctest.Wait()
+		done := read(t, s, got.Task.ID)
+		wantStatus(t, done, shim.Completed)
+		if string(done.Outcome.Result) != result {
+			t.Errorf("result %s, want it byte for byte", done.Outcome.Result)
+		}
+		if u.calls.Load() != 1 {
+			t.Errorf("sent %d times", u.calls.Load())
+		}
+	})
+}
+
+func TestModes(t *testing.T) {
+	for name, c := range map[string]struct {
+		mode  shim.Mode
+		call  func(*shim.Call)
+		task  bool
+		err   error
+		after time.Duration
+	}{
+		"never":                           {mode: shim.Never, after: 8 * time.Second},
+		"always":                          {mode: shim.Always, task: true},
+		"required":                        {mode: shim.Required, task: true},
+		"auto, client without tasks":      {mode: shim.Auto, call: noHandle, after: 8 * time.Second},
+		"always, client without tasks":    {mode: shim.Always, call: noHandle, after: 8 * time.Second},
+		"required, client without tasks":  {mode: shim.Required, call: noHandle, err: shim.ErrNeedsTask},
+		"required, client that may block": {mode: shim.Required, call: func(c *shim.Call) { c.Handle, c.Block = false, true }, after: 8 * time.Second},
+		"never, task demanded":            {mode: shim.Never, call: demand, err: shim.ErrForbidsTask},
+		"auto, task demanded":             {mode: shim.Auto, call: demand, task: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				u := takes(8 * time.Second)
+				s := w.gateway("a", u, policy(c.mode))
+				made := call()
+				if c.call != nil {
+					c.call(&made)
+				}
+				start := time.Now()
+				got, err := s.Call(t.Context(), made)
+				if !errors.Is(err, c.err) || (got.Task != nil) != c.task || time.Since(start) != c.after {
+					t.Fatalf("after %v: %+v, %v", time.Since(start), got, err)
+				}
+				if c.err != nil && u.calls.Load() != 0 {
+					t.Error("a refused call was sent")
+				}
+			})
+		})
+	}
+}
+
+func noHandle(c *shim.Call) { c.Handle = false }
+func demand(c *shim.Call)   { c.Demand = true }
+
+func TestClientThatLeavesBeforeTheHandleCancels(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		u := takes(time.Hour)
+		s := w.gateway("a", u, policy(shim.Auto))
+		ctx, leave := context.WithCancel(t.Context())
+		time.AfterFunc(2*time.Second, leave)
+		if got, err := s.Call(ctx, call()); !errors.Is(err, context.Canceled) {
+			t.Fatalf("got %+v, %v", got, err)
+		}
+		synctest.Wait()
+		if err := u.ended(); !errors.Is(err, context.Canceled) || errors.Is(err, shim.ErrDetached) {
+			t.Errorf("the upstream call ended with %v, want to be cancelled", err)
+		}
+	})
+}
+
+func TestClientThatStaysIsOnlyCancelledInWords(t *testing.T) {
+	for name, c := range map[string]struct {
+		cause error
+		want  error
+	}{
+		"disconnect": {context.Canceled, nil},
+		"cancelled":  {shim.ErrCancelled, shim.ErrCancelled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				s := w.gateway("a", takes(8*time.Second), policy(shim.Never))
+				ctx, leave := context.WithCancelCause(t.Context())
+				time.AfterFunc(2*time.Second, func() { leave(c.cause) })
+				made := call()
+				made.Stay = true
+				if _, err := s.Call(ctx, made); !errors.Is(err, c.want) {
+					t.Fatalf("got %v, want %v", err, c.want)
+				}
+			})
+		})
+	}
+}
+
+func TestCancelStopsTheCallWhereverItRuns(t *testing.T) {
+	for _, by := range []string{"a", "b"} {
+		t.Run("by "+by, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				u := takes(time.Hour)
+				gates := map[string]*shim.Shim{"a": w.gateway("a", u, policy(shim.Always)), "b": w.gateway("b", u, policy(shim.Always))}
+				task := begin(t, gates["a"], call())
+				got, err := gates[by].Cancel(t.Context(), anyone, "up", task.ID)
+				if err != nil {
+					t.Fatal(err)
+				}
+				wantStatus(t, got, shim.Cancelled)
+				synctest.Wait()
+				if err := u.ended(); err == nil || errors.Is(err, shim.ErrDetached) {
+					t.Errorf("the upstream call ended with %v, want to be cancelled", err)
+				}
+				if _, err := gates[by].Cancel(t.Context(), anyone, "up", task.ID); !errors.Is(err, shim.ErrFinal) {
+					t.Errorf("a second cancel: %v, want ErrFinal", err)
+				}
+				wantStatus(t, read(t, gates["b"], task.ID), shim.Cancelled)
+			})
+		})
+	}
+}
+
+// A result that arrives although the task was cancelled is dropped (L26).
+func TestLateResultChangesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		u := &scripted{call: func(context.Context, shim.Request, shim.Sink) (shim.Reply, error) {
+			pass(10 * time.Second) // it does not listen
+			return shim.Reply{Result: json.RawMessage(result)}, nil
+		}}
+		s := w.gateway("a", u, policy(shim.Always))
+		task := begin(t, s, call())
+		if _, err := s.Cancel(t.Context(), anyone, "up", task.ID); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Minute)
+		got := read(t, s, task.ID)
+		wantStatus(t, got, shim.Cancelled)
+		if got.Outcome != nil && got.Outcome.Result != nil {
+			t.Errorf("a cancelled task has the result %s", got.Outcome.Result)
+		}
+	})
+}
+
+func TestOutcomes(t *testing.T) {
+	tool := shim.Reply{Result: json.RawMessage(`{"content":[{"type":"text","text":"no such file"}],"isError":true}`), IsError: true}
+	for name, c := range map[string]struct {
+		reply   shim.Reply
+		err     error
+		status  shim.Status
+		message string
+		rpc     string
+	}{
+		"tool's own error": {reply: tool, status: shim.Completed, message: "no such file"},
+		"json-rpc error": {
+			reply:  shim.Reply{Error: &shim.RPCError{Code: -32602, Message: "bad <args>", Data: json.RawMessage(`{"n":1.0}`)}},
+			status: shim.Failed, message: "bad <args>", rpc: `{"code":-32602,"message":"bad <args>","data":{"n":1.0}}`,
+		},
+		"server gone": {
+			err:    &shim.UpstreamError{Kind: "closed", Message: "the server closed the stream", Err: errors.New("read tcp 10.1.2.3: reset")},
+			status: shim.Failed, message: "the server closed the stream", rpc: `{"code":-32603,"message":"the server closed the stream"}`,
+		},
+		"anything else": {
+			err:    errors.New("dial tcp 10.1.2.3: secret"),
+			status: shim.Failed, message: "the call failed inside the gateway", rpc: `{"code":-32603,"message":"the call failed inside the gateway"}`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				u := &scripted{call: func(context.Context, shim.Request, shim.Sink) (shim.Reply, error) { return c.reply, c.err }}
+				s := w.gateway("a", u, policy(shim.Always))
+				task := begin(t, s, call())
+				synctest.Wait()
+				got := read(t, s, task.ID)
+				wantStatus(t, got, c.status)
+				if got.StatusMessage != c.message || string(got.Outcome.Error) != c.rpc || got.Outcome.IsError != c.reply.IsError {
+					t.Errorf("message %q, outcome %+v (%s)", got.StatusMessage, got.Outcome, got.Outcome.Error)
+				}
+			})
+		})
+	}
+}
+
+func TestTimeoutFailsTheTaskAndCancelsUpstream(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		u := takes(time.Hour)
+		p := policy(shim.Always)
+		p.Timeout = 10 * time.Minute
+		s := w.gateway("a", u, p)
+		task := begin(t, s, call())
+		pass(10*time.Minute + time.Second)
+		synctest.Wait()
+		got := read(t, s, task.ID)
+		wantStatus(t, got, shim.Failed)
+		if err := u.ended(); err == nil || errors.Is(err, shim.ErrDetached) {
+			t.Errorf("the upstream call ended with %v", err)
+		}
+	})
+}
+
+// Unknown, foreign and elsewhere are one and the same answer (design.md 0.7).
+func TestOnlyTheOwnerSeesATask(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		s := w.gateway("a", takes(time.Hour), policy(shim.Always))
+		c := call()
+		c.Principal = shim.Principal{Subject: "ann"}
+		task := begin(t, s, c)
+		for name, who := range map[string]struct {
+			p  shim.Principal
+			up string
+			id shim.ID
+		}{
+			"another owner":    {shim.Principal{Subject: "bob"}, "up", task.ID},
+			"nobody":           {anyone, "up", task.ID},
+			"another upstream": {c.Principal, "other", task.ID},
+			"unknown":          {c.Principal, "up", "5b0d3d2e-8a37-4b1e-9a57-0d9a3a1c9f00"},
+		} {
+			if _, err := s.Get(t.Context(), who.p, who.up, who.id); !errors.Is(err, shim.ErrNotFound) {
+				t.Errorf("%s: get: %v", name, err)
+			}
+			if _, err := s.Cancel(t.Context(), who.p, who.up, who.id); !errors.Is(err, shim.ErrNotFound) {
+				t.Errorf("%s: cancel: %v", name, err)
+			}
+			if err := s.Update(t.Context(), who.p, who.up, who.id, nil); !errors.Is(err, shim.ErrNotFound) {
+				t.Errorf("%s: update: %v", name, err)
+			}
+		}
+		if _, err := s.Get(t.Context(), c.Principal, "up", task.ID); err != nil {
+			t.Errorf("the owner: %v", err)
+		}
+	})
+}

@@ -1,0 +1,194 @@
+package shim_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+	"time"
+
+	"taskgate/shim"
+)
+
+// dies is a gateway whose process is gone: its loops and writes end, nothing is
+// said to anybody.
+func (w *world) dies(name string, u shim.Upstream, p shim.Policy, c shim.Call) shim.Task {
+	w.t.Helper()
+	s, err := shim.New(shim.Options{
+		Replica: shim.Replica(name), Store: w.store, Heartbeat: 5 * time.Second,
+		Servers: map[string]shim.Server{"up": {Upstream: u, Policy: func(string) shim.Policy { return p }}},
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if err := w.store.Beat(w.t.Context(), shim.Replica(name), 5*time.Second); err != nil {
+		w.t.Fatal(err)
+	}
+	task := begin(w.t, s, c)
+	pass(time.Second)
+	w.mute(s)
+	return task
+}
+
+// mute closes a Shim without letting its goodbye reach the store.
+func (w *world) mute(s *shim.Shim) {
+	w.store.down.Store(true)
+	if err := s.Close(context.Background()); !errors.Is(err, shim.ErrUnavailable) {
+		w.t.Errorf("close: %v", err)
+	}
+	w.store.down.Store(false)
+}
+
+// The ladder of design.md 0.5.
+func TestTasksOfALostReplica(t *testing.T) {
+	lost := "the replica that ran this call was lost; the upstream may have finished the work"
+	retry := policy(shim.Always)
+	retry.Retry = true
+	resumes := func(context.Context, shim.Request, json.RawMessage, shim.Sink) (shim.Reply, error) {
+		return shim.Reply{Result: json.RawMessage(result)}, nil
+	}
+	neverSent := &scripted{call: func(ctx context.Context, _ shim.Request, _ shim.Sink) (shim.Reply, error) {
+		return after(ctx, time.Hour) // waits before it has said that it sends
+	}}
+	for name, c := range map[string]struct {
+		first   *scripted
+		policy  shim.Policy
+		second  *scripted
+		status  shim.Status
+		message string
+		calls   int64 // by the second replica
+	}{
+		"resumed":       {takes(time.Hour), policy(shim.Always), &scripted{resume: resumes}, shim.Completed, "", 0},
+		"never sent":    {neverSent, policy(shim.Always), takes(time.Second), shim.Completed, "", 1},
+		"lost":          {takes(time.Hour), policy(shim.Always), takes(time.Second), shim.Failed, lost, 0},
+		"owner's retry": {takes(time.Hour), retry, takes(time.Second), shim.Completed, "", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				b := w.gateway("b", c.second, c.policy)
+				pass(6 * time.Second) // beats without a miss
+				task := w.dies("a", c.first, c.policy, call())
+				pass(7500*time.Millisecond - time.Second) // takeover within 1.5 heartbeats
+				pass(2 * time.Second)
+				got := read(t, b, task.ID)
+				wantStatus(t, got, c.status)
+				if got.StatusMessage != c.message || c.second.calls.Load() != c.calls {
+					t.Errorf("message %q, %d calls", got.StatusMessage, c.second.calls.Load())
+				}
+			})
+		})
+	}
+}
+
+func TestRetriesAreBounded(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		retry := policy(shim.Always)
+		retry.Retry = true
+		task := w.dies("a", takes(time.Hour), retry, call())
+		for _, name := range []string{"b", "c"} {
+			u := takes(time.Hour)
+			s, err := shim.New(shim.Options{
+				Replica: shim.Replica(name), Store: w.store, Heartbeat: 5 * time.Second,
+				Servers: map[string]shim.Server{"up": {Upstream: u, Policy: func(string) shim.Policy { return retry }}},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			ended := make(chan struct{})
+			go func() { defer close(ended); _ = s.Run(ctx) }()
+			pass(15 * time.Second)
+			if u.calls.Load() != 1 {
+				t.Fatalf("%s: %d calls", name, u.calls.Load())
+			}
+			stop()
+			<-ended
+			w.mute(s)
+		}
+		u := takes(time.Second)
+		d := w.gateway("d", u, retry)
+		pass(15 * time.Second)
+		wantStatus(t, read(t, d, task.ID), shim.Failed)
+		if u.calls.Load() != 0 {
+			t.Error("run a fourth time")
+		}
+	})
+}
+
+// A runner that was given up for dead and comes back detaches: it neither writes
+// nor tells the upstream anything.
+func TestAdoptedRunnerLetsGo(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		old := takes(time.Hour)
+		a := w.gateway("a", old, policy(shim.Always))
+		task := begin(t, a, call())
+		pass(10 * time.Second)
+		// By the store's judgement a is gone: it says goodbye without knowing it.
+		if err := w.store.Beat(t.Context(), "a", 0); err != nil {
+			t.Fatal(err)
+		}
+		adopted, err := w.store.Adopt(t.Context(), "z", []string{"up"}, 10)
+		if err != nil || len(adopted) != 1 || adopted[0].ID != task.ID {
+			t.Fatalf("adopted %+v, %v", adopted, err)
+		}
+		pass(time.Second)
+		if err := old.ended(); !errors.Is(err, shim.ErrDetached) {
+			t.Errorf("the old call ended with %v, want ErrDetached", err)
+		}
+		wantStatus(t, read(t, a, task.ID), shim.Working)
+	})
+}
+
+// An outage of the store silences every replica; when it is over, nobody takes
+// anything from anybody.
+func TestOutageOrphansNobody(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		ua, ub := takes(time.Hour), takes(time.Hour)
+		a, b := w.gateway("a", ua, policy(shim.Always)), w.gateway("b", ub, policy(shim.Always))
+		pass(10 * time.Second)
+		begin(t, a, call())
+		begin(t, b, call())
+		w.store.down.Store(true)
+		pass(10 * time.Minute)
+		w.store.down.Store(false)
+		pass(time.Minute)
+		if ua.ended() != nil || ub.ended() != nil {
+			t.Errorf("calls ended: %v, %v", ua.ended(), ub.ended())
+		}
+	})
+}
+
+func TestGoodbyeHandsOverAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		old := takes(time.Hour)
+		u := &scripted{resume: func(context.Context, shim.Request, json.RawMessage, shim.Sink) (shim.Reply, error) {
+			return shim.Reply{Result: json.RawMessage(result)}, nil
+		}}
+		b := w.gateway("b", u, policy(shim.Always))
+		pass(6 * time.Second)
+		a, err := shim.New(shim.Options{
+			Replica: "a", Store: w.store, Heartbeat: 5 * time.Second,
+			Servers: map[string]shim.Server{"up": {Upstream: old, Policy: func(string) shim.Policy { return policy(shim.Always) }}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		task := begin(t, a, call())
+		ctx, stop := context.WithTimeout(t.Context(), 3*time.Second)
+		defer stop()
+		if err := a.Drain(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("drain: %v", err)
+		}
+		if _, err := a.Call(t.Context(), call()); !errors.Is(err, shim.ErrDraining) {
+			t.Errorf("a call while draining: %v", err)
+		}
+		if err := a.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := old.ended(); !errors.Is(err, shim.ErrDetached) {
+			t.Errorf("the upstream call ended with %v", err)
+		}
+		pass(2 * time.Second)
+		wantStatus(t, read(t, b, task.ID), shim.Completed)
+	})
+}

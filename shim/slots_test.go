@@ -1,0 +1,138 @@
+package shim_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"taskgate/shim"
+)
+
+func limited(u shim.Upstream, mode shim.Mode, change func(*shim.Server)) shim.Server {
+	srv := shim.Server{Upstream: u, Policy: func(string) shim.Policy { return policy(mode) }, Concurrency: 1, Queue: 1, QueueWait: 5 * time.Second}
+	if change != nil {
+		change(&srv)
+	}
+	return srv
+}
+
+// Over the limit tasks wait in the queue and say so; when it is full, callers are
+// refused before anything is sent or stored.
+func TestTasksQueue(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		u := takes(10 * time.Second)
+		s := w.gatewayFor("a", limited(u, shim.Always, nil))
+		first, second := begin(t, s, call()), begin(t, s, call())
+		if second.StatusMessage != "queued" {
+			t.Errorf("message %q, want queued", second.StatusMessage)
+		}
+		var busy *shim.BusyError
+		if _, err := s.Call(t.Context(), call()); !errors.As(err, &busy) || busy.RetryAfter <= 0 {
+			t.Errorf("with a full queue: %v", err)
+		}
+		pass(5 * time.Second)
+		if u.calls.Load() != 1 {
+			t.Errorf("%d calls in flight, want 1", u.calls.Load())
+		}
+		pass(6 * time.Second)
+		wantStatus(t, read(t, s, first.ID), shim.Completed)
+		if got := read(t, s, second.ID); got.StatusMessage == "queued" {
+			t.Error("still queued while it runs")
+		}
+		pass(10 * time.Second)
+		wantStatus(t, read(t, s, second.ID), shim.Completed)
+	})
+}
+
+// A queued task that is cancelled never reaches the upstream, and makes room.
+func TestCancelWhileQueued(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		u := takes(10 * time.Second)
+		s := w.gatewayFor("a", limited(u, shim.Always, nil))
+		begin(t, s, call())
+		queued := begin(t, s, call())
+		if _, err := s.Cancel(t.Context(), anyone, "up", queued.ID); err != nil {
+			t.Fatal(err)
+		}
+		pass(0)
+		begin(t, s, call())
+		pass(time.Minute)
+		if u.calls.Load() != 2 {
+			t.Errorf("%d calls, want 2", u.calls.Load())
+		}
+	})
+}
+
+// A caller that cannot take a task waits a bounded time.
+func TestBlockingCallsWaitForASlot(t *testing.T) {
+	for name, c := range map[string]struct {
+		first time.Duration
+		err   bool
+	}{"in time": {4 * time.Second, false}, "too long": {10 * time.Second, true}} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				u := takes(c.first)
+				s := w.gatewayFor("a", limited(u, shim.Always, nil))
+				begin(t, s, call())
+				blocking := call()
+				blocking.Handle = false
+				_, err := s.Call(t.Context(), blocking)
+				var busy *shim.BusyError
+				if errors.As(err, &busy) != c.err {
+					t.Errorf("got %v", err)
+				}
+				pass(time.Minute)
+			})
+		})
+	}
+}
+
+func TestToolsHaveLimitsOfTheirOwn(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		u := takes(10 * time.Second)
+		s := w.gatewayFor("a", shim.Server{Upstream: u, Queue: 5, Policy: func(tool string) shim.Policy {
+			p := policy(shim.Always)
+			if tool == "slow" {
+				p.Concurrency = 1
+			}
+			return p
+		}})
+		begin(t, s, call())
+		begin(t, s, call())
+		other := call()
+		other.Request.Name = "other"
+		begin(t, s, other)
+		pass(time.Second)
+		if u.calls.Load() != 2 {
+			t.Errorf("%d calls in flight, want one of each tool", u.calls.Load())
+		}
+		pass(time.Minute)
+	})
+}
+
+func TestNumberOfTasksIsBounded(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		u := takes(10 * time.Second)
+		s := w.gatewayFor("a", limited(u, shim.Required, func(srv *shim.Server) {
+			srv.Concurrency, srv.MaxTasks, srv.MaxTasksPerOwner = 0, 3, 2
+		}))
+		ann, bob := call(), call()
+		ann.Principal, bob.Principal = shim.Principal{Subject: "ann"}, shim.Principal{Subject: "bob"}
+		begin(t, s, ann)
+		begin(t, s, ann)
+		var busy *shim.BusyError
+		if _, err := s.Call(t.Context(), ann); !errors.As(err, &busy) {
+			t.Errorf("a third task of one owner: %v", err)
+		}
+		begin(t, s, bob)
+		if _, err := s.Call(t.Context(), bob); !errors.As(err, &busy) {
+			t.Errorf("a fourth task on the server: %v", err)
+		}
+		if n := u.calls.Load(); n > 3 {
+			t.Errorf("%d calls were sent", n)
+		}
+		pass(time.Minute)
+		begin(t, s, ann) // ended tasks no longer count
+		pass(time.Minute)
+	})
+}

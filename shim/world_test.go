@@ -1,0 +1,207 @@
+package shim_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskgate/shim"
+)
+
+// world is one store with gateways over it, inside a synctest bubble.
+type world struct {
+	t     *testing.T
+	store *faultyStore
+	stops []func()
+}
+
+// newWorld opens the embedded store on the bubble's clock.
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	return &world{t: t, store: &faultyStore{Store: openEmbedded(t)}}
+}
+
+// gateway starts a Shim named name over the world's store.
+func (w *world) gateway(name string, u shim.Upstream, p shim.Policy) *shim.Shim {
+	w.t.Helper()
+	return w.gatewayFor(name, shim.Server{Upstream: u, Policy: func(string) shim.Policy { return p }, Queue: 10, QueueWait: 5 * time.Second})
+}
+
+func (w *world) gatewayFor(name string, srv shim.Server) *shim.Shim {
+	w.t.Helper()
+	s, err := shim.New(shim.Options{
+		Replica: shim.Replica(name), Store: w.store, Heartbeat: 5 * time.Second,
+		Servers: map[string]shim.Server{"up": srv},
+		Logger:  slog.New(slog.NewTextHandler(io.Discard, nil)),
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	var loops sync.WaitGroup
+	loops.Go(func() { _ = s.Run(ctx) })
+	end := sync.OnceFunc(func() {
+		stop()
+		loops.Wait()
+		if err := s.Close(context.Background()); err != nil {
+			w.t.Errorf("close %s: %v", name, err)
+		}
+	})
+	w.stops = append(w.stops, end)
+	return s
+}
+
+// close ends all gateways; the bubble then fails on any goroutine left.
+func (w *world) close() {
+	for _, stop := range w.stops {
+		stop()
+	}
+}
+
+// anyone is an anonymous caller.
+var anyone = shim.Principal{}
+
+// call is a tools/call of a client that can take a task.
+func call() shim.Call {
+	return shim.Call{
+		Upstream: "up", Origin: "ext", Handle: true,
+		Request: shim.Request{Method: "tools/call", Name: "slow", Params: json.RawMessage(`{"name":"slow","arguments":{"n":9007199254740993}}`)},
+	}
+}
+
+// policy is the configuration's default, in short.
+func policy(mode shim.Mode) shim.Policy {
+	return shim.Policy{
+		Tasks: mode, Grace: 5 * time.Second, TTL: time.Hour, MaxTTL: 24 * time.Hour,
+		PollInterval: time.Second, Timeout: 24 * time.Hour, FoldProgress: true,
+	}
+}
+
+// result is what the scripted upstream answers; its bytes must survive.
+const result = `{"content":[{"type":"text","text":"\u003cdone"}],"n":9007199254740993,"f":1.0, "x-unknown":null}`
+
+// scripted is an Upstream whose calls are functions.
+type scripted struct {
+	call   func(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error)
+	resume func(ctx context.Context, r shim.Request, cp json.RawMessage, s shim.Sink) (shim.Reply, error)
+	calls  atomic.Int64 // how often a call was begun
+	// cause is that with which the context of the last call ended.
+	mu    sync.Mutex
+	cause error
+}
+
+// takes answers with result after d, having said that the call was sent.
+func takes(d time.Duration) *scripted {
+	return &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
+		if err := s.Checkpoint(ctx, json.RawMessage(`{"sent":true}`)); err != nil {
+			return shim.Reply{}, &shim.UpstreamError{Kind: "unreachable", Message: "not sent", Err: err, Unsent: true}
+		}
+		return after(ctx, d)
+	}}
+}
+
+func after(ctx context.Context, d time.Duration) (shim.Reply, error) {
+	select {
+	case <-time.After(d):
+		return shim.Reply{Result: json.RawMessage(result)}, nil
+	case <-ctx.Done():
+		return shim.Reply{}, context.Cause(ctx)
+	}
+}
+
+func (u *scripted) Call(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
+	u.calls.Add(1)
+	defer u.note(ctx)
+	return u.call(ctx, r, s)
+}
+
+func (u *scripted) Resume(ctx context.Context, r shim.Request, cp json.RawMessage, s shim.Sink) (shim.Reply, error) {
+	defer u.note(ctx)
+	if u.resume == nil {
+		return shim.Reply{}, shim.ErrNotResumable
+	}
+	return u.resume(ctx, r, cp, s)
+}
+
+func (u *scripted) note(ctx context.Context) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.cause = context.Cause(ctx)
+}
+
+func (u *scripted) ended() error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.cause
+}
+
+func (u *scripted) Notify(context.Context, shim.Session, shim.Notification) error { return nil }
+
+func (u *scripted) Listen(context.Context, shim.Session, shim.Filter, func(shim.Filter), func(shim.Notification)) error {
+	return nil
+}
+
+// faultyStore is a Store whose operations can be made to fail, before or after
+// they took place.
+type faultyStore struct {
+	shim.Store
+	down    atomic.Bool  // every operation fails and does nothing
+	deaf    atomic.Bool  // writes take place, and then fail
+	ops     atomic.Int64 // reads and writes of tasks
+	creates atomic.Int64
+}
+
+var errDown = errors.Join(shim.ErrUnavailable, errors.New("connection refused"))
+
+func (f *faultyStore) Create(ctx context.Context, t shim.Task, b ...shim.Batch) (shim.Task, error) {
+	f.ops.Add(1)
+	f.creates.Add(1)
+	if f.down.Load() {
+		return shim.Task{}, errDown
+	}
+	out, err := f.Store.Create(ctx, t, b...)
+	if f.deaf.Load() {
+		return shim.Task{}, errDown
+	}
+	return out, err
+}
+
+func (f *faultyStore) Get(ctx context.Context, id shim.ID, part shim.Part) (shim.Task, error) {
+	f.ops.Add(1)
+	if f.down.Load() {
+		return shim.Task{}, errDown
+	}
+	return f.Store.Get(ctx, id, part)
+}
+
+func (f *faultyStore) Apply(ctx context.Context, id shim.ID, l *shim.Lease, c shim.Change) (shim.Task, error) {
+	f.ops.Add(1)
+	if f.down.Load() {
+		return shim.Task{}, errDown
+	}
+	out, err := f.Store.Apply(ctx, id, l, c)
+	if f.deaf.Load() {
+		return shim.Task{}, errDown
+	}
+	return out, err
+}
+
+func (f *faultyStore) Beat(ctx context.Context, r shim.Replica, ttl time.Duration) error {
+	if f.down.Load() {
+		return errDown
+	}
+	return f.Store.Beat(ctx, r, ttl)
+}
+
+// pass lets time go by on the bubble's clock, and everything happen that is due.
+func pass(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
