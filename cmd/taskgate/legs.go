@@ -42,7 +42,7 @@ func legConfig(c *config.Config, u *config.Upstream, replica shim.Replica, log *
 		ConnectTimeout: u.ConnectTimeout, ProbeTimeout: u.ProbeTimeout, IdleTimeout: u.IdleTimeout,
 		MaxResult: int64(u.MaxResult), MaxEvent: int64(u.MaxEvent),
 		Replica: string(replica), GatewayInfo: upstream.Info{Name: "taskgate", Version: moduleVersion()},
-		Logger: log.With("upstream", u.Name), TracerProvider: traces, Baggage: c.Telemetry.Baggage,
+		Logger: log, TracerProvider: traces, Baggage: c.Telemetry.Baggage,
 	}
 }
 
