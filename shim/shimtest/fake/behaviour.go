@@ -18,14 +18,13 @@ func Result(result string) Behaviour {
 // RPCError answers with a JSON-RPC error under an HTTP status. Data is JSON or
 // empty.
 func RPCError(status, code int, message, data string) Behaviour {
+	if data != "" {
+		data = `,"data":` + data
+	}
 	return func(x *Exchange) {
 		x.W.Header().Set("Content-Type", "application/json")
 		x.W.WriteHeader(status)
-		if data != "" {
-			data = `,"data":` + data
-		}
 		x.write(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":%q%s}}`, x.ID, code, message, data))
-		data = ""
 	}
 }
 

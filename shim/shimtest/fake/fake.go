@@ -45,7 +45,7 @@ type Server struct {
 	web  *httptest.Server
 
 	mu        sync.Mutex
-	methods     map[string]Behaviour // by method
+	methods   map[string]Behaviour // by method
 	tools     map[string]Behaviour
 	schemas   map[string]string
 	caps      string
