@@ -24,6 +24,9 @@ func (e *endpoint) serveLegacyPOST(w http.ResponseWriter, r *http.Request, body 
 	}
 	s, err := e.openSession(r, p)
 	if err != nil {
+		if msg.Kind != jsonrpc.Request {
+			msg.ID = jsonrpc.ID{} // a response's id is not the client's to be answered under
+		}
 		e.refuseLegacy(w, msg.ID, err)
 		return
 	}

@@ -3,6 +3,7 @@ package gateway
 import (
 	"encoding/json"
 	"net/http"
+	"slices"
 	"sync"
 
 	"taskgate/internal/jsonrpc"
@@ -34,7 +35,7 @@ func (e *endpoint) serveBatch(w http.ResponseWriter, r *http.Request, s *session
 			e.heed(r.Context(), s, msg)
 		case jsonrpc.Request:
 			q := newLegacyRequest(s, p, msg)
-			q.out = batched{b}
+			q.out = b.answer()
 			ctx, end := e.beginLegacy(r, q)
 			calls.Go(func() {
 				defer end()
@@ -45,7 +46,7 @@ func (e *endpoint) serveBatch(w http.ResponseWriter, r *http.Request, s *session
 		}
 	}
 	calls.Wait()
-	x.finishBatch(b.waiting)
+	x.finishBatch(slices.DeleteFunc(b.waiting, func(m []byte) bool { return m == nil }))
 }
 
 // readBatch reads all messages before any of them has an effect: a batch is taken
@@ -82,38 +83,61 @@ func readBatch(version string, body []byte) ([]jsonrpc.Message, error) {
 	return msgs, nil
 }
 
-// batch gathers the answers to a batch: they go out as one array, unless the
-// answer has become an event stream. On that each is a message of its own.
+// batch gathers the answers to a batch. They go out as one array, in the order of
+// the requests, unless the answer has become an event stream: on that each is a
+// message of its own, as soon as there is one.
 type batch struct {
 	x       *exchange
 	mu      sync.Mutex
-	waiting [][]byte
-}
-
-func (b *batch) add(message []byte) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.x.sendOnStream(message) {
-		b.waiting = append(b.waiting, message)
-	}
+	waiting [][]byte // by request; nil where there is none, or it has gone out
 }
 
 // batched is the answer to one request of a batch.
-type batched struct{ b *batch }
+type batched struct {
+	b  *batch
+	no int
+}
 
-// Notify sends a notification ahead of the answers.
+func (b *batch) answer() answer {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.waiting = append(b.waiting, nil)
+	return batched{b, len(b.waiting) - 1}
+}
+
+func (a batched) add(message []byte) {
+	a.b.mu.Lock()
+	defer a.b.mu.Unlock()
+	a.b.waiting[a.no] = message
+	a.b.flush()
+}
+
+// flush sends what waits, if there is a stream by now.
+func (b *batch) flush() {
+	for i, m := range b.waiting {
+		if m != nil && b.x.sendOnStream(m) {
+			b.waiting[i] = nil
+		}
+	}
+}
+
+// Notify sends a notification ahead of the answers that are still to come.
 func (a batched) Notify(method string, params json.RawMessage) error {
-	return a.b.x.Notify(method, params)
+	err := a.b.x.Notify(method, params)
+	a.b.mu.Lock()
+	defer a.b.mu.Unlock()
+	a.b.flush()
+	return err
 }
 
 // Result answers with a result.
 func (a batched) Result(id jsonrpc.ID, result json.RawMessage) {
-	a.b.add(jsonrpc.AppendResult(nil, id, result))
+	a.add(jsonrpc.AppendResult(nil, id, result))
 }
 
 // Error answers with an error. The status is that of the whole batch.
 func (a batched) Error(id jsonrpc.ID, code int64, message string, data json.RawMessage, _ int) {
-	a.b.add(jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: code, Message: message, Data: data}))
+	a.add(jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: code, Message: message, Data: data}))
 }
 
 // Drop leaves the request out.

@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -36,11 +37,13 @@ var updateLegacy = flag.Bool("update-legacy", false, "rewrite the transcripts of
 //	request       a request; the next response section is its response
 //	open NAME     a request that is not waited for
 //	close NAME    its client goes; then what it had been sent
+//	leave NAME    its client goes, and nothing else
 //	finished NAME what it was sent, after it ended by itself
 //	says          notifications of the upstream, one per line
 //	fails         from now on the upstream cannot be reached; empty: it can again
 //	wait          time that passes
-//	saw           what the upstream was asked since the last such section
+//	saw           what the upstream was asked since the last such section; "saw all"
+//	              is sorted, where several things happen at once
 //
 // Sessions are written as ${s1}, ${s2} in the order of their making. Every message
 // is held against the official schema of the version that the session has.
@@ -107,6 +110,8 @@ func playLegacy(t *testing.T, archive *txtar.Archive) {
 		case "close":
 			p.open[name].cancel()
 			f.Data = []byte(<-p.open[name].done)
+		case "leave":
+			p.open[name].cancel()
 		case "finished":
 			f.Data = []byte(<-p.open[name].done)
 		case "says":
@@ -121,7 +126,11 @@ func playLegacy(t *testing.T, archive *txtar.Archive) {
 			<-time.After(d)
 		case "saw":
 			synctest.Wait()
-			f.Data = []byte(strings.Join(append(p.server.leg.seen(), ""), "\n"))
+			saw := p.server.leg.seen()
+			if name == "all" {
+				slices.Sort(saw)
+			}
+			f.Data = []byte(strings.Join(append(saw, ""), "\n"))
 		default:
 			t.Fatalf("section %q", f.Name)
 		}
@@ -261,8 +270,8 @@ func messages(t *testing.T, typ string, body []byte) [][]byte {
 	return out
 }
 
-// resultDefinitions are the names of results in the schemas.
-var resultDefinitions = map[string]string{
+// legacyResultDefinitions are the names of results in the schemas.
+var legacyResultDefinitions = map[string]string{
 	mcp.MethodInitialize: "InitializeResult", mcp.MethodPing: "EmptyResult", mcp.MethodSetLevel: "EmptyResult",
 	mcp.MethodToolsList: "ListToolsResult", mcp.MethodToolsCall: "CallToolResult",
 	mcp.MethodPromptsList: "ListPromptsResult", mcp.MethodPromptsGet: "GetPromptResult",
@@ -282,7 +291,7 @@ func (p *legacyPlay) check(text []byte) {
 	switch m.Kind {
 	case jsonrpc.Result:
 		schematest.Validate(p.t, p.version, p.definition("JSONRPCResultResponse", "JSONRPCResponse"), text)
-		if def, ok := resultDefinitions[p.methods[m.ID.Key()]]; ok {
+		if def, ok := legacyResultDefinitions[p.methods[m.ID.Key()]]; ok {
 			schematest.Validate(p.t, p.version, def, m.Result)
 		}
 	case jsonrpc.ErrorResponse:

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"sync"
+	"time"
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/shim"
@@ -18,7 +19,10 @@ type session struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
-	pins int // requests and streams that hold it; guarded by table.mu
+	// pins counts the requests and streams that hold it, since is when the first
+	// of them came. Both are guarded by table.mu.
+	pins  int
+	since time.Time
 
 	out    *outbox // what waits for the GET stream
 	listen *listener
@@ -37,8 +41,15 @@ func newSession(t *sessionTable, id string) *session {
 	return s
 }
 
-// release is the end of a request's use of the session.
-func (s *session) release() { s.table.unpin(s) }
+// release is the end of a request's use of the session: idle time begins now, and
+// not when a long call or stream began.
+func (s *session) release() {
+	if s.table.unpin(s) {
+		ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
+		defer cancel()
+		_, _, _ = s.table.store.Get(ctx, s.id) // if it fails, the session ends earlier than it might
+	}
+}
 
 // lingers reports whether the live part is worth keeping without a request.
 func (s *session) lingers() bool { return s.ctx.Err() == nil && (s.listen.active() || !s.out.empty()) }

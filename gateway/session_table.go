@@ -15,6 +15,10 @@ var errNoSession = errors.New("unknown session")
 // endTimeout is how long telling an upstream that a session has ended may take.
 const endTimeout = 5 * time.Second
 
+// longUse is how long a request or a stream lasts before its end, too, is worth
+// telling the store: until then the session was used at its beginning.
+const longUse = time.Second
+
 // sessionTable holds what this replica has going on in client sessions: calls in
 // flight, streams, and listening upstream. What has to outlive that, or be known
 // elsewhere, is in the store.
@@ -91,16 +95,22 @@ func (t *sessionTable) pin(id string) *session {
 		}
 		t.live[id] = s
 	}
+	if s.pins == 0 {
+		s.since = time.Now()
+	}
 	s.pins++
 	return s
 }
 
-// unpin lets go of a live part, and forgets it once nothing of it goes on.
-func (t *sessionTable) unpin(s *session) {
+// unpin lets go of a live part, and forgets it once nothing of it goes on. It
+// reports whether that ends a time of use that was long enough to matter for the
+// session's idle time.
+func (t *sessionTable) unpin(s *session) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s.pins--
 	t.forget(s)
+	return s.pins == 0 && time.Since(s.since) >= longUse
 }
 
 // forget removes a live part that nobody holds. The table's lock is held.
