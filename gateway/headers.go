@@ -44,16 +44,17 @@ func checkMethodHeader(h http.Header, method string) error {
 	return err
 }
 
-// checkNameHeader compares Mcp-Name for the methods that have it (2.4, T46). That
-// the body has no name at all is wrong whatever the header says.
+// checkNameHeader compares Mcp-Name for the methods that have it (2.4, T46). Where
+// the body names nothing there is nothing to mirror; that it should have is a
+// mistake in params, which come later (see checkName).
 func checkNameHeader(h http.Header, msg jsonrpc.Message) error {
 	param := mcp.NameParam(msg.Method)
 	if param == "" {
 		return nil
 	}
 	want, ok := jsonrpc.GetString(msg.Params, param)
-	if !ok {
-		return invalidParams("params.%s must be a string", param)
+	if !ok && len(h.Values(mcp.HeaderName)) == 0 {
+		return nil
 	}
 	value, err := onlyValue(h, mcp.HeaderName)
 	if err != nil {
@@ -63,8 +64,17 @@ func checkNameHeader(h http.Header, msg jsonrpc.Message) error {
 	if err != nil {
 		return headerMismatch("%s: %v", mcp.HeaderName, err)
 	}
-	if got != want {
+	if !ok || got != want {
 		return headerMismatch("%s differs from params.%s", mcp.HeaderName, param)
+	}
+	return nil
+}
+
+// checkName checks that a method that is about something by name has the name.
+func checkName(msg jsonrpc.Message) error {
+	param := mcp.NameParam(msg.Method)
+	if _, ok := jsonrpc.GetString(msg.Params, param); !ok && param != "" {
+		return invalidParams("params.%s must be a string", param)
 	}
 	return nil
 }

@@ -114,5 +114,8 @@ func (e *endpoint) answerModern(ctx context.Context, q *modernRequest, m modernM
 	if m.tasks && !q.tasks && !e.legacyTask(ctx, q) {
 		return nil, needsTasks(q.msg.Method + " needs the extension " + mcp.ExtensionTasks)
 	}
+	if err := checkName(q.msg); err != nil {
+		return nil, err
+	}
 	return m.serve(e, ctx, q, x)
 }

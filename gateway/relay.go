@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"encoding/json"
+	"net/http"
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -41,7 +42,7 @@ func (e *endpoint) relay(ctx context.Context, q *modernRequest, x *exchange) (js
 func (e *endpoint) replied(ctx context.Context, q *modernRequest, reply shim.Reply) (json.RawMessage, error) {
 	switch {
 	case reply.Error != nil:
-		return nil, reply.Error
+		return nil, modernError(q, reply.Error)
 	case reply.IsError:
 		q.op.toolError()
 	}
@@ -51,6 +52,26 @@ func (e *endpoint) replied(ctx context.Context, q *modernRequest, reply shim.Rep
 		e.logDropped(ctx, dropped)
 	}
 	return modernResult(q.msg.Method, q.server.Era, reply.Result)
+}
+
+// modernError adds to an upstream's error what only the request can tell, before
+// reply.go spells it (protocol.md 7.5).
+func modernError(q *modernRequest, e *shim.RPCError) error {
+	switch {
+	case e.Code == mcp.CodeMissingCapability && q.server.Era == mcp.Modern:
+		required, _ := jsonrpc.Get(e.Data, "requiredCapabilities")
+		// Never declared upstream, so not the client's to mend.
+		required = withoutEmpty(without(required, "extensions", mcp.ExtensionTasks), "extensions")
+		if missing := missingCapabilities(required, q.capabilities); missing != nil {
+			return &failure{Code: e.Code, Message: e.Message, Status: http.StatusBadRequest,
+				Data: with(json.RawMessage(`{}`), missing, "requiredCapabilities")}
+		}
+	case e.Code == mcp.CodeResourceNotFound && e.Data == nil && q.msg.Method == mcp.MethodResourcesRead:
+		found := *e
+		found.Data = with(json.RawMessage(`{}`), jsonrpc.AppendString(nil, q.name), "uri")
+		return &found
+	}
+	return e
 }
 
 // upstreamRequest frees a request of what only meant something between the client

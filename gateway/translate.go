@@ -151,6 +151,24 @@ func isResponses(v json.RawMessage) bool {
 	return true
 }
 
+// missingCapabilities is what a server requires and a client did not declare; nil
+// for nothing.
+func missingCapabilities(required, declared json.RawMessage) json.RawMessage {
+	var missing json.RawMessage
+	for name, want := range jsonrpc.Members(required) {
+		if has, ok := jsonrpc.Get(declared, name); ok {
+			if want = missingCapabilities(want, has); want == nil {
+				continue
+			}
+		}
+		if missing == nil {
+			missing = json.RawMessage(`{}`)
+		}
+		missing = with(missing, want, name)
+	}
+	return missing
+}
+
 // upstreamCapabilities are the client's, without the abilities that are between it
 // and the gateway: tasks, in either spelling, and partials.
 func upstreamCapabilities(c json.RawMessage) json.RawMessage {

@@ -1,0 +1,138 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"taskgate/gateway/config"
+	"taskgate/shim"
+)
+
+// fakeShim makes a task of a call only where the policy is always or required, and
+// never runs it: a script moves its tasks.
+type fakeShim struct {
+	leg    *fakeLeg
+	policy func(tool string) config.Tool
+
+	mu      sync.Mutex
+	tasks   map[shim.ID]*fakeTask
+	made    int
+	answers map[string]json.RawMessage // of the last Update
+	fail    error                      // of every method
+}
+
+// fakeTask is a task as a script writes it.
+type fakeTask struct {
+	Status        shim.Status
+	StatusMessage string
+	Origin        string
+	Owner         string
+	Outcome       *shim.Outcome
+	Questions     []shim.Question
+	Created       time.Time
+}
+
+var _ shim.API = (*fakeShim)(nil)
+
+// fakeFailures are the errors that a script can ask for.
+var fakeFailures = map[string]error{
+	"unavailable": fmt.Errorf("redis: %w", shim.ErrUnavailable),
+	"draining":    shim.ErrDraining,
+	"busy":        &shim.BusyError{Limit: "tasks of this caller", RetryAfter: 2 * time.Second},
+	"internal":    errors.New("secret text"),
+}
+
+type nullSink struct{ shim.Stream }
+
+func (nullSink) Ask(context.Context, ...shim.Question) ([]shim.Answer, error) { return nil, shim.ErrNoAsk }
+func (nullSink) Checkpoint(context.Context, json.RawMessage) error            { return nil }
+
+func (f *fakeShim) Call(ctx context.Context, c shim.Call) (shim.Answered, error) {
+	if f.fail != nil {
+		return shim.Answered{}, f.fail
+	}
+	switch mode := f.policy(c.Request.Name).Tasks; {
+	case mode == config.TasksRequired && !c.Handle:
+		return shim.Answered{}, shim.ErrNeedsTask
+	case c.Handle && (mode == config.TasksAlways || mode == config.TasksRequired):
+		return f.make(c), nil
+	}
+	reply, err := f.leg.Call(ctx, c.Request, nullSink{c.Stream})
+	return shim.Answered{Reply: reply}, err
+}
+
+func (f *fakeShim) make(c shim.Call) shim.Answered {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.made++
+	id := shim.ID(fmt.Sprintf("00000000-0000-4000-8000-%012d", f.made))
+	f.tasks[id] = &fakeTask{Status: shim.Working, Origin: c.Origin, Created: time.Now()}
+	f.leg.note("task %s: %s %s%s\n", id, c.Request.Method, c.Request.Params, wishes(c.Request))
+	t := f.tasks[id].task(id)
+	return shim.Answered{Task: &t}
+}
+
+func (t *fakeTask) task(id shim.ID) shim.Task {
+	return shim.Task{
+		ID: id, Visible: true, Status: t.Status, StatusMessage: t.StatusMessage, Origin: t.Origin, Owner: t.Owner,
+		Outcome: t.Outcome, Questions: t.Questions, CreatedAt: t.Created, UpdatedAt: t.Created,
+		TTL: time.Hour, PollInterval: time.Second,
+	}
+}
+
+func (f *fakeShim) Get(_ context.Context, p shim.Principal, _ string, id shim.ID) (shim.Task, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail != nil {
+		return shim.Task{}, f.fail
+	}
+	t := f.tasks[id]
+	if t == nil || t.Owner != p.Owner() {
+		return shim.Task{}, shim.ErrNotFound
+	}
+	return t.task(id), nil
+}
+
+func (f *fakeShim) Cancel(ctx context.Context, p shim.Principal, up string, id shim.ID) (shim.Task, error) {
+	t, err := f.Get(ctx, p, up, id)
+	if err == nil && t.Status.Final() {
+		return t, shim.ErrFinal
+	}
+	if err == nil {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.tasks[id].Status = shim.Cancelled
+	}
+	return t, err
+}
+
+func (f *fakeShim) Update(ctx context.Context, p shim.Principal, up string, id shim.ID, answers map[string]json.RawMessage) error {
+	t, err := f.Get(ctx, p, up, id)
+	if err != nil {
+		return err
+	}
+	if t.Status.Final() {
+		return shim.ErrFinal
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i, q := range f.tasks[id].Questions {
+		if a, ok := answers[q.Key]; ok && q.Outstanding() {
+			f.tasks[id].Questions[i].Answer = a
+			f.leg.note("answer %s: %s\n", q.Key, a)
+		}
+	}
+	return nil
+}
+
+func (f *fakeShim) List(context.Context, shim.Principal, string, string) ([]shim.Task, string, error) {
+	return nil, "", nil
+}
+
+func (f *fakeShim) Wait(ctx context.Context, p shim.Principal, up string, id shim.ID) (shim.Task, error) {
+	return f.Get(ctx, p, up, id)
+}

@@ -1,0 +1,135 @@
+package gateway
+
+import (
+	"bytes"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/tools/txtar"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/internal/schematest"
+)
+
+// Definitions of the official schemas, by method and code.
+var (
+	modernDefinitions = map[string]string{
+		"server/discover": "DiscoverResult", "tools/list": "ListToolsResult", "tools/call": "CallToolResult",
+		"prompts/list": "ListPromptsResult", "prompts/get": "GetPromptResult", "resources/list": "ListResourcesResult",
+		"resources/templates/list": "ListResourceTemplatesResult", "resources/read": "ReadResourceResult",
+		"completion/complete": "CompleteResult", "subscriptions/listen": "SubscriptionsListenResult",
+	}
+	taskDefinitions = map[string]string{
+		"tasks/get": "GetTaskResult", "tasks/update": "UpdateTaskResult", "tasks/cancel": "CancelTaskResult",
+	}
+	notificationDefinitions = map[string]string{
+		"notifications/progress": "ProgressNotification", "notifications/message": "LoggingMessageNotification",
+		"notifications/tools/list_changed":         "ToolListChangedNotification",
+		"notifications/prompts/list_changed":       "PromptListChangedNotification",
+		"notifications/resources/list_changed":     "ResourceListChangedNotification",
+		"notifications/resources/updated":          "ResourceUpdatedNotification",
+		"notifications/subscriptions/acknowledged": "SubscriptionsAcknowledgedNotification",
+	}
+	errorDefinitions = map[int64]string{
+		mcp.CodeHeaderMismatch: "HeaderMismatchError", mcp.CodeMissingCapability: "MissingRequiredClientCapabilityError",
+		mcp.CodeUnsupportedVersion: "UnsupportedProtocolVersionError",
+	}
+)
+
+// checkSchemas validates every message of a response against the official schemas.
+func checkSchemas(t *testing.T, request jsonrpc.Message, rec *httptest.ResponseRecorder) {
+	t.Helper()
+	contentType := rec.Header().Get("Content-Type")
+	if strings.HasPrefix(contentType, "text/plain") {
+		return // answered by the mux: the path or the HTTP method does not exist
+	}
+	messages := messagesOf(contentType, rec.Body.Bytes())
+	for i, text := range messages {
+		m, err := jsonrpc.ParseLenient(text)
+		if err != nil {
+			t.Errorf("not a message: %v\n%s", err, text)
+			continue
+		}
+		checkMessage(t, request.Method, m)
+		if last := i == len(messages)-1; last != (m.Kind != jsonrpc.Notification) {
+			t.Errorf("message %d of %d is a %s", i+1, len(messages), m.Kind)
+		}
+	}
+}
+
+// messagesOf takes a body apart.
+func messagesOf(contentType string, body []byte) [][]byte {
+	if contentType != mcp.TypeSSE {
+		if len(body) == 0 {
+			return nil
+		}
+		return [][]byte{body}
+	}
+	var out [][]byte
+	for line := range bytes.SplitSeq(body, []byte("\n")) {
+		if data, ok := bytes.CutPrefix(line, []byte("data: ")); ok {
+			out = append(out, data)
+		}
+	}
+	return out
+}
+
+func checkMessage(t *testing.T, method string, m jsonrpc.Message) {
+	t.Helper()
+	const version = mcp.Version20260728
+	switch m.Kind {
+	case jsonrpc.Notification:
+		if def, ok := notificationDefinitions[m.Method]; ok {
+			schematest.Validate(t, version, def, m.Raw)
+		} else {
+			t.Errorf("unexpected notification %s", m.Method)
+		}
+	case jsonrpc.ErrorResponse:
+		def, ok := errorDefinitions[m.Error.Code]
+		if !ok {
+			def = "JSONRPCErrorResponse"
+		}
+		schematest.Validate(t, version, def, m.Raw)
+	case jsonrpc.Result:
+		schematest.Validate(t, version, "JSONRPCResultResponse", m.Raw)
+		checkResult(t, version, method, m)
+	default:
+		t.Errorf("a server must not send a %s", m.Kind)
+	}
+}
+
+func checkResult(t *testing.T, version, method string, m jsonrpc.Message) {
+	t.Helper()
+	typ, _ := jsonrpc.GetString(m.Result, "resultType")
+	if _, ok := jsonrpc.Get(m.Result, "_meta", mcp.MetaServerInfo); !ok {
+		t.Errorf("result without serverInfo: %s", m.Result)
+	}
+	switch {
+	case typ == mcp.ResultTask && method == mcp.MethodToolsCall:
+		schematest.Validate(t, schematest.TasksExtension, "CreateTaskResult", m.Result)
+	case typ == mcp.ResultInputRequired:
+		schematest.Validate(t, version, "InputRequiredResult", m.Result)
+	case typ != mcp.ResultComplete:
+		t.Errorf("resultType %q", typ)
+	case taskDefinitions[method] != "":
+		schematest.Validate(t, schematest.TasksExtension, taskDefinitions[method], m.Result)
+	default:
+		schematest.Validate(t, version, modernDefinitions[method], m.Result)
+	}
+}
+
+// writeTranscript rewrites a file with what was recorded.
+func writeTranscript(t *testing.T, file string, ar *txtar.Archive) {
+	t.Helper()
+	for i := range ar.Files {
+		if !strings.HasSuffix(string(ar.Files[i].Data), "\n") && len(ar.Files[i].Data) > 0 {
+			ar.Files[i].Data = append(ar.Files[i].Data, '\n')
+		}
+	}
+	if err := os.WriteFile(file, txtar.Format(ar), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}

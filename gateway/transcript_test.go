@@ -1,0 +1,249 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/tools/txtar"
+
+	"taskgate/gateway/config"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/internal/mcpheader"
+	"taskgate/shim"
+)
+
+var update = flag.Bool("update", false, "rewrite the responses in testdata")
+
+// TestModernTranscripts plays the files in testdata/modern, each a conversation
+// with the modern face on the wire. Sections, in the order they are played:
+//
+//	config        YAML for the gateway; by default one upstream at /mcp
+//	upstream      the fakeLeg, as JSON
+//	shim          an error that the shim returns from now on (fakeFailures)
+//	task ID       a task of the fakeShim, as JSON; replaces one of the same id
+//	request …     an HTTP request; see below
+//	response …    what came back: compared, or written with -update
+//	sent …        what the leg saw meanwhile
+//
+// A request begins with a method and a path, and perhaps a word: "bare" sends
+// only the headers written out, instead of those a correct client derives from
+// the body; "close" closes the gateway once nothing moves any more, "leave" has
+// the client go away then. A header with the value "-" is removed. In the body,
+// $META stands for an envelope of 2026-07-28 without abilities, $TASKS for one
+// that declares the tasks extension, $DRAFT for one of 2026-06-30.
+func TestModernTranscripts(t *testing.T) { playTranscripts(t, "testdata/modern/*.txtar") }
+
+func playTranscripts(t *testing.T, glob string) {
+	files, err := filepath.Glob(glob)
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no transcripts in %s: %v", glob, err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			ar, err := txtar.ParseFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			synctest.Test(t, func(t *testing.T) { newStage(t).play(ar) })
+			if *update {
+				writeTranscript(t, file, ar)
+			}
+		})
+	}
+}
+
+// stage is a gateway between a fake upstream and a script.
+type stage struct {
+	t       *testing.T
+	config  *config.Config
+	leg     *fakeLeg
+	shim    *fakeShim
+	gateway *Gateway
+	last    string // the response to the last request
+}
+
+func newStage(t *testing.T) *stage {
+	leg := &fakeLeg{}
+	return &stage{t: t, config: config.FromFlags("http://127.0.0.1:3001/mcp"), leg: leg,
+		shim: &fakeShim{leg: leg, tasks: map[shim.ID]*fakeTask{}}}
+}
+
+func (s *stage) play(ar *txtar.Archive) {
+	for i, f := range ar.Files {
+		kind, arg, _ := strings.Cut(f.Name, " ")
+		switch kind {
+		case "config":
+			s.configure(f.Data)
+		case "upstream":
+			s.script(s.leg, f.Data)
+			s.leg.Era = mcp.Legacy
+			if s.leg.Speaks == mcp.Modern.String() {
+				s.leg.Era = mcp.Modern
+			}
+		case "shim":
+			s.shim.fail = fakeFailures[strings.TrimSpace(string(f.Data))]
+		case "task":
+			task := &fakeTask{Status: shim.Working, Origin: "ext", Created: time.Now()}
+			s.script(task, f.Data)
+			s.shim.tasks[shim.ID(arg)] = task
+		case "request":
+			s.last = s.request(string(f.Data))
+		case "response":
+			s.compare(&ar.Files[i], s.last)
+		case "sent":
+			s.compare(&ar.Files[i], s.leg.sent())
+		default:
+			s.t.Fatalf("unknown section %q", f.Name)
+		}
+	}
+}
+
+func (s *stage) configure(yaml []byte) {
+	c, err := config.Parse("config.yaml", yaml, func(string) (string, bool) { return "", false })
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.config = c
+}
+
+func (s *stage) script(into any, text []byte) {
+	s.t.Helper()
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// compare checks what was recorded, or records it.
+func (s *stage) compare(f *txtar.File, got string) {
+	s.t.Helper()
+	if *update {
+		f.Data = []byte(got)
+	} else if diff := cmp.Diff(string(f.Data), got); diff != "" {
+		s.t.Errorf("%s (-want +got):\n%s", f.Name, diff)
+	}
+}
+
+// start makes the gateway, once everything is configured.
+func (s *stage) start() http.Handler {
+	if s.gateway == nil {
+		s.shim.policy = s.config.Upstreams[0].Tool
+		g, err := New(Options{Config: s.config, Shim: s.shim, Legs: map[string]Leg{s.config.Upstreams[0].Name: s.leg},
+			Logger: slog.New(slog.DiscardHandler), Version: "1.0.0"})
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		s.gateway = g
+	}
+	return s.gateway.Handler()
+}
+
+// request plays one request and returns the response as text.
+func (s *stage) request(text string) string {
+	s.t.Helper()
+	r, word, msg := parseRequest(s.t, text)
+	ctx, leave := context.WithCancel(context.Background())
+	defer leave()
+	rec := httptest.NewRecorder()
+	done := make(chan struct{})
+	h := s.start()
+	go func() {
+		defer close(done)
+		h.ServeHTTP(rec, r.WithContext(ctx))
+	}()
+	switch word {
+	case "close":
+		synctest.Wait()
+		if err := s.gateway.Close(context.Background()); err != nil {
+			s.t.Error(err)
+		}
+	case "leave":
+		synctest.Wait()
+		leave()
+	}
+	<-done
+	checkSchemas(s.t, msg, rec)
+	return responseText(rec)
+}
+
+// macros are the envelopes that requests are written with.
+var macros = strings.NewReplacer(
+	"$META", `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}`,
+	"$TASKS", `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}`,
+	"$DRAFT", `"io.modelcontextprotocol/protocolVersion":"2026-06-30","io.modelcontextprotocol/clientCapabilities":{}`,
+)
+
+// parseRequest reads a request section.
+func parseRequest(t *testing.T, text string) (*http.Request, string, jsonrpc.Message) {
+	t.Helper()
+	head, body, _ := strings.Cut(text, "\n\n")
+	lines := strings.Split(strings.TrimSpace(head), "\n")
+	first := append(strings.Fields(lines[0]), "")
+	body = strings.TrimSuffix(macros.Replace(body), "\n")
+	msg, _ := jsonrpc.Parse([]byte(body))
+	r := httptest.NewRequest(first[0], first[1], strings.NewReader(body))
+	r.Host = "127.0.0.1:8080"
+	if first[2] != "bare" && first[0] == http.MethodPost {
+		correctHeaders(r.Header, msg)
+	}
+	own := http.Header{}
+	for _, line := range lines[1:] {
+		name, value, _ := strings.Cut(line, ":")
+		own.Add(name, strings.TrimPrefix(value, " "))
+	}
+	for name, values := range own {
+		r.Header[name] = values
+		if values[0] == "-" {
+			delete(r.Header, name)
+		}
+	}
+	if host := r.Header.Get("Host"); host != "" {
+		r.Host = host
+	}
+	return r, first[2], msg
+}
+
+// correctHeaders are those that a client has to send with a modern request.
+func correctHeaders(h http.Header, msg jsonrpc.Message) {
+	h.Set("Content-Type", mcp.TypeJSON)
+	h.Set("Accept", mcp.TypeAccept)
+	if v, ok := jsonrpc.GetString(msg.Params, "_meta", mcp.MetaProtocolVersion); ok {
+		h.Set(mcp.HeaderProtocolVersion, v)
+	}
+	h.Set(mcp.HeaderMethod, msg.Method)
+	if name, ok := jsonrpc.GetString(msg.Params, mcp.NameParam(msg.Method)); ok {
+		h.Set(mcp.HeaderName, mcpheader.Encode(name))
+	}
+}
+
+// responseText is the response as a transcript shows it.
+func responseText(rec *httptest.ResponseRecorder) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d %s\n", rec.Code, http.StatusText(rec.Code))
+	for _, name := range []string{"Allow", "Access-Control-Allow-Origin", "Access-Control-Allow-Headers", "Content-Type",
+		"Cache-Control", "X-Accel-Buffering", "Mcp-Session-Id"} {
+		if v := rec.Header().Get(name); v != "" {
+			fmt.Fprintf(&b, "%s: %s\n", name, v)
+		}
+	}
+	body, _ := io.ReadAll(rec.Body)
+	if len(body) > 0 {
+		fmt.Fprintf(&b, "\n%s\n", bytes.TrimRight(body, "\n"))
+	}
+	return b.String()
+}
