@@ -203,7 +203,7 @@ func (x *exchange) converse(ctx context.Context, in *inbound) (jsonrpc.Message, 
 			}
 			if done {
 				in.finish()
-				return m, nil
+				return m, x.tooLate(ctx)
 			}
 			continue
 		}
@@ -217,6 +217,16 @@ func (x *exchange) converse(ctx context.Context, in *inbound) (jsonrpc.Message, 
 		}
 		in = again
 	}
+}
+
+// tooLate is the caller's end, if it came before the answer: what a server still
+// says to a call that was cancelled is dropped (L26). To a call that was let go
+// of the answer is welcome.
+func (x *exchange) tooLate(ctx context.Context) error {
+	if detached(ctx) {
+		return nil
+	}
+	return ended(ctx)
 }
 
 // next returns what was read while a question was asked, then what comes in.
