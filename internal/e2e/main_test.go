@@ -1,0 +1,47 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// bin is where the programs under test are.
+var bin string
+
+func TestMain(m *testing.M) {
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "taskgate-e2e")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	bin = dir
+	if err := build(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
+}
+
+// build builds the programs, the gateway with the race detector where the tests
+// run with it.
+func build() error {
+	for _, flags := range [][]string{
+		append(raceFlags, "./cmd/taskgate"),
+		{"./examples/slowserver", "./examples/demo", "./internal/e2e/conformserver"},
+	} {
+		cmd := exec.Command("go", append([]string{"build", "-o", bin + string(filepath.Separator)}, flags...)...)
+		cmd.Dir = filepath.Join("..", "..")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w\n%s", cmd, err, out)
+		}
+	}
+	return nil
+}

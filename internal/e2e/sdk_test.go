@@ -1,0 +1,121 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// goSession is a session of the official Go SDK's client with an endpoint, and
+// the progress that it was told of.
+type goSession struct {
+	*mcp.ClientSession
+	mu       sync.Mutex
+	progress []string
+}
+
+func connect(t *testing.T, url string) *goSession {
+	t.Helper()
+	s := &goSession{}
+	client := mcp.NewClient(&mcp.Implementation{Name: "e2e", Version: "1"}, &mcp.ClientOptions{
+		ProgressNotificationHandler: func(_ context.Context, req *mcp.ProgressNotificationClientRequest) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.progress = append(s.progress, req.Params.Message)
+		},
+	})
+	session, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: url}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = session.Close() })
+	s.ClientSession = session
+	return s
+}
+
+func (s *goSession) call(t *testing.T, tool string, args map[string]any) *mcp.CallToolResult {
+	t.Helper()
+	params := &mcp.CallToolParams{Name: tool, Arguments: args}
+	params.SetProgressToken("progress-1")
+	result, err := s.CallTool(t.Context(), params)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result
+}
+
+// The client of the official Go SDK sees through the gateway what it sees without
+// it: the same tools, the same results, the same progress. It does not declare
+// the tasks extension, so a call that is longer than the grace blocks.
+func TestGoSDKClient(t *testing.T) {
+	t.Parallel()
+	for name, args := range map[string][]string{"legacy server": nil, "modern server": {"--stateless"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := startServer(t, "slowserver", args...)
+			g := startGateway(t, "--upstream", server, "--grace", "300ms")
+			direct, through := connect(t, server), connect(t, g.url)
+			if d := cmp.Diff(tools(t, direct), tools(t, through)); d != "" {
+				t.Errorf("the tools differ (-direct +through the gateway):\n%s", d)
+			}
+			for _, c := range []struct {
+				tool string
+				args map[string]any
+			}{
+				{"count_words", map[string]any{"text": "one two three"}},
+				{"research", research(1)},
+				{"forecast", map[string]any{"city": "Oslo", "seconds": 1}},
+				{"fail", map[string]any{"seconds": 0.5}},
+			} {
+				want, got := direct.call(t, c.tool, c.args), through.call(t, c.tool, c.args)
+				if d := cmp.Diff(plain(t, want), plain(t, got)); d != "" {
+					t.Errorf("%s differs (-direct +through the gateway):\n%s", c.tool, d)
+				}
+			}
+			direct.mu.Lock()
+			defer direct.mu.Unlock()
+			through.mu.Lock()
+			defer through.mu.Unlock()
+			if len(through.progress) == 0 || !slices.Equal(direct.progress, through.progress) {
+				t.Errorf("the progress differs: directly %q, through the gateway %q", direct.progress, through.progress)
+			}
+		})
+	}
+}
+
+func tools(t *testing.T, s *goSession) []any {
+	t.Helper()
+	var list []any
+	for tool, err := range s.Tools(t.Context(), nil) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, plain(t, tool))
+	}
+	return list
+}
+
+// plain is a value as its JSON has it, without what servers say about themselves
+// and without resultType, which 2026-07-28 has and the versions before it do not:
+// the client may speak another version to the gateway than to the server.
+func plain(t *testing.T, v any) any {
+	t.Helper()
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out any
+	if err := json.Unmarshal(text, &out); err != nil {
+		t.Fatal(err)
+	}
+	if m, ok := out.(map[string]any); ok {
+		delete(m, "_meta")
+		delete(m, "resultType")
+	}
+	return out
+}

@@ -1,0 +1,95 @@
+package e2e
+
+import (
+	"net"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Told to stop with nothing to do, the gateway stops at once and well.
+func TestStopWhenIdle(t *testing.T) {
+	t.Parallel()
+	g := startGateway(t, "--upstream", startServer(t, "slowserver"))
+	callPlain(t, g.client(true), "count_words", map[string]any{"text": "one"})
+	if err := g.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := within(t, g.Process, 5*time.Second); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	if conn, err := net.Dial("tcp", g.addr); err == nil {
+		conn.Close()
+		t.Error("it still listens")
+	}
+}
+
+// A call that is on its way when the gateway is told to stop is answered first.
+func TestStopDuringACall(t *testing.T) {
+	t.Parallel()
+	g := startGateway(t, "--upstream", startServer(t, "slowserver"))
+	call := startCall(t, g.client(false), research(2))
+	if err := g.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	<-call.done
+	if call.err != nil {
+		t.Errorf("the call failed: %v", call.err)
+	}
+	if code := within(t, g.Process, 10*time.Second); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// The second signal does not wait for anything.
+func TestStopTwice(t *testing.T) {
+	t.Parallel()
+	g := startGateway(t, "--upstream", startServer(t, "slowserver"))
+	startCall(t, g.client(false), research(60))
+	begin := time.Now()
+	if err := g.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it does not listen any more", func() error {
+		conn, err := net.Dial("tcp", g.addr)
+		if err != nil {
+			return nil
+		}
+		conn.Close()
+		return errNotYet
+	})
+	if err := g.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := within(t, g.Process, 5*time.Second); code == 0 {
+		t.Error("exit code 0 for a drain that was cut short")
+	}
+	if took := time.Since(begin); took > 10*time.Second {
+		t.Errorf("that took %s", took)
+	}
+}
+
+// A gateway that cannot start says so and fails.
+func TestCannotStart(t *testing.T) {
+	t.Parallel()
+	g := startGateway(t, "--upstream", "http://127.0.0.1:9/mcp")
+	for name, c := range map[string]struct {
+		args []string
+		code int
+	}{
+		"taken address":  {[]string{"serve", "--upstream", "http://127.0.0.1:9/mcp", "--listen", g.addr}, 1},
+		"unknown flag":   {[]string{"serve", "--no-such-flag"}, 2},
+		"no upstream":    {[]string{"serve"}, 2},
+		"missing config": {[]string{"serve", "--config", "/does/not/exist.yaml"}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := startProgram(t, "taskgate", c.args...)
+			if code := within(t, p, 10*time.Second); code != c.code {
+				t.Errorf("exit code %d, want %d:\n%s", code, c.code, p.Output())
+			}
+			if p.Output() == "" {
+				t.Error("no message")
+			}
+		})
+	}
+}

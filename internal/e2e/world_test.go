@@ -1,0 +1,292 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"taskgate/internal/mcp"
+	"taskgate/internal/proc"
+	"taskgate/internal/taskclient"
+)
+
+// startTimeout is how long a program may take to listen, patience how long one
+// may take to end.
+const (
+	startTimeout = 20 * time.Second
+	patience     = 10 * time.Second
+)
+
+// freeAddr is an address to listen on.
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	addr, err := proc.FreeAddr()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return addr
+}
+
+// start runs a program until the test ends, and waits until it listens.
+func start(t *testing.T, addr string, c proc.Command) *proc.Process {
+	t.Helper()
+	p, err := proc.Start(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.Stop(patience)
+		if out := p.Output(); strings.Contains(out, "DATA RACE") || strings.Contains(out, "panic:") {
+			t.Errorf("%s:\n%s", p.Name, out)
+		} else if t.Failed() {
+			t.Logf("output of %s:\n%s", p.Name, out)
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	defer cancel()
+	if err := p.WaitListening(ctx, addr); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// startServer runs one of the MCP servers of this project and returns its URL.
+func startServer(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	addr := freeAddr(t)
+	start(t, addr, proc.Command{Name: name, Path: filepath.Join(bin, name), Args: append(args, "--listen", addr)})
+	return "http://" + addr + "/mcp"
+}
+
+// gateway is a running taskgate.
+type gateway struct {
+	*proc.Process
+	addr string
+	url  string // of the upstream at /mcp
+}
+
+// startGateway runs "taskgate serve" with these arguments.
+func startGateway(t *testing.T, args ...string) *gateway {
+	t.Helper()
+	addr := freeAddr(t)
+	args = append(append([]string{"serve"}, args...), "--listen", addr)
+	p := start(t, addr, proc.Command{Name: "taskgate", Path: filepath.Join(bin, "taskgate"), Args: args})
+	return &gateway{Process: p, addr: addr, url: "http://" + addr + "/mcp"}
+}
+
+// configured writes a configuration file and returns the arguments for it.
+func configured(t *testing.T, yaml string) []string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "taskgate.yaml")
+	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return []string{"--config", file}
+}
+
+// client speaks to the gateway, with the tasks extension or without.
+func (g *gateway) client(tasks bool) *taskclient.Client {
+	return &taskclient.Client{URL: g.url, Tasks: tasks}
+}
+
+// need skips the test if what it needs is missing, or fails it in CI.
+func need(t *testing.T, present bool, what string) {
+	t.Helper()
+	if present {
+		return
+	}
+	if os.Getenv("CI") != "" {
+		t.Fatalf("%s is missing", what)
+	}
+	t.Skipf("%s is missing", what)
+}
+
+// redisServer is a Redis that can be stopped and started again with what it held.
+type redisServer struct {
+	addr, dir string
+	process   *proc.Process
+}
+
+func startRedis(t *testing.T) *redisServer {
+	t.Helper()
+	_, err := exec.LookPath("redis-server")
+	need(t, err == nil, "redis-server")
+	r := &redisServer{addr: freeAddr(t), dir: t.TempDir()}
+	r.start(t)
+	return r
+}
+
+func (r *redisServer) start(t *testing.T) {
+	t.Helper()
+	_, port, _ := strings.Cut(r.addr, ":")
+	r.process = start(t, r.addr, proc.Command{Name: "redis-server", Path: "redis-server", Args: []string{
+		"--bind", "127.0.0.1", "--port", port, "--dir", r.dir, "--save", "", "--appendonly", "yes", "--appendfsync", "no",
+	}})
+}
+
+// stop ends the server in good order; what it holds is on disk.
+func (r *redisServer) stop() { r.process.Stop(patience) }
+
+// url names the server as a store.
+func (r *redisServer) url() string { return "redis://" + r.addr + "/0" }
+
+// callTask calls a tool whose call has to become a task.
+func callTask(t *testing.T, c *taskclient.Client, tool string, args map[string]any) *taskclient.Task {
+	t.Helper()
+	result, task, err := c.CallTool(t.Context(), tool, args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if task == nil {
+		t.Fatalf("%s was answered without a task: %s", tool, result)
+	}
+	return task
+}
+
+// callPlain calls a tool whose call must not become a task, and returns the text
+// of its result.
+func callPlain(t *testing.T, c *taskclient.Client, tool string, args map[string]any) string {
+	t.Helper()
+	result, task, err := c.CallTool(t.Context(), tool, args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if task != nil {
+		t.Fatalf("%s became the task %+v", tool, *task)
+	}
+	return textOf(t, result)
+}
+
+// waitFor polls a task to its end, which has to have this status.
+func waitFor(t *testing.T, c *taskclient.Client, id, status string) taskclient.Task {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	end, err := c.Wait(ctx, id, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if end.Status != status {
+		t.Fatalf("the task ended as %s, not %s: %+v", end.Status, status, end)
+	}
+	return end
+}
+
+// textOf is the text of a tool's result.
+func textOf(t *testing.T, result json.RawMessage) string {
+	t.Helper()
+	var r struct {
+		Content []struct{ Text string }
+	}
+	if err := json.Unmarshal(result, &r); err != nil || len(r.Content) == 0 {
+		t.Fatalf("no content in %s (%v)", result, err)
+	}
+	return r.Content[0].Text
+}
+
+// eventually waits until the condition holds.
+func eventually(t *testing.T, what string, condition func() error) {
+	t.Helper()
+	deadline := time.NewTimer(30 * time.Second)
+	defer deadline.Stop()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := condition()
+		if err == nil {
+			return
+		}
+		select {
+		case <-deadline.C:
+			t.Fatalf("%s: %v", what, err)
+		case <-tick.C:
+		}
+	}
+}
+
+// within waits for the end of a process.
+func within(t *testing.T, p *proc.Process, limit time.Duration) int {
+	t.Helper()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-p.Done():
+		return p.ExitCode()
+	case <-timer.C:
+		t.Fatalf("%s has not ended within %s:\n%s", p.Name, limit, p.Output())
+		return 0
+	}
+}
+
+// openCall is a call of research that is on its way.
+type openCall struct {
+	progress []string      // the messages so far; not to be read before done
+	done     chan struct{} // closed once it is answered
+	result   json.RawMessage
+	err      error
+}
+
+// startCall calls research for its progress, and returns with the first of it:
+// from then on the call is known to be at work in the server.
+func startCall(t *testing.T, c *taskclient.Client, args map[string]any) *openCall {
+	t.Helper()
+	call, first := &openCall{done: make(chan struct{})}, make(chan struct{}, 1)
+	c.Trace = func(m taskclient.Message) {
+		var n struct {
+			Method string
+			Params struct{ Message string }
+		}
+		if m.Sent || json.Unmarshal(m.Body, &n) != nil || n.Method != mcp.NotifyProgress {
+			return
+		}
+		call.progress = append(call.progress, n.Params.Message)
+		select {
+		case first <- struct{}{}:
+		default:
+		}
+	}
+	go func() {
+		defer close(call.done)
+		call.result, call.err = c.Do(t.Context(), mcp.MethodToolsCall, map[string]any{
+			"name": "research", "arguments": args, "_meta": map[string]any{mcp.MetaProgressToken: "token-1"},
+		})
+	}()
+	select {
+	case <-first:
+	case <-call.done:
+		t.Fatalf("the call ended without progress: %s %v", call.result, call.err)
+	case <-time.After(patience):
+		t.Fatal("no progress")
+	}
+	return call
+}
+
+// startProgram runs one of the programs under test without waiting for it.
+func startProgram(t *testing.T, name string, args ...string) *proc.Process {
+	t.Helper()
+	p, err := proc.Start(proc.Command{Name: name, Path: filepath.Join(bin, name), Args: args})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Kill)
+	return p
+}
+
+// research is the call of the slow server's tool, for so long.
+func research(seconds float64) map[string]any {
+	return map[string]any{"topic": "tea", "seconds": seconds}
+}
+
+// wantReport checks the result of research.
+func wantReport(text string) error {
+	if !strings.HasPrefix(text, "Report on tea") {
+		return fmt.Errorf("not a report: %q", text)
+	}
+	return nil
+}
