@@ -1,0 +1,269 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"taskgate/shim"
+	"taskgate/shim/shimtest"
+	"taskgate/shim/shimtest/fake"
+)
+
+// callTool sends a call of the tool "t" with the key "k".
+func callTool(t testing.TB, h *HTTP, s shim.Sink) (shim.Reply, error) {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	return h.Call(ctx, shimtest.Tool("t", "k"), s)
+}
+
+// quiet waits until no connection of the fake serves a request any more.
+func quiet(t *testing.T, s *fake.Server) {
+	t.Helper()
+	shimtest.Eventually(t, func() bool { _, active := s.Conns(); return active == 0 })
+}
+
+// modes are the kinds of servers that can misbehave.
+var modes = map[string]fake.Mode{"legacy": fake.Stateful, "stateless": fake.Stateless, "modern": fake.Modern, "draft": fake.Draft}
+
+const result = `{"jsonrpc":"2.0","id":{id},"result":{"resultType":"complete","content":[{"type":"text","text":"ok"}]}}`
+
+// Whatever a server does with a call, the caller learns a kind, the tool ran at
+// most once, and nothing is left behind.
+func TestMisbehaviour(t *testing.T) {
+	big := strings.Repeat("x", 5000)
+	for _, c := range []struct {
+		name string
+		do   fake.Behaviour
+		kind string // of the UpstreamError, "" for a reply
+		code int64  // of the reply's error
+		runs int
+	}{
+		{"ok", fake.Stream(result), "", 0, 1},
+		{"ok JSON", fake.Text("ok"), "", 0, 1},
+		{"HTML", fake.HTML(), kindProtocol, 0, 1},
+		{"no content type", fake.Body("", "{}"), kindProtocol, 0, 1},
+		{"empty JSON", fake.Body("application/json", ""), kindProtocol, 0, 1},
+		{"garbage JSON", fake.Body("application/json", "{]"), kindProtocol, 0, 1},
+		{"truncated JSON", fake.Truncated(), kindClosed, 0, 1},
+		{"oversized JSON", fake.Body("application/json", `"`+big+`"`), kindTooLarge, 0, 1},
+		{"wrong id JSON", fake.Body("application/json", `{"jsonrpc":"2.0","id":"other","result":{}}`), kindProtocol, 0, 1},
+		{"garbage id", fake.Body("application/json", `{"jsonrpc":"2.0","id":{},"result":{}}`), kindProtocol, 0, 1},
+		{"result no object", fake.Stream(`{"jsonrpc":"2.0","id":{id},"result":5}`), kindProtocol, 0, 1},
+		{"empty stream", fake.Stream(), kindClosed, 0, 1},
+		{"cut stream", func(x *fake.Exchange) { x.Run(); x.Comment(); x.Cut() }, kindClosed, 0, 1},
+		{"cut event", func(x *fake.Exchange) { x.Run(); x.Head("text/event-stream"); x.W.Write([]byte("data: {")) }, kindClosed, 0, 1},
+		{"cut before head", func(x *fake.Exchange) { x.Run(); x.Cut() }, kindClosed, 0, 1},
+		{"oversized event", fake.Stream(`{"jsonrpc":"2.0","method":"` + big + `"}`), kindTooLarge, 0, 1},
+		{"garbage event", fake.Stream("hello"), kindProtocol, 0, 1},
+		{"foreign event", func(x *fake.Exchange) {
+			x.Run()
+			x.Head("text/event-stream")
+			fmt.Fprint(x.W, "event: ping\ndata: now\n\n")
+			x.Event(x.Fill(result))
+		}, "", 0, 1},
+		{"wrong id event", fake.Stream(strings.Replace(result, "{id}", `"other"`, 1)), kindClosed, 0, 1},
+		{"two responses", fake.Stream(result, `{"jsonrpc":"2.0","id":{id},"error":{"code":1,"message":"second"}}`), "", 0, 1},
+		{"endless after answer", func(x *fake.Exchange) { x.Run(); x.Event(x.Fill(result)); x.Hang() }, "", 0, 1},
+		{"batch", fake.Stream(`[{"jsonrpc":"2.0","method":"notifications/x"},` + result + `]`), "", 0, 1},
+		{"error without id", fake.Stream(`{"jsonrpc":"2.0","error":{"code":-32000,"message":"no"}}`), "", -32000, 1},
+		{"RPC error", fake.RPCError(200, -32602, "bad", `{"x":1}`), "", -32602, 0},
+		{"RPC error in 400", fake.RPCError(400, -32602, "bad", ""), "", -32602, 0},
+		{"RPC error in 500", fake.RPCError(500, -32603, "bad", ""), "", -32603, 0},
+		{"RPC error in 404", fake.RPCError(404, -32601, "no method", ""), "", -32601, 0},
+		{"202", fake.Status(202, "", ""), kindProtocol, 0, 0},
+		{"204", fake.Status(204, "", ""), kindProtocol, 0, 0},
+		{"307", fake.Redirect("/elsewhere"), kindProtocol, 0, 0},
+		{"401", fake.Status(401, "text/plain", "secret-token is wrong"), kindRefused, 0, 0},
+		{"403", fake.RPCError(403, -32000, "no", ""), kindRefused, 0, 0},
+		{"405", fake.Status(405, "text/plain", "no"), kindProtocol, 0, 0},
+		{"429", fake.Status(429, "", "", "Retry-After", "7"), kindOverloaded, 0, 0},
+		{"500", fake.Status(500, "text/html", "oops"), kindProtocol, 0, 0},
+		{"502", fake.Status(502, "text/html", "oops"), kindUnreachable, 0, 0},
+		{"503", fake.Status(503, "", "", "Retry-After", "7"), kindOverloaded, 0, 0},
+		{"504", fake.Status(504, "text/html", "oops"), kindUnreachable, 0, 0},
+	} {
+		for mode, m := range modes {
+			t.Run(c.name+"/"+mode, func(t *testing.T) {
+				s := fake.New(t, m)
+				s.Tool("t", c.do)
+				h := leg(t, Config{URL: s.URL, MaxResult: 4 << 10, MaxEvent: 4 << 10, Headers: map[string][]string{"Authorization": {"Bearer secret-token"}}})
+				r, err := callTool(t, h, nil)
+				checkKind(t, r, err, c.kind, c.code)
+				if n := len(s.Seen("tools/call")); n != 1 {
+					t.Errorf("call was sent %d times, want once", n)
+				}
+				if n := s.Runs("k"); n != c.runs {
+					t.Errorf("tool ran %d times, want %d", n, c.runs)
+				}
+				quiet(t, s)
+			})
+		}
+	}
+}
+
+func checkKind(t *testing.T, r shim.Reply, err error, kind string, code int64) {
+	t.Helper()
+	if kind == "" {
+		switch {
+		case err != nil:
+			t.Fatalf("error %v", err)
+		case code == 0 && (r.Error != nil || r.Result == nil):
+			t.Errorf("reply %+v, want a result", r)
+		case code != 0 && (r.Error == nil || r.Error.Code != code):
+			t.Errorf("reply %+v, want error %d", r, code)
+		}
+		return
+	}
+	var ue *shim.UpstreamError
+	if !errors.As(err, &ue) || ue.Kind != kind {
+		t.Fatalf("reply %+v, error %v, want kind %s", r, err, kind)
+	}
+	if ue.Unsent {
+		t.Error("error says that the call was not sent")
+	}
+	if strings.Contains(ue.Message, "secret") || strings.Contains(ue.Message, "127.0.0.1") {
+		t.Errorf("message %q tells too much", ue.Message)
+	}
+	if kind == kindOverloaded && ue.RetryAfterMs != 7000 {
+		t.Errorf("retry after %d ms, want 7000", ue.RetryAfterMs)
+	}
+}
+
+func TestDown(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	l.Close()
+	for _, era := range []Era{EraAuto, EraLegacy} {
+		h := leg(t, Config{URL: "http://" + addr, Era: era})
+		_, err := callTool(t, h, nil)
+		var ue *shim.UpstreamError
+		if !errors.As(err, &ue) || ue.Kind != kindUnreachable || !ue.Unsent {
+			t.Errorf("era %s: %v, want unreachable and unsent", era, err)
+		}
+		if _, err := h.Describe(t.Context(), shim.Session{}); !errors.As(err, &ue) || ue.Kind != kindUnreachable {
+			t.Errorf("Describe: %v", err)
+		}
+	}
+}
+
+// A server that dies between the handshake and the call was not reached.
+func TestDownLater(t *testing.T) {
+	s := fake.New(t, fake.Modern)
+	h := leg(t, Config{URL: s.URL})
+	if _, err := h.Describe(t.Context(), shim.Session{}); err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	_, err := callTool(t, h, nil)
+	var ue *shim.UpstreamError
+	if !errors.As(err, &ue) || ue.Kind != kindUnreachable || !ue.Unsent {
+		t.Errorf("%v, want unreachable and unsent", err)
+	}
+}
+
+// A result of 20 MB arrives byte for byte, numbers, order, escapes and all.
+func TestBytesSurvive(t *testing.T) {
+	payload := `{"b":9007199254740993,"a":1.0,"c":"\u003c<é","resultType":"complete","dup":1,"dup":2,"content":[],"pad":"` + strings.Repeat("ab ", 7<<20) + `"}`
+	for mode, m := range map[string]fake.Mode{"legacy": fake.Stateful, "modern": fake.Modern} {
+		for _, kind := range []string{"json", "sse"} {
+			t.Run(mode+"/"+kind, func(t *testing.T) {
+				s := fake.New(t, m)
+				if s.Tool("t", fake.Result(payload)); kind == "sse" {
+					s.Tool("t", fake.Stream(`{"jsonrpc":"2.0","id":{id},"result":`+payload+`}`))
+				}
+				h := leg(t, Config{URL: s.URL})
+				r, err := callTool(t, h, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if string(r.Result) != payload {
+					t.Errorf("result of %d bytes differs from what was sent (%d bytes)", len(r.Result), len(payload))
+				}
+			})
+		}
+	}
+}
+
+// The codes of a modern server that are about the hop never reach a client.
+func TestModernErrors(t *testing.T) {
+	for _, c := range []struct {
+		code, want int64
+		data       string
+		sent       int
+	}{
+		{-32020, -32603, `{"x":1}`, 2},
+		{-32021, -32021, `{"requiredCapabilities":{"sampling":{}}}`, 1},
+		{-32042, -32603, `{"x":1}`, 1},
+		{-32602, -32602, `{"uri":"u"}`, 1},
+	} {
+		for _, m := range []fake.Mode{fake.Modern, fake.Draft} {
+			code := c.code
+			if m == fake.Draft {
+				code = map[int64]int64{-32020: -32001, -32021: -32003}[code]
+			}
+			if code == 0 {
+				code = c.code
+			}
+			s := fake.New(t, m)
+			s.Tool("t", fake.RPCError(400, int(code), "m", c.data))
+			h := leg(t, Config{URL: s.URL})
+			r, err := callTool(t, h, nil)
+			if err != nil || r.Error == nil || r.Error.Code != c.want {
+				t.Errorf("code %d: reply %+v (%v), want %d", code, r.Error, err, c.want)
+				continue
+			}
+			data := string(r.Error.Data)
+			if c.want == -32603 {
+				data = strings.ReplaceAll(data, fmt.Sprintf(`{"original":{"code":%d,"message":"m","data":%s}}`, code, c.data), "wrapped")
+				if data != "wrapped" {
+					t.Errorf("code %d: data %s", code, data)
+				}
+			} else if data != c.data {
+				t.Errorf("code %d: data %s", code, data)
+			}
+			if n := len(s.Seen("tools/call")); n != c.sent {
+				t.Errorf("code %d: sent %d times, want %d", code, n, c.sent)
+			}
+		}
+	}
+}
+
+func TestModernResults(t *testing.T) {
+	for _, c := range []struct {
+		result, kind string
+	}{
+		{`{"content":[]}`, ""}, // servers of the draft say no resultType
+		{`{"resultType":"task","taskId":"x"}`, kindProtocol},
+		{`{"resultType":"unheard"}`, kindProtocol},
+		{`{"resultType":7}`, kindProtocol},
+	} {
+		s := fake.New(t, fake.Modern)
+		s.Tool("t", fake.Result(c.result))
+		r, err := callTool(t, leg(t, Config{URL: s.URL}), nil)
+		checkKind(t, r, err, c.kind, 0)
+	}
+	s := fake.New(t, fake.Modern)
+	s.On("tools/list", fake.Result(`{"resultType":"input_required","requestState":"s"}`))
+	r, err := leg(t, Config{URL: s.URL}).Call(t.Context(), shim.Request{Method: "tools/list", Relay: true}, nil)
+	checkKind(t, r, err, kindProtocol, 0)
+}
+
+func TestConfig(t *testing.T) {
+	for _, c := range []Config{
+		{}, {URL: "ftp://x"}, {URL: "http://"}, {URL: "http://x", Era: "stone"},
+		{URL: "http://x", Headers: map[string][]string{"Idempotency-Key": {"1"}}},
+		{URL: "http://x", Headers: map[string][]string{"Mcp-Session-Id": {"1"}}},
+	} {
+		if _, err := New(c); err == nil {
+			t.Errorf("%+v is accepted", c)
+		}
+	}
+}

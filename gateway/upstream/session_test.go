@@ -1,0 +1,309 @@
+package upstream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskgate/shim"
+	"taskgate/shim/shimtest"
+	"taskgate/shim/shimtest/fake"
+)
+
+// in makes a call of the tool "t" in a session.
+func in(key, caps string) shim.Request {
+	r := shimtest.Tool("t", "k")
+	r.Session = shim.Session{Key: key, Capabilities: json.RawMessage(caps)}
+	return r
+}
+
+func mustCall(t *testing.T, h *HTTP, r shim.Request) shim.Reply {
+	t.Helper()
+	reply, err := h.Call(t.Context(), r, nil)
+	if err != nil || reply.Error != nil {
+		t.Fatalf("call: %+v, %v", reply.Error, err)
+	}
+	return reply
+}
+
+func wantSessions(t *testing.T, s *fake.Server, opened, deleted, left int) {
+	t.Helper()
+	synctest.Wait()
+	o, d, l := s.Sessions()
+	if o != opened || d != deleted || l != left {
+		t.Errorf("sessions: %d opened, %d deleted, %d left; want %d, %d, %d", o, d, l, opened, deleted, left)
+	}
+}
+
+// One session per key and set of abilities, in whatever order the abilities are
+// spelt; tasks are not among them.
+func TestSessionPerKey(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.Tool("t", fake.Text("ok"))
+		for range 3 {
+			mustCall(t, h, in("a", `{"roots":{},"sampling":{}}`))
+		}
+		mustCall(t, h, in("a", `{"sampling":{}, "roots":{}, "tasks":{"list":{}}}`))
+		wantSessions(t, s, 1, 0, 1)
+		mustCall(t, h, in("a", ``))
+		mustCall(t, h, in("b", ``))
+		wantSessions(t, s, 3, 0, 3)
+		h.EndSession(t.Context(), "a")
+		wantSessions(t, s, 3, 2, 1)
+		for _, x := range s.Seen("initialize") {
+			if strings.Contains(string(x.Params), "tasks") {
+				t.Errorf("tasks were declared: %s", x.Params)
+			}
+		}
+	})
+}
+
+// Every later request names the session and the version.
+func TestSessionHeaders(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.Tool("t", fake.Text("ok"))
+		mustCall(t, h, in("a", ``))
+		for _, m := range []string{"notifications/initialized", "tools/call"} {
+			got := s.Seen(m)[0].Header
+			if got.Get("Mcp-Session-Id") != "session-1" || got.Get("Mcp-Protocol-Version") != "2025-11-25" {
+				t.Errorf("%s: headers %v", m, got)
+			}
+		}
+		if got := s.Seen("initialize")[0].Header; got.Get("Mcp-Session-Id") != "" {
+			t.Errorf("initialize names a session: %v", got)
+		}
+		if id := s.Seen("tools/call")[0].ID; !strings.HasPrefix(id, `"tg-`) {
+			t.Errorf("id %s", id)
+		}
+	})
+}
+
+func TestAnonymousSessions(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.Tool("t", fake.Text("ok"))
+		mustCall(t, h, in("", ``))
+		mustCall(t, h, in("", ``))
+		wantSessions(t, s, 2, 2, 0)
+	})
+	bubble(t, fake.Stateful, Config{Shared: true}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.Tool("t", fake.Text("ok"))
+		mustCall(t, h, in("", ``))
+		mustCall(t, h, in("", ``))
+		wantSessions(t, s, 1, 0, 1)
+	})
+	// A server without sessions is greeted once, and nothing is deleted.
+	bubble(t, fake.Stateless, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.Tool("t", fake.Text("ok"))
+		mustCall(t, h, in("", ``))
+		mustCall(t, h, in("", ``))
+		wantSessions(t, s, 1, 0, 0)
+		if n := len(s.Seen("DELETE")); n != 0 {
+			t.Errorf("%d DELETEs", n)
+		}
+	})
+}
+
+func TestIdleSession(t *testing.T) {
+	bubble(t, fake.Stateful, Config{SessionIdle: time.Minute}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		release := make(chan struct{})
+		s.Tool("t", func(x *fake.Exchange) { <-release; fake.Text("ok")(x) })
+		done := make(chan error, 1)
+		go func() { _, err := h.Call(t.Context(), in("a", ``), nil); done <- err }()
+		pauseFor(t, time.Hour)
+		wantSessions(t, s, 1, 0, 1) // pinned by the call
+		close(release)
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		pauseFor(t, 59*time.Second)
+		wantSessions(t, s, 1, 0, 1)
+		pauseFor(t, 2*time.Second)
+		wantSessions(t, s, 1, 1, 0)
+		mustCall(t, h, in("a", ``))
+		wantSessions(t, s, 2, 1, 1)
+	})
+}
+
+func pauseFor(t *testing.T, d time.Duration) {
+	t.Helper()
+	if err := pause(t.Context(), d); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A session that ends while a call runs is deleted after it.
+func TestEndSessionDuringCall(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		release := make(chan struct{})
+		s.Tool("t", func(x *fake.Exchange) { <-release; fake.Text("ok")(x) })
+		done := make(chan error, 1)
+		go func() { _, err := h.Call(t.Context(), in("a", ``), nil); done <- err }()
+		synctest.Wait()
+		h.EndSession(t.Context(), "a")
+		wantSessions(t, s, 1, 0, 1)
+		close(release)
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		wantSessions(t, s, 1, 1, 0)
+	})
+}
+
+// A lost session is opened anew once, however many calls meet the loss, and the
+// calls are sent again: 404 proves that they were not begun.
+func TestLostSession(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.Tool("t", fake.Text("ok"))
+		mustCall(t, h, in("a", ``))
+		s.LoseSessions()
+		var wg sync.WaitGroup
+		for range 10 {
+			wg.Go(func() {
+				if _, err := h.Call(t.Context(), in("a", ``), nil); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if n := s.Runs("k"); n != 11 {
+			t.Errorf("tool ran %d times, want 11", n)
+		}
+		wantSessions(t, s, 2, 0, 1)
+	})
+}
+
+// A server that loses every session is given up after the second.
+func TestLostAgain(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.On("tools/call", fake.Status(404, "text/plain", "gone"))
+		_, err := h.Call(t.Context(), in("a", ``), nil)
+		var ue *shim.UpstreamError
+		if !errors.As(err, &ue) || ue.Kind != kindSession {
+			t.Errorf("error %v, want kind session", err)
+		}
+		if n := len(s.Seen("tools/call")); n != 2 {
+			t.Errorf("sent %d times, want twice", n)
+		}
+	})
+}
+
+// 400 to a session proves nothing: the call is not repeated, but the session is
+// given up.
+func TestBadSession(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.On("tools/call", fake.Status(400, "text/plain", "No valid session"))
+		_, err := h.Call(t.Context(), in("a", ``), nil)
+		var ue *shim.UpstreamError
+		if !errors.As(err, &ue) || ue.Kind != kindProtocol || len(s.Seen("tools/call")) != 1 {
+			t.Errorf("error %v after %d calls", err, len(s.Seen("tools/call")))
+		}
+		s.On("tools/call", nil)
+		s.Tool("t", fake.Text("ok"))
+		mustCall(t, h, in("a", ``))
+		wantSessions(t, s, 2, 0, 2)
+	})
+}
+
+// A detached call leaves its session to whoever resumes it.
+func TestDetachKeepsSession(t *testing.T) {
+	bubble(t, fake.Stateful, Config{SessionIdle: time.Minute}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.Tool("t", fake.Hanging(nil))
+		ctx, cancel := context.WithCancelCause(t.Context())
+		done := make(chan error, 1)
+		go func() { _, err := h.Call(ctx, in("", ``), nil); done <- err }()
+		synctest.Wait()
+		cancel(shim.ErrDetached)
+		if err := <-done; !errors.Is(err, shim.ErrDetached) {
+			t.Errorf("error %v", err)
+		}
+		if n := len(s.Seen("notifications/cancelled")); n != 0 {
+			t.Errorf("%d cancellations", n)
+		}
+		pauseFor(t, time.Hour)
+		wantSessions(t, s, 1, 0, 1)
+	})
+}
+
+// Any other end is told to the server, before the connection goes.
+func TestCancelIsTold(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		gone := make(chan struct{}, 1)
+		s.Tool("t", func(x *fake.Exchange) {
+			x.Hang()
+			if len(s.Seen("notifications/cancelled")) == 1 {
+				gone <- struct{}{}
+			}
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { _, err := h.Call(ctx, in("a", ``), nil); done <- err }()
+		synctest.Wait()
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("error %v", err)
+		}
+		<-gone
+		c := s.Seen("notifications/cancelled")[0]
+		if !strings.Contains(string(c.Params), `"requestId":`+s.Seen("tools/call")[0].ID) {
+			t.Errorf("cancelled with %s", c.Params)
+		}
+	})
+}
+
+// A server that does not take the cancellation does not hold up the caller.
+func TestCancelUnheard(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.Tool("t", fake.Hanging(nil))
+		s.On("notifications/cancelled", func(x *fake.Exchange) { x.Hang() })
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		start := time.Now()
+		_, err := h.Call(ctx, in("a", ``), nil)
+		if !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > time.Minute+cancelTimeout {
+			t.Errorf("error %v after %v", err, time.Since(start))
+		}
+	})
+}
+
+func TestIdleTimeout(t *testing.T) {
+	for _, m := range []fake.Mode{fake.Stateful, fake.Modern} {
+		bubble(t, m, Config{IdleTimeout: 10 * time.Second}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			s.Tool("t", func(x *fake.Exchange) { // comments keep it alive, then silence
+				for range 5 {
+					x.Comment()
+					_ = pause(x.R.Context(), 9*time.Second)
+				}
+				x.Hang()
+			})
+			start := time.Now()
+			_, err := h.Call(t.Context(), in("a", ``), nil)
+			var ue *shim.UpstreamError
+			if !errors.As(err, &ue) || ue.Kind != kindTimeout || time.Since(start) != 46*time.Second {
+				t.Errorf("error %v after %v, want a timeout after 46s", err, time.Since(start))
+			}
+		})
+	}
+}
+
+func TestLogLevel(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.Tool("t", fake.Text("ok"))
+		for _, level := range []string{"", "error", "error", "info", "warning", "nonsense"} {
+			r := in("a", ``)
+			r.LogLevel = level
+			mustCall(t, h, r)
+		}
+		var got []string
+		for _, x := range s.Seen("logging/setLevel") {
+			got = append(got, string(x.Params))
+		}
+		if want := `{"level":"error"},{"level":"info"}`; strings.Join(got, ",") != want {
+			t.Errorf("levels %v, want %s", got, want)
+		}
+	})
+}
