@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"taskgate/internal/redistest"
 	"taskgate/internal/taskclient"
 )
 
@@ -13,13 +14,13 @@ import (
 // one, and is itself again once Redis is back.
 func TestRedisOutage(t *testing.T) {
 	t.Parallel()
-	store := startRedis(t)
-	g := startGateway(t, "--upstream", startServer(t, "slowserver"), "--store", store.url(), "--grace", "300ms")
+	store := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "no")
+	g := startGateway(t, "--upstream", startServer(t, "slowserver"), "--store", store.URL(), "--grace", "300ms")
 	client := g.client(true)
 	before := callTask(t, client, "research", research(0.5))
 	waitFor(t, client, before.ID, "completed")
 
-	store.stop()
+	store.Stop()
 	if got := callPlain(t, client, "count_words", map[string]any{"text": "one two"}); got != "2" {
 		t.Errorf("count_words: %s", got)
 	}
@@ -33,7 +34,7 @@ func TestRedisOutage(t *testing.T) {
 		t.Errorf("tasks/get without a store: %v", err)
 	}
 
-	store.start(t)
+	store.Restart()
 	eventually(t, "tasks again", func() error {
 		result, task, err := client.CallTool(t.Context(), "research", research(0.6))
 		if err == nil && task == nil {
@@ -58,15 +59,15 @@ func TestRedisOutage(t *testing.T) {
 // when Redis is back.
 func TestRedisOutageDuringATask(t *testing.T) {
 	t.Parallel()
-	store := startRedis(t)
-	g := startGateway(t, "--upstream", startServer(t, "slowserver"), "--store", store.url(), "--grace", "300ms")
+	store := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "no")
+	g := startGateway(t, "--upstream", startServer(t, "slowserver"), "--store", store.URL(), "--grace", "300ms")
 	client := g.client(true)
 	task := callTask(t, client, "research", research(2))
-	store.stop()
+	store.Stop()
 	if err := wantReport(callPlain(t, client, "research", research(2.5))); err != nil {
 		t.Error(err)
 	}
-	store.start(t)
+	store.Restart()
 	eventually(t, "the result", func() error {
 		now, err := client.Get(t.Context(), task.ID)
 		if err == nil && !now.Ended() {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"taskgate/internal/redistest"
 )
 
 // replica is the configuration of one of several gateways on one Redis.
@@ -23,8 +25,8 @@ upstreams:
 // twoReplicas are two gateways in front of one server with one store.
 func twoReplicas(t *testing.T) (a, b *gateway) {
 	t.Helper()
-	store, server := startRedis(t), startServer(t, "slowserver")
-	yaml := fmt.Sprintf(replica, store.url(), server)
+	store, server := redistest.Start(t), startServer(t, "slowserver")
+	yaml := fmt.Sprintf(replica, store.URL(), server)
 	return startGateway(t, configured(t, yaml)...), startGateway(t, configured(t, yaml)...)
 }
 

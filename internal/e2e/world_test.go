@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -106,35 +105,6 @@ func need(t *testing.T, present bool, what string) {
 	}
 	t.Skipf("%s is missing", what)
 }
-
-// redisServer is a Redis that can be stopped and started again with what it held.
-type redisServer struct {
-	addr, dir string
-	process   *proc.Process
-}
-
-func startRedis(t *testing.T) *redisServer {
-	t.Helper()
-	_, err := exec.LookPath("redis-server")
-	need(t, err == nil, "redis-server")
-	r := &redisServer{addr: freeAddr(t), dir: t.TempDir()}
-	r.start(t)
-	return r
-}
-
-func (r *redisServer) start(t *testing.T) {
-	t.Helper()
-	_, port, _ := strings.Cut(r.addr, ":")
-	r.process = start(t, r.addr, proc.Command{Name: "redis-server", Path: "redis-server", Args: []string{
-		"--bind", "127.0.0.1", "--port", port, "--dir", r.dir, "--save", "", "--appendonly", "yes", "--appendfsync", "no",
-	}})
-}
-
-// stop ends the server in good order; what it holds is on disk.
-func (r *redisServer) stop() { r.process.Stop(patience) }
-
-// url names the server as a store.
-func (r *redisServer) url() string { return "redis://" + r.addr + "/0" }
 
 // callTask calls a tool whose call has to become a task.
 func callTask(t *testing.T, c *taskclient.Client, tool string, args map[string]any) *taskclient.Task {

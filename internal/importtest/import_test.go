@@ -120,8 +120,8 @@ func TestDetachedContextsAreListed(t *testing.T) {
 		s.uses("context", "WithoutCancel", func(ast.Node) { found[s.name]++ })
 	}
 	for name, n := range found {
-		if withoutCancel[name] != n {
-			t.Errorf("%s: %d uses of context.WithoutCancel, %d listed", name, n, withoutCancel[name])
+		if withoutCancel[name].uses != n {
+			t.Errorf("%s: %d uses of context.WithoutCancel, %d listed", name, n, withoutCancel[name].uses)
 		}
 	}
 	for name := range withoutCancel {

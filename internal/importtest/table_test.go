@@ -19,26 +19,27 @@ var imports = map[string][]string{
 		"internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/mcpheader", "internal/semconv",
 	},
 
-	"shim":                  {"internal/jsonrpc"},
-	"shim/dialect":          {"shim", "internal/jsonrpc", "internal/mcp"},
-	"shim/shimtest":         {"shim", "shim/shimtest/fake", "internal/jsonrpc", "internal/mcp"},
-	"shim/shimtest/fake":    {"shim", "internal/jsonrpc", "internal/mcp", "internal/eventstream"},
-	"redisstore":            {"shim"},
-	"internal/jsonrpc":      {},
-	"internal/mcp":          {},
-	"internal/mcpheader":    {"internal/mcp", "internal/jsonrpc"},
-	"internal/eventstream":  {},
-	"internal/semconv":      {},
-	"internal/schematest":   {"internal/mcp", "internal/jsonrpc"},
-	"internal/redistest":    {"internal/proc"},
-	"internal/importtest":   {},
-	"internal/configschema": {"gateway/config"},
-	"internal/proc":         {},
-	"internal/taskclient":   {"internal/eventstream", "internal/mcp"},
-	"internal/bench":        {"internal/mcp", "internal/proc", "internal/taskclient"},
-	"internal/e2e":          {},
-	"examples/slowserver":   {},
-	"examples/demo":         {"internal/mcp", "internal/proc", "internal/taskclient"},
+	"shim":                       {"internal/jsonrpc"},
+	"shim/dialect":               {"shim", "internal/jsonrpc", "internal/mcp"},
+	"shim/shimtest":              {"shim", "shim/shimtest/fake", "internal/jsonrpc", "internal/mcp"},
+	"shim/shimtest/fake":         {"shim", "internal/jsonrpc", "internal/mcp", "internal/eventstream"},
+	"redisstore":                 {"shim"},
+	"internal/jsonrpc":           {},
+	"internal/mcp":               {},
+	"internal/mcpheader":         {"internal/mcp", "internal/jsonrpc"},
+	"internal/eventstream":       {},
+	"internal/semconv":           {},
+	"internal/schematest":        {"internal/mcp", "internal/jsonrpc"},
+	"internal/redistest":         {"internal/proc"},
+	"internal/importtest":        {},
+	"internal/configschema":      {"gateway/config"},
+	"internal/proc":              {},
+	"internal/taskclient":        {"internal/eventstream", "internal/mcp"},
+	"internal/bench":             {"internal/mcp", "internal/proc", "internal/taskclient"},
+	"internal/e2e":               {},
+	"internal/e2e/conformserver": {},
+	"examples/slowserver":        {},
+	"examples/demo":              {"internal/mcp", "internal/proc", "internal/taskclient"},
 }
 
 // fences says who may import a package from outside of the module, by the
@@ -96,7 +97,21 @@ var shimImports = []string{
 	"go.opentelemetry.io/otel",
 }
 
+// detachment is a use of context.WithoutCancel.
+type detachment struct {
+	uses int
+	why  string
+}
+
 // withoutCancel are the places that may detach work from the context of the
 // request that caused it. Each is a decision of the design, since what is
 // detached has to be ended by somebody else.
-var withoutCancel = map[string]int{}
+var withoutCancel = map[string]detachment{
+	"cmd/taskgate/server.go":       {1, "running tasks need the heartbeat while the process drains"},
+	"gateway/legacy_initialize.go": {1, "a session that could not be opened is taken back, whoever waits"},
+	"gateway/session_live.go":      {1, "losing the connection does not cancel a legacy call (X3)"},
+	"gateway/session_table.go":     {2, "the end of a session outlives the request, or the loop, that found it"},
+	"gateway/upstream/exchange.go": {1, "a cancellation is told to the server before the connection goes"},
+	"gateway/upstream/flight.go":   {2, "what several callers share outlives each; a farewell outlives its call"},
+	"shim/run.go":                  {1, "a task outlives the call that made it"},
+}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -49,6 +50,7 @@ type interview struct {
 	name   string
 	state  bool
 	rounds []mcp.InputRequestMap
+	work   time.Duration // how long it takes once it knows everything
 }
 
 func interviews() []interview {
@@ -57,29 +59,29 @@ func interviews() []interview {
 	confirm := mcp.InputRequestMap{"confirm": form("Please confirm", "ok", "boolean")}
 	roots := &mcp.ListRootsParams{}
 	return []interview{
-		{tool + "elicitation", false, []mcp.InputRequestMap{{"user_name": name}}},
-		{tool + "sampling", false, []mcp.InputRequestMap{{"capital_question": sample("What is the capital of France?")}}},
-		{tool + "list_roots", false, []mcp.InputRequestMap{{"client_roots": roots}}},
-		{tool + "request_state", true, []mcp.InputRequestMap{confirm}},
-		{tool + "tampered_state", true, []mcp.InputRequestMap{confirm}},
+		{tool + "elicitation", false, []mcp.InputRequestMap{{"user_name": name}}, 0},
+		{tool + "sampling", false, []mcp.InputRequestMap{{"capital_question": sample("What is the capital of France?")}}, 0},
+		{tool + "list_roots", false, []mcp.InputRequestMap{{"client_roots": roots}}, 0},
+		{tool + "request_state", true, []mcp.InputRequestMap{confirm}, 0},
+		{tool + "tampered_state", true, []mcp.InputRequestMap{confirm}, 0},
 		{tool + "multiple_inputs", true, []mcp.InputRequestMap{{
 			"user_name": name, "greeting": sample("Generate a greeting"), "client_roots": roots,
-		}}},
+		}}, 0},
 		{tool + "multi_round", true, []mcp.InputRequestMap{
 			{"step1": form("Step 1: What is your name?", "name", "string")},
 			{"step2": form("Step 2: What is your favorite color?", "color", "string")},
-		}},
+		}, 0},
 	}
 }
 
 // jobInterviews are the tools of the task scenarios that ask.
 func jobInterviews() []interview {
 	return []interview{
-		{"confirm_delete", true, []mcp.InputRequestMap{{"confirm": form("Delete the file?", "confirm", "boolean")}}},
+		{"confirm_delete", true, []mcp.InputRequestMap{{"confirm": form("Delete the file?", "confirm", "boolean")}}, 0},
 		{"multi_input", true, []mcp.InputRequestMap{{
 			"name": form("What is your name?", "name", "string"), "color": form("What is your favorite color?", "color", "string"),
-		}}},
-		{"test_tool_with_task", true, []mcp.InputRequestMap{{"user_name": form("What is your name?", "name", "string")}}},
+		}}, 0},
+		{"test_tool_with_task", true, []mcp.InputRequestMap{{"user_name": form("What is your name?", "name", "string")}}, 2 * time.Second},
 	}
 }
 
@@ -95,7 +97,7 @@ func addQuestionTools(server *mcp.Server) {
 }
 
 func (i interview) handler(seal sealer) handler {
-	return func(_ context.Context, req *mcp.CallToolRequest, _ map[string]any) (*mcp.CallToolResult, any, error) {
+	return func(ctx context.Context, req *mcp.CallToolRequest, _ map[string]any) (*mcp.CallToolResult, any, error) {
 		round := 0
 		if state := req.Params.RequestState; state != "" {
 			var ok bool
@@ -107,6 +109,9 @@ func (i interview) handler(seal sealer) handler {
 			round++
 		}
 		if round == len(i.rounds) {
+			if err := wait(ctx, i.work); err != nil {
+				return nil, nil, err
+			}
 			return i.result(req.Params.InputResponses)
 		}
 		result := &mcp.CallToolResult{InputRequests: i.rounds[round]}

@@ -1,0 +1,143 @@
+package e2e
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// conformanceConfig gives the tools of the task scenarios the policies that the
+// suite expects of them.
+const conformanceConfig = `
+upstreams:
+  - name: conformance
+    path: /mcp
+    url: %URL%
+    tools:
+      - {match: greet, tasks: never}
+      - {match: slow_compute, tasks: always}
+      - {match: failing_job, tasks: required}
+      - {match: protocol_error_job, tasks: always}
+      - {match: test_tool_with_task, grace: 500ms}
+`
+
+// verdict is what the suite says of one check. A check that is made several times
+// is several of them.
+type verdict struct {
+	scenario, check string
+	bad             bool
+	message         string
+}
+
+// TestConformance runs everything that revision 2026-07-28 asks of a server, and
+// the scenarios of the tasks extension, through the gateway in front of a server
+// that passes by itself. What is expected to fail is in testdata/conformance.txt,
+// with reasons; both a new failure and one that is gone fail this test.
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	nodeDir(t)
+	server := startServer(t, "conformserver")
+	g := startGateway(t, configured(t, strings.ReplaceAll(conformanceConfig, "%URL%", server))...)
+	verdicts := conformance(t, g.url, "--requirements", "2026-07-28")
+	if len(verdicts) < 150 {
+		t.Errorf("only %d checks were made", len(verdicts))
+	}
+	expected := expectedFailures(t)
+	passed := 0
+	for _, v := range verdicts {
+		key := v.scenario + " " + v.check
+		if !v.bad {
+			passed++
+			continue
+		}
+		if _, ok := expected[key]; !ok {
+			t.Errorf("%s: %s", key, v.message)
+		}
+		expected[key] = true
+	}
+	for key, seen := range expected {
+		if !seen {
+			t.Errorf("%s is expected to fail and does not: take it out of testdata/conformance.txt", key)
+		}
+	}
+	t.Logf("%d of %d checks passed, %d are expected to fail", passed, len(verdicts), len(expected))
+}
+
+// conformance runs the official suite and returns what it found.
+func conformance(t *testing.T, url string, args ...string) []verdict {
+	t.Helper()
+	dir, results := nodeDir(t), t.TempDir()
+	suite := filepath.Join("node_modules", "@modelcontextprotocol", "conformance", "dist", "index.js")
+	cmd := exec.CommandContext(t.Context(), nodeBinary(dir), append([]string{suite, "server", "--url", url, "-o", results}, args...)...)
+	cmd.Dir = dir
+	// Its exit code tells failures, which are read from the results instead.
+	out, _ := cmd.CombinedOutput()
+	files, err := filepath.Glob(filepath.Join(results, "*", "checks.json"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no results: %v\n%s", err, out)
+	}
+	var verdicts []verdict
+	for _, file := range files {
+		verdicts = append(verdicts, readVerdicts(t, file)...)
+	}
+	slices.SortFunc(verdicts, func(a, b verdict) int {
+		return cmp.Or(cmp.Compare(a.scenario, b.scenario), cmp.Compare(a.check, b.check))
+	})
+	return verdicts
+}
+
+// readVerdicts reads one scenario's results. A warning counts as a failure: what
+// a server should do, the gateway does.
+func readVerdicts(t *testing.T, file string) []verdict {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var checks []struct {
+		ID, Status, ErrorMessage string
+	}
+	if err := json.Unmarshal(text, &checks); err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+	// The directory is server-<scenario>-<time>, and the time has 24 characters.
+	scenario := strings.TrimPrefix(filepath.Base(filepath.Dir(file)), "server-")
+	scenario = scenario[:len(scenario)-len("-2006-01-02T15-04-05-000Z")]
+	var verdicts []verdict
+	for _, c := range checks {
+		if c.Status == "SUCCESS" || c.Status == "FAILURE" || c.Status == "WARNING" {
+			verdicts = append(verdicts, verdict{scenario, c.ID, c.Status != "SUCCESS", c.ErrorMessage})
+		}
+	}
+	return verdicts
+}
+
+// expectedFailures reads testdata/conformance.txt: on each line a scenario, a
+// check, and after # the reason.
+func expectedFailures(t *testing.T) map[string]bool {
+	t.Helper()
+	file, err := os.Open(filepath.Join("testdata", "conformance.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	expected := map[string]bool{}
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		line, reason, _ := strings.Cut(lines.Text(), "#")
+		fields := strings.Fields(line)
+		switch {
+		case len(fields) == 0:
+		case len(fields) != 2 || strings.TrimSpace(reason) == "":
+			t.Fatalf("not a scenario, a check and a reason: %s", lines.Text())
+		default:
+			expected[fields[0]+" "+fields[1]] = false
+		}
+	}
+	return expected
+}

@@ -1,0 +1,175 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"taskgate/internal/proc"
+)
+
+// nodeDir is where "make node" installs the packages of testdata/node, and Node.
+func nodeDir(t *testing.T) string {
+	t.Helper()
+	dir := os.Getenv("TASKGATE_NODE_DIR")
+	if dir == "" {
+		dir = filepath.Join("..", "..", ".cache", "node")
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = os.Stat(filepath.Join(dir, "installed"))
+	need(t, err == nil, "what \"make node\" installs")
+	return dir
+}
+
+// nodeBinary is the Node that the tests bring along.
+func nodeBinary(dir string) string { return filepath.Join(dir, "node_modules", "node", "bin", "node") }
+
+// nodeAnswer is what the scripts in testdata/node print.
+type nodeAnswer struct {
+	Version  string
+	Tools    []string
+	Progress []float64
+	Methods  []string
+	Result   json.RawMessage
+}
+
+// runNode runs one of the scripts in testdata/node.
+func runNode(t *testing.T, script string, env ...string) nodeAnswer {
+	t.Helper()
+	dir := nodeDir(t)
+	text, err := os.ReadFile(filepath.Join("testdata", "node", script))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	// From standard input a script finds its packages where it runs.
+	cmd := exec.CommandContext(ctx, nodeBinary(dir), "--input-type=module", "-")
+	cmd.Dir, cmd.Env, cmd.Stdin = dir, append(os.Environ(), env...), bytes.NewReader(text)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", script, err, out)
+	}
+	var a nodeAnswer
+	if err := json.Unmarshal(bytes.TrimSpace(out), &a); err != nil {
+		t.Fatalf("%s: %v in\n%s", script, err, out)
+	}
+	return a
+}
+
+// startEverything runs the reference server "everything", which is legacy.
+func startEverything(t *testing.T) string {
+	t.Helper()
+	dir, addr := nodeDir(t), freeAddr(t)
+	_, port, _ := strings.Cut(addr, ":")
+	start(t, addr, proc.Command{
+		Name: "server-everything", Path: nodeBinary(dir), Dir: dir, Env: []string{"PORT=" + port},
+		Args: []string{filepath.Join("node_modules", "@modelcontextprotocol", "server-everything", "dist", "index.js"), "streamableHttp"},
+	})
+	return "http://" + addr + "/mcp"
+}
+
+const longRunning = "trigger-long-running-operation"
+
+// The long-running tool of the reference server becomes a task for a client that
+// declares the extension, and stays a call with progress for every other.
+func TestEverythingServer(t *testing.T) {
+	t.Parallel()
+	g := startGateway(t, "--upstream", startEverything(t), "--grace", "500ms")
+	args := map[string]any{"duration": 2, "steps": 4}
+	task := callTask(t, g.client(true), longRunning, args)
+	end := waitFor(t, g.client(true), task.ID, "completed")
+	if got := textOf(t, end.Result); !strings.HasPrefix(got, "Long running operation completed") {
+		t.Errorf("the task's result is %q", got)
+	}
+	if got := callPlain(t, g.client(false), longRunning, args); !strings.HasPrefix(got, "Long running operation completed") {
+		t.Errorf("the plain result is %q", got)
+	}
+	call := env(t, longRunning, args)
+	for name, run := range map[string]func() nodeAnswer{
+		"TypeScript SDK 1.32.2":         func() nodeAnswer { return runNode(t, "ts1.mjs", "URL="+g.url, call) },
+		"TypeScript SDK 2.4.0, legacy":  func() nodeAnswer { return runNode(t, "ts2.mjs", "URL="+g.url, call, "MODE=legacy") },
+		"TypeScript SDK 2.4.0, auto":    func() nodeAnswer { return runNode(t, "ts2.mjs", "URL="+g.url, call, "MODE=auto") },
+		"TypeScript SDK 1.32.2, direct": func() nodeAnswer { return runNode(t, "ts1.mjs", "URL="+startEverything(t), call) },
+	} {
+		a := run()
+		if got := textOf(t, a.Result); !strings.HasPrefix(got, "Long running operation completed") {
+			t.Errorf("%s: the result is %q", name, got)
+		}
+		if !slices.Equal(a.Progress, []float64{1, 2, 3, 4}) {
+			t.Errorf("%s: the progress is %v", name, a.Progress)
+		}
+		if !slices.Contains(a.Tools, longRunning) {
+			t.Errorf("%s: the tools are %q", name, a.Tools)
+		}
+	}
+}
+
+// env is the environment variable that tells a script what to call.
+func env(t *testing.T, tool string, args map[string]any) string {
+	t.Helper()
+	call, err := json.Marshal(map[string]any{"name": tool, "arguments": args})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "CALL=" + string(call)
+}
+
+// The clients of the TypeScript SDKs work in front of servers of both eras, in
+// the version that each of them prefers, and see all progress of a call that
+// blocks for longer than the grace.
+func TestTypeScriptClients(t *testing.T) {
+	t.Parallel()
+	nodeDir(t)
+	for name, args := range map[string][]string{"legacy server": nil, "modern server": {"--stateless"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := startGateway(t, "--upstream", startServer(t, "slowserver", args...), "--grace", "300ms")
+			call := env(t, "research", research(1))
+			for _, c := range []struct{ name, script, mode, version string }{
+				{"1.32.2", "ts1.mjs", "", "2025-11-25"},
+				{"2.4.0, legacy", "ts2.mjs", "legacy", "2025-11-25"},
+				{"2.4.0, auto", "ts2.mjs", "auto", "2026-07-28"},
+			} {
+				a := runNode(t, c.script, "URL="+g.url, "MODE="+c.mode, call)
+				if err := wantReport(textOf(t, a.Result)); err != nil {
+					t.Errorf("%s: %v", c.name, err)
+				}
+				if a.Version != c.version {
+					t.Errorf("%s: version %s, want %s", c.name, a.Version, c.version)
+				}
+				if !slices.Equal(a.Progress, []float64{1, 2, 3, 4, 5}) {
+					t.Errorf("%s: progress %v", c.name, a.Progress)
+				}
+				if !slices.Equal(a.Tools, []string{"count_words", "fail", "forecast", "research"}) {
+					t.Errorf("%s: tools %q", c.name, a.Tools)
+				}
+			}
+		})
+	}
+}
+
+// The ext-tasks package, on top of the TypeScript SDK 2.4.0, takes the gateway's
+// tasks for what they are and follows one to its result.
+func TestExtTasksClient(t *testing.T) {
+	t.Parallel()
+	nodeDir(t)
+	g := startGateway(t, "--upstream", startServer(t, "slowserver"), "--grace", "300ms")
+	a := runNode(t, "exttasks.mjs", "URL="+g.url, env(t, "research", research(2)))
+	if err := wantReport(textOf(t, a.Result)); err != nil {
+		t.Error(err)
+	}
+	if len(a.Methods) < 2 || a.Methods[0] != "tools/call" || a.Methods[1] != "tasks/get" {
+		t.Errorf("the requests were %q", a.Methods)
+	}
+}
