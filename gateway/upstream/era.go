@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -18,7 +19,12 @@ type verdict struct {
 	era     mcp.Era
 	version string // modern: the version to speak
 	server  Server // modern: what discover said; Raw is nil if it said nothing
+	// shaken says that a legacy handshake has succeeded under it: if one fails
+	// later, the server has become another.
+	shaken atomic.Bool
 }
+
+func legacyVerdict() *verdict { return &verdict{era: mcp.Legacy} }
 
 // eras remembers the verdict on a server until something contradicts it. There
 // is one per leg, and so one per process and endpoint.
@@ -75,14 +81,11 @@ func (e *eras) probe(ctx context.Context) (*verdict, error) {
 	return v, err
 }
 
-var legacyVerdict = verdict{era: mcp.Legacy}
-
 // probe finds out the era (protocol.md 2.10): discover first, in each modern
 // version that is known until one is agreed on.
 func (h *HTTP) probe(ctx context.Context) (*verdict, error) {
 	if h.cfg.Era == EraLegacy {
-		v := legacyVerdict
-		return &v, nil
+		return legacyVerdict(), nil
 	}
 	v := &verdict{era: mcp.Modern, version: mcp.Version20260728}
 	for range mcp.NamesOf(mcp.Modern) {
@@ -146,8 +149,7 @@ func judgeStatus(se *statusError) (*verdict, error) {
 	if s == http.StatusUnauthorized || s == http.StatusForbidden || s == http.StatusTooManyRequests || s >= 500 || s >= 300 && s < 400 {
 		return nil, se.upstream()
 	}
-	v := legacyVerdict
-	return &v, nil
+	return legacyVerdict(), nil
 }
 
 // judgeError reads a JSON-RPC error. -32601 is legacy whatever the status: a
@@ -155,18 +157,17 @@ func judgeStatus(se *statusError) (*verdict, error) {
 // are also used by others (X15), so they count only with the list of versions
 // that belongs to them.
 func judgeError(v *verdict, rpc *jsonrpc.Error) (*verdict, error) {
-	legacy := legacyVerdict
 	switch rpc.Code {
 	case mcp.CodeUnsupportedVersion, mcp.CodeDraftUnsupportedVersion:
 		supported := supportedVersions(rpc.Data)
 		if rpc.Code == mcp.CodeDraftUnsupportedVersion && supported == nil {
-			return &legacy, nil
+			return legacyVerdict(), nil
 		}
 		return choose(v, supported)
 	case mcp.CodeHeaderMismatch, mcp.CodeMissingCapability:
 		return v, nil // modern, though it does not describe itself
 	}
-	return &legacy, nil
+	return legacyVerdict(), nil
 }
 
 // choose picks a version out of those a server refuses others for. None of ours
@@ -179,8 +180,7 @@ func choose(v *verdict, supported []string) (*verdict, error) {
 	}
 	for _, name := range supported {
 		if mcp.EraOf(name) == mcp.Legacy {
-			legacy := legacyVerdict
-			return &legacy, nil
+			return legacyVerdict(), nil
 		}
 	}
 	return nil, protocolError("the server and the gateway have no protocol version in common", nil)
@@ -193,8 +193,7 @@ func judgeResult(v *verdict, result json.RawMessage) (*verdict, error) {
 	supported := supportedVersions(result)
 	switch {
 	case supported == nil:
-		legacy := legacyVerdict
-		return &legacy, nil // not a DiscoverResult
+		return legacyVerdict(), nil // not a DiscoverResult
 	case !slices.Contains(supported, v.version):
 		return choose(v, supported)
 	}
@@ -221,15 +220,32 @@ func supportedVersions(obj json.RawMessage) []string {
 // contradicts reports whether an answer to a legacy message is one that only a
 // modern server gives.
 func contradicts(err error) bool {
-	var rpc *jsonrpc.Error
+	rpc := rpcOf(err)
+	return rpc != nil && (rpc.Code == mcp.CodeUnsupportedVersion || rpc.Code == mcp.CodeHeaderMismatch ||
+		rpc.Code == mcp.CodeDraftUnsupportedVersion && supportedVersions(rpc.Data) != nil)
+}
+
+// rpcOf finds the JSON-RPC error in an error, whatever it came in.
+func rpcOf(err error) *jsonrpc.Error {
 	if se, ok := errors.AsType[*statusError](err); ok {
-		rpc = se.rpc
-	} else if !errors.As(err, &rpc) {
+		return se.rpc
+	}
+	rpc, _ := errors.AsType[*jsonrpc.Error](err)
+	return rpc
+}
+
+// doubts decides, after a handshake failed, whether the server should be probed
+// again at once: it must be if it answers as a modern one, or if handshakes used
+// to succeed. In any case the verdict is not kept if the server gave an answer
+// that is none of MCP's.
+func (h *HTTP) doubts(v *verdict, err error) bool {
+	if contradicts(err) {
+		h.changedEra(v)
+		return true
+	}
+	if ue, ok := errors.AsType[*shim.UpstreamError](err); !ok || ue.Kind != kindProtocol {
 		return false
 	}
-	if rpc == nil {
-		return false
-	}
-	return rpc.Code == mcp.CodeUnsupportedVersion || rpc.Code == mcp.CodeHeaderMismatch ||
-		rpc.Code == mcp.CodeDraftUnsupportedVersion && supportedVersions(rpc.Data) != nil
+	h.changedEra(v)
+	return v.shaken.Load()
 }

@@ -92,11 +92,10 @@ func (h *HTTP) Describe(ctx context.Context, s shim.Session) (Server, error) {
 			return h.eras.describe(v)
 		}
 		srv, err := h.describeLegacy(ctx, s)
-		if err == nil || !contradicts(err) {
+		if err == nil || !h.doubts(v, err) {
 			return srv, public(err)
 		}
-		h.eras.forget(v)
-		last = err
+		last = handshakeError(err)
 	}
 	return Server{}, public(last)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/http"
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -32,11 +33,12 @@ func (c *call) legacy(ctx context.Context, v *verdict) (shim.Reply, error) {
 	defer ses.release()
 	l, err := ses.open(ctx)
 	if err != nil {
-		if contradicts(err) {
-			return shim.Reply{}, &notBegun{why: otherEra, forget: func() { c.h.changedEra(v) }, err: unsent(handshakeError(err))}
+		if c.h.doubts(v, err) {
+			return shim.Reply{}, &notBegun{why: otherEra, forget: func() {}, err: unsent(handshakeError(err))}
 		}
 		return shim.Reply{}, unsent(err)
 	}
+	v.shaken.Store(true)
 	if c.r.LogLevel != "" {
 		c.h.raiseLevel(ctx, ses, l, c.r.LogLevel)
 	}
@@ -56,10 +58,10 @@ func (h *HTTP) legacyReply(ses *session, l *link, v *verdict, method string, m j
 		switch {
 		case se.lost():
 			return shim.Reply{}, &notBegun{why: lostSession, forget: func() { ses.lose(l) }, err: err}
-		case se.status == 400 && l.id != "":
+		case se.status == http.StatusBadRequest:
 			// Some servers say 400 for a session they have lost (the TypeScript
-			// examples do). That proves nothing, so the request is not repeated; but
-			// the next one begins a new session.
+			// examples do), or for not being legacy any more. That proves nothing, so
+			// the request is not repeated; but the next one begins with a handshake.
 			ses.lose(l)
 		}
 		if rpc := se.answer(); rpc != nil {

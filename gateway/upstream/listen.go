@@ -59,13 +59,12 @@ func (h *HTTP) Listen(ctx context.Context, s shim.Session, f shim.Filter, ready 
 			return ses.listen(ctx, l, f, ready, on)
 		}
 		ses.release()
-		if !contradicts(err) {
+		if !h.doubts(v, err) {
 			return public(err)
 		}
-		h.changedEra(v)
-		last = err
+		last = handshakeError(err)
 	}
-	return public(handshakeError(last))
+	return public(last)
 }
 
 // nothing reports whether a filter asks for nothing.
