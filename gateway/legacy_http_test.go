@@ -228,12 +228,10 @@ func TestLegacyClose(t *testing.T) {
 // TestLegacyStoreDown: nobody is told that a session is gone because it cannot be
 // looked up.
 func TestLegacyStoreDown(t *testing.T) {
-	s := newLegacyServer(t, legScript{Era: "legacy", Raw: []byte(`{}`)}, nil)
-	h := s.Handler()
-	store := s.sessions.store
+	store := newBrokenSessions(false)
+	h := newLegacyServerOn(t, legScript{Era: "legacy", Raw: []byte(`{}`)}, nil, store).Handler()
 	id := serve(t, h, t.Context(), "POST", "", initializeBody).Header().Get(mcp.HeaderSession)
-	s.sessions.store = brokenSessions{store}
-	defer func() { s.sessions.store = store }()
+	store.down.Store(true)
 	for method, body := range map[string]string{"POST": `{"jsonrpc":"2.0","id":1,"method":"ping"}`, "GET": "", "DELETE": ""} {
 		if w := serve(t, h, t.Context(), method, id, body); w.Code != http.StatusServiceUnavailable || strings.Contains(w.Body.String(), "10.0") {
 			t.Errorf("%s: %d %s", method, w.Code, w.Body)

@@ -229,6 +229,13 @@ type legacyServer struct {
 // demand tasks: legacy clients get none all the same.
 func newLegacyServer(t testing.TB, script legScript, change func(*config.Config)) *legacyServer {
 	t.Helper()
+	return newLegacyServerOn(t, script, change, nil)
+}
+
+// newLegacyServerOn is newLegacyServer with its sessions kept there; nil is the
+// gateway's own choice.
+func newLegacyServerOn(t testing.TB, script legScript, change func(*config.Config), sessions Sessions) *legacyServer {
+	t.Helper()
 	leg := &scriptedLeg{script: script}
 	c := config.Default()
 	c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
@@ -246,7 +253,7 @@ func newLegacyServer(t testing.TB, script legScript, change func(*config.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := New(Options{Config: c, Shim: sh, Legs: map[string]Leg{"up": leg}, Logger: logger})
+	g, err := New(Options{Config: c, Shim: sh, Legs: map[string]Leg{"up": leg}, Sessions: sessions, Logger: logger})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -213,19 +214,43 @@ func TestSessionForgotten(t *testing.T) {
 	}
 }
 
-// brokenSessions is a store that cannot be reached.
-type brokenSessions struct{ Sessions }
+// brokenSessions is a store that cannot be reached while down is set.
+type brokenSessions struct {
+	Sessions
+	down atomic.Bool
+}
 
 var errStore = errors.New("dial tcp 10.0.0.1:6379: refused")
 
-func (brokenSessions) Get(context.Context, string) ([]byte, int64, error) { return nil, 0, errStore }
-func (brokenSessions) Put(context.Context, string, int64, []byte) (int64, error) {
-	return 0, errStore
+func newBrokenSessions(down bool) *brokenSessions {
+	b := &brokenSessions{Sessions: NewLocalSessions(10, time.Hour)}
+	b.down.Store(down)
+	return b
 }
-func (brokenSessions) Delete(context.Context, string) error { return errStore }
+
+func (b *brokenSessions) Get(ctx context.Context, id string) ([]byte, int64, error) {
+	if b.down.Load() {
+		return nil, 0, errStore
+	}
+	return b.Sessions.Get(ctx, id)
+}
+
+func (b *brokenSessions) Put(ctx context.Context, id string, rev int64, state []byte) (int64, error) {
+	if b.down.Load() {
+		return 0, errStore
+	}
+	return b.Sessions.Put(ctx, id, rev, state)
+}
+
+func (b *brokenSessions) Delete(ctx context.Context, id string) error {
+	if b.down.Load() {
+		return errStore
+	}
+	return b.Sessions.Delete(ctx, id)
+}
 
 func TestSessionStoreDown(t *testing.T) {
-	table, _ := newTable(brokenSessions{})
+	table, _ := newTable(newBrokenSessions(true))
 	if _, err := table.create(t.Context(), sessionState{}); !errors.Is(err, errStore) {
 		t.Errorf("create: %v", err)
 	}

@@ -46,7 +46,15 @@ func runSessions(t *testing.T, s Sessions, busy func(string) bool) *endings {
 	return e
 }
 
-func never(string) bool { return false }
+// inUse is which sessions a test says are busy.
+type inUse struct{ m sync.Map }
+
+func (u *inUse) set(id string, on bool) { u.m.Store(id, on) }
+
+func (u *inUse) busy(id string) bool {
+	on, _ := u.m.Load(id)
+	return on == true
+}
 
 func exists(t *testing.T, s Sessions, id string) bool {
 	t.Helper()
@@ -101,8 +109,9 @@ func TestLocalSessionsPut(t *testing.T) {
 func TestLocalSessionsIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLocalSessions(10, time.Hour)
-		busy := map[string]bool{"busy": true}
-		ended := runSessions(t, l, func(id string) bool { return busy[id] })
+		var use inUse
+		use.set("busy", true)
+		ended := runSessions(t, l, use.busy)
 		for _, id := range []string{"idle", "busy", "used"} {
 			if _, err := l.Put(t.Context(), id, 0, nil); err != nil {
 				t.Fatal(err)
@@ -122,7 +131,7 @@ func TestLocalSessionsIdle(t *testing.T) {
 		if got := ended.String(); got != "[idle used]" {
 			t.Errorf("ended %s", got)
 		}
-		busy["busy"] = false // its idle time began when it was last seen busy
+		use.set("busy", false) // its idle time began when it was last seen busy
 		<-time.After(30 * time.Minute)
 		synctest.Wait()
 		if got := ended.String(); got != "[idle used busy]" {
@@ -134,8 +143,9 @@ func TestLocalSessionsIdle(t *testing.T) {
 func TestLocalSessionsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLocalSessions(3, time.Hour)
-		busy := map[string]bool{"a": true}
-		ended := runSessions(t, l, func(id string) bool { return busy[id] })
+		var use inUse
+		use.set("a", true)
+		ended := runSessions(t, l, use.busy)
 		for _, id := range []string{"a", "b", "c"} {
 			if _, err := l.Put(t.Context(), id, 0, nil); err != nil {
 				t.Fatal(err)
@@ -149,12 +159,13 @@ func TestLocalSessionsFull(t *testing.T) {
 		if got := ended.String(); got != "[c]" { // a is busy, b was used since
 			t.Errorf("ended %s", got)
 		}
-		busy["b"], busy["d"] = true, true
+		use.set("b", true)
+		use.set("d", true)
 		_, err := l.Put(t.Context(), "e", 0, nil)
 		if full := (*shim.BusyError)(nil); !errors.As(err, &full) {
 			t.Errorf("a full store answers %v", err)
 		}
-		busy["d"] = false
+		use.set("d", false)
 		if rev, err := l.Put(t.Context(), "e", 0, nil); rev != 1 || err != nil {
 			t.Errorf("Put: %d %v", rev, err)
 		}
