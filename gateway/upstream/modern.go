@@ -72,6 +72,9 @@ func (h *HTTP) doubt(v *verdict, se *statusError) {
 // headers and versions are ours to mend, once.
 func (c *call) modernError(v *verdict, rpc *jsonrpc.Error) (shim.Reply, error) {
 	code := mcp.CodeFrom(v.version, rpc.Code)
+	if rpc.Code == mcp.CodeDraftUnsupportedVersion && supportedVersions(rpc.Data) != nil {
+		code = mcp.CodeUnsupportedVersion // as a server of the other version spells it
+	}
 	switch code {
 	case mcp.CodeHeaderMismatch:
 		forget := func() { c.h.tools.forget(c.r.Session) }
