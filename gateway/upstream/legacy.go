@@ -58,7 +58,7 @@ func (h *HTTP) legacyReply(ses *session, l *link, v *verdict, method string, m j
 		switch {
 		case se.lost():
 			return shim.Reply{}, &notBegun{why: lostSession, forget: func() { ses.lose(l) }, err: err}
-		case se.status == http.StatusBadRequest:
+		case se.status == http.StatusBadRequest || se.status == http.StatusNotFound:
 			// Some servers say 400 for a session they have lost (the TypeScript
 			// examples do), or for not being legacy any more. That proves nothing, so
 			// the request is not repeated; but the next one begins with a handshake.
