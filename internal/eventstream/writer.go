@@ -140,9 +140,9 @@ func (w *Writer) writeLocked(m *sse.Message) error {
 	case w.err != nil:
 		return w.err
 	}
+	w.stop() // the timer would only queue up behind a peer that reads slowly
 	if err := w.deliver(m); err != nil {
 		w.err = err
-		w.stop()
 		return err
 	}
 	if w.idle != nil {
@@ -172,8 +172,8 @@ func (w *Writer) deadline() error {
 	return err
 }
 
-// keepAlive runs on the timer. A write sets the timer anew, so it fires only
-// after silence.
+// keepAlive runs on the timer. A write stops the timer and starts it anew when
+// it is done, so that it fires only after silence.
 func (w *Writer) keepAlive() {
 	m := new(sse.Message)
 	m.AppendComment("k")

@@ -1,0 +1,362 @@
+package eventstream
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func newRecorded(t testing.TB, o Options) (*Writer, *httptest.ResponseRecorder) {
+	t.Helper()
+	rec := httptest.NewRecorder()
+	w, err := NewWriter(rec, httptest.NewRequest("POST", "/", nil), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w, rec
+}
+
+func TestWriterBytes(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		do   func(*Writer) error
+		want string
+	}{
+		{"send", func(w *Writer) error { return w.Send("", []byte(`{"a":1}`)) }, "data: {\"a\":1}\n\n"},
+		{"send with id", func(w *Writer) error { return w.Send("s:7", []byte(`x`)) }, "id: s:7\ndata: x\n\n"},
+		{"send lines", func(w *Writer) error { return w.Send("", []byte("a\r\nb\n\nc\rd")) }, "data: a\ndata: b\ndata: \ndata: c\ndata: d\n\n"},
+		{"send trailing line", func(w *Writer) error { return w.Send("", []byte("a\n")) }, "data: a\ndata: \n\n"},
+		{"send nothing", func(w *Writer) error { return w.Send("", nil) }, "data: \n\n"},
+		{"prime", func(w *Writer) error { return w.Prime("7", 0) }, "id: 7\ndata: \n\n"},
+		{"prime with retry", func(w *Writer) error { return w.Prime("7", 1500*time.Millisecond) }, "id: 7\nretry: 1500\ndata: \n\n"},
+		{"comment", func(w *Writer) error { return w.Comment("k") }, ": k\n\n"},
+		{"comment lines", func(w *Writer) error { return w.Comment("a\ndata: b") }, ": a\n: data: b\n\n"},
+		{"empty comment", func(w *Writer) error { return w.Comment("") }, ": \n\n"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w, rec := newRecorded(t, Options{})
+			if err := tt.do(w); err != nil {
+				t.Fatal(err)
+			}
+			if got := rec.Body.String(); got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestWriterHeaders(t *testing.T) {
+	w, rec := newRecorded(t, Options{})
+	if rec.Flushed {
+		t.Error("flushed before anything was written")
+	}
+	if err := w.Comment("x"); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"Content-Type":      "text/event-stream",
+		"Cache-Control":     "no-cache, no-transform",
+		"X-Accel-Buffering": "no",
+	} {
+		if got := rec.Result().Header.Get(name); got != want {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}
+
+type unflushable struct{ http.ResponseWriter }
+
+func TestWriterNeedsFlush(t *testing.T) {
+	rec := struct{ http.ResponseWriter }{httptest.NewRecorder()}
+	if _, err := NewWriter(unflushable{rec}, httptest.NewRequest("POST", "/", nil), Options{}); err == nil {
+		t.Error("a response that cannot be flushed became a stream")
+	}
+}
+
+func TestWriterClose(t *testing.T) {
+	w, rec := newRecorded(t, Options{})
+	w.Close()
+	w.Close()
+	if err := w.Send("", []byte("x")); err != ErrClosed {
+		t.Errorf("Send after Close: %v", err)
+	}
+	if err := w.Err(); err != nil {
+		t.Errorf("Err after Close: %v", err)
+	}
+	if rec.Body.Len() > 0 {
+		t.Errorf("written: %q", rec.Body)
+	}
+}
+
+func TestWriterBadID(t *testing.T) {
+	w, rec := newRecorded(t, Options{})
+	if err := w.Send("a\nb", nil); err == nil || rec.Body.Len() > 0 {
+		t.Errorf("%v, %q", err, rec.Body)
+	}
+	if err := w.Send("a", nil); err != nil {
+		t.Errorf("a refused id ended the stream: %v", err)
+	}
+}
+
+// failing is a response that breaks on its nth write.
+type failing struct {
+	*httptest.ResponseRecorder
+	left int
+}
+
+var errBroken = errors.New("broken")
+
+func (f *failing) Write(p []byte) (int, error) {
+	if f.left--; f.left < 0 {
+		return 0, errBroken
+	}
+	return f.ResponseRecorder.Write(p)
+}
+
+func (f *failing) FlushError() error { return nil }
+
+func TestWriterFirstErrorStays(t *testing.T) {
+	rec := &failing{httptest.NewRecorder(), 6}
+	w, err := NewWriter(rec, httptest.NewRequest("POST", "/", nil), Options{KeepAlive: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if err := w.Send("", []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Send("", []byte("y")); err != errBroken || w.Err() != errBroken {
+		t.Errorf("%v, %v", err, w.Err())
+	}
+	rec.left = 100
+	if err := w.Send("", []byte("z")); err != errBroken {
+		t.Errorf("a broken stream was written to: %v", err)
+	}
+}
+
+func TestWriterKeepAlive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, rec := newRecorded(t, Options{KeepAlive: 15 * time.Second})
+		after := func(d time.Duration, want string) {
+			t.Helper()
+			<-time.After(d)
+			synctest.Wait()
+			w.mu.Lock() // the timer writes under it
+			defer w.mu.Unlock()
+			if got := rec.Body.String(); got != want {
+				t.Errorf("%q, want %q", got, want)
+			}
+		}
+		after(14*time.Second, "")
+		after(2*time.Second, ": k\n\n")
+		after(15*time.Second, ": k\n\n: k\n\n")
+		after(10*time.Second, ": k\n\n: k\n\n")
+		if err := w.Send("", []byte("x")); err != nil { // starts the silence anew
+			t.Fatal(err)
+		}
+		after(14*time.Second, ": k\n\n: k\n\ndata: x\n\n")
+		after(2*time.Second, ": k\n\n: k\n\ndata: x\n\n: k\n\n")
+		w.Close()
+		after(time.Hour, ": k\n\n: k\n\ndata: x\n\n: k\n\n")
+	})
+}
+
+// pipeListener accepts one in-memory connection, on which time can be faked.
+type pipeListener struct {
+	conns chan net.Conn
+	once  sync.Once
+	done  chan struct{}
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+}
+func (l *pipeListener) Close() error   { l.once.Do(func() { close(l.done) }); return nil }
+func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "pipe"} }
+
+// A peer that stops reading costs one write timeout, and the stream ends.
+func TestWriterTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &pipeListener{conns: make(chan net.Conn, 1), done: make(chan struct{})}
+		result := make(chan error, 1)
+		var took time.Duration
+		srv := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			w, err := NewWriter(rw, r, Options{WriteTimeout: 3 * time.Second, KeepAlive: time.Second})
+			if err != nil {
+				result <- err
+				return
+			}
+			defer w.Close()
+			begin := time.Now()
+			err = w.Send("", []byte(strings.Repeat("x", 100_000)))
+			took = time.Since(begin)
+			result <- errors.Join(err, w.Err())
+		})}
+		served := make(chan error, 1)
+		go func() { served <- srv.Serve(l) }()
+		client, server := net.Pipe()
+		l.conns <- server
+		fmt.Fprint(client, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		if err := <-result; !errors.Is(err, os.ErrDeadlineExceeded) || took != 3*time.Second {
+			t.Errorf("after %v: %v", took, err)
+		}
+		client.Close()
+		if err := srv.Shutdown(context.Background()); err != nil {
+			t.Error(err)
+		}
+		<-served
+	})
+}
+
+// Silence longer than the write timeout is no error, and the connection is
+// fit for another request afterwards.
+func TestWriterOutlivesItsDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &pipeListener{conns: make(chan net.Conn, 1), done: make(chan struct{})}
+		srv := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			w, err := NewWriter(rw, r, Options{WriteTimeout: time.Second})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for range 3 {
+				if err := w.Send("", []byte("x")); err != nil {
+					t.Error(err)
+				}
+				<-time.After(time.Minute)
+			}
+			w.Close()
+		})}
+		served := make(chan error, 1)
+		go func() { served <- srv.Serve(l) }()
+		client, server := net.Pipe()
+		l.conns <- server
+		br := bufio.NewReader(client)
+		for range 2 {
+			fmt.Fprint(client, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+			res, err := http.ReadResponse(br, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if evs, err := all(NewReader(res.Body, 100, nil)); len(evs) != 3 || err != io.EOF {
+				t.Errorf("%d events, %v", len(evs), err)
+			}
+		}
+		client.Close()
+		if err := srv.Shutdown(context.Background()); err != nil {
+			t.Error(err)
+		}
+		<-served
+	})
+}
+
+// Many senders on one real connection: every event arrives whole.
+func TestWriterConcurrentSend(t *testing.T) {
+	const senders, events = 8, 100
+	line := strings.Repeat("x", 3000)
+	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		w, err := NewWriter(rw, r, Options{KeepAlive: time.Millisecond})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer w.Close()
+		var wg sync.WaitGroup
+		for s := range senders {
+			wg.Go(func() {
+				for n := range events {
+					id := fmt.Sprintf("%d-%d", s, n)
+					if err := errors.Join(w.Comment("c"), w.Send(id, []byte(id+"\n"+line))); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+	}))
+	defer srv.Close()
+	res, err := http.Get(srv.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	evs, err := all(NewReader(res.Body, 4000, nil))
+	if err != io.EOF || len(evs) != senders*events {
+		t.Fatalf("%d events, %v", len(evs), err)
+	}
+	next := map[string]int{}
+	for _, ev := range evs {
+		sender, n, _ := strings.Cut(ev.ID, "-")
+		if string(ev.Data) != ev.ID+"\n"+line || n != fmt.Sprint(next[sender]) {
+			t.Fatalf("event %q out of order or broken: %.40q", ev.ID, ev.Data)
+		}
+		next[sender]++
+	}
+}
+
+// What is written is what is read, but for the spelling of line ends.
+func TestWriterReader(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		data := rapid.StringOf(rapid.RuneFrom([]rune("a :\n\ré"))).Draw(t, "data")
+		id := rapid.StringMatching(`[a-z0-9: ]*`).Draw(t, "id")
+		rec := httptest.NewRecorder()
+		w, err := NewWriter(rec, httptest.NewRequest("GET", "/", nil), Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(w.Comment(data), w.Send(id, []byte(data))); err != nil {
+			t.Fatal(err)
+		}
+		evs, err := all(NewReader(rec.Body, 1<<20, nil))
+		want := strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(data)
+		if err != io.EOF || len(evs) != 1 || string(evs[0].Data) != want || evs[0].ID != id || evs[0].HasID != (id != "") {
+			t.Fatalf("%q: %+v, %v", data, evs, err)
+		}
+	})
+}
+
+// nowhere is a response that costs nothing.
+type nowhere struct{ h http.Header }
+
+func (n nowhere) Header() http.Header         { return n.h }
+func (n nowhere) Write(p []byte) (int, error) { return len(p), nil }
+func (n nowhere) WriteHeader(int)             {}
+func (n nowhere) FlushError() error           { return nil }
+
+func BenchmarkWriter(b *testing.B) {
+	for _, size := range []int{300, 4 << 20} {
+		b.Run(fmt.Sprint(size), func(b *testing.B) {
+			w, err := NewWriter(nowhere{http.Header{}}, httptest.NewRequest("GET", "/", nil), Options{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			data := []byte(strings.Repeat("x", size))
+			b.ReportAllocs()
+			b.SetBytes(int64(size))
+			for b.Loop() {
+				if err := w.Send("", data); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
