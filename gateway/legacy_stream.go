@@ -60,6 +60,7 @@ func (e *endpoint) pour(ctx context.Context, w http.ResponseWriter, r *http.Requ
 	stream, err := eventstream.NewWriter(w, r, eventstream.Options{WriteTimeout: writeTimeout, KeepAlive: interval})
 	if err != nil {
 		e.log.ErrorContext(ctx, "no event stream can be written", "err", err)
+		e.refuseLegacy(w, jsonrpc.ID{}, &failure{Code: mcp.CodeInternal, Message: "streams are not available", Status: http.StatusInternalServerError})
 		return
 	}
 	defer stream.Close()

@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -28,10 +27,9 @@ import (
 	"taskgate/shim"
 )
 
-var updateLegacy = flag.Bool("update-legacy", false, "rewrite the transcripts of testdata/legacy")
-
 // TestLegacyWire replays the transcripts of testdata/legacy and compares what the
-// gateway writes with them, byte for byte. Their sections are steps:
+// gateway writes with them, byte for byte; -update rewrites them. Their sections
+// are steps:
 //
 //	upstream      the script of the upstream (legScript)
 //	request       a request; the next response section is its response
@@ -60,7 +58,7 @@ func TestLegacyWire(t *testing.T) {
 			}
 			want := txtar.Format(archive)
 			synctest.Test(t, func(t *testing.T) { playLegacy(t, archive) })
-			if got := txtar.Format(archive); *updateLegacy {
+			if got := txtar.Format(archive); *update {
 				if err := os.WriteFile(file, got, 0o644); err != nil {
 					t.Fatal(err)
 				}
