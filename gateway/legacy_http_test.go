@@ -229,7 +229,7 @@ func TestLegacyClose(t *testing.T) {
 // looked up.
 func TestLegacyStoreDown(t *testing.T) {
 	store := newBrokenSessions(false)
-	h := newLegacyServerOn(t, legScript{Era: "legacy", Raw: []byte(`{}`)}, nil, store).Handler()
+	h := newLegacyServerWith(t, legScript{Era: "legacy", Raw: []byte(`{}`)}, nil, func(o *Options) { o.Sessions = store }).Handler()
 	id := serve(t, h, t.Context(), "POST", "", initializeBody).Header().Get(mcp.HeaderSession)
 	store.down.Store(true)
 	for method, body := range map[string]string{"POST": `{"jsonrpc":"2.0","id":1,"method":"ping"}`, "GET": "", "DELETE": ""} {

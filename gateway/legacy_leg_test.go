@@ -229,12 +229,11 @@ type legacyServer struct {
 // demand tasks: legacy clients get none all the same.
 func newLegacyServer(t testing.TB, script legScript, change func(*config.Config)) *legacyServer {
 	t.Helper()
-	return newLegacyServerOn(t, script, change, nil)
+	return newLegacyServerWith(t, script, change, func(*Options) {})
 }
 
-// newLegacyServerOn is newLegacyServer with its sessions kept there; nil is the
-// gateway's own choice.
-func newLegacyServerOn(t testing.TB, script legScript, change func(*config.Config), sessions Sessions) *legacyServer {
+// newLegacyServerWith is newLegacyServer with a word on the options.
+func newLegacyServerWith(t testing.TB, script legScript, change func(*config.Config), options func(*Options)) *legacyServer {
 	t.Helper()
 	leg := &scriptedLeg{script: script}
 	c := config.Default()
@@ -253,7 +252,9 @@ func newLegacyServerOn(t testing.TB, script legScript, change func(*config.Confi
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := New(Options{Config: c, Shim: sh, Legs: map[string]Leg{"up": leg}, Sessions: sessions, Logger: logger})
+	o := Options{Config: c, Shim: sh, Legs: map[string]Leg{"up": leg}, Logger: logger}
+	options(&o)
+	g, err := New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
