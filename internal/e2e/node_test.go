@@ -96,22 +96,25 @@ func TestEverythingServer(t *testing.T) {
 		t.Errorf("the plain result is %q", got)
 	}
 	call := env(t, longRunning, args)
-	for name, run := range map[string]func() nodeAnswer{
-		"TypeScript SDK 1.32.2":         func() nodeAnswer { return runNode(t, "ts1.mjs", "URL="+g.url, call) },
-		"TypeScript SDK 2.4.0, legacy":  func() nodeAnswer { return runNode(t, "ts2.mjs", "URL="+g.url, call, "MODE=legacy") },
-		"TypeScript SDK 2.4.0, auto":    func() nodeAnswer { return runNode(t, "ts2.mjs", "URL="+g.url, call, "MODE=auto") },
-		"TypeScript SDK 1.32.2, direct": func() nodeAnswer { return runNode(t, "ts1.mjs", "URL="+startEverything(t), call) },
+	for name, c := range map[string]struct{ script, mode, url string }{
+		"TypeScript SDK 1.32.2":           {"ts1.mjs", "", g.url},
+		"TypeScript SDK 2.4.0, legacy":    {"ts2.mjs", "legacy", g.url},
+		"TypeScript SDK 2.4.0, auto":      {"ts2.mjs", "auto", g.url},
+		"TypeScript SDK 1.32.2, directly": {"ts1.mjs", "", startEverything(t)},
 	} {
-		a := run()
-		if got := textOf(t, a.Result); !strings.HasPrefix(got, "Long running operation completed") {
-			t.Errorf("%s: the result is %q", name, got)
-		}
-		if !slices.Equal(a.Progress, []float64{1, 2, 3, 4}) {
-			t.Errorf("%s: the progress is %v", name, a.Progress)
-		}
-		if !slices.Contains(a.Tools, longRunning) {
-			t.Errorf("%s: the tools are %q", name, a.Tools)
-		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := runNode(t, c.script, "URL="+c.url, "MODE="+c.mode, call)
+			if got := textOf(t, a.Result); !strings.HasPrefix(got, "Long running operation completed") {
+				t.Errorf("the result is %q", got)
+			}
+			if !slices.Equal(a.Progress, []float64{1, 2, 3, 4}) {
+				t.Errorf("the progress is %v", a.Progress)
+			}
+			if !slices.Contains(a.Tools, longRunning) {
+				t.Errorf("the tools are %q", a.Tools)
+			}
+		})
 	}
 }
 
