@@ -38,7 +38,7 @@ func (e *endpoint) callTool(ctx context.Context, q *modernRequest, x *exchange) 
 		return nil, err
 	case answered.Task != nil:
 		q.op.task(string(answered.Task.ID), nil)
-		return dialect.Ext.Created(*answered.Task), nil
+		return e.identified(dialect.Ext.Created(*answered.Task)), nil
 	}
 	return e.replied(ctx, q, answered.Reply)
 }

@@ -14,7 +14,7 @@ func (e *endpoint) discover(ctx context.Context, q *modernRequest, _ *exchange) 
 	if err != nil {
 		return nil, err
 	}
-	return modernResult(mcp.MethodDiscover, mcp.Modern, discoverResult(server, e.convertible()))
+	return modernResult(mcp.MethodDiscover, mcp.Modern, discoverResult(server, e.convertible()), *e.identity.Load())
 }
 
 // discoverResult is what an upstream says of itself, with the versions that the

@@ -33,6 +33,8 @@ type fakeLeg struct {
 	Stream fakeListen // on Listen
 	// Down makes Describe fail.
 	Down bool
+	// Quiet keeps it from remembering what it was sent.
+	Quiet bool
 
 	mu  sync.Mutex
 	got []string
@@ -64,7 +66,9 @@ var _ Leg = (*fakeLeg)(nil)
 func (l *fakeLeg) note(format string, a ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.got = append(l.got, fmt.Sprintf(format, a...))
+	if !l.Quiet {
+		l.got = append(l.got, fmt.Sprintf(format, a...))
+	}
 }
 
 // sent returns what was noted since the last call.
@@ -82,6 +86,11 @@ func (l *fakeLeg) Call(ctx context.Context, r shim.Request, s shim.Sink) (shim.R
 	if !ok {
 		reply, ok = l.Replies[r.Method]
 	}
+	defer func() {
+		if ctx.Err() != nil {
+			l.note("gave up %s\n", r.Method)
+		}
+	}()
 	if !ok {
 		return shim.Reply{Error: &shim.RPCError{Code: -32602, Message: "no script for " + r.Method}}, nil
 	}

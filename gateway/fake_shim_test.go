@@ -34,6 +34,7 @@ type fakeTask struct {
 	Outcome       *shim.Outcome
 	Questions     []shim.Question
 	Created       time.Time
+	Trace         map[string]string
 }
 
 var _ shim.API = (*fakeShim)(nil)
@@ -48,8 +49,10 @@ var fakeFailures = map[string]error{
 
 type nullSink struct{ shim.Stream }
 
-func (nullSink) Ask(context.Context, ...shim.Question) ([]shim.Answer, error) { return nil, shim.ErrNoAsk }
-func (nullSink) Checkpoint(context.Context, json.RawMessage) error            { return nil }
+func (nullSink) Ask(context.Context, ...shim.Question) ([]shim.Answer, error) {
+	return nil, shim.ErrNoAsk
+}
+func (nullSink) Checkpoint(context.Context, json.RawMessage) error { return nil }
 
 func (f *fakeShim) Call(ctx context.Context, c shim.Call) (shim.Answered, error) {
 	if f.fail != nil {
@@ -80,7 +83,7 @@ func (t *fakeTask) task(id shim.ID) shim.Task {
 	return shim.Task{
 		ID: id, Visible: true, Status: t.Status, StatusMessage: t.StatusMessage, Origin: t.Origin, Owner: t.Owner,
 		Outcome: t.Outcome, Questions: t.Questions, CreatedAt: t.Created, UpdatedAt: t.Created,
-		TTL: time.Hour, PollInterval: time.Second,
+		TTL: time.Hour, PollInterval: time.Second, Trace: t.Trace,
 	}
 }
 

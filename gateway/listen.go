@@ -42,12 +42,12 @@ func (e *endpoint) listen(ctx context.Context, q *modernRequest, x *exchange) (j
 	}
 	if isEmpty(s.filter) {
 		s.acknowledge(s.filter)
-		return s.final(), nil // nothing will ever come
+		return s.final(*e.identity.Load()), nil // nothing will ever come
 	}
 	if err := e.follow(ctx, s); err != nil {
 		return nil, err
 	}
-	return s.final(), nil
+	return s.final(*e.identity.Load()), nil
 }
 
 // read checks the params. Task ids need the extension (T7). They are not honoured
@@ -169,8 +169,9 @@ func (s *subscription) send(method string, params json.RawMessage) {
 }
 
 // final is the result that ends the stream gracefully.
-func (s *subscription) final() json.RawMessage {
-	return with(json.RawMessage(`{"resultType":"complete"}`), json.RawMessage(s.q.msg.ID.Raw()), "_meta", mcp.MetaSubscriptionID)
+func (s *subscription) final(identity json.RawMessage) json.RawMessage {
+	result := with(json.RawMessage(`{"resultType":"complete"}`), json.RawMessage(s.q.msg.ID.Raw()), "_meta", mcp.MetaSubscriptionID)
+	return with(result, identity, "_meta", mcp.MetaServerInfo)
 }
 
 // wants reports whether a notification is of a kind, and about a resource, that

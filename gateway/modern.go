@@ -91,7 +91,7 @@ func (e *endpoint) serveModern(w http.ResponseWriter, r *http.Request, q *modern
 		e.logFailure(ctx, q.msg.Method, err)
 		x.Fail(q.msg.ID, err)
 	case result != nil:
-		x.Result(q.msg.ID, e.identified(result))
+		x.Result(q.msg.ID, result)
 	}
 }
 

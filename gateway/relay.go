@@ -19,10 +19,10 @@ func (e *endpoint) describe(ctx context.Context, q *modernRequest) (Server, erro
 	return s, err
 }
 
-// identified is a result with the serverInfo that every modern result should
-// carry; an upstream's own stays (protocol.md 1.2, row 19).
+// identified is a result of the gateway's own with the serverInfo that every
+// modern result should carry (protocol.md 1.2, row 19). It has no _meta yet.
 func (e *endpoint) identified(result json.RawMessage) json.RawMessage {
-	return withDefault(result, *e.identity.Load(), "_meta", mcp.MetaServerInfo)
+	return jsonrpc.Extend(result, []byte(`"_meta":{"`+mcp.MetaServerInfo+`":`+string(*e.identity.Load())+`}`))
 }
 
 // relay passes a request on that is answered with a result and nothing else.
@@ -51,7 +51,7 @@ func (e *endpoint) replied(ctx context.Context, q *modernRequest, reply shim.Rep
 		reply.Result, dropped = modernTools(reply.Result, q.server.Era)
 		e.logDropped(ctx, dropped)
 	}
-	return modernResult(q.msg.Method, q.server.Era, reply.Result)
+	return modernResult(q.msg.Method, q.server.Era, reply.Result, *e.identity.Load())
 }
 
 // modernError adds to an upstream's error what only the request can tell, before

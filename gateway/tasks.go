@@ -26,7 +26,7 @@ func (e *endpoint) getTask(ctx context.Context, q *modernRequest, _ *exchange) (
 		return nil, err
 	}
 	q.op.task(string(t.ID), t.Trace)
-	return dialect.Ext.Got(t), nil
+	return e.identified(dialect.Ext.Got(t)), nil
 }
 
 // updateTask answers tasks/update. That a task waits for nothing, or has ended, is
@@ -48,7 +48,7 @@ func (e *endpoint) updateTask(ctx context.Context, q *modernRequest, _ *exchange
 	if err := e.shim.Update(ctx, q.principal, e.name, id, answers); err != nil && !errors.Is(err, shim.ErrFinal) {
 		return nil, err
 	}
-	return dialect.Ext.Ack(), nil
+	return e.identified(dialect.Ext.Ack()), nil
 }
 
 // cancelTask answers tasks/cancel. A task that has ended is acknowledged like any
@@ -63,7 +63,7 @@ func (e *endpoint) cancelTask(ctx context.Context, q *modernRequest, _ *exchange
 		return nil, err
 	}
 	q.op.task(string(id), t.Trace)
-	return dialect.Ext.Ack(), nil
+	return e.identified(dialect.Ext.Ack()), nil
 }
 
 // legacyTask reports whether a client that declares the legacy tasks in place of

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/tools/txtar"
 
 	"taskgate/gateway/config"
@@ -68,15 +70,18 @@ func playTranscripts(t *testing.T, glob string) {
 
 // stage is a gateway between a fake upstream and a script.
 type stage struct {
-	t       *testing.T
+	t       testing.TB
 	config  *config.Config
 	leg     *fakeLeg
 	shim    *fakeShim
 	gateway *Gateway
 	last    string // the response to the last request
+
+	traces  trace.TracerProvider // nil: no traces
+	metrics metric.MeterProvider // nil: no metrics
 }
 
-func newStage(t *testing.T) *stage {
+func newStage(t testing.TB) *stage {
 	leg := &fakeLeg{}
 	return &stage{t: t, config: config.FromFlags("http://127.0.0.1:3001/mcp"), leg: leg,
 		shim: &fakeShim{leg: leg, tasks: map[shim.ID]*fakeTask{}}}
@@ -144,7 +149,7 @@ func (s *stage) start() http.Handler {
 	if s.gateway == nil {
 		s.shim.policy = s.config.Upstreams[0].Tool
 		g, err := New(Options{Config: s.config, Shim: s.shim, Legs: map[string]Leg{s.config.Upstreams[0].Name: s.leg},
-			Logger: slog.New(slog.DiscardHandler), Version: "1.0.0"})
+			Logger: slog.New(slog.DiscardHandler), Version: "1.0.0", TracerProvider: s.traces, MeterProvider: s.metrics})
 		if err != nil {
 			s.t.Fatal(err)
 		}
@@ -177,7 +182,7 @@ func (s *stage) request(text string) string {
 		leave()
 	}
 	<-done
-	checkSchemas(s.t, msg, rec)
+	checkSchemas(s.t, msg, word, rec)
 	return responseText(rec)
 }
 
@@ -189,7 +194,7 @@ var macros = strings.NewReplacer(
 )
 
 // parseRequest reads a request section.
-func parseRequest(t *testing.T, text string) (*http.Request, string, jsonrpc.Message) {
+func parseRequest(t testing.TB, text string) (*http.Request, string, jsonrpc.Message) {
 	t.Helper()
 	head, body, _ := strings.Cut(text, "\n\n")
 	lines := strings.Split(strings.TrimSpace(head), "\n")

@@ -28,31 +28,62 @@ func unrelated(obj json.RawMessage) json.RawMessage {
 	return without(obj, "_meta", mcp.MetaRelatedTask)
 }
 
-// modernResult is a result as a modern client must get it: with a resultType, and
-// with caching hints where the method has them.
-func modernResult(method string, upstream mcp.Era, result json.RawMessage) (json.RawMessage, error) {
+// modernResult is a result as a modern client must get it: with a resultType, with
+// the identity of who made it, and with caching hints where the method has them.
+// It looks through the result once, however large it is.
+func modernResult(method string, upstream mcp.Era, result, identity json.RawMessage) (json.RawMessage, error) {
 	if !jsonrpc.IsObject(result) {
 		return nil, notMCP(fmt.Errorf("the result of %s is not an object", method))
 	}
-	typ, has := jsonrpc.GetString(result, "resultType")
-	switch {
-	case upstream != mcp.Modern || !has:
-		// To a legacy server the word means nothing.
-		result = with(result, json.RawMessage(`"`+mcp.ResultComplete+`"`), "resultType")
-	case typ == mcp.ResultInputRequired && asks(method):
-		return result, nil // untouched
-	case typ != mcp.ResultComplete: // a task that nobody asked for (T16), or a question out of place (2.7)
+	typ := mcp.ResultComplete
+	seen := make(map[string]bool, 4)
+	result = jsonrpc.Edit(result, func(name string, value json.RawMessage) json.RawMessage {
+		switch name {
+		case "resultType":
+			if upstream != mcp.Modern { // to a legacy server the word means nothing
+				value = json.RawMessage(`"` + mcp.ResultComplete + `"`)
+			}
+			typ, _ = jsonrpc.GetString(value)
+		case "_meta":
+			value = withDefault(without(value, mcp.MetaRelatedTask), identity, mcp.MetaServerInfo)
+		case "ttlMs", "cacheScope":
+		default:
+			return value
+		}
+		seen[name] = true
+		return value
+	})
+	if typ != mcp.ResultComplete && (typ != mcp.ResultInputRequired || !asks(method)) {
+		// A task that nobody asked for (T16), or a question out of place (2.7).
 		return nil, notMCP(fmt.Errorf("resultType %q for %s", typ, method))
 	}
+	return jsonrpc.Extend(result, missingMembers(method, identity, seen)), nil
+}
+
+// missingMembers are those that a modern result must have and this one has not.
+func missingMembers(method string, identity json.RawMessage, seen map[string]bool) []byte {
+	var b []byte
+	add := func(name string, value string) {
+		if seen[name] {
+			return
+		}
+		if len(b) > 0 {
+			b = append(b, ',')
+		}
+		b = append(append(append(b, '"'), name...), `":`...)
+		b = append(b, value...)
+	}
+	add("resultType", `"`+mcp.ResultComplete+`"`)
 	if cacheable(method) {
 		ttl := listTTL
 		if method == mcp.MethodDiscover {
 			ttl = discoverTTL
 		}
-		result = withDefault(result, json.RawMessage(ttl), "ttlMs")
-		result = withDefault(result, json.RawMessage(cacheScope), "cacheScope")
+		add("ttlMs", ttl)
+		add("cacheScope", cacheScope)
 	}
-	return unrelated(result), nil
+	add("_meta", `{"`+mcp.MetaServerInfo+`":`+string(identity)+`}`)
+	return b
 }
 
 // cacheable reports the methods whose results must carry caching hints (2.9).

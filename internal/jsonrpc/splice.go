@@ -1,6 +1,7 @@
 package jsonrpc
 
 import (
+	"encoding/json"
 	"errors"
 	"slices"
 )
@@ -75,32 +76,15 @@ func Delete(obj []byte, path ...string) ([]byte, error) {
 	return slices.Clone(obj), nil
 }
 
-// without appends obj except for the members called name. A member goes with the
-// comma before it, or, if it is the first that remains, the one after it.
+// without appends obj except for the members called name.
 func without(out, obj []byte, name string) ([]byte, bool) {
-	c, ok := newCursor(obj, '{')
-	if !ok {
-		return nil, false
-	}
-	copied, kept := 0, false
-	for {
-		before := c.last
-		m, more := c.member()
-		if !more {
-			break
+	out, _, ok := edit(out, obj, func(quoted []byte, value json.RawMessage) json.RawMessage {
+		if isName(quoted, name) {
+			return nil
 		}
-		switch drop := isName(obj[m.name.from:m.name.to], name); {
-		case drop:
-			out = append(out, obj[copied:max(before, copied)]...)
-			copied = m.value.to
-		case !kept && copied > 0:
-			copied = m.name.from // nothing kept stands before this one: its comma goes
-			kept = true
-		default:
-			kept = true
-		}
-	}
-	return append(out, obj[copied:]...), c.complete()
+		return value
+	})
+	return out, ok
 }
 
 // insert adds a member, with the objects that path asks for, at index i.

@@ -1,6 +1,10 @@
 package mcpheader
 
-import "taskgate/internal/jsonrpc"
+import (
+	"encoding/json"
+
+	"taskgate/internal/jsonrpc"
+)
 
 // Strip returns an input schema without its annotations, wherever they stand. It
 // is for tools of servers to which the word means nothing: a client that reads
@@ -22,8 +26,7 @@ const (
 	namesAt               // a map of names to schemas
 )
 
-// strip removes the annotations from a value. It edits a copy of the value only
-// where something below it changes.
+// strip removes the annotations from a value.
 func strip(b []byte, at place, depth int) []byte {
 	if depth > maxDepth || !mayAnnotate(b) {
 		return b
@@ -31,27 +34,19 @@ func strip(b []byte, at place, depth int) []byte {
 	if !jsonrpc.IsObject(b) {
 		return stripList(b, depth)
 	}
-	out := b
-	for name, value := range jsonrpc.Members(b) {
-		if at == schemaAt && (name == annotation || isData(name)) {
-			continue
+	return jsonrpc.Edit(b, func(name string, value json.RawMessage) json.RawMessage {
+		switch {
+		case at == namesAt:
+			return strip(value, schemaAt, depth+1)
+		case name == annotation:
+			return nil
+		case isData(name):
+			return value
+		case name == "properties" || isNameMap(name):
+			return strip(value, namesAt, depth+1)
 		}
-		below := schemaAt
-		if at == schemaAt && (name == "properties" || isNameMap(name)) {
-			below = namesAt
-		}
-		if s := strip(value, below, depth+1); len(s) != len(value) {
-			if edited, err := jsonrpc.Set(out, s, name); err == nil {
-				out = edited
-			}
-		}
-	}
-	if at == schemaAt {
-		if edited, err := jsonrpc.Delete(out, annotation); err == nil {
-			out = edited
-		}
-	}
-	return out
+		return strip(value, schemaAt, depth+1)
+	})
 }
 
 // stripList is strip for a list of schemas; any other value stays as it is.

@@ -1,0 +1,142 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskgate/internal/eventstream"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+)
+
+func exchangeFor(accept string, o exchangeOptions) (*exchange, *httptest.ResponseRecorder) {
+	r := httptest.NewRequest(http.MethodPost, "/mcp", nil)
+	r.Header.Set("Accept", accept)
+	rec := httptest.NewRecorder()
+	return newExchange(rec, r, o), rec
+}
+
+// TestExchangeHasOneEnd lets everything happen at once: one answer goes out, as
+// the last message, and nothing is torn.
+func TestExchangeHasOneEnd(t *testing.T) {
+	for range 50 {
+		x, rec := exchangeFor(mcp.TypeAccept, exchangeOptions{Version: mcp.Version20260728, KeepAlive: time.Microsecond})
+		var wg sync.WaitGroup
+		for i := range 4 {
+			wg.Go(func() { _ = x.Notify("notifications/progress", []byte(fmt.Sprintf(`{"progress":%d}`, i))) })
+			wg.Go(func() { x.Result(jsonrpc.IntID(int64(i)), []byte(`{}`)) })
+			wg.Go(func() { x.Error(jsonrpc.IntID(int64(i)), mcp.CodeInternal, "no", nil, 0) })
+		}
+		wg.Wait()
+		x.Close()
+		messages := messagesOf(rec.Header().Get("Content-Type"), rec.Body.Bytes())
+		for i, text := range messages {
+			m, err := jsonrpc.Parse(text)
+			if err != nil {
+				t.Fatalf("torn message: %s", text)
+			}
+			if last := i == len(messages)-1; last != (m.Kind != jsonrpc.Notification) {
+				t.Fatalf("message %d of %d is a %s", i+1, len(messages), m.Kind)
+			}
+		}
+		if len(messages) == 0 {
+			t.Fatal("no answer")
+		}
+	}
+}
+
+// TestExchangeEventIDs is for the legacy face: it has resumption, so it counts its
+// events, and may begin the stream with one of its own.
+func TestExchangeEventIDs(t *testing.T) {
+	n := 0
+	x, rec := exchangeFor(mcp.TypeAccept, exchangeOptions{
+		Version: mcp.Version20251125,
+		EventID: func() string { n++; return fmt.Sprint("s-", n) },
+		Opened:  func(w *eventstream.Writer) error { return w.Prime("s-0", time.Second) },
+	})
+	if err := x.Notify("notifications/message", []byte(`{}`)); err != nil {
+		t.Fatal(err)
+	}
+	x.Error(jsonrpc.IntID(1), mcp.CodeMissingCapability, "m", nil, http.StatusBadRequest)
+	want := "id: s-0\nretry: 1000\ndata: \n\n" +
+		"id: s-1\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{}}\n\n" +
+		"id: s-2\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"error\":{\"code\":-32021,\"message\":\"m\"}}\n\n"
+	if got := rec.Body.String(); rec.Code != http.StatusOK || !sameEvents(got, want) {
+		t.Errorf("%d\n%s\nwant\n%s", rec.Code, got, want)
+	}
+}
+
+// sameEvents compares streams whose fields may come in any order.
+func sameEvents(a, b string) bool {
+	fields := func(s string) map[string]int {
+		m := map[string]int{}
+		for i, event := range strings.Split(s, "\n\n") {
+			for line := range strings.SplitSeq(event, "\n") {
+				m[fmt.Sprint(i, line)]++
+			}
+		}
+		return m
+	}
+	return fmt.Sprint(fields(a)) == fmt.Sprint(fields(b))
+}
+
+// failingWriter is a client that has gone away unnoticed.
+type failingWriter struct{ *httptest.ResponseRecorder }
+
+func (failingWriter) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
+
+// TestExchangeBroken: a client that does not read any more is noticed by the first
+// write, and said once.
+func TestExchangeBroken(t *testing.T) {
+	r := httptest.NewRequest(http.MethodPost, "/mcp", nil)
+	r.Header.Set("Accept", mcp.TypeAccept)
+	said := 0
+	x := newExchange(failingWriter{httptest.NewRecorder()}, r, exchangeOptions{Broken: func(error) { said++ }})
+	defer x.Close()
+	_ = x.Notify("notifications/progress", []byte(`{}`))
+	_ = x.Notify("notifications/progress", []byte(`{}`))
+	x.Result(jsonrpc.IntID(1), []byte(`{}`))
+	if said != 1 {
+		t.Errorf("said %d times", said)
+	}
+}
+
+// TestExchangeCloseStopsTheTimer: nothing is written once the handler has
+// returned.
+func TestExchangeCloseStopsTheTimer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x, rec := exchangeFor(mcp.TypeAccept, exchangeOptions{KeepAlive: time.Second})
+		x.Close()
+		<-time.After(time.Minute)
+		if rec.Body.Len() > 0 || x.Open() == nil {
+			t.Errorf("written after Close: %s", rec.Body)
+		}
+	})
+}
+
+func TestAccept(t *testing.T) {
+	for text, want := range map[string]accepted{
+		"application/json, text/event-stream": {true, true},
+		"text/event-stream, application/json": {true, true},
+		"APPLICATION/JSON":                    {true, false},
+		"text/event-stream;q=0.5":             {false, true},
+		"*/*":                                 {true, true},
+		"application/*;q=0, text/*":           {false, true},
+		"text/html":                           {false, false},
+		"":                                    {false, false},
+	} {
+		if got := acceptOf(http.Header{"Accept": {text}}); got != want {
+			t.Errorf("%q: %+v", text, got)
+		}
+	}
+	if got := acceptOf(http.Header{}); got != (accepted{json: true}) {
+		t.Errorf("no header: %+v", got)
+	}
+}

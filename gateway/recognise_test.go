@@ -1,0 +1,65 @@
+package gateway
+
+import (
+	"errors"
+	"net/http"
+	"testing"
+
+	"taskgate/internal/mcp"
+)
+
+// TestRecognise is the ladder of protocol.md 2.10.
+func TestRecognise(t *testing.T) {
+	const (
+		envelope = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}`
+		modern   = "2026-07-28"
+		legacy   = "2025-11-25"
+	)
+	for _, c := range []struct {
+		step, header, body string
+		era                mcp.Era
+		code               int64
+	}{
+		{"2", "", `[{"jsonrpc":"2.0","id":1,"method":"ping"}]`, mcp.Legacy, 0},
+		{"2", "", `[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","id":2,"method":"x","params":{` + envelope + `}}]`, 0, -32600},
+		{"2", modern, `[{"jsonrpc":"2.0","id":1,"method":"ping"}]`, 0, -32600},
+		{"2", "", `[]`, 0, -32600},
+		{"3", "", `{"jsonrpc":"2.0","id":1,"result":{}}`, mcp.Legacy, 0},
+		{"3", legacy, `{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":""}}`, mcp.Legacy, 0},
+		{"3", modern, `{"jsonrpc":"2.0","id":1,"result":{}}`, 0, -32600},
+		{"4", "", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{` + envelope + `}}`, mcp.Modern, 0},
+		{"4", legacy, `{"jsonrpc":"2.0","id":1,"method":"x","params":{` + envelope + `}}`, mcp.Modern, 0},
+		{"4", "", `{"jsonrpc":"2.0","id":1,"method":"x","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":null}}}`, mcp.Modern, 0},
+		{"4", "", `{"jsonrpc":"2.0","method":"notifications/x","params":{` + envelope + `}}`, mcp.Modern, 0},
+		{"5", "", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}`, mcp.Legacy, 0},
+		{"5", modern, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}`, 0, -32020},
+		{"5", " 2026-06-30\t", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}`, 0, -32020},
+		{"6", modern, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, 0, -32602},
+		{"7", "", `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"progressToken":1}}}`, mcp.Legacy, 0},
+		{"7", "v999", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, mcp.Legacy, 0},
+		{"notification", modern, `{"jsonrpc":"2.0","method":"notifications/cancelled"}`, mcp.Modern, 0},
+		{"notification", legacy, `{"jsonrpc":"2.0","method":"notifications/cancelled"}`, mcp.Legacy, 0},
+		{"unreadable", "", `{`, 0, -32700},
+		{"unreadable", "", ``, 0, -32700},
+		{"unreadable", "", `7`, 0, -32600},
+	} {
+		h := http.Header{}
+		if c.header != "" {
+			h.Set(mcp.HeaderProtocolVersion, c.header)
+		}
+		era, _, err := recognise(h, []byte(c.body))
+		var f *failure
+		errors.As(err, &f)
+		switch {
+		case c.code == 0 && (err != nil || era != c.era):
+			t.Errorf("step %s: %s %s: %v, %v", c.step, c.header, c.body, era, err)
+		case c.code != 0 && (f == nil || f.Code != c.code || f.Status != http.StatusBadRequest):
+			t.Errorf("step %s: %s %s: %v, %v", c.step, c.header, c.body, era, err)
+		}
+	}
+	// A header that comes twice cannot hide a modern version behind a legacy one.
+	h := http.Header{mcp.HeaderProtocolVersion: {legacy, modern}}
+	if _, _, err := recognise(h, []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)); err == nil {
+		t.Error("the second version was not seen")
+	}
+}

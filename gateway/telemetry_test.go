@@ -1,0 +1,180 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"net/http/httptest"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/baggage"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+
+	"taskgate/internal/mcp"
+	"taskgate/internal/semconv"
+	"taskgate/shim"
+)
+
+const (
+	fromMeta   = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
+	fromHeader = "00-fedcba9876543210fedcba9876543210-fedcba9876543210-01"
+)
+
+// observed is a stage whose spans and metrics are kept.
+type observed struct {
+	*stage
+	spans  *tracetest.InMemoryExporter
+	reader *metric.ManualReader
+}
+
+func newObserved(t *testing.T) observed {
+	o := observed{stage: newStage(t), spans: tracetest.NewInMemoryExporter(), reader: metric.NewManualReader()}
+	o.leg.Era = mcp.Legacy
+	o.leg.Capabilities = json.RawMessage(`{"tools":{},"resources":{}}`)
+	o.leg.Replies = map[string]fakeReply{
+		"tools/call":     {Result: []byte(`{"content":[]}`)},
+		"tools/call bad": {Result: []byte(`{"content":[],"isError":true}`)},
+		"resources/read": {Error: &shim.RPCError{Code: -32002, Message: "none"}},
+	}
+	o.traces = sdktrace.NewTracerProvider(sdktrace.WithSyncer(o.spans))
+	o.metrics = metric.NewMeterProvider(metric.WithReader(o.reader))
+	return o
+}
+
+// span posts a request and returns the one span that comes of it.
+func (o observed) span(method, params, header string) tracetest.SpanStub {
+	o.t.Helper()
+	o.spans.Reset()
+	r := modernPost(method, params)
+	if header != "" {
+		r.Header.Set("Traceparent", header)
+	}
+	o.start().ServeHTTP(httptest.NewRecorder(), r)
+	spans := o.spans.GetSpans()
+	if len(spans) != 1 {
+		o.t.Fatalf("%d spans", len(spans))
+	}
+	return spans[0]
+}
+
+func attrs(s []attribute.KeyValue) map[attribute.Key]string {
+	m := map[attribute.Key]string{}
+	for _, kv := range s {
+		m[kv.Key] = kv.Value.Emit()
+	}
+	return m
+}
+
+func TestSpanAttributes(t *testing.T) {
+	o := newObserved(t)
+	s := o.span("tools/call", `{"name":"greet","_meta":{$META}}`, "")
+	want := map[attribute.Key]string{
+		"mcp.method.name": "tools/call", "mcp.protocol.version": "2026-07-28", "gen_ai.tool.name": "greet",
+		"gen_ai.operation.name": "execute_tool", "jsonrpc.request.id": "1", "network.transport": "tcp",
+		"network.protocol.name": "http", "client.address": "192.0.2.1", "client.port": "1234", "taskgate.upstream": "mcp",
+	}
+	if diff := cmp.Diff(want, attrs(s.Attributes)); diff != "" || s.Name != "tools/call greet" || s.SpanKind != trace.SpanKindServer {
+		t.Errorf("%s %s (-want +got):\n%s", s.Name, s.SpanKind, diff)
+	}
+	if s = o.span("tools/call", `{"name":"bad","_meta":{$META}}`, ""); attrs(s.Attributes)[semconv.ErrorType] != "tool_error" || s.Status.Code != codes.Error {
+		t.Errorf("isError: %+v", s.Attributes)
+	}
+	s = o.span("resources/read", `{"uri":"file:///x","_meta":{$META}}`, "")
+	got := attrs(s.Attributes)
+	if s.Name != "resources/read" || got["error.type"] != "-32602" || got["rpc.response.status_code"] != "-32602" || got["mcp.resource.uri"] != "file:///x" {
+		t.Errorf("%s: %+v", s.Name, got)
+	}
+}
+
+// TestSpanParent: _meta is the parent and the transport a link; alone, the
+// transport is the parent (SEP-414).
+func TestSpanParent(t *testing.T) {
+	o := newObserved(t)
+	withMeta := `{"name":"x","_meta":{$META,"traceparent":"` + fromMeta + `"}}`
+	for _, c := range []struct{ params, header, parent, link string }{
+		{`{"name":"x","_meta":{$META}}`, "", "", ""},
+		{withMeta, "", fromMeta, ""},
+		{`{"name":"x","_meta":{$META}}`, fromHeader, fromHeader, ""},
+		{withMeta, fromHeader, fromMeta, fromHeader},
+		{`{"name":"x","_meta":{$META,"traceparent":"junk"}}`, fromHeader, fromHeader, ""},
+	} {
+		s := o.span("tools/call", c.params, c.header)
+		parent, link := "", ""
+		if s.Parent.IsValid() {
+			parent = traceparent(s.Parent)
+		}
+		if len(s.Links) == 1 {
+			link = traceparent(s.Links[0].SpanContext)
+		}
+		if parent != c.parent || link != c.link || len(s.Links) > 1 {
+			t.Errorf("%s with %q: parent %s, links %v", c.params, c.header, parent, s.Links)
+		}
+	}
+}
+
+func traceparent(sc trace.SpanContext) string {
+	return "00-" + sc.TraceID().String() + "-" + sc.SpanID().String() + "-" + sc.TraceFlags().String()
+}
+
+// TestTaskLink: from a poll one finds the run.
+func TestTaskLink(t *testing.T) {
+	o := newObserved(t)
+	const id = "00000000-0000-4000-8000-000000000001"
+	o.shim.tasks[id] = &fakeTask{Status: shim.Working, Origin: "ext", Trace: map[string]string{"traceparent": fromMeta}}
+	s := o.span("tasks/get", `{"taskId":"`+id+`","_meta":{$TASKS}}`, "")
+	if attrs(s.Attributes)[semconv.TaskID] != id || len(s.Links) != 1 || traceparent(s.Links[0].SpanContext) != fromMeta {
+		t.Errorf("%+v %+v", s.Attributes, s.Links)
+	}
+}
+
+// TestMetric: one measurement for each request, with no attribute that has no
+// bounded set of values.
+func TestMetric(t *testing.T) {
+	o := newObserved(t)
+	o.span("tools/call", `{"name":"bad","_meta":{$META}}`, "")
+	o.span("resources/read", `{"uri":"file:///x","_meta":{$META}}`, "")
+	var data metricdata.ResourceMetrics
+	if err := o.reader.Collect(context.Background(), &data); err != nil {
+		t.Fatal(err)
+	}
+	m := data.ScopeMetrics[0].Metrics[0]
+	h := m.Data.(metricdata.Histogram[float64])
+	if m.Name != "mcp.server.operation.duration" || m.Unit != "s" || len(h.DataPoints) != 2 || !slices.Equal(h.DataPoints[0].Bounds, semconv.DurationBounds) {
+		t.Fatalf("%+v", m)
+	}
+	for _, p := range h.DataPoints {
+		for _, kv := range p.Attributes.ToSlice() {
+			if !semconv.MetricAttribute(kv.Key) {
+				t.Errorf("metric with %s", kv.Key)
+			}
+		}
+	}
+}
+
+// TestBaggage: only what the operator lets through goes on.
+func TestBaggage(t *testing.T) {
+	tel := &telemetry{baggage: []string{"tenant"}}
+	r := httptest.NewRequest("POST", "/mcp", nil)
+	r.Header.Set("Baggage", "tenant=header")
+	for params, want := range map[string]string{
+		`{"_meta":{"baggage":"tenant=a,secret=b"}}`: "tenant=a",
+		`{"_meta":{"baggage":"secret=b"}}`:          "",
+		`{"_meta":{"baggage":";;"}}`:                "",
+		`{}`:                                        "tenant=header",
+	} {
+		if got := baggage.FromContext(tel.withBaggage(context.Background(), r, []byte(params))).String(); got != want {
+			t.Errorf("%s: %q", params, got)
+		}
+	}
+	tel.baggage = nil
+	if got := baggage.FromContext(tel.withBaggage(context.Background(), r, nil)).String(); got != "" {
+		t.Errorf("nothing allowed: %q", got)
+	}
+}
