@@ -124,7 +124,7 @@ func (h *HTTP) discover(ctx context.Context, version string) (jsonrpc.Message, e
 func (h *HTTP) judge(v *verdict, m jsonrpc.Message, err error) (*verdict, error) {
 	rpc := m.Error
 	if err != nil {
-		se, ok := errors.AsType[*statusError](err)
+		se, ok := err.(*statusError)
 		if !ok {
 			return nil, public(err) // no answer, no verdict
 		}
@@ -227,10 +227,10 @@ func contradicts(err error) bool {
 
 // rpcOf finds the JSON-RPC error in an error, whatever it came in.
 func rpcOf(err error) *jsonrpc.Error {
-	if se, ok := errors.AsType[*statusError](err); ok {
+	if se, ok := err.(*statusError); ok {
 		return se.rpc
 	}
-	rpc, _ := errors.AsType[*jsonrpc.Error](err)
+	rpc, _ := err.(*jsonrpc.Error)
 	return rpc
 }
 

@@ -53,7 +53,9 @@ func unsent(err error) error {
 }
 
 // statusError is an HTTP response that is no answer to the request it was
-// posted with.
+// posted with. It is looked for by type and never in a chain of errors: inside
+// an UpstreamError it may be about another message, a resumption or an answer to
+// a question, and must not be taken for proof that the call was not begun.
 type statusError struct {
 	status int
 	// rpc is the JSON-RPC error of the body, if it is ours: its id is that of the
@@ -109,7 +111,7 @@ func public(err error) error {
 	if errors.Is(err, errClosed) {
 		return fail(kindUnreachable, "the gateway is shutting down", err)
 	}
-	if se, ok := errors.AsType[*statusError](err); ok {
+	if se, ok := err.(*statusError); ok {
 		return se.upstream()
 	}
 	if errors.Is(err, errSlow) {

@@ -77,7 +77,7 @@ func (h *HTTP) notLegacy(ctx context.Context, err error) error {
 	if contradicts(err) {
 		return err
 	}
-	se, ok := errors.AsType[*statusError](err)
+	se, ok := err.(*statusError)
 	if !ok || se.status != http.StatusBadRequest && se.status != http.StatusNotFound && se.status != http.StatusMethodNotAllowed {
 		return handshakeError(err)
 	}
@@ -92,10 +92,10 @@ func handshakeError(err error) error {
 	if rpc, ok := errors.AsType[*jsonrpc.Error](err); ok {
 		return protocolError(fmt.Sprintf("the server refused to open a session (error %d)", rpc.Code), err)
 	}
-	if se, ok := errors.AsType[*statusError](err); ok && se.rpc != nil && se.answer() != nil {
+	if se, ok := err.(*statusError); ok && se.rpc != nil && se.answer() != nil {
 		return protocolError(fmt.Sprintf("the server refused to open a session (error %d)", se.rpc.Code), err)
 	}
-	if _, ok := errors.AsType[*statusError](err); ok {
+	if _, ok := err.(*statusError); ok {
 		return err
 	}
 	if errors.Is(err, errSlow) {

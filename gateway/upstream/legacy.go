@@ -3,7 +3,6 @@ package upstream
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"net/http"
 
 	"taskgate/internal/jsonrpc"
@@ -54,7 +53,7 @@ func (h *HTTP) legacyReply(ses *session, l *link, v *verdict, method string, m j
 	if contradicts(err) {
 		return shim.Reply{}, &notBegun{why: otherEra, forget: func() { h.changedEra(v) }, err: err}
 	}
-	if se, ok := errors.AsType[*statusError](err); ok {
+	if se, ok := err.(*statusError); ok {
 		switch {
 		case se.lost():
 			return shim.Reply{}, &notBegun{why: lostSession, forget: func() { ses.lose(l) }, err: err}

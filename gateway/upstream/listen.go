@@ -3,7 +3,6 @@ package upstream
 import (
 	"context"
 	"encoding/json"
-	"errors"
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -27,7 +26,7 @@ func (h *HTTP) Notify(ctx context.Context, s shim.Session, n shim.Notification) 
 	if err == nil || ctx.Err() != nil {
 		return ended(ctx)
 	}
-	se, ok := errors.AsType[*statusError](err)
+	se, ok := err.(*statusError)
 	if !ok {
 		return netError(err, true)
 	}

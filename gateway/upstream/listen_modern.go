@@ -60,7 +60,7 @@ func (sub *subscription) once(ctx context.Context, version string, s shim.Sessio
 // unsupported reports whether a server refuses to be listened to.
 func unsupported(err error) bool {
 	rpc, ok := errors.AsType[*jsonrpc.Error](err)
-	if se, is := errors.AsType[*statusError](err); is {
+	if se, is := err.(*statusError); is {
 		rpc, ok = se.rpc, se.rpc != nil
 	}
 	return ok && (rpc.Code == mcp.CodeMethodNotFound || rpc.Code == mcp.CodeInvalidParams)

@@ -2,7 +2,6 @@ package upstream
 
 import (
 	"context"
-	"errors"
 	"net/http"
 
 	"taskgate/internal/jsonrpc"
@@ -45,7 +44,7 @@ func (c *call) modern(ctx context.Context, v *verdict) (shim.Reply, error) {
 	}
 	m, err := x.run(ctx)
 	rpc := m.Error
-	if se, ok := errors.AsType[*statusError](err); ok {
+	if se, ok := err.(*statusError); ok {
 		if rpc = se.answer(); rpc == nil {
 			c.h.doubt(v, se)
 		}

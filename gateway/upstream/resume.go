@@ -192,8 +192,8 @@ func (x *exchange) refused(ctx context.Context, err error) error {
 	if context.Cause(x.life) != nil {
 		return err
 	}
-	var se *statusError
-	if !errors.As(err, &se) {
+	se, ok := err.(*statusError)
+	if !ok {
 		return nil
 	}
 	switch s := se.status; {

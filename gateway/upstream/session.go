@@ -172,6 +172,7 @@ func (s *session) shake(ctx context.Context, gen int64) (*link, error) {
 	s.flight = nil
 	if err == nil {
 		s.cur = l
+		s.asked = recent{} // a new session may number its requests as the old one did
 	}
 	anonymous := s.key.key == "" && !s.h.cfg.Shared
 	over := s.refs == 0 && (s.own || s.ended)

@@ -81,7 +81,7 @@ func (x *exchange) endSpan(m jsonrpc.Message, err error) {
 			semconv.ProtocolVersion.String(strconv.Itoa(x.response.ProtoMajor)))
 	}
 	rpc := m.Error
-	if se, ok := errors.AsType[*statusError](err); ok && rpc == nil {
+	if se, ok := err.(*statusError); ok && rpc == nil {
 		rpc = se.answer()
 	}
 	switch {

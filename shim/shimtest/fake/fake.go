@@ -59,6 +59,7 @@ type Server struct {
 	replayAll bool
 	serial    int
 	closing   chan struct{}
+	onAnswer  func(*Exchange) bool
 }
 
 // Seen is one request or notification that reached the server.
@@ -133,6 +134,14 @@ func (s *Server) On(method string, b Behaviour) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.methods[method] = b
+}
+
+// OnAnswer says what to do with the answers that clients post. It reports whether
+// the answer is to be taken; else it has replied itself.
+func (s *Server) OnAnswer(f func(*Exchange) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.onAnswer = f
 }
 
 // Capabilities replaces what the server declares.
@@ -252,6 +261,12 @@ func (s *Server) record(x *Exchange) {
 
 // answered takes the client's answer to a request of the server.
 func (s *Server) answered(x *Exchange, m message) {
+	s.mu.Lock()
+	f := s.onAnswer
+	s.mu.Unlock()
+	if f != nil && !f(x) {
+		return
+	}
 	s.mu.Lock()
 	ch := s.waiting[string(m.ID)]
 	delete(s.waiting, string(m.ID))

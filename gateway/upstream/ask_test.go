@@ -1,0 +1,238 @@
+package upstream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"taskgate/shim"
+	"taskgate/shim/shimtest"
+	"taskgate/shim/shimtest/fake"
+)
+
+const (
+	elicit = `{"message":"who?","requestedSchema":{"type":"object"}}`
+	all    = `{"elicitation":{"form":{},"url":{}},"sampling":{},"roots":{}}`
+)
+
+// answering answers each question with its own method's name.
+func answering(_ context.Context, q ...shim.Question) ([]shim.Answer, error) {
+	out := make([]shim.Answer, len(q))
+	for i := range q {
+		out[i].Result = json.RawMessage(`{"to":"` + q[i].Method + `"}`)
+	}
+	return out, nil
+}
+
+func callIn(t *testing.T, h *HTTP, caps string, s shim.Sink) (shim.Reply, error) {
+	return h.Call(t.Context(), in("a", caps), s)
+}
+
+// The ids of the server's requests go back as they came, whatever they are.
+func TestAnswerIDs(t *testing.T) {
+	for _, id := range []string{`0`, `1`, `"1"`, `"\u00e9 x"`, `9007199254740993`, `""`} {
+		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			var got json.RawMessage
+			s.Tool("t", func(x *fake.Exchange) {
+				got = x.Ask(id, "elicitation/create", elicit)
+				x.Event(x.Fill(result))
+			})
+			if _, err := callIn(t, h, all, &shimtest.Sink{OnAsk: answering}); err != nil {
+				t.Fatal(err)
+			}
+			if want := `{"jsonrpc":"2.0","id":` + id + `,"result":{"to":"elicitation/create"}}`; string(got) != want {
+				t.Errorf("server got %s, want %s", got, want)
+			}
+		})
+	}
+}
+
+// What may not be asked is refused with the code that is for it (protocol.md
+// 7.4), and the client is left alone.
+func TestUndeclared(t *testing.T) {
+	for _, c := range []struct{ caps, method, params, code string }{
+		{`{}`, "elicitation/create", elicit, "-32601"},
+		{`{"elicitation":{}}`, "elicitation/create", `{"mode":"url","url":"https://x"}`, "-32602"},
+		{`{"elicitation":{"url":{}}}`, "elicitation/create", elicit, "-32602"},
+		{`{"elicitation":{}}`, "sampling/createMessage", `{}`, "-32601"},
+		{`{"elicitation":{}}`, "roots/list", `{}`, "-32601"},
+		{all, "tasks/get", `{}`, "-32601"},
+		{all, "nonsense", `{}`, "-32601"},
+	} {
+		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			var got json.RawMessage
+			s.Tool("t", func(x *fake.Exchange) { got = x.Ask(`7`, c.method, c.params); x.Event(x.Fill(result)) })
+			sink := shimtest.Sink{OnAsk: answering}
+			if _, err := callIn(t, h, c.caps, &sink); err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(string(got), `"code":`+c.code) || len(sink.Asked()) != 0 {
+				t.Errorf("%s with %s: server got %s, client %v", c.method, c.caps, got, sink.Asked())
+			}
+		})
+	}
+}
+
+func TestPing(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		var got json.RawMessage
+		s.Tool("t", func(x *fake.Exchange) { got = x.Ask(`"p"`, "ping", `{}`); x.Event(x.Fill(result)) })
+		if _, err := callIn(t, h, ``, nil); err != nil {
+			t.Fatal(err)
+		}
+		if string(got) != `{"jsonrpc":"2.0","id":"p","result":{}}` {
+			t.Errorf("server got %s", got)
+		}
+	})
+}
+
+// How a client's refusals and failures reach the server.
+func TestAnswers(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		answer []shim.Answer
+		err    error
+		want   string
+	}{
+		{"error", []shim.Answer{{Error: &shim.RPCError{Code: -1, Message: "no", Data: json.RawMessage(`{"x":1}`)}}}, nil, `"error":{"code":-1,"message":"no","data":{"x":1}}`},
+		{"cannot be asked", nil, shim.ErrNoAsk, `"code":-32601`},
+		{"failure", nil, errors.New("secret"), `"code":-32603`},
+		{"nothing", nil, nil, `"code":-32603`},
+	} {
+		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			var got json.RawMessage
+			s.Tool("t", func(x *fake.Exchange) { got = x.Ask(`7`, "elicitation/create", elicit); x.Event(x.Fill(result)) })
+			sink := shimtest.Sink{OnAsk: func(context.Context, ...shim.Question) ([]shim.Answer, error) { return c.answer, c.err }}
+			if _, err := callIn(t, h, all, &sink); err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(string(got), c.want) || strings.Contains(string(got), "secret") {
+				t.Errorf("%s: server got %s", c.name, got)
+			}
+		})
+	}
+}
+
+// Questions that come together are put together; a later one has its own turn,
+// and a key is never used twice.
+func TestQuestionsTogether(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.Tool("t", func(x *fake.Exchange) {
+			first, second := x.Expect(`1`), x.Expect(`2`)
+			x.Event(`{"jsonrpc":"2.0","id":1,"method":"elicitation/create","params":` + elicit + `}`)
+			_ = pause(x.R.Context(), 20*time.Millisecond)
+			x.Event(x.Progress(1, "between"))
+			x.Event(`{"jsonrpc":"2.0","id":2,"method":"roots/list"}`)
+			x.Await(first)
+			x.Await(second)
+			x.Ask(`3`, "sampling/createMessage", `{}`)
+			x.Event(x.Fill(result))
+		})
+		var sizes []int
+		sink := shimtest.Sink{OnAsk: func(ctx context.Context, q ...shim.Question) ([]shim.Answer, error) {
+			sizes = append(sizes, len(q))
+			return answering(ctx, q...)
+		}}
+		if _, err := callIn(t, h, all, &sink); err != nil {
+			t.Fatal(err)
+		}
+		if len(sizes) != 2 || sizes[0] != 2 || sizes[1] != 1 {
+			t.Errorf("asked in turns of %v, want 2 and 1", sizes)
+		}
+		keys := map[string]bool{}
+		for _, q := range sink.Asked() {
+			keys[q.Key] = true
+		}
+		if p, _ := sink.Heard(); len(keys) != 3 || len(p) != 1 {
+			t.Errorf("keys %v, progress %v", keys, p)
+		}
+	})
+}
+
+// blocked is a client that does not answer until it is told to stop.
+func blocked(ctx context.Context, _ ...shim.Question) ([]shim.Answer, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// A server that no longer waits ends the question: by withdrawing it, by
+// answering the call, or by going away.
+func TestWithdrawn(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		then fake.Behaviour
+		kind string
+	}{
+		{"withdrawn", func(x *fake.Exchange) {
+			x.Event(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}`)
+			x.Event(x.Fill(result))
+		}, ""},
+		{"answered", func(x *fake.Exchange) { x.Event(x.Fill(result)) }, ""},
+		{"gone", func(x *fake.Exchange) { x.Cut() }, kindClosed},
+	} {
+		for _, wait := range []time.Duration{0, time.Minute} {
+			bubble(t, fake.Stateful, Config{IdleTimeout: time.Second}, func(t *testing.T, s *fake.Server, h *HTTP) {
+				s.Tool("t", func(x *fake.Exchange) {
+					x.Event(`{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":` + elicit + `}`)
+					_ = pause(x.R.Context(), wait)
+					c.then(x)
+				})
+				r, err := callIn(t, h, all, &shimtest.Sink{OnAsk: blocked})
+				checkKind(t, r, err, c.kind, 0)
+				if n := len(s.Seen("")); n != 0 {
+					t.Errorf("%s: %d answers to a question nobody waits for", c.name, n)
+				}
+			})
+		}
+	}
+}
+
+// A caller who leaves while a question is open cancels the call.
+func TestCancelWhileAsking(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.Tool("t", func(x *fake.Exchange) {
+			x.Event(`{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":` + elicit + `}`)
+			x.Hang()
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err := h.Call(ctx, in("a", all), &shimtest.Sink{OnAsk: blocked})
+		if !errors.Is(err, context.DeadlineExceeded) || len(s.Seen("notifications/cancelled")) != 1 {
+			t.Errorf("error %v, %d cancellations", err, len(s.Seen("notifications/cancelled")))
+		}
+	})
+}
+
+// The answer is delivered once more if the server was out of reach.
+func TestAnswerDelivery(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		fails := 2
+		s.Tool("t", func(x *fake.Exchange) { x.Ask(`7`, "elicitation/create", elicit); x.Event(x.Fill(result)) })
+		s.OnAnswer(func(x *fake.Exchange) bool {
+			fails--
+			if fails >= 0 {
+				x.W.WriteHeader(503)
+			}
+			return fails < 0
+		})
+		if _, err := callIn(t, h, all, &shimtest.Sink{OnAsk: answering}); err != nil {
+			t.Fatal(err)
+		}
+	})
+	// A server that refuses it, or lost the session, ends the call: it would wait
+	// for ever. It is not sent again, whatever the status.
+	for status, kind := range map[int]string{400: kindProtocol, 404: kindSession, 500: kindProtocol} {
+		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			s.Tool("t", func(x *fake.Exchange) { x.Run(); x.Ask(`7`, "elicitation/create", elicit) })
+			s.OnAnswer(func(x *fake.Exchange) bool { x.W.WriteHeader(status); return false })
+			r, err := callIn(t, h, all, &shimtest.Sink{OnAsk: answering})
+			checkKind(t, r, err, kind, 0)
+			if n := s.Runs("k"); n != 1 {
+				t.Errorf("tool ran %d times", n)
+			}
+		})
+	}
+}
