@@ -12,9 +12,10 @@ RUN go mod download
 COPY . .
 RUN CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o /taskgate ./cmd/taskgate
 
-FROM gcr.io/distroless/static-debian12:nonroot
+FROM scratch
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
 COPY --from=build /taskgate /taskgate
-# The user nonroot, by number, so that an orchestrator can see that it is not root.
+# By number, so that an orchestrator can see that it is not root.
 USER 65532:65532
 EXPOSE 8080
 ENTRYPOINT ["/taskgate"]
