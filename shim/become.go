@@ -112,7 +112,7 @@ func (r *run) create(t Task) (Task, error) {
 		r.s.dismiss(counted)
 		return Task{}, fmt.Errorf("create a task: %w", err)
 	}
-	r.adoptTask(stored, &taskState{id: t.ID, lease: t.Lease, span: span, counted: counted})
+	r.adoptTask(stored, &taskState{id: t.ID, made: t, lease: t.Lease, span: span, counted: counted})
 	return stored, nil
 }
 

@@ -85,6 +85,9 @@ func (s *Shim) follow(ctx context.Context) {
 			for _, id := range s.running() {
 				s.review(ctx, id)
 			}
+			for _, id := range s.unsettled() {
+				s.assure(ctx, id)
+			}
 		default:
 			s.review(ctx, e.ID)
 		}
@@ -114,7 +117,7 @@ func (s *Shim) review(ctx context.Context, id ID) {
 		return // the next write of the run tells
 	case t.Status.Final():
 		r.cancel(errTaskCancelled)
-	case t.Lease != r.task.lease:
+	case t.Lease.Adoption > r.lease().Adoption:
 		r.cancel(ErrDetached)
 	}
 }

@@ -60,7 +60,8 @@ func (r *run) writeMessage() {
 	ctx, stop := context.WithTimeoutCause(r.s.ctx, opTimeout, ErrUnavailable)
 	defer stop()
 	change := Change{Op: r.s.op(), StatusMessage: &message, Checkpoint: mark}
-	if _, err := r.s.store.Apply(ctx, r.task.id, &r.task.lease, change); err != nil {
+	lease := r.lease()
+	if _, err := r.s.store.Apply(ctx, r.task.id, &lease, change); err != nil {
 		r.lost(err)
 	}
 }

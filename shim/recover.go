@@ -47,6 +47,9 @@ func (s *Shim) adopt(ctx context.Context) {
 
 // takeOver makes an adopted task a run of this replica.
 func (s *Shim) takeOver(t Task) {
+	if s.runsAlready(t) {
+		return
+	}
 	s.log.Info("took over a task of a lost replica", "task", t.ID, "tool", t.Tool, "adoption", t.Lease.Adoption)
 	srv, err := s.server(t.Upstream)
 	if err != nil {
@@ -62,6 +65,21 @@ func (s *Shim) takeOver(t Task) {
 		r.settle()
 		r.discard()
 	})
+}
+
+// runsAlready reports whether this replica runs the task, and then holds the new
+// lease for it: the store went back in time, to before it had the old one.
+func (s *Shim) runsAlready(t Task) bool {
+	s.mu.Lock()
+	r := s.runs[t.ID]
+	s.mu.Unlock()
+	if r == nil {
+		return false
+	}
+	r.mu.Lock()
+	r.task.lease = t.Lease
+	r.mu.Unlock()
+	return true
 }
 
 // adoptedRun is a run without a caller, in the place of the one that was lost.
@@ -83,7 +101,7 @@ func (s *Shim) adoptedRun(srv *server, t Task) *run {
 	ctx, span := s.resumeSpan(t)
 	r.base = ctx
 	r.bind(trace.ContextWithSpan(ctx, span), max(leastRun, r.policy.Timeout-t.UpdatedAt.Sub(t.CreatedAt)))
-	r.adoptTask(t, &taskState{id: t.ID, lease: t.Lease, span: span})
+	r.adoptTask(t, &taskState{id: t.ID, made: t, lease: t.Lease, span: span})
 	return r
 }
 

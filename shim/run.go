@@ -52,7 +52,8 @@ type run struct {
 // taskState is what a run knows of its task.
 type taskState struct {
 	id      ID
-	lease   Lease
+	made    Task      // as it was created or adopted
+	lease   Lease     // guarded by run.mu: an adoption by this very replica raises it
 	born    time.Time // by this process's clock; only differences count
 	span    trace.Span
 	counted []string // what its end gives back to Shim.tasks
@@ -169,6 +170,12 @@ func (r *run) answered() bool {
 	default:
 		return false
 	}
+}
+
+func (r *run) lease() Lease {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.task.lease
 }
 
 func (r *run) isTask() bool {

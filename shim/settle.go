@@ -38,6 +38,9 @@ func (r *run) settle() {
 	}
 	c.Op = r.s.op()
 	err := r.persist(r.s.ctx, func() Change { return c })
+	if err == nil {
+		r.s.hold(ending{made: r.task.made, end: c})
+	}
 	if err != nil && !errors.Is(err, ErrFinal) && !errors.Is(err, ErrDetached) {
 		r.s.log.Error("the outcome of a task could not be recorded", "task", r.task.id, "tool", r.call.Request.Name, "err", err)
 	}
@@ -137,7 +140,8 @@ func clip(s string) string {
 // where that is due.
 func (r *run) persist(ctx context.Context, change func() Change) error {
 	err := r.s.retry(ctx, func(ctx context.Context) error {
-		_, err := r.s.store.Apply(ctx, r.task.id, &r.task.lease, change())
+		lease := r.lease()
+		_, err := r.s.store.Apply(ctx, r.task.id, &lease, change())
 		return err
 	})
 	if err != nil {

@@ -36,8 +36,13 @@ type Options struct {
 	Store     Store
 	Servers   map[string]Server // by configured name
 	Heartbeat time.Duration     // expiry of this replica's heartbeat, default 5s
-	Logger    *slog.Logger      // default slog.Default()
-	Tracer    trace.Tracer      // default none
+	// Settle is how long the end of a task is kept here in case the store forgets
+	// it in a failover; default 30s, negative for not at all. SettleBytes bounds what
+	// that may take of memory; default 64 MiB.
+	Settle      time.Duration
+	SettleBytes int64
+	Logger      *slog.Logger // default slog.Default()
+	Tracer      trace.Tracer // default none
 }
 
 // Shim runs calls, and tasks until they end. Its goroutines are those of the
@@ -59,9 +64,14 @@ type Shim struct {
 	cancel context.CancelCauseFunc
 	work   *group // runs and their pending writes
 
-	mu    sync.Mutex // guards runs and tasks
+	mu    sync.Mutex // guards all below
 	runs  map[ID]*run
 	tasks map[string]int // tasks run here, by owner and by server
+	// held are the endings that have not settled yet.
+	held        map[ID]ending
+	heldBytes   int64
+	settle      time.Duration
+	settleBytes int64
 }
 
 var _ API = (*Shim)(nil)
@@ -79,9 +89,12 @@ func New(o Options) (*Shim, error) {
 		heartbeat: cmp.Or(o.Heartbeat, 5*time.Second),
 		log:       cmp.Or(o.Logger, slog.Default()),
 		tracer:    o.Tracer,
-		runs:      make(map[ID]*run),
-		tasks:     make(map[string]int),
-		work:      newGroup(),
+
+		settle: cmp.Or(o.Settle, defaultSettle), settleBytes: cmp.Or(o.SettleBytes, defaultSettleBytes),
+		runs:  make(map[ID]*run),
+		tasks: make(map[string]int),
+		held:  make(map[ID]ending),
+		work:  newGroup(),
 	}
 	if s.tracer == nil {
 		s.tracer = noop.NewTracerProvider().Tracer("")

@@ -156,6 +156,15 @@ type faultyStore struct {
 	deaf    atomic.Bool  // writes take place, and then fail
 	ops     atomic.Int64 // reads and writes of tasks
 	creates atomic.Int64
+	// failover, once set, is what the tasks are read from and written to.
+	failover atomic.Pointer[shim.Store]
+}
+
+func (f *faultyStore) current() shim.Store {
+	if other := f.failover.Load(); other != nil {
+		return *other
+	}
+	return f.Store
 }
 
 var errDown = errors.Join(shim.ErrUnavailable, errors.New("connection refused"))
@@ -166,7 +175,7 @@ func (f *faultyStore) Create(ctx context.Context, t shim.Task, b ...shim.Batch) 
 	if f.down.Load() {
 		return shim.Task{}, errDown
 	}
-	out, err := f.Store.Create(ctx, t, b...)
+	out, err := f.current().Create(ctx, t, b...)
 	if f.deaf.Load() {
 		return shim.Task{}, errDown
 	}
@@ -178,7 +187,7 @@ func (f *faultyStore) Get(ctx context.Context, id shim.ID, part shim.Part) (shim
 	if f.down.Load() {
 		return shim.Task{}, errDown
 	}
-	return f.Store.Get(ctx, id, part)
+	return f.current().Get(ctx, id, part)
 }
 
 func (f *faultyStore) Apply(ctx context.Context, id shim.ID, l *shim.Lease, c shim.Change) (shim.Task, error) {
@@ -186,7 +195,7 @@ func (f *faultyStore) Apply(ctx context.Context, id shim.ID, l *shim.Lease, c sh
 	if f.down.Load() {
 		return shim.Task{}, errDown
 	}
-	out, err := f.Store.Apply(ctx, id, l, c)
+	out, err := f.current().Apply(ctx, id, l, c)
 	if f.deaf.Load() {
 		return shim.Task{}, errDown
 	}

@@ -1,0 +1,111 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// This file guards the end of a task against a failover of the store. Redis
+// replicates asynchronously: a replica that takes over may not have heard of the
+// last writes yet, and then a task that has ended runs again, or is gone. So what
+// a task ended with is kept for a while and written again if need be (design.md
+// 0.20).
+
+// Defaults of Options.
+const (
+	defaultSettle      = 30 * time.Second
+	defaultSettleBytes = 64 << 20
+)
+
+// ending is how a task ended here, and what it takes to write that again.
+type ending struct {
+	made Task // as it was created, or adopted
+	end  Change
+	at   time.Time
+	drop *time.Timer
+}
+
+func (e ending) size() int64 {
+	n := int64(len(e.made.Call))
+	if o := e.end.Outcome; o != nil {
+		n += int64(len(o.Result) + len(o.Error))
+	}
+	return n
+}
+
+// hold keeps an ending until it has settled. Where there is no room it is not
+// kept: a bounded memory comes before a second chance.
+func (s *Shim) hold(e ending) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.settle <= 0 || s.heldBytes+e.size() > s.settleBytes {
+		return
+	}
+	id := e.made.ID
+	e.at = time.Now()
+	e.drop = s.later(s.settle, func() {
+		s.assure(s.ctx, id)
+		s.release(id)
+	})
+	s.held[id] = e
+	s.heldBytes += e.size()
+}
+
+func (s *Shim) release(id ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e, ok := s.held[id]; ok {
+		delete(s.held, id)
+		s.heldBytes -= e.size()
+	}
+}
+
+// unsettled are the tasks whose endings are held.
+func (s *Shim) unsettled() []ID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ids := make([]ID, 0, len(s.held))
+	for id := range s.held {
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+// assure reads a task that has ended here, and ends it again if the store has
+// forgotten that.
+func (s *Shim) assure(ctx context.Context, id ID) {
+	s.mu.Lock()
+	e, ok := s.held[id]
+	s.mu.Unlock()
+	if !ok {
+		return
+	}
+	err := s.retry(ctx, func(ctx context.Context) error { return s.endAgain(ctx, e) })
+	if err != nil && ctx.Err() == nil {
+		s.log.Error("the end of a task was lost by the store and could not be written again", "task", id, "tool", e.made.Tool, "err", err)
+	}
+}
+
+func (s *Shim) endAgain(ctx context.Context, e ending) error {
+	t, err := s.store.Get(ctx, e.made.ID, Summary)
+	switch {
+	case err == nil && t.Status.Final():
+		return nil
+	case errors.Is(err, ErrNotFound):
+		if time.Since(e.at) >= e.made.Retain {
+			return nil // not lost: its time is over
+		}
+		if _, err := s.store.Create(ctx, e.made); err != nil {
+			return err
+		}
+	case err != nil:
+		return err
+	}
+	s.log.Warn("the store had forgotten the end of a task; it is written again", "task", e.made.ID, "tool", e.made.Tool)
+	_, err = s.store.Apply(ctx, e.made.ID, nil, e.end)
+	if errors.Is(err, ErrFinal) {
+		return nil
+	}
+	return err
+}
