@@ -105,7 +105,7 @@ func (s *server) newShim(replica shim.Replica) (*shim.Shim, error) {
 	}
 	return shim.New(shim.Options{
 		Replica: replica, Store: s.store, Servers: servers, Heartbeat: s.config.Heartbeat,
-		Logger: s.log, Tracer: s.tel.traces.Tracer("taskgate/shim"),
+		Settle: settleOf(s.config.Settle), Logger: s.log, Tracer: s.tel.traces.Tracer("taskgate/shim"),
 	})
 }
 
@@ -188,6 +188,14 @@ func ignore(err, expected error) error {
 		return nil
 	}
 	return err
+}
+
+// settleOf spells "not at all" as the shim does, whose zero is its default.
+func settleOf(d time.Duration) time.Duration {
+	if d == 0 {
+		return -1
+	}
+	return d
 }
 
 // policyOf hands the operator's wishes to the shim.

@@ -64,6 +64,11 @@ type Config struct {
 	// may lose the last moments before it. The embedded store has no replicas.
 	WaitReplicas int `yaml:"wait_replicas" min:"0"`
 
+	// Settle is how long a replica keeps the end of a task in memory after it
+	// was stored, to write it again if a failover of Redis has forgotten it.
+	// 0 keeps nothing.
+	Settle time.Duration `yaml:"settle" min:"0s"`
+
 	// DrainTimeout is how long a stopping process waits for open requests
 	// before it closes them. Running tasks are handed to other replicas.
 	DrainTimeout time.Duration `yaml:"drain_timeout" min:"0s"`
@@ -131,6 +136,7 @@ func Default() *Config {
 		Store:        "embedded",
 		KeyPrefix:    "tg",
 		Heartbeat:    5 * time.Second,
+		Settle:       30 * time.Second,
 		DrainTimeout: 30 * time.Second,
 		Log:          Log{Level: LevelInfo, Format: FormatText},
 		MaxBody:      4 * MiB,

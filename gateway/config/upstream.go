@@ -71,10 +71,13 @@ type Upstream struct {
 	// before it is refused.
 	QueueWait time.Duration `yaml:"queue_wait" min:"0s"`
 
-	// MaxTasks is how many tasks the upstream may have in the store.
+	// MaxTasks is how many tasks of the upstream each replica runs at a time.
+	// A call that would be one more goes on blocking, or is refused where the
+	// client or the tool insists on a task.
 	MaxTasks int `yaml:"max_tasks" min:"1"`
 
-	// MaxTasksPerOwner is how many of them may belong to one caller.
+	// MaxTasksPerOwner is how many of them may belong to one authenticated
+	// caller.
 	MaxTasksPerOwner int `yaml:"max_tasks_per_owner" min:"1"`
 
 	// Defaults is the policy of every tool that no entry of tools matches, and
