@@ -1,0 +1,283 @@
+package upstream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskgate/shim"
+	"taskgate/shim/shimtest/fake"
+)
+
+// ear is one Listen in a test.
+type ear struct {
+	agreed []shim.Filter
+	heard  []shim.Notification
+	stop   context.CancelFunc
+	done   chan error
+}
+
+// hear starts to listen and waits until everything has settled.
+func hear(t *testing.T, h *HTTP, key string, f shim.Filter) *ear {
+	ctx, cancel := context.WithCancel(t.Context())
+	e := &ear{stop: cancel, done: make(chan error, 1)}
+	go func() {
+		e.done <- h.Listen(ctx, shim.Session{Key: key}, f,
+			func(f shim.Filter) { e.agreed = append(e.agreed, f) },
+			func(n shim.Notification) { e.heard = append(e.heard, n) })
+	}()
+	synctest.Wait()
+	return e
+}
+
+func (e *ear) end(t *testing.T) {
+	t.Helper()
+	e.stop()
+	if err := <-e.done; !errors.Is(err, context.Canceled) {
+		t.Errorf("Listen ended with %v", err)
+	}
+	synctest.Wait()
+}
+
+func (e *ear) methods() string {
+	var out []string
+	for _, n := range e.heard {
+		out = append(out, strings.TrimPrefix(n.Method, "notifications/"))
+	}
+	return strings.Join(out, " ")
+}
+
+var everything = shim.Filter{ToolsListChanged: true, PromptsListChanged: true, ResourcesListChanged: true, Resources: []string{"file:///a", "file:///b"}, Log: true}
+
+func TestListenLegacy(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		one := hear(t, h, "a", everything)
+		two := hear(t, h, "a", shim.Filter{Resources: []string{"file:///a"}})
+		if len(one.agreed) != 1 || !one.agreed[0].ToolsListChanged || !one.agreed[0].Log || len(one.agreed[0].Resources) != 2 {
+			t.Errorf("agreed to %+v", one.agreed)
+		}
+		if n := len(s.Seen("GET")); n != 1 {
+			t.Errorf("%d GET streams, want one for both", n)
+		}
+		if n := len(s.Seen("resources/subscribe")); n != 2 {
+			t.Errorf("%d subscriptions, want one for each resource", n)
+		}
+		s.Notify("notifications/tools/list_changed", `{}`)
+		s.Notify("notifications/resources/updated", `{"uri":"file:///a/sub"}`)
+		s.Notify("notifications/resources/updated", `{"uri":"file:///ab"}`)
+		s.Notify("notifications/message", `{"level":"info","data":1}`)
+		s.Notify("notifications/unheard", `{}`)
+		synctest.Wait()
+		if got := one.methods(); got != "tools/list_changed resources/updated message" {
+			t.Errorf("one heard %q", got)
+		}
+		if got := two.methods(); got != "resources/updated" {
+			t.Errorf("two heard %q", got)
+		}
+		if got := s.Request(`5`, "ping", `{}`); string(got) != `{"jsonrpc":"2.0","id":5,"result":{}}` {
+			t.Errorf("ping: %s", got)
+		}
+		if got := s.Request(`6`, "roots/list", `{}`); !strings.Contains(string(got), "-32601") {
+			t.Errorf("request outside a call: %s", got)
+		}
+		one.end(t)
+		if n := len(s.Seen("resources/unsubscribe")); n != 1 || s.Listeners() != 1 {
+			t.Errorf("%d unsubscribed, %d streams", n, s.Listeners())
+		}
+		two.end(t)
+		if n := len(s.Seen("resources/unsubscribe")); n != 2 || s.Listeners() != 0 {
+			t.Errorf("%d unsubscribed, %d streams", n, s.Listeners())
+		}
+	})
+}
+
+// What a server says of its lists on the stream of a call reaches those who
+// listen, and empties the cache.
+func TestListenOnCallStream(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.Tool("t", fake.Stream(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`, result))
+		e := hear(t, h, "a", everything)
+		_, _, _ = h.Tool(t.Context(), shim.Session{Key: "a"}, "t")
+		mustCall(t, h, in("a", ``))
+		_, _, _ = h.Tool(t.Context(), shim.Session{Key: "a"}, "t")
+		if e.methods() != "tools/list_changed" || len(s.Seen("tools/list")) != 2 {
+			t.Errorf("heard %q, %d lists", e.methods(), len(s.Seen("tools/list")))
+		}
+		e.end(t)
+	})
+}
+
+// A server without a GET stream agrees to nothing, and is left alone.
+func TestListenWithoutStream(t *testing.T) {
+	for _, c := range []struct {
+		mode fake.Mode
+		get  fake.Behaviour
+	}{{fake.Stateless, nil}, {fake.Stateful, fake.Status(405, "", "")}, {fake.Stateful, fake.Status(404, "", "")}} {
+		bubble(t, c.mode, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			if c.get != nil {
+				s.On("GET", c.get)
+			}
+			e := hear(t, h, "a", everything)
+			if len(e.agreed) != 1 || !nothing(e.agreed[0]) {
+				t.Errorf("agreed to %+v", e.agreed)
+			}
+			pauseFor(t, time.Hour)
+			if n := len(s.Seen("GET")); n != 1 || len(s.Seen("initialize")) != 1 {
+				t.Errorf("%d GETs, %d handshakes", n, len(s.Seen("initialize")))
+			}
+			e.end(t)
+		})
+	}
+}
+
+// A server that holds back the head of its stream is believed to have one.
+func TestListenSilentHead(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.On("GET", func(x *fake.Exchange) { x.Hang() })
+		e := hear(t, h, "a", everything)
+		pauseFor(t, patience)
+		synctest.Wait()
+		if len(e.agreed) != 1 || !e.agreed[0].ToolsListChanged {
+			t.Errorf("agreed to %+v", e.agreed)
+		}
+		e.end(t)
+	})
+}
+
+// Only what the server declares is agreed to.
+func TestListenUndeclared(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.Capabilities(`{"tools":{"listChanged":false},"resources":{},"prompts":{"listChanged":true}}`)
+		e := hear(t, h, "a", everything)
+		if len(e.agreed) != 1 || e.agreed[0].ToolsListChanged || e.agreed[0].Resources != nil || !e.agreed[0].PromptsListChanged || e.agreed[0].Log {
+			t.Errorf("agreed to %+v", e.agreed)
+		}
+		e.end(t)
+	})
+}
+
+// A stream that breaks is opened again; after a gap everybody looks again.
+func TestListenReconnects(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		e := hear(t, h, "a", everything)
+		s.CutListeners()
+		pauseFor(t, 5*time.Second)
+		synctest.Wait()
+		if s.Listeners() != 1 || len(e.agreed) != 1 {
+			t.Fatalf("%d streams", s.Listeners())
+		}
+		if got := e.methods(); !strings.Contains(got, "tools/list_changed") || !strings.Contains(got, "resources/updated") {
+			t.Errorf("after the gap: heard %q", got)
+		}
+		s.LoseSessions()
+		s.Notify("x", "{}")
+		e.heard = nil
+		e.end(t)
+	})
+}
+
+// A session that is lost under a listener is opened anew, subscriptions and all.
+func TestListenLostSession(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		e := hear(t, h, "a", everything)
+		s.CutListeners()
+		s.LoseSessions()
+		pauseFor(t, 10*time.Second)
+		synctest.Wait()
+		o, _, left := s.Sessions()
+		if o != 2 || left != 1 || s.Listeners() != 1 || len(s.Seen("resources/subscribe")) != 4 {
+			t.Errorf("%d sessions, %d left, %d streams, %d subscriptions", o, left, s.Listeners(), len(s.Seen("resources/subscribe")))
+		}
+		e.end(t)
+	})
+}
+
+func TestNotify(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		n := shim.Notification{Method: "notifications/roots/list_changed", Params: json.RawMessage(`{"_meta":{}}`)}
+		if err := h.Notify(t.Context(), shim.Session{Key: "a"}, n); err != nil || len(s.Seen("initialize")) != 0 {
+			t.Errorf("without a session: %v, %d handshakes", err, len(s.Seen("initialize")))
+		}
+		s.Tool("t", fake.Text("ok"))
+		mustCall(t, h, in("a", ``))
+		if err := h.Notify(t.Context(), shim.Session{Key: "a"}, n); err != nil {
+			t.Error(err)
+		}
+		if got := s.Seen(n.Method); len(got) != 1 || got[0].Header.Get("Mcp-Session-Id") != "session-1" || string(got[0].Params) != string(n.Params) {
+			t.Errorf("server got %+v", got)
+		}
+		s.LoseSessions()
+		var ue *shim.UpstreamError
+		if err := h.Notify(t.Context(), shim.Session{Key: "a"}, n); !errors.As(err, &ue) || ue.Kind != kindSession {
+			t.Errorf("lost session: %v", err)
+		}
+	})
+}
+
+// subscriptions is a modern server's listen stream that says what it is told.
+func subscriptions(say <-chan string, ack string) fake.Behaviour {
+	return func(x *fake.Exchange) {
+		x.Event(x.Fill(`{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":{id}},"notifications":` + ack + `}}`))
+		for {
+			select {
+			case s, ok := <-say:
+				if !ok || s == "cut" {
+					return
+				}
+				x.Event(x.Fill(s))
+			case <-x.R.Context().Done():
+				return
+			}
+		}
+	}
+}
+
+func TestListenModern(t *testing.T) {
+	bubble(t, fake.Modern, Config{IdleTimeout: time.Minute}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		say := make(chan string)
+		s.On("subscriptions/listen", subscriptions(say, `{"toolsListChanged":true,"resourceSubscriptions":["file:///a"]}`))
+		e := hear(t, h, "a", everything)
+		if len(e.agreed) != 1 || !e.agreed[0].ToolsListChanged || e.agreed[0].PromptsListChanged || len(e.agreed[0].Resources) != 1 {
+			t.Fatalf("agreed to %+v", e.agreed)
+		}
+		if p := string(s.Seen("subscriptions/listen")[0].Params); !strings.Contains(p, `"notifications":{"toolsListChanged":true,"promptsListChanged":true,"resourcesListChanged":true,"resourceSubscriptions":["file:///a","file:///b"]}`) {
+			t.Errorf("asked for %s", p)
+		}
+		pauseFor(t, time.Hour) // silence is no reason to end it
+		say <- `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":{id}},"uri":"file:///a"}}`
+		say <- `{"jsonrpc":"2.0","method":"notifications/prompts/list_changed","params":{}}`
+		synctest.Wait()
+		if e.methods() != "resources/updated" || string(e.heard[0].Params) != `{"uri":"file:///a"}` {
+			t.Errorf("heard %+v", e.heard)
+		}
+		say <- "cut"
+		pauseFor(t, 5*time.Second)
+		synctest.Wait()
+		if e.methods() != "resources/updated tools/list_changed resources/updated" || len(e.agreed) != 1 {
+			t.Errorf("after the gap: heard %q, agreed %d times", e.methods(), len(e.agreed))
+		}
+		e.end(t)
+	})
+}
+
+func TestListenModernRefused(t *testing.T) {
+	bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		e := hear(t, h, "a", everything) // the fake does not know the method
+		if len(e.agreed) != 1 || !nothing(e.agreed[0]) {
+			t.Errorf("agreed to %+v", e.agreed)
+		}
+		e.end(t)
+	})
+	bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.On("subscriptions/listen", fake.Status(503, "", ""))
+		err := h.Listen(t.Context(), shim.Session{}, everything, func(shim.Filter) { t.Error("ready") }, nil)
+		var ue *shim.UpstreamError
+		if !errors.As(err, &ue) || ue.Kind != kindOverloaded {
+			t.Errorf("error %v", err)
+		}
+	})
+}

@@ -1,0 +1,295 @@
+package upstream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskgate/shim"
+	"taskgate/shim/shimtest"
+	"taskgate/shim/shimtest/fake"
+)
+
+// steps is a tool that sends n steps of progress, a second apart, and answers.
+// Its response is cut after some of its events.
+func steps(n int, retry time.Duration, cut int) fake.Behaviour {
+	return func(x *fake.Exchange) {
+		x.Run()
+		x.Resumable(retry, cut, func(send func(string)) {
+			for i := range n {
+				_ = pause(context.Background(), time.Second)
+				send(x.Progress(i+1, fmt.Sprint(i+1)))
+			}
+			send(x.Fill(result))
+		})
+	}
+}
+
+func messages(ps []shim.Progress) string {
+	var out []string
+	for _, p := range ps {
+		out = append(out, p.Message)
+	}
+	return strings.Join(out, " ")
+}
+
+// A stream that ends before the answer is picked up where it broke, without a
+// second run, and nothing is heard twice.
+func TestResumeInCall(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		retry time.Duration
+		cut   int
+		all   bool
+	}{
+		{"cut after the first event", 0, 1, false},
+		{"cut in the middle", 0, 4, false},
+		{"polling", 3 * time.Second, 1, false},
+		{"replay of everything", 0, 4, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, fake.Stateful, Config{IdleTimeout: 4 * time.Second}, func(t *testing.T, s *fake.Server, h *HTTP) {
+				s.Tool("other", steps(2, 0, 0))
+				s.Tool("t", steps(5, c.retry, c.cut))
+				if c.all {
+					s.ReplayAll()
+				}
+				other := shimtest.Tool("other", "other")
+				other.Session.Key = "a"
+				mustCall(t, h, other)
+				var sink shimtest.Sink
+				r, err := callIn(t, h, ``, &sink)
+				checkKind(t, r, err, "", 0)
+				if p, _ := sink.Heard(); messages(p) != "1 2 3 4 5" {
+					t.Errorf("heard %q", messages(p))
+				}
+				if s.Runs("k") != 1 || len(s.Seen("GET")) != 1 {
+					t.Errorf("tool ran %d times, %d GETs", s.Runs("k"), len(s.Seen("GET")))
+				}
+			})
+		})
+	}
+}
+
+// What answers a resumption with no stream ends the call, and the call is never
+// sent again for it: it had begun.
+func TestResumeRefused(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		get  fake.Behaviour
+		kind string
+		gets int
+	}{
+		{"404", fake.Status(404, "", ""), kindSession, 1},
+		{"405", fake.Status(405, "", ""), kindClosed, 1},
+		{"400", fake.RPCError(400, -32022, "m", `{"supported":["2026-07-28"]}`), kindClosed, 1},
+		{"401", fake.Status(401, "", ""), kindRefused, 1},
+		{"HTML", fake.HTML(), kindClosed, 1},
+		{"503", fake.Status(503, "", ""), kindClosed, maxTries},
+		{"409", fake.Status(409, "", ""), kindClosed, maxTries},
+		{"cut", func(x *fake.Exchange) { x.Cut() }, kindClosed, maxTries},
+		{"empty", func(x *fake.Exchange) { x.Head("text/event-stream") }, kindClosed, maxTries},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+				s.Tool("t", steps(5, 0, 2))
+				s.On("GET", c.get)
+				r, err := callIn(t, h, ``, nil)
+				checkKind(t, r, err, c.kind, 0)
+				gets := len(s.Seen("GET"))
+				if c.name == "cut" && gets == c.gets+1 {
+					gets-- // net/http repeats a GET on a connection that was used before
+				}
+				if s.Runs("k") != 1 || gets != c.gets {
+					t.Errorf("tool ran %d times, %d GETs, want 1 and %d", s.Runs("k"), len(s.Seen("GET")), c.gets)
+				}
+				pauseFor(t, time.Minute) // for the fake's own work
+			})
+		})
+	}
+}
+
+// A server that asks to be polled is polled for as long as it takes.
+func TestPolling(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		polls := 0
+		s.Tool("t", steps(0, 10*time.Second, 1))
+		var id string
+		s.On("GET", func(x *fake.Exchange) {
+			x.Head("text/event-stream")
+			if polls++; polls == 100 {
+				id = s.Seen("tools/call")[0].ID
+				x.Event(strings.ReplaceAll(result, "{id}", id))
+			}
+		})
+		start := time.Now()
+		r, err := callIn(t, h, ``, nil)
+		checkKind(t, r, err, "", 0)
+		if d := time.Since(start); polls != 100 || d < 1000*time.Second {
+			t.Errorf("%d polls in %v", polls, d)
+		}
+	})
+}
+
+// detach runs a call until it has been resumable for a while, lets go of it, and
+// returns the last checkpoint.
+func detach(t *testing.T, h *HTTP, r shim.Request, sink *shimtest.Sink, after time.Duration) json.RawMessage {
+	t.Helper()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	done := make(chan error, 1)
+	go func() { _, err := h.Call(ctx, r, sink); done <- err }()
+	pauseFor(t, after)
+	cancel(shim.ErrDetached)
+	if err := <-done; !errors.Is(err, shim.ErrDetached) {
+		t.Fatalf("error %v", err)
+	}
+	return sink.Latest()
+}
+
+// another is a leg of another replica to the same server.
+func another(t *testing.T, h *HTTP) *HTTP {
+	t.Helper()
+	c := h.cfg
+	c.Replica = "other"
+	o, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.transport.DialContext = h.transport.DialContext
+	t.Cleanup(func() { _ = o.Close(context.WithoutCancel(t.Context())) })
+	return o
+}
+
+// Another replica goes on from the checkpoint: the tool ran once, and together
+// the two have heard everything exactly once.
+func TestResumeElsewhere(t *testing.T) {
+	for _, key := range []string{"a", ""} {
+		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			s.Tool("t", steps(5, 0, 0))
+			r := in(key, ``)
+			var first, second shimtest.Sink
+			cp := detach(t, h, r, &first, 2500*time.Millisecond)
+			o := another(t, h)
+			reply, err := o.Resume(t.Context(), r, cp, &second)
+			checkKind(t, reply, err, "", 0)
+			a, _ := first.Heard()
+			b, _ := second.Heard()
+			if got := messages(a) + "|" + messages(b); got != "1 2|3 4 5" {
+				t.Errorf("heard %q", got)
+			}
+			if s.Runs("k") != 1 || len(s.Seen("initialize")) != 1 {
+				t.Errorf("tool ran %d times, %d handshakes", s.Runs("k"), len(s.Seen("initialize")))
+			}
+			mustCall(t, o, r) // under a key, the session goes on at the new replica
+			if n := len(s.Seen("initialize")); key == "a" && n != 1 {
+				t.Errorf("%d handshakes", n)
+			}
+			_ = o.Close(t.Context())
+		})
+	}
+}
+
+// A question that was open when its replica was lost is put again, under its
+// key, and the answer goes back under the server's id. A replay of it is no
+// second question.
+func TestResumeQuestion(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		var got json.RawMessage
+		s.Tool("t", func(x *fake.Exchange) {
+			x.Run()
+			answer := x.Expect(`"q"`)
+			x.Resumable(0, 0, func(send func(string)) {
+				send(`{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":` + elicit + `}`)
+				got = x.Await(answer)
+				send(x.Fill(result))
+			})
+		})
+		r := in("a", all)
+		first := &shimtest.Sink{OnAsk: blocked}
+		cp := detach(t, h, r, first, time.Second)
+		s.ReplayAll()
+		second := &shimtest.Sink{OnAsk: answering}
+		o := another(t, h)
+		reply, err := o.Resume(t.Context(), r, cp, second)
+		checkKind(t, reply, err, "", 0)
+		q1, q2 := first.Asked(), second.Asked()
+		if len(q1) != 1 || len(q2) != 1 || q1[0].Key != q2[0].Key || string(q2[0].Params) == "" {
+			t.Errorf("questions %+v and %+v", q1, q2)
+		}
+		if !strings.Contains(string(got), `"id":"q"`) {
+			t.Errorf("server got %s", got)
+		}
+		_ = o.Close(t.Context())
+	})
+}
+
+func TestResumeImpossible(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.Tool("t", steps(100, 0, 0))
+		cp := detach(t, h, in("a", ``), &shimtest.Sink{}, 1500*time.Millisecond)
+		s.LoseSessions()
+		_, err := another(t, h).Resume(t.Context(), in("a", ``), cp, nil)
+		if !errors.Is(err, shim.ErrNotResumable) {
+			t.Errorf("lost session: %v", err)
+		}
+		pauseFor(t, 3*time.Minute)
+	})
+	// Without event ids nothing can be picked up, and modern streams never can.
+	for _, m := range []fake.Mode{fake.Stateful, fake.Modern} {
+		bubble(t, m, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			s.Tool("t", func(x *fake.Exchange) { x.Comment(); x.Hang() })
+			cp := detach(t, h, in("a", ``), &shimtest.Sink{}, time.Second)
+			_, err := another(t, h).Resume(t.Context(), in("a", ``), cp, nil)
+			if cp == nil || !errors.Is(err, shim.ErrNotResumable) {
+				t.Errorf("checkpoint %s: %v", cp, err)
+			}
+		})
+	}
+}
+
+// Event ids that no progress carries are handed over, but not each of them.
+func TestCheckpointRate(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.Tool("t", func(x *fake.Exchange) {
+			x.Resumable(0, 0, func(send func(string)) {
+				for range 100 {
+					_ = pause(context.Background(), 100*time.Millisecond)
+					send(`{"jsonrpc":"2.0","method":"notifications/x"}`)
+				}
+				send(x.Fill(result))
+			})
+		})
+		var sink shimtest.Sink
+		if _, err := callIn(t, h, ``, &sink); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(sink.Checkpoints()); n < 10 || n > 13 {
+			t.Errorf("%d checkpoints in 10 s, want about one a second and the first", n)
+		}
+	})
+}
+
+// A cancelled resumption is told to the server like any other.
+func TestResumeCancelled(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.Tool("t", steps(10, 0, 0))
+		cp := detach(t, h, in("a", ``), &shimtest.Sink{}, 1500*time.Millisecond)
+		o := another(t, h)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := o.Resume(ctx, in("a", ``), cp, nil); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error %v", err)
+		}
+		synctest.Wait()
+		if c := s.Seen("notifications/cancelled"); len(c) != 1 || !strings.Contains(string(c[0].Params), s.Seen("tools/call")[0].ID) {
+			t.Errorf("cancellations %v", c)
+		}
+		_ = o.Close(t.Context())
+		pauseFor(t, time.Minute)
+	})
+}
