@@ -49,13 +49,13 @@ const (
 var summaryFields = []string{
 	fieldOp, fieldOwner, fieldList, fieldUpstream, fieldOrigin, fieldVisible, fieldStatus, fieldMessage,
 	fieldVersion, fieldCreated, fieldUpdated, fieldTTL, fieldRetain, fieldPoll, fieldLease, fieldMethod,
-	fieldTool, fieldTrace, fieldBatches, fieldSegments, fieldQuestions,
+	fieldTool, fieldTrace, fieldBatches, fieldSegments, fieldOutcome, fieldQuestions,
 }
 
 // partFields are the fields that each shim.Part is read from.
 var partFields = map[shim.Part][]string{
 	shim.Summary:     summaryFields,
-	shim.WithOutcome: append(summaryFields[:len(summaryFields):len(summaryFields)], fieldOutcome, fieldBody),
+	shim.WithOutcome: append(summaryFields[:len(summaryFields):len(summaryFields)], fieldBody),
 	shim.WithRun:     append(summaryFields[:len(summaryFields):len(summaryFields)], fieldCall, fieldCheckpoint),
 }
 
@@ -112,10 +112,12 @@ func decode(id shim.ID, part shim.Part, values []string) (shim.Task, error) {
 	t.Lease = r.lease()
 	t.Method, t.Tool, t.Trace = r.text(), r.text(), r.trace()
 	t.Position = shim.Position{Batches: r.number(), Segments: r.number()}
+	kind := r.text()
+	t.ToolError = kind == outcomeToolError
 	t.Questions = r.questions()
 	switch part {
 	case shim.WithOutcome:
-		t.Outcome = r.outcome()
+		t.Outcome = r.outcome(kind)
 	case shim.WithRun:
 		t.Call, t.Checkpoint = r.bytes(), r.bytes()
 	}
@@ -133,8 +135,8 @@ func (r *row) lease() shim.Lease {
 	return l
 }
 
-func (r *row) outcome() *shim.Outcome {
-	kind, body := r.text(), r.text()
+func (r *row) outcome(kind string) *shim.Outcome {
+	body := r.text()
 	switch kind {
 	case outcomeResult, outcomeToolError:
 		return &shim.Outcome{Result: json.RawMessage(body), IsError: kind == outcomeToolError}

@@ -227,8 +227,10 @@ type Task struct {
 
 	Position  Position   // how much is stored of what was streamed
 	Questions []Question // in the order they were asked
-	// Ended says that Outcome exists or the task was cancelled; Outcome itself is
-	// only filled in by Get with WithOutcome.
+	// ToolError says that the task's result carries isError: one dialect spells its
+	// status otherwise (H1), also where the result itself is not read.
+	ToolError bool
+	// Outcome is only filled in by Get with WithOutcome.
 	Outcome *Outcome
 }
 

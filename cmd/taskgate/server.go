@@ -133,6 +133,7 @@ func (s *server) run(ctx context.Context) error {
 	defer stop()
 	var g errgroup.Group
 	g.Go(func() error { return ignore(s.shim.Run(loops), context.Canceled) })
+	g.Go(func() error { return ignore(s.gateway.Run(loops), context.Canceled) })
 	g.Go(func() error { return ignore(s.http.Serve(s.listener), http.ErrServerClosed) })
 	g.Go(func() error {
 		<-ctx.Done()
