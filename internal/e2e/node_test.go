@@ -26,13 +26,23 @@ func nodeDir(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = os.Stat(filepath.Join(dir, "installed"))
-	need(t, err == nil, "what \"make node\" installs")
+	need(t, exists(filepath.Join(dir, "installed")), "what \"make node\" installs")
 	return dir
 }
 
-// nodeBinary is the Node that the tests bring along.
-func nodeBinary(dir string) string { return filepath.Join(dir, "node_modules", "node", "bin", "node") }
+// nodeBinary is the Node that was installed with the packages, or the system's
+// where there is none for it.
+func nodeBinary(dir string) string {
+	if own := filepath.Join(dir, "node_modules", ".bin", "node"); exists(own) {
+		return own
+	}
+	return "node"
+}
+
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
+}
 
 // nodeAnswer is what the scripts in testdata/node print.
 type nodeAnswer struct {
