@@ -6,6 +6,7 @@ import (
 	"mime"
 	"net/http"
 	"strings"
+	"time"
 
 	"taskgate/internal/mcp"
 )
@@ -45,6 +46,10 @@ func (a *accepted) add(item string) {
 	}
 }
 
+// readTimeout is how long a client may take to send a message. The server itself
+// has none beyond the headers.
+const readTimeout = time.Minute
+
 // readBody reads a POST's body: JSON, and at most limit bytes.
 func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *failure) {
 	typ, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
@@ -54,6 +59,10 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *fai
 	if a := acceptOf(r.Header); !a.json && !a.stream {
 		return nil, refused(http.StatusNotAcceptable, "Accept must list "+mcp.TypeAccept)
 	}
+	// Response writers without deadlines (recorders in tests) do without.
+	ctl := http.NewResponseController(w)
+	_ = ctl.SetReadDeadline(time.Now().Add(readTimeout))
+	defer func() { _ = ctl.SetReadDeadline(time.Time{}) }()
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	var tooLarge *http.MaxBytesError
 	switch {

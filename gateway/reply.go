@@ -12,6 +12,7 @@ import (
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
+	"taskgate/shim/dialect"
 )
 
 // failure is an error as a client gets to see it. Codes are those of 2026-07-28;
@@ -146,13 +147,7 @@ func answeredFailure(era mcp.Era, e *shim.RPCError) *failure {
 
 // originalError keeps an error that cannot be passed on as it is.
 func originalError(e *shim.RPCError) json.RawMessage {
-	b := append([]byte(`{"original":{"code":`), strconv.FormatInt(e.Code, 10)...)
-	b = append(b, `,"message":`...)
-	b = jsonrpc.AppendString(b, e.Message)
-	if len(e.Data) > 0 {
-		b = append(append(b, `,"data":`...), e.Data...)
-	}
-	return append(b, "}}"...)
+	return with(json.RawMessage(`{}`), dialect.ErrorObject(e.Code, e.Message, e.Data), "original")
 }
 
 // logFailure logs what a client is not told, once and here at the edge: the cause
