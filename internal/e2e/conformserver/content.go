@@ -106,7 +106,6 @@ func needsSampling(_ context.Context, req *mcp.CallToolRequest, _ map[string]any
 }
 
 func logs(ctx context.Context, req *mcp.CallToolRequest, _ map[string]any) (*mcp.CallToolResult, any, error) {
-	//lint:ignore SA1019 logging is deprecated and still part of this revision
 	if err := req.Session.Log(ctx, &mcp.LoggingMessageParams{Level: "info", Data: "working"}); err != nil {
 		return nil, nil, err
 	}
