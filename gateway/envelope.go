@@ -46,7 +46,8 @@ var supportedVersions = func() []string {
 // its version decides how the error is spelt.
 func readEnvelope(h http.Header, msg jsonrpc.Message) (*modernRequest, error) {
 	q := &modernRequest{msg: msg, header: h}
-	version, isString := jsonrpc.GetString(msg.Params, "_meta", mcp.MetaProtocolVersion)
+	meta, _ := jsonrpc.Get(msg.Params, "_meta")
+	version, isString := jsonrpc.GetString(meta, mcp.MetaProtocolVersion)
 	if mcp.EraOf(version) == mcp.Modern {
 		q.version = version
 	}
@@ -56,7 +57,7 @@ func readEnvelope(h http.Header, msg jsonrpc.Message) (*modernRequest, error) {
 	if err := checkVersionHeader(h, version); err != nil {
 		return q, err
 	}
-	if err := q.readMeta(); err != nil {
+	if err := q.readMeta(meta); err != nil {
 		return q, err
 	}
 	if q.version == "" {
@@ -77,9 +78,8 @@ func unsupportedVersion(requested string) *failure {
 }
 
 // readMeta reads the keys of the envelope besides the version.
-func (q *modernRequest) readMeta() error {
+func (q *modernRequest) readMeta(meta json.RawMessage) error {
 	var ok bool
-	meta, _ := jsonrpc.Get(q.msg.Params, "_meta")
 	if q.capabilities, ok = jsonrpc.Get(meta, mcp.MetaClientCapabilities); !ok || !jsonrpc.IsObject(q.capabilities) {
 		return badEnvelope("%s must be an object", mcp.MetaClientCapabilities)
 	}

@@ -25,9 +25,10 @@ const writeTimeout = 30 * time.Second
 // It is safe for concurrent use. The first Result or Error is the last message;
 // what comes later is dropped.
 type exchange struct {
-	w    http.ResponseWriter
-	r    *http.Request
-	opts exchangeOptions
+	w      http.ResponseWriter
+	r      *http.Request
+	accept accepted
+	opts   exchangeOptions
 
 	mu      sync.Mutex
 	stream  *eventstream.Writer // nil while the answer is still to be JSON
@@ -56,8 +57,8 @@ type exchangeOptions struct {
 // newExchange begins the answer to r. The handler must call Close before it
 // returns.
 func newExchange(w http.ResponseWriter, r *http.Request, o exchangeOptions) *exchange {
-	x := &exchange{w: w, r: r, opts: o}
-	if o.KeepAlive > 0 && acceptOf(r.Header).stream {
+	x := &exchange{w: w, r: r, accept: acceptOf(r.Header), opts: o}
+	if o.KeepAlive > 0 && x.accept.stream {
 		x.mu.Lock() // the timer must not see a half-made exchange
 		x.silence = time.AfterFunc(o.KeepAlive, x.speak)
 		x.mu.Unlock()
@@ -87,7 +88,7 @@ func (x *exchange) begin() error {
 	if x.stream != nil {
 		return x.stream.Err()
 	}
-	if x.done || !acceptOf(x.r.Header).stream {
+	if x.done || !x.accept.stream {
 		return eventstream.ErrClosed
 	}
 	if x.silence != nil {
@@ -166,7 +167,7 @@ func (x *exchange) finish(message []byte, status int) {
 	if x.done {
 		return
 	}
-	if x.stream == nil && status == http.StatusOK && !acceptOf(x.r.Header).json {
+	if x.stream == nil && status == http.StatusOK && !x.accept.json {
 		_ = x.begin() // the client takes nothing but a stream
 	}
 	if x.stream != nil {

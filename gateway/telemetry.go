@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"encoding/json"
 	"net"
 	"net/http"
 	"slices"
@@ -12,8 +13,10 @@ import (
 	"go.opentelemetry.io/otel/baggage"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/metric"
+	metricnoop "go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
+	tracenoop "go.opentelemetry.io/otel/trace/noop"
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -27,6 +30,9 @@ type telemetry struct {
 	tracer   trace.Tracer
 	duration metric.Float64Histogram
 	baggage  []string // keys that are passed on
+	// off: nobody reads spans or durations, so they are not made. The context of a
+	// client still passes through.
+	off bool
 }
 
 func newTelemetry(tp trace.TracerProvider, mp metric.MeterProvider, baggage []string) (*telemetry, error) {
@@ -37,7 +43,9 @@ func newTelemetry(tp trace.TracerProvider, mp metric.MeterProvider, baggage []st
 	if err != nil {
 		return nil, err
 	}
-	return &telemetry{tracer: tp.Tracer(semconv.Scope), duration: d, baggage: baggage}, nil
+	_, untraced := tp.(tracenoop.TracerProvider)
+	_, unmeasured := mp.(metricnoop.MeterProvider)
+	return &telemetry{tracer: tp.Tracer(semconv.Scope), duration: d, baggage: baggage, off: untraced && unmeasured}, nil
 }
 
 // operation is one client request under observation. A nil operation observes
@@ -65,8 +73,9 @@ type request struct {
 // (SEP-414); the transport's own, from the HTTP header or a span around the
 // handler, is linked then, and is the parent otherwise.
 func (t *telemetry) start(ctx context.Context, r *http.Request, q request) (context.Context, *operation) {
-	parent, transport := remoteContexts(ctx, r, q.msg.Params)
-	ctx = t.withBaggage(ctx, r, q.msg.Params)
+	meta := metaOf(q.msg.Params)
+	parent, transport := remoteContexts(ctx, r, meta)
+	ctx = t.withBaggage(ctx, r, meta)
 	opts := []trace.SpanStartOption{trace.WithSpanKind(semconv.KindClient)}
 	switch {
 	case parent.IsValid():
@@ -76,6 +85,9 @@ func (t *telemetry) start(ctx context.Context, r *http.Request, q request) (cont
 		}
 	case transport.IsValid() && !trace.SpanContextFromContext(ctx).IsValid():
 		ctx = trace.ContextWithRemoteSpanContext(ctx, transport)
+	}
+	if t.off {
+		return ctx, &operation{tel: t, ctx: ctx, span: tracenoop.Span{}}
 	}
 	op := &operation{tel: t, begun: time.Now(), attrs: attributes(q)}
 	opts = append(opts, trace.WithAttributes(op.attrs...), trace.WithAttributes(spanAttributes(r, q)...))
@@ -147,7 +159,7 @@ func (o *operation) cancelled() {
 // task records which task the request is about, and links the span to the trace
 // the task was made in, so that one finds the run from a poll.
 func (o *operation) task(id string, trc map[string]string) {
-	if o == nil {
+	if o == nil || o.tel.off {
 		return
 	}
 	o.span.SetAttributes(semconv.TaskID.String(id))
@@ -158,7 +170,7 @@ func (o *operation) task(id string, trc map[string]string) {
 
 // end finishes span and measurement.
 func (o *operation) end() {
-	if o == nil {
+	if o == nil || o.tel.off {
 		return
 	}
 	if o.err != "" {
@@ -177,13 +189,13 @@ func (o *operation) end() {
 
 // remoteContexts reads the two places a trace can come from. A span that wraps
 // the handler already has the header's context as its parent and stands for it.
-func remoteContexts(ctx context.Context, r *http.Request, params []byte) (meta, transport trace.SpanContext) {
-	meta = spanContextOf(metaCarrier(params))
+func remoteContexts(ctx context.Context, r *http.Request, meta metaCarrier) (parent, transport trace.SpanContext) {
+	parent = spanContextOf(meta)
 	transport = trace.SpanContextFromContext(ctx)
 	if !transport.IsValid() {
 		transport = spanContextOf(propagation.HeaderCarrier(r.Header))
 	}
-	return meta, transport
+	return parent, transport
 }
 
 func spanContextOf(c propagation.TextMapCarrier) trace.SpanContext {
@@ -191,25 +203,37 @@ func spanContextOf(c propagation.TextMapCarrier) trace.SpanContext {
 }
 
 // metaCarrier reads the W3C keys of params._meta, which are unprefixed on purpose
-// (SEP-414).
-func metaCarrier(params []byte) propagation.MapCarrier {
-	c := propagation.MapCarrier{}
-	for _, k := range []string{mcp.MetaTraceparent, mcp.MetaTracestate, mcp.MetaBaggage} {
-		if v, ok := jsonrpc.GetString(params, "_meta", k); ok {
-			c[k] = v
-		}
-	}
-	return c
+// (SEP-414). It is the text of that object.
+type metaCarrier json.RawMessage
+
+// metaOf finds params._meta.
+func metaOf(params []byte) metaCarrier {
+	meta, _ := jsonrpc.Get(params, "_meta")
+	return metaCarrier(meta)
 }
+
+// Get returns the string of that name, "" for none.
+func (m metaCarrier) Get(key string) string {
+	v, _ := jsonrpc.GetString(m, key)
+	return v
+}
+
+// Set does nothing: what a client sent is only read.
+func (metaCarrier) Set(string, string) {}
+
+// Keys names nothing: the propagators ask for what they know.
+func (metaCarrier) Keys() []string { return nil }
 
 // withBaggage keeps the baggage that the operator lets through: all of it may come
 // from anybody.
-func (t *telemetry) withBaggage(ctx context.Context, r *http.Request, params []byte) context.Context {
-	ctx = baggage.ContextWithoutBaggage(ctx)
+func (t *telemetry) withBaggage(ctx context.Context, r *http.Request, meta metaCarrier) context.Context {
+	if baggage.FromContext(ctx).Len() > 0 {
+		ctx = baggage.ContextWithoutBaggage(ctx)
+	}
 	if len(t.baggage) == 0 {
 		return ctx
 	}
-	text := metaCarrier(params)[mcp.MetaBaggage]
+	text := meta.Get(mcp.MetaBaggage)
 	if text == "" {
 		text = r.Header.Get(mcp.MetaBaggage)
 	}

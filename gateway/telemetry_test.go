@@ -169,7 +169,7 @@ func TestBaggage(t *testing.T) {
 		`{"_meta":{"baggage":";;"}}`:                "",
 		`{}`:                                        "tenant=header",
 	} {
-		if got := baggage.FromContext(tel.withBaggage(context.Background(), r, []byte(params))).String(); got != want {
+		if got := baggage.FromContext(tel.withBaggage(context.Background(), r, metaOf([]byte(params)))).String(); got != want {
 			t.Errorf("%s: %q", params, got)
 		}
 	}
