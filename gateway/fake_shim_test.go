@@ -139,3 +139,17 @@ func (f *fakeShim) List(context.Context, shim.Principal, string, string) ([]shim
 func (f *fakeShim) Wait(ctx context.Context, p shim.Principal, up string, id shim.ID) (shim.Task, error) {
 	return f.Get(ctx, p, up, id)
 }
+
+// Follow yields what there is once; a fake task only moves by its script.
+func (f *fakeShim) Follow(ctx context.Context, p shim.Principal, up string, ids []shim.ID, yield func(shim.Task) error) error {
+	for _, id := range ids {
+		t, err := f.Get(ctx, p, up, id)
+		if err != nil {
+			continue
+		}
+		if err := yield(t); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -110,4 +110,7 @@ type API interface {
 	Update(ctx context.Context, p Principal, upstream string, id ID, answers map[string]json.RawMessage) error
 	// Wait blocks until the task has ended, and returns it with its outcome.
 	Wait(ctx context.Context, p Principal, upstream string, id ID) (Task, error)
+	// Follow yields the state of each task first and after every change until all
+	// have ended; what may not be seen is passed over. See Shim.Follow.
+	Follow(ctx context.Context, p Principal, upstream string, ids []ID, yield func(Task) error) error
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"iter"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -154,6 +155,7 @@ type faultyStore struct {
 	shim.Store
 	down    atomic.Bool  // every operation fails and does nothing
 	deaf    atomic.Bool  // writes take place, and then fail
+	mute    atomic.Bool  // watchers hear nothing after the first Synced
 	ops     atomic.Int64 // reads and writes of tasks
 	creates atomic.Int64
 	// failover, once set, is what the tasks are read from and written to.
@@ -200,6 +202,19 @@ func (f *faultyStore) Apply(ctx context.Context, id shim.ID, l *shim.Lease, c sh
 		return shim.Task{}, errDown
 	}
 	return out, err
+}
+
+func (f *faultyStore) Watch(ctx context.Context, ids ...shim.ID) iter.Seq2[shim.Event, error] {
+	return func(yield func(shim.Event, error) bool) {
+		for e, err := range f.Store.Watch(ctx, ids...) {
+			if f.mute.Load() && !e.Synced {
+				continue
+			}
+			if !yield(e, err) {
+				return
+			}
+		}
+	}
 }
 
 func (f *faultyStore) Beat(ctx context.Context, r shim.Replica, ttl time.Duration) error {

@@ -1,0 +1,207 @@
+package shim_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskgate/shim"
+)
+
+// following is one Follow under way, and what it has yielded so far.
+type following struct {
+	leave context.CancelFunc
+	done  chan error
+
+	mu  sync.Mutex
+	got []shim.Task
+}
+
+func follow(t *testing.T, s *shim.Shim, p shim.Principal, ids ...shim.ID) *following {
+	t.Helper()
+	ctx, leave := context.WithCancel(t.Context())
+	f := &following{leave: leave, done: make(chan error, 1)}
+	go func() {
+		f.done <- s.Follow(ctx, p, "up", ids, func(t shim.Task) error {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.got = append(f.got, t)
+			return nil
+		})
+	}()
+	synctest.Wait()
+	return f
+}
+
+// statuses are those yielded since the last time.
+func (f *following) statuses() []shim.Status {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []shim.Status
+	for _, t := range f.got {
+		out = append(out, t.Status)
+	}
+	f.got = nil
+	return out
+}
+
+func (f *following) want(t *testing.T, want ...shim.Status) {
+	t.Helper()
+	if got := f.statuses(); !slices.Equal(got, want) {
+		t.Errorf("yielded %v, want %v", got, want)
+	}
+}
+
+// ended waits for the end of the Follow.
+func (f *following) ended(t *testing.T) error {
+	t.Helper()
+	synctest.Wait()
+	select {
+	case err := <-f.done:
+		return err
+	default:
+		t.Fatal("still following")
+		return nil
+	}
+}
+
+func TestFollowFromAnotherReplica(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a := w.gateway("a", takes(10*time.Second), policy(shim.Always))
+		b := w.gateway("b", takes(0), policy(shim.Always))
+		one, two := begin(t, a, call()), begin(t, a, call())
+		unknown := shim.ID("00000000-0000-4000-8000-000000000001")
+		f := follow(t, b, anyone, one.ID, unknown, two.ID, one.ID)
+		f.want(t, shim.Working, shim.Working) // in order, each once, the unknown one passed over
+		if _, err := a.Cancel(t.Context(), anyone, "up", one.ID); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Second)
+		f.want(t, shim.Cancelled)
+		pass(10 * time.Second)
+		if got := f.statuses(); len(got) != 1 || got[0] != shim.Completed {
+			t.Errorf("yielded %v, want the end of the second task once", got)
+		}
+		if err := f.ended(t); err != nil {
+			t.Errorf("all tasks have ended: %v", err)
+		}
+	})
+}
+
+func TestFollowOfWhatHasEnded(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		s := w.gateway("a", takes(0), policy(shim.Always))
+		done := begin(t, s, call())
+		pass(time.Second)
+		f := follow(t, s, anyone, done.ID)
+		f.want(t, shim.Completed)
+		if err := f.ended(t); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// What belongs to somebody else looks like what does not exist, before and after
+// it changes.
+func TestFollowShowsOnlyTheOwners(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		s := w.gateway("a", takes(10*time.Second), policy(shim.Always))
+		c := call()
+		c.Principal = shim.Principal{Subject: "ann"}
+		task := begin(t, s, c)
+		for _, p := range []shim.Principal{anyone, {Subject: "bob"}} {
+			f := follow(t, s, p, task.ID)
+			if err := f.ended(t); err != nil {
+				t.Error(err)
+			}
+			f.want(t)
+		}
+	})
+}
+
+func TestFollowEndsWithItsCaller(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		s := w.gateway("a", takes(10*time.Second), policy(shim.Always))
+		task := begin(t, s, call())
+		f := follow(t, s, anyone, task.ID)
+		f.leave()
+		if err := f.ended(t); !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+		enough := errors.New("enough")
+		if err := s.Follow(t.Context(), anyone, "up", []shim.ID{task.ID}, func(shim.Task) error { return enough }); !errors.Is(err, enough) {
+			t.Errorf("got %v, want the error of yield", err)
+		}
+	})
+}
+
+// A store that is down is waited out: what changed meanwhile is yielded once it
+// can be read again, without waiting for a message.
+func TestFollowOutlastsTheStore(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		s := w.gateway("a", takes(time.Hour), policy(shim.Always))
+		task := begin(t, s, call())
+		w.store.down.Store(true)
+		f := follow(t, s, anyone, task.ID)
+		pass(10 * time.Second)
+		f.want(t)
+		w.store.down.Store(false)
+		pass(rereadFailed)
+		f.want(t, shim.Working)
+		f.leave()
+		_ = f.ended(t)
+	})
+}
+
+// rereadFailed bounds how long a follower takes to notice that it can read again.
+const rereadFailed = time.Second
+
+// Messages of a store may be lost.
+func TestFollowDistrustsSilence(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.store.mute.Store(true)
+		s := w.gateway("a", takes(20*time.Second), policy(shim.Always))
+		task := begin(t, s, call())
+		f := follow(t, s, anyone, task.ID)
+		f.want(t, shim.Working)
+		pass(25 * time.Second)
+		f.want(t)
+		pass(6 * time.Second)
+		f.want(t, shim.Completed)
+		if err := f.ended(t); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A slow reader gets the newest state, not every one.
+func TestFollowMergesChanges(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		s := w.gateway("a", takes(time.Hour), policy(shim.Always))
+		task := begin(t, s, call())
+		gate, got := make(chan struct{}), make(chan string, 10)
+		go func() {
+			_ = s.Follow(t.Context(), anyone, "up", []shim.ID{task.ID}, func(t shim.Task) error {
+				got <- t.StatusMessage
+				<-gate
+				return nil
+			})
+		}()
+		synctest.Wait()
+		for _, message := range []string{"1", "2", "3"} {
+			if _, err := w.store.Apply(t.Context(), task.ID, nil, shim.Change{Op: message, StatusMessage: &message}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		close(gate)
+		synctest.Wait()
+		if first, second := <-got, <-got; first != "" || second != "3" || len(got) != 0 {
+			t.Errorf("yielded %q, %q and %d more; want the first state and the newest", first, second, len(got))
+		}
+	})
+}
