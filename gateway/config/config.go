@@ -39,6 +39,13 @@ type Config struct {
 	// every interface, port 0 any free port.
 	Listen string `yaml:"listen"`
 
+	// Admin is the TCP address, as host:port, on which an operator's tools ask
+	// after this process: GET /healthz (it serves) and GET /readyz (it should get
+	// requests: it is not stopping, and reaches the store and an upstream). It
+	// takes no key, so it belongs on an address that only they reach. Without it
+	// there is no such listener.
+	Admin string `yaml:"admin"`
+
 	// Store is where tasks and sessions are kept: "embedded" (in this process,
 	// lost when it ends) or the URL of a Redis:
 	// redis://[user:pass@]host:6379/0, redis+cluster://host:6379,host:6379 or
@@ -75,6 +82,9 @@ type Config struct {
 
 	// Log says what is logged, and how.
 	Log Log `yaml:"log"`
+
+	// Auth says who may call; without it, everybody who can connect.
+	Auth Auth `yaml:"auth"`
 
 	// AllowedOrigins are the web origins whose pages may call the gateway,
 	// exactly as a browser sends them: https://app.example.com. Loopback

@@ -81,6 +81,7 @@ func TestExampleShowsDefaults(t *testing.T) {
 	u.HeadersFile = map[string]string{"X-Api-Key": "secrets/research-key"}
 	u.Tools = got.Upstreams[0].Tools
 	want.Upstreams = []*config.Upstream{u}
+	want.Admin, want.Auth = "127.0.0.1:9090", got.Auth
 	want.AllowedOrigins, want.AllowedHosts, want.Telemetry.Baggage = []string{}, []string{}, []string{}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-defaults +example:\n%s", diff)

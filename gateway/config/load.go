@@ -48,6 +48,9 @@ func (s *source) read(root *yaml.Node, whole bool, env lookup) *Config {
 	d.value(root, "", reflect.ValueOf(c).Elem(), nil)
 	c.fillPaths()
 	s.readSecrets(c, filepath.Dir(s.name))
+	if whole {
+		s.checkAuth(c.Auth)
+	}
 	for _, p := range c.problems() {
 		// What is missing from the lines above a syntax error may well stand
 		// below it.

@@ -49,7 +49,9 @@ func (c *Config) Validate() error {
 func (c *Config) problems() []problem {
 	var p problems
 	p.fields("", c)
-	p.listen(c.Listen)
+	p.listen("listen", c.Listen)
+	p.admin(c)
+	p.auth(&c.Auth)
 	p.store(c)
 	for i, origin := range c.AllowedOrigins {
 		p.origin(fmt.Sprintf("allowed_origins[%d]", i), origin)
@@ -66,14 +68,26 @@ func (c *Config) problems() []problem {
 	return p
 }
 
-func (p *problems) listen(addr string) {
+func (p *problems) listen(path, addr string) {
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {
-		p.add("listen", "not an address: write host:port, such as 127.0.0.1:8080, :8080 or [::1]:8080")
+		p.add(path, "not an address: write host:port, such as 127.0.0.1:8080, :8080 or [::1]:8080")
 		return
 	}
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-		p.add("listen", "the port must be a number from 0 to 65535")
+		p.add(path, "the port must be a number from 0 to 65535")
+	}
+}
+
+// admin checks the admin listener, which must not be the public one: what it says
+// is not for clients, and it asks nobody for a key.
+func (p *problems) admin(c *Config) {
+	if c.Admin == "" {
+		return
+	}
+	p.listen("admin", c.Admin)
+	if _, port, err := net.SplitHostPort(c.Admin); err == nil && port != "0" && c.Admin == c.Listen {
+		p.addFor([]string{"admin", "listen"}, "this address is already that of listen; admin needs one of its own")
 	}
 }
 

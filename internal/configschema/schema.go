@@ -145,6 +145,8 @@ func (g *generator) list(elem reflect.Type) object {
 		u := config.NewUpstream("", "")
 		u.Path = ""
 		items = append(object{{"type", "object"}}, g.structure(reflect.ValueOf(u).Elem())...)
+	case reflect.TypeFor[config.BearerKey]():
+		items = append(object{{"type", "object"}}, g.structure(reflect.ValueOf(config.BearerKey{}))...)
 	case reflect.TypeFor[config.Rule]():
 		items = append(object{{"type", "object"}}, g.structure(reflect.ValueOf(config.Rule{}))...)
 	default:
