@@ -54,7 +54,13 @@ func (e *embedded) run(ctx context.Context, tick time.Duration) {
 }
 
 // dial is a redis.Options.Dialer.
-func (e *embedded) dial(context.Context, string, string) (net.Conn, error) { return e.server.Dial() }
+func (e *embedded) dial(context.Context, string, string) (net.Conn, error) {
+	c, err := e.server.Dial()
+	if err != nil {
+		return nil, err
+	}
+	return newPipe(c), nil
+}
 
 // close ends it, and with it everything stored.
 func (e *embedded) close() {

@@ -62,7 +62,7 @@ func (s *Store) sweep(ctx context.Context, listKey string, n int64) {
 	_, _ = s.look(ctx, listKey, entries)
 }
 
-// entry is a place on a list: creation time in ms, and among equals the id.
+// entry is a place on a list: creation time in microseconds, and among equals the id.
 type entry struct {
 	created int64
 	id      shim.ID
@@ -136,7 +136,7 @@ func (s *Store) List(ctx context.Context, listKey, cursor string, n int) ([]shim
 }
 
 // entries reads some entries of a list that come after a place, and says whether
-// there may be more. Entries of the very ms of the place are read again and left
+// there may be more. Entries of the very time of the place are read again and left
 // out, so it reads on until it is past them.
 func (s *Store) entries(ctx context.Context, listKey string, at entry, n int) ([]entry, bool, error) {
 	n = max(n, 16)

@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -35,7 +34,7 @@ type dead struct {
 // orphan is a task that a replica tries to adopt, under an op of the attempt.
 type orphan struct {
 	id  shim.ID
-	old dead
+	old shim.Replica
 	op  string
 }
 
@@ -73,7 +72,7 @@ func (o *orphanage) put(r shim.Replica, list ...orphan) {
 // without the error: the tasks are the caller's now.
 func (s *Store) Adopt(ctx context.Context, r shim.Replica, upstreams []string, n int) ([]shim.Task, error) {
 	a := &adoption{s: s, replica: r, upstreams: upstreams, n: n}
-	err := a.all(ctx, s.orphans.take(r))
+	err := a.settle(ctx, s.orphans.take(r))
 	if err == nil {
 		err = a.search(ctx)
 	}
@@ -184,12 +183,15 @@ func (a *adoption) some(ctx context.Context, d dead, ids []shim.ID) error {
 		if err != nil {
 			return err
 		}
-		orphans := make([]orphan, len(fit))
-		for i, id := range fit {
-			orphans[i] = orphan{id, d, uuid.NewString()}
-		}
-		if err := a.all(ctx, orphans[:min(len(orphans), a.n-len(a.tasks))]); err != nil {
-			return err
+		for _, id := range fit {
+			if len(a.tasks) >= a.n {
+				return nil
+			}
+			o := orphan{id, d.name, uuid.NewString()}
+			if err := a.one(ctx, o, &d); err != nil {
+				a.s.orphans.put(a.replica, o)
+				return err
+			}
 		}
 	}
 	return nil
@@ -223,44 +225,42 @@ func (a *adoption) fit(ctx context.Context, d dead, ids []shim.ID) ([]shim.ID, e
 	return out, err
 }
 
-// all adopts one task after the other. After an error, what is left over is in
-// doubt.
-func (a *adoption) all(ctx context.Context, orphans []orphan) error {
-	for i, o := range orphans {
-		if len(a.tasks) >= a.n {
-			a.s.orphans.put(a.replica, orphans[i:]...)
-			return nil
-		}
-		if err := a.one(ctx, o); err != nil {
-			a.s.orphans.put(a.replica, orphans[i:]...)
+// settle asks what became of the attempts that are in doubt. With no upstream to
+// match, those that came to nothing then are not made now: the old runner may be
+// back.
+func (a *adoption) settle(ctx context.Context, doubtful []orphan) error {
+	for i, o := range doubtful {
+		if err := a.one(ctx, o, nil); err != nil {
+			a.s.orphans.put(a.replica, doubtful[i:]...)
 			return err
 		}
 	}
 	return nil
 }
 
-// one adopts a task, or learns that it is not to be had.
-func (a *adoption) one(ctx context.Context, o orphan) error {
+// one adopts a task of a replica that is gone, or learns that it is not to be had;
+// without such a replica it only learns whether the attempt was made before.
+func (a *adoption) one(ctx context.Context, o orphan, from *dead) error {
 	k, tag := a.s.keys, shard(o.id)
 	v := &argv{}
-	v.add(string(o.id), string(o.old.name), string(a.replica), o.op, k.events(o.id), k.inbox(tag, o.old.name), open)
-	v.flag(o.old.any)
-	addList(v, a.upstreams)
+	v.add(string(o.id), string(o.old), string(a.replica), o.op, k.events(o.id), k.inbox(tag, o.old), open)
+	v.flag(from != nil && from.any)
+	if from != nil {
+		addList(v, a.upstreams)
+	} else {
+		addList(v, []string{})
+	}
 	addList(v, partFields[shim.WithRun])
-	err := a.s.do(ctx, "adopt", func() error {
-		keys := []string{k.task(o.id), k.run(tag, o.old.name), k.run(tag, a.replica)}
+	return a.s.do(ctx, "adopt", func() error {
+		keys := []string{k.task(o.id), k.run(tag, o.old), k.run(tag, a.replica)}
 		got, err := adoptScript.run(ctx, a.s.client, keys, v)
 		if err != nil || got[0] != codeOK {
 			return err
 		}
 		task, err := decode(o.id, shim.WithRun, got[1:])
-		if errors.Is(err, shim.ErrNotFound) {
-			return nil
-		}
 		if err == nil {
 			a.tasks = append(a.tasks, task)
 		}
 		return err
 	})
-	return err
 }

@@ -22,7 +22,7 @@ local answer, take = list(), list()
 local contents, segments = list(), list()
 
 local was = redis.call('HMGET', KEYS[1], 'status', 'lease', 'lastop', 'visible', 'created', 'ttl',
-  'retain', 'batches', 'segments', 'questions')
+  'retain', 'batches', 'segments', 'questions', 'version')
 local status, created, life, kept = was[1], tonumber(was[5]), tonumber(was[6]), tonumber(was[7])
 if not status then
   redis.call('SREM', KEYS[4], id)
@@ -74,13 +74,18 @@ end
 if final == '1' then
   life = math.max(time - created, 0) + keep
   put('ttl', int(life))
-  redis.call('SREM', KEYS[4], id)
 end
 
-if op ~= '' then redis.call('HSET', KEYS[1], 'lastop', op) end
+local version = tonumber(was[11])
 if changed then
-  local version = redis.call('HINCRBY', KEYS[1], 'version', 1)
-  redis.call('HSET', KEYS[1], 'updated', int(time), unpack(set))
+  version = version + 1
+  put('version', int(version))
+  put('updated', int(time))
+end
+if op ~= '' then put('lastop', op) end
+if #set > 0 then redis.call('HSET', KEYS[1], unpack(set)) end
+if final == '1' then redis.call('SREM', KEYS[4], id) end
+if changed then
   redis.call('PUBLISH', events, id .. ' ' .. int(version))
   if inbox ~= '' then redis.call('PUBLISH', inbox, id .. ' ' .. int(version)) end
 end

@@ -7,6 +7,6 @@
 local before = now() - tonumber(next_arg())
 for _, id in ipairs(list()) do
   local since = redis.call('ZSCORE', KEYS[1], id)
-  if since and tonumber(since) < before then redis.call('ZREM', KEYS[1], id) end
+  if since and tonumber(since) / 1000 < before then redis.call('ZREM', KEYS[1], id) end
 end
 return { 'ok' }

@@ -114,8 +114,8 @@ var applyCases = []storeCase{
 			task := t.create(nil)
 			got := t.apply(task, shim.Change{To: shim.Completed, Outcome: o})
 			t.same((*shim.Outcome)(nil), got.Outcome)
-			t.same(o.IsError, got.ToolError)
-			t.same(o.IsError, t.get(task.ID, shim.Summary).ToolError)
+			t.same(o != nil && o.IsError, got.ToolError)
+			t.same(o != nil && o.IsError, t.get(task.ID, shim.Summary).ToolError)
 			t.same((*shim.Outcome)(nil), t.get(task.ID, shim.WithRun).Outcome)
 			t.same(o, t.get(task.ID, shim.WithOutcome).Outcome)
 		}
@@ -133,7 +133,10 @@ var applyCases = []storeCase{
 			t.ok(err)
 			t.same(all.String(), got.StatusMessage)
 			read := t.get(task.ID, shim.WithOutcome)
-			if string(read.Outcome.Result) != body {
+			switch {
+			case read.Outcome == nil:
+				t.Fatalf("no outcome of %d bytes: %+v", len(body), read)
+			case string(read.Outcome.Result) != body:
 				t.Errorf("%d bytes came back as %d others", len(body), len(read.Outcome.Result))
 			}
 			t.stored(task.ID, []string{all.String()}, []string{all.String()})

@@ -1,0 +1,219 @@
+package redistest
+
+import (
+	"bytes"
+	"net"
+	"strings"
+	"sync"
+)
+
+// Fault is what goes wrong with one command.
+type Fault int
+
+// The faults.
+const (
+	// DropReply forwards the command, lets Redis execute it, and cuts the
+	// connection instead of passing the reply on.
+	DropReply Fault = iota + 1
+	// CutBefore cuts the connection instead of forwarding the command.
+	CutBefore
+	// Hold neither forwards the command nor cuts the connection, until Release
+	// forwards it: it is executed late, when its sender has long given up.
+	Hold
+)
+
+// Proxy is the network in front of a Redis.
+type Proxy struct {
+	// Addr is where to connect.
+	Addr string
+
+	target   string
+	listener net.Listener
+	done     sync.WaitGroup
+
+	mu      sync.Mutex
+	links   map[*link]bool
+	fault   Fault  // of the next command
+	match   []byte // that contains this
+	hit     int    // how many commands met their fault
+	refuse  bool
+	release chan struct{} // closed to forward what is held
+}
+
+// link is one connection through the proxy. Its fields belong to Proxy.mu.
+type link struct {
+	client, server net.Conn
+	subscriber     bool // it has sent a SUBSCRIBE
+	cutOnReply     bool
+	deaf           bool // what Redis says is swallowed
+}
+
+// NewProxy starts a proxy in front of an address. It ends with the test.
+func NewProxy(t TB, target string) *Proxy {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatalf("proxy: %v", err)
+	}
+	p := &Proxy{
+		Addr: l.Addr().String(), target: target, listener: l, links: map[*link]bool{}, release: make(chan struct{}),
+	}
+	p.done.Go(p.accept)
+	t.Cleanup(func() {
+		l.Close()
+		p.Refuse(true)
+		p.Release()
+		p.Cut()
+		p.done.Wait()
+	})
+	return p
+}
+
+// URL is the store URL of the Redis behind the proxy.
+func (p *Proxy) URL() string { return "redis://" + p.Addr }
+
+// Next has a fault befall the next command that contains a text, in upper or lower
+// case, such as "evalsha".
+func (p *Proxy) Next(f Fault, text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fault, p.match = f, []byte(strings.ToLower(text))
+}
+
+// Hit says how many commands met their fault.
+func (p *Proxy) Hit() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.hit
+}
+
+// Release forwards what is held.
+func (p *Proxy) Release() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	close(p.release)
+	p.release = make(chan struct{})
+}
+
+// Refuse has new connections be refused, or no longer.
+func (p *Proxy) Refuse(on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.refuse = on
+}
+
+// Cut cuts all connections.
+func (p *Proxy) Cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range p.links {
+		l.cut()
+	}
+}
+
+// Deafen lets subscribers hear nothing more, over connections that stay up.
+func (p *Proxy) Deafen() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range p.links {
+		l.deaf = l.subscriber
+	}
+}
+
+func (l *link) cut() {
+	l.client.Close()
+	l.server.Close()
+}
+
+func (p *Proxy) accept() {
+	for {
+		c, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		s, err := net.Dial("tcp", p.target)
+		p.mu.Lock()
+		if err != nil || p.refuse {
+			c.Close()
+			if s != nil {
+				s.Close()
+			}
+			p.mu.Unlock()
+			continue
+		}
+		l := &link{client: c, server: s}
+		p.links[l] = true
+		p.mu.Unlock()
+		p.done.Go(func() { p.up(l) })
+		p.done.Go(func() { p.down(l) })
+	}
+}
+
+// up carries commands.
+func (p *Proxy) up(l *link) {
+	defer p.forget(l)
+	for buf := make([]byte, 64<<10); ; {
+		n, err := l.client.Read(buf)
+		if err != nil || !p.meet(l, buf[:n]) {
+			return
+		}
+		if _, err := l.server.Write(buf[:n]); err != nil {
+			return
+		}
+	}
+}
+
+// meet has a command meet its fault, and says whether to forward it.
+func (p *Proxy) meet(l *link, command []byte) bool {
+	lower := bytes.ToLower(command)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l.subscriber = l.subscriber || bytes.Contains(lower, []byte("\r\nsubscribe\r\n"))
+	if p.fault == 0 || !bytes.Contains(lower, p.match) {
+		return true
+	}
+	fault, release := p.fault, p.release
+	p.fault = 0
+	p.hit++
+	switch fault {
+	case DropReply:
+		l.cutOnReply = true
+	case Hold:
+		p.mu.Unlock()
+		<-release
+		p.mu.Lock()
+	}
+	return fault != CutBefore
+}
+
+// down carries replies.
+func (p *Proxy) down(l *link) {
+	defer p.forget(l)
+	for buf := make([]byte, 64<<10); ; {
+		n, err := l.server.Read(buf)
+		if err != nil {
+			return
+		}
+		p.mu.Lock()
+		cut, deaf := l.cutOnReply, l.deaf
+		p.mu.Unlock()
+		if cut {
+			return
+		}
+		if deaf {
+			continue
+		}
+		if _, err := l.client.Write(buf[:n]); err != nil {
+			return
+		}
+	}
+}
+
+// forget ends a link. What was held is still to be executed, so a client that has
+// gone does not end it.
+func (p *Proxy) forget(l *link) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l.cut()
+	delete(p.links, l)
+}

@@ -1,0 +1,174 @@
+// Package redistest runs real redis-servers for tests, on free ports of the
+// loopback interface, alone or as a cluster, and puts a faulty network in front
+// of them. Everything ends with the test that started it.
+package redistest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"taskgate/internal/proc"
+)
+
+// TB is what this package needs of a *testing.T.
+type TB interface {
+	Helper()
+	Cleanup(func())
+	TempDir() string
+	Fatalf(format string, args ...any)
+	Skipf(format string, args ...any)
+}
+
+// patience is how long a server may take to be ready.
+const patience = 20 * time.Second
+
+// Server is a redis-server process.
+type Server struct {
+	// Addr is where it listens; it stays the same over a restart.
+	Addr string
+
+	t       TB
+	binary  string
+	dir     string
+	args    []string
+	process *proc.Process
+}
+
+// Start runs a redis-server until the test ends, with further arguments for it, as
+// in "--appendonly", "yes". Without one in PATH the test is skipped, but in CI it
+// fails there.
+func Start(t TB, args ...string) *Server {
+	t.Helper()
+	s := &Server{t: t, binary: find(t), dir: t.TempDir(), args: args}
+	t.Cleanup(func() { s.Kill() })
+	var err error
+	for range 5 { // somebody else may take the port that was free
+		if s.Addr, err = proc.FreeAddr(); err != nil {
+			t.Fatalf("%v", err)
+		}
+		if err = s.start(); err == nil {
+			return s
+		}
+	}
+	t.Fatalf("%v", err)
+	return nil
+}
+
+// find looks for the program.
+func find(t TB) string {
+	t.Helper()
+	binary, err := exec.LookPath("redis-server")
+	if err != nil && os.Getenv("CI") != "" {
+		t.Fatalf("CI needs a redis-server in PATH: %v", err)
+	}
+	if err != nil {
+		t.Skipf("no redis-server in PATH: %v", err)
+	}
+	return binary
+}
+
+// URL is the store URL of the server.
+func (s *Server) URL() string { return "redis://" + s.Addr }
+
+// start runs the process and waits until it has loaded its data.
+func (s *Server) start() error {
+	_, port, err := net.SplitHostPort(s.Addr)
+	if err != nil {
+		return err
+	}
+	args := append([]string{
+		"--bind", "127.0.0.1", "--port", port, "--dir", s.dir, "--save", "", "--maxmemory-policy", "noeviction",
+	}, s.args...)
+	if s.process, err = proc.Start(proc.Command{Name: "redis-server", Path: s.binary, Args: args}); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := s.process.WaitListening(ctx, s.Addr); err != nil {
+		return err
+	}
+	c := s.client()
+	defer c.Close()
+	return poll(ctx, func() error {
+		err := c.Ping(ctx).Err()
+		if err != nil && strings.HasPrefix(err.Error(), "NOAUTH") {
+			return nil
+		}
+		return err
+	})
+}
+
+// client connects to the server.
+func (s *Server) client() *redis.Client {
+	return redis.NewClient(&redis.Options{Addr: s.Addr, Protocol: 2, DisableIdentity: true})
+}
+
+// Do runs one command and returns its reply.
+func (s *Server) Do(args ...any) any {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	c := s.client()
+	defer c.Close()
+	v, err := c.Do(ctx, args...).Result()
+	if err != nil && err != redis.Nil {
+		s.t.Fatalf("redis %v: %v", args, err)
+	}
+	return v
+}
+
+// Keys lists the keys that match a pattern.
+func (s *Server) Keys(pattern string) []string {
+	s.t.Helper()
+	var keys []string
+	for _, k := range s.Do("keys", pattern).([]any) {
+		keys = append(keys, k.(string))
+	}
+	return keys
+}
+
+// Kill ends the server at once, as a crash does.
+func (s *Server) Kill() {
+	if s.process != nil {
+		s.process.Kill()
+	}
+}
+
+// Stop ends the server as an operator does.
+func (s *Server) Stop() {
+	if s.process != nil {
+		s.process.Stop(patience)
+	}
+}
+
+// Restart runs the server again, with the data that it finds on disk.
+func (s *Server) Restart() {
+	s.t.Helper()
+	if err := s.start(); err != nil {
+		s.t.Fatalf("%v", err)
+	}
+}
+
+// poll tries until there is no error or ctx ends.
+func poll(ctx context.Context, try func() error) error {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := try()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
+		case <-tick.C:
+		}
+	}
+}

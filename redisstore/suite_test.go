@@ -1,0 +1,90 @@
+package redisstore
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"taskgate/internal/proc"
+	"taskgate/internal/redistest"
+	"taskgate/shim"
+	"taskgate/shim/shimtest"
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	asked := false
+	flag.Visit(func(f *flag.Flag) { asked = asked || f.Name == "rapid.checks" })
+	if !asked { // the model runs on three kinds of Redis in every go test
+		_ = flag.Set("rapid.checks", "20")
+	}
+	// Package proc keeps one goroutine from its first child on.
+	if p, err := proc.Start(proc.Command{Name: "true", Path: "/bin/true"}); err == nil {
+		<-p.Done()
+	}
+	goleak.VerifyTestMain(m, goleak.IgnoreCurrent())
+}
+
+// prefixes counts databases: each is a prefix of its own.
+var prefixes atomic.Int64
+
+// testOptions are quiet ones with a fresh prefix.
+func testOptions() Options {
+	return Options{Prefix: fmt.Sprint("t", prefixes.Add(1)), Logger: slog.New(slog.DiscardHandler)}
+}
+
+// openTest opens a store for a test.
+func openTest(t shimtest.TB, url string, o Options) *Store {
+	t.Helper()
+	s, err := Open(context.Background(), url, o)
+	if err != nil {
+		t.Fatalf("open: %v", err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// over opens databases on one Redis.
+func over(url string) shimtest.OpenStore {
+	return func(t shimtest.TB) func() shim.Store {
+		o := testOptions()
+		return func() shim.Store { return openTest(t, url, o) }
+	}
+}
+
+// inProcess opens embedded databases, several stores over each.
+func inProcess(t shimtest.TB) func() shim.Store {
+	o := testOptions()
+	o.tick = 10 * time.Millisecond
+	o = o.withDefaults()
+	e := startEmbedded(o)
+	t.Cleanup(e.close)
+	o.Dialer, o.slack = e.dial, e.slack
+	return func() shim.Store {
+		s := newStore(target{addrs: []string{"embedded:0"}}.client(o), o)
+		t.Cleanup(func() { _ = s.Close() })
+		return s
+	}
+}
+
+func TestStoreEmbedded(t *testing.T) {
+	t.Parallel()
+	shimtest.Store(t, inProcess)
+}
+
+func TestStoreRedis(t *testing.T) {
+	t.Parallel()
+	shimtest.Store(t, over(redistest.Start(t).URL()))
+}
+
+// Keys and channels of one task are in one slot, or a cluster refuses the scripts.
+func TestStoreCluster(t *testing.T) {
+	t.Parallel()
+	shimtest.Store(t, over(redistest.ClusterURL(redistest.Cluster(t, 3))))
+}

@@ -1,0 +1,164 @@
+package shimtest
+
+import (
+	"encoding/json"
+	"fmt"
+	"sync"
+
+	"taskgate/shim"
+)
+
+func ask(keys ...string) []shim.Question {
+	var out []shim.Question
+	for _, k := range keys {
+		out = append(out, shim.Question{Key: k, Method: "elicitation/create", Params: json.RawMessage(`{"for":"` + k + `"}`)})
+	}
+	return out
+}
+
+func answer(keys ...string) map[string]json.RawMessage {
+	out := map[string]json.RawMessage{}
+	for _, k := range keys {
+		out[k] = json.RawMessage(`{"to":"` + k + `"}`)
+	}
+	return out
+}
+
+// anyone makes a change without a lease through the other handle, and wants it done.
+func (t *storeTest) anyone(task shim.Task, c shim.Change) shim.Task {
+	t.Helper()
+	got, err := t.b.Apply(t.ctx, task.ID, nil, c)
+	t.ok(err)
+	return got
+}
+
+// claims and taken list a property of each question in order.
+func claims(task shim.Task) (out []string) {
+	for _, q := range task.Questions {
+		out = append(out, q.Claim)
+	}
+	return out
+}
+
+func taken(task shim.Task) (out []bool) {
+	for _, q := range task.Questions {
+		out = append(out, q.Taken)
+	}
+	return out
+}
+
+var questionCases = []storeCase{
+	{"Ask/waits for input", func(t *storeTest) {
+		task := t.apply(t.create(nil), shim.Change{Ask: ask("1", "2")})
+		t.same(shim.InputRequired, task.Status)
+		t.same(ask("1", "2"), task.Questions)
+		task = t.apply(task, shim.Change{Ask: ask("3")})
+		t.same(shim.InputRequired, task.Status)
+		t.same(ask("1", "2", "3"), task.Questions)
+	}},
+	{"Ask/a key once seen is never asked again", func(t *storeTest) {
+		task := t.apply(t.create(nil), shim.Change{Ask: ask("1")})
+		other := []shim.Question{{Key: "1", Method: "roots/list"}}
+		t.same(ask("1"), t.apply(task, shim.Change{Ask: other}).Questions)
+		t.same(shim.Working, t.anyone(task, shim.Change{Answer: answer("1")}).Status)
+		got := t.apply(task, shim.Change{Ask: other})
+		t.same(shim.Working, got.Status)
+		t.same(`{"to":"1"}`, string(got.Questions[0].Answer))
+	}},
+	{"Answer/the last one goes on", func(t *storeTest) {
+		task := t.apply(t.create(nil), shim.Change{Ask: ask("1", "2")})
+		t.same(shim.InputRequired, t.anyone(task, shim.Change{Answer: answer("2")}).Status)
+		got := t.anyone(task, shim.Change{Answer: answer("1")})
+		t.same(shim.Working, got.Status)
+		want := ask("1", "2")
+		want[0].Answer, want[1].Answer = answer("1")["1"], answer("2")["2"]
+		t.same(want, got.Questions)
+		t.same(shim.InputRequired, t.apply(task, shim.Change{Ask: ask("3")}).Status)
+	}},
+	{"Answer/other keys are ignored", func(t *storeTest) {
+		task := t.apply(t.create(nil), shim.Change{Ask: ask("1", "2")})
+		t.same(task, t.anyone(task, shim.Change{Answer: answer("9", "")}))
+		task = t.anyone(task, shim.Change{Answer: map[string]json.RawMessage{"1": json.RawMessage("first"), "9": nil}})
+		got := t.anyone(task, shim.Change{Answer: map[string]json.RawMessage{"1": json.RawMessage("second")}})
+		t.same(task, got)
+		t.same("first", string(got.Questions[0].Answer))
+	}},
+	{"Withdraw/the last one goes on", func(t *storeTest) {
+		task := t.apply(t.create(nil), shim.Change{Ask: ask("1", "2")})
+		task = t.apply(task, shim.Change{Withdraw: []string{"1", "9"}})
+		t.same(shim.InputRequired, task.Status)
+		t.same(true, task.Questions[0].Withdraw)
+		t.same(task, t.anyone(task, shim.Change{Answer: answer("1")})) // nobody waits for it
+		task = t.anyone(task, shim.Change{Answer: answer("2")})
+		t.same(shim.Working, task.Status)
+		t.same(task, t.apply(task, shim.Change{Withdraw: []string{"2"}})) // it is answered
+	}},
+	{"Answer/all at once from everywhere", func(t *storeTest) {
+		var keys []string
+		for i := range 12 {
+			keys = append(keys, fmt.Sprint(i))
+		}
+		task := t.apply(t.create(nil), shim.Change{Ask: ask(keys...)})
+		var all sync.WaitGroup
+		for i, k := range keys {
+			all.Go(func() {
+				s := []shim.Store{t.a, t.b}[i%2]
+				if _, err := s.Apply(t.ctx, task.ID, nil, shim.Change{Answer: answer(k)}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		t.same(shim.Working, t.get(task.ID, shim.Summary).Status)
+	}},
+	{"Claim/one stream", func(t *storeTest) {
+		task := t.apply(t.create(nil), shim.Change{Ask: ask("1", "2")})
+		t.same([]string{"s1", ""}, claims(t.anyone(task, shim.Change{Claim: []string{"1", "9"}, ClaimBy: "s1"})))
+		t.same([]string{"s1", "s2"}, claims(t.anyone(task, shim.Change{Claim: []string{"1", "2"}, ClaimBy: "s2"})))
+		t.same([]string{"s1", "s2"}, claims(t.anyone(task, shim.Change{Claim: []string{"2"}, ClaimBy: "s3", ClaimOver: []string{"s1"}})))
+		t.same([]string{"s3", "s2"}, claims(t.anyone(task, shim.Change{Claim: []string{"1"}, ClaimBy: "s3", ClaimOver: []string{"s0", "s1"}})))
+		t.same([]string{"s3", "s2"}, claims(t.anyone(task, shim.Change{Claim: []string{"1"}, ClaimBy: "s3"})))
+	}},
+	{"Take/at most once", func(t *storeTest) {
+		task := t.apply(t.create(nil), shim.Change{Ask: ask("1", "2", "3")})
+		t.anyone(task, shim.Change{Answer: answer("1", "2")})
+		first := shim.Change{Op: "t1", Take: []string{"1", "3"}}
+		got, err := t.a.Apply(t.ctx, task.ID, &held, first)
+		t.ok(err)
+		t.same([]bool{true, false, false}, taken(got))
+		got, err = t.a.Apply(t.ctx, task.ID, &held, shim.Change{Op: "t2", Take: []string{"1", "2"}})
+		t.ok(err)
+		t.same([]bool{false, true, false}, taken(got))
+		got, err = t.b.Apply(t.ctx, task.ID, &held, first) // whose reply was lost
+		t.ok(err)
+		t.same([]bool{true, false, false}, taken(got))
+		t.same([]bool{true, true, false}, taken(t.get(task.ID, shim.Summary)))
+	}},
+	{"Take/at most once from everywhere", func(t *storeTest) {
+		task := t.apply(t.create(nil), shim.Change{Ask: ask("1")})
+		t.anyone(task, shim.Change{Answer: answer("1")})
+		var all sync.WaitGroup
+		var mu sync.Mutex
+		winners := 0
+		for i := range 12 {
+			all.Go(func() {
+				s := []shim.Store{t.a, t.b}[i%2]
+				got, err := s.Apply(t.ctx, task.ID, &held, shim.Change{Op: fmt.Sprint(i), Take: []string{"1"}})
+				if err != nil {
+					t.Error(err)
+				} else if got.Questions[0].Taken {
+					mu.Lock()
+					winners++
+					mu.Unlock()
+				}
+			})
+		}
+		all.Wait()
+		t.same(1, winners)
+	}},
+	{"Ask/in the step that answers", func(t *storeTest) {
+		task := t.apply(t.create(nil), shim.Change{Ask: ask("1")})
+		t.same(shim.InputRequired, t.apply(task, shim.Change{Ask: ask("2"), Answer: answer("1")}).Status)
+		t.same(shim.Working, t.apply(task, shim.Change{Ask: ask("3"), Withdraw: []string{"2", "3"}}).Status)
+	}},
+}

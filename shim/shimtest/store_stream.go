@@ -1,0 +1,173 @@
+package shimtest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"taskgate/shim"
+)
+
+var streamCases = []storeCase{
+	{"Append/in order", func(t *storeTest) {
+		task := t.create(nil)
+		t.append(task, shim.Position{}, batch("[0]", "a"), batch("[1]"))
+		t.append(task, shim.Position{Batches: 2, Segments: 1}, batch("", "b", "c"))
+		t.append(task, shim.Position{Batches: 2, Segments: 3}, batch("[2]"))
+		t.stored(task.ID, []string{"[0]", "[1]", "[2]"}, []string{"a", "b", "c"})
+		t.same(task.Version, t.get(task.ID, shim.Summary).Version)
+	}},
+	{"Append/what is there is skipped", func(t *storeTest) {
+		task := t.create(nil)
+		for range 2 {
+			t.append(task, shim.Position{}, batch("[0]", "a"), batch("[1]", "b"))
+		}
+		t.append(task, shim.Position{Batches: 1}, batch("[1]", "a", "b", "c"), batch("[2]"))
+		t.append(task, shim.Position{Segments: 1}, batch("[0]", "b"))
+		t.stored(task.ID, []string{"[0]", "[1]", "[2]"}, []string{"a", "b", "c"})
+	}},
+	{"Append/no gaps", func(t *storeTest) {
+		task := t.create(nil, batch("[0]", "a"))
+		for _, at := range []shim.Position{{Batches: 2, Segments: 1}, {Batches: 1, Segments: 2}, {Batches: 9, Segments: 9}} {
+			t.is(t.a.Append(t.ctx, task.ID, held, at, json.RawMessage("1"), batch("[1]", "b")), shim.ErrPosition)
+		}
+		t.stored(task.ID, []string{"[0]"}, []string{"a"})
+		t.same("", string(t.get(task.ID, shim.WithRun).Checkpoint))
+	}},
+	{"Append/only under the lease", func(t *storeTest) {
+		task := t.create(nil)
+		for _, l := range []shim.Lease{{Replica: "other"}, {Replica: runner, Adoption: 1}, {}} {
+			t.is(t.b.Append(t.ctx, task.ID, l, shim.Position{}, json.RawMessage("1"), batch("[0]")), shim.ErrLeaseLost)
+		}
+		t.stored(task.ID, nil, nil)
+	}},
+	{"Append/not after the end", func(t *storeTest) {
+		task := t.create(nil, batch("[0]"))
+		t.end(task)
+		t.is(t.a.Append(t.ctx, task.ID, held, shim.Position{Batches: 1}, nil, batch("[1]")), shim.ErrFinal)
+		t.stored(task.ID, []string{"[0]"}, nil)
+	}},
+	{"Append/with a checkpoint", func(t *storeTest) {
+		task := t.create(nil)
+		add := func(at int64, checkpoint string, b ...shim.Batch) {
+			t.Helper()
+			t.ok(t.a.Append(t.ctx, task.ID, held, shim.Position{Batches: at}, json.RawMessage(checkpoint), b...))
+		}
+		is := func(want string) {
+			t.Helper()
+			t.same(want, string(t.get(task.ID, shim.WithRun).Checkpoint))
+		}
+		add(0, "1", batch("[0]"))
+		is("1")
+		t.append(task, shim.Position{Batches: 1}, batch("[1]"))
+		is("1")
+		add(2, "2")
+		is("2")
+		add(2, "3", batch("[2]"), batch("[3]"))
+		add(2, "4", batch("[2]"), batch("[3]")) // it has come further meanwhile
+		is("4")
+		add(2, "old", batch("[2]")) // held up on its way
+		is("4")
+	}},
+	{"Append/nothing", func(t *storeTest) {
+		task := t.create(nil)
+		t.append(task, shim.Position{})
+		t.same(task, t.get(task.ID, shim.Summary))
+	}},
+	{"Append/many", func(t *storeTest) {
+		task := t.create(nil)
+		var batches []shim.Batch
+		var contents, segments []string
+		for i := range 3000 {
+			contents = append(contents, fmt.Sprintf("[%d]", i))
+			segments = append(segments, fmt.Sprint(i))
+			batches = append(batches, batch(contents[i], segments[i]))
+		}
+		t.append(task, shim.Position{}, batches...)
+		t.stored(task.ID, contents, segments)
+	}},
+	{"Batches/from somewhere", func(t *storeTest) {
+		task := t.create(nil, batch("[0]", "a"), batch("[1]", "b"), batch("[2]", "c"))
+		for from, want := range map[int64][]string{-5: {"[0]", "[1]", "[2]"}, 1: {"[1]", "[2]"}, 2: {"[2]"}, 3: nil, 99: nil} {
+			b, err := t.b.Batches(t.ctx, task.ID, from)
+			t.ok(err)
+			t.same(want, texts(b))
+		}
+		// A segment's number is one more than its place: after n begins at place n.
+		for after, want := range map[int64][]string{-1: {"a", "b", "c"}, 0: {"a", "b", "c"}, 2: {"c"}, 3: nil} {
+			s, err := t.b.Segments(t.ctx, task.ID, after)
+			t.ok(err)
+			t.same(want, texts(s))
+		}
+	}},
+}
+
+var raceCases = []storeCase{
+	{"Race/a task ends once", func(t *storeTest) {
+		for range 30 {
+			task := t.create(func(k *shim.Task) { k.Visible, k.TTL = false, 10*time.Second })
+			ends := []shim.Change{
+				{Op: "1", To: shim.Completed, Outcome: &shim.Outcome{Result: json.RawMessage(`{}`)}, Tail: []shim.Batch{batch("[9]")}},
+				{Op: "2", To: shim.Cancelled}, {Op: "3", To: shim.Failed}, {Op: "4", To: shim.Cancelled},
+			}
+			t.same(1, t.endAtOnce(task, ends))
+			ended := t.get(task.ID, shim.WithOutcome)
+			for _, c := range ends {
+				got, err := t.b.Apply(t.ctx, task.ID, nil, c)
+				if c.To == ended.Status && err == nil {
+					continue // this one did it
+				}
+				t.is(err, shim.ErrFinal)
+				t.same(ended.Status, got.Status)
+				t.same(ended, t.get(task.ID, shim.WithOutcome))
+			}
+			t.same(ended.Status == shim.Completed, ended.Outcome != nil)
+			t.same(ended.Status == shim.Completed, ended.Position.Batches == 1)
+		}
+	}},
+	{"Race/an end against expiry", func(t *storeTest) {
+		var all sync.WaitGroup
+		for i := range 20 {
+			all.Go(func() {
+				task := newTask(t)
+				task.Visible, task.TTL = false, time.Duration(i)*time.Millisecond
+				task, err := t.a.Create(t.ctx, task)
+				if err == nil {
+					task, err = t.b.Apply(t.ctx, task.ID, &held, shim.Change{Op: "x", To: shim.Completed})
+				}
+				switch got, gone := t.b.Get(t.ctx, task.ID, shim.Summary); {
+				case err == nil && (gone != nil || got.Status != shim.Completed):
+					t.Errorf("ended, then %v %v", got.Status, gone)
+				case err != nil && gone == nil:
+					t.Errorf("could not end (%v) but is still there: %v", err, got.Status)
+				}
+			})
+		}
+		all.Wait()
+	}},
+}
+
+// endAtOnce makes all changes at the same time from both handles, and counts those
+// that were done.
+func (t *storeTest) endAtOnce(task shim.Task, ends []shim.Change) int {
+	var all sync.WaitGroup
+	done := make([]bool, len(ends))
+	for i, c := range ends {
+		all.Go(func() {
+			_, err := []shim.Store{t.a, t.b}[i%2].Apply(t.ctx, task.ID, nil, c)
+			if done[i] = err == nil; err != nil && !errors.Is(err, shim.ErrFinal) {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	n := 0
+	for _, d := range done {
+		if d {
+			n++
+		}
+	}
+	return n
+}
