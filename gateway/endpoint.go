@@ -46,7 +46,7 @@ func newEndpoint(g *Gateway, u *config.Upstream, leg Leg, o Options, tel *teleme
 }
 
 // servePOST reads the message and hands it to the face of its era.
-func (e *endpoint) servePOST(w http.ResponseWriter, r *http.Request) {
+func (e *endpoint) servePOST(w http.ResponseWriter, r *http.Request, p shim.Principal) {
 	body, fail := readBody(w, r, int64(e.gateway.config.MaxBody))
 	if fail != nil {
 		writeFailure(w, "", fail)
@@ -57,9 +57,9 @@ func (e *endpoint) servePOST(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		writeFailure(w, headerVersion(r.Header), failureOf(mcp.NoEra, err))
 	case era == mcp.Modern:
-		e.serveModernPOST(w, r, msg)
+		e.serveModernPOST(w, r, p, msg)
 	default:
-		e.serveLegacyPOST(w, r, body, msg)
+		e.serveLegacyPOST(w, r, p, body, msg)
 	}
 }
 

@@ -54,6 +54,7 @@ type Gateway struct {
 	endpoints []*endpoint
 	streams   *streams
 	sessions  *sessionTable
+	keys      keyring
 }
 
 // New makes a Gateway. It contacts no upstream.
@@ -75,7 +76,11 @@ func New(o Options) (*Gateway, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
-	g := &Gateway{config: o.Config, log: o.Logger, streams: newStreams()}
+	keys, err := newKeyring(o.Config.Auth)
+	if err != nil {
+		return nil, fmt.Errorf("gateway: %w", err)
+	}
+	g := &Gateway{config: o.Config, log: o.Logger, streams: newStreams(), keys: keys}
 	g.sessions = newSessionTable(o.Sessions, g.endUpstream)
 	for _, u := range o.Config.Upstreams {
 		leg := o.Legs[u.Name]
@@ -90,13 +95,14 @@ func New(o Options) (*Gateway, error) {
 // Handler returns the route table. Every upstream has one path that both eras
 // share (design.md 0.2); a modern client only ever posts to it, a legacy one also
 // opens its stream by GET and ends its session by DELETE. Any other method is
-// answered 405 by the mux.
+// answered 405 by the mux. Where a page may come from is checked first: what a
+// browser asks before it sends a key has none (auth.go).
 func (g *Gateway) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, e := range g.endpoints {
-		mux.HandleFunc("POST "+e.config.Path, e.servePOST)
-		mux.HandleFunc("GET "+e.config.Path, e.serveLegacyGET)
-		mux.HandleFunc("DELETE "+e.config.Path, e.serveLegacyDELETE)
+		mux.HandleFunc("POST "+e.config.Path, g.keys.authenticate(e.servePOST))
+		mux.HandleFunc("GET "+e.config.Path, g.keys.authenticate(e.serveLegacyGET))
+		mux.HandleFunc("DELETE "+e.config.Path, g.keys.authenticate(e.serveLegacyDELETE))
 	}
 	return newOriginGuard(g.config).wrap(mux)
 }

@@ -11,12 +11,7 @@ import (
 
 // serveLegacyPOST answers a message of the initialize era. Of a batch, msg is zero
 // and body is the array.
-func (e *endpoint) serveLegacyPOST(w http.ResponseWriter, r *http.Request, body []byte, msg jsonrpc.Message) {
-	p, err := e.principal(r)
-	if err != nil {
-		e.refuseLegacy(w, msg.ID, err)
-		return
-	}
+func (e *endpoint) serveLegacyPOST(w http.ResponseWriter, r *http.Request, p shim.Principal, body []byte, msg jsonrpc.Message) {
 	if msg.Kind == jsonrpc.Request && msg.Method == mcp.MethodInitialize {
 		// A session id beside it is of a session the client has given up.
 		e.initialize(w, r, p, msg)
@@ -46,12 +41,7 @@ func (e *endpoint) serveLegacyPOST(w http.ResponseWriter, r *http.Request, body 
 }
 
 // serveLegacyDELETE ends a session at its client's wish (X6).
-func (e *endpoint) serveLegacyDELETE(w http.ResponseWriter, r *http.Request) {
-	p, err := e.principal(r)
-	if err != nil {
-		e.refuseLegacy(w, jsonrpc.ID{}, err)
-		return
-	}
+func (e *endpoint) serveLegacyDELETE(w http.ResponseWriter, r *http.Request, p shim.Principal) {
 	s, err := e.openSession(r, p)
 	if err != nil {
 		e.refuseLegacy(w, jsonrpc.ID{}, err)

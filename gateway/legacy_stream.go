@@ -8,6 +8,7 @@ import (
 	"taskgate/internal/eventstream"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/shim"
 )
 
 // serveLegacyGET opens the stream on which a session hears what belongs to no
@@ -20,14 +21,9 @@ import (
 // Events have no ids, since there is nothing to resume from: an id would make
 // clients come back with Last-Event-ID (X8, protocol.md C 7). What arrives between
 // two streams is kept for the next one, within the bounds of the outbox.
-func (e *endpoint) serveLegacyGET(w http.ResponseWriter, r *http.Request) {
+func (e *endpoint) serveLegacyGET(w http.ResponseWriter, r *http.Request, p shim.Principal) {
 	if !acceptOf(r.Header).stream {
 		e.refuseLegacy(w, jsonrpc.ID{}, refused(http.StatusNotAcceptable, "Accept must list "+mcp.TypeSSE))
-		return
-	}
-	p, err := e.principal(r)
-	if err != nil {
-		e.refuseLegacy(w, jsonrpc.ID{}, err)
 		return
 	}
 	s, err := e.openSession(r, p)

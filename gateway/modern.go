@@ -7,6 +7,7 @@ import (
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/shim"
 )
 
 // modernMethod is what the modern face does with a method.
@@ -43,7 +44,7 @@ var modernMethods = map[string]modernMethod{
 // serveModernPOST answers a message of the modern era. The order of its checks is
 // that of protocol.md 2.5, so that a client with several mistakes is told of the
 // same one as by other servers.
-func (e *endpoint) serveModernPOST(w http.ResponseWriter, r *http.Request, msg jsonrpc.Message) {
+func (e *endpoint) serveModernPOST(w http.ResponseWriter, r *http.Request, p shim.Principal, msg jsonrpc.Message) {
 	if msg.Kind == jsonrpc.Notification {
 		// None has a meaning over HTTP: a request is cancelled by closing its
 		// stream, and a task by tasks/cancel (T42).
@@ -54,9 +55,7 @@ func (e *endpoint) serveModernPOST(w http.ResponseWriter, r *http.Request, msg j
 	if err == nil {
 		err = checkMethodHeader(r.Header, msg.Method)
 	}
-	if err == nil {
-		q.principal, err = e.principal(r)
-	}
+	q.principal = p
 	method, ok := modernMethods[msg.Method]
 	if err == nil && (!ok || method.tasks && !e.convertible()) {
 		err = methodNotFound(msg.Method)

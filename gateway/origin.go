@@ -78,7 +78,7 @@ func cors(w http.ResponseWriter, r *http.Request) bool {
 	h.Set("Access-Control-Allow-Origin", r.Header.Get("Origin"))
 	h.Add("Vary", "Origin")
 	if r.Method != http.MethodOptions || r.Header.Get("Access-Control-Request-Method") == "" {
-		h.Set("Access-Control-Expose-Headers", mcp.HeaderSession+", "+mcp.HeaderProtocolVersion)
+		h.Set("Access-Control-Expose-Headers", mcp.HeaderSession+", "+mcp.HeaderProtocolVersion+", "+headerAuthenticate)
 		return false
 	}
 	h.Set("Access-Control-Allow-Methods", "POST, GET, DELETE")

@@ -12,7 +12,7 @@ import (
 
 // describe asks the leg what its upstream is, and remembers the identity.
 func (e *endpoint) describe(ctx context.Context, q *modernRequest) (Server, error) {
-	s, err := e.leg.Describe(ctx, shim.Session{ClientInfo: q.clientInfo})
+	s, err := e.leg.Describe(ctx, shim.Session{Key: q.principal.Subject, ClientInfo: q.clientInfo})
 	if err == nil && jsonrpc.IsObject(s.Info) {
 		e.identity.Store(&s.Info)
 	}
