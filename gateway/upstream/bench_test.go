@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"taskgate/internal/jsonrpc"
@@ -142,13 +143,15 @@ func BenchmarkLargeResult(b *testing.B) {
 // open stream: memory and goroutines of this process, which includes the server.
 func BenchmarkParked(b *testing.B) {
 	const n = 2000
-	release := make(chan struct{})
+	var arrived atomic.Int64
+	var release chan struct{}
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		method, _ := jsonrpc.GetString(body, "method")
 		if method == "tools/call" {
 			w.Header().Set("Content-Type", "text/event-stream")
 			_ = http.NewResponseController(w).Flush()
+			arrived.Add(1)
 			<-release
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
@@ -157,33 +160,29 @@ func BenchmarkParked(b *testing.B) {
 	b.Cleanup(web.Close)
 	h := leg(b, Config{URL: web.URL, Era: EraLegacy})
 	for b.Loop() {
-		parked(b, h, n, release)
 		release = make(chan struct{})
+		arrived.Store(0)
+		parked(b, h, n, &arrived, release)
 	}
 }
 
-func parked(b *testing.B, h *HTTP, n int, release chan struct{}) {
+func parked(b *testing.B, h *HTTP, n int, arrived *atomic.Int64, release chan struct{}) {
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
 	had := runtime.NumGoroutine()
 	var wg sync.WaitGroup
-	waiting := make(chan struct{}, n)
 	for range n {
 		wg.Go(func() {
 			r := shimtest.Tool("t", "k")
 			r.Session = shim.Session{Key: "a"}
 			s := shimtest.Sink{}
-			waiting <- struct{}{}
 			if _, err := h.Call(context.Background(), r, &s); err != nil {
 				b.Error(err)
 			}
 		})
 	}
-	for range n {
-		<-waiting
-	}
-	shimtest.Eventually(b, func() bool { return runtime.NumGoroutine()-had >= 5*n })
+	shimtest.Eventually(b, func() bool { return arrived.Load() == int64(n) })
 	runtime.GC()
 	runtime.ReadMemStats(&after)
 	b.ReportMetric(float64(after.HeapInuse+after.StackInuse-before.HeapInuse-before.StackInuse)/float64(n), "B/call")

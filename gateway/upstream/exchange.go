@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
 	"taskgate/internal/jsonrpc"
@@ -62,6 +63,7 @@ type exchange struct {
 	idle     idle
 	response *http.Response // the latest, for its headers
 	span     trace.Span
+	trace    propagation.MapCarrier // the context to pass on, by its W3C names
 }
 
 // run sends the request and returns the answer: a result or a JSON-RPC error.
@@ -69,7 +71,7 @@ type exchange struct {
 func (x *exchange) run(ctx context.Context) (m jsonrpc.Message, err error) {
 	ctx = x.startSpan(ctx)
 	defer func() { x.endSpan(m, err) }()
-	body := x.encode(ctx)
+	body := x.encode()
 	x.state = checkpoint{Era: x.to.era.String(), Version: x.to.version, Session: x.to.session, Generation: x.to.gen, ID: x.id}
 	if err := x.announce(ctx); err != nil {
 		return m, err
@@ -154,7 +156,9 @@ func (x *exchange) post(ctx context.Context, body []byte) (*inbound, error) {
 	for name, values := range x.header {
 		req.Header[name] = values
 	}
-	w3cHeaders(x.h, ctx, req.Header)
+	for key, value := range x.trace { // there too, for proxies that look there
+		req.Header.Set(key, value)
+	}
 	return x.receive(req)
 }
 
@@ -304,12 +308,12 @@ func (x *exchange) handOver(ctx context.Context) {
 }
 
 // encode writes the request with its _meta.
-func (x *exchange) encode(ctx context.Context) []byte {
+func (x *exchange) encode() []byte {
 	pairs := x.meta
 	if x.progress {
 		pairs = append(pairs, text(mcp.MetaProgressToken, x.id))
 	}
-	for key, value := range x.h.carry(ctx) {
+	for key, value := range x.trace {
 		pairs = append(pairs, text(key, value))
 	}
 	params := withMeta(x.params, pairs)

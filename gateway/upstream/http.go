@@ -12,6 +12,7 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 
 	"taskgate/internal/mcp"
 	"taskgate/internal/semconv"
@@ -28,6 +29,7 @@ type HTTP struct {
 	log       *slog.Logger
 	tracer    trace.Tracer
 	attrs     []attribute.KeyValue
+	dark      bool // no tracer was given
 	serial    atomic.Int64
 
 	eras  eras
@@ -57,6 +59,7 @@ func New(c Config) (*HTTP, error) {
 	h.client = newClient(h.transport)
 	h.log = c.Logger.With("upstream", c.Name)
 	h.tracer = c.TracerProvider.Tracer(semconv.Scope)
+	_, h.dark = c.TracerProvider.(noop.TracerProvider)
 	h.attrs = fixedAttrs(c, &http.Request{URL: u})
 	h.life, h.end = context.WithCancelCause(context.Background())
 	h.pool.h, h.tools.h, h.eras.h = h, h, h

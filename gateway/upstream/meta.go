@@ -84,6 +84,9 @@ func declared(caps json.RawMessage) json.RawMessage {
 
 // fingerprint is a spelling that equal capabilities share.
 func fingerprint(caps json.RawMessage) string {
+	if len(caps) == 0 {
+		return "{}"
+	}
 	var v any
 	if err := json.Unmarshal(declared(caps), &v); err != nil {
 		return string(caps)

@@ -26,9 +26,13 @@ var w3c propagation.TraceContext
 // carry gives the trace context of ctx by its W3C names: what goes into
 // params._meta (SEP-414) and, under the same names, into HTTP headers.
 func (h *HTTP) carry(ctx context.Context) propagation.MapCarrier {
+	b := h.baggage(ctx)
+	if b == "" && !trace.SpanContextFromContext(ctx).IsValid() {
+		return nil
+	}
 	c := propagation.MapCarrier{}
 	w3c.Inject(ctx, c)
-	if b := h.baggage(ctx); b != "" {
+	if b != "" {
 		c[mcp.MetaBaggage] = b
 	}
 	return c
@@ -50,8 +54,13 @@ func (h *HTTP) baggage(ctx context.Context) string {
 	return strings.Join(members, ",")
 }
 
-// span starts the client span of one request (protocol.md 9).
+// startSpan starts the client span of one request (protocol.md 9).
 func (x *exchange) startSpan(ctx context.Context) context.Context {
+	defer func() { x.trace = x.h.carry(ctx) }()
+	if x.h.dark { // nobody will see it: only the caller's context is passed on
+		ctx, x.span = x.h.tracer.Start(ctx, x.method)
+		return ctx
+	}
 	attrs := append(make([]attribute.KeyValue, 0, 12), x.h.attrs...)
 	attrs = append(attrs,
 		semconv.MCPMethod.String(x.method),

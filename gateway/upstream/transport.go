@@ -35,8 +35,8 @@ func newTransport(c Config) *http.Transport {
 			SendPingTimeout: 15 * time.Second,
 			PingTimeout:     15 * time.Second,
 		},
-		ReadBufferSize:  4 << 10,
-		WriteBufferSize: 4 << 10,
+		ReadBufferSize:  2 << 10,
+		WriteBufferSize: 2 << 10,
 	}
 }
 

@@ -45,14 +45,6 @@ func (h *HTTP) request(ctx context.Context, method string, to target, body []byt
 
 func set(h http.Header, canonical, value string) { h[canonical] = []string{value} }
 
-// w3cHeaders writes the trace context into the headers too, for the proxies and
-// servers that look for it there.
-func w3cHeaders(h *HTTP, ctx context.Context, header http.Header) {
-	for key, value := range h.carry(ctx) {
-		header.Set(key, value)
-	}
-}
-
 // tell posts a message that has no answer: a notification, or a response to a
 // request of the server. Any 2xx will do: servers exist that say 200 instead of
 // 202 (go-sdk #736).
