@@ -47,11 +47,12 @@ func newKeyring(a config.Auth) (keyring, error) {
 	}
 	k := keyring{byPrefix: make(map[uint64][]hashedKey, len(a.Keys))}
 	for i, c := range a.Keys {
-		one := hashedKey{principal: c.Principal}
+		hash, err := hex.DecodeString(c.SHA256)
 		// Without a principal the key would be that of everybody anonymous.
-		if n, err := hex.Decode(one.hash[:], []byte(c.SHA256)); err != nil || n != sha256.Size || c.Principal == "" {
+		if err != nil || len(hash) != sha256.Size || c.Principal == "" {
 			return keyring{}, fmt.Errorf("auth.keys[%d] needs a principal and a SHA-256 hash", i)
 		}
+		one := hashedKey{hash: [sha256.Size]byte(hash), principal: c.Principal}
 		k.byPrefix[prefixOf(one.hash)] = append(k.byPrefix[prefixOf(one.hash)], one)
 	}
 	return k, nil
