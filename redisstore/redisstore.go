@@ -177,7 +177,7 @@ func (s *Store) checkPolicy(ctx context.Context) {
 	} else {
 		err = check(ctx, s.client)
 	}
-	if err != nil && isOutage(err) {
+	if err != nil && isOutage(err) && !hasPrefix(err, "NOPERM") {
 		s.log.WarnContext(ctx, "redis cannot be reached yet", "error", fmt.Sprint(err))
 	}
 }

@@ -81,7 +81,8 @@ func wrap(op string, err error) error {
 var (
 	transients = []string{"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "BUSY"}
 	lasting    = []string{"OOM", "MISCONF", "NOREPLICAS", "ERR max number of clients"}
-	refusals   = []string{"WRONGPASS", "NOAUTH", "NOPERM", "ERR invalid password", "ERR AUTH", "ERR Client sent AUTH"}
+	refusals   = []string{"WRONGPASS", "NOAUTH", "NOPERM", "ERR invalid password", "ERR AUTH", "ERR Client sent AUTH",
+		"ERR Protocol error: unauthenticated"}
 )
 
 // isTransient reports whether a repeat in a moment may succeed.

@@ -112,7 +112,7 @@ func (s *Store) Apply(ctx context.Context, id shim.ID, lease *shim.Lease, c shim
 func (s *Store) apply(ctx context.Context, id shim.ID, lease *shim.Lease, c shim.Change) ([]string, error) {
 	if lease != nil {
 		args := applyArgs(s.keys.events(id), "", ms(s.opts.slack), id, *lease, lease.String(), c)
-		return s.run(ctx, applyScript, s.keys.record(id, lease.Replica), args, c.To.Final())
+		return s.run(ctx, applyScript, s.keys.record(id, lease.Replica), args, ends(c))
 	}
 	held, err := s.client.HGet(ctx, s.keys.task(id), fieldLease).Result()
 	if errors.Is(err, redis.Nil) {
@@ -129,7 +129,7 @@ func (s *Store) apply(ctx context.Context, id shim.ID, lease *shim.Lease, c shim
 		}
 		var v []string
 		args := applyArgs(s.keys.events(id), inbox, ms(s.opts.slack), id, runner, "", c)
-		v, err = s.run(ctx, applyScript, s.keys.record(id, runner.Replica), args, c.To.Final())
+		v, err = s.run(ctx, applyScript, s.keys.record(id, runner.Replica), args, ends(c))
 		if err != nil || v[0] != codeMoved {
 			return v, err
 		}
@@ -137,6 +137,9 @@ func (s *Store) apply(ctx context.Context, id shim.ID, lease *shim.Lease, c shim
 	}
 	return nil, err
 }
+
+// ends reports whether a change ends its task.
+func ends(c shim.Change) bool { return c.To != "" && c.To.Final() }
 
 // applied reads the reply of apply.lua.
 func (s *Store) applied(ctx context.Context, id shim.ID, c shim.Change, v []string) (shim.Task, error) {
@@ -172,7 +175,7 @@ func applyArgs(events, inbox string, slack int64, id shim.ID, runner shim.Lease,
 	a.add(string(id), string(runner.Replica), lease, c.Op, events, inbox)
 	a.addInt(slack)
 	a.add(open, string(c.To), words(c.To.From()))
-	a.flag(c.To != "" && c.To.Final())
+	a.flag(ends(c))
 	a.add(string(shim.InputRequired), string(shim.Working))
 	a.flag(c.Visible)
 	a.add(optional(c.TTL > 0, millis(c.TTL)), optional(c.Retain > 0, millis(c.Retain)), c.ClaimBy)

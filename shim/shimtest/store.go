@@ -1,3 +1,5 @@
+// Package shimtest is the contracts of package shim in executable form: Store for
+// who writes a store, Upstream for who writes a transport.
 package shimtest
 
 import (

@@ -1,0 +1,188 @@
+package redisstore
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"taskgate/internal/redistest"
+	"taskgate/shim"
+)
+
+// commands is how often a server has executed a command.
+func commands(redis *redistest.Server, name string) int {
+	m := regexp.MustCompile(`cmdstat_`+name+`:calls=(\d+)`).FindStringSubmatch(fmt.Sprint(redis.Do("info", "commandstats")))
+	if m == nil {
+		return 0
+	}
+	n, _ := strconv.Atoi(m[1])
+	return n
+}
+
+// What keeps a Redis from working is an outage; what is wrong with a command is not.
+func TestErrorsOfRedis(t *testing.T) {
+	t.Parallel()
+	o := testOptions()
+	o.RetryFor = time.Millisecond
+	s := openTest(t, "embedded", o)
+	for _, text := range []string{
+		"LOADING Redis is loading the dataset in memory", "READONLY You can't write against a read only replica.",
+		"MASTERDOWN Link with MASTER is down", "CLUSTERDOWN The cluster is down", "TRYAGAIN Multiple keys request",
+		"OOM command not allowed when used memory > 'maxmemory'.", "MISCONF Redis is configured to save RDB snapshots",
+		"NOREPLICAS Not enough good replicas to write.", "BUSY Redis is busy running a script", "NOAUTH Authentication required.",
+		"ERR max number of clients reached",
+	} {
+		s.embedded.server.SetError(text)
+		for name, op := range operations(newTask(t)) {
+			if err := op(t, s); name != "ping" {
+				is(t, err, shim.ErrUnavailable)
+			}
+		}
+	}
+	s.embedded.server.SetError("ERR something is wrong with this command")
+	if _, err := s.Get(t.Context(), newID(t), shim.Summary); err == nil || strings.Contains(err.Error(), shim.ErrUnavailable.Error()) {
+		t.Errorf("got %v", err)
+	}
+	s.embedded.server.SetError("")
+	_, err := s.Get(t.Context(), newID(t), shim.Summary)
+	is(t, err, shim.ErrNotFound)
+}
+
+// A context that ends is an error of the caller's making, but whether the write
+// took place is as unknown.
+func TestEndedContext(t *testing.T) {
+	t.Parallel()
+	s := openTest(t, "embedded", testOptions())
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := s.Create(ctx, newTask(t))
+	is(t, err, shim.ErrUnavailable)
+	is(t, err, context.Canceled)
+}
+
+// Credentials that are wrong are told as such, and not told.
+func TestWrongCredentials(t *testing.T) {
+	t.Parallel()
+	redis := redistest.Start(t, "--requirepass", "right-secret", "--user", "limited", "on", ">lim-secret", "~*", "&*", "+ping")
+	good := openTest(t, "redis://:right-secret@"+redis.Addr, testOptions())
+	must(t, good.Ping(t.Context()))
+	for _, user := range []string{":wrong-secret@", "", "limited:lim-secret@", "nobody:wrong-secret@"} {
+		o := testOptions()
+		var log bytes.Buffer
+		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		s := openTest(t, "redis://"+user+redis.Addr, o)
+		_, err := s.Get(t.Context(), newID(t), shim.Summary)
+		is(t, err, shim.ErrUnavailable)
+		if !strings.Contains(err.Error(), "refuses this user") || strings.Contains(err.Error()+log.String(), "secret") {
+			t.Errorf("%q: %v; %s", user, err, log.String())
+		}
+	}
+}
+
+// A full Redis refuses new tasks, and what is there can still be read.
+func TestFullRedis(t *testing.T) {
+	t.Parallel()
+	redis := redistest.Start(t)
+	o := testOptions()
+	s := openTest(t, redis.URL(), o)
+	task := create(t, s, newTask(t))
+	redis.Do("config", "set", "maxmemory", "1")
+	_, err := s.Create(t.Context(), newTask(t))
+	is(t, err, shim.ErrUnavailable)
+	_, err = s.Apply(t.Context(), task.ID, &held, shim.Change{Op: "end", To: shim.Completed})
+	is(t, err, shim.ErrUnavailable)
+	same(t, task, read(t, s, task.ID, shim.Summary))
+	redis.Do("config", "set", "maxmemory", "0")
+	same(t, shim.Completed, end(t, s, task).Status) // the op was not noted without its change
+}
+
+// A Redis that evicts is warned of.
+func TestPolicyWarning(t *testing.T) {
+	t.Parallel()
+	redis := redistest.Start(t)
+	warned := func() string {
+		o := testOptions()
+		var log bytes.Buffer
+		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		openTest(t, redis.URL(), o)
+		return log.String()
+	}
+	same(t, "", warned())
+	redis.Do("config", "set", "maxmemory-policy", "allkeys-lru")
+	if got := warned(); !strings.Contains(got, "noeviction") {
+		t.Errorf("logged %q", got)
+	}
+	redis.Do("acl", "setuser", "default", "-config")
+	same(t, "", warned())
+}
+
+// With wait_replicas, what is said to be stored has reached a replica.
+func TestWaitReplicas(t *testing.T) {
+	t.Parallel()
+	master := redistest.Start(t)
+	host, port, err := net.SplitHostPort(master.Addr)
+	must(t, err)
+	replica := redistest.Start(t, "--replicaof", host, port)
+	eventually(t, "replica is in sync", func() bool {
+		return strings.Contains(fmt.Sprint(master.Do("info", "replication")), "state=online")
+	})
+	o := testOptions()
+	o.WaitReplicas, o.WaitTimeout = 1, 200*time.Millisecond
+	s := openTest(t, master.URL(), o)
+	task := create(t, s, newTask(t))
+	same(t, 1, len(replica.Keys(o.Prefix+":*:t:*")))
+
+	replica.Kill()
+	c := shim.Change{Op: "end", To: shim.Completed}
+	for range 2 { // a repeat does not make it replicated
+		_, err = s.Apply(t.Context(), task.ID, &held, c)
+		is(t, err, ErrNotReplicated)
+		is(t, err, shim.ErrUnavailable)
+	}
+	same(t, shim.Completed, read(t, s, task.ID, shim.Summary).Status)
+	_, err = s.Create(t.Context(), newTask(t))
+	is(t, err, ErrNotReplicated)
+	// What is not the beginning or the end of a task does not wait.
+	_, err = s.Apply(t.Context(), task.ID, nil, shim.Change{TTL: time.Hour})
+	is(t, err, shim.ErrFinal)
+
+	replica.Restart()
+	eventually(t, "replica is back", func() bool {
+		_, err = s.Apply(t.Context(), task.ID, &held, c)
+		return err == nil
+	})
+	if _, err := Open(t.Context(), "embedded", o); err == nil {
+		t.Error("the embedded store has no replicas to wait for")
+	}
+}
+
+// In a cluster, WAIT goes to the master of the slot.
+func TestWaitReplicasCluster(t *testing.T) {
+	t.Parallel()
+	masters := redistest.Cluster(t, 3)
+	o := testOptions()
+	o.WaitReplicas, o.WaitTimeout = 1, time.Millisecond
+	s := openTest(t, redistest.ClusterURL(masters), o)
+	must(t, s.Ping(t.Context()))
+	for range 20 {
+		_, err := s.Create(t.Context(), newTask(t))
+		is(t, err, ErrNotReplicated)
+	}
+	keys, waits := 0, 0
+	for _, m := range masters {
+		n := len(m.Keys(o.Prefix + ":*:t:*"))
+		if n != commands(m, "wait") {
+			t.Errorf("%s has %d tasks and waited %d times", m.Addr, n, commands(m, "wait"))
+		}
+		keys, waits = keys+n, waits+commands(m, "wait")
+	}
+	same(t, 20, keys)
+	same(t, 20, waits)
+}
