@@ -126,6 +126,11 @@ type Tool struct {
 	// Concurrency is how many calls of the tool each replica has in flight.
 	// 0 means any number.
 	Concurrency int `yaml:"concurrency" min:"0"`
+
+	// ImmediateResponse is a text for the model of a client of 2025-11-25 that
+	// calls the tool as a task: what it may go on with until the result is there.
+	// Without it such a client gets none.
+	ImmediateResponse string `yaml:"immediate_response"`
 }
 
 // Rule gives the tools whose names match a policy of their own.
