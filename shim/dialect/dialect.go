@@ -3,7 +3,7 @@
 // store nor knows who asks.
 //
 // One record has several spellings: [Ext] is the io.modelcontextprotocol/tasks
-// extension of the modern protocol.
+// extension of the modern protocol, [Legacy] the experimental tasks of 2025-11-25.
 package dialect
 
 import (

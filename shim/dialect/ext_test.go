@@ -64,7 +64,7 @@ func TestExtGolden(t *testing.T) {
 		"ack":              dialect.Ext.Ack(),
 	} {
 		t.Run(name, func(t *testing.T) {
-			golden(t, name, got)
+			golden(t, "ext", name, got)
 			schematest.Validate(t, schematest.TasksExtension, definition(name), got)
 		})
 	}
@@ -87,13 +87,13 @@ func failed(e string) shim.Task {
 	return t
 }
 
-// golden compares with testdata/ext/<name>.json, which holds the exact bytes.
-func golden(t *testing.T, name string, got json.RawMessage) {
+// golden compares with testdata/<dir>/<name>.json, which holds the exact bytes.
+func golden(t *testing.T, dir, name string, got json.RawMessage) {
 	t.Helper()
 	if !json.Valid(got) {
 		t.Fatalf("not JSON: %s", got)
 	}
-	file := filepath.Join("testdata", "ext", name+".json")
+	file := filepath.Join("testdata", dir, name+".json")
 	if *update {
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 			t.Fatal(err)

@@ -1,0 +1,112 @@
+package dialect
+
+import (
+	"encoding/json"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// OriginLegacy is the Task.Origin of tasks made in the 2025-11-25 dialect.
+const OriginLegacy = "legacy"
+
+// Legacy is the experimental tasks of 2025-11-25 (protocol.md section 4).
+var Legacy legacy
+
+type legacy struct{}
+
+// Created is the CreateTaskResult of a new task: wrapped, and always working
+// (L6, L8). immediate, if not empty, is a text for the model while the task runs
+// (L11).
+func (l legacy) Created(t shim.Task, immediate string) json.RawMessage {
+	o := newObject(384)
+	o.raw("task", l.fields(t))
+	if immediate != "" {
+		meta := newObject(len(immediate) + 96)
+		meta.str(mcp.MetaImmediateResponse, immediate)
+		o.raw("_meta", meta.done())
+	}
+	return o.done()
+}
+
+// Got is a task without its outcome: the result of tasks/get and tasks/cancel,
+// and the params of notifications/tasks/status (L10, L24, L34).
+func (l legacy) Got(t shim.Task) json.RawMessage { return l.fields(t) }
+
+// Listed is the result of tasks/list (L20).
+func (l legacy) Listed(tasks []shim.Task, next string) json.RawMessage {
+	b := append(make([]byte, 0, 64+320*len(tasks)), '[')
+	for i, t := range tasks {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, l.fields(t)...)
+	}
+	o := newObject(len(b) + len(next) + 64)
+	o.raw("tasks", append(b, ']'))
+	if next != "" {
+		o.str("nextCursor", next)
+	}
+	return o.done()
+}
+
+// Result is the answer to tasks/result for a task that has ended: what the call
+// itself would have answered, the result with related-task metadata, or that same
+// JSON-RPC error (L16, L17). A cancelled task has no result of its own; its error
+// says so (L19).
+func (legacy) Result(t shim.Task) (json.RawMessage, *shim.RPCError) {
+	switch {
+	case t.Status == shim.Cancelled:
+		return nil, &shim.RPCError{Code: mcp.CodeInternal, Message: "task was cancelled"}
+	case t.Outcome == nil:
+		return nil, &shim.RPCError{Code: mcp.CodeInternal, Message: "the outcome of the task is not available"}
+	case t.Outcome.Error != nil:
+		return nil, legacyError(t.Outcome.Error)
+	}
+	return related(withoutResultType(t.Outcome.Result), t.ID), nil
+}
+
+// fields are those of a Task object.
+func (l legacy) fields(t shim.Task) []byte {
+	t.Status = l.status(t)
+	o := newObject(320)
+	o.task(t, "ttl", "pollInterval")
+	return o.done()
+}
+
+// status spells a tool's own error as failed (L29, H1).
+func (legacy) status(t shim.Task) shim.Status {
+	if t.Status == shim.Completed && t.ToolError {
+		return shim.Failed
+	}
+	return t.Status
+}
+
+// related marks a result as that of a task.
+func related(result json.RawMessage, id shim.ID) json.RawMessage {
+	value := newObject(64)
+	value.str("taskId", string(id))
+	out, err := jsonrpc.Set(result, value.done(), "_meta", mcp.MetaRelatedTask)
+	if err != nil {
+		return result // no object, or a _meta that is none: the upstream's own affair
+	}
+	return out
+}
+
+// withoutResultType takes away the member that only modern results have.
+func withoutResultType(result json.RawMessage) json.RawMessage {
+	if out, err := jsonrpc.Delete(result, "resultType"); err == nil {
+		return out
+	}
+	return result
+}
+
+// legacyError is the stored error object, as a legacy client may see it.
+func legacyError(e json.RawMessage) *shim.RPCError {
+	out := &shim.RPCError{Code: mcp.CodeInternal}
+	if err := json.Unmarshal(e, out); err != nil {
+		out.Message = "the call failed"
+	}
+	return out
+}
