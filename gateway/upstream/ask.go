@@ -233,11 +233,14 @@ func (x *exchange) respond(ctx context.Context, body []byte) error {
 				return err
 			}
 		}
-		if err = x.h.tell(x.life, x.to, body); err == nil {
+		if err = x.h.tellSoon(x.life, x.to, body); err == nil {
 			return nil
 		}
 		if se, ok := err.(*statusError); ok && se.status < 500 && se.status != 429 {
 			return answerRefused(se)
+		}
+		if errors.Is(err, errSlow) && ctx.Err() == nil {
+			return fail(kindTimeout, "the server did not take the answer to its question", err)
 		}
 	}
 	return err

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"taskgate/internal/eventstream"
 	"taskgate/internal/jsonrpc"
@@ -51,7 +52,7 @@ func (h *HTTP) initializeParams(s *session) json.RawMessage {
 func (l *link) read(result json.RawMessage) error {
 	v, _ := jsonrpc.GetString(result, "protocolVersion")
 	if mcp.EraOf(v) != mcp.Legacy {
-		return protocolError(fmt.Sprintf("the server wants protocol version %.20q, which the gateway does not speak to it", v), nil)
+		return protocolError("the server wants "+versionName(v)+", which the gateway does not speak to it", nil)
 	}
 	l.version = v
 	l.server = Server{Era: mcp.Legacy, Version: v, Raw: raw(result)}
@@ -59,6 +60,15 @@ func (l *link) read(result json.RawMessage) error {
 	l.server.Info, _ = jsonrpc.Get(l.server.Raw, "serverInfo")
 	l.server.Instructions, _ = jsonrpc.GetString(l.server.Raw, "instructions")
 	return nil
+}
+
+// versionName is a version to be shown to a client: one that looks like none is
+// text of the server, and not repeated.
+func versionName(v string) string {
+	if _, err := time.Parse(time.DateOnly, v); err != nil {
+		return "a protocol version"
+	}
+	return "protocol version " + v
 }
 
 // declares reports whether the server has a capability. Of a session taken over

@@ -41,8 +41,9 @@ func (c *call) legacy(ctx context.Context, v *verdict) (shim.Reply, error) {
 	if c.r.LogLevel != "" {
 		c.h.raiseLevel(ctx, ses, l, c.r.LogLevel)
 	}
-	m, err := c.h.legacyExchange(ses, l.target(), c.r, c.sink).run(ctx)
-	if detached(ctx) && err != nil {
+	x := c.h.legacyExchange(ses, l.target(), c.r, c.sink)
+	m, err := x.run(ctx)
+	if err != nil && detached(ctx) && x.reached.Load() {
 		ses.keep()
 	}
 	return c.h.legacyReply(ses, l, v, c.r.Method, m, err)

@@ -45,9 +45,8 @@ func (c *call) modern(ctx context.Context, v *verdict) (shim.Reply, error) {
 	m, err := x.run(ctx)
 	rpc := m.Error
 	if se, ok := err.(*statusError); ok {
-		if rpc = se.answer(); rpc == nil {
-			c.h.doubt(v, se)
-		}
+		rpc = se.answer()
+		c.h.doubt(v, se)
 	}
 	switch {
 	case rpc != nil:
@@ -59,8 +58,15 @@ func (c *call) modern(ctx context.Context, v *verdict) (shim.Reply, error) {
 }
 
 // doubt drops the verdict on a server that answers as no modern one does, so
-// that the next call finds out what it has become.
+// that the next call finds out what it has become: without a JSON-RPC error, or
+// with one of the codes that only legacy implementations use (X15).
 func (h *HTTP) doubt(v *verdict, se *statusError) {
+	if rpc := se.answer(); rpc != nil {
+		code := mcp.CodeFrom(v.version, rpc.Code)
+		if code > -32000 || code <= mcp.CodeReservedLast {
+			return
+		}
+	}
 	switch se.status {
 	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusUnsupportedMediaType:
 		h.eras.forget(v)

@@ -56,6 +56,13 @@ func (h *HTTP) tell(ctx context.Context, to target, body []byte) error {
 	return h.finish(req, to)
 }
 
+// tellSoon is tell for a peer that has nothing to think about.
+func (h *HTTP) tellSoon(ctx context.Context, to target, body []byte) error {
+	ctx, cancel := h.slow(ctx)
+	defer cancel()
+	return h.tell(ctx, to, body)
+}
+
 // finish performs a request of whose response only the status counts.
 func (h *HTTP) finish(req *http.Request, to target) error {
 	resp, err := h.client.Do(req)
@@ -64,14 +71,17 @@ func (h *HTTP) finish(req *http.Request, to target) error {
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode/100 == 2 {
-		drain(resp.Body)
+		if mediaType(resp.Header) != mcp.TypeSSE {
+			drain(resp.Body)
+		}
 		return nil
 	}
 	return readStatus(resp, "", to.session != "")
 }
 
 // drain reads what little there may be, so that the connection can be used
-// again; a stream is not waited for, the caller closes it.
+// again. A stream, which some servers open even for a notification, is not
+// waited for.
 func drain(body io.Reader) { _, _ = io.CopyN(io.Discard, body, 4<<10) }
 
 // accept looks at the head of a response to a request: JSON and event streams

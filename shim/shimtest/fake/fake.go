@@ -55,6 +55,7 @@ type Server struct {
 	opened    int
 	deleted   int
 	conns     map[net.Conn]http.ConnState
+	dialled   int
 	waiting   map[string]chan json.RawMessage // answers to the server's requests
 	replayAll bool
 	serial    int
@@ -216,9 +217,30 @@ func (s *Server) Conns() (open, active int) {
 	return len(s.conns), active
 }
 
+// Dialled is how many connections were ever made.
+func (s *Server) Dialled() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.dialled
+}
+
+// CutIdle closes the connections that serve no request.
+func (s *Server) CutIdle() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c, st := range s.conns {
+		if st == http.StateIdle {
+			_ = c.Close()
+		}
+	}
+}
+
 func (s *Server) connState(c net.Conn, st http.ConnState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if st == http.StateNew {
+		s.dialled++
+	}
 	if st == http.StateClosed || st == http.StateHijacked {
 		delete(s.conns, c)
 		return
