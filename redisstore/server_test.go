@@ -18,7 +18,7 @@ import (
 
 // commands is how often a server has executed a command.
 func commands(redis *redistest.Server, name string) int {
-	m := regexp.MustCompile(`cmdstat_`+name+`:calls=(\d+)`).FindStringSubmatch(fmt.Sprint(redis.Do("info", "commandstats")))
+	m := regexp.MustCompile(`cmdstat_` + name + `:calls=(\d+)`).FindStringSubmatch(fmt.Sprint(redis.Do("info", "commandstats")))
 	if m == nil {
 		return 0
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"slices"
 	"strconv"
@@ -63,21 +64,30 @@ func parseURL(raw string) (target, error) {
 		return target{}, err
 	}
 	for i, a := range t.addrs {
-		t.addrs[i] = withPort(a, kind)
+		if t.addrs[i], err = withPort(a, kind); err != nil {
+			return target{}, err
+		}
 	}
 	t.base, err = baseOptions(plain + "://" + userinfo + t.addrs[0] + "/" + path + "?" + query)
 	return t, err
 }
 
 // withPort adds the port that was left out.
-func withPort(addr, kind string) string {
-	if strings.LastIndex(addr, ":") > strings.LastIndex(addr, "]") {
-		return addr
+func withPort(addr, kind string) (string, error) {
+	if strings.LastIndex(addr, ":") <= strings.LastIndex(addr, "]") {
+		if kind == "sentinel" {
+			return addr + ":26379", nil
+		}
+		return addr + ":6379", nil
 	}
-	if kind == "sentinel" {
-		return addr + ":26379"
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil || host == "" {
+		return "", errors.New("store URL: a host is host, host:port or [v6 address]:port")
 	}
-	return addr + ":6379"
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return "", errors.New("store URL: bad port")
+	}
+	return addr, nil
 }
 
 // sentinelPath splits /mymaster/0.
@@ -110,14 +120,6 @@ func baseOptions(plain string) (*redis.Options, error) {
 	}
 	if err != nil {
 		return nil, fmt.Errorf("store URL: %w", err)
-	}
-	if _, port, ok := strings.Cut(o.Addr, "]:"); ok || strings.Count(o.Addr, ":") == 1 {
-		if !ok {
-			_, port, _ = strings.Cut(o.Addr, ":")
-		}
-		if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
-			return nil, errors.New("store URL: bad port")
-		}
 	}
 	return o, nil
 }

@@ -1,0 +1,226 @@
+package redisstore
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskgate/shim"
+)
+
+// bubble runs a test over an embedded store on the clock of a synctest bubble.
+func bubble(t *testing.T, f func(t *testing.T, s *Store)) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		o := testOptions()
+		o.ClockTTL = true
+		s := openTest(t, "embedded", o)
+		f(t, s)
+	})
+}
+
+// pass lets time pass.
+func pass(d time.Duration) { <-time.After(d) }
+
+// present reports whether a task is there.
+func present(t *testing.T, s *Store, id shim.ID) bool {
+	t.Helper()
+	_, err := s.Get(t.Context(), id, shim.Summary)
+	if err != nil && !errors.Is(err, shim.ErrNotFound) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+// Every expiry comes when it is due, not a moment before, and none where there is
+// a promise to keep.
+func TestExpiry(t *testing.T) {
+	bubble(t, func(t *testing.T, s *Store) {
+		running := create(t, s, newTask(t))
+		hidden := newTask(t)
+		hidden.Visible, hidden.TTL = false, time.Minute
+		hidden = create(t, s, hidden, content("[0]"))
+		pass(time.Minute - time.Millisecond)
+		same(t, true, present(t, s, hidden.ID))
+		same(t, []string{"[0]"}, batches(t, s, hidden.ID))
+		pass(2 * time.Millisecond)
+		same(t, false, present(t, s, hidden.ID))
+		_, err := s.Batches(t.Context(), hidden.ID, 0)
+		is(t, err, shim.ErrNotFound)
+
+		pass(1000 * time.Hour) // its ttl is an hour
+		same(t, true, present(t, s, running.ID))
+		ended := end(t, s, running)
+		same(t, ended.UpdatedAt.Sub(ended.CreatedAt)+time.Hour, ended.TTL)
+		pass(time.Hour - time.Millisecond)
+		same(t, true, present(t, s, running.ID))
+		pass(2 * time.Millisecond)
+		same(t, false, present(t, s, running.ID))
+	})
+}
+
+// A replica is alive until its heartbeat expires, and its tasks are anybody's ten
+// expiries after its last beat.
+func TestHeartbeat(t *testing.T) {
+	bubble(t, func(t *testing.T, s *Store) {
+		const ttl = 5 * time.Second
+		adopt := func(upstreams ...string) int {
+			got, err := s.Adopt(t.Context(), "heir", upstreams, 10)
+			must(t, err)
+			return len(got)
+		}
+		must(t, s.Beat(t.Context(), held.Replica, ttl))
+		create(t, s, newTask(t))
+		for range 10 {
+			pass(ttl - time.Millisecond)
+			same(t, 0, adopt("up"))
+			must(t, s.Beat(t.Context(), held.Replica, ttl))
+		}
+		last := time.Now()
+		pass(ttl)
+		same(t, 1, adopt("up"))
+
+		other := newTask(t)
+		must(t, s.Beat(t.Context(), held.Replica, ttl))
+		last = time.Now()
+		create(t, s, other)
+		for time.Since(last) < 10*ttl {
+			same(t, 0, adopt("elsewhere"))
+			pass(ttl / 2)
+		}
+		same(t, 1, adopt("elsewhere"))
+		// Nothing is left of who is gone and has no tasks.
+		same(t, 0, adopt())
+		fields, err := s.client.HKeys(t.Context(), s.keys.replicas()).Result()
+		must(t, err)
+		same(t, []string{}, fields)
+		keys, err := s.client.Keys(t.Context(), s.keys.prefix+":{*:run:"+string(held.Replica)).Result()
+		must(t, err)
+		same(t, []string{}, keys)
+	})
+}
+
+// A list lives at least as long as each task on it, whatever moves its end.
+func TestListOutlivesTasks(t *testing.T) {
+	bubble(t, func(t *testing.T, s *Store) {
+		task := newTask(t)
+		task.TTL, task.Retain = time.Second, time.Second
+		task = create(t, s, task)
+		key := s.keys.list(task.ListKey)
+		lives := func(until time.Time) {
+			t.Helper()
+			left, err := s.client.PTTL(t.Context(), key).Result()
+			must(t, err)
+			if left < time.Until(until) {
+				t.Errorf("the list lives %v, its task %v", left, time.Until(until))
+			}
+		}
+		lives(task.ExpiresAt())
+		for _, c := range []shim.Change{{TTL: 100 * time.Hour}, {Retain: 1000 * time.Hour}, {TTL: 101 * time.Hour}} {
+			got, err := s.Apply(t.Context(), task.ID, &held, c)
+			must(t, err)
+			lives(got.ExpiresAt().Add(got.Retain))
+		}
+		pass(500 * time.Hour) // its runner was away
+		lives(end(t, s, task).ExpiresAt())
+		pass(1000*time.Hour - time.Millisecond)
+		got, _, err := s.List(t.Context(), task.ListKey, "", 5)
+		must(t, err)
+		same(t, 1, len(got))
+	})
+}
+
+// Entries whose task is gone leave the list by reading it, or else as it grows.
+func TestPruning(t *testing.T) {
+	bubble(t, func(t *testing.T, s *Store) {
+		add := func(n int) {
+			t.Helper()
+			for range n {
+				task := newTask(t)
+				task.Retain = time.Second
+				end(t, s, create(t, s, task))
+			}
+		}
+		length := func() int64 {
+			n, err := s.client.ZCard(t.Context(), s.keys.list("p:alice")).Result()
+			must(t, err)
+			return n
+		}
+		list := func() { // it shows nothing
+			t.Helper()
+			got, _, err := s.List(t.Context(), "p:alice", "", 5)
+			must(t, err)
+			same(t, 0, len(got))
+		}
+		add(30)
+		pass(youth - 2*time.Second)
+		list()
+		same(t, int64(30), length()) // their tasks might still be about to be stored
+		pass(4 * time.Second)
+		list()
+		same(t, int64(0), length())
+		for range 20 { // nobody reads
+			add(sweepEvery)
+			pass(2 * youth)
+		}
+		if n := length(); n > 10*sweepEvery {
+			t.Errorf("%d entries and no tasks", n)
+		}
+	})
+}
+
+// What is listed but was never stored, because its creator died in between, or is
+// claimed by an entry that lies, is not shown.
+func TestListIsAHint(t *testing.T) {
+	bubble(t, func(t *testing.T, s *Store) {
+		must(t, s.list(t.Context(), newTask(t)))
+		foreign := newTask(t)
+		foreign.ListKey = "p:bob"
+		create(t, s, foreign)
+		foreign.ListKey = "p:alice"
+		must(t, s.list(t.Context(), foreign))
+		mine := create(t, s, newTask(t))
+		got, cursor, err := s.List(t.Context(), "p:alice", "", 1)
+		must(t, err)
+		same(t, []shim.Task{mine}, got)
+		same(t, "", cursor)
+	})
+}
+
+// Pages of tasks that were listed at the very same time.
+func TestListOfTwins(t *testing.T) {
+	bubble(t, func(t *testing.T, s *Store) {
+		for range 100 { // the bubble's clock stands still
+			create(t, s, newTask(t))
+		}
+		seen := map[shim.ID]bool{}
+		cursor := ""
+		for {
+			page, next, err := s.List(t.Context(), "p:alice", cursor, 7)
+			must(t, err)
+			for _, k := range page {
+				seen[k.ID] = true
+			}
+			if cursor = next; cursor == "" {
+				break
+			}
+		}
+		same(t, 100, len(seen))
+	})
+}
+
+// Many commands in one write, larger than any buffer on their way.
+func TestPipe(t *testing.T) {
+	t.Parallel()
+	s := openTest(t, "embedded", testOptions())
+	p := s.client.Pipeline()
+	value := strings.Repeat("v", 100_000)
+	for range 100 {
+		p.Set(t.Context(), "key", value, 0)
+		p.Get(t.Context(), "key")
+	}
+	_, err := p.Exec(t.Context())
+	must(t, err)
+}
