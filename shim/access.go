@@ -31,6 +31,12 @@ func (s *Shim) Get(ctx context.Context, p Principal, upstream string, id ID) (Ta
 	return s.see(ctx, p, upstream, id, WithOutcome)
 }
 
+// Peek reads a task without its outcome: to tell a status, none need be moved.
+// ErrNotFound, ErrUnavailable.
+func (s *Shim) Peek(ctx context.Context, p Principal, upstream string, id ID) (Task, error) {
+	return s.see(ctx, p, upstream, id, Summary)
+}
+
 // List returns a page of the caller's tasks on this upstream and the cursor of
 // the next. ErrCursor, ErrUnavailable.
 func (s *Shim) List(ctx context.Context, p Principal, upstream, cursor string) ([]Task, string, error) {

@@ -99,6 +99,8 @@ type API interface {
 	Call(ctx context.Context, c Call) (Answered, error)
 	// Get reads a task with its outcome.
 	Get(ctx context.Context, p Principal, upstream string, id ID) (Task, error)
+	// Peek reads a task without its outcome.
+	Peek(ctx context.Context, p Principal, upstream string, id ID) (Task, error)
 	// List returns a page of the caller's tasks on this upstream (L20–L22).
 	List(ctx context.Context, p Principal, upstream, cursor string) ([]Task, string, error)
 	// Cancel moves the task to cancelled and wakes its runner. A task that has

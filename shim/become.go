@@ -51,13 +51,7 @@ func (r *run) becomeTask() (Task, error) {
 
 // draft is the task as it is known now, without what create adds. r.mu is held.
 func (r *run) draft() Task {
-	retain := r.policy.TTL
-	if r.call.TTL > 0 {
-		retain = r.call.TTL
-	}
-	if r.policy.MaxTTL > 0 {
-		retain = min(retain, r.policy.MaxTTL)
-	}
+	retain := r.retain()
 	r.moved = false
 	return Task{
 		Owner:         r.call.Principal.Owner(),
@@ -76,6 +70,23 @@ func (r *run) draft() Task {
 		Checkpoint:    r.mark,
 		Call:          r.callRecord(r.mark != nil),
 	}
+}
+
+// leastTTL is the shortest time that a caller can have a task kept for.
+const leastTTL = 2 * time.Second
+
+// retain is how long the task is kept after its end: as the caller wishes, within
+// bounds (L10). A task whose end nobody who polls it could see would be of no use,
+// and a running one would have to be prolonged all the time.
+func (r *run) retain() time.Duration {
+	d := r.policy.TTL
+	if r.call.TTL > 0 {
+		d = max(r.call.TTL, leastTTL, 2*r.policy.PollInterval)
+	}
+	if r.policy.MaxTTL > 0 {
+		d = min(d, r.policy.MaxTTL)
+	}
+	return d
 }
 
 // callRecord keeps the arguments only where a later run may need them: until the

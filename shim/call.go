@@ -128,13 +128,16 @@ func (s *Shim) await(ctx context.Context, r *run, grace time.Duration) (Answered
 	}
 }
 
+// leftMessage is the status message of a task that nobody was told of.
+const leftMessage = "the client left before it was given the task"
+
 // hand gives the task to the caller, unless that one has left in the meantime:
 // then nobody knows the task, and it ends as the caller's leaving says.
 func (s *Shim) hand(ctx context.Context, r *run, t Task) (Answered, error) {
-	if ctx.Err() == nil || r.call.Stay {
+	if ctx.Err() == nil || r.call.Stay && !errors.Is(context.Cause(ctx), ErrCancelled) {
 		return Answered{Task: &t}, nil
 	}
-	message := "the client left before it was given the task"
+	message := leftMessage
 	if _, err := s.store.Apply(r.base, t.ID, nil, Change{Op: s.op(), To: Cancelled, StatusMessage: &message}); err != nil && !errors.Is(err, ErrFinal) {
 		return Answered{}, fmt.Errorf("cancel a task nobody was given: %w", err)
 	}

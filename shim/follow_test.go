@@ -74,6 +74,7 @@ func TestFollowFromAnotherReplica(t *testing.T) {
 		a := w.gateway("a", takes(10*time.Second), policy(shim.Always))
 		b := w.gateway("b", takes(0), policy(shim.Always))
 		one, two := begin(t, a, call()), begin(t, a, call())
+		synctest.Wait()
 		unknown := shim.ID("00000000-0000-4000-8000-000000000001")
 		f := follow(t, b, anyone, one.ID, unknown, two.ID, one.ID)
 		f.want(t, shim.Working, shim.Working) // in order, each once, the unknown one passed over
@@ -113,6 +114,7 @@ func TestFollowShowsOnlyTheOwners(t *testing.T) {
 		c := call()
 		c.Principal = shim.Principal{Subject: "ann"}
 		task := begin(t, s, c)
+		synctest.Wait()
 		for _, p := range []shim.Principal{anyone, {Subject: "bob"}} {
 			f := follow(t, s, p, task.ID)
 			if err := f.ended(t); err != nil {
@@ -127,6 +129,7 @@ func TestFollowEndsWithItsCaller(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		s := w.gateway("a", takes(10*time.Second), policy(shim.Always))
 		task := begin(t, s, call())
+		synctest.Wait()
 		f := follow(t, s, anyone, task.ID)
 		f.leave()
 		if err := f.ended(t); !errors.Is(err, context.Canceled) {
@@ -145,6 +148,7 @@ func TestFollowOutlastsTheStore(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		s := w.gateway("a", takes(time.Hour), policy(shim.Always))
 		task := begin(t, s, call())
+		synctest.Wait()
 		w.store.down.Store(true)
 		f := follow(t, s, anyone, task.ID)
 		pass(10 * time.Second)
@@ -166,6 +170,7 @@ func TestFollowDistrustsSilence(t *testing.T) {
 		w.store.mute.Store(true)
 		s := w.gateway("a", takes(20*time.Second), policy(shim.Always))
 		task := begin(t, s, call())
+		synctest.Wait()
 		f := follow(t, s, anyone, task.ID)
 		f.want(t, shim.Working)
 		pass(25 * time.Second)
@@ -183,6 +188,7 @@ func TestFollowMergesChanges(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		s := w.gateway("a", takes(time.Hour), policy(shim.Always))
 		task := begin(t, s, call())
+		synctest.Wait()
 		gate, got := make(chan struct{}), make(chan string, 10)
 		go func() {
 			_ = s.Follow(t.Context(), anyone, "up", []shim.ID{task.ID}, func(t shim.Task) error {

@@ -55,6 +55,9 @@ func (r *run) outcome() (Change, bool) {
 			return Change{}, false
 		case errors.Is(r.err, ErrDetached), errors.Is(r.err, ErrLeaseLost):
 			return Change{}, false
+		case r.ctx.Err() != nil && (errors.Is(r.err, ErrCancelled) || errors.Is(r.err, context.Canceled)):
+			message := leftMessage
+			return Change{To: Cancelled, StatusMessage: &message}, true
 		}
 		return failed(explain(r.err)), true
 	}
