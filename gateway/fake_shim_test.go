@@ -100,6 +100,10 @@ func (f *fakeShim) Get(_ context.Context, p shim.Principal, _ string, id shim.ID
 	return t.task(id), nil
 }
 
+func (f *fakeShim) Peek(ctx context.Context, p shim.Principal, up string, id shim.ID) (shim.Task, error) {
+	return f.Get(ctx, p, up, id)
+}
+
 func (f *fakeShim) Cancel(ctx context.Context, p shim.Principal, up string, id shim.ID) (shim.Task, error) {
 	t, err := f.Get(ctx, p, up, id)
 	if err == nil && t.Status.Final() {
