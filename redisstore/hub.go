@@ -83,25 +83,30 @@ func (h *hub) close() {
 
 // run keeps a session going until the hub is closed.
 func (h *hub) run() {
-	wait := firstBackoff
+	wait, away := firstBackoff, false
+	up := func() {
+		if away {
+			h.log.Info("subscribed to redis again")
+		}
+		wait, away = firstBackoff, false
+	}
 	for h.ctx.Err() == nil {
-		began := time.Now()
-		err := h.session()
+		err := h.session(up)
 		h.lost()
 		if h.ctx.Err() != nil {
 			return
 		}
-		if time.Since(began) > h.interval {
-			wait = firstBackoff
+		if !away {
+			h.log.Warn("lost the subscription to redis; events come late until it is back", "error", err)
 		}
-		h.log.Warn("lost the subscription to redis; events come late until it is back", "error", err)
+		away = true
 		sleep(h.ctx, wait)
 		wait = min(2*wait, 8*maxBackoff)
 	}
 }
 
-// session is the life of one connection.
-func (h *hub) session() error {
+// session is the life of one connection; up is called once it works.
+func (h *hub) session(up func()) error {
 	ps := h.client.Subscribe(h.ctx)
 	broken, ended := make(chan error, 1), make(chan struct{})
 	h.done.Go(func() {
@@ -115,6 +120,7 @@ func (h *hub) session() error {
 	if err := h.command(ps.Subscribe, []string{h.probe}, broken); err != nil {
 		return err
 	}
+	up()
 	tick := time.NewTicker(h.interval)
 	defer tick.Stop()
 	for probed := false; ; {

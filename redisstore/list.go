@@ -36,30 +36,41 @@ func (s *Store) list(ctx context.Context, t shim.Task) error {
 	if !t.CreatedAt.IsZero() {
 		created = strconv.FormatInt(t.CreatedAt.UnixMilli(), 10)
 	}
-	a.add(string(t.ID), created, millis(t.TTL+t.Retain+listSlack))
+	a.add(string(t.ID), created, millis(t.TTL+t.Retain+listSlack), millis(youth))
 	v, err := indexScript.run(ctx, s.client, []string{s.keys.list(t.ListKey)}, a)
 	if err != nil {
 		return err
 	}
-	if n, _ := strconv.ParseInt(v[1], 10, 64); created == "" && n > 0 && n%sweepEvery == 0 {
-		s.sweep(ctx, t.ListKey, n)
+	total, _ := strconv.ParseInt(v[1], 10, 64)
+	if old, _ := strconv.ParseInt(v[2], 10, 64); created == "" && total%sweepEvery == 0 && old > 0 {
+		s.sweep(ctx, t.ListKey, old)
 	}
 	return nil
 }
 
-// sweep looks through some entries of a list and removes those without a task. It
-// is housekeeping: what fails today is done another time.
+// sweep looks at some of the oldest n entries of a list and removes those without
+// a task. It is housekeeping: what fails today is done another time.
 func (s *Store) sweep(ctx context.Context, listKey string, n int64) {
 	from := rand.N(n)
-	ids, err := s.client.ZRange(ctx, s.keys.list(listKey), from, from+sweepSize-1).Result()
+	ids, err := s.client.ZRange(ctx, s.keys.list(listKey), from, min(from+sweepSize, n)-1).Result()
 	if err != nil {
 		return
 	}
-	entries := make([]entry, len(ids))
+	p := s.client.Pipeline()
+	found := make([]*redis.IntCmd, len(ids))
 	for i, id := range ids {
-		entries[i].id = shim.ID(id)
+		found[i] = p.Exists(ctx, s.keys.task(shim.ID(id)))
 	}
-	_, _ = s.look(ctx, listKey, entries)
+	if _, err := p.Exec(ctx); err != nil {
+		return
+	}
+	var gone []shim.ID
+	for i, id := range ids {
+		if found[i].Val() == 0 {
+			gone = append(gone, shim.ID(id))
+		}
+	}
+	s.prune(ctx, listKey, gone)
 }
 
 // entry is a place on a list: creation time in microseconds, and among equals the id.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -185,4 +186,41 @@ func TestWaitReplicasCluster(t *testing.T) {
 	}
 	same(t, 20, keys)
 	same(t, 20, waits)
+}
+
+// The ACL user in docs/redis.md may do what a store does, and no more than that.
+func TestLeastPrivilege(t *testing.T) {
+	t.Parallel()
+	doc, err := os.ReadFile("../docs/redis.md")
+	must(t, err)
+	user := regexp.MustCompile(`(?m)^user (taskgate .*)$`).FindStringSubmatch(string(doc))
+	if user == nil {
+		t.Fatal("docs/redis.md shows no ACL user")
+	}
+	redis := redistest.Start(t)
+	line := []any{"acl", "setuser"}
+	for _, word := range strings.Fields(user[1]) {
+		line = append(line, word)
+	}
+	redis.Do(line...)
+	o := testOptions()
+	var log bytes.Buffer
+	o.Prefix, o.Logger, o.ProbeInterval = "tg", slog.New(slog.NewTextHandler(&log, nil)), 20*time.Millisecond
+	s := openTest(t, "redis://taskgate:secret@"+redis.Addr, o)
+	task := create(t, s, newTask(t))
+	next := watching(t, s.Watch(t.Context(), task.ID))
+	for name, op := range operations(task) {
+		if err := op(t, s); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	end(t, s, task)
+	for next().Version < 2 {
+	}
+	probes := commands(redis, "publish")
+	eventually(t, "probes", func() bool { return commands(redis, "publish") > probes+2 })
+	same(t, "", log.String())
+	o.Prefix = "other"
+	_, err = openTest(t, "redis://taskgate:secret@"+redis.Addr, o).Create(t.Context(), newTask(t))
+	is(t, err, shim.ErrUnavailable)
 }

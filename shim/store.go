@@ -48,7 +48,7 @@ const (
 type Change struct {
 	// Op names the operation. Apply with the Op of the last change applied does
 	// nothing and returns the task, so that a write whose reply was lost may be
-	// repeated. Needed wherever To, StatusMessage or Visible is set.
+	// repeated. Needed wherever To, StatusMessage, Visible or Take is set.
 	Op string
 	// To is the new status. A final one settles TTL (elapsed + Retain), ends the
 	// lease, and lets the record expire.
@@ -107,8 +107,9 @@ type Event struct {
 //
 // Every write is durable on the store when it returns, and a Get anywhere that
 // starts after it sees it. Every write may be repeated (design.md 0.12). Every
-// method may return ErrUnavailable; other errors are named at the method. The
-// suite shimtest.Store is the contract in executable form.
+// method may return ErrUnavailable; other errors are named at the method. Times
+// and durations are kept in whole milliseconds, rounded up. The suite
+// shimtest.Store is the contract in executable form.
 type Store interface {
 	// Create stores a new task with the batches it begins with, and lists it under
 	// its ListKey. It returns the task with the store's times. A second Create
@@ -125,14 +126,15 @@ type Store interface {
 
 	// Apply makes one change and returns the task after it, as a Summary. With a
 	// lease, only its holder may: ErrLeaseLost. A task that has ended refuses with
-	// ErrFinal, and returns the task as it is; so does a To that may not follow.
-	// ErrNotFound. Of Take, the returned task's questions have Taken set only for
+	// ErrFinal, whatever the lease, and returns the task as it is; so does a To that
+	// may not follow. ErrPosition for a Tail that leaves a gap. ErrNotFound. Of Take, the returned task's questions have Taken set only for
 	// those keys that this Op took.
 	Apply(ctx context.Context, id ID, lease *Lease, c Change) (Task, error)
 
 	// Append adds batches at a position and, if not nil, replaces the checkpoint.
-	// What is already stored there is skipped. ErrPosition, ErrFinal,
-	// ErrLeaseLost, ErrNotFound.
+	// What is already stored there is skipped. An append that ends before the end of
+	// what is stored is an old one that was held up, and its checkpoint is ignored.
+	// ErrPosition, ErrFinal, ErrLeaseLost, ErrNotFound.
 	Append(ctx context.Context, id ID, lease Lease, at Position, checkpoint json.RawMessage, b ...Batch) error
 
 	// Batches returns the contents with seq ≥ from; Segments the blocks with
@@ -152,12 +154,14 @@ type Store interface {
 
 	// Beat says that a replica is alive for another ttl by the store's clock: one
 	// write, however many tasks it runs. A ttl of 0 says goodbye: its tasks may be
-	// adopted at once.
+	// adopted at once. A replica beats before it creates or adopts its first task:
+	// only who has a heartbeat can be missed.
 	Beat(ctx context.Context, r Replica, ttl time.Duration) error
 
 	// Adopt hands up to n tasks of replicas that are gone (their heartbeat has
 	// expired, or they said goodbye) to r, if they run on one of the upstreams
-	// named, or on any once ten of their expiries have passed. Each comes with its
-	// new lease, and WithRun.
+	// named, or on any once ten of their expiries have passed since their last beat.
+	// Each comes with its new lease, and WithRun. Tasks that come with no error are
+	// all of r's: an adoption whose reply was lost is returned by the next Adopt.
 	Adopt(ctx context.Context, r Replica, upstreams []string, n int) ([]Task, error)
 }
