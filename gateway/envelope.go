@@ -113,13 +113,13 @@ func isImplementation(v json.RawMessage) bool {
 }
 
 // appendStrings appends a JSON array of strings.
-func appendStrings(b []byte, list []string) []byte {
+func appendStrings[S ~string](b []byte, list []S) []byte {
 	b = append(b, '[')
 	for i, s := range list {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = jsonrpc.AppendString(b, s)
+		b = jsonrpc.AppendString(b, string(s))
 	}
 	return append(b, ']')
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
 	"taskgate/internal/jsonrpc"
@@ -21,6 +22,7 @@ type subscription struct {
 	q      *modernRequest
 	x      *exchange
 	filter shim.Filter // what the client asked for, then what is honoured of it
+	tasks  []shim.ID   // likewise
 	acked  chan struct{}
 }
 
@@ -29,7 +31,7 @@ type subscription struct {
 // the latter two cases a final result tells the client that it was no accident.
 func (e *endpoint) listen(ctx context.Context, q *modernRequest, x *exchange) (json.RawMessage, error) {
 	s := &subscription{q: q, x: x, acked: make(chan struct{})}
-	if err := s.read(); err != nil {
+	if err := s.read(e.config.MaxTasksPerOwner); err != nil {
 		return nil, err
 	}
 	ctx, done, err := e.gateway.streams.enter(ctx)
@@ -40,26 +42,60 @@ func (e *endpoint) listen(ctx context.Context, q *modernRequest, x *exchange) (j
 	if s.filter, err = e.offered(ctx, q, s.filter); err != nil {
 		return nil, err
 	}
-	if isEmpty(s.filter) {
-		s.acknowledge(s.filter)
-		return s.final(*e.identity.Load()), nil // nothing will ever come
+	if err := e.agreeTasks(ctx, s); err != nil {
+		return nil, err
 	}
-	if err := e.follow(ctx, s); err != nil {
+	if err := e.stream(ctx, s); err != nil {
 		return nil, err
 	}
 	return s.final(*e.identity.Load()), nil
 }
 
-// read checks the params. Task ids need the extension (T7). They are not honoured
-// beyond that and are left out of the acknowledgement, as every kind is that a
-// server does not support; a client then polls (T43).
-func (s *subscription) read() error {
+// stream is the time between acknowledgement and final result. Where only tasks
+// are listened to the upstream is not asked for anything, and the stream ends with
+// the last of them; with nothing honoured it ends at once.
+func (e *endpoint) stream(ctx context.Context, s *subscription) error {
+	if isEmpty(s.filter) {
+		s.acknowledge(s.filter)
+		if len(s.tasks) == 0 {
+			return nil
+		}
+		return e.unlessOver(ctx, e.followTasks(ctx, s))
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var tasks sync.WaitGroup
+	tasks.Go(func() {
+		select {
+		case <-s.acked:
+			if err := e.followTasks(ctx, s); e.unlessOver(ctx, err) != nil {
+				e.logFailure(ctx, mcp.MethodListen, err)
+				cancel()
+			}
+		case <-ctx.Done():
+		}
+	})
+	defer tasks.Wait()
+	defer cancel()
+	return e.follow(ctx, s)
+}
+
+// unlessOver is err, unless the stream is over anyway.
+func (e *endpoint) unlessOver(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// read checks the params. Kinds that it does not know are left out of the
+// acknowledgement, as every kind is that a server does not support.
+func (s *subscription) read(mostTasks int) error {
 	want, ok := jsonrpc.Get(s.q.msg.Params, "notifications")
 	if !ok || !jsonrpc.IsObject(want) {
 		return invalidParams("params.notifications must be an object")
 	}
-	if _, ok := jsonrpc.Get(want, "taskIds"); ok && !s.q.tasks {
-		return needsTasks("task notifications need the extension " + mcp.ExtensionTasks)
+	if err := s.readTaskIDs(want, mostTasks); err != nil {
+		return err
 	}
 	if !acceptOf(s.q.header).stream {
 		return refused(http.StatusNotAcceptable, "Accept must list "+mcp.TypeSSE)
@@ -146,8 +182,12 @@ func (e *endpoint) follow(ctx context.Context, s *subscription) error {
 // acknowledge sends the first message of the stream: what is honoured.
 func (s *subscription) acknowledge(f shim.Filter) {
 	s.filter = f
-	params := append([]byte(`{"notifications":`), filterJSON(f)...)
-	s.send(mcp.NotifyAcknowledged, append(params, '}'))
+	honoured := json.RawMessage(filterJSON(f))
+	if len(s.tasks) > 0 {
+		honoured = with(honoured, appendStrings(nil, s.tasks), "taskIds")
+	}
+	params := append([]byte(`{"notifications":`), honoured...)
+	_ = s.send(mcp.NotifyAcknowledged, append(params, '}'))
 	close(s.acked)
 }
 
@@ -155,17 +195,17 @@ func (s *subscription) acknowledge(f shim.Filter) {
 // else may travel on the stream.
 func (s *subscription) relay(n shim.Notification) {
 	if wants(s.filter, n) {
-		s.send(n.Method, unrelated(n.Params))
+		_ = s.send(n.Method, unrelated(n.Params))
 	}
 }
 
 // send marks a notification with the id of the listen request, verbatim. If the
 // client has gone, the request's context ends.
-func (s *subscription) send(method string, params json.RawMessage) {
+func (s *subscription) send(method string, params json.RawMessage) error {
 	if len(params) == 0 {
 		params = json.RawMessage(`{}`)
 	}
-	_ = s.x.Notify(method, with(params, json.RawMessage(s.q.msg.ID.Raw()), "_meta", mcp.MetaSubscriptionID))
+	return s.x.Notify(method, with(params, json.RawMessage(s.q.msg.ID.Raw()), "_meta", mcp.MetaSubscriptionID))
 }
 
 // final is the result that ends the stream gracefully.

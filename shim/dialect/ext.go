@@ -29,13 +29,28 @@ func (extension) Created(t shim.Task) json.RawMessage {
 
 // Got is the result of tasks/get: resultType is always "complete" (T22), and what
 // follows the shared members depends on the status (T23–T28).
-func (extension) Got(t shim.Task) json.RawMessage {
+func (e extension) Got(t shim.Task) json.RawMessage {
+	o := newObject(e.size(t))
+	o.str("resultType", "complete")
+	return e.detailed(o, t)
+}
+
+// Changed is the params of notifications/tasks: what tasks/get would show now,
+// without being a result (T43).
+func (e extension) Changed(t shim.Task) json.RawMessage {
+	return e.detailed(newObject(e.size(t)), t)
+}
+
+func (extension) size(t shim.Task) int {
 	size := 320
 	if t.Outcome != nil {
 		size += len(t.Outcome.Result) + len(t.Outcome.Error)
 	}
-	o := newObject(size)
-	o.str("resultType", "complete")
+	return size
+}
+
+// detailed appends a DetailedTask.
+func (extension) detailed(o *object, t shim.Task) []byte {
 	o.task(t, "ttlMs", "pollIntervalMs")
 	switch t.Status {
 	case shim.InputRequired:

@@ -1,0 +1,76 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+	"taskgate/shim/dialect"
+)
+
+// readTaskIDs reads the ids of tasks to hear of (T43). They need the extension,
+// which comes before anything else about them (T7).
+func (s *subscription) readTaskIDs(want json.RawMessage, most int) error {
+	ids, ok := jsonrpc.Get(want, "taskIds")
+	if !ok {
+		return nil
+	}
+	if !s.q.tasks {
+		return needsTasks("task notifications need the extension " + mcp.ExtensionTasks)
+	}
+	if !isArray(ids) {
+		return invalidParams("params.notifications.taskIds must be an array of strings")
+	}
+	n := 0
+	for v := range jsonrpc.Elements(ids) {
+		text, ok := jsonrpc.GetString(v)
+		if !ok {
+			return invalidParams("params.notifications.taskIds must be an array of strings")
+		}
+		if n++; n > most {
+			return invalidParams("params.notifications.taskIds names more than %d tasks", most)
+		}
+		if id, err := shim.ParseID(text); err == nil {
+			s.tasks = append(s.tasks, id)
+		}
+	}
+	return nil
+}
+
+// agreeTasks leaves of the ids those of tasks that the caller may see. What is
+// left out is so without a word: to say more would tell which ids exist (T45).
+func (e *endpoint) agreeTasks(ctx context.Context, s *subscription) error {
+	var agreed []shim.ID
+	for _, id := range s.tasks {
+		switch _, err := e.shim.Get(ctx, s.q.principal, e.name, id); {
+		case err == nil:
+			agreed = append(agreed, id)
+		case !errors.Is(err, shim.ErrNotFound):
+			return err
+		}
+	}
+	s.tasks = agreed
+	return nil
+}
+
+// followTasks sends notifications/tasks: the present state of each task, and its
+// state after each change, exactly as tasks/get would show it (T43). A client that
+// reads slowly gets the newest state. It returns when all tasks have ended.
+func (e *endpoint) followTasks(ctx context.Context, s *subscription) error {
+	return e.shim.Follow(ctx, s.q.principal, e.name, s.tasks, func(t shim.Task) error {
+		if t.Status.Final() { // a summary has no outcome
+			whole, err := e.shim.Get(ctx, s.q.principal, e.name, t.ID)
+			if errors.Is(err, shim.ErrNotFound) {
+				return nil // it expired just now
+			}
+			if err != nil {
+				return err
+			}
+			t = whole
+		}
+		return s.send(mcp.NotifyTask, dialect.Ext.Changed(t))
+	})
+}
