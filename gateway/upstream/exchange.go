@@ -50,13 +50,14 @@ type exchange struct {
 	hear func(jsonrpc.Message)
 
 	state    checkpoint
-	noted    time.Time // when an event id was last handed over
-	unnoted  bool      // the last event id has not been handed over yet
-	resumed  bool      // the stream is one that was resumed
-	tries    int       // failed attempts to resume, since the last event
-	retry    time.Duration
-	queue    []pending // questions to be asked next
-	backlog  []item    // read while a question was being asked
+	noted    time.Time     // when an event id was last handed over
+	unnoted  bool          // the last event id has not been handed over yet
+	resumed  bool          // the stream is one that was resumed
+	tries    int           // failed attempts to resume, since the last event
+	retry    time.Duration // what the server asks to wait before it is asked again
+	quiet    time.Duration // how long a resumed stream may be silent
+	queue    []pending     // questions to be asked next
+	backlog  []item        // read while a question was being asked
 	reached  atomic.Bool
 	life     context.Context
 	end      context.CancelCauseFunc
@@ -246,7 +247,7 @@ func (x *exchange) next(in *inbound) item {
 // take handles one event: its id, and the messages in it. done says that m is
 // the answer.
 func (x *exchange) take(ctx context.Context, in *inbound, it item) (m jsonrpc.Message, done bool, err error) {
-	x.tries = 0
+	x.tries, x.quiet = 0, 0
 	x.mark(it)
 	for _, m := range it.msgs {
 		switch m.Kind {

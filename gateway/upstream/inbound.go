@@ -38,6 +38,28 @@ type inbound struct {
 	life   context.Context
 	end    context.CancelCauseFunc
 	pumped chan item // set once reading has a goroutine of its own
+	silent *silence  // of a resumed stream
+}
+
+// silence ends the reading of a stream that says nothing, so that it can be
+// asked for again.
+type silence struct {
+	d     time.Duration
+	timer *time.Timer
+	over  atomic.Bool
+}
+
+// errSilent: nothing came on a resumed stream for a while.
+var errSilent = errors.New("the resumed stream is silent")
+
+// expire makes reading fail with errSilent when d passes without an event.
+func (in *inbound) expire(d time.Duration) {
+	s := &silence{d: d}
+	s.timer = time.AfterFunc(d, func() {
+		s.over.Store(true)
+		in.body.Close()
+	})
+	in.silent = s
 }
 
 func newStream(body io.ReadCloser, max int64, x *exchange) *inbound {
@@ -127,7 +149,7 @@ func (in *inbound) read() item {
 		in.whole = item{err: errNoAnswer}
 		return it
 	}
-	ev, err := in.events.Next()
+	ev, err := in.event()
 	if err != nil {
 		return item{err: err}
 	}
@@ -138,6 +160,19 @@ func (in *inbound) read() item {
 		it.msgs, it.err = in.parse(ev.Data)
 	}
 	return it
+}
+
+func (in *inbound) event() (eventstream.Event, error) {
+	if in.silent == nil {
+		return in.events.Next()
+	}
+	in.silent.timer.Reset(in.silent.d)
+	ev, err := in.events.Next()
+	in.silent.timer.Stop()
+	if err != nil && in.silent.over.Load() {
+		err = errSilent
+	}
+	return ev, err
 }
 
 // pump gives the reading a goroutine of its own, so that the stream is heard
@@ -178,6 +213,9 @@ func keep(msgs []jsonrpc.Message) []jsonrpc.Message {
 
 // close drops the response.
 func (in *inbound) close() {
+	if in.silent != nil {
+		in.silent.timer.Stop()
+	}
 	if in.body != nil {
 		in.body.Close()
 	}

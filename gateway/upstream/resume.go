@@ -24,6 +24,11 @@ const (
 	maxTries   = 5
 	firstRetry = 500 * time.Millisecond // where the server names no time
 	maxRetry   = time.Minute            // whatever the server asks for
+	// A resumed stream that is silent is asked for again after this time, twice as
+	// long each time: server-everything 2026.8.31 replays on it what was said
+	// before, and says nothing new (protocol.md C 9).
+	firstQuiet = 5 * time.Second
+	maxQuiet   = 30 * time.Second
 )
 
 // Resume goes on with a call from a checkpoint, possibly one of another replica.
@@ -108,6 +113,10 @@ func (x *exchange) reopen(ctx context.Context, in *inbound, why error) (*inbound
 	if err := x.final(in, why); err != nil {
 		return nil, err
 	}
+	if why == errSilent {
+		x.tries = 0 // the server serves, though it has nothing to say
+		return x.reconnect(ctx, 0)
+	}
 	// A server that asks to be polled (SEP-1699) ends its streams as often as it
 	// likes; one that breaks them gets a few attempts.
 	if x.retry == 0 || !errors.Is(why, io.EOF) {
@@ -127,6 +136,7 @@ func (x *exchange) reconnect(ctx context.Context, wait time.Duration) (*inbound,
 		again, err := x.replay()
 		if err == nil {
 			x.resumed = true
+			x.listenFor(again)
 			return again, nil
 		}
 		if err := x.refused(ctx, err); err != nil {
@@ -136,6 +146,16 @@ func (x *exchange) reconnect(ctx context.Context, wait time.Duration) (*inbound,
 		wait = x.delay()
 	}
 	return nil, netError(io.ErrUnexpectedEOF, true)
+}
+
+// listenFor gives a resumed stream its time.
+func (x *exchange) listenFor(in *inbound) {
+	if x.quiet = min(2*x.quiet, maxQuiet); x.quiet == 0 {
+		x.quiet = firstQuiet
+	}
+	if in.events != nil {
+		in.expire(x.quiet)
+	}
 }
 
 // final tells the ends that resuming cannot mend.

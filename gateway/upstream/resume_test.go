@@ -228,6 +228,35 @@ func TestResumeQuestion(t *testing.T) {
 	})
 }
 
+// A server that says nothing new on a resumed stream is asked again.
+func TestResumeDeafServer(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.ReplayOnly()
+		s.Tool("t", steps(5, 0, 0))
+		r := in("a", ``)
+		var first, second shimtest.Sink
+		cp := detach(t, h, r, &first, 2500*time.Millisecond)
+		o := another(t, h)
+		reply, err := o.Resume(t.Context(), r, cp, &second)
+		checkKind(t, reply, err, "", 0)
+		if p, _ := second.Heard(); messages(p) != "3 4 5" || len(s.Seen("GET")) != 2 {
+			t.Errorf("heard %q in %d GETs", messages(p), len(s.Seen("GET")))
+		}
+		s.Tool("t", func(x *fake.Exchange) {
+			x.Resumable(0, 1, func(send func(string)) {
+				_ = pause(context.Background(), time.Hour)
+				send(x.Fill(result))
+			})
+		})
+		reply, err = o.Call(t.Context(), r, nil)
+		checkKind(t, reply, err, "", 0)
+		if n := len(s.Seen("GET")); n < 100 || n > 130 {
+			t.Errorf("%d GETs in an hour", n)
+		}
+		_ = o.Close(t.Context())
+	})
+}
+
 func TestResumeImpossible(t *testing.T) {
 	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 		s.Tool("t", steps(100, 0, 0))

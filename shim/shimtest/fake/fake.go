@@ -58,6 +58,7 @@ type Server struct {
 	dialled   int
 	waiting   map[string]chan json.RawMessage // answers to the server's requests
 	replayAll bool
+	deaf      bool
 	serial    int
 	closing   chan struct{}
 	onAnswer  func(*Exchange) bool
@@ -166,6 +167,14 @@ func (s *Server) ReplayAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.replayAll = true
+}
+
+// ReplayOnly makes a resumed stream carry what was said before and nothing new,
+// as server-everything does too.
+func (s *Server) ReplayOnly() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.deaf = true
 }
 
 // LoseSessions forgets all sessions, as a restart would.

@@ -163,7 +163,7 @@ func (s *Server) get(x *Exchange) {
 // resume replays what came after an event, of its stream or of all.
 func (s *Server) resume(x *Exchange, last string) {
 	s.mu.Lock()
-	all := s.replayAll
+	all, deaf := s.replayAll, s.deaf
 	streams := x.session.streams
 	s.mu.Unlock()
 	for _, st := range streams {
@@ -172,9 +172,14 @@ func (s *Server) resume(x *Exchange, last string) {
 			if all {
 				for _, other := range streams {
 					if other != st {
-						other.replay(x)
+						other.replay(x, 0)
 					}
 				}
+			}
+			if deaf {
+				st.replay(x, n)
+				x.Hang()
+				return
 			}
 			st.follow(x, n)
 			return

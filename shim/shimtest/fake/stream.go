@@ -68,10 +68,10 @@ func (st *stream) after(id string) (int, bool) {
 	return 0, false
 }
 
-// replay writes the whole log.
-func (st *stream) replay(x *Exchange) {
+// replay writes the log from a place on.
+func (st *stream) replay(x *Exchange, from int) {
 	st.mu.Lock()
-	log := st.log
+	log := st.log[from:]
 	st.mu.Unlock()
 	for _, e := range log {
 		x.write(e.text)
