@@ -259,3 +259,29 @@ func TestRestart(t *testing.T) {
 	same(t, shim.Completed, end(t, s, task).Status)
 	same(t, shim.Event{ID: task.ID, Version: 2}, next())
 }
+
+// An adoption whose reply is lost stays in doubt for as long as Redis is away. The
+// old runner may be back by then: what was not adopted is not taken from it.
+func TestAdoptionInDoubt(t *testing.T) {
+	t.Parallel()
+	redis := redistest.Start(t)
+	for fault, adopted := range map[redistest.Fault]int{redistest.DropReply: 1, redistest.CutBefore: 0} {
+		o := testOptions()
+		o.RetryFor = 1
+		proxy := redistest.NewProxy(t, redis.Addr)
+		direct, s := openTest(t, redis.URL(), o), openTest(t, proxy.URL(), o)
+		create(t, direct, newTask(t))
+		goodbye(t, direct, shim.Task{})
+		proxy.Next(fault, "HEIR")
+		for range 2 {
+			_, err := s.Adopt(t.Context(), "HEIR", []string{"up"}, 5)
+			is(t, err, shim.ErrUnavailable)
+			proxy.Refuse(true)
+		}
+		must(t, direct.Beat(t.Context(), held.Replica, time.Hour))
+		proxy.Refuse(false)
+		got, err := s.Adopt(t.Context(), "HEIR", []string{"up"}, 5)
+		must(t, err)
+		same(t, adopted, len(got))
+	}
+}

@@ -127,7 +127,7 @@ func TestPolicyWarning(t *testing.T) {
 // With wait_replicas, what is said to be stored has reached a replica.
 func TestWaitReplicas(t *testing.T) {
 	t.Parallel()
-	master := redistest.Start(t)
+	master := redistest.Start(t, "--repl-diskless-sync-delay", "0")
 	host, port, err := net.SplitHostPort(master.Addr)
 	must(t, err)
 	replica := redistest.Start(t, "--replicaof", host, port)
@@ -135,12 +135,13 @@ func TestWaitReplicas(t *testing.T) {
 		return strings.Contains(fmt.Sprint(master.Do("info", "replication")), "state=online")
 	})
 	o := testOptions()
-	o.WaitReplicas, o.WaitTimeout = 1, 200*time.Millisecond
-	s := openTest(t, master.URL(), o)
-	task := create(t, s, newTask(t))
+	o.WaitReplicas, o.WaitTimeout = 1, 9*time.Second
+	task := create(t, openTest(t, master.URL(), o), newTask(t))
 	same(t, 1, len(replica.Keys(o.Prefix+":*:t:*")))
 
 	replica.Kill()
+	o.WaitTimeout = 100 * time.Millisecond
+	s := openTest(t, master.URL(), o)
 	c := shim.Change{Op: "end", To: shim.Completed}
 	for range 2 { // a repeat does not make it replicated
 		_, err = s.Apply(t.Context(), task.ID, &held, c)

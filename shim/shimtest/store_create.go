@@ -84,6 +84,17 @@ var createCases = []storeCase{
 		answers := map[string]json.RawMessage{"q1": json.RawMessage("1"), "q2": json.RawMessage("2")}
 		t.same(shim.Working, t.apply(task, shim.Change{Answer: answers}).Status)
 	}},
+	{"Create/with questions that are settled", func(t *storeTest) {
+		questions := []shim.Question{
+			{Key: "1", Answer: json.RawMessage("1")},
+			{Key: "2", Answer: json.RawMessage("2"), Taken: true},
+			{Key: "3", Withdraw: true},
+		}
+		task := t.create(func(k *shim.Task) { k.Questions = questions })
+		t.same(questions, t.get(task.ID, shim.Summary).Questions)
+		got := t.apply(task, shim.Change{Take: []string{"1", "2", "3"}, Ask: ask("3", "4"), Answer: answer("3", "4")})
+		t.same([]bool{true, true, false, false}, taken(got))
+	}},
 	{"Create/that has ended", func(t *storeTest) {
 		outcome := &shim.Outcome{Result: json.RawMessage(`{}`), IsError: true}
 		task := t.create(func(k *shim.Task) { k.Status, k.Outcome, k.Retain = shim.Completed, outcome, time.Minute })
