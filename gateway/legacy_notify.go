@@ -18,7 +18,7 @@ func (e *endpoint) heed(ctx context.Context, s *session, msg jsonrpc.Message) {
 		// The id is that of the client's own request; another one names nothing.
 		if raw, ok := jsonrpc.Get(msg.Params, "requestId"); ok {
 			if id, perr := jsonrpc.ParseID(raw); perr == nil {
-				s.abort(id)
+				err = s.abort(ctx, id)
 			}
 		}
 	case mcp.NotifyInitialized:

@@ -31,11 +31,16 @@ type Sessions interface {
 	// Delete ends a session. It is no error if there is none.
 	Delete(ctx context.Context, id string) error
 
+	// Signal leaves a word for the replicas that are busy with a session.
+	Signal(ctx context.Context, id, word string) error
+
 	// Run ends idle sessions until ctx ends. It asks busy for each whether this
 	// replica still holds streams or calls of it, which keep a session from being
-	// idle, and tells ended of each that is gone other than by Delete. Neither may
-	// block, and busy must not call back.
-	Run(ctx context.Context, busy func(id string) bool, ended func(id string)) error
+	// idle, and tells ended of each that is gone other than by Delete here, on every
+	// replica that knew it, and signal of each word that was left for a session that
+	// is busy here, possibly more than once. None of them may block, and busy must
+	// not call back.
+	Run(ctx context.Context, busy func(id string) bool, ended func(id string), signal func(id, word string)) error
 }
 
 // sessionState is what is stored of a session: all that another request of it,
@@ -58,6 +63,9 @@ type sessionState struct {
 	LogLevel string `json:"logLevel,omitempty"`
 	// Subscriptions are the URIs of resources/subscribe, sorted.
 	Subscriptions []string `json:"subscriptions,omitempty"`
+	// Tasks are those made in the session of whose end its client has not been
+	// told, oldest first (L34).
+	Tasks []shim.ID `json:"tasks,omitempty"`
 }
 
 // subscribed returns the state with a URI added to, or removed from, its

@@ -26,6 +26,7 @@ type session struct {
 
 	out    *outbox // what waits for the GET stream
 	listen *listener
+	news   bell // rings when the session has new tasks
 
 	mu        sync.Mutex
 	rev       int64 // of state; 0 before it was loaded
@@ -35,7 +36,7 @@ type session struct {
 }
 
 func newSession(t *sessionTable, id string) *session {
-	s := &session{id: id, table: t, out: newOutbox(), calls: make(map[string]context.CancelCauseFunc)}
+	s := &session{id: id, table: t, out: newOutbox(), news: make(bell, 1), calls: make(map[string]context.CancelCauseFunc)}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.listen = newListener(s)
 	return s
@@ -157,15 +158,25 @@ func (s *session) begin(ctx context.Context, id jsonrpc.ID) (context.Context, fu
 	}, true
 }
 
-// abort cancels a request in flight. An id that is not in flight is ignored: the
-// answer and the cancellation may have crossed.
-func (s *session) abort(id jsonrpc.ID) {
+// abort cancels a request in flight, here or on another replica. An id that is not
+// in flight anywhere is ignored: the answer and the cancellation may have crossed.
+func (s *session) abort(ctx context.Context, id jsonrpc.ID) error {
+	if s.abortKey(id.Key()) {
+		return nil
+	}
+	return s.table.store.Signal(ctx, s.id, cancelWord+id.Key())
+}
+
+// abortKey cancels a request in flight on this replica, and reports whether there is
+// one.
+func (s *session) abortKey(key string) bool {
 	s.mu.Lock()
-	cancel := s.calls[id.Key()]
+	cancel := s.calls[key]
 	s.mu.Unlock()
 	if cancel != nil {
 		cancel(shim.ErrCancelled)
 	}
+	return cancel != nil
 }
 
 // attach makes the caller the session's one GET stream (X4); it reports false

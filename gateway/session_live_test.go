@@ -168,11 +168,15 @@ func TestSessionCalls(t *testing.T) {
 	if ctx.Err() != nil {
 		t.Error("a client that left has cancelled (X3)")
 	}
-	s.abort(jsonrpc.StringID("1"))
+	if err := s.abort(t.Context(), jsonrpc.StringID("1")); err != nil {
+		t.Error(err)
+	}
 	if ctx.Err() != nil {
 		t.Error("another id was cancelled")
 	}
-	s.abort(jsonrpc.IntID(1))
+	if err := s.abort(t.Context(), jsonrpc.IntID(1)); err != nil {
+		t.Error(err)
+	}
 	if !errors.Is(context.Cause(ctx), shim.ErrCancelled) {
 		t.Errorf("cancelled with %v", context.Cause(ctx))
 	}

@@ -142,9 +142,12 @@ func (l *LocalSessions) oldestIdle() *list.Element {
 	return nil
 }
 
+// Signal implements Sessions. There is no other replica to hear it.
+func (l *LocalSessions) Signal(context.Context, string, string) error { return nil }
+
 // Run implements Sessions: one timer, set to when the session that has been idle
 // for longest is due.
-func (l *LocalSessions) Run(ctx context.Context, busy func(string) bool, ended func(string)) error {
+func (l *LocalSessions) Run(ctx context.Context, busy func(string) bool, ended func(string), _ func(string, string)) error {
 	l.mu.Lock()
 	l.busy, l.ended = busy, ended
 	l.mu.Unlock()

@@ -35,7 +35,7 @@ func runSessions(t *testing.T, s Sessions, busy func(string) bool) *endings {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	e, done := &endings{}, make(chan error, 1)
-	go func() { done <- s.Run(ctx, busy, e.add) }()
+	go func() { done <- s.Run(ctx, busy, e.add, func(string, string) {}) }()
 	t.Cleanup(func() {
 		stop()
 		if err := <-done; err != nil {

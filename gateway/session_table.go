@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 
@@ -41,7 +42,26 @@ func newSessionTable(store Sessions, ended func(context.Context, string)) *sessi
 func (t *sessionTable) run(ctx context.Context) error {
 	return t.store.Run(ctx, t.busy, func(id string) {
 		t.work.Go(func() { t.finish(context.WithoutCancel(ctx), id) })
-	})
+	}, t.heed)
+}
+
+// cancelWord begins the word that cancels a request, wherever it runs.
+const cancelWord = "cancel "
+
+// heed takes a word that another replica left for a session.
+func (t *sessionTable) heed(id, word string) {
+	t.mu.Lock()
+	s := t.live[id]
+	t.mu.Unlock()
+	if s == nil {
+		return
+	}
+	if key, ok := strings.CutPrefix(word, cancelWord); ok {
+		s.abortKey(key)
+	}
+	if word == tasksWord {
+		s.news.ring()
+	}
 }
 
 // create stores a new session and opens it.

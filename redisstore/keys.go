@@ -64,3 +64,24 @@ func (k keys) list(listKey string) string {
 func (k keys) record(id shim.ID, runner shim.Replica) []string {
 	return []string{k.task(id), k.batches(id), k.segments(id), k.run(shard(id), runner)}
 }
+
+// sessionTag is the hash tag of a client session. Ids of sessions come from
+// clients, who may ask for any, so it is made from the hash.
+func sessionTag(id string) string {
+	sum := sha256.Sum256([]byte(id))
+	return hex.EncodeToString(sum[:1])
+}
+
+// session is the hash with the state of a client session, signals the list of
+// what its replicas were told.
+func (k keys) session(id string) string { return k.in(sessionTag(id), "c", id) }
+func (k keys) signals(id string) string { return k.in(sessionTag(id), "x", id) }
+
+// ofSession are all keys of a session, in one slot.
+func (k keys) ofSession(id string) []string { return []string{k.session(id), k.signals(id)} }
+
+// sessions is the sorted set of all client sessions, by when they were last used.
+func (k keys) sessions() string { return k.prefix + ":sessions" }
+
+// sessionEvents is the channel on which replicas hear that a session has changed.
+func (k keys) sessionEvents() string { return k.prefix + ":cev" }

@@ -34,6 +34,16 @@ var (
 	indexLua string
 	//go:embed lua/prune.lua
 	pruneLua string
+	//go:embed lua/session_enter.lua
+	sessionEnterLua string
+	//go:embed lua/session_put.lua
+	sessionPutLua string
+	//go:embed lua/session_end.lua
+	sessionEndLua string
+	//go:embed lua/session_sweep.lua
+	sessionSweepLua string
+	//go:embed lua/session_signal.lua
+	sessionSignalLua string
 
 	createScript = newScript(createLua)
 	applyScript  = newScript(questionsLua, applyLua)
@@ -44,6 +54,12 @@ var (
 	forgetScript = newScript(forgetLua)
 	indexScript  = newScript(indexLua)
 	pruneScript  = newScript(pruneLua)
+
+	sessionEnterScript  = newScript(sessionEnterLua)
+	sessionPutScript    = newScript(sessionPutLua)
+	sessionEndScript    = newScript(sessionEndLua)
+	sessionSweepScript  = newScript(sessionSweepLua)
+	sessionSignalScript = newScript(sessionSignalLua)
 )
 
 // The codes that begin a script's reply; see lua/common.lua.
@@ -58,6 +74,7 @@ const (
 	codeTaken = "taken"
 	codeMoved = "moved"
 	codeSkip  = "skip"
+	codeFull  = "full"
 )
 
 // script is Lua that Redis keeps under its hash.

@@ -13,7 +13,8 @@ var imports = map[string][]string{
 		"gateway/config", "gateway/upstream", "shim", "shim/dialect",
 		"internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/mcpheader", "internal/semconv",
 	},
-	"gateway/config": {"internal/mcp", "internal/mcpheader"},
+	"gateway/config":      {"internal/mcp", "internal/mcpheader"},
+	"gateway/gatewaytest": {"gateway", "shim"},
 	"gateway/upstream": {
 		"gateway/config", "shim",
 		"internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/mcpheader", "internal/semconv",

@@ -5,7 +5,7 @@
 -- has to live longer), again (this operation has been done), none (no such
 -- task), final (it has ended), lost (another lease), gap (pieces are missing
 -- before these), taken (the id is another operation's), moved (another runner
--- than the caller thought), skip (not for this replica).
+-- than the caller thought), skip (not for this replica), full (there is no room).
 
 -- next_arg and list read ARGV from the front: single values first, then lists,
 -- each preceded by its length.

@@ -1,0 +1,302 @@
+// Package gatewaytest holds what every implementation of gateway.Sessions has to do,
+// as a suite that the packages of the implementations run.
+package gatewaytest
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"taskgate/gateway"
+	"taskgate/shim"
+)
+
+// patience is how long a test waits for what has to happen.
+const patience = 20 * time.Second
+
+// OpenSessions opens an empty set of at most limit sessions that end after idle, as
+// one or more replicas see it.
+type OpenSessions func(t *testing.T, limit int, idle time.Duration) []gateway.Sessions
+
+// Sessions tests an implementation of gateway.Sessions.
+func Sessions(t *testing.T, open OpenSessions) {
+	t.Run("Put", func(t *testing.T) { testPut(t, open) })
+	t.Run("Together", func(t *testing.T) { testTogether(t, open) })
+	t.Run("Idle", func(t *testing.T) { testIdle(t, open) })
+	t.Run("Full", func(t *testing.T) { testFull(t, open) })
+	t.Run("DeletedElsewhere", func(t *testing.T) { testDeletedElsewhere(t, open) })
+	t.Run("Signal", func(t *testing.T) { testSignal(t, open) })
+}
+
+// replica is one view of the sessions, with its loop.
+type replica struct {
+	gateway.Sessions
+	t    *testing.T
+	mu   sync.Mutex
+	busy map[string]bool
+	// ended and heard are what the loop has told.
+	ended chan string
+	heard chan string
+}
+
+// run starts the loop of each replica.
+func run(t *testing.T, all []gateway.Sessions) []*replica {
+	t.Helper()
+	out := make([]*replica, len(all))
+	for i, s := range all {
+		r := &replica{Sessions: s, t: t, busy: map[string]bool{}, ended: make(chan string, 64), heard: make(chan string, 64)}
+		out[i] = r
+		ctx, stop := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() {
+			done <- s.Run(ctx, r.isBusy, func(id string) { r.ended <- id }, func(id, word string) { r.heard <- id + " " + word })
+		}()
+		t.Cleanup(func() {
+			stop()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	return out
+}
+
+func (r *replica) isBusy(id string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.busy[id]
+}
+
+func (r *replica) setBusy(id string, on bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.busy[id] = on
+}
+
+func (r *replica) put(id string, rev int64, state string) int64 {
+	r.t.Helper()
+	got, err := r.Put(r.t.Context(), id, rev, []byte(state))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return got
+}
+
+func (r *replica) get(id string) (string, int64) {
+	r.t.Helper()
+	b, rev, err := r.Get(r.t.Context(), id)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return string(b), rev
+}
+
+// until asks until the answer is yes.
+func until(t *testing.T, what string, yes func() bool) {
+	t.Helper()
+	give := time.After(patience)
+	again := time.NewTicker(5 * time.Millisecond)
+	defer again.Stop()
+	for !yes() {
+		select {
+		case <-again.C:
+		case <-give:
+			t.Fatalf("timed out: %s", what)
+		}
+	}
+}
+
+// next receives one value.
+func next(t *testing.T, c <-chan string, what string) string {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(patience):
+		t.Fatalf("timed out: %s", what)
+		return ""
+	}
+}
+
+func testPut(t *testing.T, open OpenSessions) {
+	all := run(t, open(t, 10, time.Hour))
+	a, b := all[0], all[len(all)-1]
+	if a.put("a", 1, "early") != 0 {
+		t.Error("a session was changed that does not exist")
+	}
+	if a.put("a", 0, "one") != 1 {
+		t.Error("a session was not made")
+	}
+	if b.put("a", 0, "again") != 0 {
+		t.Error("a session was made twice")
+	}
+	if state, rev := b.get("a"); rev != 1 || state != "one" {
+		t.Errorf("there: %q %d", state, rev)
+	}
+	if b.put("a", 1, "two") != 2 {
+		t.Error("a session was not changed")
+	}
+	if a.put("a", 1, "stale") != 0 {
+		t.Error("a session was changed from an old revision")
+	}
+	if state, rev := a.get("a"); rev != 2 || state != "two" {
+		t.Errorf("here: %q %d", state, rev)
+	}
+	for range 2 { // deleting what is gone is no error
+		if err := a.Delete(t.Context(), "a"); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, rev := a.get("a"); rev != 0 {
+		t.Error("a deleted session exists")
+	}
+	if a.put("a", 2, "late") != 0 {
+		t.Error("a deleted session was changed")
+	}
+	for _, id := range []string{"unknown", "", "a{b}c", string(make([]byte, 10_000))} {
+		if _, rev := a.get(id); rev != 0 {
+			t.Errorf("%.20q exists", id)
+		}
+	}
+}
+
+// testTogether: of changes at the same time each takes effect, or is refused.
+func testTogether(t *testing.T, open OpenSessions) {
+	all := run(t, open(t, 10, time.Hour))
+	all[0].put("a", 0, "")
+	var work sync.WaitGroup
+	for _, r := range all {
+		work.Go(func() {
+			for range 20 {
+				for {
+					state, rev, err := r.Get(t.Context(), "a")
+					if err != nil || rev == 0 {
+						t.Errorf("rev %d, %v", rev, err)
+						return
+					}
+					next, err := r.Put(t.Context(), "a", rev, append(state[:len(state):len(state)], '+'))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if next != 0 {
+						break
+					}
+				}
+			}
+		})
+	}
+	work.Wait()
+	until(t, "every change is seen", func() bool {
+		state, rev := all[0].get("a")
+		return len(state) == 20*len(all) && rev == int64(20*len(all)+1)
+	})
+}
+
+// testIdle: a session lives while it is used anywhere, and its end is told.
+func testIdle(t *testing.T, open OpenSessions) {
+	all := run(t, open(t, 10, time.Second))
+	a, b := all[0], all[len(all)-1]
+	for _, id := range []string{"idle", "busy"} {
+		a.put(id, 0, "state")
+	}
+	b.get("busy")
+	b.setBusy("busy", true)
+	began := time.Now()
+	if got := next(t, a.ended, "the end of an idle session"); got != "idle" {
+		t.Fatalf("%s has ended", got)
+	}
+	if time.Since(began) < 900*time.Millisecond {
+		t.Error("it ended early")
+	}
+	until(t, "it is gone", func() bool { _, rev := b.get("idle"); return rev == 0 })
+	if _, rev := b.get("busy"); rev == 0 {
+		t.Error("a busy session has ended")
+	}
+	b.setBusy("busy", false)
+	if got := next(t, b.ended, "the end of the other"); got != "busy" && got != "idle" {
+		t.Errorf("%s has ended", got)
+	}
+}
+
+// testFull: a session that is not used makes room for a new one; one that is does not.
+func testFull(t *testing.T, open OpenSessions) {
+	all := run(t, open(t, 2, time.Second*2))
+	a, b := all[0], all[len(all)-1]
+	a.setBusy("a", true)
+	b.setBusy("b", true)
+	until(t, "a full store", func() bool { // its loop may begin late
+		a.put("a", 0, "")
+		b.put("b", 0, "")
+		_, err := a.Put(t.Context(), "c", 0, nil)
+		if busy := (*shim.BusyError)(nil); errors.As(err, &busy) {
+			return true
+		}
+		if err := errors.Join(err, a.Delete(t.Context(), "c")); err != nil {
+			t.Fatal(err)
+		}
+		return false
+	})
+	a.setBusy("a", false)
+	until(t, "room for a new session", func() bool {
+		rev, err := b.Put(t.Context(), "c", 0, nil)
+		return err == nil && rev == 1
+	})
+	until(t, "the idle one is gone", func() bool { _, rev := a.get("a"); return rev == 0 })
+	if _, rev := b.get("b"); rev == 0 {
+		t.Error("the busy one is gone")
+	}
+}
+
+// testDeletedElsewhere: every replica that knows a session hears of its end.
+func testDeletedElsewhere(t *testing.T, open OpenSessions) {
+	all := run(t, open(t, 10, time.Hour))
+	if len(all) < 2 {
+		t.Skip("there is one replica")
+	}
+	a, b := all[0], all[1]
+	a.put("a", 0, "one")
+	b.get("a")
+	if err := b.Delete(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	if got := next(t, a.ended, "the end on the other replica"); got != "a" {
+		t.Errorf("%s has ended", got)
+	}
+	if _, rev := a.get("a"); rev != 0 {
+		t.Error("it is still there")
+	}
+	if len(b.ended) > 0 {
+		t.Error("its own replica was told too")
+	}
+}
+
+// testSignal: a word reaches whoever is busy with the session.
+func testSignal(t *testing.T, open OpenSessions) {
+	all := run(t, open(t, 10, time.Hour))
+	if len(all) < 2 {
+		if err := all[0].Signal(t.Context(), "a", "word"); err != nil {
+			t.Error(err)
+		}
+		t.Skip("there is one replica")
+	}
+	a, b := all[0], all[1]
+	a.put("a", 0, "")
+	b.get("a")
+	a.setBusy("a", true)
+	for _, word := range []string{"some words", `cancel "\u00e9 1"`} {
+		if err := b.Signal(t.Context(), "a", word); err != nil {
+			t.Fatal(err)
+		}
+		for {
+			if got := next(t, a.heard, "the word"); got == "a "+word {
+				break
+			}
+		}
+	}
+	if len(b.heard) > 0 {
+		t.Error("who is not busy was told")
+	}
+}

@@ -1,0 +1,201 @@
+package redisstore
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// sweepMax bounds how many sessions one look finds that may have ended.
+const sweepMax = 100
+
+// Run ends idle sessions until ctx ends. It asks busy for each whether this replica
+// still holds streams or calls of it, which keep a session from being idle, tells
+// ended of each that is gone other than by Delete here, and signal of each word that
+// was left for a session that is busy here, possibly more than once.
+func (c *Sessions) Run(ctx context.Context, busy func(id string) bool, ended func(id string), signal func(id, word string)) error {
+	c.mu.Lock()
+	c.busy, c.ended, c.signal = busy, ended, signal
+	c.mu.Unlock()
+	var loops sync.WaitGroup
+	defer loops.Wait()
+	loops.Go(func() { c.listen(ctx) })
+	t := time.NewTicker(c.tick)
+	defer t.Stop()
+	var kept []string
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+			// What fails for want of Redis is done at one of the next ticks.
+			c.touch(ctx)
+			kept = c.sweep(ctx, kept)
+		}
+	}
+}
+
+// listen looks again at what has changed elsewhere.
+func (c *Sessions) listen(ctx context.Context) {
+	for e, err := range c.store.hub.watch(ctx, []string{c.store.keys.sessionEvents()}) {
+		if err != nil {
+			return // the store is closed
+		}
+		if !e.Synced {
+			c.look(ctx, string(e.ID))
+			continue
+		}
+		for _, id := range c.all() {
+			c.look(ctx, id)
+		}
+	}
+}
+
+// all are the sessions that this replica knows.
+func (c *Sessions) all() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ids := make([]string, 0, len(c.known))
+	for id := range c.known {
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+// look reads a session that something was said about.
+func (c *Sessions) look(ctx context.Context, id string) {
+	c.doubt(id)
+	c.mu.Lock()
+	_, known := c.known[id]
+	busy, signal := c.busy, c.signal
+	c.mu.Unlock()
+	if !known {
+		return
+	}
+	if _, rev, err := c.read(ctx, id, false); err != nil || rev == 0 || !busy(id) {
+		return
+	}
+	var words []string
+	err := c.store.do(ctx, "session signals", func() (err error) {
+		words, err = c.store.client.LRange(ctx, c.store.keys.signals(id), 0, -1).Result()
+		return err
+	})
+	if err != nil {
+		c.store.log.DebugContext(ctx, "signals of a session were not read", "error", err)
+	}
+	for _, word := range words {
+		signal(id, word)
+	}
+}
+
+// touch puts off the expiry of the sessions that are in use here, and forgets those
+// that have not been used for long.
+func (c *Sessions) touch(ctx context.Context) {
+	due := c.due()
+	there, err := c.pipelined(ctx, due, func(p redis.Pipeliner, id string) *redis.BoolCmd {
+		return p.PExpire(ctx, c.store.keys.session(id), c.ttl())
+	})
+	if err != nil {
+		c.store.log.DebugContext(ctx, "sessions in use were not kept", "error", err)
+		return
+	}
+	now := time.Now()
+	for i, id := range due {
+		if !there[i] {
+			c.lost(id)
+			continue
+		}
+		c.mu.Lock()
+		if k := c.known[id]; k != nil {
+			k.touched = now
+		}
+		c.mu.Unlock()
+	}
+}
+
+// due are the sessions in use whose expiry has to be put off.
+func (c *Sessions) due() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	var ids []string
+	for id, k := range c.known {
+		if c.busy(id) {
+			k.used = now
+		}
+		switch {
+		case now.Sub(k.used) > 2*c.ttl()+10*c.tick: // nobody has said that it ended
+			delete(c.known, id)
+		case k.used.After(k.touched) && now.Sub(k.touched) >= c.idle/8:
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// recent are the sessions that were used since the set of all was last told.
+func (c *Sessions) recent() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var ids []string
+	for id, k := range c.known {
+		if k.used.After(k.flushed) {
+			k.flushed = time.Now()
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// sweep tells the set of all sessions which were used, and takes out of it those that
+// have expired. It returns those that look expired and are not. Whoever takes one out
+// tells that it has ended: once, if nobody knows the session any more.
+func (c *Sessions) sweep(ctx context.Context, kept []string) []string {
+	a := &argv{}
+	a.addInt((c.ttl() + 2*c.tick).Milliseconds(), sweepMax)
+	addList(a, c.recent())
+	addList(a, kept)
+	var found []string
+	err := c.store.do(ctx, "session sweep", func() (err error) {
+		found, err = sessionSweepScript.run(ctx, c.store.client, []string{c.store.keys.sessions()}, a)
+		return err
+	})
+	if err != nil {
+		c.store.log.DebugContext(ctx, "idle sessions were not looked for", "error", err)
+		return nil
+	}
+	kept = nil
+	for _, id := range found[1:] {
+		switch gone, err := c.expired(ctx, id); {
+		case err != nil:
+			return kept
+		case gone:
+			c.forget(id)
+			c.onEnded()(id)
+		default:
+			kept = append(kept, id)
+		}
+	}
+	return kept
+}
+
+// expired takes a session out of the set if its hash is gone, and reports whether it
+// was this replica that did.
+func (c *Sessions) expired(ctx context.Context, id string) (gone bool, err error) {
+	err = c.store.do(ctx, "session expired", func() error {
+		n, err := c.store.client.Exists(ctx, c.store.keys.session(id)).Result()
+		if err != nil || n > 0 {
+			return err
+		}
+		removed, err := c.store.client.ZRem(ctx, c.store.keys.sessions(), id).Result()
+		gone = gone || removed > 0
+		if err != nil || !gone {
+			return err
+		}
+		return c.store.client.Publish(ctx, c.store.keys.sessionEvents(), strings.Join([]string{id, "0"}, " ")).Err()
+	})
+	return gone, err
+}
