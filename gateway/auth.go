@@ -138,20 +138,8 @@ func bearer(h http.Header) (token string, _ *refusal) {
 	if !strings.EqualFold(scheme, "Bearer") {
 		return "", noKey
 	}
-	if token = strings.TrimLeft(token, " "); !isToken68(token) {
+	if token = strings.TrimLeft(token, " "); !config.ValidKey(token) {
 		return "", brokenKey
 	}
 	return token, nil
-}
-
-// isToken68 reports whether s can be a bearer token (RFC 6750 section 2.1).
-func isToken68(s string) bool {
-	body := strings.TrimRight(s, "=")
-	for i := range len(body) {
-		c := body[i]
-		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("-._~+/", c) >= 0) {
-			return false
-		}
-	}
-	return body != ""
 }

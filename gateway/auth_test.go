@@ -2,8 +2,6 @@ package gateway
 
 import (
 	"bufio"
-	"crypto/sha256"
-	"encoding/hex"
 	"io"
 	"net"
 	"net/http"
@@ -26,8 +24,7 @@ const (
 )
 
 func keyOf(principal, key string) config.BearerKey {
-	sum := sha256.Sum256([]byte(key))
-	return config.BearerKey{Principal: principal, SHA256: hex.EncodeToString(sum[:])}
+	return config.BearerKey{Principal: principal, SHA256: config.HashKey(key)}
 }
 
 func withKeys(c *config.Config) {

@@ -35,6 +35,7 @@ Usage:
   taskgate [serve] --config FILE      serve what the file configures
   taskgate [serve] --upstream URL     serve one MCP server at /mcp, with defaults
   taskgate check FILE...              report every mistake in configuration files
+  taskgate hash-key                   print the hash of the key on standard input
   taskgate schema                     print the JSON Schema of the configuration
   taskgate version                    print the version
   taskgate help                       print this text
@@ -44,6 +45,7 @@ Options of serve:
   --config FILE        configuration file; config.example.yaml documents its keys
   --upstream URL       MCP endpoint to serve at /mcp, instead of --config
   --listen HOST:PORT   address to serve on (127.0.0.1:8080)
+  --admin HOST:PORT    address of /healthz and /readyz (none)
   --store STORE        embedded, or a redis:// URL (embedded)
   --grace DURATION     how long a call may take before it becomes a task (5s)
   --log-format FORMAT  text or json (text)
@@ -70,6 +72,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return serve(ctx, args, stdout, stderr)
 	case "check":
 		return check(args, stdout, stderr)
+	case "hash-key":
+		return hashKey(args, os.Stdin, stdout, stderr)
 	case "schema":
 		return schema(args, stdout, stderr)
 	case "version":

@@ -11,7 +11,8 @@ import (
 type serveOptions struct {
 	flags               *flag.FlagSet
 	file, upstream      string
-	listen, store       string
+	listen, admin       string
+	store               string
 	grace               time.Duration
 	logFormat, logLevel string
 }
@@ -22,6 +23,7 @@ func newServeOptions(flags *flag.FlagSet) *serveOptions {
 	flags.StringVar(&o.file, "config", "", "")
 	flags.StringVar(&o.upstream, "upstream", "", "")
 	flags.StringVar(&o.listen, "listen", "", "")
+	flags.StringVar(&o.admin, "admin", "", "")
 	flags.StringVar(&o.store, "store", "", "")
 	flags.DurationVar(&o.grace, "grace", 0, "")
 	flags.StringVar(&o.logFormat, "log-format", "", "")
@@ -63,6 +65,8 @@ func (o *serveOptions) override(cfg *config.Config) error {
 		switch f.Name {
 		case "listen":
 			cfg.Listen = o.listen
+		case "admin":
+			cfg.Admin = o.admin
 		case "store":
 			cfg.Store = o.store
 		case "log-format":

@@ -43,6 +43,7 @@ type server struct {
 
 	listener net.Listener
 	http     *http.Server
+	admin    *admin // nil where none is configured
 }
 
 // newServer builds the gateway and opens its listener. It contacts the store, but
@@ -76,7 +77,6 @@ func (s *server) build(ctx context.Context) (err error) {
 	}
 	s.gateway, err = gateway.New(gateway.Options{
 		Config: s.config, Shim: s.shim, Legs: s.legs.faces(), Logger: s.log,
-		Sessions:       s.store.Sessions(s.config.MaxSessions, s.config.SessionIdle),
 		TracerProvider: s.tel.traces, MeterProvider: s.tel.metrics, Version: moduleVersion(),
 	})
 	if err != nil {
@@ -121,6 +121,12 @@ func (s *server) listen(ctx context.Context) (err error) {
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
+	if s.admin, err = newAdmin(ctx, s.config.Admin, s.readiness(ctx), s.log); err != nil {
+		return err
+	}
+	if !s.config.Auth.Required() && !loopback(s.config.Listen) {
+		s.log.Warn("anybody who can connect may call: configure auth, or listen on a loopback address", "listen", s.config.Listen)
+	}
 	return nil
 }
 
@@ -129,6 +135,9 @@ func (s *server) run(ctx context.Context) error {
 	for _, u := range s.config.Upstreams {
 		s.log.Info("serving", "upstream", u.Name, "at", "http://"+s.listener.Addr().String()+u.Path, "from", u.URL)
 	}
+	if s.admin != nil {
+		s.log.Info("answering operators", "address", s.admin.listener.Addr().String())
+	}
 	// The loops outlast ctx: running tasks need the heartbeat while they drain.
 	loops, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -136,10 +145,12 @@ func (s *server) run(ctx context.Context) error {
 	g.Go(func() error { return ignore(s.shim.Run(loops), context.Canceled) })
 	g.Go(func() error { return ignore(s.gateway.Run(loops), context.Canceled) })
 	g.Go(func() error { return ignore(s.http.Serve(s.listener), http.ErrServerClosed) })
+	g.Go(s.admin.serve)
 	g.Go(func() error {
 		<-ctx.Done()
 		defer stop()
-		return s.drain(loops)
+		// The admin listener is last: while the rest drains, it says so.
+		return errors.Join(s.drain(loops), s.admin.close())
 	})
 	return errors.Join(g.Wait(), s.close())
 }
@@ -169,6 +180,9 @@ func (s *server) close() error {
 	var errs []error
 	if s.http != nil {
 		errs = append(errs, s.http.Close())
+	}
+	if s.admin != nil {
+		errs = append(errs, s.admin.close())
 	}
 	if s.shim != nil {
 		errs = append(errs, s.shim.Close(ctx))

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"strings"
 )
@@ -29,6 +31,25 @@ type BearerKey struct {
 
 // Required reports whether a client has to say who it is.
 func (a Auth) Required() bool { return len(a.Keys) > 0 }
+
+// ValidKey reports whether a client can present key as a bearer token (RFC 6750
+// section 2.1): letters, digits and -._~+/ with any number of = at the end.
+func ValidKey(key string) bool {
+	body := strings.TrimRight(key, "=")
+	for i := range len(body) {
+		c := body[i]
+		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("-._~+/", c) >= 0) {
+			return false
+		}
+	}
+	return body != ""
+}
+
+// HashKey returns the hash of a bearer key as [BearerKey] holds it.
+func HashKey(key string) string {
+	sum := sha256.Sum256([]byte(key))
+	return hex.EncodeToString(sum[:])
+}
 
 // hashOfNothing is what hashing gives where a key was to come from a variable or
 // a file, and neither held anything.

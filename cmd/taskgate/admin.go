@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+)
+
+// adminTimeout bounds one request to the admin listener, both ways.
+const adminTimeout = 10 * time.Second
+
+// admin is the listener for operators and their tools, apart from the public one:
+// it goes on until the process has drained, asks for no key, and says what is not
+// for clients. A nil admin is one that is not configured.
+type admin struct {
+	listener net.Listener
+	http     *http.Server
+}
+
+// newAdmin opens the listener at addr, or none where that is empty.
+func newAdmin(ctx context.Context, addr string, ready *readiness, log *slog.Logger) (*admin, error) {
+	if addr == "" {
+		return nil, nil
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("admin: %w", err)
+	}
+	return &admin{listener: l, http: &http.Server{
+		Handler:           adminHandler(ready, loopback(addr)),
+		ReadHeaderTimeout: readHeaderTimeout,
+		ReadTimeout:       adminTimeout,
+		WriteTimeout:      adminTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}}, nil
+}
+
+// adminHandler is the route table. On loopback it answers no Host but a loopback
+// one: a web page could otherwise read it by a name of its own that resolves to
+// 127.0.0.1 (protocol.md Z10).
+func adminHandler(ready *readiness, local bool) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		// That this is answered is all there is to say: what else may be wrong, a
+		// restart would not mend.
+		writeStatus(w, http.StatusOK, map[string]string{"status": "ok"})
+	})
+	mux.Handle("GET /readyz", ready)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if local && !loopback(r.Host) && !loopback(r.Host+":80") {
+			http.Error(w, "this Host is not served", http.StatusForbidden)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+func (a *admin) serve() error {
+	if a == nil {
+		return nil
+	}
+	return ignore(a.http.Serve(a.listener), http.ErrServerClosed)
+}
+
+func (a *admin) close() error {
+	if a == nil {
+		return nil
+	}
+	err := a.http.Close()
+	_ = a.listener.Close() // a server that has not served does not know it
+	return err
+}
+
+// readiness is that of this process; ctx ends when the drain begins.
+func (s *server) readiness(ctx context.Context) *readiness {
+	r := &readiness{
+		draining:  func() bool { return ctx.Err() != nil },
+		store:     &part{check: s.store.Ping},
+		upstreams: make(map[string]*part, len(s.legs)),
+	}
+	for name, leg := range s.legs {
+		r.upstreams[name] = &part{check: leg.Reach}
+	}
+	return r
+}

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// checkTimeout is how long a part may take to show that it is there. It is
+	// below the second after which Kubernetes gives up a probe.
+	checkTimeout = 800 * time.Millisecond
+	// checkAge is how long what was found out is believed: however many probes
+	// come, the store and the servers are asked no more often than that.
+	checkAge = 2 * time.Second
+)
+
+// readiness says whether this process should get requests. It should unless
+//
+//   - it drains: it takes no more calls;
+//   - it does not reach the store: it could make and read no task. That what needs
+//     no task would still work matters less, since a replica that reaches the
+//     store does better;
+//   - it reaches none of its upstreams. While there is one, the clients of that
+//     one need this process, so a single server that is down is reported and
+//     decides nothing.
+//
+// A probe may leave the store or the upstreams out of the decision (?exclude=), for
+// deployments in which all replicas share a fate and one without its Redis is
+// better than none.
+type readiness struct {
+	draining  func() bool
+	store     *part
+	upstreams map[string]*part
+}
+
+// report is the body of /readyz.
+type report struct {
+	Ready     bool             `json:"ready"`
+	Draining  bool             `json:"draining"`
+	Store     state            `json:"store"`
+	Upstreams map[string]state `json:"upstreams"`
+}
+
+// state is what is known of one part.
+type state struct {
+	Reachable bool   `json:"reachable"`
+	Error     string `json:"error,omitempty"`
+}
+
+// The parts that a probe may exclude.
+const (
+	partStore     = "store"
+	partUpstreams = "upstreams"
+)
+
+// look asks all parts at once.
+func (r *readiness) look(exclude []string) report {
+	out := report{Draining: r.draining(), Upstreams: make(map[string]state, len(r.upstreams))}
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	all.Go(func() { out.Store = r.store.state() })
+	for name, p := range r.upstreams {
+		all.Go(func() {
+			s := p.state()
+			mu.Lock()
+			defer mu.Unlock()
+			out.Upstreams[name] = s
+		})
+	}
+	all.Wait()
+	reached := slices.Contains(exclude, partUpstreams)
+	for _, s := range out.Upstreams {
+		reached = reached || s.Reachable
+	}
+	out.Ready = !out.Draining && reached && (out.Store.Reachable || slices.Contains(exclude, partStore))
+	return out
+}
+
+// ServeHTTP answers /readyz: 200 or 503, and why.
+func (r *readiness) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	exclude := q.URL.Query()["exclude"]
+	for _, name := range exclude {
+		if name != partStore && name != partUpstreams {
+			http.Error(w, fmt.Sprintf("exclude takes %s and %s", partStore, partUpstreams), http.StatusBadRequest)
+			return
+		}
+	}
+	found := r.look(exclude)
+	status := http.StatusOK
+	if !found.Ready {
+		status = http.StatusServiceUnavailable
+	}
+	writeStatus(w, status, found)
+}
+
+// writeStatus answers with a JSON body that nobody keeps.
+func writeStatus(w http.ResponseWriter, status int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(body) // the prober has gone, or reads the status alone
+}
+
+// part is something that this process depends on.
+type part struct {
+	check func(context.Context) error
+
+	mu  sync.Mutex // held while it is asked: all who come meanwhile share the answer
+	at  time.Time
+	err error
+}
+
+// state asks the part, unless it was asked a moment ago.
+func (p *part) state() state {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.at.IsZero() || time.Since(p.at) >= checkAge {
+		p.err = p.ask()
+		p.at = time.Now()
+	}
+	if p.err != nil {
+		return state{Error: p.err.Error()}
+	}
+	return state{Reachable: true}
+}
+
+// ask is bound by its own time and not by the request's: the answer is not for
+// this prober alone.
+func (p *part) ask() error {
+	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
+	defer cancel()
+	err := p.check(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("no sign of life within %s", checkTimeout)
+	}
+	return err
+}
