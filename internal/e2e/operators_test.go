@@ -1,0 +1,139 @@
+package e2e
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"taskgate/internal/redistest"
+	"taskgate/internal/taskclient"
+)
+
+// readyz asks the admin listener, and returns the status and what it says of the
+// store.
+func readyz(addr, query string) (status int, store bool, draining bool, err error) {
+	client := &http.Client{Timeout: 5 * time.Second}
+	resp, err := client.Get("http://" + addr + "/readyz" + query)
+	if err != nil {
+		return 0, false, false, err
+	}
+	defer resp.Body.Close()
+	var body struct {
+		Draining bool
+		Store    struct{ Reachable bool }
+	}
+	err = json.NewDecoder(resp.Body).Decode(&body)
+	return resp.StatusCode, body.Store.Reachable, body.Draining, err
+}
+
+// /readyz follows the store and the drain; /healthz only says that there is a
+// process.
+func TestProbes(t *testing.T) {
+	t.Parallel()
+	store := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "no")
+	admin := freeAddr(t)
+	g := startGateway(t, "--upstream", startServer(t, "slowserver"), "--store", store.URL(), "--admin", admin)
+	becomes := func(query string, status int, store bool) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("readyz%s is %d", query, status), func() error {
+			got, reached, _, err := readyz(admin, query)
+			if err == nil && (got != status || reached != store) {
+				err = fmt.Errorf("%d, store %t", got, reached)
+			}
+			return err
+		})
+	}
+	becomes("", 200, true)
+	store.Stop()
+	becomes("", 503, false)
+	becomes("?exclude=store", 200, false)
+	if resp, err := http.Get("http://" + admin + "/healthz"); err != nil || resp.StatusCode != 200 {
+		t.Errorf("healthz without a store: %v %v", resp, err)
+	}
+	store.Restart()
+	becomes("", 200, true)
+
+	call := startCall(t, g.client(false), research(2))
+	if err := g.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "readyz says that it drains", func() error {
+		status, _, draining, err := readyz(admin, "")
+		if err == nil && (status != 503 || !draining) {
+			err = fmt.Errorf("%d, draining %t", status, draining)
+		}
+		return err
+	})
+	<-call.done
+	if call.err != nil {
+		t.Errorf("the call failed: %v", call.err)
+	}
+	if code := within(t, g.Process, 10*time.Second); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// withKey shows a key with every request.
+type withKey string
+
+func (k withKey) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	if k != "" {
+		r.Header.Set("Authorization", "Bearer "+string(k))
+	}
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+// hashOf runs taskgate hash-key.
+func hashOf(t *testing.T, key string) string {
+	t.Helper()
+	p := startProgram(t, "sh", "-c", "printf %s '"+key+"' | '"+bin+"/taskgate' hash-key")
+	if code := within(t, p, 10*time.Second); code != 0 {
+		t.Fatalf("hash-key: exit code %d: %s", code, p.Output())
+	}
+	return strings.TrimSpace(p.Output())
+}
+
+// With keys, a task is its owner's: on every replica, by any of the owner's keys,
+// and by nobody else's.
+func TestKeys(t *testing.T) {
+	t.Parallel()
+	store := redistest.Start(t)
+	const alice, next, bob = "alice-0123456789abcdef0123", "alice-next-0123456789abcdef", "bob-0123456789abcdef01234"
+	config := configured(t, fmt.Sprintf(`
+store: %s
+auth:
+  keys:
+    - {principal: alice, sha256: %s}
+    - {principal: alice, sha256: %s}
+    - {principal: bob, sha256: %s}
+upstreams:
+  - {name: slow, path: /mcp, url: "%s", defaults: {tasks: always}}
+`, store.URL(), hashOf(t, alice), hashOf(t, next), hashOf(t, bob), startServer(t, "slowserver")))
+	here, there := startGateway(t, config...), startGateway(t, config...)
+	client := func(g *gateway, key string) *taskclient.Client {
+		return &taskclient.Client{URL: g.url, Tasks: true, HTTP: &http.Client{Transport: withKey(key)}}
+	}
+
+	task := callTask(t, client(here, alice), "research", research(1))
+	waitFor(t, client(there, next), task.ID, "completed")
+	var refused *taskclient.Error
+	if _, err := client(there, bob).Get(t.Context(), task.ID); !errors.As(err, &refused) || refused.Code != -32602 {
+		t.Errorf("another's task: %v", err)
+	}
+	for _, key := range []string{"", "alice", alice + "0"} {
+		if _, err := client(here, key).Get(t.Context(), task.ID); !errors.As(err, &refused) || refused.Status != 401 {
+			t.Errorf("with the key %q: %v", key, err)
+		}
+	}
+	for _, g := range []*gateway{here, there} {
+		if out := g.Output(); strings.Contains(out, alice) || strings.Contains(out, bob) {
+			t.Errorf("a key is in the log:\n%s", out)
+		}
+	}
+}
