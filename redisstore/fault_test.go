@@ -127,11 +127,24 @@ func onlyOther(t *testing.T, s *Store, _ shim.Task) {
 	same(t, 1, len(got))
 }
 
+// warm has Redis know all scripts, so that a reply that is lost is not just that it
+// does not.
+func warm(t *testing.T, s *Store) {
+	t.Helper()
+	ctx, task := t.Context(), create(t, s, newTask(t))
+	must(t, s.Append(ctx, task.ID, held, shim.Position{}, nil))
+	goodbye(t, s, task)
+	got, err := s.Adopt(ctx, "warm", []string{"up"}, 1)
+	must(t, err)
+	end(t, s, got[0])
+}
+
 // A write whose reply is lost, or that never arrives, is done once in the end:
 // whether the store repeats it by itself, or its caller does.
 func TestRepeatedWrites(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
+	warm(t, openTest(t, redis.URL(), testOptions()))
 	for _, w := range writes {
 		for name, fault := range map[string]redistest.Fault{"reply lost": redistest.DropReply, "cut before": redistest.CutBefore} {
 			for by, retry := range map[string]time.Duration{"store": 10 * time.Second, "caller": 1} {
@@ -265,6 +278,7 @@ func TestRestart(t *testing.T) {
 func TestAdoptionInDoubt(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
+	warm(t, openTest(t, redis.URL(), testOptions()))
 	for fault, adopted := range map[redistest.Fault]int{redistest.DropReply: 1, redistest.CutBefore: 0} {
 		o := testOptions()
 		o.RetryFor = 1
