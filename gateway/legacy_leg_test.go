@@ -109,7 +109,8 @@ func (l *scriptedLeg) Call(ctx context.Context, r shim.Request, s shim.Sink) (sh
 
 func (l *scriptedLeg) play(ctx context.Context, method string, reply scriptReply, s shim.Sink) (shim.Reply, error) {
 	for _, p := range reply.Progress {
-		s.Progress(shim.Progress{Raw: p})
+		message, _ := jsonrpc.GetString(p, "message")
+		s.Progress(shim.Progress{Raw: p, Message: message})
 	}
 	for _, m := range reply.Logs {
 		level, _ := jsonrpc.GetString(m, "level")
@@ -225,8 +226,8 @@ type legacyServer struct {
 	shim *shim.Shim
 }
 
-// newLegacyServer makes one that ends with the test. The policy of its tools would
-// demand tasks: legacy clients get none all the same.
+// newLegacyServer makes one that ends with the test. It offers no tasks, though the
+// shim's policy would demand them: legacy clients get none then.
 func newLegacyServer(t testing.TB, script legScript, change func(*config.Config)) *legacyServer {
 	t.Helper()
 	return newLegacyServerWith(t, script, change, func(*Options) {})
@@ -238,12 +239,12 @@ func newLegacyServerWith(t testing.TB, script legScript, change func(*config.Con
 	leg := &scriptedLeg{script: script}
 	c := config.Default()
 	c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
+	c.Upstreams[0].Defaults.Tasks = config.TasksNever
 	if change != nil {
 		change(c)
 	}
-	logger := slog.New(slog.DiscardHandler)
 	sh, err := shim.New(shim.Options{
-		Replica: "test", Store: noStore{}, Logger: logger,
+		Replica: "test", Store: noStore{}, Logger: slog.New(slog.DiscardHandler),
 		Servers: map[string]shim.Server{"up": {
 			Upstream: leg,
 			Policy:   func(string) shim.Policy { return shim.Policy{Tasks: shim.Required, Timeout: 24 * time.Hour} },
@@ -252,7 +253,13 @@ func newLegacyServerWith(t testing.TB, script legScript, change func(*config.Con
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := Options{Config: c, Shim: sh, Legs: map[string]Leg{"up": leg}, Logger: logger}
+	return startLegacyServer(t, leg, sh, c, options)
+}
+
+// startLegacyServer puts a gateway in front of a shim, until the test ends.
+func startLegacyServer(t testing.TB, leg *scriptedLeg, sh *shim.Shim, c *config.Config, options func(*Options)) *legacyServer {
+	t.Helper()
+	o := Options{Config: c, Shim: sh, Legs: map[string]Leg{"up": leg}, Logger: slog.New(slog.DiscardHandler)}
 	options(&o)
 	g, err := New(o)
 	if err != nil {

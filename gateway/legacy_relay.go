@@ -8,17 +8,22 @@ import (
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
+	"taskgate/shim/dialect"
 )
 
 // errAsks: a server asks for input, and this client cannot be asked.
 var errAsks = &shim.UpstreamError{Kind: "protocol", Message: "the server asks for input that this client cannot give"}
 
-// callLegacyTool runs a tools/call. It blocks, since no tasks are offered here,
-// whatever the tool's policy is; and it goes on when the client's connection is
-// lost, which is no cancellation (X3).
+// callLegacyTool runs a tools/call. It becomes a task if the client says so, and
+// blocks otherwise, whatever the tool's policy is. It goes on when the client's
+// connection is lost, which is no cancellation (X3).
 func (e *endpoint) callLegacyTool(ctx context.Context, q *legacyRequest) (json.RawMessage, error) {
 	if q.name == "" {
 		return nil, invalidParams("params.name must be a string")
+	}
+	task, ttl, err := e.taskWish(q)
+	if err != nil {
+		return nil, err
 	}
 	server, err := e.leg.Describe(ctx, q.s.upstream())
 	if err != nil {
@@ -28,12 +33,18 @@ func (e *endpoint) callLegacyTool(ctx context.Context, q *legacyRequest) (json.R
 		Upstream:  e.name,
 		Principal: q.principal,
 		Request:   q.request(server.Era),
+		Origin:    dialect.OriginLegacy,
+		Demand:    task,
+		TTL:       ttl,
 		Block:     true,
 		Stay:      true,
 		Stream:    legacySink{q},
 	})
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
+	case a.Task != nil:
+		return e.legacyCreated(ctx, q, *a.Task), nil
 	}
 	return e.legacyReply(ctx, q, server, a.Reply)
 }
@@ -63,20 +74,23 @@ func (e *endpoint) legacyReply(ctx context.Context, q *legacyRequest, server Ser
 	case reply.IsError:
 		q.op.toolError()
 	}
-	modern := server.Era == mcp.Modern
-	wrapped := modern && q.msg.Method == mcp.MethodToolsCall && e.showsWrapped(ctx, q, reply.Result)
-	return legacyResult(q.msg.Method, reply.Result, modern, wrapped), nil
+	view := legacyView{modern: server.Era == mcp.Modern}
+	view.wrapped = view.modern && q.msg.Method == mcp.MethodToolsCall && e.showsWrapped(ctx, q, q.name, reply.Result)
+	if e.offersTasks(q.state.Version) {
+		view.tasks = e.mayBeTask
+	}
+	return legacyResult(q.msg.Method, reply.Result, view), nil
 }
 
 // showsWrapped reports whether an object that a tool of a modern server returned
 // has to be wrapped because legacy clients see the tool's output schema wrapped.
 // Where the tools cannot be listed just now it stays as it is: better a result
 // that a strict client refuses than none.
-func (e *endpoint) showsWrapped(ctx context.Context, q *legacyRequest, result []byte) bool {
+func (e *endpoint) showsWrapped(ctx context.Context, q *legacyRequest, name string, result []byte) bool {
 	if _, ok := jsonrpc.Get(result, "structuredContent"); !ok {
 		return false
 	}
-	tool, _, err := e.leg.Tool(ctx, q.s.upstream(), q.name)
+	tool, _, err := e.leg.Tool(ctx, q.s.upstream(), name)
 	if err != nil {
 		return false
 	}
@@ -85,8 +99,8 @@ func (e *endpoint) showsWrapped(ctx context.Context, q *legacyRequest, result []
 }
 
 // request is the request for the upstream, free of what only means something
-// between this client and the gateway (protocol.md 7.2). A client that demands a
-// task where none is offered is served as if it had not (L2).
+// between this client and the gateway (protocol.md 7.2): a task, too, is made here
+// and not there.
 func (q *legacyRequest) request(upstream mcp.Era) shim.Request {
 	params := q.msg.Params
 	if meta, ok := jsonrpc.Get(params, "_meta"); ok {

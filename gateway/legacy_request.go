@@ -21,6 +21,7 @@ type legacyRequest struct {
 	token     json.RawMessage // the client's progress token; nil if it wants none
 	out       answer
 	op        *operation
+	client    context.Context // ends when the client's connection does
 }
 
 // answer is where the answer to a request goes: an exchange of its own, or that of
@@ -34,18 +35,21 @@ type answer interface {
 }
 
 // legacyMethods are the methods that are not simply passed on. A nil entry does
-// not exist for a legacy client: it belongs to tasks, which are not offered to
-// it, or to the modern era, in which a server might take it for something else.
-var legacyMethods = map[string]func(e *endpoint, ctx context.Context, q *legacyRequest) (json.RawMessage, error){
+// not exist for a legacy client: it belongs to the modern era, and a server that
+// knows both might take it for something else.
+var legacyMethods = map[string]legacyServe{
 	mcp.MethodPing:                 (*endpoint).pong,
 	mcp.MethodToolsCall:            (*endpoint).callLegacyTool,
 	mcp.MethodSetLevel:             (*endpoint).setLevel,
 	mcp.MethodResourcesSubscribe:   (*endpoint).subscribe,
 	mcp.MethodResourcesUnsubscribe: (*endpoint).unsubscribe,
 
-	mcp.MethodTasksGet: nil, mcp.MethodTasksUpdate: nil, mcp.MethodTasksCancel: nil,
-	mcp.MethodTasksResult: nil, mcp.MethodTasksList: nil,
-	mcp.MethodDiscover: nil, mcp.MethodListen: nil,
+	mcp.MethodTasksGet:    withTasks((*endpoint).getLegacyTask),
+	mcp.MethodTasksResult: withTasks((*endpoint).awaitLegacyTask),
+	mcp.MethodTasksList:   withTasks((*endpoint).listLegacyTasks),
+	mcp.MethodTasksCancel: withTasks((*endpoint).cancelLegacyTask),
+
+	mcp.MethodTasksUpdate: nil, mcp.MethodDiscover: nil, mcp.MethodListen: nil,
 }
 
 // serveLegacyRequest answers a request that came alone.
@@ -80,6 +84,7 @@ func newLegacyRequest(s *session, p shim.Principal, msg jsonrpc.Message) *legacy
 // its id is in use it is answered at once, and the context is nil: two answers
 // with one id could not be told apart.
 func (e *endpoint) beginLegacy(r *http.Request, q *legacyRequest) (ctx context.Context, end func()) {
+	q.client = r.Context()
 	ctx, q.op = e.tel.start(r.Context(), r, request{
 		msg: q.msg, name: q.name, version: q.state.Version, upstream: e.name, sessionID: q.s.id,
 	})
@@ -94,8 +99,8 @@ func (e *endpoint) beginLegacy(r *http.Request, q *legacyRequest) (ctx context.C
 	}
 }
 
-// answerLegacy serves a request and answers it, unless it was cancelled: then
-// there is nobody who waits for an answer.
+// answerLegacy serves a request and answers it, unless there is nobody who waits
+// for an answer.
 func (e *endpoint) answerLegacy(ctx context.Context, q *legacyRequest) {
 	serve, known := legacyMethods[q.msg.Method]
 	var result json.RawMessage
@@ -109,7 +114,7 @@ func (e *endpoint) answerLegacy(ctx context.Context, q *legacyRequest) {
 		result, err = e.relayLegacy(ctx, q)
 	}
 	switch {
-	case errors.Is(context.Cause(ctx), shim.ErrCancelled):
+	case errors.Is(context.Cause(ctx), shim.ErrCancelled), errors.Is(err, errLeft):
 		q.op.cancelled()
 		q.out.Drop()
 	case err != nil:

@@ -46,6 +46,7 @@ func (e *endpoint) serveLegacyGET(w http.ResponseWriter, r *http.Request, p shim
 	}
 	s.listen.stay()
 	s.follow(ctx, e.leg)
+	defer e.tellTasks(ctx, s, p)()
 	e.pour(ctx, w, r, s)
 }
 

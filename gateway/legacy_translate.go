@@ -12,19 +12,26 @@ import (
 // pure splice: what it does not name stays byte for byte. A text that is not
 // shaped as expected is left alone, since it is the server's business.
 
-// legacyResult translates a result. modern says that the server speaks the modern
-// era; wrapped that the tool called has an output schema that was wrapped (see
-// wrapSchema).
-func legacyResult(method string, result []byte, modern, wrapped bool) []byte {
-	if modern {
+// legacyView is what decides how a result looks to a legacy client.
+type legacyView struct {
+	modern  bool // the server speaks the modern era
+	wrapped bool // the tool called has an output schema that was wrapped (see wrapSchema)
+	// tasks reports the tools that may be called as tasks; nil where the session
+	// can make none.
+	tasks func(tool string) bool
+}
+
+// legacyResult translates a result.
+func legacyResult(method string, result []byte, v legacyView) []byte {
+	if v.modern {
 		result = withoutModernMembers(result)
 	}
 	switch method {
 	case mcp.MethodToolsList:
-		result = eachTool(result, func(tool []byte) []byte { return legacyTool(tool, modern) })
+		result = eachTool(result, func(tool []byte) []byte { return legacyTool(tool, v) })
 	case mcp.MethodToolsCall:
-		if modern {
-			result = legacyStructured(result, wrapped)
+		if v.modern {
+			result = legacyStructured(result, v.wrapped)
 		}
 	}
 	return result
@@ -42,16 +49,30 @@ func withoutModernMembers(result []byte) []byte {
 }
 
 // legacyTool translates one entry of tools/list.
-//
-// While no tasks are offered to legacy clients, execution.taskSupport is void
-// (L4); it is taken out where it would ask for a task, because a client would
-// otherwise refuse to call a tool that "requires" one.
-func legacyTool(tool []byte, modern bool) []byte {
-	if s, _ := jsonrpc.GetString(tool, "execution", "taskSupport"); s == "optional" || s == "required" {
-		tool = withoutEmpty(without(tool, "execution", "taskSupport"), "execution")
-	}
-	if schema, ok := jsonrpc.Get(tool, "outputSchema"); modern && ok && needsWrap(schema) {
+func legacyTool(tool []byte, v legacyView) []byte {
+	tool = legacyTaskSupport(tool, v.tasks)
+	if schema, ok := jsonrpc.Get(tool, "outputSchema"); v.modern && ok && needsWrap(schema) {
 		tool = with(tool, wrapSchema(schema), "outputSchema")
+	}
+	return tool
+}
+
+// legacyTaskSupport says of a tool whether the gateway makes tasks of its calls,
+// in place of what its server says of its own. It is always the client's choice:
+// the TypeScript SDK refuses to call a tool plainly that requires a task (L5). Of
+// other tools, and to other sessions, nothing is said that would ask for a task;
+// that means the same as "forbidden" (L4).
+func legacyTaskSupport(tool []byte, tasks func(string) bool) []byte {
+	name, _ := jsonrpc.GetString(tool, "name")
+	support, _ := jsonrpc.GetString(tool, "execution", "taskSupport")
+	switch {
+	case tasks != nil && tasks(name):
+		if support == "optional" {
+			return tool
+		}
+		return with(tool, []byte(`"optional"`), "execution", "taskSupport")
+	case support == "optional" || support == "required":
+		return withoutEmpty(without(tool, "execution", "taskSupport"), "execution")
 	}
 	return tool
 }
@@ -97,19 +118,27 @@ func withText(result, value []byte) []byte {
 	return with(result, concat(string(content[:len(content)-1])+comma, block, `]`), "content")
 }
 
+// ownTasks is the capability of a gateway that makes tasks (L1).
+const ownTasks = `{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}`
+
 // legacyCapabilities turns a server's capabilities into what works for a legacy
-// client of the gateway: tasks are not relayed, and no extension is
-// (T9; extensions of a modern server are negotiated per request, which such a
-// client cannot do).
-func legacyCapabilities(caps []byte, modern bool) []byte {
+// client of the gateway: no extension is relayed (T9; those of a modern server are
+// negotiated per request, which such a client cannot do), and tasks are the
+// gateway's own or none.
+func legacyCapabilities(caps []byte, modern, tasks bool) []byte {
 	if !jsonrpc.IsObject(caps) {
-		return []byte(`{}`)
+		caps = []byte(`{}`)
 	}
 	caps = without(caps, "tasks")
 	if modern {
-		return without(caps, "extensions")
+		caps = without(caps, "extensions")
+	} else {
+		caps = withoutEmpty(without(caps, "extensions", mcp.ExtensionTasks), "extensions")
 	}
-	return withoutEmpty(without(caps, "extensions", mcp.ExtensionTasks), "extensions")
+	if tasks {
+		caps = with(caps, []byte(ownTasks), "tasks")
+	}
+	return caps
 }
 
 // eachTool applies f to the entries of a tools/list result.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"reflect"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -74,18 +75,63 @@ func TestLegacyStructured(t *testing.T) {
 
 func TestLegacyCapabilities(t *testing.T) {
 	for _, c := range []struct {
-		in     string
-		modern bool
-		want   string
+		in            string
+		modern, tasks bool
+		want          string
 	}{
-		{`{"tools":{"listChanged":true},"tasks":{}, "logging":{}}`, false, `{"tools":{"listChanged":true}, "logging":{}}`},
-		{`{"extensions":{"io.modelcontextprotocol/tasks":{}}}`, false, `{}`},
-		{`{"extensions":{"a/b":{},"io.modelcontextprotocol/tasks":{}}}`, false, `{"extensions":{"a/b":{}}}`},
-		{`{"extensions":{"a/b":{}},"tools":{}}`, true, `{"tools":{}}`},
-		{``, false, `{}`}, {`[]`, true, `{}`},
+		{`{"tools":{"listChanged":true},"tasks":{}, "logging":{}}`, false, false, `{"tools":{"listChanged":true}, "logging":{}}`},
+		{`{"extensions":{"io.modelcontextprotocol/tasks":{}}}`, false, false, `{}`},
+		{`{"extensions":{"a/b":{},"io.modelcontextprotocol/tasks":{}}}`, false, false, `{"extensions":{"a/b":{}}}`},
+		{`{"extensions":{"a/b":{}},"tools":{}}`, true, false, `{"tools":{}}`},
+		{``, false, false, `{}`}, {`[]`, true, false, `{}`},
+		// Tasks are the gateway's own, whatever the server has (L1).
+		{`{"tools":{},"tasks":{"cancel":{}}}`, false, true, `{"tools":{},"tasks":` + ownTasks + `}`},
+		{`{"extensions":{"a/b":{}}}`, true, true, `{"tasks":` + ownTasks + `}`},
+		{``, false, true, `{"tasks":` + ownTasks + `}`},
 	} {
-		if got := string(legacyCapabilities([]byte(c.in), c.modern)); got != c.want {
+		if got := string(legacyCapabilities([]byte(c.in), c.modern, c.tasks)); got != c.want {
 			t.Errorf("%s %t\ngot  %s\nwant %s", c.in, c.modern, got, c.want)
+		}
+	}
+}
+
+// What tools say of tasks is the gateway's word (L4, L5).
+func TestLegacyTaskSupport(t *testing.T) {
+	some := func(tool string) bool { return tool != "never" }
+	for _, c := range []struct {
+		in   string
+		view legacyView
+		want string
+	}{
+		{`{"name":"a", "x":1.0}`, legacyView{tasks: some}, `{"name":"a", "x":1.0,"execution":{"taskSupport":"optional"}}`},
+		{`{"name":"a","execution":{"taskSupport":"required","y":1.0}}`, legacyView{tasks: some}, `{"name":"a","execution":{"taskSupport":"optional","y":1.0}}`},
+		{`{"name":"a","execution":{"taskSupport":"forbidden"}}`, legacyView{tasks: some}, `{"name":"a","execution":{"taskSupport":"optional"}}`},
+		{`{"name":"a","execution":{ "taskSupport" : "optional" }}`, legacyView{tasks: some}, `{"name":"a","execution":{ "taskSupport" : "optional" }}`},
+		{`{"name":"a"}`, legacyView{tasks: some, modern: true}, `{"name":"a","execution":{"taskSupport":"optional"}}`},
+		{`{"name":"never"}`, legacyView{tasks: some}, `{"name":"never"}`},
+		{`{"name":"never","execution":{"taskSupport":"optional"}}`, legacyView{tasks: some}, `{"name":"never"}`},
+		{`{"name":"never","execution":{"taskSupport":"required","y":1.0}}`, legacyView{tasks: some}, `{"name":"never","execution":{"y":1.0}}`},
+		{`{"name":"never","execution":{"taskSupport":"forbidden"}}`, legacyView{tasks: some}, `{"name":"never","execution":{"taskSupport":"forbidden"}}`},
+		{`{"name":"a","execution":{"taskSupport":"required"}}`, legacyView{}, `{"name":"a"}`},
+	} {
+		if got := string(legacyTool([]byte(c.in), c.view)); got != c.want {
+			t.Errorf("%s\ngot  %s\nwant %s", c.in, got, c.want)
+		}
+	}
+}
+
+func TestMilliseconds(t *testing.T) {
+	for in, want := range map[string]time.Duration{
+		`0`: 0, `1`: time.Millisecond, `60000`: time.Minute, `6e4`: time.Minute, `1000.0`: time.Second,
+		`null`: 1<<63 - 1, `1e400`: 1<<63 - 1, `9223372036854775807`: 1<<63 - 1, `-0`: 0,
+		`-1`: -1, `0.5`: -1, `"1"`: -1, `{}`: -1, `true`: -1, `-1e400`: -1,
+	} {
+		got, ok := milliseconds([]byte(in))
+		if !ok {
+			got = -1
+		}
+		if got != want {
+			t.Errorf("%s: %v, want %v", in, got, want)
 		}
 	}
 }
@@ -97,7 +143,7 @@ func TestLegacyResultOddShapes(t *testing.T) {
 			`{}`, `{"tools":3}`, `{"tools":[]}`, `{"tools":[1,"a",null]}`, `{"tools":[{"execution":3,"outputSchema":{"type":"object"}}]}`,
 			`{"_meta":3}`, `{"_meta":{"a":1}}`, `{"tools":[ {"execution":{"taskSupport":"forbidden"}} ]}`,
 		} {
-			if got := string(legacyResult(method, []byte(text), false, false)); got != text {
+			if got := string(legacyResult(method, []byte(text), legacyView{})); got != text {
 				t.Errorf("%s %s became %s", method, text, got)
 			}
 		}
@@ -117,11 +163,11 @@ func TestLegacyResultKeepsTheRest(t *testing.T) {
 		for name, v := range members {
 			result = with(result, json.RawMessage(v), name)
 		}
-		if got := legacyResult("x", result, false, false); string(got) != string(result) {
+		if got := legacyResult("x", result, legacyView{}); string(got) != string(result) {
 			t.Fatalf("%s became %s", result, got)
 		}
 		kept := make(map[string]string)
-		for name, v := range jsonrpc.Members(legacyResult("x", result, true, false)) {
+		for name, v := range jsonrpc.Members(legacyResult("x", result, legacyView{modern: true})) {
 			kept[name] = string(v)
 		}
 		if !reflect.DeepEqual(kept, members) {
@@ -144,7 +190,7 @@ func TestInitializeResult(t *testing.T) {
 			`{"protocolVersion":"2025-06-18","capabilities":{"prompts":{}},"serverInfo":{"name":"m"},"instructions":"a\u0062"}`},
 		{Server{Era: mcp.Modern, Raw: []byte(`{}`)}, `{"protocolVersion":"2025-06-18","capabilities":{},"serverInfo":{"name":"taskgate","version":"dev"}}`},
 	} {
-		if got := string(initializeResult(mcp.Version20250618, c.server, own)); got != c.want {
+		if got := string(initializeResult(mcp.Version20250618, c.server, own, false)); got != c.want {
 			t.Errorf("got  %s\nwant %s", got, c.want)
 		}
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
 
+	"taskgate/gateway/config"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/schematest"
@@ -31,8 +32,10 @@ import (
 // gateway writes with them, byte for byte; -update rewrites them. Their sections
 // are steps:
 //
+//	config        the configuration of a gateway that makes tasks, with a store
 //	upstream      the script of the upstream (legScript)
 //	request       a request; the next response section is its response
+//	modern        likewise, by a modern client (see TestModernTranscripts)
 //	open NAME     a request that is not waited for
 //	close NAME    its client goes; then what it had been sent
 //	leave NAME    its client goes, and nothing else
@@ -43,7 +46,8 @@ import (
 //	saw           what the upstream was asked since the last such section; "saw all"
 //	              is sorted, where several things happen at once
 //
-// Sessions are written as ${s1}, ${s2} in the order of their making. Every message
+// Sessions are written as ${s1}, ${s2} in the order of their making, and so are
+// tasks as ${t1}, ${t2} and cursors as ${c1}, ${c2}. Every message
 // is held against the official schema of the version that the session has.
 func TestLegacyWire(t *testing.T) {
 	files, err := filepath.Glob("testdata/legacy/*.txtar")
@@ -72,9 +76,11 @@ func TestLegacyWire(t *testing.T) {
 // legacyPlay is a transcript under way.
 type legacyPlay struct {
 	t        *testing.T
+	config   *config.Config // nil: no tasks
 	server   *legacyServer
 	handler  http.Handler
 	sessions []string
+	secrets  []secret
 	version  string
 	methods  map[string]string // of the requests sent, by id
 	last     string
@@ -97,10 +103,13 @@ func playLegacy(t *testing.T, archive *txtar.Archive) {
 			if err := json.Unmarshal(f.Data, &script); err != nil {
 				t.Fatalf("upstream: %v", err)
 			}
-			p.server = newLegacyServer(t, script, nil)
-			p.handler = p.server.Handler()
+			p.serve(script)
+		case "config":
+			p.configure(f.Data)
 		case "request":
 			p.last = p.send(context.Background(), f.Data)
+		case "modern":
+			p.last = p.sendModern(text)
 		case "response":
 			f.Data = []byte(p.last)
 		case "open":
@@ -170,6 +179,7 @@ func (p *legacyPlay) send(ctx context.Context, data []byte) string {
 	for i, id := range p.sessions {
 		data = bytes.ReplaceAll(data, fmt.Appendf(nil, "${s%d}", i+1), []byte(id))
 	}
+	data = []byte(p.revealed(string(data)))
 	r := readRequest(p.t, data).WithContext(ctx)
 	p.remember(data)
 	w := httptest.NewRecorder()
@@ -239,7 +249,7 @@ func (p *legacyPlay) dump(w *httptest.ResponseRecorder) string {
 	for i, id := range p.sessions {
 		text = strings.ReplaceAll(text, id, fmt.Sprintf("${s%d}", i+1))
 	}
-	return text
+	return p.hidden(text)
 }
 
 // messages takes a body apart: JSON, an array of it, or events.
@@ -276,6 +286,8 @@ var legacyResultDefinitions = map[string]string{
 	mcp.MethodResourcesList: "ListResourcesResult", mcp.MethodResourcesRead: "ReadResourceResult",
 	mcp.MethodResourceTemplatesList: "ListResourceTemplatesResult", mcp.MethodComplete: "CompleteResult",
 	mcp.MethodResourcesSubscribe: "EmptyResult", mcp.MethodResourcesUnsubscribe: "EmptyResult",
+	mcp.MethodTasksGet: "GetTaskResult", mcp.MethodTasksList: "ListTasksResult", mcp.MethodTasksCancel: "CancelTaskResult",
+	mcp.MethodTasksResult: "CallToolResult",
 }
 
 // check holds a message that the gateway sent against the schema of the version.
@@ -289,7 +301,9 @@ func (p *legacyPlay) check(text []byte) {
 	switch m.Kind {
 	case jsonrpc.Result:
 		schematest.Validate(p.t, p.version, p.definition("JSONRPCResultResponse", "JSONRPCResponse"), text)
-		if def, ok := legacyResultDefinitions[p.methods[m.ID.Key()]]; ok {
+		if _, ok := jsonrpc.Get(m.Result, "task"); ok && p.methods[m.ID.Key()] == mcp.MethodToolsCall {
+			schematest.Validate(p.t, p.version, "CreateTaskResult", m.Result)
+		} else if def, ok := legacyResultDefinitions[p.methods[m.ID.Key()]]; ok {
 			schematest.Validate(p.t, p.version, def, m.Result)
 		}
 	case jsonrpc.ErrorResponse:

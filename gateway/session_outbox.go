@@ -18,9 +18,15 @@ const (
 // bounds, for the next one.
 type outbox struct {
 	mu    sync.Mutex
-	msgs  [][]byte
+	msgs  []waiting
 	size  int
 	ready chan struct{} // holds a token while there may be messages
+}
+
+// waiting is a message that has still to be sent.
+type waiting struct {
+	text  []byte
+	about string // what it tells the state of; "" for nothing that changes
 }
 
 func newOutbox() *outbox { return &outbox{ready: make(chan struct{}, 1)} }
@@ -31,11 +37,31 @@ func newOutbox() *outbox { return &outbox{ready: make(chan struct{}, 1)} }
 func (o *outbox) put(msg []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if slices.ContainsFunc(o.msgs, func(m []byte) bool { return bytes.Equal(m, msg) }) {
+	if slices.ContainsFunc(o.msgs, func(m waiting) bool { return bytes.Equal(m.text, msg) }) {
 		return
 	}
-	o.msgs = append(o.msgs, msg)
-	o.size += len(msg)
+	o.add(waiting{text: msg})
+}
+
+// putLatest adds a message that tells the state of something, in place of an older
+// one about the same that is still waiting.
+func (o *outbox) putLatest(about string, msg []byte) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.msgs = slices.DeleteFunc(o.msgs, func(m waiting) bool {
+		if m.about != about {
+			return false
+		}
+		o.size -= len(m.text)
+		return true
+	})
+	o.add(waiting{text: msg, about: about})
+}
+
+// add appends a message. The lock is held.
+func (o *outbox) add(m waiting) {
+	o.msgs = append(o.msgs, m)
+	o.size += len(m.text)
 	o.trim()
 	o.signal()
 }
@@ -47,7 +73,7 @@ func (o *outbox) take() ([]byte, bool) {
 	if len(o.msgs) == 0 {
 		return nil, false
 	}
-	msg := o.msgs[0]
+	msg := o.msgs[0].text
 	o.msgs = o.msgs[1:]
 	o.size -= len(msg)
 	return msg, true
@@ -59,7 +85,7 @@ func (o *outbox) take() ([]byte, bool) {
 func (o *outbox) giveBack(msg []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.msgs = slices.Insert(o.msgs, 0, msg)
+	o.msgs = slices.Insert(o.msgs, 0, waiting{text: msg})
 	o.size += len(msg)
 	o.trim()
 	o.signal()
@@ -73,7 +99,7 @@ func (o *outbox) empty() bool {
 
 func (o *outbox) trim() {
 	for len(o.msgs) > outboxMessages || o.size > outboxBytes && len(o.msgs) > 1 {
-		o.size -= len(o.msgs[0])
+		o.size -= len(o.msgs[0].text)
 		o.msgs = o.msgs[1:]
 	}
 }

@@ -1,0 +1,219 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskgate/gateway/config"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/internal/schematest"
+	"taskgate/shim"
+)
+
+// taskClient is a client of 2025-11-25 with a session, that may go to any replica.
+type taskClient struct {
+	t       *testing.T
+	session string
+	serial  int
+}
+
+func newTaskClient(t *testing.T, g *legacyServer) *taskClient {
+	t.Helper()
+	c := &taskClient{t: t}
+	c.do(g, mcp.MethodInitialize, `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}`)
+	return c
+}
+
+// do sends a request to a replica and returns its result.
+func (c *taskClient) do(g *legacyServer, method, params string) json.RawMessage {
+	c.t.Helper()
+	c.serial++
+	rec := httptest.NewRecorder()
+	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`, c.serial, method, params)
+	g.Handler().ServeHTTP(rec, c.request(c.t.Context(), http.MethodPost, body))
+	if id := rec.Header().Get(mcp.HeaderSession); id != "" {
+		c.session = id
+	}
+	result, ok := jsonrpc.Get(rec.Body.Bytes(), "result")
+	if !ok {
+		c.t.Fatalf("%s: %d %s", method, rec.Code, rec.Body)
+	}
+	return result
+}
+
+func (c *taskClient) request(ctx context.Context, method, body string) *http.Request {
+	r := httptest.NewRequest(method, "/up/mcp", strings.NewReader(body)).WithContext(ctx)
+	r.Host = "127.0.0.1:8080"
+	r.Header.Set("Accept", mcp.TypeAccept)
+	r.Header.Set("Content-Type", mcp.TypeJSON)
+	if c.session != "" {
+		r.Header.Set(mcp.HeaderSession, c.session)
+	}
+	return r
+}
+
+// call makes a task of a call and returns its id.
+func (c *taskClient) call(g *legacyServer, tool string) shim.ID {
+	c.t.Helper()
+	result := c.do(g, mcp.MethodToolsCall, `{"name":"`+tool+`","task":{}}`)
+	id, ok := jsonrpc.GetString(result, "task", "taskId")
+	if !ok {
+		c.t.Fatalf("no task: %s", result)
+	}
+	return shim.ID(id)
+}
+
+// hear opens the session's stream on a replica. The function it returns closes it
+// and tells what came: of each notification the task and its state.
+func (c *taskClient) hear(g *legacyServer) (heard func() []string) {
+	c.t.Helper()
+	ctx, leave := context.WithCancel(c.t.Context())
+	rec, done := httptest.NewRecorder(), make(chan struct{})
+	go func() {
+		defer close(done)
+		g.Handler().ServeHTTP(rec, c.request(ctx, http.MethodGet, ""))
+	}()
+	synctest.Wait()
+	return func() []string {
+		leave()
+		<-done
+		var out []string
+		for _, text := range messages(c.t, mcp.TypeSSE, rec.Body.Bytes()) {
+			schematest.Validate(c.t, mcp.Version20251125, "TaskStatusNotification", text)
+			id, _ := jsonrpc.GetString(text, "params", "taskId")
+			status, _ := jsonrpc.GetString(text, "params", "status")
+			message, _ := jsonrpc.GetString(text, "params", "statusMessage")
+			out = append(out, strings.TrimSpace(id+" "+status+" "+message))
+		}
+		return out
+	}
+}
+
+// slowScript is a server whose tools take their time.
+func slowScript() legScript {
+	return legScript{Era: "legacy", Raw: json.RawMessage(`{"capabilities":{"tools":{}}}`), Replies: map[string]scriptReply{
+		"tools/call slow":    {After: "60s", Result: json.RawMessage(`{"content":[]}`)},
+		"tools/call forever": {Blocks: true},
+	}}
+}
+
+func taskConfig(t *testing.T) *config.Config {
+	t.Helper()
+	c := config.Default()
+	c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
+	return c
+}
+
+func wait(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+// The stream of a session tells of its tasks wherever they were made and run, and
+// wherever it is opened again.
+func TestTaskStatusOnAnyReplica(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTaskWorld(t)
+		a, b := w.gateway("a", slowScript(), taskConfig(t)), w.gateway("b", slowScript(), taskConfig(t))
+		c := newTaskClient(t, a)
+		heard := c.hear(b)
+		first := c.call(a, "slow")
+		second := c.call(b, "forever")
+		wait(30 * time.Second)
+		message := "half way"
+		if _, err := w.store.Apply(t.Context(), second, nil, shim.Change{Op: "test", StatusMessage: &message}); err != nil {
+			t.Fatal(err)
+		}
+		wait(40 * time.Second)
+		want := []string{string(second) + " working half way", string(first) + " completed"}
+		if got := heard(); !slices.Equal(got, want) {
+			t.Errorf("b told %q, want %q", got, want)
+		}
+		wait(time.Second)
+		c.do(b, mcp.MethodTasksCancel, `{"taskId":"`+string(second)+`"}`)
+		heard = c.hear(a)
+		wait(20 * time.Second)
+		want = []string{string(second) + " cancelled cancelled by the client"}
+		if got := heard(); !slices.Equal(got, want) {
+			t.Errorf("a told %q, want %q", got, want)
+		}
+	})
+}
+
+// A page of tasks/list ends with a cursor if there are more; all pages together
+// hold every task once, also those of the time in between (L20, L21).
+func TestTaskPages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newTaskWorld(t).gateway("a", slowScript(), taskConfig(t))
+		c := newTaskClient(t, a)
+		var made []string
+		for range 120 {
+			made = append(made, string(c.call(a, "forever")))
+			wait(10 * time.Millisecond)
+		}
+		var listed []string
+		params, pages := `{}`, 0
+		for params != "" {
+			result := c.do(a, mcp.MethodTasksList, params)
+			schematest.Validate(t, mcp.Version20251125, "ListTasksResult", result)
+			tasks, _ := jsonrpc.Get(result, "tasks")
+			for task := range jsonrpc.Elements(tasks) {
+				id, _ := jsonrpc.GetString(task, "taskId")
+				listed = append(listed, id)
+			}
+			params = ""
+			if cursor, ok := jsonrpc.GetString(result, "nextCursor"); ok {
+				params = string(append(jsonrpc.AppendString([]byte(`{"cursor":`), cursor), '}'))
+			}
+			if pages++; pages == 1 {
+				made = append(made, string(c.call(a, "forever")))
+			}
+		}
+		if !slices.Equal(listed, made) || pages != 3 {
+			t.Errorf("%d tasks on %d pages, want %d in their order", len(listed), pages, len(made))
+		}
+	})
+}
+
+// A client that reads slowly gets the newest state of each thing, once.
+func TestOutboxKeepsTheLatest(t *testing.T) {
+	o := newOutbox()
+	o.put([]byte("x"))
+	o.putLatest("a", []byte("a1"))
+	o.putLatest("b", []byte("b1"))
+	o.putLatest("a", []byte("a2"))
+	if got := fmt.Sprint(contents(o)); got != "[x b1 a2]" || o.size != 0 {
+		t.Errorf("%s, size %d", got, o.size)
+	}
+}
+
+// The state of a session holds a bounded number of tasks, and sharing it is safe.
+func TestSessionTasks(t *testing.T) {
+	var st sessionState
+	old := st
+	for i := range mostTold + 10 {
+		st = st.withTask(shim.ID(fmt.Sprint(i)))
+	}
+	if len(st.Tasks) != mostTold || st.Tasks[0] != "10" || old.Tasks != nil {
+		t.Errorf("%v", st.Tasks)
+	}
+	before, err := st.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	less := st.withoutTask("50")
+	after, err := st.encode()
+	if err != nil || !bytes.Equal(before, after) || len(less.Tasks) != mostTold-1 {
+		t.Errorf("the old state changed, or the new did not: %s %v", less.Tasks, err)
+	}
+}
