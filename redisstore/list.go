@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"encoding/base64"
+	"errors"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -114,36 +115,46 @@ func (s *Store) List(ctx context.Context, listKey, cursor string, n int) ([]shim
 	}
 	n = max(n, 1)
 	var page []shim.Task
-	next := ""
+	var last entry
 	for more := true; more && len(page) <= n; {
-		var entries []entry
-		var tasks []shim.Task
-		err = s.do(ctx, "list", func() error {
-			if entries, more, err = s.entries(ctx, listKey, at, n+1); err != nil {
-				return err
-			}
-			tasks, err = s.look(ctx, listKey, entries)
-			return err
-		})
-		if err != nil {
+		var found []listed
+		if found, at, more, err = s.listed(ctx, listKey, at, n+1); err != nil {
 			return nil, "", err
 		}
-		for i, t := range tasks {
-			if t.ID == "" || len(page) > n {
-				continue
+		for _, f := range found {
+			if page = append(page, f.task); len(page) == n {
+				last = f.entry
 			}
-			if page = append(page, t); len(page) == n {
-				next = entries[i].cursor()
-			}
-		}
-		if len(entries) > 0 {
-			at = entries[len(entries)-1]
 		}
 	}
 	if len(page) <= n {
 		return page, "", nil
 	}
-	return page[:n], next, nil
+	return page[:n], last.cursor(), nil
+}
+
+// listed is a task on its list.
+type listed struct {
+	entry entry
+	task  shim.Task
+}
+
+// listed reads some tasks of a list that come after a place. It returns the place
+// to go on from, and whether there may be more.
+func (s *Store) listed(ctx context.Context, listKey string, at entry, n int) (found []listed, next entry, more bool, err error) {
+	next = at
+	err = s.do(ctx, "list", func() error {
+		entries, rest, err := s.entries(ctx, listKey, at, n)
+		if err != nil {
+			return err
+		}
+		if more = rest; len(entries) > 0 {
+			next = entries[len(entries)-1]
+		}
+		found, err = s.look(ctx, listKey, entries)
+		return err
+	})
+	return found, next, more, err
 }
 
 // entries reads some entries of a list that come after a place, and says whether
@@ -172,9 +183,9 @@ func (s *Store) entries(ctx context.Context, listKey string, at entry, n int) ([
 	}
 }
 
-// look reads the tasks of some entries, in their places: only what its own record
-// says decides whether a task is on this list. Entries without a task are pruned.
-func (s *Store) look(ctx context.Context, listKey string, entries []entry) ([]shim.Task, error) {
+// look reads the tasks of some entries: only what its own record says decides
+// whether a task is on this list. Entries without a task are pruned.
+func (s *Store) look(ctx context.Context, listKey string, entries []entry) ([]listed, error) {
 	if len(entries) == 0 {
 		return nil, nil
 	}
@@ -187,21 +198,21 @@ func (s *Store) look(ctx context.Context, listKey string, entries []entry) ([]sh
 	if _, err := p.Exec(ctx); err != nil {
 		return nil, err
 	}
+	var found []listed
 	var gone []shim.ID
-	tasks := make([]shim.Task, len(entries))
 	for i, e := range entries {
 		t, err := decode(e.id, shim.Summary, cmds[i].Val())
 		switch {
-		case err == shim.ErrNotFound:
+		case errors.Is(err, shim.ErrNotFound):
 			gone = append(gone, e.id)
 		case err != nil:
 			return nil, err
 		case t.Visible && t.ListKey == listKey:
-			tasks[i] = t
+			found = append(found, listed{e, t})
 		}
 	}
 	s.prune(ctx, listKey, gone)
-	return tasks, nil
+	return found, nil
 }
 
 // prune removes entries without a task; if that fails, the next reader does it.
