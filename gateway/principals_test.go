@@ -228,7 +228,9 @@ func (r reply) String() string {
 // do sends a request and reads the response to its end.
 func (c *caller) do(method, body string, header http.Header) reply {
 	c.h.t.Helper()
-	r, err := http.NewRequestWithContext(c.h.t.Context(), method, c.h.url, strings.NewReader(body))
+	ctx, cancel := context.WithTimeout(c.h.t.Context(), patience) // a stream that opens is none that ends
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, method, c.h.url, strings.NewReader(body))
 	if err != nil {
 		c.h.t.Fatal(err)
 	}
@@ -350,6 +352,11 @@ func TestForeignTasks(t *testing.T) {
 			t.Errorf("%s: %v", method, foreign)
 		}
 	}
+	listen := func(id string) reply {
+		return bob.modern("subscriptions/listen", `"notifications":{"taskIds":["`+id+`"]},`)
+	}
+	alike(t, "listening", listen(done), listen(strange))
+
 	running := alice.task()
 	for method, params := range map[string]string{"tasks/get": "", "tasks/cancel": "", "tasks/update": `"inputResponses":{},`} {
 		if r := bob.modern(method, `"taskId":"`+running+`",`+params); !strings.Contains(r.body, "unknown task") {
@@ -359,10 +366,21 @@ func TestForeignTasks(t *testing.T) {
 	guest := bob.initialize()
 	for _, method := range []string{"tasks/get", "tasks/result", "tasks/cancel"} {
 		ask := func(id string) reply { return guest.legacy(method, `"taskId":"`+id+`"`) }
-		alike(t, "legacy "+method, ask(done), ask(strange))
+		foreign := ask(done)
+		alike(t, "legacy "+method, foreign, ask(strange))
+		if !strings.Contains(foreign.ops, "get") || !strings.Contains(foreign.body, "unknown task") {
+			t.Errorf("legacy %s: %v", method, foreign)
+		}
 	}
-	if r := guest.legacy("tasks/list", ""); strings.Contains(r.body, done) || strings.Contains(r.body, running) {
+	if r := guest.legacy("tasks/list", ""); r.status != http.StatusOK || strings.Contains(r.body, done) || strings.Contains(r.body, running) {
 		t.Errorf("listed to another: %v", r)
+	}
+	home := h.caller(aliceNext).initialize() // the tasks of the principal, whatever session made them
+	if r := home.legacy("tasks/list", ""); !strings.Contains(r.body, done) || !strings.Contains(r.body, running) {
+		t.Errorf("not listed to its owner: %v", r)
+	}
+	if r := home.legacy("tasks/result", `"taskId":"`+done+`"`); !strings.Contains(r.body, `"result":`) {
+		t.Errorf("her own result: %v", r)
 	}
 
 	next.status(running, "working") // a new key is the same principal

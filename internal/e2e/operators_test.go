@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -92,11 +94,13 @@ func (k withKey) RoundTrip(r *http.Request) (*http.Response, error) {
 // hashOf runs taskgate hash-key.
 func hashOf(t *testing.T, key string) string {
 	t.Helper()
-	p := startProgram(t, "sh", "-c", "printf %s '"+key+"' | '"+bin+"/taskgate' hash-key")
-	if code := within(t, p, 10*time.Second); code != 0 {
-		t.Fatalf("hash-key: exit code %d: %s", code, p.Output())
+	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "taskgate"), "hash-key")
+	cmd.Stdin = strings.NewReader(key + "\n")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
 	}
-	return strings.TrimSpace(p.Output())
+	return strings.TrimSpace(string(out))
 }
 
 // With keys, a task is its owner's: on every replica, by any of the owner's keys,
