@@ -56,6 +56,14 @@ type nodeAnswer struct {
 // runNode runs one of the scripts in testdata/node.
 func runNode(t *testing.T, script string, env ...string) nodeAnswer {
 	t.Helper()
+	var a nodeAnswer
+	runNodeInto(t, &a, script, env...)
+	return a
+}
+
+// runNodeInto is runNode for a script that prints something else.
+func runNodeInto(t *testing.T, answer any, script string, env ...string) {
+	t.Helper()
 	dir := nodeDir(t)
 	text, err := os.ReadFile(filepath.Join("testdata", "node", script))
 	if err != nil {
@@ -70,11 +78,9 @@ func runNode(t *testing.T, script string, env ...string) nodeAnswer {
 	if err != nil {
 		t.Fatalf("%s: %v\n%s", script, err, out)
 	}
-	var a nodeAnswer
-	if err := json.Unmarshal(bytes.TrimSpace(out), &a); err != nil {
+	if err := json.Unmarshal(bytes.TrimSpace(out), answer); err != nil {
 		t.Fatalf("%s: %v in\n%s", script, err, out)
 	}
-	return a
 }
 
 // startEverything runs the reference server "everything", which is legacy.
