@@ -38,6 +38,7 @@ var imports = map[string][]string{
 	"internal/taskclient":        {"internal/eventstream", "internal/mcp"},
 	"internal/bench":             {"internal/mcp", "internal/proc", "internal/taskclient"},
 	"internal/e2e":               {},
+	"internal/chaos":             {},
 	"internal/e2e/conformserver": {},
 	"examples/slowserver":        {},
 	"examples/demo":              {"internal/mcp", "internal/proc", "internal/taskclient"},

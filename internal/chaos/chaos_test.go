@@ -1,0 +1,82 @@
+package chaos
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"taskgate/internal/redistest"
+)
+
+// runLimit bounds the part of a run in which things go wrong.
+const runLimit = 20 * time.Minute
+
+// The whole of it: calls, and meanwhile faults of every kind.
+func TestChaos(t *testing.T) {
+	store := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
+	w := &world{store: store}
+	var stores []string
+	for range *gateways {
+		p := redistest.NewProxy(t, store.Addr)
+		w.proxies = append(w.proxies, p)
+		stores = append(stores, p.URL())
+	}
+	u, j := startUpstream(t), newJudge()
+	w.fleet = newFleet(t, j, u.url, 0, stores...)
+	c := newClients(w.fleet, j)
+
+	begin := time.Now()
+	injected := newTally()
+	ctx, stop := context.WithTimeout(t.Context(), runLimit)
+	defer stop()
+	calm := c.underWatch(ctx, func(ctx context.Context) { w.harm(ctx, *seed, injected) })
+	c.run(ctx, *seed, *calls, *workers)
+	calm()
+	conclude(t, c, u, begin, injected)
+}
+
+// newClients speak all dialects there are.
+func newClients(f *fleet, j *judge) *clients {
+	return &clients{fleet: f, judge: j, dialects: []dialect{newExtension()}, asked: newTally(), answered: map[int]bool{}}
+}
+
+// conclude waits for the end of everything, holds it against the promises, and
+// prints the summary.
+func conclude(t *testing.T, c *clients, u *upstream, begin time.Time, injected *tally) {
+	t.Helper()
+	made := time.Since(begin)
+	c.settle(t.Context(), 8)
+	for n := range *calls {
+		p := plan(*seed, n)
+		c.judge.executions(p, u.executions(p.id), c.answered[n])
+	}
+	ends := counts{}
+	forgotten := 0
+	for _, r := range c.judge.records() {
+		ends[outcomeOf(c.judge.ended(r))+kindOf(r)]++
+		forgotten += r.forgotten
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	t.Logf("seed %d: %d calls by %d clients on %d gateways in %s, all done after %s; tasks were read %d times\n\nfaults:\n%s\ncalls:\n%s\ntasks:\n%s\nquestions about tasks:\n%s\nupstream: %d streams picked up, %d of them while another read them, %d not to be found, %d calls cancelled; ends seen to be forgotten: %d",
+		*seed, *calls, *workers, len(c.fleet.nodes), made.Round(time.Millisecond), time.Since(begin).Round(time.Millisecond), c.judge.reads,
+		injected, c.judge.outcomes, ends, c.asked, u.resumed, u.foreign, u.gone, u.cancels, forgotten)
+	for i, v := range c.judge.violations {
+		if i == 30 {
+			t.Errorf("and %d more", len(c.judge.violations)-i)
+			break
+		}
+		t.Error(v)
+	}
+}
+
+// kindOf says, for the summary, which calls may be lost with their replica.
+func kindOf(r *record) string {
+	switch {
+	case r.call.tool.stream:
+		return " (stream)"
+	case r.call.tool.retry:
+		return " (recover: retry)"
+	}
+	return " (JSON)"
+}

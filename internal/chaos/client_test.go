@@ -1,0 +1,270 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"taskgate/internal/taskclient"
+)
+
+// Times of clients.
+const (
+	pollEvery   = 200 * time.Millisecond
+	askTimeout  = 10 * time.Second // of one question about a task
+	callTimeout = time.Minute      // of a call, which may have to wait for a store
+	attention   = 30 * time.Second // how long a client stays with a task while things go wrong
+	endTimeout  = 90 * time.Second // of all tasks, after everything is well again
+)
+
+// codeInvalid is how a gateway answers for a task that it does not know.
+const codeInvalid = -32602
+
+// clients make calls and look after what becomes of them.
+type clients struct {
+	fleet    *fleet
+	judge    *judge
+	dialects []dialect
+	asked    *tally // what happened to questions about tasks
+
+	mu       sync.Mutex
+	answered map[int]bool // calls whose result somebody has read
+}
+
+// run makes all calls, some at a time.
+func (c *clients) run(ctx context.Context, seed uint64, n, workers int) {
+	var next atomic.Int64
+	var all sync.WaitGroup
+	for range workers {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				i := int(next.Add(1)) - 1
+				if i >= n {
+					return
+				}
+				c.one(ctx, plan(seed, i))
+			}
+		})
+	}
+	all.Wait()
+}
+
+// one is a client with one call.
+func (c *clients) one(ctx context.Context, p *call) {
+	d := c.dialects[p.dialect%len(c.dialects)]
+	limit := callTimeout + p.takes
+	if p.behaviour == hangsUp {
+		limit = p.after/2 + time.Millisecond
+	}
+	asking, stop := context.WithTimeout(ctx, limit)
+	result, task, err := d.call(asking, c.fleet.any(p.random), p.tool.name, p.arguments())
+	stop()
+	var refused *taskclient.Error
+	switch {
+	case errors.As(err, &refused) && refused.Code == codeWrong && p.outcome == rpcError:
+		c.judge.count("call answered with the upstream's error")
+	case errors.As(err, &refused):
+		c.judge.count(fmt.Sprintf("call refused: %d %s", refused.Code, refused.Message))
+	case err != nil && p.behaviour == hangsUp:
+		c.judge.count("call hung up by the client")
+	case err != nil:
+		c.judge.count("call not answered (its gateway was gone)")
+	case task == nil:
+		c.judge.count("call answered without a task")
+		c.mark(p)
+		if err := checkResult(p, result); err != nil {
+			c.judge.blame("%s: answered without a task: %v", p.id, err)
+		}
+	default:
+		c.judge.count("call made a task")
+		c.attend(ctx, d, p, c.judge.acknowledged(p, *task))
+	}
+}
+
+// mark says that somebody has the result of a call.
+func (c *clients) mark(p *call) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.answered[p.n] = true
+}
+
+// attend does with a task what the plan says.
+func (c *clients) attend(ctx context.Context, d dialect, p *call, r *record) {
+	ctx, stop := context.WithTimeout(ctx, attention)
+	defer stop()
+	switch p.behaviour {
+	case leaves:
+		return
+	case cancels:
+		wait(ctx, p.after)
+		c.cancel(ctx, d, p, r)
+	case reconnects:
+		c.look(ctx, d, p.random, r)
+		d.reconnect()
+		wait(ctx, p.after)
+	}
+	for ctx.Err() == nil && c.judge.ended(r) == nil {
+		if p.behaviour == waits {
+			asking, stop := context.WithTimeout(ctx, askTimeout)
+			if err := d.wait(asking, c.fleet.any(p.random), r.id); err != nil {
+				c.asked.add("wait: " + brief(err))
+			}
+			stop()
+		}
+		if !c.look(ctx, d, p.random, r) {
+			return
+		}
+		wait(ctx, pollEvery)
+	}
+}
+
+// look reads a task on any gateway, and reports whether there is any sense in
+// doing so again.
+func (c *clients) look(ctx context.Context, d dialect, random *rand.Rand, r *record) bool {
+	return c.lookAt(ctx, d, c.fleet.any(random), r) == nil || c.judge.ended(r) == nil && !r.gone()
+}
+
+// lookAt reads a task on one gateway.
+func (c *clients) lookAt(ctx context.Context, d dialect, addr string, r *record) error {
+	asking, stop := context.WithTimeout(ctx, askTimeout)
+	defer stop()
+	s, err := d.get(asking, addr, r.id)
+	var refused *taskclient.Error
+	switch {
+	case err == nil:
+		c.asked.add("get: answered")
+		c.judge.observe(r, s)
+		if s.status == taskclient.Completed {
+			c.mark(r.call)
+		}
+	case errors.As(err, &refused) && refused.Code == codeInvalid:
+		c.asked.add("get: unknown")
+		c.judge.missing(r, addr, refused)
+	default:
+		c.asked.add("get: " + brief(err))
+	}
+	return err
+}
+
+// cancel asks for the end of a task until that is heard.
+func (c *clients) cancel(ctx context.Context, d dialect, p *call, r *record) {
+	c.judge.cancelling(r, false)
+	for ctx.Err() == nil {
+		addr := c.fleet.any(p.random)
+		asking, stop := context.WithTimeout(ctx, askTimeout)
+		err := d.cancel(asking, addr, r.id)
+		stop()
+		var refused *taskclient.Error
+		switch {
+		case err == nil:
+			c.asked.add("cancel: answered")
+			c.judge.cancelling(r, true)
+			return
+		case errors.As(err, &refused) && refused.Code == codeInvalid:
+			c.asked.add("cancel: unknown")
+			c.judge.missing(r, addr, refused)
+			return
+		}
+		c.asked.add("cancel: " + brief(err))
+		wait(ctx, pollEvery)
+	}
+}
+
+// underWatch has things go wrong, and tasks that have ended watched, until the
+// returned function is called.
+func (c *clients) underWatch(ctx context.Context, harm func(context.Context)) func() {
+	ctx, stop := context.WithCancel(ctx)
+	var harming, watching sync.WaitGroup
+	harming.Go(func() { harm(ctx) })
+	look, blind := context.WithCancel(context.Background())
+	for i := range uint64(3) {
+		watching.Go(func() { c.watch(look, i) })
+	}
+	return func() {
+		stop()
+		harming.Wait()
+		blind()
+		watching.Wait()
+	}
+}
+
+// watch reads tasks that have ended again and again, until ctx does: their ends
+// must stay what they are.
+func (c *clients) watch(ctx context.Context, seed uint64) {
+	random := rand.New(rand.NewPCG(seed, 1<<63))
+	for wait(ctx, 10*time.Millisecond) {
+		list := c.judge.finished()
+		if len(list) == 0 {
+			continue
+		}
+		// ctx ends the watch and not a question that is on its way.
+		_ = c.lookAt(context.Background(), c.dialects[0], c.fleet.any(random), pick(random, list))
+	}
+}
+
+// settle waits, when everything is well again, until all tasks have ended, and then
+// reads each of them on every gateway.
+func (c *clients) settle(ctx context.Context, workers int) {
+	ctx, stop := context.WithTimeout(ctx, endTimeout)
+	defer stop()
+	todo := make(chan *record)
+	var all sync.WaitGroup
+	for i := range workers {
+		random := rand.New(rand.NewPCG(uint64(i), 2))
+		all.Go(func() {
+			for r := range todo {
+				c.conclude(ctx, random, r)
+			}
+		})
+	}
+	for _, r := range c.judge.records() {
+		todo <- r
+	}
+	close(todo)
+	all.Wait()
+}
+
+// conclude sees one task to its end.
+func (c *clients) conclude(ctx context.Context, random *rand.Rand, r *record) {
+	for c.judge.ended(r) == nil && !r.gone() {
+		c.look(ctx, c.dialects[0], random, r)
+		if !wait(ctx, pollEvery/4) && c.judge.ended(r) == nil {
+			c.judge.blame("%s (%s): task %s, acknowledged at %s, has not ended", r.call.id, r.call.tool.name, r.id, r.at.Format("15:04:05.000"))
+			return
+		}
+	}
+	for _, d := range c.dialects {
+		for _, n := range c.fleet.nodes {
+			c.confirm(ctx, d, n, r)
+		}
+	}
+}
+
+// confirm reads the end of a task on one gateway.
+func (c *clients) confirm(ctx context.Context, d dialect, n *node, r *record) {
+	for !r.gone() {
+		if c.lookAt(ctx, d, n.address(), r) == nil {
+			return
+		}
+		if !r.gone() && !wait(ctx, pollEvery) {
+			c.judge.blame("%s: task %s cannot be read on %s", r.call.id, r.id, n.name)
+			return
+		}
+	}
+}
+
+// brief is the kind of an error, for the summary.
+func brief(err error) string {
+	var refused *taskclient.Error
+	switch {
+	case errors.As(err, &refused):
+		return fmt.Sprintf("error %d", refused.Code)
+	case errors.Is(err, context.DeadlineExceeded):
+		return "no answer in time"
+	}
+	return "no connection"
+}

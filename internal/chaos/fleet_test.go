@@ -1,0 +1,181 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"taskgate/internal/proc"
+)
+
+// fleetConfig is the configuration of every gateway. The heartbeat is short, so
+// that a run sees many takeovers.
+const fleetConfig = `
+listen: %s
+store: %s
+heartbeat: 1s
+drain_timeout: 1s
+wait_replicas: %d
+settle: 30s
+log: {level: debug}
+upstreams:
+  - name: chaos
+    path: /mcp
+    url: %s
+    max_tasks: 1000000
+    max_tasks_per_owner: 1000000
+    defaults: {tasks: auto, grace: 300ms, poll_interval: 200ms}
+    tools:
+      - {match: "auto_retry", recover: retry}
+      - {match: "always_retry", tasks: always, recover: retry}
+      - {match: "always_*", tasks: always}
+`
+
+// startTimeout is how long a gateway may take to listen; one on a busy machine,
+// built with the race detector, takes its time.
+const startTimeout = 30 * time.Second
+
+// node is the place of one gateway, which several processes fill one after the
+// other, each at an address of its own.
+type node struct {
+	fleet *fleet
+	name  string
+	store string // the URL of its store
+
+	busy sync.Mutex // held by whoever does something to it
+
+	mu      sync.Mutex
+	addr    string
+	process *proc.Process
+	starts  int
+}
+
+// fleet is all gateways.
+type fleet struct {
+	t        *testing.T
+	dir      string
+	upstream string
+	replicas int // wait_replicas
+	judge    *judge
+	nodes    []*node
+}
+
+// newFleet starts a gateway for each store URL. They end with the test.
+func newFleet(t *testing.T, j *judge, upstream string, replicas int, stores ...string) *fleet {
+	t.Helper()
+	f := &fleet{t: t, dir: t.TempDir(), upstream: upstream, replicas: replicas, judge: j}
+	for i, store := range stores {
+		n := &node{fleet: f, name: fmt.Sprintf("gateway-%d", i), store: store}
+		f.nodes = append(f.nodes, n)
+		t.Cleanup(n.kill)
+		if err := n.start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return f
+}
+
+// any is the address of one of the gateways, whatever has become of it.
+func (f *fleet) any(r *rand.Rand) string { return f.nodes[r.IntN(len(f.nodes))].address() }
+
+func (n *node) address() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.addr
+}
+
+// start runs a new process.
+func (n *node) start() error {
+	var err error
+	for range 3 { // somebody else may take the address that was free
+		if err = n.startOnce(); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+func (n *node) startOnce() error {
+	addr, err := proc.FreeAddr()
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	n.starts++
+	title := fmt.Sprintf("%s-%d", n.name, n.starts)
+	n.mu.Unlock()
+	file := filepath.Join(n.fleet.dir, n.name+".yaml")
+	config := fmt.Sprintf(fleetConfig, addr, n.store, n.fleet.replicas, n.fleet.upstream)
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		return err
+	}
+	command := proc.Command{Name: title, Path: bin, Args: []string{"serve", "--config", file}}
+	if *logs != "" {
+		out, err := os.Create(filepath.Join(*logs, title+".log"))
+		if err != nil {
+			return err
+		}
+		n.fleet.t.Cleanup(func() { out.Close() })
+		command.Stderr = out
+	}
+	p, err := proc.Start(command)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	if err := p.WaitListening(ctx, addr); err != nil {
+		p.Kill()
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.addr, n.process = addr, p
+	return nil
+}
+
+func (n *node) current() *proc.Process {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.process
+}
+
+// kill ends the process as a crash does.
+func (n *node) kill() {
+	if p := n.current(); p != nil {
+		p.Kill()
+		n.inspect(p)
+	}
+}
+
+// stop ends the process as an operator does. It has to end by itself.
+func (n *node) stop() {
+	p := n.current()
+	_ = p.Signal(syscall.SIGTERM) // one that has ended already is noticed below
+	timer := time.NewTimer(30 * time.Second)
+	defer timer.Stop()
+	select {
+	case <-p.Done():
+	case <-timer.C:
+		n.fleet.judge.blame("%s did not end on SIGTERM", p.Name)
+	}
+	p.Kill()
+	n.inspect(p)
+}
+
+// inspect looks at what a process that has ended left behind.
+func (n *node) inspect(p *proc.Process) {
+	out := p.Output()
+	for _, sign := range []string{"DATA RACE", "panic:", "fatal error:"} {
+		if i := strings.Index(out, sign); i >= 0 {
+			n.fleet.judge.blame("%s: %.3000s", p.Name, out[i:])
+		}
+	}
+}

@@ -1,0 +1,246 @@
+package chaos
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"taskgate/internal/taskclient"
+)
+
+// lostMessage is what a call ends with that nothing is known of any more.
+const lostMessage = "the replica that ran this call was lost; the upstream may have finished the work"
+
+// judge holds what clients see against what is promised.
+type judge struct {
+	// forgetful is a store that may go back in time: an end may be unseen for a
+	// while, and be written again, but it has to be the same end.
+	forgetful bool
+
+	mu         sync.Mutex
+	tasks      map[string]*record
+	violations []string
+	reads      int
+	outcomes   counts
+}
+
+// record is what was seen of one task.
+type record struct {
+	call      *call
+	id        string
+	created   time.Time
+	at        time.Time // when the handle came
+	cancelled bool      // somebody asked for its end
+	acked     bool      // and was told that this was heard
+	end       *state    // the first final state that was seen
+	forgotten int       // how often a final state was followed by an open one
+	mayLose   bool      // it may be lost, says the scenario
+	unknown   atomic.Bool
+}
+
+// gone reports whether a gateway has said that the task is unknown.
+func (r *record) gone() bool { return r.unknown.Load() }
+
+func newJudge() *judge { return &judge{tasks: map[string]*record{}, outcomes: counts{}} }
+
+// blame records a violation.
+func (j *judge) blame(format string, args ...any) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.blamed(format, args...)
+}
+
+func (j *judge) blamed(format string, args ...any) {
+	j.violations = append(j.violations, time.Now().Format("15:04:05.000 ")+fmt.Sprintf(format, args...))
+}
+
+// count adds to the summary.
+func (j *judge) count(what string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.outcomes[what]++
+}
+
+// acknowledged registers the task that a client was given.
+func (j *judge) acknowledged(c *call, s state) *record {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.tasks[s.id] != nil {
+		j.blamed("%s: the task %s was given out before", c.id, s.id)
+	}
+	r := &record{call: c, id: s.id, created: s.created, at: time.Now()}
+	j.tasks[s.id] = r
+	j.seen(r, s)
+	return r
+}
+
+// observe takes one reading of a task.
+func (j *judge) observe(r *record, s state) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.reads++
+	j.seen(r, s)
+}
+
+func (j *judge) seen(r *record, s state) {
+	if !s.created.Equal(r.created) && !j.forgetful {
+		j.blamed("%s: task %s was created at %s, now at %s", r.call.id, r.id, r.created, s.created)
+	}
+	switch {
+	case r.end == nil && s.ended():
+		r.end = &s
+		j.checkEnd(r, s)
+	case r.end == nil:
+	case !s.ended() && j.forgetful:
+		r.forgotten++
+	case !same(*r.end, s, !j.forgetful):
+		j.blamed("%s: task %s had ended as %s, and is now %s", r.call.id, r.id, describe(*r.end), describe(s))
+	}
+	if r.acked && !s.ended() && !j.forgetful {
+		j.blamed("%s: task %s is %s after its cancellation was acknowledged", r.call.id, r.id, s.status)
+	}
+}
+
+// same compares two final states.
+func same(a, b state, times bool) bool {
+	return a.status == b.status && a.message == b.message && string(a.result) == string(b.result) &&
+		fmt.Sprint(a.err) == fmt.Sprint(b.err) && (!times || a.updated.Equal(b.updated) && a.ttl == b.ttl)
+}
+
+func describe(s state) string {
+	return fmt.Sprintf("%s %q updated %s result %.60q error %v", s.status, s.message, s.updated.Format(time.RFC3339Nano), s.result, s.err)
+}
+
+// checkEnd checks that a task may end like this.
+func (j *judge) checkEnd(r *record, s state) {
+	var err error
+	switch s.status {
+	case taskclient.Completed:
+		err = checkResult(r.call, s.result)
+	case taskclient.Cancelled:
+		if !r.cancelled {
+			err = fmt.Errorf("nobody cancelled it")
+		}
+	case taskclient.Failed:
+		err = checkError(r.call, s.err)
+	}
+	if err != nil {
+		j.blamed("%s (%s): task %s ended as %s: %v", r.call.id, r.call.tool.name, r.id, describe(s), err)
+	}
+}
+
+// checkResult checks that a result is what the upstream returned for that call.
+func checkResult(c *call, result json.RawMessage) error {
+	var got struct {
+		Content           []struct{ Text string }
+		StructuredContent json.RawMessage
+		IsError           bool
+	}
+	if err := json.Unmarshal(result, &got); err != nil {
+		return err
+	}
+	switch {
+	case c.outcome == rpcError:
+		return fmt.Errorf("the upstream answered an error, not %.100q", result)
+	case len(got.Content) != 1 || got.Content[0].Text != text(c.id), string(got.StructuredContent) != structured(c.id),
+		got.IsError != (c.outcome == toolError):
+		return fmt.Errorf("the result is %.300q", result)
+	}
+	return nil
+}
+
+// checkError checks that a call may end with an error: the upstream's own, or that
+// its replica was lost.
+func checkError(c *call, e *taskclient.Error) error {
+	switch {
+	case e == nil:
+		return fmt.Errorf("failed without an error")
+	case e.Code == codeWrong && c.outcome == rpcError && e.Message == c.id+" went wrong":
+		return nil
+	case e.Code == -32603 && e.Message == lostMessage:
+		return nil
+	}
+	return fmt.Errorf("the error is %d %q", e.Code, e.Message)
+}
+
+// missing takes the answer that a task is unknown.
+func (j *judge) missing(r *record, addr string, e *taskclient.Error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	r.unknown.Store(true)
+	if r.mayLose {
+		return
+	}
+	j.blamed("%s: task %s, acknowledged %s ago, is unknown to %s: %v", r.call.id, r.id, time.Since(r.at).Round(time.Millisecond), addr, e)
+}
+
+// records are all tasks that were acknowledged.
+func (j *judge) records() []*record {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	list := make([]*record, 0, len(j.tasks))
+	for _, r := range j.tasks {
+		list = append(list, r)
+	}
+	return list
+}
+
+// finished are those of them whose end was seen.
+func (j *judge) finished() []*record {
+	return slices.DeleteFunc(j.records(), func(r *record) bool { return j.ended(r) == nil })
+}
+
+// ended returns the end of a task, if one was seen.
+func (j *judge) ended(r *record) *state {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return r.end
+}
+
+// cancelling says that the end of a task is about to be asked for, or that this was
+// acknowledged.
+func (j *judge) cancelling(r *record, acked bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	r.cancelled = true
+	r.acked = r.acked || acked
+}
+
+// executions checks how often a call was executed.
+func (j *judge) executions(c *call, n int, answered bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.outcomes[fmt.Sprintf("executed %d times (%s)", n, recoverOf(c.tool))]++
+	switch {
+	case n > c.tool.allowed():
+		j.blamed("%s (%s): executed %d times", c.id, c.tool.name, n)
+	case n == 0 && answered:
+		j.blamed("%s (%s): has a result, and was never executed", c.id, c.tool.name)
+	}
+}
+
+func recoverOf(t tool) string {
+	if t.retry {
+		return "recover: retry"
+	}
+	return "recover: fail"
+}
+
+// outcomeOf words the end of a task for the summary.
+func outcomeOf(s *state) string {
+	switch {
+	case s == nil:
+		return "not ended"
+	case s.status != taskclient.Failed:
+		return s.status
+	case s.err != nil && s.err.Code == codeWrong:
+		return "failed, as the upstream answered"
+	case s.err != nil && strings.HasPrefix(s.err.Message, "the replica that ran this call was lost"):
+		return "failed, lost replica"
+	}
+	return "failed, " + s.message
+}

@@ -1,0 +1,51 @@
+package chaos
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// The size of a run. The defaults are the short form.
+var (
+	seed     = flag.Uint64("seed", 1, "what the calls and the faults are derived from")
+	calls    = flag.Int("calls", 300, "how many calls are made")
+	workers  = flag.Int("workers", 60, "how many clients there are at a time")
+	gateways = flag.Int("gateways", 3, "how many gateways there are")
+	longest  = flag.Duration("longest", 4*time.Second, "how long the slowest calls take")
+	logs     = flag.String("logs", "", "a directory for what the gateways log")
+	program  = flag.String("taskgate", "", "the gateway's program, if it is not to be built")
+)
+
+// bin is the gateway's program.
+var bin string
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	if bin = *program; bin != "" {
+		return m.Run()
+	}
+	dir, err := os.MkdirTemp("", "taskgate-chaos")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	bin = filepath.Join(dir, "taskgate")
+	args := append([]string{"build"}, raceFlags...)
+	cmd := exec.Command("go", append(args, "-o", bin, "./cmd/taskgate")...)
+	cmd.Dir = filepath.Join("..", "..")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n%s", cmd, err, out)
+		return 1
+	}
+	return m.Run()
+}

@@ -1,0 +1,133 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"taskgate/internal/mcp"
+)
+
+// stream is the answer to one call as events that can be read again.
+type stream struct {
+	id string
+
+	mu      sync.Mutex
+	events  []string
+	over    bool
+	changed chan struct{} // closed with each change
+	readers int
+}
+
+func (u *upstream) newStream(s *upstreamSession) *stream {
+	st := &stream{id: uuid.NewString(), changed: make(chan struct{})}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	s.streams[st.id] = st
+	return st
+}
+
+// add appends an event.
+func (st *stream) add(data string, over bool) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if data != "" {
+		st.events = append(st.events, data)
+	}
+	st.over = over
+	close(st.changed)
+	st.changed = make(chan struct{})
+}
+
+// steps is how often a call reports progress.
+const steps = 4
+
+// work is the call: some progress, then the answer.
+func (st *stream) work(ctx context.Context, m message, takes time.Duration) {
+	st.add(" ", false) // the priming event: from now on the stream can be resumed
+	for i := range steps {
+		if !wait(ctx, takes/steps) {
+			st.add("", true)
+			return
+		}
+		if token := m.Params.Meta.ProgressToken; token != nil {
+			st.add(fmt.Sprintf(`{"jsonrpc":"2.0","method":%q,"params":{"progressToken":%s,"progress":%d,"total":%d,"message":"step %d"}}`,
+				mcp.NotifyProgress, token, i+1, steps, i+1), false)
+		}
+	}
+	st.add(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s}`, m.ID, outcome(m)), true)
+}
+
+// from returns the events after the first n, whether there will be more, and what
+// tells of them.
+func (st *stream) from(n int) ([]string, bool, <-chan struct{}) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.events[min(n, len(st.events)):], st.over, st.changed
+}
+
+// read counts those who read the stream and says how many others do.
+func (st *stream) read(n int) int {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	others := st.readers
+	st.readers += n
+	return others
+}
+
+// follow writes the events after the first n until the last one.
+func (st *stream) follow(w http.ResponseWriter, r *http.Request, n int) {
+	st.read(1)
+	defer st.read(-1)
+	w.Header().Set("Content-Type", mcp.TypeSSE)
+	out := http.NewResponseController(w)
+	for {
+		events, over, changed := st.from(n)
+		for _, data := range events {
+			n++
+			if _, err := fmt.Fprintf(w, "id: %s/%d\ndata: %s\n\n", st.id, n, data); err != nil {
+				return
+			}
+		}
+		if out.Flush() != nil || over {
+			return
+		}
+		select {
+		case <-changed:
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// resume goes on with a stream after the last event that was seen of it. A GET
+// without one would be for what the server has to say of itself, which is nothing.
+func (u *upstream) resume(w http.ResponseWriter, r *http.Request, s *upstreamSession) {
+	last := r.Header.Get(mcp.HeaderLastEventID)
+	if s == nil || last == "" {
+		w.WriteHeader(http.StatusMethodNotAllowed)
+		return
+	}
+	id, number, _ := strings.Cut(last, "/")
+	n, err := strconv.Atoi(number)
+	u.mu.Lock()
+	st := s.streams[id]
+	if st == nil || err != nil {
+		u.gone++
+		u.mu.Unlock()
+		http.Error(w, "no such stream", http.StatusNotFound)
+		return
+	}
+	u.resumed++
+	if st.read(0) > 0 {
+		u.foreign++
+	}
+	u.mu.Unlock()
+	st.follow(w, r, n)
+}
