@@ -80,7 +80,7 @@ func newReplica(t *testing.T, redis, name, server string, change func(*config.Co
 	if err != nil {
 		t.Fatal(err)
 	}
-	leg, err := upstream.New(upstream.Config{Name: "up", URL: server, Replica: name})
+	leg, err := upstream.New(upstream.Config{Name: "up", URL: server, Replica: name, Sessions: store.UpstreamSessions("up", name)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,20 +135,12 @@ func TestReplicasSDK(t *testing.T) {
 			checkInitialized(t, c, version)
 			for range 2 {
 				checkLists(t, c)
-				checkEcho(t, c)
+				checkCalls(t, c, false)
 			}
 			if err := c.Close(); err != nil {
 				t.Error(err)
 			}
 		})
-	}
-}
-
-func checkEcho(t *testing.T, c *stackClient) {
-	t.Helper()
-	r, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: "echo", Arguments: map[string]any{"a": 1}})
-	if err != nil || r.Content[0].(*sdk.TextContent).Text != `echo {"a":1}` {
-		t.Errorf("call: %+v, %v", r, err)
 	}
 }
 

@@ -206,5 +206,5 @@ func (s *session) attached() bool {
 // capabilities are declared there: what a server would ask of a client cannot be
 // passed on (protocol.md H4).
 func (s *session) upstream() shim.Session {
-	return shim.Session{Key: s.id, ClientInfo: s.current().ClientInfo}
+	return shim.Session{Key: s.id, Shared: true, ClientInfo: s.current().ClientInfo}
 }

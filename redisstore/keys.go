@@ -77,6 +77,11 @@ func sessionTag(id string) string {
 func (k keys) session(id string) string { return k.in(sessionTag(id), "c", id) }
 func (k keys) signals(id string) string { return k.in(sessionTag(id), "x", id) }
 
+// upstream is the hash of the session that a client session has with an upstream.
+func (k keys) upstream(name, id string) string {
+	return k.in(sessionTag(id), "u", name+":"+id)
+}
+
 // ofSession are all keys of a session, in one slot.
 func (k keys) ofSession(id string) []string { return []string{k.session(id), k.signals(id)} }
 

@@ -44,6 +44,10 @@ var (
 	sessionSweepLua string
 	//go:embed lua/session_signal.lua
 	sessionSignalLua string
+	//go:embed lua/upstream_hold.lua
+	upstreamHoldLua string
+	//go:embed lua/upstream_end.lua
+	upstreamEndLua string
 
 	createScript = newScript(createLua)
 	applyScript  = newScript(questionsLua, applyLua)
@@ -60,6 +64,8 @@ var (
 	sessionEndScript    = newScript(sessionEndLua)
 	sessionSweepScript  = newScript(sessionSweepLua)
 	sessionSignalScript = newScript(sessionSignalLua)
+	upstreamHoldScript  = newScript(upstreamHoldLua)
+	upstreamEndScript   = newScript(upstreamEndLua)
 )
 
 // The codes that begin a script's reply; see lua/common.lua.

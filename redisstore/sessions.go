@@ -115,24 +115,11 @@ func (c *Sessions) read(ctx context.Context, id string, use bool) (state []byte,
 	c.mu.Lock()
 	turn := c.turn
 	c.mu.Unlock()
-	key := c.store.keys.session(id)
-	err = c.store.do(ctx, "session", func() error {
-		p := c.store.client.Pipeline()
-		got := p.HMGet(ctx, key, "rev", "state")
-		if use {
-			p.PExpire(ctx, key, c.ttl())
-		}
-		if _, err := p.Exec(ctx); err != nil {
-			return err
-		}
-		state, rev = nil, 0
-		if v := got.Val(); v[0] != nil && v[1] != nil {
-			rev, _ = strconv.ParseInt(v[0].(string), 10, 64)
-			state = []byte(v[1].(string))
-		}
-		return nil
-	})
-	if err != nil {
+	ttl := time.Duration(0)
+	if use {
+		ttl = c.ttl()
+	}
+	if state, rev, err = c.store.state(ctx, c.store.keys.session(id), ttl); err != nil {
 		return nil, 0, err
 	}
 	if rev == 0 {
@@ -205,29 +192,65 @@ func (c *Sessions) Put(ctx context.Context, id string, rev int64, state []byte) 
 	c.mu.Lock()
 	turn := c.turn
 	c.mu.Unlock()
+	next, err := c.store.swap(ctx, swap{
+		key: c.store.keys.session(id), id: id, rev: rev, state: state, ttl: c.ttl(), channel: c.store.keys.sessionEvents(),
+	})
+	if next == 0 { // on an error it may have been stored all the same
+		c.doubt(id)
+		return 0, err
+	}
+	c.learn(id, next, append([]byte(nil), state...), turn, true)
+	return next, nil
+}
+
+// swap is a change of a state with a revision.
+type swap struct {
+	key, id string
+	rev     int64
+	state   []byte
+	ttl     time.Duration
+	channel string // where it is to be heard of; "" for nowhere
+}
+
+// swap makes a change if the revision is still the one it is based on, and returns
+// the next one; 0 if it has moved on.
+func (s *Store) swap(ctx context.Context, w swap) (int64, error) {
 	a := &argv{}
-	a.add(id)
-	a.addInt(rev)
-	a.list = append(a.list, state)
-	a.add(millis(c.ttl()), c.store.keys.sessionEvents(), rand.Text())
-	var code string
-	err := c.store.do(ctx, "session put", func() error {
-		v, err := sessionPutScript.run(ctx, c.store.client, []string{c.store.keys.session(id)}, a)
-		if err == nil {
-			code = v[0]
+	a.add(w.id)
+	a.addInt(w.rev)
+	a.list = append(a.list, w.state)
+	a.add(millis(w.ttl), w.channel, rand.Text())
+	next := int64(0)
+	err := s.do(ctx, "swap", func() error {
+		v, err := sessionPutScript.run(ctx, s.client, []string{w.key}, a)
+		if err == nil && v[0] == codeOK {
+			next = w.rev + 1
 		}
 		return err
 	})
-	switch {
-	case err != nil:
-		c.doubt(id) // it may have been stored all the same
-		return 0, err
-	case code != codeOK:
-		c.doubt(id)
-		return 0, nil
-	}
-	c.learn(id, rev+1, append([]byte(nil), state...), turn, true)
-	return rev + 1, nil
+	return next, err
+}
+
+// state reads a state and its revision, 0 if there is none. Its expiry is put off if
+// ttl is not 0.
+func (s *Store) state(ctx context.Context, key string, ttl time.Duration) (state []byte, rev int64, err error) {
+	err = s.do(ctx, "state", func() error {
+		p := s.client.Pipeline()
+		got := p.HMGet(ctx, key, "rev", "state")
+		if ttl != 0 {
+			p.PExpire(ctx, key, ttl)
+		}
+		if _, err := p.Exec(ctx); err != nil {
+			return err
+		}
+		state, rev = nil, 0
+		if v := got.Val(); v[0] != nil && v[1] != nil {
+			rev, _ = strconv.ParseInt(v[0].(string), 10, 64)
+			state = []byte(v[1].(string))
+		}
+		return nil
+	})
+	return state, rev, err
 }
 
 // enter makes room for a new session.

@@ -20,6 +20,9 @@ type Session struct {
 	// Key names the upstream session: a legacy client's session, or a principal.
 	// "" asks for a session of this call's own.
 	Key string
+	// Shared says that every replica uses one upstream session under Key: it is that
+	// of a legacy client's session, which may go on anywhere.
+	Shared bool
 	// Capabilities are the ClientCapabilities to declare, as JSON; nil means {}.
 	Capabilities json.RawMessage
 	// ClientInfo is the Implementation object of the client, as JSON; nil means

@@ -12,6 +12,7 @@ import (
 	"taskgate/gateway"
 	"taskgate/gateway/config"
 	"taskgate/gateway/upstream"
+	"taskgate/redisstore"
 	"taskgate/shim"
 )
 
@@ -19,10 +20,12 @@ import (
 type legs map[string]*upstream.HTTP
 
 // newLegs makes one for each upstream. Nothing is contacted.
-func newLegs(c *config.Config, replica shim.Replica, log *slog.Logger, traces trace.TracerProvider) (legs, error) {
+func newLegs(c *config.Config, store *redisstore.Store, replica shim.Replica, log *slog.Logger, traces trace.TracerProvider) (legs, error) {
 	out := make(legs, len(c.Upstreams))
 	for _, u := range c.Upstreams {
-		leg, err := upstream.New(legConfig(c, u, replica, log, traces))
+		cfg := legConfig(c, u, replica, log, traces)
+		cfg.Sessions = store.UpstreamSessions(u.Name, string(replica))
+		leg, err := upstream.New(cfg)
 		if err != nil {
 			return nil, err
 		}

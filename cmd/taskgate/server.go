@@ -69,7 +69,7 @@ func (s *server) build(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if s.legs, err = newLegs(s.config, replica, s.log, s.tel.traces); err != nil {
+	if s.legs, err = newLegs(s.config, s.store, replica, s.log, s.tel.traces); err != nil {
 		return err
 	}
 	if s.shim, err = s.newShim(replica); err != nil {

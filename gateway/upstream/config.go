@@ -48,6 +48,10 @@ type Config struct {
 	// (design.md 0.16).
 	Shared bool
 
+	// Sessions shares the upstream sessions of legacy client sessions between
+	// replicas (shim.Session.Shared); nil keeps them in this process.
+	Sessions Sessions
+
 	// ConnectTimeout bounds dialling and the TLS handshake, each; 10s if 0.
 	ConnectTimeout time.Duration
 	// ProbeTimeout bounds each of the requests that find out the era and open a

@@ -123,7 +123,9 @@ func (h *HTTP) EndSession(ctx context.Context, key string) {
 	if key == "" {
 		return
 	}
-	h.pool.end(key)
+	if !h.pool.end(key) && h.cfg.Sessions != nil {
+		h.endLater(key) // another replica may have opened one
+	}
 	h.tools.endSession(key)
 }
 

@@ -46,6 +46,11 @@ func (c *call) legacy(ctx context.Context, v *verdict) (shim.Reply, error) {
 	if err != nil && detached(ctx) && x.reached.Load() {
 		ses.keep()
 	}
+	if err == nil && m.Error == nil && c.r.Method == mcp.MethodSetLevel {
+		if level, ok := jsonrpc.GetString(c.r.Params, "level"); ok {
+			ses.noteLevel(ctx, level)
+		}
+	}
 	return c.h.legacyReply(ses, l, v, c.r.Method, m, err)
 }
 

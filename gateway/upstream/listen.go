@@ -14,6 +14,9 @@ import (
 // notifications of clients: then nothing is sent, and that is no error.
 func (h *HTTP) Notify(ctx context.Context, s shim.Session, n shim.Notification) error {
 	ses := h.pool.find(s)
+	if ses == nil && h.openElsewhere(ctx, s) {
+		ses = h.pool.acquire(s)
+	}
 	if ses == nil {
 		return nil
 	}

@@ -76,6 +76,7 @@ func (p *pool) adopt(s shim.Session, l *link) *session {
 		p.put(ses)
 	} else {
 		ses.own = true
+		ses.kept = ses.shared // the others use it
 	}
 	ses.pin()
 	return ses
@@ -101,11 +102,14 @@ func (p *pool) remove(s *session) {
 	}
 }
 
-// end ends the sessions of a key, whatever abilities they were opened with.
-func (p *pool) end(key string) {
-	for _, s := range p.take(func(k sessionKey) bool { return k.key == key }) {
-		s.finish()
+// end ends the sessions of a key, whatever abilities they were opened with, and
+// reports whether there were any.
+func (p *pool) end(key string) bool {
+	all := p.take(func(k sessionKey) bool { return k.key == key })
+	for _, s := range all {
+		s.finish(true)
 	}
+	return len(all) > 0
 }
 
 // close ends all sessions.
@@ -114,7 +118,7 @@ func (p *pool) close() {
 	p.closed = true
 	p.mu.Unlock()
 	for _, s := range p.take(func(sessionKey) bool { return true }) {
-		s.finish()
+		s.finish(false)
 	}
 }
 

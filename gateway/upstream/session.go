@@ -2,7 +2,6 @@ package upstream
 
 import (
 	"context"
-	"net/http"
 	"sync"
 	"time"
 
@@ -30,6 +29,13 @@ type session struct {
 	flight *flight[*link]
 	timer  *time.Timer // ends an idle session
 	asked  recent      // ids of the server's requests that were taken care of
+	level  string      // the log level that the client has set
+	lost   int64       // the latest generation that the server has lost
+	over   bool        // the client's session has ended, not only this replica's use of it
+
+	shared bool        // with other replicas (shared.go)
+	holder *time.Timer // tells them of a long use
+	held   bool        // they have been told
 }
 
 // link is one generation of a session: what the handshake agreed on.
@@ -44,7 +50,9 @@ type link struct {
 }
 
 func newSession(h *HTTP, k sessionKey, s shim.Session) *session {
-	return &session{h: h, key: k, from: s}
+	ses := &session{h: h, key: k, from: s}
+	ses.shared = h.cfg.Sessions != nil && s.Shared && s.Key != ""
+	return ses
 }
 
 func (l *link) target() target {
@@ -58,6 +66,13 @@ func (s *session) pin() {
 	if s.timer != nil {
 		s.timer.Stop()
 	}
+	switch {
+	case !s.shared || s.refs > 1:
+	case s.holder == nil:
+		s.holder = time.AfterFunc(holdAfter, s.hold)
+	default:
+		s.holder.Reset(holdAfter)
+	}
 }
 
 // release undoes a pin.
@@ -65,6 +80,11 @@ func (s *session) release() {
 	s.mu.Lock()
 	s.refs--
 	last, over := s.refs == 0, s.own || s.ended
+	held := false
+	if last && s.holder != nil {
+		s.holder.Stop()
+		held, s.held = s.held, false
+	}
 	if last && !over {
 		if s.timer == nil {
 			s.timer = time.AfterFunc(s.h.cfg.SessionIdle, s.expire)
@@ -72,8 +92,13 @@ func (s *session) release() {
 			s.timer.Reset(s.h.cfg.SessionIdle)
 		}
 	}
+	ended, kept := s.over, s.kept
 	s.mu.Unlock()
-	if last && over {
+	switch {
+	case kept && s.shared: // the hold lasts until whoever resumes has taken over
+	case last && s.shared:
+		s.letGo(held, ended)
+	case last && over:
 		s.delete()
 	}
 }
@@ -88,47 +113,42 @@ func (s *session) keep() {
 // expire ends a session that has been idle for long.
 func (s *session) expire() {
 	s.h.pool.remove(s)
-	s.finish()
+	s.finish(false)
 }
 
 // finish ends a session that is no longer in the pool, at once or with its last
-// release.
-func (s *session) finish() {
+// release. over says that the client's session is over; a session that replicas
+// share is left to the others otherwise.
+func (s *session) finish(over bool) {
 	s.mu.Lock()
 	s.ended = true
+	s.over = s.over || over
 	busy := s.refs > 0
 	if s.timer != nil {
 		s.timer.Stop()
 	}
 	s.mu.Unlock()
-	if !busy {
+	switch {
+	case busy:
+	case !s.shared:
 		s.delete()
+	case over:
+		s.h.endLater(s.key.key)
+	default: // the client's session may have ended while another replica used it
+		s.letGo(true, false)
 	}
 }
 
-// delete tells the server that the session is over (X11). Whether it cares (405
-// is allowed) is its business.
+// delete ends the session at the server.
 func (s *session) delete() {
 	s.mu.Lock()
 	l := s.cur
 	s.cur = nil
 	kept := s.kept
 	s.mu.Unlock()
-	if l == nil || l.id == "" || kept {
-		return
+	if l != nil && !kept {
+		s.h.discard(l)
 	}
-	s.h.spawn(context.Background(), func(ctx context.Context) {
-		// Close ends the leg's life, but what it has begun to end is ended.
-		ctx, cancel := aside(ctx, deleteTimeout)
-		defer cancel()
-		req, err := s.h.request(ctx, http.MethodDelete, l.target(), nil)
-		if err == nil {
-			err = s.h.finish(req, target{})
-		}
-		if err != nil {
-			s.h.log.Debug("session was not deleted", "err", err)
-		}
-	})
 }
 
 // deleteTimeout bounds the end of a session.
@@ -167,7 +187,7 @@ func (s *session) open(ctx context.Context) (*link, error) {
 
 // shake opens one generation and settles what that means for the session.
 func (s *session) shake(ctx context.Context, gen int64) (*link, error) {
-	l, err := s.h.initialize(ctx, s, gen)
+	l, err := s.handshake(ctx, gen)
 	s.mu.Lock()
 	s.flight = nil
 	if err == nil {
@@ -175,7 +195,7 @@ func (s *session) shake(ctx context.Context, gen int64) (*link, error) {
 		s.asked = recent{} // a new session may number its requests as the old one did
 	}
 	anonymous := s.key.key == "" && !s.h.cfg.Shared
-	over := s.refs == 0 && (s.own || s.ended)
+	over := s.refs == 0 && (s.own || s.ended) && !s.shared
 	s.mu.Unlock()
 	switch {
 	case err != nil:
@@ -193,6 +213,21 @@ func (s *session) shake(ctx context.Context, gen int64) (*link, error) {
 	return l, nil
 }
 
+// handshake opens one generation, or joins the one that another replica has opened.
+func (s *session) handshake(ctx context.Context, gen int64) (*link, error) {
+	if s.shared {
+		return s.agree(ctx)
+	}
+	l, err := s.h.initialize(ctx, s, gen)
+	if err == nil {
+		s.mu.Lock()
+		level := s.level
+		s.mu.Unlock()
+		s.h.setLevel(ctx, s, l, level)
+	}
+	return l, err
+}
+
 // belong says whether the session is that of one call.
 func (s *session) belong(own bool) {
 	s.mu.Lock()
@@ -206,6 +241,7 @@ func (s *session) belong(own bool) {
 func (s *session) lose(l *link) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.lost = max(s.lost, l.gen)
 	if s.cur == l {
 		s.cur = nil
 	}

@@ -1,0 +1,190 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"taskgate/shim"
+)
+
+// sharedMap is a Sessions in memory, as one replica uses it.
+type sharedMap struct {
+	mu    *sync.Mutex
+	state map[string]*sharedEntry
+	own   string
+	fail  error
+}
+
+type sharedEntry struct {
+	b     []byte
+	rev   int64
+	over  bool
+	holds map[string]bool
+}
+
+func newSharedMaps(names ...string) []*sharedMap {
+	out := make([]*sharedMap, len(names))
+	mu, state := &sync.Mutex{}, map[string]*sharedEntry{}
+	for i, name := range names {
+		out[i] = &sharedMap{mu: mu, state: state, own: name}
+	}
+	return out
+}
+
+func (m *sharedMap) Load(_ context.Context, key string) ([]byte, int64, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e := m.state[key]; e != nil {
+		return e.b, e.rev, m.fail
+	}
+	return nil, 0, m.fail
+}
+
+func (m *sharedMap) Swap(_ context.Context, key string, rev int64, state []byte) (int64, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e := m.state[key]
+	if e == nil {
+		e = &sharedEntry{holds: map[string]bool{}}
+	}
+	if e.rev != rev {
+		return 0, m.fail
+	}
+	e.b, e.rev = state, rev+1
+	m.state[key] = e
+	return e.rev, m.fail
+}
+
+func (m *sharedMap) Hold(_ context.Context, key string, d time.Duration) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e := m.state[key]; e != nil {
+		delete(e.holds, m.own)
+		if d > 0 {
+			e.holds[m.own] = true
+		}
+	}
+	return m.fail
+}
+
+func (m *sharedMap) End(_ context.Context, key string, over bool) ([]byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e := m.state[key]
+	if e == nil {
+		return nil, m.fail
+	}
+	e.over = e.over || over
+	held := len(e.holds) > 1 || len(e.holds) == 1 && !e.holds[m.own]
+	if !e.over || held {
+		return nil, m.fail
+	}
+	delete(m.state, key)
+	return e.b, m.fail
+}
+
+// sharedSession is a session of a leg that talks to nobody.
+func sharedSession(t *testing.T, m *sharedMap) *session {
+	t.Helper()
+	h, err := New(Config{Name: "up", URL: "http://127.0.0.1:1/", Replica: m.own, Sessions: m, ProbeTimeout: 2 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = h.Close(context.Background()) })
+	return newSession(h, sessionKey{key: "k", caps: fingerprint(nil)}, shim.Session{Key: "k", Shared: true})
+}
+
+const initialized = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"s","version":"1"}}`
+
+// Who finds a generation that another replica opened uses it, and who finds one being
+// opened waits for it.
+func TestSharedAgree(t *testing.T) {
+	m := newSharedMaps("a", "b")
+	ctx := t.Context()
+	s := sharedSession(t, m[0])
+	opening := shared{Generation: 1, Caps: s.key.caps, Opening: "b"}
+	rev, err := m[1].Swap(ctx, "k", 0, opening.encode())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan *link, 1)
+	go func() {
+		l, err := s.agree(ctx)
+		if err != nil {
+			t.Error(err)
+		}
+		got <- l
+	}()
+	select {
+	case <-got:
+		t.Fatal("it did not wait")
+	case <-time.After(50 * time.Millisecond):
+	}
+	opening.Opening, opening.Version, opening.ID, opening.Server = "", "2025-11-25", "up-1", []byte(initialized)
+	if _, err := m[1].Swap(ctx, "k", rev, opening.encode()); err != nil {
+		t.Fatal(err)
+	}
+	if l := <-got; l == nil || l.id != "up-1" || l.gen != 1 || !l.server.declares("tools") || l.server.declares("logging") {
+		t.Errorf("link %+v", l)
+	}
+}
+
+// A store that cannot be reached is no reason to open another session, and is said to
+// be so. A handshake that fails leaves nothing that others would wait for.
+func TestSharedFails(t *testing.T) {
+	m := newSharedMaps("a")[0]
+	s := sharedSession(t, m)
+	m.fail = errors.New("down")
+	var ue *shim.UpstreamError
+	if _, err := s.agree(t.Context()); !errors.As(err, &ue) || ue.Message != "the session with the server cannot be looked up" {
+		t.Errorf("store down: %v", err)
+	}
+	m.fail = nil
+	if _, err := s.agree(t.Context()); !errors.As(err, &ue) {
+		t.Errorf("server down: %v", err)
+	}
+	st, rev, err := s.load(t.Context())
+	if err != nil || rev == 0 || st.Opening != "" || st.Version != "" {
+		t.Errorf("left %+v at %d, %v", st, rev, err)
+	}
+}
+
+// The session ends with the last replica that uses it.
+func TestSharedEnd(t *testing.T) {
+	m := newSharedMaps("a", "b")
+	ctx := t.Context()
+	if _, err := m[0].Swap(ctx, "k", 0, shared{ID: "up-1"}.encode()); err != nil {
+		t.Fatal(err)
+	}
+	a := sharedSession(t, m[0])
+	a.pin()
+	settledShared(t, m[0], func(e *sharedEntry) bool { return e != nil && e.holds["a"] })
+	b := sharedSession(t, m[1])
+	b.h.EndSession(ctx, "k")
+	settledShared(t, m[0], func(e *sharedEntry) bool { return e != nil && e.over })
+	a.release()
+	settledShared(t, m[0], func(e *sharedEntry) bool { return e == nil })
+}
+
+func settledShared(t *testing.T, m *sharedMap, yes func(*sharedEntry) bool) {
+	t.Helper()
+	give := time.After(20 * time.Second)
+	again := time.NewTicker(5 * time.Millisecond)
+	defer again.Stop()
+	for {
+		m.mu.Lock()
+		ok := yes(m.state["k"])
+		m.mu.Unlock()
+		if ok {
+			return
+		}
+		select {
+		case <-again.C:
+		case <-give:
+			t.Fatal("timed out")
+		}
+	}
+}
