@@ -45,7 +45,7 @@ func (s *subscription) readTaskIDs(want json.RawMessage, most int) error {
 func (e *endpoint) agreeTasks(ctx context.Context, s *subscription) error {
 	var agreed []shim.ID
 	for _, id := range s.tasks {
-		switch _, err := e.shim.Get(ctx, s.q.principal, e.name, id); {
+		switch _, err := e.shim.Peek(ctx, s.q.principal, e.name, id); {
 		case err == nil:
 			agreed = append(agreed, id)
 		case !errors.Is(err, shim.ErrNotFound):

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -16,7 +17,11 @@ const listPage = 50
 // see reads a task if p may know of it. All that may not be seen is ErrNotFound:
 // another owner's, another upstream's, and a call that has not become a task.
 func (s *Shim) see(ctx context.Context, p Principal, upstream string, id ID, part Part) (Task, error) {
-	t, err := s.store.Get(ctx, id, part)
+	var t Task
+	err := s.within(ctx, func(ctx context.Context) (err error) {
+		t, err = s.store.Get(ctx, id, part)
+		return err
+	})
 	if err != nil {
 		return Task{}, err
 	}
@@ -24,6 +29,18 @@ func (s *Shim) see(ctx context.Context, p Principal, upstream string, id ID, par
 		return Task{}, ErrNotFound
 	}
 	return t, nil
+}
+
+// within bounds one operation on the store that somebody waits for. No answer in
+// time is ErrUnavailable.
+func (s *Shim) within(ctx context.Context, do func(context.Context) error) error {
+	ctx, stop := context.WithTimeoutCause(ctx, s.storeTimeout, ErrUnavailable)
+	defer stop()
+	err := do(ctx)
+	if err != nil && errors.Is(context.Cause(ctx), ErrUnavailable) {
+		return fmt.Errorf("%w: no answer in %v", ErrUnavailable, s.storeTimeout)
+	}
+	return err
 }
 
 // Get reads a task with its outcome. ErrNotFound, ErrUnavailable.
@@ -44,7 +61,13 @@ func (s *Shim) List(ctx context.Context, p Principal, upstream, cursor string) (
 	if key == "" {
 		return nil, "", nil
 	}
-	return s.store.List(ctx, key, cursor, listPage)
+	var tasks []Task
+	var next string
+	err := s.within(ctx, func(ctx context.Context) (err error) {
+		tasks, next, err = s.store.List(ctx, key, cursor, listPage)
+		return err
+	})
+	return tasks, next, err
 }
 
 // listKey keeps the lists of one principal on several upstreams apart: a task is
@@ -64,7 +87,11 @@ func (s *Shim) Cancel(ctx context.Context, p Principal, upstream string, id ID) 
 		return Task{}, err
 	}
 	message := "cancelled by the client"
-	t, err := s.store.Apply(ctx, id, nil, Change{Op: s.op(), To: Cancelled, StatusMessage: &message})
+	var t Task
+	err := s.within(ctx, func(ctx context.Context) (err error) {
+		t, err = s.store.Apply(ctx, id, nil, Change{Op: s.op(), To: Cancelled, StatusMessage: &message})
+		return err
+	})
 	if err == nil {
 		s.stopRun(id, errTaskCancelled)
 	}
@@ -87,7 +114,10 @@ func (s *Shim) Update(ctx context.Context, p Principal, upstream string, id ID, 
 	if len(wanted) == 0 {
 		return nil
 	}
-	_, err = s.store.Apply(ctx, id, nil, Change{Op: s.op(), Answer: wanted})
+	err = s.within(ctx, func(ctx context.Context) error {
+		_, err := s.store.Apply(ctx, id, nil, Change{Op: s.op(), Answer: wanted})
+		return err
+	})
 	if errors.Is(err, ErrFinal) {
 		return nil
 	}

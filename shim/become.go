@@ -8,10 +8,6 @@ import (
 	"time"
 )
 
-// createTimeout bounds one attempt to create a task, so that a store that does
-// not answer holds up neither the caller nor the reply.
-const createTimeout = 5 * time.Second
-
 // callRecord is Task.Call: what a runner on another replica needs to go on.
 type callRecord struct {
 	Request Request `json:"request"`
@@ -114,9 +110,11 @@ func (r *run) create(t Task) (Task, error) {
 		return Task{}, err
 	}
 	span := r.startSpan(&t)
-	ctx, stop := context.WithTimeoutCause(r.base, createTimeout, ErrUnavailable)
-	defer stop()
-	stored, err := r.s.store.Create(ctx, t)
+	var stored Task
+	err = r.s.within(r.base, func(ctx context.Context) (err error) {
+		stored, err = r.s.store.Create(ctx, t)
+		return err
+	})
 	if err != nil {
 		r.maybe = &t
 		span.End()
@@ -139,18 +137,6 @@ func (r *run) name(t *Task) (err error) {
 	return err
 }
 
-// unmake ends a task that may have been stored without anybody having been told:
-// a record that this live replica does not run would stay working for ever.
-func (r *run) unmake() {
-	err := r.s.retry(r.s.ctx, func(ctx context.Context) error {
-		_, err := r.s.store.Apply(ctx, r.maybe.ID, nil, Change{Op: r.s.op(), To: Cancelled, Retain: time.Second})
-		return err
-	})
-	if err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrFinal) {
-		r.s.log.Warn("a task that nobody was told of may remain", "task", r.maybe.ID, "err", err)
-	}
-}
-
 // adoptTask makes a stored task this run's own and starts keeping its promises.
 func (r *run) adoptTask(t Task, ts *taskState) {
 	r.mu.Lock()
@@ -168,21 +154,41 @@ func (r *run) adoptTask(t Task, ts *taskState) {
 func (s *Shim) admit(srv *server, owner string) ([]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	keys := []string{"server " + srv.name}
+	keys := countKeys(srv, owner)
 	if srv.MaxTasks > 0 && s.tasks[keys[0]] >= srv.MaxTasks {
 		return nil, &BusyError{Limit: "tasks on this server", RetryAfter: retryBusy}
 	}
-	if owner != "" {
-		key := "owner " + srv.name + " " + owner
-		if srv.MaxTasksPerOwner > 0 && s.tasks[key] >= srv.MaxTasksPerOwner {
-			return nil, &BusyError{Limit: "tasks of this caller", RetryAfter: retryBusy}
-		}
-		keys = append(keys, key)
+	if len(keys) > 1 && srv.MaxTasksPerOwner > 0 && s.tasks[keys[1]] >= srv.MaxTasksPerOwner {
+		return nil, &BusyError{Limit: "tasks of this caller", RetryAfter: retryBusy}
 	}
+	s.add(keys)
+	return keys, nil
+}
+
+// count counts a task that cannot be refused: it was adopted.
+func (s *Shim) count(srv *server, owner string) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	keys := countKeys(srv, owner)
+	s.add(keys)
+	return keys
+}
+
+// countKeys are what a task counts towards: its server, and its owner there if it
+// has one.
+func countKeys(srv *server, owner string) []string {
+	keys := []string{"server " + srv.name}
+	if owner != "" {
+		keys = append(keys, "owner "+srv.name+" "+owner)
+	}
+	return keys
+}
+
+// add counts. s.mu is held.
+func (s *Shim) add(keys []string) {
 	for _, k := range keys {
 		s.tasks[k]++
 	}
-	return keys, nil
 }
 
 // dismiss gives back what admit counted.

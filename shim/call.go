@@ -3,7 +3,6 @@ package shim
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -23,9 +22,10 @@ var (
 // Call runs a tools/call: it blocks, or becomes a task, as the tool's policy and
 // the caller's abilities have it (design.md 0.3).
 func (s *Shim) Call(ctx context.Context, c Call) (Answered, error) {
-	if s.draining.Load() {
+	if s.draining.Load() || !s.work.begin() {
 		return Answered{}, ErrDraining
 	}
+	defer s.work.end() // a call that is being made counts as work, or a drain would miss it
 	srv, err := s.server(c.Upstream)
 	if err != nil {
 		return Answered{}, err
@@ -37,7 +37,7 @@ func (s *Shim) Call(ctx context.Context, c Call) (Answered, error) {
 	case p.Tasks == Required && !c.Handle && !c.Demand && !c.Block:
 		return Answered{}, ErrNeedsTask
 	}
-	tk, err := srv.reserve(c.Request.Name, p)
+	tk, err := srv.reserve(c.Request.Name, p, false)
 	if err != nil {
 		return Answered{}, err
 	}
@@ -66,7 +66,7 @@ func (s *Shim) block(r *run) (Answered, error) {
 
 // queueUp waits at most d for a slot.
 func (r *run) queueUp(d time.Duration) error {
-	full := &BusyError{Limit: "calls to this server", RetryAfter: retryBusy}
+	full := &BusyError{Limit: busyServer, RetryAfter: retryBusy}
 	ctx, stop := context.WithTimeoutCause(r.ctx, d, full)
 	defer stop()
 	return r.ticket.wait(ctx)
@@ -104,7 +104,7 @@ func (s *Shim) await(ctx context.Context, r *run, grace time.Duration) (Answered
 	s.work.Go(r.exec)
 	timer := time.NewTimer(grace)
 	defer timer.Stop()
-	for {
+	for attempt := 0; ; attempt++ {
 		select {
 		case <-r.done:
 			return Answered{Reply: r.reply}, r.err
@@ -121,7 +121,7 @@ func (s *Shim) await(ctx context.Context, r *run, grace time.Duration) (Answered
 		if err == nil {
 			return s.hand(ctx, r, t)
 		}
-		if !errors.Is(err, errEnded) {
+		if !errors.Is(err, errEnded) && attempt == 0 {
 			s.log.WarnContext(ctx, "no task could be made of a slow call; it goes on blocking", "tool", r.call.Request.Name, "err", err)
 		}
 		timer.Reset(retryCreate)
@@ -137,10 +137,20 @@ func (s *Shim) hand(ctx context.Context, r *run, t Task) (Answered, error) {
 	if ctx.Err() == nil || r.call.Stay && !errors.Is(context.Cause(ctx), ErrCancelled) {
 		return Answered{Task: &t}, nil
 	}
-	message := leftMessage
-	if _, err := s.store.Apply(r.base, t.ID, nil, Change{Op: s.op(), To: Cancelled, StatusMessage: &message}); err != nil && !errors.Is(err, ErrFinal) {
-		return Answered{}, fmt.Errorf("cancel a task nobody was given: %w", err)
-	}
 	r.cancel(errTaskCancelled)
+	s.work.Go(func() { s.withdraw(t.ID, leftMessage, 0) })
 	return Answered{}, context.Cause(ctx)
+}
+
+// withdraw cancels a task that nobody was told of. A record that this replica does
+// not run, though it lives, would stay working for ever.
+func (s *Shim) withdraw(id ID, message string, retain time.Duration) {
+	change := Change{Op: s.op(), To: Cancelled, StatusMessage: &message, Retain: retain}
+	err := s.retry(s.writes, func(ctx context.Context) error {
+		_, err := s.store.Apply(ctx, id, nil, change)
+		return err
+	})
+	if err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrFinal) {
+		s.log.Warn("a task that nobody was told of may remain", "task", id, "err", err)
+	}
 }

@@ -37,8 +37,8 @@ func (g *group) Do(f func()) {
 func (g *group) begin() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed {
-		return false
+	if g.closed && g.n == 0 {
+		return false // what still runs may begin more, and is waited for
 	}
 	g.n++
 	return true

@@ -15,6 +15,10 @@ import (
 // names no poll interval.
 const leastFold = time.Second
 
+// leastRaise is the least that is left of a TTL after it was raised: a task that
+// is kept for a moment only must not be written every other moment.
+const leastRaise = time.Minute
+
 // describe is the status message that a progress notification makes: its own
 // message, else its numbers (protocol.md 6.4.2).
 func describe(p Progress) string {
@@ -73,13 +77,13 @@ func (r *run) keepTTL(retain time.Duration) {
 		return
 	}
 	left := r.task.raised - time.Since(r.task.born)
-	r.task.ttl = r.s.later(left-retain/2, func() { r.raiseTTL(retain) })
+	r.task.ttl = r.s.later(left-min(retain, left)/2, func() { r.raiseTTL(retain) })
 }
 
 func (r *run) raiseTTL(retain time.Duration) {
 	r.mu.Lock()
 	ended := r.ended
-	r.task.raised += retain
+	r.task.raised = max(r.task.raised+retain, time.Since(r.task.born)+leastRaise)
 	raised := r.task.raised
 	r.mu.Unlock()
 	if ended {

@@ -101,7 +101,7 @@ func (s *Shim) adoptedRun(srv *server, t Task) *run {
 	ctx, span := s.resumeSpan(t)
 	r.base = ctx
 	r.bind(trace.ContextWithSpan(ctx, span), max(leastRun, r.policy.Timeout-t.UpdatedAt.Sub(t.CreatedAt)))
-	r.adoptTask(t, &taskState{id: t.ID, made: t, lease: t.Lease, span: span})
+	r.adoptTask(t, &taskState{id: t.ID, made: t, lease: t.Lease, span: span, counted: s.count(srv, t.Owner)})
 	return r
 }
 
@@ -113,12 +113,12 @@ func (r *run) goOn(t Task) (Reply, error) {
 		return Reply{}, errLost
 	}
 	if t.Checkpoint == nil {
-		return r.queueAndSend()
+		return r.sendAnew()
 	}
 	reply, err := r.srv.Upstream.Resume(r.ctx, r.call.Request, t.Checkpoint, r)
 	switch {
 	case errors.Is(err, ErrNotSent):
-		return r.queueAndSend()
+		return r.sendAnew()
 	case !errors.Is(err, ErrNotResumable):
 		return reply, r.why(err)
 	case !r.mayRunAgain(t):
@@ -137,6 +137,16 @@ func (r *run) runAgain() (Reply, error) {
 	r.runs++
 	r.say("started again after its replica was lost")
 	if err := r.persist(r.ctx, func() Change { return Change{Call: r.callRecord(true)} }); err != nil {
+		return Reply{}, err
+	}
+	return r.sendAnew()
+}
+
+// sendAnew sends a call that this replica does not have in flight yet. It waits
+// for its turn like any other, but is not refused: the task was acknowledged.
+func (r *run) sendAnew() (Reply, error) {
+	var err error
+	if r.ticket, err = r.srv.reserve(r.call.Request.Name, r.policy, true); err != nil {
 		return Reply{}, err
 	}
 	return r.queueAndSend()

@@ -12,7 +12,13 @@ import (
 
 // dies is a gateway whose process is gone: its loops and writes end, nothing is
 // said to anybody.
-func (w *world) dies(name string, u shim.Upstream, p shim.Policy, c shim.Call) shim.Task {
+func (w *world) dies(name string, u shim.Upstream, p shim.Policy) shim.Task {
+	w.t.Helper()
+	return w.diesWith(name, u, p, 1)[0]
+}
+
+// diesWith is dies with n tasks.
+func (w *world) diesWith(name string, u shim.Upstream, p shim.Policy, n int) []shim.Task {
 	w.t.Helper()
 	s, err := shim.New(shim.Options{
 		Replica: shim.Replica(name), Store: w.store, Heartbeat: 5 * time.Second,
@@ -24,10 +30,13 @@ func (w *world) dies(name string, u shim.Upstream, p shim.Policy, c shim.Call) s
 	if err := w.store.Beat(w.t.Context(), shim.Replica(name), 5*time.Second); err != nil {
 		w.t.Fatal(err)
 	}
-	task := begin(w.t, s, c)
+	var tasks []shim.Task
+	for range n {
+		tasks = append(tasks, begin(w.t, s, call()))
+	}
 	pass(time.Second)
 	w.mute(s)
-	return task
+	return tasks
 }
 
 // mute closes a Shim without letting its goodbye reach the store.
@@ -67,7 +76,7 @@ func TestTasksOfALostReplica(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
 				b := w.gateway("b", c.second, c.policy)
 				pass(6 * time.Second) // beats without a miss
-				task := w.dies("a", c.first, c.policy, call())
+				task := w.dies("a", c.first, c.policy)
 				pass(7500*time.Millisecond - time.Second) // takeover within 1.5 heartbeats
 				pass(2 * time.Second)
 				got := read(t, b, task.ID)
@@ -84,7 +93,7 @@ func TestRetriesAreBounded(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		retry := policy(shim.Always)
 		retry.Retry = true
-		task := w.dies("a", takes(time.Hour), retry, call())
+		task := w.dies("a", takes(time.Hour), retry)
 		for _, name := range []string{"b", "c"} {
 			u := takes(time.Hour)
 			s, err := shim.New(shim.Options{

@@ -109,7 +109,8 @@ func (r *run) discard() {
 	r.ticket.drop()
 	r.mute()
 	if r.maybe != nil && r.task == nil {
-		r.s.work.Go(r.unmake)
+		id := r.maybe.ID
+		r.s.work.Go(func() { r.s.withdraw(id, leftMessage, time.Second) })
 	}
 }
 

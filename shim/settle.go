@@ -37,7 +37,10 @@ func (r *run) settle() {
 		return
 	}
 	c.Op = r.s.op()
-	err := r.persist(r.s.ctx, func() Change { return c })
+	if r.err != nil {
+		r.s.log.WarnContext(r.ctx, "the call of a task failed", "task", r.task.id, "tool", r.call.Request.Name, "upstream", r.srv.name, "err", r.err)
+	}
+	err := r.persist(r.s.writes, func() Change { return c })
 	if err == nil {
 		r.s.hold(ending{made: r.task.made, end: c})
 	}

@@ -41,8 +41,11 @@ type Options struct {
 	// that may take of memory; default 64 MiB.
 	Settle      time.Duration
 	SettleBytes int64
-	Logger      *slog.Logger // default slog.Default()
-	Tracer      trace.Tracer // default none
+	// StoreTimeout bounds each operation on the store that a caller waits for;
+	// default 3s.
+	StoreTimeout time.Duration
+	Logger       *slog.Logger // default slog.Default()
+	Tracer       trace.Tracer // default none
 }
 
 // Shim runs calls, and tasks until they end. Its goroutines are those of the
@@ -62,7 +65,11 @@ type Shim struct {
 	// ErrDetached.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	work   *group // runs and their pending writes
+	// writes is the life of outcomes on their way to the store, which outlasts ctx
+	// by as long as Halt is given.
+	writes    context.Context
+	endWrites context.CancelFunc
+	work      *group // runs and their pending writes
 
 	mu    sync.Mutex // guards all below
 	runs  map[ID]*run
@@ -72,6 +79,8 @@ type Shim struct {
 	heldBytes   int64
 	settle      time.Duration
 	settleBytes int64
+
+	storeTimeout time.Duration
 }
 
 var _ API = (*Shim)(nil)
@@ -91,15 +100,17 @@ func New(o Options) (*Shim, error) {
 		tracer:    o.Tracer,
 
 		settle: cmp.Or(o.Settle, defaultSettle), settleBytes: cmp.Or(o.SettleBytes, defaultSettleBytes),
-		runs:  make(map[ID]*run),
-		tasks: make(map[string]int),
-		held:  make(map[ID]ending),
-		work:  newGroup(),
+		storeTimeout: cmp.Or(o.StoreTimeout, 3*time.Second),
+		runs:         make(map[ID]*run),
+		tasks:        make(map[string]int),
+		held:         make(map[ID]ending),
+		work:         newGroup(),
 	}
 	if s.tracer == nil {
 		s.tracer = noop.NewTracerProvider().Tracer("")
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	s.writes, s.endWrites = context.WithCancel(context.Background())
 	for name, srv := range o.Servers {
 		s.servers[name] = newServer(name, srv)
 	}
@@ -113,15 +124,20 @@ func (s *Shim) Drain(ctx context.Context) error {
 	return s.work.Wait(ctx)
 }
 
-// Close detaches from all calls still in flight, without cancelling them
-// upstream, and says goodbye, so that another replica adopts their tasks at once.
-func (s *Shim) Close(ctx context.Context) error {
+// Halt detaches from all calls still in flight, without cancelling them upstream;
+// callers that wait get ErrDraining. Outcomes that are there are still recorded,
+// as long as ctx lasts.
+func (s *Shim) Halt(ctx context.Context) error {
 	s.draining.Store(true)
 	s.cancel(ErrDetached)
-	if err := s.work.Close(ctx); err != nil {
-		return err
-	}
-	return s.store.Beat(ctx, s.replica, 0)
+	defer s.endWrites()
+	return s.work.Close(ctx)
+}
+
+// Close halts and says goodbye, so that another replica adopts this one's tasks at
+// once. Run must have returned, or its heartbeat would contradict.
+func (s *Shim) Close(ctx context.Context) error {
+	return errors.Join(s.Halt(ctx), s.store.Beat(ctx, s.replica, 0))
 }
 
 // op names an operation, for the store to recognise its repeat.
@@ -134,24 +150,11 @@ type server struct {
 	slots *slots
 
 	mu    sync.Mutex
-	tools map[string]*slots // by tool, only where the policy bounds it
+	tools map[string]*toolEntry // by tool, only where the policy bounds it
 }
 
 func newServer(name string, s Server) *server {
-	return &server{Server: s, name: name, slots: newSlots(s.Concurrency, s.Queue), tools: make(map[string]*slots)}
-}
-
-// toolSlots are the slots of one tool, nil where it is unbounded.
-func (s *server) toolSlots(tool string, n int) *slots {
-	if n <= 0 {
-		return nil
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.tools[tool] == nil {
-		s.tools[tool] = newSlots(n, s.Queue)
-	}
-	return s.tools[tool]
+	return &server{Server: s, name: name, slots: newSlots(s.Concurrency, s.Queue), tools: make(map[string]*toolEntry)}
 }
 
 // server finds an upstream by its configured name.

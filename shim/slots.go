@@ -2,7 +2,7 @@ package shim
 
 import (
 	"context"
-	"sync/atomic"
+	"sync"
 	"time"
 )
 
@@ -14,114 +14,173 @@ const retryBusy = time.Second
 // (design.md 0.21). A nil *slots is unbounded. Waiters are served in order: Go
 // queues the senders of a channel.
 type slots struct {
-	sem     chan struct{}
-	waiting atomic.Int64
-	queue   int64
+	sem   chan struct{}
+	queue int
+
+	mu      sync.Mutex
+	waiting int
 }
 
 func newSlots(n, queue int) *slots {
 	if n <= 0 {
 		return nil
 	}
-	return &slots{sem: make(chan struct{}, n), queue: int64(queue)}
+	return &slots{sem: make(chan struct{}, n), queue: queue}
 }
 
-// reserve takes a slot or, if none is free, a place in the queue; queued says
-// which. A full queue is a *BusyError.
-func (s *slots) reserve(what string) (queued bool, err error) {
-	if s == nil {
-		return false, nil
+// enqueue takes a place in the queue; forced does so even if it is full.
+func (s *slots) enqueue(forced bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waiting >= s.queue && !forced {
+		return false
+	}
+	s.waiting++
+	return true
+}
+
+func (s *slots) dequeue() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting--
+}
+
+// claim is what one call holds of some slots: nothing, a place in the queue, or a
+// slot.
+type claim struct {
+	slots        *slots
+	queued, held bool
+}
+
+// enter takes a slot or, if none is free, a place in the queue. A full queue is a
+// *BusyError, unless forced.
+func (c *claim) enter(what string, forced bool) error {
+	if c.slots == nil {
+		return nil
 	}
 	select {
-	case s.sem <- struct{}{}:
-		return false, nil
+	case c.slots.sem <- struct{}{}:
+		c.held = true
+		return nil
 	default:
 	}
-	if s.waiting.Add(1) > s.queue {
-		s.waiting.Add(-1)
-		return false, &BusyError{Limit: what, RetryAfter: retryBusy}
+	if !c.slots.enqueue(forced) {
+		return &BusyError{Limit: what, RetryAfter: retryBusy}
 	}
-	return true, nil
+	c.queued = true
+	return nil
 }
 
-// wait turns a place in the queue into a slot. Either way the place is given up.
-func (s *slots) wait(ctx context.Context) error {
-	defer s.waiting.Add(-1)
+// wait turns a place in the queue into a slot. After an error nothing is held.
+func (c *claim) wait(ctx context.Context) error {
+	if !c.queued {
+		return nil
+	}
+	defer c.slots.dequeue()
+	c.queued = false
 	select {
-	case s.sem <- struct{}{}:
+	case c.slots.sem <- struct{}{}:
+		c.held = true
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-// leave gives up a place in the queue that was not waited for.
-func (s *slots) leave() { s.waiting.Add(-1) }
-
-func (s *slots) release() {
-	if s != nil {
-		<-s.sem
+func (c *claim) drop() {
+	switch {
+	case c.queued:
+		c.slots.dequeue()
+	case c.held:
+		<-c.slots.sem
 	}
+	c.queued, c.held = false, false
 }
 
-// ticket is a call's claim on the slots of its tool and of its server.
+// What a refused caller is told is full.
+const (
+	busyTool   = "calls of this tool"
+	busyServer = "calls to this server"
+)
+
+// ticket is a call's claim on the slots of its tool and of its server. The
+// server's is only entered once the tool's is held: a call that waits for its tool
+// must not keep those of other tools from the server.
 type ticket struct {
-	tool, server   *slots
-	toolQ, serverQ bool // still queued there
+	tool, server claim
+	forced       bool
+	giveBack     func() // the reference to the tool's slots
 }
 
-// reserve claims both, in the order in which waitFor waits for them.
-func (s *server) reserve(tool string, p Policy) (ticket, error) {
-	t := ticket{tool: s.toolSlots(tool, p.Concurrency), server: s.slots}
-	var err error
-	if t.toolQ, err = t.tool.reserve("calls of this tool"); err != nil {
-		return ticket{}, err
+// reserve claims both. A full queue is a *BusyError, unless forced: a task that
+// was acknowledged is not refused any more.
+func (s *server) reserve(tool string, p Policy, forced bool) (ticket, error) {
+	toolSlots, giveBack := s.toolSlots(tool, p.Concurrency)
+	t := ticket{tool: claim{slots: toolSlots}, server: claim{slots: s.slots}, forced: forced, giveBack: giveBack}
+	err := t.tool.enter(busyTool, forced)
+	if err == nil && !t.tool.queued {
+		err = t.server.enter(busyServer, forced)
 	}
-	if t.serverQ, err = t.server.reserve("calls to this server"); err != nil {
-		if t.toolQ {
-			t.tool.leave()
-		} else {
-			t.tool.release()
-		}
+	if err != nil {
+		t.drop()
 		return ticket{}, err
 	}
 	return t, nil
 }
 
-func (t *ticket) queued() bool { return t.toolQ || t.serverQ }
+func (t *ticket) queued() bool { return t.tool.queued || t.server.queued }
 
 // wait turns what is queued into slots. After an error nothing is held.
 func (t *ticket) wait(ctx context.Context) error {
-	if t.toolQ {
-		t.toolQ = false
-		if err := t.tool.wait(ctx); err != nil {
-			t.tool = nil
-			t.drop()
-			return err
-		}
+	waited := t.tool.queued
+	err := t.tool.wait(ctx)
+	if err == nil && waited {
+		err = t.server.enter(busyServer, true) // its place in the queue was the tool's
 	}
-	if t.serverQ {
-		t.serverQ = false
-		if err := t.server.wait(ctx); err != nil {
-			t.server = nil
-			t.drop()
-			return err
-		}
+	if err == nil {
+		err = t.server.wait(ctx)
 	}
-	return nil
+	if err != nil {
+		t.drop()
+	}
+	return err
 }
 
 // drop gives back whatever is held.
 func (t *ticket) drop() {
-	if t.toolQ {
-		t.tool.leave()
-	} else {
-		t.tool.release()
+	t.server.drop()
+	t.tool.drop()
+	if t.giveBack != nil {
+		t.giveBack()
+		t.giveBack = nil
 	}
-	if t.serverQ {
-		t.server.leave()
-	} else {
-		t.server.release()
+}
+
+// toolSlots are the slots of one tool, nil where it is unbounded. Names come from
+// clients, so slots are kept only as long as some call refers to them.
+func (s *server) toolSlots(tool string, n int) (*slots, func()) {
+	if n <= 0 {
+		return nil, nil
 	}
-	*t = ticket{}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.tools[tool]
+	if e == nil {
+		e = &toolEntry{slots: newSlots(n, s.Queue)}
+		s.tools[tool] = e
+	}
+	e.refs++
+	return e.slots, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if e.refs--; e.refs == 0 {
+			delete(s.tools, tool)
+		}
+	}
+}
+
+// toolEntry is the slots of a tool and how many calls refer to them.
+type toolEntry struct {
+	slots *slots
+	refs  int
 }

@@ -136,3 +136,54 @@ func TestNumberOfTasksIsBounded(t *testing.T) {
 		pass(time.Minute)
 	})
 }
+
+// Calls that wait for their tool do not keep the server's places from others.
+func TestQueueOfAToolLeavesTheServerFree(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		u := takes(10 * time.Second)
+		s := w.gatewayFor("a", shim.Server{Upstream: u, Concurrency: 2, Queue: 10, QueueWait: time.Second, Policy: func(tool string) shim.Policy {
+			p := policy(shim.Always)
+			if tool == "slow" {
+				p.Concurrency = 1
+			}
+			return p
+		}})
+		for range 4 {
+			begin(t, s, call())
+		}
+		other := call()
+		other.Request.Name, other.Handle = "other", false
+		start := time.Now()
+		if _, err := s.Call(t.Context(), other); err != nil || time.Since(start) != 10*time.Second {
+			t.Errorf("after %v: %v, want its answer at once", time.Since(start), err)
+		}
+		pass(time.Minute)
+		if u.calls.Load() != 5 {
+			t.Errorf("%d calls", u.calls.Load())
+		}
+	})
+}
+
+// Tasks that are taken over wait for their turn like any other, but none is
+// refused: they were acknowledged.
+func TestAdoptedTasksKeepToTheLimits(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		retry := policy(shim.Always)
+		retry.Retry = true
+		u := takes(10 * time.Second)
+		b := w.gatewayFor("b", shim.Server{Upstream: u, Concurrency: 2, Queue: 1, Policy: func(string) shim.Policy { return retry }})
+		pass(6 * time.Second)
+		tasks := w.diesWith("a", takes(time.Hour), retry, 6)
+		pass(9 * time.Second)
+		if n := u.calls.Load(); n != 2 {
+			t.Errorf("%d calls in flight, want 2", n)
+		}
+		pass(time.Minute)
+		for _, task := range tasks {
+			wantStatus(t, read(t, b, task.ID), shim.Completed)
+		}
+		if n := u.calls.Load(); n != 6 {
+			t.Errorf("%d calls for 6 tasks", n)
+		}
+	})
+}

@@ -258,3 +258,63 @@ func TestWaitReturnsTheOutcome(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// A result that is there when the process is told to stop is still recorded, if the
+// store comes back in the time that is given.
+func TestOutcomeIsRecordedWhileHalting(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		b := w.gateway("b", takes(time.Hour), policy(shim.Always))
+		a, err := shim.New(shim.Options{
+			Replica: "a", Store: w.store,
+			Servers: map[string]shim.Server{"up": {Upstream: takes(10 * time.Second), Policy: func(string) shim.Policy { return policy(shim.Always) }}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		task := begin(t, a, call())
+		pass(9 * time.Second)
+		w.store.down.Store(true)
+		pass(2 * time.Second) // the result is there, and cannot be written
+		time.AfterFunc(time.Second, func() { w.store.down.Store(false) })
+		ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
+		defer stop()
+		if err := a.Close(ctx); err != nil {
+			t.Fatal(err)
+		}
+		wantStatus(t, read(t, b, task.ID), shim.Completed)
+	})
+}
+
+// A store that does not answer holds a caller up for a bounded time.
+func TestStalledStore(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		s := w.gateway("a", takes(6*time.Second), policy(shim.Auto))
+		w.store.stalled.Store(true)
+		start := time.Now()
+		got, err := s.Call(t.Context(), call())
+		if err != nil || string(got.Reply.Result) != result || time.Since(start) > 9*time.Second {
+			t.Errorf("after %v: %+v, %v", time.Since(start), got, err)
+		}
+		start = time.Now()
+		if _, err := s.Get(t.Context(), anyone, "up", "5b0d3d2e-8a37-4b1e-9a57-0d9a3a1c9f00"); !errors.Is(err, shim.ErrUnavailable) || time.Since(start) != 3*time.Second {
+			t.Errorf("get after %v: %v", time.Since(start), err)
+		}
+		w.store.stalled.Store(false)
+	})
+}
+
+// A task that is kept for a moment only is not written every other moment.
+func TestTinyTTL(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		p := policy(shim.Always)
+		p.TTL = time.Millisecond
+		s := w.gateway("a", takes(5*time.Minute), p)
+		begin(t, s, call())
+		before := w.store.ops.Load()
+		pass(4 * time.Minute)
+		if n := w.store.ops.Load() - before; n > 10 {
+			t.Errorf("%d operations in 4 minutes", n)
+		}
+		pass(5 * time.Minute)
+	})
+}

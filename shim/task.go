@@ -59,8 +59,9 @@ var next = map[Status][]Status{
 	InputRequired: {Working, Completed, Failed, Cancelled},
 }
 
-// Final reports whether a task in this status never changes again.
-func (s Status) Final() bool { return len(next[s]) == 0 }
+// Final reports whether a task in this status never changes again. No status is
+// not final.
+func (s Status) Final() bool { return s != "" && len(next[s]) == 0 }
 
 // From lists the statuses out of which a task may move into s, sorted. It is
 // what a Store gets to check a change against, so that it need not know the

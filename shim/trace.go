@@ -2,6 +2,7 @@ package shim
 
 import (
 	"context"
+	"strconv"
 	"strings"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -67,7 +68,7 @@ func (r *run) endSpan() {
 	case r.err != nil:
 		r.task.span.SetStatus(codes.Error, kindOf(r.err))
 	case r.reply.Error != nil:
-		r.task.span.SetStatus(codes.Error, r.reply.Error.Message)
+		r.task.span.SetStatus(codes.Error, strconv.FormatInt(r.reply.Error.Code, 10))
 	case r.reply.IsError:
 		r.task.span.SetStatus(codes.Error, "tool_error")
 	}

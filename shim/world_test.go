@@ -155,6 +155,7 @@ type faultyStore struct {
 	shim.Store
 	down    atomic.Bool  // every operation fails and does nothing
 	deaf    atomic.Bool  // writes take place, and then fail
+	stalled atomic.Bool  // creating and reading get no answer
 	mute    atomic.Bool  // watchers hear nothing after the first Synced
 	ops     atomic.Int64 // reads and writes of tasks
 	creates atomic.Int64
@@ -174,6 +175,10 @@ var errDown = errors.Join(shim.ErrUnavailable, errors.New("connection refused"))
 func (f *faultyStore) Create(ctx context.Context, t shim.Task, b ...shim.Batch) (shim.Task, error) {
 	f.ops.Add(1)
 	f.creates.Add(1)
+	if f.stalled.Load() {
+		<-ctx.Done()
+		return shim.Task{}, ctx.Err()
+	}
 	if f.down.Load() {
 		return shim.Task{}, errDown
 	}
@@ -186,6 +191,10 @@ func (f *faultyStore) Create(ctx context.Context, t shim.Task, b ...shim.Batch) 
 
 func (f *faultyStore) Get(ctx context.Context, id shim.ID, part shim.Part) (shim.Task, error) {
 	f.ops.Add(1)
+	if f.stalled.Load() {
+		<-ctx.Done()
+		return shim.Task{}, ctx.Err()
+	}
 	if f.down.Load() {
 		return shim.Task{}, errDown
 	}

@@ -107,7 +107,7 @@ func (s *server) newShim(replica shim.Replica) (*shim.Shim, error) {
 	}
 	return shim.New(shim.Options{
 		Replica: replica, Store: s.store, Servers: servers, Heartbeat: s.config.Heartbeat,
-		Settle: settleOf(s.config.Settle), Logger: s.log, Tracer: s.tel.traces.Tracer("taskgate/shim"),
+		Settle: settleOf(s.config.Settle), StoreTimeout: s.config.StoreTimeout, Logger: s.log, Tracer: s.tel.traces.Tracer("taskgate/shim"),
 	})
 }
 
@@ -142,13 +142,13 @@ func (s *server) run(ctx context.Context) error {
 	// The loops outlast ctx: running tasks need the heartbeat while they drain.
 	loops, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	var g errgroup.Group
+	g, failed := errgroup.WithContext(ctx)
 	g.Go(func() error { return ignore(s.shim.Run(loops), context.Canceled) })
 	g.Go(func() error { return ignore(s.gateway.Run(loops), context.Canceled) })
 	g.Go(func() error { return ignore(s.http.Serve(s.listener), http.ErrServerClosed) })
 	g.Go(s.admin.serve)
 	g.Go(func() error {
-		<-ctx.Done()
+		<-failed.Done() // a signal, or a part that could not go on
 		defer stop()
 		// The admin listener is last: while the rest drains, it says so.
 		return errors.Join(s.drain(loops), s.admin.close())
@@ -156,22 +156,36 @@ func (s *server) run(ctx context.Context) error {
 	return errors.Join(g.Wait(), s.close())
 }
 
-// drain takes no new calls, ends the streams that would never end by themselves,
-// and gives what runs until drain_timeout.
+// drain ends the streams that would never end by themselves, takes no new calls,
+// and gives what runs until drain_timeout; tasks can be read meanwhile. Calls that
+// still block then are answered with an error, and tasks are left as they are.
 func (s *server) drain(ctx context.Context) error {
 	s.log.Info("draining", "timeout", s.config.DrainTimeout)
-	ctx, stop := context.WithTimeout(ctx, s.config.DrainTimeout)
+	patient, stop := context.WithTimeout(ctx, s.config.DrainTimeout)
 	defer stop()
-	if err := s.shim.Drain(ctx); err != nil {
-		s.log.Warn("tasks are still running; they are left to other replicas")
-	}
-	if err := s.gateway.Close(ctx); err != nil {
+	if err := s.gateway.Close(patient); err != nil {
 		s.log.Warn("streams did not end in time", "err", err)
 	}
-	if err := s.http.Shutdown(ctx); err != nil {
+	if err := s.shim.Drain(patient); err != nil {
+		s.log.Warn("calls are still running; "+s.fate(), "waited", s.config.DrainTimeout)
+	}
+	hasty, stop := context.WithTimeout(ctx, closeTimeout)
+	defer stop()
+	if err := s.shim.Halt(hasty); err != nil {
+		s.log.Warn("not every outcome could be recorded in time", "err", err)
+	}
+	if err := s.http.Shutdown(hasty); err != nil {
 		return s.http.Close()
 	}
 	return nil
+}
+
+// fate is what becomes of tasks that are running when this process ends.
+func (s *server) fate() string {
+	if s.config.Store == "embedded" {
+		return "their tasks are lost with this process"
+	}
+	return "their tasks are left to other replicas"
 }
 
 // close releases everything that was opened, in the order of its use.

@@ -66,6 +66,11 @@ type Config struct {
 	// of a deployment should agree on it.
 	Heartbeat time.Duration `yaml:"heartbeat" min:"100ms"`
 
+	// StoreTimeout is how long a client waits for one answer of the store
+	// before it is told that the store is unavailable, or its call goes on
+	// without becoming a task.
+	StoreTimeout time.Duration `yaml:"store_timeout" min:"1ms"`
+
 	// WaitReplicas is how many Redis replicas must confirm the creation and
 	// the end of a task before either is reported. With 0 a failover of Redis
 	// may lose the last moments before it. The embedded store has no replicas.
@@ -146,6 +151,7 @@ func Default() *Config {
 		Store:        "embedded",
 		KeyPrefix:    "tg",
 		Heartbeat:    5 * time.Second,
+		StoreTimeout: 3 * time.Second,
 		Settle:       30 * time.Second,
 		DrainTimeout: 30 * time.Second,
 		Log:          Log{Level: LevelInfo, Format: FormatText},

@@ -1,0 +1,39 @@
+package shim
+
+import (
+	"fmt"
+	"testing"
+)
+
+// Names of tools are the clients' to choose, so nothing is kept per name once its
+// last call has ended.
+func TestNothingIsKeptPerTool(t *testing.T) {
+	s := newServer("up", Server{Concurrency: 2, Queue: 1})
+	for i := range 100 {
+		tk, err := s.reserve(fmt.Sprintf("tool %d", i), Policy{Concurrency: 1}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tk.drop()
+		tk.drop() // harmless
+	}
+	if len(s.tools) != 0 || len(s.slots.sem) != 0 || s.slots.waiting != 0 {
+		t.Errorf("%d tools, %d slots and %d places are held", len(s.tools), len(s.slots.sem), s.slots.waiting)
+	}
+	held, err := s.reserve("one", Policy{Concurrency: 1}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	queued, err := s.reserve("one", Policy{Concurrency: 1}, false)
+	if err != nil || !queued.queued() {
+		t.Fatalf("%v, queued %v", err, queued.queued())
+	}
+	if _, err := s.reserve("one", Policy{Concurrency: 1}, false); err == nil {
+		t.Error("a full queue took one more")
+	}
+	queued.drop()
+	held.drop()
+	if len(s.tools) != 0 || len(s.slots.sem) != 0 {
+		t.Errorf("%d tools and %d slots are held", len(s.tools), len(s.slots.sem))
+	}
+}
