@@ -44,7 +44,7 @@ func (e *endpoint) callLegacyTool(ctx context.Context, q *legacyRequest) (json.R
 	case err != nil:
 		return nil, err
 	case a.Task != nil:
-		return e.legacyCreated(ctx, q, *a.Task), nil
+		return e.legacyCreated(q, *a.Task), nil
 	}
 	return e.legacyReply(ctx, q, server, a.Reply)
 }

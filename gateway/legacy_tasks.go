@@ -88,9 +88,9 @@ func milliseconds(raw []byte) (time.Duration, bool) {
 }
 
 // legacyCreated answers a call that has become a task (L6, L11).
-func (e *endpoint) legacyCreated(ctx context.Context, q *legacyRequest, t shim.Task) json.RawMessage {
+func (e *endpoint) legacyCreated(q *legacyRequest, t shim.Task) json.RawMessage {
 	q.op.task(string(t.ID), nil)
-	e.noteTask(ctx, q.s, t.ID)
+	q.s.note([]shim.ID{t.ID}, nil)
 	return dialect.Legacy.Created(t, e.config.Tool(q.name).ImmediateResponse)
 }
 

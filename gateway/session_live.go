@@ -27,6 +27,7 @@ type session struct {
 	out    *outbox // what waits for the GET stream
 	listen *listener
 	news   bell // rings when the session has new tasks
+	notes  taskNotes
 
 	mu        sync.Mutex
 	rev       int64 // of state; 0 before it was loaded

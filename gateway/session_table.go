@@ -181,6 +181,17 @@ func (t *sessionTable) reap(s *session) {
 	t.forget(s)
 }
 
+// outlive runs something that may take longer than the request it is about, unless
+// this replica stops listening and telling.
+func (t *sessionTable) outlive(f func()) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.closed {
+		t.work.Go(f)
+	}
+	return !t.closed
+}
+
 // close stops listening upstream for all sessions, without ending any, and waits
 // for what outlives a request. Calls in flight go on.
 func (t *sessionTable) close() {

@@ -17,44 +17,76 @@ const (
 	// that it hears when it asks, as it has to be ready to anyway (L34).
 	mostTold = 100
 	// tellPause is the time in which new tasks are gathered before they are
-	// followed together with the others.
+	// followed together with the others, and tellCheck how often it is seen
+	// without a word whether there are any.
 	tellPause = time.Second
+	tellCheck = 30 * time.Second
 )
 
 // tasksWord tells the replica that has a session's stream of new tasks.
 const tasksWord = "tasks"
 
-// withTask returns the state with one more task to tell of, in place of the oldest
-// if there are too many. The list of the old state is not changed: others may read
-// it.
-func (st sessionState) withTask(id shim.ID) sessionState {
-	st.Tasks = append(slices.Clone(st.Tasks), id)
-	st.Tasks = st.Tasks[max(0, len(st.Tasks)-mostTold):]
+// withTasks returns the state with more tasks to tell of, in place of the oldest if
+// there are too many, and without those of which all has been told. The list of the
+// old state is not changed: others may read it.
+func (st sessionState) withTasks(made, told []shim.ID) sessionState {
+	ids := append(slices.Clone(st.Tasks), made...)
+	ids = slices.DeleteFunc(ids, func(id shim.ID) bool { return slices.Contains(told, id) })
+	st.Tasks = ids[max(0, len(ids)-mostTold):]
 	return st
 }
 
-// withoutTask returns the state without a task.
-func (st sessionState) withoutTask(id shim.ID) sessionState {
-	st.Tasks = slices.DeleteFunc(slices.Clone(st.Tasks), func(other shim.ID) bool { return other == id })
-	return st
+// taskNotes gathers what the state of a session has still to learn of its tasks, so
+// that many calls at once do not contend for it: there is one write at a time, and
+// no call waits for it.
+type taskNotes struct {
+	mu         sync.Mutex
+	made, told []shim.ID
+	writing    bool
 }
 
-// noteTask has the session's client told of a task it made, on whichever replica
-// its stream is. The client has the task in any case, so what fails here is only
-// logged.
-func (e *endpoint) noteTask(ctx context.Context, s *session, id shim.ID) {
-	ctx, cancel := context.WithTimeout(ctx, endTimeout)
-	defer cancel()
-	err := s.update(ctx, func(st sessionState) sessionState { return st.withTask(id) })
-	switch {
-	case err != nil:
-	case s.attached():
-		s.news.ring()
-	default:
-		err = s.table.store.Signal(ctx, s.id, tasksWord)
+// note adds to what the state of the session has to learn: tasks that were made in
+// it, and tasks of whose end its client has been told. The client has its tasks in
+// any case, so what cannot be written is let go.
+func (s *session) note(made, told []shim.ID) {
+	n := &s.notes
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.made = append(n.made, made...)
+	n.told = append(n.told, told...)
+	if !n.writing {
+		n.writing = s.table.outlive(s.writeNotes)
 	}
-	if err != nil {
-		e.log.DebugContext(ctx, "a client will not be told of its task", "task", id, "err", err)
+}
+
+// take returns what is to be written, and no longer after the last of it.
+func (n *taskNotes) take() (made, told []shim.ID, more bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	made, told = n.made, n.told
+	n.made, n.told = nil, nil
+	n.writing = len(made)+len(told) > 0
+	return made, told, n.writing
+}
+
+// writeNotes writes until there is nothing left to, and wakes whoever holds the
+// session's stream.
+func (s *session) writeNotes() {
+	for {
+		made, told, more := s.notes.take()
+		if !more {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
+		err := s.update(ctx, func(st sessionState) sessionState { return st.withTasks(made, told) })
+		switch {
+		case err != nil || len(made) == 0:
+		case s.attached():
+			s.news.ring()
+		default:
+			_ = s.table.store.Signal(ctx, s.id, tasksWord) // it looks by itself, too
+		}
+		cancel()
 	}
 }
 
@@ -118,7 +150,7 @@ func (t *teller) run(ctx context.Context) {
 // more waits until the session has tasks besides those that are followed. A word
 // of another replica may be lost, so the state is read again from time to time.
 func (t *teller) more(ctx context.Context, followed []shim.ID) bool {
-	check := time.NewTicker(t.e.gateway.config.KeepAlive)
+	check := time.NewTicker(tellCheck)
 	defer check.Stop()
 	for {
 		select {
@@ -147,18 +179,10 @@ func (t *teller) tell(task shim.Task) error {
 	}
 	t.s.out.putLatest(string(task.ID), jsonrpc.AppendNotification(nil, mcp.NotifyTaskStatus, params))
 	if task.Status.Final() {
-		t.done(task.ID)
+		delete(t.told, task.ID)
+		t.s.note(nil, []shim.ID{task.ID})
 	}
 	return nil
-}
-
-// done notes that the client has been told of the end of a task. Where that fails
-// it is told again by its next stream.
-func (t *teller) done(id shim.ID) {
-	delete(t.told, id)
-	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
-	defer cancel()
-	_ = t.s.update(ctx, func(st sessionState) sessionState { return st.withoutTask(id) })
 }
 
 // rest pauses, and reports whether ctx lasted.

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -150,6 +151,32 @@ func TestTaskStatusOnAnyReplica(t *testing.T) {
 	})
 }
 
+// Calls at once become tasks at once: noting them for the session's stream holds
+// none of them up, and none is forgotten.
+func TestManyTasksOfOneSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTaskWorld(t)
+		a := w.gateway("a", slowScript(), taskConfig(t))
+		c := newTaskClient(t, a)
+		heard := c.hear(a)
+		var calls sync.WaitGroup
+		for i := range mostTold {
+			one := *c
+			one.serial = 1000 * (i + 1)
+			calls.Go(func() { one.call(a, "slow") })
+		}
+		calls.Wait()
+		wait(2 * time.Minute)
+		if got := heard(); len(got) != mostTold {
+			t.Errorf("told %d times, want of the end of %d tasks: %q", len(got), mostTold, got)
+		}
+		b, _, err := w.sessions.Get(t.Context(), c.session)
+		if err != nil || bytes.Contains(b, []byte("tasks")) {
+			t.Errorf("nothing is left to tell, but the session knows %s (%v)", b, err)
+		}
+	})
+}
+
 // A page of tasks/list ends with a cursor if there are more; all pages together
 // hold every task once, also those of the time in between (L20, L21).
 func TestTaskPages(t *testing.T) {
@@ -202,7 +229,7 @@ func TestSessionTasks(t *testing.T) {
 	var st sessionState
 	old := st
 	for i := range mostTold + 10 {
-		st = st.withTask(shim.ID(fmt.Sprint(i)))
+		st = st.withTasks([]shim.ID{shim.ID(fmt.Sprint(i))}, nil)
 	}
 	if len(st.Tasks) != mostTold || st.Tasks[0] != "10" || old.Tasks != nil {
 		t.Errorf("%v", st.Tasks)
@@ -211,7 +238,7 @@ func TestSessionTasks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	less := st.withoutTask("50")
+	less := st.withTasks(nil, []shim.ID{"50"})
 	after, err := st.encode()
 	if err != nil || !bytes.Equal(before, after) || len(less.Tasks) != mostTold-1 {
 		t.Errorf("the old state changed, or the new did not: %s %v", less.Tasks, err)
