@@ -18,11 +18,10 @@ type fakeShim struct {
 	leg    *fakeLeg
 	policy func(tool string) config.Tool
 
-	mu      sync.Mutex
-	tasks   map[shim.ID]*fakeTask
-	made    int
-	answers map[string]json.RawMessage // of the last Update
-	fail    error                      // of every method
+	mu    sync.Mutex
+	tasks map[shim.ID]*fakeTask
+	made  int
+	fail  error // of every method
 }
 
 // fakeTask is a task as a script writes it.

@@ -78,13 +78,12 @@ func TestHeartbeat(t *testing.T) {
 			same(t, 0, adopt("up"))
 			must(t, s.Beat(t.Context(), held.Replica, ttl))
 		}
-		last := time.Now()
 		pass(ttl)
 		same(t, 1, adopt("up"))
 
 		other := newTask(t)
 		must(t, s.Beat(t.Context(), held.Replica, ttl))
-		last = time.Now()
+		last := time.Now()
 		create(t, s, other)
 		for time.Since(last) < 10*ttl {
 			same(t, 0, adopt("elsewhere"))

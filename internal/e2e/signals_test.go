@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"net"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
