@@ -12,11 +12,12 @@ import (
 // proof says why a request has certainly not been begun.
 type proof int
 
-// The proofs (design.md 0.11). Each is accepted once per call.
+// The proofs (design.md 0.11). Each is accepted once per call. The codes prove
+// something only as the body of a refusal (statusError.refusal).
 const (
 	lostSession  proof = iota // 404 to a session id
 	otherHeaders              // -32020: our copy of the tool's schema is out of date
-	otherVersion              // -32022: the server speaks another version by now
+	otherVersion              // -32022 with its list: the server speaks another version by now
 	otherEra                  // -32020 or -32022 of a server taken for a legacy one
 	proofs
 )
@@ -32,6 +33,17 @@ type notBegun struct {
 }
 
 func (e *notBegun) Error() string { return "the server did not begin the request" }
+
+// proved has the request sent again if the answer is proof that it was not begun.
+// If it is not, it is an answer like any other; but what the request was based on
+// is dropped all the same, so that the next one does not meet it again.
+func proved(proof bool, nb *notBegun) (shim.Reply, error) {
+	if proof {
+		return shim.Reply{}, nb
+	}
+	nb.forget()
+	return nb.reply, nb.err
+}
 
 // call is one Call, with the proofs it has met so far. This is the only place
 // that sends a request again.

@@ -236,6 +236,55 @@ func TestModernErrors(t *testing.T) {
 	}
 }
 
+// The codes about headers and versions have a call sent again only where they are
+// the body of a refusal. Anywhere else the tool may have run.
+func TestProofIsARefusal(t *testing.T) {
+	const listed = `{"supported":["2026-07-28","2026-06-30"]}`
+	for _, c := range []struct {
+		mode fake.Mode
+		code int
+		data string
+		sent int // as the body of a refusal
+	}{
+		{fake.Modern, -32020, `{}`, 2},
+		{fake.Modern, -32022, listed, 2},
+		{fake.Modern, -32022, `{}`, 1},
+		{fake.Modern, -32022, `{"supported":"all"}`, 1},
+		{fake.Draft, -32001, `{}`, 2},
+		{fake.Draft, -32004, listed, 2},
+		{fake.Draft, -32004, `{}`, 1},
+		{fake.Stateful, -32020, `{}`, 2},
+		{fake.Stateful, -32022, listed, 2},
+		{fake.Stateful, -32022, `{}`, 1},
+	} {
+		answer := fmt.Sprintf(`{"jsonrpc":"2.0","id":{id},"error":{"code":%d,"message":"m","data":%s}}`, c.code, c.data)
+		progress := `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":{token},"progress":1}}`
+		for how, b := range map[string]struct {
+			answer fake.Behaviour
+			sent   int
+		}{
+			"400":    {fake.RPCError(400, c.code, "m", c.data), c.sent},
+			"500":    {func(x *fake.Exchange) { x.Run(); fake.RPCError(500, c.code, "m", c.data)(x) }, 1},
+			"200":    {func(x *fake.Exchange) { x.Run(); fake.RPCError(200, c.code, "m", c.data)(x) }, 1},
+			"stream": {fake.Stream(progress, answer), 1},
+		} {
+			s := fake.New(t, c.mode)
+			s.Tool("t", b.answer)
+			r, err := callTool(t, leg(t, Config{URL: s.URL}), nil)
+			if err == nil && (r.Error == nil || c.mode != fake.Stateful && r.Error.Code != -32603) {
+				t.Errorf("mode %d, %d in a %s: %+v", c.mode, c.code, how, r.Error)
+			}
+			ran := 1
+			if how == "400" {
+				ran = 0
+			}
+			if sent := len(s.Seen("tools/call")); sent != b.sent || s.Runs("k") != ran {
+				t.Errorf("mode %d, %d %s in a %s: sent %d times, ran %d times; want %d and %d", c.mode, c.code, c.data, how, sent, s.Runs("k"), b.sent, ran)
+			}
+		}
+	}
+}
+
 func TestModernResults(t *testing.T) {
 	for _, c := range []struct {
 		result, kind string

@@ -218,11 +218,20 @@ func supportedVersions(obj json.RawMessage) []string {
 }
 
 // contradicts reports whether an answer to a legacy message is one that only a
-// modern server gives.
+// modern server gives: a refusal, or the error of a handshake, in which no tool
+// runs. A version error counts only with the list that belongs to it.
 func contradicts(err error) bool {
+	if se, ok := err.(*statusError); ok && !se.refusal() {
+		return false
+	}
 	rpc := rpcOf(err)
-	return rpc != nil && (rpc.Code == mcp.CodeUnsupportedVersion || rpc.Code == mcp.CodeHeaderMismatch ||
-		rpc.Code == mcp.CodeDraftUnsupportedVersion && supportedVersions(rpc.Data) != nil)
+	switch {
+	case rpc == nil:
+		return false
+	case rpc.Code == mcp.CodeUnsupportedVersion || rpc.Code == mcp.CodeDraftUnsupportedVersion:
+		return supportedVersions(rpc.Data) != nil
+	}
+	return rpc.Code == mcp.CodeHeaderMismatch
 }
 
 // rpcOf finds the JSON-RPC error in an error, whatever it came in.

@@ -85,6 +85,12 @@ func (e *statusError) lost() bool {
 	return e.status == http.StatusNotFound && e.session && (e.rpc == nil || e.rpc.Code != mcp.CodeMethodNotFound)
 }
 
+// refusal reports whether this is how a server refuses a message before it looks
+// at what it asks for: HTTP 400 (protocol.md 2.5). Its codes about headers and
+// versions are proof only there. In a 200, or on a stream, where progress may have
+// come before, they say nothing about whether a tool ran.
+func (e *statusError) refusal() bool { return e.status == http.StatusBadRequest }
+
 // answer is the JSON-RPC error that the status carries, where it is the server's
 // answer. A refusal of credentials and a plea for relief are about the hop and
 // stay errors of it, whatever their body says.

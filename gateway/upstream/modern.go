@@ -43,14 +43,14 @@ func (c *call) modern(ctx context.Context, v *verdict) (shim.Reply, error) {
 		}
 	}
 	m, err := x.run(ctx)
-	rpc := m.Error
+	rpc, refused := m.Error, false
 	if se, ok := err.(*statusError); ok {
-		rpc = se.answer()
+		rpc, refused = se.answer(), se.refusal()
 		c.h.doubt(v, se)
 	}
 	switch {
 	case rpc != nil:
-		return c.modernError(v, rpc)
+		return c.modernError(v, rpc, refused)
 	case err != nil:
 		return shim.Reply{}, err
 	}
@@ -74,19 +74,21 @@ func (h *HTTP) doubt(v *verdict, se *statusError) {
 }
 
 // modernError sorts the errors of a modern server (protocol.md 7.5). Those about
-// headers and versions are ours to mend, once.
-func (c *call) modernError(v *verdict, rpc *jsonrpc.Error) (shim.Reply, error) {
+// headers and versions are ours to mend, once. refused says that the error is the
+// body of a refusal; anywhere else these codes prove nothing.
+func (c *call) modernError(v *verdict, rpc *jsonrpc.Error, refused bool) (shim.Reply, error) {
 	code := mcp.CodeFrom(v.version, rpc.Code)
-	if rpc.Code == mcp.CodeDraftUnsupportedVersion && supportedVersions(rpc.Data) != nil {
+	listed := supportedVersions(rpc.Data) != nil
+	if rpc.Code == mcp.CodeDraftUnsupportedVersion && listed {
 		code = mcp.CodeUnsupportedVersion // as a server of the other version spells it
 	}
 	switch code {
 	case mcp.CodeHeaderMismatch:
 		forget := func() { c.h.tools.forget(c.r.Session) }
-		return shim.Reply{}, &notBegun{why: otherHeaders, forget: forget, reply: ours(rpc, "the server and the gateway disagree about the headers of the call")}
+		return proved(refused, &notBegun{why: otherHeaders, forget: forget, reply: ours(rpc, "the server and the gateway disagree about the headers of the call")})
 	case mcp.CodeUnsupportedVersion:
 		forget := func() { c.h.changedEra(v) }
-		return shim.Reply{}, &notBegun{why: otherVersion, forget: forget, reply: ours(rpc, "the server and the gateway have no protocol version in common")}
+		return proved(refused && listed, &notBegun{why: otherVersion, forget: forget, reply: ours(rpc, "the server and the gateway have no protocol version in common")})
 	case mcp.CodeMissingCapability:
 		e := rpcError(rpc)
 		e.Code = code
