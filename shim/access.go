@@ -125,7 +125,8 @@ func (s *Shim) Update(ctx context.Context, p Principal, upstream string, id ID, 
 }
 
 // Wait blocks until a task has ended and returns it with its outcome. ErrNotFound,
-// and the cause of ctx.
+// the cause of ctx, and ErrDraining once this replica halts: another one can be
+// asked.
 func (s *Shim) Wait(ctx context.Context, p Principal, upstream string, id ID) (Task, error) {
 	if t, err := s.Get(ctx, p, upstream, id); err != nil || t.Status.Final() {
 		return t, err
@@ -140,6 +141,8 @@ func (s *Shim) Wait(ctx context.Context, p Principal, upstream string, id ID) (T
 		select {
 		case <-ctx.Done():
 			return Task{}, context.Cause(ctx)
+		case <-s.ctx.Done():
+			return Task{}, ErrDraining
 		case <-wake:
 		case <-timer.C:
 		}

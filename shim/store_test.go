@@ -318,3 +318,17 @@ func TestTinyTTL(t *testing.T) {
 		pass(5 * time.Minute)
 	})
 }
+
+// Whoever waits for a task is told when this replica can wait no longer.
+func TestWaitEndsWithTheReplica(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, b := w.gateway("a", takes(time.Hour), policy(shim.Always)), w.gateway("b", takes(time.Hour), policy(shim.Always))
+		task := begin(t, a, call())
+		time.AfterFunc(10*time.Second, func() { _ = b.Halt(context.Background()) })
+		start := time.Now()
+		if _, err := b.Wait(t.Context(), anyone, "up", task.ID); !errors.Is(err, shim.ErrDraining) || time.Since(start) != 10*time.Second {
+			t.Errorf("after %v: %v", time.Since(start), err)
+		}
+		synctest.Wait()
+	})
+}
