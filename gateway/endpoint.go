@@ -55,7 +55,8 @@ func (e *endpoint) servePOST(w http.ResponseWriter, r *http.Request, p shim.Prin
 	era, msg, err := recognise(r.Header, body)
 	switch {
 	case err != nil:
-		writeFailure(w, headerVersion(r.Header), failureOf(mcp.NoEra, err))
+		version := headerVersion(r.Header)
+		writeFailure(w, version, failureOf(version, err))
 	case era == mcp.Modern:
 		e.serveModernPOST(w, r, p, msg)
 	default:

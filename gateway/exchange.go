@@ -156,7 +156,7 @@ func (x *exchange) Error(id jsonrpc.ID, code int64, message string, data json.Ra
 
 // Fail is Error for any error, by the table in reply.go.
 func (x *exchange) Fail(id jsonrpc.ID, err error) {
-	f := failureOf(mcp.EraOf(x.opts.Version), err)
+	f := failureOf(x.opts.Version, err)
 	x.Error(id, f.Code, f.Message, f.Data, f.Status)
 }
 

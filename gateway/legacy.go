@@ -102,7 +102,7 @@ func sessionFailure(err error) *failure {
 
 // refuseLegacy answers a request that got no further than its session.
 func (e *endpoint) refuseLegacy(w http.ResponseWriter, id jsonrpc.ID, err error) {
-	f := *failureOf(mcp.Legacy, err)
+	f := *failureOf("", err)
 	f.ID = id
 	writeFailure(w, "", &f)
 }

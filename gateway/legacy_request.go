@@ -129,7 +129,7 @@ func (e *endpoint) answerLegacy(ctx context.Context, q *legacyRequest) {
 // with the message itself: to a legacy client 404 means that its session is gone
 // (X6), and of others it does not read the body.
 func (q *legacyRequest) fail(err error) {
-	f := failureOf(mcp.Legacy, err)
+	f := failureOf(q.state.Version, err)
 	status := http.StatusOK
 	if f.Status == http.StatusBadRequest {
 		status = f.Status

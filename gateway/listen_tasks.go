@@ -71,6 +71,6 @@ func (e *endpoint) followTasks(ctx context.Context, s *subscription) error {
 			}
 			t = whole
 		}
-		return s.send(mcp.NotifyTask, dialect.Ext.Changed(t))
+		return s.send(mcp.NotifyTask, dialect.Ext.Changed(s.q.version, t))
 	})
 }

@@ -61,7 +61,7 @@ func (e *endpoint) serveModernPOST(w http.ResponseWriter, r *http.Request, p shi
 		err = methodNotFound(msg.Method)
 	}
 	if err != nil {
-		f := failureOf(mcp.Modern, err)
+		f := failureOf(q.version, err)
 		f.ID = msg.ID
 		writeFailure(w, q.version, f)
 		return

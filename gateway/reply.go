@@ -69,9 +69,9 @@ func unreadable(err error) *failure {
 }
 
 // failureOf is the only map from errors to JSON-RPC codes and HTTP status. The
-// era is that of the client: it decides what becomes of codes that only one era
-// knows (protocol.md 7.5).
-func failureOf(era mcp.Era, err error) *failure {
+// version is the client's: it decides what becomes of codes that only some
+// versions know (protocol.md 7.5).
+func failureOf(version string, err error) *failure {
 	var (
 		known    *failure
 		answered *shim.RPCError
@@ -82,13 +82,13 @@ func failureOf(era mcp.Era, err error) *failure {
 	case errors.As(err, &known):
 		return known
 	case errors.As(err, &answered):
-		return answeredFailure(era, answered)
+		return answeredFailure(version, answered)
 	case errors.As(err, &upstream):
 		return &failure{Code: mcp.CodeInternal, Message: upstream.Message, Data: retryAfter(upstream.RetryAfterMs)}
 	case errors.As(err, &busy):
 		return &failure{Code: mcp.CodeInternal, Message: busy.Error(), Data: retryAfter(busy.RetryAfter.Milliseconds())}
 	}
-	return sentinelFailure(era, err)
+	return sentinelFailure(mcp.EraOf(version), err)
 }
 
 // drainRetry is when a client may find another replica in place of one that
@@ -127,27 +127,15 @@ func sentinelText(err error) string {
 	return shim.ErrForbidsTask.Error()
 }
 
-// answeredFailure is the JSON-RPC error of an upstream as a client of this era may
-// see it (protocol.md 7.5). HTTP status is 200: the method existed.
-func answeredFailure(era mcp.Era, e *shim.RPCError) *failure {
-	f := &failure{Code: e.Code, Message: e.Message, Data: e.Data}
-	switch {
-	case e.Code == mcp.CodeHeaderMismatch || e.Code == mcp.CodeMissingCapability || e.Code == mcp.CodeUnsupportedVersion:
-		// Between the gateway and the upstream, and nothing the client can mend.
-		return &failure{Code: mcp.CodeInternal, Message: "the server and the gateway disagree: " + e.Message}
-	case era != mcp.Modern:
-		return f
-	case e.Code == mcp.CodeResourceNotFound: // must not be emitted any more; data.uri stays
-		f.Code = mcp.CodeInvalidParams
-	case mcp.Reserved(e.Code): // only the specification may define these
-		f.Code, f.Data = mcp.CodeInternal, originalError(e)
+// answeredFailure is the JSON-RPC error of an upstream as a client of this version
+// may see it (protocol.md 7.5). HTTP status is 200: the method existed.
+func answeredFailure(version string, e *shim.RPCError) *failure {
+	code, wrap := dialect.ErrorCode(version, e.Code)
+	f := &failure{Code: code, Message: e.Message, Data: e.Data}
+	if wrap {
+		f.Data = dialect.Original(dialect.ErrorObject(e.Code, e.Message, e.Data))
 	}
 	return f
-}
-
-// originalError keeps an error that cannot be passed on as it is.
-func originalError(e *shim.RPCError) json.RawMessage {
-	return with(json.RawMessage(`{}`), dialect.ErrorObject(e.Code, e.Message, e.Data), "original")
 }
 
 // logFailure logs what a client is not told, once and here at the edge: the cause
@@ -158,7 +146,7 @@ func (e *endpoint) logFailure(ctx context.Context, method string, err error) {
 		known    *failure
 		answered *shim.RPCError
 	)
-	if errors.As(err, &known) || errors.As(err, &answered) || failureOf(mcp.Modern, err).Code != mcp.CodeInternal {
+	if errors.As(err, &known) || errors.As(err, &answered) || failureOf(mcp.Version20260728, err).Code != mcp.CodeInternal {
 		return
 	}
 	e.log.WarnContext(ctx, "request failed", "method", method, "error", err)

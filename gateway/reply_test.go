@@ -17,50 +17,60 @@ import (
 func TestFailureOf(t *testing.T) {
 	wrap := func(err error) error { return fmt.Errorf("shim: %w", err) }
 	rpc := func(code int64) error { return &shim.RPCError{Code: code, Message: "m", Data: []byte(`{"a":1.0}`)} }
+	const later, draft, legacy = mcp.Version20260728, mcp.Version20260630, mcp.Version20251125
+	original := func(code int64) string {
+		return fmt.Sprintf(`{"original":{"code":%d,"message":"m","data":{"a":1.0}}}`, code)
+	}
 	for _, c := range []struct {
 		name   string
 		err    error
-		era    mcp.Era
+		client string
 		code   int64
 		status int
 		data   string
 	}{
-		{"unknown task", wrap(shim.ErrNotFound), mcp.Modern, -32602, 0, ""},
-		{"unknown task", shim.ErrNotFound, mcp.Legacy, -32602, 0, ""},
-		{"ended", shim.ErrFinal, mcp.Legacy, -32602, 0, ""},
-		{"cursor", shim.ErrCursor, mcp.Legacy, -32602, 0, ""},
-		{"needs a task", wrap(shim.ErrNeedsTask), mcp.Modern, -32021, 400, `{"requiredCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}`},
-		{"needs a task", shim.ErrNeedsTask, mcp.Legacy, -32601, 0, ""},
-		{"forbids a task", shim.ErrForbidsTask, mcp.Legacy, -32601, 0, ""},
-		{"store", wrap(shim.ErrUnavailable), mcp.Modern, -32603, 0, ""},
-		{"draining", shim.ErrDraining, mcp.Modern, -32603, 0, `{"retryAfterMs":1000}`},
-		{"cancelled", context.Canceled, mcp.Legacy, -32603, 0, ""},
-		{"cancelled", shim.ErrCancelled, mcp.Legacy, -32603, 0, ""},
-		{"deadline", context.DeadlineExceeded, mcp.Modern, -32603, 0, ""},
-		{"busy", &shim.BusyError{Limit: "x", RetryAfter: 1500 * time.Millisecond}, mcp.Modern, -32603, 0, `{"retryAfterMs":1500}`},
-		{"upstream", &shim.UpstreamError{Message: "m", Err: errors.New("10.0.0.1")}, mcp.Modern, -32603, 0, ""},
-		{"upstream", &shim.UpstreamError{Message: "m", RetryAfterMs: 7}, mcp.Legacy, -32603, 0, `{"retryAfterMs":7}`},
-		{"anything", errors.New("10.0.0.1"), mcp.Modern, -32603, 0, ""},
-		{"own", methodNotFound("x"), mcp.Modern, -32601, 404, ""},
-		{"answered", rpc(-32602), mcp.Modern, -32602, 0, `{"a":1.0}`},
-		{"answered", rpc(-32002), mcp.Modern, -32602, 0, `{"a":1.0}`},
-		{"answered", rpc(-32002), mcp.Legacy, -32002, 0, `{"a":1.0}`},
-		{"answered", rpc(-32042), mcp.Modern, -32603, 0, `{"original":{"code":-32042,"message":"m","data":{"a":1.0}}}`},
-		{"answered", rpc(-32042), mcp.Legacy, -32042, 0, `{"a":1.0}`},
-		{"answered", rpc(-32099), mcp.Modern, -32603, 0, `{"original":{"code":-32099,"message":"m","data":{"a":1.0}}}`},
-		{"answered", rpc(-32020), mcp.Modern, -32603, 0, ""},
-		{"answered", rpc(-32021), mcp.Legacy, -32603, 0, ""},
-		{"answered", rpc(-32022), mcp.Modern, -32603, 0, ""},
-		{"answered", rpc(-32019), mcp.Modern, -32019, 0, `{"a":1.0}`},
+		{"unknown task", wrap(shim.ErrNotFound), later, -32602, 0, ""},
+		{"unknown task", shim.ErrNotFound, legacy, -32602, 0, ""},
+		{"ended", shim.ErrFinal, legacy, -32602, 0, ""},
+		{"cursor", shim.ErrCursor, legacy, -32602, 0, ""},
+		{"needs a task", wrap(shim.ErrNeedsTask), later, -32021, 400, `{"requiredCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}`},
+		{"needs a task", shim.ErrNeedsTask, legacy, -32601, 0, ""},
+		{"forbids a task", shim.ErrForbidsTask, legacy, -32601, 0, ""},
+		{"store", wrap(shim.ErrUnavailable), later, -32603, 0, ""},
+		{"draining", shim.ErrDraining, later, -32603, 0, `{"retryAfterMs":1000}`},
+		{"cancelled", context.Canceled, legacy, -32603, 0, ""},
+		{"cancelled", shim.ErrCancelled, legacy, -32603, 0, ""},
+		{"deadline", context.DeadlineExceeded, later, -32603, 0, ""},
+		{"busy", &shim.BusyError{Limit: "x", RetryAfter: 1500 * time.Millisecond}, later, -32603, 0, `{"retryAfterMs":1500}`},
+		{"upstream", &shim.UpstreamError{Message: "m", Err: errors.New("10.0.0.1")}, later, -32603, 0, ""},
+		{"upstream", &shim.UpstreamError{Message: "m", RetryAfterMs: 7}, legacy, -32603, 0, `{"retryAfterMs":7}`},
+		{"anything", errors.New("10.0.0.1"), later, -32603, 0, ""},
+		{"own", methodNotFound("x"), later, -32601, 404, ""},
+		{"answered", rpc(-32602), later, -32602, 0, `{"a":1.0}`},
+		{"answered", rpc(-32002), later, -32602, 0, `{"a":1.0}`},
+		{"answered", rpc(-32002), legacy, -32002, 0, `{"a":1.0}`},
+		{"answered", rpc(-32042), later, -32603, 0, original(-32042)},
+		{"answered", rpc(-32042), legacy, -32042, 0, `{"a":1.0}`},
+		{"answered", rpc(-32099), later, -32603, 0, original(-32099)},
+		{"answered", rpc(-32020), later, -32603, 0, original(-32020)},
+		{"answered", rpc(-32021), legacy, -32603, 0, original(-32021)},
+		{"answered", rpc(-32022), later, -32603, 0, original(-32022)},
+		// To the draft these are refusals of the gateway's own, to be mended.
+		{"answered", rpc(-32001), draft, -32603, 0, original(-32001)},
+		{"answered", rpc(-32003), draft, -32603, 0, original(-32003)},
+		{"answered", rpc(-32004), draft, -32603, 0, original(-32004)},
+		{"answered", rpc(-32004), later, -32004, 0, `{"a":1.0}`},
+		{"answered", rpc(-32001), legacy, -32001, 0, `{"a":1.0}`},
+		{"answered", rpc(-32019), later, -32019, 0, `{"a":1.0}`},
 	} {
-		f := failureOf(c.era, c.err)
+		f := failureOf(c.client, c.err)
 		if f.Code != c.code || f.Status != c.status || string(f.Data) != c.data {
-			t.Errorf("%s (%s): %d %d %s", c.name, c.era, f.Code, f.Status, f.Data)
+			t.Errorf("%s (%s): %d %d %s", c.name, c.client, f.Code, f.Status, f.Data)
 		}
 		if strings.Contains(f.Message, "10.0.0.1") {
 			t.Errorf("%s: the text says too much: %s", c.name, f.Message)
 		}
-		if c.era == mcp.Modern && mcp.Reserved(f.Code) && f.Status != http.StatusBadRequest {
+		if c.client != legacy && mcp.Reserved(f.Code) && f.Status != http.StatusBadRequest {
 			t.Errorf("%s: a reserved code with status %d", c.name, f.Status)
 		}
 	}

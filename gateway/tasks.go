@@ -26,7 +26,7 @@ func (e *endpoint) getTask(ctx context.Context, q *modernRequest, _ *exchange) (
 		return nil, err
 	}
 	q.op.task(string(t.ID), t.Trace)
-	return e.identified(dialect.Ext.Got(t)), nil
+	return e.identified(dialect.Ext.Got(q.version, t)), nil
 }
 
 // updateTask answers tasks/update. That a task waits for nothing, or has ended, is

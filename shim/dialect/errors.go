@@ -20,10 +20,41 @@ func ErrorObject(code int64, message string, data json.RawMessage) json.RawMessa
 	return o.done()
 }
 
-// modernError is an upstream's error object as a modern client may see it: a
-// legacy -32002 becomes -32602, and a code that only the specification may define
-// becomes -32603 with the original in data (protocol.md 7.5).
-func modernError(e json.RawMessage) []byte {
+// ErrorCode is the code that a client of this version gets to see for an error
+// code of an upstream's own (protocol.md 7.5). Where wrap is true, the original
+// error goes into data.original, because its code says something else to the
+// client, or nothing that it may be told:
+//
+//   - what is between the gateway and the upstream is nothing a client can mend;
+//   - a modern client must not get a legacy -32002, nor any code that only the
+//     specification may define;
+//   - to a client of 2026-06-30, -32001, -32003 and -32004 are the gateway's own
+//     refusals (1.2, rows 2 and 3), upon which it sends the request again.
+func ErrorCode(version string, code int64) (spelt int64, wrap bool) {
+	switch code {
+	case mcp.CodeHeaderMismatch, mcp.CodeMissingCapability, mcp.CodeUnsupportedVersion:
+		return mcp.CodeInternal, true
+	}
+	switch {
+	case mcp.EraOf(version) != mcp.Modern:
+		return code, false
+	case code == mcp.CodeResourceNotFound: // data.uri stays
+		return mcp.CodeInvalidParams, false
+	case mcp.Reserved(code) || mcp.CodeFrom(version, code) != code:
+		return mcp.CodeInternal, true
+	}
+	return code, false
+}
+
+// Original is the data of an error that stands for another one.
+func Original(e json.RawMessage) json.RawMessage {
+	o := newObject(len(e) + 16)
+	o.raw("original", e)
+	return o.done()
+}
+
+// errorFor is an upstream's error object as a client of this version may see it.
+func errorFor(version string, e json.RawMessage) []byte {
 	raw, ok := jsonrpc.Get(e, "code")
 	if !ok {
 		return e
@@ -32,16 +63,15 @@ func modernError(e json.RawMessage) []byte {
 	if err != nil {
 		return e
 	}
+	spelt, wrap := ErrorCode(version, code)
 	switch {
-	case code == mcp.CodeResourceNotFound:
-		if out, err := jsonrpc.Set(e, strconv.AppendInt(nil, mcp.CodeInvalidParams, 10), "code"); err == nil {
+	case wrap:
+		message, _ := jsonrpc.GetString(e, "message")
+		return ErrorObject(spelt, message, Original(e))
+	case spelt != code:
+		if out, err := jsonrpc.Set(e, strconv.AppendInt(nil, spelt, 10), "code"); err == nil {
 			return out
 		}
-	case mcp.Reserved(code):
-		message, _ := jsonrpc.GetString(e, "message")
-		o := newObject(len(e) + 16)
-		o.raw("original", e)
-		return ErrorObject(mcp.CodeInternal, message, o.done())
 	}
 	return e
 }

@@ -28,17 +28,18 @@ func (extension) Created(t shim.Task) json.RawMessage {
 }
 
 // Got is the result of tasks/get: resultType is always "complete" (T22), and what
-// follows the shared members depends on the status (T23–T28).
-func (e extension) Got(t shim.Task) json.RawMessage {
+// follows the shared members depends on the status (T23–T28). The version is that
+// of the client who reads; see ErrorCode.
+func (e extension) Got(version string, t shim.Task) json.RawMessage {
 	o := newObject(e.size(t))
 	o.str("resultType", "complete")
-	return e.detailed(o, t)
+	return e.detailed(o, version, t)
 }
 
 // Changed is the params of notifications/tasks: what tasks/get would show now,
 // without being a result (T43).
-func (e extension) Changed(t shim.Task) json.RawMessage {
-	return e.detailed(newObject(e.size(t)), t)
+func (e extension) Changed(version string, t shim.Task) json.RawMessage {
+	return e.detailed(newObject(e.size(t)), version, t)
 }
 
 func (extension) size(t shim.Task) int {
@@ -50,7 +51,7 @@ func (extension) size(t shim.Task) int {
 }
 
 // detailed appends a DetailedTask.
-func (extension) detailed(o *object, t shim.Task) []byte {
+func (extension) detailed(o *object, version string, t shim.Task) []byte {
 	o.task(t, "ttlMs", "pollIntervalMs")
 	switch t.Status {
 	case shim.InputRequired:
@@ -61,7 +62,7 @@ func (extension) detailed(o *object, t shim.Task) []byte {
 		}
 	case shim.Failed:
 		if t.Outcome != nil {
-			o.raw("error", modernError(t.Outcome.Error))
+			o.raw("error", errorFor(version, t.Outcome.Error))
 		}
 	}
 	return o.done()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"taskgate/internal/mcp"
 	"taskgate/internal/schematest"
 	"taskgate/shim"
 	"taskgate/shim/dialect"
@@ -47,26 +48,60 @@ func TestExtGolden(t *testing.T) {
 	for name, got := range map[string]json.RawMessage{
 		"created":        dialect.Ext.Created(base(shim.Working)),
 		"created-bare":   dialect.Ext.Created(with(base(shim.Working), func(t *shim.Task) { t.StatusMessage, t.PollInterval = "", 0 })),
-		"working":        dialect.Ext.Got(base(shim.Working)),
-		"input-required": dialect.Ext.Got(with(base(shim.InputRequired), func(t *shim.Task) { t.Questions = asked })),
-		"completed":      dialect.Ext.Got(with(base(shim.Completed), func(t *shim.Task) { t.Outcome = &shim.Outcome{Result: result} })),
-		"completed-with-type": dialect.Ext.Got(with(base(shim.Completed), func(t *shim.Task) {
+		"working":        dialect.Ext.Got(mcp.Version20260728, base(shim.Working)),
+		"input-required": dialect.Ext.Got(mcp.Version20260728, with(base(shim.InputRequired), func(t *shim.Task) { t.Questions = asked })),
+		"completed":      dialect.Ext.Got(mcp.Version20260728, with(base(shim.Completed), func(t *shim.Task) { t.Outcome = &shim.Outcome{Result: result} })),
+		"completed-with-type": dialect.Ext.Got(mcp.Version20260728, with(base(shim.Completed), func(t *shim.Task) {
 			t.Outcome = &shim.Outcome{Result: json.RawMessage(`{"resultType":"complete","content":[]}`)}
 		})),
-		"tool-error": dialect.Ext.Got(with(base(shim.Completed), func(t *shim.Task) {
+		"tool-error": dialect.Ext.Got(mcp.Version20260728, with(base(shim.Completed), func(t *shim.Task) {
 			t.Outcome = &shim.Outcome{IsError: true, Result: json.RawMessage(`{"content":[],"isError":true}`)}
 		})),
-		"failed": dialect.Ext.Got(failed(`{"code":-32602,"message":"bad","data":{"n":1.0}}`)),
+		"failed": dialect.Ext.Got(mcp.Version20260728, failed(`{"code":-32602,"message":"bad","data":{"n":1.0}}`)),
 		// Codes a modern client must not see (protocol.md 7.5).
-		"failed-not-found": dialect.Ext.Got(failed(`{"code":-32002,"message":"no resource","data":{"uri":"file:///x"}}`)),
-		"failed-reserved":  dialect.Ext.Got(failed(`{"code":-32042,"message":"open a page","data":{"elicitations":[]}}`)),
-		"cancelled":        dialect.Ext.Got(base(shim.Cancelled)),
-		"ack":              dialect.Ext.Ack(),
+		"failed-not-found": dialect.Ext.Got(mcp.Version20260728, failed(`{"code":-32002,"message":"no resource","data":{"uri":"file:///x"}}`)),
+		"failed-reserved":  dialect.Ext.Got(mcp.Version20260728, failed(`{"code":-32042,"message":"open a page","data":{"elicitations":[]}}`)),
+		// Codes that are the gateway's own to a client of 2026-06-30.
+		"failed-draft":       dialect.Ext.Got(mcp.Version20260630, failed(`{"code":-32003,"message":"not logged in","data":{"n":1.0}}`)),
+		"failed-draft-later": dialect.Ext.Got(mcp.Version20260728, failed(`{"code":-32003,"message":"not logged in","data":{"n":1.0}}`)),
+		"cancelled":          dialect.Ext.Got(mcp.Version20260728, base(shim.Cancelled)),
+		"ack":                dialect.Ext.Ack(),
 	} {
 		t.Run(name, func(t *testing.T) {
 			golden(t, "ext", name, got)
 			schematest.Validate(t, schematest.TasksExtension, definition(name), got)
 		})
+	}
+}
+
+// The one rule for error codes (protocol.md 7.5), by the client's version.
+func TestErrorCode(t *testing.T) {
+	const kept = 0
+	for _, c := range []struct{ code, later, draft, legacy int64 }{
+		{-32001, kept, -32603, kept},
+		{-32002, -32602, -32602, kept},
+		{-32003, kept, -32603, kept},
+		{-32004, kept, -32603, kept},
+		{-32005, kept, kept, kept},
+		{-32019, kept, kept, kept},
+		{-32020, -32603, -32603, -32603},
+		{-32021, -32603, -32603, -32603},
+		{-32022, -32603, -32603, -32603},
+		{-32042, -32603, -32603, kept},
+		{-32099, -32603, -32603, kept},
+		{-32602, kept, kept, kept},
+	} {
+		for version, want := range map[string]int64{
+			mcp.Version20260728: c.later, mcp.Version20260630: c.draft, mcp.Version20251125: c.legacy, "": c.legacy,
+		} {
+			if want == kept {
+				want = c.code
+			}
+			got, wrap := dialect.ErrorCode(version, c.code)
+			if got != want || wrap != (want == -32603) {
+				t.Errorf("%d to %q: %d, wrapped %v; want %d", c.code, version, got, wrap, want)
+			}
+		}
 	}
 }
 
@@ -114,7 +149,7 @@ func golden(t *testing.T, dir, name string, got json.RawMessage) {
 // What belongs to the record alone never reaches a client.
 func TestExtShowsNothingInternal(t *testing.T) {
 	for _, s := range []shim.Status{shim.Working, shim.InputRequired, shim.Completed, shim.Failed, shim.Cancelled} {
-		for _, b := range []json.RawMessage{dialect.Ext.Created(base(s)), dialect.Ext.Got(base(s))} {
+		for _, b := range []json.RawMessage{dialect.Ext.Created(base(s)), dialect.Ext.Got(mcp.Version20260728, base(s))} {
 			for _, secret := range []string{"ann", "research", "secret", "requestState"} {
 				if strings.Contains(string(b), secret) {
 					t.Errorf("%s: %s shows %q", s, b, secret)
@@ -128,6 +163,6 @@ func BenchmarkGot(b *testing.B) {
 	t := base(shim.Working)
 	b.ReportAllocs()
 	for b.Loop() {
-		dialect.Ext.Got(t)
+		dialect.Ext.Got(mcp.Version20260728, t)
 	}
 }
