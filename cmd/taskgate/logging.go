@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"net/url"
 
 	"go.opentelemetry.io/otel/trace"
 
@@ -22,6 +23,16 @@ func newLogger(c config.Log, w io.Writer) *slog.Logger {
 		h = slog.NewJSONHandler(w, opts)
 	}
 	return slog.New(traced{h})
+}
+
+// shown is the URL of a server as the log may show it: without a query, which may
+// hold a key, and without credentials.
+func shown(raw string) string {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return "" // its text is no safer than that of the URL
+	}
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path, RawPath: u.RawPath}).String()
 }
 
 // traced adds the ids of the current span to each record, so that a log line

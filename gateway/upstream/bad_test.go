@@ -1,9 +1,11 @@
 package upstream
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"strings"
 	"testing"
@@ -151,6 +153,37 @@ func TestDown(t *testing.T) {
 		if _, err := h.Describe(t.Context(), shim.Session{}); !errors.As(err, &ue) || ue.Kind != kindUnreachable {
 			t.Errorf("Describe: %v", err)
 		}
+	}
+}
+
+// A key in the query of a URL reaches the server, and no error or log line.
+func TestSecretInURL(t *testing.T) {
+	const secret = "open-sesame"
+	s := fake.New(t, fake.Modern)
+	s.Tool("t", func(x *fake.Exchange) {
+		if key := x.R.URL.Query().Get("key"); key != secret {
+			t.Errorf("the server was sent the key %q", key)
+		}
+		fake.Text("ok")(x)
+	})
+	var log bytes.Buffer
+	c := Config{URL: s.URL + "?key=" + secret, Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))}
+	h := leg(t, c)
+	mustCall(t, h, in("a", ``))
+	s.Close()
+	_, called := callTool(t, h, nil)
+	fresh := leg(t, c)
+	_, described := fresh.Describe(t.Context(), shim.Session{})
+	_, _, listed := fresh.Tool(t.Context(), shim.Session{}, "t")
+	c.URL = "http://[" + secret
+	_, made := New(c)
+	for what, err := range map[string]error{"Call": called, "Describe": described, "Tool": listed, "New": made} {
+		if err == nil || strings.Contains(err.Error(), secret) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if strings.Contains(log.String(), secret) {
+		t.Errorf("logged: %s", &log)
 	}
 }
 

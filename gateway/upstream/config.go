@@ -124,8 +124,8 @@ var reserved = []string{
 func (c Config) check() (*url.URL, error) {
 	u, err := url.Parse(c.URL)
 	switch {
-	case err != nil:
-		return nil, fmt.Errorf("upstream %s: url: %w", c.Name, err)
+	case err != nil: // whose text would repeat the URL, and a secret in it
+		return nil, fmt.Errorf("upstream %s: url is not a URL", c.Name)
 	case u.Scheme != "http" && u.Scheme != "https", u.Host == "":
 		return nil, fmt.Errorf("upstream %s: url must be http://… or https://…", c.Name)
 	case c.Era != EraAuto && c.Era != EraLegacy && c.Era != EraModern:

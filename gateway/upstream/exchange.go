@@ -165,7 +165,7 @@ func (x *exchange) post(ctx context.Context, body []byte) (*inbound, error) {
 
 // receive performs a request and makes its response readable.
 func (x *exchange) receive(req *http.Request) (*inbound, error) {
-	resp, err := x.h.client.Do(req)
+	resp, err := x.h.do(req)
 	if err != nil {
 		return nil, err
 	}

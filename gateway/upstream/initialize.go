@@ -122,7 +122,7 @@ func (h *HTTP) hasEndpointEvent(ctx context.Context) bool {
 		return false
 	}
 	set(req.Header, "Accept", mcp.TypeSSE)
-	resp, err := h.client.Do(req)
+	resp, err := h.do(req)
 	if err != nil {
 		return false
 	}

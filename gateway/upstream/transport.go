@@ -3,6 +3,7 @@ package upstream
 import (
 	"net"
 	"net/http"
+	"net/url"
 	"time"
 )
 
@@ -49,4 +50,15 @@ func newClient(t http.RoundTripper) *http.Client {
 			return http.ErrUseLastResponse
 		},
 	}
+}
+
+// do performs a request. net/http puts the URL into its errors, and those are
+// logged; the query of a server's URL may hold its key. So only the cause is kept:
+// the log names the upstream anyway.
+func (h *HTTP) do(req *http.Request) (*http.Response, error) {
+	resp, err := h.client.Do(req)
+	if ue, ok := err.(*url.Error); ok {
+		err = ue.Err
+	}
+	return resp, err
 }

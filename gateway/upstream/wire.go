@@ -65,7 +65,7 @@ func (h *HTTP) tellSoon(ctx context.Context, to target, body []byte) error {
 
 // finish performs a request of whose response only the status counts.
 func (h *HTTP) finish(req *http.Request, to target) error {
-	resp, err := h.client.Do(req)
+	resp, err := h.do(req)
 	if err != nil {
 		return err
 	}
