@@ -43,9 +43,11 @@ type exchangeOptions struct {
 	// KeepAlive is the silence after which the stream begins, and the interval
 	// of comments on it. 0 means never.
 	KeepAlive time.Duration
-	// EventID makes the id of each event. Nil on the modern face: it has no
-	// resumption, and a client that sees an id tries to resume (protocol.md 2.6).
-	EventID func() string
+	// Keep, if not nil, is given each message before it goes out on a stream, whether
+	// or not the client is still there, and returns the id of its event. Nil on the
+	// modern face: it has no resumption, and a client that sees an id tries to resume
+	// (protocol.md 2.6).
+	Keep func(message []byte) (eventID string)
 	// Opened is called when the stream begins, before anything else is sent on it.
 	Opened func(*eventstream.Writer) error
 	// Broken is called once if writing to the client fails.
@@ -115,16 +117,30 @@ func (x *exchange) Notify(method string, params json.RawMessage) error {
 func (x *exchange) Send(message []byte) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if err := x.begin(); err != nil {
+	if err := x.begin(); err != nil && (x.opts.Keep == nil || x.stream == nil || x.done) {
 		return err
 	}
 	return x.event(message)
 }
 
+// resumable has all further messages kept. With a prime the stream begins now, with an
+// event from which a client can resume before there is any message.
+func (x *exchange) resumable(keep func([]byte) string, prime string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.done {
+		return
+	}
+	x.opts.Keep = keep
+	if prime != "" && x.begin() == nil {
+		x.broken(x.stream.Prime(prime, resumeRetry))
+	}
+}
+
 func (x *exchange) event(message []byte) error {
 	id := ""
-	if x.opts.EventID != nil {
-		id = x.opts.EventID()
+	if x.opts.Keep != nil {
+		id = x.opts.Keep(message)
 	}
 	return x.broken(x.stream.Send(id, message))
 }

@@ -24,6 +24,7 @@ func (e *endpoint) serveBatch(w http.ResponseWriter, r *http.Request, s *session
 	}
 	x := newExchange(w, r, exchangeOptions{Version: s.current().Version, KeepAlive: e.gateway.config.KeepAlive})
 	defer x.Close()
+	defer startLog(s, x, s.current().Version, e.gateway.config.ResumeAfter, requestIDs(msgs)...).finish()
 	b := &batch{x: x}
 	if !acceptOf(r.Header).json {
 		_ = x.Open() // if that fails the client has gone
@@ -47,6 +48,17 @@ func (e *endpoint) serveBatch(w http.ResponseWriter, r *http.Request, s *session
 	}
 	calls.Wait()
 	x.finishBatch(slices.DeleteFunc(b.waiting, func(m []byte) bool { return m == nil }))
+}
+
+// requestIDs are the ids that a batch is to be answered under.
+func requestIDs(msgs []jsonrpc.Message) []jsonrpc.ID {
+	var ids []jsonrpc.ID
+	for _, msg := range msgs {
+		if msg.Kind == jsonrpc.Request {
+			ids = append(ids, msg.ID)
+		}
+	}
+	return ids
 }
 
 // readBatch reads all messages before any of them has an effect: a batch is taken

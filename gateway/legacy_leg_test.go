@@ -259,6 +259,7 @@ func newLegacyServerWith(t testing.TB, script legScript, change func(*config.Con
 // startLegacyServer puts a gateway in front of a shim, until the test ends.
 func startLegacyServer(t testing.TB, leg *scriptedLeg, sh *shim.Shim, c *config.Config, options func(*Options)) *legacyServer {
 	t.Helper()
+	c.ResumeAfter = 1000 * time.Hour // ids of events are random; legacy_resume_test.go has them
 	o := Options{Config: c, Shim: sh, Legs: map[string]Leg{"up": leg}, Logger: slog.New(slog.DiscardHandler)}
 	options(&o)
 	g, err := New(o)

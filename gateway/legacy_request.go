@@ -22,6 +22,7 @@ type legacyRequest struct {
 	out       answer
 	op        *operation
 	client    context.Context // ends when the client's connection does
+	log       *eventLog       // of its answer; nil in a batch
 }
 
 // answer is where the answer to a request goes: an exchange of its own, or that of
@@ -57,6 +58,8 @@ func (e *endpoint) serveLegacyRequest(w http.ResponseWriter, r *http.Request, s 
 	q := newLegacyRequest(s, p, msg)
 	x := newExchange(w, r, exchangeOptions{Version: q.state.Version, KeepAlive: e.gateway.config.KeepAlive})
 	defer x.Close()
+	q.log = startLog(s, x, q.state.Version, e.gateway.config.ResumeAfter, msg.ID)
+	defer q.log.finish()
 	q.out = single{x}
 	ctx, end := e.beginLegacy(r, q)
 	defer end()
@@ -79,6 +82,10 @@ func newLegacyRequest(s *session, p shim.Principal, msg jsonrpc.Message) *legacy
 	}
 	return q
 }
+
+// resumes reports whether the client can come back for the answer if its connection
+// breaks.
+func (q *legacyRequest) resumes() bool { return q.log != nil && q.log.on.Load() }
 
 // beginLegacy puts a request under observation and among those in flight. Where
 // its id is in use it is answered at once, and the context is nil: two answers

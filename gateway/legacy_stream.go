@@ -32,6 +32,10 @@ func (e *endpoint) serveLegacyGET(w http.ResponseWriter, r *http.Request, p shim
 		return
 	}
 	defer s.release()
+	if stream, no, ok := parseEventID(r.Header.Get(mcp.HeaderLastEventID)); ok {
+		e.serveResume(w, r, s, stream, no)
+		return
+	}
 	if !s.attach() {
 		e.refuseLegacy(w, jsonrpc.ID{}, refused(http.StatusConflict, "the session has a stream already"))
 		return

@@ -161,7 +161,11 @@ func (e *endpoint) awaitLegacyTask(ctx context.Context, q *legacyRequest) (json.
 	}
 	ctx, leave := context.WithCancelCause(ctx)
 	defer leave(nil)
-	defer context.AfterFunc(q.client, func() { leave(errLeft) })()
+	defer context.AfterFunc(q.client, func() {
+		if !q.resumes() {
+			leave(errLeft)
+		}
+	})()
 	t, err := e.shim.Wait(ctx, q.principal, e.name, id)
 	if err != nil {
 		return nil, err

@@ -34,6 +34,9 @@ type Sessions interface {
 	// Signal leaves a word for the replicas that are busy with a session.
 	Signal(ctx context.Context, id, word string) error
 
+	// Logs are kept of the streams of a session, so that a client can resume one.
+	Logs
+
 	// Run ends idle sessions until ctx ends. It asks busy for each whether this
 	// replica still holds streams or calls of it, which keep a session from being
 	// idle, and tells ended of each that is gone other than by Delete here, on every
@@ -41,6 +44,32 @@ type Sessions interface {
 	// is busy here, possibly more than once. None of them may block, and busy must
 	// not call back.
 	Run(ctx context.Context, busy func(id string) bool, ended func(id string), signal func(id, word string)) error
+}
+
+// Logs keeps what goes out on the streams of sessions, within bounds, so that any
+// replica can go on with a stream that broke (X8). Messages of all streams of a
+// session are numbered together.
+type Logs interface {
+	// Open begins the log of a stream, which this replica keeps from now on, and
+	// returns the number that its messages come after. The note is for whoever finds
+	// the stream without its replica.
+	Open(ctx context.Context, id, stream string, note []byte) (after int64, err error)
+
+	// Append adds a message and returns its number. Messages of one stream are added
+	// one after the other.
+	Append(ctx context.Context, id, stream string, message []byte) (no int64, err error)
+
+	// Finish says that nothing more comes on a stream.
+	Finish(ctx context.Context, id, stream string) error
+
+	// Since hands over the messages that a stream got after a number, and returns
+	// what has become of it: "open", "ended", "lost" if its replica is gone, with the
+	// note of Open, or "" if the session has no such stream.
+	Since(ctx context.Context, id, stream string, after int64, on func(no int64, message []byte)) (state string, note []byte, err error)
+
+	// Watch calls wake whenever a stream of the session may have got something, and
+	// as soon as it would, until ctx ends.
+	Watch(ctx context.Context, id string, wake func())
 }
 
 // sessionState is what is stored of a session: all that another request of it,

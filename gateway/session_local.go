@@ -13,6 +13,8 @@ import (
 // LocalSessions keeps sessions in this process: they do not outlive it, and no
 // other replica sees them.
 type LocalSessions struct {
+	memoryLogs
+
 	max  int
 	idle time.Duration
 
@@ -38,6 +40,8 @@ var _ Sessions = (*LocalSessions)(nil)
 // has been idle for longest, and is refused only if none is idle.
 func NewLocalSessions(max int, idle time.Duration) *LocalSessions {
 	return &LocalSessions{
+		memoryLogs: memoryLogs{sessions: make(map[string]*memoryLog)},
+
 		max:   max,
 		idle:  idle,
 		byID:  make(map[string]*list.Element),
@@ -98,6 +102,7 @@ func (l *LocalSessions) touch(id string) *localSession {
 func (l *LocalSessions) remove(e *list.Element) string {
 	s := l.used.Remove(e).(*localSession)
 	delete(l.byID, s.id)
+	l.forget(s.id)
 	return s.id
 }
 

@@ -83,7 +83,19 @@ func (k keys) upstream(name, id string) string {
 }
 
 // ofSession are all keys of a session, in one slot.
-func (k keys) ofSession(id string) []string { return []string{k.session(id), k.signals(id)} }
+func (k keys) ofSession(id string) []string {
+	return append([]string{k.session(id), k.signals(id)}, k.log(id)...)
+}
+
+// log are the list of what a session's streams had, and the hash of what is known of
+// them; logEvents is the channel on which who follows one hears of more.
+func (k keys) log(id string) []string {
+	return []string{k.in(sessionTag(id), "e", id), k.in(sessionTag(id), "m", id)}
+}
+func (k keys) logEvents(id string) string { return k.in(sessionTag(id), "lev", id) }
+
+// alive is there while a replica that keeps streams lives.
+func (k keys) alive(replica string) string { return k.prefix + ":alive:" + replica }
 
 // sessions is the sorted set of all client sessions, by when they were last used.
 func (k keys) sessions() string { return k.prefix + ":sessions" }

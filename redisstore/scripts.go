@@ -44,6 +44,10 @@ var (
 	sessionSweepLua string
 	//go:embed lua/session_signal.lua
 	sessionSignalLua string
+	//go:embed lua/session_log.lua
+	sessionLogLua string
+	//go:embed lua/session_since.lua
+	sessionSinceLua string
 	//go:embed lua/upstream_hold.lua
 	upstreamHoldLua string
 	//go:embed lua/upstream_end.lua
@@ -64,6 +68,8 @@ var (
 	sessionEndScript    = newScript(sessionEndLua)
 	sessionSweepScript  = newScript(sessionSweepLua)
 	sessionSignalScript = newScript(sessionSignalLua)
+	sessionLogScript    = newScript(sessionLogLua)
+	sessionSinceScript  = newScript(sessionSinceLua)
 	upstreamHoldScript  = newScript(upstreamHoldLua)
 	upstreamEndScript   = newScript(upstreamEndLua)
 )

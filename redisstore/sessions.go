@@ -37,10 +37,15 @@ type Sessions struct {
 	max   int
 	idle  time.Duration
 	tick  time.Duration
+	// messages and bytes bound the log of a session; name is that of this replica.
+	messages int
+	bytes    int64
+	name     string
 
 	mu    sync.Mutex
 	known map[string]*knownSession
-	turn  int64 // counts what was heard of changes
+	turn  int64     // counts what was heard of changes
+	lived time.Time // when this replica last said that it is alive
 	// busy, ended and signal are those of Run.
 	busy   func(string) bool
 	ended  func(string)
@@ -64,7 +69,8 @@ type knownSession struct {
 func (s *Store) Sessions(limit int, idle time.Duration) *Sessions {
 	return &Sessions{
 		store: s, max: limit, idle: idle,
-		tick:   min(sessionTick, max(idle/8, 50*time.Millisecond)),
+		tick:     min(sessionTick, max(idle/8, 50*time.Millisecond)),
+		messages: logMessages, bytes: logBytes, name: rand.Text(),
 		known:  map[string]*knownSession{},
 		busy:   func(string) bool { return false },
 		ended:  func(string) {},

@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"strings"
 	"sync"
 	"time"
 
@@ -32,6 +31,9 @@ func (c *Sessions) Run(ctx context.Context, busy func(id string) bool, ended fun
 			return nil
 		case <-t.C:
 			// What fails for want of Redis is done at one of the next ticks.
+			if err := c.live(ctx); err != nil {
+				c.store.log.DebugContext(ctx, "a sign of life was not stored", "error", err)
+			}
 			c.touch(ctx)
 			kept = c.sweep(ctx, kept)
 		}
@@ -195,7 +197,10 @@ func (c *Sessions) expired(ctx context.Context, id string) (gone bool, err error
 		if err != nil || !gone {
 			return err
 		}
-		return c.store.client.Publish(ctx, c.store.keys.sessionEvents(), strings.Join([]string{id, "0"}, " ")).Err()
+		return c.store.client.Publish(ctx, c.store.keys.sessionEvents(), id+" 0").Err()
 	})
+	if gone && err == nil {
+		err = c.end(ctx, id) // its log, and what else is left
+	}
 	return gone, err
 }

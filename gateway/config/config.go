@@ -117,6 +117,19 @@ type Config struct {
 	// MaxSessions is how many such client sessions may exist at a time.
 	MaxSessions int `yaml:"max_sessions" min:"1"`
 
+	// ResumeAfter is how long an answer in such a session takes before it is
+	// kept, so that a client whose connection broke can get the rest of it by
+	// Last-Event-ID, from any replica. Shorter answers cost the store nothing.
+	ResumeAfter time.Duration `yaml:"resume_after" min:"10ms"`
+
+	// SessionLogMessages is how many messages of such answers are kept per
+	// session. The oldest go first.
+	SessionLogMessages int `yaml:"session_log_messages" min:"1"`
+
+	// SessionLogBytes is the bound in bytes. The newest message is kept even if
+	// it is larger.
+	SessionLogBytes Size `yaml:"session_log_bytes" min:"1KiB" max:"1GiB"`
+
 	// Telemetry says what traces, metrics and logs may carry. Where they go
 	// is set by the usual OTEL_* environment variables.
 	Telemetry Telemetry `yaml:"telemetry"`
@@ -159,6 +172,10 @@ func Default() *Config {
 		KeepAlive:    15 * time.Second,
 		SessionIdle:  time.Hour,
 		MaxSessions:  10_000,
+
+		ResumeAfter:        5 * time.Second,
+		SessionLogMessages: 1000,
+		SessionLogBytes:    4 * MiB,
 	}
 }
 

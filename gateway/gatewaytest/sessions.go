@@ -27,6 +27,9 @@ func Sessions(t *testing.T, open OpenSessions) {
 	t.Run("Idle", func(t *testing.T) { testIdle(t, open) })
 	t.Run("Full", func(t *testing.T) { testFull(t, open) })
 	t.Run("DeletedElsewhere", func(t *testing.T) { testDeletedElsewhere(t, open) })
+	t.Run("Logs", func(t *testing.T) { testLogs(t, open) })
+	t.Run("LogBounds", func(t *testing.T) { testLogBounds(t, open) })
+	t.Run("Watch", func(t *testing.T) { testWatch(t, open) })
 	t.Run("Signal", func(t *testing.T) { testSignal(t, open) })
 }
 

@@ -1,9 +1,10 @@
 -- gone names the replicas that are.
 --
 -- KEYS  1 the replicas
--- ARGV  none
--- reply ok, then for each: replica, its entry, '1' if ten of its ttls have passed
-local time = now()
+-- ARGV  1 after how many ms more a replica may be forgotten
+-- reply ok, then for each: replica, its entry, '1' if ten of its ttls have passed,
+--       '1' if it may be forgotten
+local time, patience = now(), tonumber(next_arg())
 local entries = redis.call('HGETALL', KEYS[1])
 local out = { 'ok' }
 for i = 1, #entries, 2 do
@@ -12,6 +13,7 @@ for i = 1, #entries, 2 do
     out[#out + 1] = entries[i]
     out[#out + 1] = entries[i + 1]
     out[#out + 1] = time >= tonumber(expires) + 9 * tonumber(ttl) and '1' or ''
+    out[#out + 1] = time >= tonumber(expires) + patience and '1' or ''
   end
 end
 return out

@@ -1,0 +1,113 @@
+package gateway
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"taskgate/internal/eventstream"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+)
+
+// resumeCheck is how often a stream that is resumed looks whether its replica lives,
+// whatever it has heard.
+const resumeCheck = 5 * time.Second
+
+// serveResume goes on with the answer to a request whose stream broke (X8): it sends
+// what that stream had after the client's last event, from the log, which any replica
+// can read, and what it gets from then on, until the answer is complete. A stream that
+// the session does not have is empty, whoever else may have it: nothing is learned
+// from its end.
+func (e *endpoint) serveResume(w http.ResponseWriter, r *http.Request, s *session, stream string, no int64) {
+	ctx, done, err := e.gateway.streams.enter(r.Context())
+	defer done()
+	if err != nil {
+		e.refuseLegacy(w, jsonrpc.ID{}, &failure{Code: mcp.CodeInternal, Message: err.Error(), Status: http.StatusServiceUnavailable})
+		return
+	}
+	out, err := eventstream.NewWriter(w, r, eventstream.Options{WriteTimeout: writeTimeout, KeepAlive: e.gateway.config.KeepAlive})
+	if err != nil {
+		e.refuseLegacy(w, jsonrpc.ID{}, &failure{Code: mcp.CodeInternal, Message: "streams are not available", Status: http.StatusInternalServerError})
+		return
+	}
+	defer out.Close()
+	if out.Comment("open") != nil {
+		return
+	}
+	t := tail{s: s, stream: stream, no: no, out: out}
+	if err := t.follow(ctx); err != nil {
+		e.log.DebugContext(ctx, "a stream was not resumed to its end", "err", err)
+	}
+}
+
+// tail follows the log of one stream.
+type tail struct {
+	s      *session
+	stream string
+	no     int64 // of the last message sent
+	out    *eventstream.Writer
+}
+
+// follow sends until the stream has ended, the client goes, or the session ends.
+func (t *tail) follow(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	wake := make(chan struct{}, 1)
+	watched := make(chan struct{})
+	go func() { // ends with ctx
+		defer close(watched)
+		t.s.table.store.Watch(ctx, t.s.id, func() {
+			select {
+			case wake <- struct{}{}:
+			default:
+			}
+		})
+	}()
+	defer func() {
+		stop()
+		<-watched
+	}()
+	check := time.NewTicker(resumeCheck)
+	defer check.Stop()
+	for {
+		state, note, err := t.catchUp(ctx)
+		switch {
+		case t.out.Err() != nil:
+			return t.out.Err()
+		case err != nil && ctx.Err() != nil:
+			return nil
+		case err != nil: // the store is away: the client waits, as for any answer
+		case state == "lost":
+			t.bury(note)
+			return nil
+		case state != "open":
+			return nil
+		}
+		select {
+		case <-wake:
+		case <-check.C:
+		case <-ctx.Done():
+			return nil
+		case <-t.s.ctx.Done():
+			return nil
+		}
+	}
+}
+
+// catchUp sends what the log has and the client has not.
+func (t *tail) catchUp(ctx context.Context) (state string, note []byte, err error) {
+	return t.s.table.store.Since(ctx, t.s.id, t.stream, t.no, func(no int64, message []byte) {
+		if t.out.Send(eventID(t.stream, no), message) == nil {
+			t.no = no
+		}
+	})
+}
+
+// bury answers the requests of a stream whose replica is gone: nobody else will.
+func (t *tail) bury(note []byte) {
+	for _, id := range noted(note) {
+		lost := &jsonrpc.Error{Code: mcp.CodeInternal, Message: "the replica that ran this call was lost; the upstream may have finished the work"}
+		_ = t.out.Send("", jsonrpc.AppendError(nil, id, lost)) // its error is in out
+	}
+}

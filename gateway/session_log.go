@@ -1,0 +1,126 @@
+package gateway
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+)
+
+const (
+	// logTimeout is how long the log may hold up a message.
+	logTimeout = 5 * time.Second
+	// resumeRetry is when a client whose stream broke may come back.
+	resumeRetry = time.Second
+)
+
+// eventLog makes the answer to one request resumable, once it has taken long enough
+// to be worth it (design.md 0.17): from then on each message is in the store before
+// it goes out, and has an id. Short answers cost the store nothing, and have no ids,
+// which would make a client that is refused try to resume (protocol.md C 7).
+type eventLog struct {
+	s       *session
+	x       *exchange
+	version string
+	note    []byte // the requests it answers
+	stream  string
+	timer   *time.Timer
+	on      atomic.Bool // the client can resume
+
+	mu   sync.Mutex
+	over bool
+}
+
+// startLog begins to count the time of an answer to these requests.
+func startLog(s *session, x *exchange, version string, after time.Duration, ids ...jsonrpc.ID) *eventLog {
+	l := &eventLog{s: s, x: x, version: version, stream: rand.Text()[:16], note: []byte{'['}}
+	for i, id := range ids {
+		if i > 0 {
+			l.note = append(l.note, ',')
+		}
+		l.note = append(l.note, id.Raw()...)
+	}
+	l.note = append(l.note, ']')
+	l.mu.Lock() // the timer must not see a half-made log
+	l.timer = time.AfterFunc(after, l.begin)
+	l.mu.Unlock()
+	return l
+}
+
+// begin runs on the timer. A client of 2025-11-25 gets an event at once from which it
+// can resume; older ones choke on an event without data, and get ids as messages come
+// (X9, H8).
+func (l *eventLog) begin() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over || !l.x.accept.stream {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
+	defer cancel()
+	after, err := l.s.table.store.Open(ctx, l.s.id, l.stream, l.note)
+	if err != nil {
+		return // the answer goes out as if it were short
+	}
+	l.on.Store(true)
+	prime := ""
+	if mcp.LookupVersion(l.version).Priming {
+		prime = eventID(l.stream, after)
+	}
+	l.x.resumable(l.keep, prime)
+}
+
+// keep stores a message and returns its event id, "" where it has none.
+func (l *eventLog) keep(message []byte) string {
+	ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
+	defer cancel()
+	no, err := l.s.table.store.Append(ctx, l.s.id, l.stream, message)
+	if err != nil {
+		return "" // it reaches a client that is there
+	}
+	return eventID(l.stream, no)
+}
+
+// finish says that the answer is complete.
+func (l *eventLog) finish() {
+	l.timer.Stop()
+	l.mu.Lock()
+	l.over = true
+	l.mu.Unlock()
+	if l.on.Load() {
+		ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
+		defer cancel()
+		_ = l.s.table.store.Finish(ctx, l.s.id, l.stream) // found out when this replica is gone
+	}
+}
+
+// eventID spells the id of an event: its stream, since ids are unique in a session
+// (X8), and its number.
+func eventID(stream string, no int64) string { return stream + "." + strconv.FormatInt(no, 10) }
+
+// parseEventID reads what a client gives back. What is no id of ours says nothing.
+func parseEventID(id string) (stream string, no int64, ok bool) {
+	stream, number, ok := strings.Cut(id, ".")
+	no, err := strconv.ParseInt(number, 10, 64)
+	return stream, no, ok && err == nil && no >= 0 && stream != ""
+}
+
+// noted are the requests that a note of startLog names.
+func noted(note []byte) []jsonrpc.ID {
+	var raw []json.RawMessage
+	_ = json.Unmarshal(note, &raw) // of another release: then it names none
+	var ids []jsonrpc.ID
+	for _, r := range raw {
+		if id, err := jsonrpc.ParseID(r); err == nil {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}

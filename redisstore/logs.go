@@ -1,0 +1,136 @@
+package redisstore
+
+import (
+	"context"
+	"crypto/rand"
+	"strconv"
+	"time"
+)
+
+const (
+	// logTTL is how long the log of a session lasts after the last message. It ends
+	// with the session; this is for a session that nobody ended.
+	logTTL = 25 * time.Hour
+	// logMessages and logBytes are how much of it is kept unless Keep says otherwise.
+	logMessages = 1000
+	logBytes    = 4 << 20
+	// aliveTicks is after how many ticks a replica that says nothing is lost.
+	aliveTicks = 3
+)
+
+// Keep bounds the log of each session: the oldest messages go when there are more, or
+// more bytes. The newest one is kept in any case.
+func (c *Sessions) Keep(messages int, bytes int64) *Sessions {
+	c.messages, c.bytes = messages, bytes
+	return c
+}
+
+// Open begins the log of a stream, which this replica keeps from now on. It returns
+// the number of the session's last message: what the stream gets comes after it. The
+// note is for whoever finds the stream without its replica.
+func (c *Sessions) Open(ctx context.Context, id, stream string, note []byte) (int64, error) {
+	if err := c.live(ctx); err != nil {
+		return 0, err
+	}
+	return c.log(ctx, id, stream, "open", []byte(c.name), string(note))
+}
+
+// Append adds a message to a stream and returns its number. Messages of one stream
+// must be added one after the other.
+func (c *Sessions) Append(ctx context.Context, id, stream string, message []byte) (int64, error) {
+	return c.log(ctx, id, stream, "add", message, rand.Text())
+}
+
+// Finish says that nothing more comes on a stream.
+func (c *Sessions) Finish(ctx context.Context, id, stream string) error {
+	_, err := c.log(ctx, id, stream, "end", nil, "")
+	return err
+}
+
+func (c *Sessions) log(ctx context.Context, id, stream, what string, value []byte, extra string) (last int64, err error) {
+	a := &argv{}
+	a.add(id, stream, what)
+	a.list = append(a.list, value)
+	a.add(extra, millis(logTTL))
+	a.addInt(int64(c.messages), c.bytes)
+	a.add(c.store.keys.logEvents(id))
+	err = c.store.do(ctx, "session log", func() error {
+		v, err := sessionLogScript.run(ctx, c.store.client, c.store.keys.log(id), a)
+		if err == nil {
+			last, err = strconv.ParseInt(v[1], 10, 64)
+		}
+		return err
+	})
+	return last, err
+}
+
+// Since hands over the messages that a stream got after a number, and returns what
+// has become of the stream: "open", "ended", "lost" if its replica is gone, with the
+// note of Open, or "" if there is none, or it is another session's. What the bounds
+// have removed is left out.
+func (c *Sessions) Since(ctx context.Context, id, stream string, after int64, on func(no int64, message []byte)) (state string, note []byte, err error) {
+	if len(id) > sessionName || len(stream) > sessionName {
+		return "", nil, nil
+	}
+	a := &argv{}
+	a.add(stream)
+	a.addInt(after)
+	var v []string
+	alive := false
+	err = c.store.do(ctx, "session since", func() (err error) {
+		v, err = sessionSinceScript.run(ctx, c.store.client, c.store.keys.log(id), a)
+		if err != nil || v[0] != codeOK || v[1] == "" {
+			return err
+		}
+		n, err := c.store.client.Exists(ctx, c.store.keys.alive(v[1])).Result()
+		alive = n > 0
+		return err
+	})
+	if err != nil || v[0] != codeOK {
+		return "", nil, err
+	}
+	for i := 3; i+1 < len(v); i += 2 {
+		no, err := strconv.ParseInt(v[i], 10, 64)
+		if err != nil {
+			return "", nil, err
+		}
+		on(no, []byte(v[i+1]))
+	}
+	switch {
+	case v[1] == "":
+		return "ended", nil, nil
+	case !alive:
+		return "lost", []byte(v[2]), nil
+	}
+	return "open", []byte(v[2]), nil
+}
+
+// Watch calls wake whenever a stream of a session may have got something, and as soon
+// as it would, until ctx ends.
+func (c *Sessions) Watch(ctx context.Context, id string, wake func()) {
+	for _, err := range c.store.hub.watch(ctx, []string{c.store.keys.logEvents(id)}) {
+		if err != nil {
+			return
+		}
+		wake()
+	}
+}
+
+// live says that this replica is alive, so that its streams count as open.
+func (c *Sessions) live(ctx context.Context) error {
+	c.mu.Lock()
+	fresh := time.Since(c.lived) < c.tick
+	c.mu.Unlock()
+	if fresh {
+		return nil
+	}
+	err := c.store.do(ctx, "session replica", func() error {
+		return c.store.client.Set(ctx, c.store.keys.alive(c.name), "", aliveTicks*c.tick+c.store.opts.slack).Err()
+	})
+	if err == nil {
+		c.mu.Lock()
+		c.lived = time.Now()
+		c.mu.Unlock()
+	}
+	return err
+}

@@ -1,0 +1,30 @@
+-- session_log adds to the log that a client session has of its streams.
+--
+-- KEYS  1 messages  2 what is known of the streams
+-- ARGV  1 session  2 stream  3 what: open, add or end  4 the replica that keeps the
+--       stream, or the message  5 note, or operation id of an add  6 ms to live
+--       7 8 how many messages and bytes are kept  9 channel
+-- reply ok and the number of the last message
+local id, stream, what, value, extra = next_arg(), next_arg(), next_arg(), next_arg(), next_arg()
+local ttl, most, room, events = next_arg(), tonumber(next_arg()), tonumber(next_arg()), next_arg()
+local was = redis.call('HMGET', KEYS[2], 'last', 'bytes', 'o:' .. stream)
+local last, bytes = tonumber(was[1] or '0'), tonumber(was[2] or '0')
+
+if what == 'open' then
+  redis.call('HSET', KEYS[2], 's:' .. stream, value, 'n:' .. stream, extra)
+elseif what == 'end' then
+  redis.call('HSET', KEYS[2], 's:' .. stream, '')
+  redis.call('HDEL', KEYS[2], 'n:' .. stream, 'o:' .. stream)
+elseif was[3] ~= extra then
+  local entry = stream .. ' ' .. value
+  local n = redis.call('RPUSH', KEYS[1], entry)
+  last, bytes = last + 1, bytes + #entry
+  while n > 1 and (n > most or bytes > room) do
+    bytes, n = bytes - #redis.call('LPOP', KEYS[1]), n - 1
+  end
+  redis.call('HSET', KEYS[2], 'last', int(last), 'bytes', int(bytes), 'o:' .. stream, extra)
+end
+redis.call('PEXPIRE', KEYS[1], ttl)
+redis.call('PEXPIRE', KEYS[2], ttl)
+redis.call('PUBLISH', events, id .. ' ' .. int(last))
+return { 'ok', int(last) }

@@ -1,0 +1,20 @@
+-- session_since reads what a stream of a client session has had after a message.
+--
+-- KEYS  1 messages  2 what is known of the streams
+-- ARGV  1 stream  2 number of the message
+-- reply ok, the replica that keeps the stream ('' once it has ended), its note, and
+--       number and text of each message; none
+local stream, after = next_arg(), tonumber(next_arg())
+local was = redis.call('HMGET', KEYS[2], 'last', 's:' .. stream, 'n:' .. stream)
+if not was[2] then return { 'none' } end
+local out = { 'ok', was[2], was[3] or '' }
+local first = tonumber(was[1] or '0') - redis.call('LLEN', KEYS[1]) + 1
+local from = math.max(after + 1, first)
+local own = stream .. ' '
+for i, entry in ipairs(redis.call('LRANGE', KEYS[1], from - first, -1)) do
+  if string.sub(entry, 1, #own) == own then
+    out[#out + 1] = int(from + i - 1)
+    out[#out + 1] = string.sub(entry, #own + 1)
+  end
+end
+return out
