@@ -25,8 +25,9 @@ test: ## Run all tests; what needs Redis or Node is skipped where there is none
 race: ## Run all tests with the race detector
 	$(GO) test -race ./...
 
-lint: ## Check formatting, and look for mistakes with vet and staticcheck
+lint: ## Check formatting and go.mod, and look for mistakes with vet and staticcheck
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "not formatted: $$unformatted"; exit 1; }
+	$(GO) mod tidy -diff
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) -checks $(CHECKS) ./...
 
