@@ -29,7 +29,14 @@ type dead struct {
 	name  shim.Replica
 	entry string // its heartbeat as it was found
 	any   bool   // gone for so long that its upstreams do not matter
+	past  bool   // gone for so long that it may be forgotten
 }
+
+// forgetAfter is how long a replica without tasks is remembered after its heartbeat
+// has expired. One that could not beat for a while and then can reach Redis again
+// may begin to create a task just before it was missed; while that may still be
+// under way it has to be known, or nobody would ever look for the task.
+const forgetAfter = 30 * time.Second
 
 // orphan is a task that a replica tries to adopt, under an op of the attempt.
 type orphan struct {
@@ -44,6 +51,35 @@ type orphan struct {
 type orphanage struct {
 	mu       sync.Mutex
 	doubtful map[shim.Replica][]orphan
+	// childless are replicas that are gone and had no tasks, with the heartbeat they
+	// were found by: they need not be looked through again before they are forgotten.
+	childless map[shim.Replica]string
+}
+
+// searched notes that a replica had no tasks.
+func (o *orphanage) searched(d dead) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.childless == nil {
+		o.childless = map[shim.Replica]string{}
+	}
+	o.childless[d.name] = d.entry
+}
+
+// worth leaves out the replicas that had no tasks when they were last looked
+// through, and forgets that of those that are not gone any more.
+func (o *orphanage) worth(gone []dead) []dead {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	before := o.childless
+	o.childless = map[shim.Replica]string{}
+	return slices.DeleteFunc(gone, func(d dead) bool {
+		if entry, ok := before[d.name]; !ok || entry != d.entry {
+			return false
+		}
+		o.childless[d.name] = d.entry
+		return !d.past
+	})
 }
 
 // take removes and returns what is in doubt for a replica.
@@ -94,7 +130,7 @@ type adoption struct {
 // search goes through the replicas that are gone.
 func (a *adoption) search(ctx context.Context) error {
 	gone, err := a.s.gone(ctx)
-	for _, d := range gone {
+	for _, d := range a.s.orphans.worth(gone) {
 		if err != nil || len(a.tasks) >= a.n {
 			break
 		}
@@ -108,14 +144,16 @@ func (a *adoption) search(ctx context.Context) error {
 // gone lists the replicas that are.
 func (s *Store) gone(ctx context.Context) ([]dead, error) {
 	var list []dead
+	a := &argv{}
+	a.addInt(ms(forgetAfter))
 	err := s.do(ctx, "adopt", func() error {
-		v, err := goneScript.run(ctx, s.client, []string{s.keys.replicas()}, &argv{})
+		v, err := goneScript.run(ctx, s.client, []string{s.keys.replicas()}, a)
 		if err != nil {
 			return err
 		}
 		list = nil
-		for e := range slices.Chunk(v[1:], 3) {
-			list = append(list, dead{shim.Replica(e[0]), e[1], e[2] == "1"})
+		for e := range slices.Chunk(v[1:], 4) {
+			list = append(list, dead{shim.Replica(e[0]), e[1], e[2] == "1", e[3] == "1"})
 		}
 		return nil
 	})
@@ -124,7 +162,7 @@ func (s *Store) gone(ctx context.Context) ([]dead, error) {
 
 // from adopts tasks of one replica, shard by shard in chunks that begin anywhere,
 // so that several adopters do not all want the same ones. A replica without tasks
-// is forgotten.
+// is forgotten in time.
 func (a *adoption) from(ctx context.Context, d dead) error {
 	const chunk = 64
 	empty, start := true, rand.N(len(shards))
@@ -143,6 +181,10 @@ func (a *adoption) from(ctx context.Context, d dead) error {
 		}
 	}
 	if !empty || len(a.tasks) >= a.n {
+		return nil
+	}
+	if !d.past {
+		a.s.orphans.searched(d)
 		return nil
 	}
 	return a.s.do(ctx, "adopt", func() error {
