@@ -101,6 +101,42 @@ func TestHeartbeat(t *testing.T) {
 	})
 }
 
+// A replica that is found gone, without tasks, is still looked through when it has
+// beaten again since, and is not forgotten before whatever it began is over.
+func TestGoneReplicaIsRemembered(t *testing.T) {
+	bubble(t, func(t *testing.T, s *Store) {
+		const ttl = time.Second
+		known := func() bool {
+			ok, err := s.client.HExists(t.Context(), s.keys.replicas(), string(held.Replica)).Result()
+			must(t, err)
+			return ok
+		}
+		adopt := func() int {
+			got, err := s.Adopt(t.Context(), "heir", []string{"up"}, 10)
+			must(t, err)
+			return len(got)
+		}
+		must(t, s.Beat(t.Context(), held.Replica, ttl))
+		pass(2 * ttl)
+		same(t, 0, adopt())
+		same(t, true, known())
+
+		must(t, s.Beat(t.Context(), held.Replica, ttl))
+		create(t, s, newTask(t))
+		pass(2 * ttl)
+		same(t, 1, adopt())
+
+		// A task that is created as late as it can be is found with the last look.
+		same(t, 0, adopt())
+		create(t, s, newTask(t))
+		same(t, 0, adopt())
+		pass(forgetAfter)
+		same(t, 1, adopt())
+		same(t, 0, adopt())
+		same(t, false, known())
+	})
+}
+
 // A list lives at least as long as each task on it, whatever moves its end.
 func TestListOutlivesTasks(t *testing.T) {
 	bubble(t, func(t *testing.T, s *Store) {

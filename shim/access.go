@@ -8,6 +8,9 @@ import (
 	"time"
 )
 
+// messageCancelled is the status message of a task that its owner cancelled.
+const messageCancelled = "cancelled by the client"
+
 // reread is how long a waiter trusts the silence of a Watch (design.md 0.4).
 const reread = 30 * time.Second
 
@@ -86,7 +89,7 @@ func (s *Shim) Cancel(ctx context.Context, p Principal, upstream string, id ID) 
 	if _, err := s.see(ctx, p, upstream, id, Summary); err != nil {
 		return Task{}, err
 	}
-	message := "cancelled by the client"
+	message := messageCancelled
 	var t Task
 	err := s.within(ctx, func(ctx context.Context) (err error) {
 		t, err = s.store.Apply(ctx, id, nil, Change{Op: s.op(), To: Cancelled, StatusMessage: &message})

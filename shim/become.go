@@ -112,7 +112,9 @@ func (r *run) create(t Task) (Task, error) {
 	span := r.startSpan(&t)
 	var stored Task
 	err = r.s.within(r.base, func(ctx context.Context) (err error) {
-		stored, err = r.s.store.Create(ctx, t)
+		if err = r.s.alive(ctx); err == nil {
+			stored, err = r.s.store.Create(ctx, t)
+		}
 		return err
 	})
 	if err != nil {

@@ -50,7 +50,28 @@ func (s *Shim) keep(ctx context.Context) {
 func (s *Shim) beat(ctx context.Context) error {
 	ctx, stop := context.WithTimeoutCause(ctx, s.heartbeat/beatsPerExpiry, ErrUnavailable)
 	defer stop()
-	return s.store.Beat(ctx, s.replica, s.heartbeat)
+	begin := time.Now()
+	err := s.store.Beat(ctx, s.replica, s.heartbeat)
+	if err == nil {
+		s.mu.Lock()
+		s.beaten = begin
+		s.mu.Unlock()
+	}
+	return err
+}
+
+// alive sees to it that the store takes this replica for alive before it gets a
+// task of it. One that was silent for too long, or has not beaten yet, may be
+// unknown there; if it then died before its next beat nobody would miss it, and
+// nobody take over the task.
+func (s *Shim) alive(ctx context.Context) error {
+	s.mu.Lock()
+	fresh := !s.beaten.IsZero() && time.Since(s.beaten) < s.heartbeat
+	s.mu.Unlock()
+	if fresh {
+		return nil
+	}
+	return s.beat(ctx)
 }
 
 // pulse is the recent history of a heartbeat.

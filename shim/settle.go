@@ -34,6 +34,9 @@ func (r *run) settle() {
 	defer r.closeTask()
 	c, ok := r.outcome()
 	if !ok {
+		if errors.Is(r.err, errTaskCancelled) {
+			r.holdCancellation()
+		}
 		return
 	}
 	c.Op = r.s.op()
@@ -41,8 +44,11 @@ func (r *run) settle() {
 		r.s.log.WarnContext(r.ctx, "the call of a task failed", "task", r.task.id, "tool", r.call.Request.Name, "upstream", r.srv.name, "err", r.err)
 	}
 	err := r.persist(r.s.writes, func() Change { return c })
-	if err == nil {
+	switch {
+	case err == nil:
 		r.s.hold(ending{made: r.task.made, end: c})
+	case errors.Is(err, ErrFinal):
+		r.holdCancellation()
 	}
 	if err != nil && !errors.Is(err, ErrFinal) && !errors.Is(err, ErrDetached) {
 		r.s.log.Error("the outcome of a task could not be recorded", "task", r.task.id, "tool", r.call.Request.Name, "err", err)

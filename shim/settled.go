@@ -52,6 +52,28 @@ func (s *Shim) hold(e ending) {
 	s.heldBytes += e.size()
 }
 
+// holdCancellation keeps the end that somebody else gave to a task of this run: the
+// call is stopped for it, so if the store forgets it nobody runs the task any more,
+// and its replica is alive, so nobody ever would.
+func (r *run) holdCancellation() {
+	var t Task
+	err := r.s.retry(r.s.writes, func(ctx context.Context) (err error) {
+		t, err = r.s.store.Get(ctx, r.task.id, Summary)
+		return err
+	})
+	if err != nil || t.Status.Final() && t.Status != Cancelled {
+		return
+	}
+	message := t.StatusMessage
+	if !t.Status.Final() {
+		message = messageCancelled // forgotten already
+	}
+	r.s.hold(ending{made: r.task.made, end: Change{Op: r.s.op(), To: Cancelled, StatusMessage: &message}})
+	if !t.Status.Final() {
+		r.s.assure(r.s.writes, r.task.id)
+	}
+}
+
 func (s *Shim) release(id ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

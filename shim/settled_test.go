@@ -39,6 +39,38 @@ func TestEndIsWrittenAgainAfterAFailover(t *testing.T) {
 	}
 }
 
+// So is a cancellation, whichever replica it came by: the call has been stopped for
+// it, so there is nobody else to end the task.
+func TestCancellationIsWrittenAgainAfterAFailover(t *testing.T) {
+	for _, by := range []string{"a", "b"} {
+		t.Run("by "+by, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				gateways := map[string]*shim.Shim{}
+				for _, name := range []string{"a", "b"} {
+					gateways[name] = w.gateway(name, takes(time.Hour), policy(shim.Always))
+				}
+				task := begin(t, gateways["a"], call())
+				other := openEmbedded(t)
+				replicated, err := w.store.Get(t.Context(), task.ID, shim.WithRun)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := other.Create(t.Context(), replicated); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := gateways[by].Cancel(t.Context(), anyone, "up", task.ID); err != nil {
+					t.Fatal(err)
+				}
+				pass(time.Second)
+				w.store.failover.Store(&other)
+				wantStatus(t, read(t, gateways["b"], task.ID), shim.Working)
+				pass(30 * time.Second)
+				wantStatus(t, read(t, gateways["b"], task.ID), shim.Cancelled)
+			})
+		})
+	}
+}
+
 // A task that is gone because its time was over stays gone.
 func TestExpiredTaskIsNotBroughtBack(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {

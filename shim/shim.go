@@ -74,6 +74,8 @@ type Shim struct {
 	mu    sync.Mutex // guards all below
 	runs  map[ID]*run
 	tasks map[string]int // tasks run here, by owner and by server
+	// beaten is when the last heartbeat that got through began.
+	beaten time.Time
 	// held are the endings that have not settled yet.
 	held        map[ID]ending
 	heldBytes   int64

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -271,6 +272,11 @@ func TestOutcomeIsRecordedWhileHalting(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		life, end := context.WithCancel(t.Context())
+		var loops sync.WaitGroup
+		loops.Go(func() { _ = a.Run(life) })
+		defer loops.Wait()
+		defer end()
 		task := begin(t, a, call())
 		pass(9 * time.Second)
 		w.store.down.Store(true)
