@@ -5,13 +5,15 @@ BIN         := bin
 NODE_DIR    := $(if $(TASKGATE_NODE_DIR),$(TASKGATE_NODE_DIR),$(CURDIR)/.cache/node)
 NODE_SOURCE := internal/e2e/testdata/node
 FUZZTIME    ?= 10s
+CHAOS_SEED  ?= $(shell date +%s)
+CHAOS_CALLS ?= 4000
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # Without the check for what is deprecated: the peers in the tests have to use what
 # the protocol has deprecated and clients and servers still do.
 CHECKS      := inherit,-SA1019
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race lint fuzz demo bench e2e conformance node schema docker clean
+.PHONY: help build test race lint fuzz demo bench chaos e2e conformance node schema docker clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z][a-z0-9]*:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +47,9 @@ demo: build ## Watch a slow call become a task (about ten seconds)
 bench: ## Measure what the gateway costs, beside a bare reverse proxy (needs redis-server)
 	$(GO) build -o $(BIN)/ ./cmd/taskgate ./internal/bench
 	@$(BIN)/bench --taskgate $(BIN)/taskgate
+
+chaos: ## Break gateways and Redis under thousands of calls (CHAOS_SEED repeats a run; needs redis-server)
+	$(GO) test -count=1 -timeout 60m -v ./internal/chaos -seed $(CHAOS_SEED) -calls $(CHAOS_CALLS) -workers 100
 
 e2e: node ## Run the end-to-end tests with real clients and servers
 	$(GO) test -count=1 -v ./internal/e2e

@@ -13,6 +13,7 @@ const runLimit = 20 * time.Minute
 
 // The whole of it: calls, and meanwhile faults of every kind.
 func TestChaos(t *testing.T) {
+	t.Logf("seed %d", *seed)
 	store := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
 	w := &world{store: store}
 	var stores []string
@@ -22,8 +23,8 @@ func TestChaos(t *testing.T) {
 		stores = append(stores, p.URL())
 	}
 	u, j := startUpstream(t), newJudge()
-	w.fleet = newFleet(t, j, u.url, 0, stores...)
-	c := newClients(w.fleet, j)
+	w.fleet = newFleet(t, j, u.url, settings{heartbeat: time.Second}, stores...)
+	c := newClients(t, w.fleet, j)
 
 	begin := time.Now()
 	injected := newTally()
@@ -32,23 +33,35 @@ func TestChaos(t *testing.T) {
 	calm := c.underWatch(ctx, func(ctx context.Context) { w.harm(ctx, *seed, injected) })
 	c.run(ctx, *seed, *calls, *workers)
 	calm()
-	conclude(t, c, u, begin, injected)
+	conclude(t, c, u, *calls, begin, injected)
 }
 
 // newClients speak all dialects there are.
-func newClients(f *fleet, j *judge) *clients {
-	return &clients{fleet: f, judge: j, dialects: []dialect{newExtension()}, asked: newTally(), answered: map[int]bool{}}
+func newClients(t *testing.T, f *fleet, j *judge) *clients {
+	t.Helper()
+	c := &clients{fleet: f, judge: j, asked: newTally(), answered: map[int]bool{}}
+	for i := range 3 {
+		l := newLegacy()
+		ctx, stop := context.WithTimeout(t.Context(), askTimeout)
+		defer stop()
+		if err := l.begin(ctx, f.nodes[i%len(f.nodes)].address()); err != nil {
+			t.Fatal(err)
+		}
+		c.dialects = append(c.dialects, l, newExtension())
+	}
+	return c
 }
 
 // conclude waits for the end of everything, holds it against the promises, and
 // prints the summary.
-func conclude(t *testing.T, c *clients, u *upstream, begin time.Time, injected *tally) {
+func conclude(t *testing.T, c *clients, u *upstream, n int, begin time.Time, injected *tally) {
 	t.Helper()
 	made := time.Since(begin)
+	c.judge.calm()
 	c.settle(t.Context(), 8)
-	for n := range *calls {
-		p := plan(*seed, n)
-		c.judge.executions(p, u.executions(p.id), c.answered[n])
+	for i := range n {
+		p := plan(*seed, i)
+		c.judge.executions(p, u.executions(p.id), c.answered[i])
 	}
 	ends := counts{}
 	forgotten := 0
@@ -58,8 +71,8 @@ func conclude(t *testing.T, c *clients, u *upstream, begin time.Time, injected *
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	t.Logf("seed %d: %d calls by %d clients on %d gateways in %s, all done after %s; tasks were read %d times\n\nfaults:\n%s\ncalls:\n%s\ntasks:\n%s\nquestions about tasks:\n%s\nupstream: %d streams picked up, %d of them while another read them, %d not to be found, %d calls cancelled; ends seen to be forgotten: %d",
-		*seed, *calls, *workers, len(c.fleet.nodes), made.Round(time.Millisecond), time.Since(begin).Round(time.Millisecond), c.judge.reads,
+	t.Logf("seed %d: %d calls by up to %d clients on %d gateways in %s, all done after %s; tasks were read %d times\n\nfaults:\n%s\ncalls:\n%s\ntasks:\n%s\nquestions about tasks:\n%s\nupstream: %d streams picked up, %d of them while another read them, %d not to be found, %d calls cancelled; ends seen to be forgotten: %d",
+		*seed, n, *workers, len(c.fleet.nodes), made.Round(time.Millisecond), time.Since(begin).Round(time.Millisecond), c.judge.reads,
 		injected, c.judge.outcomes, ends, c.asked, u.resumed, u.foreign, u.gone, u.cancels, forgotten)
 	for i, v := range c.judge.violations {
 		if i == 30 {

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"taskgate/internal/taskclient"
@@ -62,6 +63,9 @@ func (c *clients) one(ctx context.Context, p *call) {
 	}
 	asking, stop := context.WithTimeout(ctx, limit)
 	result, task, err := d.call(asking, c.fleet.any(p.random), p.tool.name, p.arguments())
+	for errors.Is(err, syscall.ECONNREFUSED) && wait(asking, pollEvery/4) {
+		result, task, err = d.call(asking, c.fleet.any(p.random), p.tool.name, p.arguments())
+	}
 	stop()
 	var refused *taskclient.Error
 	switch {
@@ -69,6 +73,7 @@ func (c *clients) one(ctx context.Context, p *call) {
 		c.judge.count("call answered with the upstream's error")
 	case errors.As(err, &refused):
 		c.judge.count(fmt.Sprintf("call refused: %d %s", refused.Code, refused.Message))
+		wait(ctx, pollEvery)
 	case err != nil && p.behaviour == hangsUp:
 		c.judge.count("call hung up by the client")
 	case err != nil:
@@ -80,8 +85,8 @@ func (c *clients) one(ctx context.Context, p *call) {
 			c.judge.blame("%s: answered without a task: %v", p.id, err)
 		}
 	default:
-		c.judge.count("call made a task")
-		c.attend(ctx, d, p, c.judge.acknowledged(p, *task))
+		c.judge.count("call made a task (" + d.name() + ")")
+		c.attend(ctx, p, c.judge.acknowledged(p, d, *task))
 	}
 }
 
@@ -93,7 +98,7 @@ func (c *clients) mark(p *call) {
 }
 
 // attend does with a task what the plan says.
-func (c *clients) attend(ctx context.Context, d dialect, p *call, r *record) {
+func (c *clients) attend(ctx context.Context, p *call, r *record) {
 	ctx, stop := context.WithTimeout(ctx, attention)
 	defer stop()
 	switch p.behaviour {
@@ -101,21 +106,21 @@ func (c *clients) attend(ctx context.Context, d dialect, p *call, r *record) {
 		return
 	case cancels:
 		wait(ctx, p.after)
-		c.cancel(ctx, d, p, r)
+		c.cancel(ctx, p, r)
 	case reconnects:
-		c.look(ctx, d, p.random, r)
-		d.reconnect()
+		c.look(ctx, p.random, r)
+		r.dialect.reconnect()
 		wait(ctx, p.after)
 	}
 	for ctx.Err() == nil && c.judge.ended(r) == nil {
 		if p.behaviour == waits {
 			asking, stop := context.WithTimeout(ctx, askTimeout)
-			if err := d.wait(asking, c.fleet.any(p.random), r.id); err != nil {
+			if err := r.dialect.wait(asking, c.fleet.any(p.random), r.id); err != nil {
 				c.asked.add("wait: " + brief(err))
 			}
 			stop()
 		}
-		if !c.look(ctx, d, p.random, r) {
+		if !c.look(ctx, p.random, r) {
 			return
 		}
 		wait(ctx, pollEvery)
@@ -124,15 +129,15 @@ func (c *clients) attend(ctx context.Context, d dialect, p *call, r *record) {
 
 // look reads a task on any gateway, and reports whether there is any sense in
 // doing so again.
-func (c *clients) look(ctx context.Context, d dialect, random *rand.Rand, r *record) bool {
-	return c.lookAt(ctx, d, c.fleet.any(random), r) == nil || c.judge.ended(r) == nil && !r.gone()
+func (c *clients) look(ctx context.Context, random *rand.Rand, r *record) bool {
+	return c.lookAt(ctx, c.fleet.any(random), r) == nil || c.judge.ended(r) == nil && !r.gone()
 }
 
 // lookAt reads a task on one gateway.
-func (c *clients) lookAt(ctx context.Context, d dialect, addr string, r *record) error {
+func (c *clients) lookAt(ctx context.Context, addr string, r *record) error {
 	asking, stop := context.WithTimeout(ctx, askTimeout)
 	defer stop()
-	s, err := d.get(asking, addr, r.id)
+	s, err := r.dialect.get(asking, addr, r.id)
 	var refused *taskclient.Error
 	switch {
 	case err == nil:
@@ -151,12 +156,12 @@ func (c *clients) lookAt(ctx context.Context, d dialect, addr string, r *record)
 }
 
 // cancel asks for the end of a task until that is heard.
-func (c *clients) cancel(ctx context.Context, d dialect, p *call, r *record) {
+func (c *clients) cancel(ctx context.Context, p *call, r *record) {
 	c.judge.cancelling(r, false)
 	for ctx.Err() == nil {
 		addr := c.fleet.any(p.random)
 		asking, stop := context.WithTimeout(ctx, askTimeout)
-		err := d.cancel(asking, addr, r.id)
+		err := r.dialect.cancel(asking, addr, r.id)
 		stop()
 		var refused *taskclient.Error
 		switch {
@@ -202,7 +207,7 @@ func (c *clients) watch(ctx context.Context, seed uint64) {
 			continue
 		}
 		// ctx ends the watch and not a question that is on its way.
-		_ = c.lookAt(context.Background(), c.dialects[0], c.fleet.any(random), pick(random, list))
+		_ = c.lookAt(context.Background(), c.fleet.any(random), pick(random, list))
 	}
 }
 
@@ -231,23 +236,21 @@ func (c *clients) settle(ctx context.Context, workers int) {
 // conclude sees one task to its end.
 func (c *clients) conclude(ctx context.Context, random *rand.Rand, r *record) {
 	for c.judge.ended(r) == nil && !r.gone() {
-		c.look(ctx, c.dialects[0], random, r)
+		c.look(ctx, random, r)
 		if !wait(ctx, pollEvery/4) && c.judge.ended(r) == nil {
 			c.judge.blame("%s (%s): task %s, acknowledged at %s, has not ended", r.call.id, r.call.tool.name, r.id, r.at.Format("15:04:05.000"))
 			return
 		}
 	}
-	for _, d := range c.dialects {
-		for _, n := range c.fleet.nodes {
-			c.confirm(ctx, d, n, r)
-		}
+	for _, n := range c.fleet.nodes {
+		c.confirm(ctx, n, r)
 	}
 }
 
 // confirm reads the end of a task on one gateway.
-func (c *clients) confirm(ctx context.Context, d dialect, n *node, r *record) {
+func (c *clients) confirm(ctx context.Context, n *node, r *record) {
 	for !r.gone() {
-		if c.lookAt(ctx, d, n.address(), r) == nil {
+		if c.lookAt(ctx, n.address(), r) == nil {
 			return
 		}
 		if !r.gone() && !wait(ctx, pollEvery) {

@@ -15,12 +15,11 @@ import (
 	"taskgate/internal/proc"
 )
 
-// fleetConfig is the configuration of every gateway. The heartbeat is short, so
-// that a run sees many takeovers.
+// fleetConfig is the configuration of every gateway.
 const fleetConfig = `
 listen: %s
 store: %s
-heartbeat: 1s
+heartbeat: %s
 drain_timeout: 1s
 wait_replicas: %d
 settle: 30s
@@ -57,20 +56,26 @@ type node struct {
 	starts  int
 }
 
+// settings are what scenarios configure differently.
+type settings struct {
+	replicas  int           // wait_replicas
+	heartbeat time.Duration // short, so that a run sees many takeovers, where replicas die
+}
+
 // fleet is all gateways.
 type fleet struct {
 	t        *testing.T
 	dir      string
 	upstream string
-	replicas int // wait_replicas
+	settings settings
 	judge    *judge
 	nodes    []*node
 }
 
 // newFleet starts a gateway for each store URL. They end with the test.
-func newFleet(t *testing.T, j *judge, upstream string, replicas int, stores ...string) *fleet {
+func newFleet(t *testing.T, j *judge, upstream string, s settings, stores ...string) *fleet {
 	t.Helper()
-	f := &fleet{t: t, dir: t.TempDir(), upstream: upstream, replicas: replicas, judge: j}
+	f := &fleet{t: t, dir: t.TempDir(), upstream: upstream, settings: s, judge: j}
 	for i, store := range stores {
 		n := &node{fleet: f, name: fmt.Sprintf("gateway-%d", i), store: store}
 		f.nodes = append(f.nodes, n)
@@ -112,7 +117,7 @@ func (n *node) startOnce() error {
 	title := fmt.Sprintf("%s-%d", n.name, n.starts)
 	n.mu.Unlock()
 	file := filepath.Join(n.fleet.dir, n.name+".yaml")
-	config := fmt.Sprintf(fleetConfig, addr, n.store, n.fleet.replicas, n.fleet.upstream)
+	config := fmt.Sprintf(fleetConfig, addr, n.store, n.fleet.settings.heartbeat, n.fleet.settings.replicas, n.fleet.upstream)
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return err
 	}

@@ -20,17 +20,22 @@ type judge struct {
 	// forgetful is a store that may go back in time: an end may be unseen for a
 	// while, and be written again, but it has to be the same end.
 	forgetful bool
+	// lossy is one whose last moments may be lost for good: cancellations too.
+	lossy bool
+	gaps  []gap
 
 	mu         sync.Mutex
 	tasks      map[string]*record
 	violations []string
 	reads      int
+	calmed     time.Time // since when nothing goes wrong any more
 	outcomes   counts
 }
 
 // record is what was seen of one task.
 type record struct {
 	call      *call
+	dialect   dialect // of the client that made it
 	id        string
 	created   time.Time
 	at        time.Time // when the handle came
@@ -38,7 +43,6 @@ type record struct {
 	acked     bool      // and was told that this was heard
 	end       *state    // the first final state that was seen
 	forgotten int       // how often a final state was followed by an open one
-	mayLose   bool      // it may be lost, says the scenario
 	unknown   atomic.Bool
 }
 
@@ -66,13 +70,13 @@ func (j *judge) count(what string) {
 }
 
 // acknowledged registers the task that a client was given.
-func (j *judge) acknowledged(c *call, s state) *record {
+func (j *judge) acknowledged(c *call, d dialect, s state) *record {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.tasks[s.id] != nil {
 		j.blamed("%s: the task %s was given out before", c.id, s.id)
 	}
-	r := &record{call: c, id: s.id, created: s.created, at: time.Now()}
+	r := &record{call: c, dialect: d, id: s.id, created: s.created, at: time.Now()}
 	j.tasks[s.id] = r
 	j.seen(r, s)
 	return r
@@ -100,7 +104,7 @@ func (j *judge) seen(r *record, s state) {
 	case !same(*r.end, s, !j.forgetful):
 		j.blamed("%s: task %s had ended as %s, and is now %s", r.call.id, r.id, describe(*r.end), describe(s))
 	}
-	if r.acked && !s.ended() && !j.forgetful {
+	if r.acked && !s.ended() && !j.lossy {
 		j.blamed("%s: task %s is %s after its cancellation was acknowledged", r.call.id, r.id, s.status)
 	}
 }
@@ -171,11 +175,43 @@ func checkError(c *call, e *taskclient.Error) error {
 func (j *judge) missing(r *record, addr string, e *taskclient.Error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	r.unknown.Store(true)
-	if r.mayLose {
+	switch {
+	case j.forgiven(r):
+		r.unknown.Store(true)
 		return
+	case j.lossy && (j.calmed.IsZero() || time.Since(j.calmed) < restored):
+		return // its replica may not have noticed yet
 	}
-	j.blamed("%s: task %s, acknowledged %s ago, is unknown to %s: %v", r.call.id, r.id, time.Since(r.at).Round(time.Millisecond), addr, e)
+	r.unknown.Store(true)
+	j.blamed("%s: task %s, acknowledged %s ago, is unknown to %s: %v (its end was %v)", r.call.id, r.id, time.Since(r.at).Round(time.Millisecond), addr, e, outcomeOf(r.end))
+}
+
+// forgive says that the store has lost what came between two times.
+func (j *judge) forgive(from, to time.Time) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.gaps = append(j.gaps, gap{from, to})
+}
+
+// gap is a time that a store does not remember.
+type gap struct{ from, to time.Time }
+
+// forgiven reports whether a task may have been made in a gap. One whose end was
+// seen is not forgiven: its replica has to write that again.
+func (j *judge) forgiven(r *record) bool {
+	return r.end == nil && slices.ContainsFunc(j.gaps, func(g gap) bool { return r.at.After(g.from) && r.at.Before(g.to) })
+}
+
+// restored is how long it may take until what a store has forgotten is there again:
+// a replica notices when it is connected again, and looks once more when the end has
+// settled.
+const restored = 40 * time.Second
+
+// calm says that nothing goes wrong any more.
+func (j *judge) calm() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.calmed = time.Now()
 }
 
 // records are all tasks that were acknowledged.
@@ -234,7 +270,7 @@ func recoverOf(t tool) string {
 func outcomeOf(s *state) string {
 	switch {
 	case s == nil:
-		return "not ended"
+		return "lost, or not ended"
 	case s.status != taskclient.Failed:
 		return s.status
 	case s.err != nil && s.err.Code == codeWrong:

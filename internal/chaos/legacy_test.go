@@ -1,0 +1,221 @@
+package chaos
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"taskgate/internal/eventstream"
+	"taskgate/internal/mcp"
+	"taskgate/internal/taskclient"
+)
+
+// legacy is the dialect of protocol version 2025-11-25, spoken in one session that
+// every gateway has to know.
+type legacy struct {
+	transport *http.Transport
+	serial    atomic.Int64
+
+	mu      sync.Mutex
+	session string
+}
+
+func newLegacy() *legacy {
+	return &legacy{transport: &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: 5 * time.Second}}
+}
+
+func (l *legacy) name() string { return "legacy" }
+
+func (l *legacy) reconnect() { l.transport.CloseIdleConnections() }
+
+// begin opens the session, on any gateway.
+func (l *legacy) begin(ctx context.Context, addr string) error {
+	_, header, err := l.send(ctx, addr, mcp.MethodInitialize, map[string]any{
+		"protocolVersion": mcp.Version20251125, "clientInfo": map[string]any{"name": "chaos", "version": "1"},
+		"capabilities": map[string]any{"tasks": map[string]any{"list": map[string]any{}, "cancel": map[string]any{}}},
+	})
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.session = header.Get(mcp.HeaderSession); l.session == "" {
+		return errors.New("initialize was answered without a session")
+	}
+	return nil
+}
+
+// do sends a request and returns its result.
+func (l *legacy) do(ctx context.Context, addr, method string, params map[string]any) (json.RawMessage, error) {
+	result, _, err := l.send(ctx, addr, method, params)
+	return result, err
+}
+
+func (l *legacy) send(ctx context.Context, addr, method string, params map[string]any) (json.RawMessage, http.Header, error) {
+	body, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": l.serial.Add(1), "method": method, "params": params})
+	if err != nil {
+		return nil, nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+"/mcp", bytes.NewReader(body))
+	if err != nil {
+		return nil, nil, err
+	}
+	req.Header.Set("Content-Type", mcp.TypeJSON)
+	req.Header.Set("Accept", mcp.TypeAccept)
+	l.mu.Lock()
+	if l.session != "" {
+		req.Header.Set(mcp.HeaderSession, l.session)
+		req.Header.Set(mcp.HeaderProtocolVersion, mcp.Version20251125)
+	}
+	l.mu.Unlock()
+	resp, err := l.transport.RoundTrip(req)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusNotFound {
+		return nil, nil, &taskclient.Error{Code: codeInvalid, Message: "the session is unknown", Status: resp.StatusCode}
+	}
+	answer, err := legacyAnswer(resp)
+	return answer, resp.Header, err
+}
+
+// legacyAnswer reads the response, JSON or events.
+func legacyAnswer(resp *http.Response) (json.RawMessage, error) {
+	if resp.Header.Get("Content-Type") != mcp.TypeSSE {
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			return nil, err
+		}
+		result, final, err := legacyMessage(resp, body)
+		if err == nil && !final {
+			err = taskclient.ErrNoAnswer
+		}
+		return result, err
+	}
+	events := eventstream.NewReader(resp.Body, 64<<20, nil)
+	for {
+		e, err := events.Next()
+		if errors.Is(err, io.EOF) {
+			return nil, taskclient.ErrNoAnswer
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(bytes.TrimSpace(e.Data)) == 0 {
+			continue // it only tells that the stream can be resumed
+		}
+		if result, final, err := legacyMessage(resp, bytes.Clone(e.Data)); err != nil || final {
+			return result, err
+		}
+	}
+}
+
+// legacyMessage reads one message; final says that it is the answer.
+func legacyMessage(resp *http.Response, body []byte) (result json.RawMessage, final bool, err error) {
+	var m struct {
+		Method string
+		Result json.RawMessage
+		Error  *taskclient.Error
+	}
+	if err := json.Unmarshal(body, &m); err != nil {
+		return nil, false, fmt.Errorf("HTTP %d: %w in %.200q", resp.StatusCode, err, body)
+	}
+	if m.Error != nil {
+		m.Error.Status = resp.StatusCode
+		return nil, true, m.Error
+	}
+	return m.Result, m.Method == "", nil
+}
+
+// legacyTask is a Task object.
+type legacyTask struct {
+	TaskID        string
+	Status        string
+	StatusMessage string
+	CreatedAt     time.Time
+	LastUpdatedAt time.Time
+	TTL           int64
+}
+
+func (t legacyTask) state() state {
+	return state{
+		id: t.TaskID, status: t.Status, message: t.StatusMessage, created: t.CreatedAt, updated: t.LastUpdatedAt,
+		ttl: time.Duration(t.TTL) * time.Millisecond,
+	}
+}
+
+// call asks for a task: a legacy client has to.
+func (l *legacy) call(ctx context.Context, addr, tool string, arguments map[string]any) (json.RawMessage, *state, error) {
+	result, err := l.do(ctx, addr, mcp.MethodToolsCall, map[string]any{
+		"name": tool, "arguments": arguments, "task": map[string]any{"ttl": time.Hour.Milliseconds()},
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	var created struct{ Task *legacyTask }
+	if err := json.Unmarshal(result, &created); err != nil || created.Task == nil {
+		return nil, nil, fmt.Errorf("no task was made: %.200q %w", result, err)
+	}
+	s := created.Task.state()
+	return nil, &s, nil
+}
+
+// get asks for the status and, of a task that has ended, for the result, which
+// this dialect has apart.
+func (l *legacy) get(ctx context.Context, addr, id string) (state, error) {
+	result, err := l.do(ctx, addr, mcp.MethodTasksGet, map[string]any{"taskId": id})
+	if err != nil {
+		return state{}, err
+	}
+	var t legacyTask
+	if err := json.Unmarshal(result, &t); err != nil || t.TaskID != id {
+		return state{}, fmt.Errorf("asked for %s, got %.200q (%w)", id, result, err)
+	}
+	s := t.state()
+	if !s.ended() || s.status == taskclient.Cancelled {
+		return s, nil
+	}
+	s.result, err = l.do(ctx, addr, mcp.MethodTasksResult, map[string]any{"taskId": id})
+	var failed *taskclient.Error
+	switch {
+	case err == nil:
+		// A tool's own error is a failed task here, and a completed one in the extension.
+		s.status = taskclient.Completed
+	case errors.As(err, &failed) && failed.Message == s.message:
+		s.err, err = failed, nil
+		s.err.Status = 0
+	}
+	return s, err
+}
+
+// wait blocks on tasks/result.
+func (l *legacy) wait(ctx context.Context, addr, id string) error {
+	ctx, stop := context.WithTimeout(ctx, listenFor)
+	defer stop()
+	_, err := l.do(ctx, addr, mcp.MethodTasksResult, map[string]any{"taskId": id})
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// cancel is refused for a task that has ended, which is as good.
+func (l *legacy) cancel(ctx context.Context, addr, id string) error {
+	_, err := l.do(ctx, addr, mcp.MethodTasksCancel, map[string]any{"taskId": id})
+	var refused *taskclient.Error
+	if errors.As(err, &refused) && refused.Code == codeInvalid && refused.Status != http.StatusNotFound {
+		s, again := l.get(ctx, addr, id)
+		if again != nil || s.ended() {
+			return again
+		}
+	}
+	return err
+}
