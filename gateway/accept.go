@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"taskgate/internal/eventstream"
 	"taskgate/internal/mcp"
 )
 
@@ -46,12 +47,31 @@ func (a *accepted) add(item string) {
 	}
 }
 
-// readTimeout is how long a client may take to send a message. The server itself
-// has none beyond the headers.
-const readTimeout = time.Minute
+// body is a request's body under read deadlines, the server itself having none
+// beyond the headers: a client may be slow, but each chunk of what it sends has to
+// come within the timeout.
+type body struct {
+	io.Reader
+	ctl     *http.ResponseController
+	timeout time.Duration
+	room    int // what may still be read under the present deadline
+}
 
-// readBody reads a POST's body: JSON, and at most limit bytes.
-func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *failure) {
+// Read renews the deadline when a chunk has come.
+func (b *body) Read(p []byte) (int, error) {
+	if b.room <= 0 {
+		// Response writers without deadlines (recorders in tests) do without.
+		_ = b.ctl.SetReadDeadline(time.Now().Add(b.timeout))
+		b.room = eventstream.Chunk
+	}
+	n, err := b.Reader.Read(p[:min(len(p), b.room)])
+	b.room -= n
+	return n, err
+}
+
+// readBody reads a POST's body: JSON, and at most limit bytes, of which each chunk
+// has the timeout.
+func readBody(w http.ResponseWriter, r *http.Request, limit int64, timeout time.Duration) ([]byte, *failure) {
 	typ, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil || typ != mcp.TypeJSON {
 		return nil, refused(http.StatusUnsupportedMediaType, "Content-Type must be "+mcp.TypeJSON)
@@ -59,19 +79,21 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *fai
 	if a := acceptOf(r.Header); !a.json && !a.stream {
 		return nil, refused(http.StatusNotAcceptable, "Accept must list "+mcp.TypeAccept)
 	}
-	// Response writers without deadlines (recorders in tests) do without.
 	ctl := http.NewResponseController(w)
-	_ = ctl.SetReadDeadline(time.Now().Add(readTimeout))
-	defer func() { _ = ctl.SetReadDeadline(time.Time{}) }()
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	if p, ok := w.(*eventstream.Paced); ok {
+		w = p.ResponseWriter // the server's own, which closes the connection of a body that is too large
+	}
+	text, err := io.ReadAll(&body{Reader: http.MaxBytesReader(w, r.Body, limit), ctl: ctl, timeout: timeout})
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
 		return nil, refused(http.StatusRequestEntityTooLarge, "the message is too large")
 	case err != nil:
+		// Past its deadline, so that the server does not wait for the rest either.
 		return nil, refused(http.StatusBadRequest, "the message could not be read")
 	}
-	return body, nil
+	_ = ctl.SetReadDeadline(time.Time{})
+	return text, nil
 }
 
 // refused is the failure of a request whose message was not read.

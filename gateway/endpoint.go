@@ -47,7 +47,7 @@ func newEndpoint(g *Gateway, u *config.Upstream, leg Leg, o Options, tel *teleme
 
 // servePOST reads the message and hands it to the face of its era.
 func (e *endpoint) servePOST(w http.ResponseWriter, r *http.Request, p shim.Principal) {
-	body, fail := readBody(w, r, int64(e.gateway.config.MaxBody))
+	body, fail := readBody(w, r, int64(e.gateway.config.MaxBody), e.gateway.config.ClientTimeout)
 	if fail != nil {
 		writeFailure(w, "", fail)
 		return

@@ -13,8 +13,7 @@ import (
 	"taskgate/internal/mcp"
 )
 
-// writeTimeout is how long a client may take to read what is written at once,
-// before it counts as gone.
+// writeTimeout is client_timeout where a response did not come by Handler.
 const writeTimeout = 30 * time.Second
 
 // exchange is the answer to one client request. It is JSON until something has to
@@ -212,20 +211,20 @@ func (x *exchange) end() {
 	}
 }
 
-// writeJSON writes a whole JSON body under a write deadline.
+// writeJSON writes a whole JSON body, chunk by chunk under write deadlines: a slow
+// client gets a large result too, and one that has stopped reading is let go of.
 func writeJSON(w http.ResponseWriter, body []byte, status int) error {
 	h := w.Header()
 	h.Set("Content-Type", mcp.TypeJSON)
 	h.Set("Content-Length", strconv.Itoa(len(body)))
-	// Response writers without deadlines (recorders in tests) do without.
-	ctl := http.NewResponseController(w)
-	_ = ctl.SetWriteDeadline(time.Now().Add(writeTimeout))
-	w.WriteHeader(status)
-	_, err := w.Write(body)
+	to := eventstream.Pace(w, writeTimeout)
+	_ = to.Begin()
+	to.WriteHeader(status)
+	_, err := to.Write(body)
 	if err == nil {
-		err = ctl.Flush()
+		err = to.Flush()
 	}
-	_ = ctl.SetWriteDeadline(time.Time{})
+	_ = to.End()
 	return err
 }
 

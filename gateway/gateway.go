@@ -27,6 +27,7 @@ import (
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 
 	"taskgate/gateway/config"
+	"taskgate/internal/eventstream"
 	"taskgate/shim"
 )
 
@@ -104,7 +105,14 @@ func (g *Gateway) Handler() http.Handler {
 		mux.HandleFunc("GET "+e.config.Path, g.keys.authenticate(e.serveLegacyGET))
 		mux.HandleFunc("DELETE "+e.config.Path, g.keys.authenticate(e.serveLegacyDELETE))
 	}
-	return newOriginGuard(g.config).wrap(mux)
+	return newOriginGuard(g.config).wrap(g.pace(mux))
+}
+
+// pace gives a client its timeout for each chunk of an answer.
+func (g *Gateway) pace(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(eventstream.Pace(w, g.config.ClientTimeout), r)
+	})
 }
 
 // Run ends client sessions that have been idle for too long, until ctx ends.

@@ -105,6 +105,11 @@ type Config struct {
 	// MaxBody is the largest request body accepted from a client, in bytes.
 	MaxBody Size `yaml:"max_body" min:"1KiB" max:"1GiB"`
 
+	// ClientTimeout is how long a client may take for each 64 KiB of what it sends
+	// or is sent before it counts as gone. A client may be slow, however large
+	// the message; it must not stop.
+	ClientTimeout time.Duration `yaml:"client_timeout" min:"1s"`
+
 	// KeepAlive is the silence after which an answer that was to be JSON
 	// becomes an event stream, and the interval of the comments that keep an
 	// event stream open.
@@ -160,6 +165,8 @@ type Telemetry struct {
 // upstream yet.
 func Default() *Config {
 	return &Config{
+		ClientTimeout: 30 * time.Second,
+
 		Listen:       "127.0.0.1:8080",
 		Store:        "embedded",
 		KeyPrefix:    "tg",

@@ -12,7 +12,7 @@ import (
 	"github.com/tmaxmax/go-sse"
 )
 
-// DefaultWriteTimeout is how long one write may take when Options does not say.
+// DefaultWriteTimeout is how long a Chunk may take when nobody says.
 const DefaultWriteTimeout = 10 * time.Second
 
 // ErrClosed is what writing to a closed Writer returns.
@@ -20,7 +20,7 @@ var ErrClosed = errors.New("event stream closed")
 
 // Options says how a Writer treats its connection.
 type Options struct {
-	WriteTimeout time.Duration // per write; 0 means DefaultWriteTimeout
+	WriteTimeout time.Duration // per Chunk; 0 means DefaultWriteTimeout; of a Paced response its own counts
 	KeepAlive    time.Duration // a comment line goes out after this much silence; 0 means never
 }
 
@@ -32,7 +32,7 @@ type Options struct {
 // response on a timer.
 type Writer struct {
 	opts Options
-	ctl  *http.ResponseController
+	to   *Paced
 
 	mu      sync.Mutex
 	session *sse.Session
@@ -46,18 +46,17 @@ type Writer struct {
 // yet: the status and further headers can still be set until the first write.
 // It fails if w cannot be flushed.
 func NewWriter(w http.ResponseWriter, r *http.Request, o Options) (*Writer, error) {
-	session, err := sse.Upgrade(w, r)
+	to := Pace(w, o.WriteTimeout)
+	session, err := sse.Upgrade(to.ResponseWriter, r) // looks whether that can be flushed
 	if err != nil {
 		return nil, fmt.Errorf("event stream: %w", err)
 	}
+	session.Res = to
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-cache, no-transform")
 	h.Set("X-Accel-Buffering", "no")
-	if o.WriteTimeout <= 0 {
-		o.WriteTimeout = DefaultWriteTimeout
-	}
-	ew := &Writer{opts: o, ctl: http.NewResponseController(w), session: session}
+	ew := &Writer{opts: o, to: to, session: session}
 	if o.KeepAlive > 0 {
 		ew.mu.Lock() // the timer must not see a half-made Writer
 		ew.idle = time.AfterFunc(o.KeepAlive, ew.keepAlive)
@@ -109,7 +108,7 @@ func (w *Writer) Close() {
 	}
 	w.closed = true
 	w.stop()
-	_ = w.deadline() // for what the server writes when the handler returns
+	_ = w.to.Begin() // for what the server writes when the handler returns
 }
 
 // Err returns the first error that a write met, or nil. A closed Writer has no
@@ -151,25 +150,15 @@ func (w *Writer) writeLocked(m *sse.Message) error {
 	return nil
 }
 
-// deliver writes under a deadline of its own.
+// deliver writes under deadlines of its own.
 func (w *Writer) deliver(m *sse.Message) error {
-	if err := w.deadline(); err != nil {
+	if err := w.to.Begin(); err != nil {
 		return err
 	}
 	if err := w.session.Send(m); err != nil {
 		return err
 	}
 	return w.session.Flush()
-}
-
-// deadline gives the next write its time. Response writers that know no
-// deadlines (recorders in tests) go without.
-func (w *Writer) deadline() error {
-	err := w.ctl.SetWriteDeadline(time.Now().Add(w.opts.WriteTimeout))
-	if errors.Is(err, http.ErrNotSupported) {
-		return nil
-	}
-	return err
 }
 
 // keepAlive runs on the timer. A write stops the timer and starts it anew when

@@ -226,6 +226,54 @@ func TestWriterTimeout(t *testing.T) {
 	})
 }
 
+// A peer that reads slowly gets a large event whole, in many times the write
+// timeout; one that stops in the middle has that timeout from there.
+func TestWriterSlowPeer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size = 1 << 20
+		l := &pipeListener{conns: make(chan net.Conn, 1), done: make(chan struct{})}
+		result := make(chan error, 1)
+		srv := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			w, err := NewWriter(rw, r, Options{WriteTimeout: 10 * time.Second})
+			if err != nil {
+				result <- err
+				return
+			}
+			defer w.Close()
+			result <- w.Send("", []byte(strings.Repeat("x", size)))
+		})}
+		served := make(chan error, 1)
+		go func() { served <- srv.Serve(l) }()
+		for _, read := range []int64{size, size / 2} {
+			client, server := net.Pipe()
+			l.conns <- server
+			fmt.Fprint(client, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+			begin := time.Now()
+			for got := int64(0); got < read; {
+				n, err := io.CopyN(io.Discard, client, min(10<<10, read-got))
+				if got += n; err != nil {
+					t.Fatalf("after %d bytes and %v: %v", got, time.Since(begin), err)
+				}
+				<-time.After(time.Second)
+			}
+			stopped := time.Now()
+			if read == size {
+				go io.Copy(io.Discard, client)
+				if err := <-result; err != nil {
+					t.Error(err)
+				}
+			} else if err := <-result; !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(stopped) > 10*time.Second {
+				t.Errorf("%v after it stopped: %v", time.Since(stopped), err)
+			}
+			client.Close()
+		}
+		if err := srv.Shutdown(context.Background()); err != nil {
+			t.Error(err)
+		}
+		<-served
+	})
+}
+
 // Silence longer than the write timeout is no error, and the connection is
 // fit for another request afterwards.
 func TestWriterOutlivesItsDeadline(t *testing.T) {

@@ -1,0 +1,73 @@
+package eventstream
+
+import (
+	"cmp"
+	"errors"
+	"net/http"
+	"time"
+)
+
+// Chunk is how many bytes a peer has to take, or send, within one timeout. One
+// timeout for all there is would cut off every peer that is slower than the
+// largest message is long, and none of those that have stopped reading sooner.
+const Chunk = 64 << 10
+
+// Paced is a response to a client that may read slowly, as long as it reads: each
+// Chunk has the timeout for itself. It is not safe for concurrent use.
+type Paced struct {
+	http.ResponseWriter
+	ctl     *http.ResponseController
+	timeout time.Duration
+	room    int // what may still be written under the present deadline
+}
+
+// Pace returns w with a timeout per Chunk; 0 means DefaultWriteTimeout. A response
+// that is paced already stays as it is.
+func Pace(w http.ResponseWriter, timeout time.Duration) *Paced {
+	if p, ok := w.(*Paced); ok {
+		return p
+	}
+	return &Paced{
+		ResponseWriter: w, ctl: http.NewResponseController(w),
+		timeout: cmp.Or(max(0, timeout), DefaultWriteTimeout), room: Chunk,
+	}
+}
+
+// Begin gives what is written next its time. Before the first Begin there is no
+// deadline. Response writers that know none (recorders in tests) go without.
+func (p *Paced) Begin() error {
+	p.room = Chunk
+	return p.deadline(time.Now().Add(p.timeout))
+}
+
+// End takes the deadline away.
+func (p *Paced) End() error { return p.deadline(time.Time{}) }
+
+func (p *Paced) deadline(t time.Time) error {
+	if err := p.ctl.SetWriteDeadline(t); !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	return nil
+}
+
+// Write writes chunk by chunk, each under a deadline of its own.
+func (p *Paced) Write(b []byte) (n int, err error) {
+	for {
+		if p.room <= 0 {
+			if err := p.Begin(); err != nil {
+				return n, err
+			}
+		}
+		m, err := p.ResponseWriter.Write(b[n:min(len(b), n+p.room)])
+		n, p.room = n+m, p.room-m
+		if err != nil || n == len(b) {
+			return n, err
+		}
+	}
+}
+
+// Flush sends what is buffered, under the present deadline.
+func (p *Paced) Flush() error { return p.ctl.Flush() }
+
+// Unwrap is for http.ResponseController.
+func (p *Paced) Unwrap() http.ResponseWriter { return p.ResponseWriter }
