@@ -65,21 +65,36 @@ func (s *stage) start(ctx context.Context, taskgate string) error {
 	if err := s.freeAddrs(); err != nil {
 		return err
 	}
-	_, port, _ := strings.Cut(s.redis, ":")
 	file := filepath.Join(s.dir, "taskgate.yaml")
 	if err := os.WriteFile(file, fmt.Appendf(nil, gatewayConfig, s.gateway, s.redis, s.upstream), 0o600); err != nil {
 		return err
 	}
-	for _, c := range []struct {
-		addr, path string
-		args       []string
-	}{
-		{s.redis, "redis-server", []string{"--bind", "127.0.0.1", "--port", port, "--save", "", "--appendonly", "no", "--dir", s.dir}},
+	return s.run(ctx, []party{
+		s.redisParty(),
 		{s.upstream, self, []string{"-as", "upstream", "-listen", s.upstream}},
 		{s.proxy, self, []string{"-as", "proxy", "-listen", s.proxy, "-to", s.upstream}},
 		{s.redisget, self, []string{"-as", "redisget", "-listen", s.redisget, "-to", s.redis}},
 		{s.gateway, taskgate, []string{"serve", "--config", file}},
-	} {
+	})
+}
+
+// party is a program that listens.
+type party struct {
+	addr, path string
+	args       []string
+}
+
+// redisParty is a Redis that keeps everything in memory.
+func (s *stage) redisParty() party {
+	_, port, _ := strings.Cut(s.redis, ":")
+	return party{s.redis, "redis-server", []string{
+		"--bind", "127.0.0.1", "--port", port, "--save", "", "--appendonly", "no", "--dir", s.dir,
+	}}
+}
+
+// run starts parties one after the other.
+func (s *stage) run(ctx context.Context, parties []party) error {
+	for _, c := range parties {
 		p, err := proc.Start(proc.Command{Name: filepath.Base(c.path), Path: c.path, Args: c.args})
 		if err != nil {
 			return err

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,8 +11,12 @@ import (
 	"taskgate/internal/taskclient"
 )
 
-// lostMessage is what a call ends with that nothing is known of any more.
-const lostMessage = "the replica that ran this call was lost; the upstream may have finished the work"
+// What a call ends with of which nothing is known any more, and what one that was
+// not sent, because what it needs of the store could not be had.
+const (
+	lostMessage    = "the replica that ran this call was lost; the upstream may have finished the work"
+	sessionMessage = "the session with the server cannot be looked up"
+)
 
 // judge holds what clients see against what is promised.
 type judge struct {
@@ -157,15 +160,15 @@ func checkResult(c *call, result json.RawMessage) error {
 	return nil
 }
 
-// checkError checks that a call may end with an error: the upstream's own, or that
-// its replica was lost.
+// checkError checks that a call may end with an error: the upstream's own, or one of
+// the gateway's that are known.
 func checkError(c *call, e *taskclient.Error) error {
 	switch {
 	case e == nil:
 		return fmt.Errorf("failed without an error")
 	case e.Code == codeWrong && c.outcome == rpcError && e.Message == c.id+" went wrong":
 		return nil
-	case e.Code == -32603 && e.Message == lostMessage:
+	case e.Code == -32603 && (e.Message == lostMessage || e.Message == sessionMessage):
 		return nil
 	}
 	return fmt.Errorf("the error is %d %q", e.Code, e.Message)
@@ -275,7 +278,7 @@ func outcomeOf(s *state) string {
 		return s.status
 	case s.err != nil && s.err.Code == codeWrong:
 		return "failed, as the upstream answered"
-	case s.err != nil && strings.HasPrefix(s.err.Message, "the replica that ran this call was lost"):
+	case s.err != nil && s.err.Message == lostMessage:
 		return "failed, lost replica"
 	}
 	return "failed, " + s.message

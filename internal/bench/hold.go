@@ -1,0 +1,107 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+
+	"taskgate/internal/mcp"
+)
+
+// Tools of the holding server.
+const (
+	holdTool  = "hold"  // is answered when it is cancelled, which is never
+	quickTool = "quick" // is answered at once
+)
+
+// holder is an MCP server of either era whose calls stay open. In the legacy era it
+// answers with an event stream that begins with an event, as servers do that can
+// resume; in the modern one it keeps its peer waiting for the head of the response.
+type holder struct {
+	mu    sync.Mutex
+	calls map[string]chan struct{} // open, by JSON-RPC id
+}
+
+func newHolder() *holder { return &holder{calls: map[string]chan struct{}{}} }
+
+// ServeHTTP tells at GET how many calls are open.
+func (h *holder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodGet && r.Header.Get("Accept") != mcp.TypeSSE {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		_, _ = io.WriteString(w, strconv.Itoa(len(h.calls)))
+		return
+	}
+	if r.Method != http.MethodPost {
+		w.WriteHeader(http.StatusMethodNotAllowed)
+		return
+	}
+	var m struct {
+		ID     json.RawMessage
+		Method string
+		Params struct {
+			Name      string
+			RequestID json.RawMessage
+		}
+	}
+	if err := json.NewDecoder(r.Body).Decode(&m); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	switch {
+	case m.ID == nil:
+		if m.Method == mcp.NotifyCancelled {
+			h.release(m.Params.RequestID)
+		}
+		w.WriteHeader(http.StatusAccepted)
+	case m.Method == mcp.MethodInitialize:
+		w.Header().Set(mcp.HeaderSession, "one")
+		answer(w, m.ID, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"hold","version":"1"}}`)
+	case m.Method == mcp.MethodDiscover:
+		answer(w, m.ID, discoverResult)
+	case m.Method == mcp.MethodToolsList:
+		answer(w, m.ID, holdTools)
+	case m.Params.Name == holdTool:
+		h.hold(w, r, m.ID)
+	default:
+		answer(w, m.ID, callResult)
+	}
+}
+
+const holdTools = `{"resultType":"complete","tools":[{"name":"hold","inputSchema":{"type":"object"}},{"name":"quick","inputSchema":{"type":"object"}}],"ttlMs":60000,"cacheScope":"public"}`
+
+func answer(w http.ResponseWriter, id json.RawMessage, result string) {
+	w.Header().Set("Content-Type", mcp.TypeJSON)
+	_, _ = fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, id, result) // a client that is gone is no concern
+}
+
+// hold keeps a call open until it is cancelled.
+func (h *holder) hold(w http.ResponseWriter, r *http.Request, id json.RawMessage) {
+	released := make(chan struct{})
+	h.mu.Lock()
+	h.calls[string(id)] = released
+	h.mu.Unlock()
+	if r.Header.Get(mcp.HeaderProtocolVersion) != mcp.Version20260728 {
+		w.Header().Set("Content-Type", mcp.TypeSSE)
+		_, _ = fmt.Fprintf(w, "id: %d\ndata:\n\n", len(id))
+		_ = http.NewResponseController(w).Flush()
+	}
+	select {
+	case <-released:
+	case <-r.Context().Done():
+		h.release(id)
+	}
+}
+
+// release ends a call.
+func (h *holder) release(id json.RawMessage) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if released := h.calls[string(id)]; released != nil {
+		close(released)
+		delete(h.calls, string(id))
+	}
+}
