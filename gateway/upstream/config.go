@@ -37,9 +37,9 @@ type Config struct {
 	Name string
 	// URL is the server's MCP endpoint, http or https.
 	URL string
-	// Headers go with every request. Idempotency-Key is refused, since it would
-	// make net/http repeat a POST (libraries.md §10), and so are the headers that
-	// the transport writes.
+	// Headers go with every request. Idempotency-Key is refused, since net/http
+	// repeats a POST that has it when a connection breaks, and so are the headers
+	// that the transport writes.
 	Headers http.Header
 	// Era is EraAuto unless the operator knows better.
 	Era Era

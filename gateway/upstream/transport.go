@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// newTransport makes the connections of one upstream. The settings are those of
-// libraries.md §10:
+// newTransport makes the connections of one upstream. What is set, and what is
+// left unset on purpose:
 //
 //   - no cap on connections: it would keep the answer to a question from ever
 //     being posted while every connection is taken by a parked call;
