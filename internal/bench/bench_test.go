@@ -2,9 +2,14 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -96,5 +101,63 @@ func TestSettingsFromEnv(t *testing.T) {
 	t.Setenv("BENCH_ROUNDS", "no")
 	if _, err := settingsFromEnv(); err == nil {
 		t.Error("no error")
+	}
+}
+
+// Calls of either era stay open until they are cancelled or their client leaves.
+func TestHolder(t *testing.T) {
+	h := newHolder()
+	server := httptest.NewServer(h)
+	defer server.Close()
+	p := &parking{stage: stage{upstream: server.Listener.Addr().String()}}
+	post := func(ctx context.Context, version, body string) {
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL, strings.NewReader(body))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		r.Header.Set(mcp.HeaderProtocolVersion, version)
+		if resp, err := http.DefaultClient.Do(r); err == nil {
+			_, _ = io.Copy(io.Discard, resp.Body)
+			resp.Body.Close()
+		}
+	}
+	hold := func(ctx context.Context, id, version string) {
+		post(ctx, version, `{"jsonrpc":"2.0","id":"`+id+`","method":"tools/call","params":{"name":"hold"}}`)
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	var calls sync.WaitGroup
+	calls.Go(func() { hold(t.Context(), "a", mcp.Version20251125) })
+	calls.Go(func() { hold(ctx, "b", mcp.Version20260728) })
+	for _, step := range []struct {
+		do   func()
+		want int
+	}{
+		{func() {}, 2},
+		{func() {
+			post(t.Context(), mcp.Version20251125, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"a"}}`)
+		}, 1},
+		{leave, 0},
+	} {
+		step.do()
+		if err := p.open(t.Context(), step.want); err != nil {
+			t.Error(err)
+		}
+	}
+	calls.Wait()
+}
+
+func TestUsage(t *testing.T) {
+	before := usage{cpu: time.Second, commands: map[string]int64{"get": 3, "set": 1}}
+	after := usage{cpu: 3 * time.Second, resident: 5, commands: map[string]int64{"get": 3, "set": 2, "hget": 4}}
+	got := after.since(before)
+	if got.cpu != 2*time.Second || got.resident != 5 || got.list() != "hget 4, set 1" {
+		t.Errorf("%+v, %s", got, got.list())
+	}
+	if runtime.GOOS != "linux" {
+		return
+	}
+	if _, err := cpuOf(os.Getpid()); err != nil {
+		t.Error(err)
 	}
 }

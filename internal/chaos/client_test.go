@@ -202,12 +202,10 @@ func (c *clients) underWatch(ctx context.Context, harm func(context.Context)) fu
 func (c *clients) watch(ctx context.Context, seed uint64) {
 	random := rand.New(rand.NewPCG(seed, 1<<63))
 	for wait(ctx, 10*time.Millisecond) {
-		list := c.judge.finished()
-		if len(list) == 0 {
-			continue
+		if r := c.judge.anyEnded(random); r != nil {
+			// ctx ends the watch and not a question that is on its way.
+			_ = c.lookAt(context.Background(), c.fleet.any(random), r)
 		}
-		// ctx ends the watch and not a question that is on its way.
-		_ = c.lookAt(context.Background(), c.fleet.any(random), pick(random, list))
 	}
 }
 

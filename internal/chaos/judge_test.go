@@ -3,6 +3,7 @@ package chaos
 import (
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -29,6 +30,7 @@ type judge struct {
 
 	mu         sync.Mutex
 	tasks      map[string]*record
+	ends       []*record // those that have ended
 	violations []string
 	reads      int
 	calmed     time.Time // since when nothing goes wrong any more
@@ -100,6 +102,7 @@ func (j *judge) seen(r *record, s state) {
 	switch {
 	case r.end == nil && s.ended():
 		r.end = &s
+		j.ends = append(j.ends, r)
 		j.checkEnd(r, s)
 	case r.end == nil:
 	case !s.ended() && j.forgetful:
@@ -228,9 +231,14 @@ func (j *judge) records() []*record {
 	return list
 }
 
-// finished are those of them whose end was seen.
-func (j *judge) finished() []*record {
-	return slices.DeleteFunc(j.records(), func(r *record) bool { return j.ended(r) == nil })
+// anyEnded is one of those of them whose end was seen, if there is one.
+func (j *judge) anyEnded(r *rand.Rand) *record {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if len(j.ends) == 0 {
+		return nil
+	}
+	return pick(r, j.ends)
 }
 
 // ended returns the end of a task, if one was seen.
