@@ -77,7 +77,7 @@ func (s *server) build(ctx context.Context) (err error) {
 	}
 	s.gateway, err = gateway.New(gateway.Options{
 		Config: s.config, Shim: s.shim, Legs: s.legs.faces(), Logger: s.log,
-		Sessions:       s.store.Sessions(s.config.MaxSessions, s.config.SessionIdle).
+		Sessions: s.store.Sessions(s.config.MaxSessions, s.config.SessionIdle).
 			Keep(s.config.SessionLogMessages, int64(s.config.SessionLogBytes)),
 		TracerProvider: s.tel.traces, MeterProvider: s.tel.metrics, Version: moduleVersion(),
 	})
