@@ -40,8 +40,8 @@ func (e *endpoint) subscribe(ctx context.Context, q *legacyRequest) (json.RawMes
 	if err := q.s.subscribe(ctx, uri, true); err != nil {
 		return nil, err
 	}
-	agreed := q.s.follow(ctx, e.leg)
-	if server.Era != mcp.Modern || slices.Contains(agreed.Resources, uri) {
+	agreed, here := q.s.hear(ctx, e.leg)
+	if !here || server.Era != mcp.Modern || slices.Contains(agreed.Resources, uri) {
 		return result, nil
 	}
 	if err := q.s.subscribe(ctx, uri, false); err != nil {
@@ -64,8 +64,8 @@ func (e *endpoint) unsubscribe(ctx context.Context, q *legacyRequest) (json.RawM
 	if err := q.s.subscribe(ctx, uri, false); err != nil {
 		return nil, err
 	}
-	if q.s.listen.active() {
-		q.s.follow(ctx, e.leg)
+	if q.s.listen.active() || q.s.elsewhere(ctx) {
+		q.s.hear(ctx, e.leg)
 	}
 	return result, nil
 }

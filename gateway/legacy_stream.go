@@ -18,9 +18,10 @@ import (
 // whose connection broke is let in as soon as that is noticed, at the next
 // keep-alive at the latest.
 //
-// Events have no ids, since there is nothing to resume from: an id would make
-// clients come back with Last-Event-ID (X8, protocol.md C 7). What arrives between
-// two streams is kept for the next one, within the bounds of the outbox.
+// Events have ids once the stream has been open for resume_after: an id makes clients
+// come back with Last-Event-ID (X8, protocol.md C 7), which they may do at any replica,
+// and take the stream along. What arrives between two streams is kept for the next
+// one, within the bounds of the outbox.
 func (e *endpoint) serveLegacyGET(w http.ResponseWriter, r *http.Request, p shim.Principal) {
 	if !acceptOf(r.Header).stream {
 		e.refuseLegacy(w, jsonrpc.ID{}, refused(http.StatusNotAcceptable, "Accept must list "+mcp.TypeSSE))
@@ -32,31 +33,41 @@ func (e *endpoint) serveLegacyGET(w http.ResponseWriter, r *http.Request, p shim
 		return
 	}
 	defer s.release()
-	if stream, no, ok := parseEventID(r.Header.Get(mcp.HeaderLastEventID)); ok {
+	stream, no, resumes := parseEventID(r.Header.Get(mcp.HeaderLastEventID))
+	if resumes && stream != standingStream {
 		e.serveResume(w, r, s, stream, no)
 		return
 	}
-	if !s.attach() {
-		e.refuseLegacy(w, jsonrpc.ID{}, refused(http.StatusConflict, "the session has a stream already"))
+	if !s.attach() && !(resumes && s.takeOver(r.Context())) {
+		e.refuseLegacy(w, jsonrpc.ID{}, refused(http.StatusConflict, errMoved.Error()))
 		return
 	}
 	defer s.listen.rest()
 	defer s.detach()
+	g, err := s.claim(r.Context(), no, resumes)
+	if err != nil {
+		e.refuseLegacy(w, jsonrpc.ID{}, refused(http.StatusConflict, err.Error()))
+		return
+	}
+	defer g.leave()
 	ctx, done, err := e.gateway.streams.enter(r.Context())
 	defer done()
 	if err != nil {
 		e.refuseLegacy(w, jsonrpc.ID{}, &failure{Code: mcp.CodeInternal, Message: err.Error(), Status: http.StatusServiceUnavailable})
 		return
 	}
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	s.mayEnd(end)
 	s.listen.stay()
 	s.follow(ctx, e.leg)
 	defer e.tellTasks(ctx, s, p)()
-	e.pour(ctx, w, r, s)
+	e.pour(ctx, w, r, g)
 }
 
-// pour writes what waits in the session's outbox to the client, until the client
-// goes, the session ends, or the gateway closes.
-func (e *endpoint) pour(ctx context.Context, w http.ResponseWriter, r *http.Request, s *session) {
+// pour writes what waits for the session's client, until that goes, the session ends,
+// another replica takes the stream, or the gateway closes.
+func (e *endpoint) pour(ctx context.Context, w http.ResponseWriter, r *http.Request, g *standing) {
 	interval := e.gateway.config.KeepAlive
 	stream, err := eventstream.NewWriter(w, r, eventstream.Options{WriteTimeout: writeTimeout, KeepAlive: interval})
 	if err != nil {
@@ -69,32 +80,27 @@ func (e *endpoint) pour(ctx context.Context, w http.ResponseWriter, r *http.Requ
 	if stream.Comment("open") != nil {
 		return
 	}
+	g.out = stream
+	wake, stop := g.s.watch(ctx)
+	defer stop()
 	// A connection that broke silently shows at a keep-alive.
 	check := time.NewTicker(interval)
 	defer check.Stop()
-	for drain(s.out, stream) == nil {
+	long := time.NewTimer(e.gateway.config.ResumeAfter)
+	defer long.Stop()
+	for g.flush(ctx) == nil {
 		select {
-		case <-s.out.ready:
+		case <-g.s.out.ready:
+		case <-wake:
+			g.behind = true
 		case <-check.C:
+			g.behind = true
+		case <-long.C:
+			g.keep(mcp.LookupVersion(g.s.current().Version).Priming)
 		case <-ctx.Done():
 			return
-		case <-s.ctx.Done():
+		case <-g.s.ctx.Done():
 			return
-		}
-	}
-}
-
-// drain sends all that waits. A message that could not be sent waits for the next
-// stream.
-func drain(o *outbox, stream *eventstream.Writer) error {
-	for {
-		msg, ok := o.take()
-		if !ok {
-			return stream.Err()
-		}
-		if err := stream.Send("", msg); err != nil {
-			o.giveBack(msg)
-			return err
 		}
 	}
 }

@@ -31,7 +31,7 @@ type Sessions interface {
 	// Delete ends a session. It is no error if there is none.
 	Delete(ctx context.Context, id string) error
 
-	// Signal leaves a word for the replicas that are busy with a session.
+	// Signal leaves a word for the replicas that know a session.
 	Signal(ctx context.Context, id, word string) error
 
 	// Logs are kept of the streams of a session, so that a client can resume one.
@@ -41,7 +41,7 @@ type Sessions interface {
 	// replica still holds streams or calls of it, which keep a session from being
 	// idle, and tells ended of each that is gone other than by Delete here, on every
 	// replica that knew it, and signal of each word that was left for a session that
-	// is busy here, possibly more than once. None of them may block, and busy must
+	// is known here, possibly more than once. None of them may block, and busy must
 	// not call back.
 	Run(ctx context.Context, busy func(id string) bool, ended func(id string), signal func(id, word string)) error
 }

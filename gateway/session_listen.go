@@ -194,16 +194,23 @@ func (l *listener) leave() {
 	}
 }
 
-// halt ends the listening for good: this replica stops.
-func (l *listener) halt() {
+// drop ends the listening, until there is a reason to begin again.
+func (l *listener) drop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.halted = true
 	if l.linger != nil {
 		l.linger.Stop()
 		l.linger = nil
 	}
 	l.quit()
+}
+
+// halt ends the listening for good: this replica stops.
+func (l *listener) halt() {
+	l.mu.Lock()
+	l.halted = true
+	l.mu.Unlock()
+	l.drop()
 }
 
 func (l *listener) quit() {

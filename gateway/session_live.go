@@ -34,6 +34,11 @@ type session struct {
 	state     sessionState
 	calls     map[string]context.CancelCauseFunc // in flight, by the key of their id
 	streaming bool                               // a GET stream is open
+
+	streamEnd  context.CancelFunc // ends it
+	streamGone chan struct{}      // closed when it has ended
+	unsent     int64              // the last GET stream here was sent the log up to this; 0: none was kept
+	leg        Leg                // the one that is listened to
 }
 
 func newSession(t *sessionTable, id string) *session {
@@ -98,13 +103,12 @@ func (s *session) current() sessionState {
 // time, change is applied again to what that one made of it.
 func (s *session) update(ctx context.Context, change func(sessionState) sessionState) error {
 	for {
-		st, err := s.load(ctx)
-		if err != nil {
+		if _, err := s.load(ctx); err != nil {
 			return err
 		}
 		s.mu.Lock()
 		rev := s.rev
-		st = change(s.state)
+		st := change(s.state)
 		s.mu.Unlock()
 		b, err := st.encode()
 		if err != nil {
@@ -129,6 +133,9 @@ func (s *session) subscribe(ctx context.Context, uri string, on bool) error {
 // follow listens upstream for what the session wants to hear now, and returns what
 // the upstream agreed to. Without a GET stream it does so only for a while.
 func (s *session) follow(ctx context.Context, leg Leg) shim.Filter {
+	s.mu.Lock()
+	s.leg = leg
+	s.mu.Unlock()
 	agreed := s.listen.start(ctx, leg)
 	if !s.attached() {
 		s.listen.rest()
@@ -187,12 +194,16 @@ func (s *session) attach() bool {
 	defer s.mu.Unlock()
 	ok := !s.streaming
 	s.streaming = true
+	if ok {
+		s.streamGone = make(chan struct{})
+	}
 	return ok
 }
 
 func (s *session) detach() {
 	s.mu.Lock()
-	s.streaming = false
+	s.streaming, s.streamEnd = false, nil
+	close(s.streamGone)
 	s.mu.Unlock()
 }
 

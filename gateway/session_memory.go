@@ -22,8 +22,14 @@ type memoryLog struct {
 	last    int64
 	size    int
 	entries []memoryEntry
-	open    map[string]bool // by stream; false once it has ended
+	streams map[string]memoryStream
 	watch   map[*func()]struct{}
+}
+
+// memoryStream is what is known of a stream; it is not open once it has ended.
+type memoryStream struct {
+	open bool
+	note []byte
 }
 
 type memoryEntry struct {
@@ -36,7 +42,7 @@ type memoryEntry struct {
 func (m *memoryLogs) of(id string) *memoryLog {
 	l := m.sessions[id]
 	if l == nil {
-		l = &memoryLog{open: map[string]bool{}, watch: map[*func()]struct{}{}}
+		l = &memoryLog{streams: map[string]memoryStream{}, watch: map[*func()]struct{}{}}
 		m.sessions[id] = l
 	}
 	return l
@@ -50,11 +56,11 @@ func (m *memoryLogs) forget(id string) {
 }
 
 // Open implements Logs. A stream's replica cannot be lost without its log.
-func (m *memoryLogs) Open(_ context.Context, id, stream string, _ []byte) (int64, error) {
+func (m *memoryLogs) Open(_ context.Context, id, stream string, note []byte) (int64, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	l := m.of(id)
-	l.open[stream] = true
+	l.streams[stream] = memoryStream{open: true, note: note}
 	return l.last, nil
 }
 
@@ -79,7 +85,7 @@ func (m *memoryLogs) Append(_ context.Context, id, stream string, message []byte
 func (m *memoryLogs) Finish(_ context.Context, id, stream string) error {
 	m.mu.Lock()
 	if l := m.sessions[id]; l != nil {
-		l.open[stream] = false
+		l.streams[stream] = memoryStream{}
 	}
 	m.mu.Unlock()
 	m.wake(id)
@@ -109,7 +115,7 @@ func (m *memoryLogs) Since(_ context.Context, id, stream string, after int64, on
 	if l == nil {
 		return "", nil, nil
 	}
-	open, known := l.open[stream]
+	st, known := l.streams[stream]
 	if !known {
 		return "", nil, nil
 	}
@@ -118,8 +124,8 @@ func (m *memoryLogs) Since(_ context.Context, id, stream string, after int64, on
 			on(e.no, e.message)
 		}
 	}
-	if open {
-		return "open", nil, nil
+	if st.open {
+		return "open", st.note, nil
 	}
 	return "ended", nil, nil
 }

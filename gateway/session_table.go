@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"strings"
 	"sync"
@@ -27,6 +28,8 @@ type sessionTable struct {
 	store Sessions
 	// ended is called for each session that is over, wherever it ended.
 	ended func(ctx context.Context, id string)
+	// name tells this replica from the others in notes that they leave each other.
+	name string
 
 	mu     sync.Mutex
 	live   map[string]*session
@@ -35,7 +38,7 @@ type sessionTable struct {
 }
 
 func newSessionTable(store Sessions, ended func(context.Context, string)) *sessionTable {
-	return &sessionTable{store: store, ended: ended, live: make(map[string]*session)}
+	return &sessionTable{store: store, ended: ended, name: rand.Text(), live: make(map[string]*session)}
 }
 
 // run ends sessions that have been idle for too long, until ctx ends.
@@ -59,8 +62,13 @@ func (t *sessionTable) heed(id, word string) {
 	if key, ok := strings.CutPrefix(word, cancelWord); ok {
 		s.abortKey(key)
 	}
-	if word == tasksWord {
+	switch word {
+	case tasksWord:
 		s.news.ring()
+	case streamWord:
+		t.aside(s, (*session).moved)
+	case listenWord:
+		t.aside(s, (*session).again)
 	}
 }
 

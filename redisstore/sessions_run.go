@@ -14,7 +14,7 @@ const sweepMax = 100
 // Run ends idle sessions until ctx ends. It asks busy for each whether this replica
 // still holds streams or calls of it, which keep a session from being idle, tells
 // ended of each that is gone other than by Delete here, and signal of each word that
-// was left for a session that is busy here, possibly more than once.
+// was left for a session that is known here, possibly more than once.
 func (c *Sessions) Run(ctx context.Context, busy func(id string) bool, ended func(id string), signal func(id, word string)) error {
 	c.mu.Lock()
 	c.busy, c.ended, c.signal = busy, ended, signal
@@ -72,12 +72,12 @@ func (c *Sessions) look(ctx context.Context, id string) {
 	c.doubt(id)
 	c.mu.Lock()
 	_, known := c.known[id]
-	busy, signal := c.busy, c.signal
+	signal := c.signal
 	c.mu.Unlock()
 	if !known {
 		return
 	}
-	if _, rev, err := c.read(ctx, id, false); err != nil || rev == 0 || !busy(id) {
+	if _, rev, err := c.read(ctx, id, false); err != nil || rev == 0 {
 		return
 	}
 	var words []string

@@ -122,12 +122,12 @@ type Config struct {
 	// MaxSessions is how many such client sessions may exist at a time.
 	MaxSessions int `yaml:"max_sessions" min:"1"`
 
-	// ResumeAfter is how long an answer in such a session takes before it is
-	// kept, so that a client whose connection broke can get the rest of it by
+	// ResumeAfter is how long an answer or a stream in such a session lasts
+	// before it is kept, so that a client whose connection broke can get the rest of it by
 	// Last-Event-ID, from any replica. Shorter answers cost the store nothing.
 	ResumeAfter time.Duration `yaml:"resume_after" min:"10ms"`
 
-	// SessionLogMessages is how many messages of such answers are kept per
+	// SessionLogMessages is how many messages of such streams are kept per
 	// session. The oldest go first.
 	SessionLogMessages int `yaml:"session_log_messages" min:"1"`
 

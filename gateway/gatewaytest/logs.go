@@ -3,6 +3,7 @@ package gatewaytest
 import (
 	"context"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -70,6 +71,7 @@ func testLogs(t *testing.T, open OpenSessions) {
 	b.expect("s", "x", first, `open {"a": "three\u0000"}`)
 	a.expect("s", "y", 0, "open two")
 	a.expect("s", "y", last+10, "open")
+	a.expect("s", "y", math.MaxInt64, "open")
 	if err := a.Finish(t.Context(), "s", "x"); err != nil {
 		t.Fatal(err)
 	}

@@ -8,8 +8,10 @@ local stream, after = next_arg(), tonumber(next_arg())
 local was = redis.call('HMGET', KEYS[2], 'last', 's:' .. stream, 'n:' .. stream)
 if not was[2] then return { 'none' } end
 local out = { 'ok', was[2], was[3] or '' }
-local first = tonumber(was[1] or '0') - redis.call('LLEN', KEYS[1]) + 1
+local last = tonumber(was[1] or '0')
+local first = last - redis.call('LLEN', KEYS[1]) + 1
 local from = math.max(after + 1, first)
+if from > last then return out end
 local own = stream .. ' '
 for i, entry in ipairs(redis.call('LRANGE', KEYS[1], from - first, -1)) do
   if string.sub(entry, 1, #own) == own then

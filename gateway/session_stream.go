@@ -1,0 +1,271 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"math"
+	"time"
+
+	"taskgate/internal/eventstream"
+	"taskgate/shim"
+)
+
+const (
+	// standingStream names the log of a session's GET stream.
+	standingStream = "get"
+	// streamWord says that the GET stream may have moved to another replica,
+	// listenWord that there is more to listen for where it is.
+	streamWord = "stream"
+	listenWord = "listen"
+)
+
+// errMoved: the session's GET stream is at another replica.
+var errMoved = errors.New("the session has a stream already")
+
+// standing is a session's GET stream while this replica has it. Replicas agree in the
+// store on which of them that is: the note of its log names it. It alone listens
+// upstream, and what another one has heard before it learned of that goes into the log
+// for it.
+type standing struct {
+	s       *session
+	out     *eventstream.Writer
+	no      int64 // of the last message of the log that was sent
+	kept    bool  // messages go through the log, and have ids
+	behind  bool  // the log may have more
+	logless bool  // the store was away when the stream began
+	moved   bool
+}
+
+// elsewhere reports whether another replica has the session's GET stream.
+func (s *session) elsewhere(ctx context.Context) bool {
+	state, note, err := s.table.store.Since(ctx, s.id, standingStream, math.MaxInt64, func(int64, []byte) {})
+	return err == nil && state == "open" && string(note) != s.table.name
+}
+
+// claim makes this replica the one that has the session's GET stream. A client that
+// resumes it takes it along; any other finds it taken.
+func (s *session) claim(ctx context.Context, no int64, resumes bool) (*standing, error) {
+	if !resumes && s.elsewhere(ctx) {
+		return nil, errMoved
+	}
+	g := &standing{s: s, no: no, behind: resumes}
+	last, err := s.table.store.Open(ctx, s.id, standingStream, []byte(s.table.name))
+	if err == nil {
+		err = s.table.store.Signal(ctx, s.id, streamWord)
+	}
+	if err != nil {
+		g.logless = true // it is open all the same, as long as the store is away
+		return g, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case resumes:
+	case s.unsent > 0: // the stream before it was here, and broke
+		g.no, g.behind = s.unsent, true
+	default:
+		g.no = last
+	}
+	return g, nil
+}
+
+// leave gives the stream up, unless another replica has it by now.
+func (g *standing) leave() {
+	g.s.mu.Lock()
+	g.s.unsent = 0
+	if g.kept && !g.moved {
+		g.s.unsent = g.no
+	}
+	g.s.mu.Unlock()
+	if g.logless || g.moved {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
+	defer cancel()
+	if !g.s.elsewhere(ctx) {
+		_ = g.s.table.store.Finish(ctx, g.s.id, standingStream) // or it ends with this replica
+	}
+}
+
+// keep has messages go through the log from now on: the stream has been open for long
+// enough that its client may want to resume it (design.md 0.17).
+func (g *standing) keep(prime bool) {
+	if g.logless {
+		return
+	}
+	g.kept = true
+	if prime {
+		_ = g.out.Prime(eventID(standingStream, g.no), resumeRetry) // its error is in out
+	}
+}
+
+// flush sends all that waits, here and in the log. A message that could not be sent
+// waits for the next stream.
+func (g *standing) flush(ctx context.Context) error {
+	for {
+		if err := g.catchUp(ctx); err != nil {
+			return err
+		}
+		msg, ok := g.s.out.take()
+		if !ok {
+			return g.out.Err()
+		}
+		if g.kept {
+			if _, err := g.s.table.store.Append(ctx, g.s.id, standingStream, msg); err == nil {
+				g.behind = true
+				continue
+			}
+		}
+		if err := g.out.Send("", msg); err != nil {
+			g.s.out.giveBack(msg)
+			return err
+		}
+	}
+}
+
+// catchUp sends what the log has more, and looks whether the stream is still here.
+func (g *standing) catchUp(ctx context.Context) error {
+	if !g.behind || g.logless {
+		return nil
+	}
+	g.behind = false
+	state, note, err := g.s.table.store.Since(ctx, g.s.id, standingStream, g.no, func(no int64, message []byte) {
+		if g.out.Send(eventID(standingStream, no), message) == nil {
+			g.no = no
+		}
+	})
+	switch {
+	case err != nil:
+		return g.out.Err() // the store is away: it is looked again
+	case state == "open" && string(note) != g.s.table.name:
+		g.moved = true
+		return errMoved
+	case state != "open": // the one before ended it late
+		_, _ = g.s.table.store.Open(ctx, g.s.id, standingStream, []byte(g.s.table.name))
+	}
+	return g.out.Err()
+}
+
+// moved runs when another replica may have taken the GET stream: then this one ends
+// its own, stops listening, and leaves in the log what the client has not been sent.
+func (s *session) moved(ctx context.Context) {
+	if !s.elsewhere(ctx) {
+		return
+	}
+	s.endStream(ctx)
+	s.listen.drop()
+	for msg, ok := s.out.take(); ok; msg, ok = s.out.take() {
+		if _, err := s.table.store.Append(ctx, s.id, standingStream, msg); err != nil {
+			s.out.giveBack(msg) // for a stream that comes here
+			break
+		}
+	}
+	s.table.reap(s)
+}
+
+// endPause is how long it takes a GET stream at most to begin, and so to be one that
+// can be ended.
+const endPause = 50 * time.Millisecond
+
+// endStream ends the GET stream of this replica, if there is one, and waits until it
+// is over.
+func (s *session) endStream(ctx context.Context) {
+	for s.attached() && ctx.Err() == nil {
+		s.mu.Lock()
+		end, gone := s.streamEnd, s.streamGone
+		s.mu.Unlock()
+		if end != nil {
+			end()
+		}
+		pause := time.NewTimer(endPause)
+		select {
+		case <-gone:
+		case <-pause.C:
+		case <-ctx.Done():
+		}
+		pause.Stop()
+	}
+}
+
+// mayEnd says how the GET stream of this replica is ended.
+func (s *session) mayEnd(end context.CancelFunc) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.streamEnd = end
+}
+
+// takeOver is attach for a client that resumes the stream: the one that it has lost
+// may not have been noticed yet.
+func (s *session) takeOver(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, logTimeout)
+	defer cancel()
+	for ctx.Err() == nil {
+		if s.attach() {
+			return true
+		}
+		s.endStream(ctx)
+	}
+	return false
+}
+
+// hear listens for what the session wants to hear now, where its GET stream is. Where
+// that is another replica, what the upstream agreed to is not known here.
+func (s *session) hear(ctx context.Context, leg Leg) (agreed shim.Filter, here bool) {
+	if !s.attached() && s.elsewhere(ctx) {
+		_ = s.table.store.Signal(ctx, s.id, listenWord) // it is looked for at the next change
+		return shim.Filter{}, false
+	}
+	return s.follow(ctx, leg), true
+}
+
+// again runs when another replica has changed what there is to listen for.
+func (s *session) again(ctx context.Context) {
+	s.mu.Lock()
+	leg := s.leg
+	s.mu.Unlock()
+	if leg == nil || !s.attached() {
+		return
+	}
+	if _, err := s.load(ctx); err == nil {
+		s.follow(ctx, leg)
+	}
+}
+
+// watch reports on wake whenever the log of the session may have more, until the
+// function it returns is called.
+func (s *session) watch(ctx context.Context) (wake <-chan struct{}, stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	woken, done := make(chan struct{}, 1), make(chan struct{})
+	go func() { // ends with ctx
+		defer close(done)
+		s.table.store.Watch(ctx, s.id, func() {
+			select {
+			case woken <- struct{}{}:
+			default:
+			}
+		})
+	}()
+	return woken, func() {
+		cancel()
+		<-done
+	}
+}
+
+// aside runs what a word of another replica asks for.
+func (t *sessionTable) aside(s *session, f func(*session, context.Context)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return
+	}
+	s.pins++ // it is not forgotten meanwhile, and not in use by that
+	if s.pins == 1 {
+		s.since = time.Now()
+	}
+	t.work.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
+		defer cancel()
+		f(s, ctx)
+		t.unpin(s)
+	})
+}
