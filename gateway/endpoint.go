@@ -55,8 +55,7 @@ func (e *endpoint) servePOST(w http.ResponseWriter, r *http.Request, p shim.Prin
 	era, msg, err := recognise(r.Header, body)
 	switch {
 	case err != nil:
-		version := headerVersion(r.Header)
-		writeFailure(w, version, failureOf(version, err))
+		e.refuse(w, r, headerVersion(r.Header), msg, err)
 	case era == mcp.Modern:
 		e.serveModernPOST(w, r, p, msg)
 	default:

@@ -61,12 +61,23 @@ func (e *endpoint) serveModernPOST(w http.ResponseWriter, r *http.Request, p shi
 		err = methodNotFound(msg.Method)
 	}
 	if err != nil {
-		f := failureOf(q.version, err)
-		f.ID = msg.ID
-		writeFailure(w, q.version, f)
+		e.refuse(w, r, q.version, msg, err)
 		return
 	}
 	e.serveModern(w, r, q, method)
+}
+
+// refuse answers a request that is not served for what its envelope, its headers
+// or its method say. It is a request all the same, and is observed.
+func (e *endpoint) refuse(w http.ResponseWriter, r *http.Request, version string, msg jsonrpc.Message, err error) {
+	f := *failureOf(version, err)
+	if msg.Kind == jsonrpc.Request {
+		f.ID = msg.ID
+		_, op := e.tel.start(r.Context(), r, request{msg: msg, version: version, upstream: e.name})
+		op.failed(f.Code)
+		defer op.end()
+	}
+	writeFailure(w, version, &f)
 }
 
 // serveModern serves a method that exists, under observation.

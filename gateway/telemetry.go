@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -29,6 +30,7 @@ import (
 type telemetry struct {
 	tracer   trace.Tracer
 	duration metric.Float64Histogram
+	names    names
 	baggage  []string // keys that are passed on
 	// off: nobody reads spans or durations, so they are not made. The context of a
 	// client still passes through.
@@ -56,6 +58,7 @@ type operation struct {
 	span  trace.Span
 	begun time.Time
 	attrs []attribute.KeyValue // of span and metric both
+	about []attribute.KeyValue // of the metric: what the request is about
 	err   string               // error.type
 	code  int64                // the JSON-RPC code, 0 for none
 }
@@ -89,7 +92,16 @@ func (t *telemetry) start(ctx context.Context, r *http.Request, q request) (cont
 	if t.off {
 		return ctx, &operation{tel: t, ctx: ctx, span: tracenoop.Span{}}
 	}
+	if !mcp.IsRequest(q.msg.Method) { // a client may write what it likes
+		q.msg.Method, q.name = semconv.UnknownMethod, ""
+	}
+	if mcp.EraOf(q.version) == mcp.NoEra {
+		q.version = ""
+	}
 	op := &operation{tel: t, begun: time.Now(), attrs: attributes(q)}
+	about := semconv.Target(q.msg.Method, q.name)
+	op.about = slices.DeleteFunc(slices.Clone(about), func(kv attribute.KeyValue) bool { return !semconv.MetricAttribute(kv.Key) })
+	opts = append(opts, trace.WithAttributes(about...))
 	opts = append(opts, trace.WithAttributes(op.attrs...), trace.WithAttributes(spanAttributes(r, q)...))
 	op.ctx, op.span = t.tracer.Start(ctx, semconv.SpanName(q.msg.Method, q.name), opts...)
 	return op.ctx, op
@@ -97,29 +109,18 @@ func (t *telemetry) start(ctx context.Context, r *http.Request, q request) (cont
 
 // attributes are those of span and metric.
 func attributes(q request) []attribute.KeyValue {
-	a := []attribute.KeyValue{
+	return []attribute.KeyValue{
 		semconv.MCPMethod.String(q.msg.Method),
 		semconv.MCPProtocolVersion.String(q.version),
 		semconv.Transport.String(semconv.TransportTCP),
 		semconv.ProtocolName.String("http"),
 		semconv.Upstream.String(q.upstream),
 	}
-	for _, kv := range semconv.Target(q.msg.Method, q.name) {
-		if semconv.MetricAttribute(kv.Key) {
-			a = append(a, kv)
-		}
-	}
-	return a
 }
 
 // spanAttributes are those without a bounded set of values.
 func spanAttributes(r *http.Request, q request) []attribute.KeyValue {
 	var a []attribute.KeyValue
-	for _, kv := range semconv.Target(q.msg.Method, q.name) {
-		if !semconv.MetricAttribute(kv.Key) {
-			a = append(a, kv)
-		}
-	}
 	if !q.msg.ID.IsZero() {
 		a = append(a, semconv.RequestID.String(q.msg.ID.String()))
 	}
@@ -183,8 +184,46 @@ func (o *operation) end() {
 		o.attrs = append(o.attrs, status)
 		o.span.SetAttributes(status)
 	}
+	for _, kv := range o.about {
+		o.attrs = append(o.attrs, o.tel.names.bound(kv, o.err == ""))
+	}
 	o.tel.duration.Record(o.ctx, time.Since(o.begun).Seconds(), metric.WithAttributes(o.attrs...))
 	o.span.End()
+}
+
+// maxNames is how many names of tools and prompts the metrics of a process tell
+// apart. Each makes a series of its own, in every process and for good.
+const maxNames = 200
+
+// names are those that have a series. A name is the client's text until a request
+// for it has succeeded, so that calls of tools that do not exist make no series.
+type names struct {
+	mu   sync.Mutex
+	seen map[attribute.Key]map[string]bool
+	n    int
+}
+
+// bound is the attribute as the metric may have it: semconv.OtherName stands for a
+// name that no request has succeeded for yet, and for all beyond maxNames.
+func (s *names) bound(kv attribute.KeyValue, succeeded bool) attribute.KeyValue {
+	if kv.Key != semconv.GenAITool && kv.Key != semconv.GenAIPrompt {
+		return kv
+	}
+	name := kv.Value.AsString()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.seen[kv.Key][name] {
+		return kv
+	}
+	if !succeeded || s.n >= maxNames {
+		return kv.Key.String(semconv.OtherName)
+	}
+	if s.seen == nil {
+		s.seen = map[attribute.Key]map[string]bool{semconv.GenAITool: {}, semconv.GenAIPrompt: {}}
+	}
+	s.seen[kv.Key][name] = true
+	s.n++
+	return kv
 }
 
 // remoteContexts reads the two places a trace can come from. A span that wraps

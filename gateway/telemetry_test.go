@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http/httptest"
 	"slices"
 	"testing"
@@ -155,6 +156,92 @@ func TestMetric(t *testing.T) {
 				t.Errorf("metric with %s", kv.Key)
 			}
 		}
+	}
+}
+
+// TestRefusedSpans: what is refused for its envelope, its headers or its method has
+// a span and a measurement too, with nothing in them that the client made up but ids.
+func TestRefusedSpans(t *testing.T) {
+	for _, c := range []struct {
+		method, body string
+		header       [2]string
+		span, code   string
+	}{
+		{"nobody/knows", `{"_meta":{$META}}`, [2]string{}, "unknown", "-32601"},
+		{"tasks/list", `{"_meta":{$META}}`, [2]string{}, "tasks/list", "-32601"},
+		{"tools/call", `{"name":"t","_meta":{$META}}`, [2]string{"Mcp-Method", "tools/list"}, "tools/call", "-32020"},
+		{"tools/list", `{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}`, [2]string{}, "tools/list", "-32602"},
+		{"tools/list", `{"_meta":{"io.modelcontextprotocol/protocolVersion":"v999","io.modelcontextprotocol/clientCapabilities":{}}}`, [2]string{"Mcp-Protocol-Version", "v999"}, "tools/list", "-32022"},
+		{"tools/list", `{}`, [2]string{"Mcp-Protocol-Version", "2026-07-28"}, "tools/list", "-32602"},
+	} {
+		o := newObserved(t)
+		r := modernPost(c.method, c.body)
+		if c.header[0] != "" {
+			r.Header.Set(c.header[0], c.header[1])
+		}
+		o.start().ServeHTTP(httptest.NewRecorder(), r)
+		spans := o.spans.GetSpans()
+		if len(spans) != 1 {
+			t.Errorf("%s %s: %d spans", c.method, c.body, len(spans))
+			continue
+		}
+		got := attrs(spans[0].Attributes)
+		if spans[0].Name != c.span || got[semconv.MCPMethod] != c.span || got[semconv.ErrorType] != c.code || got[semconv.MCPProtocolVersion] == "v999" {
+			t.Errorf("%s %s: %s %v", c.method, c.body, spans[0].Name, got)
+		}
+		if points := o.points(); len(points) != 1 || points[0][semconv.MCPMethod] != c.span || points[0][semconv.ErrorType] != c.code {
+			t.Errorf("%s %s: measured %v", c.method, c.body, points)
+		}
+	}
+}
+
+// points are the attributes of what was measured.
+func (o observed) points() []map[attribute.Key]string {
+	o.t.Helper()
+	var data metricdata.ResourceMetrics
+	if err := o.reader.Collect(context.Background(), &data); err != nil {
+		o.t.Fatal(err)
+	}
+	var out []map[attribute.Key]string
+	for _, p := range data.ScopeMetrics[0].Metrics[0].Data.(metricdata.Histogram[float64]).DataPoints {
+		out = append(out, attrs(p.Attributes.ToSlice()))
+	}
+	return out
+}
+
+// TestMetricNames: the names of tools that a client makes up make no series, and
+// those that exist only so many.
+func TestMetricNames(t *testing.T) {
+	o := newObserved(t)
+	o.leg.Replies = map[string]fakeReply{
+		"tools/call":      {Error: &shim.RPCError{Code: -32602, Message: "unknown tool"}},
+		"tools/call real": {Result: []byte(`{"content":[]}`)},
+	}
+	for _, name := range []string{"real", "made-up-1", "made-up-2"} {
+		if s := o.span("tools/call", `{"name":"`+name+`","_meta":{$META}}`, ""); attrs(s.Attributes)[semconv.GenAITool] != name {
+			t.Errorf("%s: the span has %v", name, s.Attributes)
+		}
+	}
+	got := map[string]bool{}
+	for _, p := range o.points() {
+		got[p[semconv.GenAITool]] = true
+	}
+	if diff := cmp.Diff(map[string]bool{"real": true, "_other": true}, got); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+
+	var s names
+	for i := range maxNames + 10 {
+		want := fmt.Sprint("tool-", i)
+		if i >= maxNames {
+			want = semconv.OtherName
+		}
+		if got := s.bound(semconv.GenAITool.String(fmt.Sprint("tool-", i)), true).Value.AsString(); got != want {
+			t.Errorf("tool %d: %s", i, got)
+		}
+	}
+	if got := s.bound(semconv.GenAITool.String("tool-0"), false).Value.AsString(); got != "tool-0" {
+		t.Errorf("a failure of a known tool counts for %s", got)
 	}
 }
 

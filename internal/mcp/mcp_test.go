@@ -60,6 +60,9 @@ func TestNamesAndLevels(t *testing.T) {
 	if NameParam(MethodResourcesRead) != "uri" || NameParam(MethodToolsList) != "" {
 		t.Error("NameParam")
 	}
+	if !IsRequest(MethodTasksList) || IsRequest(NotifyProgress) || IsRequest("") {
+		t.Error("IsRequest")
+	}
 	if LogSeverity("debug") != 0 || LogSeverity("emergency") != 7 || LogSeverity("loud") != -1 {
 		t.Error("LogSeverity")
 	}

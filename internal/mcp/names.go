@@ -41,6 +41,19 @@ const (
 	MethodTasksList   = "tasks/list"
 )
 
+// IsRequest reports whether a method is a request that clients make, in any
+// version.
+func IsRequest(method string) bool {
+	switch method {
+	case MethodToolsList, MethodToolsCall, MethodPromptsList, MethodPromptsGet, MethodResourcesList,
+		MethodResourceTemplatesList, MethodResourcesRead, MethodComplete, MethodDiscover, MethodListen,
+		MethodInitialize, MethodPing, MethodSetLevel, MethodResourcesSubscribe, MethodResourcesUnsubscribe,
+		MethodTasksGet, MethodTasksUpdate, MethodTasksCancel, MethodTasksResult, MethodTasksList:
+		return true
+	}
+	return false
+}
+
 // What a server asks of its client: as a request of its own in the legacy era,
 // inside an InputRequiredResult or a task in the modern one (protocol.md 7.4).
 const (

@@ -67,6 +67,12 @@ const (
 	Resumed     = attribute.Key("taskgate.upstream.resumed") // the call was resumed from a checkpoint
 )
 
+// Values that stand for what has no bounded set of them.
+const (
+	UnknownMethod = "unknown" // MCPMethod of what is no request of the protocol
+	OtherName     = "_other"  // GenAITool, GenAIPrompt on a metric
+)
+
 // SpanName is the name of a span: the method and, where there is one, the tool
 // or prompt. A resource's URI never becomes part of it: it has no bounded set of
 // values.
