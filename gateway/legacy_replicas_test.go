@@ -137,6 +137,8 @@ func TestReplicasSDK(t *testing.T) {
 				checkLists(t, c)
 				checkCalls(t, c, false)
 			}
+			checkSubscription(t, stack.legacyStack, c, false)
+			checkListChanged(t, stack.legacyStack, c)
 			if err := c.Close(); err != nil {
 				t.Error(err)
 			}

@@ -15,7 +15,9 @@ import (
 // addTool has the server say that its tools have changed.
 func (r *legacyReplicas) addTool(name string) {
 	r.server.AddTool(&sdk.Tool{Name: name, InputSchema: map[string]any{"type": "object"}},
-		func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) { return &sdk.CallToolResult{}, nil })
+		func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			return &sdk.CallToolResult{}, nil
+		})
 }
 
 // heard waits for an event that says this.

@@ -39,6 +39,9 @@ type session struct {
 	streamGone chan struct{}      // closed when it has ended
 	unsent     int64              // the last GET stream here was sent the log up to this; 0: none was kept
 	leg        Leg                // the one that is listened to
+
+	asks     map[string]chan struct{} // what the replica with the GET stream was asked
+	answered map[string]bool          // what this one was
 }
 
 func newSession(t *sessionTable, id string) *session {

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"math"
 	"time"
@@ -13,10 +14,15 @@ import (
 const (
 	// standingStream names the log of a session's GET stream.
 	standingStream = "get"
-	// streamWord says that the GET stream may have moved to another replica,
-	// listenWord that there is more to listen for where it is.
+	// streamWord says that the GET stream may have moved to another replica.
 	streamWord = "stream"
-	listenWord = "listen"
+	// listenWord begins the word that there is more to listen for where the stream
+	// is, heardWord its answer once that is so.
+	listenWord = "listen "
+	heardWord  = "heard "
+	// mostAsked bounds how many words of other replicas a session remembers to have
+	// answered. More than that are not kept in the store at a time.
+	mostAsked = 256
 )
 
 // errMoved: the session's GET stream is at another replica.
@@ -212,22 +218,62 @@ func (s *session) takeOver(ctx context.Context) bool {
 // that is another replica, what the upstream agreed to is not known here.
 func (s *session) hear(ctx context.Context, leg Leg) (agreed shim.Filter, here bool) {
 	if !s.attached() && s.elsewhere(ctx) {
-		_ = s.table.store.Signal(ctx, s.id, listenWord) // it is looked for at the next change
+		s.ask(ctx)
 		return shim.Filter{}, false
 	}
 	return s.follow(ctx, leg), true
 }
 
-// again runs when another replica has changed what there is to listen for.
-func (s *session) again(ctx context.Context) {
+// ask has the replica with the GET stream listen for what the session wants to hear
+// now, and waits until it does, as follow does: what happens upstream from then on
+// reaches the client.
+func (s *session) ask(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, listenReady)
+	defer cancel()
+	question, heard := rand.Text(), make(chan struct{})
 	s.mu.Lock()
-	leg := s.leg
+	if s.asks == nil {
+		s.asks = make(map[string]chan struct{})
+	}
+	s.asks[question] = heard
 	s.mu.Unlock()
-	if leg == nil || !s.attached() {
+	if s.table.store.Signal(ctx, s.id, listenWord+question) == nil {
+		select {
+		case <-heard:
+		case <-ctx.Done():
+		}
+	}
+	s.mu.Lock()
+	delete(s.asks, question)
+	s.mu.Unlock()
+}
+
+// heard takes the answer to ask. Words may come more than once.
+func (s *session) heard(question string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c, ok := s.asks[question]; ok {
+		close(c)
+		delete(s.asks, question)
+	}
+}
+
+// again runs when another replica asks for what it has changed to be listened for. It
+// answers once: an answer has every replica read all words again.
+func (s *session) again(ctx context.Context, question string) {
+	s.mu.Lock()
+	leg, known := s.leg, s.answered[question]
+	if s.answered == nil || len(s.answered) >= mostAsked {
+		s.answered = make(map[string]bool)
+	}
+	s.answered[question] = true
+	s.mu.Unlock()
+	if known || leg == nil || !s.attached() {
 		return
 	}
 	if _, err := s.load(ctx); err == nil {
 		s.follow(ctx, leg)
+		_ = s.table.store.Signal(ctx, s.id, heardWord+question) // who asked waits for it only so long
 	}
 }
 

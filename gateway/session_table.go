@@ -62,13 +62,17 @@ func (t *sessionTable) heed(id, word string) {
 	if key, ok := strings.CutPrefix(word, cancelWord); ok {
 		s.abortKey(key)
 	}
+	if question, ok := strings.CutPrefix(word, listenWord); ok {
+		t.aside(s, func(s *session, ctx context.Context) { s.again(ctx, question) })
+	}
+	if question, ok := strings.CutPrefix(word, heardWord); ok {
+		s.heard(question)
+	}
 	switch word {
 	case tasksWord:
 		s.news.ring()
 	case streamWord:
 		t.aside(s, (*session).moved)
-	case listenWord:
-		t.aside(s, (*session).again)
 	}
 }
 
