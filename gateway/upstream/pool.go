@@ -61,7 +61,10 @@ func (p *pool) find(s shim.Session) *session {
 }
 
 // adopt brings in a session that another replica opened, to resume a call in
-// it. Later calls under the same key go on in it, where there is none yet.
+// it. Later calls under the same key go on in it, where there is none yet. It is
+// not deleted from here: other calls of the lost replica may be resumed in it, by
+// this replica and by others, and the server ends it in its own time. One that
+// replicas share in the store ends as they agree there.
 func (p *pool) adopt(s shim.Session, l *link) *session {
 	k := sessionKey{s.Key, fingerprint(s.Capabilities)}
 	ses := newSession(p.h, k, s)
@@ -74,9 +77,9 @@ func (p *pool) adopt(s shim.Session, l *link) *session {
 	}
 	if !p.closed && p.m[k] == nil && s.Key != "" {
 		p.put(ses)
+		ses.kept = !ses.shared
 	} else {
-		ses.own = true
-		ses.kept = ses.shared // the others use it
+		ses.own, ses.kept = true, true
 	}
 	ses.pin()
 	return ses
