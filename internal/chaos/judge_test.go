@@ -281,7 +281,7 @@ func recoverOf(t tool) string {
 func outcomeOf(s *state) string {
 	switch {
 	case s == nil:
-		return "lost, or not ended"
+		return "no end was seen (lost in a failover, unless reported below)"
 	case s.status != taskclient.Failed:
 		return s.status
 	case s.err != nil && s.err.Code == codeWrong:
