@@ -13,6 +13,11 @@ type callRecord struct {
 	Request Request `json:"request"`
 	// Runs counts how often the call was begun, for recover: retry.
 	Runs int `json:"runs"`
+	// Firm says that a record without a checkpoint is of a call that was not sent. It
+	// is not where the caller is served without a task if creating seems to fail: a
+	// creation whose reply was lost leaves such a record behind, and the call goes
+	// out all the same.
+	Firm bool `json:"firm,omitempty"`
 }
 
 // becomeTask makes a durable task of the call. From its success on, the caller's
@@ -36,6 +41,9 @@ func (r *run) becomeTask() (Task, error) {
 	if err == nil {
 		r.leave()
 		r.stream = nil
+		if r.mark != nil && t.Checkpoint == nil {
+			r.moved = true // what is stored is from an attempt before the call was sent
+		}
 		if r.moved || r.message != draft.StatusMessage {
 			r.fold()
 		}
@@ -88,7 +96,7 @@ func (r *run) retain() time.Duration {
 // callRecord keeps the arguments only where a later run may need them: until the
 // call is sent, and where its owner allows a second one (design.md 0.13).
 func (r *run) callRecord(sent bool) json.RawMessage {
-	rec := callRecord{Request: r.call.Request, Runs: r.runs}
+	rec := callRecord{Request: r.call.Request, Runs: r.runs, Firm: r.firm}
 	if sent && !r.policy.Retry {
 		rec.Request.Params = nil
 	}

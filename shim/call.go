@@ -79,6 +79,7 @@ func (s *Shim) callAsTask(ctx context.Context, r *run) (Answered, error) {
 	if r.ticket.queued() {
 		r.message = "queued"
 	}
+	r.firm = r.call.Demand || r.policy.Tasks == Required
 	t, err := r.becomeTask()
 	switch {
 	case err == nil:

@@ -89,7 +89,7 @@ func (s *Shim) adoptedRun(srv *server, t Task) *run {
 		s.log.Error("the stored call of a task cannot be read", "task", t.ID, "err", err)
 	}
 	r := &run{
-		s: s, srv: srv, runs: max(rec.Runs, 1), done: make(chan struct{}),
+		s: s, srv: srv, runs: max(rec.Runs, 1), firm: rec.Firm, done: make(chan struct{}),
 		call:    Call{Upstream: t.Upstream, Request: rec.Request, Origin: t.Origin, Handle: true},
 		leave:   func() bool { return true },
 		message: t.StatusMessage,
@@ -112,8 +112,13 @@ func (r *run) goOn(t Task) (Reply, error) {
 	if r.srv.Upstream == nil || r.call.Request.Method == "" {
 		return Reply{}, errLost
 	}
-	if t.Checkpoint == nil {
+	switch {
+	case t.Checkpoint == nil && r.firm:
 		return r.sendAnew()
+	case t.Checkpoint == nil && r.mayRunAgain(t):
+		return r.runAgain()
+	case t.Checkpoint == nil:
+		return Reply{}, errLost
 	}
 	reply, err := r.srv.Upstream.Resume(r.ctx, r.call.Request, t.Checkpoint, r)
 	switch {

@@ -40,7 +40,9 @@ func (w *world) diesWith(name string, u shim.Upstream, p shim.Policy, n int) []s
 // mute closes a Shim without letting its goodbye reach the store.
 func (w *world) mute(s *shim.Shim) {
 	w.store.down.Store(true)
-	if err := s.Close(context.Background()); !errors.Is(err, shim.ErrUnavailable) {
+	ctx, stop := context.WithTimeout(context.Background(), time.Millisecond)
+	defer stop()
+	if err := s.Close(ctx); !errors.Is(err, shim.ErrUnavailable) {
 		w.t.Errorf("close: %v", err)
 	}
 	w.store.down.Store(false)
@@ -57,6 +59,7 @@ func TestTasksOfALostReplica(t *testing.T) {
 	neverSent := &scripted{call: func(ctx context.Context, _ shim.Request, _ shim.Sink) (shim.Reply, error) {
 		return after(ctx, time.Hour) // waits before it has said that it sends
 	}}
+	insists := policy(shim.Required)
 	for name, c := range map[string]struct {
 		first   *scripted
 		policy  shim.Policy
@@ -66,7 +69,8 @@ func TestTasksOfALostReplica(t *testing.T) {
 		calls   int64 // by the second replica
 	}{
 		"resumed":       {takes(time.Hour), policy(shim.Always), &scripted{resume: resumes}, shim.Completed, "", 0},
-		"never sent":    {neverSent, policy(shim.Always), takes(time.Second), shim.Completed, "", 1},
+		"never sent":    {neverSent, insists, takes(time.Second), shim.Completed, "", 1},
+		"perhaps sent":  {neverSent, policy(shim.Always), takes(time.Second), shim.Failed, lost, 0},
 		"lost":          {takes(time.Hour), policy(shim.Always), takes(time.Second), shim.Failed, lost, 0},
 		"owner's retry": {takes(time.Hour), retry, takes(time.Second), shim.Completed, "", 1},
 	} {
@@ -197,5 +201,45 @@ func TestGoodbyeHandsOverAtOnce(t *testing.T) {
 		}
 		pass(2 * time.Second)
 		wantStatus(t, read(t, b, task.ID), shim.Completed)
+	})
+}
+
+// A creation whose reply was lost leaves a record behind, and the call goes out
+// without a task. Whoever adopts that record must not take it for a call that was
+// never sent.
+func TestRecordOfALostReplyIsNotSentAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		first, second := takes(time.Hour), takes(time.Second)
+		b := w.gateway("b", second, policy(shim.Always))
+		pass(6 * time.Second)
+		a, err := shim.New(shim.Options{
+			Replica: "a", Store: w.store, Heartbeat: 5 * time.Second,
+			Servers: map[string]shim.Server{"up": {Upstream: first, Policy: func(string) shim.Policy { return policy(shim.Always) }}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := call()
+		c.Principal = shim.Principal{Subject: "ann"}
+		w.store.deaf.Store(true)
+		ended := make(chan error, 1)
+		go func() {
+			_, err := a.Call(context.Background(), c)
+			ended <- err
+		}()
+		pass(500 * time.Millisecond)
+		w.mute(a)
+		w.store.deaf.Store(false)
+		if err := <-ended; !errors.Is(err, shim.ErrDraining) {
+			t.Errorf("the caller got %v", err)
+		}
+		pass(20 * time.Second)
+		if first.calls.Load() != 1 || second.calls.Load() != 0 {
+			t.Errorf("sent %d times, and %d times again", first.calls.Load(), second.calls.Load())
+		}
+		tasks, _, err := b.List(t.Context(), c.Principal, "up", "")
+		if err != nil || len(tasks) != 1 || tasks[0].Status != shim.Failed {
+			t.Errorf("%+v, %v: want the record of the lost reply, failed", tasks, err)
+		}
 	})
 }

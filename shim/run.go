@@ -22,6 +22,9 @@ type run struct {
 	policy Policy
 	ticket ticket
 	runs   int // how often the call was begun, this time included
+	// firm: the call is not sent unless the store has confirmed its record. It is set
+	// before anything else knows the run, or by the goroutine of the upstream call.
+	firm bool
 	// trimmed: the record has no arguments any more that nobody will need. It
 	// belongs to the goroutine of the upstream call.
 	trimmed bool
@@ -136,12 +139,25 @@ func (r *run) exec() {
 func (r *run) queueAndSend() (Reply, error) {
 	if r.ticket.queued() {
 		r.say("queued")
+		r.confirm()
 		if err := r.ticket.wait(r.ctx); err != nil {
 			return Reply{}, err
 		}
 		r.say("")
 	}
 	return r.send()
+}
+
+// confirm records of a task that waits for its turn that it has not been sent: it may
+// wait for long, and whoever adopts it can send it then.
+func (r *run) confirm() {
+	if !r.isTask() || r.firm {
+		return
+	}
+	r.firm = true
+	if err := r.persist(r.ctx, func() Change { return Change{Call: r.callRecord(false)} }); err != nil {
+		r.firm = false
+	}
 }
 
 // send makes the upstream call. What it returns when its context has ended is the
