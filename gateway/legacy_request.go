@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"sync"
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -23,6 +24,9 @@ type legacyRequest struct {
 	op        *operation
 	client    context.Context // ends when the client's connection does
 	log       *eventLog       // of its answer; nil in a batch
+	// land takes the request from those in flight: before it is answered, since a
+	// client may use its id again as soon as it has the answer.
+	land func()
 }
 
 // answer is where the answer to a request goes: an exchange of its own, or that of
@@ -100,8 +104,9 @@ func (e *endpoint) beginLegacy(r *http.Request, q *legacyRequest) (ctx context.C
 		q.fail(invalidRequest(q.msg.ID, "another request in flight has this id"))
 		return nil, q.op.end
 	}
+	q.land = sync.OnceFunc(done)
 	return ctx, func() {
-		done()
+		q.land()
 		q.op.end()
 	}
 }
@@ -120,8 +125,10 @@ func (e *endpoint) answerLegacy(ctx context.Context, q *legacyRequest) {
 	default:
 		result, err = e.relayLegacy(ctx, q)
 	}
+	cause := context.Cause(ctx)
+	q.land()
 	switch {
-	case errors.Is(context.Cause(ctx), shim.ErrCancelled), errors.Is(err, errLeft):
+	case errors.Is(cause, shim.ErrCancelled), errors.Is(err, errLeft):
 		q.op.cancelled()
 		q.out.Drop()
 	case err != nil:
