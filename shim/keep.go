@@ -2,7 +2,6 @@ package shim
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -134,7 +133,7 @@ func (s *Shim) review(ctx context.Context, id ID) {
 	defer stop()
 	t, err := s.store.Get(ctx, id, Summary)
 	switch {
-	case errors.Is(err, ErrNotFound), err != nil:
+	case err != nil:
 		return // the next write of the run tells
 	case t.Status.Final():
 		r.cancel(errTaskCancelled)

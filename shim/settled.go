@@ -3,6 +3,8 @@ package shim
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 )
 
@@ -87,11 +89,7 @@ func (s *Shim) release(id ID) {
 func (s *Shim) unsettled() []ID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ids := make([]ID, 0, len(s.held))
-	for id := range s.held {
-		ids = append(ids, id)
-	}
-	return ids
+	return slices.Collect(maps.Keys(s.held))
 }
 
 // assure reads a task that has ended here, and ends it again if the store has
