@@ -156,3 +156,17 @@ func (f *fakeShim) Follow(ctx context.Context, p shim.Principal, up string, ids 
 	}
 	return nil
 }
+
+// Track is Follow: a fake task streams nothing.
+func (f *fakeShim) Track(ctx context.Context, p shim.Principal, up string, tasks []shim.Tracked, yield func(shim.Update) error) error {
+	ids := make([]shim.ID, len(tasks))
+	for i, t := range tasks {
+		ids[i] = t.ID
+	}
+	return f.Follow(ctx, p, up, ids, func(t shim.Task) error { return yield(shim.Update{ID: t.ID, Task: &t}) })
+}
+
+func (f *fakeShim) Segments(ctx context.Context, p shim.Principal, up string, id shim.ID, _ int64) ([]json.RawMessage, shim.Task, error) {
+	t, err := f.Get(ctx, p, up, id)
+	return nil, t, err
+}

@@ -156,12 +156,18 @@ func (s *Shim) Wait(ctx context.Context, p Principal, upstream string, id ID) (T
 	}
 }
 
-// wakeOn signals wake after each event of a task, until ctx ends.
+// wakeOn signals wake after each change of a task, until ctx ends. What is streamed
+// repeats the version and changes nothing that is waited for.
 func (s *Shim) wakeOn(ctx context.Context, id ID, wake chan<- struct{}) {
-	for _, err := range s.store.Watch(ctx, id) {
+	var last int64
+	for e, err := range s.store.Watch(ctx, id) {
 		if err != nil {
 			return
 		}
+		if !e.Synced && e.Version == last {
+			continue
+		}
+		last = e.Version
 		select {
 		case wake <- struct{}{}:
 		default: // a wake-up is already on its way

@@ -30,6 +30,7 @@ type Policy struct {
 	FoldProgress bool          // progress moves the status message
 	Retry        bool          // the owner allows a second run (recover: retry)
 	Concurrency  int           // calls of this tool in flight, 0 = unbounded
+	Partials     Partials      // what is shown of a task while it runs
 }
 
 // Stream takes what an upstream says before there is a handle: it goes to the
@@ -58,6 +59,13 @@ type Call struct {
 	// Stay says that a caller who goes away does not cancel the call (legacy,
 	// protocol.md X3); only an end of its context with cause ErrCancelled does.
 	Stay bool
+	// Partials says that the client takes partial results (SEP-2679): only then are
+	// hints kept of what its task says, for whoever may read the task.
+	Partials bool
+	// Streaming says that SEP-1905's streaming was negotiated for this call: what is
+	// content then comes as segments and not as partials, and the result that is kept
+	// has the merge of all segments for its content (protocol.md 6.4, points 3 and 4).
+	Streaming bool
 	// Stream receives progress and logs before the handle. May be nil.
 	Stream Stream
 }
@@ -115,4 +123,10 @@ type API interface {
 	// Follow yields the state of each task first and after every change until all
 	// have ended; what may not be seen is passed over. See Shim.Follow.
 	Follow(ctx context.Context, p Principal, upstream string, ids []ID, yield func(Task) error) error
+	// Track is Follow with the pieces that the tasks stream, each once and in order,
+	// and all of them before the state in which the task has ended. See Shim.Track.
+	Track(ctx context.Context, p Principal, upstream string, tasks []Tracked, yield func(Update) error) error
+	// Segments reads the blocks of the result with a seqNr above after, and the state
+	// of the task; if that is final, there are no others. See Shim.Segments.
+	Segments(ctx context.Context, p Principal, upstream string, id ID, after int64) ([]json.RawMessage, Task, error)
 }

@@ -18,6 +18,9 @@ type callRecord struct {
 	// creation whose reply was lost leaves such a record behind, and the call goes
 	// out all the same.
 	Firm bool `json:"firm,omitempty"`
+	// Partials and Streaming are those of the Call.
+	Partials  bool `json:"partials,omitempty"`
+	Streaming bool `json:"streaming,omitempty"`
 }
 
 // becomeTask makes a durable task of the call. From its success on, the caller's
@@ -31,10 +34,10 @@ func (r *run) becomeTask() (Task, error) {
 	}
 	made := make(chan struct{})
 	r.making = made
-	draft := r.draft()
+	draft, begin := r.draft()
 	r.mu.Unlock()
 
-	t, err := r.create(draft)
+	t, err := r.create(draft, begin)
 
 	r.mu.Lock()
 	r.making = nil
@@ -47,17 +50,27 @@ func (r *run) becomeTask() (Task, error) {
 		if r.moved || r.message != draft.StatusMessage {
 			r.fold()
 		}
+		if r.batcher != nil {
+			r.batcher.storedUpTo(t.Position)
+			r.stir()
+		}
 	}
 	r.mu.Unlock()
 	close(made)
 	return t, err
 }
 
-// draft is the task as it is known now, without what create adds. r.mu is held.
-func (r *run) draft() Task {
+// draft is the task as it is known now, without what create adds, and the batches
+// that it begins with: what was said before there is a handle. r.mu is held.
+func (r *run) draft() (Task, []Batch) {
+	var begin []Batch
+	if r.batcher != nil {
+		r.closeBatch()
+		begin, _ = r.batcher.batches()
+	}
 	retain := r.retain()
 	r.moved = false
-	return Task{
+	t := Task{
 		Owner:         r.call.Principal.Owner(),
 		ListKey:       listKey(r.call.Principal, r.srv.name),
 		Upstream:      r.srv.name,
@@ -74,6 +87,7 @@ func (r *run) draft() Task {
 		Checkpoint:    r.mark,
 		Call:          r.callRecord(r.mark != nil),
 	}
+	return t, begin
 }
 
 // leastTTL is the shortest time that a caller can have a task kept for.
@@ -96,7 +110,7 @@ func (r *run) retain() time.Duration {
 // callRecord keeps the arguments only where a later run may need them: until the
 // call is sent, and where its owner allows a second one (design.md 0.13).
 func (r *run) callRecord(sent bool) json.RawMessage {
-	rec := callRecord{Request: r.call.Request, Runs: r.runs, Firm: r.firm}
+	rec := callRecord{Request: r.call.Request, Runs: r.runs, Firm: r.firm, Partials: r.call.Partials, Streaming: r.call.Streaming}
 	if sent && !r.policy.Retry {
 		rec.Request.Params = nil
 	}
@@ -108,7 +122,7 @@ func (r *run) callRecord(sent bool) json.RawMessage {
 }
 
 // create admits the task, writes it and makes it this run's.
-func (r *run) create(t Task) (Task, error) {
+func (r *run) create(t Task, begin []Batch) (Task, error) {
 	counted, err := r.s.admit(r.srv, t.Owner)
 	if err != nil {
 		return Task{}, err
@@ -121,7 +135,7 @@ func (r *run) create(t Task) (Task, error) {
 	var stored Task
 	err = r.s.within(r.base, func(ctx context.Context) (err error) {
 		if err = r.s.alive(ctx); err == nil {
-			stored, err = r.s.store.Create(ctx, t)
+			stored, err = r.s.store.Create(ctx, t, begin...)
 		}
 		return err
 	})

@@ -21,20 +21,34 @@ const rereadFailed = time.Second
 // Follow returns nil once there is nothing left to wait for, and otherwise the
 // error of yield or the cause of ctx.
 func (s *Shim) Follow(ctx context.Context, p Principal, upstream string, ids []ID, yield func(Task) error) error {
-	f := newFollower(ids)
+	tasks := make([]Tracked, len(ids))
+	for i, id := range ids {
+		tasks[i].ID = id
+	}
+	return s.Track(ctx, p, upstream, tasks, func(u Update) error { return yield(*u.Task) })
+}
+
+// Track is Follow with the pieces that the tasks stream: of each task all from the
+// one that is asked for on, in order, each once, and before the state in which the
+// task has ended, after which there is nothing more of it (P2, P3). Pieces are read
+// from the store when yield is ready for them, so a slow reader misses none; if a
+// task expires before it has read all, Track returns ErrBehind. An id that comes
+// twice counts as it came first.
+func (s *Shim) Track(ctx context.Context, p Principal, upstream string, tasks []Tracked, yield func(Update) error) error {
 	look := func(id ID) (Task, error) { return s.see(ctx, p, upstream, id, Summary) }
+	f := newFollower(tasks, look, s.pieces(ctx), yield)
 	// What cannot be seen is not watched either. This first look costs nothing
 	// more than the one after Synced would.
-	if err := f.read(look, yield); err != nil || len(f.open) == 0 {
+	if err := f.read(); err != nil || len(f.open) == 0 {
 		return err
 	}
 	ctx, stop := context.WithCancelCause(ctx)
-	watched := slices.Clone(f.open)
+	watched := f.ids()
 	var watching sync.WaitGroup
 	watching.Go(func() { stop(s.mark(ctx, f, watched)) })
 	defer watching.Wait()
 	defer stop(nil)
-	return f.run(ctx, look, yield)
+	return f.run(ctx)
 }
 
 // mark tells a follower which tasks may have changed, until ctx ends or the store
@@ -47,42 +61,65 @@ func (s *Shim) mark(ctx context.Context, f *follower, ids []ID) error {
 		case e.Synced:
 			f.markAll()
 		default:
-			f.mark(e.ID)
+			f.mark(e.ID, e.Version)
 		}
 	}
 	return context.Cause(ctx)
 }
 
-// follower is one Follow: what it knows of its tasks, and which of them may have
-// more to tell.
+// follower is one Follow or Track: what it knows of its tasks, and which of them
+// may have more to tell.
 type follower struct {
-	open   []ID         // not ended as far as is known, in the caller's order
-	seen   map[ID]int64 // the version last yielded
-	unread []ID         // could not be read when they were due
+	look   func(ID) (Task, error)
+	pieces func(*followed) error // reads what has been streamed into the task
+	yield  func(Update) error
+
+	order  []*followed      // in the caller's order; those that have ended as well
+	open   map[ID]*followed // not ended as far as is known
+	unread []*followed      // could not be read when they were due
 
 	mu    sync.Mutex
-	stale map[ID]bool // to be read again
-	all   bool        // everything is
+	stale map[ID]int64 // to be read again: the version that was heard of
+	all   bool         // everything is
 	wake  chan struct{}
 }
 
-func newFollower(ids []ID) *follower {
-	f := &follower{seen: make(map[ID]int64, len(ids)), stale: make(map[ID]bool), all: true, wake: make(chan struct{}, 1)}
-	once := make(map[ID]bool, len(ids))
-	for _, id := range ids {
-		if !once[id] {
-			once[id] = true
-			f.open = append(f.open, id)
+// followed is a task of a follower.
+type followed struct {
+	Tracked
+	seen    int64    // the version last yielded; versions begin at 1
+	fetched []Update // pieces to be yielded
+}
+
+func newFollower(tasks []Tracked, look func(ID) (Task, error), pieces func(*followed) error, yield func(Update) error) *follower {
+	f := &follower{look: look, pieces: pieces, yield: yield,
+		open: make(map[ID]*followed, len(tasks)), stale: make(map[ID]int64), all: true, wake: make(chan struct{}, 1)}
+	for _, t := range tasks {
+		if f.open[t.ID] == nil {
+			k := &followed{Tracked: t}
+			f.open[t.ID] = k
+			f.order = append(f.order, k)
 		}
 	}
 	return f
 }
 
-// mark says that a task may have changed.
-func (f *follower) mark(id ID) {
+// ids are those of the tasks that are open.
+func (f *follower) ids() []ID {
+	var ids []ID
+	for _, k := range f.order {
+		if f.open[k.ID] != nil {
+			ids = append(ids, k.ID)
+		}
+	}
+	return ids
+}
+
+// mark says that a task may have changed, to this version.
+func (f *follower) mark(id ID, version int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.stale[id] = true
+	f.stale[id] = max(version, f.stale[id])
 	f.rouse()
 }
 
@@ -101,22 +138,34 @@ func (f *follower) rouse() {
 	}
 }
 
-// due takes the tasks that may have changed.
-func (f *follower) due() []ID {
+// due takes the tasks that may have changed, each with the version that was heard
+// of, or 0 where anything may have happened. What it costs grows with their number
+// and not with that of all tasks.
+func (f *follower) due() (tasks []*followed, versions map[ID]int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	ids := slices.Clone(f.open)
-	if !f.all {
-		ids = slices.DeleteFunc(ids, func(id ID) bool { return !f.stale[id] && !slices.Contains(f.unread, id) })
+	all := f.all
+	versions, f.stale, f.all = f.stale, make(map[ID]int64), false
+	unread := f.unread
+	f.unread = nil
+	if all {
+		f.order = slices.DeleteFunc(f.order, func(k *followed) bool { return f.open[k.ID] == nil })
+		return slices.Clone(f.order), nil
 	}
-	f.all, f.unread = false, nil
-	clear(f.stale)
-	return ids
+	for _, k := range unread {
+		versions[k.ID] = 0
+	}
+	for id := range versions {
+		if k := f.open[id]; k != nil {
+			tasks = append(tasks, k)
+		}
+	}
+	return tasks, versions
 }
 
 // run reads what may have changed, until nothing is left to wait for. Messages of
 // a store may be lost, so everything is read from time to time (design.md 0.4).
-func (f *follower) run(ctx context.Context, look func(ID) (Task, error), yield func(Task) error) error {
+func (f *follower) run(ctx context.Context) error {
 	distrust := time.NewTicker(reread)
 	defer distrust.Stop()
 	for len(f.open) > 0 {
@@ -132,36 +181,61 @@ func (f *follower) run(ctx context.Context, look func(ID) (Task, error), yield f
 		case <-distrust.C:
 			f.markAll()
 		}
-		if err := f.read(look, yield); err != nil {
+		if err := f.read(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// read yields those of the tasks that are due whose state has changed, and lets go
-// of those that have ended or are gone.
-func (f *follower) read(look func(ID) (Task, error), yield func(Task) error) error {
-	gone := make(map[ID]bool)
-	for _, id := range f.due() {
-		t, err := look(id)
-		switch {
-		case errors.Is(err, ErrNotFound):
-			gone[id] = true
-			continue
-		case err != nil:
-			f.unread = append(f.unread, id)
-			continue
+// read yields what is new of those tasks that are due, and lets go of those that
+// have ended or are gone.
+func (f *follower) read() error {
+	tasks, versions := f.due()
+	for _, k := range tasks {
+		var err error
+		switch heard := versions[k.ID]; {
+		case heard == 0 || heard != k.seen:
+			err = f.readTask(k)
+		case k.Show != ShowState: // an append: it repeats the version
+			err = f.readPieces(k)
 		}
-		gone[id] = t.Status.Final()
-		if v, ok := f.seen[id]; ok && v == t.Version {
-			continue
-		}
-		f.seen[id] = t.Version
-		if err := yield(t); err != nil {
+		if err != nil {
 			return err
 		}
 	}
-	f.open = slices.DeleteFunc(f.open, func(id ID) bool { return gone[id] })
 	return nil
+}
+
+// readTask yields what is new of a task. Pieces that were there when the state was
+// read come before the state, and so all of them before the last one.
+func (f *follower) readTask(k *followed) error {
+	t, err := f.look(k.ID)
+	switch {
+	case errors.Is(err, ErrNotFound):
+		delete(f.open, k.ID)
+		if k.Show != ShowState && k.seen > 0 {
+			return ErrBehind
+		}
+		return nil
+	case err != nil:
+		f.unread = append(f.unread, k)
+		return nil
+	}
+	if k.behind(t.Position) {
+		if err := f.readPieces(k); err != nil {
+			return err
+		}
+		if k.behind(t.Position) && slices.Contains(f.unread, k) {
+			return nil // the state has to wait for them
+		}
+	}
+	if t.Status.Final() {
+		delete(f.open, k.ID)
+	}
+	if k.seen == t.Version {
+		return nil
+	}
+	k.seen = t.Version
+	return f.yield(Update{ID: k.ID, Task: &t})
 }

@@ -16,14 +16,17 @@ type group struct {
 
 func newGroup() *group { return &group{} }
 
-// Go runs f on a goroutine of its own, if the group is open.
-func (g *group) Go(f func()) {
-	if g.begin() {
-		go func() {
-			defer g.end()
-			f()
-		}()
+// Go runs f on a goroutine of its own, if the group is open, and reports whether it
+// is.
+func (g *group) Go(f func()) bool {
+	if !g.begin() {
+		return false
 	}
+	go func() {
+		defer g.end()
+		f()
+	}()
+	return true
 }
 
 // Do runs f here, if the group is open.

@@ -3,8 +3,7 @@ package shim
 import (
 	"cmp"
 	"context"
-	"fmt"
-	"strconv"
+	"encoding/json"
 	"time"
 )
 
@@ -22,11 +21,7 @@ const leastRaise = time.Minute
 // describe is the status message that a progress notification makes: its own
 // message, else its numbers (protocol.md 6.4.2).
 func describe(p Progress) string {
-	n := strconv.FormatFloat(p.Progress, 'f', -1, 64)
-	if p.Total > 0 {
-		n = fmt.Sprintf("%s/%s", n, strconv.FormatFloat(p.Total, 'f', -1, 64))
-	}
-	return clip(cmp.Or(p.Message, n))
+	return clip(cmp.Or(p.Message, numbers(p)))
 }
 
 // fold has the newest message written to the store, at most once per poll
@@ -49,11 +44,11 @@ func (s *Shim) later(d time.Duration, f func()) *time.Timer {
 // for: the next message, or the end of the task, says more.
 func (r *run) writeMessage() {
 	r.mu.Lock()
-	message, mark := r.message, r.mark
-	if !r.moved {
-		mark = nil
+	message := r.message
+	var mark json.RawMessage
+	if r.moved && r.batcher == nil { // else it goes with the pieces before it
+		mark, r.moved = r.mark, false
 	}
-	r.moved = false
 	r.task.folding = false
 	r.task.folded = time.Now()
 	ended := r.ended

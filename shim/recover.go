@@ -90,7 +90,10 @@ func (s *Shim) adoptedRun(srv *server, t Task) *run {
 	}
 	r := &run{
 		s: s, srv: srv, runs: max(rec.Runs, 1), firm: rec.Firm, done: make(chan struct{}),
-		call:    Call{Upstream: t.Upstream, Request: rec.Request, Origin: t.Origin, Handle: true},
+		call: Call{
+			Upstream: t.Upstream, Request: rec.Request, Origin: t.Origin, Handle: true,
+			Partials: rec.Partials, Streaming: rec.Streaming,
+		},
 		leave:   func() bool { return true },
 		message: t.StatusMessage,
 		mark:    t.Checkpoint,
@@ -98,6 +101,8 @@ func (s *Shim) adoptedRun(srv *server, t Task) *run {
 	if srv.Policy != nil {
 		r.policy = srv.Policy(t.Tool)
 	}
+	r.batcher = newBatcher(r.call, r.policy.Partials)
+	r.batcher.resumeAt(t.Position)
 	ctx, span := s.resumeSpan(t)
 	r.base = ctx
 	r.bind(trace.ContextWithSpan(ctx, span), max(leastRun, r.policy.Timeout-t.UpdatedAt.Sub(t.CreatedAt)))

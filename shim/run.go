@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -50,6 +51,9 @@ type run struct {
 	message string     // the newest status message
 	mark    json.RawMessage
 	moved   bool // mark is newer than what the store has
+	// batcher gathers what is shown of the task while it runs; nil for nothing. It is
+	// set before anything else knows the run.
+	batcher *batcher
 }
 
 // taskState is what a run knows of its task.
@@ -71,6 +75,10 @@ type taskState struct {
 // and ends after the policy's timeout.
 func (s *Shim) newRun(ctx context.Context, srv *server, c Call, p Policy, tk ticket) *run {
 	r := &run{s: s, srv: srv, call: c, policy: p, ticket: tk, stream: c.Stream, runs: 1, done: make(chan struct{})}
+	r.batcher = newBatcher(c, p.Partials)
+	if p.Partials.Logs && c.hints() {
+		r.call.Request.LogLevel = cmp.Or(c.Request.LogLevel, logHints)
+	}
 	r.base = context.WithoutCancel(ctx)
 	r.bind(r.base, p.Timeout)
 	r.leave = context.AfterFunc(ctx, func() {
@@ -202,7 +210,8 @@ func (r *run) isTask() bool {
 }
 
 // Progress takes a progress notification: to the caller before there is a handle,
-// into the status message after it (protocol.md H17, T44).
+// into the status message after it (protocol.md H17, T44), and into what is shown of
+// the task.
 func (r *run) Progress(p Progress) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -216,16 +225,18 @@ func (r *run) Progress(p Progress) {
 		r.message = describe(p)
 		r.fold()
 	}
+	r.gatherProgress(p)
 }
 
-// Log takes a log notification: to the caller before there is a handle, dropped
-// after it (T44).
+// Log takes a log notification: to the caller before there is a handle; after it
+// (T44) it is at most a hint.
 func (r *run) Log(l Log) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.stream != nil {
 		r.stream.Log(l)
 	}
+	r.gatherLog(l)
 }
 
 // Ask answers that nobody can be asked: no capability to be asked is declared
@@ -245,6 +256,7 @@ func (r *run) Checkpoint(ctx context.Context, cp json.RawMessage) error {
 	if !r.isTask() {
 		return nil
 	}
+	r.drainBatches(ctx)
 	change := Change{Checkpoint: cp}
 	if !r.trimmed {
 		change.Call, r.trimmed = r.callRecord(true), true

@@ -32,6 +32,7 @@ const digestBytes = 200
 // process, leaves the rest to whoever adopts the task.
 func (r *run) settle() {
 	defer r.closeTask()
+	r.haltBatches()
 	c, ok := r.outcome()
 	if !ok {
 		if errors.Is(r.err, errTaskCancelled) {
@@ -43,10 +44,15 @@ func (r *run) settle() {
 	if r.err != nil {
 		r.s.log.WarnContext(r.ctx, "the call of a task failed", "task", r.task.id, "tool", r.call.Request.Name, "upstream", r.srv.name, "err", r.err)
 	}
+	r.finish(&c)
 	err := r.persist(r.s.writes, func() Change { return c })
+	if errors.Is(err, ErrPosition) { // the store has lost some of the stream
+		r.refit(&c)
+		err = r.persist(r.s.writes, func() Change { return c })
+	}
 	switch {
 	case err == nil:
-		r.s.hold(ending{made: r.task.made, end: c})
+		r.s.hold(ending{made: r.task.made, end: c, streamed: r.streamed()})
 	case errors.Is(err, ErrFinal):
 		r.holdCancellation()
 	}

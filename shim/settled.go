@@ -26,12 +26,17 @@ type ending struct {
 	end  Change
 	at   time.Time
 	drop *time.Timer
+	// streamed is what came before the end's Tail, as far as it is still known.
+	streamed []Batch
 }
 
 func (e ending) size() int64 {
 	n := int64(len(e.made.Call))
 	if o := e.end.Outcome; o != nil {
 		n += int64(len(o.Result) + len(o.Error))
+	}
+	for _, b := range slices.Concat(e.streamed, e.end.Tail) {
+		n += b.size()
 	}
 	return n
 }
@@ -123,7 +128,14 @@ func (s *Shim) endAgain(ctx context.Context, e ending) error {
 		return err
 	}
 	s.log.Warn("the store had forgotten the end of a task; it is written again", "task", e.made.ID, "tool", e.made.Tool)
-	_, err = s.store.Apply(ctx, e.made.ID, nil, e.end)
+	t, err = s.store.Apply(ctx, e.made.ID, nil, e.end)
+	if errors.Is(err, ErrPosition) {
+		if t, err = s.store.Get(ctx, e.made.ID, Summary); err != nil {
+			return err
+		}
+		e.end.refit(e.streamed, t.Position)
+		_, err = s.store.Apply(ctx, e.made.ID, nil, e.end)
+	}
 	if errors.Is(err, ErrFinal) {
 		return nil
 	}

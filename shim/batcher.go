@@ -1,0 +1,243 @@
+package shim
+
+import (
+	"encoding/json"
+	"slices"
+	"time"
+)
+
+// mostWaiting bounds what one run keeps of pieces that are not in the store yet, in
+// bytes: those from before the handle, and those that come while the store is down.
+const mostWaiting = 1 << 20
+
+// mostKept bounds what one run keeps of batches that are in the store already, in
+// bytes: a failover may lose the newest (design.md 0.20).
+const mostKept = 64 << 10
+
+// batcher gathers what the server of a run says into batches, and holds them until
+// they are in the store. The first piece of a burst goes at once, then one batch per
+// interval, or sooner when enough has gathered (design.md 0.19).
+//
+// What is over a bound is left out. Readers of hints are told by a block in place of
+// what is missing. Where the pieces are segments of the result, no more of them are
+// taken at all, because the merge at the end has the rest; the status message says
+// that it is waited for. A batcher is guarded by run.mu.
+type batcher struct {
+	Partials
+	segments bool // pieces are segments (SEP-1905), else batches (SEP-2679)
+
+	open  []json.RawMessage // pieces that are in no batch yet
+	queue []entry           // batches that are not known to be stored, in order
+	bytes int64             // of both
+	at    Position          // where queue begins: what is before is stored
+	kept  []entry           // batches before at that are kept for a while
+	keeps int64             // bytes of them
+
+	made   int   // batches closed so far
+	total  int64 // bytes of all pieces taken
+	missed int   // pieces left out since the last one that was taken
+	full   bool  // no more pieces are taken
+
+	last    time.Time   // when the last batch was closed
+	due     *time.Timer // until the next one may be; nil for none
+	writing chan struct{}
+	stopped bool // the run has ended: nothing is written any more
+	wake    chan struct{}
+}
+
+// entry is a batch on its way to the store.
+type entry struct {
+	Batch
+	mark json.RawMessage // where to resume after its last piece, nil if not known
+	size int64
+	at   time.Time // when it was closed
+}
+
+// newBatcher returns the batcher of a call, or nil if nothing of it is shown: hints
+// are only kept where the client opted in.
+func newBatcher(c Call, p Partials) *batcher {
+	if !c.Handle && !c.Demand || !c.Streaming && !p.Content && !c.Partials {
+		return nil
+	}
+	return &batcher{Partials: p, segments: c.Streaming, wake: make(chan struct{})}
+}
+
+// resumeAt goes on with a stream of which the store has this much.
+func (b *batcher) resumeAt(p Position) {
+	if b != nil {
+		b.at, b.made = p, int(p.Batches+p.Segments)
+	}
+}
+
+// Why pieces are left out.
+const (
+	whyFull  = "the limit for this task is reached"
+	whyStore = "they came faster than they could be stored"
+)
+
+// add takes a piece, or leaves it out, and reports whether it was the first one to
+// be left out for good.
+func (b *batcher) add(piece json.RawMessage) (closed bool) {
+	if b.full || b.stopped {
+		return false
+	}
+	size := int64(len(piece))
+	switch {
+	case b.exhausted(size), b.segments && b.bytes+size > mostWaiting:
+		b.full = true
+		if !b.segments {
+			b.push(leftOutBlock(0, whyFull))
+		}
+		return true
+	case b.bytes+size > mostWaiting:
+		b.missed++
+		return false
+	}
+	if b.missed > 0 {
+		b.push(leftOutBlock(b.missed, whyStore))
+		b.missed = 0
+	}
+	b.push(piece)
+	return false
+}
+
+// exhausted reports whether a piece of this size is more than may be kept of the
+// task. One batch is spared for saying so.
+func (b *batcher) exhausted(size int64) bool {
+	most := b.Most
+	if !b.segments {
+		most--
+	}
+	return b.Most > 0 && len(b.open) == 0 && b.made >= most ||
+		b.MostBytes > 0 && b.total+size > b.MostBytes
+}
+
+func (b *batcher) push(piece json.RawMessage) {
+	b.open = append(b.open, piece)
+	b.bytes += int64(len(piece))
+	b.total += int64(len(piece))
+}
+
+// close makes batches of the open pieces; mark is where to resume after them.
+func (b *batcher) close(mark json.RawMessage) {
+	if len(b.open) == 0 {
+		return
+	}
+	b.last = time.Now()
+	groups := [][]json.RawMessage{b.open}
+	if b.Interval <= 0 {
+		groups = slices.Collect(slices.Chunk(b.open, 1))
+	}
+	for _, pieces := range groups {
+		e := entry{at: b.last}
+		for _, p := range pieces {
+			e.size += int64(len(p))
+		}
+		if b.segments {
+			e.Segments = pieces
+		} else {
+			e.Content = arrayOf(pieces)
+		}
+		b.queue = append(b.queue, e)
+		b.made++
+	}
+	b.queue[len(b.queue)-1].mark = mark
+	b.open = nil
+}
+
+// waiting reports whether there is anything to write.
+func (b *batcher) waiting() bool { return len(b.open)+len(b.queue) > 0 }
+
+// delay is how long the next batch has to wait yet.
+func (b *batcher) delay() time.Duration {
+	var open int
+	for _, p := range b.open {
+		open += len(p)
+	}
+	if len(b.queue) > 0 || b.Bytes > 0 && open >= b.Bytes {
+		return 0
+	}
+	return max(0, b.Interval-time.Since(b.last))
+}
+
+// stored notes that the first n batches of the queue are in the store.
+func (b *batcher) stored(n int) {
+	for _, e := range b.queue[:n] {
+		b.at = b.at.after(e.Batch)
+		b.bytes -= e.size
+		b.kept = append(b.kept, e)
+		b.keeps += e.size
+	}
+	b.queue = slices.Delete(b.queue, 0, n)
+	drop := 0
+	for drop < len(b.kept) && (b.keeps > mostKept || time.Since(b.kept[drop].at) > defaultSettle) {
+		b.keeps -= b.kept[drop].size
+		drop++
+	}
+	b.kept = slices.Delete(b.kept, 0, drop)
+}
+
+// storedUpTo notes that the store has the task's stream up to p, which is not before
+// the queue.
+func (b *batcher) storedUpTo(p Position) {
+	n, at := 0, b.at
+	for n < len(b.queue) {
+		next := at.after(b.queue[n].Batch)
+		if next.Batches > p.Batches || next.Segments > p.Segments {
+			break
+		}
+		at, n = next, n+1
+	}
+	b.stored(n)
+}
+
+// rewind takes the stream back to where the store has it, which has lost what was
+// written to it. It reports whether everything from there on is still here; if not,
+// the rest goes on there, after a loss.
+func (b *batcher) rewind(p Position) bool {
+	from := len(b.kept)
+	at := b.at
+	for from > 0 && (at.Batches > p.Batches || at.Segments > p.Segments) {
+		from--
+		at = at.before(b.kept[from].Batch)
+	}
+	whole := at.Batches <= p.Batches && at.Segments <= p.Segments
+	again := slices.Clone(b.kept[from:])
+	for _, e := range again {
+		b.bytes += e.size
+		b.keeps -= e.size
+	}
+	b.kept = b.kept[:from]
+	b.queue = append(again, b.queue...)
+	if b.at = at; !whole {
+		b.at = p
+	}
+	return whole
+}
+
+// batches are those of the queue, and where they belong.
+func (b *batcher) batches() ([]Batch, Position) {
+	return batchesOf(b.queue), b.at
+}
+
+func batchesOf(entries []entry) []Batch {
+	out := make([]Batch, len(entries))
+	for i, e := range entries {
+		out[i] = e.Batch
+	}
+	return out
+}
+
+// after is the position after a batch at p, before that before one that ends at p.
+func (p Position) after(b Batch) Position {
+	if b.Content != nil {
+		p.Batches++
+	}
+	p.Segments += int64(len(b.Segments))
+	return p
+}
+
+func (p Position) before(b Batch) Position {
+	q := Position{}.after(b)
+	return Position{Batches: p.Batches - q.Batches, Segments: p.Segments - q.Segments}
+}

@@ -1,0 +1,270 @@
+package shim_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/shim"
+)
+
+// says sends messages as progress, each after its pause, and then answers.
+func says(answer string, messages ...said) *scripted {
+	return &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
+		if err := s.Checkpoint(ctx, json.RawMessage(`{"sent":true}`)); err != nil {
+			return shim.Reply{}, err
+		}
+		for i, m := range messages {
+			if _, err := after(ctx, m.after); err != nil {
+				return shim.Reply{}, err
+			}
+			s.Progress(shim.Progress{Progress: float64(i + 1), Message: m.text, Checkpoint: fmt.Appendf(nil, `{"at":%d}`, i+1)})
+		}
+		_, err := after(ctx, time.Millisecond)
+		return shim.Reply{Result: json.RawMessage(answer)}, err
+	}}
+}
+
+// said is a progress message and how long it is waited for.
+type said struct {
+	after time.Duration
+	text  string
+}
+
+// words are messages that come this long after another.
+func words(pause time.Duration, texts ...string) []said {
+	var out []said
+	for _, t := range texts {
+		out = append(out, said{pause, t})
+	}
+	return out
+}
+
+// streaming is a policy with the batching of the configuration's default.
+func streaming(content bool) shim.Policy {
+	p := policy(shim.Always)
+	p.Partials = shim.Partials{Content: content, Interval: 50 * time.Millisecond, Bytes: 64 << 10, Most: 10_000, MostBytes: 8 << 20}
+	return p
+}
+
+// listening is one Track under way: what it has yielded, one line each, as the
+// texts of the pieces or the status.
+type listening struct {
+	leave context.CancelFunc
+	done  chan error
+	mu    sync.Mutex
+	lines []string
+}
+
+func track(t *testing.T, s *shim.Shim, tasks ...shim.Tracked) *listening {
+	t.Helper()
+	ctx, leave := context.WithCancel(t.Context())
+	l := &listening{leave: leave, done: make(chan error, 1)}
+	status := map[shim.ID]shim.Status{} // a status message that changes is not of interest
+	go func() {
+		l.done <- s.Track(ctx, anyone, "up", tasks, func(u shim.Update) error {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			if u.Task != nil && (u.Task.Status != status[u.ID] || u.Task.Status.Final()) {
+				l.lines = append(l.lines, string(u.Task.Status))
+				status[u.ID] = u.Task.Status
+			}
+			for i, p := range u.Pieces {
+				l.lines = append(l.lines, fmt.Sprintf("%d:%s", u.First+int64(i), texts(p)))
+			}
+			return nil
+		})
+	}()
+	synctest.Wait()
+	return l
+}
+
+// texts are the texts of a block, or of an array of blocks.
+func texts(piece json.RawMessage) string {
+	if text, ok := jsonrpc.GetString(piece, "text"); ok {
+		return text
+	}
+	var all []string
+	for b := range jsonrpc.Elements(piece) {
+		text, _ := jsonrpc.GetString(b, "text")
+		all = append(all, text)
+	}
+	return strings.Join(all, "+")
+}
+
+// want checks what was yielded since the last time, lines separated by spaces.
+func (l *listening) want(t *testing.T, want string) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if got := strings.Join(l.lines, " "); got != want {
+		t.Errorf("yielded %q, want %q", got, want)
+	}
+	l.lines = nil
+}
+
+func (l *listening) ended(t *testing.T) error {
+	t.Helper()
+	synctest.Wait()
+	select {
+	case err := <-l.done:
+		return err
+	default:
+		t.Fatal("still tracking")
+		return nil
+	}
+}
+
+func partialsCall() shim.Call {
+	c := call()
+	c.Partials = true
+	return c
+}
+
+func streamingCall() shim.Call {
+	c := call()
+	c.Streaming = true
+	return c
+}
+
+// The first piece of a burst goes at once, the others in one batch after the
+// interval; what is left at the end comes before the end, on any replica.
+func TestPartialsAreBatched(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		burst := append(words(time.Second, "a", "e"), words(10*time.Millisecond, "f", "g")...)
+		burst = append(burst[:1:1], append(words(10*time.Millisecond, "b", "c", "d"), burst[1:]...)...)
+		s := w.gateway("a", says(result, burst...), streaming(false))
+		other := w.gateway("b", takes(0), policy(shim.Always))
+		task := begin(t, s, partialsCall())
+		l := track(t, other, shim.Tracked{ID: task.ID, Show: shim.ShowBatches})
+		l.want(t, "working")
+		pass(time.Second)
+		l.want(t, "0:a")
+		pass(49 * time.Millisecond)
+		l.want(t, "")
+		pass(time.Millisecond)
+		l.want(t, "1:b+c+d")
+		pass(10 * time.Second)
+		l.want(t, "2:e 3:f+g completed")
+		if err := l.ended(t); err != nil {
+			t.Error(err)
+		}
+		late := track(t, other, shim.Tracked{ID: task.ID, Show: shim.ShowBatches, From: 2})
+		late.want(t, "2:e 3:f+g completed")
+		if err := late.ended(t); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Without batching each piece is a batch.
+func TestPartialsAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		p := streaming(false)
+		p.Partials.Interval, p.Partials.Bytes = 0, 0
+		s := w.gateway("a", says(result, words(time.Millisecond, "a", "b", "c")...), p)
+		task := begin(t, s, partialsCall())
+		l := track(t, s, shim.Tracked{ID: task.ID, Show: shim.ShowBatches})
+		pass(10 * time.Second)
+		l.want(t, "working 0:a 1:b 2:c completed")
+	})
+}
+
+// What came before the handle is what the task begins with.
+func TestPartialsBeforeTheHandle(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		p := streaming(false)
+		p.Tasks = shim.Auto
+		s := w.gateway("a", says(result, words(2*time.Second, "a", "b", "c")...), p)
+		task := begin(t, s, partialsCall())
+		l := track(t, s, shim.Tracked{ID: task.ID, Show: shim.ShowBatches})
+		l.want(t, "0:a+b working")
+		pass(10 * time.Second)
+		l.want(t, "1:c completed")
+	})
+}
+
+// A client that did not opt in has nothing stored for it but the status message,
+// unless the pieces are content.
+func TestNoPartialsUnasked(t *testing.T) {
+	for content, want := range map[bool]string{false: "completed", true: "0:a 1:b completed"} {
+		bubble(t, func(t *testing.T, w *world) {
+			s := w.gateway("a", says(result, words(time.Second, "a", "b")...), streaming(content))
+			task := begin(t, s, call())
+			pass(1500 * time.Millisecond)
+			if now, err := s.Peek(t.Context(), anyone, "up", task.ID); err != nil || now.StatusMessage != "a" {
+				t.Errorf("status message %q, %v", now.StatusMessage, err)
+			}
+			pass(10 * time.Second)
+			l := track(t, s, shim.Tracked{ID: task.ID, Show: shim.ShowBatches})
+			l.want(t, want)
+		})
+	}
+}
+
+// The content of a result that was streamed is exactly its segments; all other
+// bytes are the server's (protocol.md 6.4.4).
+func TestStreamedResult(t *testing.T) {
+	const more = `,"n":9007199254740993,"structuredContent":{"f":1.0} }`
+	for name, c := range map[string]struct {
+		content  bool
+		answer   string
+		stored   string
+		segments string
+	}{
+		"the text that was streamed": {true, `{"content":[{"type":"text","text":"Hello you"}]` + more,
+			`{"content":[{"type":"text","text":"Hello"},{"type":"text","text":" you"}]` + more, "1:Hello 2: you"},
+		"text and more": {true, `{"content":[{"type":"text","text":"Hello you, there","annotations":{"priority":1.0}},{"type":"image","data":""}]` + more,
+			`{"content":[{"type":"text","text":"Hello"},{"type":"text","text":" you"},{"type":"text","text":", there","annotations":{"priority":1.0}},{"type":"image","data":""}]` + more,
+			"1:Hello 2: you 3:, there 4:"},
+		"other text": {true, `{"content":[{"type":"text","text":"Bye"}]` + more,
+			`{"content":[{"type":"text","text":"Hello"},{"type":"text","text":" you"},{"type":"text","text":"Bye"}]` + more, "1:Hello 2: you 3:Bye"},
+		"no content": {true, `{"structuredContent":{}}`,
+			`{"structuredContent":{},"content":[{"type":"text","text":"Hello"},{"type":"text","text":" you"}]}`, "1:Hello 2: you"},
+		"progress that is no content": {false, `{"content":[{"type":"text","text":"\u0048ello"},{"type":"text","text":"you"}]` + more,
+			`{"content":[{"type":"text","text":"\u0048ello"},{"type":"text","text":"you"}]` + more, "1:Hello 2:you"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				s := w.gateway("a", says(c.answer, words(time.Second, "Hello", " you")...), streaming(c.content))
+				task := begin(t, s, streamingCall())
+				l := track(t, s, shim.Tracked{ID: task.ID, Show: shim.ShowSegments})
+				pass(10 * time.Second)
+				l.want(t, "working "+c.segments+" completed")
+				ended, err := s.Get(t.Context(), anyone, "up", task.ID)
+				if err != nil || string(ended.Outcome.Result) != c.stored {
+					t.Errorf("stored %s, %v\nwant   %s", ended.Outcome.Result, err, c.stored)
+				}
+				blocks, _, err := s.Segments(t.Context(), anyone, "up", task.ID, 1)
+				if err != nil || len(blocks) != strings.Count(c.segments, ":")-1 {
+					t.Errorf("%d blocks after the first of %q, %v", len(blocks), c.segments, err)
+				}
+			})
+		})
+	}
+}
+
+// Segments of a task whose call did not stream are the blocks of its result.
+func TestSegmentsOfAnyTask(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		s := w.gateway("a", says(`{"content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}`, said{time.Second, "x"}), streaming(true))
+		task := begin(t, s, call())
+		for after, want := range map[int64]int{-1: 0, 0: 0, 9: 0} {
+			if blocks, now, err := s.Segments(t.Context(), anyone, "up", task.ID, after); err != nil || len(blocks) != want || now.Status != shim.Working {
+				t.Errorf("after %d: %s, %v, %v", after, blocks, now.Status, err)
+			}
+		}
+		pass(10 * time.Second)
+		for after, want := range map[int64]int{0: 2, 1: 1, 2: 0, 9: 0} {
+			if blocks, now, err := s.Segments(t.Context(), anyone, "up", task.ID, after); err != nil || len(blocks) != want || now.Status != shim.Completed {
+				t.Errorf("after %d: %s, %v, %v", after, blocks, now.Status, err)
+			}
+		}
+	})
+}
