@@ -135,6 +135,20 @@ func (f *fakeShim) Update(ctx context.Context, p shim.Principal, up string, id s
 	return nil
 }
 
+func (f *fakeShim) Reattach(context.Context, shim.Call, shim.ID, map[string]json.RawMessage) (shim.Answered, error) {
+	return shim.Answered{}, shim.ErrNotFound
+}
+
+func (f *fakeShim) Answer(ctx context.Context, p shim.Principal, up string, id shim.ID, _ string, _ shim.Answer) error {
+	_, err := f.Get(ctx, p, up, id)
+	return err
+}
+
+func (f *fakeShim) Claim(ctx context.Context, p shim.Principal, up string, id shim.ID, _ []string, _ string, _ []string) ([]shim.Question, error) {
+	_, err := f.Get(ctx, p, up, id)
+	return nil, err
+}
+
 func (f *fakeShim) List(context.Context, shim.Principal, string, string) ([]shim.Task, string, error) {
 	return nil, "", nil
 }

@@ -102,6 +102,8 @@ func sentinelFailure(era mcp.Era, err error) *failure {
 		return invalidParams("unknown task")
 	case errors.Is(err, shim.ErrFinal): // L24; the extension acknowledges instead (T41)
 		return invalidParams("the task has already ended")
+	case errors.Is(err, shim.ErrAnswered):
+		return invalidParams("%s", shim.ErrAnswered.Error())
 	case errors.Is(err, shim.ErrCursor):
 		return invalidParams("unknown cursor")
 	case errors.Is(err, shim.ErrNeedsTask) && era == mcp.Modern: // T5

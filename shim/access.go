@@ -2,7 +2,6 @@ package shim
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -99,32 +98,6 @@ func (s *Shim) Cancel(ctx context.Context, p Principal, upstream string, id ID) 
 		s.stopRun(id, errTaskCancelled)
 	}
 	return t, err
-}
-
-// Update hands in answers to a task's questions; what nobody asked for is
-// ignored (T36). ErrNotFound, ErrUnavailable.
-func (s *Shim) Update(ctx context.Context, p Principal, upstream string, id ID, answers map[string]json.RawMessage) error {
-	t, err := s.see(ctx, p, upstream, id, Summary)
-	if err != nil {
-		return err
-	}
-	wanted := make(map[string]json.RawMessage, len(answers))
-	for _, q := range t.Questions {
-		if a, ok := answers[q.Key]; ok && q.Outstanding() {
-			wanted[q.Key] = a
-		}
-	}
-	if len(wanted) == 0 {
-		return nil
-	}
-	err = s.within(ctx, func(ctx context.Context) error {
-		_, err := s.store.Apply(ctx, id, nil, Change{Op: s.op(), Answer: wanted})
-		return err
-	})
-	if errors.Is(err, ErrFinal) {
-		return nil
-	}
-	return err
 }
 
 // Wait blocks until a task has ended and returns it with its outcome. ErrNotFound,

@@ -31,6 +31,8 @@ type Policy struct {
 	Retry        bool          // the owner allows a second run (recover: retry)
 	Concurrency  int           // calls of this tool in flight, 0 = unbounded
 	Partials     Partials      // what is shown of a task while it runs
+	EarlyInput   Early         // what a question does that comes before a task
+	InputTimeout time.Duration // how long a question waits for its answer, 0 = 10m
 }
 
 // Stream takes what an upstream says before there is a handle: it goes to the
@@ -41,7 +43,9 @@ type Stream interface {
 	Log(Log)
 }
 
-// Call is a tools/call as a client made it.
+// Call is a tools/call as a client made it, or another request that a server may
+// answer with questions (prompts/get, resources/read): that one never becomes a task,
+// and no policy of a tool applies to it.
 type Call struct {
 	Upstream  string // configured name
 	Principal Principal
@@ -68,12 +72,17 @@ type Call struct {
 	Streaming bool
 	// Stream receives progress and logs before the handle. May be nil.
 	Stream Stream
+	// Asking says how the caller can be asked; what it can be asked, it has declared
+	// in Request.Session.Capabilities (T40).
+	Asking Asking
 }
 
-// Answered is what becomes of a Call: a task, or the upstream's reply.
+// Answered is what becomes of a Call: a task, a call handed back with questions, or
+// the upstream's reply.
 type Answered struct {
-	Task  *Task
-	Reply Reply
+	Task   *Task
+	Parked *Parked
+	Reply  Reply
 }
 
 // Errors of Call, besides *UpstreamError and the errors of a Store.
@@ -115,9 +124,32 @@ type API interface {
 	// ended is returned as it is with ErrFinal; how that is answered is the
 	// dialect's matter.
 	Cancel(ctx context.Context, p Principal, upstream string, id ID) (Task, error)
-	// Update hands in answers to a task's questions. Unknown keys, and all keys of
-	// a task that waits for nothing, are ignored (T36).
-	Update(ctx context.Context, p Principal, upstream string, id ID, answers map[string]json.RawMessage) error
+	// Reattach comes back to a call that Call or Reattach has handed back (Parked),
+	// on any replica, with the results that answer its questions, by their keys. It
+	// returns what Call returns: the reply; the call parked again, with all questions
+	// that are open, where answers are missing or new questions came; or, where the
+	// caller can take a task, one after another grace. Of c it takes Upstream,
+	// Principal, Request.Method and Name, Handle, TTL, Stay and Stream. If ctx ends, the
+	// call is cancelled, unless Stay.
+	//
+	// A call of somebody else, or one whose time is over, is ErrNotFound; answers
+	// that were given before, ErrAnswered; ErrCancelled: the call was cancelled
+	// meanwhile. That the replica that ran it was lost is an error in the reply: it
+	// is never run again.
+	Reattach(ctx context.Context, c Call, id ID, answers map[string]json.RawMessage) (Answered, error)
+	// Update hands in results that answer a task's questions, by their keys. Unknown
+	// keys, and all keys of a task that waits for nothing, are ignored (T36).
+	Update(ctx context.Context, p Principal, upstream string, id ID, results map[string]json.RawMessage) error
+	// Answer hands in the answer to one question, be it a result or an error: of a
+	// task, or of a call under AskStream that is none. One that nobody waits for is
+	// ignored (T36). An anonymous p must be of the session that made the call,
+	// unless it is a task.
+	Answer(ctx context.Context, p Principal, upstream string, id ID, key string, a Answer) error
+	// Claim gives questions to one stream, named by, for it alone to deliver (H7),
+	// and returns those that are the stream's now, with their params: open ones that
+	// nobody had claimed, or somebody named in over (streams that have died), or the
+	// stream itself before. No keys means all that are open.
+	Claim(ctx context.Context, p Principal, upstream string, id ID, keys []string, by string, over []string) ([]Question, error)
 	// Wait blocks until the task has ended, and returns it with its outcome.
 	Wait(ctx context.Context, p Principal, upstream string, id ID) (Task, error)
 	// Follow yields the state of each task first and after every change until all

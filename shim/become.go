@@ -21,20 +21,41 @@ type callRecord struct {
 	// Partials and Streaming are those of the Call.
 	Partials  bool `json:"partials,omitempty"`
 	Streaming bool `json:"streaming,omitempty"`
+	// Asking is how the caller can be asked, Until when the time to answer the open
+	// questions is over, from the record's creation, and Keys how many keys of
+	// questions were made.
+	Asking Asking        `json:"asking,omitempty"`
+	Until  time.Duration `json:"until,omitempty"`
+	Keys   int           `json:"keys,omitempty"`
+	// Round is set while the server waits for nothing but a retry with answers.
+	Round *round `json:"round,omitempty"`
 }
 
 // becomeTask makes a durable task of the call. From its success on, the caller's
 // context no longer matters to the call, and the handle is its answer. errEnded
 // says that the reply was there first.
-func (r *run) becomeTask() (Task, error) {
+func (r *run) becomeTask() (Task, error) { return r.keep(true) }
+
+// keep sees to it that the call has a record, visible or not (design.md 0.13).
+func (r *run) keep(visible bool) (Task, error) {
 	r.mu.Lock()
-	if r.ended {
+	r.awaitMaking()
+	switch {
+	case r.ended:
 		r.mu.Unlock()
 		return Task{}, errEnded
+	case r.task != nil && (!visible || !r.task.hidden):
+		defer r.mu.Unlock()
+		return r.task.made, nil
+	case r.task != nil:
+		return r.revealing()
 	}
 	made := make(chan struct{})
 	r.making = made
 	draft, begin := r.draft()
+	if !visible {
+		draft.Visible, draft.TTL, draft.Retain = false, r.inputTimeout()+abandonAfter+hiddenRetain, hiddenRetain
+	}
 	r.mu.Unlock()
 
 	t, err := r.create(draft, begin)
@@ -42,8 +63,10 @@ func (r *run) becomeTask() (Task, error) {
 	r.mu.Lock()
 	r.making = nil
 	if err == nil {
-		r.leave()
-		r.stream = nil
+		if t.Visible {
+			r.leave()
+			r.stream = nil
+		}
 		if r.mark != nil && t.Checkpoint == nil {
 			r.moved = true // what is stored is from an attempt before the call was sent
 		}
@@ -57,6 +80,9 @@ func (r *run) becomeTask() (Task, error) {
 	}
 	r.mu.Unlock()
 	close(made)
+	if err == nil && visible && !t.Visible { // an attempt to store it hidden got through
+		return r.keep(true)
+	}
 	return t, err
 }
 
@@ -96,13 +122,15 @@ const leastTTL = 2 * time.Second
 // retain is how long the task is kept after its end: as the caller wishes, within
 // bounds (L10). A task whose end nobody who polls it could see would be of no use,
 // and a running one would have to be prolonged all the time.
-func (r *run) retain() time.Duration {
-	d := r.policy.TTL
-	if r.call.TTL > 0 {
-		d = max(r.call.TTL, leastTTL, 2*r.policy.PollInterval)
+func (r *run) retain() time.Duration { return retainFor(r.call, r.policy) }
+
+func retainFor(c Call, p Policy) time.Duration {
+	d := p.TTL
+	if c.TTL > 0 {
+		d = max(c.TTL, leastTTL, 2*p.PollInterval)
 	}
-	if r.policy.MaxTTL > 0 {
-		d = min(d, r.policy.MaxTTL)
+	if p.MaxTTL > 0 {
+		d = min(d, p.MaxTTL)
 	}
 	return d
 }
@@ -110,8 +138,12 @@ func (r *run) retain() time.Duration {
 // callRecord keeps the arguments only where a later run may need them: until the
 // call is sent, and where its owner allows a second one (design.md 0.13).
 func (r *run) callRecord(sent bool) json.RawMessage {
-	rec := callRecord{Request: r.call.Request, Runs: r.runs, Firm: r.firm, Partials: r.call.Partials, Streaming: r.call.Streaming}
-	if sent && !r.policy.Retry {
+	rec := callRecord{
+		Request: r.call.Request, Runs: r.runs, Firm: r.firm,
+		Partials: r.call.Partials, Streaming: r.call.Streaming,
+		Asking: r.call.Asking, Until: r.box.until, Keys: r.box.made, Round: r.round,
+	}
+	if sent && !r.policy.Retry && r.round == nil {
 		rec.Request.Params = nil
 	}
 	b, err := json.Marshal(rec)
@@ -145,7 +177,7 @@ func (r *run) create(t Task, begin []Batch) (Task, error) {
 		r.s.dismiss(counted)
 		return Task{}, fmt.Errorf("create a task: %w", err)
 	}
-	r.adoptTask(stored, &taskState{id: t.ID, made: t, lease: t.Lease, span: span, counted: counted})
+	r.adoptTask(stored, &taskState{id: t.ID, made: t, hidden: !stored.Visible, lease: t.Lease, span: span, counted: counted})
 	return stored, nil
 }
 

@@ -3,6 +3,7 @@ package shim
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -30,16 +31,18 @@ func (s *Shim) Call(ctx context.Context, c Call) (Answered, error) {
 	if err != nil {
 		return Answered{}, err
 	}
-	p := srv.Policy(c.Request.Name)
+	p := srv.policyFor(c.Request)
 	switch {
 	case c.Demand && p.Tasks == Never:
 		return Answered{}, ErrForbidsTask
 	case p.Tasks == Required && !c.Handle && !c.Demand && !c.Block:
 		return Answered{}, ErrNeedsTask
 	}
-	tk, err := srv.reserve(c.Request.Name, p, false)
-	if err != nil {
-		return Answered{}, err
+	var tk ticket // of no limit, for what is no tools/call
+	if c.Request.Method == callTool {
+		if tk, err = srv.reserve(c.Request.Name, p, false); err != nil {
+			return Answered{}, err
+		}
 	}
 	r := s.newRun(ctx, srv, c, p, tk)
 	switch {
@@ -47,6 +50,8 @@ func (s *Shim) Call(ctx context.Context, c Call) (Answered, error) {
 		return s.callAsTask(ctx, r)
 	case c.Handle && p.Tasks == Auto:
 		return s.race(ctx, r)
+	case c.Asking != AskNever:
+		return s.attend(ctx, r)
 	default:
 		return s.block(r)
 	}
@@ -62,6 +67,18 @@ func (s *Shim) block(r *run) (Answered, error) {
 	}
 	reply, err := r.send()
 	return Answered{Reply: reply}, err
+}
+
+// attend runs a call that never becomes a task but may have to ask its caller: it
+// may go on without the caller then, so it is not run on the caller's goroutine.
+func (s *Shim) attend(ctx context.Context, r *run) (Answered, error) {
+	if r.ticket.queued() {
+		if err := r.queueUp(r.srv.QueueWait); err != nil {
+			r.discard()
+			return Answered{}, err
+		}
+	}
+	return s.await(ctx, r, never)
 }
 
 // queueUp waits at most d for a slot.
@@ -99,13 +116,16 @@ func (s *Shim) race(ctx context.Context, r *run) (Answered, error) {
 	return s.await(ctx, r, r.policy.Grace)
 }
 
-// await sends the call and waits for its reply, for the caller to leave, or, after
-// grace, for a task to be made of it.
+// never is the grace of a call that is not made a task for its length.
+const never = time.Duration(math.MaxInt64)
+
+// await sends the call and waits for its reply, for the caller to leave or to be
+// asked, or, after grace, for a task to be made of it.
 func (s *Shim) await(ctx context.Context, r *run, grace time.Duration) (Answered, error) {
 	s.work.Go(r.exec)
 	timer := time.NewTimer(grace)
 	defer timer.Stop()
-	for attempt := 0; ; attempt++ {
+	for attempt := 0; ; {
 		select {
 		case <-r.done:
 			return Answered{Reply: r.reply}, r.err
@@ -116,6 +136,14 @@ func (s *Shim) await(ctx context.Context, r *run, grace time.Duration) (Answered
 			// Whoever left hears nothing more; exec ends by the same context.
 			r.mute()
 			return Answered{}, r.why(r.ctx.Err())
+		case <-r.news:
+			if r.answered() {
+				return Answered{Reply: r.reply}, r.err
+			}
+			if a, err, done := s.asked(ctx, r); done {
+				return a, err
+			}
+			continue
 		case <-timer.C:
 		}
 		t, err := r.becomeTask()
@@ -125,6 +153,7 @@ func (s *Shim) await(ctx context.Context, r *run, grace time.Duration) (Answered
 		if !errors.Is(err, errEnded) && attempt == 0 {
 			s.log.WarnContext(ctx, "no task could be made of a slow call; it goes on blocking", "tool", r.call.Request.Name, "err", err)
 		}
+		attempt++
 		timer.Reset(retryCreate)
 	}
 }

@@ -121,7 +121,8 @@ func (s *Shim) running() []ID {
 }
 
 // review reads a task that this replica runs, and stops the run if somebody has
-// ended the task or taken it over.
+// ended the task or taken it over. Answers to its questions wake whoever waits for
+// them.
 func (s *Shim) review(ctx context.Context, id ID) {
 	s.mu.Lock()
 	r := s.runs[id]
@@ -139,5 +140,7 @@ func (s *Shim) review(ctx context.Context, id ID) {
 		r.cancel(errTaskCancelled)
 	case t.Lease.Adoption > r.lease().Adoption:
 		r.cancel(ErrDetached)
+	default:
+		r.heard(t)
 	}
 }

@@ -89,24 +89,27 @@ func (s *Shim) adoptedRun(srv *server, t Task) *run {
 		s.log.Error("the stored call of a task cannot be read", "task", t.ID, "err", err)
 	}
 	r := &run{
-		s: s, srv: srv, runs: max(rec.Runs, 1), firm: rec.Firm, done: make(chan struct{}),
+		s: s, srv: srv, runs: max(rec.Runs, 1), firm: rec.Firm,
 		call: Call{
-			Upstream: t.Upstream, Request: rec.Request, Origin: t.Origin, Handle: true,
-			Partials: rec.Partials, Streaming: rec.Streaming,
+			Upstream: t.Upstream, Request: rec.Request, Origin: t.Origin, Handle: t.Visible,
+			Partials: rec.Partials, Streaming: rec.Streaming, Asking: rec.Asking,
 		},
+		box:     mailbox{until: rec.Until, made: rec.Keys},
+		round:   rec.Round,
 		leave:   func() bool { return true },
 		message: t.StatusMessage,
 		mark:    t.Checkpoint,
 	}
+	r.channels()
 	if srv.Policy != nil {
-		r.policy = srv.Policy(t.Tool)
+		r.policy = srv.policyFor(Request{Method: t.Method, Name: t.Tool})
 	}
 	r.batcher = newBatcher(r.call, r.policy.Partials)
 	r.batcher.resumeAt(t.Position)
 	ctx, span := s.resumeSpan(t)
 	r.base = ctx
 	r.bind(trace.ContextWithSpan(ctx, span), max(leastRun, r.policy.Timeout-t.UpdatedAt.Sub(t.CreatedAt)))
-	r.adoptTask(t, &taskState{id: t.ID, made: t, lease: t.Lease, span: span, counted: s.count(srv, t.Owner)})
+	r.adoptTask(t, &taskState{id: t.ID, made: t, hidden: !t.Visible, lease: t.Lease, span: span, counted: s.count(srv, t.Owner)})
 	return r
 }
 
@@ -118,6 +121,8 @@ func (r *run) goOn(t Task) (Reply, error) {
 		return Reply{}, errLost
 	}
 	switch {
+	case r.round != nil: // nothing is on its way: the server waits for a retry
+		return r.sendAnew()
 	case t.Checkpoint == nil && r.firm:
 		return r.sendAnew()
 	case t.Checkpoint == nil && r.mayRunAgain(t):
@@ -138,9 +143,10 @@ func (r *run) goOn(t Task) (Reply, error) {
 }
 
 // mayRunAgain: the owner allows it, it has not been tried too often, and nothing
-// of the first run has been streamed to anyone.
+// of the first run has been streamed to anyone. A call that is no task has a caller
+// who is to be told that it was lost.
 func (r *run) mayRunAgain(t Task) bool {
-	return r.policy.Retry && r.runs < mostRuns && t.Position == (Position{})
+	return r.policy.Retry && r.runs < mostRuns && t.Position == (Position{}) && t.Visible
 }
 
 func (r *run) runAgain() (Reply, error) {

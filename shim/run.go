@@ -43,23 +43,32 @@ type run struct {
 	err   error
 
 	mu      sync.Mutex
-	stream  Stream // where progress goes, while there is no handle
-	ended   bool   // the upstream call has returned
-	making  chan struct{}
-	task    *taskState // nil until a task was made
-	maybe   *Task      // a creation whose reply was lost: it may be stored
-	message string     // the newest status message
+	stream  Stream        // where progress goes, while there is no handle
+	ended   bool          // the upstream call has returned
+	making  chan struct{} // closed once it is decided whether there is a record
+	task    *taskState    // nil until a task was made
+	maybe   *Task         // a creation whose reply was lost: it may be stored
+	message string        // the newest status message
 	mark    json.RawMessage
 	moved   bool // mark is newer than what the store has
 	// batcher gathers what is shown of the task while it runs; nil for nothing. It is
 	// set before anything else knows the run.
 	batcher *batcher
+	box     mailbox
+	// round is what the server's last answer asked for, while that is open. It is
+	// changed by the goroutine of the upstream call only.
+	round *round
+	// attended: a caller waits for the reply here.
+	attended bool
+	// news tells that caller that there is something to look at before the reply.
+	news chan struct{}
 }
 
-// taskState is what a run knows of its task.
+// taskState is what a run knows of its record.
 type taskState struct {
 	id      ID
 	made    Task      // as it was created or adopted
+	hidden  bool      // it is no task yet (design.md 0.13); guarded by run.mu
 	lease   Lease     // guarded by run.mu: an adoption by this very replica raises it
 	born    time.Time // by this process's clock; only differences count
 	span    trace.Span
@@ -69,12 +78,14 @@ type taskState struct {
 	folded  time.Time // when the last one went out
 	ttl     *time.Timer
 	raised  time.Duration // the TTL last promised
+	abandon *time.Timer   // ends a parked call that nobody came back for
 }
 
 // newRun prepares a call. Its context follows the caller's until a task is made,
 // and ends after the policy's timeout.
 func (s *Shim) newRun(ctx context.Context, srv *server, c Call, p Policy, tk ticket) *run {
-	r := &run{s: s, srv: srv, call: c, policy: p, ticket: tk, stream: c.Stream, runs: 1, done: make(chan struct{})}
+	r := &run{s: s, srv: srv, call: c, policy: p, ticket: tk, stream: c.Stream, runs: 1, attended: true}
+	r.channels()
 	r.batcher = newBatcher(c, p.Partials)
 	if p.Partials.Logs && c.hints() {
 		r.call.Request.LogLevel = cmp.Or(c.Request.LogLevel, logHints)
@@ -87,6 +98,10 @@ func (s *Shim) newRun(ctx context.Context, srv *server, c Call, p Policy, tk tic
 		}
 	})
 	return r
+}
+
+func (r *run) channels() {
+	r.done, r.news, r.box.wake = make(chan struct{}), make(chan struct{}, 1), make(chan struct{}, 1)
 }
 
 // bind makes the run's context: it carries the values of ctx, ends with the shim,
@@ -138,7 +153,7 @@ func (r *run) exec() {
 	}
 	r.reply, r.err = reply, err
 	close(r.done)
-	if r.isTask() {
+	if r.stored() {
 		r.settle()
 	}
 	r.discard()
@@ -159,20 +174,13 @@ func (r *run) queueAndSend() (Reply, error) {
 // confirm records of a task that waits for its turn that it has not been sent: it may
 // wait for long, and whoever adopts it can send it then.
 func (r *run) confirm() {
-	if !r.isTask() || r.firm {
+	if !r.stored() || r.firm {
 		return
 	}
 	r.firm = true
 	if err := r.persist(r.ctx, func() Change { return Change{Call: r.callRecord(false)} }); err != nil {
 		r.firm = false
 	}
-}
-
-// send makes the upstream call. What it returns when its context has ended is the
-// context's cause, so that every caller sees why.
-func (r *run) send() (Reply, error) {
-	reply, err := r.srv.Upstream.Call(r.ctx, r.call.Request, r)
-	return reply, r.why(err)
 }
 
 // why replaces the error of a call whose context has ended by the cause.
@@ -203,10 +211,22 @@ func (r *run) lease() Lease {
 	return r.task.lease
 }
 
-func (r *run) isTask() bool {
+// stored reports whether the call has a record: it is a task, or had to wait for an
+// answer.
+func (r *run) stored() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.task != nil
+}
+
+// awaitMaking waits until nobody makes a record. r.mu is held before and after.
+func (r *run) awaitMaking() {
+	for r.making != nil {
+		making := r.making
+		r.mu.Unlock()
+		<-making
+		r.mu.Lock()
+	}
 }
 
 // Progress takes a progress notification: to the caller before there is a handle,
@@ -239,10 +259,6 @@ func (r *run) Log(l Log) {
 	r.gatherLog(l)
 }
 
-// Ask answers that nobody can be asked: no capability to be asked is declared
-// upstream, so a server that asks all the same gets the protocol's error.
-func (r *run) Ask(context.Context, ...Question) ([]Answer, error) { return nil, ErrNoAsk }
-
 // Checkpoint keeps where the call could be resumed, durably once it is a task: a
 // failure keeps the leg from going on (design.md 0.6).
 func (r *run) Checkpoint(ctx context.Context, cp json.RawMessage) error {
@@ -253,7 +269,7 @@ func (r *run) Checkpoint(ctx context.Context, cp json.RawMessage) error {
 	if making != nil {
 		<-making
 	}
-	if !r.isTask() {
+	if !r.stored() {
 		return nil
 	}
 	r.drainBatches(ctx)

@@ -35,7 +35,7 @@ func (r *run) settle() {
 	r.haltBatches()
 	c, ok := r.outcome()
 	if !ok {
-		if errors.Is(r.err, errTaskCancelled) {
+		if errors.Is(r.err, errTaskCancelled) && !r.isHidden() {
 			r.holdCancellation()
 		}
 		return
@@ -51,6 +51,7 @@ func (r *run) settle() {
 		err = r.persist(r.s.writes, func() Change { return c })
 	}
 	switch {
+	case r.isHidden(): // kept for a moment only, whatever happens
 	case err == nil:
 		r.s.hold(ending{made: r.task.made, end: c, streamed: r.streamed()})
 	case errors.Is(err, ErrFinal):
@@ -80,7 +81,7 @@ func (r *run) outcome() (Change, bool) {
 	case r.reply.Error != nil:
 		return failed(r.reply.Error), true
 	case r.reply.InputRequired:
-		return failed(&RPCError{Code: codeInternal, Message: "the server asked for input after the call had become a task, which is not supported"}), true
+		return failed(&RPCError{Code: codeInternal, Message: "the server asked for input after the call had become a task, and the client cannot be asked"}), true
 	}
 	message := ""
 	if r.reply.IsError {
@@ -157,15 +158,22 @@ func clip(s string) string {
 // store is unavailable. What the store says about the task ends the upstream call
 // where that is due.
 func (r *run) persist(ctx context.Context, change func() Change) error {
-	err := r.s.retry(ctx, func(ctx context.Context) error {
+	_, err := r.apply(ctx, change)
+	return err
+}
+
+// apply is persist that returns the task after the change.
+func (r *run) apply(ctx context.Context, change func() Change) (Task, error) {
+	var t Task
+	err := r.s.retry(ctx, func(ctx context.Context) (err error) {
 		lease := r.lease()
-		_, err := r.s.store.Apply(ctx, r.task.id, &lease, change())
+		t, err = r.s.store.Apply(ctx, r.task.id, &lease, change())
 		return err
 	})
 	if err != nil {
 		r.lost(err)
 	}
-	return err
+	return t, err
 }
 
 // retry repeats an operation, with growing pauses, while the store is unavailable
@@ -203,6 +211,9 @@ func (r *run) closeTask() {
 	defer r.mu.Unlock()
 	if r.task.ttl != nil {
 		r.task.ttl.Stop()
+	}
+	if r.task.abandon != nil {
+		r.task.abandon.Stop()
 	}
 	r.s.dismiss(r.task.counted)
 	r.endSpan()

@@ -19,6 +19,9 @@ type Server struct {
 	Upstream Upstream
 	// Policy is what the operator wants of a tool. It is asked once per call.
 	Policy func(tool string) Policy
+	// Other is the policy of requests that are no tools/call: they never become
+	// tasks, but can have questions as well.
+	Other Policy
 	// Concurrency bounds the calls in flight (0 = unbounded), Queue how many more
 	// may wait, and QueueWait how long a caller waits that cannot take a task.
 	Concurrency int
@@ -157,6 +160,19 @@ type server struct {
 
 func newServer(name string, s Server) *server {
 	return &server{Server: s, name: name, slots: newSlots(s.Concurrency, s.Queue), tools: make(map[string]*toolEntry)}
+}
+
+// callTool is the one method whose requests may become tasks.
+const callTool = "tools/call"
+
+// policyFor is what the operator wants of a request.
+func (s *server) policyFor(r Request) Policy {
+	if r.Method == callTool {
+		return s.Policy(r.Name)
+	}
+	p := s.Other
+	p.Tasks, p.Concurrency = Never, 0
+	return p
 }
 
 // server finds an upstream by its configured name.

@@ -155,7 +155,7 @@ type Question struct {
 	Method   string          // the request's method
 	Params   json.RawMessage // its params, as the upstream sent them
 	Claim    string          // the stream that delivers it, once one does
-	Answer   json.RawMessage // the client's result or error, nil while outstanding
+	Answer   json.RawMessage // {"result": …} or {"error": {code, message, data?}}, nil while outstanding
 	Taken    bool            // the runner has taken the answer
 	Withdraw bool            // the upstream no longer waits for it
 }

@@ -46,6 +46,26 @@ type Request struct {
 	// Relay says that an InputRequiredResult may be handed back as it is, to a
 	// client that can answer it (protocol.md 2.7).
 	Relay bool `json:"-"`
+	// Rounds says that the questions of an InputRequiredResult are wanted as well
+	// (Reply.Round): they are answered, and the request is made again with Retry.
+	Rounds bool   `json:"-"`
+	Retry  *Retry `json:"-"`
+}
+
+// Round is what a server asks for with an InputRequiredResult (protocol.md 2.7).
+type Round struct {
+	// Questions have the server's own names as keys. There may be none: then the
+	// server only wants to be called again, a little later.
+	Questions []Question
+	// State is to be sent back as it is, JSON; nil for nothing.
+	State json.RawMessage
+}
+
+// Retry is what a request is made again with: the answers by the server's own names,
+// and its state, in place of those that the params may have.
+type Retry struct {
+	Answers map[string]json.RawMessage
+	State   json.RawMessage
 }
 
 // RPCError is a JSON-RPC error that an upstream answered, or that we answer in
@@ -64,8 +84,10 @@ type Reply struct {
 	// Result is the result object as received. Nil when Error is set.
 	Result json.RawMessage
 	Error  *RPCError
-	// InputRequired says that Result is an InputRequiredResult.
+	// InputRequired says that Result is an InputRequiredResult, and Round, where
+	// Request.Rounds asked for it, what is in it.
 	InputRequired bool
+	Round         *Round
 	// IsError says that Result is a CallToolResult with isError true.
 	IsError bool
 }

@@ -101,7 +101,7 @@ func (s *server) newShim(replica shim.Replica) (*shim.Shim, error) {
 	servers := make(map[string]shim.Server, len(s.config.Upstreams))
 	for _, u := range s.config.Upstreams {
 		servers[u.Name] = shim.Server{
-			Upstream: s.legs[u.Name], Policy: func(tool string) shim.Policy { return policyOf(u.Tool(tool)) },
+			Upstream: s.legs[u.Name], Policy: func(tool string) shim.Policy { return policyOf(u.Tool(tool)) }, Other: policyOf(u.Defaults),
 			Concurrency: u.Concurrency, Queue: u.Queue, QueueWait: u.QueueWait,
 			MaxTasks: u.MaxTasks, MaxTasksPerOwner: u.MaxTasksPerOwner,
 		}
@@ -238,6 +238,8 @@ func policyOf(t config.Tool) shim.Policy {
 		FoldProgress: t.Progress == config.ProgressStatus,
 		Retry:        t.Recover == config.RecoverRetry,
 		Concurrency:  t.Concurrency,
+		EarlyInput:   shim.Early(t.EarlyInput),
+		InputTimeout: t.InputTimeout,
 	}
 }
 

@@ -38,6 +38,18 @@ const (
 // Values lists the modes in the order of the manual.
 func (RecoverMode) Values() []string { return []string{"fail", "retry"} }
 
+// EarlyMode says what a question of a server does that comes before there is a task.
+type EarlyMode string
+
+// The values of early_input.
+const (
+	EarlyTask EarlyMode = "task" // the task is made at once, and asks
+	EarlyMRTR EarlyMode = "mrtr" // the client is asked first, then the call may become a task
+)
+
+// Values lists the modes in the order of the manual.
+func (EarlyMode) Values() []string { return []string{"task", "mrtr"} }
+
 // Era is the protocol generation that an upstream speaks.
 type Era string
 

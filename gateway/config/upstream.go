@@ -123,6 +123,17 @@ type Tool struct {
 	// again. Choose retry only for tools that may run twice.
 	Recover RecoverMode `yaml:"recover"`
 
+	// EarlyInput says what a question of the server does that comes before there
+	// is a task, to a client that takes tasks: task makes one at once, which asks;
+	// mrtr asks the client first, and the answered call may become a task then.
+	// What a modern server asks before there is a task is passed on in any case.
+	EarlyInput EarlyMode `yaml:"early_input"`
+
+	// InputTimeout is how long a question of the server waits for the client's
+	// answer. The server is told then that the client cancelled, or an error
+	// where the question knows no such answer.
+	InputTimeout time.Duration `yaml:"input_timeout" min:"1s"`
+
 	// Concurrency is how many calls of the tool each replica has in flight.
 	// 0 means any number.
 	Concurrency int `yaml:"concurrency" min:"0"`
@@ -177,6 +188,8 @@ func DefaultTool() Tool {
 		Timeout:      24 * time.Hour,
 		Progress:     ProgressStatus,
 		Recover:      RecoverFail,
+		EarlyInput:   EarlyTask,
+		InputTimeout: 10 * time.Minute,
 	}
 }
 

@@ -75,11 +75,16 @@ func inputRequired(r shim.Request, reply shim.Reply) (shim.Reply, error) {
 	if !slices.Contains(mayAsk, r.Method) {
 		return shim.Reply{}, protocolError("the server asked for input where it must not", nil)
 	}
-	if !r.Relay {
+	if !r.Relay && !r.Rounds {
 		return shim.Reply{Error: &shim.RPCError{
 			Code: mcp.CodeInternal, Message: "the server asked for input, which cannot be relayed to this client",
 		}}, nil
 	}
 	reply.InputRequired = true
+	if r.Rounds {
+		if reply.Round, reply.Error = roundOf(r.Session, reply.Result); reply.Error != nil {
+			return shim.Reply{Error: reply.Error}, nil
+		}
+	}
 	return reply, nil
 }

@@ -23,7 +23,7 @@ end
 if any ~= '1' then return { 'skip' } end
 
 local adoption = tonumber(string.match(was[2], '#(%d+)$')) + 1
-redis.call('HSET', KEYS[1], 'lease', new .. '#' .. int(adoption), 'adoptop', op)
+redis.call('HSET', KEYS[1], 'lease', new .. '#' .. int(adoption), 'adoptop', op, 'updated', int(now()))
 redis.call('SREM', KEYS[2], id)
 redis.call('SADD', KEYS[3], id)
 local version = redis.call('HINCRBY', KEYS[1], 'version', 1)

@@ -258,7 +258,7 @@ func (m *modelTest) adopt(rt *rapid.T) {
 		}
 		k.Lease = shim.Lease{Replica: r, Adoption: k.Lease.Adoption + 1}
 		k.Version++
-		k.seen++
+		m.adjust(k, g)
 		m.same(k.run(), g)
 	}
 }

@@ -41,6 +41,9 @@ var replicaCases = []storeCase{
 		t.same([]shim.ID{task.ID}, ids(got))
 		want := task
 		want.Lease, want.Version = shim.Lease{Replica: "heir", Adoption: 1}, task.Version+1
+		if want.UpdatedAt = got[0].UpdatedAt; want.UpdatedAt.Before(task.UpdatedAt) {
+			t.Errorf("updated at %v, adopted at %v", task.UpdatedAt, want.UpdatedAt)
+		}
 		t.same(want, t.get(task.ID, shim.Summary))
 		want.Call, want.Checkpoint = json.RawMessage("1"), json.RawMessage("2")
 		t.same(want, got[0])

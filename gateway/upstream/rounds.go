@@ -1,0 +1,64 @@
+package upstream
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// askedTooMuch answers in place of a server that asks for what the client behind the
+// gateway did not declare: it should have refused the call (protocol.md 2.7), and no
+// answer to such a question can be given.
+var askedTooMuch = &shim.RPCError{
+	Code: mcp.CodeInternal, Message: "the server asked for input that the client did not declare it can give",
+}
+
+// roundOf reads what an InputRequiredResult asks for. Its parts are copied: the
+// result is not kept.
+func roundOf(s shim.Session, result json.RawMessage) (*shim.Round, *shim.RPCError) {
+	round := &shim.Round{}
+	if state, ok := jsonrpc.Get(result, "requestState"); ok {
+		round.State = raw(state)
+	}
+	requests, _ := jsonrpc.Get(result, "inputRequests")
+	for name, request := range jsonrpc.Members(requests) {
+		method, _ := jsonrpc.GetString(request, "method")
+		params, _ := jsonrpc.Get(request, "params")
+		if _, ok := may(s, method, params); !ok {
+			return nil, askedTooMuch
+		}
+		round.Questions = append(round.Questions, shim.Question{Key: name, Method: method, Params: raw(params)})
+	}
+	return round, nil
+}
+
+// retried are the params of a request that is made again with answers, which take
+// the place of those of an earlier round.
+func retried(params json.RawMessage, retry *shim.Retry) json.RawMessage {
+	if retry == nil {
+		return params
+	}
+	for _, name := range []string{"inputResponses", "requestState"} {
+		if out, err := jsonrpc.Delete(params, name); err == nil {
+			params = out
+		}
+	}
+	if len(params) == 0 {
+		params = json.RawMessage("{}")
+	}
+	if retry.Answers != nil {
+		answers := []byte("{}")
+		for _, name := range slices.Sorted(maps.Keys(retry.Answers)) {
+			answers = jsonrpc.Extend(answers, append(append(jsonrpc.AppendString(nil, name), ':'), retry.Answers[name]...))
+		}
+		params = jsonrpc.Extend(params, append([]byte(`"inputResponses":`), answers...))
+	}
+	if retry.State != nil {
+		params = jsonrpc.Extend(params, append([]byte(`"requestState":`), retry.State...))
+	}
+	return params
+}

@@ -1,0 +1,260 @@
+package shim
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"time"
+)
+
+// This file is the runner's side of the mailbox: how the questions of a server get
+// into the record of its call, and the answers out of it (design.md 0.18). A caller
+// that is asked while its call is no task has a record all the same, a hidden one.
+
+// mailbox is what a run knows of the questions it has open. All but wake is guarded
+// by run.mu.
+type mailbox struct {
+	open []Question // those of the Ask under way, nil if there is none
+	read Task       // the record, as it was last read meanwhile
+	wake chan struct{}
+	// until is when the time to answer is over, counted from the record's creation.
+	until time.Duration
+	made  int // how many keys were made here, so that each is made once (T39)
+}
+
+// Ask puts questions to the caller and waits until each is answered, withdrawn or
+// out of time. The answers are marked as taken before they are returned: whoever
+// adopts the call never delivers them again.
+func (r *run) Ask(ctx context.Context, q ...Question) ([]Answer, error) {
+	if r.call.Asking == AskNever || len(q) == 0 {
+		return nil, ErrNoAsk
+	}
+	t, err := r.post(ctx, q)
+	if errors.Is(err, errUnanswered) { // the store was away all the time
+		if r.stored() {
+			r.withdraw(q)
+		}
+		return noneOf(q), nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer r.hush()
+	r.deliver(t, q)
+	timer := time.NewTimer(r.timeToAnswer())
+	defer timer.Stop()
+	for waiting(t.Questions, q) {
+		select {
+		case <-r.box.wake:
+			t = r.lastRead(t)
+			continue
+		case <-timer.C:
+		case <-ctx.Done():
+			r.withdraw(q)
+			return nil, context.Cause(ctx)
+		}
+		r.unheard(q)
+		break
+	}
+	return r.take(ctx, q)
+}
+
+// noneOf are the answers to questions that nobody could be asked in time.
+func noneOf(q []Question) []Answer {
+	answers := make([]Answer, len(q))
+	for i := range q {
+		answers[i] = unanswered(q[i], "the client could not be asked")
+	}
+	return answers
+}
+
+// waiting reports whether any of the questions asked is still open.
+func waiting(stored, asked []Question) bool {
+	for _, a := range asked {
+		if q, ok := find(stored, a.Key); ok && q.Outstanding() {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *run) inputTimeout() time.Duration {
+	return cmp.Or(r.policy.InputTimeout, defaultInputTimeout)
+}
+
+// post stores the questions, in the record that the call has or in one that it gets
+// for them. An outage of the store is waited out, as long as there is time to answer.
+func (r *run) post(ctx context.Context, q []Question) (Task, error) {
+	ctx, stop := context.WithTimeoutCause(ctx, r.inputTimeout(), errUnanswered)
+	defer stop()
+	err := r.s.retry(ctx, func(context.Context) error {
+		_, err := r.keep(r.asksInTask())
+		return err
+	})
+	if err != nil {
+		return Task{}, err
+	}
+	r.mu.Lock()
+	hidden := r.task.hidden
+	if !r.asksAgain(q) {
+		r.box.until = time.Since(r.task.born) + r.inputTimeout()
+	}
+	change := Change{Ask: q, Call: r.callRecord(true)}
+	if hidden {
+		change.TTL = r.box.until + abandonAfter + hiddenRetain
+	}
+	r.mu.Unlock()
+	return r.apply(ctx, func() Change { return change })
+}
+
+// asksInTask reports whether the caller is asked in a task: in the one there is, or
+// in one that its policy has made for the question (H16).
+func (r *run) asksInTask() bool {
+	if r.call.Demand {
+		return true
+	}
+	return r.call.Handle && r.policy.Tasks != Never && r.policy.EarlyInput != EarlyMRTR
+}
+
+// asksAgain reports whether these are the questions that the runner before this one
+// had open: then their time goes on. r.mu is held.
+func (r *run) asksAgain(q []Question) bool {
+	for i := range q {
+		if _, ok := find(r.task.made.Questions, q[i].Key); !ok {
+			return false
+		}
+	}
+	return r.box.until > 0
+}
+
+// timeToAnswer is what is left of it.
+func (r *run) timeToAnswer() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.box.until - time.Since(r.task.born)
+}
+
+// deliver brings the questions to a caller who waits: on its stream, or by handing
+// the call back. Who reads the task finds them there.
+func (r *run) deliver(t Task, q []Question) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var open []Question
+	for i := range q {
+		if stored, ok := find(t.Questions, q[i].Key); ok && stored.Outstanding() {
+			open = append(open, stored)
+		}
+	}
+	r.box.open, r.box.read = open, t
+	if asker, ok := r.stream.(Asker); ok && r.task.hidden && r.call.Asking == AskStream && len(open) > 0 {
+		asker.Ask(r.task.id, open)
+	}
+	signal(r.news)
+}
+
+// hush ends an Ask.
+func (r *run) hush() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.box.open, r.box.read = nil, Task{}
+}
+
+// heard takes the state that another replica, or a caller, has given to the record.
+func (r *run) heard(t Task) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if t.Visible && r.task.hidden && r.making == nil {
+		r.appear(t)
+	}
+	if r.box.open != nil && t.Version > r.box.read.Version {
+		r.box.read = t
+		signal(r.box.wake)
+	}
+}
+
+func (r *run) lastRead(t Task) Task {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.box.read.Version > t.Version {
+		return r.box.read
+	}
+	return t
+}
+
+// signal wakes one waiter; signals that nobody has seen yet are one.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// withdraw ends questions that the server no longer waits for. If the call itself has
+// ended, so has its record, or it is somebody else's.
+func (r *run) withdraw(q []Question) {
+	if r.ctx.Err() != nil {
+		return
+	}
+	r.tellWithdrawn(q)
+	keys := keysOf(q)
+	r.s.work.Go(func() { _ = r.persist(r.ctx, func() Change { return Change{Withdraw: keys} }) })
+}
+
+// unheard notes that the time to answer is over. A parked call whose caller never
+// came back gets a moment to end by itself.
+func (r *run) unheard(q []Question) {
+	r.tellWithdrawn(q)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.task.hidden && !r.attended && r.task.abandon == nil {
+		r.task.abandon = r.s.later(abandonAfter, func() {
+			r.mu.Lock()
+			alone := r.task.hidden && !r.attended
+			r.mu.Unlock()
+			if alone {
+				r.cancel(errAbandoned)
+			}
+		})
+	}
+}
+
+// tellWithdrawn tells the stream that had the questions, of those that are open.
+func (r *run) tellWithdrawn(q []Question) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var keys []string
+	for i := range q {
+		if stored, ok := find(r.box.read.Questions, q[i].Key); ok && stored.Outstanding() {
+			keys = append(keys, q[i].Key)
+		}
+	}
+	if asker, ok := r.stream.(Asker); ok && r.task.hidden && len(keys) > 0 {
+		asker.Withdrawn(r.task.id, keys)
+	}
+}
+
+// take ends the questions in one step: what is open is withdrawn, what is answered
+// is this run's to deliver, and nobody else's from then on.
+func (r *run) take(ctx context.Context, q []Question) ([]Answer, error) {
+	keys := keysOf(q)
+	change := Change{Op: r.s.op(), Withdraw: keys, Take: keys, Call: r.endRound()}
+	t, err := r.apply(ctx, func() Change { return change })
+	if err != nil {
+		return nil, err
+	}
+	answers := make([]Answer, len(q))
+	for i := range q {
+		stored, _ := find(t.Questions, q[i].Key)
+		switch {
+		case stored.Answer == nil:
+			answers[i] = unanswered(q[i], "the client did not answer in time")
+		case stored.Taken:
+			answers[i] = decodeAnswer(stored.Answer)
+		default:
+			// The runner before this one took it. Whether the server has it is not
+			// known, and it must not get it twice.
+			answers[i] = unanswered(q[i], "the answer was lost with the replica that had it")
+		}
+	}
+	return answers, nil
+}

@@ -1,0 +1,152 @@
+package shim
+
+import (
+	"encoding/json"
+	"errors"
+	"time"
+
+	"taskgate/internal/jsonrpc"
+)
+
+// Asking says how the caller of a Call can be asked something while it runs
+// (protocol.md 7.4). What may be asked, Session.Capabilities say: a leg refuses the
+// rest.
+type Asking uint8
+
+// The ways of asking.
+const (
+	// AskNever: the caller cannot be asked, and the server is told so (ErrNoAsk).
+	AskNever Asking = iota
+	// AskPark: the caller is asked in the task, if there is one or one may be made.
+	// Otherwise the call is handed back with its questions (Answered.Parked), goes on
+	// without the caller, and the caller comes back by Reattach (protocol.md H2).
+	AskPark
+	// AskStream: the caller is asked in the task, if there is one. Otherwise the
+	// questions go to Call.Stream, if that is an Asker, while Call goes on blocking;
+	// their answers come by Answer, on any replica (protocol.md H7).
+	AskStream
+)
+
+// Early says what a question does that comes before there is a task, where the
+// caller could be given one (early_input).
+type Early string
+
+// The values of Early.
+const (
+	EarlyTask Early = "task" // the task is made at once, and asks (H16); also what "" means
+	EarlyMRTR Early = "mrtr" // the caller is asked first, and the answered call may become a task (T21)
+)
+
+// Asker is a Stream that can deliver questions on a call's own response stream. Like
+// the other methods of a Stream, its are called from one goroutine, do not wait for
+// the client, and are not called any more once Call has returned.
+type Asker interface {
+	Stream
+	// Ask sends questions of the stored call id. On the wire each has the request
+	// id <id>/<key>, so that the answer finds it wherever it arrives (design.md 0.18).
+	Ask(id ID, q []Question)
+	// Withdrawn says of questions that were sent that nobody waits for their answers
+	// any more: the server does not, or they came too late.
+	Withdrawn(id ID, keys []string)
+}
+
+// Parked is a call that was handed back to its caller to be answered. It goes on
+// upstream, stored under ID but hidden from all task methods (design.md 0.13).
+type Parked struct {
+	ID ID
+	// Questions are all that are open, and only those (T24).
+	Questions []Question
+	// Until is when the record of the call may be gone, by the store's clock: some
+	// time after the questions have run out.
+	Until time.Time
+}
+
+// How long things last around questions.
+const (
+	// defaultInputTimeout is Policy.InputTimeout where it is 0.
+	defaultInputTimeout = 10 * time.Minute
+	// hiddenRetain is how long a hidden record is kept after its end (design.md 0.13).
+	hiddenRetain = time.Minute
+	// abandonAfter is how long a parked call whose questions have run out may go on
+	// without a caller.
+	abandonAfter = time.Minute
+)
+
+// Errors of questions.
+var (
+	// ErrAnswered: these questions have been answered already. An answer counts
+	// once; who repeats it, for whatever reason, is told so (design.md 0.18).
+	ErrAnswered = errors.New("these questions have been answered already")
+	// errUnanswered is the cause with which the time to answer ends.
+	errUnanswered = errors.New("the questions ran out of time")
+	// errAbandoned is how a parked call ends whose caller never came back.
+	errAbandoned = &UpstreamError{Kind: "abandoned", Message: "the server's questions were not answered in time, and nobody waits for the call"}
+)
+
+// elicit is the one method whose result can say that there is no answer
+// (protocol.md H3).
+const elicit = "elicitation/create"
+
+// unanswered is what a server is told in place of an answer: that the user
+// cancelled, where it can be said so, and an error otherwise.
+func unanswered(q Question, why string) Answer {
+	if q.Method == elicit {
+		return Answer{Result: json.RawMessage(`{"action":"cancel"}`)}
+	}
+	return Answer{Error: &RPCError{Code: codeInternal, Message: why}}
+}
+
+// encode is an answer as it is kept in Question.Answer.
+func (a Answer) encode() json.RawMessage {
+	if a.Error != nil {
+		return append(append([]byte(`{"error":`), a.Error.object()...), '}')
+	}
+	return append(append([]byte(`{"result":`), a.Result...), '}')
+}
+
+// decodeAnswer reads what encode wrote.
+func decodeAnswer(b json.RawMessage) Answer {
+	if result, ok := jsonrpc.Get(b, "result"); ok {
+		return Answer{Result: result}
+	}
+	object, _ := jsonrpc.Get(b, "error")
+	return Answer{Error: parseError(object)}
+}
+
+// parseError reads an error object, its data untouched.
+func parseError(object json.RawMessage) *RPCError {
+	var e RPCError
+	if json.Unmarshal(object, &e) != nil {
+		return &RPCError{Code: codeInternal, Message: "unreadable error"}
+	}
+	return &e
+}
+
+// outstanding are those of a task's questions that are open.
+func outstanding(questions []Question) []Question {
+	var open []Question
+	for _, q := range questions {
+		if q.Outstanding() {
+			open = append(open, q)
+		}
+	}
+	return open
+}
+
+// find returns the question of that key.
+func find(questions []Question, key string) (Question, bool) {
+	for _, q := range questions {
+		if q.Key == key {
+			return q, true
+		}
+	}
+	return Question{}, false
+}
+
+func keysOf(questions []Question) []string {
+	keys := make([]string, len(questions))
+	for i, q := range questions {
+		keys[i] = q.Key
+	}
+	return keys
+}

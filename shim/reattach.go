@@ -1,0 +1,223 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"time"
+)
+
+// Reattach goes on with a call that was handed back (Answered.Parked): it stores the
+// answers and waits for what comes next, on whichever replica the call runs. See API.
+func (s *Shim) Reattach(ctx context.Context, c Call, id ID, answers map[string]json.RawMessage) (Answered, error) {
+	if s.draining.Load() || !s.work.begin() {
+		return Answered{}, ErrDraining
+	}
+	defer s.work.end()
+	srv, err := s.server(c.Upstream)
+	if err != nil {
+		return Answered{}, err
+	}
+	t, err := s.reach(ctx, c.Principal, c.Upstream, id)
+	if err == nil {
+		t, err = s.handIn(ctx, t, answers)
+	}
+	if err != nil {
+		return Answered{}, err
+	}
+	v := &visit{s: s, call: c, policy: srv.policyFor(c.Request), task: t}
+	return v.wait(ctx)
+}
+
+// reach reads the record of a call, hidden or not, if it is p's. One that is hidden
+// belongs to a legacy session as well, where p has no name.
+func (s *Shim) reach(ctx context.Context, p Principal, upstream string, id ID) (Task, error) {
+	var t Task
+	err := s.within(ctx, func(ctx context.Context) (err error) {
+		t, err = s.store.Get(ctx, id, Summary)
+		return err
+	})
+	switch {
+	case err != nil:
+		return Task{}, err
+	case t.Owner != p.Owner(), t.Upstream != upstream, !t.Visible && t.ListKey != listKey(p, upstream):
+		return Task{}, ErrNotFound
+	}
+	return t, nil
+}
+
+// handIn stores answers of a caller that comes back. Each is claimed in the same step,
+// so that of two who bring the same one the second learns that it was (ErrAnswered).
+func (s *Shim) handIn(ctx context.Context, t Task, answers map[string]json.RawMessage) (Task, error) {
+	change := Change{ClaimBy: s.op(), Answer: make(map[string]json.RawMessage, len(answers))}
+	for _, q := range t.Questions {
+		if result, ok := answers[q.Key]; ok {
+			change.Claim = append(change.Claim, q.Key)
+			change.Answer[q.Key] = Answer{Result: result}.encode()
+		}
+	}
+	if len(change.Claim) == 0 {
+		return t, nil
+	}
+	err := s.within(ctx, func(ctx context.Context) error {
+		return s.retry(ctx, func(ctx context.Context) (err error) {
+			t, err = s.store.Apply(ctx, t.ID, nil, change)
+			return err
+		})
+	})
+	if err != nil && !errors.Is(err, ErrFinal) {
+		return Task{}, err
+	}
+	for _, key := range change.Claim {
+		if q, ok := find(t.Questions, key); ok && q.Answer != nil && q.Claim != change.ClaimBy {
+			return Task{}, ErrAnswered
+		}
+	}
+	return t, nil
+}
+
+// visit is one Reattach: a caller who waits for a call that may run anywhere.
+type visit struct {
+	s      *Shim
+	call   Call
+	policy Policy
+	task   Task // as it was last read
+	run    *run // nil where another replica runs it
+}
+
+// wait looks at the record after each event until there is something to answer.
+func (v *visit) wait(ctx context.Context) (Answered, error) {
+	if a, err, done := v.look(ctx); done {
+		return a, err
+	}
+	watched, stop := context.WithCancel(ctx)
+	wake := make(chan struct{}, 1)
+	var watching sync.WaitGroup
+	watching.Go(func() { v.s.wakeOn(watched, v.task.ID, wake) })
+	defer watching.Wait()
+	defer stop()
+	distrust := time.NewTicker(reread)
+	defer distrust.Stop()
+	var replied chan struct{} // never, where the call runs elsewhere
+	if v.run = v.s.attach(v.task.ID, v.call.Stream); v.run != nil {
+		defer v.run.detach()
+		replied = v.run.done
+	}
+	grace := v.grace()
+	for {
+		select {
+		case <-ctx.Done():
+			return v.leave(ctx)
+		case <-v.s.ctx.Done():
+			return Answered{}, ErrDraining
+		case <-replied:
+			return v.reply()
+		case <-grace:
+			if a, err, done := v.becomeTask(ctx); done {
+				return a, err
+			}
+			grace = time.After(retryCreate)
+			continue
+		case <-wake:
+		case <-distrust.C:
+		}
+		if t, err := v.s.reach(ctx, v.call.Principal, v.call.Upstream, v.task.ID); err == nil {
+			v.task = t
+		} else if errors.Is(err, ErrNotFound) {
+			return Answered{}, err
+		}
+		if a, err, done := v.look(ctx); done {
+			return a, err
+		}
+	}
+}
+
+// grace is when a task is made of the call: each retry has a grace of its own.
+func (v *visit) grace() <-chan time.Time {
+	if !v.call.Handle || v.policy.Tasks == Never {
+		return nil
+	}
+	if v.policy.Tasks != Auto {
+		return time.After(0)
+	}
+	return time.After(v.policy.Grace)
+}
+
+// look tells whether the record has something for the caller.
+func (v *visit) look(ctx context.Context) (a Answered, err error, done bool) {
+	t := v.task
+	switch open := outstanding(t.Questions); {
+	case t.Status == Cancelled:
+		return Answered{}, ErrCancelled, true
+	case t.Status.Final():
+		a, err = v.outcome(ctx)
+		return a, err, true
+	case t.Visible && v.call.Handle:
+		return Answered{Task: &t}, nil, true
+	case t.Visible:
+		return Answered{}, ErrNotFound, true
+	case len(open) > 0:
+		return Answered{Parked: &Parked{ID: t.ID, Questions: open, Until: t.ExpiresAt()}}, nil, true
+	}
+	return Answered{}, nil, false
+}
+
+// outcome is the stored end of the call as its reply.
+func (v *visit) outcome(ctx context.Context) (Answered, error) {
+	var t Task
+	err := v.s.within(ctx, func(ctx context.Context) (err error) {
+		t, err = v.s.store.Get(ctx, v.task.ID, WithOutcome)
+		return err
+	})
+	switch {
+	case err != nil:
+		return Answered{}, err
+	case t.Outcome == nil:
+		return Answered{}, ErrNotFound
+	case t.Outcome.Error != nil:
+		return Answered{Reply: Reply{Error: parseError(t.Outcome.Error)}}, nil
+	}
+	return Answered{Reply: Reply{Result: t.Outcome.Result, IsError: t.Outcome.IsError}}, nil
+}
+
+// reply is what the run on this replica has got.
+func (v *visit) reply() (Answered, error) {
+	if errors.Is(v.run.err, errTaskCancelled) {
+		return Answered{}, ErrCancelled
+	}
+	return Answered{Reply: v.run.reply}, v.run.err
+}
+
+// leave ends the call of a caller who goes away, as it would end Call.
+func (v *visit) leave(ctx context.Context) (Answered, error) {
+	cause := context.Cause(ctx)
+	if !v.call.Stay || errors.Is(cause, ErrCancelled) {
+		v.s.stopRun(v.task.ID, errTaskCancelled)
+		v.s.work.Go(func() { v.s.withdraw(v.task.ID, leftMessage, 0) })
+	}
+	return Answered{}, cause
+}
+
+// becomeTask makes a task of the call. While the store is down it is tried again.
+func (v *visit) becomeTask(ctx context.Context) (a Answered, err error, done bool) {
+	var t Task
+	if v.run != nil {
+		t, err = v.run.becomeTask()
+	} else {
+		retain := retainFor(v.call, v.policy)
+		change := Change{Op: v.s.op(), Visible: true, TTL: v.task.TTL + retain, Retain: retain}
+		err = v.s.within(ctx, func(ctx context.Context) (err error) {
+			t, err = v.s.store.Apply(ctx, v.task.ID, nil, change)
+			return err
+		})
+	}
+	switch {
+	case err != nil: // the store is away, or the call has ended, of which there is news
+		return Answered{}, nil, false
+	case ctx.Err() != nil:
+		a, err = v.leave(ctx)
+		return a, err, true
+	}
+	return Answered{Task: &t}, nil, true
+}
