@@ -85,6 +85,7 @@ type taskState struct {
 // and ends after the policy's timeout.
 func (s *Shim) newRun(ctx context.Context, srv *server, c Call, p Policy, tk ticket) *run {
 	r := &run{s: s, srv: srv, call: c, policy: p, ticket: tk, stream: c.Stream, runs: 1, attended: true}
+	r.call.Stream = nil // a task that waits must not keep its caller's request in memory
 	r.channels()
 	r.batcher = newBatcher(c, p.Partials)
 	if p.Partials.Logs && c.hints() {
@@ -92,8 +93,9 @@ func (s *Shim) newRun(ctx context.Context, srv *server, c Call, p Policy, tk tic
 	}
 	r.base = context.WithoutCancel(ctx)
 	r.bind(r.base, p.Timeout)
+	stay := c.Stay // and not c, which holds on to the caller's request
 	r.leave = context.AfterFunc(ctx, func() {
-		if cause := context.Cause(ctx); !c.Stay || errors.Is(cause, ErrCancelled) {
+		if cause := context.Cause(ctx); !stay || errors.Is(cause, ErrCancelled) {
 			r.cancel(cause)
 		}
 	})
@@ -272,12 +274,23 @@ func (r *run) Checkpoint(ctx context.Context, cp json.RawMessage) error {
 	if !r.stored() {
 		return nil
 	}
-	r.drainBatches(ctx)
-	change := Change{Checkpoint: cp}
-	if !r.trimmed {
-		change.Call, r.trimmed = r.callRecord(true), true
-	}
-	return r.persist(ctx, func() Change { return change })
+	return aside(func() error {
+		r.drainBatches(ctx)
+		change := Change{Checkpoint: cp}
+		if !r.trimmed {
+			change.Call, r.trimmed = r.callRecord(true), true
+		}
+		return r.persist(ctx, func() Change { return change })
+	})
+}
+
+// aside runs f on a goroutine of its own and waits for its end. The goroutine of a
+// parked call keeps the stack that it has grown to, and a write to the store grows it
+// to the double of what waiting takes.
+func aside(f func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	return <-done
 }
 
 // say sets the status message.

@@ -36,8 +36,8 @@ func newTransport(c Config) *http.Transport {
 			SendPingTimeout: 15 * time.Second,
 			PingTimeout:     15 * time.Second,
 		},
-		ReadBufferSize:  2 << 10,
-		WriteBufferSize: 2 << 10,
+		ReadBufferSize:  1 << 10,
+		WriteBufferSize: 1 << 10,
 	}
 }
 

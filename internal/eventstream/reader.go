@@ -7,7 +7,7 @@ import (
 )
 
 // startBuffer is what a reader holds while it waits for the next event.
-const startBuffer = 4 << 10
+const startBuffer = 1 << 10
 
 // Reader splits a byte stream into events. It is not safe for concurrent use.
 //
@@ -34,7 +34,7 @@ type Reader struct {
 // called for every complete line, comments and blank lines included, so that
 // the caller can tell a silent peer from a quiet one; it may be nil.
 //
-// The reader starts with a buffer of 4 KiB and returns to it after a larger
+// The reader starts with a buffer of 1 KiB and returns to it after a larger
 // event, so that thousands of idle streams stay cheap.
 func NewReader(r io.Reader, max int, seen func()) *Reader {
 	if seen == nil {
