@@ -134,6 +134,8 @@ func (l *scriptedLeg) Resume(context.Context, shim.Request, json.RawMessage, shi
 	return shim.Reply{}, shim.ErrNotResumable
 }
 
+func (l *scriptedLeg) Resumable(json.RawMessage) bool { return false }
+
 func (l *scriptedLeg) Notify(_ context.Context, _ shim.Session, n shim.Notification) error {
 	l.note("notify %s %s", n.Method, n.Params)
 	return l.failing()

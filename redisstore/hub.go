@@ -25,6 +25,7 @@ type hub struct {
 	interval time.Duration // between probes
 	timeout  time.Duration // for a confirmation
 	probe    string        // channel of the probes
+	goodbyes string        // channel of the goodbyes
 
 	ctx     context.Context
 	stop    context.CancelFunc
@@ -56,7 +57,7 @@ func newHub(s *Store) *hub {
 	ctx, stop := context.WithCancel(context.Background())
 	return &hub{
 		client: s.client, log: s.log, interval: s.opts.ProbeInterval, timeout: 10 * time.Second,
-		probe: s.keys.probe(rand.Text()), ctx: ctx, stop: stop, kick: make(chan struct{}, 1),
+		probe: s.keys.probe(rand.Text()), goodbyes: s.keys.goodbyes(), ctx: ctx, stop: stop, kick: make(chan struct{}, 1),
 		topics: map[string]*topic{}, dirty: map[string]struct{}{}, confirmed: make(chan struct{}, 1),
 	}
 }

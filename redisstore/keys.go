@@ -46,8 +46,10 @@ func (k keys) run(shard string, r shim.Replica) string { return k.in(shard, "run
 func (k keys) events(id shim.ID) string                  { return k.in(shard(id), "ev", string(id)) }
 func (k keys) inbox(shard string, r shim.Replica) string { return k.in(shard, "in", string(r)) }
 
-// replicas is the hash of heartbeats.
+// replicas is the hash of heartbeats, goodbyes the channel on which replicas hear
+// that one of them has left.
 func (k keys) replicas() string { return k.prefix + ":replicas" }
+func (k keys) goodbyes() string { return k.prefix + ":bye" }
 
 // probe is the channel on which a Store tests its own subscription.
 func (k keys) probe(name string) string { return k.prefix + ":probe:" + name }

@@ -17,7 +17,7 @@ import (
 // only who is in the hash of heartbeats can be missed.
 func (s *Store) Beat(ctx context.Context, r shim.Replica, ttl time.Duration) error {
 	a := &argv{}
-	a.add(string(r), millis(ttl))
+	a.add(string(r), millis(ttl), s.keys.goodbyes())
 	return s.do(ctx, "beat", func() error {
 		_, err := beatScript.run(ctx, s.client, []string{s.keys.replicas()}, a)
 		return err

@@ -25,10 +25,11 @@ func (s *Store) Watch(ctx context.Context, ids ...shim.ID) iter.Seq2[shim.Event,
 // Inbox implements shim.Store. A replica has an inbox in every shard, so that what
 // a script publishes is in the slot of the task it changes.
 func (s *Store) Inbox(ctx context.Context, r shim.Replica) iter.Seq2[shim.Event, error] {
-	channels := make([]string, len(shards))
+	channels := make([]string, len(shards), len(shards)+1)
 	for i, tag := range shards {
 		channels[i] = s.keys.inbox(tag, r)
 	}
+	channels = append(channels, s.keys.goodbyes())
 	return s.hub.watch(ctx, channels)
 }
 
@@ -41,6 +42,19 @@ type watcher struct {
 	sync    bool          // a Synced is due
 	begun   bool          // the first Synced was due
 	pending map[shim.ID]int64
+	goodbye bool // one is to be yielded
+}
+
+// note takes an event: a goodbye, or what a task has reached.
+func (w *watcher) note(id shim.ID, version int64, goodbye bool) {
+	if goodbye {
+		w.goodbye = true
+		return
+	}
+	if w.pending == nil {
+		w.pending = map[shim.ID]int64{}
+	}
+	w.pending[id] = max(version, w.pending[id])
 }
 
 // poke wakes the watcher's caller.
@@ -54,7 +68,7 @@ func (w *watcher) poke() {
 // synced notes that everything watched is subscribed. What was pending is covered
 // by reading everything again.
 func (w *watcher) synced() {
-	w.sync, w.begun = true, true
+	w.sync, w.begun, w.goodbye = true, true, false
 	clear(w.pending)
 	w.poke()
 }
@@ -144,6 +158,9 @@ func (h *hub) take(w *watcher) ([]shim.Event, error) {
 	if w.sync {
 		events, w.sync = append(events, shim.Event{Synced: true}), false
 	}
+	if w.goodbye {
+		events, w.goodbye = append(events, shim.Event{Goodbye: true}), false
+	}
 	for id, version := range w.pending {
 		events = append(events, shim.Event{ID: id, Version: version})
 	}
@@ -197,10 +214,7 @@ func (h *hub) message(channel, payload string) {
 		if !w.begun { // the first Synced will cover it
 			continue
 		}
-		if w.pending == nil {
-			w.pending = map[shim.ID]int64{}
-		}
-		w.pending[shim.ID(id)] = max(version, w.pending[shim.ID(id)])
+		w.note(shim.ID(id), version, channel == h.goodbyes)
 		w.poke()
 	}
 }

@@ -101,8 +101,8 @@ func (s *Shim) Cancel(ctx context.Context, p Principal, upstream string, id ID) 
 }
 
 // Wait blocks until a task has ended and returns it with its outcome. ErrNotFound,
-// the cause of ctx, and ErrDraining once this replica halts: another one can be
-// asked.
+// the cause of ctx, and ErrDraining once this replica halts, if the task outlives
+// that: another one can be asked.
 func (s *Shim) Wait(ctx context.Context, p Principal, upstream string, id ID) (Task, error) {
 	if t, err := s.Get(ctx, p, upstream, id); err != nil || t.Status.Final() {
 		return t, err
@@ -118,7 +118,7 @@ func (s *Shim) Wait(ctx context.Context, p Principal, upstream string, id ID) (T
 		case <-ctx.Done():
 			return Task{}, context.Cause(ctx)
 		case <-s.ctx.Done():
-			return Task{}, ErrDraining
+			return s.lastLook(ctx, p, upstream, id)
 		case <-wake:
 		case <-timer.C:
 		}

@@ -2,6 +2,7 @@ package shim
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -35,13 +36,20 @@ func (s *Shim) keep(ctx context.Context) {
 		if p.beat(now, err == nil, s.heartbeat) && !s.draining.Load() {
 			s.adopt(ctx)
 		}
-		if err != nil && ctx.Err() == nil {
+		if err != nil && ctx.Err() == nil && !errors.Is(err, ErrDraining) {
 			s.log.Warn("no heartbeat: the store is unavailable", "err", err)
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
+		for due := false; !due; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+				due = true
+			case <-s.orphaned:
+				if p.steady(time.Now(), s.heartbeat) && !s.draining.Load() {
+					s.adopt(ctx)
+				}
+			}
 		}
 	}
 }
@@ -49,6 +57,11 @@ func (s *Shim) keep(ctx context.Context) {
 func (s *Shim) beat(ctx context.Context) error {
 	ctx, stop := context.WithTimeoutCause(ctx, s.heartbeat/beatsPerExpiry, ErrUnavailable)
 	defer stop()
+	s.beats.RLock()
+	defer s.beats.RUnlock()
+	if s.gone {
+		return ErrDraining
+	}
 	begin := time.Now()
 	err := s.store.Beat(ctx, s.replica, s.heartbeat)
 	if err == nil {
@@ -56,6 +69,18 @@ func (s *Shim) beat(ctx context.Context) error {
 		s.beaten = begin
 		s.mu.Unlock()
 	}
+	return err
+}
+
+// goodbye says that this replica's tasks may be adopted, once.
+func (s *Shim) goodbye(ctx context.Context) error {
+	s.beats.Lock()
+	defer s.beats.Unlock()
+	if s.gone {
+		return nil
+	}
+	err := s.store.Beat(ctx, s.replica, 0)
+	s.gone = err == nil
 	return err
 }
 
@@ -75,24 +100,32 @@ func (s *Shim) alive(ctx context.Context) error {
 
 // pulse is the recent history of a heartbeat.
 type pulse struct {
-	since time.Time // beating without a miss
-	last  time.Time
+	since  time.Time // beating without a miss
+	last   time.Time
+	missed bool // the latest beat was
 }
 
 // beat records one beat and reports whether the heart has now beaten without a
 // miss for a whole expiry.
 func (p *pulse) beat(now time.Time, ok bool, expiry time.Duration) bool {
-	if !ok {
+	if p.missed = !ok; p.missed {
 		return false
 	}
 	if p.last.IsZero() || now.Sub(p.last) >= expiry {
 		p.since = now
 	}
 	p.last = now
-	return now.Sub(p.since) >= expiry
+	return p.steady(now, expiry)
 }
 
-// follow hears what others do to this replica's tasks: cancel them, adopt them.
+// steady reports whether the heart has beaten without a miss for a whole expiry, by
+// what is known now.
+func (p *pulse) steady(now time.Time, expiry time.Duration) bool {
+	return !p.missed && !p.last.IsZero() && now.Sub(p.last) < expiry && p.last.Sub(p.since) >= expiry
+}
+
+// follow hears what others do to this replica's tasks, cancel them or adopt them, and
+// who leaves tasks behind.
 func (s *Shim) follow(ctx context.Context) {
 	for e, err := range s.store.Inbox(ctx, s.replica) {
 		switch {
@@ -108,9 +141,20 @@ func (s *Shim) follow(ctx context.Context) {
 			for _, id := range s.unsettled() {
 				s.assure(ctx, id)
 			}
+			s.seekOrphans()
+		case e.Goodbye:
+			s.seekOrphans()
 		default:
 			s.review(ctx, e.ID)
 		}
+	}
+}
+
+// seekOrphans has keep look for orphans without waiting for its next turn.
+func (s *Shim) seekOrphans() {
+	select {
+	case s.orphaned <- struct{}{}:
+	default: // it will look anyway
 	}
 }
 

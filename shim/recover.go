@@ -144,13 +144,16 @@ func (r *run) goOn(t Task) (Reply, error) {
 
 // mayRunAgain: the owner allows it, it has not been tried too often, and nothing
 // of the first run has been streamed to anyone. A call that is no task has a caller
-// who is to be told that it was lost.
+// who is to be told that it was lost. r.mu is held, or this is the goroutine of the
+// upstream call.
 func (r *run) mayRunAgain(t Task) bool {
 	return r.policy.Retry && r.runs < mostRuns && t.Position == (Position{}) && t.Visible
 }
 
 func (r *run) runAgain() (Reply, error) {
+	r.mu.Lock()
 	r.runs++
+	r.mu.Unlock()
 	r.say("started again after its replica was lost")
 	if err := r.persist(r.ctx, func() Change { return Change{Call: r.callRecord(true)} }); err != nil {
 		return Reply{}, err

@@ -171,10 +171,11 @@ func TestOutageOrphansNobody(t *testing.T) {
 
 func TestGoodbyeHandsOverAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
-		old := takes(time.Hour)
 		u := &scripted{resume: func(context.Context, shim.Request, json.RawMessage, shim.Sink) (shim.Reply, error) {
 			return shim.Reply{Result: json.RawMessage(result)}, nil
 		}}
+		old := takes(time.Hour)
+		old.resume = u.resume
 		b := w.gateway("b", u, policy(shim.Always))
 		pass(6 * time.Second)
 		a, err := shim.New(shim.Options{
@@ -199,7 +200,7 @@ func TestGoodbyeHandsOverAtOnce(t *testing.T) {
 		if err := old.ended(); !errors.Is(err, shim.ErrDetached) {
 			t.Errorf("the upstream call ended with %v", err)
 		}
-		pass(2 * time.Second)
+		pass(100 * time.Millisecond)
 		wantStatus(t, read(t, b, task.ID), shim.Completed)
 	})
 }

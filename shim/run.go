@@ -110,7 +110,7 @@ func (r *run) channels() {
 // and after the timeout (0 = none).
 func (r *run) bind(ctx context.Context, timeout time.Duration) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(r.s.ctx, func() { cancel(context.Cause(r.s.ctx)) })
+	stop := context.AfterFunc(r.s.ctx, func() { cancel(r.parting()) })
 	release := func() {}
 	if timeout > 0 {
 		ctx, release = context.WithTimeoutCause(ctx, timeout, errTimedOut)
@@ -187,6 +187,9 @@ func (r *run) confirm() {
 
 // why replaces the error of a call whose context has ended by the cause.
 func (r *run) why(err error) error {
+	if err != nil && r.s.ctx.Err() != nil {
+		<-r.ctx.Done() // its end is on its way, and is why this went wrong
+	}
 	if err == nil || r.ctx.Err() == nil {
 		return err
 	}
@@ -265,9 +268,15 @@ func (r *run) Log(l Log) {
 // failure keeps the leg from going on (design.md 0.6).
 func (r *run) Checkpoint(ctx context.Context, cp json.RawMessage) error {
 	r.mu.Lock()
-	r.mark, r.moved = cp, true
+	over := cmp.Or(context.Cause(r.ctx), context.Cause(r.s.ctx))
+	if over == nil || r.mark != nil { // a call that has not begun by its end never does
+		r.mark, r.moved = cp, true
+	}
 	making := r.making
 	r.mu.Unlock()
+	if over != nil {
+		return over // whoever hands the call over writes what is known of it
+	}
 	if making != nil {
 		<-making
 	}

@@ -35,8 +35,13 @@ func (r *run) settle() {
 	r.haltBatches()
 	c, ok := r.outcome()
 	if !ok {
-		if errors.Is(r.err, errTaskCancelled) && !r.isHidden() {
-			r.holdCancellation()
+		switch {
+		case errors.Is(r.err, errTaskCancelled):
+			if !r.isHidden() {
+				r.holdCancellation()
+			}
+		case r.s.ctx.Err() != nil:
+			r.handOver()
 		}
 		return
 	}
@@ -67,9 +72,12 @@ func (r *run) settle() {
 func (r *run) outcome() (Change, bool) {
 	if r.err != nil {
 		switch {
-		case errors.Is(r.err, errTaskCancelled), errors.Is(r.err, ErrDraining):
+		case errors.Is(r.err, errTaskCancelled), errors.Is(r.err, ErrLeaseLost):
 			return Change{}, false
-		case errors.Is(r.err, ErrDetached), errors.Is(r.err, ErrLeaseLost):
+		case errors.Is(r.err, ErrDraining), errors.Is(r.err, ErrDetached):
+			if r.s.ctx.Err() != nil && !r.goesOn() { // it became a task, or was sent, at the last moment
+				return failed(explain(errShutDown)), true
+			}
 			return Change{}, false
 		case r.ctx.Err() != nil && (errors.Is(r.err, ErrCancelled) || errors.Is(r.err, context.Canceled)):
 			message := leftMessage

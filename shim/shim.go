@@ -74,6 +74,13 @@ type Shim struct {
 	endWrites context.CancelFunc
 	work      *group // runs and their pending writes
 
+	// orphaned has a value when others may have left tasks behind.
+	orphaned chan struct{}
+	// beats is held for reading while the heart beats, and guards gone: no beat may
+	// come after the goodbye.
+	beats sync.RWMutex
+	gone  bool
+
 	mu    sync.Mutex // guards all below
 	runs  map[ID]*run
 	tasks map[string]int // tasks run here, by owner and by server
@@ -110,6 +117,7 @@ func New(o Options) (*Shim, error) {
 		tasks:        make(map[string]int),
 		held:         make(map[ID]ending),
 		work:         newGroup(),
+		orphaned:     make(chan struct{}, 1),
 	}
 	if s.tracer == nil {
 		s.tracer = noop.NewTracerProvider().Tracer("")
@@ -129,9 +137,10 @@ func (s *Shim) Drain(ctx context.Context) error {
 	return s.work.Wait(ctx)
 }
 
-// Halt detaches from all calls still in flight, without cancelling them upstream;
-// callers that wait get ErrDraining. Outcomes that are there are still recorded,
-// as long as ctx lasts.
+// Halt lets go of all calls still in flight. A task that another replica can go on
+// with is left to it, and its call is not cancelled upstream; any other fails and says
+// why, and its call is cancelled (design.md 0.6). Callers that wait get ErrDraining.
+// Outcomes are still recorded, as long as ctx lasts.
 func (s *Shim) Halt(ctx context.Context) error {
 	s.draining.Store(true)
 	s.cancel(ErrDetached)
@@ -140,9 +149,10 @@ func (s *Shim) Halt(ctx context.Context) error {
 }
 
 // Close halts and says goodbye, so that another replica adopts this one's tasks at
-// once. Run must have returned, or its heartbeat would contradict.
+// once. Run does not beat any more from then on. Where the goodbye fails, Close may be
+// called again.
 func (s *Shim) Close(ctx context.Context) error {
-	return errors.Join(s.Halt(ctx), s.store.Beat(ctx, s.replica, 0))
+	return errors.Join(s.Halt(ctx), s.goodbye(ctx))
 }
 
 // op names an operation, for the store to recognise its repeat.

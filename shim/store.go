@@ -101,6 +101,9 @@ type Event struct {
 	// ID is the task, Version what it had reached; an Append repeats the version.
 	ID      ID
 	Version int64
+	// Goodbye, in an Inbox alone, says that some replica has said goodbye: its tasks
+	// may be adopted. ID is empty then.
+	Goodbye bool
 }
 
 // Store keeps calls and tasks between requests and between replicas.
@@ -149,7 +152,7 @@ type Store interface {
 	Watch(ctx context.Context, ids ...ID) iter.Seq2[Event, error]
 
 	// Inbox is Watch for all tasks that a replica runs, for the changes that
-	// others make: cancel, answers, a lost lease.
+	// others make: cancel, answers, a lost lease; and for every replica's goodbye.
 	Inbox(ctx context.Context, r Replica) iter.Seq2[Event, error]
 
 	// Beat says that a replica is alive for another ttl by the store's clock: one

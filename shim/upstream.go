@@ -161,6 +161,10 @@ type Upstream interface {
 	// replica. ErrNotResumable says that nothing can be learned of it any more;
 	// ErrNotSent that the checkpoint proves that it was never sent.
 	Resume(ctx context.Context, r Request, checkpoint json.RawMessage, s Sink) (Reply, error)
+	// Resumable reports whether there is any sense in a Resume from a checkpoint that
+	// was handed over: where it is false, every replica's would answer
+	// ErrNotResumable. It asks nobody, and does not promise that Resume succeeds.
+	Resumable(checkpoint json.RawMessage) bool
 	// Notify sends a notification in a session that exists.
 	Notify(ctx context.Context, s Session, n Notification) error
 	// Listen hands over notifications that belong to no call, until ctx ends.
@@ -179,7 +183,8 @@ var (
 type UpstreamError struct {
 	// Kind is a low-cardinality label: unreachable, timeout, refused (401, 403),
 	// overloaded (429, 503), protocol (not MCP), too_large, closed (the stream ended
-	// before the answer), session (lost), queue.
+	// before the answer), session (lost), queue, lost (with its replica), shutdown
+	// (of its replica).
 	Kind string
 	// Message is for the client; Err, which may name addresses, for the log.
 	Message string

@@ -131,6 +131,9 @@ func (u *scripted) Resume(ctx context.Context, r shim.Request, cp json.RawMessag
 	return u.resume(ctx, r, cp, s)
 }
 
+// Resumable: as far as its script goes.
+func (u *scripted) Resumable(json.RawMessage) bool { return u.resume != nil }
+
 func (u *scripted) note(ctx context.Context) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

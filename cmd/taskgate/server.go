@@ -159,7 +159,8 @@ func (s *server) run(ctx context.Context) error {
 
 // drain ends the streams that would never end by themselves, takes no new calls,
 // and gives what runs until drain_timeout; tasks can be read meanwhile. Calls that
-// still block then are answered with an error, and tasks are left as they are.
+// still block then are answered with an error, tasks that another replica can go on
+// with are handed over to it, and the others fail.
 func (s *server) drain(ctx context.Context) error {
 	s.log.Info("draining", "timeout", s.config.DrainTimeout)
 	patient, stop := context.WithTimeout(ctx, s.config.DrainTimeout)
@@ -172,8 +173,8 @@ func (s *server) drain(ctx context.Context) error {
 	}
 	hasty, stop := context.WithTimeout(ctx, closeTimeout)
 	defer stop()
-	if err := s.shim.Halt(hasty); err != nil {
-		s.log.Warn("not every outcome could be recorded in time", "err", err)
+	if err := s.shim.Close(hasty); err != nil {
+		s.log.Warn("not everything that was left could be recorded in time", "err", err)
 	}
 	if err := s.http.Shutdown(hasty); err != nil {
 		return s.http.Close()
@@ -186,7 +187,7 @@ func (s *server) fate() string {
 	if s.config.Store == "embedded" {
 		return "their tasks are lost with this process"
 	}
-	return "their tasks are left to other replicas"
+	return "tasks that can be gone on with are left to other replicas, the others fail"
 }
 
 // close releases everything that was opened, in the order of its use.

@@ -40,6 +40,21 @@ func (c *checkpoint) encode() json.RawMessage {
 	return b
 }
 
+// Resumable reports whether the stream of a call can be picked up from a checkpoint:
+// that of a legacy server, with an event id. Whether the server still has it is known
+// when it is asked.
+func (h *HTTP) Resumable(cp json.RawMessage) bool {
+	_, ok := decodeResumable(cp)
+	return ok
+}
+
+// decodeResumable reads a checkpoint; false if nothing can be picked up from it.
+func decodeResumable(cp json.RawMessage) (checkpoint, bool) {
+	var c checkpoint
+	err := json.Unmarshal(cp, &c)
+	return c, err == nil && c.resumable() && mcp.EraOf(c.Version) == mcp.Legacy
+}
+
 // resumable reports whether a stream can be picked up where this says.
 func (c *checkpoint) resumable() bool {
 	return c.Era == mcp.Legacy.String() && c.Last != ""

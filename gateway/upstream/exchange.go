@@ -199,6 +199,7 @@ func (x *exchange) fault(ctx context.Context, err error) error {
 // prove that it was not begun, have come before.
 func (x *exchange) converse(ctx context.Context, in *inbound) (jsonrpc.Message, error) {
 	defer func() { in.close() }()
+	defer x.leave(ctx)
 	for {
 		it := x.next(in)
 		if it.err == nil {
@@ -305,6 +306,14 @@ func (x *exchange) handOver(ctx context.Context) {
 	x.noted, x.unnoted = time.Now(), false
 	if err := x.sink.Checkpoint(ctx, x.state.encode()); err != nil {
 		x.h.log.Debug("checkpoint was not taken", "err", err)
+	}
+}
+
+// leave hands over how far the stream was read, for whoever goes on with a call that
+// is let go of.
+func (x *exchange) leave(ctx context.Context) {
+	if detached(ctx) && x.unnoted && !x.handshake {
+		x.handOver(ctx)
 	}
 }
 

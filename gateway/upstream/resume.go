@@ -41,8 +41,8 @@ func (h *HTTP) Resume(ctx context.Context, r shim.Request, cp json.RawMessage, s
 	if len(cp) == 0 {
 		return shim.Reply{}, shim.ErrNotSent
 	}
-	var c checkpoint
-	if err := json.Unmarshal(cp, &c); err != nil || !c.resumable() || mcp.EraOf(c.Version) != mcp.Legacy {
+	c, ok := decodeResumable(cp)
+	if !ok {
 		return shim.Reply{}, shim.ErrNotResumable
 	}
 	if s == nil {

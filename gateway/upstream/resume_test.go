@@ -322,3 +322,26 @@ func TestResumeCancelled(t *testing.T) {
 		pauseFor(t, time.Minute)
 	})
 }
+
+// How far a stream was read is handed over when the call is let go of, however short
+// ago the last checkpoint was.
+func TestNewestCheckpointOnDetach(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.Tool("t", func(x *fake.Exchange) {
+			x.Resumable(0, 0, func(send func(string)) {
+				for range 10 {
+					send(`{"jsonrpc":"2.0","method":"notifications/x"}`)
+				}
+				_ = pause(context.Background(), time.Minute)
+				send(x.Fill(result))
+			})
+		})
+		var sink shimtest.Sink
+		cp, _ := decodeResumable(detach(t, h, in("a", ``), &sink, 100*time.Millisecond))
+		first, _ := decodeResumable(sink.Checkpoints()[1])
+		if n := len(sink.Checkpoints()); n != 3 || cp.Last == "" || cp.Last == first.Last {
+			t.Errorf("%d checkpoints, from %q to %q", n, first.Last, cp.Last)
+		}
+		pauseFor(t, 2*time.Minute)
+	})
+}

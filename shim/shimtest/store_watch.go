@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"sync"
+	"time"
 
 	"taskgate/shim"
 )
@@ -196,11 +197,21 @@ var watchCases = []storeCase{
 			}
 		}
 	}},
+	{"Inbox/goodbyes", func(t *storeTest) {
+		next := t.watching(t.a.Inbox(t.ctx, "heir"))
+		t.synced(next())
+		for _, r := range []shim.Replica{runner, "other"} {
+			t.beat(r, time.Hour) // to live is nothing to tell of
+			t.beat(r, 0)
+			t.same(shim.Event{Goodbye: true}, next())
+		}
+	}},
 	{"Inbox/adoption", func(t *storeTest) {
 		task := t.create(nil)
 		next := t.watching(t.a.Inbox(t.ctx, runner))
 		t.synced(next())
 		t.ok(t.b.Beat(t.ctx, runner, 0))
+		t.same(shim.Event{Goodbye: true}, next())
 		adopted, err := t.b.Adopt(t.ctx, "heir", []string{upstream}, 10)
 		t.ok(err)
 		t.same([]shim.ID{task.ID}, ids(adopted))

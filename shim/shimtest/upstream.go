@@ -35,6 +35,8 @@ type Peer struct {
 	// Detaches says that a call goes on when its connection is gone, Deaf that a
 	// cancellation does not reach it either.
 	Detaches, Deaf bool
+	// Resumes says that a call that was let go of can be resumed once it has begun.
+	Resumes bool
 	// Change makes the server say that its tools have changed; nil if it cannot be
 	// listened to.
 	Change func()
@@ -56,7 +58,7 @@ func Upstream(t *testing.T, dial Dial) {
 		{"Progress", testProgress}, {"Logs", testLogs}, {"CheckpointFirst", testCheckpointFirst},
 		{"Cancel", testCancel}, {"Detach", testDetach}, {"EndedBefore", testEndedBefore},
 		{"Ask", testAsk}, {"AskRefused", testAskRefused}, {"AskUndeclared", testAskUndeclared},
-		{"Relay", testRelay}, {"Parallel", testParallel}, {"NotSent", testNotSent}, {"Listen", testListen},
+		{"Relay", testRelay}, {"Parallel", testParallel}, {"NotSent", testNotSent}, {"Resumable", testResumable}, {"Listen", testListen},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, dial(t)) })
 	}
