@@ -14,15 +14,15 @@ func (e *endpoint) discover(ctx context.Context, q *modernRequest, _ *exchange) 
 	if err != nil {
 		return nil, err
 	}
-	return modernResult(mcp.MethodDiscover, mcp.Modern, discoverResult(server, e.convertible()), *e.identity.Load())
+	return modernResult(mcp.MethodDiscover, mcp.Modern, discoverResult(server, e.convertible(), e.offersPartials()), *e.identity.Load())
 }
 
 // discoverResult is what an upstream says of itself, with the versions that the
-// gateway speaks in its place and the extension that it adds. For a legacy
+// gateway speaks in its place and the extensions that it adds. For a legacy
 // upstream it is made of the InitializeResult.
-func discoverResult(s Server, tasks bool) json.RawMessage {
+func discoverResult(s Server, tasks, partials bool) json.RawMessage {
 	versions := appendStrings(nil, supportedVersions)
-	caps := modernCapabilities(s.Capabilities, s.Era, tasks)
+	caps := modernCapabilities(s.Capabilities, s.Era, tasks, partials)
 	if s.Era == mcp.Modern && jsonrpc.IsObject(s.Raw) {
 		return with(with(s.Raw, versions, "supportedVersions"), caps, "capabilities")
 	}
@@ -39,9 +39,10 @@ func discoverResult(s Server, tasks bool) json.RawMessage {
 // them: never the legacy tasks (T10), and the extension where the gateway makes
 // tasks, with the value {} and no other (T1; clients take anything else for no
 // tasks, Appendix C.1). An upstream that has the extension itself does not show
-// through. Other extensions work through results, and only modern servers have
-// them.
-func modernCapabilities(caps json.RawMessage, upstream mcp.Era, tasks bool) json.RawMessage {
+// through. The same holds for partial results, which are an extension of the
+// gateway's own. Other extensions work through results, and only modern servers
+// have them.
+func modernCapabilities(caps json.RawMessage, upstream mcp.Era, tasks, partials bool) json.RawMessage {
 	if !jsonrpc.IsObject(caps) {
 		caps = json.RawMessage(`{}`)
 	}
@@ -54,6 +55,9 @@ func modernCapabilities(caps json.RawMessage, upstream mcp.Era, tasks bool) json
 	}
 	if tasks {
 		caps = with(caps, json.RawMessage(`{}`), "extensions", mcp.ExtensionTasks)
+	}
+	if partials {
+		caps = with(caps, json.RawMessage(`{}`), "extensions", mcp.ExtensionPartials)
 	}
 	return caps
 }

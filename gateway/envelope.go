@@ -22,6 +22,7 @@ type modernRequest struct {
 	logLevel     string          // "" for no log messages
 	token        json.RawMessage // progressToken, nil for no progress
 	tasks        bool            // the client declares the tasks extension
+	partials     bool            // the client takes partial results
 	name         string          // the tool, prompt or URI
 
 	server Server     // the upstream, where the method needs one
@@ -88,6 +89,7 @@ func (q *modernRequest) readMeta(meta json.RawMessage) error {
 	}
 	ext, _ := jsonrpc.Get(q.capabilities, "extensions", mcp.ExtensionTasks)
 	q.tasks = jsonrpc.IsObject(ext)
+	q.partials = wantsPartials(q.capabilities)
 
 	if q.clientInfo, ok = jsonrpc.Get(meta, mcp.MetaClientInfo); ok && !isImplementation(q.clientInfo) {
 		return badEnvelope("%s must be an object with the strings name and version", mcp.MetaClientInfo)

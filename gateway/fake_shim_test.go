@@ -34,6 +34,8 @@ type fakeTask struct {
 	Questions     []shim.Question
 	Created       time.Time
 	Trace         map[string]string
+	Partials      []json.RawMessage
+	Behind        bool // its partials are gone
 }
 
 var _ shim.API = (*fakeShim)(nil)
@@ -171,13 +173,28 @@ func (f *fakeShim) Follow(ctx context.Context, p shim.Principal, up string, ids 
 	return nil
 }
 
-// Track is Follow: a fake task streams nothing.
+// Track is Follow with the partials of the script.
 func (f *fakeShim) Track(ctx context.Context, p shim.Principal, up string, tasks []shim.Tracked, yield func(shim.Update) error) error {
-	ids := make([]shim.ID, len(tasks))
-	for i, t := range tasks {
-		ids[i] = t.ID
+	for _, k := range tasks {
+		t, err := f.Get(ctx, p, up, k.ID)
+		if err != nil {
+			continue
+		}
+		all := f.tasks[k.ID].Partials
+		switch first := min(k.From, int64(len(all))); {
+		case k.Show != shim.ShowState && f.tasks[k.ID].Behind:
+			err = shim.ErrBehind
+		case k.Show == shim.ShowBatches && len(all[first:]) > 0:
+			err = yield(shim.Update{ID: k.ID, Pieces: all[first:], First: first})
+		}
+		if err == nil {
+			err = yield(shim.Update{ID: k.ID, Task: &t})
+		}
+		if err != nil {
+			return err
+		}
 	}
-	return f.Follow(ctx, p, up, ids, func(t shim.Task) error { return yield(shim.Update{ID: t.ID, Task: &t}) })
+	return nil
 }
 
 func (f *fakeShim) Segments(ctx context.Context, p shim.Principal, up string, id shim.ID, _ int64) ([]json.RawMessage, shim.Task, error) {

@@ -21,9 +21,13 @@ const ackWait = 10 * time.Second
 type subscription struct {
 	q      *modernRequest
 	x      *exchange
-	filter shim.Filter // what the client asked for, then what is honoured of it
-	tasks  []shim.ID   // likewise
+	filter shim.Filter     // what the client asked for, then what is honoured of it
+	tasks  []shim.ID       // likewise
+	named  map[string]bool // the task ids that the client wrote
 	acked  chan struct{}
+
+	partials bool              // partial results of the tasks are wanted, and shown
+	from     map[shim.ID]int64 // from this seq on
 }
 
 // listen answers subscriptions/listen: an acknowledgement, then notifications
@@ -31,7 +35,7 @@ type subscription struct {
 // the latter two cases a final result tells the client that it was no accident.
 func (e *endpoint) listen(ctx context.Context, q *modernRequest, x *exchange) (json.RawMessage, error) {
 	s := &subscription{q: q, x: x, acked: make(chan struct{})}
-	if err := s.read(e.config.MaxTasksPerOwner); err != nil {
+	if err := s.read(e.config.MaxTasksPerOwner, e.offersPartials()); err != nil {
 		return nil, err
 	}
 	ctx, done, err := e.gateway.streams.enter(ctx)
@@ -64,19 +68,23 @@ func (e *endpoint) stream(ctx context.Context, s *subscription) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var tasks sync.WaitGroup
+	var failed error
 	tasks.Go(func() {
 		select {
 		case <-s.acked:
-			if err := e.followTasks(ctx, s); e.unlessOver(ctx, err) != nil {
-				e.logFailure(ctx, mcp.MethodListen, err)
+			if failed = e.unlessOver(ctx, e.followTasks(ctx, s)); failed != nil {
 				cancel()
 			}
 		case <-ctx.Done():
 		}
 	})
-	defer tasks.Wait()
-	defer cancel()
-	return e.follow(ctx, s)
+	err := e.follow(ctx, s)
+	cancel()
+	tasks.Wait()
+	if failed != nil { // a client must not take what it has for all there was
+		return failed
+	}
+	return err
 }
 
 // unlessOver is err, unless the stream is over anyway.
@@ -89,12 +97,15 @@ func (e *endpoint) unlessOver(ctx context.Context, err error) error {
 
 // read checks the params. Kinds that it does not know are left out of the
 // acknowledgement, as every kind is that a server does not support.
-func (s *subscription) read(mostTasks int) error {
+func (s *subscription) read(mostTasks int, partials bool) error {
 	want, ok := jsonrpc.Get(s.q.msg.Params, "notifications")
 	if !ok || !jsonrpc.IsObject(want) {
 		return invalidParams("params.notifications must be an object")
 	}
 	if err := s.readTaskIDs(want, mostTasks); err != nil {
+		return err
+	}
+	if err := s.readPartials(partials); err != nil {
 		return err
 	}
 	if !acceptOf(s.q.header).stream {

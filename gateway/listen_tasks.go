@@ -24,6 +24,7 @@ func (s *subscription) readTaskIDs(want json.RawMessage, most int) error {
 	if !isArray(ids) {
 		return invalidParams("params.notifications.taskIds must be an array of strings")
 	}
+	s.named = make(map[string]bool)
 	n := 0
 	for v := range jsonrpc.Elements(ids) {
 		text, ok := jsonrpc.GetString(v)
@@ -33,6 +34,7 @@ func (s *subscription) readTaskIDs(want json.RawMessage, most int) error {
 		if n++; n > most {
 			return invalidParams("params.notifications.taskIds names more than %d tasks", most)
 		}
+		s.named[text] = true
 		if id, err := shim.ParseID(text); err == nil {
 			s.tasks = append(s.tasks, id)
 		}
@@ -57,10 +59,20 @@ func (e *endpoint) agreeTasks(ctx context.Context, s *subscription) error {
 }
 
 // followTasks sends notifications/tasks: the present state of each task, and its
-// state after each change, exactly as tasks/get would show it (T43). A client that
-// reads slowly gets the newest state. It returns when all tasks have ended.
+// state after each change, exactly as tasks/get would show it (T43), and partial
+// results before it where the client opted in (P3). A client that reads slowly gets
+// the newest state and all partial results. It returns when all tasks have ended.
 func (e *endpoint) followTasks(ctx context.Context, s *subscription) error {
-	return e.shim.Follow(ctx, s.q.principal, e.name, s.tasks, func(t shim.Task) error {
+	return e.shim.Track(ctx, s.q.principal, e.name, s.tracked(), func(u shim.Update) error {
+		for i, content := range u.Pieces {
+			if err := s.send(mcp.NotifyTaskPartial, dialect.Ext.Partial(u.ID, u.First+int64(i), content)); err != nil {
+				return err
+			}
+		}
+		if u.Task == nil {
+			return nil
+		}
+		t := *u.Task
 		if t.Status.Final() { // a summary has no outcome
 			whole, err := e.shim.Get(ctx, s.q.principal, e.name, t.ID)
 			if errors.Is(err, shim.ErrNotFound) {

@@ -112,6 +112,8 @@ func sentinelFailure(era mcp.Era, err error) *failure {
 		return &failure{Code: mcp.CodeMethodNotFound, Message: sentinelText(err)}
 	case errors.Is(err, shim.ErrUnavailable):
 		return &failure{Code: mcp.CodeInternal, Message: "task store unavailable"}
+	case errors.Is(err, shim.ErrBehind):
+		return &failure{Code: mcp.CodeInternal, Message: shim.ErrBehind.Error()}
 	case errors.Is(err, shim.ErrDraining):
 		return &failure{Code: mcp.CodeInternal, Message: shim.ErrDraining.Error(), Data: retryAfter(drainRetry.Milliseconds())}
 	case errors.Is(err, shim.ErrCancelled), errors.Is(err, context.Canceled):

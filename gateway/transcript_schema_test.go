@@ -54,7 +54,7 @@ func checkSchemas(t testing.TB, request jsonrpc.Message, word string, rec *httpt
 			t.Errorf("not a message: %v\n%s", err, text)
 			continue
 		}
-		checkMessage(t, request.Method, m)
+		checkMessage(t, request, m)
 		last := i == len(messages)-1
 		if word != "leave" && last != (m.Kind != jsonrpc.Notification) {
 			t.Errorf("message %d of %d is a %s", i+1, len(messages), m.Kind)
@@ -79,7 +79,7 @@ func messagesOf(contentType string, body []byte) [][]byte {
 	return out
 }
 
-func checkMessage(t testing.TB, method string, m jsonrpc.Message) {
+func checkMessage(t testing.TB, request, m jsonrpc.Message) {
 	t.Helper()
 	const version = mcp.Version20260728
 	switch m.Kind {
@@ -89,6 +89,8 @@ func checkMessage(t testing.TB, method string, m jsonrpc.Message) {
 			schematest.Validate(t, version, def, m.Raw)
 		case m.Method == mcp.NotifyTask:
 			schematest.Validate(t, schematest.TasksExtension, "TaskStatusNotification", m.Raw)
+		case m.Method == mcp.NotifyTaskPartial:
+			checkPartial(t, request, m)
 		default:
 			t.Errorf("unexpected notification %s", m.Method)
 		}
@@ -100,9 +102,23 @@ func checkMessage(t testing.TB, method string, m jsonrpc.Message) {
 		schematest.Validate(t, version, def, m.Raw)
 	case jsonrpc.Result:
 		schematest.Validate(t, version, "JSONRPCResultResponse", m.Raw)
-		checkResult(t, version, method, m)
+		checkResult(t, version, request.Method, m)
 	default:
 		t.Errorf("a server must not send a %s", m.Kind)
+	}
+}
+
+// checkPartial wants partial results only where they were asked for, and official
+// content blocks in them: no official schema has the notification.
+func checkPartial(t testing.TB, request, m jsonrpc.Message) {
+	t.Helper()
+	capabilities, _ := jsonrpc.Get(request.Params, "_meta", mcp.MetaClientCapabilities)
+	if !wantsPartials(capabilities) {
+		t.Errorf("a client that did not opt in got %s", m.Raw)
+	}
+	content, _ := jsonrpc.Get(m.Params, "content")
+	for b := range jsonrpc.Elements(content) {
+		schematest.Validate(t, mcp.Version20260728, "ContentBlock", b)
 	}
 }
 

@@ -107,7 +107,8 @@ func notMCP(err error) error {
 func ours(key string) bool {
 	switch key {
 	case mcp.MetaProtocolVersion, mcp.MetaClientCapabilities, mcp.MetaClientInfo, mcp.MetaLogLevel,
-		mcp.MetaProgressToken, mcp.MetaTraceparent, mcp.MetaTracestate, mcp.MetaBaggage, mcp.MetaRelatedTask:
+		mcp.MetaProgressToken, mcp.MetaTraceparent, mcp.MetaTracestate, mcp.MetaBaggage, mcp.MetaRelatedTask,
+		mcp.ExtensionPartials:
 		return true
 	}
 	return false

@@ -101,7 +101,7 @@ func (s *server) newShim(replica shim.Replica) (*shim.Shim, error) {
 	servers := make(map[string]shim.Server, len(s.config.Upstreams))
 	for _, u := range s.config.Upstreams {
 		servers[u.Name] = shim.Server{
-			Upstream: s.legs[u.Name], Policy: func(tool string) shim.Policy { return policyOf(u.Tool(tool)) }, Other: policyOf(u.Defaults),
+			Upstream: s.legs[u.Name], Policy: func(tool string) shim.Policy { return policyOf(u, u.Tool(tool)) }, Other: policyOf(u, u.Defaults),
 			Concurrency: u.Concurrency, Queue: u.Queue, QueueWait: u.QueueWait,
 			MaxTasks: u.MaxTasks, MaxTasksPerOwner: u.MaxTasksPerOwner,
 		}
@@ -232,15 +232,21 @@ func settleOf(d time.Duration) time.Duration {
 }
 
 // policyOf hands the operator's wishes to the shim.
-func policyOf(t config.Tool) shim.Policy {
+func policyOf(u *config.Upstream, t config.Tool) shim.Policy {
 	return shim.Policy{
 		Tasks: shim.Mode(t.Tasks), Grace: t.Grace, TTL: t.TTL, MaxTTL: t.MaxTTL,
 		PollInterval: t.PollInterval, Timeout: t.Timeout,
-		FoldProgress: t.Progress == config.ProgressStatus,
+		FoldProgress: t.Progress != config.ProgressOff,
 		Retry:        t.Recover == config.RecoverRetry,
 		Concurrency:  t.Concurrency,
 		EarlyInput:   shim.Early(t.EarlyInput),
 		InputTimeout: t.InputTimeout,
+		Partials: shim.Partials{
+			Content: t.Progress == config.ProgressContent && (u.Partials == config.On || u.ResponseModes == config.On),
+			Logs:    t.Logs == config.LogsPartials,
+			Most:    t.MaxPartials, MostBytes: int64(t.MaxPartialBytes),
+			Interval: u.PartialInterval, Bytes: int(u.PartialBytes),
+		},
 	}
 }
 

@@ -19,12 +19,13 @@ type ProgressMode string
 
 // The values of progress.
 const (
-	ProgressStatus ProgressMode = "status" // it becomes the status message
-	ProgressOff    ProgressMode = "off"    // it is dropped
+	ProgressStatus  ProgressMode = "status"  // it becomes the status message
+	ProgressContent ProgressMode = "content" // its messages are pieces of the result
+	ProgressOff     ProgressMode = "off"     // it is dropped
 )
 
 // Values lists the modes in the order of the manual.
-func (ProgressMode) Values() []string { return []string{"status", "off"} }
+func (ProgressMode) Values() []string { return []string{"status", "content", "off"} }
 
 // RecoverMode says what becomes of a call whose replica is lost.
 type RecoverMode string

@@ -199,7 +199,7 @@ func TestSchemaAgreesWithParse(t *testing.T) {
 		"upstreams: [{url: 'http://127.0.0.1:1'}]\n",
 		"upstreams: [{name: a}]\n",
 		"upstreams: [{name: A, url: 'http://127.0.0.1:1'}]\n",
-		"upstreams: [{name: a, url: 'http://127.0.0.1:1', defaults: {progress: content}}]\n",
+		"upstreams: [{name: a, url: 'http://127.0.0.1:1', defaults: {progress: result}}]\n",
 		"upstreams: [{name: a, url: 'http://127.0.0.1:1', tools: [{tasks: never}]}]\n",
 		"upstreams: [{name: a, url: 'http://127.0.0.1:1', tools: [{match: x, grase: 1s}]}]\n",
 	} {

@@ -80,6 +80,21 @@ type Upstream struct {
 	// caller.
 	MaxTasksPerOwner int `yaml:"max_tasks_per_owner" min:"1"`
 
+	// Partials offers clients partial results of tasks while they run
+	// (SEP-2679). It costs nothing for clients that do not take them.
+	Partials Switch `yaml:"partials"`
+
+	// ResponseModes offers clients of 2025-11-25 to choose how a call is
+	// answered, streaming included (SEP-1905).
+	ResponseModes Switch `yaml:"response_modes"`
+
+	// PartialInterval is the least time between two partial results of a task:
+	// what comes sooner waits and goes together. 0 sends each piece by itself.
+	PartialInterval time.Duration `yaml:"partial_interval" min:"0s"`
+
+	// PartialBytes is how much may wait before it goes in spite of the interval.
+	PartialBytes Size `yaml:"partial_bytes" min:"1" max:"1GiB"`
+
 	// Defaults is the policy of every tool that no entry of tools matches, and
 	// the source of each key that a matching entry leaves out.
 	Defaults Tool `yaml:"defaults"`
@@ -115,8 +130,22 @@ type Tool struct {
 	Timeout time.Duration `yaml:"timeout" min:"1ms"`
 
 	// Progress says what the server's progress does to a task: status shows
-	// it as the task's status message, off drops it.
+	// it as the task's status message, and as partial results to clients that
+	// take them; content does that too, and vouches that the messages are
+	// pieces of the result, in order, for clients that stream it; off drops it.
 	Progress ProgressMode `yaml:"progress"`
+
+	// Logs says what the server's log messages do to a task: partials shows
+	// them, from info on, to clients that take partial results; off drops them.
+	Logs LogsMode `yaml:"logs"`
+
+	// MaxPartials is how many partial results are kept of one task. What comes
+	// after them is left out, and the last one says so.
+	MaxPartials int `yaml:"max_partials" min:"1"`
+
+	// MaxPartialBytes is how large all partial results of one task may be
+	// together.
+	MaxPartialBytes Size `yaml:"max_partial_bytes" min:"1KiB" max:"1GiB"`
 
 	// Recover says what to do when the replica that ran the call is lost and
 	// the call cannot be resumed: fail the task, or retry, which runs the tool
@@ -172,6 +201,10 @@ func NewUpstream(name, url string) *Upstream {
 		QueueWait:        5 * time.Second,
 		MaxTasks:         10_000,
 		MaxTasksPerOwner: 1000,
+		Partials:         On,
+		ResponseModes:    On,
+		PartialInterval:  50 * time.Millisecond,
+		PartialBytes:     64 * KiB,
 		Defaults:         DefaultTool(),
 	}
 }
@@ -187,9 +220,12 @@ func DefaultTool() Tool {
 		PollInterval: time.Second,
 		Timeout:      24 * time.Hour,
 		Progress:     ProgressStatus,
+		Logs:         LogsOff,
 		Recover:      RecoverFail,
 		EarlyInput:   EarlyTask,
 		InputTimeout: 10 * time.Minute,
+
+		MaxPartials: 10_000, MaxPartialBytes: 8 * MiB,
 	}
 }
 
