@@ -60,9 +60,10 @@ func (s *Shim) handIn(ctx context.Context, t Task, answers map[string]json.RawMe
 	if len(change.Claim) == 0 {
 		return t, nil
 	}
+	var after Task
 	err := s.within(ctx, func(ctx context.Context) error {
 		return s.retry(ctx, func(ctx context.Context) (err error) {
-			t, err = s.store.Apply(ctx, t.ID, nil, change)
+			after, err = s.store.Apply(ctx, t.ID, nil, change)
 			return err
 		})
 	})
@@ -70,11 +71,11 @@ func (s *Shim) handIn(ctx context.Context, t Task, answers map[string]json.RawMe
 		return Task{}, err
 	}
 	for _, key := range change.Claim {
-		if q, ok := find(t.Questions, key); ok && q.Answer != nil && q.Claim != change.ClaimBy {
+		if q, ok := find(after.Questions, key); ok && q.Answer != nil && q.Claim != change.ClaimBy {
 			return Task{}, ErrAnswered
 		}
 	}
-	return t, nil
+	return after, nil
 }
 
 // visit is one Reattach: a caller who waits for a call that may run anywhere.

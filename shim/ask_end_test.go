@@ -1,0 +1,274 @@
+package shim_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskgate/shim"
+)
+
+// asked begins a task that waits for answers.
+func asked(t *testing.T, s *shim.Shim, keys ...string) shim.Task {
+	t.Helper()
+	c := call()
+	c.Asking = shim.AskPark
+	task := begin(t, s, c)
+	synctest.Wait()
+	got := read(t, s, task.ID)
+	wantStatus(t, got, shim.InputRequired)
+	wantKeys(t, got.Questions, keys...)
+	return got
+}
+
+func TestQuestionsOfATaskRunOut(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		u := elicits(time.Second, "a", "b", "s")
+		s := w.gateway("r1", u, policy(shim.Auto))
+		task := asked(t, s, "a", "b", "s")
+		pass(9 * time.Minute)
+		if err := s.Update(t.Context(), anyone, "up", task.ID, results("b")); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Minute - time.Second)
+		wantStatus(t, read(t, s, task.ID), shim.InputRequired)
+		pass(time.Second)
+		got := read(t, s, task.ID)
+		wantStatus(t, got, shim.Working)
+		if err := s.Update(t.Context(), anyone, "up", task.ID, results("a")); err != nil {
+			t.Errorf("too late: %v", err)
+		}
+		pass(time.Second)
+		got = read(t, s, task.ID)
+		if want := `{"answers":[{"action":"cancel"},{"to":"b"},"the client did not answer in time"]}`; string(got.Outcome.Result) != want {
+			t.Errorf("%s", got.Outcome.Result)
+		}
+	})
+}
+
+func TestParkedCallOutlivesItsDeadlineByAMinute(t *testing.T) {
+	for name, c := range map[string]struct {
+		more    time.Duration // that the server works on after the deadline
+		stopped error
+	}{
+		"the server ends it": {30 * time.Second, nil},
+		"the gateway does":   {time.Hour, &shim.UpstreamError{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				u := elicits(c.more, "a")
+				s := w.gateway("r1", u, policy(shim.Never))
+				p := parked(t, s, askable(shim.AskPark), "a")
+				pass(10 * time.Minute)
+				if got := spell(u.got); got != `{"answers":[{"action":"cancel"}]}` {
+					t.Errorf("the server got %s", got)
+				}
+				pass(time.Minute)
+				if cause := u.ended(); (cause == nil) != (c.stopped == nil) {
+					t.Errorf("the call ended with %v", cause)
+				}
+				if _, err := w.store.Get(t.Context(), p.ID, shim.Summary); err != nil {
+					t.Errorf("gone before its time: %v", err)
+				}
+				pass(62 * time.Second)
+				if _, err := w.store.Get(t.Context(), p.ID, shim.Summary); !errors.Is(err, shim.ErrNotFound) {
+					t.Errorf("the record is still there: %v", err)
+				}
+			})
+		})
+	}
+}
+
+func TestCancelWhileAsked(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		u := elicits(time.Second, "a")
+		s, other := w.gateway("r1", u, policy(shim.Auto)), w.gateway("r2", u, policy(shim.Auto))
+		task := asked(t, s, "a")
+		if _, err := other.Cancel(t.Context(), anyone, "up", task.ID); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Second)
+		wantStatus(t, read(t, s, task.ID), shim.Cancelled)
+		if u.ended() == nil || u.delivered() != 0 {
+			t.Errorf("the call ended with %v after %d deliveries", u.ended(), u.delivered())
+		}
+	})
+}
+
+func TestTTLDoesNotRunOutWhileAsked(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		u := elicits(time.Second, "a")
+		s := w.gateway("r1", u, policy(shim.Auto))
+		c := call()
+		c.Asking, c.TTL = shim.AskPark, 10*time.Second
+		task := begin(t, s, c)
+		pass(9 * time.Minute)
+		got := read(t, s, task.ID)
+		wantStatus(t, got, shim.InputRequired)
+		if left := time.Until(got.ExpiresAt()); left < 0 {
+			t.Errorf("promised until %v ago", -left)
+		}
+	})
+}
+
+// A server that goes on without an answer withdraws its question.
+func TestWithdrawnQuestion(t *testing.T) {
+	withdraws := func() *scripted {
+		return &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
+			asking, stop := context.WithTimeout(ctx, time.Minute)
+			defer stop()
+			if _, err := s.Ask(asking, questions("a")...); !errors.Is(err, context.DeadlineExceeded) {
+				return shim.Reply{}, errors.New("not withdrawn")
+			}
+			answers, err := s.Ask(ctx, questions("b")...)
+			if err != nil {
+				return shim.Reply{}, err
+			}
+			return shim.Reply{Result: json.RawMessage(spell(answers))}, nil
+		}}
+	}
+	t.Run("of a task", func(t *testing.T) {
+		bubble(t, func(t *testing.T, w *world) {
+			s := w.gateway("r1", withdraws(), policy(shim.Auto))
+			task := asked(t, s, "a")
+			pass(time.Minute)
+			got := read(t, s, task.ID)
+			wantStatus(t, got, shim.InputRequired)
+			if got.Questions[0].Outstanding() || !got.Questions[1].Outstanding() {
+				t.Errorf("%+v", got.Questions)
+			}
+			if err := s.Update(t.Context(), anyone, "up", task.ID, results("a", "b")); err != nil {
+				t.Fatal(err)
+			}
+			pass(time.Second)
+			if got := read(t, s, task.ID); string(got.Outcome.Result) != `{"answers":[{"to":"b"}]}` {
+				t.Errorf("%s", got.Outcome.Result)
+			}
+		})
+	})
+	t.Run("of a parked call", func(t *testing.T) {
+		bubble(t, func(t *testing.T, w *world) {
+			s := w.gateway("r1", withdraws(), policy(shim.Never))
+			c := askable(shim.AskPark)
+			p := parked(t, s, c, "a")
+			pass(2 * time.Minute)
+			a, err := s.Reattach(t.Context(), c, p.ID, results("a"))
+			if err != nil || a.Parked == nil {
+				t.Fatalf("%+v, %v", a, err)
+			}
+			wantKeys(t, a.Parked.Questions, "b")
+			a, err = s.Reattach(t.Context(), c, p.ID, results("b"))
+			wantReply(t, a, err, `{"answers":[{"to":"b"}]}`)
+		})
+	})
+}
+
+func TestStoreAwayWhileAsked(t *testing.T) {
+	t.Run("before", func(t *testing.T) {
+		bubble(t, func(t *testing.T, w *world) {
+			u := elicits(time.Second, "a")
+			s := w.gateway("r1", u, policy(shim.Auto))
+			pass(time.Second)
+			w.store.down.Store(true)
+			time.AfterFunc(time.Minute, func() { w.store.down.Store(false) })
+			c := call()
+			c.Asking = shim.AskPark
+			task := begin(t, s, c)
+			pass(10 * time.Second) // it is tried again now and then
+			wantStatus(t, read(t, s, task.ID), shim.InputRequired)
+		})
+	})
+	t.Run("whose replies are lost", func(t *testing.T) {
+		bubble(t, func(t *testing.T, w *world) {
+			u := elicits(time.Second, "a")
+			s := w.gateway("r1", u, policy(shim.Never))
+			pass(time.Second)
+			w.store.deaf.Store(true)
+			time.AfterFunc(time.Minute, func() { w.store.deaf.Store(false) })
+			c := askable(shim.AskPark)
+			p := parked(t, s, c, "a")
+			w.store.deaf.Store(true)
+			time.AfterFunc(time.Second, func() { w.store.deaf.Store(false) })
+			a, err := s.Reattach(t.Context(), c, p.ID, results("a"))
+			wantReply(t, a, err, `{"answers":[{"to":"a"}]}`)
+			if u.delivered() != 1 {
+				t.Errorf("%d deliveries", u.delivered())
+			}
+		})
+	})
+	t.Run("all the time", func(t *testing.T) {
+		bubble(t, func(t *testing.T, w *world) {
+			u := elicits(time.Second, "a")
+			s := w.gateway("r1", u, policy(shim.Never))
+			pass(time.Second)
+			w.store.down.Store(true)
+			a, err := s.Call(t.Context(), askable(shim.AskPark))
+			w.store.down.Store(false)
+			wantReply(t, a, err, `{"answers":[{"action":"cancel"}]}`)
+		})
+	})
+}
+
+func TestCallerLeavesWhileAsked(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		u := elicits(time.Hour, "a")
+		s, other := w.gateway("r1", u, policy(shim.Never)), w.gateway("r2", u, policy(shim.Never))
+		c := askable(shim.AskPark)
+		p := parked(t, s, c, "a")
+		ctx, leave := context.WithTimeout(t.Context(), time.Minute)
+		defer leave()
+		if _, err := other.Reattach(ctx, c, p.ID, results("a")); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v", err)
+		}
+		pass(time.Second)
+		if u.ended() == nil {
+			t.Error("the call goes on")
+		}
+		if _, err := s.Reattach(t.Context(), c, p.ID, nil); !errors.Is(err, shim.ErrCancelled) {
+			t.Errorf("after that: %v", err)
+		}
+	})
+}
+
+func TestWhoMayAnswer(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		u := elicits(time.Second, "a")
+		s := w.gateway("r1", u, policy(shim.Auto))
+		alice, mallory := shim.Principal{Subject: "alice"}, shim.Principal{Subject: "mallory"}
+		session := shim.Principal{Session: "1"}
+		task := call()
+		task.Asking, task.Principal = shim.AskPark, alice
+		made := begin(t, s, task)
+		hidden := askable(shim.AskPark)
+		hidden.Principal = session
+		p := parked(t, s, hidden, "a")
+		for name, err := range map[string]error{
+			"update":             s.Update(t.Context(), mallory, "up", made.ID, results("a")),
+			"answer":             s.Answer(t.Context(), mallory, "up", made.ID, "a", shim.Answer{Result: json.RawMessage("{}")}),
+			"answer, nobody":     s.Answer(t.Context(), anyone, "up", made.ID, "a", shim.Answer{Result: json.RawMessage("{}")}),
+			"elsewhere":          s.Update(t.Context(), alice, "other", made.ID, results("a")),
+			"claim":              second(s.Claim(t.Context(), mallory, "up", made.ID, nil, "x", nil)),
+			"another's session":  s.Answer(t.Context(), shim.Principal{Session: "2"}, "up", p.ID, "a", shim.Answer{}),
+			"update what is not": s.Update(t.Context(), session, "up", p.ID, results("a")),
+			"reattach": func() error {
+				c := hidden
+				c.Principal = mallory
+				_, err := s.Reattach(t.Context(), c, p.ID, results("a"))
+				return err
+			}(),
+		} {
+			if !errors.Is(err, shim.ErrNotFound) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		pass(time.Minute)
+		if u.delivered() != 0 {
+			t.Error("a stranger's answer was taken")
+		}
+	})
+}
+
+func second[T any](_ T, err error) error { return err }

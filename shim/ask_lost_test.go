@@ -1,0 +1,203 @@
+package shim_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"taskgate/shim"
+)
+
+// lost makes a call on a replica that is asked something, and then is gone.
+func (w *world) lost(u shim.Upstream, p shim.Policy, c shim.Call, live time.Duration) shim.Answered {
+	w.t.Helper()
+	return w.lostAfter(u, p, c, func(shim.Answered) { pass(live) })
+}
+
+// lostAfter is lost once something has happened.
+func (w *world) lostAfter(u shim.Upstream, p shim.Policy, c shim.Call, do func(shim.Answered)) shim.Answered {
+	w.t.Helper()
+	s, err := shim.New(shim.Options{
+		Replica: "a", Store: w.store, Heartbeat: 5 * time.Second,
+		Servers: map[string]shim.Server{"up": {Upstream: u, Policy: func(string) shim.Policy { return p }}},
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(w.t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = s.Run(ctx) }()
+	a, err := s.Call(w.t.Context(), c)
+	if err != nil || a.Task == nil && a.Parked == nil {
+		w.t.Fatalf("%+v, %v", a, err)
+	}
+	do(a)
+	stop()
+	<-ended
+	w.mute(s)
+	return a
+}
+
+func taskCall() shim.Call {
+	c := call()
+	c.Asking = shim.AskPark
+	return c
+}
+
+// The leg asks again from its checkpoint, with the same keys: it is the same
+// question, with the time that it had.
+func TestQuestionOutlivesItsReplica(t *testing.T) {
+	for name, c := range map[string]struct {
+		answered bool // before the call is adopted
+		result   string
+		after    time.Duration // counted from the question
+	}{
+		"answered meanwhile": {true, `{"answers":[{"to":"a"}]}`, 10 * time.Second},
+		"not answered":       {false, `{"answers":[{"action":"cancel"}]}`, 10 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				first, heir := elicits(0, "a"), elicits(0, "a")
+				b := w.gateway("b", heir, policy(shim.Auto))
+				pass(6 * time.Second)
+				began := time.Now()
+				id := w.lost(first, policy(shim.Auto), taskCall(), time.Second).Task.ID
+				if c.answered {
+					if err := b.Update(t.Context(), anyone, "up", id, results("a")); err != nil {
+						t.Fatal(err)
+					}
+				}
+				pass(c.after - time.Since(began) - 2*time.Second)
+				if !c.answered {
+					wantStatus(t, read(t, b, id), shim.InputRequired)
+				}
+				pass(3 * time.Second)
+				got := read(t, b, id)
+				wantStatus(t, got, shim.Completed)
+				if string(got.Outcome.Result) != c.result || heir.calls.Load() != 0 || len(got.Questions) != 1 {
+					t.Errorf("%s after %d calls, %+v", got.Outcome.Result, heir.calls.Load(), got.Questions)
+				}
+			})
+		})
+	}
+}
+
+// What the lost replica has taken may have reached the server, and is not delivered
+// again.
+func TestAnswerIsDeliveredOnceAcrossReplicas(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		first, heir := elicits(time.Hour, "a"), elicits(0, "a")
+		b := w.gateway("b", heir, policy(shim.Auto))
+		pass(6 * time.Second)
+		id := w.lostAfter(first, policy(shim.Auto), taskCall(), func(a shim.Answered) {
+			pass(time.Second)
+			if err := b.Update(t.Context(), anyone, "up", a.Task.ID, results("a")); err != nil {
+				t.Fatal(err)
+			}
+			pass(time.Second)
+			if first.delivered() != 1 {
+				t.Fatal("not delivered")
+			}
+		}).Task.ID
+		pass(10 * time.Second)
+		got := read(t, b, id)
+		wantStatus(t, got, shim.Completed)
+		if want := `{"answers":[{"action":"cancel"}]}`; string(got.Outcome.Result) != want {
+			t.Errorf("%s", got.Outcome.Result)
+		}
+	})
+}
+
+// A parked call of a lost replica is resumed, or it is lost: never run again.
+func TestParkedCallOfALostReplica(t *testing.T) {
+	for name, resumable := range map[string]bool{"resumed": true, "lost": false} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				retry := policy(shim.Never)
+				retry.Retry = true
+				heir := elicits(time.Second, "a")
+				if !resumable {
+					heir.resume = nil
+				}
+				b := w.gateway("b", heir, retry)
+				pass(6 * time.Second)
+				c := askable(shim.AskPark)
+				id := w.lost(elicits(0, "a"), retry, c, time.Second).Parked.ID
+				pass(10 * time.Second)
+				got, err := b.Reattach(t.Context(), c, id, results("a"))
+				if resumable {
+					wantReply(t, got, err, `{"answers":[{"to":"a"}]}`)
+				} else if err != nil || got.Reply.Error == nil || !strings.Contains(got.Reply.Error.Message, "was lost") {
+					t.Errorf("%+v, %v", got, err)
+				}
+				if heir.calls.Load() != 0 {
+					t.Error("it was run again")
+				}
+				if _, err := b.Get(t.Context(), anyone, "up", id); !errors.Is(err, shim.ErrNotFound) {
+					t.Errorf("it has become a task: %v", err)
+				}
+				pass(2 * time.Minute)
+				if _, err := w.store.Get(t.Context(), id, shim.Summary); !errors.Is(err, shim.ErrNotFound) {
+					t.Errorf("the record is still there: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// Between two rounds nothing is on its way, so whoever adopts the task goes on.
+func TestRoundsOutliveTheirReplica(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		heir := asksInRounds(time.Second) // answers at once
+		b := w.gateway("b", heir, policy(shim.Always))
+		pass(6 * time.Second)
+		id := w.lost(asksInRounds(time.Second, "x y"), policy(shim.Always), taskCall(), 2*time.Second).Task.ID
+		if err := b.Update(t.Context(), anyone, "up", id, results("q2")); err != nil {
+			t.Fatal(err)
+		}
+		pass(10 * time.Second)
+		wantStatus(t, read(t, b, id), shim.InputRequired)
+		if err := b.Update(t.Context(), anyone, "up", id, results("q1")); err != nil {
+			t.Fatal(err)
+		}
+		pass(2 * time.Second)
+		wantStatus(t, read(t, b, id), shim.Completed)
+		if want := `{"x":{"to":"q1"},"y":{"to":"q2"}} "state 1" ` + params; heir.requests() != want {
+			t.Errorf("the server got\n%s", heir.requests())
+		}
+	})
+}
+
+// Once the retry may have been sent it is not sent again.
+func TestRoundOnItsWayIsLost(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		first, heir := asksInRounds(time.Second, "x"), asksInRounds(time.Second)
+		b := w.gateway("b", heir, policy(shim.Always))
+		pass(6 * time.Second)
+		call := first.call
+		first.call = func(ctx context.Context, r shim.Request, sink shim.Sink) (shim.Reply, error) {
+			if r.Retry == nil {
+				return call(ctx, r, sink)
+			}
+			if err := sink.Checkpoint(ctx, json.RawMessage(`{"sent":true}`)); err != nil {
+				return shim.Reply{}, err
+			}
+			return after(ctx, time.Hour)
+		}
+		id := w.lostAfter(first, policy(shim.Always), taskCall(), func(a shim.Answered) {
+			pass(2 * time.Second)
+			if err := b.Update(t.Context(), anyone, "up", a.Task.ID, results("q1")); err != nil {
+				t.Fatal(err)
+			}
+			pass(time.Second)
+		}).Task.ID
+		pass(10 * time.Second)
+		wantStatus(t, read(t, b, id), shim.Failed)
+		if heir.calls.Load() != 0 {
+			t.Error("it was sent again")
+		}
+	})
+}

@@ -1,0 +1,154 @@
+package shim_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskgate/shim"
+)
+
+// relayed is a Stream that questions are sent on.
+type relayed struct {
+	mu        sync.Mutex
+	id        shim.ID
+	asked     []shim.Question
+	withdrawn []string
+	progress  int
+}
+
+func (r *relayed) Progress(shim.Progress) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.progress++
+}
+func (r *relayed) Log(shim.Log) {}
+func (r *relayed) Ask(id shim.ID, q []shim.Question) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.id, r.asked = id, append(r.asked, q...)
+}
+func (r *relayed) Withdrawn(_ shim.ID, keys []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.withdrawn = append(r.withdrawn, keys...)
+}
+
+// legacy is a plain call of a client that is asked on the call's stream.
+func legacy(stream shim.Stream) shim.Call {
+	c := askable(shim.AskStream)
+	c.Principal = shim.Principal{Session: "1"}
+	c.Block, c.Stay, c.Stream = true, true, stream
+	return c
+}
+
+// calling is a call under way.
+type calling struct {
+	done chan struct{}
+	a    shim.Answered
+	err  error
+}
+
+func calls(t *testing.T, s *shim.Shim, c shim.Call) *calling {
+	k := &calling{done: make(chan struct{})}
+	go func() {
+		defer close(k.done)
+		k.a, k.err = s.Call(t.Context(), c)
+	}()
+	synctest.Wait()
+	return k
+}
+
+func TestQuestionsOnTheCallsStream(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		u := elicits(time.Second, "a", "b", "s")
+		s, other := w.gateway("r1", u, policy(shim.Auto)), w.gateway("r2", u, policy(shim.Auto))
+		stream := &relayed{}
+		c := legacy(stream)
+		k := calls(t, s, c)
+		wantKeys(t, stream.asked, "a", "b", "s")
+		answer := func(key string, a shim.Answer) {
+			t.Helper()
+			if err := other.Answer(t.Context(), c.Principal, "up", stream.id, key, a); err != nil {
+				t.Errorf("%s: %v", key, err)
+			}
+		}
+		answer("s", shim.Answer{Error: &shim.RPCError{Code: -1, Message: "rejected", Data: json.RawMessage(`{"n":1.0}`)}})
+		answer("b", shim.Answer{Result: json.RawMessage(`{"to":"b"}`)})
+		answer("b", shim.Answer{Result: json.RawMessage(`{"to":"b again"}`)})
+		answer("x", shim.Answer{Result: json.RawMessage(`{}`)})
+		pass(time.Minute)
+		if u.delivered() != 0 {
+			t.Error("delivered before all was answered")
+		}
+		answer("a", shim.Answer{Result: json.RawMessage(`{"to":"a"}`)})
+		<-k.done
+		wantReply(t, k.a, k.err, `{"answers":[{"to":"a"},{"to":"b"},"rejected"]}`)
+		if e := u.got[2].Error; e.Code != -1 || string(e.Data) != `{"n":1.0}` {
+			t.Errorf("the server got %+v", e)
+		}
+		answer("a", shim.Answer{Result: json.RawMessage(`{"to":"a"}`)})
+		pass(2 * time.Minute)
+		if _, err := w.store.Get(t.Context(), stream.id, shim.Summary); !errors.Is(err, shim.ErrNotFound) {
+			t.Errorf("the record is still there: %v", err)
+		}
+	})
+}
+
+func TestQuestionsOnAStreamRunOut(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		u := elicits(5*time.Minute, "a")
+		s := w.gateway("r1", u, policy(shim.Auto))
+		stream := &relayed{}
+		k := calls(t, s, legacy(stream))
+		pass(10 * time.Minute)
+		if fmt.Sprint(stream.withdrawn) != "[a]" {
+			t.Errorf("withdrawn: %v", stream.withdrawn)
+		}
+		<-k.done // there is somebody who waits: it may take its time
+		wantReply(t, k.a, k.err, `{"answers":[{"action":"cancel"}]}`)
+	})
+}
+
+// Exactly one stream delivers a question, however many there are (H7).
+func TestClaim(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		u := elicits(time.Second, "a", "b")
+		s, other := w.gateway("r1", u, policy(shim.Auto)), w.gateway("r2", u, policy(shim.Auto))
+		c := legacy(nil)
+		c.Demand = true
+		task := begin(t, s, c)
+		synctest.Wait()
+		claim := func(s *shim.Shim, by string, over []string, keys []string, want ...string) {
+			t.Helper()
+			got, err := s.Claim(t.Context(), c.Principal, "up", task.ID, keys, by, over)
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantKeys(t, got, want...)
+			for _, q := range got {
+				if q.Params == nil || q.Method == "" {
+					t.Errorf("nothing to deliver: %+v", q)
+				}
+			}
+		}
+		claim(s, "one", nil, []string{"a", "x"}, "a")
+		claim(other, "two", nil, nil, "b")
+		claim(s, "one", nil, nil, "a")
+		claim(other, "two", []string{"one"}, nil, "a", "b")
+		if err := s.Answer(t.Context(), c.Principal, "up", task.ID, "a", shim.Answer{Result: json.RawMessage("{}")}); err != nil {
+			t.Fatal(err)
+		}
+		claim(s, "three", []string{"two"}, nil, "b")
+		if err := s.Answer(t.Context(), c.Principal, "up", task.ID, "b", shim.Answer{Result: json.RawMessage("{}")}); err != nil {
+			t.Fatal(err)
+		}
+		pass(2 * time.Second)
+		claim(s, "four", nil, []string{"b"})
+		wantStatus(t, read(t, s, task.ID), shim.Completed)
+	})
+}
