@@ -79,10 +79,10 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64, timeout time.
 	if a := acceptOf(r.Header); !a.json && !a.stream {
 		return nil, refused(http.StatusNotAcceptable, "Accept must list "+mcp.TypeAccept)
 	}
-	ctl := http.NewResponseController(w)
 	if p, ok := w.(*eventstream.Paced); ok {
 		w = p.ResponseWriter // the server's own, which closes the connection of a body that is too large
 	}
+	ctl := http.NewResponseController(w)
 	text, err := io.ReadAll(&body{Reader: http.MaxBytesReader(w, r.Body, limit), ctl: ctl, timeout: timeout})
 	var tooLarge *http.MaxBytesError
 	switch {

@@ -15,6 +15,7 @@ import (
 type modernRequest struct {
 	msg          jsonrpc.Message
 	header       http.Header
+	meta         json.RawMessage // params._meta
 	principal    shim.Principal
 	version      string
 	capabilities json.RawMessage // clientCapabilities
@@ -24,6 +25,7 @@ type modernRequest struct {
 	tasks        bool            // the client declares the tasks extension
 	partials     bool            // the client takes partial results
 	name         string          // the tool, prompt or URI
+	named        bool            // the body has a name; "" may be one
 
 	server Server     // the upstream, where the method needs one
 	op     *operation // its observation
@@ -42,23 +44,44 @@ var supportedVersions = func() []string {
 	return names
 }()
 
+// The members of params._meta that make the envelope. They are picked in one pass: a
+// poll is little more than its envelope.
+const (
+	metaVersion = iota
+	metaCapabilities
+	metaClientInfo
+	metaLogLevel
+	metaProgressToken
+	metaMembers
+)
+
+var metaNames = [metaMembers]string{
+	mcp.MetaProtocolVersion, mcp.MetaClientCapabilities, mcp.MetaClientInfo, mcp.MetaLogLevel,
+	mcp.MetaProgressToken,
+}
+
 // readEnvelope checks version header and envelope, in the order of protocol.md
 // 2.5. The request is returned even with an error, as far as it could be read:
 // its version decides how the error is spelt.
 func readEnvelope(h http.Header, msg jsonrpc.Message) (*modernRequest, error) {
 	q := &modernRequest{msg: msg, header: h}
-	meta, _ := jsonrpc.Get(msg.Params, "_meta")
-	version, isString := jsonrpc.GetString(meta, mcp.MetaProtocolVersion)
+	var params [2]json.RawMessage
+	jsonrpc.Pick(msg.Params, []string{"_meta", mcp.NameParam(msg.Method)}, params[:])
+	q.meta = params[0]
+	q.name, q.named = jsonrpc.String(params[1])
+	var meta [metaMembers]json.RawMessage
+	jsonrpc.Pick(q.meta, metaNames[:], meta[:])
+	version, ok := jsonrpc.String(meta[metaVersion])
 	if mcp.EraOf(version) == mcp.Modern {
 		q.version = version
 	}
-	if !isString {
+	if !ok {
 		return q, badEnvelope("%s must be a string", mcp.MetaProtocolVersion)
 	}
 	if err := checkVersionHeader(h, version); err != nil {
 		return q, err
 	}
-	if err := q.readMeta(meta); err != nil {
+	if err := q.readMeta(&meta); err != nil {
 		return q, err
 	}
 	if q.version == "" {
@@ -79,27 +102,31 @@ func unsupportedVersion(requested string) *failure {
 }
 
 // readMeta reads the keys of the envelope besides the version.
-func (q *modernRequest) readMeta(meta json.RawMessage) error {
-	var ok bool
-	if q.capabilities, ok = jsonrpc.Get(meta, mcp.MetaClientCapabilities); !ok || !jsonrpc.IsObject(q.capabilities) {
+func (q *modernRequest) readMeta(meta *[metaMembers]json.RawMessage) error {
+	q.capabilities = meta[metaCapabilities]
+	if !jsonrpc.IsObject(q.capabilities) {
 		return badEnvelope("%s must be an object", mcp.MetaClientCapabilities)
 	}
-	if ext, ok := jsonrpc.Get(q.capabilities, "extensions"); ok && !jsonrpc.IsObject(ext) {
-		return badEnvelope("clientCapabilities.extensions must be an object")
+	if extensions, ok := jsonrpc.Get(q.capabilities, "extensions"); ok {
+		if !jsonrpc.IsObject(extensions) {
+			return badEnvelope("clientCapabilities.extensions must be an object")
+		}
+		tasks, _ := jsonrpc.Get(extensions, mcp.ExtensionTasks)
+		q.tasks = jsonrpc.IsObject(tasks)
 	}
-	ext, _ := jsonrpc.Get(q.capabilities, "extensions", mcp.ExtensionTasks)
-	q.tasks = jsonrpc.IsObject(ext)
 	q.partials = wantsPartials(q.capabilities)
 
-	if q.clientInfo, ok = jsonrpc.Get(meta, mcp.MetaClientInfo); ok && !isImplementation(q.clientInfo) {
+	q.clientInfo = meta[metaClientInfo]
+	if q.clientInfo != nil && !isImplementation(q.clientInfo) {
 		return badEnvelope("%s must be an object with the strings name and version", mcp.MetaClientInfo)
 	}
-	if level, ok := jsonrpc.Get(meta, mcp.MetaLogLevel); ok {
-		if q.logLevel, ok = jsonrpc.GetString(level); !ok || mcp.LogSeverity(q.logLevel) < 0 {
+	if level := meta[metaLogLevel]; level != nil {
+		var ok bool
+		if q.logLevel, ok = jsonrpc.String(level); !ok || mcp.LogSeverity(q.logLevel) < 0 {
 			return badEnvelope("%s is none of the levels of RFC 5424", mcp.MetaLogLevel)
 		}
 	}
-	if q.token, ok = jsonrpc.Get(meta, mcp.MetaProgressToken); ok {
+	if q.token = meta[metaProgressToken]; q.token != nil {
 		if _, err := jsonrpc.ParseID(q.token); err != nil { // the same types as an id
 			return badEnvelope("%s must be a string or an integer", mcp.MetaProgressToken)
 		}
@@ -109,10 +136,13 @@ func (q *modernRequest) readMeta(meta json.RawMessage) error {
 
 // isImplementation reports whether v is a well-formed Implementation object.
 func isImplementation(v json.RawMessage) bool {
-	_, name := jsonrpc.GetString(v, "name")
-	_, version := jsonrpc.GetString(v, "version")
-	return name && version
+	var values [2]json.RawMessage
+	jsonrpc.Pick(v, []string{"name", "version"}, values[:])
+	return isString(values[0]) && isString(values[1])
 }
+
+// isString reports whether a value that was picked is a string.
+func isString(v json.RawMessage) bool { return len(v) > 0 && v[0] == '"' }
 
 // appendStrings appends a JSON array of strings.
 func appendStrings[S ~string](b []byte, list []S) []byte {

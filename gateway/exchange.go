@@ -211,12 +211,15 @@ func (x *exchange) end() {
 	}
 }
 
+// jsonType is the value of a header that every answer has. Nobody changes it.
+var jsonType = []string{mcp.TypeJSON}
+
 // writeJSON writes a whole JSON body, chunk by chunk under write deadlines: a slow
 // client gets a large result too, and one that has stopped reading is let go of.
 func writeJSON(w http.ResponseWriter, body []byte, status int) error {
 	h := w.Header()
-	h.Set("Content-Type", mcp.TypeJSON)
-	h.Set("Content-Length", strconv.Itoa(len(body)))
+	h["Content-Type"] = jsonType
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	to := eventstream.Pace(w, writeTimeout)
 	_ = to.Begin()
 	to.WriteHeader(status)

@@ -3,7 +3,6 @@ package gateway
 import (
 	"net/http"
 
-	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/mcpheader"
 )
@@ -47,16 +46,12 @@ func checkMethodHeader(h http.Header, method string) error {
 // checkNameHeader compares Mcp-Name for the methods that have it (2.4, T46). Where
 // the body names nothing there is nothing to mirror; that it should have is a
 // mistake in params, which come later (see checkName).
-func checkNameHeader(h http.Header, msg jsonrpc.Message) error {
-	param := mcp.NameParam(msg.Method)
-	if param == "" {
+func checkNameHeader(q *modernRequest) error {
+	param := mcp.NameParam(q.msg.Method)
+	if param == "" || !q.named && len(q.header[mcp.HeaderName]) == 0 {
 		return nil
 	}
-	want, ok := jsonrpc.GetString(msg.Params, param)
-	if !ok && len(h.Values(mcp.HeaderName)) == 0 {
-		return nil
-	}
-	value, err := onlyValue(h, mcp.HeaderName)
+	value, err := onlyValue(q.header, mcp.HeaderName)
 	if err != nil {
 		return err
 	}
@@ -64,16 +59,15 @@ func checkNameHeader(h http.Header, msg jsonrpc.Message) error {
 	if err != nil {
 		return headerMismatch("%s: %v", mcp.HeaderName, err)
 	}
-	if !ok || got != want {
+	if !q.named || got != q.name {
 		return headerMismatch("%s differs from params.%s", mcp.HeaderName, param)
 	}
 	return nil
 }
 
 // checkName checks that a method that is about something by name has the name.
-func checkName(msg jsonrpc.Message) error {
-	param := mcp.NameParam(msg.Method)
-	if _, ok := jsonrpc.GetString(msg.Params, param); !ok && param != "" {
+func checkName(q *modernRequest) error {
+	if param := mcp.NameParam(q.msg.Method); !q.named && param != "" {
 		return invalidParams("params.%s must be a string", param)
 	}
 	return nil

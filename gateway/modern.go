@@ -84,8 +84,7 @@ func (e *endpoint) refuse(w http.ResponseWriter, r *http.Request, version string
 func (e *endpoint) serveModern(w http.ResponseWriter, r *http.Request, q *modernRequest, m modernMethod) {
 	ctx, broken, release := requestContext(r)
 	defer release()
-	q.name, _ = jsonrpc.GetString(q.msg.Params, mcp.NameParam(q.msg.Method))
-	ctx, op := e.tel.start(ctx, r, request{msg: q.msg, name: q.name, version: q.version, upstream: e.name})
+	ctx, op := e.tel.start(ctx, r, request{msg: q.msg, meta: metaCarrier(q.meta), name: q.name, version: q.version, upstream: e.name})
 	defer op.end()
 	q.op = op
 	x := newExchange(w, r, exchangeOptions{
@@ -118,13 +117,13 @@ func (e *endpoint) answerModern(ctx context.Context, q *modernRequest, m modernM
 		}
 		q.server = server
 	}
-	if err := checkNameHeader(q.header, q.msg); err != nil {
+	if err := checkNameHeader(q); err != nil {
 		return nil, err
 	}
 	if m.tasks && !q.tasks && !e.legacyTask(ctx, q) {
 		return nil, needsTasks(q.msg.Method + " needs the extension " + mcp.ExtensionTasks)
 	}
-	if err := checkName(q.msg); err != nil {
+	if err := checkName(q); err != nil {
 		return nil, err
 	}
 	return m.serve(e, ctx, q, x)

@@ -66,7 +66,8 @@ type operation struct {
 // request is what telemetry needs to know of a message.
 type request struct {
 	msg       jsonrpc.Message
-	name      string // of the tool or prompt, or the resource's URI
+	meta      metaCarrier // of msg, where it is known already
+	name      string      // of the tool or prompt, or the resource's URI
 	version   string
 	upstream  string
 	sessionID string // legacy
@@ -76,21 +77,24 @@ type request struct {
 // (SEP-414); the transport's own, from the HTTP header or a span around the
 // handler, is linked then, and is the parent otherwise.
 func (t *telemetry) start(ctx context.Context, r *http.Request, q request) (context.Context, *operation) {
-	meta := metaOf(q.msg.Params)
+	meta := q.meta
+	if meta == nil {
+		meta = metaOf(q.msg.Params)
+	}
 	parent, transport := remoteContexts(ctx, r, meta)
 	ctx = t.withBaggage(ctx, r, meta)
-	opts := []trace.SpanStartOption{trace.WithSpanKind(semconv.KindClient)}
 	switch {
 	case parent.IsValid():
 		ctx = trace.ContextWithRemoteSpanContext(ctx, parent)
-		if transport.IsValid() {
-			opts = append(opts, trace.WithLinks(trace.Link{SpanContext: transport}))
-		}
 	case transport.IsValid() && !trace.SpanContextFromContext(ctx).IsValid():
 		ctx = trace.ContextWithRemoteSpanContext(ctx, transport)
 	}
 	if t.off {
 		return ctx, &operation{tel: t, ctx: ctx, span: tracenoop.Span{}}
+	}
+	opts := []trace.SpanStartOption{trace.WithSpanKind(semconv.KindClient)}
+	if parent.IsValid() && transport.IsValid() {
+		opts = append(opts, trace.WithLinks(trace.Link{SpanContext: transport}))
 	}
 	if !mcp.IsRequest(q.msg.Method) { // a client may write what it likes
 		q.msg.Method, q.name = semconv.UnknownMethod, ""
@@ -226,12 +230,16 @@ func (s *names) bound(kv attribute.KeyValue, succeeded bool) attribute.KeyValue 
 	return kv
 }
 
+// headerTraceparent is what net/http makes of the header's name. To look for it first
+// spares most requests a propagator that spells the name each time.
+const headerTraceparent = "Traceparent"
+
 // remoteContexts reads the two places a trace can come from. A span that wraps
 // the handler already has the header's context as its parent and stands for it.
 func remoteContexts(ctx context.Context, r *http.Request, meta metaCarrier) (parent, transport trace.SpanContext) {
 	parent = spanContextOf(meta)
 	transport = trace.SpanContextFromContext(ctx)
-	if !transport.IsValid() {
+	if !transport.IsValid() && r.Header[headerTraceparent] != nil {
 		transport = spanContextOf(propagation.HeaderCarrier(r.Header))
 	}
 	return parent, transport

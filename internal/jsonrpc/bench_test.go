@@ -2,6 +2,7 @@ package jsonrpc
 
 import (
 	"bytes"
+	"encoding/json"
 	"strings"
 	"testing"
 )
@@ -70,4 +71,28 @@ func BenchmarkSet(b *testing.B) {
 			}
 		})
 	}
+}
+
+// BenchmarkPick reads four members of an envelope in one pass, and one after the other.
+func BenchmarkPick(b *testing.B) {
+	m, err := Parse(smallRequest)
+	if err != nil {
+		b.Fatal(err)
+	}
+	meta, _ := Get(m.Params, "_meta")
+	wanted := []string{"io.modelcontextprotocol/protocolVersion", "io.modelcontextprotocol/clientCapabilities", "progressToken", "traceparent"}
+	b.Run("Pick", func(b *testing.B) {
+		var values [4]json.RawMessage
+		for b.Loop() {
+			Pick(meta, wanted, values[:])
+		}
+	})
+	b.Run("Get", func(b *testing.B) {
+		var values [4]json.RawMessage
+		for b.Loop() {
+			for i, name := range wanted {
+				values[i], _ = Get(meta, name)
+			}
+		}
+	})
 }

@@ -38,11 +38,41 @@ func Get(obj []byte, path ...string) (json.RawMessage, bool) {
 // GetString is [Get] for a string, decoded. It reports false for any other
 // value.
 func GetString(obj []byte, path ...string) (string, bool) {
-	v, ok := Get(obj, path...)
-	if !ok || len(v) < 2 || v[0] != '"' {
+	v, _ := Get(obj, path...)
+	return String(v)
+}
+
+// Pick is [Get] for several members of one object in a single pass: values[i] is
+// set to the member called names[i], or to nil where there is none. All are nil if
+// obj is no object. The names differ, and there are as many values.
+func Pick(obj []byte, names []string, values []json.RawMessage) {
+	clear(values)
+	c, ok := newCursor(obj, '{')
+	for ok {
+		var m member
+		if m, ok = c.member(); !ok {
+			break
+		}
+		name := obj[m.name.from:m.name.to]
+		for i := range names {
+			if isName(name, names[i]) {
+				values[i] = obj[m.value.from:m.value.to:m.value.to]
+				break
+			}
+		}
+	}
+	if !c.complete() {
+		clear(values)
+	}
+}
+
+// String is the decoded text of a value that [Get] or [Pick] found. It reports false
+// for any other value than a string, and for none.
+func String(value json.RawMessage) (string, bool) {
+	if len(value) < 2 || value[0] != '"' {
 		return "", false
 	}
-	return unquote(v), true
+	return unquote(value), true
 }
 
 // Members goes through the members of an object in order, names decoded and

@@ -54,6 +54,44 @@ func TestGet(t *testing.T) {
 	}
 }
 
+// Picking finds what getting one member after the other does, in any text: also one
+// that is broken, or no object.
+func TestPickAgreesWithGet(t *testing.T) {
+	agrees := func(t rapid.TB, obj []byte, wanted []string) {
+		values := []json.RawMessage{json.RawMessage("left"), json.RawMessage("over"), nil}[:len(wanted)]
+		Pick(obj, wanted, values)
+		for i, name := range wanted {
+			if got, _ := Get(obj, name); string(values[i]) != string(got) || (values[i] == nil) != (got == nil) {
+				t.Errorf("%s: %q is %s, want %s", obj, name, values[i], got)
+			}
+		}
+	}
+	for _, obj := range []string{
+		sample, `{"a":1,"a":2}`, `{"a":1,"\u0061":3}`, `{"":1}`, `{}`, `[]`, ``, `"a"`, `{"a":1`, `{"a":1,}`, `{"a":1}x`, `{"b":1,"a"}`,
+	} {
+		agrees(t, []byte(obj), []string{"a", "", "b"})
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		obj := []byte(drawObject(t))
+		wanted := rapid.SliceOfNDistinct(names, 1, 3, rapid.ID[string]).Draw(t, "names")
+		agrees(t, obj[:rapid.IntRange(0, len(obj)).Draw(t, "cut")], wanted)
+		agrees(t, obj, wanted)
+	})
+}
+
+func TestStringOfAValue(t *testing.T) {
+	for value, want := range map[string]string{`"a\u0062"`: "ab", `""`: ""} {
+		if got, ok := String(json.RawMessage(value)); got != want || !ok {
+			t.Errorf("String(%s) = %q, %v", value, got, ok)
+		}
+	}
+	for _, value := range []string{``, `1`, `null`, `["a"]`, `{"a":"b"}`} {
+		if got, ok := String(json.RawMessage(value)); ok {
+			t.Errorf("String(%s) = %q", value, got)
+		}
+	}
+}
+
 func path(s string) []string {
 	return strings.FieldsFunc(s, func(r rune) bool { return r == '.' })
 }
