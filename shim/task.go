@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -31,9 +32,15 @@ func ParseID(s string) (ID, error) {
 	if len(s) != 36 {
 		return "", ErrNotFound
 	}
-	u, err := uuid.Parse(s)
-	if err != nil || u.String() != s {
-		return "", ErrNotFound
+	for i := range len(s) {
+		switch c := s[i]; {
+		case i == 8 || i == 13 || i == 18 || i == 23:
+			if c != '-' {
+				return "", ErrNotFound
+			}
+		case (c < '0' || c > '9') && (c < 'a' || c > 'f'):
+			return "", ErrNotFound
+		}
 	}
 	return ID(s), nil
 }
@@ -130,11 +137,11 @@ func ParseLease(s string) (Lease, error) {
 	if !ok {
 		return l, fmt.Errorf("lease %q: no adoption", s)
 	}
-	if _, err := fmt.Sscanf(n, "%d", &l.Adoption); err != nil {
+	adoption, err := strconv.ParseInt(n, 10, 64)
+	if err != nil {
 		return l, fmt.Errorf("lease %q: %w", s, err)
 	}
-	l.Replica = Replica(name)
-	return l, nil
+	return Lease{Replica: Replica(name), Adoption: adoption}, nil
 }
 
 // Outcome is how a call ended, stored once and spelt by each dialect in its own

@@ -46,7 +46,12 @@ func (o *object) raw(name string, v []byte) {
 	o.b = append(o.b, v...)
 }
 
-func (o *object) time(name string, v time.Time) { o.str(name, v.UTC().Format(timestamp)) }
+func (o *object) time(name string, v time.Time) {
+	o.key(name)
+	o.b = append(o.b, '"')
+	o.b = v.UTC().AppendFormat(o.b, timestamp)
+	o.b = append(o.b, '"')
+}
 
 func (o *object) done() []byte { return append(o.b, '}') }
 

@@ -93,13 +93,15 @@ func inputRequests(questions []shim.Question) []byte {
 // protocol.md Appendix C.2), and without related-task metadata (T29, H14).
 // Everything else is the upstream's, byte for byte.
 func inlined(result json.RawMessage) []byte {
+	var have [2]json.RawMessage
+	jsonrpc.Pick(result, []string{"resultType", "_meta"}, have[:]) // in one pass: it may be large
 	out := result
-	if _, ok := jsonrpc.Get(out, "resultType"); !ok {
+	if have[0] == nil {
 		if b, err := jsonrpc.Set(out, []byte(`"complete"`), "resultType"); err == nil {
 			out = b
 		}
 	}
-	if _, ok := jsonrpc.Get(out, "_meta", mcp.MetaRelatedTask); ok {
+	if _, ok := jsonrpc.Get(have[1], mcp.MetaRelatedTask); ok {
 		if b, err := jsonrpc.Delete(out, "_meta", mcp.MetaRelatedTask); err == nil {
 			out = b
 		}
