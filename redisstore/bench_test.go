@@ -48,6 +48,15 @@ func benchmark(b *testing.B, s *Store) {
 			}
 		})
 	})
+	// More readers than processors: what gather.go is for.
+	b.Run("Get crowded", func(b *testing.B) {
+		b.SetParallelism(8)
+		b.RunParallel(func(pb *testing.PB) {
+			for pb.Next() {
+				read(b, s, running.ID, shim.Summary)
+			}
+		})
+	})
 	b.Run("Create", func(b *testing.B) {
 		for b.Loop() {
 			task := newTask(b)

@@ -39,7 +39,7 @@ func (s *Store) Get(ctx context.Context, id shim.ID, part shim.Part) (shim.Task,
 	var task shim.Task
 	err := s.do(ctx, "get", func() error {
 		cmd := s.hmget(ctx, id, part)
-		if err := s.client.Process(ctx, cmd); err != nil {
+		if err := s.reads.process(ctx, cmd); err != nil {
 			return err
 		}
 		var err error

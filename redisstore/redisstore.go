@@ -82,6 +82,7 @@ type Store struct {
 	opts     Options
 	log      *slog.Logger
 	hub      *hub
+	reads    *gatherer
 	orphans  orphanage
 	embedded *embedded // nil over a real Redis
 }
@@ -134,6 +135,7 @@ func openEmbedded(opts Options) (*Store, error) {
 func newStore(client redis.UniversalClient, opts Options) *Store {
 	s := &Store{client: client, keys: keys{opts.Prefix}, opts: opts, log: opts.Logger}
 	s.hub = newHub(s)
+	s.reads = newGatherer(client)
 	return s
 }
 
@@ -152,6 +154,7 @@ func (s *Store) Ping(ctx context.Context) error {
 func (s *Store) Close() error {
 	s.hub.close()
 	err := s.client.Close()
+	s.reads.close()
 	if s.embedded != nil {
 		s.embedded.close()
 	}
