@@ -19,6 +19,11 @@ func (s *Store) run(ctx context.Context, sc *script, keys []string, args *argv, 
 	}
 	defer conn.Close()
 	v, err := sc.run(ctx, conn, keys, args)
+	if err == nil && v[0] == codeAgain {
+		// Written before, maybe on another connection. From Redis 7.2 on WAIT waits
+		// only for what its own connection has written, so something has to be.
+		_, err = touchScript.run(ctx, conn, keys[:1], &argv{})
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -40,5 +45,14 @@ func (s *Store) conn(ctx context.Context, key string) (*redis.Conn, error) {
 		return master.Conn(), nil
 	default:
 		return c.(*redis.Client).Conn(), nil
+	}
+}
+
+// reroute has a cluster client look anew which node has which slot. By itself it
+// does so where a node sends it elsewhere, which one that is down does not, and never
+// for a connection that was taken out of the pool; else every ten seconds.
+func reroute(ctx context.Context, client redis.UniversalClient) {
+	if c, ok := client.(*redis.ClusterClient); ok {
+		c.ReloadState(ctx)
 	}
 }

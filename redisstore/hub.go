@@ -22,10 +22,11 @@ import (
 type hub struct {
 	client   redis.UniversalClient
 	log      *slog.Logger
-	interval time.Duration // between probes
-	timeout  time.Duration // for a confirmation
-	probe    string        // channel of the probes
-	goodbyes string        // channel of the goodbyes
+	interval time.Duration         // between probes
+	timeout  time.Duration         // for a confirmation
+	newProbe func() string         // makes a channel for probes
+	goodbyes string                // channel of the goodbyes
+	joined   func(context.Context) // is called when a connection works
 
 	ctx     context.Context
 	stop    context.CancelFunc
@@ -38,6 +39,7 @@ type hub struct {
 	dirty     map[string]struct{} // channels whose topic the writer has to look at
 	awaited   int                 // confirmations outstanding
 	confirmed chan struct{}       // gets a value when there are none left
+	probe     string              // channel of the probes of the present connection
 	heard     bool                // the last probe came back
 	closed    bool
 }
@@ -57,7 +59,8 @@ func newHub(s *Store) *hub {
 	ctx, stop := context.WithCancel(context.Background())
 	return &hub{
 		client: s.client, log: s.log, interval: s.opts.ProbeInterval, timeout: 10 * time.Second,
-		probe: s.keys.probe(rand.Text()), goodbyes: s.keys.goodbyes(), ctx: ctx, stop: stop, kick: make(chan struct{}, 1),
+		newProbe: func() string { return s.keys.probe(rand.Text()) }, goodbyes: s.keys.goodbyes(), joined: s.checkPolicy,
+		ctx: ctx, stop: stop, kick: make(chan struct{}, 1),
 		topics: map[string]*topic{}, dirty: map[string]struct{}{}, confirmed: make(chan struct{}, 1),
 	}
 }
@@ -101,13 +104,20 @@ func (h *hub) run() {
 			h.log.Warn("lost the subscription to redis; events come late until it is back", "error", err)
 		}
 		away = true
+		reroute(h.ctx, h.client)
 		sleep(h.ctx, wait)
 		wait = min(2*wait, 8*maxBackoff)
 	}
 }
 
-// session is the life of one connection; up is called once it works.
+// session is the life of one connection; up is called once it works. In a cluster
+// the first channel chooses the node, any of which gets all messages, so each
+// connection has a probe of its own: the next one leads elsewhere if a node is gone.
 func (h *hub) session(up func()) error {
+	probe := h.newProbe()
+	h.mu.Lock()
+	h.probe = probe
+	h.mu.Unlock()
 	ps := h.client.Subscribe(h.ctx)
 	broken, ended := make(chan error, 1), make(chan struct{})
 	h.done.Go(func() {
@@ -118,10 +128,11 @@ func (h *hub) session(up func()) error {
 		_ = ps.Close()
 		<-ended
 	}()
-	if err := h.command(ps.Subscribe, []string{h.probe}, broken); err != nil {
+	if err := h.command(ps.Subscribe, []string{probe}, broken); err != nil {
 		return err
 	}
 	up()
+	h.joined(h.ctx)
 	tick := time.NewTicker(h.interval)
 	defer tick.Stop()
 	for probed := false; ; {
@@ -138,7 +149,7 @@ func (h *hub) session(up func()) error {
 			if probed && !h.wasHeard() {
 				return errDeaf
 			}
-			probed = h.client.Publish(h.ctx, h.probe, "").Err() == nil
+			probed = h.client.Publish(h.ctx, probe, "").Err() == nil
 		}
 	}
 }

@@ -51,6 +51,9 @@ func (k keys) inbox(shard string, r shim.Replica) string { return k.in(shard, "i
 func (k keys) replicas() string { return k.prefix + ":replicas" }
 func (k keys) goodbyes() string { return k.prefix + ":bye" }
 
+// nothing is a key that never exists.
+func (k keys) nothing() string { return k.prefix + ":nothing" }
+
 // probe is the channel on which a Store tests its own subscription.
 func (k keys) probe(name string) string { return k.prefix + ":probe:" + name }
 

@@ -16,10 +16,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -84,7 +85,8 @@ type Store struct {
 	hub      *hub
 	reads    *gatherer
 	orphans  orphanage
-	embedded *embedded // nil over a real Redis
+	embedded *embedded              // nil over a real Redis
+	policy   atomic.Pointer[string] // the maxmemory-policy last seen
 }
 
 var _ shim.Store = (*Store)(nil)
@@ -115,7 +117,7 @@ func Open(ctx context.Context, url string, opts Options) (*Store, error) {
 		return nil, err
 	}
 	s := newStore(conn.client(opts), opts)
-	s.checkPolicy(ctx)
+	s.inspect(ctx)
 	return s, nil
 }
 
@@ -139,14 +141,21 @@ func newStore(client redis.UniversalClient, opts Options) *Store {
 	return s
 }
 
-// Ping asks Redis for a sign of life, on each master of a cluster.
+// Ping asks Redis, on each master of a cluster, whether it would take a write. One
+// that answers but takes none, as a read-only replica or one that cannot write to its
+// disk, is no store.
 func (s *Store) Ping(ctx context.Context) error {
-	return s.do(ctx, "ping", func() error {
-		if c, ok := s.client.(*redis.ClusterClient); ok {
-			return c.ForEachMaster(ctx, func(ctx context.Context, m *redis.Client) error { return m.Ping(ctx).Err() })
-		}
-		return s.client.Ping(ctx).Err()
-	})
+	return s.do(ctx, "ping", func() error { return s.ping(ctx) })
+}
+
+// ping is Ping without repeats. It deletes what does not exist: that changes nothing,
+// is not replicated, and is refused where writes are. Of a cluster's nodes only
+// masters are asked, and not by key, because each would need one of its own.
+func (s *Store) ping(ctx context.Context) error {
+	if c, ok := s.client.(*redis.ClusterClient); ok {
+		return c.ForEachMaster(ctx, func(ctx context.Context, m *redis.Client) error { return m.Ping(ctx).Err() })
+	}
+	return s.client.Del(ctx, s.keys.nothing()).Err()
 }
 
 // Close ends all watches and closes all connections. What is stored stays, except
@@ -161,26 +170,54 @@ func (s *Store) Close() error {
 	return err
 }
 
-// checkPolicy warns of a Redis that would delete tasks when it is full. Where
-// CONFIG is not allowed there is nothing to be learned.
-func (s *Store) checkPolicy(ctx context.Context) {
+// inspect warns of a Redis that cannot be used now, and of one that would delete
+// tasks when it is full.
+func (s *Store) inspect(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	check := func(ctx context.Context, m redis.Cmdable) error {
-		got, err := m.ConfigGet(ctx, "maxmemory-policy").Result()
-		if err == nil && got["maxmemory-policy"] != "" && got["maxmemory-policy"] != "noeviction" {
-			s.log.WarnContext(ctx, "redis may evict tasks when it is full; set maxmemory-policy noeviction",
-				"maxmemory-policy", got["maxmemory-policy"])
+	if err := s.ping(ctx); err != nil {
+		s.log.WarnContext(ctx, "redis cannot be used yet", "error", wrap("ping", err).Error())
+		return
+	}
+	s.checkPolicy(ctx)
+}
+
+// checkPolicy warns of a Redis that would delete tasks when it is full: once, and
+// again when it has become another such one. It is called for each new connection
+// that subscribes, because a Redis that comes later, or takes another's place, may be
+// set up differently. Where CONFIG is not allowed there is nothing to be learned.
+func (s *Store) checkPolicy(ctx context.Context) {
+	if s.embedded != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	var mu sync.Mutex
+	var found string
+	look := func(ctx context.Context, m redis.Cmdable) error {
+		got, err := m.ConfigGet(ctx, maxmemoryPolicy).Result()
+		mu.Lock()
+		defer mu.Unlock()
+		if p := got[maxmemoryPolicy]; p != "" && (p != noEviction || found == "") {
+			found = p
 		}
 		return err
 	}
-	var err error
 	if c, ok := s.client.(*redis.ClusterClient); ok {
-		err = c.ForEachMaster(ctx, func(ctx context.Context, m *redis.Client) error { return check(ctx, m) })
+		_ = c.ForEachMaster(ctx, func(ctx context.Context, m *redis.Client) error { return look(ctx, m) })
 	} else {
-		err = check(ctx, s.client)
+		_ = look(ctx, s.client)
 	}
-	if err != nil && isOutage(err) && !hasPrefix(err, "NOPERM") {
-		s.log.WarnContext(ctx, "redis cannot be reached yet", "error", fmt.Sprint(err))
+	if found == "" {
+		return
+	}
+	if before := s.policy.Swap(&found); found != noEviction && (before == nil || *before != found) {
+		s.log.WarnContext(ctx, "redis may evict tasks when it is full; set maxmemory-policy noeviction", maxmemoryPolicy, found)
 	}
 }
+
+// What Redis calls what it does when it is full, and the one thing it should do.
+const (
+	maxmemoryPolicy = "maxmemory-policy"
+	noEviction      = "noeviction"
+)

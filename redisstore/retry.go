@@ -40,6 +40,9 @@ func (s *Store) do(ctx context.Context, op string, f func() error) error {
 			return nil
 		}
 		pause := wait/2 + rand.N(wait)
+		if isOutage(err) && !errors.Is(err, context.Canceled) {
+			reroute(ctx, s.client)
+		}
 		if !isTransient(err) || time.Now().Add(pause).After(give) || !sleep(ctx, pause) {
 			return wrap(op, err)
 		}
@@ -70,6 +73,8 @@ func wrap(op string, err error) error {
 		return fmt.Errorf("%s: %w", op, errClosed)
 	case hasPrefix(err, refusals...):
 		return fmt.Errorf("%s: %w: redis refuses this user: %w", op, shim.ErrUnavailable, err)
+	case hasPrefix(err, "READONLY"):
+		return fmt.Errorf("%s: %w: redis is a read-only replica: %w", op, shim.ErrUnavailable, err)
 	case isOutage(err):
 		return fmt.Errorf("%s: %w: %w", op, shim.ErrUnavailable, err)
 	}

@@ -22,6 +22,8 @@ var (
 	applyLua string
 	//go:embed lua/append.lua
 	appendLua string
+	//go:embed lua/touch.lua
+	touchLua string
 	//go:embed lua/adopt.lua
 	adoptLua string
 	//go:embed lua/beat.lua
@@ -56,6 +58,7 @@ var (
 	createScript = newScript(createLua)
 	applyScript  = newScript(questionsLua, applyLua)
 	appendScript = newScript(appendLua)
+	touchScript  = newScript(touchLua)
 	adoptScript  = newScript(adoptLua)
 	beatScript   = newScript(beatLua)
 	goneScript   = newScript(goneLua)

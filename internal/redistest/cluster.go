@@ -13,22 +13,17 @@ import (
 // slots is how many slots a Redis Cluster has.
 const slots = 16384
 
-// Cluster runs n masters as one Redis Cluster until the test ends.
-func Cluster(t TB, n int) []*Server {
+// Cluster runs n masters as one Redis Cluster until the test ends, with further
+// arguments for each.
+func Cluster(t TB, n int, args ...string) []*Server {
 	t.Helper()
 	servers := make([]*Server, n)
 	for i := range servers {
-		bus, err := proc.FreeAddr()
-		if err != nil {
-			t.Fatalf("%v", err)
-		}
-		_, port, _ := net.SplitHostPort(bus)
-		servers[i] = Start(t, "--cluster-enabled", "yes", "--cluster-port", port, "--cluster-node-timeout", "5000")
+		servers[i] = startNode(t, args)
 		servers[i].Do("cluster", "set-config-epoch", i+1)
 		servers[i].Do("cluster", "addslotsrange", i*slots/n, (i+1)*slots/n-1)
 		if i > 0 {
-			host, port, _ := net.SplitHostPort(servers[0].Addr)
-			servers[i].Do("cluster", "meet", host, port, servers[0].busPort())
+			servers[i].meet(servers[0])
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -36,7 +31,7 @@ func Cluster(t TB, n int) []*Server {
 	var all sync.WaitGroup
 	errs := make([]error, n)
 	for i, s := range servers {
-		all.Go(func() { errs[i] = s.waitCluster(ctx, n) })
+		all.Go(func() { errs[i] = s.waitCluster(ctx, n, n) })
 	}
 	all.Wait()
 	for _, err := range errs {
@@ -47,11 +42,63 @@ func Cluster(t TB, n int) []*Server {
 	return servers
 }
 
+// startNode runs a server that belongs to no cluster yet.
+func startNode(t TB, args []string) *Server {
+	t.Helper()
+	bus, err := proc.FreeAddr()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	_, port, _ := net.SplitHostPort(bus)
+	return Start(t, append([]string{
+		"--cluster-enabled", "yes", "--cluster-port", port, "--cluster-node-timeout", "5000",
+		"--repl-diskless-sync-delay", "0",
+	}, args...)...)
+}
+
+// meet introduces a node to another one of its cluster.
+func (s *Server) meet(other *Server) {
+	s.t.Helper()
+	host, port, _ := net.SplitHostPort(other.Addr)
+	s.Do("cluster", "meet", host, port, other.busPort())
+}
+
+// ClusterReplica adds a replica of the master with this index to a cluster of
+// masters and replicas. It has what its master has when this returns, and the
+// others know it.
+func ClusterReplica(t TB, cluster []*Server, masters, of int, args ...string) *Server {
+	t.Helper()
+	s := startNode(t, args)
+	s.meet(cluster[0])
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := s.waitCluster(ctx, len(cluster)+1, masters); err != nil {
+		t.Fatalf("redis cluster: %v", err)
+	}
+	s.Do("cluster", "replicate", cluster[of].Do("cluster", "myid"))
+	s.WaitInfo("replication", "role:slave", "master_link_status:up")
+	id := fmt.Sprint(s.Do("cluster", "myid"))
+	for _, other := range cluster {
+		err := poll(ctx, func() error {
+			for line := range strings.Lines(fmt.Sprint(other.Do("cluster", "nodes"))) {
+				if strings.HasPrefix(line, id) && strings.Contains(line, " slave ") {
+					return nil
+				}
+			}
+			return fmt.Errorf("%s does not know of the replica", other.Addr)
+		})
+		if err != nil {
+			t.Fatalf("redis cluster: %v", err)
+		}
+	}
+	return s
+}
+
 // busPort is the port of the cluster bus.
 func (s *Server) busPort() string { return s.args[3] }
 
-// waitCluster waits until a server knows all others and all slots.
-func (s *Server) waitCluster(ctx context.Context, n int) error {
+// waitCluster waits until a server knows n nodes, and all slots with the masters.
+func (s *Server) waitCluster(ctx context.Context, n, masters int) error {
 	c := s.client()
 	defer c.Close()
 	return poll(ctx, func() error {
@@ -59,7 +106,7 @@ func (s *Server) waitCluster(ctx context.Context, n int) error {
 		if err != nil {
 			return err
 		}
-		for _, want := range []string{"cluster_state:ok", fmt.Sprintf("cluster_known_nodes:%d", n), fmt.Sprintf("cluster_size:%d", n)} {
+		for _, want := range []string{"cluster_state:ok", fmt.Sprintf("cluster_known_nodes:%d", n), fmt.Sprintf("cluster_size:%d", masters)} {
 			if !strings.Contains(info, want+"\r\n") {
 				return fmt.Errorf("not yet %s", want)
 			}

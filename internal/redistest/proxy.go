@@ -35,6 +35,7 @@ type Proxy struct {
 	links   map[*link]bool
 	fault   Fault  // of the next command
 	match   []byte // that contains this
+	after   int    // how many bytes go through before it
 	hit     int    // how many commands met their fault
 	refuse  bool
 	release chan struct{} // closed to forward what is held
@@ -44,7 +45,8 @@ type Proxy struct {
 type link struct {
 	client, server net.Conn
 	subscriber     bool // it has sent a SUBSCRIBE
-	cutOnReply     bool
+	limited        bool // of what Redis says, left bytes go through before it is cut
+	left           int
 	deaf           bool // what Redis says is swallowed
 }
 
@@ -74,10 +76,25 @@ func (p *Proxy) URL() string { return "redis://" + p.Addr }
 
 // Next has a fault befall the next command that contains a text, in upper or lower
 // case, such as "evalsha".
-func (p *Proxy) Next(f Fault, text string) {
+func (p *Proxy) Next(f Fault, text string) { p.NextAfter(f, text, 0) }
+
+// NextAfter is Next for a connection that is cut inside a message: CutBefore then
+// forwards the first n bytes of the command, and DropReply those of the reply.
+func (p *Proxy) NextAfter(f Fault, text string, n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.fault, p.match = f, []byte(strings.ToLower(text))
+	p.fault, p.match, p.after = f, []byte(strings.ToLower(text)), n
+}
+
+// CutEvents lets subscribers hear n bytes more, and then cuts their connections.
+func (p *Proxy) CutEvents(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range p.links {
+		if l.subscriber {
+			l.limited, l.left = true, n
+		}
+	}
 }
 
 // Hit says how many commands met their fault.
@@ -154,36 +171,40 @@ func (p *Proxy) up(l *link) {
 	defer p.forget(l)
 	for buf := make([]byte, 64<<10); ; {
 		n, err := l.client.Read(buf)
-		if err != nil || !p.meet(l, buf[:n]) {
+		if err != nil {
 			return
 		}
-		if _, err := l.server.Write(buf[:n]); err != nil {
+		pass, on := p.meet(l, buf[:n])
+		if _, err := l.server.Write(buf[:pass]); err != nil || !on {
 			return
 		}
 	}
 }
 
-// meet has a command meet its fault, and says whether to forward it.
-func (p *Proxy) meet(l *link, command []byte) bool {
+// meet has a command meet its fault, and says how many bytes of it to forward, and
+// whether the connection goes on then.
+func (p *Proxy) meet(l *link, command []byte) (pass int, on bool) {
 	lower := bytes.ToLower(command)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l.subscriber = l.subscriber || bytes.Contains(lower, []byte("\r\nsubscribe\r\n"))
 	if p.fault == 0 || !bytes.Contains(lower, p.match) {
-		return true
+		return len(command), true
 	}
 	fault, release := p.fault, p.release
 	p.fault = 0
 	p.hit++
 	switch fault {
+	case CutBefore:
+		return min(p.after, len(command)), false
 	case DropReply:
-		l.cutOnReply = true
+		l.limited, l.left = true, p.after
 	case Hold:
 		p.mu.Unlock()
 		<-release
 		p.mu.Lock()
 	}
-	return fault != CutBefore
+	return len(command), true
 }
 
 // down carries replies.
@@ -194,19 +215,26 @@ func (p *Proxy) down(l *link) {
 		if err != nil {
 			return
 		}
-		p.mu.Lock()
-		cut, deaf := l.cutOnReply, l.deaf
-		p.mu.Unlock()
-		if cut {
-			return
-		}
+		pass, deaf := p.hear(l, n)
 		if deaf {
 			continue
 		}
-		if _, err := l.client.Write(buf[:n]); err != nil {
+		if _, err := l.client.Write(buf[:pass]); err != nil || pass < n {
 			return
 		}
 	}
+}
+
+// hear says how many of n bytes of a reply to pass on; fewer are the last.
+func (p *Proxy) hear(l *link, n int) (pass int, deaf bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if l.limited {
+		pass = min(n, l.left)
+		l.left -= pass
+		return pass, l.deaf
+	}
+	return n, l.deaf
 }
 
 // forget ends a link. What was held is still to be executed, so a client that has

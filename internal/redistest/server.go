@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -37,6 +38,7 @@ type Server struct {
 	t       TB
 	binary  string
 	dir     string
+	first   []string // arguments before all others, of which Redis wants the first to be a file
 	args    []string
 	process *proc.Process
 }
@@ -46,7 +48,12 @@ type Server struct {
 // fails there.
 func Start(t TB, args ...string) *Server {
 	t.Helper()
-	s := &Server{t: t, binary: find(t), dir: t.TempDir(), args: args}
+	return run(t, &Server{t: t, binary: find(t), dir: t.TempDir(), args: args})
+}
+
+// run starts a server on a port of its own.
+func run(t TB, s *Server) *Server {
+	t.Helper()
 	t.Cleanup(func() { s.Kill() })
 	var err error
 	for range 5 { // somebody else may take the port that was free
@@ -79,21 +86,11 @@ func (s *Server) URL() string { return "redis://" + s.Addr }
 
 // start runs the process and waits until it has loaded its data.
 func (s *Server) start() error {
-	_, port, err := net.SplitHostPort(s.Addr)
-	if err != nil {
-		return err
-	}
-	args := append([]string{
-		"--bind", "127.0.0.1", "--port", port, "--dir", s.dir, "--save", "", "--maxmemory-policy", "noeviction",
-	}, s.args...)
-	if s.process, err = proc.Start(proc.Command{Name: "redis-server", Path: s.binary, Args: args}); err != nil {
+	if err := s.launch(); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := s.process.WaitListening(ctx, s.Addr); err != nil {
-		return err
-	}
 	c := s.client()
 	defer c.Close()
 	return poll(ctx, func() error {
@@ -103,6 +100,25 @@ func (s *Server) start() error {
 		}
 		return err
 	})
+}
+
+// launch runs the process and waits until it listens.
+func (s *Server) launch(more ...string) error {
+	_, port, err := net.SplitHostPort(s.Addr)
+	if err != nil {
+		return err
+	}
+	args := append(slices.Clone(s.first), "--bind", "127.0.0.1", "--port", port, "--dir", s.dir)
+	if s.first == nil { // a sentinel knows no such settings
+		args = append(args, "--save", "", "--maxmemory-policy", "noeviction")
+	}
+	args = slices.Concat(args, s.args, more)
+	if s.process, err = proc.Start(proc.Command{Name: "redis-server", Path: s.binary, Args: args}); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return s.process.WaitListening(ctx, s.Addr)
 }
 
 // client connects to the server.

@@ -17,10 +17,13 @@ if before then return { 'taken' } end
 
 local at = now()
 if final == '1' then ttl = retain end
+-- First, because a Redis that is full refuses it, and lets a script that has written
+-- something write the rest.
+redis.call('HSET', KEYS[1], 'op', op)
 -- Nothing can be left of another task of this id, but a list whose record was
 -- lost in a failover must not be continued.
 redis.call('DEL', KEYS[2], KEYS[3])
-redis.call('HSET', KEYS[1], 'op', op, 'version', '1', 'created', int(at), 'updated', int(at),
+redis.call('HSET', KEYS[1], 'version', '1', 'created', int(at), 'updated', int(at),
   'ttl', ttl, 'retain', retain, 'visible', visible,
   'batches', int(push(KEYS[2], contents, 0)), 'segments', int(push(KEYS[3], segments, 0)),
   unpack(fields))

@@ -1,0 +1,56 @@
+package redisstore
+
+import (
+	"testing"
+	"time"
+
+	"taskgate/internal/redistest"
+	"taskgate/shim"
+)
+
+// A repeat on another connection has not waited for the replicas only because the
+// write itself was made long ago: WAIT asks about the writes of its connection.
+func TestWaitOfARepeat(t *testing.T) {
+	t.Parallel()
+	master := redistest.Start(t, "--repl-diskless-sync-delay", "0")
+	replica := redistest.Replica(t, master.Addr)
+	o := testOptions()
+	o.WaitReplicas, o.WaitTimeout = 1, 20*time.Second
+	task := newTask(t)
+	running := create(t, openTest(t, master.URL(), o), newTask(t))
+	o.WaitTimeout = 100 * time.Millisecond
+	replica.Freeze()
+	for range 3 {
+		s := openTest(t, master.URL(), o)
+		_, err := s.Create(t.Context(), task)
+		is(t, err, ErrNotReplicated)
+		_, err = s.Apply(t.Context(), running.ID, &held, shim.Change{Op: "end", To: shim.Completed})
+		is(t, err, ErrNotReplicated)
+	}
+	replica.Thaw()
+	s := openTest(t, master.URL(), o)
+	eventually(t, "the replica has them", func() bool {
+		_, err := s.Create(t.Context(), task)
+		return err == nil
+	})
+	end(t, s, running)
+	writes := commands(master, "hset")
+	end(t, openTest(t, master.URL(), o), running)
+	if commands(master, "hset") == writes {
+		t.Error("a repeat has written nothing that a Redis since 7.2 would wait for")
+	}
+}
+
+// Not a byte of a task gets into a Redis that is full, not even of one that is on
+// no list.
+func TestFullRedisWithoutLists(t *testing.T) {
+	t.Parallel()
+	redis := redistest.Start(t)
+	s := openTest(t, redis.URL(), testOptions())
+	redis.Do("config", "set", "maxmemory", "1")
+	task := newTask(t)
+	task.ListKey = ""
+	_, err := s.Create(t.Context(), task)
+	is(t, err, shim.ErrUnavailable)
+	same(t, 0, len(redis.Keys("*")))
+}
