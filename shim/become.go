@@ -283,12 +283,14 @@ func (s *Shim) stopRun(id ID, cause error) {
 }
 
 // lost ends the upstream call where a write told that the task is not, or no
-// longer, this replica's to run.
+// longer, this replica's to run. A task that is unknown is no such case unless it was
+// hidden: nothing that runs expires, so the store has forgotten it, and its end brings
+// it back (design.md 0.20).
 func (r *run) lost(err error) {
 	switch {
 	case errors.Is(err, ErrLeaseLost):
 		r.cancel(ErrDetached)
-	case errors.Is(err, ErrFinal), errors.Is(err, ErrNotFound):
+	case errors.Is(err, ErrFinal), errors.Is(err, ErrNotFound) && r.isHidden():
 		r.cancel(errTaskCancelled)
 	}
 }

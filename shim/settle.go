@@ -59,6 +59,11 @@ func (r *run) settle() {
 	case r.isHidden(): // kept for a moment only, whatever happens
 	case err == nil:
 		r.s.hold(ending{made: r.task.made, end: c, streamed: r.streamed()})
+	case errors.Is(err, ErrNotFound): // the store has forgotten that the task was made
+		if r.s.hold(ending{made: r.task.made, end: c, streamed: r.streamed()}) {
+			r.s.assure(r.s.writes, r.task.id)
+			return
+		}
 	case errors.Is(err, ErrFinal):
 		r.holdCancellation()
 	}

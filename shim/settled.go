@@ -41,13 +41,13 @@ func (e ending) size() int64 {
 	return n
 }
 
-// hold keeps an ending until it has settled. Where there is no room it is not
-// kept: a bounded memory comes before a second chance.
-func (s *Shim) hold(e ending) {
+// hold keeps an ending until it has settled, and says whether it does. Where there is
+// no room it is not kept: a bounded memory comes before a second chance.
+func (s *Shim) hold(e ending) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.settle <= 0 || s.heldBytes+e.size() > s.settleBytes {
-		return
+		return false
 	}
 	id := e.made.ID
 	e.at = time.Now()
@@ -57,6 +57,7 @@ func (s *Shim) hold(e ending) {
 	})
 	s.held[id] = e
 	s.heldBytes += e.size()
+	return true
 }
 
 // holdCancellation keeps the end that somebody else gave to a task of this run: the

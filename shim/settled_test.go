@@ -39,6 +39,28 @@ func TestEndIsWrittenAgainAfterAFailover(t *testing.T) {
 	}
 }
 
+// A task that the store forgets while it runs goes on all the same: its raised ttl
+// finds no record, its end makes one.
+func TestRunOutlivesItsRecord(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		s := w.gateway("a", takes(2*time.Hour), policy(shim.Always))
+		task := begin(t, s, call())
+		other := openEmbedded(t)
+		pass(time.Second) // the call has been sent
+		w.store.failover.Store(&other)
+		pass(90 * time.Minute)
+		if _, err := s.Get(t.Context(), anyone, "up", task.ID); !errors.Is(err, shim.ErrNotFound) {
+			t.Errorf("while it runs: %v", err)
+		}
+		pass(31 * time.Minute)
+		got := read(t, s, task.ID)
+		wantStatus(t, got, shim.Completed)
+		if string(got.Outcome.Result) != result {
+			t.Errorf("result %s", got.Outcome.Result)
+		}
+	})
+}
+
 // So is a cancellation, whichever replica it came by: the call has been stopped for
 // it, so there is nobody else to end the task.
 func TestCancellationIsWrittenAgainAfterAFailover(t *testing.T) {
