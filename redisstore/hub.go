@@ -85,14 +85,16 @@ func (h *hub) close() {
 	h.done.Wait()
 }
 
-// run keeps a session going until the hub is closed.
+// run keeps a session going until the hub is closed. That there is none is logged
+// once, and again when Redis names another reason: a connection that breaks may be
+// followed by a Redis that refuses the next, and only an operator can change that.
 func (h *hub) run() {
-	wait, away := firstBackoff, false
+	wait, away, reason := firstBackoff, false, ""
 	up := func() {
 		if away {
 			h.log.Info("subscribed to redis again")
 		}
-		wait, away = firstBackoff, false
+		wait, away, reason = firstBackoff, false, ""
 	}
 	for h.ctx.Err() == nil {
 		err := h.session(up)
@@ -100,7 +102,8 @@ func (h *hub) run() {
 		if h.ctx.Err() != nil {
 			return
 		}
-		if !away {
+		if word := reasonOf(err); !away || word != "" && word != reason {
+			reason = word
 			h.log.Warn("lost the subscription to redis; events come late until it is back", "error", err)
 		}
 		away = true

@@ -117,6 +117,16 @@ func isRedis(err error) bool {
 	return errors.As(err, &answered)
 }
 
+// reasonOf is the first word of the error that Redis answered with, "" if it is none.
+func reasonOf(err error) string {
+	var answer redis.Error
+	if !errors.As(err, &answer) {
+		return ""
+	}
+	word, _, _ := strings.Cut(answer.Error(), " ")
+	return word
+}
+
 // hasPrefix reports whether Redis answered with an error that begins like this.
 func hasPrefix(err error, prefixes ...string) bool {
 	var answered redis.Error
