@@ -31,7 +31,7 @@ func (e *endpoint) callTool(ctx context.Context, q *modernRequest, x *exchange) 
 		Request:   req,
 		Origin:    dialect.OriginExt,
 		Handle:    q.tasks && e.convertible(), // T2, T3
-		Partials:  q.partials && e.offersPartials(),
+		Partials:  e.offersPartials() && wantsPartials(q.capabilities),
 		Stream:    modernSink{x: x, q: q},
 	})
 	switch {

@@ -23,7 +23,6 @@ type modernRequest struct {
 	logLevel     string          // "" for no log messages
 	token        json.RawMessage // progressToken, nil for no progress
 	tasks        bool            // the client declares the tasks extension
-	partials     bool            // the client takes partial results
 	name         string          // the tool, prompt or URI
 	named        bool            // the body has a name; "" may be one
 
@@ -114,8 +113,6 @@ func (q *modernRequest) readMeta(meta *[metaMembers]json.RawMessage) error {
 		tasks, _ := jsonrpc.Get(extensions, mcp.ExtensionTasks)
 		q.tasks = jsonrpc.IsObject(tasks)
 	}
-	q.partials = wantsPartials(q.capabilities)
-
 	q.clientInfo = meta[metaClientInfo]
 	if q.clientInfo != nil && !isImplementation(q.clientInfo) {
 		return badEnvelope("%s must be an object with the strings name and version", mcp.MetaClientInfo)

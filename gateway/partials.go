@@ -30,7 +30,7 @@ func wantsPartials(capabilities json.RawMessage) bool {
 // readPartials reads from where on the client wants the partial results of its
 // tasks: all of them, or those after the one it names by its seq.
 func (s *subscription) readPartials(offered bool) error {
-	if s.partials = offered && s.q.partials; !s.partials {
+	if s.partials = offered && wantsPartials(s.q.capabilities); !s.partials {
 		return nil
 	}
 	after, ok := jsonrpc.Get(s.q.msg.Params, "_meta", mcp.ExtensionPartials)
