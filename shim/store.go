@@ -58,7 +58,8 @@ type Change struct {
 	// Outcome goes with To: Completed or Failed.
 	Outcome *Outcome
 	// Tail is appended at At in the same step: what was streamed last must be
-	// there when the end is seen (design.md 0.19).
+	// there when the end is seen (design.md 0.19). An At beyond what is stored is
+	// ErrPosition also without a Tail: the store has lost some of the stream.
 	Tail []Batch
 	At   Position
 
@@ -130,7 +131,7 @@ type Store interface {
 	// Apply makes one change and returns the task after it, as a Summary. With a
 	// lease, only its holder may: ErrLeaseLost. A task that has ended refuses with
 	// ErrFinal, whatever the lease, and returns the task as it is; so does a To that
-	// may not follow. ErrPosition for a Tail that leaves a gap. ErrNotFound. Of Take, the returned task's questions have Taken set only for
+	// may not follow. ErrPosition for an At beyond what is stored. ErrNotFound. Of Take, the returned task's questions have Taken set only for
 	// those keys that this Op took.
 	Apply(ctx context.Context, id ID, lease *Lease, c Change) (Task, error)
 

@@ -161,6 +161,8 @@ type faultyStore struct {
 	stalled atomic.Bool  // creating and reading get no answer
 	mute    atomic.Bool  // watchers hear nothing after the first Synced
 	ops     atomic.Int64 // reads and writes of tasks
+	appends atomic.Int64 // writes of batches
+	reads   atomic.Int64 // reads of batches and segments
 	creates atomic.Int64
 	// failover, once set, is what the tasks are read from and written to.
 	failover atomic.Pointer[shim.Store]
@@ -214,6 +216,34 @@ func (f *faultyStore) Apply(ctx context.Context, id shim.ID, l *shim.Lease, c sh
 		return shim.Task{}, errDown
 	}
 	return out, err
+}
+
+func (f *faultyStore) Append(ctx context.Context, id shim.ID, l shim.Lease, at shim.Position, cp json.RawMessage, b ...shim.Batch) error {
+	f.appends.Add(1)
+	if f.down.Load() {
+		return errDown
+	}
+	err := f.current().Append(ctx, id, l, at, cp, b...)
+	if f.deaf.Load() {
+		return errDown
+	}
+	return err
+}
+
+func (f *faultyStore) Batches(ctx context.Context, id shim.ID, from int64) ([]json.RawMessage, error) {
+	f.reads.Add(1)
+	if f.down.Load() {
+		return nil, errDown
+	}
+	return f.current().Batches(ctx, id, from)
+}
+
+func (f *faultyStore) Segments(ctx context.Context, id shim.ID, after int64) ([]json.RawMessage, error) {
+	f.reads.Add(1)
+	if f.down.Load() {
+		return nil, errDown
+	}
+	return f.current().Segments(ctx, id, after)
 }
 
 func (f *faultyStore) Watch(ctx context.Context, ids ...shim.ID) iter.Seq2[shim.Event, error] {

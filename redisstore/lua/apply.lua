@@ -35,7 +35,7 @@ if holder(was[2]) ~= runner then return { 'moved', holder(was[2]) } end
 if to ~= '' and not within(from, status) then return reply('final') end
 local skip_batches = stored(tonumber(was[8]), at_batch, #contents)
 local skip_segments = stored(tonumber(was[9]), at_segment, #segments)
-if #contents + #segments > 0 and not (skip_batches and skip_segments) then return { 'gap' } end
+if not (skip_batches and skip_segments) then return { 'gap' } end
 
 local changed = #set > 0 or to ~= ''
 local function put(name, value)

@@ -172,6 +172,10 @@ var applyCases = []storeCase{
 	}},
 	{"Apply/with the tail in one step", func(t *storeTest) {
 		task := t.create(nil, batch("[0]", "a"))
+		for _, at := range []shim.Position{{Batches: 2}, {Segments: 3}} { // the stream is not as long as its runner thinks
+			_, err := t.a.Apply(t.ctx, task.ID, &held, shim.Change{Op: "w", To: shim.Completed, At: at})
+			t.is(err, shim.ErrPosition)
+		}
 		c := shim.Change{Op: "x", To: shim.Completed, Tail: []shim.Batch{batch("[2]")}, At: shim.Position{Batches: 2}}
 		_, err := t.a.Apply(t.ctx, task.ID, &held, c)
 		t.is(err, shim.ErrPosition)

@@ -136,7 +136,7 @@ func (k *modelTask) apply(l *shim.Lease, c shim.Change) (shim.Task, error) {
 		return shim.Task{}, shim.ErrLeaseLost
 	case c.To != "" && !contains(c.To.From(), k.Status):
 		return k.seenBy(c), shim.ErrFinal
-	case len(c.Tail) > 0 && pieces(c.Tail) && !k.fits(c.At):
+	case !k.fits(c.At):
 		return shim.Task{}, shim.ErrPosition
 	}
 	if c.Op != "" {
@@ -152,11 +152,6 @@ func (k *modelTask) apply(l *shim.Lease, c shim.Change) (shim.Task, error) {
 		k.Version++
 	}
 	return k.seenBy(c), nil
-}
-
-// pieces reports whether there is anything in batches.
-func pieces(batches []shim.Batch) bool {
-	return slices.ContainsFunc(batches, func(b shim.Batch) bool { return b.Content != nil || len(b.Segments) > 0 })
 }
 
 // seenBy is the summary that the caller of Apply gets.

@@ -1,0 +1,309 @@
+package shim_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"taskgate/shim"
+)
+
+// While the store is away pieces gather, and then follow in order, each once; also
+// where writes took place and only their answers were lost.
+func TestPartialsOutlastTheStore(t *testing.T) {
+	for name, fault := range map[string]func(*faultyStore, bool){
+		"down": func(f *faultyStore, on bool) { f.down.Store(on) },
+		"deaf": func(f *faultyStore, on bool) { f.deaf.Store(on) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				s := w.gateway("a", says(result, words(time.Second, strings.Fields("a b c d e f g h")...)...), streaming(false))
+				task := begin(t, s, partialsCall())
+				l := track(t, s, shim.Tracked{ID: task.ID, Show: shim.ShowBatches})
+				pass(1500 * time.Millisecond)
+				fault(w.store, true)
+				pass(2 * time.Second)
+				fault(w.store, false)
+				pass(time.Minute)
+				l.mu.Lock()
+				var got []string
+				for _, line := range l.lines {
+					if n, text, ok := strings.Cut(line, ":"); ok {
+						if n != fmt.Sprint(len(got)) {
+							t.Errorf("batch %s came as number %d", n, len(got))
+						}
+						got = append(got, text)
+					}
+				}
+				if all := strings.Join(got, "+"); all != "a+b+c+d+e+f+g+h" {
+					t.Errorf("got %q", l.lines)
+				}
+				l.mu.Unlock()
+				if err := l.ended(t); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// A failover of the store that loses the newest batches is made good.
+func TestPartialsAreWrittenAgainAfterAFailover(t *testing.T) {
+	for name, end := range map[string]bool{"amid the stream": false, "at its end": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				messages := words(time.Second, "a", "b", "c")
+				if !end {
+					messages = append(messages, said{10 * time.Second, "d"})
+				}
+				s := w.gateway("a", says(`{"content":[{"type":"text","text":"abc"}]}`, messages...), streaming(true))
+				task := begin(t, s, streamingCall())
+				pass(1500 * time.Millisecond) // a is stored
+				other := openEmbedded(t)
+				replicated, err := w.store.Get(t.Context(), task.ID, shim.WithRun)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := other.Create(t.Context(), replicated, shim.Batch{Segments: []json.RawMessage{json.RawMessage(`{"type":"text","text":"a"}`)}}); err != nil {
+					t.Fatal(err)
+				}
+				pass(1400 * time.Millisecond) // so is b
+				if end {
+					pass(5 * time.Second)
+				}
+				w.store.failover.Store(&other)
+				pass(time.Minute)
+				blocks, got, err := s.Segments(t.Context(), anyone, "up", task.ID, 0)
+				var all []string
+				for _, b := range blocks {
+					all = append(all, texts(b))
+				}
+				want := "a b c"
+				if !end {
+					want = "a b c d abc" // what was streamed is not how the result begins
+				}
+				if err != nil || got.Status != shim.Completed || strings.Join(all, " ") != want {
+					t.Errorf("%s %q, %v; want %q", got.Status, all, err, want)
+				}
+			})
+		})
+	}
+}
+
+// Who adopts a task goes on with its stream where the record has come to.
+func TestAdoptedPartials(t *testing.T) {
+	for name, c := range map[string]struct {
+		record string
+		begin  shim.Batch
+		show   shim.Show
+		want   string
+		result string
+	}{
+		"hints": {`"partials":true`, shim.Batch{Content: json.RawMessage(`[{"type":"text","text":"Hello"}]`)}, shim.ShowBatches,
+			"0:Hello working 1: you completed", `{"content":[{"type":"text","text":"Hello you!"}]}`},
+		"segments": {`"streaming":true`, shim.Batch{Segments: []json.RawMessage{json.RawMessage(`{"type":"text","text":"Hello"}`)}}, shim.ShowSegments,
+			"1:Hello working 2: you 3:! completed", `{"content":[{"type":"text","text":"Hello"},{"type":"text","text":" you"},{"type":"text","text":"!"}]}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				resumed := &scripted{resume: func(ctx context.Context, _ shim.Request, cp json.RawMessage, s shim.Sink) (shim.Reply, error) {
+					if string(cp) != `{"at":1}` {
+						return shim.Reply{}, errors.New("resumed at " + string(cp))
+					}
+					_, err := after(ctx, time.Second)
+					s.Progress(shim.Progress{Progress: 2, Message: " you", Checkpoint: json.RawMessage(`{"at":2}`)})
+					return shim.Reply{Result: json.RawMessage(`{"content":[{"type":"text","text":"Hello you!"}]}`)}, err
+				}}
+				id, _ := shim.NewID()
+				if err := w.store.Beat(t.Context(), "gone", time.Second); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := w.store.Create(t.Context(), shim.Task{
+					ID: id, Op: "op", Upstream: "up", Visible: true, TTL: time.Hour, Retain: time.Hour,
+					Lease: shim.Lease{Replica: "gone"}, Method: "tools/call", Tool: "slow", Checkpoint: json.RawMessage(`{"at":1}`),
+					Call: json.RawMessage(`{"request":{"method":"tools/call","name":"slow","session":{}},"runs":1,` + c.record + `}`),
+				}, c.begin); err != nil {
+					t.Fatal(err)
+				}
+				s := w.gateway("a", resumed, streaming(c.show == shim.ShowSegments))
+				l := track(t, s, shim.Tracked{ID: id, Show: c.show})
+				pass(time.Minute)
+				l.want(t, c.want)
+				if got := read(t, s, id); got.Outcome == nil || string(got.Outcome.Result) != c.result {
+					t.Errorf("outcome %+v, want %s", got.Outcome, c.result)
+				}
+			})
+		})
+	}
+}
+
+// The checkpoint of the record is never ahead of the pieces, whenever the replica
+// dies: resuming there repeats nothing and skips nothing.
+func TestCheckpointGoesWithItsPieces(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		s := w.gateway("a", says(result, words(70*time.Millisecond, strings.Fields("a b c d e f g h i j k l m n o p")...)...), streaming(true))
+		task := begin(t, s, streamingCall())
+		for range 120 {
+			pass(10 * time.Millisecond)
+			now, err := w.store.Get(t.Context(), task.ID, shim.WithRun)
+			if err != nil || now.Status.Final() {
+				break
+			}
+			if at := string(now.Checkpoint); now.Position.Segments > 0 && at != fmt.Sprintf(`{"at":%d}`, now.Position.Segments) {
+				t.Fatalf("the record resumes at %s with %d segments", at, now.Position.Segments)
+			}
+		}
+	})
+}
+
+// What is over the bound is left out, and the reader of hints is told; a result that
+// is streamed is whole all the same.
+func TestPartialsAreBounded(t *testing.T) {
+	texts := strings.Fields("a b c d e f")
+	for name, c := range map[string]struct {
+		bound func(*shim.Partials)
+		call  shim.Call
+		show  shim.Show
+		want  string
+	}{
+		"hints by number": {func(p *shim.Partials) { p.Most = 3 }, partialsCall(), shim.ShowBatches,
+			"0:a 1:b 2:[further partial results are left out: the limit for this task is reached] completed"},
+		"hints by size": {func(p *shim.Partials) { p.MostBytes = 60 }, partialsCall(), shim.ShowBatches,
+			"0:a 1:b 2:[further partial results are left out: the limit for this task is reached] completed"},
+		"segments by number": {func(p *shim.Partials) { p.Content, p.Most = true, 3 }, streamingCall(), shim.ShowSegments,
+			"1:a 2:b 3:c 4:def completed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				p := streaming(false)
+				c.bound(&p.Partials)
+				s := w.gateway("a", says(`{"content":[{"type":"text","text":"abcdef"}]}`, words(time.Second, texts...)...), p)
+				task := begin(t, s, c.call)
+				pass(5500 * time.Millisecond)
+				if now, _ := s.Peek(t.Context(), anyone, "up", task.ID); c.call.Streaming && now.Position.Segments != 3 {
+					t.Errorf("%d segments are streamed", now.Position.Segments)
+				}
+				pass(time.Minute)
+				track(t, s, shim.Tracked{ID: task.ID, Show: c.show}).want(t, c.want)
+			})
+		})
+	}
+}
+
+// Pieces that cannot be stored for long take a bounded room, and are missed where
+// they would have been.
+func TestPartialsWaitInBoundedRoom(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		big := strings.Repeat("x", 300<<10)
+		messages := append(words(100*time.Millisecond, "a", big, big, big, big, big), said{30 * time.Second, "z"})
+		s := w.gateway("a", says(result, messages...), streaming(false))
+		task := begin(t, s, partialsCall())
+		pass(150 * time.Millisecond)
+		w.store.down.Store(true)
+		pass(2 * time.Second)
+		w.store.down.Store(false)
+		pass(time.Minute)
+		l := track(t, s, shim.Tracked{ID: task.ID, Show: shim.ShowBatches})
+		l.mu.Lock()
+		all := strings.ReplaceAll(strings.Join(l.lines, " "), big, "X")
+		l.mu.Unlock()
+		if want := "[2 partial results are left out: they came faster than they could be stored]+z completed"; !strings.HasSuffix(all, want) || strings.Count(all, "X") != 3 {
+			t.Errorf("got %s", all)
+		}
+	})
+}
+
+// What was shown of a run keeps it from being run again, whoever allowed it.
+func TestNoSecondRunAfterPartials(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		p := streaming(false)
+		p.Retry = true
+		id, _ := shim.NewID()
+		if err := w.store.Beat(t.Context(), "gone", time.Second); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.store.Create(t.Context(), shim.Task{
+			ID: id, Op: "op", Upstream: "up", Visible: true, TTL: time.Hour, Retain: time.Hour,
+			Lease: shim.Lease{Replica: "gone"}, Method: "tools/call", Tool: "slow", Checkpoint: json.RawMessage(`{"at":1}`),
+			Call: json.RawMessage(`{"request":{"method":"tools/call","name":"slow","session":{}},"runs":1,"partials":true}`),
+		}, shim.Batch{Content: json.RawMessage(`[{"type":"text","text":"a"}]`)}); err != nil {
+			t.Fatal(err)
+		}
+		u := takes(0)
+		s := w.gateway("a", u, p)
+		pass(time.Minute)
+		if got := read(t, s, id); got.Status != shim.Failed || u.calls.Load() != 0 {
+			t.Errorf("%s after %d calls", got.Status, u.calls.Load())
+		}
+	})
+}
+
+// A partial costs one write, and one read per follower that shows partials: none of
+// the record, and nothing for those who only follow or wait.
+func TestWhatAPartialCosts(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		p := streaming(true)
+		p.FoldProgress = false
+		s := w.gateway("a", says(result, words(100*time.Millisecond, make([]string, 5)...)...), policy(shim.Always))
+		loud := w.gateway("b", says(result, words(100*time.Millisecond, strings.Fields("a b c d e f g h i j k l m n o p q r s t u v w x y z")...)...), p)
+		quiet := begin(t, s, call())
+		task := begin(t, loud, call())
+		l := track(t, s, shim.Tracked{ID: quiet.ID, Show: shim.ShowBatches}, shim.Tracked{ID: task.ID, Show: shim.ShowBatches})
+		_ = follow(t, s, anyone, task.ID)
+		go func() { _, _ = s.Wait(t.Context(), anyone, "up", task.ID) }()
+		pass(1050 * time.Millisecond) // all are at rest, but for the partials
+		ops, reads, appends := w.store.ops.Load(), w.store.reads.Load(), w.store.appends.Load()
+		pass(time.Second)
+		if o, r, a := w.store.ops.Load()-ops, w.store.reads.Load()-reads, w.store.appends.Load()-appends; o != 0 || r != 10 || a != 10 {
+			t.Errorf("10 partials took %d operations on records, %d reads and %d appends", o, r, a)
+		}
+		l.leave()
+	})
+}
+
+// Partials belong to their task's owner.
+func TestPartialsOfOthers(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		s := w.gateway("a", says(result, words(time.Second, "a", "b")...), streaming(true))
+		c := partialsCall()
+		c.Principal = shim.Principal{Subject: "ann"}
+		task := begin(t, s, c)
+		pass(1500 * time.Millisecond)
+		l := track(t, s, shim.Tracked{ID: task.ID, Show: shim.ShowBatches})
+		if err := l.ended(t); err != nil {
+			t.Error(err)
+		}
+		l.want(t, "")
+		for _, p := range []shim.Principal{anyone, {Subject: "bob"}} {
+			if _, _, err := s.Segments(t.Context(), p, "up", task.ID, 0); !errors.Is(err, shim.ErrNotFound) {
+				t.Errorf("segments: %v", err)
+			}
+		}
+	})
+}
+
+// A reader that is so slow that the task has gone is told that it missed something.
+func TestTrackTellsWhatIsGone(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		p := streaming(true)
+		p.TTL = 10 * time.Second
+		s := w.gateway("a", says(result, words(time.Second, "a", "b", "c")...), p)
+		task := begin(t, s, call())
+		gate, done := make(chan struct{}), make(chan error, 1)
+		go func() {
+			done <- s.Track(t.Context(), anyone, "up", []shim.Tracked{{ID: task.ID, Show: shim.ShowBatches}}, func(shim.Update) error {
+				<-gate
+				return nil
+			})
+		}()
+		pass(5 * time.Minute)
+		close(gate)
+		if err := <-done; !errors.Is(err, shim.ErrBehind) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
