@@ -41,7 +41,7 @@ fuzz: ## Run each fuzz test for FUZZTIME (10s)
 	  done; \
 	done
 
-demo: build ## Watch a slow call become a task (about ten seconds)
+demo: build ## Watch a slow call become a task (about twelve seconds)
 	@$(BIN)/demo --bin $(BIN)
 
 bench: ## Measure what the gateway costs, beside a bare reverse proxy (needs redis-server)

@@ -3,7 +3,7 @@
 // gateway as a client of protocol version 2026-07-28 would, and prints every
 // message with the time it was sent or received. "make demo" builds and runs it.
 //
-// It ends by itself after about ten seconds, with exit code 0 only if everything
+// It ends by itself after about twelve seconds, with exit code 0 only if everything
 // went as it should, and leaves nothing running.
 package main
 
@@ -24,7 +24,7 @@ import (
 
 // limit ends a demonstration that hangs, patience a child that does not stop.
 const (
-	limit    = 17 * time.Second
+	limit    = 20 * time.Second
 	patience = time.Second
 )
 

@@ -36,6 +36,10 @@ func story(ctx context.Context, line *timeline, url string) error {
 	if err := follow(ctx, client, task); err != nil {
 		return err
 	}
+	line.title("A tool that writes bit by bit: a client that takes partial results reads along.")
+	if err := along(ctx, line, url); err != nil {
+		return err
+	}
 	line.title("A client without the extension never sees a task: its call blocks until the tool is done.")
 	return blocking(ctx, &taskclient.Client{URL: url, Trace: line.message})
 }
@@ -93,6 +97,60 @@ func follow(ctx context.Context, client *taskclient.Client, task *taskclient.Tas
 		return fmt.Errorf("the progress did not show: %d different messages", len(messages))
 	}
 	return nil
+}
+
+// along reads what a tool writes while it writes it, and compares it with its result.
+func along(ctx context.Context, line *timeline, url string) error {
+	var read strings.Builder
+	var end taskclient.Task
+	client := &taskclient.Client{URL: url, Tasks: true, Partials: true}
+	client.Trace = func(m taskclient.Message) {
+		var n struct {
+			Method string
+			Params json.RawMessage
+		}
+		_ = json.Unmarshal(m.Body, &n) // what is no message shows as what it is
+		switch n.Method {
+		case mcp.NotifyTaskPartial:
+			text := partialText(n.Params)
+			read.WriteString(text)
+			line.live(text)
+			return
+		case mcp.NotifyTask:
+			_ = json.Unmarshal(n.Params, &end)
+			if !end.Ended() {
+				return // its status message repeats the last word
+			}
+		}
+		line.message(m)
+	}
+	_, task, err := client.CallTool(ctx, "write", map[string]any{"topic": "tea", "seconds": 3})
+	if err != nil {
+		return err
+	}
+	if task == nil {
+		return errors.New("write was answered without a task")
+	}
+	if err := client.Listen(ctx, task.ID); err != nil {
+		return err
+	}
+	if !strings.Contains(string(end.Result), read.String()) || !strings.Contains(read.String(), "tea") {
+		return fmt.Errorf("read %q while it was written, and then got %s", read.String(), end.Result)
+	}
+	return nil
+}
+
+// partialText is the text of a partial result.
+func partialText(params json.RawMessage) string {
+	var partial struct {
+		Content []struct{ Text string }
+	}
+	_ = json.Unmarshal(params, &partial) // what it lacks is missed in the end
+	text := ""
+	for _, block := range partial.Content {
+		text += block.Text
+	}
+	return text
 }
 
 func blocking(ctx context.Context, client *taskclient.Client) error {

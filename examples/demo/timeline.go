@@ -40,6 +40,22 @@ type timeline struct {
 	// shownOut and shownIn say that _meta was shown, by the client and by the
 	// gateway.
 	shownOut, shownIn bool
+	// column is where text that comes live goes on, 0 where none has begun.
+	column int
+}
+
+// live prints text as it comes, after the time at which it began.
+func (l *timeline) live(text string) {
+	if l.column == 0 {
+		fmt.Fprintf(l.out, "%s%8.2fs%s  %sclient <-- gateway%s  %snotifications/tasks/partial, as they come:%s\n%s",
+			l.ink.dim, time.Since(l.begin).Seconds(), l.ink.off, l.ink.in, l.ink.off, l.ink.dim, l.ink.off, margin)
+	}
+	if l.column+len(text) > width {
+		fmt.Fprintf(l.out, "\n%s", margin)
+		l.column = 0
+	}
+	fmt.Fprint(l.out, text)
+	l.column += len(text)
 }
 
 // title announces what comes next.
@@ -49,6 +65,10 @@ func (l *timeline) title(text string) {
 
 // message prints one message: its time, its direction, its headers and itself.
 func (l *timeline) message(m taskclient.Message) {
+	if l.column > 0 {
+		fmt.Fprintln(l.out)
+		l.column = 0
+	}
 	ink, arrow, what := l.ink.in, "client <-- gateway", fmt.Sprintf("HTTP %d", m.Status)
 	if m.Sent {
 		ink, arrow, what = l.ink.out, "client --> gateway", headers(m)

@@ -20,6 +20,10 @@ func newServer() *mcp.Server {
 		Description: "Looks a topic up in several places and writes a short report. Takes seconds.",
 	}, research)
 	mcp.AddTool(server, &mcp.Tool{
+		Name:        "write",
+		Description: "Writes a few lines and reports each word as it comes. Takes seconds.",
+	}, write)
+	mcp.AddTool(server, &mcp.Tool{
 		Name:        "count_words",
 		Description: "Counts the words of a text. Answers at once.",
 	}, countWords)
@@ -47,6 +51,20 @@ func research(ctx context.Context, req *mcp.CallToolRequest, in researchInput) (
 		return nil, nil, err
 	}
 	return text("Report on %s: after %d steps of careful work, it is as expected.", in.Topic, len(steps)), nil, nil
+}
+
+type writeInput struct {
+	Topic   string  `json:"topic" jsonschema:"what to write about"`
+	Seconds float64 `json:"seconds,omitempty" jsonschema:"how long the work takes, 5 unless given"`
+}
+
+func write(ctx context.Context, req *mcp.CallToolRequest, in writeInput) (*mcp.CallToolResult, any, error) {
+	words := strings.SplitAfter(fmt.Sprintf("Some say that %s is best when nobody waits for it; "+
+		"others watch it become what it is, word by word.", in.Topic), " ")
+	if err := work(ctx, req, seconds(in.Seconds), words); err != nil {
+		return nil, nil, err
+	}
+	return text("%s", strings.Join(words, "")), nil, nil
 }
 
 type countInput struct {

@@ -12,10 +12,10 @@ import (
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	p := startProgram(t, "demo", "--bin", bin)
-	if code := within(t, p, 20*time.Second); code != 0 {
+	if code := within(t, p, 25*time.Second); code != 0 {
 		t.Fatalf("exit code %d:\n%s", code, p.Output())
 	}
-	for _, want := range []string{`"resultType": "task"`, `"statusMessage": "`, "Report on tea", "Report on coffee", "curl"} {
+	for _, want := range []string{`"resultType": "task"`, `"statusMessage": "`, "Report on tea", "Some say that tea", "Report on coffee", "curl"} {
 		if !strings.Contains(p.Output(), want) {
 			t.Errorf("no %s in\n%s", want, p.Output())
 		}

@@ -30,8 +30,10 @@ type Client struct {
 	URL string
 	// HTTP does the requests; nil is http.DefaultClient.
 	HTTP *http.Client
-	// Tasks declares the tasks extension with every request.
-	Tasks bool
+	// Tasks declares the tasks extension with every request, Partials that partial
+	// results are taken.
+	Tasks    bool
+	Partials bool
 	// Trace sees every message, if not nil.
 	Trace func(Message)
 
@@ -126,9 +128,15 @@ func (c *Client) newRequest(ctx context.Context, method string, params map[strin
 
 // meta is what every request of this version says about itself.
 func (c *Client) meta(more any) map[string]any {
-	capabilities := map[string]any{}
+	capabilities, extensions := map[string]any{}, map[string]any{}
 	if c.Tasks {
-		capabilities["extensions"] = map[string]any{mcp.ExtensionTasks: map[string]any{}}
+		extensions[mcp.ExtensionTasks] = map[string]any{}
+	}
+	if c.Partials {
+		extensions[mcp.ExtensionPartials] = map[string]any{}
+	}
+	if len(extensions) > 0 {
+		capabilities["extensions"] = extensions
 	}
 	meta := map[string]any{
 		mcp.MetaProtocolVersion:    mcp.Version20260728,

@@ -79,6 +79,13 @@ func (c *Client) Cancel(ctx context.Context, id string) error {
 	return err
 }
 
+// Listen hears of the tasks until all of them have ended. What the server says of
+// them Trace sees as it comes.
+func (c *Client) Listen(ctx context.Context, ids ...string) error {
+	_, err := c.Do(ctx, mcp.MethodListen, map[string]any{"notifications": map[string]any{"taskIds": ids}})
+	return err
+}
+
 // Wait polls, as often as the server asks for, until the task has ended, and
 // shows each state to see, if not nil.
 func (c *Client) Wait(ctx context.Context, id string, see func(Task)) (Task, error) {
