@@ -40,7 +40,11 @@ func dialHTTP(addr string, request []byte) (worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &httpConn{Conn: conn, request: request, in: bufio.NewReaderSize(conn, 16<<10)}, nil
+	return newHTTPConn(conn, request), nil
+}
+
+func newHTTPConn(conn net.Conn, request []byte) *httpConn {
+	return &httpConn{Conn: conn, request: request, in: bufio.NewReaderSize(conn, 16<<10)}
 }
 
 func (c *httpConn) do() ([]byte, error) {

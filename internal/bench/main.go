@@ -7,7 +7,8 @@
 //
 // Then it parks tasks: calls that a server of either era holds open, on one gateway,
 // to see what they cost in memory, what the gateway does while nothing happens, and
-// whether they slow down anything else.
+// whether they slow down anything else. At last tasks end on one of two gateways over
+// a Redis while clients wait for them on the other, to see how soon they hear of it.
 //
 //	make bench
 //	BENCH_ROUNDS=15 BENCH_SECONDS=1 BENCH_PARKED=20000 make bench
@@ -38,7 +39,7 @@ func main() {
 	var r role
 	flag.StringVar(&r.listen, "listen", "", "address to serve on, in a role")
 	flag.StringVar(&r.to, "to", "", "address of what is behind, in a role")
-	as := flag.String("as", "", "be a part of the benchmark: upstream, proxy, redisget or hold")
+	as := flag.String("as", "", "be a part of the benchmark: upstream, proxy, redisget, hold or release")
 	taskgate := flag.String("taskgate", "bin/taskgate", "the gateway's program")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -57,21 +58,39 @@ func run(ctx context.Context, as string, r role, taskgate string) error {
 		if err != nil {
 			return err
 		}
-		if err := measure(ctx, os.Stdout, taskgate, settings); err != nil || settings.parked == 0 {
-			return err
-		}
-		return measureParked(ctx, os.Stdout, taskgate, settings)
+		return measureAll(ctx, taskgate, settings)
 	case "upstream":
 		return serve(ctx, r.listen, http.HandlerFunc(nullUpstream))
 	case "proxy":
 		return serve(ctx, r.listen, reverseProxy(r.to))
 	case "hold":
 		return serve(ctx, r.listen, newHolder())
+	case "release":
+		return serve(ctx, r.listen, new(releaser))
 	case "redisget":
 		return serve(ctx, r.listen, redisGet(r.to))
 	default:
 		return fmt.Errorf("no such part: %q", as)
 	}
+}
+
+// measureAll measures what the settings do not leave out.
+func measureAll(ctx context.Context, taskgate string, s settings) error {
+	if s.rounds > 0 {
+		if err := measure(ctx, os.Stdout, taskgate, s); err != nil {
+			return err
+		}
+	}
+	if s.parked > 0 {
+		s.rounds = max(s.rounds, 1)
+		if err := measureParked(ctx, os.Stdout, taskgate, s); err != nil {
+			return err
+		}
+	}
+	if s.waiters > 0 {
+		return measureWake(ctx, os.Stdout, taskgate, s)
+	}
+	return nil
 }
 
 // serve answers until ctx ends.
@@ -86,21 +105,24 @@ func serve(ctx context.Context, listen string, handler http.Handler) error {
 
 // settings say how much is measured.
 type settings struct {
-	rounds int
-	length time.Duration // of one measurement
-	conns  []int
-	parked int // tasks, in the second part; 0 leaves it out
+	rounds  int           // of the first part; 0 leaves it out, and the others have one
+	length  time.Duration // of one measurement
+	conns   []int
+	parked  int // tasks, in the second part; 0 leaves it out
+	waiters int // clients, in the third part; 0 leaves it out
 }
 
-// settingsFromEnv reads BENCH_ROUNDS, BENCH_SECONDS and BENCH_PARKED.
+// settingsFromEnv reads BENCH_ROUNDS, BENCH_SECONDS, BENCH_PARKED and BENCH_WAITERS.
 func settingsFromEnv() (settings, error) {
-	s := settings{rounds: 7, length: 700 * time.Millisecond, conns: []int{1, 16, 64}, parked: 10_000}
-	if v := os.Getenv("BENCH_ROUNDS"); v != "" {
-		n, err := strconv.Atoi(v)
-		if err != nil || n < 1 {
-			return s, fmt.Errorf("BENCH_ROUNDS=%s is not a positive number", v)
+	s := settings{rounds: 7, length: 700 * time.Millisecond, conns: []int{1, 16, 64}, parked: 10_000, waiters: 1_000}
+	for name, to := range map[string]*int{"BENCH_ROUNDS": &s.rounds, "BENCH_PARKED": &s.parked, "BENCH_WAITERS": &s.waiters} {
+		if v := os.Getenv(name); v != "" {
+			n, err := strconv.Atoi(v)
+			if err != nil || n < 0 {
+				return s, fmt.Errorf("%s=%s is not a number", name, v)
+			}
+			*to = n
 		}
-		s.rounds = n
 	}
 	if v := os.Getenv("BENCH_SECONDS"); v != "" {
 		f, err := strconv.ParseFloat(v, 64)
@@ -108,13 +130,6 @@ func settingsFromEnv() (settings, error) {
 			return s, fmt.Errorf("BENCH_SECONDS=%s is not a number up to 60", v)
 		}
 		s.length = time.Duration(f * float64(time.Second))
-	}
-	if v := os.Getenv("BENCH_PARKED"); v != "" {
-		n, err := strconv.Atoi(v)
-		if err != nil || n < 0 {
-			return s, fmt.Errorf("BENCH_PARKED=%s is not a number", v)
-		}
-		s.parked = n
 	}
 	return s, nil
 }

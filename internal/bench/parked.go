@@ -55,6 +55,7 @@ type level struct {
 	idle   usage
 	length time.Duration // of the idle time
 	rates  map[string]sample
+	busy   int64 // resident after the rates, with what they left to the garbage collector
 }
 
 // Cells of the second part, as the report has them.
@@ -174,7 +175,12 @@ func (p *parking) level(ctx context.Context, n int, s settings) (level, error) {
 		return l, err
 	}
 	l.idle = after.since(before)
-	return l, p.rates(ctx, s, &l)
+	if err := p.rates(ctx, s, &l); err != nil {
+		return l, err
+	}
+	after, err = p.usageOf(ctx, p.pid)
+	l.busy = after.resident
+	return l, err
 }
 
 // rates measures what is done with other tasks.
@@ -292,11 +298,10 @@ func (c *cancelConn) do() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, rest, _ := bytes.Cut(body, []byte(`"taskId":"`))
-	id, _, ok := bytes.Cut(rest, []byte(`"`))
-	if !ok {
-		return nil, fmt.Errorf("no task was made: %.300q", body)
+	id, err := taskID(body)
+	if err != nil {
+		return nil, err
 	}
-	c.request = request(c.addr, mcp.MethodTasksCancel, string(id), `"taskId":"`+string(id)+`"`, true)
+	c.request = request(c.addr, mcp.MethodTasksCancel, id, `"taskId":"`+id+`"`, true)
 	return c.httpConn.do()
 }

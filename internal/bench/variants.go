@@ -12,7 +12,8 @@ import (
 	"taskgate/internal/taskclient"
 )
 
-// request prepares the bytes of one HTTP request of a modern client.
+// request prepares the bytes of one HTTP request of a modern client. name is that of
+// the tool or task, "" for a method without one.
 func request(host, method, name, params string, tasks bool) []byte {
 	capabilities := "{}"
 	if tasks {
@@ -20,9 +21,12 @@ func request(host, method, name, params string, tasks bool) []byte {
 	}
 	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"%s","params":{%s,"_meta":{"%s":"%s","%s":%s,"%s":{"name":"bench","version":"1"}}}}`,
 		method, params, mcp.MetaProtocolVersion, mcp.Version20260728, mcp.MetaClientCapabilities, capabilities, mcp.MetaClientInfo)
-	return fmt.Appendf(nil, "POST /mcp HTTP/1.1\r\nHost: %s\r\nContent-Type: %s\r\nAccept: %s\r\n%s: %s\r\n%s: %s\r\n%s: %s\r\nContent-Length: %d\r\n\r\n%s",
+	if name != "" {
+		name = mcp.HeaderName + ": " + name + "\r\n"
+	}
+	return fmt.Appendf(nil, "POST /mcp HTTP/1.1\r\nHost: %s\r\nContent-Type: %s\r\nAccept: %s\r\n%s: %s\r\n%s: %s\r\n%sContent-Length: %d\r\n\r\n%s",
 		host, mcp.TypeJSON, mcp.TypeAccept, mcp.HeaderProtocolVersion, mcp.Version20260728,
-		mcp.HeaderMethod, method, mcp.HeaderName, name, len(body), body)
+		mcp.HeaderMethod, method, name, len(body), body)
 }
 
 // over is a variant that speaks HTTP.
