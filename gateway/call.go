@@ -33,6 +33,7 @@ func (e *endpoint) callTool(ctx context.Context, q *modernRequest, x *exchange) 
 		Handle:    q.tasks && e.convertible(), // T2, T3
 		Partials:  e.offersPartials() && wantsPartials(q.capabilities),
 		Stream:    modernSink{x: x, q: q},
+		Asking:    e.asking(q),
 	})
 	switch {
 	case err != nil:

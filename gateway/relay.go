@@ -12,7 +12,7 @@ import (
 
 // describe asks the leg what its upstream is, and remembers the identity.
 func (e *endpoint) describe(ctx context.Context, q *modernRequest) (Server, error) {
-	s, err := e.leg.Describe(ctx, shim.Session{Key: q.principal.Subject, ClientInfo: q.clientInfo})
+	s, err := e.leg.Describe(ctx, shim.Session{Key: q.principal.Subject, ClientInfo: q.clientInfo, Capabilities: e.declared(q)})
 	if err == nil && jsonrpc.IsObject(s.Info) {
 		e.identity.Store(&s.Info)
 	}
@@ -91,13 +91,15 @@ func (e *endpoint) upstreamRequest(q *modernRequest) (shim.Request, error) {
 }
 
 // upstreamSession says in whose name the upstream is called. Anonymous callers
-// share nothing (design.md 0.16). A modern upstream is told what this client can
-// answer, since its questions are relayed; a legacy one is told nothing, since a
-// question of it could not be.
+// share nothing (design.md 0.16). A modern upstream is told all that this client
+// can do, since its questions are relayed; a legacy one is told what the client can be
+// asked by the gateway.
 func (e *endpoint) upstreamSession(q *modernRequest) shim.Session {
 	s := shim.Session{Key: q.principal.Subject, ClientInfo: q.clientInfo}
 	if q.server.Era == mcp.Modern {
 		s.Capabilities = upstreamCapabilities(q.capabilities)
+	} else {
+		s.Capabilities = e.declared(q)
 	}
 	return s
 }

@@ -119,6 +119,23 @@ var questionCases = []storeCase{
 		t.same([]string{"s3", "s2"}, claims(t.anyone(task, shim.Change{Claim: []string{"1"}, ClaimBy: "s3", ClaimOver: []string{"s0", "s1"}})))
 		t.same([]string{"s3", "s2"}, claims(t.anyone(task, shim.Change{Claim: []string{"1"}, ClaimBy: "s3"})))
 	}},
+	{"Claim/in the step that answers", func(t *storeTest) {
+		task := t.apply(t.create(nil), shim.Change{Ask: ask("1", "2")})
+		first := shim.Change{Claim: []string{"1"}, ClaimBy: "c1", Answer: answer("1")}
+		t.same([]string{"c1", ""}, claims(t.anyone(task, first)))
+		got := t.anyone(task, shim.Change{Claim: []string{"1", "2"}, ClaimBy: "c2", Answer: answer("1", "2")})
+		t.same([]string{"c1", "c2"}, claims(got)) // who answered which
+		t.same([]string{"c1", "c2"}, claims(t.anyone(task, first)))
+	}},
+	{"Take/in the step that withdraws", func(t *storeTest) {
+		task := t.apply(t.create(nil), shim.Change{Ask: ask("1", "2")})
+		t.anyone(task, shim.Change{Answer: answer("2")})
+		got, err := t.a.Apply(t.ctx, task.ID, &held, shim.Change{Op: "end", Withdraw: []string{"1", "2"}, Take: []string{"1", "2"}})
+		t.ok(err)
+		t.same([]bool{false, true}, taken(got))
+		t.same([]bool{true, false}, []bool{got.Questions[0].Withdraw, got.Questions[1].Withdraw})
+		t.same(shim.Working, got.Status)
+	}},
 	{"Take/at most once", func(t *storeTest) {
 		task := t.apply(t.create(nil), shim.Change{Ask: ask("1", "2", "3")})
 		t.anyone(task, shim.Change{Answer: answer("1", "2")})
