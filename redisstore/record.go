@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"taskgate/shim"
@@ -29,6 +30,7 @@ const (
 	fieldMethod     = "method"
 	fieldTool       = "tool"
 	fieldTrace      = "trace"
+	fieldProgress   = "progress"
 	fieldBatches    = "batches"
 	fieldSegments   = "segments"
 	fieldQuestions  = "questions"
@@ -49,7 +51,7 @@ const (
 var summaryFields = []string{
 	fieldOp, fieldOwner, fieldList, fieldUpstream, fieldOrigin, fieldVisible, fieldStatus, fieldMessage,
 	fieldVersion, fieldCreated, fieldUpdated, fieldTTL, fieldRetain, fieldPoll, fieldLease, fieldMethod,
-	fieldTool, fieldTrace, fieldBatches, fieldSegments, fieldOutcome, fieldQuestions,
+	fieldTool, fieldTrace, fieldBatches, fieldSegments, fieldProgress, fieldOutcome, fieldQuestions,
 }
 
 // partFields are the fields that each shim.Part is read from.
@@ -112,6 +114,7 @@ func decode(id shim.ID, part shim.Part, values []string) (shim.Task, error) {
 	t.Lease = r.lease()
 	t.Method, t.Tool, t.Trace = r.text(), r.text(), r.trace()
 	t.Position = shim.Position{Batches: r.number(), Segments: r.number()}
+	t.Progress = r.progress()
 	kind := r.text()
 	t.ToolError = kind == outcomeToolError
 	t.Questions = r.questions()
@@ -146,6 +149,27 @@ func (r *row) outcome(kind string) *shim.Outcome {
 	return nil
 }
 
+// progress reads what encodeProgress wrote.
+func (r *row) progress() (p shim.TaskProgress) {
+	token, params, _ := strings.Cut(r.text(), "\n")
+	if token != "" {
+		p.Token = json.RawMessage(token)
+	}
+	if params != "" {
+		p.Params = json.RawMessage(params)
+	}
+	return p
+}
+
+// encodeProgress puts the token on a line of its own: as JSON of a string or a number
+// it holds no line break.
+func encodeProgress(p shim.TaskProgress) string {
+	if p.Token == nil {
+		return ""
+	}
+	return string(p.Token) + "\n" + string(p.Params)
+}
+
 // setOutcome is the reverse.
 func (f *fields) setOutcome(o *shim.Outcome) {
 	switch {
@@ -173,6 +197,7 @@ func encode(t shim.Task) fields {
 	f.set(fieldMethod, t.Method)
 	f.set(fieldTool, t.Tool)
 	f.set(fieldTrace, encodeTrace(t.Trace))
+	f.set(fieldProgress, encodeProgress(t.Progress))
 	f.set(fieldQuestions, encodeQuestions(t.Questions))
 	f.setBytes(fieldCall, t.Call)
 	f.setBytes(fieldCheckpoint, t.Checkpoint)

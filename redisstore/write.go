@@ -205,6 +205,9 @@ func changedFields(c shim.Change) fields {
 	if c.StatusMessage != nil {
 		f.list = append(f.list, fieldMessage, *c.StatusMessage)
 	}
+	if c.Progress.Token != nil {
+		f.list = append(f.list, fieldProgress, encodeProgress(c.Progress))
+	}
 	if c.Checkpoint != nil {
 		f.list = append(f.list, fieldCheckpoint, []byte(c.Checkpoint))
 	}

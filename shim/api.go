@@ -72,6 +72,9 @@ type Call struct {
 	Streaming bool
 	// Stream receives progress and logs before the handle. May be nil.
 	Stream Stream
+	// ProgressToken, JSON, is kept in the task of a caller who wants to hear of its
+	// progress after the handle as well (L35); Request.Progress has to be set.
+	ProgressToken json.RawMessage
 	// Asking says how the caller can be asked; what it can be asked, it has declared
 	// in Request.Session.Capabilities (T40).
 	Asking Asking

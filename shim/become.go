@@ -111,6 +111,7 @@ func (r *run) draft() (Task, []Batch) {
 		Method:        r.call.Request.Method,
 		Tool:          r.call.Request.Name,
 		Checkpoint:    r.mark,
+		Progress:      TaskProgress{Token: r.call.ProgressToken, Params: r.progress},
 		Call:          r.callRecord(r.mark != nil),
 	}
 	return t, begin

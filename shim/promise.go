@@ -44,7 +44,10 @@ func (s *Shim) later(d time.Duration, f func()) *time.Timer {
 // for: the next message, or the end of the task, says more.
 func (r *run) writeMessage() {
 	r.mu.Lock()
-	message := r.message
+	message, progress := r.message, TaskProgress{}
+	if r.progress != nil {
+		progress = TaskProgress{Token: r.call.ProgressToken, Params: r.progress}
+	}
 	var mark json.RawMessage
 	if r.moved && r.batcher == nil { // else it goes with the pieces before it
 		mark, r.moved = r.mark, false
@@ -58,7 +61,7 @@ func (r *run) writeMessage() {
 	}
 	ctx, stop := context.WithTimeoutCause(r.s.ctx, opTimeout, ErrUnavailable)
 	defer stop()
-	change := Change{Op: r.s.op(), StatusMessage: &message, Checkpoint: mark}
+	change := Change{Op: r.s.op(), StatusMessage: &message, Progress: progress, Checkpoint: mark}
 	lease := r.lease()
 	if _, err := r.s.store.Apply(ctx, r.task.id, &lease, change); err != nil {
 		r.lost(err)

@@ -93,6 +93,7 @@ func (s *Shim) adoptedRun(srv *server, t Task) *run {
 		call: Call{
 			Upstream: t.Upstream, Request: rec.Request, Origin: t.Origin, Handle: t.Visible,
 			Partials: rec.Partials, Streaming: rec.Streaming, Asking: rec.Asking,
+			ProgressToken: t.Progress.Token,
 		},
 		box:     mailbox{until: rec.Until, made: rec.Keys},
 		round:   rec.Round,

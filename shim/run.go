@@ -49,8 +49,10 @@ type run struct {
 	task    *taskState    // nil until a task was made
 	maybe   *Task         // a creation whose reply was lost: it may be stored
 	message string        // the newest status message
-	mark    json.RawMessage
-	moved   bool // mark is newer than what the store has
+	// progress is the newest one, where the caller named a token for it.
+	progress json.RawMessage
+	mark     json.RawMessage
+	moved    bool // mark is newer than what the store has
 	// batcher gathers what is shown of the task while it runs; nil for nothing. It is
 	// set before anything else knows the run.
 	batcher *batcher
@@ -248,6 +250,11 @@ func (r *run) Progress(p Progress) {
 	}
 	if r.policy.FoldProgress {
 		r.message = describe(p)
+	}
+	if r.call.ProgressToken != nil {
+		r.progress = p.Raw
+	}
+	if r.policy.FoldProgress || r.call.ProgressToken != nil {
 		r.fold()
 	}
 	r.gatherProgress(p)

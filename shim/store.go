@@ -55,6 +55,8 @@ type Change struct {
 	To Status
 	// StatusMessage replaces the message, if not nil.
 	StatusMessage *string
+	// Progress replaces the task's, if it has a token.
+	Progress TaskProgress
 	// Outcome goes with To: Completed or Failed.
 	Outcome *Outcome
 	// Tail is appended at At in the same step: what was streamed last must be

@@ -228,6 +228,8 @@ type Task struct {
 	// Call is what a runner on another replica needs to go on with the task,
 	// as the shim wrote it (see run.go). A store does not look inside.
 	Call json.RawMessage
+	// Progress is how far the call has got, for a client that goes on hearing of it.
+	Progress TaskProgress
 	// Trace is the W3C context the task was created in: traceparent, tracestate.
 	Trace map[string]string
 	// Checkpoint is what the upstream leg needs to resume; opaque.
@@ -240,6 +242,16 @@ type Task struct {
 	ToolError bool
 	// Outcome is only filled in by Get with WithOutcome.
 	Outcome *Outcome
+}
+
+// TaskProgress is the newest progress of a task whose client named a token for it:
+// one dialect has progress go on under that token until the task ends (L35).
+type TaskProgress struct {
+	// Token is the client's, JSON; nil if it wants to hear nothing.
+	Token json.RawMessage
+	// Params are those of the newest notification as the server sent it, with another
+	// token; nil before the first.
+	Params json.RawMessage
 }
 
 // ExpiresAt is when the task may be gone.

@@ -12,6 +12,7 @@ func full(t *storeTest) shim.Task {
 	task := newTask(t)
 	task.StatusMessage = "queued \x00 ü"
 	task.Trace = map[string]string{"traceparent": "00-a-b-01", "tracestate": "x=1"}
+	task.Progress = shim.TaskProgress{Token: json.RawMessage(`"t"`), Params: json.RawMessage("{\n\"progress\": 1.0}")}
 	task.Call = json.RawMessage(`{"call": 1.0}`)
 	task.Checkpoint = json.RawMessage(`{"last":"\u003c"}`)
 	task.TTL, task.Retain, task.PollInterval = time.Hour, 2*time.Hour, 1500*time.Millisecond

@@ -318,8 +318,11 @@ func (m *modelTest) change(rt *rapid.T, k *modelTask) shim.Change {
 		"end": func() {
 			c.To, c.Outcome = shim.Completed, &shim.Outcome{Result: m.piece(rt), IsError: rapid.Bool().Draw(rt, "is error")}
 		},
-		"fail":     func() { c.To, c.Outcome = shim.Failed, &shim.Outcome{Error: m.piece(rt)} },
-		"message":  func() { c.StatusMessage = pointer(rapid.String().Draw(rt, "message")) },
+		"fail":    func() { c.To, c.Outcome = shim.Failed, &shim.Outcome{Error: m.piece(rt)} },
+		"message": func() { c.StatusMessage = pointer(rapid.String().Draw(rt, "message")) },
+		"progress": func() {
+			c.Progress = shim.TaskProgress{Token: json.RawMessage(`"t"`), Params: m.piece(rt)}
+		},
 		"tail":     func() { c.Tail, c.At = m.batches(rt), m.near(rt, k.Position) },
 		"ask":      func() { c.Ask = ask(some()...) },
 		"ask2":     func() { c.Ask = ask(some()...) },

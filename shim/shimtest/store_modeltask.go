@@ -170,6 +170,9 @@ func (k *modelTask) replace(c shim.Change) (changed bool) {
 	if c.StatusMessage != nil {
 		k.StatusMessage, changed = *c.StatusMessage, true
 	}
+	if c.Progress.Token != nil {
+		k.Progress, changed = c.Progress, true
+	}
 	if c.Outcome != nil {
 		k.Outcome, k.ToolError, changed = c.Outcome, c.Outcome.IsError, true
 	}
