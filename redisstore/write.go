@@ -112,7 +112,7 @@ func (s *Store) Apply(ctx context.Context, id shim.ID, lease *shim.Lease, c shim
 func (s *Store) apply(ctx context.Context, id shim.ID, lease *shim.Lease, c shim.Change) ([]string, error) {
 	if lease != nil {
 		args := applyArgs(s.keys.events(id), "", ms(s.opts.slack), id, *lease, lease.String(), c)
-		return s.run(ctx, applyScript, s.keys.record(id, lease.Replica), args, ends(c))
+		return s.run(ctx, applyScript, s.keys.record(id, lease.Replica), args, mustLast(c))
 	}
 	held, err := s.client.HGet(ctx, s.keys.task(id), fieldLease).Result()
 	if errors.Is(err, redis.Nil) {
@@ -129,7 +129,7 @@ func (s *Store) apply(ctx context.Context, id shim.ID, lease *shim.Lease, c shim
 		}
 		var v []string
 		args := applyArgs(s.keys.events(id), inbox, ms(s.opts.slack), id, runner, "", c)
-		v, err = s.run(ctx, applyScript, s.keys.record(id, runner.Replica), args, ends(c))
+		v, err = s.run(ctx, applyScript, s.keys.record(id, runner.Replica), args, mustLast(c))
 		if err != nil || v[0] != codeMoved {
 			return v, err
 		}
@@ -140,6 +140,9 @@ func (s *Store) apply(ctx context.Context, id shim.ID, lease *shim.Lease, c shim
 
 // ends reports whether a change ends its task.
 func ends(c shim.Change) bool { return c.To != "" && c.To.Final() }
+
+// mustLast reports whether a change must survive the loss of a master.
+func mustLast(c shim.Change) bool { return c.Durable || ends(c) }
 
 // applied reads the reply of apply.lua.
 func (s *Store) applied(ctx context.Context, id shim.ID, c shim.Change, v []string) (shim.Task, error) {

@@ -238,6 +238,7 @@ func (r *run) tellWithdrawn(q []Question) {
 func (r *run) take(ctx context.Context, q []Question) ([]Answer, error) {
 	keys := keysOf(q)
 	change := Change{Op: r.s.op(), Withdraw: keys, Take: keys, Call: r.endRound()}
+	change.Durable = change.Call != nil // the retry is sent next, and only once
 	t, err := r.apply(ctx, func() Change { return change })
 	if err != nil {
 		return nil, err

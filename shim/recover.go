@@ -156,7 +156,7 @@ func (r *run) runAgain() (Reply, error) {
 	r.runs++
 	r.mu.Unlock()
 	r.say("started again after its replica was lost")
-	if err := r.persist(r.ctx, func() Change { return Change{Call: r.callRecord(true)} }); err != nil {
+	if err := r.persist(r.ctx, func() Change { return Change{Call: r.callRecord(true), Durable: true} }); err != nil {
 		return Reply{}, err
 	}
 	return r.sendAnew()

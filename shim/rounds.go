@@ -52,7 +52,7 @@ func (r *run) send() (Reply, error) {
 			}
 			req.Retry = retry
 		}
-		reply, err := r.srv.Upstream.Call(r.ctx, req, r)
+		reply, err := r.callUpstream(req)
 		if err != nil || !reply.InputRequired || reply.Round == nil || r.relays() {
 			return reply, r.why(err)
 		}
@@ -140,12 +140,13 @@ func (r *run) pauseRound(n int) error {
 	return r.noteRound()
 }
 
-// noteRound records whether a round is open, where there is a record.
+// noteRound records whether a round is open, where there is a record. That it is not
+// any more is as good as that the retry was sent, and must outlast a failover.
 func (r *run) noteRound() error {
 	if !r.stored() {
 		return nil
 	}
-	return r.persist(r.ctx, func() Change { return Change{Call: r.callRecord(true)} })
+	return r.persist(r.ctx, func() Change { return Change{Call: r.callRecord(true), Durable: r.round == nil} })
 }
 
 // endRound closes the round, if there is one, and returns what is to be recorded of

@@ -295,6 +295,9 @@ func (r *run) Checkpoint(ctx context.Context, cp json.RawMessage) error {
 		change := Change{Checkpoint: cp}
 		if !r.trimmed {
 			change.Call, r.trimmed = r.callRecord(true), true
+			// Where the record says that the call was not sent, whoever adopts it
+			// sends it. A failover must not bring that back (design.md 0.20).
+			change.Durable = r.firm
 		}
 		return r.persist(ctx, func() Change { return change })
 	})

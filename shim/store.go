@@ -93,6 +93,10 @@ type Change struct {
 	// Checkpoint replaces the checkpoint, if not nil, and Call the Task.Call.
 	Checkpoint json.RawMessage
 	Call       json.RawMessage
+	// Durable has the store keep this change as safe as the creation and the end of a
+	// task, where it keeps those safer than the rest (design.md 0.20). It is what a
+	// call waits for that must not be taken for unsent any more.
+	Durable bool
 }
 
 // Event says that something about a task may have changed. It is a hint to read
@@ -112,7 +116,9 @@ type Event struct {
 // Store keeps calls and tasks between requests and between replicas.
 //
 // Every write is durable on the store when it returns, and a Get anywhere that
-// starts after it sees it. Every write may be repeated (design.md 0.12). Every
+// starts after it sees it. A store that can lose its last writes in a failover keeps
+// Create, an Apply that ends a task, and one with Change.Durable from that as well as
+// it is configured to. Every write may be repeated (design.md 0.12). Every
 // method may return ErrUnavailable; other errors are named at the method. Times
 // and durations are kept in whole milliseconds, rounded up. The suite
 // shimtest.Store is the contract in executable form.

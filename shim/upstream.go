@@ -155,7 +155,9 @@ type Filter struct {
 type Upstream interface {
 	// Call sends one request and blocks for its reply. A tools/call is sent exactly
 	// once (design.md 0.11). When ctx ends, the call is cancelled upstream unless
-	// the cause is ErrDetached.
+	// the cause is ErrDetached. An UpstreamError that is Unsent and wraps
+	// ErrUnavailable says that the leg needed something of the store and could not
+	// have it: the call may be made again.
 	Call(ctx context.Context, r Request, s Sink) (Reply, error)
 	// Resume goes on with a call from a checkpoint, possibly one of another
 	// replica. ErrNotResumable says that nothing can be learned of it any more;

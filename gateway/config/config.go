@@ -72,8 +72,9 @@ type Config struct {
 	StoreTimeout time.Duration `yaml:"store_timeout" min:"1ms"`
 
 	// WaitReplicas is how many Redis replicas must confirm the creation and
-	// the end of a task before either is reported. With 0 a failover of Redis
-	// may lose the last moments before it. The embedded store has no replicas.
+	// the end of a task before either is reported, and that a call is sent before
+	// it is, where it would be sent again if its gateway died. With 0 a failover
+	// of Redis may lose the last moments before it. The embedded store has no replicas.
 	WaitReplicas int `yaml:"wait_replicas" min:"0"`
 
 	// Settle is how long a replica keeps the end of a task in memory after it

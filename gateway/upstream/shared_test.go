@@ -3,11 +3,13 @@ package upstream
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
 
 	"taskgate/shim"
+	"taskgate/shim/shimtest/fake"
 )
 
 // sharedMap is a Sessions in memory, as one replica uses it.
@@ -187,4 +189,30 @@ func settledShared(t *testing.T, m *sharedMap, yes func(*sharedEntry) bool) {
 			t.Fatal("timed out")
 		}
 	}
+}
+
+// A call whose shared session cannot be looked up says that it was not sent, and that
+// this is for want of the store: it may be made again, and then it is sent once.
+func TestSharedStoreAway(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		m := newSharedMaps(h.cfg.Replica)[0]
+		h.cfg.Sessions = m
+		s.Tool("t", steps(1, 0, 0))
+		r := in("a", ``)
+		r.Session.Shared = true
+		m.fail = fmt.Errorf("%w: connection refused", shim.ErrUnavailable)
+		var ue *shim.UpstreamError
+		for range 2 {
+			_, err := h.Call(t.Context(), r, nil)
+			if !errors.As(err, &ue) || !ue.Unsent || !errors.Is(err, shim.ErrUnavailable) {
+				t.Errorf("store away: %v", err)
+			}
+		}
+		m.fail = nil
+		reply, err := h.Call(t.Context(), r, nil)
+		checkKind(t, reply, err, "", 0)
+		if s.Runs("k") != 1 || len(s.Seen("initialize")) != 1 {
+			t.Errorf("tool ran %d times, %d handshakes", s.Runs("k"), len(s.Seen("initialize")))
+		}
+	})
 }

@@ -53,6 +53,14 @@ var faults = []fault{
 		wait(ctx, lasts/4)
 		w.restart(i)
 	}},
+	{"all gateways restarted one after the other", 1, false, func(_ context.Context, w *world, _ int, _ time.Duration) {
+		for i, n := range w.fleet.nodes {
+			n.busy.Lock()
+			n.stop()
+			w.restart(i)
+			n.busy.Unlock()
+		}
+	}},
 	{"gateway frozen", 3, true, func(ctx context.Context, w *world, i int, lasts time.Duration) {
 		p := w.fleet.nodes[i].current()
 		_ = p.Signal(syscall.SIGSTOP) // if it has ended, the judge hears of that elsewhere

@@ -12,13 +12,11 @@ import (
 	"taskgate/internal/taskclient"
 )
 
-// What a call ends with of which nothing is known any more, one whose gateway was
-// stopped while nobody else could go on with it, and one that was not sent, because
-// what it needs of the store could not be had.
+// What a call ends with of which nothing is known any more, and one whose gateway was
+// stopped while nobody else could go on with it.
 const (
 	lostMessage    = "the replica that ran this call was lost; the upstream may have finished the work"
 	stoppedMessage = "the gateway was shut down while this call ran; the upstream may have finished the work"
-	sessionMessage = "the session with the server cannot be looked up"
 )
 
 // judge holds what clients see against what is promised.
@@ -173,7 +171,7 @@ func checkError(c *call, e *taskclient.Error) error {
 		return fmt.Errorf("failed without an error")
 	case e.Code == codeWrong && c.outcome == rpcError && e.Message == c.id+" went wrong":
 		return nil
-	case e.Code == -32603 && (e.Message == lostMessage || e.Message == stoppedMessage || e.Message == sessionMessage):
+	case e.Code == -32603 && (e.Message == lostMessage || e.Message == stoppedMessage):
 		return nil
 	}
 	return fmt.Errorf("the error is %d %q", e.Code, e.Message)

@@ -1,0 +1,115 @@
+package shim_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"taskgate/shim"
+)
+
+// needsStore is an upstream that cannot send without something of the store.
+func needsStore(away *atomic.Bool) *scripted {
+	sends := takes(time.Second)
+	return &scripted{call: func(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
+		if away.Load() {
+			return shim.Reply{}, &shim.UpstreamError{Kind: "unreachable", Message: "cannot be looked up", Err: errDown, Unsent: true}
+		}
+		return sends.call(ctx, r, s)
+	}}
+}
+
+// A task whose call cannot be sent for want of the store waits until it is back, for
+// as long as it may run; who blocks waits as for any answer of the store.
+func TestCallWaitsForTheStore(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		var away atomic.Bool
+		away.Store(true)
+		p := policy(shim.Always)
+		p.Timeout = 10 * time.Minute
+		u := needsStore(&away)
+		s := w.gateway("a", u, p)
+		returns, never := begin(t, s, call()), begin(t, s, call())
+		pass(5 * time.Minute)
+		wantStatus(t, read(t, s, returns.ID), shim.Working)
+		if n := u.calls.Load(); n < 100 || n > 400 {
+			t.Errorf("%d attempts in 5 minutes", n)
+		}
+		if _, err := s.Cancel(t.Context(), anyone, "up", never.ID); err != nil {
+			t.Fatal(err)
+		}
+		away.Store(false)
+		pass(10 * time.Second)
+		wantStatus(t, read(t, s, returns.ID), shim.Completed)
+		wantStatus(t, read(t, s, never.ID), shim.Cancelled)
+
+		away.Store(true)
+		late := begin(t, s, call())
+		pass(10*time.Minute + time.Second)
+		wantStatus(t, read(t, s, late.ID), shim.Failed)
+
+		blocks := call()
+		blocks.Handle = false
+		for _, back := range []time.Duration{time.Second, time.Hour} {
+			away.Store(true)
+			time.AfterFunc(back, func() { away.Store(false) })
+			start := time.Now()
+			_, err := s.Call(t.Context(), blocks)
+			if took := time.Since(start); took > 5*time.Second || (err == nil) != (back == time.Second) {
+				t.Errorf("back after %v: %v after %v", back, err, took)
+			}
+			if err != nil && !errors.Is(err, shim.ErrUnavailable) {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// noted is a store that notes the checkpoints that it is to keep as safe as an end.
+type noted struct {
+	shim.Store
+	mu   sync.Mutex
+	safe []string
+}
+
+func (n *noted) Apply(ctx context.Context, id shim.ID, l *shim.Lease, c shim.Change) (shim.Task, error) {
+	if c.Durable {
+		n.mu.Lock()
+		n.safe = append(n.safe, string(c.Checkpoint))
+		n.mu.Unlock()
+	}
+	return n.Store.Apply(ctx, id, l, c)
+}
+
+// Where the record says that the call was not sent, that it is sent must not be lost;
+// no other checkpoint costs more than it has to.
+func TestSentIsDurable(t *testing.T) {
+	for _, mode := range []shim.Mode{shim.Required, shim.Always} {
+		t.Run(string(mode), func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				n := &noted{Store: w.store.Store}
+				w.store.Store = n
+				s := w.gateway("a", &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
+					for _, mark := range []string{`"sent"`, `"further"`} {
+						if err := s.Checkpoint(ctx, json.RawMessage(mark)); err != nil {
+							return shim.Reply{}, err
+						}
+					}
+					return after(ctx, time.Second)
+				}}, policy(mode))
+				task := begin(t, s, call())
+				pass(2 * time.Second)
+				wantStatus(t, read(t, s, task.ID), shim.Completed)
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				if insists := mode == shim.Required; insists != (len(n.safe) == 1 && n.safe[0] == `"sent"`) || !insists && len(n.safe) > 0 {
+					t.Errorf("safe: %q", n.safe)
+				}
+			})
+		})
+	}
+}
