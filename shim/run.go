@@ -170,6 +170,9 @@ func (r *run) queueAndSend() (Reply, error) {
 		if err := r.ticket.wait(r.ctx); err != nil {
 			return Reply{}, err
 		}
+		if err := context.Cause(r.s.ctx); err != nil {
+			return Reply{}, err // the slot is that of a call that the halt has ended
+		}
 		r.say("")
 	}
 	return r.send()
