@@ -7,8 +7,9 @@
 //
 // Then it parks tasks: calls that a server of either era holds open, on one gateway,
 // to see what they cost in memory, what the gateway does while nothing happens, and
-// whether they slow down anything else. At last tasks end on one of two gateways over
-// a Redis while clients wait for them on the other, to see how soon they hear of it.
+// whether they slow down anything else. Tasks end on one of two gateways over a Redis
+// while clients wait for them on the other, to see how soon they hear of it. At last
+// tasks stream: how long partial results take to a listener at either of two replicas.
 //
 //	make bench
 //	BENCH_ROUNDS=15 BENCH_SECONDS=1 BENCH_PARKED=20000 make bench
@@ -39,7 +40,7 @@ func main() {
 	var r role
 	flag.StringVar(&r.listen, "listen", "", "address to serve on, in a role")
 	flag.StringVar(&r.to, "to", "", "address of what is behind, in a role")
-	as := flag.String("as", "", "be a part of the benchmark: upstream, proxy, redisget, hold or release")
+	as := flag.String("as", "", "be a part of the benchmark: upstream, proxy, redisget, hold, release or talk")
 	taskgate := flag.String("taskgate", "bin/taskgate", "the gateway's program")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -63,6 +64,8 @@ func run(ctx context.Context, as string, r role, taskgate string) error {
 		return serve(ctx, r.listen, http.HandlerFunc(nullUpstream))
 	case "proxy":
 		return serve(ctx, r.listen, reverseProxy(r.to))
+	case "talk":
+		return serve(ctx, r.listen, http.HandlerFunc(talk))
 	case "hold":
 		return serve(ctx, r.listen, newHolder())
 	case "release":
@@ -88,7 +91,12 @@ func measureAll(ctx context.Context, taskgate string, s settings) error {
 		}
 	}
 	if s.waiters > 0 {
-		return measureWake(ctx, os.Stdout, taskgate, s)
+		if err := measureWake(ctx, os.Stdout, taskgate, s); err != nil {
+			return err
+		}
+	}
+	if s.streams > 0 {
+		return measureStream(ctx, os.Stdout, taskgate, s.streams)
 	}
 	return nil
 }
@@ -110,12 +118,14 @@ type settings struct {
 	conns   []int
 	parked  int // tasks, in the second part; 0 leaves it out
 	waiters int // clients, in the third part; 0 leaves it out
+	streams int // tasks, in the fourth part; 0 leaves it out
 }
 
-// settingsFromEnv reads BENCH_ROUNDS, BENCH_SECONDS, BENCH_PARKED and BENCH_WAITERS.
+// settingsFromEnv reads BENCH_ROUNDS, BENCH_SECONDS, BENCH_PARKED, BENCH_WAITERS and
+// BENCH_STREAMS.
 func settingsFromEnv() (settings, error) {
-	s := settings{rounds: 7, length: 700 * time.Millisecond, conns: []int{1, 16, 64}, parked: 10_000, waiters: 1_000}
-	for name, to := range map[string]*int{"BENCH_ROUNDS": &s.rounds, "BENCH_PARKED": &s.parked, "BENCH_WAITERS": &s.waiters} {
+	s := settings{rounds: 7, length: 700 * time.Millisecond, conns: []int{1, 16, 64}, parked: 10_000, waiters: 1_000, streams: 1_000}
+	for name, to := range map[string]*int{"BENCH_ROUNDS": &s.rounds, "BENCH_PARKED": &s.parked, "BENCH_WAITERS": &s.waiters, "BENCH_STREAMS": &s.streams} {
 		if v := os.Getenv(name); v != "" {
 			n, err := strconv.Atoi(v)
 			if err != nil || n < 0 {
