@@ -55,6 +55,11 @@ type Call struct {
 	// at once (legacy params.task), whatever the mode.
 	Handle bool
 	Demand bool
+	// After is for a caller that cannot be given a task but can be told of one in
+	// words: how long its call may take before a task is made all the same, in place
+	// of the policy's grace (design.md 0.10). Where the mode is Required the task is
+	// made at once. 0 makes none; with Handle or Demand it means nothing.
+	After time.Duration
 	// TTL is the caller's wish, 0 for none; bounded by Policy.MaxTTL.
 	TTL time.Duration
 	// Block says that the caller is served blocking even where the mode is
@@ -131,9 +136,9 @@ type API interface {
 	// on any replica, with the results that answer its questions, by their keys. It
 	// returns what Call returns: the reply; the call parked again, with all questions
 	// that are open, where answers are missing or new questions came; or, where the
-	// caller can take a task, one after another grace. Of c it takes Upstream,
-	// Principal, Request.Method and Name, Handle, TTL, Stay and Stream. If ctx ends, the
-	// call is cancelled, unless Stay.
+	// caller can take a task or be told of one, one after another grace or After. Of c
+	// it takes Upstream, Principal, Request.Method and Name, Handle, After, TTL, Stay
+	// and Stream. If ctx ends, the call is cancelled, unless Stay.
 	//
 	// A call of somebody else, or one whose time is over, is ErrNotFound; answers
 	// that were given before, ErrAnswered; ErrCancelled: the call was cancelled

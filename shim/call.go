@@ -35,7 +35,7 @@ func (s *Shim) Call(ctx context.Context, c Call) (Answered, error) {
 	switch {
 	case c.Demand && p.Tasks == Never:
 		return Answered{}, ErrForbidsTask
-	case p.Tasks == Required && !c.Handle && !c.Demand && !c.Block:
+	case p.Tasks == Required && !c.Handle && !c.Demand && !c.Block && c.After == 0:
 		return Answered{}, ErrNeedsTask
 	}
 	var tk ticket // of no limit, for what is no tools/call
@@ -46,10 +46,12 @@ func (s *Shim) Call(ctx context.Context, c Call) (Answered, error) {
 	}
 	r := s.newRun(ctx, srv, c, p, tk)
 	switch {
-	case c.Demand, c.Handle && (p.Tasks == Always || p.Tasks == Required):
+	case c.Demand, c.Handle && p.Tasks == Always, (c.Handle || c.After > 0) && p.Tasks == Required:
 		return s.callAsTask(ctx, r)
 	case c.Handle && p.Tasks == Auto:
 		return s.race(ctx, r)
+	case !c.Handle && c.After > 0 && p.Tasks != Never:
+		return s.await(ctx, r, c.After)
 	case c.Asking != AskNever:
 		return s.attend(ctx, r)
 	default:

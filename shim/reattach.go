@@ -136,14 +136,19 @@ func (v *visit) wait(ctx context.Context) (Answered, error) {
 
 // grace is when a task is made of the call: each retry has a grace of its own.
 func (v *visit) grace() <-chan time.Time {
-	if !v.call.Handle || v.policy.Tasks == Never {
+	switch mode := v.policy.Tasks; {
+	case !v.takesTask() || mode == Never:
 		return nil
-	}
-	if v.policy.Tasks != Auto {
+	case v.call.Handle && mode == Auto:
+		return time.After(v.policy.Grace)
+	case v.call.Handle, mode == Required:
 		return time.After(0)
 	}
-	return time.After(v.policy.Grace)
+	return time.After(v.call.After)
 }
+
+// takesTask reports whether the caller can be given a task, or told of one.
+func (v *visit) takesTask() bool { return v.call.Handle || v.call.After > 0 }
 
 // look tells whether the record has something for the caller.
 func (v *visit) look(ctx context.Context) (a Answered, err error, done bool) {
@@ -154,7 +159,7 @@ func (v *visit) look(ctx context.Context) (a Answered, err error, done bool) {
 	case t.Status.Final():
 		a, err = v.outcome(ctx)
 		return a, err, true
-	case t.Visible && v.call.Handle:
+	case t.Visible && v.takesTask():
 		return Answered{Task: &t}, nil, true
 	case t.Visible:
 		return Answered{}, ErrNotFound, true

@@ -1,0 +1,178 @@
+package shim_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskgate/shim"
+)
+
+// told is a call of a client that cannot take a task and is told of one in words
+// after 45s.
+func told() shim.Call {
+	c := call()
+	c.Handle, c.After = false, 45*time.Second
+	return c
+}
+
+// For a client without tasks the policy's grace means nothing: its answer stays
+// direct until After is over, by every mode but the two that need no waiting.
+func TestAfter(t *testing.T) {
+	for name, c := range map[string]struct {
+		mode  shim.Mode
+		takes time.Duration
+		task  bool
+		after time.Duration
+	}{
+		"auto, in time":   {shim.Auto, 44 * time.Second, false, 44 * time.Second},
+		"auto, too late":  {shim.Auto, time.Minute, true, 45 * time.Second},
+		"always, in time": {shim.Always, 44 * time.Second, false, 44 * time.Second},
+		"always":          {shim.Always, time.Minute, true, 45 * time.Second},
+		"required":        {shim.Required, time.Minute, true, 0},
+		"never":           {shim.Never, time.Minute, false, time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, block := range []bool{false, true} { // what a legacy client is, too
+				bubble(t, func(t *testing.T, w *world) {
+					u := takes(c.takes)
+					s := w.gateway("a", u, policy(c.mode))
+					made := told()
+					made.Block = block
+					start := time.Now()
+					got, err := s.Call(t.Context(), made)
+					if err != nil || (got.Task != nil) != c.task || time.Since(start) != c.after {
+						t.Fatalf("after %v: %+v, %v", time.Since(start), got, err)
+					}
+					if got.Task == nil {
+						if n := w.store.ops.Load(); n != 0 {
+							t.Errorf("%d operations on the store for a direct answer", n)
+						}
+						return
+					}
+					pass(c.takes)
+					done := read(t, s, got.Task.ID)
+					wantStatus(t, done, shim.Completed)
+					if string(done.Outcome.Result) != result || u.calls.Load() != 1 {
+						t.Errorf("result %s after %d calls", done.Outcome.Result, u.calls.Load())
+					}
+				})
+			}
+		})
+	}
+}
+
+// Progress goes to the caller as long as it waits, and into the task from then on.
+func TestAfterHearsProgressUntilTheTask(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		u := &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
+			for i := range 6 {
+				s.Progress(shim.Progress{Progress: float64(i), Message: time.Duration(i * int(10*time.Second)).String()})
+				if _, err := after(ctx, 10*time.Second); err != nil {
+					return shim.Reply{}, err
+				}
+			}
+			return after(ctx, time.Minute)
+		}}
+		s := w.gateway("a", u, policy(shim.Auto))
+		heard := &counter{}
+		c := told()
+		c.Stream = heard
+		task := begin(t, s, c)
+		pass(20 * time.Second)
+		if heard.n != 5 {
+			t.Errorf("heard %d notifications before the task, want 5", heard.n)
+		}
+		if got := read(t, s, task.ID); got.StatusMessage != "50s" {
+			t.Errorf("status message %q", got.StatusMessage)
+		}
+	})
+}
+
+type counter struct{ n int }
+
+func (c *counter) Progress(shim.Progress) { c.n++ }
+func (c *counter) Log(shim.Log)           {}
+
+// Who leaves before is treated as ever: its call is cancelled, unless it stays.
+func TestAfterCallerLeaves(t *testing.T) {
+	for name, stay := range map[string]bool{"modern": false, "legacy": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				u := takes(time.Minute)
+				s := w.gateway("a", u, policy(shim.Auto))
+				ctx, leave := context.WithCancel(t.Context())
+				defer leave()
+				c := told()
+				c.Stay = stay
+				done := make(chan error, 1)
+				var got shim.Answered
+				go func() {
+					var err error
+					got, err = s.Call(ctx, c)
+					done <- err
+				}()
+				pass(30 * time.Second)
+				leave()
+				err := <-done
+				synctest.Wait()
+				if stay {
+					if err != nil || got.Task == nil || u.ended() != nil {
+						t.Errorf("got %+v, %v; upstream %v", got, err, u.ended())
+					}
+					return
+				}
+				if !errors.Is(err, context.Canceled) || !errors.Is(u.ended(), context.Canceled) || w.store.creates.Load() != 0 {
+					t.Errorf("%v; upstream %v; %d tasks", err, u.ended(), w.store.creates.Load())
+				}
+			})
+		})
+	}
+}
+
+// Without a store the call goes on blocking, and where its owner wants a task of
+// every call it is not sent.
+func TestAfterWithoutAStore(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		u := takes(time.Minute)
+		s := w.gateway("a", u, policy(shim.Auto))
+		w.store.down.Store(true)
+		got, err := s.Call(t.Context(), told())
+		if err != nil || string(got.Reply.Result) != result {
+			t.Errorf("got %+v, %v", got, err)
+		}
+		w.store.down.Store(false)
+	})
+	bubble(t, func(t *testing.T, w *world) {
+		u := takes(time.Minute)
+		s := w.gateway("a", u, policy(shim.Required))
+		w.store.down.Store(true)
+		defer w.store.down.Store(false)
+		if _, err := s.Call(t.Context(), told()); !errors.Is(err, shim.ErrUnavailable) || u.calls.Load() != 0 {
+			t.Errorf("%v after %d calls", err, u.calls.Load())
+		}
+	})
+}
+
+// A caller that was asked and comes back is told of a task as well, once its call has
+// taken After from then on, be it on another replica.
+func TestAfterAQuestion(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a := w.gateway("a", elicits(time.Minute, "a"), policy(shim.Auto))
+		b := w.gateway("b", takes(0), policy(shim.Auto))
+		for _, s := range []*shim.Shim{a, b} {
+			c := askable(shim.AskPark)
+			c.After = 45 * time.Second
+			p := parked(t, a, c, "a")
+			start := time.Now()
+			got, err := s.Reattach(t.Context(), c, p.ID, results("a"))
+			if err != nil || got.Task == nil || time.Since(start) != 45*time.Second {
+				t.Fatalf("after %v: %+v, %v", time.Since(start), got, err)
+			}
+			pass(time.Minute)
+			wantStatus(t, read(t, b, got.Task.ID), shim.Completed)
+		}
+	})
+}
