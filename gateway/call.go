@@ -14,7 +14,7 @@ import (
 )
 
 // callTool answers tools/call: with the upstream's result, or with a task if the
-// shim made one (T4). When the client goes away before that, its context ends and
+// shim made one (T4), in words to a client that knows of none (design.md 0.10). When the client goes away before that, its context ends and
 // with it the upstream call; once there is a task, nothing that happens to this
 // request touches it (T42).
 func (e *endpoint) callTool(ctx context.Context, q *modernRequest, x *exchange) (json.RawMessage, error) {
@@ -32,6 +32,7 @@ func (e *endpoint) callTool(ctx context.Context, q *modernRequest, x *exchange) 
 		Origin:    dialect.OriginExt,
 		Handle:    q.tasks && e.convertible(), // T2, T3
 		Partials:  e.offersPartials() && wantsPartials(q.capabilities),
+		After:     e.handleAfter(),
 		Stream:    modernSink{x: x, q: q},
 		Asking:    e.asking(q),
 	})
@@ -40,6 +41,9 @@ func (e *endpoint) callTool(ctx context.Context, q *modernRequest, x *exchange) 
 		return nil, err
 	case answered.Task != nil:
 		q.op.task(string(answered.Task.ID), nil)
+		if !q.tasks {
+			return modernResult(q.msg.Method, mcp.Legacy, e.toldOfTask(*answered.Task), *e.identity.Load())
+		}
 		return e.identified(dialect.Ext.Created(*answered.Task)), nil
 	}
 	return e.replied(ctx, q, answered.Reply)

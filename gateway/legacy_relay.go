@@ -15,7 +15,8 @@ import (
 var errAsks = &shim.UpstreamError{Kind: "protocol", Message: "the server asks for input that this client cannot give"}
 
 // callLegacyTool runs a tools/call. It becomes a task if the client says so, and
-// blocks otherwise, whatever the tool's policy is. It goes on when the client's
+// blocks otherwise, whatever the tool's policy is, unless it outlasts what clients
+// without tasks can wait for (design.md 0.10). It goes on when the client's
 // connection is lost, which is no cancellation (X3).
 func (e *endpoint) callLegacyTool(ctx context.Context, q *legacyRequest) (json.RawMessage, error) {
 	if q.name == "" {
@@ -24,6 +25,12 @@ func (e *endpoint) callLegacyTool(ctx context.Context, q *legacyRequest) (json.R
 	task, ttl, err := e.taskWish(q)
 	if err != nil {
 		return nil, err
+	}
+	if e.readsTasks(q.msg.Method, q.name) {
+		if task {
+			return nil, shim.ErrForbidsTask
+		}
+		return e.legacyTaskResult(ctx, q)
 	}
 	server, err := e.leg.Describe(ctx, q.s.upstream())
 	if err != nil {
@@ -35,6 +42,7 @@ func (e *endpoint) callLegacyTool(ctx context.Context, q *legacyRequest) (json.R
 		Request:   q.request(server.Era),
 		Origin:    dialect.OriginLegacy,
 		Demand:    task,
+		After:     e.handleAfter(),
 		TTL:       ttl,
 		Block:     true,
 		Stay:      true,
@@ -43,6 +51,9 @@ func (e *endpoint) callLegacyTool(ctx context.Context, q *legacyRequest) (json.R
 	switch {
 	case err != nil:
 		return nil, err
+	case a.Task != nil && !task:
+		q.op.task(string(a.Task.ID), nil)
+		return e.toldOfTask(*a.Task), nil
 	case a.Task != nil:
 		return e.legacyCreated(q, *a.Task), nil
 	}
@@ -79,15 +90,19 @@ func (e *endpoint) legacyReply(ctx context.Context, q *legacyRequest, server Ser
 	if e.offersTasks(q.state.Version) {
 		view.tasks = e.mayBeTask
 	}
-	return legacyResult(q.msg.Method, reply.Result, view), nil
+	result := legacyResult(q.msg.Method, reply.Result, view)
+	if q.msg.Method == mcp.MethodToolsList {
+		return e.withTaskResult(ctx, q.msg.Params, result), nil
+	}
+	return result, nil
 }
 
 // showsWrapped reports whether an object that a tool of a modern server returned
 // has to be wrapped because legacy clients see the tool's output schema wrapped.
 // Where the tools cannot be listed just now it stays as it is: better a result
-// that a strict client refuses than none.
+// that a strict client refuses than none. A schema that is not listed wraps nothing.
 func (e *endpoint) showsWrapped(ctx context.Context, q *legacyRequest, name string, result []byte) bool {
-	if _, ok := jsonrpc.Get(result, "structuredContent"); !ok {
+	if _, ok := jsonrpc.Get(result, "structuredContent"); !ok || e.hidesOutput(name) {
 		return false
 	}
 	tool, _, err := e.leg.Tool(ctx, q.s.upstream(), name)

@@ -159,19 +159,29 @@ func (e *endpoint) awaitLegacyTask(ctx context.Context, q *legacyRequest) (json.
 	if err != nil {
 		return nil, err
 	}
-	ctx, leave := context.WithCancelCause(ctx)
-	defer leave(nil)
-	defer context.AfterFunc(q.client, func() {
-		if !q.resumes() {
-			leave(errLeft)
-		}
-	})()
+	ctx, done := awaiting(ctx, q)
+	defer done()
 	t, err := e.shim.Wait(ctx, q.principal, e.name, id)
 	if err != nil {
 		return nil, err
 	}
 	q.op.task(string(id), t.Trace)
 	return e.legacyOutcome(ctx, q, t)
+}
+
+// awaiting is the context of a wait for a task. It also ends, with errLeft, when the
+// client goes and cannot come back for the answer.
+func awaiting(ctx context.Context, q *legacyRequest) (context.Context, func()) {
+	ctx, leave := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(q.client, func() {
+		if !q.resumes() {
+			leave(errLeft)
+		}
+	})
+	return ctx, func() {
+		stop()
+		leave(nil)
+	}
 }
 
 // legacyOutcome is how a task ended, as its call would have been answered.

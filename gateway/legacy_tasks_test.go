@@ -101,7 +101,7 @@ var secretPatterns = []struct {
 	letter  string
 	pattern *regexp.Regexp
 }{
-	{"t", regexp.MustCompile(`"taskId":"([0-9a-f-]{36})"`)},
+	{"t", regexp.MustCompile(`"taskId\\?":\\?"([0-9a-f-]{36})`)}, // also inside a text
 	{"c", regexp.MustCompile(`"nextCursor":"([^"]+)"`)},
 }
 

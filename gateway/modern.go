@@ -107,6 +107,9 @@ func (e *endpoint) serveModern(w http.ResponseWriter, r *http.Request, q *modern
 // answerModern makes the checks that need the upstream or the method, then calls
 // the method.
 func (e *endpoint) answerModern(ctx context.Context, q *modernRequest, m modernMethod, x *exchange) (json.RawMessage, error) {
+	if e.readsTasks(q.msg.Method, q.name) {
+		m = modernMethod{serve: (*endpoint).modernTaskResult}
+	}
 	if m.capability != "" {
 		server, err := e.describe(ctx, q)
 		if err != nil {

@@ -50,6 +50,7 @@ func (e *endpoint) replied(ctx context.Context, q *modernRequest, reply shim.Rep
 		var dropped []droppedTool
 		reply.Result, dropped = modernTools(reply.Result, q.server.Era)
 		e.logDropped(ctx, dropped)
+		reply.Result = e.withTaskResult(ctx, q.msg.Params, reply.Result)
 	}
 	return modernResult(q.msg.Method, q.server.Era, reply.Result, *e.identity.Load())
 }

@@ -76,6 +76,18 @@ const (
 // Values lists the choices in the order of the manual.
 func (UpstreamSessions) Values() []string { return []string{"auto", "shared"} }
 
+// WithoutTasks says what a slow call does to a client that cannot take a task.
+type WithoutTasks string
+
+// The values of without_tasks.
+const (
+	WithoutTasksBlock  WithoutTasks = "block"  // the call blocks until it is answered
+	WithoutTasksHandle WithoutTasks = "handle" // it becomes a task, which a tool reads
+)
+
+// Values lists the choices in the order of the manual.
+func (WithoutTasks) Values() []string { return []string{"block", "handle"} }
+
 // LogLevel is the least severe level that is logged. Its values are those that
 // slog.Level reads.
 type LogLevel string

@@ -95,6 +95,26 @@ type Upstream struct {
 	// PartialBytes is how much may wait before it goes in spite of the interval.
 	PartialBytes Size `yaml:"partial_bytes" min:"1" max:"1GiB"`
 
+	// WithoutTasks says what a slow call does to a client that cannot take a task:
+	// block until it is answered, or handle. Under handle such a call becomes a task
+	// all the same after without_tasks_after, or at once where tasks is required; its
+	// answer is a text with the task's id, and the tool task_result_tool, which every
+	// client's list of tools then has, waits for the result. Tools that may become
+	// tasks are then listed without their output schema.
+	WithoutTasks WithoutTasks `yaml:"without_tasks"`
+
+	// WithoutTasksAfter is how long a call of such a client may take before it
+	// becomes a task. Common clients give up after 60s.
+	WithoutTasksAfter time.Duration `yaml:"without_tasks_after" min:"1ms"`
+
+	// TaskResultTool is the name of the tool that reads tasks. It hides a tool of
+	// the server that has the same name.
+	TaskResultTool string `yaml:"task_result_tool" pattern:"^[A-Za-z0-9_.-]{1,128}$" says:"letters, digits, '_', '-' and '.', at most 128"`
+
+	// TaskResultWait is the longest that one call of that tool waits for the end of
+	// a task before it answers that the task still runs.
+	TaskResultWait time.Duration `yaml:"task_result_wait" min:"1s"`
+
 	// Defaults is the policy of every tool that no entry of tools matches, and
 	// the source of each key that a matching entry leaves out.
 	Defaults Tool `yaml:"defaults"`
@@ -109,7 +129,8 @@ type Upstream struct {
 type Tool struct {
 	// Tasks says when a call becomes a task: auto (when it takes longer than
 	// grace or asks for input), always (at once), required (at once, and
-	// clients that cannot take tasks are refused) or never.
+	// clients that cannot take tasks are refused, unless without_tasks has
+	// something else for them) or never.
 	Tasks TaskMode `yaml:"tasks"`
 
 	// Grace is how long a call under tasks: auto may take before it becomes a
@@ -205,7 +226,13 @@ func NewUpstream(name, url string) *Upstream {
 		ResponseModes:    On,
 		PartialInterval:  50 * time.Millisecond,
 		PartialBytes:     64 * KiB,
-		Defaults:         DefaultTool(),
+
+		WithoutTasks:      WithoutTasksBlock,
+		WithoutTasksAfter: 45 * time.Second,
+		TaskResultTool:    "task_result",
+		TaskResultWait:    45 * time.Second,
+
+		Defaults: DefaultTool(),
 	}
 }
 

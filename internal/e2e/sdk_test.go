@@ -21,6 +21,12 @@ type goSession struct {
 
 func connect(t *testing.T, url string) *goSession {
 	t.Helper()
+	return connectAs(t, url, "")
+}
+
+// connectAs is connect in a protocol version; "" is the SDK's own choice.
+func connectAs(t *testing.T, url, version string) *goSession {
+	t.Helper()
 	s := &goSession{}
 	client := mcp.NewClient(&mcp.Implementation{Name: "e2e", Version: "1"}, &mcp.ClientOptions{
 		ProgressNotificationHandler: func(_ context.Context, req *mcp.ProgressNotificationClientRequest) {
@@ -29,7 +35,7 @@ func connect(t *testing.T, url string) *goSession {
 			s.progress = append(s.progress, req.Params.Message)
 		},
 	})
-	session, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: url}, nil)
+	session, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: url}, &mcp.ClientSessionOptions{ProtocolVersion: version})
 	if err != nil {
 		t.Fatal(err)
 	}

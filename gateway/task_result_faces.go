@@ -1,0 +1,73 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+)
+
+// modernTaskResult answers a call of the gateway's own tool (design.md 0.10). Like
+// the task methods it needs no upstream. Wrong arguments are an error of the tool,
+// which a model gets to see, and not of the protocol.
+func (e *endpoint) modernTaskResult(ctx context.Context, q *modernRequest, x *exchange) (json.RawMessage, error) {
+	c, wrong, err := e.readTaskResultCall(q.msg.Params)
+	if err != nil {
+		return nil, err
+	}
+	answer := inWords(true, "%s", wrong)
+	if wrong == "" {
+		answer, err = e.taskResult(ctx, q.principal, c, q.op, progressTo(q.token, x.Notify))
+	}
+	if err != nil {
+		return nil, err
+	}
+	if answer.isError {
+		q.op.toolError()
+	}
+	// A stored result is complete, whatever a legacy server meant by that word.
+	return modernResult(mcp.MethodToolsCall, mcp.Legacy, answer.result, *e.identity.Load())
+}
+
+// legacyTaskResult is modernTaskResult for a client with a session, of a version with
+// tasks or without. To versions before 2025-11-25 wrong arguments of a tool are an
+// error of the protocol (protocol.md 7.5).
+func (e *endpoint) legacyTaskResult(ctx context.Context, q *legacyRequest) (json.RawMessage, error) {
+	c, wrong, err := e.readTaskResultCall(q.msg.Params)
+	if err != nil {
+		return nil, err
+	}
+	if wrong != "" && q.state.Version < mcp.Version20251125 {
+		return nil, invalidParams("%s", wrong)
+	}
+	answer := inWords(true, "%s", wrong)
+	if wrong == "" {
+		ctx, done := awaiting(ctx, q)
+		defer done()
+		answer, err = e.taskResult(ctx, q.principal, c, q.op, progressTo(q.token, q.out.Notify))
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case !jsonrpc.IsObject(answer.result):
+		return nil, notMCP(errors.New("the result of " + answer.tool + " is not an object"))
+	case answer.isError:
+		q.op.toolError()
+	}
+	return e.legacyToolResult(ctx, q, answer.tool, answer.result), nil
+}
+
+// progressTo sends each text that it is given as progress under the client's token;
+// nowhere where there is none. A client that does not take it misses it.
+func progressTo(token json.RawMessage, notify func(string, json.RawMessage) error) func(string) {
+	n := 0
+	return func(message string) {
+		if token == nil {
+			return
+		}
+		n++
+		_ = notify(mcp.NotifyProgress, progressParams(token, n, message))
+	}
+}

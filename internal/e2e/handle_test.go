@@ -1,0 +1,271 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"taskgate/internal/redistest"
+)
+
+// handling is the configuration of a gateway that gives clients without tasks a task
+// all the same. Calls of count_words have one at once, which is soon gone.
+const handling = `
+store: %s
+key_prefix: %s
+heartbeat: 1s
+upstreams:
+  - name: slow
+    path: /mcp
+    url: %s
+    without_tasks: handle
+    without_tasks_after: 400ms
+    task_result_wait: 1s
+    defaults: {tasks: auto, grace: 100ms, poll_interval: 100ms}
+    tools:
+      - {match: count_words, tasks: required, ttl: 1s}
+`
+
+// handlingReplicas are two such gateways in front of one server, with one Redis.
+func handlingReplicas(t *testing.T, store *redistest.Server, prefix string, args ...string) (a, b *gateway) {
+	t.Helper()
+	yaml := fmt.Sprintf(handling, store.URL(), prefix, startServer(t, "slowserver", args...))
+	return startGateway(t, configured(t, yaml)...), startGateway(t, configured(t, yaml)...)
+}
+
+// What the tool says of a task that has no result.
+const (
+	unknownTask   = "There is no task with this taskId"
+	cancelledTask = "was cancelled"
+)
+
+// toldID finds the task in what a client is told of it.
+func toldID(t *testing.T, text string) string {
+	t.Helper()
+	m := regexp.MustCompile(`call the tool "task_result" with the arguments {"taskId":"([0-9a-f-]{36})"}`).FindStringSubmatch(text)
+	if m == nil {
+		t.Fatalf("no task is told of in %q", text)
+	}
+	return m[1]
+}
+
+// goText is the text of a result of the Go SDK.
+func goText(t *testing.T, r *mcp.CallToolResult) string {
+	t.Helper()
+	if len(r.Content) == 0 {
+		t.Fatalf("no content in %+v", r)
+	}
+	return r.Content[0].(*mcp.TextContent).Text
+}
+
+// read calls task_result until the task has ended.
+func (s *goSession) read(t *testing.T, id string) (result *mcp.CallToolResult, waits int) {
+	t.Helper()
+	for ; ; waits++ {
+		r := s.call(t, "task_result", map[string]any{"taskId": id})
+		if !strings.Contains(goText(t, r), "is still running") {
+			return r, waits
+		}
+	}
+}
+
+// A client of the Go SDK, which knows nothing of tasks, in each of the eras that it
+// speaks: a slow call is answered with a text, by which it gets at another replica
+// what the server's tool returned, or hears why there is nothing.
+func TestGoSDKHandle(t *testing.T) {
+	t.Parallel()
+	store := redistest.Start(t)
+	for name, args := range map[string][]string{"legacy": nil, "modern": {"--stateless"}} {
+		a, b := handlingReplicas(t, store, "go-"+name, args...)
+		for _, version := range []string{"2025-06-18", "2025-11-25", "2026-07-28"} {
+			t.Run(name+" server, "+version, func(t *testing.T) {
+				t.Parallel()
+				maker, reader := connectAs(t, a.url, version), connectAs(t, b.url, version)
+				if got := reader.InitializeResult().ProtocolVersion; got != version {
+					t.Fatalf("the version is %s", got)
+				}
+				checkHandleTools(t, maker)
+				checkHandleResults(t, maker, reader)
+				checkHandleWithout(t, a, maker, reader)
+			})
+		}
+	}
+}
+
+func checkHandleTools(t *testing.T, s *goSession) {
+	t.Helper()
+	var names []string
+	for tool, err := range s.Tools(t.Context(), nil) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, tool.Name)
+		if tool.OutputSchema != nil {
+			t.Errorf("%s has an output schema", tool.Name)
+		}
+		if tool.Name == "task_result" && (tool.Annotations == nil || !tool.Annotations.ReadOnlyHint) {
+			t.Errorf("annotations of the gateway's tool: %+v", tool.Annotations)
+		}
+	}
+	if want := []string{"count_words", "fail", "forecast", "research", "write", "task_result"}; !slices.Equal(names, want) {
+		t.Errorf("the tools are %q", names)
+	}
+}
+
+// checkHandleResults reads at one replica what was called at another.
+func checkHandleResults(t *testing.T, maker, reader *goSession) {
+	t.Helper()
+	if got, _ := json.Marshal(maker.call(t, "forecast", map[string]any{"city": "Oslo", "seconds": 0.01}).StructuredContent); string(got) != `{"city":"Oslo","temperatures":[16,12,17]}` {
+		t.Errorf("a quick answer: %s", got)
+	}
+	told := maker.call(t, "forecast", map[string]any{"city": "Oslo", "seconds": 3})
+	if told.IsError || told.StructuredContent != nil {
+		t.Errorf("told: %+v", told)
+	}
+	result, waits := reader.read(t, toldID(t, goText(t, told)))
+	if got, _ := json.Marshal(result.StructuredContent); string(got) != `{"city":"Oslo","temperatures":[16,12,17]}` || result.IsError || waits == 0 {
+		t.Errorf("after %d waits: %s", waits, got)
+	}
+	reader.mu.Lock()
+	heard := slices.Clone(reader.progress)
+	reader.mu.Unlock()
+	if !slices.Contains(heard, "day 3") {
+		t.Errorf("progress while waiting: %q", heard)
+	}
+	result, _ = reader.read(t, toldID(t, goText(t, maker.call(t, "fail", map[string]any{"seconds": 1}))))
+	if got := goText(t, result); !result.IsError || got != "the archive is closed today" {
+		t.Errorf("the tool's error: %v %q", result.IsError, got)
+	}
+}
+
+// checkHandleWithout asks for results that there are not.
+func checkHandleWithout(t *testing.T, g *gateway, maker, reader *goSession) {
+	t.Helper()
+	if r, _ := reader.read(t, "00000000-0000-4000-8000-000000000000"); !r.IsError || !strings.HasPrefix(goText(t, r), unknownTask) {
+		t.Errorf("an unknown task: %+v", goText(t, r))
+	}
+	endless := toldID(t, goText(t, maker.call(t, "research", research(60))))
+	if err := g.client(true).Cancel(t.Context(), endless); err != nil {
+		t.Fatal(err)
+	}
+	if r, _ := reader.read(t, endless); !r.IsError || !strings.Contains(goText(t, r), cancelledTask) {
+		t.Errorf("a cancelled task: %+v", goText(t, r))
+	}
+	brief := toldID(t, goText(t, maker.call(t, "count_words", map[string]any{"text": "one two"})))
+	if r, _ := reader.read(t, brief); goText(t, r) != "2" {
+		t.Errorf("a required task: %q", goText(t, r))
+	}
+	eventually(t, "the end of a result's time", func() error {
+		r, _ := reader.read(t, brief)
+		if !strings.HasPrefix(goText(t, r), unknownTask) {
+			return errNotYet
+		}
+		return nil
+	})
+}
+
+// plainAnswer is what the script plain.mjs saw.
+type plainAnswer struct {
+	Tools []struct {
+		Name         string
+		OutputSchema json.RawMessage
+	}
+	Calls []struct {
+		Told   json.RawMessage
+		Waits  int
+		Result plainResult
+	}
+	Reads    []plainResult
+	Progress []string
+}
+
+type plainResult struct {
+	Content           []struct{ Text string }
+	StructuredContent json.RawMessage
+	IsError           bool
+}
+
+// Clients of the TypeScript SDKs, which know nothing of tasks and hold results against
+// the output schemas that they were shown, are served likewise.
+func TestTypeScriptHandle(t *testing.T) {
+	t.Parallel()
+	nodeDir(t)
+	store := redistest.Start(t)
+	for name, args := range map[string][]string{"legacy": nil, "modern": {"--stateless"}} {
+		a, b := handlingReplicas(t, store, "ts-"+name, args...)
+		for _, c := range []struct{ name, sdk, mode string }{{"1.32.2", "1", ""}, {"2.4.0, legacy", "2", "legacy"}, {"2.4.0, auto", "2", "auto"}} {
+			t.Run(name+" server, "+c.name, func(t *testing.T) {
+				t.Parallel()
+				calls, err := json.Marshal([]any{
+					map[string]any{"name": "forecast", "arguments": map[string]any{"city": "Oslo", "seconds": 3}},
+					map[string]any{"name": "fail", "arguments": map[string]any{"seconds": 1}},
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				reads := `["00000000-0000-4000-8000-000000000000","` + cancelledAt(t, a) + `","` + expiredAt(t, a) + `"]`
+				var got plainAnswer
+				runNodeInto(t, &got, "plain.mjs", "URL="+a.url, "READER="+b.url, "SDK="+c.sdk, "MODE="+c.mode, "CALLS="+string(calls), "READS="+reads)
+				checkPlain(t, got)
+			})
+		}
+	}
+}
+
+// cancelledAt makes a task and cancels it, expiredAt makes one and outlives it.
+func cancelledAt(t *testing.T, g *gateway) string {
+	t.Helper()
+	id := toldID(t, callPlain(t, g.client(false), "research", research(60)))
+	if err := g.client(true).Cancel(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func expiredAt(t *testing.T, g *gateway) string {
+	t.Helper()
+	id := toldID(t, callPlain(t, g.client(false), "count_words", map[string]any{"text": "one"}))
+	eventually(t, "the end of a result's time", func() error {
+		if _, err := g.client(true).Get(t.Context(), id); err == nil {
+			return errNotYet
+		}
+		return nil
+	})
+	return id
+}
+
+func checkPlain(t *testing.T, a plainAnswer) {
+	t.Helper()
+	var names []string
+	for _, tool := range a.Tools {
+		names = append(names, tool.Name)
+		if tool.OutputSchema != nil {
+			t.Errorf("%s has an output schema", tool.Name)
+		}
+	}
+	if d := cmp.Diff([]string{"count_words", "fail", "forecast", "research", "write", "task_result"}, names); d != "" {
+		t.Errorf("the tools (-want +got):\n%s", d)
+	}
+	good, bad := a.Calls[0], a.Calls[1]
+	toldID(t, textOf(t, good.Told))
+	if good.Waits == 0 || string(good.Result.StructuredContent) != `{"city":"Oslo","temperatures":[16,12,17]}` || good.Result.IsError {
+		t.Errorf("the result: %+v", good)
+	}
+	if !bad.Result.IsError || bad.Result.Content[0].Text != "the archive is closed today" {
+		t.Errorf("the tool's error: %+v", bad)
+	}
+	if !slices.Contains(a.Progress, "day 3") {
+		t.Errorf("progress while waiting: %q", a.Progress)
+	}
+	for i, want := range []string{unknownTask, cancelledTask, unknownTask} {
+		if r := a.Reads[i]; !r.IsError || !strings.Contains(r.Content[0].Text, want) {
+			t.Errorf("read %d: %+v, want %q", i, r, want)
+		}
+	}
+}
