@@ -170,7 +170,7 @@ func TestTypeScriptClients(t *testing.T) {
 				if !slices.Equal(a.Progress, []float64{1, 2, 3, 4, 5}) {
 					t.Errorf("%s: progress %v", c.name, a.Progress)
 				}
-				if !slices.Equal(a.Tools, []string{"count_words", "fail", "forecast", "research"}) {
+				if !slices.Equal(a.Tools, []string{"count_words", "fail", "forecast", "research", "write"}) {
 					t.Errorf("%s: tools %q", c.name, a.Tools)
 				}
 			}
