@@ -36,6 +36,7 @@ Usage:
   taskgate [serve] --upstream URL     serve one MCP server at /mcp, with defaults
   taskgate check FILE...              report every mistake in configuration files
   taskgate hash-key                   print the hash of the key on standard input
+  taskgate state-key                  print a new key for state_keys
   taskgate schema                     print the JSON Schema of the configuration
   taskgate version                    print the version
   taskgate help                       print this text
@@ -74,6 +75,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return check(args, stdout, stderr)
 	case "hash-key":
 		return hashKey(args, os.Stdin, stdout, stderr)
+	case "state-key":
+		return stateKey(args, stdout, stderr)
 	case "schema":
 		return schema(args, stdout, stderr)
 	case "version":

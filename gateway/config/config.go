@@ -92,6 +92,15 @@ type Config struct {
 	// Auth says who may call; without it, everybody who can connect.
 	Auth Auth `yaml:"auth"`
 
+	// StateKeys seal what a client of 2026 holds while a call of it waits for its
+	// answers to a server that can only ask while it works. The first key seals and
+	// all of them open. All replicas of a deployment need the same; without any, the
+	// embedded store has a key of its own, and with a store that replicas share such
+	// clients are not asked. To replace a key, put the new one behind it on all
+	// replicas, then before it, and take the old one out once no call can wait any
+	// more that was parked under it.
+	StateKeys []StateKey `yaml:"state_keys"`
+
 	// AllowedOrigins are the web origins whose pages may call the gateway,
 	// exactly as a browser sends them: https://app.example.com. Loopback
 	// origins are always allowed while listening on a loopback address.

@@ -2,6 +2,7 @@ package config_test
 
 import (
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -43,7 +44,7 @@ func noEnv(string) (string, bool) { return "", false }
 func parseAllSet(t *testing.T) *config.Config {
 	t.Helper()
 	dir := t.TempDir()
-	for name, text := range map[string]string{"store": "redis://127.0.0.1:6379/0\n", "research-key": "k\n"} {
+	for name, text := range map[string]string{"store": "redis://127.0.0.1:6379/0\n", "research-key": "k\n", "state-key": keyA + "\n"} {
 		path := filepath.Join(dir, "secrets", name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			t.Fatal(err)
@@ -52,8 +53,9 @@ func parseAllSet(t *testing.T) *config.Config {
 			t.Fatal(err)
 		}
 	}
-	token := func(name string) (string, bool) { return "token", name == "RESEARCH_TOKEN" }
-	c, err := config.Parse(filepath.Join(dir, "config.yaml"), []byte(allSet(t)), token)
+	env := map[string]string{"RESEARCH_TOKEN": "token", "OLD_STATE_KEY": keyB}
+	lookup := func(name string) (string, bool) { value, ok := env[name]; return value, ok }
+	c, err := config.Parse(filepath.Join(dir, "config.yaml"), []byte(allSet(t)), lookup)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,6 +84,10 @@ func TestExampleShowsDefaults(t *testing.T) {
 	u.Tools = got.Upstreams[0].Tools
 	want.Upstreams = []*config.Upstream{u}
 	want.Admin, want.Auth = "127.0.0.1:9090", got.Auth
+	want.StateKeys = []config.StateKey{
+		{ID: "2026-11", Key: keyA, KeyFile: "secrets/state-key"},
+		{ID: "2026-05", Key: keyB},
+	}
 	want.AllowedOrigins, want.AllowedHosts, want.Telemetry.Baggage = []string{}, []string{}, []string{}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-defaults +example:\n%s", diff)
@@ -116,9 +122,7 @@ func requireKeys(t *testing.T, path string, typ reflect.Type, tree any) {
 		inner := f.Type
 		if inner.Kind() == reflect.Slice {
 			inner = inner.Elem()
-			if list, _ := value.([]any); len(list) > 0 {
-				value = list[0]
-			}
+			value = together(value)
 		}
 		if inner.Kind() == reflect.Pointer {
 			inner = inner.Elem()
@@ -127,6 +131,17 @@ func requireKeys(t *testing.T, path string, typ reflect.Type, tree any) {
 			requireKeys(t, path+name+".", inner, value)
 		}
 	}
+}
+
+// together is a mapping with the keys of all entries of a list.
+func together(list any) any {
+	all := map[string]any{}
+	entries, _ := list.([]any)
+	for _, entry := range entries {
+		keys, _ := entry.(map[string]any)
+		maps.Copy(all, keys)
+	}
+	return all
 }
 
 // schema returns the resolved schema.

@@ -25,6 +25,11 @@ func (s *source) readSecrets(c *Config, dir string) {
 	if c.StoreFile != "" {
 		s.readSecret("store", "store_file", dir, c.StoreFile, &c.Store)
 	}
+	for i := range c.StateKeys {
+		if k, at := &c.StateKeys[i], "state_keys["+itoa(i)+"]"; k.KeyFile != "" {
+			s.readSecret(at+".key", at+".key_file", dir, k.KeyFile, &k.Key)
+		}
+	}
 	for i, u := range c.Upstreams {
 		at := "upstreams[" + itoa(i) + "].headers"
 		u.Headers = s.canonicalHeaders(at, u.Headers)

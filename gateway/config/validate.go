@@ -52,6 +52,7 @@ func (c *Config) problems() []problem {
 	p.listen("listen", c.Listen)
 	p.admin(c)
 	p.auth(&c.Auth)
+	p.stateKeys(c.StateKeys)
 	p.store(c)
 	for i, origin := range c.AllowedOrigins {
 		p.origin(fmt.Sprintf("allowed_origins[%d]", i), origin)

@@ -147,6 +147,8 @@ func (g *generator) list(elem reflect.Type) object {
 		items = append(object{{"type", "object"}}, g.structure(reflect.ValueOf(u).Elem())...)
 	case reflect.TypeFor[config.BearerKey]():
 		items = append(object{{"type", "object"}}, g.structure(reflect.ValueOf(config.BearerKey{}))...)
+	case reflect.TypeFor[config.StateKey]():
+		items = append(object{{"type", "object"}}, g.structure(reflect.ValueOf(config.StateKey{}))...)
 	case reflect.TypeFor[config.Rule]():
 		items = append(object{{"type", "object"}}, g.structure(reflect.ValueOf(config.Rule{}))...)
 	default:

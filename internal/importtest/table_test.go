@@ -7,13 +7,14 @@ package importtest
 // The direction is: cmd wires, gateway speaks, shim decides, redisstore
 // remembers. No arrow goes back, and none runs between redisstore and gateway.
 var imports = map[string][]string{
-	"cmd/taskgate": {"gateway", "gateway/config", "gateway/upstream", "redisstore", "shim", "shim/dialect", "internal/semconv"},
+	"cmd/taskgate": {"gateway", "gateway/config", "gateway/sealed", "gateway/upstream", "redisstore", "shim", "shim/dialect", "internal/semconv"},
 
 	"gateway": {
-		"gateway/config", "gateway/upstream", "shim", "shim/dialect",
+		"gateway/config", "gateway/sealed", "gateway/upstream", "shim", "shim/dialect",
 		"internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/mcpheader", "internal/semconv",
 	},
 	"gateway/config":      {"internal/mcp", "internal/mcpheader"},
+	"gateway/sealed":      {"internal/jsonrpc"},
 	"gateway/gatewaytest": {"gateway", "shim"},
 	"gateway/upstream": {
 		"gateway/config", "shim",

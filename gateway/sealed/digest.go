@@ -1,0 +1,67 @@
+package sealed
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/json"
+	"slices"
+
+	"taskgate/internal/jsonrpc"
+)
+
+// Digest is the digest of some JSON values, in order; nil stands for an absent one.
+// A client writes its request anew for the second try, so values are compared by
+// what they say: blanks, the order of members and the spelling of strings do not
+// count. Numbers count as they are spelt, since what 1.0, or a number of twenty
+// digits, means beside 1 depends on the reader.
+//
+// The values must have passed jsonrpc.Parse.
+func Digest(values ...json.RawMessage) [sha256.Size]byte {
+	var b []byte
+	for _, v := range values {
+		if v == nil {
+			b = append(b, '-') // no value begins and ends so
+		} else {
+			b = canonical(b, v)
+		}
+		b = append(b, '\n')
+	}
+	return sha256.Sum256(b)
+}
+
+// canonical appends a value in its one spelling.
+func canonical(b []byte, v json.RawMessage) []byte {
+	v, _ = jsonrpc.Get(v) // without blanks
+	switch {
+	case jsonrpc.IsObject(v):
+		return canonicalObject(b, v)
+	case len(v) > 0 && v[0] == '[':
+		b = append(b, '[')
+		for e := range jsonrpc.Elements(v) {
+			b = append(canonical(b, e), ',')
+		}
+		return append(b, ']')
+	}
+	if s, ok := jsonrpc.GetString(v); ok {
+		return jsonrpc.AppendString(b, s)
+	}
+	return append(b, v...)
+}
+
+func canonicalObject(b []byte, v json.RawMessage) []byte {
+	type member struct {
+		name  string
+		value json.RawMessage
+	}
+	var members []member
+	for name, value := range jsonrpc.Members(v) {
+		members = append(members, member{name, value})
+	}
+	slices.SortFunc(members, func(a, b member) int { return cmp.Compare(a.name, b.name) })
+	b = append(b, '{')
+	for _, m := range members {
+		b = append(jsonrpc.AppendString(b, m.name), ':')
+		b = append(canonical(b, m.value), ',')
+	}
+	return append(b, '}')
+}

@@ -1,0 +1,178 @@
+// Package sealed makes and reads the requestState with which a client comes back
+// to a call that waits for its answers (protocol.md 2.7, design.md 0.18).
+//
+// A client holds the state in between and may do with it what it likes, so it is
+// encrypted and authenticated (AES-256-GCM). What it is good for, its [Binding], is
+// not inside: it goes into the authentication, and is taken from the request that
+// the state comes back with. A state of somebody else, or for other arguments,
+// therefore does not open, exactly as one that was tampered with does not.
+//
+// The package knows keys and bytes. What the calls are that it names, and whether
+// one has been answered already, is the shim's business.
+package sealed
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// prefix begins every state of ours, so that it is told from that of a server
+// behind us. The number is that of the format.
+const prefix = "tg1."
+
+// maxState bounds what is looked at, in bytes: no state of ours is nearly as long.
+const maxState = 16 << 10
+
+// KeySize is the length of a key, in bytes.
+const KeySize = 32
+
+// Errors of Open.
+var (
+	// ErrSealed: the state was not made with one of the keys, or not for this
+	// request. Which of the two is not told.
+	ErrSealed = errors.New("the state was not given out for this request")
+	// ErrExpired: the state is genuine, and too old.
+	ErrExpired = errors.New("the state has expired")
+)
+
+// Key is one key by the name that stands in the states sealed with it.
+type Key struct {
+	ID     string // without a dot; it can be read in each state
+	Secret []byte // KeySize bytes
+}
+
+// Keyring seals with its first key and opens with any. It may be used from any
+// goroutine.
+type Keyring struct {
+	first string
+	keys  map[string]cipher.AEAD
+}
+
+// New makes a Keyring. A key that is replaced goes to the end of the list, and
+// leaves it when no state sealed with it can be under way any more.
+func New(keys ...Key) (*Keyring, error) {
+	if len(keys) == 0 {
+		return nil, errors.New("no key")
+	}
+	r := &Keyring{first: keys[0].ID, keys: make(map[string]cipher.AEAD, len(keys))}
+	for _, k := range keys {
+		if k.ID == "" || strings.Contains(k.ID, ".") || r.keys[k.ID] != nil {
+			return nil, fmt.Errorf("key id %q is empty, has a dot or is given twice", k.ID)
+		}
+		if len(k.Secret) != KeySize {
+			return nil, fmt.Errorf("key %q has %d bytes in place of %d", k.ID, len(k.Secret), KeySize)
+		}
+		block, err := aes.NewCipher(k.Secret)
+		if err != nil {
+			return nil, err
+		}
+		// Nonces are random: with 96 bits a key is good for 2^32 states.
+		if r.keys[k.ID], err = cipher.NewGCMWithRandomNonce(block); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// Generate makes a Keyring with a key that nobody else has: for a gateway that is
+// alone, whose calls do not outlive it either.
+func Generate() (*Keyring, error) {
+	return New(Key{ID: "own", Secret: NewSecret()})
+}
+
+// NewSecret returns KeySize random bytes.
+func NewSecret() []byte {
+	secret := make([]byte, KeySize)
+	_, _ = rand.Read(secret) // never fails
+	return secret
+}
+
+// Binding is what a state is good for. All of it must be the same when the client
+// comes back.
+type Binding struct {
+	Owner    string            // the principal (shim.Principal.Owner)
+	Endpoint string            // the upstream's configured name
+	Method   string            // the request's method
+	Params   [sha256.Size]byte // what it asks for, by Digest
+}
+
+// bytes is the binding in a form of which no two are the same.
+func (b Binding) bytes(key string) []byte {
+	var out []byte
+	for _, s := range []string{prefix, key, b.Owner, b.Endpoint, b.Method} {
+		out = binary.AppendUvarint(out, uint64(len(s)))
+		out = append(out, s...)
+	}
+	return append(out, b.Params[:]...)
+}
+
+// State is what a client is to bring back, unread.
+type State struct {
+	Call string `json:"call"` // the parked call
+	// Keys are the questions that this state goes with, in the order they were
+	// asked: the round of questions and answers that it stands for.
+	Keys []string `json:"keys"`
+	// Expires is when the state is good for nothing any more, in whole milliseconds.
+	Expires time.Time `json:"-"`
+}
+
+// content is a State as it is sealed.
+type content struct {
+	State
+	Expires int64 `json:"exp"` // Unix time in milliseconds
+}
+
+// Seal makes the text of a state that only a request with the same binding opens.
+func (r *Keyring) Seal(b Binding, s State) (string, error) {
+	plain, err := json.Marshal(content{s, s.Expires.UnixMilli()})
+	if err != nil {
+		return "", err
+	}
+	box := r.keys[r.first].Seal(nil, nil, plain, b.bytes(r.first))
+	return prefix + r.first + "." + encoding.EncodeToString(box), nil
+}
+
+// encoding is strict, so that a state has one spelling. Line breaks, which it
+// passes over all the same, are refused by Open.
+var encoding = base64.RawURLEncoding.Strict()
+
+// Ours reports whether a state claims to be one of a gateway. Any other belongs to
+// the server behind.
+func Ours(text string) bool { return strings.HasPrefix(text, prefix) }
+
+// Open reads a state that came back with a request of this binding. ErrSealed,
+// ErrExpired. Nothing is believed, and nothing is looked up, of a state that does
+// not open.
+func (r *Keyring) Open(text string, b Binding, now time.Time) (State, error) {
+	id, box, ok := strings.Cut(strings.TrimPrefix(text, prefix), ".")
+	aead := r.keys[id]
+	if !ok || aead == nil || !Ours(text) || len(text) > maxState || strings.ContainsAny(box, "\r\n") {
+		return State{}, ErrSealed
+	}
+	sealed, err := encoding.DecodeString(box)
+	if err != nil {
+		return State{}, ErrSealed
+	}
+	plain, err := aead.Open(nil, nil, sealed, b.bytes(id))
+	if err != nil {
+		return State{}, ErrSealed
+	}
+	var c content
+	if err := json.Unmarshal(plain, &c); err != nil {
+		return State{}, ErrSealed
+	}
+	c.State.Expires = time.UnixMilli(c.Expires)
+	if !now.Before(c.State.Expires) {
+		return State{}, ErrExpired
+	}
+	return c.State, nil
+}
