@@ -9,46 +9,60 @@ import (
 	"taskgate/shim"
 )
 
-// askedFor are the client capabilities that let a server ask a client something
-// (protocol.md 2.2).
-var askedFor = []string{"elicitation", "sampling", "roots"}
+// asking says how the client can be asked. Before there is a task, the questions of
+// a modern server are relayed; those of a legacy one need a state that can be sealed.
+func (e *endpoint) asking(q *modernRequest) shim.Asking {
+	if !asks(q.msg.Method) || answerable(q.capabilities) == nil {
+		return shim.AskNever
+	}
+	if q.server.Era != mcp.Modern && e.gateway.state != nil || e.asksInTask(q) {
+		return shim.AskPark
+	}
+	return shim.AskNever
+}
 
-// answerable are those of a client's capabilities by which it can be asked, and no
-// others; nil for none. A server hears of no more than that, and so asks for no more
-// (T40, H4).
+// asksInTask reports whether every question of the call is asked in a task.
+func (e *endpoint) asksInTask(q *modernRequest) bool {
+	if q.msg.Method != mcp.MethodToolsCall || !q.tasks || !e.convertible() {
+		return false
+	}
+	tool := e.config.Tool(q.name)
+	return tool.Tasks != config.TasksNever && (q.server.Era == mcp.Modern || tool.EarlyInput != config.EarlyMRTR)
+}
+
+// declared are the capabilities that a legacy server is told of: none of a client to
+// whom nobody would bring a question. They hold for the upstream session and not for one
+// call, so they do not depend on the tool: what a server lists may depend on them, and
+// has to be what it then does (H5).
+func (e *endpoint) declared(q *modernRequest) json.RawMessage {
+	if e.gateway.state == nil && (!q.tasks || !e.convertible()) {
+		return nil
+	}
+	return answerable(q.capabilities)
+}
+
+// answerable are the kinds of questions that a client declared it answers, in one
+// spelling: there is a session with a legacy server for each set of them (H4). nil
+// stands for none.
 func answerable(capabilities json.RawMessage) json.RawMessage {
-	var out []byte
-	for _, name := range askedFor {
-		value, ok := jsonrpc.Get(capabilities, name)
-		if !ok || !jsonrpc.IsObject(value) {
+	var out json.RawMessage
+	for _, kind := range []struct {
+		name  string
+		modes []string
+	}{{"elicitation", []string{"form", "url"}}, {"roots", nil}, {"sampling", []string{"context", "tools"}}} {
+		declared, _ := jsonrpc.Get(capabilities, kind.name)
+		if !jsonrpc.IsObject(declared) {
 			continue
 		}
 		if out == nil {
-			out = []byte(`{}`)
+			out = json.RawMessage(`{}`)
 		}
-		out = jsonrpc.Extend(out, append(append(jsonrpc.AppendString(nil, name), ':'), value...))
+		out = with(out, json.RawMessage(`{}`), kind.name)
+		for _, mode := range kind.modes {
+			if v, _ := jsonrpc.Get(declared, mode); jsonrpc.IsObject(v) {
+				out = with(out, json.RawMessage(`{}`), kind.name, mode)
+			}
+		}
 	}
 	return out
-}
-
-// asking says how the client is asked what a legacy server wants to know in a call of
-// this tool, or what a server of either era does once there is a task: in the task.
-// So it is not asked where there might be none.
-func (e *endpoint) asking(q *modernRequest) shim.Asking {
-	t := e.config.Tool(q.name)
-	if !q.tasks || t.Tasks == config.TasksNever || t.EarlyInput == config.EarlyMRTR && q.server.Era != mcp.Modern ||
-		answerable(q.capabilities) == nil {
-		return shim.AskNever
-	}
-	return shim.AskPark
-}
-
-// declared are the capabilities that a legacy server is told of. They hold for the
-// upstream session and not for one call, so they do not depend on the tool: what a
-// server lists may depend on them, and has to be what it then does (H5).
-func (e *endpoint) declared(q *modernRequest) json.RawMessage {
-	if !q.tasks || !e.convertible() {
-		return nil // nobody would bring a question to this client
-	}
-	return answerable(q.capabilities)
 }

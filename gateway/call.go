@@ -10,13 +10,12 @@ import (
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
-	"taskgate/shim/dialect"
 )
 
 // callTool answers tools/call: with the upstream's result, or with a task if the
-// shim made one (T4), in words to a client that knows of none (design.md 0.10). When the client goes away before that, its context ends and
-// with it the upstream call; once there is a task, nothing that happens to this
-// request touches it (T42).
+// shim made one (T4), in words to a client that knows of none (design.md 0.10). When
+// the client goes away before that, its context ends and with it the upstream call;
+// once there is a task, nothing that happens to this request touches it (T42).
 func (e *endpoint) callTool(ctx context.Context, q *modernRequest, x *exchange) (json.RawMessage, error) {
 	if err := e.checkArguments(ctx, q); err != nil {
 		return nil, err
@@ -25,28 +24,12 @@ func (e *endpoint) callTool(ctx context.Context, q *modernRequest, x *exchange) 
 	if err != nil {
 		return nil, err
 	}
-	answered, err := e.shim.Call(ctx, shim.Call{
-		Upstream:  e.name,
-		Principal: q.principal,
-		Request:   req,
-		Origin:    dialect.OriginExt,
-		Handle:    q.tasks && e.convertible(), // T2, T3
-		Partials:  e.offersPartials() && wantsPartials(q.capabilities),
-		After:     e.handleAfter(),
-		Stream:    modernSink{x: x, q: q},
-		Asking:    e.asking(q),
+	return e.converse(ctx, q, x, shim.Call{
+		Request:  req,
+		Handle:   q.tasks && e.convertible(), // T2, T3
+		Partials: e.offersPartials() && wantsPartials(q.capabilities),
+		After:    e.handleAfter(),
 	})
-	switch {
-	case err != nil:
-		return nil, err
-	case answered.Task != nil:
-		q.op.task(string(answered.Task.ID), nil)
-		if !q.tasks {
-			return modernResult(q.msg.Method, mcp.Legacy, e.toldOfTask(*answered.Task), *e.identity.Load())
-		}
-		return e.identified(dialect.Ext.Created(*answered.Task)), nil
-	}
-	return e.replied(ctx, q, answered.Reply)
 }
 
 // checkArguments compares the arguments with the headers that mirror them. Only

@@ -27,6 +27,7 @@ import (
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 
 	"taskgate/gateway/config"
+	"taskgate/gateway/sealed"
 	"taskgate/internal/eventstream"
 	"taskgate/shim"
 )
@@ -56,6 +57,7 @@ type Gateway struct {
 	streams   *streams
 	sessions  *sessionTable
 	keys      keyring
+	state     *sealed.Keyring // nil: no call can be parked (parked.go)
 }
 
 // New makes a Gateway. It contacts no upstream.
@@ -81,7 +83,15 @@ func New(o Options) (*Gateway, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
-	g := &Gateway{config: o.Config, log: o.Logger, streams: newStreams(), keys: keys}
+	state, err := stateKeys(o.Config)
+	if err != nil {
+		return nil, fmt.Errorf("gateway: %w", err)
+	}
+	if state == nil {
+		o.Logger.Warn("without state_keys a client of 2026-07-28 that takes no tasks cannot be asked by a server of the 2025 versions;" +
+			" \"taskgate state-key\" prints a key, and all replicas need the same")
+	}
+	g := &Gateway{config: o.Config, log: o.Logger, streams: newStreams(), keys: keys, state: state}
 	g.sessions = newSessionTable(o.Sessions, g.endUpstream)
 	for _, u := range o.Config.Upstreams {
 		leg := o.Legs[u.Name]

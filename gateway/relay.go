@@ -25,11 +25,14 @@ func (e *endpoint) identified(result json.RawMessage) json.RawMessage {
 	return jsonrpc.Extend(result, []byte(`"_meta":{"`+mcp.MetaServerInfo+`":`+string(*e.identity.Load())+`}`))
 }
 
-// relay passes a request on that is answered with a result and nothing else.
+// relay passes a request on that never becomes a task.
 func (e *endpoint) relay(ctx context.Context, q *modernRequest, x *exchange) (json.RawMessage, error) {
 	req, err := e.upstreamRequest(q)
 	if err != nil {
 		return nil, err
+	}
+	if e.asking(q) != shim.AskNever {
+		return e.converse(ctx, q, x, shim.Call{Request: req})
 	}
 	reply, err := e.leg.Call(ctx, req, modernSink{x: x, q: q})
 	if err != nil {
@@ -92,9 +95,9 @@ func (e *endpoint) upstreamRequest(q *modernRequest) (shim.Request, error) {
 }
 
 // upstreamSession says in whose name the upstream is called. Anonymous callers
-// share nothing (design.md 0.16). A modern upstream is told all that this client
-// can do, since its questions are relayed; a legacy one is told what the client can be
-// asked by the gateway.
+// share nothing (design.md 0.16). A modern upstream is told all that this client can
+// do, since its questions are relayed; a legacy one which questions it answers, as
+// far as they can be brought to it.
 func (e *endpoint) upstreamSession(q *modernRequest) shim.Session {
 	s := shim.Session{Key: q.principal.Subject, ClientInfo: q.clientInfo}
 	if q.server.Era == mcp.Modern {
@@ -147,8 +150,8 @@ func (s modernSink) Log(l shim.Log) {
 	_ = s.x.Notify(mcp.NotifyMessage, unrelated(l.Raw))
 }
 
-// Ask refuses: no ability to answer was declared to a legacy upstream, and the
-// questions of a modern one are relayed as results.
+// Ask refuses: whoever can be asked is called by the shim, and the questions of a
+// modern server are relayed as results.
 func (s modernSink) Ask(context.Context, ...shim.Question) ([]shim.Answer, error) {
 	return nil, shim.ErrNoAsk
 }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"taskgate/gateway/sealed"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
@@ -102,6 +103,10 @@ func sentinelFailure(era mcp.Era, err error) *failure {
 		return invalidParams("unknown task")
 	case errors.Is(err, shim.ErrFinal): // L24; the extension acknowledges instead (T41)
 		return invalidParams("the task has already ended")
+	case errors.Is(err, sealed.ErrSealed):
+		return invalidParams("params.requestState was not given out for this request: to this caller, for this method, name and arguments")
+	case errors.Is(err, sealed.ErrExpired):
+		return invalidParams("params.requestState has expired")
 	case errors.Is(err, shim.ErrAnswered):
 		return invalidParams("%s", shim.ErrAnswered.Error())
 	case errors.Is(err, shim.ErrCursor):

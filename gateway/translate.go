@@ -159,13 +159,12 @@ func retryParams(upstream mcp.Era, params json.RawMessage) (json.RawMessage, err
 		return nil, invalidParams("params.inputResponses must be an object of objects")
 	}
 	if state, ok := jsonrpc.Get(params, "requestState"); ok {
-		if _, ok := jsonrpc.GetString(state); !ok || upstream != mcp.Modern {
-			// Nobody here ever gave one out for a legacy server.
-			return nil, invalidParams("params.requestState is not known")
+		if _, ok := jsonrpc.GetString(state); !ok {
+			return nil, invalidParams("params.requestState must be a string")
 		}
 	}
-	if upstream != mcp.Modern {
-		params = without(params, "inputResponses")
+	if upstream != mcp.Modern { // it knows nothing of either; the state can only be ours
+		params = without(without(params, "inputResponses"), "requestState")
 	}
 	return params, nil
 }

@@ -20,6 +20,9 @@ func (s *Shim) Reattach(ctx context.Context, c Call, id ID, answers map[string]j
 		return Answered{}, err
 	}
 	t, err := s.reach(ctx, c.Principal, c.Upstream, id)
+	if err == nil && answered(t.Questions, c.Asked) {
+		err = ErrAnswered
+	}
 	if err == nil {
 		t, err = s.handIn(ctx, t, answers)
 	}
@@ -28,6 +31,16 @@ func (s *Shim) Reattach(ctx context.Context, c Call, id ID, answers map[string]j
 	}
 	v := &visit{s: s, call: c, policy: srv.policyFor(c.Request), task: t}
 	return v.wait(ctx)
+}
+
+// answered reports whether one of the questions of these keys has its answer.
+func answered(questions []Question, keys []string) bool {
+	for _, key := range keys {
+		if q, ok := find(questions, key); ok && q.Answer != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // reach reads the record of a call, hidden or not, if it is p's. One that is hidden

@@ -171,6 +171,9 @@ type Telemetry struct {
 	Baggage []string `yaml:"baggage"`
 }
 
+// StoreEmbedded is the Store in the process itself, which no other shares.
+const StoreEmbedded = "embedded"
+
 // Default returns the configuration of an empty file: every default, and no
 // upstream yet.
 func Default() *Config {
@@ -178,7 +181,7 @@ func Default() *Config {
 		ClientTimeout: 30 * time.Second,
 
 		Listen:       "127.0.0.1:8080",
-		Store:        "embedded",
+		Store:        StoreEmbedded,
 		KeyPrefix:    "tg",
 		Heartbeat:    5 * time.Second,
 		StoreTimeout: 3 * time.Second,

@@ -55,7 +55,7 @@ func (extension) detailed(o *object, version string, t shim.Task) []byte {
 	o.task(t, "ttlMs", "pollIntervalMs")
 	switch t.Status {
 	case shim.InputRequired:
-		o.raw("inputRequests", inputRequests(t.Questions))
+		o.raw("inputRequests", InputRequests(t.Questions))
 	case shim.Completed:
 		if t.Outcome != nil {
 			o.raw("result", inlined(t.Outcome.Result))
@@ -71,8 +71,9 @@ func (extension) detailed(o *object, version string, t shim.Task) []byte {
 // Ack is the empty acknowledgement of tasks/update and tasks/cancel (T34, T41).
 func (extension) Ack() json.RawMessage { return json.RawMessage(`{"resultType":"complete"}`) }
 
-// inputRequests are all outstanding questions and only those (T24).
-func inputRequests(questions []shim.Question) []byte {
+// InputRequests are all outstanding questions and only those (T24), as a modern
+// client is asked, in a task or by a result (2.7).
+func InputRequests(questions []shim.Question) json.RawMessage {
 	o := newObject(256)
 	for _, q := range questions {
 		if !q.Outstanding() {
@@ -81,11 +82,29 @@ func inputRequests(questions []shim.Question) []byte {
 		r := newObject(len(q.Params) + 64)
 		r.str("method", q.Method)
 		if q.Params != nil {
-			r.raw("params", q.Params)
+			r.raw("params", asked(q.Params))
 		}
 		o.raw(q.Key, r.done())
 	}
 	return o.done()
+}
+
+// asked are the params of a question without what only means something to a legacy
+// client: the id by which a URL elicitation is reported as complete (protocol.md
+// 7.4), a task to be made of it, and the marks of its envelope. The rest is the
+// server's, byte for byte.
+func asked(params json.RawMessage) json.RawMessage {
+	for _, path := range [][]string{
+		{"elicitationId"}, {"task"}, {"_meta", mcp.MetaProgressToken}, {"_meta", mcp.MetaRelatedTask},
+	} {
+		if _, ok := jsonrpc.Get(params, path...); !ok {
+			continue
+		}
+		if b, err := jsonrpc.Delete(params, path...); err == nil {
+			params = b
+		}
+	}
+	return params
 }
 
 // inlined is a result as it stands inside a completed task: with the resultType
