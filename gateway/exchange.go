@@ -112,6 +112,9 @@ func (x *exchange) Notify(method string, params json.RawMessage) error {
 	return x.Send(jsonrpc.AppendNotification(nil, method, params))
 }
 
+// Streams reports whether the client takes messages ahead of the answer.
+func (x *exchange) Streams() bool { return x.accept.stream }
+
 // Send is Notify for a message that is already complete.
 func (x *exchange) Send(message []byte) error {
 	x.mu.Lock()

@@ -33,7 +33,10 @@ func (e *endpoint) serveLegacyPOST(w http.ResponseWriter, r *http.Request, p shi
 		e.heed(r.Context(), s, msg)
 		w.WriteHeader(http.StatusAccepted)
 	case jsonrpc.Result, jsonrpc.ErrorResponse:
-		// Nothing was asked of the client, so it answers nothing that is known.
+		if err := e.answerQuestion(r.Context(), s, p, msg); err != nil {
+			e.refuseLegacy(w, jsonrpc.ID{}, err)
+			return
+		}
 		w.WriteHeader(http.StatusAccepted)
 	default:
 		e.serveBatch(w, r, s, p, body)

@@ -34,6 +34,11 @@ func (e *endpoint) serveBatch(w http.ResponseWriter, r *http.Request, s *session
 		switch msg.Kind {
 		case jsonrpc.Notification:
 			e.heed(r.Context(), s, msg)
+		case jsonrpc.Result, jsonrpc.ErrorResponse:
+			if err := e.answerQuestion(r.Context(), s, p, msg); err != nil {
+				e.refuseLegacy(w, jsonrpc.ID{}, err)
+				return
+			}
 		case jsonrpc.Request:
 			q := newLegacyRequest(s, p, msg)
 			q.out = b.answer()
@@ -135,7 +140,15 @@ func (b *batch) flush() {
 
 // Notify sends a notification ahead of the answers that are still to come.
 func (a batched) Notify(method string, params json.RawMessage) error {
-	err := a.b.x.Notify(method, params)
+	return a.Send(jsonrpc.AppendNotification(nil, method, params))
+}
+
+// Streams reports whether the answer may become an event stream.
+func (a batched) Streams() bool { return a.b.x.Streams() }
+
+// Send sends a message ahead of the answers that are still to come.
+func (a batched) Send(message []byte) error {
+	err := a.b.x.Send(message)
 	a.b.mu.Lock()
 	defer a.b.mu.Unlock()
 	a.b.flush()

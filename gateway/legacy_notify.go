@@ -27,8 +27,6 @@ func (e *endpoint) heed(ctx context.Context, s *session, msg jsonrpc.Message) {
 			st.Initialized = true
 			return st
 		})
-	case mcp.NotifyProgress:
-		// About a request to the client, and there is none.
 	default:
 		err = e.forward(ctx, s, msg)
 	}

@@ -36,18 +36,7 @@ func (e *endpoint) callLegacyTool(ctx context.Context, q *legacyRequest) (json.R
 	if err != nil {
 		return nil, err
 	}
-	a, err := e.shim.Call(ctx, shim.Call{
-		Upstream:  e.name,
-		Principal: q.principal,
-		Request:   q.request(server.Era),
-		Origin:    dialect.OriginLegacy,
-		Demand:    task,
-		After:     e.handleAfter(),
-		TTL:       ttl,
-		Block:     true,
-		Stay:      true,
-		Stream:    legacySink{q},
-	})
+	a, err := e.callLegacy(ctx, q, shim.Call{Request: q.request(server.Era), Demand: task, After: e.handleAfter(), TTL: ttl})
 	switch {
 	case err != nil:
 		return nil, err
@@ -60,11 +49,33 @@ func (e *endpoint) callLegacyTool(ctx context.Context, q *legacyRequest) (json.R
 	return e.legacyReply(ctx, q, server, a.Reply)
 }
 
+// callLegacy makes a call during which the client may be asked.
+func (e *endpoint) callLegacy(ctx context.Context, q *legacyRequest, c shim.Call) (shim.Answered, error) {
+	c.Upstream, c.Principal, c.Origin = e.name, q.principal, dialect.OriginLegacy
+	c.Block, c.Stay = true, true
+	c.Asking = q.asking(c.Demand)
+	if c.Asking == shim.AskNever {
+		c.Stream = legacySink{q}
+		return e.shim.Call(ctx, c)
+	}
+	asker := newLegacyAsker(e, q)
+	defer asker.end()
+	c.Stream = asker
+	return e.shim.Call(ctx, c)
+}
+
 // relayLegacy passes on any other request, known or not.
 func (e *endpoint) relayLegacy(ctx context.Context, q *legacyRequest) (json.RawMessage, error) {
 	server, err := e.leg.Describe(ctx, q.s.upstream())
 	if err != nil {
 		return nil, err
+	}
+	if q.asking(false) != shim.AskNever {
+		a, err := e.callLegacy(ctx, q, shim.Call{Request: q.request(server.Era)})
+		if err != nil {
+			return nil, err
+		}
+		return e.legacyReply(ctx, q, server, a.Reply)
 	}
 	reply, err := e.leg.Call(ctx, q.request(server.Era), legacySink{q})
 	if err != nil {
@@ -172,7 +183,7 @@ func (s legacySink) Log(l shim.Log) {
 	}
 }
 
-// Ask refuses: no ability to answer was declared to the server.
+// Ask refuses: where the client can be asked, the shim calls.
 func (s legacySink) Ask(context.Context, ...shim.Question) ([]shim.Answer, error) {
 	return nil, shim.ErrNoAsk
 }

@@ -88,7 +88,10 @@ func newReplica(t *testing.T, redis, name, server string, change func(*config.Co
 		Replica: shim.Replica(name), Store: store, Logger: quiet,
 		Servers: map[string]shim.Server{"up": {
 			Upstream: leg,
-			Policy:   func(string) shim.Policy { return shim.Policy{Tasks: shim.Never, Timeout: time.Hour} },
+			Policy: func(tool string) shim.Policy {
+				p := c.Upstreams[0].Tool(tool)
+				return shim.Policy{Tasks: shim.Mode(p.Tasks), Grace: p.Grace, TTL: p.TTL, PollInterval: p.PollInterval, Timeout: p.Timeout}
+			},
 		}},
 	})
 	if err != nil {
@@ -102,14 +105,20 @@ func newReplica(t *testing.T, redis, name, server string, change func(*config.Co
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan error, 1)
+	done := make(chan error, 2)
 	go func() { done <- g.Run(ctx) }()
+	go func() { done <- sh.Run(ctx) }()
 	t.Cleanup(func() {
 		bounded, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		err := errors.Join(g.Close(bounded), sh.Close(bounded))
+		err := errors.Join(g.Close(bounded), sh.Halt(bounded))
 		stop()
-		if err := errors.Join(err, <-done, leg.Close(bounded), store.Close()); err != nil {
+		for range cap(done) {
+			if e := <-done; !errors.Is(e, context.Canceled) {
+				err = errors.Join(err, e)
+			}
+		}
+		if err := errors.Join(err, sh.Close(bounded), leg.Close(bounded), store.Close()); err != nil {
 			t.Error(err)
 		}
 	})

@@ -33,6 +33,11 @@ type legacyRequest struct {
 // the batch it came in.
 type answer interface {
 	Notify(method string, params json.RawMessage) error
+	// Send is Notify for a message that is already complete, such as a request to the
+	// client.
+	Send(message []byte) error
+	// Streams reports whether the client takes messages ahead of the answer.
+	Streams() bool
 	Result(id jsonrpc.ID, result json.RawMessage)
 	Error(id jsonrpc.ID, code int64, message string, data json.RawMessage, status int)
 	// Drop says that there is no answer.
@@ -73,10 +78,7 @@ func (e *endpoint) serveLegacyRequest(w http.ResponseWriter, r *http.Request, s 
 }
 
 func newLegacyRequest(s *session, p shim.Principal, msg jsonrpc.Message) *legacyRequest {
-	q := &legacyRequest{s: s, state: s.current(), principal: p, msg: msg}
-	if p.Subject == "" {
-		q.principal.Session = s.id // whose tasks are listed (design.md 0.7)
-	}
+	q := &legacyRequest{s: s, state: s.current(), principal: s.principal(p), msg: msg}
 	q.name, _ = jsonrpc.GetString(msg.Params, mcp.NameParam(msg.Method))
 	// A token that is neither string nor number is none.
 	if token, ok := jsonrpc.Get(msg.Params, "_meta", mcp.MetaProgressToken); ok {

@@ -161,7 +161,9 @@ func (e *endpoint) awaitLegacyTask(ctx context.Context, q *legacyRequest) (json.
 	}
 	ctx, done := awaiting(ctx, q)
 	defer done()
+	stop := e.askOnResult(ctx, q, id)
 	t, err := e.shim.Wait(ctx, q.principal, e.name, id)
+	stop()
 	if err != nil {
 		return nil, err
 	}

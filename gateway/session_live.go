@@ -217,9 +217,9 @@ func (s *session) attached() bool {
 	return s.streaming
 }
 
-// upstream is the session's own session with its upstream (design.md 0.16). No
-// capabilities are declared there: what a server would ask of a client cannot be
-// passed on (protocol.md H4).
+// upstream is the session's own session with its upstream (design.md 0.16). Declared
+// there is what the client can be asked (protocol.md H4).
 func (s *session) upstream() shim.Session {
-	return shim.Session{Key: s.id, Shared: true, ClientInfo: s.current().ClientInfo}
+	st := s.current()
+	return shim.Session{Key: s.id, Shared: true, ClientInfo: st.ClientInfo, Capabilities: answerable(st.Capabilities)}
 }

@@ -54,15 +54,16 @@ func startLog(s *session, x *exchange, version string, after time.Duration, ids 
 	return l
 }
 
-// begin runs on the timer. A client of 2025-11-25 gets an event at once from which it
+// begin runs on the timer, or before that when the client is asked something. A client of 2025-11-25 gets an event at once from which it
 // can resume; older ones choke on an event without data, and get ids as messages come
 // (X9, H8).
 func (l *eventLog) begin() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.over || !l.x.accept.stream {
+	if l.over || l.on.Load() || !l.x.accept.stream {
 		return
 	}
+	l.timer.Stop()
 	ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
 	defer cancel()
 	after, err := l.s.table.store.Open(ctx, l.s.id, l.stream, l.note)

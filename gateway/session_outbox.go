@@ -27,6 +27,7 @@ type outbox struct {
 type waiting struct {
 	text  []byte
 	about string // what it tells the state of; "" for nothing that changes
+	kept  bool   // is not dropped for others
 }
 
 func newOutbox() *outbox { return &outbox{ready: make(chan struct{}, 1)} }
@@ -34,13 +35,18 @@ func newOutbox() *outbox { return &outbox{ready: make(chan struct{}, 1)} }
 // put adds a message, and drops the oldest ones beyond the bounds. A message that
 // is still waiting in the same words is not added again: notifications of a
 // change say nothing more when said twice.
-func (o *outbox) put(msg []byte) {
+func (o *outbox) put(msg []byte) { o.putOnce(waiting{text: msg}) }
+
+// putRequest adds a request to the client. It is not dropped for other messages: who
+// sent it waits for the answer. There are as many as tasks of the session ask.
+func (o *outbox) putRequest(msg []byte) { o.putOnce(waiting{text: msg, kept: true}) }
+
+func (o *outbox) putOnce(m waiting) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if slices.ContainsFunc(o.msgs, func(m waiting) bool { return bytes.Equal(m.text, msg) }) {
-		return
+	if !slices.ContainsFunc(o.msgs, func(w waiting) bool { return bytes.Equal(w.text, m.text) }) {
+		o.add(m)
 	}
-	o.add(waiting{text: msg})
 }
 
 // putLatest adds a message that tells the state of something, in place of an older
@@ -67,26 +73,26 @@ func (o *outbox) add(m waiting) {
 }
 
 // take removes the oldest message.
-func (o *outbox) take() ([]byte, bool) {
+func (o *outbox) take() (waiting, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(o.msgs) == 0 {
-		return nil, false
+		return waiting{}, false
 	}
-	msg := o.msgs[0].text
+	m := o.msgs[0]
 	o.msgs = o.msgs[1:]
-	o.size -= len(msg)
-	return msg, true
+	o.size -= len(m.text)
+	return m, true
 }
 
 // giveBack returns a message that could not be sent to the head of the line, for
 // the next stream: each message goes out on one stream (X5), but on one that
 // works.
-func (o *outbox) giveBack(msg []byte) {
+func (o *outbox) giveBack(m waiting) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.msgs = slices.Insert(o.msgs, 0, waiting{text: msg})
-	o.size += len(msg)
+	o.msgs = slices.Insert(o.msgs, 0, m)
+	o.size += len(m.text)
 	o.trim()
 	o.signal()
 }
@@ -99,8 +105,12 @@ func (o *outbox) empty() bool {
 
 func (o *outbox) trim() {
 	for len(o.msgs) > outboxMessages || o.size > outboxBytes && len(o.msgs) > 1 {
-		o.size -= len(o.msgs[0].text)
-		o.msgs = o.msgs[1:]
+		i := slices.IndexFunc(o.msgs, func(m waiting) bool { return !m.kept })
+		if i < 0 {
+			return
+		}
+		o.size -= len(o.msgs[i].text)
+		o.msgs = slices.Delete(o.msgs, i, i+1)
 	}
 }
 

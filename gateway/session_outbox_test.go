@@ -13,7 +13,7 @@ func contents(o *outbox) []string {
 		if !ok {
 			return out
 		}
-		out = append(out, string(m))
+		out = append(out, string(m.text))
 	}
 }
 

@@ -117,12 +117,12 @@ func (g *standing) flush(ctx context.Context) error {
 			return g.out.Err()
 		}
 		if g.kept {
-			if _, err := g.s.table.store.Append(ctx, g.s.id, standingStream, msg); err == nil {
+			if _, err := g.s.table.store.Append(ctx, g.s.id, standingStream, msg.text); err == nil {
 				g.behind = true
 				continue
 			}
 		}
-		if err := g.out.Send("", msg); err != nil {
+		if err := g.out.Send("", msg.text); err != nil {
 			g.s.out.giveBack(msg)
 			return err
 		}
@@ -161,7 +161,7 @@ func (s *session) moved(ctx context.Context) {
 	s.endStream(ctx)
 	s.listen.drop()
 	for msg, ok := s.out.take(); ok; msg, ok = s.out.take() {
-		if _, err := s.table.store.Append(ctx, s.id, standingStream, msg); err != nil {
+		if _, err := s.table.store.Append(ctx, s.id, standingStream, msg.text); err != nil {
 			s.out.giveBack(msg) // for a stream that comes here
 			break
 		}

@@ -109,15 +109,22 @@ type teller struct {
 	s    *session
 	p    shim.Principal
 	told map[shim.ID]string // what a client last heard of each
+	asks *courier
 }
 
-// tellTasks tells the session's stream of its tasks until the function it returns
-// is called. Sessions that cannot make tasks have none.
-func (e *endpoint) tellTasks(ctx context.Context, s *session, p shim.Principal) (stop func()) {
+// tellTasks tells the session's stream of its tasks, and asks what they ask, until
+// the function it returns is called. Sessions that cannot make tasks have none.
+// resumed says that the client has what was sent on the stream before.
+func (e *endpoint) tellTasks(ctx context.Context, s *session, p shim.Principal, resumed bool) (stop func()) {
 	if !e.offersTasks(s.current().Version) {
 		return func() {}
 	}
 	t := &teller{e: e, s: s, p: p, told: make(map[shim.ID]string)}
+	t.asks = newCourier(e, s, s.principal(p), standingStream, func(m []byte) error {
+		s.out.putRequest(m)
+		return nil
+	})
+	t.asks.known = resumed
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	running.Go(func() { t.run(ctx) })
@@ -136,7 +143,10 @@ func (t *teller) run(ctx context.Context) {
 		var running sync.WaitGroup
 		running.Go(func() {
 			// It ends with the last task, or when there are more.
-			_ = t.e.shim.Follow(following, t.p, t.e.name, ids, t.tell)
+			_ = t.e.shim.Follow(following, t.p, t.e.name, ids, func(task shim.Task) error {
+				t.asks.look(following, task)
+				return t.tell(task)
+			})
 		})
 		more := t.more(ctx, ids)
 		cancel()

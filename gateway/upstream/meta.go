@@ -98,6 +98,13 @@ func fingerprint(caps json.RawMessage) string {
 	return string(b)
 }
 
+// MayAsk reports whether the client behind a session declared that it can be asked
+// this (protocol.md 7.4).
+func MayAsk(s shim.Session, method string, params []byte) bool {
+	_, ok := may(s, method, params)
+	return ok
+}
+
 // may reports whether the client behind a session declared that it can be asked
 // this, and otherwise the error code that the server gets (protocol.md 7.4).
 func may(s shim.Session, method string, params []byte) (code int64, ok bool) {

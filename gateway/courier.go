@@ -1,0 +1,205 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strings"
+	"sync"
+	"time"
+
+	"taskgate/gateway/upstream"
+	"taskgate/shim"
+)
+
+// A task's questions are delivered by one stream of a legacy session: by its GET
+// stream, if there is one, and by a tasks/result otherwise (L32, protocol.md C 3).
+// Streams agree by a claim in the store. A claim names its stream, and the log of
+// that says whether it still lives; a question whose stream has died is delivered
+// again, under the same id (H7).
+
+// getFirst is how long a tasks/result leaves questions to the session's GET stream.
+const getFirst = 2 * time.Second
+
+// claimFree is a claim that is over.
+const claimFree = "-"
+
+// courier delivers the questions of tasks on one stream.
+type courier struct {
+	e    *endpoint
+	s    *session
+	p    shim.Principal
+	name string // in claims
+	send func(message []byte) error
+	// known are questions that were claimed under this name and need not be sent:
+	// the client resumes the stream that had them.
+	known bool
+
+	mu   sync.Mutex
+	sent map[shim.ID]map[string]bool // by task, keys of those that the client may answer
+	over bool
+}
+
+// claimName names a stream of a session in claims.
+func claimName(s *session, stream string) string { return s.id + " " + stream }
+
+func newCourier(e *endpoint, s *session, p shim.Principal, stream string, send func([]byte) error) *courier {
+	return &courier{e: e, s: s, p: p, name: claimName(s, stream), send: send, sent: make(map[shim.ID]map[string]bool)}
+}
+
+// look delivers what a task asks and nobody delivers, and takes back what it no
+// longer asks.
+func (c *courier) look(ctx context.Context, t shim.Task) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return
+	}
+	c.takeBack(t)
+	keys, over := c.wanted(ctx, t)
+	if len(keys) == 0 {
+		return
+	}
+	claimed, err := c.e.shim.Claim(ctx, c.p, c.e.name, t.ID, keys, c.name, over)
+	if err != nil {
+		return // the task is read again before long
+	}
+	for _, q := range claimed {
+		if c.sent[t.ID] == nil {
+			c.sent[t.ID] = make(map[string]bool)
+		}
+		if !c.sent[t.ID][q.Key] && c.send(questionRequest(t.ID, q, true)) == nil {
+			c.sent[t.ID][q.Key] = true
+		}
+	}
+}
+
+// takeBack tells the client of questions that were sent and have no answer, and want
+// none any more.
+func (c *courier) takeBack(t shim.Task) {
+	for _, q := range t.Questions {
+		if !c.sent[t.ID][q.Key] || q.Outstanding() && !t.Status.Final() {
+			continue
+		}
+		delete(c.sent[t.ID], q.Key)
+		if q.Answer == nil {
+			_ = c.send(questionOver(t.ID, q.Key))
+		}
+	}
+	if t.Status.Final() {
+		delete(c.sent, t.ID)
+	}
+}
+
+// wanted are the open questions that this stream may claim, and the claims that are
+// void for it.
+func (c *courier) wanted(ctx context.Context, t shim.Task) (keys, over []string) {
+	if t.Status.Final() {
+		return nil, nil
+	}
+	able := shim.Session{Capabilities: answerable(c.s.current().Capabilities)}
+	for _, q := range t.Questions {
+		switch {
+		case !q.Outstanding(), c.sent[t.ID][q.Key], !upstream.MayAsk(able, q.Method, q.Params):
+			continue
+		case q.Claim == c.name && c.known:
+			if c.sent[t.ID] == nil {
+				c.sent[t.ID] = make(map[string]bool)
+			}
+			c.sent[t.ID][q.Key] = true
+			continue
+		case q.Claim == "", q.Claim == c.name:
+		case q.Claim == claimFree, c.dead(ctx, q.Claim):
+			over = append(over, q.Claim)
+		default:
+			continue
+		}
+		keys = append(keys, q.Key)
+	}
+	return keys, over
+}
+
+// dead reports whether the stream that a claim names is gone, with its replica or by
+// itself. While that cannot be learned, it is not.
+func (c *courier) dead(ctx context.Context, claim string) bool {
+	session, stream, ok := strings.Cut(claim, " ")
+	if !ok {
+		return true // of no stream
+	}
+	state, _, err := c.s.table.store.Since(ctx, session, stream, math.MaxInt64, func(int64, []byte) {})
+	return err == nil && state != "open"
+}
+
+// quit gives the open questions of one task back, for another stream.
+func (c *courier) quit(ctx context.Context, id shim.ID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.over = true
+	var keys []string
+	for key := range c.sent[id] {
+		keys = append(keys, key)
+	}
+	if len(keys) > 0 {
+		// Where it fails, the end of this stream's log frees them.
+		_, _ = c.e.shim.Claim(ctx, c.p, c.e.name, id, keys, claimFree, []string{c.name})
+	}
+}
+
+// askOnResult delivers the questions of a task on the stream of a tasks/result until
+// the function it returns is called.
+func (e *endpoint) askOnResult(ctx context.Context, q *legacyRequest, id shim.ID) (stop func()) {
+	if q.log == nil || !q.out.Streams() || answerable(q.state.Capabilities) == nil {
+		return func() {}
+	}
+	c := newCourier(e, q.s, q.principal, q.log.stream, func(m []byte) error {
+		q.log.begin() // the log is what others know the stream by
+		if !q.resumes() {
+			return errors.New("the stream has no log")
+		}
+		return q.out.Send(m)
+	})
+	ctx, cancel := context.WithCancel(ctx)
+	left := context.AfterFunc(q.client, func() {
+		// The client may resume the stream, and has the questions then. If it asks for
+		// the result again instead, they are asked there.
+		q.s.table.outlive(func() {
+			free, done := context.WithTimeout(context.Background(), endTimeout)
+			defer done()
+			c.quit(free, id)
+		})
+	})
+	var following sync.WaitGroup
+	following.Go(func() {
+		_ = e.shim.Follow(ctx, q.principal, e.name, []shim.ID{id}, func(t shim.Task) error {
+			return c.lookLater(ctx, t)
+		})
+	})
+	return func() {
+		left()
+		cancel()
+		following.Wait()
+	}
+}
+
+// lookLater is look for a stream that is not the first choice.
+func (c *courier) lookLater(ctx context.Context, t shim.Task) error {
+	if keys, _ := c.unclaimed(ctx, t); len(keys) > 0 && (c.s.attached() || c.s.elsewhere(ctx)) {
+		if !rest(ctx, getFirst) {
+			return context.Cause(ctx)
+		}
+		now, err := c.e.shim.Peek(ctx, c.p, c.e.name, t.ID)
+		if err != nil {
+			return nil // it is gone, or read again before long
+		}
+		t = now
+	}
+	c.look(ctx, t)
+	return nil
+}
+
+// unclaimed is wanted, from outside.
+func (c *courier) unclaimed(ctx context.Context, t shim.Task) (keys, over []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.wanted(ctx, t)
+}
