@@ -8,9 +8,11 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"taskgate/gateway/config"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/schematest"
@@ -319,4 +321,50 @@ func TestReplicasAskForeign(t *testing.T) {
 	if got := call.end("c"); !strings.Contains(got, "accept red") {
 		t.Errorf("result: %s", got)
 	}
+}
+
+// TestReplicasTaskProgress: the progress of a task goes on under the token of its call,
+// on the session's GET stream at any replica, until the task has ended (L35).
+func TestReplicasTaskProgress(t *testing.T) {
+	stack := newLegacyReplicas(t, func(c *config.Config) { c.Upstreams[0].Defaults.PollInterval = 20 * time.Millisecond })
+	moved := make(chan struct{})
+	stack.server.AddTool(&sdk.Tool{Name: "walk", InputSchema: json.RawMessage(`{"type":"object"}`)},
+		func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			for i := 1; ; i++ {
+				select {
+				case <-moved:
+					if err := r.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ProgressToken: r.Params.GetProgressToken(), Progress: float64(i), Total: 9}); err != nil {
+						return nil, err
+					}
+				case <-stack.session.proceed:
+					return &sdk.CallToolResult{Content: []sdk.Content{}}, nil
+				}
+			}
+		})
+	a := stack.on(t, 0, nil)
+	a.initialize()
+	get := openSSE(t, stack.on(t, 1, a), http.MethodGet, "", "")
+	if _, body := a.post(`{"jsonrpc":"2.0","id":"t","method":"tools/call","params":{"name":"walk","task":{},"_meta":{"progressToken":7}}}`); !strings.Contains(body, "taskId") {
+		t.Fatalf("no task: %s", body)
+	}
+	for i := 1; i <= 2; i++ {
+		moved <- struct{}{}
+		for {
+			_, data, ok := get.event()
+			if !ok {
+				t.Fatal("the stream ended")
+			}
+			if method, _ := jsonrpc.GetString([]byte(data), "method"); method != mcp.NotifyProgress {
+				continue
+			}
+			schematest.Validate(t, mcp.Version20251125, "ProgressNotification", []byte(data))
+			token, _ := jsonrpc.Get([]byte(data), "params", "progressToken")
+			progress, _ := jsonrpc.Get([]byte(data), "params", "progress")
+			if string(token) != "7" || string(progress) != fmt.Sprint(i) {
+				t.Errorf("progress %d: %s", i, data)
+			}
+			break
+		}
+	}
+	stack.session.proceed <- struct{}{}
 }

@@ -36,7 +36,9 @@ func (e *endpoint) callLegacyTool(ctx context.Context, q *legacyRequest) (json.R
 	if err != nil {
 		return nil, err
 	}
-	a, err := e.callLegacy(ctx, q, shim.Call{Request: q.request(server.Era), Demand: task, After: e.handleAfter(), TTL: ttl})
+	a, err := e.callLegacy(ctx, q, shim.Call{
+		Request: q.request(server.Era), Demand: task, After: e.handleAfter(), TTL: ttl, ProgressToken: q.token,
+	})
 	switch {
 	case err != nil:
 		return nil, err

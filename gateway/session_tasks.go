@@ -110,6 +110,8 @@ type teller struct {
 	p    shim.Principal
 	told map[shim.ID]string // what a client last heard of each
 	asks *courier
+	// progress is what the client last heard of it, by task.
+	progress map[shim.ID]string
 }
 
 // tellTasks tells the session's stream of its tasks, and asks what they ask, until
@@ -119,7 +121,7 @@ func (e *endpoint) tellTasks(ctx context.Context, s *session, p shim.Principal, 
 	if !e.offersTasks(s.current().Version) {
 		return func() {}
 	}
-	t := &teller{e: e, s: s, p: p, told: make(map[shim.ID]string)}
+	t := &teller{e: e, s: s, p: p, told: make(map[shim.ID]string), progress: make(map[shim.ID]string)}
 	t.asks = newCourier(e, s, s.principal(p), standingStream, func(m []byte) error {
 		s.out.putRequest(m)
 		return nil
@@ -179,6 +181,7 @@ func (t *teller) more(ctx context.Context, followed []shim.ID) bool {
 // tell sends the state of a task, unless there is nothing in it that the client
 // does not know: how the task began it was told in the answer to its call.
 func (t *teller) tell(task shim.Task) error {
+	t.tellProgress(task)
 	params := dialect.Legacy.Got(task)
 	status, _ := jsonrpc.GetString(params, "status")
 	state := status + " " + task.StatusMessage
@@ -190,9 +193,22 @@ func (t *teller) tell(task shim.Task) error {
 	t.s.out.putLatest(string(task.ID), jsonrpc.AppendNotification(nil, mcp.NotifyTaskStatus, params))
 	if task.Status.Final() {
 		delete(t.told, task.ID)
+		delete(t.progress, task.ID)
 		t.s.note(nil, []shim.ID{task.ID})
 	}
 	return nil
+}
+
+// tellProgress sends how far a task has got, under the token of the call that made it,
+// which is good until the task ends (L35).
+func (t *teller) tellProgress(task shim.Task) {
+	p := task.Progress
+	if p.Token == nil || p.Params == nil || task.Status.Final() || t.progress[task.ID] == string(p.Params) {
+		return
+	}
+	t.progress[task.ID] = string(p.Params)
+	params := unrelated(with(p.Params, p.Token, mcp.MetaProgressToken))
+	t.s.out.putLatest("progress "+string(task.ID), jsonrpc.AppendNotification(nil, mcp.NotifyProgress, params))
 }
 
 // rest pauses, and reports whether ctx lasted.
