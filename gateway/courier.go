@@ -145,8 +145,8 @@ func (c *courier) quit(ctx context.Context, id shim.ID) {
 	}
 }
 
-// askOnResult delivers the questions of a task on the stream of a tasks/result until
-// the function it returns is called.
+// askOnResult delivers the questions of a task on the stream of a tasks/result, or of
+// whatever else waits for its end, until the function it returns is called.
 func (e *endpoint) askOnResult(ctx context.Context, q *legacyRequest, id shim.ID) (stop func()) {
 	if q.log == nil || !q.out.Streams() || answerable(q.state.Capabilities) == nil {
 		return func() {}

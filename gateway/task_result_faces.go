@@ -7,6 +7,7 @@ import (
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/shim"
 )
 
 // modernTaskResult answers a call of the gateway's own tool (design.md 0.10). Like
@@ -46,6 +47,9 @@ func (e *endpoint) legacyTaskResult(ctx context.Context, q *legacyRequest) (json
 	if wrong == "" {
 		ctx, done := awaiting(ctx, q)
 		defer done()
+		if id, err := shim.ParseID(c.id); err == nil {
+			defer e.askOnResult(ctx, q, id)()
+		}
 		answer, err = e.taskResult(ctx, q.principal, c, q.op, progressTo(q.token, q.out.Notify))
 	}
 	switch {
