@@ -370,3 +370,35 @@ func TestReplicasTaskProgress(t *testing.T) {
 	}
 	stack.session.proceed <- struct{}{}
 }
+
+// TestReplicasHandleAsks: a client that knows no tasks is asked what its task asks while
+// it waits for the result (design.md 0.10).
+func TestReplicasHandleAsks(t *testing.T) {
+	stack := newLegacyReplicas(t, func(c *config.Config) {
+		c.Upstreams[0].WithoutTasks, c.Upstreams[0].WithoutTasksAfter = config.WithoutTasksHandle, 20*time.Millisecond
+	})
+	stack.server.AddTool(&sdk.Tool{Name: "late", InputSchema: json.RawMessage(`{"type":"object"}`)},
+		func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			<-stack.session.proceed
+			e, err := r.Session.Elicit(ctx, form)
+			if err != nil {
+				return nil, err
+			}
+			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: fmt.Sprint(e.Action, " ", e.Content["colour"])}}}, nil
+		})
+	c := stack.asked(t, mcp.Version20250618, &sdk.ClientOptions{ElicitationHandler: red})
+	handle, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: "late"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(textOf(handle), `"taskId":"`)
+	id, _, ok := strings.Cut(rest, `"`)
+	if !ok {
+		t.Fatalf("no handle: %s", textOf(handle))
+	}
+	close(stack.session.proceed)
+	result, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: "task_result", Arguments: map[string]any{"taskId": id}})
+	if err != nil || textOf(result) != "accept red" {
+		t.Errorf("result: %v %v", result, err)
+	}
+}
