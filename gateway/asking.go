@@ -21,12 +21,17 @@ func (e *endpoint) asking(q *modernRequest) shim.Asking {
 	return shim.AskNever
 }
 
-// asksInTask reports whether every question of the call is asked in a task.
+// asksInTask reports whether every question of the call is asked in a task, apart from
+// those of a modern server that are relayed before there is one. A client that does not
+// take tasks can be asked in one while it waits in the gateway's tool (design.md 0.10).
 func (e *endpoint) asksInTask(q *modernRequest) bool {
-	if q.msg.Method != mcp.MethodToolsCall || !q.tasks || !e.convertible() {
+	if q.msg.Method != mcp.MethodToolsCall || !e.convertible() {
 		return false
 	}
 	tool := e.config.Tool(q.name)
+	if !q.tasks {
+		return e.handles() && e.gateway.state != nil && q.server.Era == mcp.Modern && tool.Tasks != config.TasksNever
+	}
 	return tool.Tasks != config.TasksNever && (q.server.Era == mcp.Modern || tool.EarlyInput != config.EarlyMRTR)
 }
 

@@ -76,6 +76,14 @@ func newAskingServer(t *testing.T) (*askingServer, string) {
 		}
 		return text, err
 	})
+	tool("late", func(ctx context.Context, ss *sdk.ServerSession) (string, error) {
+		select {
+		case <-a.hold:
+		case <-ctx.Done():
+			return "", ctx.Err()
+		}
+		return askName(ctx, ss)
+	})
 	server.AddPrompt(&sdk.Prompt{Name: "ask"}, func(ctx context.Context, r *sdk.GetPromptRequest) (*sdk.GetPromptResult, error) {
 		text, err := a.run(ctx, r.Session, askName)
 		return &sdk.GetPromptResult{Messages: []*sdk.PromptMessage{{Role: "user", Content: &sdk.TextContent{Text: text}}}}, err

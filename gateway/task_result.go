@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"taskgate/gateway/config"
+	"taskgate/gateway/upstream"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
@@ -151,6 +152,7 @@ type told struct {
 	tool    string // whose result it is; "" for a text
 	result  json.RawMessage
 	isError bool
+	asks    *shim.Parked // in place of a result: what the task asks the caller
 }
 
 // inWords is an answer of the gateway's own.
@@ -160,19 +162,19 @@ func inWords(isError bool, format string, a ...any) told {
 }
 
 // taskResult waits for the end of a task of this caller, and says how it ended or
-// that it has not. say is told the status message whenever it has changed. A task of
+// that it has not, or what it asks of a caller who is asked by the answer. A task of
 // somebody else is answered as one that never was, with the same work (design.md
 // 0.7). That this replica stops ends the wait, not the task: another replica answers
 // the next call.
-func (e *endpoint) taskResult(ctx context.Context, p shim.Principal, c taskResultCall, op *operation, say func(string)) (told, error) {
+func (e *endpoint) taskResult(ctx context.Context, p shim.Principal, c taskResultCall, op *operation, w waiter) (told, error) {
 	unknown := inWords(true, "There is no task with this taskId: it is unknown, or it has ended and its result has expired.")
 	id, err := shim.ParseID(c.id)
 	if err != nil {
 		return unknown, nil
 	}
 	t, err := e.shim.Get(ctx, p, e.name, id)
-	if err == nil && !t.Status.Final() && c.wait > 0 {
-		t, err = e.watchTask(ctx, p, t, c.wait, say)
+	if err == nil && !t.Status.Final() && c.wait > 0 && w.questions(t) == nil {
+		t, err = e.watchTask(ctx, p, t, c.wait, w)
 	}
 	switch {
 	case errors.Is(err, shim.ErrNotFound):
@@ -182,14 +184,42 @@ func (e *endpoint) taskResult(ctx context.Context, p shim.Principal, c taskResul
 	}
 	op.task(string(id), t.Trace)
 	if !t.Status.Final() {
+		if open := w.questions(t); open != nil {
+			return told{asks: &shim.Parked{ID: id, Questions: open, Until: t.ExpiresAt()}}, nil
+		}
 		return e.stillRunning(t), nil
 	}
 	return howItEnded(t), nil
 }
 
-// watchTask follows a task until it has ended or the time is over, and reads it
-// again then.
-func (e *endpoint) watchTask(ctx context.Context, p shim.Principal, t shim.Task, wait time.Duration, say func(string)) (shim.Task, error) {
+// waiter is who waits for a task.
+type waiter struct {
+	// say is told the status message whenever it has changed.
+	say func(string)
+	// able are the capabilities of a caller who is asked by the answer; nil for one
+	// who is not.
+	able json.RawMessage
+}
+
+// questions are those that the task has for the caller.
+func (w waiter) questions(t shim.Task) (open []shim.Question) {
+	if w.able == nil {
+		return nil
+	}
+	for _, q := range t.Questions {
+		if q.Outstanding() && upstream.MayAsk(shim.Session{Capabilities: w.able}, q.Method, q.Params) {
+			open = append(open, q)
+		}
+	}
+	return open
+}
+
+// errTaskAsks ends the watching of a task that has questions for the one who waits.
+var errTaskAsks = errors.New("the task asks")
+
+// watchTask follows a task until it has ended, asks something or the time is over, and
+// reads it again then.
+func (e *endpoint) watchTask(ctx context.Context, p shim.Principal, t shim.Task, wait time.Duration, w waiter) (shim.Task, error) {
 	within, stop := context.WithTimeout(ctx, wait)
 	defer stop()
 	within, leave, err := e.gateway.streams.enter(within)
@@ -201,14 +231,17 @@ func (e *endpoint) watchTask(ctx context.Context, p shim.Principal, t shim.Task,
 	err = e.shim.Follow(within, p, e.name, []shim.ID{t.ID}, func(now shim.Task) error {
 		if now.StatusMessage != last && !now.Status.Final() {
 			last = now.StatusMessage
-			say(last)
+			w.say(last)
+		}
+		if w.questions(now) != nil {
+			return errTaskAsks
 		}
 		return nil
 	})
 	switch {
 	case ctx.Err() != nil: // the caller has gone
 		return shim.Task{}, context.Cause(ctx)
-	case err != nil && within.Err() == nil:
+	case err != nil && !errors.Is(err, errTaskAsks) && within.Err() == nil:
 		return shim.Task{}, err
 	}
 	return e.shim.Get(ctx, p, e.name, t.ID)

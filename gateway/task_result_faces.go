@@ -18,18 +18,47 @@ func (e *endpoint) modernTaskResult(ctx context.Context, q *modernRequest, x *ex
 	if err != nil {
 		return nil, err
 	}
-	answer := inWords(true, "%s", wrong)
-	if wrong == "" {
-		answer, err = e.taskResult(ctx, q.principal, c, q.op, progressTo(q.token, x.Notify))
-	}
-	if err != nil {
+	if err := e.answerTask(ctx, q); err != nil {
 		return nil, err
 	}
-	if answer.isError {
+	answer := inWords(true, "%s", wrong)
+	if wrong == "" {
+		w := waiter{say: progressTo(q.token, x.Notify)}
+		if e.gateway.state != nil {
+			w.able = answerable(q.capabilities)
+		}
+		answer, err = e.taskResult(ctx, q.principal, c, q.op, w)
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case answer.asks != nil:
+		return e.park(q, *answer.asks)
+	case answer.isError:
 		q.op.toolError()
 	}
 	// A stored result is complete, whatever a legacy server meant by that word.
 	return modernResult(mcp.MethodToolsCall, mcp.Legacy, answer.result, *e.identity.Load())
+}
+
+// answerTask hands in the answers with which the tool is called again after it has asked
+// what the task asks (protocol.md 2.7). The state says which task that is, and nothing
+// else is done with it: as with tasks/update, what nobody waits for is ignored (T36), and
+// what is still open is asked again.
+func (e *endpoint) answerTask(ctx context.Context, q *modernRequest) error {
+	state, ours, err := e.openState(q)
+	if err != nil || !ours {
+		return err
+	}
+	id, err := shim.ParseID(state.Call)
+	if err != nil {
+		return errCallOver
+	}
+	err = e.shim.Update(ctx, q.principal, e.name, id, answersOf(q))
+	if errors.Is(err, shim.ErrNotFound) {
+		return nil // the tool says so
+	}
+	return err
 }
 
 // legacyTaskResult is modernTaskResult for a client with a session, of a version with
@@ -50,7 +79,7 @@ func (e *endpoint) legacyTaskResult(ctx context.Context, q *legacyRequest) (json
 		if id, err := shim.ParseID(c.id); err == nil {
 			defer e.askOnResult(ctx, q, id)()
 		}
-		answer, err = e.taskResult(ctx, q.principal, c, q.op, progressTo(q.token, q.out.Notify))
+		answer, err = e.taskResult(ctx, q.principal, c, q.op, waiter{say: progressTo(q.token, q.out.Notify)})
 	}
 	switch {
 	case err != nil:
