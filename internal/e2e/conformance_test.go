@@ -12,20 +12,24 @@ import (
 	"testing"
 )
 
-// conformanceConfig gives the tools of the task scenarios the policies that the
-// suite expects of them.
-const conformanceConfig = `
-upstreams:
-  - name: conformance
-    path: /mcp
-    url: %URL%
-    tools:
-      - {match: greet, tasks: never}
-      - {match: slow_compute, tasks: always}
-      - {match: failing_job, tasks: required}
-      - {match: protocol_error_job, tasks: always}
-      - {match: test_tool_with_task, grace: 500ms}
-`
+// conformanceConfig is the configuration that docs/conformance.md shows, for the
+// server at this URL.
+func conformanceConfig(t *testing.T, server string) string {
+	t.Helper()
+	doc, err := os.ReadFile(filepath.Join("..", "..", "docs", "conformance.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, yaml, _ := strings.Cut(string(doc), "```yaml\n")
+	yaml, _, ok := strings.Cut(yaml, "```")
+	if !ok || !strings.Contains(yaml, conformanceURL) {
+		t.Fatal("docs/conformance.md shows no configuration")
+	}
+	return strings.ReplaceAll(yaml, conformanceURL, server)
+}
+
+// conformanceURL is where the documented configuration has the server.
+const conformanceURL = "http://127.0.0.1:3002/mcp"
 
 // verdict is what the suite says of one check. A check that is made several times
 // is several of them.
@@ -36,19 +40,35 @@ type verdict struct {
 }
 
 // TestConformance runs everything that revision 2026-07-28 asks of a server, and
-// the scenarios of the tasks extension, through the gateway in front of a server
-// that passes by itself. What is expected to fail is in testdata/conformance.txt,
-// with reasons; both a new failure and one that is gone fail this test.
+// the scenarios of the tasks extension, through the gateway: in front of a server
+// that passes by itself, but for the tasks, and in front of one of the 2025 versions
+// that has no idea of them. What is expected to fail is in testdata, with reasons;
+// both a new failure and one that is gone fail this test.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	nodeDir(t)
-	server := startServer(t, "conformserver")
-	g := startGateway(t, configured(t, strings.ReplaceAll(conformanceConfig, "%URL%", server))...)
-	verdicts := conformance(t, g.url, "--requirements", "2026-07-28")
+	for name, c := range map[string]struct {
+		args     []string
+		expected string
+	}{
+		"modern server": {nil, "conformance.txt"},
+		"legacy server": {[]string{"--legacy"}, "conformance-legacy.txt"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := startServer(t, "conformserver", c.args...)
+			g := startGateway(t, configured(t, conformanceConfig(t, server))...)
+			compare(t, conformance(t, g.url, "--requirements", "2026-07-28"), expectedFailures(t, c.expected))
+		})
+	}
+}
+
+// compare holds what the suite found against what it is expected to find.
+func compare(t *testing.T, verdicts []verdict, expected map[string]bool) {
+	t.Helper()
 	if len(verdicts) < 150 {
 		t.Errorf("only %d checks were made", len(verdicts))
 	}
-	expected := expectedFailures(t)
 	passed := 0
 	for _, v := range verdicts {
 		key := v.scenario + " " + v.check
@@ -63,7 +83,7 @@ func TestConformance(t *testing.T) {
 	}
 	for key, seen := range expected {
 		if !seen {
-			t.Errorf("%s is expected to fail and does not: take it out of testdata/conformance.txt", key)
+			t.Errorf("%s is expected to fail and does not: take it out of testdata", key)
 		}
 	}
 	t.Logf("%d of %d checks passed, %d are expected to fail", passed, len(verdicts), len(expected))
@@ -118,11 +138,11 @@ func readVerdicts(t *testing.T, file string) []verdict {
 	return verdicts
 }
 
-// expectedFailures reads testdata/conformance.txt: on each line a scenario, a
+// expectedFailures reads a file of testdata: on each line a scenario, a
 // check, and after # the reason.
-func expectedFailures(t *testing.T) map[string]bool {
+func expectedFailures(t *testing.T, name string) map[string]bool {
 	t.Helper()
-	file, err := os.Open(filepath.Join("testdata", "conformance.txt"))
+	file, err := os.Open(filepath.Join("testdata", name))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,22 +21,23 @@ import (
 
 func main() {
 	listen := flag.String("listen", "127.0.0.1:3002", "address to serve on")
+	legacy := flag.Bool("legacy", false, "serve the 2025 protocol versions, with sessions, and ask by requests")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *listen); err != nil {
+	if err := run(ctx, *listen, *legacy); err != nil {
 		log.Fatal(err)
 	}
 }
 
-// run serves at /mcp until ctx ends, without sessions: that is how the SDK serves
-// protocol version 2026-07-28.
-func run(ctx context.Context, listen string) error {
-	fixture := newServer()
+// run serves at /mcp until ctx ends, without sessions unless it is to be legacy: that
+// is how the SDK serves protocol version 2026-07-28.
+func run(ctx context.Context, listen string, legacy bool) error {
+	fixture := newServer(legacy)
 	mux := http.NewServeMux()
 	mux.Handle("/mcp", mcp.NewStreamableHTTPHandler(
 		func(*http.Request) *mcp.Server { return fixture },
-		&mcp.StreamableHTTPOptions{Stateless: true},
+		&mcp.StreamableHTTPOptions{Stateless: !legacy},
 	))
 	server := &http.Server{Addr: listen, Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
@@ -47,7 +48,7 @@ func run(ctx context.Context, listen string) error {
 }
 
 // newServer has everything that the scenarios look for.
-func newServer() *mcp.Server {
+func newServer(legacy bool) *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "conformserver", Version: "1.0.0"}, &mcp.ServerOptions{
 		CompletionHandler: func(context.Context, *mcp.CompleteRequest) (*mcp.CompleteResult, error) {
 			return &mcp.CompleteResult{Completion: mcp.CompletionResultDetails{Values: []string{"testing"}}}, nil
@@ -56,9 +57,9 @@ func newServer() *mcp.Server {
 	addContentTools(server)
 	addDiagnosticTools(server)
 	addSchemaTools(server)
-	addQuestionTools(server)
+	addQuestionTools(server, legacy)
 	addJobs(server)
-	addPrompts(server)
+	addPrompts(server, legacy)
 	addResources(server)
 	return server
 }

@@ -27,7 +27,7 @@ func argument(name string) *mcp.PromptArgument {
 	return &mcp.PromptArgument{Name: name, Description: "An argument.", Required: true}
 }
 
-func addPrompts(server *mcp.Server) {
+func addPrompts(server *mcp.Server, legacy bool) {
 	server.AddPrompt(&mcp.Prompt{Name: "test_simple_prompt", Description: "Without arguments."},
 		fixedPrompt(text("This is a simple prompt for testing.")))
 	server.AddPrompt(&mcp.Prompt{Name: "test_prompt_with_image", Description: "With an image."},
@@ -47,12 +47,18 @@ func addPrompts(server *mcp.Server) {
 		return prompt(resource, text("Please process the embedded resource above.")), nil
 	})
 	server.AddPrompt(&mcp.Prompt{Name: "test_input_required_result_prompt", Description: "Asks first."},
-		func(_ context.Context, req *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
+		func(ctx context.Context, req *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
+			question := mcp.InputRequestMap{"user_context": form("What context should the prompt use?", "context", "string")}
+			if legacy {
+				answers, err := ask(ctx, req.Session, question)
+				if err != nil {
+					return nil, err
+				}
+				req.Params.InputResponses = answers
+			}
 			if answers, ok := accepted(req.Params.InputResponses, "user_context"); ok {
 				return prompt(text(fmt.Sprintf("In the context of %v.", answers["context"]))), nil
 			}
-			return &mcp.GetPromptResult{InputRequests: mcp.InputRequestMap{
-				"user_context": form("What context should the prompt use?", "context", "string"),
-			}}, nil
+			return &mcp.GetPromptResult{InputRequests: question}, nil
 		})
 }

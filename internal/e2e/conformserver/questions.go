@@ -87,15 +87,25 @@ func jobInterviews() []interview {
 	}
 }
 
-func addQuestionTools(server *mcp.Server) {
+func addQuestionTools(server *mcp.Server, legacy bool) {
 	seal := newSealer()
+	handler := func(i interview) handler {
+		if legacy {
+			return i.onTheSpot
+		}
+		return i.handler(seal)
+	}
 	for _, i := range interviews() {
-		add(server, i.name, "Asks before it answers.", i.handler(seal))
+		add(server, i.name, "Asks before it answers.", handler(i))
 	}
 	for _, i := range jobInterviews() {
-		add(server, i.name, "Asks before it acts.", i.handler(seal))
+		add(server, i.name, "Asks before it acts.", handler(i))
 	}
-	add(server, "test_input_required_result_capabilities", "Asks only what the client can answer.", asksWhatIsDeclared)
+	byDeclaration := asksWhatIsDeclared
+	if legacy {
+		byDeclaration = asksWhatIsDeclaredOnTheSpot
+	}
+	add(server, "test_input_required_result_capabilities", "Asks only what the client can answer.", byDeclaration)
 }
 
 func (i interview) handler(seal sealer) handler {
@@ -153,16 +163,22 @@ func (i interview) result(answers mcp.InputResponseMap) (*mcp.CallToolResult, an
 }
 
 func asksWhatIsDeclared(_ context.Context, req *mcp.CallToolRequest, _ map[string]any) (*mcp.CallToolResult, any, error) {
-	questions := mcp.InputRequestMap{}
-	if c := req.ClientCapabilities(); c != nil && c.Sampling != nil {
-		questions["sample"] = sample("Say something.")
-	} else if c != nil && c.Elicitation != nil {
-		questions["name"] = form("What is your name?", "name", "string")
-	}
+	questions := declaredQuestions(req.ClientCapabilities())
 	if len(questions) == 0 || len(req.Params.InputResponses) > 0 {
 		return &mcp.CallToolResult{Content: []mcp.Content{text("nothing to ask")}}, nil, nil
 	}
 	return &mcp.CallToolResult{InputRequests: questions}, nil, nil
+}
+
+// declaredQuestions is one that the client can answer, if there is one.
+func declaredQuestions(c *mcp.ClientCapabilities) mcp.InputRequestMap {
+	switch {
+	case c != nil && c.Sampling != nil:
+		return mcp.InputRequestMap{"sample": sample("Say something.")}
+	case c != nil && c.Elicitation != nil:
+		return mcp.InputRequestMap{"name": form("What is your name?", "name", "string")}
+	}
+	return nil
 }
 
 // sealer makes states that only it can have made.
