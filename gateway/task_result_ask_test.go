@@ -41,7 +41,7 @@ func TestTaskResultAsks(t *testing.T) {
 		t.Errorf("asked again: %v, before %v", same, questions)
 	}
 	other := result
-	other.params = strings.Replace(result.params, id, id[:35]+"0", 1)
+	other.params = strings.Replace(result.params, id[:8], "00000000", 1)
 	if m := other.send(t, p.at[0], answering(state, "Eve", questions...)); m.Error == nil || m.Error.Code != mcp.CodeInvalidParams {
 		t.Errorf("with the state of another task: %+v", m)
 	}
