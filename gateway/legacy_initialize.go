@@ -54,7 +54,7 @@ func (e *endpoint) initialize(w http.ResponseWriter, r *http.Request, p shim.Pri
 		return
 	}
 	w.Header().Set(mcp.HeaderSession, s.id)
-	x.Result(msg.ID, initializeResult(st.Version, server, *e.identity.Load(), e.offersTasks(st.Version)))
+	x.Result(msg.ID, initializeResult(st.Version, server, *e.identity.Load(), e.ownTasks(st.Version)))
 }
 
 // introduction reads what a client says of itself. Of what it must say, only the
@@ -77,8 +77,8 @@ func (e *endpoint) introduction(p shim.Principal, params json.RawMessage) (sessi
 
 // initializeResult introduces the upstream to a legacy client: its own words as
 // far as it is legacy itself, and its discovery's otherwise (protocol.md 7.1).
-// tasks says that the gateway offers some.
-func initializeResult(version string, s Server, own json.RawMessage, tasks bool) json.RawMessage {
+// tasks is the gateway's own capability, nil for none.
+func initializeResult(version string, s Server, own, tasks json.RawMessage) json.RawMessage {
 	modern := s.Era == mcp.Modern
 	result := json.RawMessage(`{}`)
 	if !modern && jsonrpc.IsObject(s.Raw) {

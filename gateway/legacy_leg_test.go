@@ -54,7 +54,8 @@ type scriptReply struct {
 	InputRequired bool              `json:"inputRequired"`
 	Progress      []json.RawMessage `json:"progress"`
 	Logs          []json.RawMessage `json:"logs"`
-	After         string            `json:"after"` // how long it takes
+	Every         string            `json:"every"` // how long each progress takes
+	After         string            `json:"after"` // how long it takes then
 	Blocks        bool              `json:"blocks"`
 }
 
@@ -108,7 +109,12 @@ func (l *scriptedLeg) Call(ctx context.Context, r shim.Request, s shim.Sink) (sh
 }
 
 func (l *scriptedLeg) play(ctx context.Context, method string, reply scriptReply, s shim.Sink) (shim.Reply, error) {
+	every, _ := time.ParseDuration(reply.Every)
 	for _, p := range reply.Progress {
+		if every > 0 && !rest(ctx, every) {
+			l.note("ended %s: %v", method, context.Cause(ctx))
+			return shim.Reply{}, context.Cause(ctx)
+		}
 		message, _ := jsonrpc.GetString(p, "message")
 		s.Progress(shim.Progress{Raw: p, Message: message})
 	}

@@ -32,19 +32,32 @@ func (e *endpoint) callLegacyTool(ctx context.Context, q *legacyRequest) (json.R
 		}
 		return e.legacyTaskResult(ctx, q)
 	}
+	var mode responseMode
+	if task {
+		if mode, err = e.responseMode(q); err != nil {
+			return nil, err
+		}
+	}
+	if mode.immediate && !e.mayBeTask(q.name) { // or it would only block
+		return nil, shim.ErrForbidsTask
+	}
 	server, err := e.leg.Describe(ctx, q.s.upstream())
 	if err != nil {
 		return nil, err
 	}
-	a, err := e.callLegacy(ctx, q, shim.Call{
+	a, err := e.callLegacy(ctx, q, e.modeCall(q, mode, shim.Call{
 		Request: q.request(server.Era), Demand: task, After: e.handleAfter(), TTL: ttl, ProgressToken: q.token,
-	})
+	}))
 	switch {
 	case err != nil:
 		return nil, err
 	case a.Task != nil && !task:
 		q.op.task(string(a.Task.ID), nil)
 		return e.toldOfTask(*a.Task), nil
+	case a.Task != nil && mode.streaming:
+		return e.streamCall(ctx, q, *a.Task)
+	case a.Task != nil && mode.unlisted:
+		return fellBack(e.legacyCreated(q, *a.Task)), nil
 	case a.Task != nil:
 		return e.legacyCreated(q, *a.Task), nil
 	}
@@ -55,7 +68,7 @@ func (e *endpoint) callLegacyTool(ctx context.Context, q *legacyRequest) (json.R
 func (e *endpoint) callLegacy(ctx context.Context, q *legacyRequest, c shim.Call) (shim.Answered, error) {
 	c.Upstream, c.Principal, c.Origin = e.name, q.principal, dialect.OriginLegacy
 	c.Block, c.Stay = true, true
-	c.Asking = q.asking(c.Demand)
+	c.Asking = q.asking(c.Demand || c.Handle)
 	if c.Asking == shim.AskNever {
 		c.Stream = legacySink{q}
 		return e.shim.Call(ctx, c)
@@ -102,6 +115,9 @@ func (e *endpoint) legacyReply(ctx context.Context, q *legacyRequest, server Ser
 	view.wrapped = view.modern && q.msg.Method == mcp.MethodToolsCall && e.showsWrapped(ctx, q, q.name, reply.Result)
 	if e.offersTasks(q.state.Version) {
 		view.tasks = e.mayBeTask
+		if q.msg.Method == mcp.MethodToolsList && e.drafts(q.state).partials {
+			view.partials = e.showsPartials
+		}
 	}
 	result := legacyResult(q.msg.Method, reply.Result, view)
 	if q.msg.Method == mcp.MethodToolsList {

@@ -90,7 +90,7 @@ func newReplica(t *testing.T, redis, name, server string, change func(*config.Co
 			Upstream: leg,
 			Policy: func(tool string) shim.Policy {
 				p := c.Upstreams[0].Tool(tool)
-				return shim.Policy{Tasks: shim.Mode(p.Tasks), Grace: p.Grace, TTL: p.TTL, PollInterval: p.PollInterval, Timeout: p.Timeout}
+				return shim.Policy{Tasks: shim.Mode(p.Tasks), Grace: p.Grace, TTL: p.TTL, PollInterval: p.PollInterval, Timeout: p.Timeout, Partials: partialsOf(c.Upstreams[0], p)}
 			},
 		}},
 	})

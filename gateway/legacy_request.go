@@ -55,7 +55,7 @@ var legacyMethods = map[string]legacyServe{
 	mcp.MethodResourcesUnsubscribe: (*endpoint).unsubscribe,
 
 	mcp.MethodTasksGet:    withTasks((*endpoint).getLegacyTask),
-	mcp.MethodTasksResult: withTasks((*endpoint).awaitLegacyTask),
+	mcp.MethodTasksResult: withTasks((*endpoint).resultOfTask),
 	mcp.MethodTasksList:   withTasks((*endpoint).listLegacyTasks),
 	mcp.MethodTasksCancel: withTasks((*endpoint).cancelLegacyTask),
 
@@ -130,6 +130,8 @@ func (e *endpoint) answerLegacy(ctx context.Context, q *legacyRequest) {
 	cause := context.Cause(ctx)
 	q.land()
 	switch {
+	case errors.Is(err, errCut): // it has its answer
+		q.out.Drop()
 	case errors.Is(cause, shim.ErrCancelled), errors.Is(err, errLeft):
 		q.op.cancelled()
 		q.out.Drop()

@@ -44,7 +44,7 @@ func (e *endpoint) serveLegacyGET(w http.ResponseWriter, r *http.Request, p shim
 	}
 	defer s.listen.rest()
 	defer s.detach()
-	g, err := s.claim(r.Context(), no, resumes)
+	g, err := s.claim(r.Context(), no, resumes, e.drafts(s.current()).partials)
 	if err != nil {
 		e.refuseLegacy(w, jsonrpc.ID{}, refused(http.StatusConflict, err.Error()))
 		return
@@ -61,7 +61,7 @@ func (e *endpoint) serveLegacyGET(w http.ResponseWriter, r *http.Request, p shim
 	s.mayEnd(end)
 	s.listen.stay()
 	s.follow(ctx, e.leg)
-	defer e.tellTasks(ctx, s, p, resumes)()
+	defer e.tellTasks(ctx, s, p, resumes, g.count, end)()
 	e.pour(ctx, w, r, g)
 }
 

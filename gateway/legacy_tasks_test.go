@@ -43,7 +43,7 @@ func (w *taskWorld) gateway(name string, script legScript, c *config.Config) *le
 		Servers: map[string]shim.Server{"up": {Upstream: leg, Queue: 10, Policy: func(tool string) shim.Policy {
 			p := c.Upstreams[0].Tool(tool)
 			return shim.Policy{Tasks: shim.Mode(p.Tasks), Grace: p.Grace, TTL: p.TTL, MaxTTL: p.MaxTTL,
-				PollInterval: p.PollInterval, Timeout: p.Timeout, FoldProgress: p.Progress == config.ProgressStatus}
+				PollInterval: p.PollInterval, Timeout: p.Timeout, FoldProgress: p.Progress != config.ProgressOff, Partials: partialsOf(c.Upstreams[0], p)}
 		}}},
 	})
 	if err != nil {
@@ -59,6 +59,15 @@ func (w *taskWorld) gateway(name string, script legScript, c *config.Config) *le
 		}
 	})
 	return startLegacyServer(w.t, leg, sh, c, func(o *Options) { o.Sessions = w.sessions })
+}
+
+// partialsOf is the part of a policy that cmd/taskgate makes of the configuration.
+func partialsOf(u *config.Upstream, p config.Tool) shim.Partials {
+	return shim.Partials{
+		Content: p.Progress == config.ProgressContent, Logs: p.Logs == config.LogsPartials,
+		Most: p.MaxPartials, MostBytes: int64(p.MaxPartialBytes),
+		Interval: u.PartialInterval, Bytes: int(u.PartialBytes),
+	}
 }
 
 func (p *legacyPlay) configure(yaml []byte) {

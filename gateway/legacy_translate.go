@@ -19,6 +19,9 @@ type legacyView struct {
 	// tasks reports the tools that may be called as tasks; nil where the session
 	// can make none.
 	tasks func(tool string) bool
+	// partials reports the tools that have partial results; nil where the client takes
+	// none.
+	partials func(tool string) bool
 }
 
 // legacyResult translates a result.
@@ -50,7 +53,7 @@ func withoutModernMembers(result []byte) []byte {
 
 // legacyTool translates one entry of tools/list.
 func legacyTool(tool []byte, v legacyView) []byte {
-	tool = legacyTaskSupport(tool, v.tasks)
+	tool = legacyStreamPartial(legacyTaskSupport(tool, v.tasks), v.partials)
 	if schema, ok := jsonrpc.Get(tool, "outputSchema"); v.modern && ok && needsWrap(schema) {
 		tool = with(tool, wrapSchema(schema), "outputSchema")
 	}
@@ -118,14 +121,11 @@ func withText(result, value []byte) []byte {
 	return with(result, concat(string(content[:len(content)-1])+comma, block, `]`), "content")
 }
 
-// ownTasks is the capability of a gateway that makes tasks (L1).
-const ownTasks = `{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}`
-
 // legacyCapabilities turns a server's capabilities into what works for a legacy
 // client of the gateway: no extension is relayed (T9; those of a modern server are
 // negotiated per request, which such a client cannot do), and tasks are the
 // gateway's own or none.
-func legacyCapabilities(caps []byte, modern, tasks bool) []byte {
+func legacyCapabilities(caps []byte, modern bool, tasks []byte) []byte {
 	if !jsonrpc.IsObject(caps) {
 		caps = []byte(`{}`)
 	}
@@ -135,8 +135,8 @@ func legacyCapabilities(caps []byte, modern, tasks bool) []byte {
 	} else {
 		caps = withoutEmpty(without(caps, "extensions", mcp.ExtensionTasks), "extensions")
 	}
-	if tasks {
-		caps = with(caps, []byte(ownTasks), "tasks")
+	if tasks != nil {
+		caps = with(caps, tasks, "tasks")
 	}
 	return caps
 }

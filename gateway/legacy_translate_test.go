@@ -74,6 +74,7 @@ func TestLegacyStructured(t *testing.T) {
 }
 
 func TestLegacyCapabilities(t *testing.T) {
+	const ownTasks = `{"list":{},"cancel":{}}`
 	for _, c := range []struct {
 		in            string
 		modern, tasks bool
@@ -89,7 +90,11 @@ func TestLegacyCapabilities(t *testing.T) {
 		{`{"extensions":{"a/b":{}}}`, true, true, `{"tasks":` + ownTasks + `}`},
 		{``, false, true, `{"tasks":` + ownTasks + `}`},
 	} {
-		if got := string(legacyCapabilities([]byte(c.in), c.modern, c.tasks)); got != c.want {
+		var own []byte
+		if c.tasks {
+			own = []byte(ownTasks)
+		}
+		if got := string(legacyCapabilities([]byte(c.in), c.modern, own)); got != c.want {
 			t.Errorf("%s %t\ngot  %s\nwant %s", c.in, c.modern, got, c.want)
 		}
 	}
@@ -190,7 +195,7 @@ func TestInitializeResult(t *testing.T) {
 			`{"protocolVersion":"2025-06-18","capabilities":{"prompts":{}},"serverInfo":{"name":"m"},"instructions":"a\u0062"}`},
 		{Server{Era: mcp.Modern, Raw: []byte(`{}`)}, `{"protocolVersion":"2025-06-18","capabilities":{},"serverInfo":{"name":"taskgate","version":"dev"}}`},
 	} {
-		if got := string(initializeResult(mcp.Version20250618, c.server, own, false)); got != c.want {
+		if got := string(initializeResult(mcp.Version20250618, c.server, own, nil)); got != c.want {
 			t.Errorf("got  %s\nwant %s", got, c.want)
 		}
 	}

@@ -40,6 +40,7 @@ type session struct {
 	unsent     int64              // the last GET stream here was sent the log up to this; 0: none was kept
 	leg        Leg                // the one that is listened to
 
+	pushes   map[shim.ID]*push        // of segments
 	asks     map[string]chan struct{} // what the replica with the GET stream was asked
 	answered map[string]bool          // what this one was
 }

@@ -89,6 +89,19 @@ func (l *eventLog) keep(message []byte) string {
 	return eventID(l.stream, no)
 }
 
+// answered says that the requests have an answer, though more of it follows: if this
+// replica is lost, nobody has to be told.
+func (l *eventLog) answered() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.note = []byte("[]")
+	if l.on.Load() && !l.over {
+		ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
+		defer cancel()
+		_, _ = l.s.table.store.Open(ctx, l.s.id, l.stream, l.note) // else a client hears of an error that is none
+	}
+}
+
 // finish says that the answer is complete.
 func (l *eventLog) finish() {
 	l.timer.Stop()

@@ -28,6 +28,26 @@ type waiting struct {
 	text  []byte
 	about string // what it tells the state of; "" for nothing that changes
 	kept  bool   // is not dropped for others
+	// numbered says that the client counts such messages, or that it comes after some:
+	// it goes out through the log, and in its turn (see session_partials.go).
+	numbered bool
+	gone     func() // is told when it has gone out; nil for nobody
+}
+
+// out is to be called once the message has gone out.
+func (m waiting) out() {
+	if m.gone != nil {
+		m.gone()
+	}
+}
+
+// weight is what a message counts towards the bounds. Numbered ones have a bound of
+// their own.
+func (m waiting) weight() int {
+	if m.numbered {
+		return 0
+	}
+	return len(m.text)
 }
 
 func newOutbox() *outbox { return &outbox{ready: make(chan struct{}, 1)} }
@@ -51,23 +71,47 @@ func (o *outbox) putOnce(m waiting) {
 
 // putLatest adds a message that tells the state of something, in place of an older
 // one about the same that is still waiting.
-func (o *outbox) putLatest(about string, msg []byte) {
+func (o *outbox) putLatest(about string, msg []byte) { o.putState(waiting{text: msg, about: about}) }
+
+func (o *outbox) putState(m waiting) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.drop(func(w waiting) bool { return w.about == m.about })
+	o.add(m)
+}
+
+// drop removes messages. The lock is held.
+func (o *outbox) drop(which func(waiting) bool) {
 	o.msgs = slices.DeleteFunc(o.msgs, func(m waiting) bool {
-		if m.about != about {
+		if !which(m) {
 			return false
 		}
-		o.size -= len(m.text)
+		o.size -= m.weight()
 		return true
 	})
-	o.add(waiting{text: msg, about: about})
+}
+
+// putNumbered adds a message whose turn it is. Who sends such messages waits for them
+// to go out before there are too many.
+func (o *outbox) putNumbered(m waiting) {
+	m.numbered = true
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.add(m)
+}
+
+// forgetTasks removes what was to be told of tasks: it is read again for the next
+// stream.
+func (o *outbox) forgetTasks() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.drop(func(m waiting) bool { return m.numbered || m.about != "" })
 }
 
 // add appends a message. The lock is held.
 func (o *outbox) add(m waiting) {
 	o.msgs = append(o.msgs, m)
-	o.size += len(m.text)
+	o.size += m.weight()
 	o.trim()
 	o.signal()
 }
@@ -81,7 +125,7 @@ func (o *outbox) take() (waiting, bool) {
 	}
 	m := o.msgs[0]
 	o.msgs = o.msgs[1:]
-	o.size -= len(m.text)
+	o.size -= m.weight()
 	return m, true
 }
 
@@ -92,7 +136,7 @@ func (o *outbox) giveBack(m waiting) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.msgs = slices.Insert(o.msgs, 0, m)
-	o.size += len(m.text)
+	o.size += m.weight()
 	o.trim()
 	o.signal()
 }
@@ -105,11 +149,11 @@ func (o *outbox) empty() bool {
 
 func (o *outbox) trim() {
 	for len(o.msgs) > outboxMessages || o.size > outboxBytes && len(o.msgs) > 1 {
-		i := slices.IndexFunc(o.msgs, func(m waiting) bool { return !m.kept })
+		i := slices.IndexFunc(o.msgs, func(m waiting) bool { return !m.kept && !m.numbered })
 		if i < 0 {
 			return
 		}
-		o.size -= len(o.msgs[i].text)
+		o.size -= o.msgs[i].weight()
 		o.msgs = slices.Delete(o.msgs, i, i+1)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"taskgate/internal/eventstream"
+	"taskgate/internal/mcp"
 	"taskgate/shim"
 )
 
@@ -40,6 +41,7 @@ type standing struct {
 	behind  bool  // the log may have more
 	logless bool  // the store was away when the stream began
 	moved   bool
+	count   *counting // of what the client counts; nil where it counts nothing
 }
 
 // elsewhere reports whether another replica has the session's GET stream.
@@ -49,12 +51,16 @@ func (s *session) elsewhere(ctx context.Context) bool {
 }
 
 // claim makes this replica the one that has the session's GET stream. A client that
-// resumes it takes it along; any other finds it taken.
-func (s *session) claim(ctx context.Context, no int64, resumes bool) (*standing, error) {
+// resumes it takes it along; any other finds it taken. counts says that the client
+// counts some of what it gets.
+func (s *session) claim(ctx context.Context, no int64, resumes, counts bool) (*standing, error) {
 	if !resumes && s.elsewhere(ctx) {
 		return nil, errMoved
 	}
 	g := &standing{s: s, no: no, behind: resumes}
+	if counts {
+		g.count = s.count(ctx, no, resumes)
+	}
 	last, err := s.table.store.Open(ctx, s.id, standingStream, []byte(s.table.name))
 	if err == nil {
 		err = s.table.store.Signal(ctx, s.id, streamWord)
@@ -63,6 +69,7 @@ func (s *session) claim(ctx context.Context, no int64, resumes bool) (*standing,
 		g.logless = true // it is open all the same, as long as the store is away
 		return g, nil
 	}
+	g.count.floor(last)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -96,7 +103,7 @@ func (g *standing) leave() {
 // keep has messages go through the log from now on: the stream has been open for long
 // enough that its client may want to resume it (design.md 0.17).
 func (g *standing) keep(prime bool) {
-	if g.logless {
+	if g.logless || g.kept {
 		return
 	}
 	g.kept = true
@@ -112,21 +119,60 @@ func (g *standing) flush(ctx context.Context) error {
 		if err := g.catchUp(ctx); err != nil {
 			return err
 		}
-		msg, ok := g.s.out.take()
-		if !ok {
-			return g.out.Err()
-		}
-		if g.kept {
-			if _, err := g.s.table.store.Append(ctx, g.s.id, standingStream, msg.text); err == nil {
-				g.behind = true
-				continue
-			}
-		}
-		if err := g.out.Send("", msg.text); err != nil {
-			g.s.out.giveBack(msg)
+		more, err := g.sendBurst(ctx)
+		if err != nil {
 			return err
 		}
+		if !more {
+			return g.out.Err()
+		}
 	}
+}
+
+// burst is how many messages go into the log before it is read.
+const burst = 32
+
+// sendBurst sends what waits here, or puts it into the log, and reports whether there
+// was anything.
+func (g *standing) sendBurst(ctx context.Context) (some bool, err error) {
+	for range burst {
+		msg, ok := g.s.out.take()
+		if !ok {
+			return some, nil
+		}
+		if some = true; g.log(ctx, msg) {
+			g.behind = true
+			msg.out()
+			continue
+		}
+		if err = errNoLog; !msg.numbered || g.logless {
+			err = g.catchUp(ctx) // what came before it comes first
+		}
+		if err == nil {
+			err = g.out.Send("", msg.text)
+		}
+		if err != nil {
+			g.s.out.giveBack(msg)
+			return true, err
+		}
+		msg.out()
+	}
+	return some, nil
+}
+
+// errNoLog ends a stream on which a message cannot go out for want of the log.
+var errNoLog = errors.New("the log of the stream is not available")
+
+// log puts a message into the log of the stream, if that has one.
+func (g *standing) log(ctx context.Context, msg waiting) bool {
+	if msg.numbered && !g.kept {
+		g.keep(mcp.LookupVersion(g.s.current().Version).Priming)
+	}
+	if !g.kept {
+		return false
+	}
+	_, err := g.s.table.store.Append(ctx, g.s.id, standingStream, msg.text)
+	return err == nil
 }
 
 // catchUp sends what the log has more, and looks whether the stream is still here.
@@ -136,7 +182,7 @@ func (g *standing) catchUp(ctx context.Context) error {
 	}
 	g.behind = false
 	state, note, err := g.s.table.store.Since(ctx, g.s.id, standingStream, g.no, func(no int64, message []byte) {
-		if g.out.Send(eventID(standingStream, no), message) == nil {
+		if !g.count.due(no, message) || g.out.Send(eventID(standingStream, no), message) == nil {
 			g.no = no
 		}
 	})

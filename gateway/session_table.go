@@ -62,6 +62,9 @@ func (t *sessionTable) heed(id, word string) {
 	if key, ok := strings.CutPrefix(word, cancelWord); ok {
 		s.abortKey(key)
 	}
+	if id, ok := strings.CutPrefix(word, pullWord); ok {
+		s.cut(shim.ID(id))
+	}
 	if question, ok := strings.CutPrefix(word, listenWord); ok {
 		t.aside(s, func(s *session, ctx context.Context) { s.again(ctx, question) })
 	}

@@ -112,12 +112,14 @@ type teller struct {
 	asks *courier
 	// progress is what the client last heard of it, by task.
 	progress map[shim.ID]string
+	partials *partials // nil where the client takes none
 }
 
 // tellTasks tells the session's stream of its tasks, and asks what they ask, until
 // the function it returns is called. Sessions that cannot make tasks have none.
-// resumed says that the client has what was sent on the stream before.
-func (e *endpoint) tellTasks(ctx context.Context, s *session, p shim.Principal, resumed bool) (stop func()) {
+// resumed says that the client has what was sent on the stream before, count how many
+// partial results, if it takes any; end ends the stream.
+func (e *endpoint) tellTasks(ctx context.Context, s *session, p shim.Principal, resumed bool, count *counting, end func()) (stop func()) {
 	if !e.offersTasks(s.current().Version) {
 		return func() {}
 	}
@@ -127,18 +129,28 @@ func (e *endpoint) tellTasks(ctx context.Context, s *session, p shim.Principal, 
 		return nil
 	})
 	t.asks.known = resumed
+	if count != nil {
+		t.partials = &partials{from: count.from, room: make(chan struct{}, mostUnsent), lost: end}
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	running.Go(func() { t.run(ctx) })
 	return func() {
 		cancel()
 		running.Wait()
+		if t.partials != nil {
+			s.out.forgetTasks()
+		}
 	}
 }
 
 // run follows the tasks that the session has, and begins anew with each time that
 // it has more.
 func (t *teller) run(ctx context.Context) {
+	if t.partials != nil {
+		t.runEach(ctx)
+		return
+	}
 	for {
 		ids := t.s.current().Tasks
 		following, cancel := context.WithCancel(ctx)
@@ -184,17 +196,25 @@ func (t *teller) tell(task shim.Task) error {
 	t.tellProgress(task)
 	params := dialect.Legacy.Got(task)
 	status, _ := jsonrpc.GetString(params, "status")
-	state := status + " " + task.StatusMessage
+	says := status + " " + task.StatusMessage
 	before, known := t.told[task.ID]
-	t.told[task.ID] = state
-	if before == state || !known && state == string(shim.Working)+" " {
+	t.told[task.ID] = says
+	if before == says || !known && says == string(shim.Working)+" " {
 		return nil
 	}
-	t.s.out.putLatest(string(task.ID), jsonrpc.AppendNotification(nil, mcp.NotifyTaskStatus, params))
+	state := waiting{text: jsonrpc.AppendNotification(nil, mcp.NotifyTaskStatus, params), about: string(task.ID)}
+	over := func() { t.s.note(nil, []shim.ID{task.ID}) }
+	state.numbered = t.partials != nil // it comes after partial results, and they go out through the log
+	if state.numbered && task.Status.Final() {
+		state.gone = over // if it does not go out, nor may have what comes before it
+	}
+	t.s.out.putState(state)
 	if task.Status.Final() {
 		delete(t.told, task.ID)
 		delete(t.progress, task.ID)
-		t.s.note(nil, []shim.ID{task.ID})
+		if t.partials == nil {
+			over()
+		}
 	}
 	return nil
 }

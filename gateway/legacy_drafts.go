@@ -1,0 +1,180 @@
+package gateway
+
+import (
+	"encoding/json"
+	"slices"
+
+	"taskgate/gateway/config"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// Two drafts go beyond the tasks of 2025-11-25: the response modes of SEP-1905 and the
+// partial results of SEP-2679 (protocol.md section 6). A client opts in to each at
+// initialize. To all others nothing of them shows but the capabilities.
+
+// The response modes (A1), in the order in which one is picked (A3).
+const (
+	modeImmediate = "immediate"
+	modeStreaming = "streaming"
+	modeTask      = "task"
+)
+
+// drafts is what a session has agreed to with its client.
+type drafts struct {
+	partials bool     // notifications/tasks/partial (P8)
+	modes    []string // response modes; nil where there are none to choose from (A1)
+}
+
+// streams reports whether the client knows segments of a result.
+func (d drafts) streams() bool { return slices.Contains(d.modes, modeStreaming) }
+
+// offersModes reports whether calls can be answered in several ways.
+func (e *endpoint) offersModes() bool {
+	return e.config.ResponseModes == config.On && e.convertible()
+}
+
+// drafts are those that the client of a session has opted in to, as far as they are
+// offered.
+func (e *endpoint) drafts(st sessionState) drafts {
+	var d drafts
+	if !e.offersTasks(st.Version) {
+		return d
+	}
+	if e.offersPartials() {
+		partial, _ := jsonrpc.Get(st.Capabilities, "tasks", "streaming", "partial")
+		d.partials = jsonrpc.IsObject(partial)
+	}
+	if e.offersModes() {
+		declared, _ := jsonrpc.Get(st.Capabilities, "tasks", "responses", "modes")
+		if isArray(declared) {
+			d.modes = []string{}
+		}
+		for v := range jsonrpc.Elements(declared) {
+			if mode, ok := jsonrpc.String(v); ok {
+				d.modes = append(d.modes, mode)
+			}
+		}
+	}
+	return d
+}
+
+// ownTasks is the capability of a gateway that makes tasks (L1), with the drafts that
+// it offers (A1, P8); nil where sessions of this version can make none.
+func (e *endpoint) ownTasks(version string) json.RawMessage {
+	if !e.offersTasks(version) {
+		return nil
+	}
+	own := json.RawMessage(`{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}`)
+	if e.offersPartials() {
+		own = with(own, json.RawMessage(`{"partial":{}}`), "streaming")
+	}
+	if e.offersModes() {
+		own = with(own, json.RawMessage(`{"modes":["task","immediate","streaming"]}`), "responses")
+	}
+	return own
+}
+
+// showsPartials reports whether calls of a tool, as tasks, may have partial results
+// (P9).
+func (e *endpoint) showsPartials(tool string) bool {
+	t := e.config.Tool(tool)
+	return e.mayBeTask(tool) && (t.Progress != config.ProgressOff || t.Logs == config.LogsPartials)
+}
+
+// legacyStreamPartial says of a tool whether it has partial results, to a client that
+// takes them (P9), in place of what its server says of tasks of its own. For all others
+// the tool stays as it is.
+func legacyStreamPartial(tool []byte, shows func(string) bool) []byte {
+	if shows == nil {
+		return tool
+	}
+	if name, _ := jsonrpc.GetString(tool, "name"); shows(name) {
+		return with(tool, json.RawMessage("true"), "execution", "streamPartial")
+	}
+	if _, ok := jsonrpc.Get(tool, "execution", "streamPartial"); ok {
+		return withoutEmpty(without(tool, "execution", "streamPartial"), "execution")
+	}
+	return tool
+}
+
+// responseMode is how a call that is to be a task is answered.
+type responseMode struct {
+	immediate bool // with its result, if that is there in the grace of the tool (A6)
+	streaming bool // with the pieces of its result, as they come (A9)
+	unlisted  bool // a mere task is not among what the client listed (A5)
+	stream    bool // stream:{} said so (protocol.md 6.4.7)
+}
+
+// responseMode picks the mode of a call that is to be a task: of those that the client
+// lists and both sides have declared, the first in the order of A3. Where the client
+// has declared none, what the call says of modes means nothing.
+func (e *endpoint) responseMode(q *legacyRequest) (responseMode, error) {
+	var m responseMode
+	declared := e.drafts(q.state).modes
+	if declared == nil {
+		return m, nil
+	}
+	var err error
+	if m.stream, err = wantsStream(q.msg.Params, "task"); err != nil {
+		return m, err
+	}
+	list, listed := jsonrpc.Get(q.msg.Params, "task", "responseModes")
+	if !listed && !m.stream {
+		return m, nil // A4
+	}
+	if listed && !isArray(list) {
+		return m, errModes
+	}
+	var common []string
+	for v := range jsonrpc.Elements(list) {
+		mode, ok := jsonrpc.String(v)
+		if !ok {
+			return m, errModes
+		}
+		common = append(common, mode)
+	}
+	if !listed {
+		common = []string{modeStreaming}
+	}
+	common = slices.DeleteFunc(common, func(mode string) bool { return !slices.Contains(declared, mode) })
+	m.immediate = slices.Contains(common, modeImmediate)
+	m.streaming = slices.Contains(common, modeStreaming)
+	m.unlisted = !m.streaming && !slices.Contains(common, modeTask)
+	return m, nil
+}
+
+var errModes = invalidParams("params.task.responseModes must be an array of strings")
+
+// wantsStream reads stream:{}, which may be in params or one level down.
+func wantsStream(params json.RawMessage, within string) (bool, error) {
+	for _, path := range [][]string{{"stream"}, {within, "stream"}} {
+		if v, ok := jsonrpc.Get(params, path...); ok {
+			if !jsonrpc.IsObject(v) {
+				return false, invalidParams("stream must be an object")
+			}
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// fellBack warns a client that it gets a task although it listed none (A5).
+func fellBack(created json.RawMessage) json.RawMessage {
+	return with(created, json.RawMessage(`"`+modeTask+`"`), "_meta", mcp.MetaFallbackMode)
+}
+
+// modeCall is a call as its mode and what its client takes have it. For an immediate
+// answer it races the grace of its tool, as a call that may become a task does.
+func (e *endpoint) modeCall(q *legacyRequest, m responseMode, c shim.Call) shim.Call {
+	if m.immediate {
+		c.Demand, c.Handle = false, true
+	}
+	if m.stream {
+		c.Request.Params = without(c.Request.Params, "stream")
+	}
+	c.Streaming = m.streaming
+	c.Partials = (c.Demand || c.Handle) && !m.streaming && e.drafts(q.state).partials // A10
+	return c
+}
