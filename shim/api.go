@@ -85,7 +85,7 @@ type Call struct {
 	Asking Asking
 	// Asked are the keys of the questions with which a caller who comes back was
 	// handed its call (Reattach): if one of them has an answer, it has come back
-	// with this before. None means not to look.
+	// with this before. None stands for those that it answers.
 	Asked []string
 }
 

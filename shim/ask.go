@@ -146,6 +146,7 @@ func (r *run) deliver(t Task, q []Question) {
 		}
 	}
 	r.box.open, r.box.read = open, t
+	r.spare() // there is time to answer again
 	if asker, ok := r.stream.(Asker); ok && r.task.hidden && r.call.Asking == AskStream && len(open) > 0 {
 		asker.Ask(r.task.id, open)
 	}
@@ -206,15 +207,36 @@ func (r *run) unheard(q []Question) {
 	r.tellWithdrawn(q)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.task.hidden && !r.attended && r.task.abandon == nil {
-		r.task.abandon = r.s.later(abandonAfter, func() {
-			r.mu.Lock()
-			alone := r.task.hidden && !r.attended
-			r.mu.Unlock()
-			if alone {
-				r.cancel(errAbandoned)
-			}
-		})
+	if r.task.hidden && !r.attended {
+		r.abandonLater()
+	}
+}
+
+// abandonLater gives a parked call that moment: it ends unless its caller is there by
+// then, or has been asked something else. r.mu is held.
+func (r *run) abandonLater() {
+	r.spare()
+	var timer *time.Timer
+	timer = r.s.later(abandonAfter, func() {
+		r.mu.Lock()
+		due := r.task.abandon == timer
+		alone := due && r.task.hidden && !r.attended
+		if due {
+			r.task.abandon = nil
+		}
+		r.mu.Unlock()
+		if alone {
+			r.cancel(errAbandoned)
+		}
+	})
+	r.task.abandon = timer
+}
+
+// spare takes back what abandonLater began. r.mu is held.
+func (r *run) spare() {
+	if r.task.abandon != nil {
+		r.task.abandon.Stop()
+		r.task.abandon = nil
 	}
 }
 

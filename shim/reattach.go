@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 )
@@ -19,8 +21,12 @@ func (s *Shim) Reattach(ctx context.Context, c Call, id ID, answers map[string]j
 	if err != nil {
 		return Answered{}, err
 	}
+	asked := c.Asked
+	if len(asked) == 0 {
+		asked = slices.Collect(maps.Keys(answers))
+	}
 	t, err := s.reach(ctx, c.Principal, c.Upstream, id)
-	if err == nil && answered(t.Questions, c.Asked) {
+	if err == nil && answered(t.Questions, asked) {
 		err = ErrAnswered
 	}
 	if err == nil {
@@ -62,10 +68,12 @@ func (s *Shim) reach(ctx context.Context, p Principal, upstream string, id ID) (
 
 // handIn stores answers of a caller that comes back. Each is claimed in the same step,
 // so that of two who bring the same one the second learns that it was (ErrAnswered).
+// Answers to what is no longer open come along from rounds before and are ignored: the
+// open questions are what the caller was given.
 func (s *Shim) handIn(ctx context.Context, t Task, answers map[string]json.RawMessage) (Task, error) {
 	change := Change{ClaimBy: s.op(), Answer: make(map[string]json.RawMessage, len(answers))}
 	for _, q := range t.Questions {
-		if result, ok := answers[q.Key]; ok {
+		if result, ok := answers[q.Key]; ok && q.Outstanding() {
 			change.Claim = append(change.Claim, q.Key)
 			change.Answer[q.Key] = Answer{Result: result}.encode()
 		}

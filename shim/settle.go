@@ -225,9 +225,7 @@ func (r *run) closeTask() {
 	if r.task.ttl != nil {
 		r.task.ttl.Stop()
 	}
-	if r.task.abandon != nil {
-		r.task.abandon.Stop()
-	}
+	r.spare()
 	r.s.dismiss(r.task.counted)
 	r.endSpan()
 }

@@ -1,0 +1,97 @@
+package shim_test
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskgate/shim"
+)
+
+// asksTwice asks a, and once it has heard, after d, b.
+func asksTwice(d time.Duration) *asks {
+	u := &asks{}
+	u.call = func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
+		if err := s.Checkpoint(ctx, json.RawMessage(`{"sent":true}`)); err != nil {
+			return shim.Reply{}, err
+		}
+		if r, err := u.ask(ctx, s, d, "a"); err != nil {
+			return r, err
+		}
+		return u.ask(ctx, s, time.Hour, "b")
+	}
+	return u
+}
+
+// back is the call with which a client comes back to answer these questions.
+func back(c shim.Call, keys ...string) shim.Call {
+	c.Asked = keys
+	return c
+}
+
+// A caller who comes back after its first questions have run out, and is asked again,
+// has all of the time to answer that, and not what was left of a minute.
+func TestAskedAgainAfterTheDeadline(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		u := asksTwice(40 * time.Second)
+		s := w.gateway("r1", u, policy(shim.Never))
+		c := askable(shim.AskPark)
+		p := parked(t, s, c, "a")
+		pass(10*time.Minute + 10*time.Second) // a has run out, and nobody is there
+		a, err := s.Reattach(t.Context(), back(c, "a"), p.ID, nil)
+		if err != nil || a.Parked == nil {
+			t.Fatalf("came back: %+v, %v", a, err)
+		}
+		wantKeys(t, a.Parked.Questions, "b")
+		pass(9 * time.Minute)
+		if cause := u.ended(); cause != nil {
+			t.Fatalf("the call ended while there was time to answer: %v", cause)
+		}
+		pass(2*time.Minute + time.Second) // b has run out a minute ago, and again nobody is there
+		if u.ended() == nil {
+			t.Error("the call outlives the deadline of its second question")
+		}
+	})
+}
+
+// A caller who waits when the minute is over is not left to wait for ever by a second
+// question that nobody answers.
+func TestAbandonedAfterASecondQuestion(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		u := asksTwice(2 * time.Minute)
+		s := w.gateway("r1", u, policy(shim.Never))
+		c := askable(shim.AskPark)
+		p := parked(t, s, c, "a")
+		pass(10*time.Minute + 10*time.Second)
+		a, err := s.Reattach(t.Context(), back(c, "a"), p.ID, nil)
+		if err != nil || a.Parked == nil {
+			t.Fatalf("came back: %+v, %v", a, err)
+		}
+		pass(11*time.Minute + time.Second)
+		if u.ended() == nil {
+			t.Error("the call outlives the deadline of its second question")
+		}
+	})
+}
+
+// What a client sends along of answers that it gave before is ignored (protocol.md 2.7).
+func TestEarlierAnswersComeAlong(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		u := elicits(time.Second, "a", "b")
+		s := w.gateway("r1", u, policy(shim.Never))
+		c := askable(shim.AskPark)
+		p := parked(t, s, c, "a", "b")
+		a, err := s.Reattach(t.Context(), back(c, "a", "b"), p.ID, results("a"))
+		if err != nil || a.Parked == nil {
+			t.Fatalf("one answer: %+v, %v", a, err)
+		}
+		wantKeys(t, a.Parked.Questions, "b")
+		synctest.Wait()
+		again := results("b")
+		again["a"] = json.RawMessage(`{"to":"a again"}`)
+		a, err = s.Reattach(t.Context(), back(c, "b"), p.ID, again)
+		wantReply(t, a, err, `{"answers":[{"to":"a"},{"to":"b"}]}`)
+	})
+}
