@@ -13,10 +13,11 @@ func (r *run) callUpstream(req Request) (Reply, error) {
 	begin := time.Now()
 	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
 		reply, err := r.srv.Upstream.Call(r.ctx, req, r)
-		if !forWantOfStore(err) || !r.stored() && time.Since(begin) >= r.s.storeTimeout {
-			return reply, err
+		next := pause/2 + rand.N(pause)
+		if !r.stored() {
+			next = min(next, r.s.storeTimeout-time.Since(begin))
 		}
-		if !wait(r.ctx, pause/2+rand.N(pause)) {
+		if !forWantOfStore(err) || next <= 0 || !wait(r.ctx, next) {
 			return reply, err
 		}
 	}
