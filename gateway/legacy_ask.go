@@ -107,7 +107,10 @@ type legacyAsker struct {
 	open map[string]shim.Question // by key
 }
 
-var _ shim.Asker = (*legacyAsker)(nil)
+var (
+	_ shim.Asker     = (*legacyAsker)(nil)
+	_ shim.Completer = (*legacyAsker)(nil)
+)
 
 func newLegacyAsker(e *endpoint, q *legacyRequest) *legacyAsker {
 	return &legacyAsker{legacySink: legacySink{q}, e: e, open: make(map[string]shim.Question)}
@@ -170,6 +173,12 @@ func (a *legacyAsker) Withdrawn(call shim.ID, keys []string) {
 		delete(a.open, key)
 		_ = a.q.out.Send(questionOver(call, key)) // a client that is gone misses it
 	}
+}
+
+// Completed passes on that the user is done with a page (protocol.md 7.4). The id is
+// the server's own, as the client was given it.
+func (a *legacyAsker) Completed(params json.RawMessage) {
+	_ = a.q.out.Notify(mcp.NotifyElicitationComplete, unrelated(params))
 }
 
 // end is to be called when the call has returned.

@@ -101,6 +101,9 @@ func (e *endpoint) relayLegacy(ctx context.Context, q *legacyRequest) (json.RawM
 
 // legacyReply is an upstream's reply as this client may see it.
 func (e *endpoint) legacyReply(ctx context.Context, q *legacyRequest, server Server, reply shim.Reply) (json.RawMessage, error) {
+	if reply.Error != nil && reply.Error.Code == mcp.CodeURLElicitation && q.state.Version < mcp.Version20251125 {
+		reply = urlRequired(q.msg.Method, reply.Error)
+	}
 	switch {
 	case reply.Error != nil:
 		return nil, reply.Error

@@ -43,6 +43,9 @@ func (e *endpoint) relay(ctx context.Context, q *modernRequest, x *exchange) (js
 
 // replied is an upstream's reply as a modern client may see it.
 func (e *endpoint) replied(ctx context.Context, q *modernRequest, reply shim.Reply) (json.RawMessage, error) {
+	if reply.Error != nil && reply.Error.Code == mcp.CodeURLElicitation && q.server.Era != mcp.Modern {
+		reply = urlRequired(q.msg.Method, reply.Error)
+	}
 	switch {
 	case reply.Error != nil:
 		return nil, modernError(q, reply.Error)

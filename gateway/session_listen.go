@@ -110,6 +110,7 @@ func (l *listener) run(ctx context.Context, leg Leg, uris []string, no int, once
 		server, err := leg.Describe(ctx, l.s.upstream())
 		if err == nil {
 			f := listenFilter(server, uris)
+			_, f.Elicitations = jsonrpc.Get(answerable(l.s.current().Capabilities), "elicitation", "url")
 			err = leg.Listen(ctx, l.s.upstream(), f, ready, func(n shim.Notification) { l.hear(no, n) })
 		}
 		once()

@@ -131,7 +131,9 @@ func (r *run) goOn(t Task) (Reply, error) {
 	case t.Checkpoint == nil:
 		return Reply{}, errLost
 	}
-	reply, err := r.srv.Upstream.Resume(r.ctx, r.call.Request, t.Checkpoint, r)
+	req := r.call.Request
+	req.Rounds = r.call.Asking != AskNever
+	reply, err := r.srv.Upstream.Resume(r.ctx, req, t.Checkpoint, r)
 	switch {
 	case errors.Is(err, ErrNotSent):
 		return r.sendAnew()

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"time"
+
+	"taskgate/internal/jsonrpc"
 )
 
 // This file answers servers that ask with their result: the call ends with questions,
@@ -25,6 +27,8 @@ type round struct {
 	N int `json:"n"` // how many there have been, with this one
 	// State is what the server wants back, as it spelt it; nil for nothing.
 	State json.RawMessage `json:"state,omitempty"`
+	// Again says that it is called again once they are settled, without the answers.
+	Again bool `json:"again,omitempty"`
 	// Questions are what it asks, without the contents, which are in the mailbox.
 	Questions []asked `json:"questions,omitempty"`
 }
@@ -53,7 +57,7 @@ func (r *run) send() (Reply, error) {
 			req.Retry = retry
 		}
 		reply, err := r.callUpstream(req)
-		if err != nil || !reply.InputRequired || reply.Round == nil || r.relays() {
+		if err != nil || !r.playsOn(reply) {
 			return reply, r.why(err)
 		}
 		if n >= mostRounds {
@@ -61,6 +65,19 @@ func (r *run) send() (Reply, error) {
 		}
 		now = r.beginRound(n+1, *reply.Round)
 	}
+}
+
+// playsOn reports whether a reply is one to ask the caller for and to make the call
+// again. A caller with a stream of its own gets an error that says what is to be opened
+// first: it knows that error (protocol.md 7.4).
+func (r *run) playsOn(reply Reply) bool {
+	switch {
+	case reply.Round == nil:
+		return false
+	case reply.InputRequired:
+		return !r.relays()
+	}
+	return r.call.Asking == AskPark
 }
 
 // relays reports whether the questions go back to the caller as they came, who
@@ -81,7 +98,7 @@ func (r *run) relays() bool {
 func (r *run) beginRound(n int, from Round) []Question {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.round = &round{N: n, State: from.State}
+	r.round = &round{N: n, State: from.State, Again: from.Again}
 	questions := make([]Question, len(from.Questions))
 	for i, q := range from.Questions {
 		r.box.made++
@@ -105,12 +122,18 @@ func (r *run) play(questions []Question) (*Retry, *RPCError, error) {
 			questions = append(questions, Question{Key: a.Key, Method: a.Method})
 		}
 	}
+	if rd.Again && rd.N > 1 && !wait(r.ctx, pauseFor(rd.N-1)) { // a client may agree by itself
+		return nil, nil, context.Cause(r.ctx)
+	}
 	answers, err := r.Ask(r.ctx, questions...)
 	if err != nil {
 		if r.ctx.Err() == nil {
 			return nil, &RPCError{Code: codeInternal, Message: "the server asked for input, and the client could not be asked"}, nil
 		}
 		return nil, nil, err
+	}
+	if rd.Again {
+		return &Retry{}, agreed(answers), nil
 	}
 	retry := &Retry{State: rd.State, Answers: make(map[string]json.RawMessage, len(answers))}
 	for i, a := range answers {
@@ -127,13 +150,26 @@ func (r *run) play(questions []Question) (*Retry, *RPCError, error) {
 	return retry, nil, nil
 }
 
+// agreed is nil if the user has agreed to everything that was asked.
+func agreed(answers []Answer) *RPCError {
+	for _, a := range answers {
+		if action, _ := jsonrpc.GetString(a.Result, "action"); a.Error != nil || action != "accept" {
+			return &RPCError{Code: codeInternal, Message: "the server wants a page to be opened first, and the user did not agree"}
+		}
+	}
+	return nil
+}
+
+// pauseFor is how long to wait before the n-th time that a server is called again.
+func pauseFor(n int) time.Duration { return min(roundFirst<<min(n-1, 5), roundMost) }
+
 // pauseRound waits before a server is called again that asked for nothing else: it
 // sheds load. The record says so, and before it returns that the retry may be sent.
 func (r *run) pauseRound(n int) error {
 	if err := r.noteRound(); err != nil {
 		return err
 	}
-	if !wait(r.ctx, min(roundFirst<<min(n-1, 5), roundMost)) {
+	if !wait(r.ctx, pauseFor(n)) {
 		return context.Cause(r.ctx)
 	}
 	r.endRound()

@@ -274,6 +274,16 @@ func (r *run) Log(l Log) {
 	r.gatherLog(l)
 }
 
+// Completed takes word of an elicitation that is complete, for a caller who waits on a
+// stream. In a task nobody needs it: its client is asked there, and reads it.
+func (r *run) Completed(params json.RawMessage) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c, ok := r.stream.(Completer); ok {
+		c.Completed(params)
+	}
+}
+
 // Checkpoint keeps where the call could be resumed, durably once it is a task: a
 // failure keeps the leg from going on (design.md 0.6).
 func (r *run) Checkpoint(ctx context.Context, cp json.RawMessage) error {

@@ -46,8 +46,10 @@ type Request struct {
 	// Relay says that an InputRequiredResult may be handed back as it is, to a
 	// client that can answer it (protocol.md 2.7).
 	Relay bool `json:"-"`
-	// Rounds says that the questions of an InputRequiredResult are wanted as well
-	// (Reply.Round): they are answered, and the request is made again with Retry.
+	// Rounds says that the Sink can be asked. The questions of an InputRequiredResult
+	// are wanted as well then (Reply.Round): they are answered, and the request is
+	// made again with Retry; and questions are heard that a legacy server does not ask
+	// on the stream of the call (design.md 0.16).
 	Rounds bool   `json:"-"`
 	Retry  *Retry `json:"-"`
 }
@@ -59,6 +61,9 @@ type Round struct {
 	Questions []Question
 	// State is to be sent back as it is, JSON; nil for nothing.
 	State json.RawMessage
+	// Again says that the server does not want the answers: it has not begun the
+	// request, and wants it once the questions are settled (-32042).
+	Again bool
 }
 
 // Retry is what a request is made again with: the answers by the server's own names,
@@ -85,7 +90,8 @@ type Reply struct {
 	Result json.RawMessage
 	Error  *RPCError
 	// InputRequired says that Result is an InputRequiredResult, and Round, where
-	// Request.Rounds asked for it, what is in it.
+	// Request.Rounds asked for it, what is in it. Round comes with Error where that
+	// says what is to be asked before the request is begun (Round.Again).
 	InputRequired bool
 	Round         *Round
 	// IsError says that Result is a CallToolResult with isError true.
@@ -116,8 +122,10 @@ type Answer struct {
 	Error  *RPCError
 }
 
-// Sink takes what an upstream says before it answers. The leg calls it from one
-// goroutine; Progress and Log do not block on the network.
+// Sink takes what an upstream says before it answers. The leg calls Progress and Log
+// from one goroutine, and they do not block on the network. Ask and Checkpoint may come
+// from another one meanwhile, each from one at a time: a server may ask beside the
+// stream of the call (Request.Rounds).
 type Sink interface {
 	Progress(Progress)
 	Log(Log)
@@ -134,6 +142,14 @@ type Sink interface {
 // ErrNoAsk: the caller declared no way to answer this kind of question.
 var ErrNoAsk = errors.New("the client cannot be asked")
 
+// Completer is a Sink, or a Stream, that wants to hear that an elicitation by URL is complete, where
+// the server says so beside the answer and nobody listens in the session (Filter). From
+// any goroutine; it does not block.
+type Completer interface {
+	// Completed takes the params of notifications/elicitation/complete.
+	Completed(params json.RawMessage)
+}
+
 // Notification is a JSON-RPC notification, from or to an upstream.
 type Notification struct {
 	Method string
@@ -147,6 +163,7 @@ type Filter struct {
 	ResourcesListChanged bool
 	Resources            []string // URIs
 	Log                  bool     // logging messages outside of any call
+	Elicitations         bool     // that an elicitation by URL is complete (2025-11-25)
 }
 
 // Upstream reaches one MCP server. The suite shimtest.Upstream is the contract in

@@ -31,12 +31,19 @@ func (x *exchange) request(ctx context.Context, m jsonrpc.Message) error {
 	if code, ok := may(x.caller, m.Method, m.Params); !ok {
 		return x.respond(ctx, refusal(m.ID, code, m.Method))
 	}
+	x.queue = append(x.queue, x.question(m))
+	return nil
+}
+
+// question gives a request of the server its key.
+func (x *exchange) question(m jsonrpc.Message) pending {
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	x.state.Asked++
-	x.queue = append(x.queue, pending{
+	return pending{
 		ID: []byte(m.ID.Raw()), Key: fmt.Sprintf("%s-q%d", x.id, x.state.Asked),
 		Method: m.Method, Params: raw(m.Params),
-	})
-	return nil
+	}
 }
 
 func refusal(id jsonrpc.ID, code int64, method string) []byte {
@@ -56,24 +63,37 @@ func (x *exchange) ask(ctx context.Context, in *inbound) error {
 	if x.over(asked, map[string]bool{}) {
 		return nil // the server has gone on without an answer
 	}
-	x.state.Pending = asked
+	x.amend(func(c *checkpoint) { c.open(asked) })
 	x.handOver(ctx)
 
 	askCtx, withdraw := context.WithCancelCause(ctx)
 	defer withdraw(nil)
 	watch := x.watch(askCtx, in, asked, func() { withdraw(errWithdrawn) })
-	answers, err := x.sink.Ask(askCtx, questions(asked)...)
+	answers, err := x.put(askCtx, asked)
 	withdraw(nil)
 	gone := watch()
 	if cause := ended(ctx); cause != nil {
 		return cause
 	}
 	defer x.handOver(ctx)
-	x.state.Pending = nil
+	x.amend(func(c *checkpoint) { c.close(asked) })
 	return x.postAnswers(ctx, asked, gone, answers, err)
 }
 
 var errWithdrawn = errors.New("the server no longer waits for an answer")
+
+// put asks when nobody else does: a Sink takes one Ask at a time.
+func (x *exchange) put(ctx context.Context, asked []pending) ([]shim.Answer, error) {
+	if x.aside != nil {
+		select {
+		case x.turn <- struct{}{}:
+			defer func() { <-x.turn }()
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+	return x.sink.Ask(ctx, questions(asked)...)
+}
 
 func questions(asked []pending) []shim.Question {
 	qs := make([]shim.Question, len(asked))
@@ -226,6 +246,11 @@ func response(id jsonrpc.ID, p pending, a shim.Answer, failed error) []byte {
 // respond posts a response. The server blocks on it, so a broken connection is
 // tried again: a second response to an id is ignored by its owner.
 func (x *exchange) respond(ctx context.Context, body []byte) error {
+	return x.h.answer(ctx, x.life, x.to, body)
+}
+
+// answer is respond: it is tried again while ctx lasts, each time under life.
+func (h *HTTP) answer(ctx, life context.Context, to target, body []byte) error {
 	var err error
 	for try := range 3 {
 		if try > 0 {
@@ -233,7 +258,7 @@ func (x *exchange) respond(ctx context.Context, body []byte) error {
 				return err
 			}
 		}
-		if err = x.h.tellSoon(x.life, x.to, body); err == nil {
+		if err = h.tellSoon(life, to, body); err == nil {
 			return nil
 		}
 		if se, ok := err.(*statusError); ok && se.status < 500 && se.status != 429 {

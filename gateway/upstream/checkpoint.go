@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"encoding/json"
+	"slices"
 
 	"taskgate/internal/mcp"
 )
@@ -33,6 +34,20 @@ type pending struct {
 	Key    string          `json:"key"`
 	Method string          `json:"method"`
 	Params json.RawMessage `json:"params,omitempty"`
+	// Aside says that it came on the GET stream of the session.
+	Aside bool `json:"aside,omitempty"`
+}
+
+// open notes that these are asked, and close that they are not any more.
+func (c *checkpoint) open(asked []pending) {
+	c.close(asked) // those taken over are there already
+	c.Pending = append(c.Pending, asked...)
+}
+
+func (c *checkpoint) close(asked []pending) {
+	c.Pending = slices.DeleteFunc(slices.Clone(c.Pending), func(p pending) bool {
+		return slices.ContainsFunc(asked, func(a pending) bool { return a.Key == p.Key })
+	})
 }
 
 func (c *checkpoint) encode() json.RawMessage {

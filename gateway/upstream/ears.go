@@ -39,9 +39,9 @@ func (e *ears) remove(l *listener) bool {
 	return len(e.m) == 0
 }
 
-// hear hands a notification to those who asked for it. Params must not change
-// afterwards.
-func (e *ears) hear(n shim.Notification) {
+// hear hands a notification to those who asked for it, and reports whether anybody
+// did. Params must not change afterwards.
+func (e *ears) hear(n shim.Notification) (heard bool) {
 	e.mu.Lock()
 	all := make([]*listener, 0, len(e.m))
 	for l := range e.m {
@@ -49,17 +49,19 @@ func (e *ears) hear(n shim.Notification) {
 	}
 	e.mu.Unlock()
 	for _, l := range all {
-		l.hear(n)
+		heard = l.hear(n) || heard
 	}
+	return heard
 }
 
-func (l *listener) hear(n shim.Notification) {
+func (l *listener) hear(n shim.Notification) bool {
 	if !wants(l.filter, n) {
-		return
+		return false
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.on(n)
+	return true
 }
 
 // wants reports whether a filter asks for a notification. What was not asked
@@ -74,6 +76,8 @@ func wants(f shim.Filter, n shim.Notification) bool {
 		return f.ResourcesListChanged
 	case mcp.NotifyMessage:
 		return f.Log
+	case mcp.NotifyElicitationComplete:
+		return f.Elicitations
 	case mcp.NotifyResourceUpdated:
 		uri, _ := jsonrpc.GetString(n.Params, "uri")
 		return covers(f.Resources, uri)

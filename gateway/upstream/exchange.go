@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptrace"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -45,11 +46,12 @@ type exchange struct {
 	// not cancelled (an initialize must not be).
 	handshake bool
 	progress  bool // ask for progress
+	asks      bool // the sink can be asked
 	standing  bool // a stream to listen on: it may be silent for ever
 	// hear takes the notifications of a stream to listen on.
 	hear func(jsonrpc.Message)
 
-	state    checkpoint
+	state    checkpoint    // guarded by mu while aside is set
 	noted    time.Time     // when an event id was last handed over
 	unnoted  bool          // the last event id has not been handed over yet
 	resumed  bool          // the stream is one that was resumed
@@ -63,6 +65,10 @@ type exchange struct {
 	end      context.CancelCauseFunc
 	idle     idle
 	response *http.Response // the latest, for its headers
+	aside    *asides        // questions of the server on the session's GET stream; nil for none
+	turn     chan struct{}  // holds the one who asks, where aside is set
+	mu       sync.Mutex
+	handing  sync.Mutex // held while a checkpoint is handed over, so that none overtakes another
 	span     trace.Span
 	trace    propagation.MapCarrier // the context to pass on, by its W3C names
 }
@@ -78,6 +84,7 @@ func (x *exchange) run(ctx context.Context) (m jsonrpc.Message, err error) {
 		return m, err
 	}
 	defer x.begin(ctx)()
+	defer x.attend(ctx)()
 	in, err := x.post(x.life, body)
 	if err != nil {
 		return m, x.fault(ctx, err)
@@ -287,7 +294,8 @@ func (x *exchange) mark(it item) {
 		x.retry = min(it.retry, maxRetry)
 	}
 	if it.hasID && it.eventID != x.state.Last && x.to.era == mcp.Legacy {
-		x.state.Last, x.unnoted = it.eventID, true
+		x.amend(func(c *checkpoint) { c.Last = it.eventID })
+		x.unnoted = true
 	}
 }
 
@@ -304,9 +312,26 @@ func (x *exchange) note(ctx context.Context) {
 // end the call: it can then only be resumed from further back.
 func (x *exchange) handOver(ctx context.Context) {
 	x.noted, x.unnoted = time.Now(), false
-	if err := x.sink.Checkpoint(ctx, x.state.encode()); err != nil {
+	x.save(ctx)
+}
+
+// save is handOver for whichever goroutine has changed the checkpoint.
+func (x *exchange) save(ctx context.Context) {
+	x.handing.Lock()
+	defer x.handing.Unlock()
+	x.mu.Lock()
+	cp := x.state.encode()
+	x.mu.Unlock()
+	if err := x.sink.Checkpoint(ctx, cp); err != nil {
 		x.h.log.Debug("checkpoint was not taken", "err", err)
 	}
+}
+
+// amend changes the checkpoint.
+func (x *exchange) amend(change func(*checkpoint)) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	change(&x.state)
 }
 
 // leave hands over how far the stream was read, for whoever goes on with a call that

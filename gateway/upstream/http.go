@@ -36,6 +36,7 @@ type HTTP struct {
 	pool  pool
 	tools tools
 	seen  described
+	gets  gets
 
 	life context.Context // ends with Close
 	end  context.CancelCauseFunc

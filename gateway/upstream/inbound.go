@@ -241,18 +241,22 @@ const lastWords = 10 * time.Millisecond
 type idle struct {
 	d      time.Duration
 	timer  *time.Timer
-	paused atomic.Bool
+	paused atomic.Int32 // by how many
 }
 
 func (i *idle) start(d time.Duration, f func()) {
 	if d > 0 {
-		i.d, i.timer = d, time.AfterFunc(d, f)
+		i.d, i.timer = d, time.AfterFunc(d, func() {
+			if i.paused.Load() == 0 {
+				f()
+			}
+		})
 	}
 }
 
 // touch says that the server has just been heard.
 func (i *idle) touch() {
-	if i.timer != nil && !i.paused.Load() {
+	if i.timer != nil && i.paused.Load() == 0 {
 		i.timer.Reset(i.d)
 	}
 }
@@ -260,15 +264,16 @@ func (i *idle) touch() {
 // pause stops the watch while it is not the server that is waited for.
 func (i *idle) pause() {
 	if i.timer != nil {
-		i.paused.Store(true)
+		i.paused.Add(1)
 		i.timer.Stop()
 	}
 }
 
 func (i *idle) resume() {
 	if i.timer != nil {
-		i.paused.Store(false)
-		i.timer.Reset(i.d)
+		if i.paused.Add(-1) == 0 {
+			i.timer.Reset(i.d)
+		}
 	}
 }
 

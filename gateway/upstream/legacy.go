@@ -42,6 +42,7 @@ func (c *call) legacy(ctx context.Context, v *verdict) (shim.Reply, error) {
 		c.h.raiseLevel(ctx, ses, l, c.r.LogLevel)
 	}
 	x := c.h.legacyExchange(ses, l.target(), c.r, c.sink)
+	x.asks = c.r.Rounds
 	m, err := x.run(ctx)
 	if err != nil && detached(ctx) && x.reached.Load() {
 		ses.keep()
@@ -51,7 +52,11 @@ func (c *call) legacy(ctx context.Context, v *verdict) (shim.Reply, error) {
 			ses.noteLevel(ctx, level)
 		}
 	}
-	return c.h.legacyReply(ses, l, v, c.r.Method, m, err)
+	reply, err := c.h.legacyReply(ses, l, v, c.r.Method, m, err)
+	if err == nil && reply.Error != nil && c.r.Rounds {
+		reply.Round = openFirst(c.r.Session, reply.Error)
+	}
+	return reply, err
 }
 
 // legacyReply reads the answer, or what it says about the session.

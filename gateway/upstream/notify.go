@@ -38,6 +38,8 @@ func (x *exchange) heardProgress(params []byte) {
 	p.Message, _ = jsonrpc.GetString(params, "message")
 	if x.unnoted {
 		x.unnoted = false
+		x.mu.Lock() // until it is handed over: another goroutine may hand over a newer one
+		defer x.mu.Unlock()
 		p.Checkpoint = x.state.encode()
 	}
 	x.sink.Progress(p)
@@ -70,6 +72,8 @@ func (h *HTTP) heard(ses *session, n shim.Notification) {
 	}
 	if ses != nil {
 		n.Params = raw(n.Params)
-		ses.ears.hear(n)
+		if !ses.ears.hear(n) && n.Method == mcp.NotifyElicitationComplete {
+			ses.get.completed(n.Params)
+		}
 	}
 }

@@ -168,7 +168,7 @@ func TestSuiteOverSDK(t *testing.T) {
 	}{
 		{"Stateful", mcp.StreamableHTTPOptions{}, false, func(p *shimtest.Peer) { p.Asks, p.Detaches = true, true }},
 		{"StatefulResumable", mcp.StreamableHTTPOptions{EventStore: mcp.NewMemoryEventStore(nil)}, false, func(p *shimtest.Peer) { p.Asks, p.Detaches, p.Resumes = true, true, true }},
-		{"StatefulJSON", mcp.StreamableHTTPOptions{JSONResponse: true}, false, func(p *shimtest.Peer) { p.Silent, p.Detaches = true, true }},
+		{"StatefulJSON", mcp.StreamableHTTPOptions{JSONResponse: true}, false, func(p *shimtest.Peer) { p.AsksAside, p.Silent, p.Detaches = true, true, true }},
 		{"StatelessLegacy", mcp.StreamableHTTPOptions{Stateless: true}, false, func(p *shimtest.Peer) { p.Detaches, p.Deaf, p.Change = true, true, nil }},
 		{"Modern", mcp.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true}, true, func(p *shimtest.Peer) { p.Relays = true }},
 		{"ModernJSON", mcp.StreamableHTTPOptions{Stateless: true, JSONResponse: true, PropagateRequestCancellation: true}, true, func(p *shimtest.Peer) { p.Relays, p.Silent = true, true; p.Change = nil }},

@@ -52,7 +52,7 @@ func (h *HTTP) Resume(ctx context.Context, r shim.Request, cp json.RawMessage, s
 	ses := h.pool.adopt(r.Session, l)
 	defer ses.release()
 	x := h.legacyExchange(ses, l.target(), r, s)
-	x.id, x.state = c.ID, c
+	x.id, x.state, x.asks = c.ID, c, r.Rounds
 	m, err := x.resume(ctx)
 	if detached(ctx) && err != nil {
 		ses.keep()
@@ -96,8 +96,8 @@ func (x *exchange) resume(ctx context.Context) (m jsonrpc.Message, err error) {
 	if err != nil {
 		return m, x.fault(ctx, err)
 	}
-	if len(x.state.Pending) > 0 {
-		x.queue, x.state.Pending = x.state.Pending, nil
+	defer x.attend(ctx)()
+	if x.queue = x.takeOver(); len(x.queue) > 0 {
 		if err := x.ask(ctx, in); err != nil {
 			in.close()
 			return m, x.fault(ctx, public(err))

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"strconv"
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -34,6 +35,29 @@ func roundOf(s shim.Session, result json.RawMessage) (*shim.Round, *shim.RPCErro
 		round.Questions = append(round.Questions, shim.Question{Key: name, Method: method, Params: raw(params)})
 	}
 	return round, nil
+}
+
+// openFirst reads the pages that a server of 2025-11-25 wants opened before it begins
+// a request (-32042), as a round of questions. nil stands for an error that is only an
+// error: another one, or one that this client cannot be asked about.
+func openFirst(s shim.Session, e *shim.RPCError) *shim.Round {
+	if e.Code != mcp.CodeURLElicitation {
+		return nil
+	}
+	round := &shim.Round{Again: true}
+	pages, _ := jsonrpc.Get(e.Data, "elicitations")
+	for page := range jsonrpc.Elements(pages) {
+		mode, _ := jsonrpc.GetString(page, "mode")
+		url, _ := jsonrpc.GetString(page, "url")
+		if mode != "url" || url == "" || !MayAsk(s, mcp.MethodElicit, page) {
+			return nil
+		}
+		round.Questions = append(round.Questions, shim.Question{Key: strconv.Itoa(len(round.Questions)), Method: mcp.MethodElicit, Params: raw(page)})
+	}
+	if len(round.Questions) == 0 {
+		return nil
+	}
+	return round
 }
 
 // retried are the params of a request that is made again with answers, which take

@@ -94,6 +94,9 @@ func (s *session) release() {
 	}
 	ended, kept := s.over, s.kept
 	s.mu.Unlock()
+	if last && over {
+		s.get.end()
+	}
 	switch {
 	case kept && s.shared: // the hold lasts until whoever resumes has taken over
 	case last && s.shared:
@@ -128,6 +131,7 @@ func (s *session) finish(over bool) {
 		s.timer.Stop()
 	}
 	s.mu.Unlock()
+	s.get.end()
 	switch {
 	case busy:
 	case !s.shared:

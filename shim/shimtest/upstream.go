@@ -29,9 +29,10 @@ type Peer struct {
 	Runs      func(key string) int
 	Cancelled func(key string) int
 
-	// Asks says that tools ask on the stream of their call; Relays that they ask
-	// by an InputRequiredResult; Silent that progress and logs cannot come.
-	Asks, Relays, Silent bool
+	// Asks says that tools ask on the stream of their call, AsksAside that they ask on
+	// another one of the session; Relays that they ask by an InputRequiredResult;
+	// Silent that progress and logs cannot come.
+	Asks, AsksAside, Relays, Silent bool
 	// Detaches says that a call goes on when its connection is gone, Deaf that a
 	// cancellation does not reach it either.
 	Detaches, Deaf bool
@@ -252,10 +253,19 @@ func asking(key string) shim.Request {
 	return r
 }
 
-func testAsk(t *testing.T, p *Peer) {
-	if !p.Asks {
-		t.Skip("the peer does not ask on the call's stream")
+// asked is asking by a caller who can be asked on whatever stream.
+func asked(t *testing.T, p *Peer) shim.Request {
+	t.Helper()
+	if !p.Asks && !p.AsksAside {
+		t.Skip("the peer does not ask before it answers")
 	}
+	r := asking("k")
+	r.Rounds = p.AsksAside
+	return r
+}
+
+func testAsk(t *testing.T, p *Peer) {
+	req := asked(t, p)
 	s := Sink{OnAsk: func(_ context.Context, q ...shim.Question) ([]shim.Answer, error) {
 		out := make([]shim.Answer, len(q))
 		for i := range q {
@@ -263,7 +273,7 @@ func testAsk(t *testing.T, p *Peer) {
 		}
 		return out, nil
 	}}
-	r, err := p.Upstream.Call(within(t), asking("k"), &s)
+	r, err := p.Upstream.Call(within(t), req, &s)
 	if err != nil || TextOf(t, r) != "Ada" {
 		t.Fatalf("reply %+v, %v", r, err)
 	}
@@ -275,21 +285,17 @@ func testAsk(t *testing.T, p *Peer) {
 }
 
 func testAskRefused(t *testing.T, p *Peer) {
-	if !p.Asks {
-		t.Skip("the peer does not ask on the call's stream")
-	}
-	r, err := p.Upstream.Call(within(t), asking("k"), &Sink{})
+	r, err := p.Upstream.Call(within(t), asked(t, p), &Sink{})
 	if err != nil || !r.IsError {
 		t.Fatalf("reply %+v, %v, want the tool's own error", r, err)
 	}
 }
 
 func testAskUndeclared(t *testing.T, p *Peer) {
-	if !p.Asks {
-		t.Skip("the peer does not ask on the call's stream")
-	}
+	req := asked(t, p)
+	req.Session = shim.Session{}
 	var s Sink
-	r, err := p.Upstream.Call(within(t), Tool("ask", "k"), &s)
+	r, err := p.Upstream.Call(within(t), req, &s)
 	if err != nil || !r.IsError {
 		t.Fatalf("reply %+v, %v, want the tool's own error", r, err)
 	}
