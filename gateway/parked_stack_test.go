@@ -33,9 +33,10 @@ import (
 
 // askingServer is a legacy server that stops to ask.
 type askingServer struct {
-	runs  atomic.Int32  // how many calls have begun
-	ended chan string   // how each has ended
-	hold  chan struct{} // what the tool "slow" waits for, once it has its answer
+	server *sdk.Server
+	runs   atomic.Int32  // how many calls have begun
+	ended  chan string   // how each has ended
+	hold   chan struct{} // what the tool "slow" waits for, once it has its answer
 	// answered is told when "slow" has it.
 	answered chan struct{}
 }
@@ -44,6 +45,7 @@ func newAskingServer(t *testing.T) (*askingServer, string) {
 	t.Helper()
 	a := &askingServer{ended: make(chan string, 16), hold: make(chan struct{}), answered: make(chan struct{}, 1)}
 	server := sdk.NewServer(&sdk.Implementation{Name: "asker", Version: "1"}, nil)
+	a.server = server
 	tool := func(name string, ask func(context.Context, *sdk.ServerSession) (string, error)) {
 		server.AddTool(&sdk.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)},
 			func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
