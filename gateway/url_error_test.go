@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -153,6 +154,46 @@ func TestURLFirstToItsOwnEra(t *testing.T) {
 	}
 	stack.completes(t, "el-7")
 	wantDone(t, done, "el-7")
+}
+
+// A client that has no GET stream is told on that of its call, while there is one; the
+// id is the one that it was asked with.
+func TestElicitationCompleteOnTheCallsStream(t *testing.T) {
+	stack := newLegacyStack(t, false, nil)
+	done := make(chan string, 1)
+	stack.server.AddTool(&sdk.Tool{Name: "connect", InputSchema: json.RawMessage(`{"type":"object"}`)},
+		func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			e, err := r.Session.Elicit(ctx, &sdk.ElicitParams{Mode: "url", Message: "open", URL: pageURL, ElicitationID: "el-8"})
+			if err != nil {
+				return nil, err
+			}
+			stack.completes(t, "el-8")
+			wantDone(t, done, "el-8")
+			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: e.Action}}}, nil
+		})
+	var was atomic.Value
+	transport := &http.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	c, err := sdk.NewClient(&sdk.Implementation{Name: "client", Version: "1"}, &sdk.ClientOptions{
+		Capabilities: &sdk.ClientCapabilities{Elicitation: &sdk.ElicitationCapabilities{URL: &sdk.URLElicitationCapabilities{}}},
+		ElicitationHandler: func(_ context.Context, r *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
+			was.Store(r.Params.ElicitationID)
+			return &sdk.ElicitResult{Action: "accept"}, nil
+		},
+		ElicitationCompleteHandler: func(_ context.Context, r *sdk.ElicitationCompleteNotificationRequest) {
+			done <- r.Params.ElicitationID
+		},
+	}).Connect(t.Context(), &sdk.StreamableClientTransport{
+		Endpoint: stack.url, HTTPClient: &http.Client{Transport: transport}, DisableStandaloneSSE: true,
+	}, &sdk.ClientSessionOptions{ProtocolVersion: mcp.Version20251125})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	r, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: "connect"})
+	if err != nil || textOf(r) != "accept" || was.Load() != "el-8" {
+		t.Errorf("%v, %v, asked as %v", r, err, was.Load())
+	}
 }
 
 // completes has the server say that a page is done with.
