@@ -159,7 +159,7 @@ func TestURLFirstToItsOwnEra(t *testing.T) {
 // A client that has no GET stream is told on that of its call, while there is one; the
 // id is the one that it was asked with.
 func TestElicitationCompleteOnTheCallsStream(t *testing.T) {
-	stack := newLegacyStack(t, false, nil)
+	stack := newLegacyReplicas(t, nil)
 	done := make(chan string, 1)
 	stack.server.AddTool(&sdk.Tool{Name: "connect", InputSchema: json.RawMessage(`{"type":"object"}`)},
 		func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
