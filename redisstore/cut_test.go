@@ -3,7 +3,6 @@ package redisstore
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"taskgate/internal/redistest"
 	"taskgate/shim"
@@ -34,7 +33,7 @@ func TestCutAtAnyByte(t *testing.T) {
 			t.Run(name+"/"+where, func(t *testing.T) {
 				t.Parallel()
 				o := testOptions()
-				o.RetryFor = time.Minute
+				o.RetryFor = limit
 				proxy := redistest.NewProxy(t, redis.Addr)
 				direct, s := openTest(t, redis.URL(), o), openTest(t, proxy.URL(), o)
 				for n := 0; n < most; n += step {

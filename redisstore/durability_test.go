@@ -15,7 +15,7 @@ import (
 func patient(t *testing.T, url string) *Store {
 	t.Helper()
 	o := testOptions()
-	o.RetryFor = time.Minute
+	o.RetryFor = limit
 	return openTest(t, url, o)
 }
 

@@ -16,13 +16,12 @@ func synced(next func() shim.Event) {
 	}
 }
 
-// cancels has a store cancel a task, and waits until a watcher hears of it.
+// cancels has a store cancel a task, and waits until a watcher knows of it.
 func cancels(t *testing.T, s *Store, task shim.Task, next func() shim.Event) {
 	t.Helper()
-	_, err := s.Apply(t.Context(), task.ID, nil, shim.Change{Op: "ends", To: shim.Cancelled})
+	got, err := s.Apply(t.Context(), task.ID, nil, shim.Change{Op: "ends", To: shim.Cancelled})
 	must(t, err)
-	for e := next(); e.ID != task.ID; e = next() {
-	}
+	hears(t, s, next, task.ID, got.Version)
 }
 
 // Row: Sentinel. When the master dies, the store goes on at the replica that takes
@@ -34,7 +33,7 @@ func TestSentinel(t *testing.T) {
 	replica := redistest.Replica(t, master.Addr)
 	sentinel := redistest.Sentinel(t, master, 1)
 	o := testOptions()
-	o.RetryFor, o.ProbeInterval = 2*time.Minute, 200*time.Millisecond
+	o.RetryFor, o.ProbeInterval = limit, 200*time.Millisecond
 	o.WaitReplicas, o.WaitTimeout = 1, 20*time.Second
 	s := openTest(t, sentinel.SentinelURL(), o)
 	must(t, s.Ping(t.Context()))
@@ -52,8 +51,7 @@ func TestSentinel(t *testing.T) {
 	synced(inbox)
 	told.kept(t, alone)
 	cancels(t, alone, watched, next)
-	for e := inbox(); e.ID != watched.ID; e = inbox() {
-	}
+	hears(t, alone, inbox, watched.ID, watched.Version+1)
 
 	master.Restart() // it believes that it is the master, until the sentinel sees it
 	master.WaitInfo("replication", "role:slave", "master_link_status:up")
@@ -70,7 +68,7 @@ func TestSentinelOfAFrozenMaster(t *testing.T) {
 	replica := redistest.Replica(t, master.Addr)
 	sentinel := redistest.Sentinel(t, master, 1)
 	o := testOptions()
-	o.RetryFor, o.ReadTimeout, o.ProbeInterval = 2*time.Minute, 300*time.Millisecond, 200*time.Millisecond
+	o.RetryFor, o.ReadTimeout, o.ProbeInterval = limit, 300*time.Millisecond, 200*time.Millisecond
 	s := openTest(t, sentinel.SentinelURL(), o)
 	task := create(t, s, newTask(t))
 	next := watching(t, s.Watch(t.Context(), task.ID))
@@ -124,7 +122,7 @@ func TestClusterFailover(t *testing.T) {
 	redistest.ClusterReplica(t, append(slices.Clone(masters), one), 3, 0, settings...)
 	tags := tagsOf(t, masters[1], 0)
 	o := testOptions()
-	o.RetryFor, o.ProbeInterval = 2*time.Minute, 200*time.Millisecond
+	o.RetryFor, o.ProbeInterval = limit, 200*time.Millisecond
 	o.WaitReplicas, o.WaitTimeout = 1, 20*time.Second
 	s := openTest(t, redistest.ClusterURL(masters), o)
 	task := create(t, s, ofShard(t, s, tags), content("[0]"))

@@ -106,7 +106,7 @@ func (c *crowd) wait(t *testing.T, n int) {
 func (c *crowd) right(t *testing.T, n int) {
 	t.Helper()
 	for range n {
-		if a := <-c.answers; a.err != nil || a.task.ID != a.id || a.task.Op != string("op of "+a.id) {
+		if a := receive(t, c.answers, "an answer"); a.err != nil || a.task.ID != a.id || a.task.Op != string("op of "+a.id) {
 			t.Errorf("%s: %+v, %v", a.id, a.task, a.err)
 		}
 	}
@@ -142,7 +142,7 @@ func TestReadsGather(t *testing.T) {
 			c.wait(t, len(ids)+1)
 			close(c.gate.open)
 			c.right(t, len(ids)+s.reads.limit)
-			is(t, <-missing, shim.ErrNotFound)
+			is(t, receive(t, missing, "an answer"), shim.ErrNotFound)
 			c.gate.mu.Lock()
 			defer c.gate.mu.Unlock()
 			if n := c.gate.pipelines; len(n) == 0 || slices.Max(n) != maxFlight {
@@ -177,7 +177,7 @@ func TestReaderLeaves(t *testing.T) {
 	c.get(ctx, ids[0])
 	c.wait(t, 1)
 	stop()
-	is(t, (<-c.answers).err, context.Canceled)
+	is(t, receive(t, c.answers, "an answer").err, context.Canceled)
 	c.wait(t, 0)
 	close(c.gate.open)
 	c.right(t, s.reads.limit)
@@ -194,7 +194,7 @@ func TestFlightLost(t *testing.T) {
 			t.Parallel()
 			proxy := redistest.NewProxy(t, server.Addr)
 			o := testOptions()
-			o.RetryFor = 10 * time.Second
+			o.RetryFor = limit
 			s := openTest(t, proxy.URL(), o)
 			ids := own(t, s, 6)
 			c := newCrowd(t, s, ids[0])
@@ -224,7 +224,7 @@ func TestFlightRefused(t *testing.T) {
 	close(c.gate.open)
 	failed := 0
 	for range 3 + s.reads.limit {
-		if a := <-c.answers; errors.Is(a.err, c.gate.fail) {
+		if a := receive(t, c.answers, "an answer"); errors.Is(a.err, c.gate.fail) {
 			failed++
 		} else if a.err != nil {
 			t.Error(a.err)
@@ -255,7 +255,7 @@ func TestCloseWithReaders(t *testing.T) {
 	must(t, s.Close())
 	close(c.gate.open)
 	for range 3 + s.reads.limit {
-		is(t, (<-c.answers).err, shim.ErrUnavailable)
+		is(t, receive(t, c.answers, "an answer").err, shim.ErrUnavailable)
 	}
 	is(t, func() error { _, err := s.Get(t.Context(), ids[0], shim.Summary); return err }(), shim.ErrUnavailable)
 	same(t, 0, s.reads.flying)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"iter"
+	"sync"
 	"testing"
 	"time"
 
@@ -78,10 +79,14 @@ func is(t testing.TB, got, want error) {
 	}
 }
 
+// limit is how long a test waits for anything that is to come about. It is not how
+// long that should take: a machine may be busy with other things.
+const limit = 50 * time.Second
+
 // eventually waits for something that comes about by itself.
 func eventually(t testing.TB, what string, so func() bool) {
 	t.Helper()
-	give := time.NewTimer(20 * time.Second)
+	give := time.NewTimer(limit)
 	defer give.Stop()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
@@ -94,21 +99,80 @@ func eventually(t testing.TB, what string, so func() bool) {
 	}
 }
 
+// receive waits for a value.
+func receive[T any](t testing.TB, c <-chan T, what string) T {
+	t.Helper()
+	give := time.NewTimer(limit)
+	defer give.Stop()
+	var v T
+	select {
+	case v = <-c:
+	case <-give.C:
+		t.Fatalf("never: %s", what)
+	}
+	return v
+}
+
+// finish waits for a group.
+func finish(t testing.TB, g *sync.WaitGroup, what string) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() { defer close(done); g.Wait() }()
+	receive(t, done, what)
+}
+
+// usable waits until a store that gives up early has got rid of the connections that
+// broke: what comes then may not fail.
+func usable(t testing.TB, s *Store) {
+	t.Helper()
+	eventually(t, "redis can be used", func() bool { return s.Ping(t.Context()) == nil })
+}
+
 // watching pulls the events of a Watch; it begins with Synced.
 func watching(t testing.TB, seq iter.Seq2[shim.Event, error]) func() shim.Event {
 	t.Helper()
-	next, stop := iter.Pull2(seq)
-	t.Cleanup(stop)
+	type step struct {
+		event shim.Event
+		err   error
+	}
+	steps, stop := make(chan step), make(chan struct{})
+	var reader sync.WaitGroup
+	reader.Go(func() {
+		defer close(steps)
+		for e, err := range seq {
+			select {
+			case steps <- step{e, err}:
+			case <-stop:
+				return
+			}
+		}
+	})
+	t.Cleanup(func() { // the context of the test has ended, and with it what seq waits for
+		close(stop)
+		reader.Wait()
+	})
 	pull := func() shim.Event {
 		t.Helper()
-		e, err, ok := next()
-		if err != nil || !ok {
-			t.Fatalf("no event: %v", err)
+		got := receive(t, steps, "an event")
+		if got.err != nil || got.event == (shim.Event{}) {
+			t.Fatalf("no event: %v", got.err)
 		}
-		return e
+		return got.event
 	}
 	same(t, shim.Event{Synced: true}, pull())
 	return pull
+}
+
+// hears waits until a watcher knows of a version of a task: it is told of it, or told
+// to read again, as it is when the subscription was lost meanwhile.
+func hears(t testing.TB, s *Store, next func() shim.Event, id shim.ID, version int64) {
+	t.Helper()
+	for {
+		e := next()
+		if e.ID == id && e.Version >= version || e.Synced && read(t, s, id, shim.Summary).Version >= version {
+			return
+		}
+	}
 }
 
 // content is a batch of one content.

@@ -23,6 +23,7 @@ type hub struct {
 	client   redis.UniversalClient
 	log      *slog.Logger
 	interval time.Duration         // between probes
+	patience time.Duration         // for a probe to come back, looked at when the next is due
 	timeout  time.Duration         // for a confirmation
 	newProbe func() string         // makes a channel for probes
 	goodbyes string                // channel of the goodbyes
@@ -58,7 +59,8 @@ var errDeaf = errors.New("subscription does not deliver")
 func newHub(s *Store) *hub {
 	ctx, stop := context.WithCancel(context.Background())
 	return &hub{
-		client: s.client, log: s.log, interval: s.opts.ProbeInterval, timeout: 10 * time.Second,
+		client: s.client, log: s.log, timeout: 10 * time.Second,
+		interval: s.opts.ProbeInterval, patience: s.opts.ProbeInterval / 2,
 		newProbe: func() string { return s.keys.probe(rand.Text()) }, goodbyes: s.keys.goodbyes(), joined: s.checkPolicy,
 		ctx: ctx, stop: stop, kick: make(chan struct{}, 1),
 		topics: map[string]*topic{}, dirty: map[string]struct{}{}, confirmed: make(chan struct{}, 1),
@@ -138,7 +140,7 @@ func (h *hub) session(up func()) error {
 	h.joined(h.ctx)
 	tick := time.NewTicker(h.interval)
 	defer tick.Stop()
-	for probed := false; ; {
+	for probed := (time.Time{}); ; {
 		if err := h.work(ps, broken); err != nil {
 			return err
 		}
@@ -149,10 +151,15 @@ func (h *hub) session(up func()) error {
 			return err
 		case <-h.kick:
 		case <-tick.C:
-			if probed && !h.wasHeard() {
+			switch {
+			case probed.IsZero() || h.wasHeard():
+				probed = time.Time{}
+				if now := time.Now(); h.client.Publish(h.ctx, probe, "").Err() == nil {
+					probed = now
+				}
+			case time.Since(probed) >= h.patience:
 				return errDeaf
 			}
-			probed = h.client.Publish(h.ctx, probe, "").Err() == nil
 		}
 	}
 }

@@ -95,7 +95,7 @@ func TestReadOnlyReplica(t *testing.T) {
 	refuses(t, s, task, true, "redis is a read-only replica")
 	next := watching(t, s.Watch(t.Context(), task.ID))
 	p.replica.Promote()
-	must(t, s.Ping(t.Context()))
+	usable(t, s)
 	cancels(t, s, task, next)
 }
 
@@ -174,6 +174,7 @@ func TestLoading(t *testing.T) {
 	refuses(t, s, task, false, "LOADING")
 	redis.Kill()
 	redis.Restart()
+	usable(t, s)
 	same(t, task, read(t, s, task.ID, shim.Summary))
 	end(t, s, task)
 }
@@ -196,6 +197,7 @@ func TestPasswordChanges(t *testing.T) {
 	eventually(t, "the log says so", func() bool { return log.count("WRONGPASS") > 0 })
 	change("right-secret")
 	synced(next)
+	usable(t, s)
 	cancels(t, s, task, next)
 
 	// And one that may no longer do what it did.
@@ -230,7 +232,7 @@ func TestMayNotSubscribe(t *testing.T) {
 	eventually(t, "it tries again", func() bool { return rejected(redis, "subscribe") > refused+3 })
 	same(t, 1, log.count("lost the subscription"))
 	redis.Do("acl", "setuser", "gate", "allchannels")
-	same(t, shim.Event{Synced: true}, <-heard)
+	same(t, shim.Event{Synced: true}, receive(t, heard, "that it is subscribed"))
 }
 
 // rejected is how often a server has refused to begin a command.
@@ -262,6 +264,7 @@ func TestMaxClients(t *testing.T) {
 	is(t, err, shim.ErrUnavailable)
 	same(t, task, read(t, inside, task.ID, shim.Summary))
 	must(t, inside.client.ConfigSet(t.Context(), "maxclients", "100").Err())
+	usable(t, outside)
 	same(t, task, read(t, outside, task.ID, shim.Summary))
 }
 
@@ -314,7 +317,7 @@ func TestScriptsFlushed(t *testing.T) {
 			}
 		})
 	}
-	workers.Wait()
+	finish(t, &workers, "all is done")
 }
 
 // A Redis that does not answer is given up when the caller's time is over, not later,

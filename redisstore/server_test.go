@@ -112,7 +112,11 @@ func TestPolicyWarning(t *testing.T) {
 		o := testOptions()
 		var log bytes.Buffer
 		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
-		openTest(t, redis.URL(), o)
+		eventually(t, "redis is looked at in time", func() bool {
+			log.Reset()
+			openTest(t, redis.URL(), o)
+			return !strings.Contains(log.String(), "cannot be used yet")
+		})
 		return log.String()
 	}
 	same(t, "", warned())
@@ -205,9 +209,10 @@ func TestLeastPrivilege(t *testing.T) {
 	}
 	redis.Do(line...)
 	o := testOptions()
-	var log bytes.Buffer
-	o.Prefix, o.Logger, o.ProbeInterval = "tg", slog.New(slog.NewTextHandler(&log, nil)), 20*time.Millisecond
+	log := &journal{}
+	o.Prefix, o.Logger, o.ProbeInterval = "tg", slog.New(slog.NewTextHandler(log, nil)), 20*time.Millisecond
 	s := openTest(t, "redis://taskgate:secret@"+redis.Addr, o)
+	s.hub.patience = limit // a probe that is late is none that is refused
 	task := create(t, s, newTask(t))
 	next := watching(t, s.Watch(t.Context(), task.ID))
 	for name, op := range operations(task) {
@@ -215,12 +220,10 @@ func TestLeastPrivilege(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	end(t, s, task)
-	for next().Version < 2 {
-	}
-	probes := commands(redis, "publish")
+	hears(t, s, next, task.ID, end(t, s, task).Version)
+	probes := commands(redis, "publish") // there is no next one before the last is heard
 	eventually(t, "probes", func() bool { return commands(redis, "publish") > probes+2 })
-	same(t, "", log.String())
+	same(t, 0, log.count(""))
 	o.Prefix = "other"
 	_, err = openTest(t, "redis://taskgate:secret@"+redis.Addr, o).Create(t.Context(), newTask(t))
 	is(t, err, shim.ErrUnavailable)

@@ -46,7 +46,8 @@ func TestSessionsOutage(t *testing.T) {
 	redis := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
 	o := testOptions()
 	o.RetryFor = 10 * time.Millisecond
-	s := openTest(t, redis.URL(), o).Sessions(10, time.Hour)
+	store := openTest(t, redis.URL(), o)
+	s := store.Sessions(10, time.Hour)
 	ctx := context.Background()
 	for _, id := range []string{"a", "b"} {
 		if _, err := s.Put(ctx, id, 0, []byte("state")); err != nil {
@@ -66,6 +67,7 @@ func TestSessionsOutage(t *testing.T) {
 		t.Errorf("change: %v", err)
 	}
 	redis.Restart()
+	usable(t, store)
 	if _, rev, err := s.Get(ctx, "b"); err != nil || rev != 1 {
 		t.Errorf("afterwards: %d %v", rev, err)
 	}

@@ -19,16 +19,21 @@ import (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	asked := false
-	flag.Visit(func(f *flag.Flag) { asked = asked || f.Name == "rapid.checks" })
-	if !asked { // the model runs on three kinds of Redis in every go test
-		_ = flag.Set("rapid.checks", "20")
+	unless := map[string]string{
+		"rapid.checks":  "20", // the model runs on three kinds of Redis in every go test
+		"test.parallel": "6",  // most of these tests wait for a Redis, and not for a processor
+	}
+	flag.Visit(func(f *flag.Flag) { delete(unless, f.Name) })
+	for name, value := range unless {
+		_ = flag.Set(name, value)
 	}
 	// Package proc keeps one goroutine from its first child on.
 	if p, err := proc.Start(proc.Command{Name: "true", Path: "/bin/true"}); err == nil {
 		<-p.Done()
 	}
-	goleak.VerifyTestMain(m, goleak.IgnoreCurrent())
+	goleak.VerifyTestMain(m, goleak.IgnoreCurrent(),
+		// After many failures go-redis dials once a second, and only then sees that the pool is closed.
+		goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))
 }
 
 // prefixes counts databases: each is a prefix of its own.

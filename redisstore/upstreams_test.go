@@ -59,7 +59,7 @@ func testUpstreamSessions(t *testing.T, a, b *UpstreamSessions) {
 	hold(b, time.Millisecond)
 	end(b, true, "") // a needs it
 	hold(a, 0)
-	give, again := time.After(10*time.Second), time.NewTicker(time.Millisecond)
+	give, again := time.After(limit), time.NewTicker(time.Millisecond)
 	defer again.Stop()
 	for done := false; !done; { // b needed it for a moment
 		state, err := a.End(ctx, "k", false)

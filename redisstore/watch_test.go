@@ -31,13 +31,13 @@ func subscribers(redis *redistest.Server) int {
 
 // However much is watched, there is one connection for it, no goroutine but the
 // caller's, and Redis sends only what is waited for (design.md 0.22).
+// It counts what the process has, so it is alone.
 func TestOneConnection(t *testing.T) {
-	t.Parallel()
 	redis := redistest.Start(t)
 	o := testOptions()
 	s := openTest(t, redis.URL(), o)
 	const n = 3000
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	var synced, all sync.WaitGroup
 	synced.Add(n)
@@ -45,15 +45,18 @@ func TestOneConnection(t *testing.T) {
 	for range n {
 		id := newID(t)
 		all.Go(func() {
+			ready := sync.OnceFunc(synced.Done)
+			defer ready()
 			for e, err := range s.Watch(ctx, id) {
 				if err != nil || !e.Synced {
 					t.Errorf("%v %v", e, err)
 				}
-				synced.Done()
+				ready()
 			}
 		})
 	}
 	synced.Wait()
+	must(t, ctx.Err())
 	if more := runtime.NumGoroutine() - before - n; more > 50 {
 		t.Errorf("%d goroutines besides the %d callers", more, n)
 	}
@@ -106,14 +109,24 @@ func TestDeafSubscription(t *testing.T) {
 	redis := redistest.Start(t)
 	proxy := redistest.NewProxy(t, redis.Addr)
 	o := testOptions()
-	o.ProbeInterval = 100 * time.Millisecond
+	o.ProbeInterval = 200 * time.Millisecond
 	s := openTest(t, proxy.URL(), o)
 	task := create(t, s, newTask(t))
 	next := watching(t, s.Watch(t.Context(), task.ID))
 	proxy.Deafen()
 	end(t, s, task)
 	same(t, shim.Event{Synced: true}, next())
-	// One that hears is left alone.
+}
+
+// One that hears is left alone.
+func TestHearingSubscription(t *testing.T) {
+	t.Parallel()
+	redis := redistest.Start(t)
+	o := testOptions()
+	o.ProbeInterval = 20 * time.Millisecond
+	s := openTest(t, redis.URL(), o)
+	s.hub.patience = limit // it may hear late
+	watching(t, s.Watch(t.Context(), newID(t)))
 	made := commands(redis, "subscribe")
 	probes := commands(redis, "publish")
 	eventually(t, "several probes", func() bool { return commands(redis, "publish") > probes+5 })
@@ -168,9 +181,11 @@ func TestClose(t *testing.T) {
 		for range 20 {
 			all.Go(func() {
 				var last error
+				once := sync.OnceFunc(ready.Done)
+				defer once()
 				for e, err := range s.Watch(t.Context(), task.ID) {
 					if last = err; e.Synced {
-						ready.Done()
+						once()
 					}
 				}
 				if last == nil || last.Error() != errClosed.Error() {
@@ -178,9 +193,9 @@ func TestClose(t *testing.T) {
 				}
 			})
 		}
-		ready.Wait()
+		finish(t, &ready, "all watch")
 		must(t, s.Close())
-		all.Wait()
+		finish(t, &all, "all watches end")
 		for e, err := range s.Watch(t.Context(), task.ID) {
 			is(t, err, errClosed)
 			same(t, shim.Event{}, e)

@@ -202,12 +202,11 @@ func testTogether(t *testing.T, open OpenSessions) {
 func testIdle(t *testing.T, open OpenSessions) {
 	all := run(t, open(t, 10, time.Second))
 	a, b := all[0], all[len(all)-1]
-	for _, id := range []string{"idle", "busy"} {
-		a.put(id, 0, "state")
-	}
-	b.get("busy")
 	b.setBusy("busy", true)
 	began := time.Now()
+	a.put("busy", 0, "state")
+	b.get("busy")
+	a.put("idle", 0, "state")
 	if got := next(t, a.ended, "the end of an idle session"); got != "idle" {
 		t.Fatalf("%s has ended", got)
 	}

@@ -22,8 +22,8 @@ func Cluster(t TB, n int, args ...string) []*Server {
 		servers[i] = startNode(t, args)
 		servers[i].Do("cluster", "set-config-epoch", i+1)
 		servers[i].Do("cluster", "addslotsrange", i*slots/n, (i+1)*slots/n-1)
-		if i > 0 {
-			servers[i].meet(servers[0])
+		for _, other := range servers[:i] { // by hearsay it takes seconds
+			servers[i].meet(other)
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -69,7 +69,9 @@ func (s *Server) meet(other *Server) {
 func ClusterReplica(t TB, cluster []*Server, masters, of int, args ...string) *Server {
 	t.Helper()
 	s := startNode(t, args)
-	s.meet(cluster[0])
+	for _, other := range cluster {
+		s.meet(other)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := s.waitCluster(ctx, len(cluster)+1, masters); err != nil {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // Replica runs a replica of the server at an address, which may be that of a Proxy
@@ -42,7 +43,7 @@ func (s *Server) WaitCluster(texts ...string) {
 }
 
 // failover is how long a Redis may take to choose another master.
-const failover = 6 * patience
+const failover = 55 * time.Second
 
 // waitReply waits until the reply to a command has all these texts.
 func (s *Server) waitReply(texts []string, command ...any) {
@@ -109,9 +110,28 @@ func Sentinel(t TB, master *Server, replicas int) *Server {
 		t.Fatalf("%v", err)
 	}
 	s := run(t, &Server{t: t, binary: find(t), dir: t.TempDir(), first: []string{config, "--sentinel"}})
+	s.hurry()
 	s.WaitInfo("sentinel", fmt.Sprintf("master0:name=%s,status=ok,address=%s,slaves=%d,sentinels=1",
 		MasterName, master.Addr, replicas))
 	return s
+}
+
+// hurry has a sentinel look at the others more often than it does by itself. It only
+// promotes a replica that it has asked lately (info-period, 10 s by default), and else
+// tries again after twice the failover-timeout; and a master that comes back is made a
+// replica after four times the publish-period (2 s). It shall not do nothing for half a
+// minute, either, because it had to wait for the processor (tilt-trigger, 2 s). A
+// sentinel before Redis 7 cannot be hurried and takes its time.
+func (s *Server) hurry() {
+	c := s.client()
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	err := c.Do(ctx, "sentinel", "debug", "info-period", 500, "publish-period", 250,
+		"min-link-reconnect-period", 1000, "tilt-trigger", 20000).Err()
+	if err != nil && !strings.HasPrefix(err.Error(), "ERR") {
+		s.t.Fatalf("sentinel: %v", err)
+	}
 }
 
 // SentinelURL is the store URL of the master that a sentinel watches.

@@ -36,7 +36,7 @@ func Store(t *testing.T, open OpenStore) {
 		for _, c := range group {
 			t.Run(c.name, func(t *testing.T) {
 				t.Parallel()
-				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
 				t.Cleanup(cancel)
 				handle := open(t)
 				c.run(&storeTest{T: t, ctx: ctx, a: handle(), b: handle(), handle: handle})
