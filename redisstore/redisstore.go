@@ -85,6 +85,7 @@ type Store struct {
 	hub      *hub
 	reads    *gatherer
 	orphans  orphanage
+	leaps    leaps
 	embedded *embedded              // nil over a real Redis
 	policy   atomic.Pointer[string] // the maxmemory-policy last seen
 }

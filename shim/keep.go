@@ -108,10 +108,13 @@ type pulse struct {
 // beat records one beat and reports whether the heart has now beaten without a
 // miss for a whole expiry.
 func (p *pulse) beat(now time.Time, ok bool, expiry time.Duration) bool {
+	after := p.missed
 	if p.missed = !ok; p.missed {
 		return false
 	}
-	if p.last.IsZero() || now.Sub(p.last) >= expiry {
+	// However short an outage was, others may have had their turn to beat just before
+	// it and have expired: the count begins anew.
+	if after || p.last.IsZero() || now.Sub(p.last) >= expiry {
 		p.since = now
 	}
 	p.last = now

@@ -25,16 +25,22 @@ const leastRun = time.Minute
 // (design.md 0.5).
 var errLost = &UpstreamError{Kind: "lost", Message: "the replica that ran this call was lost; the upstream may have finished the work"}
 
-// adopt takes over the tasks of replicas that are gone.
+// adopt takes over the tasks of replicas that are gone. That some of them cannot be
+// had is logged once, until all can be. Only keep calls it.
 func (s *Shim) adopt(ctx context.Context) {
 	names := slices.Sorted(maps.Keys(s.servers))
 	for {
 		tasks, err := s.store.Adopt(ctx, s.replica, names, adoptAtOnce)
 		if err != nil {
-			if ctx.Err() == nil {
-				s.log.Warn("tasks of lost replicas could not be adopted", "err", err)
+			if ctx.Err() == nil && !s.hindered {
+				s.hindered = true
+				s.log.Warn("tasks of lost replicas could not be adopted, or not all of them", "err", err)
 			}
 			return
+		}
+		if s.hindered && len(tasks) == 0 { // some may come although others are out of reach
+			s.hindered = false
+			s.log.Info("tasks of lost replicas can be adopted again")
 		}
 		for _, t := range tasks {
 			s.takeOver(t)

@@ -1,9 +1,13 @@
 package shim_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -165,6 +169,78 @@ func TestOutageOrphansNobody(t *testing.T) {
 		pass(time.Minute)
 		if ua.ended() != nil || ub.ended() != nil {
 			t.Errorf("calls ended: %v, %v", ua.ended(), ub.ended())
+		}
+	})
+}
+
+// Nor does one that is shorter than an expiry, whoever beats first when it is over: a
+// heartbeat that expired meanwhile is none of a replica that is gone.
+func TestShortOutageOrphansNobody(t *testing.T) {
+	for outage := time.Second; outage < 7*time.Second; outage += 500 * time.Millisecond {
+		t.Run(outage.String(), func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				ua, ub := takes(time.Hour), takes(time.Hour)
+				a := w.gateway("a", ua, policy(shim.Always))
+				pass(800 * time.Millisecond)
+				b := w.gateway("b", ub, policy(shim.Always))
+				pass(10 * time.Second)
+				begin(t, a, call())
+				begin(t, b, call())
+				for range 8 { // at any moment between two beats
+					w.store.down.Store(true)
+					pass(outage)
+					w.store.down.Store(false)
+					pass(20*time.Second + 210*time.Millisecond)
+				}
+				if ua.ended() != nil || ub.ended() != nil {
+					t.Errorf("calls ended: %v, %v", ua.ended(), ub.ended())
+				}
+			})
+		})
+	}
+}
+
+// estate is a store whose Adopt may be hindered.
+type estate struct {
+	shim.Store
+	hindered atomic.Bool
+}
+
+func (e *estate) Adopt(ctx context.Context, r shim.Replica, upstreams []string, n int) ([]shim.Task, error) {
+	if e.hindered.Load() {
+		return nil, errDown
+	}
+	return e.Store.Adopt(ctx, r, upstreams, n)
+}
+
+// That tasks are out of reach is logged once, until they are not, and not with every
+// heartbeat.
+func TestHinderedAdoptionIsLoggedOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		store := &estate{Store: w.store}
+		var log bytes.Buffer
+		s, err := shim.New(shim.Options{Replica: "a", Store: store, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); _ = s.Run(ctx) }()
+		for range 2 {
+			store.hindered.Store(true)
+			pass(time.Minute)
+			store.hindered.Store(false)
+			pass(time.Minute)
+		}
+		stop()
+		<-ended
+		if err := s.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+		for _, text := range []string{"could not be adopted", "can be adopted again"} {
+			if n := strings.Count(log.String(), text); n != 2 {
+				t.Errorf("%q is logged %d times:\n%s", text, n, log.String())
+			}
 		}
 	})
 }

@@ -76,6 +76,8 @@ type Shim struct {
 
 	// orphaned has a value when others may have left tasks behind.
 	orphaned chan struct{}
+	// hindered: the latest Adopt that found no task has failed. It is keep's alone.
+	hindered bool
 	// beats is held for reading while the heart beats, and guards gone: no beat may
 	// come after the goodbye.
 	beats sync.RWMutex

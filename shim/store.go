@@ -174,6 +174,10 @@ type Store interface {
 	// expired, or they said goodbye) to r, if they run on one of the upstreams
 	// named, or on any once ten of their expiries have passed since their last beat.
 	// Each comes with its new lease, updated by that, and WithRun. Tasks that come with no error are
-	// all of r's: an adoption whose reply was lost is returned by the next Adopt.
+	// all of r's: an adoption whose reply was lost is returned by the next Adopt. A
+	// part of the store that is unavailable keeps back only its own tasks; an Adopt
+	// that has none to hand out then is ErrUnavailable, so that a caller who asks until
+	// there are no more learns of it. A store whose clock has leapt ahead, as in a
+	// failover, takes nobody for gone until the expiry has passed by that clock.
 	Adopt(ctx context.Context, r Replica, upstreams []string, n int) ([]Task, error)
 }

@@ -2,11 +2,11 @@
 --
 -- KEYS  1 the replicas
 -- ARGV  1 after how many ms more a replica may be forgotten
--- reply ok, then for each: replica, its entry, '1' if ten of its ttls have passed,
+-- reply ok, the time in ms, then for each: replica, its entry, '1' if ten of its ttls have passed,
 --       '1' if it may be forgotten
 local time, patience = now(), tonumber(next_arg())
 local entries = redis.call('HGETALL', KEYS[1])
-local out = { 'ok' }
+local out = { 'ok', int(time) }
 for i = 1, #entries, 2 do
   local expires, ttl = string.match(entries[i + 1], '^(%d+) (%d+)$')
   if tonumber(expires) <= time then

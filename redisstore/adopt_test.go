@@ -1,0 +1,242 @@
+package redisstore
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"taskgate/internal/redistest"
+	"taskgate/shim"
+)
+
+// hole is the shards that a store cannot reach, of which a hook decides.
+type hole struct {
+	err  error
+	tags []string
+	only string // if not empty, commands of this name alone fail
+	late bool   // they are executed, and their reply is lost
+}
+
+// in reports whether a command falls into it.
+func (h *hole) in(cmd redis.Cmder) bool {
+	if h.err == nil || h.only != "" && cmd.Name() != h.only {
+		return false
+	}
+	for _, arg := range cmd.Args() {
+		for _, tag := range h.tags {
+			if key, ok := arg.(string); ok && strings.Contains(key, ":{"+tag+"}:") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (*hole) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
+}
+
+func (h *hole) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if !h.in(cmd) {
+			return next(ctx, cmd)
+		}
+		if h.late {
+			_ = next(ctx, cmd)
+		}
+		cmd.SetErr(h.err)
+		return h.err
+	}
+}
+
+func (h *hole) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		var whole []redis.Cmder
+		var first error
+		for _, cmd := range cmds {
+			if h.in(cmd) {
+				cmd.SetErr(h.err)
+				first = h.err
+			} else {
+				whole = append(whole, cmd)
+			}
+		}
+		if len(whole) == 0 {
+			return first
+		}
+		return cmp.Or(next(ctx, whole), first)
+	}
+}
+
+// newHole puts one before a store; it begins as none.
+func newHole(s *Store) *hole {
+	h := &hole{}
+	s.client.AddHook(h)
+	return h
+}
+
+// heir adopts what it can get.
+func heir(t *testing.T, s *Store, n int) ([]shim.ID, error) {
+	t.Helper()
+	got, err := s.Adopt(t.Context(), "heir", []string{"up"}, n)
+	var ids []shim.ID
+	for _, task := range got {
+		same(t, shim.Lease{Replica: "heir", Adoption: 1}, task.Lease)
+		ids = append(ids, task.ID)
+	}
+	slices.Sort(ids)
+	return ids, err
+}
+
+// bereaved makes tasks of a replica that is gone then, one in each of these shards.
+func bereaved(t *testing.T, s *Store, tags ...string) []shim.ID {
+	t.Helper()
+	must(t, s.Beat(t.Context(), held.Replica, time.Hour))
+	var ids []shim.ID
+	for _, tag := range tags {
+		ids = append(ids, create(t, s, ofShard(t, s, []string{tag})).ID)
+	}
+	must(t, s.Beat(t.Context(), held.Replica, 0))
+	slices.Sort(ids)
+	return ids
+}
+
+// Shards that are out of reach keep back their own tasks and no others, and the caller
+// learns of it when there are no others. Their replica is not forgotten meanwhile.
+func TestAdoptionBesideLostShards(t *testing.T) {
+	bubble(t, func(t *testing.T, s *Store) {
+		far, near := bereaved(t, s, shards[7], shards[200]), bereaved(t, s, shards[8], shards[9], shards[255])
+		h := newHole(s)
+		h.err, h.tags = io.EOF, []string{shards[7], shards[200], shards[201]}
+		got, err := heir(t, s, 2)
+		must(t, err)
+		same(t, 2, len(got))
+		more, err := heir(t, s, 2)
+		must(t, err)
+		got = append(got, more...)
+		slices.Sort(got)
+		same(t, near, got)
+		for range 3 {
+			began := time.Now()
+			_, err = heir(t, s, 2)
+			is(t, err, shim.ErrUnavailable)
+			is(t, err, io.EOF)
+			if d := time.Since(began); d > 2*s.opts.RetryFor {
+				t.Errorf("gave up after %v", d)
+			}
+			if !strings.Contains(err.Error(), "tasks in 3 of 256 shards are out of reach") {
+				t.Errorf("says %v", err)
+			}
+			pass(forgetAfter)
+		}
+		h.err = nil
+		got, err = heir(t, s, 10)
+		must(t, err)
+		same(t, far, got)
+		_, err = heir(t, s, 10)
+		must(t, err)
+	})
+}
+
+// A shard that lists its tasks but refuses to have them adopted, because it is full,
+// is passed over as well, however many it has.
+func TestAdoptionBesideFullShards(t *testing.T) {
+	bubble(t, func(t *testing.T, s *Store) {
+		full := bereaved(t, s, slices.Repeat([]string{shards[3], shards[4]}, 20)...)
+		near := bereaved(t, s, shards[5], shards[6])
+		h := newHole(s)
+		h.err, h.tags, h.only = refusal("OOM command not allowed when used memory > 'maxmemory'."), []string{shards[3], shards[4]}, "evalsha"
+		got, err := heir(t, s, 50)
+		must(t, err)
+		same(t, near, got)
+		_, err = heir(t, s, 50)
+		is(t, err, shim.ErrUnavailable)
+		h.err = nil
+		got, err = heir(t, s, 50)
+		must(t, err)
+		same(t, full, got)
+	})
+}
+
+// refusal is an error that Redis answers with.
+type refusal string
+
+func (r refusal) Error() string { return string(r) }
+
+// RedisError implements redis.Error.
+func (refusal) RedisError() {}
+
+// An adoption that was made, and whose reply was lost with the shard, holds up no
+// other, and is handed out once the shard can be asked.
+func TestAdoptionInDoubtInALostShard(t *testing.T) {
+	bubble(t, func(t *testing.T, s *Store) {
+		first := bereaved(t, s, shards[7])
+		h := newHole(s)
+		h.err, h.tags, h.only, h.late = io.EOF, []string{shards[7]}, "evalsha", true
+		_, err := heir(t, s, 10)
+		is(t, err, shim.ErrUnavailable)
+		h.only, h.late = "", false
+		for i := range 3 {
+			near := bereaved(t, s, shards[20+i])
+			got, err := heir(t, s, 10)
+			must(t, err)
+			same(t, near, got)
+			_, err = heir(t, s, 10)
+			is(t, err, shim.ErrUnavailable)
+		}
+		h.err = nil
+		got, err := heir(t, s, 10)
+		must(t, err)
+		same(t, first, got)
+		got, err = heir(t, s, 10)
+		must(t, err)
+		same(t, 0, len(got))
+	})
+}
+
+// Row: a cluster without full coverage that has lost a master. The tasks on the others
+// are adopted, and those on it once it is back.
+func TestAdoptionWithoutAMaster(t *testing.T) {
+	t.Parallel()
+	masters := redistest.Cluster(t, 3, "--cluster-node-timeout", "2000", "--cluster-require-full-coverage", "no",
+		"--appendonly", "yes", "--appendfsync", "always")
+	tags, others := tagsOf(t, masters[1], 0), tagsOf(t, masters[1], 1)
+	o := testOptions()
+	for base := o.Prefix; masters[1].Do("cluster", "keyslot", keys{o.Prefix}.replicas()).(int64) < 16384/3+1; {
+		o.Prefix = fmt.Sprint(base, "-", newID(t)) // the replicas are not on the master that is lost
+	}
+	o.RetryFor = 50 * time.Millisecond
+	s := openTest(t, redistest.ClusterURL(masters), o)
+	usable(t, s)
+	far, near := bereaved(t, s, tags[0], tags[1]), bereaved(t, s, others[0], others[1], others[2])
+
+	masters[0].Kill()
+	masters[1].WaitCluster("cluster_slots_fail:5461")
+	got, err := heir(t, s, 10)
+	must(t, err)
+	same(t, near, got)
+	_, err = heir(t, s, 10)
+	is(t, err, shim.ErrUnavailable)
+
+	masters[0].Restart()
+	got = nil
+	eventually(t, "the others can be adopted", func() bool {
+		ids, err := heir(t, s, 10)
+		if err != nil && !errors.Is(err, shim.ErrUnavailable) {
+			t.Fatal(err)
+		}
+		got = append(got, ids...)
+		return len(got) == len(far)
+	})
+	slices.Sort(got)
+	same(t, far, got)
+}
