@@ -126,7 +126,10 @@ func (a *legacyAsker) Ask(call shim.ID, questions []shim.Question) {
 	defer a.mu.Unlock()
 	for _, question := range questions {
 		a.open[question.Key] = question
-		if a.q.out.Send(questionRequest(call, question, false)) != nil {
+	}
+	for _, question := range questions {
+		// Where the client can resume the stream it finds there what it has missed.
+		if a.q.out.Send(questionRequest(call, question, false)) != nil && !a.q.resumes() {
 			a.refuse(call)
 			return
 		}

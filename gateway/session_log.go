@@ -60,8 +60,8 @@ func startLog(s *session, x *exchange, version string, after time.Duration, ids 
 func (l *eventLog) begin() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.over || l.on.Load() || !l.x.accept.stream {
-		return
+	if l.over || l.on.Load() || !l.x.accept.stream || l.x.r.Context().Err() != nil {
+		return // a client that has gone without an id has nothing to resume from
 	}
 	l.timer.Stop()
 	ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
