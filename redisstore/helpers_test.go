@@ -154,7 +154,7 @@ func watching(t testing.TB, seq iter.Seq2[shim.Event, error]) func() shim.Event 
 	pull := func() shim.Event {
 		t.Helper()
 		got := receive(t, steps, "an event")
-		if got.err != nil || got.event == (shim.Event{}) {
+		if e := got.event; got.err != nil || !e.Synced && !e.Goodbye && e.ID == "" {
 			t.Fatalf("no event: %v", got.err)
 		}
 		return got.event

@@ -39,7 +39,7 @@ func (s *Store) Get(ctx context.Context, id shim.ID, part shim.Part) (shim.Task,
 	var task shim.Task
 	err := s.do(ctx, "get", func() error {
 		cmd := s.hmget(ctx, id, part)
-		if err := s.reads.process(ctx, cmd); err != nil {
+		if err := s.reads.Process(ctx, cmd); err != nil {
 			return err
 		}
 		var err error
@@ -59,23 +59,27 @@ func (s *Store) Segments(ctx context.Context, id shim.ID, after int64) ([]json.R
 	return s.pieces(ctx, id, keys.segments, after)
 }
 
-// pieces reads a list from an index on. Whether the task is there is asked last:
-// if it expires meanwhile, that is not taken for a task without pieces.
+// pieces reads a list from an index on. Where there is nothing, it is asked whether the
+// task is still there, last: one that expires meanwhile is not taken for one without
+// pieces. The lists of a task end when it does.
 func (s *Store) pieces(ctx context.Context, id shim.ID, key func(keys, shim.ID) string, from int64) ([]json.RawMessage, error) {
 	if _, err := shim.ParseID(string(id)); err != nil {
 		return nil, err
 	}
 	var out []json.RawMessage
 	err := s.do(ctx, "read", func() error {
-		p := s.client.Pipeline()
 		list := redis.NewStringSliceCmd(ctx, "lrange", key(s.keys, id), strconv.FormatInt(max(from, 0), 10), "-1")
-		_ = p.Process(ctx, list)
-		exists := p.Exists(ctx, s.keys.task(id))
-		if _, err := p.Exec(ctx); err != nil {
+		if err := s.reads.Process(ctx, list); err != nil {
 			return err
 		}
-		if exists.Val() == 0 {
-			return shim.ErrNotFound
+		if len(list.Val()) == 0 {
+			n, err := s.client.Exists(ctx, s.keys.task(id)).Result()
+			if err != nil {
+				return err
+			}
+			if n == 0 {
+				return shim.ErrNotFound
+			}
 		}
 		out = make([]json.RawMessage, len(list.Val()))
 		for i, v := range list.Val() {

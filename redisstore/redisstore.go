@@ -83,7 +83,8 @@ type Store struct {
 	opts     Options
 	log      *slog.Logger
 	hub      *hub
-	reads    *gatherer
+	reads    *gatherer // of tasks, and of what they streamed
+	writes   *gatherer // small ones of those who run tasks
 	orphans  orphanage
 	leaps    leaps
 	embedded *embedded              // nil over a real Redis
@@ -118,6 +119,7 @@ func Open(ctx context.Context, url string, opts Options) (*Store, error) {
 		return nil, err
 	}
 	s := newStore(conn.client(opts), opts)
+	s.writes.pace = writePace
 	s.inspect(ctx)
 	return s, nil
 }
@@ -138,7 +140,7 @@ func openEmbedded(opts Options) (*Store, error) {
 func newStore(client redis.UniversalClient, opts Options) *Store {
 	s := &Store{client: client, keys: keys{opts.Prefix}, opts: opts, log: opts.Logger}
 	s.hub = newHub(s)
-	s.reads = newGatherer(client)
+	s.reads, s.writes = newGatherer(client, maxFlight), newGatherer(client, maxWrites)
 	return s
 }
 
@@ -165,6 +167,7 @@ func (s *Store) Close() error {
 	s.hub.close()
 	err := s.client.Close()
 	s.reads.close()
+	s.writes.close()
 	if s.embedded != nil {
 		s.embedded.close()
 	}

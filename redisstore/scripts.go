@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	_ "embed" // for the scripts
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -106,7 +107,7 @@ func newScript(parts ...string) *script {
 	return &script{source: b.String(), sha: redis.NewScript(b.String()).Hash()}
 }
 
-// processor is a client or a single connection.
+// processor is a client, a single connection, or a gatherer.
 type processor interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
 }
@@ -127,10 +128,13 @@ func (sc *script) run(ctx context.Context, p processor, keys []string, args *arg
 		cmd = redis.NewStringSliceCmd(ctx, line...)
 		err = p.Process(ctx, cmd)
 	}
-	if err == nil && len(cmd.Val()) == 0 {
-		err = fmt.Errorf("script answered nothing")
+	if err != nil {
+		return nil, err // a gatherer may still have the command
 	}
-	return cmd.Val(), err
+	if len(cmd.Val()) == 0 {
+		return nil, errors.New("script answered nothing")
+	}
+	return cmd.Val(), nil
 }
 
 // argv builds a script's arguments.

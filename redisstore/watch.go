@@ -4,8 +4,6 @@ import (
 	"context"
 	"iter"
 	"slices"
-	"strconv"
-	"strings"
 
 	"taskgate/shim"
 )
@@ -33,28 +31,31 @@ func (s *Store) Inbox(ctx context.Context, r shim.Replica) iter.Seq2[shim.Event,
 	return s.hub.watch(ctx, channels)
 }
 
-// watcher is one Watch. What it has not yet yielded is one version per task, so
-// it takes no more room the slower its caller is. All fields but wake belong to
+// watcher is one Watch. What it has not yet yielded is one event per task, of bounded
+// size, so it takes no more room the slower its caller is. All fields but wake belong to
 // hub.mu.
 type watcher struct {
 	wake    chan struct{} // there is something to yield
 	missing int           // channels that are not subscribed now
 	sync    bool          // a Synced is due
 	begun   bool          // the first Synced was due
-	pending map[shim.ID]int64
+	pending map[shim.ID]shim.Event
 	goodbye bool // one is to be yielded
 }
 
 // note takes an event: a goodbye, or what a task has reached.
-func (w *watcher) note(id shim.ID, version int64, goodbye bool) {
-	if goodbye {
+func (w *watcher) note(e shim.Event) {
+	if e.Goodbye {
 		w.goodbye = true
 		return
 	}
 	if w.pending == nil {
-		w.pending = map[shim.ID]int64{}
+		w.pending = map[shim.ID]shim.Event{}
 	}
-	w.pending[id] = max(version, w.pending[id])
+	if was, ok := w.pending[e.ID]; ok {
+		e.Version, e.Added = max(was.Version, e.Version), was.Added.Then(e.Added)
+	}
+	w.pending[e.ID] = e
 }
 
 // poke wakes the watcher's caller.
@@ -161,8 +162,8 @@ func (h *hub) take(w *watcher) ([]shim.Event, error) {
 	if w.goodbye {
 		events, w.goodbye = append(events, shim.Event{Goodbye: true}), false
 	}
-	for id, version := range w.pending {
-		events = append(events, shim.Event{ID: id, Version: version})
+	for _, e := range w.pending {
+		events = append(events, e)
 	}
 	clear(w.pending)
 	return events, nil
@@ -196,10 +197,10 @@ func (h *hub) confirm(channel string, on bool) {
 	}
 }
 
-// message notes an event, "id version", with everybody who watches the channel.
+// message notes an event with everybody who watches the channel.
 func (h *hub) message(channel, payload string) {
-	id, v, _ := strings.Cut(payload, " ")
-	version, _ := strconv.ParseInt(v, 10, 64)
+	e := parseEvent(payload)
+	e.Goodbye = channel == h.goodbyes
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if channel == h.probe {
@@ -214,7 +215,7 @@ func (h *hub) message(channel, payload string) {
 		if !w.begun { // the first Synced will cover it
 			continue
 		}
-		w.note(shim.ID(id), version, channel == h.goodbyes)
+		w.note(e)
 		w.poke()
 	}
 }

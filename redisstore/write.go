@@ -112,7 +112,11 @@ func (s *Store) Apply(ctx context.Context, id shim.ID, lease *shim.Lease, c shim
 func (s *Store) apply(ctx context.Context, id shim.ID, lease *shim.Lease, c shim.Change) ([]string, error) {
 	if lease != nil {
 		args := applyArgs(s.keys.events(id), "", ms(s.opts.slack), id, *lease, lease.String(), c)
-		return s.run(ctx, applyScript, s.keys.record(id, lease.Replica), args, mustLast(c))
+		keys := s.keys.record(id, lease.Replica)
+		if mustLast(c) {
+			return s.run(ctx, applyScript, keys, args, true)
+		}
+		return applyScript.run(ctx, s.writes, keys, args)
 	}
 	held, err := s.client.HGet(ctx, s.keys.task(id), fieldLease).Result()
 	if errors.Is(err, redis.Nil) {
@@ -234,15 +238,15 @@ func (s *Store) Append(ctx context.Context, id shim.ID, lease shim.Lease, at shi
 	if _, err := shim.ParseID(string(id)); err != nil {
 		return err
 	}
-	a := &argv{}
+	a := &argv{list: make([]any, 0, 12+len(b))}
 	a.add(string(id), lease.String(), s.keys.events(id))
-	a.addInt(ms(s.opts.slack))
+	a.addInt(ms(s.opts.slack), maxShown)
 	a.add(open)
 	a.addInt(at.Batches, at.Segments)
 	addBytes(a, slices.DeleteFunc([]json.RawMessage{checkpoint}, func(c json.RawMessage) bool { return c == nil }))
 	addPieces(a, b)
 	return s.do(ctx, "append", func() error {
-		v, err := s.run(ctx, appendScript, s.keys.record(id, "")[:3], a, false)
+		v, err := appendScript.run(ctx, s.writes, s.keys.record(id, "")[:3], a)
 		if err != nil {
 			return err
 		}

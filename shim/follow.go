@@ -61,7 +61,7 @@ func (s *Shim) mark(ctx context.Context, f *follower, ids []ID) error {
 		case e.Synced:
 			f.markAll()
 		default:
-			f.mark(e.ID, e.Version)
+			f.mark(e)
 		}
 	}
 	return context.Cause(ctx)
@@ -79,9 +79,16 @@ type follower struct {
 	unread []*followed      // could not be read when they were due
 
 	mu    sync.Mutex
-	stale map[ID]int64 // to be read again: the version that was heard of
+	stale map[ID]heard // to be looked at again
 	all   bool         // everything is
 	wake  chan struct{}
+}
+
+// heard is what events have told of a task since it was looked at: the version, 0 where
+// anything may have happened, and what was appended.
+type heard struct {
+	version int64
+	added   Added
 }
 
 // followed is a task of a follower.
@@ -93,7 +100,7 @@ type followed struct {
 
 func newFollower(tasks []Tracked, look func(ID) (Task, error), pieces func(*followed) error, yield func(Update) error) *follower {
 	f := &follower{look: look, pieces: pieces, yield: yield,
-		open: make(map[ID]*followed, len(tasks)), stale: make(map[ID]int64), all: true, wake: make(chan struct{}, 1)}
+		open: make(map[ID]*followed, len(tasks)), stale: make(map[ID]heard), all: true, wake: make(chan struct{}, 1)}
 	for _, t := range tasks {
 		if f.open[t.ID] == nil {
 			k := &followed{Tracked: t}
@@ -115,11 +122,15 @@ func (f *follower) ids() []ID {
 	return ids
 }
 
-// mark says that a task may have changed, to this version.
-func (f *follower) mark(id ID, version int64) {
+// mark says that a task may have changed.
+func (f *follower) mark(e Event) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.stale[id] = max(version, f.stale[id])
+	h := heard{e.Version, e.Added}
+	if was, ok := f.stale[e.ID]; ok {
+		h = heard{max(was.version, h.version), was.added.Then(h.added)}
+	}
+	f.stale[e.ID] = h
 	f.rouse()
 }
 
@@ -138,14 +149,14 @@ func (f *follower) rouse() {
 	}
 }
 
-// due takes the tasks that may have changed, each with the version that was heard
-// of, or 0 where anything may have happened. What it costs grows with their number
+// due takes the tasks that may have changed, each with what was heard of it. What it costs grows with their number
 // and not with that of all tasks.
-func (f *follower) due() (tasks []*followed, versions map[ID]int64) {
+func (f *follower) due() (tasks []*followed, news map[ID]heard) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	all := f.all
-	versions, f.stale, f.all = f.stale, make(map[ID]int64), false
+	news, f.all = f.stale, false
+	f.stale = make(map[ID]heard)
 	unread := f.unread
 	f.unread = nil
 	if all {
@@ -153,14 +164,14 @@ func (f *follower) due() (tasks []*followed, versions map[ID]int64) {
 		return slices.Clone(f.order), nil
 	}
 	for _, k := range unread {
-		versions[k.ID] = 0
+		news[k.ID] = heard{}
 	}
-	for id := range versions {
+	for id := range news {
 		if k := f.open[id]; k != nil {
 			tasks = append(tasks, k)
 		}
 	}
-	return tasks, versions
+	return tasks, news
 }
 
 // run reads what may have changed, until nothing is left to wait for. Messages of
@@ -191,14 +202,14 @@ func (f *follower) run(ctx context.Context) error {
 // read yields what is new of those tasks that are due, and lets go of those that
 // have ended or are gone.
 func (f *follower) read() error {
-	tasks, versions := f.due()
+	tasks, news := f.due()
 	for _, k := range tasks {
 		var err error
-		switch heard := versions[k.ID]; {
-		case heard == 0 || heard != k.seen:
+		switch h := news[k.ID]; {
+		case h.version == 0 || h.version != k.seen:
 			err = f.readTask(k)
 		case k.Show != ShowState: // an append: it repeats the version
-			err = f.readPieces(k)
+			err = f.takePieces(k, h.added)
 		}
 		if err != nil {
 			return err

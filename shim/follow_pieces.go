@@ -26,14 +26,30 @@ func (s *Shim) pieces(ctx context.Context) func(*followed) error {
 		if err != nil {
 			return err
 		}
-		first := max(k.From, k.least())
-		for len(list) > 0 {
-			n := min(len(list), piecesAtOnce)
-			k.fetched = append(k.fetched, Update{ID: k.ID, Pieces: list[:n:n], First: first})
-			list, first = list[n:], first+int64(n)
-		}
+		k.fetch(list)
 		return nil
 	}
+}
+
+// fetch takes the next pieces of a task, to be yielded.
+func (k *followed) fetch(list []json.RawMessage) {
+	first := max(k.From, k.least())
+	for len(list) > 0 {
+		n := min(len(list), piecesAtOnce)
+		k.fetched = append(k.fetched, Update{ID: k.ID, Pieces: list[:n:n], First: first})
+		list, first = list[n:], first+int64(n)
+	}
+}
+
+// takePieces yields pieces that came with events, where they are the next ones, and
+// reads the store where any may be missing.
+func (f *follower) takePieces(k *followed, a Added) error {
+	next, ok := a.after(k.Show, k.place())
+	if !ok {
+		return f.readPieces(k)
+	}
+	k.fetch(next)
+	return f.yieldPieces(k)
 }
 
 // least is the number of the first piece that a task can have.
@@ -69,6 +85,11 @@ func (f *follower) readPieces(k *followed) error {
 		f.unread = append(f.unread, k)
 		return nil
 	}
+	return f.yieldPieces(k)
+}
+
+// yieldPieces yields what has been fetched.
+func (f *follower) yieldPieces(k *followed) error {
 	fetched := k.fetched
 	k.fetched = nil
 	for _, u := range fetched {

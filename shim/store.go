@@ -100,7 +100,8 @@ type Change struct {
 }
 
 // Event says that something about a task may have changed. It is a hint to read
-// again, never the truth itself (design.md 0.4).
+// again, never the truth itself (design.md 0.4); pieces that it carries are in the store
+// already, at the position that it names.
 type Event struct {
 	// Synced is sent first, and again whenever events may have been lost (a
 	// reconnect): everything watched must be read again. ID is empty then.
@@ -108,6 +109,9 @@ type Event struct {
 	// ID is the task, Version what it had reached; an Append repeats the version.
 	ID      ID
 	Version int64
+	// Added may have what was appended, so that who has come that far can do without
+	// reading it.
+	Added Added
 	// Goodbye, in an Inbox alone, says that some replica has said goodbye: its tasks
 	// may be adopted. ID is empty then.
 	Goodbye bool

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -75,20 +76,21 @@ func measureStream(ctx context.Context, out io.Writer, taskgate string, tasks in
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "\nPartial results, from the server's write to the client's read\n\n%-28s %6s %9s %7s %7s %9s %9s %9s\n", "", "tasks", "events/s", "events", "missed", "p50", "p99", "max")
+	fmt.Fprintf(out, "\nPartial results, from the server's write to the client's read\n\n%-28s %6s %9s %7s %7s %9s %9s %9s  %s\n",
+		"", "tasks", "events/s", "events", "missed", "p50", "p99", "max", "CPU per event: Redis, server, runner, other, client")
 	for _, sc := range scenes(tasks) {
 		listenAt := replicas[0]
 		if sc.other {
 			listenAt = replicas[1]
 		}
-		took, err := sc.run(ctx, replicas[0]+sc.path, listenAt+sc.path)
+		took, used, err := sc.run(ctx, replicas[0]+sc.path, listenAt+sc.path, s.cpus)
 		if err != nil {
 			return fmt.Errorf("%s: %w", sc.name, err)
 		}
 		expected := sc.tasks * int(streamFor/talkEvery)
 		slices.Sort(took)
 		at := func(q float64) time.Duration { return took[int(q*float64(len(took)-1))].Round(10 * time.Microsecond) }
-		fmt.Fprintf(out, "%-28s %6d %9d %7d %7d %9s %9s %9s\n", sc.name, sc.tasks, sc.tasks*int(time.Second/talkEvery), len(took), expected-len(took), at(0.5), at(0.99), at(1))
+		fmt.Fprintf(out, "%-28s %6d %9d %7d %7d %9s %9s %9s  %s\n", sc.name, sc.tasks, sc.tasks*int(time.Second/talkEvery), len(took), expected-len(took), at(0.5), at(0.99), at(1), each(used, len(took)))
 	}
 	return nil
 }
@@ -122,16 +124,41 @@ func (s *stage) streamStage(ctx context.Context, taskgate string) ([]string, err
 	return []string{"http://" + s.gateway, "http://" + other}, s.run(ctx, parties)
 }
 
+// cpus is what the parties of the stage, in the order of their start, and this process
+// have used of the processors.
+func (s *stage) cpus() ([]time.Duration, error) {
+	var all []time.Duration
+	for _, p := range s.processes {
+		used, err := cpuOf(p.PID())
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, used)
+	}
+	own, err := cpuOf(os.Getpid())
+	return append(all, own), err
+}
+
+// each is what an event cost, party by party, and all together.
+func each(used []time.Duration, events int) string {
+	var b strings.Builder
+	var sum time.Duration
+	for _, d := range used {
+		sum += d
+		fmt.Fprintf(&b, "%s + ", (d / time.Duration(events)).Round(time.Microsecond))
+	}
+	return strings.TrimSuffix(b.String(), "+ ") + "= " + (sum / time.Duration(events)).Round(time.Microsecond).String()
+}
+
 // run makes the tasks at one replica, listens at the other, and returns how long each
-// event took.
-func (sc scene) run(ctx context.Context, callAt, listenAt string) ([]time.Duration, error) {
+// event took, and what the parties used of the processors from the first event on.
+func (sc scene) run(ctx context.Context, callAt, listenAt string, cpus func() ([]time.Duration, error)) (all, used []time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*streamFor)
 	defer cancel()
 	transport := &http.Transport{MaxIdleConnsPerHost: sc.tasks}
 	defer transport.CloseIdleConnections()
 	httpClient := &http.Client{Transport: transport}
 	var mu sync.Mutex
-	var all []time.Duration
 	var failures []error
 	var running sync.WaitGroup
 	begin := time.Now().Add(time.Second + time.Duration(sc.tasks)*3*time.Millisecond)
@@ -148,11 +175,33 @@ func (sc scene) run(ctx context.Context, callAt, listenAt string) ([]time.Durati
 			}
 		})
 	}
+	before, err := usedAt(ctx, begin, cpus)
 	running.Wait()
 	if len(failures) > 0 || len(all) == 0 {
-		return all, fmt.Errorf("%d of %d tasks: %w", len(failures), sc.tasks, errors.Join(failures[:min(3, len(failures))]...))
+		return nil, nil, fmt.Errorf("%d of %d tasks: %w", len(failures), sc.tasks, errors.Join(failures[:min(3, len(failures))]...))
 	}
-	return all, nil
+	if err != nil {
+		return nil, nil, err
+	}
+	if used, err = cpus(); err != nil {
+		return nil, nil, err
+	}
+	for i := range used {
+		used[i] -= before[i]
+	}
+	return all, used, nil
+}
+
+// usedAt is what the parties have used when a time has come.
+func usedAt(ctx context.Context, at time.Time, cpus func() ([]time.Duration, error)) ([]time.Duration, error) {
+	timer := time.NewTimer(time.Until(at))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return cpus()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // listenTo makes one task that begins to talk at the given time, and hears it out.

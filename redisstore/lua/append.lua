@@ -1,11 +1,12 @@
 -- append adds what the upstream streamed, and notes where it could be resumed.
 --
 -- KEYS  1 task  2 batches  3 segments
--- ARGV  1 id  2 lease  3 channel of the task  4 slack in ms
---       5 ' statuses of a task that has not ended '  6 7 batches and segments before
+-- ARGV  1 id  2 lease  3 channel of the task  4 slack in ms  5 bytes an event may show
+--       6 ' statuses of a task that has not ended '  7 8 batches and segments before
 --       then lists: checkpoint (none or one), contents, segments
 -- reply ok, none, final, lost, gap
-local id, lease, events, slack, open = next_arg(), next_arg(), next_arg(), next_arg(), next_arg()
+local id, lease, events, slack = next_arg(), next_arg(), next_arg(), next_arg()
+local most, open = tonumber(next_arg()), next_arg()
 local at_batch, at_segment = tonumber(next_arg()), tonumber(next_arg())
 local checkpoint = list()
 local contents = list()
@@ -26,11 +27,25 @@ if not (skip_batches and skip_segments) then return { 'gap' } end
 local late = at_batch + #contents < have_batches or at_segment + #segments < have_segments
 if #checkpoint > 0 and not late then redis.call('HSET', KEYS[1], 'checkpoint', checkpoint[1]) end
 
+-- shown spells pieces for the event, where they are small: their kind, how many come
+-- before them, and each with its length. Who has come that far need not read them.
+local function shown(kind, before, values, skip)
+  local text = ' ' .. kind .. ' ' .. int(before + skip)
+  for i = skip + 1, #values do
+    text = text .. ' ' .. #values[i] .. ':' .. values[i]
+    if #text > most then return '' end
+  end
+  return text
+end
+
 local batches = push(KEYS[2], contents, skip_batches)
 local blocks = push(KEYS[3], segments, skip_segments)
 if batches + blocks > 0 then
   redis.call('HSET', KEYS[1], 'batches', int(have_batches + batches), 'segments', int(have_segments + blocks))
   if was[6] ~= '1' then expire(tonumber(was[7]) + tonumber(was[8]) + tonumber(slack)) end
-  redis.call('PUBLISH', events, id .. ' ' .. was[3])
+  local text = ''
+  if blocks == 0 then text = shown('b', at_batch, contents, skip_batches) end
+  if batches == 0 then text = shown('s', at_segment, segments, skip_segments) end
+  redis.call('PUBLISH', events, id .. ' ' .. was[3] .. text)
 end
 return { 'ok' }

@@ -1,0 +1,56 @@
+package redisstore
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+
+	"taskgate/shim"
+)
+
+// maxShown is how many bytes of pieces an event may carry. A message goes to every node
+// of a cluster and into the buffer of every subscriber, so what is larger is better read
+// by those who want it.
+const maxShown = 2 << 10
+
+// parseEvent reads "id version", which may be followed by what was appended: " b" for
+// batches or " s" for segments, how many of these come before, and each piece as
+// "length:bytes" (append.lua).
+func parseEvent(payload string) shim.Event {
+	id, rest, _ := strings.Cut(payload, " ")
+	version, rest, _ := strings.Cut(rest, " ")
+	e := shim.Event{ID: shim.ID(id)}
+	e.Version, _ = strconv.ParseInt(version, 10, 64)
+	if added, ok := parseAdded(rest); ok {
+		e.Added = added
+	}
+	return e
+}
+
+// parseAdded reads pieces, all or none of them.
+func parseAdded(text string) (a shim.Added, ok bool) {
+	kind, rest, _ := strings.Cut(text, " ")
+	switch kind {
+	case "b":
+		a.Show = shim.ShowBatches
+	case "s":
+		a.Show = shim.ShowSegments
+	default:
+		return a, false
+	}
+	at, rest, _ := strings.Cut(rest, " ")
+	var err error
+	if a.At, err = strconv.ParseInt(at, 10, 64); err != nil {
+		return a, false
+	}
+	for rest != "" {
+		size, after, _ := strings.Cut(rest, ":")
+		n, err := strconv.Atoi(size)
+		if err != nil || n < 0 || n > len(after) {
+			return a, false
+		}
+		a.Pieces = append(a.Pieces, json.RawMessage(after[:n]))
+		rest = strings.TrimPrefix(after[n:], " ")
+	}
+	return a, len(a.Pieces) > 0
+}

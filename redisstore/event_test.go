@@ -1,0 +1,62 @@
+package redisstore
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"taskgate/internal/redistest"
+	"taskgate/shim"
+)
+
+// An event is what was published: bytes that are none are no pieces, and never panic.
+func TestParseEvent(t *testing.T) {
+	t.Parallel()
+	for payload, want := range map[string]shim.Added{
+		"id 7":                   {},
+		"id 7 b 3 2:{} 4:[ 1]":   {Show: shim.ShowBatches, At: 3, Pieces: []json.RawMessage{[]byte("{}"), []byte("[ 1]")}},
+		"id 7 s 0 5:\"\n 3:":     {Show: shim.ShowSegments, Pieces: []json.RawMessage{[]byte("\"\n 3:")}},
+		"id 7 b 3":               {},
+		"id 7 b 3 9:{}":          {},
+		"id 7 b 3 -1:{}":         {},
+		"id 7 b x 2:{}":          {},
+		"id 7 x 3 2:{}":          {},
+		"id 7 b 3 2:{} and more": {},
+	} {
+		got := parseEvent(payload)
+		if len(want.Pieces) == 0 {
+			got.Added = shim.Added{Pieces: got.Added.Pieces}
+		}
+		same(t, shim.Event{ID: "id", Version: 7, Added: want}, got)
+	}
+}
+
+// An append's event has what it added, where that is small, of either kind, and of a
+// repeat only what was not there.
+func TestEventsCarryPieces(t *testing.T) {
+	t.Parallel()
+	for name, url := range map[string]string{"redis": redistest.Start(t).URL(), "embedded": "embedded"} {
+		t.Run(name, func(t *testing.T) {
+			s := openTest(t, url, testOptions())
+			task := create(t, s, newTask(t))
+			next := watching(t, s.Watch(t.Context(), task.ID))
+			appends := func(at shim.Position, b ...shim.Batch) shim.Added {
+				t.Helper()
+				must(t, s.Append(t.Context(), task.ID, held, at, nil, b...))
+				return next().Added
+			}
+			batch := func(text string) shim.Batch { return shim.Batch{Content: json.RawMessage(text)} }
+			small := []shim.Batch{batch(`["a"]`), batch("[\"b\",\n1]")}
+			pieces := []json.RawMessage{small[0].Content, small[1].Content}
+			same(t, shim.Added{Show: shim.ShowBatches, Pieces: pieces}, appends(shim.Position{}, small...))
+			third := batch(`["c"]`)
+			same(t, shim.Added{Show: shim.ShowBatches, At: 2, Pieces: []json.RawMessage{third.Content}},
+				appends(shim.Position{}, append(slices.Clone(small), third)...))
+			same(t, shim.Added{}, appends(shim.Position{Batches: 3}, batch(`["`+strings.Repeat("x", maxShown)+`"]`)))
+
+			segments := shim.Batch{Segments: []json.RawMessage{[]byte(`{"n":1}`), []byte(`{"n":2}`)}}
+			same(t, shim.Added{Show: shim.ShowSegments, Pieces: segments.Segments}, appends(shim.Position{Batches: 4}, segments))
+		})
+	}
+}
