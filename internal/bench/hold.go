@@ -64,22 +64,24 @@ func (h *holder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer(w, m.ID, discoverResult)
 	case m.Method == mcp.MethodToolsList:
 		answer(w, m.ID, holdTools)
-	case m.Params.Name == holdTool:
-		h.hold(w, r, m.ID)
+	case m.Method == "": // the answer to a question
+		w.WriteHeader(http.StatusAccepted)
+	case m.Params.Name == holdTool, m.Params.Name == askTool:
+		h.hold(w, r, m.ID, m.Params.Name == askTool)
 	default:
 		answer(w, m.ID, callResult)
 	}
 }
 
-const holdTools = `{"resultType":"complete","tools":[{"name":"hold","inputSchema":{"type":"object"}},{"name":"quick","inputSchema":{"type":"object"}}],"ttlMs":60000,"cacheScope":"public"}`
+const holdTools = `{"resultType":"complete","tools":[{"name":"hold","inputSchema":{"type":"object"}},{"name":"ask","inputSchema":{"type":"object"}},{"name":"quick","inputSchema":{"type":"object"}}],"ttlMs":60000,"cacheScope":"public"}`
 
 func answer(w http.ResponseWriter, id json.RawMessage, result string) {
 	w.Header().Set("Content-Type", mcp.TypeJSON)
 	_, _ = fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, id, result) // a client that is gone is no concern
 }
 
-// hold keeps a call open until it is cancelled.
-func (h *holder) hold(w http.ResponseWriter, r *http.Request, id json.RawMessage) {
+// hold keeps a call open until it is cancelled, after a question or without.
+func (h *holder) hold(w http.ResponseWriter, r *http.Request, id json.RawMessage, asks bool) {
 	released := make(chan struct{})
 	h.mu.Lock()
 	h.calls[string(id)] = released
@@ -88,6 +90,9 @@ func (h *holder) hold(w http.ResponseWriter, r *http.Request, id json.RawMessage
 		w.Header().Set("Content-Type", mcp.TypeSSE)
 		_, _ = fmt.Fprintf(w, "id: %d\ndata:\n\n", len(id))
 		_ = http.NewResponseController(w).Flush()
+	}
+	if asks {
+		question(w, string(id))
 	}
 	select {
 	case <-released:

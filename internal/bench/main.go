@@ -90,6 +90,11 @@ func measureAll(ctx context.Context, taskgate string, s settings) error {
 			return err
 		}
 	}
+	if s.asked > 0 {
+		if err := measureAsked(ctx, os.Stdout, taskgate, s.asked); err != nil {
+			return err
+		}
+	}
 	if s.waiters > 0 {
 		if err := measureWake(ctx, os.Stdout, taskgate, s); err != nil {
 			return err
@@ -117,15 +122,16 @@ type settings struct {
 	length  time.Duration // of one measurement
 	conns   []int
 	parked  int // tasks, in the second part; 0 leaves it out
+	asked   int // calls that wait for an answer, in the same part; 0 leaves that out
 	waiters int // clients, in the third part; 0 leaves it out
 	streams int // tasks, in the fourth part; 0 leaves it out
 }
 
-// settingsFromEnv reads BENCH_ROUNDS, BENCH_SECONDS, BENCH_PARKED, BENCH_WAITERS and
-// BENCH_STREAMS.
+// settingsFromEnv reads BENCH_ROUNDS, BENCH_SECONDS, BENCH_PARKED, BENCH_ASKED,
+// BENCH_WAITERS and BENCH_STREAMS.
 func settingsFromEnv() (settings, error) {
-	s := settings{rounds: 7, length: 700 * time.Millisecond, conns: []int{1, 16, 64}, parked: 10_000, waiters: 1_000, streams: 1_000}
-	for name, to := range map[string]*int{"BENCH_ROUNDS": &s.rounds, "BENCH_PARKED": &s.parked, "BENCH_WAITERS": &s.waiters, "BENCH_STREAMS": &s.streams} {
+	s := settings{rounds: 7, length: 700 * time.Millisecond, conns: []int{1, 16, 64}, parked: 10_000, asked: 5_000, waiters: 1_000, streams: 1_000}
+	for name, to := range map[string]*int{"BENCH_ROUNDS": &s.rounds, "BENCH_PARKED": &s.parked, "BENCH_ASKED": &s.asked, "BENCH_WAITERS": &s.waiters, "BENCH_STREAMS": &s.streams} {
 		if v := os.Getenv(name); v != "" {
 			n, err := strconv.Atoi(v)
 			if err != nil || n < 0 {

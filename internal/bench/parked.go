@@ -27,6 +27,7 @@ listen: %s
 store: redis://%s/0
 log: {level: warn}
 settle: 1s
+state_keys: [{id: bench, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="}]
 upstreams:
   - name: parked
     path: /mcp
@@ -219,6 +220,11 @@ func (p *parking) rates(ctx context.Context, s settings, l *level) error {
 
 // park makes tasks until there are n.
 func (p *parking) park(n int) error {
+	return p.fill(n, call("park", p.gateway, holdTool, true, handled))
+}
+
+// fill makes calls until n are open at the server.
+func (p *parking) fill(n int, v variant) error {
 	have, err := p.held()
 	if err != nil {
 		return err
@@ -229,15 +235,15 @@ func (p *parking) park(n int) error {
 	var wg sync.WaitGroup
 	for i := range errs {
 		wg.Go(func() {
-			w, err := call("park", p.gateway, holdTool, true, handled).dial()
+			w, err := v.dial()
 			if err != nil {
 				errs[i] = err
 				return
 			}
 			defer w.Close()
 			for left.Add(-1) >= 0 {
-				if body, err := w.do(); err != nil || !bytes.Contains(body, []byte(handled)) {
-					errs[i] = fmt.Errorf("park a task: %.300q %w", body, err)
+				if body, err := w.do(); err != nil || !bytes.Contains(body, v.want) {
+					errs[i] = fmt.Errorf("%s: %.300q %w", v.name, body, err)
 					return
 				}
 			}

@@ -19,6 +19,11 @@ func request(host, method, name, params string, tasks bool) []byte {
 	if tasks {
 		capabilities = `{"extensions":{"` + mcp.ExtensionTasks + `":{}}}`
 	}
+	return requestBy(host, method, name, params, capabilities)
+}
+
+// requestBy is a request of a client with these capabilities.
+func requestBy(host, method, name, params, capabilities string) []byte {
 	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"%s","params":{%s,"_meta":{"%s":"%s","%s":%s,"%s":{"name":"bench","version":"1"}}}}`,
 		method, params, mcp.MetaProtocolVersion, mcp.Version20260728, mcp.MetaClientCapabilities, capabilities, mcp.MetaClientInfo)
 	if name != "" {
