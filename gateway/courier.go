@@ -21,6 +21,9 @@ import (
 // getFirst is how long a tasks/result leaves questions to the session's GET stream.
 const getFirst = 2 * time.Second
 
+// claimAgain is after how long a claim is tried again that the store was not there for.
+const claimAgain = time.Second
+
 // claimFree is a claim that is over.
 const claimFree = "-"
 
@@ -48,21 +51,29 @@ func newCourier(e *endpoint, s *session, p shim.Principal, stream string, send f
 }
 
 // look delivers what a task asks and nobody delivers, and takes back what it no
-// longer asks.
+// longer asks. While the store is away it is tried again: a task that does not change
+// is not heard of again.
 func (c *courier) look(ctx context.Context, t shim.Task) {
+	for !c.deliver(ctx, t) && rest(ctx, claimAgain) {
+		continue
+	}
+}
+
+// deliver is one attempt, and reports whether it is the last one needed.
+func (c *courier) deliver(ctx context.Context, t shim.Task) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.over {
-		return
+		return true
 	}
 	c.takeBack(t)
 	keys, over := c.wanted(ctx, t)
 	if len(keys) == 0 {
-		return
+		return true
 	}
 	claimed, err := c.e.shim.Claim(ctx, c.p, c.e.name, t.ID, keys, c.name, over)
 	if err != nil {
-		return // the task is read again before long
+		return !errors.Is(err, shim.ErrUnavailable)
 	}
 	for _, q := range claimed {
 		if c.sent[t.ID] == nil {
@@ -72,6 +83,7 @@ func (c *courier) look(ctx context.Context, t shim.Task) {
 			c.sent[t.ID][q.Key] = true
 		}
 	}
+	return true
 }
 
 // takeBack tells the client of questions that were sent and have no answer, and want
