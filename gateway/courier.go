@@ -157,9 +157,11 @@ func (c *courier) quit(ctx context.Context, id shim.ID) {
 	}
 }
 
-// askOnResult delivers the questions of a task on the stream of a tasks/result, or of
-// whatever else waits for its end, until the function it returns is called.
-func (e *endpoint) askOnResult(ctx context.Context, q *legacyRequest, id shim.ID) (stop func()) {
+// askOnResult delivers the questions of a task on the stream of a request that waits
+// for its end, until the function it returns is called. look is how: a tasks/result
+// leaves them to the GET stream first (lookLater). That stream knows nothing of a task
+// whose client was only told of it in words, so task_result does not wait for it.
+func (e *endpoint) askOnResult(ctx context.Context, q *legacyRequest, id shim.ID, look func(*courier, context.Context, shim.Task)) (stop func()) {
 	if q.log == nil || !q.out.Streams() || answerable(q.state.Capabilities) == nil {
 		return func() {}
 	}
@@ -183,7 +185,8 @@ func (e *endpoint) askOnResult(ctx context.Context, q *legacyRequest, id shim.ID
 	var following sync.WaitGroup
 	following.Go(func() {
 		_ = e.shim.Follow(ctx, q.principal, e.name, []shim.ID{id}, func(t shim.Task) error {
-			return c.lookLater(ctx, t)
+			look(c, ctx, t)
+			return context.Cause(ctx)
 		})
 	})
 	return func() {
@@ -194,19 +197,18 @@ func (e *endpoint) askOnResult(ctx context.Context, q *legacyRequest, id shim.ID
 }
 
 // lookLater is look for a stream that is not the first choice.
-func (c *courier) lookLater(ctx context.Context, t shim.Task) error {
+func (c *courier) lookLater(ctx context.Context, t shim.Task) {
 	if keys, _ := c.unclaimed(ctx, t); len(keys) > 0 && (c.s.attached() || c.s.elsewhere(ctx)) {
 		if !rest(ctx, getFirst) {
-			return context.Cause(ctx)
+			return
 		}
 		now, err := c.e.shim.Peek(ctx, c.p, c.e.name, t.ID)
 		if err != nil {
-			return nil // it is gone, or read again before long
+			return // it is gone, or read again before long
 		}
 		t = now
 	}
 	c.look(ctx, t)
-	return nil
 }
 
 // unclaimed is wanted, from outside.

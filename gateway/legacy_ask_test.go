@@ -397,8 +397,13 @@ func TestReplicasHandleAsks(t *testing.T) {
 		t.Fatalf("no handle: %s", textOf(handle))
 	}
 	close(stack.session.proceed)
+	start := time.Now()
 	result, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: "task_result", Arguments: map[string]any{"taskId": id}})
 	if err != nil || textOf(result) != "accept red" {
 		t.Errorf("result: %v %v", result, err)
+	}
+	// The session's GET stream, which is open, has no part in this task.
+	if d := time.Since(start); d >= getFirst {
+		t.Errorf("after %v", d)
 	}
 }

@@ -65,7 +65,7 @@ func (e *endpoint) push(p *push, q *legacyRequest, after int64) (json.RawMessage
 			p.stop(errLeft)
 		}
 	})()
-	defer e.askOnResult(ctx, q, p.id)()
+	defer e.askOnResult(ctx, q, p.id, (*courier).lookLater)()
 	var last json.RawMessage
 	tasks := []shim.Tracked{{ID: p.id, Show: shim.ShowSegments, From: after + 1}}
 	err = e.shim.Track(ctx, q.principal, e.name, tasks, func(u shim.Update) error {
