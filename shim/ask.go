@@ -29,7 +29,11 @@ func (r *run) Ask(ctx context.Context, q ...Question) ([]Answer, error) {
 	if r.call.Asking == AskNever || len(q) == 0 {
 		return nil, ErrNoAsk
 	}
-	t, err := r.post(ctx, q)
+	var t Task // stored aside, because this goroutine now waits for long
+	err := aside(func() (err error) {
+		t, err = r.post(ctx, q)
+		return err
+	})
 	if errors.Is(err, errUnanswered) { // the store was away all the time
 		if r.stored() {
 			r.withdraw(q)
