@@ -111,6 +111,7 @@ var secretPatterns = []struct {
 	pattern *regexp.Regexp
 }{
 	{"t", regexp.MustCompile(`"taskId\\?":\\?"([0-9a-f-]{36})`)}, // also inside a text
+	{"l", regexp.MustCompile(`(?m)^id: ([A-Z2-7]{16})\.`)},
 	{"c", regexp.MustCompile(`"nextCursor":"([^"]+)"`)},
 }
 

@@ -47,7 +47,7 @@ import (
 //	              is sorted, where several things happen at once
 //
 // Sessions are written as ${s1}, ${s2} in the order of their making, and so are
-// tasks as ${t1}, ${t2} and cursors as ${c1}, ${c2}. Every message
+// tasks as ${t1}, ${t2}, cursors as ${c1}, ${c2} and logs of streams as ${l1}, ${l2}. Every message
 // is held against the official schema of the version that the session has.
 func TestLegacyWire(t *testing.T) {
 	files, err := filepath.Glob("testdata/legacy/*.txtar")
@@ -258,7 +258,7 @@ func messages(t *testing.T, typ string, body []byte) [][]byte {
 	switch typ {
 	case mcp.TypeSSE:
 		for line := range strings.Lines(string(body)) {
-			if data, ok := strings.CutPrefix(line, "data: "); ok {
+			if data, ok := strings.CutPrefix(line, "data: "); ok && strings.TrimSpace(data) != "" { // else there is only an id
 				texts = append(texts, []byte(strings.TrimSpace(data)))
 			}
 		}
@@ -301,6 +301,9 @@ func (p *legacyPlay) check(text []byte) {
 	switch m.Kind {
 	case jsonrpc.Result:
 		schematest.Validate(p.t, p.version, p.definition("JSONRPCResultResponse", "JSONRPCResponse"), text)
+		if _, ok := jsonrpc.Get(m.Result, "partial-content"); ok {
+			return // no schema has it
+		}
 		if _, ok := jsonrpc.Get(m.Result, "task"); ok && p.methods[m.ID.Key()] == mcp.MethodToolsCall {
 			schematest.Validate(p.t, p.version, "CreateTaskResult", m.Result)
 		} else if def, ok := legacyResultDefinitions[p.methods[m.ID.Key()]]; ok {
@@ -312,6 +315,9 @@ func (p *legacyPlay) check(text []byte) {
 			schematest.Validate(p.t, p.version, def, text)
 		}
 	case jsonrpc.Notification:
+		if m.Method == mcp.NotifyTaskPartial {
+			return // likewise
+		}
 		schematest.Validate(p.t, p.version, "ServerNotification", text)
 	default:
 		p.t.Errorf("a %v to the client: %s", m.Kind, text)
