@@ -232,3 +232,30 @@ func TestReplicasPartials(t *testing.T) {
 		t.Errorf("tools: %s", body)
 	}
 }
+
+// TestReplicasStreamAsks: a task that streams may ask its client amid the stream, which
+// has no other (protocol.md 6.4.8), and the answer may come to any replica.
+func TestReplicasStreamAsks(t *testing.T) {
+	stack := newLegacyReplicas(t, nil)
+	withQuestions(stack.server)
+	a := stack.on(t, 0, nil)
+	a.initializeDrafts(`"elicitation":{},` + allModes)
+	b := stack.on(t, 1, a)
+	stream := openSSE(t, a, http.MethodPost, strings.Replace(piecesCall, "pieces", "colour", 1), "")
+	s := &segments{t: t}
+	for s.task == "" {
+		_, data, _ := stream.event()
+		if data != "" {
+			s.take([][]byte{[]byte(data)})
+		}
+	}
+	id := stream.question(string(s.task))
+	if status, body := b.post(answerBody(id, "blue")); status != http.StatusAccepted {
+		t.Fatalf("answer: %d %s", status, body)
+	}
+	s.upTo(stream, 99)
+	s.mergedAt(b)
+	if len(s.blocks) != 1 || !strings.Contains(s.blocks[0], "accept blue") {
+		t.Errorf("streamed %s", s.blocks)
+	}
+}
