@@ -175,6 +175,9 @@ func TestQuestionMakesATask(t *testing.T) {
 		if time.Since(began) != 0 {
 			t.Errorf("the grace was waited for: %v", time.Since(began))
 		}
+		if got := read(t, other, task.ID); task.CreatedAt.IsZero() || !task.CreatedAt.Equal(got.CreatedAt) {
+			t.Errorf("the handle says %v, the task was created at %v", task.CreatedAt, got.CreatedAt)
+		}
 		pass(time.Minute)
 		got := read(t, other, task.ID)
 		wantStatus(t, got, shim.InputRequired)

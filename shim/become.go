@@ -178,6 +178,7 @@ func (r *run) create(t Task, begin []Batch) (Task, error) {
 		r.s.dismiss(counted)
 		return Task{}, fmt.Errorf("create a task: %w", err)
 	}
+	t.CreatedAt, t.UpdatedAt = stored.CreatedAt, stored.UpdatedAt // of the store's clock
 	r.adoptTask(stored, &taskState{id: t.ID, made: t, hidden: !stored.Visible, lease: t.Lease, span: span, counted: counted})
 	return stored, nil
 }
