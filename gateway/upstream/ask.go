@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"taskgate/internal/jsonrpc"
@@ -31,7 +32,11 @@ func (x *exchange) request(ctx context.Context, m jsonrpc.Message) error {
 	if code, ok := may(x.caller, m.Method, m.Params); !ok {
 		return x.respond(ctx, refusal(m.ID, code, m.Method))
 	}
-	x.queue = append(x.queue, x.question(m))
+	// The event is not heard again by whoever goes on from a checkpoint behind it, so
+	// the question is pending from now on, and not only once it is put to the client.
+	q := x.question(m)
+	x.amend(func(c *checkpoint) { c.open([]pending{q}) })
+	x.queue = append(x.queue, q)
 	return nil
 }
 
@@ -61,6 +66,7 @@ func (x *exchange) ask(ctx context.Context, in *inbound) error {
 	asked := x.queue
 	x.queue = nil
 	if x.over(asked, map[string]bool{}) {
+		x.amend(func(c *checkpoint) { c.close(asked) })
 		return nil // the server has gone on without an answer
 	}
 	x.amend(func(c *checkpoint) { c.open(asked) })
@@ -75,9 +81,21 @@ func (x *exchange) ask(ctx context.Context, in *inbound) error {
 	if cause := ended(ctx); cause != nil {
 		return cause
 	}
-	defer x.handOver(ctx)
+	err = x.postAnswers(ctx, asked, gone, answers, err)
+	if err != nil && detached(ctx) {
+		return err // the server still waits, and whoever goes on has to know
+	}
 	x.amend(func(c *checkpoint) { c.close(asked) })
-	return x.postAnswers(ctx, asked, gone, answers, err)
+	x.handOver(ctx)
+	return err
+}
+
+// unanswered are the questions that the server waits for: those that were put to the
+// client, and those that will be next.
+func (x *exchange) unanswered() []pending {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.Clone(x.state.Pending)
 }
 
 var errWithdrawn = errors.New("the server no longer waits for an answer")

@@ -134,6 +134,9 @@ func (x *exchange) begin(ctx context.Context) func() {
 		}
 		x.idle.stop()
 		x.end(nil)
+		if detached(ctx) && x.ses != nil {
+			x.ses.disclaim(x.unanswered())
+		}
 	}
 }
 

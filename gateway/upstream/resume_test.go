@@ -345,3 +345,72 @@ func TestNewestCheckpointOnDetach(t *testing.T) {
 		pauseFor(t, 2*time.Minute)
 	})
 }
+
+// asking asks once and answers with the result, and says how it was answered.
+func asking(got *json.RawMessage, after func(send func(string))) fake.Behaviour {
+	return func(x *fake.Exchange) {
+		x.Run()
+		answer := x.Expect(`"q"`)
+		x.Resumable(0, 0, func(send func(string)) {
+			send(`{"jsonrpc":"2.0","method":"notifications/x"}`)
+			send(`{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":` + elicit + `}`)
+			after(send)
+			*got = x.Await(answer)
+			send(x.Fill(result))
+		})
+	}
+}
+
+// A call comes back to a replica that has let go of it with a checkpoint from before
+// the question: the question is heard once more, and not taken for a replay.
+func TestQuestionComesBack(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		var got json.RawMessage
+		s.Tool("t", asking(&got, func(func(string)) {}))
+		r := in("a", all)
+		first := &shimtest.Sink{OnAsk: blocked}
+		detach(t, h, r, first, time.Second)
+		second := &shimtest.Sink{OnAsk: answering}
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		defer stop()
+		reply, err := h.Resume(ctx, r, first.Checkpoints()[1], second)
+		checkKind(t, reply, err, "", 0)
+		q1, q2 := first.Asked(), second.Asked()
+		if len(q1) != 1 || len(q2) != 1 || q1[0].Key != q2[0].Key || !strings.Contains(string(got), `"id":"q"`) {
+			t.Errorf("questions %+v and %+v, the server got %s", q1, q2, got)
+		}
+	})
+}
+
+// A checkpoint from behind a question has it, also before it is put to the client.
+func TestCheckpointBehindAQuestion(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		var got json.RawMessage
+		s.Tool("t", func(x *fake.Exchange) {
+			progress := x.Fill(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":{token},"progress":1}}`)
+			asking(&got, func(send func(string)) { send(progress) })(x)
+		})
+		r := in("a", all)
+		first := &shimtest.Sink{OnAsk: blocked}
+		detach(t, h, r, first, time.Second)
+		for _, p := range first.Checkpoints()[1:] {
+			if c, ok := decodeResumable(p); ok && c.Asked > 0 && len(c.Pending) == 0 {
+				t.Errorf("a checkpoint has lost the question: %s", p)
+			}
+		}
+		said, _ := first.Heard()
+		if len(said) != 1 || said[0].Checkpoint == nil {
+			t.Fatalf("no progress with a checkpoint: %+v", said)
+		}
+		second := &shimtest.Sink{OnAsk: answering}
+		o := another(t, h)
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		defer stop()
+		reply, err := o.Resume(ctx, r, said[0].Checkpoint, second)
+		checkKind(t, reply, err, "", 0)
+		if len(second.Asked()) != 1 || !strings.Contains(string(got), `"id":"q"`) {
+			t.Errorf("asked %+v, the server got %s", second.Asked(), got)
+		}
+		_ = o.Close(t.Context())
+	})
+}

@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -259,6 +260,19 @@ func (s *session) claim(id jsonrpc.ID) bool {
 	return s.asked.add(id.Key())
 }
 
+// disclaim gives back what a call has claimed that was let go of before it had
+// answers: if it comes back to this replica, with a checkpoint from before the
+// questions, it hears them again.
+func (s *session) disclaim(questions []pending) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, q := range questions {
+		if id, err := jsonrpc.ParseID(q.ID); err == nil {
+			s.asked.remove(id.Key())
+		}
+	}
+}
+
 // recent is a set of the ids seen last.
 type recent struct {
 	set  map[string]bool
@@ -285,4 +299,11 @@ func (r *recent) add(key string) bool {
 	r.ring[r.next] = key
 	r.next = (r.next + 1) % maxRecent
 	return true
+}
+
+func (r *recent) remove(key string) {
+	if i := slices.Index(r.ring, key); i >= 0 {
+		r.ring[i] = ""
+	}
+	delete(r.set, key)
 }
