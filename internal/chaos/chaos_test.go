@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"context"
+	"encoding/json"
 	"testing"
 	"time"
 
@@ -25,6 +26,7 @@ func TestChaos(t *testing.T) {
 	u, j := startUpstream(t), newJudge()
 	w.fleet = newFleet(t, j, u.url, settings{heartbeat: time.Second}, stores...)
 	c := newClients(t, w.fleet, j)
+	c.converse(t)
 
 	begin := time.Now()
 	injected := newTally()
@@ -39,7 +41,7 @@ func TestChaos(t *testing.T) {
 // newClients speak all dialects there are.
 func newClients(t *testing.T, f *fleet, j *judge) *clients {
 	t.Helper()
-	c := &clients{fleet: f, judge: j, asked: newTally(), answered: map[int]bool{}}
+	c := &clients{fleet: f, judge: j, asked: newTally(), answered: map[int]bool{}, heard: map[int]json.RawMessage{}}
 	for i := range 3 {
 		l := newLegacy()
 		ctx, stop := context.WithTimeout(t.Context(), askTimeout)
@@ -47,7 +49,7 @@ func newClients(t *testing.T, f *fleet, j *judge) *clients {
 		if err := l.begin(ctx, f.nodes[i%len(f.nodes)].address()); err != nil {
 			t.Fatal(err)
 		}
-		c.dialects = append(c.dialects, l, newExtension())
+		c.dialects = append(c.dialects, l, newModern(j, true, false, false))
 	}
 	return c
 }
@@ -59,8 +61,11 @@ func conclude(t *testing.T, c *clients, u *upstream, n int, begin time.Time, inj
 	made := time.Since(begin)
 	c.judge.calm()
 	c.settle(t.Context(), 8)
+	if c.talk != nil {
+		c.judgeTalk(t, u)
+	}
 	for i := range n {
-		p := plan(*seed, i)
+		p := c.plan(*seed, i)
 		c.judge.executions(p, u.executions(p.id), c.answered[i])
 	}
 	ends := counts{}
@@ -74,6 +79,9 @@ func conclude(t *testing.T, c *clients, u *upstream, n int, begin time.Time, inj
 	t.Logf("%s, seed %d: %d calls by up to %d clients on %d gateways in %s, all done after %s; tasks were read %d times\n\nfaults:\n%s\ncalls:\n%s\ntasks:\n%s\nquestions about tasks:\n%s\nupstream: %d streams picked up, %d of them while another read them, %d not to be found, %d calls cancelled; ends seen to be forgotten: %d",
 		t.Name(), *seed, n, *workers, len(c.fleet.nodes), made.Round(time.Millisecond), time.Since(begin).Round(time.Millisecond), c.judge.reads,
 		injected, c.judge.outcomes, ends, c.asked, u.resumed, u.foreign, u.gone, u.cancels, forgotten)
+	if c.talk != nil {
+		t.Logf("questions of the upstream:\n%s\npartial results: %s", c.talk.said, c.judge.partialsSeen())
+	}
 	for i, v := range c.judge.violations {
 		if i == 30 {
 			t.Errorf("and %d more", len(c.judge.violations)-i)

@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -31,9 +32,11 @@ type clients struct {
 	judge    *judge
 	dialects []dialect
 	asked    *tally // what happened to questions about tasks
+	talk     *talk  // what the upstream asks; nil if it asks nothing
 
 	mu       sync.Mutex
-	answered map[int]bool // calls whose result somebody has read
+	answered map[int]bool            // calls whose result somebody has read
+	heard    map[int]json.RawMessage // and, of those that were asked, the result
 }
 
 // run makes all calls, some at a time.
@@ -47,28 +50,43 @@ func (c *clients) run(ctx context.Context, seed uint64, n, workers int) {
 				if i >= n {
 					return
 				}
-				c.one(ctx, plan(seed, i))
+				c.one(ctx, c.plan(seed, i))
 			}
 		})
 	}
 	all.Wait()
 }
 
+// plan is the n-th call; without a talk, it asks nothing.
+func (c *clients) plan(seed uint64, n int) *call {
+	p := plan(seed, n)
+	if c.talk == nil {
+		p.questions = nil
+	}
+	return p
+}
+
 // one is a client with one call.
 func (c *clients) one(ctx context.Context, p *call) {
 	d := c.dialects[p.dialect%len(c.dialects)]
+	u := &user{clients: c, call: p}
 	limit := callTimeout + p.takes
 	if p.behaviour == hangsUp {
 		limit = p.after/2 + time.Millisecond
 	}
 	asking, stop := context.WithTimeout(ctx, limit)
-	result, task, err := d.call(asking, c.fleet.any(p.random), p.tool.name, p.arguments())
+	result, task, err := d.call(asking, u, u.addr())
 	for errors.Is(err, syscall.ECONNREFUSED) && wait(asking, pollEvery/4) {
-		result, task, err = d.call(asking, c.fleet.any(p.random), p.tool.name, p.arguments())
+		result, task, err = d.call(asking, u, u.addr())
 	}
 	stop()
+	if err != nil && c.talk != nil {
+		c.talk.leave(p)
+	}
 	var refused *taskclient.Error
 	switch {
+	case errors.Is(err, errSilent):
+		c.judge.count("call parked, and nobody came back")
 	case errors.As(err, &refused) && refused.Code == codeWrong && p.outcome == rpcError:
 		c.judge.count("call answered with the upstream's error")
 	case errors.As(err, &refused):
@@ -79,22 +97,31 @@ func (c *clients) one(ctx context.Context, p *call) {
 	case err != nil:
 		c.judge.count("call not answered (its gateway was gone)")
 	case task == nil:
-		c.judge.count("call answered without a task")
-		c.mark(p)
+		c.judge.count("call answered without a task (" + d.name() + ")")
+		c.mark(p, result)
 		if err := checkResult(p, result); err != nil {
 			c.judge.blame("%s: answered without a task: %v", p.id, err)
 		}
 	default:
 		c.judge.count("call made a task (" + d.name() + ")")
-		c.attend(ctx, p, c.judge.acknowledged(p, d, *task))
+		r := c.judge.acknowledged(p, d, *task)
+		if l, ok := showsPartials(d); ok && p.tool.stream && c.talk != nil {
+			for n := range p.watchers {
+				c.talk.busy.Go(func() { c.follow(p, r, l, n) })
+			}
+		}
+		c.attend(ctx, p, r)
 	}
 }
 
 // mark says that somebody has the result of a call.
-func (c *clients) mark(p *call) {
+func (c *clients) mark(p *call, result json.RawMessage) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.answered[p.n] = true
+	if len(p.questions) > 0 {
+		c.heard[p.n] = result
+	}
 }
 
 // attend does with a task what the plan says.
@@ -113,7 +140,7 @@ func (c *clients) attend(ctx context.Context, p *call, r *record) {
 		wait(ctx, p.after)
 	}
 	for ctx.Err() == nil && c.judge.ended(r) == nil {
-		if p.behaviour == waits {
+		if p.behaviour == waits || c.judge.asks(r) {
 			asking, stop := context.WithTimeout(ctx, askTimeout)
 			if err := r.dialect.wait(asking, c.fleet.any(p.random), r.id); err != nil {
 				c.asked.add("wait: " + brief(err))
@@ -144,7 +171,12 @@ func (c *clients) lookAt(ctx context.Context, addr string, r *record) error {
 		c.asked.add("get: answered")
 		c.judge.observe(r, s)
 		if s.status == taskclient.Completed {
-			c.mark(r.call)
+			c.mark(r.call, s.result)
+		}
+		for key, name := range s.asked {
+			c.question(name, key, func(ctx context.Context, addr, value string, strange bool) error {
+				return r.dialect.answer(ctx, addr, r.id, key, value, strange)
+			})
 		}
 	case errors.As(err, &refused) && refused.Code == codeInvalid:
 		c.asked.add("get: unknown")
@@ -242,6 +274,9 @@ func (c *clients) conclude(ctx context.Context, random *rand.Rand, r *record) {
 	}
 	for _, n := range c.fleet.nodes {
 		c.confirm(ctx, n, r)
+	}
+	if l, ok := showsPartials(r.dialect); ok && r.call.tool.stream && c.talk != nil && !r.gone() {
+		c.judge.again(ctx, c, random, r, l)
 	}
 }
 

@@ -11,8 +11,13 @@
 // state, which never changes again; it is never unknown before its time is over;
 // every result that is read is what the upstream returned for that call; and no
 // call is executed twice, unless its tool's policy is recover: retry, and then only
-// so often. Failover to a replica of Redis has a scenario of its own, because what
-// is promised there depends on how it is configured.
+// so often. The upstream also asks, and says what it does: no answer reaches it twice
+// (talkjudge_test.go), a question has one key, the first answer that was acknowledged
+// is the one that counts, and no question stays open for longer than its time; partial
+// results come in order, without gap or repeat, over all streams of a client, and are
+// what the upstream has said (partials_test.go). Failover to a replica of Redis has a
+// scenario of its own, in which nothing is asked, because what is promised there depends
+// on how it is configured.
 //
 // The calls, what their clients do and which faults come when are derived from the
 // seed alone, so a run can be repeated; how processes interleave cannot be. There

@@ -23,6 +23,7 @@ heartbeat: %s
 drain_timeout: 1s
 wait_replicas: %d
 settle: 30s
+state_keys: [{id: k, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="}]
 log: {level: debug}
 upstreams:
   - name: chaos
@@ -30,11 +31,13 @@ upstreams:
     url: %s
     max_tasks: 1000000
     max_tasks_per_owner: 1000000
-    defaults: {tasks: auto, grace: 300ms, poll_interval: 200ms}
+    defaults: {tasks: auto, grace: 300ms, poll_interval: 200ms, input_timeout: %s}
     tools:
       - {match: "auto_retry", recover: retry}
       - {match: "always_retry", tasks: always, recover: retry}
+      - {match: "always_content", tasks: always, progress: content}
       - {match: "always_*", tasks: always}
+      - {match: "auto_mrtr", early_input: mrtr}
 `
 
 // startTimeout is how long a gateway may take to listen; one on a busy machine,
@@ -117,7 +120,7 @@ func (n *node) startOnce() error {
 	title := fmt.Sprintf("%s-%d", n.name, n.starts)
 	n.mu.Unlock()
 	file := filepath.Join(n.fleet.dir, n.name+".yaml")
-	config := fmt.Sprintf(fleetConfig, addr, n.store, n.fleet.settings.heartbeat, n.fleet.settings.replicas, n.fleet.upstream)
+	config := fmt.Sprintf(fleetConfig, addr, n.store, n.fleet.settings.heartbeat, n.fleet.settings.replicas, n.fleet.upstream, inputTimeout)
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return err
 	}

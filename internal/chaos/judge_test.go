@@ -37,6 +37,7 @@ type judge struct {
 	reads      int
 	calmed     time.Time // since when nothing goes wrong any more
 	outcomes   counts
+	partials   int // read, over all streams
 }
 
 // record is what was seen of one task.
@@ -48,9 +49,13 @@ type record struct {
 	at        time.Time // when the handle came
 	cancelled bool      // somebody asked for its end
 	acked     bool      // and was told that this was heard
+	asks      bool      // it waited for input when it was last read
 	end       *state    // the first final state that was seen
 	forgotten int       // how often a final state was followed by an open one
 	unknown   atomic.Bool
+
+	pieces []string // its partial results, by seq
+	total  int      // how many there were at its end, -1 while that is not known
 }
 
 // gone reports whether a gateway has said that the task is unknown.
@@ -83,7 +88,7 @@ func (j *judge) acknowledged(c *call, d dialect, s state) *record {
 	if j.tasks[s.id] != nil {
 		j.blamed("%s: the task %s was given out before", c.id, s.id)
 	}
-	r := &record{call: c, dialect: d, id: s.id, created: s.created, at: time.Now()}
+	r := &record{call: c, dialect: d, id: s.id, created: s.created, at: time.Now(), total: -1}
 	j.tasks[s.id] = r
 	j.seen(r, s)
 	return r
@@ -95,11 +100,13 @@ func (j *judge) observe(r *record, s state) {
 	defer j.mu.Unlock()
 	j.reads++
 	j.seen(r, s)
+	r.asks = s.status == waitsForInput
 }
 
 func (j *judge) seen(r *record, s state) {
 	if !s.created.Equal(r.created) && !j.forgetful {
-		j.blamed("%s: task %s was created at %s, now at %s", r.call.id, r.id, r.created, s.created)
+		j.blamed("%s (%s, %s): task %s was created at %s, now at %s", r.call.id, r.call.tool.name, r.dialect.name(), r.id, r.created, s.created)
+		r.created = s.created
 	}
 	switch {
 	case r.end == nil && s.ended():
@@ -161,7 +168,7 @@ func checkResult(c *call, result json.RawMessage) error {
 	switch {
 	case c.outcome == rpcError:
 		return fmt.Errorf("the upstream answered an error, not %.100q", result)
-	case len(got.Content) != 1 || got.Content[0].Text != text(c.id), string(got.StructuredContent) != structured(c.id),
+	case len(got.Content) != 1+len(c.questions) || got.Content[0].Text != text(c.id), string(got.StructuredContent) != structured(c.id),
 		got.IsError != (c.outcome == toolError):
 		return fmt.Errorf("the result is %.300q", result)
 	}
@@ -244,6 +251,13 @@ func (j *judge) anyEnded(r *rand.Rand) *record {
 		return nil
 	}
 	return pick(r, j.ends)
+}
+
+// asks reports whether a task waited for input when it was last read.
+func (j *judge) asks(r *record) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return r.asks
 }
 
 // ended returns the end of a task, if one was seen.

@@ -22,6 +22,10 @@ import (
 type legacy struct {
 	transport *http.Transport
 	serial    atomic.Int64
+	plain     bool // calls without asking for a task
+	// asked is called with what the client is asked on any of its streams; nil for a
+	// client that cannot be asked.
+	asked func(name, key string, give giving)
 
 	mu      sync.Mutex
 	session string
@@ -31,15 +35,24 @@ func newLegacy() *legacy {
 	return &legacy{transport: &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: 5 * time.Second}}
 }
 
-func (l *legacy) name() string { return "legacy" }
+func (l *legacy) name() string {
+	if l.plain {
+		return "legacy, without tasks"
+	}
+	return "legacy"
+}
 
 func (l *legacy) reconnect() { l.transport.CloseIdleConnections() }
 
 // begin opens the session, on any gateway.
 func (l *legacy) begin(ctx context.Context, addr string) error {
+	capabilities := map[string]any{"tasks": map[string]any{"list": map[string]any{}, "cancel": map[string]any{}}}
+	if l.asked != nil {
+		capabilities["elicitation"] = map[string]any{}
+	}
 	_, header, err := l.send(ctx, addr, mcp.MethodInitialize, map[string]any{
 		"protocolVersion": mcp.Version20251125, "clientInfo": map[string]any{"name": "chaos", "version": "1"},
-		"capabilities": map[string]any{"tasks": map[string]any{"list": map[string]any{}, "cancel": map[string]any{}}},
+		"capabilities": capabilities,
 	})
 	if err != nil {
 		return err
@@ -63,12 +76,31 @@ func (l *legacy) send(ctx context.Context, addr, method string, params map[strin
 	if err != nil {
 		return nil, nil, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+"/mcp", bytes.NewReader(body))
+	resp, err := l.request(ctx, http.MethodPost, addr, "", body)
 	if err != nil {
 		return nil, nil, err
 	}
-	req.Header.Set("Content-Type", mcp.TypeJSON)
-	req.Header.Set("Accept", mcp.TypeAccept)
+	defer resp.Body.Close()
+	answer, err := l.read(resp)
+	return answer, resp.Header, err
+}
+
+// request does one request in the session; last is the id of the event to go on after.
+func (l *legacy) request(ctx context.Context, method, addr, last string, body []byte) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+addr+"/mcp", bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	accept := mcp.TypeAccept
+	if method == http.MethodGet {
+		accept = mcp.TypeSSE
+	} else {
+		req.Header.Set("Content-Type", mcp.TypeJSON)
+	}
+	req.Header.Set("Accept", accept)
+	if last != "" {
+		req.Header.Set(mcp.HeaderLastEventID, last)
+	}
 	l.mu.Lock()
 	if l.session != "" {
 		req.Header.Set(mcp.HeaderSession, l.session)
@@ -76,19 +108,15 @@ func (l *legacy) send(ctx context.Context, addr, method string, params map[strin
 	}
 	l.mu.Unlock()
 	resp, err := l.transport.RoundTrip(req)
-	if err != nil {
-		return nil, nil, err
+	if err == nil && resp.StatusCode == http.StatusNotFound {
+		resp.Body.Close()
+		return nil, &taskclient.Error{Code: codeInvalid, Message: "the session is unknown", Status: resp.StatusCode}
 	}
-	defer resp.Body.Close()
-	if resp.StatusCode == http.StatusNotFound {
-		return nil, nil, &taskclient.Error{Code: codeInvalid, Message: "the session is unknown", Status: resp.StatusCode}
-	}
-	answer, err := legacyAnswer(resp)
-	return answer, resp.Header, err
+	return resp, err
 }
 
-// legacyAnswer reads the response, JSON or events.
-func legacyAnswer(resp *http.Response) (json.RawMessage, error) {
+// read reads a response, JSON or events, until the answer.
+func (l *legacy) read(resp *http.Response) (json.RawMessage, error) {
 	if resp.Header.Get("Content-Type") != mcp.TypeSSE {
 		body, err := io.ReadAll(resp.Body)
 		if err != nil {
@@ -100,19 +128,25 @@ func legacyAnswer(resp *http.Response) (json.RawMessage, error) {
 		}
 		return result, err
 	}
+	last := ""
 	events := eventstream.NewReader(resp.Body, 64<<20, nil)
 	for {
 		e, err := events.Next()
 		if errors.Is(err, io.EOF) {
-			return nil, taskclient.ErrNoAnswer
+			err = taskclient.ErrNoAnswer
 		}
 		if err != nil {
-			return nil, err
+			return nil, &brokenStream{last, err}
+		}
+		if e.ID != "" {
+			last = e.ID
 		}
 		if len(bytes.TrimSpace(e.Data)) == 0 {
 			continue // it only tells that the stream can be resumed
 		}
-		if result, final, err := legacyMessage(resp, bytes.Clone(e.Data)); err != nil || final {
+		data := bytes.Clone(e.Data)
+		l.overhear(data)
+		if result, final, err := legacyMessage(resp, data); err != nil || final {
 			return result, err
 		}
 	}
@@ -152,11 +186,15 @@ func (t legacyTask) state() state {
 	}
 }
 
-// call asks for a task: a legacy client has to.
-func (l *legacy) call(ctx context.Context, addr, tool string, arguments map[string]any) (json.RawMessage, *state, error) {
-	result, err := l.do(ctx, addr, mcp.MethodToolsCall, map[string]any{
-		"name": tool, "arguments": arguments, "task": map[string]any{"ttl": time.Hour.Milliseconds()},
-	})
+// call asks for a task, unless the client knows nothing of them.
+func (l *legacy) call(ctx context.Context, u *user, addr string) (json.RawMessage, *state, error) {
+	params := map[string]any{"name": u.call.tool.name, "arguments": u.call.arguments()}
+	if l.plain {
+		result, err := l.stay(ctx, u, addr, params)
+		return result, nil, err
+	}
+	params["task"] = map[string]any{"ttl": time.Hour.Milliseconds()}
+	result, err := l.do(ctx, addr, mcp.MethodToolsCall, params)
 	if err != nil {
 		return nil, nil, err
 	}

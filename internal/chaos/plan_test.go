@@ -35,6 +35,7 @@ type tool struct {
 	always bool // a task at once, else after the grace
 	stream bool // answers on a stream that can be resumed, else as JSON
 	retry  bool // recover: retry
+	mrtr   bool // early_input: mrtr
 }
 
 // mostRuns is how often a call under recover: retry may be executed.
@@ -44,6 +45,8 @@ const mostRuns = 3
 var tools = []tool{
 	{name: "auto_stream", stream: true},
 	{name: "always_stream", stream: true, always: true},
+	{name: "always_content", stream: true, always: true},
+	{name: "auto_mrtr", stream: true, mrtr: true},
 	{name: "auto_json"},
 	{name: "always_json", always: true},
 	{name: "auto_retry", retry: true},
@@ -69,6 +72,8 @@ type call struct {
 	after     time.Duration // when the client does what its behaviour says
 	dialect   int           // index into the dialects there are
 	random    *rand.Rand    // for which gateway to ask
+	questions []question    // what the upstream asks meanwhile
+	watchers  int           // how many streams of partial results the client keeps
 }
 
 // plan derives the n-th call from the seed.
@@ -87,6 +92,10 @@ func plan(seed uint64, n int) *call {
 	c.behaviour = pick(r, []string{polls, polls, polls, waits, waits, cancels, cancels, leaves, reconnects, reconnects, hangsUp})
 	c.after = time.Duration(r.Float64() * 1.2 * float64(c.takes))
 	c.dialect = r.IntN(1 << 16)
+	c.watchers = 1 + r.IntN(2)
+	if c.tool.stream {
+		c.questions = planQuestions(r, c)
+	}
 	return c
 }
 
@@ -95,7 +104,7 @@ func pick[T any](r *rand.Rand, list []T) T { return list[r.IntN(len(list))] }
 
 // arguments of the call.
 func (c *call) arguments() map[string]any {
-	return map[string]any{"call": c.id, "takes": c.takes.Milliseconds(), "outcome": c.outcome}
+	return map[string]any{"call": c.id, "takes": c.takes.Milliseconds(), "outcome": c.outcome, "asks": c.asks()}
 }
 
 // text is what the upstream returns for a call: a function of its id alone, of a
@@ -117,8 +126,12 @@ func structured(id string) string {
 	return fmt.Sprintf(`{"call":%q,"exact":12345678901234567890.10}`, id)
 }
 
-// result is the whole result of a call that does not go wrong as a request.
-func result(id, outcome string) json.RawMessage {
-	return fmt.Appendf(nil, `{"content":[{"type":"text","text":%q}],"structuredContent":%s,"isError":%t}`,
-		text(id), structured(id), outcome == toolError)
+// result is the whole result of a call that does not go wrong as a request: the last
+// blocks are what its questions were answered with.
+func result(id, outcome string, answers []string) json.RawMessage {
+	blocks := fmt.Appendf(nil, `{"type":"text","text":%q}`, text(id))
+	for _, a := range answers {
+		blocks = fmt.Appendf(blocks, `,{"type":"text","text":%q}`, a)
+	}
+	return fmt.Appendf(nil, `{"content":[%s],"structuredContent":%s,"isError":%t}`, blocks, structured(id), outcome == toolError)
 }

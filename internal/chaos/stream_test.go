@@ -23,6 +23,7 @@ type stream struct {
 	over    bool
 	changed chan struct{} // closed with each change
 	readers int
+	picked  int // how often it was picked up
 }
 
 func (u *upstream) newStream(s *upstreamSession) *stream {
@@ -45,23 +46,29 @@ func (st *stream) add(data string, over bool) {
 	st.changed = make(chan struct{})
 }
 
-// steps is how often a call reports progress.
-const steps = 4
-
-// work is the call: some progress, then the answer.
-func (st *stream) work(ctx context.Context, m message, takes time.Duration) {
+// work is the call: what the upstream says and asks in its course, then the answer.
+func (u *upstream) work(ctx context.Context, st *stream, m message, takes time.Duration) {
 	st.add(" ", false) // the priming event: from now on the stream can be resumed
-	for i := range steps {
-		if !wait(ctx, takes/steps) {
-			st.add("", true)
-			return
+	said := saying(m.Params.Arguments.Call)
+	answers := make([]string, len(m.Params.Arguments.Asks))
+	for i := range len(said) + 1 {
+		if !u.ask(ctx, st, m, i, answers) {
+			break
+		}
+		// Some of it comes in bursts.
+		if i == len(said) || i%3 != 1 && !wait(ctx, takes/time.Duration(len(said))) {
+			break
 		}
 		if token := m.Params.Meta.ProgressToken; token != nil {
-			st.add(fmt.Sprintf(`{"jsonrpc":"2.0","method":%q,"params":{"progressToken":%s,"progress":%d,"total":%d,"message":"step %d"}}`,
-				mcp.NotifyProgress, token, i+1, steps, i+1), false)
+			st.add(fmt.Sprintf(`{"jsonrpc":"2.0","method":%q,"params":{"progressToken":%s,"progress":%d,"total":%d,"message":%q}}`,
+				mcp.NotifyProgress, token, i+1, len(said), said[i]), false)
 		}
 	}
-	st.add(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s}`, m.ID, outcome(m)), true)
+	if ctx.Err() != nil {
+		st.add("", true)
+		return
+	}
+	st.add(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s}`, m.ID, outcome(m, answers)), true)
 }
 
 // from returns the events after the first n, whether there will be more, and what
@@ -125,6 +132,7 @@ func (u *upstream) resume(w http.ResponseWriter, r *http.Request, s *upstreamSes
 		return
 	}
 	u.resumed++
+	st.picked++
 	if st.read(0) > 0 {
 		u.foreign++
 	}

@@ -24,11 +24,13 @@ type upstream struct {
 
 	mu       sync.Mutex
 	sessions map[string]*upstreamSession
-	runs     map[string]int // executions, by call
-	resumed  int            // streams that were picked up
-	foreign  int            // of those, the ones whose last reader had not let go
-	gone     int            // attempts to pick up what is not there
-	cancels  int            // cancellations that reached a call
+	runs     map[string]int    // executions, by call
+	resumed  int               // streams that were picked up
+	foreign  int               // of those, the ones whose last reader had not let go
+	gone     int               // attempts to pick up what is not there
+	cancels  int               // cancellations that reached a call
+	asked    map[string]*asked // questions, by name
+	strays   int               // answers to what was never asked
 }
 
 // upstreamSession is one session. A call belongs to it and ends with it.
@@ -41,7 +43,7 @@ type upstreamSession struct {
 
 // startUpstream serves until the test ends.
 func startUpstream(t *testing.T) *upstream {
-	u := &upstream{sessions: map[string]*upstreamSession{}, runs: map[string]int{}}
+	u := &upstream{sessions: map[string]*upstreamSession{}, runs: map[string]int{}, asked: map[string]*asked{}}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(u.serve))
 	server.Start()
 	t.Cleanup(func() {
@@ -68,6 +70,7 @@ func (u *upstream) executions(id string) int {
 type message struct {
 	ID     json.RawMessage
 	Method string
+	Result json.RawMessage
 	Params struct {
 		Name      string
 		RequestID json.RawMessage
@@ -75,6 +78,7 @@ type message struct {
 			Call    string
 			Takes   int64
 			Outcome string
+			Asks    []int
 		}
 		Meta struct {
 			ProgressToken json.RawMessage
@@ -119,12 +123,15 @@ func (u *upstream) post(w http.ResponseWriter, r *http.Request, s *upstreamSessi
 	}
 	switch {
 	case m.Method == mcp.MethodInitialize:
-		w.Header().Set(mcp.HeaderSession, u.open())
+		w.Header().Set(mcp.HeaderSession, u.begin())
 		answer(w, m.ID, `"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"chaos","version":"1"}}`)
 	case m.Method == mcp.MethodDiscover:
 		answer(w, m.ID, `"error":{"code":-32601,"message":"no such method"}`)
 	case s == nil:
 		http.Error(w, "a session is needed", http.StatusBadRequest)
+	case m.Method == "":
+		u.responded(m)
+		w.WriteHeader(http.StatusAccepted)
 	case m.ID == nil:
 		u.notified(s, m)
 		w.WriteHeader(http.StatusAccepted)
@@ -137,8 +144,8 @@ func (u *upstream) post(w http.ResponseWriter, r *http.Request, s *upstreamSessi
 	}
 }
 
-// open makes a session.
-func (u *upstream) open() string {
+// begin makes a session.
+func (u *upstream) begin() string {
 	s := &upstreamSession{streams: map[string]*stream{}, calls: map[string]context.CancelFunc{}}
 	s.ctx, s.end = context.WithCancel(context.Background())
 	id := uuid.NewString()
@@ -186,7 +193,7 @@ func (u *upstream) callTool(w http.ResponseWriter, r *http.Request, s *upstreamS
 		st := u.newStream(s)
 		go func() {
 			defer finished()
-			st.work(ctx, m, takes)
+			u.work(ctx, st, m, takes)
 		}()
 		st.follow(w, r, 0)
 		return
@@ -195,16 +202,16 @@ func (u *upstream) callTool(w http.ResponseWriter, r *http.Request, s *upstreamS
 	if !wait(ctx, takes) {
 		return // who cancels a call does not want its answer
 	}
-	answer(w, m.ID, outcome(m))
+	answer(w, m.ID, outcome(m, nil))
 }
 
 // outcome is the member that answers a call.
-func outcome(m message) string {
+func outcome(m message, answers []string) string {
 	a := m.Params.Arguments
 	if a.Outcome == rpcError {
 		return fmt.Sprintf(`"error":{"code":%d,"message":%q}`, codeWrong, a.Call+" went wrong")
 	}
-	return `"result":` + string(result(a.Call, a.Outcome))
+	return `"result":` + string(result(a.Call, a.Outcome, answers))
 }
 
 func answer(w http.ResponseWriter, id json.RawMessage, member string) {
@@ -219,6 +226,13 @@ func toolList() string {
 	}
 	b, _ := json.Marshal(map[string]any{"tools": list}) // strings only: cannot fail
 	return string(b)
+}
+
+// unquote reads a JSON string.
+func unquote(raw json.RawMessage) (string, error) {
+	var s string
+	err := json.Unmarshal(raw, &s)
+	return s, err
 }
 
 // wait pauses for d and reports whether ctx lasted that long.

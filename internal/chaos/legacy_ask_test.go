@@ -1,0 +1,149 @@
+package chaos
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"time"
+
+	"taskgate/internal/eventstream"
+	"taskgate/internal/mcp"
+	"taskgate/internal/taskclient"
+)
+
+// brokenStream is an answer that broke off; with an event id it can be resumed.
+type brokenStream struct {
+	last string
+	err  error
+}
+
+func (b *brokenStream) Error() string { return "the stream broke: " + b.err.Error() }
+func (b *brokenStream) Unwrap() error { return b.err }
+
+// stay makes a call and stays with it until it is answered, over as many streams as it
+// takes.
+func (l *legacy) stay(ctx context.Context, u *user, addr string, params map[string]any) (json.RawMessage, error) {
+	result, err := l.do(ctx, addr, mcp.MethodToolsCall, params)
+	last := ""
+	for ctx.Err() == nil {
+		if broken, ok := errors.AsType[*brokenStream](err); ok && broken.last != "" {
+			last = broken.last
+		}
+		if err == nil || last == "" {
+			break
+		}
+		if _, ok := errors.AsType[*taskclient.Error](err); ok {
+			break
+		}
+		wait(ctx, pollEvery)
+		u.clients.asked.add("a call's stream was picked up")
+		result, err = l.resume(ctx, u.addr(), last)
+	}
+	return result, err
+}
+
+// resume reads the rest of an answer.
+func (l *legacy) resume(ctx context.Context, addr, last string) (json.RawMessage, error) {
+	resp, err := l.request(ctx, http.MethodGet, addr, last, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("HTTP %d", resp.StatusCode)
+	}
+	return l.read(resp)
+}
+
+// overhear looks for questions in what comes on any stream, and sees to it that nobody
+// gets what was not asked for.
+func (l *legacy) overhear(data []byte) {
+	var m struct {
+		ID     json.RawMessage
+		Method string
+		Params struct{ Message string }
+	}
+	if json.Unmarshal(data, &m) != nil || m.Method != mcp.MethodElicit || l.asked == nil {
+		return
+	}
+	id, err := unquote(m.ID)
+	_, key, ok := strings.Cut(id, "/")
+	if err != nil || !ok {
+		return // the user would be asked what nobody can answer: the judge misses the answer
+	}
+	l.asked(m.Params.Message, key, func(ctx context.Context, addr, value string, _ bool) error {
+		return l.respond(ctx, addr, m.ID, value)
+	})
+}
+
+// respond answers a request of the gateway's.
+func (l *legacy) respond(ctx context.Context, addr string, id json.RawMessage, value string) error {
+	body, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": id, "result": elicitResult(value)})
+	if err != nil {
+		return err
+	}
+	resp, err := l.request(ctx, http.MethodPost, addr, "", body)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+		return err
+	}
+	if resp.StatusCode != http.StatusAccepted {
+		return fmt.Errorf("HTTP %d", resp.StatusCode)
+	}
+	return nil
+}
+
+// answer is never called for: the states of this dialect show no questions.
+func (l *legacy) answer(context.Context, string, string, string, string, bool) error {
+	return errors.New("a question has no answer here")
+}
+
+// keepStream keeps the session's GET stream, at one gateway after the other, until ctx
+// ends.
+func (l *legacy) keepStream(ctx context.Context, c *clients, seed uint64) {
+	random := rand.New(rand.NewPCG(seed, 5))
+	last := ""
+	for ctx.Err() == nil {
+		listening, cut := context.WithTimeout(ctx, 100*time.Millisecond+time.Duration(random.Float64()*float64(2*listenFor)))
+		if random.IntN(4) == 0 {
+			last = "" // a client that does not know where it was
+		}
+		err := l.listenOnce(listening, c.fleet.any(random), &last)
+		cut()
+		if ctx.Err() == nil {
+			c.asked.add("GET stream: " + brief(err))
+		}
+		wait(ctx, time.Duration(random.Float64()*float64(2*pollEvery)))
+	}
+}
+
+// listenOnce reads one GET stream to its end.
+func (l *legacy) listenOnce(ctx context.Context, addr string, last *string) error {
+	resp, err := l.request(ctx, http.MethodGet, addr, *last, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return &taskclient.Error{Code: int64(resp.StatusCode), Message: "no stream", Status: resp.StatusCode}
+	}
+	events := eventstream.NewReader(resp.Body, 64<<20, nil)
+	for {
+		e, err := events.Next()
+		if err != nil {
+			return err
+		}
+		if e.ID != "" {
+			*last = e.ID
+		}
+		l.overhear(e.Data)
+	}
+}
