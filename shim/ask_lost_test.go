@@ -201,3 +201,35 @@ func TestRoundOnItsWayIsLost(t *testing.T) {
 		}
 	})
 }
+
+// A parked call that is taken over, and becomes a task when it is answered, shows its
+// partial results as it would have done at the replica that was lost.
+func TestPartialsOfAParkedCallOfALostReplica(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		p := policy(shim.Auto)
+		p.EarlyInput, p.FoldProgress = shim.EarlyMRTR, true
+		heir := elicits(0, "a")
+		heir.resume = func(ctx context.Context, _ shim.Request, _ json.RawMessage, s shim.Sink) (shim.Reply, error) {
+			reply, err := heir.ask(ctx, s, time.Second, "a")
+			s.Progress(shim.Progress{Progress: 1, Message: "said"})
+			if _, err := after(ctx, time.Hour); err != nil {
+				return shim.Reply{}, err
+			}
+			return reply, err
+		}
+		b := w.gateway("b", heir, p)
+		pass(6 * time.Second)
+		c := taskCall()
+		c.Partials = true
+		id := w.lost(elicits(0, "a"), p, c, time.Second).Parked.ID
+		pass(10 * time.Second)
+		a, err := b.Reattach(t.Context(), c, id, results("a"))
+		if err != nil || a.Task == nil {
+			t.Fatalf("%+v, %v", a, err)
+		}
+		pass(10 * time.Second)
+		if got := read(t, b, id); got.Position.Batches != 1 {
+			t.Errorf("the task has %d partial results", got.Position.Batches)
+		}
+	})
+}

@@ -18,7 +18,9 @@ type callRecord struct {
 	// creation whose reply was lost leaves such a record behind, and the call goes
 	// out all the same.
 	Firm bool `json:"firm,omitempty"`
-	// Partials and Streaming are those of the Call.
+	// Handle, Partials and Streaming are those of the Call. A hidden record may become
+	// a task of a caller who takes one.
+	Handle    bool `json:"handle,omitempty"`
 	Partials  bool `json:"partials,omitempty"`
 	Streaming bool `json:"streaming,omitempty"`
 	// Asking is how the caller can be asked, Until when the time to answer the open
@@ -141,7 +143,7 @@ func retainFor(c Call, p Policy) time.Duration {
 func (r *run) callRecord(sent bool) json.RawMessage {
 	rec := callRecord{
 		Request: r.call.Request, Runs: r.runs, Firm: r.firm,
-		Partials: r.call.Partials, Streaming: r.call.Streaming,
+		Handle: r.call.Handle, Partials: r.call.Partials, Streaming: r.call.Streaming,
 		Asking: r.call.Asking, Until: r.box.until, Keys: r.box.made, Round: r.round,
 	}
 	if sent && !r.policy.Retry && r.round == nil {

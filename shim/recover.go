@@ -97,7 +97,7 @@ func (s *Shim) adoptedRun(srv *server, t Task) *run {
 	r := &run{
 		s: s, srv: srv, runs: max(rec.Runs, 1), firm: rec.Firm,
 		call: Call{
-			Upstream: t.Upstream, Request: rec.Request, Origin: t.Origin, Handle: t.Visible,
+			Upstream: t.Upstream, Request: rec.Request, Origin: t.Origin, Handle: t.Visible || rec.Handle,
 			Partials: rec.Partials, Streaming: rec.Streaming, Asking: rec.Asking,
 			ProgressToken: t.Progress.Token,
 		},
