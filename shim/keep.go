@@ -185,9 +185,47 @@ func (s *Shim) review(ctx context.Context, id ID) {
 		return // the next write of the run tells
 	case t.Status.Final():
 		r.cancel(errTaskCancelled)
-	case t.Lease.Adoption > r.lease().Adoption:
-		r.cancel(ErrDetached)
 	default:
-		r.heard(t)
+		r.notice(t)
+	}
+}
+
+// notices are the states of a run's record that others have brought about and that the
+// run has not looked at yet; of several, only the newest is kept.
+type notices struct {
+	mu      sync.Mutex
+	newest  *Task
+	looking bool
+}
+
+// notice hands a state to the run without waiting for it: the run may be writing to a
+// slow client, and the inbox is that of all tasks of this replica.
+func (r *run) notice(t Task) {
+	n := &r.notices
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.newest == nil || t.Version >= n.newest.Version {
+		n.newest = &t
+	}
+	if !n.looking {
+		n.looking = r.s.work.Go(r.lookAtNotices)
+	}
+}
+
+func (r *run) lookAtNotices() {
+	for {
+		r.notices.mu.Lock()
+		t := r.notices.newest
+		r.notices.newest = nil
+		r.notices.looking = t != nil
+		r.notices.mu.Unlock()
+		switch {
+		case t == nil:
+			return
+		case t.Lease.Adoption > r.lease().Adoption:
+			r.cancel(ErrDetached)
+		default:
+			r.heard(*t)
+		}
 	}
 }

@@ -57,6 +57,7 @@ type run struct {
 	// set before anything else knows the run.
 	batcher *batcher
 	box     mailbox
+	notices notices
 	// round is what the server's last answer asked for, while that is open. It is
 	// changed by the goroutine of the upstream call only.
 	round *round

@@ -83,6 +83,10 @@ func InputRequests(questions []shim.Question) json.RawMessage {
 		r.str("method", q.Method)
 		if q.Params != nil {
 			r.raw("params", asked(q.Params))
+		} else {
+			// The schema lets roots/list go without; go-sdk 1.8.0's client fails on it
+			// ("unexpected end of JSON input").
+			r.raw("params", []byte("{}"))
 		}
 		o.raw(q.Key, r.done())
 	}
