@@ -1,0 +1,312 @@
+//lint:file-ignore SA1019 sampling and roots are deprecated by 2026-07-28, and what the 2025 versions have
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/internal/proc"
+	"taskgate/internal/redistest"
+)
+
+// What questions and answers have in them, and logs and spans must not.
+const (
+	askedSecret = "asked-secret-"
+	toldSecret  = "told-secret-"
+)
+
+// questioner is a server of the Go SDK with tools that ask. Each call names itself, so
+// that what became of it can be told.
+type questioner struct {
+	url    string
+	legacy bool
+
+	mu    sync.Mutex
+	begun map[string]int      // how often each call was begun
+	heard map[string][]string // what it was answered
+}
+
+// startQuestioner serves one that sends requests (legacy) or answers with its
+// questions. Its tools named brief_* do the same under another policy.
+func startQuestioner(t *testing.T, legacy bool) *questioner {
+	t.Helper()
+	q := &questioner{legacy: legacy, begun: map[string]int{}, heard: map[string][]string{}}
+	server := sdk.NewServer(&sdk.Implementation{Name: "questioner", Version: "1"}, nil)
+	for _, name := range []string{"form", "sample", "roots"} {
+		for _, prefix := range []string{"", "brief_"} {
+			server.AddTool(&sdk.Tool{Name: prefix + name, InputSchema: json.RawMessage(`{"type":"object"}`)},
+				func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+					if legacy {
+						return q.request(ctx, r, name)
+					}
+					return q.round(r, name)
+				})
+		}
+	}
+	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server },
+		&sdk.StreamableHTTPOptions{Stateless: !legacy}))
+	t.Cleanup(func() {
+		web.CloseClientConnections()
+		web.Close()
+	})
+	q.url = web.URL
+	return q
+}
+
+// question is what the tool of that name asks in a call.
+func question(name, call string) sdk.InputRequest {
+	switch name {
+	case "form":
+		return &sdk.ElicitParams{Mode: "form", Message: askedSecret + call,
+			RequestedSchema: json.RawMessage(`{"type":"object","properties":{"name":{"type":"string"}},"required":["name"]}`)}
+	case "sample":
+		return &sdk.CreateMessageParams{MaxTokens: 10,
+			Messages: []*sdk.SamplingMessage{{Role: "user", Content: &sdk.TextContent{Text: askedSecret + call}}}}
+	}
+	return &sdk.ListRootsParams{}
+}
+
+// callName is how a call names itself.
+func callName(r *sdk.CallToolRequest) string {
+	name, _ := jsonrpc.GetString(r.Params.Arguments, "call")
+	return name
+}
+
+// request asks by a request, while the call waits.
+func (q *questioner) request(ctx context.Context, r *sdk.CallToolRequest, name string) (*sdk.CallToolResult, error) {
+	call := callName(r)
+	q.begins(call)
+	var answer any
+	var err error
+	switch ask := question(name, call).(type) {
+	case *sdk.ElicitParams:
+		answer, err = r.Session.Elicit(ctx, ask)
+	case *sdk.CreateMessageParams:
+		answer, err = r.Session.CreateMessage(ctx, ask)
+	case *sdk.ListRootsParams:
+		answer, err = r.Session.ListRoots(ctx, ask)
+	}
+	return q.hears(call, answer, err)
+}
+
+// round asks with its result, and is called again.
+func (q *questioner) round(r *sdk.CallToolRequest, name string) (*sdk.CallToolResult, error) {
+	call := callName(r)
+	if r.Params.RequestState == "" {
+		q.begins(call)
+		return &sdk.CallToolResult{InputRequests: sdk.InputRequestMap{"theirs": question(name, call)}, RequestState: "of " + call}, nil
+	}
+	return q.hears(call, r.Params.InputResponses["theirs"], nil)
+}
+
+func (q *questioner) begins(call string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.begun[call]++
+}
+
+// hears notes an answer, and repeats it as the result.
+func (q *questioner) hears(call string, answer any, err error) (*sdk.CallToolResult, error) {
+	text, _ := json.Marshal(answer)
+	if err != nil {
+		text = []byte("error: " + err.Error())
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.heard[call] = append(q.heard[call], string(text))
+	return &sdk.CallToolResult{IsError: err != nil, Content: []sdk.Content{&sdk.TextContent{Text: string(text)}}}, nil
+}
+
+// of is what is known of a call.
+func (q *questioner) of(call string) (begun int, heard []string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.begun[call], append(heard, q.heard[call]...)
+}
+
+// askingWorld is gateways in front of servers that ask, each server behind several
+// policies. Its two places are a single gateway, and two of which one makes the calls
+// and the other gets the answers.
+type askingWorld struct {
+	servers  map[string]*questioner // by name; server-everything is not among them
+	places   map[string]string      // their URLs
+	answered atomic.Int32           // how many answers came to the other replica
+	outputs  []*output
+}
+
+// askingUpstream is one upstream, askingPolicies what differs among those of a server.
+const askingUpstream = `
+  - name: %[1]s-%[2]s
+    url: %[3]s
+    defaults: {grace: 200ms, poll_interval: 50ms, input_timeout: 30s, %[4]s}
+    tools: [{match: "brief_*", input_timeout: 3s}]
+    task_result_wait: 5s
+`
+
+var askingPolicies = map[string]string{
+	"auto":   "tasks: auto",
+	"always": "tasks: always",
+	"handle": "tasks: required",
+}
+
+const askingConfig = `
+store: %s
+heartbeat: 2s
+log: {level: debug}
+state_keys: [{id: k, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="}]
+upstreams:
+`
+
+// newAskingWorld starts everything.
+func newAskingWorld(t *testing.T) *askingWorld {
+	t.Helper()
+	w := &askingWorld{
+		servers: map[string]*questioner{"legacy": startQuestioner(t, true), "modern": startQuestioner(t, false)},
+		places:  map[string]string{},
+	}
+	t.Cleanup(func() { w.checkSilence(t) }) // when the gateways have ended
+	urls := map[string]string{"everything": startEverything(t)}
+	for name, q := range w.servers {
+		urls[name] = q.url
+	}
+	var upstreams strings.Builder
+	for server, url := range urls {
+		for name, policy := range askingPolicies {
+			fmt.Fprintf(&upstreams, askingUpstream, server, name, url, policy)
+			if name == "handle" {
+				upstreams.WriteString("    without_tasks: handle\n")
+			}
+		}
+	}
+	yaml := func(store string) string { return fmt.Sprintf(askingConfig, store) + upstreams.String() }
+	w.places["one replica"] = "http://" + w.start(t, yaml("embedded"))
+	store := redistest.Start(t)
+	a, b := w.start(t, yaml(store.URL())), w.start(t, yaml(store.URL()))
+	w.places["the other replica"] = w.apart(t, a, b)
+	return w
+}
+
+// start runs a gateway that says all that it can, and returns its address.
+func (w *askingWorld) start(t *testing.T, yaml string) (addr string) {
+	t.Helper()
+	addr = freeAddr(t)
+	out := &output{}
+	w.outputs = append(w.outputs, out)
+	start(t, addr, proc.Command{
+		Name: "taskgate", Path: filepath.Join(bin, "taskgate"), Env: []string{"OTEL_TRACES_EXPORTER=console"},
+		Args:   append([]string{"serve", "--listen", addr}, configured(t, yaml)...),
+		Stdout: out, Stderr: out,
+	})
+	return addr
+}
+
+// apart is the URL of a proxy that brings answers to b, and all else to a.
+func (w *askingWorld) apart(t *testing.T, a, b string) string {
+	t.Helper()
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		to := a
+		if w.isAnswer(r.Out) {
+			w.answered.Add(1)
+			to = b
+		}
+		r.SetURL(&url.URL{Scheme: "http", Host: to})
+	}}
+	web := httptest.NewServer(proxy)
+	t.Cleanup(func() {
+		web.CloseClientConnections()
+		web.Close()
+	})
+	return web.URL
+}
+
+// isAnswer reports whether a request carries answers to questions: a response, a
+// retry or tasks/update.
+func (w *askingWorld) isAnswer(r *http.Request) bool {
+	if r.Body == nil {
+		return false
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return false
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	method, isRequest := jsonrpc.GetString(body, "method")
+	_, retries := jsonrpc.Get(body, "params", "inputResponses")
+	return len(body) > 0 && (!isRequest || retries || method == mcp.MethodTasksUpdate)
+}
+
+// output is all that a process writes.
+type output struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+// Write takes everything.
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.Write(b)
+}
+
+// String is what there was so far.
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.String()
+}
+
+// checkSilence looks through everything that the gateways wrote.
+func (w *askingWorld) checkSilence(t *testing.T) {
+	t.Helper()
+	for _, o := range w.outputs {
+		text := o.String()
+		for _, there := range []string{"level=", `"SpanContext"`} {
+			if !strings.Contains(text, there) {
+				t.Errorf("no %s in an output of %d bytes", there, len(text))
+			}
+		}
+		for _, secret := range []string{askedSecret, toldSecret} {
+			if i := strings.Index(text, secret); i >= 0 {
+				t.Errorf("in the output: …%s…", text[max(0, i-300):min(len(text), i+100)])
+			}
+		}
+	}
+}
+
+// settles waits for what a call was answered at the server.
+func (q *questioner) settles(t *testing.T, call string) []string {
+	t.Helper()
+	var heard []string
+	deadline := time.NewTimer(15 * time.Second)
+	defer deadline.Stop()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if _, heard = q.of(call); len(heard) > 0 {
+			return heard
+		}
+		select {
+		case <-deadline.C:
+			return nil
+		case <-tick.C:
+		}
+	}
+}
