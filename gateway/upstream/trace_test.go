@@ -1,5 +1,3 @@
-//lint:file-ignore SA1019 sampling and roots are deprecated by 2026-07-28, and what the 2025 versions have
-
 package upstream
 
 import (
