@@ -3,7 +3,6 @@ package gateway
 import (
 	"context"
 	"errors"
-	"math"
 	"strings"
 	"sync"
 	"time"
@@ -76,14 +75,19 @@ func (c *courier) deliver(ctx context.Context, t shim.Task) bool {
 		return !errors.Is(err, shim.ErrUnavailable)
 	}
 	for _, q := range claimed {
-		if c.sent[t.ID] == nil {
-			c.sent[t.ID] = make(map[string]bool)
-		}
 		if !c.sent[t.ID][q.Key] && c.send(questionRequest(t.ID, q, true)) == nil {
-			c.sent[t.ID][q.Key] = true
+			c.mark(t.ID, q.Key)
 		}
 	}
 	return true
+}
+
+// mark notes that the client has a question. c.mu is held.
+func (c *courier) mark(id shim.ID, key string) {
+	if c.sent[id] == nil {
+		c.sent[id] = make(map[string]bool)
+	}
+	c.sent[id][key] = true
 }
 
 // takeBack tells the client of questions that were sent and have no answer, and want
@@ -115,10 +119,7 @@ func (c *courier) wanted(ctx context.Context, t shim.Task) (keys, over []string)
 		case !q.Outstanding(), c.sent[t.ID][q.Key], !upstream.MayAsk(able, q.Method, q.Params):
 			continue
 		case q.Claim == c.name && c.known:
-			if c.sent[t.ID] == nil {
-				c.sent[t.ID] = make(map[string]bool)
-			}
-			c.sent[t.ID][q.Key] = true
+			c.mark(t.ID, q.Key)
 			continue
 		case q.Claim == "", q.Claim == c.name:
 		case q.Claim == claimFree, c.dead(ctx, q.Claim):
@@ -138,7 +139,7 @@ func (c *courier) dead(ctx context.Context, claim string) bool {
 	if !ok {
 		return true // of no stream
 	}
-	state, _, err := c.s.table.store.Since(ctx, session, stream, math.MaxInt64, func(int64, []byte) {})
+	state, _, err := c.s.table.stateOf(ctx, session, stream)
 	return err == nil && state != "open"
 }
 
@@ -198,7 +199,7 @@ func (e *endpoint) askOnResult(ctx context.Context, q *legacyRequest, id shim.ID
 
 // lookLater is look for a stream that is not the first choice.
 func (c *courier) lookLater(ctx context.Context, t shim.Task) {
-	if keys, _ := c.unclaimed(ctx, t); len(keys) > 0 && (c.s.attached() || c.s.elsewhere(ctx)) {
+	if c.wants(ctx, t) && (c.s.attached() || c.s.elsewhere(ctx)) {
 		if !rest(ctx, getFirst) {
 			return
 		}
@@ -211,9 +212,10 @@ func (c *courier) lookLater(ctx context.Context, t shim.Task) {
 	c.look(ctx, t)
 }
 
-// unclaimed is wanted, from outside.
-func (c *courier) unclaimed(ctx context.Context, t shim.Task) (keys, over []string) {
+// wants reports whether there is a question that this stream may claim.
+func (c *courier) wants(ctx context.Context, t shim.Task) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.wanted(ctx, t)
+	keys, _ := c.wanted(ctx, t)
+	return len(keys) > 0
 }

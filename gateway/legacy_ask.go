@@ -155,17 +155,9 @@ func (a *legacyAsker) refuse(call shim.ID) {
 		defer cancel()
 		for key, question := range open {
 			// Where it fails, the questions run out of time.
-			_ = a.e.shim.Answer(ctx, a.q.principal, a.e.name, call, key, unheard(question))
+			_ = a.e.shim.Answer(ctx, a.q.principal, a.e.name, call, key, shim.Unanswered(question, "the client has gone"))
 		}
 	})
-}
-
-// unheard is the answer of a client that is gone (H3).
-func unheard(q shim.Question) shim.Answer {
-	if q.Method == mcp.MethodElicit {
-		return shim.Answer{Result: json.RawMessage(`{"action":"cancel"}`)}
-	}
-	return shim.Answer{Error: &shim.RPCError{Code: mcp.CodeInternal, Message: "the client has gone"}}
 }
 
 // Withdrawn takes questions back.

@@ -207,14 +207,20 @@ func (s *sseClient) end(id string) string {
 
 const resultBody = `{"jsonrpc":"2.0","id":"r","method":"tasks/result","params":{"taskId":%q}}`
 
+// newAskedPair is one session at two replicas, in front of a server that asks.
+func newAskedPair(t *testing.T) (a, b *rawClient) {
+	t.Helper()
+	stack := newLegacyReplicas(t, nil)
+	withQuestions(stack.server)
+	a = stack.on(t, 0, nil)
+	a.initializeAsked()
+	return a, stack.on(t, 1, a)
+}
+
 // TestReplicasTaskAsks: without a GET stream a task asks on tasks/result (L32), and
 // the answer may come to the other replica (L33).
 func TestReplicasTaskAsks(t *testing.T) {
-	stack := newLegacyReplicas(t, nil)
-	withQuestions(stack.server)
-	a := stack.on(t, 0, nil)
-	a.initializeAsked()
-	b := stack.on(t, 1, a)
+	a, b := newAskedPair(t)
 	task := a.task()
 	stream := openSSE(t, b, http.MethodPost, fmt.Sprintf(resultBody, task), "")
 	id := stream.question(task)
@@ -234,11 +240,7 @@ func TestReplicasTaskAsks(t *testing.T) {
 // TestReplicasTaskAsksOnGet: where the session has a GET stream, a task asks there, and
 // not on tasks/result as well (protocol.md C 3, X5).
 func TestReplicasTaskAsksOnGet(t *testing.T) {
-	stack := newLegacyReplicas(t, nil)
-	withQuestions(stack.server)
-	a := stack.on(t, 0, nil)
-	a.initializeAsked()
-	b := stack.on(t, 1, a)
+	a, b := newAskedPair(t)
 	get := openSSE(t, b, http.MethodGet, "", "")
 	task := a.task()
 	result := openSSE(t, a, http.MethodPost, fmt.Sprintf(resultBody, task), "")
@@ -260,11 +262,7 @@ func TestReplicasTaskAsksOnGet(t *testing.T) {
 // TestReplicasTaskAsksAgain: a question whose stream has died is asked on the next one
 // under the same id (H7).
 func TestReplicasTaskAsksAgain(t *testing.T) {
-	stack := newLegacyReplicas(t, nil)
-	withQuestions(stack.server)
-	a := stack.on(t, 0, nil)
-	a.initializeAsked()
-	b := stack.on(t, 1, a)
+	a, b := newAskedPair(t)
 	task := a.task()
 	first := openSSE(t, a, http.MethodPost, fmt.Sprintf(resultBody, task), "")
 	id := first.question(task)
@@ -282,11 +280,7 @@ func TestReplicasTaskAsksAgain(t *testing.T) {
 // TestReplicasAskResumed: a client whose connection broke while it was asked finds the
 // question at the other replica, and the answer to its call after it.
 func TestReplicasAskResumed(t *testing.T) {
-	stack := newLegacyReplicas(t, nil)
-	withQuestions(stack.server)
-	a := stack.on(t, 0, nil)
-	a.initializeAsked()
-	b := stack.on(t, 1, a)
+	a, b := newAskedPair(t)
 	call := openSSE(t, a, http.MethodPost, `{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"colour"}}`, "")
 	primed, _, _ := call.event()
 	id := call.question("")

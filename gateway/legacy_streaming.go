@@ -291,7 +291,7 @@ func (s *session) pull(ctx context.Context, id shim.ID) error {
 
 // pushed reports whether a replica that lives pushes a task.
 func (s *session) pushed(ctx context.Context, id shim.ID) (bool, error) {
-	state, _, err := s.table.store.Since(ctx, s.id, pushName(id), math.MaxInt64, func(int64, []byte) {})
+	state, _, err := s.table.stateOf(ctx, s.id, pushName(id))
 	if err != nil {
 		return false, shim.ErrUnavailable
 	}

@@ -46,8 +46,14 @@ type standing struct {
 
 // elsewhere reports whether another replica has the session's GET stream.
 func (s *session) elsewhere(ctx context.Context) bool {
-	state, note, err := s.table.store.Since(ctx, s.id, standingStream, math.MaxInt64, func(int64, []byte) {})
+	state, note, err := s.table.stateOf(ctx, s.id, standingStream)
 	return err == nil && state == "open" && string(note) != s.table.name
+}
+
+// stateOf tells what has become of a stream of any session, without its messages; see
+// Logs.Since.
+func (t *sessionTable) stateOf(ctx context.Context, id, stream string) (state string, note []byte, err error) {
+	return t.store.Since(ctx, id, stream, math.MaxInt64, func(int64, []byte) {})
 }
 
 // claim makes this replica the one that has the session's GET stream. A client that

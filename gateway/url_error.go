@@ -20,8 +20,7 @@ func urlRequired(method string, e *shim.RPCError) shim.Reply {
 	if method != mcp.MethodToolsCall {
 		return shim.Reply{Error: &shim.RPCError{Code: mcp.CodeInternal, Message: text}}
 	}
-	content := append(jsonrpc.AppendString([]byte(`{"content":[{"type":"text","text":`), text), `}],"isError":true}`...)
-	return shim.Reply{Result: content, IsError: true}
+	return shim.Reply{Result: toolText(text, true), IsError: true}
 }
 
 // urlText says what is needed. The addresses are left out: they are for the eyes of the

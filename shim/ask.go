@@ -67,7 +67,7 @@ func (r *run) Ask(ctx context.Context, q ...Question) ([]Answer, error) {
 func noneOf(q []Question) []Answer {
 	answers := make([]Answer, len(q))
 	for i := range q {
-		answers[i] = unanswered(q[i], "the client could not be asked")
+		answers[i] = Unanswered(q[i], "the client could not be asked")
 	}
 	return answers
 }
@@ -274,13 +274,13 @@ func (r *run) take(ctx context.Context, q []Question) ([]Answer, error) {
 		stored, _ := find(t.Questions, q[i].Key)
 		switch {
 		case stored.Answer == nil:
-			answers[i] = unanswered(q[i], "the client did not answer in time")
+			answers[i] = Unanswered(q[i], "the client did not answer in time")
 		case stored.Taken:
 			answers[i] = decodeAnswer(stored.Answer)
 		default:
 			// The runner before this one took it. Whether the server has it is not
 			// known, and it must not get it twice.
-			answers[i] = unanswered(q[i], "the answer was lost with the replica that had it")
+			answers[i] = Unanswered(q[i], "the answer was lost with the replica that had it")
 		}
 	}
 	return answers, nil

@@ -87,9 +87,10 @@ var (
 // (protocol.md H3).
 const elicit = "elicitation/create"
 
-// unanswered is what a server is told in place of an answer: that the user
-// cancelled, where it can be said so, and an error otherwise.
-func unanswered(q Question, why string) Answer {
+// Unanswered is what a server is told in place of an answer: that the user
+// cancelled, where it can be said so, and an error that says why otherwise
+// (protocol.md H3).
+func Unanswered(q Question, why string) Answer {
 	if q.Method == elicit {
 		return Answer{Result: json.RawMessage(`{"action":"cancel"}`)}
 	}

@@ -140,7 +140,7 @@ func (r *run) play(questions []Question) (*Retry, *RPCError, error) {
 		// A retry has results and nothing else: an error can only be spelt where
 		// the method has a result that says so (protocol.md H3).
 		if a.Error != nil {
-			a = unanswered(questions[i], "the client did not answer what the server needs to know")
+			a = Unanswered(questions[i], "the client did not answer what the server needs to know")
 		}
 		if a.Error != nil {
 			return nil, a.Error, nil

@@ -149,15 +149,11 @@ func (a *asides) post(asked []pending, answers []shim.Answer, failed error) {
 	}
 	defer cancel()
 	for i, p := range asked {
-		id, err := jsonrpc.ParseID(p.ID)
-		if err != nil {
-			continue // a checkpoint of somebody else
+		body, ok := responseTo(p, answers, i, failed)
+		if !ok {
+			continue
 		}
-		var answer shim.Answer
-		if i < len(answers) {
-			answer = answers[i]
-		}
-		if err := a.x.h.answer(ctx, ctx, a.x.to, response(id, p, answer, failed)); err != nil {
+		if err := a.x.h.answer(ctx, ctx, a.x.to, body); err != nil {
 			a.x.h.log.Debug("answer to the server was not delivered", "err", err)
 		}
 	}

@@ -233,19 +233,30 @@ func (x *exchange) postAnswers(ctx context.Context, asked []pending, gone map[st
 		if gone[string(p.ID)] {
 			continue
 		}
-		id, err := jsonrpc.ParseID(p.ID)
-		if err != nil {
-			continue // a checkpoint of somebody else
+		body, ok := responseTo(p, answers, i, failed)
+		if !ok {
+			continue
 		}
-		var a shim.Answer
-		if i < len(answers) {
-			a = answers[i]
-		}
-		if err := x.respond(ctx, response(id, p, a, failed)); err != nil {
+		if err := x.respond(ctx, body); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// responseTo is the response to a question with the answer of that number, or without
+// one if there are fewer. It reports false for a checkpoint of somebody else, with an id
+// that is none.
+func responseTo(p pending, answers []shim.Answer, i int, failed error) (body []byte, ok bool) {
+	id, err := jsonrpc.ParseID(p.ID)
+	if err != nil {
+		return nil, false
+	}
+	var a shim.Answer
+	if i < len(answers) {
+		a = answers[i]
+	}
+	return response(id, p, a, failed), true
 }
 
 // response spells one answer as the JSON-RPC response that the server waits for.

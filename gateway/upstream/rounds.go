@@ -29,7 +29,7 @@ func roundOf(s shim.Session, result json.RawMessage) (*shim.Round, *shim.RPCErro
 	for name, request := range jsonrpc.Members(requests) {
 		method, _ := jsonrpc.GetString(request, "method")
 		params, _ := jsonrpc.Get(request, "params")
-		if _, ok := may(s, method, params); !ok {
+		if !MayAsk(s, method, params) {
 			return nil, askedTooMuch
 		}
 		round.Questions = append(round.Questions, shim.Question{Key: name, Method: method, Params: raw(params)})

@@ -65,21 +65,7 @@ func (p *parking) asked(ctx context.Context, n int) (level, error) {
 	if err := p.fill(n, over("ask", p.gateway, `"requestState":`, body)); err != nil {
 		return l, err
 	}
-	if err := p.open(ctx, n); err != nil {
-		return l, err
-	}
-	if err := pause(ctx, settled); err != nil {
-		return l, err
-	}
-	before, err := p.usageOf(ctx, p.pid)
-	if err != nil {
-		return l, err
-	}
-	if err := pause(ctx, l.length); err != nil {
-		return l, err
-	}
-	after, err := p.usageOf(ctx, p.pid)
-	l.idle = after.since(before)
+	err := p.watch(ctx, n, &l)
 	return l, err
 }
 

@@ -151,6 +151,30 @@ func (p *parking) begin(ctx context.Context, taskgate, era string) error {
 	})
 }
 
+// watch waits until n calls are open at the server, and looks at what the gateway uses
+// while nothing happens.
+func (p *parking) watch(ctx context.Context, n int, l *level) error {
+	if err := p.open(ctx, n); err != nil {
+		return err
+	}
+	if err := pause(ctx, settled); err != nil {
+		return err
+	}
+	before, err := p.usageOf(ctx, p.pid)
+	if err != nil {
+		return err
+	}
+	if err := pause(ctx, l.length); err != nil {
+		return err
+	}
+	after, err := p.usageOf(ctx, p.pid)
+	if err != nil {
+		return err
+	}
+	l.idle = after.since(before)
+	return nil
+}
+
 // level parks tasks until there are n, watches them doing nothing, and then
 // measures what else goes on.
 func (p *parking) level(ctx context.Context, n int, s settings) (level, error) {
@@ -158,28 +182,13 @@ func (p *parking) level(ctx context.Context, n int, s settings) (level, error) {
 	if err := p.park(n); err != nil {
 		return l, err
 	}
-	if err := p.open(ctx, n); err != nil {
+	if err := p.watch(ctx, n, &l); err != nil {
 		return l, err
 	}
-	if err := pause(ctx, settled); err != nil {
-		return l, err
-	}
-	before, err := p.usageOf(ctx, p.pid)
-	if err != nil {
-		return l, err
-	}
-	if err := pause(ctx, l.length); err != nil {
-		return l, err
-	}
-	after, err := p.usageOf(ctx, p.pid)
-	if err != nil {
-		return l, err
-	}
-	l.idle = after.since(before)
 	if err := p.rates(ctx, s, &l); err != nil {
 		return l, err
 	}
-	after, err = p.usageOf(ctx, p.pid)
+	after, err := p.usageOf(ctx, p.pid)
 	l.busy = after.resident
 	return l, err
 }
