@@ -196,6 +196,18 @@ func (x *exchange) finish(message []byte, status int) {
 	x.end()
 }
 
+// drop ends the exchange without an answer. It has to be a stream for that: an empty
+// body would be no valid JSON. A client that takes no streams gets the status for
+// "nothing to say".
+func (x *exchange) drop() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.begin() != nil && x.stream == nil && !x.done {
+		x.w.WriteHeader(http.StatusAccepted)
+	}
+	x.end()
+}
+
 // Close ends the exchange. It may be called more than once, and without an answer
 // if the client has gone.
 func (x *exchange) Close() {

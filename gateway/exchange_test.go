@@ -140,3 +140,39 @@ func TestAccept(t *testing.T) {
 		t.Errorf("no header: %+v", got)
 	}
 }
+
+// brokenWriter counts the statuses of an answer whose body cannot be written.
+type brokenWriter struct {
+	*httptest.ResponseRecorder
+	statuses int
+}
+
+func (w *brokenWriter) WriteHeader(status int) {
+	w.statuses++
+	w.ResponseRecorder.WriteHeader(status)
+}
+
+func (w *brokenWriter) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
+
+// TestExchangeDrop: without an answer the stream ends, and a client that takes none
+// gets a status, and none where a stream has begun, broken as it may be.
+func TestExchangeDrop(t *testing.T) {
+	for _, accept := range []string{mcp.TypeAccept, mcp.TypeJSON} {
+		x, rec := exchangeFor(accept, exchangeOptions{})
+		x.drop()
+		stream := accept != mcp.TypeJSON
+		if got := rec.Code == http.StatusOK; got != stream || rec.Body.Len() > 0 {
+			t.Errorf("%s: %d %q", accept, rec.Code, rec.Body)
+		}
+		w := &brokenWriter{ResponseRecorder: httptest.NewRecorder()}
+		r := httptest.NewRequest(http.MethodPost, "/mcp", nil)
+		r.Header.Set("Accept", accept)
+		x = newExchange(w, r, exchangeOptions{})
+		_ = x.Notify("notifications/progress", []byte(`{}`))
+		x.drop()
+		x.drop()
+		if want := map[bool]int{true: 0, false: 1}[stream]; w.statuses != want { // a stream's comes with its first byte
+			t.Errorf("%s: %d statuses", accept, w.statuses)
+		}
+	}
+}

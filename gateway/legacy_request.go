@@ -164,12 +164,5 @@ func (e *endpoint) pong(context.Context, *legacyRequest) (json.RawMessage, error
 // single answers a request that came alone.
 type single struct{ *exchange }
 
-// Drop ends the stream without an answer. It has to be a stream for that: an empty
-// body would be no valid JSON. A client that takes no streams gets the status for
-// "nothing to say".
-func (s single) Drop() {
-	if s.Open() != nil {
-		s.w.WriteHeader(http.StatusAccepted)
-	}
-	s.Close()
-}
+// Drop ends the exchange without an answer.
+func (s single) Drop() { s.exchange.drop() }

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"math"
@@ -187,12 +188,15 @@ func (e *endpoint) resultOfTask(ctx context.Context, q *legacyRequest) (json.Raw
 type push struct {
 	s    *session
 	id   shim.ID
+	name string // of this push and no other
 	ctx  context.Context
 	stop context.CancelCauseFunc
 	over chan struct{} // closed when nothing more is sent
 }
 
-// pullWord begins the word that ends the push of a task, wherever it is.
+// pullWord begins the word that ends a push, wherever it is. It names the push and not
+// its task: a word may come late, and more than once, and who left it gets it too, and
+// may push the same task by then.
 const pullWord = "pull "
 
 // pullWait is how long the end of a push is waited for.
@@ -204,10 +208,10 @@ func pushName(id shim.ID) string { return "push-" + string(id) }
 // openPush begins the push of a task, until it is ended or within ends. ctx is for the
 // store.
 func (s *session) openPush(ctx, within context.Context, id shim.ID) (*push, error) {
-	if _, err := s.table.store.Open(ctx, s.id, pushName(id), []byte(s.table.name)); err != nil {
+	p := &push{s: s, id: id, name: rand.Text(), over: make(chan struct{})}
+	if _, err := s.table.store.Open(ctx, s.id, pushName(id), []byte(p.name)); err != nil {
 		return nil, shim.ErrUnavailable
 	}
-	p := &push{s: s, id: id, over: make(chan struct{})}
 	p.ctx, p.stop = context.WithCancelCause(within)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -243,6 +247,17 @@ func (s *session) unmark(id shim.ID) {
 	_ = s.table.store.Finish(ctx, s.id, pushName(id)) // or who pulls has it done
 }
 
+// heedPull ends a push that a client of another replica asked to end.
+func (s *session) heedPull(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.pushes {
+		if p.name == name {
+			p.stop(errCut)
+		}
+	}
+}
+
 // cut ends the push of a task on this replica.
 func (s *session) cut(id shim.ID) *push {
 	s.mu.Lock()
@@ -267,33 +282,40 @@ func (s *session) pull(ctx context.Context, id shim.ID) error {
 			return &shim.BusyError{Limit: "readers of this task's stream", RetryAfter: time.Second}
 		}
 	}
-	open, err := s.pushed(ctx, id)
-	if err != nil || !open {
+	name, err := s.pushed(ctx, id)
+	if err != nil || name == "" {
 		return err
 	}
 	wake, stop := s.watch(ctx)
 	defer stop()
-	if err := s.table.store.Signal(ctx, s.id, pullWord+string(id)); err != nil {
-		return shim.ErrUnavailable
-	}
-	for {
+	for asked := ""; name != ""; {
+		if name != asked {
+			if err := s.table.store.Signal(ctx, s.id, pullWord+name); err != nil {
+				return shim.ErrUnavailable
+			}
+			asked = name
+		}
 		select {
 		case <-wake:
 		case <-ctx.Done(): // its replica has forgotten to say that it is over
 			s.unmark(id)
 			return nil
 		}
-		if open, err := s.pushed(ctx, id); err != nil || !open {
+		if name, err = s.pushed(ctx, id); err != nil {
 			return err
 		}
 	}
+	return nil
 }
 
-// pushed reports whether a replica that lives pushes a task.
-func (s *session) pushed(ctx context.Context, id shim.ID) (bool, error) {
-	state, _, err := s.table.stateOf(ctx, s.id, pushName(id))
-	if err != nil {
-		return false, shim.ErrUnavailable
+// pushed is the name of the push of a task, if a replica that lives pushes it.
+func (s *session) pushed(ctx context.Context, id shim.ID) (name string, err error) {
+	state, note, err := s.table.stateOf(ctx, s.id, pushName(id))
+	switch {
+	case err != nil:
+		return "", shim.ErrUnavailable
+	case state != "open":
+		return "", nil
 	}
-	return state == "open", nil
+	return string(note), nil
 }

@@ -62,8 +62,8 @@ func (t *sessionTable) heed(id, word string) {
 	if key, ok := strings.CutPrefix(word, cancelWord); ok {
 		s.abortKey(key)
 	}
-	if id, ok := strings.CutPrefix(word, pullWord); ok {
-		s.cut(shim.ID(id))
+	if name, ok := strings.CutPrefix(word, pullWord); ok {
+		s.heedPull(name)
 	}
 	if question, ok := strings.CutPrefix(word, listenWord); ok {
 		t.aside(s, func(s *session, ctx context.Context) { s.again(ctx, question) })
