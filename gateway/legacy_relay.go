@@ -163,6 +163,9 @@ func (q *legacyRequest) request(upstream mcp.Era) shim.Request {
 	level := anyLevel
 	if upstream == mcp.Modern {
 		level = q.state.LogLevel
+		if asks(q.msg.Method) { // this era has no retries: the server would take it for one
+			params = withoutRetry(params)
+		}
 	}
 	return shim.Request{
 		Method:   q.msg.Method,

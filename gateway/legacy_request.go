@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"sync"
 
+	"taskgate/gateway/sealed"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
@@ -120,6 +121,8 @@ func (e *endpoint) answerLegacy(ctx context.Context, q *legacyRequest) {
 	var result json.RawMessage
 	var err error
 	switch {
+	case q.strayState():
+		err = sealed.ErrSealed
 	case serve != nil:
 		result, err = serve(e, ctx, q)
 	case known:
@@ -154,6 +157,13 @@ func (q *legacyRequest) fail(err error) {
 	}
 	q.op.failed(f.Code)
 	q.out.Error(q.msg.ID, f.Code, f.Message, f.Data, status)
+}
+
+// strayState reports whether a request comes with a state of a gateway, which nobody
+// gave to a client of this era: it cannot come back to a call (design.md 0.18).
+func (q *legacyRequest) strayState() bool {
+	state, _ := jsonrpc.GetString(q.msg.Params, "requestState")
+	return asks(q.msg.Method) && ofGateway(state)
 }
 
 // pong answers a ping: it asks whether this connection works (protocol.md 7.5).

@@ -99,22 +99,25 @@ func answersOf(q *modernRequest) map[string]json.RawMessage {
 }
 
 // openState reads the requestState of a retry, if it is one of ours. To a modern
-// server any other is passed on, be it that of another gateway in front of it; a
-// legacy one gave none out.
+// server any other is passed on; a legacy one gave none out.
 func (e *endpoint) openState(q *modernRequest) (_ sealed.State, ours bool, _ error) {
-	text, given := jsonrpc.GetString(q.msg.Params, "requestState")
-	if !given {
+	text, ours := e.ourState(q)
+	switch {
+	case !ours:
 		return sealed.State{}, false, nil
+	case e.gateway.state == nil:
+		return sealed.State{}, true, sealed.ErrSealed
 	}
-	var state sealed.State
-	err := sealed.ErrSealed
-	if e.gateway.state != nil {
-		state, err = e.gateway.state.Open(text, e.binding(q), time.Now())
-	}
-	if errors.Is(err, sealed.ErrSealed) && q.server.Era == mcp.Modern {
-		return sealed.State{}, false, nil
-	}
+	state, err := e.gateway.state.Open(text, e.binding(q), time.Now())
 	return state, true, err
+}
+
+// ourState is the requestState of a retry that only this gateway can have given out:
+// one that says so, and whatever comes back to a legacy server. That it does not open
+// is the client's mistake, and never a reason to ask the server (H2).
+func (e *endpoint) ourState(q *modernRequest) (text string, ours bool) {
+	text, given := jsonrpc.GetString(q.msg.Params, "requestState")
+	return text, given && asks(q.msg.Method) && (sealed.Ours(text) || q.server.Era != mcp.Modern)
 }
 
 // park is the InputRequiredResult of a call that waits for its answers.

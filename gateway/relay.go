@@ -31,7 +31,7 @@ func (e *endpoint) relay(ctx context.Context, q *modernRequest, x *exchange) (js
 	if err != nil {
 		return nil, err
 	}
-	if e.asking(q) != shim.AskNever {
+	if _, ours := e.ourState(q); ours || e.asking(q) != shim.AskNever {
 		return e.converse(ctx, q, x, shim.Call{Request: req})
 	}
 	reply, err := e.leg.Call(ctx, req, modernSink{x: x, q: q})

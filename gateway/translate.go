@@ -46,6 +46,8 @@ func modernResult(method string, upstream mcp.Era, result, identity json.RawMess
 			typ, _ = jsonrpc.GetString(value)
 		case "_meta":
 			value = withDefault(without(value, mcp.MetaRelatedTask), identity, mcp.MetaServerInfo)
+		case "requestState":
+			return wrapState(value)
 		case "ttlMs", "cacheScope":
 		default:
 			return value
@@ -164,9 +166,14 @@ func retryParams(upstream mcp.Era, params json.RawMessage) (json.RawMessage, err
 		}
 	}
 	if upstream != mcp.Modern { // it knows nothing of either; the state can only be ours
-		params = without(without(params, "inputResponses"), "requestState")
+		return withoutRetry(params), nil
 	}
-	return params, nil
+	return unwrapState(params), nil
+}
+
+// withoutRetry are params without what makes a request a retry.
+func withoutRetry(params json.RawMessage) json.RawMessage {
+	return without(without(params, "inputResponses"), "requestState")
 }
 
 // isResponses reports whether v is a map of results (2.7, T34).
