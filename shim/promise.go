@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"math/rand/v2"
 	"time"
 )
 
@@ -13,6 +14,9 @@ import (
 // leastFold bounds how often a status message is written for a task whose policy
 // names no poll interval.
 const leastFold = time.Second
+
+// foldSpread is the part of the interval by which a pause is longer at most.
+const foldSpread = 4
 
 // leastRaise is the least that is left of a TTL after it was raised: a task that
 // is kept for a moment only must not be written every other moment.
@@ -31,8 +35,15 @@ func (r *run) fold() {
 		return
 	}
 	r.task.folding = true
+	r.s.later(time.Until(r.task.refold), r.writeMessage)
+}
+
+// folded notes that a message goes out, and when the next one may. That is a little
+// different from time to time and task to task: many tasks that begin together would
+// otherwise go on to be written together, once per interval. r.mu is held.
+func (r *run) folded() {
 	every := cmp.Or(r.policy.PollInterval, leastFold)
-	r.s.later(every-time.Since(r.task.folded), r.writeMessage)
+	r.task.refold = time.Now().Add(every + rand.N(every/foldSpread))
 }
 
 // later runs f after d, unless the shim has been closed by then.
@@ -53,7 +64,7 @@ func (r *run) writeMessage() {
 		mark, r.moved = r.mark, false
 	}
 	r.task.folding = false
-	r.task.folded = time.Now()
+	r.folded()
 	ended := r.ended
 	r.mu.Unlock()
 	if ended {

@@ -78,7 +78,7 @@ type taskState struct {
 	counted []string // what its end gives back to Shim.tasks
 
 	folding bool      // a write of message is due
-	folded  time.Time // when the last one went out
+	refold  time.Time // before that the next one may not go out
 	ttl     *time.Timer
 	raised  time.Duration // the TTL last promised
 	abandon *time.Timer   // ends a parked call that nobody came back for
