@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"time"
 )
 
@@ -47,20 +48,26 @@ func (r *run) Ask(ctx context.Context, q ...Question) ([]Answer, error) {
 	r.deliver(t, q)
 	timer := time.NewTimer(r.timeToAnswer())
 	defer timer.Stop()
-	for waiting(t.Questions, q) {
+	late := false
+	for !late && waiting(t.Questions, q) {
 		select {
 		case <-r.box.wake:
 			t = r.lastRead(t)
-			continue
 		case <-timer.C:
+			late = true
 		case <-ctx.Done():
 			r.withdraw(q)
 			return nil, context.Cause(ctx)
 		}
-		r.unheard(q)
-		break
 	}
-	return r.take(ctx, q)
+	t, err = r.take(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	if late {
+		r.unheard(t, q)
+	}
+	return taken(t, q), nil
 }
 
 // noneOf are the answers to questions that nobody could be asked in time.
@@ -200,17 +207,29 @@ func (r *run) withdraw(q []Question) {
 	if r.ctx.Err() != nil {
 		return
 	}
-	r.tellWithdrawn(q)
 	keys := keysOf(q)
+	r.mu.Lock()
+	r.tellWithdrawn(slices.DeleteFunc(keysOf(q), func(key string) bool {
+		stored, ok := find(r.box.read.Questions, key)
+		return !ok || !stored.Outstanding()
+	}))
+	r.mu.Unlock()
 	r.s.work.Go(func() { _ = r.persist(r.ctx, func() Change { return Change{Withdraw: keys} }) })
 }
 
-// unheard notes that the time to answer is over. A parked call whose caller never
-// came back gets a moment to end by itself.
-func (r *run) unheard(q []Question) {
-	r.tellWithdrawn(q)
+// unheard notes that the time to answer is over, and says so of what has no answer: one
+// that came until the record was closed counts. A parked call whose caller never came
+// back gets a moment to end by itself.
+func (r *run) unheard(t Task, q []Question) {
+	var none []string
+	for i := range q {
+		if stored, ok := find(t.Questions, q[i].Key); ok && stored.Answer == nil {
+			none = append(none, q[i].Key)
+		}
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.tellWithdrawn(none)
 	if r.task.hidden && !r.attended {
 		r.abandonLater()
 	}
@@ -244,31 +263,26 @@ func (r *run) spare() {
 	}
 }
 
-// tellWithdrawn tells the stream that had the questions, of those that are open.
-func (r *run) tellWithdrawn(q []Question) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var keys []string
-	for i := range q {
-		if stored, ok := find(r.box.read.Questions, q[i].Key); ok && stored.Outstanding() {
-			keys = append(keys, q[i].Key)
-		}
-	}
+// tellWithdrawn tells the stream that had the questions that nobody waits for them. r.mu
+// is held.
+func (r *run) tellWithdrawn(keys []string) {
 	if asker, ok := r.stream.(Asker); ok && r.task.hidden && len(keys) > 0 {
 		asker.Withdrawn(r.task.id, keys)
 	}
 }
 
 // take ends the questions in one step: what is open is withdrawn, what is answered
-// is this run's to deliver, and nobody else's from then on.
-func (r *run) take(ctx context.Context, q []Question) ([]Answer, error) {
+// is this run's to deliver, and nobody else's from then on. It returns the record after
+// that.
+func (r *run) take(ctx context.Context, q []Question) (Task, error) {
 	keys := keysOf(q)
 	change := Change{Op: r.s.op(), Withdraw: keys, Take: keys, Call: r.endRound()}
 	change.Durable = change.Call != nil // the retry is sent next, and only once
-	t, err := r.apply(ctx, func() Change { return change })
-	if err != nil {
-		return nil, err
-	}
+	return r.apply(ctx, func() Change { return change })
+}
+
+// taken are the answers that take has made this run's.
+func taken(t Task, q []Question) []Answer {
 	answers := make([]Answer, len(q))
 	for i := range q {
 		stored, _ := find(t.Questions, q[i].Key)
@@ -283,5 +297,5 @@ func (r *run) take(ctx context.Context, q []Question) ([]Answer, error) {
 			answers[i] = Unanswered(q[i], "the answer was lost with the replica that had it")
 		}
 	}
-	return answers, nil
+	return answers
 }
