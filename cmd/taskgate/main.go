@@ -57,11 +57,25 @@ Exit codes: 0 success, 1 failure, 2 wrong usage.
 `
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// Once the first signal has been noticed the default takes over again: a
-	// second one ends the process.
-	context.AfterFunc(ctx, stop)
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(run(untilSignal(), os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// untilSignal is a context that ends with the first interrupt or SIGTERM. Before
+// anybody sees it end, the default has taken over again, by which a second signal ends
+// the process. One that came in between is not lost: it does the same.
+func untilSignal() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-signals
+		signal.Stop(signals)
+		if len(signals) > 0 {
+			os.Exit(exitFailure)
+		}
+		cancel()
+	}()
+	return ctx
 }
 
 // run executes one command line, without the program's name, and returns the
