@@ -1,10 +1,12 @@
 package e2e
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"testing"
 )
 
@@ -15,7 +17,20 @@ func TestMain(m *testing.M) {
 	os.Exit(run(m))
 }
 
+// atOnce is how many tests run beside each other: more than there are processors,
+// since most of them wait most of the time.
+const atOnce = 6
+
 func run(m *testing.M) int {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		if err := flag.Set("test.parallel", strconv.Itoa(atOnce)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
 	dir, err := os.MkdirTemp("", "taskgate-e2e")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -1,10 +1,12 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"regexp"
 	"strings"
 	"sync"
@@ -46,7 +48,7 @@ func runGroups(t *testing.T, groups []*askingGroup, run func(context.Context, *a
 func (c *askedCall) asks(method, text string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.Asked = append(c.Asked, struct{ Method, Text string }{method, text})
+	c.Asked = append(c.Asked, asking{method, text})
 }
 
 // answers says what a handler of an SDK says: nil and nil is an answer that is wanted.
@@ -54,6 +56,8 @@ func (c *askedCall) answers() error {
 	switch c.Answer {
 	case "error":
 		return errors.New("nobody at home: " + c.Secret)
+	case "gone":
+		return errors.New("gone")
 	case "silent": // until the call has ended: an answer could overtake the end of its time
 		<-c.over
 		return errors.New("too late")
@@ -64,17 +68,26 @@ func (c *askedCall) answers() error {
 // askSDK makes the calls with the Go SDK's client.
 func (g *askingGroup) askSDK(ctx context.Context, version string) error {
 	var now atomic.Pointer[askedCall] // the call on its way
+	up, cut := context.WithCancel(ctx)
+	defer cut()
 	client := sdk.NewClient(&sdk.Implementation{Name: "asked", Version: "1"}, &sdk.ClientOptions{
+		Capabilities: &sdk.ClientCapabilities{
+			RootsV2:     &sdk.RootCapabilities{},
+			Elicitation: &sdk.ElicitationCapabilities{Form: &sdk.FormElicitationCapabilities{}, URL: &sdk.URLElicitationCapabilities{}},
+		},
 		ElicitationHandler: func(_ context.Context, r *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
 			c := now.Load()
-			c.asks(mcp.MethodElicit, r.Params.Message)
+			c.asks(mcp.MethodElicit, cmp.Or(r.Params.URL, r.Params.Message))
+			if c.Answer == "gone" {
+				cut()
+			}
 			if err := c.answers(); err != nil {
 				return nil, err
 			}
-			if c.Answer != "accept" {
-				return &sdk.ElicitResult{Action: c.Answer}, nil
+			if c.Answer == "accept" && c.Kind == "form" {
+				return &sdk.ElicitResult{Action: c.Answer, Content: map[string]any{"name": c.Secret}}, nil
 			}
-			return &sdk.ElicitResult{Action: "accept", Content: map[string]any{"name": c.Secret}}, nil
+			return &sdk.ElicitResult{Action: c.Answer}, nil
 		},
 		CreateMessageHandler: func(_ context.Context, r *sdk.CreateMessageRequest) (*sdk.CreateMessageResult, error) {
 			c := now.Load()
@@ -86,12 +99,10 @@ func (g *askingGroup) askSDK(ctx context.Context, version string) error {
 			return &sdk.CreateMessageResult{Role: "assistant", Model: "m", Content: &sdk.TextContent{Text: c.Secret}}, nil
 		},
 	})
-	for _, call := range g.Cells {
-		if call.kind == "roots" { // the SDK answers by itself
-			client.AddRoots(&sdk.Root{URI: "file:///" + call.Secret})
-		}
-	}
-	session, err := client.Connect(ctx, &sdk.StreamableClientTransport{Endpoint: g.URL}, &sdk.ClientSessionOptions{ProtocolVersion: version})
+	client.AddRoots(&sdk.Root{URI: g.Cells[0].Root, Name: "root"})
+	session, err := client.Connect(ctx, &sdk.StreamableClientTransport{
+		Endpoint: g.URL, HTTPClient: &http.Client{Transport: line{up}}, MaxRetries: -1,
+	}, &sdk.ClientSessionOptions{ProtocolVersion: version})
 	if err != nil {
 		return err
 	}
@@ -148,7 +159,7 @@ func readSDK(ctx context.Context, session *sdk.ClientSession, c *askedCall) (str
 func (g *askingGroup) askWire(ctx context.Context) error {
 	client := &taskclient.Client{URL: g.URL}
 	meta := map[string]any{mcp.MetaClientCapabilities: map[string]any{
-		"elicitation": map[string]any{}, "sampling": map[string]any{}, "roots": map[string]any{},
+		"elicitation": map[string]any{"form": map[string]any{}, "url": map[string]any{}}, "sampling": map[string]any{}, "roots": map[string]any{},
 		"extensions": map[string]any{mcp.ExtensionTasks: map[string]any{}},
 	}}
 	do := func(method string, params map[string]any) (json.RawMessage, error) {
@@ -237,8 +248,8 @@ func (c *askedCall) reply(question json.RawMessage) any {
 	case method == mcp.MethodCreateMessage:
 		return map[string]any{"role": "assistant", "model": "m", "content": map[string]any{"type": "text", "text": c.Secret}}
 	case method == mcp.MethodRootsList:
-		return map[string]any{"roots": []any{map[string]any{"uri": "file:///" + c.Secret}}}
-	case c.Answer == "accept":
+		return map[string]any{"roots": []any{map[string]any{"uri": c.Root, "name": "root"}}}
+	case c.Answer == "accept" && c.Kind == "form":
 		return map[string]any{"action": "accept", "content": map[string]any{"name": c.Secret}}
 	}
 	return map[string]any{"action": c.Answer}

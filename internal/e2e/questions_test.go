@@ -11,7 +11,10 @@ import (
 	"taskgate/internal/mcp"
 )
 
-// askingClient is a client that can be asked: a row of the table.
+// askingClient is a client that can be asked: a row of the table. Who is missing has no
+// such part: the SDK for Go (1.8.0) and version 1 of that for TypeScript (1.32.2) know
+// nothing of the extension, and the former nothing of tasks at all. What a client can be
+// asked, all of them can: forms, pages, sampling and roots.
 type askingClient struct {
 	name     string
 	peer     string   // what runs it: a PEER of questions.mjs, or one of goPeers
@@ -28,6 +31,7 @@ func askingClients() []askingClient {
 		{name: "legacy, TypeScript 2.4.0", peer: "ts2legacy", legacy: true, policies: plain},
 		{name: "legacy, Go SDK 1.8.0", peer: "go2025-11-25", legacy: true, policies: plain},
 		{name: "legacy with tasks, TypeScript 1.32.2", peer: "ts1tasks", legacy: true, task: true, policies: []string{"auto"}},
+		{name: "legacy with tasks, TypeScript 2.4.0 with ext-tasks 0.2.2", peer: "extlegacy", legacy: true, task: true, policies: []string{"auto"}},
 		{name: "modern, TypeScript 2.4.0", peer: "ts2auto", policies: plain},
 		{name: "modern, Go SDK 1.8.0", peer: "go2026-07-28", policies: plain},
 		{name: "extension, TypeScript 2.4.0 with ext-tasks 0.2.2", peer: "exttasks", ext: true, policies: extension},
@@ -41,17 +45,22 @@ type askedCall struct {
 	Tool   string         `json:"tool"`
 	Args   map[string]any `json:"args"`
 	Answer string         `json:"answer"` // accept, decline, cancel, error, silent, gone
+	Kind   string         `json:"kind"`   // what it asks for: form, page, sample, roots
 	Secret string         `json:"secret"` // what the answer has in it
+	Root   string         `json:"root"`   // the client's root, which is one for all its calls
 
-	Asked []struct{ Method, Text string } `json:"asked"`
-	Text  string                          `json:"text"`  // of the result
-	Error string                          `json:"error"` // in place of it
-	Task  string                          `json:"task"`
+	Asked []asking `json:"asked"`
+	Text  string   `json:"text"`  // of the result
+	Error string   `json:"error"` // in place of it
+	Task  string   `json:"task"`
 
-	mu         sync.Mutex    // guards Asked, which another goroutine than the call's writes
-	over       chan struct{} // closed when the call has ended
-	call, kind string        // how it names itself to the server, and what it asks for
+	mu   sync.Mutex    // guards Asked, which another goroutine than the call's writes
+	over chan struct{} // closed when the call has ended
+	call string        // how it names itself to the server
 }
+
+// asking is a question as a client hears it.
+type asking struct{ Method, Text string }
 
 // askingGroup is the calls of one client to one upstream in one place.
 type askingGroup struct {
@@ -60,6 +69,7 @@ type askingGroup struct {
 	Error string       `json:"error"`
 
 	client                askingClient
+	serial                string // its number
 	server, policy, place string
 }
 
@@ -70,21 +80,20 @@ func (g *askingGroup) name() string {
 // kinds are what is asked for and answered. Those whose client does not answer have a
 // short time to; gone comes last, since it ends the connection.
 func (g *askingGroup) kinds() [][2]string {
-	kinds := [][2]string{{"form", "accept"}, {"form", "decline"}, {"form", "cancel"}, {"sample", "accept"}}
+	kinds := [][2]string{
+		{"form", "accept"}, {"form", "decline"}, {"form", "cancel"}, {"page", "accept"}, {"page", "decline"},
+		{"sample", "accept"}, {"roots", "accept"},
+	}
 	if g.server == "everything" {
 		return kinds
 	}
-	kinds = append(kinds, [2]string{"roots", "accept"})
 	if g.client.peer != "wire" { // it has no way to answer an error
 		kinds = append(kinds, [2]string{"form", "error"}, [2]string{"sample", "error"})
 	}
 	if g.client.legacy || g.client.peer == "wire" && g.inTask() {
 		kinds = append(kinds, [2]string{"form", "silent"}, [2]string{"sample", "silent"})
 	}
-	if g.client.peer == "wire" || !strings.HasPrefix(g.client.peer, "go") {
-		kinds = append(kinds, [2]string{"form", "gone"})
-	}
-	return kinds
+	return append(kinds, [2]string{"form", "gone"})
 }
 
 // inTask reports whether the client is asked in a task. Before there is one, the
@@ -97,19 +106,32 @@ func (g *askingGroup) inTask() bool {
 func (g *askingGroup) fill(serial *int) {
 	for _, k := range g.kinds() {
 		*serial++
-		c := &askedCall{Tool: k[0], Answer: k[1], kind: k[0], call: fmt.Sprintf("call-%d.", *serial)}
-		c.Args, c.Secret = map[string]any{"call": c.call}, toldSecret+c.call
-		if k[1] == "error" || k[1] == "silent" || k[1] == "gone" {
+		c := &askedCall{Tool: k[0], Answer: k[1], Kind: k[0], call: fmt.Sprintf("call-%d.", *serial)}
+		c.Args, c.Secret, c.Root = map[string]any{"call": c.call}, toldSecret+c.call, "file:///"+toldSecret+g.serial
+		switch {
+		case g.server == "everything":
+			c.Tool, c.Args = c.everything()
+		case k[1] == "error" || k[1] == "silent" || k[1] == "gone":
 			c.Tool = "brief_" + c.Tool
 		}
-		if g.server == "everything" {
-			c.Tool, c.Args = "trigger-elicitation-request", map[string]any{}
-			if k[0] == "sample" {
-				c.Tool, c.Args = "trigger-sampling-request", map[string]any{"prompt": askedSecret + c.call, "maxTokens": 10}
-			}
+		if c.Kind == "roots" {
+			c.Secret = c.Root
 		}
 		g.Cells = append(g.Cells, c)
 	}
+}
+
+// everything is how server-everything is called for the same question.
+func (c *askedCall) everything() (tool string, args map[string]any) {
+	switch c.Kind {
+	case "page":
+		return "trigger-url-elicitation", map[string]any{"url": pageOf(c.call), "message": "open this"}
+	case "sample":
+		return "trigger-sampling-request", map[string]any{"prompt": askedSecret + c.call, "maxTokens": 10}
+	case "roots":
+		return "get-roots-list", map[string]any{}
+	}
+	return "trigger-elicitation-request", map[string]any{}
 }
 
 // TestQuestions: a tool asks its user something, in every pairing of a client and a
@@ -142,15 +164,11 @@ func TestQuestions(t *testing.T) {
 			if g.Error != "" {
 				t.Error(g.Error)
 			}
+			w.checkPlace(t, g)
 			for _, c := range g.Cells {
-				t.Run(c.kind+" "+c.Answer, func(t *testing.T) { w.check(t, g, c) })
+				t.Run(c.Kind+" "+c.Answer, func(t *testing.T) { w.check(t, g, c) })
 			}
 		})
-	}
-	n := w.answered.Load()
-	t.Logf("%d answers came to the other replica", n)
-	if n < 100 {
-		t.Error("these are too few")
 	}
 }
 
@@ -162,10 +180,9 @@ func (w *askingWorld) groups() []*askingGroup {
 		for _, policy := range client.policies {
 			for _, server := range []string{"legacy", "modern", "everything"} {
 				for _, place := range []string{"one replica", "the other replica"} {
-					g := &askingGroup{
-						URL:    w.places[place] + "/" + server + "-" + policy + "/mcp",
-						client: client, server: server, policy: policy, place: place,
-					}
+					g := &askingGroup{client: client, server: server, policy: policy, place: place}
+					g.serial = fmt.Sprint("group-", len(groups))
+					g.URL = w.places[place] + "/" + g.serial + "/" + upstreamOf(client, server, policy) + "/mcp"
 					g.fill(&serial)
 					groups = append(groups, g)
 				}
@@ -173,6 +190,30 @@ func (w *askingWorld) groups() []*askingGroup {
 		}
 	}
 	return groups
+}
+
+// upstreamOf is the name of an upstream. Clients without a session share one with the
+// server, and server-everything asks for roots once in each: there they have their own.
+func upstreamOf(client askingClient, server, policy string) string {
+	if server == "everything" {
+		policy += "-" + client.peer
+	}
+	return server + "-" + policy
+}
+
+// checkPlace holds that the answers of the group took the way that its place has for
+// them.
+func (w *askingWorld) checkPlace(t *testing.T, g *askingGroup) {
+	t.Helper()
+	want := 0
+	for _, c := range g.Cells {
+		if c.Answer == "accept" || c.Answer == "decline" || c.Answer == "cancel" {
+			want++
+		}
+	}
+	if got := w.answersOf(g.serial); got < want {
+		t.Errorf("%d answers came to %s, of at least %d", got, g.place, want)
+	}
 }
 
 // runNodeGroups has questions.mjs make the calls, in one process.
@@ -231,25 +272,41 @@ func (w *askingWorld) check(t *testing.T, g *askingGroup, c *askedCall) {
 // checkAsked holds what the client was asked against the question, which it gets once.
 func (g *askingGroup) checkAsked(t *testing.T, c *askedCall) {
 	t.Helper()
-	if c.kind == "roots" && strings.HasPrefix(g.client.peer, "go") {
+	if c.Kind == "roots" && strings.HasPrefix(g.client.peer, "go") {
 		return // the SDK answers by itself
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	// server-everything lists the roots of each new session, in no call.
-	asked := slices.DeleteFunc(slices.Clone(c.Asked), func(q struct{ Method, Text string }) bool {
-		return g.server == "everything" && q.Method == mcp.MethodRootsList
-	})
+	asked := c.questions()
+	if g.server == "everything" {
+		// It lists the roots once in each session: for this call, or for none of them.
+		roots := func(q asking) bool { return q.Method == mcp.MethodRootsList }
+		if c.Kind == "roots" {
+			for _, other := range g.Cells {
+				asked = append(asked, other.questions()...)
+			}
+			if !slices.ContainsFunc(asked, roots) {
+				t.Error("the client was never asked for its roots")
+			}
+			return
+		}
+		asked = slices.DeleteFunc(asked, roots)
+	}
 	again := c.Answer == "error" && g.client.ext // ext-tasks tries again as long as it is asked
 	if len(asked) != 1 && !(again && len(asked) > 1) {
 		t.Fatalf("the client was asked %d times: %+v", len(asked), asked)
 	}
 	for _, q := range asked {
-		secret := c.kind == "sample" || c.kind == "form" && g.server != "everything"
+		secret := c.Kind != "roots" && (c.Kind != "form" || g.server != "everything")
 		if secret && !strings.Contains(q.Text, askedSecret+c.call) {
 			t.Errorf("asked %+v", q)
 		}
 	}
+}
+
+// questions are what the client was asked in this call.
+func (c *askedCall) questions() []asking {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.Asked)
 }
 
 // wants is what the server has to hear of a call ("" for nothing) and what the client
@@ -257,6 +314,9 @@ func (g *askingGroup) checkAsked(t *testing.T, c *askedCall) {
 func (g *askingGroup) wants(c *askedCall) (heard, told string) {
 	switch c.Answer {
 	case "accept":
+		if c.Kind == "page" { // to agree is all that there is to say
+			return `"action":"accept"`, map[bool]string{true: "User completed", false: `"action":"accept"`}[g.server == "everything"]
+		}
 		return c.Secret, c.Secret
 	case "decline", "cancel":
 		if g.server == "everything" {
@@ -265,7 +325,8 @@ func (g *askingGroup) wants(c *askedCall) (heard, told string) {
 		return `"action":"` + c.Answer + `"`, `"action":"` + c.Answer + `"`
 	}
 	heard, told = g.refused(c)
-	atOnce := g.client.legacy && c.Answer == "error" // it can say so
+	// It can say so; but ext-tasks says of itself what is said when nobody answers.
+	atOnce := g.client.legacy && c.Answer == "error" && g.client.peer != "extlegacy"
 	switch {
 	case atOnce && g.server == "legacy":
 		heard, told = "nobody at home", "nobody at home"
@@ -285,7 +346,7 @@ func (g *askingGroup) refused(c *askedCall) (heard, told string) {
 	switch {
 	case !waits: // it was relayed, and nobody came back
 		return "", "error"
-	case c.kind == "form":
+	case c.Kind == "form":
 		return cancelled, cancelled
 	case g.server == "legacy":
 		return "error: ", "error"

@@ -9,11 +9,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
-	"net/url"
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -48,7 +46,7 @@ func startQuestioner(t *testing.T, legacy bool) *questioner {
 	t.Helper()
 	q := &questioner{legacy: legacy, begun: map[string]int{}, heard: map[string][]string{}}
 	server := sdk.NewServer(&sdk.Implementation{Name: "questioner", Version: "1"}, nil)
-	for _, name := range []string{"form", "sample", "roots"} {
+	for _, name := range []string{"form", "page", "sample", "roots"} {
 		for _, prefix := range []string{"", "brief_"} {
 			server.AddTool(&sdk.Tool{Name: prefix + name, InputSchema: json.RawMessage(`{"type":"object"}`)},
 				func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
@@ -75,12 +73,17 @@ func question(name, call string) sdk.InputRequest {
 	case "form":
 		return &sdk.ElicitParams{Mode: "form", Message: askedSecret + call,
 			RequestedSchema: json.RawMessage(`{"type":"object","properties":{"name":{"type":"string"}},"required":["name"]}`)}
+	case "page":
+		return &sdk.ElicitParams{Mode: "url", Message: "open this", URL: pageOf(call), ElicitationID: call}
 	case "sample":
 		return &sdk.CreateMessageParams{MaxTokens: 10,
 			Messages: []*sdk.SamplingMessage{{Role: "user", Content: &sdk.TextContent{Text: askedSecret + call}}}}
 	}
 	return &sdk.ListRootsParams{}
 }
+
+// pageOf is the page that a call wants to be opened.
+func pageOf(call string) string { return "https://example.com/" + askedSecret + call }
 
 // callName is how a call names itself.
 func callName(r *sdk.CallToolRequest) string {
@@ -144,25 +147,27 @@ func (q *questioner) of(call string) (begun int, heard []string) {
 // policies. Its two places are a single gateway, and two of which one makes the calls
 // and the other gets the answers.
 type askingWorld struct {
-	servers  map[string]*questioner // by name; server-everything is not among them
-	places   map[string]string      // their URLs
-	answered atomic.Int32           // how many answers came to the other replica
-	outputs  []*output
+	servers map[string]*questioner // by name; server-everything is not among them
+	places  map[string]string      // their URLs; the next part of a path names the group
+	outputs []*output
+
+	mu       sync.Mutex
+	answered map[string]int // how many answers were given in each group
 }
 
 // askingUpstream is one upstream, askingPolicies what differs among those of a server.
 const askingUpstream = `
-  - name: %[1]s-%[2]s
-    url: %[3]s
-    defaults: {grace: 200ms, poll_interval: 50ms, input_timeout: 30s, %[4]s}
+  - name: %[1]s
+    url: %[2]s
     tools: [{match: "brief_*", input_timeout: 3s}]
     task_result_wait: 5s
+    defaults: {grace: 200ms, poll_interval: 50ms, input_timeout: 30s, %[3]s
 `
 
 var askingPolicies = map[string]string{
-	"auto":   "tasks: auto",
-	"always": "tasks: always",
-	"handle": "tasks: required",
+	"auto":   "tasks: auto}",
+	"always": "tasks: always}",
+	"handle": "tasks: required}\n    without_tasks: handle",
 }
 
 const askingConfig = `
@@ -178,28 +183,37 @@ func newAskingWorld(t *testing.T) *askingWorld {
 	t.Helper()
 	w := &askingWorld{
 		servers: map[string]*questioner{"legacy": startQuestioner(t, true), "modern": startQuestioner(t, false)},
-		places:  map[string]string{},
+		places:  map[string]string{}, answered: map[string]int{},
 	}
 	t.Cleanup(func() { w.checkSilence(t) }) // when the gateways have ended
-	urls := map[string]string{"everything": startEverything(t)}
-	for name, q := range w.servers {
-		urls[name] = q.url
-	}
-	var upstreams strings.Builder
-	for server, url := range urls {
-		for name, policy := range askingPolicies {
-			fmt.Fprintf(&upstreams, askingUpstream, server, name, url, policy)
-			if name == "handle" {
-				upstreams.WriteString("    without_tasks: handle\n")
+	upstreams := w.upstreams(startEverything(t))
+	yaml := func(store string) string { return fmt.Sprintf(askingConfig, store) + upstreams }
+	one := w.start(t, yaml("embedded"))
+	w.places["one replica"] = w.proxy(t, one, one)
+	store := redistest.Start(t)
+	w.places["the other replica"] = w.proxy(t, w.start(t, yaml(store.URL())), w.start(t, yaml(store.URL())))
+	return w
+}
+
+// upstreams is the configuration of all upstreams that the table calls.
+func (w *askingWorld) upstreams(everything string) string {
+	var yaml strings.Builder
+	written := map[string]bool{}
+	for _, client := range askingClients() {
+		for _, policy := range client.policies {
+			for server, url := range map[string]string{
+				"legacy": w.servers["legacy"].url, "modern": w.servers["modern"].url, "everything": everything,
+			} {
+				name := upstreamOf(client, server, policy)
+				if written[name] {
+					continue
+				}
+				written[name] = true
+				fmt.Fprintf(&yaml, askingUpstream, name, url, askingPolicies[policy])
 			}
 		}
 	}
-	yaml := func(store string) string { return fmt.Sprintf(askingConfig, store) + upstreams.String() }
-	w.places["one replica"] = "http://" + w.start(t, yaml("embedded"))
-	store := redistest.Start(t)
-	a, b := w.start(t, yaml(store.URL())), w.start(t, yaml(store.URL()))
-	w.places["the other replica"] = w.apart(t, a, b)
-	return w
+	return yaml.String()
 }
 
 // start runs a gateway that says all that it can, and returns its address.
@@ -216,16 +230,19 @@ func (w *askingWorld) start(t *testing.T, yaml string) (addr string) {
 	return addr
 }
 
-// apart is the URL of a proxy that brings answers to b, and all else to a.
-func (w *askingWorld) apart(t *testing.T, a, b string) string {
+// proxy is the URL of a proxy that brings answers to one address and calls to another.
+// It takes the name of the group off the path, and counts the answers of each.
+func (w *askingWorld) proxy(t *testing.T, calls, answers string) string {
 	t.Helper()
 	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
-		to := a
+		group, path, _ := strings.Cut(r.In.URL.Path[1:], "/")
+		r.Out.URL.Path, r.Out.URL.Scheme, r.Out.URL.Host = "/"+path, "http", calls
 		if w.isAnswer(r.Out) {
-			w.answered.Add(1)
-			to = b
+			r.Out.URL.Host = answers
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.answered[group]++
 		}
-		r.SetURL(&url.URL{Scheme: "http", Host: to})
 	}}
 	web := httptest.NewServer(proxy)
 	t.Cleanup(func() {
@@ -233,6 +250,13 @@ func (w *askingWorld) apart(t *testing.T, a, b string) string {
 		web.Close()
 	})
 	return web.URL
+}
+
+// answersOf is how many answers there were in the calls of a group.
+func (w *askingWorld) answersOf(group string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.answered[group]
 }
 
 // isAnswer reports whether a request carries answers to questions: a response, a

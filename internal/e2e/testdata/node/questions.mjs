@@ -3,6 +3,7 @@
 // about the question of each.
 const peer = process.env.PEER;
 const one = peer.startsWith("ts1");
+const ext = peer.startsWith("ext");
 const { Client } = await import(one ? "@modelcontextprotocol/sdk/client/index.js" : "@modelcontextprotocol/client");
 const { StreamableHTTPClientTransport } = await import(
   one ? "@modelcontextprotocol/sdk/client/streamableHttp.js" : "@modelcontextprotocol/client"
@@ -11,14 +12,14 @@ const types = one ? await import("@modelcontextprotocol/sdk/types.js") : {};
 const { createTaskSessionFromClient, resultFromTaskOutcome } = await import("@modelcontextprotocol/ext-tasks/client");
 
 const extension = { "io.modelcontextprotocol/tasks": {} };
-const questions = { elicitation: {}, sampling: {}, roots: {} };
+const questions = { elicitation: { form: {}, url: {} }, sampling: {}, roots: {} };
 const limit = 30_000;
 
-// answers are what the methods are answered with; the secret is the user's.
+// answers are what the methods are answered with. To open a page says nothing.
 const answers = {
-  "elicitation/create": (secret) => ({ action: "accept", content: { name: secret } }),
-  "sampling/createMessage": (secret) => ({ role: "assistant", model: "m", content: { type: "text", text: secret } }),
-  "roots/list": (secret) => ({ roots: [{ uri: `file:///${secret}`, name: "root" }] }),
+  "elicitation/create": ({ kind, secret }) => ({ action: "accept", ...(kind === "form" && { content: { name: secret } }) }),
+  "sampling/createMessage": ({ secret }) => ({ role: "assistant", model: "m", content: { type: "text", text: secret } }),
+  "roots/list": ({ root }) => ({ roots: [{ uri: root, name: "root" }] }),
 };
 
 // connection makes the calls of one endpoint, one after the other.
@@ -29,29 +30,30 @@ class connection {
 
   async open() {
     const capabilities = peer === "exttasks" ? { ...questions, extensions: extension } : questions;
-    const mode = { ts2legacy: "legacy", ts2auto: "auto", exttasks: "auto" }[peer];
+    const mode = { ts2legacy: "legacy", extlegacy: "legacy", ts2auto: "auto", exttasks: "auto" }[peer];
     this.client = new Client({ name: peer, version: "1" }, { capabilities, ...(mode && { versionNegotiation: { mode } }) });
     const schemas = {
       "elicitation/create": types.ElicitRequestSchema,
       "sampling/createMessage": types.CreateMessageRequestSchema,
       "roots/list": types.ListRootsRequestSchema,
     };
-    if (peer !== "exttasks") {
+    if (!ext) {
       for (const method of Object.keys(answers)) {
         this.client.setRequestHandler(one ? schemas[method] : method, (request) => this.answer(method, request.params));
       }
     }
     await this.client.connect(new StreamableHTTPClientTransport(this.url));
-    if (peer === "exttasks") this.session = this.tasks();
+    if (ext) this.session = this.tasks();
   }
 
   // answer is what becomes of a question.
   async answer(method, params) {
     const { cell } = this;
-    cell.asked.push({ method, text: params?.message ?? JSON.stringify(params?.messages ?? "") });
+    cell.asked.push({ method, text: params?.url ?? params?.message ?? JSON.stringify(params?.messages ?? "") });
+    if (method === "roots/list") return answers[method](cell); // server-everything asks for them in any call
     switch (cell.answer) {
       case "accept":
-        return answers[method](cell.secret);
+        return answers[method](cell);
       case "decline":
       case "cancel":
         return { action: cell.answer };
@@ -59,7 +61,7 @@ class connection {
         throw new Error(`nobody at home: ${cell.secret}`);
       case "gone":
         this.leave.abort();
-        if (peer === "ts1" || peer === "ts1tasks" || peer === "ts2legacy") await this.client.close();
+        if (peer !== "ts2auto" && peer !== "exttasks") await this.client.close();
     }
     return new Promise(() => {}); // silence
   }
@@ -96,8 +98,7 @@ class connection {
     const methods = { elicitation: "elicitation/create", sampling: "sampling/createMessage", roots: "roots/list" };
     return createTaskSessionFromClient(this.client, {
       endpointId: "e2e",
-      rawDispatch,
-      v2RequestFraming: framing,
+      ...(peer === "exttasks" && { rawDispatch, v2RequestFraming: framing }),
       onInputRequest: (request) => this.answer(methods[request.kind], request.params),
       onError: () => {},
     });
