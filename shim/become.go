@@ -202,9 +202,9 @@ func (r *run) adoptTask(t Task, ts *taskState) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	ts.born = time.Now().Add(-max(0, t.UpdatedAt.Sub(t.CreatedAt)))
+	ts.refold = time.Now().Add(r.leastFold())
 	ts.raised = t.TTL
 	r.task = ts
-	r.folded()
 	r.s.register(r)
 	r.keepTTL(t.Retain)
 }

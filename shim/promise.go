@@ -38,13 +38,16 @@ func (r *run) fold() {
 	r.s.later(time.Until(r.task.refold), r.writeMessage)
 }
 
-// folded notes that a message goes out, and when the next one may. That is a little
-// different from time to time and task to task: many tasks that begin together would
-// otherwise go on to be written together, once per interval. r.mu is held.
+// folded notes that a message goes out, and when the next one may. The pause is a little
+// different from time to time: many tasks that begin together would otherwise go on to
+// be written together, once per interval. r.mu is held.
 func (r *run) folded() {
-	every := cmp.Or(r.policy.PollInterval, leastFold)
+	every := r.leastFold()
 	r.task.refold = time.Now().Add(every + rand.N(every/foldSpread))
 }
+
+// leastFold is the least time between two messages of this run.
+func (r *run) leastFold() time.Duration { return cmp.Or(r.policy.PollInterval, leastFold) }
 
 // later runs f after d, unless the shim has been closed by then.
 func (s *Shim) later(d time.Duration, f func()) *time.Timer {
