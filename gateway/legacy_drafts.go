@@ -117,7 +117,7 @@ func (e *endpoint) responseMode(q *legacyRequest) (responseMode, error) {
 		return m, nil
 	}
 	var err error
-	if m.stream, err = wantsStream(q.msg.Params, "task"); err != nil {
+	if m.stream, err = wantsStream(q.msg); err != nil {
 		return m, err
 	}
 	list, listed := jsonrpc.Get(q.msg.Params, "task", "responseModes")
@@ -147,10 +147,14 @@ func (e *endpoint) responseMode(q *legacyRequest) (responseMode, error) {
 
 var errModes = invalidParams("params.task.responseModes must be an array of strings")
 
-// wantsStream reads stream:{}, which may be in params or one level down.
-func wantsStream(params json.RawMessage, within string) (bool, error) {
-	for _, path := range [][]string{{"stream"}, {within, "stream"}} {
-		if v, ok := jsonrpc.Get(params, path...); ok {
+// wantsStream reads stream:{}, which may be in the params, within their task, or beside
+// them (protocol.md 6.4.7).
+func wantsStream(msg jsonrpc.Message) (bool, error) {
+	for _, in := range []struct {
+		text json.RawMessage
+		path []string
+	}{{msg.Params, []string{"stream"}}, {msg.Params, []string{"task", "stream"}}, {msg.Raw, []string{"stream"}}} {
+		if v, ok := jsonrpc.Get(in.text, in.path...); ok {
 			if !jsonrpc.IsObject(v) {
 				return false, invalidParams("stream must be an object")
 			}

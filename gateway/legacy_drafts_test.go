@@ -43,6 +43,19 @@ type tape struct {
 	full   chan struct{} // while it is open, writing blocks; nil: it never does
 }
 
+// hold has writing block, until it is let go of.
+func (w *tape) hold() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.full = make(chan struct{})
+}
+
+func (w *tape) letGo() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	close(w.full)
+}
+
 func (w *tape) Header() http.Header { return w.header }
 func (w *tape) Flush()              {}
 
@@ -53,8 +66,11 @@ func (w *tape) WriteHeader(status int) {
 }
 
 func (w *tape) Write(b []byte) (int, error) {
-	if w.full != nil {
-		<-w.full
+	w.mu.Lock()
+	full := w.full
+	w.mu.Unlock()
+	if full != nil {
+		<-full
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -144,6 +160,7 @@ type segments struct {
 	blocks []string
 	over   bool
 	failed bool
+	reason string // of a failure without any block
 }
 
 // take reads the answers to one request.
@@ -157,9 +174,8 @@ func (s *segments) take(msgs [][]byte) {
 		if id, ok := jsonrpc.GetString(m.Result, "task", "taskId"); ok {
 			schematest.Validate(s.t, mcp.Version20251125, "CreateTaskResult", m.Result)
 			s.task = shim.ID(id)
-			continue
 		}
-		if _, ok := jsonrpc.Get(m.Result, "partial-content"); ok {
+		if _, ok := jsonrpc.Get(m.Result, "isComplete"); ok {
 			s.segment(m.Result)
 		}
 	}
@@ -170,10 +186,18 @@ func (s *segments) segment(result json.RawMessage) {
 	if s.over {
 		s.t.Errorf("after the end: %s", result)
 	}
-	if related, _ := jsonrpc.GetString(result, "_meta", mcp.MetaRelatedTask, "taskId"); related != string(s.task) {
+	related, _ := jsonrpc.GetString(result, "_meta", mcp.MetaRelatedTask, "taskId")
+	if _, first := jsonrpc.Get(result, "task"); !first && related != string(s.task) {
 		s.t.Errorf("related to %q, want %q: %s", related, s.task, result)
 	}
-	list, _ := jsonrpc.Get(result, "partial-content")
+	list, pieces := jsonrpc.Get(result, "partial-content")
+	if !pieces { // what failed before it said anything (A14)
+		content, _ := jsonrpc.Get(result, "content")
+		for b := range jsonrpc.Elements(content) {
+			schematest.Validate(s.t, mcp.Version20251125, "ContentBlock", b)
+			s.reason, _ = jsonrpc.GetString(b, "text")
+		}
+	}
 	for b := range jsonrpc.Elements(list) {
 		no, _ := jsonrpc.Get(b, "seqNr")
 		if s.last++; string(no) != fmt.Sprint(s.last) {
@@ -265,8 +289,12 @@ func draftScript() legScript {
 		"tools/call plain": {After: "60s", Result: json.RawMessage(`{"content":[{"type":"text","text":"one"},{"type":"image","data":"","mimeType":"image/png"}]}`)},
 		"tools/call tokens": {Every: "10s", Progress: progress("Once ", "upon ", "a "), After: "5s",
 			Result: json.RawMessage(`{"content":[{"type":"text","text":"Once upon a \u003ctime"},{"type":"text","text":"end"}],"structuredContent":{"n":1.0}}`)},
-		"tools/call breaks":  {Every: "10s", Progress: progress("so ", "far "), After: "5s", Error: &shim.RPCError{Code: -32603, Message: "out of ink"}},
-		"tools/call fails":   {Every: "10s", Progress: progress("so ", "far "), After: "5s", IsError: true, Result: json.RawMessage(`{"content":[{"type":"text","text":"out of ink"}],"isError":true}`)},
+		"tools/call breaks": {Every: "10s", Progress: progress("so ", "far "), After: "5s", Error: &shim.RPCError{Code: -32603, Message: "out of ink"}},
+		"tools/call fails":  {Every: "10s", Progress: progress("so ", "far "), After: "5s", IsError: true, Result: json.RawMessage(`{"content":[{"type":"text","text":"out of ink"}],"isError":true}`)},
+		"tools/call broken": {After: "5s", Error: &shim.RPCError{Code: -32603, Message: "no ink"}},
+		"tools/call prompt": {After: "20ms", Result: json.RawMessage(`{"content":[{"type":"text","text":"at "},{"type":"text","text":"once"}]}`)},
+		"tools/call letters": {Every: "2s", Progress: progress("a", "b", "c", "d", "e"), After: "1s",
+			Result: json.RawMessage(`{"content":[{"type":"text","text":"abcde"}]}`)},
 		"tools/call forever": {Every: "10s", Progress: progress("a", "b"), Blocks: true},
 		"tools/call many": {Every: "1s", Progress: progress(strings.Split(strings.Repeat("x", 200), "")...), After: "1s",
 			Result: json.RawMessage(`{"content":[{"type":"text","text":"done"}]}`)},

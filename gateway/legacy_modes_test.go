@@ -40,6 +40,7 @@ func (w *modeWorld) call(tool, modes string) *hearing {
 func (w *modeWorld) stream(t *testing.T, tool string) (*hearing, *segments) {
 	t.Helper()
 	h := w.call(tool, `["streaming"]`)
+	wait(firstWait)
 	s := &segments{t: t}
 	s.take(h.said())
 	if s.task == "" || h.ended() {
@@ -52,6 +53,13 @@ func (w *modeWorld) stream(t *testing.T, tool string) (*hearing, *segments) {
 func (w *modeWorld) pull(g *legacyServer, id shim.ID, after string) *hearing {
 	w.t.Helper()
 	return w.c.ask(g, mcp.MethodTasksResult, `{"taskId":"`+string(id)+`","lastSeqNr":`+after+`}`)
+}
+
+// status is what tasks/get says of a task.
+func (w *modeWorld) status(id shim.ID) string {
+	w.t.Helper()
+	status, _ := jsonrpc.GetString(w.c.do(w.b, mcp.MethodTasksGet, `{"taskId":"`+string(id)+`"}`), "status")
+	return status
 }
 
 // one is the only answer to a request.
@@ -83,20 +91,133 @@ func lacks(t *testing.T, got []byte, unwanted ...string) {
 	}
 }
 
-// modeScenarios are what response modes have to do, from both sides' declaration to the
-// end of the task (A1–A17).
+// modeScenarios are the fifteen that SEP-1905 recommends, by its numbers (section "Test
+// Scenarios" of seps/1905-task-streaming-result.md in pull request 1905 of
+// modelcontextprotocol/modelcontextprotocol, commit 3cece38). Of these, 7, 12
+// and 15 say what a client does: 7 and 15 are judged by one that does it (gatherer), and 12
+// is that the gateway gives it no reason to.
 var modeScenarios = []struct {
 	name         string
 	capabilities string
 	play         func(*testing.T, *modeWorld)
 }{
-	{"01 immediate, and ready", allModes, func(t *testing.T, w *modeWorld) {
+	{"01 immediate, complete results", allModes, func(t *testing.T, w *modeWorld) {
 		got := w.call("quick", `["immediate"]`).one()
 		says(t, got, `"result":{"content":[{"type":"text","text":"quick"}],"x":1.0}`)
-		list := w.c.do(w.b, mcp.MethodTasksList, `{}`)
-		says(t, list, `"tasks":[]`) // no task, and so no related-task (A6)
+		says(t, w.c.do(w.b, mcp.MethodTasksList, `{}`), `"tasks":[]`) // no task, and so no related-task (A6)
 	}},
-	{"02 immediate, not ready, becomes a task", someModes, func(t *testing.T, w *modeWorld) {
+	{"02 task, the standard flow", allModes, func(t *testing.T, w *modeWorld) {
+		for _, task := range []string{`{"responseModes":["task"]}`, `{}`} {
+			got := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"quick","task":`+task+`}`).one()
+			says(t, got, `"result":{"task":{`)
+			lacks(t, got, mcp.MetaFallbackMode, "partial-content")
+			id, _ := jsonrpc.GetString(got, "result", "task", "taskId")
+			polls := 0
+			for ; w.status(shim.ID(id)) == "working"; polls++ {
+				wait(400 * time.Millisecond)
+			}
+			if polls != 3 {
+				t.Errorf("%d polls", polls)
+			}
+			result := w.c.do(w.b, mcp.MethodTasksResult, `{"taskId":"`+id+`"}`)
+			says(t, result, `"content":[{"type":"text","text":"quick"}]`, `"x":1.0`, mcp.MetaRelatedTask)
+			lacks(t, result, "seqNr", "isComplete")
+		}
+	}},
+	{"03 streaming, the initial response only", allModes, func(t *testing.T, w *modeWorld) {
+		h := w.call("prompt", `["streaming"]`)
+		got := h.one()
+		if kind := h.w.header.Get("Content-Type"); kind != mcp.TypeJSON {
+			t.Errorf("one answer as %s", kind)
+		}
+		s := &segments{t: t}
+		s.take([][]byte{got})
+		if s.task == "" || s.last != 2 {
+			t.Errorf("%d blocks in %s", s.last, got)
+		}
+		s.merged(w.c, w.b)
+	}},
+	{"04 streaming, multiple responses", allModes, func(t *testing.T, w *modeWorld) {
+		h := w.call("letters", `["streaming","immediate"]`) // it says two in its grace
+		wait(5 * time.Second)
+		s := &segments{t: t}
+		first := h.said()
+		if s.take(first); len(first) != 1 || s.last != 2 || s.over {
+			t.Fatalf("at first %d blocks: %s", s.last, first)
+		}
+		wait(time.Minute)
+		all := h.said()
+		if s.take(all[1:]); len(all) != 5 || s.last != 5 {
+			t.Errorf("%d blocks in %s", s.last, all)
+		}
+		s.merged(w.c, w.b)
+	}},
+	{"05 streaming, event stream", allModes, func(t *testing.T, w *modeWorld) {
+		h := w.call("letters", `["streaming"]`)
+		wait(time.Minute)
+		if kind := h.w.header.Get("Content-Type"); kind != mcp.TypeSSE || !h.ended() {
+			t.Fatalf("%s, ended %t", kind, h.ended())
+		}
+		ids := map[string]bool{}
+		s := &segments{t: t}
+		for _, event := range h.events() {
+			if event.id == "" || ids[event.id] {
+				t.Errorf("event id %q", event.id)
+			}
+			if ids[event.id] = true; event.data == "" {
+				continue // from which the client could have resumed
+			}
+			if id, _ := jsonrpc.Get([]byte(event.data), "id"); string(id) != "2" {
+				t.Errorf("a response to %s: %s", id, event.data)
+			}
+			s.take([][]byte{[]byte(event.data)})
+		}
+		s.merged(w.c, w.b)
+	}},
+	{"06 streaming, resume with lastSeqNr", allModes, func(t *testing.T, w *modeWorld) {
+		h, s := w.stream(t, "letters")
+		wait(6500 * time.Millisecond)
+		h.leave()
+		if s.take(h.said()[1:]); s.last != 3 {
+			t.Fatalf("%d blocks", s.last)
+		}
+		wait(2 * time.Second)
+		got := w.pull(w.a, s.task, "3").one()
+		says(t, got, `"id":3,`, `"partial-content":[{"type":"text","text":"d","seqNr":4}],"isComplete":false`)
+		s.take([][]byte{got})
+		for !s.over {
+			wait(2 * time.Second)
+			s.take([][]byte{w.pull(w.a, s.task, fmt.Sprint(s.last)).one()})
+		}
+		s.merged(w.c, w.b)
+	}},
+	{"07 streaming, gap detection", allModes, func(t *testing.T, w *modeWorld) {
+		h := w.call("letters", `["streaming"]`)
+		wait(10500 * time.Millisecond)
+		g := newGatherer(t)
+		for _, msg := range h.said() { // it loses two
+			if !strings.Contains(string(msg), `"seqNr":2`) && !strings.Contains(string(msg), `"seqNr":4`) {
+				g.take(msg)
+			}
+		}
+		if got := fmt.Sprint(g.numbers()); got != "[1 3 5]" {
+			t.Fatalf("it has %s", got)
+		}
+		after, missing := g.gap()
+		if !missing || after != 1 {
+			t.Fatalf("gap after %d: %t", after, missing)
+		}
+		got := w.pull(w.a, g.task, fmt.Sprint(after)).one()
+		says(t, got, `"partial-content":[{"type":"text","text":"b","seqNr":2},{"type":"text","text":"c","seqNr":3},{"type":"text","text":"d","seqNr":4},{"type":"text","text":"e","seqNr":5}]`)
+		g.take(got)
+		wait(time.Second)
+		g.take(w.pull(w.a, g.task, "5").one())
+		if got := fmt.Sprint(g.repeats); got != "[3 5]" { // it has asked for them
+			t.Errorf("repeated %s", got)
+		}
+		g.merged(w.c, w.b)
+	}},
+	{"08 immediate, fallback", allModes, func(t *testing.T, w *modeWorld) {
 		before := time.Now()
 		got := w.call("plain", `["task","immediate"]`).one()
 		says(t, got, `"result":{"task":{`, `"status":"working"`)
@@ -106,85 +227,40 @@ var modeScenarios = []struct {
 		}
 		says(t, w.call("plain", `["immediate"]`).one(), `"task":{`, `"_meta":{"`+mcp.MetaFallbackMode+`":"task"}`)
 		says(t, w.call("always", `["immediate","task"]`).one(), `"task":{`) // its policy has no grace
-	}},
-	{"03 immediate, not ready, becomes a stream", allModes, func(t *testing.T, w *modeWorld) {
 		h := w.call("tokens", `["task","streaming","immediate"]`)
 		wait(time.Minute)
 		s := &segments{t: t}
 		s.take(h.said())
 		s.merged(w.c, w.b)
 	}},
-	{"04 no list is a task", allModes, func(t *testing.T, w *modeWorld) {
-		got := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"quick","task":{}}`).one()
-		says(t, got, `"result":{"task":{`)
-		lacks(t, got, mcp.MetaFallbackMode, "partial-content")
-	}},
-	{"05 the order of the list is nothing", allModes, func(t *testing.T, w *modeWorld) {
-		says(t, w.call("quick", `["task","streaming","immediate"]`).one(), `"text":"quick"`)
-		h, s := w.stream(t, "quick")
-		wait(2 * time.Second)
-		s.take(h.said())
-		s.merged(w.c, w.a)
-		says(t, w.call("plain", `["task"]`).one(), `"task":{`)
-	}},
-	{"06 nothing in common is a task, with a warning", someModes, func(t *testing.T, w *modeWorld) {
-		for _, modes := range []string{`["streaming"]`, `["unheard-of"]`, `[]`} {
-			says(t, w.call("quick", modes).one(), `"task":{`, `"`+mcp.MetaFallbackMode+`":"task"`)
+	{"09 the ttl expires amid the stream", allModes, func(t *testing.T, w *modeWorld) {
+		// While the task runs it is prolonged, and the stream goes on.
+		h := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"letters","task":{"ttl":2000,"responseModes":["streaming"]}}`)
+		wait(10500 * time.Millisecond)
+		s := &segments{t: t}
+		if s.take(h.said()); s.last != 5 || s.over {
+			t.Errorf("%d blocks, over %t", s.last, s.over)
 		}
-	}},
-	{"07 a client fetches what it has missed", allModes, func(t *testing.T, w *modeWorld) {
-		h, s := w.stream(t, "tokens")
-		wait(11 * time.Second)
-		s.take(h.said()[1:]) // it has the first block, and is gone
-		h.leave()
-		if s.last != 1 {
-			t.Fatalf("%d blocks after the first one was said", s.last)
-		}
-		for !s.over {
-			wait(4 * time.Second)
-			s.take([][]byte{w.pull(w.a, s.task, fmt.Sprint(s.last)).one()})
-		}
-		s.merged(w.c, w.b)
-	}},
-	{"08 polling by number", allModes, func(t *testing.T, w *modeWorld) {
-		got := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"tokens","task":{"responseModes":["streaming"]}}`, "Accept", mcp.TypeJSON).one()
-		s := &segments{t: t} // without streams there is only the first answer
-		s.take([][]byte{got})
-		wait(11 * time.Second)
-		says(t, w.pull(w.b, s.task, "1").one(), `"partial-content":[],"isComplete":false,"isError":false`)
-		wait(11 * time.Second)
-		says(t, w.pull(w.b, s.task, "1").one(), `{"type":"text","text":"upon ","seqNr":2}],"isComplete":false`)
-		says(t, w.pull(w.b, s.task, "1e300").one(), `"partial-content":[],"isComplete":false`) // above the highest
+		wait(time.Second)
+		says(t, w.pull(w.b, s.task, "5").one(), `"partial-content":[],"isComplete":true`)
 		wait(time.Minute)
-		says(t, w.pull(w.a, s.task, "4").one(), `{"type":"text","text":"end","seqNr":5}],"isComplete":true,"isError":false`)
-		says(t, w.pull(w.a, s.task, "5").one(), `"partial-content":[],"isComplete":true`)
-		says(t, w.pull(w.a, s.task, "99").one(), `"partial-content":[],"isComplete":true`)
-	}},
-	{"09 numbers that are none", allModes, func(t *testing.T, w *modeWorld) {
-		_, s := w.stream(t, "forever")
-		for _, no := range []string{`0`, `-1`, `1.5`, `"1"`, `null`, `{}`, `1e-400`} {
-			says(t, w.pull(w.b, s.task, no).one(), `"error":{"code":-32602`)
-		}
-		for _, params := range []string{`{"name":"quick","task":{"responseModes":"task"}}`, `{"name":"quick","task":{"responseModes":[1]}}`, `{"name":"quick","task":{},"stream":true}`} {
-			says(t, w.c.ask(w.a, mcp.MethodToolsCall, params).one(), `"error":{"code":-32602`)
-		}
-		says(t, w.call("never", `["immediate"]`).one(), `"error":{"code":-32601`)
-		says(t, w.call("never", `["streaming"]`).one(), `"error":{"code":-32601`)
-	}},
-	{"10 a failure amid the stream", allModes, func(t *testing.T, w *modeWorld) {
-		for tool, pieces := range map[string]int64{"breaks": 2, "fails": 3} {
-			h, s := w.stream(t, tool)
-			wait(time.Minute)
-			s.take(h.said())
-			if !s.over || !s.failed || s.last != pieces || !h.ended() {
-				t.Errorf("%s: over %t failed %t after %d blocks", tool, s.over, s.failed, s.last)
-			}
-			task := w.c.do(w.b, mcp.MethodTasksGet, `{"taskId":"`+string(s.task)+`"}`)
-			says(t, task, `"status":"failed"`)
-			says(t, w.pull(w.b, s.task, "1").one(), `"far "`, `"isComplete":true,"isError":true`)
+		says(t, w.pull(w.b, s.task, "1").one(), `"error":{"code":-32602,"message":"unknown task"}`)
+		// A client that does not read until it has expired hears of that, and never that
+		// this was all.
+		h = w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"letters","task":{"ttl":2000,"responseModes":["streaming"]}}`)
+		wait(3 * time.Second)
+		h.w.hold()
+		wait(5 * time.Minute)
+		h.w.letGo()
+		wait(time.Second)
+		all := h.said()
+		lacks(t, all[len(all)-1], "isComplete")
+		says(t, all[len(all)-1], `"id":5,"error":{"code":-32603`)
+		for _, msg := range all {
+			lacks(t, msg, `"isComplete":true`)
 		}
 	}},
-	{"11 cancelled amid the stream", allModes, func(t *testing.T, w *modeWorld) {
+	{"10 cancelled amid the stream", allModes, func(t *testing.T, w *modeWorld) {
 		h, s := w.stream(t, "forever")
 		wait(11 * time.Second)
 		// The request is over for notifications/cancelled since it has a task (L28).
@@ -197,9 +273,29 @@ var modeScenarios = []struct {
 		w.c.do(w.b, mcp.MethodTasksCancel, `{"taskId":"`+string(s.task)+`"}`)
 		wait(time.Second)
 		s.take(h.said()[before:])
-		if !s.over || s.failed || !h.ended() {
-			t.Errorf("over %t failed %t, the stream ended %t", s.over, s.failed, h.ended())
+		if !s.over || s.failed || !h.ended() || w.status(s.task) != "cancelled" {
+			t.Errorf("over %t failed %t, the stream ended %t, %s", s.over, s.failed, h.ended(), w.status(s.task))
 		}
+		wait(time.Minute)
+		says(t, w.pull(w.b, s.task, "1").one(), `"partial-content":[],"isComplete":true`) // nothing after it
+	}},
+	{"11 a failure amid the stream", allModes, func(t *testing.T, w *modeWorld) {
+		for tool, pieces := range map[string]int64{"breaks": 2, "fails": 3} {
+			h, s := w.stream(t, tool)
+			wait(time.Minute)
+			s.take(h.said()[1:])
+			if !s.over || !s.failed || s.last != pieces || !h.ended() || w.status(s.task) != "failed" {
+				t.Errorf("%s: over %t failed %t after %d blocks, %s", tool, s.over, s.failed, s.last, w.status(s.task))
+			}
+			says(t, w.pull(w.b, s.task, "1").one(), `"far "`, `"isComplete":true,"isError":true`)
+		}
+		h, s := w.stream(t, "broken") // before there was anything
+		wait(time.Minute)
+		s.take(h.said()[1:])
+		if !s.over || !s.failed || s.last != 0 || s.reason != "no ink" || w.status(s.task) != "failed" {
+			t.Errorf("over %t failed %t after %d blocks: %q", s.over, s.failed, s.last, s.reason)
+		}
+		says(t, w.pull(w.b, s.task, "1").one(), `"partial-content":[],"isComplete":true,"isError":true`)
 	}},
 	{"12 the gateway never sends a repeat", allModes, func(t *testing.T, w *modeWorld) {
 		h, s := w.stream(t, "tokens") // TestReplicasPull has it with the pull elsewhere
@@ -216,39 +312,45 @@ var modeScenarios = []struct {
 		}
 		s.merged(w.c, w.a)
 	}},
-	{"13 switched off", allModes, func(t *testing.T, w *modeWorld) {
+	{"13 a new client and a server without the draft", allModes, func(t *testing.T, w *modeWorld) {
 		c := draftConfig(t)
 		c.Upstreams[0].ResponseModes = config.Off
 		w.a = newTaskWorld(t).gateway("off", draftScript(), c)
 		w.c = newDraftClient(t, w.a, allModes)
-		got := w.call("quick", `["immediate","streaming"]`).one()
-		says(t, got, `"result":{"task":{`)
-		lacks(t, got, mcp.MetaFallbackMode)
-		id, _ := jsonrpc.GetString(got, "result", "task", "taskId")
-		says(t, w.pull(w.a, shim.ID(id), "0").one(), `"content":[`) // the member means nothing
+		for _, modes := range []string{`["streaming"]`, `["immediate","streaming"]`} {
+			got := w.call("quick", modes).one()
+			says(t, got, `"result":{"task":{`)
+			lacks(t, got, mcp.MetaFallbackMode)
+			id, _ := jsonrpc.GetString(got, "result", "task", "taskId")
+			says(t, w.pull(w.a, shim.ID(id), "0").one(), `"content":[`) // the member means nothing
+		}
 	}},
-	{"14 the task expires", allModes, func(t *testing.T, w *modeWorld) {
-		h := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"quick","task":{"ttl":60000,"responseModes":["streaming"]}}`)
-		wait(30 * time.Second)
-		s := &segments{t: t}
-		s.take(h.said())
-		says(t, w.pull(w.b, s.task, "1").one(), `"partial-content":[],"isComplete":true`)
-		wait(time.Minute)
-		says(t, w.pull(w.b, s.task, "1").one(), `"error":{"code":-32602,"message":"unknown task"}`)
+	{"14 an old client and a server with the draft", "", func(t *testing.T, w *modeWorld) {
+		for _, capabilities := range []string{``, `"tasks":{}`, allModes} {
+			w.c = newDraftClient(t, w.a, capabilities)
+			got := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"prompt","task":{}}`).one()
+			says(t, got, `"result":{"task":{`)
+			lacks(t, got, mcp.MetaFallbackMode, "partial-content", "isComplete")
+		}
 	}},
-	{"15 all segments are the result", allModes, func(t *testing.T, w *modeWorld) {
-		for _, tool := range []string{"quick", "plain", "tokens"} {
-			h, s := w.stream(t, tool)
-			wait(2 * time.Minute)
-			s.take(h.said()[1:])
-			if !h.ended() {
-				t.Errorf("%s: not at its end", tool)
+	{"15 mixed mechanisms", allModes, func(t *testing.T, w *modeWorld) {
+		for tool, pull := range map[string]bool{"letters": false, "tokens": true} {
+			h := w.call(tool, `["streaming","immediate"]`)
+			wait(20 * time.Second)
+			g := newGatherer(t)
+			g.take(h.said()...) // the initial response, and events
+			if pull {
+				wait(7 * time.Second)
+				g.take(w.pull(w.a, g.task, fmt.Sprint(g.highest())).one())
 			}
-			s.merged(w.c, w.b)
-			result := w.c.do(w.b, mcp.MethodTasksResult, `{"taskId":"`+string(s.task)+`"}`)
-			if tool == "tokens" {
-				says(t, result, `"structuredContent":{"n":1.0}`)
+			wait(time.Minute)
+			if pull {
+				g.take(w.pull(w.a, g.task, fmt.Sprint(g.highest())).one())
 			}
+			if _, missing := g.gap(); missing || len(g.repeats) != 0 || !h.ended() {
+				t.Errorf("%s: %v with %v twice, ended %t", tool, g.numbers(), g.repeats, h.ended())
+			}
+			g.merged(w.c, w.b)
 		}
 	}},
 }

@@ -21,13 +21,14 @@ import (
 // errCut: what a client was being pushed it gets in another way now, or has to ask for.
 var errCut = errors.New("the rest of the stream has to be asked for")
 
-// streamCall answers a call with its task and then with the pieces of its result. From
-// the first answer on the request is no longer in flight: the task is cancelled by
+// streamCall answers a call with its task and then with the pieces of its result. Since
+// it has a task, the request is no longer in flight: the task is cancelled by
 // tasks/cancel only (L28), and goes on when the client goes.
 func (e *endpoint) streamCall(ctx context.Context, q *legacyRequest, t shim.Task) (json.RawMessage, error) {
 	created := e.legacyCreated(q, t)
-	if !q.out.Streams() || q.log == nil {
-		return created, nil // the rest by tasks/result
+	if !q.out.Streams() || q.log == nil { // the rest by tasks/result
+		q.land()
+		return dialect.Legacy.Begun(created, e.firstSegments(q.s.ctx, q, t.ID)), nil
 	}
 	p, err := q.s.openPush(ctx, q.s.ctx, t.ID)
 	if err != nil {
@@ -35,12 +36,44 @@ func (e *endpoint) streamCall(ctx context.Context, q *legacyRequest, t shim.Task
 	}
 	defer p.end()
 	q.land()
+	first := e.firstSegments(p.ctx, q, t.ID)
+	created = dialect.Legacy.Begun(created, first)
+	if first.Complete {
+		return created, nil
+	}
 	q.log.begin()
 	if q.respond(created) != nil {
 		return nil, errCut
 	}
 	q.log.answered()
-	return e.push(p, q, 0)
+	return e.push(p, q, int64(len(first.Blocks)))
+}
+
+// firstWait is how long the first answer to a call that streams waits for something to
+// go along with the task. It goes with the first piece; a task that is slower to say
+// something is shown bare.
+const firstWait = 50 * time.Millisecond
+
+// firstSegments are the blocks that the first answer to a call has with its task (A9).
+func (e *endpoint) firstSegments(ctx context.Context, q *legacyRequest, id shim.ID) (first dialect.Segments) {
+	wait, cancel := context.WithTimeout(ctx, firstWait)
+	defer cancel()
+	tasks := []shim.Tracked{{ID: id, Show: shim.ShowSegments, From: 1}}
+	some := false
+	_ = e.shim.Track(wait, q.principal, e.name, tasks, func(u shim.Update) error {
+		if some = u.Task == nil || u.Task.Status.Final(); some {
+			return errCut // enough
+		}
+		return nil
+	})
+	if !some || ctx.Err() != nil {
+		return first
+	}
+	all, err := e.segments(ctx, q, id, 0)
+	if err != nil {
+		return first // they come later
+	}
+	return all
 }
 
 // respond sends one of several responses. That the client has gone is an error only if
@@ -72,12 +105,15 @@ func (e *endpoint) push(p *push, q *legacyRequest, after int64) (json.RawMessage
 	err = e.shim.Track(ctx, q.principal, e.name, tasks, func(u shim.Update) error {
 		if u.Task == nil {
 			after = u.First + int64(len(u.Pieces)) - 1
-			return q.respond(dialect.Legacy.Segments(p.id, u.First, u.Pieces, false, false))
+			return q.respond(dialect.Legacy.Segments(dialect.Segments{ID: p.id, First: u.First, Blocks: u.Pieces}))
 		}
 		if !u.Task.Status.Final() {
 			return nil
 		}
-		last, err = e.segments(ctx, q, p.id, after)
+		end, err := e.segments(ctx, q, p.id, after)
+		if err == nil {
+			last = dialect.Legacy.Segments(end)
+		}
 		return err
 	})
 	switch {
@@ -89,18 +125,22 @@ func (e *endpoint) push(p *push, q *legacyRequest, after int64) (json.RawMessage
 	return nil, errCut
 }
 
-// segments answers with the blocks after a number that are there (A12).
-func (e *endpoint) segments(ctx context.Context, q *legacyRequest, id shim.ID, after int64) (json.RawMessage, error) {
+// segments are the blocks after a number that are there (A12). Those of a task that
+// failed before it had any have the reason in their place (A14).
+func (e *endpoint) segments(ctx context.Context, q *legacyRequest, id shim.ID, after int64) (dialect.Segments, error) {
 	blocks, t, err := e.shim.Segments(ctx, q.principal, e.name, id, after)
 	if err == nil && t.Status == shim.Completed {
 		blocks, t, err = e.blocks(ctx, q, id, after)
 	}
 	if err != nil {
-		return nil, err
+		return dialect.Segments{}, err
 	}
 	q.op.task(string(id), t.Trace)
-	failed := t.Status == shim.Failed || t.ToolError // A14
-	return dialect.Legacy.Segments(id, after+1, blocks, t.Status.Final(), failed), nil
+	s := dialect.Segments{ID: id, First: after + 1, Blocks: blocks, Complete: t.Status.Final()}
+	if s.Failed = t.Status == shim.Failed || t.ToolError; s.Failed && after == 0 && len(blocks) == 0 {
+		s.Reason = t.StatusMessage
+	}
+	return s, nil
 }
 
 // blocks are those of the result of a task that has completed, as this client gets it.
@@ -129,7 +169,7 @@ type pullWish struct {
 }
 
 func (q *legacyRequest) pullWish() (w pullWish, err error) {
-	if w.stream, err = wantsStream(q.msg.Params, "task"); err != nil {
+	if w.stream, err = wantsStream(q.msg); err != nil {
 		return w, err
 	}
 	var raw json.RawMessage
@@ -172,7 +212,8 @@ func (e *endpoint) resultOfTask(ctx context.Context, q *legacyRequest) (json.Raw
 		return nil, err
 	}
 	if !w.stream {
-		return e.segments(ctx, q, id, w.after)
+		s, err := e.segments(ctx, q, id, w.after)
+		return dialect.Legacy.Segments(s), err
 	}
 	p, err := q.s.openPush(ctx, ctx, id)
 	if err != nil {

@@ -8,26 +8,65 @@ import (
 	"taskgate/shim"
 )
 
-// Segments is one response of a task that streams its result (A9, A12): blocks of the
-// result, of which the first has the number first, whether there are no others, and
-// whether the task has failed (A14). The blocks are the server's, each with its number.
-func (legacy) Segments(id shim.ID, first int64, blocks []json.RawMessage, complete, failed bool) json.RawMessage {
-	size := 160
-	for _, b := range blocks {
-		size += len(b) + 32
+// Segments is what one response says of a result that is streamed (A9, A12).
+type Segments struct {
+	ID     shim.ID
+	First  int64             // seqNr of the first block
+	Blocks []json.RawMessage // of the result, in order, as the server wrote them
+	// Complete says that there are no others, Failed that the task has failed (A14).
+	Complete, Failed bool
+	// Reason says why a task failed that never had a block.
+	Reason string
+}
+
+// Segments is one response of a task that streams its result: the blocks, each with
+// its number (A9). A failure before there was any has its reason for content (A14).
+func (legacy) Segments(s Segments) json.RawMessage {
+	return related(s.append(newObject(s.size()+160)).done(), s.ID)
+}
+
+// Begun is the first response, to the call itself: its task, as created says, and the
+// blocks that are there at once (A9); the bare task where there is nothing to add.
+func (legacy) Begun(created json.RawMessage, s Segments) json.RawMessage {
+	if len(s.Blocks) == 0 && !s.Complete {
+		return created
 	}
-	list := append(make([]byte, 0, size), '[')
-	for i, b := range blocks {
-		if i > 0 {
-			list = append(list, ',')
+	for name, value := range jsonrpc.Members(s.append(newObject(s.size() + 64)).done()) {
+		if next, err := jsonrpc.Set(created, value, name); err == nil {
+			created = next
 		}
-		list = append(list, numbered(b, first+int64(i))...)
 	}
-	o := newObject(len(list) + 160)
-	o.raw("partial-content", append(list, ']'))
-	o.raw("isComplete", strconv.AppendBool(nil, complete))
-	o.raw("isError", strconv.AppendBool(nil, failed))
-	return related(o.done(), id)
+	return created
+}
+
+func (s Segments) size() int {
+	n := 96 + len(s.Reason)
+	for _, b := range s.Blocks {
+		n += len(b) + 32
+	}
+	return n
+}
+
+// append adds the members of a response.
+func (s Segments) append(o *object) *object {
+	if s.Failed && s.Reason != "" {
+		block := newObject(len(s.Reason) + 32)
+		block.str("type", "text")
+		block.str("text", s.Reason)
+		o.raw("content", append(append([]byte{'['}, block.done()...), ']'))
+	} else {
+		list := append(make([]byte, 0, s.size()), '[')
+		for i, b := range s.Blocks {
+			if i > 0 {
+				list = append(list, ',')
+			}
+			list = append(list, numbered(b, s.First+int64(i))...)
+		}
+		o.raw("partial-content", append(list, ']'))
+	}
+	o.raw("isComplete", strconv.AppendBool(nil, s.Complete))
+	o.raw("isError", strconv.AppendBool(nil, s.Failed))
+	return o
 }
 
 // numbered is a block with its seqNr (A10).
