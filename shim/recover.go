@@ -137,9 +137,7 @@ func (r *run) goOn(t Task) (Reply, error) {
 	case t.Checkpoint == nil:
 		return Reply{}, errLost
 	}
-	req := r.call.Request
-	req.Rounds = r.call.Asking != AskNever
-	reply, err := r.srv.Upstream.Resume(r.ctx, req, t.Checkpoint, r)
+	reply, err := r.srv.Upstream.Resume(r.ctx, r.request(), t.Checkpoint, r)
 	switch {
 	case errors.Is(err, ErrNotSent):
 		return r.sendAnew()

@@ -44,8 +44,7 @@ type asked struct {
 // asks for them. What it returns when its context has ended is the context's cause,
 // so that every caller sees why.
 func (r *run) send() (Reply, error) {
-	req := r.call.Request
-	req.Rounds = r.call.Asking != AskNever
+	req := r.request()
 	n, now := 0, []Question(nil)
 	for {
 		if r.round != nil {

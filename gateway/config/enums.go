@@ -76,6 +76,19 @@ const (
 // Values lists the choices in the order of the manual.
 func (UpstreamSessions) Values() []string { return []string{"auto", "shared"} }
 
+// UpstreamTasks says for which calls tasks of a server's own are used.
+type UpstreamTasks string
+
+// The values of upstream_tasks.
+const (
+	UpstreamTasksAuto   UpstreamTasks = "auto"   // where a tool needs one, or a watched result is streamed in one
+	UpstreamTasksAlways UpstreamTasks = "always" // for every tool that can be called so
+	UpstreamTasksNever  UpstreamTasks = "never"  // for none
+)
+
+// Values lists the choices in the order of the manual.
+func (UpstreamTasks) Values() []string { return []string{"auto", "always", "never"} }
+
 // WithoutTasks says what a slow call does to a client that cannot take a task.
 type WithoutTasks string
 

@@ -39,6 +39,14 @@ type Upstream struct {
 	// share one always.
 	UpstreamSessions UpstreamSessions `yaml:"upstream_sessions"`
 
+	// UpstreamTasks says for which calls a server of 2025-11-25 that has tasks of its
+	// own is asked to make one: auto, for tools that cannot be called otherwise, and
+	// for calls whose client takes partial results or streaming, where the server
+	// streams its results (SEP-1905, SEP-2679); always, for every tool that can be
+	// called so, which lets a call go on when its replica is lost; never, for none.
+	// Clients do not see these tasks.
+	UpstreamTasks UpstreamTasks `yaml:"upstream_tasks"`
+
 	// ConnectTimeout is how long connecting to the server may take, TLS
 	// included.
 	ConnectTimeout time.Duration `yaml:"connect_timeout" min:"1ms"`
@@ -214,6 +222,7 @@ func NewUpstream(name, url string) *Upstream {
 		URL:              url,
 		Era:              EraAuto,
 		UpstreamSessions: SessionsAuto,
+		UpstreamTasks:    UpstreamTasksAuto,
 		ConnectTimeout:   10 * time.Second,
 		ProbeTimeout:     10 * time.Second,
 		MaxResult:        32 * MiB,

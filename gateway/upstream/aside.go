@@ -40,7 +40,11 @@ type asides struct {
 // which is opened if it is not. The function that it returns ends that; whatever the
 // server still asks then is refused, or left to whoever goes on with the call.
 func (x *exchange) attend(ctx context.Context) func() {
-	if !x.asks || x.to.session == "" || !askable(x.caller) || !x.ses.attend(ctx) {
+	if !x.asks || !askable(x.caller) {
+		return func() {}
+	}
+	held := x.to.session != "" && x.ses.attend(ctx)
+	if !held && x.task == nil {
 		return func() {}
 	}
 	x.turn = make(chan struct{}, 1)
@@ -51,16 +55,19 @@ func (x *exchange) attend(ctx context.Context) func() {
 	return func() {
 		x.ses.get.quit(x)
 		a.quit(ctx)
-		x.ses.leave(linger)
+		if held {
+			x.ses.leave(linger)
+		}
 	}
 }
 
 // takeOver are the questions that a checkpoint has open, without those that came on
-// the GET stream: they are asked as they were.
+// the GET stream: they are asked as they were. So are those of a server's task, whose
+// stream may not open before they are answered.
 func (x *exchange) takeOver() []pending {
 	var own []pending
 	for _, p := range x.state.Pending {
-		if !p.Aside || x.aside == nil || !x.aside.take(p) {
+		if !p.Aside && x.task == nil || x.aside == nil || !x.aside.take(p) {
 			own = append(own, p)
 		}
 	}
@@ -228,11 +235,25 @@ func (st *standing) newest() []*exchange {
 	return calls
 }
 
+// meant are the calls that a request of the server may be for: the one whose task it
+// names (L31), and all of them, the newest first, where it names none of theirs.
+func (st *standing) meant(m jsonrpc.Message) []*exchange {
+	calls := st.newest()
+	if id := related(m.Params); id != "" {
+		for _, x := range calls {
+			if x.task.id() == id {
+				return []*exchange{x}
+			}
+		}
+	}
+	return calls
+}
+
 // ask puts a request of the server to the newest call whose client declared the kind.
 // If there is none, it returns the code of the refusal (protocol.md 7.4).
 func (st *standing) ask(m jsonrpc.Message) (refused int64) {
 	refused = mcp.CodeMethodNotFound
-	for _, x := range st.newest() {
+	for _, x := range st.meant(m) {
 		code, ok := may(x.caller, m.Method, m.Params)
 		if !ok {
 			refused = code

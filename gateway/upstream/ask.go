@@ -46,8 +46,8 @@ func (x *exchange) question(m jsonrpc.Message) pending {
 	defer x.mu.Unlock()
 	x.state.Asked++
 	return pending{
-		ID: []byte(m.ID.Raw()), Key: fmt.Sprintf("%s-q%d", x.id, x.state.Asked),
-		Method: m.Method, Params: raw(m.Params),
+		ID: []byte(m.ID.Raw()), Key: fmt.Sprintf("%s-q%d", x.state.ID, x.state.Asked),
+		Method: m.Method, Params: raw(unrelated(m.Params)),
 	}
 }
 
@@ -206,7 +206,7 @@ func (x *exchange) over(asked []pending, gone map[string]bool) bool {
 			return true
 		}
 		for _, m := range it.msgs {
-			if (m.Kind == jsonrpc.Result || m.Kind == jsonrpc.ErrorResponse) && x.answers(m) {
+			if (m.Kind == jsonrpc.Result || m.Kind == jsonrpc.ErrorResponse) && x.concludes(m) {
 				return true
 			}
 			if m.Method == mcp.NotifyCancelled {

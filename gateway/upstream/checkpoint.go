@@ -26,6 +26,8 @@ type checkpoint struct {
 	Asked int `json:"asked,omitempty"`
 	// Pending are the questions that the server waits for.
 	Pending []pending `json:"pending,omitempty"`
+	// Task is set where the server runs the call as a task of its own.
+	Task *taskMark `json:"task,omitempty"`
 }
 
 // pending is a request of the server that has not been answered yet.
@@ -55,9 +57,9 @@ func (c *checkpoint) encode() json.RawMessage {
 	return b
 }
 
-// Resumable reports whether the stream of a call can be picked up from a checkpoint:
-// that of a legacy server, with an event id. Whether the server still has it is known
-// when it is asked.
+// Resumable reports whether a call can be picked up from a checkpoint: that of a legacy
+// server, with an event id, or with the name of its task. Whether the server still has
+// it is known when it is asked.
 func (h *HTTP) Resumable(cp json.RawMessage) bool {
 	_, ok := decodeResumable(cp)
 	return ok
@@ -70,7 +72,13 @@ func decodeResumable(cp json.RawMessage) (checkpoint, bool) {
 	return c, err == nil && c.resumable() && mcp.EraOf(c.Version) == mcp.Legacy
 }
 
-// resumable reports whether a stream can be picked up where this says.
+// resumable reports whether a call can be picked up where this says: its stream, or the
+// task that the server has made of it.
 func (c *checkpoint) resumable() bool {
+	return c.streamed() || c.Era == mcp.Legacy.String() && c.Task != nil && c.Task.ID != ""
+}
+
+// streamed reports whether a stream can be picked up where this says.
+func (c *checkpoint) streamed() bool {
 	return c.Era == mcp.Legacy.String() && c.Last != ""
 }

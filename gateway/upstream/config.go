@@ -48,6 +48,13 @@ type Config struct {
 	// (design.md 0.16).
 	Shared bool
 
+	// Tasks says for which calls tasks of a legacy server's own are used; TasksAuto if
+	// empty. Streams and Partials declare to such a server that its results are taken
+	// while they come about, by SEP-1905 and by SEP-2679.
+	Tasks    TaskUse
+	Streams  bool
+	Partials bool
+
 	// Sessions shares the upstream sessions of legacy client sessions between
 	// replicas (shim.Session.Shared); nil keeps them in this process.
 	Sessions Sessions
@@ -95,6 +102,7 @@ const (
 // withDefaults fills in what is zero.
 func (c Config) withDefaults() Config {
 	c.Era = cmp.Or(c.Era, EraAuto)
+	c.Tasks = cmp.Or(c.Tasks, TasksAuto)
 	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, defaultConnect)
 	c.ProbeTimeout = cmp.Or(c.ProbeTimeout, defaultProbe)
 	c.SessionIdle = cmp.Or(c.SessionIdle, defaultIdle)
@@ -130,6 +138,8 @@ func (c Config) check() (*url.URL, error) {
 		return nil, fmt.Errorf("upstream %s: url must be http://… or https://…", c.Name)
 	case c.Era != EraAuto && c.Era != EraLegacy && c.Era != EraModern:
 		return nil, fmt.Errorf("upstream %s: unknown era %q", c.Name, c.Era)
+	case c.Tasks != TasksAuto && c.Tasks != TasksAlways && c.Tasks != TasksNever:
+		return nil, fmt.Errorf("upstream %s: unknown use of tasks %q", c.Name, c.Tasks)
 	}
 	for _, name := range reserved {
 		if c.Headers.Get(name) != "" {

@@ -68,7 +68,8 @@ type exchange struct {
 	aside    *asides        // questions of the server on the session's GET stream; nil for none
 	turn     chan struct{}  // holds the one who asks, where aside is set
 	mu       sync.Mutex
-	handing  sync.Mutex // held while a checkpoint is handed over, so that none overtakes another
+	handing  sync.Mutex  // held while a checkpoint is handed over, so that none overtakes another
+	task     *serverTask // the task that the server makes of the call; nil for none
 	span     trace.Span
 	trace    propagation.MapCarrier // the context to pass on, by its W3C names
 }
@@ -80,16 +81,20 @@ func (x *exchange) run(ctx context.Context) (m jsonrpc.Message, err error) {
 	defer func() { x.endSpan(m, err) }()
 	body := x.encode()
 	x.state = checkpoint{Era: x.to.era.String(), Version: x.to.version, Session: x.to.session, Generation: x.to.gen, ID: x.id}
+	if x.task != nil {
+		x.state.Task = x.task.mark
+	}
 	if err := x.announce(ctx); err != nil {
 		return m, err
 	}
 	defer x.begin(ctx)()
 	defer x.attend(ctx)()
+	defer x.task.listen(ctx)()
 	in, err := x.post(x.life, body)
 	if err != nil {
 		return m, x.fault(ctx, err)
 	}
-	return x.converse(ctx, in)
+	return x.through(ctx, in)
 }
 
 // announce records that the call is about to be sent. If that cannot be
@@ -143,12 +148,12 @@ func (x *exchange) begin(ctx context.Context) func() {
 // cancelUpstream tells a legacy server that nobody waits for the call any more.
 // A modern one sees it by the connection's end (protocol.md H6).
 func (x *exchange) cancelUpstream(ctx context.Context) {
-	if x.to.era != mcp.Legacy || x.handshake || !x.reached.Load() {
+	if x.to.era != mcp.Legacy || x.handshake || !x.reached.Load() || x.task.cancel(ctx) {
 		return
 	}
 	ctx, cancel := aside(ctx, cancelTimeout)
 	defer cancel()
-	params := append(append([]byte(`{"requestId":`), jsonrpc.StringID(x.id).Raw()...), `,"reason":"cancelled by the gateway"}`...)
+	params := append(append([]byte(`{"requestId":`), jsonrpc.StringID(x.state.ID).Raw()...), `,"reason":"cancelled by the gateway"}`...)
 	if err := x.h.tell(ctx, x.to, jsonrpc.AppendNotification(nil, mcp.NotifyCancelled, params)); err != nil {
 		x.h.log.Debug("cancellation was not delivered", "err", err)
 	}
@@ -210,6 +215,7 @@ func (x *exchange) fault(ctx context.Context, err error) error {
 func (x *exchange) converse(ctx context.Context, in *inbound) (jsonrpc.Message, error) {
 	defer func() { in.close() }()
 	defer x.leave(ctx)
+	x.task.reading(in)
 	for {
 		it := x.next(in)
 		if it.err == nil {
@@ -232,6 +238,7 @@ func (x *exchange) converse(ctx context.Context, in *inbound) (jsonrpc.Message, 
 			return jsonrpc.Message{}, x.fault(ctx, public(err))
 		}
 		in = again
+		x.task.reading(in)
 	}
 }
 
@@ -259,6 +266,7 @@ func (x *exchange) next(in *inbound) item {
 // the answer.
 func (x *exchange) take(ctx context.Context, in *inbound, it item) (m jsonrpc.Message, done bool, err error) {
 	x.tries, x.quiet = 0, 0
+	x.task.touch()
 	x.mark(it)
 	for _, m := range it.msgs {
 		switch m.Kind {
@@ -269,7 +277,7 @@ func (x *exchange) take(ctx context.Context, in *inbound, it item) (m jsonrpc.Me
 		case jsonrpc.Notification:
 			x.notification(m)
 		case jsonrpc.Result, jsonrpc.ErrorResponse:
-			if x.answers(m) {
+			if x.answers(m) && x.task.answered(ctx, m) {
 				return m, true, nil // the first counts (JSON-RPC 2.0 section 5)
 			}
 		}

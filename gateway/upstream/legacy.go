@@ -43,6 +43,7 @@ func (c *call) legacy(ctx context.Context, v *verdict) (shim.Reply, error) {
 	}
 	x := c.h.legacyExchange(ses, l.target(), c.r, c.sink)
 	x.asks = c.r.Rounds
+	c.asTask(ctx, x, l)
 	m, err := x.run(ctx)
 	if err != nil && detached(ctx) && x.reached.Load() {
 		ses.keep()
@@ -53,6 +54,9 @@ func (c *call) legacy(ctx context.Context, v *verdict) (shim.Reply, error) {
 		}
 	}
 	reply, err := c.h.legacyReply(ses, l, v, c.r.Method, m, err)
+	if reply.Error != nil && reply.Error.Code == mcp.CodeMethodNotFound && c.r.Method == mcp.MethodToolsCall {
+		c.h.tools.forget(c.r.Session) // the tool may by now need a task, or take none (L4)
+	}
 	if err == nil && reply.Error != nil && c.r.Rounds {
 		reply.Round = openFirst(c.r.Session, reply.Error)
 	}

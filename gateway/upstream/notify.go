@@ -21,7 +21,12 @@ func (x *exchange) notification(m jsonrpc.Message) {
 	case mcp.NotifyMessage:
 		x.heardLog(m.Params)
 	case mcp.NotifyCancelled:
-		// The server withdraws a question. It is looked for while one waits (ask.go).
+		// The server withdraws a question. It is looked for while one waits (ask.go),
+		// but where it was taken over, which is asked beside the stream.
+		if x.task != nil && x.aside != nil {
+			id, _ := jsonrpc.Get(m.Params, "requestId")
+			x.aside.cancelled(string(id))
+		}
 	default:
 		x.h.heard(x.ses, shim.Notification{Method: m.Method, Params: m.Params})
 	}
@@ -31,7 +36,7 @@ func (x *exchange) notification(m jsonrpc.Message) {
 // increases is the server's duty and not checked: a step back harms nobody here.
 func (x *exchange) heardProgress(params []byte) {
 	token, ok := jsonrpc.GetString(params, mcp.MetaProgressToken)
-	if !ok || token != x.id {
+	if !ok || token != x.state.ID {
 		return
 	}
 	p := shim.Progress{Raw: raw(params), Progress: number(params, "progress"), Total: number(params, "total")}
@@ -69,6 +74,10 @@ func (x *exchange) heardLog(params []byte) {
 func (h *HTTP) heard(ses *session, n shim.Notification) {
 	if n.Method == mcp.NotifyToolsListChanged {
 		h.tools.changed(ses)
+	}
+	if ses != nil && n.Method == mcp.NotifyTaskPartial {
+		ses.remote.partial(n.Params)
+		return
 	}
 	if ses != nil {
 		n.Params = raw(n.Params)

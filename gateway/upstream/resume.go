@@ -53,6 +53,9 @@ func (h *HTTP) Resume(ctx context.Context, r shim.Request, cp json.RawMessage, s
 	defer ses.release()
 	x := h.legacyExchange(ses, l.target(), r, s)
 	x.id, x.state, x.asks = c.ID, c, r.Rounds
+	if c.Task != nil {
+		x.task = newServerTask(x, c.Task)
+	}
 	m, err := x.resume(ctx)
 	if detached(ctx) && err != nil {
 		ses.keep()
@@ -89,6 +92,10 @@ func (x *exchange) resume(ctx context.Context) (m jsonrpc.Message, err error) {
 	}
 	defer x.begin(ctx)()
 	x.reached.Store(true) // by whoever sent the call
+	defer x.task.listen(ctx)()
+	if x.task.id() != "" {
+		return x.task.goOn(ctx)
+	}
 	in, err := x.reconnect(ctx, 0)
 	if _, ok := errors.AsType[*outOfReach](err); ok {
 		return m, err
@@ -103,7 +110,7 @@ func (x *exchange) resume(ctx context.Context) (m jsonrpc.Message, err error) {
 			return m, x.fault(ctx, public(err))
 		}
 	}
-	return x.converse(ctx, in)
+	return x.through(ctx, in)
 }
 
 // reopen goes on with a stream that ended before the answer. A legacy stream
@@ -163,11 +170,13 @@ func (x *exchange) final(in *inbound, why error) error {
 	var tooLarge *eventstream.TooLargeError
 	var ue *shim.UpstreamError
 	switch {
-	case in != nil && in.events == nil:
-		return protocolError("the server answered another request than the one it was asked", why)
 	case errors.As(why, &ue), errors.As(why, &tooLarge), context.Cause(x.life) != nil:
 		return why
-	case !x.state.resumable():
+	case x.task.moveOn(why):
+		return errBeside
+	case in != nil && in.events == nil:
+		return protocolError("the server answered another request than the one it was asked", why)
+	case !x.state.streamed():
 		return netError(why, true)
 	}
 	return nil

@@ -1,0 +1,304 @@
+package upstream
+
+import (
+	"context"
+	"encoding/json"
+	"strconv"
+	"sync"
+	"time"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+)
+
+// This file makes a call one that a legacy server runs as a task of its own (L6), where
+// the tool can be called in no other way, where the server then streams its result in
+// one of the two drafts, or where the operator wants it (design.md 0.25). Nobody sees
+// that task: its id stays between the gateway and the server (H11).
+
+// TaskUse says for which calls the leg uses tasks of a legacy server's own.
+type TaskUse string
+
+// The uses. The empty TaskUse is TasksAuto.
+const (
+	// TasksAuto uses them for tools that require one (L4), and, where the pieces of a
+	// result are wanted, for those of a server that streams them.
+	TasksAuto TaskUse = "auto"
+	// TasksAlways uses them for every tool that can be called so: such a call outlives
+	// the gateway's connection, and the gateway.
+	TasksAlways TaskUse = "always"
+	// TasksNever calls every tool plainly.
+	TasksNever TaskUse = "never"
+)
+
+// taskMark is the part of a checkpoint that is about a task of the server. Like all of
+// it, it outlives the process: fields may be added.
+type taskMark struct {
+	// ID is the server's name for the task, "" before it has told it.
+	ID string `json:"id,omitempty"`
+	// Wait is the id of the tasks/result to whose stream checkpoint.Last belongs; ""
+	// for that of the call.
+	Wait string `json:"wait,omitempty"`
+	// Poll is how often the server wants to be asked, in milliseconds.
+	Poll int64 `json:"poll,omitempty"`
+	// Streams says that SEP-1905's streaming was asked for, Content that the server
+	// streams. Seen is the seqNr of the last block that was handed over.
+	Streams bool  `json:"streams,omitempty"`
+	Content bool  `json:"content,omitempty"`
+	Seen    int64 `json:"seen,omitempty"`
+	// Hints says that partial results of SEP-2679 are wanted. Next is one more than the
+	// last seq that was handed over.
+	Hints bool  `json:"hints,omitempty"`
+	Next  int64 `json:"next,omitempty"`
+}
+
+// serverTask is the task that a server makes of the call of an exchange. The mark that
+// it fills is in the exchange's checkpoint, under the exchange's lock. A nil serverTask
+// is that of a call which is none.
+type serverTask struct {
+	x       *exchange
+	mark    *taskMark
+	settled chan struct{} // closed once the server has named the task, or will not
+	once    sync.Once
+	flow    flow
+
+	// Of the goroutine of the call.
+	awaiting bool // the call has been answered: tasks/result is what is waited for
+	reopened bool // the stream that a checkpoint names has been asked for
+}
+
+// offer is what of tasks a server declares for tools.
+type offer struct {
+	tasks   bool // it makes tasks of calls (L1)
+	streams bool // it speaks SEP-1905's streaming (A1), and has been told that we do
+	hints   bool // it speaks SEP-2679 (P8), and has been told that we do
+}
+
+// offerOf reads what the server of a session declares. Of one that another replica
+// opened it may be known from another session; where it is not, the tools list alone
+// has to say.
+func (h *HTTP) offerOf(s *session, l *link) offer {
+	srv := l.server
+	if srv.Raw == nil {
+		var ok bool
+		if srv, ok = h.seen.get(s.key.caps); !ok {
+			return offer{tasks: true}
+		}
+	}
+	var o offer
+	if v, _ := jsonrpc.Get(srv.Capabilities, "tasks", "requests", "tools", "call"); !jsonrpc.IsObject(v) {
+		return o
+	}
+	o.tasks = true
+	modes, _ := jsonrpc.Get(srv.Capabilities, "tasks", "responses", "modes")
+	for m := range jsonrpc.Elements(modes) {
+		if mode, _ := jsonrpc.String(m); mode == modeStreaming {
+			o.streams = h.cfg.Streams
+		}
+	}
+	partial, _ := jsonrpc.Get(srv.Capabilities, "tasks", "streaming", "partial")
+	o.hints = h.cfg.Partials && jsonrpc.IsObject(partial)
+	return o
+}
+
+// The response modes of SEP-1905 (A1) that the leg takes.
+const (
+	modeStreaming = "streaming"
+	modeTask      = "task"
+)
+
+// declareTasks adds to the client's capabilities what the leg itself understands of the
+// drafts. It is no offer to run tasks for the server (L40).
+func (h *HTTP) declareTasks(caps json.RawMessage) json.RawMessage {
+	if h.cfg.Tasks == TasksNever || !h.cfg.Streams && !h.cfg.Partials {
+		return caps
+	}
+	tasks := []byte("{}")
+	if h.cfg.Streams {
+		tasks = jsonrpc.Extend(tasks, []byte(`"responses":{"modes":["`+modeTask+`","`+modeStreaming+`"]}`))
+	}
+	if h.cfg.Partials {
+		tasks = jsonrpc.Extend(tasks, []byte(`"streaming":{"partial":{}}`))
+	}
+	return jsonrpc.Extend(caps, append([]byte(`"tasks":`), tasks...))
+}
+
+// asTask has the server run the call as a task, where that is the way to call the tool
+// (L4). Where it cannot be found out, the call goes as it is.
+func (c *call) asTask(ctx context.Context, x *exchange, l *link) {
+	if c.r.Method != mcp.MethodToolsCall || c.h.cfg.Tasks == TasksNever || l.version != mcp.Version20251125 {
+		return
+	}
+	o := c.h.offerOf(x.ses, l)
+	if !o.tasks {
+		return
+	}
+	name, _ := jsonrpc.GetString(c.r.Params, "name")
+	tool, ok, err := c.h.Tool(ctx, c.r.Session, name)
+	if err != nil {
+		c.h.log.Debug("tools could not be listed before a call", "err", err)
+	}
+	if !ok || !c.wantsTask(o, tool) {
+		return
+	}
+	x.task = newServerTask(x, &taskMark{Streams: o.streams && c.r.Pieces, Hints: o.hints && c.r.Pieces})
+	params, err := jsonrpc.Set(x.params, x.task.params(c.r.Within), "task")
+	if err != nil { // params that are no object: the server says so
+		x.task = nil
+		return
+	}
+	x.params = params
+}
+
+// wantsTask decides by what the tool's entry says (L4).
+func (c *call) wantsTask(o offer, tool Tool) bool {
+	support, _ := jsonrpc.GetString(tool.Raw, "execution", "taskSupport")
+	switch support {
+	case "required":
+		return true
+	case "optional":
+		return c.h.cfg.Tasks == TasksAlways || c.r.Pieces && (o.streams || o.hints)
+	}
+	return false
+}
+
+func newServerTask(x *exchange, mark *taskMark) *serverTask {
+	t := &serverTask{x: x, mark: mark, settled: make(chan struct{})}
+	t.flow.kick = make(chan struct{}, 1)
+	return t
+}
+
+// params are the members of params.task. The ttl that is wished for is the longest that
+// the call may take: a shorter one could end the task while it runs (H9).
+func (t *serverTask) params(within time.Duration) []byte {
+	p := []byte("{}")
+	if within > 0 {
+		p = jsonrpc.Extend(p, strconv.AppendInt([]byte(`"ttl":`), within.Milliseconds(), 10))
+	}
+	if t.mark.Streams {
+		p = jsonrpc.Extend(p, []byte(`"responseModes":["`+modeStreaming+`","`+modeTask+`"]`))
+	}
+	return p
+}
+
+// through reads the answer to the request, and where that is a task, follows the task to
+// its end.
+func (x *exchange) through(ctx context.Context, in *inbound) (jsonrpc.Message, error) {
+	t := x.task
+	if t == nil {
+		return x.converse(ctx, in)
+	}
+	m, err := x.converse(ctx, in)
+	t.settle()
+	switch {
+	case t.id() == "":
+		return t.clean(m), err
+	case ended(ctx) != nil:
+		return m, ended(ctx)
+	case err != nil && !passing(err):
+		t.abandon(ctx)
+		return m, err
+	}
+	return t.await(ctx)
+}
+
+// clean takes the server's task out of an answer (H14): its id is nobody's business.
+func (t *serverTask) clean(m jsonrpc.Message) jsonrpc.Message {
+	m.Result = unrelated(m.Result)
+	return m
+}
+
+// unrelated is an object without the related-task of its metadata, which names a task
+// that is not the client's (H14).
+func unrelated(obj []byte) []byte {
+	if _, ok := jsonrpc.Get(obj, "_meta", mcp.MetaRelatedTask); !ok {
+		return obj
+	}
+	out, err := jsonrpc.Delete(obj, "_meta", mcp.MetaRelatedTask)
+	if err != nil {
+		return obj
+	}
+	meta, _ := jsonrpc.Get(out, "_meta")
+	for range jsonrpc.Members(meta) {
+		return out
+	}
+	if less, err := jsonrpc.Delete(out, "_meta"); err == nil {
+		return less
+	}
+	return out
+}
+
+// related is the id of the task that an object's metadata names.
+func related(obj []byte) string {
+	id, _ := jsonrpc.GetString(obj, "_meta", mcp.MetaRelatedTask, "taskId")
+	return id
+}
+
+// id is the server's name for the task, "" where there is none or it is not known yet.
+func (t *serverTask) id() string {
+	if t == nil {
+		return ""
+	}
+	t.x.mu.Lock()
+	defer t.x.mu.Unlock()
+	return t.mark.ID
+}
+
+// settle says that the server has named its task, or will not.
+func (t *serverTask) settle() {
+	if t != nil {
+		t.once.Do(func() { close(t.settled) })
+	}
+}
+
+// concludes reports whether a message is the last answer to the request that is waited
+// for: of a call that streams there are several (A9).
+func (x *exchange) concludes(m jsonrpc.Message) bool {
+	if !x.answers(m) {
+		return false
+	}
+	t := x.task
+	if t == nil || t.awaiting || !t.mark.Streams || m.Error != nil {
+		return true
+	}
+	whole, _ := jsonrpc.Get(m.Result, "isComplete")
+	_, task := jsonrpc.Get(m.Result, "task")
+	_, pieces := jsonrpc.Get(m.Result, "partial-content")
+	fallback, _ := jsonrpc.GetString(m.Result, "_meta", mcp.MetaFallbackMode)
+	return string(whole) == "true" || fallback == modeTask || !task && !pieces
+}
+
+// answered takes an answer to the call: what it says of the task, and pieces of its
+// result. It reports whether it is the last one.
+func (t *serverTask) answered(ctx context.Context, m jsonrpc.Message) (over bool) {
+	if t == nil || t.awaiting || m.Error != nil {
+		return true
+	}
+	over = t.x.concludes(m)
+	task, _ := jsonrpc.Get(m.Result, "task")
+	id, _ := jsonrpc.GetString(task, "taskId")
+	_, pieces := jsonrpc.Get(m.Result, "partial-content")
+	if id == "" && pieces {
+		id = related(m.Result)
+	}
+	if id != "" && t.id() == "" {
+		poll, _ := jsonrpc.Get(task, "pollInterval")
+		t.x.amend(func(*checkpoint) { t.mark.ID, t.mark.Poll = id, integer(poll) })
+		t.x.handOver(ctx)
+		t.settle()
+		t.begin(id)
+	}
+	if pieces {
+		t.blocks(m.Result)
+	}
+	return over
+}
+
+// integer reads a JSON integer, 0 if it is none.
+func integer(v []byte) int64 {
+	n, err := strconv.ParseInt(string(v), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}

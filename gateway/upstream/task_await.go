@@ -1,0 +1,293 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// This file waits for the end of a server's task. What is waited for is the answer to
+// tasks/result, which comes when the task has ended (L15, L16) and on whose stream the
+// task's questions come (L32). Where that answer is lost, or refused before the end,
+// tasks/get says whether there is still something to wait for.
+
+// Bounds of what a server may ask for as its pollInterval.
+const (
+	pollUsual = time.Second
+	pollLeast = 100 * time.Millisecond
+	pollMost  = time.Minute
+)
+
+// poll is how often the server wants to be asked.
+func (t *serverTask) poll() time.Duration {
+	t.x.mu.Lock()
+	defer t.x.mu.Unlock()
+	if t.mark.Poll <= 0 {
+		return pollUsual
+	}
+	return min(max(time.Duration(min(t.mark.Poll, pollMost.Milliseconds()))*time.Millisecond, pollLeast), pollMost)
+}
+
+// errBeside: the stream of the call is over, and the task is followed without it.
+var errBeside = fail(kindClosed, "the server closed the stream of the call", errors.New("its task goes on"))
+
+// passing reports whether an error is one of the connection, which leaves the task as
+// it is.
+func passing(err error) bool {
+	if se, ok := err.(*statusError); ok {
+		return se.status >= 500 || se.status == http.StatusTooManyRequests || se.status == http.StatusRequestTimeout
+	}
+	ue, ok := errors.AsType[*shim.UpstreamError](err)
+	return ok && (ue.Kind == kindClosed || ue.Kind == kindUnreachable || ue.Kind == kindOverloaded)
+}
+
+// goOn follows the task of a call that was sent before, perhaps by another replica.
+func (t *serverTask) goOn(ctx context.Context) (jsonrpc.Message, error) {
+	x := t.x
+	defer x.attend(ctx)()
+	t.settle()
+	x.queue = x.takeOver()
+	if t.mark.Content {
+		t.hand(shim.Piece{Content: true}) // what follows goes on from there
+	}
+	t.begin(t.id())
+	return t.await(ctx)
+}
+
+// await returns the outcome of the task: its result, its error, or why neither can be
+// had.
+func (t *serverTask) await(ctx context.Context) (jsonrpc.Message, error) {
+	t.awaiting = true
+	t.flow.away.Store(true)
+	for tries := 1; ; tries++ {
+		m, err := t.result(ctx)
+		if err == nil && m.Error == nil {
+			return t.clean(m), t.x.tooLate(ctx)
+		}
+		if cause := ended(ctx); cause != nil {
+			return jsonrpc.Message{}, cause
+		}
+		if se, ok := err.(*statusError); ok && se.answer() != nil && !se.lost() {
+			m, err = jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: se.answer()}, nil
+		}
+		if err != nil && !passing(err) {
+			t.abandon(ctx)
+			return m, lostSessionIs(err)
+		}
+		v, lookErr := t.look(ctx)
+		over, pause, err := t.judge(m, err, v, lookErr, tries)
+		if over != nil || err != nil {
+			return value(over), err
+		}
+		if lookErr == nil && !v.status.Final() {
+			tries = 0
+		}
+		t.x.idle.pause()
+		err = wait(ctx, pause)
+		t.x.idle.resume()
+		if err != nil {
+			return jsonrpc.Message{}, err
+		}
+	}
+}
+
+func value(m *jsonrpc.Message) jsonrpc.Message {
+	if m == nil {
+		return jsonrpc.Message{}
+	}
+	return *m
+}
+
+// wait is pause, for a time that may be none.
+func wait(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return ended(ctx)
+	}
+	return pause(ctx, d)
+}
+
+// lostSessionIs has whoever went on with the call learn that its task cannot be asked
+// about any more.
+func lostSessionIs(err error) error {
+	if se, ok := err.(*statusError); ok && se.lost() {
+		return &outOfReach{se.upstream()}
+	}
+	return public(err)
+}
+
+// judge decides what to make of a tasks/result without a result: m is the error that it
+// was answered with, or err why it was not answered; v and lookErr are what tasks/get
+// says.
+func (t *serverTask) judge(m jsonrpc.Message, err error, v taskView, lookErr error, tries int) (over *jsonrpc.Message, pause time.Duration, failed error) {
+	if se, ok := lookErr.(*statusError); ok && se.lost() {
+		return nil, 0, lostSessionIs(lookErr)
+	}
+	switch {
+	case lookErr != nil && tries > maxTries:
+		return nil, 0, netError(lookErr, true)
+	case lookErr != nil:
+		return nil, backoff(tries), nil
+	case v.refused != nil && v.refused.Code == mcp.CodeInvalidParams:
+		return nil, 0, &outOfReach{fail(kindClosed, "the server no longer knows the task that it made of the call; the work may have been done", v.refused)}
+	case v.refused != nil && err == nil:
+		return &m, 0, nil
+	case v.refused != nil:
+		return nil, 0, protocolError("the server does not say how its task stands", v.refused)
+	case v.status == shim.Cancelled:
+		return &jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: v.cancelled()}, 0, nil
+	case v.status.Final() && err == nil:
+		return &m, 0, nil // the error is the outcome (L16)
+	case v.status.Final() && tries > maxTries:
+		return nil, 0, public(err)
+	case v.status.Final():
+		return nil, backoff(tries), nil
+	case v.status != shim.Working && v.status != shim.InputRequired:
+		return nil, 0, protocolError("the server's task has a status that is none", nil)
+	}
+	return nil, t.poll(), nil // it runs, and the server does not wait with its answer
+}
+
+// taskView is what tasks/get says: the state of the task, or an error.
+type taskView struct {
+	status  shim.Status
+	message string
+	refused *jsonrpc.Error
+}
+
+// cancelled is the outcome of a task that the server has cancelled by itself (L19).
+func (v taskView) cancelled() *jsonrpc.Error {
+	text := "the server cancelled the call"
+	if v.message != "" {
+		text = fmt.Sprintf("%s: %s", text, v.message)
+	}
+	return &jsonrpc.Error{Code: mcp.CodeInternal, Message: text}
+}
+
+// look asks how the task stands.
+func (t *serverTask) look(ctx context.Context) (taskView, error) {
+	m, err := t.query(ctx, mcp.MethodTasksGet, nil)
+	if err != nil || m.Error != nil {
+		return taskView{refused: m.Error}, err
+	}
+	var v taskView
+	status, _ := jsonrpc.GetString(m.Result, "status")
+	v.status = shim.Status(status)
+	v.message, _ = jsonrpc.GetString(m.Result, "statusMessage")
+	return v, nil
+}
+
+// query asks something about the task that is answered at once.
+func (t *serverTask) query(ctx context.Context, method string, more []byte) (jsonrpc.Message, error) {
+	ctx, cancel := t.x.h.slow(ctx)
+	defer cancel()
+	y := t.x.h.legacyExchange(t.x.ses, t.x.to, shim.Request{Method: method, Params: t.named(more)}, discard{})
+	y.handshake = true
+	m, err := y.run(ctx)
+	if se, ok := err.(*statusError); ok && se.answer() != nil && !se.lost() {
+		return jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: se.answer()}, nil
+	}
+	return m, err
+}
+
+// named are params with the task's id, and other members.
+func (t *serverTask) named(more []byte) []byte {
+	p := append(jsonrpc.AppendString([]byte(`{"taskId":`), t.id()), '}')
+	if more == nil {
+		return p
+	}
+	return jsonrpc.Extend(p, more)
+}
+
+// result asks for the outcome, and hears what the server says until it is there.
+// Errors may be *statusError.
+func (t *serverTask) result(ctx context.Context) (jsonrpc.Message, error) {
+	x := t.x
+	in, err := t.open(ctx)
+	if err != nil {
+		return jsonrpc.Message{}, err
+	}
+	if len(x.queue) > 0 {
+		if err := x.ask(ctx, in); err != nil {
+			in.close()
+			return jsonrpc.Message{}, x.fault(ctx, public(err))
+		}
+	}
+	return x.converse(ctx, in)
+}
+
+// open opens the stream of a tasks/result: the one that a checkpoint names, once, and
+// then new ones. A message of the server goes out on one stream only (X5), so what the
+// old one still has is not said again on a new one.
+func (t *serverTask) open(ctx context.Context) (*inbound, error) {
+	x := t.x
+	x.backlog, x.retry, x.tries, x.quiet = nil, 0, 0, 0
+	if x.state.Last != "" && t.mark.Wait != "" && !t.reopened {
+		t.reopened = true
+		x.setID(t.mark.Wait)
+		if in, err := x.reconnect(ctx, 0); err == nil {
+			return in, nil
+		}
+		if err := ended(ctx); err != nil {
+			return nil, err
+		}
+	}
+	t.reopened = true
+	id := x.h.nextID()
+	x.setID(id)
+	x.amend(func(c *checkpoint) { c.Last, t.mark.Wait = "", id })
+	x.unnoted, x.resumed = false, false
+	return x.post(x.life, jsonrpc.AppendRequest(nil, jsonrpc.StringID(id), mcp.MethodTasksResult, t.named(nil)))
+}
+
+// setID is the id of the request whose answer is read from now on.
+func (x *exchange) setID(id string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.id = id
+}
+
+// moveOn reports whether the end of a stream is no reason to look for the rest of it:
+// the task can be followed without.
+func (t *serverTask) moveOn(why error) bool {
+	if t.id() == "" {
+		return false
+	}
+	return why == errSilent || !t.x.state.streamed() || t.flow.left.Load()
+}
+
+// cancel ends the task at the server, where there is one (L28). One that is just being
+// made is waited for a little: nobody could end it later. It reports false if the call
+// is no task that is known.
+func (t *serverTask) cancel(ctx context.Context) bool {
+	if t == nil {
+		return false
+	}
+	timer := time.NewTimer(cancelTimeout)
+	defer timer.Stop()
+	select {
+	case <-t.settled:
+	case <-timer.C:
+	}
+	if t.id() == "" {
+		return false
+	}
+	t.abandon(ctx)
+	return true
+}
+
+// abandon tells the server that nobody waits for its task any more. It does not mind
+// that the task may be over.
+func (t *serverTask) abandon(ctx context.Context) {
+	ctx, cancel := aside(ctx, cancelTimeout)
+	defer cancel()
+	body := jsonrpc.AppendRequest(nil, jsonrpc.StringID(t.x.h.nextID()), mcp.MethodTasksCancel, t.named(nil))
+	if err := t.x.h.tell(ctx, t.x.to, body); err != nil {
+		t.x.h.log.Debug("cancellation was not delivered", "err", err)
+	}
+}

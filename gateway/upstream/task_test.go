@@ -1,0 +1,354 @@
+package upstream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/shim"
+	"taskgate/shim/shimtest"
+	"taskgate/shim/shimtest/fake"
+)
+
+// What a server declares that has tasks of its own: alone, with SEP-1905, with SEP-2679.
+const (
+	baseTasks    = `{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}`
+	streamTasks  = `{"cancel":{},"requests":{"tools":{"call":{}}},"responses":{"modes":["task","streaming"]}}`
+	partialTasks = `{"cancel":{},"requests":{"tools":{"call":{}}},"streaming":{"partial":{}}}`
+)
+
+// drafts is a leg that takes both drafts.
+var drafts = Config{Streams: true, Partials: true}
+
+// pieceSink is a Sink that records what a server streams.
+type pieceSink struct {
+	shimtest.Sink
+	mu     sync.Mutex
+	pieces []string
+	latest json.RawMessage
+}
+
+func (s *pieceSink) Piece(p shim.Piece) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, b := range p.Blocks {
+		text, _ := jsonrpc.GetString(b, "text")
+		if !p.Content {
+			text = "~" + text
+		}
+		s.pieces = append(s.pieces, text)
+	}
+	if p.Checkpoint != nil {
+		s.latest = p.Checkpoint
+	}
+}
+
+// Checkpoint keeps the newest of all checkpoints as the latest.
+func (s *pieceSink) Checkpoint(ctx context.Context, cp json.RawMessage) error {
+	s.mu.Lock()
+	s.latest = cp
+	s.mu.Unlock()
+	return s.Sink.Checkpoint(ctx, cp)
+}
+
+func (s *pieceSink) heard() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Join(s.pieces, " ")
+}
+
+// watching is a call of the tool "t" whose pieces are shown to somebody.
+func watching(key string) shim.Request {
+	r := in(key, `{"elicitation":{},"sampling":{}}`)
+	r.Pieces, r.Within, r.Rounds = true, time.Hour, true
+	return r
+}
+
+func textIn(t *testing.T, reply shim.Reply, err error) string {
+	t.Helper()
+	if err != nil || reply.Error != nil {
+		t.Fatalf("%v, %v", reply.Error, err)
+	}
+	if strings.Contains(string(reply.Result), "related-task") {
+		t.Errorf("the server's task shows in %s", reply.Result)
+	}
+	var all []string
+	content, _ := jsonrpc.Get(reply.Result, "content")
+	for b := range jsonrpc.Elements(content) {
+		text, _ := jsonrpc.GetString(b, "text")
+		all = append(all, text)
+	}
+	return strings.Join(all, " ")
+}
+
+// seenParams are the params of what was sent with a method.
+func seenParams(s *fake.Server, method string) string {
+	var all []string
+	for _, x := range s.Seen(method) {
+		all = append(all, string(x.Params))
+	}
+	return strings.Join(all, " ")
+}
+
+// Which calls become tasks of the server: those of tools that need one, and, where the
+// operator says so, all that can.
+func TestServerTaskChosen(t *testing.T) {
+	for i, c := range []struct {
+		use      TaskUse
+		caps     string
+		support  string
+		pieces   bool
+		want     string
+		listings int
+	}{
+		{TasksAuto, baseTasks, "required", false, "result of job-1", 1},
+		{TasksAuto, baseTasks, "optional", true, "plain", 1},
+		{TasksAlways, baseTasks, "optional", false, "result of job-1", 1},
+		{TasksAlways, baseTasks, "forbidden", false, "plain", 1},
+		{TasksAuto, streamTasks, "optional", true, "result of job-1", 1},
+		{TasksAuto, streamTasks, "optional", false, "plain", 1},
+		{TasksAuto, partialTasks, "optional", true, "result of job-1", 1},
+		{TasksNever, partialTasks, "optional", true, "plain", 0},
+		{TasksAuto, `{"cancel":{}}`, "required", false, "", 0}, // without the capability the value is void (L4)
+	} {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			cfg := drafts
+			cfg.Tasks = c.use
+			bubble(t, fake.Stateful, cfg, func(t *testing.T, s *fake.Server, h *HTTP) {
+				s.Tasks(c.caps, fake.TaskTool{Name: "t", Support: c.support, Script: func(j *fake.Job) { j.End("completed", "") }})
+				r := in("a", ``)
+				r.Pieces, r.Within = c.pieces, time.Minute
+				reply, err := h.Call(t.Context(), r, nil)
+				if c.want == "" {
+					if err != nil || reply.Error == nil || reply.Error.Code != -32601 {
+						t.Errorf("%+v, %v", reply, err)
+					}
+				} else if got := textIn(t, reply, err); got != c.want {
+					t.Errorf("the result is %q, want %q", got, c.want)
+				}
+				if got := len(s.Seen("tools/list")); got != c.listings {
+					t.Errorf("%d listings, want %d", got, c.listings)
+				}
+				asked := strings.Contains(seenParams(s, "tools/call"), `"task":{"ttl":60000`)
+				if asked != strings.HasPrefix(c.want, "result") {
+					t.Errorf("called with %s", seenParams(s, "tools/call"))
+				}
+			})
+		})
+	}
+}
+
+// What the leg declares of the drafts is what it was configured to take, and nothing of
+// the client's own tasks (L40).
+func TestServerTaskDeclared(t *testing.T) {
+	for _, c := range []struct {
+		cfg  Config
+		want string
+	}{
+		{Config{}, ``},
+		{Config{Streams: true}, `{"responses":{"modes":["task","streaming"]}}`},
+		{drafts, `{"responses":{"modes":["task","streaming"]},"streaming":{"partial":{}}}`},
+		{Config{Streams: true, Partials: true, Tasks: TasksNever}, ``},
+	} {
+		bubble(t, fake.Stateful, c.cfg, func(t *testing.T, s *fake.Server, h *HTTP) {
+			s.Tool("t", fake.Text("ok"))
+			mustCall(t, h, in("a", `{"roots":{},"tasks":{"list":{}}}`))
+			got, _ := jsonrpc.Get(s.Seen("initialize")[0].Params, "capabilities", "tasks")
+			if string(got) != c.want {
+				t.Errorf("declared %s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+// How the server's task can end.
+func TestServerTaskEnds(t *testing.T) {
+	for name, c := range map[string]struct {
+		script func(*fake.Job)
+		check  func(shim.Reply, error) bool
+	}{
+		"isError": {func(j *fake.Job) { j.End("failed", "") }, func(r shim.Reply, err error) bool {
+			return err == nil && r.IsError && r.Error == nil
+		}},
+		"error": {func(j *fake.Job) { j.Fail(-32077, "broken") }, func(r shim.Reply, err error) bool {
+			return err == nil && r.Error != nil && r.Error.Code == -32077 && r.Error.Message == "broken"
+		}},
+		"cancelled by itself": {func(j *fake.Job) { j.Fail(0, "no time") }, func(r shim.Reply, err error) bool {
+			return err == nil && r.Error != nil && r.Error.Code == -32603 && strings.HasSuffix(r.Error.Message, ": no time")
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+				s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: c.script})
+				reply, err := h.Call(t.Context(), in("a", ``), nil)
+				if !c.check(reply, err) {
+					t.Errorf("%+v, %+v, %v", reply, reply.Error, err)
+				}
+				if n := s.Runs("k"); n != 1 {
+					t.Errorf("the tool ran %d times", n)
+				}
+			})
+		})
+	}
+}
+
+// A server that forgets its task, and one that does not wait with its answer.
+func TestServerTaskLost(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		tasks := s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: func(*fake.Job) {}})
+		tries := 0
+		s.On("tasks/result", func(x *fake.Exchange) {
+			if tries++; tries == 3 {
+				tasks.Forget()
+			}
+			fake.RPCError(200, -32600, "not yet", "")(x)
+		})
+		_, err := h.Call(t.Context(), in("a", ``), nil)
+		var ue *shim.UpstreamError
+		if !errors.As(err, &ue) || ue.Kind != kindClosed || !strings.Contains(ue.Message, "no longer knows the task") {
+			t.Errorf("error %v", err)
+		}
+		if tries != 3 || s.Runs("k") != 1 {
+			t.Errorf("%d tries, %d runs", tries, s.Runs("k"))
+		}
+	})
+}
+
+// The stream of tasks/result may break as often as it likes.
+func TestServerTaskBrokenWaits(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		end := make(chan struct{})
+		s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: func(j *fake.Job) { <-end; j.End("completed", "") }})
+		standard := make(chan struct{})
+		tries := 0
+		s.On("tasks/result", func(x *fake.Exchange) {
+			switch tries++; {
+			case tries == 20:
+				close(end)
+				close(standard)
+				fallthrough
+			case tries%2 == 0:
+				x.Comment()
+				x.Cut()
+			default:
+				fake.Status(502, "text/html", "bad gateway")(x)
+			}
+		})
+		done := make(chan string, 1)
+		go func() {
+			reply, err := h.Call(t.Context(), in("a", ``), nil)
+			done <- textIn(t, reply, err)
+		}()
+		<-standard
+		s.On("tasks/result", fake.Text("at last"))
+		if got := <-done; got != "at last" || s.Runs("k") != 1 {
+			t.Errorf("%q after %d runs", got, s.Runs("k"))
+		}
+	})
+}
+
+// Who cancels has the server's task cancelled, also amid its creation, and never by
+// notifications/cancelled (L28).
+func TestServerTaskCancelled(t *testing.T) {
+	for _, early := range []bool{false, true} {
+		t.Run(fmt.Sprint("early ", early), func(t *testing.T) {
+			bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+				over := make(chan struct{})
+				s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: func(j *fake.Job) { j.Cancelled(); close(over) }})
+				ctx, cancel := context.WithCancel(t.Context())
+				sink := &pieceSink{}
+				if early {
+					sink.OnCheckpoint = cancelLater(cancel)
+				}
+				done := make(chan error, 1)
+				go func() { _, err := h.Call(ctx, in("a", ``), sink); done <- err }()
+				synctest.Wait()
+				cancel()
+				if err := <-done; !errors.Is(err, context.Canceled) {
+					t.Errorf("error %v", err)
+				}
+				<-over
+				if n := len(s.Seen("notifications/cancelled")); n != 0 {
+					t.Errorf("%d notifications/cancelled", n)
+				}
+			})
+		})
+	}
+}
+
+// cancelLater cancels while the named task is being noted: the second checkpoint.
+func cancelLater(cancel func()) func(json.RawMessage) error {
+	return func(cp json.RawMessage) error {
+		if strings.Contains(string(cp), `"task":{"id"`) {
+			cancel()
+		}
+		return nil
+	}
+}
+
+// The task of a call that is let go of goes on, and another leg takes it up.
+func TestServerTaskTakenUp(t *testing.T) {
+	bubble(t, fake.Stateful, drafts, func(t *testing.T, s *fake.Server, h *HTTP) {
+		end := make(chan struct{})
+		s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: func(j *fake.Job) { <-end; j.End("completed", "") }})
+		ctx, cancel := context.WithCancelCause(t.Context())
+		sink := &pieceSink{}
+		done := make(chan error, 1)
+		go func() { _, err := h.Call(ctx, in("a", ``), sink); done <- err }()
+		synctest.Wait()
+		cancel(shim.ErrDetached)
+		if err := <-done; !errors.Is(err, shim.ErrDetached) {
+			t.Errorf("error %v", err)
+		}
+		if !h.Resumable(sink.latest) {
+			t.Fatalf("cannot be resumed: %s", sink.latest)
+		}
+		close(end)
+		reply, err := h.Resume(t.Context(), in("a", ``), sink.latest, &pieceSink{})
+		if got := textIn(t, reply, err); got != "result of job-1" {
+			t.Errorf("%q", got)
+		}
+		if s.Runs("k") != 1 || len(s.Seen("tasks/cancel")) != 0 {
+			t.Errorf("%d runs, cancelled %d times", s.Runs("k"), len(s.Seen("tasks/cancel")))
+		}
+	})
+}
+
+// Its questions are put to the client, without its name, and taken along by who goes on.
+func TestServerTaskAsks(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: func(j *fake.Job) {
+			a := j.Ask(`"e1"`, "elicitation/create", `{"message":"who?","requestedSchema":{"type":"object"}}`)
+			name, _ := jsonrpc.GetString(a, "result", "content", "name")
+			j.Keep("hello " + name)
+			j.End("completed", "")
+		}})
+		ctx, cancel := context.WithCancelCause(t.Context())
+		sink := &pieceSink{}
+		sink.OnAsk = func(ctx context.Context, q ...shim.Question) ([]shim.Answer, error) {
+			if len(q) != 1 || strings.Contains(string(q[0].Params), "related-task") || !strings.Contains(string(q[0].Params), "who?") {
+				t.Errorf("asked %+v", q)
+			}
+			cancel(shim.ErrDetached)
+			return nil, context.Cause(ctx)
+		}
+		if _, err := h.Call(ctx, watching("a"), sink); !errors.Is(err, shim.ErrDetached) {
+			t.Fatal(err)
+		}
+		next := &pieceSink{}
+		next.OnAsk = func(context.Context, ...shim.Question) ([]shim.Answer, error) {
+			return []shim.Answer{{Result: json.RawMessage(`{"action":"accept","content":{"name":"Ada"}}`)}}, nil
+		}
+		reply, err := h.Resume(t.Context(), watching("a"), sink.latest, next)
+		if got := textIn(t, reply, err); got != "hello Ada" {
+			t.Errorf("%q", got)
+		}
+	})
+}

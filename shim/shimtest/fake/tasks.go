@@ -1,0 +1,364 @@
+package fake
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+)
+
+// Tasks has a legacy server run tools as tasks of its own, in either of the two drafts
+// that stream results as well. Tasks outlive sessions.
+type Tasks struct {
+	s *Server
+
+	mu   sync.Mutex
+	jobs []*Job
+	made int
+}
+
+// Job is one task of the server, in the hands of a script.
+type Job struct {
+	ID     string
+	Params json.RawMessage // of the tools/call
+
+	s *Server
+
+	mu       sync.Mutex
+	change   chan struct{}
+	status   string
+	message  string
+	outcome  func(x *Exchange) string // the response to tasks/result, once it has ended
+	blocks   []string                 // of the result, seqNr 1 first
+	stream   []string                 // responses on the stream of the call, without their envelope
+	closed   bool                     // that stream is over
+	cut      bool                     // and broken
+	requests []string                 // for the next stream of tasks/result
+}
+
+// TaskTool is a tool that is run as a task.
+type TaskTool struct {
+	Name    string
+	Support string     // execution.taskSupport
+	First   func(*Job) // runs before the call is answered; may be nil
+	Script  func(*Job)
+}
+
+// Tasks declares these capabilities (the member tasks of ServerCapabilities) and serves
+// the tools.
+func (s *Server) Tasks(capability string, tools ...TaskTool) *Tasks {
+	t := &Tasks{s: s}
+	s.Capabilities(`{"tools":{"listChanged":true},"logging":{},"tasks":` + capability + `}`)
+	var list []string
+	for _, tool := range tools {
+		list = append(list, fmt.Sprintf(`{"name":%q,"inputSchema":{"type":"object"},"execution":{"taskSupport":%q}}`, tool.Name, tool.Support))
+		s.Tool(tool.Name, t.call(tool))
+	}
+	s.On("tools/list", Result(`{"tools":[`+strings.Join(list, ",")+`]}`))
+	s.On("tasks/get", t.of((*Job).get))
+	s.On("tasks/result", t.of((*Job).result))
+	s.On("tasks/cancel", t.of((*Job).cancel))
+	return t
+}
+
+// Jobs are the tasks that were made.
+func (t *Tasks) Jobs() []*Job {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return append([]*Job(nil), t.jobs...)
+}
+
+// call answers a tools/call: plainly where no task was asked for (a tool that needs one
+// refuses, L4), else with a task whose script begins.
+func (t *Tasks) call(tool TaskTool) Behaviour {
+	return func(x *Exchange) {
+		var p struct {
+			Task *struct {
+				Modes []string `json:"responseModes"`
+			} `json:"task"`
+		}
+		_ = json.Unmarshal(x.Params, &p)
+		if p.Task == nil {
+			if tool.Support == "required" {
+				RPCError(200, -32601, "tool needs a task", "")(x)
+				return
+			}
+			Text("plain")(x)
+			return
+		}
+		x.Run()
+		j := t.add(x.Params)
+		streams := strings.Contains(strings.Join(p.Task.Modes, " "), "streaming")
+		if tool.First != nil {
+			tool.First(j)
+		}
+		go tool.Script(j)
+		if !streams {
+			x.Head("application/json")
+			x.write(x.Result(`{"task":` + j.state() + `}`))
+			return
+		}
+		x.Event(x.Result(`{"task":` + j.state() + `,"partial-content":[],"isComplete":false}`))
+		j.follow(x)
+	}
+}
+
+// add makes a task: job-1 is the first.
+func (t *Tasks) add(params json.RawMessage) *Job {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.made++
+	j := &Job{s: t.s, ID: fmt.Sprint("job-", t.made), Params: params, status: "working", change: make(chan struct{})}
+	t.jobs = append(t.jobs, j)
+	return j
+}
+
+// of finds the task that a request names.
+func (t *Tasks) of(serve func(*Job, *Exchange)) Behaviour {
+	return func(x *Exchange) {
+		var p struct {
+			ID string `json:"taskId"`
+		}
+		_ = json.Unmarshal(x.Params, &p)
+		for _, j := range t.Jobs() {
+			if j.ID == p.ID {
+				serve(j, x)
+				return
+			}
+		}
+		RPCError(200, -32602, "unknown task", "")(x)
+	}
+}
+
+// Forget drops all tasks, as a server does whose ttl is over.
+func (t *Tasks) Forget() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.jobs = nil
+}
+
+// set changes the job and wakes who waits for it.
+func (j *Job) set(change func()) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	change()
+	close(j.change)
+	j.change = make(chan struct{})
+}
+
+// until waits until something is so; false if the exchange, if any, or the server is over.
+func (j *Job) until(x *Exchange, so func() bool) bool {
+	var gone <-chan struct{}
+	if x != nil {
+		gone = x.R.Context().Done()
+	}
+	for {
+		j.mu.Lock()
+		ok, change := so(), j.change
+		j.mu.Unlock()
+		if ok {
+			return true
+		}
+		select {
+		case <-change:
+		case <-gone:
+			return false
+		case <-j.s.closing:
+			return false
+		}
+	}
+}
+
+// ended reports a final status. j.mu is held.
+func (j *Job) ended() bool {
+	return j.status == "completed" || j.status == "failed" || j.status == "cancelled"
+}
+
+// Cancelled waits for tasks/cancel, or another end.
+func (j *Job) Cancelled() { j.until(nil, j.ended) }
+
+// Status is the present one.
+func (j *Job) Status() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.status
+}
+
+// state is the Task object.
+func (j *Job) state() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return fmt.Sprintf(`{"taskId":%q,"status":%q,"statusMessage":%q,"createdAt":"2026-01-01T00:00:00Z","lastUpdatedAt":"2026-01-01T00:00:00Z","ttl":60000,"pollInterval":200}`, j.ID, j.status, j.message)
+}
+
+func (j *Job) get(x *Exchange) {
+	x.Head("application/json")
+	x.write(x.Result(j.state()))
+}
+
+func (j *Job) cancel(x *Exchange) {
+	j.set(func() {
+		if !j.ended() {
+			j.status, j.closed = "cancelled", true
+			j.outcome = func(x *Exchange) string {
+				return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32603,"message":"cancelled"}}`, x.ID)
+			}
+		}
+	})
+	j.get(x)
+}
+
+// result answers with the blocks after a number at once (A12), else with the outcome
+// when it is there; questions go out on its stream (L32).
+func (j *Job) result(x *Exchange) {
+	var p struct {
+		After *int `json:"lastSeqNr"`
+	}
+	_ = json.Unmarshal(x.Params, &p)
+	if p.After != nil {
+		x.Head("application/json")
+		x.write(x.Result(j.piece(*p.After+1, -1)))
+		return
+	}
+	for {
+		var ask []string
+		if !j.until(x, func() bool {
+			ask, j.requests = j.requests, nil
+			return len(ask) > 0 || j.outcome != nil
+		}) {
+			return
+		}
+		for _, r := range ask {
+			x.Event(r)
+		}
+		j.mu.Lock()
+		outcome := j.outcome
+		j.mu.Unlock()
+		if outcome != nil {
+			x.Event(outcome(x))
+			return
+		}
+	}
+}
+
+// piece is an answer with the blocks of these numbers; to -1 is all that there are.
+func (j *Job) piece(from, to int) string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.pieceOf(from, to, j.ended())
+}
+
+func (j *Job) pieceOf(from, to int, complete bool) string {
+	if to < 0 {
+		to = len(j.blocks)
+	}
+	var list []string
+	for n := from; n <= to; n++ {
+		list = append(list, fmt.Sprintf(`{"seqNr":%d,%s`, n, strings.TrimPrefix(j.blocks[n-1], "{")))
+	}
+	return fmt.Sprintf(`{"partial-content":[%s],"isComplete":%t,"isError":false,"_meta":{"io.modelcontextprotocol/related-task":{"taskId":%q}}}`, strings.Join(list, ","), complete, j.ID)
+}
+
+// follow writes the stream of the call.
+func (j *Job) follow(x *Exchange) {
+	for sent := 0; ; {
+		if !j.until(x, func() bool { return len(j.stream) > sent || j.closed }) {
+			return
+		}
+		j.mu.Lock()
+		more, closed, cut := j.stream[sent:], j.closed, j.cut
+		j.mu.Unlock()
+		for _, piece := range more {
+			x.Event(x.Result(piece))
+		}
+		if sent += len(more); closed {
+			if cut {
+				x.Cut()
+			}
+			return
+		}
+	}
+}
+
+// Keep adds texts to the blocks of the result, without saying so.
+func (j *Job) Keep(texts ...string) {
+	j.set(func() {
+		for _, text := range texts {
+			j.blocks = append(j.blocks, fmt.Sprintf(`{"type":"text","text":%q}`, text))
+		}
+	})
+}
+
+// Send sends the blocks of these numbers on the stream of the call, in one answer.
+func (j *Job) Send(from, to int) {
+	j.set(func() { j.stream = append(j.stream, j.pieceOf(from, to, false)) })
+}
+
+// Say adds a text and sends it.
+func (j *Job) Say(texts ...string) {
+	for _, text := range texts {
+		j.Keep(text)
+		j.mu.Lock()
+		n := len(j.blocks)
+		j.mu.Unlock()
+		j.Send(n, n)
+	}
+}
+
+// Break ends the stream of the call before its end: cut off, or in good order.
+func (j *Job) Break(cut bool) { j.set(func() { j.closed, j.cut = true, cut }) }
+
+// Hint sends a partial result of SEP-2679 on the GET streams.
+func (j *Job) Hint(seq int, text string) {
+	j.s.Notify("notifications/tasks/partial", fmt.Sprintf(`{"taskId":%q,"seq":%d,"content":[{"type":"text","text":%q}],"_meta":{"io.modelcontextprotocol/related-task":{"taskId":%q}}}`, j.ID, seq, text, j.ID))
+}
+
+// Ask puts the task into input_required, asks on a stream of tasks/result, and returns
+// the answer. id is JSON.
+func (j *Job) Ask(id, method, params string) json.RawMessage {
+	ch := j.s.expect(id)
+	related := fmt.Sprintf(`{"_meta":{"io.modelcontextprotocol/related-task":{"taskId":%q}},%s`, j.ID, strings.TrimPrefix(params, "{"))
+	j.set(func() {
+		j.status = "input_required"
+		j.requests = append(j.requests, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q,"params":%s}`, id, method, related))
+	})
+	var answer json.RawMessage
+	select {
+	case answer = <-ch:
+	case <-j.s.closing:
+	}
+	j.set(func() { j.status = "working" })
+	return answer
+}
+
+// End ends the task: with a result, whose content is the blocks and what else members
+// say ("" for nothing), with isError if the status is failed.
+func (j *Job) End(status, members string) {
+	j.set(func() {
+		if j.ended() {
+			return
+		}
+		j.status = status
+		if len(j.blocks) == 0 {
+			j.blocks = []string{`{"type":"text","text":"result of ` + j.ID + `"}`}
+		}
+		result := fmt.Sprintf(`{"content":[%s],"isError":%t%s,"_meta":{"io.modelcontextprotocol/related-task":{"taskId":%q}}}`, strings.Join(j.blocks, ","), status == "failed", members, j.ID)
+		j.outcome = func(x *Exchange) string { return x.Result(result) }
+		j.stream = append(j.stream, j.pieceOf(len(j.blocks)+1, -1, true))
+		j.closed = true
+	})
+}
+
+// Fail ends the task with a JSON-RPC error, or, without a code, by the server's own
+// cancellation.
+func (j *Job) Fail(code int, message string) {
+	j.set(func() {
+		j.status, j.message, j.closed = "failed", message, true
+		if code == 0 {
+			j.status, code = "cancelled", -32000
+		}
+		j.outcome = func(x *Exchange) string {
+			return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":%q}}`, x.ID, code, message)
+		}
+	})
+}
