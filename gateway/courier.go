@@ -26,27 +26,48 @@ const claimAgain = time.Second
 // claimFree is a claim that is over.
 const claimFree = "-"
 
+// line is how the messages of a courier go out. about names the question that a message
+// asks or takes back.
+type line struct {
+	// ready has the log of the stream open, so that others find the stream alive before
+	// they find its claims. Nil for one that is open.
+	ready func(ctx context.Context) error
+	ask   func(about string, message []byte) error
+	over  func(about string, message []byte)
+}
+
 // courier delivers the questions of tasks on one stream.
 type courier struct {
 	e    *endpoint
 	s    *session
 	p    shim.Principal
-	name string // in claims
-	send func(message []byte) error
-	// known are questions that were claimed under this name and need not be sent:
-	// the client resumes the stream that had them.
-	known bool
+	ctx  context.Context // of the stream
+	name string          // in claims
+	line line
+	// how is how it looks at a task again by itself: look or lookLater.
+	how func(*courier, context.Context, shim.Task)
+	// work is what it does by itself. It is to be waited for when ctx has ended, and
+	// nobody looks any more.
+	work sync.WaitGroup
 
 	mu   sync.Mutex
 	sent map[shim.ID]map[string]bool // by task, keys of those that the client may answer
+	past *past                       // nil for a stream that resumes none
 	over bool
+	// others are the tasks with questions that other streams have claimed; checking says
+	// that it is looked whether those live.
+	others   map[shim.ID]bool
+	checking bool
 }
 
 // claimName names a stream of a session in claims.
 func claimName(s *session, stream string) string { return s.id + " " + stream }
 
-func newCourier(e *endpoint, s *session, p shim.Principal, stream string, send func([]byte) error) *courier {
-	return &courier{e: e, s: s, p: p, name: claimName(s, stream), send: send, sent: make(map[shim.ID]map[string]bool)}
+func newCourier(ctx context.Context, e *endpoint, s *session, p shim.Principal, stream string, l line) *courier {
+	return &courier{
+		e: e, s: s, p: p, ctx: ctx, name: claimName(s, stream), line: l, how: (*courier).look,
+		sent: make(map[shim.ID]map[string]bool), others: make(map[shim.ID]bool),
+	}
 }
 
 // look delivers what a task asks and nobody delivers, and takes back what it no
@@ -65,17 +86,27 @@ func (c *courier) deliver(ctx context.Context, t shim.Task) bool {
 	if c.over {
 		return true
 	}
+	if c.past != nil && !c.past.known && c.recall(ctx) != nil {
+		return false
+	}
 	c.takeBack(t)
 	keys, over := c.wanted(ctx, t)
+	c.watchOthers()
 	if len(keys) == 0 {
 		return true
+	}
+	if c.line.ready != nil && c.line.ready(ctx) != nil {
+		return false
 	}
 	claimed, err := c.e.shim.Claim(ctx, c.p, c.e.name, t.ID, keys, c.name, over)
 	if err != nil {
 		return !errors.Is(err, shim.ErrUnavailable)
 	}
+	if c.past != nil && c.recall(ctx) != nil { // the one that had the claim may have asked until then
+		return false
+	}
 	for _, q := range claimed {
-		if !c.sent[t.ID][q.Key] && c.send(questionRequest(t.ID, q, true)) == nil {
+		if !c.sent[t.ID][q.Key] && c.line.ask(questionName(t.ID, q.Key), questionRequest(t.ID, q, true)) == nil {
 			c.mark(t.ID, q.Key)
 		}
 	}
@@ -99,7 +130,7 @@ func (c *courier) takeBack(t shim.Task) {
 		}
 		delete(c.sent[t.ID], q.Key)
 		if q.Answer == nil {
-			_ = c.send(questionOver(t.ID, q.Key))
+			c.line.over(questionName(t.ID, q.Key), questionOver(t.ID, q.Key))
 		}
 	}
 	if t.Status.Final() {
@@ -108,23 +139,24 @@ func (c *courier) takeBack(t shim.Task) {
 }
 
 // wanted are the open questions that this stream may claim, and the claims that are
-// void for it.
+// void for it. What others have claimed is noted.
 func (c *courier) wanted(ctx context.Context, t shim.Task) (keys, over []string) {
+	delete(c.others, t.ID)
 	if t.Status.Final() {
 		return nil, nil
 	}
 	able := shim.Session{Capabilities: answerable(c.s.current().Capabilities)}
 	for _, q := range t.Questions {
 		switch {
-		case !q.Outstanding(), c.sent[t.ID][q.Key], !upstream.MayAsk(able, q.Method, q.Params):
+		case !q.Outstanding(), !upstream.MayAsk(able, q.Method, q.Params):
 			continue
-		case q.Claim == c.name && c.known:
-			c.mark(t.ID, q.Key)
+		case q.Claim == c.name && c.sent[t.ID][q.Key]:
 			continue
 		case q.Claim == "", q.Claim == c.name:
 		case q.Claim == claimFree, c.dead(ctx, q.Claim):
 			over = append(over, q.Claim)
 		default:
+			c.others[t.ID] = true
 			continue
 		}
 		keys = append(keys, q.Key)
@@ -148,14 +180,19 @@ func (c *courier) quit(ctx context.Context, id shim.ID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.over = true
-	var keys []string
-	for key := range c.sent[id] {
-		keys = append(keys, key)
-	}
-	if len(keys) > 0 {
+	clear(c.others)
+	if keys := c.open(id); len(keys) > 0 {
 		// Where it fails, the end of this stream's log frees them.
 		_, _ = c.e.shim.Claim(ctx, c.p, c.e.name, id, keys, claimFree, []string{c.name})
 	}
+}
+
+// open are the keys of the questions of a task that the client may answer. c.mu is held.
+func (c *courier) open(id shim.ID) (keys []string) {
+	for key := range c.sent[id] {
+		keys = append(keys, key)
+	}
+	return keys
 }
 
 // askOnResult delivers the questions of a task on the stream of a request that waits
@@ -166,35 +203,56 @@ func (e *endpoint) askOnResult(ctx context.Context, q *legacyRequest, id shim.ID
 	if q.log == nil || !q.out.Streams() || answerable(q.state.Capabilities) == nil {
 		return func() {}
 	}
-	c := newCourier(e, q.s, q.principal, q.log.stream, func(m []byte) error {
-		q.log.begin() // the log is what others know the stream by
-		if !q.resumes() {
-			return errors.New("the stream has no log")
-		}
-		return q.out.Send(m)
-	})
 	ctx, cancel := context.WithCancel(ctx)
+	c := newCourier(ctx, e, q.s, q.principal, q.log.stream, q.line())
+	c.how = look
 	left := context.AfterFunc(q.client, func() {
 		// The client may resume the stream, and has the questions then. If it asks for
 		// the result again instead, they are asked there.
-		q.s.table.outlive(func() {
-			free, done := context.WithTimeout(context.Background(), endTimeout)
-			defer done()
-			c.quit(free, id)
-		})
+		q.s.table.outlive(func() { c.leave(id) })
 	})
-	var following sync.WaitGroup
-	following.Go(func() {
-		_ = e.shim.Follow(ctx, q.principal, e.name, []shim.ID{id}, func(t shim.Task) error {
-			look(c, ctx, t)
-			return context.Cause(ctx)
-		})
-	})
+	following := c.follow(id)
 	return func() {
 		left()
 		cancel()
 		following.Wait()
+		c.work.Wait()
 	}
+}
+
+// line is the stream of a request as a courier uses it. Its log is what others know it
+// by.
+func (q *legacyRequest) line() line {
+	return line{
+		ready: func(context.Context) error {
+			q.log.begin()
+			if !q.resumes() {
+				return errors.New("the stream has no log")
+			}
+			return nil
+		},
+		ask:  func(_ string, m []byte) error { return q.out.Send(m) },
+		over: func(_ string, m []byte) { _ = q.out.Send(m) },
+	}
+}
+
+// follow looks at one task whenever it changes, until the courier's context ends.
+func (c *courier) follow(id shim.ID) *sync.WaitGroup {
+	var following sync.WaitGroup
+	following.Go(func() {
+		_ = c.e.shim.Follow(c.ctx, c.p, c.e.name, []shim.ID{id}, func(t shim.Task) error {
+			c.how(c, c.ctx, t)
+			return context.Cause(c.ctx)
+		})
+	})
+	return &following
+}
+
+// leave is quit for a client that has gone, which nobody waits for.
+func (c *courier) leave(id shim.ID) {
+	ctx, done := context.WithTimeout(context.Background(), endTimeout)
+	defer done()
+	c.quit(ctx, id)
 }
 
 // lookLater is look for a stream that is not the first choice.
@@ -203,11 +261,12 @@ func (c *courier) lookLater(ctx context.Context, t shim.Task) {
 		if !rest(ctx, getFirst) {
 			return
 		}
-		now, err := c.e.shim.Peek(ctx, c.p, c.e.name, t.ID)
-		if err != nil {
-			return // it is gone, or read again before long
+		switch now, err := c.e.shim.Peek(ctx, c.p, c.e.name, t.ID); {
+		case err == nil:
+			t = now
+		case errors.Is(err, shim.ErrNotFound):
+			return
 		}
-		t = now
 	}
 	c.look(ctx, t)
 }

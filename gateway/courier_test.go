@@ -30,10 +30,10 @@ func TestCourierWaitsForTheStore(t *testing.T) {
 		s := &session{id: "s"}
 		s.state.Capabilities = json.RawMessage(`{"elicitation":{}}`)
 		sent := 0
-		c := newCourier(&endpoint{shim: &awayShim{fails: 3}}, s, shim.Principal{}, "get", func([]byte) error {
+		c := newCourier(t.Context(), &endpoint{shim: &awayShim{fails: 3}}, s, shim.Principal{}, "get", line{ask: func(string, []byte) error {
 			sent++
 			return nil
-		})
+		}})
 		task := shim.Task{ID: "t", Status: shim.InputRequired, Questions: []shim.Question{{Key: "q", Method: mcp.MethodElicit, Params: json.RawMessage(`{}`)}}}
 		for range 2 {
 			c.look(t.Context(), task)

@@ -17,9 +17,12 @@ import (
 // (protocol.md 7.4). The id of each says which question of which stored call it
 // carries, so that its answer, a POST of its own, finds it at any replica (H7).
 
+// questionName names a question of a stored call.
+func questionName(call shim.ID, key string) string { return string(call) + "/" + key }
+
 // questionID is the request id of a question.
 func questionID(call shim.ID, key string) jsonrpc.ID {
-	return jsonrpc.StringID(string(call) + "/" + key)
+	return jsonrpc.StringID(questionName(call, key))
 }
 
 // parseQuestionID reads what questionID wrote. Any other id answers nothing.

@@ -57,6 +57,7 @@ type scriptReply struct {
 	Every         string            `json:"every"` // how long each progress takes
 	After         string            `json:"after"` // how long it takes then
 	Blocks        bool              `json:"blocks"`
+	Asks          []string          `json:"asks"` // forms with these messages, one after the other; the result has the answers
 }
 
 func (l *scriptedLeg) note(format string, a ...any) {
@@ -121,6 +122,14 @@ func (l *scriptedLeg) play(ctx context.Context, method string, reply scriptReply
 	for _, m := range reply.Logs {
 		level, _ := jsonrpc.GetString(m, "level")
 		s.Log(shim.Log{Level: level, Raw: m})
+	}
+	for i, message := range reply.Asks {
+		answers, err := s.Ask(ctx, shim.Question{Key: fmt.Sprint("q", i), Method: mcp.MethodElicit,
+			Params: json.RawMessage(`{"message":"` + message + `","requestedSchema":{"type":"object","properties":{}}}`)})
+		if err != nil {
+			return shim.Reply{}, err
+		}
+		reply.Result = fmt.Appendf(nil, `{"content":[{"type":"text","text":%q}]}`, string(answers[0].Result))
 	}
 	after := make(<-chan time.Time)
 	if !reply.Blocks {

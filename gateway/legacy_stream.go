@@ -61,7 +61,7 @@ func (e *endpoint) serveLegacyGET(w http.ResponseWriter, r *http.Request, p shim
 	s.mayEnd(end)
 	s.listen.stay()
 	s.follow(ctx, e.leg)
-	defer e.tellTasks(ctx, s, p, resumes, g.count, end)()
+	defer e.tellTasks(ctx, g, p, end)()
 	e.pour(ctx, w, r, g)
 }
 

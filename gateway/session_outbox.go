@@ -26,7 +26,7 @@ type outbox struct {
 // waiting is a message that has still to be sent.
 type waiting struct {
 	text  []byte
-	about string // what it tells the state of; "" for nothing that changes
+	about string // what it tells the state of, or asks; "" for nothing that changes
 	kept  bool   // is not dropped for others
 	// numbered says that the client counts such messages, or that it comes after some:
 	// it goes out through the log, and in its turn (see session_partials.go).
@@ -57,9 +57,31 @@ func newOutbox() *outbox { return &outbox{ready: make(chan struct{}, 1)} }
 // change say nothing more when said twice.
 func (o *outbox) put(msg []byte) { o.putOnce(waiting{text: msg}) }
 
-// putRequest adds a request to the client. It is not dropped for other messages: who
-// sent it waits for the answer. There are as many as tasks of the session ask.
-func (o *outbox) putRequest(msg []byte) { o.putOnce(waiting{text: msg, kept: true}) }
+// putRequest adds a request to the client, about something that may be over before it
+// goes out. It is not dropped for other messages: who sent it waits for the answer. There
+// are as many as tasks of the session ask.
+func (o *outbox) putRequest(about string, msg []byte) {
+	o.putOnce(waiting{text: msg, about: about, kept: true})
+}
+
+// putOver takes the request about something back. If it has gone out, msg tells the client.
+func (o *outbox) putOver(about string, msg []byte) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	before := len(o.msgs)
+	o.drop(func(w waiting) bool { return w.about == about })
+	if len(o.msgs) == before {
+		o.add(waiting{text: msg, kept: true})
+	}
+}
+
+// forgetRequests removes the requests: who sent them looks again for the next stream what
+// is still to be asked.
+func (o *outbox) forgetRequests() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.drop(func(m waiting) bool { return m.kept && m.about != "" })
+}
 
 func (o *outbox) putOnce(m waiting) {
 	o.mu.Lock()

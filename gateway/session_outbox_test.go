@@ -55,3 +55,23 @@ func TestOutboxBounds(t *testing.T) {
 		t.Errorf("size %d when empty", o.size)
 	}
 }
+
+// A request that is over before it went out never does; of one that did, the client is
+// told. What a stream has not been sent is asked anew by the next one.
+func TestOutboxRequests(t *testing.T) {
+	o := newOutbox()
+	o.putRequest("a", []byte("ask a"))
+	o.putRequest("b", []byte("ask b"))
+	o.putOver("a", []byte("over a"))
+	if got := fmt.Sprint(contents(o)); got != "[ask b]" {
+		t.Errorf("%s", got)
+	}
+	o.putOver("b", []byte("over b"))
+	o.putRequest("c", []byte("ask c"))
+	o.put([]byte("changed"))
+	o.putLatest("task", []byte("state"))
+	o.forgetRequests()
+	if got := fmt.Sprint(contents(o)); got != "[over b changed state]" || o.size != 0 {
+		t.Errorf("%s, size %d", got, o.size)
+	}
+}

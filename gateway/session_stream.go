@@ -42,6 +42,7 @@ type standing struct {
 	logless bool  // the store was away when the stream began
 	moved   bool
 	count   *counting // of what the client counts; nil where it counts nothing
+	past    *past     // what its client was asked before; nil where it has nothing of that
 }
 
 // elsewhere reports whether another replica has the session's GET stream.
@@ -64,6 +65,9 @@ func (s *session) claim(ctx context.Context, no int64, resumes, counts bool) (*s
 		return nil, errMoved
 	}
 	g := &standing{s: s, no: no, behind: resumes}
+	if resumes {
+		g.past = &past{stream: standingStream}
+	}
 	if counts {
 		g.count = s.count(ctx, no, resumes)
 	}
@@ -82,6 +86,7 @@ func (s *session) claim(ctx context.Context, no int64, resumes, counts bool) (*s
 	case resumes:
 	case s.unsent > 0: // the stream before it was here, and broke
 		g.no, g.behind = s.unsent, true
+		g.past = &past{stream: standingStream, read: s.unsent}
 	default:
 		g.no = last
 	}
@@ -169,9 +174,10 @@ func (g *standing) sendBurst(ctx context.Context) (some bool, err error) {
 // errNoLog ends a stream on which a message cannot go out for want of the log.
 var errNoLog = errors.New("the log of the stream is not available")
 
-// log puts a message into the log of the stream, if that has one.
+// log puts a message into the log of the stream, if that has one. A question has it have
+// one: whoever goes on with the stream learns there what its client was asked.
 func (g *standing) log(ctx context.Context, msg waiting) bool {
-	if msg.numbered && !g.kept {
+	if (msg.numbered || msg.kept) && !g.kept {
 		g.keep(mcp.LookupVersion(g.s.current().Version).Priming)
 	}
 	if !g.kept {

@@ -116,28 +116,33 @@ type teller struct {
 }
 
 // tellTasks tells the session's stream of its tasks, and asks what they ask, until
-// the function it returns is called. Sessions that cannot make tasks have none.
-// resumed says that the client has what was sent on the stream before, count how many
-// partial results, if it takes any; end ends the stream.
-func (e *endpoint) tellTasks(ctx context.Context, s *session, p shim.Principal, resumed bool, count *counting, end func()) (stop func()) {
+// the function it returns is called. Sessions that cannot make tasks have none. end ends
+// the stream.
+func (e *endpoint) tellTasks(ctx context.Context, g *standing, p shim.Principal, end func()) (stop func()) {
+	s := g.s
 	if !e.offersTasks(s.current().Version) {
 		return func() {}
 	}
 	t := &teller{e: e, s: s, p: p, told: make(map[shim.ID]string), progress: make(map[shim.ID]string)}
-	t.asks = newCourier(e, s, s.principal(p), standingStream, func(m []byte) error {
-		s.out.putRequest(m)
-		return nil
-	})
-	t.asks.known = resumed
-	if count != nil {
-		t.partials = &partials{from: count.from, room: make(chan struct{}, mostUnsent), lost: end}
+	if g.count != nil {
+		t.partials = &partials{from: g.count.from, room: make(chan struct{}, mostUnsent), lost: end}
 	}
 	ctx, cancel := context.WithCancel(ctx)
+	t.asks = newCourier(ctx, e, s, s.principal(p), standingStream, line{
+		ask: func(about string, m []byte) error {
+			s.out.putRequest(about, m)
+			return nil
+		},
+		over: s.out.putOver,
+	})
+	t.asks.past = g.past
 	var running sync.WaitGroup
 	running.Go(func() { t.run(ctx) })
 	return func() {
 		cancel()
 		running.Wait()
+		t.asks.work.Wait()
+		s.out.forgetRequests()
 		if t.partials != nil {
 			s.out.forgetTasks()
 		}
