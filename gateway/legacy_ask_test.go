@@ -169,11 +169,13 @@ func (c *rawClient) task() string {
 // question returns the next request on a stream, of a task or, without one, of a call.
 func (s *sseClient) question(task string) (id string) {
 	s.t.Helper()
+	last := ""
 	for {
 		_, data, ok := s.event()
 		if !ok {
-			s.t.Fatal("the stream ended without a question")
+			s.t.Fatalf("the stream ended without a question: %s", last)
 		}
+		last = data
 		if method, _ := jsonrpc.GetString([]byte(data), "method"); method != mcp.MethodElicit {
 			continue
 		}

@@ -80,7 +80,9 @@ func newReplica(t *testing.T, redis, name, server string, change func(*config.Co
 	if err != nil {
 		t.Fatal(err)
 	}
-	leg, err := upstream.New(upstream.Config{Name: "up", URL: server, Replica: name, Sessions: store.UpstreamSessions("up", name)})
+	leg, err := upstream.New(upstream.Config{
+		Name: "up", URL: server, Replica: name, Sessions: store.UpstreamSessions("up", name), Offers: store.Offers("up"),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -50,9 +51,11 @@ func (x *exchange) attend(ctx context.Context) func() {
 	x.turn = make(chan struct{}, 1)
 	a := &asides{x: x}
 	a.ctx, a.end = context.WithCancelCause(ctx)
-	x.aside = a
+	x.aside, x.begun = a, time.Now()
 	x.ses.get.enter(x)
+	hidden := x.h.enter(ctx, x)
 	return func() {
+		hidden()
 		x.ses.get.quit(x)
 		a.quit(ctx)
 		if held {
@@ -123,7 +126,11 @@ func (a *asides) ask(ctx context.Context, asked []pending) {
 	defer x.idle.resume()
 	x.amend(func(c *checkpoint) { c.open(asked) })
 	x.save(ctx)
-	answers, err := x.put(ctx, asked)
+	var answers []shim.Answer
+	asked, err := a.own(ctx, asked)
+	if err == nil && len(asked) > 0 {
+		answers, err = x.put(ctx, asked)
+	}
 	gone := a.answered()
 	if err != nil && detached(a.ctx) {
 		return // whoever goes on with the call asks again, under the same keys
@@ -156,6 +163,11 @@ func (a *asides) post(asked []pending, answers []shim.Answer, failed error) {
 	}
 	defer cancel()
 	for i, p := range asked {
+		if failed != nil {
+			if mine, err := a.owns(ctx, p); err == nil && !mine {
+				continue // whoever has it answers
+			}
+		}
 		body, ok := responseTo(p, answers, i, failed)
 		if !ok {
 			continue
@@ -168,22 +180,28 @@ func (a *asides) post(asked []pending, answers []shim.Answer, failed error) {
 
 // cancelled takes note that the server no longer waits for the answer to one of its
 // requests, and reports whether that is one of these.
-func (a *asides) cancelled(id string) bool {
-	is := func(p pending) bool { return string(p.ID) == id }
+func (a *asides) cancelled(is func(pending) bool) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if n := len(a.waiting); n > 0 {
-		if a.waiting = slices.DeleteFunc(a.waiting, is); len(a.waiting) < n {
-			return true
-		}
+	if i := slices.IndexFunc(a.waiting, is); i >= 0 {
+		withdrawn := a.waiting[i : i+1]
+		a.x.amend(func(c *checkpoint) { c.close(withdrawn) }) // it may be one that was taken over
+		a.waiting = slices.Delete(slices.Clone(a.waiting), i, i+1)
+		return true
 	}
-	if !slices.ContainsFunc(a.asked, is) {
+	i := slices.IndexFunc(a.asked, is)
+	if i < 0 {
 		return false
 	}
-	if a.gone[id] = true; len(a.gone) == len(a.asked) {
+	if a.gone[string(a.asked[i].ID)] = true; len(a.gone) == len(a.asked) {
 		a.withdraw(errWithdrawn)
 	}
 	return true
+}
+
+// hasID tells the question that the server calls so.
+func hasID(id []byte) func(pending) bool {
+	return func(p pending) bool { return string(p.ID) == string(id) }
 }
 
 // quit ends what is asked. A call that is let go of takes it along in its checkpoint.
@@ -239,19 +257,29 @@ func (st *standing) newest() []*exchange {
 // names (L31), and all of them, the newest first, where it names none of theirs.
 func (st *standing) meant(m jsonrpc.Message) []*exchange {
 	calls := st.newest()
-	if id := related(m.Params); id != "" {
-		for _, x := range calls {
-			if x.task.id() == id {
-				return []*exchange{x}
-			}
-		}
+	if x := ofTask(calls, m.Params); x != nil {
+		return []*exchange{x}
 	}
 	return calls
 }
 
-// ask puts a request of the server to the newest call whose client declared the kind.
-// If there is none, it returns the code of the refusal (protocol.md 7.4).
-func (st *standing) ask(m jsonrpc.Message) (refused int64) {
+// ofTask is the call whose task a request of the server names, nil if it names none of
+// theirs.
+func ofTask(calls []*exchange, params []byte) *exchange {
+	if id := related(params); id != "" {
+		for _, x := range calls {
+			if x.task.id() == id {
+				return x
+			}
+		}
+	}
+	return nil
+}
+
+// ask puts a request of the server to the newest call whose client declared the kind,
+// and returns that. If there is none, it returns the code of the refusal (protocol.md
+// 7.4). offer is the ref under which other replicas are told of it, "" if they are not.
+func (st *standing) ask(m jsonrpc.Message, offer string) (call *exchange, refused int64) {
 	refused = mcp.CodeMethodNotFound
 	for _, x := range st.meant(m) {
 		code, ok := may(x.caller, m.Method, m.Params)
@@ -260,21 +288,28 @@ func (st *standing) ask(m jsonrpc.Message) (refused int64) {
 			continue
 		}
 		p := x.question(m)
-		p.Aside = true
+		p.Aside, p.Offer = true, offer
 		if x.aside.take(p) {
-			return 0
+			return x, 0
 		}
 	}
-	return refused
+	return nil, refused
 }
 
-// cancelled hears that the server withdraws one of its requests.
-func (st *standing) cancelled(params []byte) {
-	id, _ := jsonrpc.Get(params, "requestId")
-	for _, x := range st.newest() {
-		if x.aside.cancelled(string(id)) {
-			return
+// cancelled hears that the server withdraws one of its requests, in a session of that id.
+func (s *session) cancelled(ctx context.Context, session string, params []byte) {
+	raw, _ := jsonrpc.Get(params, "requestId")
+	for _, x := range s.get.newest() {
+		if x.aside.cancelled(hasID(raw)) {
+			break // another replica may be about to take it
 		}
+	}
+	id, err := jsonrpc.ParseID(raw)
+	if err != nil || !s.passes() {
+		return
+	}
+	if ref := offerRef(session, id); !s.get.strays.withdraw(ref) {
+		s.h.spawn(ctx, func(ctx context.Context) { s.h.withdraw(ctx, ref) })
 	}
 }
 

@@ -24,6 +24,8 @@ type standing struct {
 	rest  *time.Timer   // ends it when nobody has wanted it for a while
 	calls []*exchange   // calls in flight that can be asked, the oldest first
 	uris  map[string]int
+
+	strays strays // questions that may be those of another replica's call
 }
 
 // patience is how long the head of the stream is waited for: some servers send
@@ -262,7 +264,7 @@ func (g *getStream) take(ctx context.Context, x *exchange, it item) error {
 		switch m.Kind {
 		case jsonrpc.Notification:
 			if m.Method == mcp.NotifyCancelled {
-				g.s.get.cancelled(m.Params)
+				g.s.cancelled(ctx, x.to.session, m.Params)
 			}
 			x.hear(m)
 		case jsonrpc.Request:
@@ -282,7 +284,10 @@ func (g *getStream) request(ctx context.Context, x *exchange, m jsonrpc.Message)
 	if !g.s.claim(m.ID) {
 		return nil
 	}
-	if code := g.s.get.ask(m); code != 0 {
+	if g.s.passes() {
+		return g.s.place(ctx, x, m)
+	}
+	if _, code := g.s.get.ask(m, ""); code != 0 {
 		return x.respond(ctx, refusal(m.ID, code, m.Method))
 	}
 	return nil

@@ -38,6 +38,8 @@ type HTTP struct {
 	seen  described
 	gets  gets
 
+	attended attended
+
 	life context.Context // ends with Close
 	end  context.CancelCauseFunc
 
