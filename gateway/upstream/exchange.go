@@ -181,13 +181,26 @@ func (x *exchange) post(ctx context.Context, body []byte) (*inbound, error) {
 
 // receive performs a request and makes its response readable.
 func (x *exchange) receive(req *http.Request) (*inbound, error) {
+	return x.headed(x.fetch(req))
+}
+
+// fetch is receive for whichever goroutine.
+func (x *exchange) fetch(req *http.Request) head {
 	resp, err := x.h.do(req)
 	if err != nil {
-		return nil, err
+		return head{err: err}
 	}
-	x.response = resp
 	x.idle.touch()
-	return x.h.accept(resp, x)
+	in, err := x.h.accept(resp, x)
+	return head{resp: resp, in: in, err: err}
+}
+
+// headed takes the head of a response.
+func (x *exchange) headed(h head) (*inbound, error) {
+	if h.resp != nil {
+		x.response = h.resp
+	}
+	return h.in, h.err
 }
 
 // fault decides what an error means: the caller's end comes first, since it is

@@ -39,6 +39,7 @@ type inbound struct {
 	end    context.CancelCauseFunc
 	pumped chan item // set once reading has a goroutine of its own
 	silent *silence  // of a resumed stream
+	late   bool      // its head has not been waited for
 }
 
 // silence ends the reading of a stream that says nothing, so that it can be
@@ -182,21 +183,27 @@ func (in *inbound) pump() {
 	if in.pumped != nil {
 		return
 	}
-	in.pumped = make(chan item, 16)
-	go func() {
-		for {
-			it := in.read()
-			it.msgs = keep(it.msgs)
-			select {
-			case in.pumped <- it:
-			case <-in.life.Done():
-				return
-			}
-			if it.err != nil {
-				return
-			}
+	in.pumped = make(chan item, maxPumped)
+	go in.feed(in)
+}
+
+// maxPumped is how many events are read ahead.
+const maxPumped = 16
+
+// feed hands on what is read from a stream until it ends, or the exchange does.
+func (in *inbound) feed(from *inbound) {
+	for {
+		it := from.read()
+		it.msgs = keep(it.msgs)
+		select {
+		case in.pumped <- it:
+		case <-in.life.Done():
+			return
 		}
-	}()
+		if it.err != nil {
+			return
+		}
+	}
 }
 
 // keep copies messages out of the reader's buffer.

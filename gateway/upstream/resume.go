@@ -120,6 +120,11 @@ func (x *exchange) reopen(ctx context.Context, in *inbound, why error) (*inbound
 	if err := x.final(in, why); err != nil {
 		return nil, err
 	}
+	if se, ok := why.(*statusError); ok { // the head of a resumed stream came late
+		if err := x.refused(ctx, se); err != nil {
+			return nil, err
+		}
+	}
 	if why == errSilent {
 		x.tries = 0 // the server serves, though it has nothing to say
 		return x.reconnect(ctx, 0)
@@ -174,7 +179,7 @@ func (x *exchange) final(in *inbound, why error) error {
 		return why
 	case x.task.moveOn(why):
 		return errBeside
-	case in != nil && in.events == nil:
+	case in != nil && in.events == nil && !in.late:
 		return protocolError("the server answered another request than the one it was asked", why)
 	case !x.state.streamed():
 		return netError(why, true)
@@ -209,7 +214,10 @@ func (x *exchange) replay() (*inbound, error) {
 	if x.state.Last != "" {
 		set(req.Header, mcp.HeaderLastEventID, x.state.Last)
 	}
-	return x.receive(req)
+	if x.standing {
+		return x.receive(req)
+	}
+	return x.receiveLate(req)
 }
 
 // refused decides whether another attempt makes sense: it does unless the

@@ -228,6 +228,46 @@ func TestResumeQuestion(t *testing.T) {
 	})
 }
 
+// A server begins a resumed stream with its first event, and has none before the
+// question is answered that was open (Go SDK 1.8.0): the answer is not kept back. Whether
+// the stream is refused after all is seen when that comes.
+func TestResumeQuestionLateHead(t *testing.T) {
+	for name, refuse := range map[string]bool{"resumed": false, "refused": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+				var got json.RawMessage
+				s.Tool("t", asking(&got, func(func(string)) {}))
+				r := in("a", all)
+				cp := detach(t, h, r, &shimtest.Sink{OnAsk: blocked}, time.Second)
+				s.LateHeads()
+				if refuse {
+					s.On("GET", func(x *fake.Exchange) {
+						_ = pause(t.Context(), time.Second)
+						fake.Status(400, "text/plain", "stream replay unsupported")(x)
+					})
+				}
+				second := &shimtest.Sink{OnAsk: answering}
+				o := another(t, h)
+				ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
+				defer stop()
+				reply, err := o.Resume(ctx, r, cp, second)
+				if len(second.Asked()) != 1 {
+					t.Errorf("asked %+v", second.Asked())
+				}
+				if refuse {
+					checkKind(t, reply, err, kindClosed, 0)
+				} else {
+					checkKind(t, reply, err, "", 0)
+					if !strings.Contains(string(got), `"id":"q"`) {
+						t.Errorf("the server got %s", got)
+					}
+				}
+				_ = o.Close(t.Context())
+			})
+		})
+	}
+}
+
 // A server that says nothing new on a resumed stream is asked again.
 func TestResumeDeafServer(t *testing.T) {
 	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {

@@ -53,6 +53,9 @@ func (c *askedCall) asks(method, text string) {
 
 // answers says what a handler of an SDK says: nil and nil is an answer that is wanted.
 func (c *askedCall) answers() error {
+	if c.meanwhile != nil {
+		c.meanwhile()
+	}
 	switch c.Answer {
 	case "error":
 		return errors.New("nobody at home: " + c.Secret)
@@ -70,6 +73,30 @@ func (g *askingGroup) askSDK(ctx context.Context, version string) error {
 	var now atomic.Pointer[askedCall] // the call on its way
 	up, cut := context.WithCancel(ctx)
 	defer cut()
+	session, err := clientSDK(&now, g.Cells[0].Root).Connect(ctx, &sdk.StreamableClientTransport{
+		Endpoint: g.URL, HTTPClient: &http.Client{Transport: line{up}}, MaxRetries: -1,
+	}, &sdk.ClientSessionOptions{ProtocolVersion: version})
+	if err != nil {
+		return err
+	}
+	defer session.Close()
+	for _, c := range g.Cells {
+		c.over = make(chan struct{})
+		if c.Answer == "gone" {
+			c.meanwhile = cut
+		}
+		now.Store(c)
+		c.Text, err = readSDK(ctx, session, c)
+		close(c.over)
+		if err != nil {
+			c.Error = err.Error()
+		}
+	}
+	return nil
+}
+
+// clientSDK is a client of the Go SDK that is asked in the call of the moment.
+func clientSDK(now *atomic.Pointer[askedCall], root string) *sdk.Client {
 	client := sdk.NewClient(&sdk.Implementation{Name: "asked", Version: "1"}, &sdk.ClientOptions{
 		Capabilities: &sdk.ClientCapabilities{
 			RootsV2:     &sdk.RootCapabilities{},
@@ -78,9 +105,6 @@ func (g *askingGroup) askSDK(ctx context.Context, version string) error {
 		ElicitationHandler: func(_ context.Context, r *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
 			c := now.Load()
 			c.asks(mcp.MethodElicit, cmp.Or(r.Params.URL, r.Params.Message))
-			if c.Answer == "gone" {
-				cut()
-			}
 			if err := c.answers(); err != nil {
 				return nil, err
 			}
@@ -99,24 +123,8 @@ func (g *askingGroup) askSDK(ctx context.Context, version string) error {
 			return &sdk.CreateMessageResult{Role: "assistant", Model: "m", Content: &sdk.TextContent{Text: c.Secret}}, nil
 		},
 	})
-	client.AddRoots(&sdk.Root{URI: g.Cells[0].Root, Name: "root"})
-	session, err := client.Connect(ctx, &sdk.StreamableClientTransport{
-		Endpoint: g.URL, HTTPClient: &http.Client{Transport: line{up}}, MaxRetries: -1,
-	}, &sdk.ClientSessionOptions{ProtocolVersion: version})
-	if err != nil {
-		return err
-	}
-	defer session.Close()
-	for _, c := range g.Cells {
-		c.over = make(chan struct{})
-		now.Store(c)
-		c.Text, err = readSDK(ctx, session, c)
-		close(c.over)
-		if err != nil {
-			c.Error = err.Error()
-		}
-	}
-	return nil
+	client.AddRoots(&sdk.Root{URI: root, Name: "root"})
+	return client
 }
 
 var toldOf = regexp.MustCompile(`with the arguments {"taskId":"([0-9a-f-]{36})"}`)

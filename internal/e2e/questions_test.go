@@ -54,9 +54,10 @@ type askedCall struct {
 	Error string   `json:"error"` // in place of it
 	Task  string   `json:"task"`
 
-	mu   sync.Mutex    // guards Asked, which another goroutine than the call's writes
-	over chan struct{} // closed when the call has ended
-	call string        // how it names itself to the server
+	mu        sync.Mutex    // guards Asked, which another goroutine than the call's writes
+	meanwhile func()        // what happens while a Go client is asked, or nil
+	over      chan struct{} // closed when the call has ended
+	call      string        // how it names itself to the server
 }
 
 // asking is a question as a client hears it.

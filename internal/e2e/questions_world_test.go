@@ -40,10 +40,11 @@ type questioner struct {
 	heard map[string][]string // what it was answered
 }
 
-// startQuestioner serves one that sends requests (legacy) or answers with its
-// questions. Its tools named brief_* do the same under another policy.
-func startQuestioner(t *testing.T, legacy bool) *questioner {
+// startQuestioner serves one that answers with its questions, if it has no sessions, or
+// else is legacy and sends requests. Its tools named brief_* do the same under another policy.
+func startQuestioner(t *testing.T, options *sdk.StreamableHTTPOptions) *questioner {
 	t.Helper()
+	legacy := !options.Stateless
 	q := &questioner{legacy: legacy, begun: map[string]int{}, heard: map[string][]string{}}
 	server := sdk.NewServer(&sdk.Implementation{Name: "questioner", Version: "1"}, nil)
 	for _, name := range []string{"form", "page", "sample", "roots"} {
@@ -57,12 +58,8 @@ func startQuestioner(t *testing.T, legacy bool) *questioner {
 				})
 		}
 	}
-	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server },
-		&sdk.StreamableHTTPOptions{Stateless: !legacy}))
-	t.Cleanup(func() {
-		web.CloseClientConnections()
-		web.Close()
-	})
+	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, options))
+	t.Cleanup(web.CloseClientConnections) // a call whose gateway was killed waits for its answer for ever
 	q.url = web.URL
 	return q
 }
@@ -182,8 +179,11 @@ upstreams:
 func newAskingWorld(t *testing.T) *askingWorld {
 	t.Helper()
 	w := &askingWorld{
-		servers: map[string]*questioner{"legacy": startQuestioner(t, true), "modern": startQuestioner(t, false)},
-		places:  map[string]string{}, answered: map[string]int{},
+		servers: map[string]*questioner{
+			"legacy": startQuestioner(t, &sdk.StreamableHTTPOptions{}),
+			"modern": startQuestioner(t, &sdk.StreamableHTTPOptions{Stateless: true}),
+		},
+		places: map[string]string{}, answered: map[string]int{},
 	}
 	t.Cleanup(func() { w.checkSilence(t) }) // when the gateways have ended
 	upstreams := w.upstreams(startEverything(t))

@@ -59,6 +59,7 @@ type Server struct {
 	waiting   map[string]chan json.RawMessage // answers to the server's requests
 	replayAll bool
 	deaf      bool
+	lateHeads bool
 	serial    int
 	closing   chan struct{}
 	onAnswer  func(*Exchange) bool
@@ -175,6 +176,13 @@ func (s *Server) ReplayOnly() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.deaf = true
+}
+
+// LateHeads makes a resumed stream begin with its first event, as the Go SDK does.
+func (s *Server) LateHeads() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lateHeads = true
 }
 
 // LoseSessions forgets all sessions, as a restart would.

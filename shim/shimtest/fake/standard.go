@@ -163,12 +163,16 @@ func (s *Server) get(x *Exchange) {
 // resume replays what came after an event, of its stream or of all.
 func (s *Server) resume(x *Exchange, last string) {
 	s.mu.Lock()
-	all, deaf := s.replayAll, s.deaf
+	all, deaf, late := s.replayAll, s.deaf, s.lateHeads
 	streams := x.session.streams
 	s.mu.Unlock()
 	for _, st := range streams {
 		if n, ok := st.after(last); ok {
-			x.Head("text/event-stream")
+			x.headed = true
+			x.W.Header().Set("Content-Type", "text/event-stream")
+			if !late {
+				x.flush()
+			}
 			if all {
 				for _, other := range streams {
 					if other != st {
