@@ -26,6 +26,12 @@ const claimAgain = time.Second
 // claimFree is a claim that is over.
 const claimFree = "-"
 
+// clientHas stands for a stream in the claim of a client that has a question from one that
+// has ended with its answer. It answers the question all the same, and would take it for
+// another one if it came again. To other sessions the claim is void: the client may have
+// begun anew.
+const clientHas = "has"
+
 // line is how the messages of a courier go out. about names the question that a message
 // asks or takes back.
 type line struct {
@@ -152,6 +158,9 @@ func (c *courier) wanted(ctx context.Context, t shim.Task) (keys, over []string)
 			continue
 		case q.Claim == c.name && c.sent[t.ID][q.Key]:
 			continue
+		case q.Claim == claimName(c.s, clientHas):
+			c.mark(t.ID, q.Key)
+			continue
 		case q.Claim == "", q.Claim == c.name:
 		case q.Claim == claimFree, c.dead(ctx, q.Claim):
 			over = append(over, q.Claim)
@@ -187,6 +196,19 @@ func (c *courier) quit(ctx context.Context, id shim.ID) {
 	}
 }
 
+// keep leaves the open questions of one task to the client when the stream ends with its
+// answer.
+func (c *courier) keep(id shim.ID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if keys := c.open(id); len(keys) > 0 && !c.over {
+		ctx, done := context.WithTimeout(context.Background(), endTimeout)
+		defer done()
+		// Where it fails they are asked again.
+		_, _ = c.e.shim.Claim(ctx, c.p, c.e.name, id, keys, claimName(c.s, clientHas), []string{c.name})
+	}
+}
+
 // open are the keys of the questions of a task that the client may answer. c.mu is held.
 func (c *courier) open(id shim.ID) (keys []string) {
 	for key := range c.sent[id] {
@@ -213,10 +235,13 @@ func (e *endpoint) askOnResult(ctx context.Context, q *legacyRequest, id shim.ID
 	})
 	following := c.follow(id)
 	return func() {
-		left()
+		there := left()
 		cancel()
 		following.Wait()
 		c.work.Wait()
+		if there {
+			c.keep(id)
+		}
 	}
 }
 

@@ -80,6 +80,7 @@ func newAskWorld(t *testing.T, change func(*config.Config)) *askWorld {
 	script := legScript{Era: "legacy", Raw: json.RawMessage(`{"capabilities":{"tools":{}}}`), Replies: map[string]scriptReply{
 		"tools/call ask":     {Asks: []string{"who?"}},
 		"tools/call forever": {Blocks: true},
+		"tools/call late":    {Asks: []string{"who?"}, Progress: []json.RawMessage{[]byte(`{}`)}, Every: "60s"},
 		"tools/call twice":   {Asks: []string{"who?", "why?"}},
 	}}
 	for i, g := range []**legacyServer{&w.a, &w.b} {

@@ -111,7 +111,7 @@ type legacyAsker struct {
 }
 
 var (
-	_ shim.Asker     = (*legacyAsker)(nil)
+	_ shim.Keeper    = (*legacyAsker)(nil)
 	_ shim.Completer = (*legacyAsker)(nil)
 )
 
@@ -172,6 +172,10 @@ func (a *legacyAsker) Withdrawn(call shim.ID, keys []string) {
 		_ = a.q.out.Send(questionOver(call, key)) // a client that is gone misses it
 	}
 }
+
+// Keeps is the claim of the client itself: the answer that names the task comes on the
+// stream that the questions came on, so who has that one has those.
+func (a *legacyAsker) Keeps() string { return claimName(a.q.s, clientHas) }
 
 // Completed passes on that the user is done with a page (protocol.md 7.4). The id is
 // the server's own, as the client was given it.

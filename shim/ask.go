@@ -150,6 +150,7 @@ func (r *run) timeToAnswer() time.Duration {
 func (r *run) deliver(t Task, q []Question) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.awaitMaking() // a task that is being made of the call asks by itself
 	var open []Question
 	for i := range q {
 		if stored, ok := find(t.Questions, q[i].Key); ok && stored.Outstanding() {
@@ -231,28 +232,55 @@ func (r *run) unheard(t Task, q []Question) {
 	defer r.mu.Unlock()
 	r.tellWithdrawn(none)
 	if r.task.hidden && !r.attended {
-		r.abandonLater()
+		r.abandonLater(abandonAfter)
 	}
 }
 
-// abandonLater gives a parked call that moment: it ends unless its caller is there by
-// then, or has been asked something else. r.mu is held.
-func (r *run) abandonLater() {
+// abandonLater gives a parked call d more: it ends unless its caller is there by then, or
+// has been asked something else. r.mu is held.
+func (r *run) abandonLater(d time.Duration) {
 	r.spare()
 	var timer *time.Timer
-	timer = r.s.later(abandonAfter, func() {
+	timer = r.s.later(d, func() {
+		more := r.awaited()
 		r.mu.Lock()
-		due := r.task.abandon == timer
-		alone := due && r.task.hidden && !r.attended
-		if due {
+		defer r.mu.Unlock()
+		switch {
+		case r.task.abandon != timer, r.ctx.Err() != nil:
+			return
+		case !r.task.hidden || r.attended:
 			r.task.abandon = nil
-		}
-		r.mu.Unlock()
-		if alone {
+		case more > 0:
+			r.abandonLater(more)
+		default:
+			r.task.abandon = nil
 			r.cancel(errAbandoned)
 		}
 	})
 	r.task.abandon = timer
+}
+
+// awaited is for how much longer a caller may be there on another replica, who has the
+// record kept for as long (visit.attend). The record, and not a message, says so.
+func (r *run) awaited() time.Duration {
+	var t Task
+	err := r.s.within(r.ctx, func(ctx context.Context) (err error) {
+		t, err = r.s.store.Get(ctx, r.task.id, Summary)
+		return err
+	})
+	switch {
+	case errors.Is(err, ErrNotFound):
+		return 0
+	case err != nil:
+		return retryAbandon
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	own := max(r.task.raised, r.box.until+abandonAfter+hiddenRetain)
+	if t.TTL <= own+time.Millisecond { // the store rounds up
+		return 0
+	}
+	return t.TTL - hiddenRetain - time.Since(r.task.born)
 }
 
 // spare takes back what abandonLater began. r.mu is held.

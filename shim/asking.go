@@ -50,6 +50,15 @@ type Asker interface {
 	Withdrawn(id ID, keys []string)
 }
 
+// Keeper is an Asker whose client goes on having the questions that it was sent when a
+// task is made of its call: it answers them whatever stream they came on. So they are not
+// asked again in the task.
+type Keeper interface {
+	Asker
+	// Keeps is the stream that has claimed them then (Question.Claim).
+	Keeps() string
+}
+
 // Parked is a call that was handed back to its caller to be answered. It goes on
 // upstream, stored under ID but hidden from all task methods (design.md 0.13).
 type Parked struct {
@@ -70,6 +79,9 @@ const (
 	// abandonAfter is how long a parked call whose questions have run out may go on
 	// without a caller.
 	abandonAfter = time.Minute
+	// retryAbandon is after how long it is looked again whether there is one, when the
+	// store is away.
+	retryAbandon = 5 * time.Second
 )
 
 // Errors of questions.

@@ -15,6 +15,9 @@ func (r *run) revealing() (Task, error) {
 	id, lease := r.task.id, r.task.lease
 	retain := r.retain()
 	change := Change{Op: r.s.op(), Visible: true, TTL: time.Since(r.task.born) + retain, Retain: retain}
+	if k, ok := r.stream.(Keeper); ok && r.call.Asking == AskStream && len(r.box.open) > 0 {
+		change.Claim, change.ClaimBy = keysOf(r.box.open), k.Keeps()
+	}
 	r.mu.Unlock()
 
 	var t Task

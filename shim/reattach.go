@@ -106,6 +106,9 @@ type visit struct {
 	policy Policy
 	task   Task // as it was last read
 	run    *run // nil where another replica runs it
+
+	began time.Time     // when the caller was first said to be here; zero before
+	kept  time.Duration // the record's TTL then
 }
 
 // wait looks at the record after each event until there is something to answer.
@@ -127,6 +130,7 @@ func (v *visit) wait(ctx context.Context) (Answered, error) {
 		replied = v.run.done
 	}
 	grace := v.grace()
+	v.attend(ctx)
 	for {
 		select {
 		case <-ctx.Done():
@@ -143,6 +147,7 @@ func (v *visit) wait(ctx context.Context) (Answered, error) {
 			continue
 		case <-wake:
 		case <-distrust.C:
+			v.attend(ctx)
 		}
 		if t, err := v.s.reach(ctx, v.call.Principal, v.call.Upstream, v.task.ID); err == nil {
 			v.task = t
@@ -153,6 +158,26 @@ func (v *visit) wait(ctx context.Context) (Answered, error) {
 			return a, err
 		}
 	}
+}
+
+// attend tells the replica that runs the call that its caller is here, if that may be
+// about to give the call up: its questions have run out. It has the record kept for
+// longer, and again from time to time. If this replica dies the call is given up after
+// all.
+func (v *visit) attend(ctx context.Context) {
+	expired := func(q Question) bool { return q.Withdraw && q.Answer == nil }
+	if v.run != nil || v.task.Visible || !slices.ContainsFunc(v.task.Questions, expired) {
+		return
+	}
+	if v.began.IsZero() {
+		v.began, v.kept = time.Now(), v.task.TTL
+	}
+	change := Change{Op: v.s.op(), TTL: v.kept + time.Since(v.began) + 2*abandonAfter}
+	// Where it fails there is time to say so again.
+	_ = v.s.within(ctx, func(ctx context.Context) error {
+		_, err := v.s.store.Apply(ctx, v.task.ID, nil, change)
+		return err
+	})
 }
 
 // grace is when a task is made of the call: each retry has a grace of its own.

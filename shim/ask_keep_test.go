@@ -1,0 +1,71 @@
+package shim_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskgate/shim"
+)
+
+// keeping is a stream whose client has what it was asked, also when it gets a task.
+type keeping struct{ relayed }
+
+func (*keeping) Keeps() string { return "client" }
+
+// gated is a store that takes its time to ask, and to make a task visible.
+type gated struct {
+	shim.Store
+	ask, visible chan struct{}
+}
+
+func (g *gated) Apply(ctx context.Context, id shim.ID, l *shim.Lease, c shim.Change) (shim.Task, error) {
+	if c.Ask != nil {
+		<-g.ask
+	}
+	if c.Visible {
+		<-g.visible
+	}
+	return g.Store.Apply(ctx, id, l, c)
+}
+
+// The question that a client was sent on the stream of its call is claimed for it in the
+// same step that makes a task of the call. One that crosses that step is left to the task.
+func TestQuestionsWhenACallBecomesATask(t *testing.T) {
+	for name, crosses := range map[string]bool{"asked before": false, "asked meanwhile": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				g := &gated{w.store.Store, make(chan struct{}), make(chan struct{})}
+				w.store.Store = g
+				s := w.gateway("r1", elicits(time.Second, "a"), policy(shim.Auto))
+				stream := &keeping{}
+				c := legacy(stream)
+				c.After = time.Second
+				if !crosses {
+					close(g.ask)
+				}
+				k := calls(t, s, c)
+				pass(time.Second)
+				if crosses {
+					close(g.ask)
+					synctest.Wait()
+				}
+				close(g.visible)
+				<-k.done
+				if k.err != nil || k.a.Task == nil {
+					t.Fatalf("%+v, %v", k.a, k.err)
+				}
+				got := read(t, s, k.a.Task.ID)
+				wantKeys(t, got.Questions, "a")
+				want := "client"
+				if crosses {
+					want = ""
+				}
+				if q := got.Questions[0]; q.Claim != want || len(stream.asked) == 0 != crosses {
+					t.Errorf("claimed by %q, asked on the stream %d times", q.Claim, len(stream.asked))
+				}
+			})
+		})
+	}
+}
