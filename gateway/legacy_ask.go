@@ -59,18 +59,15 @@ func questionOver(call shim.ID, key string) []byte {
 }
 
 // answerQuestion takes a client's response. One to a question that nobody waits for,
-// or that was never asked, is no mistake: answers and ends may cross (T36). An error
-// means that the client may send it again.
+// or that was never asked, is no mistake: answers and ends may cross (T36). Of one that is
+// no answer the server is told. An error means that the client may send it again.
 func (e *endpoint) answerQuestion(ctx context.Context, s *session, p shim.Principal, msg jsonrpc.Message) error {
 	call, key, ok := parseQuestionID(msg.ID)
 	if !ok {
 		return nil
 	}
 	answer := shim.Answer{Result: msg.Result}
-	switch {
-	case msg.Error == nil && !jsonrpc.IsObject(msg.Result):
-		answer = shim.Answer{Error: &shim.RPCError{Code: mcp.CodeInternal, Message: "the client's answer is not an object"}}
-	case msg.Error != nil:
+	if msg.Error != nil {
 		answer = shim.Answer{Error: &shim.RPCError{Code: msg.Error.Code, Message: msg.Error.Message, Data: msg.Error.Data}}
 	}
 	err := e.shim.Answer(ctx, s.principal(p), e.name, call, key, answer)

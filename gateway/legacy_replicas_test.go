@@ -87,7 +87,7 @@ func newReplica(t *testing.T, redis, name, server string, change func(*config.Co
 		t.Fatal(err)
 	}
 	sh, err := shim.New(shim.Options{
-		Replica: shim.Replica(name), Store: store, Logger: quiet,
+		Replica: shim.Replica(name), Store: store, Logger: quiet, CheckAnswer: upstream.CheckAnswer,
 		Servers: map[string]shim.Server{"up": {
 			Upstream: leg,
 			Policy: func(tool string) shim.Policy {

@@ -240,10 +240,15 @@ func (p *parking) start(t *testing.T, name, server string, c *config.Config) {
 		return shim.Policy{
 			Tasks: shim.Mode(tool.Tasks), Grace: tool.Grace, TTL: tool.TTL, PollInterval: tool.PollInterval, Timeout: tool.Timeout,
 			EarlyInput: shim.Early(tool.EarlyInput), InputTimeout: tool.InputTimeout,
+			Questions: shim.QuestionLimits{
+				Most: tool.MaxQuestions, Open: tool.MaxOpenQuestions,
+				Bytes: int64(tool.MaxQuestionBytes), AnswerBytes: int64(tool.MaxAnswerBytes),
+			},
 		}
 	}
 	sh, err := shim.New(shim.Options{
 		Replica: shim.Replica(name), Store: store, Logger: logger, Tracer: traces.Tracer("test"),
+		CheckAnswer: upstream.CheckAnswer,
 		Servers: map[string]shim.Server{"up": {
 			Upstream: leg, Other: policy(c.Upstreams[0].Defaults),
 			Policy: func(tool string) shim.Policy { return policy(c.Upstreams[0].Tool(tool)) },

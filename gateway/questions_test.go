@@ -80,7 +80,7 @@ func askingGateway(t *testing.T, name, server string, store *redisstore.Store, c
 		t.Fatal(err)
 	}
 	sh, err := shim.New(shim.Options{
-		Replica: shim.Replica(name), Store: store, Logger: quiet,
+		Replica: shim.Replica(name), Store: store, Logger: quiet, CheckAnswer: upstream.CheckAnswer,
 		Servers: map[string]shim.Server{"up": {Upstream: leg, Policy: func(tool string) shim.Policy {
 			p := u.Tool(tool)
 			return shim.Policy{Tasks: shim.Mode(p.Tasks), Grace: p.Grace, TTL: p.TTL, PollInterval: p.PollInterval, Timeout: p.Timeout,

@@ -78,6 +78,7 @@ func failureOf(version string, err error) *failure {
 		answered *shim.RPCError
 		upstream *shim.UpstreamError
 		busy     *shim.BusyError
+		answer   *shim.AnswerError
 	)
 	switch {
 	case errors.As(err, &known):
@@ -86,6 +87,8 @@ func failureOf(version string, err error) *failure {
 		return answeredFailure(version, answered)
 	case errors.As(err, &upstream):
 		return &failure{Code: mcp.CodeInternal, Message: upstream.Message, Data: retryAfter(upstream.RetryAfterMs)}
+	case errors.As(err, &answer): // 2.7: it is an error, and may be given anew
+		return invalidParams("params.inputResponses: %s", answer)
 	case errors.As(err, &busy):
 		return &failure{Code: mcp.CodeInternal, Message: busy.Error(), Data: retryAfter(busy.RetryAfter.Milliseconds())}
 	}

@@ -182,7 +182,7 @@ func TestLateWrites(t *testing.T) {
 	o.ReadTimeout, o.RetryFor = 100*time.Millisecond, limit
 	proxy := redistest.NewProxy(t, redis.Addr)
 	s := openTest(t, proxy.URL(), o)
-	task := create(t, s, newTask(t))
+	task, ended := create(t, s, newTask(t)), create(t, s, newTask(t))
 	add := func(at int64, checkpoint, piece string) {
 		t.Helper()
 		must(t, s.Append(t.Context(), task.ID, held, shim.Position{Batches: at}, json.RawMessage(checkpoint), content(piece)))
@@ -191,13 +191,14 @@ func TestLateWrites(t *testing.T) {
 	add(0, `"FIRST"`, "[0]")
 	add(1, `"second"`, "[1]")
 	proxy.Next(redistest.Hold, "LATE")
-	_, err := s.Apply(t.Context(), task.ID, nil, shim.Change{Op: "LATE", To: shim.Cancelled})
+	_, err := s.Apply(t.Context(), ended.ID, nil, shim.Change{Op: "LATE", To: shim.Cancelled})
 	must(t, err)
-	before := read(t, s, task.ID, shim.WithRun)
+	before, end := read(t, s, task.ID, shim.WithRun), read(t, s, ended.ID, shim.WithRun)
 	sent := commands(redis, "evalsha")
 	proxy.Release()
 	eventually(t, "late commands are executed", func() bool { return commands(redis, "evalsha") >= sent+2 })
 	same(t, before, read(t, s, task.ID, shim.WithRun))
+	same(t, end, read(t, s, ended.ID, shim.WithRun))
 	same(t, `"second"`, string(before.Checkpoint))
 	same(t, []string{"[0]", "[1]"}, batches(t, s, task.ID))
 }

@@ -202,6 +202,7 @@ func applyArgs(events, inbox string, slack int64, id shim.ID, runner shim.Lease,
 	}
 	addList(a, answers)
 	addList(a, c.Take)
+	addList(a, c.Forget)
 	addPieces(a, c.Tail)
 	return a
 }

@@ -10,42 +10,52 @@ import (
 // what they deliver (design.md 0.18). Questions of tasks are read with the task.
 
 // Update hands in results that answer a task's questions; what nobody asked for is
-// ignored (T36). ErrNotFound, ErrUnavailable.
+// ignored (T36). ErrNotFound, ErrUnavailable, *AnswerError.
 func (s *Shim) Update(ctx context.Context, p Principal, upstream string, id ID, results map[string]json.RawMessage) error {
 	t, err := s.see(ctx, p, upstream, id, Summary)
 	if err != nil {
 		return err
 	}
+	wanted, err := s.wanted(t, resultsOf(results))
+	if err != nil {
+		return err
+	}
+	return s.answer(ctx, t.ID, wanted)
+}
+
+// resultsOf are results as answers.
+func resultsOf(results map[string]json.RawMessage) map[string]Answer {
 	answers := make(map[string]Answer, len(results))
 	for key, result := range results {
 		answers[key] = Answer{Result: result}
 	}
-	return s.answer(ctx, t, answers)
+	return answers
 }
 
 // Answer hands in the answer to one question of a task, or of a call of p's that is
-// no task. ErrNotFound, ErrUnavailable.
+// no task. ErrNotFound, ErrUnavailable. In place of one that is none, or too large, the
+// server gets an error that says so: who gives answers one by one hears of nothing by
+// which to give it anew, and the server must not wait for that.
 func (s *Shim) Answer(ctx context.Context, p Principal, upstream string, id ID, key string, a Answer) error {
 	t, err := s.reach(ctx, p, upstream, id)
 	if err != nil {
 		return err
 	}
-	return s.answer(ctx, t, map[string]Answer{key: a})
+	wanted, err := s.wanted(t, map[string]Answer{key: a})
+	if bad, ok := errors.AsType[*AnswerError](err); ok {
+		a = Answer{Error: &RPCError{Code: codeInternal, Message: "the client's answer " + bad.Reason}}
+		wanted = map[string]json.RawMessage{key: a.encode()}
+	}
+	return s.answer(ctx, id, wanted)
 }
 
-// answer stores those of the answers that the task waits for.
-func (s *Shim) answer(ctx context.Context, t Task, answers map[string]Answer) error {
-	wanted := make(map[string]json.RawMessage, len(answers))
-	for _, q := range t.Questions {
-		if a, ok := answers[q.Key]; ok && q.Outstanding() {
-			wanted[q.Key] = a.encode()
-		}
-	}
+// answer stores answers that a record waits for.
+func (s *Shim) answer(ctx context.Context, id ID, wanted map[string]json.RawMessage) error {
 	if len(wanted) == 0 {
 		return nil
 	}
 	err := s.within(ctx, func(ctx context.Context) error {
-		_, err := s.store.Apply(ctx, t.ID, nil, Change{Op: s.op(), Answer: wanted})
+		_, err := s.store.Apply(ctx, id, nil, Change{Op: s.op(), Answer: wanted})
 		return err
 	})
 	if errors.Is(err, ErrFinal) {

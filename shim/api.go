@@ -33,6 +33,7 @@ type Policy struct {
 	Partials     Partials      // what is shown of a task while it runs
 	EarlyInput   Early         // what a question does that comes before a task
 	InputTimeout time.Duration // how long a question waits for its answer, 0 = 10m
+	Questions    QuestionLimits
 }
 
 // Stream takes what an upstream says before there is a handle: it goes to the
@@ -145,17 +146,20 @@ type API interface {
 	// and Stream. If ctx ends, the call is cancelled, unless Stay.
 	//
 	// A call of somebody else, or one whose time is over, is ErrNotFound; answers
-	// that were given before, ErrAnswered; ErrCancelled: the call was cancelled
+	// that were given before, ErrAnswered; one that is none, or too large, an
+	// *AnswerError, and all of them may be given again; ErrCancelled: the call was cancelled
 	// meanwhile. That the replica that ran it was lost is an error in the reply: it
 	// is never run again.
 	Reattach(ctx context.Context, c Call, id ID, answers map[string]json.RawMessage) (Answered, error)
 	// Update hands in results that answer a task's questions, by their keys. Unknown
-	// keys, and all keys of a task that waits for nothing, are ignored (T36).
+	// keys, and all keys of a task that waits for nothing, are ignored (T36). One that
+	// is none, or too large, is an *AnswerError, and then none of them is taken.
 	Update(ctx context.Context, p Principal, upstream string, id ID, results map[string]json.RawMessage) error
 	// Answer hands in the answer to one question, be it a result or an error: of a
 	// task, or of a call under AskStream that is none. One that nobody waits for is
-	// ignored (T36). An anonymous p must be of the session that made the call,
-	// unless it is a task.
+	// ignored (T36); in place of one that is none, or too large, the server gets an
+	// error. An anonymous p must be of the session that made the call, unless it is a
+	// task.
 	Answer(ctx context.Context, p Principal, upstream string, id ID, key string, a Answer) error
 	// Claim gives questions to one stream, named by, for it alone to deliver (H7),
 	// and returns those that are the stream's now, with their params: open ones that

@@ -21,6 +21,9 @@ type mailbox struct {
 	// until is when the time to answer is over, counted from the record's creation.
 	until time.Duration
 	made  int // how many keys were made here, so that each is made once (T39)
+	// taken are questions whose answers the record need not have any more: they were
+	// taken by this run, which has them.
+	taken []string
 }
 
 // Ask puts questions to the caller and waits until each is answered, withdrawn or
@@ -110,12 +113,32 @@ func (r *run) post(ctx context.Context, q []Question) (Task, error) {
 	if !r.asksAgain(q) {
 		r.box.until = time.Since(r.task.born) + r.inputTimeout()
 	}
-	change := Change{Ask: q, Call: r.callRecord(true)}
+	change := Change{Ask: q, Call: r.callRecord(true), Forget: r.box.taken}
 	if hidden {
 		change.TTL = r.box.until + abandonAfter + hiddenRetain
 	}
 	r.mu.Unlock()
-	return r.apply(ctx, func() Change { return change })
+	t, err := r.apply(ctx, func() Change { return change })
+	if err == nil {
+		r.forgot(change.Forget)
+	}
+	return t, err
+}
+
+// forgettable adds questions whose answers the record is to forget, with the next change
+// that is made of it anyway, and returns all of them.
+func (r *run) forgettable(keys ...string) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.box.taken = slices.Concat(r.box.taken, keys)
+	return r.box.taken
+}
+
+// forgot notes that the record has forgotten them.
+func (r *run) forgot(keys []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.box.taken = slices.DeleteFunc(slices.Clone(r.box.taken), func(key string) bool { return slices.Contains(keys, key) })
 }
 
 // asksInTask reports whether the caller is asked in a task: in the one there is, or
@@ -215,7 +238,13 @@ func (r *run) withdraw(q []Question) {
 		return !ok || !stored.Outstanding()
 	}))
 	r.mu.Unlock()
-	r.s.work.Go(func() { _ = r.persist(r.ctx, func() Change { return Change{Withdraw: keys} }) })
+	// An answer that has come all the same is for nobody any more.
+	change := Change{Op: r.s.op(), Withdraw: keys, Take: keys}
+	r.s.work.Go(func() {
+		if r.persist(r.ctx, func() Change { return change }) == nil {
+			r.forgettable(keys...)
+		}
+	})
 }
 
 // unheard notes that the time to answer is over, and says so of what has no answer: one
@@ -306,7 +335,11 @@ func (r *run) take(ctx context.Context, q []Question) (Task, error) {
 	keys := keysOf(q)
 	change := Change{Op: r.s.op(), Withdraw: keys, Take: keys, Call: r.endRound()}
 	change.Durable = change.Call != nil // the retry is sent next, and only once
-	return r.apply(ctx, func() Change { return change })
+	t, err := r.apply(ctx, func() Change { return change })
+	if err == nil {
+		r.forgettable(keys...)
+	}
+	return t, err
 }
 
 // taken are the answers that take has made this run's.

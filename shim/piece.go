@@ -28,7 +28,7 @@ func (r *run) shows() bool { return r.batcher != nil && r.policy.Tasks != Never 
 // server beside its answer.
 func (r *run) request() Request {
 	req := r.call.Request
-	req.Rounds = r.call.Asking != AskNever
+	req.Rounds, req.Limits = r.call.Asking != AskNever, r.policy.Questions
 	if req.Method == callTool {
 		req.Pieces, req.Within = r.shows(), r.policy.Timeout
 	}

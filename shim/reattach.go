@@ -71,18 +71,13 @@ func (s *Shim) reach(ctx context.Context, p Principal, upstream string, id ID) (
 // Answers to what is no longer open come along from rounds before and are ignored: the
 // open questions are what the caller was given.
 func (s *Shim) handIn(ctx context.Context, t Task, answers map[string]json.RawMessage) (Task, error) {
-	change := Change{ClaimBy: s.op(), Answer: make(map[string]json.RawMessage, len(answers))}
-	for _, q := range t.Questions {
-		if result, ok := answers[q.Key]; ok && q.Outstanding() {
-			change.Claim = append(change.Claim, q.Key)
-			change.Answer[q.Key] = Answer{Result: result}.encode()
-		}
+	wanted, err := s.wanted(t, resultsOf(answers))
+	if err != nil || len(wanted) == 0 {
+		return t, err
 	}
-	if len(change.Claim) == 0 {
-		return t, nil
-	}
+	change := Change{Claim: slices.Sorted(maps.Keys(wanted)), ClaimBy: s.op(), Answer: wanted}
 	var after Task
-	err := s.within(ctx, func(ctx context.Context) error {
+	err = s.within(ctx, func(ctx context.Context) error {
 		return s.retry(ctx, func(ctx context.Context) (err error) {
 			after, err = s.store.Apply(ctx, t.ID, nil, change)
 			return err

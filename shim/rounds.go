@@ -62,6 +62,9 @@ func (r *run) send() (Reply, error) {
 		if n >= mostRounds {
 			return Reply{Error: &RPCError{Code: codeInternal, Message: "the server asked for input too often"}}, nil
 		}
+		if refusal := r.refuseRound(*reply.Round); refusal != nil {
+			return Reply{Error: refusal}, nil
+		}
 		now = r.beginRound(n+1, *reply.Round)
 	}
 }

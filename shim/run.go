@@ -308,14 +308,18 @@ func (r *run) Checkpoint(ctx context.Context, cp json.RawMessage) error {
 	}
 	return aside(func() error {
 		r.drainBatches(ctx)
-		change := Change{Checkpoint: cp}
+		change := Change{Checkpoint: cp, Forget: r.forgettable()}
 		if !r.trimmed {
 			change.Call, r.trimmed = r.callRecord(true), true
 			// Where the record says that the call was not sent, whoever adopts it
 			// sends it. A failover must not bring that back (design.md 0.20).
 			change.Durable = r.firm
 		}
-		return r.persist(ctx, func() Change { return change })
+		err := r.persist(ctx, func() Change { return change })
+		if err == nil {
+			r.forgot(change.Forget)
+		}
+		return err
 	})
 }
 

@@ -3,6 +3,7 @@ package shim
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -47,8 +48,12 @@ type Options struct {
 	// StoreTimeout bounds each operation on the store that a caller waits for;
 	// default 3s.
 	StoreTimeout time.Duration
-	Logger       *slog.Logger // default slog.Default()
-	Tracer       trace.Tracer // default none
+	// CheckAnswer says what is wrong with a result as the answer to a question of this
+	// method, "" for nothing, without repeating any of it. Only what is not wrong
+	// reaches a server. nil takes everything.
+	CheckAnswer func(method string, result json.RawMessage) (wrong string)
+	Logger      *slog.Logger // default slog.Default()
+	Tracer      trace.Tracer // default none
 }
 
 // Shim runs calls, and tasks until they end. Its goroutines are those of the
@@ -95,6 +100,7 @@ type Shim struct {
 	settleBytes int64
 
 	storeTimeout time.Duration
+	check        func(method string, result json.RawMessage) (wrong string)
 }
 
 var _ API = (*Shim)(nil)
@@ -115,6 +121,7 @@ func New(o Options) (*Shim, error) {
 
 		settle: cmp.Or(o.Settle, defaultSettle), settleBytes: cmp.Or(o.SettleBytes, defaultSettleBytes),
 		storeTimeout: cmp.Or(o.StoreTimeout, 3*time.Second),
+		check:        o.CheckAnswer,
 		runs:         make(map[ID]*run),
 		tasks:        make(map[string]int),
 		held:         make(map[ID]ending),

@@ -51,7 +51,9 @@ type Change struct {
 	// repeated. Needed wherever To, StatusMessage, Visible or Take is set.
 	Op string
 	// To is the new status. A final one settles TTL (elapsed + Retain), ends the
-	// lease, and lets the record expire.
+	// lease, lets the record expire, and leaves of it what is read of a task that has
+	// ended: no Call, no Checkpoint, and of its questions only which there were, the
+	// open ones withdrawn and the others without what was answered.
 	To Status
 	// StatusMessage replaces the message, if not nil.
 	StatusMessage *string
@@ -68,7 +70,8 @@ type Change struct {
 	// Ask adds questions and makes the task InputRequired; a key once seen is
 	// never added again.
 	Ask []Question
-	// Withdraw ends questions the upstream no longer waits for.
+	// Withdraw ends questions the upstream no longer waits for. Of such a question only
+	// the key is kept.
 	Withdraw []string
 	// Claim lets the stream ClaimBy deliver these questions, where nobody alive
 	// has claimed them. A claim held by a stream named in ClaimOver is void.
@@ -77,11 +80,15 @@ type Change struct {
 	ClaimOver []string
 	// Answer stores answers to outstanding questions; other keys are ignored
 	// (T36). Answering or withdrawing the last outstanding question makes the
-	// task Working again, counted in the same step.
+	// task Working again, counted in the same step. Of a question that is answered
+	// what it asked is not kept.
 	Answer map[string]json.RawMessage
 	// Take marks answers as taken, under Op: a second Take of a key with another
 	// Op leaves it untaken for that caller (see Apply).
 	Take []string
+	// Forget drops answers that were taken by another Op, whose caller has them by
+	// now: Question.Answer is Forgotten then.
+	Forget []string
 
 	// Visible makes a hidden call a task.
 	Visible bool

@@ -156,16 +156,20 @@ type Outcome struct {
 }
 
 // Question is a request of the upstream for the client's user, model or roots:
-// elicitation/create, sampling/createMessage or roots/list.
+// elicitation/create, sampling/createMessage or roots/list. Once it is not
+// outstanding any more, what it asked is not kept.
 type Question struct {
 	Key      string          // unique for the task's whole life (T39)
-	Method   string          // the request's method
-	Params   json.RawMessage // its params, as the upstream sent them
+	Method   string          // the request's method, while it is outstanding
+	Params   json.RawMessage // its params, as the upstream sent them, while it is outstanding
 	Claim    string          // the stream that delivers it, once one does
-	Answer   json.RawMessage // {"result": …} or {"error": {code, message, data?}}, nil while outstanding
+	Answer   json.RawMessage // {"result": …} or {"error": {code, message, data?}}, nil while outstanding, or Forgotten
 	Taken    bool            // the runner has taken the answer
 	Withdraw bool            // the upstream no longer waits for it
 }
+
+// Forgotten is the Answer of a question that has had one, of which only that is kept.
+const Forgotten = "{}"
 
 // Outstanding reports whether the question still waits for an answer.
 func (q Question) Outstanding() bool { return q.Answer == nil && !q.Withdraw }

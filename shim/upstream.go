@@ -60,6 +60,9 @@ type Request struct {
 	// Within is how long the call may take at most, 0 for no bound: a server that makes
 	// a task of it is asked to keep that for so long.
 	Within time.Duration `json:"-"`
+	// Limits bound what the server may ask meanwhile, where that reaches the Sink: what
+	// is more a leg refuses (QuestionLimits.Refuse). Of rounds the caller sees to it.
+	Limits QuestionLimits `json:"-"`
 }
 
 // Round is what a server asks for with an InputRequiredResult (protocol.md 2.7).

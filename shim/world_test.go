@@ -37,11 +37,18 @@ func (w *world) gateway(name string, u shim.Upstream, p shim.Policy) *shim.Shim 
 
 func (w *world) gatewayFor(name string, srv shim.Server) *shim.Shim {
 	w.t.Helper()
-	s, err := shim.New(shim.Options{
+	return w.gatewayOf(name, srv, func(*shim.Options) {})
+}
+
+func (w *world) gatewayOf(name string, srv shim.Server, change func(*shim.Options)) *shim.Shim {
+	w.t.Helper()
+	o := shim.Options{
 		Replica: shim.Replica(name), Store: w.store, Heartbeat: 5 * time.Second,
 		Servers: map[string]shim.Server{"up": srv},
 		Logger:  slog.New(slog.NewTextHandler(io.Discard, nil)),
-	})
+	}
+	change(&o)
+	s, err := shim.New(o)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"taskgate/gateway"
 	"taskgate/gateway/config"
+	"taskgate/gateway/upstream"
 	"taskgate/redisstore"
 	"taskgate/shim"
 )
@@ -108,7 +109,8 @@ func (s *server) newShim(replica shim.Replica) (*shim.Shim, error) {
 	}
 	return shim.New(shim.Options{
 		Replica: replica, Store: s.store, Servers: servers, Heartbeat: s.config.Heartbeat,
-		Settle: settleOf(s.config.Settle), StoreTimeout: s.config.StoreTimeout, Logger: s.log, Tracer: s.tel.traces.Tracer("taskgate/shim"),
+		Settle: settleOf(s.config.Settle), StoreTimeout: s.config.StoreTimeout, CheckAnswer: upstream.CheckAnswer,
+		Logger: s.log, Tracer: s.tel.traces.Tracer("taskgate/shim"),
 	})
 }
 
@@ -241,6 +243,10 @@ func policyOf(u *config.Upstream, t config.Tool) shim.Policy {
 		Concurrency:  t.Concurrency,
 		EarlyInput:   shim.Early(t.EarlyInput),
 		InputTimeout: t.InputTimeout,
+		Questions: shim.QuestionLimits{
+			Most: t.MaxQuestions, Open: t.MaxOpenQuestions,
+			Bytes: int64(t.MaxQuestionBytes), AnswerBytes: int64(t.MaxAnswerBytes),
+		},
 		Partials: shim.Partials{
 			Content: t.Progress == config.ProgressContent && (u.Partials == config.On || u.ResponseModes == config.On),
 			Logs:    t.Logs == config.LogsPartials,

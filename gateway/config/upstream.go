@@ -192,6 +192,21 @@ type Tool struct {
 	// where the question knows no such answer.
 	InputTimeout time.Duration `yaml:"input_timeout" min:"1s"`
 
+	// MaxQuestions is how many questions the server may ask during one call. What is
+	// more, or over one of the next two, is refused with an error and the call goes on;
+	// a server of 2026 can only be told of it by the end of the call.
+	MaxQuestions int `yaml:"max_questions" min:"1"`
+
+	// MaxOpenQuestions is how many of them may wait for the client at once.
+	MaxOpenQuestions int `yaml:"max_open_questions" min:"1"`
+
+	// MaxQuestionBytes is how large those that wait may be together.
+	MaxQuestionBytes Size `yaml:"max_question_bytes" min:"1KiB" max:"1GiB"`
+
+	// MaxAnswerBytes is how large the client's answers may be together until the
+	// server has them. An answer that is too large is refused.
+	MaxAnswerBytes Size `yaml:"max_answer_bytes" min:"1KiB" max:"1GiB"`
+
 	// Concurrency is how many calls of the tool each replica has in flight.
 	// 0 means any number.
 	Concurrency int `yaml:"concurrency" min:"0"`
@@ -261,6 +276,7 @@ func DefaultTool() Tool {
 		EarlyInput:   EarlyTask,
 		InputTimeout: 10 * time.Minute,
 
+		MaxQuestions: 1000, MaxOpenQuestions: 64, MaxQuestionBytes: 4 * MiB, MaxAnswerBytes: 4 * MiB,
 		MaxPartials: 10_000, MaxPartialBytes: 8 * MiB,
 	}
 }

@@ -50,7 +50,9 @@ func TestValidateByHand(t *testing.T) {
 		"upstreams[0].tools[0].max_ttl", "upstreams[0].tools[0].poll_interval", "upstreams[0].tools[0].timeout",
 		"upstreams[0].tools[0].progress", "upstreams[0].tools[0].logs", "upstreams[0].tools[0].max_partials",
 		"upstreams[0].tools[0].max_partial_bytes", "upstreams[0].tools[0].recover",
-		"upstreams[0].tools[0].early_input", "upstreams[0].tools[0].input_timeout", "upstreams[1]",
+		"upstreams[0].tools[0].early_input", "upstreams[0].tools[0].input_timeout",
+		"upstreams[0].tools[0].max_questions", "upstreams[0].tools[0].max_open_questions",
+		"upstreams[0].tools[0].max_question_bytes", "upstreams[0].tools[0].max_answer_bytes", "upstreams[1]",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("paths (-want +got):\n%s", diff)

@@ -16,9 +16,6 @@ import (
 // question does not say which call it belongs to: it is put to the caller of the
 // session's newest call (design.md 0.16).
 
-// maxAside bounds how many questions of one call wait that came on the GET stream.
-const maxAside = 64
-
 // asides are the questions that came to a call on the GET stream. They are asked by a
 // goroutine of their own, since that of the call reads the call's stream; it takes
 // turns with the other, as a Sink takes one Ask at a time.
@@ -77,12 +74,11 @@ func (x *exchange) takeOver() []pending {
 	return own
 }
 
-// take has a question asked soon. It reports false if the call is over, or has too
-// many already.
+// take has a question asked soon. It reports false if the call is over.
 func (a *asides) take(p pending) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.over || len(a.waiting)+len(a.asked) >= maxAside {
+	if a.over {
 		return false
 	}
 	a.waiting = append(a.waiting, p)
@@ -276,21 +272,25 @@ func ofTask(calls []*exchange, params []byte) *exchange {
 	return nil
 }
 
-// ask puts a request of the server to the newest call whose client declared the kind,
-// and returns that. If there is none, it returns the code of the refusal (protocol.md
+// ask puts a request of the server to the newest call whose client declared the kind and
+// that may ask more, and returns that. If there is none, it returns the refusal (protocol.md
 // 7.4). offer is the ref under which other replicas are told of it, "" if they are not.
-func (st *standing) ask(m jsonrpc.Message, offer string) (call *exchange, refused int64) {
-	refused = mcp.CodeMethodNotFound
+func (st *standing) ask(m jsonrpc.Message, offer string) (call *exchange, refused *jsonrpc.Error) {
+	refused = notSupported(mcp.CodeMethodNotFound, m.Method)
 	for _, x := range st.meant(m) {
 		code, ok := may(x.caller, m.Method, m.Params)
 		if !ok {
-			refused = code
+			refused = notSupported(code, m.Method)
+			continue
+		}
+		if why := x.tooMuch(m); why != "" {
+			refused = overLimit(why)
 			continue
 		}
 		p := x.question(m)
 		p.Aside, p.Offer = true, offer
 		if x.aside.take(p) {
-			return x, 0
+			return x, nil
 		}
 	}
 	return nil, refused

@@ -32,6 +32,9 @@ func (x *exchange) request(ctx context.Context, m jsonrpc.Message) error {
 	if code, ok := may(x.caller, m.Method, m.Params); !ok {
 		return x.respond(ctx, refusal(m.ID, code, m.Method))
 	}
+	if why := x.tooMuch(m); why != "" {
+		return x.respond(ctx, jsonrpc.AppendError(nil, m.ID, overLimit(why)))
+	}
 	// The event is not heard again by whoever goes on from a checkpoint behind it, so
 	// the question is pending from now on, and not only once it is put to the client.
 	q := x.question(m)
@@ -52,7 +55,11 @@ func (x *exchange) question(m jsonrpc.Message) pending {
 }
 
 func refusal(id jsonrpc.ID, code int64, method string) []byte {
-	return jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: code, Message: "the client does not support " + method})
+	return jsonrpc.AppendError(nil, id, notSupported(code, method))
+}
+
+func notSupported(code int64, method string) *jsonrpc.Error {
+	return &jsonrpc.Error{Code: code, Message: "the client does not support " + method}
 }
 
 // ask puts the queued questions, and those that come in the next moment, to the
@@ -175,7 +182,7 @@ func (x *exchange) watch(ctx context.Context, in *inbound, asked []pending, with
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for !x.over(asked, gone) && len(x.backlog) < maxBacklog {
+		for !x.over(asked, gone) && !x.full() {
 			select {
 			case it := <-in.pumped:
 				x.backlog = append(x.backlog, it)
@@ -183,7 +190,7 @@ func (x *exchange) watch(ctx context.Context, in *inbound, asked []pending, with
 				return
 			}
 		}
-		if len(x.backlog) < maxBacklog {
+		if !x.full() {
 			withdraw()
 		}
 	}()
@@ -193,10 +200,6 @@ func (x *exchange) watch(ctx context.Context, in *inbound, asked []pending, with
 		return gone
 	}
 }
-
-// maxBacklog bounds what is held while a question waits; the rest stays with
-// the server.
-const maxBacklog = 256
 
 // over looks through the backlog for withdrawn questions and reports whether
 // none is left to be answered.

@@ -47,6 +47,7 @@ type exchange struct {
 	handshake bool
 	progress  bool // ask for progress
 	asks      bool // the sink can be asked
+	limits    shim.QuestionLimits
 	standing  bool // a stream to listen on: it may be silent for ever
 	// hear takes the notifications of a stream to listen on.
 	hear func(jsonrpc.Message)

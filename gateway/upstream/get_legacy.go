@@ -287,8 +287,8 @@ func (g *getStream) request(ctx context.Context, x *exchange, m jsonrpc.Message)
 	if g.s.passes() {
 		return g.s.place(ctx, x, m)
 	}
-	if _, code := g.s.get.ask(m, ""); code != 0 {
-		return x.respond(ctx, refusal(m.ID, code, m.Method))
+	if _, refused := g.s.get.ask(m, ""); refused != nil {
+		return x.respond(ctx, jsonrpc.AppendError(nil, m.ID, refused))
 	}
 	return nil
 }

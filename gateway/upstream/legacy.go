@@ -22,7 +22,7 @@ func (h *HTTP) exchange(to target, r shim.Request, sink shim.Sink) *exchange {
 	return &exchange{
 		h: h, to: to, sink: sink, caller: r.Session, level: r.LogLevel,
 		id: h.nextID(), method: r.Method, name: r.Name, params: r.Params,
-		progress: r.Progress || r.Method == mcp.MethodToolsCall,
+		progress: r.Progress || r.Method == mcp.MethodToolsCall, limits: r.Limits,
 	}
 }
 

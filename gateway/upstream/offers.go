@@ -170,6 +170,9 @@ func (o stray) reach(ref string, calls []*exchange) {
 		if _, ok := may(x.caller, o.Method, o.Params); !ok || x.to.session != o.Session {
 			continue
 		}
+		if x.tooMuch(jsonrpc.Message{Params: o.Params}) != "" {
+			continue // an older one may ask it, or the replica that heard it refuses it
+		}
 		if o.Age > 0 && time.Since(x.begun) >= o.Age || !x.ses.claim(id) {
 			return // it is not younger, or knows the question
 		}

@@ -68,14 +68,14 @@ func (s *session) place(ctx context.Context, x *exchange, m jsonrpc.Message) err
 		return x.respond(ctx, refusal(m.ID, code, m.Method))
 	}
 	if ofTask(s.get.newest(), m.Params) != nil {
-		if _, code := s.get.ask(m, ""); code != 0 {
-			return x.respond(ctx, notPassed(m.ID, "too many questions wait already"))
+		if _, refused := s.get.ask(m, ""); refused != nil {
+			return x.respond(ctx, jsonrpc.AppendError(nil, m.ID, refused))
 		}
 		return nil
 	}
 	ref := offerRef(x.to.session, m.ID)
 	o := stray{Session: x.to.session, ID: []byte(m.ID.Raw()), Method: m.Method, Params: raw(m.Params)}
-	call, _ := s.get.ask(m, ref)
+	call, refused := s.get.ask(m, ref)
 	if call != nil {
 		o.Age = max(1, time.Since(call.begun))
 	}
@@ -86,7 +86,7 @@ func (s *session) place(ctx context.Context, x *exchange, m jsonrpc.Message) err
 		defer s.get.strays.end(ref)
 		defer end(nil)
 		defer context.AfterFunc(life, func() { end(errClosed) })()
-		s.pass(pass, x.to, ref, o)
+		s.pass(pass, x.to, ref, o, refused)
 	})
 	if begun {
 		return nil
@@ -100,8 +100,9 @@ func (s *session) place(ctx context.Context, x *exchange, m jsonrpc.Message) err
 }
 
 // pass puts a question up. One that belongs to a call here needs no more than that; any
-// other is refused unless somebody takes it.
-func (s *session) pass(ctx context.Context, to target, ref string, o stray) {
+// other is refused unless somebody takes it. refused is why no call here has it: there may
+// be one that asks too much already.
+func (s *session) pass(ctx context.Context, to target, ref string, o stray, refused *jsonrpc.Error) {
 	taken := s.putUp(ctx, ref, o)
 	if context.Cause(ctx) == errWithdrawn {
 		s.h.withdraw(ctx, ref)
@@ -124,6 +125,8 @@ func (s *session) pass(ctx context.Context, to target, ref string, o stray) {
 		s.h.withdraw(ctx, ref)
 	case err != nil:
 		s.h.answerAside(ctx, to, notPassed(id, "it cannot be found out whom to ask"))
+	case mine && refused.Code == mcp.CodeInternal:
+		s.h.answerAside(ctx, to, jsonrpc.AppendError(nil, id, refused))
 	case mine:
 		s.h.answerAside(ctx, to, nobodyToAsk(id, o.Method))
 	}

@@ -9,7 +9,7 @@
 --       14 '1' to become visible  15 ttl, or ''  16 retain, or '', in ms
 --       17 claiming stream  18 19 batches and segments before the tail
 --       then lists: fields (name, value), ask (key, method, params, claim),
---       withdraw, claim, void streams, answer (key, answer), take, contents, segments
+--       withdraw, claim, void streams, answer (key, answer), take, forget, contents, segments
 -- reply ok | renew | again | final with the task, none, lost, gap, moved with the runner
 local id, runner, lease, op = next_arg(), next_arg(), next_arg(), next_arg()
 local events, inbox, slack, open = next_arg(), next_arg(), next_arg(), next_arg()
@@ -18,7 +18,7 @@ local visible, ttl, retain, by = next_arg(), next_arg(), next_arg(), next_arg()
 local at_batch, at_segment = tonumber(next_arg()), tonumber(next_arg())
 local set = list()
 local ask, withdraw, claim, over = list(), list(), list(), list()
-local answer, take = list(), list()
+local answer, take, forget = list(), list(), list()
 local contents, segments = list(), list()
 
 local was = redis.call('HMGET', KEYS[1], 'status', 'lease', 'lastop', 'visible', 'created', 'ttl',
@@ -41,12 +41,17 @@ local changed = #set > 0 or to ~= ''
 local function put(name, value)
   set[#set + 1], set[#set + 2], changed = name, value, true
 end
-if #ask + #withdraw + #claim + #answer + #take > 0 then
+local edits = #ask + #withdraw + #claim + #answer + #take + #forget > 0
+if edits or final == '1' and was[10] then
   local questions = parse(was[10] or '')
-  local touched, asked, settled = edit(questions, ask, withdraw, claim, by, over, answer, take, op)
-  if touched then put('questions', format(questions)) end
+  local touched, asked, settled = edit(questions, ask, withdraw, claim, by, over, answer, take, forget, op)
   if asked then status = waiting end
   if settled and status == waiting then status = working end
+  if final == '1' then
+    finish(questions)
+    touched = #questions > 0
+  end
+  if touched then put('questions', format(questions)) end
 end
 if to ~= '' then status = to end
 if status ~= was[1] then put('status', status) end
@@ -84,7 +89,10 @@ if changed then
 end
 if op ~= '' then put('lastop', op) end
 if #set > 0 then redis.call('HSET', KEYS[1], unpack(set)) end
-if final == '1' then redis.call('SREM', KEYS[4], id) end
+if final == '1' then
+  redis.call('SREM', KEYS[4], id)
+  redis.call('HDEL', KEYS[1], 'call', 'checkpoint')
+end
 if changed then
   redis.call('PUBLISH', events, id .. ' ' .. int(version))
   if inbox ~= '' then redis.call('PUBLISH', inbox, id .. ' ' .. int(version)) end

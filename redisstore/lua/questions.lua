@@ -2,7 +2,10 @@
 -- A question is seven strings, each written as <length>:<bytes>, and record.go
 -- reads and writes the same form:
 local KEY, METHOD, PARAMS, CLAIM, STATE, ANSWER, OP = 1, 2, 3, 4, 5, 6, 7
--- STATE goes open -> answered -> taken, or open -> withdrawn; OP took the answer.
+-- STATE goes open -> answered -> taken, or open -> withdrawn; OP took the answer. A
+-- question that is not open any more has no METHOD and no PARAMS. An ANSWER that was
+-- taken is kept until the one who took it has it, and NONE then.
+local NONE = '{}'
 
 local function parse(s)
   local out, at = {}, 1
@@ -31,9 +34,14 @@ local function format(questions)
   return table.concat(out)
 end
 
+-- close ends a question: its key is what is still needed of it.
+local function close(q, state, answer)
+  q[STATE], q[ANSWER], q[METHOD], q[PARAMS] = state, answer, '', ''
+end
+
 -- edit makes the changes to the questions. It returns them, whether anything
 -- changed, whether one was added, and whether none is open after one was closed.
-local function edit(questions, ask, withdraw, claim, by, over, answer, take, op)
+local function edit(questions, ask, withdraw, claim, by, over, answer, take, forget, op)
   local changed, asked, closed, open = false, false, false, false
   for i = 1, #ask, 4 do
     if not questions[ask[i]] then
@@ -45,7 +53,8 @@ local function edit(questions, ask, withdraw, claim, by, over, answer, take, op)
   for _, key in ipairs(withdraw) do
     local q = questions[key]
     if q and q[STATE] == 'open' then
-      q[STATE], changed, closed = 'withdrawn', true, true
+      close(q, 'withdrawn', '')
+      q[CLAIM], changed, closed = '', true, true
     end
   end
   local void = { [''] = true }
@@ -59,7 +68,8 @@ local function edit(questions, ask, withdraw, claim, by, over, answer, take, op)
   for i = 1, #answer, 2 do
     local q = questions[answer[i]]
     if q and q[STATE] == 'open' then
-      q[STATE], q[ANSWER], changed, closed = 'answered', answer[i + 1], true, true
+      close(q, 'answered', answer[i + 1])
+      changed, closed = true, true
     end
   end
   for _, key in ipairs(take) do
@@ -68,6 +78,25 @@ local function edit(questions, ask, withdraw, claim, by, over, answer, take, op)
       q[STATE], q[OP], changed = 'taken', op, true
     end
   end
+  for _, key in ipairs(forget) do
+    local q = questions[key]
+    if q and q[STATE] == 'taken' and q[OP] ~= op and q[ANSWER] ~= NONE then
+      q[ANSWER], q[OP], changed = NONE, '', true
+    end
+  end
   for _, q in ipairs(questions) do open = open or q[STATE] == 'open' end
   return changed, asked, closed and not open
+end
+
+-- finish leaves of the questions of a task that has ended what its end cannot do
+-- without: which there were, and which of them had an answer.
+local function finish(questions)
+  for _, q in ipairs(questions) do
+    if q[STATE] == 'open' then
+      close(q, 'withdrawn', '')
+      q[CLAIM] = ''
+    elseif q[STATE] ~= 'withdrawn' then
+      q[STATE], q[ANSWER], q[OP] = 'taken', NONE, ''
+    end
+  end
 end

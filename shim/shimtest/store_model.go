@@ -331,6 +331,7 @@ func (m *modelTest) change(rt *rapid.T, k *modelTask) shim.Change {
 		"over":     func() { c.ClaimOver = []string{"s1"} },
 		"answer":   func() { c.Answer = answer(some()...) },
 		"take":     func() { c.Take = some() },
+		"forget":   func() { c.Forget = some() },
 		"visible":  func() { c.Visible = true },
 		"ttl":      func() { c.TTL = time.Duration(rapid.IntRange(1, 10).Draw(rt, "ttl")) * time.Hour },
 		"retain":   func() { c.Retain = time.Duration(rapid.IntRange(1, 3).Draw(rt, "retain")) * time.Hour },

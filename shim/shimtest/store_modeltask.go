@@ -148,6 +148,9 @@ func (k *modelTask) apply(l *shim.Lease, c shim.Change) (shim.Task, error) {
 	if c.To != "" {
 		k.Status, changed = c.To, true
 	}
+	if k.Status.Final() {
+		k.finish()
+	}
 	if changed {
 		k.Version++
 	}
@@ -205,7 +208,7 @@ func (k *modelTask) edit(c shim.Change) (changed bool) {
 	}
 	for _, key := range c.Withdraw {
 		if q := k.question(key); q != nil && q.Outstanding() {
-			q.Withdraw, closed = true, true
+			*q, closed = shim.Question{Key: key, Withdraw: true}, true
 		}
 	}
 	for _, key := range c.Claim {
@@ -216,12 +219,17 @@ func (k *modelTask) edit(c shim.Change) (changed bool) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(c.Answer)) {
 		if q := k.question(key); q != nil && q.Outstanding() {
-			q.Answer, closed = c.Answer[key], true
+			*q, closed = shim.Question{Key: key, Claim: q.Claim, Answer: c.Answer[key]}, true
 		}
 	}
 	for _, key := range c.Take {
 		if q := k.question(key); q != nil && q.Answer != nil && !q.Taken {
 			q.Taken, k.takers[key] = true, c.Op
+		}
+	}
+	for _, key := range c.Forget {
+		if q := k.question(key); q != nil && q.Taken && k.takers[key] != c.Op {
+			q.Answer, k.takers[key] = json.RawMessage(shim.Forgotten), ""
 		}
 	}
 	if asked {
@@ -231,6 +239,20 @@ func (k *modelTask) edit(c shim.Change) (changed bool) {
 		k.Status = shim.Working
 	}
 	return diff(before, k.Questions) != ""
+}
+
+// finish leaves what is read of a task that has ended.
+func (k *modelTask) finish() {
+	k.Call, k.Checkpoint = nil, nil
+	for i := range k.Questions {
+		q := &k.Questions[i]
+		if q.Answer == nil {
+			*q = shim.Question{Key: q.Key, Withdraw: true}
+			continue
+		}
+		*q = shim.Question{Key: q.Key, Claim: q.Claim, Answer: json.RawMessage(shim.Forgotten), Taken: true}
+		k.takers[q.Key] = ""
+	}
 }
 
 func (k *modelTask) question(key string) *shim.Question {

@@ -70,9 +70,8 @@ var questionCases = []storeCase{
 		t.same(shim.InputRequired, t.anyone(task, shim.Change{Answer: answer("2")}).Status)
 		got := t.anyone(task, shim.Change{Answer: answer("1")})
 		t.same(shim.Working, got.Status)
-		want := ask("1", "2")
-		want[0].Answer, want[1].Answer = answer("1")["1"], answer("2")["2"]
-		t.same(want, got.Questions)
+		// What was asked is not kept beside what was answered.
+		t.same([]shim.Question{{Key: "1", Answer: answer("1")["1"]}, {Key: "2", Answer: answer("2")["2"]}}, got.Questions)
 		t.same(shim.InputRequired, t.apply(task, shim.Change{Ask: ask("3")}).Status)
 	}},
 	{"Answer/other keys are ignored", func(t *storeTest) {
@@ -87,7 +86,7 @@ var questionCases = []storeCase{
 		task := t.apply(t.create(nil), shim.Change{Ask: ask("1", "2")})
 		task = t.apply(task, shim.Change{Withdraw: []string{"1", "9"}})
 		t.same(shim.InputRequired, task.Status)
-		t.same(true, task.Questions[0].Withdraw)
+		t.same(shim.Question{Key: "1", Withdraw: true}, task.Questions[0])
 		t.same(task, t.anyone(task, shim.Change{Answer: answer("1")})) // nobody waits for it
 		task = t.anyone(task, shim.Change{Answer: answer("2")})
 		t.same(shim.Working, task.Status)
@@ -172,6 +171,47 @@ var questionCases = []storeCase{
 		}
 		all.Wait()
 		t.same(1, winners)
+	}},
+	{"Forget/only what another op has taken", func(t *storeTest) {
+		task := t.apply(t.create(nil), shim.Change{Ask: ask("1", "2", "3", "4")})
+		t.anyone(task, shim.Change{Claim: []string{"1"}, ClaimBy: "c", Answer: answer("1", "2", "3")})
+		t.apply(task, shim.Change{Op: "t1", Take: []string{"1"}})
+		both := shim.Change{Op: "t2", Take: []string{"2"}, Forget: []string{"1", "2", "3", "4", "9"}}
+		for range 2 { // the reply to the first may have been lost
+			got, err := t.a.Apply(t.ctx, task.ID, &held, both)
+			t.ok(err)
+			t.same([]bool{false, true, false, false}, taken(got))
+			t.same(string(answer("2")["2"]), string(got.Questions[1].Answer))
+		}
+		none := json.RawMessage(shim.Forgotten)
+		want := []shim.Question{
+			{Key: "1", Claim: "c", Answer: none, Taken: true}, {Key: "2", Answer: answer("2")["2"], Taken: true},
+			{Key: "3", Answer: answer("3")["3"]}, ask("4")[0],
+		}
+		t.same(want, t.get(task.ID, shim.Summary).Questions)
+		// A forgotten question has been answered, and its key is used.
+		got := t.apply(task, shim.Change{Ask: ask("1"), Answer: answer("1"), Withdraw: []string{"1"}})
+		t.same(want, got.Questions)
+		t.same(got, t.apply(task, shim.Change{Forget: []string{"1"}}))
+		got, err := t.a.Apply(t.ctx, task.ID, &held, shim.Change{Op: "t3", Take: []string{"1"}})
+		t.ok(err)
+		t.same([]bool{false, false, false, false}, taken(got))
+	}},
+	{"Ask/nothing of it outlasts the task", func(t *storeTest) {
+		for _, end := range []shim.Status{shim.Completed, shim.Failed, shim.Cancelled} {
+			task := t.create(func(k *shim.Task) { k.Call, k.Checkpoint = json.RawMessage(`"call"`), json.RawMessage(`"at"`) })
+			t.apply(task, shim.Change{Ask: ask("open", "answered", "taken", "withdrawn")})
+			t.anyone(task, shim.Change{Answer: answer("answered", "taken"), Claim: []string{"open", "taken"}, ClaimBy: "c"})
+			t.apply(task, shim.Change{Take: []string{"taken"}, Withdraw: []string{"withdrawn"}})
+			t.apply(task, shim.Change{To: end})
+			none := json.RawMessage(shim.Forgotten)
+			got := t.get(task.ID, shim.WithRun)
+			t.same([]shim.Question{
+				{Key: "open", Withdraw: true}, {Key: "answered", Answer: none, Taken: true},
+				{Key: "taken", Claim: "c", Answer: none, Taken: true}, {Key: "withdrawn", Withdraw: true},
+			}, got.Questions)
+			t.same([2]json.RawMessage{}, [2]json.RawMessage{got.Call, got.Checkpoint})
+		}
 	}},
 	{"Ask/in the step that answers", func(t *storeTest) {
 		task := t.apply(t.create(nil), shim.Change{Ask: ask("1")})

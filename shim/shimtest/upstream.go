@@ -59,6 +59,7 @@ func Upstream(t *testing.T, dial Dial) {
 		{"Progress", testProgress}, {"Logs", testLogs}, {"CheckpointFirst", testCheckpointFirst},
 		{"Cancel", testCancel}, {"Detach", testDetach}, {"EndedBefore", testEndedBefore},
 		{"Ask", testAsk}, {"AskRefused", testAskRefused}, {"AskUndeclared", testAskUndeclared},
+		{"AskTooMuch", testAskTooMuch},
 		{"Relay", testRelay}, {"Parallel", testParallel}, {"NotSent", testNotSent}, {"Resumable", testResumable}, {"Listen", testListen},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, dial(t)) })
@@ -301,6 +302,21 @@ func testAskUndeclared(t *testing.T, p *Peer) {
 	}
 	if q := s.Asked(); len(q) != 0 {
 		t.Errorf("a client that cannot be asked was asked %+v", q)
+	}
+}
+
+// A question that is over a limit is refused like one that cannot be asked: the server
+// hears of it, and the call goes on.
+func testAskTooMuch(t *testing.T, p *Peer) {
+	req := asked(t, p)
+	req.Limits = shim.QuestionLimits{Bytes: 1}
+	s := Sink{OnAsk: func(context.Context, ...shim.Question) ([]shim.Answer, error) { return nil, errors.New("asked") }}
+	r, err := p.Upstream.Call(within(t), req, &s)
+	if err != nil || !r.IsError {
+		t.Fatalf("reply %+v, %v, want the tool's own error", r, err)
+	}
+	if q := s.Asked(); len(q) != 0 {
+		t.Errorf("a client was asked %+v", q)
 	}
 }
 

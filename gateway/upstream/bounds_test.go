@@ -1,0 +1,126 @@
+package upstream
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"taskgate/shim"
+	"taskgate/shim/shimtest"
+	"taskgate/shim/shimtest/fake"
+)
+
+// patient never answers, and says which questions it has.
+func patient(keys *[]string) *shimtest.Sink {
+	return &shimtest.Sink{OnAsk: func(ctx context.Context, q ...shim.Question) ([]shim.Answer, error) {
+		for i := range q {
+			*keys = append(*keys, q[i].Key)
+		}
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}}
+}
+
+// A server that asks more than one call may is told so for each question too many, at
+// once, and the call goes on. The checkpoint holds no more than those that are asked.
+func TestAskedTooMuch(t *testing.T) {
+	for name, c := range map[string]struct {
+		limits shim.QuestionLimits
+		params string
+		asked  int
+		says   string
+	}{
+		"at once":   {shim.QuestionLimits{Open: 3}, elicit, 3, "too many questions at once: 3 of one call may wait for an answer"},
+		"in all":    {shim.QuestionLimits{Most: 2}, elicit, 2, "too many questions: one call may ask 2"},
+		"bytes":     {shim.QuestionLimits{Bytes: int64(4*len(elicit) + 1)}, elicit, 4, "too large a question"},
+		"too large": {shim.QuestionLimits{Bytes: 10}, elicit, 0, "may have 10 bytes together"},
+		"default":   {shim.QuestionLimits{}, elicit, 10, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+				refused := make(chan string, 20)
+				s.Tool("t", func(x *fake.Exchange) {
+					var waiting []<-chan json.RawMessage
+					for i := range 10 {
+						waiting = append(waiting, x.Expect(fmt.Sprint(i)))
+						x.Event(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"elicitation/create","params":%s}`, i, c.params))
+					}
+					for _, answer := range waiting[c.asked:] {
+						refused <- string(x.Await(answer))
+					}
+					_ = pause(x.R.Context(), 2*gather) // until the others are asked
+					x.Event(x.Fill(result))
+				})
+				var keys []string
+				sink := patient(&keys)
+				r := asksIn("a", all)
+				r.Limits = c.limits
+				if reply, err := h.Call(t.Context(), r, sink); err != nil || reply.Error != nil {
+					t.Fatalf("%+v, %v", reply, err)
+				}
+				if len(keys) != c.asked || len(refused) != 10-c.asked {
+					t.Errorf("asked %d and refused %d, want %d", len(keys), len(refused), c.asked)
+				}
+				close(refused)
+				for text := range refused {
+					if !strings.Contains(text, c.says) || !strings.Contains(text, `"code":-32603`) {
+						t.Errorf("the server was told %s", text)
+					}
+				}
+				for _, cp := range sink.Checkpoints() {
+					if n := strings.Count(string(cp), `"key"`); n > c.asked {
+						t.Errorf("a checkpoint has %d questions: %s", n, cp)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Those that come on the GET stream count with those on the call's own, and those of the
+// replica before with those of this one.
+func TestAskedTooMuchAside(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		own, more := make(chan struct{}), make(chan struct{})
+		told := make(chan json.RawMessage, 10)
+		s.Tool("t", func(x *fake.Exchange) {
+			x.Run()
+			x.Head("text/event-stream")
+			x.Comment()
+			<-own
+			x.Event(`{"jsonrpc":"2.0","id":"own","method":"elicitation/create","params":` + elicit + `}`)
+			<-more
+			x.Event(x.Fill(result))
+		})
+		var keys []string
+		sink := patient(&keys)
+		r := asksIn("a", all)
+		r.Limits = shim.QuestionLimits{Open: 2, Most: 3}
+		f := aloftIn(t, h, r, sink)
+		close(own)
+		synctest.Wait()
+		ask := func(id string) {
+			go func() { told <- s.Request(id, "roots/list", `{}`) }()
+			synctest.Wait()
+		}
+		ask("1")
+		ask("2")
+		if len(told) != 1 || !strings.Contains(string(<-told), "2 of one call may wait") {
+			t.Errorf("%d refused", len(told))
+		}
+		s.Notify("notifications/cancelled", `{"requestId":1}`)
+		synctest.Wait()
+		ask("3")
+		s.Notify("notifications/cancelled", `{"requestId":3}`)
+		synctest.Wait()
+		ask("4")
+		if len(told) != 1 || !strings.Contains(string(<-told), "one call may ask 3") {
+			t.Errorf("%d refused", len(told))
+		}
+		close(more)
+		f.ended(t)
+	})
+}
