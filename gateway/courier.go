@@ -222,7 +222,7 @@ func (c *courier) open(id shim.ID) (keys []string) {
 // leaves them to the GET stream first (lookLater). That stream knows nothing of a task
 // whose client was only told of it in words, so task_result does not wait for it.
 func (e *endpoint) askOnResult(ctx context.Context, q *legacyRequest, id shim.ID, look func(*courier, context.Context, shim.Task)) (stop func()) {
-	if q.log == nil || !q.out.Streams() || answerable(q.state.Capabilities) == nil {
+	if !q.out.Streams() || answerable(q.state.Capabilities) == nil {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)

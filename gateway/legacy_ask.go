@@ -119,9 +119,7 @@ func newLegacyAsker(e *endpoint, q *legacyRequest) *legacyAsker {
 // Ask sends questions on the stream of the call, which can be resumed from then on:
 // nobody else would ask them (X5).
 func (a *legacyAsker) Ask(call shim.ID, questions []shim.Question) {
-	if a.q.log != nil {
-		a.q.log.begin()
-	}
+	a.q.log.begin()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, question := range questions {

@@ -24,24 +24,26 @@ func (e *endpoint) serveBatch(w http.ResponseWriter, r *http.Request, s *session
 	}
 	x := newExchange(w, r, exchangeOptions{Version: s.current().Version, KeepAlive: e.gateway.config.KeepAlive})
 	defer x.Close()
-	defer startLog(s, x, s.current().Version, e.gateway.config.ResumeAfter, requestIDs(msgs)...).finish()
-	b := &batch{x: x}
-	if !acceptOf(r.Header).json {
+	ids := requestIDs(msgs)
+	log := startLog(s, x, s.current().Version, e.gateway.config.ResumeAfter, ids...)
+	defer log.finish()
+	b := &batch{x: x, log: log}
+	if !acceptOf(r.Header).json && len(ids) > 0 {
 		_ = x.Open() // if that fails the client has gone
 	}
 	var calls sync.WaitGroup
+	var refused error
 	for _, msg := range msgs {
 		switch msg.Kind {
 		case jsonrpc.Notification:
 			e.heed(r.Context(), s, msg)
 		case jsonrpc.Result, jsonrpc.ErrorResponse:
 			if err := e.answerQuestion(r.Context(), s, p, msg); err != nil {
-				e.refuseLegacy(w, jsonrpc.ID{}, err)
-				return
+				refused = err // the others count all the same: they may be sent again
 			}
 		case jsonrpc.Request:
 			q := newLegacyRequest(s, p, msg)
-			q.out = b.answer()
+			q.out, q.log = b.answer(msg.ID), log
 			ctx, end := e.beginLegacy(r, q)
 			calls.Go(func() {
 				defer end()
@@ -52,6 +54,10 @@ func (e *endpoint) serveBatch(w http.ResponseWriter, r *http.Request, s *session
 		}
 	}
 	calls.Wait()
+	if refused != nil { // there are no calls to be answered beside it
+		x.Fail(jsonrpc.ID{}, refused)
+		return
+	}
 	x.finishBatch(slices.DeleteFunc(b.waiting, func(m []byte) bool { return m == nil }))
 }
 
@@ -105,8 +111,10 @@ func readBatch(version string, body []byte) ([]jsonrpc.Message, error) {
 // message of its own, as soon as there is one.
 type batch struct {
 	x       *exchange
+	log     *eventLog
 	mu      sync.Mutex
-	waiting [][]byte // by request; nil where there is none, or it has gone out
+	ids     []jsonrpc.ID // by request
+	waiting [][]byte     // by request; nil where there is none, or it has gone out
 }
 
 // batched is the answer to one request of a batch.
@@ -115,10 +123,10 @@ type batched struct {
 	no int
 }
 
-func (b *batch) answer() answer {
+func (b *batch) answer(id jsonrpc.ID) answer {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.waiting = append(b.waiting, nil)
+	b.ids, b.waiting = append(b.ids, id), append(b.waiting, nil)
 	return batched{b, len(b.waiting) - 1}
 }
 
@@ -134,6 +142,7 @@ func (b *batch) flush() {
 	for i, m := range b.waiting {
 		if m != nil && b.x.sendOnStream(m) {
 			b.waiting[i] = nil
+			b.log.answered(b.ids[i])
 		}
 	}
 }

@@ -24,7 +24,7 @@ type legacyRequest struct {
 	out       answer
 	op        *operation
 	client    context.Context // ends when the client's connection does
-	log       *eventLog       // of its answer; nil in a batch
+	log       *eventLog       // of its answer; a batch has one for all
 	// land takes the request from those in flight: before it is answered, since a
 	// client may use its id again as soon as it has the answer.
 	land func()
@@ -92,7 +92,7 @@ func newLegacyRequest(s *session, p shim.Principal, msg jsonrpc.Message) *legacy
 
 // resumes reports whether the client can come back for the answer if its connection
 // breaks.
-func (q *legacyRequest) resumes() bool { return q.log != nil && q.log.on.Load() }
+func (q *legacyRequest) resumes() bool { return q.log.on.Load() }
 
 // beginLegacy puts a request under observation and among those in flight. Where
 // its id is in use it is answered at once, and the context is nil: two answers

@@ -26,7 +26,7 @@ var errCut = errors.New("the rest of the stream has to be asked for")
 // tasks/cancel only (L28), and goes on when the client goes.
 func (e *endpoint) streamCall(ctx context.Context, q *legacyRequest, t shim.Task) (json.RawMessage, error) {
 	created := e.legacyCreated(q, t)
-	if !q.out.Streams() || q.log == nil { // the rest by tasks/result
+	if !q.out.Streams() { // the rest by tasks/result
 		q.land()
 		return dialect.Legacy.Begun(created, e.firstSegments(q.s.ctx, q, t.ID)), nil
 	}
@@ -45,7 +45,7 @@ func (e *endpoint) streamCall(ctx context.Context, q *legacyRequest, t shim.Task
 	if q.respond(created) != nil {
 		return nil, errCut
 	}
-	q.log.answered()
+	q.log.answered(q.msg.ID)
 	return e.push(p, q, int64(len(first.Blocks)))
 }
 
@@ -197,7 +197,7 @@ func (e *endpoint) resultOfTask(ctx context.Context, q *legacyRequest) (json.Raw
 	if err != nil {
 		return nil, err
 	}
-	w.stream = w.stream && q.out.Streams() && q.log != nil
+	w.stream = w.stream && q.out.Streams()
 	if !w.stream && !w.at {
 		return e.awaitLegacyTask(ctx, q)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -29,7 +30,7 @@ type eventLog struct {
 	s       *session
 	x       *exchange
 	version string
-	note    []byte // the requests it answers
+	waiting []jsonrpc.ID // the requests it answers
 	stream  string
 	timer   *time.Timer
 	on      atomic.Bool // the client can resume
@@ -40,14 +41,7 @@ type eventLog struct {
 
 // startLog begins to count the time of an answer to these requests.
 func startLog(s *session, x *exchange, version string, after time.Duration, ids ...jsonrpc.ID) *eventLog {
-	l := &eventLog{s: s, x: x, version: version, stream: rand.Text()[:16], note: []byte{'['}}
-	for i, id := range ids {
-		if i > 0 {
-			l.note = append(l.note, ',')
-		}
-		l.note = append(l.note, id.Raw()...)
-	}
-	l.note = append(l.note, ']')
+	l := &eventLog{s: s, x: x, version: version, stream: rand.Text()[:16], waiting: ids}
 	l.mu.Lock() // the timer must not see a half-made log
 	l.timer = time.AfterFunc(after, l.begin)
 	l.mu.Unlock()
@@ -66,7 +60,7 @@ func (l *eventLog) begin() {
 	l.timer.Stop()
 	ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
 	defer cancel()
-	after, err := l.s.table.store.Open(ctx, l.s.id, l.stream, l.note)
+	after, err := l.s.table.store.Open(ctx, l.s.id, l.stream, noteOf(l.waiting))
 	if err != nil {
 		return // the answer goes out as if it were short
 	}
@@ -89,16 +83,16 @@ func (l *eventLog) keep(message []byte) string {
 	return eventID(l.stream, no)
 }
 
-// answered says that the requests have an answer, though more of it follows: if this
-// replica is lost, nobody has to be told.
-func (l *eventLog) answered() {
+// answered says that a request has its answer, though more follows, of it or of others: if
+// this replica is lost, nobody has to be told of this one.
+func (l *eventLog) answered(id jsonrpc.ID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.note = []byte("[]")
+	l.waiting = slices.DeleteFunc(slices.Clone(l.waiting), id.Equal)
 	if l.on.Load() && !l.over {
 		ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
 		defer cancel()
-		_, _ = l.s.table.store.Open(ctx, l.s.id, l.stream, l.note) // else a client hears of an error that is none
+		_, _ = l.s.table.store.Open(ctx, l.s.id, l.stream, noteOf(l.waiting)) // else a client hears of an error that is none
 	}
 }
 
@@ -126,7 +120,19 @@ func parseEventID(id string) (stream string, no int64, ok bool) {
 	return stream, no, ok && err == nil && no >= 0 && stream != ""
 }
 
-// noted are the requests that a note of startLog names.
+// noteOf is what the log says of requests that have no answer yet.
+func noteOf(ids []jsonrpc.ID) []byte {
+	note := []byte{'['}
+	for i, id := range ids {
+		if i > 0 {
+			note = append(note, ',')
+		}
+		note = append(note, id.Raw()...)
+	}
+	return append(note, ']')
+}
+
+// noted are the requests that noteOf has named.
 func noted(note []byte) []jsonrpc.ID {
 	var raw []json.RawMessage
 	_ = json.Unmarshal(note, &raw) // of another release: then it names none
