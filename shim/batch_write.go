@@ -11,10 +11,6 @@ import (
 // appendBytes bounds what one append carries, but for a single batch that is larger.
 const appendBytes = 256 << 10
 
-// logHints is the level from which on log messages are asked for that the client
-// itself did not ask for.
-const logHints = "info"
-
 // hints reports whether a call shows what its tool says besides the result.
 func (c Call) hints() bool { return c.Partials && !c.Streaming && (c.Handle || c.Demand) }
 

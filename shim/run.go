@@ -93,9 +93,7 @@ func (s *Shim) newRun(ctx context.Context, srv *server, c Call, p Policy, tk tic
 	r.call.Stream = nil // a task that waits must not keep its caller's request in memory
 	r.channels()
 	r.batcher = newBatcher(c, p.Partials)
-	if p.Partials.Logs && c.hints() {
-		r.call.Request.LogLevel = cmp.Or(c.Request.LogLevel, logHints)
-	}
+	r.call.Request.LogHints = p.Partials.Logs && c.hints()
 	r.base = context.WithoutCancel(ctx)
 	r.bind(r.base, p.Timeout)
 	stay := c.Stay // and not c, which holds on to the caller's request

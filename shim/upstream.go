@@ -44,6 +44,10 @@ type Request struct {
 	// notifications, and log messages from this RFC 5424 level on ("" for none).
 	Progress bool   `json:"progress,omitempty"`
 	LogLevel string `json:"logLevel,omitempty"`
+	// LogHints says that log messages are partial results as well, from info on: the
+	// server is asked for those if LogLevel asks for less. What the caller does not want
+	// to hear is its face's to leave out.
+	LogHints bool `json:"logHints,omitempty"`
 	// Relay says that an InputRequiredResult may be handed back as it is, to a
 	// client that can answer it (protocol.md 2.7).
 	Relay bool `json:"-"`

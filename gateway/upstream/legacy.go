@@ -20,7 +20,7 @@ func (h *HTTP) legacyExchange(s *session, to target, r shim.Request, sink shim.S
 // exchange is what both eras have in common.
 func (h *HTTP) exchange(to target, r shim.Request, sink shim.Sink) *exchange {
 	return &exchange{
-		h: h, to: to, sink: sink, caller: r.Session, level: r.LogLevel,
+		h: h, to: to, sink: sink, caller: r.Session, level: levelOf(r),
 		id: h.nextID(), method: r.Method, name: r.Name, params: r.Params,
 		progress: r.Progress || r.Method == mcp.MethodToolsCall, limits: r.Limits,
 	}
@@ -38,8 +38,8 @@ func (c *call) legacy(ctx context.Context, v *verdict) (shim.Reply, error) {
 		return shim.Reply{}, unsent(err)
 	}
 	v.shaken.Store(true)
-	if c.r.LogLevel != "" {
-		c.h.raiseLevel(ctx, ses, l, c.r.LogLevel)
+	if level := levelFor(c.r); level != "" {
+		c.h.raiseLevel(ctx, ses, l, level)
 	}
 	x := c.h.legacyExchange(ses, l.target(), c.r, c.sink)
 	x.asks = c.r.Rounds

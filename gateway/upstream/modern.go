@@ -19,8 +19,8 @@ func (h *HTTP) modernExchange(r shim.Request, sink shim.Sink, version string) *e
 		text(mcp.MetaProtocolVersion, version),
 		pair{mcp.MetaClientCapabilities, declared(r.Session.Capabilities)},
 		pair{mcp.MetaClientInfo, h.cfg.clientInfo(r.Session.ClientInfo)})
-	if r.LogLevel != "" {
-		x.meta = append(x.meta, text(mcp.MetaLogLevel, r.LogLevel))
+	if x.level != "" {
+		x.meta = append(x.meta, text(mcp.MetaLogLevel, x.level))
 	}
 	x.header = make(http.Header, 4)
 	set(x.header, mcp.HeaderMethod, r.Method)

@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
 	"taskgate/shim"
 	"taskgate/shim/shimtest"
 	"taskgate/shim/shimtest/fake"
@@ -287,6 +289,55 @@ func TestIdleTimeout(t *testing.T) {
 				t.Errorf("error %v after %v, want a timeout after 46s", err, time.Since(start))
 			}
 		})
+	}
+}
+
+// What is a partial result from info on is asked for, whatever the client wants to hear:
+// a legacy server by logging/setLevel, a modern one with the call. Nothing of it is kept
+// back that the client may want.
+func TestLogHints(t *testing.T) {
+	tell := func(x *fake.Exchange) {
+		for _, level := range []string{"debug", "info", "error"} {
+			x.Event(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"` + level + `","data":1}}`)
+		}
+		x.Event(x.Fill(result))
+	}
+	for _, c := range []struct{ client, asked, heard string }{
+		{"", "info", "info error"},
+		{"any", "info", "debug info error"}, // a legacy client that has set no level
+		{"error", "info", "info error"},
+		{"debug", "debug", "debug info error"},
+	} {
+		for _, mode := range []fake.Mode{fake.Stateful, fake.Modern} {
+			if mode == fake.Modern && c.client == "any" {
+				continue // its session says ""
+			}
+			bubble(t, mode, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+				s.Tool("t", tell)
+				r := in("a", ``)
+				r.LogLevel, r.LogHints = c.client, true
+				var sink shimtest.Sink
+				reply, err := h.Call(t.Context(), r, &sink)
+				checkKind(t, reply, err, "", 0)
+				var asked string
+				for _, x := range s.Seen("logging/setLevel") {
+					asked, _ = jsonrpc.GetString(x.Params, "level")
+				}
+				for _, x := range s.Seen("tools/call") {
+					if level, ok := jsonrpc.GetString(x.Params, "_meta", mcp.MetaLogLevel); ok {
+						asked = level
+					}
+				}
+				var heard []string
+				_, logs := sink.Heard()
+				for _, l := range logs {
+					heard = append(heard, l.Level)
+				}
+				if got := strings.Join(heard, " "); asked != c.asked || got != c.heard {
+					t.Errorf("client %q: asked for %q, heard %q", c.client, asked, got)
+				}
+			})
+		}
 	}
 }
 
