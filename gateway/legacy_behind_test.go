@@ -30,10 +30,10 @@ func TestLegacyPartialsBehind(t *testing.T) {
 		w := newQuietWorld(t, takePartial)
 		slow := w.c.begin(w.b, "")
 		slow.w.hold()
-		created := w.c.do(w.a, mcp.MethodToolsCall, `{"name":"many","task":{"ttl":60000}}`)
+		created := w.c.do(w.a, mcp.MethodToolsCall, `{"name":"many","task":{"ttl":10000}}`)
 		id, _ := jsonrpc.GetString(created, "task", "taskId")
 		many := shim.ID(id)
-		wait(10 * time.Minute)
+		wait(4 * time.Minute)
 		slow.w.letGo()
 		<-slow.done
 		r := newPartialReader(t)
@@ -45,7 +45,7 @@ func TestLegacyPartialsBehind(t *testing.T) {
 
 		next := w.c.begin(w.a, "", mcp.HeaderLastEventID, slow.lastID())
 		tokens := w.made("tokens")
-		wait(5 * time.Minute)
+		wait(time.Minute)
 		r.take(next.quit())
 		if r.over[many] || !r.over[tokens] || r.text[tokens] != "Once upon a " {
 			t.Errorf("afterwards: over %v, read %v", r.over, r.text)
@@ -58,12 +58,12 @@ func TestLegacyPartialsBehind(t *testing.T) {
 func TestResponseModesBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newQuietWorld(t, allModes)
-		h := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"letters","task":{"ttl":60000,"responseModes":["streaming"]}}`)
+		h := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"letters","task":{"ttl":10000,"responseModes":["streaming"]}}`)
 		wait(firstWait)
 		s := &segments{t: t}
 		s.take(h.said())
 		h.w.hold()
-		wait(10 * time.Minute)
+		wait(time.Minute)
 		h.w.letGo()
 		<-h.done
 		msgs := h.said()
