@@ -55,6 +55,8 @@ type courier struct {
 	// work is what it does by itself. It is to be waited for when ctx has ended, and
 	// nobody looks any more.
 	work sync.WaitGroup
+	// alone says that its questions are of no task.
+	alone bool
 
 	mu   sync.Mutex
 	sent map[shim.ID]map[string]bool // by task, keys of those that the client may answer
@@ -112,7 +114,7 @@ func (c *courier) deliver(ctx context.Context, t shim.Task) bool {
 		return false
 	}
 	for _, q := range claimed {
-		if !c.sent[t.ID][q.Key] && c.line.ask(questionName(t.ID, q.Key), questionRequest(t.ID, q, true)) == nil {
+		if !c.sent[t.ID][q.Key] && c.line.ask(questionName(t.ID, q.Key), questionRequest(t.ID, q, !c.alone)) == nil {
 			c.mark(t.ID, q.Key)
 		}
 	}

@@ -164,6 +164,8 @@ func (l *fakeLeg) Notify(_ context.Context, _ shim.Session, n shim.Notification)
 	return nil
 }
 
+func (l *fakeLeg) OnPose(upstream.Posing) {}
+
 func (l *fakeLeg) EndSession(_ context.Context, key string) { l.note("end session %s\n", key) }
 
 func (l *fakeLeg) Listen(ctx context.Context, s shim.Session, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error {

@@ -55,6 +55,14 @@ func (nullSink) Ask(context.Context, ...shim.Question) ([]shim.Answer, error) {
 }
 func (nullSink) Checkpoint(context.Context, json.RawMessage) error { return nil }
 
+func (f *fakeShim) Pose(context.Context, shim.Call, json.RawMessage, func(shim.ID, bool)) (shim.ID, error) {
+	return "", f.fail
+}
+
+func (f *fakeShim) FollowPosed(context.Context, shim.Principal, string, []shim.ID, func(shim.Task) error) error {
+	return f.fail
+}
+
 func (f *fakeShim) Call(ctx context.Context, c shim.Call) (shim.Answered, error) {
 	if f.fail != nil {
 		return shim.Answered{}, f.fail

@@ -98,7 +98,9 @@ func New(o Options) (*Gateway, error) {
 		if leg == nil {
 			return nil, fmt.Errorf("gateway: upstream %q has no leg", u.Name)
 		}
-		g.endpoints = append(g.endpoints, newEndpoint(g, u, leg, o, tel))
+		e := newEndpoint(g, u, leg, o, tel)
+		leg.OnPose(e.pose)
+		g.endpoints = append(g.endpoints, e)
 	}
 	return g, nil
 }

@@ -22,6 +22,9 @@ type Leg interface {
 	Tool(ctx context.Context, s shim.Session, name string) (upstream.Tool, bool, error)
 	// Forget drops what is cached of the tools.
 	Forget(s shim.Session)
+	// OnPose says how the client of a session is asked what its server asks outside of
+	// any call. It is called once, before anything else.
+	OnPose(f upstream.Posing)
 	// EndSession says that the session of this key (Session.Key) has ended.
 	EndSession(ctx context.Context, key string)
 }

@@ -61,6 +61,7 @@ func (e *endpoint) serveLegacyGET(w http.ResponseWriter, r *http.Request, p shim
 	s.mayEnd(end)
 	s.listen.stay()
 	s.follow(ctx, e.leg)
+	defer e.askPosed(ctx, g, p)()
 	defer e.tellTasks(ctx, g, p, end)()
 	e.pour(ctx, w, r, g)
 }

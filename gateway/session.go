@@ -95,6 +95,8 @@ type sessionState struct {
 	// Tasks are those made in the session of whose end its client has not been
 	// told, oldest first (L34).
 	Tasks []shim.ID `json:"tasks,omitempty"`
+	// Posed are the records of what the server asks outside of any call.
+	Posed []shim.ID `json:"posed,omitempty"`
 }
 
 // subscribed returns the state with a URI added to, or removed from, its

@@ -27,6 +27,7 @@ type session struct {
 	out    *outbox // what waits for the GET stream
 	listen *listener
 	news   bell // rings when the session has new tasks
+	posed  bell // rings when its server has asked something outside of any call
 	notes  taskNotes
 
 	mu        sync.Mutex
@@ -46,7 +47,7 @@ type session struct {
 }
 
 func newSession(t *sessionTable, id string) *session {
-	s := &session{id: id, table: t, out: newOutbox(), news: make(bell, 1), calls: make(map[string]context.CancelCauseFunc)}
+	s := &session{id: id, table: t, out: newOutbox(), news: make(bell, 1), posed: make(bell, 1), calls: make(map[string]context.CancelCauseFunc)}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.listen = newListener(s)
 	return s

@@ -74,6 +74,8 @@ func (t *sessionTable) heed(id, word string) {
 	switch word {
 	case tasksWord:
 		s.news.ring()
+	case posedWord:
+		s.posed.ring()
 	case streamWord:
 		t.aside(s, (*session).moved)
 	}

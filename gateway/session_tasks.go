@@ -128,13 +128,7 @@ func (e *endpoint) tellTasks(ctx context.Context, g *standing, p shim.Principal,
 		t.partials = &partials{from: g.count.from, room: make(chan struct{}, mostUnsent), lost: end}
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	t.asks = newCourier(ctx, e, s, s.principal(p), standingStream, line{
-		ask: func(about string, m []byte) error {
-			s.out.putRequest(about, m)
-			return nil
-		},
-		over: s.out.putOver,
-	})
+	t.asks = newCourier(ctx, e, s, s.principal(p), standingStream, s.line())
 	t.asks.past = g.past
 	var running sync.WaitGroup
 	running.Go(func() { t.run(ctx) })
@@ -146,6 +140,17 @@ func (e *endpoint) tellTasks(ctx context.Context, g *standing, p shim.Principal,
 		if t.partials != nil {
 			s.out.forgetTasks()
 		}
+	}
+}
+
+// line is the GET stream of a session as a courier uses it.
+func (s *session) line() line {
+	return line{
+		ask: func(about string, m []byte) error {
+			s.out.putRequest(about, m)
+			return nil
+		},
+		over: s.out.putOver,
 	}
 }
 

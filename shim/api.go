@@ -166,6 +166,11 @@ type API interface {
 	// nobody had claimed, or somebody named in over (streams that have died), or the
 	// stream itself before. No keys means all that are open.
 	Claim(ctx context.Context, p Principal, upstream string, id ID, keys []string, by string, over []string) ([]Question, error)
+	// Pose asks a client, outside of its calls, what is in a checkpoint of the leg. See
+	// Shim.Pose.
+	Pose(ctx context.Context, c Call, checkpoint json.RawMessage, done func(id ID, over bool)) (ID, error)
+	// FollowPosed is Follow for what Pose has stored, hidden from all task methods.
+	FollowPosed(ctx context.Context, p Principal, upstream string, ids []ID, yield func(Task) error) error
 	// Wait blocks until the task has ended, and returns it with its outcome.
 	Wait(ctx context.Context, p Principal, upstream string, id ID) (Task, error)
 	// Follow yields the state of each task first and after every change until all

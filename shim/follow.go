@@ -36,6 +36,11 @@ func (s *Shim) Follow(ctx context.Context, p Principal, upstream string, ids []I
 // twice counts as it came first.
 func (s *Shim) Track(ctx context.Context, p Principal, upstream string, tasks []Tracked, yield func(Update) error) error {
 	look := func(id ID) (Task, error) { return s.see(ctx, p, upstream, id, Summary) }
+	return s.track(ctx, look, tasks, yield)
+}
+
+// track is Track of what look lets be seen.
+func (s *Shim) track(ctx context.Context, look func(ID) (Task, error), tasks []Tracked, yield func(Update) error) error {
 	f := newFollower(tasks, look, s.pieces(ctx), yield)
 	// What cannot be seen is not watched either. This first look costs nothing
 	// more than the one after Synced would.

@@ -62,15 +62,18 @@ func (s *Shim) takeOver(t Task) {
 		srv = newServer(t.Upstream, Server{})
 	}
 	r := s.adoptedRun(srv, t)
-	s.work.Go(func() {
-		r.reply, r.err = r.goOn(t)
-		r.mu.Lock()
-		r.ended = true
-		r.mu.Unlock()
-		close(r.done)
-		r.settle()
-		r.discard()
-	})
+	s.work.Go(func() { r.finishAs(t) })
+}
+
+// finishAs goes on with a call as its record says, and records how it ends.
+func (r *run) finishAs(t Task) {
+	r.reply, r.err = r.goOn(t)
+	r.mu.Lock()
+	r.ended = true
+	r.mu.Unlock()
+	close(r.done)
+	r.settle()
+	r.discard()
 }
 
 // runsAlready reports whether this replica runs the task, and then holds the new

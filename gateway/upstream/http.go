@@ -39,6 +39,8 @@ type HTTP struct {
 	gets  gets
 
 	attended attended
+	alone    strays // questions that belong to no call and are being asked
+	posing   atomic.Pointer[Posing]
 
 	life context.Context // ends with Close
 	end  context.CancelCauseFunc

@@ -112,9 +112,7 @@ func (h *HTTP) enter(ctx context.Context, x *exchange) func() {
 	}
 	a.m[ref] = append(a.m[ref], x)
 	a.mu.Unlock()
-	a.once.Do(func() {
-		h.spawn(ctx, func(ctx context.Context) { h.cfg.Offers.Watch(ctx, func(ref string) { h.offered(ctx, ref) }) })
-	})
+	h.watchOffers(ctx)
 	return func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -123,6 +121,16 @@ func (h *HTTP) enter(ctx context.Context, x *exchange) func() {
 			delete(a.m, ref)
 		}
 	}
+}
+
+// watchOffers has this replica hear of questions from now on.
+func (h *HTTP) watchOffers(ctx context.Context) {
+	if h.cfg.Offers == nil {
+		return
+	}
+	h.attended.once.Do(func() {
+		h.spawn(ctx, func(ctx context.Context) { h.cfg.Offers.Watch(ctx, func(ref string) { h.offered(ctx, ref) }) })
+	})
 }
 
 // newest are the calls that a question may belong to, the newest first.
@@ -137,7 +145,7 @@ func (a *attended) newest(ref string) []*exchange {
 // offered looks at a question that another replica has heard.
 func (h *HTTP) offered(ctx context.Context, ref string) {
 	calls := h.attended.newest(ref)
-	if len(calls) == 0 {
+	if len(calls) == 0 && !h.alone.has(ref) {
 		return
 	}
 	h.spawn(ctx, func(ctx context.Context) {
@@ -147,6 +155,7 @@ func (h *HTTP) offered(ctx context.Context, ref string) {
 		case err != nil:
 			h.log.Debug("a question of another replica was not read", "err", err)
 		case withdrawn:
+			h.alone.withdraw(ref)
 			for _, x := range calls {
 				x.aside.cancelled(func(p pending) bool { return p.Offer == ref })
 			}
@@ -238,6 +247,9 @@ func (a *asides) owns(ctx context.Context, p pending) (bool, error) {
 // takeOffer is Offers.Take, again while the store is away. The error is the cause of
 // ctx, or that it was away for too long.
 func (h *HTTP) takeOffer(ctx context.Context, ref, by string) (bool, error) {
+	if h.cfg.Offers == nil { // there is nobody else
+		return true, nil
+	}
 	ctx, stop := context.WithTimeoutCause(ctx, offerKept, errNotTaken)
 	defer stop()
 	for tries := 1; ; tries++ {

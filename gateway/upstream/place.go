@@ -20,11 +20,12 @@ type strays struct {
 	m  map[string]context.CancelCauseFunc
 }
 
-// begin notes one, and how it is ended. It reports false where there are too many.
-func (p *strays) begin(ref string, end context.CancelCauseFunc) bool {
+// begin notes one, and how it is ended. It reports false where there are too many, if
+// that is bounded.
+func (p *strays) begin(ref string, most int, end context.CancelCauseFunc) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.m) >= maxAside {
+	if most > 0 && len(p.m) >= most {
 		return false
 	}
 	if p.m == nil {
@@ -40,6 +41,12 @@ func (p *strays) end(ref string) {
 	delete(p.m, ref)
 }
 
+func (p *strays) has(ref string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.m[ref] != nil
+}
+
 // withdraw ends one that its server no longer waits for, and reports whether it is
 // there.
 func (p *strays) withdraw(ref string) bool {
@@ -52,13 +59,13 @@ func (p *strays) withdraw(ref string) bool {
 	return end != nil
 }
 
-// passes reports whether a question in this session may belong to a call on another
-// replica: the session is everybody's, or a call in it was let go of for others to go
-// on with.
+// passes reports whether a question in this session may be another's than that of a call
+// here: the session is everybody's, a call in it was let go of for others to go on with,
+// or there is a client that can be asked outside of its calls.
 func (s *session) passes() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.h.cfg.Offers != nil && (s.shared || s.kept)
+	return s.h.cfg.Offers != nil && (s.shared || s.kept) || s.from.Shared && s.h.posing.Load() != nil
 }
 
 // place asks the newest call here what has come on the GET stream x, unless another
@@ -81,7 +88,7 @@ func (s *session) place(ctx context.Context, x *exchange, m jsonrpc.Message) err
 	}
 	pass, end := context.WithCancelCause(context.Background())
 	s.pin()
-	begun := s.get.strays.begin(ref, end) && s.h.spawn(ctx, func(life context.Context) {
+	begun := s.get.strays.begin(ref, maxAside, end) && s.h.spawn(ctx, func(life context.Context) {
 		defer s.release()
 		defer s.get.strays.end(ref)
 		defer end(nil)
@@ -128,13 +135,16 @@ func (s *session) pass(ctx context.Context, to target, ref string, o stray, refu
 	case mine && refused.Code == mcp.CodeInternal:
 		s.h.answerAside(ctx, to, jsonrpc.AppendError(nil, id, refused))
 	case mine:
-		s.h.answerAside(ctx, to, nobodyToAsk(id, o.Method))
+		s.pose(ctx, to, ref, o, id)
 	}
 }
 
 // putUp tells the other replicas of a question, and reports whether one of them has
 // taken it. It waits for that only if the question belongs to no call here.
 func (s *session) putUp(ctx context.Context, ref string, o stray) (taken bool) {
+	if s.h.cfg.Offers == nil {
+		return false
+	}
 	content := o.encode()
 	for until := time.Now().Add(offerFor); ; {
 		open, err := s.h.cfg.Offers.Offer(ctx, ref, content, offerKept)
@@ -152,6 +162,9 @@ func (s *session) putUp(ctx context.Context, ref string, o stray) (taken bool) {
 
 // withdraw tells whoever has taken a question that its server has withdrawn it.
 func (h *HTTP) withdraw(ctx context.Context, ref string) {
+	if h.alone.withdraw(ref) || h.cfg.Offers == nil {
+		return
+	}
 	ctx, stop := aside(ctx, cancelTimeout)
 	defer stop()
 	if err := h.cfg.Offers.Withdraw(ctx, ref); err != nil {

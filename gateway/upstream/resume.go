@@ -48,6 +48,9 @@ func (h *HTTP) Resume(ctx context.Context, r shim.Request, cp json.RawMessage, s
 	if s == nil {
 		s = discard{}
 	}
+	if c.legacyAlone() {
+		return h.resumeAlone(ctx, r, c, s)
+	}
 	l := &link{gen: c.Generation, id: c.Session, version: c.Version}
 	ses := h.pool.adopt(r.Session, l)
 	defer ses.release()

@@ -1,0 +1,182 @@
+package shim_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"taskgate/shim"
+)
+
+// answers are those that were delivered.
+func (u *asks) answers() []shim.Answer {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return slices.Clone(u.got)
+}
+
+// client is the anonymous client of a legacy session.
+var client = shim.Principal{Session: "s"}
+
+// posed is what a server asks a session's client outside of any call.
+func posed() shim.Call {
+	return shim.Call{
+		Upstream: "up", Principal: client, Origin: "legacy", Asking: shim.AskStream,
+		Request: shim.Request{Method: "elicitation/create", Session: shim.Session{Key: "s", Shared: true}},
+	}
+}
+
+// poses is a replica on which questions wait for a minute.
+func (w *world) poses(name string, u shim.Upstream) *shim.Shim {
+	return w.gatewayFor(name, shim.Server{
+		Upstream: u, Policy: func(string) shim.Policy { return policy(shim.Auto) }, Other: shim.Policy{InputTimeout: time.Minute},
+	})
+}
+
+// heard follows what was posed, until it is over, and returns the last of it.
+func heard(t *testing.T, s *shim.Shim, p shim.Principal, id shim.ID) <-chan shim.Task {
+	t.Helper()
+	out := make(chan shim.Task, 1)
+	go func() {
+		var last shim.Task
+		if err := s.FollowPosed(t.Context(), p, "up", []shim.ID{id}, func(task shim.Task) error {
+			last = task
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+		out <- last
+	}()
+	return out
+}
+
+// A question that belongs to no call has a record that nobody but its client can see, and
+// one answer: the client's first, or that it did not give one.
+func TestPose(t *testing.T) {
+	answer := func(t *testing.T, s *shim.Shim, p shim.Principal, id shim.ID, to string) {
+		t.Helper()
+		err := s.Answer(t.Context(), p, "up", id, "a", shim.Answer{Result: json.RawMessage(`{"to":"` + to + `"}`)})
+		if err != nil && !errors.Is(err, shim.ErrNotFound) {
+			t.Error(err)
+		}
+	}
+	for name, c := range map[string]struct {
+		do   func(t *testing.T, s *shim.Shim, id shim.ID, over context.CancelCauseFunc)
+		want string // what the leg got
+		to   shim.Status
+	}{
+		"answered twice": {func(t *testing.T, s *shim.Shim, id shim.ID, _ context.CancelCauseFunc) {
+			answer(t, s, shim.Principal{Session: "x"}, id, "foreign")
+			answer(t, s, client, id, "first")
+			answer(t, s, client, id, "second")
+		}, `{"answers":[{"to":"first"}]}`, shim.Completed},
+		"not answered": {func(*testing.T, *shim.Shim, shim.ID, context.CancelCauseFunc) {
+			pass(time.Minute)
+		}, `{"answers":[{"action":"cancel"}]}`, shim.Completed},
+		"session over": {func(_ *testing.T, _ *shim.Shim, _ shim.ID, over context.CancelCauseFunc) {
+			over(shim.ErrCancelled)
+		}, "", shim.Cancelled},
+		"request over": {func(t *testing.T, s *shim.Shim, id shim.ID, over context.CancelCauseFunc) {
+			over(nil) // nobody has cancelled
+			pass(time.Second)
+			answer(t, s, client, id, "late")
+		}, `{"answers":[{"to":"late"}]}`, shim.Completed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				u := elicits(0, "a")
+				s, other := w.poses("a", u), w.poses("b", elicits(0, "a"))
+				ctx, over := context.WithCancelCause(t.Context())
+				done := make(chan bool, 1)
+				id, err := s.Pose(ctx, posed(), json.RawMessage(`{}`), func(_ shim.ID, over bool) { done <- over })
+				if err != nil {
+					t.Fatal(err)
+				}
+				last := heard(t, other, client, id)
+				pass(time.Second)
+				if _, err := s.Get(t.Context(), client, "up", id); !errors.Is(err, shim.ErrNotFound) {
+					t.Errorf("it looks like a task: %v", err)
+				}
+				if got := <-heard(t, s, shim.Principal{Session: "x"}, id); got.ID != "" {
+					t.Errorf("a stranger sees %+v", got)
+				}
+				c.do(t, other, id, over)
+				pass(time.Second)
+				if got := <-last; got.Status != c.to || len(got.Questions) != 1 || got.Questions[0].Key != "a" {
+					t.Errorf("in the end %+v", got)
+				}
+				if !<-done || u.calls.Load() != 0 {
+					t.Errorf("not over, after %d calls", u.calls.Load())
+				}
+				if got := spell(u.answers()); c.want != "" && got != c.want || c.want == "" && u.delivered() != 0 {
+					t.Errorf("the server got %s", got)
+				}
+				pass(3 * time.Minute)
+				if _, err := w.store.Get(t.Context(), id, shim.Summary); !errors.Is(err, shim.ErrNotFound) {
+					t.Errorf("the record is still there: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// It outlives its replica, one that stops and one that is lost, with the time it had, and
+// is answered by the one that goes on with it.
+func TestPoseOutlivesItsReplica(t *testing.T) {
+	for name, stops := range map[string]bool{"stops": true, "is lost": false} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				first, heir := elicits(0, "a"), elicits(0, "a")
+				b := w.poses("b", heir)
+				pass(6 * time.Second)
+				s, err := shim.New(shim.Options{
+					Replica: "a", Store: w.store, Heartbeat: 5 * time.Second,
+					Servers: map[string]shim.Server{"up": {Upstream: first, Policy: func(string) shim.Policy { return policy(shim.Auto) }}},
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, stop := context.WithCancel(t.Context())
+				ended := make(chan struct{})
+				go func() { defer close(ended); _ = s.Run(ctx) }()
+				over := make(chan bool, 1)
+				id, err := s.Pose(t.Context(), posed(), json.RawMessage(`{}`), func(_ shim.ID, o bool) { over <- o })
+				if err != nil {
+					t.Fatal(err)
+				}
+				pass(time.Second)
+				if stops {
+					if err := s.Halt(t.Context()); err != nil {
+						t.Error(err)
+					}
+					if <-over {
+						t.Error("said to be over")
+					}
+					if _, err := s.Pose(t.Context(), posed(), json.RawMessage(`{}`), nil); !errors.Is(err, shim.ErrDraining) {
+						t.Errorf("posed while it stops: %v", err)
+					}
+				}
+				stop()
+				<-ended
+				if stops {
+					if err := s.Close(t.Context()); err != nil {
+						t.Error(err)
+					}
+				} else {
+					w.mute(s)
+				}
+				pass(20 * time.Second)
+				if err := b.Answer(t.Context(), client, "up", id, "a", shim.Answer{Result: json.RawMessage(`{"to":"a"}`)}); err != nil {
+					t.Error(err)
+				}
+				pass(time.Second)
+				if got := spell(heir.answers()); first.delivered() != 0 || got != `{"answers":[{"to":"a"}]}` {
+					t.Errorf("the first delivered %d, the heir %s", first.delivered(), got)
+				}
+			})
+		})
+	}
+}
