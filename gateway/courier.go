@@ -230,6 +230,9 @@ func (e *endpoint) askOnResult(ctx context.Context, q *legacyRequest, id shim.ID
 	ctx, cancel := context.WithCancel(ctx)
 	c := newCourier(ctx, e, q.s, q.principal, q.log.stream, q.line())
 	c.how = look
+	for _, key := range q.asked {
+		c.mark(id, key)
+	}
 	left := context.AfterFunc(q.client, func() {
 		// The client may resume the stream, and has the questions then. If it asks for
 		// the result again instead, they are asked there.

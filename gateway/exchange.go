@@ -43,10 +43,10 @@ type exchangeOptions struct {
 	// of comments on it. 0 means never.
 	KeepAlive time.Duration
 	// Keep, if not nil, is given each message before it goes out on a stream, whether
-	// or not the client is still there, and returns the id of its event. Nil on the
-	// modern face: it has no resumption, and a client that sees an id tries to resume
-	// (protocol.md 2.6).
-	Keep func(message []byte) (eventID string)
+	// or not the client is still there, and returns the id of its event, or an error if
+	// it must not go out. Nil on the modern face: it has no resumption, and a client that
+	// sees an id tries to resume (protocol.md 2.6).
+	Keep func(message []byte) (eventID string, err error)
 	// Opened is called when the stream begins, before anything else is sent on it.
 	Opened func(*eventstream.Writer) error
 	// Broken is called once if writing to the client fails.
@@ -127,7 +127,7 @@ func (x *exchange) Send(message []byte) error {
 
 // resumable has all further messages kept. With a prime the stream begins now, with an
 // event from which a client can resume before there is any message.
-func (x *exchange) resumable(keep func([]byte) string, prime string) {
+func (x *exchange) resumable(keep func([]byte) (string, error), prime string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.done {
@@ -142,7 +142,10 @@ func (x *exchange) resumable(keep func([]byte) string, prime string) {
 func (x *exchange) event(message []byte) error {
 	id := ""
 	if x.opts.Keep != nil {
-		id = x.opts.Keep(message)
+		var err error
+		if id, err = x.opts.Keep(message); err != nil {
+			return err
+		}
 	}
 	return x.broken(x.stream.Send(id, message))
 }

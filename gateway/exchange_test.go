@@ -58,7 +58,7 @@ func TestExchangeEventIDs(t *testing.T) {
 	n := 0
 	x, rec := exchangeFor(mcp.TypeAccept, exchangeOptions{
 		Version: mcp.Version20251125,
-		Keep:    func([]byte) string { n++; return fmt.Sprint("s-", n) },
+		Keep:    func([]byte) (string, error) { n++; return fmt.Sprint("s-", n), nil },
 		Opened:  func(w *eventstream.Writer) error { return w.Prime("s-0", time.Second) },
 	})
 	if err := x.Notify("notifications/message", []byte(`{}`)); err != nil {

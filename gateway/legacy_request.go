@@ -25,6 +25,7 @@ type legacyRequest struct {
 	op        *operation
 	client    context.Context // ends when the client's connection does
 	log       *eventLog       // of its answer; a batch has one for all
+	asked     []string        // keys of questions that its stream has had
 	// land takes the request from those in flight: before it is answered, since a
 	// client may use its id again as soon as it has the answer.
 	land func()

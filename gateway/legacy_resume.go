@@ -8,6 +8,7 @@ import (
 	"taskgate/internal/eventstream"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/shim"
 )
 
 // resumeCheck is how often a stream that is resumed looks whether its replica lives,
@@ -19,7 +20,7 @@ const resumeCheck = 5 * time.Second
 // can read, and what it gets from then on, until the answer is complete. A stream that
 // the session does not have is empty, whoever else may have it: nothing is learned
 // from its end.
-func (e *endpoint) serveResume(w http.ResponseWriter, r *http.Request, s *session, stream string, no int64) {
+func (e *endpoint) serveResume(w http.ResponseWriter, r *http.Request, s *session, p shim.Principal, stream string, no int64) {
 	ctx, done, err := e.gateway.streams.enter(r.Context())
 	defer done()
 	if err != nil {
@@ -36,6 +37,7 @@ func (e *endpoint) serveResume(w http.ResponseWriter, r *http.Request, s *sessio
 		return
 	}
 	t := tail{s: s, stream: stream, no: no, out: out}
+	t.takeOver = func(ctx context.Context, n pushNote) { e.takeOver(ctx, s, p, stream, n) }
 	if err := t.follow(ctx); err != nil {
 		e.log.DebugContext(ctx, "a stream was not resumed to its end", "err", err)
 	}
@@ -47,6 +49,8 @@ type tail struct {
 	stream string
 	no     int64 // of the last message sent
 	out    *eventstream.Writer
+	// takeOver goes on with the push of a task that has lost its replica.
+	takeOver func(context.Context, pushNote)
 }
 
 // follow sends until the stream has ended, the client goes, or the session ends.
@@ -79,8 +83,12 @@ func (t *tail) follow(ctx context.Context) error {
 			return nil
 		case err != nil: // the store is away: the client waits, as for any answer
 		case state == "lost":
-			t.bury(note)
-			return nil
+			n, ok := readPushNote(note)
+			if !ok {
+				t.bury(note)
+				return nil
+			}
+			t.takeOver(ctx, n)
 		case state != "open":
 			return nil
 		}

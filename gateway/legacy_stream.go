@@ -35,7 +35,7 @@ func (e *endpoint) serveLegacyGET(w http.ResponseWriter, r *http.Request, p shim
 	defer s.release()
 	stream, no, resumes := parseEventID(r.Header.Get(mcp.HeaderLastEventID))
 	if resumes && stream != standingStream {
-		e.serveResume(w, r, s, stream, no)
+		e.serveResume(w, r, s, p, stream, no)
 		return
 	}
 	if !s.attach() && !(resumes && s.takeOver(r.Context())) {

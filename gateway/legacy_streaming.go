@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"math"
@@ -18,8 +17,9 @@ import (
 // to one request, which this gateway pushes, or by tasks/result, with which the client
 // pulls them. No block goes both ways (A10): the first pull ends a push.
 
-// errCut: what a client was being pushed it gets in another way now, or has to ask for.
-var errCut = errors.New("the rest of the stream has to be asked for")
+// errCut: a request needs no more answer. What a client was being pushed it has, gets in
+// another way now, or has to ask for.
+var errCut = errors.New("the stream is over")
 
 // streamCall answers a call with its task and then with the pieces of its result. Since
 // it has a task, the request is no longer in flight: the task is cancelled by
@@ -30,7 +30,7 @@ func (e *endpoint) streamCall(ctx context.Context, q *legacyRequest, t shim.Task
 		q.land()
 		return dialect.Legacy.Begun(created, e.firstSegments(q.s.ctx, q, t.ID)), nil
 	}
-	p, err := q.s.openPush(ctx, q.s.ctx, t.ID)
+	p, err := q.s.openPush(ctx, q.s.ctx, t.ID, q.log.stream)
 	if err != nil {
 		return created, nil
 	}
@@ -41,12 +41,11 @@ func (e *endpoint) streamCall(ctx context.Context, q *legacyRequest, t shim.Task
 	if first.Complete {
 		return created, nil
 	}
-	q.log.begin()
+	q.log.pushes(pushNote{Task: t.ID, Request: json.RawMessage(q.msg.ID.Raw()), Call: true}.encode())
 	if q.respond(created) != nil {
 		return nil, errCut
 	}
-	q.log.answered(q.msg.ID)
-	return e.push(p, q, int64(len(first.Blocks)))
+	return nil, e.push(p, q, int64(len(first.Blocks)))
 }
 
 // firstWait is how long the first answer to a call that streams waits for something to
@@ -80,19 +79,20 @@ func (e *endpoint) firstSegments(ctx context.Context, q *legacyRequest, id shim.
 // it cannot come back.
 func (q *legacyRequest) respond(result json.RawMessage) error {
 	err := q.out.Send(jsonrpc.AppendResult(make([]byte, 0, len(result)+64), q.msg.ID, result))
-	if err != nil && !q.resumes() {
+	if err != nil && (!q.resumes() || q.log.taken.Load()) {
 		return err
 	}
 	return nil
 }
 
-// push sends the blocks after a number, as they come, and returns the last response,
-// with which the task ends (A13–A15).
-func (e *endpoint) push(p *push, q *legacyRequest, after int64) (json.RawMessage, error) {
+// push sends the blocks after a number, as they come, up to the last response, with which
+// the task ends (A13–A15), and returns errCut once there is nothing more to answer.
+func (e *endpoint) push(p *push, q *legacyRequest, after int64) error {
 	ctx, done, err := e.gateway.streams.enter(p.ctx)
 	defer done()
 	if err != nil {
-		return nil, errCut
+		p.leave(q)
+		return errCut
 	}
 	defer context.AfterFunc(q.client, func() {
 		if !q.resumes() {
@@ -100,7 +100,6 @@ func (e *endpoint) push(p *push, q *legacyRequest, after int64) (json.RawMessage
 		}
 	})()
 	defer e.askOnResult(ctx, q, p.id, (*courier).lookLater)()
-	var last json.RawMessage
 	tasks := []shim.Tracked{{ID: p.id, Show: shim.ShowSegments, From: after + 1}}
 	err = e.shim.Track(ctx, q.principal, e.name, tasks, func(u shim.Update) error {
 		if u.Task == nil {
@@ -111,18 +110,19 @@ func (e *endpoint) push(p *push, q *legacyRequest, after int64) (json.RawMessage
 			return nil
 		}
 		end, err := e.segments(ctx, q, p.id, after)
-		if err == nil {
-			last = dialect.Legacy.Segments(end)
+		if err != nil {
+			return err
 		}
-		return err
+		_ = q.respond(dialect.Legacy.Segments(end)) // who has gone for good misses it
+		return errCut
 	})
 	switch {
-	case last != nil:
-		return last, nil
-	case ctx.Err() == nil && err != nil && q.client.Err() == nil:
-		return nil, err // it ends with an error, and not as if that were all
+	case errors.Is(context.Cause(ctx), shim.ErrDraining) && !errors.Is(err, errCut):
+		p.leave(q)
+	case ctx.Err() == nil && err != nil && !errors.Is(err, errTaken) && q.client.Err() == nil:
+		return err // it ends with an error, and not as if that were all
 	}
-	return nil, errCut
+	return errCut
 }
 
 // segments are the blocks after a number that are there (A12). Those of a task that
@@ -215,148 +215,12 @@ func (e *endpoint) resultOfTask(ctx context.Context, q *legacyRequest) (json.Raw
 		s, err := e.segments(ctx, q, id, w.after)
 		return dialect.Legacy.Segments(s), err
 	}
-	p, err := q.s.openPush(ctx, ctx, id)
+	p, err := q.s.openPush(ctx, ctx, id, q.log.stream)
 	if err != nil {
 		return nil, err
 	}
 	defer p.end()
-	q.log.begin() // the client waits for the head of the response
-	return e.push(p, q, w.after)
-}
-
-// push is a stream of segments under way. The log of its name in the session says to
-// all replicas that there is one.
-type push struct {
-	s    *session
-	id   shim.ID
-	name string // of this push and no other
-	ctx  context.Context
-	stop context.CancelCauseFunc
-	over chan struct{} // closed when nothing more is sent
-}
-
-// pullWord begins the word that ends a push, wherever it is. It names the push and not
-// its task: a word may come late, and more than once, and who left it gets it too, and
-// may push the same task by then.
-const pullWord = "pull "
-
-// pullWait is how long the end of a push is waited for.
-const pullWait = 5 * time.Second
-
-// pushName names the log that marks the push of a task.
-func pushName(id shim.ID) string { return "push-" + string(id) }
-
-// openPush begins the push of a task, until it is ended or within ends. ctx is for the
-// store.
-func (s *session) openPush(ctx, within context.Context, id shim.ID) (*push, error) {
-	p := &push{s: s, id: id, name: rand.Text(), over: make(chan struct{})}
-	if _, err := s.table.store.Open(ctx, s.id, pushName(id), []byte(p.name)); err != nil {
-		return nil, shim.ErrUnavailable
-	}
-	p.ctx, p.stop = context.WithCancelCause(within)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.pushes == nil {
-		s.pushes = make(map[shim.ID]*push)
-	}
-	if before := s.pushes[id]; before != nil {
-		before.stop(errCut) // two began at once
-	}
-	s.pushes[id] = p
-	return p, nil
-}
-
-// end is to be called when nothing more is sent.
-func (p *push) end() {
-	p.stop(nil)
-	p.s.mu.Lock()
-	mine := p.s.pushes[p.id] == p
-	if mine {
-		delete(p.s.pushes, p.id)
-	}
-	p.s.mu.Unlock()
-	close(p.over)
-	if mine {
-		p.s.unmark(p.id)
-	}
-}
-
-// unmark tells all replicas that a task is not pushed any more.
-func (s *session) unmark(id shim.ID) {
-	ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
-	defer cancel()
-	_ = s.table.store.Finish(ctx, s.id, pushName(id)) // or who pulls has it done
-}
-
-// heedPull ends a push that a client of another replica asked to end.
-func (s *session) heedPull(name string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, p := range s.pushes {
-		if p.name == name {
-			p.stop(errCut)
-		}
-	}
-}
-
-// cut ends the push of a task on this replica.
-func (s *session) cut(id shim.ID) *push {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	p := s.pushes[id]
-	if p != nil {
-		p.stop(errCut)
-	}
-	return p
-}
-
-// pull ends the push of a task, on whichever replica, before its client gets segments
-// in another way (A10).
-func (s *session) pull(ctx context.Context, id shim.ID) error {
-	ctx, cancel := context.WithTimeout(ctx, pullWait)
-	defer cancel()
-	if p := s.cut(id); p != nil {
-		select {
-		case <-p.over:
-			return nil
-		case <-ctx.Done():
-			return &shim.BusyError{Limit: "readers of this task's stream", RetryAfter: time.Second}
-		}
-	}
-	name, err := s.pushed(ctx, id)
-	if err != nil || name == "" {
-		return err
-	}
-	wake, stop := s.watch(ctx)
-	defer stop()
-	for asked := ""; name != ""; {
-		if name != asked {
-			if err := s.table.store.Signal(ctx, s.id, pullWord+name); err != nil {
-				return shim.ErrUnavailable
-			}
-			asked = name
-		}
-		select {
-		case <-wake:
-		case <-ctx.Done(): // its replica has forgotten to say that it is over
-			s.unmark(id)
-			return nil
-		}
-		if name, err = s.pushed(ctx, id); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// pushed is the name of the push of a task, if a replica that lives pushes it.
-func (s *session) pushed(ctx context.Context, id shim.ID) (name string, err error) {
-	state, note, err := s.table.stateOf(ctx, s.id, pushName(id))
-	switch {
-	case err != nil:
-		return "", shim.ErrUnavailable
-	case state != "open":
-		return "", nil
-	}
-	return string(note), nil
+	// The client waits for the head of the response.
+	q.log.pushes(pushNote{Task: id, Request: json.RawMessage(q.msg.ID.Raw()), After: w.after}.encode())
+	return nil, e.push(p, q, w.after)
 }

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"crypto/rand"
 	"testing"
 	"time"
 
@@ -15,12 +16,12 @@ func TestPullWordIsOfOnePush(t *testing.T) {
 	s := mustCreate(t, table, sessionState{})
 	defer s.release()
 	id := shim.ID("task")
-	before, err := s.openPush(t.Context(), t.Context(), id)
+	before, err := s.openPush(t.Context(), t.Context(), id, rand.Text())
 	if err != nil {
 		t.Fatal(err)
 	}
 	before.end()
-	p, err := s.openPush(t.Context(), t.Context(), id)
+	p, err := s.openPush(t.Context(), t.Context(), id, rand.Text())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,16 +55,26 @@ type Logs interface {
 	// the stream without its replica.
 	Open(ctx context.Context, id, stream string, note []byte) (after int64, err error)
 
-	// Append adds a message and returns its number. Messages of one stream are added
-	// one after the other.
+	// Append adds a message and returns its number; 0 where another replica has taken
+	// the stream. Messages of one stream are added one after the other.
 	Append(ctx context.Context, id, stream string, message []byte) (no int64, err error)
 
-	// Finish says that nothing more comes on a stream.
+	// Finish says that nothing more comes on a stream, unless another replica has taken
+	// it.
 	Finish(ctx context.Context, id, stream string) error
 
+	// Leave says that this replica goes on with a stream no more, and another one may.
+	Leave(ctx context.Context, id, stream string) error
+
+	// Take makes this replica the one that keeps the log of a stream whose replica is
+	// gone, or has left it, with a new note. It reports false if that one lives, if another one was first,
+	// or if the stream has ended or is none. fresh says that it never had a message. What
+	// the replica before adds to it from then on, or says of its end, is refused.
+	Take(ctx context.Context, id, stream string, note []byte) (taken, fresh bool, err error)
+
 	// Since hands over the messages that a stream got after a number, and returns
-	// what has become of it: "open", "ended", "lost" if its replica is gone, with the
-	// note of Open, or "" if the session has no such stream.
+	// what has become of it: "open", "ended", "lost" if its replica is gone or has
+	// left it, with the note of Open or Take, or "" if the session has no such stream.
 	Since(ctx context.Context, id, stream string, after int64, on func(no int64, message []byte)) (state string, note []byte, err error)
 
 	// Watch calls wake whenever a stream of the session may have got something, and

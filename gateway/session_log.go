@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,9 +32,12 @@ type eventLog struct {
 	x       *exchange
 	version string
 	waiting []jsonrpc.ID // the requests it answers
+	pushed  []byte       // a pushNote, where it streams a task
 	stream  string
 	timer   *time.Timer
 	on      atomic.Bool // the client can resume
+	taken   atomic.Bool // another replica goes on with it
+	left    atomic.Bool // another one shall
 
 	mu   sync.Mutex
 	over bool
@@ -45,6 +49,14 @@ func startLog(s *session, x *exchange, version string, after time.Duration, ids 
 	l.mu.Lock() // the timer must not see a half-made log
 	l.timer = time.AfterFunc(after, l.begin)
 	l.mu.Unlock()
+	return l
+}
+
+// takenLog is that of a stream which another replica has begun.
+func takenLog(s *session, stream string) *eventLog {
+	l := &eventLog{s: s, stream: stream, timer: time.NewTimer(time.Hour)}
+	l.timer.Stop()
+	l.on.Store(true)
 	return l
 }
 
@@ -60,7 +72,7 @@ func (l *eventLog) begin() {
 	l.timer.Stop()
 	ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
 	defer cancel()
-	after, err := l.s.table.store.Open(ctx, l.s.id, l.stream, noteOf(l.waiting))
+	after, err := l.s.table.store.Open(ctx, l.s.id, l.stream, l.note())
 	if err != nil {
 		return // the answer goes out as if it were short
 	}
@@ -72,15 +84,22 @@ func (l *eventLog) begin() {
 	l.x.resumable(l.keep, prime)
 }
 
+// errTaken: another replica goes on with the stream, which took this one for lost.
+var errTaken = errors.New("another replica has the stream")
+
 // keep stores a message and returns its event id, "" where it has none.
-func (l *eventLog) keep(message []byte) string {
+func (l *eventLog) keep(message []byte) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
 	defer cancel()
 	no, err := l.s.table.store.Append(ctx, l.s.id, l.stream, message)
-	if err != nil {
-		return "" // it reaches a client that is there
+	switch {
+	case err != nil:
+		return "", nil // it reaches a client that is there
+	case no == 0:
+		l.taken.Store(true)
+		return "", errTaken
 	}
-	return eventID(l.stream, no)
+	return eventID(l.stream, no), nil
 }
 
 // answered says that a request has its answer, though more follows, of it or of others: if
@@ -89,14 +108,38 @@ func (l *eventLog) answered(id jsonrpc.ID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.waiting = slices.DeleteFunc(slices.Clone(l.waiting), id.Equal)
+	l.renote()
+}
+
+// pushes says that the answer streams a task: if this replica is lost, another one goes
+// on with that.
+func (l *eventLog) pushes(note []byte) {
+	l.mu.Lock()
+	l.pushed = note
+	l.renote()
+	l.mu.Unlock()
+	l.begin()
+}
+
+// note is what whoever finds the stream without this replica has to know. l.mu is held.
+func (l *eventLog) note() []byte {
+	if l.pushed != nil {
+		return l.pushed
+	}
+	return noteOf(l.waiting)
+}
+
+// renote has the log say so, if it has begun. l.mu is held.
+func (l *eventLog) renote() {
 	if l.on.Load() && !l.over {
 		ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
 		defer cancel()
-		_, _ = l.s.table.store.Open(ctx, l.s.id, l.stream, noteOf(l.waiting)) // else a client hears of an error that is none
+		_, _ = l.s.table.store.Open(ctx, l.s.id, l.stream, l.note()) // else a client hears of an error that is none
 	}
 }
 
-// finish says that the answer is complete.
+// finish says that the answer is complete. A log that is left is another replica's to
+// go on with.
 func (l *eventLog) finish() {
 	l.timer.Stop()
 	l.mu.Lock()
@@ -105,6 +148,10 @@ func (l *eventLog) finish() {
 	if l.on.Load() {
 		ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
 		defer cancel()
+		if l.left.Load() {
+			_ = l.s.table.store.Leave(ctx, l.s.id, l.stream) // likewise
+			return
+		}
 		_ = l.s.table.store.Finish(ctx, l.s.id, l.stream) // found out when this replica is gone
 	}
 }

@@ -92,6 +92,16 @@ func (m *memoryLogs) Finish(_ context.Context, id, stream string) error {
 	return nil
 }
 
+// Leave implements Logs. There is no other replica that could go on.
+func (m *memoryLogs) Leave(ctx context.Context, id, stream string) error {
+	return m.Finish(ctx, id, stream)
+}
+
+// Take implements Logs. A stream's replica cannot be lost without its log.
+func (m *memoryLogs) Take(context.Context, string, string, []byte) (taken, fresh bool, err error) {
+	return false, false, nil
+}
+
 // wake tells those who watch a session.
 func (m *memoryLogs) wake(id string) {
 	m.mu.Lock()

@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"crypto/rand"
+	"math"
 	"strconv"
 	"time"
 )
@@ -32,36 +33,66 @@ func (c *Sessions) Open(ctx context.Context, id, stream string, note []byte) (in
 	if err := c.live(ctx); err != nil {
 		return 0, err
 	}
-	return c.log(ctx, id, stream, "open", []byte(c.name), string(note))
+	v, err := c.log(ctx, id, stream, "open", nil, string(note))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(v[1], 10, 64)
 }
 
-// Append adds a message to a stream and returns its number. Messages of one stream
-// must be added one after the other.
+// Append adds a message to a stream and returns its number; 0 where another replica has
+// taken the stream. Messages of one stream must be added one after the other.
 func (c *Sessions) Append(ctx context.Context, id, stream string, message []byte) (int64, error) {
-	return c.log(ctx, id, stream, "add", message, rand.Text())
+	v, err := c.log(ctx, id, stream, "add", message, rand.Text())
+	if err != nil || v[0] != codeOK {
+		return 0, err
+	}
+	return strconv.ParseInt(v[1], 10, 64)
 }
 
-// Finish says that nothing more comes on a stream.
+// Finish says that nothing more comes on a stream, unless another replica has taken it.
 func (c *Sessions) Finish(ctx context.Context, id, stream string) error {
 	_, err := c.log(ctx, id, stream, "end", nil, "")
 	return err
 }
 
-func (c *Sessions) log(ctx context.Context, id, stream, what string, value []byte, extra string) (last int64, err error) {
+// Leave says that this replica goes on with a stream no more, and another one may.
+func (c *Sessions) Leave(ctx context.Context, id, stream string) error {
+	_, err := c.log(ctx, id, stream, "leave", nil, "")
+	return err
+}
+
+// Take makes this replica the one that keeps the log of a stream whose replica is gone,
+// or has left it, with a new note. It reports false if that one lives, if another one was first, or if
+// the stream has ended or is none. fresh says that it never had a message. What the
+// replica before adds to it from then on, or says of its end, is refused.
+func (c *Sessions) Take(ctx context.Context, id, stream string, note []byte) (taken, fresh bool, err error) {
+	state, before, _, err := c.since(ctx, id, stream, math.MaxInt64)
+	if err != nil || state != "lost" {
+		return false, false, err
+	}
+	if err := c.live(ctx); err != nil {
+		return false, false, err
+	}
+	v, err := c.log(ctx, id, stream, "take", []byte(before), string(note))
+	if err != nil || v[0] != codeOK {
+		return false, false, err
+	}
+	return true, v[2] == "", nil
+}
+
+func (c *Sessions) log(ctx context.Context, id, stream, what string, value []byte, extra string) (reply []string, err error) {
 	a := &argv{}
 	a.add(id, stream, what)
 	a.list = append(a.list, value)
 	a.add(extra, millis(logTTL))
 	a.addInt(int64(c.messages), c.bytes)
-	a.add(c.store.keys.logEvents(id))
+	a.add(c.store.keys.logEvents(id), c.name)
 	err = c.store.do(ctx, "session log", func() error {
-		v, err := sessionLogScript.run(ctx, c.store.client, c.store.keys.log(id), a)
-		if err == nil {
-			last, err = strconv.ParseInt(v[1], 10, 64)
-		}
+		reply, err = sessionLogScript.run(ctx, c.store.client, c.store.keys.log(id), a)
 		return err
 	})
-	return last, err
+	return reply, err
 }
 
 // Since hands over the messages that a stream got after a number, and returns what
@@ -69,13 +100,31 @@ func (c *Sessions) log(ctx context.Context, id, stream, what string, value []byt
 // note of Open, or "" if there is none, or it is another session's. What the bounds
 // have removed is left out.
 func (c *Sessions) Since(ctx context.Context, id, stream string, after int64, on func(no int64, message []byte)) (state string, note []byte, err error) {
+	state, _, v, err := c.since(ctx, id, stream, after)
+	if err != nil || state == "" {
+		return "", nil, err
+	}
+	for i := 3; i+1 < len(v); i += 2 {
+		no, err := strconv.ParseInt(v[i], 10, 64)
+		if err != nil {
+			return "", nil, err
+		}
+		on(no, []byte(v[i+1]))
+	}
+	if state != "ended" {
+		note = []byte(v[2])
+	}
+	return state, note, nil
+}
+
+// since is Since with the replica that keeps the stream, and the reply as it came.
+func (c *Sessions) since(ctx context.Context, id, stream string, after int64) (state, replica string, v []string, err error) {
 	if len(id) > sessionName || len(stream) > sessionName {
-		return "", nil, nil
+		return "", "", nil, nil
 	}
 	a := &argv{}
 	a.add(stream)
 	a.addInt(after)
-	var v []string
 	alive := false
 	err = c.store.do(ctx, "session since", func() (err error) {
 		v, err = sessionSinceScript.run(ctx, c.store.client, c.store.keys.log(id), a)
@@ -86,23 +135,15 @@ func (c *Sessions) Since(ctx context.Context, id, stream string, after int64, on
 		alive = n > 0
 		return err
 	})
-	if err != nil || v[0] != codeOK {
-		return "", nil, err
-	}
-	for i := 3; i+1 < len(v); i += 2 {
-		no, err := strconv.ParseInt(v[i], 10, 64)
-		if err != nil {
-			return "", nil, err
-		}
-		on(no, []byte(v[i+1]))
-	}
 	switch {
+	case err != nil || v[0] != codeOK:
+		return "", "", nil, err
 	case v[1] == "":
-		return "ended", nil, nil
+		return "ended", "", v, nil
 	case !alive:
-		return "lost", []byte(v[2]), nil
+		return "lost", v[1], v, nil
 	}
-	return "open", []byte(v[2]), nil
+	return "open", v[1], v, nil
 }
 
 // Watch calls wake whenever a stream of a session may have got something, and as soon

@@ -2,6 +2,7 @@ package gatewaytest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -103,6 +104,114 @@ func testLogBounds(t *testing.T, open OpenSessions) {
 	a.expect("s", "x", no, "open")
 	a.append("s", "x", "small")
 	a.expect("s", "x", 0, "open small")
+}
+
+func (r *replica) take(id, stream string) (taken, fresh bool) {
+	r.t.Helper()
+	taken, fresh, err := r.Take(r.t.Context(), id, stream, []byte("note"))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return taken, fresh
+}
+
+// testTake: of a replica that is gone one other takes each stream, and goes on with its
+// numbers. What the one before has still to say is refused, if it was not gone after all.
+func testTake(t *testing.T, open OpenSessions) {
+	all := open(t, 10, 4*time.Second)
+	if len(all) < 2 {
+		a := run(t, all)[0]
+		a.put("s", 0, "")
+		a.open("s", "x")
+		if taken, _ := a.take("s", "x"); taken {
+			t.Error("a replica took a stream from itself")
+		}
+		return
+	}
+	a, live := &replica{Sessions: all[0], t: t}, run(t, all[1:])
+	b, c := live[0], live[len(live)-1]
+	b.put("s", 0, "")
+	b.setBusy("s", true)
+	a.open("s", "x")
+	a.open("s", "fresh")
+	a.open("s", "ended")
+	first := a.append("s", "x", "one")
+	if err := a.Finish(t.Context(), "s", "ended"); err != nil {
+		t.Fatal(err)
+	}
+	if taken, _ := b.take("s", "x"); taken {
+		t.Error("a stream was taken from a replica that lives")
+	}
+	until(t, "the replica is lost", func() bool { got, _ := b.since("s", "x", 0); return got == "lost one" })
+	if taken, fresh := b.take("s", "x"); !taken || fresh {
+		t.Errorf("taken %t, fresh %t", taken, fresh)
+	}
+	if taken, fresh := c.take("s", "fresh"); !taken || !fresh {
+		t.Errorf("the other: taken %t, fresh %t", taken, fresh)
+	}
+	for _, stream := range []string{"x", "ended", "none"} {
+		if taken, _ := c.take("s", stream); taken && c != b {
+			t.Errorf("%s was taken", stream)
+		}
+	}
+	b.expect("s", "x", 0, "open one")
+	if _, note, err := b.Since(t.Context(), "s", "x", math.MaxInt64, func(int64, []byte) {}); err != nil || string(note) != "note" {
+		t.Errorf("note %s, %v", note, err)
+	}
+	if no := a.append("s", "x", "late"); no != 0 {
+		t.Errorf("what the replica before adds has number %d", no)
+	}
+	if err := a.Finish(t.Context(), "s", "x"); err != nil {
+		t.Fatal(err)
+	}
+	if no := b.append("s", "x", "two"); no <= first {
+		t.Errorf("number %d", no)
+	}
+	b.expect("s", "x", 0, "open one two")
+	if err := b.Finish(t.Context(), "s", "x"); err != nil {
+		t.Fatal(err)
+	}
+	b.expect("s", "x", first, "ended two")
+	a.open("s", "fresh") // begun anew
+	a.append("s", "fresh", "again")
+	b.expect("s", "fresh", 0, "open again")
+}
+
+// testLeave: a stream that its replica has left is another one's to take, at once, and may
+// come back.
+func testLeave(t *testing.T, open OpenSessions) {
+	all := run(t, open(t, 10, time.Hour))
+	if len(all) < 2 {
+		t.Skip("there is one replica")
+	}
+	a, b := all[0], all[1]
+	b.put("s", 0, "")
+	a.open("s", "x")
+	b.open("s", "left")
+	if err := errors.Join(b.Leave(t.Context(), "s", "left"), a.Leave(t.Context(), "s", "x")); err != nil {
+		t.Fatal(err)
+	}
+	b.expect("s", "left", 0, "lost")
+	if taken, fresh := b.take("s", "left"); !taken || !fresh {
+		t.Errorf("one that was left: taken %t, fresh %t", taken, fresh)
+	}
+	if taken, _ := a.take("s", "left"); taken {
+		t.Error("it was taken from a replica that lives")
+	}
+	if err := b.Leave(t.Context(), "s", "left"); err != nil {
+		t.Fatal(err)
+	}
+	if taken, _ := a.take("s", "left"); !taken || a.append("s", "left", "back") == 0 {
+		t.Error("it was not taken back")
+	}
+	if err := a.Leave(t.Context(), "s", "left"); err != nil {
+		t.Fatal(err)
+	}
+	if taken, fresh := b.take("s", "left"); !taken || fresh || b.append("s", "left", "and forth") == 0 {
+		t.Error("nor once more")
+	}
+	b.expect("s", "left", 0, "open back and forth")
+	b.expect("s", "x", 0, "lost")
 }
 
 // testWatch: who follows a log hears of more, wherever it comes from.

@@ -4,7 +4,8 @@
 -- Reply codes, the first string of each reply: ok, renew (ok, and the list index
 -- has to live longer), again (this operation has been done), none (no such
 -- task), final (it has ended), lost (another lease), gap (pieces are missing
--- before these), taken (the id is another operation's), moved (another runner
+-- before these), taken (the id is another operation's, or the stream another
+-- replica's), moved (another runner
 -- than the caller thought), skip (not for this replica), full (there is no room).
 
 -- next_arg and list read ARGV from the front: single values first, then lists,
