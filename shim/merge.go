@@ -1,7 +1,9 @@
 package shim
 
 import (
+	"bytes"
 	"encoding/json"
+	"reflect"
 	"strings"
 
 	"taskgate/internal/jsonrpc"
@@ -24,40 +26,101 @@ func merge(result json.RawMessage, streamed []json.RawMessage) (merged json.RawM
 	return out, added
 }
 
-// rest is what a result has besides the text that was streamed: where that is how
-// the result's text begins, what follows it, else all of it.
+// rest is what a result has besides what was streamed: where that is how the result
+// begins, what follows it, else all of it. Texts count by what they say together, however
+// they are cut into blocks; any other block has to be the same.
 func rest(streamed, blocks []json.RawMessage) []json.RawMessage {
-	var said strings.Builder
+	at := reader{blocks: blocks}
 	for _, b := range streamed {
-		text, _ := jsonrpc.GetString(b, "text")
-		said.WriteString(text)
-	}
-	left := said.String()
-	for i, b := range blocks {
-		if left == "" {
-			return blocks[i:]
-		}
-		kind, _ := jsonrpc.GetString(b, "type")
-		text, ok := jsonrpc.GetString(b, "text")
-		if kind != "text" || !ok {
-			return blocks
-		}
-		if more, ok := strings.CutPrefix(left, text); ok {
-			left = more
+		text, ok := textOf(b)
+		if ok && at.says(text) || !ok && at.has(b) {
 			continue
 		}
-		tail, ok := strings.CutPrefix(text, left)
-		if !ok {
-			return blocks
-		}
-		cut, err := jsonrpc.Set(b, jsonrpc.AppendString(nil, tail), "text")
-		if err != nil {
-			return blocks
-		}
-		return append([]json.RawMessage{cut}, blocks[i+1:]...)
-	}
-	if left != "" {
 		return blocks
 	}
-	return nil
+	return at.left()
+}
+
+// textOf is the text of a block that is one.
+func textOf(b json.RawMessage) (string, bool) {
+	kind, _ := jsonrpc.GetString(b, "type")
+	text, ok := jsonrpc.GetString(b, "text")
+	return text, ok && kind == "text"
+}
+
+// reader goes through the blocks of a result.
+type reader struct {
+	blocks []json.RawMessage
+	said   int // bytes of the first block's text that are behind
+}
+
+// says reports whether the blocks go on with this text, and goes behind it.
+func (r *reader) says(text string) bool {
+	for text != "" {
+		if len(r.blocks) == 0 {
+			return false
+		}
+		whole, ok := textOf(r.blocks[0])
+		if !ok {
+			return false
+		}
+		ahead := whole[r.said:]
+		if strings.HasPrefix(ahead, text) {
+			r.said += len(text)
+			break
+		}
+		if text, ok = strings.CutPrefix(text, ahead); !ok {
+			return false
+		}
+		r.blocks, r.said = r.blocks[1:], 0
+	}
+	if len(r.blocks) > 0 && r.said > 0 {
+		if whole, _ := textOf(r.blocks[0]); r.said == len(whole) {
+			r.blocks, r.said = r.blocks[1:], 0
+		}
+	}
+	return true
+}
+
+// has reports whether the next block is this one, and goes behind it.
+func (r *reader) has(block json.RawMessage) bool {
+	if len(r.blocks) == 0 || r.said > 0 || !sameJSON(r.blocks[0], block) {
+		return false
+	}
+	r.blocks = r.blocks[1:]
+	return true
+}
+
+// left are the blocks that were not gone behind: of one that was begun, its end.
+func (r *reader) left() []json.RawMessage {
+	if r.said == 0 {
+		if len(r.blocks) == 0 {
+			return nil
+		}
+		return r.blocks
+	}
+	whole, _ := textOf(r.blocks[0])
+	cut, err := jsonrpc.Set(r.blocks[0], jsonrpc.AppendString(nil, whole[r.said:]), "text")
+	if err != nil {
+		return r.blocks
+	}
+	return append([]json.RawMessage{cut}, r.blocks[1:]...)
+}
+
+// sameJSON compares what two values say, however they are spelt.
+func sameJSON(a, b json.RawMessage) bool {
+	if bytes.Equal(a, b) {
+		return true
+	}
+	x, errX := valueOf(a)
+	y, errY := valueOf(b)
+	return errX == nil && errY == nil && reflect.DeepEqual(x, y)
+}
+
+// valueOf reads a value, with its numbers as they are spelt.
+func valueOf(v json.RawMessage) (out any, err error) {
+	d := json.NewDecoder(bytes.NewReader(v))
+	d.UseNumber()
+	err = d.Decode(&out)
+	return out, err
 }

@@ -8,14 +8,18 @@ import "encoding/json"
 
 // Piece takes what the server streams: segments, or batches where the client takes
 // partial results. From the first on, progress is no piece of anything besides: the
-// server says the same twice.
+// server says the same twice. Only that it is content, as its policy may vouch, is worth
+// more than the hints of a server.
 func (r *run) Piece(p Piece) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.streams = true
 	if p.Checkpoint != nil {
 		r.mark, r.moved = p.Checkpoint, true
 	}
+	if !p.Content && r.policy.Partials.Content {
+		return
+	}
+	r.streams = true
 	if p.Content || r.call.hints() {
 		r.gather(p.Blocks...)
 	}
