@@ -79,7 +79,8 @@ type Seen struct {
 type session struct {
 	id      string
 	streams []*stream
-	get     *stream // the standing GET stream, nil if none is open
+	get     *stream // the newest standing GET stream, nil if there was none
+	gets    []*stream
 }
 
 // New starts a server on loopback that ends with the test.

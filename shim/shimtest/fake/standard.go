@@ -155,6 +155,7 @@ func (s *Server) get(x *Exchange) {
 	st := s.newStream(x.session)
 	s.mu.Lock()
 	x.session.get = st
+	x.session.gets = append(x.session.gets, st)
 	s.mu.Unlock()
 	x.Head("text/event-stream")
 	st.follow(x, 0)
@@ -238,10 +239,21 @@ func (s *Server) onGET(data string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, ses := range s.sessions {
-		if ses.get != nil {
-			ses.get.add("", data)
+		if st := ses.listening(); st != nil {
+			st.add("", data)
 		}
 	}
+}
+
+// listening is the GET stream that somebody reads, the newest of several, or else the
+// last there was. Server.mu is held.
+func (ses *session) listening() *stream {
+	for i := len(ses.gets) - 1; i >= 0; i-- {
+		if ses.gets[i].readers() > 0 {
+			return ses.gets[i]
+		}
+	}
+	return ses.get
 }
 
 func (s *Server) expect(id string) chan json.RawMessage {
