@@ -139,6 +139,8 @@ func (t *serverTask) judge(m jsonrpc.Message, err error, v taskView, lookErr err
 		return &m, 0, nil
 	case v.refused != nil:
 		return nil, 0, protocolError("the server does not say how its task stands", v.refused)
+	case len(v.status.From()) == 0: // nothing moves into it
+		return nil, 0, protocolError("the server's task has a status that is none", nil)
 	case v.status == shim.Cancelled:
 		return &jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: v.cancelled()}, 0, nil
 	case v.status.Final() && err == nil:
@@ -147,8 +149,6 @@ func (t *serverTask) judge(m jsonrpc.Message, err error, v taskView, lookErr err
 		return nil, 0, public(err)
 	case v.status.Final():
 		return nil, backoff(tries), nil
-	case v.status != shim.Working && v.status != shim.InputRequired:
-		return nil, 0, protocolError("the server's task has a status that is none", nil)
 	}
 	return nil, t.poll(), nil // it runs, and the server does not wait with its answer
 }

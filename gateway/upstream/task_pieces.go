@@ -170,23 +170,14 @@ func (t *serverTask) blocks(result []byte) {
 	defer x.handing.Unlock()
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	var ready []json.RawMessage
 	list, _ := jsonrpc.Get(result, "partial-content")
 	for b := range jsonrpc.Elements(list) {
 		t.keep(b)
+		ready = t.advance(ready)
 	}
 	if v, _ := jsonrpc.Get(result, "isComplete"); string(v) == "true" {
 		t.flow.complete = true
-	}
-	var ready []json.RawMessage
-	for {
-		b, ok := t.flow.ahead[t.mark.Seen+1]
-		if !ok {
-			break
-		}
-		t.mark.Seen++
-		t.flow.held -= len(b)
-		delete(t.flow.ahead, t.mark.Seen)
-		ready = append(ready, b)
 	}
 	if first := !t.mark.Content; first || len(ready) > 0 {
 		t.mark.Content = true
@@ -219,6 +210,20 @@ func (t *serverTask) keep(b json.RawMessage) {
 	}
 	t.flow.ahead[n] = bare
 	t.flow.held += len(bare)
+}
+
+// advance adds the blocks whose turn has come. The exchange's lock is held.
+func (t *serverTask) advance(ready []json.RawMessage) []json.RawMessage {
+	for {
+		b, ok := t.flow.ahead[t.mark.Seen+1]
+		if !ok {
+			return ready
+		}
+		t.mark.Seen++
+		t.flow.held -= len(b)
+		delete(t.flow.ahead, t.mark.Seen)
+		ready = append(ready, b)
+	}
 }
 
 // hint takes the params of notifications/tasks/partial (P1). One that was heard before

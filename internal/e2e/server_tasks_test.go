@@ -125,8 +125,8 @@ func (h *hearing) reads(t *testing.T, want string) {
 	})
 }
 
-// blockReader is a legacy client that follows SEP-1905's blocks.
-type blockReader struct {
+// pieceReader is a legacy client that follows SEP-1905's blocks.
+type pieceReader struct {
 	*session
 	mu   sync.Mutex
 	task string
@@ -137,7 +137,7 @@ type blockReader struct {
 }
 
 // take reads one answer with blocks.
-func (r *blockReader) take(result []byte) {
+func (r *pieceReader) take(result []byte) {
 	var p struct {
 		Task   struct{ TaskID string }
 		Blocks []struct {
@@ -164,7 +164,7 @@ func (r *blockReader) take(result []byte) {
 }
 
 // reads waits until the blocks so far say this.
-func (r *blockReader) reads(want string) {
+func (r *pieceReader) reads(want string) {
 	r.t.Helper()
 	eventually(r.t, "blocks "+want, func() error {
 		r.mu.Lock()
@@ -177,9 +177,9 @@ func (r *blockReader) reads(want string) {
 }
 
 // streams makes a call that streams, and reads what comes until the stream is over.
-func streams(t *testing.T, g *gateway, key string) *blockReader {
+func streams(t *testing.T, g *gateway, key string) *pieceReader {
 	t.Helper()
-	r := &blockReader{session: &session{t: t}}
+	r := &pieceReader{session: &session{t: t}}
 	r.do(g, mcp.MethodInitialize, `{"protocolVersion":"2025-11-25","capabilities":{"tasks":{"responses":{"modes":["task","streaming"]}}},"clientInfo":{"name":"e2e","version":"1"}}`)
 	resp := r.request(t.Context(), g, http.MethodPost, `{"jsonrpc":"2.0","id":"s","method":"tools/call","params":{"name":"may","arguments":{"key":"`+key+`"},"task":{"responseModes":["streaming"]}}}`)
 	done := make(chan struct{})
@@ -369,7 +369,7 @@ func TestServerWithTasks(t *testing.T) {
 	for _, name := range []string{"base", "content", "hints"} {
 		a, b := w.at(w.a, name), w.at(w.b, name)
 		quiet, s := hear(a, false), begin(t, a)
-		task := callTask(t, quiet.Client, "must", keyed("task"))
+		task := callTask(t, quiet.Client, "must", keyed("taken"))
 		heard := s.hear(b)
 		answers := make(chan json.RawMessage, 2)
 		var calls sync.WaitGroup
@@ -381,7 +381,7 @@ func TestServerWithTasks(t *testing.T) {
 			answers <- result
 		})
 		calls.Go(func() { answers <- s.do(a, mcp.MethodToolsCall, `{"name":"must","arguments":{"key":"legacy"}}`) })
-		for _, key := range []string{"task", "plain", "legacy"} {
+		for _, key := range []string{"taken", "plain", "legacy"} {
 			j := w.job(name, key)
 			j.Say("piece")
 			j.Hint(0, "piece")
@@ -397,7 +397,7 @@ func TestServerWithTasks(t *testing.T) {
 		if len(heard()) != 0 || slices.ContainsFunc(quiet.raw, func(m string) bool { return strings.Contains(m, "partial") || strings.Contains(m, "job-") }) {
 			t.Errorf("%s: a client that did not opt in got %q and %q", name, heard(), quiet.raw)
 		}
-		w.ran(name, "task", "plain", "legacy")
+		w.ran(name, "taken", "plain", "legacy")
 
 		cancelled := callTask(t, quiet.Client, "must", keyed("cancelled"))
 		j := w.job(name, "cancelled")
@@ -471,5 +471,37 @@ func TestEverythingServerTaskAsks(t *testing.T) {
 	})
 	if got := texts(t, result); !strings.Contains(got, "snake") {
 		t.Errorf("the result is %q", got)
+	}
+}
+
+// A gateway behind a gateway is a server with tasks that speaks both drafts: what its tool
+// says comes through as it streams, and the result is the tool's.
+func TestGatewayBehindAGateway(t *testing.T) {
+	t.Parallel()
+	inner := startGateway(t, configured(t, `
+upstreams:
+  - name: slow
+    path: /mcp
+    url: `+startServer(t, "slowserver")+`
+    defaults: {tasks: auto, progress: content, poll_interval: 100ms}
+`)...)
+	outer := startGateway(t, configured(t, `
+upstreams:
+  - name: inner
+    path: /mcp
+    era: legacy
+    url: `+inner.url+`
+    defaults: {tasks: always, progress: off, poll_interval: 100ms}
+`)...)
+	caller := hear(outer, true)
+	task := callTask(t, caller.Client, "write", map[string]any{"topic": "tea", "seconds": 2})
+	live := hear(outer, true)
+	live.listen(t, task.ID)
+	if len(live.seqs) < 5 {
+		t.Errorf("%d partial results", len(live.seqs))
+	}
+	live.check(t, 0, texts(t, live.end.Result))
+	if text := texts(t, live.end.Result); !strings.Contains(text, "tea is best") {
+		t.Errorf("the result is %q", text)
 	}
 }

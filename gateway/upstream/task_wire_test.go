@@ -1,0 +1,150 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskgate/internal/schematest"
+	"taskgate/shim/shimtest/fake"
+)
+
+// What the leg says to a server about its tasks is what the protocol's schema has, with
+// the members of the drafts added where it allows others.
+func TestServerTaskMessages(t *testing.T) {
+	bubble(t, fake.Stateful, drafts, func(t *testing.T, s *fake.Server, h *HTTP) {
+		_, jobs := scriptedTool(s, streamTasks)
+		c := stream(t, h)
+		j := <-jobs
+		j.Say("a")
+		j.Break(false)
+		c.heard(2*time.Second, "a")
+		c.stop(context.Canceled)
+		<-c.done
+		for method, definition := range map[string]string{
+			"initialize":   "InitializeRequest",
+			"tools/call":   "CallToolRequest",
+			"tasks/result": "GetTaskPayloadRequest",
+			"tasks/cancel": "CancelTaskRequest",
+		} {
+			seen := s.Seen(method)
+			if len(seen) == 0 {
+				t.Errorf("no %s was sent", method)
+			}
+			for _, x := range seen {
+				schematest.Validate(t, "2025-11-25", definition, x.Message)
+			}
+		}
+	})
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: func(j *fake.Job) { j.Fail(-1, "no") }})
+		if _, err := h.Call(t.Context(), in("a", ``), nil); err != nil {
+			t.Fatal(err)
+		}
+		for _, x := range s.Seen("tasks/get") {
+			schematest.Validate(t, "2025-11-25", "GetTaskRequest", x.Message)
+		}
+	})
+}
+
+// A server that does not name its task in time is told of the cancellation as of that of
+// any request: there is nothing else to name.
+func TestServerTaskCancelledUnnamed(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		never := make(chan struct{})
+		s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", First: func(*fake.Job) { <-never }, Script: func(*fake.Job) {}})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { _, err := h.Call(ctx, in("a", ``), nil); done <- err }()
+		synctest.Wait()
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("error %v", err)
+		}
+		close(never)
+		if n, m := len(s.Seen("notifications/cancelled")), len(s.Seen("tasks/cancel")); n != 1 || m != 0 {
+			t.Errorf("%d notifications/cancelled, %d tasks/cancel", n, m)
+		}
+	})
+}
+
+// A server that makes no task although it was asked for one (L2) has answered.
+func TestServerTaskNotMade(t *testing.T) {
+	for name, answer := range map[string]string{
+		"a result":           `{"content":[{"type":"text","text":"at once"}]}`,
+		"an immediate one":   `{"content":[{"type":"text","text":"at once"}],"_meta":{"x":1,"io.modelcontextprotocol/related-task":{"taskId":"z"}}}`,
+		"with metadata only": `{"content":[{"type":"text","text":"at once"}],"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"z"}}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, fake.Stateful, drafts, func(t *testing.T, s *fake.Server, h *HTTP) {
+				s.Tasks(streamTasks, fake.TaskTool{Name: "t", Support: "optional"})
+				s.Tool("t", fake.Result(answer))
+				reply, err := h.Call(t.Context(), watching("a"), &pieceSink{})
+				if got := textIn(t, reply, err); got != "at once" {
+					t.Errorf("%q", got)
+				}
+				if n := len(s.Seen("tasks/result")); n != 0 {
+					t.Errorf("asked for a result %d times", n)
+				}
+			})
+		})
+	}
+}
+
+// Servers that answer nonsense about their tasks end the call, and are told so.
+func TestServerTaskNonsense(t *testing.T) {
+	for name, c := range map[string]struct{ status, result fake.Behaviour }{
+		"a status that is none":  {fake.Result(`{"taskId":"job-1","status":"asleep"}`), fake.RPCError(200, -32600, "no", "")},
+		"nothing to see":         {fake.HTML(), fake.Status(502, "", "")},
+		"ended, without outcome": {fake.Result(`{"taskId":"job-1","status":"completed"}`), fake.Status(502, "", "")},
+		"a result that is none":  {fake.Result(`{"taskId":"job-1","status":"completed"}`), fake.Result(`[]`)},
+		"a page":                 {fake.Result(`{"taskId":"job-1","status":"working"}`), fake.HTML()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+				s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: func(*fake.Job) {}})
+				s.On("tasks/get", c.status)
+				s.On("tasks/result", c.result)
+				reply, err := h.Call(t.Context(), in("a", ``), nil)
+				if err == nil {
+					t.Errorf("answered %+v", reply)
+				}
+				if s.Runs("k") != 1 {
+					t.Errorf("%d runs", s.Runs("k"))
+				}
+			})
+		})
+	}
+}
+
+// A flood of blocks ahead of their turn is bounded, and what was left out is fetched.
+func TestServerStreamAhead(t *testing.T) {
+	bubble(t, fake.Stateful, drafts, func(t *testing.T, s *fake.Server, h *HTTP) {
+		_, jobs := scriptedTool(s, streamTasks)
+		c := stream(t, h)
+		j := <-jobs
+		j.Say("x")
+		c.heard(0, "x")
+		s.On("tasks/result", fake.RPCError(200, -32603, "no numbers here", ""))
+		want := "x"
+		for range 2 * maxAhead {
+			j.Keep("x")
+			want += " x"
+		}
+		j.Send(3, 2*maxAhead+1)
+		c.heard(time.Second, "x")
+		if n := len(s.Seen("tasks/result")); n != 1 {
+			t.Errorf("asked %d times for what the server does not give", n)
+		}
+		j.Send(2, 2*maxAhead+1)
+		<-time.After(time.Second)
+		synctest.Wait()
+		if got := c.sink.heard(); got != want {
+			t.Errorf("%d bytes of pieces, want %d", len(got), len(want))
+		}
+		c.stop(context.Canceled)
+		<-c.done
+	})
+}
