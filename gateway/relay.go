@@ -65,7 +65,9 @@ func (e *endpoint) replied(ctx context.Context, q *modernRequest, reply shim.Rep
 // reply.go spells it (protocol.md 7.5).
 func modernError(q *modernRequest, e *shim.RPCError) error {
 	switch {
-	case e.Code == mcp.CodeMissingCapability && q.server.Era == mcp.Modern:
+	case e.Code == mcp.CodeMissingCapability:
+		// Servers of both eras at once (Go SDK 1.8.0) say so in a session as well. What
+		// a legacy server may otherwise mean by the code names no capabilities.
 		required, _ := jsonrpc.Get(e.Data, "requiredCapabilities")
 		// Never declared upstream, so not the client's to mend.
 		required = withoutEmpty(without(required, "extensions", mcp.ExtensionTasks), "extensions")
