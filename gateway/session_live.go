@@ -38,7 +38,7 @@ type session struct {
 
 	streamEnd  context.CancelFunc // ends it
 	streamGone chan struct{}      // closed when it has ended
-	unsent     int64              // the last GET stream here was sent the log up to this; 0: none was kept
+	unsent     int64              // number of the message after the last one that the last GET stream here was sent; 0: none was kept
 	leg        Leg                // the one that is listened to
 
 	pushes   map[shim.ID]*push        // of segments

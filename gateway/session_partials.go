@@ -30,31 +30,50 @@ type counting struct {
 	next  map[shim.ID]int64 // seq that the client has not been sent
 	from  map[shim.ID]int64 // seq that is not in the log
 	fresh map[shim.ID]bool  // tasks whose partial results begin anew after last
+	anew  bool              // the client has begun with 0, now or since a mark in the log
 	last  int64
 }
 
+// anewMark in the log of a GET stream says that its client begins anew, and counts from 0
+// from there on. It is not sent.
+var anewMark = []byte{}
+
 // count reads from the log how far the client has come, that resumes the stream after
-// message no.
-func (s *session) count(ctx context.Context, no int64, resumes bool) *counting {
-	c := &counting{next: make(map[shim.ID]int64), from: make(map[shim.ID]int64), fresh: make(map[shim.ID]bool)}
+// message no. Without the log that is not known, and nothing can be counted.
+func (s *session) count(ctx context.Context, no int64, resumes bool) (*counting, error) {
+	c := &counting{next: make(map[shim.ID]int64), from: make(map[shim.ID]int64), fresh: make(map[shim.ID]bool), anew: !resumes}
 	if !resumes {
 		for _, id := range s.current().Tasks {
 			c.fresh[id] = true
 		}
-		return c
+		return c, nil
 	}
-	// Where it cannot be read the partial results come again, and the client drops them.
-	_, _, _ = s.table.store.Since(ctx, s.id, standingStream, 0, func(at int64, message []byte) {
+	_, _, err := s.table.store.Since(ctx, s.id, standingStream, 0, func(at int64, message []byte) {
+		if len(message) == 0 && at <= no {
+			clear(c.next)
+			clear(c.from)
+			c.anew = true
+		}
 		id, seq, ok := partialOf(message)
 		if !ok {
 			return
 		}
-		c.from[id] = max(c.from[id], seq+1)
+		c.from[id] = c.after(c.from[id], seq)
 		if at <= no {
-			c.next[id] = max(c.next[id], seq+1)
+			c.next[id] = c.after(c.next[id], seq)
 		}
 	})
-	return c
+	return c, err
+}
+
+// after is what comes next in a log where next was due, after seq. From a mark on, only
+// what continues counts; without one, the log does not reach back to where the client
+// began.
+func (c *counting) after(next, seq int64) int64 {
+	if c.anew && seq != next {
+		return next
+	}
+	return max(next, seq+1)
 }
 
 // floor notes the last message that was in the log when the stream began.
@@ -65,18 +84,21 @@ func (c *counting) floor(last int64) {
 }
 
 // due reports whether a message of the log is to be sent. Of what was there when the
-// stream began, a partial result is not if it will come anew, or has been sent. Of what
+// stream began, a partial result is not if it will come anew, or has been sent, and no
+// status is that will come anew after those. Of what
 // comes after it, only the next one is: another replica that had the stream may go on
-// with it for a moment.
+// with it for a moment. To a client that began anew nothing is sent but from 0 on: it
+// may have lost what was sent before, and a task that has ended is not told of again.
 func (c *counting) due(no int64, message []byte) bool {
 	if c == nil {
 		return true
 	}
+	before := no <= c.last
 	id, seq, ok := partialOf(message)
 	if !ok {
-		return true
+		return !before || !c.fresh[statusOf(message)]
 	}
-	if no <= c.last && (c.fresh[id] || seq < c.next[id]) || no > c.last && seq != c.next[id] {
+	if before && (c.fresh[id] || seq < c.next[id]) || (!before || c.anew) && seq != c.next[id] {
 		return false
 	}
 	c.next[id] = seq + 1
@@ -92,6 +114,15 @@ func partialOf(message []byte) (id shim.ID, seq int64, ok bool) {
 	raw, _ := jsonrpc.Get(message, "params", "seq")
 	seq, err := strconv.ParseInt(string(raw), 10, 64)
 	return shim.ID(task), seq, err == nil
+}
+
+// statusOf is the task of which a message tells the status, "" for any other message.
+func statusOf(message []byte) shim.ID {
+	if method, _ := jsonrpc.GetString(message, "method"); method != mcp.NotifyTaskStatus {
+		return ""
+	}
+	task, _ := jsonrpc.GetString(message, "params", "taskId")
+	return shim.ID(task)
 }
 
 // partials is the part of a teller that tells of partial results.

@@ -40,6 +40,7 @@ type standing struct {
 	kept    bool  // messages go through the log, and have ids
 	behind  bool  // the log may have more
 	logless bool  // the store was away when the stream began
+	resumed bool  // the client has been on a stream before, and says how far it came
 	moved   bool
 	count   *counting // of what the client counts; nil where it counts nothing
 	past    *past     // what its client was asked before; nil where it has nothing of that
@@ -64,14 +65,21 @@ func (s *session) claim(ctx context.Context, no int64, resumes, counts bool) (*s
 	if !resumes && s.elsewhere(ctx) {
 		return nil, errMoved
 	}
-	g := &standing{s: s, no: no, behind: resumes}
+	g := &standing{s: s, no: no, behind: resumes, resumed: resumes}
 	if resumes {
 		g.past = &past{stream: standingStream}
 	}
+	var last int64
+	var err error
 	if counts {
-		g.count = s.count(ctx, no, resumes)
+		g.count, err = s.count(ctx, no, resumes)
 	}
-	last, err := s.table.store.Open(ctx, s.id, standingStream, []byte(s.table.name))
+	if err == nil {
+		last, err = s.table.store.Open(ctx, s.id, standingStream, []byte(s.table.name))
+	}
+	if err == nil && counts && !resumes {
+		last, err = s.table.store.Append(ctx, s.id, standingStream, anewMark)
+	}
 	if err == nil {
 		err = s.table.store.Signal(ctx, s.id, streamWord)
 	}
@@ -85,23 +93,24 @@ func (s *session) claim(ctx context.Context, no int64, resumes, counts bool) (*s
 	switch {
 	case resumes:
 	case s.unsent > 0: // the stream before it was here, and broke
-		g.no, g.behind = s.unsent, true
-		g.past = &past{stream: standingStream, read: s.unsent}
+		g.no, g.behind = s.unsent-1, true
+		g.past = &past{stream: standingStream, read: g.no}
 	default:
 		g.no = last
 	}
 	return g, nil
 }
 
-// leave gives the stream up, unless another replica has it by now.
+// leave gives the stream up, unless another replica has it by now. That its log could
+// not be opened may only have been the reply that was lost.
 func (g *standing) leave() {
 	g.s.mu.Lock()
 	g.s.unsent = 0
 	if g.kept && !g.moved {
-		g.s.unsent = g.no
+		g.s.unsent = g.no + 1
 	}
 	g.s.mu.Unlock()
-	if g.logless || g.moved {
+	if g.moved {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
@@ -156,7 +165,8 @@ func (g *standing) sendBurst(ctx context.Context) (some bool, err error) {
 			msg.out()
 			continue
 		}
-		if err = errNoLog; !msg.numbered || g.logless {
+		// What a client that begins anew counts needs no log: it will begin anew again.
+		if err = errNoLog; !msg.numbered || g.logless && !g.resumed {
 			err = g.catchUp(ctx) // what came before it comes first
 		}
 		if err == nil {
@@ -194,7 +204,7 @@ func (g *standing) catchUp(ctx context.Context) error {
 	}
 	g.behind = false
 	state, note, err := g.s.table.store.Since(ctx, g.s.id, standingStream, g.no, func(no int64, message []byte) {
-		if !g.count.due(no, message) || g.out.Send(eventID(standingStream, no), message) == nil {
+		if len(message) == 0 || !g.count.due(no, message) || g.out.Send(eventID(standingStream, no), message) == nil {
 			g.no = no
 		}
 	})
