@@ -108,6 +108,10 @@ func (r *run) post(ctx context.Context, q []Question) (Task, error) {
 	if err != nil {
 		return Task{}, err
 	}
+	if r.round != nil {
+		// An adopter goes on after the round, and nothing from before it is said again.
+		r.drainBatches(ctx)
+	}
 	r.mu.Lock()
 	hidden := r.task.hidden
 	if !r.asksAgain(q) {

@@ -233,3 +233,46 @@ func TestPartialsOfAParkedCallOfALostReplica(t *testing.T) {
 		}
 	})
 }
+
+// What a server has said before a round is stored with the round at the latest: whoever
+// goes on after the round does not hear it again.
+func TestPartialsBeforeARoundOfALostReplica(t *testing.T) {
+	for name, questions := range map[string]string{"questions": "x", "none": ""} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				p := streaming(false)
+				p.Partials.Interval = time.Minute
+				heir := asksInRounds(time.Second)
+				b := w.gateway("b", heir, p)
+				pass(6 * time.Second)
+				first := asksInRounds(time.Second, questions)
+				ask := first.call
+				first.call = func(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
+					reply, err := ask(ctx, r, s)
+					for _, text := range []string{"a", "b", "c"} {
+						s.Progress(shim.Progress{Message: text})
+					}
+					return reply, err
+				}
+				c := taskCall()
+				c.Partials = true
+				id := w.lost(first, p, c, 1500*time.Millisecond).Task.ID
+				if questions != "" {
+					if err := b.Update(t.Context(), anyone, "up", id, results("q1")); err != nil {
+						t.Fatal(err)
+					}
+				}
+				pass(10 * time.Second)
+				wantStatus(t, read(t, b, id), shim.Completed)
+				var all []string
+				batches, err := w.store.Batches(t.Context(), id, 0)
+				for _, batch := range batches {
+					all = append(all, texts(batch))
+				}
+				if got := strings.Join(all, "+"); err != nil || got != "a+b+c" {
+					t.Errorf("%q, %v", got, err)
+				}
+			})
+		})
+	}
+}

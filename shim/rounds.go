@@ -184,6 +184,7 @@ func (r *run) noteRound() error {
 	if !r.stored() {
 		return nil
 	}
+	r.drainBatches(r.ctx)
 	return r.persist(r.ctx, func() Change { return Change{Call: r.callRecord(true), Durable: r.round == nil} })
 }
 
