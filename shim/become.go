@@ -204,6 +204,7 @@ func (r *run) adoptTask(t Task, ts *taskState) {
 	ts.born = time.Now().Add(-max(0, t.UpdatedAt.Sub(t.CreatedAt)))
 	ts.refold = time.Now().Add(r.leastFold())
 	ts.raised = t.TTL
+	ts.over = make(chan struct{})
 	r.task = ts
 	r.s.register(r)
 	r.keepTTL(t.Retain)

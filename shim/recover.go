@@ -51,11 +51,44 @@ func (s *Shim) adopt(ctx context.Context) {
 	}
 }
 
-// takeOver makes an adopted task a run of this replica.
+// takeOver makes an adopted task a run of this replica. One that this replica runs, as
+// far as it knows, it either goes on with, or ends first.
 func (s *Shim) takeOver(t Task) {
-	if s.runsAlready(t) {
+	s.mu.Lock()
+	old := s.runs[t.ID]
+	s.mu.Unlock()
+	if old == nil {
+		s.goOnWith(t)
 		return
 	}
+	if old.goesOnWith(t.Lease) {
+		return
+	}
+	s.log.Info("another replica has had a task since, which runs here still", "task", t.ID)
+	old.cancel(ErrDetached)
+	s.work.Go(func() {
+		<-old.task.over
+		s.goOnWith(t)
+	})
+}
+
+// goesOnWith reports whether a run is still its task's although this replica has just
+// adopted that, and then has it hold the new lease: the store went back in time, to before
+// it had the old one, and no lease of it is newer. A newer one says that another replica
+// has had the task meanwhile: it has been answered there, or sent again, of which this run
+// knows nothing.
+func (r *run) goesOnWith(l Lease) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if l.Adoption > r.task.lease.Adoption {
+		return false
+	}
+	r.task.lease = l
+	return true
+}
+
+// goOnWith makes an adopted task a run.
+func (s *Shim) goOnWith(t Task) {
 	s.log.Info("took over a task of a lost replica", "task", t.ID, "tool", t.Tool, "adoption", t.Lease.Adoption)
 	srv, err := s.server(t.Upstream)
 	if err != nil {
@@ -74,21 +107,6 @@ func (r *run) finishAs(t Task) {
 	close(r.done)
 	r.settle()
 	r.discard()
-}
-
-// runsAlready reports whether this replica runs the task, and then holds the new
-// lease for it: the store went back in time, to before it had the old one.
-func (s *Shim) runsAlready(t Task) bool {
-	s.mu.Lock()
-	r := s.runs[t.ID]
-	s.mu.Unlock()
-	if r == nil {
-		return false
-	}
-	r.mu.Lock()
-	r.task.lease = t.Lease
-	r.mu.Unlock()
-	return true
 }
 
 // adoptedRun is a run without a caller, in the place of the one that was lost.

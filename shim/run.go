@@ -72,10 +72,11 @@ type run struct {
 // taskState is what a run knows of its record.
 type taskState struct {
 	id      ID
-	made    Task      // as it was created or adopted
-	hidden  bool      // it is no task yet (design.md 0.13); guarded by run.mu
-	lease   Lease     // guarded by run.mu: an adoption by this very replica raises it
-	born    time.Time // by this process's clock; only differences count
+	made    Task          // as it was created or adopted
+	hidden  bool          // it is no task yet (design.md 0.13); guarded by run.mu
+	lease   Lease         // guarded by run.mu: an adoption by this very replica changes it
+	over    chan struct{} // closed when nothing more is written of it
+	born    time.Time     // by this process's clock; only differences count
 	span    trace.Span
 	counted []string // what its end gives back to Shim.tasks
 

@@ -228,4 +228,5 @@ func (r *run) closeTask() {
 	r.spare()
 	r.s.dismiss(r.task.counted)
 	r.endSpan()
+	close(r.task.over)
 }
