@@ -39,10 +39,7 @@ func (r *run) Ask(ctx context.Context, q ...Question) ([]Answer, error) {
 		return err
 	})
 	if errors.Is(err, errUnanswered) { // the store was away all the time
-		if r.stored() {
-			r.withdraw(q)
-		}
-		return noneOf(q), nil
+		return r.unposted(ctx, q)
 	}
 	if err != nil {
 		return nil, err
@@ -69,6 +66,24 @@ func (r *run) Ask(ctx context.Context, q ...Question) ([]Answer, error) {
 	}
 	if late {
 		r.unheard(t, q)
+	}
+	return taken(t, q), nil
+}
+
+// unposted ends questions that could not be stored in time. The store may have them all
+// the same, and with them a round: then it has to have the end of that before the retry is
+// sent, or whoever adopts the call sends another.
+func (r *run) unposted(ctx context.Context, q []Question) ([]Answer, error) {
+	switch {
+	case !r.stored():
+		return noneOf(q), nil
+	case r.round == nil:
+		r.withdraw(q)
+		return noneOf(q), nil
+	}
+	t, err := r.take(ctx, q)
+	if err != nil {
+		return nil, err
 	}
 	return taken(t, q), nil
 }
@@ -113,6 +128,9 @@ func (r *run) post(ctx context.Context, q []Question) (Task, error) {
 		r.drainBatches(ctx)
 	}
 	r.mu.Lock()
+	if r.round != nil {
+		r.round.noted = true
+	}
 	hidden := r.task.hidden
 	if !r.asksAgain(q) {
 		r.box.until = time.Since(r.task.born) + r.inputTimeout()

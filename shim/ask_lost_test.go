@@ -4,7 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -275,4 +278,99 @@ func TestPartialsBeforeARoundOfALostReplica(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The store is away while a round is to be recorded, for longer than there is time to
+// answer, and has the round all the same. Once the retry has been sent it is not sent
+// again, by nobody.
+func TestRoundNotedUnheard(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		p := policy(shim.Always)
+		p.InputTimeout = 5 * time.Second
+		heir := asksInRounds(time.Second)
+		b := w.gateway("b", heir, p)
+		pass(6 * time.Second)
+		first := asksInRounds(time.Second, "x")
+		ask, sent := first.call, make(chan string, 2)
+		first.call = func(ctx context.Context, r shim.Request, sink shim.Sink) (shim.Reply, error) {
+			if r.Retry == nil {
+				return ask(ctx, r, sink)
+			}
+			if err := sink.Checkpoint(ctx, json.RawMessage(`{"sent":true}`)); err != nil {
+				return shim.Reply{}, err
+			}
+			sent <- came(r)
+			return after(ctx, time.Hour)
+		}
+		id := w.lostAfter(first, p, taskCall(), func(shim.Answered) {
+			pass(500 * time.Millisecond)
+			w.store.deaf.Store(true)
+			pass(6 * time.Second)
+			w.store.deaf.Store(false)
+			pass(10 * time.Second)
+			if got := <-sent; got != `{"x":{"action":"cancel"}} "state 1" `+params {
+				t.Errorf("the server got %s", got)
+			}
+		}).Task.ID
+		pass(10 * time.Second)
+		wantStatus(t, read(t, b, id), shim.Failed)
+		if heir.calls.Load() != 0 {
+			t.Errorf("it was sent again: %s", heir.requests())
+		}
+	})
+}
+
+// A record that is made for a question of a round has the round only together with the
+// question: whoever adopts the call in between does not ask without words.
+func TestRoundNotedWithItsQuestions(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		heir := asksInRounds(time.Second)
+		b := w.gateway("b", heir, policy(shim.Auto))
+		pass(6 * time.Second)
+		store := &madeStore{Store: w.store, made: make(chan shim.ID, 1)}
+		s, err := shim.New(shim.Options{
+			Replica: "a", Store: store, Heartbeat: 5 * time.Second,
+			Servers: map[string]shim.Server{"up": {Upstream: asksInRounds(time.Second, "x"), Policy: func(string) shim.Policy { return policy(shim.Auto) }}},
+			Logger:  slog.New(slog.DiscardHandler),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { _ = s.Run(ctx) })
+		running.Go(func() { _, _ = s.Call(ctx, taskCall()) })
+		id := <-store.made
+		stop()
+		running.Wait()
+		w.mute(s)
+		pass(20 * time.Second)
+		got := read(t, b, id)
+		wantStatus(t, got, shim.Failed)
+		if len(got.Questions) != 0 || heir.calls.Load() != 0 {
+			t.Errorf("%+v, and sent %s", got.Questions, heir.requests())
+		}
+	})
+}
+
+// madeStore is lost once it has made a record.
+type madeStore struct {
+	shim.Store
+	made chan shim.ID
+	lost atomic.Bool
+}
+
+func (m *madeStore) Create(ctx context.Context, t shim.Task, b ...shim.Batch) (shim.Task, error) {
+	out, err := m.Store.Create(ctx, t, b...)
+	if err == nil && m.lost.CompareAndSwap(false, true) {
+		m.made <- out.ID
+	}
+	return out, err
+}
+
+func (m *madeStore) Apply(ctx context.Context, id shim.ID, l *shim.Lease, c shim.Change) (shim.Task, error) {
+	if m.lost.Load() {
+		return shim.Task{}, errDown
+	}
+	return m.Store.Apply(ctx, id, l, c)
 }

@@ -144,7 +144,10 @@ func (r *run) callRecord(sent bool) json.RawMessage {
 	rec := callRecord{
 		Request: r.call.Request, Runs: r.runs, Firm: r.firm,
 		Handle: r.call.Handle, Partials: r.call.Partials, Streaming: r.call.Streaming,
-		Asking: r.call.Asking, Until: r.box.until, Keys: r.box.made, Round: r.round,
+		Asking: r.call.Asking, Until: r.box.until, Keys: r.box.made,
+	}
+	if r.round != nil && r.round.noted {
+		rec.Round = r.round
 	}
 	if sent && !r.policy.Retry && r.round == nil {
 		rec.Request.Params = nil

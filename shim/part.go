@@ -35,7 +35,7 @@ func (r *run) goesOn() bool {
 	if r.batcher != nil {
 		made.Position = r.batcher.at
 	}
-	goesOn := mark == nil || r.round != nil || r.mayRunAgain(made)
+	goesOn := mark == nil || r.round != nil && r.round.noted || r.mayRunAgain(made)
 	r.mu.Unlock()
 	return goesOn || r.srv.Upstream == nil || r.srv.Upstream.Resumable(mark)
 }
@@ -46,7 +46,7 @@ func (r *run) goesOn() bool {
 // stays true.
 func (r *run) handOver() {
 	r.mu.Lock()
-	change, open := Change{Checkpoint: r.mark}, r.round != nil
+	change, open := Change{Checkpoint: r.mark}, r.round != nil && r.round.noted
 	r.mu.Unlock()
 	switch {
 	case open, r.mark == nil && r.firm:

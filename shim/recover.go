@@ -128,6 +128,9 @@ func (s *Shim) adoptedRun(srv *server, t Task) *run {
 		message: t.StatusMessage,
 		mark:    t.Checkpoint,
 	}
+	if r.round != nil {
+		r.round.noted = true
+	}
 	r.channels()
 	if srv.Policy != nil {
 		r.policy = srv.policyFor(Request{Method: t.Method, Name: t.Tool})

@@ -31,6 +31,9 @@ type round struct {
 	Again bool `json:"again,omitempty"`
 	// Questions are what it asks, without the contents, which are in the mailbox.
 	Questions []asked `json:"questions,omitempty"`
+	// noted says that the record has the round, or may have it. Until then it must not
+	// go into the record by itself: who adopted the call would ask without contents.
+	noted bool
 }
 
 // asked is one question of a round.
@@ -185,6 +188,11 @@ func (r *run) noteRound() error {
 		return nil
 	}
 	r.drainBatches(r.ctx)
+	r.mu.Lock()
+	if r.round != nil {
+		r.round.noted = true
+	}
+	r.mu.Unlock()
 	return r.persist(r.ctx, func() Change { return Change{Call: r.callRecord(true), Durable: r.round == nil} })
 }
 
