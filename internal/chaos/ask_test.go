@@ -12,7 +12,7 @@ import (
 // asked is a question of the upstream, and what it has heard.
 type asked struct {
 	at     time.Time
-	stream *stream
+	stream *stream       // the call's; nil at the modern upstream
 	heard  chan struct{} // closed with the first answer
 	// answers are all that came, closed is when the first did, or when the call had
 	// ended without one.
@@ -28,7 +28,7 @@ func (u *upstream) ask(ctx context.Context, st *stream, m message, due int, answ
 		if at != due {
 			continue
 		}
-		name := questionName(m.Params.Arguments.Call, n)
+		name := questionName(m.Params.Arguments.Call, n, 1)
 		a := &asked{at: time.Now(), stream: st, heard: make(chan struct{})}
 		u.mu.Lock()
 		u.asked[name] = a

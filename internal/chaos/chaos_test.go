@@ -24,7 +24,8 @@ func TestChaos(t *testing.T) {
 		stores = append(stores, p.URL())
 	}
 	u, j := startUpstream(t), newJudge()
-	w.fleet = newFleet(t, j, u.url, settings{heartbeat: time.Second}, stores...)
+	u.rounds = startRounds(t)
+	w.fleet = newFleet(t, j, u.url, settings{heartbeat: time.Second, rounds: u.rounds.url}, stores...)
 	c := newClients(t, w.fleet, j)
 	c.converse(t)
 
@@ -43,7 +44,7 @@ func newClients(t *testing.T, f *fleet, j *judge) *clients {
 	t.Helper()
 	c := &clients{fleet: f, judge: j, asked: newTally(), answered: map[int]bool{}, heard: map[int]json.RawMessage{}}
 	for i := range 3 {
-		l := newLegacy()
+		l := newLegacy(j)
 		ctx, stop := context.WithTimeout(t.Context(), askTimeout)
 		defer stop()
 		if err := l.begin(ctx, f.nodes[i%len(f.nodes)].address()); err != nil {
@@ -63,6 +64,7 @@ func conclude(t *testing.T, c *clients, u *upstream, n int, begin time.Time, inj
 	c.settle(t.Context(), 8)
 	if c.talk != nil {
 		c.judgeTalk(t, u)
+		c.judgeViewers(t.Context())
 	}
 	for i := range n {
 		p := c.plan(*seed, i)
@@ -80,7 +82,7 @@ func conclude(t *testing.T, c *clients, u *upstream, n int, begin time.Time, inj
 		t.Name(), *seed, n, *workers, len(c.fleet.nodes), made.Round(time.Millisecond), time.Since(begin).Round(time.Millisecond), c.judge.reads,
 		injected, c.judge.outcomes, ends, c.asked, u.resumed, u.foreign, u.gone, u.cancels, forgotten)
 	if c.talk != nil {
-		t.Logf("questions of the upstream:\n%s\npartial results: %s", c.talk.said, c.judge.partialsSeen())
+		t.Logf("questions of the upstreams:\n%s\nmodern upstream: %s\n\npieces shown:\n%s%s", c.talk.said, u.rounds.sum(), c.judge.piecesSeen(), c.carriers)
 	}
 	for i, v := range c.judge.violations {
 		if i == 30 {

@@ -33,6 +33,7 @@ type clients struct {
 	dialects []dialect
 	asked    *tally // what happened to questions about tasks
 	talk     *talk  // what the upstream asks; nil if it asks nothing
+	carriers *tally // how segments came
 
 	mu       sync.Mutex
 	answered map[int]bool            // calls whose result somebody has read
@@ -57,18 +58,23 @@ func (c *clients) run(ctx context.Context, seed uint64, n, workers int) {
 	all.Wait()
 }
 
-// plan is the n-th call; without a talk, it asks nothing.
+// plan is the n-th call. Without a talk, it asks nothing; and at the legacy upstream only
+// where it is answered on a stream.
 func (c *clients) plan(seed uint64, n int) *call {
 	p := plan(seed, n)
-	if c.talk == nil {
+	p.rounds = c.dialectOf(p).endpoint() == pathRounds
+	if c.talk == nil || !p.rounds && !p.tool.stream {
 		p.questions = nil
 	}
 	return p
 }
 
+// dialectOf is the client that makes a call.
+func (c *clients) dialectOf(p *call) dialect { return c.dialects[p.dialect%len(c.dialects)] }
+
 // one is a client with one call.
 func (c *clients) one(ctx context.Context, p *call) {
-	d := c.dialects[p.dialect%len(c.dialects)]
+	d := c.dialectOf(p)
 	u := &user{clients: c, call: p}
 	limit := callTimeout + p.takes
 	if p.behaviour == hangsUp {
@@ -99,17 +105,13 @@ func (c *clients) one(ctx context.Context, p *call) {
 	case task == nil:
 		c.judge.count("call answered without a task (" + d.name() + ")")
 		c.mark(p, result)
-		if err := checkResult(p, result); err != nil {
+		if err := checkResult(p, result, false); err != nil {
 			c.judge.blame("%s: answered without a task: %v", p.id, err)
 		}
 	default:
 		c.judge.count("call made a task (" + d.name() + ")")
 		r := c.judge.acknowledged(p, d, *task)
-		if l, ok := showsPartials(d); ok && p.tool.stream && c.talk != nil {
-			for n := range p.watchers {
-				c.talk.busy.Go(func() { c.follow(p, r, l, n) })
-			}
-		}
+		c.followAll(p, r)
 		c.attend(ctx, p, r)
 	}
 }
@@ -174,6 +176,9 @@ func (c *clients) lookAt(ctx context.Context, addr string, r *record) error {
 			c.mark(r.call, s.result)
 		}
 		for key, name := range s.asked {
+			if open := c.talk.open(name); open > inputTimeout+attention {
+				c.judge.blame("%s: task %s, %s is still asked after %s", r.call.id, r.id, name, open)
+			}
 			c.question(name, key, func(ctx context.Context, addr, value string, strange bool) error {
 				return r.dialect.answer(ctx, addr, r.id, key, value, strange)
 			})
@@ -275,8 +280,8 @@ func (c *clients) conclude(ctx context.Context, random *rand.Rand, r *record) {
 	for _, n := range c.fleet.nodes {
 		c.confirm(ctx, n, r)
 	}
-	if l, ok := showsPartials(r.dialect); ok && r.call.tool.stream && c.talk != nil && !r.gone() {
-		c.judge.again(ctx, c, random, r, l)
+	if c.talk != nil && !r.gone() {
+		c.again(ctx, random, r)
 	}
 }
 

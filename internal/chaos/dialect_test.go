@@ -12,6 +12,8 @@ import (
 // error is a *taskclient.Error; any other error says that no answer came.
 type dialect interface {
 	name() string
+	// endpoint is the path of the endpoint that it calls.
+	endpoint() string
 	// call makes the call of a user, beginning at one gateway: either its result or
 	// the task that was made of it.
 	call(ctx context.Context, u *user, addr string) (json.RawMessage, *state, error)
@@ -46,4 +48,24 @@ const waitsForInput = "input_required"
 // ended reports whether the state is final.
 func (s state) ended() bool {
 	return s.status == taskclient.Completed || s.status == taskclient.Failed || s.status == taskclient.Cancelled
+}
+
+// The paths of the endpoints, one for each upstream.
+const (
+	pathChaos  = "/mcp"
+	pathRounds = "/rounds"
+)
+
+// at is the part of a client's name that says where it is.
+func at(path string) string {
+	if path == pathRounds {
+		return ", rounds"
+	}
+	return ""
+}
+
+// streams reports whether a client has results streamed.
+func streams(d dialect) bool {
+	l, ok := d.(*legacy)
+	return ok && l.segments
 }

@@ -11,13 +11,24 @@
 // state, which never changes again; it is never unknown before its time is over;
 // every result that is read is what the upstream returned for that call; and no
 // call is executed twice, unless its tool's policy is recover: retry, and then only
-// so often. The upstream also asks, and says what it does: no answer reaches it twice
-// (talkjudge_test.go), a question has one key, the first answer that was acknowledged
-// is the one that counts, and no question stays open for longer than its time; partial
-// results come in order, without gap or repeat, over all streams of a client, and are
-// what the upstream has said (partials_test.go). Failover to a replica of Redis has a
-// scenario of its own, in which nothing is asked, because what is promised there depends
-// on how it is configured.
+// so often.
+//
+// There are two upstreams, which ask, and say what they do: a legacy one by requests, and
+// a modern one by the results of its calls (rounds_test.go). No answer reaches them twice
+// (talkjudge_test.go), nor is a call made again twice with one state; a question has one
+// key, the first answer that was acknowledged is the one that counts, and no question
+// stays open for longer than its time.
+//
+// What is shown of a task comes in order, without gap or repeat, over all streams of a
+// client, and is what the upstream has said (shown_test.go): partial results on listen
+// streams (partials_test.go) and on the GET streams of sessions, which are resumed at any
+// gateway (legacy_partials_test.go), and the blocks of results that are streamed, which
+// come by four ways in turn and are the result in the end (segments_test.go). What an
+// upstream said and a gateway that was killed had not stored may be missing at the end of
+// that, never in its middle.
+//
+// Failover to a replica of Redis has a scenario of its own, in which nothing is asked,
+// because what is promised there depends on how it is configured.
 //
 // The calls, what their clients do and which faults come when are derived from the
 // seed alone, so a run can be repeated; how processes interleave cannot be. There

@@ -26,8 +26,13 @@ settle: 30s
 state_keys: [{id: k, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="}]
 log: {level: debug}
 upstreams:
-  - name: chaos
-    path: /mcp
+`
+
+// upstreamConfig is the configuration of one upstream: its name, path and address, and how
+// long its questions wait.
+const upstreamConfig = `
+  - name: %s
+    path: %s
     url: %s
     max_tasks: 1000000
     max_tasks_per_owner: 1000000
@@ -63,6 +68,7 @@ type node struct {
 type settings struct {
 	replicas  int           // wait_replicas
 	heartbeat time.Duration // short, so that a run sees many takeovers, where replicas die
+	rounds    string        // the address of the modern upstream, "" for none
 }
 
 // fleet is all gateways.
@@ -120,7 +126,11 @@ func (n *node) startOnce() error {
 	title := fmt.Sprintf("%s-%d", n.name, n.starts)
 	n.mu.Unlock()
 	file := filepath.Join(n.fleet.dir, n.name+".yaml")
-	config := fmt.Sprintf(fleetConfig, addr, n.store, n.fleet.settings.heartbeat, n.fleet.settings.replicas, n.fleet.upstream, inputTimeout)
+	config := fmt.Sprintf(fleetConfig, addr, n.store, n.fleet.settings.heartbeat, n.fleet.settings.replicas)
+	config += fmt.Sprintf(upstreamConfig, "chaos", pathChaos, n.fleet.upstream, inputTimeout)
+	if n.fleet.settings.rounds != "" {
+		config += fmt.Sprintf(upstreamConfig, "rounds", pathRounds, n.fleet.settings.rounds, inputTimeout)
+	}
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return err
 	}

@@ -37,7 +37,7 @@ type judge struct {
 	reads      int
 	calmed     time.Time // since when nothing goes wrong any more
 	outcomes   counts
-	partials   int // read, over all streams
+	shows      map[string]*shown // by task, also of those that nobody has the handle of
 }
 
 // record is what was seen of one task.
@@ -53,15 +53,14 @@ type record struct {
 	end       *state    // the first final state that was seen
 	forgotten int       // how often a final state was followed by an open one
 	unknown   atomic.Bool
-
-	pieces []string // its partial results, by seq
-	total  int      // how many there were at its end, -1 while that is not known
 }
 
 // gone reports whether a gateway has said that the task is unknown.
 func (r *record) gone() bool { return r.unknown.Load() }
 
-func newJudge() *judge { return &judge{tasks: map[string]*record{}, outcomes: counts{}} }
+func newJudge() *judge {
+	return &judge{tasks: map[string]*record{}, outcomes: counts{}, shows: map[string]*shown{}}
+}
 
 // blame records a violation.
 func (j *judge) blame(format string, args ...any) {
@@ -88,7 +87,7 @@ func (j *judge) acknowledged(c *call, d dialect, s state) *record {
 	if j.tasks[s.id] != nil {
 		j.blamed("%s: the task %s was given out before", c.id, s.id)
 	}
-	r := &record{call: c, dialect: d, id: s.id, created: s.created, at: time.Now(), total: -1}
+	r := &record{call: c, dialect: d, id: s.id, created: s.created, at: time.Now()}
 	j.tasks[s.id] = r
 	j.seen(r, s)
 	return r
@@ -139,7 +138,7 @@ func (j *judge) checkEnd(r *record, s state) {
 	var err error
 	switch s.status {
 	case taskclient.Completed:
-		err = checkResult(r.call, s.result)
+		err = checkResult(r.call, s.result, streams(r.dialect))
 	case taskclient.Cancelled:
 		if !r.cancelled {
 			err = fmt.Errorf("nobody cancelled it")
@@ -155,8 +154,9 @@ func (j *judge) checkEnd(r *record, s state) {
 	}
 }
 
-// checkResult checks that a result is what the upstream returned for that call.
-func checkResult(c *call, result json.RawMessage) error {
+// checkResult checks that a result is what the upstream returned for that call. Where
+// it was streamed, it begins with what was said before.
+func checkResult(c *call, result json.RawMessage, streamed bool) error {
 	var got struct {
 		Content           []struct{ Text string }
 		StructuredContent json.RawMessage
@@ -164,6 +164,14 @@ func checkResult(c *call, result json.RawMessage) error {
 	}
 	if err := json.Unmarshal(result, &got); err != nil {
 		return err
+	}
+	if streamed && c.tool.content {
+		for _, said := range saying(c.id) {
+			if len(got.Content) == 0 || got.Content[0].Text != said {
+				return fmt.Errorf("the result is %.300q, without %q", result, said)
+			}
+			got.Content = got.Content[1:]
+		}
 	}
 	switch {
 	case c.outcome == rpcError:

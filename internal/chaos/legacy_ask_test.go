@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -67,8 +68,15 @@ func (l *legacy) overhear(data []byte) {
 		ID     json.RawMessage
 		Method string
 		Params struct{ Message string }
+		Result map[string]json.RawMessage
 	}
-	if json.Unmarshal(data, &m) != nil || m.Method != mcp.MethodElicit || l.asked == nil {
+	if json.Unmarshal(data, &m) != nil {
+		return
+	}
+	if m.Method == mcp.NotifyTaskPartial && l.viewer == nil || m.Result["partial-content"] != nil && !l.segments {
+		l.judge.blame("a client that did not opt in (%s) got %.300s", l.name(), data)
+	}
+	if m.Method != mcp.MethodElicit || l.asked == nil {
 		return
 	}
 	id, err := unquote(m.ID)
@@ -107,14 +115,14 @@ func (l *legacy) answer(context.Context, string, string, string, string, bool) e
 }
 
 // keepStream keeps the session's GET stream, at one gateway after the other, until ctx
-// ends.
-func (l *legacy) keepStream(ctx context.Context, c *clients, seed uint64) {
+// ends. A forgetful client does not always know where it was.
+func (l *legacy) keepStream(ctx context.Context, c *clients, seed uint64, forgetful bool) {
 	random := rand.New(rand.NewPCG(seed, 5))
 	last := ""
 	for ctx.Err() == nil {
 		listening, cut := context.WithTimeout(ctx, 100*time.Millisecond+time.Duration(random.Float64()*float64(2*listenFor)))
-		if random.IntN(4) == 0 {
-			last = "" // a client that does not know where it was
+		if forgetful && random.IntN(4) == 0 {
+			last = ""
 		}
 		err := l.listenOnce(listening, c.fleet.any(random), &last)
 		cut()
@@ -135,6 +143,9 @@ func (l *legacy) listenOnce(ctx context.Context, addr string, last *string) erro
 	if resp.StatusCode != http.StatusOK {
 		return &taskclient.Error{Code: int64(resp.StatusCode), Message: "no stream", Status: resp.StatusCode}
 	}
+	if l.viewer != nil {
+		l.viewer.begin(*last == "")
+	}
 	events := eventstream.NewReader(resp.Body, 64<<20, nil)
 	for {
 		e, err := events.Next()
@@ -144,6 +155,10 @@ func (l *legacy) listenOnce(ctx context.Context, addr string, last *string) erro
 		if e.ID != "" {
 			*last = e.ID
 		}
-		l.overhear(e.Data)
+		data := bytes.Clone(e.Data)
+		l.overhear(data)
+		if l.viewer != nil {
+			l.viewer.hear(data)
+		}
 	}
 }

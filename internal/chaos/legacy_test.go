@@ -22,31 +22,52 @@ import (
 type legacy struct {
 	transport *http.Transport
 	serial    atomic.Int64
-	plain     bool // calls without asking for a task
+	path      string  // of the endpoint
+	plain     bool    // calls without asking for a task
+	segments  bool    // has results streamed (segments_test.go)
+	viewer    *viewer // takes partial results; nil for a client that does not
+	carriers  *tally  // how segments came
+	judge     *judge
 	// asked is called with what the client is asked on any of its streams; nil for a
 	// client that cannot be asked.
 	asked func(name, key string, give giving)
 
 	mu      sync.Mutex
 	session string
+	pushes  map[string]*responses // of calls that stream, by task, until somebody reads them
 }
 
-func newLegacy() *legacy {
-	return &legacy{transport: &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: 5 * time.Second}}
+func newLegacy(j *judge) *legacy {
+	return &legacy{path: pathChaos, judge: j, pushes: map[string]*responses{}, transport: &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: 5 * time.Second}}
 }
 
 func (l *legacy) name() string {
-	if l.plain {
-		return "legacy, without tasks"
+	name := "legacy"
+	switch {
+	case l.plain:
+		name += ", without tasks"
+	case l.segments:
+		name += ", segments"
+	case l.viewer != nil:
+		name += ", partial results"
 	}
-	return "legacy"
+	return name + at(l.path)
 }
+
+func (l *legacy) endpoint() string { return l.path }
 
 func (l *legacy) reconnect() { l.transport.CloseIdleConnections() }
 
 // begin opens the session, on any gateway.
 func (l *legacy) begin(ctx context.Context, addr string) error {
-	capabilities := map[string]any{"tasks": map[string]any{"list": map[string]any{}, "cancel": map[string]any{}}}
+	tasks := map[string]any{"list": map[string]any{}, "cancel": map[string]any{}}
+	if l.viewer != nil {
+		tasks["streaming"] = map[string]any{"partial": map[string]any{}}
+	}
+	if l.segments {
+		tasks["responses"] = map[string]any{"modes": []string{"task", "immediate", "streaming"}}
+	}
+	capabilities := map[string]any{"tasks": tasks}
 	if l.asked != nil {
 		capabilities["elicitation"] = map[string]any{}
 	}
@@ -71,8 +92,13 @@ func (l *legacy) do(ctx context.Context, addr, method string, params map[string]
 	return result, err
 }
 
+// message is a request.
+func (l *legacy) message(method string, params map[string]any) ([]byte, error) {
+	return json.Marshal(map[string]any{"jsonrpc": "2.0", "id": l.serial.Add(1), "method": method, "params": params})
+}
+
 func (l *legacy) send(ctx context.Context, addr, method string, params map[string]any) (json.RawMessage, http.Header, error) {
-	body, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": l.serial.Add(1), "method": method, "params": params})
+	body, err := l.message(method, params)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -87,7 +113,7 @@ func (l *legacy) send(ctx context.Context, addr, method string, params map[strin
 
 // request does one request in the session; last is the id of the event to go on after.
 func (l *legacy) request(ctx context.Context, method, addr, last string, body []byte) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, method, "http://"+addr+"/mcp", bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+addr+l.path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
@@ -194,6 +220,9 @@ func (l *legacy) call(ctx context.Context, u *user, addr string) (json.RawMessag
 		return result, nil, err
 	}
 	params["task"] = map[string]any{"ttl": time.Hour.Milliseconds()}
+	if l.segments {
+		return l.stream(ctx, u, addr, params)
+	}
 	result, err := l.do(ctx, addr, mcp.MethodToolsCall, params)
 	if err != nil {
 		return nil, nil, err

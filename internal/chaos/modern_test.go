@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"sync"
+	"syscall"
 	"time"
 
 	"taskgate/internal/mcp"
@@ -18,28 +19,40 @@ import (
 // a client is asked by results.
 type modern struct {
 	transport *http.Transport
+	path      string // of the endpoint
 	tasks     bool
 	partials  bool // opts in to partial results
 	asks      bool // can be asked
 	judge     *judge
 }
 
+// newRounds is one at the modern upstream.
+func newRounds(j *judge, tasks, partials bool) *modern {
+	m := newModern(j, tasks, partials, true)
+	m.path = pathRounds
+	return m
+}
+
 func newModern(j *judge, tasks, partials, asks bool) *modern {
 	return &modern{
+		path:      pathChaos,
 		transport: &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: 5 * time.Second},
 		tasks:     tasks, partials: partials, asks: asks, judge: j,
 	}
 }
 
 func (m *modern) name() string {
+	name := "without tasks"
 	switch {
 	case m.partials:
-		return "extension, partial results"
+		name = "extension, partial results"
 	case m.tasks:
-		return "extension"
+		name = "extension"
 	}
-	return "without tasks"
+	return name + at(m.path)
 }
+
+func (m *modern) endpoint() string { return m.path }
 
 func (m *modern) reconnect() { m.transport.CloseIdleConnections() }
 
@@ -62,7 +75,7 @@ func (m *modern) do(ctx context.Context, addr, method string, params map[string]
 	}
 	params = maps.Clone(params)
 	params["_meta"] = meta
-	c := &taskclient.Client{URL: "http://" + addr + "/mcp", HTTP: &http.Client{Transport: m.transport}, Trace: func(msg taskclient.Message) {
+	c := &taskclient.Client{URL: "http://" + addr + m.path, HTTP: &http.Client{Transport: m.transport}, Trace: func(msg taskclient.Message) {
 		if msg.Sent {
 			return
 		}
@@ -129,7 +142,7 @@ func (m *modern) call(ctx context.Context, u *user, addr string) (json.RawMessag
 			m.judge.blame("%s was answered with %.300s", u.call.id, result)
 			return nil, nil, errors.New("a strange result")
 		}
-		u.clients.talk.said.add("calls parked")
+		u.clients.talk.said.add("calls handed back with questions" + at(m.path))
 		retries, err2 := u.comeBack(ctx, names(a.InputRequests))
 		if err2 != nil {
 			return nil, nil, err2
@@ -152,8 +165,8 @@ func (m *modern) comeBack(ctx context.Context, u *user, params map[string]any, r
 			for _, addr := range addrs {
 				results[i], errs[i] = m.do(ctx, addr, mcp.MethodToolsCall, again, nil)
 				var refused *taskclient.Error
-				if errs[i] == nil || errors.As(errs[i], &refused) {
-					break
+				if errs[i] == nil || errors.As(errs[i], &refused) || u.call.rounds && !errors.Is(errs[i], syscall.ECONNREFUSED) {
+					break // what may have been relayed is not sent twice
 				}
 				u.clients.talk.said.add("came back to a gateway that was gone")
 				wait(ctx, pollEvery)
@@ -173,7 +186,7 @@ func (m *modern) comeBack(ctx context.Context, u *user, params map[string]any, r
 			continue
 		}
 		if accepted >= 0 {
-			m.judge.blame("%s: two retries with one state were accepted: %.300s and %.300s", u.call.id, results[accepted], results[i])
+			u.clients.talk.acceptTwice(fmt.Sprintf("%.300s and %.300s", results[accepted], results[i]), retries)
 		}
 		accepted = i
 	}

@@ -4,10 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"math/rand/v2"
-	"slices"
-	"strings"
 	"time"
 
 	"taskgate/internal/mcp"
@@ -18,59 +15,11 @@ import (
 // off and begin again at other gateways, and holds all that it hears to the rules. A
 // client of another dialect has a listener of its own, and the same view.
 
-// listener is a dialect that can show partial results.
+// listener is one client's way to the pieces of tasks.
 type listener interface {
-	dialect
-	// listen hears of a task, beginning with the partial result of number from, until
-	// the stream ends: each goes to v, and each final status.
+	// listen hears of a task, beginning with the piece of number from, until the
+	// stream ends: each piece goes to v, and the end.
 	listen(ctx context.Context, addr, id string, from int, v *view) error
-}
-
-// view is what one client sees of the partial results of one task, over all of its
-// streams.
-type view struct {
-	judge *judge
-	r     *record
-	next  int  // the number of the next one
-	over  bool // on this stream, a final status has come
-	ended bool // on any
-}
-
-// piece takes one.
-func (v *view) piece(seq int, content json.RawMessage) {
-	j := v.judge
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.partials++
-	switch {
-	case v.over || v.ended:
-		j.blamed("%s: task %s: partial result %d came after the end", v.r.call.id, v.r.id, seq)
-	case seq != v.next:
-		j.blamed("%s: task %s: partial result %d came in place of %d", v.r.call.id, v.r.id, seq, v.next)
-	case seq < len(v.r.pieces) && v.r.pieces[seq] != string(content):
-		j.blamed("%s: task %s: partial result %d was %.200s, and is now %.200s", v.r.call.id, v.r.id, seq, v.r.pieces[seq], content)
-	case seq == len(v.r.pieces):
-		v.r.pieces = append(v.r.pieces, string(content))
-	}
-	v.next = seq + 1
-}
-
-// status takes a status that the stream tells of. All pieces come before a final one.
-func (v *view) status(status string) {
-	if !(state{status: status}).ended() {
-		if v.over {
-			v.judge.blame("%s: task %s: %s was told after the end", v.r.call.id, v.r.id, status)
-		}
-		return
-	}
-	v.over, v.ended = true, true
-	j := v.judge
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if v.r.total >= 0 && v.r.total != v.next {
-		j.blamed("%s: task %s ended after %d partial results, and after %d", v.r.call.id, v.r.id, v.r.total, v.next)
-	}
-	v.r.total = v.next
 }
 
 // listen is that of the extension of the gateway's own.
@@ -107,22 +56,31 @@ func (m *modern) listen(ctx context.Context, addr, id string, from int, v *view)
 	return err
 }
 
-// showsPartials is the listener of a dialect, if it has one and uses it.
-func showsPartials(d dialect) (listener, bool) {
-	m, ok := d.(*modern)
-	return m, ok && m.partials
+// shows is how a client of a dialect listens to a task, and what comes then; nil where
+// it does not.
+func shows(d dialect, t tool, id string) (way string, l listener) {
+	switch d := d.(type) {
+	case *modern:
+		if d.partials && t.stream {
+			return byListening, d
+		}
+	case *legacy:
+		if d.segments {
+			return bySegments, d.puller(id)
+		}
+	}
+	return "", nil
 }
 
 // follow is one client that listens to a task until its end. Its streams last for
 // moments or for seconds.
-func (c *clients) follow(p *call, r *record, l listener, n int) {
+func (c *clients) follow(p *call, v *view, l listener, n int) {
 	ctx, stop := context.WithTimeout(context.Background(), attention)
 	defer stop()
 	random := rand.New(rand.NewPCG(uint64(p.n), uint64(100+n)))
-	v := &view{judge: c.judge, r: r}
 	for !v.ended && ctx.Err() == nil {
 		listening, cut := context.WithTimeout(ctx, 50*time.Millisecond+time.Duration(random.Float64()*float64(listenFor)))
-		err := l.listen(listening, c.fleet.any(random), r.id, v.next, v)
+		err := l.listen(listening, c.fleet.any(random), v.id, v.next, v)
 		cut()
 		var refused *taskclient.Error
 		switch {
@@ -140,11 +98,11 @@ func (c *clients) follow(p *call, r *record, l listener, n int) {
 }
 
 // replay reads all partial results of a task that has ended once more, on one gateway.
-func (c *clients) replay(ctx context.Context, addr string, r *record, l listener, from int) error {
-	v := &view{judge: c.judge, r: r, next: from}
+func (c *clients) replay(ctx context.Context, addr string, way, id string, l listener, from int) error {
+	v := c.judge.newView(id, way, from)
 	asking, stop := context.WithTimeout(ctx, askTimeout)
 	defer stop()
-	if err := l.listen(asking, addr, r.id, from, v); err != nil {
+	if err := l.listen(asking, addr, id, from, v); err != nil {
 		return err
 	}
 	if !v.ended {
@@ -153,38 +111,44 @@ func (c *clients) replay(ctx context.Context, addr string, r *record, l listener
 	return nil
 }
 
-// checkPartials holds what clients saw of a task that has ended against what the
-// upstream said: nothing out of order, nothing twice, and, if the call has run to its
-// end, nothing left out.
-func checkPartials(r *record) error {
-	var seen []string
-	for _, p := range r.pieces {
-		var blocks []struct{ Text string }
-		if err := json.Unmarshal([]byte(p), &blocks); err != nil || len(blocks) == 0 {
-			return fmt.Errorf("a partial result is %.200s (%w)", p, err)
-		}
-		for _, b := range blocks {
-			seen = append(seen, b.Text)
+// followAll has a task listened to, from its handle on, by as many as the plan says.
+func (c *clients) followAll(p *call, r *record) {
+	if c.talk == nil {
+		return
+	}
+	for n := range p.watchers {
+		if way, l := shows(r.dialect, p.tool, r.id); l != nil {
+			v := c.judge.newView(r.id, way, 0)
+			c.talk.busy.Go(func() { c.follow(p, v, l, n) })
 		}
 	}
-	said := saying(r.call.id)
-	whole := r.end.status == taskclient.Completed || r.end.err != nil && r.end.err.Code == codeWrong
-	if whole && !slices.Equal(seen, said) || len(seen) > len(said) || !slices.Equal(seen, said[:len(seen)]) {
-		return fmt.Errorf("the partial results are\n\t%s\nand the upstream said\n\t%s", strings.Join(seen, "\n\t"), strings.Join(said, "\n\t"))
-	}
-	return nil
 }
 
-// partialsSeen sums up, for the summary.
-func (j *judge) partialsSeen() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	tasks, pieces := 0, 0
-	for _, r := range j.tasks {
-		if len(r.pieces) > 0 {
-			tasks++
-			pieces += len(r.pieces)
+// again reads the pieces of a task that has ended from the first on and from the last,
+// on any gateway, and holds what was seen of it in all against what was said.
+func (c *clients) again(ctx context.Context, random *rand.Rand, r *record) {
+	j := c.judge
+	for _, after := range []bool{false, true} {
+		way, l := shows(r.dialect, r.call.tool, r.id)
+		if l == nil {
+			return
+		}
+		from := 0
+		if after {
+			j.mu.Lock()
+			from = max(j.shownOf(r.id, way).total, 0)
+			j.mu.Unlock()
+		}
+		err := errors.New("not tried")
+		for err != nil {
+			err = c.replay(ctx, c.fleet.any(random), way, r.id, l, from)
+			if err != nil && !wait(ctx, pollEvery) {
+				j.blame("%s: the pieces of task %s cannot be read: %v", r.call.id, r.id, err)
+				return
+			}
 		}
 	}
-	return fmt.Sprintf("%d of %d tasks, read %d times", pieces, tasks, j.partials)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.checkTask(r)
 }

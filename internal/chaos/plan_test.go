@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 )
@@ -36,6 +37,8 @@ type tool struct {
 	stream bool // answers on a stream that can be resumed, else as JSON
 	retry  bool // recover: retry
 	mrtr   bool // early_input: mrtr
+	// content says that what the tool says are pieces of its result.
+	content bool
 }
 
 // mostRuns is how often a call under recover: retry may be executed.
@@ -45,12 +48,17 @@ const mostRuns = 3
 var tools = []tool{
 	{name: "auto_stream", stream: true},
 	{name: "always_stream", stream: true, always: true},
-	{name: "always_content", stream: true, always: true},
+	{name: "always_content", stream: true, always: true, content: true},
 	{name: "auto_mrtr", stream: true, mrtr: true},
 	{name: "auto_json"},
 	{name: "always_json", always: true},
 	{name: "auto_retry", retry: true},
 	{name: "always_retry", retry: true, always: true},
+}
+
+// toolOf finds a tool by its name.
+func toolOf(name string) tool {
+	return tools[slices.IndexFunc(tools, func(t tool) bool { return t.name == name })]
 }
 
 // allowed is how often a call of the tool may be executed.
@@ -73,6 +81,8 @@ type call struct {
 	dialect   int           // index into the dialects there are
 	random    *rand.Rand    // for which gateway to ask
 	questions []question    // what the upstream asks meanwhile
+	rounds    bool          // it is made at the modern upstream
+	relayed   int           // what was said before the last round that was relayed: it is no part of a task
 	watchers  int           // how many streams of partial results the client keeps
 }
 
@@ -93,9 +103,7 @@ func plan(seed uint64, n int) *call {
 	c.after = time.Duration(r.Float64() * 1.2 * float64(c.takes))
 	c.dialect = r.IntN(1 << 16)
 	c.watchers = 1 + r.IntN(2)
-	if c.tool.stream {
-		c.questions = planQuestions(r, c)
-	}
+	c.questions = planQuestions(r, c)
 	return c
 }
 

@@ -55,8 +55,15 @@ func (c *call) asks() []int {
 }
 
 // questionName is how the n-th question of a call is called in its message, which is
-// all that a user sees of it, and in its JSON-RPC id.
-func questionName(call string, n int) string { return call + "#" + strconv.Itoa(n) }
+// all that a user sees of it, and in its JSON-RPC id. A call that is begun again asks
+// anew.
+func questionName(call string, n, run int) string {
+	name := call + "#" + strconv.Itoa(n)
+	if run > 1 {
+		name += "~" + strconv.Itoa(run)
+	}
+	return name
+}
 
 // questionOf finds what was planned for a question in its name.
 func questionOf(name string) (p *call, n int, err error) {
@@ -69,6 +76,7 @@ func questionOf(name string) (p *call, n int, err error) {
 	if err != nil {
 		return nil, 0, err
 	}
+	number, _, _ = strings.Cut(number, "~")
 	if n, err = strconv.Atoi(number); err != nil {
 		return nil, 0, err
 	}

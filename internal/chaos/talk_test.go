@@ -16,7 +16,28 @@ type talk struct {
 	mu    sync.Mutex
 	asked map[string]*conversation // by the question's name
 	busy  sync.WaitGroup           // users who are about to answer
+	twice []acceptance
 	said  *tally
+}
+
+// acceptance is that two ways of coming back to a parked call were accepted: only if no
+// answer was taken of either, because the time of all questions was over.
+type acceptance struct {
+	names   map[string]bool
+	results string
+}
+
+// acceptTwice notes one.
+func (t *talk) acceptTwice(results string, retries []retry) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	a := acceptance{names: map[string]bool{}, results: results}
+	for _, r := range retries {
+		for _, s := range r.said {
+			a.names[s.name] = true
+		}
+	}
+	t.twice = append(t.twice, a)
 }
 
 // conversation is what there was about one question.
@@ -24,10 +45,15 @@ type conversation struct {
 	keys map[string]bool // under which the gateways asked it
 	said []*utterance    // in order
 	gone bool            // its user has left the call
+	// relayed says that the question and its answer went through the gateways as they
+	// were, to a client that comes back itself.
+	relayed bool
+	since   time.Time // when it came to the user first
 }
 
 // utterance is one answer of a user.
 type utterance struct {
+	name  string // of the question
 	value string
 	at    time.Time
 	heard time.Time // when a gateway had acknowledged it; zero for never
@@ -49,15 +75,35 @@ func (t *talk) ask(name, key string) bool {
 	defer t.mu.Unlock()
 	c := t.of(name)
 	first := len(c.keys) == 0
+	if first {
+		c.since = time.Now()
+	}
 	c.keys[key] = true
 	return first
+}
+
+// open is how long ago a question, which is open still, came to its user first.
+func (t *talk) open(name string) time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if since := t.of(name).since; !since.IsZero() {
+		return time.Since(since)
+	}
+	return 0
+}
+
+// relay notes that a question was relayed.
+func (t *talk) relay(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.of(name).relayed = true
 }
 
 // say notes that an answer is about to be given.
 func (t *talk) say(name, value string) *utterance {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	u := &utterance{value: value, at: time.Now()}
+	u := &utterance{name: name, value: value, at: time.Now()}
 	c := t.of(name)
 	c.said = append(c.said, u)
 	t.said.add("answers given")
@@ -76,7 +122,9 @@ func (t *talk) leave(p *call) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for n := range p.questions {
-		t.of(questionName(p.id, n)).gone = true
+		for run := range p.tool.allowed() {
+			t.of(questionName(p.id, n, run+1)).gone = true
+		}
 	}
 }
 
@@ -99,15 +147,15 @@ func (c *clients) question(name, key string, give giving) {
 		return
 	}
 	if c.talk.ask(name, key) {
-		c.talk.busy.Go(func() { c.answer(p, n, give) })
+		c.talk.busy.Go(func() { c.answer(name, p, n, give) })
 	}
 }
 
 // answer is the user.
-func (c *clients) answer(p *call, n int, give giving) {
+func (c *clients) answer(name string, p *call, n int, give giving) {
 	ctx, stop := context.WithTimeout(context.Background(), attention)
 	defer stop()
-	q, name := p.questions[n], questionName(p.id, n)
+	q := p.questions[n]
 	random := rand.New(rand.NewPCG(uint64(p.n), uint64(n)))
 	wait(ctx, q.delay)
 	var all sync.WaitGroup
@@ -166,7 +214,8 @@ type retry struct {
 }
 
 // comeBack is asked in a result (protocol.md 2.7), and returns with what the call is
-// to be made again: more than once if the user is not sure about it.
+// to be made again: more than once if the user is not sure about it, and if it is a
+// gateway that asks, which sees to it that one of them counts.
 func (u *user) comeBack(ctx context.Context, asked map[string]string) ([]retry, error) {
 	tries, patience := 1, time.Duration(0)
 	for key, name := range asked {
@@ -175,12 +224,16 @@ func (u *user) comeBack(ctx context.Context, asked map[string]string) ([]retry, 
 			return nil, fmt.Errorf("%s was asked %q: %w", u.call.id, name, err)
 		}
 		u.clients.talk.ask(name, key)
+		if u.call.rounds {
+			u.clients.talk.relay(name)
+			u.call.relayed = max(u.call.relayed, p.questions[n].at)
+		}
 		switch q := p.questions[n]; {
 		case q.manner == silent && p.n%2 == 0:
 			return nil, errSilent
 		case q.manner == silent:
 			patience = inputTimeout + time.Second
-		case q.manner == races:
+		case q.manner == races && !u.call.rounds:
 			tries = 2
 			fallthrough
 		default:

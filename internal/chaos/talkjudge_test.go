@@ -3,9 +3,8 @@ package chaos
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"math/rand/v2"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -21,24 +20,51 @@ func (c *clients) converse(t *testing.T) {
 		stop()
 		c.talk.busy.Wait()
 	})
+	c.carriers = newTally()
 	c.dialects = []dialect{
 		newModern(c.judge, true, true, true), newModern(c.judge, true, true, true),
 		newModern(c.judge, true, false, true), newModern(c.judge, false, false, true),
+		newRounds(c.judge, true, true), newRounds(c.judge, false, false),
 	}
-	for i := range 4 {
-		l := newLegacy()
-		l.plain, l.asked = i == 3, c.question
+	for i, s := range c.sessions() {
+		s.asked, s.carriers = c.question, c.carriers
 		begin, done := context.WithTimeout(ctx, askTimeout)
-		if err := l.begin(begin, c.fleet.nodes[i%len(c.fleet.nodes)].address()); err != nil {
+		if err := s.begin(begin, c.fleet.nodes[i%len(c.fleet.nodes)].address()); err != nil {
 			t.Fatal(err)
 		}
 		done()
-		if i < 2 { // the others are asked on tasks/result, or on their calls' streams
-			c.talk.busy.Go(func() { l.keepStream(ctx, c, uint64(i)) })
+		if s.stands {
+			c.talk.busy.Go(func() { s.keepStream(ctx, c, uint64(i), s.forgets) })
 		}
-		c.dialects = append(c.dialects, l)
+		c.dialects = append(c.dialects, s.legacy)
 	}
 	t.Cleanup(stop)
+}
+
+// session is one of a client of 2025-11-25.
+type session struct {
+	*legacy
+	stands  bool // has a GET stream; without, it is asked on tasks/result or on its calls' streams
+	forgets bool // and does not always know where it was on it
+}
+
+// sessions are those of a run.
+func (c *clients) sessions() []session {
+	list := make([]session, 10)
+	for i := range list {
+		list[i].legacy = newLegacy(c.judge)
+	}
+	for i := range 3 {
+		list[i].stands, list[i].forgets = true, i > 0
+	}
+	list[0].viewer, list[1].viewer = newViewer(c.judge), newViewer(c.judge)
+	list[4].plain = true
+	list[5].segments, list[6].segments = true, true
+	for i := 7; i < len(list); i++ {
+		list[i].path = pathRounds
+	}
+	list[7].stands, list[8].segments, list[9].plain = true, true, true
+	return list
 }
 
 // inGoodTime is how much later than its time a question may be over when nothing goes
@@ -56,30 +82,49 @@ func (c *clients) judgeTalk(t *testing.T, u *upstream) {
 		c.talk.mu.Lock()
 		seen := c.talk.asked[name]
 		c.judge.blame("%s (%s, %s, %s): asked at %s, and neither answered nor over; %d read the stream, which was picked up %d times; the client was asked: %v",
-			name, p.tool.name, p.behaviour, c.dialects[p.dialect%len(c.dialects)].name(), a.at.Format("15:04:05.000"), a.stream.read(0), a.stream.picked, seen != nil && len(seen.keys) > 0)
+			name, p.tool.name, p.behaviour, c.dialectOf(p).name(), a.at.Format("15:04:05.000"), a.stream.read(0), a.stream.picked, seen != nil && len(seen.keys) > 0)
 		c.talk.mu.Unlock()
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	u.rounds.mu.Lock()
+	defer u.rounds.mu.Unlock()
 	c.talk.mu.Lock()
 	defer c.talk.mu.Unlock()
-	for name, a := range u.asked {
+	asked := maps.Clone(u.asked)
+	maps.Copy(asked, u.rounds.asked)
+	c.judgeAnswers(asked)
+	if n := u.strays + u.rounds.strays; n > 0 {
+		c.judge.blame("%d answers reached an upstream to what it never asked", n)
+	}
+}
+
+// judgeAnswers holds what the upstreams heard against what users said, and against the
+// results. All locks are held.
+func (c *clients) judgeAnswers(asked map[string]*asked) {
+	for name, a := range asked {
 		said := c.talk.asked[name]
 		if said == nil {
 			said = &conversation{}
 		}
 		c.talk.said.add(a.outcome(said))
 		if err := a.check(said); err != nil {
-			c.judge.blame("%s, asked at %s, closed at %s, stream picked up %d times: %v", name, a.at.Format("15:04:05.000"), a.closed.Format("15:04:05.000"), a.stream.picked, err)
+			p, _, _ := questionOf(name)
+			c.judge.blame("%s (%s, %s, %s), asked at %s, closed at %s, moved: %t: %v", name, p.tool.name, p.behaviour, c.dialectOf(p).name(),
+				a.at.Format("15:04:05.000"), a.closed.Format("15:04:05.000"), a.moved(), err)
+		}
+	}
+	for _, twice := range c.talk.twice {
+		for name := range twice.names {
+			if a := asked[name]; a != nil && len(a.answers) > 0 && a.answers[0] != cancelled {
+				c.judge.blame("%s was answered %q, and two retries with one state were accepted: %s", name, a.answers, twice.results)
+			}
 		}
 	}
 	for n, result := range c.heard {
-		if err := checkAnswers(plan(*seed, n), result, u.asked); err != nil {
+		if err := checkAnswers(c.plan(*seed, n), result, asked); err != nil {
 			c.judge.blame("%v", err)
 		}
-	}
-	if u.strays > 0 {
-		c.judge.blame("%d answers reached the upstream to what it never asked", u.strays)
 	}
 }
 
@@ -107,8 +152,15 @@ func (c *clients) stillAsked(u *upstream) map[string]*asked {
 	return list
 }
 
+// moved reports whether the call has changed hands, which shows at its stream: it was
+// picked up then. At the modern upstream a call is in nobody's hands between two rounds.
+func (a *asked) moved() bool { return a.stream != nil && a.stream.picked > 0 }
+
 // outcome words what became of a question, for the summary.
 func (a *asked) outcome(said *conversation) string {
+	if a.stream == nil {
+		return a.outcomeOfRound(said)
+	}
 	switch {
 	case a.closed.IsZero():
 		return "questions in nobody's hands (their gateway was gone, and their call unrecorded or over)"
@@ -136,7 +188,12 @@ func (a *asked) check(said *conversation) error {
 			byUser++
 		}
 	}
-	moved := a.stream.picked > 0
+	moved := a.moved()
+	if a.stream == nil {
+		if err := a.checkRound(said); err != nil {
+			return err
+		}
+	}
 	switch {
 	case byUser > 1:
 		return fmt.Errorf("%d answers reached the upstream: %q", byUser, a.answers)
@@ -179,40 +236,19 @@ func (c *conversation) last(value string) time.Time {
 // checkAnswers holds a result against what the upstream had heard.
 func checkAnswers(p *call, result json.RawMessage, asked map[string]*asked) error {
 	var got struct{ Content []struct{ Text string } }
-	if err := json.Unmarshal(result, &got); err != nil || len(got.Content) != 1+len(p.questions) {
+	if err := json.Unmarshal(result, &got); err != nil || len(got.Content) < 1+len(p.questions) {
 		return fmt.Errorf("%s: the result is %.300s (%w)", p.id, result, err)
 	}
+	got.Content = got.Content[len(got.Content)-len(p.questions):]
 	for n := range p.questions {
-		a := asked[questionName(p.id, n)]
-		if a == nil || len(a.answers) == 0 || a.answers[0] != got.Content[1+n].Text {
-			return fmt.Errorf("%s: question %d was answered %+v, the result has %q", p.id, n, a, got.Content[1+n].Text)
+		heard := false
+		for run := range p.tool.allowed() { // the result is of one of its runs
+			a := asked[questionName(p.id, n, run+1)]
+			heard = heard || a != nil && len(a.answers) > 0 && a.answers[0] == got.Content[n].Text
+		}
+		if !heard {
+			return fmt.Errorf("%s: the result has %q for the answer to question %d", p.id, got.Content[n].Text, n)
 		}
 	}
 	return nil
-}
-
-// again reads the partial results of a task that has ended from the first on and from
-// the last, on any gateway, and holds them against what was said.
-func (j *judge) again(ctx context.Context, c *clients, random *rand.Rand, r *record, l listener) {
-	for _, after := range []bool{false, true} {
-		from := 0
-		if after {
-			j.mu.Lock()
-			from = max(r.total, 0)
-			j.mu.Unlock()
-		}
-		err := errors.New("not tried")
-		for err != nil {
-			err = c.replay(ctx, c.fleet.any(random), r, l, from)
-			if err != nil && !wait(ctx, pollEvery) {
-				j.blame("%s: the partial results of task %s cannot be read: %v", r.call.id, r.id, err)
-				return
-			}
-		}
-	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if err := checkPartials(r); err != nil {
-		j.blamed("%s (%s): task %s ended as %s: %v", r.call.id, r.call.tool.name, r.id, describe(*r.end), err)
-	}
 }

@@ -20,7 +20,8 @@ import (
 // sessions, its calls block until they are done, and it knows nothing of tasks. It
 // counts how often each call is executed.
 type upstream struct {
-	url string
+	url    string
+	rounds *rounds // the modern one beside it, if there is one
 
 	mu       sync.Mutex
 	sessions map[string]*upstreamSession
@@ -59,11 +60,17 @@ func startUpstream(t *testing.T) *upstream {
 	return u
 }
 
-// executions is how often a call was begun.
+// executions is how often a call was begun, at the one or the other.
 func (u *upstream) executions(id string) int {
+	n := 0
+	if u.rounds != nil {
+		u.rounds.mu.Lock()
+		defer u.rounds.mu.Unlock()
+		n = u.rounds.runs[id]
+	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.runs[id]
+	return n + u.runs[id]
 }
 
 // message is a JSON-RPC message of the gateway.
@@ -80,7 +87,9 @@ type message struct {
 			Outcome string
 			Asks    []int
 		}
-		Meta struct {
+		RequestState   string
+		InputResponses map[string]json.RawMessage
+		Meta           struct {
 			ProgressToken json.RawMessage
 		} `json:"_meta"`
 	}
@@ -176,12 +185,7 @@ func (u *upstream) callTool(w http.ResponseWriter, r *http.Request, s *upstreamS
 	u.runs[m.Params.Arguments.Call]++
 	s.calls[string(m.ID)] = end
 	u.mu.Unlock()
-	var t tool
-	for _, t = range tools {
-		if t.name == m.Params.Name {
-			break
-		}
-	}
+	t := toolOf(m.Params.Name)
 	finished := func() {
 		u.mu.Lock()
 		defer u.mu.Unlock()
