@@ -145,10 +145,16 @@ var modeScenarios = []struct {
 		if s.take(first); len(first) != 1 || s.last != 2 || s.over {
 			t.Fatalf("at first %d blocks: %s", s.last, first)
 		}
+		if got := w.status(s.task); got != "working" { // until isComplete (A13)
+			t.Errorf("amid the stream it is %s", got)
+		}
 		wait(time.Minute)
 		all := h.said()
 		if s.take(all[1:]); len(all) != 5 || s.last != 5 {
 			t.Errorf("%d blocks in %s", s.last, all)
+		}
+		if got := w.status(s.task); got != "completed" {
+			t.Errorf("after it, it is %s", got)
 		}
 		s.merged(w.c, w.b)
 	}},
