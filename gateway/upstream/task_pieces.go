@@ -300,14 +300,14 @@ func (r *remoteTasks) remove(t *serverTask) {
 // partial hears a partial result, on whichever stream of the session it came.
 func (r *remoteTasks) partial(params []byte) {
 	id, _ := jsonrpc.GetString(params, "taskId")
-	t := r.find(id)
+	t, unnamed := r.find(id)
 	if t != nil {
 		t.hint(params)
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.m) > 0 && len(r.kept) < maxKept {
+	if unnamed && len(r.m) > 0 && len(r.kept) < maxKept {
 		r.kept = append(r.kept, raw(params))
 	}
 }
@@ -328,8 +328,9 @@ func (r *remoteTasks) early(id string) (mine []json.RawMessage) {
 	return mine
 }
 
-// find returns the call that waits for the task of that name, or nil.
-func (r *remoteTasks) find(id string) *serverTask {
+// find returns the call that waits for the task of that name, or nil, and whether there
+// is one whose task has no name yet.
+func (r *remoteTasks) find(id string) (t *serverTask, unnamed bool) {
 	r.mu.Lock()
 	all := make([]*serverTask, 0, len(r.m))
 	for t := range r.m {
@@ -337,9 +338,12 @@ func (r *remoteTasks) find(id string) *serverTask {
 	}
 	r.mu.Unlock()
 	for _, t := range all {
-		if id != "" && t.id() == id {
-			return t
+		switch t.id() {
+		case "":
+			unnamed = true
+		case id:
+			return t, unnamed
 		}
 	}
-	return nil
+	return nil, unnamed
 }
