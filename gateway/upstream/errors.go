@@ -68,13 +68,15 @@ type statusError struct {
 	session bool
 }
 
+// Error is for the log. What the server says in words stays out of it: the server may
+// quote what its caller has answered.
 func (e *statusError) Error() string {
 	text := "status " + strconv.Itoa(e.status)
 	if e.reason != "" {
 		text += ": " + e.reason
 	}
 	if e.rpc != nil {
-		text += ": " + e.rpc.Error()
+		text += ": JSON-RPC error " + strconv.FormatInt(e.rpc.Code, 10)
 	}
 	return text
 }
