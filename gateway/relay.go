@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -102,11 +103,12 @@ func (e *endpoint) upstreamRequest(q *modernRequest) (shim.Request, error) {
 // upstreamSession says in whose name the upstream is called. Anonymous callers
 // share nothing (design.md 0.16). A modern upstream is told all that this client can
 // do, since its questions are relayed; a legacy one which questions it answers, as
-// far as they can be brought to it.
+// far as they can be brought to it. Nothing refers to the client's message, which may be
+// large, and be outlived by the call.
 func (e *endpoint) upstreamSession(q *modernRequest) shim.Session {
-	s := shim.Session{Key: q.principal.Subject, ClientInfo: q.clientInfo}
+	s := shim.Session{Key: q.principal.Subject, ClientInfo: slices.Clone(q.clientInfo)}
 	if q.server.Era == mcp.Modern {
-		s.Capabilities = upstreamCapabilities(q.capabilities)
+		s.Capabilities = slices.Clone(upstreamCapabilities(q.capabilities))
 	} else {
 		s.Capabilities = e.declared(q)
 	}

@@ -16,7 +16,7 @@ import (
 // by run.mu.
 type mailbox struct {
 	open []Question // those of the Ask under way, nil if there is none
-	read Task       // the record, as it was last read meanwhile
+	read letters    // what the record had when it was last read meanwhile
 	wake chan struct{}
 	// until is when the time to answer is over, counted from the record's creation.
 	until time.Duration
@@ -26,6 +26,15 @@ type mailbox struct {
 	taken []string
 }
 
+// letters are what a run that waits for answers keeps of its record.
+type letters struct {
+	version   int64
+	expires   time.Time
+	questions []Question
+}
+
+func lettersOf(t Task) letters { return letters{t.Version, t.ExpiresAt(), t.Questions} }
+
 // Ask puts questions to the caller and waits until each is answered, withdrawn or
 // out of time. The answers are marked as taken before they are returned: whoever
 // adopts the call never delivers them again.
@@ -33,11 +42,8 @@ func (r *run) Ask(ctx context.Context, q ...Question) ([]Answer, error) {
 	if r.call.Asking == AskNever || len(q) == 0 {
 		return nil, ErrNoAsk
 	}
-	var t Task // stored aside, because this goroutine now waits for long
-	err := aside(func() (err error) {
-		t, err = r.post(ctx, q)
-		return err
-	})
+	// This goroutine now waits for long, so everything else is done aside.
+	err := aside(func() error { return r.pose(ctx, q) })
 	if errors.Is(err, errUnanswered) { // the store was away all the time
 		return r.unposted(ctx, q)
 	}
@@ -45,29 +51,50 @@ func (r *run) Ask(ctx context.Context, q ...Question) ([]Answer, error) {
 		return nil, err
 	}
 	defer r.hush()
-	r.deliver(t, q)
-	timer := time.NewTimer(r.timeToAnswer())
-	defer timer.Stop()
-	late := false
-	for !late && waiting(t.Questions, q) {
-		select {
-		case <-r.box.wake:
-			t = r.lastRead(t)
-		case <-timer.C:
-			late = true
-		case <-ctx.Done():
-			r.withdraw(q)
-			return nil, context.Cause(ctx)
-		}
-	}
-	t, err = r.take(ctx, q)
+	late, err := r.awaitAnswers(ctx, q)
 	if err != nil {
 		return nil, err
 	}
-	if late {
-		r.unheard(t, q)
+	var answers []Answer
+	err = aside(func() error {
+		t, err := r.take(ctx, q)
+		if err == nil && late {
+			r.unheard(t, q)
+		}
+		answers = taken(t, q)
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
-	return taken(t, q), nil
+	return answers, nil
+}
+
+// pose stores questions and brings them to the caller.
+func (r *run) pose(ctx context.Context, q []Question) error {
+	t, err := r.post(ctx, q)
+	if err == nil {
+		r.deliver(t, q)
+	}
+	return err
+}
+
+// awaitAnswers waits until no question is open any more. late says that their time was
+// over before.
+func (r *run) awaitAnswers(ctx context.Context, q []Question) (late bool, err error) {
+	timer := time.NewTimer(r.timeToAnswer())
+	defer timer.Stop()
+	for r.awaits(q) {
+		select {
+		case <-r.box.wake:
+		case <-timer.C:
+			return true, nil
+		case <-ctx.Done():
+			r.withdraw(q)
+			return false, context.Cause(ctx)
+		}
+	}
+	return false, nil
 }
 
 // unposted ends questions that could not be stored in time. The store may have them all
@@ -97,10 +124,13 @@ func noneOf(q []Question) []Answer {
 	return answers
 }
 
-// waiting reports whether any of the questions asked is still open.
-func waiting(stored, asked []Question) bool {
-	for _, a := range asked {
-		if q, ok := find(stored, a.Key); ok && q.Outstanding() {
+// awaits reports whether any of the questions asked is still open, as the record was
+// last read.
+func (r *run) awaits(asked []Question) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range asked {
+		if q, ok := find(r.box.read.questions, asked[i].Key); ok && q.Outstanding() {
 			return true
 		}
 	}
@@ -202,7 +232,7 @@ func (r *run) deliver(t Task, q []Question) {
 			open = append(open, stored)
 		}
 	}
-	r.box.open, r.box.read = open, t
+	r.box.open, r.box.read = open, lettersOf(t)
 	r.spare() // there is time to answer again
 	if asker, ok := r.stream.(Asker); ok && r.task.hidden && r.call.Asking == AskStream && len(open) > 0 {
 		asker.Ask(r.task.id, open)
@@ -214,7 +244,7 @@ func (r *run) deliver(t Task, q []Question) {
 func (r *run) hush() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.box.open, r.box.read = nil, Task{}
+	r.box.open, r.box.read = nil, letters{}
 }
 
 // heard takes the state that another replica, or a caller, has given to the record.
@@ -224,19 +254,10 @@ func (r *run) heard(t Task) {
 	if t.Visible && r.task.hidden && r.making == nil {
 		r.appear(t)
 	}
-	if r.box.open != nil && t.Version > r.box.read.Version {
-		r.box.read = t
+	if r.box.open != nil && t.Version > r.box.read.version {
+		r.box.read = lettersOf(t)
 		signal(r.box.wake)
 	}
-}
-
-func (r *run) lastRead(t Task) Task {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.box.read.Version > t.Version {
-		return r.box.read
-	}
-	return t
 }
 
 // signal wakes one waiter; signals that nobody has seen yet are one.
@@ -256,7 +277,7 @@ func (r *run) withdraw(q []Question) {
 	keys := keysOf(q)
 	r.mu.Lock()
 	r.tellWithdrawn(slices.DeleteFunc(keysOf(q), func(key string) bool {
-		stored, ok := find(r.box.read.Questions, key)
+		stored, ok := find(r.box.read.questions, key)
 		return !ok || !stored.Outstanding()
 	}))
 	r.mu.Unlock()

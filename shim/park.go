@@ -80,7 +80,7 @@ func (s *Shim) asked(ctx context.Context, r *run) (a Answered, err error, done b
 	// From here on the caller's context no longer matters: it goes with the answer.
 	r.leave()
 	r.stream, r.attended = nil, false
-	parked := &Parked{ID: r.task.id, Questions: r.box.open, Until: r.box.read.ExpiresAt()}
+	parked := &Parked{ID: r.task.id, Questions: r.box.open, Until: r.box.read.expires}
 	r.mu.Unlock()
 	if ctx.Err() != nil {
 		r.cancel(context.Cause(ctx))

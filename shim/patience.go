@@ -9,18 +9,24 @@ import (
 // callUpstream makes the upstream call. Where it was not sent because what it needs
 // of the store could not be had, it is made again: a task waits for the store until
 // its own time is over, a caller who blocks for as long as for any other answer of it.
-func (r *run) callUpstream(req Request) (Reply, error) {
+func (r *run) callUpstream(retry *Retry) (Reply, error) {
 	begin := time.Now()
 	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
-		reply, err := r.srv.Upstream.Call(r.ctx, req, r)
-		next := pause/2 + rand.N(pause)
-		if !r.stored() {
-			next = min(next, r.s.storeTimeout-time.Since(begin))
-		}
-		if !forWantOfStore(err) || next <= 0 || !wait(r.ctx, next) {
+		reply, err := r.srv.Upstream.Call(r.ctx, r.request(retry), r)
+		if !forWantOfStore(err) || !r.waitForStore(begin, pause) {
 			return reply, err
 		}
 	}
+}
+
+// waitForStore waits for about as long as pause before a call is made again that began
+// then. It reports false if it must not be.
+func (r *run) waitForStore(begin time.Time, pause time.Duration) bool {
+	next := pause/2 + rand.N(pause)
+	if !r.stored() {
+		next = min(next, r.s.storeTimeout-time.Since(begin))
+	}
+	return next > 0 && wait(r.ctx, next)
 }
 
 // forWantOfStore reports whether a call was not sent because the store was away.

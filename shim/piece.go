@@ -28,11 +28,11 @@ func (r *run) Piece(p Piece) {
 // shows reports whether anybody may see pieces of the result before it is there.
 func (r *run) shows() bool { return r.batcher != nil && r.policy.Tasks != Never }
 
-// request is what the leg is asked for: the client's request, and what is wanted of the
-// server beside its answer.
-func (r *run) request() Request {
+// request is what the leg is asked for: the client's request, with the answers to what
+// the server asked for (nil for none), and what is wanted of it beside its answer.
+func (r *run) request(retry *Retry) Request {
 	req := r.call.Request
-	req.Rounds, req.Limits = r.call.Asking != AskNever, r.policy.Questions
+	req.Rounds, req.Limits, req.Retry = r.call.Asking != AskNever, r.policy.Questions, retry
 	if req.Method == callTool {
 		req.Pieces, req.Within = r.shows(), r.policy.Timeout
 	}

@@ -161,7 +161,7 @@ func (r *run) goOn(t Task) (Reply, error) {
 	case t.Checkpoint == nil:
 		return Reply{}, errLost
 	}
-	reply, err := r.srv.Upstream.Resume(r.ctx, r.request(), t.Checkpoint, r)
+	reply, err := r.srv.Upstream.Resume(r.ctx, r.request(nil), t.Checkpoint, r)
 	switch {
 	case errors.Is(err, ErrNotSent):
 		return r.sendAnew()

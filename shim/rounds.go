@@ -47,19 +47,19 @@ type asked struct {
 // asks for them. What it returns when its context has ended is the context's cause,
 // so that every caller sees why.
 func (r *run) send() (Reply, error) {
-	req := r.request()
 	n, now := 0, []Question(nil)
-	for {
+	for retry := (*Retry)(nil); ; {
 		if r.round != nil {
 			n = r.round.N
-			retry, refusal, err := r.play(now)
+			var refusal *RPCError
+			var err error
+			retry, refusal, err = r.play(now)
 			if err != nil || refusal != nil {
 				return Reply{Error: refusal}, r.why(err)
 			}
-			req.Retry = retry
 		}
-		reply, err := r.callUpstream(req)
-		if err != nil || !r.playsOn(reply) {
+		reply, err := r.callUpstream(retry)
+		if err != nil || !r.playsOn(&reply) {
 			return reply, r.why(err)
 		}
 		if n >= mostRounds {
@@ -68,14 +68,14 @@ func (r *run) send() (Reply, error) {
 		if refusal := r.refuseRound(*reply.Round); refusal != nil {
 			return Reply{Error: refusal}, nil
 		}
-		now = r.beginRound(n+1, *reply.Round)
+		now = r.beginRound(n+1, reply.Round)
 	}
 }
 
 // playsOn reports whether a reply is one to ask the caller for and to make the call
 // again. A caller with a stream of its own gets an error that says what is to be opened
 // first: it knows that error (protocol.md 7.4).
-func (r *run) playsOn(reply Reply) bool {
+func (r *run) playsOn(reply *Reply) bool {
 	switch {
 	case reply.Round == nil:
 		return false
@@ -100,7 +100,7 @@ func (r *run) relays() bool {
 }
 
 // beginRound gives the questions of a server keys of their own.
-func (r *run) beginRound(n int, from Round) []Question {
+func (r *run) beginRound(n int, from *Round) []Question {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.round = &round{N: n, State: from.State, Again: from.Again}

@@ -115,9 +115,9 @@ func (r *run) channels() {
 func (r *run) bind(ctx context.Context, timeout time.Duration) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(r.s.ctx, func() { cancel(r.parting()) })
-	release := func() {}
+	release := func() bool { return false }
 	if timeout > 0 {
-		ctx, release = context.WithTimeoutCause(ctx, timeout, errTimedOut)
+		release = time.AfterFunc(timeout, func() { cancel(errTimedOut) }).Stop // takes half of what a context takes
 	}
 	r.ctx = ctx
 	r.cancel = func(cause error) {

@@ -59,8 +59,9 @@ type call struct {
 // When ctx ends, the upstream is told, unless the cause is shim.ErrDetached; the
 // error is then that cause. Other errors are *shim.UpstreamError.
 func (h *HTTP) Call(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
-	r.Params = retried(r.Params, r.Retry)
-	c := call{h: h, r: r, sink: s}
+	c := &call{h: h, sink: s}
+	c.r = r
+	c.r.Params = retried(r.Params, r.Retry)
 	if s == nil {
 		c.sink = discard{}
 	}

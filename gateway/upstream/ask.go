@@ -68,33 +68,71 @@ func notSupported(code int64, method string) *jsonrpc.Error {
 func (x *exchange) ask(ctx context.Context, in *inbound) error {
 	x.idle.pause()
 	defer x.idle.resume()
-	in.pump()
-	x.gather(ctx, in)
-	asked := x.queue
-	x.queue = nil
-	if x.over(asked, map[string]bool{}) {
-		x.amend(func(c *checkpoint) { c.close(asked) })
+	in.pump(x.h.cfg.MaxEvent)
+	// This goroutine now waits for long, and keeps the stack that it has grown to. So
+	// everything but the waiting is done on another one.
+	var asked []pending
+	apart(func() { asked = x.toAsk(ctx, in) })
+	if len(asked) == 0 {
 		return nil // the server has gone on without an answer
 	}
-	x.amend(func(c *checkpoint) { c.open(asked) })
-	x.handOver(ctx)
-
 	askCtx, withdraw := context.WithCancelCause(ctx)
 	defer withdraw(nil)
-	watch := x.watch(askCtx, in, asked, func() { withdraw(errWithdrawn) })
+	gone := make(map[string]bool)
+	// The server may cancel them, answer the call, or be gone. What it says else is
+	// handled afterwards.
+	in.ahead.show(func(held []item) {
+		if x.over(held, asked, gone) {
+			withdraw(errWithdrawn)
+		}
+	})
 	answers, err := x.put(askCtx, asked)
-	withdraw(nil)
-	gone := watch()
+	in.ahead.show(nil)
 	if cause := ended(ctx); cause != nil {
 		return cause
 	}
-	err = x.postAnswers(ctx, asked, gone, answers, err)
+	apart(func() { err = x.settle(ctx, asked, gone, answers, err) })
+	return err
+}
+
+// toAsk takes the questions that are to be asked now, and those that come in the next
+// moment, and records that they are. There are none if the server waits for none of
+// them any more.
+func (x *exchange) toAsk(ctx context.Context, in *inbound) []pending {
+	x.gather(ctx, in)
+	asked := x.queue
+	x.queue = nil
+	over := false
+	in.ahead.show(func(held []item) { over = x.over(held, asked, make(map[string]bool)) })
+	in.ahead.show(nil)
+	if over {
+		x.amend(func(c *checkpoint) { c.close(asked) })
+		return nil
+	}
+	x.amend(func(c *checkpoint) { c.open(asked) })
+	x.handOver(ctx)
+	return asked
+}
+
+// settle gives the server the answers and records that it has them.
+func (x *exchange) settle(ctx context.Context, asked []pending, gone map[string]bool, answers []shim.Answer, failed error) error {
+	err := x.postAnswers(ctx, asked, gone, answers, failed)
 	if err != nil && detached(ctx) {
 		return err // the server still waits, and whoever goes on has to know
 	}
 	x.amend(func(c *checkpoint) { c.close(asked) })
 	x.handOver(ctx)
 	return err
+}
+
+// apart runs f on a goroutine of its own and waits for its end.
+func apart(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	<-done
 }
 
 // unanswered are the questions that the server waits for: those that were put to the
@@ -122,8 +160,9 @@ func (x *exchange) put(ctx context.Context, asked []pending) ([]shim.Answer, err
 
 func questions(asked []pending) []shim.Question {
 	qs := make([]shim.Question, len(asked))
-	for i, p := range asked {
-		qs[i] = shim.Question{Key: p.Key, Method: p.Method, Params: p.Params}
+	for i := range asked {
+		q, p := &qs[i], &asked[i]
+		q.Key, q.Method, q.Params = p.Key, p.Method, p.Params
 	}
 	return qs
 }
@@ -133,16 +172,10 @@ func questions(asked []pending) []shim.Question {
 func (x *exchange) gather(ctx context.Context, in *inbound) {
 	t := time.NewTimer(gather)
 	defer t.Stop()
-	for {
-		select {
-		case it := <-in.pumped:
-			if !x.early(ctx, it) {
-				x.backlog = append(x.backlog, it)
-				return
-			}
-		case <-t.C:
-			return
-		case <-ctx.Done():
+	var it item
+	for in.ahead.next(&it, ctx.Done(), t.C) {
+		if !x.early(ctx, it) {
+			in.ahead.back(it)
 			return
 		}
 	}
@@ -159,7 +192,7 @@ func (x *exchange) early(ctx context.Context, it item) bool {
 			return false
 		}
 	}
-	x.mark(it)
+	x.mark(&it)
 	for _, m := range it.msgs {
 		switch m.Kind {
 		case jsonrpc.Request:
@@ -173,38 +206,10 @@ func (x *exchange) early(ctx context.Context, it item) bool {
 	return true
 }
 
-// watch reads the stream while questions are open and calls withdraw once the
-// server waits for none of them: it cancelled them, answered the call, or is
-// gone. What was read is handled afterwards, since the Sink is busy. The
-// returned function ends the watch and says which questions were withdrawn.
-func (x *exchange) watch(ctx context.Context, in *inbound, asked []pending, withdraw func()) func() map[string]bool {
-	gone := make(map[string]bool)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for !x.over(asked, gone) && !x.full() {
-			select {
-			case it := <-in.pumped:
-				x.backlog = append(x.backlog, it)
-			case <-ctx.Done():
-				return
-			}
-		}
-		if !x.full() {
-			withdraw()
-		}
-	}()
-	return func() map[string]bool {
-		<-done
-		x.over(asked, gone)
-		return gone
-	}
-}
-
-// over looks through the backlog for withdrawn questions and reports whether
-// none is left to be answered.
-func (x *exchange) over(asked []pending, gone map[string]bool) bool {
-	for _, it := range x.backlog {
+// over looks through what is held of the stream for withdrawn questions and reports
+// whether none is left to be answered: the server does not wait any more.
+func (x *exchange) over(held []item, asked []pending, gone map[string]bool) bool {
+	for _, it := range held {
 		if it.err != nil && !x.state.resumable() {
 			return true
 		}

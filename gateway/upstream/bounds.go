@@ -46,14 +46,10 @@ const maxAside = 64
 // the server.
 const maxBacklog = 256
 
-// full reports whether no more is read while a question waits: there are too many events,
-// or they have the size that one may have.
-func (x *exchange) full() bool {
-	var bytes int64
-	for _, it := range x.backlog {
-		for _, m := range it.msgs {
-			bytes += int64(len(m.Raw))
-		}
+// sizeOf is what an event takes of what may be held.
+func sizeOf(it item) (bytes int64) {
+	for _, m := range it.msgs {
+		bytes += int64(len(m.Raw))
 	}
-	return len(x.backlog) >= maxBacklog || bytes >= x.h.cfg.MaxEvent
+	return bytes
 }

@@ -60,10 +60,10 @@ type exchange struct {
 	retry    time.Duration // what the server asks to wait before it is asked again
 	quiet    time.Duration // how long a resumed stream may be silent
 	queue    []pending     // questions to be asked next
-	backlog  []item        // read while a question was being asked
 	reached  atomic.Bool
 	life     context.Context
 	end      context.CancelCauseFunc
+	left     sync.WaitGroup // what the caller's end has set going
 	idle     idle
 	response *http.Response // the latest, for its headers
 	aside    *asides        // questions of the server on the session's GET stream; nil for none
@@ -79,41 +79,47 @@ type exchange struct {
 // run sends the request and returns the answer: a result or a JSON-RPC error.
 // Errors are *statusError, *shim.UpstreamError or what ended ctx.
 func (x *exchange) run(ctx context.Context) (m jsonrpc.Message, err error) {
+	err = x.perform(ctx, &m)
+	return m, err
+}
+
+// perform is run for a call that may be parked, and there may be thousands of those. What
+// is below the frame in which it waits, a goroutine keeps all the time, so frames there
+// are small: messages go by pointer.
+func (x *exchange) perform(ctx context.Context, m *jsonrpc.Message) (err error) {
 	ctx = x.startSpan(ctx)
 	defer func() { x.endSpan(m, err) }()
-	body := x.encode()
-	x.state = checkpoint{Era: x.to.era.String(), Version: x.to.version, Session: x.to.session, Generation: x.to.gen, ID: x.id}
-	if x.task != nil {
-		x.state.Task = x.task.mark
-	}
-	if err := x.announce(ctx); err != nil {
-		return m, err
+	body, err := x.announce(ctx)
+	if err != nil {
+		return err
 	}
 	defer x.begin(ctx)()
 	defer x.attend(ctx)()
 	defer x.task.listen(ctx)()
 	in, err := x.post(x.life, body)
 	if err != nil {
-		return m, x.fault(ctx, err)
+		return x.fault(ctx, err)
 	}
-	return x.through(ctx, in)
+	return x.through(ctx, in, m)
 }
 
-// announce records that the call is about to be sent. If that cannot be
-// recorded, it must not be (design.md 0.6).
-func (x *exchange) announce(ctx context.Context) error {
-	if err := ended(ctx); err != nil {
-		return err
+// announce records that the call is about to be sent, and returns what is. If that
+// cannot be recorded, it must not be (design.md 0.6).
+func (x *exchange) announce(ctx context.Context) ([]byte, error) {
+	body := x.encode()
+	x.state = checkpoint{Era: x.to.era.String(), Version: x.to.version, Session: x.to.session, Generation: x.to.gen, ID: x.id}
+	if x.task != nil {
+		x.state.Task = x.task.mark
 	}
-	if x.handshake {
-		return nil
+	if err := ended(ctx); err != nil || x.handshake {
+		return body, err
 	}
 	if err := x.sink.Checkpoint(ctx, x.state.encode()); err != nil {
 		ue := fail(kindUnreachable, "the call could not be recorded and was not sent", err)
 		ue.Unsent = true
-		return ue
+		return nil, ue
 	}
-	return ended(ctx)
+	return body, ended(ctx)
 }
 
 // begin ties the exchange to ctx. The request has a life of its own, so that a
@@ -127,9 +133,9 @@ func (x *exchange) begin(ctx context.Context) func() {
 	if !x.standing {
 		x.idle.start(x.h.cfg.IdleTimeout, func() { x.end(errIdle) })
 	}
-	left := make(chan struct{})
+	x.left.Add(1)
 	stop := context.AfterFunc(ctx, func() {
-		defer close(left)
+		defer x.left.Done()
 		if !detached(ctx) {
 			x.cancelUpstream(ctx)
 		}
@@ -137,7 +143,7 @@ func (x *exchange) begin(ctx context.Context) func() {
 	})
 	return func() {
 		if !stop() {
-			<-left
+			x.left.Wait()
 		}
 		x.idle.stop()
 		x.end(nil)
@@ -227,34 +233,31 @@ func (x *exchange) fault(ctx context.Context, err error) error {
 // converse reads messages until the answer is there. From here on no error is a
 // *statusError: those that stand for the answer to the request itself, and may
 // prove that it was not begun, have come before.
-func (x *exchange) converse(ctx context.Context, in *inbound) (jsonrpc.Message, error) {
+func (x *exchange) converse(ctx context.Context, in *inbound, m *jsonrpc.Message) (err error) {
 	defer func() { in.close() }()
 	defer x.leave(ctx)
 	x.task.reading(in)
-	for {
-		it := x.next(in)
+	for done := false; !done; {
+		it := in.next()
 		if it.err == nil {
-			m, done, err := x.take(ctx, in, it)
-			if err != nil {
-				return m, x.fault(ctx, public(err))
-			}
-			if done {
-				in.finish()
-				return m, x.tooLate(ctx)
+			if done, err = x.take(ctx, in, it, m); err != nil {
+				return x.fault(ctx, public(err))
 			}
 			continue
 		}
 		in.close()
 		if cause := ended(ctx); cause != nil {
-			return jsonrpc.Message{}, cause
+			return cause
 		}
 		again, err := x.reopen(ctx, in, it.err)
 		if err != nil {
-			return jsonrpc.Message{}, x.fault(ctx, public(err))
+			return x.fault(ctx, public(err))
 		}
 		in = again
 		x.task.reading(in)
 	}
+	in.finish()
+	return x.tooLate(ctx)
 }
 
 // tooLate is the caller's end, if it came before the answer: what a server still
@@ -267,41 +270,31 @@ func (x *exchange) tooLate(ctx context.Context) error {
 	return ended(ctx)
 }
 
-// next returns what was read while a question was asked, then what comes in.
-func (x *exchange) next(in *inbound) item {
-	if len(x.backlog) > 0 {
-		it := x.backlog[0]
-		x.backlog = x.backlog[1:]
-		return it
-	}
-	return in.next()
-}
-
-// take handles one event: its id, and the messages in it. done says that m is
-// the answer.
-func (x *exchange) take(ctx context.Context, in *inbound, it item) (m jsonrpc.Message, done bool, err error) {
+// take handles one event: its id, and the messages in it. done says that answer is set.
+func (x *exchange) take(ctx context.Context, in *inbound, it *item, answer *jsonrpc.Message) (done bool, err error) {
 	x.tries, x.quiet = 0, 0
 	x.task.touch()
 	x.mark(it)
-	for _, m := range it.msgs {
-		switch m.Kind {
+	for i := range it.msgs {
+		switch m := &it.msgs[i]; m.Kind {
 		case jsonrpc.Request:
-			if err := x.request(ctx, m); err != nil {
-				return m, false, err
+			if err := x.request(ctx, *m); err != nil {
+				return false, err
 			}
 		case jsonrpc.Notification:
-			x.notification(m)
+			x.notification(*m)
 		case jsonrpc.Result, jsonrpc.ErrorResponse:
-			if x.answers(m) && x.task.answered(ctx, m) {
-				return m, true, nil // the first counts (JSON-RPC 2.0 section 5)
+			if x.answers(*m) && x.task.answered(ctx, *m) {
+				*answer = *m
+				return true, nil // the first counts (JSON-RPC 2.0 section 5)
 			}
 		}
 	}
 	x.note(ctx)
 	if len(x.queue) > 0 {
-		return m, false, x.ask(ctx, in)
+		return false, x.ask(ctx, in)
 	}
-	return m, false, nil
+	return false, nil
 }
 
 // answers reports whether a response is the one to our request. An error
@@ -315,7 +308,7 @@ func (x *exchange) answers(m jsonrpc.Message) bool {
 }
 
 // mark remembers the event id and the reconnection time that an event carries.
-func (x *exchange) mark(it item) {
+func (x *exchange) mark(it *item) {
 	if it.hasRetry {
 		x.retry = min(it.retry, maxRetry)
 	}

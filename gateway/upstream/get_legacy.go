@@ -246,7 +246,7 @@ func (g *getStream) once(ctx context.Context, l *link, opened func()) error {
 		if it.err != nil {
 			return it.err
 		}
-		if err := g.take(ctx, x, it); err != nil {
+		if err := g.take(ctx, x, *it); err != nil {
 			return err
 		}
 	}

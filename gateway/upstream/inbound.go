@@ -34,12 +34,13 @@ type inbound struct {
 	body   io.ReadCloser
 	events *eventstream.Reader // nil for a JSON body
 	whole  item                // the JSON body
+	head   item                // the latest one
 	one    [1]jsonrpc.Message  // room for the usual single message
 	life   context.Context
 	end    context.CancelCauseFunc
-	pumped chan item // set once reading has a goroutine of its own
-	silent *silence  // of a resumed stream
-	late   bool      // its head has not been waited for
+	ahead  *ahead   // set once reading has a goroutine of its own
+	silent *silence // of a resumed stream
+	late   bool     // its head has not been waited for
 }
 
 // silence ends the reading of a stream that says nothing, so that it can be
@@ -131,79 +132,78 @@ func garbage(err error) error {
 	return protocolError("the server sent something that is no JSON-RPC message", err)
 }
 
-// next returns the next event. Its bytes are valid until the following call.
-func (in *inbound) next() item {
-	if in.pumped != nil {
-		select {
-		case it := <-in.pumped:
-			return it
-		case <-in.life.Done():
-			return item{err: context.Cause(in.life)}
-		}
+// next returns the next event. It, and its bytes, are valid until the following call.
+func (in *inbound) next() *item {
+	if in.ahead == nil {
+		in.read(&in.head)
+	} else if !in.ahead.next(&in.head, in.life.Done(), nil) {
+		in.head = item{err: context.Cause(in.life)}
 	}
-	return in.read()
+	return &in.head
 }
 
-func (in *inbound) read() item {
+// read waits for an event. The goroutine of a call spends its time here and keeps the
+// stack that it has grown to, so what comes after the waiting is done elsewhere.
+func (in *inbound) read(it *item) {
 	if in.events == nil {
-		it := in.whole
-		in.whole = item{err: errNoAnswer}
-		return it
-	}
-	ev, err := in.event()
-	if err != nil {
-		return item{err: err}
-	}
-	it := item{eventID: ev.ID, hasID: ev.HasID, retry: ev.Retry, hasRetry: ev.HasRetry}
-	// Other types are not MCP's: some servers send pings of their own. An event
-	// without data only carries its id (X9).
-	if (ev.Type == "" || ev.Type == "message") && len(bytes.TrimSpace(ev.Data)) > 0 {
-		it.msgs, it.err = in.parse(ev.Data)
-	}
-	return it
-}
-
-func (in *inbound) event() (eventstream.Event, error) {
-	if in.silent == nil {
-		return in.events.Next()
-	}
-	in.silent.timer.Reset(in.silent.d)
-	ev, err := in.events.Next()
-	in.silent.timer.Stop()
-	if err != nil && in.silent.over.Load() {
-		err = errSilent
-	}
-	return ev, err
-}
-
-// pump gives the reading a goroutine of its own, so that the stream is heard
-// while a question waits for its answer. It ends with the stream or the
-// exchange.
-func (in *inbound) pump() {
-	if in.pumped != nil {
+		in.readWhole(it)
 		return
 	}
-	in.pumped = make(chan item, maxPumped)
-	go in.feed(in)
+	in.forget(it)
+	in.silent.begin()
+	ev, err := in.events.Next()
+	if it.err = in.silent.end(err); it.err == nil {
+		in.understand(it, &ev)
+	}
 }
 
-// maxPumped is how many events are read ahead.
-const maxPumped = 16
+// readWhole reads a JSON body.
+func (in *inbound) readWhole(it *item) {
+	*it = in.whole
+	in.whole = item{err: errNoAnswer}
+}
 
-// feed hands on what is read from a stream until it ends, or the exchange does.
-func (in *inbound) feed(from *inbound) {
-	for {
-		it := from.read()
-		it.msgs = keep(it.msgs)
-		select {
-		case in.pumped <- it:
-		case <-in.life.Done():
-			return
-		}
-		if it.err != nil {
-			return
-		}
+// forget drops the event before, which may be large.
+func (in *inbound) forget(it *item) {
+	*it = item{}
+	in.one[0] = jsonrpc.Message{}
+}
+
+// understand reads an event. Other types than messages are not MCP's: some servers send
+// pings of their own. An event without data only carries its id (X9).
+func (in *inbound) understand(it *item, ev *eventstream.Event) {
+	it.eventID, it.hasID, it.retry, it.hasRetry = ev.ID, ev.HasID, ev.Retry, ev.HasRetry
+	switch data := ev.Data; {
+	case ev.Type != "" && ev.Type != "message", len(bytes.TrimSpace(data)) == 0:
+	case flat(data):
+		it.msgs, it.err = in.parse(data)
+	default:
+		apart(func() { it.msgs, it.err = in.parse(data) })
 	}
+}
+
+// flat reports whether JSON is nested so little that parsing it takes little stack: as
+// progress and log messages usually are, and questions are not. The goroutine of a call
+// keeps the stack that it has grown to while the next event is waited for.
+func flat(b []byte) bool { return bytes.Count(b, []byte("{"))+bytes.Count(b, []byte("[")) <= 3 }
+
+// begin gives the peer its time to say something.
+func (s *silence) begin() {
+	if s != nil {
+		s.timer.Reset(s.d)
+	}
+}
+
+// end says whether an error is that of the peer's silence.
+func (s *silence) end(err error) error {
+	if s == nil {
+		return err
+	}
+	s.timer.Stop()
+	if err != nil && s.over.Load() {
+		return errSilent
+	}
+	return err
 }
 
 // keep copies messages out of the reader's buffer.
@@ -232,7 +232,7 @@ func (in *inbound) close() {
 // it, so a moment is spent on seeing that end: the connection can then be used
 // again. A second answer, or anything else, is not waited for.
 func (in *inbound) finish() {
-	if in.body == nil || in.pumped != nil {
+	if in.body == nil || in.ahead != nil {
 		return
 	}
 	timer := time.AfterFunc(lastWords, func() { in.end(nil) })

@@ -30,11 +30,11 @@ func (x *exchange) receiveLate(req *http.Request) (*inbound, error) {
 		return x.headed(h)
 	case <-timer.C:
 	}
-	in := &inbound{life: x.life, end: x.end, pumped: make(chan item, maxPumped), late: true}
+	in := &inbound{life: x.life, end: x.end, ahead: newAhead(x.h.cfg.MaxEvent), late: true}
 	go func() {
 		h := <-heads // comes at the latest when the exchange ends, since the request does
 		if h.err != nil {
-			in.pumped <- item{err: h.err} // there is room: this is the first
+			in.ahead.push(in.life, item{err: h.err})
 			return
 		}
 		defer h.in.close()

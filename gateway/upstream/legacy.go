@@ -30,12 +30,23 @@ func (h *HTTP) exchange(to target, r shim.Request, sink shim.Sink) *exchange {
 func (c *call) legacy(ctx context.Context, v *verdict) (shim.Reply, error) {
 	ses := c.h.pool.acquire(c.r.Session)
 	defer ses.release()
+	x, l, err := c.enter(ctx, v, ses)
+	if err != nil {
+		return shim.Reply{}, err
+	}
+	var m jsonrpc.Message
+	err = x.perform(ctx, &m)
+	return c.inLegacy(ctx, v, x, l, &m, err)
+}
+
+// enter opens the session and words the call for it.
+func (c *call) enter(ctx context.Context, v *verdict, ses *session) (*exchange, *link, error) {
 	l, err := ses.open(ctx)
 	if err != nil {
 		if c.h.doubts(v, err) {
-			return shim.Reply{}, &notBegun{why: otherEra, forget: func() {}, err: unsent(handshakeError(err))}
+			return nil, nil, &notBegun{why: otherEra, forget: func() {}, err: unsent(handshakeError(err))}
 		}
-		return shim.Reply{}, unsent(err)
+		return nil, nil, unsent(err)
 	}
 	v.shaken.Store(true)
 	if level := levelFor(c.r); level != "" {
@@ -44,16 +55,20 @@ func (c *call) legacy(ctx context.Context, v *verdict) (shim.Reply, error) {
 	x := c.h.legacyExchange(ses, l.target(), c.r, c.sink)
 	x.asks = c.r.Rounds
 	c.asTask(ctx, x, l)
-	m, err := x.run(ctx)
+	return x, l, nil
+}
+
+// inLegacy makes a reply of how a call in a session ended.
+func (c *call) inLegacy(ctx context.Context, v *verdict, x *exchange, l *link, m *jsonrpc.Message, err error) (shim.Reply, error) {
 	if err != nil && detached(ctx) && x.reached.Load() {
-		ses.keep()
+		x.ses.keep()
 	}
 	if err == nil && m.Error == nil && c.r.Method == mcp.MethodSetLevel {
 		if level, ok := jsonrpc.GetString(c.r.Params, "level"); ok {
-			ses.noteLevel(ctx, level)
+			x.ses.noteLevel(ctx, level)
 		}
 	}
-	reply, err := c.h.legacyReply(ses, l, v, c.r.Method, m, err)
+	reply, err := c.h.legacyReply(x.ses, l, v, c.r.Method, *m, err)
 	if reply.Error != nil && reply.Error.Code == mcp.CodeMethodNotFound && c.r.Method == mcp.MethodToolsCall {
 		c.h.tools.forget(c.r.Session) // the tool may by now need a task, or take none (L4)
 	}

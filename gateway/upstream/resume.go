@@ -83,7 +83,7 @@ func (e *outOfReach) Unwrap() error { return e.err }
 func (x *exchange) resume(ctx context.Context) (m jsonrpc.Message, err error) {
 	ctx = x.startSpan(ctx)
 	x.span.SetAttributes(semconv.Resumed.Bool(true))
-	defer func() { x.endSpan(m, err) }()
+	defer func() { x.endSpan(&m, err) }()
 	if err := ended(ctx); err != nil {
 		return m, err
 	}
@@ -113,7 +113,8 @@ func (x *exchange) resume(ctx context.Context) (m jsonrpc.Message, err error) {
 			return m, x.fault(ctx, public(err))
 		}
 	}
-	return x.through(ctx, in)
+	err = x.through(ctx, in, &m)
+	return m, err
 }
 
 // reopen goes on with a stream that ended before the answer. A legacy stream

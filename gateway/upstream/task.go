@@ -183,23 +183,29 @@ func (t *serverTask) params(within time.Duration) []byte {
 
 // through reads the answer to the request, and where that is a task, follows the task to
 // its end.
-func (x *exchange) through(ctx context.Context, in *inbound) (jsonrpc.Message, error) {
-	t := x.task
-	if t == nil {
-		return x.converse(ctx, in)
+func (x *exchange) through(ctx context.Context, in *inbound, m *jsonrpc.Message) error {
+	err := x.converse(ctx, in, m)
+	if x.task == nil {
+		return err
 	}
-	m, err := x.converse(ctx, in)
+	return x.task.after(ctx, m, err)
+}
+
+// after goes on from the answer to the call.
+func (t *serverTask) after(ctx context.Context, m *jsonrpc.Message, err error) error {
 	t.settle()
 	switch {
 	case t.id() == "":
-		return t.clean(m), err
+		*m = t.clean(*m)
+		return err
 	case ended(ctx) != nil:
-		return m, ended(ctx)
+		return ended(ctx)
 	case err != nil && !passing(err):
 		t.abandon(ctx)
-		return m, err
+		return err
 	}
-	return t.await(ctx)
+	*m, err = t.await(ctx)
+	return err
 }
 
 // clean takes the server's task out of an answer (H14): its id is nobody's business.

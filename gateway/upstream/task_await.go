@@ -218,7 +218,9 @@ func (t *serverTask) result(ctx context.Context) (jsonrpc.Message, error) {
 			return jsonrpc.Message{}, x.fault(ctx, public(err))
 		}
 	}
-	return x.converse(ctx, in)
+	var m jsonrpc.Message
+	err = x.converse(ctx, in, &m)
+	return m, err
 }
 
 // open opens the stream of a tasks/result: the one that a checkpoint names, once, and
@@ -226,7 +228,7 @@ func (t *serverTask) result(ctx context.Context) (jsonrpc.Message, error) {
 // old one still has is not said again on a new one.
 func (t *serverTask) open(ctx context.Context) (*inbound, error) {
 	x := t.x
-	x.backlog, x.retry, x.tries, x.quiet = nil, 0, 0, 0
+	x.retry, x.tries, x.quiet = 0, 0, 0
 	if x.state.Last != "" && t.mark.Wait != "" && !t.reopened {
 		t.reopened = true
 		x.setID(t.mark.Wait)

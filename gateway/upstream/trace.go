@@ -80,7 +80,7 @@ func (x *exchange) startSpan(ctx context.Context) context.Context {
 
 // endSpan records how the request ended. Arguments, results and the texts of
 // errors stay out: they are the client's and the server's.
-func (x *exchange) endSpan(m jsonrpc.Message, err error) {
+func (x *exchange) endSpan(m *jsonrpc.Message, err error) {
 	defer x.span.End()
 	if !x.span.IsRecording() {
 		return

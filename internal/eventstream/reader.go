@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"sync"
 )
 
-// startBuffer is what a reader holds while it waits for the next event.
+// startBuffer is what a reader begins to read an event with.
 const startBuffer = 1 << 10
+
+// spare are buffers of that size. A reader that waits for the next event has none.
+var spare = sync.Pool{New: func() any { return new([startBuffer]byte) }}
 
 // Reader splits a byte stream into events. It is not safe for concurrent use.
 //
@@ -23,8 +27,9 @@ type Reader struct {
 	// buf[pos:scan] holds no line end, and the rest is not looked at yet.
 	buf              []byte
 	start, pos, scan int
-	err              error // ends the stream once the buffer is used up
-	fatal            error // ends it at once
+	first            [1]byte // read to find out that there is something to read
+	err              error   // ends the stream once the buffer is used up
+	fatal            error   // ends it at once
 
 	begun bool    // the place for a byte order mark is behind us
 	cur   partial // the current event
@@ -34,8 +39,8 @@ type Reader struct {
 // called for every complete line, comments and blank lines included, so that
 // the caller can tell a silent peer from a quiet one; it may be nil.
 //
-// The reader starts with a buffer of 1 KiB and returns to it after a larger
-// event, so that thousands of idle streams stay cheap.
+// While it waits for the next event the reader holds no buffer, so that thousands of
+// idle streams stay cheap.
 func NewReader(r io.Reader, max int, seen func()) *Reader {
 	if seen == nil {
 		seen = func() {}
@@ -52,19 +57,27 @@ func NewReader(r io.Reader, max int, seen func()) *Reader {
 // event above the limit is a *[TooLargeError], and nothing can be read after
 // it. Other errors are those of the source. The cost is linear in the input,
 // whatever the size of the reads.
-func (r *Reader) Next() (Event, error) {
+func (r *Reader) Next() (ev Event, err error) {
+	if err = r.complete(); err == nil {
+		ev = r.cur.event(r.buf[r.start:])
+	}
+	return ev, err
+}
+
+// complete reads until the current event is complete.
+func (r *Reader) complete() error {
 	r.restart()
 	for {
 		from, to, err := r.line()
 		if err != nil {
-			return Event{}, err
+			return err
 		}
 		r.seen()
 		switch {
 		case to > from:
 			r.cur.field(r.buf[r.start:], from-r.start, to-r.start)
 		case r.cur.complete():
-			return r.cur.event(r.buf[r.start:]), nil
+			return nil
 		default:
 			r.restart() // at most a type, which goes with the event that was none
 		}
@@ -135,18 +148,40 @@ func (r *Reader) fill() error {
 	if r.err != nil {
 		return r.err
 	}
+	if r.start == len(r.buf) {
+		return r.wait()
+	}
 	r.makeRoom()
+	n, err := r.read(r.buf[len(r.buf):cap(r.buf)])
+	r.buf = r.buf[:len(r.buf)+n]
+	return err
+}
+
+// wait reads the first byte of what comes next, without a buffer to hold on to.
+func (r *Reader) wait() error {
+	if cap(r.buf) == startBuffer {
+		spare.Put((*[startBuffer]byte)(r.buf[:startBuffer]))
+	}
+	r.buf, r.start, r.pos, r.scan = nil, 0, 0, 0
+	if _, err := r.read(r.first[:]); err != nil {
+		return err
+	}
+	r.buf = append(spare.Get().(*[startBuffer]byte)[:0], r.first[0])
+	return nil
+}
+
+// read is one read with a result: some bytes, or else an error.
+func (r *Reader) read(p []byte) (n int, err error) {
 	for range 100 {
-		n, err := r.r.Read(r.buf[len(r.buf):cap(r.buf)])
-		r.buf, r.err = r.buf[:len(r.buf)+n], err
+		n, r.err = r.r.Read(p)
 		switch {
 		case n > 0:
-			return nil
-		case err != nil:
-			return err
+			return n, nil
+		case r.err != nil:
+			return 0, r.err
 		}
 	}
-	return errNoProgress
+	return 0, errNoProgress
 }
 
 // makeRoom drops the events that are done and grows the buffer if the current
