@@ -153,12 +153,14 @@ type askingWorld struct {
 }
 
 // askingUpstream is one upstream, askingPolicies what differs among those of a server.
+// The grace is long: on a busy machine a call must not become a task before the server
+// has asked.
 const askingUpstream = `
   - name: %[1]s
     url: %[2]s
     tools: [{match: "brief_*", input_timeout: 3s}]
     task_result_wait: 5s
-    defaults: {grace: 200ms, poll_interval: 50ms, input_timeout: 30s, %[3]s
+    defaults: {grace: 20s, poll_interval: 50ms, input_timeout: 30s, %[3]s
 `
 
 var askingPolicies = map[string]string{
