@@ -220,22 +220,25 @@ func (c *courier) open(id shim.ID) (keys []string) {
 }
 
 // askOnResult delivers the questions of a task on the stream of a request that waits
-// for its end, until the function it returns is called. look is how: a tasks/result
-// leaves them to the GET stream first (lookLater). That stream knows nothing of a task
-// whose client was only told of it in words, so task_result does not wait for it.
-func (e *endpoint) askOnResult(ctx context.Context, q *legacyRequest, id shim.ID, look func(*courier, context.Context, shim.Task)) (stop func()) {
+// for its end, until the function it returns is called. A tasks/result leaves them to the
+// GET stream first. That stream knows nothing of a task whose client was only told of it in
+// words, so task_result (first) does not wait for it.
+func (e *endpoint) askOnResult(ctx context.Context, q *legacyRequest, id shim.ID, first bool) (stop func()) {
 	if !q.out.Streams() || answerable(q.state.Capabilities) == nil {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	c := newCourier(ctx, e, q.s, q.principal, q.log.stream, q.line())
-	c.how = look
+	if !first {
+		c.how = (*courier).lookLater
+	}
 	for _, key := range q.asked {
 		c.mark(id, key)
 	}
+	q.log.asks(askNote{Task: id, First: first})
 	left := context.AfterFunc(q.client, func() {
-		// The client may resume the stream, and has the questions then. If it asks for
-		// the result again instead, they are asked there.
+		// The client may resume the stream, and is asked there (askResumed). If it asks for
+		// the result again instead, it is asked on that.
 		q.s.table.outlive(func() { c.leave(id) })
 	})
 	following := c.follow(id)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"taskgate/internal/mcp"
 	"taskgate/shim"
@@ -42,4 +43,50 @@ func TestCourierWaitsForTheStore(t *testing.T) {
 			}
 		}
 	})
+}
+
+// lateShim has a claim that is given up by a stream which asks just before that.
+type lateShim struct {
+	shim.API
+	before func(shim.Question)
+}
+
+func (s *lateShim) Claim(_ context.Context, _ shim.Principal, _ string, _ shim.ID, _ []string, by string, _ []string) ([]shim.Question, error) {
+	q := shim.Question{Key: "q", Method: mcp.MethodElicit, Claim: by}
+	s.before(q)
+	return []shim.Question{q}, nil
+}
+
+// Whoever goes on with a stream finds in its log what the replica before it has asked to
+// the last, and does not ask it again.
+func TestCourierFindsTheLatestQuestion(t *testing.T) {
+	for name, late := range map[string]bool{"asked to the last": true, "not asked": false} {
+		t.Run(name, func(t *testing.T) {
+			logs := NewLocalSessions(1, time.Hour)
+			s := &session{id: "s", table: newSessionTable(logs, nil)}
+			s.state.Capabilities = json.RawMessage(`{"elicitation":{}}`)
+			id, err := shim.NewID()
+			if err == nil {
+				_, err = logs.Open(t.Context(), "s", "x", []byte("[]"))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			sh := &lateShim{before: func(q shim.Question) {
+				if late {
+					_, err = logs.Append(t.Context(), "s", "x", questionRequest(id, q, true))
+				}
+			}}
+			sent := 0
+			c := newCourier(t.Context(), &endpoint{shim: sh}, s, shim.Principal{}, "y", line{ask: func(string, []byte) error {
+				sent++
+				return nil
+			}})
+			c.past = &past{stream: "x"}
+			c.look(t.Context(), shim.Task{ID: id, Status: shim.InputRequired, Questions: []shim.Question{{Key: "q", Method: mcp.MethodElicit, Params: json.RawMessage(`{}`)}}})
+			if err != nil || sent == 1 == late {
+				t.Errorf("asked %d times, %v", sent, err)
+			}
+		})
+	}
 }

@@ -154,6 +154,11 @@ func (f *fakeShim) Answer(ctx context.Context, p shim.Principal, up string, id s
 	return err
 }
 
+func (f *fakeShim) Outstanding(ctx context.Context, p shim.Principal, up string, id shim.ID) ([]shim.Question, error) {
+	t, err := f.Get(ctx, p, up, id)
+	return t.Questions, err
+}
+
 func (f *fakeShim) Claim(ctx context.Context, p shim.Principal, up string, id shim.ID, _ []string, _ string, _ []string) ([]shim.Question, error) {
 	_, err := f.Get(ctx, p, up, id)
 	return nil, err

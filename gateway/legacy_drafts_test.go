@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -41,6 +42,7 @@ type tape struct {
 	status int
 	body   bytes.Buffer
 	full   chan struct{} // while it is open, writing blocks; nil: it never does
+	err    error         // what writing comes to from now on
 }
 
 // hold has writing block, until it is let go of.
@@ -54,6 +56,13 @@ func (w *tape) letGo() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	close(w.full)
+}
+
+// fail has all that is written from now on be lost.
+func (w *tape) fail() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.err = errors.New("broken pipe")
 }
 
 func (w *tape) Header() http.Header { return w.header }
@@ -74,6 +83,9 @@ func (w *tape) Write(b []byte) (int, error) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.err != nil {
+		return 0, w.err
+	}
 	return w.body.Write(b)
 }
 
@@ -138,17 +150,24 @@ func (a *hearing) quit() [][]byte {
 	return a.said()
 }
 
-// lastID is the id of the last event.
+// lastID is the id of the last event, firstID that of the first; "" if none has one.
 func (a *hearing) lastID() string {
+	ids := append([]string{""}, a.ids()...)
+	return ids[len(ids)-1]
+}
+
+func (a *hearing) firstID() string { return append(a.ids(), "")[0] }
+
+func (a *hearing) ids() (ids []string) {
+	a.t.Helper()
 	a.w.mu.Lock()
 	defer a.w.mu.Unlock()
-	id := ""
 	for line := range strings.Lines(a.w.body.String()) {
 		if rest, ok := strings.CutPrefix(line, "id: "); ok {
-			id = strings.TrimSpace(rest)
+			ids = append(ids, strings.TrimSpace(rest))
 		}
 	}
-	return id
+	return ids
 }
 
 // segments is a client of SEP-1905 that trusts nobody: it wants the blocks in order,

@@ -36,7 +36,7 @@ func (e *endpoint) serveResume(w http.ResponseWriter, r *http.Request, s *sessio
 	if out.Comment("open") != nil {
 		return
 	}
-	t := tail{s: s, stream: stream, no: no, out: out}
+	t := tail{s: s, stream: stream, no: no, out: out, client: r.Context(), replay: e.newReplay(s.principal(p))}
 	t.takeOver = func(ctx context.Context, n pushNote) { e.takeOver(ctx, s, p, stream, n) }
 	if err := t.follow(ctx); err != nil {
 		e.log.DebugContext(ctx, "a stream was not resumed to its end", "err", err)
@@ -49,6 +49,9 @@ type tail struct {
 	stream string
 	no     int64 // of the last message sent
 	out    *eventstream.Writer
+	client context.Context // ends when the client's connection does
+	replay *replay
+	caught bool // what was there before has been sent
 	// takeOver goes on with the push of a task that has lost its replica.
 	takeOver func(context.Context, pushNote)
 }
@@ -74,8 +77,13 @@ func (t *tail) follow(ctx context.Context) error {
 	}()
 	check := time.NewTicker(resumeCheck)
 	defer check.Stop()
+	var asking func()
 	for {
 		state, note, err := t.catchUp(ctx)
+		if asking == nil && state == "open" {
+			asking = t.askResumed(ctx, note)
+			defer asking()
+		}
 		switch {
 		case t.out.Err() != nil:
 			return t.out.Err()
@@ -105,11 +113,14 @@ func (t *tail) follow(ctx context.Context) error {
 
 // catchUp sends what the log has and the client has not.
 func (t *tail) catchUp(ctx context.Context) (state string, note []byte, err error) {
-	return t.s.table.store.Since(ctx, t.s.id, t.stream, t.no, func(no int64, message []byte) {
-		if t.out.Send(eventID(t.stream, no), message) == nil {
-			t.no = no
+	more, state, note, err := t.s.logged(ctx, t.stream, t.no)
+	for _, m := range more {
+		if !t.caught && t.replay.stale(ctx, m.message) || t.out.Send(eventID(t.stream, m.no), m.message) == nil {
+			t.no = m.no
 		}
-	})
+	}
+	t.caught = t.caught || err == nil
+	return state, note, err
 }
 
 // bury answers the requests of a stream whose replica is gone: nobody else will.

@@ -50,6 +50,9 @@ func (e *endpoint) serveLegacyGET(w http.ResponseWriter, r *http.Request, p shim
 		return
 	}
 	defer g.leave()
+	if g.past != nil {
+		g.replay = e.newReplay(s.principal(p))
+	}
 	ctx, done, err := e.gateway.streams.enter(r.Context())
 	defer done()
 	if err != nil {

@@ -99,7 +99,7 @@ func (e *endpoint) push(p *push, q *legacyRequest, after int64) error {
 			p.stop(errLeft)
 		}
 	})()
-	defer e.askOnResult(ctx, q, p.id, (*courier).lookLater)()
+	defer e.askOnResult(ctx, q, p.id, false)()
 	tasks := []shim.Tracked{{ID: p.id, Show: shim.ShowSegments, From: after + 1}}
 	err = e.shim.Track(ctx, q.principal, e.name, tasks, func(u shim.Update) error {
 		if u.Task == nil {

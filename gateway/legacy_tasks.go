@@ -161,7 +161,7 @@ func (e *endpoint) awaitLegacyTask(ctx context.Context, q *legacyRequest) (json.
 	}
 	ctx, done := awaiting(ctx, q)
 	defer done()
-	stop := e.askOnResult(ctx, q, id, (*courier).lookLater)
+	stop := e.askOnResult(ctx, q, id, false)
 	t, err := e.shim.Wait(ctx, q.principal, e.name, id)
 	stop()
 	if err != nil {

@@ -56,7 +56,8 @@ type Logs interface {
 	Open(ctx context.Context, id, stream string, note []byte) (after int64, err error)
 
 	// Append adds a message and returns its number; 0 where another replica has taken
-	// the stream. Messages of one stream are added one after the other.
+	// the stream. A replica adds its messages to one stream one after the other; a few may
+	// come from others.
 	Append(ctx context.Context, id, stream string, message []byte) (no int64, err error)
 
 	// Finish says that nothing more comes on a stream, unless another replica has taken

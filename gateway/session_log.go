@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -14,6 +15,7 @@ import (
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/shim"
 )
 
 const (
@@ -33,6 +35,7 @@ type eventLog struct {
 	version string
 	waiting []jsonrpc.ID // the requests it answers
 	pushed  []byte       // a pushNote, where it streams a task
+	asking  []askNote    // the tasks that ask on it
 	stream  string
 	timer   *time.Timer
 	on      atomic.Bool // the client can resume
@@ -121,12 +124,22 @@ func (l *eventLog) pushes(note []byte) {
 	l.begin()
 }
 
+// asks says that a task asks on the stream: whoever resumes that is asked there.
+func (l *eventLog) asks(n askNote) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.pushed == nil { // that names the task as well
+		l.asking = append(l.asking, n)
+		l.renote()
+	}
+}
+
 // note is what whoever finds the stream without this replica has to know. l.mu is held.
 func (l *eventLog) note() []byte {
 	if l.pushed != nil {
 		return l.pushed
 	}
-	return noteOf(l.waiting)
+	return noteOf(l.waiting, l.asking...)
 }
 
 // renote has the log say so, if it has begun. l.mu is held.
@@ -156,6 +169,21 @@ func (l *eventLog) finish() {
 	}
 }
 
+// logEntry is a message in the log of a stream.
+type logEntry struct {
+	no      int64
+	message []byte
+}
+
+// logged are the messages that a stream of the session got after a number, and what has
+// become of it; see Logs.Since.
+func (s *session) logged(ctx context.Context, stream string, after int64) (all []logEntry, state string, note []byte, err error) {
+	state, note, err = s.table.store.Since(ctx, s.id, stream, after, func(no int64, message []byte) {
+		all = append(all, logEntry{no, message})
+	})
+	return all, state, note, err
+}
+
 // eventID spells the id of an event: its stream, since ids are unique in a session
 // (X8), and its number.
 func eventID(stream string, no int64) string { return stream + "." + strconv.FormatInt(no, 10) }
@@ -167,16 +195,39 @@ func parseEventID(id string) (stream string, no int64, ok bool) {
 	return stream, no, ok && err == nil && no >= 0 && stream != ""
 }
 
-// noteOf is what the log says of requests that have no answer yet.
-func noteOf(ids []jsonrpc.ID) []byte {
-	note := []byte{'['}
-	for i, id := range ids {
-		if i > 0 {
-			note = append(note, ',')
-		}
-		note = append(note, id.Raw()...)
+// askNote is, in the note of a log, a task whose questions are asked on the stream.
+type askNote struct {
+	Task  shim.ID `json:"task"`
+	First bool    `json:"first,omitempty"` // they are not left to the GET stream
+}
+
+// noteOf is what the log says of requests that have no answer yet, and of tasks that ask.
+func noteOf(ids []jsonrpc.ID, asking ...askNote) []byte {
+	var all [][]byte
+	for _, id := range ids {
+		all = append(all, []byte(id.Raw()))
 	}
-	return append(note, ']')
+	for _, n := range asking {
+		b, _ := json.Marshal(n) // cannot fail
+		all = append(all, b)
+	}
+	return append(append([]byte{'['}, bytes.Join(all, []byte{','})...), ']')
+}
+
+// readAskNotes are the tasks that ask on a stream, by its note.
+func readAskNotes(note []byte) (asking []askNote) {
+	if n, ok := readPushNote(note); ok {
+		return []askNote{{Task: n.Task}}
+	}
+	var raw []json.RawMessage
+	_ = json.Unmarshal(note, &raw) // of another release: then it names none
+	for _, r := range raw {
+		var n askNote
+		if json.Unmarshal(r, &n) == nil && n.Task != "" {
+			asking = append(asking, n)
+		}
+	}
+	return asking
 }
 
 // noted are the requests that noteOf has named.

@@ -44,6 +44,7 @@ type standing struct {
 	moved   bool
 	count   *counting // of what the client counts; nil where it counts nothing
 	past    *past     // what its client was asked before; nil where it has nothing of that
+	replay  *replay   // of what is in the log already; nil once that has been sent
 }
 
 // elsewhere reports whether another replica has the session's GET stream.
@@ -203,11 +204,16 @@ func (g *standing) catchUp(ctx context.Context) error {
 		return nil
 	}
 	g.behind = false
-	state, note, err := g.s.table.store.Since(ctx, g.s.id, standingStream, g.no, func(no int64, message []byte) {
-		if len(message) == 0 || !g.count.due(no, message) || g.out.Send(eventID(standingStream, no), message) == nil {
-			g.no = no
+	more, state, note, err := g.s.logged(ctx, standingStream, g.no)
+	for _, m := range more {
+		if len(m.message) == 0 || g.replay != nil && g.replay.stale(ctx, m.message) || !g.count.due(m.no, m.message) ||
+			g.out.Send(eventID(standingStream, m.no), m.message) == nil {
+			g.no = m.no
 		}
-	})
+	}
+	if err == nil {
+		g.replay = nil
+	}
 	switch {
 	case err != nil:
 		return g.out.Err() // the store is away: it is looked again

@@ -77,7 +77,7 @@ func (e *endpoint) legacyTaskResult(ctx context.Context, q *legacyRequest) (json
 		ctx, done := awaiting(ctx, q)
 		defer done()
 		if id, err := shim.ParseID(c.id); err == nil {
-			defer e.askOnResult(ctx, q, id, (*courier).look)()
+			defer e.askOnResult(ctx, q, id, true)()
 		}
 		answer, err = e.taskResult(ctx, q.principal, c, q.op, waiter{say: progressTo(q.token, q.out.Notify)})
 	}

@@ -41,7 +41,8 @@ func (c *Sessions) Open(ctx context.Context, id, stream string, note []byte) (in
 }
 
 // Append adds a message to a stream and returns its number; 0 where another replica has
-// taken the stream. Messages of one stream must be added one after the other.
+// taken the stream. A replica adds its messages to one stream one after the other; a few
+// may come from others.
 func (c *Sessions) Append(ctx context.Context, id, stream string, message []byte) (int64, error) {
 	v, err := c.log(ctx, id, stream, "add", message, rand.Text())
 	if err != nil || v[0] != codeOK {

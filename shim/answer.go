@@ -64,6 +64,16 @@ func (s *Shim) answer(ctx context.Context, id ID, wanted map[string]json.RawMess
 	return err
 }
 
+// Outstanding are the open questions of a task, or of a call of p's that is no task; none
+// once it has ended. ErrNotFound, ErrUnavailable.
+func (s *Shim) Outstanding(ctx context.Context, p Principal, upstream string, id ID) ([]Question, error) {
+	t, err := s.reach(ctx, p, upstream, id)
+	if err != nil || t.Status.Final() {
+		return nil, err
+	}
+	return outstanding(t.Questions), nil
+}
+
 // Claim gives questions to the stream by, for it alone to deliver, and returns those
 // that it got or has; no keys means all that are open. ErrNotFound, ErrUnavailable.
 func (s *Shim) Claim(ctx context.Context, p Principal, upstream string, id ID, keys []string, by string, over []string) ([]Question, error) {

@@ -161,6 +161,9 @@ type API interface {
 	// error. An anonymous p must be of the session that made the call, unless it is a
 	// task.
 	Answer(ctx context.Context, p Principal, upstream string, id ID, key string, a Answer) error
+	// Outstanding are the open questions of a task, or of a call that is none, as for
+	// Answer; none once it has ended.
+	Outstanding(ctx context.Context, p Principal, upstream string, id ID) ([]Question, error)
 	// Claim gives questions to one stream, named by, for it alone to deliver (H7),
 	// and returns those that are the stream's now, with their params: open ones that
 	// nobody had claimed, or somebody named in over (streams that have died), or the

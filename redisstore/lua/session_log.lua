@@ -6,6 +6,8 @@
 --       live  7 8 how many messages and bytes are kept  9 channel  10 this replica
 -- reply ok and the number of the last message, and 1 if the stream ever had one; taken:
 --       another replica keeps the stream
+-- Of each stream the last four operations are known, so that a repeat is told from a
+-- second message though another replica has added one in between.
 local id, stream, what, value, extra = next_arg(), next_arg(), next_arg(), next_arg(), next_arg()
 local ttl, most, room, events = next_arg(), tonumber(next_arg()), tonumber(next_arg()), next_arg()
 local me = next_arg()
@@ -29,14 +31,15 @@ elseif what == 'leave' then
 elseif what == 'end' then
   redis.call('HSET', KEYS[2], 's:' .. stream, '')
   redis.call('HDEL', KEYS[2], 'n:' .. stream, 'o:' .. stream)
-elseif was[3] ~= extra then
+elseif not string.find(was[3] or '', extra, 1, true) then
   local entry = stream .. ' ' .. value
   local n = redis.call('RPUSH', KEYS[1], entry)
   last, bytes = last + 1, bytes + #entry
   while n > 1 and (n > most or bytes > room) do
     bytes, n = bytes - #redis.call('LPOP', KEYS[1]), n - 1
   end
-  redis.call('HSET', KEYS[2], 'last', int(last), 'bytes', int(bytes), 'o:' .. stream, extra)
+  redis.call('HSET', KEYS[2], 'last', int(last), 'bytes', int(bytes),
+    'o:' .. stream, string.sub(extra .. ' ' .. (was[3] or ''), 1, 4 * (#extra + 1)))
 end
 redis.call('PEXPIRE', KEYS[1], ttl)
 redis.call('PEXPIRE', KEYS[2], ttl)
