@@ -22,9 +22,13 @@ func (e *endpoint) serveBatch(w http.ResponseWriter, r *http.Request, s *session
 		e.refuseLegacy(w, jsonrpc.ID{}, err)
 		return
 	}
-	x := newExchange(w, r, exchangeOptions{Version: s.current().Version, KeepAlive: e.gateway.config.KeepAlive})
-	defer x.Close()
 	ids := requestIDs(msgs)
+	opts := exchangeOptions{Version: s.current().Version}
+	if len(ids) > 0 { // else there is nothing to keep the client waiting for
+		opts.KeepAlive = e.gateway.config.KeepAlive
+	}
+	x := newExchange(w, r, opts)
+	defer x.Close()
 	log := startLog(s, x, s.current().Version, e.gateway.config.ResumeAfter, ids...)
 	defer log.finish()
 	b := &batch{x: x, log: log}

@@ -197,3 +197,17 @@ func TestReplicasBatchNote(t *testing.T) {
 	a.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"result":{"roots":[{"uri":"file:///2"}]}}`, ids[0]))
 	batch.finish(ended)
 }
+
+// TestBatchWithoutRequests: what asks for no answer is accepted, however long that takes,
+// and never answered with a stream that says nothing.
+func TestBatchWithoutRequests(t *testing.T) {
+	stack := newLegacyReplicas(t, func(c *config.Config) { c.KeepAlive = time.Nanosecond })
+	c := stack.on(t, 0, nil)
+	c.initializeBatches()
+	answers := strings.Repeat(`{"jsonrpc":"2.0","id":"nobody asked","result":{}},`, 100)
+	for _, body := range []string{`[` + strings.TrimSuffix(answers, ",") + `]`, `[{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}]`} {
+		if status, answer := c.post(body); status != http.StatusAccepted || answer != "" {
+			t.Errorf("%d %s", status, answer)
+		}
+	}
+}
