@@ -70,14 +70,14 @@ func (l *listener) start(ctx context.Context, leg Leg) shim.Filter {
 	l.started++
 	no := l.started
 	l.uris, l.agreed, l.stop = uris, shim.Filter{}, stop
-	l.mu.Unlock()
-
 	ready := make(chan struct{})
 	once := sync.OnceFunc(func() { close(ready) })
-	l.s.table.work.Go(func() {
+	l.s.table.work.Go(func() { // not once halted: by then the table waits for the end
 		defer once()
 		l.run(run, leg, uris, no, once)
 	})
+	l.mu.Unlock()
+
 	wait := time.NewTimer(listenReady)
 	defer wait.Stop()
 	select {

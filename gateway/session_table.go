@@ -44,7 +44,7 @@ func newSessionTable(store Sessions, ended func(context.Context, string)) *sessi
 // run ends sessions that have been idle for too long, until ctx ends.
 func (t *sessionTable) run(ctx context.Context) error {
 	return t.store.Run(ctx, t.busy, func(id string) {
-		t.work.Go(func() { t.finish(context.WithoutCancel(ctx), id) })
+		t.outlive(func() { t.finish(context.WithoutCancel(ctx), id) })
 	}, t.heed)
 }
 
