@@ -40,6 +40,17 @@ func withPieces(s *sdk.Server) chan<- string {
 	return pieces
 }
 
+// streamingReplicas are two replicas in front of a tool that says pieces, and one client
+// that takes every response mode, at the first and at the second of them.
+func streamingReplicas(t *testing.T) (stack *legacyReplicas, say chan<- string, a, b *rawClient) {
+	t.Helper()
+	stack = newLegacyReplicas(t, atOnce)
+	say = withPieces(stack.server)
+	a = stack.on(t, 0, nil)
+	a.initializeDrafts(allModes)
+	return stack, say, a, stack.on(t, 1, a)
+}
+
 // atOnce has what tools say be content, and go out as it comes.
 func atOnce(c *config.Config) {
 	c.Upstreams[0].Defaults.Progress = config.ProgressContent
@@ -132,11 +143,7 @@ func TestReplicasPull(t *testing.T) {
 // TestReplicasStream: a client whose stream broke resumes it at the other replica, with
 // what it has missed; and to a stranger the task is unknown.
 func TestReplicasStream(t *testing.T) {
-	stack := newLegacyReplicas(t, atOnce)
-	say := withPieces(stack.server)
-	a := stack.on(t, 0, nil)
-	a.initializeDrafts(allModes)
-	b := stack.on(t, 1, a)
+	_, say, a, b := streamingReplicas(t)
 	first := openSSE(t, a, http.MethodPost, piecesCall, "")
 	s := &segments{t: t}
 	say <- "a"

@@ -47,11 +47,7 @@ func (r *legacyReplicas) loses(t *testing.T, session, stream string, id shim.ID)
 // once its own is lost: on the same stream, without gap or repeat, though the one before
 // still says what it has to say (A10).
 func TestTakeOver(t *testing.T) {
-	stack := newLegacyReplicas(t, atOnce)
-	say := withPieces(stack.server)
-	a := stack.on(t, 0, nil)
-	a.initializeDrafts(allModes)
-	b := stack.on(t, 1, a)
+	stack, say, a, b := streamingReplicas(t)
 	first := openSSE(t, a, http.MethodPost, piecesCall, "")
 	s := &segments{t: t}
 	last := ""
@@ -116,11 +112,7 @@ func beforePiece(t *testing.T, c *rawClient, last string, no int64) string {
 // TestTakeOverPulled: a client that has fetched blocks since its stream lost its replica
 // does not get them on that stream as well; it ends.
 func TestTakeOverPulled(t *testing.T) {
-	stack := newLegacyReplicas(t, atOnce)
-	say := withPieces(stack.server)
-	a := stack.on(t, 0, nil)
-	a.initializeDrafts(allModes)
-	b := stack.on(t, 1, a)
+	stack, say, a, b := streamingReplicas(t)
 	first := openSSE(t, a, http.MethodPost, piecesCall, "")
 	s := &segments{t: t}
 	say <- "a"
@@ -155,11 +147,7 @@ func TestTakeOverPulled(t *testing.T) {
 // TestTakeOverFirst: a stream is gone on with although there was nothing on it yet, also
 // one that a tasks/result has begun.
 func TestTakeOverFirst(t *testing.T) {
-	stack := newLegacyReplicas(t, atOnce)
-	say := withPieces(stack.server)
-	a := stack.on(t, 0, nil)
-	a.initializeDrafts(allModes)
-	b := stack.on(t, 1, a)
+	stack, say, a, b := streamingReplicas(t)
 	s := &segments{t: t}
 	opened := openSSE(t, a, http.MethodPost, piecesCall, "")
 	say <- "a"
@@ -222,11 +210,7 @@ func TestTakeOverAsks(t *testing.T) {
 // TestTakeOverLeft: a replica that stops leaves its pushes, which go on elsewhere at
 // once.
 func TestTakeOverLeft(t *testing.T) {
-	stack := newLegacyReplicas(t, atOnce)
-	say := withPieces(stack.server)
-	a := stack.on(t, 0, nil)
-	a.initializeDrafts(allModes)
-	b := stack.on(t, 1, a)
+	stack, say, a, b := streamingReplicas(t)
 	first := openSSE(t, a, http.MethodPost, piecesCall, "")
 	s := &segments{t: t}
 	say <- "a"
