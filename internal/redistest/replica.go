@@ -104,7 +104,7 @@ func Sentinel(t TB, master *Server, replicas int) *Server {
 		t.Fatalf("%v", err)
 	}
 	config := filepath.Join(t.TempDir(), "sentinel.conf")
-	text := fmt.Sprintf("sentinel monitor %[1]s %[2]s %[3]s 1\nsentinel down-after-milliseconds %[1]s 1000\n"+
+	text := fmt.Sprintf("sentinel monitor %[1]s %[2]s %[3]s 1\nsentinel down-after-milliseconds %[1]s 2000\n"+
 		"sentinel failover-timeout %[1]s 5000\n", MasterName, host, port)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatalf("%v", err)
@@ -119,7 +119,9 @@ func Sentinel(t TB, master *Server, replicas int) *Server {
 // hurry has a sentinel look at the others more often than it does by itself. It only
 // promotes a replica that it has asked lately (info-period, 10 s by default), and else
 // tries again after twice the failover-timeout; and a master that comes back is made a
-// replica after four times the publish-period (2 s). It shall not do nothing for half a
+// replica after four times the publish-period (2 s). It pings once in ping-period (1 s),
+// and must have done so more than once before it takes a server for down: a master that it
+// has just promoted would be replaced by the old one. It shall not do nothing for half a
 // minute, either, because it had to wait for the processor (tilt-trigger, 2 s). A
 // sentinel before Redis 7 cannot be hurried and takes its time.
 func (s *Server) hurry() {
@@ -127,7 +129,7 @@ func (s *Server) hurry() {
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	err := c.Do(ctx, "sentinel", "debug", "info-period", 500, "publish-period", 250,
+	err := c.Do(ctx, "sentinel", "debug", "info-period", 500, "ping-period", 200, "publish-period", 250,
 		"min-link-reconnect-period", 1000, "tilt-trigger", 20000).Err()
 	if err != nil && !strings.HasPrefix(err.Error(), "ERR") {
 		s.t.Fatalf("sentinel: %v", err)

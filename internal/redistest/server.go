@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -93,13 +94,21 @@ func (s *Server) start() error {
 	defer cancel()
 	c := s.client()
 	defer c.Close()
-	return poll(ctx, func() error {
-		err := c.Ping(ctx).Err()
+	var pid string
+	err := poll(ctx, func() error {
+		text, err := c.Info(ctx, "server").Result()
 		if err != nil && strings.HasPrefix(err.Error(), "NOAUTH") {
 			return nil
 		}
+		_, rest, _ := strings.Cut(text, "process_id:")
+		pid, _, _ = strings.Cut(rest, "\r\n")
 		return err
 	})
+	if err == nil && pid != "" && pid != strconv.Itoa(s.process.PID()) {
+		s.process.Kill()
+		return fmt.Errorf("another server listens on %s", s.Addr) // it was quicker
+	}
+	return err
 }
 
 // launch runs the process and waits until it listens.
