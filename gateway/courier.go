@@ -20,9 +20,6 @@ import (
 // getFirst is how long a tasks/result leaves questions to the session's GET stream.
 const getFirst = 2 * time.Second
 
-// claimAgain is after how long a claim is tried again that the store was not there for.
-const claimAgain = time.Second
-
 // claimFree is a claim that is over.
 const claimFree = "-"
 
@@ -82,7 +79,7 @@ func newCourier(ctx context.Context, e *endpoint, s *session, p shim.Principal, 
 // longer asks. While the store is away it is tried again: a task that does not change
 // is not heard of again.
 func (c *courier) look(ctx context.Context, t shim.Task) {
-	for !c.deliver(ctx, t) && rest(ctx, claimAgain) {
+	for !c.deliver(ctx, t) && rest(ctx, storeAgain) {
 		continue
 	}
 }

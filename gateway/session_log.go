@@ -63,9 +63,9 @@ func takenLog(s *session, stream string) *eventLog {
 	return l
 }
 
-// begin runs on the timer, or before that when the client is asked something. A client of 2025-11-25 gets an event at once from which it
-// can resume; older ones choke on an event without data, and get ids as messages come
-// (X9, H8).
+// begin runs on the timer, or before that when the client is asked something. A client of
+// 2025-11-25 gets an event at once from which it can resume; older ones choke on an event
+// without data, and get ids as messages come (X9, H8).
 func (l *eventLog) begin() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

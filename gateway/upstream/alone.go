@@ -42,7 +42,7 @@ func (s *session) pose(ctx context.Context, to target, ref string, o stray, id j
 			s.h.withdraw(ctx, ref)
 		}
 	case errors.Is(err, shim.ErrNoAsk):
-		s.h.answerAside(ctx, to, nobodyToAsk(id, o.Method))
+		s.h.answerAside(ctx, to, refusal(id, mcp.CodeMethodNotFound, o.Method+" outside of a call"))
 	default:
 		s.h.log.Debug("a question outside of any call was not put to its client", "err", err)
 		s.h.answerAside(ctx, to, notPassed(id, "the client could not be asked"))

@@ -185,14 +185,6 @@ func (h *HTTP) answerAside(ctx context.Context, to target, body []byte) {
 	}
 }
 
-// nobodyToAsk refuses a question that belongs to no call: the client of the session can
-// be asked during its calls alone.
-func nobodyToAsk(id jsonrpc.ID, method string) []byte {
-	return jsonrpc.AppendError(nil, id, &jsonrpc.Error{
-		Code: mcp.CodeMethodNotFound, Message: "the client does not support " + method + " outside of a call",
-	})
-}
-
 // notPassed refuses a question that could not be brought to its call.
 func notPassed(id jsonrpc.ID, why string) []byte {
 	return jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: mcp.CodeInternal, Message: why})

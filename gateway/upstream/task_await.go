@@ -81,7 +81,7 @@ func (t *serverTask) await(ctx context.Context) (jsonrpc.Message, error) {
 			return m, lostSessionIs(err)
 		}
 		v, lookErr := t.look(ctx)
-		over, pause, err := t.judge(m, err, v, lookErr, tries)
+		over, next, err := t.judge(m, err, v, lookErr, tries)
 		if over != nil || err != nil {
 			return value(over), err
 		}
@@ -89,7 +89,7 @@ func (t *serverTask) await(ctx context.Context) (jsonrpc.Message, error) {
 			tries = 0
 		}
 		t.x.idle.pause()
-		err = wait(ctx, pause)
+		err = pause(ctx, next)
 		t.x.idle.resume()
 		if err != nil {
 			return jsonrpc.Message{}, err
@@ -104,14 +104,6 @@ func value(m *jsonrpc.Message) jsonrpc.Message {
 	return *m
 }
 
-// wait is pause, for a time that may be none.
-func wait(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return ended(ctx)
-	}
-	return pause(ctx, d)
-}
-
 // lostSessionIs has whoever went on with the call learn that its task cannot be asked
 // about any more.
 func lostSessionIs(err error) error {
@@ -123,8 +115,8 @@ func lostSessionIs(err error) error {
 
 // judge decides what to make of a tasks/result without a result: m is the error that it
 // was answered with, or err why it was not answered; v and lookErr are what tasks/get
-// says.
-func (t *serverTask) judge(m jsonrpc.Message, err error, v taskView, lookErr error, tries int) (over *jsonrpc.Message, pause time.Duration, failed error) {
+// says. Where it is neither over nor failed, next is after how long to ask again.
+func (t *serverTask) judge(m jsonrpc.Message, err error, v taskView, lookErr error, tries int) (over *jsonrpc.Message, next time.Duration, failed error) {
 	if se, ok := lookErr.(*statusError); ok && se.lost() {
 		return nil, 0, lostSessionIs(lookErr)
 	}

@@ -184,10 +184,7 @@ func (t *serverTask) blocks(result []byte) {
 		t.hand(shim.Piece{Blocks: ready, Content: true, Checkpoint: x.state.encode()})
 	}
 	if len(t.flow.ahead) > 0 {
-		select {
-		case t.flow.kick <- struct{}{}:
-		default:
-		}
+		signal(t.flow.kick)
 	}
 }
 

@@ -67,13 +67,17 @@ func scriptedTool(s *fake.Server, capability string) (*fake.Tasks, <-chan *fake.
 	return s.Tasks(capability, fake.TaskTool{Name: "t", Support: "optional", Script: func(j *fake.Job) { jobs <- j }}), jobs
 }
 
+// streamedJob makes a call of such a tool of a server that streams its results.
+func streamedJob(t *testing.T, s *fake.Server, h *HTTP) (*streamed, *fake.Job) {
+	_, jobs := scriptedTool(s, streamTasks)
+	return stream(t, h), <-jobs
+}
+
 // Blocks come in order, each once, whatever the server repeats, groups or skips; those
 // that it skips are fetched.
 func TestServerStreams(t *testing.T) {
 	bubble(t, fake.Stateful, drafts, func(t *testing.T, s *fake.Server, h *HTTP) {
-		_, jobs := scriptedTool(s, streamTasks)
-		c := stream(t, h)
-		j := <-jobs
+		c, j := streamedJob(t, s, h)
 		c.heard(0, "")
 		j.Say("a", "b")
 		c.heard(0, "a b")
@@ -105,9 +109,7 @@ func TestServerStreams(t *testing.T) {
 // result; nothing behind it is shown before.
 func TestServerStreamWithoutBeginning(t *testing.T) {
 	bubble(t, fake.Stateful, drafts, func(t *testing.T, s *fake.Server, h *HTTP) {
-		_, jobs := scriptedTool(s, streamTasks)
-		c := stream(t, h)
-		j := <-jobs
+		c, j := streamedJob(t, s, h)
 		j.Keep("a", "b")
 		j.Send(2, 2)
 		c.heard(time.Second, "")
@@ -122,9 +124,7 @@ func TestServerStreamBreaks(t *testing.T) {
 	for name, cut := range map[string]bool{"cut": true, "closed": false} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, fake.Stateful, drafts, func(t *testing.T, s *fake.Server, h *HTTP) {
-				_, jobs := scriptedTool(s, streamTasks)
-				c := stream(t, h)
-				j := <-jobs
+				c, j := streamedJob(t, s, h)
 				j.Say("a")
 				c.heard(0, "a")
 				j.Break(cut)
@@ -146,9 +146,7 @@ func TestServerStreamBreaks(t *testing.T) {
 // Whoever goes on with the call shows nothing twice and leaves nothing out.
 func TestServerStreamTakenUp(t *testing.T) {
 	bubble(t, fake.Stateful, drafts, func(t *testing.T, s *fake.Server, h *HTTP) {
-		_, jobs := scriptedTool(s, streamTasks)
-		c := stream(t, h)
-		j := <-jobs
+		c, j := streamedJob(t, s, h)
 		j.Say("a", "b")
 		c.heard(0, "a b")
 		c.stop(shim.ErrDetached)
@@ -205,9 +203,7 @@ func TestServerStreamAsks(t *testing.T) {
 // Cancelling ends the task at the server, and the stream.
 func TestServerStreamCancelled(t *testing.T) {
 	bubble(t, fake.Stateful, drafts, func(t *testing.T, s *fake.Server, h *HTTP) {
-		_, jobs := scriptedTool(s, streamTasks)
-		c := stream(t, h)
-		j := <-jobs
+		c, j := streamedJob(t, s, h)
 		j.Say("a")
 		c.heard(0, "a")
 		c.stop(context.Canceled)
@@ -223,9 +219,7 @@ func TestServerStreamCancelled(t *testing.T) {
 // The server's task fails amid its stream.
 func TestServerStreamFails(t *testing.T) {
 	bubble(t, fake.Stateful, drafts, func(t *testing.T, s *fake.Server, h *HTTP) {
-		_, jobs := scriptedTool(s, streamTasks)
-		c := stream(t, h)
-		j := <-jobs
+		c, j := streamedJob(t, s, h)
 		j.Say("a")
 		c.heard(0, "a")
 		j.End("failed", "")

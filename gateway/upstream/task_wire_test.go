@@ -15,9 +15,7 @@ import (
 // the members of the drafts added where it allows others.
 func TestServerTaskMessages(t *testing.T) {
 	bubble(t, fake.Stateful, drafts, func(t *testing.T, s *fake.Server, h *HTTP) {
-		_, jobs := scriptedTool(s, streamTasks)
-		c := stream(t, h)
-		j := <-jobs
+		c, j := streamedJob(t, s, h)
 		j.Say("a")
 		j.Break(false)
 		c.heard(2*time.Second, "a")
@@ -122,9 +120,7 @@ func TestServerTaskNonsense(t *testing.T) {
 // A flood of blocks ahead of their turn is bounded, and what was left out is fetched.
 func TestServerStreamAhead(t *testing.T) {
 	bubble(t, fake.Stateful, drafts, func(t *testing.T, s *fake.Server, h *HTTP) {
-		_, jobs := scriptedTool(s, streamTasks)
-		c := stream(t, h)
-		j := <-jobs
+		c, j := streamedJob(t, s, h)
 		j.Say("x")
 		c.heard(0, "x")
 		s.On("tasks/result", fake.RPCError(200, -32603, "no numbers here", ""))
