@@ -1,10 +1,13 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
@@ -78,7 +81,7 @@ func (a *adoption) fail(err error) {
 func (a *adoption) search(ctx context.Context) {
 	var gone []dead
 	err := a.do(ctx, func() (err error) {
-		gone, err = a.s.gone(ctx)
+		gone, err = a.s.gone(ctx, a.replica)
 		return err
 	})
 	if err != nil {
@@ -113,7 +116,9 @@ func (a *adoption) from(ctx context.Context, d dead) {
 		if a.done(ctx) {
 			return
 		}
-		a.some(ctx, d, a.running(ctx, some, d.name))
+		if !a.some(ctx, d, a.running(ctx, some, d.name)) {
+			return
+		}
 	}
 }
 
@@ -135,8 +140,10 @@ func (a *adoption) childless(ctx context.Context, d dead) {
 }
 
 // ask runs a command in each of several shards at once. Those that do not answer are
-// lost; use gets the index of each of the others.
-func ask[C redis.Cmder](ctx context.Context, a *adoption, tags []string, command func(i int) C, use func(i int, c C)) {
+// lost, and failed gets the index of each, if not nil; use gets that of each of the
+// others. command makes the one of an index; text says that a script is to be sent by
+// its text, because Redis does not have it yet.
+func ask[C redis.Cmder](ctx context.Context, a *adoption, tags []string, command func(i int, text bool) C, use func(i int, c C) error, failed func(i int, err error)) {
 	var pending []int
 	for i, tag := range tags {
 		if !a.lost[tag] {
@@ -146,99 +153,164 @@ func ask[C redis.Cmder](ctx context.Context, a *adoption, tags []string, command
 	if len(pending) == 0 {
 		return
 	}
-	err := a.do(ctx, func() error {
+	errs := make(map[int]error, len(pending))
+	attempt := func(text bool) {
 		p := a.s.client.Pipeline()
 		commands := make([]C, len(tags))
 		for _, i := range pending {
-			commands[i] = command(i)
+			commands[i] = command(i, text)
 			_ = p.Process(ctx, commands[i])
 		}
-		if _, err := p.Exec(ctx); err != nil && ctx.Err() != nil {
-			return err
+		_, whole := p.Exec(ctx)
+		// Where Redis refuses the connection, the client tells the pipeline and not its
+		// commands; else the error is that of one of them.
+		if slices.ContainsFunc(pending, func(i int) bool { return commands[i].Err() != nil }) {
+			whole = nil
 		}
-		var first error
+		clear(errs)
 		pending = slices.DeleteFunc(pending, func(i int) bool {
-			err := commands[i].Err()
+			err := cmp.Or(commands[i].Err(), whole)
 			if err == nil {
-				use(i, commands[i])
-			} else if first == nil {
-				first = err
+				err = use(i, commands[i])
+			}
+			if err != nil {
+				errs[i] = err
 			}
 			return err == nil
 		})
-		return first
+	}
+	err := a.do(ctx, func() error {
+		attempt(false)
+		if slices.ContainsFunc(pending, func(i int) bool { return isUnknownScript(errs[i]) }) {
+			attempt(true)
+		}
+		if len(pending) > 0 {
+			return errs[pending[0]]
+		}
+		return nil
 	})
 	for _, i := range pending {
-		a.lose(tags[i], err)
+		if failed != nil {
+			failed(i, errs[i])
+		}
+		a.lose(tags[i], cmp.Or(err, errs[i]))
 	}
 }
 
 // busy are the shards in which a replica runs tasks, of those that answer.
 func (a *adoption) busy(ctx context.Context, r shim.Replica) []string {
 	var tags []string
-	ask(ctx, a, shards[:], func(i int) *redis.IntCmd {
-		return redis.NewIntCmd(ctx, "scard", a.s.keys.run(shards[i], r))
-	}, func(i int, c *redis.IntCmd) {
+	ask(ctx, a, shards[:], func(i int, _ bool) *redis.IntCmd {
+		return redis.NewIntCmd(ctx, "zcard", a.s.keys.run(shards[i], r))
+	}, func(i int, c *redis.IntCmd) error {
 		if c.Val() > 0 {
 			tags = append(tags, shards[i])
 		}
-	})
+		return nil
+	}, nil)
 	return tags
 }
 
-// running lists the tasks of a replica in some shards.
-func (a *adoption) running(ctx context.Context, tags []string, r shim.Replica) []shim.ID {
-	var ids []shim.ID
-	ask(ctx, a, tags, func(i int) *redis.StringSliceCmd {
-		return redis.NewStringSliceCmd(ctx, "smembers", a.s.keys.run(tags[i], r))
-	}, func(_ int, c *redis.StringSliceCmd) {
-		for _, id := range c.Val() {
-			ids = append(ids, shim.ID(id))
-		}
-	})
-	return ids
+// found is a task of a replica that is gone.
+type found struct {
+	id shim.ID
+	// until is when it is too late to adopt it, in ms of its shard's clock.
+	until int64
 }
 
-// some adopts those of a replica's tasks that are on the right upstreams. An attempt
-// that failed is in doubt. A shard that refuses it, because it is full, says nothing
-// of the others.
-func (a *adoption) some(ctx context.Context, d dead, ids []shim.ID) {
-	for batch := range slices.Chunk(ids, 256) {
-		for _, id := range a.fit(ctx, d, batch) {
+// adoptWithin is how long after it was found a task may be adopted at most. A command
+// that was held up for longer may be executed when nobody waits for it any more and its
+// old runner is back.
+const adoptWithin = 5 * time.Second
+
+// running lists the tasks of a replica in some shards.
+func (a *adoption) running(ctx context.Context, tags []string, r shim.Replica) []found {
+	var tasks []found
+	ask(ctx, a, tags, func(i int, text bool) *redis.StringSliceCmd {
+		return runningScript.command(ctx, []string{a.s.keys.run(tags[i], r)}, &argv{}, text)
+	}, func(_ int, c *redis.StringSliceCmd) error {
+		now, err := strconv.ParseInt(c.Val()[1], 10, 64)
+		for _, id := range c.Val()[2:] {
+			tasks = append(tasks, found{shim.ID(id), now + adoptWithin.Milliseconds()})
+		}
+		return err
+	}, nil)
+	return tasks
+}
+
+// some adopts those of a replica's tasks that are on the right upstreams, and reports
+// whether that one is still gone: it is looked at again before each batch, because what
+// was read takes time.
+func (a *adoption) some(ctx context.Context, d dead, tasks []found) bool {
+	for batch := range slices.Chunk(tasks, 256) {
+		fit := a.fit(ctx, d, batch)
+		for len(fit) > 0 {
 			if a.done(ctx) {
-				return
+				return true
 			}
-			if a.lost[shard(id)] {
-				continue
+			if !a.stillGone(ctx, d) {
+				return false
 			}
-			o := orphan{id, d.name, uuid.NewString()}
-			if err := a.one(ctx, o, &d); err != nil {
-				a.s.orphans.put(a.replica, o)
-				a.lose(shard(id), err)
-				a.over = !hasPrefix(err, lasting...)
-			}
+			n := min(len(fit), a.n-len(a.tasks))
+			a.batch(ctx, d, fit[:n])
+			fit = fit[n:]
 		}
 	}
+	return true
+}
+
+// stillGone looks again whether a replica is gone, and has not beaten since it was found.
+func (a *adoption) stillGone(ctx context.Context, d dead) bool {
+	var gone []dead
+	err := a.do(ctx, func() (err error) {
+		gone, err = a.s.gone(ctx, a.replica)
+		return err
+	})
+	if err != nil {
+		a.fail(err)
+		return false
+	}
+	return slices.ContainsFunc(gone, func(g dead) bool { return g.name == d.name && g.entry == d.entry })
+}
+
+// batch adopts tasks of a replica that is gone with one round trip. An attempt that
+// failed is in doubt. A shard that refuses it, because it is full, says nothing of the
+// others.
+func (a *adoption) batch(ctx context.Context, d dead, tasks []found) {
+	tags, orphans := make([]string, len(tasks)), make([]orphan, len(tasks))
+	for i, t := range tasks {
+		tags[i], orphans[i] = shard(t.id), orphan{t.id, d.name, uuid.NewString()}
+	}
+	ask(ctx, a, tags, func(i int, text bool) *redis.StringSliceCmd {
+		keys, args := a.args(orphans[i], &d, tasks[i].until)
+		return adoptScript.command(ctx, keys, args, text)
+	}, func(i int, c *redis.StringSliceCmd) error {
+		return a.take(orphans[i], c.Val())
+	}, func(i int, err error) {
+		a.s.orphans.put(a.replica, orphans[i])
+		a.over = a.over || !hasPrefix(err, lasting...)
+	})
 }
 
 // fit leaves out tasks on upstreams that this replica does not know, with one
 // round trip for many. Tasks that are gone stay in: the script tidies them away.
-func (a *adoption) fit(ctx context.Context, d dead, ids []shim.ID) []shim.ID {
+func (a *adoption) fit(ctx context.Context, d dead, tasks []found) []found {
 	if d.any {
-		return ids
+		return tasks
 	}
-	tags := make([]string, len(ids))
-	for i, id := range ids {
-		tags[i] = shard(id)
+	tags := make([]string, len(tasks))
+	for i, t := range tasks {
+		tags[i] = shard(t.id)
 	}
-	var out []shim.ID
-	ask(ctx, a, tags, func(i int) *redis.StringSliceCmd {
-		return redis.NewStringSliceCmd(ctx, "hmget", a.s.keys.task(ids[i]), fieldStatus, fieldUpstream)
-	}, func(i int, c *redis.StringSliceCmd) {
+	var out []found
+	ask(ctx, a, tags, func(i int, _ bool) *redis.StringSliceCmd {
+		return redis.NewStringSliceCmd(ctx, "hmget", a.s.keys.task(tasks[i].id), fieldStatus, fieldUpstream)
+	}, func(i int, c *redis.StringSliceCmd) error {
 		if v := c.Val(); v[0] == "" || slices.Contains(a.upstreams, v[1]) {
-			out = append(out, ids[i])
+			out = append(out, tasks[i])
 		}
-	})
+		return nil
+	}, nil)
 	return out
 }
 
@@ -248,7 +320,7 @@ func (a *adoption) fit(ctx context.Context, d dead, ids []shim.ID) []shim.ID {
 // run: those behind it go first in the next.
 func (a *adoption) settle(ctx context.Context, doubtful []orphan) {
 	for i, o := range doubtful {
-		if err := a.one(ctx, o, nil); err != nil {
+		if err := a.one(ctx, o); err != nil {
 			a.s.orphans.put(a.replica, doubtful[i+1:]...)
 			a.s.orphans.put(a.replica, o)
 			a.lose(shard(o.id), err)
@@ -257,29 +329,43 @@ func (a *adoption) settle(ctx context.Context, doubtful []orphan) {
 	}
 }
 
-// one adopts a task of a replica that is gone, or learns that it is not to be had;
-// without such a replica it only learns whether the attempt was made before.
-func (a *adoption) one(ctx context.Context, o orphan, from *dead) error {
+// one learns whether an attempt to adopt a task was made.
+func (a *adoption) one(ctx context.Context, o orphan) error {
+	keys, args := a.args(o, nil, 0)
+	return a.do(ctx, func() error {
+		got, err := adoptScript.run(ctx, a.s.client, keys, args)
+		if err != nil {
+			return err
+		}
+		return a.take(o, got)
+	})
+}
+
+// args are the keys and arguments of adopt.lua. Without a replica that is gone it makes no
+// attempt, and only tells whether this one was made before.
+func (a *adoption) args(o orphan, from *dead, until int64) ([]string, *argv) {
 	k, tag := a.s.keys, shard(o.id)
 	v := &argv{}
 	v.add(string(o.id), string(o.old), string(a.replica), o.op, k.events(o.id), k.inbox(tag, o.old), open)
 	v.flag(from != nil && from.any)
+	v.addInt(until)
 	if from != nil {
 		addList(v, a.upstreams)
 	} else {
 		addList(v, []string{})
 	}
 	addList(v, partFields[shim.WithRun])
-	return a.do(ctx, func() error {
-		keys := []string{k.task(o.id), k.run(tag, o.old), k.run(tag, a.replica)}
-		got, err := adoptScript.run(ctx, a.s.client, keys, v)
-		if err != nil || got[0] != codeOK {
-			return err
-		}
-		task, err := decode(o.id, shim.WithRun, got[1:])
-		if err == nil {
-			a.tasks = append(a.tasks, task)
-		}
-		return err
-	})
+	return []string{k.task(o.id), k.run(tag, o.old), k.run(tag, a.replica)}, v
+}
+
+// take reads the reply of adopt.lua.
+func (a *adoption) take(o orphan, got []string) error {
+	if got[0] != codeOK {
+		return nil
+	}
+	task, err := decode(o.id, shim.WithRun, got[1:])
+	if err == nil {
+		a.tasks = append(a.tasks, task)
+	}
+	return err
 }

@@ -22,13 +22,13 @@ import (
 type hole struct {
 	err  error
 	tags []string
-	only string // if not empty, commands of this name alone fail
-	late bool   // they are executed, and their reply is lost
+	only *script // if not nil, this script alone fails
+	late bool    // they are executed, and their reply is lost
 }
 
 // in reports whether a command falls into it.
 func (h *hole) in(cmd redis.Cmder) bool {
-	if h.err == nil || h.only != "" && cmd.Name() != h.only {
+	if h.err == nil || h.only != nil && !slices.Contains(cmd.Args(), any(h.only.sha)) && !slices.Contains(cmd.Args(), any(h.only.source)) {
 		return false
 	}
 	for _, arg := range cmd.Args() {
@@ -154,7 +154,7 @@ func TestAdoptionBesideFullShards(t *testing.T) {
 		full := bereaved(t, s, slices.Repeat([]string{shards[3], shards[4]}, 20)...)
 		near := bereaved(t, s, shards[5], shards[6])
 		h := newHole(s)
-		h.err, h.tags, h.only = refusal("OOM command not allowed when used memory > 'maxmemory'."), []string{shards[3], shards[4]}, "evalsha"
+		h.err, h.tags, h.only = refusal("OOM command not allowed when used memory > 'maxmemory'."), []string{shards[3], shards[4]}, adoptScript
 		got, err := heir(t, s, 50)
 		must(t, err)
 		same(t, near, got)
@@ -181,10 +181,10 @@ func TestAdoptionInDoubtInALostShard(t *testing.T) {
 	bubble(t, func(t *testing.T, s *Store) {
 		first := bereaved(t, s, shards[7])
 		h := newHole(s)
-		h.err, h.tags, h.only, h.late = io.EOF, []string{shards[7]}, "evalsha", true
+		h.err, h.tags, h.only, h.late = io.EOF, []string{shards[7]}, adoptScript, true
 		_, err := heir(t, s, 10)
 		is(t, err, shim.ErrUnavailable)
-		h.only, h.late = "", false
+		h.only, h.late = nil, false
 		for i := range 3 {
 			near := bereaved(t, s, shards[20+i])
 			got, err := heir(t, s, 10)

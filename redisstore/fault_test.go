@@ -85,7 +85,7 @@ var writes = []write{
 	{"beat", ":replicas", nothing, func(t *testing.T, s *Store, _ shim.Task) error {
 		return s.Beat(t.Context(), "other", time.Hour)
 	}, nothing},
-	{"adopt", "HEIR", goodbye, func(t *testing.T, s *Store, task shim.Task) error {
+	{"adopt", "run:HEIR", goodbye, func(t *testing.T, s *Store, task shim.Task) error {
 		got, err := s.Adopt(t.Context(), "HEIR", []string{"up"}, 5)
 		if err == nil && (len(got) != 1 || got[0].ID != task.ID) {
 			t.Errorf("adopted %v", got)
@@ -286,7 +286,7 @@ func TestAdoptionInDoubt(t *testing.T) {
 		direct, s := openTest(t, redis.URL(), o), openTest(t, proxy.URL(), o)
 		create(t, direct, newTask(t))
 		goodbye(t, direct, shim.Task{})
-		proxy.Next(fault, "HEIR")
+		proxy.Next(fault, "run:HEIR")
 		for range 2 {
 			_, err := s.Adopt(t.Context(), "HEIR", []string{"up"}, 5)
 			is(t, err, shim.ErrUnavailable)

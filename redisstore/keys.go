@@ -39,7 +39,8 @@ func (k keys) task(id shim.ID) string { return k.in(shard(id), "t", string(id)) 
 func (k keys) batches(id shim.ID) string  { return k.in(shard(id), "p", string(id)) }
 func (k keys) segments(id shim.ID) string { return k.in(shard(id), "s", string(id)) }
 
-// run is the set of tasks in a shard that a replica runs.
+// run is the sorted set of tasks in a shard that a replica runs. The score is the version
+// of the last change that anyone but the runner has made, 0 if there was none.
 func (k keys) run(shard string, r shim.Replica) string { return k.in(shard, "run", string(r)) }
 
 // events is the channel of a task, inbox that of a replica for its tasks in a shard.

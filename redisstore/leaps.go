@@ -4,6 +4,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"taskgate/shim"
 )
 
 // leaps notices that the clock of Redis has leapt ahead, as it does in a failover to a
@@ -11,12 +13,18 @@ import (
 // replicas that live may have expired. They renew them at their next beat, so nobody
 // is gone until a whole expiry has passed since the leap: what design.md 0.5 says of
 // an outage, which silences everybody, too.
+//
+// It notices as well that Redis went back to an older state, as after a failover or a
+// restart from a snapshot: then the heartbeat that a replica finds is older than the one
+// that it has written. Those of the others are as old, so this counts as a leap.
 type leaps struct {
-	mu    sync.Mutex
-	base  time.Time     // our own clock, which does not leap, counts from here; zero at first
-	seen  time.Duration // when the clock of Redis was last read, since base
-	ahead time.Duration // what it showed then at base, at most
-	leapt time.Time     // when it was last found to have leapt
+	mu sync.Mutex
+	// written is when the heartbeats that this process knows to be stored were.
+	written map[shim.Replica]int64
+	base    time.Time     // our own clock, which does not leap, counts from here; zero at first
+	seen    time.Duration // when the clock of Redis was last read, since base
+	ahead   time.Duration // what it showed then at base, at most
+	leapt   time.Time     // when it was last found to have leapt
 }
 
 const (
@@ -53,6 +61,32 @@ func (l *leaps) observe(told string, begin time.Time) {
 		most = min(most, before)
 	}
 	l.seen, l.ahead = asked, most
+}
+
+// found takes the heartbeat that a replica had when it beat, and the one that it has
+// since. It reports whether Redis went back.
+func (l *leaps) found(r shim.Replica, had, has string) bool {
+	back := l.check(r, had)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.written == nil {
+		l.written = map[shim.Replica]int64{}
+	}
+	_, l.written[r] = parseBeat(has)
+	return back
+}
+
+// check compares the heartbeat that a replica has with the last one that it is known to
+// have written, and reports whether Redis went back.
+func (l *leaps) check(r shim.Replica, has string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, written := parseBeat(has)
+	back := written < l.written[r]
+	if back {
+		l.leapt = time.Now()
+	}
+	return back
 }
 
 // over reports whether the last leap is longer ago than this.

@@ -46,7 +46,7 @@ func newFast(t *testing.T) (*fast, func() *Store) {
 	f := &fast{embedded: e}
 	f.leap(0)
 	return f, func() *Store {
-		s := newStore(target{addrs: []string{"embedded:0"}}.client(o), o)
+		s := newStore(target{addrs: []string{"embedded:0"}}, o)
 		t.Cleanup(func() { _ = s.Close() })
 		return s
 	}

@@ -79,6 +79,7 @@ func (o Options) withDefaults() Options {
 // Store is a shim.Store over Redis. It is safe for concurrent use.
 type Store struct {
 	client   redis.UniversalClient
+	beats    redis.UniversalClient // for heartbeats alone, which wait for no other command's connection
 	keys     keys
 	opts     Options
 	log      *slog.Logger
@@ -118,7 +119,7 @@ func Open(ctx context.Context, url string, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := newStore(conn.client(opts), opts)
+	s := newStore(conn, opts)
 	s.writes.pace = writePace
 	s.inspect(ctx)
 	return s, nil
@@ -131,14 +132,21 @@ func openEmbedded(opts Options) (*Store, error) {
 	}
 	e := startEmbedded(opts)
 	opts.Dialer, opts.slack = e.dial, e.slack
-	s := newStore(target{addrs: []string{"embedded:0"}}.client(opts), opts)
+	s := newStore(target{addrs: []string{"embedded:0"}}, opts)
 	s.embedded = e
 	return s, nil
 }
 
+// beatConns bounds the connections that heartbeats have to one Redis node. A process has
+// one heartbeat, which uses one, and another where that is dead.
+const beatConns = 10
+
 // newStore puts a Store together.
-func newStore(client redis.UniversalClient, opts Options) *Store {
-	s := &Store{client: client, keys: keys{opts.Prefix}, opts: opts, log: opts.Logger}
+func newStore(t target, opts Options) *Store {
+	own := opts
+	own.PoolSize = beatConns
+	client := t.client(opts)
+	s := &Store{client: client, beats: t.client(own), keys: keys{opts.Prefix}, opts: opts, log: opts.Logger}
 	s.hub = newHub(s)
 	s.reads, s.writes = newGatherer(client, maxFlight), newGatherer(client, maxWrites)
 	return s
@@ -165,7 +173,7 @@ func (s *Store) ping(ctx context.Context) error {
 // in the embedded store.
 func (s *Store) Close() error {
 	s.hub.close()
-	err := s.client.Close()
+	err := errors.Join(s.client.Close(), s.beats.Close())
 	s.reads.close()
 	s.writes.close()
 	if s.embedded != nil {

@@ -18,11 +18,15 @@ func (s *Store) Beat(ctx context.Context, r shim.Replica, ttl time.Duration) err
 	a.add(string(r), millis(ttl), s.keys.goodbyes())
 	return s.do(ctx, "beat", func() error {
 		begin := time.Now()
-		v, err := beatScript.run(ctx, s.client, []string{s.keys.replicas()}, a)
-		if err == nil {
-			s.leaps.observe(v[1], begin)
+		v, err := beatScript.run(ctx, s.beats, []string{s.keys.replicas()}, a)
+		if err != nil {
+			return err
 		}
-		return err
+		s.leaps.observe(v[1], begin)
+		if s.leaps.found(r, v[2], v[3]) {
+			s.hub.resync()
+		}
+		return nil
 	})
 }
 
@@ -39,6 +43,15 @@ type dead struct {
 // may begin to create a task just before it was missed; while that may still be
 // under way it has to be known, or nobody would ever look for the task.
 const forgetAfter = 30 * time.Second
+
+// deadIn reads what gone.lua names.
+func deadIn(reply []string) []dead {
+	var list []dead
+	for e := range slices.Chunk(reply, 4) {
+		list = append(list, dead{shim.Replica(e[0]), e[1], e[2] == "1", e[3] == "1"})
+	}
+	return list
+}
 
 // orphan is a task that a replica tries to adopt, under an op of the attempt.
 type orphan struct {
@@ -108,28 +121,31 @@ func (o *orphanage) put(r shim.Replica, list ...orphan) {
 
 // ttl is the expiry of the replica's heartbeat.
 func (d dead) ttl() time.Duration {
-	_, text, _ := strings.Cut(d.entry, " ")
-	n, _ := strconv.ParseInt(text, 10, 64)
-	return time.Duration(n) * time.Millisecond
+	ttl, _ := parseBeat(d.entry)
+	return ttl
 }
 
-// gone lists the replicas that are, by a clock that has been one and the same for a
-// whole expiry of theirs.
-func (s *Store) gone(ctx context.Context) ([]dead, error) {
-	var list []dead
+// parseBeat reads a heartbeat, which is three numbers: until when it counts, for how long
+// it does, and when it was written, by the clock of Redis in ms.
+func parseBeat(entry string) (ttl time.Duration, written int64) {
+	words := append(strings.Fields(entry), "", "", "")
+	n, _ := strconv.ParseInt(words[1], 10, 64)
+	written, _ = strconv.ParseInt(words[2], 10, 64)
+	return time.Duration(n) * time.Millisecond, written
+}
+
+// gone lists the replicas that are, as r sees it: by a clock that has been one and the
+// same, and heartbeats that nothing was lost of, for a whole expiry of theirs.
+func (s *Store) gone(ctx context.Context, r shim.Replica) ([]dead, error) {
 	a := &argv{}
 	a.addInt(ms(forgetAfter))
+	a.add(string(r))
 	begin := time.Now()
 	v, err := goneScript.run(ctx, s.client, []string{s.keys.replicas()}, a)
 	if err != nil {
 		return nil, err
 	}
 	s.leaps.observe(v[1], begin)
-	for e := range slices.Chunk(v[2:], 4) {
-		d := dead{shim.Replica(e[0]), e[1], e[2] == "1", e[3] == "1"}
-		if s.leaps.over(d.ttl()) {
-			list = append(list, d)
-		}
-	}
-	return list, nil
+	s.leaps.check(r, v[2])
+	return slices.DeleteFunc(deadIn(v[3:]), func(d dead) bool { return !s.leaps.over(d.ttl()) }), nil
 }

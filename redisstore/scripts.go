@@ -37,6 +37,8 @@ var (
 	indexLua string
 	//go:embed lua/prune.lua
 	pruneLua string
+	//go:embed lua/running.lua
+	runningLua string
 	//go:embed lua/session_enter.lua
 	sessionEnterLua string
 	//go:embed lua/session_put.lua
@@ -62,16 +64,17 @@ var (
 	//go:embed lua/upstream_withdraw.lua
 	upstreamWithdrawLua string
 
-	createScript = newScript(createLua)
-	applyScript  = newScript(questionsLua, applyLua)
-	appendScript = newScript(appendLua)
-	touchScript  = newScript(touchLua)
-	adoptScript  = newScript(adoptLua)
-	beatScript   = newScript(beatLua)
-	goneScript   = newScript(goneLua)
-	forgetScript = newScript(forgetLua)
-	indexScript  = newScript(indexLua)
-	pruneScript  = newScript(pruneLua)
+	createScript  = newScript(createLua)
+	applyScript   = newScript(questionsLua, applyLua)
+	appendScript  = newScript(appendLua)
+	touchScript   = newScript(touchLua)
+	adoptScript   = newScript(adoptLua)
+	beatScript    = newScript(beatLua)
+	goneScript    = newScript(goneLua)
+	forgetScript  = newScript(forgetLua)
+	indexScript   = newScript(indexLua)
+	pruneScript   = newScript(pruneLua)
+	runningScript = newScript(runningLua)
 
 	sessionEnterScript  = newScript(sessionEnterLua)
 	sessionPutScript    = newScript(sessionPutLua)
@@ -125,17 +128,10 @@ type processor interface {
 // run runs a script by its hash, and by its text where Redis does not know it yet.
 // The reply is a list of strings that begins with a code; nil reads as "".
 func (sc *script) run(ctx context.Context, p processor, keys []string, args *argv) ([]string, error) {
-	line := make([]any, 0, 3+len(keys)+len(args.list))
-	line = append(line, "evalsha", sc.sha, len(keys))
-	for _, k := range keys {
-		line = append(line, k)
-	}
-	line = append(line, args.list...)
-	cmd := redis.NewStringSliceCmd(ctx, line...)
+	cmd := sc.command(ctx, keys, args, false)
 	err := p.Process(ctx, cmd)
-	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		line[0], line[1] = "eval", sc.source
-		cmd = redis.NewStringSliceCmd(ctx, line...)
+	if isUnknownScript(err) {
+		cmd = sc.command(ctx, keys, args, true)
 		err = p.Process(ctx, cmd)
 	}
 	if err != nil {
@@ -146,6 +142,23 @@ func (sc *script) run(ctx context.Context, p processor, keys []string, args *arg
 	}
 	return cmd.Val(), nil
 }
+
+// command is the script as a command: by its hash, or by its text.
+func (sc *script) command(ctx context.Context, keys []string, args *argv, text bool) *redis.StringSliceCmd {
+	line := make([]any, 0, 3+len(keys)+len(args.list))
+	if text {
+		line = append(line, "eval", sc.source, len(keys))
+	} else {
+		line = append(line, "evalsha", sc.sha, len(keys))
+	}
+	for _, k := range keys {
+		line = append(line, k)
+	}
+	return redis.NewStringSliceCmd(ctx, append(line, args.list...)...)
+}
+
+// isUnknownScript reports whether Redis does not have the script of a hash.
+func isUnknownScript(err error) bool { return redis.HasErrorPrefix(err, "NOSCRIPT") }
 
 // argv builds a script's arguments.
 type argv struct{ list []any }

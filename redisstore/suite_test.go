@@ -72,7 +72,7 @@ func inProcess(t shimtest.TB) func() shim.Store {
 	t.Cleanup(e.close)
 	o.Dialer, o.slack = e.dial, e.slack
 	return func() shim.Store {
-		s := newStore(target{addrs: []string{"embedded:0"}}.client(o), o)
+		s := newStore(target{addrs: []string{"embedded:0"}}, o)
 		t.Cleanup(func() { _ = s.Close() })
 		return s
 	}

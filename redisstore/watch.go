@@ -169,6 +169,20 @@ func (h *hub) take(w *watcher) ([]shim.Event, error) {
 	return events, nil
 }
 
+// resync has everybody who watches read again: Redis has lost some of what it had, also
+// if the subscription has not noticed.
+func (h *hub) resync() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, t := range h.topics {
+		for _, w := range t.watchers {
+			if w.missing == 0 {
+				w.synced()
+			}
+		}
+	}
+}
+
 // confirm notes that a channel is subscribed, or no longer.
 func (h *hub) confirm(channel string, on bool) {
 	h.mu.Lock()

@@ -89,13 +89,14 @@ func (s *Shim) Cancel(ctx context.Context, p Principal, upstream string, id ID) 
 		return Task{}, err
 	}
 	message := messageCancelled
+	end := Change{Op: s.op(), To: Cancelled, StatusMessage: &message}
 	var t Task
 	err := s.within(ctx, func(ctx context.Context) (err error) {
-		t, err = s.store.Apply(ctx, id, nil, Change{Op: s.op(), To: Cancelled, StatusMessage: &message})
+		t, err = s.store.Apply(ctx, id, nil, end)
 		return err
 	})
-	if err == nil {
-		s.stopRun(id, errTaskCancelled)
+	if err == nil && !s.stopRun(id, errTaskCancelled) {
+		s.hold(ending{made: t, end: end}) // the runner does so too, if it is not lost as well
 	}
 	return t, err
 }

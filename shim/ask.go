@@ -28,12 +28,11 @@ type mailbox struct {
 
 // letters are what a run that waits for answers keeps of its record.
 type letters struct {
-	version   int64
 	expires   time.Time
 	questions []Question
 }
 
-func lettersOf(t Task) letters { return letters{t.Version, t.ExpiresAt(), t.Questions} }
+func lettersOf(t Task) letters { return letters{t.ExpiresAt(), t.Questions} }
 
 // Ask puts questions to the caller and waits until each is answered, withdrawn or
 // out of time. The answers are marked as taken before they are returned: whoever
@@ -72,9 +71,9 @@ func (r *run) Ask(ctx context.Context, q ...Question) ([]Answer, error) {
 
 // pose stores questions and brings them to the caller.
 func (r *run) pose(ctx context.Context, q []Question) error {
-	t, err := r.post(ctx, q)
+	t, turn, err := r.post(ctx, q)
 	if err == nil {
-		r.deliver(t, q)
+		r.deliver(t, turn, q)
 	}
 	return err
 }
@@ -142,16 +141,17 @@ func (r *run) inputTimeout() time.Duration {
 }
 
 // post stores the questions, in the record that the call has or in one that it gets
-// for them. An outage of the store is waited out, as long as there is time to answer.
-func (r *run) post(ctx context.Context, q []Question) (Task, error) {
+// for them. An outage of the store is waited out, as long as there is time to answer. It
+// returns the record after that, and the turn of reading it before.
+func (r *run) post(ctx context.Context, q []Question) (t Task, turn int64, err error) {
 	ctx, stop := context.WithTimeoutCause(ctx, r.inputTimeout(), errUnanswered)
 	defer stop()
-	err := r.s.retry(ctx, func(context.Context) error {
+	err = r.s.retry(ctx, func(context.Context) error {
 		_, err := r.keep(r.asksInTask())
 		return err
 	})
 	if err != nil {
-		return Task{}, err
+		return Task{}, 0, err
 	}
 	if r.round != nil {
 		// An adopter goes on after the round, and nothing from before it is said again.
@@ -169,12 +169,13 @@ func (r *run) post(ctx context.Context, q []Question) (Task, error) {
 	if hidden {
 		change.TTL = r.box.until + abandonAfter + hiddenRetain
 	}
+	turn = r.reading.turn
 	r.mu.Unlock()
-	t, err := r.apply(ctx, func() Change { return change })
+	t, err = r.apply(ctx, func() Change { return change })
 	if err == nil {
 		r.forgot(change.Forget)
 	}
-	return t, err
+	return t, turn, err
 }
 
 // forgettable adds questions whose answers the record is to forget, with the next change
@@ -221,8 +222,10 @@ func (r *run) timeToAnswer() time.Duration {
 }
 
 // deliver brings the questions to a caller who waits: on its stream, or by handing
-// the call back. Who reads the task finds them there.
-func (r *run) deliver(t Task, q []Question) {
+// the call back. Who reads the task finds them there. The answer may have come already: a
+// state that was read since that turn may be newer than the record as post left it, so it
+// is read again.
+func (r *run) deliver(t Task, turn int64, q []Question) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.awaitMaking() // a task that is being made of the call asks by itself
@@ -233,6 +236,10 @@ func (r *run) deliver(t Task, q []Question) {
 		}
 	}
 	r.box.open, r.box.read = open, lettersOf(t)
+	if r.reading.turn != turn {
+		r.reread()
+	}
+	r.reading.turn++
 	r.spare() // there is time to answer again
 	if asker, ok := r.stream.(Asker); ok && r.task.hidden && r.call.Asking == AskStream && len(open) > 0 {
 		asker.Ask(r.task.id, open)
@@ -247,14 +254,13 @@ func (r *run) hush() {
 	r.box.open, r.box.read = nil, letters{}
 }
 
-// heard takes the state that another replica, or a caller, has given to the record.
+// heard takes the state that another replica, or a caller, has given to the record. r.mu
+// is held.
 func (r *run) heard(t Task) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	if t.Visible && r.task.hidden && r.making == nil {
 		r.appear(t)
 	}
-	if r.box.open != nil && t.Version > r.box.read.version {
+	if r.box.open != nil {
 		r.box.read = lettersOf(t)
 		signal(r.box.wake)
 	}
@@ -348,6 +354,10 @@ func (r *run) awaited() time.Duration {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if t.Visible && r.task.hidden { // and nobody here has heard of it
+		r.reread()
+		return retryAbandon
+	}
 	own := max(r.task.raised, r.box.until+abandonAfter+hiddenRetain)
 	if t.TTL <= own+time.Millisecond { // the store rounds up
 		return 0

@@ -113,7 +113,7 @@ func (r *run) writeBatches(done chan struct{}) {
 			r.goBack(at)
 			r.linger(pause)
 		default:
-			r.giveUp(err)
+			r.giveUp(err, lease)
 		}
 	}
 }
@@ -161,12 +161,15 @@ func (r *run) linger(d time.Duration) {
 }
 
 // giveUp stops writing for good: the task has ended, or is another's.
-func (r *run) giveUp(err error) {
+func (r *run) giveUp(err error, under Lease) {
+	if errors.Is(err, ErrLeaseLost) && under != r.lease() {
+		return // the run has another lease by now
+	}
 	r.mu.Lock()
 	b := r.batcher
 	b.full, b.stopped, b.open, b.queue, b.bytes = true, true, nil, nil, 0
 	r.mu.Unlock()
-	r.lost(err)
+	r.lost(err, under)
 }
 
 // goBack finds out what the store has of a stream that it has lost the end of, and

@@ -170,6 +170,7 @@ func (r *run) create(t Task, begin []Batch) (Task, error) {
 		return Task{}, err
 	}
 	span := r.startSpan(&t)
+	r.s.expect(t.ID)
 	var stored Task
 	err = r.s.within(r.base, func(ctx context.Context) (err error) {
 		if err = r.s.alive(ctx); err == nil {
@@ -207,9 +208,11 @@ func (r *run) adoptTask(t Task, ts *taskState) {
 	ts.born = time.Now().Add(-max(0, t.UpdatedAt.Sub(t.CreatedAt)))
 	ts.refold = time.Now().Add(r.leastFold())
 	ts.raised = t.TTL
-	ts.over = make(chan struct{})
+	ts.over, ts.writing = make(chan struct{}), make(chan struct{}, 1)
 	r.task = ts
-	r.s.register(r)
+	if heard := r.s.register(r); heard {
+		r.reread()
+	}
 	r.keepTTL(t.Retain)
 }
 
@@ -266,10 +269,14 @@ func (s *Shim) dismiss(keys []string) {
 	}
 }
 
-func (s *Shim) register(r *run) {
+// register makes a run its task's, and reports whether there was an event of that before.
+func (s *Shim) register(r *run) (heard bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	heard = s.coming[r.task.id]
+	delete(s.coming, r.task.id)
 	s.runs[r.task.id] = r
+	return heard
 }
 
 func (s *Shim) unregister(r *run) {
@@ -280,24 +287,29 @@ func (s *Shim) unregister(r *run) {
 	}
 }
 
-// stopRun ends the upstream call of a task, if this replica runs it.
-func (s *Shim) stopRun(id ID, cause error) {
+// stopRun ends the upstream call of a task, if this replica runs it, and reports whether
+// it does.
+func (s *Shim) stopRun(id ID, cause error) bool {
 	s.mu.Lock()
 	r := s.runs[id]
 	s.mu.Unlock()
 	if r != nil {
 		r.cancel(cause)
 	}
+	return r != nil
 }
 
-// lost ends the upstream call where a write told that the task is not, or no
-// longer, this replica's to run. A task that is unknown is no such case unless it was
+// lost ends the upstream call where a write under this lease told that the task is not, or
+// no longer, this replica's to run. If the run has had another lease since, a refusal says
+// nothing. A task that is unknown is no such case unless it was
 // hidden: nothing that runs expires, so the store has forgotten it, and its end brings
 // it back (design.md 0.20).
-func (r *run) lost(err error) {
+func (r *run) lost(err error, under Lease) {
 	switch {
 	case errors.Is(err, ErrLeaseLost):
-		r.cancel(ErrDetached)
+		if under == r.lease() {
+			r.cancel(ErrDetached)
+		}
 	case errors.Is(err, ErrFinal), errors.Is(err, ErrNotFound) && r.isHidden():
 		r.cancel(errTaskCancelled)
 	}

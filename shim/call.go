@@ -23,7 +23,7 @@ var (
 // Call runs a tools/call: it blocks, or becomes a task, as the tool's policy and
 // the caller's abilities have it (design.md 0.3).
 func (s *Shim) Call(ctx context.Context, c Call) (Answered, error) {
-	if s.draining.Load() || !s.work.begin() {
+	if !s.work.admit() {
 		return Answered{}, ErrDraining
 	}
 	defer s.work.end() // a call that is being made counts as work, or a drain would miss it

@@ -99,9 +99,20 @@ type heard struct {
 // followed is a task of a follower.
 type followed struct {
 	Tracked
-	seen    int64    // the version last yielded; versions begin at 1
+	seen    stamp    // of the state last yielded
 	fetched []Update // pieces to be yielded
 }
+
+// stamp tells one state of a task from another. The version alone does not: it comes
+// again where a failover has lost writes.
+type stamp struct {
+	version int64 // versions begin at 1
+	updated int64 // ms
+	status  Status
+	lease   Lease
+}
+
+func stampOf(t Task) stamp { return stamp{t.Version, t.UpdatedAt.UnixMilli(), t.Status, t.Lease} }
 
 func newFollower(tasks []Tracked, look func(ID) (Task, error), pieces func(*followed) error, yield func(Update) error) *follower {
 	f := &follower{look: look, pieces: pieces, yield: yield,
@@ -211,7 +222,7 @@ func (f *follower) read() error {
 	for _, k := range tasks {
 		var err error
 		switch h := news[k.ID]; {
-		case h.version == 0 || h.version != k.seen:
+		case h.version == 0 || h.version != k.seen.version:
 			err = f.readTask(k)
 		case k.Show != ShowState: // an append: it repeats the version
 			err = f.takePieces(k, h.added)
@@ -230,7 +241,7 @@ func (f *follower) readTask(k *followed) error {
 	switch {
 	case errors.Is(err, ErrNotFound):
 		delete(f.open, k.ID)
-		if k.Show != ShowState && k.seen > 0 {
+		if k.Show != ShowState && k.seen.version > 0 {
 			return ErrBehind
 		}
 		return nil
@@ -249,9 +260,9 @@ func (f *follower) readTask(k *followed) error {
 	if t.Status.Final() {
 		delete(f.open, k.ID)
 	}
-	if k.seen == t.Version {
+	if k.seen == stampOf(t) {
 		return nil
 	}
-	k.seen = t.Version
+	k.seen = stampOf(t)
 	return f.yield(Update{ID: k.ID, Task: &t})
 }

@@ -6,10 +6,12 @@ import (
 )
 
 // group counts goroutines, like a sync.WaitGroup that may be added to while it is
-// waited for, that is waited for under a context, and that can be closed.
+// waited for, that is waited for under a context, that takes no more guests from a moment
+// on, and that can be closed.
 type group struct {
 	mu     sync.Mutex
 	n      int
+	full   bool // no more guests
 	closed bool
 	idle   chan struct{} // closed when n reaches 0; nil while nobody waits
 }
@@ -35,6 +37,24 @@ func (g *group) Do(f func()) {
 		defer g.end()
 		f()
 	}
+}
+
+// admit begins the work of a guest, a caller from outside, until end.
+func (g *group) admit() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.full || g.closed {
+		return false
+	}
+	g.n++
+	return true
+}
+
+// Refuse lets no more guests in. Those that are in are waited for like all that runs.
+func (g *group) Refuse() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.full = true
 }
 
 func (g *group) begin() bool {

@@ -26,7 +26,7 @@ func (r *run) revealing() (Task, error) {
 		return err
 	})
 	if err != nil {
-		r.lost(err)
+		r.lost(err, lease)
 	}
 
 	r.mu.Lock()

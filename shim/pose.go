@@ -19,7 +19,7 @@ import (
 // has no more to do with it, and told whether it is over: another one may go on.
 // ErrDraining, ErrUnavailable, *BusyError.
 func (s *Shim) Pose(ctx context.Context, c Call, checkpoint json.RawMessage, done func(id ID, over bool)) (ID, error) {
-	if s.draining.Load() || !s.work.begin() {
+	if !s.work.admit() {
 		return "", ErrDraining
 	}
 	defer s.work.end()

@@ -1,9 +1,10 @@
 package shim
 
 import (
+	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
+	"errors"
 	"math/rand/v2"
 	"time"
 )
@@ -29,7 +30,8 @@ func describe(p Progress) string {
 }
 
 // fold has the newest message written to the store, at most once per poll
-// interval: more often nobody looks. r.mu is held.
+// interval: more often nobody looks. What changes during a write, and what could not be
+// written, goes out with the next one. r.mu is held.
 func (r *run) fold() {
 	if r.task == nil || r.task.folding || r.ended {
 		return
@@ -54,32 +56,51 @@ func (s *Shim) later(d time.Duration, f func()) *time.Timer {
 	return time.AfterFunc(max(0, d), func() { s.work.Do(f) })
 }
 
-// writeMessage writes what fold has collected. An unavailable store is not waited
-// for: the next message, or the end of the task, says more.
+// writeMessage writes what fold has collected. An unavailable store is not waited for
+// longer than for one attempt: by the next one there may be more to say.
 func (r *run) writeMessage() {
 	r.mu.Lock()
-	message, progress := r.message, TaskProgress{}
-	if r.progress != nil {
-		progress = TaskProgress{Token: r.call.ProgressToken, Params: r.progress}
-	}
-	var mark json.RawMessage
-	if r.moved && r.batcher == nil { // else it goes with the pieces before it
-		mark, r.moved = r.mark, false
-	}
-	r.task.folding = false
-	r.folded()
 	ended := r.ended
+	r.task.folding = !ended
 	r.mu.Unlock()
 	if ended {
 		return
 	}
+	var wrote Change
 	ctx, stop := context.WithTimeoutCause(r.s.ctx, opTimeout, ErrUnavailable)
 	defer stop()
-	change := Change{Op: r.s.op(), StatusMessage: &message, Progress: progress, Checkpoint: mark}
-	lease := r.lease()
-	if _, err := r.s.store.Apply(ctx, r.task.id, &lease, change); err != nil {
-		r.lost(err)
+	_, err := r.apply(ctx, func() Change {
+		wrote = r.said()
+		return wrote
+	})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.task.folding = false
+	r.folded()
+	switch {
+	case r.ended, errors.Is(err, ErrFinal), errors.Is(err, ErrLeaseLost), errors.Is(err, ErrNotFound):
+		return
+	case err != nil:
+		r.moved = r.moved || wrote.Checkpoint != nil
+		r.fold()
+	case wrote.StatusMessage == nil, r.message != *wrote.StatusMessage, !bytes.Equal(r.progress, wrote.Progress.Params), r.moved && r.batcher == nil:
+		r.fold()
 	}
+}
+
+// said is what the server has said last, as a change of the record.
+func (r *run) said() Change {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	message := r.message
+	c := Change{Op: r.s.op(), StatusMessage: &message}
+	if r.progress != nil {
+		c.Progress = TaskProgress{Token: r.call.ProgressToken, Params: r.progress}
+	}
+	if r.moved && r.batcher == nil { // else it goes with the pieces before it
+		c.Checkpoint, r.moved = r.mark, false
+	}
+	return c
 }
 
 // keepTTL raises the task's TTL by retain whenever less than half of that is left,

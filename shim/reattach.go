@@ -13,7 +13,7 @@ import (
 // Reattach goes on with a call that was handed back (Answered.Parked): it stores the
 // answers and waits for what comes next, on whichever replica the call runs. See API.
 func (s *Shim) Reattach(ctx context.Context, c Call, id ID, answers map[string]json.RawMessage) (Answered, error) {
-	if s.draining.Load() || !s.work.begin() {
+	if !s.work.admit() {
 		return Answered{}, ErrDraining
 	}
 	defer s.work.end()

@@ -25,14 +25,17 @@ const leastRun = time.Minute
 // (design.md 0.5).
 var errLost = &UpstreamError{Kind: "lost", Message: "the replica that ran this call was lost; the upstream may have finished the work"}
 
-// adopt takes over the tasks of replicas that are gone. That some of them cannot be
-// had is logged once, until all can be. Only keep calls it.
+// adopt takes over the tasks of replicas that are gone, for at most one expiry of the
+// heartbeat; what is left then has its turn after the next beat. That some of them cannot
+// be had is logged once, until all can be. Only tend calls it.
 func (s *Shim) adopt(ctx context.Context) {
 	names := slices.Sorted(maps.Keys(s.servers))
-	for {
+	ctx, stop := context.WithTimeoutCause(ctx, s.heartbeat, ErrUnavailable)
+	defer stop()
+	for s.pulse.steady(time.Now(), s.heartbeat) && !s.draining.Load() && ctx.Err() == nil {
 		tasks, err := s.store.Adopt(ctx, s.replica, names, adoptAtOnce)
 		if err != nil {
-			if ctx.Err() == nil && !s.hindered {
+			if !errors.Is(context.Cause(ctx), context.Canceled) && !s.hindered {
 				s.hindered = true
 				s.log.Warn("tasks of lost replicas could not be adopted, or not all of them", "err", err)
 			}
@@ -58,17 +61,18 @@ func (s *Shim) takeOver(t Task) {
 	old := s.runs[t.ID]
 	s.mu.Unlock()
 	if old == nil {
-		s.goOnWith(t)
+		s.goOnWith(s.adoptedRun(t), t)
 		return
 	}
 	if old.goesOnWith(t.Lease) {
 		return
 	}
 	s.log.Info("another replica has had a task since, which runs here still", "task", t.ID)
+	s.expect(t.ID)
 	old.cancel(ErrDetached)
 	s.work.Go(func() {
 		<-old.task.over
-		s.goOnWith(t)
+		s.goOnWith(s.adoptedRun(t), t)
 	})
 }
 
@@ -76,25 +80,21 @@ func (s *Shim) takeOver(t Task) {
 // adopted that, and then has it hold the new lease: the store went back in time, to before
 // it had the old one, and no lease of it is newer. A newer one says that another replica
 // has had the task meanwhile: it has been answered there, or sent again, of which this run
-// knows nothing.
+// knows nothing. A run that was cancelled, or has ended, goes on with nothing.
 func (r *run) goesOnWith(l Lease) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if l.Adoption > r.task.lease.Adoption {
+	if r.ended || r.ctx.Err() != nil || l.Adoption > r.task.lease.Adoption {
 		return false
 	}
 	r.task.lease = l
 	return true
 }
 
-// goOnWith makes an adopted task a run.
-func (s *Shim) goOnWith(t Task) {
-	s.log.Info("took over a task of a lost replica", "task", t.ID, "tool", t.Tool, "adoption", t.Lease.Adoption)
-	srv, err := s.server(t.Upstream)
-	if err != nil {
-		srv = newServer(t.Upstream, Server{})
-	}
-	r := s.adoptedRun(srv, t)
+// goOnWith has an adopted task run. What others did to it before it had a run is read.
+func (s *Shim) goOnWith(r *run, t Task) {
+	s.log.Info("took over a task", "task", t.ID, "tool", t.Tool, "adoption", t.Lease.Adoption)
+	r.review(0)
 	s.work.Go(func() { r.finishAs(t) })
 }
 
@@ -110,7 +110,11 @@ func (r *run) finishAs(t Task) {
 }
 
 // adoptedRun is a run without a caller, in the place of the one that was lost.
-func (s *Shim) adoptedRun(srv *server, t Task) *run {
+func (s *Shim) adoptedRun(t Task) *run {
+	srv, err := s.server(t.Upstream)
+	if err != nil {
+		srv = newServer(t.Upstream, Server{})
+	}
 	var rec callRecord
 	if err := json.Unmarshal(t.Call, &rec); err != nil {
 		s.log.Error("the stored call of a task cannot be read", "task", t.ID, "err", err)

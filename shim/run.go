@@ -59,7 +59,7 @@ type run struct {
 	// streams: the server streams its result by itself (Piece).
 	streams bool
 	box     mailbox
-	notices notices
+	reading reading
 	// round is what the server's last answer asked for, while that is open. It is
 	// changed by the goroutine of the upstream call only.
 	round *round
@@ -80,7 +80,10 @@ type taskState struct {
 	span    trace.Span
 	counted []string // what its end gives back to Shim.tasks
 
-	folding bool      // a write of message is due
+	writing chan struct{} // full while a change of the record is made
+	order   int64         // of the last change; guarded by writing
+
+	folding bool      // a write of message is due, or under way
 	refold  time.Time // before that the next one may not go out
 	ttl     *time.Timer
 	raised  time.Duration // the TTL last promised
@@ -142,7 +145,10 @@ func (r *run) discard() {
 	r.mute()
 	if r.maybe != nil && r.task == nil {
 		id := r.maybe.ID
-		r.s.work.Go(func() { r.s.withdraw(id, leftMessage, time.Second) })
+		r.s.work.Go(func() {
+			r.s.withdraw(id, leftMessage, time.Second)
+			r.s.unexpect(id)
+		})
 	}
 }
 
@@ -307,17 +313,30 @@ func (r *run) Checkpoint(ctx context.Context, cp json.RawMessage) error {
 	}
 	return aside(func() error {
 		r.drainBatches(ctx)
+		first := !r.trimmed
+		r.trimmed = true
 		change := Change{Checkpoint: cp, Forget: r.forgettable()}
-		if !r.trimmed {
-			change.Call, r.trimmed = r.callRecord(true), true
-			// Where the record says that the call was not sent, whoever adopts it
-			// sends it. A failover must not bring that back (design.md 0.20).
-			change.Durable = r.firm
-		}
-		err := r.persist(ctx, func() Change { return change })
+		// Where the record says that the call was not sent, whoever adopts it
+		// sends it. A failover must not bring that back (design.md 0.20).
+		change.Durable = first && r.firm
+		err := r.persist(ctx, func() Change {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if first {
+				change.Call = r.callRecord(true)
+			}
+			if r.batcher == nil { // else the pieces before a newer one may not be stored
+				change.Checkpoint, r.moved = r.mark, false
+			}
+			return change
+		})
 		if err == nil {
 			r.forgot(change.Forget)
+			return nil
 		}
+		r.mu.Lock()
+		r.moved = true
+		r.mu.Unlock()
 		return err
 	})
 }

@@ -169,22 +169,37 @@ func clip(s string) string {
 
 // persist makes one change to the task as its runner, and repeats it while the
 // store is unavailable. What the store says about the task ends the upstream call
-// where that is due.
+// where that is due. change is called once, when it is this change's turn.
 func (r *run) persist(ctx context.Context, change func() Change) error {
 	_, err := r.apply(ctx, change)
 	return err
 }
 
-// apply is persist that returns the task after the change.
+// apply is persist that returns the task after the change. The changes of a run go out
+// one after the other, so that none overtakes another on its way, and each has its number,
+// so that the store ignores what arrives late all the same.
 func (r *run) apply(ctx context.Context, change func() Change) (Task, error) {
+	select {
+	case r.task.writing <- struct{}{}:
+	case <-ctx.Done():
+		return Task{}, context.Cause(ctx)
+	}
+	defer func() { <-r.task.writing }()
+	r.task.order++
+	c := change()
+	c.Order = r.task.order
 	var t Task
+	var lease Lease
 	err := r.s.retry(ctx, func(ctx context.Context) (err error) {
-		lease := r.lease()
-		t, err = r.s.store.Apply(ctx, r.task.id, &lease, change())
-		return err
+		for lease = r.lease(); ; lease = r.lease() {
+			t, err = r.s.store.Apply(ctx, r.task.id, &lease, c)
+			if !errors.Is(err, ErrLeaseLost) || lease == r.lease() {
+				return err
+			}
+		}
 	})
 	if err != nil {
-		r.lost(err)
+		r.lost(err, lease)
 	}
 	return t, err
 }

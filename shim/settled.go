@@ -50,6 +50,10 @@ func (s *Shim) hold(e ending) bool {
 		return false
 	}
 	id := e.made.ID
+	if was, ok := s.held[id]; ok {
+		was.drop.Stop()
+		s.heldBytes -= was.size()
+	}
 	e.at = time.Now()
 	e.drop = s.later(s.settle, func() {
 		s.assure(s.ctx, id)

@@ -79,18 +79,27 @@ type Shim struct {
 	endWrites context.CancelFunc
 	work      *group // runs and their pending writes
 
-	// orphaned has a value when others may have left tasks behind.
-	orphaned chan struct{}
-	// hindered: the latest Adopt that found no task has failed. It is keep's alone.
+	// wake has tend look for orphans, and audit what is due, at once; ticked does so after
+	// each beat.
+	wake, ticked chan struct{}
+	// hindered: the latest Adopt that found no task has failed. It is tend's alone.
 	hindered bool
+	pulse    pulse
+	// epoch counts how often events may have been lost, or the store have gone back: only
+	// versions of one epoch can be compared.
+	epoch atomic.Int64
 	// beats is held for reading while the heart beats, and guards gone: no beat may
 	// come after the goodbye.
 	beats sync.RWMutex
 	gone  bool
 
-	mu    sync.Mutex // guards all below
-	runs  map[ID]*run
-	tasks map[string]int // tasks run here, by owner and by server
+	mu   sync.Mutex // guards all below
+	runs map[ID]*run
+	// coming are tasks that are about to have a run here: they are being created, or their
+	// run before is ending. true says that an event came meanwhile.
+	coming map[ID]bool
+	due    int            // parts to be audited at once
+	tasks  map[string]int // tasks run here, by owner and by server
 	// beaten is when the last heartbeat that got through began.
 	beaten time.Time
 	// held are the endings that have not settled yet.
@@ -126,7 +135,9 @@ func New(o Options) (*Shim, error) {
 		tasks:        make(map[string]int),
 		held:         make(map[ID]ending),
 		work:         newGroup(),
-		orphaned:     make(chan struct{}, 1),
+		coming:       make(map[ID]bool),
+		wake:         make(chan struct{}, 1),
+		ticked:       make(chan struct{}, 1),
 	}
 	if s.tracer == nil {
 		s.tracer = noop.NewTracerProvider().Tracer("")
@@ -142,8 +153,14 @@ func New(o Options) (*Shim, error) {
 // Drain takes no new calls from now on and waits until those in flight and all
 // running tasks have ended, or ctx is done.
 func (s *Shim) Drain(ctx context.Context) error {
-	s.draining.Store(true)
+	s.drain()
 	return s.work.Wait(ctx)
+}
+
+// drain takes no new calls. One that has just been taken is waited for.
+func (s *Shim) drain() {
+	s.draining.Store(true)
+	s.work.Refuse()
 }
 
 // Halt lets go of all calls still in flight. A task that another replica can go on
@@ -151,7 +168,7 @@ func (s *Shim) Drain(ctx context.Context) error {
 // why, and its call is cancelled (design.md 0.6). Callers that wait get ErrDraining.
 // Outcomes are still recorded, as long as ctx lasts.
 func (s *Shim) Halt(ctx context.Context) error {
-	s.draining.Store(true)
+	s.drain()
 	s.cancel(ErrDetached)
 	defer s.endWrites()
 	return s.work.Close(ctx)

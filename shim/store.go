@@ -90,6 +90,10 @@ type Change struct {
 	// now: Question.Answer is Forgotten then.
 	Forget []string
 
+	// Order numbers the changes of a runner. StatusMessage, Progress, Call and Checkpoint of
+	// one that arrives after a change with a higher Order, under the same lease, are
+	// ignored; a change that ends the task is not. 0 for none.
+	Order int64
 	// Visible makes a hidden call a task.
 	Visible bool
 	// TTL raises the task's TTL to this value (from creation); a lower one is
@@ -124,6 +128,18 @@ type Event struct {
 	Goodbye bool
 }
 
+// Parts is how many parts Store.Running divides tasks into: by the first hex digit of
+// their id (ID.Part).
+const Parts = 16
+
+// Held is a task that a replica runs, as far as the store knows.
+type Held struct {
+	ID ID
+	// Version is what the task had reached by the last change that anyone but its runner
+	// has made, as in the Event of that change; 0 before the first.
+	Version int64
+}
+
 // Store keeps calls and tasks between requests and between replicas.
 //
 // Every write is durable on the store when it returns, and a Get anywhere that
@@ -155,8 +171,8 @@ type Store interface {
 	Apply(ctx context.Context, id ID, lease *Lease, c Change) (Task, error)
 
 	// Append adds batches at a position and, if not nil, replaces the checkpoint.
-	// What is already stored there is skipped. An append that ends before the end of
-	// what is stored is an old one that was held up, and its checkpoint is ignored.
+	// What is already stored there is skipped. An append of which all is stored is a
+	// repeat, or an old one that was held up, and its checkpoint is ignored.
 	// ErrPosition, ErrFinal, ErrLeaseLost, ErrNotFound.
 	Append(ctx context.Context, id ID, lease Lease, at Position, checkpoint json.RawMessage, b ...Batch) error
 
@@ -175,6 +191,10 @@ type Store interface {
 	// others make: cancel, answers, a lost lease; and for every replica's goodbye.
 	Inbox(ctx context.Context, r Replica) iter.Seq2[Event, error]
 
+	// Running lists the tasks of one part, 0 to Parts-1, that have not ended and are
+	// r's to run. It is how a replica finds what it was not told of, or has missed.
+	Running(ctx context.Context, r Replica, part int) ([]Held, error)
+
 	// Beat says that a replica is alive for another ttl by the store's clock: one
 	// write, however many tasks it runs. A ttl of 0 says goodbye: its tasks may be
 	// adopted at once. A replica beats before it creates or adopts its first task:
@@ -188,7 +208,9 @@ type Store interface {
 	// all of r's: an adoption whose reply was lost is returned by the next Adopt. A
 	// part of the store that is unavailable keeps back only its own tasks; an Adopt
 	// that has none to hand out then is ErrUnavailable, so that a caller who asks until
-	// there are no more learns of it. A store whose clock has leapt ahead, as in a
-	// failover, takes nobody for gone until the expiry has passed by that clock.
+	// there are no more learns of it. A store whose clock has leapt ahead, or that went
+	// back to an older state, as in a failover, takes nobody for gone until the expiry has
+	// passed by that clock. That a replica is gone is looked at again before its tasks are
+	// handed out; what is executed much later than it was asked hands out nothing.
 	Adopt(ctx context.Context, r Replica, upstreams []string, n int) ([]Task, error)
 }

@@ -45,6 +45,14 @@ func ParseID(s string) (ID, error) {
 	return ID(s), nil
 }
 
+// Part is the part of Store.Running that a task is in.
+func (id ID) Part() int {
+	if c := id[0]; c >= 'a' {
+		return int(c-'a') + 10
+	}
+	return int(id[0] - '0')
+}
+
 // Status is where a task is in its life. The spelling is that of both task
 // dialects, which share it.
 type Status string

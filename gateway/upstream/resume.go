@@ -84,17 +84,17 @@ func (x *exchange) resume(ctx context.Context) (m jsonrpc.Message, err error) {
 	ctx = x.startSpan(ctx)
 	x.span.SetAttributes(semconv.Resumed.Bool(true))
 	defer func() { x.endSpan(&m, err) }()
-	if err := ended(ctx); err != nil {
-		return m, err
-	}
 	x.resumed = true
 	for _, p := range x.state.Pending {
 		if id, err := jsonrpc.ParseID(p.ID); err == nil {
 			x.ses.claim(id) // asked already: a replay of it is not another question
 		}
 	}
-	defer x.begin(ctx)()
 	x.reached.Store(true) // by whoever sent the call
+	defer x.begin(ctx)()
+	if err := ended(ctx); err != nil {
+		return m, err // begin tells the server of a cancellation
+	}
 	defer x.task.listen(ctx)()
 	if x.task.id() != "" {
 		return x.task.goOn(ctx)

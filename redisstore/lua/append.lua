@@ -22,9 +22,9 @@ local skip_batches = stored(have_batches, at_batch, #contents)
 local skip_segments = stored(have_segments, at_segment, #segments)
 if not (skip_batches and skip_segments) then return { 'gap' } end
 
--- An append that ends before the end of what is stored is an old one that was
--- held up on its way; its checkpoint is older than the one there.
-local late = at_batch + #contents < have_batches or at_segment + #segments < have_segments
+-- An append of which all is stored is a repeat, or one that was held up on its way. Its
+-- checkpoint came with the first, and there may be a newer one.
+local late = #contents + #segments > 0 and skip_batches + skip_segments == #contents + #segments
 if #checkpoint > 0 and not late then redis.call('HSET', KEYS[1], 'checkpoint', checkpoint[1]) end
 
 -- shown spells pieces for the event, where they are small: their kind, how many come

@@ -8,6 +8,7 @@
 --       12 status of a task that waits for answers  13 of one that no longer does
 --       14 '1' to become visible  15 ttl, or ''  16 retain, or '', in ms
 --       17 claiming stream  18 19 batches and segments before the tail
+--       20 order of what the runner says, or ''
 --       then lists: fields (name, value), ask (key, method, params, claim),
 --       withdraw, claim, void streams, answer (key, answer), take, forget, contents, segments
 -- reply ok | renew | again | final with the task, none, lost, gap, moved with the runner
@@ -16,16 +17,17 @@ local events, inbox, slack, open = next_arg(), next_arg(), next_arg(), next_arg(
 local to, from, final, waiting, working = next_arg(), next_arg(), next_arg(), next_arg(), next_arg()
 local visible, ttl, retain, by = next_arg(), next_arg(), next_arg(), next_arg()
 local at_batch, at_segment = tonumber(next_arg()), tonumber(next_arg())
+local order = next_arg()
 local set = list()
 local ask, withdraw, claim, over = list(), list(), list(), list()
 local answer, take, forget = list(), list(), list()
 local contents, segments = list(), list()
 
 local was = redis.call('HMGET', KEYS[1], 'status', 'lease', 'lastop', 'visible', 'created', 'ttl',
-  'retain', 'batches', 'segments', 'questions', 'version')
+  'retain', 'batches', 'segments', 'questions', 'version', 'order')
 local status, created, life, kept = was[1], tonumber(was[5]), tonumber(was[6]), tonumber(was[7])
 if not status then
-  redis.call('SREM', KEYS[4], id)
+  redis.call('ZREM', KEYS[4], id)
   return { 'none' }
 end
 if op ~= '' and was[3] == op then return reply('again') end
@@ -37,6 +39,11 @@ local skip_batches = stored(tonumber(was[8]), at_batch, #contents)
 local skip_segments = stored(tonumber(was[9]), at_segment, #segments)
 if not (skip_batches and skip_segments) then return { 'gap' } end
 
+-- What was held up on its way must not replace what the runner has said since.
+if order ~= '' and tonumber(order) < tonumber(was[12] or '0') then
+  order = ''
+  if to == '' then set = {} end
+end
 local changed = #set > 0 or to ~= ''
 local function put(name, value)
   set[#set + 1], set[#set + 2], changed = name, value, true
@@ -88,14 +95,18 @@ if changed then
   put('updated', int(time))
 end
 if op ~= '' then put('lastop', op) end
+if order ~= '' and #set > 0 then put('order', order) end
 if #set > 0 then redis.call('HSET', KEYS[1], unpack(set)) end
 if final == '1' then
-  redis.call('SREM', KEYS[4], id)
-  redis.call('HDEL', KEYS[1], 'call', 'checkpoint')
+  redis.call('ZREM', KEYS[4], id)
+  redis.call('HDEL', KEYS[1], 'call', 'checkpoint', 'order')
 end
 if changed then
   redis.call('PUBLISH', events, id .. ' ' .. int(version))
-  if inbox ~= '' then redis.call('PUBLISH', inbox, id .. ' ' .. int(version)) end
+  if inbox ~= '' then
+    redis.call('ZADD', KEYS[4], 'XX', int(version), id) -- not if that was its end
+    redis.call('PUBLISH', inbox, id .. ' ' .. int(version))
+  end
 end
 local needed = created + life
 if final ~= '1' then needed = needed + keep end

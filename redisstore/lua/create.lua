@@ -27,7 +27,7 @@ redis.call('HSET', KEYS[1], 'version', '1', 'created', int(at), 'updated', int(a
   'ttl', ttl, 'retain', retain, 'visible', visible,
   'batches', int(push(KEYS[2], contents, 0)), 'segments', int(push(KEYS[3], segments, 0)),
   unpack(fields))
-if runner ~= '' and final ~= '1' then redis.call('SADD', KEYS[4], id) end
+if runner ~= '' and final ~= '1' then redis.call('ZADD', KEYS[4], 0, id) end
 redis.call('PUBLISH', events, id .. ' 1')
 local task = reply('ok')
 -- Last, because an expiry that has come already deletes the keys.

@@ -1,14 +1,14 @@
 -- gone names the replicas that are.
 --
 -- KEYS  1 the replicas
--- ARGV  1 after how many ms more a replica may be forgotten
--- reply ok, the time in ms, then for each: replica, its entry, '1' if ten of its ttls have passed,
+-- ARGV  1 after how many ms more a replica may be forgotten  2 the replica that asks
+-- reply ok, the time in ms, its own entry, then for each: replica, its entry, '1' if ten of its ttls have passed,
 --       '1' if it may be forgotten
-local time, patience = now(), tonumber(next_arg())
+local time, patience, own = now(), tonumber(next_arg()), next_arg()
 local entries = redis.call('HGETALL', KEYS[1])
-local out = { 'ok', int(time) }
+local out = { 'ok', int(time), redis.call('HGET', KEYS[1], own) or '' }
 for i = 1, #entries, 2 do
-  local expires, ttl = string.match(entries[i + 1], '^(%d+) (%d+)$')
+  local expires, ttl = string.match(entries[i + 1], '^(%d+) (%d+)')
   if tonumber(expires) <= time then
     out[#out + 1] = entries[i]
     out[#out + 1] = entries[i + 1]

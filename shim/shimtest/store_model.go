@@ -256,7 +256,7 @@ func (m *modelTest) adopt(rt *rapid.T) {
 		if !slices.Contains(orphans, k) {
 			m.Fatalf("adopted %s, which is no orphan", g.ID)
 		}
-		k.Lease = shim.Lease{Replica: r, Adoption: k.Lease.Adoption + 1}
+		k.Lease, k.order = shim.Lease{Replica: r, Adoption: k.Lease.Adoption + 1}, 0
 		k.Version++
 		m.adjust(k, g)
 		m.same(k.run(), g)
@@ -336,6 +336,7 @@ func (m *modelTest) change(rt *rapid.T, k *modelTask) shim.Change {
 		"ttl":      func() { c.TTL = time.Duration(rapid.IntRange(1, 10).Draw(rt, "ttl")) * time.Hour },
 		"retain":   func() { c.Retain = time.Duration(rapid.IntRange(1, 3).Draw(rt, "retain")) * time.Hour },
 		"run":      func() { c.Checkpoint, c.Call = m.piece(rt), m.piece(rt) },
+		"order":    func() { c.Order = int64(rapid.IntRange(1, 5).Draw(rt, "order")) },
 	}
 	names := slices.Sorted(maps.Keys(parts))
 	for range rapid.SampledFrom([]int{1, 1, 1, 2, 3}).Draw(rt, "parts") {

@@ -18,6 +18,7 @@ type model struct {
 type modelTask struct {
 	shim.Task
 	lastOp             string
+	order              int64
 	takers             map[string]string // which op took a key's answer
 	contents, segments []json.RawMessage
 	seen               int64 // the version whose UpdatedAt is known
@@ -110,14 +111,15 @@ func (k *modelTask) append(l shim.Lease, at shim.Position, checkpoint json.RawMe
 	case !k.fits(at):
 		return shim.ErrPosition
 	}
-	end := at
+	end, pieces := at, false
 	for _, piece := range b {
 		if piece.Content != nil {
 			end.Batches++
 		}
 		end.Segments += int64(len(piece.Segments))
+		pieces = pieces || piece.Content != nil || len(piece.Segments) > 0
 	}
-	late := end.Batches < k.Position.Batches || end.Segments < k.Position.Segments
+	late := pieces && end.Batches <= k.Position.Batches && end.Segments <= k.Position.Segments
 	k.push(at, b)
 	if checkpoint != nil && !late {
 		k.Checkpoint = checkpoint
@@ -139,10 +141,14 @@ func (k *modelTask) apply(l *shim.Lease, c shim.Change) (shim.Task, error) {
 	case !k.fits(c.At):
 		return shim.Task{}, shim.ErrPosition
 	}
+	late := c.Order > 0 && c.Order < k.order
+	if late && c.To == "" {
+		c.StatusMessage, c.Progress, c.Outcome, c.Checkpoint, c.Call = nil, shim.TaskProgress{}, nil, nil, nil
+	}
+	changed := k.replace(c)
 	if c.Op != "" {
 		k.lastOp = c.Op
 	}
-	changed := k.replace(c)
 	changed = k.edit(c) || changed
 	changed = k.push(c.At, c.Tail) || changed
 	if c.To != "" {
@@ -150,6 +156,9 @@ func (k *modelTask) apply(l *shim.Lease, c shim.Change) (shim.Task, error) {
 	}
 	if k.Status.Final() {
 		k.finish()
+	}
+	if c.Order > 0 && !late && (changed || c.Op != "") {
+		k.order = c.Order
 	}
 	if changed {
 		k.Version++

@@ -66,9 +66,10 @@ var streamCases = []storeCase{
 		add(2, "2")
 		is("2")
 		add(2, "3", batch("[2]"), batch("[3]"))
-		add(2, "4", batch("[2]"), batch("[3]")) // it has come further meanwhile
+		add(4, "4")
+		add(2, "old", batch("[2]"), batch("[3]")) // a repeat that was held up on its way
 		is("4")
-		add(2, "old", batch("[2]")) // held up on its way
+		add(2, "old", batch("[2]"))
 		is("4")
 	}},
 	{"Append/nothing", func(t *storeTest) {

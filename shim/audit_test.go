@@ -1,0 +1,204 @@
+package shim_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"taskgate/shim"
+)
+
+// resumable is a call that takes an hour, and that another replica, or this one, can go on
+// with: it is answered then after d.
+func resumable(d time.Duration) *scripted {
+	u := takes(time.Hour)
+	u.resume = func(ctx context.Context, _ shim.Request, _ json.RawMessage, _ shim.Sink) (shim.Reply, error) {
+		return after(ctx, d)
+	}
+	return u
+}
+
+// A run lets go of a task that another replica has adopted. If a failover loses that
+// adoption, the task is this replica's again by its record, and it goes on with it.
+func TestTaskWhoseAdoptionWasLost(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		u := resumable(time.Second)
+		var adopted atomic.Bool
+		h := &hooked{}
+		h.get = func(ctx context.Context, _ shim.ID, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
+			task, err := next(ctx)
+			if adopted.CompareAndSwap(true, false) {
+				task.Lease = shim.Lease{Replica: "lost", Adoption: 1}
+			}
+			return task, err
+		}
+		s := w.over("a", h, u, policy(shim.Always))
+		task := begin(t, s, call())
+		pass(time.Second)
+		adopted.Store(true)
+		if err := s.Update(t.Context(), anyone, "up", task.ID, nil); err != nil {
+			t.Fatal(err)
+		}
+		adopted.Store(true)
+		if _, err := w.store.Store.Apply(t.Context(), task.ID, nil, shim.Change{Claim: []string{"x"}, ClaimBy: "x", TTL: 48 * time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Second)
+		if err := u.ended(); !errors.Is(err, shim.ErrDetached) {
+			t.Fatalf("the call of a task that was adopted ended with %v", err)
+		}
+		pass(period + 2*time.Second)
+		wantStatus(t, read(t, s, task.ID), shim.Completed)
+		if u.calls.Load() != 1 {
+			t.Errorf("it was sent %d times", u.calls.Load())
+		}
+	})
+}
+
+// A run that has let go of a task does not go on with it when this replica adopts that:
+// the call is resumed.
+func TestRunThatHasLetGoIsReplaced(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		release := make(chan struct{})
+		u := resumable(time.Second)
+		slow := u.call
+		u.call = func(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
+			reply, err := slow(ctx, r, s)
+			<-release // it takes its time to end
+			return reply, err
+		}
+		var lost atomic.Bool
+		var back atomic.Pointer[shim.Task]
+		h := &hooked{}
+		h.get = func(ctx context.Context, _ shim.ID, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
+			task, err := next(ctx)
+			if lost.CompareAndSwap(true, false) {
+				task.Lease = shim.Lease{Replica: "lost", Adoption: 1}
+			}
+			return task, err
+		}
+		h.adopt = func(context.Context, func(context.Context) ([]shim.Task, error)) ([]shim.Task, error) {
+			if task := back.Swap(nil); task != nil {
+				return []shim.Task{*task}, nil
+			}
+			return nil, nil
+		}
+		s := w.over("a", h, u, policy(shim.Always))
+		task := begin(t, s, call())
+		pass(6 * time.Second)
+		lost.Store(true)
+		if _, err := w.store.Store.Apply(t.Context(), task.ID, nil, shim.Change{TTL: 48 * time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		pass(100 * time.Millisecond)
+		whole, err := w.store.Store.Get(t.Context(), task.ID, shim.WithRun)
+		if err != nil {
+			t.Fatal(err)
+		}
+		back.Store(&whole) // as adopted again, under a lease that is no newer
+		pass(5 * time.Second)
+		close(release)
+		pass(5 * time.Second)
+		wantStatus(t, read(t, s, task.ID), shim.Completed)
+	})
+}
+
+// A creation or an adoption that the store makes when its caller has given up leaves a task
+// that nobody runs. It is found, and ends.
+func TestTaskThatNobodyRuns(t *testing.T) {
+	t.Run("created late", func(t *testing.T) {
+		bubble(t, func(t *testing.T, w *world) {
+			u := takes(time.Hour)
+			h := &hooked{create: func(ctx context.Context, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
+				<-ctx.Done()
+				time.AfterFunc(10*time.Second, func() { _, _ = next(context.WithoutCancel(ctx)) })
+				return shim.Task{}, ctx.Err()
+			}}
+			s := w.over("a", h, u, policy(shim.Always))
+			c := call()
+			c.Demand, c.Principal = true, shim.Principal{Subject: "ann"}
+			if _, err := s.Call(t.Context(), c); !errors.Is(err, shim.ErrUnavailable) {
+				t.Fatalf("a task that could not be created: %v", err)
+			}
+			pass(10*time.Second + period)
+			tasks, _, err := s.List(t.Context(), c.Principal, "up", "")
+			if err != nil || len(tasks) != 1 || !tasks[0].Status.Final() {
+				t.Errorf("%+v, %v: want one task that has ended", tasks, err)
+			}
+			if u.calls.Load() != 0 {
+				t.Error("the call was sent, though its caller was told that it was not")
+			}
+		})
+	})
+	t.Run("adopted late", func(t *testing.T) {
+		bubble(t, func(t *testing.T, w *world) {
+			h := &hooked{adopt: func(context.Context, func(context.Context) ([]shim.Task, error)) ([]shim.Task, error) {
+				return nil, shim.ErrUnavailable
+			}}
+			b := w.over("b", h, resumable(time.Second), policy(shim.Always))
+			id := w.lostAfter(takes(time.Hour), policy(shim.Always), call(), func(shim.Answered) { pass(time.Second) }).Task.ID
+			pass(10 * time.Second)
+			if tasks, err := w.store.Store.Adopt(t.Context(), "b", []string{"up"}, 10); err != nil || len(tasks) != 1 {
+				t.Fatalf("%v, %v", tasks, err)
+			}
+			pass(period + 2*time.Second)
+			wantStatus(t, read(t, b, id), shim.Completed)
+		})
+	})
+}
+
+// repeats is a Store whose Get tells of a task that it ended without a new version, as
+// after a failover that has lost a change.
+type repeats struct {
+	shim.Store
+	ended atomic.Bool
+}
+
+func (s *repeats) Get(ctx context.Context, id shim.ID, part shim.Part) (shim.Task, error) {
+	task, err := s.Store.Get(ctx, id, part)
+	if s.ended.Load() {
+		task.Status, task.UpdatedAt = shim.Failed, task.UpdatedAt.Add(time.Second)
+	}
+	return task, err
+}
+
+// The end of a task is told, also where its version is one that was seen before.
+func TestEndOfARepeatedVersionIsTold(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		store := &repeats{Store: w.store}
+		s := w.gatewayOf("a", shim.Server{Upstream: takes(time.Hour), Policy: func(string) shim.Policy { return policy(shim.Always) }},
+			func(o *shim.Options) { o.Store = store })
+		task := begin(t, s, call())
+		f := follow(t, s, anyone, task.ID)
+		pass(time.Second)
+		f.statuses()
+		store.ended.Store(true)
+		pass(31 * time.Second)
+		f.want(t, shim.Failed)
+	})
+}
+
+// A cancellation that a client was told of is written again where the store has lost it,
+// also if the replica that ran the task is lost at the same time.
+func TestAcknowledgedCancellationIsWrittenAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		before := openEmbedded(t)
+		b := w.gateway("b", takes(0), policy(shim.Always))
+		pass(6 * time.Second)
+		answer := w.lostAfter(takes(time.Hour), policy(shim.Always), call(), func(a shim.Answered) {
+			pass(time.Second)
+			if _, err := before.Create(t.Context(), *a.Task); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := b.Cancel(t.Context(), anyone, "up", a.Task.ID); err != nil {
+				t.Fatal(err)
+			}
+		})
+		w.store.failover.Store(&before)
+		pass(31 * time.Second) // settle
+		wantStatus(t, read(t, b, answer.Task.ID), shim.Cancelled)
+	})
+}
