@@ -48,7 +48,7 @@ func benchmark(b *testing.B, s *Store) {
 			}
 		})
 	})
-	// More readers than processors: what gather.go is for.
+	// More readers than processors: what pipeliner.go is for.
 	b.Run("Get crowded", func(b *testing.B) {
 		b.SetParallelism(8)
 		b.RunParallel(func(pb *testing.PB) {

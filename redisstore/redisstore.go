@@ -84,8 +84,8 @@ type Store struct {
 	opts     Options
 	log      *slog.Logger
 	hub      *hub
-	reads    *gatherer // of tasks, and of what they streamed
-	writes   *gatherer // small ones of those who run tasks
+	reads    *pipeliner // of tasks, and of what they streamed
+	writes   *pipeliner // small ones of those who run tasks
 	orphans  orphanage
 	leaps    leaps
 	embedded *embedded              // nil over a real Redis
@@ -148,7 +148,7 @@ func newStore(t target, opts Options) *Store {
 	client := t.client(opts)
 	s := &Store{client: client, beats: t.client(own), keys: keys{opts.Prefix}, opts: opts, log: opts.Logger}
 	s.hub = newHub(s)
-	s.reads, s.writes = newGatherer(client, maxFlight), newGatherer(client, maxWrites)
+	s.reads, s.writes = newPipeliner(client, maxReads), newPipeliner(client, maxWrites)
 	return s
 }
 

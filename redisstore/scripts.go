@@ -120,7 +120,7 @@ func newScript(parts ...string) *script {
 	return &script{source: b.String(), sha: redis.NewScript(b.String()).Hash()}
 }
 
-// processor is a client, a single connection, or a gatherer.
+// processor is a client, a single connection, or a pipeliner.
 type processor interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
 }
@@ -135,7 +135,7 @@ func (sc *script) run(ctx context.Context, p processor, keys []string, args *arg
 		err = p.Process(ctx, cmd)
 	}
 	if err != nil {
-		return nil, err // a gatherer may still have the command
+		return nil, err // a pipeliner may still have the command
 	}
 	if len(cmd.Val()) == 0 {
 		return nil, errors.New("script answered nothing")

@@ -60,7 +60,7 @@ type answer struct {
 	err  error
 }
 
-// crowd is a store whose flights are all in the air, held up by a gate, and readers
+// crowd is a store whose pipelines are all under way, held up by a gate, and readers
 // that wait for them.
 type crowd struct {
 	*Store
@@ -68,15 +68,17 @@ type crowd struct {
 	answers chan answer
 }
 
-// newCrowd holds up as many reads of a task as there are flights.
+// newCrowd holds up as many reads of a task as there are pipelines, for as long as the
+// test wants: none is late.
 func newCrowd(t *testing.T, s *Store, held shim.ID) *crowd {
 	t.Helper()
 	c := &crowd{Store: s, gate: &gate{open: make(chan struct{})}, answers: make(chan answer, 100)}
 	s.client.AddHook(c.gate)
+	s.reads.round = time.Hour
 	for range s.reads.limit {
 		c.get(t.Context(), held)
 	}
-	eventually(t, "all flights are in the air", func() bool {
+	eventually(t, "all pipelines are under way", func() bool {
 		c.gate.mu.Lock()
 		defer c.gate.mu.Unlock()
 		return c.gate.held == s.reads.limit
@@ -98,7 +100,7 @@ func (c *crowd) wait(t *testing.T, n int) {
 	eventually(t, "the readers wait", func() bool {
 		c.reads.mu.Lock()
 		defer c.reads.mu.Unlock()
-		return len(c.reads.waiting) == n
+		return len(c.reads.pending) == n
 	})
 }
 
@@ -124,14 +126,14 @@ func own(t *testing.T, s *Store, n int) []shim.ID {
 	return ids
 }
 
-// Reads that find all flights in the air leave together, in bounded company, and each
+// Reads that find all pipelines under way leave together, in bounded company, and each
 // gets its own answer.
 func TestReadsGather(t *testing.T) {
 	t.Parallel()
 	for name, url := range map[string]string{"redis": redistest.Start(t).URL(), "embedded": "embedded"} {
 		t.Run(name, func(t *testing.T) {
 			s := openTest(t, url, testOptions())
-			ids := own(t, s, 2*maxFlight+1)
+			ids := own(t, s, 2*maxReads+1)
 			c := newCrowd(t, s, ids[0])
 			for _, id := range ids {
 				c.get(t.Context(), id)
@@ -145,7 +147,7 @@ func TestReadsGather(t *testing.T) {
 			is(t, receive(t, missing, "an answer"), shim.ErrNotFound)
 			c.gate.mu.Lock()
 			defer c.gate.mu.Unlock()
-			if n := c.gate.pipelines; len(n) == 0 || slices.Max(n) != maxFlight {
+			if n := c.gate.pipelines; len(n) == 0 || slices.Max(n) != maxReads {
 				t.Errorf("pipelines of %v", n)
 			}
 		})
@@ -185,8 +187,8 @@ func TestReaderLeaves(t *testing.T) {
 	same(t, 0, len(c.gate.pipelines))
 }
 
-// A flight that is lost is repeated by each of its readers.
-func TestFlightLost(t *testing.T) {
+// A pipeline that is lost is repeated by each of its readers.
+func TestPipelineLost(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	for name, fault := range map[string]redistest.Fault{"reply lost": redistest.DropReply, "cut before": redistest.CutBefore} {
@@ -210,8 +212,8 @@ func TestFlightLost(t *testing.T) {
 	}
 }
 
-// What refuses the connection and not a command is told to all readers of a flight.
-func TestFlightRefused(t *testing.T) {
+// What refuses the connection and not a command is told to all readers of a pipeline.
+func TestPipelineRefused(t *testing.T) {
 	t.Parallel()
 	s := openTest(t, redistest.Start(t).URL(), testOptions())
 	ids := own(t, s, 3)
@@ -233,16 +235,16 @@ func TestFlightRefused(t *testing.T) {
 	same(t, 3, failed)
 }
 
-// A flight has the time of its most patient passenger.
-func TestPatience(t *testing.T) {
+// A pipeline has the time of the most patient of its callers.
+func TestLastDeadline(t *testing.T) {
 	t.Parallel()
 	at := time.Now()
-	some := []*passenger{{deadline: at}, {deadline: at.Add(2)}, {deadline: at.Add(1)}}
-	same(t, at.Add(2), patience(some))
-	same(t, time.Time{}, patience(append(some, &passenger{})))
+	some := []*pending{{deadline: at}, {deadline: at.Add(2)}, {deadline: at.Add(1)}}
+	same(t, at.Add(2), lastDeadline(some))
+	same(t, time.Time{}, lastDeadline(append(some, &pending{})))
 }
 
-// Closing the store ends those who wait, and leaves no flight in the air.
+// Closing the store ends those who wait, and leaves no pipeline under way.
 func TestCloseWithReaders(t *testing.T) {
 	t.Parallel()
 	s := openTest(t, redistest.Start(t).URL(), testOptions())
@@ -258,5 +260,5 @@ func TestCloseWithReaders(t *testing.T) {
 		is(t, receive(t, c.answers, "an answer").err, shim.ErrUnavailable)
 	}
 	is(t, func() error { _, err := s.Get(t.Context(), ids[0], shim.Summary); return err }(), shim.ErrUnavailable)
-	same(t, 0, s.reads.flying)
+	same(t, [3]int{}, s.reads.underWay)
 }

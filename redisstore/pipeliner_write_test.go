@@ -57,7 +57,7 @@ func TestWritesGather(t *testing.T) {
 	}
 }
 
-// A write that is refused is refused alone: those in the same flight are not.
+// A write that is refused is refused alone: those in the same pipeline are not.
 func TestWritesFailAlone(t *testing.T) {
 	t.Parallel()
 	s := openTest(t, redistest.Start(t).URL(), testOptions())
@@ -100,17 +100,17 @@ func (c *board) depart() {
 	c.left = append(c.left, time.Since(c.begun))
 }
 
-func (c *board) Pipeline() redis.Pipeliner { return flight{board: c} }
+func (c *board) Pipeline() redis.Pipeliner { return boarded{board: c} }
 
-// flight is a pipeline of a board.
-type flight struct {
+// boarded is a pipeline of a board.
+type boarded struct {
 	redis.Pipeliner
 	board *board
 }
 
-func (flight) Process(context.Context, redis.Cmder) error { return nil }
+func (boarded) Process(context.Context, redis.Cmder) error { return nil }
 
-func (f flight) Exec(context.Context) ([]redis.Cmder, error) {
+func (f boarded) Exec(context.Context) ([]redis.Cmder, error) {
 	f.board.depart()
 	return nil, nil
 }
@@ -119,7 +119,7 @@ func (f flight) Exec(context.Context) ([]redis.Cmder, error) {
 func TestPaceLeavesFewAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &board{begun: time.Now()}
-		g := newGatherer(c, maxWrites)
+		g := newPipeliner(c, maxWrites)
 		g.pace = writePace
 		for n := range 100 {
 			must(t, g.Process(t.Context(), redis.NewStringSliceCmd(t.Context(), "get")))
@@ -136,7 +136,7 @@ func TestPaceLeavesFewAlone(t *testing.T) {
 func TestPaceGathersACrowd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &board{begun: time.Now()}
-		g := newGatherer(c, maxWrites)
+		g := newPipeliner(c, maxWrites)
 		g.pace = writePace
 		var all sync.WaitGroup
 		for range 1000 {
@@ -153,10 +153,10 @@ func TestPaceGathersACrowd(t *testing.T) {
 		}
 		all.Wait()
 		g.close()
-		// A hundred milliseconds have room for fifty flights, and a few while it was
+		// A hundred milliseconds have room for fifty pipelines, and a few while it was
 		// not known yet that this is a crowd.
 		if n := len(c.left); n > 100 {
-			t.Errorf("%d flights", n)
+			t.Errorf("%d pipelines", n)
 		}
 	})
 }

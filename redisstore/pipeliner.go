@@ -1,0 +1,298 @@
+package redisstore
+
+import (
+	"cmp"
+	"context"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// maxReads is how many reads go in one pipeline: they wait for each other's replies,
+// and all of those, results included, are in memory at once. Small writes, maxWrites of
+// them, have replies of a word, and what they write is in memory anyway.
+const (
+	maxReads  = 16
+	maxWrites = 64
+)
+
+// writePace is the least time between two pipelines of writes to a Redis that is not in
+// the process: below it most of what ten thousand writes a second cost, here, in Redis
+// and in those who hear of them, is to be woken for each. dense is how many commands
+// have to come within the pace for it to hold: fewer are not worth a delay.
+const (
+	writePace = 2 * time.Millisecond
+	dense     = 8
+)
+
+// lateRound is how often the age of pipelines is looked at while commands are pending. A
+// pipeline that has seen two rounds end is late: after 50 to 100 ms.
+const lateRound = 50 * time.Millisecond
+
+// pipeliner sends commands together that would otherwise wait for a processor, or for a
+// connection, one by one: most of what a small one costs, here and in Redis, are its
+// system calls. A command that finds few others under way goes at once and alone. As
+// many pipelines as limit are under way at the same time. What comes meanwhile is
+// pending; it leaves together, as one pipeline, when one of those is back. Where
+// commands come in crowds, and there is a pace, they wait for each other. First come,
+// first served: the client's own queue for connections is in no order, and leaves some
+// waiting for long.
+//
+// A pipeline that is late, because its connection is dead or its replies are large,
+// does not count against the limit: what is pending leaves on another connection.
+//
+// Only commands that may be repeated go this way, because each shares the fate of its
+// pipeline; and only those to one server: an outage of one master of a cluster must not
+// hold up what goes to the others (see newPipeliner).
+type pipeliner struct {
+	client redis.UniversalClient
+	limit  int // of pipelines under way that are not late; 0 sends each command by itself
+	total  int // of pipelines under way, late ones included
+	most   int // commands in one pipeline
+	// pace is the least time between the departures of two pipelines that are not full,
+	// while commands come so fast that a dense crowd of them comes within it; 0 is none.
+	pace  time.Duration
+	round time.Duration
+
+	mu sync.Mutex
+	// underWay counts pipelines by the rounds that they have seen end: none, one, more.
+	// The last are late. turn counts the rounds.
+	underWay [3]int
+	turn     int
+	timing   bool          // a round is on
+	left     time.Time     // when the last pipeline did
+	came     time.Time     // when the last command did
+	gap      time.Duration // between commands, on average over the last few
+	pending  []*pending
+	closed   bool
+	senders  sync.WaitGroup
+}
+
+// pending is a command that waits for its pipeline. Once done is closed, err is its
+// error, and cmd is the caller's again.
+type pending struct {
+	cmd      redis.Cmder
+	deadline time.Time // of the caller; zero for none
+	err      error
+	done     chan struct{}
+}
+
+// newPipeliner sends together where the processors are what there is too little of:
+// with a pipeline for each of them, and two at least, so that a large result does not
+// hold up all others. The reads and the writes of a store together leave connections of
+// the pool to others, late pipelines included.
+func newPipeliner(client redis.UniversalClient, most int) *pipeliner {
+	p := &pipeliner{client: client, limit: max(2, runtime.GOMAXPROCS(0)), most: most, round: lateRound}
+	p.total = 2 * p.limit
+	switch c := client.(type) {
+	case *redis.ClusterClient:
+		p.limit = 0
+	case *redis.Client:
+		p.total = max(p.limit, c.Options().PoolSize*2/5)
+	}
+	return p
+}
+
+// Process runs a command and returns its error, after ctx the error of ctx. The
+// command must not be looked at after an error: it may still be under way.
+func (p *pipeliner) Process(ctx context.Context, cmd redis.Cmder) error {
+	if p.limit == 0 {
+		return p.client.Process(ctx, cmd)
+	}
+	p.mu.Lock()
+	p.arrive()
+	if p.closed || p.room() && p.early() <= 0 {
+		turn := p.depart()
+		p.mu.Unlock()
+		defer p.back(turn)
+		return p.client.Process(ctx, cmd)
+	}
+	c := &pending{cmd: cmd, done: make(chan struct{})}
+	c.deadline, _ = ctx.Deadline()
+	p.pending = append(p.pending, c)
+	p.sendPending()
+	p.mu.Unlock()
+	select {
+	case <-c.done:
+		return c.err
+	case <-ctx.Done():
+		p.remove(c)
+		return ctx.Err()
+	}
+}
+
+// remove takes back a command whose pipeline has not left.
+func (p *pipeliner) remove(c *pending) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if i := slices.Index(p.pending, c); i >= 0 {
+		p.pending = slices.Delete(p.pending, i, i+1)
+	}
+}
+
+// room reports whether one more pipeline may leave. p.mu is held.
+func (p *pipeliner) room() bool {
+	n := p.underWay[0] + p.underWay[1]
+	return n < p.limit && n+p.underWay[2] < p.total
+}
+
+// sendPending has pending commands leave if there is room, and begins a round, at whose
+// end there may be more. p.mu is held.
+func (p *pipeliner) sendPending() {
+	if p.room() {
+		turn := p.enter()
+		p.senders.Go(func() { p.send(turn) })
+	}
+	if !p.timing {
+		p.timing = true
+		time.AfterFunc(p.round, p.endRound)
+	}
+}
+
+// endRound makes the pipelines under way a round older. One round follows the other for
+// as long as commands are pending.
+func (p *pipeliner) endRound() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.timing = false
+	p.turn++
+	p.underWay = [3]int{0, p.underWay[0], p.underWay[1] + p.underWay[2]}
+	if len(p.pending) > 0 && !p.closed {
+		p.sendPending()
+	}
+}
+
+// enter counts a pipeline, and returns in which turn it was. p.mu is held.
+func (p *pipeliner) enter() (turn int) {
+	p.underWay[0]++
+	return p.turn
+}
+
+// leave takes a pipeline of a turn out of the count. p.mu is held.
+func (p *pipeliner) leave(turn int) { p.underWay[min(p.turn-turn, 2)]-- }
+
+// depart counts a pipeline that leaves now. p.mu is held.
+func (p *pipeliner) depart() (turn int) {
+	if p.pace > 0 {
+		p.left = time.Now()
+	}
+	return p.enter()
+}
+
+// back ends the way of a command that went alone. What is pending leaves in a goroutine
+// of its own: that command must not wait for it.
+func (p *pipeliner) back(turn int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.leave(turn)
+	switch {
+	case len(p.pending) == 0:
+	case p.closed: // no goroutine begins any more
+		for _, c := range p.pending {
+			c.finish(redis.ErrClosed)
+		}
+		p.pending = nil
+	default:
+		p.sendPending()
+	}
+}
+
+// early is how much sooner than its pace allows a pipeline would leave now. p.mu is held.
+func (p *pipeliner) early() time.Duration {
+	if p.pace == 0 || len(p.pending) >= p.most || p.gap*dense > p.pace {
+		return 0
+	}
+	return p.pace - time.Since(p.left)
+}
+
+// arrive notes that a command comes. p.mu is held.
+func (p *pipeliner) arrive() {
+	if p.pace == 0 {
+		return
+	}
+	now := time.Now()
+	// A long silence counts as a pace and no more, so that a burst is soon seen as one.
+	p.gap += (min(now.Sub(p.came), p.pace) - p.gap) / dense
+	p.came = now
+}
+
+// send sends one pipeline after the other as long as commands are pending and there is
+// room. It has been counted in a turn.
+func (p *pipeliner) send(turn int) {
+	for {
+		p.mu.Lock()
+		for early := p.early(); early > 0 && len(p.pending) > 0 && !p.closed; early = p.early() {
+			p.mu.Unlock()
+			<-time.After(early)
+			p.mu.Lock()
+		}
+		p.leave(turn)
+		if len(p.pending) == 0 || !p.room() {
+			p.mu.Unlock()
+			return
+		}
+		commands := slices.Clone(p.pending[:min(len(p.pending), p.most)])
+		p.pending = slices.Delete(p.pending, 0, len(commands))
+		turn = p.depart()
+		p.mu.Unlock()
+		p.exec(commands)
+	}
+}
+
+// exec does the commands of one pipeline, and gives them as long as the most patient of
+// their callers has. Those who have less go when their time is over.
+func (p *pipeliner) exec(commands []*pending) {
+	ctx, stop := context.Background(), func() {}
+	if last := lastDeadline(commands); !last.IsZero() {
+		ctx, stop = context.WithDeadline(ctx, last)
+	}
+	defer stop()
+	if len(commands) == 1 {
+		commands[0].finish(p.client.Process(ctx, commands[0].cmd))
+		return
+	}
+	pipe := p.client.Pipeline()
+	for _, c := range commands {
+		_ = pipe.Process(ctx, c.cmd) // only queues it
+	}
+	_, err := pipe.Exec(ctx)
+	// Where Redis refuses the connection, the client tells the pipeline and not its
+	// commands; else the error is that of one of them.
+	if slices.ContainsFunc(commands, func(c *pending) bool { return c.cmd.Err() != nil }) {
+		err = nil
+	}
+	for _, c := range commands {
+		c.finish(cmp.Or(c.cmd.Err(), err))
+	}
+}
+
+// lastDeadline is the last deadline of the commands, or zero where one has none.
+func lastDeadline(commands []*pending) (last time.Time) {
+	for _, c := range commands {
+		if c.deadline.IsZero() {
+			return time.Time{}
+		}
+		if c.deadline.After(last) {
+			last = c.deadline
+		}
+	}
+	return last
+}
+
+// finish hands the command back to its caller.
+func (c *pending) finish(err error) {
+	c.err = err
+	close(c.done)
+}
+
+// close waits for the pipelines under way, which end because the client is closed.
+// What comes from then on fails.
+func (p *pipeliner) close() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.senders.Wait()
+}
