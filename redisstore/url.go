@@ -126,9 +126,12 @@ func baseOptions(plain string) (*redis.Options, error) {
 
 var quietOnce sync.Once
 
-// client makes the go-redis client for a target. It never repeats a command by
-// itself (libraries of this size tend to): repeating is for do in retry.go, which
-// knows that it is harmless.
+// client makes the go-redis client for a target. It does not repeat a command that
+// may have reached Redis (libraries of this size tend to): repeating is for do in
+// retry.go, which knows that it is harmless. MaxRetries says so to a client of one
+// server, also behind Sentinel. A cluster client heeds it at each node only, and
+// repeats by itself within MaxRedirects, which it needs to follow a slot to another
+// node: once keeps it from that.
 func (t target) client(opts Options) redis.UniversalClient {
 	quietOnce.Do(func() { redis.SetLogger(debugLogger{}) })
 	b := t.base
@@ -143,6 +146,7 @@ func (t target) client(opts Options) redis.UniversalClient {
 		// Nothing here needs RESP3, and proxies and forks know RESP2 best.
 		Protocol:              cmp.Or(b.Protocol, 2),
 		MaxRetries:            -1,
+		MaxRedirects:          2, // to where a slot is, and from there to where it goes
 		DialTimeout:           cmp.Or(opts.DialTimeout, b.DialTimeout, 5*time.Second),
 		DialerRetries:         1,
 		ReadTimeout:           cmp.Or(opts.ReadTimeout, b.ReadTimeout, 10*time.Second),
@@ -155,8 +159,42 @@ func (t target) client(opts Options) redis.UniversalClient {
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
-	return redis.NewUniversalClient(u)
+	c := redis.NewUniversalClient(u)
+	if t.cluster {
+		c.AddHook(once{})
+	}
+	return c
 }
+
+// once has a cluster client send each command once, wherever redirections lead, but
+// for what was not executed: a pipeline for which it gets no connection it tries twice
+// more, and a node that has become a replica it leaves by itself.
+type once struct{}
+
+// DialHook implements redis.Hook.
+func (once) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+// ProcessHook implements redis.Hook.
+func (once) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error { return next(ctx, notRepeated{cmd}) }
+}
+
+// ProcessPipelineHook implements redis.Hook.
+func (once) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		all := make([]redis.Cmder, len(cmds))
+		for i, c := range cmds {
+			all[i] = notRepeated{c}
+		}
+		return next(ctx, all)
+	}
+}
+
+// notRepeated is a command that go-redis does not send again.
+type notRepeated struct{ redis.Cmder }
+
+// NoRetry implements redis.Cmder.
+func (notRepeated) NoRetry() bool { return true }
 
 // debugLogger keeps what go-redis has to say, which is about single connections,
 // out of the log unless somebody debugs.
