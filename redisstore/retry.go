@@ -32,8 +32,14 @@ const (
 // do runs an operation and, while Redis is away, runs it again until RetryFor or
 // ctx is over. That is safe for every operation of this package, and for nothing
 // else (design.md 0.12).
+//
+// While the slot of its keys moves to another node of a cluster, it is run again until
+// the deadline of ctx: that may take longer, and ends by itself. A caller without a
+// deadline is told after RetryFor, as of anything else. So is an adoption, which leaves
+// such tasks out and goes on with others.
 func (s *Store) do(ctx context.Context, op string, f func() error) error {
 	give := time.Now().Add(s.opts.RetryFor)
+	until, bounded := ctx.Deadline()
 	for wait := firstBackoff; ; wait = min(2*wait, maxBackoff) {
 		err := f()
 		if err == nil {
@@ -43,11 +49,18 @@ func (s *Store) do(ctx context.Context, op string, f func() error) error {
 		if isOutage(err) && !errors.Is(err, context.Canceled) {
 			reroute(ctx, s.client)
 		}
-		if !isTransient(err) || time.Now().Add(pause).After(give) || !sleep(ctx, pause) {
+		last := give
+		if bounded && op != opAdopt && hasPrefix(err, moving...) {
+			last = until
+		}
+		if !isTransient(err) || time.Now().Add(pause).After(last) || !sleep(ctx, pause) {
 			return wrap(op, err)
 		}
 	}
 }
+
+// opAdopt is the name of an adoption for do.
+const opAdopt = "adopt"
 
 // sleep waits, and says whether it could wait to the end.
 func sleep(ctx context.Context, d time.Duration) bool {
@@ -84,6 +97,7 @@ func wrap(op string, err error) error {
 // Errors of Redis by their first word. What passes by itself is transient; the
 // others last until an operator does something.
 var (
+	moving     = []string{"TRYAGAIN", "MOVED", "ASK"} // what go-redis does not follow any further
 	transients = []string{"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "BUSY"}
 	lasting    = []string{"OOM", "MISCONF", "NOREPLICAS", "ERR max number of clients"}
 	refusals   = []string{"WRONGPASS", "NOAUTH", "NOPERM", "ERR invalid password", "ERR AUTH", "ERR Client sent AUTH",
