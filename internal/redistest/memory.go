@@ -1,0 +1,202 @@
+package redistest
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+)
+
+// Memory is a Redis in the process of the test, reached over pipes in memory. It counts
+// time by time.Now, also in a synctest bubble, and can go back to a snapshot of its
+// content, as a Redis does that is killed and starts again from its disk.
+type Memory struct {
+	mu     sync.Mutex
+	server *miniredis.Miniredis
+}
+
+// NewMemory starts an empty one. Close ends it.
+func NewMemory() *Memory { return &Memory{server: newServer()} }
+
+func newServer() *miniredis.Miniredis {
+	s := miniredis.NewMiniRedis()
+	s.ClockTTL(true)
+	return s
+}
+
+// Close ends it and all connections.
+func (m *Memory) Close() { m.current().Close() }
+
+func (m *Memory) current() *miniredis.Miniredis {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.server
+}
+
+// Content is what a Memory had at one moment.
+type Content struct {
+	// Hashes are those of its keys that are hashes.
+	Hashes map[string]map[string]string
+
+	strings map[string]string
+	lists   map[string][]string
+	sets    map[string][]string
+	sorted  map[string]map[string]float64
+	expires map[string]time.Time
+}
+
+// Snapshot reads everything that is stored.
+func (m *Memory) Snapshot() Content {
+	s := m.current()
+	c := Content{
+		Hashes: map[string]map[string]string{}, strings: map[string]string{}, lists: map[string][]string{},
+		sets: map[string][]string{}, sorted: map[string]map[string]float64{}, expires: map[string]time.Time{},
+	}
+	for _, key := range s.Keys() {
+		var err error
+		switch s.Type(key) {
+		case "hash":
+			c.Hashes[key], err = hash(s, key)
+		case "list":
+			c.lists[key], err = s.List(key)
+		case "set":
+			c.sets[key], err = s.Members(key)
+		case "zset":
+			c.sorted[key], err = s.SortedSet(key)
+		case "string":
+			c.strings[key], err = s.Get(key)
+		}
+		if ttl := s.TTL(key); ttl > 0 && err == nil {
+			c.expires[key] = time.Now().Add(ttl)
+		}
+	}
+	return c
+}
+
+func hash(s *miniredis.Miniredis, key string) (map[string]string, error) {
+	fields, err := s.HKeys(key)
+	if err != nil {
+		return nil, err
+	}
+	h := make(map[string]string, len(fields))
+	for _, f := range fields {
+		h[f] = s.HGet(key, f)
+	}
+	return h, nil
+}
+
+// Restore starts another server in place of this one, with the content of a snapshot:
+// all connections break, and scripts and subscriptions are gone.
+func (m *Memory) Restore(c Content) error {
+	next := newServer()
+	var errs []error
+	for key, fields := range c.Hashes {
+		for f, v := range fields {
+			next.HSet(key, f, v)
+		}
+	}
+	for key, v := range c.strings {
+		errs = append(errs, next.Set(key, v))
+	}
+	for key, v := range c.lists {
+		_, err := next.Push(key, v...)
+		errs = append(errs, err)
+	}
+	for key, v := range c.sets {
+		_, err := next.SAdd(key, v...)
+		errs = append(errs, err)
+	}
+	for key, scores := range c.sorted {
+		for member, score := range scores {
+			_, err := next.ZAdd(key, score, member)
+			errs = append(errs, err)
+		}
+	}
+	for key, at := range c.expires {
+		if ttl := time.Until(at); ttl > 0 {
+			next.SetTTL(key, ttl)
+		} else {
+			next.Del(key)
+		}
+	}
+	m.mu.Lock()
+	m.server, next = next, m.server
+	m.mu.Unlock()
+	next.Close()
+	return errors.Join(errs...)
+}
+
+// Dial connects to it. It is a dialer for clients of Redis.
+func (m *Memory) Dial(context.Context, string, string) (net.Conn, error) {
+	m.mu.Lock() // or it connects to the server that Restore has just closed, which begins anew then
+	c, err := m.server.Dial()
+	m.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	return newBuffered(c), nil
+}
+
+// buffered is a pipe with a buffer for writing, as a socket has one. Without it a server
+// that answers the first command of a pipeline waits for ever for a client that is still
+// writing the second.
+type buffered struct {
+	net.Conn
+	wake  chan struct{} // there is something to send
+	ended chan struct{}
+	end   func()
+
+	mu  sync.Mutex
+	out []byte
+}
+
+func newBuffered(c net.Conn) *buffered {
+	b := &buffered{Conn: c, wake: make(chan struct{}, 1), ended: make(chan struct{})}
+	b.end = sync.OnceFunc(func() { close(b.ended) })
+	go b.send()
+	return b
+}
+
+// Write keeps p to be sent.
+func (b *buffered) Write(p []byte) (int, error) {
+	select {
+	case <-b.ended:
+		return 0, net.ErrClosed
+	default:
+	}
+	b.mu.Lock()
+	b.out = append(b.out, p...)
+	b.mu.Unlock()
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+	return len(p), nil
+}
+
+// send sends what is kept until the connection is closed.
+func (b *buffered) send() {
+	for {
+		select {
+		case <-b.ended:
+			return
+		case <-b.wake:
+		}
+		b.mu.Lock()
+		out := b.out
+		b.out = nil
+		b.mu.Unlock()
+		if _, err := b.Conn.Write(out); err != nil {
+			_ = b.Close()
+		}
+	}
+}
+
+// Close ends both directions.
+func (b *buffered) Close() error {
+	b.end()
+	return b.Conn.Close()
+}
