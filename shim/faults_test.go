@@ -1,0 +1,77 @@
+package shim_test
+
+import (
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+)
+
+// everyShort is how many points of a scenario a short run leaves out between two.
+const everyShort = 7
+
+// Every scenario with every fault at every operation, and every event lost: it ends, no
+// later than a period after it would have and what the fault itself took; nothing is lost
+// and nothing done twice; and no client is told of two ends. One case runs alone with
+// -run 'TestFaults/<scenario>/<fault>/<n>$'.
+func TestFaults(t *testing.T) {
+	percent := debug.SetGCPercent(400) // each world is new and small
+	t.Cleanup(func() { debug.SetGCPercent(percent) })
+	for _, s := range scenarios {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			var sound *faultWorld
+			synctest.Test(t, func(t *testing.T) { sound = runFaults(t, s, &faults{}, 0) })
+			t.Logf("%d operations, %d events, %v", len(sound.ops), len(sound.events), sound.base)
+			for _, k := range kinds {
+				if k == clientActs && !s.acts {
+					continue
+				}
+				t.Run(string(k), func(t *testing.T) { everyPoint(t, s, k, sound) })
+			}
+		})
+	}
+}
+
+// everyPoint runs a scenario with a fault of one kind at each point at which that may
+// happen.
+func everyPoint(t *testing.T, s scenario, k kind, sound *faultWorld) {
+	points := sound.ops
+	if k == eventLost {
+		points = sound.events
+	}
+	hit := 0
+	for n, p := range points {
+		from := keptFrom(points, n, k)
+		if !k.hits(p) || (k == backOne || k == backFour) && !slices.ContainsFunc(points[from:n], changes) {
+			continue
+		}
+		if hit++; testing.Short() && hit%everyShort != 1 {
+			continue
+		}
+		f := faults{kind: k, n: n, from: from}
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { runFaults(t, s, &f, sound.base) })
+		})
+	}
+}
+
+// changes reports whether an operation may have changed a task: a store that goes back
+// behind nothing but others has lost nothing.
+func changes(p point) bool { return !p.read && !p.adopts && !strings.HasSuffix(p.name, " Beat") }
+
+// keptFrom is the operation before which the store keeps what it goes back to at the n-th.
+func keptFrom(points []point, n int, k kind) int {
+	switch k {
+	case backOne:
+		return max(0, n-1)
+	case backFour:
+		return max(0, n-4)
+	case backLong:
+		old := func(p point) bool { return points[n].at-p.at < backBy }
+		return max(0, slices.IndexFunc(points[:n], old)-1)
+	}
+	return 0
+}
