@@ -82,8 +82,8 @@ func (h *hooked) heard(events iter.Seq2[shim.Event, error]) iter.Seq2[shim.Event
 	}
 }
 
-// changes drops all events but those that say to read everything again.
-func changes(e shim.Event) bool { return !e.Synced }
+// hint is any event but those that say to read everything again.
+func hint(e shim.Event) bool { return !e.Synced }
 
 // over starts a replica over a hooked store.
 func (w *world) over(name string, h *hooked, u shim.Upstream, p shim.Policy) *shim.Shim {

@@ -11,9 +11,6 @@ import (
 	"taskgate/shim"
 )
 
-// period is after how long at most something is noticed whose event was lost: one audit of
-// all parts, and a moment.
-const period = 30 * time.Second
 
 // An answer that comes before the runner has heard that its question is stored is used at
 // once.
@@ -88,7 +85,7 @@ func TestLostEvents(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
 				u := elicits(0, "a")
-				s, b := w.over("a", &hooked{drop: changes}, u, policy(shim.Always)), w.gateway("b", u, policy(shim.Always))
+				s, b := w.over("a", &hooked{drop: hint}, u, policy(shim.Always)), w.gateway("b", u, policy(shim.Always))
 				task := begin(t, s, taskCall())
 				pass(time.Second)
 				c.do(t, w, b, task.ID)
@@ -169,7 +166,7 @@ func TestCancelDuringAdoption(t *testing.T) {
 		heir.resume = func(ctx context.Context, _ shim.Request, _ json.RawMessage, _ shim.Sink) (shim.Reply, error) {
 			return after(ctx, time.Hour)
 		}
-		h := &hooked{drop: changes}
+		h := &hooked{drop: hint}
 		h.adopt = func(ctx context.Context, next func(context.Context) ([]shim.Task, error)) ([]shim.Task, error) {
 			tasks, err := next(ctx)
 			for _, task := range tasks {
