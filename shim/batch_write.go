@@ -19,7 +19,6 @@ func (c Call) hints() bool { return c.Partials && !c.Streaming && (c.Handle || c
 // of any result. r.mu is held.
 func (r *run) gatherProgress(p Progress) {
 	switch {
-	case r.streams:
 	case r.policy.Partials.Content && p.Message != "":
 		r.gather(textBlock(p.Message, "", nil))
 	case !r.policy.Partials.Content && r.policy.FoldProgress && r.call.hints():
@@ -32,6 +31,19 @@ func (r *run) gatherLog(l Log) {
 	if r.policy.Partials.Logs && r.call.hints() {
 		r.gather(logBlock(l))
 	}
+}
+
+// gather takes a piece. r.mu is held.
+func (r *run) gather(piece json.RawMessage) {
+	b := r.batcher
+	if b == nil || r.ended {
+		return
+	}
+	if b.add(piece) && b.segments {
+		r.message = "partial results have reached their limit; the rest comes with the result"
+		r.fold()
+	}
+	r.stir()
 }
 
 // stir sees to it that what has gathered is written when it is due: at most one

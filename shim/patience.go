@@ -19,6 +19,17 @@ func (r *run) callUpstream(retry *Retry) (Reply, error) {
 	}
 }
 
+// request is what the leg is asked for: the client's request, with the answers to what
+// the server asked for (nil for none), and how long it may take.
+func (r *run) request(retry *Retry) Request {
+	req := r.call.Request
+	req.Rounds, req.Limits, req.Retry = r.call.Asking != AskNever, r.policy.Questions, retry
+	if req.Method == callTool {
+		req.Within = r.policy.Timeout
+	}
+	return req
+}
+
 // waitForStore waits for about as long as pause before a call is made again that began
 // then. It reports false if it must not be.
 func (r *run) waitForStore(begin time.Time, pause time.Duration) bool {

@@ -56,8 +56,6 @@ type run struct {
 	// batcher gathers what is shown of the task while it runs; nil for nothing. It is
 	// set before anything else knows the run.
 	batcher *batcher
-	// streams: the server streams its result by itself (Piece).
-	streams bool
 	box     mailbox
 	reading reading
 	// round is what the server's last answer asked for, while that is open. It is

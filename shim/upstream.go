@@ -57,10 +57,6 @@ type Request struct {
 	// on the stream of the call (design.md 0.16).
 	Rounds bool   `json:"-"`
 	Retry  *Retry `json:"-"`
-	// Pieces says that what the server gives away of its result while it works is shown
-	// to somebody: a leg to a server that streams it by itself then asks for that, and
-	// hands it to a PieceSink.
-	Pieces bool `json:"-"`
 	// Within is how long the call may take at most, 0 for no bound: a server that makes
 	// a task of it is asked to keep that for so long.
 	Within time.Duration `json:"-"`
@@ -163,26 +159,6 @@ var ErrNoAsk = errors.New("the client cannot be asked")
 type Completer interface {
 	// Completed takes the params of notifications/elicitation/complete.
 	Completed(params json.RawMessage)
-}
-
-// Piece is a part of a result that a server streams by itself, in a task of its own.
-type Piece struct {
-	// Blocks are the next content blocks, in order. There may be none: then it only
-	// says that the server streams.
-	Blocks []json.RawMessage
-	// Content says that the blocks are those of the result (SEP-1905), none missing and
-	// none twice; else they are hints (SEP-2679).
-	Content bool
-	// Checkpoint is where the leg could resume after these blocks, or nil. It need not
-	// be stored before the leg goes on, but never before the blocks are.
-	Checkpoint json.RawMessage
-}
-
-// PieceSink is a Sink that takes what a server streams by itself. From any goroutine, one
-// at a time; it does not block on the network.
-type PieceSink interface {
-	// Piece takes the next blocks.
-	Piece(Piece)
 }
 
 // Notification is a JSON-RPC notification, from or to an upstream.

@@ -44,8 +44,6 @@ func legConfig(c *config.Config, u *config.Upstream, replica shim.Replica, log *
 		Name: u.Name, URL: u.URL, Headers: headers, Era: upstream.Era(u.Era),
 		Shared:         u.UpstreamSessions == config.SessionsShared || loopback(c.Listen),
 		Tasks:          upstream.TaskUse(u.UpstreamTasks),
-		Streams:        u.ResponseModes == config.On,
-		Partials:       u.Partials == config.On,
 		ConnectTimeout: u.ConnectTimeout, ProbeTimeout: u.ProbeTimeout, IdleTimeout: u.IdleTimeout,
 		MaxResult: int64(u.MaxResult), MaxEvent: int64(u.MaxEvent),
 		Replica: string(replica), GatewayInfo: upstream.Info{Name: "taskgate", Version: moduleVersion()},

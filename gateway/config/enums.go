@@ -81,7 +81,7 @@ type UpstreamTasks string
 
 // The values of upstream_tasks.
 const (
-	UpstreamTasksAuto   UpstreamTasks = "auto"   // where a tool needs one, or a watched result is streamed in one
+	UpstreamTasksAuto   UpstreamTasks = "auto"   // where a tool needs one
 	UpstreamTasksAlways UpstreamTasks = "always" // for every tool that can be called so
 	UpstreamTasksNever  UpstreamTasks = "never"  // for none
 )

@@ -40,11 +40,9 @@ type Upstream struct {
 	UpstreamSessions UpstreamSessions `yaml:"upstream_sessions"`
 
 	// UpstreamTasks says for which calls a server of 2025-11-25 that has tasks of its
-	// own is asked to make one: auto, for tools that cannot be called otherwise, and
-	// for calls whose client takes partial results or streaming, where the server
-	// streams its results (SEP-1905, SEP-2679); always, for every tool that can be
-	// called so, which lets a call go on when its replica is lost; never, for none.
-	// Clients do not see these tasks.
+	// own is asked to make one: auto, for tools that cannot be called otherwise;
+	// always, for every tool that can be called so, which lets a call go on when its
+	// replica is lost; never, for none. Clients do not see these tasks.
 	UpstreamTasks UpstreamTasks `yaml:"upstream_tasks"`
 
 	// ConnectTimeout is how long connecting to the server may take, TLS

@@ -214,7 +214,7 @@ func (x *exchange) over(held []item, asked []pending, gone map[string]bool) bool
 			return true
 		}
 		for _, m := range it.msgs {
-			if (m.Kind == jsonrpc.Result || m.Kind == jsonrpc.ErrorResponse) && x.concludes(m) {
+			if (m.Kind == jsonrpc.Result || m.Kind == jsonrpc.ErrorResponse) && x.answers(m) {
 				return true
 			}
 			if m.Method == mcp.NotifyCancelled {

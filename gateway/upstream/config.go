@@ -49,11 +49,8 @@ type Config struct {
 	Shared bool
 
 	// Tasks says for which calls tasks of a legacy server's own are used; TasksAuto if
-	// empty. Streams and Partials declare to such a server that its results are taken
-	// while they come about, by SEP-1905 and by SEP-2679.
-	Tasks    TaskUse
-	Streams  bool
-	Partials bool
+	// empty.
+	Tasks TaskUse
 
 	// Sessions shares the upstream sessions of legacy client sessions between
 	// replicas (shim.Session.Shared); nil keeps them in this process.

@@ -95,7 +95,7 @@ func (x *exchange) perform(ctx context.Context, m *jsonrpc.Message) (err error) 
 	}
 	defer x.begin(ctx)()
 	defer x.attend(ctx)()
-	defer x.task.listen(ctx)()
+	defer x.task.settle()
 	in, err := x.post(x.life, body)
 	if err != nil {
 		return x.fault(ctx, err)
@@ -236,7 +236,6 @@ func (x *exchange) fault(ctx context.Context, err error) error {
 func (x *exchange) converse(ctx context.Context, in *inbound, m *jsonrpc.Message) (err error) {
 	defer func() { in.close() }()
 	defer x.leave(ctx)
-	x.task.reading(in)
 	for done := false; !done; {
 		it := in.next()
 		if it.err == nil {
@@ -254,7 +253,6 @@ func (x *exchange) converse(ctx context.Context, in *inbound, m *jsonrpc.Message
 			return x.fault(ctx, public(err))
 		}
 		in = again
-		x.task.reading(in)
 	}
 	in.finish()
 	return x.tooLate(ctx)
@@ -273,7 +271,6 @@ func (x *exchange) tooLate(ctx context.Context) error {
 // take handles one event: its id, and the messages in it. done says that answer is set.
 func (x *exchange) take(ctx context.Context, in *inbound, it *item, answer *jsonrpc.Message) (done bool, err error) {
 	x.tries, x.quiet = 0, 0
-	x.task.touch()
 	x.mark(it)
 	for i := range it.msgs {
 		switch m := &it.msgs[i]; m.Kind {
@@ -284,7 +281,8 @@ func (x *exchange) take(ctx context.Context, in *inbound, it *item, answer *json
 		case jsonrpc.Notification:
 			x.notification(*m)
 		case jsonrpc.Result, jsonrpc.ErrorResponse:
-			if x.answers(*m) && x.task.answered(ctx, *m) {
+			if x.answers(*m) {
+				x.task.answered(ctx, *m)
 				*answer = *m
 				return true, nil // the first counts (JSON-RPC 2.0 section 5)
 			}

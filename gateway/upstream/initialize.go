@@ -42,7 +42,7 @@ func (h *HTTP) initialize(ctx context.Context, s *session, gen int64) (*link, er
 
 func (h *HTTP) initializeParams(s *session) json.RawMessage {
 	b := append([]byte(nil), `{"protocolVersion":"`+mcp.Version20251125+`","capabilities":`...)
-	b = append(b, h.declareTasks(declared(s.from.Capabilities))...)
+	b = append(b, declared(s.from.Capabilities)...)
 	b = append(b, `,"clientInfo":`...)
 	b = append(b, h.cfg.clientInfo(s.from.ClientInfo)...)
 	return append(b, '}')

@@ -96,10 +96,6 @@ func (h *HTTP) heard(ses *session, n shim.Notification) {
 	if n.Method == mcp.NotifyToolsListChanged {
 		h.tools.changed(ses)
 	}
-	if ses != nil && n.Method == mcp.NotifyTaskPartial {
-		ses.remote.partial(n.Params)
-		return
-	}
 	if ses != nil {
 		n.Params = raw(n.Params)
 		if !ses.ears.hear(n) && n.Method == mcp.NotifyElicitationComplete {

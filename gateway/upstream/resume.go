@@ -95,7 +95,7 @@ func (x *exchange) resume(ctx context.Context) (m jsonrpc.Message, err error) {
 	if err := ended(ctx); err != nil {
 		return m, err // begin tells the server of a cancellation
 	}
-	defer x.task.listen(ctx)()
+	defer x.task.settle()
 	if x.task.id() != "" {
 		return x.task.goOn(ctx)
 	}

@@ -19,8 +19,6 @@ type session struct {
 	from shim.Session
 	ears ears     // who listens in it
 	get  standing // its GET stream
-	// remote are the tasks of the server that calls of the session wait for.
-	remote remoteTasks
 
 	mu     sync.Mutex
 	refs   int

@@ -2,7 +2,6 @@ package upstream
 
 import (
 	"context"
-	"encoding/json"
 	"strconv"
 	"sync"
 	"time"
@@ -12,17 +11,15 @@ import (
 )
 
 // This file makes a call one that a legacy server runs as a task of its own (L6), where
-// the tool can be called in no other way, where the server then streams its result in
-// one of the two drafts, or where the operator wants it (design.md 0.25). Nobody sees
-// that task: its id stays between the gateway and the server (H11).
+// the tool can be called in no other way, or where the operator wants it (design.md
+// 0.25). Nobody sees that task: its id stays between the gateway and the server (H11).
 
 // TaskUse says for which calls the leg uses tasks of a legacy server's own.
 type TaskUse string
 
 // The uses. The empty TaskUse is TasksAuto.
 const (
-	// TasksAuto uses them for tools that require one (L4), and, where the pieces of a
-	// result are wanted, for those of a server that streams them.
+	// TasksAuto uses them for tools that require one (L4).
 	TasksAuto TaskUse = "auto"
 	// TasksAlways uses them for every tool that can be called so: such a call outlives
 	// the gateway's connection, and the gateway.
@@ -41,15 +38,6 @@ type taskMark struct {
 	Wait string `json:"wait,omitempty"`
 	// Poll is how often the server wants to be asked, in milliseconds.
 	Poll int64 `json:"poll,omitempty"`
-	// Streams says that SEP-1905's streaming was asked for, Content that the server
-	// streams. Seen is the seqNr of the last block that was handed over.
-	Streams bool  `json:"streams,omitempty"`
-	Content bool  `json:"content,omitempty"`
-	Seen    int64 `json:"seen,omitempty"`
-	// Hints says that partial results of SEP-2679 are wanted. Next is one more than the
-	// last seq that was handed over.
-	Hints bool  `json:"hints,omitempty"`
-	Next  int64 `json:"next,omitempty"`
 }
 
 // serverTask is the task that a server makes of the call of an exchange. The mark that
@@ -60,67 +48,25 @@ type serverTask struct {
 	mark    *taskMark
 	settled chan struct{} // closed once the server has named the task, or will not
 	once    sync.Once
-	flow    flow
 
 	// Of the goroutine of the call.
 	awaiting bool // the call has been answered: tasks/result is what is waited for
 	reopened bool // the stream that a checkpoint names has been asked for
 }
 
-// offer is what of tasks a server declares for tools.
-type offer struct {
-	tasks   bool // it makes tasks of calls (L1)
-	streams bool // it speaks SEP-1905's streaming (A1), and has been told that we do
-	hints   bool // it speaks SEP-2679 (P8), and has been told that we do
-}
-
-// offerOf reads what the server of a session declares. Of one that another replica
-// opened it may be known from another session; where it is not, the tools list alone
-// has to say.
-func (h *HTTP) offerOf(s *session, l *link) offer {
+// makesTasks reports whether the server of a session declares that it makes tasks of tool
+// calls (L1). Of one that another replica opened it may be known from another session;
+// where it is not, the tools list alone has to say.
+func (h *HTTP) makesTasks(s *session, l *link) bool {
 	srv := l.server
 	if srv.Raw == nil {
 		var ok bool
 		if srv, ok = h.seen.get(s.key.caps); !ok {
-			return offer{tasks: true}
+			return true
 		}
 	}
-	var o offer
-	if v, _ := jsonrpc.Get(srv.Capabilities, "tasks", "requests", "tools", "call"); !jsonrpc.IsObject(v) {
-		return o
-	}
-	o.tasks = true
-	modes, _ := jsonrpc.Get(srv.Capabilities, "tasks", "responses", "modes")
-	for m := range jsonrpc.Elements(modes) {
-		if mode, _ := jsonrpc.String(m); mode == modeStreaming {
-			o.streams = h.cfg.Streams
-		}
-	}
-	partial, _ := jsonrpc.Get(srv.Capabilities, "tasks", "streaming", "partial")
-	o.hints = h.cfg.Partials && jsonrpc.IsObject(partial)
-	return o
-}
-
-// The response modes of SEP-1905 (A1) that the leg takes.
-const (
-	modeStreaming = "streaming"
-	modeTask      = "task"
-)
-
-// declareTasks adds to the client's capabilities what the leg itself understands of the
-// drafts. It is no offer to run tasks for the server (L40).
-func (h *HTTP) declareTasks(caps json.RawMessage) json.RawMessage {
-	if h.cfg.Tasks == TasksNever || !h.cfg.Streams && !h.cfg.Partials {
-		return caps
-	}
-	tasks := []byte("{}")
-	if h.cfg.Streams {
-		tasks = jsonrpc.Extend(tasks, []byte(`"responses":{"modes":["`+modeTask+`","`+modeStreaming+`"]}`))
-	}
-	if h.cfg.Partials {
-		tasks = jsonrpc.Extend(tasks, []byte(`"streaming":{"partial":{}}`))
-	}
-	return jsonrpc.Extend(caps, append([]byte(`"tasks":`), tasks...))
+	v, _ := jsonrpc.Get(srv.Capabilities, "tasks", "requests", "tools", "call")
+	return jsonrpc.IsObject(v)
 }
 
 // asTask has the server run the call as a task, where that is the way to call the tool
@@ -129,8 +75,7 @@ func (c *call) asTask(ctx context.Context, x *exchange, l *link) {
 	if c.r.Method != mcp.MethodToolsCall || c.h.cfg.Tasks == TasksNever || l.version != mcp.Version20251125 {
 		return
 	}
-	o := c.h.offerOf(x.ses, l)
-	if !o.tasks {
+	if !c.h.makesTasks(x.ses, l) {
 		return
 	}
 	name, _ := jsonrpc.GetString(c.r.Params, "name")
@@ -138,45 +83,33 @@ func (c *call) asTask(ctx context.Context, x *exchange, l *link) {
 	if err != nil {
 		c.h.log.Debug("tools could not be listed before a call", "err", err)
 	}
-	if !ok || !c.wantsTask(o, tool) {
+	if !ok || !c.wantsTask(tool) {
 		return
 	}
-	x.task = newServerTask(x, &taskMark{Streams: o.streams && c.r.Pieces, Hints: o.hints && c.r.Pieces})
-	params, err := jsonrpc.Set(x.params, x.task.params(c.r.Within), "task")
+	params, err := jsonrpc.Set(x.params, taskParams(c.r.Within), "task")
 	if err != nil { // params that are no object: the server says so
-		x.task = nil
 		return
 	}
+	x.task = newServerTask(x, &taskMark{})
 	x.params = params
 }
 
 // wantsTask decides by what the tool's entry says (L4).
-func (c *call) wantsTask(o offer, tool Tool) bool {
+func (c *call) wantsTask(tool Tool) bool {
 	support, _ := jsonrpc.GetString(tool.Raw, "execution", "taskSupport")
-	switch support {
-	case "required":
-		return true
-	case "optional":
-		return c.h.cfg.Tasks == TasksAlways || c.r.Pieces && (o.streams || o.hints)
-	}
-	return false
+	return support == "required" || support == "optional" && c.h.cfg.Tasks == TasksAlways
 }
 
 func newServerTask(x *exchange, mark *taskMark) *serverTask {
-	t := &serverTask{x: x, mark: mark, settled: make(chan struct{})}
-	t.flow.kick = make(chan struct{}, 1)
-	return t
+	return &serverTask{x: x, mark: mark, settled: make(chan struct{})}
 }
 
-// params are the members of params.task. The ttl that is wished for is the longest that
-// the call may take: a shorter one could end the task while it runs (H9).
-func (t *serverTask) params(within time.Duration) []byte {
+// taskParams are the members of params.task. The ttl that is wished for is the longest
+// that the call may take: a shorter one could end the task while it runs (H9).
+func taskParams(within time.Duration) []byte {
 	p := []byte("{}")
 	if within > 0 {
 		p = jsonrpc.Extend(p, strconv.AppendInt([]byte(`"ttl":`), within.Milliseconds(), 10))
-	}
-	if t.mark.Streams {
-		p = jsonrpc.Extend(p, []byte(`"responseModes":["`+modeStreaming+`","`+modeTask+`"]`))
 	}
 	return p
 }
@@ -257,47 +190,19 @@ func (t *serverTask) settle() {
 	}
 }
 
-// concludes reports whether a message is the last answer to the request that is waited
-// for: of a call that streams there are several (A9).
-func (x *exchange) concludes(m jsonrpc.Message) bool {
-	if !x.answers(m) {
-		return false
-	}
-	t := x.task
-	if t == nil || t.awaiting || !t.mark.Streams || m.Error != nil {
-		return true
-	}
-	whole, _ := jsonrpc.Get(m.Result, "isComplete")
-	_, task := jsonrpc.Get(m.Result, "task")
-	_, pieces := jsonrpc.Get(m.Result, "partial-content")
-	fallback, _ := jsonrpc.GetString(m.Result, "_meta", mcp.MetaFallbackMode)
-	return string(whole) == "true" || fallback == modeTask || !task && !pieces
-}
-
-// answered takes an answer to the call: what it says of the task, and pieces of its
-// result. It reports whether it is the last one.
-func (t *serverTask) answered(ctx context.Context, m jsonrpc.Message) (over bool) {
+// answered takes what the answer to the call says of the task.
+func (t *serverTask) answered(ctx context.Context, m jsonrpc.Message) {
 	if t == nil || t.awaiting || m.Error != nil {
-		return true
+		return
 	}
-	over = t.x.concludes(m)
 	task, _ := jsonrpc.Get(m.Result, "task")
 	id, _ := jsonrpc.GetString(task, "taskId")
-	_, pieces := jsonrpc.Get(m.Result, "partial-content")
-	if id == "" && pieces {
-		id = related(m.Result)
-	}
 	if id != "" && t.id() == "" {
 		poll, _ := jsonrpc.Get(task, "pollInterval")
 		t.x.amend(func(*checkpoint) { t.mark.ID, t.mark.Poll = id, integer(poll) })
 		t.x.handOver(ctx)
 		t.settle()
-		t.begin(id)
 	}
-	if pieces {
-		t.blocks(m.Result)
-	}
-	return over
 }
 
 // integer reads a JSON integer, 0 if it is none.

@@ -53,10 +53,6 @@ func (t *serverTask) goOn(ctx context.Context) (jsonrpc.Message, error) {
 	defer x.attend(ctx)()
 	t.settle()
 	x.queue = x.takeOver()
-	if t.mark.Content {
-		t.hand(shim.Piece{Content: true}) // what follows goes on from there
-	}
-	t.begin(t.id())
 	return t.await(ctx)
 }
 
@@ -64,7 +60,6 @@ func (t *serverTask) goOn(ctx context.Context) (jsonrpc.Message, error) {
 // had.
 func (t *serverTask) await(ctx context.Context) (jsonrpc.Message, error) {
 	t.awaiting = true
-	t.flow.away.Store(true)
 	for tries := 1; ; tries++ {
 		m, err := t.result(ctx)
 		if err == nil && m.Error == nil {
@@ -163,7 +158,7 @@ func (v taskView) cancelled() *jsonrpc.Error {
 
 // look asks how the task stands.
 func (t *serverTask) look(ctx context.Context) (taskView, error) {
-	m, err := t.query(ctx, mcp.MethodTasksGet, nil)
+	m, err := t.query(ctx, mcp.MethodTasksGet)
 	if err != nil || m.Error != nil {
 		return taskView{refused: m.Error}, err
 	}
@@ -175,10 +170,10 @@ func (t *serverTask) look(ctx context.Context) (taskView, error) {
 }
 
 // query asks something about the task that is answered at once.
-func (t *serverTask) query(ctx context.Context, method string, more []byte) (jsonrpc.Message, error) {
+func (t *serverTask) query(ctx context.Context, method string) (jsonrpc.Message, error) {
 	ctx, cancel := t.x.h.slow(ctx)
 	defer cancel()
-	y := t.x.h.legacyExchange(t.x.ses, t.x.to, shim.Request{Method: method, Params: t.named(more)}, discard{})
+	y := t.x.h.legacyExchange(t.x.ses, t.x.to, shim.Request{Method: method, Params: t.named()}, discard{})
 	y.handshake = true
 	m, err := y.run(ctx)
 	if se, ok := err.(*statusError); ok && se.answer() != nil && !se.lost() {
@@ -187,13 +182,9 @@ func (t *serverTask) query(ctx context.Context, method string, more []byte) (jso
 	return m, err
 }
 
-// named are params with the task's id, and other members.
-func (t *serverTask) named(more []byte) []byte {
-	p := append(jsonrpc.AppendString([]byte(`{"taskId":`), t.id()), '}')
-	if more == nil {
-		return p
-	}
-	return jsonrpc.Extend(p, more)
+// named are params with the task's id.
+func (t *serverTask) named() []byte {
+	return append(jsonrpc.AppendString([]byte(`{"taskId":`), t.id()), '}')
 }
 
 // result asks for the outcome, and hears what the server says until it is there.
@@ -236,7 +227,7 @@ func (t *serverTask) open(ctx context.Context) (*inbound, error) {
 	x.setID(id)
 	x.amend(func(c *checkpoint) { c.Last, t.mark.Wait = "", id })
 	x.unnoted, x.resumed = false, false
-	return x.post(x.life, jsonrpc.AppendRequest(nil, jsonrpc.StringID(id), mcp.MethodTasksResult, t.named(nil)))
+	return x.post(x.life, jsonrpc.AppendRequest(nil, jsonrpc.StringID(id), mcp.MethodTasksResult, t.named()))
 }
 
 // setID is the id of the request whose answer is read from now on.
@@ -252,7 +243,7 @@ func (t *serverTask) moveOn(why error) bool {
 	if t.id() == "" {
 		return false
 	}
-	return why == errSilent || !t.x.state.streamed() || t.flow.left.Load()
+	return why == errSilent || !t.x.state.streamed()
 }
 
 // cancel ends the task at the server, where there is one (L28). One that is just being
@@ -280,7 +271,7 @@ func (t *serverTask) cancel(ctx context.Context) bool {
 func (t *serverTask) abandon(ctx context.Context) {
 	ctx, cancel := aside(ctx, cancelTimeout)
 	defer cancel()
-	body := jsonrpc.AppendRequest(nil, jsonrpc.StringID(t.x.h.nextID()), mcp.MethodTasksCancel, t.named(nil))
+	body := jsonrpc.AppendRequest(nil, jsonrpc.StringID(t.x.h.nextID()), mcp.MethodTasksCancel, t.named())
 	if err := t.x.h.tell(ctx, t.x.to, body); err != nil {
 		t.x.h.log.Debug("cancellation was not delivered", "err", err)
 	}

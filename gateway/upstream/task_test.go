@@ -17,57 +17,28 @@ import (
 	"taskgate/shim/shimtest/fake"
 )
 
-// What a server declares that has tasks of its own: alone, with SEP-1905, with SEP-2679.
-const (
-	baseTasks    = `{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}`
-	streamTasks  = `{"cancel":{},"requests":{"tools":{"call":{}}},"responses":{"modes":["task","streaming"]}}`
-	partialTasks = `{"cancel":{},"requests":{"tools":{"call":{}}},"streaming":{"partial":{}}}`
-)
+// baseTasks is what a server declares that has tasks of its own.
+const baseTasks = `{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}`
 
-// drafts is a leg that takes both drafts.
-var drafts = Config{Streams: true, Partials: true}
-
-// pieceSink is a Sink that records what a server streams.
-type pieceSink struct {
+// markSink is a Sink that keeps the newest of all checkpoints.
+type markSink struct {
 	shimtest.Sink
 	mu     sync.Mutex
-	pieces []string
 	latest json.RawMessage
 }
 
-func (s *pieceSink) Piece(p shim.Piece) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, b := range p.Blocks {
-		text, _ := jsonrpc.GetString(b, "text")
-		if !p.Content {
-			text = "~" + text
-		}
-		s.pieces = append(s.pieces, text)
-	}
-	if p.Checkpoint != nil {
-		s.latest = p.Checkpoint
-	}
-}
-
-// Checkpoint keeps the newest of all checkpoints as the latest.
-func (s *pieceSink) Checkpoint(ctx context.Context, cp json.RawMessage) error {
+// Checkpoint keeps the checkpoint as the latest.
+func (s *markSink) Checkpoint(ctx context.Context, cp json.RawMessage) error {
 	s.mu.Lock()
 	s.latest = cp
 	s.mu.Unlock()
 	return s.Sink.Checkpoint(ctx, cp)
 }
 
-func (s *pieceSink) heard() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return strings.Join(s.pieces, " ")
-}
-
-// watching is a call of the tool "t" whose pieces are shown to somebody.
-func watching(key string) shim.Request {
+// askedCall is a call of the tool "t" whose client can be asked.
+func askedCall(key string) shim.Request {
 	r := in(key, `{"elicitation":{},"sampling":{}}`)
-	r.Pieces, r.Within, r.Rounds = true, time.Hour, true
+	r.Within, r.Rounds = time.Hour, true
 	return r
 }
 
@@ -104,27 +75,21 @@ func TestServerTaskChosen(t *testing.T) {
 		use      TaskUse
 		caps     string
 		support  string
-		pieces   bool
 		want     string
 		listings int
 	}{
-		{TasksAuto, baseTasks, "required", false, "result of job-1", 1},
-		{TasksAuto, baseTasks, "optional", true, "plain", 1},
-		{TasksAlways, baseTasks, "optional", false, "result of job-1", 1},
-		{TasksAlways, baseTasks, "forbidden", false, "plain", 1},
-		{TasksAuto, streamTasks, "optional", true, "result of job-1", 1},
-		{TasksAuto, streamTasks, "optional", false, "plain", 1},
-		{TasksAuto, partialTasks, "optional", true, "result of job-1", 1},
-		{TasksNever, partialTasks, "optional", true, "plain", 0},
-		{TasksAuto, `{"cancel":{}}`, "required", false, "", 0}, // without the capability the value is void (L4)
+		{TasksAuto, baseTasks, "required", "result of job-1", 1},
+		{TasksAuto, baseTasks, "optional", "plain", 1},
+		{TasksAlways, baseTasks, "optional", "result of job-1", 1},
+		{TasksAlways, baseTasks, "forbidden", "plain", 1},
+		{TasksNever, baseTasks, "optional", "plain", 0},
+		{TasksAuto, `{"cancel":{}}`, "required", "", 0}, // without the capability the value is void (L4)
 	} {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
-			cfg := drafts
-			cfg.Tasks = c.use
-			bubble(t, fake.Stateful, cfg, func(t *testing.T, s *fake.Server, h *HTTP) {
+			bubble(t, fake.Stateful, Config{Tasks: c.use}, func(t *testing.T, s *fake.Server, h *HTTP) {
 				s.Tasks(c.caps, fake.TaskTool{Name: "t", Support: c.support, Script: func(j *fake.Job) { j.End("completed", "") }})
 				r := in("a", ``)
-				r.Pieces, r.Within = c.pieces, time.Minute
+				r.Within = time.Minute
 				reply, err := h.Call(t.Context(), r, nil)
 				if c.want == "" {
 					if err != nil || reply.Error == nil || reply.Error.Code != -32601 {
@@ -145,27 +110,15 @@ func TestServerTaskChosen(t *testing.T) {
 	}
 }
 
-// What the leg declares of the drafts is what it was configured to take, and nothing of
-// the client's own tasks (L40).
+// The leg declares nothing of the client's own tasks (L40).
 func TestServerTaskDeclared(t *testing.T) {
-	for _, c := range []struct {
-		cfg  Config
-		want string
-	}{
-		{Config{}, ``},
-		{Config{Streams: true}, `{"responses":{"modes":["task","streaming"]}}`},
-		{drafts, `{"responses":{"modes":["task","streaming"]},"streaming":{"partial":{}}}`},
-		{Config{Streams: true, Partials: true, Tasks: TasksNever}, ``},
-	} {
-		bubble(t, fake.Stateful, c.cfg, func(t *testing.T, s *fake.Server, h *HTTP) {
-			s.Tool("t", fake.Text("ok"))
-			mustCall(t, h, in("a", `{"roots":{},"tasks":{"list":{}}}`))
-			got, _ := jsonrpc.Get(s.Seen("initialize")[0].Params, "capabilities", "tasks")
-			if string(got) != c.want {
-				t.Errorf("declared %s, want %s", got, c.want)
-			}
-		})
-	}
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.Tool("t", fake.Text("ok"))
+		mustCall(t, h, in("a", `{"roots":{},"tasks":{"list":{}}}`))
+		if got, ok := jsonrpc.Get(s.Seen("initialize")[0].Params, "capabilities", "tasks"); ok {
+			t.Errorf("declared %s", got)
+		}
+	})
 }
 
 // How the server's task can end.
@@ -263,7 +216,7 @@ func TestServerTaskCancelled(t *testing.T) {
 				over := make(chan struct{})
 				s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: func(j *fake.Job) { j.Cancelled(); close(over) }})
 				ctx, cancel := context.WithCancel(t.Context())
-				sink := &pieceSink{}
+				sink := &markSink{}
 				if early {
 					sink.OnCheckpoint = cancelLater(cancel)
 				}
@@ -295,11 +248,11 @@ func cancelLater(cancel func()) func(json.RawMessage) error {
 
 // The task of a call that is let go of goes on, and another leg takes it up.
 func TestServerTaskTakenUp(t *testing.T) {
-	bubble(t, fake.Stateful, drafts, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 		end := make(chan struct{})
 		s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: func(j *fake.Job) { <-end; j.End("completed", "") }})
 		ctx, cancel := context.WithCancelCause(t.Context())
-		sink := &pieceSink{}
+		sink := &markSink{}
 		done := make(chan error, 1)
 		go func() { _, err := h.Call(ctx, in("a", ``), sink); done <- err }()
 		synctest.Wait()
@@ -311,7 +264,7 @@ func TestServerTaskTakenUp(t *testing.T) {
 			t.Fatalf("cannot be resumed: %s", sink.latest)
 		}
 		close(end)
-		reply, err := h.Resume(t.Context(), in("a", ``), sink.latest, &pieceSink{})
+		reply, err := h.Resume(t.Context(), in("a", ``), sink.latest, &markSink{})
 		if got := textIn(t, reply, err); got != "result of job-1" {
 			t.Errorf("%q", got)
 		}
@@ -331,7 +284,7 @@ func TestServerTaskAsks(t *testing.T) {
 			j.End("completed", "")
 		}})
 		ctx, cancel := context.WithCancelCause(t.Context())
-		sink := &pieceSink{}
+		sink := &markSink{}
 		sink.OnAsk = func(ctx context.Context, q ...shim.Question) ([]shim.Answer, error) {
 			if len(q) != 1 || strings.Contains(string(q[0].Params), "related-task") || !strings.Contains(string(q[0].Params), "who?") {
 				t.Errorf("asked %+v", q)
@@ -339,14 +292,14 @@ func TestServerTaskAsks(t *testing.T) {
 			cancel(shim.ErrDetached)
 			return nil, context.Cause(ctx)
 		}
-		if _, err := h.Call(ctx, watching("a"), sink); !errors.Is(err, shim.ErrDetached) {
+		if _, err := h.Call(ctx, askedCall("a"), sink); !errors.Is(err, shim.ErrDetached) {
 			t.Fatal(err)
 		}
-		next := &pieceSink{}
+		next := &markSink{}
 		next.OnAsk = func(context.Context, ...shim.Question) ([]shim.Answer, error) {
 			return []shim.Answer{{Result: json.RawMessage(`{"action":"accept","content":{"name":"Ada"}}`)}}, nil
 		}
-		reply, err := h.Resume(t.Context(), watching("a"), sink.latest, next)
+		reply, err := h.Resume(t.Context(), askedCall("a"), sink.latest, next)
 		if got := textIn(t, reply, err); got != "hello Ada" {
 			t.Errorf("%q", got)
 		}

@@ -5,22 +5,21 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"taskgate/internal/schematest"
 	"taskgate/shim/shimtest/fake"
 )
 
-// What the leg says to a server about its tasks is what the protocol's schema has, with
-// the members of the drafts added where it allows others.
+// What the leg says to a server about its tasks is what the protocol's schema has.
 func TestServerTaskMessages(t *testing.T) {
-	bubble(t, fake.Stateful, drafts, func(t *testing.T, s *fake.Server, h *HTTP) {
-		c, j := streamedJob(t, s, h)
-		j.Say("a")
-		j.Break(false)
-		c.heard(2*time.Second, "a")
-		c.stop(context.Canceled)
-		<-c.done
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: (*fake.Job).Cancelled})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { _, err := h.Call(ctx, in("a", ``), nil); done <- err }()
+		synctest.Wait()
+		cancel()
+		<-done
 		for method, definition := range map[string]string{
 			"initialize":   "InitializeRequest",
 			"tools/call":   "CallToolRequest",
@@ -76,10 +75,10 @@ func TestServerTaskNotMade(t *testing.T) {
 		"with metadata only": `{"content":[{"type":"text","text":"at once"}],"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"z"}}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, fake.Stateful, drafts, func(t *testing.T, s *fake.Server, h *HTTP) {
-				s.Tasks(streamTasks, fake.TaskTool{Name: "t", Support: "optional"})
+			bubble(t, fake.Stateful, Config{Tasks: TasksAlways}, func(t *testing.T, s *fake.Server, h *HTTP) {
+				s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "optional"})
 				s.Tool("t", fake.Result(answer))
-				reply, err := h.Call(t.Context(), watching("a"), &pieceSink{})
+				reply, err := h.Call(t.Context(), askedCall("a"), nil)
 				if got := textIn(t, reply, err); got != "at once" {
 					t.Errorf("%q", got)
 				}
@@ -115,32 +114,4 @@ func TestServerTaskNonsense(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A flood of blocks ahead of their turn is bounded, and what was left out is fetched.
-func TestServerStreamAhead(t *testing.T) {
-	bubble(t, fake.Stateful, drafts, func(t *testing.T, s *fake.Server, h *HTTP) {
-		c, j := streamedJob(t, s, h)
-		j.Say("x")
-		c.heard(0, "x")
-		s.On("tasks/result", fake.RPCError(200, -32603, "no numbers here", ""))
-		want := "x"
-		for range 2 * maxAhead {
-			j.Keep("x")
-			want += " x"
-		}
-		j.Send(3, 2*maxAhead+1)
-		c.heard(time.Second, "x")
-		if n := len(s.Seen("tasks/result")); n != 1 {
-			t.Errorf("asked %d times for what the server does not give", n)
-		}
-		j.Send(2, 2*maxAhead+1)
-		<-time.After(time.Second)
-		synctest.Wait()
-		if got := c.sink.heard(); got != want {
-			t.Errorf("%d bytes of pieces, want %d", len(got), len(want))
-		}
-		c.stop(context.Canceled)
-		<-c.done
-	})
 }

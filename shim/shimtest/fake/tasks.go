@@ -7,8 +7,7 @@ import (
 	"sync"
 )
 
-// Tasks has a legacy server run tools as tasks of its own, in either of the two drafts
-// that stream results as well. Tasks outlive sessions.
+// Tasks has a legacy server run tools as tasks of its own. Tasks outlive sessions.
 type Tasks struct {
 	s *Server
 
@@ -29,10 +28,7 @@ type Job struct {
 	status   string
 	message  string
 	outcome  func(x *Exchange) string // the response to tasks/result, once it has ended
-	blocks   []string                 // of the result, seqNr 1 first
-	stream   []string                 // responses on the stream of the call, without their envelope
-	closed   bool                     // that stream is over
-	cut      bool                     // and broken
+	blocks   []string                 // of the result
 	requests []string                 // for the next stream of tasks/result
 }
 
@@ -73,9 +69,7 @@ func (t *Tasks) Jobs() []*Job {
 func (t *Tasks) call(tool TaskTool) Behaviour {
 	return func(x *Exchange) {
 		var p struct {
-			Task *struct {
-				Modes []string `json:"responseModes"`
-			} `json:"task"`
+			Task *struct{} `json:"task"`
 		}
 		_ = json.Unmarshal(x.Params, &p)
 		if p.Task == nil {
@@ -88,18 +82,12 @@ func (t *Tasks) call(tool TaskTool) Behaviour {
 		}
 		x.Run()
 		j := t.add(x.Params)
-		streams := strings.Contains(strings.Join(p.Task.Modes, " "), "streaming")
 		if tool.First != nil {
 			tool.First(j)
 		}
 		go tool.Script(j)
-		if !streams {
-			x.Head("application/json")
-			x.write(x.Result(`{"task":` + j.state() + `}`))
-			return
-		}
-		x.Event(x.Result(`{"task":` + j.state() + `,"partial-content":[],"isComplete":false}`))
-		j.follow(x)
+		x.Head("application/json")
+		x.write(x.Result(`{"task":` + j.state() + `}`))
 	}
 }
 
@@ -199,7 +187,7 @@ func (j *Job) get(x *Exchange) {
 func (j *Job) cancel(x *Exchange) {
 	j.set(func() {
 		if !j.ended() {
-			j.status, j.closed = "cancelled", true
+			j.status = "cancelled"
 			j.outcome = func(x *Exchange) string {
 				return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32603,"message":"cancelled"}}`, x.ID)
 			}
@@ -208,18 +196,8 @@ func (j *Job) cancel(x *Exchange) {
 	j.get(x)
 }
 
-// result answers with the blocks after a number at once (A12), else with the outcome
-// when it is there; questions go out on its stream (L32).
+// result answers with the outcome when it is there; questions go out on its stream (L32).
 func (j *Job) result(x *Exchange) {
-	var p struct {
-		After *int `json:"lastSeqNr"`
-	}
-	_ = json.Unmarshal(x.Params, &p)
-	if p.After != nil {
-		x.Head("application/json")
-		x.write(x.Result(j.piece(*p.After+1, -1)))
-		return
-	}
 	for {
 		var ask []string
 		if !j.until(x, func() bool {
@@ -241,76 +219,13 @@ func (j *Job) result(x *Exchange) {
 	}
 }
 
-// piece is an answer with the blocks of these numbers; to -1 is all that there are.
-func (j *Job) piece(from, to int) string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.pieceOf(from, to, j.ended())
-}
-
-func (j *Job) pieceOf(from, to int, complete bool) string {
-	if to < 0 {
-		to = len(j.blocks)
-	}
-	var list []string
-	for n := from; n <= to; n++ {
-		list = append(list, fmt.Sprintf(`{"seqNr":%d,%s`, n, strings.TrimPrefix(j.blocks[n-1], "{")))
-	}
-	return fmt.Sprintf(`{"partial-content":[%s],"isComplete":%t,"isError":false,"_meta":{"io.modelcontextprotocol/related-task":{"taskId":%q}}}`, strings.Join(list, ","), complete, j.ID)
-}
-
-// follow writes the stream of the call.
-func (j *Job) follow(x *Exchange) {
-	for sent := 0; ; {
-		if !j.until(x, func() bool { return len(j.stream) > sent || j.closed }) {
-			return
-		}
-		j.mu.Lock()
-		more, closed, cut := j.stream[sent:], j.closed, j.cut
-		j.mu.Unlock()
-		for _, piece := range more {
-			x.Event(x.Result(piece))
-		}
-		if sent += len(more); closed {
-			if cut {
-				x.Cut()
-			}
-			return
-		}
-	}
-}
-
-// Keep adds texts to the blocks of the result, without saying so.
+// Keep adds texts to the blocks of the result.
 func (j *Job) Keep(texts ...string) {
 	j.set(func() {
 		for _, text := range texts {
 			j.blocks = append(j.blocks, fmt.Sprintf(`{"type":"text","text":%q}`, text))
 		}
 	})
-}
-
-// Send sends the blocks of these numbers on the stream of the call, in one answer.
-func (j *Job) Send(from, to int) {
-	j.set(func() { j.stream = append(j.stream, j.pieceOf(from, to, false)) })
-}
-
-// Say adds a text and sends it.
-func (j *Job) Say(texts ...string) {
-	for _, text := range texts {
-		j.Keep(text)
-		j.mu.Lock()
-		n := len(j.blocks)
-		j.mu.Unlock()
-		j.Send(n, n)
-	}
-}
-
-// Break ends the stream of the call before its end: cut off, or in good order.
-func (j *Job) Break(cut bool) { j.set(func() { j.closed, j.cut = true, cut }) }
-
-// Hint sends a partial result of SEP-2679 on the GET streams.
-func (j *Job) Hint(seq int, text string) {
-	j.s.Notify("notifications/tasks/partial", fmt.Sprintf(`{"taskId":%q,"seq":%d,"content":[{"type":"text","text":%q}],"_meta":{"io.modelcontextprotocol/related-task":{"taskId":%q}}}`, j.ID, seq, text, j.ID))
 }
 
 // Ask puts the task into input_required, asks on a stream of tasks/result, and returns
@@ -344,8 +259,6 @@ func (j *Job) End(status, members string) {
 		}
 		result := fmt.Sprintf(`{"content":[%s],"isError":%t%s,"_meta":{"io.modelcontextprotocol/related-task":{"taskId":%q}}}`, strings.Join(j.blocks, ","), status == "failed", members, j.ID)
 		j.outcome = func(x *Exchange) string { return x.Result(result) }
-		j.stream = append(j.stream, j.pieceOf(len(j.blocks)+1, -1, true))
-		j.closed = true
 	})
 }
 
@@ -353,7 +266,7 @@ func (j *Job) End(status, members string) {
 // cancellation.
 func (j *Job) Fail(code int, message string) {
 	j.set(func() {
-		j.status, j.message, j.closed = "failed", message, true
+		j.status, j.message = "failed", message
 		if code == 0 {
 			j.status, code = "cancelled", -32000
 		}
