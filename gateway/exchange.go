@@ -76,13 +76,6 @@ func (x *exchange) speak() {
 	}
 }
 
-// Open begins the event stream now.
-func (x *exchange) Open() error {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.begin()
-}
-
 // begin turns the answer into an event stream, unless it is one. Without
 // text/event-stream in Accept it stays JSON, and begin fails.
 func (x *exchange) begin() error {

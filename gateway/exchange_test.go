@@ -115,7 +115,7 @@ func TestExchangeCloseStopsTheTimer(t *testing.T) {
 		x, rec := exchangeFor(mcp.TypeAccept, exchangeOptions{KeepAlive: time.Second})
 		x.Close()
 		<-time.After(time.Minute)
-		if rec.Body.Len() > 0 || x.Open() == nil {
+		if rec.Body.Len() > 0 || x.Notify("n", nil) == nil {
 			t.Errorf("written after Close: %s", rec.Body)
 		}
 	})

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 
+	"taskgate/internal/eventstream"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
@@ -14,27 +15,22 @@ import (
 // batchMax bounds how many calls one body can set off.
 const batchMax = 1000
 
-// serveBatch answers an array of messages. Only 2025-03-26 has them (X2). Its
-// requests are in flight at the same time, as if each had come alone.
+// serveBatch answers an array of messages with an array. Only 2025-03-26 has them (X2).
+// Its requests are in flight at the same time, as if each had come alone. Nothing goes out
+// before the answers: no progress and no question, and the answer cannot be resumed.
 func (e *endpoint) serveBatch(w http.ResponseWriter, r *http.Request, s *session, p shim.Principal, body []byte) {
 	msgs, err := readBatch(s.current().Version, body)
 	if err != nil {
 		e.refuseLegacy(w, jsonrpc.ID{}, err)
 		return
 	}
-	ids := requestIDs(msgs)
 	opts := exchangeOptions{Version: s.current().Version}
-	if len(ids) > 0 { // else there is nothing to keep the client waiting for
+	if slices.ContainsFunc(msgs, isRequest) { // else there is nothing to keep the client waiting for
 		opts.KeepAlive = e.gateway.config.KeepAlive
 	}
 	x := newExchange(w, r, opts)
 	defer x.Close()
-	log := startLog(s, x, s.current().Version, e.gateway.config.ResumeAfter, ids...)
-	defer log.finish()
-	b := &batch{x: x, log: log}
-	if !acceptOf(r.Header).json && len(ids) > 0 {
-		_ = x.Open() // if that fails the client has gone
-	}
+	b := &batch{}
 	var calls sync.WaitGroup
 	var refused error
 	for _, msg := range msgs {
@@ -47,7 +43,7 @@ func (e *endpoint) serveBatch(w http.ResponseWriter, r *http.Request, s *session
 			}
 		case jsonrpc.Request:
 			q := newLegacyRequest(s, p, msg)
-			q.out, q.log = b.answer(msg.ID), log
+			q.out = b.answer()
 			ctx, end := e.beginLegacy(r, q)
 			calls.Go(func() {
 				defer end()
@@ -62,19 +58,10 @@ func (e *endpoint) serveBatch(w http.ResponseWriter, r *http.Request, s *session
 		x.Fail(jsonrpc.ID{}, refused)
 		return
 	}
-	x.finishBatch(slices.DeleteFunc(b.waiting, func(m []byte) bool { return m == nil }))
+	x.finishBatch(slices.DeleteFunc(b.answers, func(m []byte) bool { return m == nil }))
 }
 
-// requestIDs are the ids that a batch is to be answered under.
-func requestIDs(msgs []jsonrpc.Message) []jsonrpc.ID {
-	var ids []jsonrpc.ID
-	for _, msg := range msgs {
-		if msg.Kind == jsonrpc.Request {
-			ids = append(ids, msg.ID)
-		}
-	}
-	return ids
-}
+func isRequest(msg jsonrpc.Message) bool { return msg.Kind == jsonrpc.Request }
 
 // readBatch reads all messages before any of them has an effect: a batch is taken
 // whole or not at all. It holds calls or responses, not both.
@@ -110,15 +97,18 @@ func readBatch(version string, body []byte) ([]jsonrpc.Message, error) {
 	return msgs, nil
 }
 
-// batch gathers the answers to a batch. They go out as one array, in the order of
-// the requests, unless the answer has become an event stream: on that each is a
-// message of its own, as soon as there is one.
+// batch gathers the answers to a batch, in the order of its requests.
 type batch struct {
-	x       *exchange
-	log     *eventLog
 	mu      sync.Mutex
-	ids     []jsonrpc.ID // by request
-	waiting [][]byte     // by request; nil where there is none, or it has gone out
+	answers [][]byte // nil where there is none
+}
+
+// answer is the place of the next request's answer.
+func (b *batch) answer() answer {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.answers = append(b.answers, nil)
+	return batched{b, len(b.answers) - 1}
 }
 
 // batched is the answer to one request of a batch.
@@ -127,89 +117,52 @@ type batched struct {
 	no int
 }
 
-func (b *batch) answer(id jsonrpc.ID) answer {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.ids, b.waiting = append(b.ids, id), append(b.waiting, nil)
-	return batched{b, len(b.waiting) - 1}
-}
-
-func (a batched) add(message []byte) {
+func (a batched) set(message []byte) {
 	a.b.mu.Lock()
 	defer a.b.mu.Unlock()
-	a.b.waiting[a.no] = message
-	a.b.flush()
+	a.b.answers[a.no] = message
 }
 
-// flush sends what waits, if there is a stream by now.
-func (b *batch) flush() {
-	for i, m := range b.waiting {
-		if m != nil && b.x.sendOnStream(m) {
-			b.waiting[i] = nil
-			b.log.answered(b.ids[i])
-		}
-	}
-}
+// Notify fails: nothing goes out before the answers.
+func (a batched) Notify(string, json.RawMessage) error { return eventstream.ErrClosed }
 
-// Notify sends a notification ahead of the answers that are still to come.
-func (a batched) Notify(method string, params json.RawMessage) error {
-	return a.Send(jsonrpc.AppendNotification(nil, method, params))
-}
+// Send fails like Notify.
+func (a batched) Send([]byte) error { return eventstream.ErrClosed }
 
-// Streams reports whether the answer may become an event stream.
-func (a batched) Streams() bool { return a.b.x.Streams() }
-
-// Send sends a message ahead of the answers that are still to come.
-func (a batched) Send(message []byte) error {
-	err := a.b.x.Send(message)
-	a.b.mu.Lock()
-	defer a.b.mu.Unlock()
-	a.b.flush()
-	return err
-}
+// Streams reports that the client takes no messages ahead of the answer.
+func (a batched) Streams() bool { return false }
 
 // Result answers with a result.
 func (a batched) Result(id jsonrpc.ID, result json.RawMessage) {
-	a.add(jsonrpc.AppendResult(nil, id, result))
+	a.set(jsonrpc.AppendResult(nil, id, result))
 }
 
 // Error answers with an error. The status is that of the whole batch.
 func (a batched) Error(id jsonrpc.ID, code int64, message string, data json.RawMessage, _ int) {
-	a.add(jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: code, Message: message, Data: data}))
+	a.set(jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: code, Message: message, Data: data}))
 }
 
 // Drop leaves the request out.
 func (a batched) Drop() {}
 
-// sendOnStream sends a message if the answer has become an event stream, and says
-// whether it has.
-func (x *exchange) sendOnStream(message []byte) bool {
+// finishBatch ends the exchange with an array of answers. Where there are none everything
+// was a notification, a response, or cancelled. Where a keep-alive has begun an event
+// stream, or the client takes nothing else, each answer is an event.
+func (x *exchange) finishBatch(answers [][]byte) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.stream == nil || x.done {
-		return false
+	if len(answers) > 0 && !x.accept.json {
+		_ = x.begin() // if that fails the client has gone
 	}
-	_ = x.event(message) // a client that has gone misses it
-	return true
-}
-
-// finishBatch ends the exchange with the answers that are still to be sent. Where
-// there are none, and no stream, everything was a notification, a response, or
-// cancelled.
-func (x *exchange) finishBatch(messages [][]byte) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
 	switch {
-	case x.done:
-		return
 	case x.stream != nil:
-		for _, m := range messages {
-			_ = x.event(m)
+		for _, m := range answers {
+			_ = x.event(m) // a client that has gone misses it
 		}
-	case len(messages) == 0:
+	case len(answers) == 0:
 		x.w.WriteHeader(http.StatusAccepted)
 	default:
-		_ = x.broken(writeJSON(x.w, appendArray(nil, messages), http.StatusOK))
+		_ = x.broken(writeJSON(x.w, appendArray(nil, answers), http.StatusOK))
 	}
 	x.end()
 }

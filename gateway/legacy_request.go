@@ -24,14 +24,14 @@ type legacyRequest struct {
 	out       answer
 	op        *operation
 	client    context.Context // ends when the client's connection does
-	log       *eventLog       // of its answer; a batch has one for all
+	log       *eventLog       // of its answer; nil in a batch, which cannot be resumed
 	asked     []string        // keys of questions that its stream has had
 	// land takes the request from those in flight: before it is answered, since a
 	// client may use its id again as soon as it has the answer.
 	land func()
 }
 
-// answer is where the answer to a request goes: an exchange of its own, or that of
+// answer is where the answer to a request goes: an exchange of its own, or its place in
 // the batch it came in.
 type answer interface {
 	Notify(method string, params json.RawMessage) error

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -33,7 +32,7 @@ type eventLog struct {
 	s       *session
 	x       *exchange
 	version string
-	waiting []jsonrpc.ID // the requests it answers
+	waiting []jsonrpc.ID // the request it answers; none where another replica began it
 	pushed  []byte       // a pushNote, where it streams a task
 	asking  []askNote    // the tasks that ask on it
 	stream  string
@@ -46,9 +45,9 @@ type eventLog struct {
 	over bool
 }
 
-// startLog begins to count the time of an answer to these requests.
-func startLog(s *session, x *exchange, version string, after time.Duration, ids ...jsonrpc.ID) *eventLog {
-	l := &eventLog{s: s, x: x, version: version, stream: rand.Text()[:16], waiting: ids}
+// startLog begins to count the time of an answer to a request.
+func startLog(s *session, x *exchange, version string, after time.Duration, id jsonrpc.ID) *eventLog {
+	l := &eventLog{s: s, x: x, version: version, stream: rand.Text()[:16], waiting: []jsonrpc.ID{id}}
 	l.mu.Lock() // the timer must not see a half-made log
 	l.timer = time.AfterFunc(after, l.begin)
 	l.mu.Unlock()
@@ -103,15 +102,6 @@ func (l *eventLog) keep(message []byte) (string, error) {
 		return "", errTaken
 	}
 	return eventID(l.stream, no), nil
-}
-
-// answered says that a request has its answer, though more follows, of it or of others: if
-// this replica is lost, nobody has to be told of this one.
-func (l *eventLog) answered(id jsonrpc.ID) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.waiting = slices.DeleteFunc(slices.Clone(l.waiting), id.Equal)
-	l.renote()
 }
 
 // pushes says that the answer streams a task: if this replica is lost, another one goes
