@@ -86,14 +86,23 @@ func (r *legacyReplicas) until(t *testing.T, heard func(wait <-chan time.Time) b
 	t.Fatal("timed out: the GET stream")
 }
 
-// TestReplicasAskAside: a question on the GET stream of a session reaches the call that
-// runs at the other replica. Of two answers, at any replica, one counts.
+// TestReplicasAskAside: a question on the GET stream of a session is asked on the stream of
+// the call where that runs at the replica which hears it. Of a call at the other one the
+// client is asked on its GET stream, as outside of any call. Of two answers, at any
+// replica, one counts.
 func TestReplicasAskAside(t *testing.T) {
-	_, a, b, _ := newAsidePair(t)
-	for i, from := range []*rawClient{a, b} {
+	_, a, b, get := newAsidePair(t)
+	for i, at := range []*rawClient{a, b, a, b} {
 		id := fmt.Sprint("c", i)
-		call := openSSE(t, b, http.MethodPost, fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"method":"tools/call","params":{"name":"colour"}}`, id), "")
-		question := call.question("")
+		call := openSSE(t, at, http.MethodPost, fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"method":"tools/call","params":{"name":"colour"}}`, id), "")
+		asked, from := call, a
+		if at == b {
+			asked = get
+		}
+		if i > 1 {
+			from = b
+		}
+		question := asked.question("")
 		for _, colour := range []string{"blue", "green"} {
 			if status, body := from.post(answerBody(question, colour)); status != http.StatusAccepted {
 				t.Fatalf("answer: %d %s", status, body)
@@ -105,22 +114,28 @@ func TestReplicasAskAside(t *testing.T) {
 	}
 }
 
-// TestReplicasTaskAsksAside: where the call at the other replica is a task, its client is
-// asked as a task asks: on its own GET stream, related to the task.
+// TestReplicasTaskAsksAside: where the call is a task, its client is asked on its GET
+// stream either way. The question is the task's only at the replica that runs it.
 func TestReplicasTaskAsksAside(t *testing.T) {
 	_, a, b, get := newAsidePair(t)
-	task := b.task()
-	id := get.question(task)
-	if _, body := a.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":"g","method":"tasks/get","params":{"taskId":%q}}`, task)); !strings.Contains(body, "input_required") {
-		t.Errorf("while it asks: %s", body)
-	}
-	for _, c := range []*rawClient{a, b} {
-		if status, body := c.post(answerBody(id, "red")); status != http.StatusAccepted {
-			t.Fatalf("answer: %d %s", status, body)
+	for _, at := range []*rawClient{a, b} {
+		task := at.task()
+		related, status := task, "input_required"
+		if at == b {
+			related, status = "", "working"
 		}
-	}
-	if _, body := a.post(fmt.Sprintf(resultBody, task)); !strings.Contains(body, "accept red") {
-		t.Errorf("result: %s", body)
+		id := get.question(related)
+		if _, body := a.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":"g","method":"tasks/get","params":{"taskId":%q}}`, task)); !strings.Contains(body, `"status":"`+status+`"`) {
+			t.Errorf("while it asks: %s, want %s", body, status)
+		}
+		for _, c := range []*rawClient{a, b} {
+			if status, body := c.post(answerBody(id, "red")); status != http.StatusAccepted {
+				t.Fatalf("answer: %d %s", status, body)
+			}
+		}
+		if _, body := a.post(fmt.Sprintf(resultBody, task)); !strings.Contains(body, "accept red") {
+			t.Errorf("result: %s", body)
+		}
 	}
 }
 

@@ -81,7 +81,7 @@ func newReplica(t *testing.T, redis, name, server string, change func(*config.Co
 		t.Fatal(err)
 	}
 	leg, err := upstream.New(upstream.Config{
-		Name: "up", URL: server, Replica: name, Sessions: store.UpstreamSessions("up", name), Offers: store.Offers("up"),
+		Name: "up", URL: server, Replica: name, Sessions: store.UpstreamSessions("up", name),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -88,13 +88,6 @@ func (k keys) upstream(name, id string) string {
 	return k.in(sessionTag(id), "u", name+":"+id)
 }
 
-// offer is the hash of a question that a server has asked beside its calls. Its ref is
-// a hash, and begins with what can be a hash tag.
-func (k keys) offer(name, ref string) string { return k.in(ref[:min(2, len(ref))], "q", name+":"+ref) }
-
-// offers is the channel on which replicas hear of them.
-func (k keys) offers(name string) string { return k.prefix + ":qev:" + name }
-
 // ofSession are all keys of a session, in one slot.
 func (k keys) ofSession(id string) []string {
 	return append([]string{k.session(id), k.signals(id)}, k.log(id)...)

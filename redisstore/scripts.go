@@ -57,12 +57,6 @@ var (
 	upstreamHoldLua string
 	//go:embed lua/upstream_end.lua
 	upstreamEndLua string
-	//go:embed lua/upstream_offer.lua
-	upstreamOfferLua string
-	//go:embed lua/upstream_take.lua
-	upstreamTakeLua string
-	//go:embed lua/upstream_withdraw.lua
-	upstreamWithdrawLua string
 
 	createScript  = newScript(createLua)
 	applyScript   = newScript(questionsLua, applyLua)
@@ -85,10 +79,6 @@ var (
 	sessionSinceScript  = newScript(sessionSinceLua)
 	upstreamHoldScript  = newScript(upstreamHoldLua)
 	upstreamEndScript   = newScript(upstreamEndLua)
-
-	upstreamOfferScript    = newScript(upstreamOfferLua)
-	upstreamTakeScript     = newScript(upstreamTakeLua)
-	upstreamWithdrawScript = newScript(upstreamWithdrawLua)
 )
 
 // The codes that begin a script's reply; see lua/common.lua.

@@ -25,7 +25,6 @@ func newLegs(c *config.Config, store *redisstore.Store, replica shim.Replica, lo
 	for _, u := range c.Upstreams {
 		cfg := legConfig(c, u, replica, log, traces)
 		cfg.Sessions = store.UpstreamSessions(u.Name, string(replica))
-		cfg.Offers = store.Offers(u.Name)
 		leg, err := upstream.New(cfg)
 		if err != nil {
 			return nil, err

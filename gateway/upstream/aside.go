@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"sync"
-	"time"
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -48,11 +47,9 @@ func (x *exchange) attend(ctx context.Context) func() {
 	x.turn = make(chan struct{}, 1)
 	a := &asides{x: x}
 	a.ctx, a.end = context.WithCancelCause(ctx)
-	x.aside, x.begun = a, time.Now()
+	x.aside = a
 	x.ses.get.enter(x)
-	hidden := x.h.enter(ctx, x)
 	return func() {
-		hidden()
 		x.ses.get.quit(x)
 		a.quit(ctx)
 		if held {
@@ -122,11 +119,7 @@ func (a *asides) ask(ctx context.Context, asked []pending) {
 	defer x.idle.resume()
 	x.amend(func(c *checkpoint) { c.open(asked) })
 	x.save(ctx)
-	var answers []shim.Answer
-	asked, err := a.own(ctx, asked)
-	if err == nil && len(asked) > 0 {
-		answers, err = x.put(ctx, asked)
-	}
+	answers, err := x.put(ctx, asked)
 	gone := a.answered()
 	if err != nil && detached(a.ctx) {
 		return // whoever goes on with the call asks again, under the same keys
@@ -159,11 +152,6 @@ func (a *asides) post(asked []pending, answers []shim.Answer, failed error) {
 	}
 	defer cancel()
 	for i, p := range asked {
-		if failed != nil {
-			if mine, err := a.owns(ctx, p); err == nil && !mine {
-				continue // whoever has it answers
-			}
-		}
 		body, ok := responseTo(p, answers, i, failed)
 		if !ok {
 			continue
@@ -174,9 +162,10 @@ func (a *asides) post(asked []pending, answers []shim.Answer, failed error) {
 	}
 }
 
-// cancelled takes note that the server no longer waits for the answer to one of its
-// requests, and reports whether that is one of these.
-func (a *asides) cancelled(is func(pending) bool) bool {
+// cancelled takes note that the server no longer waits for the answer to the request that
+// it calls so, and reports whether that is one of these.
+func (a *asides) cancelled(id []byte) bool {
+	is := func(p pending) bool { return string(p.ID) == string(id) }
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if i := slices.IndexFunc(a.waiting, is); i >= 0 {
@@ -193,11 +182,6 @@ func (a *asides) cancelled(is func(pending) bool) bool {
 		a.withdraw(errWithdrawn)
 	}
 	return true
-}
-
-// hasID tells the question that the server calls so.
-func hasID(id []byte) func(pending) bool {
-	return func(p pending) bool { return string(p.ID) == string(id) }
 }
 
 // quit ends what is asked. A call that is let go of takes it along in its checkpoint.
@@ -253,29 +237,19 @@ func (st *standing) newest() []*exchange {
 // names (L31), and all of them, the newest first, where it names none of theirs.
 func (st *standing) meant(m jsonrpc.Message) []*exchange {
 	calls := st.newest()
-	if x := ofTask(calls, m.Params); x != nil {
-		return []*exchange{x}
+	if id := related(m.Params); id != "" {
+		for _, x := range calls {
+			if x.task.id() == id {
+				return []*exchange{x}
+			}
+		}
 	}
 	return calls
 }
 
-// ofTask is the call whose task a request of the server names, nil if it names none of
-// theirs.
-func ofTask(calls []*exchange, params []byte) *exchange {
-	if id := related(params); id != "" {
-		for _, x := range calls {
-			if x.task.id() == id {
-				return x
-			}
-		}
-	}
-	return nil
-}
-
 // ask puts a request of the server to the newest call whose client declared the kind and
-// that may ask more, and returns that. If there is none, it returns the refusal (protocol.md
-// 7.4). offer is the ref under which other replicas are told of it, "" if they are not.
-func (st *standing) ask(m jsonrpc.Message, offer string) (call *exchange, refused *jsonrpc.Error) {
+// that may ask more. If there is none, it returns the refusal (protocol.md 7.4).
+func (st *standing) ask(m jsonrpc.Message) (refused *jsonrpc.Error) {
 	refused = notSupported(mcp.CodeMethodNotFound, m.Method)
 	for _, x := range st.meant(m) {
 		code, ok := may(x.caller, m.Method, m.Params)
@@ -288,28 +262,24 @@ func (st *standing) ask(m jsonrpc.Message, offer string) (call *exchange, refuse
 			continue
 		}
 		p := x.question(m)
-		p.Aside, p.Offer = true, offer
+		p.Aside = true
 		if x.aside.take(p) {
-			return x, nil
+			return nil
 		}
 	}
-	return nil, refused
+	return refused
 }
 
 // cancelled hears that the server withdraws one of its requests, in a session of that id.
-func (s *session) cancelled(ctx context.Context, session string, params []byte) {
+func (st *standing) cancelled(session string, params []byte) {
 	raw, _ := jsonrpc.Get(params, "requestId")
-	for _, x := range s.get.newest() {
-		if x.aside.cancelled(hasID(raw)) {
-			break // another replica may be about to take it
+	for _, x := range st.newest() {
+		if x.aside.cancelled(raw) {
+			return
 		}
 	}
-	id, err := jsonrpc.ParseID(raw)
-	if err != nil || !s.passes() {
-		return
-	}
-	if ref := offerRef(session, id); !s.get.strays.withdraw(ref) {
-		s.h.spawn(ctx, func(ctx context.Context) { s.h.withdraw(ctx, ref) })
+	if id, err := jsonrpc.ParseID(raw); err == nil {
+		st.lone.withdraw(loneKey{session, id.Key()})
 	}
 }
 

@@ -196,6 +196,24 @@ func TestAskedOnGETAndOver(t *testing.T) {
 	}
 }
 
+// A call that ends when it is about to be asked is not, and the server is told.
+func TestAskedOnGETTooLate(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		may := make(chan struct{})
+		s.Tool("t", held(may, true))
+		sink := silent()
+		f := aloftIn(t, h, asksIn("a", all), sink)
+		got := make(chan json.RawMessage, 1)
+		go func() { got <- s.Request(`1`, "elicitation/create", elicit) }()
+		synctest.Wait()
+		close(may)
+		f.ended(t)
+		if told := <-got; !strings.Contains(string(told), "-32603") || len(sink.Asked()) != 0 {
+			t.Errorf("the server was told %s, and the client asked %v", told, sink.Asked())
+		}
+	})
+}
+
 // A call that is let go of takes its questions along: whoever resumes it asks them
 // under the same keys, and the server gets one answer to each.
 func TestAskedOnGETAndAdopted(t *testing.T) {

@@ -38,8 +38,8 @@ func overLimit(why string) *jsonrpc.Error {
 	return &jsonrpc.Error{Code: mcp.CodeInternal, Message: why}
 }
 
-// maxAside bounds how many questions of a session wait to be passed to another replica:
-// they count towards no call yet.
+// maxAside bounds how many questions of a session wait that belong to no call: they count
+// towards none.
 const maxAside = 64
 
 // maxBacklog bounds how many events are held while a question waits; the rest stays with

@@ -40,9 +40,6 @@ type pending struct {
 	Params json.RawMessage `json:"params,omitempty"`
 	// Aside says that it came on the GET stream of the session.
 	Aside bool `json:"aside,omitempty"`
-	// Offer is the ref under which other replicas were told of it: only who has taken it
-	// asks (Offers). The key is the name it is taken by.
-	Offer string `json:"offer,omitempty"`
 }
 
 // open notes that these are asked, and close that they are not any more.

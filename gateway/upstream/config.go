@@ -55,9 +55,6 @@ type Config struct {
 	// Sessions shares the upstream sessions of legacy client sessions between
 	// replicas (shim.Session.Shared); nil keeps them in this process.
 	Sessions Sessions
-	// Offers hands questions on the GET streams of such sessions to the replica whose
-	// call they belong to; nil asks only the calls of this process.
-	Offers Offers
 
 	// ConnectTimeout bounds dialling and the TLS handshake, each; 10s if 0.
 	ConnectTimeout time.Duration

@@ -67,7 +67,6 @@ type exchange struct {
 	idle     idle
 	response *http.Response // the latest, for its headers
 	aside    *asides        // questions of the server on the session's GET stream; nil for none
-	begun    time.Time      // since when it can be asked there
 	turn     chan struct{}  // holds the one who asks, where aside is set
 	mu       sync.Mutex
 	handing  sync.Mutex  // held while a checkpoint is handed over, so that none overtakes another

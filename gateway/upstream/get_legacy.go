@@ -25,7 +25,7 @@ type standing struct {
 	calls []*exchange   // calls in flight that can be asked, the oldest first
 	uris  map[string]int
 
-	strays strays // questions that may be those of another replica's call
+	lone lone // questions that belong to no call here
 }
 
 // patience is how long the head of the stream is waited for: some servers send
@@ -264,7 +264,7 @@ func (g *getStream) take(ctx context.Context, x *exchange, it item) error {
 		switch m.Kind {
 		case jsonrpc.Notification:
 			if m.Method == mcp.NotifyCancelled {
-				g.s.cancelled(ctx, x.to.session, m.Params)
+				g.s.get.cancelled(x.to.session, m.Params)
 			}
 			x.hear(m)
 		case jsonrpc.Request:
@@ -284,13 +284,7 @@ func (g *getStream) request(ctx context.Context, x *exchange, m jsonrpc.Message)
 	if !g.s.claim(m.ID) {
 		return nil
 	}
-	if g.s.passes() {
-		return g.s.place(ctx, x, m)
-	}
-	if _, refused := g.s.get.ask(m, ""); refused != nil {
-		return x.respond(ctx, jsonrpc.AppendError(nil, m.ID, refused))
-	}
-	return nil
+	return g.s.place(ctx, x, m)
 }
 
 // gap follows a break that nothing bridges: what was subscribed is subscribed

@@ -38,9 +38,7 @@ type HTTP struct {
 	seen  described
 	gets  gets
 
-	attended attended
-	alone    strays // questions that belong to no call and are being asked
-	posing   atomic.Pointer[Posing]
+	posing atomic.Pointer[Posing]
 
 	life context.Context // ends with Close
 	end  context.CancelCauseFunc

@@ -25,7 +25,7 @@ func (x *exchange) notification(m jsonrpc.Message) {
 		// but where it was taken over, which is asked beside the stream.
 		if x.task != nil && x.aside != nil {
 			id, _ := jsonrpc.Get(m.Params, "requestId")
-			x.aside.cancelled(hasID(id))
+			x.aside.cancelled(id)
 		}
 	default:
 		x.h.heard(x.ses, shim.Notification{Method: m.Method, Params: m.Params})

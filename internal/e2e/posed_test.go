@@ -231,23 +231,23 @@ func TestPosedQuestionOfAKilledReplica(t *testing.T) {
 	}
 }
 
-// A call that was asked something which another replica had heard takes the question
-// along when its replica is killed: the one that goes on with the call asks it under the
-// same id, and the server gets one answer.
+// A call that was asked something on the GET stream of the server's session takes the
+// question along when its replica is killed: the one that goes on with the call asks it
+// under the same id, and the server gets one answer.
 func TestQuestionBesideACallOfAKilledReplica(t *testing.T) {
 	t.Parallel()
 	server, a, b, s, ids := newAsideWorld(t)
 	var created struct{ Task struct{ TaskID string } }
-	if err := json.Unmarshal(s.do(b, protocol.MethodToolsCall, `{"name":"colour","task":{}}`), &created); err != nil {
+	if err := json.Unmarshal(s.do(a, protocol.MethodToolsCall, `{"name":"colour","task":{}}`), &created); err != nil {
 		t.Fatal(err)
 	}
 	id := nextQuestion(t, ids)
-	b.Kill()
-	takenOver(t, a, 1)
+	a.Kill()
+	takenOver(t, b, 1)
 	for _, colour := range []string{"red", "green"} {
-		s.answers(a, id, colour)
+		s.answers(b, id, colour)
 	}
-	if text := textOf(t, s.do(a, protocol.MethodTasksResult, `{"taskId":"`+created.Task.TaskID+`"}`)); text != "accept red" {
+	if text := textOf(t, s.do(b, protocol.MethodTasksResult, `{"taskId":"`+created.Task.TaskID+`"}`)); text != "accept red" {
 		t.Errorf("the result is %s", text)
 	}
 	if n := server.answered(); len(n) != 1 {
