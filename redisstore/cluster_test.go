@@ -66,11 +66,11 @@ func TestClientSendsOnce(t *testing.T) {
 						_, err := s.Apply(t.Context(), task.ID, &held, shim.Change{Op: "MARK", StatusMessage: new(string)})
 						return err
 					}},
-					"pipeline": {"smembers", func() error {
+					"pipeline": {"zrange", func() error {
 						return s.do(t.Context(), "test", func() error {
 							p := s.client.Pipeline()
 							for range 2 {
-								p.SMembers(t.Context(), s.keys.run(shard(task.ID), held.Replica))
+								p.ZRange(t.Context(), s.keys.run(shard(task.ID), held.Replica), 0, -1)
 							}
 							_, err := p.Exec(t.Context())
 							return err

@@ -61,7 +61,7 @@ func newHub(s *Store) *hub {
 	return &hub{
 		client: s.client, log: s.log, timeout: 10 * time.Second,
 		interval: s.opts.ProbeInterval, patience: s.opts.ProbeInterval / 2,
-		newProbe: func() string { return s.keys.probe(rand.Text()) }, goodbyes: s.keys.goodbyes(), joined: s.checkPolicy,
+		newProbe: func() string { return s.keys.probe(rand.Text()) }, goodbyes: s.keys.goodbyes(), joined: s.arrived,
 		ctx: ctx, stop: stop, kick: make(chan struct{}, 1),
 		topics: map[string]*topic{}, dirty: map[string]struct{}{}, confirmed: make(chan struct{}, 1),
 	}

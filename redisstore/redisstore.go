@@ -194,10 +194,16 @@ func (s *Store) inspect(ctx context.Context) {
 	s.checkPolicy(ctx)
 }
 
+// arrived is called for each new connection that subscribes: the Redis behind it may be
+// another one than before, or have lost something.
+func (s *Store) arrived(ctx context.Context) {
+	s.orphans.doubt()
+	s.checkPolicy(ctx)
+}
+
 // checkPolicy warns of a Redis that would delete tasks when it is full: once, and
-// again when it has become another such one. It is called for each new connection
-// that subscribes, because a Redis that comes later, or takes another's place, may be
-// set up differently. Where CONFIG is not allowed there is nothing to be learned.
+// again when it has become another such one, because a Redis that comes later, or takes
+// another's place, may be set up differently. Where CONFIG is not allowed there is nothing to be learned.
 func (s *Store) checkPolicy(ctx context.Context) {
 	if s.embedded != nil {
 		return

@@ -24,6 +24,7 @@ func (s *Store) Beat(ctx context.Context, r shim.Replica, ttl time.Duration) err
 		}
 		s.leaps.observe(v[1], begin)
 		if s.leaps.found(r, v[2], v[3]) {
+			s.orphans.doubt()
 			s.hub.resync()
 		}
 		return nil
@@ -79,6 +80,13 @@ func (o *orphanage) searched(d dead) {
 		o.childless = map[shim.Replica]string{}
 	}
 	o.childless[d.name] = d.entry
+}
+
+// doubt has the replicas that are gone looked through again.
+func (o *orphanage) doubt() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.childless = nil
 }
 
 // worth leaves out the replicas that had no tasks when they were last looked
@@ -146,6 +154,8 @@ func (s *Store) gone(ctx context.Context, r shim.Replica) ([]dead, error) {
 		return nil, err
 	}
 	s.leaps.observe(v[1], begin)
-	s.leaps.check(r, v[2])
+	if s.leaps.check(r, v[2]) {
+		s.orphans.doubt()
+	}
 	return slices.DeleteFunc(deadIn(v[3:]), func(d dead) bool { return !s.leaps.over(d.ttl()) }), nil
 }

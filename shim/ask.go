@@ -79,11 +79,22 @@ func (r *run) pose(ctx context.Context, q []Question) error {
 }
 
 // awaitAnswers waits until no question is open any more. late says that their time was
-// over before.
+// over before. Questions that the store has forgotten, in a failover, are asked again: nobody
+// else can see them.
 func (r *run) awaitAnswers(ctx context.Context, q []Question) (late bool, err error) {
 	timer := time.NewTimer(r.timeToAnswer())
 	defer timer.Stop()
-	for r.awaits(q) {
+	for {
+		open, forgotten := r.awaits(q)
+		switch {
+		case forgotten:
+			if err := aside(func() error { return r.pose(ctx, q) }); err != nil {
+				return errors.Is(err, errUnanswered), errUnlessLate(err)
+			}
+			continue
+		case !open:
+			return false, nil
+		}
 		select {
 		case <-r.box.wake:
 		case <-timer.C:
@@ -93,7 +104,14 @@ func (r *run) awaitAnswers(ctx context.Context, q []Question) (late bool, err er
 			return false, context.Cause(ctx)
 		}
 	}
-	return false, nil
+}
+
+// errUnlessLate is an error of asking, but nil for that the time to answer is over.
+func errUnlessLate(err error) error {
+	if errors.Is(err, errUnanswered) {
+		return nil
+	}
+	return err
 }
 
 // unposted ends questions that could not be stored in time. The store may have them all
@@ -124,16 +142,15 @@ func noneOf(q []Question) []Answer {
 }
 
 // awaits reports whether any of the questions asked is still open, as the record was
-// last read.
-func (r *run) awaits(asked []Question) bool {
+// last read, and whether it does not have one of them.
+func (r *run) awaits(asked []Question) (open, forgotten bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range asked {
-		if q, ok := find(r.box.read.questions, asked[i].Key); ok && q.Outstanding() {
-			return true
-		}
+		q, ok := find(r.box.read.questions, asked[i].Key)
+		open, forgotten = open || ok && q.Outstanding(), forgotten || !ok
 	}
-	return false
+	return open, forgotten
 }
 
 func (r *run) inputTimeout() time.Duration {
@@ -144,7 +161,12 @@ func (r *run) inputTimeout() time.Duration {
 // for them. An outage of the store is waited out, as long as there is time to answer. It
 // returns the record after that, and the turn of reading it before.
 func (r *run) post(ctx context.Context, q []Question) (t Task, turn int64, err error) {
-	ctx, stop := context.WithTimeoutCause(ctx, r.inputTimeout(), errUnanswered)
+	again := r.asking()
+	patience := r.inputTimeout()
+	if again {
+		patience = r.timeToAnswer()
+	}
+	ctx, stop := context.WithTimeoutCause(ctx, patience, errUnanswered)
 	defer stop()
 	err = r.s.retry(ctx, func(context.Context) error {
 		_, err := r.keep(r.asksInTask())
@@ -162,7 +184,7 @@ func (r *run) post(ctx context.Context, q []Question) (t Task, turn int64, err e
 		r.round.noted = true
 	}
 	hidden := r.task.hidden
-	if !r.asksAgain(q) {
+	if !again && !r.asksAgain(q) {
 		r.box.until = time.Since(r.task.born) + r.inputTimeout()
 	}
 	change := Change{Ask: q, Call: r.callRecord(true), Forget: r.box.taken}
@@ -192,6 +214,13 @@ func (r *run) forgot(keys []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.box.taken = slices.DeleteFunc(slices.Clone(r.box.taken), func(key string) bool { return slices.Contains(keys, key) })
+}
+
+// asking reports whether questions were posted already, and their time is running.
+func (r *run) asking() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.box.open != nil
 }
 
 // asksInTask reports whether the caller is asked in a task: in the one there is, or

@@ -130,13 +130,24 @@ func (r *run) read() {
 			} else {
 				r.reread()
 			}
-		case errors.Is(err, ErrNotFound): // forgotten by the store: the next write of the run tells
+		case errors.Is(err, ErrNotFound):
+			if r.restored() {
+				r.reread()
+			}
 		default:
 			r.reread()
 			r.rest(pause/2 + rand.N(pause))
 			pause = min(2*pause, retryMost)
 		}
 	}
+}
+
+// restored has the record written again that the store has forgotten, and reports whether
+// there is one then. Where that fails, the next write or audit tries again.
+func (r *run) restored() bool {
+	ctx, stop := context.WithTimeoutCause(r.s.writes, r.s.storeTimeout, ErrUnavailable)
+	defer stop()
+	return r.restore(ctx) == nil
 }
 
 // closed reports whether nothing more is written of the task here.

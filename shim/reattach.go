@@ -104,6 +104,8 @@ type visit struct {
 
 	began time.Time     // when the caller was first said to be here; zero before
 	kept  time.Duration // the record's TTL then
+
+	unread bool // the record, or its outcome, could not be read when it was due
 }
 
 // wait looks at the record after each event until there is something to answer.
@@ -127,6 +129,10 @@ func (v *visit) wait(ctx context.Context) (Answered, error) {
 	grace := v.grace()
 	v.attend(ctx)
 	for {
+		var retry <-chan time.Time
+		if v.unread {
+			retry = time.After(rereadFailed)
+		}
 		select {
 		case <-ctx.Done():
 			return v.leave(ctx)
@@ -141,13 +147,16 @@ func (v *visit) wait(ctx context.Context) (Answered, error) {
 			grace = time.After(retryCreate)
 			continue
 		case <-wake:
+		case <-retry:
 		case <-distrust.C:
 			v.attend(ctx)
 		}
-		if t, err := v.s.reach(ctx, v.call.Principal, v.call.Upstream, v.task.ID); err == nil {
-			v.task = t
-		} else if errors.Is(err, ErrNotFound) {
+		t, err := v.s.reach(ctx, v.call.Principal, v.call.Upstream, v.task.ID)
+		if errors.Is(err, ErrNotFound) {
 			return Answered{}, err
+		}
+		if v.unread = err != nil; !v.unread {
+			v.task = t
 		}
 		if a, err, done := v.look(ctx); done {
 			return a, err
@@ -199,7 +208,8 @@ func (v *visit) look(ctx context.Context) (a Answered, err error, done bool) {
 		return Answered{}, ErrCancelled, true
 	case t.Status.Final():
 		a, err = v.outcome(ctx)
-		return a, err, true
+		v.unread = errors.Is(err, ErrUnavailable)
+		return a, err, !v.unread
 	case t.Visible && v.takesTask():
 		return Answered{Task: &t}, nil, true
 	case t.Visible:

@@ -193,7 +193,8 @@ func (r *run) apply(ctx context.Context, change func() Change) (Task, error) {
 	err := r.s.retry(ctx, func(ctx context.Context) (err error) {
 		for lease = r.lease(); ; lease = r.lease() {
 			t, err = r.s.store.Apply(ctx, r.task.id, &lease, c)
-			if !errors.Is(err, ErrLeaseLost) || lease == r.lease() {
+			renewed := errors.Is(err, ErrLeaseLost) && lease != r.lease()
+			if !renewed && !(errors.Is(err, ErrNotFound) && r.restore(ctx) == nil) {
 				return err
 			}
 		}

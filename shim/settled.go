@@ -86,6 +86,30 @@ func (r *run) holdCancellation() {
 	}
 }
 
+// leastRestored is the least time that a task is kept after its end for its record to be
+// restored while it runs. A shorter one may have expired since somebody else ended it.
+const leastRestored = time.Minute
+
+// restore writes the record of a task that runs here again, as it is known now: the store
+// has forgotten it. It fails where nobody would miss the record.
+func (r *run) restore(ctx context.Context) error {
+	r.mu.Lock()
+	t := r.task.made
+	if r.task.hidden || r.ended || r.ctx.Err() != nil || t.Retain < leastRestored {
+		r.mu.Unlock()
+		return ErrNotFound
+	}
+	t.Lease, t.StatusMessage, t.Checkpoint, t.Questions = r.task.lease, r.message, r.mark, nil
+	t.Call, t.TTL = r.callRecord(r.mark != nil), r.task.raised
+	t.Progress.Params = r.progress
+	r.mu.Unlock()
+	_, err := r.s.store.Create(ctx, t)
+	if err == nil {
+		r.s.log.Warn("the store had forgotten a task that runs; it is written again", "task", t.ID, "tool", t.Tool)
+	}
+	return err
+}
+
 func (s *Shim) release(id ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

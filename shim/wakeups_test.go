@@ -11,7 +11,6 @@ import (
 	"taskgate/shim"
 )
 
-
 // An answer that comes before the runner has heard that its question is stored is used at
 // once.
 func TestAnswerBeforeTheQuestionIsKnownToBeStored(t *testing.T) {
