@@ -57,7 +57,7 @@ func benchHandler(b *testing.B) http.Handler {
 	}
 	tasks := map[shim.ID]*fakeTask{benchTask: {Status: shim.Working, StatusMessage: "3/10", Created: time.Now()}}
 	g, err := New(Options{
-		Config: c, Legs: map[string]Leg{"mcp": leg},
+		Config: c, Legs: map[string]Leg{"mcp": leg}, Sessions: openSessions(b, c.MaxSessions, c.SessionIdle),
 		Shim: &fakeShim{leg: leg, policy: c.Upstreams[0].Tool, tasks: tasks},
 	})
 	if err != nil {

@@ -62,7 +62,7 @@ func (s *lateShim) Claim(_ context.Context, _ shim.Principal, _ string, _ shim.I
 func TestCourierFindsTheLatestQuestion(t *testing.T) {
 	for name, late := range map[string]bool{"asked to the last": true, "not asked": false} {
 		t.Run(name, func(t *testing.T) {
-			logs := NewLocalSessions(1, time.Hour)
+			logs := openSessions(t, 1, time.Hour)
 			s := &session{id: "s", table: newSessionTable(logs, nil)}
 			s.state.Capabilities = json.RawMessage(`{"elicitation":{}}`)
 			id, err := shim.NewID()

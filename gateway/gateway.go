@@ -39,7 +39,7 @@ type Options struct {
 	Shim shim.API
 	// Legs reach the upstreams, by configured name.
 	Legs map[string]Leg
-	// Sessions keeps legacy client sessions; nil keeps them in this process.
+	// Sessions keeps legacy client sessions.
 	Sessions Sessions
 
 	Logger         *slog.Logger         // nil: slog.Default
@@ -62,8 +62,8 @@ type Gateway struct {
 
 // New makes a Gateway. It contacts no upstream.
 func New(o Options) (*Gateway, error) {
-	if o.Config == nil || o.Shim == nil {
-		return nil, errors.New("gateway: Config and Shim are needed")
+	if o.Config == nil || o.Shim == nil || o.Sessions == nil {
+		return nil, errors.New("gateway: Config, Shim and Sessions are needed")
 	}
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	if o.TracerProvider == nil {
@@ -71,9 +71,6 @@ func New(o Options) (*Gateway, error) {
 	}
 	if o.MeterProvider == nil {
 		o.MeterProvider = noop.NewMeterProvider()
-	}
-	if o.Sessions == nil {
-		o.Sessions = NewLocalSessions(o.Config.MaxSessions, o.Config.SessionIdle)
 	}
 	tel, err := newTelemetry(o.TracerProvider, o.MeterProvider, o.Config.Telemetry.Baggage)
 	if err != nil {

@@ -37,7 +37,8 @@ func TestClientLeaves(t *testing.T) {
 		s := newStage(t)
 		s.leg.Era, s.leg.Capabilities = mcp.Legacy, json.RawMessage(`{"prompts":{}}`)
 		leg := blockingLeg{s.leg, make(chan struct{}), make(chan error, 1)}
-		g, err := New(Options{Config: s.config, Shim: s.shim, Legs: map[string]Leg{"mcp": leg}})
+		g, err := New(Options{Config: s.config, Shim: s.shim, Legs: map[string]Leg{"mcp": leg},
+			Sessions: openSessions(t, s.config.MaxSessions, s.config.SessionIdle)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -29,10 +29,11 @@ func TestLegacyPartialsBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newQuietWorld(t, takePartial)
 		slow := w.c.begin(w.b, "")
-		slow.w.hold()
 		created := w.c.do(w.a, mcp.MethodToolsCall, `{"name":"many","task":{"ttl":10000}}`)
 		id, _ := jsonrpc.GetString(created, "task", "taskId")
 		many := shim.ID(id)
+		wait(5 * time.Second)
+		slow.w.hold()
 		wait(4 * time.Minute)
 		slow.w.letGo()
 		<-slow.done

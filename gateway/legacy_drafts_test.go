@@ -97,7 +97,7 @@ type hearing struct {
 	done  chan struct{}
 }
 
-// begin sends something to a replica. An empty body is a GET.
+// begin sends something to a replica. An empty body is a GET. It ends with the replica.
 func (c *taskClient) begin(g *legacyServer, body string, header ...string) *hearing {
 	c.t.Helper()
 	ctx, leave := context.WithCancel(c.t.Context())
@@ -110,10 +110,10 @@ func (c *taskClient) begin(g *legacyServer, body string, header ...string) *hear
 	for i := 0; i < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])
 	}
-	go func() {
+	g.requests.Go(func() {
 		defer close(a.done)
 		g.Handler().ServeHTTP(a.w, r)
-	}()
+	})
 	synctest.Wait()
 	return a
 }

@@ -180,6 +180,7 @@ func TestLegacyFull(t *testing.T) {
 		}
 		leave()
 		<-streamed
+		wait(time.Minute) // what was used a moment ago is in use, maybe elsewhere
 		if second := serve(t, h, t.Context(), "POST", "", initializeBody); second.Code != http.StatusOK {
 			t.Errorf("second: %d %s", second.Code, second.Body)
 		}
@@ -228,7 +229,7 @@ func TestLegacyClose(t *testing.T) {
 // TestLegacyStoreDown: nobody is told that a session is gone because it cannot be
 // looked up.
 func TestLegacyStoreDown(t *testing.T) {
-	store := newBrokenSessions(false)
+	store := newBrokenSessions(t, false)
 	h := newLegacyServerWith(t, legScript{Era: "legacy", Raw: []byte(`{}`)}, nil, func(o *Options) { o.Sessions = store }).Handler()
 	id := serve(t, h, t.Context(), "POST", "", initializeBody).Header().Get(mcp.HeaderSession)
 	store.down.Store(true)

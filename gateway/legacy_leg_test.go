@@ -241,8 +241,9 @@ func (noStore) Beat(context.Context, shim.Replica, time.Duration) error { return
 // legacyServer is a gateway in front of a scripted upstream, at /up/mcp.
 type legacyServer struct {
 	*Gateway
-	leg  *scriptedLeg
-	shim *shim.Shim
+	leg      *scriptedLeg
+	shim     *shim.Shim
+	requests sync.WaitGroup // that are not waited for
 }
 
 // newLegacyServer makes one that ends with the test. It offers no tasks, though the
@@ -281,10 +282,14 @@ func startLegacyServer(t testing.TB, leg *scriptedLeg, sh *shim.Shim, c *config.
 	c.ResumeAfter = 1000 * time.Hour // ids of events are random; legacy_resume_test.go has them
 	o := Options{Config: c, Shim: sh, Legs: map[string]Leg{"up": leg}, Logger: slog.New(slog.DiscardHandler)}
 	options(&o)
+	if o.Sessions == nil {
+		o.Sessions = openSessions(t, c.MaxSessions, c.SessionIdle)
+	}
 	g, err := New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
+	s := &legacyServer{Gateway: g, leg: leg, shim: sh}
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- g.Run(ctx) }()
@@ -295,6 +300,7 @@ func startLegacyServer(t testing.TB, leg *scriptedLeg, sh *shim.Shim, c *config.
 		if err := errors.Join(<-done, g.Close(bounded), sh.Close(bounded)); err != nil {
 			t.Error(err)
 		}
+		s.requests.Wait() // before the store closes
 	})
-	return &legacyServer{Gateway: g, leg: leg, shim: sh}
+	return s
 }

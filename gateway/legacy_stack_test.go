@@ -87,7 +87,8 @@ func serveGateway(t *testing.T, leg *upstream.HTTP, change func(*config.Config))
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := New(Options{Config: c, Shim: sh, Legs: map[string]Leg{"up": leg}, Logger: logger})
+	g, err := New(Options{Config: c, Shim: sh, Legs: map[string]Leg{"up": leg}, Logger: logger,
+		Sessions: openSessions(t, c.MaxSessions, c.SessionIdle)})
 	if err != nil {
 		t.Fatal(err)
 	}

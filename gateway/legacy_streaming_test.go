@@ -12,7 +12,7 @@ import (
 // TestPullWordIsOfOnePush: the word that ends a push comes late, and to who left it,
 // too. It ends that push and no later one of the same task.
 func TestPullWordIsOfOnePush(t *testing.T) {
-	table, _ := newTable(NewLocalSessions(10, time.Hour))
+	table, _ := newTable(openSessions(t, 10, time.Hour))
 	s := mustCreate(t, table, sessionState{})
 	defer s.release()
 	id := shim.ID("task")

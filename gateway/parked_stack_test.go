@@ -257,7 +257,8 @@ func (p *parking) start(t *testing.T, name, server string, c *config.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := New(Options{Config: c, Shim: sh, Legs: map[string]Leg{"up": leg}, Logger: logger, TracerProvider: traces})
+	g, err := New(Options{Config: c, Shim: sh, Legs: map[string]Leg{"up": leg}, Logger: logger, TracerProvider: traces,
+		Sessions: store.Sessions(c.MaxSessions, c.SessionIdle)})
 	if err != nil {
 		t.Fatal(err)
 	}

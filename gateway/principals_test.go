@@ -178,7 +178,7 @@ func (h *house) serveFront(leg *upstream.HTTP, store *redisstore.Store) string {
 		h.t.Fatal(err)
 	}
 	g, err := New(Options{Config: c, Shim: sh, Legs: map[string]Leg{"up": leg}, Logger: logger,
-		Sessions: countedSessions{NewLocalSessions(c.MaxSessions, c.SessionIdle), h.ops}})
+		Sessions: countedSessions{store.Sessions(c.MaxSessions, c.SessionIdle), h.ops}})
 	if err != nil {
 		h.t.Fatal(err)
 	}

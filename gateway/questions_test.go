@@ -90,7 +90,8 @@ func askingGateway(t *testing.T, name, server string, store *redisstore.Store, c
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := New(Options{Config: c, Shim: sh, Legs: map[string]Leg{"up": leg}, Logger: quiet})
+	g, err := New(Options{Config: c, Shim: sh, Legs: map[string]Leg{"up": leg}, Logger: quiet,
+		Sessions: store.Sessions(c.MaxSessions, c.SessionIdle)})
 	if err != nil {
 		t.Fatal(err)
 	}

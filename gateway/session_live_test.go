@@ -44,7 +44,7 @@ func TestSessionIDs(t *testing.T) {
 // Whoever is not the session's owner, or comes to another endpoint, is told what a
 // stranger with a guessed id is told (Z7).
 func TestSessionBelongs(t *testing.T) {
-	table, _ := newTable(NewLocalSessions(10, time.Hour))
+	table, _ := newTable(openSessions(t, 10, time.Hour))
 	s := mustCreate(t, table, sessionState{Upstream: "up", Owner: "alice", Version: "2025-11-25"})
 	defer s.release()
 	for _, c := range []struct {
@@ -109,7 +109,7 @@ func TestSessionSubscribed(t *testing.T) {
 
 // Changes of one state at the same time all take effect.
 func TestSessionUpdateTogether(t *testing.T) {
-	table, _ := newTable(NewLocalSessions(10, time.Hour))
+	table, _ := newTable(openSessions(t, 10, time.Hour))
 	s := mustCreate(t, table, sessionState{})
 	defer s.release()
 	var all sync.WaitGroup
@@ -134,7 +134,7 @@ func TestSessionUpdateTogether(t *testing.T) {
 
 // A session that another replica changed is read anew.
 func TestSessionReload(t *testing.T) {
-	store := NewLocalSessions(10, time.Hour)
+	store := openSessions(t, 10, time.Hour)
 	here, _ := newTable(store)
 	there, _ := newTable(store)
 	s := mustCreate(t, here, sessionState{Upstream: "up"})
@@ -153,7 +153,7 @@ func TestSessionReload(t *testing.T) {
 }
 
 func TestSessionCalls(t *testing.T) {
-	table, _ := newTable(NewLocalSessions(10, time.Hour))
+	table, _ := newTable(openSessions(t, 10, time.Hour))
 	s := mustCreate(t, table, sessionState{})
 	defer s.release()
 	gone, leave := context.WithCancel(t.Context())
@@ -190,7 +190,7 @@ func TestSessionCalls(t *testing.T) {
 // What a replica keeps of a session goes with its last request, unless it listens
 // or has something to say.
 func TestSessionForgotten(t *testing.T) {
-	table, ended := newTable(NewLocalSessions(10, time.Hour))
+	table, ended := newTable(openSessions(t, 10, time.Hour))
 	live := func() int {
 		table.mu.Lock()
 		defer table.mu.Unlock()
@@ -226,8 +226,8 @@ type brokenSessions struct {
 
 var errStore = errors.New("dial tcp 10.0.0.1:6379: refused")
 
-func newBrokenSessions(down bool) *brokenSessions {
-	b := &brokenSessions{Sessions: NewLocalSessions(10, time.Hour)}
+func newBrokenSessions(t testing.TB, down bool) *brokenSessions {
+	b := &brokenSessions{Sessions: openSessions(t, 10, time.Hour)}
 	b.down.Store(down)
 	return b
 }
@@ -254,7 +254,7 @@ func (b *brokenSessions) Delete(ctx context.Context, id string) error {
 }
 
 func TestSessionStoreDown(t *testing.T) {
-	table, _ := newTable(newBrokenSessions(true))
+	table, _ := newTable(newBrokenSessions(t, true))
 	if _, err := table.create(t.Context(), sessionState{}); !errors.Is(err, errStore) {
 		t.Errorf("create: %v", err)
 	}
@@ -275,7 +275,7 @@ func TestSessionStoreDown(t *testing.T) {
 // An idle session that expires is ended like one that its client ends.
 func TestSessionExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		table, ended := newTable(NewLocalSessions(10, time.Minute))
+		table, ended := newTable(openSessions(t, 10, time.Minute))
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- table.run(ctx) }()

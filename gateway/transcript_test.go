@@ -149,7 +149,7 @@ func (s *stage) start() http.Handler {
 	if s.gateway == nil {
 		s.shim.policy = s.config.Upstreams[0].Tool
 		g, err := New(Options{Config: s.config, Shim: s.shim, Legs: map[string]Leg{s.config.Upstreams[0].Name: s.leg},
-			Logger: slog.New(slog.DiscardHandler), Version: "1.0.0", TracerProvider: s.traces, MeterProvider: s.metrics})
+			Sessions: openSessions(s.t, s.config.MaxSessions, s.config.SessionIdle), Logger: slog.New(slog.DiscardHandler), Version: "1.0.0", TracerProvider: s.traces, MeterProvider: s.metrics})
 		if err != nil {
 			s.t.Fatal(err)
 		}
