@@ -98,6 +98,7 @@ type faults struct {
 	before redistest.Content
 	lost   map[string]string            // tasks that the store had, and has forgotten whole, and who ran them
 	bare   map[string]bool              // tasks that are without a checkpoint again
+	adopts atomic.Int32                 // adoptions under way
 	owed   map[shim.Replica][]shim.Task // adoptions whose replies were lost
 	busy   sync.WaitGroup               // late operations
 	over   context.Context
@@ -149,34 +150,34 @@ func (f *faults) what() string {
 	return f.fired
 }
 
-// strike counts an operation and returns what goes wrong with it.
-func (f *faults) strike(r shim.Replica, name string, read bool) kind {
+// strike counts an operation and returns what goes wrong with it, and its number.
+func (f *faults) strike(r shim.Replica, name string, read bool) (k kind, n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.begun.IsZero() {
-		return noFault
+		return noFault, -1
 	}
 	at := time.Since(f.begun)
 	p := point{fmt.Sprintf("%s %s", r, name), read, name == "Adopt", at}
 	f.ops = append(f.ops, p)
-	n := len(f.ops) - 1
+	n = len(f.ops) - 1
 	if f.kind.back() && n == f.from && n > 0 && f.fired == "" {
 		f.before = f.memory.Snapshot()
 	}
 	if f.fired != "" {
 		if read && time.Now().Before(f.away[r]) {
-			return readFails
+			return readFails, n
 		}
-		return noFault
+		return noFault, n
 	}
 	if n < f.n || f.kind == eventLost || f.kind == clientActs || !f.kind.hits(p) {
-		return noFault
+		return noFault, n
 	}
 	f.fired, f.hit = fmt.Sprintf("operation %d, %s %s, after %v", n, r, name, at), time.Now()
 	if f.kind == readsFail {
 		f.away[r] = time.Now().Add(readsAway)
 	}
-	return f.kind
+	return f.kind, n
 }
 
 // missed counts an event and reports whether it is lost.
@@ -203,10 +204,10 @@ func (f *faults) acting(do func()) {
 	f.act = do
 }
 
-// acts has the client act once the n-th operation has been executed.
-func (f *faults) acts() {
+// acts has the client act if that is due after the n-th operation.
+func (f *faults) acts(n int) {
 	f.mu.Lock()
-	act, n := f.act, len(f.ops)-1
+	act := f.act
 	due := f.kind == clientActs && f.fired == "" && !f.begun.IsZero() && n >= f.n && act != nil
 	if due {
 		f.fired = fmt.Sprintf("after operation %d, %s", n, f.ops[n].name)
@@ -231,7 +232,7 @@ func (s *faultStore) do(ctx context.Context, name string, read bool, run func(co
 	if s.dead.Load() {
 		return errDown
 	}
-	k := s.strike(s.replica, name, read)
+	k, n := s.strike(s.replica, name, read)
 	switch k {
 	case readFails, readsFail:
 		return errDown
@@ -246,7 +247,7 @@ func (s *faultStore) do(ctx context.Context, name string, read bool, run func(co
 		}
 	}
 	err := run(ctx)
-	s.acts()
+	s.acts(n)
 	return err
 }
 
@@ -260,6 +261,9 @@ func (f *faults) goBack() error {
 	for id, fields := range tasksOf(f.memory.Snapshot()) {
 		if before[id] == nil {
 			f.lost[id], _, _ = strings.Cut(fields["lease"], "#")
+			if f.adopts.Load() > 0 {
+				f.lost[id] = "" // who had it may have lost it, and who gets it may not know it yet
+			}
 		}
 		f.bare[id] = before[id]["checkpoint"] == "" && fields["checkpoint"] != ""
 	}
@@ -421,6 +425,8 @@ func (s *faultStore) Adopt(ctx context.Context, r shim.Replica, upstreams []stri
 	var got []shim.Task
 	gaveUp := false
 	err := s.do(ctx, "Adopt", false, func(ctx context.Context) error {
+		s.adopts.Add(1)
+		defer s.adopts.Add(-1)
 		tasks, err := s.Store.Adopt(ctx, r, upstreams, n)
 		s.mu.Lock()
 		defer s.mu.Unlock()

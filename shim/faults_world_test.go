@@ -220,11 +220,11 @@ func (w *faultWorld) done() {
 func (w *faultWorld) unsaved(id shim.ID) bool {
 	by, forgotten := w.forgotten(id)
 	for _, r := range w.replicas {
-		if r.name == by && r.gone.Load() {
-			return forgotten
+		if r.name == by && !r.gone.Load() {
+			return false
 		}
 	}
-	return false
+	return forgotten
 }
 
 // mayFail reports whether a task may end as failed although its call would have succeeded:
