@@ -286,8 +286,11 @@ func (r *run) hush() {
 // heard takes the state that another replica, or a caller, has given to the record. r.mu
 // is held.
 func (r *run) heard(t Task) {
-	if t.Visible && r.task.hidden && r.making == nil {
+	switch {
+	case t.Visible && r.task.hidden && r.making == nil:
 		r.appear(t)
+	case !t.Visible && !r.task.hidden: // a failover has lost that it became a task
+		r.s.work.Go(r.reveal)
 	}
 	if r.box.open != nil {
 		r.box.read = lettersOf(t)

@@ -171,6 +171,7 @@ func (r *run) create(t Task, begin []Batch) (Task, error) {
 	}
 	span := r.startSpan(&t)
 	r.s.expect(t.ID)
+	r.reading.done(0, r.s.epoch.Load())
 	var stored Task
 	err = r.s.within(r.base, func(ctx context.Context) (err error) {
 		if err = r.s.alive(ctx); err == nil {

@@ -411,6 +411,15 @@ func (s *faultStore) Segments(ctx context.Context, id shim.ID, after int64) ([]j
 	return out, err
 }
 
+func (s *faultStore) Running(ctx context.Context, r shim.Replica, part int) ([]shim.Held, error) {
+	var out []shim.Held
+	err := s.do(ctx, "Running", true, func(ctx context.Context) (err error) {
+		out, err = s.Store.Running(ctx, r, part)
+		return err
+	})
+	return out, err
+}
+
 func (s *faultStore) Beat(ctx context.Context, r shim.Replica, ttl time.Duration) error {
 	name := "Beat"
 	if ttl == 0 {

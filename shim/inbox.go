@@ -55,7 +55,7 @@ type reading struct {
 	active  bool  // a goroutine reads it
 	version int64 // of the newest change by others that was heard of; 0 for none
 	seen    int64 // the last such version that was read
-	epoch   int64 // Shim.epoch when that read began
+	epoch   int64 // Shim.epoch when that read began, or the creation of the record
 
 	// turn counts the states that came in, from a read or with the reply to a write. A
 	// read that was overtaken by another state may be older than that, and is repeated. It
@@ -87,7 +87,7 @@ func (r *run) reread() {
 func (r *run) upToDate(version, epoch int64) bool {
 	r.reading.mu.Lock()
 	defer r.reading.mu.Unlock()
-	return r.reading.seen == version && (version == 0 || r.reading.epoch == epoch)
+	return r.reading.seen == version && r.reading.epoch == epoch
 }
 
 // due takes the version up to which the record is to be read, or reports that there is

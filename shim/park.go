@@ -39,6 +39,14 @@ func (r *run) revealing() (Task, error) {
 	return t, err
 }
 
+// reveal makes a task of the record again.
+func (r *run) reveal() {
+	r.mu.Lock()
+	change := Change{Op: r.s.op(), Visible: true, TTL: r.task.raised, Retain: r.task.made.Retain}
+	r.mu.Unlock()
+	_ = r.persist(r.ctx, func() Change { return change }) // where it fails, the end does so
+}
+
 // appear notes that the hidden record is a task now: the caller's context no longer
 // matters to it. r.mu is held.
 func (r *run) appear(t Task) {

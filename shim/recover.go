@@ -60,11 +60,13 @@ func (s *Shim) takeOver(t Task) {
 	s.mu.Lock()
 	old := s.runs[t.ID]
 	s.mu.Unlock()
-	if old == nil {
+	switch {
+	case t.Status.Final(): // since it was adopted, of which the reply was lost
+		return
+	case old == nil:
 		s.goOnWith(s.adoptedRun(t), t)
 		return
-	}
-	if old.goesOnWith(t.Lease) {
+	case old.goesOnWith(t.Lease):
 		return
 	}
 	s.log.Info("another replica has had a task since, which runs here still", "task", t.ID)

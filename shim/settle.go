@@ -45,7 +45,7 @@ func (r *run) settle() {
 		}
 		return
 	}
-	c.Op = r.s.op()
+	c.Op, c.Visible = r.s.op(), !r.isHidden()
 	if r.err != nil {
 		r.s.log.WarnContext(r.ctx, "the call of a task failed", "task", r.task.id, "tool", r.call.Request.Name, "upstream", r.srv.name, "err", r.err)
 	}
@@ -56,7 +56,6 @@ func (r *run) settle() {
 		err = r.persist(r.s.writes, func() Change { return c })
 	}
 	switch {
-	case r.isHidden(): // kept for a moment only, whatever happens
 	case err == nil:
 		r.s.hold(ending{made: r.task.made, end: c, streamed: r.streamed()})
 	case errors.Is(err, ErrNotFound): // the store has forgotten that the task was made
