@@ -20,6 +20,9 @@ import (
 // getFirst is how long a tasks/result leaves questions to the session's GET stream.
 const getFirst = 2 * time.Second
 
+// storeAgain is after how long the store is asked again that was away.
+const storeAgain = time.Second
+
 // claimFree is a claim that is over.
 const claimFree = "-"
 
@@ -228,9 +231,6 @@ func (e *endpoint) askOnResult(ctx context.Context, q *legacyRequest, id shim.ID
 	c := newCourier(ctx, e, q.s, q.principal, q.log.stream, q.line())
 	if !first {
 		c.how = (*courier).lookLater
-	}
-	for _, key := range q.asked {
-		c.mark(id, key)
 	}
 	q.log.asks(askNote{Task: id, First: first})
 	left := context.AfterFunc(q.client, func() {

@@ -17,7 +17,6 @@ type push struct {
 	stop   context.CancelCauseFunc
 	over   chan struct{} // closed when nothing more is sent
 	marked bool          // the mark is its own
-	left   bool          // for another replica, with the mark
 }
 
 // pullWord begins the word that ends a push, wherever it is. It names the push and not
@@ -50,21 +49,6 @@ func (s *session) newPush(within context.Context, id shim.ID, stream string) *pu
 	if before := s.pushes[id]; before != nil {
 		before.stop(errCut) // two began at once
 	}
-	return s.addPush(within, id, stream)
-}
-
-// onlyPush is newPush where this replica does not push the task, and else nil.
-func (s *session) onlyPush(within context.Context, id shim.ID, stream string) *push {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.pushes[id] != nil {
-		return nil
-	}
-	return s.addPush(within, id, stream)
-}
-
-// addPush notes a push. s.mu is held.
-func (s *session) addPush(within context.Context, id shim.ID, stream string) *push {
 	p := &push{s: s, id: id, name: stream, over: make(chan struct{})}
 	p.ctx, p.stop = context.WithCancelCause(within)
 	if s.pushes == nil {
@@ -72,14 +56,6 @@ func (s *session) addPush(within context.Context, id shim.ID, stream string) *pu
 	}
 	s.pushes[id] = p
 	return p
-}
-
-// leave has another replica go on with the push, if the client can resume its stream.
-func (p *push) leave(q *legacyRequest) {
-	if q.resumes() {
-		p.left = true
-		q.log.left.Store(true)
-	}
 }
 
 // end is to be called when nothing more is sent.
@@ -92,22 +68,11 @@ func (p *push) end() {
 	}
 	p.s.mu.Unlock()
 	defer close(p.over) // who waits for it may mark the next one
-	switch {
-	case !mine || !p.marked:
-	case p.left:
+	if mine && p.marked {
 		ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
 		defer cancel()
-		_ = p.s.table.store.Leave(ctx, p.s.id, pushName(p.id)) // or it is found out when this replica is gone
-	default:
-		p.s.unmark(p.id)
+		_ = p.s.table.store.Finish(ctx, p.s.id, pushName(p.id)) // or who pulls has it done
 	}
-}
-
-// unmark tells all replicas that a task is not pushed any more.
-func (s *session) unmark(id shim.ID) {
-	ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
-	defer cancel()
-	_ = s.table.store.Finish(ctx, s.id, pushName(id)) // or who pulls has it done
 }
 
 // heedPull ends a push that a client of another replica asked to end.
@@ -161,8 +126,7 @@ func (s *session) pull(ctx context.Context, id shim.ID) error {
 		select {
 		case <-wake:
 		case <-ctx.Done(): // its replica has forgotten to say that it is over
-			s.unmark(id)
-			return nil
+			return s.unmark(id)
 		}
 		if name, err = s.pushed(ctx, id); err != nil {
 			return err
@@ -171,38 +135,38 @@ func (s *session) pull(ctx context.Context, id shim.ID) error {
 	return nil
 }
 
-// pushed is the name of the push of a task, if a replica that lives pushes it. One that
-// has lost its replica is over then.
-func (s *session) pushed(ctx context.Context, id shim.ID) (name string, err error) {
-	state, note, err := s.table.stateOf(ctx, s.id, pushName(id))
-	if err == nil && state == "lost" {
-		var over bool
-		if over, err = s.bury(ctx, id, note); over {
-			return "", err
-		}
-		state = "open" // another was first, to go on with it or to end it
+// unmark ends the push of a task that another replica has marked.
+func (s *session) unmark(id shim.ID) error {
+	ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
+	defer cancel()
+	if _, err := s.table.store.Open(ctx, s.id, pushName(id), nil); err != nil {
+		return shim.ErrUnavailable
 	}
-	switch {
-	case err != nil:
-		return "", shim.ErrUnavailable
-	case state != "open":
-		return "", nil
+	if err := s.table.store.Finish(ctx, s.id, pushName(id)); err != nil {
+		return shim.ErrUnavailable
 	}
-	return string(note), nil
+	return nil
 }
 
-// bury ends a push that has lost its replica, unless another one was first: none goes on
-// with it (takeOver), nor does its own if that was only thought lost.
-func (s *session) bury(ctx context.Context, id shim.ID, note []byte) (over bool, err error) {
-	store, stream := s.table.store, string(note)
-	over, _, err = store.Take(ctx, s.id, pushName(id), note)
-	if err != nil || !over {
-		return false, err
+// pushed is the name of the push of a task, if a replica that lives pushes it. One that
+// has lost its replica is over then, as is its stream: if the replica was only slow, it
+// sends nothing more on that.
+func (s *session) pushed(ctx context.Context, id shim.ID) (name string, err error) {
+	for {
+		state, note, err := s.table.stateOf(ctx, s.id, pushName(id))
+		switch {
+		case err != nil:
+			return "", shim.ErrUnavailable
+		case state == "open":
+			return string(note), nil
+		case state != "lost":
+			return "", nil
+		}
+		for _, stream := range []string{string(note), pushName(id)} {
+			if _, err := s.table.store.Bury(ctx, s.id, stream, noLastWords); err != nil {
+				return "", shim.ErrUnavailable
+			}
+		}
+		_ = s.table.store.Signal(ctx, s.id, pullWord+string(note)) // for a replica that is back already
 	}
-	if taken, _, err := store.Take(ctx, s.id, stream, []byte("[]")); err == nil && taken {
-		_ = store.Finish(ctx, s.id, stream) // or it is, with this replica
-	}
-	_ = store.Signal(ctx, s.id, pullWord+stream) // for a replica that is back already
-	s.unmark(id)
-	return true, nil
 }

@@ -25,7 +25,6 @@ type legacyRequest struct {
 	op        *operation
 	client    context.Context // ends when the client's connection does
 	log       *eventLog       // of its answer; nil in a batch, which cannot be resumed
-	asked     []string        // keys of questions that its stream has had
 	// land takes the request from those in flight: before it is answered, since a
 	// client may use its id again as soon as it has the answer.
 	land func()

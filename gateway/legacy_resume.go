@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"net/http"
+	"slices"
 	"time"
 
 	"taskgate/internal/eventstream"
@@ -37,7 +38,6 @@ func (e *endpoint) serveResume(w http.ResponseWriter, r *http.Request, s *sessio
 		return
 	}
 	t := tail{s: s, stream: stream, no: no, out: out, client: r.Context(), replay: e.newReplay(s.principal(p))}
-	t.takeOver = func(ctx context.Context, n pushNote) { e.takeOver(ctx, s, p, stream, n) }
 	if err := t.follow(ctx); err != nil {
 		e.log.DebugContext(ctx, "a stream was not resumed to its end", "err", err)
 	}
@@ -52,8 +52,6 @@ type tail struct {
 	client context.Context // ends when the client's connection does
 	replay *replay
 	caught bool // what was there before has been sent
-	// takeOver goes on with the push of a task that has lost its replica.
-	takeOver func(context.Context, pushNote)
 }
 
 // follow sends until the stream has ended, the client goes, or the session ends.
@@ -91,12 +89,9 @@ func (t *tail) follow(ctx context.Context) error {
 			return nil
 		case err != nil: // the store is away: the client waits, as for any answer
 		case state == "lost":
-			n, ok := readPushNote(note)
-			if !ok {
-				t.bury(note)
-				return nil
+			if t.bury(ctx) {
+				continue // the answers are in the log
 			}
-			t.takeOver(ctx, n)
 		case state != "open":
 			return nil
 		}
@@ -123,10 +118,44 @@ func (t *tail) catchUp(ctx context.Context) (state string, note []byte, err erro
 	return state, note, err
 }
 
-// bury answers the requests of a stream whose replica is gone: nobody else will.
-func (t *tail) bury(note []byte) {
-	for _, id := range noted(note) {
-		lost := &jsonrpc.Error{Code: mcp.CodeInternal, Message: "the replica that ran this call was lost; the upstream may have finished the work"}
-		_ = t.out.Send("", jsonrpc.AppendError(nil, id, lost)) // its error is in out
+// bury ends a stream whose replica is gone: nobody else answers its requests. Where it was
+// not that, or cannot be known, it is looked again.
+func (t *tail) bury(ctx context.Context) bool {
+	buried, err := t.s.table.store.Bury(ctx, t.s.id, t.stream, lastWords)
+	return buried && err == nil
+}
+
+// lastWords are the answers to the requests of a lost stream that have none in its log.
+func lastWords(note []byte, had [][]byte) (last [][]byte) {
+	lost := &jsonrpc.Error{Code: mcp.CodeInternal, Message: "the replica that ran this call was lost; the upstream may have finished the work"}
+	streams := false
+	for _, n := range readAskNotes(note) {
+		if n.Streams {
+			f := streamLost(n.Task)
+			lost, streams = &jsonrpc.Error{Code: f.Code, Message: f.Message, Data: f.Data}, true
+		}
 	}
+	for _, id := range noted(note) {
+		if !slices.ContainsFunc(had, func(m []byte) bool { return isAnswer(m, id, streams) }) {
+			last = append(last, jsonrpc.AppendError(nil, id, lost))
+		}
+	}
+	return last
+}
+
+// noLastWords are those of a stream that needs none.
+func noLastWords([]byte, [][]byte) [][]byte { return nil }
+
+// isAnswer reports whether a message is the last answer to a request. To one that streams
+// there are several.
+func isAnswer(message []byte, id jsonrpc.ID, streams bool) bool {
+	m, err := jsonrpc.Parse(message)
+	switch {
+	case err != nil || m.Kind != jsonrpc.Result && m.Kind != jsonrpc.ErrorResponse || !m.ID.Equal(id):
+		return false
+	case m.Kind == jsonrpc.Result && streams:
+		complete, _ := jsonrpc.Get(m.Result, "isComplete")
+		return string(complete) == "true"
+	}
+	return true
 }

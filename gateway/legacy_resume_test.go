@@ -126,7 +126,7 @@ func TestReplicasResume(t *testing.T) {
 }
 
 // TestReplicasResumeLost: the answer to a call whose replica has died is an error, and
-// so is told.
+// so is told. It is the one answer: a replica that was only slow has lost the stream.
 func TestReplicasResumeLost(t *testing.T) {
 	stack := newLegacyReplicas(t, soon)
 	a := stack.on(t, 0, nil)
@@ -142,8 +142,18 @@ func TestReplicasResumeLost(t *testing.T) {
 		t.Errorf("resumed: %s", data)
 	}
 	stack.session.proceed <- struct{}{}
-	if id, data, ok := first.event(); !ok || id == "" || !strings.Contains(data, `"result"`) {
-		t.Errorf("the replica lives: %s %s", id, data)
+	if _, data, ok := first.event(); ok {
+		t.Errorf("the replica lives, and answers as well: %s", data)
+	}
+	for i := range 2 {
+		again := openSSE(t, stack.on(t, i, a), http.MethodGet, "", primed)
+		said := ""
+		for _, data, ok := again.event(); ok; _, data, ok = again.event() {
+			said += data
+		}
+		if strings.Count(said, `"id":"w1"`) != 1 || !strings.Contains(said, `-32603`) {
+			t.Errorf("resumed again: %s", said)
+		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
 	"taskgate/shim"
 	"taskgate/shim/dialect"
 )
@@ -41,7 +42,7 @@ func (e *endpoint) streamCall(ctx context.Context, q *legacyRequest, t shim.Task
 	if first.Complete {
 		return created, nil
 	}
-	q.log.pushes(pushNote{Task: t.ID, Request: json.RawMessage(q.msg.ID.Raw()), Call: true}.encode())
+	q.log.pushes(t.ID)
 	if q.respond(created) != nil {
 		return nil, errCut
 	}
@@ -79,7 +80,7 @@ func (e *endpoint) firstSegments(ctx context.Context, q *legacyRequest, id shim.
 // it cannot come back.
 func (q *legacyRequest) respond(result json.RawMessage) error {
 	err := q.out.Send(jsonrpc.AppendResult(make([]byte, 0, len(result)+64), q.msg.ID, result))
-	if err != nil && (!q.resumes() || q.log.taken.Load()) {
+	if err != nil && (!q.resumes() || errors.Is(err, errTaken)) {
 		return err
 	}
 	return nil
@@ -91,8 +92,7 @@ func (e *endpoint) push(p *push, q *legacyRequest, after int64) error {
 	ctx, done, err := e.gateway.streams.enter(p.ctx)
 	defer done()
 	if err != nil {
-		p.leave(q)
-		return errCut
+		return streamLost(p.id)
 	}
 	defer context.AfterFunc(q.client, func() {
 		if !q.resumes() {
@@ -118,11 +118,18 @@ func (e *endpoint) push(p *push, q *legacyRequest, after int64) error {
 	})
 	switch {
 	case errors.Is(context.Cause(ctx), shim.ErrDraining) && !errors.Is(err, errCut):
-		p.leave(q)
+		return streamLost(p.id)
 	case ctx.Err() == nil && err != nil && !errors.Is(err, errTaken) && q.client.Err() == nil:
 		return err // it ends with an error, and not as if that were all
 	}
 	return errCut
+}
+
+// streamLost is the last response of a stream whose replica stops, or is lost: what the
+// client does not have it fetches itself (A12).
+func streamLost(id shim.ID) *failure {
+	return &failure{Code: mcp.CodeInternal, Message: "the replica that streamed the task " + string(id) +
+		" is gone; tasks/result has the rest, with the number of the last block as lastSeqNr", Data: retryAfter(drainRetry.Milliseconds())}
 }
 
 // segments are the blocks after a number that are there (A12). Those of a task that
@@ -221,6 +228,6 @@ func (e *endpoint) resultOfTask(ctx context.Context, q *legacyRequest) (json.Raw
 	}
 	defer p.end()
 	// The client waits for the head of the response.
-	q.log.pushes(pushNote{Task: id, Request: json.RawMessage(q.msg.ID.Raw()), After: w.after}.encode())
+	q.log.pushes(id)
 	return nil, e.push(p, q, w.after)
 }

@@ -55,27 +55,27 @@ type Logs interface {
 	// the stream without its replica.
 	Open(ctx context.Context, id, stream string, note []byte) (after int64, err error)
 
-	// Append adds a message and returns its number; 0 where another replica has taken
-	// the stream. A replica adds its messages to one stream one after the other; a few may
-	// come from others.
+	// Note changes the note of a stream, and reports false where this replica does not
+	// keep the stream any more.
+	Note(ctx context.Context, id, stream string, note []byte) (kept bool, err error)
+
+	// Append adds a message and returns its number; 0 where the stream has ended. A
+	// replica adds its messages to one stream one after the other; a few may come from
+	// others.
 	Append(ctx context.Context, id, stream string, message []byte) (no int64, err error)
 
-	// Finish says that nothing more comes on a stream, unless another replica has taken
-	// it.
+	// Finish says that nothing more comes on a stream, if this replica keeps it.
 	Finish(ctx context.Context, id, stream string) error
 
-	// Leave says that this replica goes on with a stream no more, and another one may.
-	Leave(ctx context.Context, id, stream string) error
-
-	// Take makes this replica the one that keeps the log of a stream whose replica is
-	// gone, or has left it, with a new note. It reports false if that one lives, if another one was first,
-	// or if the stream has ended or is none. fresh says that it never had a message. What
-	// the replica before adds to it from then on, or says of its end, is refused.
-	Take(ctx context.Context, id, stream string, note []byte) (taken, fresh bool, err error)
+	// Bury ends a stream whose replica is gone, with the messages that last makes of its
+	// note and of what it had. It reports false, and changes nothing, where the stream is
+	// not lost, or has changed meanwhile. A replica that was only slow adds nothing more.
+	Bury(ctx context.Context, id, stream string, last func(note []byte, had [][]byte) [][]byte) (buried bool, err error)
 
 	// Since hands over the messages that a stream got after a number, and returns
-	// what has become of it: "open", "ended", "lost" if its replica is gone or has
-	// left it, with the note of Open or Take, or "" if the session has no such stream.
+	// what has become of it: "open", "ended", "lost" if its replica is gone, with its
+	// note, or "" if the session has no such stream. A stream that has ended is known for
+	// as long as the bounds keep what came last.
 	Since(ctx context.Context, id, stream string, after int64, on func(no int64, message []byte)) (state string, note []byte, err error)
 
 	// Watch calls wake whenever a stream of the session may have got something, and

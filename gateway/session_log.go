@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -32,14 +33,11 @@ type eventLog struct {
 	s       *session
 	x       *exchange
 	version string
-	waiting []jsonrpc.ID // the request it answers; none where another replica began it
-	pushed  []byte       // a pushNote, where it streams a task
-	asking  []askNote    // the tasks that ask on it
+	waiting []jsonrpc.ID // the request it answers
+	asking  []askNote    // the tasks that ask on it, or are streamed
 	stream  string
 	timer   *time.Timer
 	on      atomic.Bool // the client can resume
-	taken   atomic.Bool // another replica goes on with it
-	left    atomic.Bool // another one shall
 
 	mu   sync.Mutex
 	over bool
@@ -51,14 +49,6 @@ func startLog(s *session, x *exchange, version string, after time.Duration, id j
 	l.mu.Lock() // the timer must not see a half-made log
 	l.timer = time.AfterFunc(after, l.begin)
 	l.mu.Unlock()
-	return l
-}
-
-// takenLog is that of a stream which another replica has begun.
-func takenLog(s *session, stream string) *eventLog {
-	l := &eventLog{s: s, stream: stream, timer: time.NewTimer(time.Hour)}
-	l.timer.Stop()
-	l.on.Store(true)
 	return l
 }
 
@@ -86,8 +76,8 @@ func (l *eventLog) begin() {
 	l.x.resumable(l.keep, prime)
 }
 
-// errTaken: another replica goes on with the stream, which took this one for lost.
-var errTaken = errors.New("another replica has the stream")
+// errTaken: another replica has ended the stream, which took this one for lost.
+var errTaken = errors.New("another replica has ended the stream")
 
 // keep stores a message and returns its event id, "" where it has none.
 func (l *eventLog) keep(message []byte) (string, error) {
@@ -98,19 +88,15 @@ func (l *eventLog) keep(message []byte) (string, error) {
 	case err != nil:
 		return "", nil // it reaches a client that is there
 	case no == 0:
-		l.taken.Store(true)
 		return "", errTaken
 	}
 	return eventID(l.stream, no), nil
 }
 
-// pushes says that the answer streams a task: if this replica is lost, another one goes
-// on with that.
-func (l *eventLog) pushes(note []byte) {
-	l.mu.Lock()
-	l.pushed = note
-	l.renote()
-	l.mu.Unlock()
+// pushes says that the answer streams a task: if this replica is lost, the client is told
+// where the rest is.
+func (l *eventLog) pushes(id shim.ID) {
+	l.asks(askNote{Task: id, Streams: true})
 	l.begin()
 }
 
@@ -118,31 +104,26 @@ func (l *eventLog) pushes(note []byte) {
 func (l *eventLog) asks(n askNote) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.pushed == nil { // that names the task as well
-		l.asking = append(l.asking, n)
-		l.renote()
+	if slices.ContainsFunc(l.asking, func(a askNote) bool { return a.Task == n.Task }) {
+		return
 	}
+	l.asking = append(l.asking, n)
+	l.renote()
 }
 
 // note is what whoever finds the stream without this replica has to know. l.mu is held.
-func (l *eventLog) note() []byte {
-	if l.pushed != nil {
-		return l.pushed
-	}
-	return noteOf(l.waiting, l.asking...)
-}
+func (l *eventLog) note() []byte { return noteOf(l.waiting, l.asking...) }
 
 // renote has the log say so, if it has begun. l.mu is held.
 func (l *eventLog) renote() {
 	if l.on.Load() && !l.over {
 		ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
 		defer cancel()
-		_, _ = l.s.table.store.Open(ctx, l.s.id, l.stream, l.note()) // else a client hears of an error that is none
+		_, _ = l.s.table.store.Note(ctx, l.s.id, l.stream, l.note()) // else nobody is asked where the stream is resumed
 	}
 }
 
-// finish says that the answer is complete. A log that is left is another replica's to
-// go on with.
+// finish says that the answer is complete.
 func (l *eventLog) finish() {
 	l.timer.Stop()
 	l.mu.Lock()
@@ -151,10 +132,6 @@ func (l *eventLog) finish() {
 	if l.on.Load() {
 		ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
 		defer cancel()
-		if l.left.Load() {
-			_ = l.s.table.store.Leave(ctx, l.s.id, l.stream) // likewise
-			return
-		}
 		_ = l.s.table.store.Finish(ctx, l.s.id, l.stream) // found out when this replica is gone
 	}
 }
@@ -187,8 +164,9 @@ func parseEventID(id string) (stream string, no int64, ok bool) {
 
 // askNote is, in the note of a log, a task whose questions are asked on the stream.
 type askNote struct {
-	Task  shim.ID `json:"task"`
-	First bool    `json:"first,omitempty"` // they are not left to the GET stream
+	Task    shim.ID `json:"task"`
+	First   bool    `json:"first,omitempty"`   // they are not left to the GET stream
+	Streams bool    `json:"streams,omitempty"` // the stream has the blocks of its result
 }
 
 // noteOf is what the log says of requests that have no answer yet, and of tasks that ask.
@@ -206,9 +184,6 @@ func noteOf(ids []jsonrpc.ID, asking ...askNote) []byte {
 
 // readAskNotes are the tasks that ask on a stream, by its note.
 func readAskNotes(note []byte) (asking []askNote) {
-	if n, ok := readPushNote(note); ok {
-		return []askNote{{Task: n.Task}}
-	}
 	var raw []json.RawMessage
 	_ = json.Unmarshal(note, &raw) // of another release: then it names none
 	for _, r := range raw {

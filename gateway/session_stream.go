@@ -102,8 +102,8 @@ func (s *session) claim(ctx context.Context, no int64, resumes, counts bool) (*s
 	return g, nil
 }
 
-// leave gives the stream up, unless another replica has it by now. That its log could
-// not be opened may only have been the reply that was lost.
+// leave gives the stream up, which ends its log unless another replica has it by now. That
+// the log could not be opened may only have been the reply that was lost.
 func (g *standing) leave() {
 	g.s.mu.Lock()
 	g.s.unsent = 0
@@ -116,9 +116,7 @@ func (g *standing) leave() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
 	defer cancel()
-	if !g.s.elsewhere(ctx) {
-		_ = g.s.table.store.Finish(ctx, g.s.id, standingStream) // or it ends with this replica
-	}
+	_ = g.s.table.store.Finish(ctx, g.s.id, standingStream) // or it ends with this replica
 }
 
 // keep has messages go through the log from now on: the stream has been open for long
@@ -194,8 +192,9 @@ func (g *standing) log(ctx context.Context, msg waiting) bool {
 	if !g.kept {
 		return false
 	}
-	_, err := g.s.table.store.Append(ctx, g.s.id, standingStream, msg.text)
-	return err == nil
+	no, err := g.s.table.store.Append(ctx, g.s.id, standingStream, msg.text)
+	g.behind = g.behind || err == nil && no == 0 // another replica has taken it, and ended it
+	return err == nil && no != 0
 }
 
 // catchUp sends what the log has more, and looks whether the stream is still here.
@@ -205,6 +204,10 @@ func (g *standing) catchUp(ctx context.Context) error {
 	}
 	g.behind = false
 	more, state, note, err := g.s.logged(ctx, standingStream, g.no)
+	if err == nil && state != "" && string(note) != g.s.table.name {
+		g.moved = true // what is in the log is the other one's to send
+		return errMoved
+	}
 	for _, m := range more {
 		if len(m.message) == 0 || g.replay != nil && g.replay.stale(ctx, m.message) || !g.count.due(m.no, m.message) ||
 			g.out.Send(eventID(standingStream, m.no), m.message) == nil {
@@ -217,10 +220,7 @@ func (g *standing) catchUp(ctx context.Context) error {
 	switch {
 	case err != nil:
 		return g.out.Err() // the store is away: it is looked again
-	case state == "open" && string(note) != g.s.table.name:
-		g.moved = true
-		return errMoved
-	case state != "open": // the one before ended it late
+	case state == "": // the store has lost it
 		_, _ = g.s.table.store.Open(ctx, g.s.id, standingStream, []byte(g.s.table.name))
 	}
 	return g.out.Err()
@@ -229,13 +229,12 @@ func (g *standing) catchUp(ctx context.Context) error {
 // moved runs when another replica may have taken the GET stream: then this one ends
 // its own, stops listening, and leaves in the log what the client has not been sent.
 func (s *session) moved(ctx context.Context) {
-	if !s.elsewhere(ctx) {
+	if !s.elsewhere(ctx) || !s.endStream(ctx, s.elsewhere) {
 		return
 	}
-	s.endStream(ctx)
 	s.listen.drop()
 	for msg, ok := s.out.take(); ok; msg, ok = s.out.take() {
-		if _, err := s.table.store.Append(ctx, s.id, standingStream, msg.text); err != nil {
+		if no, err := s.table.store.Append(ctx, s.id, standingStream, msg.text); err != nil || no == 0 {
 			s.out.giveBack(msg) // for a stream that comes here
 			break
 		}
@@ -248,13 +247,17 @@ func (s *session) moved(ctx context.Context) {
 const endPause = 50 * time.Millisecond
 
 // endStream ends the GET stream of this replica, if there is one, and waits until it
-// is over.
-func (s *session) endStream(ctx context.Context) {
+// is over. It reports false, and ends nothing, where a stream that has begun is not to be
+// ended: it may have come here while that was found out.
+func (s *session) endStream(ctx context.Context, ends func(context.Context) bool) bool {
 	for s.attached() && ctx.Err() == nil {
 		s.mu.Lock()
 		end, gone := s.streamEnd, s.streamGone
 		s.mu.Unlock()
 		if end != nil {
+			if !ends(ctx) {
+				return false
+			}
 			end()
 		}
 		pause := time.NewTimer(endPause)
@@ -265,6 +268,7 @@ func (s *session) endStream(ctx context.Context) {
 		}
 		pause.Stop()
 	}
+	return true
 }
 
 // mayEnd says how the GET stream of this replica is ended.
@@ -283,7 +287,7 @@ func (s *session) takeOver(ctx context.Context) bool {
 		if s.attach() {
 			return true
 		}
-		s.endStream(ctx)
+		s.endStream(ctx, func(context.Context) bool { return true })
 	}
 	return false
 }

@@ -3,7 +3,6 @@ package redisstore
 import (
 	"context"
 	"crypto/rand"
-	"math"
 	"strconv"
 	"time"
 )
@@ -40,9 +39,19 @@ func (c *Sessions) Open(ctx context.Context, id, stream string, note []byte) (in
 	return strconv.ParseInt(v[1], 10, 64)
 }
 
-// Append adds a message to a stream and returns its number; 0 where another replica has
-// taken the stream. A replica adds its messages to one stream one after the other; a few
-// may come from others.
+// Note changes the note of a stream, and reports false where this replica does not keep
+// the stream any more.
+func (c *Sessions) Note(ctx context.Context, id, stream string, note []byte) (bool, error) {
+	if err := c.live(ctx); err != nil {
+		return false, err
+	}
+	v, err := c.log(ctx, id, stream, "note", nil, string(note))
+	return err == nil && v[0] == codeOK, err
+}
+
+// Append adds a message to a stream and returns its number; 0 where the stream has ended.
+// A replica adds its messages to one stream one after the other; a few may come from
+// others.
 func (c *Sessions) Append(ctx context.Context, id, stream string, message []byte) (int64, error) {
 	v, err := c.log(ctx, id, stream, "add", message, rand.Text())
 	if err != nil || v[0] != codeOK {
@@ -51,44 +60,43 @@ func (c *Sessions) Append(ctx context.Context, id, stream string, message []byte
 	return strconv.ParseInt(v[1], 10, 64)
 }
 
-// Finish says that nothing more comes on a stream, unless another replica has taken it.
+// Finish says that nothing more comes on a stream, if this replica keeps it.
 func (c *Sessions) Finish(ctx context.Context, id, stream string) error {
 	_, err := c.log(ctx, id, stream, "end", nil, "")
 	return err
 }
 
-// Leave says that this replica goes on with a stream no more, and another one may.
-func (c *Sessions) Leave(ctx context.Context, id, stream string) error {
-	_, err := c.log(ctx, id, stream, "leave", nil, "")
-	return err
-}
-
-// Take makes this replica the one that keeps the log of a stream whose replica is gone,
-// or has left it, with a new note. It reports false if that one lives, if another one was first, or if
-// the stream has ended or is none. fresh says that it never had a message. What the
-// replica before adds to it from then on, or says of its end, is refused.
-func (c *Sessions) Take(ctx context.Context, id, stream string, note []byte) (taken, fresh bool, err error) {
-	state, before, _, err := c.since(ctx, id, stream, math.MaxInt64)
+// Bury ends a stream whose replica is gone, with the messages that last makes of its note
+// and of what it had. It reports false, and changes nothing, where the stream is not lost,
+// or has changed meanwhile. What its replica adds from then on, if it was only slow, is
+// refused.
+func (c *Sessions) Bury(ctx context.Context, id, stream string, last func(note []byte, had [][]byte) [][]byte) (bool, error) {
+	state, v, err := c.since(ctx, id, stream, 0)
 	if err != nil || state != "lost" {
-		return false, false, err
+		return false, err
 	}
-	if err := c.live(ctx); err != nil {
-		return false, false, err
+	var had [][]byte
+	for i := sinceHead + 1; i < len(v); i += 2 {
+		had = append(had, []byte(v[i]))
 	}
-	v, err := c.log(ctx, id, stream, "take", []byte(before), string(note))
-	if err != nil || v[0] != codeOK {
-		return false, false, err
-	}
-	return true, v[2] == "", nil
+	messages := last([]byte(v[2]), had)
+	v, err = c.log(ctx, id, stream, "bury", []byte(v[1]), v[2], func(a *argv) {
+		a.add(v[3])
+		addBytes(a, messages)
+	})
+	return err == nil && v[0] == codeOK, err
 }
 
-func (c *Sessions) log(ctx context.Context, id, stream, what string, value []byte, extra string) (reply []string, err error) {
+func (c *Sessions) log(ctx context.Context, id, stream, what string, value []byte, extra string, more ...func(*argv)) (reply []string, err error) {
 	a := &argv{}
 	a.add(id, stream, what)
 	a.list = append(a.list, value)
 	a.add(extra, millis(logTTL))
 	a.addInt(int64(c.messages), c.bytes)
 	a.add(c.store.keys.logEvents(id), c.name)
+	for _, add := range more {
+		add(a)
+	}
 	err = c.store.do(ctx, "session log", func() error {
 		reply, err = sessionLogScript.run(ctx, c.store.client, c.store.keys.log(id), a)
 		return err
@@ -101,11 +109,11 @@ func (c *Sessions) log(ctx context.Context, id, stream, what string, value []byt
 // note of Open, or "" if there is none, or it is another session's. What the bounds
 // have removed is left out.
 func (c *Sessions) Since(ctx context.Context, id, stream string, after int64, on func(no int64, message []byte)) (state string, note []byte, err error) {
-	state, _, v, err := c.since(ctx, id, stream, after)
+	state, v, err := c.since(ctx, id, stream, after)
 	if err != nil || state == "" {
 		return "", nil, err
 	}
-	for i := 3; i+1 < len(v); i += 2 {
+	for i := sinceHead; i+1 < len(v); i += 2 {
 		no, err := strconv.ParseInt(v[i], 10, 64)
 		if err != nil {
 			return "", nil, err
@@ -118,10 +126,14 @@ func (c *Sessions) Since(ctx context.Context, id, stream string, after int64, on
 	return state, note, nil
 }
 
-// since is Since with the replica that keeps the stream, and the reply as it came.
-func (c *Sessions) since(ctx context.Context, id, stream string, after int64) (state, replica string, v []string, err error) {
+// sinceHead is how much of the reply of since comes before the messages: its code, and the
+// replica that keeps the stream, its note and its last operations.
+const sinceHead = 4
+
+// since is Since with the reply as it came.
+func (c *Sessions) since(ctx context.Context, id, stream string, after int64) (state string, v []string, err error) {
 	if len(id) > sessionName || len(stream) > sessionName {
-		return "", "", nil, nil
+		return "", nil, nil
 	}
 	a := &argv{}
 	a.add(stream)
@@ -138,13 +150,13 @@ func (c *Sessions) since(ctx context.Context, id, stream string, after int64) (s
 	})
 	switch {
 	case err != nil || v[0] != codeOK:
-		return "", "", nil, err
+		return "", nil, err
 	case v[1] == "":
-		return "ended", "", v, nil
+		return "ended", v, nil
 	case !alive:
-		return "lost", v[1], v, nil
+		return "lost", v, nil
 	}
-	return "open", v[1], v, nil
+	return "open", v, nil
 }
 
 // Watch calls wake whenever a stream of a session may have got something, and as soon

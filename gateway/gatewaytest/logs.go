@@ -1,8 +1,8 @@
 package gatewaytest
 
 import (
+	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -106,104 +106,133 @@ func testLogBounds(t *testing.T, open OpenSessions) {
 	a.expect("s", "x", 0, "open small")
 }
 
-func (r *replica) take(id, stream string) (taken, fresh bool) {
+// bury ends a lost stream with a message that says what note and messages it had.
+func (r *replica) bury(id, stream string) bool {
 	r.t.Helper()
-	taken, fresh, err := r.Take(r.t.Context(), id, stream, []byte("note"))
+	buried, err := r.Bury(r.t.Context(), id, stream, func(note []byte, had [][]byte) [][]byte {
+		return [][]byte{fmt.Appendf(nil, "bury(%s,%s)", note, bytes.Join(had, []byte{','}))}
+	})
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return taken, fresh
+	return buried
 }
 
-// testTake: of a replica that is gone one other takes each stream, and goes on with its
-// numbers. What the one before has still to say is refused, if it was not gone after all.
-func testTake(t *testing.T, open OpenSessions) {
+// note changes the note of a stream.
+func (r *replica) note(id, stream, note string) bool {
+	r.t.Helper()
+	kept, err := r.Note(r.t.Context(), id, stream, []byte(note))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return kept
+}
+
+func (r *replica) finish(id, stream string) {
+	r.t.Helper()
+	if err := r.Finish(r.t.Context(), id, stream); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// testBury: a stream whose replica is gone is ended by one other, once. What its own
+// replica has still to say is refused, if it was not gone after all.
+func testBury(t *testing.T, open OpenSessions) {
 	all := open(t, 10, 4*time.Second)
-	a, live := &replica{Sessions: all[0], t: t}, run(t, all[1:])
-	b, c := live[0], live[len(live)-1]
+	a, b := &replica{Sessions: all[0], t: t}, run(t, all[1:])[0]
 	b.put("s", 0, "")
 	b.setBusy("s", true)
 	b.open("s", "own")
-	if taken, _ := b.take("s", "own"); taken {
-		t.Error("a replica took a stream from itself")
+	if b.bury("s", "own") {
+		t.Error("a replica buried a stream of its own")
 	}
-	a.open("s", "x")
-	a.open("s", "fresh")
-	a.open("s", "ended")
-	first := a.append("s", "x", "one")
-	if err := a.Finish(t.Context(), "s", "ended"); err != nil {
-		t.Fatal(err)
+	for _, stream := range []string{"x", "silent", "ended", "busy"} {
+		a.open("s", stream)
 	}
-	if taken, _ := b.take("s", "x"); taken {
-		t.Error("a stream was taken from a replica that lives")
+	a.append("s", "x", "one")
+	a.finish("s", "ended")
+	if b.bury("s", "x") {
+		t.Error("a stream was buried whose replica lives")
 	}
 	until(t, "the replica is lost", func() bool { got, _ := b.since("s", "x", 0); return got == "lost one" })
-	if taken, fresh := b.take("s", "x"); !taken || fresh {
-		t.Errorf("taken %t, fresh %t", taken, fresh)
-	}
-	if taken, fresh := c.take("s", "fresh"); !taken || !fresh {
-		t.Errorf("the other: taken %t, fresh %t", taken, fresh)
-	}
-	for _, stream := range []string{"x", "ended", "none"} {
-		if taken, _ := c.take("s", stream); taken && c != b {
-			t.Errorf("%s was taken", stream)
+	for stream, want := range map[string]bool{"x": true, "silent": true, "ended": false, "none": false} {
+		if got := b.bury("s", stream); got != want {
+			t.Errorf("%s was buried: %t", stream, got)
 		}
 	}
-	b.expect("s", "x", 0, "open one")
-	if _, note, err := b.Since(t.Context(), "s", "x", math.MaxInt64, func(int64, []byte) {}); err != nil || string(note) != "note" {
-		t.Errorf("note %s, %v", note, err)
+	if b.bury("s", "x") {
+		t.Error("a stream was buried twice")
 	}
+	b.expect("s", "x", 0, "ended one bury([1],one)")
+	b.expect("s", "silent", 0, "ended bury([1],)")
 	if no := a.append("s", "x", "late"); no != 0 {
 		t.Errorf("what the replica before adds has number %d", no)
 	}
-	if err := a.Finish(t.Context(), "s", "x"); err != nil {
-		t.Fatal(err)
+	if a.note("s", "x", "[2]") {
+		t.Error("the replica before keeps it")
 	}
-	if no := b.append("s", "x", "two"); no <= first {
-		t.Errorf("number %d", no)
+	a.finish("s", "x")
+	b.expect("s", "x", 0, "ended one bury([1],one)")
+	// A replica that was only slow, and says something while it is buried, is not lost.
+	until(t, "the replica is lost again", func() bool { got, _ := b.since("s", "busy", 0); return got == "lost" })
+	for what, change := range map[string]func(){
+		"a note":    func() { a.note("s", "busy", "[3]") },
+		"a message": func() { a.append("s", "busy", "two") },
+	} {
+		buried, err := b.Bury(t.Context(), "s", "busy", func([]byte, [][]byte) [][]byte {
+			change()
+			return [][]byte{[]byte("buried")}
+		})
+		if buried || err != nil {
+			t.Errorf("buried in spite of %s: %t, %v", what, buried, err)
+		}
+		until(t, "it is lost once more", func() bool { got, _ := b.since("s", "busy", math.MaxInt64); return got == "lost" })
 	}
-	b.expect("s", "x", 0, "open one two")
-	if err := b.Finish(t.Context(), "s", "x"); err != nil {
-		t.Fatal(err)
-	}
-	b.expect("s", "x", first, "ended two")
-	a.open("s", "fresh") // begun anew
-	a.append("s", "fresh", "again")
-	b.expect("s", "fresh", 0, "open again")
+	b.expect("s", "busy", 0, "lost two")
 }
 
-// testLeave: a stream that its replica has left is another one's to take, at once, and may
-// come back.
-func testLeave(t *testing.T, open OpenSessions) {
+// testKeeper: one replica keeps a stream, the one that opened it last. Only that one
+// changes its note, or ends it.
+func testKeeper(t *testing.T, open OpenSessions) {
 	all := run(t, open(t, 10, time.Hour))
 	a, b := all[0], all[1]
 	b.put("s", 0, "")
 	a.open("s", "x")
-	b.open("s", "left")
-	if err := errors.Join(b.Leave(t.Context(), "s", "left"), a.Leave(t.Context(), "s", "x")); err != nil {
-		t.Fatal(err)
+	if !a.note("s", "x", "[2]") {
+		t.Error("a replica could not change its note")
 	}
-	b.expect("s", "left", 0, "lost")
-	if taken, fresh := b.take("s", "left"); !taken || !fresh {
-		t.Errorf("one that was left: taken %t, fresh %t", taken, fresh)
+	noted := func(want string) {
+		t.Helper()
+		if _, note, err := b.Since(t.Context(), "s", "x", math.MaxInt64, func(int64, []byte) {}); err != nil || string(note) != want {
+			t.Errorf("note %s, want %s; %v", note, want, err)
+		}
 	}
-	if taken, _ := a.take("s", "left"); taken {
-		t.Error("it was taken from a replica that lives")
+	noted("[2]")
+	if a != b {
+		b.open("s", "x")
+		if a.note("s", "x", "[3]") {
+			t.Error("a replica that has lost the stream changed its note")
+		}
+		noted("[1]")
+		a.finish("s", "x")
+		b.expect("s", "x", 0, "open")
+		if no := a.append("s", "x", "left"); no == 0 {
+			t.Error("what it had left was refused")
+		}
 	}
-	if err := b.Leave(t.Context(), "s", "left"); err != nil {
-		t.Fatal(err)
+	b.finish("s", "x")
+	if b.note("s", "x", "[4]") {
+		t.Error("the note of a stream that has ended was changed")
 	}
-	if taken, _ := a.take("s", "left"); !taken || a.append("s", "left", "back") == 0 {
-		t.Error("it was not taken back")
+	if got, _ := b.since("s", "x", math.MaxInt64); got != "ended" {
+		t.Errorf("it is %s", got)
 	}
-	if err := a.Leave(t.Context(), "s", "left"); err != nil {
-		t.Fatal(err)
+	if no := a.append("s", "x", "late"); no != 0 {
+		t.Errorf("what came after the end has number %d", no)
 	}
-	if taken, fresh := b.take("s", "left"); !taken || fresh || b.append("s", "left", "and forth") == 0 {
-		t.Error("nor once more")
+	if a.note("s", "none", "[5]") {
+		t.Error("the note of no stream was changed")
 	}
-	b.expect("s", "left", 0, "open back and forth")
-	b.expect("s", "x", 0, "lost")
 }
 
 // testWatch: who follows a log hears of more, wherever it comes from.

@@ -29,8 +29,8 @@ func Sessions(t *testing.T, open OpenSessions) {
 	t.Run("DeletedElsewhere", func(t *testing.T) { testDeletedElsewhere(t, open) })
 	t.Run("Logs", func(t *testing.T) { testLogs(t, open) })
 	t.Run("LogBounds", func(t *testing.T) { testLogBounds(t, open) })
-	t.Run("Take", func(t *testing.T) { testTake(t, open) })
-	t.Run("Leave", func(t *testing.T) { testLeave(t, open) })
+	t.Run("Bury", func(t *testing.T) { testBury(t, open) })
+	t.Run("Keeper", func(t *testing.T) { testKeeper(t, open) })
 	t.Run("Watch", func(t *testing.T) { testWatch(t, open) })
 	t.Run("Signal", func(t *testing.T) { testSignal(t, open) })
 }

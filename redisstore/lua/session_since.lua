@@ -2,12 +2,12 @@
 --
 -- KEYS  1 messages  2 what is known of the streams
 -- ARGV  1 stream  2 number of the message
--- reply ok, the replica that keeps the stream ('' once it has ended), its note, and
---       number and text of each message; none
+-- reply ok, the replica that keeps the stream ('' once it has ended), its note, its last
+--       operations, and number and text of each message; none
 local stream, after = next_arg(), tonumber(next_arg())
-local was = redis.call('HMGET', KEYS[2], 'last', 's:' .. stream, 'n:' .. stream)
+local was = redis.call('HMGET', KEYS[2], 'last', 's:' .. stream, 'n:' .. stream, 'o:' .. stream)
 if not was[2] then return { 'none' } end
-local out = { 'ok', was[2], was[3] or '' }
+local out = { 'ok', was[2], was[3] or '', was[4] or '' }
 local last = tonumber(was[1] or '0')
 local first = last - redis.call('LLEN', KEYS[1]) + 1
 local from = math.max(after + 1, first)
