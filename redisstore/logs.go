@@ -8,15 +8,17 @@ import (
 )
 
 const (
-	// logTTL is how long the log of a session lasts after the last message. It ends
-	// with the session; this is for a session that nobody ended.
-	logTTL = 25 * time.Hour
 	// logMessages and logBytes are how much of it is kept unless Keep says otherwise.
 	logMessages = 1000
 	logBytes    = 4 << 20
 	// aliveTicks is after how many ticks a replica that says nothing is lost.
 	aliveTicks = 3
 )
+
+// logTTL is how long the log of a session lasts after the last message, or the last use of
+// the session. It ends with the session; this is for a session that nobody ended. It is
+// the longer of the two, since the use of a session is noted at the log less often.
+func (c *Sessions) logTTL() time.Duration { return 2 * c.ttl() }
 
 // Keep bounds the log of each session: the oldest messages go when there are more, or
 // more bytes. The newest one is kept in any case.
@@ -91,7 +93,7 @@ func (c *Sessions) log(ctx context.Context, id, stream, what string, value []byt
 	a := &argv{}
 	a.add(id, stream, what)
 	a.list = append(a.list, value)
-	a.add(extra, millis(logTTL))
+	a.add(extra, millis(c.logTTL()))
 	a.addInt(int64(c.messages), c.bytes)
 	a.add(c.store.keys.logEvents(id), c.name)
 	for _, add := range more {
@@ -178,6 +180,11 @@ func (c *Sessions) live(ctx context.Context) error {
 	if fresh {
 		return nil
 	}
+	return c.sayAlive(ctx)
+}
+
+// sayAlive is live, whenever that was said last.
+func (c *Sessions) sayAlive(ctx context.Context) error {
 	err := c.store.do(ctx, "session replica", func() error {
 		return c.store.client.Set(ctx, c.store.keys.alive(c.name), "", aliveTicks*c.tick+c.store.opts.slack).Err()
 	})

@@ -94,6 +94,7 @@ const (
 	codeMoved = "moved"
 	codeSkip  = "skip"
 	codeFull  = "full"
+	codeRoom  = "room"
 )
 
 // script is Lua that Redis keeps under its hash.

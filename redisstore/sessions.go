@@ -58,7 +58,7 @@ type knownSession struct {
 	rev     int64
 	read    time.Time // when it was last known to be so; zero: look again
 	used    time.Time // when it was last asked for
-	touched time.Time // when its expiry was last put off
+	touched time.Time // when its expiry, and that of its log, was last put off
 	flushed time.Time // when the set of all sessions was last told of a use
 }
 
@@ -157,7 +157,7 @@ func (c *Sessions) learn(id string, rev int64, state []byte, turn int64, used bo
 		k.read = time.Now()
 	}
 	if used {
-		k.used, k.touched = time.Now(), time.Now()
+		k.used = time.Now()
 	}
 }
 
@@ -259,30 +259,38 @@ func (s *Store) state(ctx context.Context, key string, ttl time.Duration) (state
 	return state, rev, err
 }
 
-// enter makes room for a new session.
+// enter puts a new session among those that exist. Those that make room for it are ended
+// first, and taken out of the set after that: whatever fails, or is not heard of, each of
+// them is in the set or has ended.
 func (c *Sessions) enter(ctx context.Context, id string) error {
-	a := &argv{}
-	a.add(id)
-	a.addInt(int64(c.max), (3 * c.tick).Milliseconds())
-	var reply []string
-	err := c.store.do(ctx, "session enter", func() (err error) {
-		reply, err = sessionEnterScript.run(ctx, c.store.client, []string{c.store.keys.sessions()}, a)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	if reply[0] == codeFull {
-		return &shim.BusyError{Limit: "sessions", RetryAfter: time.Second}
-	}
-	for _, victim := range reply[1:] {
-		if err := c.end(ctx, victim); err != nil {
+	var victims []string
+	for {
+		a := &argv{}
+		a.add(id)
+		a.addInt(int64(c.max), (3 * c.tick).Milliseconds())
+		addList(a, victims)
+		var reply []string
+		err := c.store.do(ctx, "session enter", func() (err error) {
+			reply, err = sessionEnterScript.run(ctx, c.store.client, []string{c.store.keys.sessions()}, a)
 			return err
+		})
+		switch {
+		case err != nil:
+			return err
+		case reply[0] == codeFull:
+			return &shim.BusyError{Limit: "sessions", RetryAfter: time.Second}
+		case reply[0] == codeOK:
+			return nil
 		}
-		c.forget(victim)
-		c.onEnded()(victim)
+		victims = reply[1:]
+		for _, victim := range victims {
+			if err := c.end(ctx, victim); err != nil {
+				return err
+			}
+			c.forget(victim)
+			c.onEnded()(victim)
+		}
 	}
-	return nil
 }
 
 // Delete ends a session. It is no error if there is none.

@@ -31,7 +31,7 @@ func (c *Sessions) Run(ctx context.Context, busy func(id string) bool, ended fun
 			return nil
 		case <-t.C:
 			// What fails for want of Redis is done at one of the next ticks.
-			if err := c.live(ctx); err != nil {
+			if err := c.sayAlive(ctx); err != nil {
 				c.store.log.DebugContext(ctx, "a sign of life was not stored", "error", err)
 			}
 			c.touch(ctx)
@@ -93,11 +93,14 @@ func (c *Sessions) look(ctx context.Context, id string) {
 	}
 }
 
-// touch puts off the expiry of the sessions that are in use here, and forgets those
-// that have not been used for long.
+// touch puts off the expiry of the sessions that are in use here, and of their logs, and
+// forgets those that have not been used for long.
 func (c *Sessions) touch(ctx context.Context) {
 	due := c.due()
 	there, err := c.pipelined(ctx, due, func(p redis.Pipeliner, id string) *redis.BoolCmd {
+		for _, key := range c.store.keys.log(id) {
+			p.PExpire(ctx, key, c.logTTL())
+		}
 		return p.PExpire(ctx, c.store.keys.session(id), c.ttl())
 	})
 	if err != nil {

@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -121,4 +122,87 @@ func TestSessionsKeys(t *testing.T) {
 	if left := server.Keys("*"); len(left) != 0 {
 		t.Errorf("left %v", left)
 	}
+}
+
+// A session that makes room for another one ends, though the reply that names it is lost.
+func TestSessionsRepeatFull(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	proxy := redistest.NewProxy(t, server.Addr)
+	o := testOptions()
+	s := openTest(t, proxy.URL(), o).Sessions(1, time.Hour)
+	for i, id := range []string{"a", "b", "c"} {
+		if i > 0 {
+			proxy.Next(redistest.DropReply, "evalsha")
+		}
+		if rev, err := s.Put(t.Context(), id, 0, []byte(id)); rev != 1 || err != nil {
+			t.Fatalf("%s: %d %v", id, rev, err)
+		}
+		if left := server.Keys("*:c:*"); len(left) != 1 || !strings.HasSuffix(left[0], ":c:"+id) {
+			t.Errorf("after %s there are %v", id, left)
+		}
+		server.Do("zadd", s.store.keys.sessions(), "1", id) // not used for long
+	}
+}
+
+// A replica that keeps streams says that it lives at each tick, and not at every other.
+func TestSessionsAliveEachTick(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	s := openTest(t, server.URL(), testOptions()).Sessions(10, 400*time.Millisecond)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- s.Run(ctx, func(string) bool { return false }, func(string) {}, func(string, string) {})
+	}()
+	calls := func(command string) int {
+		n := 0
+		info, _ := server.Do("info", "commandstats").(string)
+		_, rest, _ := strings.Cut(info, "cmdstat_"+command+":calls=")
+		_, _ = fmt.Sscan(strings.Split(rest, ",")[0], &n)
+		return n
+	}
+	begun := calls("evalsha")
+	eventually(t, "ten ticks", func() bool { return calls("evalsha") >= begun+10 }) // each tick runs one script
+	if ticks, said := calls("evalsha")-begun, calls("set"); said < ticks-2 {
+		t.Errorf("it said that it lives %d times in %d ticks", said, ticks)
+	}
+	stop()
+	must(t, <-done)
+}
+
+// The log of a session lives for as long as the session is in use, however quiet it is.
+func TestLogOfASessionInUse(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	s := openTest(t, server.URL(), testOptions()).Sessions(10, 400*time.Millisecond)
+	ctx, stop := context.WithCancel(t.Context())
+	if _, err := s.Put(ctx, "a", 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Open(ctx, "a", "x", nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Append(ctx, "a", "x", []byte("one")); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		done <- s.Run(ctx, func(string) bool { return true }, func(string) {}, func(string, string) {})
+	}()
+	for range 3 {
+		for _, key := range s.store.keys.log("a") {
+			server.Do("persist", key) // so that it shows when its expiry is put off
+		}
+		eventually(t, "the expiry of the log is put off", func() bool {
+			kept := true
+			for _, key := range s.store.keys.log("a") {
+				left, _ := server.Do("pttl", key).(int64)
+				kept = kept && left > 0
+			}
+			return kept
+		})
+	}
+	stop()
+	must(t, <-done)
 }
