@@ -114,9 +114,25 @@ func (h *HTTP) describeLegacy(ctx context.Context, s shim.Session) (Server, erro
 	ses := h.pool.acquire(s)
 	defer ses.release()
 	l, err := ses.open(ctx)
+	if err == nil && l.server.Raw == nil {
+		return h.describeApart(ctx, s)
+	}
 	if err != nil {
 		return Server{}, err
 	}
+	return l.server, nil
+}
+
+// describeApart asks the server in a session of its own, which it ends again, where the one
+// that is open was adopted to resume a call: what the server said when that was opened is
+// known to the replica that opened it.
+func (h *HTTP) describeApart(ctx context.Context, s shim.Session) (Server, error) {
+	s.Key = ""
+	l, err := h.initialize(ctx, newSession(h, sessionKey{caps: fingerprint(s.Capabilities)}, s), 1)
+	if err != nil {
+		return Server{}, err
+	}
+	h.discard(l)
 	return l.server, nil
 }
 

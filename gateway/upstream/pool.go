@@ -68,6 +68,7 @@ func (p *pool) find(s shim.Session) *session {
 func (p *pool) adopt(s shim.Session, l *link) *session {
 	k := sessionKey{s.Key, fingerprint(s.Capabilities)}
 	ses := newSession(p.h, k, s)
+	l.server, _ = p.h.seen.get(k.caps) // a checkpoint does not say it
 	ses.cur, ses.gen = l, l.gen
 	p.mu.Lock()
 	defer p.mu.Unlock()

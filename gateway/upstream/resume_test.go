@@ -454,3 +454,55 @@ func TestCheckpointBehindAQuestion(t *testing.T) {
 		_ = o.Close(t.Context())
 	})
 }
+
+// A replica that resumes a call knows the server too, for all who ask it meanwhile, also
+// where replicas share sessions. The call, and what comes after it, goes on in its session.
+func TestResumeDescribes(t *testing.T) {
+	for name, shares := range map[string]bool{"a key": false, "a shared session": true} {
+		t.Run(name, func(t *testing.T) {
+			var c Config
+			maps := newSharedMaps("one", "other")
+			if shares {
+				c.Sessions = maps[0]
+			}
+			bubble(t, fake.Stateful, c, func(t *testing.T, s *fake.Server, h *HTTP) {
+				s.Tool("t", steps(5, 0, 0))
+				r := in("a", ``)
+				r.Session.Shared = shares
+				want, err := h.Describe(t.Context(), r.Session)
+				if err != nil || len(want.Capabilities) == 0 {
+					t.Fatalf("%+v, %v", want, err)
+				}
+				cp := detach(t, h, r, &shimtest.Sink{}, 2500*time.Millisecond)
+				o := another(t, h)
+				if shares {
+					o.cfg.Sessions = maps[1]
+				}
+				done := make(chan error, 1)
+				go func() {
+					_, err := o.Resume(t.Context(), r, cp, nil)
+					done <- err
+				}()
+				synctest.Wait()
+				for range 2 {
+					got, err := o.Describe(t.Context(), r.Session)
+					if err != nil || string(got.Raw) != string(want.Raw) || string(got.Capabilities) != string(want.Capabilities) {
+						t.Errorf("%+v, %v", got, err)
+					}
+				}
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+				mustCall(t, o, r)
+				synctest.Wait()
+				if n := len(s.Seen("initialize")); n != 2 {
+					t.Errorf("%d handshakes", n)
+				}
+				if n := len(s.Seen("DELETE")); n != 1 {
+					t.Errorf("%d sessions ended", n)
+				}
+				_ = o.Close(t.Context())
+			})
+		})
+	}
+}
