@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -20,7 +21,8 @@ import (
 // A checking client of SEP-1905: it lists "streaming" in its calls, and takes the blocks
 // of results by every carrier that there is, one after the other as it comes: the first
 // answer, more responses on the call's own stream, that stream resumed at any gateway by GET with
-// Last-Event-ID, tasks/result with lastSeqNr, and tasks/result with stream:{}, which can
+// Last-Event-ID (which refers it to the number, where the stream has lost its gateway),
+// tasks/result with lastSeqNr, and tasks/result with stream:{}, which can
 // be resumed too. seqNr goes on by one over all of them (protocol.md 6.1).
 
 // responses are the several responses to one request.
@@ -106,6 +108,11 @@ func (l *legacy) stream(ctx context.Context, u *user, addr string, params map[st
 			r, err = l.responses(within, http.MethodGet, u.addr(), last, nil)
 		}
 	}
+	if told := toldRest.FindStringSubmatch(fmt.Sprint(err)); told != nil {
+		end() // the task was made, and its replica is gone: the blocks are fetched by number
+		s, err := l.get(ctx, u.addr(), told[1])
+		return nil, &s, err
+	}
 	if err != nil {
 		end()
 		return nil, nil, err
@@ -125,6 +132,9 @@ func (l *legacy) stream(ctx context.Context, u *user, addr string, params map[st
 	l.pushes[s.id] = &responses{l: l, resp: r.resp, events: r.events, first: result, last: r.last, close: func() { end(); r.close() }}
 	return nil, &s, nil
 }
+
+// toldRest is the error with which a stream of segments ends whose replica is gone.
+var toldRest = regexp.MustCompile(`streamed the task (\S+) is gone; tasks/result has the rest, .* as lastSeqNr`)
 
 // isRefusal reports whether a gateway has answered with an error.
 func isRefusal(err error) bool {
@@ -172,6 +182,9 @@ func (p *puller) listen(ctx context.Context, addr, id string, from int, v *view)
 		p.l.carriers.add("segments " + carrier)
 	}
 	p.last = ""
+	if toldRest.MatchString(fmt.Sprint(err)) {
+		p.l.carriers.add("segments to be fetched after a stream was lost")
+	}
 	if !v.ended && !isRefusal(err) && (r.some || ctx.Err() != nil) {
 		p.last = r.last
 	}
