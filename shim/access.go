@@ -95,8 +95,9 @@ func (s *Shim) Cancel(ctx context.Context, p Principal, upstream string, id ID) 
 		t, err = s.store.Apply(ctx, id, nil, end)
 		return err
 	})
-	if err == nil && !s.stopRun(id, errTaskCancelled) {
-		s.hold(ending{made: t, end: end}) // the runner does so too, if it is not lost as well
+	if err == nil {
+		s.hold(ending{made: t, end: end}) // also where the runner does, which may be lost as well
+		s.stopRun(id, errTaskCancelled)
 	}
 	return t, err
 }

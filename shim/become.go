@@ -288,16 +288,14 @@ func (s *Shim) unregister(r *run) {
 	}
 }
 
-// stopRun ends the upstream call of a task, if this replica runs it, and reports whether
-// it does.
-func (s *Shim) stopRun(id ID, cause error) bool {
+// stopRun ends the upstream call of a task, if this replica runs it.
+func (s *Shim) stopRun(id ID, cause error) {
 	s.mu.Lock()
 	r := s.runs[id]
 	s.mu.Unlock()
 	if r != nil {
 		r.cancel(cause)
 	}
-	return r != nil
 }
 
 // lost ends the upstream call where a write under this lease told that the task is not, or

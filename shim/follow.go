@@ -100,6 +100,7 @@ type heard struct {
 type followed struct {
 	Tracked
 	seen    stamp    // of the state last yielded
+	short   stamp    // of a state that had less pieces than it said
 	fetched []Update // pieces to be yielded
 }
 
@@ -253,7 +254,11 @@ func (f *follower) readTask(k *followed) error {
 		if err := f.readPieces(k); err != nil {
 			return err
 		}
-		if k.behind(t.Position) && slices.Contains(f.unread, k) {
+		if unread := slices.Contains(f.unread, k); k.behind(t.Position) && (unread || k.short != stampOf(t)) {
+			if !unread { // the store went back in between; if it did not, they are lost
+				f.unread = append(f.unread, k)
+			}
+			k.short = stampOf(t)
 			return nil // the state has to wait for them
 		}
 	}

@@ -207,9 +207,7 @@ func (v *visit) look(ctx context.Context) (a Answered, err error, done bool) {
 	case t.Status == Cancelled:
 		return Answered{}, ErrCancelled, true
 	case t.Status.Final():
-		a, err = v.outcome(ctx)
-		v.unread = errors.Is(err, ErrUnavailable)
-		return a, err, !v.unread
+		return v.outcome(ctx)
 	case t.Visible && v.takesTask():
 		return Answered{Task: &t}, nil, true
 	case t.Visible:
@@ -220,22 +218,25 @@ func (v *visit) look(ctx context.Context) (a Answered, err error, done bool) {
 	return Answered{}, nil, false
 }
 
-// outcome is the stored end of the call as its reply.
-func (v *visit) outcome(ctx context.Context) (Answered, error) {
+// outcome is the stored end of the call as its reply. It is not done where that cannot be
+// read now, or a failover has undone the end.
+func (v *visit) outcome(ctx context.Context) (a Answered, err error, done bool) {
 	var t Task
-	err := v.s.within(ctx, func(ctx context.Context) (err error) {
+	err = v.s.within(ctx, func(ctx context.Context) (err error) {
 		t, err = v.s.store.Get(ctx, v.task.ID, WithOutcome)
 		return err
 	})
-	switch {
+	switch v.unread = errors.Is(err, ErrUnavailable) || err == nil && !t.Status.Final(); {
+	case v.unread:
+		return Answered{}, nil, false
 	case err != nil:
-		return Answered{}, err
+		return Answered{}, err, true
 	case t.Outcome == nil:
-		return Answered{}, ErrNotFound
+		return Answered{}, ErrNotFound, true
 	case t.Outcome.Error != nil:
-		return Answered{Reply: Reply{Error: parseError(t.Outcome.Error)}}, nil
+		return Answered{Reply: Reply{Error: parseError(t.Outcome.Error)}}, nil, true
 	}
-	return Answered{Reply: Reply{Result: t.Outcome.Result, IsError: t.Outcome.IsError}}, nil
+	return Answered{Reply: Reply{Result: t.Outcome.Result, IsError: t.Outcome.IsError}}, nil, true
 }
 
 // reply is what the run on this replica has got.
@@ -268,6 +269,9 @@ func (v *visit) becomeTask(ctx context.Context) (a Answered, err error, done boo
 			t, err = v.s.store.Apply(ctx, v.task.ID, nil, change)
 			return err
 		})
+		if err == nil {
+			v.s.hold(ending{made: t, end: change})
+		}
 	}
 	switch {
 	case err != nil: // the store is away, or the call has ended, of which there is news

@@ -20,7 +20,8 @@ const (
 	defaultSettleBytes = 64 << 20
 )
 
-// ending is how a task ended here, and what it takes to write that again.
+// ending is how a task ended here, and what it takes to write that again. It may also be
+// that a call which another replica runs became a task here: then end has no status.
 type ending struct {
 	made Task // as it was created, or adopted
 	end  Change
@@ -144,11 +145,11 @@ func (s *Shim) assure(ctx context.Context, id ID) {
 func (s *Shim) endAgain(ctx context.Context, e ending) error {
 	t, err := s.store.Get(ctx, e.made.ID, Summary)
 	switch {
-	case err == nil && t.Status.Final():
+	case err == nil && (t.Status.Final() || e.end.To == "" && t.Visible):
 		return nil
 	case errors.Is(err, ErrNotFound):
-		if time.Since(e.at) >= e.made.Retain {
-			return nil // not lost: its time is over
+		if time.Since(e.at) >= e.made.Retain || e.end.To == "" {
+			return nil // not lost: its time is over; or its runner's to write again
 		}
 		if _, err := s.store.Create(ctx, e.made); err != nil {
 			return err

@@ -3,7 +3,9 @@ package redistest
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -62,10 +64,12 @@ func (m *Memory) Snapshot() Content {
 			c.Hashes[key], err = hash(s, key)
 		case "list":
 			c.lists[key], err = s.List(key)
+			c.lists[key] = slices.Clone(c.lists[key]) // what is returned goes on changing
 		case "set":
 			c.sets[key], err = s.Members(key)
 		case "zset":
 			c.sorted[key], err = s.SortedSet(key)
+			c.sorted[key] = maps.Clone(c.sorted[key])
 		case "string":
 			c.strings[key], err = s.Get(key)
 		}
