@@ -20,10 +20,15 @@ const listPage = 50
 // another owner's, another upstream's, and a call that has not become a task.
 func (s *Shim) see(ctx context.Context, p Principal, upstream string, id ID, part Part) (Task, error) {
 	var t Task
-	err := s.within(ctx, func(ctx context.Context) (err error) {
+	get := func(ctx context.Context) (err error) {
 		t, err = s.store.Get(ctx, id, part)
 		return err
-	})
+	}
+	err := s.within(ctx, get)
+	if e, ok := s.heldOf(id); ok && (errors.Is(err, ErrNotFound) || err == nil && !t.Visible) {
+		// A client was told of it here, and a failover has undone that just now.
+		err = s.within(ctx, func(ctx context.Context) error { return errors.Join(s.endAgain(ctx, e), get(ctx)) })
+	}
 	if err != nil {
 		return Task{}, err
 	}

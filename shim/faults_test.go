@@ -9,7 +9,8 @@ import (
 	"testing/synctest"
 )
 
-// everyShort is how many points of a scenario a short run leaves out between two.
+// everyShort: a short run, and one with the race detector, takes every so many points of a
+// scenario.
 const everyShort = 7
 
 // Every scenario with every fault at every operation, and every event lost: it ends, no
@@ -48,7 +49,7 @@ func everyPoint(t *testing.T, s scenario, k kind, sound *faultWorld) {
 		if !k.hits(p) || (k == backOne || k == backFour) && !slices.ContainsFunc(points[from:n], changes) {
 			continue
 		}
-		if hit++; testing.Short() && hit%everyShort != 1 {
+		if hit++; (testing.Short() || raceDetector) && hit%everyShort != 1 {
 			continue
 		}
 		f := faults{kind: k, n: n, from: from}

@@ -127,12 +127,17 @@ func (s *Shim) unsettled() []ID {
 	return slices.Collect(maps.Keys(s.held))
 }
 
+func (s *Shim) heldOf(id ID) (ending, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e, ok := s.held[id]
+	return e, ok
+}
+
 // assure reads a task that has ended here, and ends it again if the store has
 // forgotten that.
 func (s *Shim) assure(ctx context.Context, id ID) {
-	s.mu.Lock()
-	e, ok := s.held[id]
-	s.mu.Unlock()
+	e, ok := s.heldOf(id)
 	if !ok {
 		return
 	}
