@@ -5,6 +5,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"time"
 )
 
 // Fault is what goes wrong with one command.
@@ -38,6 +39,7 @@ type Proxy struct {
 	after   int    // how many bytes go through before it
 	hit     int    // how many commands met their fault
 	refuse  bool
+	latency time.Duration
 	release chan struct{} // closed to forward what is held
 }
 
@@ -95,6 +97,14 @@ func (p *Proxy) CutEvents(n int) {
 			l.limited, l.left = true, n
 		}
 	}
+}
+
+// Latency has replies and events come so much later, on connections that are made from
+// now on. They do not wait for each other.
+func (p *Proxy) Latency(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.latency = d
 }
 
 // Hit says how many commands met their fault.
@@ -159,6 +169,9 @@ func (p *Proxy) accept() {
 			continue
 		}
 		l := &link{client: c, server: s}
+		if p.latency > 0 {
+			l.server = newLate(s, p.latency)
+		}
 		p.links[l] = true
 		p.mu.Unlock()
 		p.done.Go(func() { p.up(l) })
