@@ -25,7 +25,7 @@ func TestChaos(t *testing.T) {
 	}
 	u, j := startUpstream(t), newJudge()
 	u.rounds = startRounds(t)
-	w.fleet = newFleet(t, j, u.url, settings{heartbeat: time.Second, rounds: u.rounds.url}, stores...)
+	w.fleet = newFleet(t, j, u.url, settings{heartbeat: time.Second, rounds: u.rounds.url}, only(store), stores...)
 	c := newClients(t, w.fleet, j)
 	c.converse(t)
 
@@ -61,6 +61,8 @@ func conclude(t *testing.T, c *clients, u *upstream, n int, begin time.Time, inj
 	t.Helper()
 	made := time.Since(begin)
 	c.judge.calm()
+	c.askEverywhere(t.Context())
+	c.noneStands(t.Context())
 	c.settle(t.Context(), 8)
 	if c.talk != nil {
 		c.judgeTalk(t, u)

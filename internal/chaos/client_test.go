@@ -216,8 +216,8 @@ func (c *clients) cancel(ctx context.Context, p *call, r *record) {
 	}
 }
 
-// underWatch has things go wrong, and tasks that have ended watched, until the
-// returned function is called.
+// underWatch has things go wrong, tasks that have ended watched, and gateways asked what
+// they have, until the returned function is called.
 func (c *clients) underWatch(ctx context.Context, harm func(context.Context)) func() {
 	ctx, stop := context.WithCancel(ctx)
 	var harming, watching sync.WaitGroup
@@ -225,6 +225,9 @@ func (c *clients) underWatch(ctx context.Context, harm func(context.Context)) fu
 	look, blind := context.WithCancel(context.Background())
 	for i := range uint64(3) {
 		watching.Go(func() { c.watch(look, i) })
+	}
+	for i, n := range c.fleet.nodes {
+		watching.Go(func() { c.keepAsking(look, n, uint64(i)) })
 	}
 	return func() {
 		stop()
@@ -277,7 +280,7 @@ func (c *clients) conclude(ctx context.Context, random *rand.Rand, r *record) {
 			return
 		}
 	}
-	for _, n := range c.fleet.nodes {
+	for _, n := range c.fleet.running() {
 		c.confirm(ctx, n, r)
 	}
 	if c.talk != nil && !r.gone() {

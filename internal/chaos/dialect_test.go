@@ -3,6 +3,7 @@ package chaos
 import (
 	"context"
 	"encoding/json"
+	"net/http"
 	"time"
 
 	"taskgate/internal/taskclient"
@@ -25,6 +26,9 @@ type dialect interface {
 	cancel(ctx context.Context, addr, id string) error
 	// answer hands in the answer to a question that the state of a task has shown.
 	answer(ctx context.Context, addr, id, key, value string, strange bool) error
+	// about asks a gateway what it has: the capabilities and the tools. A fresh client
+	// knows nothing of the gateways before.
+	about(ctx context.Context, addr string, fresh bool) error
 	// reconnect drops all connections.
 	reconnect()
 }
@@ -62,6 +66,32 @@ func at(path string) string {
 		return ", rounds"
 	}
 	return ""
+}
+
+// transport carries the requests of one client, with its key if it has one.
+type transport struct {
+	http.Transport
+	token string
+}
+
+func newTransport() *transport {
+	return &transport{Transport: http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: 5 * time.Second}}
+}
+
+// another carries the requests of the same user over connections of its own.
+func (t *transport) another() *transport {
+	a := newTransport()
+	a.token = t.token
+	return a
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if t.token != "" {
+		r = r.Clone(r.Context())
+		r.Header.Set("Authorization", "Bearer "+t.token)
+	}
+	return t.Transport.RoundTrip(r)
 }
 
 // streams reports whether a client has results streamed.

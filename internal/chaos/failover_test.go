@@ -95,7 +95,8 @@ func TestFailover(t *testing.T) {
 			f := newFailover(t, j, replicas > 0)
 			u := startUpstream(t)
 			store := "redis://" + f.front.addr
-			fleet := newFleet(t, j, u.url, settings{replicas: replicas, heartbeat: 5 * time.Second}, store, store, store)
+			fleet := newFleet(t, j, u.url, settings{replicas: replicas, heartbeat: 5 * time.Second},
+				func() *redistest.Server { return f.master }, store, store, store)
 			c := newClients(t, fleet, j)
 			begin, injected := time.Now(), newTally()
 			ctx, stop := context.WithTimeout(t.Context(), runLimit)

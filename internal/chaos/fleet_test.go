@@ -1,11 +1,14 @@
 package chaos
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -13,6 +16,7 @@ import (
 	"time"
 
 	"taskgate/internal/proc"
+	"taskgate/internal/redistest"
 )
 
 // fleetConfig is the configuration of every gateway.
@@ -25,8 +29,14 @@ wait_replicas: %d
 settle: 30s
 state_keys: [{id: k, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="}]
 log: {level: debug}
-upstreams:
+%supstreams:
 `
+
+// token is the key of the clients' only principal, where they have one, and authConfig
+// the configuration that says so.
+const token = "a key of the chaos suite"
+
+var authConfig = fmt.Sprintf("auth: {keys: [{principal: chaos, sha256: %x}]}\n", sha256.Sum256([]byte(token)))
 
 // upstreamConfig is the configuration of one upstream: its name, path and address, and how
 // long its questions wait.
@@ -69,6 +79,8 @@ type settings struct {
 	replicas  int           // wait_replicas
 	heartbeat time.Duration // short, so that a run sees many takeovers, where replicas die
 	rounds    string        // the address of the modern upstream, "" for none
+	patience  time.Duration // how long questions wait; 0 is inputTimeout
+	principal bool          // clients have to say who they are
 }
 
 // fleet is all gateways.
@@ -79,12 +91,14 @@ type fleet struct {
 	settings settings
 	judge    *judge
 	nodes    []*node
+	// store is the Redis that has the tasks, when nothing goes wrong.
+	store func() *redistest.Server
 }
 
-// newFleet starts a gateway for each store URL. They end with the test.
-func newFleet(t *testing.T, j *judge, upstream string, s settings, stores ...string) *fleet {
+// newFleet starts a gateway for each URL of a store. They end with the test.
+func newFleet(t *testing.T, j *judge, upstream string, s settings, store func() *redistest.Server, stores ...string) *fleet {
 	t.Helper()
-	f := &fleet{t: t, dir: t.TempDir(), upstream: upstream, settings: s, judge: j}
+	f := &fleet{t: t, dir: t.TempDir(), upstream: upstream, settings: s, judge: j, store: store}
 	for i, store := range stores {
 		n := &node{fleet: f, name: fmt.Sprintf("gateway-%d", i), store: store}
 		f.nodes = append(f.nodes, n)
@@ -96,8 +110,13 @@ func newFleet(t *testing.T, j *judge, upstream string, s settings, stores ...str
 	return f
 }
 
+// only is a store that stays the same.
+func only(s *redistest.Server) func() *redistest.Server {
+	return func() *redistest.Server { return s }
+}
+
 // any is the address of one of the gateways, whatever has become of it.
-func (f *fleet) any(r *rand.Rand) string { return f.nodes[r.IntN(len(f.nodes))].address() }
+func (f *fleet) any(r *rand.Rand) string { return pick(r, f.nodes).address() }
 
 func (n *node) address() string {
 	n.mu.Lock()
@@ -126,10 +145,15 @@ func (n *node) startOnce() error {
 	title := fmt.Sprintf("%s-%d", n.name, n.starts)
 	n.mu.Unlock()
 	file := filepath.Join(n.fleet.dir, n.name+".yaml")
-	config := fmt.Sprintf(fleetConfig, addr, n.store, n.fleet.settings.heartbeat, n.fleet.settings.replicas)
-	config += fmt.Sprintf(upstreamConfig, "chaos", pathChaos, n.fleet.upstream, inputTimeout)
-	if n.fleet.settings.rounds != "" {
-		config += fmt.Sprintf(upstreamConfig, "rounds", pathRounds, n.fleet.settings.rounds, inputTimeout)
+	settings, auth := n.fleet.settings, ""
+	if settings.principal {
+		auth = authConfig
+	}
+	patience := cmp.Or(settings.patience, inputTimeout)
+	config := fmt.Sprintf(fleetConfig, addr, n.store, settings.heartbeat, settings.replicas, auth)
+	config += fmt.Sprintf(upstreamConfig, "chaos", pathChaos, n.fleet.upstream, patience)
+	if settings.rounds != "" {
+		config += fmt.Sprintf(upstreamConfig, "rounds", pathRounds, settings.rounds, patience)
 	}
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return err
@@ -157,6 +181,28 @@ func (n *node) startOnce() error {
 	defer n.mu.Unlock()
 	n.addr, n.process = addr, p
 	return nil
+}
+
+// place is the process that fills it, with its address.
+func (n *node) place() (string, *proc.Process) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.addr, n.process
+}
+
+// running are the nodes whose process has not ended.
+func (f *fleet) running() []*node {
+	return slices.DeleteFunc(slices.Clone(f.nodes), func(n *node) bool { return !n.up(n.current()) })
+}
+
+// up reports whether a process is the node's still, and has not ended.
+func (n *node) up(p *proc.Process) bool {
+	select {
+	case <-p.Done():
+		return false
+	default:
+		return p == n.current()
+	}
 }
 
 func (n *node) current() *proc.Process {

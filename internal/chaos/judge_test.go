@@ -29,6 +29,11 @@ type judge struct {
 	// lossy is one whose last moments may be lost for good: cancellations too.
 	lossy bool
 	gaps  []gap
+	// rewinds is a store that goes back to what it was some seconds ago, under gateways
+	// of which none dies. What it loses is unknown, or as it was, until it is written
+	// again by whoever has it: then it is as it was before. No call changes hands, so
+	// none is lost with its gateway.
+	rewinds bool
 
 	mu         sync.Mutex
 	tasks      map[string]*record

@@ -20,7 +20,7 @@ import (
 // legacy is the dialect of protocol version 2025-11-25, spoken in one session that
 // every gateway has to know.
 type legacy struct {
-	transport *http.Transport
+	transport *transport
 	serial    atomic.Int64
 	path      string  // of the endpoint
 	plain     bool    // calls without asking for a task
@@ -38,7 +38,7 @@ type legacy struct {
 }
 
 func newLegacy(j *judge) *legacy {
-	return &legacy{path: pathChaos, judge: j, pushes: map[string]*responses{}, transport: &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: 5 * time.Second}}
+	return &legacy{path: pathChaos, judge: j, pushes: map[string]*responses{}, transport: newTransport()}
 }
 
 func (l *legacy) name() string {
@@ -60,6 +60,12 @@ func (l *legacy) reconnect() { l.transport.CloseIdleConnections() }
 
 // begin opens the session, on any gateway.
 func (l *legacy) begin(ctx context.Context, addr string) error {
+	_, err := l.open(ctx, addr)
+	return err
+}
+
+// open is begin with what the gateway says of itself.
+func (l *legacy) open(ctx context.Context, addr string) (json.RawMessage, error) {
 	tasks := map[string]any{"list": map[string]any{}, "cancel": map[string]any{}}
 	if l.viewer != nil {
 		tasks["streaming"] = map[string]any{"partial": map[string]any{}}
@@ -71,19 +77,19 @@ func (l *legacy) begin(ctx context.Context, addr string) error {
 	if l.asked != nil {
 		capabilities["elicitation"] = map[string]any{}
 	}
-	_, header, err := l.send(ctx, addr, mcp.MethodInitialize, map[string]any{
+	result, header, err := l.send(ctx, addr, mcp.MethodInitialize, map[string]any{
 		"protocolVersion": mcp.Version20251125, "clientInfo": map[string]any{"name": "chaos", "version": "1"},
 		"capabilities": capabilities,
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.session = header.Get(mcp.HeaderSession); l.session == "" {
-		return errors.New("initialize was answered without a session")
+		return nil, errors.New("initialize was answered without a session")
 	}
-	return nil
+	return result, nil
 }
 
 // do sends a request and returns its result.

@@ -18,7 +18,7 @@ import (
 // modern is protocol version 2026-07-28, with the tasks extension or without, in which
 // a client is asked by results.
 type modern struct {
-	transport *http.Transport
+	transport *transport
 	path      string // of the endpoint
 	tasks     bool
 	partials  bool // opts in to partial results
@@ -36,7 +36,7 @@ func newRounds(j *judge, tasks, partials bool) *modern {
 func newModern(j *judge, tasks, partials, asks bool) *modern {
 	return &modern{
 		path:      pathChaos,
-		transport: &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: 5 * time.Second},
+		transport: newTransport(),
 		tasks:     tasks, partials: partials, asks: asks, judge: j,
 	}
 }
