@@ -7,6 +7,7 @@ NODE_SOURCE := internal/e2e/testdata/node
 FUZZTIME    ?= 10s
 CHAOS_SEED  ?= $(shell date +%s)
 CHAOS_CALLS ?= 4000
+CHAOS_ORPHANS ?= 2000
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # Without the check for what is deprecated: the peers in the tests have to use what
 # the protocol has deprecated and clients and servers still do.
@@ -49,7 +50,7 @@ bench: ## Measure what the gateway costs, beside a bare reverse proxy (needs red
 	@$(BIN)/bench --taskgate $(BIN)/taskgate
 
 chaos: ## Break gateways and Redis under thousands of calls (CHAOS_SEED repeats a run; needs redis-server)
-	$(GO) test -count=1 -timeout 60m -v ./internal/chaos -seed $(CHAOS_SEED) -calls $(CHAOS_CALLS) -workers 100
+	$(GO) test -count=1 -timeout 60m -v ./internal/chaos -seed $(CHAOS_SEED) -calls $(CHAOS_CALLS) -orphans $(CHAOS_ORPHANS) -workers 100
 
 e2e: node ## Run the end-to-end tests with real clients and servers
 	$(GO) test -count=1 -v ./internal/e2e

@@ -61,7 +61,7 @@ func conclude(t *testing.T, c *clients, u *upstream, n int, begin time.Time, inj
 	t.Helper()
 	made := time.Since(begin)
 	c.judge.calm()
-	c.askEverywhere(t.Context())
+	c.askEverywhere(t.Context(), c.dialects)
 	c.noneStands(t.Context())
 	c.settle(t.Context(), 8)
 	if c.talk != nil {
@@ -80,19 +80,18 @@ func conclude(t *testing.T, c *clients, u *upstream, n int, begin time.Time, inj
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	if c.judge.rewinds {
+		for _, call := range u.beside {
+			c.judge.blame("%s: begun while it was executed", call)
+		}
+	}
 	t.Logf("%s, seed %d: %d calls by up to %d clients on %d gateways in %s, all done after %s; tasks were read %d times\n\nfaults:\n%s\ncalls:\n%s\ntasks:\n%s\nquestions about tasks:\n%s\nupstream: %d streams picked up, %d of them while another read them, %d not to be found, %d calls cancelled; ends seen to be forgotten: %d",
 		t.Name(), *seed, n, *workers, len(c.fleet.nodes), made.Round(time.Millisecond), time.Since(begin).Round(time.Millisecond), c.judge.reads,
 		injected, c.judge.outcomes, ends, c.asked, u.resumed, u.foreign, u.gone, u.cancels, forgotten)
 	if c.talk != nil {
 		t.Logf("questions of the upstreams:\n%s\nmodern upstream: %s\n\npieces shown:\n%s%s", c.talk.said, u.rounds.sum(), c.judge.piecesSeen(), c.carriers)
 	}
-	for i, v := range c.judge.violations {
-		if i == 30 {
-			t.Errorf("and %d more", len(c.judge.violations)-i)
-			break
-		}
-		t.Error(v)
-	}
+	c.judge.report(t)
 }
 
 // kindOf says, for the summary, which calls may be lost with their replica.

@@ -288,10 +288,11 @@ func (c *clients) conclude(ctx context.Context, random *rand.Rand, r *record) {
 	}
 }
 
-// confirm reads the end of a task on one gateway.
+// confirm reads the end of a task on one gateway. A store that went back in time may have
+// to be told of it again.
 func (c *clients) confirm(ctx context.Context, n *node, r *record) {
 	for !r.gone() {
-		if c.lookAt(ctx, n.address(), r) == nil {
+		if c.lookAt(ctx, n.address(), r) == nil && c.judge.settled(r) {
 			return
 		}
 		if !r.gone() && !wait(ctx, pollEvery) {

@@ -34,7 +34,7 @@ log: {level: debug}
 
 // token is the key of the clients' only principal, where they have one, and authConfig
 // the configuration that says so.
-const token = "a key of the chaos suite"
+const token = "key-of-the-chaos-suite"
 
 var authConfig = fmt.Sprintf("auth: {keys: [{principal: chaos, sha256: %x}]}\n", sha256.Sum256([]byte(token)))
 

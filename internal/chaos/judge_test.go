@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"testing"
 	"time"
 
 	"taskgate/internal/taskclient"
@@ -55,6 +56,7 @@ type record struct {
 	cancelled bool      // somebody asked for its end
 	acked     bool      // and was told that this was heard
 	asks      bool      // it waited for input when it was last read
+	open      bool      // it had not ended then
 	end       *state    // the first final state that was seen
 	forgotten int       // how often a final state was followed by an open one
 	unknown   atomic.Bool
@@ -76,6 +78,20 @@ func (j *judge) blame(format string, args ...any) {
 
 func (j *judge) blamed(format string, args ...any) {
 	j.violations = append(j.violations, time.Now().Format("15:04:05.000 ")+fmt.Sprintf(format, args...))
+}
+
+// report has the test fail with what was wrong, of which the first is enough.
+func (j *judge) report(t *testing.T) {
+	t.Helper()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for i, v := range j.violations {
+		if i == 30 {
+			t.Errorf("and %d more", len(j.violations)-i)
+			break
+		}
+		t.Error(v)
+	}
 }
 
 // count adds to the summary.
@@ -104,11 +120,11 @@ func (j *judge) observe(r *record, s state) {
 	defer j.mu.Unlock()
 	j.reads++
 	j.seen(r, s)
-	r.asks = s.status == waitsForInput
+	r.asks, r.open = s.status == waitsForInput, !s.ended()
 }
 
 func (j *judge) seen(r *record, s state) {
-	if !s.created.Equal(r.created) && !j.forgetful {
+	if !s.created.Equal(r.created) && !j.turns() {
 		j.blamed("%s (%s, %s): task %s was created at %s, now at %s", r.call.id, r.call.tool.name, r.dialect.name(), r.id, r.created, s.created)
 		r.created = s.created
 	}
@@ -118,12 +134,12 @@ func (j *judge) seen(r *record, s state) {
 		j.ends = append(j.ends, r)
 		j.checkEnd(r, s)
 	case r.end == nil:
-	case !s.ended() && j.forgetful:
+	case !s.ended() && j.turns() && j.writesAgain():
 		r.forgotten++
-	case !same(*r.end, s, !j.forgetful):
+	case !same(*r.end, s, !j.turns()):
 		j.blamed("%s: task %s had ended as %s, and is now %s", r.call.id, r.id, describe(*r.end), describe(s))
 	}
-	if r.acked && !s.ended() && !j.lossy {
+	if r.acked && !s.ended() && !j.lossy && !(j.rewinds && j.writesAgain()) {
 		j.blamed("%s: task %s is %s after its cancellation was acknowledged", r.call.id, r.id, s.status)
 	}
 }
@@ -150,8 +166,11 @@ func (j *judge) checkEnd(r *record, s state) {
 		}
 	case taskclient.Failed:
 		err = checkError(r.call, s.err)
-		if j.lossy && s.err != nil && s.err.Message == forgottenMessage {
+		if (j.lossy || j.rewinds) && s.err != nil && s.err.Message == forgottenMessage {
 			err = nil
+		}
+		if j.rewinds && s.err != nil && (s.err.Message == lostMessage || s.err.Message == stoppedMessage) {
+			err = fmt.Errorf("the gateway that ran it lives")
 		}
 	}
 	if err != nil {
@@ -210,7 +229,7 @@ func (j *judge) missing(r *record, addr string, e *taskclient.Error) {
 	case j.forgiven(r):
 		r.unknown.Store(true)
 		return
-	case j.lossy && (j.calmed.IsZero() || time.Since(j.calmed) < restored):
+	case (j.lossy || j.rewinds) && j.writesAgain():
 		return // its replica may not have noticed yet
 	}
 	r.unknown.Store(true)
@@ -237,6 +256,15 @@ func (j *judge) forgiven(r *record) bool {
 // a replica notices when it is connected again, and looks once more when the end has
 // settled.
 const restored = 40 * time.Second
+
+// writesAgain reports whether what a store has forgotten may not have been written again
+// yet. j.mu is held.
+func (j *judge) writesAgain() bool {
+	return j.calmed.IsZero() || time.Since(j.calmed) < restored
+}
+
+// turns reports whether the store may go back in time. j.mu is held.
+func (j *judge) turns() bool { return j.forgetful || j.rewinds }
 
 // calm says that nothing goes wrong any more.
 func (j *judge) calm() {
@@ -271,6 +299,13 @@ func (j *judge) asks(r *record) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return r.asks
+}
+
+// settled reports whether a task was at its end when it was last read, or should have been.
+func (j *judge) settled(r *record) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return !r.open || !j.turns() || !j.writesAgain()
 }
 
 // ended returns the end of a task, if one was seen.

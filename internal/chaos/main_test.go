@@ -15,6 +15,7 @@ var (
 	seed     = flag.Uint64("seed", 1, "what the calls and the faults are derived from")
 	calls    = flag.Int("calls", 300, "how many calls are made")
 	workers  = flag.Int("workers", 60, "how many clients there are at a time")
+	orphans  = flag.Int("orphans", 900, "how many tasks are lost with their gateway at once")
 	gateways = flag.Int("gateways", 3, "how many gateways there are")
 	longest  = flag.Duration("longest", 4*time.Second, "how long the slowest calls take")
 	logs     = flag.String("logs", "", "a directory for what the gateways log")

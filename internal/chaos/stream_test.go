@@ -64,7 +64,7 @@ func (u *upstream) work(ctx context.Context, st *stream, m message, takes time.D
 				mcp.NotifyProgress, token, i+1, len(said), said[i]), false)
 		}
 	}
-	if ctx.Err() != nil {
+	if ctx.Err() != nil || !u.letGo(ctx) {
 		st.add("", true)
 		return
 	}

@@ -54,7 +54,7 @@ func checkCapabilities(result json.RawMessage) error {
 	}
 	err := json.Unmarshal(result, &got)
 	if c := got.Capabilities; err != nil || c.Tools == nil || c.Tasks == nil && c.Extensions[mcp.ExtensionTasks] == nil {
-		return &untrue{fmt.Sprintf("the capabilities are without tools or tasks: %.500q", result)}
+		return &untrue{fmt.Sprintf("the capabilities are without tools or tasks: %.300q", result)}
 	}
 	return nil
 }
@@ -103,14 +103,20 @@ func (l *legacy) about(ctx context.Context, addr string, fresh bool) error {
 	return err
 }
 
-// keepAsking asks one gateway again and again, until ctx ends.
+// keepAsking asks one gateway again and again, until ctx ends or it was wrong.
 func (c *clients) keepAsking(ctx context.Context, n *node, seed uint64) {
 	random := rand.New(rand.NewPCG(seed, 7))
 	for wait(ctx, pollEvery/4) {
 		// ctx ends the asking and not a question that is on its way.
-		_ = c.askAbout(context.Background(), n, pick(random, c.dialects), random.IntN(2) == 0)
+		err := c.askAbout(context.Background(), n, pick(random, c.dialects), random.IntN(2) == 0)
+		if errors.Is(err, errBlamed) {
+			return
+		}
 	}
 }
+
+// errBlamed is an answer that the judge has been told of.
+var errBlamed = errors.New("the answer was wrong")
 
 // askAbout has a client ask a gateway about itself. Only one that runs from the question
 // to the answer is held to what it says: another program may listen where one did.
@@ -136,6 +142,7 @@ func (c *clients) askAbout(ctx context.Context, n *node, d dialect, fresh bool) 
 		c.asked.add("about the gateway: the store has forgotten the new session")
 	default:
 		c.judge.blame("%s told %s (%s): %v", p.Name, who, d.name(), err)
+		return errBlamed
 	}
 	return err
 }
@@ -145,25 +152,25 @@ func (c *clients) askAbout(ctx context.Context, n *node, d dialect, fresh bool) 
 func (j *judge) mayForgetSession(refused *taskclient.Error) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return (j.forgetful || j.rewinds) && j.calmed.IsZero() && refused != nil && refused.Status == http.StatusNotFound
+	return j.turns() && j.calmed.IsZero() && refused != nil && refused.Status == http.StatusNotFound
 }
 
 // answerTime is how long a gateway may take until it answers everybody, when nothing goes
 // wrong any more.
 const answerTime = 20 * time.Second
 
-// askEverywhere has every client ask every gateway, each of which has to answer.
-func (c *clients) askEverywhere(ctx context.Context) {
+// askEverywhere has clients ask every gateway, each of which has to answer.
+func (c *clients) askEverywhere(ctx context.Context, dialects []dialect) {
 	ctx, stop := context.WithTimeout(ctx, answerTime)
 	defer stop()
 	for _, n := range c.fleet.running() {
-		for i := range 2 * len(c.dialects) {
-			d, fresh := c.dialects[i/2], i%2 == 0
+		for i := range 2 * len(dialects) {
+			d, fresh := dialects[i/2], i%2 == 0
 			err := c.askAbout(ctx, n, d, fresh)
-			for err != nil && wait(ctx, pollEvery) {
+			for err != nil && !errors.Is(err, errBlamed) && wait(ctx, pollEvery) {
 				err = c.askAbout(ctx, n, d, fresh)
 			}
-			if err != nil {
+			if err != nil && !errors.Is(err, errBlamed) {
 				c.judge.blame("%s does not answer a client (%s, new: %t): %v", n.name, d.name(), fresh, err)
 			}
 		}

@@ -21,11 +21,14 @@ import (
 // counts how often each call is executed.
 type upstream struct {
 	url    string
-	rounds *rounds // the modern one beside it, if there is one
+	rounds *rounds       // the modern one beside it, if there is one
+	held   chan struct{} // no call is answered before it is closed; nil for none
 
 	mu       sync.Mutex
 	sessions map[string]*upstreamSession
 	runs     map[string]int    // executions, by call
+	busy     map[string]int    // executions that have not ended, by call
+	beside   []string          // calls that were begun while they were executed
 	resumed  int               // streams that were picked up
 	foreign  int               // of those, the ones whose last reader had not let go
 	gone     int               // attempts to pick up what is not there
@@ -44,7 +47,7 @@ type upstreamSession struct {
 
 // startUpstream serves until the test ends.
 func startUpstream(t *testing.T) *upstream {
-	u := &upstream{sessions: map[string]*upstreamSession{}, runs: map[string]int{}, asked: map[string]*asked{}}
+	u := &upstream{sessions: map[string]*upstreamSession{}, runs: map[string]int{}, busy: map[string]int{}, asked: map[string]*asked{}}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(u.serve))
 	server.Start()
 	t.Cleanup(func() {
@@ -182,13 +185,19 @@ func (u *upstream) notified(s *upstreamSession, m message) {
 func (u *upstream) callTool(w http.ResponseWriter, r *http.Request, s *upstreamSession, m message) {
 	ctx, end := context.WithCancel(s.ctx)
 	u.mu.Lock()
-	u.runs[m.Params.Arguments.Call]++
+	call := m.Params.Arguments.Call
+	if u.busy[call] > 0 {
+		u.beside = append(u.beside, call)
+	}
+	u.runs[call]++
+	u.busy[call]++
 	s.calls[string(m.ID)] = end
 	u.mu.Unlock()
 	t := toolOf(m.Params.Name)
 	finished := func() {
 		u.mu.Lock()
 		defer u.mu.Unlock()
+		u.busy[call]--
 		delete(s.calls, string(m.ID))
 		end()
 	}
@@ -203,10 +212,23 @@ func (u *upstream) callTool(w http.ResponseWriter, r *http.Request, s *upstreamS
 		return
 	}
 	defer finished()
-	if !wait(ctx, takes) {
+	if !wait(ctx, takes) || !u.letGo(ctx) {
 		return // who cancels a call does not want its answer
 	}
 	answer(w, m.ID, outcome(m, nil))
+}
+
+// letGo waits until calls may be answered, and reports whether ctx lasted that long.
+func (u *upstream) letGo(ctx context.Context) bool {
+	if u.held == nil {
+		return true
+	}
+	select {
+	case <-u.held:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // outcome is the member that answers a call.
