@@ -33,6 +33,7 @@ type clients struct {
 	dialects []dialect
 	asked    *tally // what happened to questions about tasks
 	talk     *talk  // what the upstream asks; nil if it asks nothing
+	prompt   bool   // answers are given at once
 	carriers *tally // how segments came
 
 	mu       sync.Mutex
@@ -65,6 +66,9 @@ func (c *clients) plan(seed uint64, n int) *call {
 	p.rounds = c.dialectOf(p).endpoint() == pathRounds
 	if c.talk == nil || !p.rounds && !p.tool.stream {
 		p.questions = nil
+	}
+	if c.prompt {
+		p.hasten()
 	}
 	return p
 }

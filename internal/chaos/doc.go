@@ -27,8 +27,16 @@
 // upstream said and a gateway that was killed had not stored may be missing at the end of
 // that, never in its middle.
 //
-// Failover to a replica of Redis has a scenario of its own, in which nothing is asked,
-// because what is promised there depends on how it is configured.
+// What clients are told of the gateways themselves is judged, too (told_test.go): while
+// things break, new and old clients of all dialects ask for capabilities and tools, and a
+// gateway that runs is never without them. In the end no record of a task stands open in
+// the store for more than a minute (standing_test.go).
+//
+// Other scenarios have worlds of their own. Failover to a replica of Redis: nothing is asked,
+// because what is promised there depends on how it is configured. A Redis that goes back
+// to a snapshot under gateways that all live (snapshot_test.go). A gateway that dies with
+// many tasks, when Redis is far away (orphans_test.go). Questions that programs answer as
+// soon as they see them (prompt_test.go).
 //
 // The calls, what their clients do and which faults come when are derived from the
 // seed alone, so a run can be repeated; how processes interleave cannot be. There

@@ -58,6 +58,7 @@ type record struct {
 	asks      bool      // it waited for input when it was last read
 	open      bool      // it had not ended then
 	end       *state    // the first final state that was seen
+	turned    string    // another one that the judge has been told of
 	forgotten int       // how often a final state was followed by an open one
 	unknown   atomic.Bool
 }
@@ -78,6 +79,13 @@ func (j *judge) blame(format string, args ...any) {
 
 func (j *judge) blamed(format string, args ...any) {
 	j.violations = append(j.violations, time.Now().Format("15:04:05.000 ")+fmt.Sprintf(format, args...))
+}
+
+// content reports whether nothing was wrong so far.
+func (j *judge) content() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return len(j.violations) == 0
 }
 
 // report has the test fail with what was wrong, of which the first is enough.
@@ -136,7 +144,8 @@ func (j *judge) seen(r *record, s state) {
 	case r.end == nil:
 	case !s.ended() && j.turns() && j.writesAgain():
 		r.forgotten++
-	case !same(*r.end, s, !j.turns()):
+	case !same(*r.end, s, !j.turns()) && r.turned != describe(s):
+		r.turned = describe(s)
 		j.blamed("%s: task %s had ended as %s, and is now %s", r.call.id, r.id, describe(*r.end), describe(s))
 	}
 	if r.acked && !s.ended() && !j.lossy && !(j.rewinds && j.writesAgain()) {

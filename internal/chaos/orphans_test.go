@@ -60,7 +60,7 @@ func TestManyOrphans(t *testing.T) {
 	var stores []string
 	for range 3 {
 		p := redistest.NewProxy(t, store.Addr)
-		p.Latency(distance)
+		p.Latency("", distance)
 		stores = append(stores, p.URL())
 	}
 	u, j := startUpstream(t), newJudge()

@@ -146,6 +146,9 @@ func (c *clients) question(name, key string, give giving) {
 		c.judge.blame("a client was asked: %v", err)
 		return
 	}
+	if c.prompt {
+		p.hasten()
+	}
 	if c.talk.ask(name, key) {
 		c.talk.busy.Go(func() { c.answer(name, p, n, give) })
 	}
@@ -223,6 +226,7 @@ func (u *user) comeBack(ctx context.Context, asked map[string]string) ([]retry, 
 		if err != nil || p.id != u.call.id {
 			return nil, fmt.Errorf("%s was asked %q: %w", u.call.id, name, err)
 		}
+		p = u.call // as it was made
 		u.clients.talk.ask(name, key)
 		if u.call.rounds {
 			u.clients.talk.relay(name)

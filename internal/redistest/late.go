@@ -3,13 +3,15 @@ package redistest
 import (
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
-// late is a connection on which everything arrives later by a fixed time.
+// late is a connection on which everything arrives later, while it is not prompt.
 type late struct {
 	net.Conn
 	by        time.Duration
+	prompt    atomic.Bool
 	once      sync.Once
 	done      chan struct{} // closed with the connection
 	receiving sync.WaitGroup
@@ -37,8 +39,12 @@ func (l *late) receive() {
 	for {
 		buf := make([]byte, 16<<10)
 		n, err := l.Conn.Read(buf)
+		due := time.Now()
+		if !l.prompt.Load() {
+			due = due.Add(l.by)
+		}
 		select {
-		case l.came <- arrival{time.Now().Add(l.by), buf[:n], err}:
+		case l.came <- arrival{due, buf[:n], err}:
 		case <-l.done:
 			return
 		}

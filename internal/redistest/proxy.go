@@ -39,15 +39,17 @@ type Proxy struct {
 	after   int    // how many bytes go through before it
 	hit     int    // how many commands met their fault
 	refuse  bool
-	latency time.Duration
+	latency time.Duration // of replies to commands
+	slow    []byte        // that contain this
 	release chan struct{} // closed to forward what is held
 }
 
 // link is one connection through the proxy. Its fields belong to Proxy.mu.
 type link struct {
 	client, server net.Conn
-	subscriber     bool // it has sent a SUBSCRIBE
-	limited        bool // of what Redis says, left bytes go through before it is cut
+	late           *late // the server, where what it says comes late; nil else
+	subscriber     bool  // it has sent a SUBSCRIBE
+	limited        bool  // of what Redis says, left bytes go through before it is cut
 	left           int
 	deaf           bool // what Redis says is swallowed
 }
@@ -99,12 +101,13 @@ func (p *Proxy) CutEvents(n int) {
 	}
 }
 
-// Latency has replies and events come so much later, on connections that are made from
-// now on. They do not wait for each other.
-func (p *Proxy) Latency(d time.Duration) {
+// Latency has the reply to each command that contains a text, in lower case, come so much
+// later, on connections that are made from now on. Replies on one connection keep their
+// order, and do not wait for each other; events come at once.
+func (p *Proxy) Latency(text string, d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.latency = d
+	p.latency, p.slow = d, []byte(text)
 }
 
 // Hit says how many commands met their fault.
@@ -170,7 +173,8 @@ func (p *Proxy) accept() {
 		}
 		l := &link{client: c, server: s}
 		if p.latency > 0 {
-			l.server = newLate(s, p.latency)
+			l.late = newLate(s, p.latency)
+			l.server = l.late
 		}
 		p.links[l] = true
 		p.mu.Unlock()
@@ -201,6 +205,9 @@ func (p *Proxy) meet(l *link, command []byte) (pass int, on bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l.subscriber = l.subscriber || bytes.Contains(lower, []byte("\r\nsubscribe\r\n"))
+	if l.late != nil {
+		l.late.prompt.Store(l.subscriber || !bytes.Contains(lower, p.slow))
+	}
 	if p.fault == 0 || !bytes.Contains(lower, p.match) {
 		return len(command), true
 	}

@@ -12,7 +12,7 @@ import (
 func TestLatency(t *testing.T) {
 	const latency, commands = 100 * time.Millisecond, 20
 	p := NewProxy(t, Start(t).Addr)
-	p.Latency(latency)
+	p.Latency("ping", latency)
 	c, err := net.Dial("tcp", p.Addr)
 	if err != nil {
 		t.Fatal(err)

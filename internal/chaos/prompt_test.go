@@ -1,0 +1,171 @@
+package chaos
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"taskgate/internal/mcp"
+	"taskgate/internal/redistest"
+	"taskgate/internal/taskclient"
+)
+
+const (
+	// promptly is how long a call may take whose questions are all answered at once: it
+	// takes a quarter of a second at most, but the machine may be busy.
+	promptly = 30 * time.Second
+	// neverTimesOut is how long questions wait there: a call that waits for an answer which
+	// has been given does not end in time.
+	neverTimesOut = 10 * time.Minute
+	// glance is how often a program looks that is not told.
+	glance = 5 * time.Millisecond
+)
+
+// Clients are programs: they answer each question as soon as they see it, many at a time,
+// at any gateway. That is often before the gateway that asked has heard that its question
+// is stored: one of them hears late of what it has written, and of what others write at
+// once. No call waits for an answer that was given.
+func TestAnsweredAtOnce(t *testing.T) {
+	store, u, j := redistest.Start(t), startUpstream(t), newJudge()
+	u.rounds = startRounds(t)
+	slow := redistest.NewProxy(t, store.Addr)
+	slow.Latency("evalsha", 2*distance)
+	f := newFleet(t, j, u.url, settings{heartbeat: 5 * time.Second, rounds: u.rounds.url, patience: neverTimesOut},
+		only(store), slow.URL(), store.URL(), store.URL())
+	c := newClients(t, f, j)
+	c.prompt = true
+	c.converse(t)
+	for _, d := range c.dialects {
+		if m, ok := d.(*modern); ok {
+			m.hears = c.question
+		}
+	}
+	begin := time.Now()
+	calm := c.underWatch(t.Context(), func(context.Context) {})
+	made := c.runPrompt(t.Context(), *calls, *workers)
+	calm()
+	c.judgePrompt(u)
+	if !j.content() { // what hangs is known, and would only be waited for again
+		j.report(t)
+		return
+	}
+	conclude(t, c, u, made, begin, newTally())
+}
+
+// runPrompt makes n calls that are asked something, unless one hangs, and says how many
+// there are with those that are left out.
+func (c *clients) runPrompt(ctx context.Context, n, workers int) int {
+	var next, made atomic.Int64
+	var all sync.WaitGroup
+	for range workers {
+		all.Go(func() {
+			for int(made.Load()) < n && c.judge.content() {
+				p := c.plan(*seed, int(next.Add(1))-1)
+				if len(p.questions) == 0 {
+					continue
+				}
+				made.Add(1)
+				c.onePrompt(ctx, p)
+			}
+		})
+	}
+	all.Wait()
+	return int(next.Load())
+}
+
+// hasten is a planned call whose client is a program: the call is short, and all of its
+// questions are answered at once.
+func (c *call) hasten() {
+	c.takes = c.takes / 16
+	c.behaviour = waits
+	if c.n%4 == 0 {
+		c.behaviour = polls
+	}
+	for i := range c.questions {
+		c.questions[i].delay, c.questions[i].manner = 0, once
+	}
+}
+
+// onePrompt is one call, which has to end in time.
+func (c *clients) onePrompt(ctx context.Context, p *call) {
+	ctx, stop := context.WithTimeout(ctx, promptly)
+	defer stop()
+	d, u := c.dialectOf(p), &user{clients: c, call: p}
+	result, task, err := d.call(ctx, u, u.addr())
+	refused, isError := errors.AsType[*taskclient.Error](err)
+	switch {
+	case isError && refused.Code == codeWrong && p.outcome == rpcError:
+		c.judge.count("call answered with the upstream's error")
+	case err != nil:
+		c.judge.blame("%s (%s, %s): no answer, although each question was answered at once: %v", p.id, p.tool.name, d.name(), err)
+	case task == nil:
+		c.judge.count("call answered without a task (" + d.name() + ")")
+		c.mark(p, result)
+		if err := checkResult(p, result, false); err != nil {
+			c.judge.blame("%s: answered without a task: %v", p.id, err)
+		}
+	default:
+		c.judge.count("call made a task (" + d.name() + ")")
+		r := c.judge.acknowledged(p, d, *task)
+		c.followAll(p, r)
+		c.attendPrompt(ctx, p, r)
+	}
+}
+
+// attendPrompt sees a task to its end.
+func (c *clients) attendPrompt(ctx context.Context, p *call, r *record) {
+	for c.judge.ended(r) == nil {
+		if _, legacy := r.dialect.(*legacy); legacy || p.behaviour == waits {
+			if err := r.dialect.wait(ctx, c.fleet.any(p.random), r.id); err != nil {
+				c.asked.add("wait: " + brief(err))
+			}
+		}
+		c.look(ctx, p.random, r)
+		if !wait(ctx, glance) && c.judge.ended(r) == nil {
+			c.judge.blame("%s (%s, %s): task %s hangs, although each question was answered at once", p.id, p.tool.name, r.dialect.name(), r.id)
+			return
+		}
+	}
+}
+
+// judgePrompt: each question was answered by its user, with nothing gone wrong.
+func (c *clients) judgePrompt(u *upstream) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.rounds.mu.Lock()
+	defer u.rounds.mu.Unlock()
+	for _, all := range []map[string]*asked{u.asked, u.rounds.asked} {
+		for name, a := range all {
+			if want := "first of " + name; len(a.answers) != 1 || a.answers[0] != want {
+				c.judge.blame("%s: the upstream was answered %q", name, a.answers)
+			}
+		}
+	}
+}
+
+// listened answers the questions of a task that a listen stream tells of.
+func (m *modern) listened(body json.RawMessage) {
+	var n struct {
+		Method string
+		Params struct {
+			TaskID        string
+			InputRequests map[string]inputRequest
+		}
+	}
+	if m.hears == nil || json.Unmarshal(body, &n) != nil || n.Method != mcp.NotifyTask {
+		return
+	}
+	for key, name := range names(n.Params.InputRequests) {
+		m.hears(name, key, func(ctx context.Context, addr, value string, strange bool) error {
+			if n.Params.TaskID == "" {
+				return fmt.Errorf("a task without an id asks %s", name)
+			}
+			return m.answer(ctx, addr, n.Params.TaskID, key, value, strange)
+		})
+	}
+}
