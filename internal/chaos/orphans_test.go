@@ -70,7 +70,7 @@ func TestManyOrphans(t *testing.T) {
 	b.strangers, b.dialects = b.speak(t, 0, false), b.speak(t, 1, true)
 	begin := time.Now()
 	b.fill(t.Context(), *orphans)
-	b.note()
+	b.note(t.Context())
 	filled := time.Now()
 	alive := b.alive()
 	calm := b.underWatch(t.Context(), func(ctx context.Context) { b.watchHearts(ctx, alive) })
@@ -153,17 +153,17 @@ func (b *bereaved) make(ctx context.Context, i, on int) {
 	b.tasks = append(b.tasks, &held{record: r, on: on})
 }
 
-// leases reads the leases of tasks, which their records keep after the end.
-const leases = `
+// field reads one field of the records of tasks.
+const field = `
 local list = {}
-for i, id in ipairs(ARGV) do
-  list[i] = redis.call('HGET', 'tg:{' .. string.sub(id, 1, 2) .. '}:t:' .. id, 'lease') or ''
+for i = 2, #ARGV do
+  list[i - 1] = redis.call('HGET', 'tg:{' .. string.sub(ARGV[i], 1, 2) .. '}:t:' .. ARGV[i], ARGV[1]) or ''
 end
 return list`
 
-// readLeases reads those of all tasks, in their order.
-func (b *bereaved) readLeases() []string {
-	args := []any{"eval", leases, 0}
+// read reads one field of all tasks, in their order.
+func (b *bereaved) read(name string) []string {
+	args := []any{"eval", field, 0, name}
 	for _, h := range b.tasks {
 		args = append(args, h.id)
 	}
@@ -174,9 +174,24 @@ func (b *bereaved) readLeases() []string {
 	return list
 }
 
-// note notes who runs what.
-func (b *bereaved) note() {
-	for i, lease := range b.readLeases() {
+// note notes who runs what, once it is stored where each stream can be resumed: a call
+// whose gateway dies before that is lost.
+func (b *bereaved) note(ctx context.Context) {
+	ctx, stop := context.WithTimeout(ctx, askTimeout)
+	defer stop()
+	left := len(b.tasks)
+	for left > 0 && wait(ctx, pollEvery) {
+		left = 0
+		for i, checkpoint := range b.read("checkpoint") {
+			if b.tasks[i].call.tool.stream && checkpoint == "" {
+				left++
+			}
+		}
+	}
+	if left > 0 {
+		b.judge.blame("%d tasks have no checkpoint after %s", left, askTimeout)
+	}
+	for i, lease := range b.read("lease") {
 		b.tasks[i].lease = lease
 	}
 }
@@ -223,7 +238,7 @@ func (b *bereaved) awaitTaken(ctx context.Context, alive map[string]bool) {
 	left := len(b.tasks)
 	for left > 0 && wait(ctx, pollEvery) {
 		left = 0
-		for i, lease := range b.readLeases() {
+		for i, lease := range b.read("lease") {
 			if b.tasks[i].on == 0 && !alive[replica(lease)] {
 				left++
 			}
@@ -238,7 +253,7 @@ func (b *bereaved) awaitTaken(ctx context.Context, alive map[string]bool) {
 // was lost with the other has changed hands once.
 func (b *bereaved) judgeHeld(u *upstream) {
 	moved := counts{}
-	for i, lease := range b.readLeases() {
+	for i, lease := range b.read("lease") {
 		h := b.tasks[i]
 		runs, end := u.executions(h.call.id), b.judge.ended(h.record)
 		most := 1
