@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -21,21 +20,7 @@ func openSessions(t testing.TB, limit int, idle time.Duration) Sessions {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = store.Close() })
-	return toldOnce{store.Sessions(limit, idle)}
-}
-
-// toldOnce are sessions whose end is told once: of one that expires, a store may tell
-// when it finds it gone, and when it hears so.
-type toldOnce struct{ Sessions }
-
-// Run implements Sessions.
-func (s toldOnce) Run(ctx context.Context, busy func(string) bool, ended func(string), signal func(id, word string)) error {
-	var told sync.Map
-	return s.Sessions.Run(ctx, busy, func(id string) {
-		if _, again := told.LoadOrStore(id, true); !again {
-			ended(id)
-		}
-	}, signal)
+	return store.Sessions(limit, idle)
 }
 
 // endings collects the ids of sessions that have ended.

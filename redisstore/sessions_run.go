@@ -178,7 +178,6 @@ func (c *Sessions) sweep(ctx context.Context, kept []string) []string {
 		case err != nil:
 			return kept
 		case gone:
-			c.forget(id)
 			c.onEnded()(id)
 		default:
 			kept = append(kept, id)
@@ -187,23 +186,26 @@ func (c *Sessions) sweep(ctx context.Context, kept []string) []string {
 	return kept
 }
 
-// expired takes a session out of the set if its hash is gone, and reports whether it
-// was this replica that did.
+// expired takes a session out of the set if its hash is gone, and reports whether it was
+// this replica that did. It does so last, so that whatever fails before is done by the next
+// sweep. From the beginning the session counts as unknown here: its end is told by sweep,
+// and not by who hears of it as well.
 func (c *Sessions) expired(ctx context.Context, id string) (gone bool, err error) {
 	err = c.store.do(ctx, "session expired", func() error {
 		n, err := c.store.client.Exists(ctx, c.store.keys.session(id)).Result()
 		if err != nil || n > 0 {
 			return err
 		}
-		removed, err := c.store.client.ZRem(ctx, c.store.keys.sessions(), id).Result()
-		gone = gone || removed > 0
-		if err != nil || !gone {
+		c.forget(id)
+		if err := c.end(ctx, id); err != nil { // its log, and what else is left
 			return err
 		}
-		return c.store.client.Publish(ctx, c.store.keys.sessionEvents(), id+" 0").Err()
+		if err := c.store.client.Publish(ctx, c.store.keys.sessionEvents(), id+" 0").Err(); err != nil {
+			return err
+		}
+		removed, err := c.store.client.ZRem(ctx, c.store.keys.sessions(), id).Result()
+		gone = gone || removed > 0
+		return err
 	})
-	if gone && err == nil {
-		err = c.end(ctx, id) // its log, and what else is left
-	}
 	return gone, err
 }
