@@ -317,11 +317,13 @@ func (c *Sessions) end(ctx context.Context, id string) error {
 	})
 }
 
-// forget drops a session without a word.
-func (c *Sessions) forget(id string) {
+// forget drops a session without a word, and reports whether it was known.
+func (c *Sessions) forget(id string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	_, known := c.known[id]
 	delete(c.known, id)
+	return known
 }
 
 func (c *Sessions) onEnded() func(string) {

@@ -174,29 +174,31 @@ func (c *Sessions) sweep(ctx context.Context, kept []string) []string {
 	}
 	kept = nil
 	for _, id := range found[1:] {
-		switch gone, err := c.expired(ctx, id); {
-		case err != nil:
-			return kept
-		case gone:
+		gone, err := c.expired(ctx, id)
+		if gone {
 			c.onEnded()(id)
-		default:
+		}
+		if err != nil {
+			return kept
+		}
+		if !gone {
 			kept = append(kept, id)
 		}
 	}
 	return kept
 }
 
-// expired takes a session out of the set if its hash is gone, and reports whether it was
-// this replica that did. It does so last, so that whatever fails before is done by the next
-// sweep. From the beginning the session counts as unknown here: its end is told by sweep,
-// and not by who hears of it as well.
+// expired takes a session out of the set if its hash is gone, and reports whether its end is
+// to be told here: the session was known here, or nobody else has taken it out. It does so
+// last, so that whatever fails before is done by the next sweep. From the beginning the
+// session counts as unknown here: who hears of its end as well does not tell it again.
 func (c *Sessions) expired(ctx context.Context, id string) (gone bool, err error) {
 	err = c.store.do(ctx, "session expired", func() error {
 		n, err := c.store.client.Exists(ctx, c.store.keys.session(id)).Result()
 		if err != nil || n > 0 {
 			return err
 		}
-		c.forget(id)
+		gone = c.forget(id) || gone
 		if err := c.end(ctx, id); err != nil { // its log, and what else is left
 			return err
 		}
