@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"errors"
+	"io"
 	"slices"
 	"testing"
 	"time"
@@ -85,6 +86,19 @@ func TestRefusedConnectionIsNoAnswer(t *testing.T) {
 		got, err := heir(t, s, 10)
 		must(t, err)
 		same(t, ids, got)
+	})
+}
+
+// A shard that cannot be read keeps back only what it has.
+func TestRunningBesideLostShards(t *testing.T) {
+	bubble(t, func(t *testing.T, s *Store) {
+		near := create(t, s, ofShard(t, s, []string{shards[8]}))
+		create(t, s, ofShard(t, s, []string{shards[7]}))
+		h := newHole(s)
+		h.err, h.tags = io.EOF, []string{shards[7]}
+		lists, err := s.ranges(t.Context(), []string{s.keys.run(shards[7], held.Replica), s.keys.run(shards[8], held.Replica)})
+		is(t, err, io.EOF)
+		same(t, [][]redis.Z{nil, {{Member: string(near.ID)}}}, lists)
 	})
 }
 

@@ -26,9 +26,6 @@ func (s *Store) Running(ctx context.Context, r shim.Replica, part int) ([]shim.H
 		} else {
 			lists[0], err = s.client.ZUnionWithScores(ctx, redis.ZStore{Keys: keys}).Result()
 		}
-		if err != nil {
-			return err
-		}
 		out = nil
 		for _, list := range lists {
 			for _, z := range list {
@@ -36,24 +33,23 @@ func (s *Store) Running(ctx context.Context, r shim.Replica, part int) ([]shim.H
 				out = append(out, shim.Held{ID: shim.ID(id), Version: int64(z.Score)})
 			}
 		}
-		return nil
+		return err
 	})
 	return out, err
 }
 
-// ranges reads sorted sets of several slots.
+// ranges reads sorted sets of several slots. What could be read comes with the error of
+// what could not.
 func (s *Store) ranges(ctx context.Context, keys []string) ([][]redis.Z, error) {
 	p := s.client.Pipeline()
 	cmds := make([]*redis.ZSliceCmd, len(keys))
 	for i, key := range keys {
 		cmds[i] = p.ZRangeWithScores(ctx, key, 0, -1)
 	}
-	if _, err := p.Exec(ctx); err != nil {
-		return nil, err
-	}
+	_, err := p.Exec(ctx)
 	lists := make([][]redis.Z, len(keys))
 	for i, cmd := range cmds {
 		lists[i] = cmd.Val()
 	}
-	return lists, nil
+	return lists, err
 }

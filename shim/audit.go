@@ -21,8 +21,12 @@ func (s *Shim) tend(ctx context.Context) {
 			n = 1
 		}
 		s.adopt(ctx)
-		for n = max(n, s.partsDue()); n > 0 && s.audit(ctx, part); n-- {
+		for n = max(n, s.partsDue()); n > 0; n-- {
+			told := s.audit(ctx, part)
 			part = (part + 1) % Parts
+			if !told {
+				break // the others go on at the next beat, and this one last
+			}
 		}
 		s.partsLeft(n)
 	}

@@ -192,7 +192,9 @@ type Store interface {
 	Inbox(ctx context.Context, r Replica) iter.Seq2[Event, error]
 
 	// Running lists the tasks of one part, 0 to Parts-1, that have not ended and are
-	// r's to run. It is how a replica finds what it was not told of, or has missed.
+	// r's to run. It is how a replica finds what it was not told of, or has missed. With an
+	// error comes what could be learned all the same, from the parts of the store that are
+	// available.
 	Running(ctx context.Context, r Replica, part int) ([]Held, error)
 
 	// Beat says that a replica is alive for another ttl by the store's clock: one
