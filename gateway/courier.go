@@ -60,8 +60,10 @@ type courier struct {
 
 	mu   sync.Mutex
 	sent map[shim.ID]map[string]bool // by task, keys of those that the client may answer
-	past *past                       // nil for a stream that resumes none
-	over bool
+	// claimed are the tasks of which this stream has claimed questions, sent or not.
+	claimed map[shim.ID]bool
+	past    *past // nil for a stream that resumes none
+	over    bool
 	// others are the tasks with questions that other streams have claimed; checking says
 	// that it is looked whether those live.
 	others   map[shim.ID]bool
@@ -74,7 +76,7 @@ func claimName(s *session, stream string) string { return s.id + " " + stream }
 func newCourier(ctx context.Context, e *endpoint, s *session, p shim.Principal, stream string, l line) *courier {
 	return &courier{
 		e: e, s: s, p: p, ctx: ctx, name: claimName(s, stream), line: l, how: (*courier).look,
-		sent: make(map[shim.ID]map[string]bool), others: make(map[shim.ID]bool),
+		sent: make(map[shim.ID]map[string]bool), claimed: make(map[shim.ID]bool), others: make(map[shim.ID]bool),
 	}
 }
 
@@ -106,6 +108,7 @@ func (c *courier) deliver(ctx context.Context, t shim.Task) bool {
 	if c.line.ready != nil && c.line.ready(ctx) != nil {
 		return false
 	}
+	c.claimed[t.ID] = true // maybe, also if the reply is an error
 	claimed, err := c.e.shim.Claim(ctx, c.p, c.e.name, t.ID, keys, c.name, over)
 	if err != nil {
 		return !errors.Is(err, shim.ErrUnavailable)
@@ -113,12 +116,18 @@ func (c *courier) deliver(ctx context.Context, t shim.Task) bool {
 	if c.past != nil && c.recall(ctx) != nil { // the one that had the claim may have asked until then
 		return false
 	}
+	all := true
 	for _, q := range claimed {
-		if !c.sent[t.ID][q.Key] && c.line.ask(questionName(t.ID, q.Key), questionRequest(t.ID, q, !c.alone)) == nil {
-			c.mark(t.ID, q.Key)
+		if c.sent[t.ID][q.Key] {
+			continue
 		}
+		if err := c.line.ask(questionName(t.ID, q.Key), questionRequest(t.ID, q, !c.alone)); err != nil {
+			all = false // its client has gone, and it is given back; or it is tried again
+			continue
+		}
+		c.mark(t.ID, q.Key)
 	}
-	return true
+	return all
 }
 
 // mark notes that the client has a question. c.mu is held.
@@ -186,15 +195,19 @@ func (c *courier) dead(ctx context.Context, claim string) bool {
 	return err == nil && state != "open"
 }
 
-// quit gives the open questions of one task back, for another stream.
+// quit gives the open questions of one task back, for another stream: those that it has
+// sent, and those that it could not send any more.
 func (c *courier) quit(ctx context.Context, id shim.ID) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.over = true
 	clear(c.others)
-	if keys := c.open(id); len(keys) > 0 {
-		// Where it fails, the end of this stream's log frees them.
-		_, _ = c.e.shim.Claim(ctx, c.p, c.e.name, id, keys, claimFree, []string{c.name})
+	claimed := c.claimed[id]
+	c.mu.Unlock()
+	for claimed {
+		_, err := c.e.shim.Claim(ctx, c.p, c.e.name, id, nil, claimFree, []string{c.name})
+		if !errors.Is(err, shim.ErrUnavailable) || !rest(ctx, storeAgain) {
+			return // where it fails, the end of this stream's log frees them
+		}
 	}
 }
 

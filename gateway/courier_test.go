@@ -3,6 +3,10 @@ package gateway
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -89,4 +93,49 @@ func TestCourierFindsTheLatestQuestion(t *testing.T) {
 			}
 		})
 	}
+}
+
+// givenShim notes what is claimed, by whom, and over whom.
+type givenShim struct {
+	shim.API
+	claims []string
+	fails  int
+}
+
+func (s *givenShim) Claim(_ context.Context, _ shim.Principal, _ string, _ shim.ID, keys []string, by string, over []string) ([]shim.Question, error) {
+	if by == claimFree {
+		if s.fails--; s.fails >= 0 {
+			return nil, shim.ErrUnavailable
+		}
+	}
+	s.claims = append(s.claims, fmt.Sprint(keys, " ", by, " ", over))
+	var claimed []shim.Question
+	for _, key := range keys {
+		claimed = append(claimed, shim.Question{Key: key, Method: mcp.MethodElicit, Claim: by})
+	}
+	return claimed, nil
+}
+
+// A stream that has claimed questions and breaks before it could send them gives them back,
+// as soon as the store can be had.
+func TestQuestionsOfABrokenStreamAreGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &session{id: "s"}
+		s.state.Capabilities = json.RawMessage(`{"elicitation":{}}`)
+		sh := &givenShim{fails: 2}
+		c := newCourier(t.Context(), &endpoint{shim: sh}, s, shim.Principal{}, "x", line{ask: func(string, []byte) error { return net.ErrClosed }})
+		question := func(key string) shim.Question {
+			return shim.Question{Key: key, Method: mcp.MethodElicit, Params: json.RawMessage(`{}`)}
+		}
+		task := shim.Task{ID: "t", Status: shim.InputRequired, Questions: []shim.Question{question("a"), question("b")}}
+		var looking sync.WaitGroup
+		looking.Go(func() { c.look(t.Context(), task) })
+		synctest.Wait()
+		c.quit(t.Context(), "t")
+		looking.Wait()
+		want := []string{"[a b] s x []", "[] - [s x]"}
+		if !slices.Equal(sh.claims, want) {
+			t.Errorf("claimed %q, want %q", sh.claims, want)
+		}
+	})
 }
