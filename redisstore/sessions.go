@@ -60,6 +60,8 @@ type knownSession struct {
 	used    time.Time // when it was last asked for
 	touched time.Time // when its expiry, and that of its log, was last put off
 	flushed time.Time // when the set of all sessions was last told of a use
+	checked time.Time // when its words were last read, or it became known
+	told    []string  // words that were told here, as they are stored
 }
 
 // Sessions keeps at most limit sessions, each until it has been idle for the given
@@ -146,7 +148,7 @@ func (c *Sessions) learn(id string, rev int64, state []byte, turn int64, used bo
 		if !used {
 			return
 		}
-		k = &knownSession{}
+		k = &knownSession{checked: time.Now()}
 		c.known[id] = k
 	}
 	if rev < k.rev {
@@ -333,10 +335,11 @@ func (c *Sessions) onEnded() func(string) {
 }
 
 // Signal leaves a word for whoever is busy with a session. It is not kept long: who
-// is busy reads it at once, or as soon as its connection to Redis is back.
+// is busy reads it at once, or as soon as its connection to Redis is back, or else at its
+// next look.
 func (c *Sessions) Signal(ctx context.Context, id, word string) error {
 	a := &argv{}
-	a.add(id, word, millis(signalTime))
+	a.add(id, rand.Text()+" "+word, millis(signalTime)) // a name of its own: the same may be said again
 	a.addInt(signalMax)
 	a.add(c.store.keys.sessionEvents())
 	return c.store.do(ctx, "session signal", func() error {

@@ -2,6 +2,8 @@ package redisstore
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -14,7 +16,7 @@ const sweepMax = 100
 // Run ends idle sessions until ctx ends. It asks busy for each whether this replica
 // still holds streams or calls of it, which keep a session from being idle, tells
 // ended of each that is gone other than by Delete here, and signal of each word that
-// was left for a session that is known here, possibly more than once.
+// was left for a session that is known here.
 func (c *Sessions) Run(ctx context.Context, busy func(id string) bool, ended func(id string), signal func(id, word string)) error {
 	c.mu.Lock()
 	c.busy, c.ended, c.signal = busy, ended, signal
@@ -35,6 +37,7 @@ func (c *Sessions) Run(ctx context.Context, busy func(id string) bool, ended fun
 				c.store.log.DebugContext(ctx, "a sign of life was not stored", "error", err)
 			}
 			c.touch(ctx)
+			c.recheck(ctx)
 			kept = c.sweep(ctx, kept)
 		}
 	}
@@ -72,7 +75,6 @@ func (c *Sessions) look(ctx context.Context, id string) {
 	c.doubt(id)
 	c.mu.Lock()
 	_, known := c.known[id]
-	signal := c.signal
 	c.mu.Unlock()
 	if !known {
 		return
@@ -87,10 +89,79 @@ func (c *Sessions) look(ctx context.Context, id string) {
 	})
 	if err != nil {
 		c.store.log.DebugContext(ctx, "signals of a session were not read", "error", err)
+		return
 	}
-	for _, word := range words {
+	c.tell(id, words)
+}
+
+// tell hands on the words of a session that have not been told here. Later they may mean
+// something else: a client may use the id of a request again that it has cancelled.
+func (c *Sessions) tell(id string, words []string) {
+	var fresh []string
+	c.mu.Lock()
+	if k := c.known[id]; k != nil {
+		k.checked = time.Now()
+		for _, w := range words {
+			if !slices.Contains(k.told, w) {
+				k.told, fresh = append(k.told, w), append(fresh, w)
+			}
+		}
+		k.told = k.told[max(0, len(k.told)-2*signalMax):]
+		if len(words) == 0 {
+			k.told = nil
+		}
+	}
+	signal := c.signal
+	c.mu.Unlock()
+	for _, word := range fresh {
+		_, word, _ = strings.Cut(word, " ")
 		signal(id, word)
 	}
+}
+
+// wordsCheck is how often a session in use is looked at if nothing is heard of it. A word
+// is there for twice as long.
+const wordsCheck = signalTime / 2
+
+// recheck looks at sessions in use: an event may be lost, and the read that it asks for may
+// fail.
+func (c *Sessions) recheck(ctx context.Context) {
+	for ids := range slices.Chunk(c.unchecked(), 100) {
+		there, words := make([]*redis.IntCmd, len(ids)), make([]*redis.StringSliceCmd, len(ids))
+		err := c.store.do(ctx, "session check", func() error {
+			p := c.store.client.Pipeline()
+			for i, id := range ids {
+				there[i] = p.Exists(ctx, c.store.keys.session(id))
+				words[i] = p.LRange(ctx, c.store.keys.signals(id), 0, -1)
+			}
+			_, err := p.Exec(ctx)
+			return err
+		})
+		if err != nil {
+			c.store.log.DebugContext(ctx, "sessions in use were not looked at", "error", err)
+			return // the next tick tries again
+		}
+		for i, id := range ids {
+			if there[i].Val() == 0 {
+				c.lost(id)
+				continue
+			}
+			c.tell(id, words[i].Val())
+		}
+	}
+}
+
+// unchecked are the sessions in use that are to be looked at by now.
+func (c *Sessions) unchecked() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var ids []string
+	for id, k := range c.known {
+		if time.Since(k.checked) >= wordsCheck-c.tick && c.busy(id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 // touch puts off the expiry of the sessions that are in use here, and of their logs, and

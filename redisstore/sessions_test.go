@@ -206,3 +206,46 @@ func TestLogOfASessionInUse(t *testing.T) {
 	stop()
 	must(t, <-done)
 }
+
+// What other replicas say to a session in use is heard within half a minute, also where
+// nothing tells that they have said it: a word, and that the session is over.
+func TestSessionsLostEvents(t *testing.T) {
+	bubble(t, func(t *testing.T, store *Store) {
+		s := store.Sessions(10, time.Hour)
+		for _, id := range []string{"a", "b", "idle"} {
+			if _, err := s.Put(t.Context(), id, 0, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		words, over, done := make(chan string, 10), make(chan string, 10), make(chan error, 1)
+		go func() {
+			done <- s.Run(ctx, func(id string) bool { return id != "idle" },
+				func(id string) { over <- id }, func(id, word string) { words <- id + " " + word })
+		}()
+		pass(3*time.Minute + time.Second)
+
+		must(t, store.client.RPush(ctx, s.store.keys.signals("a"), "x cancel 1").Err())
+		must(t, store.client.Del(ctx, s.store.keys.session("b")).Err())
+		late := time.After(wordsCheck)
+		for range 2 {
+			select {
+			case word := <-words:
+				same(t, "a cancel 1", word)
+			case id := <-over:
+				same(t, "b", id)
+			case <-late:
+				t.Fatal("not heard of")
+			}
+		}
+		for range 2 { // each time that something is said, once
+			must(t, s.Signal(ctx, "a", "stream"))
+		}
+		pass(2 * wordsCheck)
+		same(t, "a stream", <-words)
+		same(t, "a stream", <-words)
+		same(t, 0, len(words))
+		stop()
+		must(t, <-done)
+	})
+}

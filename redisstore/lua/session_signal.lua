@@ -1,7 +1,7 @@
 -- session_signal leaves a word for the replicas that are busy with a client session.
 --
 -- KEYS  1 signals
--- ARGV  1 id  2 word  3 ms to live  4 how many are kept  5 channel
+-- ARGV  1 id  2 word, after a name of its own  3 ms to live  4 how many are kept  5 channel
 -- reply ok
 local id, word, ttl, n, events = next_arg(), next_arg(), next_arg(), next_arg(), next_arg()
 redis.call('RPUSH', KEYS[1], word)
