@@ -17,10 +17,25 @@ import (
 )
 
 // faultySessions loses the reply to the next reading of a log, or to the next opening of
-// one, after it was opened; or it stores no states.
+// one, after it was opened; or it stores no states; or logs can neither be added to nor
+// ended.
 type faultySessions struct {
 	Sessions
-	since, open, put atomic.Bool
+	since, open, put, away atomic.Bool
+}
+
+func (f *faultySessions) Append(ctx context.Context, id, stream string, message []byte) (int64, error) {
+	if f.away.Load() {
+		return 0, shim.ErrUnavailable
+	}
+	return f.Sessions.Append(ctx, id, stream, message)
+}
+
+func (f *faultySessions) Finish(ctx context.Context, id, stream string) error {
+	if f.away.Load() {
+		return shim.ErrUnavailable
+	}
+	return f.Sessions.Finish(ctx, id, stream)
 }
 
 func (f *faultySessions) Put(ctx context.Context, id string, rev int64, state []byte) (int64, error) {

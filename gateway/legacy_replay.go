@@ -102,9 +102,7 @@ func (t *tail) ask(ctx context.Context, n askNote) (stop func()) {
 			c.keep(n.Task)
 		}
 		if opened {
-			ending, done := context.WithTimeout(context.Background(), logTimeout)
-			defer done()
-			_ = store.Finish(ending, t.s.id, own) // or it ends with this replica
+			t.s.table.finishLog(t.s.id, own, nil)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"taskgate/gateway/config"
@@ -155,6 +156,62 @@ func TestReplicasResumeLost(t *testing.T) {
 			t.Errorf("resumed again: %s", said)
 		}
 	}
+}
+
+// A call that ends while the store is away is answered on the stream that its client has
+// resumed at another replica, once the store is back: its own one has not died.
+func TestResumeEndedWhileStoreAway(t *testing.T) {
+	for name, room := range map[string]bool{"answered": true, "no room for the answer": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := &modeWorld{taskWorld: newTaskWorld(t)}
+				faulty := &faultySessions{Sessions: w.sessions}
+				w.sessions = faulty
+				c := draftConfig(t)
+				w.a, w.b = w.gateway("a", draftScript(), c), w.gateway("b", draftScript(), c)
+				w.c, c.ResumeAfter = newDraftClient(t, w.a, ""), time.Second
+				if !room {
+					w.a.sessions.late = lateBytes
+				}
+				call := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"plain"}`)
+				wait(2 * time.Second)
+				call.leave()
+				resumed := w.c.begin(w.b, "", mcp.HeaderLastEventID, call.lastID())
+				faulty.away.Store(true)
+				wait(2 * time.Minute)
+				if !call.ended() || resumed.ended() {
+					t.Fatalf("ended: the call %t, the resumed stream %t", call.ended(), resumed.ended())
+				}
+				faulty.away.Store(false)
+				wait(storeAgain + resumeCheck)
+				if !resumed.ended() {
+					t.Fatal("the resumed stream waits on")
+				}
+				if got := len(resumed.said()) == 1; got != room {
+					t.Errorf("answered: %t", got)
+				}
+			})
+		})
+	}
+}
+
+// A GET stream that ends while the store is away is not in the way of the next one at
+// another replica.
+func TestStandingEndedWhileStoreAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, faulty := newFaultyWorld(t)
+		first := w.c.begin(w.a, "")
+		faulty.away.Store(true)
+		first.quit()
+		wait(time.Minute)
+		faulty.away.Store(false)
+		wait(storeAgain)
+		next := w.c.begin(w.b, "")
+		if next.ended() {
+			t.Errorf("refused with %d", next.w.status)
+		}
+		next.quit()
+	})
 }
 
 // TestReplicasShortAnswers: an answer that comes soon has no id, and the store never

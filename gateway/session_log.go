@@ -37,7 +37,8 @@ type eventLog struct {
 	asking  []askNote    // the tasks that ask on it, or are streamed
 	stream  string
 	timer   *time.Timer
-	on      atomic.Bool // the client can resume
+	on      atomic.Bool            // the client can resume
+	unkept  atomic.Pointer[[]byte] // the last message, if the log does not have it
 
 	mu   sync.Mutex
 	over bool
@@ -84,8 +85,10 @@ func (l *eventLog) keep(message []byte) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
 	defer cancel()
 	no, err := l.s.table.store.Append(ctx, l.s.id, l.stream, message)
+	l.unkept.Store(nil)
 	switch {
 	case err != nil:
+		l.unkept.Store(&message)
 		return "", nil // it reaches a client that is there
 	case no == 0:
 		return "", errTaken
@@ -129,11 +132,59 @@ func (l *eventLog) finish() {
 	l.mu.Lock()
 	l.over = true
 	l.mu.Unlock()
-	if l.on.Load() {
-		ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
-		defer cancel()
-		_ = l.s.table.store.Finish(ctx, l.s.id, l.stream) // found out when this replica is gone
+	if !l.on.Load() {
+		return
 	}
+	var last []byte
+	if m := l.unkept.Load(); m != nil {
+		last = *m
+	}
+	l.s.table.finishLog(l.s.id, l.stream, last)
+}
+
+// lateBytes bounds the messages that wait for the store, to end logs with.
+const lateBytes = 64 << 20
+
+// finishLog says that nothing more comes on a stream, after its last message if the log
+// does not have that. While the store is away it goes on trying: the stream looks open
+// until then, and a client that has resumed it waits. A message for which there is no room
+// is left out.
+func (t *sessionTable) finishLog(id, stream string, last []byte) {
+	if t.endLog(id, stream, last) {
+		return
+	}
+	t.mu.Lock()
+	if t.late+len(last) > lateBytes {
+		last = nil
+	}
+	t.late += len(last)
+	t.mu.Unlock()
+	t.outlive(func() { // else it is found out when this replica is gone
+		for rest(t.ctx, storeAgain) && !(stream == standingStream && t.attached(id)) && !t.endLog(id, stream, last) {
+			continue
+		}
+		t.mu.Lock()
+		t.late -= len(last)
+		t.mu.Unlock()
+	})
+}
+
+// endLog is one attempt, and reports whether it is the last one needed. The message may be
+// there already: only the reply was lost.
+func (t *sessionTable) endLog(id, stream string, last []byte) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
+	defer cancel()
+	if last != nil {
+		there := false
+		state, _, err := t.store.Since(ctx, id, stream, 0, func(_ int64, m []byte) { there = there || bytes.Equal(m, last) })
+		if err == nil && !there && state != "" && state != "ended" {
+			_, err = t.store.Append(ctx, id, stream, last)
+		}
+		if err != nil {
+			return false
+		}
+	}
+	return t.store.Finish(ctx, id, stream) == nil
 }
 
 // logEntry is a message in the log of a stream.

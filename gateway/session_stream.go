@@ -114,9 +114,7 @@ func (g *standing) leave() {
 	if g.moved {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
-	defer cancel()
-	_ = g.s.table.store.Finish(ctx, g.s.id, standingStream) // or it ends with this replica
+	g.s.table.finishLog(g.s.id, standingStream, nil)
 }
 
 // keep has messages go through the log from now on: the stream has been open for long

@@ -30,15 +30,20 @@ type sessionTable struct {
 	ended func(ctx context.Context, id string)
 	// name tells this replica from the others in notes that they leave each other.
 	name string
+	ctx  context.Context // ends when nothing is listened to any more
+	stop context.CancelFunc
 
 	mu     sync.Mutex
 	live   map[string]*session
 	closed bool           // nothing is listened to any more
+	late   int            // bytes of messages that wait for the store, to end logs with
 	work   sync.WaitGroup // of what outlives a request
 }
 
 func newSessionTable(store Sessions, ended func(context.Context, string)) *sessionTable {
-	return &sessionTable{store: store, ended: ended, name: rand.Text(), live: make(map[string]*session)}
+	t := &sessionTable{store: store, ended: ended, name: rand.Text(), live: make(map[string]*session)}
+	t.ctx, t.stop = context.WithCancel(context.Background())
+	return t
 }
 
 // run ends sessions that have been idle for too long, until ctx ends.
@@ -167,6 +172,14 @@ func (t *sessionTable) busy(id string) bool {
 	return s != nil && s.pins > 0
 }
 
+// attached reports whether the GET stream of a session is open here.
+func (t *sessionTable) attached(id string) bool {
+	t.mu.Lock()
+	s := t.live[id]
+	t.mu.Unlock()
+	return s != nil && s.attached()
+}
+
 // end removes a session on behalf of its client.
 func (t *sessionTable) end(ctx context.Context, id string) error {
 	if err := t.store.Delete(ctx, id); err != nil {
@@ -218,5 +231,6 @@ func (t *sessionTable) close() {
 		s.listen.halt()
 	}
 	t.mu.Unlock()
+	t.stop()
 	t.work.Wait()
 }
