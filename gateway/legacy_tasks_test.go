@@ -31,7 +31,7 @@ func newTaskWorld(t testing.TB) *taskWorld {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = store.Close() })
-	return &taskWorld{t: t, store: store, sessions: store.Sessions(100, time.Hour)}
+	return &taskWorld{t: t, store: store, sessions: &together{Sessions: store.Sessions(100, time.Hour)}}
 }
 
 // gateway starts a replica that ends with the test.

@@ -1,8 +1,10 @@
 package gateway
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -21,6 +23,49 @@ func openSessions(t testing.TB, limit int, idle time.Duration) Sessions {
 	}
 	t.Cleanup(func() { _ = store.Close() })
 	return store.Sessions(limit, idle)
+}
+
+// together are sessions that several gateways of one process use: each is told of all.
+type together struct {
+	Sessions
+	mu    sync.Mutex
+	users []sessionsUser
+}
+
+// sessionsUser is what one gateway gives to Run.
+type sessionsUser struct {
+	busy   func(string) bool
+	ended  func(string)
+	signal func(id, word string)
+}
+
+// Run implements Sessions. The first gateway's run serves all.
+func (s *together) Run(ctx context.Context, busy func(string) bool, ended func(string), signal func(id, word string)) error {
+	s.mu.Lock()
+	s.users = append(s.users, sessionsUser{busy, ended, signal})
+	first := len(s.users) == 1
+	s.mu.Unlock()
+	if !first {
+		<-ctx.Done()
+		return nil
+	}
+	return s.Sessions.Run(ctx, func(id string) bool {
+		return slices.ContainsFunc(s.all(), func(u sessionsUser) bool { return u.busy(id) })
+	}, func(id string) {
+		for _, u := range s.all() {
+			u.ended(id)
+		}
+	}, func(id, word string) {
+		for _, u := range s.all() {
+			u.signal(id, word)
+		}
+	})
+}
+
+func (s *together) all() []sessionsUser {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.users)
 }
 
 // endings collects the ids of sessions that have ended.
