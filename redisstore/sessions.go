@@ -286,10 +286,10 @@ func (c *Sessions) enter(ctx context.Context, id string) error {
 		}
 		victims = reply[1:]
 		for _, victim := range victims {
+			c.forget(victim) // before it is heard of that it ends: that is told once
 			if err := c.end(ctx, victim); err != nil {
 				return err
 			}
-			c.forget(victim)
 			c.onEnded()(victim)
 		}
 	}
