@@ -50,8 +50,8 @@ func load(ctx context.Context, v variant, conns int, length time.Duration) (samp
 	return summarise(times, elapsed), pause(ctx, v.rest)
 }
 
-// drive has each worker do requests until the time is over, and returns how long
-// each request took.
+// drive has each worker do requests until the time is over, one at least, and returns how
+// long each request took.
 func drive(workers []worker, want []byte, length time.Duration) ([]time.Duration, error) {
 	var wg sync.WaitGroup
 	times := make([][]time.Duration, len(workers))
@@ -60,7 +60,7 @@ func drive(workers []worker, want []byte, length time.Duration) ([]time.Duration
 	for i, w := range workers {
 		wg.Go(func() {
 			times[i] = make([]time.Duration, 0, 1<<14)
-			for now := time.Now(); now.Before(end); {
+			for now := time.Now(); len(times[i]) == 0 || now.Before(end); {
 				answer, err := w.do()
 				if err == nil && !bytes.Contains(answer, want) {
 					err = fmt.Errorf("the answer is %.300q", answer)
