@@ -88,8 +88,12 @@ func (r *run) awaitAnswers(ctx context.Context, q []Question) (late bool, err er
 		open, forgotten := r.awaits(q)
 		switch {
 		case forgotten:
-			if err := aside(func() error { return r.pose(ctx, q) }); err != nil {
-				return errors.Is(err, errUnanswered), errUnlessLate(err)
+			err := aside(func() error { return r.pose(ctx, q) })
+			if errors.Is(err, errUnanswered) {
+				return true, nil
+			}
+			if err != nil {
+				return false, err
 			}
 			continue
 		case !open:
@@ -104,14 +108,6 @@ func (r *run) awaitAnswers(ctx context.Context, q []Question) (late bool, err er
 			return false, context.Cause(ctx)
 		}
 	}
-}
-
-// errUnlessLate is an error of asking, but nil for that the time to answer is over.
-func errUnlessLate(err error) error {
-	if errors.Is(err, errUnanswered) {
-		return nil
-	}
-	return err
 }
 
 // unposted ends questions that could not be stored in time. The store may have them all
