@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"taskgate/gateway/config"
+	"taskgate/gateway/wire"
 	"taskgate/shim"
 )
 
@@ -111,15 +112,20 @@ var (
 	brokenKey  = &refusal{http.StatusBadRequest, challengeBroken, "Authorization must be: Bearer KEY"}
 )
 
-// write answers before any of the body is read. Left to itself the server would
-// first wait for the rest of it, for as long as a stranger likes; without time to
-// read, it keeps the connection only if the body has arrived already.
+// write answers before any of the body is read.
 func (f *refusal) write(w http.ResponseWriter, r *http.Request) {
+	leaveUnread(w, r)
+	w.Header().Set(headerAuthenticate, f.challenge)
+	wire.WriteFailure(w, "", wire.Refused(f.status, f.message))
+}
+
+// leaveUnread is called before an answer to a request whose body is not read. Left to itself
+// the server would first wait for the rest of it, for as long as a stranger likes; without time
+// to read, it keeps the connection only if the body has arrived already.
+func leaveUnread(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now())
 	}
-	w.Header().Set(headerAuthenticate, f.challenge)
-	writeFailure(w, "", refused(f.status, f.message))
 }
 
 // bearer reads the key out of the one header that may carry it; one in the URL
@@ -134,7 +140,7 @@ func bearer(h http.Header) (token string, _ *refusal) {
 	default: // which one did a proxy in front look at?
 		return "", brokenKey
 	}
-	scheme, token, _ := strings.Cut(trimOWS(values[0]), " ")
+	scheme, token, _ := strings.Cut(wire.TrimOWS(values[0]), " ")
 	if !strings.EqualFold(scheme, "Bearer") {
 		return "", noKey
 	}

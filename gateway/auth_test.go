@@ -13,50 +13,45 @@ import (
 	"taskgate/gateway/config"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/wiretest"
 	"taskgate/shim"
 )
 
-// The keys of these tests: alice is changing hers.
-const (
-	aliceKey  = "alice-0123456789abcdef"
-	aliceNext = "alice-fedcba9876543210="
-	bobKey    = "bob+0123456789/abcdef"
-)
-
-func keyOf(principal, key string) config.BearerKey {
-	return config.BearerKey{Principal: principal, SHA256: config.HashKey(key)}
-}
-
-func withKeys(c *config.Config) {
-	c.Auth.Keys = []config.BearerKey{keyOf("alice", aliceKey), keyOf("alice", aliceNext), keyOf("bob", bobKey)}
-	c.Auth.Keys[0].SHA256 = strings.ToUpper(c.Auth.Keys[0].SHA256)
+// newGuarded is a gateway that wants keys.
+func newGuarded(t *testing.T) http.Handler {
+	s := newStage(t)
+	s.config = config.Default()
+	s.config.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
+	wiretest.WithKeys(s.config)
+	s.leg.Era, s.leg.Raw = mcp.Legacy, []byte(`{"capabilities":{}}`)
+	return s.start()
 }
 
 // TestChallenge holds every kind of Authorization against every route (Z2, Z3).
 func TestChallenge(t *testing.T) {
-	h := newLegacyServer(t, legScript{Era: "legacy", Raw: []byte(`{"capabilities":{}}`)}, withKeys).Handler()
+	h := newGuarded(t)
 	for name, c := range map[string]struct {
 		authorization []string
 		status        int
 		challenge     string
 	}{
 		"none":         {nil, 401, `Bearer realm="taskgate"`},
-		"other scheme": {[]string{"Basic " + aliceKey}, 401, `Bearer realm="taskgate"`},
-		"unknown":      {[]string{"Bearer " + aliceKey + "0"}, 401, challengeInvalid},
-		"hash":         {[]string{"Bearer " + keyOf("", aliceKey).SHA256}, 401, challengeInvalid},
+		"other scheme": {[]string{"Basic " + wiretest.AliceKey}, 401, `Bearer realm="taskgate"`},
+		"unknown":      {[]string{"Bearer " + wiretest.AliceKey + "0"}, 401, challengeInvalid},
+		"hash":         {[]string{"Bearer " + wiretest.KeyOf("", wiretest.AliceKey).SHA256}, 401, challengeInvalid},
 		"principal":    {[]string{"Bearer alice"}, 401, challengeInvalid},
 		"empty":        {[]string{"Bearer"}, 400, challengeBroken},
 		"blank":        {[]string{"Bearer  "}, 400, challengeBroken},
-		"no scheme":    {[]string{aliceKey}, 401, `Bearer realm="taskgate"`},
-		"two words":    {[]string{"Bearer " + aliceKey + " x"}, 400, challengeBroken},
-		"list":         {[]string{"Bearer " + aliceKey + ", Bearer " + bobKey}, 400, challengeBroken},
+		"no scheme":    {[]string{wiretest.AliceKey}, 401, `Bearer realm="taskgate"`},
+		"two words":    {[]string{"Bearer " + wiretest.AliceKey + " x"}, 400, challengeBroken},
+		"list":         {[]string{"Bearer " + wiretest.AliceKey + ", Bearer " + wiretest.BobKey}, 400, challengeBroken},
 		"odd sign":     {[]string{"Bearer alice\x00"}, 400, challengeBroken},
 		"only padding": {[]string{"Bearer ="}, 400, challengeBroken},
-		"twice":        {[]string{"Bearer " + aliceKey, "Bearer " + aliceKey}, 400, challengeBroken},
+		"twice":        {[]string{"Bearer " + wiretest.AliceKey, "Bearer " + wiretest.AliceKey}, 400, challengeBroken},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, method := range []string{"POST", "GET", "DELETE"} {
-				r := httptest.NewRequest(method, "/up/mcp?access_token="+aliceKey, unreadable401{t})
+				r := httptest.NewRequest(method, "/up/mcp?access_token="+wiretest.AliceKey, unreadable401{t})
 				r.Host = "127.0.0.1"
 				r.Header["Authorization"] = c.authorization
 				w := httptest.NewRecorder()
@@ -87,14 +82,14 @@ func (b unreadable401) Read([]byte) (int, error) {
 // TestKeysAreAccepted: the scheme's case does not matter, nor does blank space
 // around the key, and every key of a principal is as good.
 func TestKeysAreAccepted(t *testing.T) {
-	k, err := newKeyring(func() config.Auth { c := config.Default(); withKeys(c); return c.Auth }())
+	k, err := newKeyring(func() config.Auth { c := config.Default(); wiretest.WithKeys(c); return c.Auth }())
 	if err != nil {
 		t.Fatal(err)
 	}
 	for value, want := range map[string]string{
-		"Bearer " + aliceKey:          "alice",
-		"bearer   " + aliceNext + " ": "alice",
-		"BEARER " + bobKey:            "bob",
+		"Bearer " + wiretest.AliceKey:          "alice",
+		"bearer   " + wiretest.AliceNext + " ": "alice",
+		"BEARER " + wiretest.BobKey:            "bob",
 	} {
 		got := "nobody"
 		r := httptest.NewRequest("POST", "/", nil)
@@ -110,7 +105,7 @@ func TestKeysAreAccepted(t *testing.T) {
 // TestBadKeyring: a configuration that nobody has validated cannot make a key
 // that fits more than it should.
 func TestBadKeyring(t *testing.T) {
-	good := keyOf("alice", aliceKey)
+	good := wiretest.KeyOf("alice", wiretest.AliceKey)
 	for name, bad := range map[string]config.BearerKey{
 		"short":        {Principal: "alice", SHA256: good.SHA256[:62]},
 		"long":         {Principal: "alice", SHA256: good.SHA256 + "00"},
@@ -134,7 +129,7 @@ func TestBadKeyring(t *testing.T) {
 // TestPreflightNeedsNoKey: a browser asks whether it may send a key before it
 // sends one, and a page may read the challenge.
 func TestPreflightNeedsNoKey(t *testing.T) {
-	h := newLegacyServer(t, legScript{}, withKeys).Handler()
+	h := newGuarded(t)
 	send := func(method string) *httptest.ResponseRecorder {
 		r := httptest.NewRequest(method, "/up/mcp", nil)
 		r.Host = "127.0.0.1"
@@ -158,7 +153,7 @@ func TestPreflightNeedsNoKey(t *testing.T) {
 // TestStrangersBodyIsNotAwaited: who shows no key gets the answer before the body
 // has come, and is not given time to send it.
 func TestStrangersBodyIsNotAwaited(t *testing.T) {
-	front := httptest.NewServer(newLegacyServer(t, legScript{}, withKeys).Handler())
+	front := httptest.NewServer(newGuarded(t))
 	t.Cleanup(front.Close)
 	for name, head := range map[string]string{
 		"length":  "Content-Length: 1000",
@@ -171,7 +166,7 @@ func TestStrangersBodyIsNotAwaited(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+			if err := conn.SetDeadline(time.Now().Add(wiretest.Patience)); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := io.WriteString(conn, "POST /up/mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"+head+"\r\n\r\n"); err != nil {
@@ -198,19 +193,19 @@ func TestStrangersBodyIsNotAwaited(t *testing.T) {
 // TestRefusedConnectionIsKept: a client that forgot its key and sent a whole
 // request goes on on the same connection.
 func TestRefusedConnectionIsKept(t *testing.T) {
-	front := httptest.NewServer(newLegacyServer(t, legScript{Era: "legacy", Raw: []byte(`{"capabilities":{}}`)}, withKeys).Handler())
+	front := httptest.NewServer(newGuarded(t))
 	t.Cleanup(front.Close)
 	conn, err := net.Dial("tcp", front.Listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(wiretest.Patience)); err != nil {
 		t.Fatal(err)
 	}
 	in := bufio.NewReader(conn)
-	for _, key := range []string{"", aliceKey} {
-		r, err := http.NewRequest("POST", front.URL+"/up/mcp", strings.NewReader(initializeBody))
+	for _, key := range []string{"", wiretest.AliceKey} {
+		r, err := http.NewRequest("POST", front.URL+"/up/mcp", strings.NewReader(wiretest.InitializeBody))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -237,9 +232,9 @@ func TestRefusedConnectionIsKept(t *testing.T) {
 func BenchmarkAuthenticate(b *testing.B) {
 	c := config.Default()
 	for range 1000 {
-		c.Auth.Keys = append(c.Auth.Keys, keyOf("p", strings.Repeat("x", len(c.Auth.Keys)+1)))
+		c.Auth.Keys = append(c.Auth.Keys, wiretest.KeyOf("p", strings.Repeat("x", len(c.Auth.Keys)+1)))
 	}
-	c.Auth.Keys = append(c.Auth.Keys, keyOf("alice", aliceKey))
+	c.Auth.Keys = append(c.Auth.Keys, wiretest.KeyOf("alice", wiretest.AliceKey))
 	k, err := newKeyring(c.Auth)
 	if err != nil {
 		b.Fatal(err)
@@ -250,7 +245,7 @@ func BenchmarkAuthenticate(b *testing.B) {
 		}
 	})
 	r := httptest.NewRequest("POST", "/", nil)
-	r.Header.Set("Authorization", "Bearer "+aliceKey)
+	r.Header.Set("Authorization", "Bearer "+wiretest.AliceKey)
 	b.ReportAllocs()
 	for b.Loop() {
 		h(nil, r)
@@ -259,13 +254,13 @@ func BenchmarkAuthenticate(b *testing.B) {
 
 // TestAuthenticateAllocatesNothing keeps the check of a good key off the heap.
 func TestAuthenticateAllocatesNothing(t *testing.T) {
-	k, err := newKeyring(config.Auth{Keys: []config.BearerKey{keyOf("alice", aliceKey)}})
+	k, err := newKeyring(config.Auth{Keys: []config.BearerKey{wiretest.KeyOf("alice", wiretest.AliceKey)}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	h := k.authenticate(func(http.ResponseWriter, *http.Request, shim.Principal) {})
 	r := httptest.NewRequest("POST", "/", nil)
-	r.Header.Set("Authorization", "Bearer "+aliceKey)
+	r.Header.Set("Authorization", "Bearer "+wiretest.AliceKey)
 	if n := testing.AllocsPerRun(100, func() { h(nil, r) }); n > 0 {
 		t.Errorf("%v allocations", n)
 	}

@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"taskgate/gateway/config"
+	"taskgate/gateway/upstream"
 	"taskgate/internal/mcp"
+	"taskgate/internal/wiretest"
 	"taskgate/shim"
 )
 
@@ -57,7 +59,7 @@ func benchHandler(b *testing.B) http.Handler {
 	}
 	tasks := map[shim.ID]*fakeTask{benchTask: {Status: shim.Working, StatusMessage: "3/10", Created: time.Now()}}
 	g, err := New(Options{
-		Config: c, Legs: map[string]Leg{"mcp": leg}, Sessions: openSessions(b, c.MaxSessions, c.SessionIdle),
+		Config: c, Upstreams: map[string]upstream.Client{"mcp": leg}, Sessions: wiretest.OpenSessions(b, c.MaxSessions, c.SessionIdle),
 		Shim: &fakeShim{leg: leg, policy: c.Upstreams[0].Tool, tasks: tasks},
 	})
 	if err != nil {

@@ -61,7 +61,7 @@ type fakeListen struct {
 	End    bool                // return after sending
 }
 
-var _ Leg = (*fakeLeg)(nil)
+var _ upstream.Client = (*fakeLeg)(nil)
 
 func (l *fakeLeg) note(format string, a ...any) {
 	l.mu.Lock()
@@ -91,6 +91,9 @@ func (l *fakeLeg) Call(ctx context.Context, r shim.Request, s shim.Sink) (shim.R
 			l.note("gave up %s\n", r.Method)
 		}
 	}()
+	if !ok && mcp.Foreign(r.Method) {
+		return shim.Reply{Error: &shim.RPCError{Code: mcp.CodeMethodNotFound, Message: "method not found: " + r.Method}}, nil
+	}
 	if !ok {
 		return shim.Reply{Error: &shim.RPCError{Code: -32602, Message: "no script for " + r.Method}}, nil
 	}
@@ -211,7 +214,8 @@ func (l *fakeLeg) Tool(_ context.Context, _ shim.Session, name string) (upstream
 	list := l.Tools
 	for _, raw := range list {
 		if n, _ := jsonrpc.GetString(raw, "name"); n == name {
-			params, err := mcpheader.Params(schemaOf(raw))
+			schema, _ := jsonrpc.Get(raw, "inputSchema")
+			params, err := mcpheader.Params(schema)
 			return upstream.Tool{Raw: raw, Params: params, Invalid: err}, true, nil
 		}
 	}

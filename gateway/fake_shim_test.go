@@ -5,10 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"taskgate/gateway/config"
+	"taskgate/gateway/endpoint"
 	"taskgate/shim"
 )
 
@@ -36,9 +39,10 @@ type fakeTask struct {
 	Trace         map[string]string
 	Partials      []json.RawMessage
 	Behind        bool // its partials are gone
+	Over          bool // it had ended before anybody followed it
 }
 
-var _ shim.API = (*fakeShim)(nil)
+var _ endpoint.Shim = (*fakeShim)(nil)
 
 // fakeFailures are the errors that a script can ask for.
 var fakeFailures = map[string]error{
@@ -53,14 +57,12 @@ type nullSink struct{ shim.Stream }
 func (nullSink) Ask(context.Context, ...shim.Question) ([]shim.Answer, error) {
 	return nil, shim.ErrNoAsk
 }
-func (nullSink) Checkpoint(context.Context, json.RawMessage) error { return nil }
+func (nullSink) Checkpoint(json.RawMessage) (stored func(context.Context) error) {
+	return func(context.Context) error { return nil }
+}
 
 func (f *fakeShim) Pose(context.Context, shim.Call, json.RawMessage, func(shim.ID, bool)) (shim.ID, error) {
 	return "", f.fail
-}
-
-func (f *fakeShim) FollowPosed(context.Context, shim.Principal, string, []shim.ID, func(shim.Task) error) error {
-	return f.fail
 }
 
 func (f *fakeShim) Call(ctx context.Context, c shim.Call) (shim.Answered, error) {
@@ -159,35 +161,23 @@ func (f *fakeShim) Outstanding(ctx context.Context, p shim.Principal, up string,
 	return t.Questions, err
 }
 
-func (f *fakeShim) Claim(ctx context.Context, p shim.Principal, up string, id shim.ID, _ []string, _ string, _ []string) ([]shim.Question, error) {
-	_, err := f.Get(ctx, p, up, id)
-	return nil, err
-}
-
 func (f *fakeShim) List(context.Context, shim.Principal, string, string) ([]shim.Task, string, error) {
 	return nil, "", nil
 }
 
-func (f *fakeShim) Wait(ctx context.Context, p shim.Principal, up string, id shim.ID) (shim.Task, error) {
+func (f *fakeShim) Wait(ctx context.Context, p shim.Principal, up string, id shim.ID, _ func(shim.Task)) (shim.Task, error) {
 	return f.Get(ctx, p, up, id)
 }
 
-// Follow yields what there is once; a fake task only moves by its script.
-func (f *fakeShim) Follow(ctx context.Context, p shim.Principal, up string, ids []shim.ID, yield func(shim.Task) error) error {
-	for _, id := range ids {
-		t, err := f.Get(ctx, p, up, id)
-		if err != nil {
-			continue
-		}
-		if err := yield(t); err != nil {
-			return err
-		}
-	}
-	return nil
+func (f *fakeShim) Track(ctx context.Context, p shim.Principal, up string, tasks []shim.Tracked, yield func(shim.Update) error) error {
+	return f.FollowSet(ctx, p, up, shim.NewSet(tasks...), yield)
 }
 
-// Track is Follow with the partials of the script.
-func (f *fakeShim) Track(ctx context.Context, p shim.Principal, up string, tasks []shim.Tracked, yield func(shim.Update) error) error {
+// FollowSet yields what there is once, with the partials of the script; a fake task only
+// moves by its script.
+func (f *fakeShim) FollowSet(ctx context.Context, p shim.Principal, up string, set *shim.Set, yield func(shim.Update) error) error {
+	tasks := set.Tasks()
+	slices.SortFunc(tasks, func(a, b shim.Tracked) int { return strings.Compare(string(a.ID), string(b.ID)) })
 	for _, k := range tasks {
 		t, err := f.Get(ctx, p, up, k.ID)
 		if err != nil {
@@ -197,6 +187,7 @@ func (f *fakeShim) Track(ctx context.Context, p shim.Principal, up string, tasks
 		switch first := min(k.From, int64(len(all))); {
 		case k.Show != shim.ShowState && f.tasks[k.ID].Behind:
 			err = shim.ErrBehind
+		case k.Live && f.tasks[k.ID].Over:
 		case k.Show == shim.ShowBatches && len(all[first:]) > 0:
 			err = yield(shim.Update{ID: k.ID, Pieces: all[first:], First: first})
 		}

@@ -14,6 +14,7 @@ import (
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/wiretest"
 )
 
 // statuses are those that a POST may be answered with (protocol.md 2.5, 5.1).
@@ -33,7 +34,7 @@ func FuzzPOST(f *testing.F) {
 		}
 		for _, section := range ar.Files {
 			if head, body, ok := strings.Cut(string(section.Data), "\n\n"); ok && strings.HasPrefix(head, "POST") {
-				f.Add("2026-07-28", "tools/call", "x", "42", macros.Replace(body))
+				f.Add("2026-07-28", "tools/call", "x", "42", wiretest.Macros.Replace(body))
 			}
 		}
 	}
@@ -47,7 +48,7 @@ func FuzzPOST(f *testing.F) {
 		r := httptest.NewRequest(http.MethodPost, "/mcp", strings.NewReader(body)).WithContext(ctx)
 		r.Host = "127.0.0.1"
 		msg, _ := jsonrpc.Parse([]byte(body))
-		correctHeaders(r.Header, msg)
+		wiretest.CorrectHeaders(r.Header, msg)
 		for h, v := range map[string]string{mcp.HeaderProtocolVersion: version, mcp.HeaderMethod: method, mcp.HeaderName: name, "Mcp-Param-N": param} {
 			if v != "" {
 				r.Header.Set(h, v)
@@ -58,7 +59,7 @@ func FuzzPOST(f *testing.F) {
 		if !slices.Contains(statuses, rec.Code) {
 			t.Errorf("status %d", rec.Code)
 		}
-		messages := messagesOf(rec.Header().Get("Content-Type"), rec.Body.Bytes())
+		messages := wiretest.MessagesOf(rec.Header().Get("Content-Type"), rec.Body.Bytes())
 		if len(messages) == 0 && rec.Code != http.StatusAccepted {
 			t.Errorf("status %d without a message", rec.Code)
 		}
@@ -85,10 +86,11 @@ func fuzzHandler(f *testing.F) http.Handler {
 	s.leg.Stream.End = true
 	result := fakeReply{Result: []byte(`{"resultType":"complete","tools":[],"content":[]}`), Progress: []json.RawMessage{[]byte(`{"progressToken":"u","progress":1}`)}}
 	s.leg.Replies = map[string]fakeReply{}
-	for method, m := range modernMethods {
-		if m.capability != "" {
-			s.leg.Replies[method] = result
-		}
+	for _, method := range []string{
+		mcp.MethodToolsList, mcp.MethodToolsCall, mcp.MethodPromptsList, mcp.MethodPromptsGet,
+		mcp.MethodResourcesList, mcp.MethodResourceTemplatesList, mcp.MethodResourcesRead, mcp.MethodComplete,
+	} {
+		s.leg.Replies[method] = result
 	}
 	s.leg.Quiet = true
 	h := s.start()

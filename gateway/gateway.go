@@ -1,16 +1,11 @@
-// Package gateway speaks MCP with clients: over Streamable HTTP, in every
-// revision from 2025-03-26 to 2026-07-28, at one path per upstream.
+// Package gateway serves MCP to clients over Streamable HTTP, in every revision from
+// 2025-03-26 to 2026-07-28, at one path per upstream. In come HTTP requests: [Gateway.Handler]
+// has the routes, origin.go and auth.go say from where and from whom a request is taken, and
+// recognise.go of which era it is. Out it goes to the handler of that era, in package modern
+// or in package legacy, which keeps sessions.
 //
-// Start reading at [Gateway.Handler], the route table. Which of the two faces
-// answers a POST is decided in recognise.go: the modern face (modern.go: each
-// request carries its own metadata) or the legacy one (legacy.go: initialize and
-// sessions). Both answer through an exchange (exchange.go), which begins as JSON
-// and becomes an event stream when something has to go out first, and both turn
-// errors into codes by the one table in reply.go.
-//
-// The package knows HTTP, headers, eras and who asks. When a call becomes a task,
-// and how a task moves, is the shim's business; how to reach a server is the
-// upstream package's.
+// When a call becomes a task, and how a task moves, is the shim's business; how to reach a
+// server is the upstream package's.
 package gateway
 
 import (
@@ -20,6 +15,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"time"
 
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/metric/noop"
@@ -27,8 +23,15 @@ import (
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 
 	"taskgate/gateway/config"
-	"taskgate/gateway/sealed"
+	"taskgate/gateway/endpoint"
+	"taskgate/gateway/legacy"
+	"taskgate/gateway/modern"
+	"taskgate/gateway/upstream"
+	"taskgate/gateway/wire"
+	"taskgate/internal/budget"
 	"taskgate/internal/eventstream"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/patience"
 	"taskgate/shim"
 )
 
@@ -36,11 +39,18 @@ import (
 type Options struct {
 	Config *config.Config
 	// Shim decides which calls become tasks, and keeps them.
-	Shim shim.API
-	// Legs reach the upstreams, by configured name.
-	Legs map[string]Leg
+	Shim endpoint.Shim
+	// Upstreams reach the servers, by configured name.
+	Upstreams map[string]upstream.Client
 	// Sessions keeps legacy client sessions.
-	Sessions Sessions
+	Sessions legacy.Sessions
+	// Rate takes n requests out of what a caller may send to all replicas together. wait is 0,
+	// or after how long the same requests would be in time; an error says that it cannot be
+	// known just now. It is needed where the configuration has a rate.
+	Rate func(ctx context.Context, caller string, n int) (wait time.Duration, err error)
+	// Budget bounds the bytes of requests and of their answers that are held; nil for no
+	// bound. The clients of the servers have the same.
+	Budget *budget.Bytes
 
 	Logger         *slog.Logger         // nil: slog.Default
 	TracerProvider trace.TracerProvider // nil: no traces
@@ -51,13 +61,16 @@ type Options struct {
 
 // Gateway serves the configured upstreams to clients.
 type Gateway struct {
-	config    *config.Config
-	log       *slog.Logger
-	endpoints []*endpoint
-	streams   *streams
-	sessions  *sessionTable
-	keys      keyring
-	state     *sealed.Keyring // nil: no call can be parked (parked.go)
+	config      *config.Config
+	routes      []*route
+	tel         *wire.Telemetry
+	calls       *shim.Bound
+	connections *shim.Bound
+	streams     *wire.Streams
+	sessions    *legacy.Table
+	keys        keyring
+	rate        *rate // nil where there is none
+	budget      *budget.Bytes
 }
 
 // New makes a Gateway. It contacts no upstream.
@@ -72,7 +85,7 @@ func New(o Options) (*Gateway, error) {
 	if o.MeterProvider == nil {
 		o.MeterProvider = noop.NewMeterProvider()
 	}
-	tel, err := newTelemetry(o.TracerProvider, o.MeterProvider, o.Config.Telemetry.Baggage)
+	tel, err := wire.NewTelemetry(o.TracerProvider, o.MeterProvider, o.Config.Telemetry.Baggage)
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
@@ -88,18 +101,33 @@ func New(o Options) (*Gateway, error) {
 		o.Logger.Warn("without state_keys a client of 2026-07-28 that takes no tasks cannot be asked by a server of the 2025 versions;" +
 			" \"taskgate state-key\" prints a key, and all replicas need the same")
 	}
-	g := &Gateway{config: o.Config, log: o.Logger, streams: newStreams(), keys: keys, state: state}
-	g.sessions = newSessionTable(o.Sessions, g.endUpstream)
+	g := &Gateway{config: o.Config, tel: tel, keys: keys, budget: o.Budget}
+	g.bound()
+	if g.rate, err = newRate(o, tel); err != nil {
+		return nil, fmt.Errorf("gateway: %w", err)
+	}
+	g.sessions = legacy.NewTable(o.Sessions, o.Config.StoreTimeout, g.endUpstream)
+	own := append([]byte(`{"name":"taskgate","version":`), jsonrpc.AppendString(nil, cmp.Or(o.Version, "dev"))...)
+	own = append(own, '}')
 	for _, u := range o.Config.Upstreams {
-		leg := o.Legs[u.Name]
-		if leg == nil {
-			return nil, fmt.Errorf("gateway: upstream %q has no leg", u.Name)
+		if o.Upstreams[u.Name] == nil {
+			return nil, fmt.Errorf("gateway: upstream %q cannot be reached: it has no client", u.Name)
 		}
-		e := newEndpoint(g, u, leg, o, tel)
-		leg.OnPose(e.pose)
-		g.endpoints = append(g.endpoints, e)
+		e := &endpoint.Endpoint{
+			Name: u.Name, Config: u, Global: o.Config, Upstream: o.Upstreams[u.Name], Shim: o.Shim,
+			Telemetry: tel, Log: o.Logger.With("upstream", u.Name), Calls: g.calls, Streams: g.streams, State: state,
+		}
+		e.Identify(own)
+		g.serve(e)
 	}
 	return g, nil
+}
+
+// serve adds an upstream to those that are served.
+func (g *Gateway) serve(e *endpoint.Endpoint) {
+	h := &legacy.Handler{Endpoint: e, Sessions: g.sessions}
+	e.Upstream.OnPose(h.Pose)
+	g.routes = append(g.routes, &route{Gateway: g, endpoint: e, modern: modern.New(e), legacy: h})
 }
 
 // Handler returns the route table. Every upstream has one path that both eras
@@ -109,38 +137,48 @@ func New(o Options) (*Gateway, error) {
 // browser asks before it sends a key has none (auth.go).
 func (g *Gateway) Handler() http.Handler {
 	mux := http.NewServeMux()
-	for _, e := range g.endpoints {
-		mux.HandleFunc("POST "+e.config.Path, g.keys.authenticate(e.servePOST))
-		mux.HandleFunc("GET "+e.config.Path, g.keys.authenticate(e.serveLegacyGET))
-		mux.HandleFunc("DELETE "+e.config.Path, g.keys.authenticate(e.serveLegacyDELETE))
+	for _, u := range g.routes {
+		path := u.endpoint.Config.Path
+		mux.HandleFunc("POST "+path, g.keys.authenticate(g.rate.limited(u.servePOST)))
+		mux.HandleFunc("HEAD "+path, notAllowed) // or it would be taken for a GET
+		mux.HandleFunc("GET "+path, g.keys.authenticate(g.rate.limited(u.legacy.ServeGET)))
+		mux.HandleFunc("DELETE "+path, g.keys.authenticate(g.rate.limited(u.legacy.ServeDELETE)))
 	}
-	return newOriginGuard(g.config).wrap(g.pace(mux))
+	return newOriginGuard(g.config).wrap(g.timed(mux))
 }
 
-// pace gives a client its timeout for each chunk of an answer.
-func (g *Gateway) pace(next http.Handler) http.Handler {
+// notAllowed answers a method of HTTP that is not served.
+func notAllowed(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Allow", "DELETE, GET, POST")
+	w.WriteHeader(http.StatusMethodNotAllowed)
+}
+
+// timed gives a client its timeout for each chunk of an answer, and its request the time that
+// it waits for the store.
+func (g *Gateway) timed(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r = r.WithContext(patience.With(r.Context(), g.config.StoreTimeout))
 		next.ServeHTTP(eventstream.Pace(w, g.config.ClientTimeout), r)
 	})
 }
 
 // Run ends client sessions that have been idle for too long, until ctx ends.
-func (g *Gateway) Run(ctx context.Context) error { return g.sessions.run(ctx) }
+func (g *Gateway) Run(ctx context.Context) error { return g.sessions.Run(ctx) }
 
 // Close ends every open stream in the way its protocol has for it (a final
 // result to subscriptions/listen, the end of a legacy GET stream) and refuses new
 // ones. It returns when all have ended, or with ctx's error. Requests in flight
 // are left to http.Server.Shutdown, and client sessions go on on other replicas.
 func (g *Gateway) Close(ctx context.Context) error {
-	err := g.streams.close(ctx)
-	g.sessions.close()
+	err := g.streams.Close(ctx)
+	g.sessions.Close()
 	return err
 }
 
 // endUpstream gives up the upstream session of a client session that has ended.
 // Its id names none at the other upstreams, which then do nothing.
 func (g *Gateway) endUpstream(ctx context.Context, id string) {
-	for _, e := range g.endpoints {
-		e.leg.EndSession(ctx, id)
+	for _, u := range g.routes {
+		u.endpoint.Upstream.EndSession(ctx, id)
 	}
 }

@@ -1,15 +1,15 @@
 package gateway
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"io"
-	"net/http"
 	"net/http/httptest"
 	"testing"
 
+	"taskgate/gateway/upstream"
 	"taskgate/internal/mcp"
+	"taskgate/internal/wiretest"
 	"taskgate/shim"
 )
 
@@ -37,19 +37,19 @@ func TestClientLeaves(t *testing.T) {
 		s := newStage(t)
 		s.leg.Era, s.leg.Capabilities = mcp.Legacy, json.RawMessage(`{"prompts":{}}`)
 		leg := blockingLeg{s.leg, make(chan struct{}), make(chan error, 1)}
-		g, err := New(Options{Config: s.config, Shim: s.shim, Legs: map[string]Leg{"mcp": leg},
-			Sessions: openSessions(t, s.config.MaxSessions, s.config.SessionIdle)})
+		g, err := New(Options{Config: s.config, Shim: s.shim, Upstreams: map[string]upstream.Client{"mcp": leg},
+			Sessions: wiretest.OpenSessions(t, s.config.MaxSessions, s.config.SessionIdle)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		server := httptest.NewServer(g.Handler())
-		r := modernPost("prompts/get", `{"name":"x","_meta":{$META`+token+`}}`)
+		r := wiretest.ModernPost("prompts/get", `{"name":"x","_meta":{$META`+token+`}}`)
 		body, _ := io.ReadAll(r.Body)
 		ctx, leave := context.WithCancel(context.Background())
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			req := clientRequest(ctx, server.URL+"/mcp", r.Header, body)
+			req := wiretest.ClientRequest(ctx, server.URL+"/mcp", r.Header, body)
 			if resp, err := server.Client().Do(req); err == nil {
 				_, _ = io.Copy(io.Discard, resp.Body)
 				_ = resp.Body.Close()
@@ -63,13 +63,4 @@ func TestClientLeaves(t *testing.T) {
 		<-done
 		server.Close() // waits for the handler
 	}
-}
-
-func clientRequest(ctx context.Context, url string, header http.Header, body []byte) *http.Request {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
-	if err != nil {
-		panic(err) // the URL is the test's own
-	}
-	req.Header = header
-	return req
 }

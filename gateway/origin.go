@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"taskgate/gateway/config"
+	"taskgate/gateway/wire"
 	"taskgate/internal/mcp"
 )
 
@@ -36,7 +37,7 @@ func newOriginGuard(c *config.Config) *originGuard {
 func (g *originGuard) wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !g.hostAllowed(r.Host) {
-			writeFailure(w, "", refused(http.StatusForbidden, "this Host is not served"))
+			wire.WriteFailure(w, "", wire.Refused(http.StatusForbidden, "this Host is not served"))
 			return
 		}
 		origins := r.Header.Values("Origin")
@@ -45,7 +46,7 @@ func (g *originGuard) wrap(next http.Handler) http.Handler {
 			return
 		}
 		if len(origins) > 1 || !g.originAllowed(origins[0]) {
-			writeFailure(w, "", refused(http.StatusForbidden, "this Origin is not allowed"))
+			wire.WriteFailure(w, "", wire.Refused(http.StatusForbidden, "this Origin is not allowed"))
 			return
 		}
 		if cors(w, r) {
@@ -78,7 +79,7 @@ func cors(w http.ResponseWriter, r *http.Request) bool {
 	h.Set("Access-Control-Allow-Origin", r.Header.Get("Origin"))
 	h.Add("Vary", "Origin")
 	if r.Method != http.MethodOptions || r.Header.Get("Access-Control-Request-Method") == "" {
-		h.Set("Access-Control-Expose-Headers", mcp.HeaderSession+", "+mcp.HeaderProtocolVersion+", "+headerAuthenticate)
+		h.Set("Access-Control-Expose-Headers", mcp.HeaderSession+", "+mcp.HeaderProtocolVersion+", "+headerAuthenticate+", "+wire.HeaderRetryAfter)
 		return false
 	}
 	h.Set("Access-Control-Allow-Methods", "POST, GET, DELETE")

@@ -15,9 +15,11 @@ import (
 	"go.uber.org/goleak"
 
 	"taskgate/gateway/config"
+	"taskgate/gateway/translate"
 	"taskgate/gateway/upstream"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/schematest"
+	"taskgate/internal/wiretest"
 	"taskgate/redisstore"
 	"taskgate/shim"
 )
@@ -90,7 +92,7 @@ func askingGateway(t *testing.T, name, server string, store *redisstore.Store, c
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := New(Options{Config: c, Shim: sh, Legs: map[string]Leg{"up": leg}, Logger: quiet,
+	g, err := New(Options{Config: c, Shim: sh, Upstreams: map[string]upstream.Client{"up": leg}, Logger: quiet,
 		Sessions: store.Sessions(c.MaxSessions, c.SessionIdle)})
 	if err != nil {
 		t.Fatal(err)
@@ -100,7 +102,7 @@ func askingGateway(t *testing.T, name, server string, store *redisstore.Store, c
 	go func() { done <- g.Run(ctx) }()
 	go func() { done <- sh.Run(ctx); done <- nil }()
 	t.Cleanup(func() {
-		bounded, cancel := context.WithTimeout(context.Background(), patience)
+		bounded, cancel := context.WithTimeout(context.Background(), wiretest.Patience)
 		defer cancel()
 		stop()
 		err := errors.Join(<-done, <-done, <-done, g.Close(bounded), sh.Close(bounded), leg.Close(bounded))
@@ -125,13 +127,13 @@ func asksTasks(abilities string) string {
 func send(t *testing.T, h http.Handler, method, params, abilities string) json.RawMessage {
 	t.Helper()
 	rec := httptest.NewRecorder()
-	h.ServeHTTP(rec, modernPost(method, `{`+params+`,`+asksTasks(abilities)+`}`))
-	messages := messagesOf(rec.Header().Get("Content-Type"), rec.Body.Bytes())
+	h.ServeHTTP(rec, wiretest.ModernPost(method, `{`+params+`,`+asksTasks(abilities)+`}`))
+	messages := wiretest.MessagesOf(rec.Header().Get("Content-Type"), rec.Body.Bytes())
 	result, ok := jsonrpc.Get(messages[len(messages)-1], "result")
 	if !ok {
 		t.Fatalf("%s: %s", method, rec.Body)
 	}
-	if definition, ok := taskDefinitions[method]; ok {
+	if definition, ok := wiretest.TaskDefinitions[method]; ok {
 		schematest.Validate(t, schematest.TasksExtension, definition, result)
 	}
 	return result
@@ -140,7 +142,7 @@ func send(t *testing.T, h http.Handler, method, params, abilities string) json.R
 // until reads a task until it is in this status.
 func until(t *testing.T, h http.Handler, id, status string) json.RawMessage {
 	t.Helper()
-	for range int(patience / (20 * time.Millisecond)) {
+	for range int(wiretest.Patience / (20 * time.Millisecond)) {
 		got := send(t, h, "tasks/get", `"taskId":"`+id+`"`, "")
 		if s, _ := jsonrpc.GetString(got, "status"); s == status {
 			return got
@@ -245,7 +247,7 @@ func TestQuestionsInATask(t *testing.T) {
 			"not of objects": `"taskId":"00000000-0000-4000-8000-000000000000","inputResponses":{"a":1}`,
 		} {
 			rec := httptest.NewRecorder()
-			one.ServeHTTP(rec, modernPost("tasks/update", `{`+c+`,`+asksTasks(form)+`}`))
+			one.ServeHTTP(rec, wiretest.ModernPost("tasks/update", `{`+c+`,`+asksTasks(form)+`}`))
 			if code, _ := jsonrpc.Get(rec.Body.Bytes(), "error", "code"); string(code) != "-32602" || rec.Code != http.StatusOK {
 				t.Errorf("%s: %d %s", name, rec.Code, rec.Body)
 			}
@@ -259,7 +261,7 @@ func TestAnswerable(t *testing.T) {
 		`{"elicitation":{"url":{}},"x":1,"roots":{}}`: `{"elicitation":{"url":{}},"roots":{}}`,
 		`{"sampling":true,"elicitation":null}`:        "",
 	} {
-		if got := string(answerable(json.RawMessage(in))); got != want {
+		if got := string(translate.Answerable(json.RawMessage(in))); got != want {
 			t.Errorf("%s: %s, want %s", in, got, want)
 		}
 	}

@@ -5,39 +5,87 @@ import (
 	"net/http"
 	"slices"
 
+	"taskgate/gateway/endpoint"
+	"taskgate/gateway/legacy"
+	"taskgate/gateway/modern"
+	"taskgate/gateway/wire"
+	"taskgate/internal/budget"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/shim"
 )
+
+// route is the path of one upstream. Its requests go to the handler of their era.
+type route struct {
+	*Gateway
+	endpoint *endpoint.Endpoint
+	modern   *modern.Handler
+	legacy   *legacy.Handler
+}
+
+// servePOST reads the message and hands it to the handler of its era.
+func (u *route) servePOST(w http.ResponseWriter, r *http.Request, p shim.Principal) {
+	if u.budget != nil {
+		hold := u.budget.Hold() // of its message and the answer
+		defer hold.Release()
+		r = r.WithContext(budget.With(r.Context(), hold))
+	}
+	body, fail := wire.ReadBody(w, r, int64(u.config.MaxBody), u.config.ClientTimeout)
+	if fail != nil {
+		wire.WriteFailure(w, "", fail)
+		return
+	}
+	era, msg, err := recognise(r.Header, body)
+	switch {
+	case err != nil:
+		// The envelope cannot be read, so the header says how the error is spelt.
+		version := wire.TrimOWS(r.Header.Get(mcp.HeaderProtocolVersion))
+		u.endpoint.Telemetry.Refuse(w, r, wire.Request{Msg: msg, Version: version, Upstream: u.endpoint.Name}, err)
+	case era == mcp.Modern:
+		u.modern.ServePOST(w, r, p, msg)
+	default:
+		if err := u.rate.batch(r, p, body, msg); err != nil {
+			u.rate.refuse(w, r, err)
+			return
+		}
+		u.legacy.ServePOST(w, r, p, body, msg)
+	}
+}
 
 // recognise says which era a POST belongs to (protocol.md 2.10, "Server"; the
 // numbers are its steps, and step 1, GET and DELETE, is in the route table). A
 // message that must not be taken for either era is a *failure. Of a batch, msg is
-// zero: only the legacy face may take it apart.
+// zero: only the legacy handler may take it apart.
 //
 // The envelope decides and never the header alone: a request that names a modern
-// version somewhere must not slip into the legacy face, whose sessions fix what
+// version somewhere must not slip into a session, which fixes what
 // here each request has to say.
 func recognise(h http.Header, body []byte) (era mcp.Era, msg jsonrpc.Message, err error) {
 	headerModern := slices.ContainsFunc(h.Values(mcp.HeaderProtocolVersion), func(v string) bool {
-		return mcp.EraOf(trimOWS(v)) == mcp.Modern
+		return mcp.EraOf(wire.TrimOWS(v)) == mcp.Modern
 	})
+	if jsonrpc.LongBatch(body, legacy.MaxBatch) {
+		return mcp.NoEra, msg, wire.InvalidRequest(jsonrpc.ID{}, "too many messages in one batch")
+	}
 	elems, batch, err := jsonrpc.Split(body)
 	if err != nil {
-		return mcp.NoEra, msg, unreadable(err)
+		return mcp.NoEra, msg, wire.Unreadable(err)
 	}
 	if batch { // 2
 		if headerModern || slices.ContainsFunc(elems, holdsEnvelope) {
-			return mcp.NoEra, msg, invalidRequest(jsonrpc.ID{}, "a modern request cannot be part of a batch")
+			return mcp.NoEra, msg, wire.InvalidRequest(jsonrpc.ID{}, "a modern request cannot be part of a batch")
 		}
 		return mcp.Legacy, msg, nil
 	}
 	if msg, err = jsonrpc.Parse(body); err != nil {
-		return mcp.NoEra, msg, unreadable(err)
+		return mcp.NoEra, msg, wire.Unreadable(err)
 	}
 	switch {
+	case msg.Kind == jsonrpc.Request && msg.ID.Long():
+		return mcp.NoEra, msg, wire.InvalidRequest(msg.ID, "the id is too long")
 	case msg.Kind == jsonrpc.Result || msg.Kind == jsonrpc.ErrorResponse: // 3
 		if headerModern {
-			return mcp.NoEra, msg, invalidRequest(jsonrpc.ID{}, "clients do not post responses in this version")
+			return mcp.NoEra, msg, wire.InvalidRequest(jsonrpc.ID{}, "clients do not post responses in this version")
 		}
 		return mcp.Legacy, msg, nil
 	case hasEnvelope(msg.Params): // 4
@@ -50,10 +98,10 @@ func recognise(h http.Header, body []byte) (era mcp.Era, msg jsonrpc.Message, er
 		}
 		return mcp.Legacy, msg, nil
 	case headerModern && msg.Method == mcp.MethodInitialize: // 5
-		return mcp.NoEra, msg, &failure{ID: msg.ID, Code: mcp.CodeHeaderMismatch, Status: http.StatusBadRequest,
+		return mcp.NoEra, msg, &wire.Failure{ID: msg.ID, Code: mcp.CodeHeaderMismatch, Status: http.StatusBadRequest,
 			Message: "initialize belongs to the versions before 2026; the header names a modern one"}
 	case headerModern: // 6
-		return mcp.NoEra, msg, &failure{ID: msg.ID, Code: mcp.CodeInvalidParams, Status: http.StatusBadRequest,
+		return mcp.NoEra, msg, &wire.Failure{ID: msg.ID, Code: mcp.CodeInvalidParams, Status: http.StatusBadRequest,
 			Message: "params._meta lacks " + mcp.MetaProtocolVersion}
 	}
 	return mcp.Legacy, msg, nil // 7

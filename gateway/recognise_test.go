@@ -3,8 +3,10 @@ package gateway
 import (
 	"errors"
 	"net/http"
+	"strings"
 	"testing"
 
+	"taskgate/gateway/wire"
 	"taskgate/internal/mcp"
 )
 
@@ -24,7 +26,13 @@ func TestRecognise(t *testing.T) {
 		{"2", "", `[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","id":2,"method":"x","params":{` + envelope + `}}]`, 0, -32600},
 		{"2", modern, `[{"jsonrpc":"2.0","id":1,"method":"ping"}]`, 0, -32600},
 		{"2", "", `[]`, 0, -32600},
+		{"2", "", `[` + strings.Repeat("1,", 999) + `1]`, mcp.Legacy, 0},
+		{"2", "", `[` + strings.Repeat("1,", 1000) + `1]`, 0, -32600},
+		{"2", "", `[` + strings.Repeat("1,", 1001) + `not read`, 0, -32600}, // bounded before it is split
 		{"3", "", `{"jsonrpc":"2.0","id":1,"result":{}}`, mcp.Legacy, 0},
+		{"id", "", `{"jsonrpc":"2.0","id":"` + strings.Repeat("i", 1<<10) + `","method":"ping"}`, 0, -32600},
+		{"id", modern, `{"jsonrpc":"2.0","id":"` + strings.Repeat("i", 1<<10) + `","method":"x","params":{` + envelope + `}}`, 0, -32600},
+		{"id", "", `{"jsonrpc":"2.0","id":"` + strings.Repeat("i", 1000) + `","method":"ping"}`, mcp.Legacy, 0},
 		{"3", legacy, `{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":""}}`, mcp.Legacy, 0},
 		{"3", modern, `{"jsonrpc":"2.0","id":1,"result":{}}`, 0, -32600},
 		{"4", "", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{` + envelope + `}}`, mcp.Modern, 0},
@@ -48,7 +56,7 @@ func TestRecognise(t *testing.T) {
 			h.Set(mcp.HeaderProtocolVersion, c.header)
 		}
 		era, _, err := recognise(h, []byte(c.body))
-		var f *failure
+		var f *wire.Failure
 		errors.As(err, &f)
 		switch {
 		case c.code == 0 && (err != nil || era != c.era):

@@ -3,14 +3,12 @@ package gateway
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/http/httptest"
 	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/baggage"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
@@ -20,6 +18,7 @@ import (
 
 	"taskgate/internal/mcp"
 	"taskgate/internal/semconv"
+	"taskgate/internal/wiretest"
 	"taskgate/shim"
 )
 
@@ -53,7 +52,7 @@ func newObserved(t *testing.T) observed {
 func (o observed) span(method, params, header string) tracetest.SpanStub {
 	o.t.Helper()
 	o.spans.Reset()
-	r := modernPost(method, params)
+	r := wiretest.ModernPost(method, params)
 	if header != "" {
 		r.Header.Set("Traceparent", header)
 	}
@@ -175,7 +174,7 @@ func TestRefusedSpans(t *testing.T) {
 		{"tools/list", `{}`, [2]string{"Mcp-Protocol-Version", "2026-07-28"}, "tools/list", "-32602"},
 	} {
 		o := newObserved(t)
-		r := modernPost(c.method, c.body)
+		r := wiretest.ModernPost(c.method, c.body)
 		if c.header[0] != "" {
 			r.Header.Set(c.header[0], c.header[1])
 		}
@@ -228,40 +227,5 @@ func TestMetricNames(t *testing.T) {
 	}
 	if diff := cmp.Diff(map[string]bool{"real": true, "_other": true}, got); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
-	}
-
-	var s names
-	for i := range maxNames + 10 {
-		want := fmt.Sprint("tool-", i)
-		if i >= maxNames {
-			want = semconv.OtherName
-		}
-		if got := s.bound(semconv.GenAITool.String(fmt.Sprint("tool-", i)), true).Value.AsString(); got != want {
-			t.Errorf("tool %d: %s", i, got)
-		}
-	}
-	if got := s.bound(semconv.GenAITool.String("tool-0"), false).Value.AsString(); got != "tool-0" {
-		t.Errorf("a failure of a known tool counts for %s", got)
-	}
-}
-
-// TestBaggage: only what the operator lets through goes on.
-func TestBaggage(t *testing.T) {
-	tel := &telemetry{baggage: []string{"tenant"}}
-	r := httptest.NewRequest("POST", "/mcp", nil)
-	r.Header.Set("Baggage", "tenant=header")
-	for params, want := range map[string]string{
-		`{"_meta":{"baggage":"tenant=a,secret=b"}}`: "tenant=a",
-		`{"_meta":{"baggage":"secret=b"}}`:          "",
-		`{"_meta":{"baggage":";;"}}`:                "",
-		`{}`:                                        "tenant=header",
-	} {
-		if got := baggage.FromContext(tel.withBaggage(context.Background(), r, metaOf([]byte(params)))).String(); got != want {
-			t.Errorf("%s: %q", params, got)
-		}
-	}
-	tel.baggage = nil
-	if got := baggage.FromContext(tel.withBaggage(context.Background(), r, nil)).String(); got != "" {
-		t.Errorf("nothing allowed: %q", got)
 	}
 }

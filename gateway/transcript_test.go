@@ -4,9 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"flag"
-	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -22,13 +19,11 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"taskgate/gateway/config"
-	"taskgate/internal/jsonrpc"
+	"taskgate/gateway/upstream"
 	"taskgate/internal/mcp"
-	"taskgate/internal/mcpheader"
+	"taskgate/internal/wiretest"
 	"taskgate/shim"
 )
-
-var update = flag.Bool("update", false, "rewrite the responses in testdata")
 
 // TestModernTranscripts plays the files in testdata/modern, each a conversation
 // with the modern face on the wire. Sections, in the order they are played:
@@ -61,8 +56,8 @@ func playTranscripts(t *testing.T, glob string) {
 				t.Fatal(err)
 			}
 			synctest.Test(t, func(t *testing.T) { newStage(t).play(ar) })
-			if *update {
-				writeTranscript(t, file, ar)
+			if *wiretest.Update {
+				wiretest.WriteTranscript(t, file, ar)
 			}
 		})
 	}
@@ -79,6 +74,8 @@ type stage struct {
 
 	traces  trace.TracerProvider // nil: no traces
 	metrics metric.MeterProvider // nil: no metrics
+
+	rate func(ctx context.Context, caller string, n int) (time.Duration, error) // of Options
 }
 
 func newStage(t testing.TB) *stage {
@@ -137,7 +134,7 @@ func (s *stage) script(into any, text []byte) {
 // compare checks what was recorded, or records it.
 func (s *stage) compare(f *txtar.File, got string) {
 	s.t.Helper()
-	if *update {
+	if *wiretest.Update {
 		f.Data = []byte(got)
 	} else if diff := cmp.Diff(string(f.Data), got); diff != "" {
 		s.t.Errorf("%s (-want +got):\n%s", f.Name, diff)
@@ -148,8 +145,8 @@ func (s *stage) compare(f *txtar.File, got string) {
 func (s *stage) start() http.Handler {
 	if s.gateway == nil {
 		s.shim.policy = s.config.Upstreams[0].Tool
-		g, err := New(Options{Config: s.config, Shim: s.shim, Legs: map[string]Leg{s.config.Upstreams[0].Name: s.leg},
-			Sessions: openSessions(s.t, s.config.MaxSessions, s.config.SessionIdle), Logger: slog.New(slog.DiscardHandler), Version: "1.0.0", TracerProvider: s.traces, MeterProvider: s.metrics})
+		g, err := New(Options{Config: s.config, Shim: s.shim, Upstreams: map[string]upstream.Client{s.config.Upstreams[0].Name: s.leg},
+			Sessions: wiretest.OpenSessions(s.t, s.config.MaxSessions, s.config.SessionIdle), Logger: slog.New(slog.DiscardHandler), Version: "1.0.0", TracerProvider: s.traces, MeterProvider: s.metrics, Rate: s.rate})
 		if err != nil {
 			s.t.Fatal(err)
 		}
@@ -161,7 +158,7 @@ func (s *stage) start() http.Handler {
 // request plays one request and returns the response as text.
 func (s *stage) request(text string) string {
 	s.t.Helper()
-	r, word, msg := parseRequest(s.t, text)
+	r, word, msg := wiretest.ParseRequest(s.t, text)
 	ctx, leave := context.WithCancel(context.Background())
 	defer leave()
 	rec := httptest.NewRecorder()
@@ -182,73 +179,6 @@ func (s *stage) request(text string) string {
 		leave()
 	}
 	<-done
-	checkSchemas(s.t, msg, word, rec)
-	return responseText(rec)
-}
-
-// macros are the envelopes that requests are written with.
-var macros = strings.NewReplacer(
-	"$META", `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}`,
-	"$TASKS", `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}`,
-	"$DRAFT", `"io.modelcontextprotocol/protocolVersion":"2026-06-30","io.modelcontextprotocol/clientCapabilities":{}`,
-)
-
-// parseRequest reads a request section.
-func parseRequest(t testing.TB, text string) (*http.Request, string, jsonrpc.Message) {
-	t.Helper()
-	head, body, _ := strings.Cut(text, "\n\n")
-	lines := strings.Split(strings.TrimSpace(head), "\n")
-	first := append(strings.Fields(lines[0]), "")
-	body = strings.TrimSuffix(macros.Replace(body), "\n")
-	msg, _ := jsonrpc.Parse([]byte(body))
-	r := httptest.NewRequest(first[0], first[1], strings.NewReader(body))
-	r.Host = "127.0.0.1:8080"
-	if first[2] != "bare" && first[0] == http.MethodPost {
-		correctHeaders(r.Header, msg)
-	}
-	own := http.Header{}
-	for _, line := range lines[1:] {
-		name, value, _ := strings.Cut(line, ":")
-		own.Add(name, strings.TrimPrefix(value, " "))
-	}
-	for name, values := range own {
-		r.Header[name] = values
-		if values[0] == "-" {
-			delete(r.Header, name)
-		}
-	}
-	if host := r.Header.Get("Host"); host != "" {
-		r.Host = host
-	}
-	return r, first[2], msg
-}
-
-// correctHeaders are those that a client has to send with a modern request.
-func correctHeaders(h http.Header, msg jsonrpc.Message) {
-	h.Set("Content-Type", mcp.TypeJSON)
-	h.Set("Accept", mcp.TypeAccept)
-	if v, ok := jsonrpc.GetString(msg.Params, "_meta", mcp.MetaProtocolVersion); ok {
-		h.Set(mcp.HeaderProtocolVersion, v)
-	}
-	h.Set(mcp.HeaderMethod, msg.Method)
-	if name, ok := jsonrpc.GetString(msg.Params, mcp.NameParam(msg.Method)); ok {
-		h.Set(mcp.HeaderName, mcpheader.Encode(name))
-	}
-}
-
-// responseText is the response as a transcript shows it.
-func responseText(rec *httptest.ResponseRecorder) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%d %s\n", rec.Code, http.StatusText(rec.Code))
-	for _, name := range []string{"Allow", "Access-Control-Allow-Origin", "Access-Control-Allow-Headers", "Content-Type",
-		"Cache-Control", "X-Accel-Buffering", "Mcp-Session-Id"} {
-		if v := rec.Header().Get(name); v != "" {
-			fmt.Fprintf(&b, "%s: %s\n", name, v)
-		}
-	}
-	body, _ := io.ReadAll(rec.Body)
-	if len(body) > 0 {
-		fmt.Fprintf(&b, "\n%s\n", bytes.TrimRight(body, "\n"))
-	}
-	return b.String()
+	wiretest.CheckSchemas(s.t, msg, word, rec)
+	return wiretest.ResponseText(rec)
 }

@@ -57,7 +57,7 @@ func (a *adoption) done(ctx context.Context) bool {
 func (a *adoption) do(ctx context.Context, f func() error) error {
 	var err error
 	if a.err == nil {
-		err = a.s.do(ctx, "adopt", f)
+		err = a.s.do(ctx, "adopt", func(context.Context) error { return f() })
 	} else if err = f(); err != nil {
 		err = wrap("adopt", err)
 	}

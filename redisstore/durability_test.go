@@ -65,7 +65,7 @@ func lost(t *testing.T, s *Store, id shim.ID) {
 	t.Helper()
 	_, err := s.Get(t.Context(), id, shim.WithRun)
 	is(t, err, shim.ErrNotFound)
-	_, err = s.Batches(t.Context(), id, 0)
+	_, err = s.Pieces(t.Context(), id, shim.ShowBatches, 0)
 	is(t, err, shim.ErrNotFound)
 	_, err = s.Apply(t.Context(), id, &held, shim.Change{Op: "late", To: shim.Completed})
 	is(t, err, shim.ErrNotFound)

@@ -47,7 +47,7 @@ func TestExpiry(t *testing.T) {
 		same(t, []string{"[0]"}, batches(t, s, hidden.ID))
 		pass(2 * time.Millisecond)
 		same(t, false, present(t, s, hidden.ID))
-		_, err := s.Batches(t.Context(), hidden.ID, 0)
+		_, err := s.Pieces(t.Context(), hidden.ID, shim.ShowBatches, 0)
 		is(t, err, shim.ErrNotFound)
 
 		pass(1000 * time.Hour) // its ttl is an hour
@@ -210,12 +210,12 @@ func TestPruning(t *testing.T) {
 // claimed by an entry that lies, is not shown.
 func TestListIsAHint(t *testing.T) {
 	bubble(t, func(t *testing.T, s *Store) {
-		must(t, s.list(t.Context(), newTask(t)))
+		must(t, s.list(t.Context(), newTask(t), ""))
 		foreign := newTask(t)
 		foreign.ListKey = "p:bob"
 		create(t, s, foreign)
 		foreign.ListKey = "p:alice"
-		must(t, s.list(t.Context(), foreign))
+		must(t, s.list(t.Context(), foreign, ""))
 		mine := create(t, s, newTask(t))
 		got, cursor, err := s.List(t.Context(), "p:alice", "", 1)
 		must(t, err)

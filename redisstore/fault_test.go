@@ -245,12 +245,18 @@ func operations(task shim.Task) map[string]func(*testing.T, *Store) error {
 			_, err := s.Apply(t.Context(), task.ID, nil, shim.Change{Claim: []string{"x"}})
 			return err
 		},
-		"append":   func(t *testing.T, s *Store) error { return s.Append(t.Context(), task.ID, held, shim.Position{}, nil) },
-		"batches":  func(t *testing.T, s *Store) error { _, err := s.Batches(t.Context(), task.ID, 0); return err },
-		"segments": func(t *testing.T, s *Store) error { _, err := s.Segments(t.Context(), task.ID, 0); return err },
-		"beat":     func(t *testing.T, s *Store) error { return s.Beat(t.Context(), "r", time.Hour) },
-		"adopt":    func(t *testing.T, s *Store) error { _, err := s.Adopt(t.Context(), "r", nil, 1); return err },
-		"ping":     func(t *testing.T, s *Store) error { return s.Ping(t.Context()) },
+		"append": func(t *testing.T, s *Store) error { return s.Append(t.Context(), task.ID, held, shim.Position{}, nil) },
+		"batches": func(t *testing.T, s *Store) error {
+			_, err := s.Pieces(t.Context(), task.ID, shim.ShowBatches, 0)
+			return err
+		},
+		"segments": func(t *testing.T, s *Store) error {
+			_, err := s.Pieces(t.Context(), task.ID, shim.ShowSegments, 0)
+			return err
+		},
+		"beat":  func(t *testing.T, s *Store) error { return s.Beat(t.Context(), "r", time.Hour) },
+		"adopt": func(t *testing.T, s *Store) error { _, err := s.Adopt(t.Context(), "r", nil, 1); return err },
+		"ping":  func(t *testing.T, s *Store) error { return s.Ping(t.Context()) },
 	}
 }
 

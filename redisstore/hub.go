@@ -20,14 +20,16 @@ import (
 // what comes and marks who has to know: it never waits for a watcher nor for the
 // writer, because a reader that stops reading stops a Redis in the same process.
 type hub struct {
-	client   redis.UniversalClient
-	log      *slog.Logger
-	interval time.Duration         // between probes
-	patience time.Duration         // for a probe to come back, looked at when the next is due
-	timeout  time.Duration         // for a confirmation
-	newProbe func() string         // makes a channel for probes
-	goodbyes string                // channel of the goodbyes
-	joined   func(context.Context) // is called when a connection works
+	client    redis.UniversalClient
+	log       *slog.Logger
+	interval  time.Duration         // between probes
+	patience  time.Duration         // for a probe to come back, looked at when the next is due
+	timeout   time.Duration         // for a confirmation
+	newProbe  func() string         // makes a channel for probes
+	goodbyes  string                // channel of the goodbyes
+	joined    func(context.Context) // is called when a connection works
+	looks     func(context.Context) // is called now and then while it does, each lookEvery
+	lookEvery time.Duration
 
 	ctx     context.Context
 	stop    context.CancelFunc
@@ -62,6 +64,7 @@ func newHub(s *Store) *hub {
 		client: s.client, log: s.log, timeout: 10 * time.Second,
 		interval: s.opts.ProbeInterval, patience: s.opts.ProbeInterval / 2,
 		newProbe: func() string { return s.keys.probe(rand.Text()) }, goodbyes: s.keys.goodbyes(), joined: s.arrived,
+		looks: s.checkPolicy, lookEvery: s.opts.policyCheck,
 		ctx: ctx, stop: stop, kick: make(chan struct{}, 1),
 		topics: map[string]*topic{}, dirty: map[string]struct{}{}, confirmed: make(chan struct{}, 1),
 	}
@@ -138,8 +141,9 @@ func (h *hub) session(up func()) error {
 	}
 	up()
 	h.joined(h.ctx)
-	tick := time.NewTicker(h.interval)
+	tick, look := time.NewTicker(h.interval), time.NewTicker(h.lookEvery)
 	defer tick.Stop()
+	defer look.Stop()
 	for probed := (time.Time{}); ; {
 		if err := h.work(ps, broken); err != nil {
 			return err
@@ -150,6 +154,8 @@ func (h *hub) session(up func()) error {
 		case err := <-broken:
 			return err
 		case <-h.kick:
+		case <-look.C:
+			h.looks(h.ctx)
 		case <-tick.C:
 			switch {
 			case probed.IsZero() || h.wasHeard():

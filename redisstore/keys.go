@@ -52,17 +52,35 @@ func (k keys) inbox(shard string, r shim.Replica) string { return k.in(shard, "i
 func (k keys) replicas() string { return k.prefix + ":replicas" }
 func (k keys) goodbyes() string { return k.prefix + ":bye" }
 
-// nothing is a key that never exists.
-func (k keys) nothing() string { return k.prefix + ":nothing" }
+// nothing is a key that never exists, nothingIn one in a shard.
+func (k keys) nothing() string               { return k.prefix + ":nothing" }
+func (k keys) nothingIn(shard string) string { return k.in(shard, "nothing", "") }
 
 // probe is the channel on which a Store tests its own subscription.
 func (k keys) probe(name string) string { return k.prefix + ":probe:" + name }
 
 // list is the sorted set of the tasks with a list key, by creation. The key is
 // hashed because it may be long, or private.
-func (k keys) list(listKey string) string {
-	sum := sha256.Sum256([]byte(listKey))
-	return k.prefix + ":o:" + hex.EncodeToString(sum[:16])
+func (k keys) list(listKey string) string { return k.prefix + ":{" + digest(listKey) + "}:o" }
+
+// lists are all keys of a list, in one slot: the list, the hash of the bytes that its tasks
+// take, and the sorted set of until when each is counted.
+func (k keys) lists(listKey string) []string {
+	list := k.list(listKey)
+	return []string{list, list + ":bytes", list + ":until"}
+}
+
+// digest stands in a key for what may be long, or private.
+func digest(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(sum[:16])
+}
+
+// rate is the time up to which a caller has used up what it may send. The caller is hashed as a
+// list key is.
+func (k keys) rate(caller string) string {
+	sum := sha256.Sum256([]byte(caller))
+	return k.prefix + ":rate:" + hex.EncodeToString(sum[:16])
 }
 
 // record are the keys of a task in the order that scripts want: task, batches,
@@ -103,8 +121,12 @@ func (k keys) logEvents(id string) string { return k.in(sessionTag(id), "lev", i
 // alive is there while a replica that keeps streams lives.
 func (k keys) alive(replica string) string { return k.prefix + ":alive:" + replica }
 
-// sessions is the sorted set of all client sessions, by when they were last used.
-func (k keys) sessions() string { return k.prefix + ":sessions" }
+// sessions is the sorted set of all client sessions, by when they were last used, and
+// sessionsOf that of those of one owner, by the digest of its name; sessionOwners has the
+// owners by how many they have. They are in one slot, for one script.
+func (k keys) sessions() string               { return k.prefix + ":{sessions}" }
+func (k keys) sessionsOf(owner string) string { return k.prefix + ":{sessions}:o:" + owner }
+func (k keys) sessionOwners() string          { return k.prefix + ":{sessions}:owners" }
 
 // sessionEvents is the channel on which replicas hear that a session has changed.
 func (k keys) sessionEvents() string { return k.prefix + ":cev" }

@@ -136,7 +136,7 @@ type idle struct{ ended chan error }
 
 // Call implements shim.Upstream.
 func (u idle) Call(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
-	if err := s.Checkpoint(ctx, json.RawMessage(`"sent"`)); err != nil {
+	if err := s.Checkpoint(json.RawMessage(`"sent"`))(ctx); err != nil {
 		return shim.Reply{}, err
 	}
 	select {

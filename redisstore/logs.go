@@ -3,47 +3,74 @@ package redisstore
 import (
 	"context"
 	"crypto/rand"
+	"net/url"
+	"slices"
 	"strconv"
+	"sync"
 	"time"
+
+	"taskgate/shim"
 )
 
 const (
 	// logMessages and logBytes are how much of it is kept unless Keep says otherwise.
 	logMessages = 1000
 	logBytes    = 4 << 20
+	// logAfterEnd is how long what a stream had is kept after its end.
+	logAfterEnd = 10 * time.Minute
 	// aliveTicks is after how many ticks a replica that says nothing is lost.
 	aliveTicks = 3
 )
 
-// logTTL is how long the log of a session lasts after the last message, or the last use of
-// the session. It ends with the session; this is for a session that nobody ended. It is
-// the longer of the two, since the use of a session is noted at the log less often.
-func (c *Sessions) logTTL() time.Duration { return 2 * c.ttl() }
+// sessionLogs keeps what the streams of sessions have had.
+type sessionLogs struct {
+	store *Store
+	name  string // of this replica
+	tick  time.Duration
+	// messages and bytes bound the log of a session, and afterEnd how long it keeps what a
+	// stream had that has ended.
+	messages int
+	bytes    int64
+	afterEnd time.Duration
+	// logTTL is how long the log of a session lasts after the last message, or the last use
+	// of the session. It ends with the session; this is for a session that nobody ended. It
+	// is the longer of the two, since the use of a session is noted at the log less often.
+	logTTL time.Duration
+
+	mu      sync.Mutex // guards the rest
+	lived   time.Time  // when this replica last said that it is alive
+	watches map[string][]*stateWatch
+}
 
 // Keep bounds the log of each session: the oldest messages go when there are more, or
-// more bytes. The newest one is kept in any case.
-func (c *Sessions) Keep(messages int, bytes int64) *Sessions {
-	c.messages, c.bytes = messages, bytes
+// more bytes. The newest one is kept in any case. What a stream had goes a while after its
+// end, about afterEnd.
+func (c *Sessions) Keep(messages int, bytes int64, afterEnd time.Duration) *Sessions {
+	c.messages, c.bytes, c.afterEnd = messages, bytes, afterEnd
 	return c
 }
 
-// Open begins the log of a stream, which this replica keeps from now on. It returns
-// the number of the session's last message: what the stream gets comes after it. The
-// note is for whoever finds the stream without its replica.
-func (c *Sessions) Open(ctx context.Context, id, stream string, note []byte) (int64, error) {
+// Open makes this replica the one that keeps a stream, and begins the log of the stream if
+// it has none. It returns the number of the session's last message: what the stream gets
+// comes after it. The note is for whoever finds the stream without its replica. A session
+// that is not there is shim.ErrNotFound.
+func (c *sessionLogs) Open(ctx context.Context, id, stream string, note []byte) (int64, error) {
 	if err := c.live(ctx); err != nil {
 		return 0, err
 	}
 	v, err := c.log(ctx, id, stream, "open", nil, string(note))
-	if err != nil {
+	switch {
+	case err != nil:
 		return 0, err
+	case v[0] == codeNone:
+		return 0, shim.ErrNotFound
 	}
 	return strconv.ParseInt(v[1], 10, 64)
 }
 
 // Note changes the note of a stream, and reports false where this replica does not keep
 // the stream any more.
-func (c *Sessions) Note(ctx context.Context, id, stream string, note []byte) (bool, error) {
+func (c *sessionLogs) Note(ctx context.Context, id, stream string, note []byte) (bool, error) {
 	if err := c.live(ctx); err != nil {
 		return false, err
 	}
@@ -51,20 +78,59 @@ func (c *Sessions) Note(ctx context.Context, id, stream string, note []byte) (bo
 	return err == nil && v[0] == codeOK, err
 }
 
-// Append adds a message to a stream and returns its number; 0 where the stream has ended.
-// A replica adds its messages to one stream one after the other; a few may come from
-// others.
-func (c *Sessions) Append(ctx context.Context, id, stream string, message []byte) (int64, error) {
-	v, err := c.log(ctx, id, stream, "add", message, rand.Text())
+// Append adds a message to a stream that this replica keeps and returns its number; 0
+// where it does not. Messages of one stream are added one after the other.
+func (c *sessionLogs) Append(ctx context.Context, id, stream string, message []byte) (int64, error) {
+	return number(c.log(ctx, id, stream, "add", message, rand.Text()))
+}
+
+// Post is Append from any replica. A stream that nobody keeps gets the message too, for
+// whoever opens it; it is 0 only where the stream has ended.
+func (c *sessionLogs) Post(ctx context.Context, id, stream string, message []byte) (int64, error) {
+	return number(c.log(ctx, id, stream, "post", message, rand.Text()))
+}
+
+// number is the number of a message; 0 where it was not added.
+func number(v []string, err error) (int64, error) {
 	if err != nil || v[0] != codeOK {
 		return 0, err
 	}
 	return strconv.ParseInt(v[1], 10, 64)
 }
 
-// Finish says that nothing more comes on a stream, if this replica keeps it.
-func (c *Sessions) Finish(ctx context.Context, id, stream string) error {
-	_, err := c.log(ctx, id, stream, "end", nil, "")
+// Ask is Append for a message that asks a question, unless another stream has the
+// question: then it returns the name of that one. A stream has a question until it is left
+// or void, and the client has the question if its stream has ended before the client had
+// gone: then has is true.
+func (c *sessionLogs) Ask(ctx context.Context, id, stream, question, void string, message []byte) (no int64, holder string, has bool, err error) {
+	v, err := c.log(ctx, id, stream, "ask", message, rand.Text(), func(a *argv) {
+		a.add(url.QueryEscape(question), void)
+	})
+	if err == nil && (v[0] == codeHeld || v[0] == codeHas) {
+		return 0, v[1], v[0] == codeHas, nil
+	}
+	no, err = number(v, err)
+	return no, "", false, err
+}
+
+// Finish says that nothing more comes on a stream, if this replica keeps it, and whether its
+// client had gone before.
+func (c *sessionLogs) Finish(ctx context.Context, id, stream string, gone bool) error {
+	note := ""
+	if gone {
+		note = noteGone
+	}
+	_, err := c.log(ctx, id, stream, "end", nil, note)
+	return err
+}
+
+// noteGone, in place of its note, says of a stream that has ended that its client had gone.
+const noteGone = "gone"
+
+// Leave gives a stream up, if this replica keeps it. Whoever opens it again goes on from
+// what the note says.
+func (c *sessionLogs) Leave(ctx context.Context, id, stream string, note []byte) error {
+	_, err := c.log(ctx, id, stream, "leave", nil, string(note))
 	return err
 }
 
@@ -72,7 +138,7 @@ func (c *Sessions) Finish(ctx context.Context, id, stream string) error {
 // and of what it had. It reports false, and changes nothing, where the stream is not lost,
 // or has changed meanwhile. What its replica adds from then on, if it was only slow, is
 // refused.
-func (c *Sessions) Bury(ctx context.Context, id, stream string, last func(note []byte, had [][]byte) [][]byte) (bool, error) {
+func (c *sessionLogs) Bury(ctx context.Context, id, stream string, last func(note []byte, had [][]byte) [][]byte) (bool, error) {
 	state, v, err := c.since(ctx, id, stream, 0)
 	if err != nil || state != "lost" {
 		return false, err
@@ -89,28 +155,29 @@ func (c *Sessions) Bury(ctx context.Context, id, stream string, last func(note [
 	return err == nil && v[0] == codeOK, err
 }
 
-func (c *Sessions) log(ctx context.Context, id, stream, what string, value []byte, extra string, more ...func(*argv)) (reply []string, err error) {
+func (c *sessionLogs) log(ctx context.Context, id, stream, what string, value []byte, extra string, more ...func(*argv)) (reply []string, err error) {
 	a := &argv{}
 	a.add(id, stream, what)
 	a.list = append(a.list, value)
-	a.add(extra, millis(c.logTTL()))
-	a.addInt(int64(c.messages), c.bytes)
+	a.add(extra, millis(c.logTTL))
+	a.addInt(int64(c.messages), c.bytes, c.afterEnd.Milliseconds())
 	a.add(c.store.keys.logEvents(id), c.name)
 	for _, add := range more {
 		add(a)
 	}
-	err = c.store.do(ctx, "session log", func() error {
-		reply, err = sessionLogScript.run(ctx, c.store.client, c.store.keys.log(id), a)
+	err = c.store.do(ctx, "session log", func(ctx context.Context) error {
+		keys := append(c.store.keys.log(id), c.store.keys.session(id))
+		reply, err = sessionLogScript.run(ctx, c.store.client, keys, a)
 		return err
 	})
 	return reply, err
 }
 
 // Since hands over the messages that a stream got after a number, and returns what
-// has become of the stream: "open", "ended", "lost" if its replica is gone, with the
-// note of Open, or "" if there is none, or it is another session's. What the bounds
-// have removed is left out.
-func (c *Sessions) Since(ctx context.Context, id, stream string, after int64, on func(no int64, message []byte)) (state string, note []byte, err error) {
+// has become of the stream: "open", "ended", "left", "lost" if its replica is gone, with
+// its note, or "" if there is none, or it is another session's. What the bounds have
+// removed is left out.
+func (c *sessionLogs) Since(ctx context.Context, id, stream string, after int64, on func(no int64, message []byte)) (state string, note []byte, err error) {
 	state, v, err := c.since(ctx, id, stream, after)
 	if err != nil || state == "" {
 		return "", nil, err
@@ -132,8 +199,11 @@ func (c *Sessions) Since(ctx context.Context, id, stream string, after int64, on
 // replica that keeps the stream, its note and its last operations.
 const sinceHead = 4
 
+// keeperLeft stands for the replica that keeps a stream, once it was left.
+const keeperLeft = "-"
+
 // since is Since with the reply as it came.
-func (c *Sessions) since(ctx context.Context, id, stream string, after int64) (state string, v []string, err error) {
+func (c *sessionLogs) since(ctx context.Context, id, stream string, after int64) (state string, v []string, err error) {
 	if len(id) > sessionName || len(stream) > sessionName {
 		return "", nil, nil
 	}
@@ -141,9 +211,9 @@ func (c *Sessions) since(ctx context.Context, id, stream string, after int64) (s
 	a.add(stream)
 	a.addInt(after)
 	alive := false
-	err = c.store.do(ctx, "session since", func() (err error) {
+	err = c.store.do(ctx, "session since", func(ctx context.Context) (err error) {
 		v, err = sessionSinceScript.run(ctx, c.store.client, c.store.keys.log(id), a)
-		if err != nil || v[0] != codeOK || v[1] == "" {
+		if err != nil || v[0] != codeOK || v[1] == "" || v[1] == keeperLeft {
 			return err
 		}
 		n, err := c.store.client.Exists(ctx, c.store.keys.alive(v[1])).Result()
@@ -155,15 +225,30 @@ func (c *Sessions) since(ctx context.Context, id, stream string, after int64) (s
 		return "", nil, err
 	case v[1] == "":
 		return "ended", v, nil
+	case v[1] == keeperLeft:
+		return "left", v, nil
 	case !alive:
 		return "lost", v, nil
 	}
 	return "open", v, nil
 }
 
-// Watch calls wake whenever a stream of a session may have got something, and as soon
-// as it would, until ctx ends.
-func (c *Sessions) Watch(ctx context.Context, id string, wake func()) {
+// Watch calls wake once when watching has begun, and then whenever a stream of a session may
+// have a new message or its state may have changed, until ctx ends. wake must neither block
+// nor call back.
+func (c *sessionLogs) Watch(ctx context.Context, id string, wake func()) {
+	w := &stateWatch{wake}
+	c.mu.Lock()
+	c.watches[id] = append(c.watches[id], w)
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.watches[id] = slices.DeleteFunc(c.watches[id], func(o *stateWatch) bool { return o == w })
+		if len(c.watches[id]) == 0 {
+			delete(c.watches, id)
+		}
+	}()
 	for _, err := range c.store.hub.watch(ctx, []string{c.store.keys.logEvents(id)}) {
 		if err != nil {
 			return
@@ -172,8 +257,20 @@ func (c *Sessions) Watch(ctx context.Context, id string, wake func()) {
 	}
 }
 
+// stateWatch is one Watch, which also hears of changes of the state.
+type stateWatch struct{ wake func() }
+
+// changed wakes who watches a session whose state has changed.
+func (c *sessionLogs) changed(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, w := range c.watches[id] {
+		w.wake()
+	}
+}
+
 // live says that this replica is alive, so that its streams count as open.
-func (c *Sessions) live(ctx context.Context) error {
+func (c *sessionLogs) live(ctx context.Context) error {
 	c.mu.Lock()
 	fresh := time.Since(c.lived) < c.tick
 	c.mu.Unlock()
@@ -184,8 +281,8 @@ func (c *Sessions) live(ctx context.Context) error {
 }
 
 // sayAlive is live, whenever that was said last.
-func (c *Sessions) sayAlive(ctx context.Context) error {
-	err := c.store.do(ctx, "session replica", func() error {
+func (c *sessionLogs) sayAlive(ctx context.Context) error {
+	err := c.store.do(ctx, "session replica", func(ctx context.Context) error {
 		return c.store.client.Set(ctx, c.store.keys.alive(c.name), "", aliveTicks*c.tick+c.store.opts.slack).Err()
 	})
 	if err == nil {

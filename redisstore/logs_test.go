@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -15,6 +16,10 @@ import (
 func TestLogRepeats(t *testing.T) {
 	t.Parallel()
 	c := openTest(t, redistest.Start(t).URL(), testOptions()).Sessions(10, time.Hour)
+	_, err := c.Make(t.Context(), "s", "", nil)
+	must(t, err)
+	_, err = c.Open(t.Context(), "s", "x", nil)
+	must(t, err)
 	add := func(op string, want int64) {
 		t.Helper()
 		v, err := c.log(t.Context(), "s", "x", "add", []byte(op), op)
@@ -38,7 +43,7 @@ func TestLogRepeats(t *testing.T) {
 func TestLogForgetsEndedStreams(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	c := openTest(t, server.URL(), testOptions()).Sessions(10, time.Hour).Keep(20, 1<<20)
+	c := openTest(t, server.URL(), testOptions()).Sessions(10, time.Hour).Keep(20, 1<<20, time.Hour)
 	ctx := t.Context()
 	since := func(stream string) (said string) {
 		t.Helper()
@@ -46,7 +51,9 @@ func TestLogForgetsEndedStreams(t *testing.T) {
 		must(t, err)
 		return state + " " + said
 	}
-	_, err := c.Open(ctx, "s", "open", nil)
+	_, err := c.Make(ctx, "s", "", nil)
+	must(t, err)
+	_, err = c.Open(ctx, "s", "open", nil)
 	must(t, err)
 	for i := range 100 {
 		stream := fmt.Sprint("x", i)
@@ -54,8 +61,8 @@ func TestLogForgetsEndedStreams(t *testing.T) {
 		must(t, err)
 		_, err = c.Append(ctx, "s", stream, []byte(stream))
 		must(t, err)
-		must(t, c.Finish(ctx, "s", stream))
-		must(t, c.Finish(ctx, "s", stream)) // a repeat is no second end
+		must(t, c.Finish(ctx, "s", stream, false))
+		must(t, c.Finish(ctx, "s", stream, false)) // a repeat is no second end
 		same(t, "ended "+stream, since(stream))
 	}
 	for i := 91; i < 100; i++ {
@@ -63,8 +70,8 @@ func TestLogForgetsEndedStreams(t *testing.T) {
 	}
 	same(t, " ", since("x0"))
 	same(t, "open ", since("open"))
-	// The log has 20 entries, of which 10 are ends; the open stream has two fields.
-	if n, _ := server.Do("hlen", c.store.keys.log("s")[1]).(int64); n > 2+10+2 {
+	// The log has three fields of its own and 20 entries, of which 10 are ends; the open stream has two fields.
+	if n, _ := server.Do("hlen", c.store.keys.log("s")[1]).(int64); n > 3+10+2 {
 		t.Errorf("%d fields are left of 100 streams", n)
 	}
 	// A large answer stays until something comes after its end.
@@ -73,8 +80,71 @@ func TestLogForgetsEndedStreams(t *testing.T) {
 	must(t, err)
 	_, err = c.Append(ctx, "s", "large", []byte(large))
 	must(t, err)
-	must(t, c.Finish(ctx, "s", "large"))
+	must(t, c.Finish(ctx, "s", "large", false))
 	if got := since("large"); got != "ended "+large {
 		t.Errorf("of a large answer there are %d bytes", len(got))
 	}
+}
+
+// What a stream had leaves the log of a session that lives on a while after its end. What
+// other streams have stays, under its numbers.
+func TestLogOfAnEndedStreamLeaves(t *testing.T) {
+	t.Parallel()
+	for name, url := range map[string]string{"redis": redistest.Start(t).URL(), "embedded": "embedded"} {
+		t.Run(name, func(t *testing.T) { endedStreamLeaves(t, url) })
+	}
+}
+
+func endedStreamLeaves(t *testing.T, url string) {
+	c := openTest(t, url, testOptions()).Sessions(10, 8*time.Second).Keep(1000, 4<<20, 40*time.Millisecond)
+	ctx, stop := context.WithCancel(t.Context())
+	_, err := c.Make(ctx, "s", "", nil)
+	must(t, err)
+	append := func(stream, message string) {
+		t.Helper()
+		if no, err := c.Append(ctx, "s", stream, []byte(message)); err != nil || no == 0 {
+			t.Fatal(no, err)
+		}
+	}
+	since := func(stream string, after int64) (said string) {
+		t.Helper()
+		state, _, err := c.Since(ctx, "s", stream, after, func(no int64, m []byte) { said += fmt.Sprint(" ", no, string(m[:1])) })
+		must(t, err)
+		return state + said
+	}
+	for _, stream := range []string{"early", "get", "late"} {
+		_, err = c.Open(ctx, "s", stream, nil)
+		must(t, err)
+	}
+	large := strings.Repeat("l", 1<<20)
+	append("early", large)                                                    // 1
+	append("get", "a")                                                        // 2
+	append("late", large)                                                     // 3
+	_, holder, _, err := c.Ask(ctx, "s", "late", "question", "", []byte("q")) // 4
+	same(t, "", holder)
+	must(t, err)
+	must(t, c.Finish(ctx, "s", "late", false)) // 5
+	append("get", "b")                         // 6
+	done := make(chan error, 1)
+	go func() {
+		done <- c.Run(ctx, func(string) bool { return true }, func(string) {}, func(string, string, time.Time) {})
+	}()
+	eventually(t, "the stream that has ended is gone", func() bool { return since("late", 0) == "" })
+	same(t, "open 1l", since("early", 0))
+	same(t, "open 2a 6b", since("get", 0))
+	same(t, "open 6b", since("get", 2))
+	must(t, c.Finish(ctx, "s", "early", false)) // 7
+	eventually(t, "and so is the other one", func() bool { return since("early", 0) == "" })
+	append("get", "c") // 8
+	same(t, "open 2a 6b 8c", since("get", 0))
+	about := c.store.keys.log("s")[1]
+	if n, err := c.store.client.HGet(ctx, about, "bytes").Result(); err != nil || len(n) > 2 {
+		t.Errorf("%s bytes count, %v", n, err)
+	}
+	// last, bytes, due; and of the open stream its replica, its note and its operations.
+	if n, err := c.store.client.HLen(ctx, about).Result(); err != nil || n > 6 {
+		t.Errorf("%d fields are left, %v", n, err)
+	}
+	stop()
+	must(t, <-done)
 }

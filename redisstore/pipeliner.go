@@ -49,9 +49,10 @@ const lateRound = 50 * time.Millisecond
 // hold up what goes to the others (see newPipeliner).
 type pipeliner struct {
 	client redis.UniversalClient
-	limit  int // of pipelines under way that are not late; 0 sends each command by itself
-	total  int // of pipelines under way, late ones included
-	most   int // commands in one pipeline
+	pulse  *pulse // of the one server; nil for a cluster
+	limit  int    // of pipelines under way that are not late; 0 sends each command by itself
+	total  int    // of pipelines under way, late ones included
+	most   int    // commands in one pipeline
 	// pace is the least time between the departures of two pipelines that are not full,
 	// while commands come so fast that a dense crowd of them comes within it; 0 is none.
 	pace  time.Duration
@@ -84,8 +85,8 @@ type pending struct {
 // with a pipeline for each of them, and two at least, so that a large result does not
 // hold up all others. The reads and the writes of a store together leave connections of
 // the pool to others, late pipelines included.
-func newPipeliner(client redis.UniversalClient, most int) *pipeliner {
-	p := &pipeliner{client: client, limit: max(2, runtime.GOMAXPROCS(0)), most: most, round: lateRound}
+func newPipeliner(client redis.UniversalClient, one *pulse, most int) *pipeliner {
+	p := &pipeliner{client: client, pulse: one, limit: max(2, runtime.GOMAXPROCS(0)), most: most, round: lateRound}
 	p.total = 2 * p.limit
 	switch c := client.(type) {
 	case *redis.ClusterClient:
@@ -101,6 +102,9 @@ func newPipeliner(client redis.UniversalClient, most int) *pipeliner {
 func (p *pipeliner) Process(ctx context.Context, cmd redis.Cmder) error {
 	if p.limit == 0 {
 		return p.client.Process(ctx, cmd)
+	}
+	if err := p.pulse.check(ctx); err != nil { // it must not wait for those before it either
+		return err
 	}
 	p.mu.Lock()
 	p.arrive()

@@ -105,7 +105,7 @@ func (p stuckPipeline) Exec(ctx context.Context) ([]redis.Cmder, error) {
 func TestLatePipelinesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &stuck{wait: make(chan struct{})}
-		p := newPipeliner(c, 2)
+		p := newPipeliner(c, nil, 2)
 		var all sync.WaitGroup
 		send := func(n int) {
 			for range n {

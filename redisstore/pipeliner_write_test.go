@@ -44,7 +44,7 @@ func TestWritesGather(t *testing.T) {
 			}
 			all.Wait()
 			for i, id := range ids {
-				got, err := s.Batches(t.Context(), id, 0)
+				got, err := s.Pieces(t.Context(), id, shim.ShowBatches, 0)
 				must(t, err)
 				if len(got) != each || string(got[each-1]) != fmt.Sprintf(`["%d %d"]`, i, each-1) {
 					t.Errorf("%d: %s", i, got)
@@ -119,7 +119,7 @@ func (f boarded) Exec(context.Context) ([]redis.Cmder, error) {
 func TestPaceLeavesFewAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &board{begun: time.Now()}
-		g := newPipeliner(c, maxWrites)
+		g := newPipeliner(c, nil, maxWrites)
 		g.pace = writePace
 		for n := range 100 {
 			must(t, g.Process(t.Context(), redis.NewStringSliceCmd(t.Context(), "get")))
@@ -136,7 +136,7 @@ func TestPaceLeavesFewAlone(t *testing.T) {
 func TestPaceGathersACrowd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &board{begun: time.Now()}
-		g := newPipeliner(c, maxWrites)
+		g := newPipeliner(c, nil, maxWrites)
 		g.pace = writePace
 		var all sync.WaitGroup
 		for range 1000 {

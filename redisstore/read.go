@@ -37,7 +37,7 @@ func (s *Store) Get(ctx context.Context, id shim.ID, part shim.Part) (shim.Task,
 		return shim.Task{}, err
 	}
 	var task shim.Task
-	err := s.do(ctx, "get", func() error {
+	err := s.do(ctx, "get", func(ctx context.Context) error {
 		cmd := s.hmget(ctx, id, part)
 		if err := s.reads.Process(ctx, cmd); err != nil {
 			return err
@@ -49,26 +49,20 @@ func (s *Store) Get(ctx context.Context, id shim.ID, part shim.Part) (shim.Task,
 	return task, err
 }
 
-// Batches implements shim.Store.
-func (s *Store) Batches(ctx context.Context, id shim.ID, from int64) ([]json.RawMessage, error) {
-	return s.pieces(ctx, id, keys.batches, from)
-}
-
-// Segments implements shim.Store.
-func (s *Store) Segments(ctx context.Context, id shim.ID, after int64) ([]json.RawMessage, error) {
-	return s.pieces(ctx, id, keys.segments, after)
-}
-
-// pieces reads a list from an index on. Where there is nothing, it is asked whether the
-// task is still there, last: one that expires meanwhile is not taken for one without
-// pieces. The lists of a task end when it does.
-func (s *Store) pieces(ctx context.Context, id shim.ID, key func(keys, shim.ID) string, from int64) ([]json.RawMessage, error) {
+// Pieces implements shim.Store: it reads a list from an index on. If there is nothing, it
+// asks last whether the task is still there: one that expires meanwhile is not taken for
+// one without pieces. The lists of a task end when it does.
+func (s *Store) Pieces(ctx context.Context, id shim.ID, show shim.Show, skip int64) ([]json.RawMessage, error) {
 	if _, err := shim.ParseID(string(id)); err != nil {
 		return nil, err
 	}
+	key := s.keys.batches(id)
+	if show == shim.ShowSegments {
+		key = s.keys.segments(id)
+	}
 	var out []json.RawMessage
-	err := s.do(ctx, "read", func() error {
-		list := redis.NewStringSliceCmd(ctx, "lrange", key(s.keys, id), strconv.FormatInt(max(from, 0), 10), "-1")
+	err := s.do(ctx, "read", func(ctx context.Context) error {
+		list := redis.NewStringSliceCmd(ctx, "lrange", key, strconv.FormatInt(max(skip, 0), 10), "-1")
 		if err := s.reads.Process(ctx, list); err != nil {
 			return err
 		}

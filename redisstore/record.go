@@ -38,6 +38,7 @@ const (
 	fieldBody       = "body"
 	fieldCall       = "call"
 	fieldCheckpoint = "checkpoint"
+	fieldTold       = "told" // the bytes that its list was told it takes; absent if they are not counted
 )
 
 // What the field outcome says of the field body.

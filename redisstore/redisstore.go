@@ -48,6 +48,9 @@ type Options struct {
 	PoolSize int
 	// RetryFor is how long an operation is repeated while Redis is away; 1s if zero.
 	RetryFor time.Duration
+	// AwayAfter is how long no command may have been answered for Redis to count as away,
+	// so that requests do not wait for it any more; RetryFor if zero.
+	AwayAfter time.Duration
 	// ProbeInterval is how often the subscription is tested; 5s if zero.
 	ProbeInterval time.Duration
 	// Dialer replaces the network, for tests.
@@ -61,6 +64,8 @@ type Options struct {
 	slack time.Duration
 	// tick is how often the embedded store counts time.
 	tick time.Duration
+	// policyCheck is how often the maxmemory-policy is looked at.
+	policyCheck time.Duration
 }
 
 // withDefaults fills in what was left open.
@@ -68,8 +73,10 @@ func (o Options) withDefaults() Options {
 	o.Prefix = cmp.Or(o.Prefix, "tg")
 	o.WaitTimeout = cmp.Or(o.WaitTimeout, time.Second)
 	o.RetryFor = cmp.Or(o.RetryFor, time.Second)
+	o.AwayAfter = cmp.Or(o.AwayAfter, o.RetryFor)
 	o.ProbeInterval = cmp.Or(o.ProbeInterval, 5*time.Second)
 	o.tick = cmp.Or(o.tick, time.Second)
+	o.policyCheck = cmp.Or(o.policyCheck, 30*time.Second)
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
@@ -86,6 +93,7 @@ type Store struct {
 	hub      *hub
 	reads    *pipeliner // of tasks, and of what they streamed
 	writes   *pipeliner // small ones of those who run tasks
+	pulses   *pulses
 	orphans  orphanage
 	leaps    leaps
 	embedded *embedded              // nil over a real Redis
@@ -148,31 +156,47 @@ func newStore(t target, opts Options) *Store {
 	client := t.client(opts)
 	s := &Store{client: client, beats: t.client(own), keys: keys{opts.Prefix}, opts: opts, log: opts.Logger}
 	s.hub = newHub(s)
-	s.reads, s.writes = newPipeliner(client, maxReads), newPipeliner(client, maxWrites)
+	s.pulses = newPulses(opts.AwayAfter, opts.Logger)
+	one := s.pulses.watch(client)
+	s.pulses.watch(s.beats) // before anybody waits, a heartbeat finds out
+	s.reads, s.writes = newPipeliner(client, one, maxReads), newPipeliner(client, one, maxWrites)
 	return s
 }
 
 // Ping asks Redis, on each master of a cluster, whether it would take a write. One
-// that answers but takes none, as a read-only replica or one that cannot write to its
-// disk, is no store.
+// that answers but takes none, as a read-only replica, one that cannot write to its
+// disk, or one that is full, is no store.
 func (s *Store) Ping(ctx context.Context) error {
-	return s.do(ctx, "ping", func() error { return s.ping(ctx) })
+	return s.do(ctx, "ping", func(ctx context.Context) error { return s.ping(ctx) })
 }
 
-// ping is Ping without repeats. It deletes what does not exist: that changes nothing,
-// is not replicated, and is refused where writes are. Of a cluster's nodes only
-// masters are asked, and not by key, because each would need one of its own.
+// ping is Ping without repeats. It replaces what does not exist: that changes nothing, is not
+// replicated, and is refused where writes are, and where there is no room for one. Of a
+// cluster's nodes only masters are asked, each for a key of its own.
 func (s *Store) ping(ctx context.Context) error {
-	if c, ok := s.client.(*redis.ClusterClient); ok {
-		return c.ForEachMaster(ctx, func(ctx context.Context, m *redis.Client) error { return m.Ping(ctx).Err() })
+	c, ok := s.client.(*redis.ClusterClient)
+	if !ok {
+		return s.client.SetXX(ctx, s.keys.nothing(), "", 0).Err()
 	}
-	return s.client.Del(ctx, s.keys.nothing()).Err()
+	key := map[*redis.Client]string{}
+	for _, tag := range shards {
+		if m, err := c.MasterForKey(ctx, s.keys.nothingIn(tag)); err == nil {
+			key[m] = s.keys.nothingIn(tag)
+		}
+	}
+	return c.ForEachMaster(ctx, func(ctx context.Context, m *redis.Client) error {
+		if key[m] == "" {
+			return m.Ping(ctx).Err()
+		}
+		return m.SetXX(ctx, key[m], "", 0).Err()
+	})
 }
 
 // Close ends all watches and closes all connections. What is stored stays, except
 // in the embedded store.
 func (s *Store) Close() error {
 	s.hub.close()
+	s.pulses.close()
 	err := errors.Join(s.client.Close(), s.beats.Close())
 	s.reads.close()
 	s.writes.close()
@@ -203,7 +227,8 @@ func (s *Store) arrived(ctx context.Context) {
 
 // checkPolicy warns of a Redis that would delete tasks when it is full: once, and
 // again when it has become another such one, because a Redis that comes later, or takes
-// another's place, may be set up differently. Where CONFIG is not allowed there is nothing to be learned.
+// another's place, may be set up differently, and one that runs may be changed. Where CONFIG
+// is not allowed there is nothing to be learned.
 func (s *Store) checkPolicy(ctx context.Context) {
 	if s.embedded != nil {
 		return

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -284,6 +285,50 @@ func TestPolicyBecomesWrong(t *testing.T) {
 		eventually(t, "the policy is looked at", func() bool { return commands(redis, "config\\|get") > asked })
 	}
 	eventually(t, "the log says so", func() bool { return log.count("noeviction") == 1 })
+}
+
+// A Redis that runs, and that somebody lets evict, is warned of though its connections stay
+// as they are.
+func TestPolicyChanges(t *testing.T) {
+	t.Parallel()
+	redis := redistest.Start(t)
+	o, log := logged()
+	o.policyCheck = 10 * time.Millisecond
+	s := openTest(t, redis.URL(), o)
+	watching(t, s.Watch(t.Context(), newID(t)))
+	for i, policy := range []string{"allkeys-lru", "noeviction", "volatile-ttl"} {
+		redis.Do("config", "set", "maxmemory-policy", policy)
+		asked := commands(redis, "config\\|get")
+		eventually(t, "the policy is looked at", func() bool { return commands(redis, "config\\|get") > asked+1 })
+		eventually(t, "the log says so", func() bool { return log.count("noeviction") == (i+2)/2 })
+	}
+	same(t, 0, log.count("lost the subscription"))
+	same(t, time.Minute, max(time.Minute, Options{}.withDefaults().policyCheck))
+}
+
+// A Redis that is full is no store that a gateway could be ready with, and says why. Of a
+// cluster one full master is enough.
+func TestPingOfAFullRedis(t *testing.T) {
+	t.Parallel()
+	masters := redistest.Cluster(t, 3)
+	alone := redistest.Start(t)
+	for name, c := range map[string]struct {
+		url  string
+		full *redistest.Server
+	}{"alone": {alone.URL(), alone}, "cluster": {redistest.ClusterURL(masters), masters[1]}} {
+		o, _ := logged()
+		s := openTest(t, c.url, o)
+		usable(t, s)
+		c.full.Do("config", "set", "maxmemory", "1")
+		if err := s.Ping(t.Context()); !errors.Is(err, shim.ErrUnavailable) || !strings.Contains(err.Error(), "redis is full") {
+			t.Errorf("%s: %v", name, err)
+		}
+		c.full.Do("config", "set", "maxmemory", "0")
+		must(t, s.Ping(t.Context()))
+		if left := c.full.Keys("*nothing*"); len(left) > 0 {
+			t.Errorf("%s: left %v", name, left)
+		}
+	}
 }
 
 // Scripts that Redis has forgotten are sent again, in the middle of everything.

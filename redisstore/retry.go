@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"taskgate/internal/patience"
 	"taskgate/shim"
 )
 
@@ -23,6 +24,9 @@ var ErrNotReplicated = fmt.Errorf("%w: too few replicas have the write", shim.Er
 
 // errClosed is what a closed Store answers.
 var errClosed = fmt.Errorf("%w: store is closed", shim.ErrUnavailable)
+
+// errAway is the answer to a request while a Redis is known to be away.
+var errAway = fmt.Errorf("%w: redis does not answer", shim.ErrUnavailable)
 
 const (
 	firstBackoff = 10 * time.Millisecond
@@ -37,16 +41,21 @@ const (
 // the deadline of ctx: that may take longer, and ends by itself. A caller without a
 // deadline is told after RetryFor, as of anything else. So is an adoption, which leaves
 // such tasks out and goes on with others.
-func (s *Store) do(ctx context.Context, op string, f func() error) error {
+//
+// What a request does is bounded by its patience, and fails at once where Redis is known to
+// be away (pulse.go).
+func (s *Store) do(ctx context.Context, op string, f func(context.Context) error) error {
+	ctx, done := patience.Use(ctx)
+	defer done()
 	give := time.Now().Add(s.opts.RetryFor)
 	until, bounded := ctx.Deadline()
 	for wait := firstBackoff; ; wait = min(2*wait, maxBackoff) {
-		err := f()
+		err := f(ctx)
 		if err == nil {
 			return nil
 		}
 		pause := wait/2 + rand.N(wait)
-		if isOutage(err) && !errors.Is(err, context.Canceled) {
+		if (isOutage(err) || errors.Is(err, errAway)) && !errors.Is(err, context.Canceled) {
 			reroute(ctx, s.client)
 		}
 		last := give
@@ -88,6 +97,8 @@ func wrap(op string, err error) error {
 		return fmt.Errorf("%s: %w: redis refuses this user: %w", op, shim.ErrUnavailable, err)
 	case hasPrefix(err, "READONLY"):
 		return fmt.Errorf("%s: %w: redis is a read-only replica: %w", op, shim.ErrUnavailable, err)
+	case hasPrefix(err, "OOM"):
+		return fmt.Errorf("%s: %w: redis is full: %w", op, shim.ErrUnavailable, err)
 	case isOutage(err):
 		return fmt.Errorf("%s: %w: %w", op, shim.ErrUnavailable, err)
 	}

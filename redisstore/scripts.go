@@ -17,6 +17,10 @@ var (
 	commonLua string
 	//go:embed lua/questions.lua
 	questionsLua string
+	//go:embed lua/bytes.lua
+	bytesLua string
+	//go:embed lua/count.lua
+	countLua string
 	//go:embed lua/create.lua
 	createLua string
 	//go:embed lua/apply.lua
@@ -45,6 +49,8 @@ var (
 	sessionPutLua string
 	//go:embed lua/session_end.lua
 	sessionEndLua string
+	//go:embed lua/session_leave.lua
+	sessionLeaveLua string
 	//go:embed lua/session_sweep.lua
 	sessionSweepLua string
 	//go:embed lua/session_signal.lua
@@ -53,6 +59,8 @@ var (
 	sessionLogLua string
 	//go:embed lua/session_since.lua
 	sessionSinceLua string
+	//go:embed lua/rate.lua
+	rateLua string
 	//go:embed lua/upstream_hold.lua
 	upstreamHoldLua string
 	//go:embed lua/upstream_end.lua
@@ -66,17 +74,20 @@ var (
 	beatScript    = newScript(beatLua)
 	goneScript    = newScript(goneLua)
 	forgetScript  = newScript(forgetLua)
-	indexScript   = newScript(indexLua)
-	pruneScript   = newScript(pruneLua)
+	indexScript   = newScript(bytesLua, indexLua)
+	pruneScript   = newScript(bytesLua, pruneLua)
+	countScript   = newScript(bytesLua, countLua)
 	runningScript = newScript(runningLua)
 
 	sessionEnterScript  = newScript(sessionEnterLua)
 	sessionPutScript    = newScript(sessionPutLua)
 	sessionEndScript    = newScript(sessionEndLua)
+	sessionLeaveScript  = newScript(sessionLeaveLua)
 	sessionSweepScript  = newScript(sessionSweepLua)
 	sessionSignalScript = newScript(sessionSignalLua)
 	sessionLogScript    = newScript(sessionLogLua)
 	sessionSinceScript  = newScript(sessionSinceLua)
+	rateScript          = newScript(rateLua)
 	upstreamHoldScript  = newScript(upstreamHoldLua)
 	upstreamEndScript   = newScript(upstreamEndLua)
 )
@@ -95,6 +106,9 @@ const (
 	codeSkip  = "skip"
 	codeFull  = "full"
 	codeRoom  = "room"
+	codeMost  = "most"
+	codeHeld  = "held"
+	codeHas   = "has"
 )
 
 // script is Lua that Redis keeps under its hash.

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"strconv"
@@ -33,29 +34,27 @@ const (
 // can be told; it is a hint, and the hash is the truth. What was read is kept for a
 // moment, and for as long as Redis is away: an outage ends no session.
 type Sessions struct {
-	store *Store
-	max   int
-	idle  time.Duration
-	tick  time.Duration
-	// messages and bytes bound the log of a session; name is that of this replica.
-	messages int
-	bytes    int64
-	name     string
+	store    *Store
+	max      int
+	perOwner int
+	idle     time.Duration
+	tick     time.Duration
+	*sessionLogs
 
 	mu    sync.Mutex
 	known map[string]*knownSession
-	turn  int64     // counts what was heard of changes
-	lived time.Time // when this replica last said that it is alive
+	turn  int64 // counts what was heard of changes
 	// busy, ended and signal are those of Run.
 	busy   func(string) bool
 	ended  func(string)
-	signal func(id, word string)
+	signal func(id, word string, at time.Time)
 }
 
 // knownSession is a session that this replica has used.
 type knownSession struct {
 	state   []byte
 	rev     int64
+	owner   string    // the digest of its name
 	read    time.Time // when it was last known to be so; zero: look again
 	used    time.Time // when it was last asked for
 	touched time.Time // when its expiry, and that of its log, was last put off
@@ -65,19 +64,33 @@ type knownSession struct {
 }
 
 // Sessions keeps at most limit sessions, each until it has been idle for the given
-// time. When there are so many, a new session takes the place of the one that has
-// not been used for longest, and is refused only if all were in use in the last
-// moments. The bound holds for all replicas together, which should agree on it.
+// time. When there are so many, a new session takes the place of one that was not in use
+// in the last moments: of the owner who has most or, if all of those are in use, of any
+// owner. If nobody has more than the owner of the new one, it takes the place of one of its
+// own. If there is no such session, it is refused with a *shim.BusyError. The bound holds
+// for all replicas together, which should agree on it.
 func (s *Store) Sessions(limit int, idle time.Duration) *Sessions {
-	return &Sessions{
+	c := &Sessions{
 		store: s, max: limit, idle: idle,
-		tick:     min(sessionTick, max(idle/8, 50*time.Millisecond)),
-		messages: logMessages, bytes: logBytes, name: rand.Text(),
+		tick:   min(sessionTick, max(idle/8, 50*time.Millisecond)),
 		known:  map[string]*knownSession{},
 		busy:   func(string) bool { return false },
 		ended:  func(string) {},
-		signal: func(string, string) {},
+		signal: func(string, string, time.Time) {},
 	}
+	c.sessionLogs = &sessionLogs{
+		store: s, name: rand.Text(), tick: c.tick, messages: logMessages, bytes: logBytes, afterEnd: logAfterEnd,
+		logTTL: 2 * c.ttl(), watches: map[string][]*stateWatch{},
+	}
+	return c
+}
+
+// PerOwner bounds the sessions of one owner, if n is not 0. When an owner has so many, a
+// new one takes the place of that owner's own that has not been used for longest, or is
+// refused if all were in use in the last moments.
+func (c *Sessions) PerOwner(n int) *Sessions {
+	c.perOwner = n
+	return c
 }
 
 // ttl is how long Redis keeps a session from its last use.
@@ -127,20 +140,22 @@ func (c *Sessions) read(ctx context.Context, id string, use bool) (state []byte,
 	if use {
 		ttl = c.ttl()
 	}
-	if state, rev, err = c.store.state(ctx, c.store.keys.session(id), ttl); err != nil {
+	got, err := c.store.state(ctx, c.store.keys.session(id), ttl)
+	if err != nil {
 		return nil, 0, err
 	}
-	if rev == 0 {
+	if got.rev == 0 {
 		c.lost(id)
 		return nil, 0, nil
 	}
-	c.learn(id, rev, state, turn, use)
-	return state, rev, nil
+	c.learn(id, got, turn, use)
+	return got.state, got.rev, nil
 }
 
-// learn keeps what was read or written, unless something newer is known. What was
-// heard since turn may have been about it: then it is kept, but not believed.
-func (c *Sessions) learn(id string, rev int64, state []byte, turn int64, used bool) {
+// learn keeps what was read or written, unless something newer is known, and wakes who
+// watches the session if it is new. What was heard since turn may have been about it: then
+// it is kept, but not believed.
+func (c *Sessions) learn(id string, got stored, turn int64, used bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k := c.known[id]
@@ -151,10 +166,13 @@ func (c *Sessions) learn(id string, rev int64, state []byte, turn int64, used bo
 		k = &knownSession{checked: time.Now()}
 		c.known[id] = k
 	}
-	if rev < k.rev {
+	if got.rev < k.rev {
 		return
 	}
-	k.state, k.rev, k.read = state, rev, time.Time{}
+	if got.rev > k.rev {
+		c.changed(id)
+	}
+	k.state, k.rev, k.owner, k.read = got.state, got.rev, cmp.Or(got.owner, k.owner), time.Time{}
 	if turn == c.turn {
 		k.read = time.Now()
 	}
@@ -185,37 +203,60 @@ func (c *Sessions) doubt(id string) {
 	}
 }
 
-// Put stores the state where the revision still is rev, and returns the new one.
-// With rev 0 it makes the session. It returns 0 and changes nothing if the revision
-// has moved on, or the session exists already or no longer.
-func (c *Sessions) Put(ctx context.Context, id string, rev int64, state []byte) (int64, error) {
+// Make makes a session that counts towards the bounds of its owner, and returns its
+// revision; 0 if there is one with this id. An owner without a name is whoever is not
+// known by name: all of those together, and without a bound of their own.
+func (c *Sessions) Make(ctx context.Context, id, owner string, state []byte) (int64, error) {
 	if len(id) > sessionName {
 		return 0, nil
 	}
-	if rev == 0 {
-		if err := c.enter(ctx, id); err != nil {
-			return 0, err
-		}
+	most := c.perOwner
+	if owner == "" {
+		most = 0
 	}
+	if err := c.enter(ctx, id, digest(owner), most); err != nil {
+		return 0, err
+	}
+	return c.put(ctx, id, stored{state: state, owner: digest(owner)})
+}
+
+// Put stores the state where the revision still is rev, and returns the new one. It
+// returns 0 and changes nothing if the revision has moved on, or there is no such session.
+func (c *Sessions) Put(ctx context.Context, id string, rev int64, state []byte) (int64, error) {
+	if len(id) > sessionName || rev == 0 {
+		return 0, nil
+	}
+	return c.put(ctx, id, stored{state: state, rev: rev})
+}
+
+// put stores a state in place of that with its revision.
+func (c *Sessions) put(ctx context.Context, id string, next stored) (int64, error) {
 	c.mu.Lock()
 	turn := c.turn
 	c.mu.Unlock()
-	next, err := c.store.swap(ctx, swap{
-		key: c.store.keys.session(id), id: id, rev: rev, state: state, ttl: c.ttl(), channel: c.store.keys.sessionEvents(),
+	rev, err := c.store.swap(ctx, swap{
+		key: c.store.keys.session(id), id: id, stored: next, ttl: c.ttl(), channel: c.store.keys.sessionEvents(),
 	})
-	if next == 0 { // on an error it may have been stored all the same
+	if rev == 0 { // on an error it may have been stored all the same
 		c.doubt(id)
 		return 0, err
 	}
-	c.learn(id, next, append([]byte(nil), state...), turn, true)
-	return next, nil
+	next.rev, next.state = rev, append([]byte(nil), next.state...)
+	c.learn(id, next, turn, true)
+	return rev, nil
+}
+
+// stored is a state in the store.
+type stored struct {
+	state []byte
+	rev   int64
+	owner string // the digest of its name; "" where it is not about that
 }
 
 // swap is a change of a state with a revision.
 type swap struct {
 	key, id string
-	rev     int64
-	state   []byte
+	stored
 	ttl     time.Duration
 	channel string // where it is to be heard of; "" for nowhere
 }
@@ -227,9 +268,9 @@ func (s *Store) swap(ctx context.Context, w swap) (int64, error) {
 	a.add(w.id)
 	a.addInt(w.rev)
 	a.list = append(a.list, w.state)
-	a.add(millis(w.ttl), w.channel, rand.Text())
+	a.add(millis(w.ttl), w.channel, rand.Text(), w.owner)
 	next := int64(0)
-	err := s.do(ctx, "swap", func() error {
+	err := s.do(ctx, "swap", func(ctx context.Context) error {
 		v, err := sessionPutScript.run(ctx, s.client, []string{w.key}, a)
 		if err == nil && v[0] == codeOK {
 			next = w.rev + 1
@@ -241,48 +282,59 @@ func (s *Store) swap(ctx context.Context, w swap) (int64, error) {
 
 // state reads a state and its revision, 0 if there is none. Its expiry is put off if
 // ttl is not 0.
-func (s *Store) state(ctx context.Context, key string, ttl time.Duration) (state []byte, rev int64, err error) {
-	err = s.do(ctx, "state", func() error {
+func (s *Store) state(ctx context.Context, key string, ttl time.Duration) (got stored, err error) {
+	err = s.do(ctx, "state", func(ctx context.Context) error {
 		p := s.client.Pipeline()
-		got := p.HMGet(ctx, key, "rev", "state")
+		cmd := p.HMGet(ctx, key, "rev", "state", "owner")
 		if ttl != 0 {
 			p.PExpire(ctx, key, ttl)
 		}
 		if _, err := p.Exec(ctx); err != nil {
 			return err
 		}
-		state, rev = nil, 0
-		if v := got.Val(); v[0] != nil && v[1] != nil {
-			rev, _ = strconv.ParseInt(v[0].(string), 10, 64)
-			state = []byte(v[1].(string))
+		got = stored{}
+		if v := cmd.Val(); v[0] != nil && v[1] != nil {
+			got.rev, _ = strconv.ParseInt(v[0].(string), 10, 64)
+			got.state = []byte(v[1].(string))
+			got.owner, _ = v[2].(string)
 		}
 		return nil
 	})
-	return state, rev, err
+	return got, err
 }
 
 // enter puts a new session among those that exist. Those that make room for it are ended
 // first, and taken out of the set after that: whatever fails, or is not heard of, each of
 // them is in the set or has ended.
-func (c *Sessions) enter(ctx context.Context, id string) error {
+func (c *Sessions) enter(ctx context.Context, id, owner string, most int) error {
 	var victims []string
+	first := "" // the owner who has most sessions
 	for {
 		a := &argv{}
 		a.add(id)
-		a.addInt(int64(c.max), (3 * c.tick).Milliseconds())
+		a.addInt(int64(c.max), int64(most))
+		a.add(owner, first)
+		a.addInt((3 * c.tick).Milliseconds(), c.life().Milliseconds())
 		addList(a, victims)
+		k := c.store.keys
+		keys := []string{k.sessions(), k.sessionsOf(owner), k.sessionOwners(), k.sessionsOf(cmp.Or(first, owner))}
 		var reply []string
-		err := c.store.do(ctx, "session enter", func() (err error) {
-			reply, err = sessionEnterScript.run(ctx, c.store.client, []string{c.store.keys.sessions()}, a)
+		err := c.store.do(ctx, "session enter", func(ctx context.Context) (err error) {
+			reply, err = sessionEnterScript.run(ctx, c.store.client, keys, a)
 			return err
 		})
 		switch {
 		case err != nil:
 			return err
+		case reply[0] == codeFull && reply[1] != "":
+			return &shim.BusyError{Key: "max_sessions_per_owner", Limit: "sessions of this caller", RetryAfter: time.Second}
 		case reply[0] == codeFull:
-			return &shim.BusyError{Limit: "sessions", RetryAfter: time.Second}
+			return &shim.BusyError{Key: "max_sessions", Limit: "sessions", RetryAfter: time.Second}
 		case reply[0] == codeOK:
 			return nil
+		case reply[0] == codeMost:
+			first, victims = reply[1], nil
+			continue
 		}
 		victims = reply[1:]
 		for _, victim := range victims {
@@ -295,25 +347,48 @@ func (c *Sessions) enter(ctx context.Context, id string) error {
 	}
 }
 
+// life is after how long without use a session has ended, as far as the sets know.
+func (c *Sessions) life() time.Duration { return c.ttl() + 2*c.tick }
+
 // Delete ends a session. It is no error if there is none.
 func (c *Sessions) Delete(ctx context.Context, id string) error {
 	if len(id) > sessionName {
 		return nil
 	}
+	owner, err := c.ownerOf(ctx, id)
+	if err != nil {
+		return err
+	}
 	c.forget(id)
 	if err := c.end(ctx, id); err != nil {
 		return err
 	}
-	return c.store.do(ctx, "session delete", func() error {
-		return c.store.client.ZRem(ctx, c.store.keys.sessions(), id).Err()
+	a := &argv{}
+	a.add(id, owner)
+	k := c.store.keys
+	return c.store.do(ctx, "session delete", func(ctx context.Context) error {
+		_, err := sessionLeaveScript.run(ctx, c.store.client, []string{k.sessions(), k.sessionsOf(owner), k.sessionOwners()}, a)
+		return err
 	})
+}
+
+// ownerOf is the digest of the name of a session's owner.
+func (c *Sessions) ownerOf(ctx context.Context, id string) (string, error) {
+	c.mu.Lock()
+	k := c.known[id]
+	c.mu.Unlock()
+	if k != nil {
+		return k.owner, nil
+	}
+	got, err := c.store.state(ctx, c.store.keys.session(id), 0)
+	return got.owner, err
 }
 
 // end deletes what is stored of a session, and lets all replicas know.
 func (c *Sessions) end(ctx context.Context, id string) error {
 	a := &argv{}
 	a.add(id, c.store.keys.sessionEvents())
-	return c.store.do(ctx, "session end", func() error {
+	return c.store.do(ctx, "session end", func(ctx context.Context) error {
 		_, err := sessionEndScript.run(ctx, c.store.client, c.store.keys.ofSession(id), a)
 		return err
 	})
@@ -339,10 +414,10 @@ func (c *Sessions) onEnded() func(string) {
 // next look.
 func (c *Sessions) Signal(ctx context.Context, id, word string) error {
 	a := &argv{}
-	a.add(id, rand.Text()+" "+word, millis(signalTime)) // a name of its own: the same may be said again
+	a.add(id, rand.Text(), word, millis(signalTime)) // a name of its own: the same may be said again
 	a.addInt(signalMax)
 	a.add(c.store.keys.sessionEvents())
-	return c.store.do(ctx, "session signal", func() error {
+	return c.store.do(ctx, "session signal", func(ctx context.Context) error {
 		_, err := sessionSignalScript.run(ctx, c.store.client, []string{c.store.keys.signals(id)}, a)
 		return err
 	})
@@ -355,7 +430,7 @@ func (c *Sessions) pipelined(ctx context.Context, ids []string, add func(redis.P
 	for len(ids) > 0 {
 		n := min(len(ids), 100)
 		cmds := make([]*redis.BoolCmd, n)
-		err := c.store.do(ctx, "sessions", func() error {
+		err := c.store.do(ctx, "sessions", func(ctx context.Context) error {
 			p := c.store.client.Pipeline()
 			for i, id := range ids[:n] {
 				cmds[i] = add(p, id)

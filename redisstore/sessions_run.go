@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -16,8 +17,8 @@ const sweepMax = 100
 // Run ends idle sessions until ctx ends. It asks busy for each whether this replica
 // still holds streams or calls of it, which keep a session from being idle, tells
 // ended of each that is gone other than by Delete here, and signal of each word that
-// was left for a session that is known here.
-func (c *Sessions) Run(ctx context.Context, busy func(id string) bool, ended func(id string), signal func(id, word string)) error {
+// was left for a session that is known here, with the time of this replica at which it was.
+func (c *Sessions) Run(ctx context.Context, busy func(id string) bool, ended func(id string), signal func(id, word string, at time.Time)) error {
 	c.mu.Lock()
 	c.busy, c.ended, c.signal = busy, ended, signal
 	c.mu.Unlock()
@@ -50,11 +51,11 @@ func (c *Sessions) listen(ctx context.Context) {
 			return // the store is closed
 		}
 		if !e.Synced {
-			c.look(ctx, string(e.ID))
+			c.look(ctx, string(e.ID), e.Version == wordLeft)
 			continue
 		}
 		for _, id := range c.all() {
-			c.look(ctx, id)
+			c.look(ctx, id, false)
 		}
 	}
 }
@@ -70,33 +71,46 @@ func (c *Sessions) all() []string {
 	return ids
 }
 
-// look reads a session that something was said about.
-func (c *Sessions) look(ctx context.Context, id string) {
-	c.doubt(id)
+// wordLeft is the revision in the event of a word: the state of the session is as it was.
+const wordLeft = -1
+
+// look reads a session that something was said about. If that was only a word, the state
+// is not read again: clients leave words as often as they like, and a state may be large.
+func (c *Sessions) look(ctx context.Context, id string, word bool) {
 	c.mu.Lock()
 	_, known := c.known[id]
 	c.mu.Unlock()
+	if !word {
+		c.doubt(id)
+	}
 	if !known {
 		return
 	}
-	if _, rev, err := c.read(ctx, id, false); err != nil || rev == 0 {
-		return
+	if !word {
+		if _, rev, err := c.read(ctx, id, false); err != nil || rev == 0 {
+			return
+		}
 	}
-	var words []string
-	err := c.store.do(ctx, "session signals", func() (err error) {
-		words, err = c.store.client.LRange(ctx, c.store.keys.signals(id), 0, -1).Result()
+	var words *redis.StringSliceCmd
+	var now *redis.TimeCmd
+	err := c.store.do(ctx, "session signals", func(ctx context.Context) error {
+		p := c.store.client.Pipeline()
+		words, now = p.LRange(ctx, c.store.keys.signals(id), 0, -1), p.Time(ctx)
+		_, err := p.Exec(ctx)
 		return err
 	})
 	if err != nil {
 		c.store.log.DebugContext(ctx, "signals of a session were not read", "error", err)
 		return
 	}
-	c.tell(id, words)
+	c.tell(id, words.Val(), time.Since(now.Val()))
 }
 
-// tell hands on the words of a session that have not been told here. Later they may mean
-// something else: a client may use the id of a request again that it has cancelled.
-func (c *Sessions) tell(id string, words []string) {
+// tell hands on the words of a session that have not been told here. ahead is how far the
+// clock here is before that of the store, and as much more as the answer of the store took:
+// so no word seems to be older than it is, and a cancellation of a request that had begun
+// is never taken for one of an earlier request.
+func (c *Sessions) tell(id string, words []string, ahead time.Duration) {
 	var fresh []string
 	c.mu.Lock()
 	if k := c.known[id]; k != nil {
@@ -114,8 +128,15 @@ func (c *Sessions) tell(id string, words []string) {
 	signal := c.signal
 	c.mu.Unlock()
 	for _, word := range fresh {
-		_, word, _ = strings.Cut(word, " ")
-		signal(id, word)
+		name, word, _ := strings.Cut(word, " ")
+		at := time.Now()
+		if _, ms, ok := strings.Cut(name, "@"); ok {
+			left, _ := strconv.ParseInt(ms, 10, 64)
+			if then := time.UnixMilli(left + 1).Add(ahead); then.Before(at) { // the store leaves out what is less
+				at = then
+			}
+		}
+		signal(id, word, at)
 	}
 }
 
@@ -128,12 +149,14 @@ const wordsCheck = signalTime / 2
 func (c *Sessions) recheck(ctx context.Context) {
 	for ids := range slices.Chunk(c.unchecked(), 100) {
 		there, words := make([]*redis.IntCmd, len(ids)), make([]*redis.StringSliceCmd, len(ids))
-		err := c.store.do(ctx, "session check", func() error {
+		var now *redis.TimeCmd
+		err := c.store.do(ctx, "session check", func(ctx context.Context) error {
 			p := c.store.client.Pipeline()
 			for i, id := range ids {
 				there[i] = p.Exists(ctx, c.store.keys.session(id))
 				words[i] = p.LRange(ctx, c.store.keys.signals(id), 0, -1)
 			}
+			now = p.Time(ctx)
 			_, err := p.Exec(ctx)
 			return err
 		})
@@ -146,7 +169,7 @@ func (c *Sessions) recheck(ctx context.Context) {
 				c.lost(id)
 				continue
 			}
-			c.tell(id, words[i].Val())
+			c.tell(id, words[i].Val(), time.Since(now.Val()))
 		}
 	}
 }
@@ -164,13 +187,15 @@ func (c *Sessions) unchecked() []string {
 	return ids
 }
 
-// touch puts off the expiry of the sessions that are in use here, and of their logs, and
-// forgets those that have not been used for long.
+// touch puts off the expiry of the sessions that are in use here, and of their logs, has what
+// ended streams had leave these, and forgets sessions that have not been used for long.
 func (c *Sessions) touch(ctx context.Context) {
 	due := c.due()
+	ends := make(map[string]*redis.SliceCmd, len(due)) // when the first stream of each ended, if one did
 	there, err := c.pipelined(ctx, due, func(p redis.Pipeliner, id string) *redis.BoolCmd {
+		ends[id] = p.HMGet(ctx, c.store.keys.log(id)[1], "due")
 		for _, key := range c.store.keys.log(id) {
-			p.PExpire(ctx, key, c.logTTL())
+			p.PExpire(ctx, key, c.logTTL)
 		}
 		return p.PExpire(ctx, c.store.keys.session(id), c.ttl())
 	})
@@ -183,6 +208,9 @@ func (c *Sessions) touch(ctx context.Context) {
 		if !there[i] {
 			c.lost(id)
 			continue
+		}
+		if v := ends[id].Val(); len(v) > 0 && v[0] != nil && v[0] != "" {
+			_, _ = c.log(ctx, id, "", "clear", nil, "") // or the next time
 		}
 		c.mu.Lock()
 		if k := c.known[id]; k != nil {
@@ -205,38 +233,46 @@ func (c *Sessions) due() []string {
 		switch {
 		case now.Sub(k.used) > 2*c.ttl()+10*c.tick: // nobody has said that it ended
 			delete(c.known, id)
-		case k.used.After(k.touched) && now.Sub(k.touched) >= c.idle/8:
+		case k.used.After(k.touched) && now.Sub(k.touched) >= min(c.idle/8, c.afterEnd/4):
 			ids = append(ids, id)
 		}
 	}
 	return ids
 }
 
-// recent are the sessions that were used since the set of all was last told.
-func (c *Sessions) recent() []string {
+// recent are the sessions that were used since the sets were last told, each with the
+// number of the key of its owner's set, which follow that of the set of all.
+func (c *Sessions) recent() (keys, used []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var ids []string
+	keys = []string{c.store.keys.sessions()}
+	number := map[string]string{"": "1"}
 	for id, k := range c.known {
-		if k.used.After(k.flushed) {
-			k.flushed = time.Now()
-			ids = append(ids, id)
+		if !k.used.After(k.flushed) {
+			continue
 		}
+		k.flushed = time.Now()
+		if number[k.owner] == "" {
+			keys = append(keys, c.store.keys.sessionsOf(k.owner))
+			number[k.owner] = strconv.Itoa(len(keys))
+		}
+		used = append(used, id, number[k.owner])
 	}
-	return ids
+	return keys, used
 }
 
 // sweep tells the set of all sessions which were used, and takes out of it those that
 // have expired. It returns those that look expired and are not. Whoever takes one out
 // tells that it has ended: once, if nobody knows the session any more.
 func (c *Sessions) sweep(ctx context.Context, kept []string) []string {
+	keys, used := c.recent()
 	a := &argv{}
-	a.addInt((c.ttl() + 2*c.tick).Milliseconds(), sweepMax)
-	addList(a, c.recent())
+	a.addInt(c.life().Milliseconds(), sweepMax)
+	addList(a, used)
 	addList(a, kept)
 	var found []string
-	err := c.store.do(ctx, "session sweep", func() (err error) {
-		found, err = sessionSweepScript.run(ctx, c.store.client, []string{c.store.keys.sessions()}, a)
+	err := c.store.do(ctx, "session sweep", func(ctx context.Context) (err error) {
+		found, err = sessionSweepScript.run(ctx, c.store.client, keys, a)
 		return err
 	})
 	if err != nil {
@@ -264,7 +300,7 @@ func (c *Sessions) sweep(ctx context.Context, kept []string) []string {
 // last, so that whatever fails before is done by the next sweep. From the beginning the
 // session counts as unknown here: who hears of its end as well does not tell it again.
 func (c *Sessions) expired(ctx context.Context, id string) (gone bool, err error) {
-	err = c.store.do(ctx, "session expired", func() error {
+	err = c.store.do(ctx, "session expired", func(ctx context.Context) error {
 		n, err := c.store.client.Exists(ctx, c.store.keys.session(id)).Result()
 		if err != nil || n > 0 {
 			return err
@@ -276,6 +312,7 @@ func (c *Sessions) expired(ctx context.Context, id string) (gone bool, err error
 		if err := c.store.client.Publish(ctx, c.store.keys.sessionEvents(), id+" 0").Err(); err != nil {
 			return err
 		}
+		// It leaves the set of its owner by itself: nobody knows who that was.
 		removed, err := c.store.client.ZRem(ctx, c.store.keys.sessions(), id).Result()
 		gone = gone || removed > 0
 		return err

@@ -8,21 +8,23 @@ import (
 	"testing"
 	"time"
 
-	"taskgate/gateway"
+	"github.com/redis/go-redis/v9"
+
 	"taskgate/gateway/gatewaytest"
+	"taskgate/gateway/legacy"
 	"taskgate/internal/redistest"
 	"taskgate/shim"
 	"taskgate/shim/shimtest"
 )
 
-var _ gateway.Sessions = (*Sessions)(nil)
+var _ legacy.Sessions = (*Sessions)(nil)
 
 // sessionsOver opens two replicas over one database.
 func sessionsOver(open shimtest.OpenStore) gatewaytest.OpenSessions {
-	return func(t *testing.T, limit int, idle time.Duration) []gateway.Sessions {
+	return func(t *testing.T, limit, perOwner int, idle time.Duration) []legacy.Sessions {
 		store := open(t)
 		a, b := store().(*Store), store().(*Store)
-		return []gateway.Sessions{a.Sessions(limit, idle), b.Sessions(limit, idle)}
+		return []legacy.Sessions{a.Sessions(limit, idle).PerOwner(perOwner), b.Sessions(limit, idle).PerOwner(perOwner)}
 	}
 }
 
@@ -34,6 +36,11 @@ func TestSessionsEmbedded(t *testing.T) {
 func TestSessionsRedis(t *testing.T) {
 	t.Parallel()
 	gatewaytest.Sessions(t, sessionsOver(over(redistest.Start(t).URL())))
+}
+
+func TestSessionsRedisThatFreezes(t *testing.T) {
+	t.Parallel()
+	gatewaytest.Sessions(t, sessionsOver(freezing(t)))
 }
 
 func TestSessionsCluster(t *testing.T) {
@@ -51,7 +58,7 @@ func TestSessionsOutage(t *testing.T) {
 	s := store.Sessions(10, time.Hour)
 	ctx := context.Background()
 	for _, id := range []string{"a", "b"} {
-		if _, err := s.Put(ctx, id, 0, []byte("state")); err != nil {
+		if _, err := s.Make(ctx, id, "", []byte("state")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -81,7 +88,7 @@ func TestSessionsRepeat(t *testing.T) {
 	s := openTest(t, proxy.URL(), testOptions()).Sessions(10, time.Hour)
 	ctx := context.Background()
 	proxy.Next(redistest.DropReply, "evalsha")
-	if rev, err := s.Put(ctx, "a", 0, []byte("one")); rev != 1 || err != nil {
+	if rev, err := s.Make(ctx, "a", "", []byte("one")); rev != 1 || err != nil {
 		t.Errorf("made: %d %v", rev, err)
 	}
 	proxy.Next(redistest.DropReply, "evalsha")
@@ -101,14 +108,14 @@ func TestSessionsKeys(t *testing.T) {
 	o := testOptions()
 	s := openTest(t, server.URL(), o).Sessions(10, time.Hour)
 	ctx := context.Background()
-	if _, err := s.Put(ctx, "a", 0, []byte("one")); err != nil {
+	if _, err := s.Make(ctx, "a", "", []byte("one")); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Signal(ctx, "a", "word"); err != nil {
 		t.Fatal(err)
 	}
 	all := server.Keys("*")
-	if len(all) != 3 {
+	if len(all) != 5 {
 		t.Errorf("keys %v", all)
 	}
 	for _, key := range all {
@@ -135,7 +142,7 @@ func TestSessionsRepeatFull(t *testing.T) {
 		if i > 0 {
 			proxy.Next(redistest.DropReply, "evalsha")
 		}
-		if rev, err := s.Put(t.Context(), id, 0, []byte(id)); rev != 1 || err != nil {
+		if rev, err := s.Make(t.Context(), id, "", []byte(id)); rev != 1 || err != nil {
 			t.Fatalf("%s: %d %v", id, rev, err)
 		}
 		if left := server.Keys("*:c:*"); len(left) != 1 || !strings.HasSuffix(left[0], ":c:"+id) {
@@ -153,7 +160,7 @@ func TestSessionsAliveEachTick(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- s.Run(ctx, func(string) bool { return false }, func(string) {}, func(string, string) {})
+		done <- s.Run(ctx, func(string) bool { return false }, func(string) {}, func(string, string, time.Time) {})
 	}()
 	calls := func(command string) int {
 		n := 0
@@ -175,9 +182,9 @@ func TestSessionsAliveEachTick(t *testing.T) {
 func TestLogOfASessionInUse(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	s := openTest(t, server.URL(), testOptions()).Sessions(10, 400*time.Millisecond)
+	s := openTest(t, server.URL(), testOptions()).Sessions(10, 8*time.Second) // a tick each second
 	ctx, stop := context.WithCancel(t.Context())
-	if _, err := s.Put(ctx, "a", 0, nil); err != nil {
+	if _, err := s.Make(ctx, "a", "", nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Open(ctx, "a", "x", nil); err != nil {
@@ -188,7 +195,7 @@ func TestLogOfASessionInUse(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() {
-		done <- s.Run(ctx, func(string) bool { return true }, func(string) {}, func(string, string) {})
+		done <- s.Run(ctx, func(string) bool { return true }, func(string) {}, func(string, string, time.Time) {})
 	}()
 	for range 3 {
 		for _, key := range s.store.keys.log("a") {
@@ -207,13 +214,53 @@ func TestLogOfASessionInUse(t *testing.T) {
 	must(t, <-done)
 }
 
+// slowPipelines has each pipeline wait on its way to the store.
+type slowPipelines struct {
+	redis.Hook
+	by time.Duration
+}
+
+func (s slowPipelines) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (s slowPipelines) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (s slowPipelines) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		pass(s.by)
+		return next(ctx, cmds)
+	}
+}
+
+// However long the store takes to answer, a word is not taken for older than it is: it may
+// cancel a request that began just before it.
+func TestWordsAreNotAged(t *testing.T) {
+	bubble(t, func(t *testing.T, store *Store) {
+		store.client.AddHook(slowPipelines{by: 300 * time.Millisecond})
+		s := store.Sessions(10, time.Hour)
+		ctx, stop := context.WithCancel(t.Context())
+		if _, err := s.Make(ctx, "a", "", nil); err != nil {
+			t.Fatal(err)
+		}
+		words, done := make(chan time.Time, 10), make(chan error, 1)
+		go func() {
+			done <- s.Run(ctx, func(string) bool { return true }, func(string) {}, func(_, _ string, at time.Time) { words <- at })
+		}()
+		pass(time.Second)
+		left := time.Now()
+		must(t, s.Signal(ctx, "a", "cancel 1"))
+		if at := <-words; at.Before(left) || at.After(time.Now()) {
+			t.Errorf("left at %s, and read at %s as one of %s", left, time.Now(), at)
+		}
+		stop()
+		must(t, <-done)
+	})
+}
+
 // What other replicas say to a session in use is heard within half a minute, also where
 // nothing tells that they have said it: a word, and that the session is over.
 func TestSessionsLostEvents(t *testing.T) {
 	bubble(t, func(t *testing.T, store *Store) {
 		s := store.Sessions(10, time.Hour)
 		for _, id := range []string{"a", "b", "idle"} {
-			if _, err := s.Put(t.Context(), id, 0, nil); err != nil {
+			if _, err := s.Make(t.Context(), id, "", nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -221,7 +268,7 @@ func TestSessionsLostEvents(t *testing.T) {
 		words, over, done := make(chan string, 10), make(chan string, 10), make(chan error, 1)
 		go func() {
 			done <- s.Run(ctx, func(id string) bool { return id != "idle" },
-				func(id string) { over <- id }, func(id, word string) { words <- id + " " + word })
+				func(id string) { over <- id }, func(id, word string, _ time.Time) { words <- id + " " + word })
 		}()
 		pass(3*time.Minute + time.Second)
 

@@ -5,6 +5,8 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -86,6 +88,27 @@ func TestStoreEmbedded(t *testing.T) {
 func TestStoreRedis(t *testing.T) {
 	t.Parallel()
 	shimtest.Store(t, over(redistest.Start(t).URL()))
+}
+
+// freezing opens databases on a Redis that falls silent again and again, for as long as an
+// operation takes a few times over, and then does and says all that it was told and asked.
+func freezing(t *testing.T) shimtest.OpenStore {
+	t.Helper()
+	proxy := redistest.NewProxy(t, redistest.Start(t).Addr)
+	var freezer sync.WaitGroup
+	freezer.Go(func() {
+		for on := true; sleep(t.Context(), rand.N(20*time.Millisecond)); on = !on {
+			proxy.Freeze(on)
+		}
+	})
+	t.Cleanup(freezer.Wait)
+	return over(proxy.URL())
+}
+
+// A store keeps its contract there.
+func TestStoreRedisThatFreezes(t *testing.T) {
+	t.Parallel()
+	shimtest.Store(t, freezing(t))
 }
 
 // Keys and channels of one task are in one slot, or a cluster refuses the scripts.

@@ -24,13 +24,14 @@ func (s *Store) UpstreamSessions(name, replica string) *UpstreamSessions {
 
 // Load returns the state under a key and its revision; 0 says there is none.
 func (u *UpstreamSessions) Load(ctx context.Context, key string) ([]byte, int64, error) {
-	return u.store.state(ctx, u.key(key), upstreamTTL)
+	got, err := u.store.state(ctx, u.key(key), upstreamTTL)
+	return got.state, got.rev, err
 }
 
 // Swap stores a state where the revision still is rev, and returns the new one; 0 if
 // it has moved on. With rev 0 there must be none yet.
 func (u *UpstreamSessions) Swap(ctx context.Context, key string, rev int64, state []byte) (int64, error) {
-	return u.store.swap(ctx, swap{key: u.key(key), id: key, rev: rev, state: state, ttl: upstreamTTL})
+	return u.store.swap(ctx, swap{key: u.key(key), id: key, stored: stored{state: state, rev: rev}, ttl: upstreamTTL})
 }
 
 // Hold says that this replica needs the session for so long; 0 lets go of it.
@@ -59,7 +60,7 @@ func (u *UpstreamSessions) End(ctx context.Context, key string, over bool) ([]by
 func (u *UpstreamSessions) key(key string) string { return u.store.keys.upstream(u.name, key) }
 
 func (u *UpstreamSessions) run(ctx context.Context, sc *script, key string, a *argv) (reply []string, err error) {
-	err = u.store.do(ctx, "upstream session", func() (err error) {
+	err = u.store.do(ctx, "upstream session", func(ctx context.Context) (err error) {
 		reply, err = sc.run(ctx, u.store.client, []string{u.key(key)}, a)
 		return err
 	})

@@ -169,8 +169,8 @@ func (h *hub) take(w *watcher) ([]shim.Event, error) {
 	return events, nil
 }
 
-// resync has everybody who watches read again: Redis has lost some of what it had, also
-// if the subscription has not noticed.
+// resync makes all watchers read again, after Redis has lost data. The subscription itself
+// may still be up.
 func (h *hub) resync() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

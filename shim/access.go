@@ -4,30 +4,37 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
+
+	"taskgate/internal/patience"
 )
 
 // messageCancelled is the status message of a task that its owner cancelled.
 const messageCancelled = "cancelled by the client"
 
-// reread is how long a waiter trusts the silence of a Watch (design.md 0.4).
-const reread = 30 * time.Second
-
 // listPage is how many tasks List returns at once.
 const listPage = 50
 
+// maxShown is how many tasks a replica remembers that it has shown to their owners.
+const maxShown = 10_000
+
+// shown says to whom a task was shown, which is for ever: it changes neither its owner nor
+// its upstream.
+type shown struct{ owner, upstream string }
+
 // see reads a task if p may know of it. All that may not be seen is ErrNotFound:
-// another owner's, another upstream's, and a call that has not become a task.
+// another owner's, another upstream's, and a call that has not become a task. The outcome
+// is read once p is known to be the owner. So a stranger costs what an unknown id costs.
 func (s *Shim) see(ctx context.Context, p Principal, upstream string, id ID, part Part) (Task, error) {
-	var t Task
-	get := func(ctx context.Context) (err error) {
-		t, err = s.store.Get(ctx, id, part)
-		return err
+	wanted, asker := part, shown{owner: p.Owner(), upstream: upstream}
+	if known, ok := s.shown.Get(id); part == WithOutcome && (!ok || known != asker) {
+		part = Summary
 	}
-	err := s.within(ctx, get)
-	if e, ok := s.heldOf(id); ok && (errors.Is(err, ErrNotFound) || err == nil && !t.Visible) {
+	t, err := s.read(ctx, id, part)
+	if e, ok := s.outcomes.get(id); ok && e.made.Owner == p.Owner() && (errors.Is(err, ErrNotFound) || err == nil && !t.Visible) {
 		// A client was told of it here, and a failover has undone that just now.
-		err = s.within(ctx, func(ctx context.Context) error { return errors.Join(s.endAgain(ctx, e), get(ctx)) })
+		_, again := within(ctx, s, func(ctx context.Context) (Task, error) { return s.outcomes.endAgain(ctx, e) })
+		t, err = s.read(ctx, id, part)
+		err = errors.Join(again, err)
 	}
 	if err != nil {
 		return Task{}, err
@@ -35,19 +42,34 @@ func (s *Shim) see(ctx context.Context, p Principal, upstream string, id ID, par
 	if !t.Visible || t.Owner != p.Owner() || t.Upstream != upstream {
 		return Task{}, ErrNotFound
 	}
+	s.shown.Add(id, asker)
+	if part != wanted && t.Status.Final() {
+		return s.see(ctx, p, upstream, id, wanted)
+	}
 	return t, nil
 }
 
-// within bounds one operation on the store that somebody waits for. No answer in
-// time is ErrUnavailable.
-func (s *Shim) within(ctx context.Context, do func(context.Context) error) error {
-	ctx, stop := context.WithTimeoutCause(ctx, s.storeTimeout, ErrUnavailable)
-	defer stop()
-	err := do(ctx)
-	if err != nil && errors.Is(context.Cause(ctx), ErrUnavailable) {
-		return fmt.Errorf("%w: no answer in %v", ErrUnavailable, s.storeTimeout)
+// within does what somebody waits for at the store, who has the patience of its request, or
+// else one of its own. No answer in time is ErrUnavailable.
+func within[T any](ctx context.Context, s *Shim, do func(context.Context) (T, error)) (T, error) {
+	ctx, done := patience.Use(patience.Or(ctx, s.storeTimeout))
+	defer done()
+	out, err := do(ctx)
+	if err != nil && errors.Is(context.Cause(ctx), patience.ErrOver) {
+		err = fmt.Errorf("%w: no answer in %v", ErrUnavailable, s.storeTimeout)
 	}
-	return err
+	return out, err
+}
+
+// read reads a record for somebody who waits.
+func (s *Shim) read(ctx context.Context, id ID, part Part) (Task, error) {
+	return within(ctx, s, func(ctx context.Context) (Task, error) { return s.store.Get(ctx, id, part) })
+}
+
+// change makes one change of a record for somebody who waits. It is not its runner, if
+// lease is nil.
+func (s *Shim) change(ctx context.Context, id ID, lease *Lease, c Change) (Task, error) {
+	return within(ctx, s, func(ctx context.Context) (Task, error) { return s.store.Apply(ctx, id, lease, c) })
 }
 
 // Get reads a task with its outcome. ErrNotFound, ErrUnavailable.
@@ -68,11 +90,10 @@ func (s *Shim) List(ctx context.Context, p Principal, upstream, cursor string) (
 	if key == "" {
 		return nil, "", nil
 	}
-	var tasks []Task
 	var next string
-	err := s.within(ctx, func(ctx context.Context) (err error) {
+	tasks, err := within(ctx, s, func(ctx context.Context) (tasks []Task, err error) {
 		tasks, next, err = s.store.List(ctx, key, cursor, listPage)
-		return err
+		return tasks, err
 	})
 	return tasks, next, err
 }
@@ -80,11 +101,10 @@ func (s *Shim) List(ctx context.Context, p Principal, upstream, cursor string) (
 // listKey keeps the lists of one principal on several upstreams apart: a task is
 // only ever seen at its own upstream's endpoint (design.md 0.7).
 func listKey(p Principal, upstream string) string {
-	key := p.ListKey()
-	if key == "" {
-		return ""
+	if key := p.ListKey(); key != "" {
+		return upstream + "/" + key
 	}
-	return upstream + "/" + key
+	return ""
 }
 
 // Cancel moves a task to cancelled and wakes its runner, wherever it is (L25).
@@ -95,62 +115,10 @@ func (s *Shim) Cancel(ctx context.Context, p Principal, upstream string, id ID) 
 	}
 	message := messageCancelled
 	end := Change{Op: s.op(), To: Cancelled, StatusMessage: &message}
-	var t Task
-	err := s.within(ctx, func(ctx context.Context) (err error) {
-		t, err = s.store.Apply(ctx, id, nil, end)
-		return err
-	})
+	t, err := s.change(ctx, id, nil, end)
 	if err == nil {
-		s.hold(ending{made: t, end: end}) // also where the runner does, which may be lost as well
-		s.stopRun(id, errTaskCancelled)
+		s.outcomes.hold(ending{made: t, end: end}) // also where the runner does, which may be lost as well
+		s.runs.cancel(id, errTaskCancelled)
 	}
 	return t, err
-}
-
-// Wait blocks until a task has ended and returns it with its outcome. ErrNotFound,
-// the cause of ctx, and ErrDraining once this replica halts, if the task outlives
-// that: another one can be asked.
-func (s *Shim) Wait(ctx context.Context, p Principal, upstream string, id ID) (Task, error) {
-	if t, err := s.Get(ctx, p, upstream, id); err != nil || t.Status.Final() {
-		return t, err
-	}
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	wake := make(chan struct{}, 1)
-	go s.wakeOn(ctx, id, wake)
-	timer := time.NewTicker(reread)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return Task{}, context.Cause(ctx)
-		case <-s.ctx.Done():
-			return s.lastLook(ctx, p, upstream, id)
-		case <-wake:
-		case <-timer.C:
-		}
-		t, err := s.Get(ctx, p, upstream, id)
-		if err == nil && t.Status.Final() || errors.Is(err, ErrNotFound) {
-			return t, err
-		}
-	}
-}
-
-// wakeOn signals wake after each change of a task, until ctx ends. What is streamed
-// repeats the version and changes nothing that is waited for.
-func (s *Shim) wakeOn(ctx context.Context, id ID, wake chan<- struct{}) {
-	var last int64
-	for e, err := range s.store.Watch(ctx, id) {
-		if err != nil {
-			return
-		}
-		if !e.Synced && e.Version == last {
-			continue
-		}
-		last = e.Version
-		select {
-		case wake <- struct{}{}:
-		default: // a wake-up is already on its way
-		}
-	}
 }

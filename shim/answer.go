@@ -6,11 +6,10 @@ import (
 	"errors"
 )
 
-// This file is the mailbox as the faces use it: answers come in, and streams claim
-// what they deliver (design.md 0.18). Questions of tasks are read with the task.
-
-// Update hands in results that answer a task's questions; what nobody asked for is
-// ignored (T36). ErrNotFound, ErrUnavailable, *AnswerError.
+// Update hands in results that answer a task's questions, by their keys (design.md 0.18).
+// Unknown keys, and all keys of a task that waits for nothing, are ignored (T36). One that
+// is none, or too large, is an *AnswerError, and then none of them is taken. ErrNotFound,
+// ErrUnavailable.
 func (s *Shim) Update(ctx context.Context, p Principal, upstream string, id ID, results map[string]json.RawMessage) error {
 	t, err := s.see(ctx, p, upstream, id, Summary)
 	if err != nil {
@@ -32,12 +31,14 @@ func resultsOf(results map[string]json.RawMessage) map[string]Answer {
 	return answers
 }
 
-// Answer hands in the answer to one question of a task, or of a call of p's that is
-// no task. ErrNotFound, ErrUnavailable. In place of one that is none, or too large, the
+// Answer hands in the answer to one question, be it a result or an error: of a task, or of a
+// call of p's under AskStream that is no task. An anonymous p must be of the session that
+// made that call. One that nobody waits for is ignored (T36). ErrNotFound, ErrUnavailable.
+// In place of one that is none, or too large, the
 // server gets an error that says so: who gives answers one by one hears of nothing by
 // which to give it anew, and the server must not wait for that.
 func (s *Shim) Answer(ctx context.Context, p Principal, upstream string, id ID, key string, a Answer) error {
-	t, err := s.reach(ctx, p, upstream, id)
+	t, err := s.reach(ctx, p, upstream, id, Summary)
 	if err != nil {
 		return err
 	}
@@ -54,10 +55,7 @@ func (s *Shim) answer(ctx context.Context, id ID, wanted map[string]json.RawMess
 	if len(wanted) == 0 {
 		return nil
 	}
-	err := s.within(ctx, func(ctx context.Context) error {
-		_, err := s.store.Apply(ctx, id, nil, Change{Op: s.op(), Answer: wanted})
-		return err
-	})
+	_, err := s.change(ctx, id, nil, Change{Op: s.op(), Answer: wanted})
 	if errors.Is(err, ErrFinal) {
 		return nil
 	}
@@ -67,41 +65,9 @@ func (s *Shim) answer(ctx context.Context, id ID, wanted map[string]json.RawMess
 // Outstanding are the open questions of a task, or of a call of p's that is no task; none
 // once it has ended. ErrNotFound, ErrUnavailable.
 func (s *Shim) Outstanding(ctx context.Context, p Principal, upstream string, id ID) ([]Question, error) {
-	t, err := s.reach(ctx, p, upstream, id)
+	t, err := s.reach(ctx, p, upstream, id, Summary)
 	if err != nil || t.Status.Final() {
 		return nil, err
 	}
 	return outstanding(t.Questions), nil
-}
-
-// Claim gives questions to the stream by, for it alone to deliver, and returns those
-// that it got or has; no keys means all that are open. ErrNotFound, ErrUnavailable.
-func (s *Shim) Claim(ctx context.Context, p Principal, upstream string, id ID, keys []string, by string, over []string) ([]Question, error) {
-	t, err := s.reach(ctx, p, upstream, id)
-	if err != nil {
-		return nil, err
-	}
-	if len(keys) == 0 {
-		keys = keysOf(outstanding(t.Questions))
-	}
-	if len(keys) == 0 {
-		return nil, nil
-	}
-	err = s.within(ctx, func(ctx context.Context) (err error) {
-		t, err = s.store.Apply(ctx, id, nil, Change{Claim: keys, ClaimBy: by, ClaimOver: over})
-		return err
-	})
-	if errors.Is(err, ErrFinal) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	var claimed []Question
-	for _, key := range keys {
-		if q, ok := find(t.Questions, key); ok && q.Claim == by && q.Outstanding() {
-			claimed = append(claimed, q)
-		}
-	}
-	return claimed, nil
 }

@@ -8,22 +8,23 @@ import (
 	"time"
 )
 
-// This file is the runner's side of the mailbox: how the questions of a server get
-// into the record of its call, and the answers out of it (design.md 0.18). A caller
-// that is asked while its call is no task has a record all the same, a hidden one.
-
-// mailbox is what a run knows of the questions it has open. All but wake is guarded
-// by run.mu.
+// mailbox is the runner's side of questions: how those of a server get into the record of
+// its call, and the answers out of it (design.md 0.18). A caller that is asked while its
+// call is no task has a record all the same, a hidden one. The run owns it; run.mu guards
+// all but wake.
 type mailbox struct {
+	run  *run
 	open []Question // those of the Ask under way, nil if there is none
 	read letters    // what the record had when it was last read meanwhile
 	wake chan struct{}
-	// until is when the time to answer is over, counted from the record's creation.
+	// until is the deadline of the open questions: when they were asked plus the timeout,
+	// counted from the creation of the record.
 	until time.Duration
 	made  int // how many keys were made here, so that each is made once (T39)
-	// taken are questions whose answers the record need not have any more: they were
-	// taken by this run, which has them.
+	// taken are questions whose answers this run has: the record need not keep those.
 	taken []string
+	// abandon ends a parked call that nobody came back for; nil while there is time.
+	abandon *time.Timer
 }
 
 // letters are what a run that waits for answers keeps of its record.
@@ -34,61 +35,45 @@ type letters struct {
 
 func lettersOf(t Task) letters { return letters{t.ExpiresAt(), t.Questions} }
 
-// Ask puts questions to the caller and waits until each is answered, withdrawn or
+// ask puts questions to the caller and waits until each is answered, withdrawn or
 // out of time. The answers are marked as taken before they are returned: whoever
 // adopts the call never delivers them again.
-func (r *run) Ask(ctx context.Context, q ...Question) ([]Answer, error) {
-	if r.call.Asking == AskNever || len(q) == 0 {
+func (b *mailbox) ask(ctx context.Context, q []Question) ([]Answer, error) {
+	if b.run.call.Asking == AskNever || len(q) == 0 {
 		return nil, ErrNoAsk
 	}
-	// This goroutine now waits for long, so everything else is done aside.
-	err := aside(func() error { return r.pose(ctx, q) })
+	// This goroutine now waits for long, so everything else is done apart.
+	err := apart(func() error { return b.put(ctx, q) })
 	if errors.Is(err, errUnanswered) { // the store was away all the time
-		return r.unposted(ctx, q)
+		return b.neverStored(ctx, q)
 	}
 	if err != nil {
 		return nil, err
 	}
-	defer r.hush()
-	late, err := r.awaitAnswers(ctx, q)
+	defer b.empty()
+	late, err := b.await(ctx, q)
 	if err != nil {
 		return nil, err
 	}
 	var answers []Answer
-	err = aside(func() error {
-		t, err := r.take(ctx, q)
-		if err == nil && late {
-			r.unheard(t, q)
-		}
-		answers = taken(t, q)
+	err = apart(func() (err error) {
+		answers, err = b.collect(ctx, q, late)
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return answers, nil
+	return answers, err
 }
 
-// pose stores questions and brings them to the caller.
-func (r *run) pose(ctx context.Context, q []Question) error {
-	t, turn, err := r.post(ctx, q)
-	if err == nil {
-		r.deliver(t, turn, q)
-	}
-	return err
-}
-
-// awaitAnswers waits until no question is open any more. late says that their time was
-// over before. Questions that the store has forgotten, in a failover, are asked again: nobody
+// await waits until no question is open any more. late says that their time was over
+// before. Questions that the store has forgotten, in a failover, are asked again: nobody
 // else can see them.
-func (r *run) awaitAnswers(ctx context.Context, q []Question) (late bool, err error) {
-	timer := time.NewTimer(r.timeToAnswer())
+func (b *mailbox) await(ctx context.Context, q []Question) (late bool, err error) {
+	timer := time.NewTimer(b.timeLeft())
 	defer timer.Stop()
 	for {
-		open, forgotten := r.awaits(q)
+		open, forgotten := b.state(q)
 		switch {
 		case forgotten:
-			err := aside(func() error { return r.pose(ctx, q) })
+			err := apart(func() error { return b.put(ctx, q) })
 			if errors.Is(err, errUnanswered) {
 				return true, nil
 			}
@@ -100,36 +85,32 @@ func (r *run) awaitAnswers(ctx context.Context, q []Question) (late bool, err er
 			return false, nil
 		}
 		select {
-		case <-r.box.wake:
+		case <-b.wake:
 		case <-timer.C:
 			return true, nil
 		case <-ctx.Done():
-			r.withdraw(q)
+			b.withdraw(q)
 			return false, context.Cause(ctx)
 		}
 	}
 }
 
-// unposted ends questions that could not be stored in time. The store may have them all
-// the same, and with them a round: then it has to have the end of that before the retry is
-// sent, or whoever adopts the call sends another.
-func (r *run) unposted(ctx context.Context, q []Question) ([]Answer, error) {
+// neverStored ends questions that could not be stored in time. A write may have got through
+// although its reply was lost. If it began a round, the end of the round must be stored
+// before the retry goes out, or whoever adopts the call sends another one.
+func (b *mailbox) neverStored(ctx context.Context, q []Question) ([]Answer, error) {
 	switch {
-	case !r.stored():
-		return noneOf(q), nil
-	case r.round == nil:
-		r.withdraw(q)
-		return noneOf(q), nil
+	case !b.run.stored():
+		return notAsked(q), nil
+	case b.run.rounds.open == nil:
+		b.withdraw(q)
+		return notAsked(q), nil
 	}
-	t, err := r.take(ctx, q)
-	if err != nil {
-		return nil, err
-	}
-	return taken(t, q), nil
+	return b.collect(ctx, q, false)
 }
 
-// noneOf are the answers to questions that nobody could be asked in time.
-func noneOf(q []Question) []Answer {
+// notAsked are the answers to questions that nobody could be asked in time.
+func notAsked(q []Question) []Answer {
 	answers := make([]Answer, len(q))
 	for i := range q {
 		answers[i] = Unanswered(q[i], "the client could not be asked")
@@ -137,243 +118,231 @@ func noneOf(q []Question) []Answer {
 	return answers
 }
 
-// awaits reports whether any of the questions asked is still open, as the record was
+// state reports whether any of the questions asked is still open, as the record was
 // last read, and whether it does not have one of them.
-func (r *run) awaits(asked []Question) (open, forgotten bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (b *mailbox) state(asked []Question) (open, forgotten bool) {
+	b.run.mu.Lock()
+	defer b.run.mu.Unlock()
 	for i := range asked {
-		q, ok := find(r.box.read.questions, asked[i].Key)
+		q, ok := find(b.read.questions, asked[i].Key)
 		open, forgotten = open || ok && q.Outstanding(), forgotten || !ok
 	}
 	return open, forgotten
 }
 
-func (r *run) inputTimeout() time.Duration {
-	return cmp.Or(r.policy.InputTimeout, defaultInputTimeout)
+// timeout is how long a question waits for its answer.
+func (b *mailbox) timeout() time.Duration {
+	return cmp.Or(b.run.policy.InputTimeout, defaultInputTimeout)
 }
 
-// post stores the questions, in the record that the call has or in one that it gets
-// for them. An outage of the store is waited out, as long as there is time to answer. It
-// returns the record after that, and the turn of reading it before.
-func (r *run) post(ctx context.Context, q []Question) (t Task, turn int64, err error) {
-	again := r.asking()
-	patience := r.inputTimeout()
+// put stores the questions, in the record that the call has or in one that it gets
+// for them, and brings them to the caller. An outage of the store is waited out, as long as
+// there is time to answer; while a caller blocks, for two times store_timeout, since a first
+// attempt may go out on a connection that is dead.
+func (b *mailbox) put(ctx context.Context, q []Question) error {
+	r := b.run
+	again := b.asking()
+	left := b.timeout()
 	if again {
-		patience = r.timeToAnswer()
+		left = b.timeLeft()
 	}
-	ctx, stop := context.WithTimeoutCause(ctx, patience, errUnanswered)
+	if r.blocks() {
+		left = min(left, 2*r.s.storeTimeout)
+	}
+	ctx, stop := context.WithTimeoutCause(ctx, left, errUnanswered)
 	defer stop()
-	err = r.s.retry(ctx, func(context.Context) error {
-		_, err := r.keep(r.asksInTask())
-		return err
-	})
+	_, err := retry(ctx, func(context.Context) (Task, error) { return r.creation.ensure(b.asksInTask()) })
 	if err != nil {
-		return Task{}, 0, err
+		return err
 	}
-	if r.round != nil {
+	if r.rounds.open != nil {
 		// An adopter goes on after the round, and nothing from before it is said again.
-		r.drainBatches(ctx)
+		r.pieces.drain(ctx)
 	}
-	r.mu.Lock()
-	if r.round != nil {
-		r.round.noted = true
-	}
-	hidden := r.task.hidden
-	if !again && !r.asksAgain(q) {
-		r.box.until = time.Since(r.task.born) + r.inputTimeout()
-	}
-	change := Change{Ask: q, Call: r.callRecord(true), Forget: r.box.taken}
-	if hidden {
-		change.TTL = r.box.until + abandonAfter + hiddenRetain
-	}
-	turn = r.reading.turn
-	r.mu.Unlock()
-	t, err = r.apply(ctx, func() Change { return change })
+	change, turn := b.change(q, again)
+	t, err := r.record.apply(ctx, func() Change { return change })
 	if err == nil {
-		r.forgot(change.Forget)
+		b.forgot(change.Forget)
+		b.deliver(t, turn, q)
 	}
-	return t, turn, err
+	return err
 }
 
-// forgettable adds questions whose answers the record is to forget, with the next change
-// that is made of it anyway, and returns all of them.
-func (r *run) forgettable(keys ...string) []string {
+// change is the change of the record that asks, and the turn of the inbox before it, by which
+// deliver sees whether the record was read meanwhile. With again the deadline stays as it is.
+func (b *mailbox) change(q []Question, again bool) (Change, int64) {
+	r := b.run
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.box.taken = slices.Concat(r.box.taken, keys)
-	return r.box.taken
+	r.rounds.note()
+	if !again && !b.asksAgain(q) {
+		b.until = time.Since(r.record.born) + b.timeout()
+	}
+	change := Change{Ask: q, Call: r.callRecord(true), Forget: b.taken}
+	if r.record.hidden {
+		change.TTL = b.until + abandonAfter + hiddenRetain
+	}
+	return change, r.inbox.turn
+}
+
+// mayForget adds questions whose answers the record is to forget, with the next change
+// that is made of it anyway, and returns all of them.
+func (b *mailbox) mayForget(keys ...string) []string {
+	b.run.mu.Lock()
+	defer b.run.mu.Unlock()
+	b.taken = slices.Concat(b.taken, keys)
+	return b.taken
 }
 
 // forgot notes that the record has forgotten them.
-func (r *run) forgot(keys []string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.box.taken = slices.DeleteFunc(slices.Clone(r.box.taken), func(key string) bool { return slices.Contains(keys, key) })
+func (b *mailbox) forgot(keys []string) {
+	b.run.mu.Lock()
+	defer b.run.mu.Unlock()
+	b.taken = slices.DeleteFunc(slices.Clone(b.taken), func(key string) bool { return slices.Contains(keys, key) })
 }
 
-// asking reports whether questions were posted already, and their time is running.
-func (r *run) asking() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.box.open != nil
+// asking reports whether questions were delivered already, and their time is running.
+func (b *mailbox) asking() bool {
+	b.run.mu.Lock()
+	defer b.run.mu.Unlock()
+	return b.open != nil
 }
 
 // asksInTask reports whether the caller is asked in a task: in the one there is, or
 // in one that its policy has made for the question (H16).
-func (r *run) asksInTask() bool {
-	if r.call.Demand {
-		return true
-	}
-	return r.call.Handle && r.policy.Tasks != Never && r.policy.EarlyInput != EarlyMRTR
+func (b *mailbox) asksInTask() bool {
+	call, policy := &b.run.call, &b.run.policy
+	return call.Demand || call.Handle && policy.Tasks != Never && policy.EarlyInput != EarlyMRTR
 }
 
 // asksAgain reports whether these are the questions that the runner before this one
-// had open: then their time goes on. r.mu is held.
-func (r *run) asksAgain(q []Question) bool {
+// had open: then their time goes on. run.mu is held.
+func (b *mailbox) asksAgain(q []Question) bool {
 	for i := range q {
-		if _, ok := find(r.task.made.Questions, q[i].Key); !ok {
+		if _, ok := find(b.run.record.made.Questions, q[i].Key); !ok {
 			return false
 		}
 	}
-	return r.box.until > 0
+	return b.until > 0
 }
 
-// timeToAnswer is what is left of it.
-func (r *run) timeToAnswer() time.Duration {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.box.until - time.Since(r.task.born)
+// timeLeft is what is left of the time to answer.
+func (b *mailbox) timeLeft() time.Duration {
+	b.run.mu.Lock()
+	defer b.run.mu.Unlock()
+	return b.until - time.Since(b.run.record.born)
 }
 
 // deliver brings the questions to a caller who waits: on its stream, or by handing
-// the call back. Who reads the task finds them there. The answer may have come already: a
-// state that was read since that turn may be newer than the record as post left it, so it
-// is read again.
-func (r *run) deliver(t Task, turn int64, q []Question) {
+// the call back. Readers of the task find them there. The answer may have come already: if
+// a state was read since that turn, it may be newer than t, so the record is read again.
+func (b *mailbox) deliver(t Task, turn int64, q []Question) {
+	r := b.run
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.awaitMaking() // a task that is being made of the call asks by itself
+	r.creation.wait() // a task that is being made of the call asks by itself
 	var open []Question
 	for i := range q {
 		if stored, ok := find(t.Questions, q[i].Key); ok && stored.Outstanding() {
 			open = append(open, stored)
 		}
 	}
-	r.box.open, r.box.read = open, lettersOf(t)
-	if r.reading.turn != turn {
-		r.reread()
+	b.open, b.read = open, lettersOf(t)
+	if r.inbox.turn != turn {
+		r.inbox.reread()
 	}
-	r.reading.turn++
-	r.spare() // there is time to answer again
-	if asker, ok := r.stream.(Asker); ok && r.task.hidden && r.call.Asking == AskStream && len(open) > 0 {
-		asker.Ask(r.task.id, open)
-	}
-	signal(r.news)
+	r.inbox.turn++
+	b.stopAbandoning() // there is time to answer again
+	r.caller.ask(open)
+	signal(r.caller.news)
 }
 
-// hush ends an Ask.
-func (r *run) hush() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.box.open, r.box.read = nil, letters{}
+// empty ends an ask.
+func (b *mailbox) empty() {
+	b.run.mu.Lock()
+	defer b.run.mu.Unlock()
+	b.open, b.read = nil, letters{}
 }
 
-// heard takes the state that another replica, or a caller, has given to the record. r.mu
-// is held.
-func (r *run) heard(t Task) {
-	switch {
-	case t.Visible && r.task.hidden && r.making == nil:
-		r.appear(t)
-	case !t.Visible && !r.task.hidden: // a failover has lost that it became a task
-		r.s.work.Go(r.reveal)
-	}
-	if r.box.open != nil {
-		r.box.read = lettersOf(t)
-		signal(r.box.wake)
-	}
-}
-
-// signal wakes one waiter; signals that nobody has seen yet are one.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
+// changed takes the state of the record. run.mu is held.
+func (b *mailbox) changed(t Task) {
+	if b.open != nil {
+		b.read = lettersOf(t)
+		signal(b.wake)
 	}
 }
 
 // withdraw ends questions that the server no longer waits for. If the call itself has
 // ended, so has its record, or it is somebody else's.
-func (r *run) withdraw(q []Question) {
+func (b *mailbox) withdraw(q []Question) {
+	r := b.run
 	if r.ctx.Err() != nil {
 		return
 	}
 	keys := keysOf(q)
 	r.mu.Lock()
-	r.tellWithdrawn(slices.DeleteFunc(keysOf(q), func(key string) bool {
-		stored, ok := find(r.box.read.questions, key)
+	r.caller.withdrawn(slices.DeleteFunc(keysOf(q), func(key string) bool {
+		stored, ok := find(b.read.questions, key)
 		return !ok || !stored.Outstanding()
 	}))
 	r.mu.Unlock()
 	// An answer that has come all the same is for nobody any more.
 	change := Change{Op: r.s.op(), Withdraw: keys, Take: keys}
-	r.s.work.Go(func() {
-		if r.persist(r.ctx, func() Change { return change }) == nil {
-			r.forgettable(keys...)
+	r.s.life.work.Go(func() {
+		if r.record.persist(r.ctx, func() Change { return change }) == nil {
+			b.mayForget(keys...)
 		}
 	})
 }
 
-// unheard notes that the time to answer is over, and says so of what has no answer: one
-// that came until the record was closed counts. A parked call whose caller never came
-// back gets a moment to end by itself.
-func (r *run) unheard(t Task, q []Question) {
+// expired takes back the questions that had no answer in time. An answer that was stored
+// before collect is still used, although the timer has fired. A parked call whose caller never came back is cancelled a minute later.
+func (b *mailbox) expired(t Task, q []Question) {
 	var none []string
 	for i := range q {
 		if stored, ok := find(t.Questions, q[i].Key); ok && stored.Answer == nil {
 			none = append(none, q[i].Key)
 		}
 	}
+	r := b.run
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.tellWithdrawn(none)
-	if r.task.hidden && !r.attended {
-		r.abandonLater(abandonAfter)
+	r.caller.withdrawn(none)
+	if r.record.hidden && !r.caller.waits {
+		b.abandonIn(abandonAfter)
 	}
 }
 
-// abandonLater gives a parked call d more: it ends unless its caller is there by then, or
-// has been asked something else. r.mu is held.
-func (r *run) abandonLater(d time.Duration) {
-	r.spare()
+// abandonIn cancels a parked call after d, unless its caller is there by then, or has been
+// asked something else. run.mu is held.
+func (b *mailbox) abandonIn(d time.Duration) {
+	r := b.run
+	b.stopAbandoning()
 	var timer *time.Timer
-	timer = r.s.later(d, func() {
-		more := r.awaited()
+	timer = r.s.life.later(d, func() {
+		more := b.waitedFor()
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		switch {
-		case r.task.abandon != timer, r.ctx.Err() != nil:
+		case b.abandon != timer, r.ctx.Err() != nil:
 			return
-		case !r.task.hidden || r.attended:
-			r.task.abandon = nil
+		case !r.record.hidden || r.caller.waits:
+			b.abandon = nil
 		case more > 0:
-			r.abandonLater(more)
+			b.abandonIn(more)
 		default:
-			r.task.abandon = nil
+			b.abandon = nil
 			r.cancel(errAbandoned)
 		}
 	})
-	r.task.abandon = timer
+	b.abandon = timer
 }
 
-// awaited is for how much longer a caller may be there on another replica, who has the
-// record kept for as long (visit.attend). The record, and not a message, says so.
-func (r *run) awaited() time.Duration {
-	var t Task
-	err := r.s.within(r.ctx, func(ctx context.Context) (err error) {
-		t, err = r.s.store.Get(ctx, r.task.id, Summary)
-		return err
-	})
+// waitedFor is for how much longer a caller may wait on another replica. Such a caller
+// extends the TTL of the record (waiter.announce), and no message says so.
+func (b *mailbox) waitedFor() time.Duration {
+	r := b.run
+	t, err := r.s.read(r.ctx, r.record.id, Summary)
 	switch {
 	case errors.Is(err, ErrNotFound):
 		return 0
@@ -382,49 +351,45 @@ func (r *run) awaited() time.Duration {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if t.Visible && r.task.hidden { // and nobody here has heard of it
-		r.reread()
+	if t.Visible && r.record.hidden { // and nobody here has heard of it
+		r.inbox.reread()
 		return retryAbandon
 	}
-	own := max(r.task.raised, r.box.until+abandonAfter+hiddenRetain)
+	own := max(r.record.raised, b.until+abandonAfter+hiddenRetain)
 	if t.TTL <= own+time.Millisecond { // the store rounds up
 		return 0
 	}
-	return t.TTL - hiddenRetain - time.Since(r.task.born)
+	return t.TTL - hiddenRetain - time.Since(r.record.born)
 }
 
-// spare takes back what abandonLater began. r.mu is held.
-func (r *run) spare() {
-	if r.task.abandon != nil {
-		r.task.abandon.Stop()
-		r.task.abandon = nil
+// stopAbandoning takes back what abandonIn began. run.mu is held.
+func (b *mailbox) stopAbandoning() {
+	if b.abandon != nil {
+		b.abandon.Stop()
+		b.abandon = nil
 	}
 }
 
-// tellWithdrawn tells the stream that had the questions that nobody waits for them. r.mu
-// is held.
-func (r *run) tellWithdrawn(keys []string) {
-	if asker, ok := r.stream.(Asker); ok && r.task.hidden && len(keys) > 0 {
-		asker.Withdrawn(r.task.id, keys)
-	}
-}
-
-// take ends the questions in one step: what is open is withdrawn, what is answered
-// is this run's to deliver, and nobody else's from then on. It returns the record after
-// that.
-func (r *run) take(ctx context.Context, q []Question) (Task, error) {
+// collect ends the questions in one step: what is open is withdrawn, what is answered
+// is this run's to deliver, and nobody else's from then on. late says that the time to
+// answer is over.
+func (b *mailbox) collect(ctx context.Context, q []Question, late bool) ([]Answer, error) {
 	keys := keysOf(q)
-	change := Change{Op: r.s.op(), Withdraw: keys, Take: keys, Call: r.endRound()}
+	change := Change{Op: b.run.s.op(), Withdraw: keys, Take: keys, Call: b.run.rounds.end()}
 	change.Durable = change.Call != nil // the retry is sent next, and only once
-	t, err := r.apply(ctx, func() Change { return change })
-	if err == nil {
-		r.forgettable(keys...)
+	t, err := b.run.record.apply(ctx, func() Change { return change })
+	if err != nil {
+		return nil, err
 	}
-	return t, err
+	b.mayForget(keys...)
+	if late {
+		b.expired(t, q)
+	}
+	return answersIn(t, q), nil
 }
 
-// taken are the answers that take has made this run's.
-func taken(t Task, q []Question) []Answer {
+// answersIn are the answers that collect has made this run's.
+func answersIn(t Task, q []Question) []Answer {
 	answers := make([]Answer, len(q))
 	for i := range q {
 		stored, _ := find(t.Questions, q[i].Key)

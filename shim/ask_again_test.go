@@ -3,6 +3,8 @@ package shim_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,7 +16,7 @@ import (
 func asksTwice(d time.Duration) *asks {
 	u := &asks{}
 	u.call = func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
-		if err := s.Checkpoint(ctx, json.RawMessage(`{"sent":true}`)); err != nil {
+		if err := s.Checkpoint(json.RawMessage(`{"sent":true}`))(ctx); err != nil {
 			return shim.Reply{}, err
 		}
 		if r, err := u.ask(ctx, s, d, "a"); err != nil {
@@ -95,3 +97,46 @@ func TestEarlierAnswersComeAlong(t *testing.T) {
 		wantReply(t, a, err, `{"answers":[{"to":"a"},{"to":"b"}]}`)
 	})
 }
+
+// A caller who comes back at another replica hears of the progress from then on: by the
+// record, in which the replica that runs the call has the newest at each poll interval.
+func TestProgressForACallerWhoComesBackElsewhere(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		u := elicits(time.Minute, "a")
+		ask := u.call
+		u.call = func(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
+			s.Progress(shim.Progress{Progress: 1, Raw: json.RawMessage(`{"progress":1}`)})
+			reply, err := ask(ctx, r, afterAnswers{s})
+			return reply, err
+		}
+		s, other := w.gateway("r1", u, policy(shim.Never)), w.gateway("r2", u, policy(shim.Never))
+		c := askable(shim.AskPark)
+		c.Request.Progress, c.ProgressToken = true, json.RawMessage(`"token"`)
+		p := parked(t, s, c, "a")
+		said := &progressed{}
+		c.Stream = said
+		a, err := other.Reattach(t.Context(), back(c, "a"), p.ID, results("a"))
+		wantReply(t, a, err, `{"answers":[{"to":"a"}]}`)
+		if got := strings.Join(said.progress, " "); got != `{"progress":2} {"progress":3}` {
+			t.Errorf("the caller heard of %s", got)
+		}
+	})
+}
+
+// afterAnswers makes progress once the questions have answers.
+type afterAnswers struct{ shim.Sink }
+
+func (s afterAnswers) Ask(ctx context.Context, q ...shim.Question) ([]shim.Answer, error) {
+	answers, err := s.Sink.Ask(ctx, q...)
+	for n := 2; n < 4; n++ {
+		s.Progress(shim.Progress{Progress: float64(n), Raw: fmt.Appendf(nil, `{"progress":%d}`, n)})
+		pass(20 * time.Second)
+	}
+	return answers, err
+}
+
+// progressed keeps the progress that a caller hears of.
+type progressed struct{ progress []string }
+
+func (h *progressed) Progress(p shim.Progress) { h.progress = append(h.progress, string(p.Raw)) }
+func (h *progressed) Log(shim.Log)             {}

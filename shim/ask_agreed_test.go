@@ -16,7 +16,7 @@ import (
 func refuses(times int) *rounds {
 	u := &rounds{}
 	u.call = func(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
-		if err := s.Checkpoint(ctx, json.RawMessage(`{"sent":true}`)); err != nil {
+		if err := s.Checkpoint(json.RawMessage(`{"sent":true}`))(ctx); err != nil {
 			return shim.Reply{}, err
 		}
 		u.mu.Lock()
@@ -122,7 +122,7 @@ func TestAskedBesideTheStream(t *testing.T) {
 			var beside sync.WaitGroup
 			beside.Go(func() {
 				answers, _ = s.Ask(ctx, questions("a")...)
-				_ = s.Checkpoint(ctx, json.RawMessage(`{"asked":1}`))
+				_ = s.Checkpoint(json.RawMessage(`{"asked":1}`))(ctx)
 			})
 			for range 20 {
 				_, _ = after(ctx, time.Second)

@@ -173,7 +173,7 @@ func TestStoreAwayWhileAsked(t *testing.T) {
 			s := w.gateway("r1", u, policy(shim.Auto))
 			pass(time.Second)
 			w.store.down.Store(true)
-			time.AfterFunc(time.Minute, func() { w.store.down.Store(false) })
+			time.AfterFunc(time.Second, func() { w.store.down.Store(false) })
 			c := call()
 			c.Asking = shim.AskPark
 			task := begin(t, s, c)
@@ -187,11 +187,11 @@ func TestStoreAwayWhileAsked(t *testing.T) {
 			s := w.gateway("r1", u, policy(shim.Never))
 			pass(time.Second)
 			w.store.deaf.Store(true)
-			time.AfterFunc(time.Minute, func() { w.store.deaf.Store(false) })
+			time.AfterFunc(time.Second, func() { w.store.deaf.Store(false) })
 			c := askable(shim.AskPark)
 			p := parked(t, s, c, "a")
 			w.store.deaf.Store(true)
-			time.AfterFunc(time.Second, func() { w.store.deaf.Store(false) })
+			time.AfterFunc(500*time.Millisecond, func() { w.store.deaf.Store(false) }) // shorter than the longest pauses leave of store_timeout
 			a, err := s.Reattach(t.Context(), c, p.ID, results("a"))
 			wantReply(t, a, err, `{"answers":[{"to":"a"}]}`)
 			if u.delivered() != 1 {
@@ -205,9 +205,14 @@ func TestStoreAwayWhileAsked(t *testing.T) {
 			s := w.gateway("r1", u, policy(shim.Never))
 			pass(time.Second)
 			w.store.down.Store(true)
+			begin := time.Now()
 			a, err := s.Call(t.Context(), askable(shim.AskPark))
+			took := time.Since(begin)
 			w.store.down.Store(false)
 			wantReply(t, a, err, `{"answers":[{"action":"cancel"}]}`)
+			if took > time.Second+2*3*time.Second { // what the server takes, and two times the store timeout
+				t.Errorf("the caller waited for %v", took)
+			}
 		})
 	})
 }
@@ -250,7 +255,7 @@ func TestWhoMayAnswer(t *testing.T) {
 			"answer":             s.Answer(t.Context(), mallory, "up", made.ID, "a", shim.Answer{Result: json.RawMessage("{}")}),
 			"answer, nobody":     s.Answer(t.Context(), anyone, "up", made.ID, "a", shim.Answer{Result: json.RawMessage("{}")}),
 			"elsewhere":          s.Update(t.Context(), alice, "other", made.ID, results("a")),
-			"claim":              second(s.Claim(t.Context(), mallory, "up", made.ID, nil, "x", nil)),
+			"outstanding":        second(s.Outstanding(t.Context(), mallory, "up", made.ID)),
 			"another's session":  s.Answer(t.Context(), shim.Principal{Session: "2"}, "up", p.ID, "a", shim.Answer{}),
 			"update what is not": s.Update(t.Context(), session, "up", p.ID, results("a")),
 			"reattach": func() error {

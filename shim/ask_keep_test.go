@@ -9,11 +9,6 @@ import (
 	"taskgate/shim"
 )
 
-// keeping is a stream whose client has what it was asked, also when it gets a task.
-type keeping struct{ relayed }
-
-func (*keeping) Keeps() string { return "client" }
-
 // gated is a store that takes its time to ask, and to make a task visible.
 type gated struct {
 	shim.Store
@@ -30,8 +25,8 @@ func (g *gated) Apply(ctx context.Context, id shim.ID, l *shim.Lease, c shim.Cha
 	return g.Store.Apply(ctx, id, l, c)
 }
 
-// The question that a client was sent on the stream of its call is claimed for it in the
-// same step that makes a task of the call. One that crosses that step is left to the task.
+// The question that a client was sent on the stream of its call is in the task that the call
+// becomes. One that crosses that step is left to the task, and not sent on the stream.
 func TestQuestionsWhenACallBecomesATask(t *testing.T) {
 	for name, crosses := range map[string]bool{"asked before": false, "asked meanwhile": true} {
 		t.Run(name, func(t *testing.T) {
@@ -39,7 +34,7 @@ func TestQuestionsWhenACallBecomesATask(t *testing.T) {
 				g := &gated{w.store.Store, make(chan struct{}), make(chan struct{})}
 				w.store.Store = g
 				s := w.gateway("r1", elicits(time.Second, "a"), policy(shim.Auto))
-				stream := &keeping{}
+				stream := &relayed{}
 				c := legacy(stream)
 				c.After = time.Second
 				if !crosses {
@@ -58,11 +53,7 @@ func TestQuestionsWhenACallBecomesATask(t *testing.T) {
 				}
 				got := read(t, s, k.a.Task.ID)
 				wantKeys(t, got.Questions, "a")
-				want := "client"
-				if crosses {
-					want = ""
-				}
-				if q := got.Questions[0]; q.Claim != want || len(stream.asked) == 0 != crosses {
+				if q := got.Questions[0]; q.Claim != "" || len(stream.asked) == 0 != crosses {
 					t.Errorf("claimed by %q, asked on the stream %d times", q.Claim, len(stream.asked))
 				}
 			})

@@ -185,7 +185,7 @@ func TestRoundOnItsWayIsLost(t *testing.T) {
 			if r.Retry == nil {
 				return call(ctx, r, sink)
 			}
-			if err := sink.Checkpoint(ctx, json.RawMessage(`{"sent":true}`)); err != nil {
+			if err := sink.Checkpoint(json.RawMessage(`{"sent":true}`))(ctx); err != nil {
 				return shim.Reply{}, err
 			}
 			return after(ctx, time.Hour)
@@ -268,7 +268,7 @@ func TestPartialsBeforeARoundOfALostReplica(t *testing.T) {
 				pass(10 * time.Second)
 				wantStatus(t, read(t, b, id), shim.Completed)
 				var all []string
-				batches, err := w.store.Batches(t.Context(), id, 0)
+				batches, err := w.store.Pieces(t.Context(), id, shim.ShowBatches, 0)
 				for _, batch := range batches {
 					all = append(all, texts(batch))
 				}
@@ -296,7 +296,7 @@ func TestRoundNotedUnheard(t *testing.T) {
 			if r.Retry == nil {
 				return ask(ctx, r, sink)
 			}
-			if err := sink.Checkpoint(ctx, json.RawMessage(`{"sent":true}`)); err != nil {
+			if err := sink.Checkpoint(json.RawMessage(`{"sent":true}`))(ctx); err != nil {
 				return shim.Reply{}, err
 			}
 			sent <- came(r)

@@ -24,7 +24,7 @@ type rounds struct {
 func asksInRounds(d time.Duration, script ...string) *rounds {
 	u := &rounds{}
 	u.call = func(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
-		if err := s.Checkpoint(ctx, json.RawMessage(`{"sent":true}`)); err != nil {
+		if err := s.Checkpoint(json.RawMessage(`{"sent":true}`))(ctx); err != nil {
 			return shim.Reply{}, err
 		}
 		u.mu.Lock()
@@ -43,7 +43,7 @@ func asksInRounds(d time.Duration, script ...string) *rounds {
 			round.Questions = append(round.Questions, q)
 		}
 		reply := shim.Reply{Result: json.RawMessage(`{"resultType":"input_required"}`), InputRequired: true}
-		if r.Rounds {
+		if r.Rounds || len(round.Questions) == 0 {
 			reply.Round = round
 		}
 		return reply, nil
@@ -186,6 +186,32 @@ func TestRoundsForWhoCannotBeAsked(t *testing.T) {
 		pass(2 * time.Second)
 		wantStatus(t, read(t, s, task.ID), shim.Failed)
 	})
+}
+
+// A server that asks for nothing but to be called again is called again, also where the
+// client cannot be asked (protocol.md 2.7).
+func TestRoundsWithoutQuestions(t *testing.T) {
+	for _, mode := range []shim.Mode{shim.Always, shim.Never} {
+		t.Run(string(mode), func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				u := asksInRounds(time.Second, "", "")
+				s := w.gateway("r1", u, policy(mode))
+				k := calls(t, s, call())
+				<-k.done
+				pass(10 * time.Second)
+				got := string(k.a.Reply.Result)
+				if k.a.Task != nil {
+					got = string(read(t, s, k.a.Task.ID).Outcome.Result)
+				}
+				if k.err != nil || got != result {
+					t.Errorf("%s, %v", got, k.err)
+				}
+				if want := params + "\n" + `null "state 1" ` + params + "\n" + `null "state 2" ` + params; u.requests() != want {
+					t.Errorf("the server got\n%s", u.requests())
+				}
+			})
+		})
+	}
 }
 
 // MRTR rounds come first, then a task, then questions in the task (T21).

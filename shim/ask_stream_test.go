@@ -26,7 +26,8 @@ func (r *relayed) Progress(shim.Progress) {
 	defer r.mu.Unlock()
 	r.progress++
 }
-func (r *relayed) Log(shim.Log) {}
+func (r *relayed) Log(shim.Log)              {}
+func (r *relayed) Completed(json.RawMessage) {}
 func (r *relayed) Ask(id shim.ID, q []shim.Question) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -111,44 +112,5 @@ func TestQuestionsOnAStreamRunOut(t *testing.T) {
 		}
 		<-k.done // there is somebody who waits: it may take its time
 		wantReply(t, k.a, k.err, `{"answers":[{"action":"cancel"}]}`)
-	})
-}
-
-// Exactly one stream delivers a question, however many there are (H7).
-func TestClaim(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		u := elicits(time.Second, "a", "b")
-		s, other := w.gateway("r1", u, policy(shim.Auto)), w.gateway("r2", u, policy(shim.Auto))
-		c := legacy(nil)
-		c.Demand = true
-		task := begin(t, s, c)
-		synctest.Wait()
-		claim := func(s *shim.Shim, by string, over []string, keys []string, want ...string) {
-			t.Helper()
-			got, err := s.Claim(t.Context(), c.Principal, "up", task.ID, keys, by, over)
-			if err != nil {
-				t.Fatal(err)
-			}
-			wantKeys(t, got, want...)
-			for _, q := range got {
-				if q.Params == nil || q.Method == "" {
-					t.Errorf("nothing to deliver: %+v", q)
-				}
-			}
-		}
-		claim(s, "one", nil, []string{"a", "x"}, "a")
-		claim(other, "two", nil, nil, "b")
-		claim(s, "one", nil, nil, "a")
-		claim(other, "two", []string{"one"}, nil, "a", "b")
-		if err := s.Answer(t.Context(), c.Principal, "up", task.ID, "a", shim.Answer{Result: json.RawMessage("{}")}); err != nil {
-			t.Fatal(err)
-		}
-		claim(s, "three", []string{"two"}, nil, "b")
-		if err := s.Answer(t.Context(), c.Principal, "up", task.ID, "b", shim.Answer{Result: json.RawMessage("{}")}); err != nil {
-			t.Fatal(err)
-		}
-		pass(2 * time.Second)
-		claim(s, "four", nil, []string{"b"})
-		wantStatus(t, read(t, s, task.ID), shim.Completed)
 	})
 }

@@ -26,7 +26,7 @@ type asks struct {
 func elicits(d time.Duration, keys ...string) *asks {
 	u := &asks{}
 	u.call = func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
-		if err := s.Checkpoint(ctx, json.RawMessage(`{"sent":true}`)); err != nil {
+		if err := s.Checkpoint(json.RawMessage(`{"sent":true}`))(ctx); err != nil {
 			return shim.Reply{}, err
 		}
 		return u.ask(ctx, s, d, keys...)

@@ -3,13 +3,14 @@ package shim
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 	"time"
 
 	"taskgate/internal/jsonrpc"
 )
 
 // Asking says how the caller of a Call can be asked something while it runs
-// (protocol.md 7.4). What may be asked, Session.Capabilities say: a leg refuses the
+// (protocol.md 7.4). What may be asked, Session.Capabilities say: an upstream client refuses the
 // rest.
 type Asking uint8
 
@@ -37,26 +38,19 @@ const (
 	EarlyMRTR Early = "mrtr" // the caller is asked first, and the answered call may become a task (T21)
 )
 
-// Asker is a Stream that can deliver questions on a call's own response stream. Like
-// the other methods of a Stream, its are called from one goroutine, do not wait for
+// Asker is a Stream on which the client can be asked: that of a call with AskStream. A
+// client that is asked otherwise has a plain Stream, which is why this is no part of that.
+// Like the other methods of a Stream, its are called from one goroutine, do not wait for
 // the client, and are not called any more once Call has returned.
 type Asker interface {
 	Stream
+	Completer
 	// Ask sends questions of the stored call id. On the wire each has the request
 	// id <id>/<key>, so that the answer finds it wherever it arrives (design.md 0.18).
 	Ask(id ID, q []Question)
 	// Withdrawn says of questions that were sent that nobody waits for their answers
 	// any more: the server does not, or they came too late.
 	Withdrawn(id ID, keys []string)
-}
-
-// Keeper is an Asker whose client goes on having the questions that it was sent when a
-// task is made of its call: it answers them whatever stream they came on. So they are not
-// asked again in the task.
-type Keeper interface {
-	Asker
-	// Keeps is the stream that has claimed them then (Question.Claim).
-	Keeps() string
 }
 
 // Parked is a call that was handed back to its caller to be answered. It goes on
@@ -137,13 +131,7 @@ func parseError(object json.RawMessage) *RPCError {
 
 // outstanding are those of a task's questions that are open.
 func outstanding(questions []Question) []Question {
-	var open []Question
-	for _, q := range questions {
-		if q.Outstanding() {
-			open = append(open, q)
-		}
-	}
-	return open
+	return slices.DeleteFunc(slices.Clone(questions), func(q Question) bool { return !q.Outstanding() })
 }
 
 // find returns the question of that key.

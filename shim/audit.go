@@ -8,103 +8,99 @@ import "context"
 // caller had given up, or an end that the store has lost. With one part at each beat, all
 // parts have their turn in Parts/beatsPerExpiry expiries of the heartbeat (design.md 0.4).
 
-// tend adopts the tasks of replicas that are gone, and audits this one's own. It is apart
+// listen takes what others do to this replica's tasks, cancel them, answer them or adopt
+// them, and who leaves tasks behind. An event only has a task read again: the inbox is
+// that of all tasks, and waits for no read.
+func (rv *recovery) listen(ctx context.Context) {
+	s := rv.s
+	for e, err := range s.store.Inbox(ctx, s.replica) {
+		switch {
+		case err != nil:
+			if ctx.Err() == nil {
+				s.log.Error("this replica no longer hears of its tasks", "err", err)
+			}
+			return
+		case e.Synced:
+			rv.distrust()
+			for _, id := range s.outcomes.ids() {
+				s.life.work.Go(func() { s.outcomes.assure(s.life.writes, id) })
+			}
+			signal(rv.wake)
+		case e.Goodbye:
+			signal(rv.wake)
+		default:
+			if r := s.runs.heard(e.ID); r != nil {
+				r.inbox.review(e.Version)
+			}
+		}
+	}
+}
+
+// run adopts the tasks of replicas that are gone, and audits this one's own. It is apart
 // from the heartbeat, which sets its pace, because both may wait for the store for long.
-func (s *Shim) tend(ctx context.Context) {
+func (rv *recovery) run(ctx context.Context) {
 	for part := 0; ; {
-		n := 0
+		n := int64(0)
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.wake:
-		case <-s.ticked:
+		case <-rv.wake:
+		case <-rv.s.heart.ticked:
 			n = 1
 		}
-		s.adopt(ctx)
-		for n = max(n, s.partsDue()); n > 0; n-- {
-			told := s.audit(ctx, part)
+		rv.adopt(ctx)
+		for n = max(n, rv.due.Swap(0)); n > 0; n-- {
+			told := rv.audit(ctx, part)
 			part = (part + 1) % Parts
 			if !told {
 				break // the others go on at the next beat, and this one last
 			}
 		}
-		s.partsLeft(n)
+		rv.due.CompareAndSwap(0, n) // unless all are due by now
 	}
 }
 
 // distrust has all parts audited at once, with what was seen before counting for nothing:
 // events may have been lost, and a store that went back may count versions again.
-func (s *Shim) distrust() {
-	s.epoch.Add(1)
-	s.partsLeft(Parts)
-}
-
-// partsDue takes how many parts are to be audited without waiting for their turn.
-func (s *Shim) partsDue() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := s.due
-	s.due = 0
-	return n
-}
-
-// partsLeft notes parts that could not be audited.
-func (s *Shim) partsLeft(n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.due = max(s.due, n)
+func (rv *recovery) distrust() {
+	rv.epoch.Add(1)
+	rv.due.Store(Parts)
 }
 
 // audit compares one part and reports whether the store has told all of it.
-func (s *Shim) audit(ctx context.Context, part int) bool {
-	mine, epoch := s.runsOf(part), s.epoch.Load()
-	var held []Held
-	err := s.within(ctx, func(ctx context.Context) (err error) {
-		held, err = s.store.Running(ctx, s.replica, part)
-		return err
-	})
+func (rv *recovery) audit(ctx context.Context, part int) bool {
+	s := rv.s
+	mine, epoch := s.runs.inPart(part), rv.epoch.Load()
+	held, err := within(ctx, s, func(ctx context.Context) ([]Held, error) { return s.store.Running(ctx, s.replica, part) })
 	for _, h := range held {
 		r := mine[h.ID]
 		delete(mine, h.ID)
 		switch {
 		case r == nil:
-			s.reclaim(ctx, h.ID)
-		case !r.upToDate(h.Version, epoch):
-			r.review(h.Version)
+			rv.reclaim(ctx, h.ID)
+		case !r.inbox.upToDate(h.Version, epoch):
+			r.inbox.review(h.Version)
 		}
 	}
 	if err != nil {
 		return false
 	}
 	for _, r := range mine { // ended, adopted or forgotten
-		r.review(0)
+		r.inbox.review(0)
 	}
 	return true
 }
 
-// runsOf are the runs whose tasks are in a part.
-func (s *Shim) runsOf(part int) map[ID]*run {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	mine := make(map[ID]*run)
-	for id, r := range s.runs {
-		if id.Part() == part {
-			mine[id] = r
-		}
-	}
-	return mine
-}
-
 // reclaim goes on with a task that is this replica's by its record, if it has no run.
-func (s *Shim) reclaim(ctx context.Context, id ID) {
-	if s.known(id) {
+func (rv *recovery) reclaim(ctx context.Context, id ID) {
+	s := rv.s
+	if s.runs.known(id) {
 		return
 	}
-	var t Task
-	err := s.within(ctx, func(ctx context.Context) (err error) {
-		t, err = s.store.Get(ctx, id, WithRun)
-		return err
-	})
+	if _, held := s.outcomes.get(id); held { // its run has ended before it was forgotten
+		return
+	}
+	t, err := s.read(ctx, id, WithRun)
 	if err != nil || t.Status.Final() || t.Lease.Replica != s.replica || s.draining.Load() {
 		return // the next audit finds it again, if it is still to be found
 	}
@@ -112,31 +108,6 @@ func (s *Shim) reclaim(ctx context.Context, id ID) {
 	r := s.adoptedRun(t)
 	// The record may be older than what became of the call: that it was not sent, or that
 	// a round was open, proves nothing any more.
-	r.firm, r.round = false, nil
-	s.goOnWith(r, t)
-}
-
-// known reports whether there is a run of a task, or will be, or its end is still held.
-func (s *Shim) known(id ID) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, coming := s.coming[id]
-	_, held := s.held[id]
-	return s.runs[id] != nil || coming || held
-}
-
-// expect notes that a task is about to become this replica's.
-func (s *Shim) expect(id ID) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if _, ok := s.coming[id]; !ok {
-		s.coming[id] = false
-	}
-}
-
-// unexpect takes back what expect noted, where no run has come of it.
-func (s *Shim) unexpect(id ID) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.coming, id)
+	r.firm, r.rounds.open = false, nil
+	rv.start(r, t)
 }

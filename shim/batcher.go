@@ -18,10 +18,10 @@ const mostKept = 64 << 10
 // they are in the store. The first piece of a burst goes at once, then one batch per
 // interval, or sooner when enough has gathered (design.md 0.19).
 //
-// What is over a bound is left out. Readers of hints are told by a block in place of
-// what is missing. Where the pieces are segments of the result, no more of them are
+// Pieces over a bound are left out. Readers of hints get a block in place of the missing
+// ones, which says so. If the pieces are segments of the result, no more of them are
 // taken at all, because the merge at the end has the rest; the status message says
-// that it is waited for. A batcher is guarded by run.mu.
+// that it is waited for. It belongs to a pieceWriter, which guards it.
 type batcher struct {
 	Partials
 	segments bool // pieces are segments (SEP-1905), else batches (SEP-2679)
@@ -38,35 +38,15 @@ type batcher struct {
 	missed int   // pieces left out since the last one that was taken
 	full   bool  // no more pieces are taken
 
-	last    time.Time   // when the last batch was closed
-	due     *time.Timer // until the next one may be; nil for none
-	writing chan struct{}
-	stopped bool // the run has ended: nothing is written any more
-	wake    chan struct{}
+	last time.Time // when the last batch was closed
 }
 
 // entry is a batch on its way to the store.
 type entry struct {
 	Batch
-	mark json.RawMessage // where to resume after its last piece, nil if not known
-	size int64
-	at   time.Time // when it was closed
-}
-
-// newBatcher returns the batcher of a call, or nil if nothing of it is shown: hints
-// are only kept where the client opted in.
-func newBatcher(c Call, p Partials) *batcher {
-	if !c.Handle && !c.Demand || !c.Streaming && !p.Content && !c.Partials {
-		return nil
-	}
-	return &batcher{Partials: p, segments: c.Streaming, wake: make(chan struct{})}
-}
-
-// resumeAt goes on with a stream of which the store has this much.
-func (b *batcher) resumeAt(p Position) {
-	if b != nil {
-		b.at, b.made = p, int(p.Batches+p.Segments)
-	}
+	checkpoint json.RawMessage // where to resume after its last piece, nil if not known
+	size       int64
+	at         time.Time // when it was closed
 }
 
 // Why pieces are left out.
@@ -78,7 +58,7 @@ const (
 // add takes a piece, or leaves it out, and reports whether it was the first one to
 // be left out for good.
 func (b *batcher) add(piece json.RawMessage) (closed bool) {
-	if b.full || b.stopped {
+	if b.full {
 		return false
 	}
 	size := int64(len(piece))
@@ -118,8 +98,8 @@ func (b *batcher) push(piece json.RawMessage) {
 	b.total += int64(len(piece))
 }
 
-// close makes batches of the open pieces; mark is where to resume after them.
-func (b *batcher) close(mark json.RawMessage) {
+// close makes batches of the open pieces; checkpoint is where to resume after them.
+func (b *batcher) close(checkpoint json.RawMessage) {
 	if len(b.open) == 0 {
 		return
 	}
@@ -141,7 +121,7 @@ func (b *batcher) close(mark json.RawMessage) {
 		b.queue = append(b.queue, e)
 		b.made++
 	}
-	b.queue[len(b.queue)-1].mark = mark
+	b.queue[len(b.queue)-1].checkpoint = checkpoint
 	b.open = nil
 }
 
@@ -160,8 +140,28 @@ func (b *batcher) delay() time.Duration {
 	return max(0, b.Interval-time.Since(b.last))
 }
 
-// stored notes that the first n batches of the queue are in the store.
-func (b *batcher) stored(n int) {
+// portion is how many batches of the queue go into one append.
+func (b *batcher) portion() int {
+	n, size := 0, int64(0)
+	for n < len(b.queue) && (n == 0 || size+b.queue[n].size <= appendBytes) {
+		size += b.queue[n].size
+		n++
+	}
+	return n
+}
+
+// lastCheckpoint is the newest checkpoint of the first n batches.
+func (b *batcher) lastCheckpoint(n int) json.RawMessage {
+	for n--; n >= 0; n-- {
+		if b.queue[n].checkpoint != nil {
+			return b.queue[n].checkpoint
+		}
+	}
+	return nil
+}
+
+// advance notes that the first n batches of the queue are in the store.
+func (b *batcher) advance(n int) {
 	for _, e := range b.queue[:n] {
 		b.at = b.at.after(e.Batch)
 		b.bytes -= e.size
@@ -177,9 +177,8 @@ func (b *batcher) stored(n int) {
 	b.kept = slices.Delete(b.kept, 0, drop)
 }
 
-// storedUpTo notes that the store has the task's stream up to p, which is not before
-// the queue.
-func (b *batcher) storedUpTo(p Position) {
+// advanceTo notes that the store has the task's stream up to p, at least.
+func (b *batcher) advanceTo(p Position) {
 	n, at := 0, b.at
 	for n < len(b.queue) {
 		next := at.after(b.queue[n].Batch)
@@ -188,7 +187,7 @@ func (b *batcher) storedUpTo(p Position) {
 		}
 		at, n = next, n+1
 	}
-	b.stored(n)
+	b.advance(n)
 }
 
 // rewind takes the stream back to where the store has it, which has lost what was
@@ -240,4 +239,34 @@ func (p Position) after(b Batch) Position {
 func (p Position) before(b Batch) Position {
 	q := Position{}.after(b)
 	return Position{Batches: p.Batches - q.Batches, Segments: p.Segments - q.Segments}
+}
+
+// refit makes the change that ends a task fit a store that has only come to had, and
+// lost what was streamed after it: streamed is what was stored last before the tail.
+// The segments of a merged result are its blocks, so none of them is ever missing;
+// of hints, what is no longer known is lost.
+func (c *Change) refit(streamed []Batch, had Position) {
+	all, at := slices.Concat(streamed, c.Tail), c.At
+	for _, b := range slices.Backward(streamed) {
+		at = at.before(b)
+	}
+	merged := c.Outcome != nil && c.At.Segments > 0 && c.Outcome.Result != nil
+	switch {
+	case at.Batches <= had.Batches && at.Segments <= had.Segments:
+		c.Tail, c.At = all, at
+	case merged:
+		blocks := blocksOf(c.Outcome.Result)
+		c.Tail, c.At = []Batch{{Segments: blocks[min(int(had.Segments), len(blocks)):]}}, had
+	default:
+		c.Tail, c.At = nil, Position{}
+	}
+}
+
+// size is how many bytes a batch has.
+func (b Batch) size() int64 {
+	n := int64(len(b.Content))
+	for _, s := range b.Segments {
+		n += int64(len(s))
+	}
+	return n
 }

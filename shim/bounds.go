@@ -49,17 +49,6 @@ func (l QuestionLimits) Refuse(asked, open int, bytes int64, q ...Question) stri
 	return ""
 }
 
-// refuseRound is the end of a call whose server asks for more with one result than it may.
-func (r *run) refuseRound(from Round) *RPCError {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	why := r.policy.Questions.Refuse(r.box.made, 0, 0, from.Questions...)
-	if why == "" {
-		return nil
-	}
-	return &RPCError{Code: codeInternal, Message: "the server asked for more than it may: " + why}
-}
-
 // AnswerError says what is wrong with an answer. It was not taken, nor were those that
 // came with it, and its question is still open.
 type AnswerError struct {

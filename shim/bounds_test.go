@@ -22,7 +22,7 @@ func asksOneByOne(n int) *asks {
 		for i := range n {
 			answers, err := s.Ask(ctx, shim.Question{Key: fmt.Sprint("k", i), Method: "sampling/createMessage", Params: marked(i)})
 			if err == nil {
-				err = s.Checkpoint(ctx, json.RawMessage(`{"sent":true}`))
+				err = s.Checkpoint(json.RawMessage(`{"sent":true}`))(ctx)
 			}
 			if err != nil {
 				return shim.Reply{}, err

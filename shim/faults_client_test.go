@@ -49,7 +49,7 @@ func (w *faultWorld) follows(r *replica, id shim.ID, on func(shim.Task)) (over f
 	return w.client(func() {
 		ends := 0
 		for id != "" && w.ctx.Err() == nil && ends == 0 {
-			err := r.Follow(w.ctx, anyone, "up", []shim.ID{id}, func(t shim.Task) error {
+			err := states(w.ctx, r.Shim, anyone, func(t shim.Task) error {
 				w.tells(t)
 				if t.Status.Final() {
 					ends++
@@ -58,7 +58,7 @@ func (w *faultWorld) follows(r *replica, id shim.ID, on func(shim.Task)) (over f
 					on(t)
 				}
 				return nil
-			})
+			}, id)
 			switch {
 			case w.ctx.Err() != nil:
 				return
@@ -84,7 +84,7 @@ func (w *faultWorld) awaits(r *replica, id shim.ID) (over func() bool) {
 		for w.ctx.Err() == nil {
 			var got shim.Task
 			err := w.patiently(func() (err error) {
-				got, err = r.Wait(w.ctx, anyone, "up", id)
+				got, err = r.Wait(w.ctx, anyone, "up", id, nil)
 				return err
 			})
 			switch {
@@ -166,7 +166,7 @@ func (w *faultWorld) comesBack(r *replica, c shim.Call, id shim.ID) (got *shim.A
 			case w.ctx.Err() != nil:
 			case errors.Is(err, shim.ErrNotFound) && w.isForgotten(id):
 			case errors.Is(err, shim.ErrCancelled) && w.forgets(): // a hidden record is not written again
-			case errors.Is(err, shim.ErrAnswered) && (w.kind == late || w.kind == later):
+			case errors.Is(err, shim.ErrAnswered) && (w.kind == late || w.kind == later || w.kind == frozen):
 				// Who repeats an answer that took place unheard is told so (design.md 0.18).
 			case err != nil:
 				w.Errorf("come back: %v", err)

@@ -30,7 +30,7 @@ type server struct {
 
 // Call implements shim.Upstream.
 func (s *server) Call(ctx context.Context, _ shim.Request, sink shim.Sink) (shim.Reply, error) {
-	if err := sink.Checkpoint(ctx, s.mark(0)); err != nil {
+	if err := sink.Checkpoint(s.mark(0))(ctx); err != nil {
 		return shim.Reply{}, &shim.UpstreamError{Kind: "unreachable", Message: "not sent", Err: err, Unsent: true}
 	}
 	s.mu.Lock()

@@ -27,6 +27,7 @@ const (
 	replyLost  kind = "lost"      // a write is executed, and its reply does not arrive
 	late       kind = "late"      // one hangs until its caller gives up, and is executed then
 	later      kind = "later"     // the same of a write, which is executed lateBy after that
+	frozen     kind = "frozen"    // all hang for frozenFor, or until their caller gives up, and are executed then
 	unheard    kind = "adopted"   // an adoption is executed, and nobody ever hears of it
 	eventLost  kind = "event"     // an event is not heard
 	backOne    kind = "back"      // the store is again as it was one operation before
@@ -39,6 +40,7 @@ const (
 const (
 	readsAway = 5 * time.Second
 	lateBy    = 20 * time.Second
+	frozenFor = 4 * time.Second  // more than a client waits, and less than a question
 	backBy    = 8 * time.Second  // more than the expiry of a heartbeat
 	storeMost = 10 * time.Second // what a Store waits for an answer, where its caller waits for ever
 )
@@ -49,6 +51,8 @@ func (k kind) lasts() (own, echo time.Duration) {
 	switch k {
 	case readsFail:
 		return readsAway, readsAway
+	case frozen:
+		return frozenFor + 5*time.Second, frozenFor // there are pauses between attempts
 	case late:
 		return storeMost, storeMost
 	case later:
@@ -60,7 +64,7 @@ func (k kind) lasts() (own, echo time.Duration) {
 }
 
 // kinds are all of them.
-var kinds = []kind{readFails, readsFail, replyLost, late, later, unheard, eventLost, backOne, backFour, backLong, clientActs}
+var kinds = []kind{readFails, readsFail, replyLost, late, later, frozen, unheard, eventLost, backOne, backFour, backLong, clientActs}
 
 // hits reports whether this can happen to an operation.
 func (k kind) hits(p point) bool {
@@ -168,6 +172,9 @@ func (f *faults) strike(r shim.Replica, name string, read bool) (k kind, n int) 
 		if read && time.Now().Before(f.away[r]) {
 			return readFails, n
 		}
+		if f.kind == frozen && time.Since(f.hit) < frozenFor {
+			return frozen, n
+		}
 		return noFault, n
 	}
 	if n < f.n || f.kind == eventLost || f.kind == clientActs || !f.kind.hits(p) {
@@ -241,6 +248,8 @@ func (s *faultStore) do(ctx context.Context, name string, read bool, run func(co
 		return errDown
 	case late, later:
 		return s.late(ctx, k, run)
+	case frozen:
+		return s.freeze(ctx, run)
 	case backOne, backFour, backLong:
 		if err := s.goBack(); err != nil {
 			return err
@@ -328,6 +337,26 @@ func (s *faultStore) late(ctx context.Context, k kind, run func(context.Context)
 	return err
 }
 
+// freeze makes an operation when the store goes on, also if its caller has given up by then.
+func (s *faultStore) freeze(ctx context.Context, run func(context.Context) error) error {
+	s.mu.Lock()
+	thaw := time.After(frozenFor - time.Since(s.hit))
+	s.mu.Unlock()
+	select {
+	case <-thaw:
+		return run(ctx)
+	case <-ctx.Done():
+	}
+	s.busy.Go(func() {
+		select {
+		case <-thaw:
+			_ = run(s.over)
+		case <-s.over.Done():
+		}
+	})
+	return errors.Join(shim.ErrUnavailable, ctx.Err())
+}
+
 func (s *faultStore) Create(ctx context.Context, t shim.Task, b ...shim.Batch) (shim.Task, error) {
 	var out shim.Task
 	err := s.do(ctx, "Create", false, func(ctx context.Context) (err error) {
@@ -393,19 +422,14 @@ func (s *faultStore) Append(ctx context.Context, id shim.ID, l shim.Lease, at sh
 	})
 }
 
-func (s *faultStore) Batches(ctx context.Context, id shim.ID, from int64) ([]json.RawMessage, error) {
+func (s *faultStore) Pieces(ctx context.Context, id shim.ID, show shim.Show, skip int64) ([]json.RawMessage, error) {
+	name := "Batches"
+	if show == shim.ShowSegments {
+		name = "Segments"
+	}
 	var out []json.RawMessage
-	err := s.do(ctx, "Batches", true, func(ctx context.Context) (err error) {
-		out, err = s.Store.Batches(ctx, id, from)
-		return err
-	})
-	return out, err
-}
-
-func (s *faultStore) Segments(ctx context.Context, id shim.ID, after int64) ([]json.RawMessage, error) {
-	var out []json.RawMessage
-	err := s.do(ctx, "Segments", true, func(ctx context.Context) (err error) {
-		out, err = s.Store.Segments(ctx, id, after)
+	err := s.do(ctx, name, true, func(ctx context.Context) (err error) {
+		out, err = s.Store.Pieces(ctx, id, show, skip)
 		return err
 	})
 	return out, err

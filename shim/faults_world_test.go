@@ -209,7 +209,7 @@ func (w *faultWorld) done() {
 	w.faults.end()
 	_, echo := w.kind.lasts()
 	rest := max(0, echo-time.Since(w.hit))
-	if w.kind == later {
+	if w.kind == later || w.kind == frozen {
 		rest += period // until what came late has been found
 	}
 	if w.kind.back() {

@@ -16,7 +16,7 @@ func TestEndIsFinalUnderEveryRace(t *testing.T) {
 		p := policy(shim.Always)
 		p.Timeout = 10 * time.Second
 		u := &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
-			if err := s.Checkpoint(ctx, json.RawMessage(`{}`)); err != nil {
+			if err := s.Checkpoint(json.RawMessage(`{}`))(ctx); err != nil {
 				return shim.Reply{}, err
 			}
 			<-time.After(10 * time.Second) // whatever becomes of ctx
@@ -33,7 +33,7 @@ func TestEndIsFinalUnderEveryRace(t *testing.T) {
 			}
 			seen := make(chan shim.Task, 1)
 			go func() {
-				got, err := b.Wait(context.Background(), anyone, "up", task.ID)
+				got, err := b.Wait(context.Background(), anyone, "up", task.ID, nil)
 				if err != nil {
 					t.Error(err)
 				}

@@ -2,272 +2,252 @@ package shim
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
-	"time"
 )
 
-// rereadFailed is after how long a task is read again that could not be read.
-const rereadFailed = time.Second
+// ErrBehind: what was streamed of a task is gone before it could be read, because
+// the task has expired. The reader is told instead of missing it silently.
+var ErrBehind = errors.New("what the task streamed has expired before it was read")
 
-// Follow yields the present state of each of these tasks, in their order, and
-// then their state after every change, until all of them have ended. Changes that
-// come faster than yield takes them are merged: the newest state wins.
-//
-// Tasks come as summaries: a listener need not move a result to tell that there
-// is one. Get reads it. An id that is unknown, not p's, or expires on the way, is
-// passed over without a word (T45), and so is a store that is down for a while.
-// Follow returns nil once there is nothing left to wait for, and otherwise the
-// error of yield or the cause of ctx.
-func (s *Shim) Follow(ctx context.Context, p Principal, upstream string, ids []ID, yield func(Task) error) error {
-	tasks := make([]Tracked, len(ids))
-	for i, id := range ids {
-		tasks[i].ID = id
-	}
-	return s.Track(ctx, p, upstream, tasks, func(u Update) error { return yield(*u.Task) })
+// Show says which pieces of a task FollowSet yields.
+type Show uint8
+
+// What FollowSet can show of a task besides its state.
+const (
+	ShowState    Show = iota // nothing
+	ShowBatches              // batches, by seq (SEP-2679)
+	ShowSegments             // blocks of the result, by seqNr (SEP-1905)
+)
+
+// Tracked is a task of a Set, and what is wanted of it.
+type Tracked struct {
+	ID ID
+	// Hidden says that ID names a question that Pose has stored, or a call that is not
+	// a task yet. All task methods hide these.
+	Hidden bool
+	// Outcome says that the state in which the task has ended comes with its outcome.
+	// All other states are summaries.
+	Outcome bool
+	// Show says which pieces are wanted besides the state.
+	Show Show
+	// From is the number of the first piece that is wanted: a seq, which begins at 0
+	// (P4), or a seqNr, which begins at 1 (A10).
+	From int64
+	// Live says that no pieces are wanted of a task that has ended when it is first read
+	// (P2).
+	Live bool
 }
 
-// Track is Follow with the pieces that the tasks stream: of each task all from the
-// one that is asked for on, in order, each once, and before the state in which the
-// task has ended, after which there is nothing more of it (P2, P3). Pieces are read
-// from the store when yield is ready for them, so a slow reader misses none; if a
-// task expires before it has read all, Track returns ErrBehind. An id that comes
-// twice counts as it came first.
-func (s *Shim) Track(ctx context.Context, p Principal, upstream string, tasks []Tracked, yield func(Update) error) error {
-	look := func(id ID) (Task, error) { return s.see(ctx, p, upstream, id, Summary) }
-	return s.track(ctx, look, tasks, yield)
+// Update is one thing that FollowSet tells of a task: pieces of it, its state, or that
+// it is gone.
+type Update struct {
+	ID ID
+	// Task is the state; nil where there are pieces, or the task is gone.
+	Task *Task
+	// Pieces are the next ones, in order: JSON arrays of content blocks for
+	// ShowBatches, single blocks for ShowSegments. First is the number of the first.
+	Pieces []json.RawMessage
+	First  int64
+	// Gone says that there is no such task, or none that the reader may know of. It was
+	// removed from the set.
+	Gone bool
 }
 
-// track is Track of what look lets be seen.
-func (s *Shim) track(ctx context.Context, look func(ID) (Task, error), tasks []Tracked, yield func(Update) error) error {
-	f := newFollower(tasks, look, s.pieces(ctx), yield)
-	// What cannot be seen is not watched either. This first look costs nothing
-	// more than the one after Synced would.
-	if err := f.read(); err != nil || len(f.open) == 0 {
-		return err
-	}
-	ctx, stop := context.WithCancelCause(ctx)
-	watched := f.ids()
-	var watching sync.WaitGroup
-	watching.Go(func() { stop(s.mark(ctx, f, watched)) })
-	defer watching.Wait()
-	defer stop(nil)
-	return f.run(ctx)
+// Set is a set of tasks that one FollowSet follows. Tasks may be added and removed at any
+// time, before FollowSet runs and while it runs, from any goroutine. None of the methods
+// waits. A task leaves the set by itself when its end has been yielded, or when it is
+// gone. Tasks that are added together share one subscription at the store, which ends when
+// the last of them has left. A Set is followed once.
+type Set struct {
+	wake chan struct{} // holds one signal while there is something to look at
+
+	mu     sync.Mutex
+	closed bool
+	added  int // how often something was added
+	tasks  map[ID]*followed
+	stale  []*followed // to be looked at, in order; some may have left the set
 }
 
-// mark tells a follower which tasks may have changed, until ctx ends or the store
-// is closed.
-func (s *Shim) mark(ctx context.Context, f *follower, ids []ID) error {
-	for e, err := range s.store.Watch(ctx, ids...) {
-		switch {
-		case err != nil:
-			return err
-		case e.Synced:
-			f.markAll()
-		default:
-			f.mark(e)
-		}
-	}
-	return context.Cause(ctx)
+// followed is a task of a Set. The fields of the first group are guarded by Set.mu; the
+// others belong to the follower.
+type followed struct {
+	number int    // Set.added, when it was; not changed after
+	stale  bool   // it is in Set.stale
+	unseen unseen // what events have told since it was looked at
+	watch  *watch // the Watch that hears of it; nil before the first look
+
+	Tracked
+	next  int64 // the number of the next piece
+	seen  stamp // of the state last yielded
+	short stamp // of a state that had less pieces than it said
 }
 
-// follower is one Follow or Track: what it knows of its tasks, and which of them
-// may have more to tell.
-type follower struct {
-	look   func(ID) (Task, error)
-	pieces func(*followed) error // reads what has been streamed into the task
-	yield  func(Update) error
-
-	order  []*followed      // in the caller's order; those that have ended as well
-	open   map[ID]*followed // not ended as far as is known
-	unread []*followed      // could not be read when they were due
-
-	mu    sync.Mutex
-	stale map[ID]heard // to be looked at again
-	all   bool         // everything is
-	wake  chan struct{}
-}
-
-// heard is what events have told of a task since it was looked at: the version, 0 where
+// unseen is what events have told of a task since it was looked at: the version, 0 where
 // anything may have happened, and what was appended.
-type heard struct {
+type unseen struct {
 	version int64
 	added   Added
 }
 
-// followed is a task of a follower.
-type followed struct {
-	Tracked
-	seen    stamp    // of the state last yielded
-	short   stamp    // of a state that had less pieces than it said
-	fetched []Update // pieces to be yielded
+// watch is one Store.Watch of a follower. It ends when the last of its tasks has left
+// the set. left is guarded by Set.mu.
+type watch struct {
+	left int
+	stop context.CancelFunc
 }
 
-// stamp tells one state of a task from another. The version alone does not: it comes
-// again where a failover has lost writes.
-type stamp struct {
-	version int64 // versions begin at 1
-	updated int64 // ms
-	status  Status
-	lease   Lease
+// NewSet returns a set with these tasks.
+func NewSet(tasks ...Tracked) *Set {
+	s := &Set{wake: make(chan struct{}, 1), tasks: make(map[ID]*followed, len(tasks))}
+	s.Add(tasks...)
+	return s
 }
 
-func stampOf(t Task) stamp { return stamp{t.Version, t.UpdatedAt.UnixMilli(), t.Status, t.Lease} }
-
-func newFollower(tasks []Tracked, look func(ID) (Task, error), pieces func(*followed) error, yield func(Update) error) *follower {
-	f := &follower{look: look, pieces: pieces, yield: yield,
-		open: make(map[ID]*followed, len(tasks)), stale: make(map[ID]heard), all: true, wake: make(chan struct{}, 1)}
+// Add puts tasks into the set. A task that is in the set already stays as it is. One that
+// has left the set is followed anew.
+func (s *Set) Add(tasks ...Tracked) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, t := range tasks {
-		if f.open[t.ID] == nil {
-			k := &followed{Tracked: t}
-			f.open[t.ID] = k
-			f.order = append(f.order, k)
+		s.add(&followed{Tracked: t, next: t.From})
+	}
+}
+
+// add puts one task into the set. s.mu is held.
+func (s *Set) add(k *followed) {
+	if s.tasks[k.ID] == nil {
+		s.added++
+		s.tasks[k.ID], k.number = k, s.added
+		s.mark(k, unseen{})
+	}
+}
+
+// Remove takes tasks out of the set. Nothing more of them is yielded, but for an update
+// that is on its way already.
+func (s *Set) Remove(ids ...ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range ids {
+		if k := s.tasks[id]; k != nil {
+			s.drop(k)
 		}
 	}
-	return f
 }
 
-// ids are those of the tasks that are open.
-func (f *follower) ids() []ID {
-	var ids []ID
-	for _, k := range f.order {
-		if f.open[k.ID] != nil {
-			ids = append(ids, k.ID)
+// leave takes a task out of the set that has ended or is gone.
+func (s *Set) leave(k *followed) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.tasks[k.ID] == k {
+		s.drop(k)
+	}
+}
+
+// drop takes a task out of the set. s.mu is held.
+func (s *Set) drop(k *followed) {
+	delete(s.tasks, k.ID)
+	if w := k.watch; w != nil {
+		if w.left--; w.left == 0 {
+			w.stop()
 		}
 	}
-	return ids
+	signal(s.wake) // it may have been the last one of a closed set
 }
 
-// mark says that a task may have changed.
-func (f *follower) mark(e Event) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	h := heard{e.Version, e.Added}
-	if was, ok := f.stale[e.ID]; ok {
-		h = heard{max(was.version, h.version), was.added.Then(h.added)}
-	}
-	f.stale[e.ID] = h
-	f.rouse()
+// Close says that nothing more will be added: FollowSet returns when the set is empty.
+func (s *Set) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	signal(s.wake)
 }
 
-// markAll says that any of the tasks may have.
-func (f *follower) markAll() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.all = true
-	f.rouse()
+// Tasks returns the tasks that are in the set, in the order in which they were added.
+func (s *Set) Tasks() []Tracked {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var tasks []Tracked
+	for _, k := range slices.SortedFunc(maps.Values(s.tasks), func(a, b *followed) int { return a.number - b.number }) {
+		tasks = append(tasks, k.Tracked)
+	}
+	return tasks
 }
 
-func (f *follower) rouse() {
-	select {
-	case f.wake <- struct{}{}:
-	default: // a wake-up is already on its way
+// heard notes an event.
+func (s *Set) heard(e Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if k := s.tasks[e.ID]; k != nil {
+		s.mark(k, unseen{e.Version, e.Added})
 	}
 }
 
-// due takes the tasks that may have changed, each with what was heard of it. What it costs grows with their number
-// and not with that of all tasks.
-func (f *follower) due() (tasks []*followed, news map[ID]heard) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	all := f.all
-	news, f.all = f.stale, false
-	f.stale = make(map[ID]heard)
-	unread := f.unread
-	f.unread = nil
-	if all {
-		f.order = slices.DeleteFunc(f.order, func(k *followed) bool { return f.open[k.ID] == nil })
-		return slices.Clone(f.order), nil
-	}
-	for _, k := range unread {
-		news[k.ID] = heard{}
-	}
-	for id := range news {
-		if k := f.open[id]; k != nil {
-			tasks = append(tasks, k)
+// distrust has tasks looked at, whatever was heard of them; nil means all.
+func (s *Set) distrust(tasks []*followed) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if tasks == nil {
+		for _, k := range s.tasks {
+			s.mark(k, unseen{})
 		}
 	}
-	return tasks, news
-}
-
-// run reads what may have changed, until nothing is left to wait for. Messages of
-// a store may be lost, so everything is read from time to time (design.md 0.4).
-func (f *follower) run(ctx context.Context) error {
-	distrust := time.NewTicker(reread)
-	defer distrust.Stop()
-	for len(f.open) > 0 {
-		var retry <-chan time.Time
-		if len(f.unread) > 0 {
-			retry = time.After(rereadFailed)
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-f.wake:
-		case <-retry:
-		case <-distrust.C:
-			f.markAll()
-		}
-		if err := f.read(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// read yields what is new of those tasks that are due, and lets go of those that
-// have ended or are gone.
-func (f *follower) read() error {
-	tasks, news := f.due()
 	for _, k := range tasks {
-		var err error
-		switch h := news[k.ID]; {
-		case h.version == 0 || h.version != k.seen.version:
-			err = f.readTask(k)
-		case k.Show != ShowState: // an append: it repeats the version
-			err = f.takePieces(k, h.added)
-		}
-		if err != nil {
-			return err
-		}
+		s.mark(k, unseen{})
 	}
-	return nil
 }
 
-// readTask yields what is new of a task. Pieces that were there when the state was
-// read come before the state, and so all of them before the last one.
-func (f *follower) readTask(k *followed) error {
-	t, err := f.look(k.ID)
+// mark has a task looked at for what was heard of it. s.mu is held.
+func (s *Set) mark(k *followed, n unseen) {
 	switch {
-	case errors.Is(err, ErrNotFound):
-		delete(f.open, k.ID)
-		if k.Show != ShowState && k.seen.version > 0 {
-			return ErrBehind
+	case !k.stale:
+		k.stale, k.unseen = true, n
+		s.stale = append(s.stale, k)
+	case k.unseen.version == 0 || n.version == 0:
+		k.unseen = unseen{}
+	default:
+		k.unseen = unseen{max(k.unseen.version, n.version), k.unseen.added.Then(n.added)}
+	}
+	signal(s.wake)
+}
+
+// due is a task that is to be looked at, and what was heard of it.
+type due struct {
+	*followed
+	unseen unseen
+	new    bool // nobody watches it yet
+}
+
+// due takes the tasks that are to be looked at. What that costs grows with their number,
+// and not with the size of the set. over says that nothing is left to be followed.
+func (s *Set) due() (tasks []due, over bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, k := range s.stale {
+		k.stale = false
+		if s.tasks[k.ID] == k {
+			tasks = append(tasks, due{k, k.unseen, k.watch == nil})
 		}
-		return nil
-	case err != nil:
-		f.unread = append(f.unread, k)
-		return nil
+		k.unseen = unseen{}
 	}
-	if k.behind(t.Position) {
-		if err := f.readPieces(k); err != nil {
-			return err
+	s.stale = nil
+	return tasks, s.closed && len(s.tasks) == 0
+}
+
+// watched notes that a Watch begins for those of these tasks that are still in the set,
+// and returns them.
+func (s *Set) watched(w *watch, tasks []due) (in []*followed) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range tasks {
+		if d.new && s.tasks[d.ID] == d.followed {
+			d.watch = w
+			in = append(in, d.followed)
 		}
-		if unread := slices.Contains(f.unread, k); k.behind(t.Position) && (unread || k.short != stampOf(t)) {
-			if !unread { // the store went back in between; if it did not, they are lost
-				f.unread = append(f.unread, k)
-			}
-			k.short = stampOf(t)
-			return nil // the state has to wait for them
-		}
 	}
-	if t.Status.Final() {
-		delete(f.open, k.ID)
-	}
-	if k.seen == stampOf(t) {
-		return nil
-	}
-	k.seen = stampOf(t)
-	return f.yield(Update{ID: k.ID, Task: &t})
+	w.left = len(in)
+	return in
 }

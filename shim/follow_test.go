@@ -12,7 +12,7 @@ import (
 	"taskgate/shim"
 )
 
-// following is one Follow under way, and what it has yielded so far.
+// following is one Track under way, and what it has yielded so far.
 type following struct {
 	leave context.CancelFunc
 	done  chan error
@@ -21,17 +21,26 @@ type following struct {
 	got []shim.Task
 }
 
+// states yields the states of these tasks, and no pieces.
+func states(ctx context.Context, s *shim.Shim, p shim.Principal, yield func(shim.Task) error, ids ...shim.ID) error {
+	tasks := make([]shim.Tracked, len(ids))
+	for i, id := range ids {
+		tasks[i].ID = id
+	}
+	return s.Track(ctx, p, "up", tasks, func(u shim.Update) error { return yield(*u.Task) })
+}
+
 func follow(t *testing.T, s *shim.Shim, p shim.Principal, ids ...shim.ID) *following {
 	t.Helper()
 	ctx, leave := context.WithCancel(t.Context())
 	f := &following{leave: leave, done: make(chan error, 1)}
 	go func() {
-		f.done <- s.Follow(ctx, p, "up", ids, func(t shim.Task) error {
+		f.done <- states(ctx, s, p, func(t shim.Task) error {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.got = append(f.got, t)
 			return nil
-		})
+		}, ids...)
 	}()
 	synctest.Wait()
 	return f
@@ -56,7 +65,7 @@ func (f *following) want(t *testing.T, want ...shim.Status) {
 	}
 }
 
-// ended waits for the end of the Follow.
+// ended waits for the end of the Track.
 func (f *following) ended(t *testing.T) error {
 	t.Helper()
 	synctest.Wait()
@@ -136,7 +145,7 @@ func TestFollowEndsWithItsCaller(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		enough := errors.New("enough")
-		if err := s.Follow(t.Context(), anyone, "up", []shim.ID{task.ID}, func(shim.Task) error { return enough }); !errors.Is(err, enough) {
+		if err := states(t.Context(), s, anyone, func(shim.Task) error { return enough }, task.ID); !errors.Is(err, enough) {
 			t.Errorf("got %v, want the error of yield", err)
 		}
 	})
@@ -191,11 +200,11 @@ func TestFollowMergesChanges(t *testing.T) {
 		synctest.Wait()
 		gate, got := make(chan struct{}), make(chan string, 10)
 		go func() {
-			_ = s.Follow(t.Context(), anyone, "up", []shim.ID{task.ID}, func(t shim.Task) error {
+			_ = states(t.Context(), s, anyone, func(t shim.Task) error {
 				got <- t.StatusMessage
 				<-gate
 				return nil
-			})
+			}, task.ID)
 		}()
 		synctest.Wait()
 		for _, message := range []string{"1", "2", "3"} {

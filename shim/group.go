@@ -3,11 +3,37 @@ package shim
 import (
 	"context"
 	"sync"
+	"time"
 )
 
-// group counts goroutines, like a sync.WaitGroup that may be added to while it is
-// waited for, that is waited for under a context, that takes no more guests from a moment
-// on, and that can be closed.
+// life is how long a Shim does what. The Shim owns it and ends it.
+type life struct {
+	// ctx is the life of everything that is not a request; it ends with
+	// ErrDetached.
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	// writes is the life of outcomes on their way to the store, which outlasts ctx
+	// by as long as Halt is given.
+	writes    context.Context
+	endWrites context.CancelFunc
+	work      *group // runs and their pending writes
+}
+
+func newLife() *life {
+	l := &life{work: newGroup()}
+	l.ctx, l.cancel = context.WithCancelCause(context.Background())
+	l.writes, l.endWrites = context.WithCancel(context.Background())
+	return l
+}
+
+// later runs f after d, unless the work is over by then.
+func (l *life) later(d time.Duration, f func()) *time.Timer {
+	return time.AfterFunc(max(0, d), func() { l.work.Do(f) })
+}
+
+// group counts goroutines. Unlike a sync.WaitGroup it may be added to while it is waited
+// for, and the wait has a context. Refuse ends the admission of guests, which are calls of
+// clients; Close ends that of everything.
 type group struct {
 	mu     sync.Mutex
 	n      int

@@ -3,6 +3,7 @@ package shim
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"time"
 )
@@ -11,29 +12,39 @@ import (
 // lost.
 const beatsPerExpiry = 3
 
-// Run keeps this replica alive in the store, follows what others do to its tasks,
-// and adopts the tasks of replicas that are gone. It returns when ctx ends.
-func (s *Shim) Run(ctx context.Context) error {
-	var loops sync.WaitGroup
-	loops.Go(func() { s.keep(ctx) })
-	loops.Go(func() { s.tend(ctx) })
-	loops.Go(func() { s.hear(ctx) })
-	loops.Wait()
-	return context.Cause(ctx)
+// heart keeps this replica alive in the store. The Shim owns it; run beats it.
+type heart struct {
+	store   Store
+	replica Replica
+	expiry  time.Duration
+	log     *slog.Logger
+	ticked  chan struct{} // holds a signal after each beat
+
+	// beats is held for reading while the heart beats, and guards gone: no beat may
+	// come after the goodbye.
+	beats sync.RWMutex
+	gone  bool
+
+	mu    sync.Mutex // guards all below
+	begun time.Time  // when the last beat that got through began
+	// The recent history of run, see steady.
+	since  time.Time // beating without a miss
+	last   time.Time
+	missed bool // the latest beat was
 }
 
-// keep beats this replica's heart, and does nothing else: a beat waits for no other work.
-func (s *Shim) keep(ctx context.Context) {
-	ticker := time.NewTicker(s.heartbeat / beatsPerExpiry)
+// run beats, and does nothing else: a beat waits for no other work.
+func (h *heart) run(ctx context.Context) {
+	ticker := time.NewTicker(h.expiry / beatsPerExpiry)
 	defer ticker.Stop()
 	for {
 		now := time.Now()
-		err := s.beat(ctx)
-		s.pulse.beat(now, err == nil, s.heartbeat)
+		err := h.beat(ctx)
+		h.note(now, err == nil)
 		if err != nil && ctx.Err() == nil && !errors.Is(err, ErrDraining) {
-			s.log.Warn("no heartbeat: the store is unavailable", "err", err)
+			h.log.Warn("no heartbeat: the store is unavailable", "err", err)
 		}
-		signal(s.ticked)
+		signal(h.ticked)
 		select {
 		case <-ctx.Done():
 			return
@@ -42,80 +53,71 @@ func (s *Shim) keep(ctx context.Context) {
 	}
 }
 
-func (s *Shim) beat(ctx context.Context) error {
-	ctx, stop := context.WithTimeoutCause(ctx, s.heartbeat/beatsPerExpiry, ErrUnavailable)
+func (h *heart) beat(ctx context.Context) error {
+	ctx, stop := context.WithTimeoutCause(ctx, h.expiry/beatsPerExpiry, ErrUnavailable)
 	defer stop()
-	s.beats.RLock()
-	defer s.beats.RUnlock()
-	if s.gone {
+	h.beats.RLock()
+	defer h.beats.RUnlock()
+	if h.gone {
 		return ErrDraining
 	}
 	begin := time.Now()
-	err := s.store.Beat(ctx, s.replica, s.heartbeat)
+	err := h.store.Beat(ctx, h.replica, h.expiry)
 	if err == nil {
-		s.mu.Lock()
-		s.beaten = begin
-		s.mu.Unlock()
+		h.mu.Lock()
+		h.begun = begin
+		h.mu.Unlock()
 	}
 	return err
 }
 
 // goodbye says that this replica's tasks may be adopted, once.
-func (s *Shim) goodbye(ctx context.Context) error {
-	s.beats.Lock()
-	defer s.beats.Unlock()
-	if s.gone {
+func (h *heart) goodbye(ctx context.Context) error {
+	h.beats.Lock()
+	defer h.beats.Unlock()
+	if h.gone {
 		return nil
 	}
-	err := s.store.Beat(ctx, s.replica, 0)
-	s.gone = err == nil
+	err := h.store.Beat(ctx, h.replica, 0)
+	h.gone = err == nil
 	return err
 }
 
-// alive sees to it that the store takes this replica for alive before it gets a
-// task of it. One that was silent for too long, or has not beaten yet, may be
-// unknown there; if it then died before its next beat nobody would miss it, and
-// nobody take over the task.
-func (s *Shim) alive(ctx context.Context) error {
-	s.mu.Lock()
-	fresh := !s.beaten.IsZero() && time.Since(s.beaten) < s.heartbeat
-	s.mu.Unlock()
+// alive makes sure that the store takes this replica for alive before the store gets a
+// task of it. A replica that was silent for too long, or has not beaten yet, may be
+// unknown there. If it then died before its next beat, nobody would miss it, and
+// nobody would take over the task.
+func (h *heart) alive(ctx context.Context) error {
+	h.mu.Lock()
+	fresh := !h.begun.IsZero() && time.Since(h.begun) < h.expiry
+	h.mu.Unlock()
 	if fresh {
 		return nil
 	}
-	return s.beat(ctx)
+	return h.beat(ctx)
 }
 
-// pulse is the recent history of a heartbeat. A replica may adopt only after it has itself
-// beaten without a miss for one whole expiry, so that an outage of the store, which
-// silences everybody, orphans nobody (design.md 0.5).
-type pulse struct {
-	mu     sync.Mutex
-	since  time.Time // beating without a miss
-	last   time.Time
-	missed bool // the latest beat was
-}
-
-// beat records one beat.
-func (p *pulse) beat(now time.Time, ok bool, expiry time.Duration) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	after := p.missed
-	if p.missed = !ok; p.missed {
+// note records one beat of run.
+func (h *heart) note(now time.Time, ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	after := h.missed
+	if h.missed = !ok; h.missed {
 		return
 	}
 	// However short an outage was, others may have had their turn to beat just before
 	// it and have expired: the count begins anew.
-	if after || p.last.IsZero() || now.Sub(p.last) >= expiry {
-		p.since = now
+	if after || h.last.IsZero() || now.Sub(h.last) >= h.expiry {
+		h.since = now
 	}
-	p.last = now
+	h.last = now
 }
 
-// steady reports whether the heart has beaten without a miss for a whole expiry, by
-// what is known now.
-func (p *pulse) steady(now time.Time, expiry time.Duration) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return !p.missed && !p.last.IsZero() && now.Sub(p.last) < expiry && p.last.Sub(p.since) >= expiry
+// steady reports whether the heart has beaten without a miss for a whole expiry. A replica
+// may adopt only then, so that an outage of the store, which silences everybody, orphans
+// nobody (design.md 0.5).
+func (h *heart) steady(now time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return !h.missed && !h.last.IsZero() && now.Sub(h.last) < h.expiry && h.last.Sub(h.since) >= h.expiry
 }

@@ -1,61 +1,22 @@
 package shim
 
 import (
-	"context"
 	"errors"
-	"math/rand/v2"
 	"sync"
-	"time"
 )
 
-// hear takes what others do to this replica's tasks, cancel them, answer them or adopt
-// them, and who leaves tasks behind. An event only has a task read again: the inbox is
-// that of all tasks, and waits for no read.
-func (s *Shim) hear(ctx context.Context) {
-	for e, err := range s.store.Inbox(ctx, s.replica) {
-		switch {
-		case err != nil:
-			if ctx.Err() == nil {
-				s.log.Error("this replica no longer hears of its tasks", "err", err)
-			}
-			return
-		case e.Synced:
-			s.distrust()
-			for _, id := range s.unsettled() {
-				s.work.Go(func() { s.assure(s.writes, id) })
-			}
-			signal(s.wake)
-		case e.Goodbye:
-			signal(s.wake)
-		default:
-			s.changed(e.ID, e.Version)
-		}
-	}
-}
+// inbox is how a run learns what others did to its record: it reads the record when that
+// may have changed, and again for as long as that fails. The run owns it. Its lock is held
+// for a moment only, other than that of the run, which may be writing to a slow client.
+type inbox struct {
+	run *run
 
-// changed has the run of a task read its record. An event of a task that is just becoming
-// this replica's is kept until there is a run.
-func (s *Shim) changed(id ID, version int64) {
-	s.mu.Lock()
-	r := s.runs[id]
-	if _, coming := s.coming[id]; coming && r == nil {
-		s.coming[id] = true
-	}
-	s.mu.Unlock()
-	if r != nil {
-		r.review(version)
-	}
-}
-
-// reading is what a run knows of reading its own record. Its lock is held for a moment
-// only, other than that of the run, which may be writing to a slow client.
-type reading struct {
 	mu      sync.Mutex
 	stale   bool  // the record may have changed since it was last read
 	active  bool  // a goroutine reads it
 	version int64 // of the newest change by others that was heard of; 0 for none
 	seen    int64 // the last such version that was read
-	epoch   int64 // Shim.epoch when that read began, or the creation of the record
+	epoch   int64 // recovery.epoch when that read began, or the creation of the record
 
 	// turn counts the states that came in, from a read or with the reply to a write. A
 	// read that was overtaken by another state may be older than that, and is repeated. It
@@ -63,132 +24,106 @@ type reading struct {
 	turn int64
 }
 
-// review has the record read, and again for as long as that fails. version is that of the
-// change by others that was heard of.
-func (r *run) review(version int64) {
-	r.reading.mu.Lock()
-	r.reading.version = version
-	r.reading.mu.Unlock()
-	r.reread()
+// review has the record read. version is that of the change by others that was heard of.
+func (in *inbox) review(version int64) {
+	in.mu.Lock()
+	in.version = version
+	in.mu.Unlock()
+	in.reread()
 }
 
 // reread has the record read.
-func (r *run) reread() {
-	r.reading.mu.Lock()
-	defer r.reading.mu.Unlock()
-	r.reading.stale = true
-	if !r.reading.active {
-		r.reading.active = r.s.work.Go(r.read)
+func (in *inbox) reread() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.stale = true
+	if !in.active {
+		in.active = in.run.s.life.work.Go(in.read)
 	}
 }
 
 // upToDate reports whether the last change by others, which had this version in an epoch,
 // was read.
-func (r *run) upToDate(version, epoch int64) bool {
-	r.reading.mu.Lock()
-	defer r.reading.mu.Unlock()
-	return r.reading.seen == version && r.reading.epoch == epoch
+func (in *inbox) upToDate(version, epoch int64) bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.seen == version && in.epoch == epoch
 }
 
 // due takes the version up to which the record is to be read, or reports that there is
 // nothing to read.
-func (d *reading) due(over bool) (version int64, ok bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.active = d.stale && !over
-	d.stale = false
-	return d.version, d.active
+func (in *inbox) due(over bool) (version int64, ok bool) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.active = in.stale && !over
+	in.stale = false
+	return in.version, in.active
 }
 
 // done notes what was read.
-func (d *reading) done(version, epoch int64) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.seen, d.epoch = version, epoch
+func (in *inbox) done(version, epoch int64) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.seen, in.epoch = version, epoch
 }
 
 // read reads the record until nothing is known to have changed since.
-func (r *run) read() {
-	for pause := retryFirst; ; {
-		version, ok := r.reading.due(r.closed())
+func (in *inbox) read() {
+	r := in.run
+	for d := retryFirst; ; {
+		version, ok := in.due(r.record.closed())
 		if !ok {
 			return
 		}
-		epoch := r.s.epoch.Load()
+		epoch := r.s.recovery.epoch.Load()
 		r.mu.Lock()
-		turn, lease := r.reading.turn, r.task.lease
+		turn, lease := in.turn, r.record.lease
 		r.mu.Unlock()
 
-		ctx, stop := context.WithTimeoutCause(r.s.writes, r.s.storeTimeout, ErrUnavailable)
-		t, err := r.s.store.Get(ctx, r.task.id, Summary)
-		stop()
+		t, err := r.s.read(r.s.life.writes, r.record.id, Summary)
 		switch {
 		case err == nil:
-			pause = retryFirst
-			if r.saw(t, turn, lease) {
-				r.reading.done(version, epoch)
+			d = retryFirst
+			if in.receive(t, turn, lease) {
+				in.done(version, epoch)
 			} else {
-				r.reread()
+				in.reread()
 			}
 		case errors.Is(err, ErrNotFound):
-			if r.restored() {
-				r.reread()
+			// Where it cannot be written again, the next write or audit tries again.
+			if _, err := within(r.s.life.writes, r.s, r.record.restore); err == nil {
+				in.reread()
 			}
 		default:
-			r.reread()
-			r.rest(pause/2 + rand.N(pause))
-			pause = min(2*pause, retryMost)
+			in.reread()
+			pause(r.record.over, spread(d))
+			d = min(2*d, retryMost)
 		}
 	}
 }
 
-// restored has the record written again that the store has forgotten, and reports whether
-// there is one then. Where that fails, the next write or audit tries again.
-func (r *run) restored() bool {
-	ctx, stop := context.WithTimeoutCause(r.s.writes, r.s.storeTimeout, ErrUnavailable)
-	defer stop()
-	return r.restore(ctx) == nil
-}
-
-// closed reports whether nothing more is written of the task here.
-func (r *run) closed() bool {
-	select {
-	case <-r.task.over:
-		return true
-	case <-r.s.writes.Done():
-		return true
-	default:
-		return false
-	}
-}
-
-// rest pauses, but not for longer than there is a run.
-func (r *run) rest(d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-r.task.over:
-	case <-r.s.writes.Done():
-	}
-}
-
-// saw takes the state that a read has found which began at this turn, under this lease. It
+// receive takes the state that a read has found which began at this turn, under this lease. It
 // reports false if another state has overtaken it.
-func (r *run) saw(t Task, turn int64, lease Lease) bool {
+func (in *inbox) receive(t Task, turn int64, lease Lease) bool {
+	r := in.run
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.reading.turn != turn || r.task.lease != lease {
+	if in.turn != turn || r.record.lease != lease {
 		return false
 	}
-	r.reading.turn++
+	in.turn++
 	switch {
 	case t.Status.Final():
 		r.cancel(errTaskCancelled)
+		return true
 	case t.Lease != lease:
 		r.cancel(ErrDetached)
-	default:
-		r.heard(t)
+		return true
+	case t.Visible && r.record.hidden && r.creation.pending == nil:
+		r.shown(t)
+	case !t.Visible && !r.record.hidden: // a failover has lost that it became a task
+		r.s.life.work.Go(r.record.reveal)
 	}
+	r.box.changed(t)
 	return true
 }

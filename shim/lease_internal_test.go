@@ -19,7 +19,7 @@ func (s *renewed) Apply(_ context.Context, _ ID, l *Lease, _ Change) (Task, erro
 	s.leases = append(s.leases, *l)
 	if len(s.leases) == 1 {
 		s.run.mu.Lock()
-		s.run.task.lease = Lease{Replica: "a"}
+		s.run.record.lease = Lease{Replica: "a"}
 		s.run.mu.Unlock()
 		return Task{}, ErrLeaseLost
 	}
@@ -28,7 +28,8 @@ func (s *renewed) Apply(_ context.Context, _ ID, l *Lease, _ Change) (Task, erro
 
 // newTestRun is a run of a task under a lease, without a call.
 func newTestRun(store Store, l Lease) *run {
-	r := &run{s: &Shim{store: store, work: newGroup()}, task: &taskState{lease: l, writing: make(chan struct{}, 1)}}
+	r := &run{s: &Shim{store: store, life: newLife()}, record: &record{lease: l, writing: make(chan struct{}, 1)}}
+	r.record.run, r.inbox.run = r, r
 	r.ctx, r.cancel = context.WithCancelCause(context.Background())
 	return r
 }
@@ -39,17 +40,17 @@ func TestRefusalUnderAnOlderLease(t *testing.T) {
 	store := &renewed{}
 	r := newTestRun(store, Lease{Replica: "a", Adoption: 1})
 	store.run = r
-	if err := r.persist(t.Context(), func() Change { return Change{TTL: time.Hour} }); err != nil {
+	if err := r.record.persist(t.Context(), func() Change { return Change{TTL: time.Hour} }); err != nil {
 		t.Error(err)
 	}
 	if len(store.leases) != 2 || store.leases[1] != (Lease{Replica: "a"}) || r.ctx.Err() != nil {
 		t.Errorf("written under %v; the run: %v", store.leases, context.Cause(r.ctx))
 	}
-	r.lost(ErrLeaseLost, Lease{Replica: "a", Adoption: 1})
+	r.record.refused(ErrLeaseLost, Lease{Replica: "a", Adoption: 1})
 	if r.ctx.Err() != nil {
 		t.Error("a late refusal under the old lease ends the run")
 	}
-	r.lost(ErrLeaseLost, Lease{Replica: "a"})
+	r.record.refused(ErrLeaseLost, Lease{Replica: "a"})
 	if !errors.Is(context.Cause(r.ctx), ErrDetached) {
 		t.Errorf("a refusal under its own lease leaves the run with %v", context.Cause(r.ctx))
 	}
@@ -60,7 +61,7 @@ func TestRefusalUnderAnOlderLease(t *testing.T) {
 func TestLeaseOfAnotherReplica(t *testing.T) {
 	own := Lease{Replica: "a", Adoption: 1}
 	r := newTestRun(nil, own)
-	if !r.saw(Task{Status: Working, Lease: Lease{Replica: "b", Adoption: 1}}, 0, own) {
+	if !r.inbox.receive(Task{Status: Working, Lease: Lease{Replica: "b", Adoption: 1}}, 0, own) {
 		t.Error("the state was not taken")
 	}
 	if !errors.Is(context.Cause(r.ctx), ErrDetached) {

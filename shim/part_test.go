@@ -134,13 +134,13 @@ func TestNewestCheckpointIsHandedOver(t *testing.T) {
 				}
 				reply, err := after(ctx, time.Hour)
 				if err != nil { // what a leg says when it is let go of
-					_ = s.Checkpoint(ctx, json.RawMessage(`"last `+marks[0][1:]))
+					_ = s.Checkpoint(json.RawMessage(`"last ` + marks[0][1:]))(ctx)
 				}
 				return reply, err
 			}
 			return &scripted{
 				call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
-					if err := s.Checkpoint(ctx, json.RawMessage(`"sent"`)); err != nil {
+					if err := s.Checkpoint(json.RawMessage(`"sent"`))(ctx); err != nil {
 						return shim.Reply{}, err
 					}
 					return say(ctx, s)
@@ -210,7 +210,7 @@ func TestWaitersOfAReplicaThatStops(t *testing.T) {
 				var end shim.Task
 				var waited, blocked error
 				var callers sync.WaitGroup
-				callers.Go(func() { end, waited = a.Wait(context.Background(), anyone, "up", task.ID) })
+				callers.Go(func() { end, waited = a.Wait(context.Background(), anyone, "up", task.ID, nil) })
 				callers.Go(func() {
 					c := call()
 					c.Request.Name = "blocks"

@@ -3,7 +3,6 @@ package shim
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"time"
 
 	"taskgate/internal/jsonrpc"
@@ -28,40 +27,6 @@ type Partials struct {
 	Bytes    int
 }
 
-// Show says which pieces of a task Track yields.
-type Show uint8
-
-// What Track can show of a task besides its state.
-const (
-	ShowState    Show = iota // nothing
-	ShowBatches              // batches, by seq (SEP-2679)
-	ShowSegments             // blocks of the result, by seqNr (SEP-1905)
-)
-
-// Tracked is a task to track.
-type Tracked struct {
-	ID   ID
-	Show Show
-	// From is the number of the first piece that is wanted: a seq, which begins at 0
-	// (P4), or a seqNr, which begins at 1 (A10).
-	From int64
-}
-
-// Update is one thing that Track tells of a task: pieces of it, or its state.
-type Update struct {
-	ID ID
-	// Task is the state, a summary; nil where there are pieces.
-	Task *Task
-	// Pieces are the next ones, in order: JSON arrays of content blocks for
-	// ShowBatches, single blocks for ShowSegments. First is the number of the first.
-	Pieces []json.RawMessage
-	First  int64
-}
-
-// ErrBehind: what was streamed of a task is gone before it could be read, because
-// the task has expired. The reader is told instead of missing it silently.
-var ErrBehind = errors.New("what the task streamed has expired before it was read")
-
 // Segments reads what a task has streamed of its result: the blocks with a seqNr
 // above after, and the task's state, a summary. If that is final, no block will
 // follow those that are returned. A task whose call did not negotiate streaming has
@@ -72,20 +37,19 @@ func (s *Shim) Segments(ctx context.Context, p Principal, upstream string, id ID
 	if err != nil {
 		return nil, Task{}, err
 	}
-	var blocks []json.RawMessage
 	if t.Status.Final() && t.Position.Segments == 0 {
 		whole, err := s.see(ctx, p, upstream, id, WithOutcome)
 		if err != nil {
 			return nil, Task{}, err
 		}
+		var blocks []json.RawMessage
 		if whole.Outcome != nil {
 			blocks = blocksOf(whole.Outcome.Result)
 		}
 		return blocks[min(max(after, 0), int64(len(blocks))):], t, nil
 	}
-	err = s.within(ctx, func(ctx context.Context) (err error) {
-		blocks, err = s.store.Segments(ctx, id, max(after, 0))
-		return err
+	blocks, err := within(ctx, s, func(ctx context.Context) ([]json.RawMessage, error) {
+		return s.store.Pieces(ctx, id, ShowSegments, max(after, 0))
 	})
 	return blocks, t, err
 }

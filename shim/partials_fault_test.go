@@ -254,7 +254,7 @@ func TestWhatAPartialCosts(t *testing.T) {
 		task := begin(t, loud, call())
 		l := track(t, s, shim.Tracked{ID: quiet.ID, Show: shim.ShowBatches}, shim.Tracked{ID: task.ID, Show: shim.ShowBatches})
 		_ = follow(t, s, anyone, task.ID)
-		go func() { _, _ = s.Wait(t.Context(), anyone, "up", task.ID) }()
+		go func() { _, _ = s.Wait(t.Context(), anyone, "up", task.ID, nil) }()
 		pass(1050 * time.Millisecond) // all are at rest, but for the partials
 		ops, reads, appends := w.store.ops.Load(), w.store.reads.Load(), w.store.appends.Load()
 		pass(time.Second)
@@ -304,6 +304,90 @@ func TestTrackTellsWhatIsGone(t *testing.T) {
 		close(gate)
 		if err := <-done; !errors.Is(err, shim.ErrBehind) {
 			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// A checkpoint that is held up on its way to the store, while the server goes on and more
+// is stored, does not take the place where the call is resumed back: whoever went on there
+// would hear again what has been told.
+func TestHeldUpCheckpointIsOld(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		held := make(chan struct{})
+		h := &hooked{apply: func(ctx context.Context, c shim.Change, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
+			if string(c.Checkpoint) == `"asked"` {
+				<-held
+			}
+			return next(ctx)
+		}}
+		u := &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
+			if err := s.Checkpoint(json.RawMessage(`"sent"`))(ctx); err != nil {
+				return shim.Reply{}, err
+			}
+			s.Progress(shim.Progress{Progress: 1, Message: "a", Checkpoint: json.RawMessage(`"after a"`)})
+			_, _ = after(ctx, time.Second)
+			go func() { _ = s.Checkpoint(json.RawMessage(`"asked"`))(ctx) }()
+			_, _ = after(ctx, time.Second)
+			s.Progress(shim.Progress{Progress: 2, Message: "b", Checkpoint: json.RawMessage(`"after b"`)})
+			return after(ctx, time.Hour)
+		}}
+		s := w.over("a", h, u, streaming(false))
+		task := begin(t, s, partialsCall())
+		pass(3 * time.Second)
+		close(held)
+		pass(time.Second)
+		got, err := w.store.Get(t.Context(), task.ID, shim.WithRun)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(got.Checkpoint) != `"after b"` || got.Position.Batches != 2 {
+			t.Errorf("the call is resumed at %s, and %d batches are stored", got.Checkpoint, got.Position.Batches)
+		}
+	})
+}
+
+// A checkpoint takes along what the store has lost of the pieces before it: whoever
+// resumes there does not hear those again.
+func TestCheckpointAfterAFailover(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		u := &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
+			if err := s.Checkpoint(json.RawMessage(`"sent"`))(ctx); err != nil {
+				return shim.Reply{}, err
+			}
+			for i, text := range []string{"a", "b"} {
+				s.Progress(shim.Progress{Progress: float64(i), Message: text, Checkpoint: json.RawMessage(`"after ` + text + `"`)})
+				_, _ = after(ctx, time.Second)
+			}
+			_, _ = after(ctx, time.Second)
+			if err := s.Checkpoint(json.RawMessage(`"asked"`))(ctx); err != nil {
+				return shim.Reply{}, err
+			}
+			return after(ctx, time.Hour)
+		}}
+		s := w.gateway("a", u, streaming(false))
+		task := begin(t, s, partialsCall())
+		pass(500 * time.Millisecond) // a is stored
+		other := openEmbedded(t)
+		replicated, err := w.store.Get(t.Context(), task.ID, shim.WithRun)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pieces, err := w.store.Pieces(t.Context(), task.ID, shim.ShowBatches, 0)
+		if err != nil || len(pieces) != 1 {
+			t.Fatalf("%q %v", pieces, err)
+		}
+		if _, err := other.Create(t.Context(), replicated, shim.Batch{Content: pieces[0]}); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Second) // so is b
+		w.store.failover.Store(&other)
+		pass(3 * time.Second)
+		got, err := other.Get(t.Context(), task.ID, shim.WithRun)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(got.Checkpoint) != `"asked"` || got.Position.Batches != 2 {
+			t.Errorf("the call is resumed at %s, and %d batches are stored", got.Checkpoint, got.Position.Batches)
 		}
 	})
 }

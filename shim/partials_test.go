@@ -17,7 +17,7 @@ import (
 // says sends messages as progress, each after its pause, and then answers.
 func says(answer string, messages ...said) *scripted {
 	return &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
-		if err := s.Checkpoint(ctx, json.RawMessage(`{"sent":true}`)); err != nil {
+		if err := s.Checkpoint(json.RawMessage(`{"sent":true}`))(ctx); err != nil {
 			return shim.Reply{}, err
 		}
 		for i, m := range messages {
@@ -157,6 +157,24 @@ func TestPartialsAreBatched(t *testing.T) {
 		}
 		late := track(t, other, shim.Tracked{ID: task.ID, Show: shim.ShowBatches, From: 2})
 		late.want(t, "2:e 3:f+g completed")
+		if err := late.ended(t); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Who reads a task for the first time after its end has none of its pieces, if it only
+// wants those of a task that runs (P2). Who began to read before has all of them.
+func TestPartialsAfterTheEnd(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		s := w.gateway("a", says(result, words(time.Second, "a", "b")...), streaming(false))
+		task := begin(t, s, partialsCall())
+		live := shim.Tracked{ID: task.ID, Show: shim.ShowBatches, Live: true}
+		l := track(t, s, live)
+		pass(10 * time.Second)
+		l.want(t, "working 0:a 1:b completed")
+		late := track(t, s, live)
+		late.want(t, "completed")
 		if err := late.ended(t); err != nil {
 			t.Error(err)
 		}

@@ -95,7 +95,7 @@ func TestSentIsDurable(t *testing.T) {
 				w.store.Store = n
 				s := w.gateway("a", &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
 					for _, mark := range []string{`"sent"`, `"further"`} {
-						if err := s.Checkpoint(ctx, json.RawMessage(mark)); err != nil {
+						if err := s.Checkpoint(json.RawMessage(mark))(ctx); err != nil {
 							return shim.Reply{}, err
 						}
 					}

@@ -42,8 +42,12 @@ func heard(t *testing.T, s *shim.Shim, p shim.Principal, id shim.ID) <-chan shim
 	out := make(chan shim.Task, 1)
 	go func() {
 		var last shim.Task
-		if err := s.FollowPosed(t.Context(), p, "up", []shim.ID{id}, func(task shim.Task) error {
-			last = task
+		set := shim.NewSet(shim.Tracked{ID: id, Hidden: true})
+		set.Close()
+		if err := s.FollowSet(t.Context(), p, "up", set, func(u shim.Update) error {
+			if u.Task != nil {
+				last = *u.Task
+			}
 			return nil
 		}); err != nil {
 			t.Error(err)

@@ -44,7 +44,7 @@ func TestTaskAdoptedBack(t *testing.T) {
 
 		// The other one plays the round, and is lost while the server has the retry.
 		second := &scripted{call: func(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
-			if err := s.Checkpoint(ctx, json.RawMessage(`{"sent":true}`)); err != nil {
+			if err := s.Checkpoint(json.RawMessage(`{"sent":true}`))(ctx); err != nil {
 				return shim.Reply{}, err
 			}
 			return after(ctx, time.Hour)

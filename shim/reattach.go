@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,13 +11,23 @@ import (
 	"time"
 )
 
-// Reattach goes on with a call that was handed back (Answered.Parked): it stores the
-// answers and waits for what comes next, on whichever replica the call runs. See API.
+// Reattach comes back to a call that Call or Reattach has handed back (Answered.Parked), on
+// any replica, with the results that answer its questions, by their keys. It returns what
+// Call returns: the reply; the call parked again, with all questions that are open, where
+// answers are missing or new questions came; or, where the caller can take a task or be told
+// of one, one after another grace or After. Of c it takes Upstream, Principal,
+// Request.Method and Name, Handle, After, TTL, Stay and Stream. If ctx ends, the call is
+// cancelled, unless Stay.
+//
+// A call of somebody else, or one whose time is over, is ErrNotFound; answers that were
+// given before, ErrAnswered; one that is none, or too large, an *AnswerError, and all of
+// them may be given again; ErrCancelled: the call was cancelled meanwhile. That the replica
+// that ran it was lost is an error in the reply: it is never run again.
 func (s *Shim) Reattach(ctx context.Context, c Call, id ID, answers map[string]json.RawMessage) (Answered, error) {
-	if !s.work.admit() {
-		return Answered{}, ErrDraining
+	if !s.life.work.admit() {
+		return Answered{}, ErrRefused
 	}
-	defer s.work.end()
+	defer s.life.work.end()
 	srv, err := s.server(c.Upstream)
 	if err != nil {
 		return Answered{}, err
@@ -25,8 +36,8 @@ func (s *Shim) Reattach(ctx context.Context, c Call, id ID, answers map[string]j
 	if len(asked) == 0 {
 		asked = slices.Collect(maps.Keys(answers))
 	}
-	t, err := s.reach(ctx, c.Principal, c.Upstream, id)
-	if err == nil && answered(t.Questions, asked) {
+	t, err := s.reach(ctx, c.Principal, c.Upstream, id, Summary)
+	if err == nil && slices.ContainsFunc(t.Questions, func(q Question) bool { return q.Answer != nil && slices.Contains(asked, q.Key) }) {
 		err = ErrAnswered
 	}
 	if err == nil {
@@ -35,28 +46,14 @@ func (s *Shim) Reattach(ctx context.Context, c Call, id ID, answers map[string]j
 	if err != nil {
 		return Answered{}, err
 	}
-	v := &visit{s: s, call: c, policy: srv.policyFor(c.Request), task: t}
-	return v.wait(ctx)
-}
-
-// answered reports whether one of the questions of these keys has its answer.
-func answered(questions []Question, keys []string) bool {
-	for _, key := range keys {
-		if q, ok := find(questions, key); ok && q.Answer != nil {
-			return true
-		}
-	}
-	return false
+	w := &waiter{s: s, call: c, policy: srv.policyFor(c.Request), task: t}
+	return w.wait(ctx)
 }
 
 // reach reads the record of a call, hidden or not, if it is p's. One that is hidden
 // belongs to a legacy session as well, where p has no name.
-func (s *Shim) reach(ctx context.Context, p Principal, upstream string, id ID) (Task, error) {
-	var t Task
-	err := s.within(ctx, func(ctx context.Context) (err error) {
-		t, err = s.store.Get(ctx, id, Summary)
-		return err
-	})
+func (s *Shim) reach(ctx context.Context, p Principal, upstream string, id ID, part Part) (Task, error) {
+	t, err := s.read(ctx, id, part)
 	switch {
 	case err != nil:
 		return Task{}, err
@@ -76,12 +73,8 @@ func (s *Shim) handIn(ctx context.Context, t Task, answers map[string]json.RawMe
 		return t, err
 	}
 	change := Change{Claim: slices.Sorted(maps.Keys(wanted)), ClaimBy: s.op(), Answer: wanted}
-	var after Task
-	err = s.within(ctx, func(ctx context.Context) error {
-		return s.retry(ctx, func(ctx context.Context) (err error) {
-			after, err = s.store.Apply(ctx, t.ID, nil, change)
-			return err
-		})
+	after, err := within(ctx, s, func(ctx context.Context) (Task, error) {
+		return retry(ctx, func(ctx context.Context) (Task, error) { return s.store.Apply(ctx, t.ID, nil, change) })
 	})
 	if err != nil && !errors.Is(err, ErrFinal) {
 		return Task{}, err
@@ -94,8 +87,8 @@ func (s *Shim) handIn(ctx context.Context, t Task, answers map[string]json.RawMe
 	return after, nil
 }
 
-// visit is one Reattach: a caller who waits for a call that may run anywhere.
-type visit struct {
+// waiter is one Reattach: a caller who waits for a call that may run anywhere.
+type waiter struct {
 	s      *Shim
 	call   Call
 	policy Policy
@@ -105,110 +98,141 @@ type visit struct {
 	began time.Time     // when the caller was first said to be here; zero before
 	kept  time.Duration // the record's TTL then
 
-	unread bool // the record, or its outcome, could not be read when it was due
+	progress json.RawMessage // what the caller knows of it, where the call runs elsewhere
 }
 
-// wait looks at the record after each event until there is something to answer.
-func (v *visit) wait(ctx context.Context) (Answered, error) {
-	if a, err, done := v.look(ctx); done {
+// wait looks at each state of the record until there is something to answer.
+func (w *waiter) wait(ctx context.Context) (Answered, error) {
+	if a, err, done := w.look(); done {
 		return a, err
 	}
 	watched, stop := context.WithCancel(ctx)
-	wake := make(chan struct{}, 1)
+	states, failed := make(chan Update), make(chan error, 1)
 	var watching sync.WaitGroup
-	watching.Go(func() { v.s.wakeOn(watched, v.task.ID, wake) })
+	watching.Go(func() { failed <- w.follow(watched, states) })
 	defer watching.Wait()
 	defer stop()
-	distrust := time.NewTicker(reread)
-	defer distrust.Stop()
+	again := time.NewTicker(reread)
+	defer again.Stop()
 	var replied chan struct{} // never, where the call runs elsewhere
-	if v.run = v.s.attach(v.task.ID, v.call.Stream); v.run != nil {
-		defer v.run.detach()
-		replied = v.run.done
+	if w.run = w.s.runs.get(w.task.ID); w.run != nil {
+		w.run.caller.attach(w.call.Stream)
+		defer w.run.caller.detach()
+		replied = w.run.done
 	}
-	grace := v.grace()
-	v.attend(ctx)
+	w.progress = w.task.Progress.Params // it was told before the questions
+	grace := w.grace()
+	w.announce(ctx)
 	for {
-		var retry <-chan time.Time
-		if v.unread {
-			retry = time.After(rereadFailed)
-		}
 		select {
 		case <-ctx.Done():
-			return v.leave(ctx)
-		case <-v.s.ctx.Done():
+			return w.leave(ctx)
+		case <-w.s.life.ctx.Done():
 			return Answered{}, ErrDraining
 		case <-replied:
-			return v.reply()
+			if errors.Is(w.run.err, errTaskCancelled) {
+				return Answered{}, ErrCancelled
+			}
+			return Answered{Reply: w.run.reply}, w.run.err
 		case <-grace:
-			if a, err, done := v.becomeTask(ctx); done {
+			if a, err, done := w.becomeTask(ctx); done {
 				return a, err
 			}
 			grace = time.After(retryCreate)
-			continue
-		case <-wake:
-		case <-retry:
-		case <-distrust.C:
-			v.attend(ctx)
-		}
-		t, err := v.s.reach(ctx, v.call.Principal, v.call.Upstream, v.task.ID)
-		if errors.Is(err, ErrNotFound) {
+		case <-again.C:
+			w.announce(ctx)
+		case err := <-failed:
+			if ctx.Err() != nil { // which is why
+				return w.leave(ctx)
+			}
 			return Answered{}, err
-		}
-		if v.unread = err != nil; !v.unread {
-			v.task = t
-		}
-		if a, err, done := v.look(ctx); done {
-			return a, err
+		case u := <-states:
+			if u.Gone || u.Task.Status.Final() && u.Task.Status != Cancelled && u.Task.Outcome == nil {
+				return Answered{}, ErrNotFound
+			}
+			w.task = *u.Task
+			if a, err, done := w.look(); done {
+				return a, err
+			}
+			w.tellProgress()
 		}
 	}
 }
 
-// attend tells the replica that runs the call that its caller is here, if that may be
-// about to give the call up: its questions have run out. It has the record kept for
-// longer, and again from time to time. If this replica dies the call is given up after
-// all.
-func (v *visit) attend(ctx context.Context) {
-	expired := func(q Question) bool { return q.Withdraw && q.Answer == nil }
-	if v.run != nil || v.task.Visible || !slices.ContainsFunc(v.task.Questions, expired) {
+// tellProgress hands on the progress that the record has, where the call runs on another
+// replica. That replica records the newest progress at each poll interval.
+func (w *waiter) tellProgress() {
+	p := w.task.Progress.Params
+	if w.run != nil || w.call.Stream == nil || p == nil || bytes.Equal(p, w.progress) {
 		return
 	}
-	if v.began.IsZero() {
-		v.began, v.kept = time.Now(), v.task.TTL
+	w.progress = p
+	w.call.Stream.Progress(Progress{Raw: p})
+}
+
+// follow hands over the states of the record, from the one that is known on, until ctx ends.
+func (w *waiter) follow(ctx context.Context, states chan<- Update) error {
+	record := Tracked{ID: w.task.ID, Hidden: true, Outcome: true}
+	set := setFrom(w.task, record)
+	if w.task.Status.Final() { // what is known lacks the outcome
+		set = NewSet(record)
 	}
-	change := Change{Op: v.s.op(), TTL: v.kept + time.Since(v.began) + 2*abandonAfter}
-	// Where it fails there is time to say so again.
-	_ = v.s.within(ctx, func(ctx context.Context) error {
-		_, err := v.s.store.Apply(ctx, v.task.ID, nil, change)
-		return err
+	return w.s.FollowSet(ctx, w.call.Principal, w.call.Upstream, set, func(u Update) error {
+		select {
+		case states <- u:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	})
 }
 
+// announce tells the replica that runs the call that its caller is here, if that replica may
+// be about to give the call up because its questions have run out. It does so by extending
+// the TTL of the record, again and again. If this replica dies, the call is given up after
+// all.
+func (w *waiter) announce(ctx context.Context) {
+	expired := func(q Question) bool { return q.Withdraw && q.Answer == nil }
+	if w.run != nil || w.task.Visible || !slices.ContainsFunc(w.task.Questions, expired) {
+		return
+	}
+	if w.began.IsZero() {
+		w.began, w.kept = time.Now(), w.task.TTL
+	}
+	change := Change{Op: w.s.op(), TTL: w.kept + time.Since(w.began) + 2*abandonAfter}
+	// Where it fails there is time to say so again.
+	_, _ = w.s.change(ctx, w.task.ID, nil, change)
+}
+
 // grace is when a task is made of the call: each retry has a grace of its own.
-func (v *visit) grace() <-chan time.Time {
-	switch mode := v.policy.Tasks; {
-	case !v.takesTask() || mode == Never:
+func (w *waiter) grace() <-chan time.Time {
+	switch mode := w.policy.Tasks; {
+	case !w.takesTask() || mode == Never:
 		return nil
-	case v.call.Handle && mode == Auto:
-		return time.After(v.policy.Grace)
-	case v.call.Handle, mode == Required:
+	case w.call.Handle && mode == Auto:
+		return time.After(w.policy.Grace)
+	case w.call.Handle, mode == Required:
 		return time.After(0)
 	}
-	return time.After(v.call.After)
+	return time.After(w.call.After)
 }
 
 // takesTask reports whether the caller can be given a task, or told of one.
-func (v *visit) takesTask() bool { return v.call.Handle || v.call.After > 0 }
+func (w *waiter) takesTask() bool { return w.call.Handle || w.call.After > 0 }
 
 // look tells whether the record has something for the caller.
-func (v *visit) look(ctx context.Context) (a Answered, err error, done bool) {
-	t := v.task
+func (w *waiter) look() (a Answered, err error, done bool) {
+	t := w.task
 	switch open := outstanding(t.Questions); {
 	case t.Status == Cancelled:
 		return Answered{}, ErrCancelled, true
+	case t.Status.Final() && t.Outcome == nil: // it is read next
+		return Answered{}, nil, false
+	case t.Status.Final() && t.Outcome.Error != nil:
+		return Answered{Reply: Reply{Error: parseError(t.Outcome.Error)}}, nil, true
 	case t.Status.Final():
-		return v.outcome(ctx)
-	case t.Visible && v.takesTask():
+		return Answered{Reply: Reply{Result: t.Outcome.Result, IsError: t.Outcome.IsError}}, nil, true
+	case t.Visible && w.takesTask():
 		return Answered{Task: &t}, nil, true
 	case t.Visible:
 		return Answered{}, ErrNotFound, true
@@ -218,66 +242,34 @@ func (v *visit) look(ctx context.Context) (a Answered, err error, done bool) {
 	return Answered{}, nil, false
 }
 
-// outcome is the stored end of the call as its reply. It is not done where that cannot be
-// read now, or a failover has undone the end.
-func (v *visit) outcome(ctx context.Context) (a Answered, err error, done bool) {
-	var t Task
-	err = v.s.within(ctx, func(ctx context.Context) (err error) {
-		t, err = v.s.store.Get(ctx, v.task.ID, WithOutcome)
-		return err
-	})
-	switch v.unread = errors.Is(err, ErrUnavailable) || err == nil && !t.Status.Final(); {
-	case v.unread:
-		return Answered{}, nil, false
-	case err != nil:
-		return Answered{}, err, true
-	case t.Outcome == nil:
-		return Answered{}, ErrNotFound, true
-	case t.Outcome.Error != nil:
-		return Answered{Reply: Reply{Error: parseError(t.Outcome.Error)}}, nil, true
-	}
-	return Answered{Reply: Reply{Result: t.Outcome.Result, IsError: t.Outcome.IsError}}, nil, true
-}
-
-// reply is what the run on this replica has got.
-func (v *visit) reply() (Answered, error) {
-	if errors.Is(v.run.err, errTaskCancelled) {
-		return Answered{}, ErrCancelled
-	}
-	return Answered{Reply: v.run.reply}, v.run.err
-}
-
 // leave ends the call of a caller who goes away, as it would end Call.
-func (v *visit) leave(ctx context.Context) (Answered, error) {
+func (w *waiter) leave(ctx context.Context) (Answered, error) {
 	cause := context.Cause(ctx)
-	if !v.call.Stay || errors.Is(cause, ErrCancelled) {
-		v.s.stopRun(v.task.ID, errTaskCancelled)
-		v.s.work.Go(func() { v.s.withdraw(v.task.ID, leftMessage, 0) })
+	if !w.call.Stay || errors.Is(cause, ErrCancelled) {
+		w.s.runs.cancel(w.task.ID, errTaskCancelled)
+		w.s.life.work.Go(func() { w.s.cancelUntold(w.task.ID, leftMessage, 0) })
 	}
 	return Answered{}, cause
 }
 
 // becomeTask makes a task of the call. While the store is down it is tried again.
-func (v *visit) becomeTask(ctx context.Context) (a Answered, err error, done bool) {
+func (w *waiter) becomeTask(ctx context.Context) (a Answered, err error, done bool) {
 	var t Task
-	if v.run != nil {
-		t, err = v.run.becomeTask()
+	if w.run != nil {
+		t, err = w.run.creation.ensure(true)
 	} else {
-		retain := retainFor(v.call, v.policy)
-		change := Change{Op: v.s.op(), Visible: true, TTL: v.task.TTL + retain, Retain: retain}
-		err = v.s.within(ctx, func(ctx context.Context) (err error) {
-			t, err = v.s.store.Apply(ctx, v.task.ID, nil, change)
-			return err
-		})
+		retain := retainFor(w.call, w.policy)
+		change := Change{Op: w.s.op(), Visible: true, TTL: w.task.TTL + retain, Retain: retain}
+		t, err = w.s.change(ctx, w.task.ID, nil, change)
 		if err == nil {
-			v.s.hold(ending{made: t, end: change})
+			w.s.outcomes.hold(ending{made: t, end: change})
 		}
 	}
 	switch {
 	case err != nil: // the store is away, or the call has ended, of which there is news
 		return Answered{}, nil, false
 	case ctx.Err() != nil:
-		a, err = v.leave(ctx)
+		a, err = w.leave(ctx)
 		return a, err, true
 	}
 	return Answered{Task: &t}, nil, true

@@ -6,9 +6,12 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
+
+	"taskgate/internal/budget"
 )
 
 // adoptAtOnce is how many tasks one Adopt asks for.
@@ -25,28 +28,48 @@ const leastRun = time.Minute
 // (design.md 0.5).
 var errLost = &UpstreamError{Kind: "lost", Message: "the replica that ran this call was lost; the upstream may have finished the work"}
 
-// adopt takes over the tasks of replicas that are gone, for at most one expiry of the
-// heartbeat; what is left then has its turn after the next beat. That some of them cannot
-// be had is logged once, until all can be. Only tend calls it.
-func (s *Shim) adopt(ctx context.Context) {
+// recovery finds the tasks that this replica is to run and does not: those of replicas
+// that are gone, and its own that have no run (audit.go). The Shim owns it; run works it.
+type recovery struct {
+	s *Shim
+	// wake has run look for orphans, and audit what is due, at once.
+	wake chan struct{}
+	// epoch counts how often events may have been lost, or the store have gone back: only
+	// versions of one epoch can be compared.
+	epoch atomic.Int64
+	// hindered: the latest Adopt that found no task has failed. It is run's alone.
+	hindered bool
+
+	due atomic.Int64 // parts to be audited without waiting for their turn
+}
+
+// leastAdoptTime is how long one adopt may take at least, however short the heartbeat is: it
+// has to look through the shards, and begins anew each time.
+const leastAdoptTime = 5 * time.Second
+
+// adopt takes over the tasks of replicas that are gone. It works for at most one expiry of
+// the heartbeat, or leastAdoptTime; tasks that are left then have their turn after the next
+// beat. If some cannot be adopted, that is logged once, until all can be. Only run calls it.
+func (rv *recovery) adopt(ctx context.Context) {
+	s := rv.s
 	names := slices.Sorted(maps.Keys(s.servers))
-	ctx, stop := context.WithTimeoutCause(ctx, s.heartbeat, ErrUnavailable)
+	ctx, stop := context.WithTimeoutCause(ctx, max(s.heart.expiry, leastAdoptTime), ErrUnavailable)
 	defer stop()
-	for s.pulse.steady(time.Now(), s.heartbeat) && !s.draining.Load() && ctx.Err() == nil {
+	for s.heart.steady(time.Now()) && !s.draining.Load() && ctx.Err() == nil {
 		tasks, err := s.store.Adopt(ctx, s.replica, names, adoptAtOnce)
 		if err != nil {
-			if !errors.Is(context.Cause(ctx), context.Canceled) && !s.hindered {
-				s.hindered = true
+			if !errors.Is(context.Cause(ctx), context.Canceled) && !rv.hindered {
+				rv.hindered = true
 				s.log.Warn("tasks of lost replicas could not be adopted, or not all of them", "err", err)
 			}
 			return
 		}
-		if s.hindered && len(tasks) == 0 { // some may come although others are out of reach
-			s.hindered = false
+		if rv.hindered && len(tasks) == 0 { // some may come although others are out of reach
+			rv.hindered = false
 			s.log.Info("tasks of lost replicas can be adopted again")
 		}
 		for _, t := range tasks {
-			s.takeOver(t)
+			rv.begin(t)
 		}
 		if len(tasks) < adoptAtOnce {
 			return
@@ -54,55 +77,54 @@ func (s *Shim) adopt(ctx context.Context) {
 	}
 }
 
-// takeOver makes an adopted task a run of this replica. One that this replica runs, as
-// far as it knows, it either goes on with, or ends first.
-func (s *Shim) takeOver(t Task) {
-	s.mu.Lock()
-	old := s.runs[t.ID]
-	s.mu.Unlock()
+// begin makes an adopted task a run of this replica. If the task has a run here already,
+// that run goes on, or it is ended first.
+func (rv *recovery) begin(t Task) {
+	s := rv.s
+	old := s.runs.get(t.ID)
 	switch {
 	case t.Status.Final(): // since it was adopted, of which the reply was lost
 		return
 	case old == nil:
-		s.goOnWith(s.adoptedRun(t), t)
+		rv.start(s.adoptedRun(t), t)
 		return
-	case old.goesOnWith(t.Lease):
+	case old.continuesUnder(t.Lease):
 		return
 	}
 	s.log.Info("another replica has had a task since, which runs here still", "task", t.ID)
-	s.expect(t.ID)
+	s.runs.expect(t.ID)
 	old.cancel(ErrDetached)
-	s.work.Go(func() {
-		<-old.task.over
-		s.goOnWith(s.adoptedRun(t), t)
+	s.life.work.Go(func() {
+		<-old.record.over
+		rv.start(s.adoptedRun(t), t)
 	})
 }
 
-// goesOnWith reports whether a run is still its task's although this replica has just
-// adopted that, and then has it hold the new lease: the store went back in time, to before
-// it had the old one, and no lease of it is newer. A newer one says that another replica
-// has had the task meanwhile: it has been answered there, or sent again, of which this run
-// knows nothing. A run that was cancelled, or has ended, goes on with nothing.
-func (r *run) goesOnWith(l Lease) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.ended || r.ctx.Err() != nil || l.Adoption > r.task.lease.Adoption {
-		return false
-	}
-	r.task.lease = l
-	return true
+// start has an adopted task run. What others did to it before it had a run is read.
+func (rv *recovery) start(r *run, t Task) {
+	rv.s.log.Info("took over a task", "task", t.ID, "tool", t.Tool, "adoption", t.Lease.Adoption)
+	r.inbox.review(0)
+	rv.s.life.work.Go(func() { r.finishAs(t) })
 }
 
-// goOnWith has an adopted task run. What others did to it before it had a run is read.
-func (s *Shim) goOnWith(r *run, t Task) {
-	s.log.Info("took over a task", "task", t.ID, "tool", t.Tool, "adoption", t.Lease.Adoption)
-	r.review(0)
-	s.work.Go(func() { r.finishAs(t) })
+// continuesUnder reports whether a run may go on with its task although this replica has just
+// adopted that task, and then has the run hold the new lease. It may if the store only went
+// back in time, to before it had the run's lease: then the new lease is not newer. A newer
+// one says that another replica has had the task meanwhile, and may have answered its
+// questions or sent it again. A run that was cancelled, or has ended, does not go on.
+func (r *run) continuesUnder(l Lease) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended || r.ctx.Err() != nil || l.Adoption > r.record.lease.Adoption {
+		return false
+	}
+	r.record.lease = l
+	return true
 }
 
 // finishAs goes on with a call as its record says, and records how it ends.
 func (r *run) finishAs(t Task) {
-	r.reply, r.err = r.goOn(t)
+	r.reply, r.err = r.recover(t)
 	r.mu.Lock()
 	r.ended = true
 	r.mu.Unlock()
@@ -128,37 +150,37 @@ func (s *Shim) adoptedRun(t Task) *run {
 			Partials: rec.Partials, Streaming: rec.Streaming, Asking: rec.Asking,
 			ProgressToken: t.Progress.Token,
 		},
-		box:     mailbox{until: rec.Until, made: rec.Keys},
-		round:   rec.Round,
-		leave:   func() bool { return true },
-		message: t.StatusMessage,
-		mark:    t.Checkpoint,
+		checkpoint: t.Checkpoint,
 	}
-	if r.round != nil {
-		r.round.noted = true
-	}
-	r.channels()
 	if srv.Policy != nil {
 		r.policy = srv.policyFor(Request{Method: t.Method, Name: t.Tool})
 	}
-	r.batcher = newBatcher(r.call, r.policy.Partials)
-	r.batcher.resumeAt(t.Position)
+	r.assemble()
+	r.box.until, r.box.made = rec.Until, rec.Keys
+	r.rounds.goOn(rec.Round)
+	r.status.message, r.status.params = t.StatusMessage, t.Progress.Params
+	r.pieces.resumeAt(t.Position)
 	ctx, span := s.resumeSpan(t)
+	if s.budget != nil {
+		r.hold = s.budget.Hold()
+		ctx = budget.With(ctx, r.hold)
+	}
 	r.base = ctx
 	r.bind(trace.ContextWithSpan(ctx, span), max(leastRun, r.policy.Timeout-t.UpdatedAt.Sub(t.CreatedAt)))
-	r.adoptTask(t, &taskState{id: t.ID, made: t, hidden: !t.Visible, lease: t.Lease, span: span, counted: s.count(srv, t.Owner)})
+	srv.tasks.Force(t.Owner)
+	r.setRecord(t, &record{id: t.ID, made: t, hidden: !t.Visible, lease: t.Lease, span: span})
 	return r
 }
 
-// goOn is the ladder of design.md 0.5, best rung first: a call that was not yet
+// recover is the ladder of design.md 0.5, best rung first: a call that was not yet
 // sent is sent, a stream that can be resumed is resumed, a call whose owner allows
 // it is run again, and any other is lost.
-func (r *run) goOn(t Task) (Reply, error) {
+func (r *run) recover(t Task) (Reply, error) {
 	if r.srv.Upstream == nil || r.call.Request.Method == "" {
 		return Reply{}, errLost
 	}
 	switch {
-	case r.round != nil: // nothing is on its way: the server waits for a retry
+	case r.rounds.open != nil: // nothing is on its way: the server waits for a retry
 		return r.sendAnew()
 	case t.Checkpoint == nil && r.firm:
 		return r.sendAnew()
@@ -181,7 +203,7 @@ func (r *run) goOn(t Task) (Reply, error) {
 
 // mayRunAgain: the owner allows it, it has not been tried too often, and nothing
 // of the first run has been streamed to anyone. A call that is no task has a caller
-// who is to be told that it was lost. r.mu is held, or this is the goroutine of the
+// who is to be told that it was lost. run.mu is held, or this is the goroutine of the
 // upstream call.
 func (r *run) mayRunAgain(t Task) bool {
 	return r.policy.Retry && r.runs < mostRuns && t.Position == (Position{}) && t.Visible
@@ -191,8 +213,8 @@ func (r *run) runAgain() (Reply, error) {
 	r.mu.Lock()
 	r.runs++
 	r.mu.Unlock()
-	r.say("started again after its replica was lost")
-	if err := r.persist(r.ctx, func() Change { return Change{Call: r.callRecord(true), Durable: true} }); err != nil {
+	r.status.say("started again after its replica was lost")
+	if err := r.record.persist(r.ctx, func() Change { return Change{Call: r.callRecord(true), Durable: true} }); err != nil {
 		return Reply{}, err
 	}
 	return r.sendAnew()

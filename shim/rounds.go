@@ -3,6 +3,7 @@ package shim
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -29,6 +30,8 @@ type round struct {
 	State json.RawMessage `json:"state,omitempty"`
 	// Again says that it is called again once they are settled, without the answers.
 	Again bool `json:"again,omitempty"`
+	// Heard is the furthest progress that the server has told by then, nil for none.
+	Heard *float64 `json:"heard,omitempty"`
 	// Questions are what it asks, without the contents, which are in the mailbox.
 	Questions []asked `json:"questions,omitempty"`
 	// noted says that the record has the round, or may have it. Until then it must not
@@ -43,91 +46,160 @@ type asked struct {
 	Method string `json:"method"`
 }
 
+// rounds makes the upstream call of a run, and makes it again with answers where the server
+// asks with its result. The run owns it. It belongs to the goroutine of the upstream call;
+// run.mu guards open besides, which others read, and what was heard.
+type rounds struct {
+	run *run
+	// heard is the furthest progress that the server has told, and before what that was when
+	// it last asked; nil for none.
+	heard, before *float64
+	// open is what the server's last answer asked for, while that has no retry yet.
+	open *round
+}
+
 // send makes the upstream call, and makes it again with answers as long as the server
 // asks for them. What it returns when its context has ended is the context's cause,
 // so that every caller sees why.
-func (r *run) send() (Reply, error) {
+func (rs *rounds) send() (Reply, error) {
+	r := rs.run
 	n, now := 0, []Question(nil)
 	for retry := (*Retry)(nil); ; {
-		if r.round != nil {
-			n = r.round.N
+		if rs.open != nil {
+			n = rs.open.N
 			var refusal *RPCError
 			var err error
-			retry, refusal, err = r.play(now)
+			retry, refusal, err = rs.answer(now)
 			if err != nil || refusal != nil {
 				return Reply{Error: refusal}, r.why(err)
 			}
 		}
-		reply, err := r.callUpstream(retry)
-		if err != nil || !r.playsOn(&reply) {
+		reply, err := rs.call(retry)
+		if err != nil || !rs.wantsRetry(&reply) {
 			return reply, r.why(err)
 		}
 		if n >= mostRounds {
 			return Reply{Error: &RPCError{Code: codeInternal, Message: "the server asked for input too often"}}, nil
 		}
-		if refusal := r.refuseRound(*reply.Round); refusal != nil {
-			return Reply{Error: refusal}, nil
+		if why := r.policy.Questions.Refuse(r.box.made, 0, 0, reply.Round.Questions...); why != "" {
+			return Reply{Error: &RPCError{Code: codeInternal, Message: "the server asked for more than it may: " + why}}, nil
 		}
-		now = r.beginRound(n+1, reply.Round)
+		now = rs.begin(n+1, reply.Round)
 	}
 }
 
-// playsOn reports whether a reply is one to ask the caller for and to make the call
-// again. A caller with a stream of its own gets an error that says what is to be opened
-// first: it knows that error (protocol.md 7.4).
-func (r *run) playsOn(reply *Reply) bool {
+// call makes the upstream call once. Where it was not sent because what it needs
+// of the store could not be had, it is made again: a task waits for the store until
+// its own time is over, a caller who blocks for as long as for any other answer of it.
+func (rs *rounds) call(retry *Retry) (Reply, error) {
+	r := rs.run
+	begin := time.Now()
+	for d := retryFirst; ; d = min(2*d, retryMost) {
+		reply, err := r.srv.Upstream.Call(r.ctx, r.request(retry), r)
+		if up, ok := errors.AsType[*UpstreamError](err); !ok || !up.Unsent || !errors.Is(err, ErrUnavailable) {
+			return reply, err
+		}
+		next := spread(d)
+		if !r.stored() {
+			next = min(next, r.s.storeTimeout-time.Since(begin))
+		}
+		if next <= 0 || !pause(r.ctx.Done(), next) {
+			return reply, err
+		}
+	}
+}
+
+// request is what the upstream client is asked for: the client's request, with the answers to what
+// the server asked for (nil for none), and how long it may take.
+func (r *run) request(retry *Retry) Request {
+	req := r.call.Request
+	req.Rounds, req.Limits, req.Retry = r.call.Asking != AskNever, r.policy.Questions, retry
+	if req.Method == callTool {
+		req.Within = r.policy.Timeout
+	}
+	return req
+}
+
+// wantsRetry reports whether a reply is one to ask the caller for and to make the call
+// again. Where nothing is asked, it does not matter whether the caller can be. A caller with
+// a stream of its own gets an error that says what is to be opened first: it knows that error
+// (protocol.md 7.4).
+func (rs *rounds) wantsRetry(reply *Reply) bool {
 	switch {
 	case reply.Round == nil:
 		return false
-	case reply.InputRequired:
-		return !r.relays()
+	case !reply.InputRequired:
+		return rs.run.call.Asking == AskPark
+	case rs.relays():
+		return false
 	}
-	return r.call.Asking == AskPark
+	return rs.run.call.Asking != AskNever || len(reply.Round.Questions) == 0
 }
 
 // relays reports whether the questions go back to the caller as they came, who
 // answers them with another call: it can, and there is no record. From then on none
 // is made.
-func (r *run) relays() bool {
+func (rs *rounds) relays() bool {
+	r := rs.run
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.awaitMaking()
-	if !r.call.Request.Relay || r.task != nil {
+	r.creation.wait()
+	if !r.call.Request.Relay || r.record != nil {
 		return false
 	}
 	r.ended = true
 	return true
 }
 
-// beginRound gives the questions of a server keys of their own.
-func (r *run) beginRound(n int, from *Round) []Question {
+// begin opens a round, and gives the questions of the server keys of their own.
+func (rs *rounds) begin(n int, from *Round) []Question {
+	r := rs.run
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.round = &round{N: n, State: from.State, Again: from.Again}
+	rs.before = rs.heard
+	rs.open = &round{N: n, State: from.State, Again: from.Again, Heard: rs.heard}
 	questions := make([]Question, len(from.Questions))
 	for i, q := range from.Questions {
 		r.box.made++
 		key := fmt.Sprintf("q%d", r.box.made)
-		r.round.Questions = append(r.round.Questions, asked{Name: q.Key, Key: key, Method: q.Method})
+		rs.open.Questions = append(rs.open.Questions, asked{Name: q.Key, Key: key, Method: q.Method})
 		questions[i] = Question{Key: key, Method: q.Method, Params: q.Params}
 	}
 	return questions
 }
 
-// play asks the questions of a round and makes the retry of the answers. Questions
+// goOn takes over the open round of the runner before, if there was one.
+func (rs *rounds) goOn(from *round) {
+	if from != nil {
+		rs.heard, rs.before = from.Heard, from.Heard
+	}
+	rs.open = from
+	rs.note()
+}
+
+// repeats takes a progress notification, and reports whether it says what was said in an
+// earlier round: a server that is called again begins from the start. run.mu is held.
+func (rs *rounds) repeats(p Progress) bool {
+	if rs.heard == nil || p.Progress > *rs.heard {
+		rs.heard = &p.Progress
+	}
+	return rs.before != nil && p.Progress <= *rs.before
+}
+
+// answer asks the questions of the open round and makes the retry of the answers. Questions
 // that the runner before this one asked are in the record, and are not given again.
 // The retry may be sent once it has returned: until then the record has the round.
-func (r *run) play(questions []Question) (*Retry, *RPCError, error) {
-	rd := *r.round
+func (rs *rounds) answer(questions []Question) (*Retry, *RPCError, error) {
+	r, rd := rs.run, *rs.open
 	if len(rd.Questions) == 0 {
-		return &Retry{State: rd.State}, nil, r.pauseRound(rd.N)
+		return &Retry{State: rd.State}, nil, rs.wait(rd.N)
 	}
 	if questions == nil {
 		for _, a := range rd.Questions {
 			questions = append(questions, Question{Key: a.Key, Method: a.Method})
 		}
 	}
-	if rd.Again && rd.N > 1 && !wait(r.ctx, pauseFor(rd.N-1)) { // a client may agree by itself
+	if rd.Again && rd.N > 1 && !pause(r.ctx.Done(), pauseFor(rd.N-1)) { // a client may agree by itself
 		return nil, nil, context.Cause(r.ctx)
 	}
 	answers, err := r.Ask(r.ctx, questions...)
@@ -168,42 +240,56 @@ func agreed(answers []Answer) *RPCError {
 // pauseFor is how long to wait before the n-th time that a server is called again.
 func pauseFor(n int) time.Duration { return min(roundFirst<<min(n-1, 5), roundMost) }
 
-// pauseRound waits before a server is called again that asked for nothing else: it
+// wait waits before a server is called again that asked for nothing else: it
 // sheds load. The record says so, and before it returns that the retry may be sent.
-func (r *run) pauseRound(n int) error {
-	if err := r.noteRound(); err != nil {
+func (rs *rounds) wait(n int) error {
+	if err := rs.persist(); err != nil {
 		return err
 	}
-	if !wait(r.ctx, pauseFor(n)) {
-		return context.Cause(r.ctx)
+	if !pause(rs.run.ctx.Done(), pauseFor(n)) {
+		return context.Cause(rs.run.ctx)
 	}
-	r.endRound()
-	return r.noteRound()
+	rs.end()
+	return rs.persist()
 }
 
-// noteRound records whether a round is open, where there is a record. That it is not
+// persist records whether a round is open, where there is a record. That it is not
 // any more is as good as that the retry was sent, and must outlast a failover.
-func (r *run) noteRound() error {
+func (rs *rounds) persist() error {
+	r := rs.run
 	if !r.stored() {
 		return nil
 	}
-	r.drainBatches(r.ctx)
+	r.pieces.drain(r.ctx)
 	r.mu.Lock()
-	if r.round != nil {
-		r.round.noted = true
-	}
+	rs.note()
 	r.mu.Unlock()
-	return r.persist(r.ctx, func() Change { return Change{Call: r.callRecord(true), Durable: r.round == nil} })
+	return r.record.persist(r.ctx, func() Change { return Change{Call: r.callRecord(true), Durable: rs.open == nil} })
 }
 
-// endRound closes the round, if there is one, and returns what is to be recorded of
-// the call then.
-func (r *run) endRound() json.RawMessage {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.round == nil {
+// note says that the record is about to have the open round. run.mu is held.
+func (rs *rounds) note() {
+	if rs.open != nil {
+		rs.open.noted = true
+	}
+}
+
+// recorded is the open round, if the record may have it.
+func (rs *rounds) recorded() *round {
+	if rs.open == nil || !rs.open.noted {
 		return nil
 	}
-	r.round = nil
-	return r.callRecord(true)
+	return rs.open
+}
+
+// end closes the round, if there is one, and returns what is to be recorded of
+// the call then.
+func (rs *rounds) end() json.RawMessage {
+	rs.run.mu.Lock()
+	defer rs.run.mu.Unlock()
+	if rs.open == nil {
+		return nil
+	}
+	rs.open = nil
+	return rs.run.callRecord(true)
 }

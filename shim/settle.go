@@ -5,70 +5,68 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strconv"
-	"time"
-	"unicode/utf8"
 
 	"taskgate/internal/jsonrpc"
-)
-
-// Waits between attempts on a store that is unavailable.
-const (
-	retryFirst = 100 * time.Millisecond
-	retryMost  = 5 * time.Second
-	opTimeout  = 10 * time.Second // of one attempt
 )
 
 // codeInternal is JSON-RPC's internal error, the code of everything that failed
 // for another reason than what the server answered (design.md 0.5).
 const codeInternal = -32603
 
-// digestBytes bounds what a status message quotes of an error.
-const digestBytes = 200
-
 // settle records how the task ended. While the store is down the outcome is kept
 // here and written as soon as it can be; only a lost lease, or the end of this
 // process, leaves the rest to whoever adopts the task.
 func (r *run) settle() {
-	defer r.closeTask()
-	r.haltBatches()
+	rec := r.record
+	defer rec.close()
+	r.pieces.halt()
 	c, ok := r.outcome()
 	if !ok {
 		switch {
 		case errors.Is(r.err, errTaskCancelled):
-			if !r.isHidden() {
+			if !r.hidden() {
 				r.holdCancellation()
 			}
-		case r.s.ctx.Err() != nil:
+		case r.s.life.ctx.Err() != nil:
 			r.handOver()
 		}
 		return
 	}
-	c.Op, c.Visible = r.s.op(), !r.isHidden()
+	c.Op, c.Visible = r.s.op(), !r.hidden()
 	if r.err != nil {
-		r.s.log.WarnContext(r.ctx, "the call of a task failed", "task", r.task.id, "tool", r.call.Request.Name, "upstream", r.srv.name, "err", r.err)
+		r.s.log.WarnContext(r.ctx, "the call of a task failed", "task", rec.id, "tool", r.call.Request.Name, "upstream", r.srv.name, "err", r.err)
 	}
-	r.finish(&c)
-	err := r.persist(r.s.writes, func() Change { return c })
-	if errors.Is(err, ErrPosition) { // the store has lost some of the stream
-		r.refit(&c)
-		err = r.persist(r.s.writes, func() Change { return c })
-	}
+	r.pieces.finish(&c)
+	err := r.persistLast(&c)
 	switch {
 	case err == nil:
-		r.s.hold(ending{made: r.task.made, end: c, streamed: r.streamed()})
+		r.s.outcomes.hold(ending{made: rec.made, end: c, streamed: r.pieces.recent()})
 	case errors.Is(err, ErrNotFound): // the store has forgotten that the task was made
-		if r.s.hold(ending{made: r.task.made, end: c, streamed: r.streamed()}) {
-			r.s.assure(r.s.writes, r.task.id)
+		if r.s.outcomes.hold(ending{made: rec.made, end: c, streamed: r.pieces.recent()}) {
+			r.s.outcomes.assure(r.s.life.writes, rec.id)
 			return
 		}
 	case errors.Is(err, ErrFinal):
 		r.holdCancellation()
 	}
 	if err != nil && !errors.Is(err, ErrFinal) && !errors.Is(err, ErrDetached) {
-		r.s.log.Error("the outcome of a task could not be recorded", "task", r.task.id, "tool", r.call.Request.Name, "err", err)
+		r.s.log.Error("the outcome of a task could not be recorded", "task", rec.id, "tool", r.call.Request.Name, "err", err)
 	}
+}
+
+// persistLast makes the last change of the run. If the store has lost some of what was
+// streamed, it changes c to fit: who holds the ending has to hold what was written.
+func (r *run) persistLast(c *Change) error {
+	write := func() error { return r.record.persist(r.s.life.writes, func() Change { return *c }) }
+	err := write()
+	if !errors.Is(err, ErrPosition) {
+		return err
+	}
+	if t, err := r.record.reread(); err == nil {
+		c.refit(r.pieces.recent(), t.Position)
+	}
+	return write()
 }
 
 // outcome is the change that ends the task, or false where the task is not this
@@ -79,7 +77,7 @@ func (r *run) outcome() (Change, bool) {
 		case errors.Is(r.err, errTaskCancelled), errors.Is(r.err, ErrLeaseLost):
 			return Change{}, false
 		case errors.Is(r.err, ErrDraining), errors.Is(r.err, ErrDetached):
-			if r.s.ctx.Err() != nil && !r.goesOn() { // it became a task, or was sent, at the last moment
+			if r.s.life.ctx.Err() != nil && !r.canHandOver() { // it became a task, or was sent, at the last moment
 				return failed(explain(errShutDown)), true
 			}
 			return Change{}, false
@@ -154,94 +152,74 @@ func digest(result json.RawMessage) string {
 	return "the tool reported an error"
 }
 
-// clip shortens a text to digestBytes without cutting a character.
-func clip(s string) string {
-	if len(s) <= digestBytes {
-		return s
+// holdCancellation keeps the end that somebody else gave to a task of this run: the
+// call is stopped for it, so if the store forgets it nobody runs the task any more,
+// and its replica is alive, so nobody ever would.
+func (r *run) holdCancellation() {
+	t, err := r.record.reread()
+	if err != nil || t.Status.Final() && t.Status != Cancelled {
+		return
 	}
-	n := digestBytes
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
+	message := t.StatusMessage
+	if !t.Status.Final() {
+		message = messageCancelled // forgotten already
 	}
-	return s[:n] + "…"
-}
-
-// persist makes one change to the task as its runner, and repeats it while the
-// store is unavailable. What the store says about the task ends the upstream call
-// where that is due. change is called once, when it is this change's turn.
-func (r *run) persist(ctx context.Context, change func() Change) error {
-	_, err := r.apply(ctx, change)
-	return err
-}
-
-// apply is persist that returns the task after the change. The changes of a run go out
-// one after the other, so that none overtakes another on its way, and each has its number,
-// so that the store ignores what arrives late all the same.
-func (r *run) apply(ctx context.Context, change func() Change) (Task, error) {
-	select {
-	case r.task.writing <- struct{}{}:
-	case <-ctx.Done():
-		return Task{}, context.Cause(ctx)
-	}
-	defer func() { <-r.task.writing }()
-	r.task.order++
-	c := change()
-	c.Order = r.task.order
-	var t Task
-	var lease Lease
-	err := r.s.retry(ctx, func(ctx context.Context) (err error) {
-		for lease = r.lease(); ; lease = r.lease() {
-			t, err = r.s.store.Apply(ctx, r.task.id, &lease, c)
-			renewed := errors.Is(err, ErrLeaseLost) && lease != r.lease()
-			if !renewed && !(errors.Is(err, ErrNotFound) && r.restore(ctx) == nil) {
-				return err
-			}
-		}
-	})
-	if err != nil {
-		r.lost(err, lease)
-	}
-	return t, err
-}
-
-// retry repeats an operation, with growing pauses, while the store is unavailable
-// and ctx lasts. Every operation of a Store may be repeated (design.md 0.12).
-func (s *Shim) retry(ctx context.Context, do func(context.Context) error) error {
-	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
-		attempt, stop := context.WithTimeoutCause(ctx, opTimeout, ErrUnavailable)
-		err := do(attempt)
-		stop()
-		if err == nil || !errors.Is(err, ErrUnavailable) {
-			return err
-		}
-		if !wait(ctx, pause/2+rand.N(pause)) {
-			return context.Cause(ctx)
-		}
+	r.s.outcomes.hold(ending{made: r.record.made, end: Change{Op: r.s.op(), To: Cancelled, StatusMessage: &message}})
+	if !t.Status.Final() {
+		r.s.outcomes.assure(r.s.life.writes, r.record.id)
 	}
 }
 
-// wait pauses for d and reports whether ctx lasted that long.
-func wait(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
+// errShutDown is how a task ends whose replica stops while nobody else can go on
+// with its call. As the cause of a context it has the call cancelled at the server:
+// nobody is left who would take its answer.
+var errShutDown = &UpstreamError{Kind: "shutdown", Message: "the gateway was shut down while this call ran; the upstream may have finished the work"}
 
-// closeTask forgets the task: it has ended, or is somebody else's.
-func (r *run) closeTask() {
-	r.s.unregister(r)
+// haltCause is the cause with which this replica's halt ends the call: what another replica
+// can go on with is left to it, everything else ends here and is told so (design.md 0.6).
+// Whether the call has a record is waited for where that is being decided.
+func (r *run) haltCause() error {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.task.ttl != nil {
-		r.task.ttl.Stop()
+	r.creation.wait()
+	kept := r.record != nil
+	r.mu.Unlock()
+	if kept && !r.canHandOver() {
+		return errShutDown
 	}
-	r.spare()
-	r.s.dismiss(r.task.counted)
-	r.endSpan()
-	close(r.task.over)
+	return ErrDetached
+}
+
+// canHandOver reports whether another replica can go on with the call: the ladder of
+// design.md 0.5 has a rung for it besides the last.
+func (r *run) canHandOver() bool {
+	r.mu.Lock()
+	checkpoint, made := r.checkpoint, r.record.made
+	if r.pieces != nil {
+		made.Position = r.pieces.at
+	}
+	possible := checkpoint == nil || r.rounds.recorded() != nil || r.mayRunAgain(made)
+	r.mu.Unlock()
+	return possible || r.srv.Upstream == nil || r.srv.Upstream.Resumable(checkpoint)
+}
+
+// handOver leaves the call to whoever adopts it, with the newest that is known of it:
+// where it stands and what was said up to there, or that it was not sent. The
+// goroutine of the upstream call does this once the call is over here, so that it
+// stays true.
+func (r *run) handOver() {
+	r.mu.Lock()
+	change, open := Change{Checkpoint: r.checkpoint}, r.rounds.recorded() != nil
+	change.Tail, change.At = r.pieces.unstored()
+	r.mu.Unlock()
+	switch {
+	case open, r.checkpoint == nil && r.firm:
+		return // the record says so already
+	case r.checkpoint == nil:
+		r.firm = true
+		change.Call = r.callRecord(false)
+	}
+	err := r.persistLast(&change)
+	if err != nil && !errors.Is(err, ErrLeaseLost) && !errors.Is(err, ErrFinal) {
+		r.s.log.Warn("a call is handed over with what was known of it before", "task", r.record.id, "err", err)
+	}
 }

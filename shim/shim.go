@@ -11,14 +11,18 @@ import (
 	"sync/atomic"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
+
+	"taskgate/internal/budget"
 )
 
 // Server is an upstream as the shim needs to know it.
 type Server struct {
 	Upstream Upstream
-	// Policy is what the operator wants of a tool. It is asked once per call.
+	// Policy is what the operator wants of a tool. It may be asked several times during
+	// a call.
 	Policy func(tool string) Policy
 	// Other is the policy of requests that are no tools/call: they never become
 	// tasks, but can have questions as well.
@@ -32,6 +36,10 @@ type Server struct {
 	// 0 = unbounded.
 	MaxTasks         int
 	MaxTasksPerOwner int
+	// MaxStoredBytesPerOwner bounds how many bytes the tasks that one authenticated caller
+	// has here may take in the store, of all replicas, for another one to be made; those
+	// that have ended count until they expire. 0 = unbounded.
+	MaxStoredBytesPerOwner int64
 }
 
 // Options are what a Shim is made of.
@@ -52,67 +60,40 @@ type Options struct {
 	// method, "" for nothing, without repeating any of it. Only what is not wrong
 	// reaches a server. nil takes everything.
 	CheckAnswer func(method string, result json.RawMessage) (wrong string)
-	Logger      *slog.Logger // default slog.Default()
-	Tracer      trace.Tracer // default none
+	// Budget bounds the bytes of calls that this replica adopts; nil for no bound. Those of
+	// others are added to the hold of the context of Call, which lasts until the call has
+	// ended and is recorded.
+	Budget *budget.Bytes
+	Logger *slog.Logger // default slog.Default()
+	Tracer trace.Tracer // default none
 }
 
-// Shim runs calls, and tasks until they end. Its goroutines are those of the
-// calls in flight and of Run.
+// Shim runs calls, and tasks until they end. Its goroutines are those of the calls in
+// flight and of Run. It wires its parts, which each have a state and a lock of their own:
+// whoever holds the lock of a part calls no other part but life.
+//
+// All methods that name a Principal check who asks before anything else: a task of another
+// owner or another upstream is ErrNotFound, exactly as an unknown one is (design.md 0.7).
 type Shim struct {
-	replica   Replica
-	store     Store
-	servers   map[string]*server
-	heartbeat time.Duration
-	log       *slog.Logger
-	tracer    trace.Tracer
+	replica      Replica
+	store        Store
+	servers      map[string]*server
+	storeTimeout time.Duration
+	check        func(method string, result json.RawMessage) (wrong string)
+	budget       *budget.Bytes
+	log          *slog.Logger
+	tracer       trace.Tracer
 
 	ops      atomic.Int64 // numbers this replica's operations on the store
 	draining atomic.Bool
 
-	// ctx is the life of everything that is not a request; it ends with
-	// ErrDetached.
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	// writes is the life of outcomes on their way to the store, which outlasts ctx
-	// by as long as Halt is given.
-	writes    context.Context
-	endWrites context.CancelFunc
-	work      *group // runs and their pending writes
-
-	// wake has tend look for orphans, and audit what is due, at once; ticked does so after
-	// each beat.
-	wake, ticked chan struct{}
-	// hindered: the latest Adopt that found no task has failed. It is tend's alone.
-	hindered bool
-	pulse    pulse
-	// epoch counts how often events may have been lost, or the store have gone back: only
-	// versions of one epoch can be compared.
-	epoch atomic.Int64
-	// beats is held for reading while the heart beats, and guards gone: no beat may
-	// come after the goodbye.
-	beats sync.RWMutex
-	gone  bool
-
-	mu   sync.Mutex // guards all below
-	runs map[ID]*run
-	// coming are tasks that are about to have a run here: they are being created, or their
-	// run before is ending. true says that an event came meanwhile.
-	coming map[ID]bool
-	due    int            // parts to be audited at once
-	tasks  map[string]int // tasks run here, by owner and by server
-	// beaten is when the last heartbeat that got through began.
-	beaten time.Time
-	// held are the endings that have not settled yet.
-	held        map[ID]ending
-	heldBytes   int64
-	settle      time.Duration
-	settleBytes int64
-
-	storeTimeout time.Duration
-	check        func(method string, result json.RawMessage) (wrong string)
+	life     *life
+	heart    heart
+	runs     runs
+	outcomes outcomes
+	recovery recovery
+	shown    *lru.Cache[ID, shown] // read by see
 }
-
-var _ API = (*Shim)(nil)
 
 // New returns a Shim that takes calls at once; Run keeps its tasks alive and takes
 // over those of others.
@@ -120,47 +101,60 @@ func New(o Options) (*Shim, error) {
 	if o.Replica == "" || o.Store == nil {
 		return nil, errors.New("shim: a replica name and a store are needed")
 	}
+	life, log := newLife(), cmp.Or(o.Logger, slog.Default())
 	s := &Shim{
-		replica:   o.Replica,
-		store:     o.Store,
-		servers:   make(map[string]*server, len(o.Servers)),
-		heartbeat: cmp.Or(o.Heartbeat, 5*time.Second),
-		log:       cmp.Or(o.Logger, slog.Default()),
-		tracer:    o.Tracer,
-
-		settle: cmp.Or(o.Settle, defaultSettle), settleBytes: cmp.Or(o.SettleBytes, defaultSettleBytes),
+		replica:      o.Replica,
+		store:        o.Store,
+		servers:      make(map[string]*server, len(o.Servers)),
 		storeTimeout: cmp.Or(o.StoreTimeout, 3*time.Second),
 		check:        o.CheckAnswer,
-		runs:         make(map[ID]*run),
-		tasks:        make(map[string]int),
-		held:         make(map[ID]ending),
-		work:         newGroup(),
-		coming:       make(map[ID]bool),
-		wake:         make(chan struct{}, 1),
-		ticked:       make(chan struct{}, 1),
+		budget:       o.Budget,
+		log:          log,
+		tracer:       o.Tracer,
+		life:         life,
+		heart:        heart{store: o.Store, replica: o.Replica, expiry: cmp.Or(o.Heartbeat, 5*time.Second), log: log, ticked: make(chan struct{}, 1)},
+		runs:         newRuns(),
+		outcomes: outcomes{
+			store: o.Store, life: life, log: log, held: make(map[ID]ending),
+			settle: cmp.Or(o.Settle, defaultSettle), most: cmp.Or(o.SettleBytes, defaultSettleBytes),
+		},
 	}
+	var err error
+	if s.shown, err = lru.New[ID, shown](maxShown); err != nil {
+		return nil, fmt.Errorf("shim: %w", err)
+	}
+	s.recovery = recovery{s: s, wake: make(chan struct{}, 1)}
 	if s.tracer == nil {
 		s.tracer = noop.NewTracerProvider().Tracer("")
 	}
-	s.ctx, s.cancel = context.WithCancelCause(context.Background())
-	s.writes, s.endWrites = context.WithCancel(context.Background())
 	for name, srv := range o.Servers {
 		s.servers[name] = newServer(name, srv)
 	}
 	return s, nil
 }
 
+// Run keeps this replica alive in the store, follows what others do to its tasks,
+// and adopts the tasks of replicas that are gone. It returns when ctx ends.
+func (s *Shim) Run(ctx context.Context) error {
+	var loops sync.WaitGroup
+	loops.Go(func() { s.heart.run(ctx) })
+	loops.Go(func() { s.recovery.run(ctx) })
+	loops.Go(func() { s.recovery.listen(ctx) })
+	loops.Wait()
+	return context.Cause(ctx)
+}
+
 // Drain takes no new calls from now on and waits until those in flight and all
 // running tasks have ended, or ctx is done.
 func (s *Shim) Drain(ctx context.Context) error {
-	s.drain()
-	return s.work.Wait(ctx)
+	s.refuse()
+	return s.life.work.Wait(ctx)
 }
 
-// drain takes no new calls. One that has just been taken is waited for.
-func (s *Shim) drain() {
+// refuse takes no new calls. One that has just been taken is waited for.
+func (s *Shim) refuse() {
 	s.draining.Store(true)
-	s.work.Refuse()
+	s.life.work.Refuse()
 }
 
 // Halt lets go of all calls still in flight. A task that another replica can go on
@@ -168,17 +162,17 @@ func (s *Shim) drain() {
 // why, and its call is cancelled (design.md 0.6). Callers that wait get ErrDraining.
 // Outcomes are still recorded, as long as ctx lasts.
 func (s *Shim) Halt(ctx context.Context) error {
-	s.drain()
-	s.cancel(ErrDetached)
-	defer s.endWrites()
-	return s.work.Close(ctx)
+	s.refuse()
+	s.life.cancel(ErrDetached)
+	defer s.life.endWrites()
+	return s.life.work.Close(ctx)
 }
 
 // Close halts and says goodbye, so that another replica adopts this one's tasks at
 // once. Run does not beat any more from then on. Where the goodbye fails, Close may be
 // called again.
 func (s *Shim) Close(ctx context.Context) error {
-	return errors.Join(s.Halt(ctx), s.goodbye(ctx))
+	return errors.Join(s.Halt(ctx), s.heart.goodbye(ctx))
 }
 
 // op names an operation, for the store to recognise its repeat.
@@ -189,13 +183,17 @@ type server struct {
 	Server
 	name  string
 	slots *slots
+	tasks Bound // those that this replica runs
 
 	mu    sync.Mutex
 	tools map[string]*toolEntry // by tool, only where the policy bounds it
 }
 
 func newServer(name string, s Server) *server {
-	return &server{Server: s, name: name, slots: newSlots(s.Concurrency, s.Queue), tools: make(map[string]*toolEntry)}
+	return &server{
+		Server: s, name: name, slots: newSlots(s.Concurrency, s.Queue), tools: make(map[string]*toolEntry),
+		tasks: Bound{Key: "max_tasks", Most: s.MaxTasks, MostPerOwner: s.MaxTasksPerOwner, All: "tasks on this server", Own: "tasks of this caller"},
+	}
 }
 
 // callTool is the one method whose requests may become tasks.

@@ -65,7 +65,7 @@ func (c *claim) enter(what string, forced bool) error {
 	default:
 	}
 	if !c.slots.enqueue(forced) {
-		return &BusyError{Limit: what, RetryAfter: retryBusy}
+		return &BusyError{Key: "concurrency", Limit: what, RetryAfter: retryBusy}
 	}
 	c.queued = true
 	return nil

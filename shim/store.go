@@ -73,11 +73,10 @@ type Change struct {
 	// Withdraw ends questions the upstream no longer waits for. Of such a question only
 	// the key is kept.
 	Withdraw []string
-	// Claim lets the stream ClaimBy deliver these questions, where nobody alive
-	// has claimed them. A claim held by a stream named in ClaimOver is void.
-	Claim     []string
-	ClaimBy   string
-	ClaimOver []string
+	// Claim gives these questions to ClaimBy, where nobody has claimed them: of two who
+	// bring an answer, the first one has it.
+	Claim   []string
+	ClaimBy string
 	// Answer stores answers to outstanding questions; other keys are ignored
 	// (T36). Answering or withdrawing the last outstanding question makes the
 	// task Working again, counted in the same step. Of a question that is answered
@@ -101,7 +100,8 @@ type Change struct {
 	TTL time.Duration
 	// Retain replaces Task.Retain if not zero.
 	Retain time.Duration
-	// Checkpoint replaces the checkpoint, if not nil, and Call the Task.Call.
+	// Call replaces the Task.Call, if not nil, and Checkpoint the checkpoint, unless more
+	// pieces are stored than those up to At and the Tail: then it is an old one.
 	Checkpoint json.RawMessage
 	Call       json.RawMessage
 	// Durable has the store keep this change as safe as the creation and the end of a
@@ -152,7 +152,11 @@ type Held struct {
 type Store interface {
 	// Create stores a new task with the batches it begins with, and lists it under
 	// its ListKey. It returns the task with the store's times. A second Create
-	// with the same ID and Op returns what is stored; another Op is ErrFinal.
+	// with the same ID and Op returns what is stored; another Op is ErrFinal. A
+	// *BusyError says that there is no room for it (Task.Room): what its owner has
+	// on the list by then, running or ended, takes as many bytes as that, or would
+	// with it. What a task takes may be known some time late while it runs. Nothing but
+	// a Create is ever refused for want of room.
 	Create(ctx context.Context, t Task, begin ...Batch) (Task, error)
 
 	// Get reads a task. ErrNotFound. Questions and Position are always included.
@@ -166,8 +170,8 @@ type Store interface {
 	// Apply makes one change and returns the task after it, as a Summary. With a
 	// lease, only its holder may: ErrLeaseLost. A task that has ended refuses with
 	// ErrFinal, whatever the lease, and returns the task as it is; so does a To that
-	// may not follow. ErrPosition for an At beyond what is stored. ErrNotFound. Of Take, the returned task's questions have Taken set only for
-	// those keys that this Op took.
+	// may not follow. ErrPosition for an At beyond what is stored. ErrNotFound. Of Take,
+	// the returned task's questions have Taken set only for those keys that this Op took.
 	Apply(ctx context.Context, id ID, lease *Lease, c Change) (Task, error)
 
 	// Append adds batches at a position and, if not nil, replaces the checkpoint.
@@ -176,10 +180,10 @@ type Store interface {
 	// ErrPosition, ErrFinal, ErrLeaseLost, ErrNotFound.
 	Append(ctx context.Context, id ID, lease Lease, at Position, checkpoint json.RawMessage, b ...Batch) error
 
-	// Batches returns the contents with seq ≥ from; Segments the blocks with
-	// seqNr > after, both in order. ErrNotFound once the task is gone.
-	Batches(ctx context.Context, id ID, from int64) ([]json.RawMessage, error)
-	Segments(ctx context.Context, id ID, after int64) ([]json.RawMessage, error)
+	// Pieces returns what was appended, in order, but for the first skip pieces: the
+	// contents of batches for ShowBatches, segments for ShowSegments. ErrNotFound once
+	// the task is gone.
+	Pieces(ctx context.Context, id ID, show Show, skip int64) ([]json.RawMessage, error)
 
 	// Watch yields an Event for each change of these tasks by anyone, beginning
 	// with Synced, until ctx ends or the caller stops. Events of one task may be

@@ -116,7 +116,7 @@ func TestNotSentBeforeItIsRecorded(t *testing.T) {
 		u := &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
 			w.store.down.Store(true)
 			time.AfterFunc(30*time.Second, func() { w.store.down.Store(false) })
-			if err := s.Checkpoint(ctx, json.RawMessage(`{}`)); err != nil {
+			if err := s.Checkpoint(json.RawMessage(`{}`))(ctx); err != nil {
 				return shim.Reply{}, err
 			}
 			sent <- time.Now()
@@ -252,7 +252,7 @@ func TestWaitReturnsTheOutcome(t *testing.T) {
 		a, b := w.gateway("a", u, policy(shim.Always)), w.gateway("b", u, policy(shim.Always))
 		task := begin(t, a, call())
 		start := time.Now()
-		got, err := b.Wait(t.Context(), anyone, "up", task.ID)
+		got, err := b.Wait(t.Context(), anyone, "up", task.ID, nil)
 		if err != nil || string(got.Outcome.Result) != result || time.Since(start) != 10*time.Second {
 			t.Errorf("after %v: %+v, %v", time.Since(start), got, err)
 		}
@@ -332,7 +332,7 @@ func TestWaitEndsWithTheReplica(t *testing.T) {
 		task := begin(t, a, call())
 		time.AfterFunc(10*time.Second, func() { _ = b.Halt(context.Background()) })
 		start := time.Now()
-		if _, err := b.Wait(t.Context(), anyone, "up", task.ID); !errors.Is(err, shim.ErrDraining) || time.Since(start) != 10*time.Second {
+		if _, err := b.Wait(t.Context(), anyone, "up", task.ID, nil); !errors.Is(err, shim.ErrDraining) || time.Since(start) != 10*time.Second {
 			t.Errorf("after %v: %v", time.Since(start), err)
 		}
 		synctest.Wait()

@@ -244,7 +244,7 @@ type Task struct {
 	Progress TaskProgress
 	// Trace is the W3C context the task was created in: traceparent, tracestate.
 	Trace map[string]string
-	// Checkpoint is what the upstream leg needs to resume; opaque.
+	// Checkpoint is what the upstream client needs to resume; opaque.
 	Checkpoint json.RawMessage
 
 	Position  Position   // how much is stored of what was streamed
@@ -254,6 +254,10 @@ type Task struct {
 	ToolError bool
 	// Outcome is only filled in by Get with WithOutcome.
 	Outcome *Outcome
+
+	// Room is only for Create, and not stored: how many bytes the tasks of a list may take
+	// together for another one to be made, if they have an owner. 0 is any number.
+	Room int64
 }
 
 // TaskProgress is the newest progress of a task whose client named a token for it:

@@ -21,28 +21,31 @@ const (
 
 var w3c propagation.TraceContext
 
+// maxSpanName bounds what a span shows of the name of a tool.
+const maxSpanName = 256
+
 // startSpan begins the span of the detached run. It is a new root, linked to the
 // request that made the task: a span is only exported at its end, and the
 // request's trace should not wait for hours. Its context goes into the record, so
 // that whoever reads or adopts the task can link to the run. Where nothing is
 // recorded, the creating context itself is kept.
 func (r *run) startSpan(t *Task) trace.Span {
-	ctx, span := r.s.tracer.Start(r.base, "task "+t.Tool,
-		trace.WithNewRoot(),
-		trace.WithLinks(links(trace.SpanContextFromContext(r.base))...),
-		trace.WithAttributes(attrTool.String(t.Tool), attrTask.String(string(t.ID)), attrUpstream.String(t.Upstream)))
+	ctx, span := r.s.span(r.base, *t)
 	t.Trace = carry(ctx)
 	return span
 }
 
 // resumeSpan begins the span of a run that goes on with another's task.
 func (s *Shim) resumeSpan(t Task) (context.Context, trace.Span) {
-	before := trace.SpanContextFromContext(w3c.Extract(s.ctx, propagation.MapCarrier(t.Trace)))
-	ctx := trace.ContextWithRemoteSpanContext(s.ctx, before)
-	return s.tracer.Start(ctx, "task "+t.Tool,
-		trace.WithNewRoot(),
-		trace.WithLinks(links(before)...),
-		trace.WithAttributes(attrTool.String(t.Tool), attrTask.String(string(t.ID)), attrUpstream.String(t.Upstream), attrAdoption.Int64(t.Lease.Adoption)))
+	before := trace.SpanContextFromContext(w3c.Extract(s.life.ctx, propagation.MapCarrier(t.Trace)))
+	return s.span(trace.ContextWithRemoteSpanContext(s.life.ctx, before), t, attrAdoption.Int64(t.Lease.Adoption))
+}
+
+// span begins a span of a task, linked to what ctx has.
+func (s *Shim) span(ctx context.Context, t Task, more ...attribute.KeyValue) (context.Context, trace.Span) {
+	name := strings.ToValidUTF8(t.Tool[:min(len(t.Tool), maxSpanName)], "") // a client wrote it
+	return s.tracer.Start(ctx, "task "+name, trace.WithNewRoot(), trace.WithLinks(links(trace.SpanContextFromContext(ctx))...),
+		trace.WithAttributes(append(more, attrTool.String(name), attrTask.String(string(t.ID)), attrUpstream.String(t.Upstream))...))
 }
 
 func links(sc trace.SpanContext) []trace.Link {
@@ -66,13 +69,13 @@ func carry(ctx context.Context) map[string]string {
 func (r *run) endSpan() {
 	switch {
 	case r.err != nil:
-		r.task.span.SetStatus(codes.Error, kindOf(r.err))
+		r.record.span.SetStatus(codes.Error, kindOf(r.err))
 	case r.reply.Error != nil:
-		r.task.span.SetStatus(codes.Error, strconv.FormatInt(r.reply.Error.Code, 10))
+		r.record.span.SetStatus(codes.Error, strconv.FormatInt(r.reply.Error.Code, 10))
 	case r.reply.IsError:
-		r.task.span.SetStatus(codes.Error, "tool_error")
+		r.record.span.SetStatus(codes.Error, "tool_error")
 	}
-	r.task.span.End()
+	r.record.span.End()
 }
 
 // kindOf is a label of low cardinality for an error.

@@ -5,17 +5,20 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
+
+	"taskgate/internal/jsonrpc"
 )
 
 // ErrDetached is the cause with which a call's context ends when this replica
-// stops caring for it but the call shall go on (drain, lease lost): the leg closes
+// stops caring for it but the call shall go on (drain, lease lost): the upstream client closes
 // its sockets and tells the upstream nothing. Any other cause cancels the call
 // upstream (design.md 0.6).
 var ErrDetached = errors.New("detached from the upstream call")
 
 // Session says in whose name, and with which abilities, a request reaches an
-// upstream. A legacy upstream fixes abilities per session, so a leg keeps one
+// upstream. A legacy upstream fixes abilities per session, so an upstream client keeps one
 // upstream session per Key and Capabilities (design.md 0.16, protocol.md H4, H5).
 type Session struct {
 	// Key names the upstream session: a legacy client's session, or a principal.
@@ -33,7 +36,7 @@ type Session struct {
 
 // Request is one request for an upstream, free of any client's envelope: the
 // gateway has removed what only meant something between it and its client (ids,
-// progress tokens, protocol _meta keys, task). The leg adds its own.
+// progress tokens, protocol _meta keys, task). The upstream client adds its own.
 type Request struct {
 	Method string          `json:"method"`
 	Params json.RawMessage `json:"params,omitempty"`
@@ -44,24 +47,24 @@ type Request struct {
 	// notifications, and log messages from this RFC 5424 level on ("" for none).
 	Progress bool   `json:"progress,omitempty"`
 	LogLevel string `json:"logLevel,omitempty"`
-	// LogHints says that log messages are partial results as well, from info on: the
-	// server is asked for those if LogLevel asks for less. What the caller does not want
-	// to hear is its face's to leave out.
+	// LogHints asks the server for log messages from info on, because they are partial
+	// results as well. The handler drops those that the caller did not ask for (LogLevel).
 	LogHints bool `json:"logHints,omitempty"`
 	// Relay says that an InputRequiredResult may be handed back as it is, to a
 	// client that can answer it (protocol.md 2.7).
 	Relay bool `json:"-"`
-	// Rounds says that the Sink can be asked. The questions of an InputRequiredResult
-	// are wanted as well then (Reply.Round): they are answered, and the request is
-	// made again with Retry; and questions are heard that a legacy server does not ask
+	// Rounds says that the Sink can be asked. Two things follow. The questions of an
+	// InputRequiredResult are returned in Reply.Round; they are answered, and the request
+	// is made again with Retry. And questions are heard that a legacy server does not ask
 	// on the stream of the call (design.md 0.16).
 	Rounds bool   `json:"-"`
 	Retry  *Retry `json:"-"`
 	// Within is how long the call may take at most, 0 for no bound: a server that makes
 	// a task of it is asked to keep that for so long.
 	Within time.Duration `json:"-"`
-	// Limits bound what the server may ask meanwhile, where that reaches the Sink: what
-	// is more a leg refuses (QuestionLimits.Refuse). Of rounds the caller sees to it.
+	// Limits bound what the server may ask meanwhile, where that reaches the Sink. The
+	// upstream client refuses what exceeds them (QuestionLimits.Refuse); for rounds, the
+	// caller does.
 	Limits QuestionLimits `json:"-"`
 }
 
@@ -100,9 +103,9 @@ type Reply struct {
 	// Result is the result object as received. Nil when Error is set.
 	Result json.RawMessage
 	Error  *RPCError
-	// InputRequired says that Result is an InputRequiredResult, and Round, where
-	// Request.Rounds asked for it, what is in it. Round comes with Error where that
-	// says what is to be asked before the request is begun (Round.Again).
+	// InputRequired says that Result is an InputRequiredResult, and Round what is in it:
+	// without Request.Relay or Request.Rounds it has no questions. Round comes with Error
+	// where that says what is to be asked before the request is begun (Round.Again).
 	InputRequired bool
 	Round         *Round
 	// IsError says that Result is a CallToolResult with isError true.
@@ -114,11 +117,24 @@ type Progress struct {
 	Progress float64
 	Total    float64 // 0 when unknown
 	Message  string
-	// Raw are the notification's params as received, with the leg's own token.
+	// Raw are the notification's params as received, with the upstream client's own token.
 	Raw json.RawMessage
-	// Checkpoint is where the leg could resume after this notification, or nil. It
-	// need not be stored before the leg goes on.
+	// Checkpoint is where the upstream client could resume after this notification, or nil. It
+	// need not be stored before the upstream client goes on.
 	Checkpoint json.RawMessage
+}
+
+// Rises reports whether the params of a progress notification tell more than those of the
+// one before, as they have to under one token (protocol.md 2.9). What has no number cannot
+// be compared, and does.
+func Rises(params, before json.RawMessage) bool {
+	number := func(params json.RawMessage) (float64, error) {
+		n, _ := jsonrpc.Get(params, "progress")
+		return strconv.ParseFloat(string(n), 64)
+	}
+	n, err := number(params)
+	last, none := number(before)
+	return err != nil || none != nil || n > last
 }
 
 // Log is one log notification (notifications/message).
@@ -133,7 +149,7 @@ type Answer struct {
 	Error  *RPCError
 }
 
-// Sink takes what an upstream says before it answers. The leg calls Progress and Log
+// Sink takes what an upstream says before it answers. The upstream client calls Progress and Log
 // from one goroutine, and they do not block on the network. Ask and Checkpoint may come
 // from another one meanwhile, each from one at a time: a server may ask beside the
 // stream of the call (Request.Rounds).
@@ -143,22 +159,30 @@ type Sink interface {
 	// Ask puts questions to the client and blocks until each is answered, refused,
 	// withdrawn or out of time. ErrNoAsk says that this client cannot be asked.
 	Ask(ctx context.Context, q ...Question) ([]Answer, error)
-	// Checkpoint hands over what the leg needs to resume the call on another
-	// replica, before the leg depends on it; the first one is handed over before
-	// the first byte is written, and so records that the call was sent. If it
-	// fails, the call must not be sent.
-	Checkpoint(ctx context.Context, cp json.RawMessage) error
+	// Checkpoint takes what the upstream client needs to resume the call on another
+	// replica. It does not block. A newer checkpoint, also one from Progress, replaces an
+	// older one. The function that it returns waits until this one, or a newer one, is in
+	// the record. The first one is stored before the first byte is written, and so records that the call was
+	// sent: if that fails, the call must not be sent.
+	Checkpoint(cp json.RawMessage) (stored func(context.Context) error)
 }
 
 // ErrNoAsk: the caller declared no way to answer this kind of question.
 var ErrNoAsk = errors.New("the client cannot be asked")
 
-// Completer is a Sink, or a Stream, that wants to hear that an elicitation by URL is complete, where
-// the server says so beside the answer and nobody listens in the session (Filter). From
+// Completer is a Sink, or an Asker, that wants to hear that an elicitation by URL is complete,
+// where the server says so beside the answer and nobody listens in the session (Filter). It
+// is no part of a Sink, since only what waits for a client on a stream has a use for it. From
 // any goroutine; it does not block.
 type Completer interface {
 	// Completed takes the params of notifications/elicitation/complete.
 	Completed(params json.RawMessage)
+}
+
+// Notifier is a Sink, or a Stream, that takes what the server says on the stream of the call
+// in words that the gateway does not know. Like Log, it does not block.
+type Notifier interface {
+	Notified(Notification)
 }
 
 // Notification is a JSON-RPC notification, from or to an upstream.
@@ -184,7 +208,7 @@ type Upstream interface {
 	// Call sends one request and blocks for its reply. A tools/call is sent exactly
 	// once (design.md 0.11). When ctx ends, the call is cancelled upstream unless
 	// the cause is ErrDetached. An UpstreamError that is Unsent and wraps
-	// ErrUnavailable says that the leg needed something of the store and could not
+	// ErrUnavailable says that the upstream client needed something of the store and could not
 	// have it: the call may be made again.
 	Call(ctx context.Context, r Request, s Sink) (Reply, error)
 	// Resume goes on with a call from a checkpoint, possibly one of another

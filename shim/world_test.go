@@ -108,7 +108,7 @@ type scripted struct {
 // takes answers with result after d, having said that the call was sent.
 func takes(d time.Duration) *scripted {
 	return &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
-		if err := s.Checkpoint(ctx, json.RawMessage(`{"sent":true}`)); err != nil {
+		if err := s.Checkpoint(json.RawMessage(`{"sent":true}`))(ctx); err != nil {
 			return shim.Reply{}, &shim.UpstreamError{Kind: "unreachable", Message: "not sent", Err: err, Unsent: true}
 		}
 		return after(ctx, d)
@@ -237,20 +237,12 @@ func (f *faultyStore) Append(ctx context.Context, id shim.ID, l shim.Lease, at s
 	return err
 }
 
-func (f *faultyStore) Batches(ctx context.Context, id shim.ID, from int64) ([]json.RawMessage, error) {
+func (f *faultyStore) Pieces(ctx context.Context, id shim.ID, show shim.Show, skip int64) ([]json.RawMessage, error) {
 	f.reads.Add(1)
 	if f.down.Load() {
 		return nil, errDown
 	}
-	return f.current().Batches(ctx, id, from)
-}
-
-func (f *faultyStore) Segments(ctx context.Context, id shim.ID, after int64) ([]json.RawMessage, error) {
-	f.reads.Add(1)
-	if f.down.Load() {
-		return nil, errDown
-	}
-	return f.current().Segments(ctx, id, after)
+	return f.current().Pieces(ctx, id, show, skip)
 }
 
 func (f *faultyStore) Watch(ctx context.Context, ids ...shim.ID) iter.Seq2[shim.Event, error] {

@@ -81,10 +81,10 @@ func (s *server) readiness(ctx context.Context) *readiness {
 	r := &readiness{
 		draining:  func() bool { return ctx.Err() != nil },
 		store:     &part{check: s.store.Ping},
-		upstreams: make(map[string]*part, len(s.legs)),
+		upstreams: make(map[string]*part, len(s.upstreams)),
 	}
-	for name, leg := range s.legs {
-		r.upstreams[name] = &part{check: leg.Reach}
+	for name, up := range s.upstreams {
+		r.upstreams[name] = &part{check: up.Reach}
 	}
 	return r
 }

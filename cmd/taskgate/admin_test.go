@@ -48,7 +48,7 @@ type running struct {
 func runServer(t *testing.T, url string, change func(*config.Config)) *running {
 	t.Helper()
 	c := config.FromFlags(url)
-	c.Listen, c.Admin = "127.0.0.1:0", "127.0.0.1:0"
+	c.Listen, c.Admin, c.DrainDelay = "127.0.0.1:0", "127.0.0.1:0", 0
 	if change != nil {
 		change(c)
 	}
@@ -241,5 +241,21 @@ func TestOpenDoorIsLogged(t *testing.T) {
 				t.Errorf("warned: %t\n%s", got, r.log)
 			}
 		})
+	}
+}
+
+// Once a process is to stop, its answers end their connections, so that clients which keep
+// theirs find another replica before this one refuses them.
+func TestPartingConnections(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	h := parting(ctx, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }))
+	for _, want := range []string{"", "close"} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/mcp", nil))
+		if got := w.Header().Get("Connection"); got != want || w.Code != http.StatusAccepted {
+			t.Errorf("%d, connection %q, want %q", w.Code, got, want)
+		}
+		stop()
 	}
 }

@@ -16,18 +16,22 @@ const (
 	// shortKey is the length below which even a random key invites guessing: its
 	// hash is not salted.
 	shortKey = 20
+	// fewCharacters is the number of different characters below which a key is none that
+	// was drawn at random.
+	fewCharacters = 8
 )
 
 // hashKey prints the hash of the key on standard input, for the configuration. The
 // line break that echo and openssl add is no part of the key.
 func hashKey(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("hash-key", flag.ContinueOnError)
+	force := flags.Bool("force", false, "")
 	if code, done := parseFlags(flags, args, stdout, stderr); done {
 		return code
 	}
 	if flags.NArg() > 0 {
 		// Nor would it be a secret any more: others see the command line.
-		return misuse(stderr, "hash-key reads the key from standard input and takes no arguments")
+		return misuse(stderr, "hash-key reads the key from standard input and takes no arguments besides --force")
 	}
 	data, err := io.ReadAll(io.LimitReader(stdin, maxKey+1))
 	if err != nil {
@@ -39,8 +43,21 @@ func hashKey(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "taskgate: hash-key: no key that a client can send: it needs letters, digits and -._~+/, perhaps with = at the end")
 		return exitFailure
 	}
-	if len(key) < shortKey {
-		fmt.Fprintf(stderr, "taskgate: hash-key: this key is short enough to be guessed from its hash; use at least %d random characters\n", shortKey)
+	if weak(key) {
+		fmt.Fprintf(stderr, "taskgate: hash-key: this key is weak enough to be guessed from its hash; use at least %d random characters\n", shortKey)
+		if !*force {
+			fmt.Fprintln(stderr, "taskgate: hash-key: it is not hashed; --force does so all the same")
+			return exitFailure
+		}
 	}
 	return output(stdout, stderr, config.HashKey(key)+"\n")
+}
+
+// weak reports whether a key is short, or made of few characters.
+func weak(key string) bool {
+	different := map[rune]bool{}
+	for _, c := range key {
+		different[c] = true
+	}
+	return len(key) < shortKey || len(different) < fewCharacters
 }

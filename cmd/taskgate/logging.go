@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"net/url"
+	"strings"
 
 	"go.opentelemetry.io/otel/trace"
 
@@ -22,7 +23,51 @@ func newLogger(c config.Log, w io.Writer) *slog.Logger {
 	if c.Format == config.FormatJSON {
 		h = slog.NewJSONHandler(w, opts)
 	}
-	return slog.New(traced{h})
+	return slog.New(brief{traced{h}})
+}
+
+// maxAttr bounds what one attribute of a record shows, in bytes: names of tools and methods
+// are what a client wrote, and texts of errors may have them.
+const maxAttr = 512
+
+// brief cuts attributes that are too long.
+type brief struct{ slog.Handler }
+
+// Handle cuts the attributes of the record.
+func (b brief) Handle(ctx context.Context, r slog.Record) error {
+	cut := slog.NewRecord(r.Time, r.Level, r.Message, r.PC)
+	r.Attrs(func(a slog.Attr) bool {
+		cut.AddAttrs(briefly(a))
+		return true
+	})
+	return b.Handler.Handle(ctx, cut)
+}
+
+// WithAttrs keeps the wrapper around the handler with attributes.
+func (b brief) WithAttrs(attrs []slog.Attr) slog.Handler {
+	cut := make([]slog.Attr, len(attrs))
+	for i, a := range attrs {
+		cut[i] = briefly(a)
+	}
+	return brief{b.Handler.WithAttrs(cut)}
+}
+
+// WithGroup keeps the wrapper around the handler with a group.
+func (b brief) WithGroup(name string) slog.Handler { return brief{b.Handler.WithGroup(name)} }
+
+// briefly is an attribute with a text that is cut if it is too long. What is neither a text
+// nor an error has none of a client's.
+func briefly(a slog.Attr) slog.Attr {
+	text := ""
+	if err, ok := a.Value.Any().(error); ok {
+		text = err.Error()
+	} else if a.Value.Kind() == slog.KindString {
+		text = a.Value.String()
+	}
+	if len(text) <= maxAttr {
+		return a
+	}
+	return slog.String(a.Key, strings.ToValidUTF8(text[:maxAttr], "")+"…")
 }
 
 // shown is the URL of a server as the log may show it: without a query, which may

@@ -35,7 +35,8 @@ Usage:
   taskgate [serve] --config FILE      serve what the file configures
   taskgate [serve] --upstream URL     serve one MCP server at /mcp, with defaults
   taskgate check FILE...              report every mistake in configuration files
-  taskgate hash-key                   print the hash of the key on standard input
+  taskgate hash-key [--force]         print the hash of the key on standard input;
+                                      a weak key is refused unless forced
   taskgate state-key                  print a new key for state_keys
   taskgate schema                     print the JSON Schema of the configuration
   taskgate version                    print the version

@@ -29,6 +29,7 @@ func serve(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	s, err := newServer(ctx, cfg, stderr)
 	if err == nil {
+		tuneCollector(containerLimit, s.log)
 		err = s.run(ctx)
 	}
 	if err != nil {

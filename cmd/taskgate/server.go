@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"taskgate/gateway"
 	"taskgate/gateway/config"
 	"taskgate/gateway/upstream"
+	"taskgate/internal/budget"
 	"taskgate/redisstore"
 	"taskgate/shim"
 )
@@ -28,8 +30,12 @@ const (
 )
 
 // closeTimeout bounds what is left to do once the drain is over: sessions are
-// deleted upstream, the goodbye reaches the store, spans are flushed.
-const closeTimeout = 5 * time.Second
+// deleted upstream, the goodbye reaches the store, spans are flushed. Where the store takes
+// all of it, closeLeast is for the others.
+const (
+	closeTimeout = 5 * time.Second
+	closeLeast   = time.Second
+)
 
 // server is one gateway process with everything it holds open.
 type server struct {
@@ -37,14 +43,17 @@ type server struct {
 	log    *slog.Logger
 	tel    *telemetry
 
-	store   *redisstore.Store
-	legs    legs
-	shim    *shim.Shim
-	gateway *gateway.Gateway
+	budget    *budget.Bytes
+	store     *redisstore.Store
+	upstreams upstreams
+	shim      *shim.Shim
+	gateway   *gateway.Gateway
 
 	listener net.Listener
 	http     *http.Server
 	admin    *admin // nil where none is configured
+
+	until time.Time // what is left to do is to be done by then; zero before that begins
 }
 
 // newServer builds the gateway and opens its listener. It contacts the store, but
@@ -70,16 +79,21 @@ func (s *server) build(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if s.legs, err = newLegs(s.config, s.store, replica, s.log, s.tel.traces); err != nil {
+	s.budget = budget.New(int64(s.config.MaxBytesInFlight), int64(s.config.LargestCall()), s.config.BytesWait)
+	if err = s.tel.observe(s.budget); err != nil {
+		return fmt.Errorf("telemetry: %w", err)
+	}
+	if s.upstreams, err = newUpstreams(s.config, s.store, replica, s.budget, s.log, s.tel.traces); err != nil {
 		return err
 	}
 	if s.shim, err = s.newShim(replica); err != nil {
 		return err
 	}
 	s.gateway, err = gateway.New(gateway.Options{
-		Config: s.config, Shim: s.shim, Legs: s.legs.faces(), Logger: s.log,
-		Sessions: s.store.Sessions(s.config.MaxSessions, s.config.SessionIdle).
-			Keep(s.config.SessionLogMessages, int64(s.config.SessionLogBytes)),
+		Rate:   redisstore.NewRate(s.store, s.config.Rate.Requests, cmp.Or(s.config.Rate.Burst, s.config.Rate.Requests)).Take,
+		Config: s.config, Shim: s.shim, Upstreams: s.upstreams.clients(), Budget: s.budget, Logger: s.log,
+		Sessions: s.store.Sessions(s.config.MaxSessions, s.config.SessionIdle).PerOwner(s.config.MaxSessionsPerOwner).
+			Keep(s.config.SessionLogMessages, int64(s.config.SessionLogBytes), s.config.SessionLogTTL),
 		TracerProvider: s.tel.traces, MeterProvider: s.tel.metrics, Version: moduleVersion(),
 	})
 	if err != nil {
@@ -95,6 +109,7 @@ func (s *server) openStore(ctx context.Context) (*redisstore.Store, error) {
 	}
 	return redisstore.Open(ctx, s.config.Store, redisstore.Options{
 		Prefix: s.config.KeyPrefix, WaitReplicas: s.config.WaitReplicas, Logger: s.log,
+		AwayAfter: s.config.StoreTimeout / 3,
 	})
 }
 
@@ -102,31 +117,35 @@ func (s *server) newShim(replica shim.Replica) (*shim.Shim, error) {
 	servers := make(map[string]shim.Server, len(s.config.Upstreams))
 	for _, u := range s.config.Upstreams {
 		servers[u.Name] = shim.Server{
-			Upstream: s.legs[u.Name], Policy: func(tool string) shim.Policy { return policyOf(u, u.Tool(tool)) }, Other: policyOf(u, u.Defaults),
+			Upstream: s.upstreams[u.Name], Policy: func(tool string) shim.Policy { return policyOf(u, u.Tool(tool)) }, Other: policyOf(u, u.Defaults),
 			Concurrency: u.Concurrency, Queue: u.Queue, QueueWait: u.QueueWait,
 			MaxTasks: u.MaxTasks, MaxTasksPerOwner: u.MaxTasksPerOwner,
+			MaxStoredBytesPerOwner: int64(u.MaxStoredBytesPerOwner),
 		}
 	}
 	return shim.New(shim.Options{
 		Replica: replica, Store: s.store, Servers: servers, Heartbeat: s.config.Heartbeat,
 		Settle: settleOf(s.config.Settle), StoreTimeout: s.config.StoreTimeout, CheckAnswer: upstream.CheckAnswer,
-		Logger: s.log, Tracer: s.tel.traces.Tracer("taskgate/shim"),
+		Budget: s.budget, Logger: s.log, Tracer: s.tel.traces.Tracer("taskgate/shim"),
 	})
 }
 
+// listen binds the addresses, that of operators first: whoever can call can also ask
+// whether the gateway is ready.
 func (s *server) listen(ctx context.Context) (err error) {
+	if s.admin, err = newAdmin(ctx, s.config.Admin, s.readiness(ctx), s.log); err != nil {
+		return err
+	}
 	if s.listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", s.config.Listen); err != nil {
 		return err
 	}
 	s.http = &http.Server{
-		Handler:           s.gateway.Handler(),
+		Handler:           parting(ctx, s.gateway.Handler()),
+		ConnState:         s.gateway.ConnState,
 		ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
-	}
-	if s.admin, err = newAdmin(ctx, s.config.Admin, s.readiness(ctx), s.log); err != nil {
-		return err
 	}
 	if !s.config.Auth.Required() && !loopback(s.config.Listen) {
 		s.log.Warn("anybody who can connect may call: configure auth, or listen on a loopback address", "listen", s.config.Listen)
@@ -153,10 +172,33 @@ func (s *server) run(ctx context.Context) error {
 	g.Go(func() error {
 		<-failed.Done() // a signal, or a part that could not go on
 		defer stop()
+		if ctx.Err() != nil {
+			s.linger()
+		}
 		// The admin listener is last: while the rest drains, it says so.
 		return errors.Join(s.drain(loops), s.admin.close())
 	})
 	return errors.Join(g.Wait(), s.close())
+}
+
+// linger goes on as before for drain_delay, while /readyz says that the process drains. Each
+// connection ends with its next answer, so that its client finds another replica.
+func (s *server) linger() {
+	if s.admin == nil || s.config.DrainDelay == 0 {
+		return // nobody would notice
+	}
+	s.log.Info("not ready any more; requests are taken for a while", "delay", s.config.DrainDelay)
+	<-time.After(s.config.DrainDelay)
+}
+
+// parting ends connections with their next answer once ctx has ended.
+func parting(ctx context.Context, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if ctx.Err() != nil {
+			w.Header().Set("Connection", "close")
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // drain ends the streams that would never end by themselves, takes no new calls,
@@ -173,7 +215,7 @@ func (s *server) drain(ctx context.Context) error {
 	if err := s.shim.Drain(patient); err != nil {
 		s.log.Warn("calls are still running; "+s.fate(), "waited", s.config.DrainTimeout)
 	}
-	hasty, stop := context.WithTimeout(ctx, closeTimeout)
+	hasty, stop := s.hasty(ctx)
 	defer stop()
 	if err := s.shim.Close(hasty); err != nil {
 		s.log.Warn("not everything that was left could be recorded in time", "err", err)
@@ -182,6 +224,14 @@ func (s *server) drain(ctx context.Context) error {
 		return s.http.Close()
 	}
 	return nil
+}
+
+// hasty is the context of what is left to do, all of it together.
+func (s *server) hasty(ctx context.Context) (context.Context, context.CancelFunc) {
+	if s.until.IsZero() {
+		s.until = time.Now().Add(closeTimeout)
+	}
+	return context.WithTimeout(ctx, max(time.Until(s.until), closeLeast))
 }
 
 // fate is what becomes of tasks that are running when this process ends.
@@ -194,7 +244,7 @@ func (s *server) fate() string {
 
 // close releases everything that was opened, in the order of its use.
 func (s *server) close() error {
-	ctx, stop := context.WithTimeout(context.Background(), closeTimeout)
+	ctx, stop := s.hasty(context.Background())
 	defer stop()
 	var errs []error
 	if s.http != nil {
@@ -206,7 +256,7 @@ func (s *server) close() error {
 	if s.shim != nil {
 		errs = append(errs, s.shim.Close(ctx))
 	}
-	errs = append(errs, s.legs.close(ctx))
+	errs = append(errs, s.upstreams.close(ctx))
 	if s.store != nil {
 		errs = append(errs, s.store.Close())
 	}

@@ -17,6 +17,8 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
+
+	"taskgate/internal/budget"
 )
 
 // telemetry is what OpenTelemetry needs to run. Each signal is off until the
@@ -69,9 +71,19 @@ func (t *telemetry) trace(ctx context.Context, res *resource.Resource) error {
 	if err != nil {
 		return err
 	}
-	p := sdktrace.NewTracerProvider(sdktrace.WithResource(res), sdktrace.WithBatcher(exporter), sdktrace.WithSampler(linked{sampler}))
+	p := sdktrace.NewTracerProvider(sdktrace.WithResource(res), sdktrace.WithBatcher(exporter), sdktrace.WithSampler(linked{sampler}), sdktrace.WithRawSpanLimits(spanLimits()))
 	t.traces, t.stop = p, append(t.stop, p.Shutdown)
 	return nil
+}
+
+// spanLimits are those of the environment. Without one for the length of attributes it is
+// that of the log: ids and names are what a client wrote.
+func spanLimits() sdktrace.SpanLimits {
+	l := sdktrace.NewSpanLimits()
+	if l.AttributeValueLengthLimit < 0 {
+		l.AttributeValueLengthLimit = maxAttr
+	}
+	return l
 }
 
 func (t *telemetry) measure(ctx context.Context, res *resource.Resource) error {
@@ -85,6 +97,17 @@ func (t *telemetry) measure(ctx context.Context, res *resource.Resource) error {
 	p := sdkmetric.NewMeterProvider(sdkmetric.WithResource(res), sdkmetric.WithReader(reader))
 	t.metrics, t.stop = p, append(t.stop, p.Shutdown)
 	return nil
+}
+
+// observe measures the bytes in flight.
+func (t *telemetry) observe(b *budget.Bytes) error {
+	_, err := t.metrics.Meter("taskgate").Int64ObservableGauge("taskgate.bytes_in_flight",
+		metric.WithUnit("By"), metric.WithDescription("Bytes of requests and answers that are held, as max_bytes_in_flight counts them."),
+		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
+			o.Observe(b.Held())
+			return nil
+		}))
+	return err
 }
 
 func (t *telemetry) record(ctx context.Context, res *resource.Resource) error {
@@ -106,7 +129,7 @@ func (t *telemetry) logger(l *slog.Logger) *slog.Logger {
 	if t.logs == nil {
 		return l
 	}
-	return slog.New(slog.NewMultiHandler(l.Handler(), otelslog.NewHandler("taskgate", otelslog.WithLoggerProvider(t.logs))))
+	return slog.New(slog.NewMultiHandler(l.Handler(), brief{otelslog.NewHandler("taskgate", otelslog.WithLoggerProvider(t.logs))}))
 }
 
 // close flushes what has been collected.

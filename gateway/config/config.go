@@ -66,9 +66,10 @@ type Config struct {
 	// of a deployment should agree on it.
 	Heartbeat time.Duration `yaml:"heartbeat" min:"100ms"`
 
-	// StoreTimeout is how long a client waits for one answer of the store
-	// before it is told that the store is unavailable, or its call goes on
-	// without becoming a task.
+	// StoreTimeout is how long a request waits for the store, for all that it
+	// needs of it together, before its client is told that the store is
+	// unavailable, or its call goes on without becoming a task. After no answer
+	// for a third of it the store is away, and nobody waits until it answers again.
 	StoreTimeout time.Duration `yaml:"store_timeout" min:"1ms"`
 
 	// WaitReplicas is how many Redis replicas must confirm the creation and
@@ -81,6 +82,11 @@ type Config struct {
 	// was stored, to write it again if a failover of Redis has forgotten it.
 	// 0 keeps nothing.
 	Settle time.Duration `yaml:"settle" min:"0s"`
+
+	// DrainDelay is how long a stopping process takes requests as before while
+	// /readyz says that it should get none, so that whatever balances between
+	// replicas has noticed before it refuses any. It does not wait without admin.
+	DrainDelay time.Duration `yaml:"drain_delay" min:"0s"`
 
 	// DrainTimeout is how long a stopping process waits for open requests
 	// before it closes them. Running tasks are handed to other replicas.
@@ -115,10 +121,48 @@ type Config struct {
 	// MaxBody is the largest request body accepted from a client, in bytes.
 	MaxBody Size `yaml:"max_body" min:"1KiB" max:"1GiB"`
 
+	// MaxBytesInFlight is how many bytes of requests and of their answers each
+	// process holds in memory at a time. What would be more waits until others are
+	// done. Messages of up to 4 KiB are not counted. It is at least twice
+	// max_body and the largest max_result or max_event together. The process takes
+	// about three times as much memory, and what it needs besides.
+	MaxBytesInFlight Size `yaml:"max_bytes_in_flight" min:"1KiB"`
+
+	// BytesWait is how long a message waits for that before it is refused.
+	BytesWait time.Duration `yaml:"bytes_wait" min:"1ms"`
+
 	// ClientTimeout is how long a client may take for each 64 KiB of what it sends
 	// or is sent before it counts as gone. A client may be slow, however large
 	// the message; it must not stop.
 	ClientTimeout time.Duration `yaml:"client_timeout" min:"1s"`
+
+	// MaxConnections is how many connections of clients each replica holds. One more is
+	// closed at once. 0 is any number.
+	MaxConnections int `yaml:"max_connections" min:"0"`
+
+	// MaxCalls is how many requests each replica has in flight that wait for a server
+	// or for a task, those included whose client has gone. One more is refused with
+	// 503. Requests that make room, such as those that cancel or answer, are not
+	// counted. 0 is any number.
+	MaxCalls int `yaml:"max_calls" min:"0"`
+
+	// MaxCallsPerOwner is how many of them may be of one authenticated caller. One
+	// more is refused with 429. 0 is any number.
+	MaxCallsPerOwner int `yaml:"max_calls_per_owner" min:"0"`
+
+	// MaxStreams is how many streams each replica holds open that clients listen to:
+	// subscriptions/listen, the GET streams of sessions, and streams that are resumed.
+	// One more is refused with 503. 0 is any number.
+	MaxStreams int `yaml:"max_streams" min:"0"`
+
+	// MaxStreamsPerOwner is how many of them may be of one authenticated caller. One
+	// more is refused with 429. 0 is any number.
+	MaxStreamsPerOwner int `yaml:"max_streams_per_owner" min:"0"`
+
+	// Rate is how many requests a caller may send, to all replicas together: an
+	// authenticated caller or, without auth, the address that the connection comes
+	// from.
+	Rate Rate `yaml:"rate"`
 
 	// KeepAlive is the silence after which an answer that was to be JSON
 	// becomes an event stream, and the interval of the comments that keep an
@@ -129,8 +173,27 @@ type Config struct {
 	// is kept without any request or open stream.
 	SessionIdle time.Duration `yaml:"session_idle" min:"1s"`
 
-	// MaxSessions is how many such client sessions may exist at a time.
+	// MaxSessions is how many such client sessions may exist at a time. A new one
+	// beyond it takes the place of one that is not in use, of the principal that
+	// has most.
 	MaxSessions int `yaml:"max_sessions" min:"1"`
+
+	// MaxSessionsPerOwner is how many of them may belong to one authenticated
+	// caller. A new one beyond it takes the place of that caller's own session
+	// that has not been used for longest.
+	MaxSessionsPerOwner int `yaml:"max_sessions_per_owner" min:"1"`
+
+	// MaxSessionBytes is how large what is stored of such a session may be,
+	// without its log: above all what its client says of itself, and its
+	// subscriptions. What would make it larger is refused.
+	MaxSessionBytes Size `yaml:"max_session_bytes" min:"8KiB" max:"64MiB"`
+
+	// MaxSubscriptions is how many resources a client may be subscribed to, in one
+	// session or by one subscriptions/listen.
+	MaxSubscriptions int `yaml:"max_subscriptions" min:"1"`
+
+	// MaxURI is how long the URI of such a resource may be, in bytes.
+	MaxURI Size `yaml:"max_uri" min:"256" max:"1MiB"`
 
 	// ResumeAfter is how long an answer or a stream in such a session lasts
 	// before it is kept, so that a client whose connection broke can get the rest of it by
@@ -145,6 +208,10 @@ type Config struct {
 	// it is larger.
 	SessionLogBytes Size `yaml:"session_log_bytes" min:"1KiB" max:"1GiB"`
 
+	// SessionLogTTL is about how long what a stream had is kept after its end, for a
+	// client that has not received all of it.
+	SessionLogTTL time.Duration `yaml:"session_log_ttl" min:"1s"`
+
 	// Telemetry says what traces, metrics and logs may carry. Where they go
 	// is set by the usual OTEL_* environment variables.
 	Telemetry Telemetry `yaml:"telemetry"`
@@ -152,6 +219,16 @@ type Config struct {
 	// Upstreams are the MCP servers behind the gateway, each at a path of its
 	// own. At least one is needed.
 	Upstreams []*Upstream `yaml:"upstreams"`
+}
+
+// Rate bounds the requests of a caller.
+type Rate struct {
+	// Requests is how many per second, in the long run. One that comes too early is
+	// refused with 429. 0 is any number, and nothing is counted then.
+	Requests int `yaml:"requests" min:"0" max:"100000"`
+
+	// Burst is how many may come at once after a pause. 0 is as many as requests.
+	Burst int `yaml:"burst" min:"0" max:"1000000"`
 }
 
 // Log says what the process logs to standard error.
@@ -186,17 +263,46 @@ func Default() *Config {
 		Heartbeat:    5 * time.Second,
 		StoreTimeout: 3 * time.Second,
 		Settle:       30 * time.Second,
+		DrainDelay:   5 * time.Second,
 		DrainTimeout: 30 * time.Second,
 		Log:          Log{Level: LevelInfo, Format: FormatText},
 		MaxBody:      4 * MiB,
-		KeepAlive:    15 * time.Second,
-		SessionIdle:  time.Hour,
-		MaxSessions:  10_000,
+		BytesWait:    time.Minute,
+
+		MaxBytesInFlight: 256 * MiB,
+
+		KeepAlive:   15 * time.Second,
+		SessionIdle: time.Hour,
+		MaxSessions: 10_000,
+
+		MaxSessionsPerOwner: 1000,
+		MaxSessionBytes:     64 * KiB,
+		MaxSubscriptions:    1000,
+		MaxURI:              8 * KiB,
+
+		MaxConnections:     50_000,
+		MaxCalls:           10_000,
+		MaxCallsPerOwner:   5000,
+		MaxStreams:         20_000,
+		MaxStreamsPerOwner: 5000,
 
 		ResumeAfter:        5 * time.Second,
 		SessionLogMessages: 1000,
 		SessionLogBytes:    4 * MiB,
+		SessionLogTTL:      10 * time.Minute,
 	}
+}
+
+// LargestCall is how many bytes the largest call needs that the limits allow: its request
+// and its answer, with room to see their ends.
+func (c *Config) LargestCall() Size {
+	var answer Size
+	for _, u := range c.Upstreams {
+		if u != nil {
+			answer = max(answer, u.MaxResult, u.MaxEvent)
+		}
+	}
+	return c.MaxBody + answer + 8*KiB
 }
 
 // FromFlags returns the defaults with one upstream, named "mcp" and served at

@@ -93,6 +93,7 @@ func (d *decoder) entries(n *yaml.Node, path string) map[string]place {
 			d.addAt(k, "", fmt.Sprintf("key %q is already given on line %d", clip(k.Value), before.key.Line))
 		default:
 			found[k.Value] = place{k, v}
+			d.know(k, "")
 		}
 	}
 	d.merge(found, merged, map[*yaml.Node]bool{n: true})
@@ -165,6 +166,7 @@ func (d *decoder) dictionary(n *yaml.Node, path string, v reflect.Value) {
 
 // scalar decodes a single value after replacing its variables.
 func (d *decoder) scalar(n *yaml.Node, path string, v reflect.Value) {
+	d.know(n, path)
 	switch {
 	case n.Kind != yaml.ScalarNode:
 		d.addAt(n, path, "expected "+wanted(v.Type())+", found "+describe(n))

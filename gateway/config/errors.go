@@ -14,7 +14,7 @@ type Error struct {
 	Column  int    // in characters, counted from 1
 	Path    string // the key concerned, like upstreams[0].tools[2].ttl; may be empty
 	Message string // what is wrong, and what would be right; holds no secret
-	Source  string // the line of the file as it stands there, variables not replaced
+	Source  string // the line of the file, variables not replaced, without what may be a secret; may be empty
 }
 
 // Error returns FILE:LINE:COLUMN: message, followed by the line and a caret

@@ -37,6 +37,7 @@ func Parse(filename string, data []byte, getenv func(string) (string, bool)) (*C
 	case len(s.list) == 0:
 		s.add(1, 1, "", "the file is empty")
 	}
+	s.excerpts(root)
 	return nil, asError(s.list)
 }
 

@@ -182,7 +182,7 @@ func TestSecretTooLarge(t *testing.T) {
 // Files edited elsewhere begin with a byte order mark or end lines with CR LF.
 func TestParseForeignText(t *testing.T) {
 	_, err := Parse("f", []byte("\ufefflistn: x\r\nupstreams: [{name: a, url: 'http://127.0.0.1:1'}]\r\n"), testEnv)
-	want := "f:1:1: unknown key \"listn\" (did you mean \"listen\"?)\n    listn: x\n    ^"
+	want := "f:1:1: unknown key \"listn\" (did you mean \"listen\"?)\n    listn: *\n    ^"
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}

@@ -15,8 +15,9 @@ import (
 type source struct {
 	name  string
 	lines []string
-	at    map[string]place // by the path of the key
-	bad   map[string]bool  // paths that already have a mistake
+	at    map[string]place    // by the path of the key
+	bad   map[string]bool     // paths that already have a mistake
+	plain map[*yaml.Node]bool // what is known to be no secret: known keys, and most of their values
 	list  []*Error
 }
 
@@ -30,6 +31,7 @@ func newSource(name string, data []byte) *source {
 		lines: strings.Split(strings.ReplaceAll(text, "\r\n", "\n"), "\n"),
 		at:    map[string]place{},
 		bad:   map[string]bool{},
+		plain: map[*yaml.Node]bool{},
 	}
 }
 
@@ -48,7 +50,7 @@ func (s *source) add(line, column int, path, message string) {
 	}
 	s.list = append(s.list, &Error{
 		File: s.name, Line: max(line, 1), Column: max(column, 1),
-		Path: path, Message: message, Source: s.line(line),
+		Path: path, Message: message,
 	})
 }
 

@@ -86,6 +86,14 @@ type Upstream struct {
 	// caller.
 	MaxTasksPerOwner int `yaml:"max_tasks_per_owner" min:"1"`
 
+	// MaxStoredBytesPerOwner is how many bytes the tasks of the upstream that
+	// belong to one authenticated caller may take in the store: those of all
+	// replicas, with their calls, partial results and results, until they expire.
+	// While they take as much, no call of that caller becomes a task: it goes on
+	// blocking, or is refused where the client or the tool insists on a task.
+	// Tasks that run go on, and what they say and end with is kept in any case.
+	MaxStoredBytesPerOwner Size `yaml:"max_stored_bytes_per_owner" min:"64KiB" max:"1024GiB"`
+
 	// Partials offers clients partial results of tasks while they run
 	// (SEP-2679). It costs nothing for clients that do not take them.
 	Partials Switch `yaml:"partials"`
@@ -131,12 +139,13 @@ type Upstream struct {
 }
 
 // Tool is the policy of one tool, complete: nothing in it falls back to
-// anything else.
+// anything else. Its keys are comparable values: those of a rule are compared with the
+// defaults.
 type Tool struct {
 	// Tasks says when a call becomes a task: auto (when it takes longer than
 	// grace or asks for input), always (at once), required (at once, and
-	// clients that cannot take tasks are refused, unless without_tasks has
-	// something else for them) or never.
+	// clients of 2026-07-28 that take no tasks are refused, unless without_tasks
+	// has something else for them; for others the call blocks) or never.
 	Tasks TaskMode `yaml:"tasks"`
 
 	// Grace is how long a call under tasks: auto may take before it becomes a
@@ -186,13 +195,13 @@ type Tool struct {
 	EarlyInput EarlyMode `yaml:"early_input"`
 
 	// InputTimeout is how long a question of the server waits for the client's
-	// answer. The server is told then that the client cancelled, or an error
-	// where the question knows no such answer.
+	// answer. Then an elicitation is answered with cancel, and any other question
+	// with an error.
 	InputTimeout time.Duration `yaml:"input_timeout" min:"1s"`
 
-	// MaxQuestions is how many questions the server may ask during one call. What is
-	// more, or over one of the next two, is refused with an error and the call goes on;
-	// a server of 2026 can only be told of it by the end of the call.
+	// MaxQuestions is how many questions the server may ask during one call. A question
+	// beyond it, or beyond max_open_questions or max_question_bytes, is refused with an
+	// error, and the call goes on. At a server of 2026 the call ends.
 	MaxQuestions int `yaml:"max_questions" min:"1"`
 
 	// MaxOpenQuestions is how many of them may wait for the client at once.
@@ -244,10 +253,13 @@ func NewUpstream(name, url string) *Upstream {
 		QueueWait:        5 * time.Second,
 		MaxTasks:         10_000,
 		MaxTasksPerOwner: 1000,
-		Partials:         On,
-		ResponseModes:    On,
-		PartialInterval:  50 * time.Millisecond,
-		PartialBytes:     64 * KiB,
+
+		MaxStoredBytesPerOwner: GiB,
+
+		Partials:        On,
+		ResponseModes:   On,
+		PartialInterval: 50 * time.Millisecond,
+		PartialBytes:    64 * KiB,
 
 		WithoutTasks:      WithoutTasksBlock,
 		WithoutTasksAfter: 45 * time.Second,

@@ -53,6 +53,9 @@ func (c *Config) problems() []problem {
 	p.admin(c)
 	p.auth(&c.Auth)
 	p.stateKeys(c.StateKeys)
+	if c.Rate.Burst > 0 && c.Rate.Requests == 0 {
+		p.addFor([]string{"rate.burst", "rate.requests"}, "means nothing without requests")
+	}
 	p.store(c)
 	for i, origin := range c.AllowedOrigins {
 		p.origin(fmt.Sprintf("allowed_origins[%d]", i), origin)
@@ -66,6 +69,10 @@ func (c *Config) problems() []problem {
 		}
 	}
 	p.upstreams(c.Upstreams)
+	if least := 2 * c.LargestCall(); c.MaxBytesInFlight < least && c.MaxBody <= GiB {
+		p.addFor([]string{"max_bytes_in_flight", "upstreams", "max_body"},
+			"must be at least %d: twice max_body and the largest max_result or max_event together, and a little more", int64(least))
+	}
 	return p
 }
 

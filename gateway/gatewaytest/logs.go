@@ -45,6 +45,37 @@ func (r *replica) append(id, stream, message string) int64 {
 	return no
 }
 
+func (r *replica) post(id, stream, message string) int64 {
+	r.t.Helper()
+	no, err := r.Post(r.t.Context(), id, stream, []byte(message))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return no
+}
+
+// ask asks a question on a stream, and returns who has it: "" where it was asked.
+func (r *replica) ask(id, stream, question, void string) string {
+	r.t.Helper()
+	no, holder, has, err := r.Ask(r.t.Context(), id, stream, question, void, []byte("ask "+question))
+	switch {
+	case err != nil:
+		r.t.Fatal(err)
+	case has:
+		return "the client, from " + holder
+	case holder == "" && no == 0:
+		return "refused"
+	}
+	return holder
+}
+
+func (r *replica) leave(id, stream, note string) {
+	r.t.Helper()
+	if err := r.Leave(r.t.Context(), id, stream, []byte(note)); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
 func (r *replica) expect(id, stream string, after int64, want string) {
 	r.t.Helper()
 	if got, _ := r.since(id, stream, after); got != want {
@@ -53,7 +84,7 @@ func (r *replica) expect(id, stream string, after int64, want string) {
 }
 
 func testLogs(t *testing.T, open OpenSessions) {
-	all := run(t, open(t, 10, time.Hour))
+	all := run(t, open(t, 10, 0, time.Hour))
 	a, b := all[0], all[len(all)-1]
 	for _, id := range []string{"s", "other"} {
 		a.put(id, 0, "")
@@ -73,7 +104,7 @@ func testLogs(t *testing.T, open OpenSessions) {
 	a.expect("s", "y", 0, "open two")
 	a.expect("s", "y", last+10, "open")
 	a.expect("s", "y", math.MaxInt64, "open")
-	if err := a.Finish(t.Context(), "s", "x"); err != nil {
+	if err := a.Finish(t.Context(), "s", "x", false); err != nil {
 		t.Fatal(err)
 	}
 	b.expect("s", "x", first, `ended {"a": "three\u0000"}`)
@@ -88,7 +119,7 @@ func testLogs(t *testing.T, open OpenSessions) {
 // testLogBounds: the oldest messages make room, and the newest one is kept whatever
 // its size.
 func testLogBounds(t *testing.T, open OpenSessions) {
-	a := run(t, open(t, 10, time.Hour))[0]
+	a := run(t, open(t, 10, 0, time.Hour))[0]
 	a.put("s", 0, "")
 	a.open("s", "x")
 	for i := range 1010 {
@@ -130,7 +161,7 @@ func (r *replica) note(id, stream, note string) bool {
 
 func (r *replica) finish(id, stream string) {
 	r.t.Helper()
-	if err := r.Finish(r.t.Context(), id, stream); err != nil {
+	if err := r.Finish(r.t.Context(), id, stream, false); err != nil {
 		r.t.Fatal(err)
 	}
 }
@@ -138,7 +169,7 @@ func (r *replica) finish(id, stream string) {
 // testBury: a stream whose replica is gone is ended by one other, once. What its own
 // replica has still to say is refused, if it was not gone after all.
 func testBury(t *testing.T, open OpenSessions) {
-	all := open(t, 10, 4*time.Second)
+	all := open(t, 10, 0, 4*time.Second)
 	a, b := &replica{Sessions: all[0], t: t}, run(t, all[1:])[0]
 	b.put("s", 0, "")
 	b.setBusy("s", true)
@@ -194,7 +225,7 @@ func testBury(t *testing.T, open OpenSessions) {
 // testKeeper: one replica keeps a stream, the one that opened it last. Only that one
 // changes its note, or ends it.
 func testKeeper(t *testing.T, open OpenSessions) {
-	all := run(t, open(t, 10, time.Hour))
+	all := run(t, open(t, 10, 0, time.Hour))
 	a, b := all[0], all[1]
 	b.put("s", 0, "")
 	a.open("s", "x")
@@ -216,7 +247,10 @@ func testKeeper(t *testing.T, open OpenSessions) {
 		noted("[1]")
 		a.finish("s", "x")
 		b.expect("s", "x", 0, "open")
-		if no := a.append("s", "x", "left"); no == 0 {
+		if no := a.append("s", "x", "late"); no != 0 {
+			t.Errorf("a replica that has lost the stream added number %d", no)
+		}
+		if no := a.post("s", "x", "left"); no == 0 {
 			t.Error("what it had left was refused")
 		}
 	}
@@ -227,8 +261,10 @@ func testKeeper(t *testing.T, open OpenSessions) {
 	if got, _ := b.since("s", "x", math.MaxInt64); got != "ended" {
 		t.Errorf("it is %s", got)
 	}
-	if no := a.append("s", "x", "late"); no != 0 {
-		t.Errorf("what came after the end has number %d", no)
+	for _, add := range []func(id, stream, message string) int64{a.append, b.append, a.post, b.post} {
+		if no := add("s", "x", "late"); no != 0 {
+			t.Errorf("what came after the end has number %d", no)
+		}
 	}
 	if a.note("s", "none", "[5]") {
 		t.Error("the note of no stream was changed")
@@ -237,7 +273,7 @@ func testKeeper(t *testing.T, open OpenSessions) {
 
 // testWatch: who follows a log hears of more, wherever it comes from.
 func testWatch(t *testing.T, open OpenSessions) {
-	all := run(t, open(t, 10, time.Hour))
+	all := run(t, open(t, 10, 0, time.Hour))
 	a, b := all[0], all[len(all)-1]
 	a.put("s", 0, "")
 	a.open("s", "x")
@@ -251,6 +287,131 @@ func testWatch(t *testing.T, open OpenSessions) {
 	a.append("s", "x", "one")
 	for got := ""; got != "open one"; got, _ = b.since("s", "x", 0) {
 		next(t, woken, "a message")
+	}
+	stop()
+	<-done
+}
+
+// testLeave: a stream that its replica gives up can be opened again, with what was posted
+// in between. So can one that was never opened.
+func testLeave(t *testing.T, open OpenSessions) {
+	all := run(t, open(t, 10, 0, time.Hour))
+	a, b := all[0], all[len(all)-1]
+	a.put("s", 0, "")
+	first := a.open("s", "x")
+	a.append("s", "x", "one")
+	a.leave("s", "x", "so far")
+	for range 2 { // a second time it is not its own
+		b.expect("s", "x", first, "left one")
+		a.leave("s", "x", "again")
+	}
+	if _, note, err := b.Since(t.Context(), "s", "x", 0, func(int64, []byte) {}); string(note) != "so far" || err != nil {
+		t.Errorf("the note is %s, %v", note, err)
+	}
+	if no := a.append("s", "x", "late"); no != 0 {
+		t.Errorf("what it adds has number %d", no)
+	}
+	b.post("s", "x", "two")
+	a.post("s", "new", "early")
+	b.expect("s", "x", first, "left one two")
+	b.expect("s", "new", 0, "left early")
+	b.open("s", "x")
+	b.append("s", "x", "three")
+	a.expect("s", "x", first, "open one two three")
+}
+
+// testGone: nothing is kept of a session that is not there.
+func testGone(t *testing.T, open OpenSessions) {
+	a := run(t, open(t, 10, 0, time.Hour))[0]
+	a.put("s", 0, "")
+	a.open("s", "x")
+	if err := a.Delete(t.Context(), "s"); err != nil {
+		t.Fatal(err)
+	}
+	if a.append("s", "x", "one") != 0 || a.post("s", "x", "two") != 0 || a.ask("s", "x", "q", "") != "refused" {
+		t.Error("something was added")
+	}
+	if _, err := a.Open(t.Context(), "s", "x", nil); err == nil {
+		t.Error("a stream was opened")
+	}
+	a.put("s", 0, "")
+	a.expect("s", "x", 0, "")
+}
+
+// testAsk: a question is on one stream at a time. It is asked on another one where that is
+// left or void, and not again where that has ended with what it was for.
+func testAsk(t *testing.T, open OpenSessions) {
+	all := run(t, open(t, 10, 0, time.Hour))
+	a, b := all[0], all[len(all)-1]
+	a.put("s", 0, "")
+	at := a.open("s", "x")
+	b.open("s", "y")
+	for _, c := range []struct {
+		by           *replica
+		stream, void string
+		want         string
+	}{
+		{a, "x", "", ""}, {b, "y", "", "x"}, {b, "y", "z", "x"}, {a, "x", "", ""}, {b, "y", "x", ""}, {a, "x", "", "y"},
+	} {
+		if got := c.by.ask("s", c.stream, "q 1", c.void); got != c.want {
+			t.Errorf("on %s without %s: %s, want %s", c.stream, c.void, got, c.want)
+		}
+	}
+	a.expect("s", "x", at, "open ask q 1 ask q 1")
+	b.leave("s", "y", "")
+	if got := a.ask("s", "x", "q 1", ""); got != "" {
+		t.Errorf("it was left, and is with %s", got)
+	}
+	a.finish("s", "x")
+	if got := a.ask("s", "x", "q 2", ""); got != "refused" {
+		t.Errorf("asked on what has ended: %s", got)
+	}
+	b.open("s", "y")
+	if got := b.ask("s", "y", "q 1", ""); got != "the client, from x" {
+		t.Errorf("its stream has ended, and it is with %s", got)
+	}
+	a.open("s", "v")
+	if got := a.ask("s", "v", "q 4", ""); got != "" {
+		t.Errorf("a new question is with %s", got)
+	}
+	if err := a.Finish(t.Context(), "s", "v", true); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.ask("s", "y", "q 4", ""); got != "" {
+		t.Errorf("its stream has ended when its client had gone, and it is with %s", got)
+	}
+	if a != b {
+		b.open("s", "z")
+		a.open("s", "z")
+		if got := b.ask("s", "z", "q 3", ""); got != "refused" {
+			t.Errorf("asked on the stream of another replica: %s", got)
+		}
+	}
+}
+
+// testWatchState: who follows a log hears of a change of the state, wherever it is made,
+// and finds it.
+func testWatchState(t *testing.T, open OpenSessions) {
+	all := run(t, open(t, 10, 0, time.Hour))
+	b := all[len(all)-1]
+	all[0].put("s", 0, "one")
+	b.get("s")
+	ctx, stop := context.WithCancel(t.Context())
+	woken, done := make(chan string, 64), make(chan struct{})
+	go func() {
+		defer close(done)
+		b.Watch(ctx, "s", func() { woken <- "" })
+	}()
+	next(t, woken, "the beginning")
+	for i, r := range all {
+		r.get("s")
+		r.put("s", int64(i+1), fmt.Sprint("state ", i))
+		for {
+			next(t, woken, "a change")
+			if state, _ := b.get("s"); state == fmt.Sprint("state ", i) {
+				break
+			}
+		}
 	}
 	stop()
 	<-done

@@ -1,43 +1,51 @@
-// Package gatewaytest holds what every implementation of gateway.Sessions has to do,
+// Package gatewaytest holds what every implementation of legacy.Sessions has to do,
 // as a suite that the packages of the implementations run.
 package gatewaytest
 
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"taskgate/gateway"
+	"taskgate/gateway/legacy"
 	"taskgate/shim"
 )
 
 // patience is how long a test waits for what has to happen.
 const patience = 20 * time.Second
 
-// OpenSessions opens an empty set of at most limit sessions that end after idle, as
-// two or more replicas see it.
-type OpenSessions func(t *testing.T, limit int, idle time.Duration) []gateway.Sessions
+// OpenSessions opens an empty set of at most limit sessions, and at most perOwner of one
+// owner if that is not 0, that end after idle, as two or more replicas see it.
+type OpenSessions func(t *testing.T, limit, perOwner int, idle time.Duration) []legacy.Sessions
 
-// Sessions tests an implementation of gateway.Sessions.
+// Sessions tests an implementation of legacy.Sessions.
 func Sessions(t *testing.T, open OpenSessions) {
 	t.Run("Put", func(t *testing.T) { testPut(t, open) })
 	t.Run("Together", func(t *testing.T) { testTogether(t, open) })
 	t.Run("Idle", func(t *testing.T) { testIdle(t, open) })
 	t.Run("Full", func(t *testing.T) { testFull(t, open) })
+	t.Run("FullOwner", func(t *testing.T) { testFullOwner(t, open) })
+	t.Run("FullByMost", func(t *testing.T) { testFullByMost(t, open) })
 	t.Run("DeletedElsewhere", func(t *testing.T) { testDeletedElsewhere(t, open) })
 	t.Run("Logs", func(t *testing.T) { testLogs(t, open) })
 	t.Run("LogBounds", func(t *testing.T) { testLogBounds(t, open) })
 	t.Run("Bury", func(t *testing.T) { testBury(t, open) })
 	t.Run("Keeper", func(t *testing.T) { testKeeper(t, open) })
+	t.Run("Leave", func(t *testing.T) { testLeave(t, open) })
+	t.Run("Gone", func(t *testing.T) { testGone(t, open) })
+	t.Run("Ask", func(t *testing.T) { testAsk(t, open) })
+	t.Run("WatchState", func(t *testing.T) { testWatchState(t, open) })
 	t.Run("Watch", func(t *testing.T) { testWatch(t, open) })
 	t.Run("Signal", func(t *testing.T) { testSignal(t, open) })
 }
 
 // replica is one view of the sessions, with its loop.
 type replica struct {
-	gateway.Sessions
+	legacy.Sessions
 	t    *testing.T
 	mu   sync.Mutex
 	busy map[string]bool
@@ -47,7 +55,7 @@ type replica struct {
 }
 
 // run starts the loop of each replica.
-func run(t *testing.T, all []gateway.Sessions) []*replica {
+func run(t *testing.T, all []legacy.Sessions) []*replica {
 	t.Helper()
 	out := make([]*replica, len(all))
 	for i, s := range all {
@@ -56,7 +64,12 @@ func run(t *testing.T, all []gateway.Sessions) []*replica {
 		ctx, stop := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() {
-			done <- s.Run(ctx, r.isBusy, func(id string) { r.ended <- id }, func(id, word string) { r.heard <- id + " " + word })
+			done <- s.Run(ctx, r.isBusy, func(id string) { r.ended <- id }, func(id, word string, at time.Time) {
+				if age := time.Since(at); age < 0 || age > patience {
+					t.Errorf("%s was left %v ago", word, age)
+				}
+				r.heard <- id + " " + word
+			})
 		}()
 		t.Cleanup(func() {
 			stop()
@@ -83,6 +96,9 @@ func (r *replica) setBusy(id string, on bool) {
 func (r *replica) put(id string, rev int64, state string) int64 {
 	r.t.Helper()
 	got, err := r.Put(r.t.Context(), id, rev, []byte(state))
+	if rev == 0 {
+		got, err = r.Make(r.t.Context(), id, "", []byte(state))
+	}
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -126,7 +142,7 @@ func next(t *testing.T, c <-chan string, what string) string {
 }
 
 func testPut(t *testing.T, open OpenSessions) {
-	all := run(t, open(t, 10, time.Hour))
+	all := run(t, open(t, 10, 0, time.Hour))
 	a, b := all[0], all[len(all)-1]
 	if a.put("a", 1, "early") != 0 {
 		t.Error("a session was changed that does not exist")
@@ -169,7 +185,7 @@ func testPut(t *testing.T, open OpenSessions) {
 
 // testTogether: of changes at the same time each takes effect, or is refused.
 func testTogether(t *testing.T, open OpenSessions) {
-	all := run(t, open(t, 10, time.Hour))
+	all := run(t, open(t, 10, 0, time.Hour))
 	all[0].put("a", 0, "")
 	var work sync.WaitGroup
 	for _, r := range all {
@@ -202,7 +218,8 @@ func testTogether(t *testing.T, open OpenSessions) {
 
 // testIdle: a session lives while it is used anywhere, and its end is told.
 func testIdle(t *testing.T, open OpenSessions) {
-	all := run(t, open(t, 10, time.Second))
+	const idle = 3 * time.Second // in which a busy machine tells the store that one is in use
+	all := run(t, open(t, 10, 0, idle))
 	a, b := all[0], all[len(all)-1]
 	b.setBusy("busy", true)
 	began := time.Now()
@@ -212,7 +229,7 @@ func testIdle(t *testing.T, open OpenSessions) {
 	if got := next(t, a.ended, "the end of an idle session"); got != "idle" {
 		t.Fatalf("%s has ended", got)
 	}
-	if time.Since(began) < 900*time.Millisecond {
+	if time.Since(began) < idle*9/10 {
 		t.Error("it ended early")
 	}
 	until(t, "it is gone", func() bool { _, rev := b.get("idle"); return rev == 0 })
@@ -227,14 +244,14 @@ func testIdle(t *testing.T, open OpenSessions) {
 
 // testFull: a session that is not used makes room for a new one; one that is does not.
 func testFull(t *testing.T, open OpenSessions) {
-	all := run(t, open(t, 2, time.Second*2))
+	all := run(t, open(t, 2, 0, time.Second*2))
 	a, b := all[0], all[len(all)-1]
 	a.setBusy("a", true)
 	b.setBusy("b", true)
 	until(t, "a full store", func() bool { // its loop may begin late
 		a.put("a", 0, "")
 		b.put("b", 0, "")
-		_, err := a.Put(t.Context(), "c", 0, nil)
+		_, err := a.Make(t.Context(), "c", "", nil)
 		if busy := (*shim.BusyError)(nil); errors.As(err, &busy) {
 			return true
 		}
@@ -245,7 +262,7 @@ func testFull(t *testing.T, open OpenSessions) {
 	})
 	a.setBusy("a", false)
 	until(t, "room for a new session", func() bool {
-		rev, err := b.Put(t.Context(), "c", 0, nil)
+		rev, err := b.Make(t.Context(), "c", "", nil)
 		return err == nil && rev == 1
 	})
 	until(t, "the idle one is gone", func() bool { _, rev := a.get("a"); return rev == 0 })
@@ -254,9 +271,86 @@ func testFull(t *testing.T, open OpenSessions) {
 	}
 }
 
+// make makes a session of an owner, or says which bound refuses it.
+func (r *replica) make(id, owner string) (refusedBy string) {
+	r.t.Helper()
+	rev, err := r.Make(r.t.Context(), id, owner, nil)
+	var busy *shim.BusyError
+	switch {
+	case errors.As(err, &busy):
+		return busy.Key
+	case err != nil || rev != 1:
+		r.t.Fatalf("making %s of %s: %d %v", id, owner, rev, err)
+	}
+	return ""
+}
+
+// there reports which sessions there are.
+func (r *replica) there(ids ...string) (there []string) {
+	r.t.Helper()
+	for _, id := range ids {
+		if _, rev := r.get(id); rev != 0 {
+			there = append(there, id)
+		}
+	}
+	return there
+}
+
+// testFullOwner: who has as many sessions as one owner may have makes room for another one
+// by its own, and only by one that is not in use. Who is not known by name has no such bound.
+func testFullOwner(t *testing.T, open OpenSessions) {
+	all := run(t, open(t, 100, 2, 8*time.Second))
+	a, b := all[0], all[len(all)-1]
+	a.make("bob", "bob") // the oldest of all
+	a.make("first", "alice")
+	b.make("second", "alice")
+	for range 10 {
+		if by := a.make("third", "alice"); by != "max_sessions_per_owner" {
+			t.Fatalf("while all are in use: refused by %q", by)
+		}
+	}
+	for _, id := range []string{"x", "y", "z"} {
+		if by := b.make(id, ""); by != "" {
+			t.Errorf("of nobody: refused by %s", by)
+		}
+	}
+	b.setBusy("second", true)
+	until(t, "room for a third", func() bool { return b.make("third", "alice") == "" })
+	until(t, "the end of the oldest", func() bool {
+		return fmt.Sprint(a.there("first", "second", "third", "bob")) == "[second third bob]"
+	})
+	if err := b.Delete(t.Context(), "second"); err != nil {
+		t.Fatal(err)
+	}
+	if by := a.make("fourth", "alice"); by != "" {
+		t.Errorf("after one has ended: refused by %s", by)
+	}
+}
+
+// testFullByMost: where there are as many as there may be, the owner who has most makes room
+// for another owner. If that one has most itself, it makes room by its own.
+func testFullByMost(t *testing.T, open OpenSessions) {
+	all := run(t, open(t, 5, 0, 8*time.Second))
+	a, b := all[0], all[len(all)-1]
+	for _, id := range []string{"bob", "alice 1", "alice 2", "alice 3", "carol"} {
+		if by := a.make(id, strings.Fields(id)[0]); by != "" {
+			t.Fatalf("%s: refused by %s", id, by)
+		}
+	}
+	if by := b.make("dave", "dave"); by != "max_sessions" {
+		t.Errorf("while all are in use: refused by %q", by)
+	}
+	until(t, "room for another owner", func() bool { return b.make("dave", "dave") == "" })
+	until(t, "room of its own", func() bool { return b.make("alice 4", "alice") == "" })
+	until(t, "the end of the two oldest of who had most", func() bool {
+		got := b.there("bob", "alice 1", "alice 2", "alice 3", "alice 4", "carol", "dave")
+		return fmt.Sprint(got) == "[bob alice 3 alice 4 carol dave]"
+	})
+}
+
 // testDeletedElsewhere: every replica that knows a session hears of its end.
 func testDeletedElsewhere(t *testing.T, open OpenSessions) {
-	all := run(t, open(t, 10, time.Hour))
+	all := run(t, open(t, 10, 0, time.Hour))
 	a, b := all[0], all[1]
 	a.put("a", 0, "one")
 	b.get("a")
@@ -276,7 +370,7 @@ func testDeletedElsewhere(t *testing.T, open OpenSessions) {
 
 // testSignal: a word reaches whoever knows the session.
 func testSignal(t *testing.T, open OpenSessions) {
-	all := run(t, open(t, 10, time.Hour))
+	all := run(t, open(t, 10, 0, time.Hour))
 	a, b := all[0], all[1]
 	a.put("a", 0, "")
 	b.get("a")

@@ -23,27 +23,18 @@ const (
 )
 
 // notBegun is an answer that proves that the server did not begin a request.
-// forget drops what the request was wrongly based on.
 type notBegun struct {
-	why    proof
-	forget func()
+	why proof
+	// What the request was wrongly based on: a generation of a session, or the verdict.
+	ses  *session
+	link *link
+	v    *verdict
 	// reply and err are what is given back if it happens again.
 	reply shim.Reply
 	err   error
 }
 
 func (e *notBegun) Error() string { return "the server did not begin the request" }
-
-// proved has the request sent again if the answer is proof that it was not begun.
-// If it is not, it is an answer like any other; but what the request was based on
-// is dropped all the same, so that the next one does not meet it again.
-func proved(proof bool, nb *notBegun) (shim.Reply, error) {
-	if proof {
-		return shim.Reply{}, nb
-	}
-	nb.forget()
-	return nb.reply, nb.err
-}
 
 // call is one Call, with the proofs it has met so far. This is the only place
 // that sends a request again.
@@ -52,6 +43,29 @@ type call struct {
 	r    shim.Request
 	sink shim.Sink
 	met  [proofs]bool
+}
+
+// proved has the request sent again if the answer is proof that it was not begun.
+// If it is not, it is an answer like any other; but what the request was based on
+// is dropped all the same, so that the next one does not meet it again.
+func (c *call) proved(proof bool, nb *notBegun) (shim.Reply, error) {
+	if proof {
+		return shim.Reply{}, nb
+	}
+	c.drop(nb)
+	return nb.reply, nb.err
+}
+
+// drop forgets what a request was wrongly based on.
+func (c *call) drop(nb *notBegun) {
+	switch nb.why {
+	case lostSession:
+		nb.ses.lose(nb.link)
+	case otherHeaders:
+		c.h.tools.forget(c.r.Session)
+	default:
+		c.h.eras.changed(nb.v)
+	}
 }
 
 // Call sends one request and blocks for its reply. It is sent exactly once: sent
@@ -75,7 +89,7 @@ func (c *call) run(ctx context.Context) (shim.Reply, error) {
 		if !errors.As(err, &nb) {
 			return reply, public(err)
 		}
-		nb.forget()
+		c.drop(nb)
 		if c.met[nb.why] || ctx.Err() != nil {
 			return nb.reply, public(nb.err)
 		}
@@ -84,7 +98,7 @@ func (c *call) run(ctx context.Context) (shim.Reply, error) {
 }
 
 func (c *call) attempt(ctx context.Context) (shim.Reply, error) {
-	v, err := c.h.eras.get(ctx)
+	v, err := c.h.eras.get(ctx, c.r.Session)
 	if err != nil {
 		return shim.Reply{}, unsent(err)
 	}
@@ -94,12 +108,15 @@ func (c *call) attempt(ctx context.Context) (shim.Reply, error) {
 	return c.legacy(ctx, v)
 }
 
-// discard is the Sink of requests that the leg makes for itself.
+// discard is the Sink, and the hearer, of requests that the gateway makes for itself.
 type discard struct{}
 
-func (discard) Progress(shim.Progress) {}
-func (discard) Log(shim.Log)           {}
+func (discard) Progress(shim.Progress)  {}
+func (discard) Log(shim.Log)            {}
+func (discard) heard(shim.Notification) {}
 func (discard) Ask(context.Context, ...shim.Question) ([]shim.Answer, error) {
 	return nil, shim.ErrNoAsk
 }
-func (discard) Checkpoint(context.Context, json.RawMessage) error { return nil }
+func (discard) Checkpoint(json.RawMessage) (stored func(context.Context) error) {
+	return func(context.Context) error { return nil }
+}

@@ -69,6 +69,16 @@ func TestMisbehaviour(t *testing.T) {
 			x.Event(x.Fill(result))
 		}, "", 0, 1},
 		{"wrong id event", fake.Stream(strings.Replace(result, "{id}", `"other"`, 1)), kindClosed, 0, 1},
+		{"result null beside an error", fake.Stream(`{"jsonrpc":"2.0","id":{id},"result":null,"error":{"code":7,"message":"no"}}`), "", 7, 1},
+		{"result and error", fake.Stream(`{"jsonrpc":"2.0","id":{id},"result":{},"error":{"code":7,"message":"no"}}`), kindProtocol, 0, 1},
+		{"not UTF-8", fake.Stream(strings.Replace(result, "ok", "\xff", 1)), "", 0, 1},
+		{"not UTF-8 in an error", fake.Stream("{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{\"code\":7,\"message\":\"\xff\"}}"), "", 7, 1},
+		{"not UTF-8 in an error in 400", fake.Status(400, "application/json", "{\"jsonrpc\":\"2.0\",\"error\":{\"code\":7,\"message\":\"\xff\"}}"), "", 7, 0},
+		{"events ended by a lone CR", func(x *fake.Exchange) { // CR is a blank within JSON
+			x.Run()
+			x.Head("text/event-stream")
+			fmt.Fprint(x.W, "data: "+x.Fill(result)+"\r\r")
+		}, kindClosed, 0, 1},
 		{"two responses", fake.Stream(result, `{"jsonrpc":"2.0","id":{id},"error":{"code":1,"message":"second"}}`), "", 0, 1},
 		{"endless after answer", func(x *fake.Exchange) { x.Run(); x.Event(x.Fill(result)); x.Hang() }, "", 0, 1},
 		{"batch", fake.Stream(`[{"jsonrpc":"2.0","method":"notifications/x"},` + result + `]`), "", 0, 1},

@@ -59,7 +59,7 @@ func bubble(t *testing.T, m fake.Mode, c Config, run func(t *testing.T, s *fake.
 		if err != nil {
 			t.Fatal(err)
 		}
-		h.transport.DialContext = l.dial
+		h.wire.transport.DialContext = l.dial
 		run(t, s, h)
 		if err := h.Close(context.Background()); err != nil {
 			t.Errorf("Close: %v", err)

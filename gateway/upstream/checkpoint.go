@@ -1,10 +1,15 @@
 package upstream
 
 import (
+	"context"
 	"encoding/json"
+	"log/slog"
 	"slices"
+	"sync"
+	"time"
 
 	"taskgate/internal/mcp"
+	"taskgate/shim"
 )
 
 // checkpoint is all that another replica needs to go on with a call (design.md
@@ -26,8 +31,8 @@ type checkpoint struct {
 	Asked int `json:"asked,omitempty"`
 	// Pending are the questions that the server waits for.
 	Pending []pending `json:"pending,omitempty"`
-	// Alone says that there is no call: the one question that is pending belongs to none.
-	Alone bool `json:"alone,omitempty"`
+	// Unrouted says that there is no call: the one question that is pending belongs to none.
+	Unrouted bool `json:"alone,omitempty"`
 	// Task is set where the server runs the call as a task of its own.
 	Task *taskMark `json:"task,omitempty"`
 }
@@ -38,8 +43,8 @@ type pending struct {
 	Key    string          `json:"key"`
 	Method string          `json:"method"`
 	Params json.RawMessage `json:"params,omitempty"`
-	// Aside says that it came on the GET stream of the session.
-	Aside bool `json:"aside,omitempty"`
+	// OnGET says that it came on the GET stream of the session.
+	OnGET bool `json:"aside,omitempty"`
 }
 
 // open notes that these are asked, and close that they are not any more.
@@ -77,10 +82,91 @@ func decodeResumable(cp json.RawMessage) (checkpoint, bool) {
 // resumable reports whether a call can be picked up where this says: its stream, or the
 // task that the server has made of it; or whether it only has to be asked.
 func (c *checkpoint) resumable() bool {
-	return c.streamed() || c.legacyAlone() || c.Era == mcp.Legacy.String() && c.Task != nil && c.Task.ID != ""
+	return c.streamed() || c.unrouted() || c.Era == mcp.Legacy.String() && c.Task != nil && c.Task.ID != ""
 }
 
 // streamed reports whether a stream can be picked up where this says.
 func (c *checkpoint) streamed() bool {
 	return c.Era == mcp.Legacy.String() && c.Last != ""
+}
+
+// record is the checkpoint of an exchange, and hands it over. The goroutine that reads the
+// stream and the one that asks the client change it: mu guards the state, but what only
+// the reader changes it also reads without.
+type record struct {
+	sink shim.Sink
+	log  *slog.Logger
+
+	mu    sync.Mutex
+	state checkpoint
+
+	// Of the goroutine that reads.
+	noted   time.Time // when an event id was last handed over
+	unnoted bool      // the last event id has not been handed over yet
+}
+
+// amend changes the checkpoint.
+func (r *record) amend(change func(*checkpoint)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change(&r.state)
+}
+
+// open are the questions that the server waits for: those that were put to the
+// client, and those that will be next.
+func (r *record) open() []pending {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.state.Pending)
+}
+
+// save hands the checkpoint over. That this fails is no reason to end the call: it can
+// then only be resumed from further back.
+func (r *record) save(ctx context.Context) {
+	r.mu.Lock()
+	stored := r.sink.Checkpoint(r.state.encode())
+	r.mu.Unlock()
+	if err := stored(ctx); err != nil {
+		r.log.Debug("checkpoint was not taken", "err", err)
+	}
+}
+
+// mark remembers the id of an event.
+func (r *record) mark(eventID string) {
+	if eventID != r.state.Last {
+		r.amend(func(c *checkpoint) { c.Last = eventID })
+		r.unnoted = true
+	}
+}
+
+// note hands over a new event id that no progress carried, at most once per
+// second: what is lost in between is only replayed.
+func (r *record) note(ctx context.Context) {
+	if r.unnoted && time.Since(r.noted) >= time.Second {
+		r.handOver(ctx)
+	}
+}
+
+// handOver hands over how far the stream was read.
+func (r *record) handOver(ctx context.Context) {
+	r.noted, r.unnoted = time.Now(), false
+	r.save(ctx)
+}
+
+// saveUnnoted hands that over for whoever goes on with a call that is let go of.
+func (r *record) saveUnnoted(ctx context.Context) {
+	if detached(ctx) && r.unnoted {
+		r.handOver(ctx)
+	}
+}
+
+// progress hands on a progress, with an event id that has not been handed over yet.
+func (r *record) progress(p shim.Progress) {
+	if r.unnoted {
+		r.unnoted = false
+		r.mu.Lock() // until it is handed over: another goroutine may hand over a newer one
+		defer r.mu.Unlock()
+		p.Checkpoint = r.state.encode()
+	}
+	r.sink.Progress(p)
 }

@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 
+	"taskgate/internal/budget"
 	"taskgate/internal/mcp"
 )
 
@@ -72,6 +73,9 @@ type Config struct {
 	// 32 MiB if 0.
 	MaxResult int64
 	MaxEvent  int64
+	// Budget bounds the bytes of answers that are held; nil for no bound. They are added
+	// to the hold of the context that a call is made with, where it has one.
+	Budget *budget.Bytes
 
 	// Replica begins the ids and progress tokens that are sent upstream,
 	// "<replica>-<n>", so that no two replicas collide in one session.

@@ -8,6 +8,9 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/singleflight"
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -18,7 +21,7 @@ import (
 type verdict struct {
 	era     mcp.Era
 	version string // modern: the version to speak
-	server  Server // modern: what discover said; Raw is nil if it said nothing
+	mute    bool   // modern: it was recognised by an error, and has not described itself
 	// shaken says that a legacy handshake has succeeded under it: if one fails
 	// later, the server has become another.
 	shaken atomic.Bool
@@ -26,29 +29,59 @@ type verdict struct {
 
 func legacyVerdict() *verdict { return &verdict{era: mcp.Legacy} }
 
-// eras remembers the verdict on a server until something contradicts it. There
-// is one per leg, and so one per process and endpoint.
+// eras remembers the verdict on a server until something contradicts it, and what the server
+// says of itself. There is one per client, and so one per process and endpoint.
 type eras struct {
-	h      *HTTP
-	mu     sync.Mutex
-	cur    *verdict
-	flight *flight[*verdict]
+	wire    *wire
+	work    *workers
+	tools   *tools
+	seen    remembered[Server] // by the capabilities that were declared
+	probing singleflight.Group
+
+	mu  sync.Mutex // guards cur
+	cur *verdict
 }
 
-// get returns the verdict, probing if there is none. All who need one wait for
-// the same probe.
-func (e *eras) get(ctx context.Context) (*verdict, error) {
-	e.mu.Lock()
-	if v := e.cur; v != nil {
-		e.mu.Unlock()
+// maxSeen bounds seen: the capabilities are the clients'.
+const maxSeen = 256
+
+// get returns the verdict, probing for this session if there is none. All who need one wait
+// for the same probe.
+func (e *eras) get(ctx context.Context, s shim.Session) (*verdict, error) {
+	if v := e.known(); v != nil {
 		return v, nil
 	}
-	if e.flight == nil {
-		e.flight = fly(e.h, ctx, e.probe)
+	return once(ctx, e.work, &e.probing, "", func(ctx context.Context) (*verdict, error) {
+		if v := e.known(); v != nil {
+			return v, nil
+		}
+		return e.recognise(ctx, s)
+	})
+}
+
+// recognise probes, and takes note of what comes of it.
+func (e *eras) recognise(ctx context.Context, s shim.Session) (*verdict, error) {
+	v, srv, err := e.probe(ctx, s)
+	if err != nil {
+		return nil, err
 	}
-	f := e.flight
+	e.mu.Lock()
+	if c := e.cur; c == nil || c.era != v.era || c.version != v.version || c.mute != v.mute {
+		e.wire.log.Info("upstream recognised", "era", v.era.String(), "version", v.version)
+		e.cur = v
+	}
+	v = e.cur
 	e.mu.Unlock()
-	return f.wait(ctx)
+	if srv.Raw != nil {
+		e.note(fingerprint(s.Capabilities), srv)
+	}
+	return v, nil
+}
+
+func (e *eras) known() *verdict {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.cur
 }
 
 // forget drops a verdict that an answer of the server contradicts.
@@ -60,68 +93,117 @@ func (e *eras) forget(v *verdict) {
 	}
 }
 
-// describe gives what a modern server said of itself.
-func (e *eras) describe(v *verdict) (Server, error) {
-	if v.server.Raw == nil {
+// changed has everything asked for again of a server that has become another.
+func (e *eras) changed(v *verdict) {
+	e.forget(v)
+	e.seen.doubt(0, every)
+	e.tools.lists.doubt(0, every)
+}
+
+// note remembers what the server says of itself to clients with these capabilities. A server
+// that says something else than before was replaced: what it has said to others is in doubt
+// then, and so are its tools, and that it knows the legacy era only.
+func (e *eras) note(caps string, srv Server) {
+	k := sessionKey{caps: caps}
+	before := e.seen.find(k)
+	e.seen.put(k, srv, freshness(srv.Raw))
+	if before == nil || before.value.like(srv) {
+		return
+	}
+	e.seen.doubt(leastFresh, func(other sessionKey) bool { return other != k })
+	e.tools.lists.doubt(leastFresh, every)
+	if v := e.known(); v != nil && v.era == mcp.Legacy {
 		e.forget(v)
-		return Server{}, protocolError("the server does not describe itself", nil)
 	}
-	return v.server, nil
 }
 
-func (e *eras) probe(ctx context.Context) (*verdict, error) {
-	v, err := e.h.probe(ctx)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.flight = nil
-	if err == nil {
-		e.cur = v
-		e.h.log.Info("upstream recognised", "era", v.era.String(), "version", v.version)
-	}
-	return v, err
+// like reports whether two answers are of one server, as far as they tell.
+func (s Server) like(other Server) bool {
+	return s.Version == other.Version && s.Instructions == other.Instructions &&
+		fingerprint(s.Capabilities) == fingerprint(other.Capabilities) && fingerprint(s.Info) == fingerprint(other.Info)
 }
 
-// probe finds out the era (protocol.md 2.10): discover first, in each modern
-// version that is known until one is agreed on.
-func (h *HTTP) probe(ctx context.Context) (*verdict, error) {
-	if h.cfg.Era == EraLegacy {
-		return legacyVerdict(), nil
+// describe asks the server what it is, for clients with the capabilities of s.
+func (h *HTTP) describe(ctx context.Context, s shim.Session) (Server, time.Duration, error) {
+	e, k := h.eras, sessionKey{caps: fingerprint(s.Capabilities)}
+	var last error
+	for range 2 { // once more if the server turns out to be of the other era
+		v, err := e.get(ctx, s)
+		if err == nil && v.era == mcp.Modern && !v.mute && !e.seen.find(k).fresh() {
+			v, err = e.recognise(ctx, s)
+		}
+		if err != nil {
+			return Server{}, 0, err
+		}
+		if v.era == mcp.Modern {
+			if now := e.seen.find(k); now.fresh() {
+				return now.value, time.Until(now.until), nil
+			}
+			e.forget(v)
+			return Server{}, 0, protocolError("the server does not describe itself", nil)
+		}
+		srv, err := h.sessions.describe(ctx, s)
+		if err == nil {
+			v.shaken.Store(true)
+			return srv, freshness(srv.Raw), nil
+		}
+		if !e.doubtHandshake(v, err) {
+			return srv, 0, err
+		}
+		last = handshakeError(err)
+	}
+	return Server{}, 0, last
+}
+
+// probe finds out the era (protocol.md 2.10): discover first, in each modern version that is
+// known until one is agreed on. It returns as well what discover has said; Raw is nil for
+// nothing.
+func (e *eras) probe(ctx context.Context, s shim.Session) (*verdict, Server, error) {
+	if e.wire.cfg.Era == EraLegacy {
+		return legacyVerdict(), Server{}, nil
 	}
 	v := &verdict{era: mcp.Modern, version: mcp.Version20260728}
 	for range mcp.NamesOf(mcp.Modern) {
-		m, err := h.discover(ctx, v.version)
-		next, err := h.judge(v, m, err)
-		if err != nil {
-			return nil, err
-		}
-		if next.era != mcp.Modern || next.version == v.version {
-			return h.settle(next)
+		m, err := e.discover(ctx, v.version, s)
+		next, err := e.judge(v, m, err)
+		switch {
+		case err != nil:
+			return nil, Server{}, err
+		case next.era == mcp.Legacy && e.wire.cfg.Era == EraModern: // the operator knows better
+			return nil, Server{}, protocolError("the server does not speak a modern version of MCP, as configured", nil)
+		case next.era == mcp.Legacy:
+			return next, Server{}, nil
+		case next.version == v.version && next.mute:
+			return next, Server{}, nil
+		case next.version == v.version:
+			return next, discovered(next.version, m.Result), nil
 		}
 		v = next
 	}
-	return nil, protocolError("the server and the gateway have no protocol version in common", nil)
+	return nil, Server{}, protocolError("the server and the gateway have no protocol version in common", nil)
 }
 
-// settle applies the operator's word.
-func (h *HTTP) settle(v *verdict) (*verdict, error) {
-	if v.era == mcp.Legacy && h.cfg.Era == EraModern {
-		return nil, protocolError("the server does not speak a modern version of MCP, as configured", nil)
-	}
-	return v, nil
-}
-
-// discover asks a server what it speaks, in a modern version.
-func (h *HTTP) discover(ctx context.Context, version string) (jsonrpc.Message, error) {
-	ctx, cancel := h.slow(ctx)
+// discover asks a server what it speaks, in a modern version and in the name of a client.
+func (e *eras) discover(ctx context.Context, version string, s shim.Session) (jsonrpc.Message, error) {
+	ctx, cancel := e.wire.slow(ctx)
 	defer cancel()
-	x := h.modernExchange(shim.Request{Method: mcp.MethodDiscover}, discard{}, version)
-	x.handshake = true
+	x := e.wire.modernExchange(shim.Request{Method: mcp.MethodDiscover, Session: s}, discard{}, version)
+	x.uncancelled = true
 	return x.run(ctx)
+}
+
+// discovered is what a DiscoverResult says.
+func discovered(version string, result json.RawMessage) Server {
+	srv := Server{Era: mcp.Modern, Version: version, Raw: raw(result)}
+	srv.Capabilities, _ = jsonrpc.Get(srv.Raw, "capabilities")
+	srv.Info, _ = jsonrpc.Get(srv.Raw, "_meta", mcp.MetaServerInfo)
+	srv.Instructions, _ = jsonrpc.GetString(srv.Raw, "instructions")
+	return srv
 }
 
 // judge reads a verdict off the answer to a discover sent as v says. A modern
 // verdict with another version than v's says to ask again in that one.
-func (h *HTTP) judge(v *verdict, m jsonrpc.Message, err error) (*verdict, error) {
+func (e *eras) judge(v *verdict, m jsonrpc.Message, err error) (*verdict, error) {
 	rpc := m.Error
 	if err != nil {
 		se, ok := err.(*statusError)
@@ -165,7 +247,7 @@ func judgeError(v *verdict, rpc *jsonrpc.Error) (*verdict, error) {
 		}
 		return choose(v, supported)
 	case mcp.CodeHeaderMismatch, mcp.CodeMissingCapability:
-		return v, nil // modern, though it does not describe itself
+		return &verdict{era: mcp.Modern, version: v.version, mute: true}, nil
 	}
 	return legacyVerdict(), nil
 }
@@ -197,11 +279,7 @@ func judgeResult(v *verdict, result json.RawMessage) (*verdict, error) {
 	case !slices.Contains(supported, v.version):
 		return choose(v, supported)
 	}
-	srv := Server{Era: mcp.Modern, Version: v.version, Raw: raw(result)}
-	srv.Capabilities, _ = jsonrpc.Get(srv.Raw, "capabilities")
-	srv.Info, _ = jsonrpc.Get(srv.Raw, "_meta", mcp.MetaServerInfo)
-	srv.Instructions, _ = jsonrpc.GetString(srv.Raw, "instructions")
-	return &verdict{era: mcp.Modern, version: v.version, server: srv}, nil
+	return v, nil
 }
 
 // supportedVersions reads the list out of a DiscoverResult (supportedVersions)
@@ -243,18 +321,38 @@ func rpcOf(err error) *jsonrpc.Error {
 	return rpc
 }
 
-// doubts decides, after a handshake failed, whether the server should be probed
+// doubtHandshake decides, after a handshake failed, whether the server should be probed
 // again at once: it must be if it answers as a modern one, or if handshakes used
 // to succeed. In any case the verdict is not kept if the server gave an answer
-// that is none of MCP's.
-func (h *HTTP) doubts(v *verdict, err error) bool {
+// that is none of MCP's, or if no handshake has ever confirmed it: a modern server that is
+// in trouble may look like a legacy one.
+func (e *eras) doubtHandshake(v *verdict, err error) bool {
 	if contradicts(err) {
-		h.changedEra(v)
+		e.changed(v)
 		return true
 	}
 	if ue, ok := errors.AsType[*shim.UpstreamError](err); !ok || ue.Kind != kindProtocol {
+		if !v.shaken.Load() {
+			e.forget(v)
+		}
 		return false
 	}
-	h.changedEra(v)
+	e.changed(v)
 	return v.shaken.Load()
+}
+
+// doubt drops the verdict on a server that answers as no modern one does, so
+// that the next call finds out what it has become: without a JSON-RPC error, or
+// with one of the codes that only legacy implementations use (X15).
+func (e *eras) doubt(v *verdict, se *statusError) {
+	if rpc := se.answer(); rpc != nil {
+		code := mcp.CodeFrom(v.version, rpc.Code)
+		if code > -32000 || code <= mcp.CodeReservedLast {
+			return
+		}
+	}
+	switch se.status {
+	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusUnsupportedMediaType:
+		e.forget(v)
+	}
 }

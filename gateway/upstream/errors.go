@@ -31,7 +31,7 @@ const (
 var (
 	errIdle   = errors.New("no sign of life within idle_timeout")
 	errSlow   = errors.New("no answer within probe_timeout")
-	errClosed = errors.New("the upstream leg is closed")
+	errClosed = errors.New("the client of the server is closed")
 )
 
 func fail(kind, message string, err error) *shim.UpstreamError {

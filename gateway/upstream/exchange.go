@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptrace"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
+	"taskgate/internal/budget"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
@@ -26,15 +28,21 @@ type target struct {
 	gen     int64
 }
 
+// hearer takes the notifications that belong to no call: a legacy session, the cache of a
+// modern server's tools, or a subscription.
+type hearer interface{ heard(shim.Notification) }
+
 // exchange is one request and its answer, with everything the server says in
-// between. It lives in the goroutine of its caller.
+// between. It belongs to the goroutine of its caller, which also reads the stream. What
+// other goroutines use, its checkpoint and its questions, guards itself.
 type exchange struct {
-	h      *HTTP
-	to     target
-	ses    *session // the session it belongs to; nil in the modern era
-	sink   shim.Sink
-	caller shim.Session
-	level  string // the least severe log level to hand on, "" for none
+	w       *wire
+	to      target
+	ses     *session // the session it belongs to; nil in the modern era
+	outside hearer   // takes what belongs to no call
+	sink    shim.Sink
+	caller  shim.Session
+	level   string // the least severe log level to hand on, "" for none
 
 	id     string
 	method string
@@ -42,78 +50,69 @@ type exchange struct {
 	params []byte
 	meta   []pair      // members of params._meta besides progress and trace
 	header http.Header // modern headers of the request
-	// handshake says that the request belongs to a handshake: it is not recorded, and
-	// not cancelled (an initialize must not be).
-	handshake bool
-	progress  bool // ask for progress
-	asks      bool // the sink can be asked
-	limits    shim.QuestionLimits
-	standing  bool // a stream to listen on: it may be silent for ever
-	// hear takes the notifications of a stream to listen on.
-	hear func(jsonrpc.Message)
+	// uncancelled says that the server is not told if nobody waits for the answer any more
+	// (an initialize must not be cancelled).
+	uncancelled bool
+	progress    bool // ask for progress
+	asks        bool // the sink can be asked
+	limits      shim.QuestionLimits
+	listens     bool // the stream may be silent for ever
 
-	state    checkpoint    // guarded by mu while aside is set
-	noted    time.Time     // when an event id was last handed over
-	unnoted  bool          // the last event id has not been handed over yet
-	resumed  bool          // the stream is one that was resumed
-	tries    int           // failed attempts to resume, since the last event
-	retry    time.Duration // what the server asks to wait before it is asked again
-	quiet    time.Duration // how long a resumed stream may be silent
-	queue    []pending     // questions to be asked next
+	rec      record     // what is handed over for whoever goes on with the call
+	res      resumption // how the stream is picked up again
 	reached  atomic.Bool
 	life     context.Context
 	end      context.CancelCauseFunc
 	left     sync.WaitGroup // what the caller's end has set going
 	idle     idle
-	response *http.Response // the latest, for its headers
-	aside    *asides        // questions of the server on the session's GET stream; nil for none
-	turn     chan struct{}  // holds the one who asks, where aside is set
-	mu       sync.Mutex
-	handing  sync.Mutex  // held while a checkpoint is handed over, so that none overtakes another
-	task     *serverTask // the task that the server makes of the call; nil for none
+	response *http.Response  // the latest, for its headers
+	answer   jsonrpc.Message // once it is there
+	asking   questions       // what the server asks of the caller
+	task     *serverTask     // the task that the server makes of the call; nil for none
 	span     trace.Span
 	trace    propagation.MapCarrier // the context to pass on, by its W3C names
 }
 
 // run sends the request and returns the answer: a result or a JSON-RPC error.
 // Errors are *statusError, *shim.UpstreamError or what ended ctx.
-func (x *exchange) run(ctx context.Context) (m jsonrpc.Message, err error) {
-	err = x.perform(ctx, &m)
-	return m, err
+func (x *exchange) run(ctx context.Context) (jsonrpc.Message, error) {
+	err := x.perform(ctx)
+	return x.answer, err
 }
 
-// perform is run for a call that may be parked, and there may be thousands of those. What
-// is below the frame in which it waits, a goroutine keeps all the time, so frames there
-// are small: messages go by pointer.
-func (x *exchange) perform(ctx context.Context, m *jsonrpc.Message) (err error) {
+// perform is run for a call that may wait for long; there may be thousands of those. A
+// waiting goroutine keeps the stack of all its callers, so those frames are small: the
+// answer is left in x.answer.
+func (x *exchange) perform(ctx context.Context) (err error) {
 	ctx = x.startSpan(ctx)
-	defer func() { x.endSpan(m, err) }()
+	defer func() { x.endSpan(err) }()
 	body, err := x.announce(ctx)
 	if err != nil {
 		return err
 	}
 	defer x.begin(ctx)()
-	defer x.attend(ctx)()
-	defer x.task.settle()
+	defer x.asking.quit()
+	x.allowQuestions(ctx)
+	defer x.task.settleName()
 	in, err := x.post(x.life, body)
 	if err != nil {
 		return x.fault(ctx, err)
 	}
-	return x.through(ctx, in, m)
+	return x.through(ctx, in)
 }
 
 // announce records that the call is about to be sent, and returns what is. If that
 // cannot be recorded, it must not be (design.md 0.6).
 func (x *exchange) announce(ctx context.Context) ([]byte, error) {
 	body := x.encode()
-	x.state = checkpoint{Era: x.to.era.String(), Version: x.to.version, Session: x.to.session, Generation: x.to.gen, ID: x.id}
+	x.rec.state = checkpoint{Era: x.to.era.String(), Version: x.to.version, Session: x.to.session, Generation: x.to.gen, ID: x.id}
 	if x.task != nil {
-		x.state.Task = x.task.mark
+		x.rec.state.Task = x.task.mark
 	}
-	if err := ended(ctx); err != nil || x.handshake {
-		return body, err
+	if err := ended(ctx); err != nil {
+		return nil, err
 	}
-	if err := x.sink.Checkpoint(ctx, x.state.encode()); err != nil {
+	if err := x.sink.Checkpoint(x.rec.state.encode())(ctx); err != nil {
 		ue := fail(kindUnreachable, "the call could not be recorded and was not sent", err)
 		ue.Unsent = true
 		return nil, ue
@@ -129,8 +128,14 @@ func (x *exchange) begin(ctx context.Context) func() {
 	x.life = httptrace.WithClientTrace(x.life, &httptrace.ClientTrace{
 		GotConn: func(httptrace.GotConnInfo) { x.reached.Store(true) },
 	})
-	if !x.standing {
-		x.idle.start(x.h.cfg.IdleTimeout, func() { x.end(errIdle) })
+	x.asking.caller = ctx
+	var own *budget.Hold // of what belongs to no request of a client
+	if budget.From(ctx) == nil && x.w.cfg.Budget != nil {
+		own = x.w.cfg.Budget.Hold()
+		x.life = budget.With(x.life, own)
+	}
+	if !x.listens {
+		x.idle.start(x.w.cfg.IdleTimeout, func() { x.end(errIdle) })
 	}
 	x.left.Add(1)
 	stop := context.AfterFunc(ctx, func() {
@@ -146,8 +151,9 @@ func (x *exchange) begin(ctx context.Context) func() {
 		}
 		x.idle.stop()
 		x.end(nil)
+		own.Release()
 		if detached(ctx) && x.ses != nil {
-			x.ses.disclaim(x.unanswered())
+			x.ses.disclaim(x.rec.open())
 		}
 	}
 }
@@ -155,14 +161,14 @@ func (x *exchange) begin(ctx context.Context) func() {
 // cancelUpstream tells a legacy server that nobody waits for the call any more.
 // A modern one sees it by the connection's end (protocol.md H6).
 func (x *exchange) cancelUpstream(ctx context.Context) {
-	if x.to.era != mcp.Legacy || x.handshake || !x.reached.Load() || x.task.cancel(ctx) {
+	if x.to.era != mcp.Legacy || x.uncancelled || !x.reached.Load() || x.task.cancel(ctx) {
 		return
 	}
-	ctx, cancel := aside(ctx, cancelTimeout)
+	ctx, cancel := outlive(ctx, cancelTimeout)
 	defer cancel()
-	params := append(append([]byte(`{"requestId":`), jsonrpc.StringID(x.state.ID).Raw()...), `,"reason":"cancelled by the gateway"}`...)
-	if err := x.h.tell(ctx, x.to, jsonrpc.AppendNotification(nil, mcp.NotifyCancelled, params)); err != nil {
-		x.h.log.Debug("cancellation was not delivered", "err", err)
+	params := append(append([]byte(`{"requestId":`), jsonrpc.StringID(x.rec.state.ID).Raw()...), `,"reason":"cancelled by the gateway"}`...)
+	if err := x.w.tell(ctx, x.to, jsonrpc.AppendNotification(nil, mcp.NotifyCancelled, params)); err != nil {
+		x.w.log.Debug("cancellation was not delivered", "err", err)
 	}
 }
 
@@ -172,7 +178,7 @@ const cancelTimeout = 2 * time.Second
 
 // post sends the request and looks at the head of the response.
 func (x *exchange) post(ctx context.Context, body []byte) (*inbound, error) {
-	req, err := x.h.request(ctx, http.MethodPost, x.to, body)
+	req, err := x.w.request(ctx, http.MethodPost, x.to, body)
 	if err != nil {
 		return nil, err
 	}
@@ -185,28 +191,35 @@ func (x *exchange) post(ctx context.Context, body []byte) (*inbound, error) {
 	return x.receive(req)
 }
 
+// allowQuestions lets the call be asked. If it uses the GET stream of its session, it waits a
+// moment for that to open: what a server asks while there is none may be lost.
+func (x *exchange) allowQuestions(ctx context.Context) {
+	if opened := x.asking.start(); opened != nil {
+		x.ses.t.support.await(ctx, opened)
+	}
+}
+
 // receive performs a request and makes its response readable.
 func (x *exchange) receive(req *http.Request) (*inbound, error) {
-	return x.headed(x.fetch(req))
-}
-
-// fetch is receive for whichever goroutine.
-func (x *exchange) fetch(req *http.Request) head {
-	resp, err := x.h.do(req)
+	resp, err := x.w.do(req)
 	if err != nil {
-		return head{err: err}
+		return nil, err
 	}
 	x.idle.touch()
-	in, err := x.h.accept(resp, x)
-	return head{resp: resp, in: in, err: err}
+	x.response = resp
+	return x.w.accept(resp, x)
 }
 
-// headed takes the head of a response.
-func (x *exchange) headed(h head) (*inbound, error) {
-	if h.resp != nil {
-		x.response = h.resp
+// take waits until there is room for n bytes of what the server says. They stay taken until
+// whoever asked for the answer is done with it.
+func (x *exchange) take(n int64) error {
+	x.idle.pause() // it is not the server that is waited for
+	defer x.idle.resume()
+	err := budget.From(x.life).Take(x.life, n)
+	if errors.Is(err, budget.ErrFull) {
+		return &shim.BusyError{Key: "max_bytes_in_flight", Limit: "bytes in flight to take the answer of the server"}
 	}
-	return h.in, h.err
+	return err
 }
 
 // fault decides what an error means: the caller's end comes first, since it is
@@ -215,12 +228,21 @@ func (x *exchange) fault(ctx context.Context, err error) error {
 	if cause := ended(ctx); cause != nil {
 		return cause
 	}
-	if context.Cause(x.life) == errIdle {
-		x.cancelUpstream(ctx)
-		err = errIdle
+	switch cause := context.Cause(x.life).(type) {
+	case *undelivered:
+		err = public(cause.err)
+	default:
+		if cause == errIdle {
+			x.cancelUpstream(ctx)
+			err = errIdle
+		}
 	}
 	if se, ok := err.(*statusError); ok {
 		return se
+	}
+	if busy, ok := errors.AsType[*shim.BusyError](err); ok {
+		x.cancelUpstream(ctx) // as below
+		return busy
 	}
 	ue := netError(err, x.reached.Load())
 	if ue.Kind == kindTooLarge {
@@ -232,22 +254,22 @@ func (x *exchange) fault(ctx context.Context, err error) error {
 // converse reads messages until the answer is there. From here on no error is a
 // *statusError: those that stand for the answer to the request itself, and may
 // prove that it was not begun, have come before.
-func (x *exchange) converse(ctx context.Context, in *inbound, m *jsonrpc.Message) (err error) {
+func (x *exchange) converse(ctx context.Context, in *inbound) (err error) {
 	defer func() { in.close() }()
-	defer x.leave(ctx)
+	defer x.rec.saveUnnoted(ctx)
 	for done := false; !done; {
 		it := in.next()
 		if it.err == nil {
-			if done, err = x.take(ctx, in, it, m); err != nil {
+			if done, err = x.handle(ctx, it); err != nil {
 				return x.fault(ctx, public(err))
 			}
 			continue
 		}
-		in.close()
+		in.drop()
 		if cause := ended(ctx); cause != nil {
 			return cause
 		}
-		again, err := x.reopen(ctx, in, it.err)
+		again, err := x.res.reopen(ctx, in, it.err)
 		if err != nil {
 			return x.fault(ctx, public(err))
 		}
@@ -267,10 +289,12 @@ func (x *exchange) tooLate(ctx context.Context) error {
 	return ended(ctx)
 }
 
-// take handles one event: its id, and the messages in it. done says that answer is set.
-func (x *exchange) take(ctx context.Context, in *inbound, it *item, answer *jsonrpc.Message) (done bool, err error) {
-	x.tries, x.quiet = 0, 0
-	x.mark(it)
+// handle handles one event: its id, and the messages in it. done says that one is the answer.
+func (x *exchange) handle(ctx context.Context, it *item) (done bool, err error) {
+	x.res.heard(it)
+	if it.hasID && x.to.era == mcp.Legacy {
+		x.rec.mark(it.eventID)
+	}
 	for i := range it.msgs {
 		switch m := &it.msgs[i]; m.Kind {
 		case jsonrpc.Request:
@@ -282,16 +306,38 @@ func (x *exchange) take(ctx context.Context, in *inbound, it *item, answer *json
 		case jsonrpc.Result, jsonrpc.ErrorResponse:
 			if x.answers(*m) {
 				x.task.answered(ctx, *m)
-				*answer = *m
+				x.answer = *m
 				return true, nil // the first counts (JSON-RPC 2.0 section 5)
 			}
 		}
 	}
-	x.note(ctx)
-	if len(x.queue) > 0 {
-		return false, x.ask(ctx, in)
-	}
+	x.rec.note(ctx)
 	return false, nil
+}
+
+// request takes a request of the server: a ping is answered at once, a question goes to
+// the mailbox of the call, or is refused.
+func (x *exchange) request(ctx context.Context, m jsonrpc.Message) error {
+	if x.to.era != mcp.Legacy {
+		x.w.log.Warn("modern server sent a request, which it must not", "method", m.Method)
+		return nil
+	}
+	if m.Method == mcp.MethodPing {
+		return x.respond(ctx, jsonrpc.AppendResult(nil, m.ID, nil))
+	}
+	if !x.ses.claim(m.ID) {
+		return nil // replayed: it has been asked, by this call or another
+	}
+	if refused := x.asking.add(m, false); refused != nil {
+		return x.respond(ctx, jsonrpc.AppendError(nil, m.ID, refused))
+	}
+	return nil
+}
+
+// respond posts a response. The server blocks on it, so a broken connection is
+// tried again: a second response to an id is ignored by its owner.
+func (x *exchange) respond(ctx context.Context, body []byte) error {
+	return x.w.answer(ctx, x.life, x.to, body)
 }
 
 // answers reports whether a response is the one to our request. An error
@@ -299,63 +345,9 @@ func (x *exchange) take(ctx context.Context, in *inbound, it *item, answer *json
 // stream, on which some servers replay everything (protocol.md C 9).
 func (x *exchange) answers(m jsonrpc.Message) bool {
 	if m.ID.IsZero() {
-		return m.Kind == jsonrpc.ErrorResponse && !x.resumed
+		return m.Kind == jsonrpc.ErrorResponse && !x.res.resumed
 	}
 	return m.ID.Equal(jsonrpc.StringID(x.id))
-}
-
-// mark remembers the event id and the reconnection time that an event carries.
-func (x *exchange) mark(it *item) {
-	if it.hasRetry {
-		x.retry = min(it.retry, maxRetry)
-	}
-	if it.hasID && it.eventID != x.state.Last && x.to.era == mcp.Legacy {
-		x.amend(func(c *checkpoint) { c.Last = it.eventID })
-		x.unnoted = true
-	}
-}
-
-// note hands over a new event id that no progress carried, at most once per
-// second: what is lost in between is only replayed.
-func (x *exchange) note(ctx context.Context) {
-	if !x.unnoted || x.handshake || time.Since(x.noted) < time.Second {
-		return
-	}
-	x.handOver(ctx)
-}
-
-// handOver hands over where the call is now. That this fails is no reason to
-// end the call: it can then only be resumed from further back.
-func (x *exchange) handOver(ctx context.Context) {
-	x.noted, x.unnoted = time.Now(), false
-	x.save(ctx)
-}
-
-// save is handOver for whichever goroutine has changed the checkpoint.
-func (x *exchange) save(ctx context.Context) {
-	x.handing.Lock()
-	defer x.handing.Unlock()
-	x.mu.Lock()
-	cp := x.state.encode()
-	x.mu.Unlock()
-	if err := x.sink.Checkpoint(ctx, cp); err != nil {
-		x.h.log.Debug("checkpoint was not taken", "err", err)
-	}
-}
-
-// amend changes the checkpoint.
-func (x *exchange) amend(change func(*checkpoint)) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	change(&x.state)
-}
-
-// leave hands over how far the stream was read, for whoever goes on with a call that
-// is let go of.
-func (x *exchange) leave(ctx context.Context) {
-	if detached(ctx) && x.unnoted && !x.handshake {
-		x.handOver(ctx)
-	}
 }
 
 // encode writes the request with its _meta.

@@ -2,14 +2,15 @@ package upstream
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
+	"taskgate/internal/budget"
 	"taskgate/internal/eventstream"
 	"taskgate/internal/jsonrpc"
 )
@@ -36,11 +37,7 @@ type inbound struct {
 	whole  item                // the JSON body
 	head   item                // the latest one
 	one    [1]jsonrpc.Message  // room for the usual single message
-	life   context.Context
-	end    context.CancelCauseFunc
-	ahead  *ahead   // set once reading has a goroutine of its own
-	silent *silence // of a resumed stream
-	late   bool     // its head has not been waited for
+	silent *silence            // of a resumed stream
 }
 
 // silence ends the reading of a stream that says nothing, so that it can be
@@ -65,20 +62,31 @@ func (in *inbound) expire(d time.Duration) {
 }
 
 func newStream(body io.ReadCloser, max int64, x *exchange) *inbound {
-	return &inbound{
-		body: body, life: x.life, end: x.end,
+	in := &inbound{
+		body:   body,
 		events: eventstream.NewReader(body, int(max), x.idle.touch),
 	}
+	in.events.Account(func(by int) error {
+		if by < 0 {
+			budget.From(x.life).Give(int64(-by))
+			return nil
+		}
+		return x.take(int64(by))
+	})
+	return in
 }
 
 // readJSON reads a whole JSON body. Its bytes are kept: the answer aliases them.
 func readJSON(resp *http.Response, max int64, x *exchange) (*inbound, error) {
 	defer resp.Body.Close()
-	body, err := readAll(resp.Body, resp.ContentLength, max)
+	body, err := budget.ReadAll(resp.Body, resp.ContentLength, max, x.take)
+	if errors.Is(err, budget.ErrTooLarge) {
+		err = fail(kindTooLarge, fmt.Sprintf("the answer of the server is larger than %d bytes", max), nil)
+	}
 	if err != nil {
 		return nil, err
 	}
-	in := &inbound{life: x.life, end: x.end}
+	in := &inbound{}
 	in.whole.msgs, err = in.parse(body)
 	if err != nil {
 		return nil, err
@@ -86,26 +94,19 @@ func readJSON(resp *http.Response, max int64, x *exchange) (*inbound, error) {
 	return in, nil
 }
 
-// readAll reads up to limit bytes, with one allocation where the length is known.
-func readAll(r io.Reader, length, limit int64) ([]byte, error) {
-	tooLarge := fail(kindTooLarge, fmt.Sprintf("the answer of the server is larger than %d bytes", limit), nil)
-	if length > limit {
-		return nil, tooLarge
+// readable is a text of a server in UTF-8. What is none becomes U+FFFD, as the readers of an
+// event stream have it (HTML 9.2.6): a client would refuse the whole message for one byte.
+func readable(b []byte) []byte {
+	if utf8.Valid(b) {
+		return b
 	}
-	var buf bytes.Buffer
-	buf.Grow(int(max(length, 0)) + bytes.MinRead)
-	if _, err := buf.ReadFrom(io.LimitReader(r, limit+1)); err != nil {
-		return nil, err
-	}
-	if int64(buf.Len()) > limit {
-		return nil, tooLarge
-	}
-	return buf.Bytes(), nil
+	return bytes.ToValidUTF8(b, []byte("\uFFFD"))
 }
 
 // parse reads the messages of a body or an event: one, or a batch (2025-03-26,
 // X13).
 func (in *inbound) parse(b []byte) ([]jsonrpc.Message, error) {
+	b = readable(b)
 	elems, batch, err := jsonrpc.Split(b)
 	if err != nil {
 		return nil, garbage(err)
@@ -134,11 +135,7 @@ func garbage(err error) error {
 
 // next returns the next event. It, and its bytes, are valid until the following call.
 func (in *inbound) next() *item {
-	if in.ahead == nil {
-		in.read(&in.head)
-	} else if !in.ahead.next(&in.head, in.life.Done(), nil) {
-		in.head = item{err: context.Cause(in.life)}
-	}
+	in.read(&in.head)
 	return &in.head
 }
 
@@ -206,18 +203,6 @@ func (s *silence) end(err error) error {
 	return err
 }
 
-// keep copies messages out of the reader's buffer.
-func keep(msgs []jsonrpc.Message) []jsonrpc.Message {
-	out := make([]jsonrpc.Message, 0, len(msgs))
-	for _, m := range msgs {
-		c, err := jsonrpc.ParseLenient(raw(m.Raw))
-		if err == nil { // it has been parsed once already
-			out = append(out, c)
-		}
-	}
-	return out
-}
-
 // close drops the response.
 func (in *inbound) close() {
 	if in.silent != nil {
@@ -228,21 +213,29 @@ func (in *inbound) close() {
 	}
 }
 
+// drop is close for a response of which nothing is needed any more.
+func (in *inbound) drop() {
+	in.close()
+	if in.events != nil {
+		in.events.Drop()
+	}
+}
+
 // finish drops the response after the answer. Servers end the stream right after
 // it, so a moment is spent on seeing that end: the connection can then be used
 // again. A second answer, or anything else, is not waited for.
 func (in *inbound) finish() {
-	if in.body == nil || in.ahead != nil {
+	if in.body == nil {
 		return
 	}
-	timer := time.AfterFunc(lastWords, func() { in.end(nil) })
+	timer := time.AfterFunc(endMost, func() { in.body.Close() }) // and not the exchange, which may go on
 	defer timer.Stop()
 	var b [1]byte
 	_, _ = in.body.Read(b[:])
 }
 
-// lastWords is how long the end of an answered stream is waited for.
-const lastWords = 10 * time.Millisecond
+// endMost is how long the end of an answered stream is waited for.
+const endMost = 10 * time.Millisecond
 
 // idle is the watch over a response that must not be silent for too long.
 type idle struct {

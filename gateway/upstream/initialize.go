@@ -15,36 +15,36 @@ import (
 )
 
 // initialize opens a legacy session: initialize, then notifications/initialized.
-func (h *HTTP) initialize(ctx context.Context, s *session, gen int64) (*link, error) {
-	ctx, cancel := h.slow(ctx)
+func (s *session) initialize(ctx context.Context, gen int64) (*link, error) {
+	ctx, cancel := s.t.wire.slow(ctx)
 	defer cancel()
-	x := h.legacyExchange(s, target{era: mcp.Legacy}, shim.Request{
-		Method: mcp.MethodInitialize, Params: h.initializeParams(s), Session: s.from,
+	x := s.exchange(target{era: mcp.Legacy}, shim.Request{
+		Method: mcp.MethodInitialize, Params: s.initializeParams(), Session: s.from,
 	}, discard{})
-	x.handshake = true
+	x.uncancelled = true
 	m, err := x.run(ctx)
 	if err == nil && m.Error != nil {
 		err = m.Error
 	}
 	if err != nil {
-		return nil, h.notLegacy(ctx, err)
+		return nil, s.t.wire.notLegacy(ctx, err)
 	}
 	l := &link{gen: gen, id: x.response.Header.Get(mcp.HeaderSession)}
 	if err := l.read(m.Result); err != nil {
 		return nil, err
 	}
-	if err := h.tell(ctx, l.target(), jsonrpc.AppendNotification(nil, mcp.NotifyInitialized, nil)); err != nil {
+	if err := s.t.wire.tell(ctx, l.target(), jsonrpc.AppendNotification(nil, mcp.NotifyInitialized, nil)); err != nil {
 		return nil, handshakeError(err)
 	}
-	h.seen.put(s.key.caps, l.server)
+	s.t.eras.note(s.key.caps, l.server)
 	return l, nil
 }
 
-func (h *HTTP) initializeParams(s *session) json.RawMessage {
+func (s *session) initializeParams() json.RawMessage {
 	b := append([]byte(nil), `{"protocolVersion":"`+mcp.Version20251125+`","capabilities":`...)
 	b = append(b, declared(s.from.Capabilities)...)
 	b = append(b, `,"clientInfo":`...)
-	b = append(b, h.cfg.clientInfo(s.from.ClientInfo)...)
+	b = append(b, s.t.wire.cfg.clientInfo(s.from.ClientInfo)...)
 	return append(b, '}')
 }
 
@@ -83,7 +83,7 @@ func (s Server) declares(path ...string) bool {
 
 // notLegacy explains why initialize failed. A server that answers 400, 404 or
 // 405 to it may be one of the HTTP+SSE transport, which a GET shows.
-func (h *HTTP) notLegacy(ctx context.Context, err error) error {
+func (w *wire) notLegacy(ctx context.Context, err error) error {
 	if contradicts(err) {
 		return err
 	}
@@ -91,7 +91,7 @@ func (h *HTTP) notLegacy(ctx context.Context, err error) error {
 	if !ok || se.status != http.StatusBadRequest && se.status != http.StatusNotFound && se.status != http.StatusMethodNotAllowed {
 		return handshakeError(err)
 	}
-	if h.hasEndpointEvent(ctx) {
+	if w.hasEndpointEvent(ctx) {
 		return protocolError("the server speaks the HTTP+SSE transport of 2024-11-05, which the gateway does not support yet", err)
 	}
 	return protocolError(fmt.Sprintf("there is no MCP endpoint at the configured address: initialize was answered with HTTP status %d", se.status), err)
@@ -116,13 +116,13 @@ func handshakeError(err error) error {
 
 // hasEndpointEvent looks whether a GET opens a stream that begins as that of
 // 2024-11-05 does (protocol.md 5.2).
-func (h *HTTP) hasEndpointEvent(ctx context.Context) bool {
-	req, err := h.request(ctx, http.MethodGet, target{}, nil)
+func (w *wire) hasEndpointEvent(ctx context.Context) bool {
+	req, err := w.request(ctx, http.MethodGet, target{}, nil)
 	if err != nil {
 		return false
 	}
 	set(req.Header, "Accept", mcp.TypeSSE)
-	resp, err := h.do(req)
+	resp, err := w.do(req)
 	if err != nil {
 		return false
 	}

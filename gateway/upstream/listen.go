@@ -13,10 +13,7 @@ import (
 // none the server has nobody to hear it from, and a modern server takes no
 // notifications of clients: then nothing is sent, and that is no error.
 func (h *HTTP) Notify(ctx context.Context, s shim.Session, n shim.Notification) error {
-	ses := h.pool.find(s)
-	if ses == nil && h.openElsewhere(ctx, s) {
-		ses = h.pool.acquire(s)
-	}
+	ses := h.sessions.find(ctx, s)
 	if ses == nil {
 		return nil
 	}
@@ -25,7 +22,7 @@ func (h *HTTP) Notify(ctx context.Context, s shim.Session, n shim.Notification) 
 	if err != nil {
 		return unsent(err)
 	}
-	err = h.tell(ctx, l.target(), jsonrpc.AppendNotification(nil, n.Method, n.Params))
+	err = h.wire.tell(ctx, l.target(), jsonrpc.AppendNotification(nil, n.Method, n.Params))
 	if err == nil || ctx.Err() != nil {
 		return ended(ctx)
 	}
@@ -47,21 +44,21 @@ func (h *HTTP) Notify(ctx context.Context, s shim.Session, n shim.Notification) 
 func (h *HTTP) Listen(ctx context.Context, s shim.Session, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error {
 	var last error
 	for range 2 { // once more if the server turns out to be of the other era
-		v, err := h.eras.get(ctx)
+		v, err := h.eras.get(ctx, s)
 		if err != nil {
 			return public(err)
 		}
 		if v.era == mcp.Modern {
 			return h.listenModern(ctx, v, s, f, ready, on)
 		}
-		ses := h.pool.acquire(s)
-		l, err := ses.open(ctx)
+		ses := h.sessions.acquire(s)
+		_, err = ses.open(ctx)
 		if err == nil {
 			defer ses.release()
-			return ses.listen(ctx, l, f, ready, on)
+			return ses.listen(ctx, f, ready, on)
 		}
 		ses.release()
-		if !h.doubts(v, err) {
+		if !h.eras.doubtHandshake(v, err) {
 			return public(err)
 		}
 		last = handshakeError(err)

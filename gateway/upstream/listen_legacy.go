@@ -2,31 +2,55 @@ package upstream
 
 import (
 	"context"
-	"encoding/json"
+	"maps"
+	"slices"
+	"sync"
 
-	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
 )
 
 // listen is Listen in an open session.
-func (s *session) listen(ctx context.Context, l *link, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error {
-	open, err := s.join(ctx)
-	defer s.leave(0)
+func (s *session) listen(ctx context.Context, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error {
+	open, err := s.get.join(ctx)
+	if askable(s.from) {
+		defer s.get.unwant(linger) // for the next call
+	} else {
+		defer s.get.unwant(0)
+	}
 	if err != nil {
 		return err
 	}
+	l, err := s.open(ctx) // the stream may have found that the generation before is lost
+	if err != nil {
+		return public(err)
+	}
 	agreed := agree(f, l.server, open)
-	agreed.Resources = s.subscribe(ctx, l, agreed.Resources)
+	agreed.Resources = s.subscribe(ctx, agreed.Resources)
 	defer s.unsubscribe(ctx, agreed.Resources)
-	lis := &listener{filter: agreed, on: on}
-	lis.mu.Lock() // nothing is heard before ready
-	s.ears.add(lis)
-	defer s.ears.remove(lis)
+	lis := newListener(agreed, s.from.Shared)
+	s.listeners.add(lis)
+	defer s.listeners.remove(lis)
 	ready(agreed)
-	lis.mu.Unlock()
-	<-ctx.Done()
-	return context.Cause(ctx)
+	for {
+		select {
+		case <-lis.news:
+			for _, n := range lis.heard() {
+				on(n)
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// heard takes a notification that belongs to no call.
+func (s *session) heard(n shim.Notification) {
+	s.t.tools.changed(s.key, n.Method)
+	n.Params = raw(n.Params)
+	if !s.listeners.hear(n) && n.Method == mcp.NotifyElicitationComplete {
+		s.route.completed(n.Params)
+	}
 }
 
 // agree leaves of a filter what can come: nothing without a stream, and no more
@@ -45,60 +69,106 @@ func agree(f shim.Filter, srv Server, open bool) shim.Filter {
 	return f
 }
 
-// subscribe asks for updates of resources, where nobody has yet, and returns
-// those that the server agreed to.
-func (s *session) subscribe(ctx context.Context, l *link, uris []string) []string {
-	var agreed []string
-	for _, uri := range uris {
-		s.get.mu.Lock()
-		have := s.get.uris[uri] > 0
-		s.get.mu.Unlock()
-		if !have && !s.h.subscribe(ctx, s, l, mcp.MethodResourcesSubscribe, uri) {
-			continue
-		}
-		s.get.count(uri, 1)
-		agreed = append(agreed, uri)
-	}
-	return agreed
+// subscribed counts who listens to which resource of a session, which owns it. mu guards
+// the counts.
+type subscribed struct {
+	turn chan struct{} // holds a value while somebody has the turn
+
+	mu   sync.Mutex
+	uris map[string]int
 }
 
-// unsubscribe undoes subscribe, for those that nobody else listens to.
-func (s *session) unsubscribe(ctx context.Context, uris []string) {
-	ctx, cancel := aside(ctx, cancelTimeout)
-	defer cancel()
-	for _, uri := range uris {
-		s.mu.Lock()
-		l := s.cur
-		s.mu.Unlock()
-		if s.get.count(uri, -1) == 0 && l != nil {
-			s.h.subscribe(ctx, s, l, mcp.MethodResourcesUnsubscribe, uri)
-		}
+// take waits for the turn to tell the server of subscriptions, so that one message does not
+// overtake another. pass ends the turn.
+func (u *subscribed) take(ctx context.Context) (pass func(), err error) {
+	select {
+	case u.turn <- struct{}{}:
+		return func() { <-u.turn }, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
 	}
 }
 
-func (st *standing) count(uri string, by int) int {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	if st.uris == nil {
-		st.uris = make(map[string]int)
+// count adds to the number of those who listen to a resource, and returns it.
+func (u *subscribed) count(uri string, by int) int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.uris == nil {
+		u.uris = make(map[string]int)
 	}
-	n := st.uris[uri] + by
-	if st.uris[uri] = n; n <= 0 {
-		delete(st.uris, uri)
+	n := u.uris[uri] + by
+	if u.uris[uri] = n; n <= 0 {
+		delete(u.uris, uri)
 	}
 	return n
 }
 
-// subscribe sends resources/subscribe or unsubscribe and reports whether the
-// server agreed.
-func (h *HTTP) subscribe(ctx context.Context, s *session, l *link, method, uri string) bool {
-	ctx, cancel := h.slow(ctx)
-	defer cancel()
-	params := json.RawMessage(append(jsonrpc.AppendString([]byte(`{"uri":`), uri), '}'))
-	m, err := h.legacyExchange(s, l.target(), shim.Request{Method: method, Params: params}, discard{}).run(ctx)
-	if err != nil || m.Error != nil {
-		h.log.Debug("subscription failed", "method", method, "err", err, "answer", m.Error)
+func (u *subscribed) all() []string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return slices.Collect(maps.Keys(u.uris))
+}
+
+// subscribe asks for updates of resources, where nobody has yet, and returns
+// those that the server agreed to.
+func (s *session) subscribe(ctx context.Context, uris []string) []string {
+	var agreed []string
+	for _, uri := range uris {
+		if s.subscribeOne(ctx, uri) {
+			agreed = append(agreed, uri)
+		}
+	}
+	return agreed
+}
+
+func (s *session) subscribeOne(ctx context.Context, uri string) bool {
+	pass, err := s.subs.take(ctx)
+	if err != nil {
 		return false
 	}
+	defer pass()
+	if s.subs.count(uri, 0) == 0 {
+		// In the present generation: subscribeAgain takes along only what is counted by then.
+		l, err := s.open(ctx)
+		if err != nil || !s.command(ctx, l, mcp.MethodResourcesSubscribe, "uri", uri) {
+			return false
+		}
+	}
+	s.subs.count(uri, 1)
 	return true
+}
+
+// subscribeAgain subscribes to everything anew in a generation, and returns what that is.
+func (s *session) subscribeAgain(ctx context.Context, l *link) []string {
+	pass, err := s.subs.take(ctx)
+	if err != nil {
+		return nil
+	}
+	defer pass()
+	uris := s.subs.all()
+	for _, uri := range uris {
+		s.command(ctx, l, mcp.MethodResourcesSubscribe, "uri", uri)
+	}
+	return uris
+}
+
+// unsubscribe undoes subscribe, for those that nobody else listens to.
+func (s *session) unsubscribe(ctx context.Context, uris []string) {
+	ctx, cancel := outlive(ctx, cancelTimeout)
+	defer cancel()
+	for _, uri := range uris {
+		s.unsubscribeOne(ctx, uri)
+	}
+}
+
+// unsubscribeOne counts in any case. Where the turn does not come in time, the server goes
+// on with updates that nobody hears.
+func (s *session) unsubscribeOne(ctx context.Context, uri string) {
+	pass, err := s.subs.take(ctx)
+	if err == nil {
+		defer pass()
+	}
+	if l := s.current(); s.subs.count(uri, -1) == 0 && l != nil && err == nil {
+		s.command(ctx, l, mcp.MethodResourcesUnsubscribe, "uri", uri)
+	}
 }

@@ -13,16 +13,18 @@ import (
 // subscription is one Listen at a modern server, through all its streams
 // (protocol.md 2.8).
 type subscription struct {
-	h      *HTTP
+	wire   *wire
+	tools  *tools
 	ready  func(shim.Filter)
 	on     func(shim.Notification)
+	all    bool // on also takes what the gateway does not know: it is for one client's session
 	told   bool // ready has been called
 	agreed shim.Filter
 	tries  int // streams in a row that were not acknowledged
 }
 
 func (h *HTTP) listenModern(ctx context.Context, v *verdict, s shim.Session, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error {
-	sub := &subscription{h: h, ready: ready, on: on}
+	sub := &subscription{wire: h.wire, tools: h.tools, all: s.Shared, ready: ready, on: on}
 	params := listenParams(f)
 	for {
 		err := sub.once(ctx, v.version, s, params)
@@ -48,8 +50,8 @@ func (h *HTTP) listenModern(ctx context.Context, v *verdict, s shim.Session, f s
 
 // once holds one stream until it ends.
 func (sub *subscription) once(ctx context.Context, version string, s shim.Session, params json.RawMessage) error {
-	x := sub.h.modernExchange(shim.Request{Method: mcp.MethodListen, Params: params, Session: s}, discard{}, version)
-	x.handshake, x.standing, x.hear = true, true, sub.hear
+	x := sub.wire.modernExchange(shim.Request{Method: mcp.MethodListen, Params: params, Session: s}, discard{}, version)
+	x.uncancelled, x.listens, x.outside = true, true, sub
 	m, err := x.run(ctx)
 	if err == nil && m.Error != nil {
 		err = m.Error
@@ -66,19 +68,17 @@ func unsupported(err error) bool {
 	return ok && (rpc.Code == mcp.CodeMethodNotFound || rpc.Code == mcp.CodeInvalidParams)
 }
 
-// hear takes one notification of the stream.
-func (sub *subscription) hear(m jsonrpc.Message) {
-	if m.Method == mcp.NotifyAcknowledged {
+// heard takes one notification of the stream.
+func (sub *subscription) heard(n shim.Notification) {
+	if n.Method == mcp.NotifyAcknowledged {
 		sub.tries = 0
-		granted, _ := jsonrpc.Get(m.Params, "notifications")
+		granted, _ := jsonrpc.Get(n.Params, "notifications")
 		sub.acknowledged(readFilter(granted))
 		return
 	}
-	n := shim.Notification{Method: m.Method, Params: withoutSubscription(raw(m.Params))}
-	if n.Method == mcp.NotifyToolsListChanged {
-		sub.h.tools.changed(nil)
-	}
-	if sub.told && wants(sub.agreed, n) {
+	sub.tools.heard(n)
+	n.Params = withoutSubscription(raw(n.Params))
+	if sub.told && (wants(sub.agreed, n) || sub.all && mcp.Foreign(n.Method)) {
 		sub.on(n)
 	}
 }
@@ -91,7 +91,7 @@ func (sub *subscription) acknowledged(f shim.Filter) {
 		sub.ready(f)
 		return
 	}
-	sub.h.tools.changed(nil)
+	sub.tools.heard(shim.Notification{Method: mcp.NotifyToolsListChanged})
 	for _, n := range missed(sub.agreed) {
 		sub.on(n)
 	}

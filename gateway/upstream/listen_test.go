@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"taskgate/shim"
+	"taskgate/shim/shimtest"
 	"taskgate/shim/shimtest/fake"
 )
 
@@ -23,10 +25,14 @@ type ear struct {
 
 // hear starts to listen and waits until everything has settled.
 func hear(t *testing.T, h *HTTP, key string, f shim.Filter) *ear {
+	return hearIn(t, h, shim.Session{Key: key}, f)
+}
+
+func hearIn(t *testing.T, h *HTTP, in shim.Session, f shim.Filter) *ear {
 	ctx, cancel := context.WithCancel(t.Context())
 	e := &ear{stop: cancel, done: make(chan error, 1)}
 	go func() {
-		e.done <- h.Listen(ctx, shim.Session{Key: key}, f,
+		e.done <- h.Listen(ctx, in, f,
 			func(f shim.Filter) { e.agreed = append(e.agreed, f) },
 			func(n shim.Notification) { e.heard = append(e.heard, n) })
 	}()
@@ -95,6 +101,42 @@ func TestListenLegacy(t *testing.T) {
 	})
 }
 
+// A slow listener keeps nobody waiting: not the other listeners, and not a call that is
+// asked on the same stream. What is too much for it to keep, it is told to look at again.
+func TestListenSlowly(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		may := make(chan struct{})
+		s.Tool("t", held(may, true))
+		ctx, stop := context.WithCancel(t.Context())
+		slow, done := make(chan struct{}), make(chan error, 1)
+		var got []string
+		go func() {
+			done <- h.Listen(ctx, asksIn("a", all).Session, everything, func(shim.Filter) {}, func(n shim.Notification) {
+				<-slow
+				got = append(got, n.Method)
+			})
+		}()
+		f := aloftIn(t, h, asksIn("a", all), &shimtest.Sink{OnAsk: answering})
+		for range maxUnheard + 2 { // one is being told, and there is no room for the last
+			s.Notify("notifications/message", `{"level":"info","data":1}`)
+			synctest.Wait()
+		}
+		if answer := s.Request(`1`, "elicitation/create", elicit); !strings.Contains(string(answer), `"to":`) {
+			t.Errorf("the server got %s", answer)
+		}
+		close(slow)
+		synctest.Wait()
+		want := "message,tools/list_changed,prompts/list_changed,resources/list_changed,resources/updated,resources/updated,message"
+		if told := strings.ReplaceAll(strings.Join(got, ","), "notifications/", ""); told != want {
+			t.Errorf("told %s, want %s", told, want)
+		}
+		close(may)
+		f.ended(t)
+		stop()
+		<-done
+	})
+}
+
 // What a server says of its lists on the stream of a call reaches those who
 // listen, and empties the cache.
 func TestListenOnCallStream(t *testing.T) {
@@ -104,6 +146,7 @@ func TestListenOnCallStream(t *testing.T) {
 		_, _, _ = h.Tool(t.Context(), shim.Session{Key: "a"}, "t")
 		mustCall(t, h, in("a", ``))
 		_, _, _ = h.Tool(t.Context(), shim.Session{Key: "a"}, "t")
+		synctest.Wait()
 		if e.methods() != "tools/list_changed" || len(s.Seen("tools/list")) != 2 {
 			t.Errorf("heard %q, %d lists", e.methods(), len(s.Seen("tools/list")))
 		}
@@ -139,7 +182,7 @@ func TestListenSilentHead(t *testing.T) {
 	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 		s.On("GET", func(x *fake.Exchange) { x.Hang() })
 		e := hear(t, h, "a", everything)
-		pauseFor(t, patience)
+		pauseFor(t, headMost)
 		synctest.Wait()
 		if len(e.agreed) != 1 || !e.agreed[0].ToolsListChanged {
 			t.Errorf("agreed to %+v", e.agreed)
@@ -177,6 +220,39 @@ func TestListenReconnects(t *testing.T) {
 		s.Notify("x", "{}")
 		e.heard = nil
 		e.end(t)
+	})
+}
+
+// Who subscribes while another unsubscribes is told that it is subscribed once the server
+// has seen both, in this order.
+func TestSubscribedAfterUnsubscribe(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		var subscribed atomic.Bool
+		slow := make(chan struct{})
+		s.On("resources/subscribe", func(x *fake.Exchange) {
+			subscribed.Store(true)
+			fake.Result(`{}`)(x)
+		})
+		s.On("resources/unsubscribe", func(x *fake.Exchange) {
+			<-slow
+			subscribed.Store(false)
+			fake.Result(`{}`)(x)
+		})
+		f := shim.Filter{Resources: []string{"file:///a"}}
+		one := hear(t, h, "a", f)
+		one.stop()
+		synctest.Wait() // the server thinks about it
+		two := hear(t, h, "a", f)
+		close(slow)
+		<-one.done
+		synctest.Wait()
+		if len(two.agreed) != 1 || len(two.agreed[0].Resources) != 1 || !subscribed.Load() {
+			t.Errorf("agreed to %+v, subscribed: %v", two.agreed, subscribed.Load())
+		}
+		two.end(t)
+		if subscribed.Load() {
+			t.Error("subscribed for nobody")
+		}
 	})
 }
 

@@ -2,7 +2,11 @@ package upstream
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -64,38 +68,28 @@ func named(pairs []pair, key string) bool {
 	return false
 }
 
-// declared are the capabilities to declare for a session: those of the client
-// without tasks of either dialect. The gateway makes tasks itself, and a client
-// behind it must not be handed one that it did not make (protocol.md C 5).
+// declared are the capabilities of a session as the server reads them. What of a client's it
+// is told of, translate.ClientCapabilities has decided.
 func declared(caps json.RawMessage) json.RawMessage {
 	if !jsonrpc.IsObject(caps) {
 		return json.RawMessage("{}")
 	}
-	if !bytes.Contains(caps, []byte("tasks")) {
-		return caps
-	}
-	for _, path := range [][]string{{"tasks"}, {"extensions", mcp.ExtensionTasks}} {
-		if out, err := jsonrpc.Delete(caps, path...); err == nil {
-			caps = out
-		}
-	}
 	return caps
 }
 
-// fingerprint is a spelling that equal capabilities share.
+// fingerprint is short, and the same for capabilities that say the same, however they are
+// spelt. Numbers count as they are written: no two that a server could tell apart are one.
 func fingerprint(caps json.RawMessage) string {
-	if len(caps) == 0 {
+	caps = declared(caps)
+	if string(caps) == "{}" {
 		return "{}"
 	}
-	var v any
-	if err := json.Unmarshal(declared(caps), &v); err != nil {
-		return string(caps)
+	text := jsontext.Value(bytes.Clone(caps))
+	if err := text.Format(jsontext.ReorderRawObjects(true)); err != nil {
+		text = jsontext.Value(caps)
 	}
-	b, err := json.Marshal(v) // sorts the names
-	if err != nil {
-		return string(caps)
-	}
-	return string(b)
+	sum := sha256.Sum256(text)
+	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
 // MayAsk reports whether the client behind a session declared that it can be asked
@@ -105,6 +99,23 @@ func MayAsk(s shim.Session, method string, params []byte) bool {
 	return ok
 }
 
+// abilityFor is the capability that a client needs to declare to be asked this; nil for
+// what is no question of the protocol.
+func abilityFor(method string, params []byte) []string {
+	switch method {
+	case mcp.MethodCreateMessage:
+		return []string{"sampling"}
+	case mcp.MethodRootsList:
+		return []string{"roots"}
+	case mcp.MethodElicit:
+		if mode, _ := jsonrpc.GetString(params, "mode"); mode == "url" {
+			return []string{"elicitation", "url"}
+		}
+		return []string{"elicitation", "form"}
+	}
+	return nil
+}
+
 // may reports whether the client behind a session declared that it can be asked
 // this, and otherwise the error code that the server gets (protocol.md 7.4).
 func may(s shim.Session, method string, params []byte) (code int64, ok bool) {
@@ -112,20 +123,13 @@ func may(s shim.Session, method string, params []byte) (code int64, ok bool) {
 		v, ok := jsonrpc.Get(s.Capabilities, path...)
 		return ok && string(v) != "null"
 	}
-	switch method {
-	case mcp.MethodCreateMessage:
-		return mcp.CodeMethodNotFound, has("sampling")
-	case mcp.MethodRootsList:
-		return mcp.CodeMethodNotFound, has("roots")
-	case mcp.MethodElicit:
-		if !has("elicitation") {
-			return mcp.CodeMethodNotFound, false
-		}
-		if mode, _ := jsonrpc.GetString(params, "mode"); mode == "url" {
-			return mcp.CodeInvalidParams, has("elicitation", "url")
-		}
-		// An empty object means form alone (protocol.md 2.2).
-		return mcp.CodeInvalidParams, has("elicitation", "form") || !has("elicitation", "url")
+	ability := abilityFor(method, params)
+	switch {
+	case ability == nil || !has(ability[0]):
+		return mcp.CodeMethodNotFound, false
+	case has(ability...):
+		return mcp.CodeInvalidParams, true
 	}
-	return mcp.CodeMethodNotFound, false
+	// An empty object means form alone (protocol.md 2.2).
+	return mcp.CodeInvalidParams, ability[1] == "form" && !has("elicitation", "url")
 }

@@ -25,7 +25,7 @@ func TestModernRequest(t *testing.T) {
 		s.Schema("t", marked)
 		const params = `{ "name":"t","arguments":{"key":" kë","n":42.0,"deep":{"on":true},"big":9007199254740993},"inputResponses":{"a":{"x":1.0}},"requestState":"S", "_meta":{"progressToken":"theirs","com.example/x":1}}`
 		r := shim.Request{Method: "tools/call", Params: json.RawMessage(params), LogLevel: "info", Session: shim.Session{
-			Key: "a", Capabilities: json.RawMessage(`{"elicitation":{},"tasks":{},"extensions":{"io.modelcontextprotocol/tasks":{},"x/y":{}}}`),
+			Key: "a", Capabilities: json.RawMessage(`{"elicitation":{},"extensions":{"x/y":{}}}`),
 		}}
 		if _, err := h.Call(t.Context(), r, nil); err != nil {
 			t.Fatal(err)
@@ -133,7 +133,7 @@ func TestToolCache(t *testing.T) {
 			h.Forget(ses)
 			_, _, _ = h.Tool(t.Context(), ses, "t")
 			lists(3)
-			pauseFor(t, toolsMaxAge)
+			pauseFor(t, leastFresh) // the server says ttlMs 0
 			_, _, _ = h.Tool(t.Context(), ses, "t")
 			lists(4)
 		})
@@ -162,7 +162,11 @@ func TestToolPages(t *testing.T) {
 		}
 		s.On("tools/list", fake.Result(`{"tools":[],"nextCursor":"x"}`))
 		h.Forget(shim.Session{})
-		if _, _, err := h.Tool(t.Context(), shim.Session{}, "one"); err == nil {
+		if _, ok, err := h.Tool(t.Context(), shim.Session{}, "one"); !ok || err != nil {
+			t.Errorf("the list that was there before: %v, %v", ok, err)
+		}
+		pauseFor(t, toolsMinAge)
+		if _, _, err := h.Tool(t.Context(), shim.Session{}, "four"); err == nil {
 			t.Error("an endless list is accepted")
 		}
 	})

@@ -31,7 +31,7 @@ func TestHTTP2(t *testing.T) {
 		web.StartTLS()
 		t.Cleanup(func() { s.Close(); web.Close() })
 		h := leg(t, Config{URL: web.URL})
-		h.transport.TLSClientConfig = &tls.Config{RootCAs: web.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}
+		h.wire.transport.TLSClientConfig = &tls.Config{RootCAs: web.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}
 		ctx, cancel := context.WithCancel(t.Context())
 		hung := make(chan error, 1)
 		go func() { _, err := h.Call(ctx, shimtest.Tool("hang", "h"), nil); hung <- err }()

@@ -9,45 +9,36 @@ import (
 )
 
 // notification hands on what the server says beside the answer. What belongs to
-// no call goes to whoever listens in the session.
+// no call goes elsewhere.
 func (x *exchange) notification(m jsonrpc.Message) {
-	if x.hear != nil {
-		x.hear(m)
-		return
-	}
 	switch m.Method {
 	case mcp.NotifyProgress:
 		x.heardProgress(m.Params)
 	case mcp.NotifyMessage:
 		x.heardLog(m.Params)
 	case mcp.NotifyCancelled:
-		// The server withdraws a question. It is looked for while one waits (ask.go),
-		// but where it was taken over, which is asked beside the stream.
-		if x.task != nil && x.aside != nil {
-			id, _ := jsonrpc.Get(m.Params, "requestId")
-			x.aside.cancelled(id)
-		}
+		id, _ := jsonrpc.Get(m.Params, "requestId")
+		x.asking.cancelled(id)
 	default:
-		x.h.heard(x.ses, shim.Notification{Method: m.Method, Params: m.Params})
+		if to, ok := x.sink.(shim.Notifier); ok && mcp.Foreign(m.Method) {
+			to.Notified(shim.Notification{Method: m.Method, Params: raw(m.Params)})
+			return
+		}
+		x.outside.heard(shim.Notification{Method: m.Method, Params: m.Params})
 	}
 }
 
-// heardProgress hands on progress that carries our token. That it strictly
-// increases is the server's duty and not checked: a step back harms nobody here.
+// heardProgress hands on progress that carries our token. That of some servers does not
+// rise: each message may be the text of a status or a piece of a result, and what must
+// rise for a client does (shim.Rises).
 func (x *exchange) heardProgress(params []byte) {
 	token, ok := jsonrpc.GetString(params, mcp.MetaProgressToken)
-	if !ok || token != x.state.ID {
+	if !ok || token != x.rec.state.ID {
 		return
 	}
 	p := shim.Progress{Raw: raw(params), Progress: number(params, "progress"), Total: number(params, "total")}
 	p.Message, _ = jsonrpc.GetString(params, "message")
-	if x.unnoted {
-		x.unnoted = false
-		x.mu.Lock() // until it is handed over: another goroutine may hand over a newer one
-		defer x.mu.Unlock()
-		p.Checkpoint = x.state.encode()
-	}
-	x.sink.Progress(p)
+	x.rec.progress(p)
 }
 
 // number reads a JSON number, 0 if it is none.
@@ -89,17 +80,4 @@ func (x *exchange) heardLog(params []byte) {
 		return
 	}
 	x.sink.Log(shim.Log{Level: level, Raw: raw(params)})
-}
-
-// heard takes a notification that belongs to no call.
-func (h *HTTP) heard(ses *session, n shim.Notification) {
-	if n.Method == mcp.NotifyToolsListChanged {
-		h.tools.changed(ses)
-	}
-	if ses != nil {
-		n.Params = raw(n.Params)
-		if !ses.ears.hear(n) && n.Method == mcp.NotifyElicitationComplete {
-			ses.get.completed(n.Params)
-		}
-	}
 }

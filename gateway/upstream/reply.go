@@ -1,8 +1,10 @@
 package upstream
 
 import (
+	"context"
 	"encoding/json"
-	"slices"
+	"errors"
+	"fmt"
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -25,15 +27,37 @@ func ours(e *jsonrpc.Error, message string) shim.Reply {
 	return shim.Reply{Error: &shim.RPCError{Code: mcp.CodeInternal, Message: message, Data: data}}
 }
 
-// plainReply reads an answer that is a result or an error and nothing besides.
-func plainReply(method string, m jsonrpc.Message) (shim.Reply, error) {
+// resultNames are the members of a result that say what it is.
+var resultNames = []string{"isError", "resultType", "_meta"}
+
+// readResult reads an answer that is a result or an error and nothing besides, and finds the
+// members of resultNames. It is one pass for all of them, as a result may be large.
+func readResult(method string, m jsonrpc.Message) (reply shim.Reply, found [3]json.RawMessage, err error) {
 	if m.Error != nil {
-		return shim.Reply{Error: rpcError(m.Error)}, nil
+		return shim.Reply{Error: rpcError(m.Error)}, found, nil
 	}
 	if !jsonrpc.IsObject(m.Result) {
-		return shim.Reply{}, protocolError("the server answered with a result that is no object", nil)
+		return reply, found, protocolError("the server answered with a result that is no object", nil)
 	}
-	return shim.Reply{Result: m.Result, IsError: isToolError(method, m.Result)}, nil
+	jsonrpc.Pick(m.Result, resultNames, found[:])
+	return shim.Reply{Result: m.Result, IsError: method == mcp.MethodToolsCall && string(found[0]) == "true"}, found, nil
+}
+
+// sessionReply reads the answer of a legacy server. It leaves out what would mean something
+// else to a client: a resultType that asks or promises something, and the task that the
+// server made of the call, whose id is nobody's business (H14).
+func sessionReply(method string, m jsonrpc.Message) (shim.Reply, error) {
+	reply, found, err := readResult(method, m)
+	if err != nil || reply.Error != nil {
+		return reply, err
+	}
+	if kind, _ := jsonrpc.String(found[1]); found[1] != nil && kind != mcp.ResultComplete {
+		reply.Result = jsonrpc.Without(reply.Result, "resultType")
+	}
+	if found[2] != nil {
+		reply.Result = unrelated(reply.Result)
+	}
+	return reply, nil
 }
 
 // isToolError reports whether a tool ran and says that it failed.
@@ -45,22 +69,15 @@ func isToolError(method string, result []byte) bool {
 	return string(v) == "true"
 }
 
-// mayAsk are the methods whose answer may be a question (protocol.md 2.7).
-var mayAsk = []string{mcp.MethodToolsCall, mcp.MethodPromptsGet, mcp.MethodResourcesRead}
-
 // modernReply reads a result by its resultType. One without is taken as
 // complete: servers of the draft left it out, and S26 itself lets a client read
 // it so.
 func modernReply(r shim.Request, m jsonrpc.Message) (shim.Reply, error) {
-	reply, err := plainReply(r.Method, m)
-	if err != nil || reply.Error != nil {
+	reply, found, err := readResult(r.Method, m)
+	if err != nil || reply.Error != nil || found[1] == nil {
 		return reply, err
 	}
-	kind, found := jsonrpc.Get(reply.Result, "resultType")
-	if !found {
-		return reply, nil
-	}
-	switch word, _ := jsonrpc.GetString(kind); word {
+	switch word, _ := jsonrpc.String(found[1]); word {
 	case mcp.ResultComplete:
 		return reply, nil
 	case mcp.ResultInputRequired:
@@ -71,20 +88,88 @@ func modernReply(r shim.Request, m jsonrpc.Message) (shim.Reply, error) {
 	return shim.Reply{}, protocolError("the server answered with an unknown type of result", nil)
 }
 
+// inputRequired reads a result that asks. One that asks nothing is for every caller: the
+// server only wants to be called again.
 func inputRequired(r shim.Request, reply shim.Reply) (shim.Reply, error) {
-	if !slices.Contains(mayAsk, r.Method) {
+	if !mcp.MayRequireInput(r.Method) {
 		return shim.Reply{}, protocolError("the server asked for input where it must not", nil)
 	}
-	if !r.Relay && !r.Rounds {
+	round, refusal, err := roundOf(r.Session, reply.Result)
+	switch {
+	case err != nil:
+		return shim.Reply{}, err
+	case refusal != nil:
+		return shim.Reply{Error: refusal}, nil
+	case !r.Relay && !r.Rounds && len(round.Questions) > 0:
 		return shim.Reply{Error: &shim.RPCError{
 			Code: mcp.CodeInternal, Message: "the server asked for input, which cannot be relayed to this client",
 		}}, nil
 	}
-	reply.InputRequired = true
-	if r.Rounds {
-		if reply.Round, reply.Error = roundOf(r.Session, reply.Result); reply.Error != nil {
-			return shim.Reply{Error: reply.Error}, nil
+	reply.InputRequired, reply.Round = true, round
+	return reply, nil
+}
+
+func refusal(id jsonrpc.ID, code int64, method string) []byte {
+	return jsonrpc.AppendError(nil, id, notSupported(code, method))
+}
+
+func notSupported(code int64, method string) *jsonrpc.Error {
+	return &jsonrpc.Error{Code: code, Message: "the client does not support " + method}
+}
+
+// responseTo is the response to a question with the answer of that number, or without
+// one if there are fewer. It reports false for a checkpoint of somebody else, with an id
+// that is none.
+func responseTo(p pending, answers []shim.Answer, i int, failed error) (body []byte, ok bool) {
+	id, err := jsonrpc.ParseID(p.ID)
+	if err != nil {
+		return nil, false
+	}
+	var a shim.Answer
+	if i < len(answers) {
+		a = answers[i]
+	}
+	return response(id, p, a, failed), true
+}
+
+// response spells one answer as the JSON-RPC response that the server waits for.
+func response(id jsonrpc.ID, p pending, a shim.Answer, failed error) []byte {
+	switch {
+	case errors.Is(failed, shim.ErrNoAsk):
+		return refusal(id, mcp.CodeMethodNotFound, p.Method)
+	case failed == nil && a.Error != nil:
+		return jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: a.Error.Code, Message: a.Error.Message, Data: a.Error.Data})
+	case failed == nil && len(a.Result) > 0:
+		return jsonrpc.AppendResult(nil, id, a.Result)
+	}
+	return jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: mcp.CodeInternal, Message: "the client could not be asked"})
+}
+
+// answer posts a response. It is tried again while ctx lasts, each time under life.
+func (w *wire) answer(ctx, life context.Context, to target, body []byte) error {
+	var err error
+	for try := range 3 {
+		if try > 0 {
+			if err := pause(ctx, firstRetry<<try); err != nil {
+				return err
+			}
+		}
+		if err = w.tellSoon(life, to, body); err == nil {
+			return nil
+		}
+		if se, ok := err.(*statusError); ok && se.status < 500 && se.status != 429 {
+			return answerRefused(se)
+		}
+		if errors.Is(err, errSlow) && ctx.Err() == nil {
+			return fail(kindTimeout, "the server did not take the answer to its question", err)
 		}
 	}
-	return reply, nil
+	return err
+}
+
+func answerRefused(se *statusError) error {
+	if se.lost() {
+		return se.upstream() // not as proof of anything about the call, which runs
+	}
+	return protocolError(fmt.Sprintf("the server refused the answer to its question with HTTP status %d", se.status), se)
 }

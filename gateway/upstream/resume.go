@@ -48,29 +48,33 @@ func (h *HTTP) Resume(ctx context.Context, r shim.Request, cp json.RawMessage, s
 	if s == nil {
 		s = discard{}
 	}
-	if c.legacyAlone() {
-		return h.resumeAlone(ctx, r, c, s)
+	if c.unrouted() {
+		return h.sessions.resumeUnrouted(ctx, r, c, s)
 	}
 	l := &link{gen: c.Generation, id: c.Session, version: c.Version}
-	ses := h.pool.adopt(r.Session, l)
+	ses := h.sessions.adopt(r.Session, l)
 	defer ses.release()
-	x := h.legacyExchange(ses, l.target(), r, s)
-	x.id, x.state, x.asks = c.ID, c, r.Rounds
+	x := ses.exchange(l.target(), r, s)
+	x.id, x.rec.state, x.asks = c.ID, c, r.Rounds
 	if c.Task != nil {
 		x.task = newServerTask(x, c.Task)
 	}
-	m, err := x.resume(ctx)
+	err := x.resume(ctx)
 	if detached(ctx) && err != nil {
-		ses.keep()
+		ses.retain()
 	}
 	if out, ok := errors.AsType[*outOfReach](err); ok {
-		ses.lose(l)
+		if out.err.Kind == kindSession {
+			ses.lose(l)
+		} else {
+			_ = ses.verify(ctx, l)
+		}
 		return shim.Reply{}, fmt.Errorf("%w: %w", shim.ErrNotResumable, out.err)
 	}
 	if err != nil {
 		return shim.Reply{}, public(err)
 	}
-	return plainReply(r.Method, m)
+	return sessionReply(r.Method, x.answer)
 }
 
 // outOfReach: the server answered that it has nothing to replay.
@@ -80,112 +84,127 @@ func (e *outOfReach) Error() string { return e.err.Error() }
 func (e *outOfReach) Unwrap() error { return e.err }
 
 // resume is run for a call that was sent before.
-func (x *exchange) resume(ctx context.Context) (m jsonrpc.Message, err error) {
+func (x *exchange) resume(ctx context.Context) (err error) {
 	ctx = x.startSpan(ctx)
 	x.span.SetAttributes(semconv.Resumed.Bool(true))
-	defer func() { x.endSpan(&m, err) }()
-	x.resumed = true
-	for _, p := range x.state.Pending {
+	defer func() { x.endSpan(err) }()
+	x.res.resumed = true
+	for _, p := range x.rec.state.Pending {
 		if id, err := jsonrpc.ParseID(p.ID); err == nil {
 			x.ses.claim(id) // asked already: a replay of it is not another question
 		}
 	}
 	x.reached.Store(true) // by whoever sent the call
 	defer x.begin(ctx)()
+	defer x.asking.quit()
 	if err := ended(ctx); err != nil {
-		return m, err // begin tells the server of a cancellation
+		return err // begin tells the server of a cancellation
 	}
-	defer x.task.settle()
+	defer x.task.settleName()
+	x.asking.takeOver(x.rec.open())
 	if x.task.id() != "" {
-		return x.task.goOn(ctx)
+		return x.task.resume(ctx)
 	}
-	in, err := x.reconnect(ctx, 0)
+	in, err := x.res.reconnect(ctx, 0)
 	if _, ok := errors.AsType[*outOfReach](err); ok {
-		return m, err
+		return err
 	}
 	if err != nil {
-		return m, x.fault(ctx, err)
+		return x.fault(ctx, err)
 	}
-	defer x.attend(ctx)()
-	if x.queue = x.takeOver(); len(x.queue) > 0 {
-		if err := x.ask(ctx, in); err != nil {
-			in.close()
-			return m, x.fault(ctx, public(err))
-		}
+	return x.through(ctx, in)
+}
+
+// resumption is how the stream of an exchange is picked up again. It belongs to the
+// goroutine that reads the stream.
+type resumption struct {
+	x       *exchange
+	resumed bool          // the stream is one that was resumed
+	tries   int           // failed attempts, since the last event
+	retry   time.Duration // what the server asks to wait before it is asked again
+	quiet   time.Duration // how long a resumed stream may be silent
+}
+
+// heard takes note of an event: the server is there, and may say when to come back.
+func (r *resumption) heard(it *item) {
+	r.tries, r.quiet = 0, 0
+	if it.hasRetry {
+		r.retry = min(it.retry, maxRetry)
 	}
-	err = x.through(ctx, in, &m)
-	return m, err
 }
 
 // reopen goes on with a stream that ended before the answer. A legacy stream
 // with event ids is picked up by GET and Last-Event-ID (X12), which starts
 // nothing on the server; anything else is lost.
-func (x *exchange) reopen(ctx context.Context, in *inbound, why error) (*inbound, error) {
-	if err := x.final(in, why); err != nil {
+func (r *resumption) reopen(ctx context.Context, in *inbound, why error) (*inbound, error) {
+	if err := r.final(in, why); err != nil {
 		return nil, err
 	}
-	if se, ok := why.(*statusError); ok { // the head of a resumed stream came late
-		if err := x.refused(ctx, se); err != nil {
-			return nil, err
-		}
+	// The server sends nothing more until it has the answers to its questions.
+	r.x.asking.rest()
+	if context.Cause(r.x.life) != nil {
+		return nil, why
 	}
 	if why == errSilent {
-		x.tries = 0 // the server serves, though it has nothing to say
-		return x.reconnect(ctx, 0)
+		r.tries = 0 // the server serves, though it has nothing to say
+		return r.reconnect(ctx, 0)
 	}
 	// A server that asks to be polled (SEP-1699) ends its streams as often as it
 	// likes; one that breaks them gets a few attempts.
-	if x.retry == 0 || !errors.Is(why, io.EOF) {
-		x.tries++
+	if r.retry == 0 || !errors.Is(why, io.EOF) {
+		r.tries++
 	}
-	return x.reconnect(ctx, x.delay())
+	return r.reconnect(ctx, r.delay())
 }
 
-// reconnect asks for the rest of the stream until there is one or no more hope.
-func (x *exchange) reconnect(ctx context.Context, wait time.Duration) (*inbound, error) {
-	for x.tries <= maxTries {
-		x.idle.pause() // it is not the server that is waited for
+// reconnect asks for the rest of the stream until it succeeds, is refused for good, or
+// maxTries is reached.
+func (r *resumption) reconnect(ctx context.Context, wait time.Duration) (*inbound, error) {
+	for r.tries <= maxTries {
+		r.x.idle.pause() // it is not the server that is waited for
 		if err := pause(ctx, wait); err != nil {
 			return nil, err
 		}
-		x.idle.resume()
-		again, err := x.replay()
+		r.x.idle.resume()
+		again, err := r.x.replay()
 		if err == nil {
-			x.resumed = true
-			x.listenFor(again)
+			r.x.asking.start()
+			r.resumed = true
+			r.listenFor(again)
 			return again, nil
 		}
-		if err := x.refused(ctx, err); err != nil {
+		if err := r.refused(ctx, err); err != nil {
 			return nil, err
 		}
-		x.tries++
-		wait = x.delay()
+		r.tries++
+		wait = r.delay()
 	}
 	return nil, netError(io.ErrUnexpectedEOF, true)
 }
 
-// listenFor gives a resumed stream its time.
-func (x *exchange) listenFor(in *inbound) {
-	if x.quiet = min(2*x.quiet, maxQuiet); x.quiet == 0 {
-		x.quiet = firstQuiet
+// listenFor limits how long a resumed stream may be silent, and doubles that each time.
+func (r *resumption) listenFor(in *inbound) {
+	if r.quiet = min(2*r.quiet, maxQuiet); r.quiet == 0 {
+		r.quiet = firstQuiet
 	}
 	if in.events != nil {
-		in.expire(x.quiet)
+		in.expire(r.quiet)
 	}
 }
 
-// final tells the ends that resuming cannot mend.
-func (x *exchange) final(in *inbound, why error) error {
+// final returns an error if resuming cannot help.
+func (r *resumption) final(in *inbound, why error) error {
 	var tooLarge *eventstream.TooLargeError
 	var ue *shim.UpstreamError
+	var busy *shim.BusyError
 	switch {
-	case errors.As(why, &ue), errors.As(why, &tooLarge), context.Cause(x.life) != nil:
+	case errors.As(why, &ue), errors.As(why, &busy), errors.As(why, &tooLarge), context.Cause(r.x.life) != nil:
 		return why
-	case x.task.moveOn(why):
+	case r.x.task.canDoWithout(why):
 		return errBeside
-	case in != nil && in.events == nil && !in.late:
+	case in != nil && in.events == nil:
 		return protocolError("the server answered another request than the one it was asked", why)
-	case !x.state.streamed():
+	case !r.x.rec.state.streamed():
 		return netError(why, true)
 	}
 	return nil
@@ -193,11 +212,11 @@ func (x *exchange) final(in *inbound, why error) error {
 
 // delay is how long to wait before the next attempt: what the server asked for,
 // or half a second, doubled with each failure and spread.
-func (x *exchange) delay() time.Duration {
-	if x.tries <= 1 && x.retry > 0 {
-		return x.retry
+func (r *resumption) delay() time.Duration {
+	if r.tries <= 1 && r.retry > 0 {
+		return r.retry
 	}
-	return max(x.retry, backoff(x.tries))
+	return max(r.retry, backoff(r.tries))
 }
 
 // backoff is how long to wait before the n-th attempt in a row, the first being
@@ -210,27 +229,28 @@ func backoff(n int) time.Duration {
 
 // replay asks for what came after the last event.
 func (x *exchange) replay() (*inbound, error) {
-	req, err := x.h.request(x.life, http.MethodGet, x.to, nil)
+	req, err := x.w.request(x.life, http.MethodGet, x.to, nil)
 	if err != nil {
 		return nil, err
 	}
 	set(req.Header, "Accept", mcp.TypeSSE)
-	if x.state.Last != "" {
-		set(req.Header, mcp.HeaderLastEventID, x.state.Last)
+	if x.rec.state.Last != "" {
+		set(req.Header, mcp.HeaderLastEventID, x.rec.state.Last)
 	}
-	if x.standing {
-		return x.receive(req)
+	if !x.listens {
+		late := time.AfterFunc(headPatience, func() { x.asking.start() })
+		defer late.Stop()
 	}
-	return x.receiveLate(req)
+	return x.receive(req)
 }
 
 // refused decides whether another attempt makes sense: it does unless the
 // server has answered, for good, that it has nothing to replay.
-func (x *exchange) refused(ctx context.Context, err error) error {
+func (r *resumption) refused(ctx context.Context, err error) error {
 	if cause := ended(ctx); cause != nil {
 		return cause
 	}
-	if context.Cause(x.life) != nil {
+	if context.Cause(r.x.life) != nil {
 		return err
 	}
 	se, ok := err.(*statusError)
@@ -248,16 +268,4 @@ func (x *exchange) refused(ctx context.Context, err error) error {
 		return nil
 	}
 	return &outOfReach{fail(kindClosed, "the server closed the stream before it answered, and cannot resume it", se)}
-}
-
-// pause waits. It returns why ctx ended, if that comes first.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

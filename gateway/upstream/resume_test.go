@@ -154,13 +154,13 @@ func detach(t *testing.T, h *HTTP, r shim.Request, sink *shimtest.Sink, after ti
 // another is a leg of another replica to the same server.
 func another(t *testing.T, h *HTTP) *HTTP {
 	t.Helper()
-	c := h.cfg
+	c := h.wire.cfg
 	c.Replica = "other"
 	o, err := New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.transport.DialContext = h.transport.DialContext
+	o.wire.transport.DialContext = h.wire.transport.DialContext
 	t.Cleanup(func() { _ = o.Close(context.WithoutCancel(t.Context())) })
 	return o
 }
@@ -476,7 +476,7 @@ func TestResumeDescribes(t *testing.T) {
 				cp := detach(t, h, r, &shimtest.Sink{}, 2500*time.Millisecond)
 				o := another(t, h)
 				if shares {
-					o.cfg.Sessions = maps[1]
+					o.wire.cfg.Sessions = maps[1]
 				}
 				done := make(chan error, 1)
 				go func() {

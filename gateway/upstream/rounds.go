@@ -11,30 +11,51 @@ import (
 	"taskgate/shim"
 )
 
-// askedTooMuch answers in place of a server that asks for what the client behind the
-// gateway did not declare: it should have refused the call (protocol.md 2.7), and no
-// answer to such a question can be given.
-var askedTooMuch = &shim.RPCError{
-	Code: mcp.CodeInternal, Message: "the server asked for input that the client did not declare it can give",
+// errRound: an InputRequiredResult that is none (protocol.md 2.7).
+func errRound(why string) error {
+	return protocolError("the server asked for input, but "+why, nil)
 }
 
 // roundOf reads what an InputRequiredResult asks for. Its parts are copied: the
-// result is not kept.
-func roundOf(s shim.Session, result json.RawMessage) (*shim.Round, *shim.RPCError) {
+// result is not kept. It refuses what the client did not declare that it can give: the
+// server should have done so itself.
+func roundOf(s shim.Session, result json.RawMessage) (*shim.Round, *shim.RPCError, error) {
 	round := &shim.Round{}
-	if state, ok := jsonrpc.Get(result, "requestState"); ok {
+	state, again := jsonrpc.Get(result, "requestState")
+	if again {
+		if _, ok := jsonrpc.String(state); !ok {
+			return nil, nil, errRound("its state is no string")
+		}
 		round.State = raw(state)
 	}
-	requests, _ := jsonrpc.Get(result, "inputRequests")
+	requests, asks := jsonrpc.Get(result, "inputRequests")
+	switch {
+	case asks && !jsonrpc.IsObject(requests):
+		return nil, nil, errRound("its questions are no object")
+	case !asks && !again:
+		return nil, nil, errRound("for none, and gave no state")
+	}
+	none := json.RawMessage(`{}`)
+	missing := none
 	for name, request := range jsonrpc.Members(requests) {
 		method, _ := jsonrpc.GetString(request, "method")
 		params, _ := jsonrpc.Get(request, "params")
+		ability := abilityFor(method, params)
+		if ability == nil {
+			return nil, nil, errRound("by a method that is no question")
+		}
 		if !MayAsk(s, method, params) {
-			return nil, askedTooMuch
+			missing = jsonrpc.With(missing, none, ability...)
 		}
 		round.Questions = append(round.Questions, shim.Question{Key: name, Method: method, Params: raw(params)})
 	}
-	return round, nil
+	if len(missing) > len(none) {
+		return nil, &shim.RPCError{
+			Code: mcp.CodeMissingCapability, Message: "the server asked for input that the client did not declare it can give",
+			Data: jsonrpc.With(none, missing, "requiredCapabilities"),
+		}, nil
+	}
+	return round, nil, nil
 }
 
 // openFirst reads the pages that a server of 2025-11-25 wants opened before it begins

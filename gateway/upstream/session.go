@@ -2,9 +2,12 @@ package upstream
 
 import (
 	"context"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/singleflight"
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -13,26 +16,30 @@ import (
 
 // session is one legacy session with the server, through all its generations:
 // when the server loses it, it is opened anew under the same key.
+//
+// The table owns it; who uses it pins it. mu guards what follows it.
 type session struct {
-	h    *HTTP
-	key  sessionKey
-	from shim.Session
-	ears ears     // who listens in it
-	get  standing // its GET stream
+	t         *sessionTable
+	key       sessionKey
+	from      shim.Session
+	listeners listeners
+	subs      subscribed
+	get       getStream
+	route     router
+	opening   singleflight.Group
 
-	mu     sync.Mutex
-	refs   int
-	own    bool // belongs to one call: ends with its last release
-	ended  bool // the client's session is over: ends with its last release
-	kept   bool // a detached call may be resumed in it: never deleted from here
-	gen    int64
-	cur    *link // nil before the handshake
-	flight *flight[*link]
-	timer  *time.Timer // ends an idle session
-	asked  recent      // ids of the server's requests that were taken care of
-	level  string      // the log level that the client has set
-	lost   int64       // the latest generation that the server has lost
-	over   bool        // the client's session has ended, not only this replica's use of it
+	mu      sync.Mutex
+	refs    int
+	own     bool // belongs to one call: ends with its last release
+	ended   bool // the client's session is over: ends with its last release
+	kept    bool // a detached call may be resumed in it: never deleted from here
+	gen     int64
+	cur     *link       // nil before the handshake
+	timer   *time.Timer // ends an idle session
+	claimed recent      // ids of the server's requests that were taken care of
+	level   string      // the log level that the client has set
+	lost    int64       // the latest generation that the server has lost
+	over    bool        // the client's session has ended, not only this replica's use of it
 
 	shared bool        // with other replicas (shared.go)
 	holder *time.Timer // tells them of a long use
@@ -46,13 +53,19 @@ type link struct {
 	version string
 	server  Server
 
-	mu    sync.Mutex
-	level int // the log level set, as its severity plus one; 0 for none
+	raising singleflight.Group // of the log level
+
+	mu     sync.Mutex
+	level  int       // the log level that the server was told, as talk says it
+	silent time.Time // until then it is told none
 }
 
-func newSession(h *HTTP, k sessionKey, s shim.Session) *session {
-	ses := &session{h: h, key: k, from: s}
-	ses.shared = h.cfg.Sessions != nil && s.Shared && s.Key != ""
+func newSession(t *sessionTable, k sessionKey, s shim.Session) *session {
+	s.Capabilities, s.ClientInfo = raw(s.Capabilities), raw(s.ClientInfo) // a client's message is not kept
+	ses := &session{t: t, key: k, from: s}
+	ses.get.s, ses.route.s = ses, ses
+	ses.subs.turn = make(chan struct{}, 1)
+	ses.shared = t.shares.has(s)
 	return ses
 }
 
@@ -88,27 +101,27 @@ func (s *session) release() {
 	}
 	if last && !over {
 		if s.timer == nil {
-			s.timer = time.AfterFunc(s.h.cfg.SessionIdle, s.expire)
+			s.timer = time.AfterFunc(s.t.wire.cfg.SessionIdle, s.expire)
 		} else {
-			s.timer.Reset(s.h.cfg.SessionIdle)
+			s.timer.Reset(s.t.wire.cfg.SessionIdle)
 		}
 	}
 	ended, kept := s.over, s.kept
 	s.mu.Unlock()
 	if last && over {
-		s.get.end()
+		s.get.closeUnused()
 	}
 	switch {
 	case kept && s.shared: // the hold lasts until whoever resumes has taken over
 	case last && s.shared:
-		s.letGo(held, ended)
+		s.t.shares.letGo(s.key.key, held, ended)
 	case last && over:
 		s.delete()
 	}
 }
 
-// keep says that a call was detached: whoever resumes it needs the session.
-func (s *session) keep() {
+// retain says that a call was detached: whoever resumes it needs the session.
+func (s *session) retain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.kept = true
@@ -116,7 +129,7 @@ func (s *session) keep() {
 
 // expire ends a session that has been idle for long.
 func (s *session) expire() {
-	s.h.pool.remove(s)
+	s.t.remove(s)
 	s.finish(false)
 }
 
@@ -132,15 +145,15 @@ func (s *session) finish(over bool) {
 		s.timer.Stop()
 	}
 	s.mu.Unlock()
-	s.get.end()
+	s.get.closeUnused()
 	switch {
 	case busy:
 	case !s.shared:
 		s.delete()
 	case over:
-		s.h.endLater(s.key.key)
+		s.t.shares.endLater(s.key.key)
 	default: // the client's session may have ended while another replica used it
-		s.letGo(true, false)
+		s.t.shares.letGo(s.key.key, true, false)
 	}
 }
 
@@ -152,54 +165,55 @@ func (s *session) delete() {
 	kept := s.kept
 	s.mu.Unlock()
 	if l != nil && !kept {
-		s.h.discard(l)
+		s.t.discard(l)
 	}
 }
 
 // deleteTimeout bounds the end of a session.
 const deleteTimeout = 5 * time.Second
 
-func (s *session) isOpen() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.cur != nil
-}
+func (s *session) isOpen() bool { return s.current() != nil }
 
 // holds reports whether the session is the one that the server calls id.
 func (s *session) holds(id string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.cur != nil && s.cur.id == id && id != ""
+	l := s.current()
+	return l != nil && l.id == id && id != ""
 }
 
 // open returns the session's link, shaking hands if there is none. All who need
 // it wait for the same handshake. Errors are those of exchange.run.
 func (s *session) open(ctx context.Context) (*link, error) {
-	s.mu.Lock()
-	if l := s.cur; l != nil {
-		s.mu.Unlock()
+	if l := s.current(); l != nil {
 		return l, nil
 	}
-	if s.flight == nil {
-		s.gen++
-		gen := s.gen
-		s.flight = fly(s.h, ctx, func(ctx context.Context) (*link, error) { return s.shake(ctx, gen) })
-	}
-	f := s.flight
-	s.mu.Unlock()
-	return f.wait(ctx)
+	return once(ctx, s.t.work, &s.opening, "", func(ctx context.Context) (*link, error) {
+		if l := s.current(); l != nil {
+			return l, nil
+		}
+		return s.shake(ctx)
+	})
+}
+
+// current is the generation in use, nil if there is none.
+func (s *session) current() *link {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cur
 }
 
 // shake opens one generation and settles what that means for the session.
-func (s *session) shake(ctx context.Context, gen int64) (*link, error) {
+func (s *session) shake(ctx context.Context) (*link, error) {
+	s.mu.Lock()
+	s.gen++
+	gen := s.gen
+	s.mu.Unlock()
 	l, err := s.handshake(ctx, gen)
 	s.mu.Lock()
-	s.flight = nil
 	if err == nil {
 		s.cur = l
-		s.asked = recent{} // a new session may number its requests as the old one did
+		s.claimed = recent{} // a new session may number its requests as the old one did
 	}
-	anonymous := s.key.key == "" && !s.h.cfg.Shared
+	anonymous := s.key.key == "" && !s.t.wire.cfg.Shared
 	over := s.refs == 0 && (s.own || s.ended) && !s.shared
 	s.mu.Unlock()
 	switch {
@@ -210,10 +224,10 @@ func (s *session) shake(ctx context.Context, gen int64) (*link, error) {
 	case anonymous && l.id == "":
 		// Without a session id the server cannot tell our requests apart, so there
 		// is nothing to keep apart either: the handshake serves every call (X14).
-		s.belong(!s.h.pool.share(s))
+		s.setOwn(!s.t.share(s))
 	case anonymous:
-		s.belong(true)
-		s.h.pool.remove(s) // it may have been shared, while the server had no sessions
+		s.setOwn(true)
+		s.t.remove(s) // it may have been shared, while the server had no sessions
 	}
 	return l, nil
 }
@@ -221,20 +235,20 @@ func (s *session) shake(ctx context.Context, gen int64) (*link, error) {
 // handshake opens one generation, or joins the one that another replica has opened.
 func (s *session) handshake(ctx context.Context, gen int64) (*link, error) {
 	if s.shared {
-		return s.agree(ctx)
+		return s.openShared(ctx)
 	}
-	l, err := s.h.initialize(ctx, s, gen)
+	l, err := s.initialize(ctx, gen)
 	if err == nil {
 		s.mu.Lock()
 		level := s.level
 		s.mu.Unlock()
-		s.h.setLevel(ctx, s, l, level)
+		s.setLevel(ctx, l, level)
 	}
 	return l, err
 }
 
-// belong says whether the session is that of one call.
-func (s *session) belong(own bool) {
+// setOwn says whether the session is that of one call.
+func (s *session) setOwn(own bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.own = own
@@ -242,14 +256,30 @@ func (s *session) belong(own bool) {
 
 // lose drops a generation that the server does not know any more. The next open
 // shakes hands anew; that happens once per generation, however many calls met
-// the loss (design.md 0.16).
+// the loss (design.md 0.16). The GET stream moves, too.
 func (s *session) lose(l *link) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.lost = max(s.lost, l.gen)
 	if s.cur == l {
 		s.cur = nil
 	}
+	s.mu.Unlock()
+	s.get.leave(l)
+}
+
+// verify finds out whether the server still knows a generation, after an answer that leaves
+// it open. A server answers a ping in every session that it knows; one that refuses it has
+// lost the session, or is no legacy server any more. Some servers say 400 where 404 is due
+// (X6; the examples of the TypeScript SDK do). A generation that the server does not know is
+// lost, and an error says that it is, or that it could not be found out.
+func (s *session) verify(ctx context.Context, l *link) error {
+	ctx, cancel := s.t.wire.slow(ctx)
+	defer cancel()
+	_, err := s.exchange(l.target(), shim.Request{Method: mcp.MethodPing}, discard{}).run(ctx)
+	if se, ok := err.(*statusError); ok && (se.status == http.StatusBadRequest || se.status == http.StatusNotFound) {
+		s.lose(l)
+	}
+	return err
 }
 
 // claim reports whether this request of the server is new to the session, and
@@ -257,7 +287,7 @@ func (s *session) lose(l *link) {
 func (s *session) claim(id jsonrpc.ID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.asked.add(id.Key())
+	return s.claimed.add(id.Key())
 }
 
 // disclaim gives back what a call has claimed that was let go of before it had
@@ -268,7 +298,7 @@ func (s *session) disclaim(questions []pending) {
 	defer s.mu.Unlock()
 	for _, q := range questions {
 		if id, err := jsonrpc.ParseID(q.ID); err == nil {
-			s.asked.remove(id.Key())
+			s.claimed.remove(id.Key())
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -42,26 +43,45 @@ func wantSessions(t *testing.T, s *fake.Server, opened, deleted, left int) {
 	}
 }
 
-// One session per key and set of abilities, in whatever order the abilities are
-// spelt; tasks are not among them.
+// One session per key and what is declared in it, however that is spelt. Numbers that differ
+// are different, whatever their size, and the server reads what the first client wrote.
 func TestSessionPerKey(t *testing.T) {
 	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 		s.Tool("t", fake.Text("ok"))
+		const first = `{"roots":{},"sampling":{}, "extensions":{"a.b/c":{"n":9007199254740993}}}`
 		for range 3 {
-			mustCall(t, h, in("a", `{"roots":{},"sampling":{}}`))
+			mustCall(t, h, in("a", first))
 		}
-		mustCall(t, h, in("a", `{"sampling":{}, "roots":{}, "tasks":{"list":{}}}`))
+		mustCall(t, h, in("a", `{"extensions":{"a.b/c":{"n":9007199254740993}},"sampling":{ }, "roots":{}}`))
 		wantSessions(t, s, 1, 0, 1)
-		mustCall(t, h, in("a", ``))
-		mustCall(t, h, in("b", ``))
-		wantSessions(t, s, 3, 0, 3)
-		h.EndSession(t.Context(), "a")
-		wantSessions(t, s, 3, 2, 1)
-		for _, x := range s.Seen("initialize") {
-			if strings.Contains(string(x.Params), "tasks") {
-				t.Errorf("tasks were declared: %s", x.Params)
-			}
+		if params := string(s.Seen("initialize")[0].Params); !strings.Contains(params, `"capabilities":`+first+`,`) {
+			t.Errorf("declared %s", params)
 		}
+		mustCall(t, h, in("a", `{"roots":{},"sampling":{},"extensions":{"a.b/c":{"n":9007199254740992}}}`))
+		mustCall(t, h, in("a", ``))
+		mustCall(t, h, in("a", `{}`))
+		mustCall(t, h, in("b", ``))
+		wantSessions(t, s, 4, 0, 4)
+		h.EndSession(t.Context(), "a")
+		wantSessions(t, s, 4, 3, 1)
+	})
+}
+
+// Whoever declares something else with each call gets an answer, and no session that stays.
+func TestSessionsPerKeyAreBounded(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.Tool("t", fake.Text("ok"))
+		const calls = 3 * maxVariants
+		for i := range calls {
+			mustCall(t, h, in("a", fmt.Sprintf(`{"experimental":{"n":{"is":%d}}}`, i)))
+		}
+		mustCall(t, h, in("a", `{"experimental":{"n":{"is":0}}}`)) // one that is there
+		mustCall(t, h, in("b", ``))
+		wantSessions(t, s, calls+1, calls-maxVariants, maxVariants+1)
+		h.EndSession(t.Context(), "a")
+		wantSessions(t, s, calls+1, calls, 1)
+		mustCall(t, h, in("a", `{}`))
+		wantSessions(t, s, calls+2, calls, 2)
 	})
 }
 
@@ -195,10 +215,11 @@ func TestLostAgain(t *testing.T) {
 }
 
 // 400 to a session proves nothing: the call is not repeated, but the session is
-// given up.
+// given up if the server does not answer a ping in it either.
 func TestBadSession(t *testing.T) {
 	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 		s.On("tools/call", fake.Status(400, "text/plain", "No valid session"))
+		s.On("ping", fake.Status(400, "text/plain", "No valid session"))
 		_, err := h.Call(t.Context(), in("a", ``), nil)
 		var ue *shim.UpstreamError
 		if !errors.As(err, &ue) || ue.Kind != kindProtocol || len(s.Seen("tools/call")) != 1 {
@@ -208,6 +229,58 @@ func TestBadSession(t *testing.T) {
 		s.Tool("t", fake.Text("ok"))
 		mustCall(t, h, in("a", ``))
 		wantSessions(t, s, 2, 0, 2)
+	})
+}
+
+// An answer about one request does not end the session, whatever its status.
+func TestSessionOutlivesRefusals(t *testing.T) {
+	for name, refusal := range map[string]fake.Behaviour{
+		"invalid params":            fake.RPCError(400, -32602, "no such argument", ""),
+		"server error":              fake.RPCError(400, -32000, "not today", ""),
+		"no such method":            fake.RPCError(404, -32601, "what?", ""),
+		"a proxy's page":            fake.Status(400, "text/html", "<html>Request too large</html>"),
+		"nothing said":              fake.Status(400, "", ""),
+		"not to be found out":       fake.Status(400, "", ""),
+		"a server that has no ping": fake.Status(400, "", ""),
+	} {
+		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			switch name {
+			case "not to be found out":
+				s.On("ping", fake.Status(503, "", ""))
+			case "a server that has no ping":
+				s.On("ping", fake.RPCError(200, -32601, "what?", ""))
+			}
+			e := hear(t, h, "a", everything)
+			s.Tool("t", refusal)
+			_, _ = h.Call(t.Context(), in("a", ``), nil)
+			if n := len(s.Seen("tools/call")); n != 1 {
+				t.Errorf("%s: sent %d times", name, n)
+			}
+			s.Tool("t", fake.Text("ok"))
+			mustCall(t, h, in("a", ``))
+			wantSessions(t, s, 1, 0, 1)
+			if n := len(s.Seen("GET")); n != 1 || s.Listeners() != 1 {
+				t.Errorf("%s: %d GET streams asked for, %d open", name, n, s.Listeners())
+			}
+			e.end(t)
+		})
+	}
+}
+
+// A call whose stream cannot be resumed does not end the session, either.
+func TestSessionOutlivesLostStreams(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.Tool("t", steps(5, 0, 0))
+		cp := detach(t, h, in("a", ``), &shimtest.Sink{}, 2*time.Second)
+		s.On("GET", fake.Status(400, "text/plain", "stream replay unsupported"))
+		o := another(t, h)
+		r, err := o.Resume(t.Context(), in("a", ``), cp, nil)
+		checkKind(t, r, err, kindClosed, 0)
+		s.Tool("t", fake.Text("ok"))
+		mustCall(t, o, in("a", ``))
+		wantSessions(t, s, 1, 0, 1)
+		_ = o.Close(t.Context())
+		pauseFor(t, time.Minute) // for the fake's own work
 	})
 }
 
@@ -339,22 +412,4 @@ func TestLogHints(t *testing.T) {
 			})
 		}
 	}
-}
-
-func TestLogLevel(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-		s.Tool("t", fake.Text("ok"))
-		for _, level := range []string{"", "error", "error", "info", "warning", "nonsense"} {
-			r := in("a", ``)
-			r.LogLevel = level
-			mustCall(t, h, r)
-		}
-		var got []string
-		for _, x := range s.Seen("logging/setLevel") {
-			got = append(got, string(x.Params))
-		}
-		if want := `{"level":"error"},{"level":"info"}`; strings.Join(got, ",") != want {
-			t.Errorf("levels %v, want %s", got, want)
-		}
-	})
 }

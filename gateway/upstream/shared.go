@@ -3,12 +3,9 @@ package upstream
 import (
 	"context"
 	"encoding/json"
-	"fmt"
-	"net/http"
 	"time"
 
 	"taskgate/internal/jsonrpc"
-	"taskgate/internal/mcp"
 	"taskgate/shim"
 )
 
@@ -63,8 +60,14 @@ type shared struct {
 	Level string `json:"level,omitempty"`
 }
 
+// encode keeps the words of the server as they are. (json.Marshal would spell them anew.)
 func (st shared) encode() []byte {
-	b, _ := json.Marshal(st) // strings and a message that was parsed: cannot fail
+	server := st.Server
+	st.Server = nil
+	b, _ := json.Marshal(st) // strings: cannot fail
+	if server != nil {
+		b = jsonrpc.With(b, server, "server")
+	}
 	return b
 }
 
@@ -74,50 +77,144 @@ func (st shared) link() (*link, error) {
 	return l, l.read(st.Server)
 }
 
-// load reads the state of a shared session.
-func (s *session) load(ctx context.Context) (st shared, rev int64, err error) {
-	b, rev, err := s.h.cfg.Sessions.Load(ctx, s.key.key)
+// shares is what is kept of sessions in the store that replicas share. The session table
+// owns it.
+type shares struct {
+	wire *wire
+	work *workers
+}
+
+// has reports whether the session of this client is one that replicas share.
+func (sh *shares) has(s shim.Session) bool {
+	return sh.wire.cfg.Sessions != nil && s.Shared && s.Key != ""
+}
+
+// opened reports whether some replica has opened such a session.
+func (sh *shares) opened(ctx context.Context, s shim.Session) bool {
+	if !sh.has(s) {
+		return false
+	}
+	_, rev, err := sh.wire.cfg.Sessions.Load(ctx, s.Key)
+	return err == nil && rev != 0
+}
+
+// load reads the state of a session.
+func (sh *shares) load(ctx context.Context, key string) (st shared, rev int64, err error) {
+	b, rev, err := sh.wire.cfg.Sessions.Load(ctx, key)
 	if err == nil && rev != 0 {
 		err = json.Unmarshal(b, &st)
 	}
 	if err != nil {
-		return st, 0, s.unknown(err)
+		return st, 0, unknown(err)
 	}
 	return st, rev, nil
 }
 
 // swap stores it; 0 says that another replica was faster.
-func (s *session) swap(ctx context.Context, rev int64, st shared) (int64, error) {
-	next, err := s.h.cfg.Sessions.Swap(ctx, s.key.key, rev, st.encode())
+func (sh *shares) swap(ctx context.Context, key string, rev int64, st shared) (int64, error) {
+	next, err := sh.wire.cfg.Sessions.Swap(ctx, key, rev, st.encode())
 	if err != nil {
-		return 0, s.unknown(err)
+		return 0, unknown(err)
 	}
 	return next, nil
 }
 
 // unknown is the error of a store that does not answer. Opening a session beside the
 // one that may be there would split what the server keeps by session.
-func (s *session) unknown(err error) error {
+func unknown(err error) error {
 	return fail(kindUnreachable, "the session with the server cannot be looked up", err)
 }
 
-// agree finds or opens the generation that all replicas use. One of them shakes
+// noteLevel remembers the log level that the client has set, for the next generation.
+func (sh *shares) noteLevel(ctx context.Context, key, level string) {
+	for {
+		st, rev, err := sh.load(ctx, key)
+		if err == nil && rev != 0 && st.Level != level {
+			st.Level = level
+			rev, err = sh.swap(ctx, key, rev, st)
+			if err == nil && rev == 0 {
+				continue
+			}
+		}
+		if err != nil {
+			sh.wire.log.Debug("the log level of a session was not noted", "err", err)
+		}
+		return
+	}
+}
+
+// hold tells the other replicas that a session is in use here.
+func (sh *shares) hold(key string) {
+	sh.work.spawn(context.Background(), func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, holdFor/3)
+		defer cancel()
+		if err := sh.wire.cfg.Sessions.Hold(ctx, key, holdFor); err != nil {
+			sh.wire.log.Debug("the use of a session was not noted", "err", err)
+		}
+	})
+}
+
+// letGo undoes hold, and ends the session at the server if that was left to the last
+// one to use it.
+func (sh *shares) letGo(key string, held, over bool) {
+	if !held && !over {
+		return
+	}
+	sh.work.spawn(context.Background(), func(ctx context.Context) {
+		ctx, cancel := outlive(ctx, deleteTimeout)
+		defer cancel()
+		if held {
+			if err := sh.wire.cfg.Sessions.Hold(ctx, key, 0); err != nil {
+				sh.wire.log.Debug("a session was not let go of", "err", err)
+			}
+		}
+		sh.end(ctx, key, over)
+	})
+}
+
+// endLater ends a session once every replica has had the time to say that it still
+// uses it.
+func (sh *shares) endLater(key string) {
+	sh.work.spawn(context.Background(), func(ctx context.Context) {
+		_ = pause(ctx, endAfter) // a client that closes ends it now
+		ctx, cancel := outlive(ctx, deleteTimeout)
+		defer cancel()
+		sh.end(ctx, key, true)
+	})
+}
+
+// end deletes a session at the server, if it is over and nobody else uses it.
+func (sh *shares) end(ctx context.Context, key string, over bool) {
+	b, err := sh.wire.cfg.Sessions.End(ctx, key, over)
+	var st shared
+	if err == nil && b != nil {
+		err = json.Unmarshal(b, &st)
+	}
+	switch {
+	case err != nil:
+		sh.wire.log.Debug("a shared session was not ended", "err", err)
+	case st.ID != "":
+		sh.wire.deleteLink(ctx, &link{id: st.ID, version: st.Version})
+	}
+}
+
+// openShared finds or opens the generation that all replicas use. One of them shakes
 // hands, by compare-and-set on the generation, and the others wait for it.
-func (s *session) agree(ctx context.Context) (*link, error) {
-	ctx, cancel := s.h.slow(ctx)
+func (s *session) openShared(ctx context.Context) (*link, error) {
+	ctx, cancel := s.t.wire.slow(ctx)
 	defer cancel()
 	var waited int64 // the revision that was waited at
 	since := time.Now()
 	for look := firstLook; ; look = min(2*look, lastLook) {
-		st, rev, err := s.load(ctx)
+		st, rev, err := s.t.shares.load(ctx, s.key.key)
 		switch {
 		case err != nil:
 			return nil, err
 		case rev != 0 && st.Caps != s.key.caps:
-			return s.h.initialize(ctx, s, 1) // other abilities: not to be shared
+			return s.initialize(ctx, 1) // other abilities: not to be shared
 		case st.Version != "" && st.Generation > s.gone():
 			return st.link()
-		case st.Opening != "" && (rev != waited || time.Since(since) < s.h.cfg.ProbeTimeout/2):
+		case st.Opening != "" && (rev != waited || time.Since(since) < s.t.wire.cfg.ProbeTimeout/2):
 			if rev != waited {
 				waited, since = rev, time.Now()
 			}
@@ -126,7 +223,7 @@ func (s *session) agree(ctx context.Context) (*link, error) {
 			}
 			continue
 		}
-		l, err := s.reopen(ctx, rev, st)
+		l, err := s.openForAll(ctx, rev, st)
 		if l != nil || err != nil {
 			return l, err
 		}
@@ -140,166 +237,45 @@ func (s *session) gone() int64 {
 	return s.lost
 }
 
-// reopen shakes hands on behalf of all replicas. It returns nil, nil if another one
+// openForAll shakes hands on behalf of all replicas. It returns nil, nil if another one
 // was faster.
-func (s *session) reopen(ctx context.Context, rev int64, was shared) (*link, error) {
-	st := shared{Generation: was.Generation + 1, Caps: s.key.caps, Level: was.Level, Opening: s.h.cfg.Replica}
-	rev, err := s.swap(ctx, rev, st)
+func (s *session) openForAll(ctx context.Context, rev int64, was shared) (*link, error) {
+	st := shared{Generation: was.Generation + 1, Caps: s.key.caps, Level: was.Level, Opening: s.t.wire.cfg.Replica}
+	rev, err := s.t.shares.swap(ctx, s.key.key, rev, st)
 	if rev == 0 || err != nil {
 		return nil, err
 	}
-	l, err := s.h.initialize(ctx, s, st.Generation)
+	l, err := s.initialize(ctx, st.Generation)
 	st.Opening = ""
 	if err != nil {
-		late, cancel := aside(ctx, cancelTimeout)
+		late, cancel := outlive(ctx, cancelTimeout)
 		defer cancel()
-		if _, serr := s.swap(late, rev, st); serr != nil { // the others find out by waiting
-			s.h.log.Debug("a failed handshake was not noted", "err", serr)
+		if _, serr := s.t.shares.swap(late, s.key.key, rev, st); serr != nil { // the others find out by waiting
+			s.t.wire.log.Debug("a failed handshake was not noted", "err", serr)
 		}
 		return nil, err
 	}
-	s.h.setLevel(ctx, s, l, st.Level)
+	s.setLevel(ctx, l, st.Level)
 	st.Version, st.ID, st.Server = l.version, l.id, l.server.Raw
-	switch next, err := s.swap(ctx, rev, st); {
+	switch next, err := s.t.shares.swap(ctx, s.key.key, rev, st); {
 	case err != nil:
-		s.h.discard(l)
+		s.t.discard(l)
 		return nil, err
 	case next == 0: // this replica was given up
-		s.h.discard(l)
+		s.t.discard(l)
 		return nil, nil
 	}
 	return l, nil
 }
 
-// openElsewhere reports whether another replica has opened a session.
-func (h *HTTP) openElsewhere(ctx context.Context, s shim.Session) bool {
-	if h.cfg.Sessions == nil || !s.Shared || s.Key == "" {
-		return false
-	}
-	_, rev, err := h.cfg.Sessions.Load(ctx, s.Key)
-	return err == nil && rev != 0
-}
-
-// setLevel tells the server of a new generation the log level that the client had set
-// in the one before. That this fails costs log messages, never the call.
-func (h *HTTP) setLevel(ctx context.Context, s *session, l *link, level string) {
-	if level == "" {
-		return
-	}
-	params := json.RawMessage(append(jsonrpc.AppendString([]byte(`{"level":`), level), '}'))
-	x := h.legacyExchange(s, l.target(), shim.Request{Method: mcp.MethodSetLevel, Params: params}, discard{})
-	x.handshake = true
-	if m, err := x.run(ctx); err != nil || m.Error != nil {
-		h.log.Debug("log level was not set again", "err", err, "answer", m.Error)
-	}
-}
-
-// noteLevel remembers the level that the client has set, for the next generation.
-func (s *session) noteLevel(ctx context.Context, level string) {
-	s.mu.Lock()
-	s.level = level
-	s.mu.Unlock()
-	for s.shared {
-		st, rev, err := s.load(ctx)
-		if err == nil && rev != 0 && st.Level != level {
-			st.Level = level
-			rev, err = s.swap(ctx, rev, st)
-			if err == nil && rev == 0 {
-				continue
-			}
-		}
-		if err != nil {
-			s.h.log.Debug("the log level of a session was not noted", "err", err)
-		}
-		return
-	}
-}
-
 // hold tells the other replicas that the session is in use here. It runs on a timer.
 func (s *session) hold() {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.refs == 0 {
-		s.mu.Unlock()
 		return
 	}
 	s.held = true
 	s.holder.Reset(holdFor / 3)
-	s.mu.Unlock()
-	s.h.spawn(context.Background(), func(ctx context.Context) {
-		ctx, cancel := context.WithTimeout(ctx, holdFor/3)
-		defer cancel()
-		if err := s.h.cfg.Sessions.Hold(ctx, s.key.key, holdFor); err != nil {
-			s.h.log.Debug("the use of a session was not noted", "err", err)
-		}
-	})
-}
-
-// letGo undoes hold, and ends the session at the server if that was left to the last
-// one to use it.
-func (s *session) letGo(held, over bool) {
-	if !held && !over {
-		return
-	}
-	s.h.spawn(context.Background(), func(ctx context.Context) {
-		ctx, cancel := aside(ctx, deleteTimeout)
-		defer cancel()
-		if held {
-			if err := s.h.cfg.Sessions.Hold(ctx, s.key.key, 0); err != nil {
-				s.h.log.Debug("a session was not let go of", "err", err)
-			}
-		}
-		s.h.endShared(ctx, s.key.key, over)
-	})
-}
-
-// endShared deletes a shared session at the server, if it is over and nobody else
-// uses it.
-func (h *HTTP) endShared(ctx context.Context, key string, over bool) {
-	b, err := h.cfg.Sessions.End(ctx, key, over)
-	var st shared
-	if err == nil && b != nil {
-		err = json.Unmarshal(b, &st)
-	}
-	switch {
-	case err != nil:
-		h.log.Debug("a shared session was not ended", "err", err)
-	case st.ID != "":
-		h.deleteLink(ctx, &link{id: st.ID, version: st.Version})
-	}
-}
-
-// endLater is endShared once every replica has had the time to say that it still
-// uses the session.
-func (h *HTTP) endLater(key string) {
-	h.spawn(context.Background(), func(ctx context.Context) {
-		_ = pause(ctx, endAfter) // a leg that closes ends it now
-		ctx, cancel := aside(ctx, deleteTimeout)
-		defer cancel()
-		h.endShared(ctx, key, true)
-	})
-}
-
-// discard deletes a generation that nobody uses.
-func (h *HTTP) discard(l *link) {
-	if l.id == "" {
-		return
-	}
-	h.spawn(context.Background(), func(ctx context.Context) {
-		// Close ends the leg's life, but what it has begun to end is ended.
-		ctx, cancel := aside(ctx, deleteTimeout)
-		defer cancel()
-		h.deleteLink(ctx, l)
-	})
-}
-
-// deleteLink tells the server that a session is over (X11). Whether it cares (405 is
-// allowed) is its business.
-func (h *HTTP) deleteLink(ctx context.Context, l *link) {
-	req, err := h.request(ctx, http.MethodDelete, l.target(), nil)
-	if err == nil {
-		err = h.finish(req, target{})
-	}
-	if err != nil {
-		h.log.Debug("session was not deleted", "err", fmt.Sprint(err))
-	}
+	s.t.shares.hold(s.key.key)
 }

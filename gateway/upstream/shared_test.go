@@ -96,7 +96,7 @@ func sharedSession(t *testing.T, m *sharedMap) *session {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = h.Close(context.Background()) })
-	return newSession(h, sessionKey{key: "k", caps: fingerprint(nil)}, shim.Session{Key: "k", Shared: true})
+	return newSession(h.sessions, sessionKey{key: "k", caps: fingerprint(nil)}, shim.Session{Key: "k", Shared: true})
 }
 
 const initialized = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"s","version":"1"}}`
@@ -114,7 +114,7 @@ func TestSharedAgree(t *testing.T) {
 	}
 	got := make(chan *link, 1)
 	go func() {
-		l, err := s.agree(ctx)
+		l, err := s.openShared(ctx)
 		if err != nil {
 			t.Error(err)
 		}
@@ -141,14 +141,14 @@ func TestSharedFails(t *testing.T) {
 	s := sharedSession(t, m)
 	m.fail = errors.New("down")
 	var ue *shim.UpstreamError
-	if _, err := s.agree(t.Context()); !errors.As(err, &ue) || ue.Message != "the session with the server cannot be looked up" {
+	if _, err := s.openShared(t.Context()); !errors.As(err, &ue) || ue.Message != "the session with the server cannot be looked up" {
 		t.Errorf("store down: %v", err)
 	}
 	m.fail = nil
-	if _, err := s.agree(t.Context()); !errors.As(err, &ue) {
+	if _, err := s.openShared(t.Context()); !errors.As(err, &ue) {
 		t.Errorf("server down: %v", err)
 	}
-	st, rev, err := s.load(t.Context())
+	st, rev, err := s.t.shares.load(t.Context(), s.key.key)
 	if err != nil || rev == 0 || st.Opening != "" || st.Version != "" {
 		t.Errorf("left %+v at %d, %v", st, rev, err)
 	}
@@ -165,7 +165,7 @@ func TestSharedEnd(t *testing.T) {
 	a.pin()
 	settledShared(t, m[0], func(e *sharedEntry) bool { return e != nil && e.holds["a"] })
 	b := sharedSession(t, m[1])
-	b.h.EndSession(ctx, "k")
+	b.t.endKey("k")
 	settledShared(t, m[0], func(e *sharedEntry) bool { return e != nil && e.over })
 	a.release()
 	settledShared(t, m[0], func(e *sharedEntry) bool { return e == nil })
@@ -195,8 +195,8 @@ func settledShared(t *testing.T, m *sharedMap, yes func(*sharedEntry) bool) {
 // this is for want of the store: it may be made again, and then it is sent once.
 func TestSharedStoreAway(t *testing.T) {
 	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-		m := newSharedMaps(h.cfg.Replica)[0]
-		h.cfg.Sessions = m
+		m := newSharedMaps(h.wire.cfg.Replica)[0]
+		h.wire.cfg.Sessions = m
 		s.Tool("t", steps(1, 0, 0))
 		r := in("a", ``)
 		r.Session.Shared = true

@@ -14,7 +14,7 @@ import (
 // the tool can be called in no other way, or where the operator wants it (design.md
 // 0.25). Nobody sees that task: its id stays between the gateway and the server (H11).
 
-// TaskUse says for which calls the leg uses tasks of a legacy server's own.
+// TaskUse says for which calls the client uses tasks of a legacy server's own.
 type TaskUse string
 
 // The uses. The empty TaskUse is TasksAuto.
@@ -55,15 +55,15 @@ type serverTask struct {
 }
 
 // makesTasks reports whether the server of a session declares that it makes tasks of tool
-// calls (L1). Of one that another replica opened it may be known from another session;
+// calls (L1). Of a session that another replica opened it may be known from another one;
 // where it is not, the tools list alone has to say.
-func (h *HTTP) makesTasks(s *session, l *link) bool {
+func (t *sessionTable) makesTasks(s *session, l *link) bool {
 	srv := l.server
+	if newer := t.eras.seen.find(sessionKey{caps: s.key.caps}); newer != nil {
+		srv = newer.value
+	}
 	if srv.Raw == nil {
-		var ok bool
-		if srv, ok = h.seen.get(s.key.caps); !ok {
-			return true
-		}
+		return true
 	}
 	v, _ := jsonrpc.Get(srv.Capabilities, "tasks", "requests", "tools", "call")
 	return jsonrpc.IsObject(v)
@@ -72,16 +72,16 @@ func (h *HTTP) makesTasks(s *session, l *link) bool {
 // asTask has the server run the call as a task, where that is the way to call the tool
 // (L4). Where it cannot be found out, the call goes as it is.
 func (c *call) asTask(ctx context.Context, x *exchange, l *link) {
-	if c.r.Method != mcp.MethodToolsCall || c.h.cfg.Tasks == TasksNever || l.version != mcp.Version20251125 {
+	if c.r.Method != mcp.MethodToolsCall || c.h.wire.cfg.Tasks == TasksNever || l.version != mcp.Version20251125 {
 		return
 	}
-	if !c.h.makesTasks(x.ses, l) {
+	if !c.h.sessions.makesTasks(x.ses, l) {
 		return
 	}
 	name, _ := jsonrpc.GetString(c.r.Params, "name")
-	tool, ok, err := c.h.Tool(ctx, c.r.Session, name)
+	tool, ok, err := c.h.tools.find(ctx, c.r.Session, name)
 	if err != nil {
-		c.h.log.Debug("tools could not be listed before a call", "err", err)
+		c.h.wire.log.Debug("tools could not be listed before a call", "err", err)
 	}
 	if !ok || !c.wantsTask(tool) {
 		return
@@ -97,7 +97,7 @@ func (c *call) asTask(ctx context.Context, x *exchange, l *link) {
 // wantsTask decides by what the tool's entry says (L4).
 func (c *call) wantsTask(tool Tool) bool {
 	support, _ := jsonrpc.GetString(tool.Raw, "execution", "taskSupport")
-	return support == "required" || support == "optional" && c.h.cfg.Tasks == TasksAlways
+	return support == "required" || support == "optional" && c.h.wire.cfg.Tasks == TasksAlways
 }
 
 func newServerTask(x *exchange, mark *taskMark) *serverTask {
@@ -116,20 +116,19 @@ func taskParams(within time.Duration) []byte {
 
 // through reads the answer to the request, and where that is a task, follows the task to
 // its end.
-func (x *exchange) through(ctx context.Context, in *inbound, m *jsonrpc.Message) error {
-	err := x.converse(ctx, in, m)
+func (x *exchange) through(ctx context.Context, in *inbound) error {
+	err := x.converse(ctx, in)
 	if x.task == nil {
 		return err
 	}
-	return x.task.after(ctx, m, err)
+	return x.task.after(ctx, err)
 }
 
 // after goes on from the answer to the call.
-func (t *serverTask) after(ctx context.Context, m *jsonrpc.Message, err error) error {
-	t.settle()
+func (t *serverTask) after(ctx context.Context, err error) error {
+	t.settleName()
 	switch {
 	case t.id() == "":
-		*m = t.clean(*m)
 		return err
 	case ended(ctx) != nil:
 		return ended(ctx)
@@ -137,14 +136,7 @@ func (t *serverTask) after(ctx context.Context, m *jsonrpc.Message, err error) e
 		t.abandon(ctx)
 		return err
 	}
-	*m, err = t.await(ctx)
-	return err
-}
-
-// clean takes the server's task out of an answer (H14): its id is nobody's business.
-func (t *serverTask) clean(m jsonrpc.Message) jsonrpc.Message {
-	m.Result = unrelated(m.Result)
-	return m
+	return t.await(ctx)
 }
 
 // unrelated is an object without the related-task of its metadata, which names a task
@@ -178,13 +170,13 @@ func (t *serverTask) id() string {
 	if t == nil {
 		return ""
 	}
-	t.x.mu.Lock()
-	defer t.x.mu.Unlock()
+	t.x.rec.mu.Lock()
+	defer t.x.rec.mu.Unlock()
 	return t.mark.ID
 }
 
-// settle says that the server has named its task, or will not.
-func (t *serverTask) settle() {
+// settleName says that the server has named its task, or will not.
+func (t *serverTask) settleName() {
 	if t != nil {
 		t.once.Do(func() { close(t.settled) })
 	}
@@ -199,9 +191,9 @@ func (t *serverTask) answered(ctx context.Context, m jsonrpc.Message) {
 	id, _ := jsonrpc.GetString(task, "taskId")
 	if id != "" && t.id() == "" {
 		poll, _ := jsonrpc.Get(task, "pollInterval")
-		t.x.amend(func(*checkpoint) { t.mark.ID, t.mark.Poll = id, integer(poll) })
-		t.x.handOver(ctx)
-		t.settle()
+		t.x.rec.amend(func(*checkpoint) { t.mark.ID, t.mark.Poll = id, integer(poll) })
+		t.x.rec.handOver(ctx)
+		t.settleName()
 	}
 }
 

@@ -26,8 +26,8 @@ const (
 
 // poll is how often the server wants to be asked.
 func (t *serverTask) poll() time.Duration {
-	t.x.mu.Lock()
-	defer t.x.mu.Unlock()
+	t.x.rec.mu.Lock()
+	defer t.x.rec.mu.Unlock()
 	if t.mark.Poll <= 0 {
 		return pollUsual
 	}
@@ -47,56 +47,48 @@ func passing(err error) bool {
 	return ok && (ue.Kind == kindClosed || ue.Kind == kindUnreachable || ue.Kind == kindOverloaded)
 }
 
-// goOn follows the task of a call that was sent before, perhaps by another replica.
-func (t *serverTask) goOn(ctx context.Context) (jsonrpc.Message, error) {
-	x := t.x
-	defer x.attend(ctx)()
-	t.settle()
-	x.queue = x.takeOver()
+// resume follows the task of a call that was sent before, perhaps by another replica.
+func (t *serverTask) resume(ctx context.Context) error {
+	t.x.allowQuestions(ctx)
+	t.settleName()
 	return t.await(ctx)
 }
 
-// await returns the outcome of the task: its result, its error, or why neither can be
-// had.
-func (t *serverTask) await(ctx context.Context) (jsonrpc.Message, error) {
+// await follows the task to its end, and makes its result or its error the answer of the
+// exchange. It returns why neither can be had.
+func (t *serverTask) await(ctx context.Context) error {
 	t.awaiting = true
+	x := t.x
 	for tries := 1; ; tries++ {
-		m, err := t.result(ctx)
-		if err == nil && m.Error == nil {
-			return t.clean(m), t.x.tooLate(ctx)
+		err := t.result(ctx)
+		if err == nil && x.answer.Error == nil {
+			return x.tooLate(ctx)
 		}
 		if cause := ended(ctx); cause != nil {
-			return jsonrpc.Message{}, cause
+			return cause
 		}
 		if se, ok := err.(*statusError); ok && se.answer() != nil && !se.lost() {
-			m, err = jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: se.answer()}, nil
+			x.answer, err = jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: se.answer()}, nil
 		}
 		if err != nil && !passing(err) {
 			t.abandon(ctx)
-			return m, lostSessionIs(err)
+			return lostSessionIs(err)
 		}
 		v, lookErr := t.look(ctx)
-		over, next, err := t.judge(m, err, v, lookErr, tries)
-		if over != nil || err != nil {
-			return value(over), err
+		over, next, err := t.judge(err, v, lookErr, tries)
+		if over || err != nil {
+			return err
 		}
 		if lookErr == nil && !v.status.Final() {
 			tries = 0
 		}
-		t.x.idle.pause()
+		x.idle.pause()
 		err = pause(ctx, next)
-		t.x.idle.resume()
+		x.idle.resume()
 		if err != nil {
-			return jsonrpc.Message{}, err
+			return err
 		}
 	}
-}
-
-func value(m *jsonrpc.Message) jsonrpc.Message {
-	if m == nil {
-		return jsonrpc.Message{}
-	}
-	return *m
 }
 
 // lostSessionIs has whoever went on with the call learn that its task cannot be asked
@@ -108,36 +100,38 @@ func lostSessionIs(err error) error {
 	return public(err)
 }
 
-// judge decides what to make of a tasks/result without a result: m is the error that it
-// was answered with, or err why it was not answered; v and lookErr are what tasks/get
-// says. Where it is neither over nor failed, next is after how long to ask again.
-func (t *serverTask) judge(m jsonrpc.Message, err error, v taskView, lookErr error, tries int) (over *jsonrpc.Message, next time.Duration, failed error) {
+// judge decides what to make of a tasks/result without a result: it was answered with an
+// error, or err says why it was not answered; v and lookErr are what tasks/get says. over
+// says that the answer of the exchange is the outcome. If the task is neither over nor
+// failed, next is after how long to ask again.
+func (t *serverTask) judge(err error, v taskView, lookErr error, tries int) (over bool, next time.Duration, failed error) {
 	if se, ok := lookErr.(*statusError); ok && se.lost() {
-		return nil, 0, lostSessionIs(lookErr)
+		return false, 0, lostSessionIs(lookErr)
 	}
 	switch {
 	case lookErr != nil && tries > maxTries:
-		return nil, 0, netError(lookErr, true)
+		return false, 0, netError(lookErr, true)
 	case lookErr != nil:
-		return nil, backoff(tries), nil
+		return false, backoff(tries), nil
 	case v.refused != nil && v.refused.Code == mcp.CodeInvalidParams:
-		return nil, 0, &outOfReach{fail(kindClosed, "the server no longer knows the task that it made of the call; the work may have been done", v.refused)}
+		return false, 0, &outOfReach{fail(kindClosed, "the server no longer knows the task that it made of the call; the work may have been done", v.refused)}
 	case v.refused != nil && err == nil:
-		return &m, 0, nil
+		return true, 0, nil
 	case v.refused != nil:
-		return nil, 0, protocolError("the server does not say how its task stands", v.refused)
+		return false, 0, protocolError("the server does not say how its task stands", v.refused)
 	case len(v.status.From()) == 0: // nothing moves into it
-		return nil, 0, protocolError("the server's task has a status that is none", nil)
+		return false, 0, protocolError("the server's task has a status that is none", nil)
 	case v.status == shim.Cancelled:
-		return &jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: v.cancelled()}, 0, nil
+		t.x.answer = jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: v.cancelled()}
+		return true, 0, nil
 	case v.status.Final() && err == nil:
-		return &m, 0, nil // the error is the outcome (L16)
+		return true, 0, nil // the error is the outcome (L16)
 	case v.status.Final() && tries > maxTries:
-		return nil, 0, public(err)
+		return false, 0, public(err)
 	case v.status.Final():
-		return nil, backoff(tries), nil
+		return false, backoff(tries), nil
 	}
-	return nil, t.poll(), nil // it runs, and the server does not wait with its answer
+	return false, t.poll(), nil // it runs, and the server does not wait with its answer
 }
 
 // taskView is what tasks/get says: the state of the task, or an error.
@@ -171,10 +165,10 @@ func (t *serverTask) look(ctx context.Context) (taskView, error) {
 
 // query asks something about the task that is answered at once.
 func (t *serverTask) query(ctx context.Context, method string) (jsonrpc.Message, error) {
-	ctx, cancel := t.x.h.slow(ctx)
+	ctx, cancel := t.x.w.slow(ctx)
 	defer cancel()
-	y := t.x.h.legacyExchange(t.x.ses, t.x.to, shim.Request{Method: method, Params: t.named()}, discard{})
-	y.handshake = true
+	y := t.x.ses.exchange(t.x.to, shim.Request{Method: method, Params: t.named()}, discard{})
+	y.uncancelled = true
 	m, err := y.run(ctx)
 	if se, ok := err.(*statusError); ok && se.answer() != nil && !se.lost() {
 		return jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: se.answer()}, nil
@@ -189,21 +183,12 @@ func (t *serverTask) named() []byte {
 
 // result asks for the outcome, and hears what the server says until it is there.
 // Errors may be *statusError.
-func (t *serverTask) result(ctx context.Context) (jsonrpc.Message, error) {
-	x := t.x
+func (t *serverTask) result(ctx context.Context) error {
 	in, err := t.open(ctx)
 	if err != nil {
-		return jsonrpc.Message{}, err
+		return err
 	}
-	if len(x.queue) > 0 {
-		if err := x.ask(ctx, in); err != nil {
-			in.close()
-			return jsonrpc.Message{}, x.fault(ctx, public(err))
-		}
-	}
-	var m jsonrpc.Message
-	err = x.converse(ctx, in, &m)
-	return m, err
+	return t.x.converse(ctx, in)
 }
 
 // open opens the stream of a tasks/result: the one that a checkpoint names, once, and
@@ -211,11 +196,11 @@ func (t *serverTask) result(ctx context.Context) (jsonrpc.Message, error) {
 // old one still has is not said again on a new one.
 func (t *serverTask) open(ctx context.Context) (*inbound, error) {
 	x := t.x
-	x.retry, x.tries, x.quiet = 0, 0, 0
-	if x.state.Last != "" && t.mark.Wait != "" && !t.reopened {
+	x.res = resumption{x: x}
+	if x.rec.state.Last != "" && t.mark.Wait != "" && !t.reopened {
 		t.reopened = true
 		x.setID(t.mark.Wait)
-		if in, err := x.reconnect(ctx, 0); err == nil {
+		if in, err := x.res.reconnect(ctx, 0); err == nil {
 			return in, nil
 		}
 		if err := ended(ctx); err != nil {
@@ -223,27 +208,31 @@ func (t *serverTask) open(ctx context.Context) (*inbound, error) {
 		}
 	}
 	t.reopened = true
-	id := x.h.nextID()
+	id := x.w.nextID()
 	x.setID(id)
-	x.amend(func(c *checkpoint) { c.Last, t.mark.Wait = "", id })
-	x.unnoted, x.resumed = false, false
-	return x.post(x.life, jsonrpc.AppendRequest(nil, jsonrpc.StringID(id), mcp.MethodTasksResult, t.named()))
+	x.rec.amend(func(c *checkpoint) { c.Last, t.mark.Wait = "", id })
+	x.rec.unnoted = false
+	in, err := x.post(x.life, jsonrpc.AppendRequest(nil, jsonrpc.StringID(id), mcp.MethodTasksResult, t.named()))
+	if err != nil {
+		return nil, x.fault(ctx, err)
+	}
+	return in, nil
 }
 
 // setID is the id of the request whose answer is read from now on.
 func (x *exchange) setID(id string) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.rec.mu.Lock()
+	defer x.rec.mu.Unlock()
 	x.id = id
 }
 
-// moveOn reports whether the end of a stream is no reason to look for the rest of it:
+// canDoWithout reports whether the end of a stream is no reason to look for the rest of it:
 // the task can be followed without.
-func (t *serverTask) moveOn(why error) bool {
+func (t *serverTask) canDoWithout(why error) bool {
 	if t.id() == "" {
 		return false
 	}
-	return why == errSilent || !t.x.state.streamed()
+	return why == errSilent || !t.x.rec.state.streamed()
 }
 
 // cancel ends the task at the server, where there is one (L28). One that is just being
@@ -269,10 +258,10 @@ func (t *serverTask) cancel(ctx context.Context) bool {
 // abandon tells the server that nobody waits for its task any more. It does not mind
 // that the task may be over.
 func (t *serverTask) abandon(ctx context.Context) {
-	ctx, cancel := aside(ctx, cancelTimeout)
+	ctx, cancel := outlive(ctx, cancelTimeout)
 	defer cancel()
-	body := jsonrpc.AppendRequest(nil, jsonrpc.StringID(t.x.h.nextID()), mcp.MethodTasksCancel, t.named())
-	if err := t.x.h.tell(ctx, t.x.to, body); err != nil {
-		t.x.h.log.Debug("cancellation was not delivered", "err", err)
+	body := jsonrpc.AppendRequest(nil, jsonrpc.StringID(t.x.w.nextID()), mcp.MethodTasksCancel, t.named())
+	if err := t.x.w.tell(ctx, t.x.to, body); err != nil {
+		t.x.w.log.Debug("cancellation was not delivered", "err", err)
 	}
 }

@@ -28,11 +28,11 @@ type markSink struct {
 }
 
 // Checkpoint keeps the checkpoint as the latest.
-func (s *markSink) Checkpoint(ctx context.Context, cp json.RawMessage) error {
+func (s *markSink) Checkpoint(cp json.RawMessage) (stored func(context.Context) error) {
 	s.mu.Lock()
 	s.latest = cp
 	s.mu.Unlock()
-	return s.Sink.Checkpoint(ctx, cp)
+	return s.Sink.Checkpoint(cp)
 }
 
 // askedCall is a call of the tool "t" whose client can be asked.
@@ -110,17 +110,6 @@ func TestServerTaskChosen(t *testing.T) {
 	}
 }
 
-// The leg declares nothing of the client's own tasks (L40).
-func TestServerTaskDeclared(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-		s.Tool("t", fake.Text("ok"))
-		mustCall(t, h, in("a", `{"roots":{},"tasks":{"list":{}}}`))
-		if got, ok := jsonrpc.Get(s.Seen("initialize")[0].Params, "capabilities", "tasks"); ok {
-			t.Errorf("declared %s", got)
-		}
-	})
-}
-
 // How the server's task can end.
 func TestServerTaskEnds(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -174,6 +163,22 @@ func TestServerTaskLost(t *testing.T) {
 	})
 }
 
+// A server may take its time to end the stream on which it has answered with its task.
+func TestServerTaskStreamStaysOpen(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: func(*fake.Job) {}})
+		s.On("tools/call", func(x *fake.Exchange) {
+			x.Event(x.Fill(`{"jsonrpc":"2.0","id":{id},"result":{"task":{"taskId":"j","status":"working"}}}`))
+			<-x.R.Context().Done()
+		})
+		s.On("tasks/result", fake.Text("done"))
+		reply, err := h.Call(t.Context(), in("a", ``), nil)
+		if got := textIn(t, reply, err); got != "done" {
+			t.Errorf("the result is %q", got)
+		}
+	})
+}
+
 // The stream of tasks/result may break as often as it likes.
 func TestServerTaskBrokenWaits(t *testing.T) {
 	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
@@ -187,8 +192,10 @@ func TestServerTaskBrokenWaits(t *testing.T) {
 				close(end)
 				close(standard)
 				fallthrough
-			case tries%2 == 0:
+			case tries%3 == 0:
 				x.Comment()
+				x.Cut()
+			case tries%3 == 1: // before the head of the response
 				x.Cut()
 			default:
 				fake.Status(502, "text/html", "bad gateway")(x)

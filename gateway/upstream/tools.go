@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"sync"
 	"time"
 
 	"taskgate/internal/jsonrpc"
@@ -22,12 +21,11 @@ type Tool struct {
 	// Invalid says why an HTTP client must drop this tool from a modern server's
 	// list (protocol.md 2.4); nil for a sound one.
 	Invalid error
+	// Missing says that the server's list does not have it.
+	Missing bool
 }
 
-// How long a list of tools is believed. What is wrong with an old one shows: a
-// call with wrong headers is refused before it begins, and repeated.
 const (
-	toolsMaxAge = 5 * time.Minute
 	// toolsMinAge is the least time between two lists for the sake of a name that
 	// was not in the first.
 	toolsMinAge = 10 * time.Second
@@ -35,163 +33,113 @@ const (
 	maxLists    = 1000
 )
 
-// tools caches lists of tools, one per session: a legacy server may show each
-// session others (protocol.md H5), a modern one must not.
+// tools remembers lists of tools by name: one per session, since a legacy server may show each
+// session others (protocol.md H5), and of a modern server, which must not, one for each set of
+// capabilities that clients declare. What is wrong with an old list shows: a call with wrong
+// headers is refused before it begins, and repeated. The client owns it.
 type tools struct {
-	h  *HTTP
-	mu sync.Mutex
-	m  map[sessionKey]*toolList
+	client *HTTP
+	lists  remembered[map[string]Tool]
 }
 
-type toolList struct {
-	at     time.Time
-	byName map[string]Tool
-	flight *flight[*toolList]
-}
-
-// Tool looks a tool up in the server's list as this session sees it, listing
-// if there is no list yet or it is old. It reports false for a tool that the
-// server does not have. Errors are *shim.UpstreamError.
-func (h *HTTP) Tool(ctx context.Context, s shim.Session, name string) (Tool, bool, error) {
-	k, err := h.toolsKey(ctx, s)
+// find looks a tool up in the list as a session sees it (HTTP.Tool).
+func (t *tools) find(ctx context.Context, s shim.Session, name string) (Tool, bool, error) {
+	k, err := t.key(ctx, s)
 	if err != nil {
 		return Tool{}, false, public(err)
 	}
-	for {
-		l, fresh, err := h.tools.get(ctx, k, s)
-		if err != nil {
-			return Tool{}, false, public(err)
-		}
-		t, ok := l.byName[name]
-		if ok || fresh || time.Since(l.at) < toolsMinAge {
-			return t, ok, nil
-		}
-		h.tools.drop(k, l)
-	}
-}
-
-// Forget drops what is cached of the tools that this session sees, so that the
-// next Tool lists them anew.
-func (h *HTTP) Forget(s shim.Session) { h.tools.forget(s) }
-
-// toolsKey says whose list it is: a modern server's list is the same for all
-// who use the gateway's credentials.
-func (h *HTTP) toolsKey(ctx context.Context, s shim.Session) (sessionKey, error) {
-	v, err := h.eras.get(ctx)
-	if err != nil || v.era == mcp.Modern {
-		return sessionKey{}, err
-	}
-	return sessionKey{s.Key, fingerprint(s.Capabilities)}, nil
-}
-
-// get returns a list, and whether it was made just now.
-func (t *tools) get(ctx context.Context, k sessionKey, s shim.Session) (*toolList, bool, error) {
-	t.mu.Lock()
-	l := t.m[k]
-	if l != nil && l.flight == nil && time.Since(l.at) < toolsMaxAge {
-		t.mu.Unlock()
-		return l, false, nil
-	}
-	if l == nil || l.flight == nil {
-		l = &toolList{}
-		l.flight = fly(t.h, ctx, func(ctx context.Context) (*toolList, error) { return t.fill(ctx, k, l, s) })
-		t.put(k, l)
-	}
-	f := l.flight
-	t.mu.Unlock()
-	done, err := f.wait(ctx)
-	return done, true, err
-}
-
-func (t *tools) put(k sessionKey, l *toolList) {
-	if t.m == nil || len(t.m) >= maxLists {
-		t.m = make(map[sessionKey]*toolList) // sessions are the clients': bounded
-	}
-	t.m[k] = l
-}
-
-// fill lists the tools. A list that was invalidated meanwhile is used by those
-// who wait for it, and by nobody after.
-func (t *tools) fill(ctx context.Context, k sessionKey, place *toolList, s shim.Session) (*toolList, error) {
-	byName, err := t.h.listTools(ctx, s)
-	l := &toolList{at: time.Now(), byName: byName}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.m[k] == place {
-		if err != nil {
-			delete(t.m, k)
-		} else {
-			t.m[k] = l
+	read := func(ctx context.Context) (map[string]Tool, time.Duration, error) { return t.all(ctx, s) }
+	list, err := t.lists.get(ctx, k, renewWait, read)
+	if list != nil && time.Since(list.at) >= toolsMinAge {
+		if _, ok := list.value[name]; !ok { // it may be new
+			t.lists.doubt(0, func(other sessionKey) bool { return other == k })
+			list, err = t.lists.get(ctx, k, 0, read)
 		}
 	}
-	return l, err
-}
-
-// drop removes a list, if it is still the one meant.
-func (t *tools) drop(k sessionKey, l *toolList) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.m[k] == l {
-		delete(t.m, k)
+	if list == nil {
+		return Tool{}, false, public(err)
 	}
+	tool, ok := list.value[name]
+	if !ok && err != nil {
+		return Tool{}, false, public(err)
+	}
+	tool.Missing = !ok
+	return tool, ok, nil
 }
 
+// key says whose list it is.
+func (t *tools) key(ctx context.Context, s shim.Session) (sessionKey, error) {
+	v, err := t.client.eras.get(ctx, s)
+	k := sessionKey{caps: fingerprint(s.Capabilities)}
+	if err == nil && v.era != mcp.Modern {
+		k.key = s.Key
+	}
+	return k, err
+}
+
+// forget has the list that a session sees be read again.
 func (t *tools) forget(s shim.Session) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.m, sessionKey{})
-	delete(t.m, sessionKey{s.Key, fingerprint(s.Capabilities)})
+	caps := fingerprint(s.Capabilities)
+	t.lists.doubt(0, func(k sessionKey) bool { return k.caps == caps && (k.key == "" || k.key == s.Key) })
 }
 
-// changed follows a notification that the list has changed, for the session
-// that heard it; nil is a modern server's.
-func (t *tools) changed(s *session) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if s == nil {
-		delete(t.m, sessionKey{})
-		return
+// changed takes a notification in a session with a legacy server: a list of it has changed, and
+// perhaps what it says of itself.
+func (t *tools) changed(k sessionKey, method string) {
+	if method == mcp.NotifyToolsListChanged {
+		t.lists.doubt(0, func(other sessionKey) bool { return other == k })
 	}
-	delete(t.m, s.key)
+	t.listChanged(method)
+}
+
+// heard takes a notification of a modern server, which means all of its clients.
+func (t *tools) heard(n shim.Notification) {
+	if n.Method == mcp.NotifyToolsListChanged {
+		t.lists.doubt(0, every)
+	}
+	t.listChanged(n.Method)
+}
+
+func (t *tools) listChanged(method string) {
+	switch method {
+	case mcp.NotifyToolsListChanged, mcp.NotifyPromptsListChanged, mcp.NotifyResourcesListChanged:
+		t.client.eras.seen.doubt(leastFresh, every)
+	}
 }
 
 func (t *tools) endSession(key string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for k := range t.m {
-		if k.key == key {
-			delete(t.m, k)
-		}
-	}
+	t.lists.drop(func(k sessionKey) bool { return k.key == key })
 }
 
-// listTools reads all pages of the list. A legacy session stays the same for
+// all reads all pages of the list. A legacy session stays the same for
 // all of them: a cursor may belong to it.
-func (h *HTTP) listTools(ctx context.Context, s shim.Session) (map[string]Tool, error) {
-	ctx, cancel := h.slow(ctx)
+func (t *tools) all(ctx context.Context, s shim.Session) (map[string]Tool, time.Duration, error) {
+	ctx, cancel := t.client.wire.slow(ctx)
 	defer cancel()
 	byName := make(map[string]Tool)
 	var params json.RawMessage
+	fresh := mostFresh
 	for range maxPages {
-		reply, err := h.Call(ctx, shim.Request{Method: mcp.MethodToolsList, Params: params, Session: s}, nil)
+		reply, err := t.client.Call(ctx, shim.Request{Method: mcp.MethodToolsList, Params: params, Session: s}, nil)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		if reply.Error != nil {
-			return nil, protocolError("the server does not list its tools", reply.Error)
+			return nil, 0, protocolError("the server does not list its tools", reply.Error)
 		}
+		fresh = min(fresh, freshness(reply.Result))
 		list, _ := jsonrpc.Get(reply.Result, "tools")
 		for raw := range jsonrpc.Elements(list) {
-			name, t := readTool(raw)
-			byName[name] = t
+			name, tool := readTool(raw)
+			byName[name] = tool
 		}
 		cursor, ok := jsonrpc.Get(reply.Result, "nextCursor") // "" is a cursor too (protocol.md 2.9)
 		if !ok || string(cursor) == "null" {
-			return byName, nil
+			return byName, fresh, nil
 		}
 		params = append(append([]byte(`{"cursor":`), cursor...), '}')
 	}
-	return nil, protocolError("the server's tools list does not end", errors.New("too many pages"))
+	return nil, 0, protocolError("the server's tools list does not end", errors.New("too many pages"))
 }
 
 func readTool(raw json.RawMessage) (string, Tool) {

@@ -13,7 +13,6 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
-	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/semconv"
 	"taskgate/shim"
@@ -25,8 +24,8 @@ var w3c propagation.TraceContext
 
 // carry gives the trace context of ctx by its W3C names: what goes into
 // params._meta (SEP-414) and, under the same names, into HTTP headers.
-func (h *HTTP) carry(ctx context.Context) propagation.MapCarrier {
-	b := h.baggage(ctx)
+func (w *wire) carry(ctx context.Context) propagation.MapCarrier {
+	b := w.baggage(ctx)
 	if b == "" && !trace.SpanContextFromContext(ctx).IsValid() {
 		return nil
 	}
@@ -40,13 +39,13 @@ func (h *HTTP) carry(ctx context.Context) propagation.MapCarrier {
 
 // baggage spells the members that the configuration lets through: everything
 // else stops at this boundary of trust.
-func (h *HTTP) baggage(ctx context.Context) string {
-	if len(h.cfg.Baggage) == 0 {
+func (w *wire) baggage(ctx context.Context) string {
+	if len(w.cfg.Baggage) == 0 {
 		return ""
 	}
 	var members []string
 	b := baggage.FromContext(ctx)
-	for _, key := range h.cfg.Baggage {
+	for _, key := range w.cfg.Baggage {
 		if m := b.Member(key); m.Key() != "" {
 			members = append(members, m.String())
 		}
@@ -56,12 +55,12 @@ func (h *HTTP) baggage(ctx context.Context) string {
 
 // startSpan starts the client span of one request (protocol.md 9).
 func (x *exchange) startSpan(ctx context.Context) context.Context {
-	defer func() { x.trace = x.h.carry(ctx) }()
-	if x.h.dark { // nobody will see it: only the caller's context is passed on
-		ctx, x.span = x.h.tracer.Start(ctx, x.method)
+	defer func() { x.trace = x.w.carry(ctx) }()
+	if x.w.dark { // nobody will see it: only the caller's context is passed on
+		ctx, x.span = x.w.tracer.Start(ctx, x.method)
 		return ctx
 	}
-	attrs := append(make([]attribute.KeyValue, 0, 12), x.h.attrs...)
+	attrs := append(make([]attribute.KeyValue, 0, 12), x.w.attrs...)
 	attrs = append(attrs,
 		semconv.MCPMethod.String(x.method),
 		semconv.RequestID.String(x.id),
@@ -73,14 +72,14 @@ func (x *exchange) startSpan(ctx context.Context) context.Context {
 	if x.to.session != "" {
 		attrs = append(attrs, semconv.MCPSessionID.String(x.to.session))
 	}
-	ctx, x.span = x.h.tracer.Start(ctx, semconv.SpanName(x.method, x.name),
+	ctx, x.span = x.w.tracer.Start(ctx, semconv.SpanName(x.method, x.name),
 		trace.WithSpanKind(semconv.KindUpstream), trace.WithAttributes(attrs...))
 	return ctx
 }
 
 // endSpan records how the request ended. Arguments, results and the texts of
 // errors stay out: they are the client's and the server's.
-func (x *exchange) endSpan(m *jsonrpc.Message, err error) {
+func (x *exchange) endSpan(err error) {
 	defer x.span.End()
 	if !x.span.IsRecording() {
 		return
@@ -89,8 +88,11 @@ func (x *exchange) endSpan(m *jsonrpc.Message, err error) {
 		x.span.SetAttributes(semconv.ProtocolName.String("http"),
 			semconv.ProtocolVersion.String(strconv.Itoa(x.response.ProtoMajor)))
 	}
-	rpc := m.Error
-	if se, ok := err.(*statusError); ok && rpc == nil {
+	rpc := x.answer.Error
+	if err != nil {
+		rpc = nil
+	}
+	if se, ok := err.(*statusError); ok {
 		rpc = se.answer()
 	}
 	switch {
@@ -101,7 +103,7 @@ func (x *exchange) endSpan(m *jsonrpc.Message, err error) {
 	case err != nil:
 		x.span.SetAttributes(semconv.ErrorType.String(label(err)))
 		x.span.SetStatus(codes.Error, "")
-	case isToolError(x.method, m.Result):
+	case isToolError(x.method, x.answer.Result):
 		x.span.SetAttributes(semconv.ErrorType.String(semconv.ErrorTool))
 		x.span.SetStatus(codes.Error, "")
 	}

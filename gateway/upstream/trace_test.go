@@ -65,13 +65,13 @@ func TestSpans(t *testing.T) {
 		bubble(t, c.mode, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 			s.Tool("t", c.do)
 			rec := tracetest.NewSpanRecorder()
-			cfg := h.cfg
+			cfg := h.wire.cfg
 			cfg.Name, cfg.TracerProvider = "up", sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(rec))
 			traced, err := New(cfg)
 			if err != nil {
 				t.Fatal(err)
 			}
-			traced.transport.DialContext = h.transport.DialContext
+			traced.wire.transport.DialContext = h.wire.transport.DialContext
 			_, _ = traced.Call(from(t), in("a", ``), nil)
 			_ = traced.Close(t.Context())
 			var call sdktrace.ReadOnlySpan

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"context"
 	"net"
 	"net/http"
 	"net/url"
@@ -55,10 +56,42 @@ func newClient(t http.RoundTripper) *http.Client {
 // do performs a request. net/http puts the URL into its errors, and those are
 // logged; the query of a server's URL may hold its key. So only the cause is kept:
 // the log names the upstream anyway.
-func (h *HTTP) do(req *http.Request) (*http.Response, error) {
-	resp, err := h.client.Do(req)
+func (w *wire) do(req *http.Request) (*http.Response, error) {
+	resp, err := w.client.Do(req)
 	if ue, ok := err.(*url.Error); ok {
 		err = ue.Err
 	}
 	return resp, err
+}
+
+// dialProbe opens a connection to the server, or to the proxy that leads there, and closes
+// it again.
+func (w *wire) dialProbe(ctx context.Context) error {
+	target := w.url
+	if w.transport.Proxy != nil {
+		proxy, err := w.transport.Proxy(&http.Request{URL: w.url})
+		if err != nil {
+			return err
+		}
+		if proxy != nil {
+			target = proxy
+		}
+	}
+	conn, err := w.transport.DialContext(ctx, "tcp", hostPort(target))
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+// hostPort is where a URL connects to.
+func hostPort(u *url.URL) string {
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"https": "443", "socks5": "1080", "socks5h": "1080"}[u.Scheme]
+	}
+	if port == "" {
+		port = "80"
+	}
+	return net.JoinHostPort(u.Hostname(), port)
 }

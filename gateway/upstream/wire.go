@@ -3,21 +3,71 @@ package upstream
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
+	"log/slog"
 	"mime"
 	"net/http"
+	"net/url"
+	"strconv"
+	"sync/atomic"
 	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/semconv"
 )
+
+// wire is the way to one server: it words requests, sends them, and reads the heads of the
+// responses. An exchange is made by it (exchange.go). The client owns it. It does not
+// change after newWire, but for the counter of ids.
+type wire struct {
+	cfg       Config
+	url       *url.URL
+	transport *http.Transport
+	client    *http.Client
+	log       *slog.Logger
+	tracer    trace.Tracer
+	attrs     []attribute.KeyValue // of every span
+	dark      bool                 // no tracer was given
+	serial    atomic.Int64
+}
+
+func newWire(c Config) (*wire, error) {
+	c = c.withDefaults()
+	u, err := c.check()
+	if err != nil {
+		return nil, err
+	}
+	w := &wire{cfg: c, url: u, transport: newTransport(c)}
+	w.client = newClient(w.transport)
+	w.log = c.Logger.With("upstream", c.Name)
+	w.tracer = c.TracerProvider.Tracer(semconv.Scope)
+	_, w.dark = c.TracerProvider.(noop.TracerProvider)
+	w.attrs = fixedAttrs(c, &http.Request{URL: u})
+	return w, nil
+}
+
+// nextID makes the id of a request, which is also its progress token.
+func (w *wire) nextID() string {
+	return w.cfg.Replica + "-" + strconv.FormatInt(w.serial.Add(1), 10)
+}
+
+// slow bounds one request of a handshake.
+func (w *wire) slow(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, w.cfg.ProbeTimeout, errSlow)
+}
 
 // maxErrorBody bounds what is read of a response that is an error anyway.
 const maxErrorBody = 64 << 10
 
 // request makes an HTTP request of the protocol. Headers of the configuration
 // come first, so that they cannot replace those of the protocol.
-func (h *HTTP) request(ctx context.Context, method string, to target, body []byte) (*http.Request, error) {
+func (w *wire) request(ctx context.Context, method string, to target, body []byte) (*http.Request, error) {
 	var r io.Reader
 	if body != nil {
 		r = bytes.NewReader(body)
@@ -26,8 +76,8 @@ func (h *HTTP) request(ctx context.Context, method string, to target, body []byt
 	if err != nil {
 		return nil, err
 	}
-	req.URL, req.Host = h.url, h.url.Host
-	for name, values := range h.cfg.Headers {
+	req.URL, req.Host = w.url, w.url.Host
+	for name, values := range w.cfg.Headers {
 		req.Header[http.CanonicalHeaderKey(name)] = values
 	}
 	set(req.Header, "Accept", mcp.TypeAccept)
@@ -48,24 +98,24 @@ func set(h http.Header, canonical, value string) { h[canonical] = []string{value
 // tell posts a message that has no answer: a notification, or a response to a
 // request of the server. Any 2xx will do: servers exist that say 200 instead of
 // 202 (go-sdk #736).
-func (h *HTTP) tell(ctx context.Context, to target, body []byte) error {
-	req, err := h.request(ctx, http.MethodPost, to, body)
+func (w *wire) tell(ctx context.Context, to target, body []byte) error {
+	req, err := w.request(ctx, http.MethodPost, to, body)
 	if err != nil {
 		return err
 	}
-	return h.finish(req, to)
+	return w.finish(req, to)
 }
 
 // tellSoon is tell for a peer that has nothing to think about.
-func (h *HTTP) tellSoon(ctx context.Context, to target, body []byte) error {
-	ctx, cancel := h.slow(ctx)
+func (w *wire) tellSoon(ctx context.Context, to target, body []byte) error {
+	ctx, cancel := w.slow(ctx)
 	defer cancel()
-	return h.tell(ctx, to, body)
+	return w.tell(ctx, to, body)
 }
 
 // finish performs a request of whose response only the status counts.
-func (h *HTTP) finish(req *http.Request, to target) error {
-	resp, err := h.do(req)
+func (w *wire) finish(req *http.Request, to target) error {
+	resp, err := w.do(req)
 	if err != nil {
 		return err
 	}
@@ -86,7 +136,7 @@ func drain(body io.Reader) { _, _ = io.CopyN(io.Discard, body, 4<<10) }
 
 // accept looks at the head of a response to a request: JSON and event streams
 // become readable, everything else is a *statusError.
-func (h *HTTP) accept(resp *http.Response, x *exchange) (*inbound, error) {
+func (w *wire) accept(resp *http.Response, x *exchange) (*inbound, error) {
 	if resp.StatusCode/100 != 2 {
 		defer resp.Body.Close()
 		return nil, readStatus(resp, x.id, x.to.session != "")
@@ -94,9 +144,9 @@ func (h *HTTP) accept(resp *http.Response, x *exchange) (*inbound, error) {
 	se := &statusError{status: resp.StatusCode}
 	switch kind := mediaType(resp.Header); {
 	case kind == mcp.TypeSSE && resp.StatusCode == http.StatusOK:
-		return newStream(resp.Body, h.cfg.MaxEvent, x), nil
+		return newStream(resp.Body, w.cfg.MaxEvent, x), nil
 	case kind == mcp.TypeJSON && resp.StatusCode == http.StatusOK:
-		return readJSON(resp, h.cfg.MaxResult, x)
+		return readJSON(resp, w.cfg.MaxResult, x)
 	case resp.StatusCode == http.StatusAccepted || resp.StatusCode == http.StatusNoContent:
 		se.reason = "it accepted a request without answering it"
 	case kind == "":
@@ -131,7 +181,7 @@ func readStatus(resp *http.Response, id string, session bool) error {
 	if err != nil || len(body) == 0 {
 		return e
 	}
-	m, err := jsonrpc.ParseLenient(body)
+	m, err := jsonrpc.ParseLenient(readable(body))
 	if err != nil || m.Kind != jsonrpc.ErrorResponse {
 		return e
 	}
@@ -139,4 +189,16 @@ func readStatus(resp *http.Response, id string, session bool) error {
 		e.rpc = m.Error
 	}
 	return e
+}
+
+// deleteLink tells the server that a session is over (X11). Whether it cares (405 is
+// allowed) is its business.
+func (w *wire) deleteLink(ctx context.Context, l *link) {
+	req, err := w.request(ctx, http.MethodDelete, l.target(), nil)
+	if err == nil {
+		err = w.finish(req, target{})
+	}
+	if err != nil {
+		w.log.Debug("session was not deleted", "err", fmt.Sprint(err))
+	}
 }

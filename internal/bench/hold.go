@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 
 	"taskgate/internal/mcp"
@@ -15,6 +16,7 @@ import (
 const (
 	holdTool  = "hold"  // is answered when it is cancelled, which is never
 	quickTool = "quick" // is answered at once
+	largeTool = "large" // is answered with a large result
 )
 
 // holder is an MCP server of either era whose calls stay open. In the legacy era it
@@ -59,13 +61,15 @@ func (h *holder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusAccepted)
 	case m.Method == mcp.MethodInitialize:
 		w.Header().Set(mcp.HeaderSession, "one")
-		answer(w, m.ID, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"hold","version":"1"}}`)
+		answer(w, m.ID, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"resources":{"subscribe":true}},"serverInfo":{"name":"hold","version":"1"}}`)
 	case m.Method == mcp.MethodDiscover:
 		answer(w, m.ID, discoverResult)
 	case m.Method == mcp.MethodToolsList:
 		answer(w, m.ID, holdTools)
 	case m.Method == "": // the answer to a question
 		w.WriteHeader(http.StatusAccepted)
+	case m.Params.Name == largeTool:
+		answer(w, m.ID, hugeResult)
 	case m.Params.Name == holdTool, m.Params.Name == askTool:
 		h.hold(w, r, m.ID, m.Params.Name == askTool)
 	default:
@@ -73,11 +77,16 @@ func (h *holder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-const holdTools = `{"resultType":"complete","tools":[{"name":"hold","inputSchema":{"type":"object"}},{"name":"ask","inputSchema":{"type":"object"}},{"name":"quick","inputSchema":{"type":"object"}}],"ttlMs":60000,"cacheScope":"public"}`
+const holdTools = `{"resultType":"complete","tools":[{"name":"hold","inputSchema":{"type":"object"}},{"name":"ask","inputSchema":{"type":"object"}},{"name":"quick","inputSchema":{"type":"object"}},{"name":"large","inputSchema":{"type":"object"}}],"ttlMs":60000,"cacheScope":"public"}`
+
+// hugeResult has 20 MB.
+var hugeResult = `{"resultType":"complete","content":[{"type":"text","text":"` + strings.Repeat("large ", 20_000_000/6) + `"}]}`
 
 func answer(w http.ResponseWriter, id json.RawMessage, result string) {
 	w.Header().Set("Content-Type", mcp.TypeJSON)
-	_, _ = fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, id, result) // a client that is gone is no concern
+	for _, part := range []string{`{"jsonrpc":"2.0","id":`, string(id), `,"result":`, result, `}`} { // a large result is not copied
+		_, _ = io.WriteString(w, part) // a client that is gone is no concern
+	}
 }
 
 // hold keeps a call open until it is cancelled, after a question or without.

@@ -13,8 +13,18 @@ import (
 type variant struct {
 	name string
 	dial func() (worker, error)
-	want []byte        // what each answer contains
-	rest time.Duration // the pause after it, for work that goes on behind the answers
+	want []byte // what each answer contains
+	// conns are the numbers of connections to measure it at; nil for those of the settings.
+	conns []int
+	rest  time.Duration // the pause after it, for work that goes on behind the answers
+}
+
+// at is how many connections the variant is measured at.
+func (v variant) at(s settings) []int {
+	if v.conns != nil {
+		return v.conns
+	}
+	return s.conns
 }
 
 // sample is what one measurement found.

@@ -9,7 +9,8 @@
 // to see what they cost in memory, what the gateway does while nothing happens, and
 // whether they slow down anything else. Tasks end on one of two gateways over a Redis
 // while clients wait for them on the other, to see how soon they hear of it. At last
-// tasks stream: how long partial results take to a listener at either of two replicas.
+// tasks stream: how long partial results take to a listener at either of two replicas. Then
+// one principal attacks, by one way after the other, while another one makes plain calls.
 //
 //	make bench
 //	BENCH_ROUNDS=15 BENCH_SECONDS=1 BENCH_PARKED=20000 make bench
@@ -101,7 +102,12 @@ func measureAll(ctx context.Context, taskgate string, s settings) error {
 		}
 	}
 	if s.streams > 0 {
-		return measureStream(ctx, os.Stdout, taskgate, s.streams)
+		if err := measureStream(ctx, os.Stdout, taskgate, s.streams); err != nil {
+			return err
+		}
+	}
+	if s.attack > 0 {
+		return measureAttacks(ctx, os.Stdout, taskgate, s.only, time.Duration(s.attack)*time.Second)
 	}
 	return nil
 }
@@ -121,17 +127,19 @@ type settings struct {
 	rounds  int           // of the first part; 0 leaves it out, and the others have one
 	length  time.Duration // of one measurement
 	conns   []int
-	parked  int // tasks, in the second part; 0 leaves it out
-	asked   int // calls that wait for an answer, in the same part; 0 leaves that out
-	waiters int // clients, in the third part; 0 leaves it out
-	streams int // tasks, in the fourth part; 0 leaves it out
+	only    string // measure only the variants of the first part, and the attacks, whose names contain this
+	parked  int    // tasks, in the second part; 0 leaves it out
+	asked   int    // calls that wait for an answer, in the same part; 0 leaves that out
+	waiters int    // clients, in the third part; 0 leaves it out
+	streams int    // tasks, in the fourth part; 0 leaves it out
+	attack  int    // seconds of each attack, in the fifth part; 0 leaves it out
 }
 
-// settingsFromEnv reads BENCH_ROUNDS, BENCH_SECONDS, BENCH_PARKED, BENCH_ASKED,
-// BENCH_WAITERS and BENCH_STREAMS.
+// settingsFromEnv reads BENCH_ONLY, BENCH_ROUNDS, BENCH_SECONDS, BENCH_PARKED, BENCH_ASKED,
+// BENCH_WAITERS, BENCH_STREAMS and BENCH_ATTACK (seconds).
 func settingsFromEnv() (settings, error) {
-	s := settings{rounds: 7, length: 700 * time.Millisecond, conns: []int{1, 16, 64}, parked: 10_000, asked: 5_000, waiters: 1_000, streams: 1_000}
-	for name, to := range map[string]*int{"BENCH_ROUNDS": &s.rounds, "BENCH_PARKED": &s.parked, "BENCH_ASKED": &s.asked, "BENCH_WAITERS": &s.waiters, "BENCH_STREAMS": &s.streams} {
+	s := settings{rounds: 7, length: 700 * time.Millisecond, conns: []int{1, 16, 64}, parked: 10_000, asked: 5_000, waiters: 1_000, streams: 1_000, attack: 5, only: os.Getenv("BENCH_ONLY")}
+	for name, to := range map[string]*int{"BENCH_ROUNDS": &s.rounds, "BENCH_PARKED": &s.parked, "BENCH_ASKED": &s.asked, "BENCH_WAITERS": &s.waiters, "BENCH_STREAMS": &s.streams, "BENCH_ATTACK": &s.attack} {
 		if v := os.Getenv(name); v != "" {
 			n, err := strconv.Atoi(v)
 			if err != nil || n < 0 {

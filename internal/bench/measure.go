@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -29,6 +30,7 @@ func measure(ctx context.Context, out io.Writer, taskgate string, s settings) er
 	if err != nil {
 		return fmt.Errorf("%w\n%s", err, stage.complaints())
 	}
+	variants = slices.DeleteFunc(variants, func(v variant) bool { return !strings.Contains(v.name, s.only) })
 	found := results{}
 	for round := range s.rounds {
 		fmt.Fprintf(os.Stderr, "round %d of %d\n", round+1, s.rounds)
@@ -45,9 +47,12 @@ func measure(ctx context.Context, out io.Writer, taskgate string, s settings) er
 // oneRound measures every cell once. Each round begins with another variant, so
 // that none has the same neighbour always.
 func oneRound(ctx context.Context, variants []variant, round int, s settings, found results) error {
-	for _, conns := range s.conns {
+	for _, conns := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(s.conns, largeConns)))) {
 		for i := range variants {
 			v := variants[(i+round)%len(variants)]
+			if !slices.Contains(v.at(s), conns) {
+				continue
+			}
 			got, err := load(ctx, v, conns, s.length)
 			if err != nil {
 				return err

@@ -7,17 +7,21 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"strconv"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 
 	"taskgate/internal/mcp"
 )
 
+// answerText begins the text of every result of a tool.
+const answerText = "The answer of a tool"
+
 // Results of the null upstream, by method.
 const (
 	discoverResult = `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"ttlMs":60000,"cacheScope":"public","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"null","version":"1"}}}`
 	toolsResult    = `{"resultType":"complete","tools":[{"name":"plain","inputSchema":{"type":"object"}},{"name":"auto","inputSchema":{"type":"object"}},{"name":"always","inputSchema":{"type":"object"}},{"name":"keep","inputSchema":{"type":"object"}}],"ttlMs":60000,"cacheScope":"public"}`
-	callResult     = `{"resultType":"complete","content":[{"type":"text","text":"The answer of a tool that does nothing at all, in about as many words as a short answer has."}]}`
+	callResult     = `{"resultType":"complete","content":[{"type":"text","text":"` + answerText + ` that does nothing at all, in about as many words as a short answer has."}]}`
 )
 
 // nullUpstream is the cheapest MCP server of protocol version 2026-07-28 that
@@ -30,6 +34,7 @@ func nullUpstream(w http.ResponseWriter, r *http.Request) {
 	var request struct {
 		ID     json.RawMessage
 		Method string
+		Params struct{ Name string }
 	}
 	if err := json.Unmarshal(body, &request); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -42,6 +47,13 @@ func nullUpstream(w http.ResponseWriter, r *http.Request) {
 	status, member, value := http.StatusOK, "result", callResult
 	switch request.Method {
 	case mcp.MethodToolsCall:
+		switch request.Params.Name {
+		case toolLarge:
+			value = largeResult
+		case toolLargeEvent:
+			writeEvent(w, request.ID)
+			return
+		}
 	case mcp.MethodDiscover:
 		value = discoverResult
 	case mcp.MethodToolsList:
@@ -49,11 +61,33 @@ func nullUpstream(w http.ResponseWriter, r *http.Request) {
 	default:
 		status, member, value = http.StatusNotFound, "error", `{"code":-32601,"message":"no such method"}`
 	}
-	answer := fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"%s":%s}`, request.ID, member, value)
+	begin := fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"%s":`, request.ID, member)
 	w.Header().Set("Content-Type", mcp.TypeJSON)
-	w.Header().Set("Content-Length", strconv.Itoa(len(answer)))
+	w.Header().Set("Content-Length", strconv.Itoa(len(begin)+len(value)+1))
 	w.WriteHeader(status)
-	_, _ = w.Write(answer) // a client that is gone is no concern of this server
+	for _, text := range []string{begin, value, "}"} {
+		_, _ = io.WriteString(w, text) // a client that is gone is no concern of this server
+	}
+}
+
+// Tools with a result of 1 MiB: as JSON, and as the event of a stream.
+const (
+	toolLarge      = "large"
+	toolLargeEvent = "large_event"
+)
+
+// largeResult is a text with line ends and quotes, as the content of a file has them.
+var largeResult = func() string {
+	line := `\tif name, ok := tools[\"name\"]; ok { return name } // about as long as a line of source\n`
+	return `{"resultType":"complete","content":[{"type":"text","text":"` + answerText + strings.Repeat(line, 1<<20/len(line)) + `"}]}`
+}()
+
+// writeEvent answers with the large result on an event stream.
+func writeEvent(w http.ResponseWriter, id json.RawMessage) {
+	w.Header().Set("Content-Type", mcp.TypeSSE)
+	for _, text := range []string{"event: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":", string(id), `,"result":`, largeResult, "}\n\n"} {
+		_, _ = io.WriteString(w, text)
+	}
 }
 
 // reverseProxy is what a plain HTTP proxy costs.
@@ -61,12 +95,18 @@ func reverseProxy(to string) http.Handler {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = 256
 	transport.DisableCompression = true
-	return &httputil.ReverseProxy{
+	proxy := &httputil.ReverseProxy{
 		Transport: transport,
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL.Scheme, r.Out.URL.Host = "http", to
 		},
 	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// Otherwise the server closes the request's body as soon as the answer begins. The
+		// transport may not have seen its end by then, and gives up the connection.
+		_ = http.NewResponseController(w).EnableFullDuplex()
+		proxy.ServeHTTP(w, r)
+	})
 }
 
 // recordKey holds a value of the size of a small task.

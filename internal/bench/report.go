@@ -17,6 +17,7 @@ type table struct {
 	title string
 	rows  []string
 	bases []string
+	conns []int // nil for those of the settings
 }
 
 var tables = []table{
@@ -30,6 +31,12 @@ var tables = []table{
 		rows:  []string{redisRaw, redisClient, redisHTTP, gatewayGet},
 		bases: []string{redisRaw, redisHTTP},
 	},
+	{
+		title: "Large results",
+		rows:  []string{largeDirect, largeProxied, largeGateway, largeProxiedEvent, largeGatewayEvent},
+		bases: []string{largeProxied, largeProxiedEvent},
+		conns: largeConns,
+	},
 }
 
 // report writes the tables.
@@ -40,7 +47,11 @@ func report(out io.Writer, found results, s settings, machine []string) error {
 		fmt.Fprintf(&b, "- %s\n", line)
 	}
 	for _, t := range tables {
-		t.write(&b, found, s.conns)
+		conns := t.conns
+		if conns == nil {
+			conns = s.conns
+		}
+		t.write(&b, found, conns)
 	}
 	_, err := out.Write(b.Bytes())
 	return err
@@ -56,6 +67,9 @@ func (t table) write(b *bytes.Buffer, found results, connCounts []int) {
 	fmt.Fprintf(b, "\n|---:|---|---:|---:|---:|%s\n", strings.Repeat("---:|", len(t.bases)))
 	for _, conns := range connCounts {
 		for _, name := range t.rows {
+			if found[cell{name, conns}] == nil {
+				continue // left out (BENCH_ONLY)
+			}
 			m := median(found[cell{name, conns}])
 			fmt.Fprintf(b, "| %d | %s | %.0f | %s | %s |", conns, name, m.rate, short(m.p50), short(m.p99))
 			for _, base := range t.bases {

@@ -43,20 +43,25 @@ const tick = 10 * time.Millisecond
 
 // usageOf reads what a process has used, and the commands of its store.
 func (p *parking) usageOf(ctx context.Context, pid int) (u usage, err error) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
+	if u.resident, err = residentOf(pid); err != nil {
 		return u, err
 	}
-	kilobytes, _, _ := strings.Cut(field(string(status), "VmRSS:"), " ")
-	if u.resident, err = strconv.ParseInt(kilobytes, 10, 64); err != nil {
-		return u, err
-	}
-	u.resident <<= 10
 	if u.cpu, err = cpuOf(pid); err != nil {
 		return u, err
 	}
 	u.commands, err = p.commands(ctx)
 	return u, err
+}
+
+// residentOf is the memory that a process has, in bytes.
+func residentOf(pid int) (int64, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	kilobytes, _, _ := strings.Cut(field(string(status), "VmRSS:"), " ")
+	n, err := strconv.ParseInt(kilobytes, 10, 64)
+	return n << 10, err
 }
 
 // cpuOf is the CPU time that a process has used.

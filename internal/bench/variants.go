@@ -55,11 +55,17 @@ const (
 	redisClient  = "Redis GET, go-redis"
 	redisHTTP    = "HTTP handler with one Redis GET"
 	gatewayGet   = "taskgate, tasks/get"
+
+	largeDirect       = "direct, 1 MiB"
+	largeProxied      = "bare reverse proxy, 1 MiB"
+	largeGateway      = "taskgate, 1 MiB"
+	largeProxiedEvent = "bare reverse proxy, 1 MiB in an event"
+	largeGatewayEvent = "taskgate, 1 MiB in an event"
 )
 
 // Markers that the right answers contain.
 const (
-	answered = `"text":"The answer of a tool`
+	answered = `"text":"` + answerText
 	handled  = `"resultType":"task"`
 )
 
@@ -83,8 +89,24 @@ func (s *stage) variants(ctx context.Context) ([]variant, error) {
 		{name: redisClient, want: []byte(answered), dial: func() (worker, error) { return &clientGet{ctx, client}, nil }},
 		over(redisHTTP, s.redisget, answered, get),
 		over(gatewayGet, s.gateway, answered, get),
+		large(largeDirect, s.upstream, toolLarge),
+		large(largeProxied, s.proxy, toolLarge),
+		large(largeGateway, s.gateway, toolLarge),
+		large(largeProxiedEvent, s.proxy, toolLargeEvent),
+		large(largeGatewayEvent, s.gateway, toolLargeEvent),
 	}, nil
 }
+
+// large is a variant with a large result.
+func large(name, addr, tool string) variant {
+	v := call(name, addr, tool, false, answered)
+	v.conns = largeConns
+	return v
+}
+
+// largeConns are the connections for large results: more of them are as fast, and take the
+// memory of all parties.
+var largeConns = []int{1, 8}
 
 // finishedTask makes a task, waits for its end and stores what tasks/get answers
 // as the record that the other readers read.

@@ -180,7 +180,7 @@ func (c *clients) lookAt(ctx context.Context, addr string, r *record) error {
 			c.mark(r.call, s.result)
 		}
 		for key, name := range s.asked {
-			if open := c.talk.open(name); open > inputTimeout+attention {
+			if open := c.talk.open(name); open > inputTimeout+c.fleet.patience() {
 				c.judge.blame("%s: task %s, %s is still asked after %s", r.call.id, r.id, name, open)
 			}
 			c.question(name, key, func(ctx context.Context, addr, value string, strange bool) error {

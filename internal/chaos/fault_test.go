@@ -141,7 +141,7 @@ func (w *world) harm(ctx context.Context, seed uint64, injected *tally) {
 	var all sync.WaitGroup
 	for {
 		e := schedule(r, len(w.fleet.nodes))
-		if !wait(ctx, e.pause) {
+		if !wait(ctx, time.Duration(float64(e.pause)*w.fleet.slowness())) {
 			break
 		}
 		all.Go(func() {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -59,6 +60,20 @@ const upstreamConfig = `
 // built with the race detector, takes its time.
 const startTimeout = 30 * time.Second
 
+// startsIn is how long a gateway takes to start on a machine that is not busy.
+const startsIn = 300 * time.Millisecond
+
+// slowness is how many times longer than that a gateway takes to start now, 1 at least.
+// What goes wrong comes more slowly by that: else a busy machine would never have a
+// gateway and a Redis up at the same time.
+func (f *fleet) slowness() float64 { return max(1, float64(f.started.Load())/float64(startsIn)) }
+
+// patience is how long a question may stay open after its time, as long as things go wrong:
+// longer where the gateways that are to end it take long to start.
+func (f *fleet) patience() time.Duration {
+	return time.Duration(float64(attention) * min(3, max(1, float64(f.slowest.Load())/float64(startsIn))))
+}
+
 // node is the place of one gateway, which several processes fill one after the
 // other, each at an address of its own.
 type node struct {
@@ -93,6 +108,9 @@ type fleet struct {
 	nodes    []*node
 	// store is the Redis that has the tasks, when nothing goes wrong.
 	store func() *redistest.Server
+	// started is how long the last gateway took to start, slowest the longest that one has
+	// taken, in nanoseconds.
+	started, slowest atomic.Int64
 }
 
 // newFleet starts a gateway for each URL of a store. They end with the test.
@@ -167,6 +185,7 @@ func (n *node) startOnce() error {
 		n.fleet.t.Cleanup(func() { out.Close() })
 		command.Stderr = out
 	}
+	begin := time.Now()
 	p, err := proc.Start(command)
 	if err != nil {
 		return err
@@ -176,6 +195,11 @@ func (n *node) startOnce() error {
 	if err := p.WaitListening(ctx, addr); err != nil {
 		p.Kill()
 		return err
+	}
+	took := int64(time.Since(begin))
+	n.fleet.started.Store(took)
+	for most := n.fleet.slowest.Load(); took > most && !n.fleet.slowest.CompareAndSwap(most, took); most = n.fleet.slowest.Load() {
+		continue
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()

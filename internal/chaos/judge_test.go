@@ -144,6 +144,10 @@ func (j *judge) seen(r *record, s state) {
 	case r.end == nil:
 	case !s.ended() && j.turns() && j.writesAgain():
 		r.forgotten++
+	case r.end.status == taskclient.Cancelled && s.ended() && j.lossy && j.inGap(r.end.updated):
+		// The failover has lost the cancellation, and the call ended before it was written again.
+		r.end = &s
+		j.checkEnd(r, s)
 	case !same(*r.end, s, !j.turns()) && r.turned != describe(s):
 		r.turned = describe(s)
 		j.blamed("%s: task %s had ended as %s, and is now %s", r.call.id, r.id, describe(*r.end), describe(s))
@@ -258,7 +262,12 @@ type gap struct{ from, to time.Time }
 // forgiven reports whether a task may have been made in a gap. One whose end was
 // seen is not forgiven: its replica has to write that again.
 func (j *judge) forgiven(r *record) bool {
-	return r.end == nil && slices.ContainsFunc(j.gaps, func(g gap) bool { return r.at.After(g.from) && r.at.Before(g.to) })
+	return r.end == nil && j.inGap(r.at)
+}
+
+// inGap reports whether the store may not remember a time.
+func (j *judge) inGap(at time.Time) bool {
+	return slices.ContainsFunc(j.gaps, func(g gap) bool { return at.After(g.from) && at.Before(g.to) })
 }
 
 // restored is how long it may take until what a store has forgotten is there again:

@@ -69,7 +69,7 @@ func (v *viewer) hear(data []byte) {
 	switch {
 	case final && v.anew && task.next == 0:
 		// What there was of it may have come on a stream before, which says nothing now.
-		task.over, task.ended = true, true
+		task.late()
 	case n.Method == mcp.NotifyTaskStatus:
 		task.status(n.Params.Status)
 	case n.Params.Seq == nil || !strings.Contains(string(n.Params.Meta[mcp.MetaRelatedTask]), n.Params.TaskID):

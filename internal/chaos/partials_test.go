@@ -29,6 +29,7 @@ func (m *modern) listen(ctx context.Context, addr, id string, from int, v *view)
 	if from > 0 {
 		params["_meta"] = map[string]any{mcp.ExtensionPartials: map[string]any{id: map[string]any{"after": from - 1}}}
 	}
+	running := false // when the stream began
 	_, err := m.do(ctx, addr, mcp.MethodListen, params, func(msg taskclient.Message) {
 		var n struct {
 			Method string
@@ -44,7 +45,13 @@ func (m *modern) listen(ctx context.Context, addr, id string, from int, v *view)
 		}
 		switch n.Method {
 		case mcp.NotifyTask:
-			v.status(n.Params.Status)
+			ended := (state{status: n.Params.Status}).ended()
+			if ended && !running && v.next == 0 {
+				v.late()
+			} else {
+				v.status(n.Params.Status)
+			}
+			running = running || !ended
 		case mcp.NotifyTaskPartial:
 			if n.Params.TaskID != id || n.Params.Seq == nil {
 				m.judge.blame("task %s: a strange partial result: %.300s", id, msg.Body)

@@ -16,8 +16,9 @@ import (
 )
 
 const (
-	// promptly is how long a call may take whose questions are all answered at once: it
-	// takes a quarter of a second at most, but the machine may be busy.
+	// promptly is how long a call may take whose questions are all answered at once, on a
+	// machine that is not busy (see fleet.slowness). It takes a quarter of a second at most,
+	// and a wake-up that was lost is made up for within 30 s.
 	promptly = 30 * time.Second
 	// neverTimesOut is how long questions wait there: a call that waits for an answer which
 	// has been given does not end in time.
@@ -93,7 +94,7 @@ func (c *call) hasten() {
 
 // onePrompt is one call, which has to end in time.
 func (c *clients) onePrompt(ctx context.Context, p *call) {
-	ctx, stop := context.WithTimeout(ctx, promptly)
+	ctx, stop := context.WithTimeout(ctx, time.Duration(float64(promptly)*c.fleet.slowness()))
 	defer stop()
 	d, u := c.dialectOf(p), &user{clients: c, call: p}
 	result, task, err := d.call(ctx, u, u.addr())

@@ -224,11 +224,11 @@ func (a *asked) outcomeOfRound(said *conversation) string {
 
 // checkRound holds a question of the modern upstream against what is promised of those
 // besides (design.md 0.18).
-func (a *asked) checkRound(said *conversation) error {
+func (a *asked) checkRound(said *conversation, patience time.Duration) error {
 	if len(a.answers) > 1 {
 		return fmt.Errorf("the call was made again %d times, with %q", len(a.answers), a.answers)
 	}
-	if !said.relayed && len(a.answers) > 0 && a.closed.Sub(a.at) > inputTimeout+attention {
+	if !said.relayed && len(a.answers) > 0 && a.closed.Sub(a.at) > inputTimeout+patience {
 		return fmt.Errorf("it was answered %s after it had been asked", a.closed.Sub(a.at))
 	}
 	for _, s := range said.said {

@@ -111,6 +111,9 @@ func (l *legacy) stream(ctx context.Context, u *user, addr string, params map[st
 	if told := toldRest.FindStringSubmatch(fmt.Sprint(err)); told != nil {
 		end() // the task was made, and its replica is gone: the blocks are fetched by number
 		s, err := l.get(ctx, u.addr(), told[1])
+		for err != nil && !isRefusal(err) && wait(ctx, pollEvery) { // the call was sent: it is not made again
+			s, err = l.get(ctx, u.addr(), told[1])
+		}
 		return nil, &s, err
 	}
 	if err != nil {
@@ -134,7 +137,7 @@ func (l *legacy) stream(ctx context.Context, u *user, addr string, params map[st
 }
 
 // toldRest is the error with which a stream of segments ends whose replica is gone.
-var toldRest = regexp.MustCompile(`streamed the task (\S+) is gone; tasks/result has the rest, .* as lastSeqNr`)
+var toldRest = regexp.MustCompile(`the stream of the task (\S+) is lost; tasks/result has the rest, .* as lastSeqNr`)
 
 // isRefusal reports whether a gateway has answered with an error.
 func isRefusal(err error) bool {

@@ -85,6 +85,10 @@ func (v *view) status(status string) {
 	}
 }
 
+// late takes the end of a task that had ended when its client began to listen: there are no
+// pieces of it then (P2), which says nothing of how many there were.
+func (v *view) late() { v.over, v.ended = true, true }
+
 // end takes the end.
 func (v *view) end() {
 	j := v.judge

@@ -72,7 +72,9 @@ func TestTypeScriptTaskClient(t *testing.T) {
 
 func checkCompleted(t *testing.T, c legacyTask) {
 	t.Helper()
-	if c.Created.Status != "working" || !slices.Equal(c.Statuses, []string{"working", "completed"}) || c.Error != "" {
+	// On a busy machine the first poll may come after the end.
+	seen := append([]string{c.Created.Status}, c.Statuses...)
+	if !slices.Equal(slices.Compact(seen), []string{"working", "completed"}) || c.Error != "" {
 		t.Errorf("the call went %s, %q, %q", c.Created.Status, c.Statuses, c.Error)
 	}
 	for _, result := range []json.RawMessage{c.Result, c.Again} {

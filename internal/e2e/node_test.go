@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -10,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"taskgate/internal/proc"
 )
@@ -69,7 +67,7 @@ func runNodeInto(t *testing.T, answer any, script string, env ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := untilDeadline(t)
 	defer cancel()
 	// From standard input a script finds its packages where it runs.
 	cmd := exec.CommandContext(ctx, nodeBinary(dir), "--input-type=module", "-")

@@ -78,8 +78,8 @@ func (g *askingGroup) name() string {
 	return fmt.Sprintf("%s, %s server, %s, on %s", g.client.name, g.server, g.policy, g.place)
 }
 
-// kinds are what is asked for and answered. Those whose client does not answer have a
-// short time to; gone comes last, since it ends the connection.
+// kinds are what is asked for and answered. Where nobody answers, there is a short time to;
+// gone comes last, since it ends the connection.
 func (g *askingGroup) kinds() [][2]string {
 	kinds := [][2]string{
 		{"form", "accept"}, {"form", "decline"}, {"form", "cancel"}, {"page", "accept"}, {"page", "decline"},
@@ -103,6 +103,10 @@ func (g *askingGroup) inTask() bool {
 	return g.client.task || g.policy == "handle" || g.client.ext && (g.policy == "always" || g.server != "modern")
 }
 
+// saysSo reports whether the client answers with an error where it cannot answer. ext-tasks
+// says of itself what is said when nobody answers.
+func (g *askingGroup) saysSo() bool { return g.client.legacy && g.client.peer != "extlegacy" }
+
 // fill plans the calls of the group.
 func (g *askingGroup) fill(serial *int) {
 	for _, k := range g.kinds() {
@@ -112,7 +116,7 @@ func (g *askingGroup) fill(serial *int) {
 		switch {
 		case g.server == "everything":
 			c.Tool, c.Args = c.everything()
-		case k[1] == "error" || k[1] == "silent" || k[1] == "gone":
+		case k[1] == "silent" || k[1] == "gone" || k[1] == "error" && !g.saysSo():
 			c.Tool = "brief_" + c.Tool
 		}
 		if c.Kind == "roots" {
@@ -225,7 +229,7 @@ func runNodeGroups(t *testing.T, peer string, groups []*askingGroup) {
 		t.Fatal(err)
 	}
 	var done []*askingGroup
-	runNodeInto(t, &done, "questions.mjs", "PEER="+peer, "GROUPS="+string(plan))
+	runNodeInto(t, &done, "questions.mjs", "PEER="+peer, "GROUPS="+string(plan), fmt.Sprint("AT_ONCE=", groupsAtOnce))
 	for i, g := range done {
 		groups[i].Error = g.Error
 		for k, c := range g.Cells {
@@ -326,10 +330,8 @@ func (g *askingGroup) wants(c *askedCall) (heard, told string) {
 		return `"action":"` + c.Answer + `"`, `"action":"` + c.Answer + `"`
 	}
 	heard, told = g.refused(c)
-	// It can say so; but ext-tasks says of itself what is said when nobody answers.
-	atOnce := g.client.legacy && c.Answer == "error" && g.client.peer != "extlegacy"
 	switch {
-	case atOnce && g.server == "legacy":
+	case c.Answer == "error" && g.saysSo() && g.server == "legacy":
 		heard, told = "nobody at home", "nobody at home"
 	case c.Answer == "gone":
 		told = ""

@@ -18,7 +18,6 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"taskgate/internal/jsonrpc"
-	"taskgate/internal/mcp"
 	"taskgate/internal/proc"
 	"taskgate/internal/redistest"
 )
@@ -158,7 +157,7 @@ type askingWorld struct {
 const askingUpstream = `
   - name: %[1]s
     url: %[2]s
-    tools: [{match: "brief_*", input_timeout: 3s}]
+    tools: [{match: "brief_*", input_timeout: 4s}]
     task_result_wait: 5s
     defaults: {grace: 20s, poll_interval: 50ms, input_timeout: 30s, %[3]s
 `
@@ -239,11 +238,11 @@ func (w *askingWorld) proxy(t *testing.T, calls, answers string) string {
 	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
 		group, path, _ := strings.Cut(r.In.URL.Path[1:], "/")
 		r.Out.URL.Path, r.Out.URL.Scheme, r.Out.URL.Host = "/"+path, "http", calls
-		if w.isAnswer(r.Out) {
+		if n := w.answersIn(r.Out); n > 0 {
 			r.Out.URL.Host = answers
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			w.answered[group]++
+			w.answered[group] += n
 		}
 	}}
 	web := httptest.NewServer(proxy)
@@ -261,20 +260,27 @@ func (w *askingWorld) answersOf(group string) int {
 	return w.answered[group]
 }
 
-// isAnswer reports whether a request carries answers to questions: a response, a
-// retry or tasks/update.
-func (w *askingWorld) isAnswer(r *http.Request) bool {
+// answersIn is how many answers to questions a request carries: one as a response, and as
+// many as it has as a retry or tasks/update. Questions that come together are asked
+// together, and may be answered so.
+func (w *askingWorld) answersIn(r *http.Request) int {
 	if r.Body == nil {
-		return false
+		return 0
 	}
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
-		return false
+		return 0
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	method, isRequest := jsonrpc.GetString(body, "method")
-	_, retries := jsonrpc.Get(body, "params", "inputResponses")
-	return len(body) > 0 && (!isRequest || retries || method == mcp.MethodTasksUpdate)
+	if _, isRequest := jsonrpc.GetString(body, "method"); len(body) > 0 && !isRequest {
+		return 1
+	}
+	n := 0
+	responses, _ := jsonrpc.Get(body, "params", "inputResponses")
+	for range jsonrpc.Members(responses) {
+		n++
+	}
+	return n
 }
 
 // output is all that a process writes.

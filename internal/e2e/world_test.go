@@ -94,6 +94,16 @@ func (g *gateway) client(tasks bool) *taskclient.Client {
 	return &taskclient.Client{URL: g.url, Tasks: tasks}
 }
 
+// untilDeadline bounds what makes many calls one after the other, each with a time limit of
+// its own: it ends half a minute before the test binary would be stopped, for the report.
+func untilDeadline(t *testing.T) (context.Context, context.CancelFunc) {
+	t.Helper()
+	if end, ok := t.Deadline(); ok {
+		return context.WithDeadline(t.Context(), end.Add(-30*time.Second))
+	}
+	return context.WithCancel(t.Context())
+}
+
 // need skips the test if what it needs is missing, or fails it in CI.
 func need(t *testing.T, present bool, what string) {
 	t.Helper()

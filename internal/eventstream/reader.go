@@ -17,11 +17,14 @@ var spare = sync.Pool{New: func() any { return new([startBuffer]byte) }}
 //
 // Lines end in LF or CRLF. A lone CR, which the HTML standard allows too, is
 // not a line end here: no MCP peer writes it, and to wait for the byte that may
-// follow it would hold back the last event.
+// follow it would hold back the last event. A stream with nothing else has no event.
 type Reader struct {
 	r    io.Reader
 	max  int
 	seen func()
+	// resize, if not nil, is told that the buffer grows or has shrunk by so many bytes.
+	resize func(by int) error
+	grown  int // by how much it is larger than the first one
 
 	// buf[start:pos] is the current event as far as it was understood,
 	// buf[pos:scan] holds no line end, and the rest is not looked at yet.
@@ -46,6 +49,32 @@ func NewReader(r io.Reader, max int, seen func()) *Reader {
 		seen = func() {}
 	}
 	return &Reader{r: r, max: max, seen: seen}
+}
+
+// Account has resize hear of the memory for large events: of the bytes by which the buffer is
+// about to grow beyond its first KiB, and, as a negative number, of those that were let go of.
+// The data of the last event stays in the buffer until the next one is read, or Drop. An error
+// of resize is that of Next. It is called before the first Next.
+func (r *Reader) Account(resize func(by int) error) { r.resize = resize }
+
+// Drop lets go of the buffer. Nothing can be read afterwards.
+func (r *Reader) Drop() {
+	if r.fatal == nil {
+		r.fail(io.ErrClosedPipe)
+	}
+}
+
+// account notes that the buffer is to have this size, or has it.
+func (r *Reader) account(size int) error {
+	by := max(0, size-startBuffer) - r.grown
+	if r.resize == nil || by == 0 {
+		return nil
+	}
+	if err := r.resize(by); err != nil {
+		return err
+	}
+	r.grown += by
+	return nil
 }
 
 // Next returns the next event. Events without data are returned only if they
@@ -117,6 +146,7 @@ func (r *Reader) line() (from, to int, err error) {
 func (r *Reader) fail(err error) {
 	r.fatal, r.buf = err, nil
 	r.start, r.pos, r.scan = 0, 0, 0
+	_ = r.account(0)
 }
 
 // end words the end of the source for the caller.
@@ -151,7 +181,9 @@ func (r *Reader) fill() error {
 	if r.start == len(r.buf) {
 		return r.wait()
 	}
-	r.makeRoom()
+	if err := r.makeRoom(); err != nil {
+		return err
+	}
 	n, err := r.read(r.buf[len(r.buf):cap(r.buf)])
 	r.buf = r.buf[:len(r.buf)+n]
 	return err
@@ -163,6 +195,7 @@ func (r *Reader) wait() error {
 		spare.Put((*[startBuffer]byte)(r.buf[:startBuffer]))
 	}
 	r.buf, r.start, r.pos, r.scan = nil, 0, 0, 0
+	_ = r.account(0)
 	if _, err := r.read(r.first[:]); err != nil {
 		return err
 	}
@@ -187,16 +220,19 @@ func (r *Reader) read(p []byte) (n int, err error) {
 // makeRoom drops the events that are done and grows the buffer if the current
 // one fills it. The buffer doubles, and bytes are moved only after as many were
 // dropped, so that each byte is moved a constant number of times on average.
-func (r *Reader) makeRoom() {
+func (r *Reader) makeRoom() error {
 	pending := r.buf[r.start:]
 	size := max(cap(r.buf), startBuffer)
 	switch {
 	case r.start > 0 && len(pending) <= startBuffer/2:
 		size = startBuffer // a larger event is done: give its buffer back
 	case r.start < size/2 && len(r.buf) < cap(r.buf):
-		return
+		return nil
 	case len(pending) > size/2:
-		size *= 2
+		size = max(size, min(2*size, r.max+startBuffer))
+	}
+	if err := r.account(size); err != nil {
+		return err
 	}
 	buf := r.buf[:0]
 	if size != cap(r.buf) {
@@ -206,4 +242,5 @@ func (r *Reader) makeRoom() {
 	r.pos -= r.start
 	r.scan -= r.start
 	r.start = 0
+	return nil
 }

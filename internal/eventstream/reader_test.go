@@ -337,3 +337,50 @@ func (f *fixed) Read(p []byte) (int, error) {
 	f.b = f.b[n:]
 	return n, nil
 }
+
+// The memory of large events is accounted for: before the buffer grows, and when it is let go
+// of. Small events do not count.
+func TestReaderAccount(t *testing.T) {
+	held, most, refuse := 0, 0, errors.New("no room")
+	account := func(r *Reader, limit int) *Reader {
+		held, most = 0, 0
+		r.Account(func(by int) error {
+			if held+by > limit {
+				return refuse
+			}
+			held += by
+			most = max(most, held)
+			return nil
+		})
+		return r
+	}
+	event := func(n int) string { return "data: " + strings.Repeat("x", n) + "\n\n" }
+	r := account(NewReader(strings.NewReader(event(500)+event(100_000)+event(10)), 1<<20, nil), 1<<20)
+	if _, err := r.Next(); err != nil || held != 0 {
+		t.Errorf("a small event: %d held, %v", held, err)
+	}
+	if ev, err := r.Next(); err != nil || held < len(ev.Data) {
+		t.Errorf("a large event of %d bytes: %d held, %v", len(ev.Data), held, err)
+	}
+	if _, err := r.Next(); err != nil {
+		t.Error(err)
+	}
+	if _, err := r.Next(); err != io.EOF || held != 0 {
+		t.Errorf("at the end %d are held, %v", held, err)
+	}
+	if most > 300_000 {
+		t.Errorf("%d were held for an event of 100000", most)
+	}
+	r = account(NewReader(strings.NewReader(event(100_000)), 1<<20, nil), 50_000)
+	if _, err := r.Next(); err != refuse || held != 0 {
+		t.Errorf("without room: %v, %d held", err, held)
+	}
+	r = account(NewReader(strings.NewReader(event(100_000)), 100_010, nil), 1<<20)
+	if _, err := r.Next(); err != nil || most > 100_010 {
+		t.Errorf("an event of the largest size: %v, %d held", err, most)
+	}
+	r.Drop()
+	if _, err := r.Next(); err == nil || held != 0 {
+		t.Errorf("dropped: %v, %d held", err, held)
+	}
+}

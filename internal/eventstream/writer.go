@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -65,16 +66,63 @@ func NewWriter(w http.ResponseWriter, r *http.Request, o Options) (*Writer, erro
 	return ew, nil
 }
 
-// Send writes one event. With an empty id there is no id line, which matters:
-// a client that has seen an id tries to resume, and MCP 2026-07-28 has no
-// resumption. Data may have several lines; the peer gets \r\n and \r as \n.
-func (w *Writer) Send(id string, data []byte) error {
-	m := new(sse.Message)
-	m.AppendData(string(data))
-	if len(data) == 0 || bytes.HasSuffix(data, []byte("\n")) || bytes.HasSuffix(data, []byte("\r")) {
-		m.AppendData("\n") // go-sse ends no line with nothing
+// Send writes one event; its data is that of all pieces together. With an empty id there
+// is no id line, which matters: a client that has seen an id tries to resume, and MCP
+// 2026-07-28 has no resumption. Data may have several lines; the peer gets \r\n and \r as
+// \n.
+func (w *Writer) Send(id string, data ...[]byte) error {
+	if strings.ContainsAny(id, "\x00\r\n") {
+		return fmt.Errorf("event stream: %q cannot be the id of an event", id)
 	}
-	return w.write(m, id)
+	return w.write(func() error {
+		if id != "" {
+			if _, err := io.WriteString(w.to, "id: "+id+"\n"); err != nil {
+				return err
+			}
+		}
+		return writeData(w.to, data)
+	})
+}
+
+// writeData writes the data lines of an event, and its end. Nothing of the data is copied:
+// it may be large.
+func writeData(to io.Writer, data [][]byte) error {
+	_, err := io.WriteString(to, "data: ")
+	afterCR := false
+	for _, piece := range data {
+		for len(piece) > 0 && err == nil {
+			if afterCR && piece[0] == '\n' {
+				piece = piece[1:] // the line has ended already
+			}
+			afterCR = false
+			end := lineEnd(piece)
+			if end < 0 {
+				_, err = to.Write(piece)
+				break
+			}
+			if _, err = to.Write(piece[:end]); err == nil {
+				_, err = io.WriteString(to, "\ndata: ")
+			}
+			afterCR = piece[end] == '\r'
+			piece = piece[end+1:]
+		}
+	}
+	if err == nil {
+		_, err = io.WriteString(to, "\n\n")
+	}
+	return err
+}
+
+// lineEnd is the index of the first byte of a line end, or -1.
+func lineEnd(b []byte) int {
+	end := bytes.IndexByte(b, '\n')
+	if end >= 0 {
+		b = b[:end]
+	}
+	if cr := bytes.IndexByte(b, '\r'); cr >= 0 {
+		return cr
+	}
+	return end
 }
 
 // Prime writes an event with an id and empty data, from which a client can
@@ -83,7 +131,14 @@ func (w *Writer) Send(id string, data []byte) error {
 func (w *Writer) Prime(id string, retry time.Duration) error {
 	m := &sse.Message{Retry: retry}
 	m.AppendData("\n")
-	return w.write(m, id)
+	if id != "" {
+		eid, err := sse.NewID(id)
+		if err != nil {
+			return fmt.Errorf("event stream: %w", err)
+		}
+		m.ID = eid
+	}
+	return w.send(m)
 }
 
 // Comment writes a comment, which clients ignore; an empty one is a bare colon
@@ -94,7 +149,7 @@ func (w *Writer) Comment(s string) error {
 		s = "\n"
 	}
 	m.AppendComment(s)
-	return w.write(m, "")
+	return w.send(m)
 }
 
 // Close stops the keep-alive. It waits for a write under way and does not close
@@ -119,20 +174,17 @@ func (w *Writer) Err() error {
 	return w.err
 }
 
-func (w *Writer) write(m *sse.Message, id string) error {
-	if id != "" {
-		eid, err := sse.NewID(id)
-		if err != nil {
-			return fmt.Errorf("event stream: %w", err)
-		}
-		m.ID = eid
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.writeLocked(m)
+func (w *Writer) send(m *sse.Message) error {
+	return w.write(func() error { return w.session.Send(m) })
 }
 
-func (w *Writer) writeLocked(m *sse.Message) error {
+func (w *Writer) write(event func() error) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.writeLocked(event)
+}
+
+func (w *Writer) writeLocked(event func() error) error {
 	switch {
 	case w.closed:
 		return ErrClosed
@@ -140,7 +192,7 @@ func (w *Writer) writeLocked(m *sse.Message) error {
 		return w.err
 	}
 	w.stop() // the timer would only queue up behind a peer that reads slowly
-	if err := w.deliver(m); err != nil {
+	if err := w.deliver(event); err != nil {
 		w.err = err
 		return err
 	}
@@ -151,11 +203,11 @@ func (w *Writer) writeLocked(m *sse.Message) error {
 }
 
 // deliver writes under deadlines of its own.
-func (w *Writer) deliver(m *sse.Message) error {
+func (w *Writer) deliver(event func() error) error {
 	if err := w.to.Begin(); err != nil {
 		return err
 	}
-	if err := w.session.Send(m); err != nil {
+	if err := event(); err != nil {
 		return err
 	}
 	return w.session.Flush()
@@ -168,7 +220,7 @@ func (w *Writer) keepAlive() {
 	m.AppendComment("k")
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	_ = w.writeLocked(m) // kept in Err; the next Send returns it
+	_ = w.writeLocked(func() error { return w.session.Send(m) }) // kept in Err; the next Send returns it
 }
 
 func (w *Writer) stop() {

@@ -129,7 +129,7 @@ func (f *failing) Write(p []byte) (int, error) {
 func (f *failing) FlushError() error { return nil }
 
 func TestWriterFirstErrorStays(t *testing.T) {
-	rec := &failing{httptest.NewRecorder(), 6}
+	rec := &failing{httptest.NewRecorder(), 4}
 	w, err := NewWriter(rec, httptest.NewRequest("POST", "/", nil), Options{KeepAlive: time.Hour})
 	if err != nil {
 		t.Fatal(err)

@@ -3,6 +3,7 @@ package importtest
 import (
 	"go/ast"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -103,7 +104,9 @@ var (
 
 	ruleDefined    = regexp.MustCompile(`(?m)^- \*\*([TLXAPHZ]\d+)\*\* `)
 	sectionDefined = regexp.MustCompile(`(?m)^#+ (\d+(?:\.\d+)?)\.? `)
-	pointDefined   = regexp.MustCompile(`(?m)^(\d+)\. `)
+	// decisionIndexed is a row of the index in docs/design.md.
+	decisionIndexed = regexp.MustCompile(`(?m)^\| (\d+\.\d+) \| \[`)
+	pointDefined    = regexp.MustCompile(`(?m)^(\d+)\. `)
 )
 
 // defined are the first groups of all matches. A page that gives one twice is
@@ -138,7 +141,20 @@ func cited(t *testing.T, check func(file, text string)) {
 	}
 }
 
-// What comments cite of docs/protocol.md and docs/design.md is there.
+// designPages is docs/design.md with the pages under docs/design: a decision is on one
+// of them, and is cited by its number alone.
+func designPages(t *testing.T) string {
+	t.Helper()
+	pages := []string{textOf(t, root+"/docs/design.md")}
+	for _, page := range filesOf(t, ".md") {
+		if filepath.Dir(page) == filepath.Join(root, "docs", "design") {
+			pages = append(pages, textOf(t, page))
+		}
+	}
+	return strings.Join(pages, "\n")
+}
+
+// What comments cite of docs/protocol.md and of the design is there.
 func TestCitations(t *testing.T) {
 	protocol := textOf(t, root+"/docs/protocol.md")
 	_, appendix, ok := strings.Cut(protocol, "\n## Appendix C.")
@@ -148,7 +164,11 @@ func TestCitations(t *testing.T) {
 	rules := defined(t, protocol, ruleDefined)
 	sections := defined(t, protocol, sectionDefined)
 	points := defined(t, appendix, pointDefined)
-	decisions := defined(t, textOf(t, root+"/docs/design.md"), sectionDefined)
+	decisions := defined(t, designPages(t), sectionDefined)
+	index := defined(t, textOf(t, root+"/docs/design.md"), decisionIndexed)
+	if !maps.Equal(decisions, index) {
+		t.Errorf("docs/design.md lists the decisions %v, and its pages have %v", index, decisions)
+	}
 
 	counted := map[string]int{}
 	want := func(file, kind string, have map[string]bool, what string) {
@@ -177,6 +197,13 @@ func TestCitations(t *testing.T) {
 			}
 		}
 	})
+	for _, page := range filesOf(t, ".md") {
+		for _, m := range citesDesign.FindAllStringSubmatch(textOf(t, page), -1) {
+			for _, s := range section.FindAllString(m[1], -1) {
+				want(page, "decision", decisions, s)
+			}
+		}
+	}
 	for _, kind := range []string{"rule", "point of Appendix C", "section", "decision"} {
 		if counted[kind] < 3 {
 			t.Errorf("found only %d citations of a %s: the forms have changed", counted[kind], kind)
@@ -207,5 +234,53 @@ func TestNamedTests(t *testing.T) {
 	}
 	if found < 10 {
 		t.Errorf("found only %d tests that pages name", found)
+	}
+}
+
+// Every path of the project that a page names in backticks is there. The changelog tells of
+// what has been.
+func TestNamedPaths(t *testing.T) {
+	named := regexp.MustCompile("`((?:cmd|docs|examples|gateway|internal|redisstore|shim)/[\\w./*-]+)`")
+	found := 0
+	for _, page := range filesOf(t, ".md") {
+		if filepath.Base(page) == "CHANGELOG.md" {
+			continue
+		}
+		for _, m := range named.FindAllStringSubmatch(textOf(t, page), -1) {
+			found++
+			if there, err := filepath.Glob(filepath.Join(root, m[1])); err != nil || len(there) == 0 {
+				t.Errorf("%s names %s, which does not exist", page, m[1])
+			}
+		}
+	}
+	if found < 30 {
+		t.Errorf("found only %d paths that pages name", found)
+	}
+}
+
+// A page that says in which package a test is says so rightly.
+func TestNamedTestsAreThere(t *testing.T) {
+	dirs := map[string]map[string]bool{}
+	for _, s := range sources(t) {
+		for _, decl := range s.syntax.Decls {
+			if f, ok := decl.(*ast.FuncDecl); ok && s.test && f.Recv == nil {
+				if dirs[f.Name.Name] == nil {
+					dirs[f.Name.Name] = map[string]bool{}
+				}
+				dirs[f.Name.Name][s.dir] = true
+			}
+		}
+	}
+	named := regexp.MustCompile("`(Test[A-Z]\\w*)(?:/[^`]*)?` in `([\\w/]+)`")
+	found := 0
+	for _, page := range filesOf(t, ".md") {
+		for _, m := range named.FindAllStringSubmatch(textOf(t, page), -1) {
+			if found++; dirs[m[1]] != nil && !dirs[m[1]][m[2]] {
+				t.Errorf("%s says that %s is in %s", page, m[1], m[2])
+			}
+		}
+	}
+	if found < 10 {
+		t.Errorf("found only %d tests with their package", found)
 	}
 }

@@ -1,6 +1,7 @@
 package importtest
 
 import (
+	"cmp"
 	"go/ast"
 	"go/token"
 	"strings"
@@ -31,6 +32,105 @@ func TestSizes(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The limits of a package, a type and an interface, outside of tests.
+const (
+	maxFiles       = 25 // of a package
+	maxMethods     = 40 // of a type
+	maxMethodFiles = 12 // in which a type has methods
+	maxInterface   = 8  // methods that an interface lists, without those that it embeds
+)
+
+// largeInterfaces and largePackages may be larger than others, each for a reason.
+var (
+	largePackages = map[string]int{
+		"gateway/upstream": 40, // one server as seen over HTTP, in two eras that share most of it
+		"shim":             40, // one run and those who look after it
+	}
+	largeInterfaces = map[string]int{
+		"shim.Store": 11, // a task is one record: what changes it is one contract
+	}
+)
+
+// TestShape: a package, a type and an interface stay small enough to be understood whole.
+func TestShape(t *testing.T) {
+	files, methods := map[string]int{}, map[string]int{}
+	spread := map[string]map[string]bool{} // the files in which a type has methods
+	for _, s := range sources(t) {
+		if s.test {
+			continue
+		}
+		files[s.dir]++
+		for _, decl := range s.syntax.Decls {
+			switch d := decl.(type) {
+			case *ast.FuncDecl:
+				if name := receiver(d); name != "" {
+					name = s.dir + "." + name
+					methods[name]++
+					if spread[name] == nil {
+						spread[name] = map[string]bool{}
+					}
+					spread[name][s.name] = true
+				}
+			case *ast.GenDecl:
+				for name, n := range interfaces(d) {
+					if most := cmp.Or(largeInterfaces[s.dir+"."+name], maxInterface); n > most {
+						t.Errorf("%s: the interface %s lists %d methods, more than %d", s.name, name, n, most)
+					}
+				}
+			}
+		}
+	}
+	for dir, n := range files {
+		if most := cmp.Or(largePackages[dir], maxFiles); n > most {
+			t.Errorf("%s has %d files, more than %d", dir, n, most)
+		}
+	}
+	for name, n := range methods {
+		if in := len(spread[name]); n > maxMethods || in > maxMethodFiles {
+			t.Errorf("%s has %d methods in %d files, more than %d in %d", name, n, in, maxMethods, maxMethodFiles)
+		}
+	}
+}
+
+// receiver names the type that a function is a method of; "" for none.
+func receiver(f *ast.FuncDecl) string {
+	if f.Recv == nil {
+		return ""
+	}
+	e := f.Recv.List[0].Type
+	for {
+		switch x := e.(type) {
+		case *ast.StarExpr:
+			e = x.X
+		case *ast.IndexExpr:
+			e = x.X
+		case *ast.Ident:
+			return x.Name
+		default:
+			return ""
+		}
+	}
+}
+
+// interfaces are how many methods each interface of a declaration lists.
+func interfaces(d *ast.GenDecl) map[string]int {
+	all := map[string]int{}
+	for _, spec := range d.Specs {
+		ts, ok := spec.(*ast.TypeSpec)
+		if !ok {
+			continue
+		}
+		it, ok := ts.Type.(*ast.InterfaceType)
+		if !ok {
+			continue
+		}
+		for _, m := range it.Methods.List {
+			all[ts.Name.Name] += len(m.Names) // none for an embedded one
+		}
+	}
+	return all
 }
 
 func TestPackageComments(t *testing.T) {

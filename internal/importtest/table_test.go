@@ -7,31 +7,51 @@ package importtest
 // The direction is: cmd wires, gateway speaks, shim decides, redisstore
 // remembers. No arrow goes back, and none runs between redisstore and gateway.
 var imports = map[string][]string{
-	"cmd/taskgate": {"gateway", "gateway/config", "gateway/sealed", "gateway/upstream", "redisstore", "shim", "shim/dialect", "internal/semconv"},
+	"cmd/taskgate": {"gateway", "gateway/config", "gateway/sealed", "gateway/upstream", "redisstore", "shim", "internal/budget"},
 
 	"gateway": {
-		"gateway/config", "gateway/sealed", "gateway/upstream", "shim", "shim/dialect",
-		"internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/mcpheader", "internal/semconv",
+		"gateway/config", "gateway/endpoint", "gateway/legacy", "gateway/modern", "gateway/sealed", "gateway/upstream", "gateway/wire",
+		"shim", "internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/patience",
 	},
-	"gateway/config":      {"internal/mcp", "internal/mcpheader"},
+	"gateway/legacy": {
+		"gateway/config", "gateway/endpoint", "gateway/sealed", "gateway/translate", "gateway/upstream", "gateway/wire",
+		"shim", "shim/dialect", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/patience",
+	},
+	"gateway/modern": {
+		"gateway/config", "gateway/endpoint", "gateway/sealed", "gateway/translate", "gateway/upstream", "gateway/wire",
+		"shim", "shim/dialect", "internal/jsonrpc", "internal/mcp", "internal/mcpheader",
+	},
+	"gateway/endpoint": {
+		"gateway/config", "gateway/sealed", "gateway/translate", "gateway/upstream", "gateway/wire", "shim",
+		"internal/jsonrpc", "internal/mcp",
+	},
+	"gateway/translate": {"gateway/sealed", "gateway/upstream", "shim", "internal/jsonrpc", "internal/mcp", "internal/mcpheader"},
+	"gateway/wire": {
+		"gateway/sealed", "shim", "shim/dialect",
+		"internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/semconv",
+	},
+	"gateway/config":      {},
 	"gateway/sealed":      {"internal/jsonrpc"},
-	"gateway/gatewaytest": {"gateway", "shim"},
+	"gateway/gatewaytest": {"gateway/legacy", "shim"},
 	"gateway/upstream": {
-		"gateway/config", "shim",
-		"internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/mcpheader", "internal/semconv",
+		"shim",
+		"internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/mcpheader", "internal/semconv",
 	},
 
-	"shim":                       {"internal/jsonrpc"},
+	"shim":                       {"internal/budget", "internal/jsonrpc", "internal/patience"},
 	"shim/dialect":               {"shim", "internal/jsonrpc", "internal/mcp"},
-	"shim/shimtest":              {"shim", "shim/shimtest/fake", "internal/jsonrpc", "internal/mcp"},
-	"shim/shimtest/fake":         {"shim", "internal/jsonrpc", "internal/mcp", "internal/eventstream"},
-	"redisstore":                 {"shim"},
+	"shim/shimtest":              {"shim"},
+	"shim/shimtest/fake":         {},
+	"redisstore":                 {"shim", "internal/patience"},
+	"internal/budget":            {},
+	"internal/patience":          {},
 	"internal/jsonrpc":           {},
 	"internal/mcp":               {},
-	"internal/mcpheader":         {"internal/mcp", "internal/jsonrpc"},
+	"internal/mcpheader":         {"internal/jsonrpc"},
 	"internal/eventstream":       {},
 	"internal/semconv":           {},
-	"internal/schematest":        {"internal/mcp", "internal/jsonrpc"},
+	"internal/schematest":        {},
+	"internal/wiretest":          {"gateway/config", "redisstore", "internal/jsonrpc", "internal/mcp", "internal/mcpheader", "internal/schematest"},
 	"internal/redistest":         {"internal/proc"},
 	"internal/importtest":        {},
 	"internal/configschema":      {"gateway/config"},
@@ -64,9 +84,9 @@ var fences = []fence{
 	{
 		path: "net/http",
 		allowed: []string{
-			"cmd/taskgate", "gateway", "gateway/upstream", "internal/eventstream",
+			"cmd/taskgate", "gateway", "gateway/legacy", "gateway/modern", "gateway/wire", "gateway/upstream", "internal/eventstream",
 			"internal/taskclient", "internal/bench", "shim/shimtest/fake",
-			"examples/slowserver", "internal/e2e/conformserver",
+			"examples/slowserver", "internal/e2e/conformserver", "internal/wiretest",
 		},
 		why: "what is no edge must not know the transport",
 	},
@@ -97,6 +117,7 @@ var fences = []fence{
 // besides the standard library.
 var shimImports = []string{
 	"github.com/google/uuid",
+	"github.com/hashicorp/golang-lru/v2", // imports nothing itself
 	"go.opentelemetry.io/otel",
 }
 
@@ -110,11 +131,12 @@ type detachment struct {
 // request that caused it. Each is a decision of the design, since what is
 // detached has to be ended by somebody else.
 var withoutCancel = map[string]detachment{
-	"cmd/taskgate/server.go":       {1, "running tasks need the heartbeat while the process drains"},
-	"gateway/legacy_initialize.go": {1, "a session that could not be opened is taken back, whoever waits"},
-	"gateway/session_live.go":      {1, "losing the connection does not cancel a legacy call (X3)"},
-	"gateway/session_table.go":     {2, "the end of a session outlives the request, or the loop, that found it"},
-	"gateway/upstream/exchange.go": {1, "a cancellation is told to the server before the connection goes"},
-	"gateway/upstream/flight.go":   {2, "what several callers share outlives each; a farewell outlives its call"},
-	"shim/run.go":                  {1, "a task outlives the call that made it"},
+	"cmd/taskgate/server.go":          {1, "running tasks need the heartbeat while the process drains"},
+	"gateway/legacy/initialize.go":    {1, "a session that could not be opened is taken back, whoever waits"},
+	"gateway/legacy/session_live.go":  {1, "losing the connection does not cancel a legacy call (X3)"},
+	"gateway/legacy/session_log.go":   {1, "what is in the log has to be ended there, also where the client goes"},
+	"gateway/legacy/session_table.go": {2, "the end of a session outlives the request, or the loop, that found it"},
+	"gateway/upstream/exchange.go":    {1, "a cancellation is told to the server before the connection goes"},
+	"gateway/upstream/work.go":        {2, "what several callers share outlives each; a farewell outlives its call"},
+	"shim/run.go":                     {1, "a task outlives the call that made it"},
 }

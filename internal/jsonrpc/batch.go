@@ -6,6 +6,17 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
+// LongBatch reports whether a body is an array of more than n values. It reads no further
+// than that, and b need not be JSON.
+func LongBatch(b []byte, n int) bool {
+	for range Elements(b) {
+		if n--; n < 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // Split takes a body apart that may be a batch (JSON-RPC 2.0 section 6; MCP
 // 2025-03-26 only). A body that is not an array is its own single element and
 // is not looked at further; the caller parses it. The elements of a batch are

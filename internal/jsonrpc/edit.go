@@ -11,21 +11,20 @@ import (
 // returned, as is what is no object. It is one walk and at most one copy, however
 // many members change.
 func Edit(obj []byte, f func(name string, value json.RawMessage) json.RawMessage) []byte {
-	out, changed, ok := edit(nil, obj, func(name []byte, value json.RawMessage) json.RawMessage {
-		return f(unquote(name), value)
-	})
+	var room [8][]byte
+	out, changed, ok := edit(room[:0], obj, decoded(f), nil)
 	if !ok || !changed {
 		return obj
 	}
-	return out
+	return out.Text()
 }
 
-// edit appends obj after f has decided about each member; the name that f gets is
-// the quoted text. A member that is dropped goes with the comma before it, or, if
-// nothing before it remains, the one after it. It reports whether anything changed,
-// and whether obj is an object as far as brackets tell; if not, what it appended is
-// of no use.
-func edit(out, obj []byte, f func(name []byte, value json.RawMessage) json.RawMessage) (_ []byte, changed, ok bool) {
+// edit appends the pieces of obj after f has decided about each member; the name that f gets
+// is the quoted text. A member that is dropped goes with the comma before it, or, if nothing
+// before it remains, the one after it. What more returns, if it is not nil, comes after the
+// last member. It reports whether anything changed, and whether obj is an object as far as
+// brackets tell; if not, what it appended is of no use.
+func edit(out Spliced, obj []byte, f func(name []byte, value json.RawMessage) json.RawMessage, more func() []byte) (_ Spliced, changed, ok bool) {
 	c, ok := newCursor(obj, '{')
 	if !ok {
 		return nil, false, false
@@ -33,14 +32,14 @@ func edit(out, obj []byte, f func(name []byte, value json.RawMessage) json.RawMe
 	copied, kept := 0, false
 	for {
 		before := c.last
-		m, more := c.member()
-		if !more {
+		m, further := c.member()
+		if !further {
 			break
 		}
 		old := obj[m.value.from:m.value.to:m.value.to]
 		value := f(obj[m.name.from:m.name.to], old)
 		if value == nil {
-			out = append(out, obj[copied:max(before, copied)]...)
+			out = append(out, obj[copied:max(before, copied)])
 			copied = m.value.to
 			continue
 		}
@@ -49,26 +48,33 @@ func edit(out, obj []byte, f func(name []byte, value json.RawMessage) json.RawMe
 		}
 		kept = true
 		if !bytes.Equal(value, old) {
-			out = append(append(out, obj[copied:m.value.from]...), value...)
+			out = append(out, obj[copied:m.value.from], value)
 			copied = m.value.to
 		}
 	}
-	return append(out, obj[copied:]...), copied > 0, c.complete()
+	changed = copied > 0
+	if more != nil {
+		if members := more(); len(members) > 0 {
+			out = append(out, obj[copied:c.last])
+			if kept {
+				out = append(out, comma)
+			}
+			out = append(out, members)
+			copied, changed = c.last, true
+		}
+	}
+	return append(out, obj[copied:]), changed, c.complete()
 }
 
-// Extend returns a copy of obj with members, a text like "a":1,"b":2, after its
-// last one. That obj has none of them already is for the caller to know; unlike
-// [Set], it does not look through obj, but only at its end. What is no object, or
-// no members at all, is returned as it is.
-func Extend(obj, members []byte) []byte {
+// Extend is [Extended] in one piece.
+func Extend(obj, members []byte) []byte { return Extended(obj, members).Text() }
+
+// lastMember is where the last member of obj ends, or its opening bracket if it is empty.
+func lastMember(obj []byte) (at int, empty, ok bool) {
 	end := bytes.LastIndexByte(obj, '}')
-	if end < 0 || len(members) == 0 || !IsObject(obj) {
-		return obj
+	if end < 0 || !IsObject(obj) {
+		return 0, false, false
 	}
-	at := len(bytes.TrimRight(obj[:end], " \t\r\n"))
-	out := append(make([]byte, 0, len(obj)+len(members)+1), obj[:at]...)
-	if obj[at-1] != '{' {
-		out = append(out, ',')
-	}
-	return append(append(out, members...), obj[at:]...)
+	at = len(bytes.TrimRight(obj[:end], " \t\r\n"))
+	return at, obj[at-1] == '{', true
 }

@@ -36,6 +36,13 @@ func ParseID(raw []byte) (ID, error) {
 	return ID{string(raw)}, nil
 }
 
+// maxID is far beyond the ids that clients make.
+const maxID = 1 << 10
+
+// Long reports whether an id is longer than a client may choose one: ids of requests and
+// progress tokens are kept in the store, and repeated with every message about them.
+func (id ID) Long() bool { return len(id.raw) > maxID }
+
 // StringID is the id with the string value s.
 func StringID(s string) ID { return ID{string(AppendString(nil, s))} }
 

@@ -48,7 +48,7 @@ type Message struct {
 }
 
 // Error is a JSON-RPC error object (JSON-RPC 2.0 section 5.1). It implements
-// error, so that a leg may return what its server said.
+// error, so that a client may return what its server said.
 type Error struct {
 	Code    int64
 	Message string

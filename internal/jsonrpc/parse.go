@@ -18,8 +18,8 @@ func Parse(b []byte) (Message, error) { return parse(b, true) }
 // object are held to the same rules as in [Parse]; everything inside params,
 // result, error.data and unknown members only has to be well-formed JSON. Null
 // is accepted as the id of an error response (JSON-RPC 2.0 section 5 demands it
-// where the id could not be read) and as the error beside a result (JSON-RPC
-// 1.0 wrote it so). The error is a *[ParseError].
+// where the id could not be read) and as the error beside a result, or the
+// result beside an error (JSON-RPC 1.0 wrote it so). The error is a *[ParseError].
 func ParseLenient(b []byte) (Message, error) { return parse(b, false) }
 
 func parse(b []byte, strict bool) (Message, error) {
@@ -80,8 +80,12 @@ func (e *envelope) field(name []byte) *json.RawMessage {
 // message decides what kind of message the members make, after JSON-RPC 2.0
 // sections 4 and 5.
 func (e *envelope) message(strict bool) (Message, *ParseError) {
-	if !strict && e.result != nil && string(e.err) == "null" {
+	switch {
+	case strict:
+	case e.result != nil && string(e.err) == "null":
 		e.err = nil
+	case e.err != nil && string(e.result) == "null":
+		e.result = nil
 	}
 	switch {
 	case e.version == nil || !validString(e.version) || unquote(e.version) != Version:

@@ -12,6 +12,18 @@ import (
 
 var cmpMessage = cmp.Options{cmp.AllowUnexported(ID{}), cmpopts.IgnoreFields(Message{}, "Raw")}
 
+// A batch that is too long is found to be so before it is read: what follows may be anything.
+func TestLongBatch(t *testing.T) {
+	for text, want := range map[string]bool{
+		`[1,2,3]`: false, ` [ {"a":[1,2,3,4]} , "[,,,,]" , 3 ]`: false, `{"a":[1,2,3,4]}`: false, ``: false, `[`: false,
+		`[1,2,3,4]`: true, `[1,2,3,{},x`: true, "\n[[],[],[],[]": true,
+	} {
+		if got := LongBatch([]byte(text), 3); got != want {
+			t.Errorf("%s: %v", text, got)
+		}
+	}
+}
+
 func nested(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
 
 func TestParse(t *testing.T) {
@@ -141,6 +153,7 @@ func TestParseLenient(t *testing.T) {
 		{"nesting and strings", head + `"result":["[{\"",` + nested(999) + `]}`},
 		{"null id", `{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":""}}`},
 		{"error null beside a result", head + `"result":{},"error":null}`},
+		{"result null beside an error", head + `"result":null,"error":{"code":1,"message":""}}`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if _, err := ParseLenient([]byte(tt.in)); err != nil {

@@ -65,11 +65,11 @@ func Delete(obj []byte, path ...string) ([]byte, error) {
 		}
 		at = span{at.from + m.value.from, at.from + m.value.to}
 	}
-	out := append(make([]byte, 0, len(obj)), obj[:at.from]...)
-	out, ok := without(out, obj[at.from:at.to], path[len(path)-1])
+	var room [8][]byte
+	out, ok := without(append(room[:0], obj[:at.from]), obj[at.from:at.to], path[len(path)-1])
 	switch {
 	case ok:
-		return append(out, obj[at.to:]...), nil
+		return append(out, obj[at.to:]).Text(), nil
 	case len(path) == 1:
 		return nil, errObject
 	}
@@ -77,13 +77,13 @@ func Delete(obj []byte, path ...string) ([]byte, error) {
 }
 
 // without appends obj except for the members called name.
-func without(out, obj []byte, name string) ([]byte, bool) {
+func without(out Spliced, obj []byte, name string) (Spliced, bool) {
 	out, _, ok := edit(out, obj, func(quoted []byte, value json.RawMessage) json.RawMessage {
 		if isName(quoted, name) {
 			return nil
 		}
 		return value
-	})
+	}, nil)
 	return out, ok
 }
 

@@ -60,6 +60,14 @@ func TestNamesAndLevels(t *testing.T) {
 	if NameParam(MethodResourcesRead) != "uri" || NameParam(MethodToolsList) != "" {
 		t.Error("NameParam")
 	}
+	for method, want := range map[string]bool{
+		"acme/do": true, "nonsense": true, "notifications/acme": true, "": false, MethodPing: false, "tasks/other": false,
+		MethodElicit: false, NotifyProgress: false, NotifyTask: false, NotifyTaskPartial: false,
+	} {
+		if Foreign(method) != want {
+			t.Errorf("Foreign(%q) is not %t", method, want)
+		}
+	}
 	if !IsRequest(MethodTasksList) || IsRequest(NotifyProgress) || IsRequest("") {
 		t.Error("IsRequest")
 	}

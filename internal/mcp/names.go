@@ -4,6 +4,8 @@
 // looking them up, so that a name is written once and a grep finds its uses.
 package mcp
 
+import "strings"
+
 // Requests of a client. The era in which a method exists is in the comment of
 // its group: "legacy" are the revisions that begin with initialize (up to
 // 2025-11-25), "modern" those that carry their metadata in each request
@@ -81,10 +83,28 @@ const (
 	NotifyTaskPartial          = "notifications/tasks/partial"              // SEP-2679
 )
 
+// Foreign reports whether a request or notification is none of any version of the protocol,
+// and so between its peers. What is below tasks/ and notifications/tasks/ is reserved (T48).
+func Foreign(method string) bool {
+	switch method {
+	case MethodElicit, MethodCreateMessage, MethodRootsList,
+		NotifyInitialized, NotifyCancelled, NotifyProgress, NotifyMessage, NotifyToolsListChanged,
+		NotifyPromptsListChanged, NotifyResourcesListChanged, NotifyResourceUpdated, NotifyRootsListChanged,
+		NotifyElicitationComplete, NotifyAcknowledged, NotifyTask:
+		return false
+	}
+	return method != "" && !IsRequest(method) &&
+		!strings.HasPrefix(method, "tasks/") && !strings.HasPrefix(method, NotifyTask+"/")
+}
+
 // Extensions, as they are named in capabilities.extensions.
 const (
 	ExtensionTasks    = "io.modelcontextprotocol/tasks"
 	ExtensionPartials = "dev.taskgate/partials" // the gateway's own (protocol.md 6.4, point 6)
+	// The extensions of authorization, which hold between a client and who it presents
+	// its credentials to.
+	ExtensionClientCredentials       = "io.modelcontextprotocol/oauth-client-credentials"
+	ExtensionEnterpriseAuthorization = "io.modelcontextprotocol/enterprise-managed-authorization"
 )
 
 // Values of resultType, which every modern result carries (protocol.md 2.1).

@@ -3,8 +3,8 @@
 // tool's input schema, and the comparison of a header with the argument that it
 // mirrors (specification, basic/transports/streamable-http).
 //
-// A server face needs it to refuse requests whose headers and body disagree,
-// and a client leg to write headers that the next server accepts.
+// A server needs it to refuse requests whose headers and body disagree,
+// and a client to write headers that the next server accepts.
 package mcpheader
 
 import (

@@ -9,9 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -112,14 +114,42 @@ func (p *Process) Kill() {
 	<-p.done
 }
 
-// FreeAddr returns a loopback address that nothing listened on a moment ago.
+// The ports that FreeAddr chooses from. The kernel gives none of them to a listener that
+// asks for any port, or to an outgoing connection: Linux does that from 32768 on.
+const (
+	firstPort = 10000
+	lastPort  = 32000
+)
+
+// reserved holds what keeps the ports of FreeAddr from other processes.
+var reserved struct {
+	sync.Mutex
+	ports []net.PacketConn
+}
+
+// FreeAddr returns a loopback address that nothing listens on. Until this process ends,
+// FreeAddr returns it to nobody else on this machine, so that a program can be started on
+// it, and started again. The reservation is a UDP socket on the port of the same number.
 func FreeAddr() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("find a free port: %w", err)
+	var last error
+	for range 1000 {
+		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(firstPort+rand.IntN(lastPort-firstPort)))
+		held, err := net.ListenPacket("udp", addr)
+		if err != nil {
+			last = err
+			continue
+		}
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			last = errors.Join(err, held.Close())
+			continue
+		}
+		reserved.Lock()
+		reserved.ports = append(reserved.ports, held)
+		reserved.Unlock()
+		return addr, l.Close()
 	}
-	defer l.Close()
-	return l.Addr().String(), nil
+	return "", fmt.Errorf("find a free port: %w", last)
 }
 
 // errEnded is a process that ended before it listened.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strconv"
 	"strings"
@@ -92,6 +93,26 @@ func TestWaitListeningReportsAnEnd(t *testing.T) {
 	err = shell(t, "sleep 1000").WaitListening(ctx, addr)
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("error %v, want a deadline", err)
+	}
+}
+
+// An address is given out once, and is outside of the ports that the kernel gives out.
+func TestFreeAddrIsReserved(t *testing.T) {
+	given := make(map[string]bool)
+	for range 200 {
+		addr, err := FreeAddr()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, port, _ := strings.Cut(addr, ":")
+		if n, _ := strconv.Atoi(port); given[addr] || n < firstPort || n >= lastPort {
+			t.Errorf("got %s, before: %t", addr, given[addr])
+		}
+		given[addr] = true
+		if held, err := net.ListenPacket("udp", addr); err == nil {
+			held.Close()
+			t.Errorf("another process may get %s", addr)
+		}
 	}
 }
 

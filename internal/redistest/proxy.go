@@ -42,6 +42,8 @@ type Proxy struct {
 	latency time.Duration // of replies to commands
 	slow    []byte        // that contain this
 	release chan struct{} // closed to forward what is held
+	frozen  bool          // nothing is forwarded
+	thaw    *sync.Cond    // of mu
 }
 
 // link is one connection through the proxy. Its fields belong to Proxy.mu.
@@ -64,11 +66,13 @@ func NewProxy(t TB, target string) *Proxy {
 	p := &Proxy{
 		Addr: l.Addr().String(), target: target, listener: l, links: map[*link]bool{}, release: make(chan struct{}),
 	}
+	p.thaw = sync.NewCond(&p.mu)
 	p.done.Go(p.accept)
 	t.Cleanup(func() {
 		l.Close()
 		p.Refuse(true)
 		p.Release()
+		p.Freeze(false)
 		p.Cut()
 		p.done.Wait()
 	})
@@ -123,6 +127,22 @@ func (p *Proxy) Release() {
 	defer p.mu.Unlock()
 	close(p.release)
 	p.release = make(chan struct{})
+}
+
+// Freeze has nothing forwarded, in either direction, over connections that stay up and new
+// ones that open; or lets everything go on, late.
+func (p *Proxy) Freeze(on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.frozen = on
+	p.thaw.Broadcast()
+}
+
+// thawed waits until the proxy is not frozen. p.mu is held.
+func (p *Proxy) thawed() {
+	for p.frozen {
+		p.thaw.Wait()
+	}
 }
 
 // Refuse has new connections be refused, or no longer.
@@ -204,6 +224,7 @@ func (p *Proxy) meet(l *link, command []byte) (pass int, on bool) {
 	lower := bytes.ToLower(command)
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.thawed()
 	l.subscriber = l.subscriber || bytes.Contains(lower, []byte("\r\nsubscribe\r\n"))
 	if l.late != nil {
 		l.late.prompt.Store(l.subscriber || !bytes.Contains(lower, p.slow))
@@ -249,6 +270,7 @@ func (p *Proxy) down(l *link) {
 func (p *Proxy) hear(l *link, n int) (pass int, deaf bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.thawed()
 	if l.limited {
 		pass = min(n, l.left)
 		l.left -= pass

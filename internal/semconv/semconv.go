@@ -8,6 +8,8 @@
 package semconv
 
 import (
+	"strings"
+
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 )
@@ -57,8 +59,13 @@ const (
 // DurationBounds are the bucket bounds of the duration metrics, in seconds.
 var DurationBounds = []float64{0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300}
 
+// LimitRefusals is a metric of the gateway's own: how many requests, streams and connections a
+// limit of the gateway has kept out.
+const LimitRefusals = "taskgate.limit.refusals"
+
 // Attributes of the gateway's own.
 const (
+	Limit       = attribute.Key("taskgate.limit")    // the key of the configuration that sets it
 	Upstream    = attribute.Key("taskgate.upstream") // the configured name
 	UpstreamEra = attribute.Key("taskgate.upstream.era")
 	TaskID      = attribute.Key("taskgate.task.id") // spans only
@@ -73,6 +80,17 @@ const (
 	OtherName     = "_other"  // GenAITool, GenAIPrompt on a metric
 )
 
+// maxName bounds the names of tools, prompts and resources on spans: a client wrote them.
+const maxName = 256
+
+// Cut is a name as spans have it.
+func Cut(name string) string {
+	if len(name) <= maxName {
+		return name
+	}
+	return strings.ToValidUTF8(name[:maxName], "") + "…"
+}
+
 // SpanName is the name of a span: the method and, where there is one, the tool
 // or prompt. A resource's URI never becomes part of it: it has no bounded set of
 // values.
@@ -80,7 +98,7 @@ func SpanName(method, name string) string {
 	switch method {
 	case "tools/call", "prompts/get":
 		if name != "" {
-			return method + " " + name
+			return method + " " + Cut(name)
 		}
 	}
 	return method
@@ -89,6 +107,7 @@ func SpanName(method, name string) string {
 // Target gives the attributes that say what a request is about: the tool with
 // its operation, the prompt, or the resource.
 func Target(method, name string) []attribute.KeyValue {
+	name = Cut(name)
 	switch {
 	case name == "":
 		return nil

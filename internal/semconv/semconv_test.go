@@ -1,7 +1,9 @@
 package semconv
 
 import (
+	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 func TestSpanName(t *testing.T) {
@@ -13,6 +15,22 @@ func TestSpanName(t *testing.T) {
 	} {
 		if got := SpanName(c.method, c.name); got != c.want {
 			t.Errorf("SpanName(%q, %q) = %q, want %q", c.method, c.name, got, c.want)
+		}
+	}
+}
+
+// A name that a client wrote is cut, wherever spans show it.
+func TestLongNames(t *testing.T) {
+	long := strings.Repeat("é", 1<<20)
+	for _, method := range []string{"tools/call", "prompts/get", "resources/read"} {
+		shown := []string{SpanName(method, long)}
+		for _, kv := range Target(method, long) {
+			shown = append(shown, kv.Value.AsString())
+		}
+		for _, text := range shown {
+			if len(text) > 300 || !utf8.ValidString(text) {
+				t.Errorf("%s shows %d bytes", method, len(text))
+			}
 		}
 	}
 }

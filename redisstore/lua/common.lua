@@ -7,7 +7,8 @@
 -- before these), taken (the id is another operation's, or the stream another
 -- replica's), moved (another runner
 -- than the caller thought), skip (not for this replica), full (there is no room), room
--- (there is once these are gone).
+-- (there is once these are gone), most (look at this owner's first), held (another stream has the question), has (the client has
+-- it).
 
 -- next_arg and list read ARGV from the front: single values first, then lists,
 -- each preceded by its length.
@@ -59,6 +60,26 @@ end
 local function push(key, values, skip)
   for i = skip + 1, #values do redis.call('RPUSH', key, values[i]) end
   return #values - skip
+end
+
+-- size is how many bytes all but the first skip values are.
+local function size(values, skip)
+  local n = 0
+  for i = skip + 1, #values do n = n + #values[i] end
+  return n
+end
+
+-- Bytes of a task that are not counted one by one; how many more or less it takes than its
+-- list was told before that is told again, while it runs.
+local OVERHEAD, COARSE = 2048, 65536
+
+-- weight is how many bytes the task in KEYS[1] takes that has streamed so many.
+local function weight(streamed)
+  local n = OVERHEAD + streamed
+  for _, field in ipairs({ 'body', 'call', 'checkpoint', 'questions', 'message', 'progress' }) do
+    n = n + redis.call('HSTRLEN', KEYS[1], field)
+  end
+  return n
 end
 
 -- expire ends the task in KEYS[1..3] at a time, or never.

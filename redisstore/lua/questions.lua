@@ -41,7 +41,7 @@ end
 
 -- edit makes the changes to the questions. It returns them, whether anything
 -- changed, whether one was added, and whether none is open after one was closed.
-local function edit(questions, ask, withdraw, claim, by, over, answer, take, forget, op)
+local function edit(questions, ask, withdraw, claim, by, answer, take, forget, op)
   local changed, asked, closed, open = false, false, false, false
   for i = 1, #ask, 4 do
     if not questions[ask[i]] then
@@ -57,11 +57,9 @@ local function edit(questions, ask, withdraw, claim, by, over, answer, take, for
       q[CLAIM], changed, closed = '', true, true
     end
   end
-  local void = { [''] = true }
-  for _, stream in ipairs(over) do void[stream] = true end
   for _, key in ipairs(claim) do
     local q = questions[key]
-    if q and q[STATE] == 'open' and q[CLAIM] ~= by and void[q[CLAIM]] then
+    if q and q[STATE] == 'open' and q[CLAIM] == '' then
       q[CLAIM], changed = by, true
     end
   end

@@ -3,12 +3,15 @@
 --
 -- KEYS  1 session
 -- ARGV  1 id  2 revision; 0 makes it  3 state  4 ms to live  5 channel, if it is to be heard of  6 operation id
+--       7 its owner, when it is made
 -- reply ok, moved
 local id, rev, state, ttl, events, op = next_arg(), tonumber(next_arg()), next_arg(), next_arg(), next_arg(), next_arg()
+local owner = next_arg()
 local was = redis.call('HMGET', KEYS[1], 'rev', 'op')
 local have = tonumber(was[1] or '0')
 if have == rev then
   redis.call('HSET', KEYS[1], 'rev', int(rev + 1), 'state', state, 'op', op)
+  if owner ~= '' then redis.call('HSET', KEYS[1], 'owner', owner) end
   if rev > 0 and events ~= '' then redis.call('PUBLISH', events, id .. ' ' .. int(rev + 1)) end
 elseif have ~= rev + 1 or was[2] ~= op then
   return { 'moved' }

@@ -1,11 +1,12 @@
--- session_signal leaves a word for the replicas that are busy with a client session.
+-- session_signal leaves a word for the replicas that are busy with a client session. The
+-- event names no revision: the state is as it was.
 --
 -- KEYS  1 signals
--- ARGV  1 id  2 word, after a name of its own  3 ms to live  4 how many are kept  5 channel
+-- ARGV  1 id  2 a name of its own  3 word  4 ms to live  5 how many are kept  6 channel
 -- reply ok
-local id, word, ttl, n, events = next_arg(), next_arg(), next_arg(), next_arg(), next_arg()
-redis.call('RPUSH', KEYS[1], word)
+local id, name, word, ttl, n, events = next_arg(), next_arg(), next_arg(), next_arg(), next_arg(), next_arg()
+redis.call('RPUSH', KEYS[1], name .. '@' .. int(now()) .. ' ' .. word)
 redis.call('LTRIM', KEYS[1], -tonumber(n), -1)
 redis.call('PEXPIRE', KEYS[1], ttl)
-redis.call('PUBLISH', events, id .. ' 0')
+redis.call('PUBLISH', events, id .. ' -1')
 return { 'ok' }

@@ -2,8 +2,8 @@
 --
 -- KEYS  1 messages  2 what is known of the streams
 -- ARGV  1 stream  2 number of the message
--- reply ok, the replica that keeps the stream ('' once it has ended), its note, its last
---       operations, and number and text of each message; none
+-- reply ok, the replica that keeps the stream ('' once it has ended, '-' once it was left),
+--       its note, its last operations, and number and text of each message; none
 local stream, after = next_arg(), tonumber(next_arg())
 local was = redis.call('HMGET', KEYS[2], 'last', 's:' .. stream, 'n:' .. stream, 'o:' .. stream)
 if not was[2] then return { 'none' } end
@@ -12,11 +12,12 @@ local last = tonumber(was[1] or '0')
 local first = last - redis.call('LLEN', KEYS[1]) + 1
 local from = math.max(after + 1, first)
 if from > last then return out end
-local own = stream .. ' '
+local plain, question = stream .. ' ', stream .. '?'
 for i, entry in ipairs(redis.call('LRANGE', KEYS[1], from - first, -1)) do
-  if string.sub(entry, 1, #own) == own then
+  local start = string.sub(entry, 1, #plain)
+  if start == plain or start == question then
     out[#out + 1] = int(from + i - 1)
-    out[#out + 1] = string.sub(entry, #own + 1)
+    out[#out + 1] = string.sub(entry, string.find(entry, ' ', 1, true) + 1)
   end
 end
 return out

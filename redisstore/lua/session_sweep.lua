@@ -1,15 +1,21 @@
 -- session_sweep notes which client sessions were used, and finds those that may have
 -- ended: whose last use is long past as far as this set knows.
 --
--- KEYS  1 the sessions
+-- KEYS  1 the sessions  2.. those of each owner of one that was used
 -- ARGV  1 ms after which one is looked at  2 how many to find
---       then lists: used now, in use after all (found before, but still there)
+--       then lists: used now (id, the number of its owner's key, or 1 where that is not
+--       known), in use after all (found before, but still there)
 -- reply ok and the ids found
 local old, n = tonumber(next_arg()), next_arg()
 local used, kept = list(), list()
 local at = now()
-for i = 1, #used do redis.call('ZADD', KEYS[1], 'XX', int(at), used[i]) end
-for i = 1, #kept do redis.call('ZADD', KEYS[1], 'XX', int(at - old), kept[i]) end
+for j = 1, #used, 2 do
+  local i = tonumber(used[j + 1])
+  redis.call('ZADD', KEYS[1], 'XX', int(at), used[j])
+  redis.call('ZADD', KEYS[i], 'XX', int(at), used[j])
+end
+for i = 2, #KEYS do redis.call('PEXPIRE', KEYS[i], int(old)) end
+for j = 1, #kept do redis.call('ZADD', KEYS[1], 'XX', int(at - old), kept[j]) end
 local found = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. int(at - old), 'LIMIT', 0, n)
 table.insert(found, 1, 'ok')
 return found

@@ -7,7 +7,7 @@ import (
 )
 
 // Partial is the params of notifications/tasks/partial: a batch of content blocks
-// and its number (P1, P4). On the modern face nothing is marked with related-task
+// and its number (P1, P4). For modern clients nothing is marked with related-task
 // (H14).
 func (extension) Partial(id shim.ID, seq int64, content json.RawMessage) json.RawMessage {
 	return partial(id, seq, content).done()

@@ -57,14 +57,16 @@ func (s *Sink) Ask(ctx context.Context, q ...shim.Question) ([]shim.Answer, erro
 }
 
 // Checkpoint implements shim.Sink.
-func (s *Sink) Checkpoint(_ context.Context, cp json.RawMessage) error {
+func (s *Sink) Checkpoint(cp json.RawMessage) (stored func(context.Context) error) {
 	s.mu.Lock()
 	s.checkpoints = append(s.checkpoints, slices.Clone(cp))
 	s.mu.Unlock()
-	if s.OnCheckpoint != nil {
-		return s.OnCheckpoint(cp)
+	return func(context.Context) error {
+		if s.OnCheckpoint != nil {
+			return s.OnCheckpoint(cp)
+		}
+		return nil
 	}
-	return nil
 }
 
 // Heard returns the progress and the logs so far.

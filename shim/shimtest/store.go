@@ -31,7 +31,7 @@ type OpenStore func(t TB) (handle func() shim.Store)
 // Store checks that a store keeps the contract of shim.Store.
 func Store(t *testing.T, open OpenStore) {
 	for _, group := range [][]storeCase{
-		createCases, applyCases, questionCases, streamCases, listCases, watchCases, replicaCases, runningCases, expiryCases, raceCases,
+		createCases, applyCases, questionCases, streamCases, listCases, watchCases, replicaCases, runningCases, expiryCases, raceCases, roomCases,
 	} {
 		for _, c := range group {
 			t.Run(c.name, func(t *testing.T) {
@@ -167,10 +167,10 @@ func (t *storeTest) is(got, want error) {
 // stored wants these contents and segments, read through the other handle.
 func (t *storeTest) stored(id shim.ID, contents, segments []string) {
 	t.Helper()
-	b, err := t.b.Batches(t.ctx, id, 0)
+	b, err := t.b.Pieces(t.ctx, id, shim.ShowBatches, 0)
 	t.ok(err)
 	t.same(contents, texts(b))
-	s, err := t.b.Segments(t.ctx, id, 0)
+	s, err := t.b.Pieces(t.ctx, id, shim.ShowSegments, 0)
 	t.ok(err)
 	t.same(segments, texts(s))
 	t.same(shim.Position{Batches: int64(len(contents)), Segments: int64(len(segments))}, t.get(id, shim.Summary).Position)

@@ -151,6 +151,21 @@ var applyCases = []storeCase{
 		got = t.get(task.ID, shim.WithRun)
 		t.same("3 2", string(got.Call)+" "+string(got.Checkpoint))
 	}},
+	{"Apply/a checkpoint goes with the pieces before it", func(t *storeTest) {
+		task := t.create(nil, batch("[0]"))
+		is := func(at int64, checkpoint, want string, tail ...shim.Batch) {
+			t.Helper()
+			t.apply(task, shim.Change{Checkpoint: json.RawMessage(checkpoint), At: shim.Position{Batches: at}, Tail: tail})
+			t.same(want, string(t.get(task.ID, shim.WithRun).Checkpoint))
+		}
+		is(1, "1", "1")
+		is(1, "2", "2", batch("[1]"))
+		is(1, "3", "3", batch("[1]")) // as it is stored already
+		is(1, "old", "3")             // it was held up on its way
+		is(0, "old", "3", batch("[0]"))
+		is(2, "4", "4")
+		t.stored(task.ID, []string{"[0]", "[1]"}, nil)
+	}},
 	{"Apply/ttl is raised, and settled at the end", func(t *storeTest) {
 		task := t.create(func(k *shim.Task) { k.TTL, k.Retain = time.Hour, time.Minute })
 		t.same(time.Hour, t.apply(task, shim.Change{TTL: time.Second}).TTL)

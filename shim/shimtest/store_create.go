@@ -129,9 +129,9 @@ var createCases = []storeCase{
 			_, err = t.a.Apply(t.ctx, id, &held, shim.Change{Checkpoint: json.RawMessage("1")})
 			t.is(err, shim.ErrNotFound)
 			t.is(t.a.Append(t.ctx, id, held, shim.Position{}, nil, batch("[1]")), shim.ErrNotFound)
-			_, err = t.a.Batches(t.ctx, id, 0)
+			_, err = t.a.Pieces(t.ctx, id, shim.ShowBatches, 0)
 			t.is(err, shim.ErrNotFound)
-			_, err = t.a.Segments(t.ctx, id, 0)
+			_, err = t.a.Pieces(t.ctx, id, shim.ShowSegments, 0)
 			t.is(err, shim.ErrNotFound)
 		}
 	}},

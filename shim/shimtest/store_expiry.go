@@ -14,9 +14,9 @@ func (t *storeTest) gone(id shim.ID) {
 		_, err := t.b.Get(t.ctx, id, shim.WithRun)
 		return errors.Is(err, shim.ErrNotFound)
 	})
-	_, err := t.b.Batches(t.ctx, id, 0)
+	_, err := t.b.Pieces(t.ctx, id, shim.ShowBatches, 0)
 	t.is(err, shim.ErrNotFound)
-	_, err = t.b.Segments(t.ctx, id, 0)
+	_, err = t.b.Pieces(t.ctx, id, shim.ShowSegments, 0)
 	t.is(err, shim.ErrNotFound)
 }
 

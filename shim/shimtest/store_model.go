@@ -299,10 +299,10 @@ func (m *modelTest) check(rt *rapid.T) {
 		m.ok(err)
 		m.same(want, got)
 	}
-	b, err := m.store().Batches(m.ctx, k.ID, 1)
+	b, err := m.store().Pieces(m.ctx, k.ID, shim.ShowBatches, 1)
 	m.ok(err)
 	m.same(k.contents[min(1, len(k.contents)):], b)
-	s, err := m.store().Segments(m.ctx, k.ID, 0)
+	s, err := m.store().Pieces(m.ctx, k.ID, shim.ShowSegments, 0)
 	m.ok(err)
 	m.same(k.segments, s)
 }
@@ -328,7 +328,6 @@ func (m *modelTest) change(rt *rapid.T, k *modelTask) shim.Change {
 		"ask2":     func() { c.Ask = ask(some()...) },
 		"withdraw": func() { c.Withdraw = some() },
 		"claim":    func() { c.Claim, c.ClaimBy = some(), rapid.SampledFrom([]string{"s1", "s2"}).Draw(rt, "by") },
-		"over":     func() { c.ClaimOver = []string{"s1"} },
 		"answer":   func() { c.Answer = answer(some()...) },
 		"take":     func() { c.Take = some() },
 		"forget":   func() { c.Forget = some() },

@@ -111,20 +111,24 @@ func (k *modelTask) append(l shim.Lease, at shim.Position, checkpoint json.RawMe
 	case !k.fits(at):
 		return shim.ErrPosition
 	}
-	end, pieces := at, false
-	for _, piece := range b {
-		if piece.Content != nil {
-			end.Batches++
-		}
-		end.Segments += int64(len(piece.Segments))
-		pieces = pieces || piece.Content != nil || len(piece.Segments) > 0
-	}
-	late := pieces && end.Batches <= k.Position.Batches && end.Segments <= k.Position.Segments
+	end := endOf(at, b)
+	late := end != at && end.Batches <= k.Position.Batches && end.Segments <= k.Position.Segments
 	k.push(at, b)
 	if checkpoint != nil && !late {
 		k.Checkpoint = checkpoint
 	}
 	return nil
+}
+
+// endOf is the position after batches at one.
+func endOf(at shim.Position, b []shim.Batch) shim.Position {
+	for _, piece := range b {
+		if piece.Content != nil {
+			at.Batches++
+		}
+		at.Segments += int64(len(piece.Segments))
+	}
+	return at
 }
 
 // apply makes a change and returns the task as the caller is to see it.
@@ -144,6 +148,9 @@ func (k *modelTask) apply(l *shim.Lease, c shim.Change) (shim.Task, error) {
 	late := c.Order > 0 && c.Order < k.order
 	if late && c.To == "" {
 		c.StatusMessage, c.Progress, c.Outcome, c.Checkpoint, c.Call = nil, shim.TaskProgress{}, nil, nil, nil
+	}
+	if end := endOf(c.At, c.Tail); k.Position.Batches > end.Batches || k.Position.Segments > end.Segments {
+		c.Checkpoint = nil
 	}
 	changed := k.replace(c)
 	if c.Op != "" {
@@ -222,7 +229,7 @@ func (k *modelTask) edit(c shim.Change) (changed bool) {
 	}
 	for _, key := range c.Claim {
 		q := k.question(key)
-		if q != nil && q.Outstanding() && (q.Claim == "" || slices.Contains(c.ClaimOver, q.Claim)) {
+		if q != nil && q.Outstanding() && q.Claim == "" {
 			q.Claim = c.ClaimBy
 		}
 	}

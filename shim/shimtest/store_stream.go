@@ -92,13 +92,13 @@ var streamCases = []storeCase{
 	{"Batches/from somewhere", func(t *storeTest) {
 		task := t.create(nil, batch("[0]", "a"), batch("[1]", "b"), batch("[2]", "c"))
 		for from, want := range map[int64][]string{-5: {"[0]", "[1]", "[2]"}, 1: {"[1]", "[2]"}, 2: {"[2]"}, 3: nil, 99: nil} {
-			b, err := t.b.Batches(t.ctx, task.ID, from)
+			b, err := t.b.Pieces(t.ctx, task.ID, shim.ShowBatches, from)
 			t.ok(err)
 			t.same(want, texts(b))
 		}
 		// A segment's number is one more than its place: after n begins at place n.
 		for after, want := range map[int64][]string{-1: {"a", "b", "c"}, 0: {"a", "b", "c"}, 2: {"c"}, 3: nil} {
-			s, err := t.b.Segments(t.ctx, task.ID, after)
+			s, err := t.b.Pieces(t.ctx, task.ID, shim.ShowSegments, after)
 			t.ok(err)
 			t.same(want, texts(s))
 		}

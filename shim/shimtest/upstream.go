@@ -13,7 +13,7 @@ import (
 	"taskgate/shim"
 )
 
-// Peer is a server with the tools that the suite calls, and the leg that reaches
+// Peer is a server with the tools that the suite calls, and the upstream client that reaches
 // it. The tools are, with their arguments:
 //
 //	echo  {key, text}  answers with text
@@ -49,7 +49,7 @@ type Dial func(t *testing.T) *Peer
 // Asking are capabilities of a client that can be asked by a form.
 var Asking = json.RawMessage(`{"elicitation":{}}`)
 
-// Upstream checks that a leg keeps the contract of shim.Upstream.
+// Upstream checks that an upstream client keeps the contract of shim.Upstream.
 func Upstream(t *testing.T, dial Dial) {
 	for _, c := range []struct {
 		name string

@@ -25,7 +25,7 @@ func (m Mode) modern() bool { return m == Modern || m == Draft }
 func (s *Server) refuse(x *Exchange) Behaviour {
 	switch {
 	case s.mode == OldSSE:
-		return s.refuseOldSSE(x)
+		return refuseOldSSE(x)
 	case s.mode.modern():
 		return s.refuseModern(x)
 	case x.Method == "server/discover":
@@ -47,7 +47,7 @@ func (s *Server) refuse(x *Exchange) Behaviour {
 	return nil
 }
 
-func (s *Server) refuseOldSSE(x *Exchange) Behaviour {
+func refuseOldSSE(x *Exchange) Behaviour {
 	if x.R.Method != http.MethodGet {
 		return Status(http.StatusMethodNotAllowed, "text/plain", "")
 	}

@@ -58,6 +58,7 @@ class connection {
       case "cancel":
         return { action: cell.answer };
       case "error":
+        if (peer === "ts1tasks") await this.waits.promise;
         throw new Error(`nobody at home: ${cell.secret}`);
       case "gone":
         this.leave.abort();
@@ -117,6 +118,8 @@ class connection {
       let result;
       for await (const m of calls) {
         if (m.type === "taskCreated") this.cell.task = m.task.taskId;
+        // Of a task that has failed before it was seen to ask, the SDK reads no result.
+        if (m.type === "taskStatus" && m.task.status === "input_required") this.waits.resolve();
         if (m.type === "error") throw m.error;
         if (m.type === "result") result = m.result;
       }
@@ -131,6 +134,8 @@ class connection {
   async make(cell) {
     this.cell = Object.assign(cell, { asked: [], text: "", error: "" });
     this.leave = new AbortController();
+    this.waits = {};
+    this.waits.promise = new Promise((resolve) => { this.waits.resolve = resolve; });
     const left = new Promise((_, reject) => this.leave.signal.addEventListener("abort", () => reject(new Error("left"))));
     left.catch(() => {});
     const text = (result) => result.content.map((c) => c.text).join("\n");
@@ -153,7 +158,11 @@ const within = (promise) =>
   Promise.race([promise, new Promise((_, reject) => setTimeout(reject, limit, new Error("nothing happens")))]);
 
 const groups = JSON.parse(process.env.GROUPS);
-await Promise.all(groups.map(async (group) => {
+const next = groups.values();
+const turn = async () => {
+  for (const group of next) await run(group);
+};
+const run = async (group) => {
   try {
     const c = new connection(group.url);
     await within(c.open());
@@ -162,6 +171,7 @@ await Promise.all(groups.map(async (group) => {
   } catch (error) {
     group.error = String(error.stack ?? error);
   }
-}));
+};
+await Promise.all(Array.from({ length: Number(process.env.AT_ONCE) }, turn));
 await new Promise((resolve) => process.stdout.write(JSON.stringify(groups) + "\n", resolve));
 process.exit(0); // some handlers are silent for ever

@@ -1,0 +1,315 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"taskgate/gateway/config"
+	"taskgate/gateway/wire"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/internal/wiretest"
+	"taskgate/shim/shimtest/fake"
+)
+
+// limit is a key of the configuration that bounds something, and how it is reached. A new key
+// needs an entry in limits, and a row in docs/operations.md.
+type limit struct {
+	// set makes the limit small: there is room for one.
+	set func(c *config.Config, u *config.Upstream)
+	// first is a request that takes the room, and goes on; second is one too many. "hang" is
+	// a tool that does not end.
+	first, second string
+	// status is that of the answer to the second one; 0: the connection is closed.
+	status int
+	// owner says that the limit is of each principal: another one finds room.
+	owner bool
+	// always says that the second request is too large at any time, also without the first one.
+	always bool
+}
+
+const (
+	hangs      = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang","arguments":{"key":"hang"},"_meta":{$META}}}`
+	hangsTask  = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang","arguments":{"key":"hang"},"_meta":{$TASKS}}}`
+	listens    = `{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},"_meta":{$META}}}`
+	discovers  = `{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{"_meta":{$META}}}`
+	statusBusy = http.StatusOK // of an answer to a call that was taken, and is refused for its tool or server
+)
+
+// listensTo subscribes to resources.
+func listensTo(uris ...string) string {
+	list, _ := json.Marshal(uris)
+	return `{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{"notifications":{"resourceSubscriptions":` + string(list) + `},"_meta":{$META}}}`
+}
+
+// limits are all limits that refuse a client, by their key.
+var limits = map[string]limit{
+	"max_connections": {set: func(c *config.Config, _ *config.Upstream) { c.MaxConnections = 1 }, first: hangs, second: discovers},
+
+	"max_calls":           {set: func(c *config.Config, _ *config.Upstream) { c.MaxCalls = 1 }, first: hangs, second: discovers, status: 503},
+	"max_calls_per_owner": {set: func(c *config.Config, _ *config.Upstream) { c.MaxCallsPerOwner = 1 }, first: hangs, second: discovers, status: 429, owner: true},
+
+	"max_streams":           {set: func(c *config.Config, _ *config.Upstream) { c.MaxStreams = 1 }, first: listens, second: listens, status: 503},
+	"max_streams_per_owner": {set: func(c *config.Config, _ *config.Upstream) { c.MaxStreamsPerOwner = 1 }, first: listens, second: listens, status: 429, owner: true},
+
+	"rate": {set: func(c *config.Config, _ *config.Upstream) { c.Rate = config.Rate{Requests: 1} }, first: hangs, second: discovers, status: 429, owner: true},
+
+	"max_sessions": {set: func(c *config.Config, _ *config.Upstream) { c.MaxSessions = 1 },
+		first: wiretest.InitializeBody, second: wiretest.InitializeBody, status: 503},
+
+	"max_sessions_per_owner": {set: func(c *config.Config, _ *config.Upstream) { c.MaxSessionsPerOwner = 1 },
+		first: wiretest.InitializeBody, second: wiretest.InitializeBody, status: 429, owner: true},
+	"max_session_bytes": {set: func(c *config.Config, _ *config.Upstream) { c.MaxSessionBytes = 8 * config.KiB },
+		first: wiretest.InitializeBody, second: strings.Replace(wiretest.InitializeBody, `"name":"`, `"name":"`+strings.Repeat("x", 8<<10), 1), status: statusBusy, always: true},
+	"max_subscriptions": {set: func(c *config.Config, _ *config.Upstream) { c.MaxSubscriptions = 1 },
+		first: listensTo("test://a"), second: listensTo("test://a", "test://b"), status: statusBusy, always: true},
+	"max_uri": {set: func(c *config.Config, _ *config.Upstream) { c.MaxURI = 256 },
+		first: listensTo("test://a"), second: listensTo("test://" + strings.Repeat("a", 256)), status: statusBusy, always: true},
+	"max_stored_bytes_per_owner": {set: func(_ *config.Config, u *config.Upstream) {
+		u.MaxStoredBytesPerOwner, u.Defaults.Tasks = 64*config.KiB, config.TasksRequired
+	}, first: strings.Replace(hangsTask, `"hang"}`, `"hang","text":"`+strings.Repeat("x", 60<<10)+`"}`, 1), second: hangsTask, status: statusBusy, owner: true},
+
+	"max_tasks": {set: func(_ *config.Config, u *config.Upstream) {
+		u.MaxTasks, u.Defaults.Tasks = 1, config.TasksRequired
+	}, first: hangsTask, second: hangsTask, status: statusBusy},
+	"max_tasks_per_owner": {set: func(_ *config.Config, u *config.Upstream) {
+		u.MaxTasksPerOwner, u.Defaults.Tasks = 1, config.TasksRequired
+	}, first: hangsTask, second: hangsTask, status: statusBusy, owner: true},
+
+	"concurrency": {set: func(_ *config.Config, u *config.Upstream) { u.Concurrency, u.Queue = 1, 0 }, first: hangs, second: hangs, status: statusBusy},
+	"queue_wait": {set: func(_ *config.Config, u *config.Upstream) {
+		u.Concurrency, u.QueueWait = 1, time.Millisecond
+	}, first: hangs, second: hangs, status: statusBusy},
+}
+
+// TestLimits drives each limit over its bound: the client gets an error that says so and when to
+// come again, and the refusal is counted once, under the key of the limit.
+func TestLimits(t *testing.T) {
+	for key, l := range limits {
+		t.Run(key, func(t *testing.T) {
+			w := newLimitWorld(t, l)
+			w.begin(l.first)
+			if l.status == 0 {
+				w.wantClosed(l.second)
+			} else {
+				w.wantRefused(key, l)
+			}
+			if got := w.refusals(); got[key] != 1 || len(got) != 1 {
+				t.Errorf("counted: %v", got)
+			}
+			if l.owner {
+				w.key = wiretest.BobKey
+				w.begin(l.first)
+			}
+		})
+	}
+}
+
+// wantRefused wants the second request to be refused.
+func (w *limitWorld) wantRefused(key string, l limit) {
+	w.t.Helper()
+	resp, body := w.post(w.t.Context(), l.second)
+	for key == wire.KeyRate && resp.StatusCode == http.StatusOK { // there was a pause before it
+		resp, body = w.post(w.t.Context(), l.second)
+	}
+	code, _ := jsonrpc.Get(body, "error", "code")
+	message, _ := jsonrpc.GetString(body, "error", "message")
+	after, _ := jsonrpc.Get(body, "error", "data", "retryAfterMs")
+	ms, err := strconv.Atoi(string(after))
+	if resp.StatusCode != l.status || string(code) != "-32603" || !strings.HasPrefix(message, "too many ") || (err != nil || ms <= 0) != l.always {
+		w.t.Fatalf("%s: %s, %s", key, resp.Status, body)
+	}
+	want := ""
+	if l.status != statusBusy {
+		want = strconv.Itoa((ms + 999) / 1000)
+	}
+	if got := resp.Header.Get("Retry-After"); got != want {
+		w.t.Errorf("%s: Retry-After is %q, want %q, for %d ms", key, got, want, ms)
+	}
+}
+
+// wantClosed wants a connection that is one too many to be closed before it is answered.
+func (w *limitWorld) wantClosed(body string) {
+	w.t.Helper()
+	resp, err := w.do(w.t.Context(), &http.Transport{DisableKeepAlives: true}, body)
+	if err == nil {
+		resp.Body.Close()
+		w.t.Errorf("answered: %s", resp.Status)
+	}
+}
+
+// limitWorld is a gateway with one small limit, and a server with a tool that does not end.
+type limitWorld struct {
+	t       *testing.T
+	server  *fake.Server
+	gateway *running
+	metrics string // the URL of what the gateway has counted
+	key     string // of the caller; "" is anonymous
+	runs    int
+}
+
+func newLimitWorld(t *testing.T, l limit) *limitWorld {
+	metrics := freeAddress(t)
+	host, port, _ := net.SplitHostPort(metrics)
+	t.Setenv("OTEL_METRICS_EXPORTER", "prometheus")
+	t.Setenv("OTEL_EXPORTER_PROMETHEUS_HOST", host)
+	t.Setenv("OTEL_EXPORTER_PROMETHEUS_PORT", port)
+	w := &limitWorld{t: t, server: fake.New(t, fake.Modern), metrics: "http://" + metrics + "/metrics"}
+	w.server.Capabilities(`{"tools":{"listChanged":true},"resources":{"subscribe":true}}`)
+	w.server.Tool("hang", fake.Hanging(nil))
+	w.gateway = runServer(t, w.server.URL, func(c *config.Config) {
+		c.Admin, c.DrainTimeout = "", 0
+		l.set(c, c.Upstreams[0])
+		if l.owner {
+			wiretest.WithKeys(c)
+		}
+	})
+	if l.owner {
+		w.key = wiretest.AliceKey
+	}
+	t.Cleanup(func() { w.gateway.stop(); w.gateway.ends() })
+	return w
+}
+
+// freeAddress is one that nobody listens on.
+func freeAddress(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// do sends a request on a connection of a transport.
+func (w *limitWorld) do(ctx context.Context, by http.RoundTripper, body string) (*http.Response, error) {
+	body = wiretest.Macros.Replace(body)
+	msg, err := jsonrpc.Parse([]byte(body))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	h := http.Header{"Content-Type": {mcp.TypeJSON}, "Accept": {mcp.TypeAccept}}
+	if msg.Method != mcp.MethodInitialize {
+		wiretest.CorrectHeaders(h, msg)
+	}
+	if w.key != "" {
+		h.Set("Authorization", "Bearer "+w.key)
+	}
+	return by.RoundTrip(wiretest.ClientRequest(ctx, "http://"+w.gateway.s.listener.Addr().String()+"/mcp", h, []byte(body)))
+}
+
+// post sends a request and reads the answer.
+func (w *limitWorld) post(ctx context.Context, body string) (*http.Response, []byte) {
+	w.t.Helper()
+	resp, err := w.do(ctx, http.DefaultTransport, body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return resp, text
+}
+
+// begin sends a request that is not refused, and returns when it has taken its room, which it
+// keeps until the test ends.
+func (w *limitWorld) begin(body string) {
+	w.t.Helper()
+	if body != hangs { // it has its room once it is answered, or its stream has begun
+		resp, err := w.do(w.t.Context(), http.DefaultTransport, body)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.t.Cleanup(func() { resp.Body.Close() })
+		first, err := bufio.NewReader(resp.Body).ReadString('}')
+		if err != nil || resp.StatusCode != http.StatusOK || strings.Contains(first, "error") {
+			w.t.Fatalf("%s %s: %s, %v", body, first, resp.Status, err)
+		}
+		return
+	}
+	ctx, leave := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if resp, err := w.do(ctx, http.DefaultTransport, body); err == nil {
+			resp.Body.Close()
+		}
+	}()
+	w.t.Cleanup(func() { leave(); <-done })
+	w.runs++
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.After(patience); w.server.Runs("hang") < w.runs; {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			w.t.Fatal("the call does not reach the server")
+		}
+	}
+}
+
+var refusalLine = regexp.MustCompile(`(?m)^taskgate_limit_refusals_total\{.*taskgate_limit="(\w+)".*\} (\d+)$`)
+
+// refusals are what was counted, by key.
+func (w *limitWorld) refusals() map[string]int {
+	w.t.Helper()
+	resp, err := http.Get(w.metrics)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	counted := map[string]int{}
+	for _, m := range refusalLine.FindAllSubmatch(text, -1) {
+		counted[string(m[1])], _ = strconv.Atoi(string(m[2]))
+	}
+	return counted
+}
+
+// TestLimitsAreDocumented: docs/operations.md says of each limit here what a client gets, and of
+// no other that it refuses a client so.
+func TestLimitsAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, ok := strings.Cut(string(text), "\n## Limits\n")
+	if !ok {
+		t.Fatal("docs/operations.md has no section Limits")
+	}
+	table, _, _ = strings.Cut(table, "\n## ")
+	says := map[string]string{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\|.*\\| (closed|429|503|busy)\\b.* \\|$").FindAllStringSubmatch(table, -1) {
+		says[m[1]] = m[2]
+	}
+	for key, l := range limits {
+		want := map[int]string{0: "closed", statusBusy: "busy"}[l.status]
+		if want == "" {
+			want = fmt.Sprint(l.status)
+		}
+		if says[key] != want {
+			t.Errorf("%s: documented as %q, want %q", key, says[key], want)
+		}
+		delete(says, key)
+	}
+	if len(says) > 0 {
+		t.Error(errors.New("no test drives these over their limit"), says)
+	}
+}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"taskgate/gateway/config"
+	"taskgate/gateway/upstream"
+	"taskgate/internal/budget"
+	"taskgate/redisstore"
+	"taskgate/shim"
+)
+
+// upstreams are the clients of the upstreams, by configured name.
+type upstreams map[string]*upstream.HTTP
+
+// newUpstreams makes one for each upstream. Nothing is contacted.
+func newUpstreams(c *config.Config, store *redisstore.Store, replica shim.Replica, bytes *budget.Bytes, log *slog.Logger, traces trace.TracerProvider) (upstreams, error) {
+	out := make(upstreams, len(c.Upstreams))
+	for _, u := range c.Upstreams {
+		cfg := upstreamConfig(c, u, replica, log, traces)
+		cfg.Budget = bytes
+		cfg.Sessions = store.UpstreamSessions(u.Name, string(replica))
+		up, err := upstream.New(cfg)
+		if err != nil {
+			return nil, err
+		}
+		out[u.Name] = up
+	}
+	return out, nil
+}
+
+func upstreamConfig(c *config.Config, u *config.Upstream, replica shim.Replica, log *slog.Logger, traces trace.TracerProvider) upstream.Config {
+	headers := make(http.Header, len(u.Headers))
+	for name, value := range u.Headers {
+		headers.Set(name, value)
+	}
+	return upstream.Config{
+		Name: u.Name, URL: u.URL, Headers: headers, Era: upstream.Era(u.Era),
+		Shared:         u.UpstreamSessions == config.SessionsShared || loopback(c.Listen),
+		Tasks:          upstream.TaskUse(u.UpstreamTasks),
+		ConnectTimeout: u.ConnectTimeout, ProbeTimeout: u.ProbeTimeout, IdleTimeout: u.IdleTimeout,
+		MaxResult: int64(u.MaxResult), MaxEvent: int64(u.MaxEvent),
+		Replica: string(replica), GatewayInfo: upstream.Info{Name: "taskgate", Version: moduleVersion()},
+		Logger: log, TracerProvider: traces, Baggage: c.Telemetry.Baggage,
+	}
+}
+
+// loopback reports whether only this machine can connect: anonymous calls then
+// come from one user and may share an upstream session (design.md 0.16).
+func loopback(listen string) bool {
+	host, _, err := net.SplitHostPort(listen)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// clients are the upstreams as the gateway uses them.
+func (us upstreams) clients() map[string]upstream.Client {
+	out := make(map[string]upstream.Client, len(us))
+	for name, up := range us {
+		out[name] = up
+	}
+	return out
+}
+
+func (us upstreams) close(ctx context.Context) error {
+	var errs []error
+	for _, up := range us {
+		errs = append(errs, up.Close(ctx))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,82 @@
+package config
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v4"
+)
+
+// secretPath are the keys whose values may hold a credential. That of a key goes for a
+// hash as well: somebody may have put the key itself there.
+var secretPath = regexp.MustCompile(`^store$|\.url$|\.headers\.|\.key$|\.sha256$`)
+
+// know notes a scalar at a key of the configuration, or that key. It is shown with a mistake
+// unless it may hold a credential.
+func (s *source) know(n *yaml.Node, path string) {
+	if secretPath.MatchString(path) {
+		s.plain[n] = false // also where an alias stands for it elsewhere
+	} else if _, known := s.plain[n]; !known {
+		s.plain[n] = true
+	}
+}
+
+// excerpts adds their lines to the mistakes, with asterisks for all that may be a credential.
+// What stands at an unknown key may be one, and so may a comment. A line of which nothing is
+// known is not shown: it could not be parsed, or goes on with what began above it.
+func (s *source) excerpts(root *yaml.Node) {
+	lines := map[int][]*yaml.Node{}
+	collect(root, lines)
+	for _, e := range s.list {
+		if nodes := lines[e.Line]; len(nodes) > 0 {
+			e.Source = s.masked(e.Line, nodes)
+		}
+	}
+}
+
+// collect sorts the scalars and aliases of a tree by the line that they begin on.
+func collect(n *yaml.Node, lines map[int][]*yaml.Node) {
+	if n == nil {
+		return
+	}
+	if n.Kind == yaml.ScalarNode || n.Kind == yaml.AliasNode {
+		lines[n.Line] = append(lines[n.Line], n)
+	}
+	for _, c := range n.Content {
+		collect(c, lines)
+	}
+}
+
+// masked is a line with what begins on it, in order. Each lasts until the next one.
+func (s *source) masked(line int, nodes []*yaml.Node) string {
+	text := []rune(s.line(line))
+	column := func(i int) int {
+		if i == len(nodes) {
+			return len(text)
+		}
+		return min(max(nodes[i].Column-1, 0), len(text))
+	}
+	if before := text[:column(0)]; strings.Trim(string(before), " \t-{[") != "" {
+		mask(before) // the end of what began above
+	}
+	for i, n := range nodes {
+		part := text[column(i):max(column(i), column(i+1))]
+		switch comment := slices.Index(part, '#'); {
+		case !s.plain[n] && !isNull(n) && n.Kind != yaml.AliasNode && n.Tag != "!!merge":
+			mask(part)
+		case comment >= 0:
+			mask(part[comment:])
+		}
+	}
+	return string(text)
+}
+
+// mask leaves only the spaces of a text.
+func mask(text []rune) {
+	for i, c := range text {
+		if c != ' ' && c != '\t' {
+			text[i] = '*'
+		}
+	}
+}

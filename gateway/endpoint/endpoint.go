@@ -1,0 +1,96 @@
+package endpoint
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"taskgate/gateway/config"
+	"taskgate/gateway/sealed"
+	"taskgate/gateway/upstream"
+	"taskgate/gateway/wire"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// Endpoint is one upstream as clients see it, at its own path. The gateway makes one for each,
+// before the first request. What may change later is guarded by itself; the rest is only read.
+type Endpoint struct {
+	// Name is the configured one.
+	Name   string
+	Config *config.Upstream
+	// Global is what is configured for all upstreams.
+	Global *config.Config
+	// Upstream is how the server is reached, apart from tools/call, which goes through Shim.
+	Upstream upstream.Client
+	Shim     Shim
+
+	Telemetry *wire.Telemetry
+	Log       *slog.Logger
+	// Calls bounds the requests in flight that wait for a server or for a task.
+	Calls *shim.Bound
+	// Streams are the responses that stay open until the gateway closes.
+	Streams *wire.Streams
+	// State seals the way back to a call that waits for input; nil: nobody is handed one.
+	State *sealed.Keyring
+
+	identity atomic.Pointer[json.RawMessage]
+	relist   relist
+	dropped  sync.Map // the names of tools of which the log has said that they are not offered
+}
+
+// Identify sets the serverInfo of results to modern clients: the upstream's own as soon as
+// it is known, and the gateway's before, so that tasks can be read while their upstream is
+// down.
+func (e *Endpoint) Identify(info json.RawMessage) { e.identity.Store(&info) }
+
+// Identity is what Identify was given last.
+func (e *Endpoint) Identity() json.RawMessage { return *e.identity.Load() }
+
+// Convertible reports whether any tool of this upstream could become a task, and
+// so whether tasks are offered at all.
+func (e *Endpoint) Convertible() bool {
+	if e.Config.Defaults.Tasks != config.TasksNever {
+		return true
+	}
+	for _, rule := range e.Config.Tools {
+		if rule.Tasks != config.TasksNever {
+			return true
+		}
+	}
+	return false
+}
+
+// MayBeTask reports whether a tool may be called as a task (L4).
+func (e *Endpoint) MayBeTask(tool string) bool {
+	return e.Config.Tool(tool).Tasks != config.TasksNever
+}
+
+// OffersPartials reports whether the upstream's tasks show partial results.
+func (e *Endpoint) OffersPartials() bool {
+	return e.Config.Partials == config.On && e.Convertible()
+}
+
+// LogFailure logs what a client is not told, once and here at the edge: the cause
+// of an upstream's failure, and errors that are the gateway's own. What a client
+// got wrong is no news.
+func (e *Endpoint) LogFailure(ctx context.Context, method string, err error) {
+	var (
+		known    *wire.Failure
+		answered *shim.RPCError
+	)
+	if errors.As(err, &known) || errors.As(err, &answered) || wire.FailureOf(mcp.Version20260728, err).Code != mcp.CodeInternal {
+		return
+	}
+	e.Log.WarnContext(ctx, "request failed", "method", method, "error", err)
+}
+
+// LogDropped says once of a tool that it is not offered, and why.
+func (e *Endpoint) LogDropped(ctx context.Context, name string, reason error) {
+	if _, again := e.dropped.LoadOrStore(name, true); !again {
+		e.Log.WarnContext(ctx, "tool is not offered to clients", "tool", name, "reason", reason)
+	}
+}

@@ -1,0 +1,48 @@
+package endpoint
+
+import (
+	"context"
+	"encoding/json"
+
+	"taskgate/shim"
+)
+
+// Shim is what the gateway uses of a shim.Shim, which says what each method does. Tests have
+// others.
+type Shim interface {
+	Calls
+	Tasks
+	Following
+	Questions
+}
+
+// Calls runs requests of clients, and questions outside of them.
+type Calls interface {
+	Call(ctx context.Context, c shim.Call) (shim.Answered, error)
+	Reattach(ctx context.Context, c shim.Call, id shim.ID, answers map[string]json.RawMessage) (shim.Answered, error)
+	Pose(ctx context.Context, c shim.Call, checkpoint json.RawMessage, done func(id shim.ID, over bool)) (shim.ID, error)
+}
+
+// Tasks reads and cancels tasks.
+type Tasks interface {
+	Get(ctx context.Context, p shim.Principal, upstream string, id shim.ID) (shim.Task, error)
+	Peek(ctx context.Context, p shim.Principal, upstream string, id shim.ID) (shim.Task, error)
+	List(ctx context.Context, p shim.Principal, upstream, cursor string) ([]shim.Task, string, error)
+	Cancel(ctx context.Context, p shim.Principal, upstream string, id shim.ID) (shim.Task, error)
+	Wait(ctx context.Context, p shim.Principal, upstream string, id shim.ID, seen func(shim.Task)) (shim.Task, error)
+	Segments(ctx context.Context, p shim.Principal, upstream string, id shim.ID, after int64) ([]json.RawMessage, shim.Task, error)
+}
+
+// Following tells of tasks as they change. FollowSet takes new tasks while it runs; Track
+// follows a fixed list.
+type Following interface {
+	FollowSet(ctx context.Context, p shim.Principal, upstream string, set *shim.Set, yield func(shim.Update) error) error
+	Track(ctx context.Context, p shim.Principal, upstream string, tasks []shim.Tracked, yield func(shim.Update) error) error
+}
+
+// Questions answers the questions of tasks and of calls, and says which are open.
+type Questions interface {
+	Update(ctx context.Context, p shim.Principal, upstream string, id shim.ID, results map[string]json.RawMessage) error
+	Answer(ctx context.Context, p shim.Principal, upstream string, id shim.ID, key string, a shim.Answer) error
+	Outstanding(ctx context.Context, p shim.Principal, upstream string, id shim.ID) ([]shim.Question, error)
+}

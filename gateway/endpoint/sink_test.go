@@ -1,0 +1,28 @@
+package endpoint
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"taskgate/shim"
+)
+
+// Under one token progress only rises, whatever the server says (protocol.md 2.9).
+func TestProgressRises(t *testing.T) {
+	var got []string
+	s := NewSink(func(method string, params json.RawMessage) error {
+		got = append(got, method+" "+string(params))
+		return nil
+	}, json.RawMessage(`"t"`), nil)
+	for _, n := range []string{"0", "2", "1", "2.0", "2.5", "-1", "1e1", "3"} {
+		s.Progress(shim.Progress{Raw: json.RawMessage(`{"progress":` + n + `}`)})
+	}
+	var want []string
+	for _, n := range []string{"0", "2", "2.5", "1e1"} {
+		want = append(want, `notifications/progress {"progress":`+n+`,"progressToken":"t"}`)
+	}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("got\n%s", strings.Join(got, "\n"))
+	}
+}

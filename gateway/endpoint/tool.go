@@ -1,0 +1,78 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"taskgate/gateway/config"
+	"taskgate/gateway/upstream"
+	"taskgate/gateway/wire"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// CheckTool holds a call against the tool that it names, if the call looks for the tool
+// anyway: at a modern server, and at one that has tasks of its own. It refuses a tool that
+// clients do not see (protocol.md 2.4), and, with taskFirst, one that the server does not
+// list: its task could only fail. Any other unknown tool is for the server to refuse. fits
+// says what else is wrong.
+//
+// The tools may have changed since they were listed, and the client may know the newer ones:
+// before a call is refused, they are listed again.
+func (e *Endpoint) CheckTool(ctx context.Context, s shim.Session, server upstream.Server, name string, taskFirst bool, fits func(upstream.Tool) error) error {
+	own, _ := jsonrpc.Get(server.Capabilities, "tasks", "requests", "tools", "call")
+	if server.Era != mcp.Modern && !(taskFirst && jsonrpc.IsObject(own)) {
+		return nil
+	}
+	check := func() error {
+		tool, _, err := e.Upstream.Tool(ctx, s, name)
+		switch {
+		case err != nil:
+			return err
+		case tool.Invalid != nil && server.Era == mcp.Modern, tool.Missing && taskFirst:
+			return wire.InvalidParams("unknown tool: %s", name)
+		}
+		return fits(tool)
+	}
+	err := check()
+	if f := (*wire.Failure)(nil); errors.As(err, &f) && e.relist.due(time.Now()) {
+		e.Upstream.Forget(s)
+		err = check()
+	}
+	return err
+}
+
+// TaskFirst reports whether a call of a tool becomes a task before it is sent: takes says
+// whether its client takes one, without having asked for one.
+func (e *Endpoint) TaskFirst(tool string, takes bool) bool {
+	switch e.Config.Tool(tool).Tasks {
+	case config.TasksAlways:
+		return takes
+	case config.TasksRequired:
+		return takes || e.HandleAfter() > 0
+	}
+	return false
+}
+
+// relistAge is how old a list may be to be taken for the present one. It keeps a
+// client that sends wrong headers all day from having the tools listed each time.
+const relistAge = time.Second
+
+// relist remembers when the tools were last listed for the sake of a mismatch.
+type relist struct {
+	mu   sync.Mutex
+	last time.Time
+}
+
+func (l *relist) due(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now.Sub(l.last) < relistAge {
+		return false
+	}
+	l.last = now
+	return true
+}

@@ -1,0 +1,171 @@
+package legacy_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"taskgate/internal/mcp"
+)
+
+// beside is a context with which a server of the go-sdk asks on the GET stream of the
+// session: it does not name the request that is being served.
+func beside(ctx context.Context) (context.Context, func()) {
+	out, cancel := context.WithCancel(context.Background())
+	stop := context.AfterFunc(ctx, cancel)
+	return out, func() {
+		stop()
+		cancel()
+	}
+}
+
+// withAsides adds tools that ask on the GET stream of the session.
+func withAsides(s *sdk.Server) {
+	tool := func(name string, ask func(context.Context, *sdk.ServerSession) (string, error)) {
+		s.AddTool(&sdk.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)},
+			func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+				ctx, done := beside(ctx)
+				defer done()
+				text, err := ask(ctx, r.Session)
+				if err != nil {
+					return nil, err
+				}
+				return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text}}}, nil
+			})
+	}
+	tool("ask", asksAll)
+	tool("colour", func(ctx context.Context, s *sdk.ServerSession) (string, error) {
+		e, err := s.Elicit(ctx, form)
+		if err != nil {
+			return "", err
+		}
+		return fmt.Sprint(e.Action, " ", e.Content["colour"]), nil
+	})
+}
+
+// newAsidePair is one session at two replicas, in front of a server that asks on the GET
+// stream of it. The first replica holds that stream: it has the client's.
+func newAsidePair(t *testing.T) (stack *legacyReplicas, a, b *rawClient, get *sseClient) {
+	t.Helper()
+	stack = newLegacyReplicas(t, nil)
+	withAsides(stack.server)
+	a = stack.on(t, 0, nil)
+	a.initializeAsked()
+	get = openSSE(t, a, http.MethodGet, "", "")
+	stack.until(t, func(wait <-chan time.Time) bool {
+		for {
+			select {
+			case line := <-get.lines:
+				if strings.Contains(line, "tools/list_changed") {
+					return true
+				}
+			case <-wait:
+				return false
+			}
+		}
+	})
+	return stack, a, stack.on(t, 1, a), get
+}
+
+// until has the server tell of a change until it is heard of, which is when the GET
+// stream of the session is there. What a server of the go-sdk asks before is lost.
+func (r *legacyReplicas) until(t *testing.T, heard func(wait <-chan time.Time) bool) {
+	t.Helper()
+	for i := range 20 {
+		r.addTool(fmt.Sprint("more", i))
+		if heard(time.After(time.Second)) {
+			return
+		}
+	}
+	t.Fatal("timed out: the GET stream")
+}
+
+// TestReplicasAskAside: a question on the GET stream of a session is asked on the stream of
+// the call where that runs at the replica which hears it. Of a call at the other one the
+// client is asked on its GET stream, as outside of any call. Of two answers, at any
+// replica, one counts.
+func TestReplicasAskAside(t *testing.T) {
+	_, a, b, get := newAsidePair(t)
+	for i, at := range []*rawClient{a, b, a, b} {
+		id := fmt.Sprint("c", i)
+		call := openSSE(t, at, http.MethodPost, fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"method":"tools/call","params":{"name":"colour"}}`, id), "")
+		asked, from := call, a
+		if at == b {
+			asked = get
+		}
+		if i > 1 {
+			from = b
+		}
+		question := asked.question("")
+		for _, colour := range []string{"blue", "green"} {
+			if status, body := from.post(answerBody(question, colour)); status != http.StatusAccepted {
+				t.Fatalf("answer: %d %s", status, body)
+			}
+		}
+		if got := call.end(id); !strings.Contains(got, "accept blue") {
+			t.Errorf("result: %s", got)
+		}
+	}
+}
+
+// TestReplicasTaskAsksAside: where the call is a task, its client is asked on its GET
+// stream either way. The question is the task's only at the replica that runs it.
+func TestReplicasTaskAsksAside(t *testing.T) {
+	_, a, b, get := newAsidePair(t)
+	for _, at := range []*rawClient{a, b} {
+		task := at.task()
+		related, status := task, "input_required"
+		if at == b {
+			related, status = "", "working"
+		}
+		id := get.question(related)
+		if _, body := a.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":"g","method":"tasks/get","params":{"taskId":%q}}`, task)); !strings.Contains(body, `"status":"`+status+`"`) {
+			t.Errorf("while it asks: %s, want %s", body, status)
+		}
+		for _, c := range []*rawClient{a, b} {
+			if status, body := c.post(answerBody(id, "red")); status != http.StatusAccepted {
+				t.Fatalf("answer: %d %s", status, body)
+			}
+		}
+		if _, body := a.post(fmt.Sprintf(resultBody, task)); !strings.Contains(body, "accept red") {
+			t.Errorf("result: %s", body)
+		}
+	}
+}
+
+// TestReplicasAskAsideSDK: an ordinary server asks an ordinary client for all that there
+// is, beside its calls, while each message of the client's comes to another replica than
+// the one before.
+func TestReplicasAskAsideSDK(t *testing.T) {
+	for _, version := range []string{mcp.Version20251125, mcp.Version20250618} {
+		t.Run(version, func(t *testing.T) {
+			stack := newLegacyReplicas(t, nil)
+			withAsides(stack.server)
+			changed := make(chan struct{}, 100)
+			c := stack.asked(t, version, &sdk.ClientOptions{
+				ElicitationHandler: red, CreateMessageHandler: sample,
+				ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) { changed <- struct{}{} },
+			})
+			stack.until(t, func(wait <-chan time.Time) bool {
+				select {
+				case <-changed:
+					return true
+				case <-wait:
+					return false
+				}
+			})
+			for range 3 {
+				tool, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: "ask"})
+				if err != nil || textOf(tool) != "accept red m1 2" {
+					t.Errorf("tool: %v, %v", tool, err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,185 @@
+package legacy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+
+	"taskgate/gateway/endpoint"
+	"taskgate/gateway/translate"
+	"taskgate/gateway/wire"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// Clients of the initialize era are asked by JSON-RPC requests of the gateway's own
+// (protocol.md 7.4). The id of each says which question of which stored call it
+// carries, so that its answer, a POST of its own, finds it at any replica (H7).
+
+// questionName names a question of a stored call.
+func questionName(call shim.ID, key string) string { return string(call) + "/" + key }
+
+// questionID is the request id of a question.
+func questionID(call shim.ID, key string) jsonrpc.ID {
+	return jsonrpc.StringID(questionName(call, key))
+}
+
+// parseQuestionID reads what questionID wrote. Any other id answers nothing.
+func parseQuestionID(id jsonrpc.ID) (call shim.ID, key string, ok bool) {
+	text, _ := jsonrpc.GetString([]byte(id.Raw()))
+	text, key, ok = strings.Cut(text, "/")
+	call, err := shim.ParseID(text)
+	return call, key, ok && err == nil
+}
+
+// questionRequest is a question as a request to the client. One of a task says so
+// (L31); the upstream's own related-task means nothing here (H14).
+func questionRequest(call shim.ID, q shim.Question, task bool) []byte {
+	id := questionID(call, q.Key)
+	params := jsonrpc.WithoutEmpty(translate.Unrelated(q.Params), "_meta")
+	if mode, _ := jsonrpc.GetString(params, "mode"); q.Method == mcp.MethodElicit && mode == "url" {
+		// A legacy client needs an id of the elicitation, which a modern server does
+		// not give it (protocol.md 7.4).
+		params = jsonrpc.WithDefault(params, json.RawMessage(id.Raw()), "elicitationId")
+	}
+	if task {
+		if params == nil {
+			params = json.RawMessage(`{}`)
+		}
+		params = jsonrpc.With(params, append(jsonrpc.AppendString([]byte(`{"taskId":`), string(call)), '}'), "_meta", mcp.MetaRelatedTask)
+	}
+	return jsonrpc.AppendRequest(nil, id, q.Method, params)
+}
+
+// questionOver tells a client that nobody waits for its answer any more.
+func questionOver(call shim.ID, key string) []byte {
+	params := append([]byte(`{"requestId":`), questionID(call, key).Raw()...)
+	return jsonrpc.AppendNotification(nil, mcp.NotifyCancelled, append(params, `,"reason":"the server no longer waits for an answer"}`...))
+}
+
+// answerQuestion takes a client's response. One to a question that nobody waits for,
+// or that was never asked, is no mistake: answers and ends may cross (T36). Of one that is
+// no answer the server is told. An error means that the client may send it again.
+func (h *Handler) answerQuestion(ctx context.Context, s *session, p shim.Principal, msg jsonrpc.Message) error {
+	call, key, ok := parseQuestionID(msg.ID)
+	if !ok {
+		return nil
+	}
+	answer := shim.Answer{Result: msg.Result}
+	if msg.Error != nil {
+		answer = shim.Answer{Error: &shim.RPCError{Code: msg.Error.Code, Message: msg.Error.Message, Data: msg.Error.Data}}
+	}
+	err := h.Shim.Answer(ctx, s.principal(p), h.Name, call, key, answer)
+	if err != nil && !errors.Is(err, shim.ErrNotFound) { // unknown, foreign, or over
+		return &wire.Failure{Code: mcp.CodeInternal, Message: "the answer cannot be taken just now", Status: http.StatusServiceUnavailable}
+	}
+	return nil
+}
+
+// principal is who asks in this session. One without a name sees what the session
+// made (design.md 0.7).
+func (s *session) principal(p shim.Principal) shim.Principal {
+	if p.Subject == "" {
+		p.Session = s.id
+	}
+	return p
+}
+
+// asking says how the client can be asked during a call: on the stream of the call,
+// or in its task.
+func (q *request) asking(task bool) shim.Asking {
+	if !mcp.MayRequireInput(q.msg.Method) || translate.Answerable(q.state.Capabilities) == nil || !task && !q.out.Streams() {
+		return shim.AskNever
+	}
+	return shim.AskStream
+}
+
+// callAsker is the stream of a call that the client can be asked on. A client that
+// goes away before it answers may come back to the stream, if it can be resumed. If
+// not, the server is told.
+type callAsker struct {
+	endpoint.Sink
+	q    *request
+	gone func() bool // stops waiting for the client's going
+
+	mu   sync.Mutex
+	open map[string]shim.Question // by key
+}
+
+var _ shim.Asker = (*callAsker)(nil)
+
+func newCallAsker(q *request) *callAsker {
+	return &callAsker{Sink: q.sink(), q: q, open: make(map[string]shim.Question)}
+}
+
+// Ask sends questions on the stream of the call, which can be resumed from then on:
+// nobody else would ask them (X5).
+func (a *callAsker) Ask(call shim.ID, questions []shim.Question) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, question := range questions {
+		a.open[question.Key] = question
+	}
+	for _, question := range questions {
+		message := questionRequest(call, question, false)
+		_, _, err := a.q.log.ask(a.q.log.ctx, questionName(call, question.Key), "", message)
+		// Where the client can resume the stream it finds there what it has missed.
+		if err != nil && a.q.out.Send(message) != nil && !a.q.resumes() {
+			a.refuse(call)
+			return
+		}
+	}
+	if a.gone == nil {
+		a.gone = context.AfterFunc(a.q.client, func() {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			if !a.q.resumes() {
+				a.refuse(call)
+			}
+		})
+	}
+}
+
+// refuse answers all open questions in the place of a client that is gone. a.mu is
+// held.
+func (a *callAsker) refuse(call shim.ID) {
+	open := a.open
+	a.open = make(map[string]shim.Question)
+	a.q.s.table.outlive(func() {
+		ctx, cancel := a.q.s.table.within(context.Background())
+		defer cancel()
+		for key, question := range open {
+			// Where it fails, the questions run out of time.
+			_ = a.q.h.Shim.Answer(ctx, a.q.principal, a.q.h.Name, call, key, shim.Unanswered(question, "the client has gone"))
+		}
+	})
+}
+
+// Withdrawn takes questions back.
+func (a *callAsker) Withdrawn(call shim.ID, keys []string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, key := range keys {
+		delete(a.open, key)
+		_ = a.q.out.Send(questionOver(call, key)) // a client that is gone misses it
+	}
+}
+
+// Completed passes on that the user is done with a page (protocol.md 7.4). The id is
+// the server's own, as the client was given it.
+func (a *callAsker) Completed(params json.RawMessage) {
+	_ = a.q.out.Notify(mcp.NotifyElicitationComplete, translate.Unrelated(params))
+}
+
+// end is to be called when the call has returned.
+func (a *callAsker) end() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.gone != nil {
+		a.gone()
+	}
+}

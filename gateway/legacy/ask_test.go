@@ -1,0 +1,404 @@
+package legacy_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"taskgate/gateway/config"
+	"taskgate/gateway/legacy"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/internal/schematest"
+)
+
+// form is what the server of these tests asks for.
+var form = &sdk.ElicitParams{Message: "Which colour?", RequestedSchema: json.RawMessage(`{"type":"object","properties":{"colour":{"type":"string"}}}`)}
+
+// asksAll has a server ask for everything there is to ask for, and say what it got.
+func asksAll(ctx context.Context, s *sdk.ServerSession) (string, error) {
+	e, err := s.Elicit(ctx, form)
+	if err != nil {
+		return "", fmt.Errorf("elicit: %w", err)
+	}
+	m, err := s.CreateMessage(ctx, &sdk.CreateMessageParams{MaxTokens: 5, Messages: []*sdk.SamplingMessage{{Role: "user", Content: &sdk.TextContent{Text: "hi"}}}})
+	if err != nil {
+		return "", fmt.Errorf("sample: %w", err)
+	}
+	r, err := s.ListRoots(ctx, nil)
+	if err != nil {
+		return "", fmt.Errorf("roots: %w", err)
+	}
+	return fmt.Sprint(e.Action, " ", e.Content["colour"], " ", m.Model, " ", len(r.Roots)), nil
+}
+
+// withQuestions adds a tool, a prompt and a resource that ask.
+func withQuestions(s *sdk.Server) {
+	schema := json.RawMessage(`{"type":"object"}`)
+	s.AddTool(&sdk.Tool{Name: "ask", InputSchema: schema}, func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		text, err := asksAll(ctx, r.Session)
+		if err != nil {
+			return nil, err
+		}
+		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text}}}, nil
+	})
+	s.AddTool(&sdk.Tool{Name: "colour", InputSchema: schema}, func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		e, err := r.Session.Elicit(ctx, form)
+		if err != nil {
+			return nil, err
+		}
+		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: fmt.Sprint(e.Action, " ", e.Content["colour"])}}}, nil
+	})
+	s.AddPrompt(&sdk.Prompt{Name: "asking"}, func(ctx context.Context, r *sdk.GetPromptRequest) (*sdk.GetPromptResult, error) {
+		text, err := asksAll(ctx, r.Session)
+		return &sdk.GetPromptResult{Description: text}, err
+	})
+	s.AddResource(&sdk.Resource{Name: "asking", URI: "test://asking"}, func(ctx context.Context, r *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
+		text, err := asksAll(ctx, r.Session)
+		return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: "test://asking", Text: text}}}, err
+	})
+}
+
+// asked connects an ordinary client that answers.
+func (s *legacyStack) asked(t *testing.T, version string, o *sdk.ClientOptions) *sdk.ClientSession {
+	t.Helper()
+	transport := &http.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	client := sdk.NewClient(&sdk.Implementation{Name: "client", Version: "1"}, o)
+	client.AddRoots(&sdk.Root{URI: "file:///a"}, &sdk.Root{URI: "file:///b"})
+	session, err := client.Connect(t.Context(),
+		&sdk.StreamableClientTransport{Endpoint: s.url, HTTPClient: &http.Client{Transport: transport}},
+		&sdk.ClientSessionOptions{ProtocolVersion: version})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = session.Close() })
+	return session
+}
+
+func red(context.Context, *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
+	return &sdk.ElicitResult{Action: "accept", Content: map[string]any{"colour": "red"}}, nil
+}
+
+func sample(context.Context, *sdk.CreateMessageRequest) (*sdk.CreateMessageResult, error) {
+	return &sdk.CreateMessageResult{Model: "m1", Role: "assistant", Content: &sdk.TextContent{Text: "hello"}}, nil
+}
+
+func textOf(r *sdk.CallToolResult) string {
+	if len(r.Content) != 1 {
+		return fmt.Sprint(r.Content)
+	}
+	text, _ := r.Content[0].(*sdk.TextContent)
+	return text.Text
+}
+
+// TestReplicasAsk: an ordinary server asks an ordinary client in the middle of a call,
+// a prompt and a resource, while each message of the client's comes to another replica
+// than the one before.
+func TestReplicasAsk(t *testing.T) {
+	for _, version := range []string{mcp.Version20251125, mcp.Version20250618} {
+		t.Run(version, func(t *testing.T) {
+			stack := newLegacyReplicas(t, nil)
+			withQuestions(stack.server)
+			c := stack.asked(t, version, &sdk.ClientOptions{ElicitationHandler: red, CreateMessageHandler: sample})
+			const want = "accept red m1 2"
+			tool, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: "ask"})
+			if err != nil || textOf(tool) != want {
+				t.Errorf("tool: %v, %v", tool, err)
+			}
+			prompt, err := c.GetPrompt(t.Context(), &sdk.GetPromptParams{Name: "asking"})
+			if err != nil || prompt.Description != want {
+				t.Errorf("prompt: %v, %v", prompt, err)
+			}
+			resource, err := c.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: "test://asking"})
+			if err != nil || resource.Contents[0].Text != want {
+				t.Errorf("resource: %v, %v", resource, err)
+			}
+		})
+	}
+}
+
+// TestReplicasAskRefused: the server hears of a client's error as of its own client's,
+// and what a client did not declare it is never asked.
+func TestReplicasAskRefused(t *testing.T) {
+	stack := newLegacyReplicas(t, nil)
+	withQuestions(stack.server)
+	c := stack.asked(t, mcp.Version20251125, &sdk.ClientOptions{
+		ElicitationHandler: func(context.Context, *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
+			return nil, errors.New("nobody at home")
+		},
+	})
+	r, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: "colour"})
+	if err != nil && !strings.Contains(err.Error(), "nobody at home") || err == nil && (!r.IsError || !strings.Contains(textOf(r), "nobody at home")) {
+		t.Errorf("the client's error: %v, %v", r, err)
+	}
+	silent := stack.asked(t, mcp.Version20251125, nil)
+	r, err = silent.CallTool(t.Context(), &sdk.CallToolParams{Name: "colour"})
+	if err == nil && !r.IsError {
+		t.Errorf("a client that cannot be asked: %v", r)
+	}
+}
+
+const askableBody = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"c","version":"2"}}}`
+
+// initializeAsked begins a session whose client answers forms.
+func (c *rawClient) initializeAsked() {
+	c.t.Helper()
+	if status, body := c.post(askableBody); status != http.StatusOK || c.session == "" {
+		c.t.Fatalf("initialize: %d %s", status, body)
+	}
+}
+
+// task makes a task of the tool that asks for a colour, and returns its id.
+func (c *rawClient) task() string {
+	c.t.Helper()
+	_, body := c.post(`{"jsonrpc":"2.0","id":"t","method":"tools/call","params":{"name":"colour","task":{}}}`)
+	id, ok := jsonrpc.GetString([]byte(body), "result", "task", "taskId")
+	if !ok {
+		c.t.Fatalf("no task: %s", body)
+	}
+	return id
+}
+
+// question returns the next request on a stream, of a task or, without one, of a call.
+func (s *sseClient) question(task string) (id string) {
+	s.t.Helper()
+	last := ""
+	for {
+		_, data, ok := s.event()
+		if !ok {
+			s.t.Fatalf("the stream ended without a question: %s", last)
+		}
+		last = data
+		if method, _ := jsonrpc.GetString([]byte(data), "method"); method != mcp.MethodElicit {
+			continue
+		}
+		schematest.Validate(s.t, mcp.Version20251125, "ElicitRequest", []byte(data))
+		related, _ := jsonrpc.GetString([]byte(data), "params", "_meta", mcp.MetaRelatedTask, "taskId")
+		if related != task {
+			s.t.Errorf("related to task %q, want %q", related, task)
+		}
+		id, _ = jsonrpc.GetString([]byte(data), "id")
+		return id
+	}
+}
+
+func answerBody(id, colour string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"result":{"action":"accept","content":{"colour":%q}}}`, id, colour)
+}
+
+// end returns the message that answers a request on its stream.
+func (s *sseClient) end(id string) string {
+	s.t.Helper()
+	for {
+		_, data, ok := s.event()
+		if !ok {
+			s.t.Fatalf("the stream ended without the answer to %s", id)
+		}
+		if got, _ := jsonrpc.GetString([]byte(data), "id"); got == id && !strings.Contains(data, `"method"`) {
+			return data
+		}
+	}
+}
+
+const resultBody = `{"jsonrpc":"2.0","id":"r","method":"tasks/result","params":{"taskId":%q}}`
+
+// newAskedPair is one session at two replicas, in front of a server that asks.
+func newAskedPair(t *testing.T) (a, b *rawClient) {
+	t.Helper()
+	stack := newLegacyReplicas(t, nil)
+	withQuestions(stack.server)
+	a = stack.on(t, 0, nil)
+	a.initializeAsked()
+	return a, stack.on(t, 1, a)
+}
+
+// TestReplicasTaskAsks: without a GET stream a task asks on tasks/result (L32), and
+// the answer may come to the other replica (L33).
+func TestReplicasTaskAsks(t *testing.T) {
+	a, b := newAskedPair(t)
+	task := a.task()
+	stream := openSSE(t, b, http.MethodPost, fmt.Sprintf(resultBody, task), "")
+	id := stream.question(task)
+	if _, body := b.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":"g","method":"tasks/get","params":{"taskId":%q}}`, task)); !strings.Contains(body, "input_required") {
+		t.Errorf("while it asks: %s", body)
+	}
+	for _, colour := range []string{"blue", "green"} { // the second is too late
+		if status, body := a.post(answerBody(id, colour)); status != http.StatusAccepted {
+			t.Fatalf("answer: %d %s", status, body)
+		}
+	}
+	if got := stream.end("r"); !strings.Contains(got, "accept blue") {
+		t.Errorf("result: %s", got)
+	}
+}
+
+// TestReplicasTaskAsksOnGet: where the session has a GET stream, a task asks there, and
+// not on tasks/result as well (protocol.md C 3, X5).
+func TestReplicasTaskAsksOnGet(t *testing.T) {
+	a, b := newAskedPair(t)
+	get := openSSE(t, b, http.MethodGet, "", "")
+	task := a.task()
+	result := openSSE(t, a, http.MethodPost, fmt.Sprintf(resultBody, task), "")
+	a.post(answerBody(get.question(task), "red"))
+	for {
+		_, data, ok := result.event()
+		if !ok {
+			t.Fatal("no result")
+		}
+		if strings.Contains(data, mcp.MethodElicit) {
+			t.Errorf("asked twice: %s", data)
+		}
+		if strings.Contains(data, "accept red") {
+			return
+		}
+	}
+}
+
+// TestReplicasTaskAsksAgain: a question whose stream has died is asked on the next one
+// under the same id (H7).
+func TestReplicasTaskAsksAgain(t *testing.T) {
+	a, b := newAskedPair(t)
+	task := a.task()
+	first := openSSE(t, a, http.MethodPost, fmt.Sprintf(resultBody, task), "")
+	id := first.question(task)
+	first.close()
+	second := openSSE(t, b, http.MethodPost, strings.Replace(fmt.Sprintf(resultBody, task), `"r"`, `"r2"`, 1), "")
+	if again := second.question(task); again != id {
+		t.Errorf("asked under another id: %s, %s", id, again)
+	}
+	b.post(answerBody(id, "red"))
+	if got := second.end("r2"); !strings.Contains(got, "accept red") {
+		t.Errorf("result: %s", got)
+	}
+}
+
+// TestReplicasAskResumed: a client whose connection broke while it was asked finds the
+// question at the other replica, and the answer to its call after it.
+func TestReplicasAskResumed(t *testing.T) {
+	a, b := newAskedPair(t)
+	call := openSSE(t, a, http.MethodPost, `{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"colour"}}`, "")
+	primed, _, _ := call.event()
+	id := call.question("")
+	call.close()
+	resumed := openSSE(t, b, http.MethodGet, "", primed)
+	if again := resumed.question(""); again != id {
+		t.Errorf("asked under another id: %s, %s", id, again)
+	}
+	if status, body := b.post(answerBody(id, "red")); status != http.StatusAccepted {
+		t.Fatalf("answer: %d %s", status, body)
+	}
+	if got := resumed.end("c"); !strings.Contains(got, "accept red") {
+		t.Errorf("result: %s", got)
+	}
+}
+
+// TestReplicasAskForeign: another session, and another caller, answer nothing.
+func TestReplicasAskForeign(t *testing.T) {
+	stack := newLegacyReplicas(t, nil)
+	withQuestions(stack.server)
+	a, other := stack.on(t, 0, nil), stack.on(t, 1, nil)
+	a.initializeAsked()
+	other.initializeAsked()
+	call := openSSE(t, a, http.MethodPost, `{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"colour"}}`, "")
+	id := call.question("")
+	for _, body := range []string{answerBody(id, "black"), answerBody("nonsense", "x"), answerBody(strings.Repeat("0", 36)+"/q", "x")} {
+		if status, text := other.post(body); status != http.StatusAccepted || text != "" {
+			t.Errorf("%s: %d %s", body, status, text)
+		}
+	}
+	a.post(answerBody(id, "red"))
+	if got := call.end("c"); !strings.Contains(got, "accept red") {
+		t.Errorf("result: %s", got)
+	}
+}
+
+// TestReplicasTaskProgress: the progress of a task goes on under the token of its call,
+// on the session's GET stream at any replica, until the task has ended (L35).
+func TestReplicasTaskProgress(t *testing.T) {
+	stack := newLegacyReplicas(t, func(c *config.Config) { c.Upstreams[0].Defaults.PollInterval = 20 * time.Millisecond })
+	moved := make(chan struct{})
+	stack.server.AddTool(&sdk.Tool{Name: "walk", InputSchema: json.RawMessage(`{"type":"object"}`)},
+		func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			for i := 1; ; i++ {
+				select {
+				case <-moved:
+					if err := r.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ProgressToken: r.Params.GetProgressToken(), Progress: float64(i), Total: 9}); err != nil {
+						return nil, err
+					}
+				case <-stack.session.proceed:
+					return &sdk.CallToolResult{Content: []sdk.Content{}}, nil
+				}
+			}
+		})
+	a := stack.on(t, 0, nil)
+	a.initialize()
+	get := openSSE(t, stack.on(t, 1, a), http.MethodGet, "", "")
+	if _, body := a.post(`{"jsonrpc":"2.0","id":"t","method":"tools/call","params":{"name":"walk","task":{},"_meta":{"progressToken":7}}}`); !strings.Contains(body, "taskId") {
+		t.Fatalf("no task: %s", body)
+	}
+	for i := 1; i <= 2; i++ {
+		moved <- struct{}{}
+		for {
+			_, data, ok := get.event()
+			if !ok {
+				t.Fatal("the stream ended")
+			}
+			if method, _ := jsonrpc.GetString([]byte(data), "method"); method != mcp.NotifyProgress {
+				continue
+			}
+			schematest.Validate(t, mcp.Version20251125, "ProgressNotification", []byte(data))
+			token, _ := jsonrpc.Get([]byte(data), "params", "progressToken")
+			progress, _ := jsonrpc.Get([]byte(data), "params", "progress")
+			if string(token) != "7" || string(progress) != fmt.Sprint(i) {
+				t.Errorf("progress %d: %s", i, data)
+			}
+			break
+		}
+	}
+	stack.session.proceed <- struct{}{}
+}
+
+// TestReplicasHandleAsks: a client that knows no tasks is asked what its task asks while
+// it waits for the result (design.md 0.10).
+func TestReplicasHandleAsks(t *testing.T) {
+	stack := newLegacyReplicas(t, func(c *config.Config) {
+		c.Upstreams[0].WithoutTasks, c.Upstreams[0].WithoutTasksAfter = config.WithoutTasksHandle, 20*time.Millisecond
+	})
+	stack.server.AddTool(&sdk.Tool{Name: "late", InputSchema: json.RawMessage(`{"type":"object"}`)},
+		func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			<-stack.session.proceed
+			e, err := r.Session.Elicit(ctx, form)
+			if err != nil {
+				return nil, err
+			}
+			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: fmt.Sprint(e.Action, " ", e.Content["colour"])}}}, nil
+		})
+	c := stack.asked(t, mcp.Version20250618, &sdk.ClientOptions{ElicitationHandler: red})
+	handle, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: "late"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(textOf(handle), `"taskId":"`)
+	id, _, ok := strings.Cut(rest, `"`)
+	if !ok {
+		t.Fatalf("no handle: %s", textOf(handle))
+	}
+	close(stack.session.proceed)
+	start := time.Now()
+	result, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: "task_result", Arguments: map[string]any{"taskId": id}})
+	if err != nil || textOf(result) != "accept red" {
+		t.Errorf("result: %v %v", result, err)
+	}
+	// The session's GET stream, which is open, has no part in this task.
+	if d := time.Since(start); d >= legacy.GetFirst {
+		t.Errorf("after %v", d)
+	}
+}

@@ -1,0 +1,118 @@
+package legacy_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"taskgate/internal/wiretest"
+)
+
+// withLateQuestions adds a tool that asks n questions at once when it is told to go on,
+// and returns what it has heard from each.
+func withLateQuestions(stack *legacyReplicas, n int) (heard chan string) {
+	heard = make(chan string, n)
+	stack.server.AddTool(&sdk.Tool{Name: "late", InputSchema: json.RawMessage(`{"type":"object"}`)},
+		func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			stack.session.started <- "late"
+			<-stack.session.proceed
+			all := make(chan string, n)
+			for range n {
+				go func() { // ends with its answer
+					e, err := r.Session.Elicit(ctx, form)
+					if err != nil {
+						all <- err.Error()
+						return
+					}
+					all <- fmt.Sprint(e.Action, " ", e.Content["colour"])
+				}()
+			}
+			text := ""
+			for range n {
+				one := <-all
+				heard <- one
+				text += one
+			}
+			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text}}}, nil
+		})
+	return heard
+}
+
+const lateCall = `{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"late"}}`
+
+// watched has the client of a replica talk to it by a front that says when a connection
+// breaks under a request.
+func (s *legacyReplicas) watched(t *testing.T, c *rawClient, replica int) (broken chan struct{}) {
+	t.Helper()
+	broken = make(chan struct{}, 16)
+	h := s.gates[replica].Handler()
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		stop := context.AfterFunc(r.Context(), func() { broken <- struct{}{} })
+		defer stop()
+		h.ServeHTTP(w, r)
+	}))
+	t.Cleanup(front.Close)
+	c.url = front.URL + "/up/mcp"
+	return broken
+}
+
+// TestReplicasAskedWhileAway: a client whose connection is broken just when a server
+// asks finds the question when it resumes the stream (X5).
+func TestReplicasAskedWhileAway(t *testing.T) {
+	stack := newLegacyReplicas(t, soon)
+	withLateQuestions(stack, 1)
+	a := stack.on(t, 0, nil)
+	a.initializeAsked()
+	b := stack.on(t, 1, a)
+	broken := stack.watched(t, a, 0)
+	call := openSSE(t, a, http.MethodPost, lateCall, "")
+	primed, _, _ := call.event()
+	wiretest.Await(t, stack.session.started, "the tool")
+	call.close()
+	wiretest.Await(t, broken, "the connection's end")
+	stack.session.proceed <- struct{}{}
+	resumed := openSSE(t, b, http.MethodGet, "", primed)
+	id := resumed.question("")
+	if status, body := b.post(answerBody(id, "red")); status != http.StatusAccepted {
+		t.Fatalf("answer: %d %s", status, body)
+	}
+	if got := resumed.end("c"); !strings.Contains(got, "accept red") {
+		t.Errorf("result: %s", got)
+	}
+}
+
+// TestReplicasAskedNobody: of a client that has gone for good, the server hears at once,
+// for each of its questions.
+func TestReplicasAskedNobody(t *testing.T) {
+	stack := newLegacyReplicas(t, nil)
+	heard := withLateQuestions(stack, 3)
+	a := stack.on(t, 0, nil)
+	a.initializeAsked()
+	broken := stack.watched(t, a, 0)
+	ctx, leave := context.WithCancel(t.Context())
+	left := make(chan struct{})
+	go func() { // ends with the request
+		defer close(left)
+		r, _ := http.NewRequestWithContext(ctx, http.MethodPost, a.url, strings.NewReader(lateCall))
+		r.Header = http.Header{"Accept": {"application/json, text/event-stream"}, "Content-Type": {"application/json"}, "Mcp-Session-Id": {a.session}}
+		if resp, err := a.http.Do(r); err == nil {
+			resp.Body.Close()
+		}
+	}()
+	wiretest.Await(t, stack.session.started, "the tool")
+	leave()
+	<-left
+	wiretest.Await(t, broken, "the connection's end")
+	stack.session.proceed <- struct{}{}
+	for range 3 {
+		if got := wiretest.Await(t, heard, "an answer"); got != "cancel <nil>" {
+			t.Errorf("the server heard %s", got)
+		}
+	}
+}

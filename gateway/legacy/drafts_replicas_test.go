@@ -1,0 +1,268 @@
+package legacy_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"taskgate/gateway/config"
+	"taskgate/internal/jsonrpc"
+	"taskgate/shim"
+)
+
+// withPieces adds a tool that says what it is given, piece by piece, and at the end all
+// of it.
+func withPieces(s *sdk.Server) chan<- string {
+	pieces := make(chan string)
+	s.AddTool(&sdk.Tool{Name: "pieces", InputSchema: json.RawMessage(`{"type":"object"}`)}, func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		var all strings.Builder
+		for no := 1.0; ; no++ {
+			select {
+			case piece := <-pieces:
+				if piece == "" {
+					return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: all.String()}, &sdk.TextContent{Text: "end"}}}, nil
+				}
+				all.WriteString(piece)
+				p := &sdk.ProgressNotificationParams{ProgressToken: r.Params.GetProgressToken(), Progress: no, Message: piece}
+				if err := r.Session.NotifyProgress(ctx, p); err != nil {
+					return nil, err
+				}
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
+	})
+	return pieces
+}
+
+// streamingReplicas are two replicas in front of a tool that says pieces, and one client
+// that takes every response mode, at the first and at the second of them.
+func streamingReplicas(t *testing.T) (stack *legacyReplicas, say chan<- string, a, b *rawClient) {
+	t.Helper()
+	stack = newLegacyReplicas(t, atOnce)
+	say = withPieces(stack.server)
+	a = stack.on(t, 0, nil)
+	a.initializeDrafts(allModes)
+	return stack, say, a, stack.on(t, 1, a)
+}
+
+// atOnce has what tools say be content, and go out as it comes.
+func atOnce(c *config.Config) {
+	c.Upstreams[0].Defaults.Progress = config.ProgressContent
+	c.Upstreams[0].PartialInterval = 0
+}
+
+// initializeDrafts begins a session whose client declares this.
+func (c *rawClient) initializeDrafts(capabilities string) {
+	c.t.Helper()
+	body := `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{` + capabilities + `},"clientInfo":{"name":"c","version":"2"}}}`
+	if status, body := c.post(body); status != http.StatusOK || c.session == "" {
+		c.t.Fatalf("initialize: %d %s", status, body)
+	}
+}
+
+const piecesCall = `{"jsonrpc":"2.0","id":"p","method":"tools/call","params":{"name":"pieces","task":{"responseModes":["streaming"]}}}`
+
+// upTo reads answers of a stream until there are n blocks, or the end, and returns the
+// id of the last event.
+func (s *segments) upTo(c *sseClient, n int64) (last string) {
+	s.t.Helper()
+	for s.last < n && !s.over {
+		id, data, ok := c.event()
+		if !ok {
+			s.t.Fatalf("the stream ended after %d blocks", s.last)
+		}
+		if data != "" {
+			s.take([][]byte{[]byte(data)})
+		}
+		last = id
+	}
+	return last
+}
+
+// pullAt is the answer of a replica to tasks/result with a number.
+func (s *segments) pullAt(c *rawClient) {
+	s.t.Helper()
+	status, body := c.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":"r","method":"tasks/result","params":{"taskId":%q,"lastSeqNr":%d}}`, s.task, s.last))
+	if status != http.StatusOK || !strings.Contains(body, "partial-content") {
+		s.t.Fatalf("%d %s", status, body)
+	}
+	s.take([][]byte{[]byte(body)})
+}
+
+func (s *segments) mergedAt(c *rawClient) {
+	s.t.Helper()
+	_, body := c.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":"m","method":"tasks/result","params":{"taskId":%q}}`, s.task))
+	content, _ := jsonrpc.Get([]byte(body), "result", "content")
+	if got := "[" + strings.Join(s.blocks, ",") + "]"; !s.over || got != string(content) {
+		s.t.Errorf("complete: %t; all segments %s are not the content in %s", s.over, got, body)
+	}
+}
+
+// TestReplicasPull: who fetches blocks at one replica ends the stream of the other one
+// first, and gets the rest, each block once.
+func TestReplicasPull(t *testing.T) {
+	for puller := range 2 {
+		t.Run(fmt.Sprint("at ", puller), func(t *testing.T) {
+			stack := newLegacyReplicas(t, atOnce)
+			say := withPieces(stack.server)
+			a := stack.on(t, 0, nil)
+			a.initializeDrafts(allModes)
+			b := stack.on(t, puller, a)
+			stream := openSSE(t, a, http.MethodPost, piecesCall, "")
+			s := &segments{t: t}
+			for i, piece := range []string{"a", "b", "c"} {
+				say <- piece
+				s.upTo(stream, int64(i+1))
+			}
+			s.pullAt(b)
+			if s.last != 3 || s.over {
+				t.Errorf("%d blocks, over %t", s.last, s.over)
+			}
+			say <- "d"
+			for s.last < 4 {
+				s.pullAt(b)
+			}
+			if _, data, ok := stream.event(); ok {
+				t.Errorf("after the first pull came %s", data)
+			}
+			say <- ""
+			for !s.over {
+				s.pullAt(b)
+			}
+			s.mergedAt(b)
+		})
+	}
+}
+
+// TestReplicasStream: a client whose stream broke resumes it at the other replica, with
+// what it has missed; and to a stranger the task is unknown.
+func TestReplicasStream(t *testing.T) {
+	_, say, a, b := streamingReplicas(t)
+	first := openSSE(t, a, http.MethodPost, piecesCall, "")
+	s := &segments{t: t}
+	say <- "a"
+	last := s.upTo(first, 1)
+	first.close()
+	say <- "b"
+	say <- "c"
+	second := openSSE(t, b, http.MethodGet, "", last)
+	s.upTo(second, 3)
+	say <- "d"
+	s.upTo(second, 4)
+	// The client asks for the same in another way: as several responses, at the other
+	// replica.
+	third := openSSE(t, b, http.MethodPost, fmt.Sprintf(`{"jsonrpc":"2.0","id":"q","method":"tasks/result","params":{"taskId":%q,"lastSeqNr":4,"stream":{}}}`, s.task), "")
+	if _, data, ok := second.event(); ok {
+		t.Errorf("after that came %s", data)
+	}
+	say <- "e"
+	s.upTo(third, 5)
+	say <- ""
+	s.upTo(third, 99)
+	if _, data, ok := third.event(); ok {
+		t.Errorf("after the end came %s", data)
+	}
+	s.mergedAt(a)
+}
+
+// upTo reads a GET stream until a task has come this far, or has ended.
+func (r *partialReader) upTo(c *sseClient, id shim.ID, n int64) (last string) {
+	r.t.Helper()
+	for r.next[id] < n && !r.over[id] {
+		event, data, ok := c.event()
+		if !ok {
+			r.t.Fatalf("the stream ended after %d partial results", r.next[id])
+		}
+		if data != "" {
+			r.take([][]byte{[]byte(data)})
+		}
+		if event != "" {
+			last = event
+		}
+	}
+	return last
+}
+
+// TestReplicasPartials: partial results follow a client that takes its GET stream from
+// replica to replica, while the old one has not noticed, without gap or repeat.
+func TestReplicasPartials(t *testing.T) {
+	stack := newLegacyReplicas(t, atOnce)
+	say := withPieces(stack.server)
+	a := stack.on(t, 0, nil)
+	a.initializeDrafts(takePartial)
+	b := stack.on(t, 1, a)
+	at := []*rawClient{b, a}
+	stream := openSSE(t, b, http.MethodGet, "", "")
+	_, body := a.post(`{"jsonrpc":"2.0","id":"t","method":"tools/call","params":{"name":"pieces","task":{}}}`)
+	task, _ := jsonrpc.GetString([]byte(body), "result", "task", "taskId")
+	id := shim.ID(task)
+	r := newPartialReader(t)
+	want, said := "", int64(0)
+	for turn := range 6 {
+		last := ""
+		for range 5 {
+			piece := fmt.Sprintf("%d ", said)
+			say <- piece
+			want += piece
+			said++
+			if got := r.upTo(stream, id, said); got != "" {
+				last = got
+			}
+		}
+		old := stream
+		stream = openSSE(t, at[(turn+1)%2], http.MethodGet, "", last)
+		if stream.resp.StatusCode != http.StatusOK {
+			t.Fatalf("resumed: %d", stream.resp.StatusCode)
+		}
+		for piece := range 3 { // while the old one may still go on
+			text := fmt.Sprintf("%d' ", piece)
+			say <- text
+			want += text
+			said++
+		}
+		defer old.close()
+	}
+	say <- ""
+	r.upTo(stream, id, 1000)
+	if r.text[id] != want || !r.over[id] {
+		t.Errorf("over %t, read %q, want %q", r.over[id], r.text[id], want)
+	}
+	fresh := stack.on(t, 1, nil)
+	fresh.initializeDrafts(takePartial)
+	if _, body := fresh.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"taskId":%q}}`, id)); !strings.Contains(body, `"streamPartial":true`) {
+		t.Errorf("tools: %s", body)
+	}
+}
+
+// TestReplicasStreamAsks: a task that streams may ask its client amid the stream, which
+// has no other (protocol.md 6.4.8), and the answer may come to any replica.
+func TestReplicasStreamAsks(t *testing.T) {
+	stack := newLegacyReplicas(t, nil)
+	withQuestions(stack.server)
+	a := stack.on(t, 0, nil)
+	a.initializeDrafts(`"elicitation":{},` + allModes)
+	b := stack.on(t, 1, a)
+	stream := openSSE(t, a, http.MethodPost, strings.Replace(piecesCall, "pieces", "colour", 1), "")
+	s := &segments{t: t}
+	for s.task == "" {
+		_, data, _ := stream.event()
+		if data != "" {
+			s.take([][]byte{[]byte(data)})
+		}
+	}
+	id := stream.question(string(s.task))
+	if status, body := b.post(answerBody(id, "blue")); status != http.StatusAccepted {
+		t.Fatalf("answer: %d %s", status, body)
+	}
+	s.upTo(stream, 99)
+	s.mergedAt(b)
+	if len(s.blocks) != 1 || !strings.Contains(s.blocks[0], "accept blue") {
+		t.Errorf("streamed %s", s.blocks)
+	}
+}

@@ -1,0 +1,343 @@
+package legacy_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"taskgate/gateway/config"
+	"taskgate/gateway/legacy"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/internal/schematest"
+	"taskgate/shim"
+)
+
+// What clients of the drafts declare.
+const (
+	allModes    = `"tasks":{"responses":{"modes":["task","immediate","streaming"]}}`
+	someModes   = `"tasks":{"responses":{"modes":["task","immediate"]}}`
+	takePartial = `"tasks":{"streaming":{"partial":{}}}`
+	takeAll     = `"tasks":{"streaming":{"partial":{}},"responses":{"modes":["task","immediate","streaming"]}}`
+)
+
+// newDraftClient is a client of 2025-11-25 that declares these capabilities.
+func newDraftClient(t *testing.T, g *legacyServer, capabilities string) *taskClient {
+	t.Helper()
+	c := &taskClient{t: t}
+	c.do(g, mcp.MethodInitialize, `{"protocolVersion":"2025-11-25","capabilities":{`+capabilities+`},"clientInfo":{"name":"c","version":"1"}}`)
+	return c
+}
+
+// tape is a response that can be read while it is written.
+type tape struct {
+	mu     sync.Mutex
+	header http.Header
+	status int
+	body   bytes.Buffer
+	full   chan struct{} // while it is open, writing blocks; nil: it never does
+	err    error         // what writing comes to from now on
+}
+
+// hold has writing block, until it is let go of.
+func (w *tape) hold() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.full = make(chan struct{})
+}
+
+func (w *tape) letGo() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	close(w.full)
+}
+
+// fail has all that is written from now on be lost.
+func (w *tape) fail() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.err = errors.New("broken pipe")
+}
+
+func (w *tape) Header() http.Header { return w.header }
+func (w *tape) Flush()              {}
+
+func (w *tape) WriteHeader(status int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.status = status
+}
+
+func (w *tape) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	full := w.full
+	w.mu.Unlock()
+	if full != nil {
+		<-full
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err != nil {
+		return 0, w.err
+	}
+	return w.body.Write(b)
+}
+
+// hearing is a request that is not waited for.
+type hearing struct {
+	t     *testing.T
+	w     *tape
+	leave context.CancelFunc
+	done  chan struct{}
+}
+
+// begin sends something to a replica. An empty body is a GET. It ends with the replica.
+func (c *taskClient) begin(g *legacyServer, body string, header ...string) *hearing {
+	c.t.Helper()
+	ctx, leave := context.WithCancel(c.t.Context())
+	a := &hearing{t: c.t, w: &tape{header: http.Header{}}, leave: leave, done: make(chan struct{})}
+	method := http.MethodPost
+	if body == "" {
+		method = http.MethodGet
+	}
+	r := c.request(ctx, method, body)
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	g.requests.Go(func() {
+		defer close(a.done)
+		g.Handler().ServeHTTP(a.w, r)
+	})
+	synctest.Wait()
+	return a
+}
+
+// ask begins a request with an id of its own.
+func (c *taskClient) ask(g *legacyServer, method, params string, header ...string) *hearing {
+	c.t.Helper()
+	c.serial++
+	return c.begin(g, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`, c.serial, method, params), header...)
+}
+
+// said is what has come so far.
+func (a *hearing) said() [][]byte {
+	a.t.Helper()
+	a.w.mu.Lock()
+	defer a.w.mu.Unlock()
+	return messages(a.t, a.w.header.Get("Content-Type"), bytes.Clone(a.w.body.Bytes()))
+}
+
+// ended reports whether the answer is complete.
+func (a *hearing) ended() bool {
+	select {
+	case <-a.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// quit has the client go.
+func (a *hearing) quit() [][]byte {
+	a.leave()
+	<-a.done
+	return a.said()
+}
+
+// lastID is the id of the last event, firstID that of the first; "" if none has one.
+func (a *hearing) lastID() string {
+	ids := append([]string{""}, a.ids()...)
+	return ids[len(ids)-1]
+}
+
+func (a *hearing) firstID() string { return append(a.ids(), "")[0] }
+
+func (a *hearing) ids() (ids []string) {
+	a.t.Helper()
+	a.w.mu.Lock()
+	defer a.w.mu.Unlock()
+	for line := range strings.Lines(a.w.body.String()) {
+		if rest, ok := strings.CutPrefix(line, "id: "); ok {
+			ids = append(ids, strings.TrimSpace(rest))
+		}
+	}
+	return ids
+}
+
+// segments is a client of SEP-1905 that trusts nobody: it wants the blocks in order,
+// each once, by whatever way they come, and nothing after the end.
+type segments struct {
+	t      *testing.T
+	task   shim.ID
+	last   int64
+	blocks []string
+	over   bool
+	failed bool
+	reason string // of a failure without any block
+}
+
+// take reads the answers to one request.
+func (s *segments) take(msgs [][]byte) {
+	s.t.Helper()
+	for _, text := range msgs {
+		m, err := jsonrpc.Parse(text)
+		if err != nil || m.Kind != jsonrpc.Result {
+			continue
+		}
+		if id, ok := jsonrpc.GetString(m.Result, "task", "taskId"); ok {
+			schematest.Validate(s.t, mcp.Version20251125, "CreateTaskResult", m.Result)
+			s.task = shim.ID(id)
+		}
+		if _, ok := jsonrpc.Get(m.Result, "isComplete"); ok {
+			s.segment(m.Result)
+		}
+	}
+}
+
+func (s *segments) segment(result json.RawMessage) {
+	s.t.Helper()
+	if s.over {
+		s.t.Errorf("after the end: %s", result)
+	}
+	related, _ := jsonrpc.GetString(result, "_meta", mcp.MetaRelatedTask, "taskId")
+	if _, first := jsonrpc.Get(result, "task"); !first && related != string(s.task) {
+		s.t.Errorf("related to %q, want %q: %s", related, s.task, result)
+	}
+	list, pieces := jsonrpc.Get(result, "partial-content")
+	if !pieces { // what failed before it said anything (A14)
+		content, _ := jsonrpc.Get(result, "content")
+		for b := range jsonrpc.Elements(content) {
+			schematest.Validate(s.t, mcp.Version20251125, "ContentBlock", b)
+			s.reason, _ = jsonrpc.GetString(b, "text")
+		}
+	}
+	for b := range jsonrpc.Elements(list) {
+		no, _ := jsonrpc.Get(b, "seqNr")
+		if s.last++; string(no) != fmt.Sprint(s.last) {
+			s.t.Fatalf("seqNr %s, want %d: %s", no, s.last, result)
+		}
+		plain, err := jsonrpc.Delete(b, "seqNr")
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		schematest.Validate(s.t, mcp.Version20251125, "ContentBlock", plain)
+		s.blocks = append(s.blocks, string(plain))
+	}
+	complete, _ := jsonrpc.Get(result, "isComplete")
+	failed, _ := jsonrpc.Get(result, "isError")
+	s.over, s.failed = string(complete) == "true", string(failed) == "true"
+}
+
+// merged wants all that came to be the content of the task's result (A12).
+func (s *segments) merged(c *taskClient, g *legacyServer) {
+	s.t.Helper()
+	result := c.do(g, mcp.MethodTasksResult, `{"taskId":"`+string(s.task)+`"}`)
+	schematest.Validate(s.t, mcp.Version20251125, "CallToolResult", result)
+	content, _ := jsonrpc.Get(result, "content")
+	if got := "[" + strings.Join(s.blocks, ",") + "]"; !s.over || got != string(content) {
+		s.t.Errorf("complete: %t; all segments %s are not the content %s", s.over, got, content)
+	}
+}
+
+// partialReader is a client of SEP-2679 that trusts nobody either.
+type partialReader struct {
+	t    *testing.T
+	next map[shim.ID]int64
+	text map[shim.ID]string
+	over map[shim.ID]bool
+}
+
+func newPartialReader(t *testing.T) *partialReader {
+	return &partialReader{t: t, next: map[shim.ID]int64{}, text: map[shim.ID]string{}, over: map[shim.ID]bool{}}
+}
+
+// take reads what one stream said.
+func (r *partialReader) take(msgs [][]byte) {
+	r.t.Helper()
+	for _, text := range msgs {
+		method, _ := jsonrpc.GetString(text, "method")
+		task, _ := jsonrpc.GetString(text, "params", "taskId")
+		id := shim.ID(task)
+		switch method {
+		case mcp.NotifyTaskStatus:
+			schematest.Validate(r.t, mcp.Version20251125, "TaskStatusNotification", text)
+			status, _ := jsonrpc.GetString(text, "params", "status")
+			r.over[id] = shim.Status(status).Final()
+		case mcp.NotifyTaskPartial:
+			if r.over[id] {
+				r.t.Errorf("after the end: %s", text)
+			}
+			if _, seq, _ := legacy.PartialOf(text); seq != r.next[id] {
+				r.t.Fatalf("seq %d, want %d: %s", seq, r.next[id], text)
+			}
+			r.next[id]++
+			if related, _ := jsonrpc.GetString(text, "params", "_meta", mcp.MetaRelatedTask, "taskId"); related != task {
+				r.t.Errorf("related to %q (P14): %s", related, text)
+			}
+			content, _ := jsonrpc.Get(text, "params", "content")
+			n := 0
+			for b := range jsonrpc.Elements(content) {
+				schematest.Validate(r.t, mcp.Version20251125, "ContentBlock", b)
+				piece, _ := jsonrpc.GetString(b, "text")
+				r.text[id] += piece
+				n++
+			}
+			if n == 0 {
+				r.t.Errorf("no content (P1): %s", text)
+			}
+		}
+	}
+}
+
+// draftScript is a server whose tools say something on the way.
+func draftScript() legScript {
+	progress := func(texts ...string) (list []json.RawMessage) {
+		for i, text := range texts {
+			list = append(list, fmt.Appendf(nil, `{"progressToken":"x","progress":%d,"message":%q}`, i+1, text))
+		}
+		return list
+	}
+	return legScript{Era: "legacy", Raw: json.RawMessage(`{"capabilities":{"tools":{}}}`), Replies: map[string]scriptReply{
+		"tools/call quick": {After: "1s", Result: json.RawMessage(`{"content":[{"type":"text","text":"quick"}],"x":1.0}`)},
+		"tools/call plain": {After: "60s", Result: json.RawMessage(`{"content":[{"type":"text","text":"one"},{"type":"image","data":"","mimeType":"image/png"}]}`)},
+		"tools/call tokens": {Every: "10s", Progress: progress("Once ", "upon ", "a "), After: "5s",
+			Result: json.RawMessage(`{"content":[{"type":"text","text":"Once upon a \u003ctime"},{"type":"text","text":"end"}],"structuredContent":{"n":1.0}}`)},
+		"tools/call breaks": {Every: "10s", Progress: progress("so ", "far "), After: "5s", Error: &shim.RPCError{Code: -32603, Message: "out of ink"}},
+		"tools/call fails":  {Every: "10s", Progress: progress("so ", "far "), After: "5s", IsError: true, Result: json.RawMessage(`{"content":[{"type":"text","text":"out of ink"}],"isError":true}`)},
+		"tools/call broken": {After: "5s", Error: &shim.RPCError{Code: -32603, Message: "no ink"}},
+		"tools/call prompt": {After: "20ms", Result: json.RawMessage(`{"content":[{"type":"text","text":"at "},{"type":"text","text":"once"}]}`)},
+		"tools/call letters": {Every: "2s", Progress: progress("a", "b", "c", "d", "e"), After: "1s",
+			Result: json.RawMessage(`{"content":[{"type":"text","text":"abcde"}]}`)},
+		"tools/call forever": {Every: "10s", Progress: progress("a", "b"), Blocks: true},
+		"tools/call many": {Every: "1s", Progress: progress(strings.Split(strings.Repeat("x", 200), "")...), After: "1s",
+			Result: json.RawMessage(`{"content":[{"type":"text","text":"done"}]}`)},
+		"tools/list": {Result: json.RawMessage(`{"tools":[{"name":"plain","inputSchema":{"type":"object"}},{"name":"never","inputSchema":{"type":"object"}}]}`)},
+	}}
+}
+
+// draftConfig vouches for the progress of all tools but plain, and many.
+func draftConfig(t *testing.T) *config.Config {
+	t.Helper()
+	c, err := config.Parse("config.yaml", []byte(`
+upstreams:
+  - name: up
+    url: http://up.example/
+    defaults: {progress: content}
+    tools:
+      - {match: plain, progress: status}
+      - {match: many, progress: status}
+      - {match: never, tasks: never}
+      - {match: always, tasks: always}
+`), func(string) (string, bool) { return "", false })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}

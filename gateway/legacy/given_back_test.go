@@ -1,0 +1,183 @@
+package legacy_test
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"taskgate/gateway/config"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/internal/wiretest"
+)
+
+// counted is a front of a gateway that counts what the gateway holds for its clients.
+type counted struct {
+	net.Listener
+	url      string
+	conns    atomic.Int64 // descriptors
+	handlers atomic.Int64 // requests that are being served
+}
+
+// Accept counts a descriptor until it is closed.
+func (c *counted) Accept() (net.Conn, error) {
+	conn, err := c.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	c.conns.Add(1)
+	return &countedConn{Conn: conn, of: c}, nil
+}
+
+type countedConn struct {
+	net.Conn
+	of     *counted
+	closed atomic.Bool
+}
+
+func (c *countedConn) Close() error {
+	if !c.closed.Swap(true) {
+		c.of.conns.Add(-1)
+	}
+	return c.Conn.Close()
+}
+
+func newCounted(t *testing.T, h http.Handler) *counted {
+	c := &counted{}
+	front := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c.handlers.Add(1)
+		defer c.handlers.Add(-1)
+		h.ServeHTTP(w, r)
+	}))
+	c.Listener, front.Listener = front.Listener, c
+	front.Start()
+	t.Cleanup(front.Close)
+	c.url = front.URL + "/up/mcp"
+	return c
+}
+
+// becomes waits until a count has a value.
+func becomes(t *testing.T, what string, count func() int64, want int64) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.After(wiretest.Patience); count() != want; {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("%s: %d, want %d", what, count(), want)
+		}
+	}
+}
+
+// sends sends a request of the session; leave breaks its connection.
+func (c *rawClient) sends(body string) (leave func()) {
+	c.t.Helper()
+	ctx, cancel := context.WithCancel(c.t.Context())
+	done := make(chan struct{})
+	go func() { // ends with the request
+		defer close(done)
+		if resp, err := c.do(ctx, http.MethodPost, body); err == nil {
+			defer resp.Body.Close()
+			<-ctx.Done()
+		}
+	}()
+	return func() { cancel(); <-done }
+}
+
+func never(c *config.Config) { c.Upstreams[0].Defaults.Tasks = config.TasksNever }
+
+// TestConnectionsOfCallsWhoseClientLeft: a call of a session goes on when its client has gone
+// (X3), and costs no connection from then on, however its answer was to go out. One whose stream
+// is in the log can be resumed.
+func TestConnectionsOfCallsWhoseClientLeft(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*config.Config)
+		body   string
+		first  string // initialize
+		calls  int
+	}{
+		"before its stream began": {never, waitCall, wiretest.InitializeBody, 1},
+		"in the log":              {func(c *config.Config) { never(c); soon(c) }, waitCall, wiretest.InitializeBody, 1},
+		"in a batch":              {never, "[" + waitCall + "," + strings.Replace(waitCall, "w1", "w2", 1) + "]", batchClient, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stack := newLegacyReplicas(t, c.change)
+			front := newCounted(t, stack.gates[0].Handler())
+			a := newRawClient(t, front.url)
+			if status, body := a.post(c.first); status != http.StatusOK {
+				t.Fatalf("initialize: %d %s", status, body)
+			}
+			var primed string
+			var leave func()
+			if name == "in the log" {
+				stream := openSSE(t, a, http.MethodPost, c.body, "")
+				primed, _, _ = stream.event()
+				leave = stream.close
+			} else {
+				leave = a.sends(c.body)
+			}
+			for range c.calls {
+				wiretest.Await(t, stack.session.started, "the tool")
+			}
+			leave()
+			a.http.CloseIdleConnections()
+			becomes(t, "connections while the call goes on", front.conns.Load, 0)
+			for range c.calls {
+				stack.session.proceed <- struct{}{} // the tool has not been cancelled
+			}
+			becomes(t, "requests served", front.handlers.Load, 0)
+			if primed == "" {
+				return
+			}
+			b := stack.on(t, 1, a)
+			if _, data, _ := openSSE(t, b, http.MethodGet, "", primed).event(); !strings.Contains(data, `"id":"w1"`) {
+				t.Errorf("resumed: %s", data)
+			}
+		})
+	}
+}
+
+// TestConnectionsOfAbandonedResults: a tasks/result whose client has gone costs neither a
+// connection nor a handler, before its stream is in the log and after.
+func TestConnectionsOfAbandonedResults(t *testing.T) {
+	for name, change := range map[string]func(*config.Config){"before its stream began": nil, "in the log": soon} {
+		t.Run(name, func(t *testing.T) {
+			stack := newLegacyReplicas(t, change)
+			front := newCounted(t, stack.gates[0].Handler())
+			a := newRawClient(t, front.url)
+			a.initialize()
+			_, body := a.post(`{"jsonrpc":"2.0","id":"t","method":"tools/call","params":{"name":"wait","task":{}}}`)
+			id, ok := jsonrpc.GetString([]byte(body), "result", "task", "taskId")
+			if !ok {
+				t.Fatalf("no task: %s", body)
+			}
+			wiretest.Await(t, stack.session.started, "the tool")
+			result := `{"jsonrpc":"2.0","id":"r","method":"` + mcp.MethodTasksResult + `","params":{"taskId":"` + id + `"}}`
+			var leave []func()
+			for i := range 20 {
+				one := strings.Replace(result, `"r"`, `"r`+string(rune('a'+i))+`"`, 1)
+				if change == nil {
+					leave = append(leave, a.sends(one))
+					continue
+				}
+				stream := openSSE(t, a, http.MethodPost, one, "")
+				stream.event()
+				leave = append(leave, stream.close)
+			}
+			becomes(t, "requests served", front.handlers.Load, 20)
+			for _, l := range leave {
+				l()
+			}
+			a.http.CloseIdleConnections()
+			becomes(t, "requests served after their clients have gone", front.handlers.Load, 0)
+			becomes(t, "connections", front.conns.Load, 0)
+			stack.session.proceed <- struct{}{}
+		})
+	}
+}

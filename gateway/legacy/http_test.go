@@ -1,0 +1,272 @@
+package legacy_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskgate/gateway"
+	"taskgate/gateway/config"
+	"taskgate/gateway/legacy"
+	"taskgate/internal/mcp"
+	"taskgate/internal/wiretest"
+	"taskgate/shim"
+)
+
+// rawClient posts what it is told to, and keeps its session.
+type rawClient struct {
+	t       *testing.T
+	http    *http.Client
+	url     string
+	session string
+}
+
+func newRawClient(t *testing.T, url string) *rawClient {
+	transport := &http.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &rawClient{t: t, http: &http.Client{Transport: transport}, url: url}
+}
+
+// do sends a request and returns the response, whose body the caller closes.
+func (c *rawClient) do(ctx context.Context, method, body string) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, method, c.url, bytes.NewReader([]byte(body)))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	r.Header.Set("Accept", mcp.TypeAccept)
+	r.Header.Set("Content-Type", mcp.TypeJSON)
+	if c.session != "" {
+		r.Header.Set(mcp.HeaderSession, c.session)
+	}
+	return c.http.Do(r)
+}
+
+// post sends a message and returns status and body.
+func (c *rawClient) post(body string) (int, string) {
+	c.t.Helper()
+	resp, err := c.do(c.t.Context(), http.MethodPost, body)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		c.t.Error(err)
+	}
+	if id := resp.Header.Get(mcp.HeaderSession); id != "" {
+		c.session = id
+	}
+	return resp.StatusCode, string(b)
+}
+
+func (c *rawClient) initialize() {
+	c.t.Helper()
+	if status, body := c.post(wiretest.InitializeBody); status != http.StatusOK || c.session == "" {
+		c.t.Fatalf("initialize: %d %s", status, body)
+	}
+}
+
+// TestLegacyDropped: a connection that breaks in the middle of a call cancels
+// nothing (X3). The call runs to its end, or until it is cancelled in so many
+// words.
+func TestLegacyDropped(t *testing.T) {
+	stack := newLegacyStack(t, false, nil)
+	c := newRawClient(t, stack.url)
+	c.initialize()
+	drop := func(id string) {
+		t.Helper()
+		ctx, leave := context.WithCancel(t.Context())
+		gone := make(chan error, 1)
+		go func() {
+			resp, err := c.do(ctx, http.MethodPost, `{"jsonrpc":"2.0","id":`+id+`,"method":"tools/call","params":{"name":"wait"}}`)
+			if err == nil {
+				resp.Body.Close()
+			}
+			gone <- err
+		}()
+		wiretest.Await(t, stack.session.started, "the tool")
+		leave()
+		if err := wiretest.Await(t, gone, "the client"); err == nil {
+			t.Error("the dropped call was answered")
+		}
+	}
+	drop("1")
+	if status, _ := c.post(`{"jsonrpc":"2.0","id":2,"method":"ping"}`); status != http.StatusOK {
+		t.Errorf("ping: %d", status)
+	}
+	select { // the tool takes it only if it was not cancelled
+	case stack.session.proceed <- struct{}{}:
+	case <-stack.session.cancelled:
+		t.Fatal("the call was cancelled by a broken connection")
+	case <-time.After(wiretest.Patience):
+		t.Fatal("timed out")
+	}
+	drop("3")
+	if status, _ := c.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3}}`); status != http.StatusAccepted {
+		t.Errorf("cancelled: %d", status)
+	}
+	wiretest.Await(t, stack.session.cancelled, "the cancellation upstream")
+	if resp, err := c.do(t.Context(), http.MethodDelete, ""); err != nil || resp.StatusCode != http.StatusNoContent {
+		t.Errorf("DELETE: %v %v", resp, err)
+	}
+}
+
+// TestLegacyStreamReopens: a client whose stream broke gets it again.
+func TestLegacyStreamReopens(t *testing.T) {
+	stack := newLegacyStack(t, false, func(c *config.Config) { c.KeepAlive = 100 * time.Millisecond })
+	c := newRawClient(t, stack.url)
+	c.initialize()
+	for range 3 {
+		ctx, leave := context.WithCancel(t.Context())
+		resp := openStream(t, c, ctx)
+		if line, err := bufio.NewReader(resp.Body).ReadString('\n'); err != nil || line != ": open\n" {
+			t.Errorf("%q, %v", line, err)
+		}
+		if status, _ := c.post(`{"jsonrpc":"2.0","id":1,"method":"ping"}`); status != http.StatusOK {
+			t.Errorf("ping: %d", status)
+		}
+		leave()
+		resp.Body.Close()
+	}
+}
+
+// openStream opens the GET stream, as often as an earlier one is in the way.
+func openStream(t *testing.T, c *rawClient, ctx context.Context) *http.Response {
+	t.Helper()
+	deadline := time.After(wiretest.Patience)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		resp, err := c.do(ctx, http.MethodGet, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp.StatusCode == http.StatusOK {
+			return resp
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusConflict {
+			t.Fatalf("GET: %d", resp.StatusCode)
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatal("the broken stream is still in the way")
+		}
+	}
+}
+
+// TestLegacyFull: a session in use does not make room for another, an idle one
+// does. Its client is told to initialize again.
+func TestLegacyFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newLegacyServer(t, legScript{Era: "legacy", Raw: []byte(`{"capabilities":{}}`)}, func(c *config.Config) { c.MaxSessions = 1 })
+		h := s.Handler()
+		first := serve(t, h, t.Context(), "POST", "", wiretest.InitializeBody)
+		id := first.Header().Get(mcp.HeaderSession)
+		ctx, leave := context.WithCancel(t.Context())
+		streamed := make(chan *httptest.ResponseRecorder, 1)
+		go func() { streamed <- serve(t, h, ctx, "GET", id, "") }()
+		synctest.Wait()
+		if full := serve(t, h, t.Context(), "POST", "", wiretest.InitializeBody); full.Code != http.StatusServiceUnavailable ||
+			!strings.Contains(full.Body.String(), `"message":"too many sessions"`) {
+			t.Errorf("full: %d %s", full.Code, full.Body)
+		}
+		leave()
+		<-streamed
+		wiretest.Wait(time.Minute) // what was used a moment ago is in use, maybe elsewhere
+		if second := serve(t, h, t.Context(), "POST", "", wiretest.InitializeBody); second.Code != http.StatusOK {
+			t.Errorf("second: %d %s", second.Code, second.Body)
+		}
+		if gone := serve(t, h, t.Context(), "POST", id, `{"jsonrpc":"2.0","id":1,"method":"ping"}`); gone.Code != http.StatusNotFound {
+			t.Errorf("first: %d %s", gone.Code, gone.Body)
+		}
+		synctest.Wait()
+		if ended := s.leg.endedSessions(); len(ended) != 1 || ended[0] != id {
+			t.Errorf("ended %v", ended)
+		}
+	})
+}
+
+// TestLegacyClose: a gateway that closes ends its streams and takes no new ones,
+// but the sessions, and calls in them, go on.
+func TestLegacyClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newLegacyServer(t, legScript{Era: "legacy", Raw: []byte(`{"capabilities":{}}`),
+			Replies: map[string]scriptReply{"tools/call": {After: "1m", Result: []byte(`{"content":[]}`)}}}, nil)
+		h := s.Handler()
+		id := serve(t, h, t.Context(), "POST", "", wiretest.InitializeBody).Header().Get(mcp.HeaderSession)
+		streamed, called := make(chan *httptest.ResponseRecorder, 1), make(chan *httptest.ResponseRecorder, 1)
+		go func() { streamed <- serve(t, h, t.Context(), "GET", id, "") }()
+		go func() {
+			called <- serve(t, h, t.Context(), "POST", id, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}`)
+		}()
+		synctest.Wait()
+		if err := s.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if w := <-streamed; w.Code != http.StatusOK {
+			t.Errorf("stream: %d", w.Code)
+		}
+		if w := serve(t, h, t.Context(), "GET", id, ""); w.Code != http.StatusServiceUnavailable {
+			t.Errorf("a new stream: %d %s", w.Code, w.Body)
+		}
+		if w := <-called; !strings.Contains(w.Body.String(), `"result":{"content":[]}`) {
+			t.Errorf("call: %s", w.Body)
+		}
+		if ended := s.leg.endedSessions(); len(ended) != 0 {
+			t.Errorf("ended %v", ended)
+		}
+	})
+}
+
+// TestLegacyStoreDown: nobody is told that a session is gone because it cannot be
+// looked up.
+func TestLegacyStoreDown(t *testing.T) {
+	store := legacy.NewBrokenSessions(t, false)
+	h := newLegacyServerWith(t, legScript{Era: "legacy", Raw: []byte(`{}`)}, nil, func(o *gateway.Options) { o.Sessions = store }).Handler()
+	id := serve(t, h, t.Context(), "POST", "", wiretest.InitializeBody).Header().Get(mcp.HeaderSession)
+	store.Down.Store(true)
+	for method, body := range map[string]string{"POST": `{"jsonrpc":"2.0","id":1,"method":"ping"}`, "GET": "", "DELETE": ""} {
+		if w := serve(t, h, t.Context(), method, id, body); w.Code != http.StatusServiceUnavailable || strings.Contains(w.Body.String(), "10.0") {
+			t.Errorf("%s: %d %s", method, w.Code, w.Body)
+		}
+	}
+	if w := serve(t, h, t.Context(), "POST", "", wiretest.InitializeBody); w.Code != http.StatusServiceUnavailable {
+		t.Errorf("initialize: %d %s", w.Code, w.Body)
+	}
+}
+
+// TestLegacyDraining: a replica that shuts down takes no new calls, and says when
+// to try again.
+func TestLegacyDraining(t *testing.T) {
+	s := newLegacyServer(t, legScript{Era: "legacy", Raw: []byte(`{}`)}, nil)
+	h := s.Handler()
+	id := serve(t, h, t.Context(), "POST", "", wiretest.InitializeBody).Header().Get(mcp.HeaderSession)
+	if err := s.shim.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w := serve(t, h, t.Context(), "POST", id, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}`)
+	if want := shim.ErrDraining.Error(); !strings.Contains(w.Body.String(), want) || w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") != "1" {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+// serve has a handler answer one request of a legacy client.
+func serve(t *testing.T, h http.Handler, ctx context.Context, method, session, body string) *httptest.ResponseRecorder {
+	t.Helper()
+	data := method + "\n"
+	if session != "" {
+		data += mcp.HeaderSession + ": " + session + "\n"
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, readRequest(t, []byte(data+"\n"+body)).WithContext(ctx))
+	return w
+}

@@ -1,0 +1,89 @@
+package legacy
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+
+	"taskgate/gateway/translate"
+	"taskgate/gateway/wire"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// legacyVersions are those that clients can have here, newest first (design.md
+// 0.1). 2024-11-05 is not among them: its transport is another.
+var legacyVersions = []string{mcp.Version20251125, mcp.Version20250618, mcp.Version20250326}
+
+// negotiate answers the version a client wishes: the same, or the latest of its
+// era, and never a modern one (X7).
+func negotiate(wish string) string {
+	for _, v := range legacyVersions {
+		if v == wish {
+			return v
+		}
+	}
+	return legacyVersions[0]
+}
+
+// initialize makes a session, and one for it upstream, and answers with what that
+// server is.
+func (h *Handler) initialize(w http.ResponseWriter, r *http.Request, p shim.Principal, msg jsonrpc.Message) {
+	st, err := h.introduction(p, msg.Params)
+	if err != nil {
+		h.refuse(w, msg.ID, err)
+		return
+	}
+	if err := h.Calls.Enter(p.Owner()); err != nil {
+		h.refuse(w, msg.ID, wire.TurnAway(err))
+		return
+	}
+	defer h.Calls.Leave(p.Owner())
+	s, err := h.Sessions.create(r.Context(), st)
+	if err != nil {
+		h.Log.WarnContext(r.Context(), "no session could be made", "err", err)
+		h.refuse(w, msg.ID, sessionFailure(err))
+		return
+	}
+	defer s.release()
+	ctx, op := h.Telemetry.Start(r.Context(), r, wire.Request{Msg: msg, Version: st.Version, Upstream: h.Name, SessionID: s.id})
+	defer op.End()
+	// No keep-alive: once a stream has begun, the headers, and with them the
+	// session's id, would be out before it is known that there is a session.
+	x := wire.NewExchange(w, r, wire.ExchangeOptions{Version: st.Version, Op: op})
+	defer x.Close()
+	server, err := h.Upstream.Describe(ctx, s.upstream())
+	if err != nil {
+		h.Log.WarnContext(ctx, "initialize failed upstream", "err", err)
+		_ = h.Sessions.end(context.WithoutCancel(ctx), s.id) // nobody has its id; idle time ends it otherwise
+		x.Fail(msg.ID, err)
+		return
+	}
+	w.Header().Set(mcp.HeaderSession, s.id)
+	x.Result(msg.ID, translate.InitializeResult(st.Version, server, h.Identity(), h.ownTasks(st.Version)))
+}
+
+// introduction reads what a client says of itself. Of what it must say, only the
+// version is needed here: capabilities and clientInfo that are missing mean none.
+func (h *Handler) introduction(p shim.Principal, params json.RawMessage) (sessionState, error) {
+	wish, ok := jsonrpc.GetString(params, "protocolVersion")
+	if !ok {
+		return sessionState{}, wire.InvalidParams("params.protocolVersion must be a string")
+	}
+	st := sessionState{Upstream: h.Name, Owner: p.Owner(), Version: negotiate(wish)}
+	for name, field := range map[string]*json.RawMessage{"capabilities": &st.Capabilities, "clientInfo": &st.ClientInfo} {
+		value, ok := jsonrpc.Get(params, name)
+		if ok && !jsonrpc.IsObject(value) {
+			return st, wire.InvalidParams("params.%s must be an object", name)
+		}
+		*field = value
+	}
+	if err := limitsOf(h).check(st); err != nil {
+		return st, err
+	}
+	for _, field := range []*json.RawMessage{&st.Capabilities, &st.ClientInfo} {
+		*field = append(json.RawMessage(nil), *field...) // the request's buffer is not kept
+	}
+	return st, nil
+}

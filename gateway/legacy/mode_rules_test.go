@@ -1,0 +1,161 @@
+package legacy_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskgate/internal/mcp"
+	"taskgate/internal/wiretest"
+)
+
+// modeRules are what the fifteen scenarios leave open of response modes (A1–A17).
+var modeRules = []struct {
+	name         string
+	capabilities string
+	play         func(*testing.T, *modeWorld)
+}{
+	{"A3 the order of the list is nothing", allModes, func(t *testing.T, w *modeWorld) {
+		says(t, w.call("quick", `["task","streaming","immediate"]`).one(), `"text":"quick"`)
+		h, s := w.stream(t, "quick")
+		wiretest.Wait(2 * time.Second)
+		s.take(h.said()[1:])
+		s.merged(w.c, w.a)
+		says(t, w.call("plain", `["task"]`).one(), `"task":{`)
+	}},
+	{"A5 nothing in common is a task, with a warning", someModes, func(t *testing.T, w *modeWorld) {
+		for _, modes := range []string{`["streaming"]`, `["unheard-of"]`, `[]`} {
+			says(t, w.call("quick", modes).one(), `"task":{`, `"`+mcp.MetaFallbackMode+`":"task"`)
+		}
+	}},
+	{"A7 a tool that does not stream falls back to a task", allModes, func(t *testing.T, w *modeWorld) {
+		says(t, w.call("plain", `["immediate","task","streaming"]`).one(), `"task":{`, `"status":"working"`)
+		got := w.call("plain", `["immediate","streaming"]`).one()
+		says(t, got, `"task":{`, `"`+mcp.MetaFallbackMode+`":"task"`)
+		lacks(t, got, "partial-content")
+	}},
+	{"A9 without event streams", allModes, func(t *testing.T, w *modeWorld) {
+		got := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"tokens","task":{"responseModes":["streaming"]}}`, "Accept", mcp.TypeJSON).one()
+		s := &segments{t: t} // there is only the first answer
+		s.take([][]byte{got})
+		wiretest.Wait(11 * time.Second)
+		says(t, w.pull(w.b, s.task, "1").one(), `"partial-content":[],"isComplete":false,"isError":false`)
+		wiretest.Wait(11 * time.Second)
+		says(t, w.pull(w.b, s.task, "1").one(), `{"type":"text","text":"upon ","seqNr":2}],"isComplete":false`)
+		says(t, w.pull(w.b, s.task, "1e300").one(), `"partial-content":[],"isComplete":false`) // above the highest
+		wiretest.Wait(time.Minute)
+		says(t, w.pull(w.a, s.task, "4").one(), `{"type":"text","text":"end","seqNr":5}],"isComplete":true,"isError":false`)
+		says(t, w.pull(w.a, s.task, "5").one(), `"partial-content":[],"isComplete":true`)
+		says(t, w.pull(w.a, s.task, "99").one(), `"partial-content":[],"isComplete":true`)
+		got = w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"prompt","task":{"responseModes":["streaming"]}}`, "Accept", mcp.TypeJSON).one()
+		says(t, got, `"task":{`, `{"type":"text","text":"at ","seqNr":1},{"type":"text","text":"once","seqNr":2}],"isComplete":true`)
+	}},
+	{"A12 numbers that are none", allModes, func(t *testing.T, w *modeWorld) {
+		_, s := w.stream(t, "forever")
+		for _, no := range []string{`0`, `-1`, `1.5`, `"1"`, `null`, `{}`, `1e-400`} {
+			says(t, w.pull(w.b, s.task, no).one(), `"error":{"code":-32602`)
+		}
+		for _, params := range []string{`{"name":"quick","task":{"responseModes":"task"}}`, `{"name":"quick","task":{"responseModes":[1]}}`, `{"name":"quick","task":{},"stream":true}`} {
+			says(t, w.c.ask(w.a, mcp.MethodToolsCall, params).one(), `"error":{"code":-32602`)
+		}
+		says(t, w.call("never", `["immediate"]`).one(), `"error":{"code":-32601`)
+		says(t, w.call("never", `["streaming"]`).one(), `"error":{"code":-32601`)
+	}},
+	{"A12 all segments are the result", allModes, func(t *testing.T, w *modeWorld) {
+		for _, tool := range []string{"quick", "plain", "tokens"} {
+			h, s := w.stream(t, tool)
+			wiretest.Wait(2 * time.Minute)
+			s.take(h.said()[1:])
+			if !h.ended() {
+				t.Errorf("%s: not at its end", tool)
+			}
+			s.merged(w.c, w.b)
+			result := w.c.do(w.b, mcp.MethodTasksResult, `{"taskId":"`+string(s.task)+`"}`)
+			if tool == "tokens" {
+				says(t, result, `"structuredContent":{"n":1.0}`)
+			}
+		}
+	}},
+}
+
+func TestResponseModeRules(t *testing.T) {
+	for _, s := range modeRules {
+		t.Run(s.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { s.play(t, newModeWorld(t, s.capabilities)) })
+		})
+	}
+}
+
+// A17: to everyone but its owner a task does not exist, and so has no blocks.
+func TestForeignSegments(t *testing.T) {
+	h := newHouse(t)
+	modes := func(key string) *caller {
+		c := h.caller(key)
+		body := strings.Replace(wiretest.InitializeBody, `"capabilities":{`, `"capabilities":{`+allModes, 1)
+		c.session = c.do(http.MethodPost, body, nil).header.Get(mcp.HeaderSession)
+		return c
+	}
+	alice, bob := modes(wiretest.AliceKey), modes(wiretest.BobKey)
+	running := alice.task()
+	for _, more := range []string{`"lastSeqNr":1`, `"stream":{}`, `"lastSeqNr":1,"stream":{}`} {
+		ask := func(id string) reply { return bob.legacy(mcp.MethodTasksResult, `"taskId":"`+id+`",`+more) }
+		foreign := ask(running)
+		alike(t, more, foreign, ask(strange))
+		if !strings.Contains(foreign.body, "unknown task") {
+			t.Errorf("%s: %v", more, foreign)
+		}
+	}
+	if r := alice.legacy(mcp.MethodTasksResult, `"taskId":"`+running+`","lastSeqNr":1`); !strings.Contains(r.body, `"partial-content":[],"isComplete":false`) {
+		t.Errorf("her own: %v", r)
+	}
+	h.events.proceed <- struct{}{}
+	alice.status(running, "completed")
+}
+
+// stream:{} may be in the params, within their task, or beside them (protocol.md 6.4.7).
+// On tools/call it counts only with a task.
+func TestStreamMember(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newModeWorld(t, allModes)
+		ask := func(method, params, beside string) *hearing {
+			w.c.serial++
+			return w.c.begin(w.a, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s%s}`, w.c.serial, method, params, beside))
+		}
+		for _, c := range [][2]string{
+			{`{"name":"letters","task":{},"stream":{}}`, ``},
+			{`{"name":"letters","task":{"stream":{}}}`, ``},
+			{`{"name":"letters","task":{}}`, `,"stream":{}`},
+		} {
+			h := ask(mcp.MethodToolsCall, c[0], c[1])
+			wiretest.Wait(3 * time.Second)
+			s := &segments{t: t}
+			s.take(h.said())
+			if s.last != 1 || h.ended() {
+				t.Fatalf("%s%s: %s", c[0], c[1], h.said())
+			}
+			params := fmt.Sprintf(`{"taskId":%q,"lastSeqNr":1`, s.task)
+			next := ask(mcp.MethodTasksResult, params+`}`, `,"stream":{}`)
+			wiretest.Wait(3 * time.Second)
+			last := ask(mcp.MethodTasksResult, params[:len(params)-1]+`3,"stream":{}}`, ``)
+			wiretest.Wait(time.Minute)
+			if !h.ended() || !next.ended() || !last.ended() {
+				t.Errorf("ended: %t %t %t", h.ended(), next.ended(), last.ended())
+			}
+			s.take(next.said())
+			s.take(last.said())
+			s.merged(w.c, w.b)
+		}
+		for _, beside := range []string{`,"stream":1`, `,"stream":null`, `,"stream":[]`} {
+			says(t, ask(mcp.MethodToolsCall, `{"name":"quick","task":{}}`, beside).one(), `"error":{"code":-32602`)
+		}
+		got := ask(mcp.MethodToolsCall, `{"name":"quick"}`, `,"stream":{}`).one()
+		lacks(t, got, "seqNr", "isComplete")
+		says(t, got, `"content":[{"type":"text","text":"quick"}]`)
+		got = ask(mcp.MethodToolsCall, `{"name":"quick","task":{"responseModes":["task"]}}`, `,"stream":{}`).one()
+		says(t, got, `"result":{"task":{`) // a list counts instead
+		lacks(t, got, "isComplete")
+	})
+}

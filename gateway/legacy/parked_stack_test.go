@@ -1,0 +1,398 @@
+package legacy_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.uber.org/goleak"
+
+	"taskgate/gateway"
+	"taskgate/gateway/config"
+	"taskgate/gateway/upstream"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/internal/redistest"
+	"taskgate/internal/wiretest"
+	"taskgate/redisstore"
+	"taskgate/shim"
+)
+
+// askingServer is a legacy server that stops to ask.
+type askingServer struct {
+	server *sdk.Server
+	runs   atomic.Int32  // how many calls have begun
+	ended  chan string   // how each has ended
+	hold   chan struct{} // what the tool "slow" waits for, once it has its answer
+	// answered is told when "slow" has it.
+	answered chan struct{}
+}
+
+func newAskingServer(t *testing.T) (*askingServer, string) {
+	t.Helper()
+	a := &askingServer{ended: make(chan string, 16), hold: make(chan struct{}), answered: make(chan struct{}, 1)}
+	server := sdk.NewServer(&sdk.Implementation{Name: "asker", Version: "1"}, nil)
+	a.server = server
+	tool := func(name string, ask func(context.Context, *sdk.ServerSession) (string, error)) {
+		server.AddTool(&sdk.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)},
+			func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+				text, err := a.run(ctx, r.Session, ask)
+				if err != nil {
+					return nil, err
+				}
+				return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text}}}, nil
+			})
+	}
+	tool("plain", func(context.Context, *sdk.ServerSession) (string, error) { return "plain", nil })
+	tool("ask", askName)
+	tool("url", askURL)
+	tool("all", askAll)
+	tool("twice", func(ctx context.Context, ss *sdk.ServerSession) (string, error) {
+		first, err := askName(ctx, ss)
+		if err != nil {
+			return "", err
+		}
+		second, err := askName(ctx, ss)
+		return first + ", " + second, err
+	})
+	tool("slow", func(ctx context.Context, ss *sdk.ServerSession) (string, error) {
+		text, err := askName(ctx, ss)
+		a.answered <- struct{}{}
+		select {
+		case <-a.hold:
+		case <-ctx.Done():
+			return "", ctx.Err()
+		}
+		return text, err
+	})
+	tool("late", func(ctx context.Context, ss *sdk.ServerSession) (string, error) {
+		select {
+		case <-a.hold:
+		case <-ctx.Done():
+			return "", ctx.Err()
+		}
+		return askName(ctx, ss)
+	})
+	server.AddPrompt(&sdk.Prompt{Name: "ask"}, func(ctx context.Context, r *sdk.GetPromptRequest) (*sdk.GetPromptResult, error) {
+		text, err := a.run(ctx, r.Session, askName)
+		return &sdk.GetPromptResult{Messages: []*sdk.PromptMessage{{Role: "user", Content: &sdk.TextContent{Text: text}}}}, err
+	})
+	server.AddResource(&sdk.Resource{URI: "test://ask", Name: "ask"}, func(ctx context.Context, r *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
+		text, err := a.run(ctx, r.Session, askName)
+		return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: "test://ask", Text: text}}}, err
+	})
+	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil))
+	t.Cleanup(func() {
+		for ss := range server.Sessions() {
+			_ = ss.Close()
+		}
+		web.Close()
+	})
+	return a, web.URL
+}
+
+// run counts a call, and tells how it ended.
+func (a *askingServer) run(ctx context.Context, ss *sdk.ServerSession, ask func(context.Context, *sdk.ServerSession) (string, error)) (string, error) {
+	a.runs.Add(1)
+	text, err := ask(ctx, ss)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		a.ended <- "cancelled"
+	case err != nil:
+		a.ended <- "error: " + err.Error()
+	default:
+		a.ended <- text
+	}
+	return text, err
+}
+
+// awaitEnd returns how the next call has ended.
+func (a *askingServer) awaitEnd(t *testing.T) string {
+	t.Helper()
+	select {
+	case how := <-a.ended:
+		return how
+	case <-time.After(wiretest.Patience):
+		t.Fatal("the call at the server does not end")
+		return ""
+	}
+}
+
+var nameSchema = json.RawMessage(`{"type":"object","properties":{"name":{"type":"string"}},"required":["name"]}`)
+
+func askName(ctx context.Context, ss *sdk.ServerSession) (string, error) {
+	r, err := ss.Elicit(ctx, &sdk.ElicitParams{Mode: "form", Message: "question of secret-7411", RequestedSchema: nameSchema})
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%s %v", r.Action, r.Content["name"]), nil
+}
+
+func askURL(ctx context.Context, ss *sdk.ServerSession) (string, error) {
+	r, err := ss.Elicit(ctx, &sdk.ElicitParams{Mode: "url", Message: "open", URL: "https://example.com/x", ElicitationID: "el-1"})
+	if err != nil {
+		return "", err
+	}
+	return r.Action, nil
+}
+
+// askAll asks three things at once.
+func askAll(ctx context.Context, ss *sdk.ServerSession) (string, error) {
+	var wg sync.WaitGroup
+	var name, model, root string
+	errs := make([]error, 3)
+	wg.Go(func() { name, errs[0] = askName(ctx, ss) })
+	wg.Go(func() {
+		r, err := ss.CreateMessage(ctx, &sdk.CreateMessageParams{MaxTokens: 10, Messages: []*sdk.SamplingMessage{{Role: "user", Content: &sdk.TextContent{Text: "?"}}}})
+		if errs[1] = err; err == nil {
+			model = r.Model
+		}
+	})
+	wg.Go(func() {
+		r, err := ss.ListRoots(ctx, nil)
+		if errs[2] = err; err == nil && len(r.Roots) > 0 {
+			root = r.Roots[0].URI
+		}
+	})
+	wg.Wait()
+	return strings.Join([]string{name, model, root}, ", "), errors.Join(errs...)
+}
+
+// parking are two gateways over one Redis in front of an askingServer.
+type parking struct {
+	*askingServer
+	at    []string
+	shims []*shim.Shim
+	log   *safeBuffer
+	spans *tracetest.InMemoryExporter
+}
+
+// safeBuffer is a log that several goroutines write.
+type safeBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *safeBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *safeBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// parkKey is the key of the tests.
+var parkKey = config.StateKey{ID: "k1", Key: base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{7}, 32))}
+
+// newParking starts them. Whatever still runs at the end fails the test.
+func newParking(t *testing.T, change func(*config.Config)) *parking {
+	t.Helper()
+	redis := redistest.Start(t)
+	leaks := goleak.IgnoreCurrent()
+	t.Cleanup(func() { goleak.VerifyNone(t, leaks) })
+	a, server := newAskingServer(t)
+	p := &parking{askingServer: a, log: &safeBuffer{}, spans: tracetest.NewInMemoryExporter()}
+	for _, name := range []string{"a", "b"} {
+		c := config.Default()
+		c.Store, c.StateKeys = redis.URL(), []config.StateKey{parkKey}
+		c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
+		if change != nil {
+			change(c)
+		}
+		p.start(t, name, server, c)
+	}
+	return p
+}
+
+// start makes one gateway with a store and a leg of its own.
+func (p *parking) start(t *testing.T, name, server string, c *config.Config) {
+	t.Helper()
+	logger := slog.New(slog.NewJSONHandler(p.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	traces := sdktrace.NewTracerProvider(sdktrace.WithSyncer(p.spans))
+	store, err := redisstore.Open(t.Context(), c.Store, redisstore.Options{Logger: logger})
+	if err != nil {
+		t.Fatal(err)
+	}
+	leg, err := upstream.New(upstream.Config{
+		Name: "up", URL: server, Replica: name, Sessions: store.UpstreamSessions("up", name), Logger: logger, TracerProvider: traces,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy := func(tool config.Tool) shim.Policy {
+		return shim.Policy{
+			Tasks: shim.Mode(tool.Tasks), Grace: tool.Grace, TTL: tool.TTL, PollInterval: tool.PollInterval, Timeout: tool.Timeout,
+			EarlyInput: shim.Early(tool.EarlyInput), InputTimeout: tool.InputTimeout,
+			Questions: shim.QuestionLimits{
+				Most: tool.MaxQuestions, Open: tool.MaxOpenQuestions,
+				Bytes: int64(tool.MaxQuestionBytes), AnswerBytes: int64(tool.MaxAnswerBytes),
+			},
+		}
+	}
+	sh, err := shim.New(shim.Options{
+		Replica: shim.Replica(name), Store: store, Logger: logger, Tracer: traces.Tracer("test"),
+		CheckAnswer: upstream.CheckAnswer,
+		Servers: map[string]shim.Server{"up": {
+			Upstream: leg, Other: policy(c.Upstreams[0].Defaults),
+			Policy: func(tool string) shim.Policy { return policy(c.Upstreams[0].Tool(tool)) },
+		}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := gateway.New(gateway.Options{Config: c, Shim: sh, Upstreams: map[string]upstream.Client{"up": leg}, Logger: logger, TracerProvider: traces,
+		Sessions: store.Sessions(c.MaxSessions, c.SessionIdle)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	var loops sync.WaitGroup
+	loops.Go(func() { _ = sh.Run(ctx) })
+	loops.Go(func() { _ = g.Run(ctx) })
+	front := httptest.NewServer(g.Handler())
+	p.at, p.shims = append(p.at, front.URL+"/up/mcp"), append(p.shims, sh)
+	t.Cleanup(func() {
+		bounded, cancel := context.WithTimeout(context.Background(), wiretest.Patience)
+		defer cancel()
+		err := errors.Join(g.Close(bounded), sh.Close(bounded))
+		stop()
+		loops.Wait()
+		front.Close()
+		if err := errors.Join(err, leg.Close(bounded), store.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Abilities of clients.
+const (
+	canForm  = `{"elicitation":{}}`
+	canAll   = `{"elicitation":{"form":{},"url":{}},"sampling":{},"roots":{}}`
+	canTasks = `{"elicitation":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}`
+)
+
+// asked is a modern client's request, and what it takes to make it again.
+type asked struct {
+	caps, method, params string // params without _meta and what a retry adds
+	key                  string // of the client, "" for none
+}
+
+// request is the request for one replica, with the members of a retry.
+func (a asked) request(ctx context.Context, url, retry string) *http.Request {
+	params := fmt.Sprintf(`%s%s,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":%s}}`,
+		strings.TrimSuffix(a.params, "}"), retry, a.caps)
+	r := wiretest.ModernPost(a.method, params)
+	body, _ := io.ReadAll(r.Body)
+	if a.key != "" {
+		r.Header.Set("Authorization", "Bearer "+a.key)
+	}
+	return wiretest.ClientRequest(ctx, url, r.Header, body)
+}
+
+// send makes the request and returns the result or the error. Each message is held
+// against the official schemas.
+func (a asked) send(t *testing.T, url, retry string) jsonrpc.Message {
+	t.Helper()
+	ctx, stop := context.WithTimeout(t.Context(), wiretest.Patience)
+	defer stop()
+	resp, err := http.DefaultClient.Do(a.request(ctx, url, retry))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	http.DefaultClient.CloseIdleConnections()
+	messages := wiretest.MessagesOf(resp.Header.Get("Content-Type"), text)
+	if len(messages) == 0 {
+		t.Fatalf("%s: no message: %s %s", a.method, resp.Status, text)
+	}
+	var last jsonrpc.Message
+	for _, m := range messages {
+		if last, err = jsonrpc.ParseLenient(m); err != nil {
+			t.Fatal(err)
+		}
+		wiretest.CheckMessage(t, jsonrpc.Message{Method: a.method, Params: json.RawMessage(a.params)}, last)
+	}
+	return last
+}
+
+// question is what an InputRequiredResult asks.
+type question struct {
+	key, method string
+	params      json.RawMessage
+}
+
+// park makes the request and expects to be asked.
+func (a asked) park(t *testing.T, url, retry string) (state string, questions []question) {
+	t.Helper()
+	m := a.send(t, url, retry)
+	state, ok := jsonrpc.GetString(m.Result, "requestState")
+	requests, _ := jsonrpc.Get(m.Result, "inputRequests")
+	for key, r := range jsonrpc.Members(requests) {
+		method, _ := jsonrpc.GetString(r, "method")
+		params, _ := jsonrpc.Get(r, "params")
+		questions = append(questions, question{key, method, params})
+	}
+	if typ, _ := jsonrpc.GetString(m.Result, "resultType"); typ != mcp.ResultInputRequired || !ok || len(questions) == 0 {
+		t.Fatalf("was not asked: %s", m.Raw)
+	}
+	return state, questions
+}
+
+// answering are the members of a retry, with name as the answer to each elicitation.
+func answering(state, name string, questions ...question) string {
+	b := []byte(`{}`)
+	for _, q := range questions {
+		answer := `{"action":"accept","content":{"name":"` + name + `"}}`
+		if mode, _ := jsonrpc.GetString(q.params, "mode"); mode == "url" {
+			answer = `{"action":"accept"}`
+		}
+		switch q.method {
+		case mcp.MethodCreateMessage:
+			answer = `{"role":"assistant","content":{"type":"text","text":"!"},"model":"m1"}`
+		case mcp.MethodRootsList:
+			answer = `{"roots":[{"uri":"file:///r"}]}`
+		}
+		b = jsonrpc.Extend(b, append(append(jsonrpc.AppendString(nil, q.key), ':'), answer...))
+	}
+	return `,"inputResponses":` + string(b) + `,"requestState":` + string(jsonrpc.AppendString(nil, state))
+}
+
+// wantText expects an ordinary result with this text in it.
+func wantText(t *testing.T, m jsonrpc.Message, text string) {
+	t.Helper()
+	typ, _ := jsonrpc.GetString(m.Result, "resultType")
+	if m.Error != nil || typ != mcp.ResultComplete || !strings.Contains(string(m.Result), text) {
+		t.Errorf("got %s, want a result with %q", m.Raw, text)
+	}
+}
+
+// wantRefusal expects an error with this code and text.
+func wantRefusal(t *testing.T, m jsonrpc.Message, code int64, text string) {
+	t.Helper()
+	if m.Error == nil || m.Error.Code != code || !strings.Contains(m.Error.Message, text) {
+		t.Errorf("got %s, want error %d with %q", m.Raw, code, text)
+	}
+}

@@ -1,0 +1,338 @@
+package legacy_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"taskgate/gateway/config"
+	"taskgate/gateway/sealed"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/internal/wiretest"
+)
+
+// Requests that the askingServer asks about.
+var (
+	askTool     = asked{caps: canForm, method: mcp.MethodToolsCall, params: `{"name":"ask","arguments":{"n":1}}`}
+	askPrompt   = asked{caps: canForm, method: mcp.MethodPromptsGet, params: `{"name":"ask"}`}
+	askResource = asked{caps: canForm, method: mcp.MethodResourcesRead, params: `{"uri":"test://ask"}`}
+)
+
+// TestParked asks a client without tasks in the middle of each kind of request that
+// may ask. It comes back at the same replica, and at the other one.
+func TestParked(t *testing.T) {
+	p := newParking(t, nil)
+	for _, a := range []asked{askTool, askPrompt, askResource} {
+		for i, at := range p.at {
+			t.Run(fmt.Sprintf("%s at %d", a.method, i), func(t *testing.T) {
+				before := p.runs.Load()
+				state, questions := a.park(t, p.at[0], "")
+				if len(questions) != 1 || questions[0].method != mcp.MethodElicit {
+					t.Fatalf("asked %v", questions)
+				}
+				wantText(t, a.send(t, at, answering(state, "Ada", questions...)), "accept Ada")
+				if n := p.runs.Load() - before; n != 1 {
+					t.Errorf("the server ran it %d times", n)
+				}
+				p.awaitEnd(t)
+			})
+		}
+	}
+}
+
+// A client writes its request anew to make it again: what it means counts, and what
+// is besides may be another.
+func TestParkedArgumentsAreCompared(t *testing.T) {
+	p := newParking(t, nil)
+	first := asked{caps: canForm, method: mcp.MethodToolsCall, params: `{"name":"ask","arguments":{"a":"é","b":{"y":1,"x":[2]}}}`}
+	again := asked{caps: canForm, method: mcp.MethodToolsCall, params: `{"other":1,"arguments": {"b":{"x":[ 2],"y":1},"a":"\u00e9"}, "name":"\u0061sk"}`}
+	state, questions := first.park(t, p.at[0], "")
+	wantText(t, again.send(t, p.at[1], answering(state, "Ada", questions...)), "accept Ada")
+}
+
+// TestParkedStates tries to come back with what was not given out for the request.
+// Nothing of it runs the tool again, and the client that was asked can still answer.
+func TestParkedStates(t *testing.T) {
+	keys := map[string]string{"alice": "key-of-alice", "bob": "key-of-bob"}
+	p := newParking(t, func(c *config.Config) {
+		for _, who := range []string{"alice", "bob"} {
+			c.Auth.Keys = append(c.Auth.Keys, config.BearerKey{Principal: who, SHA256: config.HashKey(keys[who])})
+		}
+	})
+	alice := askTool
+	alice.key = keys["alice"]
+	state, questions := alice.park(t, p.at[0], "")
+
+	bob, other, prompt := alice, alice, askPrompt
+	bob.key = keys["bob"]
+	other.params = `{"name":"ask","arguments":{"n":2}}`
+	prompt.key = alice.key
+	tampered := []byte(state)
+	tampered[len(tampered)-5] ^= 1
+	for name, c := range map[string]struct {
+		a     asked
+		state string
+		says  string
+	}{
+		"another caller":    {bob, state, "was not given out for this request"},
+		"another argument":  {other, state, "was not given out for this request"},
+		"another method":    {prompt, state, "was not given out for this request"},
+		"tampered":          {alice, string(tampered), "was not given out for this request"},
+		"cut off":           {alice, state[:len(state)-8], "was not given out for this request"},
+		"made up":           {alice, "tg1.k1.AAAA", "was not given out for this request"},
+		"no state of ours":  {alice, "whatever", "was not given out for this request"},
+		"expired":           {alice, forged(t, alice, "alice", "00000000-0000-4000-8000-000000000000", -time.Second), "has expired"},
+		"a call that ended": {alice, forged(t, alice, "alice", "00000000-0000-4000-8000-000000000000", time.Minute), "is over"},
+		"no call at all":    {alice, forged(t, alice, "alice", "x", time.Minute), "is over"},
+	} {
+		for _, at := range p.at {
+			t.Run(name, func(t *testing.T) {
+				wantRefusal(t, c.a.send(t, at, answering(c.state, "Eve", questions...)), mcp.CodeInvalidParams, c.says)
+			})
+		}
+	}
+	wantText(t, alice.send(t, p.at[1], answering(state, "Ada", questions...)), "accept Ada")
+	for _, at := range p.at {
+		for _, retry := range []string{answering(state, "Ada", questions...), answering(state, "Eve", questions...), answering(state, "")} {
+			wantRefusal(t, alice.send(t, at, retry), mcp.CodeInvalidParams, "have been answered already")
+		}
+	}
+	if n := p.runs.Load(); n != 1 {
+		t.Errorf("the server ran the tool %d times", n)
+	}
+	p.awaitEnd(t)
+}
+
+// forged is a state as whoever has the key could make it.
+func forged(t *testing.T, a asked, owner, call string, life time.Duration) string {
+	t.Helper()
+	ring, err := sealed.New(sealed.Key{ID: parkKey.ID, Secret: bytes.Repeat([]byte{7}, 32)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	name, _ := jsonrpc.GetString([]byte(a.params), mcp.NameParam(a.method))
+	arguments, _ := jsonrpc.Get([]byte(a.params), "arguments")
+	text, err := ring.Seal(sealed.Binding{
+		Owner: owner, Endpoint: "up", Method: a.method,
+		Params: sealed.Digest(jsonrpc.AppendString(nil, name), arguments),
+	}, sealed.State{Call: call, Expires: time.Now().Add(life)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// TestParkedAnswers answers several questions in several goes, with keys nobody asked
+// for, and with what is no answer.
+func TestParkedAnswers(t *testing.T) {
+	p := newParking(t, nil)
+	all := asked{caps: canAll, method: mcp.MethodToolsCall, params: `{"name":"all"}`}
+	state, questions := all.park(t, p.at[0], "")
+	if len(questions) != 3 {
+		t.Fatalf("asked %v", questions)
+	}
+	for _, bad := range []string{`[]`, `"x"`, `{"k":true}`, `{"k":null}`} {
+		retry := `,"inputResponses":` + bad + `,"requestState":"` + state + `"`
+		wantRefusal(t, all.send(t, p.at[1], retry), mcp.CodeInvalidParams, "inputResponses")
+	}
+	// Nothing, and something else than was asked for: asked again, for all of it.
+	_, same := all.park(t, p.at[1], answering(state, ""))
+	if len(same) != 3 || same[0].key != questions[0].key {
+		t.Errorf("asked again: %v", same)
+	}
+	state, _ = all.park(t, p.at[0], answering(state, "", question{key: "nobody-asked"}))
+	// One, then the other two.
+	second, rest := all.park(t, p.at[1], answering(state, "Ada", questions[1]))
+	if len(rest) != 2 || rest[0].key != questions[0].key || rest[1].key != questions[2].key {
+		t.Errorf("left: %v", rest)
+	}
+	wantRefusal(t, all.send(t, p.at[0], answering(state, "Eve", questions[0])), mcp.CodeInvalidParams, "answered already")
+	wantText(t, all.send(t, p.at[0], answering(second, "Ada", rest...)), "accept Ada, m1, file:///r")
+	p.awaitEnd(t)
+}
+
+// Questions after answers come in a new round, with keys of their own (T39).
+func TestParkedRounds(t *testing.T) {
+	p := newParking(t, nil)
+	twice := asked{caps: canForm, method: mcp.MethodToolsCall, params: `{"name":"twice"}`}
+	first, one := twice.park(t, p.at[0], "")
+	second, two := twice.park(t, p.at[1], answering(first, "Ada", one...))
+	if one[0].key == two[0].key {
+		t.Errorf("the key %s is used again", one[0].key)
+	}
+	wantRefusal(t, twice.send(t, p.at[0], answering(first, "Eve", two...)), mcp.CodeInvalidParams, "answered already")
+	wantText(t, twice.send(t, p.at[0], answering(second, "Bo", two...)), "accept Ada, accept Bo")
+	p.awaitEnd(t)
+}
+
+// Only what the client declared with this very request is declared to the server
+// and asked; a URL comes without the id that only older clients know (protocol.md
+// 7.4).
+func TestParkedKinds(t *testing.T) {
+	p := newParking(t, nil)
+	url := asked{caps: canAll, method: mcp.MethodToolsCall, params: `{"name":"url"}`}
+	state, questions := url.park(t, p.at[0], "")
+	if params := string(questions[0].params); strings.Contains(params, "elicitationId") || !strings.Contains(params, "https://example.com/x") {
+		t.Errorf("asked %s", params)
+	}
+	wantText(t, url.send(t, p.at[1], answering(state, "", questions...)), "accept")
+	p.awaitEnd(t)
+	for caps, tool := range map[string]string{canForm: "url", `{}`: "ask", `{"elicitation":{"url":{}}}`: "ask"} {
+		a := asked{caps: caps, method: mcp.MethodToolsCall, params: `{"name":"` + tool + `"}`}
+		if m := a.send(t, p.at[0], ""); m.Error == nil { // the tool's own, of the server's SDK
+			t.Errorf("%s with %s: %s", tool, caps, m.Raw)
+		}
+		if how := p.awaitEnd(t); !strings.HasPrefix(how, "error: ") {
+			t.Errorf("%s with %s ended with %q", tool, caps, how)
+		}
+	}
+	roots := asked{caps: `{"roots":{}}`, method: mcp.MethodToolsCall, params: `{"name":"all"}`}
+	state, questions = roots.park(t, p.at[0], "")
+	if len(questions) != 1 || questions[0].method != mcp.MethodRootsList {
+		t.Errorf("asked %v", questions)
+	}
+	if m := roots.send(t, p.at[1], answering(state, "", questions...)); m.Error == nil {
+		t.Errorf("without sampling and elicitation: %s", m.Raw)
+	}
+	p.awaitEnd(t)
+}
+
+// TestParkedIsPrivate: what is asked and answered is in no log and no span.
+func TestParkedIsPrivate(t *testing.T) {
+	p := newParking(t, nil)
+	state, questions := askTool.park(t, p.at[0], "")
+	if !strings.Contains(string(questions[0].params), "secret-7411") {
+		t.Fatalf("asked %s", questions[0].params)
+	}
+	askTool.send(t, p.at[1], answering(state+"x", "secret-7412", questions...))
+	wantText(t, askTool.send(t, p.at[1], answering(state, "secret-7413", questions...)), "accept secret-7413")
+	p.awaitEnd(t)
+	told := p.log.String()
+	for _, span := range p.spans.GetSpans() {
+		told += fmt.Sprintln(span.Name, span.Attributes, span.Events, span.Status)
+	}
+	if len(p.spans.GetSpans()) < 3 {
+		t.Errorf("only %d spans", len(p.spans.GetSpans()))
+	}
+	for _, secret := range []string{"secret-741", state} {
+		if i := strings.Index(told, secret); i >= 0 {
+			t.Errorf("told of %s: %s", secret, told[max(0, i-200):i+50])
+		}
+	}
+}
+
+// TestNotParked: without keys that all replicas have, a client that takes no tasks is
+// not asked, and the server is told so from the start; one that takes tasks is asked
+// in its task.
+func TestNotParked(t *testing.T) {
+	p := newParking(t, func(c *config.Config) { c.StateKeys = nil })
+	if m := askTool.send(t, p.at[0], ""); m.Error == nil || !strings.Contains(m.Error.Message, "does not support elicitation") {
+		t.Errorf("got %s", m.Raw)
+	}
+	p.awaitEnd(t)
+	wantRefusal(t, askTool.send(t, p.at[0], answering("tg1.k1.AAAA", "Ada")), mcp.CodeInvalidParams, "was not given out")
+	if n := strings.Count(p.log.String(), "state_keys"); n != 2 {
+		t.Errorf("%d warnings of two replicas: %s", n, p.log)
+	}
+	declared := askTool
+	declared.caps = canTasks
+	m := declared.send(t, p.at[0], "")
+	id, _ := jsonrpc.GetString(m.Result, "taskId")
+	if id == "" {
+		t.Fatalf("no task: %s", m.Raw)
+	}
+	task := asked{caps: canTasks, method: mcp.MethodTasksGet, params: `{"taskId":"` + id + `"}`}
+	got := task.until(t, p.at[1], "input_required")
+	requests, _ := jsonrpc.Get(got, "inputRequests")
+	for key := range jsonrpc.Members(requests) {
+		update := asked{caps: canTasks, method: mcp.MethodTasksUpdate, params: `{"taskId":"` + id + `"}`}
+		answer := `,"inputResponses":{` + string(jsonrpc.AppendString(nil, key)) + `:{"action":"accept","content":{"name":"Ada"}}}`
+		update.send(t, p.at[1], answer)
+	}
+	if got := task.until(t, p.at[1], "completed"); !strings.Contains(string(got), "accept Ada") {
+		t.Errorf("the task is %s", got)
+	}
+	p.awaitEnd(t)
+}
+
+// A client that never comes back: the server is told that its user cancelled, and
+// the call ends.
+func TestParkedForever(t *testing.T) {
+	p := newParking(t, func(c *config.Config) { c.Upstreams[0].Defaults.InputTimeout = 300 * time.Millisecond })
+	state, questions := askTool.park(t, p.at[0], "")
+	if how := p.awaitEnd(t); how != "cancel <nil>" {
+		t.Errorf("the call at the server ended with %q", how)
+	}
+	// Who comes back soon after that still learns how the call ended.
+	m := askTool.send(t, p.at[1], answering(state, "late", questions...))
+	wantText(t, m, "cancel")
+	if n := p.runs.Load(); n != 1 {
+		t.Errorf("the server ran the tool %d times", n)
+	}
+}
+
+// A client that comes back, and goes away while the call goes on, cancels it, as
+// with any request (2.6).
+func TestParkedClientLeaves(t *testing.T) {
+	p := newParking(t, nil)
+	slow := asked{caps: canForm, method: mcp.MethodToolsCall, params: `{"name":"slow"}`}
+	state, questions := slow.park(t, p.at[0], "")
+	ctx, leave := context.WithCancel(t.Context())
+	left := make(chan struct{})
+	go func() {
+		defer close(left)
+		r := slow.request(ctx, p.at[1], answering(state, "Ada", questions...))
+		if resp, err := http.DefaultClient.Do(r); err == nil {
+			_ = resp.Body.Close()
+		}
+	}()
+	<-p.answered
+	leave()
+	if how := p.awaitEnd(t); how != "cancelled" {
+		t.Errorf("the call ended with %q", how)
+	}
+	<-left
+}
+
+// TestParkedThenTask: the questions come first, and the answered call becomes a task
+// (T21). Nothing of the round goes along.
+func TestParkedThenTask(t *testing.T) {
+	grace := time.Hour // where the call begins, which therefore waits for the question
+	p := newParking(t, func(c *config.Config) {
+		c.Upstreams[0].Defaults.EarlyInput, c.Upstreams[0].Defaults.Grace = config.EarlyMRTR, grace
+		grace = 10 * time.Millisecond
+	})
+	slow := asked{caps: canTasks, method: mcp.MethodToolsCall, params: `{"name":"slow"}`}
+	state, questions := slow.park(t, p.at[0], "")
+	m := slow.send(t, p.at[1], answering(state, "Ada", questions...))
+	id, _ := jsonrpc.GetString(m.Result, "taskId")
+	if id == "" {
+		t.Fatalf("no task: %s", m.Raw)
+	}
+	close(p.hold)
+	task := asked{caps: canTasks, method: mcp.MethodTasksGet, params: `{"taskId":"` + id + `"}`}
+	got := task.until(t, p.at[0], "completed")
+	if !strings.Contains(string(got), "accept Ada") || strings.Contains(string(got), "requestState") || strings.Contains(string(got), "inputRequests") {
+		t.Errorf("the task is %s", got)
+	}
+}
+
+// until reads a task until it is in this status.
+func (a asked) until(t *testing.T, url, status string) json.RawMessage {
+	t.Helper()
+	for begin := time.Now(); ; {
+		m := a.send(t, url, "")
+		if s, _ := jsonrpc.GetString(m.Result, "status"); s == status {
+			return m.Result
+		}
+		if time.Since(begin) > wiretest.Patience {
+			t.Fatalf("never %s: %s", status, m.Raw)
+		}
+	}
+}

@@ -1,0 +1,242 @@
+package legacy_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskgate/gateway/legacy"
+	"taskgate/internal/mcp"
+	"taskgate/internal/wiretest"
+	"taskgate/shim"
+)
+
+// faultySessions loses the reply to the next reading of a log, or to the next opening of
+// one, after it was opened; or it stores no states; or logs can neither be added to nor
+// ended.
+type faultySessions struct {
+	legacy.Sessions
+	since, open, put, away atomic.Bool
+}
+
+func (f *faultySessions) Append(ctx context.Context, id, stream string, message []byte) (int64, error) {
+	if f.away.Load() {
+		return 0, shim.ErrUnavailable
+	}
+	return f.Sessions.Append(ctx, id, stream, message)
+}
+
+func (f *faultySessions) Post(ctx context.Context, id, stream string, message []byte) (int64, error) {
+	if f.away.Load() {
+		return 0, shim.ErrUnavailable
+	}
+	return f.Sessions.Post(ctx, id, stream, message)
+}
+
+func (f *faultySessions) Leave(ctx context.Context, id, stream string, note []byte) error {
+	if f.away.Load() {
+		return shim.ErrUnavailable
+	}
+	return f.Sessions.Leave(ctx, id, stream, note)
+}
+
+func (f *faultySessions) Finish(ctx context.Context, id, stream string, gone bool) error {
+	if f.away.Load() {
+		return shim.ErrUnavailable
+	}
+	return f.Sessions.Finish(ctx, id, stream, gone)
+}
+
+func (f *faultySessions) Put(ctx context.Context, id string, rev int64, state []byte) (int64, error) {
+	if f.put.Load() {
+		return 0, shim.ErrUnavailable
+	}
+	return f.Sessions.Put(ctx, id, rev, state)
+}
+
+func (f *faultySessions) Since(ctx context.Context, id, stream string, after int64, on func(no int64, message []byte)) (string, []byte, error) {
+	if stream == legacy.GetStream && after == 0 && f.since.CompareAndSwap(true, false) {
+		return "", nil, shim.ErrUnavailable
+	}
+	return f.Sessions.Since(ctx, id, stream, after, on)
+}
+
+func (f *faultySessions) Open(ctx context.Context, id, stream string, note []byte) (int64, error) {
+	after, err := f.Sessions.Open(ctx, id, stream, note)
+	if stream == legacy.GetStream && f.open.CompareAndSwap(true, false) {
+		return 0, shim.ErrUnavailable
+	}
+	return after, err
+}
+
+// newFaultyWorld is two replicas whose sessions fail as told.
+func newFaultyWorld(t *testing.T) (*modeWorld, *faultySessions) {
+	w := &modeWorld{taskWorld: newTaskWorld(t)}
+	faulty := &faultySessions{Sessions: w.sessions}
+	w.sessions = faulty
+	w.a, w.b = w.gateway("a", draftScript(), draftConfig(t)), w.gateway("b", draftScript(), draftConfig(t))
+	w.c = newDraftClient(t, w.a, takePartial)
+	return w, faulty
+}
+
+// A stream that is resumed while its log cannot be read does not know how far its client
+// has come. It ends before the next partial result, and repeats none (P4).
+func TestLegacyPartialsWithoutTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, faulty := newFaultyWorld(t)
+		r := newPartialReader(t)
+		first := w.c.begin(w.a, "")
+		many := w.made("many")
+		wiretest.Wait(30 * time.Second)
+		r.take(first.quit())
+		if r.next[many] < 25 {
+			t.Fatalf("read %d", r.next[many])
+		}
+		faulty.since.Store(true)
+		without := w.c.begin(w.b, "", mcp.HeaderLastEventID, first.lastID())
+		wiretest.Wait(20 * time.Second)
+		r.take(without.said())
+		if !without.ended() {
+			t.Error("a stream without its log goes on")
+		}
+		next := w.c.begin(w.b, "", mcp.HeaderLastEventID, first.lastID())
+		wiretest.Wait(5 * time.Minute)
+		r.take(next.quit())
+		if !r.over[many] || r.text[many] != strings.Repeat("x", 200) {
+			t.Errorf("%q, over %t", r.text[many], r.over[many])
+		}
+	})
+}
+
+// A stream whose log was opened, though the replica that did it does not know, is over
+// when its client goes: another replica has the next one.
+func TestStandingOpenedUnheard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, faulty := newFaultyWorld(t)
+		faulty.open.Store(true)
+		first := w.c.begin(w.a, "")
+		if faulty.open.Load() {
+			t.Fatal("nothing was opened")
+		}
+		first.quit()
+		second := w.c.begin(w.b, "")
+		if second.ended() {
+			t.Errorf("refused with %d", second.w.status)
+		}
+		second.quit()
+	})
+}
+
+// A client that has begun anew, and was away again before anything came, resumes that
+// stream: it has nothing of what went out on the streams before, and gets all of it.
+func TestLegacyPartialsAnewAndResumed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newModeWorld(t, takePartial)
+		first := w.c.begin(w.a, "")
+		many := w.made("many")
+		wiretest.Wait(30 * time.Second)
+		before := newPartialReader(t)
+		before.take(first.quit())
+		if before.next[many] < 25 {
+			t.Fatalf("read %d", before.next[many])
+		}
+		anew := &breaking{tape: tape{header: http.Header{}}, room: make(chan struct{}), broken: make(chan struct{})}
+		left := make(chan struct{})
+		go func() {
+			defer close(left)
+			w.a.Handler().ServeHTTP(anew, w.c.request(t.Context(), http.MethodGet, ""))
+		}()
+		anew.until("id: get.")
+		wiretest.Wait(time.Minute)
+		close(anew.broken)
+		<-left
+		id := (&hearing{t: t, w: &anew.tape}).lastID()
+		r := newPartialReader(t)
+		for _, g := range []*legacyServer{w.b, w.a, w.b} {
+			next := w.c.begin(g, "", mcp.HeaderLastEventID, id)
+			wiretest.Wait(time.Minute)
+			r.take(next.quit())
+			id = next.lastID()
+		}
+		if !r.over[many] || r.text[many] != strings.Repeat("x", 200) {
+			t.Errorf("%q, over %t", r.text[many], r.over[many])
+		}
+	})
+}
+
+// breaking is a response that takes one write for each token, and none any more once it
+// is broken.
+type breaking struct {
+	tape
+	room, broken chan struct{}
+}
+
+func (w *breaking) Write(b []byte) (int, error) {
+	select {
+	case <-w.room:
+		return w.tape.Write(b)
+	case <-w.broken:
+		return 0, errors.New("the connection is broken")
+	}
+}
+
+// until lets writes through until there is this text.
+func (w *breaking) until(text string) {
+	for {
+		w.mu.Lock()
+		there := bytes.Contains(w.body.Bytes(), []byte(text))
+		w.mu.Unlock()
+		if there {
+			return
+		}
+		w.room <- struct{}{}
+		synctest.Wait()
+	}
+}
+
+// A stream breaks amid a task whose end was on its way, and is not resumed. The end was not
+// sent, and so nobody has noted it: it comes on the next stream, but no partial result does,
+// since the task has ended (P2), also where what was said before could not be noted.
+func TestLegacyPartialsLostOnTheWay(t *testing.T) {
+	for _, c := range []struct {
+		begun string // what was not sent to its end
+		noted bool   // the end of the task
+	}{
+		{`"seq":0`, true}, {`"seq":1`, true}, {`"seq":1`, false},
+	} {
+		t.Run(fmt.Sprint(c.begun, c.noted), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, faulty := newFaultyWorld(t)
+				slow := &breaking{tape: tape{header: http.Header{}}, room: make(chan struct{}), broken: make(chan struct{})}
+				left := make(chan struct{})
+				go func() {
+					defer close(left)
+					w.a.Handler().ServeHTTP(slow, w.c.request(t.Context(), http.MethodGet, ""))
+				}()
+				slow.until("open")
+				tokens := w.made("tokens")
+				wiretest.Wait(5 * time.Minute) // all that there is of it waits
+				faulty.put.Store(!c.noted)
+				slow.until(c.begun)
+				wiretest.Wait(time.Minute)
+				close(slow.broken)
+				<-left
+				faulty.put.Store(false)
+				anew := w.c.begin(w.a, "")
+				wiretest.Wait(time.Minute)
+				r := newPartialReader(t)
+				r.take(anew.quit())
+				if r.text[tokens] != "" || !r.over[tokens] {
+					t.Errorf("%q, over %t", r.text[tokens], r.over[tokens])
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,189 @@
+package legacy_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"taskgate/internal/mcp"
+	"taskgate/internal/wiretest"
+)
+
+// said is what a server got for a question.
+type said struct {
+	result *sdk.ElicitResult
+	err    error
+}
+
+// colour is the answer in words.
+func (s said) colour() string {
+	if s.err != nil {
+		return s.err.Error()
+	}
+	return fmt.Sprint(s.result.Action, " ", s.result.Content["colour"])
+}
+
+// elicits has the server ask outside of any call, in the one session that it has.
+func (r *legacyReplicas) elicits(t *testing.T) <-chan said {
+	t.Helper()
+	got := make(chan said, 1)
+	for ss := range r.server.Sessions() {
+		go func() {
+			result, err := ss.Elicit(t.Context(), form)
+			got <- said{result, err}
+		}()
+		return got
+	}
+	t.Fatal("there is no session with the server")
+	return nil
+}
+
+// TestReplicasPosed: what a server asks outside of any call is asked on the GET stream of
+// the session's client. It may answer at any replica, and its first answer counts.
+func TestReplicasPosed(t *testing.T) {
+	stack, a, b, get := newAsidePair(t)
+	for i := range 2 {
+		got := stack.elicits(t)
+		id := get.question("")
+		for _, from := range []*rawClient{b, a} {
+			if status, body := from.post(answerBody(id, fmt.Sprint(from == b, i))); status != http.StatusAccepted {
+				t.Fatalf("answer: %d %s", status, body)
+			}
+		}
+		if text := wiretest.Await(t, got, "the answer").colour(); text != fmt.Sprint("accept true ", i) {
+			t.Errorf("the server got %s", text)
+		}
+	}
+	settled(t, "nothing is left in the session", func() bool {
+		st, err := tableOf(stack.gates[0]).Load(t.Context(), a.session)
+		return err == nil && len(st.Posed) == 0
+	})
+}
+
+// TestReplicasPosedElsewhere: the client's GET stream may be at another replica than the
+// one that hears the server.
+func TestReplicasPosedElsewhere(t *testing.T) {
+	stack := newLegacyReplicas(t, nil)
+	withAsides(stack.server)
+	a := stack.on(t, 0, nil)
+	a.initializeAsked()
+	b := stack.on(t, 1, a)
+	asking := openSSE(t, a, http.MethodPost, `{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"colour"}}`, "")
+	id := asking.question("") // so the first replica has the stream of the server
+	get := openSSE(t, b, http.MethodGet, "", "")
+	a.post(answerBody(id, "red"))
+	asking.end("c")
+	// For two seconds it still has. It may take longer to get here, and a server of the
+	// go-sdk asks in vain while nobody has.
+	got := make(chan said, 1)
+	go func() {
+		for give := time.After(wiretest.Patience); ; {
+			s := wiretest.Await(t, stack.elicits(t), "the answer")
+			if s.err == nil {
+				got <- s
+				return
+			}
+			select {
+			case <-give:
+				got <- s
+				return
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	}()
+	b.post(answerBody(get.question(""), "blue"))
+	if text := wiretest.Await(t, got, "the answer").colour(); text != "accept blue" {
+		t.Errorf("the server got %s", text)
+	}
+}
+
+// TestReplicasPosedAgain: a question whose stream has gone is asked again on the next one,
+// at the other replica, under the same id.
+func TestReplicasPosedAgain(t *testing.T) {
+	stack, a, b, get := newAsidePair(t)
+	got := stack.elicits(t)
+	id := get.question("")
+	get.close()
+	var next *sseClient
+	settled(t, "the stream is free", func() bool {
+		next = openSSE(t, b, http.MethodGet, "", "")
+		if next.resp.StatusCode == http.StatusOK {
+			return true
+		}
+		next.close()
+		return false
+	})
+	if again := next.question(""); again != id {
+		t.Errorf("asked under another id: %s, %s", id, again)
+	}
+	a.post(answerBody(id, "red"))
+	if text := wiretest.Await(t, got, "the answer").colour(); text != "accept red" {
+		t.Errorf("the server got %s", text)
+	}
+}
+
+// TestReplicasPosedInVain: a client that has no GET stream is not there to be asked, and
+// of one that ends its session, or answers with an error, the server hears as well.
+func TestReplicasPosedInVain(t *testing.T) {
+	t.Run("no stream", func(t *testing.T) {
+		stack := newLegacyReplicas(t, nil)
+		withAsides(stack.server)
+		a := stack.on(t, 0, nil)
+		a.initializeAsked()
+		call := openSSE(t, a, http.MethodPost, `{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"colour"}}`, "")
+		a.post(answerBody(call.question(""), "red"))
+		call.end("c")
+		if text := wiretest.Await(t, stack.elicits(t), "the refusal").colour(); strings.HasPrefix(text, "accept") {
+			t.Errorf("the server got %s", text)
+		}
+	})
+	t.Run("an error", func(t *testing.T) {
+		stack, _, b, get := newAsidePair(t)
+		got := stack.elicits(t)
+		b.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"error":{"code":-1,"message":"not now"}}`, get.question("")))
+		if text := wiretest.Await(t, got, "the error").colour(); !strings.Contains(text, "not now") {
+			t.Errorf("the server got %s", text)
+		}
+	})
+	t.Run("the session ends", func(t *testing.T) {
+		stack, _, b, get := newAsidePair(t)
+		got := stack.elicits(t)
+		get.question("")
+		if resp, err := b.do(t.Context(), http.MethodDelete, ""); err != nil || resp.StatusCode != http.StatusNoContent {
+			t.Fatalf("DELETE: %v %v", resp, err)
+		}
+		if text := wiretest.Await(t, got, "the end").colour(); !strings.Contains(text, "could not be asked") {
+			t.Errorf("the server got %s", text)
+		}
+		settled(t, "the end with the server", func() bool { return stack.sessions() == 0 })
+	})
+}
+
+// TestReplicasPosedSDK: an ordinary server asks for what there is, in the middle of
+// nothing, and an ordinary client answers.
+func TestReplicasPosedSDK(t *testing.T) {
+	stack := newLegacyReplicas(t, nil)
+	changed := make(chan struct{}, 100)
+	stack.asked(t, mcp.Version20251125, &sdk.ClientOptions{
+		ElicitationHandler: red, CreateMessageHandler: sample,
+		ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) { changed <- struct{}{} },
+	})
+	stack.until(t, func(wait <-chan time.Time) bool {
+		select {
+		case <-changed:
+			return true
+		case <-wait:
+			return false
+		}
+	})
+	for ss := range stack.server.Sessions() {
+		if text, err := asksAll(t.Context(), ss); err != nil || text != "accept red m1 2" {
+			t.Errorf("the server got %s, %v", text, err)
+		}
+	}
+}

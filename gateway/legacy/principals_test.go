@@ -1,0 +1,489 @@
+package legacy_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.uber.org/goleak"
+
+	"taskgate/gateway"
+	"taskgate/gateway/config"
+	"taskgate/gateway/legacy"
+	"taskgate/gateway/upstream"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/internal/wiretest"
+	"taskgate/redisstore"
+	"taskgate/shim"
+)
+
+// upstreamKey is the gateway's own credential for the server.
+const upstreamKey = "Bearer of-the-gateway"
+
+// opLog counts what is done in the stores. What a name in it is about is left
+// out: the names of a foreign and of an unknown thing differ.
+type opLog struct {
+	mu  sync.Mutex
+	ops []string
+}
+
+func (l *opLog) note(format string, a ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ops = append(l.ops, fmt.Sprintf(format, a...))
+}
+
+// take returns what was noted since the last call.
+func (l *opLog) take() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := strings.Join(l.ops, "; ")
+	l.ops = nil
+	return s
+}
+
+// countedStore notes every use of a store that a client's request may make.
+type countedStore struct {
+	shim.Store
+	*opLog
+}
+
+func (s countedStore) Get(ctx context.Context, id shim.ID, part shim.Part) (shim.Task, error) {
+	s.note("get %v", part)
+	return s.Store.Get(ctx, id, part)
+}
+
+func (s countedStore) List(ctx context.Context, key, cursor string, n int) ([]shim.Task, string, error) {
+	s.note("list %d", n)
+	return s.Store.List(ctx, key, cursor, n)
+}
+
+func (s countedStore) Apply(ctx context.Context, id shim.ID, l *shim.Lease, c shim.Change) (shim.Task, error) {
+	s.note("apply %v", c.To)
+	return s.Store.Apply(ctx, id, l, c)
+}
+
+func (s countedStore) Pieces(ctx context.Context, id shim.ID, show shim.Show, skip int64) ([]json.RawMessage, error) {
+	if show == shim.ShowBatches {
+		s.note("batches")
+	}
+	return s.Store.Pieces(ctx, id, show, skip)
+}
+
+// countedSessions does the same for client sessions.
+type countedSessions struct {
+	legacy.Sessions
+	*opLog
+}
+
+func (s countedSessions) Get(ctx context.Context, id string) ([]byte, int64, error) {
+	s.note("session get")
+	return s.Sessions.Get(ctx, id)
+}
+
+func (s countedSessions) Make(ctx context.Context, id, owner string, state []byte) (int64, error) {
+	s.note("session make")
+	return s.Sessions.Make(ctx, id, owner, state)
+}
+
+func (s countedSessions) Put(ctx context.Context, id string, rev int64, state []byte) (int64, error) {
+	s.note("session put")
+	return s.Sessions.Put(ctx, id, rev, state)
+}
+
+func (s countedSessions) Delete(ctx context.Context, id string) error {
+	s.note("session delete")
+	return s.Sessions.Delete(ctx, id)
+}
+
+// house is the gateway with keys, on a socket, between clients that hold them and
+// a real server that notes what it is sent. Its tool "wait" is always a task.
+type house struct {
+	t      *testing.T
+	url    string
+	ops    *opLog
+	events *stackEvents
+	serial int // of the last legacy request
+
+	mu       sync.Mutex
+	received []received
+}
+
+// received is a request as the server behind the gateway sees it.
+type received struct {
+	header http.Header
+	url    string
+	body   string
+}
+
+func newHouse(t *testing.T) *house {
+	t.Helper()
+	leaks := goleak.IgnoreCurrent()
+	t.Cleanup(func() { goleak.VerifyNone(t, leaks) })
+	h := &house{t: t, ops: &opLog{}, events: &stackEvents{
+		started: make(chan string, 16), cancelled: make(chan string, 16), proceed: make(chan struct{}), subs: make(chan string, 16),
+	}}
+	leg, err := upstream.New(upstream.Config{Name: "up", URL: h.serveUpstream(), Replica: "r", Headers: http.Header{"Authorization": {upstreamKey}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := redisstore.Open(t.Context(), "embedded", redisstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.url = h.serveFront(leg, store)
+	return h
+}
+
+func (h *house) serveUpstream() string {
+	server := newPeer(h.events)
+	handler := sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil)
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		h.mu.Lock()
+		h.received = append(h.received, received{r.Header.Clone(), r.URL.String(), string(body)})
+		h.mu.Unlock()
+		handler.ServeHTTP(w, r)
+	}))
+	h.t.Cleanup(func() {
+		for ss := range server.Sessions() {
+			_ = ss.Close() // some have been ended by then
+		}
+		web.Close()
+	})
+	return web.URL
+}
+
+func (h *house) serveFront(leg *upstream.HTTP, store *redisstore.Store) string {
+	c := config.Default()
+	c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
+	wiretest.WithKeys(c)
+	logger := slog.New(slog.DiscardHandler)
+	sh, err := shim.New(shim.Options{
+		Replica: "r", Store: countedStore{store, h.ops}, Logger: logger,
+		Servers: map[string]shim.Server{"up": {Upstream: leg, MaxTasks: 10, MaxTasksPerOwner: 10, Policy: func(tool string) shim.Policy {
+			p := shim.Policy{Tasks: shim.Never, TTL: time.Hour, MaxTTL: time.Hour, PollInterval: time.Second, Timeout: time.Hour}
+			if tool == "wait" {
+				p.Tasks = shim.Always
+			}
+			return p
+		}}},
+	})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	g, err := gateway.New(gateway.Options{Config: c, Shim: sh, Upstreams: map[string]upstream.Client{"up": leg}, Logger: logger,
+		Sessions: countedSessions{store.Sessions(c.MaxSessions, c.SessionIdle), h.ops}})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	front := httptest.NewServer(g.Handler())
+	h.t.Cleanup(func() {
+		bounded, cancel := context.WithTimeout(context.Background(), wiretest.Patience)
+		defer cancel()
+		err := errors.Join(g.Close(bounded), sh.Close(bounded))
+		front.Close()
+		if err := errors.Join(err, leg.Close(bounded), store.Close()); err != nil {
+			h.t.Error(err)
+		}
+	})
+	return front.URL + "/up/mcp"
+}
+
+// sent returns what the server has received since the last call.
+func (h *house) sent() []received {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	out := h.received
+	h.received = nil
+	return out
+}
+
+// caller is a client with a key.
+type caller struct {
+	h       *house
+	key     string
+	session string // legacy
+}
+
+func (h *house) caller(key string) *caller { return &caller{h: h, key: key} }
+
+// reply is all of a response that could tell something.
+type reply struct {
+	status int
+	header http.Header
+	body   string
+	ops    string // what was done in the stores for it
+}
+
+func (r reply) String() string {
+	return fmt.Sprintf("%d %v [%s]\n%s", r.status, r.header, r.ops, r.body)
+}
+
+// do sends a request and reads the response to its end.
+func (c *caller) do(method, body string, header http.Header) reply {
+	c.h.t.Helper()
+	ctx, cancel := context.WithTimeout(c.h.t.Context(), wiretest.Patience) // a stream that opens is none that ends
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, method, c.h.url, strings.NewReader(body))
+	if err != nil {
+		c.h.t.Fatal(err)
+	}
+	r.Header.Set("Accept", mcp.TypeAccept)
+	r.Header.Set("Content-Type", mcp.TypeJSON)
+	maps.Copy(r.Header, header)
+	r.Header.Set("Authorization", "Bearer "+c.key)
+	if c.session != "" {
+		r.Header.Set(mcp.HeaderSession, c.session)
+	}
+	c.h.ops.take()
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		c.h.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		c.h.t.Error(err)
+	}
+	http.DefaultClient.CloseIdleConnections()
+	resp.Header.Del("Date")
+	return reply{resp.StatusCode, resp.Header, string(b), c.h.ops.take()}
+}
+
+// modern sends a request of 2026-07-28 with the tasks extension.
+func (c *caller) modern(method, params string) reply {
+	c.h.t.Helper()
+	body := `{"jsonrpc":"2.0","id":7,"method":"` + method + `","params":{` + params + `"_meta":{` + wiretest.Macros.Replace("$TASKS") + `}}}`
+	msg, err := jsonrpc.Parse([]byte(body))
+	if err != nil {
+		c.h.t.Fatal(err)
+	}
+	header := http.Header{}
+	wiretest.CorrectHeaders(header, msg)
+	return c.do("POST", body, header)
+}
+
+// legacy sends a request in the caller's session.
+func (c *caller) legacy(method, params string) reply {
+	c.h.t.Helper()
+	c.h.serial++ // an id is used once in a session
+	id := fmt.Sprintf(`"id":%d,`, c.h.serial)
+	r := c.do("POST", `{"jsonrpc":"2.0",`+id+`"method":"`+method+`","params":{`+params+`}}`, nil)
+	r.header.Del("Content-Length")
+	r.body = strings.Replace(r.body, id, "", 1)
+	return r
+}
+
+// initialize opens a legacy session.
+func (c *caller) initialize() *caller {
+	c.h.t.Helper()
+	r := c.do("POST", wiretest.InitializeBody, nil)
+	if c.session = r.header.Get(mcp.HeaderSession); c.session == "" {
+		c.h.t.Fatalf("no session: %v", r)
+	}
+	return c
+}
+
+// task calls the tool that is always a task, and returns its id once it runs.
+func (c *caller) task() string {
+	c.h.t.Helper()
+	r := c.modern("tools/call", `"name":"wait",`)
+	id, ok := jsonrpc.GetString([]byte(r.body), "result", "taskId")
+	if !ok {
+		c.h.t.Fatalf("no task: %v", r)
+	}
+	wiretest.Await(c.h.t, c.h.events.started, "the tool")
+	return id
+}
+
+// status asks for a task until it has this status.
+func (c *caller) status(id, want string) {
+	c.h.t.Helper()
+	deadline := time.After(wiretest.Patience)
+	for {
+		r := c.modern("tasks/get", `"taskId":"`+id+`",`)
+		got, _ := jsonrpc.GetString([]byte(r.body), "result", "status")
+		if got == want {
+			return
+		}
+		select {
+		case <-deadline:
+			c.h.t.Fatalf("the task is not %s: %v", want, r)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+const strange = "5b0d3d2e-8a37-4b1e-9a57-0d9a3a1c9f00" // the id of nothing
+
+// alike fails unless a foreign thing was answered as one that does not exist, and
+// cost as much.
+func alike(t *testing.T, what string, foreign, unknown reply) {
+	t.Helper()
+	if foreign.String() != unknown.String() {
+		t.Errorf("%s\nforeign %v\nunknown %v", what, foreign, unknown)
+	}
+}
+
+// TestForeignTasks: to everyone but its owner a task does not exist, neither in
+// what is said nor in what is done (Z6, T47, L37).
+func TestForeignTasks(t *testing.T) {
+	h := newHouse(t)
+	alice, next, bob := h.caller(wiretest.AliceKey), h.caller(wiretest.AliceNext), h.caller(wiretest.BobKey)
+	done := alice.task()
+	h.events.proceed <- struct{}{}
+	alice.status(done, "completed")
+
+	for method, params := range map[string]string{
+		"tasks/get":    "",
+		"tasks/cancel": "",
+		"tasks/update": `"inputResponses":{"q":{"action":"accept"}},`,
+	} {
+		ask := func(id string) reply { return bob.modern(method, `"taskId":"`+id+`",`+params) }
+		foreign, unknown := ask(done), ask(strange)
+		alike(t, method, foreign, unknown)
+		if foreign.ops == "" || !strings.Contains(foreign.body, "unknown task") {
+			t.Errorf("%s: %v", method, foreign)
+		}
+	}
+	listen := func(id string) reply {
+		return bob.modern("subscriptions/listen", `"notifications":{"taskIds":["`+id+`"]},`)
+	}
+	alike(t, "listening", listen(done), listen(strange))
+
+	running := alice.task()
+	for method, params := range map[string]string{"tasks/get": "", "tasks/cancel": "", "tasks/update": `"inputResponses":{},`} {
+		if r := bob.modern(method, `"taskId":"`+running+`",`+params); !strings.Contains(r.body, "unknown task") {
+			t.Errorf("%s of a running task: %v", method, r)
+		}
+	}
+	guest := bob.initialize()
+	for _, method := range []string{"tasks/get", "tasks/result", "tasks/cancel"} {
+		ask := func(id string) reply { return guest.legacy(method, `"taskId":"`+id+`"`) }
+		foreign := ask(done)
+		alike(t, "legacy "+method, foreign, ask(strange))
+		if !strings.Contains(foreign.ops, "get") || !strings.Contains(foreign.body, "unknown task") {
+			t.Errorf("legacy %s: %v", method, foreign)
+		}
+	}
+	if r := guest.legacy("tasks/list", ""); r.status != http.StatusOK || strings.Contains(r.body, done) || strings.Contains(r.body, running) {
+		t.Errorf("listed to another: %v", r)
+	}
+	home := h.caller(wiretest.AliceNext).initialize() // the tasks of the principal, whatever session made them
+	if r := home.legacy("tasks/list", ""); !strings.Contains(r.body, done) || !strings.Contains(r.body, running) {
+		t.Errorf("not listed to its owner: %v", r)
+	}
+	if r := home.legacy("tasks/result", `"taskId":"`+done+`"`); !strings.Contains(r.body, `"result":`) {
+		t.Errorf("her own result: %v", r)
+	}
+
+	next.status(running, "working") // a new key is the same principal
+	if r := next.modern("tasks/cancel", `"taskId":"`+running+`",`); r.status != http.StatusOK || strings.Contains(r.body, `"error"`) {
+		t.Errorf("her own task: %v", r)
+	}
+	wiretest.Await(t, h.events.cancelled, "the cancellation upstream")
+}
+
+// TestForeignSessions: a session id of somebody else is an unknown one (Z7), and
+// the session goes on.
+func TestForeignSessions(t *testing.T) {
+	h := newHouse(t)
+	alice := h.caller(wiretest.AliceKey).initialize()
+	foreign, unknown := h.caller(wiretest.BobKey), h.caller(wiretest.BobKey)
+	foreign.session, unknown.session = alice.session, strange
+	for name, ask := range map[string]func(c *caller) reply{
+		"request": func(c *caller) reply { return c.legacy("tools/call", `"name":"echo"`) },
+		"ping":    func(c *caller) reply { return c.legacy("ping", "") },
+		"notification": func(c *caller) reply {
+			return c.do("POST", `{"jsonrpc":"2.0","method":"notifications/initialized"}`, nil)
+		},
+		"answer":     func(c *caller) reply { return c.do("POST", `{"jsonrpc":"2.0","id":1,"result":{}}`, nil) },
+		"stream":     func(c *caller) reply { return c.do("GET", "", nil) },
+		"resumption": func(c *caller) reply { return c.do("GET", "", http.Header{mcp.HeaderLastEventID: {"1"}}) },
+		"end":        func(c *caller) reply { return c.do("DELETE", "", nil) },
+	} {
+		r := ask(foreign)
+		alike(t, name, r, ask(unknown))
+		if r.status != http.StatusNotFound || r.ops != "session get" {
+			t.Errorf("%s: %v", name, r)
+		}
+	}
+	if r := alice.legacy("tools/call", `"name":"echo"`); r.status != http.StatusOK || !strings.Contains(r.body, "echo") {
+		t.Errorf("her own session: %v", r)
+	}
+	rotated := &caller{h: h, key: wiretest.AliceNext, session: alice.session}
+	if r := rotated.do("DELETE", "", nil); r.status != http.StatusNoContent {
+		t.Errorf("her own session by her new key: %v", r)
+	}
+}
+
+// TestKeysStayHere: no key of a client reaches the server, in any form; what does
+// is the gateway's own credential (Z1). Each principal has one upstream session,
+// whichever of its keys it uses (design.md 0.16).
+func TestKeysStayHere(t *testing.T) {
+	h := newHouse(t)
+	sessions := map[string][]string{}
+	for _, key := range []string{wiretest.AliceKey, wiretest.BobKey, wiretest.AliceNext} {
+		h.sent()
+		for range 2 {
+			if r := h.caller(key).modern("tools/call", `"name":"echo","arguments":{},`); !strings.Contains(r.body, "echo") {
+				t.Errorf("%v", r)
+			}
+		}
+		for _, r := range h.sent() {
+			h.clean(r)
+			if strings.Contains(r.body, "tools/call") {
+				sessions[key] = append(sessions[key], r.header.Get(mcp.HeaderSession))
+			}
+		}
+	}
+	alice := append(sessions[wiretest.AliceKey], sessions[wiretest.AliceNext]...)
+	if one := slices.Compact(slices.Clone(alice)); len(alice) != 4 || len(one) != 1 || one[0] == "" {
+		t.Errorf("alice's calls were made in %q", alice)
+	}
+	if bob := sessions[wiretest.BobKey]; len(bob) != 2 || bob[0] != bob[1] || bob[0] == alice[0] {
+		t.Errorf("bob's calls were made in %q, alice's in %q", bob, alice)
+	}
+
+	legacy := h.caller(wiretest.AliceKey).initialize()
+	legacy.legacy("tools/call", `"name":"echo"`)
+	legacy.legacy("tools/list", "")
+	legacy.do("DELETE", "", nil)
+	seen := h.sent()
+	for _, r := range seen {
+		h.clean(r)
+	}
+	if len(seen) < 3 {
+		t.Errorf("the server has seen %d requests", len(seen))
+	}
+}
+
+// clean checks that nothing of a request comes from a client's key.
+func (h *house) clean(r received) {
+	h.t.Helper()
+	if got := r.header.Values("Authorization"); len(got) != 1 || got[0] != upstreamKey {
+		h.t.Errorf("the server was sent %q", got)
+	}
+	all := fmt.Sprint(r.header, r.url, r.body)
+	for _, key := range []string{wiretest.AliceKey, wiretest.AliceNext, wiretest.BobKey} {
+		if strings.Contains(all, key) || strings.Contains(all, strings.ToLower(wiretest.KeyOf("", key).SHA256)) {
+			h.t.Errorf("the server was sent a key: %s", all)
+		}
+	}
+}

@@ -1,0 +1,186 @@
+package legacy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"taskgate/gateway/endpoint"
+	"taskgate/gateway/translate"
+	"taskgate/gateway/upstream"
+	"taskgate/gateway/wire"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+	"taskgate/shim/dialect"
+)
+
+// errAsks: a server asks for input, and this client cannot be asked.
+var errAsks = &shim.UpstreamError{Kind: "protocol", Message: "the server asks for input that this client cannot give"}
+
+// callTool runs a tools/call. It becomes a task if the client says so, and
+// blocks otherwise, whatever the tool's policy is, unless it outlasts what clients
+// without tasks can wait for (design.md 0.10). It goes on when the client's
+// connection is lost, which is no cancellation (X3).
+func (q *request) callTool(ctx context.Context) (json.RawMessage, error) {
+	if q.name == "" {
+		return nil, wire.InvalidParams("params.name must be a string")
+	}
+	task, ttl, err := q.taskWish()
+	if err != nil {
+		return nil, err
+	}
+	if q.h.ReadsTasks(q.msg.Method, q.name) {
+		if task {
+			return nil, shim.ErrForbidsTask
+		}
+		return q.taskResult(ctx)
+	}
+	var mode responseMode
+	if task {
+		if mode, err = q.responseMode(); err != nil {
+			return nil, err
+		}
+	}
+	if mode.immediate && !q.h.MayBeTask(q.name) { // or it would only block
+		return nil, shim.ErrForbidsTask
+	}
+	server, err := q.h.Upstream.Describe(ctx, q.s.upstream())
+	if err != nil {
+		return nil, err
+	}
+	first := q.h.TaskFirst(q.name, mode.immediate) || task && !mode.immediate && q.h.MayBeTask(q.name)
+	err = q.h.CheckTool(ctx, q.s.upstream(), server, q.name, first, func(upstream.Tool) error { return nil })
+	if f := (*wire.Failure)(nil); errors.As(err, &f) { // where the tools cannot be listed, the call goes as it is
+		return nil, err
+	}
+	a, err := q.call(ctx, q.modeCall(mode, shim.Call{
+		Request: q.request(server.Era), Demand: task, After: q.h.HandleAfter(), TTL: ttl, ProgressToken: q.token,
+	}))
+	switch {
+	case err != nil:
+		return nil, err
+	case a.Task != nil && !task:
+		q.op.Task(string(a.Task.ID), nil)
+		return q.h.ToldOfTask(*a.Task), nil
+	case a.Task != nil && mode.streaming:
+		return q.streamCall(ctx, *a.Task)
+	case a.Task != nil && mode.unlisted:
+		return fellBack(q.created(*a.Task)), nil
+	case a.Task != nil:
+		return q.created(*a.Task), nil
+	}
+	return q.replied(ctx, server, a.Reply)
+}
+
+// call makes a call during which the client may be asked.
+func (q *request) call(ctx context.Context, c shim.Call) (shim.Answered, error) {
+	c.Upstream, c.Principal, c.Origin = q.h.Name, q.principal, dialect.OriginLegacy
+	c.Block, c.Stay = true, true
+	c.Asking = q.asking(c.Demand || c.Handle)
+	if c.Asking == shim.AskNever {
+		c.Stream = q.sink()
+		return q.h.Shim.Call(ctx, c)
+	}
+	asker := newCallAsker(q)
+	defer asker.end()
+	c.Stream = asker
+	return q.h.Shim.Call(ctx, c)
+}
+
+// relay passes on any other request, known or not.
+func (q *request) relay(ctx context.Context) (json.RawMessage, error) {
+	server, err := q.h.Upstream.Describe(ctx, q.s.upstream())
+	if err != nil {
+		return nil, err
+	}
+	// A modern server may want to be called again, whoever asks it (protocol.md 2.7).
+	if q.asking(false) != shim.AskNever || server.Era == mcp.Modern && mcp.MayRequireInput(q.msg.Method) {
+		a, err := q.call(ctx, shim.Call{Request: q.request(server.Era)})
+		if err != nil {
+			return nil, err
+		}
+		return q.replied(ctx, server, a.Reply)
+	}
+	reply, err := q.h.Upstream.Call(ctx, q.request(server.Era), q.sink())
+	if err != nil {
+		return nil, err
+	}
+	return q.replied(ctx, server, reply)
+}
+
+// replied is an upstream's reply as this client may see it.
+func (q *request) replied(ctx context.Context, server upstream.Server, reply shim.Reply) (json.RawMessage, error) {
+	if reply.Error != nil && reply.Error.Code == mcp.CodeURLElicitation && q.state.Version < mcp.Version20251125 {
+		reply = translate.URLRequired(q.msg.Method, reply.Error)
+	}
+	switch {
+	case reply.Error != nil:
+		return nil, reply.Error
+	case reply.InputRequired: // was not asked for (Request.Relay)
+		return nil, errAsks
+	case !jsonrpc.IsObject(reply.Result):
+		return nil, translate.NotMCP(errors.New("the result of " + q.msg.Method + " is not an object"))
+	case reply.IsError:
+		q.op.ToolError()
+	}
+	view := translate.LegacyView{Modern: server.Era == mcp.Modern, Dropped: func(name string, reason error) { q.h.LogDropped(ctx, name, reason) }}
+	view.Wrapped = view.Modern && q.msg.Method == mcp.MethodToolsCall && q.showsWrapped(ctx, q.name, reply.Result)
+	if q.h.offersTasks(q.state.Version) {
+		view.Tasks = q.h.MayBeTask
+		if q.msg.Method == mcp.MethodToolsList && q.h.drafts(q.state).partials {
+			view.Partials = q.h.showsPartials
+		}
+	}
+	result := translate.LegacyResult(q.msg.Method, reply.Result, view)
+	if q.msg.Method == mcp.MethodToolsList {
+		return q.h.WithTaskResult(ctx, q.msg.Params, result), nil
+	}
+	return result, nil
+}
+
+// showsWrapped reports whether an object that a tool of a modern server returned
+// has to be wrapped because legacy clients see the tool's output schema wrapped.
+// Where the tools cannot be listed just now it stays as it is: better a result
+// that a strict client refuses than none. A schema that is not listed wraps nothing.
+func (q *request) showsWrapped(ctx context.Context, name string, result []byte) bool {
+	if _, ok := jsonrpc.Get(result, "structuredContent"); !ok || q.h.HidesOutput(name) {
+		return false
+	}
+	tool, _, err := q.h.Upstream.Tool(ctx, q.s.upstream(), name)
+	if err != nil {
+		return false
+	}
+	schema, ok := jsonrpc.Get(tool.Raw, "outputSchema")
+	return ok && translate.NeedsWrap(schema)
+}
+
+// request is the request for the upstream.
+func (q *request) request(upstream mcp.Era) shim.Request {
+	level := anyLevel
+	if upstream == mcp.Modern {
+		level = q.state.LogLevel
+	}
+	return shim.Request{
+		Method:   q.msg.Method,
+		Params:   translate.LegacyParams(q.msg.Method, upstream, q.msg.Params),
+		Name:     q.name,
+		Session:  q.s.upstream(),
+		Progress: q.token != nil,
+		LogLevel: level,
+	}
+}
+
+// anyLevel stands in for the level towards a legacy upstream. It is none, so every
+// message passes, and the server is asked for none: that is the client's own
+// matter, whose logging/setLevel is passed on, and before that the server's, which
+// may decide what it sends (S25:server/utilities/logging).
+const anyLevel = "any"
+
+// sink is where the upstream's messages of this request go. That the client does not take
+// them, or has gone, is no reason to stop (X3).
+func (q *request) sink() endpoint.Sink {
+	return endpoint.NewSink(q.out.Notify, q.token, func(level string) bool {
+		return loudEnough(level, q.s.current().LogLevel)
+	})
+}

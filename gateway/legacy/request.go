@@ -1,0 +1,217 @@
+package legacy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"sync"
+
+	"taskgate/gateway/sealed"
+	"taskgate/gateway/translate"
+	"taskgate/gateway/wire"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// request is one request in a session.
+type request struct {
+	h         *Handler
+	s         *session
+	state     sessionState // as of the request's arrival
+	principal shim.Principal
+	msg       jsonrpc.Message
+	name      string          // of the tool or prompt, or the resource's URI
+	token     json.RawMessage // the client's progress token; nil if it wants none
+	out       answer
+	op        *wire.Operation
+	client    context.Context // ends when the client's connection does
+	log       *eventLog       // of its answer; nil in a batch, which cannot be resumed
+	// land takes the request from those in flight: before it is answered, since a
+	// client may use its id again as soon as it has the answer.
+	land func()
+	// leave takes it from the calls that the limit counts; nil before enter.
+	leave func()
+}
+
+// answer is where the answer to a request goes: an exchange of its own, or its place in
+// the batch it came in.
+type answer interface {
+	Notify(method string, params json.RawMessage) error
+	// Send is Notify for a message that is already complete, such as a request to the
+	// client.
+	Send(message []byte) error
+	// Streams reports whether the client takes messages ahead of the answer.
+	Streams() bool
+	Result(id jsonrpc.ID, result json.RawMessage)
+	Error(id jsonrpc.ID, code int64, message string, data json.RawMessage, status int)
+	// Drop says that there is no answer.
+	Drop()
+}
+
+// methods are the methods that are not simply passed on. A nil entry does
+// not exist for a legacy client: it belongs to the modern era, and a server that
+// knows both might take it for something else.
+var methods = map[string]serve{
+	mcp.MethodPing:                 (*request).pong,
+	mcp.MethodToolsCall:            (*request).callTool,
+	mcp.MethodSetLevel:             (*request).setLevel,
+	mcp.MethodResourcesSubscribe:   (*request).subscribe,
+	mcp.MethodResourcesUnsubscribe: (*request).unsubscribe,
+
+	mcp.MethodTasksGet:    withTasks((*request).getTask),
+	mcp.MethodTasksResult: withTasks((*request).resultOfTask),
+	mcp.MethodTasksList:   withTasks((*request).listTasks),
+	mcp.MethodTasksCancel: withTasks((*request).cancelTask),
+
+	mcp.MethodTasksUpdate: nil, mcp.MethodDiscover: nil, mcp.MethodListen: nil,
+}
+
+// uncounted are the methods that are none of the calls in flight, which have a limit: they wait
+// for no server and no task.
+var uncounted = map[string]bool{
+	mcp.MethodPing: true, mcp.MethodTasksGet: true, mcp.MethodTasksList: true, mcp.MethodTasksCancel: true,
+}
+
+// serveRequest answers a request that came alone.
+func (h *Handler) serveRequest(w http.ResponseWriter, r *http.Request, s *session, p shim.Principal, msg jsonrpc.Message) {
+	q := newLegacyRequest(h, s, p, msg)
+	x := wire.NewExchange(w, r, wire.ExchangeOptions{Version: q.state.Version, KeepAlive: h.Global.KeepAlive, Outlives: true})
+	defer x.Close()
+	q.log = startLog(r.Context(), q, x, h.Global.ResumeAfter)
+	defer q.log.finish()
+	q.out = x
+	ctx, end := q.begin(r)
+	defer end()
+	if ctx != nil {
+		q.answer(ctx)
+	}
+}
+
+func newLegacyRequest(h *Handler, s *session, p shim.Principal, msg jsonrpc.Message) *request {
+	q := &request{h: h, s: s, state: s.current(), principal: s.principal(p), msg: msg}
+	q.name, _ = jsonrpc.GetString(msg.Params, mcp.NameParam(msg.Method))
+	// A token that is neither string nor number is none, nor is one that is too long to be
+	// kept and repeated.
+	if token, ok := jsonrpc.Get(msg.Params, "_meta", mcp.MetaProgressToken); ok {
+		if id, err := jsonrpc.ParseID(token); err == nil && !id.Long() {
+			q.token = token
+		}
+	}
+	return q
+}
+
+// resumes reports whether the client can come back for the answer if its connection
+// breaks.
+func (q *request) resumes() bool { return q.log.on.Load() }
+
+// enter counts a request among the calls in flight, if there is room for one more.
+func (q *request) enter() error {
+	q.leave = func() {}
+	if uncounted[q.msg.Method] {
+		return nil
+	}
+	owner := q.principal.Owner()
+	if err := q.h.Calls.Enter(owner); err != nil {
+		return wire.TurnAway(err)
+	}
+	q.leave = sync.OnceFunc(func() { q.h.Calls.Leave(owner) })
+	return nil
+}
+
+// begin puts a request under observation and among those in flight. Where there is no room
+// for it, or its id is in use, it is answered at once, and the context is nil: two answers
+// with one id could not be told apart. end is to be called in any case.
+func (q *request) begin(r *http.Request) (ctx context.Context, end func()) {
+	q.client = r.Context()
+	ctx, q.op = q.h.Telemetry.Start(r.Context(), r, wire.Request{
+		Msg: q.msg, Name: q.name, Version: q.state.Version, Upstream: q.h.Name, SessionID: q.s.id,
+	})
+	if q.leave == nil {
+		if err := q.enter(); err != nil {
+			q.fail(err)
+			return nil, q.op.End
+		}
+	}
+	ctx, done, ok := q.s.begin(ctx, q.msg.ID)
+	if !ok {
+		q.fail(wire.InvalidRequest(q.msg.ID, "another request in flight has this id"))
+		return nil, func() {
+			q.leave()
+			q.op.End()
+		}
+	}
+	q.land = sync.OnceFunc(done)
+	return ctx, func() {
+		q.land()
+		q.leave()
+		q.op.End()
+	}
+}
+
+// answer serves a request and answers it, unless there is nobody who waits
+// for an answer.
+func (q *request) answer(ctx context.Context) {
+	serve, known := methods[q.msg.Method]
+	var result json.RawMessage
+	var err error
+	switch {
+	case q.strayState():
+		err = sealed.ErrSealed
+	case serve != nil:
+		result, err = serve(q, ctx)
+	case known:
+		err = wire.MethodNotFound(q.msg.Method)
+	default:
+		result, err = q.relay(ctx)
+	}
+	cause := context.Cause(ctx)
+	q.land()
+	switch {
+	case errors.Is(err, errCut): // it has its answer
+		q.out.Drop()
+	case errors.Is(cause, shim.ErrCancelled):
+		q.op.Cancelled()
+		q.out.Drop()
+	case errors.Is(err, errLeft):
+		q.op.Cancelled()
+		if q.log != nil {
+			q.log.leave()
+		}
+		q.out.Drop()
+	case err != nil:
+		q.h.LogFailure(ctx, q.msg.Method, err)
+		q.fail(err)
+	default:
+		q.out.Result(q.msg.ID, result)
+	}
+}
+
+// fail answers with an error. Of the statuses 400 is kept, for what is wrong with the
+// message itself, and those of a call which did not begin, because this replica stops or has no
+// room. To a legacy client 404 means that its session is gone (X6), and of others it does not
+// read the body.
+func (q *request) fail(err error) {
+	q.h.Telemetry.Refused(q.client, err)
+	f := wire.FailureOf(q.state.Version, err)
+	status := http.StatusOK
+	switch f.Status {
+	case http.StatusBadRequest, http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		status = f.Status
+	}
+	q.op.Failed(f.Code)
+	q.out.Error(q.msg.ID, f.Code, f.Message, f.Data, status)
+}
+
+// strayState reports whether a request comes with a state of a gateway, which nobody
+// gave to a client of this era: it cannot come back to a call (design.md 0.18).
+func (q *request) strayState() bool {
+	state, _ := jsonrpc.GetString(q.msg.Params, "requestState")
+	return mcp.MayRequireInput(q.msg.Method) && translate.OfGateway(state)
+}
+
+// pong answers a ping: it asks whether this connection works (protocol.md 7.5).
+func (q *request) pong(context.Context) (json.RawMessage, error) {
+	return json.RawMessage(`{}`), nil
+}

@@ -1,0 +1,165 @@
+package legacy
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"time"
+
+	"taskgate/gateway/wire"
+	"taskgate/internal/eventstream"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// resumeCheck is how often a stream that is resumed looks whether its replica lives,
+// whatever it has heard.
+const resumeCheck = 5 * time.Second
+
+// serveResume goes on with the answer to a request whose stream broke (X8): it sends
+// what that stream had after the client's last event, from the log, which any replica
+// can read, and what it gets from then on, until the answer is complete. An answer that
+// only waits for a task is given here from now on. A stream that the session does not have
+// is empty, whoever else may have it: nothing is learned from its end.
+func (h *Handler) serveResume(w http.ResponseWriter, r *http.Request, s *session, p shim.Principal, stream string, no int64) {
+	ctx, done, err := h.Streams.Open(r.Context(), p.Owner())
+	defer done()
+	if err != nil {
+		h.refuse(w, jsonrpc.ID{}, err)
+		return
+	}
+	if q, note := h.waitOf(ctx, s, p, stream); q != nil {
+		done() // it is a request like others from here on
+		h.serveWait(w, r, q, stream, note, no)
+		return
+	}
+	out, err := eventstream.NewWriter(w, r, eventstream.Options{WriteTimeout: wire.WriteTimeout, KeepAlive: h.Global.KeepAlive})
+	if err != nil {
+		h.refuse(w, jsonrpc.ID{}, &wire.Failure{Code: mcp.CodeInternal, Message: "streams are not available", Status: http.StatusInternalServerError})
+		return
+	}
+	defer out.Close()
+	if out.Comment("open") != nil {
+		return
+	}
+	t := writer{s: s, name: stream, no: no, out: out, kept: true, replay: newReplay(h.Endpoint, s.principal(p))}
+	err = t.run(ctx, resumeCheck, func(state string, _ []byte) bool {
+		if state == "lost" {
+			_, _ = s.table.store.Bury(ctx, s.id, stream, lastWords) // the answers are in the log then; or it is looked again
+		}
+		return state != "open" && state != "lost"
+	})
+	if err != nil {
+		h.Log.DebugContext(ctx, "a stream was not resumed to its end", "err", err)
+	}
+}
+
+// waitOf is the request that is answered on a stream, if its answer only waits for a task,
+// and the note of the stream. While the store is away it is not known.
+func (h *Handler) waitOf(ctx context.Context, s *session, p shim.Principal, stream string) (q *request, note []byte) {
+	ctx, cancel := s.table.within(ctx)
+	defer cancel()
+	state, note, err := s.table.stateOf(ctx, s.id, stream)
+	ids, about := noted(note), readAskNotes(note)
+	if err != nil || state == "ended" || len(ids) != 1 || len(about) != 1 || about[0].Streams {
+		return nil, nil
+	}
+	msg := jsonrpc.Message{Kind: jsonrpc.Request, ID: ids[0], Method: mcp.MethodTasksResult}
+	msg.Params = append(jsonrpc.AppendString([]byte(`{"taskId":`), string(about[0].Task)), '}')
+	if about[0].First {
+		msg.Method = mcp.MethodToolsCall
+		name := jsonrpc.AppendString([]byte(`{"name":`), h.Config.TaskResultTool)
+		msg.Params = append(append(append(name, `,"arguments":`...), msg.Params...), '}')
+	}
+	return newLegacyRequest(h, s, p, msg), note
+}
+
+// serveWait answers a request that waits for a task, on the stream that its client has
+// resumed. Whoever answered it before does so no more.
+func (h *Handler) serveWait(w http.ResponseWriter, r *http.Request, q *request, stream string, note []byte, no int64) {
+	if err := q.enter(); err != nil { // before the stream is taken over: its client may come again
+		h.refuse(w, jsonrpc.ID{}, err)
+		return
+	}
+	defer q.leave()
+	x := wire.NewExchange(w, r, wire.ExchangeOptions{Version: q.state.Version, KeepAlive: h.Global.KeepAlive, Outlives: true})
+	defer x.Close()
+	l := newLog(r.Context(), q, x, stream)
+	l.about = readAskNotes(note)[0]
+	answered, err := l.resume(r.Context(), note, no, newReplay(h.Endpoint, q.principal))
+	if err != nil {
+		h.refuse(w, jsonrpc.ID{}, &wire.Failure{Code: mcp.CodeInternal, Message: "the stream is not available", Status: http.StatusServiceUnavailable})
+		return
+	}
+	defer l.finish()
+	if answered {
+		return
+	}
+	q.log, q.out = l, x
+	ctx, end := q.begin(r)
+	defer end()
+	if ctx != nil {
+		q.answer(ctx)
+	}
+}
+
+// resume makes this replica the one that keeps the stream, and sends what its log has after
+// a message. It reports whether the answer is among that.
+func (l *eventLog) resume(ctx context.Context, note []byte, no int64, r *replay) (answered bool, err error) {
+	ctx, cancel := l.s.table.within(ctx)
+	defer cancel()
+	l.s.displace(ctx, l.stream)
+	if _, err := l.s.table.store.Open(ctx, l.s.id, l.stream, note); err != nil {
+		return false, err
+	}
+	l.on.Store(true)
+	all, _, _, err := l.s.logged(ctx, l.stream, 0)
+	l.asked = questionsOf(all)
+	l.x.Resumable(l.keep, func(out *eventstream.Writer) error {
+		_ = out.Comment("open")
+		for _, m := range all {
+			answered = answered || isAnswer(m.message, l.id, false)
+			if m.no > no && !r.stale(ctx, m.message) {
+				_ = out.Send(eventID(l.stream, m.no), m.message)
+			}
+		}
+		return out.Err()
+	})
+	return answered, err
+}
+
+// lastWords are the answers to the requests of a lost stream that have none in its log.
+func lastWords(note []byte, had [][]byte) (last [][]byte) {
+	lost := &jsonrpc.Error{Code: mcp.CodeInternal, Message: "the replica that ran this call was lost; the upstream may have finished the work"}
+	streams := false
+	for _, n := range readAskNotes(note) {
+		if n.Streams {
+			f := streamLost(n.Task)
+			lost, streams = &jsonrpc.Error{Code: f.Code, Message: f.Message, Data: f.Data}, true
+		}
+	}
+	for _, id := range noted(note) {
+		if !slices.ContainsFunc(had, func(m []byte) bool { return isAnswer(m, id, streams) }) {
+			last = append(last, jsonrpc.AppendError(nil, id, lost))
+		}
+	}
+	return last
+}
+
+// noLastWords are those of a stream that needs none.
+func noLastWords([]byte, [][]byte) [][]byte { return nil }
+
+// isAnswer reports whether a message is the last answer to a request. To one that streams
+// there are several.
+func isAnswer(message []byte, id jsonrpc.ID, streams bool) bool {
+	m, err := jsonrpc.Parse(message)
+	switch {
+	case err != nil || m.Kind != jsonrpc.Result && m.Kind != jsonrpc.ErrorResponse || !m.ID.Equal(id):
+		return false
+	case m.Kind == jsonrpc.Result && streams:
+		complete, _ := jsonrpc.Get(m.Result, "isComplete")
+		return string(complete) == "true"
+	}
+	return true
+}

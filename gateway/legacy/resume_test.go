@@ -1,0 +1,284 @@
+package legacy_test
+
+import (
+	"bufio"
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskgate/gateway/config"
+	"taskgate/gateway/legacy"
+	"taskgate/internal/mcp"
+	"taskgate/internal/wiretest"
+	"taskgate/shim"
+)
+
+// sseClient reads the events of one response.
+type sseClient struct {
+	t     *testing.T
+	leave context.CancelFunc
+	resp  *http.Response
+	lines chan string
+}
+
+// openSSE sends a request whose answer is a stream.
+func openSSE(t *testing.T, c *rawClient, method, body, last string) *sseClient {
+	t.Helper()
+	ctx, leave := context.WithCancel(t.Context())
+	r, err := http.NewRequestWithContext(ctx, method, c.url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Accept", mcp.TypeAccept)
+	r.Header.Set("Content-Type", mcp.TypeJSON)
+	r.Header.Set(mcp.HeaderSession, c.session)
+	if last != "" {
+		r.Header.Set(mcp.HeaderLastEventID, last)
+	}
+	resp, err := c.http.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &sseClient{t: t, leave: leave, resp: resp, lines: make(chan string, 1000)}
+	t.Cleanup(s.close)
+	go func() { // ends with the body
+		defer close(s.lines)
+		for sc := bufio.NewScanner(resp.Body); sc.Scan(); {
+			s.lines <- sc.Text()
+		}
+	}()
+	return s
+}
+
+func (s *sseClient) close() {
+	s.leave()
+	s.resp.Body.Close()
+	for range s.lines {
+		continue
+	}
+}
+
+// event returns the id and the data of the next event; false at the end.
+func (s *sseClient) event() (id, data string, ok bool) {
+	s.t.Helper()
+	seen := false
+	for {
+		select {
+		case line, open := <-s.lines:
+			switch {
+			case !open:
+				return "", "", false
+			case line == "" && seen:
+				return id, data, true
+			case strings.HasPrefix(line, "id: "):
+				id, seen = line[4:], true
+			case strings.HasPrefix(line, "data:"):
+				data, seen = strings.TrimSpace(line[5:]), true
+			}
+		case <-time.After(wiretest.Patience):
+			s.t.Fatal("timed out: an event")
+		}
+	}
+}
+
+func soon(c *config.Config) { c.ResumeAfter = 20 * time.Millisecond }
+
+const waitCall = `{"jsonrpc":"2.0","id":"w1","method":"tools/call","params":{"name":"wait","arguments":{"a":1}}}`
+
+// TestReplicasResume: a client whose connection broke gets the answer of its call from
+// the other replica, also when that comes later, and again when it asks again.
+func TestReplicasResume(t *testing.T) {
+	stack := newLegacyReplicas(t, soon)
+	a := stack.on(t, 0, nil)
+	a.initialize()
+	b := stack.on(t, 1, a)
+	first := openSSE(t, a, http.MethodPost, waitCall, "")
+	primed, data, ok := first.event()
+	if primed == "" || data != "" || !ok {
+		t.Fatalf("no event to resume from: %q %q %t", primed, data, ok)
+	}
+	wiretest.Await(t, stack.session.started, "the tool")
+	first.close()
+	second := openSSE(t, b, http.MethodGet, "", primed)
+	stack.session.proceed <- struct{}{}
+	id, data, ok := second.event()
+	if !ok || id == "" || id == primed || !strings.Contains(data, `"id":"w1"`) || !strings.Contains(data, `wait {\"a\":1}`) {
+		t.Errorf("resumed: %q %s", id, data)
+	}
+	if _, data, ok := second.event(); ok {
+		t.Errorf("after the answer: %s", data)
+	}
+	for at, want := range map[string]bool{primed: true, id: false} {
+		again := openSSE(t, b, http.MethodGet, "", at)
+		if _, data, ok := again.event(); ok != want || ok && !strings.Contains(data, `"id":"w1"`) {
+			t.Errorf("after %s: %t %s", at, ok, data)
+		}
+		again.close()
+	}
+	// To another session the stream is not there, like one that never was.
+	other := stack.on(t, 1, nil)
+	other.initialize()
+	for _, last := range []string{primed, "unknown.1"} {
+		foreign := openSSE(t, other, http.MethodGet, "", last)
+		if _, data, ok := foreign.event(); ok || foreign.resp.StatusCode != http.StatusOK {
+			t.Errorf("%s: %d %s", last, foreign.resp.StatusCode, data)
+		}
+	}
+}
+
+// TestReplicasResumeLost: the answer to a call whose replica has died is an error, and
+// so is told. It is the one answer: a replica that was only slow has lost the stream.
+func TestReplicasResumeLost(t *testing.T) {
+	stack := newLegacyReplicas(t, soon)
+	a := stack.on(t, 0, nil)
+	a.initialize()
+	first := openSSE(t, a, http.MethodPost, waitCall, "")
+	primed, _, _ := first.event()
+	wiretest.Await(t, stack.session.started, "the tool")
+	for _, key := range stack.store.Keys("tg:alive:*") { // as if it had not been heard of
+		stack.store.Do("del", key)
+	}
+	second := openSSE(t, stack.on(t, 1, a), http.MethodGet, "", primed)
+	if _, data, ok := second.event(); !ok || !strings.Contains(data, `"id":"w1"`) || !strings.Contains(data, `-32603`) {
+		t.Errorf("resumed: %s", data)
+	}
+	stack.session.proceed <- struct{}{}
+	if _, data, ok := first.event(); ok {
+		t.Errorf("the replica lives, and answers as well: %s", data)
+	}
+	for i := range 2 {
+		again := openSSE(t, stack.on(t, i, a), http.MethodGet, "", primed)
+		said := ""
+		for _, data, ok := again.event(); ok; _, data, ok = again.event() {
+			said += data
+		}
+		if strings.Count(said, `"id":"w1"`) != 1 || !strings.Contains(said, `-32603`) {
+			t.Errorf("resumed again: %s", said)
+		}
+	}
+}
+
+// A call that ends while the store is away is answered on the stream that its client has
+// resumed at another replica, once the store is back: its own one has not died.
+func TestResumeEndedWhileStoreAway(t *testing.T) {
+	for name, room := range map[string]bool{"answered": true, "no room for the answer": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := &modeWorld{taskWorld: newTaskWorld(t)}
+				faulty := &faultySessions{Sessions: w.sessions}
+				w.sessions = faulty
+				c := draftConfig(t)
+				w.a, w.b = w.gateway("a", draftScript(), c), w.gateway("b", draftScript(), c)
+				w.c, c.ResumeAfter = newDraftClient(t, w.a, ""), time.Second
+				if !room {
+					tableOf(w.a.Gateway).FillLate()
+				}
+				call := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"plain"}`)
+				wiretest.Wait(2 * time.Second)
+				call.leave()
+				resumed := w.c.begin(w.b, "", mcp.HeaderLastEventID, call.lastID())
+				faulty.away.Store(true)
+				wiretest.Wait(2 * time.Minute)
+				if !call.ended() || resumed.ended() {
+					t.Fatalf("ended: the call %t, the resumed stream %t", call.ended(), resumed.ended())
+				}
+				faulty.away.Store(false)
+				wiretest.Wait(legacy.StoreAgain + legacy.ResumeCheck)
+				if !resumed.ended() {
+					t.Fatal("the resumed stream waits on")
+				}
+				if got := len(resumed.said()) == 1; got != room {
+					t.Errorf("answered: %t", got)
+				}
+			})
+		})
+	}
+}
+
+// A GET stream that ends while the store is away is not in the way of the next one at
+// another replica.
+func TestStandingEndedWhileStoreAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, faulty := newFaultyWorld(t)
+		first := w.c.begin(w.a, "")
+		faulty.away.Store(true)
+		first.quit()
+		wiretest.Wait(time.Minute)
+		faulty.away.Store(false)
+		wiretest.Wait(legacy.StoreAgain)
+		next := w.c.begin(w.b, "")
+		if next.ended() {
+			t.Errorf("refused with %d", next.w.status)
+		}
+		next.quit()
+	})
+}
+
+// What a server says while the store is away reaches a GET stream that is open where it is
+// heard, young or not.
+func TestStandingHearsWhileStoreAway(t *testing.T) {
+	for name, age := range map[string]time.Duration{"young": 0, "kept": time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, faulty := newFaultyWorld(t)
+				get := w.c.begin(w.a, "")
+				wiretest.Wait(age)
+				faulty.away.Store(true)
+				w.a.leg.say(shim.Notification{Method: mcp.NotifyToolsListChanged})
+				wiretest.Wait(time.Second)
+				faulty.away.Store(false)
+				w.a.leg.say(shim.Notification{Method: mcp.NotifyPromptsListChanged})
+				wiretest.Wait(time.Second)
+				if said := get.said(); len(said) != 2 {
+					t.Errorf("heard %s", said)
+				}
+				get.quit()
+			})
+		})
+	}
+}
+
+// TestReplicasShortAnswers: an answer that comes soon has no id, and the store never
+// hears of it. A client of an older version is not sent an event without data.
+func TestReplicasShortAnswers(t *testing.T) {
+	stack := newLegacyReplicas(t, nil)
+	a := stack.on(t, 0, nil)
+	a.initialize()
+	s := openSSE(t, a, http.MethodPost, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"steps","_meta":{"progressToken":7}}}`, "")
+	n := 0
+	for id, data, ok := s.event(); ok; id, data, ok = s.event() {
+		if n++; id != "" || data == "" {
+			t.Errorf("event %q %s", id, data)
+		}
+	}
+	if n < 4 {
+		t.Errorf("%d events", n)
+	}
+	if keys := append(stack.store.Keys("*:e:*"), stack.store.Keys("*:m:*")...); len(keys) != 0 {
+		t.Errorf("stored %v", keys)
+	}
+}
+
+// TestReplicasResumeOlder: before 2025-11-25 there is no priming event, but messages
+// have ids once the answer takes long.
+func TestReplicasResumeOlder(t *testing.T) {
+	stack := newLegacyReplicas(t, func(c *config.Config) {
+		soon(c)
+		c.KeepAlive = 100 * time.Millisecond
+	})
+	a := stack.on(t, 0, nil)
+	status, _ := a.post(strings.Replace(wiretest.InitializeBody, mcp.Version20251125, mcp.Version20250618, 1))
+	if status != http.StatusOK {
+		t.Fatal(status)
+	}
+	s := openSSE(t, a, http.MethodPost, waitCall, "")
+	wiretest.Await(t, stack.session.started, "the tool")
+	settled(t, "the log", func() bool { return len(stack.store.Keys("*:m:*")) > 0 })
+	stack.session.proceed <- struct{}{}
+	if id, data, ok := s.event(); !ok || id == "" || !strings.Contains(data, `"id":"w1"`) {
+		t.Errorf("answer %q %s", id, data)
+	}
+}

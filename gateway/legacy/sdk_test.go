@@ -1,0 +1,247 @@
+package legacy_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"taskgate/internal/mcp"
+	"taskgate/internal/wiretest"
+)
+
+// stackClient is a client of the go-sdk, with what it hears.
+type stackClient struct {
+	*sdk.ClientSession
+	progress chan string
+	logs     chan string
+	changed  chan string
+	updated  chan string
+}
+
+// connect opens a session in this version; "" is what the client does by itself.
+func (s *legacyStack) connect(t *testing.T, version string) *stackClient {
+	t.Helper()
+	c := &stackClient{
+		progress: make(chan string, 16), logs: make(chan string, 16),
+		changed: make(chan string, 16), updated: make(chan string, 16),
+	}
+	client := sdk.NewClient(&sdk.Implementation{Name: "client", Version: "1"}, &sdk.ClientOptions{
+		ProgressNotificationHandler: func(_ context.Context, r *sdk.ProgressNotificationClientRequest) {
+			c.progress <- fmt.Sprint(r.Params.ProgressToken, " ", r.Params.Progress, " ", r.Params.Message)
+		},
+		LoggingMessageHandler: func(_ context.Context, r *sdk.LoggingMessageRequest) { c.logs <- string(r.Params.Level) },
+		ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) {
+			c.changed <- "tools"
+		},
+		ResourceUpdatedHandler: func(_ context.Context, r *sdk.ResourceUpdatedNotificationRequest) { c.updated <- r.Params.URI },
+	})
+	transport := &http.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	session, err := client.Connect(t.Context(),
+		&sdk.StreamableClientTransport{Endpoint: s.url, HTTPClient: &http.Client{Transport: transport}},
+		&sdk.ClientSessionOptions{ProtocolVersion: version})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.ClientSession = session
+	t.Cleanup(func() { _ = session.Close() }) // a second time where the test has closed it
+	return c
+}
+
+// TestLegacySDK has an ordinary client do all that it can, in each version and in
+// front of a server of each era.
+func TestLegacySDK(t *testing.T) {
+	for _, modern := range []bool{false, true} {
+		for _, version := range []string{mcp.Version20251125, mcp.Version20250618, mcp.Version20250326} {
+			t.Run(fmt.Sprintf("%s/modern=%t", version, modern), func(t *testing.T) {
+				stack := newLegacyStack(t, modern, nil)
+				c := stack.connect(t, version)
+				checkInitialized(t, c, version)
+				checkLists(t, c)
+				checkCalls(t, c, modern)
+				checkSubscription(t, stack, c, modern)
+				checkListChanged(t, stack, c)
+				if err := c.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+func checkInitialized(t *testing.T, c *stackClient, version string) {
+	t.Helper()
+	r := c.InitializeResult()
+	if r.ProtocolVersion != version || r.ServerInfo.Name != "peer" || r.ServerInfo.Version != "1.2" || r.Instructions != "Ask nicely." {
+		t.Errorf("initialized as %+v", r)
+	}
+	if r.Capabilities.Tools == nil || r.Capabilities.Resources == nil || !r.Capabilities.Resources.Subscribe || r.Capabilities.Logging == nil {
+		t.Errorf("capabilities %+v", r.Capabilities)
+	}
+	if err := c.Ping(t.Context(), nil); err != nil {
+		t.Error(err)
+	}
+}
+
+func checkLists(t *testing.T, c *stackClient) {
+	t.Helper()
+	ctx := t.Context()
+	if r, err := c.ListTools(ctx, nil); err != nil || len(r.Tools) != 3 {
+		t.Errorf("tools: %+v, %v", r, err)
+	}
+	if r, err := c.ListPrompts(ctx, nil); err != nil || len(r.Prompts) != 1 {
+		t.Errorf("prompts: %+v, %v", r, err)
+	}
+	if r, err := c.GetPrompt(ctx, &sdk.GetPromptParams{Name: "greet"}); err != nil || len(r.Messages) != 1 {
+		t.Errorf("prompt: %+v, %v", r, err)
+	}
+	if r, err := c.ListResources(ctx, nil); err != nil || len(r.Resources) != 1 {
+		t.Errorf("resources: %+v, %v", r, err)
+	}
+	if r, err := c.ListResourceTemplates(ctx, nil); err != nil || len(r.ResourceTemplates) != 1 {
+		t.Errorf("templates: %+v, %v", r, err)
+	}
+	if r, err := c.ReadResource(ctx, &sdk.ReadResourceParams{URI: "test://a"}); err != nil || r.Contents[0].Text != "body" {
+		t.Errorf("resource: %+v, %v", r, err)
+	}
+	ref := &sdk.CompleteReference{Type: "ref/prompt", Name: "greet"}
+	r, err := c.Complete(ctx, &sdk.CompleteParams{Ref: ref, Argument: sdk.CompleteParamsArgument{Name: "a", Value: "r"}})
+	if err != nil || len(r.Completion.Values) != 1 {
+		t.Errorf("completion: %+v, %v", r, err)
+	}
+}
+
+func checkCalls(t *testing.T, c *stackClient, modern bool) {
+	t.Helper()
+	ctx := t.Context()
+	r, err := c.CallTool(ctx, &sdk.CallToolParams{Name: "echo", Arguments: map[string]any{"a": 1}})
+	if err != nil || r.Content[0].(*sdk.TextContent).Text != `echo {"a":1}` {
+		t.Errorf("call: %+v, %v", r, err)
+	}
+	if _, err := c.CallTool(ctx, &sdk.CallToolParams{Name: "nosuch"}); err == nil {
+		t.Error("a tool that does not exist was called")
+	}
+	if err := c.SetLoggingLevel(ctx, &sdk.SetLoggingLevelParams{Level: "error"}); err != nil {
+		t.Error(err)
+	}
+	p := &sdk.CallToolParams{Name: "steps"}
+	p.SetProgressToken("mine")
+	if _, err := c.CallTool(ctx, p); err != nil {
+		t.Error(err)
+	}
+	for i := range 3 {
+		want := fmt.Sprintf("mine %d step %d", i+1, i+1)
+		if got := wiretest.Await(t, c.progress, "progress"); got != want {
+			t.Errorf("progress %q, want %q", got, want)
+		}
+	}
+	if got := wiretest.Await(t, c.logs, "log message"); got != "error" {
+		t.Errorf("logged at %s", got)
+	}
+	if len(c.logs) != 0 {
+		t.Error("a message below the level was sent")
+	}
+}
+
+func checkSubscription(t *testing.T, s *legacyStack, c *stackClient, modern bool) {
+	t.Helper()
+	if err := c.Subscribe(t.Context(), &sdk.SubscribeParams{URI: "test://a"}); err != nil {
+		t.Fatal(err)
+	}
+	wiretest.Await(t, s.session.subs, "the subscription upstream")
+	if err := s.server.ResourceUpdated(t.Context(), &sdk.ResourceUpdatedNotificationParams{URI: "test://a"}); err != nil {
+		t.Error(err)
+	}
+	if got := wiretest.Await(t, c.updated, "an update"); got != "test://a" {
+		t.Errorf("%s was updated", got)
+	}
+	if err := c.Unsubscribe(t.Context(), &sdk.UnsubscribeParams{URI: "test://a"}); err != nil {
+		t.Error(err)
+	}
+}
+
+func checkListChanged(t *testing.T, s *legacyStack, c *stackClient) {
+	t.Helper()
+	schema := map[string]any{"type": "object"}
+	s.server.AddTool(&sdk.Tool{Name: "new", InputSchema: schema}, nil)
+	wiretest.Await(t, c.changed, "list_changed")
+	if r, err := c.ListTools(t.Context(), nil); err != nil || len(r.Tools) != 4 {
+		t.Errorf("tools: %+v, %v", r, err)
+	}
+}
+
+// TestLegacySDKCancel: the client's cancellation reaches the tool, and the session
+// goes on.
+func TestLegacySDKCancel(t *testing.T) {
+	for _, modern := range []bool{false, true} {
+		t.Run(fmt.Sprintf("modern=%t", modern), func(t *testing.T) {
+			stack := newLegacyStack(t, modern, nil)
+			c := stack.connect(t, mcp.Version20251125)
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() {
+				_, err := c.CallTool(ctx, &sdk.CallToolParams{Name: "wait"})
+				done <- err
+			}()
+			wiretest.Await(t, stack.session.started, "the tool")
+			cancel()
+			wiretest.Await(t, stack.session.cancelled, "the cancellation upstream")
+			if err := wiretest.Await(t, done, "the client's call"); !errors.Is(err, context.Canceled) {
+				t.Errorf("the call ended with %v", err)
+			}
+			if err := c.Ping(t.Context(), nil); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestLegacySDKSessionEnds: closing the client ends the session here and upstream.
+func TestLegacySDKSessionEnds(t *testing.T) {
+	stack := newLegacyStack(t, false, nil)
+	c := stack.connect(t, mcp.Version20251125)
+	if _, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: "echo"}); err != nil {
+		t.Fatal(err)
+	}
+	if stack.sessions() == 0 {
+		t.Error("no session was opened upstream")
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	deadline := time.After(wiretest.Patience)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for stack.sessions() > 0 {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatal("the upstream session is still there")
+		}
+	}
+}
+
+func (s *legacyStack) sessions() int {
+	n := 0
+	for range s.server.Sessions() {
+		n++
+	}
+	return n
+}
+
+// TestLegacySDKDefault: a client that knows the modern era chooses it.
+func TestLegacySDKDefault(t *testing.T) {
+	stack := newLegacyStack(t, false, nil)
+	c := stack.connect(t, "")
+	if v := c.InitializeResult().ProtocolVersion; v != mcp.Version20260728 {
+		t.Errorf("version %s", v)
+	}
+	if _, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: "echo"}); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,232 @@
+package legacy
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"taskgate/gateway/wire"
+	"taskgate/internal/jsonrpc"
+	"taskgate/shim"
+
+	"github.com/google/uuid"
+)
+
+// Sessions keeps the states of client sessions (protocol.md X6) between
+// requests. A state is opaque to it. It speaks of standard types only, so that a
+// store that does not know this package can implement it too.
+//
+// Every error means that the sessions cannot be read or written just now, never
+// that one does not exist; *shim.BusyError means that there is no room.
+type Sessions interface {
+	// Get returns the state of a session and its revision; revision 0 says that
+	// there is no such session. Get counts as use, and begins the idle time anew.
+	Get(ctx context.Context, id string) (state []byte, rev int64, err error)
+
+	// Make makes a session of an owner, or of nobody who is known by name (""), and
+	// returns its revision; 0 if there is one with this id.
+	Make(ctx context.Context, id, owner string, state []byte) (int64, error)
+
+	// Put stores the state where the revision still is rev, and returns the new
+	// revision. It returns 0 and changes nothing if the revision has moved on, or
+	// there is no such session.
+	Put(ctx context.Context, id string, rev int64, state []byte) (int64, error)
+
+	// Delete ends a session. It is no error if there is none.
+	Delete(ctx context.Context, id string) error
+
+	// Signal leaves a word for the replicas that know a session.
+	Signal(ctx context.Context, id, word string) error
+
+	// Logs are kept of the streams of a session, so that a client can resume one.
+	Logs
+
+	// Run ends idle sessions until ctx ends. It asks busy for each whether this
+	// replica still holds streams or calls of it, which keep a session from being
+	// idle, and tells ended of each that is gone other than by Delete here, on every
+	// replica that knew it, and signal of each word that was left for a session that
+	// is known here, possibly more than once, with the time here at which it was left.
+	// None of them may block, and busy must not call back.
+	Run(ctx context.Context, busy func(id string) bool, ended func(id string), signal func(id, word string, at time.Time)) error
+}
+
+// Logs keeps what goes out on the streams of sessions, within bounds, so that any
+// replica can go on with a stream that broke (X8). Messages of all streams of a
+// session are numbered together. Nothing is kept of a session that is not there.
+type Logs interface {
+	HeldLogs
+
+	// Post is Append from any replica, also to a stream that nobody keeps; 0 only where
+	// it has ended.
+	Post(ctx context.Context, id, stream string, message []byte) (no int64, err error)
+
+	// Bury ends a stream whose replica is gone, with the messages that last makes of its
+	// note and of what it had. It reports false, and changes nothing, where the stream is
+	// not lost, or has changed meanwhile. A replica that was only slow adds nothing more.
+	Bury(ctx context.Context, id, stream string, last func(note []byte, had [][]byte) [][]byte) (buried bool, err error)
+
+	// Since hands over the messages that a stream got after a number, and returns
+	// what has become of it: "open", "left", "ended", "lost" if its replica is gone, with
+	// its note, or "" if the session has no such stream. A stream that is over is known
+	// for as long as the bounds keep what came last.
+	Since(ctx context.Context, id, stream string, after int64, on func(no int64, message []byte)) (state string, note []byte, err error)
+
+	// Watch calls wake once when watching has begun, and then whenever a stream of the
+	// session may have a new message or its state may have changed, until ctx ends. wake
+	// must neither block nor call back.
+	Watch(ctx context.Context, id string, wake func())
+}
+
+// HeldLogs is the part of Logs for the replica that keeps a stream.
+type HeldLogs interface {
+	// Open makes this replica the one that keeps a stream, and returns the number that
+	// its messages come after. The note is for whoever finds the stream without its
+	// replica.
+	Open(ctx context.Context, id, stream string, note []byte) (after int64, err error)
+
+	// Note changes the note of a stream, and reports false where this replica does not
+	// keep the stream any more.
+	Note(ctx context.Context, id, stream string, note []byte) (kept bool, err error)
+
+	// Append adds a message to a stream and returns its number; 0 where this replica
+	// does not keep the stream, or it has ended. It is called for one message of a stream
+	// after the other.
+	Append(ctx context.Context, id, stream string, message []byte) (no int64, err error)
+
+	// Ask is Append for a message that asks a question, unless another stream has the
+	// question: then nothing is added, and holder is that one. A stream has a question
+	// until it is left, or named as void. If it has ended, the client has the question,
+	// unless the client had gone by then.
+	Ask(ctx context.Context, id, stream, question, void string, message []byte) (no int64, holder string, has bool, err error)
+
+	// Finish says that nothing more comes on a stream, if this replica keeps it, and
+	// whether its client had gone before.
+	Finish(ctx context.Context, id, stream string, gone bool) error
+
+	// Leave gives a stream up, if this replica keeps it: whoever opens it again goes on
+	// from what the note says.
+	Leave(ctx context.Context, id, stream string, note []byte) error
+}
+
+// sessionState is what is stored of a session: all that another request of it,
+// or another replica, has to know.
+type sessionState struct {
+	// Upstream and Owner bind the session: to the endpoint it was made at, and to
+	// who made it. Anyone else gets the answer for an unknown id (Z7).
+	Upstream string `json:"upstream"`
+	Owner    string `json:"owner,omitempty"`
+
+	// Version is the negotiated one (X7). Capabilities and ClientInfo are what the
+	// client sent at initialize.
+	Version      string          `json:"version"`
+	Capabilities json.RawMessage `json:"capabilities,omitempty"`
+	ClientInfo   json.RawMessage `json:"clientInfo,omitempty"`
+
+	// Initialized says that notifications/initialized has come (X10).
+	Initialized bool `json:"initialized,omitempty"`
+	// LogLevel is what logging/setLevel asked for last; "" before that.
+	LogLevel string `json:"logLevel,omitempty"`
+	// Subscriptions are the URIs of resources/subscribe, sorted.
+	Subscriptions []string `json:"subscriptions,omitempty"`
+	// Tasks are those made in the session of whose end its client has not been
+	// told, oldest first (L34).
+	Tasks []shim.ID `json:"tasks,omitempty"`
+	// Posed are the records of what the server asks outside of any call.
+	Posed []shim.ID `json:"posed,omitempty"`
+}
+
+// subscribed returns the state with a URI added to, or removed from, its
+// subscriptions. The list of the old state is not changed: others may read it.
+func (st sessionState) subscribed(uri string, on bool) sessionState {
+	i, found := slices.BinarySearch(st.Subscriptions, uri)
+	switch {
+	case on && !found:
+		st.Subscriptions = slices.Insert(slices.Clone(st.Subscriptions), i, uri)
+	case !on && found:
+		st.Subscriptions = slices.Delete(slices.Clone(st.Subscriptions), i, i+1)
+	}
+	return st
+}
+
+// stateLimits bound what a client can have stored with its session.
+type stateLimits struct {
+	bytes         int // of the whole state, as it is stored
+	subscriptions int
+	uri           int // bytes of the URI of one
+}
+
+func limitsOf(h *Handler) stateLimits {
+	return stateLimits{bytes: int(h.Global.MaxSessionBytes), subscriptions: h.Global.MaxSubscriptions, uri: int(h.Global.MaxURI)}
+}
+
+// namesRoom is what of the bytes is kept free for what is noted while the session lasts: its
+// tasks and the questions of its server, of which there are only so many, each with an id of
+// 36 bytes, and its log level. So nothing of that is ever refused for want of room.
+const namesRoom = (mostTold+mostPosed)*39 + 128
+
+// check refuses a state that is too large with a *shim.BusyError.
+func (l stateLimits) check(st sessionState) error {
+	st.Tasks, st.Posed, st.Initialized, st.LogLevel = nil, nil, false, ""
+	b, err := st.encode()
+	if err == nil && len(b)+namesRoom > l.bytes {
+		err = &shim.BusyError{Key: "max_session_bytes", Limit: "bytes in the state of this session"}
+	}
+	return err
+}
+
+// subscribed is the state with one more subscription. It is a *shim.BusyError if there is no
+// room for that.
+func (l stateLimits) subscribed(st sessionState, uri string) (sessionState, error) {
+	next := st.subscribed(uri, true)
+	switch {
+	case len(next.Subscriptions) == len(st.Subscriptions): // it is there
+		return st, nil
+	case len(uri) > l.uri:
+		return st, wire.LongURI()
+	case len(next.Subscriptions) > l.subscriptions:
+		return st, wire.ManySubscriptions()
+	}
+	return next, l.check(next)
+}
+
+// belongs reports whether a principal may use the session at this endpoint.
+func (st sessionState) belongs(upstream string, p shim.Principal) bool {
+	return st.Upstream == upstream && st.Owner == p.Owner()
+}
+
+// encode keeps the words of the client as they are. (json.Marshal would spell them anew.)
+func (st sessionState) encode() ([]byte, error) {
+	caps, info := st.Capabilities, st.ClientInfo
+	st.Capabilities, st.ClientInfo = nil, nil
+	b, err := json.Marshal(st)
+	if err != nil {
+		return nil, fmt.Errorf("session state: %w", err)
+	}
+	if caps != nil {
+		b = jsonrpc.With(b, caps, "capabilities")
+	}
+	if info != nil {
+		b = jsonrpc.With(b, info, "clientInfo")
+	}
+	return b, nil
+}
+
+func decodeSession(b []byte) (sessionState, error) {
+	var st sessionState
+	if err := json.Unmarshal(b, &st); err != nil {
+		return st, fmt.Errorf("session state: %w", err)
+	}
+	return st, nil
+}
+
+// newSessionID mints the id of a session: visible ASCII with 122 random bits
+// (X6, Z7).
+func newSessionID() (string, error) {
+	u, err := uuid.NewRandom()
+	if err != nil {
+		return "", fmt.Errorf("session id: %w", err)
+	}
+	return u.String(), nil
+}

@@ -1,0 +1,273 @@
+package legacy
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"taskgate/gateway/endpoint"
+	"taskgate/gateway/translate"
+	"taskgate/gateway/upstream"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// A task's questions are asked on one stream of a legacy session: on its GET stream, if
+// there is one, and on a tasks/result otherwise (L32, protocol.md C 3). The step that puts a
+// question into the log of a stream is also what claims it (Logs.Ask), and the log says
+// whether that stream still lives. docs/session-streams.md has the cases.
+
+const (
+	// getFirst is how long a tasks/result leaves questions to the session's GET stream.
+	getFirst = 2 * time.Second
+	// holderCheck is how often it is looked whether a stream lives that has a question: as
+	// often as a client that has resumed a stream is told that its replica is gone.
+	holderCheck = resumeCheck
+	// storeAgain is after how long the store is asked again that was away.
+	storeAgain = time.Second
+)
+
+// askLine is the stream on which an asker asks.
+type askLine struct {
+	// ask puts a question into the log of the stream, from where it goes out; see Logs.Ask.
+	ask func(ctx context.Context, name, void string, message []byte) (holder string, has bool, err error)
+	// over tells the client that a question is over.
+	over func(message []byte)
+}
+
+// asker asks the client of one stream what tasks and the server ask. look is called by
+// whoever follows those; what takes time is done by a goroutine that begins with the first
+// question.
+type asker struct {
+	e    *endpoint.Endpoint
+	s    *session
+	ctx  context.Context // of the stream
+	line askLine
+	late bool // it leaves questions to the GET stream for a while
+	work sync.WaitGroup
+
+	mu    sync.Mutex
+	tasks map[shim.ID]shim.Task // the latest state of those with open questions
+	asked map[string]bool       // questions that the client may answer, by name
+	held  map[string]*holding   // questions that other streams have, by name
+	seen  map[string]time.Time  // when a question was found, by name
+	wake  bell                  // nil before the goroutine begins
+}
+
+// holding is another stream that has a question.
+type holding struct {
+	stream string
+	dead   bool // the last check has found it dead
+}
+
+// newAsker is an asker for a stream whose client has been asked these questions before.
+func newAsker(ctx context.Context, e *endpoint.Endpoint, s *session, asked map[string]bool, line askLine) *asker {
+	if asked == nil {
+		asked = make(map[string]bool)
+	}
+	return &asker{
+		e: e, s: s, ctx: ctx, line: line, tasks: make(map[shim.ID]shim.Task), asked: asked,
+		held: make(map[string]*holding), seen: make(map[string]time.Time),
+	}
+}
+
+// look takes the state of a task. The client is told at once of what is over.
+func (a *asker) look(t shim.Task) {
+	a.mu.Lock()
+	open := false
+	for _, q := range t.Questions {
+		open = open || q.Outstanding()
+	}
+	if a.tasks[t.ID] = t; !open || t.Status.Final() {
+		delete(a.tasks, t.ID)
+		open = false
+	}
+	over := a.settled(t)
+	if open && a.wake == nil && a.ctx.Err() == nil {
+		a.wake = make(bell, 1)
+		a.work.Go(a.run)
+	}
+	if open {
+		a.wake.ring()
+	}
+	a.mu.Unlock()
+	for _, message := range over {
+		a.line.over(message)
+	}
+}
+
+// settled forgets the questions of a task that are over, and returns what the client has to
+// be told of those that it may answer and that want no answer any more. a.mu is held.
+func (a *asker) settled(t shim.Task) (over [][]byte) {
+	for _, q := range t.Questions {
+		name := questionName(t.ID, q.Key)
+		if q.Outstanding() && !t.Status.Final() {
+			continue
+		}
+		if a.asked[name] && q.Answer == nil {
+			over = append(over, questionOver(t.ID, q.Key))
+		}
+		delete(a.asked, name)
+		delete(a.held, name)
+		delete(a.seen, name)
+	}
+	return over
+}
+
+// run asks what is to be asked, until the stream ends.
+func (a *asker) run() {
+	check := time.NewTicker(holderCheck)
+	defer check.Stop()
+	for checks := false; ; {
+		again := a.askAll(checks)
+		var pause <-chan time.Time
+		if again > 0 {
+			pause = time.After(again)
+		}
+		checks = false
+		select {
+		case <-a.wake:
+		case <-pause:
+		case <-check.C:
+			checks = true
+		case <-a.ctx.Done():
+			return
+		}
+	}
+}
+
+// askAll is one round over all questions that are open. It returns after what time there is
+// more to do, 0 for nothing. With checks it looks after the streams that have a question.
+func (a *asker) askAll(checks bool) (again time.Duration) {
+	a.mu.Lock()
+	tasks := make([]shim.Task, 0, len(a.tasks))
+	for _, t := range a.tasks {
+		tasks = append(tasks, t)
+	}
+	a.mu.Unlock()
+	able := shim.Session{Capabilities: translate.Answerable(a.s.current().Capabilities)}
+	for _, t := range tasks {
+		for _, q := range t.Questions {
+			if !q.Outstanding() || !upstream.MayAsk(able, q.Method, q.Params) {
+				continue
+			}
+			if more := a.askOne(t, q, checks); more > 0 && (again == 0 || more < again) {
+				again = more
+			}
+		}
+	}
+	return again
+}
+
+// askOne asks a question that the client has not been asked. While the store is away it is
+// tried again: a task that does not change is not heard of again.
+func (a *asker) askOne(t shim.Task, q shim.Question, checks bool) (again time.Duration) {
+	name := questionName(t.ID, q.Key)
+	a.mu.Lock()
+	asked, held := a.asked[name], a.held[name]
+	seen, known := a.seen[name]
+	if !known {
+		seen = time.Now()
+		a.seen[name] = seen
+	}
+	a.mu.Unlock()
+	void := ""
+	switch {
+	case asked, held != nil && !checks:
+		return 0
+	case held != nil:
+		if void = a.checked(held); void == "" {
+			return 0
+		}
+	case a.late:
+		if left := time.Until(seen.Add(getFirst)); left > 0 && (a.s.attached() || a.s.elsewhere(a.ctx)) {
+			return left
+		}
+	}
+	message := questionRequest(t.ID, q, t.Visible)
+	holder, has, err := a.line.ask(a.ctx, name, void, message)
+	if err == nil && holder != "" && !has && held == nil && a.dead(holder) {
+		holder, has, err = a.line.ask(a.ctx, name, holder, message)
+	}
+	switch {
+	case err != nil:
+		return storeAgain
+	case a.placed(t.ID, q.Key, holder, has):
+		a.line.over(questionOver(t.ID, q.Key))
+	}
+	return 0
+}
+
+// placed notes where a question is. It reports whether this stream has asked it, and it is
+// over by now.
+func (a *asker) placed(id shim.ID, key, holder string, has bool) (over bool) {
+	name := questionName(id, key)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	open := slices.ContainsFunc(a.tasks[id].Questions, func(q shim.Question) bool { return q.Key == key && q.Outstanding() })
+	delete(a.held, name)
+	switch {
+	case !open:
+		return holder == ""
+	case holder != "" && !has:
+		a.held[name] = &holding{stream: holder}
+	default:
+		a.asked[name] = true
+	}
+	return false
+}
+
+// checked looks after the stream that has a question, and names it once it is to be taken
+// from that. It has to be found dead twice: its client may be about to resume it.
+func (a *asker) checked(h *holding) (void string) {
+	dead := a.dead(h.stream)
+	if dead && h.dead {
+		return h.stream
+	}
+	h.dead = dead
+	return ""
+}
+
+// dead reports whether a stream of the session is over. While that cannot be learned, it is
+// not.
+func (a *asker) dead(stream string) bool {
+	state, note, err := a.s.table.stateOf(a.ctx, a.s.id, stream)
+	return err == nil && (state != "open" || clientGone(note))
+}
+
+// readQuestion reads of a message to a client which question it asks or, with over, takes
+// back.
+func readQuestion(message []byte) (call shim.ID, key string, over, ok bool) {
+	method, ok := jsonrpc.GetString(message, "method")
+	if !ok {
+		return "", "", false, false
+	}
+	path := []string{"id"}
+	if over = method == mcp.NotifyCancelled; over {
+		path = []string{"params", "requestId"}
+	}
+	raw, _ := jsonrpc.Get(message, path...)
+	id, err := jsonrpc.ParseID(raw)
+	if err != nil {
+		return "", "", false, false
+	}
+	call, key, ok = parseQuestionID(id)
+	return call, key, over && ok, ok
+}
+
+// questionsOf are the questions that a log asks and does not take back: those that the
+// client of the stream has, or gets from there.
+func questionsOf(log []logEntry) map[string]bool {
+	asked := make(map[string]bool)
+	for _, m := range log {
+		switch call, key, over, ok := readQuestion(m.message); {
+		case over:
+			delete(asked, questionName(call, key))
+		case ok:
+			asked[questionName(call, key)] = true
+		}
+	}
+	return asked
+}

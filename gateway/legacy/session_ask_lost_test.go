@@ -1,0 +1,104 @@
+package legacy_test
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskgate/gateway/legacy"
+	"taskgate/internal/mcp"
+	"taskgate/internal/wiretest"
+	"taskgate/shim"
+)
+
+// A question whose stream died with its replica is asked on another stream that waits,
+// though nothing else happens. It is only looked after while there is such a question.
+func TestQuestionOfALostStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newAskWorld(t, nil)
+		idle := w.result(w.b, w.c.call(w.b, "forever"))
+		wiretest.Wait(time.Minute)
+		if n := w.logs.looked(); n != 0 {
+			t.Errorf("looked %d times after nothing", n)
+		}
+		idle.leave()
+		task := w.c.call(w.a, "ask")
+		first := w.result(w.a, task)
+		first.wantAsked("the first stream", nth(task, 0))
+		second := w.result(w.b, task)
+		w.logs.looked()
+		wiretest.Wait(10 * legacy.HolderCheck)
+		second.wantAsked("while the first one lives")
+		if n := w.logs.looked(); n < 9 || n > 12 {
+			t.Errorf("looked %d times after the first stream", n)
+		}
+		w.logs.kill()
+		wiretest.Wait(3 * legacy.HolderCheck)
+		second.wantAsked("after its death", nth(task, 0))
+		w.answer(w.b, nth(task, 0))
+		wiretest.Wait(time.Second)
+		if said := second.said(); !strings.Contains(string(said[len(said)-1]), "accept") {
+			t.Errorf("the end: %s", said)
+		}
+		w.logs.looked()
+		wiretest.Wait(time.Minute)
+		if n := w.logs.looked(); n != 0 {
+			t.Errorf("looked %d times after the end", n)
+		}
+		w.closing(first, second, idle)
+	})
+}
+
+// A client whose stream ended may be about to resume it: its questions are not asked on
+// another stream at once.
+func TestQuestionOfABrokenGetStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newAskWorld(t, nil)
+		get := w.c.begin(w.a, "")
+		task := w.c.call(w.a, "ask")
+		wiretest.Wait(2 * time.Second)
+		get.wantAsked("the GET stream", nth(task, 0))
+		result := w.result(w.b, task)
+		wiretest.Wait(legacy.HolderCheck - time.Second)
+		get.quit()
+		wiretest.Wait(3 * time.Second) // a check falls in between
+		again := w.resume(w.b, get)
+		wiretest.Wait(time.Minute)
+		result.wantAsked("on the other stream")
+		again.wantAsked("again")
+		w.answer(w.a, nth(task, 0))
+		wiretest.Wait(time.Second)
+		if !result.ended() {
+			t.Error("no end")
+		}
+		w.closing(again, result)
+	})
+}
+
+// A client that resumes its GET stream is asked what never got into its log, and nothing
+// that did.
+func TestQuestionThatIsNotInTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newAskWorld(t, nil)
+		get := w.c.begin(w.a, "")
+		has := w.c.call(w.a, "ask")
+		wiretest.Wait(2 * time.Second)
+		get.wantAsked("the GET stream", nth(has, 0))
+		get.quit()
+		lacks := w.c.call(w.a, "ask")
+		wiretest.Wait(time.Second)
+		again := w.resume(w.b, get)
+		wiretest.Wait(time.Minute)
+		again.wantAsked("resumed", nth(lacks, 0))
+		w.answer(w.a, nth(has, 0))
+		w.answer(w.a, nth(lacks, 0))
+		wiretest.Wait(time.Second)
+		for _, id := range []shim.ID{has, lacks} {
+			if got := string(w.c.do(w.a, mcp.MethodTasksGet, `{"taskId":"`+string(id)+`"}`)); !strings.Contains(got, "completed") {
+				t.Errorf("%s: %s", id, got)
+			}
+		}
+		w.closing(again)
+	})
+}

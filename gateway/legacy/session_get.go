@@ -1,0 +1,331 @@
+package legacy
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"taskgate/gateway/upstream"
+	"taskgate/gateway/wire"
+	"taskgate/internal/eventstream"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// getStream names the log of a session's GET stream.
+const getStream = "get"
+
+// errMoved: the session's GET stream is at another replica.
+var errMoved = errors.New("the session has a stream already")
+
+// getHold is the GET stream of a session while this replica has it.
+type getHold struct {
+	end  context.CancelFunc // ends it
+	gone chan struct{}      // closed when it has ended
+	w    *writer            // nil until it has begun
+}
+
+// ServeGET opens the stream on which a session hears what belongs to no
+// request (X4). There is one per session: a second opener is refused with 409, as
+// the official SDKs' servers do. Taking the stream over instead would set two
+// clients that share a session to taking it from each other for ever; a client
+// whose connection broke is let in as soon as that is noticed, at the next
+// keep-alive at the latest.
+//
+// Events have ids once the stream has been open for resume_after: an id makes clients
+// come back with Last-Event-ID (X8, protocol.md C 7), which they may do at any replica,
+// and take the stream along. docs/session-streams.md has the cases.
+func (h *Handler) ServeGET(w http.ResponseWriter, r *http.Request, p shim.Principal) {
+	if !wire.AcceptsStream(r.Header) {
+		h.refuse(w, jsonrpc.ID{}, wire.Refused(http.StatusNotAcceptable, "Accept must list "+mcp.TypeSSE))
+		return
+	}
+	s, err := h.openSession(r, p)
+	if err != nil {
+		h.refuse(w, jsonrpc.ID{}, err)
+		return
+	}
+	defer s.release()
+	stream, no, resumes := parseEventID(r.Header.Get(mcp.HeaderLastEventID))
+	if resumes && stream != getStream {
+		h.serveResume(w, r, s, p, stream, no)
+		return
+	}
+	ctx, done, err := h.Streams.Open(r.Context(), p.Owner())
+	defer done()
+	if err != nil {
+		h.refuse(w, jsonrpc.ID{}, err)
+		return
+	}
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	hold := s.attach(ctx, end, resumes)
+	if hold == nil {
+		h.refuse(w, jsonrpc.ID{}, wire.Refused(http.StatusConflict, errMoved.Error()))
+		return
+	}
+	defer s.detach(hold)
+	g, err := s.claim(ctx, no, resumes, h.drafts(s.current()).partials)
+	if err != nil {
+		h.refuse(w, jsonrpc.ID{}, wire.Refused(http.StatusConflict, err.Error()))
+		return
+	}
+	defer g.leave()
+	h.writeGET(ctx, w, r, g, hold, p)
+}
+
+// writeGET writes the stream, until its client goes, the session ends, another replica
+// takes it, or the gateway closes.
+func (h *Handler) writeGET(ctx context.Context, w http.ResponseWriter, r *http.Request, g *writer, hold *getHold, p shim.Principal) {
+	s := g.s
+	s.begun(hold, g)
+	s.listen.stay()
+	s.follow(ctx, h.Upstream)
+	interval := h.Global.KeepAlive
+	out, err := eventstream.NewWriter(w, r, eventstream.Options{WriteTimeout: wire.WriteTimeout, KeepAlive: interval})
+	if err != nil {
+		h.Log.ErrorContext(ctx, "no event stream can be written", "err", err)
+		h.refuse(w, jsonrpc.ID{}, &wire.Failure{Code: mcp.CodeInternal, Message: "streams are not available", Status: http.StatusInternalServerError})
+		return
+	}
+	defer out.Close()
+	// The client waits for the head of the response.
+	if out.Comment("open") != nil {
+		return
+	}
+	long := time.NewTimer(h.Global.ResumeAfter)
+	defer long.Stop()
+	g.out, g.long, g.replay = out, long.C, newReplay(h.Endpoint, s.principal(p))
+	t := h.newTeller(g, p, hold.end)
+	defer t.start(ctx)()
+	// A connection that broke silently shows at a keep-alive.
+	_ = g.run(ctx, interval, func(state string, _ []byte) bool {
+		if state == "" || g.logless && g.count == nil { // the store has lost it, or was away
+			g.reopen(ctx)
+		}
+		t.read(ctx)
+		return false
+	})
+}
+
+// attach makes the caller the session's one GET stream (X4); nil where there is another. A
+// client that resumes the stream takes its place: that it has lost the one before may not
+// have been noticed yet.
+func (s *session) attach(ctx context.Context, end context.CancelFunc, resumes bool) *getHold {
+	ctx, cancel := s.table.within(ctx)
+	defer cancel()
+	for {
+		s.mu.Lock()
+		before := s.get
+		if before == nil {
+			s.get = &getHold{end: end, gone: make(chan struct{})}
+			defer s.mu.Unlock()
+			return s.get
+		}
+		s.mu.Unlock()
+		if !resumes {
+			return nil
+		}
+		before.end()
+		select {
+		case <-before.gone:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// begun says that a stream has a writer.
+func (s *session) begun(hold *getHold, w *writer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	hold.w = w
+}
+
+func (s *session) detach(hold *getHold) {
+	s.mu.Lock()
+	s.get = nil
+	moved := hold.w != nil && hold.w.moved
+	close(hold.gone)
+	s.mu.Unlock()
+	if moved {
+		s.listen.drop()
+	} else {
+		s.listen.rest()
+	}
+}
+
+// attached reports whether a GET stream is open here.
+func (s *session) attached() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.get != nil
+}
+
+// elsewhere reports whether another replica has the session's GET stream.
+func (s *session) elsewhere(ctx context.Context) bool {
+	state, note, err := s.table.stateOf(ctx, s.id, getStream)
+	return err == nil && state == "open" && holderOf(note) != s.table.name
+}
+
+// holderNote is the note of the GET stream while this replica keeps it: who does, and for
+// which resources it listens, so that whoever asks for more knows when that is heard.
+func (s *session) holderNote() []byte {
+	return []byte(s.table.name + " " + digestOf(s.listen.current()))
+}
+
+// holderOf is the replica that a note names.
+func holderOf(note []byte) string {
+	name, _, _ := bytes.Cut(note, []byte(" "))
+	return string(name)
+}
+
+// listensFor reports whether the replica that a note names listens for these resources.
+func listensFor(note []byte, uris []string) bool {
+	_, digest, _ := bytes.Cut(note, []byte(" "))
+	return string(digest) == digestOf(uris)
+}
+
+// digestOf tells sets of resources apart; "" is the empty one.
+func digestOf(uris []string) string {
+	if len(uris) == 0 {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(strings.Join(uris, "\n")))
+	return hex.EncodeToString(sum[:16])
+}
+
+// claim makes this replica the one that keeps the session's GET stream. A client that
+// resumes it takes it along; any other finds it taken, or goes on where the last stream
+// was left. counts says that the client counts some of what it gets. While the store is
+// away the stream is open all the same.
+func (s *session) claim(ctx context.Context, no int64, resumes, counts bool) (*writer, error) {
+	ctx, cancel := s.table.within(ctx)
+	defer cancel()
+	g := &writer{s: s, name: getStream, no: no, in: make(chan delivery), resumed: resumes, holds: true}
+	state, note, err := s.table.stateOf(ctx, s.id, getStream)
+	if err == nil && !resumes && state == "open" && holderOf(note) != s.table.name {
+		return nil, errMoved
+	}
+	var last int64
+	if err == nil {
+		last, err = s.table.store.Open(ctx, s.id, getStream, s.holderNote())
+	}
+	read := int64(0)
+	switch {
+	case resumes, state == "":
+	case state == "left":
+		g.no, _ = strconv.ParseInt(string(note), 10, 64)
+		read = g.no
+	default:
+		g.no, read = last, last
+	}
+	var log []logEntry
+	if err == nil {
+		log, _, _, err = s.logged(ctx, getStream, read)
+	}
+	if counts {
+		g.count = newCounting(log, no, resumes, s.current().Tasks)
+	}
+	if err == nil && counts && !resumes {
+		last, err = s.table.store.Append(ctx, s.id, getStream, anewMark)
+	}
+	if err != nil {
+		g.logless = true
+		return g, nil
+	}
+	g.kept, g.asked = resumes, questionsOf(log)
+	g.count.floor(last)
+	return g, nil
+}
+
+// reopen begins the log of a stream that is open without one.
+func (w *writer) reopen(ctx context.Context) {
+	ctx, cancel := w.s.table.within(ctx)
+	defer cancel()
+	state, note, err := w.s.table.stateOf(ctx, w.s.id, getStream)
+	if err != nil || state == "open" && holderOf(note) != w.s.table.name {
+		w.moved = err == nil
+		return
+	}
+	if last, err := w.s.table.store.Open(ctx, w.s.id, getStream, w.s.holderNote()); err == nil && w.logless {
+		w.no, w.logless = last, false
+	}
+}
+
+// leave gives the stream up, for the next one to go on where it is. That the log could not
+// be opened may only have been the reply that was lost.
+func (w *writer) leave() {
+	if w.moved {
+		return
+	}
+	t, id, note, begun := w.s.table, w.s.id, strconv.AppendInt(nil, w.no, 10), false
+	t.closeLog(context.Background(), 0, func(ctx context.Context, _ bool) bool {
+		if begun && t.attached(id) { // the next one is here
+			return true
+		}
+		begun = true
+		return t.store.Leave(ctx, id, getStream, note) == nil
+	})
+}
+
+// post has the client of the session hear a message: on its GET stream, wherever that is,
+// or on the next one. While the store is away it goes out on the stream that is here.
+func (s *session) post(message []byte) {
+	ctx, cancel := s.table.within(s.ctx)
+	defer cancel()
+	if _, err := s.table.store.Post(ctx, s.id, getStream, message); err == nil {
+		return
+	}
+	s.mu.Lock()
+	var w *writer
+	if s.get != nil {
+		w = s.get.w
+	}
+	s.mu.Unlock()
+	if w != nil {
+		ctx, cancel := s.table.within(s.ctx)
+		defer cancel()
+		_ = w.send(ctx, false, message) // a client that does not read misses it
+	}
+}
+
+// hear listens for what the session wants to hear now, where its GET stream is. Where
+// that is another replica, what the upstream agreed to is not known here.
+func (s *session) hear(ctx context.Context, up upstream.Client) (agreed shim.Filter, here bool) {
+	if !s.attached() && s.elsewhere(ctx) {
+		s.heard(ctx)
+		return shim.Filter{}, false
+	}
+	return s.follow(ctx, up), true
+}
+
+// heard waits until the replica with the GET stream listens for what the session wants to
+// hear now, as follow does: what happens upstream from then on reaches the client.
+func (s *session) heard(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, listenReady)
+	defer cancel()
+	wake, stop := s.watch(ctx)
+	defer stop()
+	for {
+		st, err := s.load(ctx)
+		if err == nil {
+			state, note, err := s.table.stateOf(ctx, s.id, getStream)
+			if err == nil && (state != "open" || listensFor(note, st.Subscriptions)) {
+				return
+			}
+		}
+		select {
+		case <-wake:
+		case <-ctx.Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,68 @@
+package legacy
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"taskgate/shim"
+)
+
+// roomy are limits that no test reaches.
+var roomy = stateLimits{bytes: 1 << 20, subscriptions: 1000, uri: 1 << 10}
+
+// However full a state is, there is room for all that is noted in it while the session lasts.
+func TestStateKeepsRoomForNames(t *testing.T) {
+	st := sessionState{Upstream: "up", Version: "2025-11-25"}
+	l := stateLimits{bytes: 16 << 10, subscriptions: 1000, uri: 1 << 20}
+	for n := l.bytes; ; n-- {
+		st.ClientInfo = json.RawMessage(`"` + strings.Repeat("x", n) + `"`)
+		if busy := (*shim.BusyError)(nil); !errors.As(l.check(st), &busy) {
+			break
+		} else if busy.Key != "max_session_bytes" {
+			t.Fatalf("refused by %s", busy.Key)
+		}
+	}
+	st.Initialized, st.LogLevel = true, "emergency"
+	for range mostTold {
+		st.Tasks = append(st.Tasks, newTaskID(t))
+	}
+	for range mostPosed {
+		st.Posed = append(st.Posed, newTaskID(t))
+	}
+	b, err := st.encode()
+	if err != nil || len(b) > l.bytes || len(b) < l.bytes-200 {
+		t.Errorf("a full state has %d bytes, %v", len(b), err)
+	}
+	if st, err := l.subscribed(st, "a"); err != nil && len(st.Tasks) != mostTold {
+		t.Errorf("a refused subscription changed the state: %v", err)
+	}
+}
+
+// Questions that come at the same time have no more room than others.
+func TestStateKeepsToItsQuestions(t *testing.T) {
+	var st sessionState
+	for range mostPosed {
+		next, err := st.withPosed([]shim.ID{newTaskID(t)}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		st = next
+	}
+	if full, err := st.withPosed([]shim.ID{newTaskID(t)}, nil); !errors.Is(err, errManyPosed) || len(full.Posed) != mostPosed {
+		t.Errorf("one more: %v", err)
+	}
+	if less, err := st.withPosed(nil, st.Posed[:1]); err != nil || len(less.Posed) != mostPosed-1 {
+		t.Errorf("one that is over: %v", err)
+	}
+}
+
+func newTaskID(t *testing.T) shim.ID {
+	t.Helper()
+	id, err := shim.NewID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}

@@ -1,0 +1,287 @@
+package legacy
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"taskgate/gateway/translate"
+	"taskgate/gateway/upstream"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+const (
+	// listenReady is how long a client waits for the upstream to agree to being
+	// listened to. Whatever happens upstream from then on reaches the client.
+	listenReady = 5 * time.Second
+	// listenLinger is how long the gateway goes on listening for a client whose
+	// GET stream is closed: long enough for one that reconnects, too short for
+	// clients that are gone to add up.
+	listenLinger = time.Minute
+	// listenRetry and listenRetryMax bound the pause before listening again after
+	// the upstream was lost.
+	listenRetry    = time.Second
+	listenRetryMax = 30 * time.Second
+)
+
+// listener hears, for one session, what its upstream says outside of any call,
+// and posts it to the log of the session's GET stream. It listens from the first GET
+// stream or subscription on, and a while beyond the last GET stream.
+type listener struct {
+	s *session
+
+	turn sync.Mutex // held by the one start under way
+
+	mu      sync.Mutex
+	uris    []string           // the resources that the current one listens for
+	agreed  shim.Filter        // what the upstream agreed to
+	stop    context.CancelFunc // ends the current one; nil while there is none
+	unwatch context.CancelFunc // ends watch, which lasts as long as there is one
+	hearing int                // the number of the one whose messages count
+	started int
+	linger  *time.Timer // runs while no GET stream is open
+	halted  bool
+}
+
+func newListener(s *session) *listener { return &listener{s: s} }
+
+// current are the resources that are listened for.
+func (l *listener) current() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.stop == nil {
+		return nil
+	}
+	return l.uris
+}
+
+// active reports whether the upstream is being listened to.
+func (l *listener) active() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.stop != nil
+}
+
+// start listens for changes of lists and of what the session is subscribed to, in
+// place of what was listened for before, and returns what the upstream agreed to
+// as soon as it has. The old one goes on until then, so that nothing is lost in
+// between, and nothing comes twice.
+func (l *listener) start(ctx context.Context, up upstream.Client) shim.Filter {
+	l.turn.Lock()
+	defer l.turn.Unlock()
+	uris := l.s.current().Subscriptions
+	l.mu.Lock()
+	if l.halted || l.stop != nil && slices.Equal(l.uris, uris) {
+		defer l.mu.Unlock()
+		return l.agreed
+	}
+	old := l.stop
+	if old == nil {
+		watched, unwatch := context.WithCancel(l.s.ctx)
+		l.unwatch = unwatch
+		l.s.table.work.Go(func() { l.watch(watched, up) }) // not once halted, like run
+	}
+	run, stop := context.WithCancel(l.s.ctx)
+	l.started++
+	no := l.started
+	l.uris, l.agreed, l.stop = uris, shim.Filter{}, stop
+	ready := make(chan struct{})
+	once := sync.OnceFunc(func() { close(ready) })
+	l.s.table.work.Go(func() { // not once halted: by then the table waits for the end
+		defer once()
+		l.run(run, up, uris, no, once)
+	})
+	l.mu.Unlock()
+
+	wait := time.NewTimer(listenReady)
+	defer wait.Stop()
+	select {
+	case <-ready:
+	case <-wait.C:
+	case <-ctx.Done():
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.hearing = no
+	if old != nil {
+		old()
+	}
+	return l.agreed
+}
+
+// run listens until ctx ends, or the server has nothing to send. A server that
+// cannot be reached is tried again.
+func (l *listener) run(ctx context.Context, up upstream.Client, uris []string, no int, once func()) {
+	ready := func(agreed shim.Filter) {
+		l.mu.Lock()
+		l.hearing = max(l.hearing, no)
+		if l.started == no {
+			l.agreed = agreed
+		}
+		l.mu.Unlock()
+		once()
+	}
+	for pause := listenRetry; ; pause = min(2*pause, listenRetryMax) {
+		server, err := up.Describe(ctx, l.s.upstream())
+		if err == nil {
+			f := listenFilter(server, uris)
+			_, f.Elicitations = jsonrpc.Get(translate.Answerable(l.s.current().Capabilities), "elicitation", "url")
+			err = up.Listen(ctx, l.s.upstream(), f, ready, func(n shim.Notification) { l.hear(no, n) })
+		}
+		once()
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return
+		}
+	}
+}
+
+// hear takes one notification. It only counts if it comes by the newest listening
+// that works: for a moment two may be under way.
+func (l *listener) hear(no int, n shim.Notification) {
+	l.mu.Lock()
+	counts := l.hearing == no
+	l.mu.Unlock()
+	if counts && unsolicited(n, l.s.current().LogLevel) {
+		params := jsonrpc.Without(n.Params, "_meta", mcp.MetaSubscriptionID)
+		l.s.post(jsonrpc.AppendNotification(nil, n.Method, jsonrpc.WithoutEmpty(params, "_meta")))
+	}
+}
+
+// unsolicited reports whether a notification may go to a client outside of any
+// request, at the log level it asked for. What belongs to a call or a task of the
+// gateway's own says nothing to it.
+func unsolicited(n shim.Notification, level string) bool {
+	switch n.Method {
+	case mcp.NotifyProgress, mcp.NotifyCancelled, mcp.NotifyAcknowledged,
+		mcp.NotifyTask, mcp.NotifyTaskStatus, mcp.NotifyTaskPartial:
+		return false
+	case mcp.NotifyMessage:
+		l, _ := jsonrpc.GetString(n.Params, "level")
+		return loudEnough(l, level)
+	}
+	return true
+}
+
+// loudEnough reports whether a log message reaches the level a client asked for.
+// Before it asked for any, the server decides what it sends; a level that is none
+// is not held back either.
+func loudEnough(level, want string) bool {
+	have := mcp.LogSeverity(level)
+	return have < 0 || have >= mcp.LogSeverity(want)
+}
+
+// stay keeps the listening up: a GET stream is open.
+func (l *listener) stay() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.linger != nil {
+		l.linger.Stop()
+		l.linger = nil
+	}
+}
+
+// rest ends the listening in a while, unless a GET stream opens before.
+func (l *listener) rest() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.linger == nil && l.stop != nil {
+		l.linger = time.AfterFunc(listenLinger, l.leave)
+	}
+}
+
+// leave runs on the linger timer.
+func (l *listener) leave() {
+	l.mu.Lock()
+	due := l.linger != nil && !l.s.attached() // else a GET stream has just opened
+	if due {
+		l.linger = nil
+		l.quit()
+	}
+	l.mu.Unlock()
+	if due {
+		l.s.table.reap(l.s)
+	}
+}
+
+// drop ends the listening, until there is a reason to begin again.
+func (l *listener) drop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.linger != nil {
+		l.linger.Stop()
+		l.linger = nil
+	}
+	l.quit()
+}
+
+// halt ends the listening for good: this replica stops.
+func (l *listener) halt() {
+	l.mu.Lock()
+	l.halted = true
+	l.mu.Unlock()
+	l.drop()
+}
+
+func (l *listener) quit() {
+	if l.stop != nil {
+		l.stop()
+		l.unwatch()
+		l.stop = nil
+	}
+}
+
+// watch keeps the listening where the session's GET stream is, and with what the session
+// wants to hear, whichever replica that is said to. It ends with ctx.
+func (l *listener) watch(ctx context.Context, up upstream.Client) {
+	wake, stop := l.s.watch(ctx)
+	defer stop()
+	noted := "" // what the note of the stream says
+	for {
+		select {
+		case <-wake:
+		case <-ctx.Done():
+			return
+		}
+		st, err := l.s.load(ctx)
+		switch here := l.s.attached(); {
+		case err != nil: // it is looked again when something changes
+		case here:
+			l.start(ctx, up)
+			if d := digestOf(st.Subscriptions); d != noted {
+				if kept, err := l.s.table.store.Note(ctx, l.s.id, getStream, l.s.holderNote()); kept && err == nil {
+					noted = d
+				}
+			}
+		case l.s.elsewhere(ctx) && !l.s.attached(): // it may have come here meanwhile
+			l.drop()
+			l.s.table.reap(l.s)
+			return
+		}
+	}
+}
+
+// listenFilter is what to listen for. A modern server is asked for what it
+// advertises; a legacy one sends what it likes on its stream, and may.
+func listenFilter(s upstream.Server, uris []string) shim.Filter {
+	changes := func(list string) bool {
+		v, _ := jsonrpc.Get(s.Capabilities, list, "listChanged")
+		return s.Era != mcp.Modern || string(v) == "true"
+	}
+	return shim.Filter{
+		ToolsListChanged:     changes("tools"),
+		PromptsListChanged:   changes("prompts"),
+		ResourcesListChanged: changes("resources"),
+		Resources:            uris,
+		Log:                  true,
+	}
+}

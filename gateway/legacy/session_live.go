@@ -1,0 +1,224 @@
+package legacy
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"sync"
+	"time"
+
+	"taskgate/gateway/translate"
+	"taskgate/gateway/upstream"
+	"taskgate/internal/jsonrpc"
+	"taskgate/shim"
+)
+
+// session is the live part of a client session on this replica.
+type session struct {
+	id    string
+	table *Table
+
+	// ctx ends with the session, with the cause shim.ErrCancelled, or once this
+	// replica has nothing going on in it.
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+
+	// pins counts the requests and streams that hold it, since is when the first
+	// of them came. Both are guarded by table.mu.
+	pins  int
+	since time.Time
+
+	listen *listener
+	notes  taskNotes
+
+	mu     sync.Mutex
+	rev    int64 // of state; 0 before it was loaded
+	state  sessionState
+	calls  map[string]inFlight  // by callKey of their id
+	get    *getHold             // nil while no GET stream is here
+	waits  map[string]*eventLog // answers that wait for a task, by their stream
+	pushes map[shim.ID]*push    // of segments
+}
+
+func newSession(t *Table, id string) *session {
+	s := &session{id: id, table: t, calls: make(map[string]inFlight)}
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	s.listen = newListener(s)
+	return s
+}
+
+// release is the end of a request's use of the session: idle time begins now, and
+// not when a long call or stream began.
+func (s *session) release() {
+	if s.table.unpin(s) {
+		s.table.outlive(func() {
+			ctx, cancel := s.table.within(context.Background())
+			defer cancel()
+			_, _, _ = s.table.store.Get(ctx, s.id) // if it fails, the session ends earlier than it might
+		})
+	}
+}
+
+// lingers reports whether the live part is worth keeping without a request.
+func (s *session) lingers() bool { return s.ctx.Err() == nil && s.listen.active() }
+
+// load reads the state as it is stored now.
+func (s *session) load(ctx context.Context) (sessionState, error) {
+	b, rev, err := s.table.store.Get(ctx, s.id)
+	if err != nil {
+		return sessionState{}, err
+	}
+	if rev == 0 {
+		return sessionState{}, errNoSession
+	}
+	s.mu.Lock()
+	known, st := s.rev == rev, s.state
+	s.mu.Unlock()
+	if known {
+		return st, nil
+	}
+	if st, err = decodeSession(b); err != nil {
+		return st, err
+	}
+	s.learn(rev, st)
+	return st, nil
+}
+
+// learn keeps a state unless a newer one is known.
+func (s *session) learn(rev int64, st sessionState) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if rev > s.rev {
+		s.rev, s.state = rev, st
+	}
+}
+
+// current is the state as this replica knows it: as of the last request here.
+func (s *session) current() sessionState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state
+}
+
+// update changes the stored state, unless change has an error. Where another request
+// changes it at the same time, change is applied again to what that one made of it.
+func (s *session) update(ctx context.Context, change func(sessionState) (sessionState, error)) error {
+	for {
+		if _, err := s.load(ctx); err != nil {
+			return err
+		}
+		s.mu.Lock()
+		rev := s.rev
+		st, err := change(s.state)
+		s.mu.Unlock()
+		if err != nil {
+			return err
+		}
+		b, err := st.encode()
+		if err != nil {
+			return err
+		}
+		next, err := s.table.store.Put(ctx, s.id, rev, b)
+		if err != nil {
+			return err
+		}
+		if next != 0 {
+			s.learn(next, st)
+			return nil
+		}
+	}
+}
+
+// subscribe adds a resource to the session's subscriptions, if there is room for it.
+func (s *session) subscribe(ctx context.Context, uri string, room stateLimits) error {
+	return s.update(ctx, func(st sessionState) (sessionState, error) { return room.subscribed(st, uri) })
+}
+
+// unsubscribe removes one.
+func (s *session) unsubscribe(ctx context.Context, uri string) error {
+	return s.update(ctx, func(st sessionState) (sessionState, error) { return st.subscribed(uri, false), nil })
+}
+
+// follow listens upstream for what the session wants to hear now, and returns what
+// the upstream agreed to. Without a GET stream it does so only for a while.
+func (s *session) follow(ctx context.Context, up upstream.Client) shim.Filter {
+	agreed := s.listen.start(ctx, up)
+	if !s.attached() {
+		s.listen.rest()
+	}
+	return agreed
+}
+
+// begin registers a request in flight. Its context has the values of ctx but not
+// its end: a client whose connection is gone has not cancelled (X3). It ends by
+// notifications/cancelled, or with the session. begin reports false for an id that
+// is already in use.
+func (s *session) begin(ctx context.Context, id jsonrpc.ID) (context.Context, func(), bool) {
+	key := callKey(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.calls[key]; ok {
+		return nil, nil, false
+	}
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(s.ctx, func() { cancel(context.Cause(s.ctx)) })
+	s.calls[key] = inFlight{cancel, time.Now()}
+	return ctx, func() {
+		stop()
+		cancel(nil)
+		s.mu.Lock()
+		delete(s.calls, key)
+		s.mu.Unlock()
+	}, true
+}
+
+// inFlight is a request of the session that runs here.
+type inFlight struct {
+	cancel context.CancelCauseFunc
+	since  time.Time
+}
+
+// maxCallKey bounds the key of a request: it goes to every replica, and a client chooses
+// its ids.
+const maxCallKey = 64
+
+// callKey tells the requests of a session apart.
+func callKey(id jsonrpc.ID) string {
+	key := id.Key()
+	if len(key) <= maxCallKey {
+		return key
+	}
+	sum := sha256.Sum256([]byte(key))
+	return "#" + hex.EncodeToString(sum[:])
+}
+
+// abort cancels a request in flight, here or on another replica. An id that is not
+// in flight anywhere is ignored: the answer and the cancellation may have crossed.
+func (s *session) abort(ctx context.Context, id jsonrpc.ID) error {
+	key := callKey(id)
+	if s.abortKey(key, time.Now()) {
+		return nil
+	}
+	return s.table.store.Signal(ctx, s.id, cancelWord+key)
+}
+
+// abortKey cancels a request in flight on this replica, and reports whether there is
+// one. A request that came after the cancellation is another one with the same id.
+func (s *session) abortKey(key string, at time.Time) bool {
+	s.mu.Lock()
+	call, ok := s.calls[key]
+	s.mu.Unlock()
+	ok = ok && !call.since.After(at)
+	if ok {
+		call.cancel(shim.ErrCancelled)
+	}
+	return ok
+}
+
+// upstream is the session's own session with its upstream (design.md 0.16), in which it
+// declares what its client did (protocol.md H4).
+func (s *session) upstream() shim.Session {
+	st := s.current()
+	caps := translate.ClientCapabilities(st.Capabilities, translate.ClientView{Asked: true, RootsChange: true})
+	return shim.Session{Key: s.id, Shared: true, ClientInfo: st.ClientInfo, Capabilities: caps}
+}

@@ -1,0 +1,363 @@
+package legacy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/wiretest"
+	"taskgate/shim"
+)
+
+// endings collects the ids of sessions that have ended.
+type endings struct {
+	mu  sync.Mutex
+	ids []string
+}
+
+func (e *endings) add(id string) {
+	e.mu.Lock()
+	e.ids = append(e.ids, id)
+	e.mu.Unlock()
+}
+
+func (e *endings) String() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return fmt.Sprint(e.ids)
+}
+
+func exists(t *testing.T, s Sessions, id string) bool {
+	t.Helper()
+	_, rev, err := s.Get(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rev != 0
+}
+
+func newTable(store Sessions) (*Table, *endings) {
+	e := &endings{}
+	return NewTable(store, 3*time.Second, func(_ context.Context, id string) { e.add(id) }), e
+}
+
+func mustCreate(t *testing.T, table *Table, st sessionState) *session {
+	t.Helper()
+	s, err := table.create(t.Context(), st)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestSessionIDs(t *testing.T) {
+	seen := make(map[string]bool)
+	for range 100 {
+		id, err := newSessionID()
+		if err != nil || seen[id] || len(id) < 32 || strings.ContainsFunc(id, func(r rune) bool { return r < 0x21 || r > 0x7e }) {
+			t.Fatalf("session id %q, %v", id, err)
+		}
+		seen[id] = true
+	}
+}
+
+// Whoever is not the session's owner, or comes to another endpoint, is told what a
+// stranger with a guessed id is told (Z7).
+func TestSessionBelongs(t *testing.T) {
+	table, _ := newTable(wiretest.OpenSessions(t, 10, time.Hour))
+	s := mustCreate(t, table, sessionState{Upstream: "up", Owner: "alice", Version: "2025-11-25"})
+	defer s.release()
+	for _, c := range []struct {
+		id, upstream, subject string
+		want                  error
+	}{
+		{s.id, "up", "alice", nil},
+		{s.id, "up", "bob", errNoSession},
+		{s.id, "up", "", errNoSession},
+		{s.id, "other", "alice", errNoSession},
+		{"guess", "up", "alice", errNoSession},
+	} {
+		got, err := table.open(t.Context(), c.id, c.upstream, shim.Principal{Subject: c.subject})
+		if !errors.Is(err, c.want) || (err == nil) != (got != nil) {
+			t.Errorf("open %+v: %v", c, err)
+		}
+		if got != nil {
+			got.release()
+		}
+	}
+	if table.busy("guess") {
+		t.Error("a guess left something behind")
+	}
+}
+
+func TestSessionState(t *testing.T) {
+	st := sessionState{
+		Upstream: "up", Owner: "o", Version: "2025-11-25", Capabilities: []byte(`{"roots":{}}`), ClientInfo: []byte(`{"name":"n"}`),
+		Initialized: true, LogLevel: "info", Subscriptions: []string{"a"},
+	}
+	b, err := st.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := decodeSession(b)
+	if err != nil || !reflect.DeepEqual(got, st) {
+		t.Errorf("%s\nread as %+v, %v", b, got, err)
+	}
+	if _, err := decodeSession([]byte(`[]`)); err == nil {
+		t.Error("a state that is none was read")
+	}
+}
+
+func TestSessionSubscribed(t *testing.T) {
+	var st sessionState
+	for _, c := range []struct {
+		uri  string
+		on   bool
+		want string
+	}{{"b", true, "[b]"}, {"a", true, "[a b]"}, {"a", true, "[a b]"}, {"x", false, "[a b]"}, {"b", false, "[a]"}, {"a", false, "[]"}} {
+		before := fmt.Sprint(st.Subscriptions)
+		next := st.subscribed(c.uri, c.on)
+		if got := fmt.Sprint(next.Subscriptions); got != c.want {
+			t.Errorf("%s %t: %s, want %s", c.uri, c.on, got, c.want)
+		}
+		if fmt.Sprint(st.Subscriptions) != before {
+			t.Errorf("%s %t changed the old state", c.uri, c.on)
+		}
+		st = next
+	}
+}
+
+// Changes of one state at the same time all take effect.
+func TestSessionUpdateTogether(t *testing.T) {
+	table, _ := newTable(wiretest.OpenSessions(t, 10, time.Hour))
+	s := mustCreate(t, table, sessionState{})
+	defer s.release()
+	var all sync.WaitGroup
+	for i := range 20 {
+		all.Go(func() {
+			if err := s.subscribe(t.Context(), fmt.Sprint(i), roomy); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if n := len(s.current().Subscriptions); n != 20 {
+		t.Errorf("%d of 20 changes are left", n)
+	}
+	if err := table.end(t.Context(), s.id); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.subscribe(t.Context(), "late", roomy); !errors.Is(err, errNoSession) {
+		t.Errorf("an ended session was changed: %v", err)
+	}
+}
+
+// A session that another replica changed is read anew.
+func TestSessionReload(t *testing.T) {
+	store := wiretest.OpenSessions(t, 10, time.Hour)
+	here, _ := newTable(store)
+	there, _ := newTable(store)
+	s := mustCreate(t, here, sessionState{Upstream: "up"})
+	defer s.release()
+	o, err := there.open(t.Context(), s.id, "up", shim.Principal{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.release()
+	if err := o.subscribe(t.Context(), "a", roomy); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := s.load(t.Context()); err != nil || len(st.Subscriptions) != 1 {
+		t.Errorf("%+v, %v", st, err)
+	}
+}
+
+func TestSessionCalls(t *testing.T) {
+	table, _ := newTable(wiretest.OpenSessions(t, 10, time.Hour))
+	s := mustCreate(t, table, sessionState{})
+	defer s.release()
+	gone, leave := context.WithCancel(t.Context())
+	ctx, end, ok := s.begin(gone, jsonrpc.IntID(1))
+	if !ok {
+		t.Fatal("a first call was refused")
+	}
+	if _, _, ok := s.begin(t.Context(), jsonrpc.IntID(1)); ok {
+		t.Error("an id in flight was taken again")
+	}
+	leave()
+	if ctx.Err() != nil {
+		t.Error("a client that left has cancelled (X3)")
+	}
+	if err := s.abort(t.Context(), jsonrpc.StringID("1")); err != nil {
+		t.Error(err)
+	}
+	if ctx.Err() != nil {
+		t.Error("another id was cancelled")
+	}
+	if err := s.abort(t.Context(), jsonrpc.IntID(1)); err != nil {
+		t.Error(err)
+	}
+	if !errors.Is(context.Cause(ctx), shim.ErrCancelled) {
+		t.Errorf("cancelled with %v", context.Cause(ctx))
+	}
+	end()
+	if _, end, ok = s.begin(t.Context(), jsonrpc.IntID(1)); !ok {
+		t.Error("the id is not free again")
+	}
+	end()
+}
+
+// What a replica keeps of a session goes with its last request, unless it listens
+// or has something to say.
+func TestSessionForgotten(t *testing.T) {
+	table, ended := newTable(wiretest.OpenSessions(t, 10, time.Hour))
+	live := func() int {
+		table.mu.Lock()
+		defer table.mu.Unlock()
+		return len(table.live)
+	}
+	s := mustCreate(t, table, sessionState{Upstream: "up"})
+	s.release()
+	if live() != 0 {
+		t.Error("an idle session is kept")
+	}
+	s, err := table.open(t.Context(), s.id, "up", shim.Principal{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.post([]byte("m"))
+	s.release()
+	if live() != 0 {
+		t.Error("a session is kept for a message")
+	}
+	said := ""
+	if _, _, err := table.store.Since(t.Context(), s.id, getStream, 0, func(_ int64, m []byte) { said += string(m) }); said != "m" || err != nil {
+		t.Errorf("the message is lost with its session: %q, %v", said, err)
+	}
+	if err := table.end(t.Context(), s.id); err != nil {
+		t.Fatal(err)
+	}
+	if live() != 0 || s.ctx.Err() == nil || ended.String() != "["+s.id+"]" {
+		t.Errorf("%d live, context %v, ended %s", live(), s.ctx.Err(), ended)
+	}
+}
+
+// brokenSessions is a store that cannot be reached while Down is set.
+type brokenSessions struct {
+	Sessions
+	Down atomic.Bool
+}
+
+var errStore = errors.New("dial tcp 10.0.0.1:6379: refused")
+
+func newBrokenSessions(t testing.TB, down bool) *brokenSessions {
+	b := &brokenSessions{Sessions: wiretest.OpenSessions(t, 10, time.Hour)}
+	b.Down.Store(down)
+	return b
+}
+
+func (b *brokenSessions) Get(ctx context.Context, id string) ([]byte, int64, error) {
+	if b.Down.Load() {
+		return nil, 0, errStore
+	}
+	return b.Sessions.Get(ctx, id)
+}
+
+func (b *brokenSessions) Make(ctx context.Context, id, owner string, state []byte) (int64, error) {
+	if b.Down.Load() {
+		return 0, errStore
+	}
+	return b.Sessions.Make(ctx, id, owner, state)
+}
+
+func (b *brokenSessions) Put(ctx context.Context, id string, rev int64, state []byte) (int64, error) {
+	if b.Down.Load() {
+		return 0, errStore
+	}
+	return b.Sessions.Put(ctx, id, rev, state)
+}
+
+func (b *brokenSessions) Delete(ctx context.Context, id string) error {
+	if b.Down.Load() {
+		return errStore
+	}
+	return b.Sessions.Delete(ctx, id)
+}
+
+func TestSessionStoreDown(t *testing.T) {
+	table, _ := newTable(newBrokenSessions(t, true))
+	if _, err := table.create(t.Context(), sessionState{}); !errors.Is(err, errStore) {
+		t.Errorf("create: %v", err)
+	}
+	if _, err := table.open(t.Context(), "a", "up", shim.Principal{}); !errors.Is(err, errStore) {
+		t.Errorf("open: %v", err)
+	}
+	if err := table.end(t.Context(), "a"); !errors.Is(err, errStore) {
+		t.Errorf("end: %v", err)
+	}
+	if f := sessionFailure(errStore); f.Status != 503 || strings.Contains(f.Message, "10.0") {
+		t.Errorf("the client is told %d %s", f.Status, f.Message)
+	}
+	if table.busy("a") {
+		t.Error("something is left")
+	}
+}
+
+// An idle session that expires is ended like one that its client ends.
+func TestSessionExpiry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table, ended := newTable(wiretest.OpenSessions(t, 10, time.Minute))
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- table.Run(ctx) }()
+		idle := mustCreate(t, table, sessionState{})
+		idle.post([]byte("m"))
+		idle.release()
+		used := mustCreate(t, table, sessionState{})
+		<-time.After(2 * time.Minute)
+		synctest.Wait()
+		if ended.String() != "["+idle.id+"]" || idle.ctx.Err() == nil || used.ctx.Err() != nil {
+			t.Errorf("ended %s, idle %v, used %v", ended, idle.ctx.Err(), used.ctx.Err())
+		}
+		used.release()
+		<-time.After(59 * time.Second)
+		if !exists(t, table.store, used.id) {
+			t.Error("idle time did not begin at the end of the use")
+		}
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		table.Close()
+	})
+}
+
+// The state of a session holds a bounded number of tasks, and sharing it is safe.
+func TestSessionTasks(t *testing.T) {
+	var st sessionState
+	old := st
+	for i := range mostTold + 10 {
+		st = st.withTasks([]shim.ID{shim.ID(fmt.Sprint(i))}, nil)
+	}
+	if len(st.Tasks) != mostTold || st.Tasks[0] != "10" || old.Tasks != nil {
+		t.Errorf("%v", st.Tasks)
+	}
+	before, err := st.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	less := st.withTasks(nil, []shim.ID{"50"})
+	after, err := st.encode()
+	if err != nil || !bytes.Equal(before, after) || len(less.Tasks) != mostTold-1 {
+		t.Errorf("the old state changed, or the new did not: %s %v", less.Tasks, err)
+	}
+}

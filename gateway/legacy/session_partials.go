@@ -1,0 +1,131 @@
+package legacy
+
+import (
+	"strconv"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// Partial results on the GET stream of a session whose client takes them (SEP-2679).
+// They are read from the store, where they stay: what the stream does not take waits
+// there. Each goes out through the log of the stream, from which a client that resumes
+// gets what it has missed, and what the log has, the next stream goes on after. So a
+// client that resumes finds neither gap nor repeat in seq (P4). A stream that is not
+// resumed begins each task that still runs anew, from 0, and has no partial results of a task
+// that has ended (P2).
+
+// counting is what is known of what a client counts on its GET stream. A nil one is of
+// a client that counts nothing.
+type counting struct {
+	next  map[shim.ID]int64 // seq that the client has not been sent
+	from  map[shim.ID]int64 // seq that is not in the log
+	fresh map[shim.ID]bool  // tasks whose partial results begin anew after last
+	// unsent are those of them that only the log names, in their order there.
+	unsent []shim.ID
+	anew   bool // the client has begun with 0, now or since a mark in the log
+	last   int64
+}
+
+// anewMark in the log of a GET stream says that its client begins anew, and counts from 0
+// from there on. It is not sent.
+var anewMark = []byte{}
+
+// newCounting tells from the log how far a client has come that resumes the stream after
+// message no. For any other, these tasks begin anew, and those of which the log has what no
+// client was sent: the record may have forgotten them, since their end is in the log.
+func newCounting(log []logEntry, no int64, resumes bool, tasks []shim.ID) *counting {
+	c := &counting{next: make(map[shim.ID]int64), from: make(map[shim.ID]int64), fresh: make(map[shim.ID]bool), anew: !resumes}
+	if !resumes {
+		for _, id := range tasks {
+			c.fresh[id] = true
+		}
+		for _, m := range log {
+			id, _, ok := partialOf(m.message)
+			if !ok {
+				id = statusOf(m.message)
+			}
+			if id != "" && !c.fresh[id] {
+				c.fresh[id] = true
+				c.unsent = append(c.unsent, id)
+			}
+		}
+		return c
+	}
+	for _, m := range log {
+		if len(m.message) == 0 && m.no <= no {
+			clear(c.next)
+			clear(c.from)
+			c.anew = true
+		}
+		id, seq, ok := partialOf(m.message)
+		if !ok {
+			continue
+		}
+		c.from[id] = c.after(c.from[id], seq)
+		if m.no <= no {
+			c.next[id] = c.after(c.next[id], seq)
+		}
+	}
+	return c
+}
+
+// after is what comes next in a log where next was due, after seq. From a mark on, only
+// what continues counts; without one, the log does not reach back to where the client
+// began.
+func (c *counting) after(next, seq int64) int64 {
+	if c.anew && seq != next {
+		return next
+	}
+	return max(next, seq+1)
+}
+
+// floor notes the last message that was in the log when the stream began.
+func (c *counting) floor(last int64) {
+	if c != nil {
+		c.last = last
+	}
+}
+
+// due reports whether a message of the log is to be sent. Of what was there when the
+// stream began, a partial result is not if it will come anew, or has been sent, and no
+// status is that will come anew after those. Of what
+// comes after it, only the next one is: another replica that had the stream may go on
+// with it for a moment. To a client that began anew nothing is sent but from 0 on: it
+// may have lost what was sent before, and a task that has ended is not told of again.
+func (c *counting) due(no int64, message []byte) bool {
+	if c == nil {
+		return true
+	}
+	before := no <= c.last
+	id, seq, ok := partialOf(message)
+	if !ok {
+		return !before || !c.fresh[statusOf(message)]
+	}
+	if before && (c.fresh[id] || seq < c.next[id]) || (!before || c.anew) && seq != c.next[id] {
+		return false
+	}
+	c.next[id] = seq + 1
+	return true
+}
+
+// partialOf reads a message that is a partial result.
+func partialOf(message []byte) (id shim.ID, seq int64, ok bool) {
+	if method, _ := jsonrpc.GetString(message, "method"); method != mcp.NotifyTaskPartial {
+		return "", 0, false
+	}
+	task, _ := jsonrpc.GetString(message, "params", "taskId")
+	raw, _ := jsonrpc.Get(message, "params", "seq")
+	seq, err := strconv.ParseInt(string(raw), 10, 64)
+	return shim.ID(task), seq, err == nil
+}
+
+// statusOf is the task of which a message tells the status, "" for any other message.
+func statusOf(message []byte) shim.ID {
+	if method, _ := jsonrpc.GetString(message, "method"); method != mcp.NotifyTaskStatus {
+		return ""
+	}
+	task, _ := jsonrpc.GetString(message, "params", "taskId")
+	return shim.ID(task)
+}

@@ -1,0 +1,233 @@
+package legacy
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"taskgate/internal/patience"
+	"taskgate/shim"
+)
+
+// errNoSession: no such session, or none that the caller may know of (X6, Z7).
+var errNoSession = errors.New("unknown session")
+
+// endTimeout is how long telling an upstream that a session has ended may take.
+const endTimeout = 5 * time.Second
+
+// longUse is how long a request or a stream lasts before its end, too, is worth
+// telling the store: until then the session was used at its beginning.
+const longUse = time.Second
+
+// Table holds what this replica has going on in client sessions: calls in
+// flight, streams, and listening upstream. What has to outlive that, or be known
+// elsewhere, is in the store.
+type Table struct {
+	store Sessions
+	// storeTimeout is how long the store is waited for.
+	storeTimeout time.Duration
+	// ended is called for each session that is over, wherever it ended.
+	ended func(ctx context.Context, id string)
+	// name tells this replica from the others in notes that they leave each other.
+	name string
+	ctx  context.Context // ends when nothing is listened to any more
+	stop context.CancelFunc
+
+	mu     sync.Mutex
+	live   map[string]*session
+	closed bool           // nothing is listened to any more
+	late   int            // bytes of messages that wait for the store, to end logs with
+	work   sync.WaitGroup // of what outlives a request
+}
+
+// NewTable makes a table over a store, which is waited for that long. ended is called for each
+// session that is over.
+func NewTable(store Sessions, storeTimeout time.Duration, ended func(context.Context, string)) *Table {
+	t := &Table{store: store, storeTimeout: storeTimeout, ended: ended, name: rand.Text(), live: make(map[string]*session)}
+	t.ctx, t.stop = context.WithCancel(context.Background())
+	return t
+}
+
+// within bounds what is done at the store: by the patience of the request that it is for, or,
+// where it is for none, by one of its own.
+func (t *Table) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(patience.Or(ctx, t.storeTimeout), t.storeTimeout)
+}
+
+// Run ends sessions that have been idle for too long, until ctx ends.
+func (t *Table) Run(ctx context.Context) error {
+	return t.store.Run(patience.With(ctx, t.storeTimeout), t.busy, func(id string) {
+		t.outlive(func() { t.finish(context.WithoutCancel(ctx), id) })
+	}, t.heed)
+}
+
+// cancelWord begins the word that cancels a request, wherever it runs.
+const cancelWord = "cancel "
+
+// heed takes a word that another replica left for a session.
+func (t *Table) heed(id, word string, at time.Time) {
+	t.mu.Lock()
+	s := t.live[id]
+	t.mu.Unlock()
+	if s == nil {
+		return
+	}
+	if key, ok := strings.CutPrefix(word, cancelWord); ok {
+		s.abortKey(key, at)
+	}
+	if name, ok := strings.CutPrefix(word, pullWord); ok {
+		s.heedPull(name)
+	}
+}
+
+// create stores a new session and opens it.
+func (t *Table) create(ctx context.Context, st sessionState) (*session, error) {
+	id, err := newSessionID()
+	if err != nil {
+		return nil, err
+	}
+	b, err := st.encode()
+	if err != nil {
+		return nil, err
+	}
+	s := t.pin(id)
+	rev, err := t.store.Make(ctx, id, st.Owner, b)
+	switch {
+	case err == nil && rev == 0: // 122 random bits twice: somebody's id generator is broken
+		err = errors.New("session id exists")
+		fallthrough
+	case err != nil:
+		s.release()
+		return nil, err
+	}
+	s.learn(rev, st)
+	return s, nil
+}
+
+// open finds a session for one request, at one endpoint and of one principal. The
+// caller must release it; until then it is not idle.
+func (t *Table) open(ctx context.Context, id, upstream string, p shim.Principal) (*session, error) {
+	s := t.pin(id)
+	st, err := s.load(ctx)
+	if err == nil && !st.belongs(upstream, p) {
+		err = errNoSession
+	}
+	if err != nil {
+		s.release()
+		return nil, err
+	}
+	return s, nil
+}
+
+// pin finds or makes the live part of a session, and holds it.
+func (t *Table) pin(id string) *session {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.live[id]
+	if s == nil {
+		s = newSession(t, id)
+		if t.closed {
+			s.listen.halt()
+		}
+		t.live[id] = s
+	}
+	if s.pins == 0 {
+		s.since = time.Now()
+	}
+	s.pins++
+	return s
+}
+
+// unpin lets go of a live part, and forgets it once nothing of it goes on. It
+// reports whether that ends a time of use that was long enough to matter for the
+// session's idle time.
+func (t *Table) unpin(s *session) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s.pins--
+	t.forget(s)
+	return s.pins == 0 && time.Since(s.since) >= longUse
+}
+
+// forget removes a live part that nobody holds. The table's lock is held.
+func (t *Table) forget(s *session) {
+	if s.pins == 0 && t.live[s.id] == s && !s.lingers() {
+		delete(t.live, s.id)
+		s.cancel(nil)
+	}
+}
+
+// busy reports whether a request or a stream of the session is open here. That the
+// gateway still listens upstream, in case the client comes back, does not count.
+func (t *Table) busy(id string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.live[id]
+	return s != nil && s.pins > 0
+}
+
+// attached reports whether the GET stream of a session is open here.
+func (t *Table) attached(id string) bool {
+	t.mu.Lock()
+	s := t.live[id]
+	t.mu.Unlock()
+	return s != nil && s.attached()
+}
+
+// end removes a session on behalf of its client.
+func (t *Table) end(ctx context.Context, id string) error {
+	if err := t.store.Delete(ctx, id); err != nil {
+		return err
+	}
+	t.finish(ctx, id)
+	return nil
+}
+
+// finish ends what this replica still does for a session that is over: its calls
+// are cancelled, its streams end, and its upstream session is given up.
+func (t *Table) finish(ctx context.Context, id string) {
+	t.mu.Lock()
+	s := t.live[id]
+	delete(t.live, id)
+	t.mu.Unlock()
+	if s != nil {
+		s.cancel(shim.ErrCancelled)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+	defer cancel()
+	t.ended(ctx, id)
+}
+
+// reap forgets a live part that is not worth keeping any more.
+func (t *Table) reap(s *session) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.forget(s)
+}
+
+// outlive runs something that may take longer than the request it is about, unless
+// this replica stops listening and telling.
+func (t *Table) outlive(f func()) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.closed {
+		t.work.Go(f)
+	}
+	return !t.closed
+}
+
+// Close stops listening upstream for all sessions, without ending any, and waits
+// for what outlives a request. Calls in flight go on.
+func (t *Table) Close() {
+	t.mu.Lock()
+	t.closed = true
+	for _, s := range t.live {
+		s.listen.halt()
+	}
+	t.mu.Unlock()
+	t.stop()
+	t.work.Wait()
+}

@@ -1,0 +1,245 @@
+package legacy
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"taskgate/gateway/endpoint"
+	"taskgate/gateway/translate"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+	"taskgate/shim/dialect"
+)
+
+// mostTold is how many tasks of a session its client is told of. Of more than
+// that it hears when it asks, as it has to be ready to anyway (L34).
+const mostTold = 100
+
+// withTasks returns the state with more tasks to tell of, in place of the oldest if
+// there are too many, and without those whose end the client has been told of. The list of
+// the old state is not changed: others may read it.
+func (st sessionState) withTasks(made, told []shim.ID) sessionState {
+	ids := append(slices.Clone(st.Tasks), made...)
+	ids = slices.DeleteFunc(ids, func(id shim.ID) bool { return slices.Contains(told, id) })
+	st.Tasks = ids[max(0, len(ids)-mostTold):]
+	return st
+}
+
+// taskNotes gathers what the state of a session has still to learn of its tasks, so
+// that many calls at once do not contend for it: there is one write at a time, and
+// no call waits for it.
+type taskNotes struct {
+	mu         sync.Mutex
+	made, told []shim.ID
+	writing    bool
+}
+
+// note adds to what the state of the session has to learn: tasks that were made in
+// it, and tasks of whose end its client has been told. The client has its tasks in
+// any case, so what cannot be written is let go.
+func (s *session) note(made, told []shim.ID) {
+	n := &s.notes
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.made = append(n.made, made...)
+	n.told = append(n.told, told...)
+	if !n.writing {
+		n.writing = s.table.outlive(s.writeNotes)
+	}
+}
+
+// take returns what is to be written, and no longer after the last of it.
+func (n *taskNotes) take() (made, told []shim.ID, more bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	made, told = n.made, n.told
+	n.made, n.told = nil, nil
+	n.writing = len(made)+len(told) > 0
+	return made, told, n.writing
+}
+
+// writeNotes writes until there is nothing left to. That wakes whoever holds the session's
+// stream.
+func (s *session) writeNotes() {
+	for {
+		made, told, more := s.notes.take()
+		if !more {
+			return
+		}
+		ctx, cancel := s.table.within(context.Background())
+		_ = s.update(ctx, func(st sessionState) (sessionState, error) { return st.withTasks(made, told), nil })
+		cancel()
+	}
+}
+
+// teller tells the client of a GET stream of the tasks of its session (L34), and asks what
+// they and the server ask. It follows all that the record of the session names. A task is
+// told of when the stream opens, and after every change until the client has been told that
+// it has ended. While the client does not read, only the newest state of each is kept.
+type teller struct {
+	e   *endpoint.Endpoint
+	s   *session
+	w   *writer
+	p   shim.Principal
+	end func() // ends the stream
+
+	tasks bool // the session can make tasks
+	able  bool // its client can be asked
+	set   *shim.Set
+	known map[shim.ID]bool // what was added to the set; belongs to the writer
+
+	// told and progress are what the client last heard of each task.
+	told, progress map[shim.ID]string
+	asks           *asker
+}
+
+func (h *Handler) newTeller(w *writer, p shim.Principal, end func()) *teller {
+	st := w.s.current()
+	return &teller{
+		e: h.Endpoint, s: w.s, w: w, p: w.s.principal(p), end: end,
+		tasks: h.offersTasks(st.Version), able: translate.Answerable(st.Capabilities) != nil,
+		set: shim.NewSet(), known: make(map[shim.ID]bool),
+		told: make(map[shim.ID]string), progress: make(map[shim.ID]string),
+	}
+}
+
+// start follows until the function it returns is called.
+func (t *teller) start(ctx context.Context) (stop func()) {
+	if !t.tasks && !t.able {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	t.asks = newAsker(ctx, t.e, t.s, t.w.asked, askLine{
+		ask:  t.w.ask,
+		over: func(m []byte) { _ = t.w.send(ctx, true, m) },
+	})
+	if c := t.w.count; c != nil && t.tasks {
+		for _, id := range c.unsent {
+			t.known[id] = true // if the record names it all the same
+			t.set.Add(shim.Tracked{ID: id, Show: shim.ShowBatches, Live: true})
+		}
+	}
+	var running sync.WaitGroup
+	running.Go(func() {
+		err := t.e.Shim.FollowSet(ctx, t.p, t.e.Name, t.set, func(u shim.Update) error { return t.hear(ctx, u) })
+		if errors.Is(err, shim.ErrBehind) {
+			t.end() // a client must not take what it has for all there was
+		}
+	})
+	return func() {
+		cancel()
+		running.Wait()
+		t.asks.work.Wait()
+	}
+}
+
+// read follows what the record of the session names besides. It belongs to the writer.
+func (t *teller) read(ctx context.Context) {
+	ctx, cancel := t.s.table.within(ctx)
+	defer cancel()
+	st, err := t.s.load(ctx)
+	if err != nil {
+		return // it is read again
+	}
+	named := make(map[shim.ID]bool, len(st.Tasks)+len(st.Posed))
+	add := func(ids []shim.ID, k shim.Tracked) {
+		for _, id := range ids {
+			if named[id] = true; !t.known[id] {
+				k.ID = id
+				if c := t.w.count; c != nil {
+					k.From, k.Live = c.from[id], c.fresh[id]
+				}
+				t.set.Add(k)
+			}
+		}
+	}
+	if t.tasks {
+		show := shim.ShowState
+		if t.w.count != nil {
+			show = shim.ShowBatches
+		}
+		add(st.Tasks, shim.Tracked{Show: show})
+	}
+	if t.able {
+		add(st.Posed, shim.Tracked{Hidden: true})
+	}
+	t.known = named
+}
+
+// hear takes what the follow set tells.
+func (t *teller) hear(ctx context.Context, u shim.Update) error {
+	switch {
+	case u.Gone:
+		t.s.settlePosed(u.ID) // nobody runs it any more
+	case u.Task == nil:
+		return t.tellPartials(ctx, u)
+	default:
+		if t.able {
+			t.asks.look(*u.Task)
+		}
+		if u.Task.Visible {
+			return t.tell(ctx, *u.Task)
+		}
+		if u.Task.Status.Final() { // it was of no task
+			t.s.settlePosed(u.ID)
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// tellPartials sends partial results.
+func (t *teller) tellPartials(ctx context.Context, u shim.Update) error {
+	messages := make([][]byte, len(u.Pieces))
+	for i, content := range u.Pieces {
+		messages[i] = jsonrpc.AppendNotification(nil, mcp.NotifyTaskPartial, dialect.Legacy.Partial(u.ID, u.First+int64(i), content))
+	}
+	return t.w.send(ctx, true, messages...)
+}
+
+// tell sends the progress and the state of a task, unless there is nothing in it that the
+// client does not know: how the task began it was told in the answer to its call.
+func (t *teller) tell(ctx context.Context, task shim.Task) error {
+	var messages [][]byte
+	progress := t.progress[task.ID]
+	if p := task.Progress; p.Token != nil && p.Params != nil && !task.Status.Final() && progress != string(p.Params) {
+		progress = string(p.Params)
+		params := translate.Unrelated(jsonrpc.With(p.Params, p.Token, mcp.MetaProgressToken)) // the token is good until the task ends (L35)
+		messages = append(messages, jsonrpc.AppendNotification(nil, mcp.NotifyProgress, params))
+	}
+	params := dialect.Legacy.Got(task)
+	status, _ := jsonrpc.GetString(params, "status")
+	says := status + " " + task.StatusMessage
+	before, known := t.told[task.ID]
+	if before != says && (known || says != string(shim.Working)+" ") {
+		messages = append(messages, jsonrpc.AppendNotification(nil, mcp.NotifyTaskStatus, params))
+	}
+	if len(messages) > 0 {
+		// It comes after partial results, and they go out through the log.
+		if err := t.w.send(ctx, t.w.count != nil, messages...); err != nil {
+			return err
+		}
+	}
+	t.told[task.ID], t.progress[task.ID] = says, progress
+	if task.Status.Final() {
+		delete(t.told, task.ID)
+		delete(t.progress, task.ID)
+		t.s.note(nil, []shim.ID{task.ID})
+	}
+	return nil
+}
+
+// rest pauses, and reports whether ctx lasted.
+func rest(ctx context.Context, d time.Duration) bool {
+	pause := time.NewTimer(d)
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,226 @@
+package legacy_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskgate/gateway/config"
+	"taskgate/gateway/legacy"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/internal/schematest"
+	"taskgate/internal/wiretest"
+	"taskgate/shim"
+)
+
+// taskClient is a client of 2025-11-25 with a session, that may go to any replica.
+type taskClient struct {
+	t       *testing.T
+	session string
+	serial  int
+}
+
+func newTaskClient(t *testing.T, g *legacyServer) *taskClient {
+	t.Helper()
+	c := &taskClient{t: t}
+	c.do(g, mcp.MethodInitialize, `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}`)
+	return c
+}
+
+// do sends a request to a replica and returns its result.
+func (c *taskClient) do(g *legacyServer, method, params string) json.RawMessage {
+	c.t.Helper()
+	c.serial++
+	rec := httptest.NewRecorder()
+	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`, c.serial, method, params)
+	g.Handler().ServeHTTP(rec, c.request(c.t.Context(), http.MethodPost, body))
+	if id := rec.Header().Get(mcp.HeaderSession); id != "" {
+		c.session = id
+	}
+	result, ok := jsonrpc.Get(rec.Body.Bytes(), "result")
+	if !ok {
+		c.t.Fatalf("%s: %d %s", method, rec.Code, rec.Body)
+	}
+	return result
+}
+
+func (c *taskClient) request(ctx context.Context, method, body string) *http.Request {
+	r := httptest.NewRequest(method, "/up/mcp", strings.NewReader(body)).WithContext(ctx)
+	r.Host = "127.0.0.1:8080"
+	r.Header.Set("Accept", mcp.TypeAccept)
+	r.Header.Set("Content-Type", mcp.TypeJSON)
+	if c.session != "" {
+		r.Header.Set(mcp.HeaderSession, c.session)
+	}
+	return r
+}
+
+// call makes a task of a call and returns its id.
+func (c *taskClient) call(g *legacyServer, tool string) shim.ID {
+	c.t.Helper()
+	result := c.do(g, mcp.MethodToolsCall, `{"name":"`+tool+`","task":{}}`)
+	id, ok := jsonrpc.GetString(result, "task", "taskId")
+	if !ok {
+		c.t.Fatalf("no task: %s", result)
+	}
+	return shim.ID(id)
+}
+
+// hear opens the session's stream on a replica. The function it returns closes it
+// and tells what came: of each notification the task and its state.
+func (c *taskClient) hear(g *legacyServer) (heard func() []string) {
+	c.t.Helper()
+	ctx, leave := context.WithCancel(c.t.Context())
+	rec, done := httptest.NewRecorder(), make(chan struct{})
+	go func() {
+		defer close(done)
+		g.Handler().ServeHTTP(rec, c.request(ctx, http.MethodGet, ""))
+	}()
+	synctest.Wait()
+	return func() []string {
+		leave()
+		<-done
+		var out []string
+		for _, text := range messages(c.t, mcp.TypeSSE, rec.Body.Bytes()) {
+			schematest.Validate(c.t, mcp.Version20251125, "TaskStatusNotification", text)
+			id, _ := jsonrpc.GetString(text, "params", "taskId")
+			status, _ := jsonrpc.GetString(text, "params", "status")
+			message, _ := jsonrpc.GetString(text, "params", "statusMessage")
+			out = append(out, strings.TrimSpace(id+" "+status+" "+message))
+		}
+		return out
+	}
+}
+
+// slowScript is a server whose tools take their time.
+func slowScript() legScript {
+	return legScript{Era: "legacy", Raw: json.RawMessage(`{"capabilities":{"tools":{}}}`), Replies: map[string]scriptReply{
+		"tools/call slow":    {After: "60s", Result: json.RawMessage(`{"content":[]}`)},
+		"tools/call forever": {Blocks: true},
+	}}
+}
+
+func taskConfig(t *testing.T) *config.Config {
+	t.Helper()
+	c := config.Default()
+	c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
+	return c
+}
+
+// The stream of a session tells of its tasks wherever they were made and run, and
+// wherever it is opened again.
+func TestTaskStatusOnAnyReplica(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTaskWorld(t)
+		a, b := w.gateway("a", slowScript(), taskConfig(t)), w.gateway("b", slowScript(), taskConfig(t))
+		c := newTaskClient(t, a)
+		heard := c.hear(b)
+		first := c.call(a, "slow")
+		second := c.call(b, "forever")
+		wiretest.Wait(30 * time.Second)
+		message := "half way"
+		if _, err := w.store.Apply(t.Context(), second, nil, shim.Change{Op: "test", StatusMessage: &message}); err != nil {
+			t.Fatal(err)
+		}
+		wiretest.Wait(40 * time.Second)
+		want := []string{string(second) + " working half way", string(first) + " completed"}
+		if got := heard(); !slices.Equal(got, want) {
+			t.Errorf("b told %q, want %q", got, want)
+		}
+		wiretest.Wait(time.Second)
+		c.do(b, mcp.MethodTasksCancel, `{"taskId":"`+string(second)+`"}`)
+		heard = c.hear(a)
+		wiretest.Wait(20 * time.Second)
+		want = []string{string(second) + " cancelled cancelled by the client"}
+		if got := heard(); !slices.Equal(got, want) {
+			t.Errorf("a told %q, want %q", got, want)
+		}
+	})
+}
+
+// Calls at once become tasks at once: noting them for the session's stream holds
+// none of them up, and none is forgotten.
+func TestManyTasksOfOneSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTaskWorld(t)
+		a := w.gateway("a", slowScript(), taskConfig(t))
+		c := newTaskClient(t, a)
+		heard := c.hear(a)
+		var calls sync.WaitGroup
+		for i := range legacy.MostTold {
+			one := *c
+			one.serial = 1000 * (i + 1)
+			calls.Go(func() { one.call(a, "slow") })
+		}
+		calls.Wait()
+		wiretest.Wait(2 * time.Minute)
+		if got := heard(); len(got) != legacy.MostTold {
+			t.Errorf("told %d times, want of the end of %d tasks: %q", len(got), legacy.MostTold, got)
+		}
+		b, _, err := w.sessions.Get(t.Context(), c.session)
+		if err != nil || bytes.Contains(b, []byte("tasks")) {
+			t.Errorf("nothing is left to tell, but the session knows %s (%v)", b, err)
+		}
+	})
+}
+
+// A page of tasks/list ends with a cursor if there are more; all pages together
+// hold every task once, also those of the time in between (L20, L21).
+func TestTaskPages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newTaskWorld(t).gateway("a", slowScript(), taskConfig(t))
+		c := newTaskClient(t, a)
+		var made []string
+		for range 120 {
+			made = append(made, string(c.call(a, "forever")))
+			wiretest.Wait(10 * time.Millisecond)
+		}
+		var listed []string
+		params, pages := `{}`, 0
+		for params != "" {
+			result := c.do(a, mcp.MethodTasksList, params)
+			schematest.Validate(t, mcp.Version20251125, "ListTasksResult", result)
+			tasks, _ := jsonrpc.Get(result, "tasks")
+			for task := range jsonrpc.Elements(tasks) {
+				id, _ := jsonrpc.GetString(task, "taskId")
+				listed = append(listed, id)
+			}
+			params = ""
+			if cursor, ok := jsonrpc.GetString(result, "nextCursor"); ok {
+				params = string(append(jsonrpc.AppendString([]byte(`{"cursor":`), cursor), '}'))
+			}
+			if pages++; pages == 1 {
+				made = append(made, string(c.call(a, "forever")))
+			}
+		}
+		if !slices.Equal(listed, made) || pages != 3 {
+			t.Errorf("%d tasks on %d pages, want %d in their order", len(listed), pages, len(made))
+		}
+	})
+}
+
+// The GET stream hears of new tasks at once, wherever they are made, and asks what they
+// ask.
+func TestNewTasksAreHeardOfAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newAskWorld(t, nil)
+		get := w.c.begin(w.b, "")
+		var asked []string
+		for range 3 {
+			asked = append(asked, nth(w.c.call(w.a, "ask"), 0))
+			wiretest.Wait(100 * time.Millisecond)
+			get.wantAsked("at once", asked...)
+		}
+		w.closing(get)
+	})
+}

@@ -1,0 +1,224 @@
+package legacy
+
+import (
+	"context"
+	"errors"
+	"math"
+	"time"
+
+	"taskgate/gateway/wire"
+	"taskgate/internal/eventstream"
+	"taskgate/internal/mcp"
+)
+
+// errNoLog ends a stream on which a message cannot go out for want of the log.
+var errNoLog = errors.New("the log of the stream is not available")
+
+// writer writes one event stream of a session that its client can resume: it puts
+// messages into the log of the stream, and sends what the log has more than the client.
+// It belongs to the goroutine of run. Others hand it messages by send.
+type writer struct {
+	s    *session
+	name string // of the stream, in its log and in the ids of its events
+	out  *eventstream.Writer
+	no   int64            // of the last message of the log that was sent, or is not to be
+	in   chan delivery    // what others send; nil where nobody does
+	long <-chan time.Time // when messages begin to have ids; nil where they have them
+
+	kept    bool // messages go through the log, and have ids
+	logless bool // the store was away when the stream began
+	resumed bool // the client has been on the stream before, and says how far it came
+	holds   bool // this replica holds the stream, or the stream is over
+	moved   bool // another replica has taken it
+
+	asked  map[string]bool // questions that the client has, or gets from the log, by name
+	count  *counting       // of what the client counts; nil where it counts nothing
+	replay *replay         // of what is in the log already; nil once that has been sent
+}
+
+// delivery are messages for a stream.
+type delivery struct {
+	messages [][]byte
+	logged   bool       // they go out through the log, or not at all
+	done     chan error // gets what became of them
+}
+
+// send hands messages to the writer, and waits until they are out: in the log, from which
+// the client gets them, or sent.
+func (w *writer) send(ctx context.Context, logged bool, messages ...[]byte) error {
+	d := delivery{messages, logged, make(chan error, 1)}
+	select {
+	case w.in <- d:
+		return <-d.done
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// ask puts a question into the log, unless another stream has it; see Logs.Ask. It has the
+// stream kept: whoever goes on with it learns there what its client was asked.
+func (w *writer) ask(ctx context.Context, name, void string, message []byte) (holder string, has bool, err error) {
+	if err := w.send(ctx, true); err != nil {
+		return "", false, err
+	}
+	no, holder, has, err := w.s.table.store.Ask(ctx, w.s.id, w.name, name, void, message)
+	if err == nil && no == 0 && holder == "" {
+		err = errTaken
+	}
+	return holder, has, err
+}
+
+// run writes until the stream is over, the client goes, or ctx or the session ends. It
+// looks at the log whenever that may have more, and at each check. over is told what has
+// become of the stream, and says whether that is all; it is not asked while the store is
+// away.
+func (w *writer) run(ctx context.Context, check time.Duration, over func(state string, note []byte) bool) error {
+	wake, stop := w.s.watch(ctx)
+	defer stop()
+	tick := time.NewTicker(check)
+	defer tick.Stop()
+	for {
+		state, note, err := w.catchUp(ctx)
+		switch {
+		case w.moved:
+			return errMoved
+		case w.out.Err() != nil:
+			return w.out.Err()
+		case ctx.Err() != nil, err == nil && over(state, note):
+			return nil
+		}
+		select {
+		case <-wake:
+		case <-tick.C:
+		case <-w.long:
+			w.keep()
+		case d := <-w.in:
+			err := w.deliver(ctx, d)
+			if d.done <- err; err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return nil
+		case <-w.s.ctx.Done():
+			return nil
+		}
+	}
+}
+
+// keep has messages have ids from now on, and go through the log: the stream has been open
+// for long enough that its client may want to resume it (design.md 0.17).
+func (w *writer) keep() {
+	w.long = nil
+	if w.logless || w.kept {
+		return
+	}
+	w.kept = true
+	if id := w.eventID(w.no); id != "" && mcp.LookupVersion(w.s.current().Version).Priming {
+		_ = w.out.Prime(id, wire.ResumeRetry) // its error is in out
+	}
+}
+
+// deliver has messages go out.
+func (w *writer) deliver(ctx context.Context, d delivery) error {
+	if d.logged {
+		w.keep()
+	}
+	for _, m := range d.messages {
+		if w.append(ctx, m) {
+			continue
+		}
+		// What a client that begins anew counts needs no log: it will begin anew again.
+		if d.logged && !(w.logless && !w.resumed) {
+			return errNoLog
+		}
+		if err := w.out.Send("", m); err != nil {
+			return err
+		}
+	}
+	if w.kept {
+		_, _, _ = w.catchUp(ctx)
+	}
+	return w.out.Err()
+}
+
+// append puts a message into the log of the stream, and reports whether it is there.
+func (w *writer) append(ctx context.Context, message []byte) bool {
+	if !w.kept {
+		return false
+	}
+	ctx, cancel := w.s.table.within(ctx)
+	defer cancel()
+	no, err := w.s.table.store.Append(ctx, w.s.id, w.name, message)
+	return err == nil && no != 0
+}
+
+// catchUp sends what the log has more, and tells what has become of the stream.
+func (w *writer) catchUp(ctx context.Context) (state string, note []byte, err error) {
+	if w.logless {
+		return "open", nil, nil
+	}
+	within, cancel := w.s.table.within(ctx)
+	defer cancel()
+	more, state, note, err := w.s.logged(within, w.name, w.no)
+	if err == nil && w.holds && state != "" && holderOf(note) != w.s.table.name {
+		w.moved = true // what is in the log is the other one's to send
+		return state, note, errMoved
+	}
+	said := make(map[string]bool, len(more)) // what waits in the same words is sent once
+	for _, m := range more {
+		text := string(m.message)
+		if said[text] || !w.due(ctx, m) || w.out.Send(w.eventID(m.no), m.message) == nil {
+			w.no, said[text] = m.no, true
+		}
+	}
+	if err == nil {
+		w.replay = nil
+	}
+	return state, note, err
+}
+
+// due reports whether a message of the log is to be sent.
+func (w *writer) due(ctx context.Context, m logEntry) bool {
+	return len(m.message) > 0 && (w.replay == nil || !w.replay.stale(ctx, m.message)) && w.count.due(m.no, m.message)
+}
+
+// eventID is the id of the event with a message of the log; "" for none. On a stream whose
+// client counts and begins anew, what comes before the mark has none: a client that resumed
+// from there would be taken for the one before it, which has had more.
+func (w *writer) eventID(no int64) string {
+	if !w.kept || w.count != nil && !w.resumed && no < w.count.last {
+		return ""
+	}
+	return eventID(w.name, no)
+}
+
+// stateOf tells what has become of a stream of any session, without its messages; see
+// Logs.Since.
+func (t *Table) stateOf(ctx context.Context, id, stream string) (state string, note []byte, err error) {
+	return t.store.Since(ctx, id, stream, math.MaxInt64, func(int64, []byte) {})
+}
+
+// watch reports on wake whenever the log of the session may have more, or its state may
+// have changed, until the function it returns is called.
+func (s *session) watch(ctx context.Context) (wake <-chan struct{}, stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	woken, done := make(bell, 1), make(chan struct{})
+	go func() { // ends with ctx
+		defer close(done)
+		s.table.store.Watch(ctx, s.id, woken.ring)
+	}()
+	return woken, func() {
+		cancel()
+		<-done
+	}
+}
+
+// bell wakes one listener; rings that nobody has heard yet are one.
+type bell chan struct{}
+
+func (b bell) ring() {
+	select {
+	case b <- struct{}{}:
+	default:
+	}
+}

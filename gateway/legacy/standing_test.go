@@ -1,0 +1,140 @@
+package legacy_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"taskgate/gateway/config"
+	"taskgate/internal/wiretest"
+)
+
+// addTool has the server say that its tools have changed.
+func (r *legacyReplicas) addTool(name string) {
+	r.server.AddTool(&sdk.Tool{Name: name, InputSchema: map[string]any{"type": "object"}},
+		func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			return &sdk.CallToolResult{}, nil
+		})
+}
+
+// heard waits for an event that says this.
+func (s *sseClient) heard(what string) (id string) {
+	s.t.Helper()
+	for {
+		id, data, ok := s.event()
+		if !ok {
+			s.t.Fatalf("the stream ended before %s", what)
+		}
+		if strings.Contains(data, what) {
+			return id
+		}
+	}
+}
+
+// listening waits until a replica listens to the server for a session.
+func (r *legacyReplicas) listening(t *testing.T, i int, id string, on bool) {
+	t.Helper()
+	settled(t, "listening upstream", func() bool {
+		return tableOf(r.gates[i]).Listens(id) == on
+	})
+}
+
+// TestReplicasStanding: a session has one GET stream. Where it is the server is
+// listened to, and it can be opened elsewhere once it is closed.
+func TestReplicasStanding(t *testing.T) {
+	stack := newLegacyReplicas(t, func(c *config.Config) { c.KeepAlive = 100 * time.Millisecond })
+	a := stack.on(t, 0, nil)
+	a.initialize()
+	b := stack.on(t, 1, a)
+	first := openSSE(t, a, http.MethodGet, "", "")
+	stack.listening(t, 0, a.session, true)
+	stack.addTool("one")
+	if id := first.heard("tools/list_changed"); id != "" {
+		t.Errorf("a young stream has the id %s", id)
+	}
+	second := openSSE(t, b, http.MethodGet, "", "")
+	if second.resp.StatusCode != http.StatusConflict {
+		t.Errorf("a second stream: %d", second.resp.StatusCode)
+	}
+	second.close()
+	// A subscription made elsewhere is heard here.
+	if _, body := b.post(`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"test://a"}}`); !strings.Contains(body, `"result"`) {
+		t.Errorf("subscribe: %s", body)
+	}
+	settled(t, "the first replica listens for it", func() bool {
+		return len(tableOf(stack.gates[0]).Agreed(a.session).Resources) == 1
+	})
+	if err := stack.server.ResourceUpdated(t.Context(), &sdk.ResourceUpdatedNotificationParams{URI: "test://a"}); err != nil {
+		t.Error(err)
+	}
+	first.heard("test://a")
+	first.close()
+	settled(t, "the stream is free", func() bool {
+		second = openSSE(t, b, http.MethodGet, "", "")
+		if second.resp.StatusCode == http.StatusOK {
+			return true
+		}
+		second.close()
+		return false
+	})
+	stack.listening(t, 0, a.session, false)
+	settled(t, "the second replica listens", func() bool {
+		return len(tableOf(stack.gates[1]).Agreed(a.session).Resources) == 1
+	})
+	stack.addTool("two")
+	second.heard("tools/list_changed")
+}
+
+// TestReplicasStandingResume: a client that comes back with the id of the last event it
+// has seen gets what came after it, at the other replica too, though the first has not
+// noticed that it is gone, and hears nothing of it twice.
+func TestReplicasStandingResume(t *testing.T) {
+	stack := newLegacyReplicas(t, soon)
+	a := stack.on(t, 0, nil)
+	a.initialize()
+	b := stack.on(t, 1, a)
+	first := openSSE(t, a, http.MethodGet, "", "")
+	primed, data, ok := first.event()
+	if !ok || primed == "" || data != "" {
+		t.Fatalf("no event to resume from: %q %s", primed, data)
+	}
+	stack.listening(t, 0, a.session, true)
+	stack.addTool("one")
+	seen := first.heard("tools/list_changed")
+	stack.server.AddPrompt(&sdk.Prompt{Name: "new"}, nil)
+	last := first.heard("prompts/list_changed")
+	second := openSSE(t, b, http.MethodGet, "", seen) // it has not seen the last one
+	if got := second.heard("prompts/list_changed"); got != last {
+		t.Errorf("replayed as %s, sent as %s", got, last)
+	}
+	for { // the first one ends
+		if _, _, ok := first.event(); !ok {
+			break
+		}
+	}
+	stack.listening(t, 0, a.session, false)
+	stack.listening(t, 1, a.session, true)
+	third := openSSE(t, b, http.MethodGet, "", last) // back, at the same replica
+	if third.resp.StatusCode != http.StatusOK {
+		t.Fatalf("resumed here: %d", third.resp.StatusCode)
+	}
+	stack.listening(t, 1, a.session, true)
+	more := time.NewTicker(time.Second) // until the server has the new listener
+	defer more.Stop()
+	for give := time.After(wiretest.Patience); ; {
+		select {
+		case line := <-third.lines:
+			if strings.Contains(line, "tools/list_changed") {
+				return
+			}
+		case <-more.C:
+			stack.addTool("more")
+		case <-give:
+			t.Fatal("timed out: it hears")
+		}
+	}
+}

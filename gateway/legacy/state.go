@@ -1,0 +1,95 @@
+package legacy
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+
+	"taskgate/gateway/upstream"
+	"taskgate/gateway/wire"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+)
+
+// setLevel sets the level of log messages for the session. A legacy upstream is
+// told; a modern one hears of the level with each request (protocol.md 7.1).
+func (q *request) setLevel(ctx context.Context) (json.RawMessage, error) {
+	level, _ := jsonrpc.GetString(q.msg.Params, "level")
+	if mcp.LogSeverity(level) < 0 {
+		return nil, wire.InvalidParams("params.level must be one of the levels of RFC 5424")
+	}
+	_, result, err := q.settle(ctx, "logging")
+	if err != nil {
+		return nil, err
+	}
+	return result, q.s.update(ctx, func(st sessionState) (sessionState, error) {
+		st.LogLevel = level
+		return st, nil
+	})
+}
+
+// subscribe asks for the updates of one resource. A legacy upstream is told. A
+// modern one is listened to, and may not agree.
+func (q *request) subscribe(ctx context.Context) (json.RawMessage, error) {
+	uri, ok := jsonrpc.GetString(q.msg.Params, "uri")
+	if !ok {
+		return nil, wire.InvalidParams("params.uri must be a string")
+	}
+	limits := limitsOf(q.h)
+	if _, err := limits.subscribed(q.state, uri); err != nil { // before the server is told
+		return nil, err
+	}
+	server, result, err := q.settle(ctx, "resources", "subscribe")
+	if err != nil {
+		return nil, err
+	}
+	if err := q.s.subscribe(ctx, uri, limits); err != nil {
+		return nil, err
+	}
+	agreed, here := q.s.hear(ctx, q.h.Upstream)
+	if !here || server.Era != mcp.Modern || slices.Contains(agreed.Resources, uri) {
+		return result, nil
+	}
+	if err := q.s.unsubscribe(ctx, uri); err != nil {
+		return nil, err
+	}
+	q.s.follow(ctx, q.h.Upstream)
+	return nil, wire.InvalidParams("the server does not report updates of this resource")
+}
+
+// unsubscribe ends the updates of one resource.
+func (q *request) unsubscribe(ctx context.Context) (json.RawMessage, error) {
+	uri, ok := jsonrpc.GetString(q.msg.Params, "uri")
+	if !ok {
+		return nil, wire.InvalidParams("params.uri must be a string")
+	}
+	_, result, err := q.settle(ctx, "resources", "subscribe")
+	if err != nil {
+		return nil, err
+	}
+	if err := q.s.unsubscribe(ctx, uri); err != nil {
+		return nil, err
+	}
+	if q.s.listen.active() || q.s.elsewhere(ctx) {
+		q.s.hear(ctx, q.h.Upstream)
+	}
+	return result, nil
+}
+
+// settle is the upstream's part of a request that changes the session: a legacy
+// server is asked. A modern one has no such method; it only has to have the
+// capability.
+func (q *request) settle(ctx context.Context, capability ...string) (upstream.Server, json.RawMessage, error) {
+	server, err := q.h.Upstream.Describe(ctx, q.s.upstream())
+	if err != nil {
+		return server, nil, err
+	}
+	if server.Era != mcp.Modern {
+		result, err := q.relay(ctx)
+		return server, result, err
+	}
+	if v, ok := jsonrpc.Get(server.Capabilities, capability...); !ok || string(v) == "false" {
+		return server, nil, wire.MethodNotFound(q.msg.Method)
+	}
+	return server, json.RawMessage(`{}`), nil
+}

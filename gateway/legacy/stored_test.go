@@ -1,0 +1,217 @@
+package legacy_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"taskgate/gateway/config"
+	"taskgate/internal/mcp"
+	"taskgate/internal/redistest"
+	"taskgate/internal/wiretest"
+)
+
+// What one client can have stored with sessions is bounded. These tests are clients that
+// try, over a real Redis, beside one that does not.
+
+// stored is how much memory all keys of a Redis that match take, in bytes.
+func stored(redis *redistest.Server, pattern string) (n int64) {
+	for _, key := range redis.Keys(pattern) {
+		size, _ := redis.Do("memory", "usage", key, "samples", "0").(int64)
+		n += size
+	}
+	return n
+}
+
+// alive fails the test unless the client's session is there.
+func (c *rawClient) alive() {
+	c.t.Helper()
+	if status, body := c.post(`{"jsonrpc":"2.0","id":99,"method":"ping"}`); status != http.StatusOK {
+		c.t.Errorf("the session of a client that does nothing wrong: %d %s", status, body)
+	}
+}
+
+// TestStoredIntroductions: what a client says of itself is stored with its session, and so
+// it may only be so long.
+func TestStoredIntroductions(t *testing.T) {
+	stack := newLegacyReplicas(t, nil)
+	quiet := stack.on(t, 0, nil)
+	quiet.initialize()
+	introduction := func(name string) string {
+		return `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"` +
+			name + `","version":"2"}}}`
+	}
+	long := introduction(strings.Repeat("x", 3_900_000))
+	for i := range 100 {
+		c := newRawClient(t, stack.at[i%2])
+		if status, body := c.post(long); c.session != "" || !strings.Contains(body, `"too many bytes in the state of this session"`) {
+			t.Fatalf("initialize %d: %d %.200s", i, status, body)
+		}
+	}
+	if n := stored(stack.store, "*"); n > 64<<10 {
+		t.Errorf("Redis has %d bytes", n)
+	}
+	if status, body := newRawClient(t, stack.at[1]).post(introduction(strings.Repeat("x", 50<<10))); status != http.StatusOK {
+		t.Errorf("a long name: %d %.200s", status, body)
+	}
+	quiet.alive()
+}
+
+// subscribe subscribes to a resource, or ends that.
+func (c *rawClient) subscribe(method, uri string) (refusal string) {
+	c.t.Helper()
+	_, body := c.post(`{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":{"uri":"` + uri + `"}}`)
+	if strings.Contains(body, `"result"`) {
+		return ""
+	}
+	return body
+}
+
+// TestStoredSubscriptions: the subscriptions of a session are stored with it, and so there
+// may only be so many, so long, and so large together. Whatever they take, they can be
+// ended, and then there is room for others.
+func TestStoredSubscriptions(t *testing.T) {
+	stack := newLegacyReplicas(t, func(c *config.Config) { c.MaxSubscriptions = 40 })
+	go func() { // what the server is told of
+		for range stack.session.subs {
+		}
+	}()
+	t.Cleanup(func() { close(stack.session.subs) })
+	quiet := stack.on(t, 1, nil)
+	quiet.initialize()
+	uri := func(i, n int) string { return fmt.Sprint("test://", strings.Repeat("x", n), i) }
+	refused := func(c *rawClient, uri, why string) {
+		t.Helper()
+		if got := c.subscribe(mcp.MethodResourcesSubscribe, uri); !strings.Contains(got, why) {
+			t.Errorf("%.30q: %.200q, want %s", uri, got, why)
+		}
+	}
+	taken := func(c *rawClient, method, uri string) {
+		t.Helper()
+		if got := c.subscribe(method, uri); got != "" {
+			t.Errorf("%s of %.30q: %.200s", method, uri, got)
+		}
+	}
+
+	c := stack.on(t, 0, nil)
+	c.initialize()
+	for i := range 40 {
+		refused(c, uri(i, 500_000), "too many bytes in the URI of a subscription")
+	}
+	for i := range 7 {
+		taken(c, mcp.MethodResourcesSubscribe, uri(i, 8000))
+	}
+	refused(c, uri(7, 8000), "too many bytes in the state of this session")
+	taken(c, mcp.MethodResourcesSubscribe, uri(6, 8000)) // it is subscribed to that
+	taken(c, mcp.MethodResourcesUnsubscribe, uri(6, 8000))
+	taken(c, mcp.MethodResourcesSubscribe, uri(7, 8000))
+	if state, _ := stack.store.Do("hstrlen", stack.store.Keys("*:c:" + c.session)[0], "state").(int64); state > 64<<10 {
+		t.Errorf("the state has %d bytes", state)
+	}
+
+	many := stack.on(t, 0, nil)
+	many.initialize()
+	for i := range 40 {
+		taken(many, mcp.MethodResourcesSubscribe, uri(i, 10))
+	}
+	refused(many, uri(40, 10), "too many subscriptions")
+	if n := stored(stack.store, "*"); n > 256<<10 {
+		t.Errorf("Redis has %d bytes", n)
+	}
+	quiet.alive()
+}
+
+// as has a client show a key.
+func (c *rawClient) as(key string) *rawClient {
+	c.http.Transport = bearer{c.http.Transport, key}
+	return c
+}
+
+// bearer adds a key to each request.
+type bearer struct {
+	http.RoundTripper
+	key string
+}
+
+func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+b.key)
+	return b.RoundTripper.RoundTrip(r)
+}
+
+// TestStoredSessions: a client that makes sessions without end has only so many, and takes
+// none from another one, nor the room for it.
+func TestStoredSessions(t *testing.T) {
+	stack := newLegacyReplicas(t, func(c *config.Config) {
+		wiretest.WithKeys(c)
+		c.MaxSessions, c.MaxSessionsPerOwner = 40, 20
+	})
+	quiet := stack.on(t, 0, nil).as(wiretest.BobKey)
+	quiet.initialize()
+	made := 0
+	for i := range 200 {
+		c := stack.on(t, i%2, nil).as(wiretest.AliceKey)
+		switch status, body := c.post(wiretest.InitializeBody); {
+		case c.session != "":
+			made++
+		case !strings.Contains(body, `"too many sessions of this caller"`):
+			t.Fatalf("initialize %d: %d %s", i, status, body)
+		}
+	}
+	if n := len(stack.store.Keys("*:c:*")); made != 20 || n != 21 {
+		t.Errorf("%d sessions were made, and there are %d", made, n)
+	}
+	quiet.alive()
+	for range 19 {
+		stack.on(t, 1, nil).as(wiretest.BobKey).initialize()
+	}
+	quiet.alive()
+}
+
+// TestStoredResults: what the tasks of one client take is bounded, results included that it
+// never reads, over all replicas. Another client has room of its own.
+func TestStoredResults(t *testing.T) {
+	const bound, each = 1 << 20, 100_000
+	stack := newLegacyReplicas(t, func(c *config.Config) {
+		wiretest.WithKeys(c)
+		c.Upstreams[0].MaxStoredBytesPerOwner = bound
+	})
+	task := func(c *rawClient) (refusal string) {
+		_, body := c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","task":{"ttl":600000},"arguments":{"x":"` +
+			strings.Repeat("x", each) + `"}}}`)
+		_, id, made := strings.Cut(body, `"taskId":"`)
+		if !made {
+			return body
+		}
+		id, _, _ = strings.Cut(id, `"`)
+		if _, body := c.post(`{"jsonrpc":"2.0","id":2,"method":"tasks/result","params":{"taskId":"` + id + `"}}`); len(body) < each {
+			t.Fatalf("the result of a task: %.300s", body)
+		}
+		return ""
+	}
+	alice := []*rawClient{stack.on(t, 0, nil).as(wiretest.AliceKey), stack.on(t, 1, nil).as(wiretest.AliceKey)}
+	bob := stack.on(t, 0, nil).as(wiretest.BobKey)
+	for _, c := range append(alice, bob) {
+		c.initialize()
+	}
+	made := 0
+	for i := range 60 {
+		switch refusal := task(alice[i%2]); {
+		case refusal == "":
+			made++
+		case !strings.Contains(refusal, `"too many bytes in the tasks of this caller"`):
+			t.Fatalf("call %d: %.300s", i, refusal)
+		}
+	}
+	if most := bound / (each + 2048); made < most || made > most+2 { // an end is counted a moment after it is seen
+		t.Errorf("%d tasks were made, want %d", made, most)
+	}
+	if n := stored(stack.store, "*:t:*"); n > bound+bound/2 {
+		t.Errorf("Redis has %d bytes of tasks", n)
+	}
+	if refusal := task(bob); refusal != "" {
+		t.Errorf("another client: %.300s", refusal)
+	}
+	alice[0].alive()
+}

@@ -1,0 +1,44 @@
+package legacy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"taskgate/gateway/endpoint"
+	"taskgate/gateway/translate"
+	"taskgate/gateway/wire"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// taskResult answers a call of the gateway's own tool (design.md 0.10), in a session of a
+// version with tasks or without. To versions before 2025-11-25 wrong arguments of a tool are an
+// error of the protocol (protocol.md 7.5).
+func (q *request) taskResult(ctx context.Context) (json.RawMessage, error) {
+	c, wrong, err := q.h.ReadTaskResultCall(q.msg.Params)
+	if err != nil {
+		return nil, err
+	}
+	if wrong != "" && q.state.Version < mcp.Version20251125 {
+		return nil, wire.InvalidParams("%s", wrong)
+	}
+	answer := endpoint.InWords(true, "%s", wrong)
+	if wrong == "" {
+		ctx, done := awaiting(ctx, q, askNote{Task: shim.ID(c.ID), First: true})
+		defer done()
+		look, stop := q.askOnResult(ctx, false)
+		answer, err = q.h.TaskResult(ctx, q.principal, c, q.op, endpoint.Waiter{Say: endpoint.ProgressTo(q.token, q.out.Notify), Seen: look})
+		stop()
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case !jsonrpc.IsObject(answer.Result):
+		return nil, translate.NotMCP(errors.New("the result of " + answer.Tool + " is not an object"))
+	case answer.IsError:
+		q.op.ToolError()
+	}
+	return q.toolResult(ctx, answer.Tool, answer.Result), nil
+}

@@ -1,0 +1,231 @@
+package legacy_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskgate/gateway/config"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/internal/wiretest"
+	"taskgate/shim"
+)
+
+// The conversations with clients are the transcripts testdata/legacy/handle*.txtar.
+// Here is what they cannot show.
+
+// handlePlay is a gateway that gives clients without tasks a task at once, of a tool
+// that never ends.
+type handlePlay struct {
+	*legacyServer
+	t       *testing.T
+	world   *taskWorld
+	task    shim.ID
+	session string
+}
+
+const handleConfig = `
+upstreams:
+  - name: up
+    url: http://up.example/
+    without_tasks: handle
+    task_result_wait: 30s
+    defaults: {tasks: required, poll_interval: 1s}
+`
+
+func newHandlePlay(t *testing.T, wrap func(shim.Store) shim.Store) *handlePlay {
+	t.Helper()
+	c, err := config.Parse("config.yaml", []byte(handleConfig), func(string) (string, bool) { return "", false })
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newTaskWorld(t)
+	w.store = wrap(w.store)
+	p := &handlePlay{t: t, world: w, legacyServer: w.gateway("r", legScript{
+		Era: "legacy", Raw: json.RawMessage(`{"capabilities":{"tools":{}},"serverInfo":{"name":"up","version":"1"}}`),
+		Replies: map[string]scriptReply{"tools/call": {Blocks: true}},
+	}, c)}
+	rec := p.post(t.Context(), "", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"c","version":"2"}}}`)
+	p.session = rec.Header().Get(mcp.HeaderSession)
+	told := p.post(t.Context(), p.session, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"slow"}}`).Body.String()
+	_, id, ok := strings.Cut(told, `{\"taskId\":\"`)
+	if !ok {
+		t.Fatalf("told %s", told)
+	}
+	p.task = shim.ID(id[:36])
+	return p
+}
+
+func sameStore(s shim.Store) shim.Store { return s }
+
+// post serves a legacy request.
+func (p *handlePlay) post(ctx context.Context, session, body string) *httptest.ResponseRecorder {
+	head := "POST\n"
+	if session != "" {
+		head += mcp.HeaderSession + ": " + session + "\n"
+	}
+	rec := httptest.NewRecorder()
+	p.Handler().ServeHTTP(rec, readRequest(p.t, []byte(head+"\n"+body)).WithContext(ctx))
+	return rec
+}
+
+// reads serves a call of the tool by a client of either era.
+func (p *handlePlay) reads(ctx context.Context, modern bool) *httptest.ResponseRecorder {
+	const call = `{"jsonrpc":"2.0","id":"r","method":"tools/call","params":{"name":"task_result","arguments":{"taskId":"%s"},"_meta":{%s"progressToken":"p"}}}`
+	if !modern {
+		return p.post(ctx, p.session, fmt.Sprintf(call, p.task, ""))
+	}
+	r, _, _ := wiretest.ParseRequest(p.t, "POST /up/mcp\n\n"+fmt.Sprintf(call, p.task, "$META,")+"\n")
+	rec := httptest.NewRecorder()
+	p.Handler().ServeHTTP(rec, r.WithContext(ctx))
+	return rec
+}
+
+// waiting begins such a call and lets five seconds pass.
+func (p *handlePlay) waiting(ctx context.Context, modern bool) <-chan *httptest.ResponseRecorder {
+	done := make(chan *httptest.ResponseRecorder, 1)
+	go func() { done <- p.reads(ctx, modern) }()
+	<-time.After(5 * time.Second)
+	synctest.Wait()
+	return done
+}
+
+// eachEra runs a test in a bubble, for clients of both.
+func eachEra(t *testing.T, f func(t *testing.T, modern bool)) {
+	for name, modern := range map[string]bool{"legacy": false, "modern": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { f(t, modern) })
+		})
+	}
+}
+
+// Whenever the status message changes, the caller has it as progress that rises.
+func TestTaskResultProgress(t *testing.T) {
+	eachEra(t, func(t *testing.T, modern bool) {
+		p := newHandlePlay(t, sameStore)
+		done := p.waiting(t.Context(), modern)
+		for i, message := range []string{"one", "two", "two", `th"ree`} {
+			change := shim.Change{Op: fmt.Sprint("test-", i), StatusMessage: &message}
+			if _, err := p.world.store.Apply(t.Context(), p.task, nil, change); err != nil {
+				t.Fatal(err)
+			}
+			<-time.After(time.Second)
+		}
+		if _, err := p.shim.Cancel(t.Context(), shim.Principal{}, "up", p.task); err != nil {
+			t.Fatal(err)
+		}
+		rec := <-done
+		var heard []string
+		for _, text := range wiretest.MessagesOf(rec.Header().Get("Content-Type"), rec.Body.Bytes()) {
+			m, err := jsonrpc.Parse(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m.Method == mcp.NotifyProgress {
+				heard = append(heard, string(m.Params))
+			}
+		}
+		want := []string{
+			`{"progressToken":"p","progress":1,"message":"one"}`,
+			`{"progressToken":"p","progress":2,"message":"two"}`,
+			`{"progressToken":"p","progress":3,"message":"th\"ree"}`,
+		}
+		if strings.Join(heard, "\n") != strings.Join(want, "\n") {
+			t.Errorf("heard %q", heard)
+		}
+		if !strings.Contains(rec.Body.String(), "was cancelled") {
+			t.Errorf("the end: %s", rec.Body)
+		}
+	})
+}
+
+// A replica that stops ends the wait at once: another one goes on with it.
+func TestTaskResultOnAStoppingReplica(t *testing.T) {
+	eachEra(t, func(t *testing.T, modern bool) {
+		p := newHandlePlay(t, sameStore)
+		done := p.waiting(t.Context(), modern)
+		for range 2 { // the second one begins after the end
+			start := time.Now()
+			if err := p.Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if rec := <-done; !strings.Contains(rec.Body.String(), "is still running") || time.Since(start) != 0 {
+				t.Errorf("after %v: %s", time.Since(start), rec.Body)
+			}
+			done = p.waiting(t.Context(), modern)
+		}
+		<-done
+	})
+}
+
+// A caller who goes ends the wait, and not the task.
+func TestTaskResultCallerLeaves(t *testing.T) {
+	eachEra(t, func(t *testing.T, modern bool) {
+		p := newHandlePlay(t, sameStore)
+		ctx, leave := context.WithCancel(t.Context())
+		done := p.waiting(ctx, modern)
+		leave()
+		start := time.Now()
+		<-done
+		if d := time.Since(start); d != 0 {
+			t.Errorf("waited on for %v", d)
+		}
+		if now, err := p.shim.Peek(t.Context(), shim.Principal{}, "up", p.task); err != nil || now.Status != shim.Working {
+			t.Errorf("the task: %+v, %v", now.Status, err)
+		}
+	})
+}
+
+// A legacy client that cancels its call of the tool hears nothing more of it, and the
+// task goes on.
+func TestTaskResultCancelled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newHandlePlay(t, sameStore)
+		done := p.waiting(t.Context(), false)
+		start := time.Now()
+		p.post(t.Context(), p.session, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"r"}}`)
+		if rec := <-done; strings.Contains(rec.Body.String(), `"id"`) || time.Since(start) != 0 {
+			t.Errorf("after %v: %s", time.Since(start), rec.Body)
+		}
+		if now, err := p.shim.Peek(t.Context(), shim.Principal{}, "up", p.task); err != nil || now.Status != shim.Working {
+			t.Errorf("the task: %+v, %v", now.Status, err)
+		}
+	})
+}
+
+// darkStore cannot be read while it is dark.
+type darkStore struct {
+	shim.Store
+	dark *atomic.Bool
+}
+
+func (s darkStore) Get(ctx context.Context, id shim.ID, part shim.Part) (shim.Task, error) {
+	if s.dark.Load() {
+		return shim.Task{}, shim.ErrUnavailable
+	}
+	return s.Store.Get(ctx, id, part)
+}
+
+// Without a store nothing can be said of a task, not even that it is unknown.
+func TestTaskResultWithoutStore(t *testing.T) {
+	eachEra(t, func(t *testing.T, modern bool) {
+		dark := &atomic.Bool{}
+		p := newHandlePlay(t, func(s shim.Store) shim.Store { return darkStore{s, dark} })
+		for _, when := range []string{"while waiting", "from the start"} {
+			done := p.waiting(t.Context(), modern)
+			dark.Store(true)
+			rec := <-done
+			if got := rec.Body.String(); rec.Code != http.StatusOK || !strings.Contains(got, `"code":-32603,"message":"task store unavailable"`) {
+				t.Errorf("dark %s: %d %s", when, rec.Code, got)
+			}
+		}
+	})
+}

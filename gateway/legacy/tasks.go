@@ -1,0 +1,231 @@
+package legacy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"strconv"
+	"time"
+
+	"taskgate/gateway/translate"
+	"taskgate/gateway/wire"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+	"taskgate/shim/dialect"
+)
+
+// The tasks of 2025-11-25 (protocol.md section 4). As with the extension, all
+// methods are answered from the store: the upstream may be down, and the task may
+// run on another replica.
+
+// errLeft: a client has gone that waited for what it can ask for again.
+var errLeft = errors.New("the client has gone")
+
+// offersTasks reports whether sessions of this version can make tasks. Only
+// 2025-11-25 has them, and only where a tool may become one are they offered (L1).
+func (h *Handler) offersTasks(version string) bool {
+	return version == mcp.Version20251125 && h.Convertible()
+}
+
+// serve answers a request in a session with a result or an error.
+type serve func(q *request, ctx context.Context) (json.RawMessage, error)
+
+// withTasks makes a method exist only for sessions that can make tasks.
+func withTasks(serve serve) serve {
+	return func(q *request, ctx context.Context) (json.RawMessage, error) {
+		if !q.h.offersTasks(q.state.Version) {
+			return nil, wire.MethodNotFound(q.msg.Method)
+		}
+		return serve(q, ctx)
+	}
+}
+
+// taskWish reads params.task: whether a call is to be a task, and for how long the
+// client would like it kept. Where no tasks are offered the member means nothing
+// (L2). Other members of it are tolerated: the TypeScript SDK 1.x also sends
+// pollInterval.
+func (q *request) taskWish() (wish bool, ttl time.Duration, err error) {
+	task, ok := jsonrpc.Get(q.msg.Params, "task")
+	if !ok || !q.h.offersTasks(q.state.Version) {
+		return false, 0, nil
+	}
+	if !jsonrpc.IsObject(task) {
+		return false, 0, wire.InvalidParams("params.task must be an object")
+	}
+	raw, ok := jsonrpc.Get(task, "ttl")
+	if !ok {
+		return true, 0, nil
+	}
+	ttl, ok = milliseconds(raw)
+	if !ok {
+		return false, 0, wire.InvalidParams("params.task.ttl must be a whole number of milliseconds")
+	}
+	return true, max(ttl, time.Millisecond), nil
+}
+
+// milliseconds reads a duration as JSON has it. Null is as long as possible: that
+// is what a ttl of null means in a task (L10), and there were clients that wished
+// for it so.
+func milliseconds(raw []byte) (time.Duration, bool) {
+	const most = math.MaxInt64 / int64(time.Millisecond)
+	if string(raw) == "null" {
+		return math.MaxInt64, true
+	}
+	f, err := strconv.ParseFloat(string(raw), 64)
+	switch {
+	case err != nil && !errors.Is(err, strconv.ErrRange), f < 0, f != math.Trunc(f):
+		return 0, false
+	case f >= float64(most):
+		return math.MaxInt64, true
+	}
+	return time.Duration(f) * time.Millisecond, true
+}
+
+// created answers a call that has become a task (L6, L11).
+func (q *request) created(t shim.Task) json.RawMessage {
+	q.op.Task(string(t.ID), nil)
+	q.s.note([]shim.ID{t.ID}, nil)
+	return dialect.Legacy.Created(t, q.h.Config.Tool(q.name).ImmediateResponse)
+}
+
+// taskID reads params.taskId. Whatever else is in the params is ignored, as a
+// related-task there has to be (L14), and as params.task, which the TypeScript SDK
+// 1.32.2 sends along, deserves (protocol.md C 6).
+func (q *request) taskID() (shim.ID, error) {
+	text, ok := jsonrpc.GetString(q.msg.Params, "taskId")
+	if !ok {
+		return "", wire.InvalidParams("params.taskId must be a string")
+	}
+	return shim.ParseID(text)
+}
+
+// getTask answers tasks/get.
+func (q *request) getTask(ctx context.Context) (json.RawMessage, error) {
+	id, err := q.taskID()
+	if err != nil {
+		return nil, err
+	}
+	t, err := q.h.Shim.Peek(ctx, q.principal, q.h.Name, id)
+	if err != nil {
+		return nil, err
+	}
+	q.op.Task(string(t.ID), t.Trace)
+	return dialect.Legacy.Got(t), nil
+}
+
+// listTasks answers tasks/list: the tasks of the caller, or, where nobody
+// has to say who he is, of the session (L20–L23, design.md 0.7).
+func (q *request) listTasks(ctx context.Context) (json.RawMessage, error) {
+	cursor := ""
+	if raw, _ := jsonrpc.Get(q.msg.Params, "cursor"); raw != nil && string(raw) != "null" {
+		if cursor, _ = jsonrpc.GetString(q.msg.Params, "cursor"); cursor == "" {
+			return nil, shim.ErrCursor
+		}
+	}
+	tasks, next, err := q.h.Shim.List(ctx, q.principal, q.h.Name, cursor)
+	if err != nil {
+		return nil, err
+	}
+	return dialect.Legacy.Listed(tasks, next), nil
+}
+
+// cancelTask answers tasks/cancel with the task, which is cancelled by then
+// (L25). One that has ended cannot be (L24).
+func (q *request) cancelTask(ctx context.Context) (json.RawMessage, error) {
+	id, err := q.taskID()
+	if err != nil {
+		return nil, err
+	}
+	t, err := q.h.Shim.Cancel(ctx, q.principal, q.h.Name, id)
+	if err != nil {
+		return nil, err
+	}
+	q.op.Task(string(id), t.Trace)
+	return dialect.Legacy.Got(t), nil
+}
+
+// awaitTask answers tasks/result: once the task has ended, with what the
+// call itself would have been answered with (L15–L17). Nothing is lost when the
+// client goes meanwhile: it may ask again (L18), so nobody waits on for it, unlike
+// for a call (X3).
+func (q *request) awaitTask(ctx context.Context) (json.RawMessage, error) {
+	id, err := q.taskID()
+	if err != nil {
+		return nil, err
+	}
+	ctx, done := awaiting(ctx, q, askNote{Task: id})
+	defer done()
+	look, stop := q.askOnResult(ctx, true)
+	t, err := q.h.Shim.Wait(ctx, q.principal, q.h.Name, id, look)
+	stop()
+	if err != nil {
+		return nil, err
+	}
+	q.op.Task(string(id), t.Trace)
+	return q.outcome(ctx, t)
+}
+
+// awaiting is the context of a wait for a task. It also ends, with errLeft, when the
+// client goes: if it can come back for the answer, any replica gives that (serveResume).
+func awaiting(ctx context.Context, q *request, n askNote) (context.Context, func()) {
+	ctx, leave := context.WithCancelCause(ctx)
+	cut := func() { leave(errLeft) }
+	if q.log != nil { // it is nil in a batch
+		q.log.waits(n, cut)
+	}
+	stop := context.AfterFunc(q.client, cut)
+	return ctx, func() {
+		stop()
+		leave(nil)
+	}
+}
+
+// askOnResult asks what a task asks on the stream of a request that waits for its end. look
+// takes the states of the task, until stop is called. A tasks/result leaves the questions to
+// the GET stream first (late). That stream knows nothing of a task whose client was only
+// told of it in words, so task_result does not wait for it.
+func (q *request) askOnResult(ctx context.Context, late bool) (look func(shim.Task), stop func()) {
+	if !q.out.Streams() || translate.Answerable(q.state.Capabilities) == nil {
+		return func(shim.Task) {}, func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	a := newAsker(ctx, q.h.Endpoint, q.s, q.log.asked, askLine{
+		ask:  q.log.ask,
+		over: func(m []byte) { _ = q.out.Send(m) }, // a client that is gone misses it
+	})
+	a.late = late
+	return a.look, func() {
+		cancel()
+		a.work.Wait()
+	}
+}
+
+// outcome is how a task ended, as its call would have been answered.
+func (q *request) outcome(ctx context.Context, t shim.Task) (json.RawMessage, error) {
+	if t.Outcome != nil && t.Outcome.Result != nil {
+		if !jsonrpc.IsObject(t.Outcome.Result) {
+			return nil, translate.NotMCP(errors.New("the result of " + t.Tool + " is not an object"))
+		}
+		o := *t.Outcome
+		o.Result = q.toolResult(ctx, t.Tool, o.Result)
+		t.Outcome = &o
+	}
+	result, failed := dialect.Legacy.Result(t)
+	switch {
+	case failed != nil:
+		return nil, failed
+	case t.ToolError:
+		q.op.ToolError()
+	}
+	return result, nil
+}
+
+// toolResult translates a stored result. Its resultType tells a modern
+// server's, which must have one, so that the server need not be asked what it is.
+func (q *request) toolResult(ctx context.Context, tool string, result json.RawMessage) json.RawMessage {
+	_, modern := jsonrpc.Get(result, "resultType")
+	view := translate.LegacyView{Modern: modern, Wrapped: modern && q.showsWrapped(ctx, tool, result)}
+	return translate.LegacyResult(mcp.MethodToolsCall, result, view)
+}

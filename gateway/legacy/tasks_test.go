@@ -1,0 +1,157 @@
+package legacy_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"taskgate/gateway"
+	"taskgate/gateway/config"
+	"taskgate/gateway/legacy"
+	"taskgate/internal/wiretest"
+	"taskgate/redisstore"
+	"taskgate/shim"
+)
+
+// taskWorld is one store with gateways over it that make tasks.
+type taskWorld struct {
+	t        testing.TB
+	store    shim.Store
+	sessions legacy.Sessions
+}
+
+// newTaskWorld opens a store on the clock of the bubble.
+func newTaskWorld(t testing.TB) *taskWorld {
+	t.Helper()
+	store, err := redisstore.Open(t.Context(), "embedded", redisstore.Options{ClockTTL: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	return &taskWorld{t: t, store: store, sessions: &together{Sessions: store.Sessions(100, time.Hour)}}
+}
+
+// gateway starts a replica that ends with the test.
+func (w *taskWorld) gateway(name string, script legScript, c *config.Config) *legacyServer {
+	w.t.Helper()
+	leg := &scriptedLeg{script: script}
+	sh, err := shim.New(shim.Options{
+		Replica: shim.Replica(name), Store: w.store, Logger: slog.New(slog.DiscardHandler),
+		Servers: map[string]shim.Server{"up": {Upstream: leg, Queue: 10, Policy: func(tool string) shim.Policy {
+			p := c.Upstreams[0].Tool(tool)
+			return shim.Policy{Tasks: shim.Mode(p.Tasks), Grace: p.Grace, TTL: p.TTL, MaxTTL: p.MaxTTL,
+				PollInterval: p.PollInterval, Timeout: p.Timeout, FoldProgress: p.Progress != config.ProgressOff, Partials: partialsOf(c.Upstreams[0], p)}
+		}}},
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- sh.Run(ctx) }()
+	w.t.Cleanup(func() {
+		stop()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			w.t.Error(err)
+		}
+	})
+	return startLegacyServer(w.t, leg, sh, c, func(o *gateway.Options) { o.Sessions = w.sessions })
+}
+
+// partialsOf is the part of a policy that cmd/taskgate makes of the configuration.
+func partialsOf(u *config.Upstream, p config.Tool) shim.Partials {
+	return shim.Partials{
+		Content: p.Progress == config.ProgressContent, Logs: p.Logs == config.LogsPartials,
+		Most: p.MaxPartials, MostBytes: int64(p.MaxPartialBytes),
+		Interval: u.PartialInterval, Bytes: int(u.PartialBytes),
+	}
+}
+
+func (p *legacyPlay) configure(yaml []byte) {
+	c, err := config.Parse("config.yaml", yaml, func(string) (string, bool) { return "", false })
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.config = c
+}
+
+// serve starts the gateway that a transcript is about.
+func (p *legacyPlay) serve(script legScript) {
+	if p.config == nil {
+		p.server = newLegacyServer(p.t, script, nil)
+	} else {
+		p.server = newTaskWorld(p.t).gateway("r", script, p.config)
+	}
+	p.handler = p.server.Handler()
+}
+
+// sendModern serves a request of a modern client: perhaps headers and a blank
+// line, then the body.
+func (p *legacyPlay) sendModern(text string) string {
+	head, body, ok := strings.Cut(text, "\n\n")
+	if !ok {
+		head, body = "", text
+	}
+	r, _, msg := wiretest.ParseRequest(p.t, strings.TrimSpace("POST /up/mcp\n"+head)+"\n\n"+p.revealed(body)+"\n")
+	rec := httptest.NewRecorder()
+	p.handler.ServeHTTP(rec, r)
+	wiretest.CheckSchemas(p.t, msg, "", rec)
+	return p.hidden(wiretest.ResponseText(rec))
+}
+
+// secret is something random in a transcript, and what stands for it.
+type secret struct{ text, name string }
+
+// secrets are the patterns of what is random.
+var secretPatterns = []struct {
+	letter  string
+	pattern *regexp.Regexp
+}{
+	{"t", regexp.MustCompile(`"taskId\\?":\\?"([0-9a-f-]{36})`)}, // also inside a text
+	{"l", regexp.MustCompile(`(?m)^id: ([A-Z2-7]{16})\.`)},
+	{"c", regexp.MustCompile(`"nextCursor":"([^"]+)"`)},
+}
+
+// hidden replaces what is random by names. Without tasks nothing is.
+func (p *legacyPlay) hidden(text string) string {
+	if p.config == nil {
+		return text
+	}
+	for _, s := range secretPatterns {
+		for _, m := range s.pattern.FindAllStringSubmatch(text, -1) {
+			p.keep(s.letter, m[1])
+		}
+	}
+	for _, s := range p.secrets {
+		text = strings.ReplaceAll(text, s.text, s.name)
+	}
+	return text
+}
+
+// keep gives a random text the next name of its kind, unless it has one.
+func (p *legacyPlay) keep(letter, text string) {
+	n := 1
+	for _, s := range p.secrets {
+		if s.text == text {
+			return
+		}
+		if strings.HasPrefix(s.name, "${"+letter) {
+			n++
+		}
+	}
+	p.secrets = append(p.secrets, secret{text, fmt.Sprintf("${%s%d}", letter, n)})
+}
+
+// revealed puts what is random back.
+func (p *legacyPlay) revealed(text string) string {
+	for _, s := range p.secrets {
+		text = strings.ReplaceAll(text, s.name, s.text)
+	}
+	return text
+}

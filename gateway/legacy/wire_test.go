@@ -1,0 +1,335 @@
+package legacy_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/tools/txtar"
+
+	"taskgate/gateway/config"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/internal/schematest"
+	"taskgate/internal/wiretest"
+	"taskgate/shim"
+)
+
+// TestLegacyWire replays the transcripts of testdata/legacy and compares what the
+// gateway writes with them, byte for byte; -update rewrites them. Their sections
+// are steps:
+//
+//	config        the configuration of a gateway that makes tasks, with a store
+//	upstream      the script of the upstream (legScript)
+//	request       a request; the next response section is its response
+//	modern        likewise, by a modern client (see TestModernTranscripts)
+//	open NAME     a request that is not waited for
+//	close NAME    its client goes; then what it had been sent
+//	leave NAME    its client goes, and nothing else
+//	finished NAME what it was sent, after it ended by itself
+//	says          notifications of the upstream, one per line
+//	fails         from now on the upstream cannot be reached; empty: it can again
+//	wait          time that passes
+//	saw           what the upstream was asked since the last such section; "saw all"
+//	              is sorted, where several things happen at once
+//
+// Sessions are written as ${s1}, ${s2} in the order of their making, and so are
+// tasks as ${t1}, ${t2}, cursors as ${c1}, ${c2} and logs of streams as ${l1}, ${l2}. Every message
+// is held against the official schema of the version that the session has.
+func TestLegacyWire(t *testing.T) {
+	files, err := filepath.Glob("testdata/legacy/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no transcripts", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			archive, err := txtar.ParseFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := txtar.Format(archive)
+			synctest.Test(t, func(t *testing.T) { playLegacy(t, archive) })
+			if got := txtar.Format(archive); *wiretest.Update {
+				if err := os.WriteFile(file, got, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			} else if diff := cmp.Diff(string(want), string(got)); diff != "" {
+				t.Errorf("-want +got\n%s", diff)
+			}
+		})
+	}
+}
+
+// legacyPlay is a transcript under way.
+type legacyPlay struct {
+	t        *testing.T
+	config   *config.Config // nil: no tasks
+	server   *legacyServer
+	handler  http.Handler
+	sessions []string
+	secrets  []secret
+	version  string
+	methods  map[string]string // of the requests sent, by id
+	last     string
+	open     map[string]*openRequest
+}
+
+type openRequest struct {
+	cancel context.CancelFunc
+	done   chan string
+}
+
+func playLegacy(t *testing.T, archive *txtar.Archive) {
+	p := &legacyPlay{t: t, version: mcp.Version20251125, methods: make(map[string]string), open: make(map[string]*openRequest)}
+	for i := range archive.Files {
+		f := &archive.Files[i]
+		word, name, _ := strings.Cut(f.Name, " ")
+		switch text := strings.TrimSpace(string(f.Data)); word {
+		case "upstream":
+			var script legScript
+			if err := json.Unmarshal(f.Data, &script); err != nil {
+				t.Fatalf("upstream: %v", err)
+			}
+			p.serve(script)
+		case "config":
+			p.configure(f.Data)
+		case "request":
+			p.last = p.send(context.Background(), f.Data)
+		case "modern":
+			p.last = p.sendModern(text)
+		case "response":
+			f.Data = []byte(p.last)
+		case "open":
+			p.start(name, f.Data)
+		case "close":
+			p.open[name].cancel()
+			f.Data = []byte(<-p.open[name].done)
+		case "leave":
+			p.open[name].cancel()
+		case "finished":
+			f.Data = []byte(<-p.open[name].done)
+		case "says":
+			p.says(text)
+		case "fails":
+			p.fails(text)
+		case "wait":
+			d, err := time.ParseDuration(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			<-time.After(d)
+		case "saw":
+			synctest.Wait()
+			saw := p.server.leg.seen()
+			if name == "all" {
+				slices.Sort(saw)
+			}
+			f.Data = []byte(strings.Join(append(saw, ""), "\n"))
+		default:
+			t.Fatalf("section %q", f.Name)
+		}
+		synctest.Wait()
+	}
+}
+
+func (p *legacyPlay) start(name string, data []byte) {
+	ctx, cancel := context.WithCancel(context.Background())
+	o := &openRequest{cancel: cancel, done: make(chan string, 1)}
+	p.open[name] = o
+	go func() {
+		defer cancel()
+		o.done <- p.send(ctx, data)
+	}()
+}
+
+func (p *legacyPlay) says(text string) {
+	for line := range strings.Lines(text) {
+		method, params, _ := strings.Cut(strings.TrimSpace(line), " ")
+		n := shim.Notification{Method: method}
+		if params != "" {
+			n.Params = json.RawMessage(params)
+		}
+		p.server.leg.say(n)
+	}
+}
+
+func (p *legacyPlay) fails(text string) {
+	var err error
+	if text != "" {
+		err = &shim.UpstreamError{Kind: "unreachable", Message: text, Err: errors.New("dial tcp 10.0.0.1:80")}
+	}
+	p.server.leg.setFailing(err)
+}
+
+// send serves one request and writes down the response.
+func (p *legacyPlay) send(ctx context.Context, data []byte) string {
+	for i, id := range p.sessions {
+		data = bytes.ReplaceAll(data, fmt.Appendf(nil, "${s%d}", i+1), []byte(id))
+	}
+	data = []byte(p.revealed(string(data)))
+	r := readRequest(p.t, data).WithContext(ctx)
+	p.remember(data)
+	w := httptest.NewRecorder()
+	p.handler.ServeHTTP(w, r)
+	return p.dump(w)
+}
+
+// remember notes which method each id is for, so that results can be checked.
+func (p *legacyPlay) remember(data []byte) {
+	_, body, _ := bytes.Cut(data, []byte("\n\n"))
+	elems, _, err := jsonrpc.Split(bytes.TrimSpace(body))
+	if err != nil {
+		return
+	}
+	for _, e := range elems {
+		if m, err := jsonrpc.Parse(e); err == nil && m.Kind == jsonrpc.Request {
+			p.methods[m.ID.Key()] = m.Method
+		}
+	}
+}
+
+// readRequest reads a method, header lines, and after a blank line a body. What
+// every client sends need not be written.
+func readRequest(t *testing.T, data []byte) *http.Request {
+	head, body, _ := bytes.Cut(data, []byte("\n\n"))
+	lines := bufio.NewScanner(bytes.NewReader(head))
+	lines.Scan()
+	r := httptest.NewRequest(lines.Text(), "/up/mcp", bytes.NewReader(bytes.TrimSpace(body)))
+	r.Host = "127.0.0.1:8080"
+	r.Header.Set("Accept", mcp.TypeAccept)
+	r.Header.Set("Content-Type", mcp.TypeJSON)
+	for lines.Scan() {
+		name, value, ok := strings.Cut(lines.Text(), ":")
+		if !ok {
+			t.Fatalf("header %q", lines.Text())
+		}
+		if value = strings.TrimSpace(value); value == "" {
+			r.Header.Del(name)
+			continue
+		}
+		r.Header.Set(name, value)
+	}
+	return r
+}
+
+func (p *legacyPlay) dump(w *httptest.ResponseRecorder) string {
+	resp := w.Result()
+	body, _ := io.ReadAll(resp.Body) // a recorder's body
+	if id := resp.Header.Get(mcp.HeaderSession); id != "" {
+		p.sessions = append(p.sessions, id)
+		if v, ok := jsonrpc.GetString(body, "result", "protocolVersion"); ok {
+			p.version = v
+		}
+	}
+	var out strings.Builder
+	fmt.Fprintf(&out, "%d %s", resp.StatusCode, resp.Header.Get("Content-Type"))
+	if id := resp.Header.Get(mcp.HeaderSession); id != "" {
+		fmt.Fprintf(&out, "\n%s: %s", mcp.HeaderSession, id)
+	}
+	for _, msg := range messages(p.t, resp.Header.Get("Content-Type"), body) {
+		p.check(msg)
+	}
+	if len(body) > 0 {
+		fmt.Fprintf(&out, "\n\n%s", strings.TrimRight(string(body), "\n"))
+	}
+	text := strings.TrimRight(out.String(), " ") + "\n"
+	for i, id := range p.sessions {
+		text = strings.ReplaceAll(text, id, fmt.Sprintf("${s%d}", i+1))
+	}
+	return p.hidden(text)
+}
+
+// messages takes a body apart: JSON, an array of it, or events.
+func messages(t *testing.T, typ string, body []byte) [][]byte {
+	var texts [][]byte
+	switch typ {
+	case mcp.TypeSSE:
+		for line := range strings.Lines(string(body)) {
+			if data, ok := strings.CutPrefix(line, "data: "); ok && strings.TrimSpace(data) != "" { // else there is only an id
+				texts = append(texts, []byte(strings.TrimSpace(data)))
+			}
+		}
+	case mcp.TypeJSON:
+		texts = append(texts, body)
+	}
+	var out [][]byte
+	for _, text := range texts {
+		elems, _, err := jsonrpc.Split(text)
+		if err != nil {
+			t.Errorf("%v\n%s", err, text)
+		}
+		for _, e := range elems {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// legacyResultDefinitions are the names of results in the schemas.
+var legacyResultDefinitions = map[string]string{
+	mcp.MethodInitialize: "InitializeResult", mcp.MethodPing: "EmptyResult", mcp.MethodSetLevel: "EmptyResult",
+	mcp.MethodToolsList: "ListToolsResult", mcp.MethodToolsCall: "CallToolResult",
+	mcp.MethodPromptsList: "ListPromptsResult", mcp.MethodPromptsGet: "GetPromptResult",
+	mcp.MethodResourcesList: "ListResourcesResult", mcp.MethodResourcesRead: "ReadResourceResult",
+	mcp.MethodResourceTemplatesList: "ListResourceTemplatesResult", mcp.MethodComplete: "CompleteResult",
+	mcp.MethodResourcesSubscribe: "EmptyResult", mcp.MethodResourcesUnsubscribe: "EmptyResult",
+	mcp.MethodTasksGet: "GetTaskResult", mcp.MethodTasksList: "ListTasksResult", mcp.MethodTasksCancel: "CancelTaskResult",
+	mcp.MethodTasksResult: "CallToolResult",
+}
+
+// check holds a message that the gateway sent against the schema of the version.
+func (p *legacyPlay) check(text []byte) {
+	p.t.Helper()
+	m, err := jsonrpc.Parse(text)
+	if err != nil {
+		p.t.Errorf("%v\n%s", err, text)
+		return
+	}
+	switch m.Kind {
+	case jsonrpc.Result:
+		schematest.Validate(p.t, p.version, p.definition("JSONRPCResultResponse", "JSONRPCResponse"), text)
+		if _, ok := jsonrpc.Get(m.Result, "partial-content"); ok {
+			return // no schema has it
+		}
+		if _, ok := jsonrpc.Get(m.Result, "task"); ok && p.methods[m.ID.Key()] == mcp.MethodToolsCall {
+			schematest.Validate(p.t, p.version, "CreateTaskResult", m.Result)
+		} else if def, ok := legacyResultDefinitions[p.methods[m.ID.Key()]]; ok {
+			schematest.Validate(p.t, p.version, def, m.Result)
+		}
+	case jsonrpc.ErrorResponse:
+		def := p.definition("JSONRPCErrorResponse", "JSONRPCError")
+		if def == "JSONRPCErrorResponse" || !m.ID.IsZero() { // older schemas have no place for an error without id
+			schematest.Validate(p.t, p.version, def, text)
+		}
+	case jsonrpc.Notification:
+		if m.Method == mcp.NotifyTaskPartial {
+			return // likewise
+		}
+		schematest.Validate(p.t, p.version, "ServerNotification", text)
+	default:
+		p.t.Errorf("a %v to the client: %s", m.Kind, text)
+	}
+}
+
+func (p *legacyPlay) definition(names ...string) string {
+	for _, n := range names {
+		if schematest.Has(p.version, n) {
+			return n
+		}
+	}
+	return names[0]
+}

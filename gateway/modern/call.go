@@ -1,0 +1,97 @@
+package modern
+
+import (
+	"context"
+
+	"taskgate/gateway/config"
+	"taskgate/gateway/translate"
+	"taskgate/gateway/upstream"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+	"taskgate/shim/dialect"
+)
+
+// callTool answers tools/call: with the upstream's result, or with a task if the
+// shim made one (T4), in words to a client that knows of none (design.md 0.10). When
+// the client goes away before that, its context ends and with it the upstream call;
+// once there is a task, nothing that happens to this request touches it (T42).
+func (q *request) callTool(ctx context.Context) (jsonrpc.Spliced, error) {
+	session := q.upstreamSession()
+	if err := q.checkTool(ctx, session); err != nil {
+		return nil, err
+	}
+	req, err := q.upstreamRequest(session)
+	if err != nil {
+		return nil, err
+	}
+	return q.converse(ctx, shim.Call{
+		Request:  req,
+		Handle:   q.tasks && q.h.Convertible(), // T2, T3
+		Partials: q.h.OffersPartials() && wantsPartials(q.capabilities),
+		After:    q.h.HandleAfter(),
+	})
+}
+
+// converse makes a call during which the client may be asked, or goes on with the
+// one that the request comes back to.
+func (q *request) converse(ctx context.Context, c shim.Call) (jsonrpc.Spliced, error) {
+	c.Upstream, c.Principal, c.Origin = q.h.Name, q.principal, dialect.OriginExt
+	c.Asking, c.Stream = q.asking(), q.sink()
+	if c.Asking == shim.AskPark { // it may come back to another replica
+		c.ProgressToken = q.token
+	}
+	call := q.h.Shim.Call
+	if q.state != nil {
+		call = q.comeBack
+	}
+	answered, err := call(ctx, c)
+	switch {
+	case err != nil:
+		return nil, err
+	case answered.Task != nil:
+		q.op.Task(string(answered.Task.ID), nil)
+		if !q.tasks {
+			return translate.ModernResult(q.msg.Method, mcp.Legacy, q.h.ToldOfTask(*answered.Task), q.h.Identity())
+		}
+		return q.h.identified(dialect.Ext.Created(*answered.Task)), nil
+	case answered.Parked != nil:
+		return q.askForInput(*answered.Parked)
+	}
+	return q.replied(ctx, answered.Reply)
+}
+
+// asking says how the client can be asked. Before there is a task, the questions of
+// a modern server are relayed; those of a legacy one need a state that can be sealed.
+func (q *request) asking() shim.Asking {
+	if !mcp.MayRequireInput(q.msg.Method) || translate.Answerable(q.capabilities) == nil {
+		return shim.AskNever
+	}
+	if q.server.Era != mcp.Modern && q.h.State != nil || q.asksInTask() {
+		return shim.AskPark
+	}
+	return shim.AskNever
+}
+
+// asksInTask reports whether every question of the call is asked in a task, apart from
+// those of a modern server that are relayed before there is one. A client that does not
+// take tasks can be asked in one while it waits in the gateway's tool (design.md 0.10).
+func (q *request) asksInTask() bool {
+	if q.msg.Method != mcp.MethodToolsCall || !q.h.Convertible() {
+		return false
+	}
+	tool := q.h.Config.Tool(q.name)
+	if !q.tasks {
+		return q.h.Handles() && q.h.State != nil && q.server.Era == mcp.Modern && tool.Tasks != config.TasksNever
+	}
+	return tool.Tasks != config.TasksNever && (q.server.Era == mcp.Modern || tool.EarlyInput != config.EarlyMRTR)
+}
+
+// checkTool holds the call against its tool: the arguments against the headers that mirror
+// them, too. Only modern upstreams have such tools (H12).
+func (q *request) checkTool(ctx context.Context, session shim.Session) error {
+	first := q.h.TaskFirst(q.name, q.tasks)
+	return q.h.CheckTool(ctx, session, q.server, q.name, first, func(tool upstream.Tool) error {
+		return checkParamHeaders(q.header, q.arguments, tool.Params)
+	})
+}

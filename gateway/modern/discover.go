@@ -1,0 +1,18 @@
+package modern
+
+import (
+	"context"
+
+	"taskgate/gateway/translate"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+)
+
+// discover answers server/discover (protocol.md 2.3, 7.1).
+func (q *request) discover(ctx context.Context) (jsonrpc.Spliced, error) {
+	server, err := q.describe(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return translate.ModernResult(mcp.MethodDiscover, mcp.Modern, translate.DiscoverResult(server, q.h.Convertible(), q.h.OffersPartials()), q.h.Identity())
+}

@@ -1,0 +1,146 @@
+package modern
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+
+	"taskgate/gateway/translate"
+	"taskgate/gateway/upstream"
+	"taskgate/gateway/wire"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// request is a request of the modern era with what its envelope says
+// (protocol.md 2.2). All of it holds for this request alone; nothing is known
+// from earlier ones (T3).
+type request struct {
+	h            *Handler
+	msg          jsonrpc.Message
+	header       http.Header
+	meta         json.RawMessage // params._meta
+	principal    shim.Principal
+	version      string
+	capabilities json.RawMessage // clientCapabilities
+	clientInfo   json.RawMessage // nil where the client says nothing
+	logLevel     string          // "" for no log messages
+	token        json.RawMessage // progressToken, nil for no progress
+	tasks        bool            // the client declares the tasks extension
+	name         string          // the tool, prompt or URI
+	named        bool            // the body has a name; "" may be one
+	arguments    json.RawMessage // of the tool or prompt; nil for none
+	responses    json.RawMessage // params.inputResponses; nil for none
+	state        json.RawMessage // params.requestState; nil where it is no retry
+
+	server upstream.Server // the upstream, where the method needs one
+	op     *wire.Operation // its observation
+	x      *wire.Exchange  // its answer
+}
+
+// The members of params._meta that make the envelope. They are picked in one pass: a
+// poll is little more than its envelope.
+const (
+	metaVersion = iota
+	metaCapabilities
+	metaClientInfo
+	metaLogLevel
+	metaProgressToken
+	metaMembers
+)
+
+var metaNames = [metaMembers]string{
+	mcp.MetaProtocolVersion, mcp.MetaClientCapabilities, mcp.MetaClientInfo, mcp.MetaLogLevel,
+	mcp.MetaProgressToken,
+}
+
+// readEnvelope checks version header and envelope, in the order of protocol.md
+// 2.5. The request is returned even with an error, as far as it could be read:
+// its version decides how the error is spelt.
+func readEnvelope(h http.Header, msg jsonrpc.Message) (*request, error) {
+	q := &request{msg: msg, header: h}
+	var params [5]json.RawMessage
+	jsonrpc.Pick(msg.Params, []string{"_meta", mcp.NameParam(msg.Method), "arguments", "inputResponses", "requestState"}, params[:])
+	q.meta, q.arguments, q.responses, q.state = params[0], params[2], params[3], params[4]
+	q.name, q.named = jsonrpc.String(params[1])
+	var meta [metaMembers]json.RawMessage
+	jsonrpc.Pick(q.meta, metaNames[:], meta[:])
+	version, ok := jsonrpc.String(meta[metaVersion])
+	if mcp.EraOf(version) == mcp.Modern {
+		q.version = version
+	}
+	if !ok {
+		return q, badEnvelope("%s must be a string", mcp.MetaProtocolVersion)
+	}
+	if err := checkVersionHeader(h, version); err != nil {
+		return q, err
+	}
+	if err := q.readMeta(&meta); err != nil {
+		return q, err
+	}
+	if q.version == "" {
+		return q, unsupportedVersion(version)
+	}
+	return q, nil
+}
+
+// unsupportedVersion is -32022. It lists the legacy versions as well: a client of
+// both eras can fall back on one of them by initialize.
+func unsupportedVersion(requested string) *wire.Failure {
+	b := []byte(`{"supported":`)
+	b = jsonrpc.AppendStrings(b, translate.SupportedVersions)
+	b = append(b, `,"requested":`...)
+	b = jsonrpc.AppendString(b, requested)
+	return &wire.Failure{Code: mcp.CodeUnsupportedVersion, Message: "unsupported protocol version",
+		Data: append(b, '}'), Status: http.StatusBadRequest}
+}
+
+// readMeta reads the keys of the envelope besides the version.
+func (q *request) readMeta(meta *[metaMembers]json.RawMessage) error {
+	q.capabilities = meta[metaCapabilities]
+	if !jsonrpc.IsObject(q.capabilities) {
+		return badEnvelope("%s must be an object", mcp.MetaClientCapabilities)
+	}
+	if extensions, ok := jsonrpc.Get(q.capabilities, "extensions"); ok {
+		if !jsonrpc.IsObject(extensions) {
+			return badEnvelope("clientCapabilities.extensions must be an object")
+		}
+		tasks, _ := jsonrpc.Get(extensions, mcp.ExtensionTasks)
+		q.tasks = jsonrpc.IsObject(tasks)
+	}
+	q.clientInfo = meta[metaClientInfo]
+	if q.clientInfo != nil && !isImplementation(q.clientInfo) {
+		return badEnvelope("%s must be an object with the strings name and version", mcp.MetaClientInfo)
+	}
+	if level := meta[metaLogLevel]; level != nil {
+		var ok bool
+		if q.logLevel, ok = jsonrpc.String(level); !ok || mcp.LogSeverity(q.logLevel) < 0 {
+			return badEnvelope("%s is none of the levels of RFC 5424", mcp.MetaLogLevel)
+		}
+	}
+	if q.token = meta[metaProgressToken]; q.token != nil {
+		id, err := jsonrpc.ParseID(q.token) // the same types as an id
+		switch {
+		case err != nil:
+			return badEnvelope("%s must be a string or an integer", mcp.MetaProgressToken)
+		case id.Long():
+			return badEnvelope("%s is too long", mcp.MetaProgressToken)
+		}
+	}
+	return nil
+}
+
+// isImplementation reports whether v is a well-formed Implementation object.
+func isImplementation(v json.RawMessage) bool {
+	var values [2]json.RawMessage
+	jsonrpc.Pick(v, []string{"name", "version"}, values[:])
+	return isString(values[0]) && isString(values[1])
+}
+
+// isString reports whether a value that was picked is a string.
+func isString(v json.RawMessage) bool { return len(v) > 0 && v[0] == '"' }
+
+func badEnvelope(format string, a ...any) *wire.Failure {
+	return &wire.Failure{Code: mcp.CodeInvalidParams, Message: fmt.Sprintf(format, a...), Status: http.StatusBadRequest}
+}

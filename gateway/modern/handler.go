@@ -1,0 +1,155 @@
+package modern
+
+import (
+	"context"
+	"net/http"
+
+	"taskgate/gateway/endpoint"
+	"taskgate/gateway/wire"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// Handler answers the requests of the modern era at one endpoint.
+type Handler struct {
+	*endpoint.Endpoint
+}
+
+// New makes the handler of an endpoint.
+func New(e *endpoint.Endpoint) *Handler { return &Handler{e} }
+
+// method is what is done with a method.
+type method struct {
+	// serve returns the result or an error.
+	serve func(q *request, ctx context.Context) (jsonrpc.Spliced, error)
+	// capability is what the upstream has to advertise for the method to exist.
+	capability string
+	// tasks says that the method exists only where tasks are offered, and only for
+	// clients that declare the extension (T6).
+	tasks bool
+	// uncounted says that the method is none of the calls in flight, which have a limit: it
+	// waits for no server and no task. A call may wait for an answer that comes this way.
+	uncounted bool
+}
+
+// methods are the requests of the modern era (protocol.md 2.1). What is not here, and yet
+// the protocol's, does not exist. That includes what the era removed: initialize, ping,
+// tasks/result, tasks/list (T12). A method of an extension is the server's to know.
+var methods = map[string]method{
+	mcp.MethodDiscover:              {serve: (*request).discover},
+	mcp.MethodListen:                {serve: (*request).listen, uncounted: true}, // it is a stream
+	mcp.MethodToolsList:             {serve: (*request).relay, capability: "tools"},
+	mcp.MethodToolsCall:             {serve: (*request).callTool, capability: "tools"},
+	mcp.MethodPromptsList:           {serve: (*request).relay, capability: "prompts"},
+	mcp.MethodPromptsGet:            {serve: (*request).relay, capability: "prompts"},
+	mcp.MethodResourcesList:         {serve: (*request).relay, capability: "resources"},
+	mcp.MethodResourceTemplatesList: {serve: (*request).relay, capability: "resources"},
+	mcp.MethodResourcesRead:         {serve: (*request).relay, capability: "resources"},
+	mcp.MethodComplete:              {serve: (*request).relay, capability: "completions"},
+	mcp.MethodTasksGet:              {serve: (*request).getTask, tasks: true, uncounted: true},
+	mcp.MethodTasksUpdate:           {serve: (*request).updateTask, tasks: true, uncounted: true},
+	mcp.MethodTasksCancel:           {serve: (*request).cancelTask, tasks: true, uncounted: true},
+}
+
+// ServePOST answers a message of the modern era. The order of its checks is
+// that of protocol.md 2.5, so that a client with several mistakes is told of the
+// same one as by other servers.
+func (h *Handler) ServePOST(w http.ResponseWriter, r *http.Request, p shim.Principal, msg jsonrpc.Message) {
+	if msg.Kind == jsonrpc.Notification {
+		// None has a meaning over HTTP: a request is cancelled by closing its
+		// stream, and a task by tasks/cancel (T42).
+		w.WriteHeader(http.StatusAccepted)
+		return
+	}
+	q, err := readEnvelope(r.Header, msg)
+	if err == nil {
+		err = checkMethodHeader(r.Header, msg.Method)
+	}
+	q.h, q.principal = h, p
+	m, ok := methods[msg.Method]
+	if mcp.Foreign(msg.Method) {
+		m, ok = method{serve: (*request).relayForeign}, true
+	}
+	if err == nil && (!ok || m.tasks && !h.Convertible()) {
+		err = wire.MethodNotFound(msg.Method)
+	}
+	if err != nil {
+		h.Telemetry.Refuse(w, r, wire.Request{Msg: msg, Version: q.version, Upstream: h.Name}, err)
+		return
+	}
+	q.serve(w, r, m)
+}
+
+// serve serves a method that exists, under observation.
+func (q *request) serve(w http.ResponseWriter, r *http.Request, m method) {
+	ctx, broken, release := requestContext(r)
+	defer release()
+	ctx, op := q.h.Telemetry.Start(ctx, r, wire.Request{Msg: q.msg, Meta: q.meta, Name: q.name, Version: q.version, Upstream: q.h.Name})
+	defer op.End()
+	q.op = op
+	q.x = wire.NewExchange(w, r, wire.ExchangeOptions{
+		Version: q.version, KeepAlive: q.h.Global.KeepAlive, Broken: broken, Op: op,
+	})
+	defer q.x.Close()
+
+	result, err := q.bounded(ctx, m)
+	switch {
+	case ctx.Err() != nil: // the client has gone, and takes no answer (2.6)
+		op.Cancelled()
+	case err != nil:
+		q.h.Telemetry.Refused(ctx, err)
+		q.h.LogFailure(ctx, q.msg.Method, err)
+		q.x.Fail(q.msg.ID, err)
+	default:
+		q.x.Spliced(q.msg.ID, result)
+	}
+}
+
+// bounded answers if there is room for one more call.
+func (q *request) bounded(ctx context.Context, m method) (jsonrpc.Spliced, error) {
+	if m.uncounted {
+		return q.answer(ctx, m)
+	}
+	owner := q.principal.Owner()
+	if err := q.h.Calls.Enter(owner); err != nil {
+		return nil, wire.TurnAway(err)
+	}
+	defer q.h.Calls.Leave(owner)
+	return q.answer(ctx, m)
+}
+
+// answer makes the checks that need the upstream or the method, then calls
+// the method.
+func (q *request) answer(ctx context.Context, m method) (jsonrpc.Spliced, error) {
+	if q.h.ReadsTasks(q.msg.Method, q.name) {
+		m = method{serve: (*request).taskResult}
+	}
+	if m.capability != "" {
+		server, err := q.describe(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if _, ok := jsonrpc.Get(server.Capabilities, m.capability); !ok {
+			return nil, wire.MethodNotFound(q.msg.Method)
+		}
+		q.server = server
+	}
+	if err := checkNameHeader(q); err != nil {
+		return nil, err
+	}
+	if m.tasks && !q.tasks && !q.legacyTask(ctx) {
+		return nil, wire.NeedsTasks(q.msg.Method + " needs the extension " + mcp.ExtensionTasks)
+	}
+	if err := checkName(q); err != nil {
+		return nil, err
+	}
+	return m.serve(q, ctx)
+}
+
+// requestContext is the context of work done for r. It ends with the client, and
+// when writing to the client fails.
+func requestContext(r *http.Request) (context.Context, func(error), func()) {
+	ctx, cancel := context.WithCancelCause(r.Context())
+	return ctx, func(err error) { cancel(err) }, func() { cancel(nil) }
+}

@@ -1,0 +1,113 @@
+package modern
+
+import (
+	"fmt"
+	"net/http"
+
+	"taskgate/gateway/wire"
+	"taskgate/internal/mcp"
+	"taskgate/internal/mcpheader"
+)
+
+// A modern request says in headers what its body says (protocol.md 2.4), so that
+// proxies can decide without reading bodies. Whoever does read the body must
+// refuse a request in which the two differ, or a proxy's decision would be about
+// another call than the one that is made. A header that comes twice is refused
+// too: the proxy may have read the other one.
+
+// onlyValue is the one value of a required header.
+func onlyValue(h http.Header, name string) (string, error) {
+	switch values := h.Values(name); {
+	case len(values) == 0:
+		return "", headerMismatch("the header %s is missing", name)
+	case len(values) > 1:
+		return "", headerMismatch("the header %s is there more than once", name)
+	default:
+		return wire.TrimOWS(values[0]), nil
+	}
+}
+
+// checkVersionHeader compares MCP-Protocol-Version with the envelope.
+func checkVersionHeader(h http.Header, version string) error {
+	got, err := onlyValue(h, mcp.HeaderProtocolVersion)
+	if err == nil && got != version {
+		err = headerMismatch("%s differs from the version in the body", mcp.HeaderProtocolVersion)
+	}
+	return err
+}
+
+// checkMethodHeader compares Mcp-Method, whose value is case-sensitive.
+func checkMethodHeader(h http.Header, method string) error {
+	got, err := onlyValue(h, mcp.HeaderMethod)
+	if err == nil && got != method {
+		err = headerMismatch("%s differs from the method in the body", mcp.HeaderMethod)
+	}
+	return err
+}
+
+// checkNameHeader compares Mcp-Name for the methods that have it (2.4, T46). Where
+// the body names nothing there is nothing to mirror; that it should have is a
+// mistake in params, which come later (see checkName).
+func checkNameHeader(q *request) error {
+	param := mcp.NameParam(q.msg.Method)
+	if param == "" || !q.named && len(q.header[mcp.HeaderName]) == 0 {
+		return nil
+	}
+	value, err := onlyValue(q.header, mcp.HeaderName)
+	if err != nil {
+		return err
+	}
+	got, err := mcpheader.Decode(value)
+	if err != nil {
+		return headerMismatch("%s: %v", mcp.HeaderName, err)
+	}
+	if !q.named || got != q.name {
+		return headerMismatch("%s differs from params.%s", mcp.HeaderName, param)
+	}
+	return nil
+}
+
+// checkName checks that a method that is about something by name has the name.
+func checkName(q *request) error {
+	if param := mcp.NameParam(q.msg.Method); !q.named && param != "" {
+		return wire.InvalidParams("params.%s must be a string", param)
+	}
+	return nil
+}
+
+// checkParamHeaders compares the arguments of a tool call with the headers that
+// its schema asks for (2.4).
+func checkParamHeaders(h http.Header, arguments []byte, params []mcpheader.Param) error {
+	for _, p := range params {
+		if err := checkParamHeader(h, arguments, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkParamHeader(h http.Header, arguments []byte, p mcpheader.Param) error {
+	name := mcp.HeaderParamPrefix + p.Header
+	arg := p.Argument(arguments)
+	_, present, err := mcpheader.Value(arg, p)
+	switch {
+	case err != nil: // no header could mirror it
+		return wire.InvalidParams("%v", err)
+	case !present && len(h.Values(name)) > 0:
+		return headerMismatch("the header %s has no argument", name)
+	case !present: // absent or null: no header is expected
+		return nil
+	}
+	value, err := onlyValue(h, name)
+	if err != nil {
+		return err
+	}
+	if err := mcpheader.Match(value, arg, p); err != nil {
+		return headerMismatch("%s: %v", name, err)
+	}
+	return nil
+}
+
+func headerMismatch(format string, a ...any) *wire.Failure {
+	return &wire.Failure{Code: mcp.CodeHeaderMismatch, Message: fmt.Sprintf(format, a...), Status: http.StatusBadRequest}
+}

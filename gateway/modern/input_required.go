@@ -1,0 +1,99 @@
+package modern
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"time"
+
+	"taskgate/gateway/sealed"
+	"taskgate/gateway/wire"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+	"taskgate/shim/dialect"
+)
+
+// A legacy server asks in the middle of a call, and a modern client is asked by
+// being given a result (protocol.md 2.7, 7.4). So the call waits for input: it stays open
+// upstream, the client gets an InputRequiredResult, and comes back with answers and with the
+// requestState that leads to the call, on any replica (H2).
+
+// comeBack goes on with the call that a retry leads to. A retry for a modern server is
+// that server's: it is a call like any other.
+func (q *request) comeBack(ctx context.Context, c shim.Call) (shim.Answered, error) {
+	state, ours, err := q.openState()
+	switch {
+	case err != nil:
+		return shim.Answered{}, err
+	case !ours:
+		return q.h.Shim.Call(ctx, c)
+	}
+	id, err := shim.ParseID(state.Call)
+	if err != nil {
+		return shim.Answered{}, errCallOver
+	}
+	c.Asked = state.Keys
+	answered, err := q.h.Shim.Reattach(ctx, c, id, q.answers())
+	if errors.Is(err, shim.ErrNotFound) {
+		err = errCallOver
+	}
+	return answered, err
+}
+
+// errCallOver is what a client hears that comes back too late, where nothing is
+// known of its call any more. It is never made again in silence (H2).
+var errCallOver = wire.InvalidParams("the call that asked is over: the time to answer has passed, or it was cancelled")
+
+// answers are the answers of a retry (2.7); which of them were asked for is the
+// shim's to know.
+func (q *request) answers() map[string]json.RawMessage {
+	return maps.Collect(jsonrpc.Members(q.responses))
+}
+
+// returns reports whether a request is a retry that only this gateway can have asked for:
+// its state says so, or comes back to a legacy server, which gave none out. That it does
+// not open is the client's mistake, and never a reason to ask the server (H2).
+func (q *request) returns() bool {
+	text, given := jsonrpc.String(q.state)
+	return given && mcp.MayRequireInput(q.msg.Method) && (sealed.Ours(text) || q.server.Era != mcp.Modern)
+}
+
+// openState reads the state of a retry, if it is one of ours. Any other is passed on to its
+// server.
+func (q *request) openState() (_ sealed.State, ours bool, _ error) {
+	if !q.returns() {
+		return sealed.State{}, false, nil
+	}
+	if q.h.State == nil {
+		return sealed.State{}, true, sealed.ErrSealed
+	}
+	text, _ := jsonrpc.String(q.state)
+	state, err := q.h.State.Open(text, q.binding(), time.Now())
+	return state, true, err
+}
+
+// askForInput is the InputRequiredResult of a call that waits for its answers.
+func (q *request) askForInput(p shim.Parked) (jsonrpc.Spliced, error) {
+	state := sealed.State{Call: string(p.ID), Expires: p.Until}
+	for _, question := range p.Questions {
+		state.Keys = append(state.Keys, question.Key)
+	}
+	text, err := q.h.State.Seal(q.binding(), state)
+	if err != nil {
+		return nil, err
+	}
+	b := append([]byte(`{"resultType":"`+mcp.ResultInputRequired+`","inputRequests":`), dialect.InputRequests(p.Questions)...)
+	b = append(b, `,"requestState":`...)
+	return q.h.identified(append(jsonrpc.AppendString(b, text), '}')), nil
+}
+
+// binding is what a state is good for: this caller, here, and a request for the
+// same. What else is in the params, such as a progress token, may change.
+func (q *request) binding() sealed.Binding {
+	return sealed.Binding{
+		Owner: q.principal.Owner(), Endpoint: q.h.Name, Method: q.msg.Method,
+		Params: sealed.Digest(jsonrpc.AppendString(nil, q.name), q.arguments),
+	}
+}

@@ -1,0 +1,274 @@
+package modern
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"taskgate/gateway/translate"
+	"taskgate/gateway/wire"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// ackWait is how long the upstream may take to say what it honours. A client
+// waits for the acknowledgement before it does anything else (Appendix C.4).
+const ackWait = 10 * time.Second
+
+// subscription is one subscriptions/listen stream (protocol.md 2.8).
+type subscription struct {
+	q      *request
+	filter shim.Filter     // what the client asked for, then what is honoured of it
+	tasks  []shim.ID       // likewise
+	named  map[string]bool // the task ids that the client wrote
+	acked  chan struct{}
+
+	partials bool              // partial results of the tasks are wanted, and shown
+	from     map[shim.ID]int64 // from this seq on
+}
+
+// listen answers subscriptions/listen: an acknowledgement, then notifications
+// until the client goes, the upstream ends the stream or the gateway closes. In
+// the latter two cases a final result tells the client that it was no accident.
+func (q *request) listen(ctx context.Context) (jsonrpc.Spliced, error) {
+	s := &subscription{q: q, acked: make(chan struct{})}
+	if err := s.read(q.h.Config.MaxTasksPerOwner, q.h.OffersPartials()); err != nil {
+		return nil, err
+	}
+	ctx, done, err := q.h.Streams.Open(ctx, q.principal.Owner())
+	defer done()
+	if err != nil {
+		return nil, err
+	}
+	if s.filter, err = s.offered(ctx, s.filter); err != nil {
+		return nil, err
+	}
+	if err := s.agreeTasks(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.stream(ctx); err != nil {
+		return nil, err
+	}
+	return jsonrpc.Spliced{s.final(q.h.Identity())}, nil
+}
+
+// stream is the time between acknowledgement and final result. Where only tasks
+// are listened to the upstream is not asked for anything, and the stream ends with
+// the last of them; with nothing honoured it ends at once.
+func (s *subscription) stream(ctx context.Context) error {
+	if isEmpty(s.filter) {
+		s.acknowledge(s.filter)
+		if len(s.tasks) == 0 {
+			return nil
+		}
+		return unlessOver(ctx, s.followTasks(ctx))
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var tasks sync.WaitGroup
+	var failed error
+	tasks.Go(func() {
+		select {
+		case <-s.acked:
+			if failed = unlessOver(ctx, s.followTasks(ctx)); failed != nil {
+				cancel()
+			}
+		case <-ctx.Done():
+		}
+	})
+	err := s.follow(ctx)
+	cancel()
+	tasks.Wait()
+	if failed != nil { // a client must not take what it has for all there was
+		return failed
+	}
+	return err
+}
+
+// unlessOver is err, unless the stream is over anyway.
+func unlessOver(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// read checks the params. Kinds that it does not know are left out of the
+// acknowledgement, as every kind is that a server does not support.
+func (s *subscription) read(mostTasks int, partials bool) error {
+	want, ok := jsonrpc.Get(s.q.msg.Params, "notifications")
+	if !ok || !jsonrpc.IsObject(want) {
+		return wire.InvalidParams("params.notifications must be an object")
+	}
+	if err := s.readTaskIDs(want, mostTasks); err != nil {
+		return err
+	}
+	if err := s.readPartials(partials); err != nil {
+		return err
+	}
+	if !wire.AcceptsStream(s.q.header) {
+		return wire.Refused(http.StatusNotAcceptable, "Accept must list "+mcp.TypeSSE)
+	}
+	return s.readKinds(want)
+}
+
+func (s *subscription) readKinds(want json.RawMessage) error {
+	for name, into := range map[string]*bool{
+		"toolsListChanged":     &s.filter.ToolsListChanged,
+		"promptsListChanged":   &s.filter.PromptsListChanged,
+		"resourcesListChanged": &s.filter.ResourcesListChanged,
+	} {
+		if v, ok := jsonrpc.Get(want, name); ok {
+			if *into = string(v) == "true"; !*into && string(v) != "false" {
+				return wire.InvalidParams("params.notifications.%s must be a boolean", name)
+			}
+		}
+	}
+	uris, ok := jsonrpc.Get(want, "resourceSubscriptions")
+	if ok && !jsonrpc.IsArray(uris) {
+		return wire.InvalidParams("params.notifications.resourceSubscriptions must be an array of strings")
+	}
+	for u := range jsonrpc.Elements(uris) {
+		uri, ok := jsonrpc.GetString(u)
+		switch {
+		case !ok:
+			return wire.InvalidParams("params.notifications.resourceSubscriptions must be an array of strings")
+		case len(uri) > int(s.q.h.Global.MaxURI):
+			return wire.LongURI()
+		case len(s.filter.Resources) >= s.q.h.Global.MaxSubscriptions:
+			return wire.ManySubscriptions()
+		}
+		s.filter.Resources = append(s.filter.Resources, uri)
+	}
+	return nil
+}
+
+// offered is what the upstream's capabilities leave of a filter. Nothing of it is
+// asked of the upstream where nothing is left.
+func (s *subscription) offered(ctx context.Context, f shim.Filter) (shim.Filter, error) {
+	if isEmpty(f) {
+		return f, nil
+	}
+	server, err := s.q.describe(ctx)
+	if err != nil {
+		return f, err
+	}
+	s.q.server = server
+	has := func(path ...string) bool {
+		v, _ := jsonrpc.Get(server.Capabilities, path...)
+		return string(v) == "true"
+	}
+	f.ToolsListChanged = f.ToolsListChanged && has("tools", "listChanged")
+	f.PromptsListChanged = f.PromptsListChanged && has("prompts", "listChanged")
+	f.ResourcesListChanged = f.ResourcesListChanged && has("resources", "listChanged")
+	if !has("resources", "subscribe") {
+		f.Resources = nil
+	}
+	return f, nil
+}
+
+// follow relays what the upstream sends, and returns when that is over. It is an
+// error only before the acknowledgement.
+func (s *subscription) follow(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	late := &shim.UpstreamError{Kind: "timeout", Message: "the server did not accept the subscription in time"}
+	timer := time.AfterFunc(ackWait, func() { cancel(late) })
+	defer timer.Stop()
+	err := s.q.h.Upstream.Listen(ctx, s.q.upstreamSession(), s.filter, func(f shim.Filter) {
+		timer.Stop()
+		s.acknowledge(f)
+	}, s.relay)
+	select {
+	case <-s.acked:
+		return nil
+	default:
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	if err == nil { // the upstream has nothing to say: nothing is honoured
+		s.acknowledge(shim.Filter{})
+	}
+	return err
+}
+
+// acknowledge sends the first message of the stream: what is honoured.
+func (s *subscription) acknowledge(f shim.Filter) {
+	s.filter = f
+	honoured := json.RawMessage(filterJSON(f))
+	if len(s.tasks) > 0 {
+		honoured = jsonrpc.With(honoured, jsonrpc.AppendStrings(nil, s.tasks), "taskIds")
+	}
+	params := append([]byte(`{"notifications":`), honoured...)
+	_ = s.send(mcp.NotifyAcknowledged, append(params, '}'))
+	close(s.acked)
+}
+
+// relay passes on one notification of the upstream, if it was asked for: nothing
+// else may travel on the stream.
+func (s *subscription) relay(n shim.Notification) {
+	if wants(s.filter, n) {
+		_ = s.send(n.Method, translate.Unrelated(n.Params))
+	}
+}
+
+// send marks a notification with the id of the listen request, verbatim. If the
+// client has gone, the request's context ends.
+func (s *subscription) send(method string, params json.RawMessage) error {
+	if len(params) == 0 {
+		params = json.RawMessage(`{}`)
+	}
+	return s.q.x.Notify(method, jsonrpc.With(params, json.RawMessage(s.q.msg.ID.Raw()), "_meta", mcp.MetaSubscriptionID))
+}
+
+// final is the result that ends the stream gracefully.
+func (s *subscription) final(identity json.RawMessage) json.RawMessage {
+	result := jsonrpc.With(json.RawMessage(`{"resultType":"complete"}`), json.RawMessage(s.q.msg.ID.Raw()), "_meta", mcp.MetaSubscriptionID)
+	return jsonrpc.With(result, identity, "_meta", mcp.MetaServerInfo)
+}
+
+// wants reports whether a notification is of a kind, and about a resource, that
+// was asked for.
+func wants(f shim.Filter, n shim.Notification) bool {
+	switch n.Method {
+	case mcp.NotifyToolsListChanged:
+		return f.ToolsListChanged
+	case mcp.NotifyPromptsListChanged:
+		return f.PromptsListChanged
+	case mcp.NotifyResourcesListChanged:
+		return f.ResourcesListChanged
+	case mcp.NotifyResourceUpdated:
+		uri, _ := jsonrpc.GetString(n.Params, "uri")
+		return slices.Contains(f.Resources, uri)
+	}
+	return false
+}
+
+func isEmpty(f shim.Filter) bool {
+	return !f.ToolsListChanged && !f.PromptsListChanged && !f.ResourcesListChanged && len(f.Resources) == 0
+}
+
+// filterJSON is a filter as a SubscriptionFilter, without what is not honoured.
+func filterJSON(f shim.Filter) []byte {
+	out := json.RawMessage(`{}`)
+	for _, k := range []struct {
+		name string
+		on   bool
+	}{
+		{"toolsListChanged", f.ToolsListChanged},
+		{"promptsListChanged", f.PromptsListChanged},
+		{"resourcesListChanged", f.ResourcesListChanged},
+	} {
+		if k.on {
+			out = jsonrpc.With(out, json.RawMessage("true"), k.name)
+		}
+	}
+	if len(f.Resources) > 0 {
+		out = jsonrpc.With(out, jsonrpc.AppendStrings(nil, f.Resources), "resourceSubscriptions")
+	}
+	return out
+}

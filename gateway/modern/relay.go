@@ -1,0 +1,189 @@
+package modern
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+
+	"taskgate/gateway/endpoint"
+	"taskgate/gateway/translate"
+	"taskgate/gateway/upstream"
+	"taskgate/gateway/wire"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// describe asks what the upstream is, and remembers the identity.
+func (q *request) describe(ctx context.Context) (upstream.Server, error) {
+	s, err := q.h.Upstream.Describe(ctx, shim.Session{Key: q.principal.Subject, ClientInfo: q.clientInfo, Capabilities: q.declared(mcp.Legacy)})
+	if err == nil && jsonrpc.IsObject(s.Info) {
+		q.h.Identify(s.Info)
+	}
+	return s, err
+}
+
+// identified is a result of the gateway's own with the serverInfo that every
+// modern result should carry (protocol.md 1.2, row 19). It has no _meta yet.
+func (h *Handler) identified(result json.RawMessage) jsonrpc.Spliced {
+	return jsonrpc.Extended(result, []byte(`"_meta":{"`+mcp.MetaServerInfo+`":`+string(h.Identity())+`}`))
+}
+
+// relayForeign passes on a request that the gateway does not know. A server that does not
+// know it either answers with the status that goes with that (protocol.md 2.5).
+func (q *request) relayForeign(ctx context.Context) (_ jsonrpc.Spliced, err error) {
+	if q.server, err = q.describe(ctx); err != nil {
+		return nil, err
+	}
+	result, err := q.relay(ctx)
+	if e, ok := errors.AsType[*shim.RPCError](err); ok && e.Code == mcp.CodeMethodNotFound {
+		err = &wire.Failure{Code: e.Code, Message: e.Message, Data: e.Data, Status: http.StatusNotFound}
+	}
+	return result, err
+}
+
+// relay passes a request on that never becomes a task.
+func (q *request) relay(ctx context.Context) (jsonrpc.Spliced, error) {
+	req, err := q.upstreamRequest(q.upstreamSession())
+	if err != nil {
+		return nil, err
+	}
+	if q.returns() || q.asking() != shim.AskNever {
+		return q.converse(ctx, shim.Call{Request: req})
+	}
+	reply, err := q.h.Upstream.Call(ctx, req, q.sink())
+	if err != nil {
+		return nil, err
+	}
+	return q.replied(ctx, reply)
+}
+
+// replied is an upstream's reply as a modern client may see it.
+func (q *request) replied(ctx context.Context, reply shim.Reply) (jsonrpc.Spliced, error) {
+	if reply.Error != nil && reply.Error.Code == mcp.CodeURLElicitation && q.server.Era != mcp.Modern {
+		reply = translate.URLRequired(q.msg.Method, reply.Error)
+	}
+	switch {
+	case reply.Error != nil:
+		return nil, refusal(q, reply.Error)
+	case reply.IsError:
+		q.op.ToolError()
+	}
+	if q.msg.Method == mcp.MethodToolsList {
+		dropped := func(name string, reason error) { q.h.LogDropped(ctx, name, reason) }
+		reply.Result = translate.ModernTools(reply.Result, q.server.Era, dropped)
+		reply.Result = q.h.WithTaskResult(ctx, q.msg.Params, reply.Result)
+	}
+	return translate.ModernResult(q.msg.Method, q.server.Era, reply.Result, q.h.Identity())
+}
+
+// refusal adds to an upstream's error what only the request can tell, before
+// wire.FailureOf spells it (protocol.md 7.5).
+func refusal(q *request, e *shim.RPCError) error {
+	switch {
+	case e.Code == mcp.CodeMissingCapability:
+		// Servers of both eras at once (Go SDK 1.8.0) say so in a session as well. What
+		// a legacy server may otherwise mean by the code names no capabilities.
+		required, _ := jsonrpc.Get(e.Data, "requiredCapabilities")
+		required = translate.Undeclared(required)
+		if missing := missingCapabilities(required, q.capabilities); missing != nil {
+			return &wire.Failure{Code: e.Code, Message: e.Message, Status: http.StatusBadRequest,
+				Data: jsonrpc.With(json.RawMessage(`{}`), missing, "requiredCapabilities")}
+		}
+	case e.Code == mcp.CodeResourceNotFound && e.Data == nil && q.msg.Method == mcp.MethodResourcesRead:
+		found := *e
+		found.Data = jsonrpc.With(json.RawMessage(`{}`), jsonrpc.AppendString(nil, q.name), "uri")
+		return &found
+	}
+	return e
+}
+
+// upstreamRequest frees a request of what only meant something between the client
+// and the gateway.
+func (q *request) upstreamRequest(s shim.Session) (shim.Request, error) {
+	if mcp.MayRequireInput(q.msg.Method) {
+		if err := q.checkRetry(); err != nil {
+			return shim.Request{}, err
+		}
+	}
+	return shim.Request{
+		Method: q.msg.Method, Params: translate.ModernParams(q.msg.Method, q.server.Era, q.msg.Params), Name: q.name,
+		Session:  s,
+		Progress: q.token != nil,
+		LogLevel: q.logLevel,
+		Relay:    q.server.Era == mcp.Modern && mcp.MayRequireInput(q.msg.Method),
+	}, nil
+}
+
+// upstreamSession says in whose name the upstream is called. Anonymous callers
+// share nothing (design.md 0.16). Nothing refers to the client's message, which may be
+// large, and be outlived by the call.
+func (q *request) upstreamSession() shim.Session {
+	return shim.Session{
+		Key: q.principal.Subject, ClientInfo: slices.Clone(q.clientInfo),
+		Capabilities: slices.Clone(q.declared(q.server.Era)),
+	}
+}
+
+// declared are the capabilities that a server of this era is told of. The questions of a
+// modern one are relayed; those of a legacy one have to be brought to the client. That holds
+// for the upstream session and not for one call, so it does not depend on the tool: what a
+// server lists may depend on it, and has to be what it then does (H5).
+func (q *request) declared(era mcp.Era) json.RawMessage {
+	modern := era == mcp.Modern
+	brought := q.h.State != nil || q.tasks && q.h.Convertible()
+	return translate.ClientCapabilities(q.capabilities, translate.ClientView{Asked: modern || brought, RootsChange: modern})
+}
+
+// sink is where the upstream's messages of this request go.
+func (q *request) sink() endpoint.Sink {
+	return endpoint.NewSink(q.x.Notify, q.token, func(level string) bool {
+		return q.logLevel != "" && mcp.LogSeverity(level) >= mcp.LogSeverity(q.logLevel)
+	})
+}
+
+// missingCapabilities is what a server requires and a client did not declare; nil
+// for nothing.
+func missingCapabilities(required, declared json.RawMessage) json.RawMessage {
+	var missing json.RawMessage
+	for name, want := range jsonrpc.Members(required) {
+		if has, ok := jsonrpc.Get(declared, name); ok {
+			if want = missingCapabilities(want, has); want == nil {
+				continue
+			}
+		}
+		if missing == nil {
+			missing = json.RawMessage(`{}`)
+		}
+		missing = jsonrpc.With(missing, want, name)
+	}
+	return missing
+}
+
+// checkRetry checks what a client sends along when it tries again with answers (2.7).
+func (q *request) checkRetry() error {
+	switch {
+	case q.arguments != nil && !jsonrpc.IsObject(q.arguments):
+		return wire.InvalidParams("params.arguments must be an object")
+	case q.responses != nil && !isResponses(q.responses):
+		return wire.InvalidParams("params.inputResponses must be an object of objects")
+	case q.state != nil && !isString(q.state):
+		return wire.InvalidParams("params.requestState must be a string")
+	}
+	return nil
+}
+
+// isResponses reports whether v is a map of results (2.7, T34).
+func isResponses(v json.RawMessage) bool {
+	if !jsonrpc.IsObject(v) {
+		return false
+	}
+	for _, r := range jsonrpc.Members(v) {
+		if !jsonrpc.IsObject(r) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,30 @@
+package gateway
+
+import (
+	"fmt"
+
+	"taskgate/gateway/config"
+	"taskgate/gateway/sealed"
+)
+
+// stateKeys makes the keyring of the configuration. With none configured a gateway
+// that shares its store with nobody makes a key of its own; any other has no
+// keyring (nil), since a state has to open on the replica that the client comes
+// back to.
+func stateKeys(c *config.Config) (*sealed.Keyring, error) {
+	if len(c.StateKeys) == 0 {
+		if c.Store != config.StoreEmbedded {
+			return nil, nil
+		}
+		return sealed.Generate()
+	}
+	keys := make([]sealed.Key, len(c.StateKeys))
+	for i, k := range c.StateKeys {
+		secret, err := k.Secret()
+		if err != nil {
+			return nil, fmt.Errorf("state_keys[%d]: %w", i, err)
+		}
+		keys[i] = sealed.Key{ID: k.ID, Secret: secret}
+	}
+	return sealed.New(keys...)
+}

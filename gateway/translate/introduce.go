@@ -1,0 +1,61 @@
+package translate
+
+import (
+	"encoding/json"
+
+	"taskgate/gateway/upstream"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+)
+
+// SupportedVersions are the versions of server/discover and of -32022 (design.md
+// 0.1): what a client may speak here, in either era. 2024-11-05 is spoken to
+// upstreams only.
+var SupportedVersions = func() []string {
+	var names []string
+	for _, v := range mcp.Versions {
+		if v.Name != mcp.Version20241105 {
+			names = append(names, v.Name)
+		}
+	}
+	return names
+}()
+
+// DiscoverResult is what an upstream says of itself, with the versions that the
+// gateway speaks in its place and the extensions that it adds. For a legacy
+// upstream it is made of the InitializeResult.
+func DiscoverResult(s upstream.Server, tasks, partials bool) json.RawMessage {
+	versions := jsonrpc.AppendStrings(nil, SupportedVersions)
+	caps := modernCapabilities(s, tasks, partials)
+	if s.Era == mcp.Modern && jsonrpc.IsObject(s.Raw) {
+		return jsonrpc.With(jsonrpc.With(s.Raw, versions, "supportedVersions"), caps, "capabilities")
+	}
+	b := append([]byte(`{"resultType":"complete","supportedVersions":`), versions...)
+	b = append(append(b, `,"capabilities":`...), caps...)
+	if s.Instructions != "" {
+		b = append(b, `,"instructions":`...)
+		b = jsonrpc.AppendString(b, s.Instructions)
+	}
+	return append(b, '}')
+}
+
+// InitializeResult introduces the upstream to a legacy client: its own words as
+// far as it is legacy itself, and its discovery's otherwise (protocol.md 7.1).
+// tasks is the gateway's own capability, nil for none.
+func InitializeResult(version string, s upstream.Server, own, tasks json.RawMessage) json.RawMessage {
+	modern := s.Era == mcp.Modern
+	result := json.RawMessage(`{}`)
+	if !modern && jsonrpc.IsObject(s.Raw) {
+		result = s.Raw
+	}
+	result = jsonrpc.With(result, jsonrpc.AppendString(nil, version), "protocolVersion")
+	result = jsonrpc.With(result, legacyCapabilities(s, tasks), "capabilities")
+	if jsonrpc.IsObject(s.Info) {
+		own = s.Info
+	}
+	result = jsonrpc.WithDefault(result, own, "serverInfo")
+	if text, ok := jsonrpc.Get(s.Raw, "instructions"); ok {
+		result = jsonrpc.WithDefault(result, text, "instructions")
+	}
+	return result
+}

@@ -1,0 +1,166 @@
+package translate
+
+import (
+	"encoding/json"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+)
+
+// This file turns what a server of either era answered into what a client of the
+// versions up to 2025-11-25 knows (protocol.md 7.1, 7.2). Every function is a
+// pure splice: what it does not name stays byte for byte. A text that is not
+// shaped as expected is left alone, since it is the server's business.
+
+// LegacyView is what decides how a result looks to a legacy client.
+type LegacyView struct {
+	Modern  bool // the server speaks the modern era
+	Wrapped bool // the tool called has an output schema that was wrapped (see wrapSchema)
+	// Tasks reports the tools that may be called as tasks; nil where the session
+	// can make none.
+	Tasks func(tool string) bool
+	// Partials reports the tools that have partial results; nil where the client takes
+	// none.
+	Partials func(tool string) bool
+	// Dropped hears of the tools of a modern server that are left out (see LegacyResult).
+	Dropped func(name string, reason error)
+}
+
+// LegacyResult translates a result. A modern server's tool with an invalid x-mcp-header is
+// left out of a list, as for modern clients: the server has to refuse its calls (2.4).
+func LegacyResult(method string, result []byte, v LegacyView) []byte {
+	if v.Modern {
+		result = withoutModernMembers(result)
+	}
+	switch method {
+	case mcp.MethodToolsList:
+		result = EachTool(result, func(tool json.RawMessage) json.RawMessage {
+			if v.Modern && unsound(tool, v.Dropped) {
+				return nil
+			}
+			return legacyTool(tool, v)
+		})
+	case mcp.MethodToolsCall:
+		if v.Modern {
+			result = legacyStructured(result, v.Wrapped)
+		}
+	}
+	return result
+}
+
+// withoutModernMembers takes out what only modern results carry (2.1, 2.3, 2.9). It would do
+// no harm, but a strict reader of the older schemas has no place for it. The mark of a task
+// of the server's own is nobody's business in this era either (H14).
+func withoutModernMembers(result []byte) []byte {
+	return jsonrpc.Edit(result, func(name string, value json.RawMessage) json.RawMessage {
+		switch name {
+		case "resultType", "ttlMs", "cacheScope":
+			return nil
+		case "_meta":
+			return withoutModernMeta(value)
+		}
+		return value
+	})
+}
+
+// withoutModernMeta is the same for _meta; nil if nothing of it is left.
+func withoutModernMeta(meta json.RawMessage) json.RawMessage {
+	left := !jsonrpc.IsObject(meta)
+	meta = jsonrpc.Edit(meta, func(name string, value json.RawMessage) json.RawMessage {
+		if name == mcp.MetaServerInfo || name == mcp.MetaRelatedTask {
+			return nil
+		}
+		left = true
+		return value
+	})
+	if !left {
+		return nil
+	}
+	return meta
+}
+
+// legacyTool translates one entry of tools/list.
+func legacyTool(tool []byte, v LegacyView) []byte {
+	tool = legacyStreamPartial(legacyTaskSupport(tool, v.Tasks), v.Partials)
+	if schema, ok := jsonrpc.Get(tool, "outputSchema"); v.Modern && ok && NeedsWrap(schema) {
+		tool = jsonrpc.With(tool, wrapSchema(schema), "outputSchema")
+	}
+	return tool
+}
+
+// legacyTaskSupport says of a tool whether the gateway makes tasks of its calls,
+// in place of what its server says of its own. It is always the client's choice:
+// the TypeScript SDK refuses to call a tool plainly that requires a task (L5). Of
+// other tools, and to other sessions, nothing is said that would ask for a task;
+// that means the same as "forbidden" (L4).
+func legacyTaskSupport(tool []byte, tasks func(string) bool) []byte {
+	name, _ := jsonrpc.GetString(tool, "name")
+	support, _ := jsonrpc.GetString(tool, "execution", "taskSupport")
+	switch {
+	case tasks != nil && tasks(name):
+		if support == "optional" {
+			return tool
+		}
+		return jsonrpc.With(tool, []byte(`"optional"`), "execution", "taskSupport")
+	case support == "optional" || support == "required":
+		return jsonrpc.WithoutEmpty(jsonrpc.Without(tool, "execution", "taskSupport"), "execution")
+	}
+	return tool
+}
+
+// legacyStructured makes structuredContent an object, as it had to be before
+// 2026: any other value v becomes {"result": v}, and so does an object that the
+// client expects wrapped. A client that does not look at structured content
+// finds a value that is not an object in a text block, unless the tool wrote
+// one itself. (The TypeScript SDK's server does the same for its own tools.)
+func legacyStructured(result []byte, wrapped bool) []byte {
+	value, ok := jsonrpc.Get(result, "structuredContent")
+	if !ok {
+		return result
+	}
+	object := jsonrpc.IsObject(value)
+	if object && !wrapped {
+		return result
+	}
+	if !object {
+		result = withText(result, value)
+	}
+	return jsonrpc.With(result, concat(`{"result":`, value, `}`), "structuredContent")
+}
+
+// withText appends the JSON text of a value to a result's content as a text
+// block, where the content has none.
+func withText(result, value []byte) []byte {
+	content, ok := jsonrpc.Get(result, "content")
+	if ok && (len(content) == 0 || content[0] != '[') {
+		return result
+	}
+	comma := ""
+	for block := range jsonrpc.Elements(content) {
+		if t, _ := jsonrpc.GetString(block, "type"); t == "text" {
+			return result
+		}
+		comma = ","
+	}
+	block := concat(`{"type":"text","text":`, jsonrpc.AppendString(nil, string(value)), `}`)
+	if !ok {
+		return jsonrpc.With(result, concat(`[`, block, `]`), "content")
+	}
+	return jsonrpc.With(result, concat(string(content[:len(content)-1])+comma, block, `]`), "content")
+}
+
+func concat(before string, middle []byte, after string) []byte {
+	return append(append([]byte(before), middle...), after...)
+}
+
+// legacyStreamPartial says of a tool whether it has partial results, to a client that
+// takes them (P9), in place of what its server says of tasks of its own: those never show.
+func legacyStreamPartial(tool []byte, shows func(string) bool) []byte {
+	if name, _ := jsonrpc.GetString(tool, "name"); shows != nil && shows(name) {
+		return jsonrpc.With(tool, json.RawMessage("true"), "execution", "streamPartial")
+	}
+	if _, ok := jsonrpc.Get(tool, "execution", "streamPartial"); ok {
+		return jsonrpc.WithoutEmpty(jsonrpc.Without(tool, "execution", "streamPartial"), "execution")
+	}
+	return tool
+}

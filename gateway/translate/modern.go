@@ -1,0 +1,179 @@
+package translate
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// Caching hints where the upstream gives none (2.9). Lists may change at any time
+// and nobody promised otherwise, so they are stale at once; what is known of the
+// upstream itself changes only when it is redeployed.
+const (
+	listTTL     = `0`
+	discoverTTL = `60000`
+	cacheScope  = `"private"` // nothing is known to be the same for everybody (Z13)
+)
+
+// Unrelated drops the mark that ties a message to a task of the upstream's own:
+// that task is not known to the client (H11, H14, T29).
+func Unrelated(obj json.RawMessage) json.RawMessage {
+	return jsonrpc.Without(obj, "_meta", mcp.MetaRelatedTask)
+}
+
+// ModernResult is a result as a modern client must get it: with a resultType, with
+// the identity of who made it, and with caching hints where the method has them.
+// It looks through the result once, however large it is, and copies nothing of it.
+func ModernResult(method string, upstream mcp.Era, result, identity json.RawMessage) (jsonrpc.Spliced, error) {
+	if !jsonrpc.IsObject(result) {
+		return nil, NotMCP(fmt.Errorf("the result of %s is not an object", method))
+	}
+	typ := mcp.ResultComplete
+	seen := make(map[string]bool, 4)
+	out := jsonrpc.Splice(result, func(name string, value json.RawMessage) json.RawMessage {
+		switch name {
+		case "resultType":
+			if upstream != mcp.Modern { // to a legacy server the word means nothing
+				value = json.RawMessage(`"` + mcp.ResultComplete + `"`)
+			}
+			typ, _ = jsonrpc.GetString(value)
+		case "_meta":
+			value = jsonrpc.WithDefault(jsonrpc.Without(value, mcp.MetaRelatedTask), identity, mcp.MetaServerInfo)
+		case "requestState":
+			return wrapState(value)
+		case "ttlMs", "cacheScope":
+		default:
+			return value
+		}
+		seen[name] = true
+		return value
+	}, func() []byte { return missingMembers(method, identity, seen) })
+	if typ != mcp.ResultComplete && (typ != mcp.ResultInputRequired || !mcp.MayRequireInput(method)) {
+		// A task that nobody asked for (T16), or a question out of place (2.7).
+		return nil, NotMCP(fmt.Errorf("resultType %q for %s", typ, method))
+	}
+	return out, nil
+}
+
+// missingMembers are those that a modern result must have and this one has not.
+func missingMembers(method string, identity json.RawMessage, seen map[string]bool) []byte {
+	var b []byte
+	add := func(name string, value string) {
+		if seen[name] {
+			return
+		}
+		if len(b) > 0 {
+			b = append(b, ',')
+		}
+		b = append(append(append(b, '"'), name...), `":`...)
+		b = append(b, value...)
+	}
+	add("resultType", `"`+mcp.ResultComplete+`"`)
+	if cacheable(method) {
+		ttl := listTTL
+		if method == mcp.MethodDiscover {
+			ttl = discoverTTL
+		}
+		add("ttlMs", ttl)
+		add("cacheScope", cacheScope)
+	}
+	add("_meta", `{"`+mcp.MetaServerInfo+`":`+string(identity)+`}`)
+	return b
+}
+
+// cacheable reports the methods whose results must carry caching hints (2.9).
+func cacheable(method string) bool {
+	switch method {
+	case mcp.MethodDiscover, mcp.MethodToolsList, mcp.MethodPromptsList, mcp.MethodResourcesList,
+		mcp.MethodResourceTemplatesList, mcp.MethodResourcesRead:
+		return true
+	}
+	return false
+}
+
+// NotMCP says that an upstream answered what the protocol does not allow.
+func NotMCP(err error) error {
+	return &shim.UpstreamError{Kind: "protocol", Message: "the server's answer is not valid", Err: err}
+}
+
+// ours are the members of params._meta that only mean something between a client
+// and the server it talks to. The upstream client adds its own; the trace travels in the
+// context.
+func ours(key string) bool {
+	switch key {
+	case mcp.MetaProtocolVersion, mcp.MetaClientCapabilities, mcp.MetaClientInfo, mcp.MetaLogLevel,
+		mcp.MetaProgressToken, mcp.MetaTraceparent, mcp.MetaTracestate, mcp.MetaBaggage, mcp.MetaRelatedTask,
+		mcp.ExtensionPartials:
+		return true
+	}
+	return false
+}
+
+// foreignMeta is _meta without the members that are ours; nil if none is left.
+func foreignMeta(meta json.RawMessage) json.RawMessage {
+	var out []byte
+	for name, value := range jsonrpc.Members(meta) {
+		if ours(name) {
+			continue
+		}
+		out = append(out, ',')
+		out = jsonrpc.AppendString(out, name)
+		out = append(append(out, ':'), value...)
+	}
+	if out == nil {
+		return nil
+	}
+	out[0] = '{'
+	return append(out, '}')
+}
+
+// ModernParams are the params of a modern request for an upstream of this era. Only a
+// modern one knows what a retry has besides (2.7): the state that comes back to a legacy
+// one can only be ours.
+func ModernParams(method string, upstream mcp.Era, params json.RawMessage) json.RawMessage {
+	params = upstreamParams(method, params)
+	switch {
+	case !mcp.MayRequireInput(method):
+		return params
+	case upstream != mcp.Modern:
+		return withoutRetry(params)
+	}
+	if state, ok := jsonrpc.GetString(params, "requestState"); ok {
+		return unwrapState(params, state)
+	}
+	return params
+}
+
+// LegacyParams are the params of a request in a session for an upstream of this era
+// (protocol.md 7.2). The session's era has no retries: a modern server would take for one
+// what has their members.
+func LegacyParams(method string, upstream mcp.Era, params json.RawMessage) json.RawMessage {
+	params = upstreamParams(method, params)
+	if upstream == mcp.Modern && mcp.MayRequireInput(method) {
+		return withoutRetry(params)
+	}
+	return params
+}
+
+// upstreamParams are params without what only means something between the client and the
+// gateway. A task, too, is made here and not there (T11).
+func upstreamParams(method string, params json.RawMessage) json.RawMessage {
+	meta, _ := jsonrpc.Get(params, "_meta")
+	if foreign := foreignMeta(meta); foreign != nil {
+		params = jsonrpc.With(params, foreign, "_meta")
+	} else {
+		params = jsonrpc.Without(params, "_meta")
+	}
+	if method == mcp.MethodToolsCall {
+		params = jsonrpc.Without(params, "task")
+	}
+	return params
+}
+
+// withoutRetry are params without what makes a request a retry.
+func withoutRetry(params json.RawMessage) json.RawMessage {
+	return jsonrpc.Without(jsonrpc.Without(params, "inputResponses"), "requestState")
+}

@@ -1,0 +1,293 @@
+package upstream
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskgate/shim"
+	"taskgate/shim/shimtest"
+	"taskgate/shim/shimtest/fake"
+)
+
+// askedWithin has the server ask on the GET streams, and returns what it is told within a
+// minute.
+func askedWithin(s *fake.Server, id string) string {
+	got := make(chan json.RawMessage, 1)
+	go func() { got <- s.Request(id, "elicitation/create", elicit) }()
+	select {
+	case b := <-got:
+		return string(b)
+	case <-time.After(time.Minute):
+		return ""
+	}
+}
+
+// A server that was started anew refuses the GET stream of a session that it has
+// forgotten. That does not say that it has no such streams.
+func TestAskedAfterRestart(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.Tool("t", fake.Text("ok"))
+		mustCall(t, h, in("a", all))
+		mustCall(t, h, in("b", all))
+		s.LoseSessions()
+		may := make(chan struct{})
+		s.Tool("t", held(may, true))
+		for i, key := range []string{"a", "b"} {
+			begin := time.Now()
+			f := aloftIn(t, h, asksIn(key, all), &shimtest.Sink{OnAsk: answering})
+			if told := askedWithin(s, fmt.Sprint(i)); !strings.Contains(told, `"to":`) {
+				t.Errorf("session %s: the server was told %q", key, told)
+			}
+			if took := time.Since(begin); took > time.Second {
+				t.Errorf("session %s: after %v", key, took)
+			}
+			defer f.ended(t)
+		}
+		close(may)
+		synctest.Wait()
+		wantSessions(t, s, 4, 0, 2)
+	})
+}
+
+// Who begins to listen when the server has been started anew listens in the next session.
+func TestListenAfterRestart(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.Tool("t", fake.Text("ok"))
+		mustCall(t, h, in("a", ``))
+		s.LoseSessions()
+		e := hear(t, h, "a", everything)
+		if len(e.agreed) != 1 || !e.agreed[0].ToolsListChanged || len(e.agreed[0].Resources) != 2 {
+			t.Fatalf("agreed to %+v", e.agreed)
+		}
+		s.Notify("notifications/tools/list_changed", `{}`)
+		synctest.Wait()
+		if !strings.Contains(e.methods(), "tools/list_changed") {
+			t.Errorf("heard %q", e.methods())
+		}
+		e.end(t)
+	})
+}
+
+// A session that a call finds to be lost moves with all that is in it: the GET stream, which
+// the server has not closed, and what is subscribed to.
+func TestSessionMovesTogether(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.Tool("t", fake.Text("ok"))
+		e := hear(t, h, "a", everything)
+		s.LoseSessions()
+		mustCall(t, h, in("a", ``))
+		wantSessions(t, s, 2, 0, 1)
+		if s.Listeners() != 1 || len(s.Seen("resources/subscribe")) != 4 {
+			t.Errorf("%d GET streams, %d subscriptions", s.Listeners(), len(s.Seen("resources/subscribe")))
+		}
+		e.heard = nil
+		s.Notify("notifications/tools/list_changed", `{}`)
+		synctest.Wait()
+		if e.methods() != "tools/list_changed" {
+			t.Errorf("heard %q", e.methods())
+		}
+		e.end(t)
+	})
+}
+
+// All replicas that meet the loss of a session go on in the same one.
+func TestReplicasMoveTogether(t *testing.T) {
+	inReplicas(t, func(t *testing.T, r *replicas) {
+		r.s.Tool("t", fake.RPCError(400, -32602, "no such argument", ""))
+		for _, leg := range r.legs {
+			_, _ = leg.Call(t.Context(), together(), nil)
+		}
+		r.s.Tool("t", fake.Text("ok"))
+		for _, leg := range r.legs {
+			mustCall(t, leg, together())
+		}
+		wantSessions(t, r.s, 1, 0, 1)
+		r.s.On("GET", nil)
+		r.s.LoseSessions()
+		for _, leg := range r.legs {
+			mustCall(t, leg, together())
+		}
+		wantSessions(t, r.s, 2, 0, 1)
+		if r.s.Listeners() != 1 {
+			t.Errorf("%d GET streams in it", r.s.Listeners())
+		}
+	})
+}
+
+// A GET stream that was open is asked for again, whatever it is refused with. Who begins to
+// listen meanwhile is told that nothing will come.
+func TestListenRefusedForAWhile(t *testing.T) {
+	for _, status := range []int{400, 401, 403, 404, 405, 408, 429, 500} {
+		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			one := hear(t, h, "a", everything)
+			s.On("GET", fake.Status(status, "", ""))
+			s.CutListeners()
+			pauseFor(t, 5*time.Second)
+			two := hear(t, h, "a", everything)
+			gone := status/100 == 4 && status != 408 && status != 429
+			if len(two.agreed) != 1 || nothing(two.agreed[0]) != gone {
+				t.Errorf("%d: agreed to %+v", status, two.agreed)
+			}
+			pauseFor(t, 10*time.Minute)
+			s.On("GET", nil)
+			pauseFor(t, maxRetry)
+			synctest.Wait()
+			one.heard = nil
+			s.Notify("notifications/tools/list_changed", `{}`)
+			three := hear(t, h, "a", everything)
+			if one.methods() != "tools/list_changed" || len(three.agreed) != 1 || nothing(three.agreed[0]) {
+				t.Errorf("%d: heard %q afterwards, agreed to %+v", status, one.methods(), three.agreed)
+			}
+			wantSessions(t, s, 1, 0, 1)
+			for _, e := range []*ear{one, two, three} {
+				e.end(t)
+			}
+		})
+	}
+}
+
+// A server that has forgotten the events of the stream is asked for it from now on, and
+// everybody looks again.
+func TestListenForgottenEvents(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		e := hear(t, h, "a", everything)
+		s.Notify("notifications/prompts/list_changed", `{}`)
+		synctest.Wait()
+		s.On("GET", func(x *fake.Exchange) {
+			if x.R.Header.Get("Last-Event-ID") != "" {
+				fake.Status(http.StatusBadRequest, "text/plain", "Invalid event ID")(x)
+				return
+			}
+			x.Head("text/event-stream")
+			x.Hang()
+		})
+		e.heard = nil
+		s.CutListeners()
+		pauseFor(t, 10*time.Second)
+		synctest.Wait()
+		if !strings.HasPrefix(e.methods(), "tools/list_changed prompts/list_changed") {
+			t.Errorf("heard %q", e.methods())
+		}
+		e.end(t)
+	})
+}
+
+// streams counts the GET streams that a server has open, and how many there were when
+// its tool began.
+type streams struct {
+	open  atomic.Int32
+	busy  atomic.Bool // the server thinks that a stream is open, and refuses another
+	began []int32
+}
+
+// serve has the server open GET streams after a while that it can say itself.
+func (g *streams) serve(s *fake.Server, head func() time.Duration) {
+	s.On("GET", func(x *fake.Exchange) {
+		if !g.busy.CompareAndSwap(false, true) {
+			fake.Status(http.StatusConflict, "", "")(x)
+			return
+		}
+		defer g.busy.Store(false)
+		if d := head(); pause(x.R.Context(), d) != nil {
+			return
+		}
+		g.open.Add(1)
+		x.Head("text/event-stream")
+		x.Hang()
+		g.open.Add(-1)
+		_ = pause(context.Background(), time.Second) // it notices the end late
+	})
+	s.Tool("t", func(x *fake.Exchange) {
+		g.began = append(g.began, g.open.Load())
+		fake.Text("ok")(x)
+	})
+}
+
+// A call that can be asked has the stream opened that waits for its next attempt.
+func TestAskedInBackoff(t *testing.T) {
+	for name, b := range map[string]fake.Behaviour{"refused": fake.Status(503, "", ""), "broken": fake.Stream(), "taken": fake.Status(409, "", "")} {
+		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			var g streams
+			e := hearIn(t, h, asksIn("a", all).Session, everything)
+			s.On("GET", b)
+			s.CutListeners()
+			pauseFor(t, 10*time.Minute) // it is asked for about once a minute
+			for n := len(s.Seen("GET")); len(s.Seen("GET")) == n; {
+				pauseFor(t, time.Second)
+			}
+			pauseFor(t, linger)
+			g.serve(s, func() time.Duration { return 0 })
+			mustCall(t, h, asksIn("a", all))
+			if len(g.began) != 1 || g.began[0] != 1 {
+				t.Errorf("%s: %v streams when the tool began, want one", name, g.began)
+			}
+			e.end(t)
+			pauseFor(t, 2*linger) // for the fake's own work
+		})
+	}
+}
+
+// A call that follows a listener finds the stream that the listener had: a server may not
+// have noticed its end, and refuses another one.
+func TestAskedAfterListener(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		var g streams
+		g.serve(s, func() time.Duration { return 0 })
+		e := hearIn(t, h, asksIn("a", all).Session, everything)
+		e.end(t)
+		pauseFor(t, linger/4)
+		mustCall(t, h, asksIn("a", all))
+		if len(g.began) != 1 || g.began[0] != 1 || len(s.Seen("GET")) != 1 {
+			t.Errorf("%v streams when the tool began, %d asked for", g.began, len(s.Seen("GET")))
+		}
+		pauseFor(t, 2*linger)
+		if g.open.Load() != 0 {
+			t.Error("the stream is held though nobody wants it")
+		}
+	})
+}
+
+// A head that comes late once does not have all later calls sent before there is a stream.
+func TestAskedAfterLateHead(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		var g streams
+		head := time.Second
+		g.serve(s, func() time.Duration { return head })
+		for range 4 {
+			mustCall(t, h, asksIn("a", all))
+			pauseFor(t, 2*linger)
+			head = headWait / 5
+		}
+		if got := fmt.Sprint(g.began); got != "[0 0 1 1]" {
+			t.Errorf("streams when the tool began: %s", got)
+		}
+	})
+}
+
+// A server that always refuses the stream with an error costs no call more than the
+// refusal takes.
+func TestAskedWithoutStreamCosts(t *testing.T) {
+	for _, status := range []int{401, 403, 500} {
+		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			s.Tool("t", fake.Text("ok"))
+			s.On("GET", fake.Status(status, "", ""))
+			e := hearIn(t, h, asksIn("a", all).Session, shim.Filter{})
+			for range 10 {
+				begin := time.Now()
+				mustCall(t, h, asksIn("a", all))
+				if took := time.Since(begin); took != 0 {
+					t.Errorf("%d: a call waited %v", status, took)
+				}
+				pauseFor(t, time.Second)
+			}
+			e.end(t)
+		})
+	}
+}

@@ -1,0 +1,115 @@
+package upstream
+
+import (
+	"strings"
+	"sync"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// listeners are those who listen in one session, which owns the set.
+type listeners struct {
+	mu sync.Mutex
+	m  map[*listener]struct{}
+}
+
+// listener is one Listen. What it hears waits in a queue, so that whoever reads the stream
+// of the session does not wait for it. mu guards the queue.
+type listener struct {
+	filter shim.Filter
+	all    bool          // it also takes what the gateway does not know: the session is its client's
+	news   chan struct{} // a signal: there is something in the queue
+
+	mu    sync.Mutex
+	queue []shim.Notification
+}
+
+// maxUnheard bounds the queue. A listener that is slower is told to look again instead.
+const maxUnheard = 256
+
+func newListener(f shim.Filter, all bool) *listener {
+	return &listener{filter: f, all: all, news: make(chan struct{}, 1)}
+}
+
+func (e *listeners) add(l *listener) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.m == nil {
+		e.m = make(map[*listener]struct{})
+	}
+	e.m[l] = struct{}{}
+}
+
+func (e *listeners) remove(l *listener) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.m, l)
+}
+
+// hear hands a notification to those who asked for it, and reports whether anybody
+// did. Params must not change afterwards.
+func (e *listeners) hear(n shim.Notification) (heard bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for l := range e.m {
+		heard = l.hear(n) || heard
+	}
+	return heard
+}
+
+func (l *listener) hear(n shim.Notification) bool {
+	if !wants(l.filter, n) && !(l.all && mcp.Foreign(n.Method)) {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.queue) >= maxUnheard {
+		l.queue = missed(l.filter)
+	}
+	l.queue = append(l.queue, n)
+	signal(l.news)
+	return true
+}
+
+// heard empties the queue.
+func (l *listener) heard() []shim.Notification {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	queue := l.queue
+	l.queue = nil
+	return queue
+}
+
+// wants reports whether a filter asks for a notification. What was not asked
+// for is never delivered (protocol.md 2.8).
+func wants(f shim.Filter, n shim.Notification) bool {
+	switch n.Method {
+	case mcp.NotifyToolsListChanged:
+		return f.ToolsListChanged
+	case mcp.NotifyPromptsListChanged:
+		return f.PromptsListChanged
+	case mcp.NotifyResourcesListChanged:
+		return f.ResourcesListChanged
+	case mcp.NotifyMessage:
+		return f.Log
+	case mcp.NotifyElicitationComplete:
+		return f.Elicitations
+	case mcp.NotifyResourceUpdated:
+		uri, _ := jsonrpc.GetString(n.Params, "uri")
+		return covers(f.Resources, uri)
+	}
+	return false
+}
+
+// covers reports whether a resource is one of these or below one: a server may
+// name a sub-resource of the one subscribed (S25:server/resources).
+func covers(uris []string, uri string) bool {
+	for _, u := range uris {
+		if uri == u || strings.HasPrefix(uri, strings.TrimSuffix(u, "/")+"/") {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,336 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// gather is how long further questions are waited for after the first, so that
+// they reach a client together (design.md 0.18).
+const gather = 50 * time.Millisecond
+
+// headPatience is how long the head of a resumed stream is waited for before the open
+// questions of its call are asked. Servers of the Go SDK (1.8.0) send the head with the
+// first event, and have no event to send before they get the answer to such a question.
+const headPatience = 500 * time.Millisecond
+
+// errWithdrawn is why a question is not asked any more.
+var errWithdrawn = errors.New("the server no longer waits for an answer")
+
+// undelivered is why an exchange ends whose server did not take the answer to its
+// question: the server would wait for it for ever.
+type undelivered struct{ err error }
+
+func (e *undelivered) Error() string { return e.err.Error() }
+
+// questions is the mailbox of one call: what the server asks of the call's client. A
+// question gets there from the stream of the call, from the GET stream of the session,
+// or from a checkpoint, when another replica had the call before. One goroutine puts the
+// questions to the client and posts the answers; it is there while there is something
+// to ask. So the goroutines that read the streams never wait for a client.
+//
+// A mailbox belongs to its exchange. mu guards it; the questions themselves are also in
+// the exchange's checkpoint, from when they are heard until they are settled.
+type questions struct {
+	x      *exchange
+	caller context.Context // of the call
+
+	mu       sync.Mutex
+	ready    bool                    // the questions may be asked
+	over     bool                    // the call is over: none is taken any more
+	waiting  []pending               // not put to the client yet
+	asked    []pending               // those of the Ask under way
+	gone     map[string]bool         // ids of those that the server has withdrawn
+	withdraw context.CancelCauseFunc // ends the Ask under way
+	held     bool                    // the GET stream of the session is held
+	routed   bool                    // questions on that stream may come here
+	settled  chan struct{}           // a signal for rest; nil before its first use
+
+	busy bool            // the goroutine is there
+	ctx  context.Context // of that goroutine: over with the call
+	end  context.CancelCauseFunc
+	work sync.WaitGroup
+}
+
+// start lets the questions be asked. If the client of the call can be asked anything, the
+// call also hears what the server asks on the GET stream of the session, which is opened
+// if it is not: the channel is closed once that has had its outcome. It is nil if the call
+// does not use that stream.
+func (q *questions) start() (opened <-chan struct{}) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.ready || q.over {
+		return nil
+	}
+	q.ready = true
+	q.askSoon()
+	x := q.x
+	if !x.asks || !askable(x.caller) {
+		return nil
+	}
+	if q.held = x.to.session != "" && !x.ses.t.support.none(); q.held {
+		_, opened = x.ses.get.want(q.caller)
+	}
+	if q.routed = q.held || x.task != nil; q.routed {
+		x.ses.route.add(x)
+	}
+	return opened
+}
+
+// quit ends what is asked. A call that was let go of takes its questions along in its
+// checkpoint. Otherwise a question of the GET stream is refused; one of the call's own
+// stream ends with the call.
+func (q *questions) quit() {
+	q.mu.Lock()
+	q.over = true
+	if len(q.waiting) > 0 {
+		q.begin()
+	}
+	q.mu.Unlock()
+	if q.routed {
+		q.x.ses.route.remove(q.x)
+	}
+	if q.end != nil {
+		q.end(errWithdrawn)
+		q.work.Wait()
+	}
+	q.mu.Lock()
+	waiting := q.waiting
+	q.mu.Unlock()
+	switch {
+	case len(waiting) == 0:
+	case detached(q.caller):
+		q.x.rec.save(q.caller)
+	default:
+		_ = q.post(waiting, nil, nil, errWithdrawn)
+	}
+	if q.held {
+		q.x.ses.get.unwant(linger)
+	}
+}
+
+// add takes a request of the server as a question of this call. It returns an error for
+// the server if the client cannot be asked that.
+func (q *questions) add(m jsonrpc.Message, onGET bool) (refused *jsonrpc.Error) {
+	if code, ok := may(q.x.caller, m.Method, m.Params); !ok {
+		return notSupported(code, m.Method)
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.over {
+		return notSupported(mcp.CodeMethodNotFound, m.Method)
+	}
+	// Whoever goes on from a checkpoint behind the event does not hear it again, so the
+	// question is in the checkpoint from now on, and not only once it is asked.
+	q.x.rec.amend(func(c *checkpoint) {
+		if why := c.tooMuch(q.x.limits, m); why != "" {
+			refused = &jsonrpc.Error{Code: mcp.CodeInternal, Message: why}
+			return
+		}
+		q.waiting = append(q.waiting, c.ask(m, onGET))
+	})
+	if refused == nil {
+		q.askSoon()
+	}
+	return refused
+}
+
+// takeOver takes the questions that a checkpoint has open, under the keys that they have.
+func (q *questions) takeOver(open []pending) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.waiting = append(q.waiting, open...)
+	q.askSoon()
+}
+
+// askSoon has what waits asked. q.mu is held.
+func (q *questions) askSoon() {
+	if !q.ready || q.busy || len(q.waiting) == 0 {
+		return
+	}
+	q.begin()
+	q.busy = true
+	q.work.Go(q.run)
+}
+
+// begin makes the context of what is done for the questions. q.mu is held.
+func (q *questions) begin() {
+	if q.ctx == nil {
+		q.ctx, q.end = context.WithCancelCause(q.caller)
+	}
+}
+
+// run asks what there is, together what comes together. The server may be silent
+// meanwhile.
+func (q *questions) run() {
+	q.x.idle.pause()
+	defer q.x.idle.resume()
+	for {
+		_ = pause(q.ctx, gather) // next sees an end
+		ctx, asked := q.next()
+		if asked == nil {
+			return
+		}
+		// This goroutine waits in Ask for long, and keeps the stack that it has grown to.
+		apart(func() { q.x.rec.save(ctx) })
+		answers, err := q.x.sink.Ask(ctx, questionsOf(asked)...)
+		q.settle(asked, answers, err)
+	}
+}
+
+// next is what is to be asked now, nil for nothing.
+func (q *questions) next() (ctx context.Context, asked []pending) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.over || q.ctx.Err() != nil || len(q.waiting) == 0 {
+		q.busy = false
+		return nil, nil
+	}
+	ctx, q.withdraw = context.WithCancelCause(q.ctx)
+	q.asked, q.waiting, q.gone = q.waiting, nil, make(map[string]bool)
+	return ctx, q.asked
+}
+
+// settle gives the server what the client said, and records that it has it. What the
+// server withdraws from now on comes too late.
+func (q *questions) settle(asked []pending, answers []shim.Answer, failed error) {
+	q.mu.Lock()
+	q.withdraw(nil)
+	gone := q.gone
+	q.asked, q.gone, q.withdraw = nil, nil, nil
+	q.mu.Unlock()
+	if failed != nil && detached(q.ctx) {
+		return // whoever goes on with the call asks again, under the same keys
+	}
+	if err := q.post(asked, gone, answers, failed); err != nil && detached(q.ctx) {
+		return // the server still waits
+	}
+	q.x.rec.amend(func(c *checkpoint) { c.close(asked) })
+	if q.ctx.Err() == nil {
+		q.x.rec.save(q.ctx)
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	signal(q.settled)
+}
+
+// post gives the server the answers. A question that was withdrawn gets none.
+func (q *questions) post(asked []pending, gone map[string]bool, answers []shim.Answer, failed error) error {
+	for i, p := range asked {
+		if gone[string(p.ID)] || !p.OnGET && q.ctx.Err() != nil {
+			continue
+		}
+		body, ok := responseTo(p, answers, i, failed)
+		if !ok {
+			continue
+		}
+		err := q.deliver(body)
+		switch {
+		case err == nil:
+		case p.OnGET, q.x.task.id() != "" && passing(err):
+			q.x.w.log.Debug("answer to the server was not delivered", "err", err)
+		default:
+			q.x.end(&undelivered{err})
+			return err
+		}
+	}
+	return nil
+}
+
+// deliver posts a response, for a little while also when the call is over.
+func (q *questions) deliver(body []byte) error {
+	if q.ctx.Err() == nil {
+		return q.x.w.answer(q.ctx, q.x.life, q.x.to, body)
+	}
+	ctx, cancel := outlive(q.ctx, cancelTimeout)
+	defer cancel()
+	return q.x.w.answer(ctx, ctx, q.x.to, body)
+}
+
+// cancelled hears that the server no longer waits for the answer to its request of this
+// id. It reports whether that is one of these questions.
+func (q *questions) cancelled(id []byte) bool {
+	is := func(p pending) bool { return string(p.ID) == string(id) }
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if i := slices.IndexFunc(q.waiting, is); i >= 0 {
+		withdrawn := q.waiting[i : i+1]
+		q.x.rec.amend(func(c *checkpoint) { c.close(withdrawn) })
+		q.waiting = slices.Delete(slices.Clone(q.waiting), i, i+1)
+		signal(q.settled)
+		return true
+	}
+	i := slices.IndexFunc(q.asked, is)
+	if i < 0 {
+		return false
+	}
+	if q.gone[string(q.asked[i].ID)] = true; len(q.gone) == len(q.asked) {
+		q.withdraw(errWithdrawn)
+	}
+	return true
+}
+
+// rest waits while questions of the call's own stream are open, or until the exchange
+// ends.
+func (q *questions) rest() {
+	q.mu.Lock()
+	if q.settled == nil {
+		q.settled = make(chan struct{}, 1)
+	}
+	q.mu.Unlock()
+	for slices.ContainsFunc(q.x.rec.open(), func(p pending) bool { return !p.OnGET }) {
+		select {
+		case <-q.settled:
+		case <-q.x.life.Done():
+			return
+		}
+	}
+}
+
+// tooMuch says why a call may not ask this as well; "" if it may. A question too many is
+// answered with an error at once, and the call goes on.
+func (c *checkpoint) tooMuch(limits shim.QuestionLimits, m jsonrpc.Message) string {
+	var bytes int64
+	for _, p := range c.Pending {
+		bytes += int64(len(p.Params))
+	}
+	return limits.Refuse(c.Asked, len(c.Pending), bytes, shim.Question{Params: m.Params})
+}
+
+// ask notes a request of the server as a question, and gives it its key.
+func (c *checkpoint) ask(m jsonrpc.Message, onGET bool) pending {
+	c.Asked++
+	p := pending{
+		ID: []byte(m.ID.Raw()), Key: fmt.Sprintf("%s-q%d", c.ID, c.Asked),
+		Method: m.Method, Params: raw(unrelated(m.Params)), OnGET: onGET,
+	}
+	c.open([]pending{p})
+	return p
+}
+
+// askable reports whether a client declared that it can be asked anything.
+func askable(s shim.Session) bool {
+	for _, kind := range []string{"elicitation", "sampling", "roots"} {
+		if v, _ := jsonrpc.Get(s.Capabilities, kind); jsonrpc.IsObject(v) {
+			return true
+		}
+	}
+	return false
+}
+
+func questionsOf(asked []pending) []shim.Question {
+	qs := make([]shim.Question, len(asked))
+	for i := range asked {
+		q, p := &qs[i], &asked[i]
+		q.Key, q.Method, q.Params = p.Key, p.Method, p.Params
+	}
+	return qs
+}

@@ -1,0 +1,199 @@
+package upstream
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"taskgate/shim"
+)
+
+// sessionKey names an upstream session: a legacy server fixes the abilities of
+// its client per session (protocol.md H4).
+type sessionKey struct{ key, caps string }
+
+func (k sessionKey) String() string { return k.key + "\n" + k.caps }
+
+// sessionTable holds the legacy sessions with one server, and what all of them need.
+// The client owns it; mu guards m and closed.
+type sessionTable struct {
+	wire    *wire
+	work    *workers
+	eras    *eras
+	tools   *tools
+	shares  shares
+	support getSupport
+	posing  atomic.Pointer[Posing]
+
+	mu sync.Mutex
+	m  map[string]map[string]*session // by key, then by capabilities
+	// closed: sessions that are still asked for end with the call.
+	closed bool
+}
+
+// maxVariants is how many sessions there are under one key, which may stand for many clients:
+// one for each set of capabilities that they declare. A call that declares yet another set has
+// a session of its own, so that nobody can keep the server at opening sessions that stay.
+const maxVariants = 32
+
+// acquire returns the session for these words and pins it: it is not ended
+// before its last release. It is opened by session.open.
+func (t *sessionTable) acquire(s shim.Session) *session {
+	k := sessionKey{s.Key, fingerprint(s.Capabilities)}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	ses := t.m[k.key][k.caps]
+	if ses == nil {
+		ses = newSession(t, k, s)
+		// An anonymous call has a session of its own (H5), unless configured
+		// otherwise, or known to make no difference: see session.shake.
+		ses.own = s.Key == "" && !t.wire.cfg.Shared || !t.put(ses)
+	}
+	ses.pin()
+	return ses
+}
+
+// put adds a session where there is none like it, and reports false if it is not to be kept.
+// t.mu is held.
+func (t *sessionTable) put(s *session) bool {
+	variants := t.m[s.key.key]
+	if t.closed || variants[s.key.caps] != nil || len(variants) >= maxVariants {
+		return false
+	}
+	if variants == nil {
+		variants = make(map[string]*session, 1)
+		if t.m == nil {
+			t.m = make(map[string]map[string]*session)
+		}
+		t.m[s.key.key] = variants
+	}
+	variants[s.key.caps] = s
+	return true
+}
+
+// find returns a session that has been opened, here or on another replica, pinned; nil if
+// there is none.
+func (t *sessionTable) find(ctx context.Context, s shim.Session) *session {
+	caps := fingerprint(s.Capabilities)
+	t.mu.Lock()
+	ses := t.m[s.Key][caps]
+	if ses != nil && ses.isOpen() {
+		ses.pin()
+		t.mu.Unlock()
+		return ses
+	}
+	t.mu.Unlock()
+	if t.shares.opened(ctx, s) {
+		return t.acquire(s)
+	}
+	return nil
+}
+
+// adopt brings in a session that another replica opened, to resume a call in
+// it. Later calls under the same key go on in it, where there is none yet. It is
+// not deleted from here: other calls of the lost replica may be resumed in it, by
+// this replica and by others, and the server ends it in its own time. One that
+// replicas share in the store ends as they agree there.
+func (t *sessionTable) adopt(s shim.Session, l *link) *session {
+	k := sessionKey{s.Key, fingerprint(s.Capabilities)}
+	ses := newSession(t, k, s)
+	if srv := t.eras.seen.find(sessionKey{caps: k.caps}); srv != nil {
+		l.server = srv.value // a checkpoint does not say it
+	}
+	ses.cur, ses.gen = l, l.gen
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if have := t.m[k.key][k.caps]; have != nil && have.holds(l.id) {
+		have.pin()
+		return have
+	}
+	ses.own = s.Key == "" || !t.put(ses)
+	ses.kept = ses.own || !ses.shared
+	ses.pin()
+	return ses
+}
+
+// share keeps a session under its key, for all calls, if it is the first one.
+func (t *sessionTable) share(s *session) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.put(s)
+}
+
+// remove forgets a session.
+func (t *sessionTable) remove(s *session) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if variants := t.m[s.key.key]; variants[s.key.caps] == s {
+		delete(variants, s.key.caps)
+		if len(variants) == 0 {
+			delete(t.m, s.key.key)
+		}
+	}
+}
+
+// endKey ends the sessions of a key, whatever abilities they were opened with. One that
+// only another replica has opened is ended too.
+func (t *sessionTable) endKey(key string) {
+	t.mu.Lock()
+	variants := t.m[key]
+	delete(t.m, key)
+	t.mu.Unlock()
+	for _, s := range variants {
+		s.finish(true)
+	}
+	if len(variants) == 0 && t.wire.cfg.Sessions != nil {
+		t.shares.endLater(key)
+	}
+}
+
+// close ends all sessions.
+func (t *sessionTable) close() {
+	t.mu.Lock()
+	t.closed = true
+	all := t.m
+	t.m = nil
+	t.mu.Unlock()
+	for _, variants := range all {
+		for _, s := range variants {
+			s.finish(false)
+		}
+	}
+}
+
+// describe asks what the server is, for clients with the capabilities of s. What it said when
+// a session was opened is not asked for again in that session. So if the session of s is open,
+// the server is asked in another one, which is ended again.
+func (t *sessionTable) describe(ctx context.Context, s shim.Session) (Server, error) {
+	ses := t.acquire(s)
+	defer ses.release()
+	if !ses.isOpen() {
+		l, err := ses.open(ctx)
+		if err != nil {
+			return Server{}, err
+		}
+		if l.server.Raw != nil {
+			return l.server, nil
+		}
+	}
+	s.Key = ""
+	l, err := newSession(t, sessionKey{caps: ses.key.caps}, s).initialize(ctx, 1)
+	if err != nil {
+		return Server{}, err
+	}
+	t.discard(l)
+	return l.server, nil
+}
+
+// discard deletes a generation that nobody uses.
+func (t *sessionTable) discard(l *link) {
+	if l.id == "" {
+		return
+	}
+	t.work.spawn(context.Background(), func(ctx context.Context) {
+		// Close ends the client's life, but what it has begun to end is ended.
+		ctx, cancel := outlive(ctx, deleteTimeout)
+		defer cancel()
+		t.wire.deleteLink(ctx, l)
+	})
+}

@@ -1,0 +1,77 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"testing"
+)
+
+func TestReach(t *testing.T) {
+	requests := make(chan string, 8)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { requests <- r.Method }))
+	reach := func(raw string, proxy string) error {
+		t.Helper()
+		h, err := New(Config{Name: "up", URL: raw})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.wire.transport.Proxy = nil
+		if proxy != "" {
+			u, err := url.Parse(proxy)
+			if err != nil {
+				t.Fatal(err)
+			}
+			h.wire.transport.Proxy = http.ProxyURL(u)
+		}
+		return h.Reach(t.Context())
+	}
+	if err := reach(server.URL+"/mcp", ""); err != nil {
+		t.Error(err)
+	}
+	// Behind a proxy, only the proxy can be looked for.
+	if err := reach("http://server.invalid/mcp", server.URL); err != nil {
+		t.Error(err)
+	}
+	server.Close()
+	var refused *net.OpError
+	if err := reach(server.URL+"/mcp", ""); !errors.As(err, &refused) {
+		t.Errorf("after the end of the server: %v", err)
+	}
+	select {
+	case method := <-requests:
+		t.Errorf("the server got a %s", method)
+	default:
+	}
+	h, err := New(Config{Name: "up", URL: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := h.Reach(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+}
+
+func TestHostPort(t *testing.T) {
+	for raw, want := range map[string]string{
+		"http://a/mcp":        "a:80",
+		"https://a/mcp":       "a:443",
+		"https://a:8443/":     "a:8443",
+		"http://[::1]/":       "[::1]:80",
+		"http://[::1]:3001/x": "[::1]:3001",
+		"socks5://p":          "p:1080",
+	} {
+		u, err := url.Parse(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := hostPort(u); got != want {
+			t.Errorf("%s: %s, want %s", raw, got, want)
+		}
+	}
+}

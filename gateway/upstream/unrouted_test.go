@@ -1,0 +1,300 @@
+package upstream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskgate/shim"
+	"taskgate/shim/shimtest"
+	"taskgate/shim/shimtest/fake"
+)
+
+// replicas are two legs in front of one server, in one session with it. The first holds
+// the GET stream, and the server refuses a second.
+type replicas struct {
+	t    *testing.T
+	s    *fake.Server
+	legs [2]*HTTP
+}
+
+func inReplicas(t *testing.T, run func(t *testing.T, r *replicas)) {
+	t.Helper()
+	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		other, err := New(Config{Replica: "b", URL: h.wire.cfg.URL})
+		if err != nil {
+			t.Fatal(err)
+		}
+		other.wire.transport.DialContext = h.wire.transport.DialContext
+		r := &replicas{t: t, s: s, legs: [2]*HTTP{h, other}}
+		shared := newSharedMaps("a", "b")
+		for i, leg := range r.legs {
+			leg.wire.cfg.Sessions = shared[i]
+		}
+		ctx, quiet := context.WithCancel(t.Context())
+		listening, done := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(done)
+			_ = h.Listen(ctx, together().Session, shim.Filter{Log: true}, func(shim.Filter) { close(listening) }, func(shim.Notification) {})
+		}()
+		<-listening
+		s.On("GET", fake.Status(http.StatusConflict, "", ""))
+		run(t, r)
+		quiet()
+		<-done
+		if err := other.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// together is a call in the session of both.
+func together() shim.Request {
+	r := asksIn("a", all)
+	r.Session.Shared = true
+	return r
+}
+
+// asked has the server ask, and returns what it gets.
+func (r *replicas) asked(id string) <-chan json.RawMessage {
+	got := make(chan json.RawMessage, 1)
+	go func() { got <- r.s.Request(id, "elicitation/create", elicit) }()
+	return got
+}
+
+// got checks what the server was told, once everything has settled.
+func (r *replicas) got(want ...string) {
+	r.t.Helper()
+	synctest.Wait()
+	var got []string
+	for _, answer := range r.s.Seen("POST") {
+		got = append(got, string(answer.Message))
+	}
+	ok := len(got) == len(want)
+	for i := range min(len(want), len(got)) {
+		ok = ok && strings.Contains(got[i], want[i])
+	}
+	if !ok {
+		r.t.Errorf("the server got %q, want %q", got, want)
+	}
+}
+
+// silent is a client that does not answer.
+func silent() *shimtest.Sink {
+	return &shimtest.Sink{OnAsk: func(ctx context.Context, _ ...shim.Question) ([]shim.Answer, error) {
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}}
+}
+
+// poser takes on what a server asks outside of any call, as the gateway does.
+type poser struct {
+	leg   *HTTP
+	sink  *shimtest.Sink
+	fail  error
+	hold  chan struct{} // what pose waits for; nil for nothing
+	posed []shim.Question
+	cp    json.RawMessage
+	life  context.Context
+	end   context.CancelCauseFunc
+	done  chan error
+}
+
+func poses(t *testing.T, leg *HTTP, sink *shimtest.Sink) *poser {
+	p := &poser{leg: leg, sink: sink, done: make(chan error, 1)}
+	p.life, p.end = context.WithCancelCause(t.Context())
+	leg.OnPose(p.pose)
+	return p
+}
+
+func (p *poser) pose(ctx context.Context, s shim.Session, q shim.Question, cp json.RawMessage) error {
+	if p.hold != nil {
+		select {
+		case <-p.hold:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	if p.fail != nil {
+		return p.fail
+	}
+	p.posed, p.cp = append(p.posed, q), cp
+	go p.goOn(s, q)
+	return nil
+}
+
+func (p *poser) goOn(s shim.Session, q shim.Question) {
+	_, err := p.leg.Resume(p.life, shim.Request{Method: q.Method, Session: s}, p.cp, p.sink)
+	p.done <- err
+}
+
+// What a server asks while the replica that hears it runs no call of the session is put to
+// the session's client, whether or not another replica runs one, and the answer goes back
+// once. A call on the replica that hears it is asked first.
+func TestAskedAlone(t *testing.T) {
+	inReplicas(t, func(t *testing.T, r *replicas) {
+		p := poses(t, r.legs[0], &shimtest.Sink{OnAsk: answering})
+		<-r.asked(`1`)
+		if err := <-p.done; err != nil || len(p.posed) != 1 || !r.legs[1].Resumable(p.cp) {
+			t.Errorf("posed %v: %v", p.posed, err)
+		}
+		r.got(`"id":1,"result":{"to":"elicitation/create"}`)
+		may := make(chan struct{})
+		r.s.Tool("t", held(may, true))
+		sinks := [2]*shimtest.Sink{{OnAsk: answering}, {OnAsk: answering}}
+		there := aloftIn(t, r.legs[1], together(), sinks[1])
+		<-r.asked(`2`)
+		if err := <-p.done; err != nil || len(p.posed) != 2 || len(sinks[1].Asked()) != 0 {
+			t.Errorf("with a call at the other replica: posed %v, asked %v: %v", p.posed, sinks[1].Asked(), err)
+		}
+		here := aloftIn(t, r.legs[0], together(), sinks[0])
+		<-r.asked(`3`)
+		if len(p.posed) != 2 || len(sinks[0].Asked()) != 1 {
+			t.Errorf("with a call here: posed %v, asked %v", p.posed, sinks[0].Asked())
+		}
+		r.got(`"id":1,"result"`, `"id":2,"result"`, `"id":3,"result"`)
+		close(may)
+		there.ended(t)
+		here.ended(t)
+	})
+}
+
+// Where the client cannot be asked, the server is refused, at once and once.
+func TestAskedAloneRefused(t *testing.T) {
+	for code, fail := range map[string]error{"-32601": shim.ErrNoAsk, "-32603": errors.New("away")} {
+		inReplicas(t, func(t *testing.T, r *replicas) {
+			p := poses(t, r.legs[0], nil)
+			p.fail = fail
+			<-r.asked(`1`)
+			r.got(code)
+			r.s.Request(`2`, "tasks/list", `{}`) // which the client did not declare
+			r.got(code, "-32601")
+			if len(p.posed) != 0 {
+				t.Errorf("posed %v", p.posed)
+			}
+		})
+	}
+	inReplicas(t, func(_ *testing.T, r *replicas) { // nobody takes such questions on
+		<-r.asked(`1`)
+		r.got("-32601")
+	})
+}
+
+// Of a server that asks without end the client is spared.
+func TestAskedAloneTooMuch(t *testing.T) {
+	inReplicas(t, func(t *testing.T, r *replicas) {
+		poses(t, r.legs[0], nil).hold = make(chan struct{})
+		for i := range maxUnrouted + 1 {
+			r.asked(fmt.Sprint(i))
+			synctest.Wait()
+		}
+		r.got(fmt.Sprintf(`"id":%d,"error":{"code":-32603,"message":"too many`, maxUnrouted))
+		if err := r.legs[0].Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if n := len(r.s.Seen("POST")); n != maxUnrouted+1 {
+			t.Errorf("the server was answered %d times when the leg had closed", n)
+		}
+	})
+}
+
+// A question that the server withdraws while it is being put to the client is not asked,
+// and has no answer.
+func TestAskedAloneWithdrawnAtOnce(t *testing.T) {
+	for name, fail := range map[string]error{"taken on": nil, "refused": shim.ErrNoAsk} {
+		t.Run(name, func(t *testing.T) {
+			inReplicas(t, func(t *testing.T, r *replicas) {
+				p := poses(t, r.legs[0], silent())
+				p.fail, p.hold = fail, make(chan struct{})
+				r.asked(`1`)
+				synctest.Wait()
+				r.s.Notify("notifications/cancelled", `{"requestId":1}`)
+				synctest.Wait()
+				close(p.hold)
+				if fail == nil {
+					if err := <-p.done; err != nil {
+						t.Error(err)
+					}
+				}
+				pauseFor(t, time.Minute)
+				r.got()
+			})
+		})
+	}
+}
+
+// However such a question ends, the server has one answer, unless it has withdrawn it.
+func TestAskedAloneAndOver(t *testing.T) {
+	for name, c := range map[string]struct {
+		end  func(r *replicas, p *poser)
+		want error
+		told []string
+	}{
+		"the session ends": {func(_ *replicas, p *poser) { p.end(shim.ErrCancelled) }, shim.ErrCancelled, []string{"-32603"}},
+		"withdrawn": {func(r *replicas, _ *poser) {
+			r.s.Notify("notifications/cancelled", `{"requestId":1}`)
+		}, nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inReplicas(t, func(t *testing.T, r *replicas) {
+				p := poses(t, r.legs[0], silent())
+				r.asked(`1`)
+				pauseFor(t, time.Minute)
+				r.got()
+				c.end(r, p)
+				if err := <-p.done; !errors.Is(err, c.want) {
+					t.Errorf("ended with %v", err)
+				}
+				r.got(c.told...)
+			})
+		})
+	}
+}
+
+// Whoever goes on with it asks under the same key, and hears that it was withdrawn if it
+// has the stream of the server.
+func TestAskedAloneAndAdopted(t *testing.T) {
+	for name, c := range map[string]struct {
+		by   int
+		sink *shimtest.Sink
+		told []string
+	}{
+		"answered":  {1, &shimtest.Sink{OnAsk: answering}, []string{`"id":1,"result"`}},
+		"withdrawn": {0, silent(), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inReplicas(t, func(t *testing.T, r *replicas) {
+				first := poses(t, r.legs[0], silent())
+				r.asked(`1`)
+				pauseFor(t, time.Minute)
+				first.end(shim.ErrDetached)
+				if err := <-first.done; !errors.Is(err, shim.ErrDetached) {
+					t.Errorf("let go with %v", err)
+				}
+				r.got()
+				heir := poses(t, r.legs[c.by], c.sink)
+				heir.cp = first.cp
+				go heir.goOn(together().Session, first.posed[0])
+				pauseFor(t, time.Minute)
+				if name == "withdrawn" {
+					r.s.Notify("notifications/cancelled", `{"requestId":1}`)
+				}
+				if err := <-heir.done; err != nil {
+					t.Error(err)
+				}
+				synctest.Wait()
+				r.got(c.told...)
+				if a, b := first.sink.Asked(), c.sink.Asked(); len(a) != 1 || len(b) != 1 || a[0].Key != b[0].Key {
+					t.Errorf("asked %v, then %v", a, b)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,111 @@
+package wire
+
+import (
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+	"time"
+
+	"taskgate/internal/budget"
+	"taskgate/internal/eventstream"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// AcceptsStream reports whether a client takes an event stream.
+func AcceptsStream(h http.Header) bool { return acceptOf(h).stream }
+
+// accepted says which of the two forms of an answer a client takes.
+type accepted struct{ json, stream bool }
+
+// acceptOf reads the Accept header. The protocol wants both types listed; a
+// client that lists one gets that one, and one that lists none gets JSON, since
+// what never asked for events is unlikely to read them (curl, scripts).
+func acceptOf(h http.Header) accepted {
+	values := h.Values("Accept")
+	if len(values) == 0 {
+		return accepted{json: true}
+	}
+	var a accepted
+	for _, v := range values {
+		for item := range strings.SplitSeq(v, ",") {
+			a.add(item)
+		}
+	}
+	return a
+}
+
+func (a *accepted) add(item string) {
+	typ, params, _ := strings.Cut(item, ";")
+	if strings.ReplaceAll(params, " ", "") == "q=0" {
+		return
+	}
+	switch strings.ToLower(strings.TrimSpace(typ)) {
+	case "*/*":
+		a.json, a.stream = true, true
+	case mcp.TypeJSON, "application/*":
+		a.json = true
+	case mcp.TypeSSE, "text/*":
+		a.stream = true
+	}
+}
+
+// body is a request's body under read deadlines, the server itself having none
+// beyond the headers: a client may be slow, but each chunk of what it sends has to
+// come within the timeout.
+type body struct {
+	io.Reader
+	ctl     *http.ResponseController
+	timeout time.Duration
+	room    int // what may still be read under the present deadline
+}
+
+// Read renews the deadline when a chunk has come.
+func (b *body) Read(p []byte) (int, error) {
+	if b.room <= 0 {
+		// Response writers without deadlines (recorders in tests) do without.
+		_ = b.ctl.SetReadDeadline(time.Now().Add(b.timeout))
+		b.room = eventstream.Chunk
+	}
+	n, err := b.Reader.Read(p[:min(len(p), b.room)])
+	b.room -= n
+	return n, err
+}
+
+// ReadBody reads a POST's body: JSON, and at most limit bytes, of which each chunk
+// has the timeout. They are added to the hold of the request's context, and wait until
+// there is room for them.
+func ReadBody(w http.ResponseWriter, r *http.Request, limit int64, timeout time.Duration) ([]byte, *Failure) {
+	typ, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil || typ != mcp.TypeJSON {
+		return nil, Refused(http.StatusUnsupportedMediaType, "Content-Type must be "+mcp.TypeJSON)
+	}
+	if a := acceptOf(r.Header); !a.json && !a.stream {
+		return nil, Refused(http.StatusNotAcceptable, "Accept must list "+mcp.TypeAccept)
+	}
+	if p, ok := w.(*eventstream.Paced); ok {
+		w = p.ResponseWriter // the server's own, which closes the connection of a body that is too large
+	}
+	ctl := http.NewResponseController(w)
+	take := func(n int64) error { return budget.From(r.Context()).Take(r.Context(), n) }
+	text, err := budget.ReadAll(&body{Reader: http.MaxBytesReader(w, r.Body, limit), ctl: ctl, timeout: timeout}, r.ContentLength, limit, take)
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.Is(err, budget.ErrFull):
+		f := FailureOf("", &shim.BusyError{Key: "max_bytes_in_flight", Limit: "bytes in flight", RetryAfter: DrainRetry})
+		f.Status = http.StatusServiceUnavailable // nobody has seen the id of the message
+		return nil, f
+	case errors.As(err, &tooLarge), errors.Is(err, budget.ErrTooLarge):
+		return nil, Refused(http.StatusRequestEntityTooLarge, "the message is too large")
+	case err != nil:
+		// Past its deadline, so that the server does not wait for the rest either.
+		return nil, Refused(http.StatusBadRequest, "the message could not be read")
+	}
+	_ = ctl.SetReadDeadline(time.Time{})
+	return text, nil
+}
+
+// TrimOWS drops the optional white space around a header value (RFC 9110 5.5).
+func TrimOWS(s string) string { return strings.Trim(s, " \t") }

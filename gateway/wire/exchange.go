@@ -1,0 +1,360 @@
+package wire
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"taskgate/internal/eventstream"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+)
+
+const (
+	// WriteTimeout is the write timeout of a response that Handler did not wrap; Handler
+	// applies client_timeout.
+	WriteTimeout = 30 * time.Second
+	// HeaderRetryAfter says in seconds when a request that was refused may come again.
+	HeaderRetryAfter = "Retry-After"
+	// ResumeRetry is when a client whose stream broke may come back.
+	ResumeRetry = time.Second
+)
+
+// Exchange is the answer to one client request. It is JSON until something has to
+// go out before the result (a notification, or keep-alive after silence), and an
+// event stream from then on (design.md 0.21). Once the stream has begun the
+// status is 200, and an error travels on it.
+//
+// It is safe for concurrent use. The first Result or Error is the last message;
+// what comes later is dropped.
+type Exchange struct {
+	w      http.ResponseWriter
+	r      *http.Request
+	accept accepted
+	opts   ExchangeOptions
+
+	mu      sync.Mutex
+	stream  *eventstream.Writer // nil while the answer is still to be JSON
+	silence *time.Timer         // nil where the client takes no event stream
+	stay    func() bool         // stops waiting for the client to go; nil where that is not waited for
+	left    bool                // the client has gone, and its connection is given back
+	done    bool
+	gone    bool // when it was done the client had gone
+}
+
+// ExchangeOptions says how an exchange is held.
+type ExchangeOptions struct {
+	// Version is the client's; it decides how codes are spelt.
+	Version string
+	// KeepAlive is the silence after which the stream begins, and the interval
+	// of comments on it. 0 means never.
+	KeepAlive time.Duration
+	// Keep, if not nil, is given each message before it goes out on a stream, whether
+	// or not the client is still there, and returns the id of its event, or an error if
+	// it must not go out. Nil for a modern client: it has no resumption, and a client that
+	// sees an id tries to resume (protocol.md 2.6).
+	Keep func(message []byte) (eventID string, err error)
+	// Opened is called when the stream begins, before anything else is sent on it.
+	Opened func(*eventstream.Writer) error
+	// Broken is called once if writing to the client fails.
+	Broken func(error)
+	// Outlives says that the request goes on when its client has gone. The client's connection
+	// is given back then: the server would hold it for as long as the request lasts.
+	Outlives bool
+	// Op is told how the request ended. May be nil.
+	Op *Operation
+}
+
+// NewExchange begins the answer to r. The handler must call Close before it
+// returns.
+func NewExchange(w http.ResponseWriter, r *http.Request, o ExchangeOptions) *Exchange {
+	x := &Exchange{w: w, r: r, accept: acceptOf(r.Header), opts: o}
+	if o.KeepAlive > 0 && x.accept.stream {
+		x.mu.Lock() // the timer must not see a half-made exchange
+		x.silence = time.AfterFunc(o.KeepAlive, x.speak)
+		x.mu.Unlock()
+	}
+	if o.Outlives {
+		x.mu.Lock()
+		x.stay = context.AfterFunc(r.Context(), x.giveBack)
+		x.mu.Unlock()
+	}
+	return x
+}
+
+// giveBack runs when the client has gone. The request goes on, and what is kept of its answer is
+// still kept; nothing is written to the response any more.
+func (x *Exchange) giveBack() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.done {
+		return // the handler is about to return, which does the same
+	}
+	x.left = true
+	if x.silence != nil {
+		x.silence.Stop()
+	}
+	if x.stream != nil {
+		x.stream.Close()
+	}
+	// Response writers without a connection (recorders in tests) have none to give back.
+	if conn, _, err := http.NewResponseController(x.w).Hijack(); err == nil {
+		_ = conn.Close()
+	}
+}
+
+// speak runs on the silence timer.
+func (x *Exchange) speak() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !x.done && x.begin() == nil {
+		x.broken(x.stream.Comment("k"))
+	}
+}
+
+// begin turns the answer into an event stream, unless it is one. Without
+// text/event-stream in Accept it stays JSON, and begin fails.
+func (x *Exchange) begin() error {
+	if x.stream != nil {
+		return x.stream.Err()
+	}
+	if x.done || x.left || !x.accept.stream {
+		return eventstream.ErrClosed
+	}
+	if x.silence != nil {
+		x.silence.Stop()
+	}
+	s, err := eventstream.NewWriter(x.w, x.r, eventstream.Options{WriteTimeout: WriteTimeout, KeepAlive: x.opts.KeepAlive})
+	if err != nil {
+		return err
+	}
+	x.stream = s
+	if x.opts.Opened != nil {
+		return x.broken(x.opts.Opened(s))
+	}
+	return nil
+}
+
+// Notify sends a notification ahead of the result. It is dropped where the client
+// takes JSON only, and after the result.
+func (x *Exchange) Notify(method string, params json.RawMessage) error {
+	return x.Send(jsonrpc.AppendNotification(nil, method, params))
+}
+
+// Streams reports whether the client takes messages ahead of the answer.
+func (x *Exchange) Streams() bool { return x.accept.stream }
+
+// Gone reports whether the client has gone before the answer was complete. A client that
+// closes the connection because it has its answer has not.
+func (x *Exchange) Gone() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.done {
+		return x.gone
+	}
+	return x.ended()
+}
+
+// ended reports whether the client's connection has.
+func (x *Exchange) ended() bool { return x.r.Context().Err() != nil }
+
+// Send is Notify for a message that is already complete.
+func (x *Exchange) Send(message []byte) error { return x.SendKept(message, nil) }
+
+// SendKept is Send for a message that keep keeps, in place of Keep.
+func (x *Exchange) SendKept(message []byte, keep func([]byte) (string, error)) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if keep == nil {
+		keep = x.opts.Keep
+	}
+	if err := x.begin(); err != nil && (keep == nil || x.stream == nil && !x.left || x.done) {
+		return err
+	}
+	return x.eventKept(jsonrpc.Spliced{message}, keep)
+}
+
+// Resumable has all further messages kept. With first the stream begins now, with what that
+// sends.
+func (x *Exchange) Resumable(keep func([]byte) (string, error), first func(*eventstream.Writer) error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.done {
+		return
+	}
+	x.opts.Keep = keep
+	if first != nil && x.begin() == nil {
+		x.broken(first(x.stream))
+	}
+}
+
+func (x *Exchange) eventKept(message jsonrpc.Spliced, keep func([]byte) (string, error)) error {
+	id := ""
+	if keep != nil {
+		var err error
+		if id, err = keep(message.Text()); err != nil {
+			return err
+		}
+	}
+	if x.stream == nil {
+		return eventstream.ErrClosed // the client has gone before there was one
+	}
+	return x.broken(x.stream.Send(id, message...))
+}
+
+// broken reports a failed write, and passes the error on.
+func (x *Exchange) broken(err error) error {
+	if err != nil && err != eventstream.ErrClosed && x.opts.Broken != nil {
+		x.opts.Broken(err)
+		x.opts.Broken = nil
+	}
+	return err
+}
+
+// Result answers with a result.
+func (x *Exchange) Result(id jsonrpc.ID, result json.RawMessage) {
+	x.Spliced(id, jsonrpc.Spliced{result})
+}
+
+// Spliced is Result for a result in pieces.
+func (x *Exchange) Spliced(id jsonrpc.ID, result jsonrpc.Spliced) {
+	x.finish(jsonrpc.SpliceResult(id, result), http.StatusOK, nil)
+}
+
+// Error answers with an error, spelt for the client's version. The status is sent
+// only if no stream has begun; 0 means 200.
+func (x *Exchange) Error(id jsonrpc.ID, code int64, message string, data json.RawMessage, status int) {
+	x.opts.Op.Failed(code)
+	e := &jsonrpc.Error{Code: mcp.CodeFor(x.opts.Version, code), Message: message, Data: data}
+	if status == 0 {
+		status = http.StatusOK
+	}
+	x.finish(jsonrpc.Spliced{jsonrpc.AppendError(nil, id, e)}, status, data)
+}
+
+// Fail is Error for any error, by the table in failure.go.
+func (x *Exchange) Fail(id jsonrpc.ID, err error) {
+	f := FailureOf(x.opts.Version, err)
+	x.Error(id, f.Code, f.Message, f.Data, f.Status)
+}
+
+// finish sends the last message. data is that of an error.
+func (x *Exchange) finish(message jsonrpc.Spliced, status int, data json.RawMessage) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.done {
+		return
+	}
+	if x.stream == nil && status == http.StatusOK && !x.accept.json {
+		_ = x.begin() // the client takes nothing but a stream
+	}
+	gone := x.ended() // asked before the client has all and may leave
+	switch {
+	case x.stream != nil:
+		gone = x.eventKept(message, x.opts.Keep) != nil || gone
+	case !x.left:
+		gone = x.broken(writeJSON(x.w, message, status, data)) != nil || gone
+	}
+	x.end(gone)
+}
+
+// FinishBatch ends the exchange with an array of answers. No answers means that the batch
+// held only notifications, responses and cancelled requests. If a keep-alive has begun an
+// event stream, or the client takes nothing else, each answer is an event.
+func (x *Exchange) FinishBatch(answers [][]byte) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if len(answers) > 0 && !x.accept.json {
+		_ = x.begin() // if that fails the client has gone
+	}
+	gone := x.ended()
+	switch {
+	case x.stream != nil:
+		for _, m := range answers {
+			_ = x.eventKept(jsonrpc.Spliced{m}, x.opts.Keep) // a client that has gone misses it
+		}
+	case x.left:
+	case len(answers) == 0:
+		x.w.WriteHeader(http.StatusAccepted)
+	default:
+		_ = x.broken(writeJSON(x.w, jsonrpc.Spliced{jsonrpc.AppendArray(nil, answers)}, http.StatusOK, nil))
+	}
+	x.end(gone)
+}
+
+// Drop ends the exchange without an answer. It has to be a stream for that: an empty
+// body would be no valid JSON. A client that takes no streams gets the status for
+// "nothing to say".
+func (x *Exchange) Drop() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.begin() != nil && x.stream == nil && !x.done && !x.left {
+		x.w.WriteHeader(http.StatusAccepted)
+	}
+	x.end(x.ended())
+}
+
+// Close ends the exchange. It may be called more than once, and without an answer
+// if the client has gone.
+func (x *Exchange) Close() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.end(x.ended())
+}
+
+func (x *Exchange) end(gone bool) {
+	if !x.done {
+		x.done, x.gone = true, gone
+	}
+	if x.stay != nil {
+		x.stay()
+	}
+	if x.silence != nil {
+		x.silence.Stop()
+	}
+	if x.stream != nil {
+		x.stream.Close()
+	}
+}
+
+// jsonType is the value of a header that every answer has. Nobody changes it.
+var jsonType = []string{mcp.TypeJSON}
+
+// writeJSON writes a whole JSON body, chunk by chunk under write deadlines: a slow
+// client gets a large result too, and one that has stopped reading is let go of. data is that of
+// an error: it may say when to try again.
+func writeJSON(w http.ResponseWriter, body jsonrpc.Spliced, status int, data json.RawMessage) error {
+	h := w.Header()
+	h["Content-Type"] = jsonType
+	h["Content-Length"] = []string{strconv.Itoa(body.Len())}
+	if retry := retryHeader(status, data); retry != "" {
+		h.Set(HeaderRetryAfter, retry)
+	}
+	to := eventstream.Pace(w, WriteTimeout)
+	_ = to.Begin()
+	to.WriteHeader(status)
+	var err error
+	for _, piece := range body { // small ones go together in the buffer of the server
+		if _, err = to.Write(piece); err != nil {
+			break
+		}
+	}
+	if err == nil {
+		err = to.Flush()
+	}
+	_ = to.End()
+	return err
+}
+
+// WriteFailure answers a request that never got as far as an exchange.
+func WriteFailure(w http.ResponseWriter, version string, f *Failure) {
+	e := &jsonrpc.Error{Code: mcp.CodeFor(version, f.Code), Message: f.Message, Data: f.Data}
+	status := f.Status
+	if status == 0 {
+		status = http.StatusOK
+	}
+	_ = writeJSON(w, jsonrpc.Spliced{jsonrpc.AppendError(nil, f.ID, e)}, status, f.Data) // nobody is left to tell
+}

@@ -1,0 +1,231 @@
+package wire
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskgate/internal/eventstream"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+)
+
+func exchangeFor(accept string, o ExchangeOptions) (*Exchange, *httptest.ResponseRecorder) {
+	r := httptest.NewRequest(http.MethodPost, "/mcp", nil)
+	r.Header.Set("Accept", accept)
+	rec := httptest.NewRecorder()
+	return NewExchange(rec, r, o), rec
+}
+
+// TestExchangeHasOneEnd lets everything happen at once: one answer goes out, as
+// the last message, and nothing is torn.
+func TestExchangeHasOneEnd(t *testing.T) {
+	for range 50 {
+		x, rec := exchangeFor(mcp.TypeAccept, ExchangeOptions{Version: mcp.Version20260728, KeepAlive: time.Microsecond})
+		var wg sync.WaitGroup
+		for i := range 4 {
+			wg.Go(func() { _ = x.Notify("notifications/progress", []byte(fmt.Sprintf(`{"progress":%d}`, i))) })
+			wg.Go(func() { x.Result(jsonrpc.IntID(int64(i)), []byte(`{}`)) })
+			wg.Go(func() { x.Error(jsonrpc.IntID(int64(i)), mcp.CodeInternal, "no", nil, 0) })
+		}
+		wg.Wait()
+		x.Close()
+		messages := eventsOf(rec.Header().Get("Content-Type"), rec.Body.Bytes())
+		for i, text := range messages {
+			m, err := jsonrpc.Parse(text)
+			if err != nil {
+				t.Fatalf("torn message: %s", text)
+			}
+			if last := i == len(messages)-1; last != (m.Kind != jsonrpc.Notification) {
+				t.Fatalf("message %d of %d is a %s", i+1, len(messages), m.Kind)
+			}
+		}
+		if len(messages) == 0 {
+			t.Fatal("no answer")
+		}
+	}
+}
+
+// TestExchangeEventIDs is for the legacy face: it has resumption, so it counts its
+// events, and may begin the stream with one of its own.
+func TestExchangeEventIDs(t *testing.T) {
+	n := 0
+	x, rec := exchangeFor(mcp.TypeAccept, ExchangeOptions{
+		Version: mcp.Version20251125,
+		Keep:    func([]byte) (string, error) { n++; return fmt.Sprint("s-", n), nil },
+		Opened:  func(w *eventstream.Writer) error { return w.Prime("s-0", time.Second) },
+	})
+	if err := x.Notify("notifications/message", []byte(`{}`)); err != nil {
+		t.Fatal(err)
+	}
+	x.Error(jsonrpc.IntID(1), mcp.CodeMissingCapability, "m", nil, http.StatusBadRequest)
+	want := "id: s-0\nretry: 1000\ndata: \n\n" +
+		"id: s-1\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{}}\n\n" +
+		"id: s-2\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"error\":{\"code\":-32021,\"message\":\"m\"}}\n\n"
+	if got := rec.Body.String(); rec.Code != http.StatusOK || !sameEvents(got, want) {
+		t.Errorf("%d\n%s\nwant\n%s", rec.Code, got, want)
+	}
+}
+
+// sameEvents compares streams whose fields may come in any order.
+func sameEvents(a, b string) bool {
+	fields := func(s string) map[string]int {
+		m := map[string]int{}
+		for i, event := range strings.Split(s, "\n\n") {
+			for line := range strings.SplitSeq(event, "\n") {
+				m[fmt.Sprint(i, line)]++
+			}
+		}
+		return m
+	}
+	return fmt.Sprint(fields(a)) == fmt.Sprint(fields(b))
+}
+
+// failingWriter is a client that has gone away unnoticed.
+type failingWriter struct{ *httptest.ResponseRecorder }
+
+func (failingWriter) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
+
+// TestExchangeBroken: a client that does not read any more is noticed by the first
+// write, and said once.
+func TestExchangeBroken(t *testing.T) {
+	r := httptest.NewRequest(http.MethodPost, "/mcp", nil)
+	r.Header.Set("Accept", mcp.TypeAccept)
+	said := 0
+	x := NewExchange(failingWriter{httptest.NewRecorder()}, r, ExchangeOptions{Broken: func(error) { said++ }})
+	defer x.Close()
+	_ = x.Notify("notifications/progress", []byte(`{}`))
+	_ = x.Notify("notifications/progress", []byte(`{}`))
+	x.Result(jsonrpc.IntID(1), []byte(`{}`))
+	if said != 1 {
+		t.Errorf("said %d times", said)
+	}
+}
+
+// A client that leaves because it has its answer has not gone; one that left before it was
+// complete has, and so has one to whom it could not be written.
+func TestExchangeGone(t *testing.T) {
+	for name, c := range map[string]struct {
+		accept string
+		broken bool
+		before bool // it leaves before the answer, else after it
+		want   bool
+	}{
+		"stream, before": {mcp.TypeSSE, false, true, true}, "stream, after": {mcp.TypeSSE, false, false, false},
+		"stream, broken": {mcp.TypeSSE, true, false, true},
+		"JSON, before":   {mcp.TypeAccept, false, true, true}, "JSON, after": {mcp.TypeAccept, false, false, false},
+		"JSON, broken": {mcp.TypeAccept, true, false, true},
+	} {
+		ctx, leave := context.WithCancel(t.Context())
+		r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/mcp", nil)
+		r.Header.Set("Accept", c.accept)
+		var w http.ResponseWriter = httptest.NewRecorder()
+		if c.broken {
+			w = failingWriter{httptest.NewRecorder()}
+		}
+		x := NewExchange(w, r, ExchangeOptions{Version: mcp.Version20251125})
+		if c.before {
+			leave()
+		}
+		x.Result(jsonrpc.IntID(1), []byte(`{}`))
+		leave()
+		if got := x.Gone(); got != c.want {
+			t.Errorf("%s: gone is %t", name, got)
+		}
+		x.Close()
+		if got := x.Gone(); got != c.want {
+			t.Errorf("%s: gone is %t after Close", name, got)
+		}
+	}
+}
+
+// TestExchangeCloseStopsTheTimer: nothing is written once the handler has
+// returned.
+func TestExchangeCloseStopsTheTimer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x, rec := exchangeFor(mcp.TypeAccept, ExchangeOptions{KeepAlive: time.Second})
+		x.Close()
+		<-time.After(time.Minute)
+		if rec.Body.Len() > 0 || x.Notify("n", nil) == nil {
+			t.Errorf("written after Close: %s", rec.Body)
+		}
+	})
+}
+
+func TestAccept(t *testing.T) {
+	for text, want := range map[string]accepted{
+		"application/json, text/event-stream": {true, true},
+		"text/event-stream, application/json": {true, true},
+		"APPLICATION/JSON":                    {true, false},
+		"text/event-stream;q=0.5":             {false, true},
+		"*/*":                                 {true, true},
+		"application/*;q=0, text/*":           {false, true},
+		"text/html":                           {false, false},
+		"":                                    {false, false},
+	} {
+		if got := acceptOf(http.Header{"Accept": {text}}); got != want {
+			t.Errorf("%q: %+v", text, got)
+		}
+	}
+	if got := acceptOf(http.Header{}); got != (accepted{json: true}) {
+		t.Errorf("no header: %+v", got)
+	}
+}
+
+// brokenWriter counts the statuses of an answer whose body cannot be written.
+type brokenWriter struct {
+	*httptest.ResponseRecorder
+	statuses int
+}
+
+func (w *brokenWriter) WriteHeader(status int) {
+	w.statuses++
+	w.ResponseRecorder.WriteHeader(status)
+}
+
+func (w *brokenWriter) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
+
+// TestExchangeDrop: without an answer the stream ends, and a client that takes none
+// gets a status, and none where a stream has begun, broken as it may be.
+func TestExchangeDrop(t *testing.T) {
+	for _, accept := range []string{mcp.TypeAccept, mcp.TypeJSON} {
+		x, rec := exchangeFor(accept, ExchangeOptions{})
+		x.Drop()
+		stream := accept != mcp.TypeJSON
+		if got := rec.Code == http.StatusOK; got != stream || rec.Body.Len() > 0 {
+			t.Errorf("%s: %d %q", accept, rec.Code, rec.Body)
+		}
+		w := &brokenWriter{ResponseRecorder: httptest.NewRecorder()}
+		r := httptest.NewRequest(http.MethodPost, "/mcp", nil)
+		r.Header.Set("Accept", accept)
+		x = NewExchange(w, r, ExchangeOptions{})
+		_ = x.Notify("notifications/progress", []byte(`{}`))
+		x.Drop()
+		x.Drop()
+		if want := map[bool]int{true: 0, false: 1}[stream]; w.statuses != want { // a stream's comes with its first byte
+			t.Errorf("%s: %d statuses", accept, w.statuses)
+		}
+	}
+}
+
+// eventsOf takes a body apart into its messages.
+func eventsOf(contentType string, body []byte) [][]byte {
+	if contentType != mcp.TypeSSE {
+		return [][]byte{body}
+	}
+	var out [][]byte
+	for line := range bytes.SplitSeq(body, []byte("\n")) {
+		if data, ok := bytes.CutPrefix(line, []byte("data: ")); ok {
+			out = append(out, data)
+		}
+	}
+	return out
+}

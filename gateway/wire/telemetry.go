@@ -1,0 +1,329 @@
+package wire
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/baggage"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	metricnoop "go.opentelemetry.io/otel/metric/noop"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+	tracenoop "go.opentelemetry.io/otel/trace/noop"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/internal/semconv"
+	"taskgate/shim"
+)
+
+// Telemetry writes a SERVER span and a duration for each client request
+// (protocol.md section 9). It uses the OpenTelemetry API only; where the data
+// goes is decided in cmd.
+type Telemetry struct {
+	tracer   trace.Tracer
+	duration metric.Float64Histogram
+	refusals metric.Int64Counter
+	names    names
+	baggage  []string // keys that are passed on
+	// off: nobody reads spans or durations, so they are not made. The context of a
+	// client still passes through.
+	off bool
+}
+
+// NewTelemetry makes the metrics. Of a client's baggage the named keys are
+// passed on.
+func NewTelemetry(tp trace.TracerProvider, mp metric.MeterProvider, baggage []string) (*Telemetry, error) {
+	d, err := mp.Meter(semconv.Scope).Float64Histogram(semconv.ServerOperationDuration,
+		metric.WithUnit("s"),
+		metric.WithDescription("Duration of MCP requests as the server sees them."),
+		metric.WithExplicitBucketBoundaries(semconv.DurationBounds...))
+	if err != nil {
+		return nil, err
+	}
+	refusals, err := mp.Meter(semconv.Scope).Int64Counter(semconv.LimitRefusals,
+		metric.WithUnit("{refusal}"),
+		metric.WithDescription("Requests, streams and connections that a limit of the gateway has kept out."))
+	if err != nil {
+		return nil, err
+	}
+	_, untraced := tp.(tracenoop.TracerProvider)
+	_, unmeasured := mp.(metricnoop.MeterProvider)
+	return &Telemetry{tracer: tp.Tracer(semconv.Scope), duration: d, refusals: refusals, baggage: baggage, off: untraced && unmeasured}, nil
+}
+
+// Operation is one client request under observation. A nil operation observes
+// nothing.
+type Operation struct {
+	tel   *Telemetry
+	ctx   context.Context
+	span  trace.Span
+	begun time.Time
+	attrs []attribute.KeyValue // of span and metric both
+	about []attribute.KeyValue // of the metric: what the request is about
+	err   string               // error.type
+	code  int64                // the JSON-RPC code, 0 for none
+}
+
+// Request is what telemetry needs to know of a message.
+type Request struct {
+	Msg       jsonrpc.Message
+	Meta      json.RawMessage // of msg, where it is known already
+	Name      string          // of the tool or prompt, or the resource's URI
+	Version   string
+	Upstream  string
+	SessionID string // legacy
+}
+
+// Start begins the operation. Its parent is the context in params._meta
+// (SEP-414); the transport's own, from the HTTP header or a span around the
+// handler, is linked then, and is the parent otherwise.
+func (t *Telemetry) Start(ctx context.Context, r *http.Request, q Request) (context.Context, *Operation) {
+	meta := metaCarrier(q.Meta)
+	if meta == nil {
+		meta = metaOf(q.Msg.Params)
+	}
+	parent, transport := remoteContexts(ctx, r, meta)
+	ctx = t.withBaggage(ctx, r, meta)
+	switch {
+	case parent.IsValid():
+		ctx = trace.ContextWithRemoteSpanContext(ctx, parent)
+	case transport.IsValid() && !trace.SpanContextFromContext(ctx).IsValid():
+		ctx = trace.ContextWithRemoteSpanContext(ctx, transport)
+	}
+	if t.off {
+		return ctx, &Operation{tel: t, ctx: ctx, span: tracenoop.Span{}}
+	}
+	opts := []trace.SpanStartOption{trace.WithSpanKind(semconv.KindClient)}
+	if parent.IsValid() && transport.IsValid() {
+		opts = append(opts, trace.WithLinks(trace.Link{SpanContext: transport}))
+	}
+	if !mcp.IsRequest(q.Msg.Method) { // a client may write what it likes
+		q.Msg.Method, q.Name = semconv.UnknownMethod, ""
+	}
+	if mcp.EraOf(q.Version) == mcp.NoEra {
+		q.Version = ""
+	}
+	op := &Operation{tel: t, begun: time.Now(), attrs: attributes(q)}
+	about := semconv.Target(q.Msg.Method, q.Name)
+	op.about = slices.DeleteFunc(slices.Clone(about), func(kv attribute.KeyValue) bool { return !semconv.MetricAttribute(kv.Key) })
+	opts = append(opts, trace.WithAttributes(about...))
+	opts = append(opts, trace.WithAttributes(op.attrs...), trace.WithAttributes(spanAttributes(r, q)...))
+	op.ctx, op.span = t.tracer.Start(ctx, semconv.SpanName(q.Msg.Method, q.Name), opts...)
+	return op.ctx, op
+}
+
+// Refuse answers a message that is not served, for what it or its headers say. A request is
+// observed all the same.
+func (t *Telemetry) Refuse(w http.ResponseWriter, r *http.Request, q Request, err error) {
+	f := *FailureOf(q.Version, err)
+	if q.Msg.Kind == jsonrpc.Request {
+		f.ID = q.Msg.ID
+		_, op := t.Start(r.Context(), r, q)
+		op.Failed(f.Code)
+		defer op.End()
+	}
+	WriteFailure(w, q.Version, &f)
+}
+
+// Refused counts what a limit of the gateway has kept out, by the key that sets it. It is called
+// once for each error that goes to a client, and does nothing for any that is not of a limit.
+func (t *Telemetry) Refused(ctx context.Context, err error) {
+	if busy, ok := errors.AsType[*shim.BusyError](err); ok && busy.Key != "" {
+		t.refusals.Add(ctx, 1, metric.WithAttributes(semconv.Limit.String(busy.Key)))
+	}
+}
+
+// attributes are those of span and metric.
+func attributes(q Request) []attribute.KeyValue {
+	return []attribute.KeyValue{
+		semconv.MCPMethod.String(q.Msg.Method),
+		semconv.MCPProtocolVersion.String(q.Version),
+		semconv.Transport.String(semconv.TransportTCP),
+		semconv.ProtocolName.String("http"),
+		semconv.Upstream.String(q.Upstream),
+	}
+}
+
+// spanAttributes are those without a bounded set of values.
+func spanAttributes(r *http.Request, q Request) []attribute.KeyValue {
+	var a []attribute.KeyValue
+	if !q.Msg.ID.IsZero() {
+		a = append(a, semconv.RequestID.String(q.Msg.ID.String()))
+	}
+	if q.SessionID != "" {
+		a = append(a, semconv.MCPSessionID.String(q.SessionID))
+	}
+	if host, port, err := net.SplitHostPort(r.RemoteAddr); err == nil {
+		a = append(a, semconv.ClientAddress.String(host))
+		if n, err := strconv.Atoi(port); err == nil {
+			a = append(a, semconv.ClientPort.Int(n))
+		}
+	}
+	return a
+}
+
+// Failed records a JSON-RPC error as the outcome.
+func (o *Operation) Failed(code int64) {
+	if o != nil {
+		o.code, o.err = code, strconv.FormatInt(code, 10)
+	}
+}
+
+// ToolError records that the tool ran and reports failure (isError).
+func (o *Operation) ToolError() {
+	if o != nil {
+		o.err = semconv.ErrorTool
+	}
+}
+
+// Cancelled records that the client went away before the answer.
+func (o *Operation) Cancelled() {
+	if o != nil {
+		o.err = "cancelled"
+	}
+}
+
+// Task records which task the request is about, and links the span to the trace
+// the task was made in, so that one finds the run from a poll.
+func (o *Operation) Task(id string, trc map[string]string) {
+	if o == nil || o.tel.off {
+		return
+	}
+	o.span.SetAttributes(semconv.TaskID.String(id))
+	if sc := spanContextOf(propagation.MapCarrier(trc)); sc.IsValid() && sc.TraceID() != o.span.SpanContext().TraceID() {
+		o.span.AddLink(trace.Link{SpanContext: sc})
+	}
+}
+
+// End finishes span and measurement.
+func (o *Operation) End() {
+	if o == nil || o.tel.off {
+		return
+	}
+	if o.err != "" {
+		o.attrs = append(o.attrs, semconv.ErrorType.String(o.err))
+		o.span.SetAttributes(semconv.ErrorType.String(o.err))
+		o.span.SetStatus(codes.Error, "")
+	}
+	if o.code != 0 {
+		status := semconv.RPCStatusCode.String(strconv.FormatInt(o.code, 10))
+		o.attrs = append(o.attrs, status)
+		o.span.SetAttributes(status)
+	}
+	for _, kv := range o.about {
+		o.attrs = append(o.attrs, o.tel.names.bound(kv, o.err == ""))
+	}
+	o.tel.duration.Record(o.ctx, time.Since(o.begun).Seconds(), metric.WithAttributes(o.attrs...))
+	o.span.End()
+}
+
+// maxNames is how many names of tools and prompts the metrics of a process tell
+// apart. Each makes a series of its own, in every process and for good.
+const maxNames = 200
+
+// names are those that have a series. A name is the client's text until a request
+// for it has succeeded, so that calls of tools that do not exist make no series.
+type names struct {
+	mu   sync.Mutex
+	seen map[attribute.Key]map[string]bool
+	n    int
+}
+
+// bound is the attribute as the metric may have it: semconv.OtherName stands for a
+// name that no request has succeeded for yet, and for all beyond maxNames.
+func (s *names) bound(kv attribute.KeyValue, succeeded bool) attribute.KeyValue {
+	if kv.Key != semconv.GenAITool && kv.Key != semconv.GenAIPrompt {
+		return kv
+	}
+	name := kv.Value.AsString()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.seen[kv.Key][name] {
+		return kv
+	}
+	if !succeeded || s.n >= maxNames {
+		return kv.Key.String(semconv.OtherName)
+	}
+	if s.seen == nil {
+		s.seen = map[attribute.Key]map[string]bool{semconv.GenAITool: {}, semconv.GenAIPrompt: {}}
+	}
+	s.seen[kv.Key][name] = true
+	s.n++
+	return kv
+}
+
+// headerTraceparent is what net/http makes of the header's name. To look for it first
+// spares most requests a propagator that spells the name each time.
+const headerTraceparent = "Traceparent"
+
+// remoteContexts reads the two places a trace can come from. A span that wraps
+// the handler already has the header's context as its parent and stands for it.
+func remoteContexts(ctx context.Context, r *http.Request, meta metaCarrier) (parent, transport trace.SpanContext) {
+	parent = spanContextOf(meta)
+	transport = trace.SpanContextFromContext(ctx)
+	if !transport.IsValid() && r.Header[headerTraceparent] != nil {
+		transport = spanContextOf(propagation.HeaderCarrier(r.Header))
+	}
+	return parent, transport
+}
+
+func spanContextOf(c propagation.TextMapCarrier) trace.SpanContext {
+	return trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), c))
+}
+
+// metaCarrier reads the W3C keys of params._meta, which are unprefixed on purpose
+// (SEP-414). It is the text of that object.
+type metaCarrier json.RawMessage
+
+// metaOf finds params._meta.
+func metaOf(params []byte) metaCarrier {
+	meta, _ := jsonrpc.Get(params, "_meta")
+	return metaCarrier(meta)
+}
+
+// Get returns the string of that name, "" for none.
+func (m metaCarrier) Get(key string) string {
+	v, _ := jsonrpc.GetString(m, key)
+	return v
+}
+
+// Set does nothing: what a client sent is only read.
+func (metaCarrier) Set(string, string) {}
+
+// Keys names nothing: the propagators ask for what they know.
+func (metaCarrier) Keys() []string { return nil }
+
+// withBaggage keeps the baggage that the operator lets through: all of it may come
+// from anybody.
+func (t *Telemetry) withBaggage(ctx context.Context, r *http.Request, meta metaCarrier) context.Context {
+	if baggage.FromContext(ctx).Len() > 0 {
+		ctx = baggage.ContextWithoutBaggage(ctx)
+	}
+	if len(t.baggage) == 0 {
+		return ctx
+	}
+	text := meta.Get(mcp.MetaBaggage)
+	if text == "" {
+		text = r.Header.Get(mcp.MetaBaggage)
+	}
+	all, err := baggage.Parse(text)
+	if err != nil {
+		return ctx
+	}
+	kept := slices.DeleteFunc(all.Members(), func(m baggage.Member) bool { return !slices.Contains(t.baggage, m.Key()) })
+	b, err := baggage.New(kept...)
+	if err != nil {
+		return ctx
+	}
+	return baggage.ContextWithBaggage(ctx, b)
+}

@@ -1,0 +1,243 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"taskgate/internal/mcp"
+	"taskgate/internal/proc"
+	"taskgate/internal/redistest"
+	"taskgate/internal/taskclient"
+)
+
+// rolling is the configuration of a replica that is restarted under load.
+const rolling = `
+store: %s
+heartbeat: 1s
+admin: %s
+drain_delay: 3s
+upstreams:
+  - name: slow
+    path: /mcp
+    url: %s
+    defaults: {tasks: auto, grace: 300ms, poll_interval: 100ms}
+`
+
+// backend is a replica as a balancer sees it.
+type backend struct {
+	addr, admin string
+	args        []string
+	process     *proc.Process
+	ready       atomic.Bool
+}
+
+// start runs the replica at its address.
+func (b *backend) start(t *testing.T) {
+	t.Helper()
+	b.process = start(t, b.addr, proc.Command{Name: "taskgate " + b.addr, Path: filepath.Join(bin, "taskgate"), Args: append([]string{"serve", "--listen", b.addr}, b.args...)})
+}
+
+// balancer sends each request to the next replica that is ready. It asks them each second.
+type balancer struct {
+	backends []*backend
+	next     atomic.Int64
+}
+
+// poll asks the replicas until ctx ends.
+func (l *balancer) poll(ctx context.Context) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		for _, b := range l.backends {
+			status, _, _, err := readyz(b.admin, "")
+			b.ready.Store(err == nil && status == http.StatusOK)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// pick is the next replica.
+func (l *balancer) pick() *url.URL {
+	for range l.backends {
+		if b := l.backends[int(l.next.Add(1))%len(l.backends)]; b.ready.Load() {
+			return &url.URL{Scheme: "http", Host: b.addr}
+		}
+	}
+	return &url.URL{Scheme: "http", Host: "127.0.0.1:1"} // nobody is: the client gets an error
+}
+
+// serve balances until the test ends, and returns the URL for clients.
+func (l *balancer) serve(t *testing.T) string {
+	proxy := &httputil.ReverseProxy{
+		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(l.pick()) },
+		FlushInterval: -1,
+		ErrorLog:      log.New(io.Discard, "", 0), // the client gets a 502
+	}
+	web := httptest.NewServer(proxy)
+	t.Cleanup(func() {
+		web.CloseClientConnections()
+		web.Close()
+	})
+	return web.URL + "/mcp"
+}
+
+// legacyPost sends a message in a session of 2025-11-25 and returns the session's id. Any
+// answer but a result is an error.
+func legacyPost(ctx context.Context, to, session, message string) (string, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, to, strings.NewReader(message))
+	if err != nil {
+		return "", err
+	}
+	r.Header.Set("Accept", mcp.TypeAccept)
+	r.Header.Set("Content-Type", mcp.TypeJSON)
+	if session != "" {
+		r.Header.Set(mcp.HeaderSession, session)
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && (resp.StatusCode != http.StatusOK || !strings.Contains(string(body), `"result"`)) {
+		err = fmt.Errorf("%s: %s", resp.Status, body)
+	}
+	return resp.Header.Get(mcp.HeaderSession), err
+}
+
+// hearOnce keeps the GET stream of a session open until it ends.
+func hearOnce(ctx context.Context, to, session string) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, to, nil)
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Accept", mcp.TypeSSE)
+	r.Header.Set(mcp.HeaderSession, session)
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return errors.New(resp.Status)
+	}
+	_, err = io.Copy(io.Discard, resp.Body)
+	return err
+}
+
+// loads are what clients do over and over while replicas are restarted.
+func loads(t *testing.T, to string) map[string]func(context.Context) error {
+	session, err := legacyPost(t.Context(), to, "", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"e2e","version":"1"}}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, tasks := &taskclient.Client{URL: to}, &taskclient.Client{URL: to, Tasks: true}
+	var serial atomic.Int64
+	return map[string]func(context.Context) error{
+		"plain": func(ctx context.Context) error {
+			_, _, err := plain.CallTool(ctx, "count_words", map[string]any{"text": "one two"})
+			return err
+		},
+		"blocking": func(ctx context.Context) error {
+			result, _, err := plain.CallTool(ctx, "research", research(1))
+			if err == nil && !json.Valid(result) {
+				err = fmt.Errorf("result %s", result)
+			}
+			return err
+		},
+		"task": func(ctx context.Context) error {
+			_, task, err := tasks.CallTool(ctx, "research", research(1))
+			if err != nil {
+				return err
+			}
+			end, err := tasks.Wait(ctx, task.ID, nil)
+			if err == nil && end.Status != "completed" {
+				err = fmt.Errorf("the task ended as %s: %s", end.Status, end.StatusMessage)
+			}
+			return err
+		},
+		"session": func(ctx context.Context) error {
+			_, err := legacyPost(ctx, to, session, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"count_words","arguments":{"text":"a b"}}}`, serial.Add(1)))
+			return err
+		},
+		"stream": func(ctx context.Context) error { return hearOnce(ctx, to, session) },
+	}
+}
+
+// While three replicas behind a balancer that polls /readyz each second are restarted one
+// after the other, no client sees an error.
+func TestRollingRestart(t *testing.T) {
+	t.Parallel()
+	store, server := redistest.Start(t), startServer(t, "slowserver")
+	l := &balancer{}
+	for range 3 {
+		b := &backend{addr: freeAddr(t), admin: freeAddr(t)}
+		b.args = configured(t, fmt.Sprintf(rolling, store.URL(), b.admin, server))
+		b.start(t)
+		l.backends = append(l.backends, b)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer stop()
+	all.Go(func() { l.poll(ctx) })
+	becomes := func(b *backend) {
+		t.Helper()
+		eventually(t, "the balancer sees a replica", func() error {
+			if !b.ready.Load() {
+				return errNotYet
+			}
+			return nil
+		})
+	}
+	for _, b := range l.backends {
+		becomes(b)
+	}
+	var done atomic.Int64
+	for name, load := range loads(t, l.serve(t)) {
+		all.Go(func() {
+			pause := time.NewTicker(20 * time.Millisecond)
+			defer pause.Stop()
+			for ctx.Err() == nil {
+				if err := load(ctx); err != nil && ctx.Err() == nil {
+					t.Errorf("%s: %v", name, err)
+				}
+				done.Add(1)
+				<-pause.C
+			}
+		})
+	}
+	for _, b := range l.backends {
+		before := done.Load()
+		if err := b.process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if code := within(t, b.process, 30*time.Second); code != 0 {
+			t.Errorf("exit code %d", code)
+		}
+		b.start(t)
+		becomes(b)
+		if n := done.Load() - before; n < 20 {
+			t.Errorf("only %d requests were made while it restarted", n)
+		}
+	}
+}

@@ -1,0 +1,74 @@
+package jsonrpc
+
+import "encoding/json"
+
+// With, WithDefault, Without and WithoutEmpty edit a message that somebody else wrote. A
+// text that is not an object cannot take an edit, and stays as it is.
+
+// With is obj with a member at path.
+func With(obj, value json.RawMessage, path ...string) json.RawMessage {
+	if out, err := Set(obj, value, path...); err == nil {
+		return out
+	}
+	return obj
+}
+
+// WithDefault is obj with a member at path, where it has none.
+func WithDefault(obj, value json.RawMessage, path ...string) json.RawMessage {
+	if _, ok := Get(obj, path...); ok {
+		return obj
+	}
+	return With(obj, value, path...)
+}
+
+// Without is obj without the member at path. The usual case, that there is none,
+// costs no copy.
+func Without(obj json.RawMessage, path ...string) json.RawMessage {
+	if _, ok := Get(obj, path...); !ok {
+		return obj
+	}
+	if out, err := Delete(obj, path...); err == nil {
+		return out
+	}
+	return obj
+}
+
+// WithoutEmpty removes a member that is an object without members: what remains
+// of one that was emptied.
+func WithoutEmpty(obj []byte, name string) []byte {
+	value, ok := Get(obj, name)
+	if !ok || !IsObject(value) {
+		return obj
+	}
+	for range Members(value) {
+		return obj
+	}
+	return Without(obj, name)
+}
+
+// IsArray reports whether a value is an array.
+func IsArray(v json.RawMessage) bool { return len(v) > 0 && v[0] == '[' }
+
+// AppendStrings appends a JSON array of strings.
+func AppendStrings[S ~string](b []byte, list []S) []byte {
+	b = append(b, '[')
+	for i, s := range list {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = AppendString(b, string(s))
+	}
+	return append(b, ']')
+}
+
+// AppendArray appends a JSON array of values.
+func AppendArray[V ~[]byte](b []byte, values []V) []byte {
+	b = append(b, '[')
+	for i, v := range values {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, v...)
+	}
+	return append(b, ']')
+}

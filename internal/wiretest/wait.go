@@ -1,0 +1,45 @@
+package wiretest
+
+import (
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskgate/redisstore"
+)
+
+// Patience is how long a real server, client or socket may take before a test
+// gives up.
+const Patience = 20 * time.Second
+
+// Await receives one value, or gives up.
+func Await[T any](t *testing.T, c <-chan T, what string) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(Patience):
+		t.Fatalf("timed out: %s", what)
+		panic("unreachable")
+	}
+}
+
+// Wait lets time of a bubble go by, and everything that it wakes come to rest.
+func Wait(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+// OpenSessions keeps at most limit sessions, each until it has been idle for the given
+// time, in a store of their own that counts time by the clock of the test.
+func OpenSessions(t testing.TB, limit int, idle time.Duration) *redisstore.Sessions {
+	t.Helper()
+	store, err := redisstore.Open(t.Context(), "embedded",
+		redisstore.Options{ClockTTL: true, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	return store.Sessions(limit, idle)
+}

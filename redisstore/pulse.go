@@ -1,0 +1,210 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"taskgate/internal/patience"
+)
+
+// probeTime is how long one probe of a Redis that is away may take, and probePause how long
+// the next one waits.
+const (
+	probeTime  = time.Second
+	probePause = 100 * time.Millisecond
+)
+
+// pulses watch whether each Redis of a store answers. A Redis is away if every command to it
+// has failed for a while, and not with an answer of its own. Then what requests ask of it fails
+// at once, while a probe goes on asking, and nothing else changes: whoever has the time for it
+// goes on trying. In a cluster each node has a pulse of its own.
+//
+// The Limiter of go-redis could say no as well, but it is not told who asks.
+type pulses struct {
+	after time.Duration // how long every command has to fail
+	log   *slog.Logger
+
+	mu     sync.Mutex
+	byAddr map[string]*pulse
+	closed bool
+	ctx    context.Context // of the probes
+	stop   context.CancelFunc
+	probes sync.WaitGroup
+}
+
+func newPulses(after time.Duration, log *slog.Logger) *pulses {
+	p := &pulses{after: after, log: log, byAddr: map[string]*pulse{}}
+	p.ctx, p.stop = context.WithCancel(context.Background())
+	return p
+}
+
+// watch watches the Redis of a client, or each one of a cluster, and returns the pulse if
+// there is one for all commands. Clients of the same Redis know the same of it.
+func (p *pulses) watch(client redis.UniversalClient) *pulse {
+	switch c := client.(type) {
+	case *redis.ClusterClient:
+		c.OnNewNode(func(node *redis.Client) { p.of(node) })
+	case *redis.Client:
+		return p.of(c)
+	}
+	return nil
+}
+
+// of has a client of one Redis note whether that answers.
+func (p *pulses) of(client *redis.Client) *pulse {
+	addr := client.Options().Addr
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	one := p.byAddr[addr]
+	if one == nil {
+		one = &pulse{all: p, addr: addr}
+		p.byAddr[addr] = one
+	}
+	one.client.Store(client)
+	client.AddHook(one)
+	return one
+}
+
+// close ends the probes.
+func (p *pulses) close() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.stop()
+	p.probes.Wait()
+}
+
+// probe runs a probe, unless the store is closed.
+func (p *pulses) probe(f func(context.Context)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.closed {
+		p.probes.Go(func() { f(p.ctx) })
+	}
+}
+
+// pulse is that of one Redis.
+type pulse struct {
+	all    *pulses
+	addr   string
+	client atomic.Pointer[redis.Client] // one of those that use it
+	heard  atomic.Int64                 // answers
+	away   atomic.Bool
+
+	mu    sync.Mutex
+	since time.Time // every command has failed since then
+	after int64     // with so many answers before
+}
+
+// check refuses what a request asks of a Redis that is away.
+func (p *pulse) check(ctx context.Context) error {
+	if p != nil && p.away.Load() && patience.Waits(ctx) {
+		return errAway
+	}
+	return nil
+}
+
+// DialHook implements redis.Hook.
+func (p *pulse) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+// ProcessHook implements redis.Hook.
+func (p *pulse) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if err := p.check(ctx); err != nil {
+			cmd.SetErr(err)
+			return err
+		}
+		begin, heard := time.Now(), p.heard.Load()
+		err := next(ctx, cmd)
+		p.note(err, begin, heard)
+		return err
+	}
+}
+
+// ProcessPipelineHook implements redis.Hook.
+func (p *pulse) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if err := p.check(ctx); err != nil {
+			for _, cmd := range cmds {
+				cmd.SetErr(err)
+			}
+			return err
+		}
+		begin, heard := time.Now(), p.heard.Load()
+		err := next(ctx, cmds)
+		p.note(err, begin, heard)
+		return err
+	}
+}
+
+// note takes how a command ended that began with so many answers heard.
+func (p *pulse) note(err error, begin time.Time, heard int64) {
+	switch {
+	case err == nil || isRedis(err):
+		p.answered()
+	case errors.Is(err, context.Canceled), errors.Is(err, redis.ErrClosed): // says nothing of Redis
+	default:
+		p.failed(begin, heard)
+	}
+}
+
+// answered notes a sign of life.
+func (p *pulse) answered() {
+	p.heard.Add(1)
+	if p.away.Load() && p.away.CompareAndSwap(true, false) {
+		p.all.log.Info("redis answers again", "address", p.addr)
+	}
+}
+
+// failed notes a command that had no answer.
+func (p *pulse) failed(begin time.Time, heard int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := p.heard.Load()
+	if now != heard { // others were answered meanwhile
+		begin = time.Now()
+	}
+	if p.since.IsZero() || p.after != now {
+		p.since, p.after = begin, now
+	}
+	if time.Since(p.since) < p.all.after || !p.away.CompareAndSwap(false, true) {
+		return
+	}
+	p.all.log.Warn("redis does not answer; requests do not wait for it until it does", "address", p.addr)
+	p.all.probe(p.probe)
+}
+
+// probe asks until there is an answer. It has connections of its own: those of the pool may
+// all be dead, and a new one not.
+func (p *pulse) probe(ctx context.Context) {
+	o := *p.client.Load().Options()
+	o.PoolSize, o.MinIdleConns = 1, 0
+	own := redis.NewClient(&o)
+	defer own.Close()
+	for p.away.Load() {
+		attempt, stop := context.WithTimeout(ctx, probeTime)
+		err := own.Ping(attempt).Err()
+		stop()
+		switch {
+		case err == nil || isRedis(err):
+			p.answered()
+		case p.gone():
+			p.away.Store(false) // it may come back
+		case !sleep(ctx, probePause):
+			return
+		}
+	}
+}
+
+// gone reports whether this Redis is not used any more: it has left its cluster.
+func (p *pulse) gone() bool {
+	over, stop := context.WithCancel(context.Background())
+	stop()
+	return errors.Is(p.client.Load().Ping(over).Err(), redis.ErrClosed)
+}

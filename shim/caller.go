@@ -1,0 +1,238 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+)
+
+// retryCreate is how often creating a task is tried again while the store is down
+// (design.md 0.13).
+const retryCreate = time.Second
+
+// never is the grace of a call that is not made a task for its length.
+const never = time.Duration(math.MaxInt64)
+
+// leftMessage is the status message of a task that nobody was told of.
+const leftMessage = "the client left before it was given the task"
+
+// caller is the client that waits for a run on this replica, in Call or in Reattach. The
+// run owns it. run.mu guards stream and waits; the methods that return an Answered belong
+// to the goroutine of Call.
+type caller struct {
+	run    *run
+	stream Stream // where the client hears of the call, while there is no handle; may be nil
+	waits  bool
+	// news tells Call that there is something to look at before the reply.
+	news chan struct{}
+	// leave stops following the end of the client's context. It is what AfterFunc returns.
+	leave func() bool
+}
+
+// block runs a call that never becomes a task, on the client's own goroutine.
+func (c *caller) block() (Answered, error) {
+	defer c.run.discard()
+	reply, err := c.run.rounds.send()
+	return Answered{Reply: reply}, err
+}
+
+// queue waits for a slot, but not for longer than the operator has a client wait that takes
+// no task. After an error the call is over.
+func (c *caller) queue() error {
+	r := c.run
+	if !r.ticket.queued() {
+		return nil
+	}
+	full := &BusyError{Key: "queue_wait", Limit: busyServer, RetryAfter: retryBusy}
+	ctx, stop := context.WithTimeoutCause(r.ctx, r.srv.QueueWait, full)
+	defer stop()
+	err := r.ticket.wait(ctx)
+	if err != nil {
+		r.discard()
+	}
+	return err
+}
+
+// taskFirst makes the task first and then sends the call. If no task can be made, a client
+// that insisted on one gets the error, and the upstream is not called; for any other, the
+// call is sent, and making a task is tried again.
+func (c *caller) taskFirst(ctx context.Context) (Answered, error) {
+	r := c.run
+	if r.ticket.queued() {
+		r.status.message = "queued"
+	}
+	r.firm = r.call.Demand || r.policy.Tasks == Required
+	t, err := r.creation.ensure(true)
+	switch {
+	case err == nil:
+		r.ctx = trace.ContextWithSpan(r.ctx, r.record.span)
+		r.s.life.work.Go(r.exec)
+		return c.hand(ctx, t)
+	case r.firm:
+		r.discard()
+		return Answered{}, err
+	}
+	return c.await(ctx, retryCreate)
+}
+
+// await sends the call and waits for its reply, for the client to leave or to be
+// asked, or, after grace, for a task to be made of it. An answer within the grace goes
+// straight back, and no store is touched.
+func (c *caller) await(ctx context.Context, grace time.Duration) (Answered, error) {
+	r := c.run
+	r.s.life.work.Go(r.exec)
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	for attempt := 0; ; {
+		select {
+		case <-r.done:
+			return Answered{Reply: r.reply}, r.err
+		case <-r.ctx.Done():
+			if r.answered() {
+				return Answered{Reply: r.reply}, r.err
+			}
+			// The client hears nothing more; exec ends by the same context.
+			c.detach()
+			return Answered{}, r.why(r.ctx.Err())
+		case <-c.news:
+			if r.answered() {
+				return Answered{Reply: r.reply}, r.err
+			}
+			if a, err, done := c.look(ctx); done {
+				return a, err
+			}
+			continue
+		case <-timer.C:
+		}
+		t, err := r.creation.ensure(true)
+		if err == nil {
+			return c.hand(ctx, t)
+		}
+		if !errors.Is(err, errEnded) && attempt == 0 {
+			r.s.log.WarnContext(ctx, "no task could be made of a slow call; it goes on blocking", "tool", r.call.Request.Name, "err", err)
+		}
+		attempt++
+		timer.Reset(createAgain(err))
+	}
+}
+
+// createAgain is after how long creating a task is tried again after an error.
+func createAgain(err error) time.Duration {
+	var busy *BusyError
+	if errors.As(err, &busy) {
+		return max(retryCreate, busy.RetryAfter)
+	}
+	return retryCreate
+}
+
+// hand gives the task to the client. If the client has left in the meantime, nobody knows
+// the task: it is cancelled, unless the call was to go on (Stay).
+func (c *caller) hand(ctx context.Context, t Task) (Answered, error) {
+	r := c.run
+	if ctx.Err() == nil || r.call.Stay && !errors.Is(context.Cause(ctx), ErrCancelled) {
+		return Answered{Task: &t}, nil
+	}
+	r.cancel(errTaskCancelled)
+	r.s.life.work.Go(func() { r.s.cancelUntold(t.ID, leftMessage, 0) })
+	return Answered{}, context.Cause(ctx)
+}
+
+// look looks at what the client was woken for: a task was made of its call, or
+// the call has questions for it. done says that this is what the client gets.
+func (c *caller) look(ctx context.Context) (a Answered, err error, done bool) {
+	r := c.run
+	r.mu.Lock()
+	switch {
+	case r.record == nil:
+		r.mu.Unlock()
+		return Answered{}, nil, false
+	case !r.record.hidden:
+		made := r.record.made
+		r.mu.Unlock()
+		a, err = c.hand(ctx, made)
+		return a, err, true
+	case r.call.Asking != AskPark || len(outstanding(r.box.open)) == 0:
+		r.mu.Unlock()
+		return Answered{}, nil, false
+	}
+	c.release()
+	c.waits = false
+	parked := &Parked{ID: r.record.id, Questions: r.box.open, Until: r.box.read.expires}
+	r.mu.Unlock()
+	if ctx.Err() != nil {
+		r.cancel(context.Cause(ctx))
+		return Answered{}, context.Cause(ctx), true
+	}
+	return Answered{Parked: parked}, nil, true
+}
+
+// attach lets a client who came back hear what the server says, if the call is no task.
+func (c *caller) attach(stream Stream) {
+	c.run.mu.Lock()
+	defer c.run.mu.Unlock()
+	if c.run.record.hidden {
+		c.stream, c.waits = stream, true
+	}
+}
+
+// detach notes that nobody waits for the call here any more, or hears of it.
+func (c *caller) detach() {
+	c.run.mu.Lock()
+	defer c.run.mu.Unlock()
+	c.stream, c.waits = nil, false
+}
+
+// release lets go of the client: its context no longer matters to the call, and its
+// stream goes with its answer. run.mu is held, as for all below.
+func (c *caller) release() {
+	c.leave()
+	c.stream = nil
+}
+
+func (c *caller) progress(p Progress) {
+	if c.stream != nil {
+		c.stream.Progress(p)
+	}
+}
+
+func (c *caller) log(l Log) {
+	if c.stream != nil {
+		c.stream.Log(l)
+	}
+}
+
+func (c *caller) notified(n Notification) {
+	if s, ok := c.stream.(Notifier); ok {
+		s.Notified(n)
+	}
+}
+
+func (c *caller) completed(params json.RawMessage) {
+	if s, ok := c.stream.(Asker); ok {
+		s.Completed(params)
+	}
+}
+
+// asker is the stream, if the client is asked on it.
+func (c *caller) asker() (Asker, bool) {
+	s, ok := c.stream.(Asker)
+	return s, ok && c.run.call.Asking == AskStream
+}
+
+// ask puts questions of the hidden record to the client, if it is asked on its stream.
+func (c *caller) ask(q []Question) {
+	if s, ok := c.asker(); ok && c.run.record.hidden && len(q) > 0 {
+		s.Ask(c.run.record.id, q)
+	}
+}
+
+// withdrawn tells the stream that had the questions that nobody waits for them.
+func (c *caller) withdrawn(keys []string) {
+	if s, ok := c.stream.(Asker); ok && c.run.record.hidden && len(keys) > 0 {
+		s.Withdrawn(c.run.record.id, keys)
+	}
+}

@@ -1,0 +1,236 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// callRecord is Task.Call: what a runner on another replica needs to go on.
+type callRecord struct {
+	Request Request `json:"request"`
+	// Runs counts how often the call was begun, for recover: retry.
+	Runs int `json:"runs"`
+	// Firm says that a record without a checkpoint is of a call that was not sent. It
+	// is not where the caller is served without a task if creating seems to fail: a
+	// creation whose reply was lost leaves such a record behind, and the call goes
+	// out all the same.
+	Firm bool `json:"firm,omitempty"`
+	// Handle, Partials and Streaming are those of the Call. A hidden record may become
+	// a task of a caller who takes one.
+	Handle    bool `json:"handle,omitempty"`
+	Partials  bool `json:"partials,omitempty"`
+	Streaming bool `json:"streaming,omitempty"`
+	// Asking is how the caller can be asked, Until when the time to answer the open
+	// questions is over, from the record's creation, and Keys how many keys of
+	// questions were made.
+	Asking Asking        `json:"asking,omitempty"`
+	Until  time.Duration `json:"until,omitempty"`
+	Keys   int           `json:"keys,omitempty"`
+	// Round is set while the server waits for nothing but a retry with answers.
+	Round *round `json:"round,omitempty"`
+}
+
+// callRecord keeps the arguments only where a later run may need them: until the
+// call is sent, and where its owner allows a second one (design.md 0.13).
+func (r *run) callRecord(sent bool) json.RawMessage {
+	rec := callRecord{
+		Request: r.call.Request, Runs: r.runs, Firm: r.firm,
+		Handle: r.call.Handle, Partials: r.call.Partials, Streaming: r.call.Streaming,
+		Asking: r.call.Asking, Until: r.box.until, Keys: r.box.made, Round: r.rounds.recorded(),
+	}
+	if sent && !r.policy.Retry && r.rounds.open == nil {
+		rec.Request.Params = nil
+	}
+	b, err := json.Marshal(rec)
+	if err != nil {
+		return nil // Params are JSON that was parsed; there is nothing to fail
+	}
+	return b
+}
+
+// creation gives a run its record, or makes a task of that: one attempt at a time. The
+// run owns it, and run.mu guards it.
+type creation struct {
+	run     *run
+	pending chan struct{} // closed when the attempt under way is over; nil if there is none
+	maybe   *Task         // an attempt whose reply was lost: it may be stored
+}
+
+// ensure gives the call a record, if it has none: a visible one is a durable task (design.md
+// 0.13). From the success of that on, the caller's context no longer matters to the call,
+// and the handle is its answer. errEnded says that the reply was there first.
+func (c *creation) ensure(visible bool) (Task, error) {
+	r := c.run
+	r.mu.Lock()
+	c.wait()
+	switch {
+	case r.ended:
+		r.mu.Unlock()
+		return Task{}, errEnded
+	case r.record != nil && (!visible || !r.record.hidden):
+		defer r.mu.Unlock()
+		return r.record.made, nil
+	}
+	over := make(chan struct{})
+	c.pending = over
+	var t Task
+	var err error
+	if r.record != nil {
+		t, err = c.show()
+	} else {
+		t, err = c.create(visible)
+	}
+	c.pending = nil
+	r.mu.Unlock()
+	close(over)
+	if err == nil && visible && !t.Visible { // an attempt to store it hidden got through
+		return c.ensure(true)
+	}
+	return t, err
+}
+
+// wait waits until no attempt is under way. run.mu is held before and after.
+func (c *creation) wait() {
+	for c.pending != nil {
+		over := c.pending
+		c.run.mu.Unlock()
+		<-over
+		c.run.mu.Lock()
+	}
+}
+
+// create makes the record. run.mu is held before and after.
+func (c *creation) create(visible bool) (Task, error) {
+	r := c.run
+	draft, begin := c.draft()
+	if draft.Owner != "" {
+		draft.Room = r.srv.MaxStoredBytesPerOwner
+	}
+	if !visible {
+		draft.Visible, draft.TTL, draft.Retain = false, r.box.timeout()+abandonAfter+hiddenRetain, hiddenRetain
+	}
+	r.mu.Unlock()
+	t, err := c.store(draft, begin)
+	r.mu.Lock()
+	if err != nil {
+		return t, err
+	}
+	if t.Visible {
+		r.caller.release()
+	}
+	if r.checkpoint != nil && t.Checkpoint == nil {
+		r.unsaved = true // what is stored is from an attempt before the call was sent
+	}
+	if r.unsaved || r.status.message != draft.StatusMessage {
+		r.status.schedule()
+	}
+	r.pieces.stored(t.Position)
+	return t, nil
+}
+
+// draft is the task as it is known now, without what store adds, and the batches
+// that it begins with: what was said before there is a handle. run.mu is held.
+func (c *creation) draft() (Task, []Batch) {
+	r := c.run
+	begin, _ := r.pieces.unstored()
+	retain := retainFor(r.call, r.policy)
+	r.unsaved = false
+	t := Task{
+		Owner:         r.call.Principal.Owner(),
+		ListKey:       listKey(r.call.Principal, r.srv.name),
+		Upstream:      r.srv.name,
+		Origin:        r.call.Origin,
+		Visible:       true,
+		Status:        Working,
+		StatusMessage: r.status.message,
+		TTL:           retain,
+		Retain:        retain,
+		PollInterval:  r.policy.PollInterval,
+		Lease:         Lease{Replica: r.s.replica},
+		Method:        r.call.Request.Method,
+		Tool:          r.call.Request.Name,
+		Checkpoint:    r.checkpoint,
+		Progress:      TaskProgress{Token: r.call.ProgressToken, Params: r.status.params},
+		Call:          r.callRecord(r.checkpoint != nil),
+	}
+	return t, begin
+}
+
+// leastTTL is the shortest time that a caller can have a task kept for.
+const leastTTL = 2 * time.Second
+
+// retainFor is how long a task is kept after its end: as the caller wishes, within
+// bounds (L10). A task whose end nobody who polls it could see would be of no use,
+// and a running one would have to be prolonged all the time.
+func retainFor(c Call, p Policy) time.Duration {
+	d := p.TTL
+	if c.TTL > 0 {
+		d = max(c.TTL, leastTTL, 2*p.PollInterval)
+	}
+	if p.MaxTTL > 0 {
+		d = min(d, p.MaxTTL)
+	}
+	return d
+}
+
+// store admits the task, writes it and makes it the run's.
+func (c *creation) store(t Task, begin []Batch) (Task, error) {
+	r := c.run
+	err := r.srv.tasks.Enter(t.Owner)
+	if err != nil {
+		return Task{}, err
+	}
+	if c.maybe != nil { // under the same id, so that there is never a second record
+		t.ID, t.Op = c.maybe.ID, c.maybe.Op
+	} else if t.ID, err = NewID(); err != nil {
+		r.srv.tasks.Leave(t.Owner)
+		return Task{}, err
+	} else {
+		t.Op = r.s.op()
+	}
+	span := r.startSpan(&t)
+	r.s.runs.expect(t.ID)
+	r.inbox.done(0, r.s.recovery.epoch.Load())
+	stored, err := within(r.base, r.s, func(ctx context.Context) (Task, error) {
+		if err := r.s.heart.alive(ctx); err != nil {
+			return Task{}, err
+		}
+		return r.s.store.Create(ctx, t, begin...)
+	})
+	t.Room = 0 // whoever writes it again has had its room
+	if err != nil {
+		switch busy := (*BusyError)(nil); {
+		case !errors.As(err, &busy):
+			c.maybe = &t
+		case c.maybe == nil: // it is certainly not stored
+			r.s.runs.unexpect(t.ID)
+		}
+		span.End()
+		r.srv.tasks.Leave(t.Owner)
+		return Task{}, fmt.Errorf("create a task: %w", err)
+	}
+	t.CreatedAt, t.UpdatedAt = stored.CreatedAt, stored.UpdatedAt // of the store's clock
+	r.setRecord(stored, &record{id: t.ID, made: t, hidden: !stored.Visible, lease: t.Lease, span: span})
+	return stored, nil
+}
+
+// show makes a task of a hidden record. run.mu is held before and after.
+func (c *creation) show() (Task, error) {
+	r := c.run
+	id, lease := r.record.id, r.record.lease
+	retain := retainFor(r.call, r.policy)
+	change := Change{Op: r.s.op(), Visible: true, TTL: time.Since(r.record.born) + retain, Retain: retain}
+	r.mu.Unlock()
+	t, err := r.s.change(r.base, id, &lease, change)
+	if err != nil {
+		r.record.refused(err, lease)
+	}
+	r.mu.Lock()
+	if err == nil {
+		r.shown(t)
+	}
+	return t, err
+}

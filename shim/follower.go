@@ -1,0 +1,351 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"time"
+)
+
+const (
+	// reread is how long a reader trusts the silence of a Watch (design.md 0.4).
+	reread = 30 * time.Second
+	// rereadFailed is after how long a task is read again that could not be read.
+	rereadFailed = time.Second
+	// piecesAtOnce bounds how many pieces one Update holds.
+	piecesAtOnce = 256
+)
+
+// FollowSet yields the present state of each task of a set, in the order in which they
+// were added, and then their state after every change. Changes that come faster than
+// yield takes them are merged: the newest state wins. Tasks that are added later are
+// followed from then on; the others do not begin anew for them.
+//
+// Of a task whose pieces are wanted, all pieces from the one that is asked for on come in
+// order, each once, and before the state in which the task has ended; after that state
+// nothing more of the task comes (P2, P3). Pieces are read from the store when yield is
+// ready for them, so a slow reader misses none. If a task expires before all its pieces
+// are read, FollowSet returns ErrBehind.
+//
+// yield is called from one goroutine, the caller's. A task that is unknown, not p's, or
+// expires on the way is yielded once as Gone. While the store is down nothing is yielded.
+//
+// FollowSet returns nil when the set has been closed and is empty. It returns the error
+// of yield, or the cause of ctx, before that.
+func (s *Shim) FollowSet(ctx context.Context, p Principal, upstream string, set *Set, yield func(Update) error) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	f := &follower{s: s, p: p, upstream: upstream, set: set, yield: yield, stop: stop}
+	defer f.watching.Wait()
+	defer stop(nil)
+	return f.run(ctx)
+}
+
+// Track is FollowSet of these tasks and no others, without a word of those that are gone. An
+// id that comes twice counts as it came first.
+func (s *Shim) Track(ctx context.Context, p Principal, upstream string, tasks []Tracked, yield func(Update) error) error {
+	set := NewSet(tasks...)
+	set.Close()
+	return s.FollowSet(ctx, p, upstream, set, func(u Update) error {
+		if u.Gone {
+			return nil
+		}
+		return yield(u)
+	})
+}
+
+// errEnough ends a FollowSet whose reader has what it waited for.
+var errEnough = errors.New("enough")
+
+// Wait blocks until a task has ended and returns it with its outcome. seen is told each
+// state of it, the last one too; it may be nil. ErrNotFound,
+// the cause of ctx, and ErrDraining once this replica halts, if the task outlives
+// that: another one can be asked.
+func (s *Shim) Wait(ctx context.Context, p Principal, upstream string, id ID, seen func(Task)) (Task, error) {
+	if seen == nil {
+		seen = func(Task) {}
+	}
+	t, err := s.Get(ctx, p, upstream, id)
+	if err == nil {
+		seen(t)
+	}
+	if err != nil || t.Status.Final() {
+		return t, err
+	}
+	following, stop := context.WithCancelCause(ctx)
+	defer context.AfterFunc(s.life.ctx, func() { stop(ErrDraining) })()
+	defer stop(nil)
+	err = s.FollowSet(following, p, upstream, setFrom(t, Tracked{ID: id, Outcome: true}), func(u Update) error {
+		if u.Gone {
+			return ErrNotFound
+		}
+		if seen(*u.Task); u.Task.Status.Final() {
+			t = *u.Task
+			return errEnough
+		}
+		return nil
+	})
+	switch {
+	case errors.Is(err, errEnough):
+		return t, nil
+	case errors.Is(err, ErrDraining) && ctx.Err() == nil:
+		return s.lastLook(ctx, p, upstream, id)
+	}
+	return Task{}, err
+}
+
+// lastLook is a Wait's last answer when this replica halts: the end of a task that
+// ends with it, ErrDraining for any other.
+func (s *Shim) lastLook(ctx context.Context, p Principal, upstream string, id ID) (Task, error) {
+	if s.runs.get(id) != nil {
+		patient, stop := context.WithTimeout(ctx, s.storeTimeout)
+		_ = s.life.work.Wait(patient) // what has not ended by then is reported as running
+		stop()
+	}
+	t, err := s.Get(ctx, p, upstream, id)
+	if err == nil && t.Status.Final() {
+		return t, nil
+	}
+	return Task{}, ErrDraining
+}
+
+// setFrom is a set of one task of which the reader has the state t already: only what is
+// new after that is yielded.
+func setFrom(t Task, k Tracked) *Set {
+	set := NewSet()
+	set.add(&followed{Tracked: k, seen: stampOf(t)})
+	return set
+}
+
+// follower is one FollowSet. It belongs to the goroutine of that.
+type follower struct {
+	s        *Shim
+	p        Principal
+	upstream string
+	set      *Set
+	yield    func(Update) error
+
+	unread   []*followed      // could not be read when they were due
+	retry    <-chan time.Time // when those are due again; nil if there are none
+	watching sync.WaitGroup
+	stop     context.CancelCauseFunc // ends it, where a Watch fails for good
+}
+
+// stamp tells one state of a task from another. The version alone does not: it comes
+// again where a failover has lost writes.
+type stamp struct {
+	version int64 // versions begin at 1
+	updated int64 // ms
+	status  Status
+	lease   Lease
+}
+
+func stampOf(t Task) stamp { return stamp{t.Version, t.UpdatedAt.UnixMilli(), t.Status, t.Lease} }
+
+// run reads what may have changed, until nothing is left to follow. Messages of a store
+// may be lost, so everything is read from time to time (design.md 0.4).
+func (f *follower) run(ctx context.Context) error {
+	distrust := time.NewTicker(reread)
+	defer distrust.Stop()
+	for {
+		tasks, over := f.set.due()
+		if over {
+			return nil
+		}
+		if err := f.read(ctx, tasks); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-f.set.wake:
+		case <-f.retry:
+			f.set.distrust(f.unread)
+			f.unread, f.retry = nil, nil
+		case <-distrust.C:
+			f.set.distrust(nil)
+		}
+	}
+}
+
+// read yields what is new of the tasks that are due, and watches those that are new. A
+// task that cannot be seen is not watched; the first look costs nothing more than the one
+// after Synced would.
+func (f *follower) read(ctx context.Context, tasks []due) error {
+	for _, k := range tasks {
+		var err error
+		switch {
+		case k.new && k.seen.version > 0: // its reader has just looked
+		case k.unseen.version == 0 || k.unseen.version != k.seen.version:
+			err = f.readTask(ctx, k.followed)
+		case k.Show != ShowState: // an append: it repeats the version
+			err = f.takePieces(ctx, k.followed, k.unseen.added)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	f.watch(ctx, tasks)
+	return nil
+}
+
+// watch listens to the events of the tasks that are new, until all of them have left the
+// set.
+func (f *follower) watch(ctx context.Context, tasks []due) {
+	ctx, stop := context.WithCancel(ctx)
+	watched := f.set.watched(&watch{stop: stop}, tasks)
+	if len(watched) == 0 {
+		stop()
+		return
+	}
+	ids := make([]ID, len(watched))
+	for i, k := range watched {
+		ids[i] = k.ID
+	}
+	f.watching.Go(func() { f.listen(ctx, watched, ids) })
+}
+
+// listen marks the tasks of which events tell.
+func (f *follower) listen(ctx context.Context, watched []*followed, ids []ID) {
+	for e, err := range f.s.store.Watch(ctx, ids...) {
+		switch {
+		case err != nil:
+			f.stop(err)
+			return
+		case e.Synced:
+			f.set.distrust(watched)
+		default:
+			f.set.heard(e)
+		}
+	}
+}
+
+// look reads a task as its reader may see it.
+func (f *follower) look(ctx context.Context, k *followed, part Part) (Task, error) {
+	if k.Hidden {
+		return f.s.reach(ctx, f.p, f.upstream, k.ID, part)
+	}
+	return f.s.see(ctx, f.p, f.upstream, k.ID, part)
+}
+
+// again has a task read again that could not be read.
+func (f *follower) again(k *followed) {
+	if f.unread = append(f.unread, k); f.retry == nil {
+		f.retry = time.After(rereadFailed)
+	}
+}
+
+// readTask yields what is new of a task. Pieces that were there when the state was
+// read come before the state, and so all of them before the last one.
+func (f *follower) readTask(ctx context.Context, k *followed) error {
+	t, err := f.look(ctx, k, Summary)
+	if err == nil && t.Status.Final() && k.Outcome {
+		t, err = f.look(ctx, k, WithOutcome)
+	}
+	switch {
+	case errors.Is(err, ErrNotFound):
+		f.set.leave(k)
+		if k.Show != ShowState && k.seen.version > 0 {
+			return ErrBehind
+		}
+		return f.yield(Update{ID: k.ID, Gone: true})
+	case err != nil:
+		f.again(k)
+		return nil
+	}
+	if complete, err := f.complete(ctx, k, t); err != nil || !complete {
+		return err
+	}
+	if t.Status.Final() {
+		f.set.leave(k)
+	}
+	if k.seen == stampOf(t) {
+		return nil
+	}
+	k.seen = stampOf(t)
+	return f.yield(Update{ID: k.ID, Task: &t})
+}
+
+// complete yields the pieces that come before a state, and reports whether that may be
+// yielded now. If the store has less of them than the state says, it went back between
+// the two reads: they are read once more, and then they are taken for lost.
+func (f *follower) complete(ctx context.Context, k *followed, t Task) (bool, error) {
+	late := k.Live && k.seen.version == 0 && t.Status.Final()
+	if late || !k.behind(t.Position) {
+		return true, nil
+	}
+	read, err := f.readPieces(ctx, k)
+	switch {
+	case err != nil || !k.behind(t.Position):
+		return err == nil, err
+	case read && k.short == stampOf(t):
+		return true, nil
+	case read:
+		f.again(k)
+	}
+	k.short = stampOf(t)
+	return false, nil
+}
+
+// takePieces yields pieces that came with events, where they are the next ones, and
+// reads the store where any may be missing.
+func (f *follower) takePieces(ctx context.Context, k *followed, a Added) error {
+	if next, ok := a.after(k.Show, k.place()); ok {
+		return f.yieldPieces(k, next)
+	}
+	_, err := f.readPieces(ctx, k)
+	return err
+}
+
+// readPieces yields the pieces that are new. While the store is down it yields none,
+// reports false, and has the task read again. Who reads was admitted when the task was
+// first looked at, and neither owner nor upstream of a task change.
+func (f *follower) readPieces(ctx context.Context, k *followed) (read bool, err error) {
+	list, err := within(ctx, f.s, func(ctx context.Context) ([]json.RawMessage, error) {
+		return f.s.store.Pieces(ctx, k.ID, k.Show, k.place())
+	})
+	switch {
+	case errors.Is(err, ErrNotFound):
+		return false, ErrBehind
+	case err != nil:
+		f.again(k)
+		return false, nil
+	}
+	return true, f.yieldPieces(k, list)
+}
+
+// yieldPieces yields the next pieces of a task.
+func (f *follower) yieldPieces(k *followed, list []json.RawMessage) error {
+	for len(list) > 0 {
+		n := min(len(list), piecesAtOnce)
+		u := Update{ID: k.ID, Pieces: list[:n:n], First: max(k.next, k.least())}
+		list, k.next = list[n:], u.First+int64(n)
+		if err := f.yield(u); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// least is the number of the first piece that a task can have.
+func (k *followed) least() int64 {
+	if k.Show == ShowSegments {
+		return 1
+	}
+	return 0
+}
+
+// place is how many pieces come before the next one.
+func (k *followed) place() int64 { return max(k.next-k.least(), 0) }
+
+// behind reports whether there are pieces that have not been yielded.
+func (k *followed) behind(p Position) bool {
+	switch k.Show {
+	case ShowBatches:
+		return p.Batches > k.place()
+	case ShowSegments:
+		return p.Segments > k.place()
+	default:
+		return false
+	}
+}

@@ -1,0 +1,148 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Defaults of Options.
+const (
+	defaultSettle      = 30 * time.Second
+	defaultSettleBytes = 64 << 20
+)
+
+// ending is how a task ended here, and what it takes to write that again. It may also be
+// that a call which another replica runs became a task here: then end has no status.
+type ending struct {
+	made Task // as it was created, or adopted
+	end  Change
+	at   time.Time
+	drop *time.Timer
+	// streamed is what came before the end's Tail, as far as it is still known.
+	streamed []Batch
+}
+
+func (e ending) size() int64 {
+	n := int64(len(e.made.Call))
+	if o := e.end.Outcome; o != nil {
+		n += int64(len(o.Result) + len(o.Error))
+	}
+	for _, b := range slices.Concat(e.streamed, e.end.Tail) {
+		n += b.size()
+	}
+	return n
+}
+
+// outcomes keeps how tasks have ended here until that has settled: it guards the end of a
+// task against a failover of the store. Redis replicates asynchronously: a replica of it
+// that takes over may not have heard of the last writes yet, and then a task that has ended
+// runs again, or is gone. So an ending is kept for a while and written again if need be
+// (design.md 0.20). The Shim owns it.
+type outcomes struct {
+	store  Store
+	life   *life
+	log    *slog.Logger
+	settle time.Duration // how long an ending is kept; not at all if that is negative
+	most   int64         // bytes of all that is kept
+
+	mu    sync.Mutex // guards all below
+	held  map[ID]ending
+	bytes int64
+}
+
+// hold keeps an ending until it has settled, and says whether it does. Where there is
+// no room it is not kept: a bounded memory comes before a second chance.
+func (o *outcomes) hold(e ending) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.settle <= 0 || o.bytes+e.size() > o.most {
+		return false
+	}
+	id := e.made.ID
+	if was, ok := o.held[id]; ok {
+		was.drop.Stop()
+		o.bytes -= was.size()
+	}
+	e.at = time.Now()
+	e.drop = o.life.later(o.settle, func() {
+		o.assure(o.life.ctx, id)
+		o.release(id)
+	})
+	o.held[id] = e
+	o.bytes += e.size()
+	return true
+}
+
+// release forgets an ending.
+func (o *outcomes) release(id ID) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if e, ok := o.held[id]; ok {
+		delete(o.held, id)
+		o.bytes -= e.size()
+	}
+}
+
+// ids are the tasks whose endings are held.
+func (o *outcomes) ids() []ID {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Collect(maps.Keys(o.held))
+}
+
+// get returns the ending of a task, if it is held.
+func (o *outcomes) get(id ID) (ending, bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	e, ok := o.held[id]
+	return e, ok
+}
+
+// assure reads a task that has ended here, and ends it again if the store has
+// forgotten that.
+func (o *outcomes) assure(ctx context.Context, id ID) {
+	e, ok := o.get(id)
+	if !ok {
+		return
+	}
+	_, err := retry(ctx, func(ctx context.Context) (Task, error) { return o.endAgain(ctx, e) })
+	if err != nil && ctx.Err() == nil {
+		o.log.Error("the end of a task was lost by the store and could not be written again", "task", id, "tool", e.made.Tool, "err", err)
+	}
+}
+
+// endAgain makes one attempt at what assure does, and returns the task after it.
+func (o *outcomes) endAgain(ctx context.Context, e ending) (Task, error) {
+	t, err := o.store.Get(ctx, e.made.ID, Summary)
+	switch {
+	case err == nil && (t.Status.Final() || e.end.To == "" && t.Visible):
+		return t, nil
+	case errors.Is(err, ErrNotFound):
+		if time.Since(e.at) >= e.made.Retain || e.end.To == "" {
+			return t, nil // not lost: its time is over; or its runner's to write again
+		}
+		if t, err = o.store.Create(ctx, e.made); err != nil {
+			return t, err
+		}
+	case err != nil:
+		return t, err
+	}
+	o.log.Warn("the store had forgotten the end of a task; it is written again", "task", e.made.ID, "tool", e.made.Tool)
+	t, err = o.store.Apply(ctx, e.made.ID, nil, e.end)
+	if errors.Is(err, ErrPosition) {
+		if t, err = o.store.Get(ctx, e.made.ID, Summary); err != nil {
+			return t, err
+		}
+		e.end.refit(e.streamed, t.Position)
+		t, err = o.store.Apply(ctx, e.made.ID, nil, e.end)
+	}
+	if errors.Is(err, ErrFinal) {
+		err = nil
+	}
+	return t, err
+}

@@ -1,0 +1,315 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+)
+
+// appendBytes bounds what one append carries, but for a single batch that is larger.
+const appendBytes = 256 << 10
+
+// hints reports whether a call shows what its tool says besides the result.
+func (c Call) hints() bool { return c.Partials && !c.Streaming && (c.Handle || c.Demand) }
+
+// pieceWriter writes what a server says while its call runs to the record, in batches. At
+// most one goroutine writes at a time, so that batches arrive in order. The run owns it,
+// and run.mu guards it. It is nil for a call that shows nothing.
+type pieceWriter struct {
+	run     *run
+	batcher               // what is not stored yet
+	due     bool          // a timer has the next batch written when that may be
+	writing chan struct{} // closed when the write under way is over; nil if there is none
+	stopped bool          // the run has ended: nothing is written any more
+	halted  chan struct{} // closed by halt
+}
+
+// newPieceWriter returns the writer of a run, or nil if nothing of it is shown: hints
+// are only kept where the client opted in.
+func newPieceWriter(r *run) *pieceWriter {
+	c, p := &r.call, r.policy.Partials
+	if !c.Handle && !c.Demand || !c.Streaming && !p.Content && !c.Partials {
+		return nil
+	}
+	return &pieceWriter{run: r, batcher: batcher{Partials: p, segments: c.Streaming}, halted: make(chan struct{})}
+}
+
+// resumeAt goes on with a stream of which the store has this much.
+func (w *pieceWriter) resumeAt(p Position) {
+	if w != nil {
+		w.at, w.made = p, int(p.Batches+p.Segments)
+	}
+}
+
+// progress takes a piece of content, or a hint (protocol.md 6.4.2). Where
+// messages are content, progress without one is no piece: its numbers are not part
+// of any result. run.mu is held.
+func (w *pieceWriter) progress(p Progress) {
+	switch {
+	case w == nil:
+	case w.Content && p.Message != "":
+		w.gather(textBlock(p.Message, "", nil))
+	case !w.Content && w.run.policy.FoldProgress && w.run.call.hints():
+		w.gather(progressBlock(p))
+	}
+}
+
+// log takes a hint, where log messages are such. run.mu is held.
+func (w *pieceWriter) log(l Log) {
+	if w != nil && w.Logs && w.run.call.hints() {
+		w.gather(logBlock(l))
+	}
+}
+
+// gather takes a piece. run.mu is held.
+func (w *pieceWriter) gather(piece json.RawMessage) {
+	if w.run.ended || w.stopped {
+		return
+	}
+	if w.add(piece) && w.segments {
+		w.run.status.message = "partial results have reached their limit; the rest comes with the result"
+		w.run.status.schedule()
+	}
+	w.schedule()
+}
+
+// schedule has what has gathered written when it is due. run.mu is held.
+func (w *pieceWriter) schedule() {
+	r := w.run
+	if r.record == nil || w.stopped || w.writing != nil || !w.waiting() {
+		return
+	}
+	if d := w.delay(); d > 0 {
+		if !w.due {
+			w.due = true
+			r.s.life.later(d, func() {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				w.due = false
+				w.schedule()
+			})
+		}
+		return
+	}
+	w.closeBatch()
+	w.writing = make(chan struct{})
+	done := w.writing
+	if !r.s.life.work.Go(func() { w.write(done) }) {
+		w.writing = nil
+	}
+}
+
+// closeBatch makes a batch of what has gathered, with the checkpoint that goes with
+// all pieces so far, if the store may not have it yet. run.mu is held.
+func (w *pieceWriter) closeBatch() {
+	if len(w.open) == 0 {
+		return
+	}
+	var checkpoint json.RawMessage
+	if w.run.unsaved {
+		checkpoint, w.run.unsaved = w.run.checkpoint, false
+	}
+	w.close(checkpoint)
+}
+
+// write appends what is closed, oldest first. While the store is unavailable
+// the same append is repeated, at the same position, and new pieces gather.
+func (w *pieceWriter) write(done chan struct{}) {
+	defer close(done)
+	r := w.run
+	for d := retryFirst; ; {
+		r.mu.Lock()
+		n := w.portion()
+		if n == 0 || w.stopped {
+			w.writing = nil
+			w.schedule()
+			r.mu.Unlock()
+			return
+		}
+		batches, checkpoint, at, lease := batchesOf(w.queue[:n]), w.lastCheckpoint(n), w.at, r.record.lease
+		r.mu.Unlock()
+
+		err := w.append(lease, at, checkpoint, batches)
+		switch {
+		case err == nil:
+			d = retryFirst
+			for _, b := range batches {
+				at = at.after(b)
+			}
+			r.mu.Lock()
+			w.advanceTo(at) // a checkpoint may have taken them along
+			r.mu.Unlock()
+		case errors.Is(err, ErrUnavailable):
+			pause(w.halted, spread(d))
+			d = min(2*d, retryMost)
+		case errors.Is(err, ErrPosition):
+			w.goBack(at)
+			pause(w.halted, spread(d))
+		default:
+			w.giveUp(err, lease)
+		}
+	}
+}
+
+// append makes one attempt.
+func (w *pieceWriter) append(lease Lease, at Position, checkpoint json.RawMessage, batches []Batch) error {
+	ctx, stop := context.WithTimeoutCause(w.run.s.life.writes, opTimeout, ErrUnavailable)
+	defer stop()
+	err := w.run.s.store.Append(ctx, w.run.record.id, lease, at, checkpoint, batches...)
+	if err != nil && errors.Is(context.Cause(ctx), ErrUnavailable) {
+		return ErrUnavailable
+	}
+	return err
+}
+
+// giveUp stops writing for good: the task has ended, or is another's.
+func (w *pieceWriter) giveUp(err error, under Lease) {
+	r := w.run
+	if errors.Is(err, ErrLeaseLost) && under != r.record.currentLease() {
+		return // the run has another lease by now
+	}
+	r.mu.Lock()
+	w.full, w.stopped, w.open, w.queue, w.bytes = true, true, nil, nil, 0
+	r.mu.Unlock()
+	r.record.refused(err, under)
+}
+
+// goBack finds out what the store has of a stream that it has lost the end of, and
+// writes again from there what is still here (design.md 0.20).
+func (w *pieceWriter) goBack(at Position) {
+	r := w.run
+	t, err := r.s.read(r.s.life.writes, r.record.id, Summary)
+	if err != nil {
+		return // the next attempt says the same
+	}
+	r.mu.Lock()
+	whole := w.rewind(t.Position)
+	r.mu.Unlock()
+	if !whole {
+		r.s.log.Warn("the store has lost partial results of a task", "task", r.record.id, "had", at, "has", t.Position)
+	}
+}
+
+// unstored closes the batch that gathers, and returns the batches that are not known to be
+// stored, and where they belong. run.mu is held.
+func (w *pieceWriter) unstored() ([]Batch, Position) {
+	if w == nil {
+		return nil, Position{}
+	}
+	w.closeBatch()
+	return w.batches()
+}
+
+// stored notes that the record has the stream up to p, and goes on from there. run.mu is
+// held.
+func (w *pieceWriter) stored(p Position) {
+	if w != nil {
+		w.advanceTo(p)
+		w.schedule()
+	}
+}
+
+// drain waits until all that has gathered is stored: a checkpoint must not
+// be stored ahead of the pieces before it, or a resumed stream would skip them.
+func (w *pieceWriter) drain(ctx context.Context) {
+	if w == nil {
+		return
+	}
+	r := w.run
+	for {
+		r.mu.Lock()
+		if r.record == nil || w.stopped || !w.waiting() {
+			r.mu.Unlock()
+			return
+		}
+		w.closeBatch() // whatever the interval: what is closed is written at once
+		w.schedule()
+		writing := w.writing
+		r.mu.Unlock()
+		if writing == nil {
+			return // the shim has been closed
+		}
+		select {
+		case <-writing:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// halt ends the writing and returns once nothing of it is under way. What is
+// not stored stays in the queue.
+func (w *pieceWriter) halt() {
+	if w == nil {
+		return
+	}
+	w.run.mu.Lock()
+	if !w.stopped {
+		w.stopped = true
+		close(w.halted)
+	}
+	w.closeBatch()
+	writing := w.writing
+	w.run.mu.Unlock()
+	if writing != nil {
+		<-writing
+	}
+}
+
+// finish adds to the change that ends the task the pieces that are not stored yet: the
+// tail and the final status are one step (design.md 0.19, P3). If the call streamed, it
+// makes the merge the result. Of a cancelled task nothing more is shown (P13). halt has
+// been called.
+func (w *pieceWriter) finish(c *Change) {
+	if w == nil || c.To == Cancelled {
+		return
+	}
+	if !w.segments || c.Outcome.Result == nil {
+		c.Tail, c.At = w.batches()
+		return
+	}
+	streamed := w.storedSegments()
+	c.Tail, c.At = w.batches()
+	for _, e := range c.Tail {
+		streamed = append(streamed, e.Segments...)
+	}
+	out := *c.Outcome
+	merged, added := merge(out.Result, streamed)
+	out.Result = merged
+	c.Outcome = &out
+	if len(added) > 0 {
+		c.Tail = append(c.Tail, Batch{Segments: added})
+	}
+}
+
+// storedSegments are those that are in the store before the queue, which goes on where
+// they end.
+func (w *pieceWriter) storedSegments() []json.RawMessage {
+	if w.at.Segments == 0 {
+		return nil
+	}
+	r := w.run
+	stored, err := retry(r.s.life.writes, func(ctx context.Context) ([]json.RawMessage, error) {
+		return r.s.store.Pieces(ctx, r.record.id, ShowSegments, 0)
+	})
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		return nil // this process ends, and nothing is written any more
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if int64(len(stored)) < w.at.Segments { // it has lost some
+		w.rewind(Position{Batches: w.at.Batches, Segments: int64(len(stored))})
+	}
+	return slices.Clip(stored[:w.at.Segments])
+}
+
+// recent is what is still known of what was stored before the queue.
+func (w *pieceWriter) recent() []Batch {
+	if w == nil {
+		return nil
+	}
+	w.run.mu.Lock()
+	defer w.run.mu.Unlock()
+	return batchesOf(w.kept)
+}

@@ -1,0 +1,221 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+)
+
+// record is the stored record of a run, as its only writer sees it: the changes of a run
+// go out one after the other, so that none overtakes another on its way. The run owns it.
+// run.mu guards what has no other word.
+type record struct {
+	run    *run
+	id     ID
+	made   Task // as it was created or adopted
+	hidden bool // it is no task yet (design.md 0.13)
+	lease  Lease
+	over   chan struct{} // closed when nothing more is written of it
+	born   time.Time     // by this process's clock; only differences count
+	span   trace.Span
+
+	writing chan struct{} // full while a change is made
+	order   int64         // of the last change; guarded by writing
+
+	ttl    *time.Timer   // raises the TTL
+	raised time.Duration // the TTL last promised
+}
+
+// setRecord makes a stored task the run's own, and goes on raising its TTL.
+func (r *run) setRecord(t Task, rec *record) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rec.run = r
+	rec.born = time.Now().Add(-max(0, t.UpdatedAt.Sub(t.CreatedAt)))
+	rec.raised = t.TTL
+	rec.over, rec.writing = make(chan struct{}), make(chan struct{}, 1)
+	r.record = rec
+	r.status.next = time.Now().Add(r.status.interval())
+	if heard := r.s.runs.add(r); heard {
+		r.inbox.reread()
+	}
+	rec.keepTTL(t.Retain)
+}
+
+// currentLease is the lease under which the run holds it.
+func (rec *record) currentLease() Lease {
+	rec.run.mu.Lock()
+	defer rec.run.mu.Unlock()
+	return rec.lease
+}
+
+// persist makes one change to the record, and repeats it while the store is unavailable.
+// What the store says about the task ends the upstream call where that is due. change is
+// called once, when it is this change's turn.
+func (rec *record) persist(ctx context.Context, change func() Change) error {
+	_, err := rec.apply(ctx, change)
+	return err
+}
+
+// apply is persist that returns the task after the change. Each change has its number, so
+// that the store ignores what arrives late all the same.
+func (rec *record) apply(ctx context.Context, change func() Change) (Task, error) {
+	select {
+	case rec.writing <- struct{}{}:
+	case <-ctx.Done():
+		return Task{}, context.Cause(ctx)
+	}
+	defer func() { <-rec.writing }()
+	rec.order++
+	c := change()
+	c.Order = rec.order
+	var lease Lease
+	t, err := retry(ctx, func(ctx context.Context) (Task, error) {
+		for lease = rec.currentLease(); ; lease = rec.currentLease() {
+			t, err := rec.run.s.store.Apply(ctx, rec.id, &lease, c)
+			again := errors.Is(err, ErrLeaseLost) && lease != rec.currentLease()
+			if errors.Is(err, ErrNotFound) {
+				_, lost := rec.restore(ctx)
+				again = lost == nil
+			}
+			if !again {
+				return t, err
+			}
+		}
+	})
+	if err != nil {
+		rec.refused(err, lease)
+	}
+	return t, err
+}
+
+// refused ends the upstream call where a write under this lease told that the task is not,
+// or no longer, this replica's to run. If the run has had another lease since, a refusal
+// says nothing. A task that is unknown is no such case unless it was hidden: nothing that
+// runs expires, so the store has forgotten it, and its end brings it back (design.md 0.20).
+func (rec *record) refused(err error, under Lease) {
+	switch {
+	case errors.Is(err, ErrLeaseLost):
+		if under == rec.currentLease() {
+			rec.run.cancel(ErrDetached)
+		}
+	case errors.Is(err, ErrFinal), errors.Is(err, ErrNotFound) && rec.run.hidden():
+		rec.run.cancel(errTaskCancelled)
+	}
+}
+
+// reread reads the record, however long the store is away.
+func (rec *record) reread() (Task, error) {
+	s := rec.run.s
+	return retry(s.life.writes, func(ctx context.Context) (Task, error) { return s.store.Get(ctx, rec.id, Summary) })
+}
+
+// leastRestored is the least time that a task is kept after its end for its record to be
+// restored while it runs. A shorter one may have expired since somebody else ended it.
+const leastRestored = time.Minute
+
+// restore writes the record of a task that runs here again, as it is known now: the store
+// has forgotten it. It fails where nobody would miss the record.
+func (rec *record) restore(ctx context.Context) (Task, error) {
+	r := rec.run
+	r.mu.Lock()
+	t := rec.made
+	if rec.hidden || r.ended || r.ctx.Err() != nil || t.Retain < leastRestored {
+		r.mu.Unlock()
+		return Task{}, ErrNotFound
+	}
+	t.Lease, t.StatusMessage, t.Checkpoint, t.Questions = rec.lease, r.status.message, r.checkpoint, nil
+	t.Call, t.TTL = r.callRecord(r.checkpoint != nil), rec.raised
+	t.Progress.Params = r.status.params
+	r.mu.Unlock()
+	stored, err := r.s.store.Create(ctx, t)
+	if err == nil {
+		r.s.log.Warn("the store had forgotten a task that runs; it is written again", "task", t.ID, "tool", t.Tool)
+	}
+	return stored, err
+}
+
+// reveal makes a task of the record again, which a failover has hidden.
+func (rec *record) reveal() {
+	r := rec.run
+	r.mu.Lock()
+	change := Change{Op: r.s.op(), Visible: true, TTL: rec.raised, Retain: rec.made.Retain}
+	r.mu.Unlock()
+	_ = rec.persist(r.ctx, func() Change { return change }) // where it fails, the end does so
+}
+
+// shown notes that the hidden record is a task now: the caller's context no longer
+// matters to it. r.mu is held.
+func (r *run) shown(t Task) {
+	rec := r.record
+	r.caller.release()
+	rec.hidden = false
+	rec.made.Visible, rec.made.TTL, rec.made.Retain = true, t.TTL, t.Retain
+	rec.raised = t.TTL
+	if rec.ttl != nil {
+		rec.ttl.Stop()
+	}
+	rec.keepTTL(t.Retain)
+	signal(r.caller.news)
+}
+
+// leastRaise is the least that is left of a TTL after it was raised: a task that
+// is kept for a moment only must not be written every other moment.
+const leastRaise = time.Minute
+
+// keepTTL raises the TTL by retain whenever less than half of that is left, while the task
+// runs (design.md 0.14). run.mu is held.
+func (rec *record) keepTTL(retain time.Duration) {
+	if retain <= 0 || rec.run.ended {
+		return
+	}
+	left := rec.raised - time.Since(rec.born)
+	rec.ttl = rec.run.s.life.later(left-min(retain, left)/2, func() { rec.raiseTTL(retain) })
+}
+
+func (rec *record) raiseTTL(retain time.Duration) {
+	r := rec.run
+	r.mu.Lock()
+	ended := r.ended
+	rec.raised = max(rec.raised+retain, time.Since(rec.born)+leastRaise)
+	raised := rec.raised
+	r.mu.Unlock()
+	if ended {
+		return
+	}
+	if rec.persist(r.ctx, func() Change { return Change{TTL: raised} }) != nil {
+		return
+	}
+	r.mu.Lock()
+	rec.keepTTL(retain)
+	r.mu.Unlock()
+}
+
+// closed reports whether nothing more is written of it here.
+func (rec *record) closed() bool {
+	select {
+	case <-rec.over:
+		return true
+	case <-rec.run.s.life.writes.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// close forgets the record: the task has ended, or is somebody else's.
+func (rec *record) close() {
+	r := rec.run
+	r.s.runs.remove(r)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if rec.ttl != nil {
+		rec.ttl.Stop()
+	}
+	r.box.stopAbandoning()
+	r.srv.tasks.Leave(rec.made.Owner)
+	r.endSpan()
+	close(rec.over)
+}

@@ -1,0 +1,236 @@
+package shim_test
+
+import (
+	"context"
+	"encoding/json"
+	"iter"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskgate/shim"
+)
+
+// watches counts the Watches that are under way.
+type watches struct {
+	shim.Store
+	n atomic.Int64
+}
+
+func (w *watches) Watch(ctx context.Context, ids ...shim.ID) iter.Seq2[shim.Event, error] {
+	return func(yield func(shim.Event, error) bool) {
+		w.n.Add(1)
+		defer w.n.Add(-1)
+		w.Store.Watch(ctx, ids...)(yield)
+	}
+}
+
+// updates is one FollowSet under way, and what it has yielded so far.
+type updates struct {
+	done chan error
+
+	mu    sync.Mutex
+	got   []string // the number of the task and its status, its pieces, or "gone"
+	tasks []shim.Task
+}
+
+// followSet follows a set for anyone. Tasks are told by their place in ids.
+func followSet(t *testing.T, s *shim.Shim, p shim.Principal, set *shim.Set, ids ...shim.ID) *updates {
+	t.Helper()
+	f := &updates{done: make(chan error, 1)}
+	go func() {
+		f.done <- s.FollowSet(t.Context(), p, "up", set, func(u shim.Update) error {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			name := string(rune('a' + slices.Index(ids, u.ID)))
+			switch {
+			case u.Gone:
+				f.got = append(f.got, name+":gone")
+			case u.Task != nil:
+				f.got = append(f.got, name+":"+string(u.Task.Status))
+				f.tasks = append(f.tasks, *u.Task)
+			default:
+				f.got = append(f.got, name+":pieces")
+			}
+			return nil
+		})
+	}()
+	synctest.Wait()
+	return f
+}
+
+// want checks what was yielded since the last time.
+func (f *updates) want(t *testing.T, want ...string) {
+	t.Helper()
+	synctest.Wait()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !slices.Equal(f.got, want) {
+		t.Errorf("yielded %v, want %v", f.got, want)
+	}
+	f.got = nil
+}
+
+// unknown names no task.
+const unknown = shim.ID("00000000-0000-4000-8000-000000000001")
+
+// What is added to a set is followed at once, and the tasks that are in it already do not
+// begin anew. A Watch lasts for as long as one of its tasks is in the set.
+func TestSetTakesMoreTasksWhileItIsFollowed(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a := w.gateway("a", takes(time.Hour), policy(shim.Always))
+		over := &watches{Store: w.store}
+		b := w.gatewayOf("b", shim.Server{Upstream: takes(0)}, func(o *shim.Options) { o.Store = over })
+		one, two, three := begin(t, a, call()).ID, begin(t, a, call()).ID, begin(t, a, call()).ID
+		pass(time.Second)
+		set := shim.NewSet()
+		f := followSet(t, b, anyone, set, one, two, three)
+		f.want(t)
+		set.Add(shim.Tracked{ID: one}, shim.Tracked{ID: two}, shim.Tracked{ID: one})
+		f.want(t, "a:working", "b:working")
+		set.Add(shim.Tracked{ID: two}, shim.Tracked{ID: three})
+		f.want(t, "c:working")
+		if n := over.n.Load(); n != 2 {
+			t.Errorf("%d watches of two sets of tasks", n)
+		}
+		for i, id := range []shim.ID{one, three, two} {
+			if _, err := a.Cancel(t.Context(), anyone, "up", id); err != nil {
+				t.Fatal(err)
+			}
+			f.want(t, []string{"a:cancelled", "c:cancelled", "b:cancelled"}[i])
+			if n, want := over.n.Load(), int64(2-i); n != want {
+				t.Errorf("%d watches, want %d", n, want)
+			}
+		}
+		if n := len(set.Tasks()); n != 0 {
+			t.Errorf("%d tasks in the set that have ended", n)
+		}
+		set.Add(shim.Tracked{ID: one})
+		f.want(t, "a:cancelled")
+		select {
+		case err := <-f.done:
+			t.Errorf("an open set is followed no more: %v", err)
+		default:
+		}
+		set.Close()
+		if err := <-f.done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A closed set is followed until the last task has left it, by its end or otherwise.
+func TestSetIsFollowedUntilItIsEmpty(t *testing.T) {
+	for name, leave := range map[string]func(s *shim.Shim, set *shim.Set, id shim.ID){
+		"ended":   func(s *shim.Shim, _ *shim.Set, id shim.ID) { _, _ = s.Cancel(context.Background(), anyone, "up", id) },
+		"removed": func(_ *shim.Shim, set *shim.Set, id shim.ID) { set.Remove(id, unknown) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				s := w.gateway("a", takes(time.Hour), policy(shim.Always))
+				id := begin(t, s, call()).ID
+				pass(time.Second)
+				set := shim.NewSet(shim.Tracked{ID: unknown}, shim.Tracked{ID: id})
+				set.Close()
+				f := followSet(t, s, anyone, set, id, unknown)
+				f.want(t, "b:gone", "a:working")
+				if tasks := set.Tasks(); len(tasks) != 1 || tasks[0].ID != id {
+					t.Errorf("the set has %v", tasks)
+				}
+				leave(s, set, id)
+				if err := <-f.done; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// What is removed from a set is yielded no more.
+func TestSetForgetsWhatIsRemoved(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		s := w.gateway("a", takes(10*time.Second), policy(shim.Always))
+		id := begin(t, s, call()).ID
+		pass(time.Second)
+		set := shim.NewSet(shim.Tracked{ID: id})
+		f := followSet(t, s, anyone, set, id)
+		f.want(t, "a:working")
+		set.Remove(id)
+		pass(time.Minute)
+		f.want(t)
+		set.Add(shim.Tracked{ID: id})
+		f.want(t, "a:completed")
+		set.Close()
+		<-f.done
+	})
+}
+
+// The end of a task comes with its outcome, where that is wanted: once it can be read.
+func TestSetTellsOutcomes(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		s := w.gateway("a", takes(10*time.Second), policy(shim.Always))
+		var away atomic.Bool
+		h := &hooked{get: func(ctx context.Context, _ shim.ID, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
+			if away.Load() {
+				return shim.Task{}, errDown
+			}
+			return next(ctx)
+		}}
+		b := w.over("b", h, takes(0), policy(shim.Always))
+		one, two := begin(t, s, call()).ID, begin(t, s, call()).ID
+		pass(time.Second)
+		set := shim.NewSet(shim.Tracked{ID: one, Outcome: true}, shim.Tracked{ID: two})
+		set.Close()
+		f := followSet(t, b, anyone, set, one, two)
+		f.want(t, "a:working", "b:working")
+		away.Store(true)
+		pass(20 * time.Second)
+		f.want(t)
+		away.Store(false)
+		if err := <-f.done; err != nil {
+			t.Error(err)
+		}
+		for _, task := range f.tasks[2:] {
+			whole := task.Outcome != nil && string(task.Outcome.Result) == result
+			if task.Status != shim.Completed || whole != (task.ID == one) {
+				t.Errorf("%s has the outcome %+v", task.ID, task.Outcome)
+			}
+		}
+	})
+}
+
+// One set has tasks and what Pose has stored, and one without pieces beside one with them.
+func TestSetOfAllKinds(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		s := w.gatewayFor("a", shim.Server{
+			Upstream: says("", words(time.Second, "1", "2")...), Policy: func(string) shim.Policy { return streaming(true) },
+		})
+		q := w.poses("b", elicits(0, "q"))
+		question, err := q.Pose(t.Context(), posed(), json.RawMessage(`{}`), func(shim.ID, bool) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := call()
+		c.Principal = client
+		task := begin(t, s, c).ID
+		pass(100 * time.Millisecond)
+		set := shim.NewSet(shim.Tracked{ID: question, Hidden: true}, shim.Tracked{ID: task, Show: shim.ShowBatches})
+		set.Close()
+		f := followSet(t, q, client, set, question, task)
+		f.want(t, "a:input_required", "b:working")
+		if err := q.Answer(t.Context(), client, "up", question, "q", shim.Answer{Result: json.RawMessage(`{}`)}); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-f.done; err != nil {
+			t.Error(err)
+		}
+		pieces, ended := slices.Index(f.got, "b:pieces"), slices.Index(f.got, "b:completed")
+		if got := strings.Join(f.got, " "); pieces < 0 || ended < pieces || !slices.Contains(f.got, "a:completed") {
+			t.Errorf("yielded %s", got)
+		}
+	})
+}

@@ -1,0 +1,125 @@
+package shim
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"time"
+	"unicode/utf8"
+)
+
+const (
+	// leastFold bounds how often a status message is written for a task whose policy
+	// names no poll interval.
+	leastFold = time.Second
+	// foldSpread is the part of the interval by which a pause is longer at most.
+	foldSpread = 4
+	// digestBytes bounds what a status message quotes of an error.
+	digestBytes = 200
+)
+
+// statusWriter has the newest status message and progress of a run, and writes them to its
+// record at most once per poll interval: more often nobody looks (design.md 0.14). The run
+// owns it, and run.mu guards it.
+type statusWriter struct {
+	run     *run
+	message string
+	params  json.RawMessage // of the newest progress, where the caller named a token for it
+	pending bool            // a write is due, or under way
+	next    time.Time       // before that the next one may not go out
+}
+
+// say sets the status message.
+func (w *statusWriter) say(message string) {
+	w.run.mu.Lock()
+	defer w.run.mu.Unlock()
+	w.message = message
+	w.schedule()
+}
+
+// progress takes a progress notification. run.mu is held.
+func (w *statusWriter) progress(p Progress) {
+	folds, token := w.run.policy.FoldProgress, w.run.call.ProgressToken != nil
+	if folds { // its own message, else its numbers (protocol.md 6.4.2)
+		w.message = clip(cmp.Or(p.Message, numbers(p)))
+	}
+	if token && Rises(p.Raw, w.params) {
+		w.params = p.Raw
+	}
+	if folds || token {
+		w.schedule()
+	}
+}
+
+// schedule has the newest message written. What changes during a write, and what could not
+// be written, goes out with the next one. run.mu is held.
+func (w *statusWriter) schedule() {
+	if w.run.record == nil || w.pending || w.run.ended {
+		return
+	}
+	w.pending = true
+	w.run.s.life.later(time.Until(w.next), w.write)
+}
+
+// interval is the least time between two messages of this run.
+func (w *statusWriter) interval() time.Duration { return cmp.Or(w.run.policy.PollInterval, leastFold) }
+
+// write writes the newest message. An unavailable store is not waited for longer than for
+// one attempt: by the next one there may be more to say.
+func (w *statusWriter) write() {
+	r := w.run
+	r.mu.Lock()
+	ended := r.ended
+	w.pending = !ended
+	r.mu.Unlock()
+	if ended {
+		return
+	}
+	var wrote Change
+	ctx, stop := context.WithTimeoutCause(r.s.life.ctx, opTimeout, ErrUnavailable)
+	defer stop()
+	_, err := r.record.apply(ctx, func() Change {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		message := w.message
+		wrote = Change{Op: r.s.op(), StatusMessage: &message}
+		if w.params != nil {
+			wrote.Progress = TaskProgress{Token: r.call.ProgressToken, Params: w.params}
+		}
+		if r.unsaved && r.pieces == nil { // else it goes with the pieces before it
+			wrote.Checkpoint, r.unsaved = r.checkpoint, false
+		}
+		return wrote
+	})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w.pending = false
+	// The pause is a little different from time to time: many tasks that begin together
+	// would otherwise go on to be written together, once per interval.
+	every := w.interval()
+	w.next = time.Now().Add(every + rand.N(every/foldSpread))
+	switch {
+	case r.ended, errors.Is(err, ErrFinal), errors.Is(err, ErrLeaseLost), errors.Is(err, ErrNotFound):
+		return
+	case err != nil:
+		r.unsaved = r.unsaved || wrote.Checkpoint != nil
+		w.schedule()
+	case wrote.StatusMessage == nil, w.message != *wrote.StatusMessage, !bytes.Equal(w.params, wrote.Progress.Params), r.unsaved && r.pieces == nil:
+		w.schedule()
+	}
+}
+
+// clip shortens a text to digestBytes without cutting a character.
+func clip(s string) string {
+	if len(s) <= digestBytes {
+		return s
+	}
+	n := digestBytes
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n] + "…"
+}
