@@ -236,28 +236,38 @@ type faultStore struct {
 
 // do makes one operation, or not.
 func (s *faultStore) do(ctx context.Context, name string, read bool, run func(context.Context) error) error {
+	_, err := reply(s, ctx, name, read, func(ctx context.Context) (struct{}, error) { return struct{}{}, run(ctx) })
+	return err
+}
+
+// reply makes one operation, or not. Where the caller does not hear of it, it gets nothing.
+func reply[T any](s *faultStore, ctx context.Context, name string, read bool, run func(context.Context) (T, error)) (none T, _ error) {
 	if s.dead.Load() {
-		return errDown
+		return none, errDown
 	}
+	unheardOf := func(ctx context.Context) { _, _ = run(ctx) }
 	k, n := s.strike(s.replica, name, read)
 	switch k {
 	case readFails, readsFail:
-		return errDown
+		return none, errDown
 	case replyLost, unheard:
-		_ = run(ctx)
-		return errDown
+		unheardOf(ctx)
+		return none, errDown
 	case late, later:
-		return s.late(ctx, k, run)
+		return none, s.late(ctx, k, unheardOf)
 	case frozen:
-		return s.freeze(ctx, run)
+		if thaw, err := s.freeze(ctx, unheardOf); !thaw {
+			return none, err
+		}
+		return run(ctx)
 	case backOne, backFour, backLong:
 		if err := s.goBack(); err != nil {
-			return err
+			return none, err
 		}
 	}
-	err := run(ctx)
+	got, err := run(ctx)
 	s.acts(n)
-	return err
+	return got, err
 }
 
 // goBack has the store lose what it got since the snapshot, as a Redis does that is
@@ -314,7 +324,7 @@ func tasksOf(c redistest.Content) map[string]map[string]string {
 }
 
 // late makes an operation when its caller has given up.
-func (s *faultStore) late(ctx context.Context, k kind, run func(context.Context) error) error {
+func (s *faultStore) late(ctx context.Context, k kind, run func(context.Context)) error {
 	most := time.NewTimer(storeMost)
 	defer most.Stop()
 	err := errDown
@@ -324,82 +334,68 @@ func (s *faultStore) late(ctx context.Context, k kind, run func(context.Context)
 	case <-most.C:
 	}
 	if k == late {
-		_ = run(s.over)
+		run(s.over)
 		return err
 	}
 	s.busy.Go(func() {
 		select {
 		case <-time.After(lateBy):
-			_ = run(s.over)
+			run(s.over)
 		case <-s.over.Done():
 		}
 	})
 	return err
 }
 
-// freeze makes an operation when the store goes on, also if its caller has given up by then.
-func (s *faultStore) freeze(ctx context.Context, run func(context.Context) error) error {
+// freeze waits until the store goes on, and reports whether the caller did too. Otherwise
+// it has the operation made then.
+func (s *faultStore) freeze(ctx context.Context, run func(context.Context)) (bool, error) {
 	s.mu.Lock()
 	thaw := time.After(frozenFor - time.Since(s.hit))
 	s.mu.Unlock()
 	select {
 	case <-thaw:
-		return run(ctx)
+		return true, nil
 	case <-ctx.Done():
 	}
 	s.busy.Go(func() {
 		select {
 		case <-thaw:
-			_ = run(s.over)
+			run(s.over)
 		case <-s.over.Done():
 		}
 	})
-	return errors.Join(shim.ErrUnavailable, ctx.Err())
+	return false, errors.Join(shim.ErrUnavailable, ctx.Err())
 }
 
 func (s *faultStore) Create(ctx context.Context, t shim.Task, b ...shim.Batch) (shim.Task, error) {
-	var out shim.Task
-	err := s.do(ctx, "Create", false, func(ctx context.Context) (err error) {
-		out, err = s.Store.Create(ctx, t, b...)
-		return err
+	return reply(s, ctx, "Create", false, func(ctx context.Context) (shim.Task, error) {
+		return s.Store.Create(ctx, t, b...)
 	})
-	return whole(out, err)
-}
-
-// whole is nothing where there is an error that keeps the answer from arriving.
-func whole(t shim.Task, err error) (shim.Task, error) {
-	if errors.Is(err, shim.ErrUnavailable) {
-		return shim.Task{}, err
-	}
-	return t, err
 }
 
 func (s *faultStore) Get(ctx context.Context, id shim.ID, part shim.Part) (shim.Task, error) {
-	var out shim.Task
-	err := s.do(ctx, "Get", true, func(ctx context.Context) (err error) {
-		out, err = s.Store.Get(ctx, id, part)
-		return err
+	return reply(s, ctx, "Get", true, func(ctx context.Context) (shim.Task, error) {
+		return s.Store.Get(ctx, id, part)
 	})
-	return whole(out, err)
 }
 
 func (s *faultStore) List(ctx context.Context, key, cursor string, n int) ([]shim.Task, string, error) {
-	var out []shim.Task
-	var next string
-	err := s.do(ctx, "List", true, func(ctx context.Context) (err error) {
-		out, next, err = s.Store.List(ctx, key, cursor, n)
-		return err
+	type page struct {
+		tasks []shim.Task
+		next  string
+	}
+	got, err := reply(s, ctx, "List", true, func(ctx context.Context) (p page, err error) {
+		p.tasks, p.next, err = s.Store.List(ctx, key, cursor, n)
+		return p, err
 	})
-	return out, next, err
+	return got.tasks, got.next, err
 }
 
 func (s *faultStore) Apply(ctx context.Context, id shim.ID, l *shim.Lease, c shim.Change) (shim.Task, error) {
-	var out shim.Task
-	err := s.do(ctx, "Apply "+spellChange(c), false, func(ctx context.Context) (err error) {
-		out, err = s.Store.Apply(ctx, id, l, c)
-		return err
+	return reply(s, ctx, "Apply "+spellChange(c), false, func(ctx context.Context) (shim.Task, error) {
+		return s.Store.Apply(ctx, id, l, c)
 	})
-	return whole(out, err)
 }
 
 // spellChange names what a change is for.
@@ -427,21 +423,15 @@ func (s *faultStore) Pieces(ctx context.Context, id shim.ID, show shim.Show, ski
 	if show == shim.ShowSegments {
 		name = "Segments"
 	}
-	var out []json.RawMessage
-	err := s.do(ctx, name, true, func(ctx context.Context) (err error) {
-		out, err = s.Store.Pieces(ctx, id, show, skip)
-		return err
+	return reply(s, ctx, name, true, func(ctx context.Context) ([]json.RawMessage, error) {
+		return s.Store.Pieces(ctx, id, show, skip)
 	})
-	return out, err
 }
 
 func (s *faultStore) Running(ctx context.Context, r shim.Replica, part int) ([]shim.Held, error) {
-	var out []shim.Held
-	err := s.do(ctx, "Running", true, func(ctx context.Context) (err error) {
-		out, err = s.Store.Running(ctx, r, part)
-		return err
+	return reply(s, ctx, "Running", true, func(ctx context.Context) ([]shim.Held, error) {
+		return s.Store.Running(ctx, r, part)
 	})
-	return out, err
 }
 
 func (s *faultStore) Beat(ctx context.Context, r shim.Replica, ttl time.Duration) error {
