@@ -98,13 +98,14 @@ func number(v []string, err error) (int64, error) {
 	return strconv.ParseInt(v[1], 10, 64)
 }
 
-// Ask is Append for a message that asks a question, unless another stream has the
-// question: then it returns the name of that one. A stream has a question until it is left
+// Ask is Append for a message that asks a question. Where the same asker has asked it on this
+// stream, nothing is added, and the number is that of its message. Where another stream has
+// the question, Ask returns the name of that one. A stream has a question until it is left
 // or void, and the client has the question if its stream has ended before the client had
 // gone: then has is true.
-func (c *sessionLogs) Ask(ctx context.Context, id, stream, question, void string, message []byte) (no int64, holder string, has bool, err error) {
+func (c *sessionLogs) Ask(ctx context.Context, id, stream, asker, question, void string, message []byte) (no int64, holder string, has bool, err error) {
 	v, err := c.log(ctx, id, stream, "ask", message, rand.Text(), func(a *argv) {
-		a.add(url.QueryEscape(question), void)
+		a.add(url.QueryEscape(question), void, asker)
 	})
 	if err == nil && (v[0] == codeHeld || v[0] == codeHas) {
 		return 0, v[1], v[0] == codeHas, nil

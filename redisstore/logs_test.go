@@ -117,10 +117,10 @@ func endedStreamLeaves(t *testing.T, url string) {
 		must(t, err)
 	}
 	large := strings.Repeat("l", 1<<20)
-	append("early", large)                                                    // 1
-	append("get", "a")                                                        // 2
-	append("late", large)                                                     // 3
-	_, holder, _, err := c.Ask(ctx, "s", "late", "question", "", []byte("q")) // 4
+	append("early", large)                                                             // 1
+	append("get", "a")                                                                 // 2
+	append("late", large)                                                              // 3
+	_, holder, _, err := c.Ask(ctx, "s", "late", "asker", "question", "", []byte("q")) // 4
 	same(t, "", holder)
 	must(t, err)
 	must(t, c.Finish(ctx, "s", "late", false)) // 5

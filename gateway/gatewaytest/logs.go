@@ -57,7 +57,13 @@ func (r *replica) post(id, stream, message string) int64 {
 // ask asks a question on a stream, and returns who has it: "" where it was asked.
 func (r *replica) ask(id, stream, question, void string) string {
 	r.t.Helper()
-	no, holder, has, err := r.Ask(r.t.Context(), id, stream, question, void, []byte("ask "+question))
+	return r.askAs("asker", id, stream, question, void)
+}
+
+// askAs is ask by one of several askers.
+func (r *replica) askAs(asker, id, stream, question, void string) string {
+	r.t.Helper()
+	no, holder, has, err := r.Ask(r.t.Context(), id, stream, asker, question, void, []byte("ask "+question))
 	switch {
 	case err != nil:
 		r.t.Fatal(err)
@@ -338,8 +344,9 @@ func testGone(t *testing.T, open OpenSessions) {
 	a.expect("s", "x", 0, "")
 }
 
-// testAsk: a question is on one stream at a time. It is asked on another one where that is
-// left or void, and not again where that has ended with what it was for.
+// testAsk: a question is on one stream at a time, where each asker asks it once. It is asked
+// on another stream where that one is left or void, and not again where it has ended with what
+// it was for.
 func testAsk(t *testing.T, open OpenSessions) {
 	all := run(t, open(t, 10, 0, time.Hour))
 	a, b := all[0], all[len(all)-1]
@@ -357,7 +364,13 @@ func testAsk(t *testing.T, open OpenSessions) {
 			t.Errorf("on %s without %s: %s, want %s", c.stream, c.void, got, c.want)
 		}
 	}
-	a.expect("s", "x", at, "open ask q 1 ask q 1")
+	a.expect("s", "x", at, "open ask q 1")
+	for _, asker := range []string{"asker", "next", "next"} {
+		if got := b.askAs(asker, "s", "y", "q 1", ""); got != "" {
+			t.Errorf("%s: %s", asker, got)
+		}
+	}
+	b.expect("s", "y", at, "open ask q 1 ask q 1")
 	b.leave("s", "y", "")
 	if got := a.ask("s", "x", "q 1", ""); got != "" {
 		t.Errorf("it was left, and is with %s", got)

@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"taskgate/gateway/endpoint"
 	"taskgate/gateway/translate"
@@ -106,8 +108,11 @@ type callAsker struct {
 	q    *request
 	gone func() bool // stops waiting for the client's going
 
-	mu   sync.Mutex
-	open map[string]shim.Question // by key
+	mu      sync.Mutex
+	open    map[string]shim.Question // by key
+	unasked []shim.Question          // those that the store could not take yet
+	again   *time.Timer              // asks these; nil before there are any
+	over    bool                     // the call has returned
 }
 
 var _ shim.Asker = (*callAsker)(nil)
@@ -117,28 +122,46 @@ func newCallAsker(q *request) *callAsker {
 }
 
 // Ask sends questions on the stream of the call, which can be resumed from then on:
-// nobody else would ask them (X5).
+// nobody else would ask them (X5). While the store is away they wait: it could not take the
+// answer either, and a question that is not in the log would be asked again elsewhere.
 func (a *callAsker) Ask(call shim.ID, questions []shim.Question) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, question := range questions {
 		a.open[question.Key] = question
 	}
-	for _, question := range questions {
-		message := questionRequest(call, question, false)
-		_, _, err := a.q.log.ask(a.q.log.ctx, questionName(call, question.Key), "", message)
-		// Where the client can resume the stream it finds there what it has missed.
-		if err != nil && a.q.out.Send(message) != nil && !a.q.resumes() {
-			a.refuse(call)
-			return
-		}
-	}
+	a.unasked = append(a.unasked, questions...)
+	a.ask(call)
 	if a.gone == nil {
 		a.gone = context.AfterFunc(a.q.client, func() {
 			a.mu.Lock()
 			defer a.mu.Unlock()
 			if !a.q.resumes() {
 				a.refuse(call)
+			}
+		})
+	}
+}
+
+// ask asks what has not been asked, as far as the store can take it. a.mu is held.
+func (a *callAsker) ask(call shim.ID) {
+	a.unasked = slices.DeleteFunc(a.unasked, func(q shim.Question) bool {
+		if _, open := a.open[q.Key]; !open {
+			return true
+		}
+		_, _, err := a.q.log.ask(a.q.log.ctx, questionName(call, q.Key), "", questionRequest(call, q, false))
+		return err == nil || errors.Is(err, errTaken) // whoever has taken the stream asks
+	})
+	switch {
+	case len(a.unasked) == 0:
+	case a.again != nil:
+		a.again.Reset(storeAgain)
+	default:
+		a.again = time.AfterFunc(storeAgain, func() {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			if !a.over {
+				a.ask(call)
 			}
 		})
 	}
@@ -179,7 +202,11 @@ func (a *callAsker) Completed(params json.RawMessage) {
 func (a *callAsker) end() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.over = true
 	if a.gone != nil {
 		a.gone()
+	}
+	if a.again != nil {
+		a.again.Stop()
 	}
 }

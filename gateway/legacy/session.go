@@ -95,11 +95,13 @@ type HeldLogs interface {
 	// after the other.
 	Append(ctx context.Context, id, stream string, message []byte) (no int64, err error)
 
-	// Ask is Append for a message that asks a question, unless another stream has the
-	// question: then nothing is added, and holder is that one. A stream has a question
+	// Ask is Append for a message that asks a question. Where this asker has asked it on
+	// this stream, nothing is added: its first reply was lost. An asker is one client on one
+	// connection. Where another stream has the question, nothing is added, and holder is
+	// that one. A stream has a question
 	// until it is left, or named as void. If it has ended, the client has the question,
 	// unless the client had gone by then.
-	Ask(ctx context.Context, id, stream, question, void string, message []byte) (no int64, holder string, has bool, err error)
+	Ask(ctx context.Context, id, stream, asker, question, void string, message []byte) (no int64, holder string, has bool, err error)
 
 	// Finish says that nothing more comes on a stream, if this replica keeps it, and
 	// whether its client had gone before.

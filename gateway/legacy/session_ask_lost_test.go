@@ -102,3 +102,44 @@ func TestQuestionThatIsNotInTheLog(t *testing.T) {
 		w.closing(again)
 	})
 }
+
+// A question is asked once, on whichever stream, also where the store was away for a moment, or
+// took the question and could not say so any more.
+func TestQuestionWhileTheStoreIsAway(t *testing.T) {
+	streams := map[string]func(w *askWorld) *hearing{
+		"call":         func(w *askWorld) *hearing { return w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"ask"}`) },
+		"tasks/result": func(w *askWorld) *hearing { return w.result(w.a, w.c.call(w.b, "ask")) },
+		"GET": func(w *askWorld) *hearing {
+			get := w.c.begin(w.a, "")
+			w.c.call(w.b, "ask")
+			return get
+		},
+	}
+	faults := map[string]func(*mortalLogs){
+		"no stream is opened": func(m *mortalLogs) { m.away = 2 },
+		"the reply is lost":   func(m *mortalLogs) { m.mute = 2 },
+	}
+	for where, begin := range streams {
+		for what, fault := range faults {
+			t.Run(where+"/"+what, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newAskWorld(t, nil)
+					fault(w.logs)
+					first := begin(w)
+					wiretest.Wait(10 * time.Second)
+					asked := first.asked()
+					if len(asked) != 1 {
+						t.Fatalf("asked %v", asked)
+					}
+					w.answer(w.b, asked[0])
+					wiretest.Wait(5 * time.Second)
+					if said := first.said(); where != "GET" && !strings.Contains(string(said[len(said)-1]), "accept") {
+						t.Errorf("the end: %s", said)
+					}
+					first.wantAsked("in the end", asked...)
+					w.closing(first)
+				})
+			})
+		}
+	}
+}

@@ -44,7 +44,7 @@ func asksOf(t *testing.T, keys ...string) shim.Task {
 func storeLine(s *session, stream string) askLine {
 	return askLine{
 		ask: func(ctx context.Context, name, void string, message []byte) (string, bool, error) {
-			_, holder, has, err := s.table.store.Ask(ctx, s.id, stream, name, void, message)
+			_, holder, has, err := s.table.store.Ask(ctx, s.id, stream, stream, name, void, message)
 			return holder, has, err
 		},
 		over: func([]byte) {},
@@ -90,7 +90,7 @@ func TestAskerFindsTheLatestQuestion(t *testing.T) {
 				_, err := logs.Open(t.Context(), s.id, "x", []byte("[]"))
 				if late {
 					message := questionRequest(task.ID, task.Questions[0], true)
-					_, _, _, err = logs.Ask(t.Context(), s.id, "x", questionName(task.ID, "q"), "", message)
+					_, _, _, err = logs.Ask(t.Context(), s.id, "x", "x", questionName(task.ID, "q"), "", message)
 				}
 				if err != nil {
 					t.Fatal(err)

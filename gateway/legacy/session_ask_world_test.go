@@ -28,13 +28,30 @@ type mortalLogs struct {
 	opened []string
 	lost   map[string]bool
 	looks  int
+	away   int // so many streams more cannot be opened
+	mute   int // so many questions more are asked whose asker does not hear of it
 }
 
 func (m *mortalLogs) Open(ctx context.Context, id, stream string, note []byte) (int64, error) {
 	m.mu.Lock()
 	m.opened = append(m.opened, stream)
+	m.away--
+	away := m.away >= 0
 	m.mu.Unlock()
+	if away {
+		return 0, shim.ErrUnavailable
+	}
 	return m.Sessions.Open(ctx, id, stream, note)
+}
+
+func (m *mortalLogs) Ask(ctx context.Context, id, stream, asker, question, void string, message []byte) (int64, string, bool, error) {
+	no, holder, has, err := m.Sessions.Ask(ctx, id, stream, asker, question, void, message)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.mute--; m.mute >= 0 {
+		return 0, "", false, shim.ErrUnavailable
+	}
+	return no, holder, has, err
 }
 
 func (m *mortalLogs) Since(ctx context.Context, id, stream string, after int64, on func(int64, []byte)) (string, []byte, error) {

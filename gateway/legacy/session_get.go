@@ -3,6 +3,7 @@ package legacy
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -209,7 +210,7 @@ func digestOf(uris []string) string {
 func (s *session) claim(ctx context.Context, no int64, resumes, counts bool) (*writer, error) {
 	ctx, cancel := s.table.within(ctx)
 	defer cancel()
-	g := &writer{s: s, name: getStream, no: no, in: make(chan delivery), resumed: resumes, holds: true}
+	g := &writer{s: s, name: getStream, asker: rand.Text(), no: no, in: make(chan delivery), resumed: resumes, holds: true}
 	state, note, err := s.table.stateOf(ctx, s.id, getStream)
 	if err == nil && !resumes && state == "open" && holderOf(note) != s.table.name {
 		return nil, errMoved

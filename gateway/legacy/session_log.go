@@ -130,7 +130,7 @@ func (l *eventLog) ask(ctx context.Context, name, void string, message []byte) (
 	defer cancel()
 	var no int64
 	_ = l.x.SendKept(message, func([]byte) (string, error) { // the client may be gone
-		no, holder, has, err = l.s.table.store.Ask(ctx, l.s.id, l.stream, name, void, message)
+		no, holder, has, err = l.s.table.store.Ask(ctx, l.s.id, l.stream, l.stream, name, void, message)
 		if err == nil && no == 0 && holder == "" {
 			err = errTaken
 		}

@@ -21,9 +21,11 @@ type writer struct {
 	s    *session
 	name string // of the stream, in its log and in the ids of its events
 	out  *eventstream.Writer
-	no   int64            // of the last message of the log that was sent, or is not to be
-	in   chan delivery    // what others send; nil where nobody does
-	long <-chan time.Time // when messages begin to have ids; nil where they have them
+	// asker tells the client on this connection from those that had the stream before
+	asker string
+	no    int64            // of the last message of the log that was sent, or is not to be
+	in    chan delivery    // what others send; nil where nobody does
+	long  <-chan time.Time // when messages begin to have ids; nil where they have them
 
 	kept    bool // messages go through the log, and have ids
 	logless bool // the store was away when the stream began
@@ -61,7 +63,7 @@ func (w *writer) ask(ctx context.Context, name, void string, message []byte) (ho
 	if err := w.send(ctx, true); err != nil {
 		return "", false, err
 	}
-	no, holder, has, err := w.s.table.store.Ask(ctx, w.s.id, w.name, name, void, message)
+	no, holder, has, err := w.s.table.store.Ask(ctx, w.s.id, w.name, w.asker, name, void, message)
 	if err == nil && no == 0 && holder == "" {
 		err = errTaken
 	}

@@ -6,7 +6,8 @@
 --       gone), or operation id of a message
 --       6 ms to live  7 8 how many messages and bytes are kept  9 for how many ms what a stream
 --       had is kept after its end  10 channel  11 this replica
---       of an ask also  12 the question  13 the stream whose claim of it is void
+--       of an ask also  12 the question  13 the stream whose claim of it is void  14 who asks:
+--       a repeat by the same one is told from asking again on a stream
 --       of a bury also  12 operations that are known of the stream, then list: the last messages
 -- reply ok and the number of the last message; taken: another replica keeps the stream, or
 --       it has ended, or it is not what the caller thought; held and a stream: that one has
@@ -33,7 +34,7 @@ end
 -- forget removes what is known of an entry that is gone.
 local function forget(entry, no)
   local name = string.match(entry, '^[^ ?]+%?([^ ]+) ')
-  if name and string.match(redis.call('HGET', KEYS[2], 'q:' .. name) or '', '%d+$') == int(no) then
+  if name and string.match(redis.call('HGET', KEYS[2], 'q:' .. name) or '', '^[^ ]+ (%d+)') == int(no) then
     redis.call('HDEL', KEYS[2], 'q:' .. name)
   elseif not string.find(entry, ' ', 1, true) then
     local over = string.match(entry, '^[^!]*')
@@ -109,7 +110,7 @@ if due and due + 1.25 * after_end <= now() then -- a little later, for several a
   was[6] = redis.call('HGET', KEYS[2], 'due')
 end
 if what == 'clear' then return { 'ok', int(last) } end
-local repeated = (what == 'add' or what == 'post' or what == 'ask') and string.find(ops, extra, 1, true)
+local repeated = (what == 'add' or what == 'post') and string.find(ops, extra, 1, true)
 if repeated then
   -- it is there
 elseif what == 'open' then
@@ -131,10 +132,12 @@ elseif what == 'note' then
 elseif what == 'add' then
   add(stream .. ' ' .. value)
 else
-  local name, void = next_arg(), next_arg()
+  local name, void, op = next_arg(), next_arg(), next_arg()
+  local by, no, was_op = string.match(redis.call('HGET', KEYS[2], 'q:' .. name) or '', '^([^ ]+) (%d+) (.*)$')
+  if by == stream and was_op == op then return { 'ok', no } end
   local why, other = holder(name, void)
   if why then return { why, other } end
-  redis.call('HSET', KEYS[2], 'q:' .. name, stream .. ' ' .. int(last + 1))
+  redis.call('HSET', KEYS[2], 'q:' .. name, stream .. ' ' .. int(last + 1) .. ' ' .. op)
   add(stream .. '?' .. name .. ' ' .. value)
 end
 redis.call('PEXPIRE', KEYS[1], ttl)
