@@ -240,3 +240,30 @@ func TestLegacyPartialsLostOnTheWay(t *testing.T) {
 		})
 	}
 }
+
+// A client that has begun anew after the end of a task, and was told of that end, resumes the
+// stream. That it was told could not be noted, so the session still names the task, but no
+// partial result comes after the end (P2).
+func TestLegacyPartialsResumedAfterTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, faulty := newFaultyWorld(t)
+		tokens := w.made("tokens")
+		wiretest.Wait(5 * time.Minute)
+		faulty.put.Store(true)
+		anew := w.c.begin(w.a, "")
+		wiretest.Wait(time.Minute)
+		r := newPartialReader(t)
+		r.take(anew.quit())
+		if !r.over[tokens] || anew.lastID() == "" {
+			t.Fatalf("over %t, last event %q", r.over[tokens], anew.lastID())
+		}
+		faulty.put.Store(false)
+		next := w.c.begin(w.b, "", mcp.HeaderLastEventID, anew.lastID())
+		wiretest.Wait(time.Minute)
+		for _, m := range next.quit() {
+			if bytes.Contains(m, []byte(mcp.NotifyTaskPartial)) {
+				t.Errorf("after the end: %s", m)
+			}
+		}
+	})
+}

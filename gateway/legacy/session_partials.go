@@ -22,6 +22,9 @@ type counting struct {
 	next  map[shim.ID]int64 // seq that the client has not been sent
 	from  map[shim.ID]int64 // seq that is not in the log
 	fresh map[shim.ID]bool  // tasks whose partial results begin anew after last
+	// ended are the tasks whose end is in the log of a stream that is resumed: nothing of
+	// them comes after that.
+	ended map[shim.ID]bool
 	// unsent are those of them that only the log names, in their order there.
 	unsent []shim.ID
 	anew   bool // the client has begun with 0, now or since a mark in the log
@@ -36,7 +39,9 @@ var anewMark = []byte{}
 // message no. For any other, these tasks begin anew, and those of which the log has what no
 // client was sent: the record may have forgotten them, since their end is in the log.
 func newCounting(log []logEntry, no int64, resumes bool, tasks []shim.ID) *counting {
-	c := &counting{next: make(map[shim.ID]int64), from: make(map[shim.ID]int64), fresh: make(map[shim.ID]bool), anew: !resumes}
+	c := &counting{
+		next: make(map[shim.ID]int64), from: make(map[shim.ID]int64), fresh: make(map[shim.ID]bool), ended: make(map[shim.ID]bool), anew: !resumes,
+	}
 	if !resumes {
 		for _, id := range tasks {
 			c.fresh[id] = true
@@ -44,7 +49,7 @@ func newCounting(log []logEntry, no int64, resumes bool, tasks []shim.ID) *count
 		for _, m := range log {
 			id, _, ok := partialOf(m.message)
 			if !ok {
-				id = statusOf(m.message)
+				id, _ = statusOf(m.message)
 			}
 			if id != "" && !c.fresh[id] {
 				c.fresh[id] = true
@@ -61,6 +66,9 @@ func newCounting(log []logEntry, no int64, resumes bool, tasks []shim.ID) *count
 		}
 		id, seq, ok := partialOf(m.message)
 		if !ok {
+			if id, status := statusOf(m.message); status.Final() {
+				c.ended[id] = true
+			}
 			continue
 		}
 		c.from[id] = c.after(c.from[id], seq)
@@ -101,7 +109,8 @@ func (c *counting) due(no int64, message []byte) bool {
 	before := no <= c.last
 	id, seq, ok := partialOf(message)
 	if !ok {
-		return !before || !c.fresh[statusOf(message)]
+		id, _ := statusOf(message)
+		return !before || !c.fresh[id]
 	}
 	if before && (c.fresh[id] || seq < c.next[id]) || (!before || c.anew) && seq != c.next[id] {
 		return false
@@ -121,11 +130,16 @@ func partialOf(message []byte) (id shim.ID, seq int64, ok bool) {
 	return shim.ID(task), seq, err == nil
 }
 
-// statusOf is the task of which a message tells the status, "" for any other message.
-func statusOf(message []byte) shim.ID {
+// live reports whether a task shows partial results on this stream only if it still runs.
+func (c *counting) live(id shim.ID) bool { return c.fresh[id] || c.ended[id] }
+
+// statusOf is the task of which a message tells the status, and that; "" for any other
+// message.
+func statusOf(message []byte) (shim.ID, shim.Status) {
 	if method, _ := jsonrpc.GetString(message, "method"); method != mcp.NotifyTaskStatus {
-		return ""
+		return "", ""
 	}
 	task, _ := jsonrpc.GetString(message, "params", "taskId")
-	return shim.ID(task)
+	status, _ := jsonrpc.GetString(message, "params", "status")
+	return shim.ID(task), shim.Status(status)
 }

@@ -151,7 +151,7 @@ func (t *teller) read(ctx context.Context) {
 			if named[id] = true; !t.known[id] {
 				k.ID = id
 				if c := t.w.count; c != nil {
-					k.From, k.Live = c.from[id], c.fresh[id]
+					k.From, k.Live = c.from[id], c.live(id)
 				}
 				t.set.Add(k)
 			}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"taskgate/internal/mcp"
 )
@@ -24,8 +25,13 @@ type viewer struct {
 	mu    sync.Mutex
 	views map[string]*view // by task
 	anew  bool             // the stream was not resumed
+	since time.Time        // when the last one began that was not
 	begun counts           // streams, by how they began
 }
+
+// aboutThen is within how much of a stream's beginning its gateway may take a task for one
+// that has ended before.
+const aboutThen = 10 * time.Second
 
 func newViewer(j *judge) *viewer {
 	return &viewer{judge: j, views: map[string]*view{}, begun: counts{}}
@@ -37,6 +43,7 @@ func (v *viewer) begin(anew bool) {
 	defer v.mu.Unlock()
 	if v.anew = anew; anew {
 		v.begun["anew"]++
+		v.since = time.Now()
 		clear(v.views)
 		return
 	}
@@ -52,6 +59,7 @@ func (v *viewer) hear(data []byte) {
 			Seq     *int
 			Content json.RawMessage
 			Status  string
+			Updated time.Time                  `json:"lastUpdatedAt"`
 			Meta    map[string]json.RawMessage `json:"_meta"`
 		}
 	}
@@ -67,8 +75,9 @@ func (v *viewer) hear(data []byte) {
 	}
 	final := n.Method == mcp.NotifyTaskStatus && (state{status: n.Params.Status}).ended()
 	switch {
-	case final && v.anew && task.next == 0:
-		// What there was of it may have come on a stream before, which says nothing now.
+	case final && task.next == 0 && (v.anew || n.Params.Updated.Before(v.since.Add(aboutThen))):
+		// What there was of it may have come on a stream before the last one that began
+		// anew, which says nothing now.
 		task.late()
 	case n.Method == mcp.NotifyTaskStatus:
 		task.status(n.Params.Status)
