@@ -33,7 +33,7 @@ func (h *Handler) serveBatch(w http.ResponseWriter, r *http.Request, s *session,
 	x := wire.NewExchange(w, r, opts)
 	defer x.Close()
 	b := &batch{}
-	var calls sync.WaitGroup
+	var begun []func()
 	var refused error
 	for _, msg := range msgs {
 		switch msg.Kind {
@@ -47,13 +47,17 @@ func (h *Handler) serveBatch(w http.ResponseWriter, r *http.Request, s *session,
 			q := newLegacyRequest(h, s, p, msg)
 			q.out = b.answer()
 			ctx, end := q.begin(r)
-			calls.Go(func() {
+			begun = append(begun, func() {
 				defer end()
 				if ctx != nil {
 					q.answer(ctx)
 				}
 			})
 		}
+	}
+	var calls sync.WaitGroup
+	for _, serve := range begun { // once all are in flight
+		calls.Go(serve)
 	}
 	calls.Wait()
 	if refused != nil { // there are no calls to be answered beside it

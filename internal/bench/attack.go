@@ -9,12 +9,14 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"taskgate/internal/mcp"
@@ -22,7 +24,9 @@ import (
 
 // This file measures what one principal can do to another one. It attacks in one way after
 // the other, while the other one makes a plain call each callEvery on one connection. All
-// bounds of the gateway are at their defaults, and there is a rate, which has none.
+// bounds of the gateway are at their defaults, and there is a rate, which has none. The
+// attacker is a process of the lowest priority: on a machine of its own, it would take no
+// processor time from the gateway.
 
 // Keys of the two principals.
 const (
@@ -87,11 +91,7 @@ func measureAttacks(ctx context.Context, out io.Writer, taskgate, only string, l
 	}
 	defer p.close()
 	defer p.store.Close()
-	attacks, err := p.attacks()
-	if err != nil {
-		return err
-	}
-	attacks = slices.DeleteFunc(attacks, func(a attack) bool { return !strings.Contains(a.name, only) })
+	attacks := slices.DeleteFunc(p.attacks(""), func(a attack) bool { return !strings.Contains(a.name, only) })
 	fmt.Fprintf(out, "\n### One principal attacks\n\n| attack | sent/s | refused | p50 of the other's calls | p99 | × idle | gateway, most | Redis, most |\n|---|---:|---:|---:|---:|---:|---:|---:|\n")
 	var idle time.Duration
 	for _, a := range append([]attack{{name: "none"}}, attacks...) {
@@ -196,12 +196,8 @@ func (p *parking) session() (string, error) {
 	return "", fmt.Errorf("no session: %s", head[:n])
 }
 
-// attacks are all that is done.
-func (p *parking) attacks() ([]attack, error) {
-	session, err := p.session()
-	if err != nil {
-		return nil, err
-	}
+// attacks are all that is done; session is one of the attacker's.
+func (p *parking) attacks(session string) []attack {
 	always := func(request []byte) func(int64) []byte { return func(int64) []byte { return request } }
 	long := func(n int) string { return strings.Repeat("x", n) }
 	return []attack{
@@ -218,26 +214,73 @@ func (p *parking) attacks() ([]attack, error) {
 		{name: "results of 20 MB, unread", request: always(p.modernCall(largeTool, "")), keeps: true},
 		{name: "listen streams", request: always(by(attackerKey, request(p.gateway, mcp.MethodListen, "", `"notifications":{"toolsListChanged":true}`, false))), keeps: true},
 		{name: "connections", request: always(nil), keeps: true},
-	}, nil
+	}
 }
 
 // suffer attacks for a while, and measures meanwhile.
 func (p *parking) suffer(ctx context.Context, a attack, length time.Duration) (d damage) {
 	attacking, stop := context.WithTimeout(ctx, length)
 	defer stop()
-	var n attempts
 	var working sync.WaitGroup
 	if a.request != nil {
-		for i := range attackConns {
-			working.Go(func() { p.attack(attacking, a, int64(i)<<32, &n) })
-		}
+		working.Go(func() {
+			if d.sent, d.refused, d.failed = p.attacker(ctx, a.name, length); d.failed != nil {
+				stop()
+			}
+		})
 	}
 	working.Go(func() { d.resident, d.store = p.most(attacking) })
-	d.other, d.failed = p.callOften(attacking)
-	stop()
+	other, err := p.callOften(attacking)
 	working.Wait()
-	d.sent, d.refused = n.sent.Load(), n.refused.Load()
+	d.other, d.failed = other, errors.Join(d.failed, err)
 	return d
+}
+
+// attacker runs the process that attacks, and returns how many requests it has made and how
+// many of them were refused.
+func (p *parking) attacker(ctx context.Context, name string, length time.Duration) (sent, refused int64, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return 0, 0, err
+	}
+	cmd := exec.CommandContext(ctx, self, "-as", "attack", "-to", p.gateway, "-attack", name, "-for", length.String())
+	cmd.Stderr = os.Stderr
+	counts, err := cmd.Output()
+	if err != nil {
+		return 0, 0, fmt.Errorf("the attacker: %w", err)
+	}
+	_, err = fmt.Sscan(string(counts), &sent, &refused)
+	return sent, refused, err
+}
+
+// attackAs is the process that attacks. It writes what attacker reads.
+func attackAs(ctx context.Context, out io.Writer, gateway, name string, length time.Duration) error {
+	if _, err := raiseFiles(); err != nil {
+		return fmt.Errorf("limit of open files: %w", err)
+	}
+	if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, 19); err != nil {
+		return fmt.Errorf("priority: %w", err)
+	}
+	p := &parking{stage: stage{gateway: gateway}}
+	session, err := p.session()
+	if err != nil {
+		return err
+	}
+	all := p.attacks(session)
+	i := slices.IndexFunc(all, func(a attack) bool { return a.name == name })
+	if i < 0 {
+		return fmt.Errorf("no such attack: %q", name)
+	}
+	ctx, stop := context.WithTimeout(ctx, length)
+	defer stop()
+	var n attempts
+	var working sync.WaitGroup
+	for worker := range attackConns {
+		working.Go(func() { p.attack(ctx, all[i], int64(worker)<<32, &n) })
+	}
+	working.Wait()
+	_, err = fmt.Fprintln(out, n.sent.Load(), n.refused.Load())
+	return err
 }
 
 // callOften makes the calls of the other one until ctx ends.

@@ -34,14 +34,18 @@ import (
 // role is what one process of the benchmark is.
 type role struct {
 	listen string // where to serve
-	to     string // the address of what is behind it
+	to     string // the address of what is behind it, or what it attacks
+	attack string // the name of the attack
+	length time.Duration
 }
 
 func main() {
 	var r role
 	flag.StringVar(&r.listen, "listen", "", "address to serve on, in a role")
 	flag.StringVar(&r.to, "to", "", "address of what is behind, in a role")
-	as := flag.String("as", "", "be a part of the benchmark: upstream, proxy, redisget, hold, release or talk")
+	flag.StringVar(&r.attack, "attack", "", "how to attack, in that role")
+	flag.DurationVar(&r.length, "for", 0, "how long to attack, in that role")
+	as := flag.String("as", "", "be a part of the benchmark: upstream, proxy, redisget, hold, release, talk or attack")
 	taskgate := flag.String("taskgate", "bin/taskgate", "the gateway's program")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -71,6 +75,8 @@ func run(ctx context.Context, as string, r role, taskgate string) error {
 		return serve(ctx, r.listen, newHolder())
 	case "release":
 		return serve(ctx, r.listen, new(releaser))
+	case "attack":
+		return attackAs(ctx, os.Stdout, r.to, r.attack, r.length)
 	case "redisget":
 		return serve(ctx, r.listen, redisGet(r.to))
 	default:
