@@ -63,7 +63,7 @@ func (p *pulses) of(client *redis.Client) *pulse {
 	defer p.mu.Unlock()
 	one := p.byAddr[addr]
 	if one == nil {
-		one = &pulse{all: p, addr: addr}
+		one = &pulse{all: p, addr: addr, begun: time.Now()}
 		p.byAddr[addr] = one
 	}
 	one.client.Store(client)
@@ -94,12 +94,12 @@ type pulse struct {
 	all    *pulses
 	addr   string
 	client atomic.Pointer[redis.Client] // one of those that use it
-	heard  atomic.Int64                 // answers
+	begun  time.Time                    // when the pulse began
+	heard  atomic.Int64                 // how long after that the last answer came; 0 for none
 	away   atomic.Bool
 
 	mu    sync.Mutex
-	since time.Time // every command has failed since then
-	after int64     // with so many answers before
+	since time.Time // every command has failed since then; zero for none
 }
 
 // check refuses what a request asks of a Redis that is away.
@@ -120,9 +120,9 @@ func (p *pulse) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 			cmd.SetErr(err)
 			return err
 		}
-		begin, heard := time.Now(), p.heard.Load()
+		begin := time.Now()
 		err := next(ctx, cmd)
-		p.note(err, begin, heard)
+		p.note(err, begin)
 		return err
 	}
 }
@@ -136,42 +136,44 @@ func (p *pulse) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 			}
 			return err
 		}
-		begin, heard := time.Now(), p.heard.Load()
+		begin := time.Now()
 		err := next(ctx, cmds)
-		p.note(err, begin, heard)
+		p.note(err, begin)
 		return err
 	}
 }
 
-// note takes how a command ended that began with so many answers heard.
-func (p *pulse) note(err error, begin time.Time, heard int64) {
+// note takes how a command ended that began then.
+func (p *pulse) note(err error, begin time.Time) {
 	switch {
 	case err == nil || isRedis(err):
 		p.answered()
 	case errors.Is(err, context.Canceled), errors.Is(err, redis.ErrClosed): // says nothing of Redis
 	default:
-		p.failed(begin, heard)
+		p.failed(begin)
 	}
 }
 
 // answered notes a sign of life.
 func (p *pulse) answered() {
-	p.heard.Add(1)
+	p.heard.Store(int64(time.Since(p.begun)))
 	if p.away.Load() && p.away.CompareAndSwap(true, false) {
 		p.all.log.Info("redis answers again", "address", p.addr)
 	}
 }
 
-// failed notes a command that had no answer.
-func (p *pulse) failed(begin time.Time, heard int64) {
+// failed notes a command that had no answer. Others may have been answered after it began.
+func (p *pulse) failed(begin time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	now := p.heard.Load()
-	if now != heard { // others were answered meanwhile
-		begin = time.Now()
+	var heard time.Time
+	if n := p.heard.Load(); n != 0 {
+		heard = p.begun.Add(time.Duration(n))
 	}
-	if p.since.IsZero() || p.after != now {
-		p.since, p.after = begin, now
+	if p.since.IsZero() || p.since.Before(heard) {
+		if p.since = begin; begin.Before(heard) {
+			p.since = heard
+		}
 	}
 	if time.Since(p.since) < p.all.after || !p.away.CompareAndSwap(false, true) {
 		return

@@ -143,29 +143,33 @@ func TestPulse(t *testing.T) {
 		notes func(p *pulse)
 		away  bool
 	}{
-		"a command that failed at once": {func(p *pulse) { p.note(io.EOF, time.Now(), 0) }, false},
-		"one that had no answer":        {func(p *pulse) { p.note(context.DeadlineExceeded, long(), 0) }, true},
-		"one whose caller left":         {func(p *pulse) { p.note(context.Canceled, long(), 0) }, false},
-		"one of a closed store":         {func(p *pulse) { p.note(redis.ErrClosed, long(), 0) }, false},
+		"a command that failed at once": {func(p *pulse) { p.note(io.EOF, time.Now()) }, false},
+		"one that had no answer":        {func(p *pulse) { p.note(context.DeadlineExceeded, long()) }, true},
+		"one whose caller left":         {func(p *pulse) { p.note(context.Canceled, long()) }, false},
+		"one of a closed store":         {func(p *pulse) { p.note(redis.ErrClosed, long()) }, false},
 		"one beside others": {func(p *pulse) {
-			begin, heard := long(), p.heard.Load()
-			p.note(nil, time.Now(), heard)
-			p.note(io.EOF, begin, heard)
+			p.note(nil, time.Now())
+			p.note(io.EOF, long())
 		}, false},
+		"one that had no answer for long after others": {func(p *pulse) {
+			p.begun = long()
+			p.heard.Store(int64(time.Second))
+			p.note(context.DeadlineExceeded, long())
+		}, true},
 		"an error of Redis": {func(p *pulse) {
-			p.note(context.DeadlineExceeded, long(), 0)
-			p.note(answer, time.Now(), 0)
+			p.note(context.DeadlineExceeded, long())
+			p.note(answer, time.Now())
 		}, false},
 		"two that failed, an answer between them": {func(p *pulse) {
-			p.note(io.EOF, time.Now(), 0)
+			p.note(io.EOF, time.Now())
 			p.since = long()
-			p.note(nil, time.Now(), 0)
-			p.note(io.EOF, time.Now(), p.heard.Load())
+			p.note(nil, time.Now())
+			p.note(io.EOF, time.Now())
 		}, false},
 		"two that failed": {func(p *pulse) {
-			p.note(io.EOF, time.Now(), 0)
+			p.note(io.EOF, time.Now())
 			p.since = long()
-			p.note(io.EOF, time.Now(), 0)
+			p.note(io.EOF, time.Now())
 		}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -173,7 +177,7 @@ func TestPulse(t *testing.T) {
 			p := noteful(t)
 			c.notes(p)
 			use, done := patience.Use(patience.With(t.Context(), time.Hour))
-			defer done()
+			defer done(true)
 			if err := p.check(use); errors.Is(err, errAway) != c.away {
 				t.Errorf("a request: %v", err)
 			}

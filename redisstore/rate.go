@@ -2,11 +2,13 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
 
 	"taskgate/internal/patience"
+	"taskgate/shim"
 )
 
 // Rate bounds how many requests a caller may send per second, to all replicas together: they
@@ -30,7 +32,7 @@ func NewRate(s *Store, perSecond, burst int) *Rate {
 // just now. It is asked once: a repeat might count twice, and makes a caller wait for no good.
 func (r *Rate) Take(ctx context.Context, caller string, n int) (wait time.Duration, err error) {
 	ctx, done := patience.Use(ctx)
-	defer done()
+	defer func() { done(!errors.Is(err, shim.ErrUnavailable)) }()
 	a := &argv{} // it waits in line: the client's own queue leaves some waiting for long
 	a.addInt(r.interval.Microseconds(), int64(r.burst), int64(n))
 	reply, err := rateScript.run(ctx, r.store.writes, []string{r.store.keys.rate(caller)}, a)

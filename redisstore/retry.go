@@ -44,9 +44,9 @@ const (
 //
 // What a request does is bounded by its patience, and fails at once where Redis is known to
 // be away (pulse.go).
-func (s *Store) do(ctx context.Context, op string, f func(context.Context) error) error {
+func (s *Store) do(ctx context.Context, op string, f func(context.Context) error) (err error) {
 	ctx, done := patience.Use(ctx)
-	defer done()
+	defer func() { done(!errors.Is(err, shim.ErrUnavailable)) }()
 	give := time.Now().Add(s.opts.RetryFor)
 	until, bounded := ctx.Deadline()
 	for wait := firstBackoff; ; wait = min(2*wait, maxBackoff) {

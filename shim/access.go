@@ -53,9 +53,10 @@ func (s *Shim) see(ctx context.Context, p Principal, upstream string, id ID, par
 // else one of its own. No answer in time is ErrUnavailable.
 func within[T any](ctx context.Context, s *Shim, do func(context.Context) (T, error)) (T, error) {
 	ctx, done := patience.Use(patience.Or(ctx, s.storeTimeout))
-	defer done()
 	out, err := do(ctx)
-	if err != nil && errors.Is(context.Cause(ctx), patience.ErrOver) {
+	over := errors.Is(context.Cause(ctx), patience.ErrOver)
+	done(!errors.Is(err, ErrUnavailable))
+	if err != nil && over {
 		err = fmt.Errorf("%w: no answer in %v", ErrUnavailable, s.storeTimeout)
 	}
 	return out, err

@@ -101,6 +101,7 @@ func TestLegacyPartialsToASlowClient(t *testing.T) {
 			defer close(slow.done)
 			w.b.Handler().ServeHTTP(slow.w, w.c.request(t.Context(), http.MethodGet, ""))
 		}()
+		synctest.Wait() // the stream is there before the task
 		many := w.made("many")
 		wiretest.Wait(4 * time.Minute)
 		if n := len(slow.said()); n != 0 {

@@ -53,16 +53,15 @@ func Without(ctx context.Context) context.Context {
 	return context.WithValue(ctx, key{}, nil)
 }
 
-// Use begins a use of the store, which ends with done. Its context ends when the patience is
-// over. A use within a use is the same one.
-func Use(ctx context.Context) (use context.Context, done func()) {
+// Use begins a use of the store, which ends with done, and whether the store has answered. Its
+// context ends when the patience is over. A use within a use is the same one.
+func Use(ctx context.Context) (use context.Context, done func(answered bool)) {
 	p, ok := ctx.Value(key{}).(*patience)
 	if !ok {
-		return ctx, func() {}
+		return ctx, func(bool) {}
 	}
 	ctx, stop := context.WithDeadlineCause(context.WithValue(ctx, key{}, inUse{}), p.begin(), ErrOver)
-	return ctx, func() {
-		answered := ctx.Err() == nil
+	return ctx, func(answered bool) {
 		stop()
 		p.end(answered)
 	}
@@ -86,8 +85,8 @@ func (p *patience) begin() time.Time {
 	return p.at.Add(p.left)
 }
 
-// end takes a use out of the count. If it was answered in time while others go on, these begin
-// to wait anew: the uses of a busy stream may follow each other without a pause.
+// end takes a use out of the count. If it was answered while others go on, these begin to wait
+// anew: the uses of a busy stream may follow each other without a pause.
 func (p *patience) end(answered bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

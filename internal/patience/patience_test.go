@@ -13,7 +13,7 @@ func hang(t *testing.T, ctx context.Context) time.Duration {
 	t.Helper()
 	begin := time.Now()
 	use, done := Use(ctx)
-	defer done()
+	defer done(false)
 	<-use.Done()
 	if cause := context.Cause(use); !errors.Is(cause, ErrOver) {
 		t.Errorf("the use ended with %v", cause)
@@ -24,7 +24,7 @@ func hang(t *testing.T, ctx context.Context) time.Duration {
 // use uses the store for so long.
 func use(ctx context.Context, d time.Duration) {
 	_, done := Use(ctx)
-	defer done()
+	defer done(true)
 	<-time.After(d)
 }
 
@@ -75,22 +75,22 @@ func TestItComesBack(t *testing.T) {
 func TestWhoWaits(t *testing.T) {
 	ctx := With(t.Context(), time.Hour)
 	outer, done := Use(ctx)
-	defer done()
+	defer done(false)
 	inner, done := Use(Or(outer, time.Second))
-	defer done()
+	defer done(false)
 	a, _ := outer.Deadline()
 	if b, _ := inner.Deadline(); !a.Equal(b) || !Waits(inner) {
 		t.Errorf("the use within ends at %v, the other one at %v", b, a)
 	}
 	for name, c := range map[string]context.Context{"none": t.Context(), "taken away": Without(ctx), "taken from a use": Without(outer)} {
 		free, done := Use(c)
-		done()
+		done(false)
 		if Waits(free) {
 			t.Errorf("%s: somebody waits", name)
 		}
 	}
 	own, done := Use(Or(t.Context(), time.Hour))
-	defer done()
+	defer done(false)
 	if _, bounded := own.Deadline(); !bounded {
 		t.Error("Or gave no patience")
 	}
@@ -108,5 +108,21 @@ func TestUsesThatOverlap(t *testing.T) {
 		if got := hang(t, ctx); got < 2*time.Second {
 			t.Errorf("one more use hung for %v only", got)
 		}
+	})
+}
+
+// Uses that overlap, and of which one fails a moment before its time is over, wait no longer
+// for that: the failure of a connection may come before the end of the context.
+func TestUsesThatFailTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := With(t.Context(), 3*time.Second)
+		_, first := Use(ctx)
+		_, second := Use(ctx)
+		<-time.After(3*time.Second - time.Microsecond)
+		first(false)
+		if got := hang(t, ctx); got > time.Millisecond {
+			t.Errorf("one more use hung for %v", got)
+		}
+		second(false)
 	})
 }
