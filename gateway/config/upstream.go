@@ -276,7 +276,7 @@ func DefaultTool() Tool {
 	return Tool{
 		Tasks:        TasksAuto,
 		Grace:        5 * time.Second,
-		TTL:          time.Hour,
+		TTL:          24 * time.Hour,
 		MaxTTL:       24 * time.Hour,
 		PollInterval: time.Second,
 		Timeout:      24 * time.Hour,
