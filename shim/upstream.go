@@ -27,6 +27,9 @@ type Session struct {
 	// Shared says that every replica uses one upstream session under Key: it is that
 	// of a legacy client's session, which may go on anywhere.
 	Shared bool
+	// Legacy says that the client began in the legacy era. A server that speaks both eras
+	// is spoken to in the one of its client (design.md 0.27).
+	Legacy bool `json:",omitempty"`
 	// Capabilities are the ClientCapabilities to declare, as JSON; nil means {}.
 	Capabilities json.RawMessage
 	// ClientInfo is the Implementation object of the client, as JSON; nil means

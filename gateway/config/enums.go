@@ -56,7 +56,7 @@ type Era string
 
 // The values of era.
 const (
-	EraAuto   Era = "auto"   // find out by asking
+	EraAuto   Era = "auto"   // that of the client where the server speaks it
 	EraLegacy Era = "legacy" // initialize and sessions
 	EraModern Era = "modern" // 2026-07-28 and its like
 )

@@ -30,7 +30,8 @@ type Upstream struct {
 	HeadersFile map[string]string `yaml:"headers_file"`
 
 	// Era is the protocol generation to speak to the server: legacy (with
-	// initialize and sessions), modern (2026, without), or auto to find out.
+	// initialize and sessions), modern (2026, without), or auto, which is that of
+	// the client where the server speaks it, and else the other one.
 	Era Era `yaml:"era"`
 
 	// UpstreamSessions says how calls of clients without a session share

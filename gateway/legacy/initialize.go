@@ -54,6 +54,12 @@ func (h *Handler) initialize(w http.ResponseWriter, r *http.Request, p shim.Prin
 	x := wire.NewExchange(w, r, wire.ExchangeOptions{Version: st.Version, Op: op})
 	defer x.Close()
 	server, err := h.Upstream.Describe(ctx, s.upstream())
+	if err == nil && server.Era == mcp.Modern {
+		err = s.update(ctx, func(st sessionState) (sessionState, error) {
+			st.Legacy = false
+			return st, nil
+		})
+	}
 	if err != nil {
 		h.Log.WarnContext(ctx, "initialize failed upstream", "err", err)
 		_ = h.Sessions.end(context.WithoutCancel(ctx), s.id) // nobody has its id; idle time ends it otherwise
@@ -71,7 +77,7 @@ func (h *Handler) introduction(p shim.Principal, params json.RawMessage) (sessio
 	if !ok {
 		return sessionState{}, wire.InvalidParams("params.protocolVersion must be a string")
 	}
-	st := sessionState{Upstream: h.Name, Owner: p.Owner(), Version: negotiate(wish)}
+	st := sessionState{Upstream: h.Name, Owner: p.Owner(), Version: negotiate(wish), Legacy: true}
 	for name, field := range map[string]*json.RawMessage{"capabilities": &st.Capabilities, "clientInfo": &st.ClientInfo} {
 		value, ok := jsonrpc.Get(params, name)
 		if ok && !jsonrpc.IsObject(value) {

@@ -126,6 +126,10 @@ type sessionState struct {
 	Capabilities json.RawMessage `json:"capabilities,omitempty"`
 	ClientInfo   json.RawMessage `json:"clientInfo,omitempty"`
 
+	// Legacy says that the server spoke the legacy era when the session began. If it speaks
+	// both, the session stays in the one in which it began.
+	Legacy bool `json:"legacy,omitempty"`
+
 	// Initialized says that notifications/initialized has come (X10).
 	Initialized bool `json:"initialized,omitempty"`
 	// LogLevel is what logging/setLevel asked for last; "" before that.

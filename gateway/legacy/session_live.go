@@ -216,9 +216,9 @@ func (s *session) abortKey(key string, at time.Time) bool {
 }
 
 // upstream is the session's own session with its upstream (design.md 0.16), in which it
-// declares what its client did (protocol.md H4).
+// declares what its client did (protocol.md H4). It stays in the era in which it began.
 func (s *session) upstream() shim.Session {
 	st := s.current()
 	caps := translate.ClientCapabilities(st.Capabilities, translate.ClientView{Asked: true, RootsChange: true})
-	return shim.Session{Key: s.id, Shared: true, ClientInfo: st.ClientInfo, Capabilities: caps}
+	return shim.Session{Key: s.id, Shared: true, Legacy: st.Legacy, ClientInfo: st.ClientInfo, Capabilities: caps}
 }

@@ -38,7 +38,7 @@ type stackEvents struct {
 }
 
 // newLegacyStack starts a server of the go-sdk, stateful or, with modern, one that
-// speaks the modern era only, and the gateway in front of it. Whatever is still
+// is spoken to in the modern era only, and the gateway in front of it. Whatever is still
 // running at the end fails the test.
 func newLegacyStack(t *testing.T, modern bool, change func(*config.Config)) *legacyStack {
 	t.Helper()
@@ -58,7 +58,11 @@ func newLegacyStack(t *testing.T, modern bool, change func(*config.Config)) *leg
 		}
 		web.Close()
 	})
-	leg, err := upstream.New(upstream.Config{Name: "up", URL: web.URL, Replica: "r"})
+	era := upstream.EraAuto
+	if modern { // it has a legacy era without sessions as well
+		era = upstream.EraModern
+	}
+	leg, err := upstream.New(upstream.Config{Name: "up", URL: web.URL, Replica: "r", Era: era})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ const (
 	lostSession  proof = iota // 404 to a session id
 	otherHeaders              // -32020: our copy of the tool's schema is out of date
 	otherVersion              // -32022 with its list: the server speaks another version by now
-	otherEra                  // -32020 or -32022 of a server taken for a legacy one
+	otherEra                  // -32020 or -32022 in a legacy session
 	proofs
 )
 
@@ -98,11 +98,11 @@ func (c *call) run(ctx context.Context) (shim.Reply, error) {
 }
 
 func (c *call) attempt(ctx context.Context) (shim.Reply, error) {
-	v, err := c.h.eras.get(ctx, c.r.Session)
+	v, era, err := c.h.settle(ctx, c.r.Session)
 	if err != nil {
 		return shim.Reply{}, unsent(err)
 	}
-	if v.era == mcp.Modern {
+	if era == mcp.Modern {
 		return c.modern(ctx, v)
 	}
 	return c.legacy(ctx, v)

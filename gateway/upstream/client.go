@@ -74,13 +74,13 @@ type Server struct {
 	Raw json.RawMessage
 }
 
-// Describe says what kind of server this is, for clients with these capabilities. It asks the
+// Describe says what kind of server this is, for clients of this era with these
+// capabilities, and with that in which era it is spoken to for them. It asks the
 // server if it must: for the first time, or because the last answer is old. The old one serves
 // as long as the server gives no new one. For a legacy server that takes opening a session;
 // one with Key "" that is not shared is ended again. Errors are *shim.UpstreamError.
 func (h *HTTP) Describe(ctx context.Context, s shim.Session) (Server, error) {
-	k := sessionKey{caps: fingerprint(s.Capabilities)}
-	srv, err := h.eras.seen.get(ctx, k, renewWait, func(ctx context.Context) (Server, time.Duration, error) { return h.describe(ctx, s) })
+	srv, err := h.eras.seen.get(ctx, clientsLike(s), renewWait, func(ctx context.Context) (Server, time.Duration, error) { return h.describe(ctx, s) })
 	if srv == nil {
 		return Server{}, public(err)
 	}

@@ -21,7 +21,7 @@ type Era string
 
 // The eras. The empty Era is EraAuto.
 const (
-	EraAuto   Era = "auto"   // find out by asking (protocol.md 2.10)
+	EraAuto   Era = "auto"   // that of the client where the server speaks it (protocol.md 2.10)
 	EraLegacy Era = "legacy" // initialize and sessions
 	EraModern Era = "modern" // metadata in each request
 )

@@ -2,8 +2,8 @@
 // HTTP, of either era; it implements shim.Upstream. In come the requests of the shim and
 // of the gateway; out go the server's replies, and to a Sink what it says before.
 //
-// A call takes this path. [HTTP.Call] asks eras (era.go) which generation the server
-// speaks, found out by server/discover. What the server says of itself, and its tools
+// A call takes this path. [HTTP.Call] asks eras (era.go) in which era the server is
+// spoken to for this client, found out by server/discover and by a first session. What the server says of itself, and its tools
 // (tools.go), are asked for again when they are old (remembered.go). A legacy call gets a session
 // (session_table.go, session.go) and is described by legacy.go, a modern one by
 // modern.go. Both fill in an exchange (exchange.go). It records in a checkpoint that it is

@@ -23,11 +23,32 @@ type verdict struct {
 	version string // modern: the version to speak
 	mute    bool   // modern: it was recognised by an error, and has not described itself
 	// shaken says that a legacy handshake has succeeded under it: if one fails
-	// later, the server has become another.
+	// later, the server has become another. Of a modern server: it speaks both eras.
 	shaken atomic.Bool
 }
 
 func legacyVerdict() *verdict { return &verdict{era: mcp.Legacy} }
+
+// aloneFor is how long a modern server that has refused a handshake is not asked for
+// another one.
+const aloneFor = mostFresh
+
+// speaks is the era in which the server is spoken to for a session: in that of the client
+// as long as nothing is known against it. Of a server that speaks both eras all clients have
+// their own, unless the operator has decided.
+func (e *eras) speaks(v *verdict, s shim.Session) mcp.Era {
+	if v.era == mcp.Modern && s.Legacy && e.wire.cfg.Era == EraAuto && time.Now().UnixNano() >= e.alone.Load() {
+		return mcp.Legacy
+	}
+	return v.era
+}
+
+// untried reports whether this session needs to know whether a modern server takes a
+// handshake, and nobody knows yet. (That a server lists no legacy version does not tell:
+// it may, and need not.)
+func (e *eras) untried(v *verdict, s shim.Session) bool {
+	return v.era == mcp.Modern && e.speaks(v, s) == mcp.Legacy && !v.shaken.Load()
+}
 
 // eras remembers the verdict on a server until something contradicts it, and what the server
 // says of itself. There is one per client, and so one per process and endpoint.
@@ -35,8 +56,11 @@ type eras struct {
 	wire    *wire
 	work    *workers
 	tools   *tools
-	seen    remembered[Server] // by the capabilities that were declared
+	seen    remembered[Server] // by the capabilities that were declared, and the client's era
 	probing singleflight.Group
+	// alone is until when a modern server is taken to speak no other era, since it has
+	// refused a handshake: nanoseconds since 1970.
+	alone atomic.Int64
 
 	mu  sync.Mutex // guards cur
 	cur *verdict
@@ -73,7 +97,8 @@ func (e *eras) recognise(ctx context.Context, s shim.Session) (*verdict, error) 
 	v = e.cur
 	e.mu.Unlock()
 	if srv.Raw != nil {
-		e.note(fingerprint(s.Capabilities), srv)
+		s.Legacy = false // who begins in the legacy era may hear something else
+		e.note(s, srv)
 	}
 	return v, nil
 }
@@ -100,18 +125,22 @@ func (e *eras) changed(v *verdict) {
 	e.tools.lists.doubt(0, every)
 }
 
-// note remembers what the server says of itself to clients with these capabilities. A server
-// that says something else than before was replaced: what it has said to others is in doubt
-// then, and so are its tools, and that it knows the legacy era only.
-func (e *eras) note(caps string, srv Server) {
-	k := sessionKey{caps: caps}
+// note remembers what the server says of itself to clients like this one. A server that says
+// something else than before was replaced: what it has said to others is in doubt then, and
+// so are its tools, and that it knows one era only.
+func (e *eras) note(s shim.Session, srv Server) {
+	k := clientsLike(s)
 	before := e.seen.find(k)
 	e.seen.put(k, srv, freshness(srv.Raw))
+	if srv.Era == mcp.Legacy {
+		e.alone.Store(0) // it takes handshakes
+	}
 	if before == nil || before.value.like(srv) {
 		return
 	}
 	e.seen.doubt(leastFresh, func(other sessionKey) bool { return other != k })
 	e.tools.lists.doubt(leastFresh, every)
+	e.alone.Store(0)
 	if v := e.known(); v != nil && v.era == mcp.Legacy {
 		e.forget(v)
 	}
@@ -123,24 +152,69 @@ func (s Server) like(other Server) bool {
 		fingerprint(s.Capabilities) == fingerprint(other.Capabilities) && fingerprint(s.Info) == fingerprint(other.Info)
 }
 
-// describe asks the server what it is, for clients with the capabilities of s.
+// settle finds out in which era the server is spoken to for this session, where that is not
+// known yet: whether it speaks modern by asking it, and whether it speaks legacy beside that
+// by opening the session, if it is one that begins so. One session tries, and the others that
+// need to know wait for it. No tool runs in any of this.
+func (h *HTTP) settle(ctx context.Context, s shim.Session) (*verdict, mcp.Era, error) {
+	v, err := h.eras.get(ctx, s)
+	if err != nil {
+		return nil, mcp.NoEra, err
+	}
+	if h.eras.untried(v, s) {
+		_, err = once(ctx, h.work, &h.eras.probing, "handshake", func(ctx context.Context) (struct{}, error) {
+			if !h.eras.untried(v, s) {
+				return struct{}{}, nil
+			}
+			return struct{}{}, h.try(ctx, v, s)
+		})
+	}
+	return v, h.eras.speaks(v, s), err
+}
+
+// try opens a session with a server that speaks modern. That the server refuses it is no
+// error.
+func (h *HTTP) try(ctx context.Context, v *verdict, s shim.Session) error {
+	ses := h.sessions.acquire(s)
+	defer ses.release()
+	l, err := ses.open(ctx)
+	switch {
+	case err != nil && h.eras.doubtHandshake(v, err):
+		return nil
+	case err != nil:
+		return err
+	}
+	v.shaken.Store(true)
+	if l.server.Raw != nil { // it may be what another replica was told
+		h.eras.note(s, l.server)
+	}
+	return nil
+}
+
+// describe asks the server what it is, for clients like that of s.
 func (h *HTTP) describe(ctx context.Context, s shim.Session) (Server, time.Duration, error) {
-	e, k := h.eras, sessionKey{caps: fingerprint(s.Capabilities)}
+	e, own := h.eras, clientsLike(s)
+	modern := sessionKey{caps: own.caps} // a modern server says the same to clients of both eras
 	var last error
 	for range 2 { // once more if the server turns out to be of the other era
-		v, err := e.get(ctx, s)
-		if err == nil && v.era == mcp.Modern && !v.mute && !e.seen.find(k).fresh() {
-			v, err = e.recognise(ctx, s)
+		v, era, err := h.settle(ctx, s)
+		if err == nil && era == mcp.Modern && !v.mute && !e.seen.find(modern).fresh() {
+			if v, err = e.recognise(ctx, s); err == nil {
+				era = e.speaks(v, s)
+			}
 		}
 		if err != nil {
 			return Server{}, 0, err
 		}
-		if v.era == mcp.Modern {
-			if now := e.seen.find(k); now.fresh() {
+		if era == mcp.Modern {
+			if now := e.seen.find(modern); now.fresh() {
 				return now.value, time.Until(now.until), nil
 			}
 			e.forget(v)
 			return Server{}, 0, protocolError("the server does not describe itself", nil)
+		}
+		if now := e.seen.find(own); now.fresh() && now.value.Era == mcp.Legacy {
+			return now.value, time.Until(now.until), nil // the handshake of settle has told it
 		}
 		srv, err := h.sessions.describe(ctx, s)
 		if err == nil {
@@ -326,7 +400,18 @@ func rpcOf(err error) *jsonrpc.Error {
 // to succeed. In any case the verdict is not kept if the server gave an answer
 // that is none of MCP's, or if no handshake has ever confirmed it: a modern server that is
 // in trouble may look like a legacy one.
+//
+// A modern server that refuses its first handshake is none of both eras. It is not probed
+// again, and spoken to as what it is.
 func (e *eras) doubtHandshake(v *verdict, err error) bool {
+	if v.era == mcp.Modern && !v.shaken.Load() {
+		ue, ok := errors.AsType[*shim.UpstreamError](public(err))
+		refused := contradicts(err) || ok && ue.Kind == kindProtocol
+		if refused {
+			e.alone.Store(time.Now().Add(aloneFor).UnixNano())
+		}
+		return refused
+	}
 	if contradicts(err) {
 		e.changed(v)
 		return true

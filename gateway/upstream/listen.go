@@ -44,11 +44,11 @@ func (h *HTTP) Notify(ctx context.Context, s shim.Session, n shim.Notification) 
 func (h *HTTP) Listen(ctx context.Context, s shim.Session, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error {
 	var last error
 	for range 2 { // once more if the server turns out to be of the other era
-		v, err := h.eras.get(ctx, s)
+		v, era, err := h.settle(ctx, s)
 		if err != nil {
 			return public(err)
 		}
-		if v.era == mcp.Modern {
+		if era == mcp.Modern {
 			return h.listenModern(ctx, v, s, f, ready, on)
 		}
 		ses := h.sessions.acquire(s)

@@ -5,14 +5,36 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"taskgate/internal/mcp"
 	"taskgate/shim"
 )
 
 // sessionKey names an upstream session: a legacy server fixes the abilities of
 // its client per session (protocol.md H4).
-type sessionKey struct{ key, caps string }
+type sessionKey struct {
+	key, caps string
+	legacy    bool // the client began in the legacy era
+}
 
-func (k sessionKey) String() string { return k.key + "\n" + k.caps }
+// String is the key as a singleflight.Group takes it.
+func (k sessionKey) String() string {
+	if k.legacy {
+		return k.key + "\n" + k.caps + "\nlegacy"
+	}
+	return k.key + "\n" + k.caps
+}
+
+func keyOf(s shim.Session) sessionKey {
+	return sessionKey{key: s.Key, caps: fingerprint(s.Capabilities), legacy: s.Legacy}
+}
+
+// clientsLike is what is remembered for all clients that hear the same of a server: those of
+// an era that declare the same.
+func clientsLike(s shim.Session) sessionKey {
+	k := keyOf(s)
+	k.key = ""
+	return k
+}
 
 // sessionTable holds the legacy sessions with one server, and what all of them need.
 // The client owns it; mu guards m and closed.
@@ -39,7 +61,7 @@ const maxVariants = 32
 // acquire returns the session for these words and pins it: it is not ended
 // before its last release. It is opened by session.open.
 func (t *sessionTable) acquire(s shim.Session) *session {
-	k := sessionKey{s.Key, fingerprint(s.Capabilities)}
+	k := keyOf(s)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	ses := t.m[k.key][k.caps]
@@ -95,11 +117,9 @@ func (t *sessionTable) find(ctx context.Context, s shim.Session) *session {
 // this replica and by others, and the server ends it in its own time. One that
 // replicas share in the store ends as they agree there.
 func (t *sessionTable) adopt(s shim.Session, l *link) *session {
-	k := sessionKey{s.Key, fingerprint(s.Capabilities)}
+	k := keyOf(s)
 	ses := newSession(t, k, s)
-	if srv := t.eras.seen.find(sessionKey{caps: k.caps}); srv != nil {
-		l.server = srv.value // a checkpoint does not say it
-	}
+	l.server = t.introduced(s) // a checkpoint does not say it
 	ses.cur, ses.gen = l, l.gen
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -111,6 +131,15 @@ func (t *sessionTable) adopt(s shim.Session, l *link) *session {
 	ses.kept = ses.own || !ses.shared
 	ses.pin()
 	return ses
+}
+
+// introduced is what the server says of itself in sessions like this one, as far as that is
+// known.
+func (t *sessionTable) introduced(s shim.Session) Server {
+	if srv := t.eras.seen.find(clientsLike(s)); srv != nil && srv.value.Era == mcp.Legacy {
+		return srv.value
+	}
+	return Server{}
 }
 
 // share keeps a session under its key, for all calls, if it is the first one.
@@ -177,7 +206,7 @@ func (t *sessionTable) describe(ctx context.Context, s shim.Session) (Server, er
 		}
 	}
 	s.Key = ""
-	l, err := newSession(t, sessionKey{caps: ses.key.caps}, s).initialize(ctx, 1)
+	l, err := newSession(t, keyOf(s), s).initialize(ctx, 1)
 	if err != nil {
 		return Server{}, err
 	}

@@ -59,8 +59,8 @@ type serverTask struct {
 // where it is not, the tools list alone has to say.
 func (t *sessionTable) makesTasks(s *session, l *link) bool {
 	srv := l.server
-	if newer := t.eras.seen.find(sessionKey{caps: s.key.caps}); newer != nil {
-		srv = newer.value
+	if newer := t.introduced(s.from); newer.Raw != nil {
+		srv = newer
 	}
 	if srv.Raw == nil {
 		return true

@@ -67,14 +67,13 @@ func (t *tools) find(ctx context.Context, s shim.Session, name string) (Tool, bo
 	return tool, ok, nil
 }
 
-// key says whose list it is.
+// key says whose list it is. That of a modern server is the same for clients of both eras.
 func (t *tools) key(ctx context.Context, s shim.Session) (sessionKey, error) {
-	v, err := t.client.eras.get(ctx, s)
-	k := sessionKey{caps: fingerprint(s.Capabilities)}
-	if err == nil && v.era != mcp.Modern {
-		k.key = s.Key
+	_, era, err := t.client.settle(ctx, s)
+	if err == nil && era == mcp.Legacy {
+		return keyOf(s), nil
 	}
-	return k, err
+	return sessionKey{caps: fingerprint(s.Capabilities)}, err
 }
 
 // forget has the list that a session sees be read again.

@@ -123,7 +123,7 @@ func TestApps(t *testing.T) {
 					url, _ := startAppsServer(t, modern)
 					g := startGateway(t, configured(t, auth+`
 upstreams:
-  - {name: apps, path: /mcp, url: "`+url+`"}
+  - {name: apps, path: /mcp, url: "`+url+`", era: `+eraOf(modern)+`}
 `)...)
 					for _, apps := range []bool{false, true, false, true} {
 						checkApps(t, connectApps(t, g.url, version, bearer, apps), apps)

@@ -49,6 +49,7 @@ upstreams:
   - name: teller
     path: /mcp
     url: %s
+    era: %s
     tools: [{match: tell, logs: partials}]
 `
 
@@ -61,7 +62,7 @@ func TestTypeScriptPartials(t *testing.T) {
 	for name, stateless := range map[string]bool{"legacy server": false, "modern server": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			g := startGateway(t, configured(t, fmt.Sprintf(tellingConfig, startTeller(t, stateless)))...)
+			g := startGateway(t, configured(t, fmt.Sprintf(tellingConfig, startTeller(t, stateless), eraOf(stateless)))...)
 			var want []string
 			for i := range 5 {
 				want = append(want, fmt.Sprint("step ", i), fmt.Sprint("info ", i))

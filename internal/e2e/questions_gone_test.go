@@ -48,7 +48,7 @@ func TestRunnerGoneWhileAsked(t *testing.T) {
 	var calls []*orphanedCall
 	for server, q := range servers {
 		for _, policy := range []string{"auto", "handle"} {
-			yaml += fmt.Sprintf(askingUpstream, server+"-"+policy, q.url, askingPolicies[policy])
+			yaml += fmt.Sprintf(askingUpstream, server+"-"+policy, q.url, askingPolicies[policy], eraOf(server == "modern"))
 			for _, version := range []string{mcp.Version20251125, mcp.Version20260728} {
 				calls = append(calls, newOrphanedCall(version, server, policy))
 			}

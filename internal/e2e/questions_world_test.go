@@ -157,10 +157,21 @@ type askingWorld struct {
 const askingUpstream = `
   - name: %[1]s
     url: %[2]s
+    era: %[4]s
     tools: [{match: "brief_*", input_timeout: 4s}]
     task_result_wait: 5s
     defaults: {grace: 20s, poll_interval: 50ms, input_timeout: 30s, %[3]s
 `
+
+// eraOf is the era of a server of the Go SDK. One that is called modern here has no
+// sessions. It speaks legacy, too, but has no questions and no capabilities of clients then,
+// so legacy clients are served across eras.
+func eraOf(modern bool) string {
+	if modern {
+		return "modern"
+	}
+	return "auto"
+}
 
 var askingPolicies = map[string]string{
 	"auto":   "tasks: auto}",
@@ -210,7 +221,7 @@ func (w *askingWorld) upstreams(everything string) string {
 					continue
 				}
 				written[name] = true
-				fmt.Fprintf(&yaml, askingUpstream, name, url, askingPolicies[policy])
+				fmt.Fprintf(&yaml, askingUpstream, name, url, askingPolicies[policy], eraOf(server == "modern"))
 			}
 		}
 	}

@@ -4,13 +4,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 )
 
 // Versions of the modes, and the codes that go with them.
 func (m Mode) version() string {
 	switch m {
-	case Modern:
+	case Modern, Both, BothUnlisted:
 		return "2026-07-28"
 	case Draft:
 		return "2026-06-30"
@@ -20,24 +21,47 @@ func (m Mode) version() string {
 
 func (m Mode) modern() bool { return m == Modern || m == Draft }
 
+// of is the mode in which a server treats a request: one of both eras is what the request
+// takes it for.
+func (m Mode) of(x *Exchange) Mode {
+	if m != Both && m != BothUnlisted {
+		return m
+	}
+	if modernVersion(x) != "" || x.R.Header.Get("Mcp-Protocol-Version") == m.version() {
+		return Modern
+	}
+	return Stateful
+}
+
+// modernVersion is the version that the metadata of a request name, "" for none.
+func modernVersion(x *Exchange) (version string) {
+	var p struct {
+		Meta map[string]json.RawMessage `json:"_meta"`
+	}
+	_ = json.Unmarshal(x.Params, &p)
+	_ = json.Unmarshal(p.Meta["io.modelcontextprotocol/protocolVersion"], &version)
+	return version
+}
+
 // refuse is the behaviour towards a request that does not fit the mode, nil for
 // one that does. Called with s.mu held.
 func (s *Server) refuse(x *Exchange) Behaviour {
+	mode := s.mode.of(x)
 	switch {
-	case s.mode == OldSSE:
+	case mode == OldSSE:
 		return refuseOldSSE(x)
-	case s.mode.modern():
+	case mode.modern():
 		return s.refuseModern(x)
 	case x.Method == "server/discover":
-		if s.mode == Stateful {
+		if mode == Stateful {
 			return Status(http.StatusBadRequest, "text/plain", "Bad Request: no session")
 		}
 		return RPCError(200, -32601, "method not found", "")
 	case x.Method == "initialize":
 		return nil
-	case s.mode == Stateless && x.R.Method != http.MethodPost:
+	case mode == Stateless && x.R.Method != http.MethodPost:
 		return Status(http.StatusMethodNotAllowed, "text/plain", "")
-	case s.mode == Stateless:
+	case mode == Stateless:
 		return nil
 	}
 	x.session = s.sessions[x.R.Header.Get("Mcp-Session-Id")]
@@ -62,12 +86,7 @@ func (s *Server) refuseModern(x *Exchange) Behaviour {
 	if x.R.Method != http.MethodPost {
 		return Status(http.StatusMethodNotAllowed, "text/plain", "")
 	}
-	var p struct {
-		Meta map[string]json.RawMessage `json:"_meta"`
-	}
-	_ = json.Unmarshal(x.Params, &p)
-	var version string
-	_ = json.Unmarshal(p.Meta["io.modelcontextprotocol/protocolVersion"], &version)
+	version := modernVersion(x)
 	code := func(modern, draft int) int {
 		if s.mode == Draft {
 			return draft
@@ -90,7 +109,11 @@ func (s *Server) refuseModern(x *Exchange) Behaviour {
 func (s *Server) standard(method string) Behaviour {
 	switch method {
 	case "server/discover":
-		return Result(fmt.Sprintf(`{"resultType":"complete","supportedVersions":[%q],"capabilities":%s,"instructions":"be kind","ttlMs":0,"cacheScope":"private","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"fake","version":"1"}}}`, s.mode.version(), s.caps))
+		versions := strconv.Quote(s.mode.version())
+		if s.mode == Both {
+			versions += `,"2025-11-25"`
+		}
+		return Result(fmt.Sprintf(`{"resultType":"complete","supportedVersions":[%s],"capabilities":%s,"instructions":"be kind","ttlMs":0,"cacheScope":"private","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"fake","version":"1"}}}`, versions, s.caps))
 	case "initialize":
 		return s.initialize
 	case "tools/list":
@@ -126,7 +149,7 @@ func (s *Server) list() string {
 
 func (s *Server) initialize(x *Exchange) {
 	s.mu.Lock()
-	if s.mode == Stateful {
+	if s.mode.of(x) == Stateful {
 		id := s.nextID("session-")
 		s.sessions[id] = &session{id: id}
 		x.W.Header().Set("Mcp-Session-Id", id)
