@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"encoding/json"
 	"fmt"
 	"sync"
 	"testing"
@@ -15,7 +16,7 @@ var serverKinds = map[string]fake.Mode{"legacy": fake.Stateful, "modern": fake.M
 
 // clientOf is a request of the n-th client of an era.
 func clientOf(era mcp.Era, n int) shim.Request {
-	r := in(fmt.Sprint(era, n), ``)
+	r := in(fmt.Sprint(era, n), `{}`)
 	r.Session.Legacy = era == mcp.Legacy
 	return r
 }
@@ -228,4 +229,52 @@ func TestHandshakeIsTriedAgain(t *testing.T) {
 		spokenTo(t, s, h, clientOf(mcp.Legacy, 2), mcp.Legacy)
 		asked(t, s, mcp.MethodInitialize, 2)
 	})
+}
+
+// What a server says of itself, and its tools, are remembered for each era. That they differ
+// does not mean that the server was replaced.
+func TestErasAreRememberedApart(t *testing.T) {
+	bubble(t, fake.Both, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		introduces(s, "modern", "90000")
+		s.On(mcp.MethodToolsList, func(x *fake.Exchange) {
+			era := mcp.EraOf(x.R.Header.Get(mcp.HeaderProtocolVersion))
+			fake.Result(fmt.Sprintf(`{"resultType":"complete","ttlMs":90000,"tools":[{"name":"in %v","inputSchema":{"type":"object"}}]}`, era))(x)
+		})
+		for range 3 {
+			for era, says := range map[mcp.Era]string{mcp.Legacy: "be kind", mcp.Modern: "modern"} {
+				r := clientOf(era, 0)
+				d, err := h.Describe(t.Context(), r.Session)
+				if err != nil || d.Era != era || d.Instructions != says {
+					t.Errorf("%v: %+v, %v", era, d, err)
+				}
+				for _, listed := range []mcp.Era{mcp.Legacy, mcp.Modern} {
+					_, ok, err := h.Tool(t.Context(), r.Session, "in "+listed.String())
+					if err != nil || ok != (listed == era) {
+						t.Errorf("%v: the tool in %v is listed: %t, %v", era, listed, ok, err)
+					}
+				}
+			}
+		}
+		asked(t, s, mcp.MethodDiscover, 1)
+		asked(t, s, mcp.MethodInitialize, 1)
+		asked(t, s, mcp.MethodToolsList, 2)
+	})
+}
+
+// A call that another replica runs again from its record is spoken in the era of its client.
+func TestRecordKeepsTheEra(t *testing.T) {
+	for _, era := range []mcp.Era{mcp.Legacy, mcp.Modern} {
+		bubble(t, fake.Both, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			s.Tool("t", fake.Text("ok"))
+			record, err := json.Marshal(clientOf(era, 0))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var r shim.Request
+			if err := json.Unmarshal(record, &r); err != nil {
+				t.Fatal(err)
+			}
+			spokenTo(t, s, h, r, era)
+		})
+	}
 }
