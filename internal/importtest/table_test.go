@@ -96,6 +96,12 @@ var fences = []fence{
 		why:     "the SDK changes what passes through it; it is a peer to test with",
 	},
 	{
+		path:    "github.com/mark3labs/mcp-go",
+		allowed: nil,
+		tests:   []string{"internal/e2e"},
+		why:     "it is a peer to test with",
+	},
+	{
 		path:    "go.opentelemetry.io/otel/sdk",
 		allowed: []string{"cmd/taskgate"},
 		why:     "below cmd there is only the telemetry API",
