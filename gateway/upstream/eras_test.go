@@ -216,6 +216,28 @@ func TestHandshakeInTrouble(t *testing.T) {
 	}
 }
 
+// However a modern server refuses a handshake, legacy clients are served across eras.
+func TestHandshakeRefused(t *testing.T) {
+	for name, refusal := range map[string]fake.Behaviour{
+		"-32022": fake.RPCError(400, -32022, "no", `{"supported":["2026-07-28"]}`), "-32601": fake.RPCError(404, -32601, "no", ""),
+		"400": fake.Status(400, "", ""), "404": fake.Status(404, "text/html", "<html>"), "405": fake.Status(405, "", ""),
+		"422": fake.Status(422, "application/json", `{"detail":"no"}`), "500": fake.Status(500, "", ""),
+		"modern version": fake.Result(`{"protocolVersion":"2026-07-28"}`), "nonsense": fake.HTML(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, fake.Both, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+				s.Tool("t", fake.Text("ok"))
+				s.On(mcp.MethodInitialize, refusal)
+				for n := range 3 {
+					spokenTo(t, s, h, clientOf(mcp.Legacy, n), mcp.Modern)
+				}
+				asked(t, s, mcp.MethodInitialize, 1)
+				asked(t, s, mcp.MethodDiscover, 1)
+			})
+		})
+	}
+}
+
 // A modern server that has refused a handshake is asked for another one after an hour.
 func TestHandshakeIsTriedAgain(t *testing.T) {
 	bubble(t, fake.BothUnlisted, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
