@@ -32,7 +32,7 @@ var (
 		Owner: "alice", Endpoint: "research", Method: "tools/call",
 		Params: sealed.Digest(json.RawMessage(`"book"`), json.RawMessage(`{"a":1}`)),
 	}
-	some = sealed.State{Call: "c1", Keys: []string{"q1", "q2"}, Expires: noon.Add(time.Minute)}
+	some = sealed.State{Call: "c1", Keys: []string{"question-1", "q2"}, Expires: noon.Add(time.Minute)}
 )
 
 func seal(t testing.TB, r *sealed.Keyring) string {
@@ -57,7 +57,7 @@ func TestSealOpen(t *testing.T) {
 	if again := seal(t, r); again == text {
 		t.Error("two states of the same content are the same: the nonce repeats")
 	}
-	if strings.Contains(decoded(t, text), "q1") {
+	if strings.Contains(decoded(t, text), "question-1") {
 		t.Error("the state can be read")
 	}
 }
