@@ -24,6 +24,8 @@ type Session struct {
 	// Key names the upstream session: a legacy client's session, or a principal.
 	// "" asks for a session of this call's own.
 	Key string
+	// Principal is the subject of the caller; "" for an anonymous one.
+	Principal string `json:",omitempty"`
 	// Shared says that every replica uses one upstream session under Key: it is that
 	// of a legacy client's session, which may go on anywhere.
 	Shared bool

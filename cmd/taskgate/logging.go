@@ -70,6 +70,14 @@ func briefly(a slog.Attr) slog.Attr {
 	return slog.String(a.Key, strings.ToValidUTF8(text[:maxAttr], "")+"…")
 }
 
+// from says where a server is, as the log may show it: its URL, or its program.
+func from(u *config.Upstream) string {
+	if u.Command != "" {
+		return u.Command
+	}
+	return shown(u.URL)
+}
+
 // shown is the URL of a server as the log may show it: without a query, which may
 // hold a key, and without credentials.
 func shown(raw string) string {

@@ -156,7 +156,7 @@ func (s *server) listen(ctx context.Context) (err error) {
 // run serves until ctx ends, then drains and closes.
 func (s *server) run(ctx context.Context) error {
 	for _, u := range s.config.Upstreams {
-		s.log.Info("serving", "upstream", u.Name, "at", "http://"+s.listener.Addr().String()+u.Path, "from", shown(u.URL))
+		s.log.Info("serving", "upstream", u.Name, "at", "http://"+s.listener.Addr().String()+u.Path, "from", from(u))
 	}
 	if s.admin != nil {
 		s.log.Info("answering operators", "address", s.admin.listener.Addr().String())

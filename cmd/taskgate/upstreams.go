@@ -1,16 +1,21 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
+	"math"
 	"net"
 	"net/http"
+	"slices"
 
 	"go.opentelemetry.io/otel/trace"
 
 	"taskgate/gateway/config"
 	"taskgate/gateway/upstream"
+	"taskgate/gateway/upstream/stdio"
 	"taskgate/internal/budget"
 	"taskgate/redisstore"
 	"taskgate/shim"
@@ -25,7 +30,12 @@ func newUpstreams(c *config.Config, store *redisstore.Store, replica shim.Replic
 	for _, u := range c.Upstreams {
 		cfg := upstreamConfig(c, u, replica, log, traces)
 		cfg.Budget = bytes
-		cfg.Sessions = store.UpstreamSessions(u.Name, string(replica))
+		if u.Command != "" {
+			// A session is a process of this replica, which no other one can use.
+			cfg.Transport, cfg.SessionIdle = stdio.New(stdioConfig(u, log)), cmp.Or(u.ProcessIdle, math.MaxInt64)
+		} else {
+			cfg.Sessions = store.UpstreamSessions(u.Name, string(replica))
+		}
 		up, err := upstream.New(cfg)
 		if err != nil {
 			return nil, err
@@ -49,6 +59,22 @@ func upstreamConfig(c *config.Config, u *config.Upstream, replica shim.Replica, 
 		Replica: string(replica), GatewayInfo: upstream.Info{Name: "taskgate", Version: moduleVersion()},
 		Logger: log, TracerProvider: traces, Baggage: c.Telemetry.Baggage,
 	}
+}
+
+func stdioConfig(u *config.Upstream, log *slog.Logger) stdio.Config {
+	env := make([]string, 0, len(u.Env))
+	for _, name := range slices.Sorted(maps.Keys(u.Env)) {
+		env = append(env, name+"="+u.Env[name])
+	}
+	c := stdio.Config{
+		Name: u.Name, Command: u.Command, Args: u.Args, Env: env, Dir: u.Cwd,
+		Process: stdio.Process(u.Process), MaxProcesses: u.MaxProcesses, Idle: u.ProcessIdle,
+		MaxMessage: int64(u.MaxEvent), ReadTimeout: u.ConnectTimeout, Silence: u.ProbeTimeout / 2, Logger: log,
+	}
+	if u.Era == config.EraModern {
+		c.Silence = -1
+	}
+	return c
 }
 
 // loopback reports whether only this machine can connect: anonymous calls then

@@ -64,6 +64,20 @@ const (
 // Values lists the eras in the order of the manual.
 func (Era) Values() []string { return []string{"auto", "legacy", "modern"} }
 
+// Process says who shares a process of a server over stdio.
+type Process string
+
+// The values of process.
+const (
+	ProcessAuto      Process = "auto"      // shared for a modern server, session for a legacy one
+	ProcessShared    Process = "shared"    // one for all
+	ProcessPrincipal Process = "principal" // one for each authenticated caller
+	ProcessSession   Process = "session"   // one for each session with the server
+)
+
+// Values lists the choices in the order of the manual.
+func (Process) Values() []string { return []string{"auto", "shared", "principal", "session"} }
+
 // UpstreamSessions says whether anonymous calls share sessions upstream.
 type UpstreamSessions string
 

@@ -18,7 +18,7 @@ import (
 )
 
 // unset matches a key that is commented out: no space after the #.
-var unset = regexp.MustCompile(`(?m)^( *)#([a-z_]+:.*)$`)
+var unset = regexp.MustCompile(`(?m)^( *)#((?:- )?[a-z_]+:.*)$`)
 
 func readExample(t *testing.T) string {
 	t.Helper()
@@ -53,7 +53,7 @@ func parseAllSet(t *testing.T) *config.Config {
 			t.Fatal(err)
 		}
 	}
-	env := map[string]string{"RESEARCH_TOKEN": "token", "OLD_STATE_KEY": keyB}
+	env := map[string]string{"RESEARCH_TOKEN": "token", "OLD_STATE_KEY": keyB, "PATH": "/usr/bin", "HOME": "/root"}
 	lookup := func(name string) (string, bool) { value, ok := env[name]; return value, ok }
 	c, err := config.Parse(filepath.Join(dir, "config.yaml"), []byte(allSet(t)), lookup)
 	if err != nil {
@@ -82,7 +82,10 @@ func TestExampleShowsDefaults(t *testing.T) {
 	u.Headers = map[string]string{"Authorization": "Bearer token", "X-Api-Key": "k"}
 	u.HeadersFile = map[string]string{"X-Api-Key": "secrets/research-key"}
 	u.Tools = got.Upstreams[0].Tools
-	want.Upstreams = []*config.Upstream{u}
+	files := config.NewUpstream("files", "")
+	files.Command, files.Args, files.Cwd = "npx", []string{"-y", "@modelcontextprotocol/server-filesystem", "."}, "/srv/files"
+	files.Env, files.Headers = map[string]string{"PATH": "/usr/bin", "HOME": "/root"}, map[string]string{}
+	want.Upstreams = []*config.Upstream{u, files}
 	want.Admin, want.Auth = "127.0.0.1:9090", got.Auth
 	want.StateKeys = []config.StateKey{
 		{ID: "2026-11", Key: keyA, KeyFile: "secrets/state-key"},
@@ -192,6 +195,7 @@ func TestSchemaAgreesWithParse(t *testing.T) {
 		upstreams + "heartbeat: ${N:-5}s\nmax_body: ${N:-4096}\nwait_replicas: ${N:-0}\nlog: {level: '${L:-warn}'}\n",
 		upstreams + "drain_timeout: 0\nkeep_alive: 1h2m3.5s\nmax_body: 65536\nlog:\nallowed_hosts:\n",
 		"upstreams: [{name: '${N:-a}', url: 'http://127.0.0.1:1', tools: , defaults: {tasks: required}}]\n",
+		"upstreams: [{name: a, command: npx, args: [-y, '${N:-x}'], env: {A: b}, cwd: /, process: shared, max_processes: 1, process_idle: 0}]\n",
 	} {
 		if _, err := config.Parse("f", []byte(text), noEnv); err != nil {
 			t.Errorf("%s%v", text, err)
@@ -213,6 +217,8 @@ func TestSchemaAgreesWithParse(t *testing.T) {
 		upstreams + "key_prefix: '{x}'\n",
 		"upstreams: [{url: 'http://127.0.0.1:1'}]\n",
 		"upstreams: [{name: a}]\n",
+		"upstreams: [{name: a, url: 'http://127.0.0.1:1', command: npx}]\n",
+		"upstreams: [{name: a, command: npx, process: some}]\n",
 		"upstreams: [{name: A, url: 'http://127.0.0.1:1'}]\n",
 		"upstreams: [{name: a, url: 'http://127.0.0.1:1', defaults: {progress: result}}]\n",
 		"upstreams: [{name: a, url: 'http://127.0.0.1:1', tools: [{tasks: never}]}]\n",

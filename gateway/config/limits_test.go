@@ -27,7 +27,7 @@ func TestLimitsAreDocumented(t *testing.T) {
 		documented[m[1]] = m[2]
 	}
 	defaults := map[string]string{"rate": "off"}
-	for _, m := range regexp.MustCompile(`(?m)^ *(\w+): +([^\s{]\S*)$`).FindAllStringSubmatch(readExample(t), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^ *#?(\w+): +([^\s{]\S*)$`).FindAllStringSubmatch(readExample(t), -1) {
 		defaults[m[1]] = m[2]
 	}
 	keys := map[string]bool{}

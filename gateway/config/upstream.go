@@ -16,8 +16,37 @@ type Upstream struct {
 	Path string `yaml:"path"`
 
 	// URL is the server's MCP endpoint, http or https. Credentials belong in
-	// headers or headers_file.
-	URL string `yaml:"url" required:"true"`
+	// headers or headers_file. An upstream has either this key or command.
+	URL string `yaml:"url"`
+
+	// Command is the program of a server that speaks over stdio. The gateway starts it
+	// when it is first needed. A name without a slash is looked up in the gateway's PATH.
+	Command string `yaml:"command"`
+
+	// Args are the arguments of command.
+	Args []string `yaml:"args"`
+
+	// Env is the whole environment of command: it inherits nothing from the gateway.
+	// Most programs need PATH, and programs such as npx need HOME.
+	Env map[string]string `yaml:"env"`
+
+	// Cwd is the directory that command runs in; without it, the gateway's own.
+	Cwd string `yaml:"cwd"`
+
+	// Process says who shares a process of command: shared is one for all, principal
+	// one for each authenticated caller, session one for each session with the server.
+	// auto is shared for a server of 2026, and session for one of 2025, whose process
+	// is a session.
+	Process Process `yaml:"process"`
+
+	// MaxProcesses is how many processes of command each replica runs at a time. One
+	// more takes the place of the one that has not been used for longest; if all are
+	// in use, the call is refused.
+	MaxProcesses int `yaml:"max_processes" min:"1"`
+
+	// ProcessIdle is how long a process is kept that nobody uses. 0 keeps it until the
+	// gateway ends.
+	ProcessIdle time.Duration `yaml:"process_idle" min:"0s"`
 
 	// Headers are sent with every request to the server. Headers that belong
 	// to the protocol or to the connection cannot be set. In a loaded
@@ -47,11 +76,13 @@ type Upstream struct {
 	UpstreamTasks UpstreamTasks `yaml:"upstream_tasks"`
 
 	// ConnectTimeout is how long connecting to the server may take, TLS
-	// included.
+	// included. With command it is how long the server may take to read each 64 KiB
+	// of what it is sent; one that takes longer is ended.
 	ConnectTimeout time.Duration `yaml:"connect_timeout" min:"1ms"`
 
 	// ProbeTimeout is how long the server may take to answer the requests that
-	// find out its era and open a session.
+	// find out its era and open a session. With command it includes the start of the
+	// program, and one that is silent for half of it is taken for a server of 2025.
 	ProbeTimeout time.Duration `yaml:"probe_timeout" min:"1ms"`
 
 	// IdleTimeout is how long a response of the server may be silent before
@@ -63,7 +94,9 @@ type Upstream struct {
 	MaxResult Size `yaml:"max_result" min:"1KiB" max:"1GiB"`
 
 	// MaxEvent is the largest single event accepted on an event stream of the
-	// server, in bytes. An answer that comes as an event must fit into it.
+	// server, in bytes. An answer that comes as an event must fit into it. With
+	// command it is the largest message; the process of one that sends a larger
+	// message is ended.
 	MaxEvent Size `yaml:"max_event" min:"1KiB" max:"1GiB"`
 
 	// Concurrency is how many calls each replica has in flight to the server.
@@ -248,6 +281,9 @@ func NewUpstream(name, url string) *Upstream {
 		UpstreamTasks:    UpstreamTasksAuto,
 		ConnectTimeout:   10 * time.Second,
 		ProbeTimeout:     10 * time.Second,
+		Process:          ProcessAuto,
+		MaxProcesses:     32,
+		ProcessIdle:      10 * time.Minute,
 		MaxResult:        32 * MiB,
 		MaxEvent:         32 * MiB,
 		Queue:            1000,

@@ -17,7 +17,7 @@ func TestFromFlags(t *testing.T) {
 	if len(c.Upstreams) != 1 || c.Upstreams[0].Name != "mcp" || c.Upstreams[0].Path != "/mcp" {
 		t.Errorf("upstreams: %+v", c.Upstreams[0])
 	}
-	if err := FromFlags("").Validate(); err == nil || err.Error() != "upstreams[0].url: url is required" {
+	if err := FromFlags("").Validate(); err == nil || err.Error() != "upstreams[0].url: url or command is required" {
 		t.Errorf("without a URL: %v", err)
 	}
 }

@@ -2,8 +2,10 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"net/url"
 	"path"
+	"slices"
 	"strings"
 	"time"
 )
@@ -33,6 +35,7 @@ func (p *problems) upstreams(list []*Upstream) {
 func (p *problems) upstream(at string, u *Upstream) {
 	p.fields(at, u)
 	p.servedPath(at, u)
+	p.way(at, u)
 	p.target(at+".url", u.URL)
 	p.headers(at+".headers", u.Headers)
 	p.fields(at+".defaults", &u.Defaults)
@@ -63,11 +66,71 @@ func isUnreserved(r rune) bool {
 	return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("-_.~", r)
 }
 
+// way checks that there is one way to the server, and no key that is for the other one.
+func (p *problems) way(at string, u *Upstream) {
+	program, address := u.Command != "", u.URL != ""
+	switch {
+	case program && address:
+		p.addFor([]string{at + ".command", at + ".url"}, "an upstream has either url or command")
+		return
+	case !program && !address:
+		p.addFor([]string{at + ".url", at + ".command"}, "url or command is required")
+		return
+	}
+	defaults := NewUpstream("", "")
+	for _, k := range []struct {
+		name  string
+		given bool // in a way that only that other way has
+		other string
+	}{
+		{"args", address && len(u.Args) > 0, "command"},
+		{"env", address && len(u.Env) > 0, "command"},
+		{"cwd", address && u.Cwd != "", "command"},
+		{"process", address && u.Process != defaults.Process, "command"},
+		{"max_processes", address && u.MaxProcesses != defaults.MaxProcesses, "command"},
+		{"process_idle", address && u.ProcessIdle != defaults.ProcessIdle, "command"},
+		{"headers", program && len(u.Headers) > len(u.HeadersFile), "url; use env"},
+		{"headers_file", program && len(u.HeadersFile) > 0, "url; use env"},
+	} {
+		if k.given {
+			p.addKey(at+"."+k.name, "means nothing without %s", k.other)
+		}
+	}
+	if program {
+		p.program(at, u)
+	}
+}
+
+// program checks what a process is started with. Whether the program is there, and the
+// directory, is found out where the gateway runs.
+func (p *problems) program(at string, u *Upstream) {
+	const nul = "holds a NUL character, which no program can be given"
+	for i, arg := range u.Args {
+		if strings.ContainsRune(arg, 0) {
+			p.add(fmt.Sprintf("%s.args[%d]", at, i), nul)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(u.Env)) {
+		switch {
+		case name == "" || strings.ContainsAny(name, "=\x00"):
+			p.addKey(join(at+".env", name), "%q is not the name of a variable", clip(name))
+		case strings.ContainsRune(u.Env[name], 0):
+			p.add(join(at+".env", name), nul)
+		}
+	}
+	if strings.ContainsRune(u.Command, 0) {
+		p.add(at+".command", nul)
+	}
+	if strings.ContainsRune(u.Cwd, 0) {
+		p.add(at+".cwd", nul)
+	}
+}
+
 // target checks the URL of a server. net/url's own message is not passed on:
 // it repeats parts of the URL, possibly a password.
 func (p *problems) target(at, raw string) {
 	if raw == "" {
-		return // required, and reported as missing
+		return // way says whether it is missing
 	}
 	u, err := url.Parse(raw)
 	switch {

@@ -220,5 +220,7 @@ func (s *session) abortKey(key string, at time.Time) bool {
 func (s *session) upstream() shim.Session {
 	st := s.current()
 	caps := translate.ClientCapabilities(st.Capabilities, translate.ClientView{Asked: true, RootsChange: true})
-	return shim.Session{Key: s.id, Shared: true, Legacy: st.Legacy, ClientInfo: st.ClientInfo, Capabilities: caps}
+	return shim.Session{
+		Key: s.id, Principal: st.Owner, Shared: true, Legacy: st.Legacy, ClientInfo: st.ClientInfo, Capabilities: caps,
+	}
 }

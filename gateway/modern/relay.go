@@ -18,7 +18,7 @@ import (
 
 // describe asks what the upstream is, and remembers the identity.
 func (q *request) describe(ctx context.Context) (upstream.Server, error) {
-	s, err := q.h.Upstream.Describe(ctx, shim.Session{Key: q.principal.Subject, ClientInfo: q.clientInfo, Capabilities: q.declared(mcp.Legacy)})
+	s, err := q.h.Upstream.Describe(ctx, shim.Session{Key: q.principal.Subject, Principal: q.principal.Subject, ClientInfo: q.clientInfo, Capabilities: q.declared(mcp.Legacy)})
 	if err == nil && jsonrpc.IsObject(s.Info) {
 		q.h.Identify(s.Info)
 	}
@@ -122,7 +122,7 @@ func (q *request) upstreamRequest(s shim.Session) (shim.Request, error) {
 // large, and be outlived by the call.
 func (q *request) upstreamSession() shim.Session {
 	return shim.Session{
-		Key: q.principal.Subject, ClientInfo: slices.Clone(q.clientInfo),
+		Key: q.principal.Subject, Principal: q.principal.Subject, ClientInfo: slices.Clone(q.clientInfo),
 		Capabilities: slices.Clone(q.declared(q.server.Era)),
 	}
 }

@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"time"
 
 	"taskgate/internal/mcp"
@@ -31,8 +32,8 @@ type Client interface {
 	EndSession(ctx context.Context, key string)
 }
 
-// HTTP is the client of one MCP server over Streamable HTTP, in whichever era the server
-// speaks. It is safe for concurrent use. It implements shim.Upstream.
+// HTTP is the client of one MCP server over Streamable HTTP, or over a Transport that behaves
+// like it, in whichever era the server speaks. It is safe for concurrent use. It implements shim.Upstream.
 type HTTP struct {
 	wire     *wire
 	work     *workers
@@ -108,6 +109,9 @@ func (h *HTTP) Close(ctx context.Context) error {
 	h.sessions.close()
 	err := h.work.close(ctx)
 	h.wire.transport.CloseIdleConnections()
+	if t := h.wire.cfg.Transport; t != nil {
+		err = errors.Join(err, t.Close(ctx))
+	}
 	return err
 }
 
@@ -124,5 +128,6 @@ func (h *HTTP) Forget(s shim.Session) { h.tools.forget(s) }
 
 // Reach finds out whether a connection to the server can be opened: to its host
 // and port, or to those of the proxy that leads there. That is all it asks; no
-// request is sent, so it costs the server next to nothing and starts no session.
+// request is sent, so it costs the server next to nothing and starts no session. Another
+// transport than HTTP says for itself whether it reaches the server.
 func (h *HTTP) Reach(ctx context.Context) error { return h.wire.dialProbe(ctx) }

@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -32,12 +33,24 @@ type Info struct {
 	Version string `json:"version"`
 }
 
-// Config describes one server and how to reach it. Only URL is needed.
+// Transport carries the requests of Streamable HTTP to a server that is not reached over
+// HTTP, and gives the responses that such a server would. The requests have no address.
+type Transport interface {
+	http.RoundTripper
+	// Reach reports whether the server could be reached. It starts nothing.
+	Reach(ctx context.Context) error
+	// Close ends what the transport holds. It waits for that until ctx ends.
+	Close(ctx context.Context) error
+}
+
+// Config describes one server and how to reach it. Only URL or Transport is needed.
 type Config struct {
 	// Name is the configured name of the upstream, for logs and spans.
 	Name string
 	// URL is the server's MCP endpoint, http or https.
 	URL string
+	// Transport is used in place of HTTP, and then there is no URL. HTTP.Close closes it.
+	Transport Transport
 	// Headers go with every request. Idempotency-Key is refused, since net/http
 	// repeats a POST that has it when a connection breaks, and so are the headers
 	// that the transport writes.
@@ -131,6 +144,12 @@ var reserved = []string{
 
 // check returns the parsed URL, or what is wrong with the configuration.
 func (c Config) check() (*url.URL, error) {
+	if c.Transport != nil {
+		if c.URL != "" {
+			return nil, fmt.Errorf("upstream %s: either url or a transport", c.Name)
+		}
+		c.URL = "http://" + transportHost
+	}
 	u, err := url.Parse(c.URL)
 	switch {
 	case err != nil: // whose text would repeat the URL, and a secret in it
@@ -150,6 +169,9 @@ func (c Config) check() (*url.URL, error) {
 	u.Fragment = ""
 	return u, nil
 }
+
+// transportHost stands in the requests for a Transport, which have no address.
+const transportHost = "upstream.invalid"
 
 // clientInfo is the Implementation object to show the server.
 func (c Config) clientInfo(given json.RawMessage) json.RawMessage {

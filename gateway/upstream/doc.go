@@ -23,13 +23,13 @@
 // server says of itself, its address and its headers go into logs and the Err of
 // an error, never into a message that a client may see.
 //
-// A transport that is like HTTP replaces the type wire (wire.go, transport.go). Any other,
-// such as stdio, is a new type that implements Client and shim.Upstream, as HTTP does. The
-// wire sends what is answered (request and accept, called by exchange.post and exchange.replay) and what is
-// not (tell, finish), and hands up an inbound, which is a sequence of messages, or an
-// error. Above it HTTP shows in the headers of a modern request
-// (exchange.header), in the head of a response (exchange.response: the session id, and
-// the HTTP version for spans), and in statusError.
+// Another transport than HTTP implements Transport: it gives the responses that a Streamable
+// HTTP server would give. That over stdio is in the package stdio. The wire (wire.go) sends
+// what is answered (request and accept, called by exchange.post and exchange.replay) and what
+// is not (tell, finish), and hands up an inbound, which is a sequence of messages, or an
+// error. Above it HTTP shows in the headers of a modern request (exchange.header), in the
+// head of a response (exchange.response: the session id, and the HTTP version for spans), and
+// in statusError.
 //
 // The package knows nothing of clients, tasks, stores or policy.
 package upstream

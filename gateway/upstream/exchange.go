@@ -178,6 +178,9 @@ const cancelTimeout = 2 * time.Second
 
 // post sends the request and looks at the head of the response.
 func (x *exchange) post(ctx context.Context, body []byte) (*inbound, error) {
+	if x.w.cfg.Transport != nil {
+		ctx = context.WithValue(ctx, callerKey{}, x.caller)
+	}
 	req, err := x.w.request(ctx, http.MethodPost, x.to, body)
 	if err != nil {
 		return nil, err

@@ -111,6 +111,9 @@ func handshakeError(err error) error {
 	if errors.Is(err, errSlow) {
 		return err
 	}
+	if busy, ok := errors.AsType[*shim.BusyError](err); ok {
+		return busy // a Transport has no room for a session
+	}
 	return netError(err, true)
 }
 

@@ -192,10 +192,14 @@ func (t *sessionTable) close() {
 
 // describe asks what the server is, for clients with the capabilities of s. What it said when
 // a session was opened is not asked for again in that session. So if the session of s is open,
-// the server is asked in another one, which is ended again.
+// the server is asked in another one, which is ended again; but not over a Transport, at the
+// other end of which there is one program for the whole life of a session.
 func (t *sessionTable) describe(ctx context.Context, s shim.Session) (Server, error) {
 	ses := t.acquire(s)
 	defer ses.release()
+	if l := ses.current(); l != nil && t.wire.cfg.Transport != nil {
+		return l.server, nil // to open another session could be to start another process
+	}
 	if !ses.isOpen() {
 		l, err := ses.open(ctx)
 		if err != nil {

@@ -84,7 +84,7 @@ func (x *exchange) endSpan(err error) {
 	if !x.span.IsRecording() {
 		return
 	}
-	if x.response != nil {
+	if x.response != nil && x.w.cfg.Transport == nil {
 		x.span.SetAttributes(semconv.ProtocolName.String("http"),
 			semconv.ProtocolVersion.String(strconv.Itoa(x.response.ProtoMajor)))
 	}
@@ -125,6 +125,9 @@ func label(err error) string {
 
 // fixedAttrs are the attributes of every span of one upstream.
 func fixedAttrs(c Config, req *http.Request) []attribute.KeyValue {
+	if c.Transport != nil {
+		return []attribute.KeyValue{semconv.Upstream.String(c.Name), semconv.Transport.String(semconv.TransportPipe)}
+	}
 	attrs := []attribute.KeyValue{
 		semconv.Upstream.String(c.Name),
 		semconv.Transport.String(semconv.TransportTCP),

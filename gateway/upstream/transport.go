@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"net/url"
 	"time"
+
+	"taskgate/shim"
 )
 
 // newTransport makes the connections of one upstream. What is set, and what is
@@ -53,6 +55,16 @@ func newClient(t http.RoundTripper) *http.Client {
 	}
 }
 
+// callerKey is the key of the context value that CallerOf reads.
+type callerKey struct{}
+
+// CallerOf says in whose name the request of this context is made, for a Transport that keeps
+// callers apart.
+func CallerOf(ctx context.Context) shim.Session {
+	s, _ := ctx.Value(callerKey{}).(shim.Session)
+	return s
+}
+
 // do performs a request. net/http puts the URL into its errors, and those are
 // logged; the query of a server's URL may hold its key. So only the cause is kept:
 // the log names the upstream anyway.
@@ -67,6 +79,9 @@ func (w *wire) do(req *http.Request) (*http.Response, error) {
 // dialProbe opens a connection to the server, or to the proxy that leads there, and closes
 // it again.
 func (w *wire) dialProbe(ctx context.Context) error {
+	if w.cfg.Transport != nil {
+		return w.cfg.Transport.Reach(ctx)
+	}
 	target := w.url
 	if w.transport.Proxy != nil {
 		proxy, err := w.transport.Proxy(&http.Request{URL: w.url})

@@ -45,6 +45,9 @@ func newWire(c Config) (*wire, error) {
 	}
 	w := &wire{cfg: c, url: u, transport: newTransport(c)}
 	w.client = newClient(w.transport)
+	if c.Transport != nil {
+		w.client = newClient(c.Transport)
+	}
 	w.log = c.Logger.With("upstream", c.Name)
 	w.tracer = c.TracerProvider.Tracer(semconv.Scope)
 	_, w.dark = c.TracerProvider.(noop.TracerProvider)

@@ -145,6 +145,7 @@ func (g *generator) list(elem reflect.Type) object {
 		u := config.NewUpstream("", "")
 		u.Path = ""
 		items = append(object{{"type", "object"}}, g.structure(reflect.ValueOf(u).Elem())...)
+		items = append(items, member{"oneOf", []object{{{"required", []string{"url"}}}, {{"required", []string{"command"}}}}})
 	case reflect.TypeFor[config.BearerKey]():
 		items = append(object{{"type", "object"}}, g.structure(reflect.ValueOf(config.BearerKey{}))...)
 	case reflect.TypeFor[config.StateKey]():

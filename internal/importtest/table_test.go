@@ -7,7 +7,7 @@ package importtest
 // The direction is: cmd wires, gateway speaks, shim decides, redisstore
 // remembers. No arrow goes back, and none runs between redisstore and gateway.
 var imports = map[string][]string{
-	"cmd/taskgate": {"gateway", "gateway/config", "gateway/sealed", "gateway/upstream", "redisstore", "shim", "internal/budget"},
+	"cmd/taskgate": {"gateway", "gateway/config", "gateway/sealed", "gateway/upstream", "gateway/upstream/stdio", "redisstore", "shim", "internal/budget"},
 
 	"gateway": {
 		"gateway/config", "gateway/endpoint", "gateway/legacy", "gateway/modern", "gateway/sealed", "gateway/upstream", "gateway/wire",
@@ -38,6 +38,8 @@ var imports = map[string][]string{
 		"internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/mcpheader", "internal/semconv",
 	},
 
+	"gateway/upstream/stdio": {"gateway/upstream", "shim", "internal/jsonrpc", "internal/mcp", "internal/procgroup"},
+
 	"shim":                       {"internal/budget", "internal/jsonrpc", "internal/patience"},
 	"shim/dialect":               {"shim", "internal/jsonrpc", "internal/mcp"},
 	"shim/shimtest":              {"shim"},
@@ -55,7 +57,8 @@ var imports = map[string][]string{
 	"internal/redistest":         {"internal/proc"},
 	"internal/importtest":        {},
 	"internal/configschema":      {"gateway/config"},
-	"internal/proc":              {},
+	"internal/proc":              {"internal/procgroup"},
+	"internal/procgroup":         {},
 	"internal/taskclient":        {"internal/eventstream", "internal/mcp"},
 	"internal/bench":             {"internal/mcp", "internal/proc", "internal/taskclient"},
 	"internal/e2e":               {},
@@ -84,7 +87,7 @@ var fences = []fence{
 	{
 		path: "net/http",
 		allowed: []string{
-			"cmd/taskgate", "gateway", "gateway/legacy", "gateway/modern", "gateway/wire", "gateway/upstream", "internal/eventstream",
+			"cmd/taskgate", "gateway", "gateway/legacy", "gateway/modern", "gateway/wire", "gateway/upstream", "gateway/upstream/stdio", "internal/eventstream",
 			"internal/taskclient", "internal/bench", "shim/shimtest/fake",
 			"examples/slowserver", "internal/e2e/conformserver", "internal/wiretest",
 		},

@@ -17,6 +17,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"taskgate/internal/procgroup"
 )
 
 // Command says what to run.
@@ -48,10 +50,9 @@ func Start(c Command) (*Process, error) {
 	p.cmd.Env = append(os.Environ(), c.Env...)
 	p.cmd.Stdout = both(p.log, c.Stdout)
 	p.cmd.Stderr = both(p.log, c.Stderr)
-	p.cmd.SysProcAttr = attributes()
 	// Grandchildren may hold the pipes open; they are not waited for.
 	p.cmd.WaitDelay = time.Second
-	if err := start(p.cmd); err != nil {
+	if err := procgroup.Start(p.cmd); err != nil {
 		return nil, fmt.Errorf("start %s: %w", c.Name, err)
 	}
 	go p.wait()
@@ -108,9 +109,7 @@ func (p *Process) Stop(patience time.Duration) {
 
 // Kill ends the process and what it started, at once, and waits for the end.
 func (p *Process) Kill() {
-	// The group outlives its leader while any member of it is left; the error
-	// of a group that is gone already is what is hoped for.
-	_ = syscall.Kill(-p.PID(), syscall.SIGKILL)
+	procgroup.Kill(p.PID())
 	<-p.done
 }
 

@@ -1,4 +1,4 @@
-package proc
+package procgroup
 
 import (
 	"os/exec"
@@ -6,12 +6,6 @@ import (
 	"sync"
 	"syscall"
 )
-
-// attributes puts a child into its own process group and has the kernel kill it
-// when its parent dies.
-func attributes() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-}
 
 type startRequest struct {
 	cmd  *exec.Cmd
@@ -23,16 +17,22 @@ type startRequest struct {
 // a thread, and those of the Go runtime come and go.
 var starter = sync.OnceValue(func() chan<- startRequest {
 	requests := make(chan startRequest)
-	go func() {
-		runtime.LockOSThread()
-		for r := range requests {
-			r.done <- r.cmd.Start()
-		}
-	}()
+	go serve(requests)
 	return requests
 })
 
-func start(cmd *exec.Cmd) error {
+// serve starts children. It never ends, nor does its thread.
+func serve(requests <-chan startRequest) {
+	runtime.LockOSThread()
+	for r := range requests {
+		r.done <- r.cmd.Start()
+	}
+}
+
+// Start starts a command as the leader of a process group. The kernel kills the leader when
+// this process dies.
+func Start(cmd *exec.Cmd) error {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	done := make(chan error)
 	starter() <- startRequest{cmd, done}
 	return <-done

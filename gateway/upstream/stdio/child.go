@@ -1,0 +1,279 @@
+package stdio
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"taskgate/internal/procgroup"
+)
+
+const (
+	// endPatience is how long a process may take to end after its standard input was closed,
+	// and again after SIGTERM (protocol.md 5.3). Twice that is below the time that the
+	// gateway has left when it stops.
+	endPatience = 2 * time.Second
+	// drainPatience is how long what a process has written is still read after its end, and
+	// how long the end of a process is waited for that closed its output.
+	drainPatience = time.Second
+)
+
+// chunk is how much is written to a process under one deadline.
+const chunk = 64 << 10
+
+var (
+	errEnded    = errors.New("the process has ended")
+	errTooLarge = errors.New("the message is too large")
+	errGarbage  = errors.New("that is no message")
+)
+
+// child is a server that runs as a child process: a duplex over its standard streams. Its
+// goroutines are counted in running, which its owner waits for.
+type child struct {
+	cfg     *Config
+	cmd     *exec.Cmd
+	in, out *os.File
+	lines   *bufio.Reader
+	errs    stderr
+	running *sync.WaitGroup
+	hurry   <-chan struct{} // closed when there is no time left to end in order
+
+	turn     chan struct{} // a place for the one who writes
+	ended    chan struct{} // closed when the process is over, and its standard error read
+	stopping sync.Once
+	broken   atomic.Pointer[ending] // why it was killed
+
+	mu     sync.Mutex
+	reaped bool // its pid may belong to another process
+}
+
+// find is the path of the program, or what is wrong with the command.
+func (c *Config) find() (string, error) {
+	if c.Dir != "" {
+		if info, err := os.Stat(c.Dir); err != nil || !info.IsDir() {
+			return "", errors.New("cwd is no directory")
+		}
+	}
+	name := c.Command
+	if strings.ContainsRune(name, filepath.Separator) && !filepath.IsAbs(name) {
+		name = filepath.Join(c.Dir, name)
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", fmt.Errorf("command: %w", errors.Unwrap(err))
+	}
+	return filepath.Abs(path)
+}
+
+// startChild runs the command.
+func startChild(c *Config, running *sync.WaitGroup, hurry <-chan struct{}) (duplex, error) {
+	path, err := c.find()
+	if err != nil {
+		return nil, err
+	}
+	p := &child{cfg: c, running: running, hurry: hurry, turn: make(chan struct{}, 1), ended: make(chan struct{})}
+	p.cmd = &exec.Cmd{Path: path, Args: append([]string{c.Command}, c.Args...), Env: c.Env, Dir: c.Dir}
+	errs, err := p.run()
+	if err != nil {
+		return nil, err
+	}
+	p.lines = bufio.NewReaderSize(p.out, chunk)
+	p.errs.log = c.Logger.With("pid", p.cmd.Process.Pid)
+	p.errs.done = make(chan struct{})
+	running.Go(func() { p.errs.read(errs) })
+	running.Go(func() { p.watch(errs) })
+	return p, nil
+}
+
+// run starts the process with a pipe for each of its standard streams.
+func (p *child) run() (errs *os.File, err error) {
+	var files []*os.File
+	pipe := func() (r, w *os.File) {
+		if err == nil {
+			if r, w, err = os.Pipe(); err == nil {
+				files = append(files, r, w)
+			}
+		}
+		return r, w
+	}
+	inR, inW := pipe()
+	outR, outW := pipe()
+	errR, errW := pipe()
+	if err == nil {
+		p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = inR, outW, errW
+		err = procgroup.Start(p.cmd)
+	}
+	if err != nil {
+		for _, f := range files {
+			f.Close()
+		}
+		return nil, err
+	}
+	inR.Close()
+	outW.Close()
+	errW.Close()
+	p.in, p.out = inW, outR
+	return errR, nil
+}
+
+// watch waits for the end of the process, and ends what is left of its group.
+func (p *child) watch(errs *os.File) {
+	_ = p.cmd.Wait() // how it ended is in ProcessState
+	p.mu.Lock()
+	p.reaped = true
+	procgroup.Kill(p.cmd.Process.Pid)
+	p.mu.Unlock()
+	procgroup.Reap(p.cmd.Process.Pid)
+	p.in.Close()
+	// A process that has left the group may hold the other ends open.
+	soon := time.Now().Add(drainPatience)
+	_ = p.out.SetReadDeadline(soon)
+	_ = errs.SetReadDeadline(soon)
+	<-p.errs.done
+	close(p.ended)
+}
+
+// signal sends the group a signal, unless it is gone.
+func (p *child) signal(send func(pid int)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.reaped {
+		send(p.cmd.Process.Pid)
+	}
+}
+
+// send writes one message as a line. An error other than the end of ctx is final, and the
+// server has not got the message.
+func (p *child) send(ctx context.Context, message []byte) error {
+	select {
+	case p.turn <- struct{}{}:
+	case <-p.ended:
+		return errEnded
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { <-p.turn }()
+	// A line break can only be white space between the parts of a JSON text.
+	for i, b := range message {
+		if b == '\n' || b == '\r' {
+			message[i] = ' '
+		}
+	}
+	err := p.write(append(message, '\n'))
+	switch {
+	case err == nil:
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		p.kill(&ending{kind: kindTimeout, how: fmt.Sprintf("did not read its input for %s, and was ended", p.cfg.ReadTimeout)})
+	default: // a part of a line may be there
+		p.kill(&ending{kind: kindClosed, how: "closed its input, and was ended"})
+	}
+	return err
+}
+
+// write writes in pieces. A server may be slow, however large the message; it must not stop.
+func (p *child) write(b []byte) error {
+	for len(b) > 0 {
+		if err := p.in.SetWriteDeadline(time.Now().Add(p.cfg.ReadTimeout)); err != nil {
+			return err
+		}
+		n, err := p.in.Write(b[:min(len(b), chunk)])
+		if err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	return nil
+}
+
+// receive reads one line, which belongs to the caller.
+func (p *child) receive() ([]byte, error) {
+	var line []byte
+	for {
+		part, err := p.lines.ReadSlice('\n')
+		if int64(len(line)+len(part)) > p.cfg.MaxMessage+2 {
+			return nil, errTooLarge
+		}
+		line = append(line, part...)
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+		case err != nil:
+			return nil, err // what is left of a line is no message
+		default:
+			return bytes.TrimRight(line, "\r\n"), nil
+		}
+	}
+}
+
+// kill ends the process at once, for a reason.
+func (p *child) kill(why *ending) {
+	select {
+	case <-p.ended:
+		return
+	default:
+	}
+	p.broken.CompareAndSwap(nil, why)
+	p.signal(procgroup.Kill)
+}
+
+// fate says why nothing more is received.
+func (p *child) fate(err error) ending {
+	over := p.wait(drainPatience)
+	e := ending{kind: kindClosed, how: "closed its output, and was ended"}
+	switch broken := p.broken.Load(); {
+	case errors.Is(err, errTooLarge):
+		e = ending{kind: kindTooLarge, how: fmt.Sprintf("sent a message of more than %d bytes, and was ended", p.cfg.MaxMessage)}
+	case errors.Is(err, errGarbage):
+		e = ending{kind: kindProtocol, how: "wrote what is no JSON-RPC message to its standard output, and was ended"}
+	case broken != nil:
+		e = *broken
+	case over:
+		e.how = "ended (" + p.cmd.ProcessState.String() + ")"
+	}
+	e.stderr = p.errs.last()
+	return e
+}
+
+// wait waits until the process is over, and reports false if it is not after d.
+func (p *child) wait(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-p.ended:
+		return true
+	case <-timer.C:
+		return false
+	case <-p.hurry:
+		return false
+	}
+}
+
+// stop begins to end the process, in order (protocol.md 5.3).
+func (p *child) stop() {
+	p.stopping.Do(func() {
+		p.running.Go(func() {
+			p.in.Close()
+			if p.wait(p.cfg.patience) {
+				return
+			}
+			p.signal(procgroup.Terminate)
+			if !p.wait(p.cfg.patience) {
+				p.signal(procgroup.Kill)
+			}
+		})
+	})
+}
+
+// close waits for the end of a process that is stopped.
+func (p *child) close() {
+	<-p.ended
+	p.out.Close()
+}

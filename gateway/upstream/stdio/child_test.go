@@ -1,0 +1,285 @@
+package stdio
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// children are the servers of the tests, each a process that runs one of these.
+var children = map[string]func(){
+	"plain":   func() { (&plain{}).serve() },
+	"fragile": func() { (&plain{fragile: true}).serve() },
+	"silent":  func() { (&plain{silent: true}).serve() },
+	"greeting": func() {
+		fmt.Println("Server started!")
+		fmt.Println()
+		(&plain{}).serve()
+	},
+	"stubborn": func() {
+		signal.Ignore(syscall.SIGTERM)
+		(&plain{stays: true}).serve()
+	},
+	"broken": func() {
+		fmt.Fprintln(os.Stderr, "reading settings\n\x1b[31mTOKEN is not set")
+		os.Exit(3)
+	},
+	"sdk":    sdkChild,
+	"modern": func() { (&plain{modern: true}).serve() },
+}
+
+// plain is a server that does what the tools say, and little else.
+type plain struct {
+	fragile bool // it dies of an unknown first message
+	silent  bool // it does not answer before the handshake
+	stays   bool // it goes on when its input is closed
+	modern  bool // it knows server/discover, and no initialize
+
+	mu      sync.Mutex
+	greeted bool
+	calls   map[string]any // the ids of calls, by their key
+	answers map[string]chan json.RawMessage
+}
+
+// message is one that a plain server gets.
+type message struct {
+	ID     json.RawMessage
+	Method string
+	Params struct {
+		Name      string
+		Arguments struct {
+			Key, Text string
+			N         int
+		}
+		RequestID json.RawMessage
+	}
+	Result json.RawMessage
+	Error  json.RawMessage
+}
+
+func (p *plain) serve() {
+	p.answers = map[string]chan json.RawMessage{}
+	in := bufio.NewReader(os.Stdin)
+	for {
+		line, err := in.ReadBytes('\n')
+		if err != nil {
+			break
+		}
+		var m message
+		if err := json.Unmarshal(line, &m); err != nil {
+			fmt.Fprintln(os.Stderr, "unreadable:", err)
+			os.Exit(4)
+		}
+		if m.Method == "tools/call" && m.Params.Name == "deaf" {
+			select {}
+		}
+		p.handle(m)
+	}
+	if p.stays {
+		select {}
+	}
+}
+
+func (p *plain) handle(m message) {
+	switch {
+	case m.Method == "":
+		p.mu.Lock()
+		c := p.answers[string(m.ID)]
+		p.mu.Unlock()
+		c <- append(m.Result, m.Error...)
+	case m.Method == "initialize" && !p.modern:
+		p.greeted = true
+		p.result(m, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"plain","version":"1"}}`)
+	case m.Method == "server/discover" && p.modern:
+		p.result(m, `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}}}`)
+	case m.Method == "notifications/cancelled":
+		fmt.Fprintf(os.Stderr, "cancelled %s\n", m.Params.RequestID)
+	case strings.HasPrefix(m.Method, "notifications/"):
+	case !p.greeted && p.fragile:
+		fmt.Fprintln(os.Stderr, "expected initialize")
+		os.Exit(1)
+	case !p.greeted && p.silent:
+	case m.Method == "tools/call":
+		go p.tool(m)
+	default:
+		p.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"unknown"}}`, m.ID))
+	}
+}
+
+func (p *plain) say(line string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, _ = io.WriteString(os.Stdout, line+"\n")
+}
+
+func (p *plain) result(m message, result string) {
+	p.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, result))
+}
+
+func (p *plain) text(m message, text string) {
+	quoted, _ := json.Marshal(text)
+	p.result(m, fmt.Sprintf(`{"resultType":"complete","content":[{"type":"text","text":%s}]}`, quoted))
+}
+
+func (p *plain) tool(m message) {
+	a := m.Params.Arguments
+	switch m.Params.Name {
+	case "echo":
+		p.text(m, a.Text)
+	case "pid":
+		p.text(m, fmt.Sprint(os.Getpid()))
+	case "environment":
+		p.text(m, strings.Join(os.Environ(), " "))
+	case "directory":
+		dir, _ := os.Getwd()
+		p.text(m, dir)
+	case "large":
+		p.text(m, strings.Repeat("x", a.N))
+	case "wait":
+		p.say(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1,"message":"begun"}}`, m.ID))
+	case "die":
+		fmt.Fprintln(os.Stderr, "out of cheese")
+		os.Exit(3)
+	case "fork":
+		c := exec.Command("/bin/sh", "-c", "trap '' TERM; sleep 1000")
+		c.Stdout, c.Stderr = os.Stdout, os.Stderr
+		if err := c.Start(); err != nil {
+			p.text(m, err.Error())
+			return
+		}
+		p.text(m, fmt.Sprint(c.Process.Pid))
+	case "line": // that never ends
+		for {
+			fmt.Print(strings.Repeat("x", 64<<10))
+		}
+	case "chatter": // that nobody reads as fast
+		for {
+			p.say(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1,"message":%q}}`, m.ID, strings.Repeat("x", 8<<10)))
+		}
+	case "nonsense":
+		for {
+			p.say("nonsense")
+		}
+	case "some nonsense":
+		for range maxGarbage / 2 {
+			p.say("nonsense {")
+		}
+		p.text(m, "ok")
+	case "errors":
+		for i := range 100_000 {
+			fmt.Fprintln(os.Stderr, "line", i, strings.Repeat("x", 100))
+		}
+		p.text(m, "ok")
+	case "close output":
+		fmt.Fprintln(os.Stderr, "tired")
+		os.Stdout.Close()
+	case "close input":
+		os.Stdin.Close()
+		p.text(m, "ok")
+	case "ask":
+		p.text(m, p.ask(a.Key))
+	}
+}
+
+// ask asks whoever listens, and returns the answer.
+func (p *plain) ask(id string) string {
+	id = fmt.Sprintf("%q", "q-"+id)
+	c := make(chan json.RawMessage, 1)
+	p.mu.Lock()
+	p.answers[id] = c
+	p.mu.Unlock()
+	p.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"elicitation/create","params":{"message":"who?","requestedSchema":{"type":"object","properties":{}}}}`, id))
+	return string(<-c)
+}
+
+// sdkChild is a server of the Go SDK with the tools of the suite. What they do is noted in
+// the directory SUITE_DIR.
+func sdkChild() {
+	type args struct {
+		Key  string `json:"key"`
+		Text string `json:"text"`
+		N    int    `json:"n"`
+	}
+	note := func(what, key string) {
+		f, err := os.OpenFile(filepath.Join(os.Getenv("SUITE_DIR"), what+"-"+key), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		if err == nil {
+			_, _ = f.WriteString("x")
+			_ = f.Close()
+		}
+	}
+	reply := func(s string) *mcp.CallToolResult {
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: s}}}
+	}
+	failed := func(s string) *mcp.CallToolResult {
+		r := reply(s)
+		r.IsError = true
+		return r
+	}
+	srv := mcp.NewServer(&mcp.Implementation{Name: "peer", Version: "1"}, nil)
+	add := func(name string, run func(context.Context, *mcp.CallToolRequest, args) *mcp.CallToolResult) {
+		srv.AddTool(&mcp.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)}, func(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+			var a args
+			if err := json.Unmarshal(r.Params.Arguments, &a); err != nil {
+				return nil, err
+			}
+			note("ran", a.Key)
+			return run(ctx, r, a), nil
+		})
+	}
+	add("echo", func(_ context.Context, _ *mcp.CallToolRequest, a args) *mcp.CallToolResult { return reply(a.Text) })
+	add("large", func(_ context.Context, _ *mcp.CallToolRequest, a args) *mcp.CallToolResult {
+		return reply(strings.Repeat("x", a.N))
+	})
+	add("fail", func(context.Context, *mcp.CallToolRequest, args) *mcp.CallToolResult { return failed("no") })
+	add("steps", func(ctx context.Context, r *mcp.CallToolRequest, a args) *mcp.CallToolResult {
+		for i := range a.N {
+			p := &mcp.ProgressNotificationParams{ProgressToken: r.Params.GetProgressToken(), Message: fmt.Sprint(i + 1), Progress: float64(i + 1), Total: float64(a.N)}
+			if err := r.Session.NotifyProgress(ctx, p); err != nil {
+				return failed(err.Error())
+			}
+		}
+		return reply("done")
+	})
+	add("wait", func(ctx context.Context, _ *mcp.CallToolRequest, a args) *mcp.CallToolResult {
+		<-ctx.Done()
+		note("gone", a.Key)
+		return reply("over")
+	})
+	add("log", func(ctx context.Context, r *mcp.CallToolRequest, a args) *mcp.CallToolResult {
+		for _, level := range []mcp.LoggingLevel{"debug", "error"} {
+			if err := r.Session.Log(ctx, &mcp.LoggingMessageParams{Level: level, Data: "x"}); err != nil {
+				return failed(err.Error())
+			}
+		}
+		return reply("done")
+	})
+	add("ask", func(ctx context.Context, r *mcp.CallToolRequest, a args) *mcp.CallToolResult {
+		q := &mcp.ElicitParams{Message: "who?", Mode: "form", RequestedSchema: json.RawMessage(`{"type":"object","properties":{"name":{"type":"string"}}}`)}
+		if os.Getenv("SUITE_ERA") == "modern" {
+			return &mcp.CallToolResult{InputRequests: mcp.InputRequestMap{"name": q}}
+		}
+		res, err := r.Session.Elicit(ctx, q)
+		if err != nil {
+			return failed(err.Error())
+		}
+		return reply(fmt.Sprint(res.Content["name"]))
+	})
+	add("change", func(context.Context, *mcp.CallToolRequest, args) *mcp.CallToolResult {
+		srv.AddTool(&mcp.Tool{Name: "new", InputSchema: json.RawMessage(`{"type":"object"}`)}, nil)
+		return reply("done")
+	})
+	if err := srv.Run(context.Background(), &mcp.StdioTransport{}); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+}

@@ -1,0 +1,185 @@
+package stdio
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"taskgate/gateway/upstream"
+	"taskgate/shim"
+	"taskgate/shim/shimtest"
+)
+
+// childVar makes this program the server of a test: it names what that does (child_test.go).
+const childVar = "TASKGATE_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if name, ok := os.LookupEnv(childVar); ok {
+		children[name]()
+		return
+	}
+	// The thread on which children are started lives as long as the process.
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("taskgate/internal/procgroup.serve"))
+}
+
+// world is a server over stdio with its upstream client.
+type world struct {
+	t    *testing.T
+	up   *upstream.HTTP
+	tr   *Transport
+	logs *logs
+}
+
+// logs are what was logged.
+type logs struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logs) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(b)
+}
+
+func (l *logs) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// start makes a world whose server is one of children. Nothing runs yet.
+func start(t *testing.T, child string, c Config, u upstream.Config) *world {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, logs: &logs{}}
+	c.Command = exe
+	c.Env = append(c.Env, childVar+"="+child)
+	c.Logger = slog.New(slog.NewTextHandler(w.logs, nil))
+	if c.ReadTimeout == 0 {
+		c.ReadTimeout = 2 * time.Second
+	}
+	if c.patience == 0 {
+		c.patience = 200 * time.Millisecond
+	}
+	w.tr = New(c)
+	u.Transport, u.Replica = w.tr, "r1"
+	if w.up, err = upstream.New(u); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+		defer cancel()
+		if err := w.up.Close(ctx); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return w
+}
+
+// legacy is a world with a legacy server that all calls share a session with.
+func legacy(t *testing.T, child string, c Config) *world {
+	t.Helper()
+	return start(t, child, c, upstream.Config{Era: upstream.EraLegacy, Shared: true})
+}
+
+// call calls a tool.
+func (w *world) call(tool string, more ...any) (shim.Reply, error) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), 20*time.Second)
+	defer cancel()
+	return w.up.Call(ctx, shimtest.Tool(tool, "k", more...), &shimtest.Sink{})
+}
+
+// text calls a tool that has to answer with a text.
+func (w *world) text(tool string, more ...any) string {
+	w.t.Helper()
+	r, err := w.call(tool, more...)
+	if err != nil || r.Error != nil {
+		w.t.Fatalf("%s: %+v, %v", tool, r, err)
+	}
+	return shimtest.TextOf(w.t, r)
+}
+
+// fails calls a tool that must not be answered, and returns the error.
+func (w *world) fails(tool string, more ...any) *shim.UpstreamError {
+	w.t.Helper()
+	r, err := w.call(tool, more...)
+	ue, ok := errors.AsType[*shim.UpstreamError](err)
+	if !ok {
+		w.t.Fatalf("%s: %+v, %v, want an UpstreamError", tool, r, err)
+	}
+	return ue
+}
+
+// wantEnd wants an error of a kind, whose message has some text.
+func wantEnd(t *testing.T, ue *shim.UpstreamError, kind, text string) {
+	t.Helper()
+	if ue.Kind != kind || !strings.Contains(ue.Message, text) {
+		t.Errorf("error %q: %s, want %q: …%s…", ue.Kind, ue.Message, kind, text)
+	}
+}
+
+// gone waits until a process has ended and nothing is left of it but, at most, a zombie that
+// is not this process's.
+func gone(t *testing.T, pid string) {
+	t.Helper()
+	shimtest.Eventually(t, func() bool { return !runs(t, pid) })
+}
+
+// runs reports whether a process runs. One that ended and was not waited for fails the test
+// if it is a child of this process.
+func runs(t *testing.T, pid string) bool {
+	t.Helper()
+	stat, err := os.ReadFile("/proc/" + pid + "/stat")
+	if err != nil {
+		return false
+	}
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	return fields[0] != "Z" || fields[1] == fmt.Sprint(os.Getpid())
+}
+
+// children of this process, running or not.
+func offspring(t *testing.T) []string {
+	t.Helper()
+	dirs, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Skip("no /proc")
+	}
+	var pids []string
+	for _, d := range dirs {
+		stat, err := os.ReadFile("/proc/" + d.Name() + "/stat")
+		if err != nil {
+			continue
+		}
+		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		if len(fields) > 1 && fields[1] == fmt.Sprint(os.Getpid()) {
+			pids = append(pids, d.Name())
+		}
+	}
+	return pids
+}
+
+func kill(t *testing.T, pid string) {
+	t.Helper()
+	var n int
+	if _, err := fmt.Sscan(pid, &n); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(n, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+}

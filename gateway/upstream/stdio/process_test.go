@@ -1,0 +1,158 @@
+package stdio
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"taskgate/gateway/upstream"
+	"taskgate/shim"
+	"taskgate/shim/shimtest"
+)
+
+// A process that is killed fails the calls in it with an error that says so, and the next call
+// is answered.
+func TestKilledProcess(t *testing.T) {
+	w := legacy(t, "plain", Config{})
+	pid := w.text("pid")
+	began := make(chan struct{}, 1)
+	done := make(chan error, 1)
+	go func() {
+		_, err := w.up.Call(t.Context(), shimtest.Tool("wait", "k"), &shimtest.Sink{OnProgress: func(shim.Progress) { began <- struct{}{} }})
+		done <- err
+	}()
+	<-began
+	kill(t, pid)
+	ue, ok := (<-done).(*shim.UpstreamError)
+	if !ok {
+		t.Fatal("no UpstreamError")
+	}
+	wantEnd(t, ue, "closed", "the process of the server ended (signal: killed)")
+	if next := w.text("pid"); next == pid {
+		t.Error("the same process")
+	}
+	gone(t, pid)
+}
+
+// A process is ended in order: one that does not end when its input is closed, nor by SIGTERM,
+// is killed; and at once when there is no time left.
+func TestClose(t *testing.T) {
+	for child, most := range map[string]time.Duration{"plain": endPatience, "stubborn": 2*endPatience + time.Second} {
+		t.Run(child, func(t *testing.T) {
+			w := legacy(t, child, Config{patience: endPatience})
+			pid := w.text("pid")
+			began := time.Now()
+			if err := w.up.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if d := time.Since(began); d > most {
+				t.Errorf("took %s", d)
+			}
+			if runs(t, pid) {
+				t.Error("the process runs")
+			}
+			if ue := w.fails("echo"); !strings.Contains(ue.Message, "shutting down") {
+				t.Error(ue)
+			}
+		})
+	}
+	t.Run("in a hurry", func(t *testing.T) {
+		w := legacy(t, "stubborn", Config{patience: time.Hour})
+		pid := w.text("pid")
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		_ = w.tr.Close(ctx)
+		if runs(t, pid) {
+			t.Error("the process runs")
+		}
+	})
+}
+
+// A process that nobody uses is ended, and started again when it is needed.
+func TestIdleProcess(t *testing.T) {
+	w := legacy(t, "plain", Config{Idle: 50 * time.Millisecond})
+	pid := w.text("pid")
+	gone(t, pid)
+	if next := w.text("pid"); next == pid {
+		t.Error("the same process")
+	}
+}
+
+// A program that cannot run is started again after a while only, and the error says what it
+// wrote.
+func TestBrokenProgram(t *testing.T) {
+	w := legacy(t, "broken", Config{})
+	wantEnd(t, w.fails("echo"), "closed", "ended (exit status 3): reading settings /  [31mTOKEN is not set")
+	ue := w.fails("echo")
+	wantEnd(t, ue, "unreachable", "TOKEN is not set (it can be started again in ")
+	if !ue.Unsent || ue.RetryAfterMs <= 0 {
+		t.Errorf("%+v", ue)
+	}
+	if !strings.Contains(w.logs.String(), "TOKEN is not set") {
+		t.Errorf("not logged: %s", w.logs)
+	}
+}
+
+// The pauses between the starts of a program that cannot run grow, and end with the first that
+// can.
+func TestPauses(t *testing.T) {
+	tr := New(Config{})
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	for _, want := range []time.Duration{1, 2, 4, 8, 16, 30, 30} {
+		tr.failed(ending{})
+		if got := time.Until(tr.again).Round(time.Second); got != want*time.Second {
+			t.Errorf("pause %s, want %ds", got, want)
+		}
+	}
+}
+
+func TestProgramThatIsNotThere(t *testing.T) {
+	for _, c := range []struct {
+		config Config
+		want   string
+	}{
+		{Config{Command: "no-such-program"}, "not found"},
+		{Config{Command: "/no/such/program"}, "no such file"},
+		{Config{Command: "sh", Dir: "/no/such/directory"}, "cwd is no directory"},
+	} {
+		tr := New(c.config)
+		if err := tr.Reach(t.Context()); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("Reach: %v, want …%s…", err, c.want)
+		}
+		up, err := upstream.New(upstream.Config{Transport: tr})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = up.Call(t.Context(), shimtest.Tool("echo", "k"), &shimtest.Sink{})
+		if ue, ok := err.(*shim.UpstreamError); !ok || ue.Kind != "unreachable" || !ue.Unsent || strings.Contains(ue.Message, "/") || !strings.Contains(ue.Error(), c.want) {
+			t.Errorf("Call: %v", err)
+		}
+		if err := up.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := New(Config{Command: "sh"}).Reach(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// A program gets the environment and the directory of its configuration, and nothing else of
+// the gateway's.
+func TestEnvironment(t *testing.T) {
+	t.Setenv("SECRET_OF_THE_GATEWAY", "x")
+	dir, err := os.MkdirTemp("", "stdio")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.Remove(dir) })
+	w := legacy(t, "plain", Config{Env: []string{"A=b"}, Dir: dir})
+	if got := w.text("environment"); got != "A=b "+childVar+"=plain" {
+		t.Errorf("environment %q", got)
+	}
+	if got := w.text("directory"); got != dir {
+		t.Errorf("directory %q, want %q", got, dir)
+	}
+}

@@ -1,0 +1,68 @@
+package stdio
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"taskgate/gateway/upstream"
+	"taskgate/shim"
+	"taskgate/shim/shimtest"
+)
+
+// peer dials a server of the Go SDK that runs as a child process.
+func peer(era upstream.Era, suiteEra string, shared bool, p Process, adjust func(*shimtest.Peer)) shimtest.Dial {
+	return func(t *testing.T) *shimtest.Peer {
+		dir := t.TempDir()
+		count := func(what string) func(string) int {
+			return func(key string) int {
+				b, _ := os.ReadFile(filepath.Join(dir, what+"-"+key))
+				return len(b)
+			}
+		}
+		w := start(t, "sdk", Config{Process: p, Env: []string{"SUITE_DIR=" + dir, "SUITE_ERA=" + suiteEra}}, upstream.Config{Era: era, Shared: shared})
+		peer := &shimtest.Peer{Upstream: w.up, Runs: count("ran"), Cancelled: count("gone")}
+		peer.Change = func() {
+			r := shimtest.Tool("change", "change")
+			r.Session = shim.Session{Key: "somebody"}
+			if _, err := w.up.Call(t.Context(), r, &shimtest.Sink{}); err != nil {
+				t.Error(err)
+			}
+		}
+		adjust(peer)
+		return peer
+	}
+}
+
+// TestSuiteOverStdio: a server of the Go SDK over stdio keeps the contract of the upstream
+// client, in both eras, whoever shares its process.
+func TestSuiteOverStdio(t *testing.T) {
+	asks := func(p *shimtest.Peer) { p.Asks, p.Detaches = true, true }
+	aside := func(p *shimtest.Peer) { p.AsksAside, p.Detaches = true, true }
+	relays := func(p *shimtest.Peer) { p.Relays = true }
+	for _, c := range []struct {
+		name string
+		dial shimtest.Dial
+	}{
+		{"Legacy", peer(upstream.EraLegacy, "legacy", true, ProcessAuto, asks)},
+		{"LegacyAside", peer(upstream.EraLegacy, "legacy", true, ProcessAuto, aside)},
+		{"LegacyShared", peer(upstream.EraLegacy, "legacy", true, ProcessShared, asks)},
+		{"Modern", peer(upstream.EraModern, "modern", false, ProcessAuto, relays)},
+		{"Auto", peer(upstream.EraAuto, "modern", false, ProcessSession, relays)},
+	} {
+		t.Run(c.name, func(t *testing.T) { shimtest.Upstream(t, c.dial) })
+	}
+}
+
+// TestLargeResult: a result of 4 MiB passes, of the Go SDK and in both eras.
+func TestLargeResult(t *testing.T) {
+	for _, era := range []upstream.Era{upstream.EraLegacy, upstream.EraModern} {
+		t.Run(string(era), func(t *testing.T) {
+			w := start(t, "sdk", Config{Env: []string{"SUITE_DIR=" + t.TempDir()}}, upstream.Config{Era: era, Shared: true})
+			if got := w.text("large", "n", 4<<20); got != strings.Repeat("x", 4<<20) {
+				t.Errorf("%d bytes", len(got))
+			}
+		})
+	}
+}

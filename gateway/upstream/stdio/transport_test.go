@@ -1,0 +1,230 @@
+package stdio
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"taskgate/gateway/upstream"
+	"taskgate/shim"
+	"taskgate/shim/shimtest"
+)
+
+// as calls a tool in a session.
+func (w *world) as(s shim.Session, tool string, more ...any) (string, error) {
+	w.t.Helper()
+	r := shimtest.Tool(tool, "k", more...)
+	r.Session = s
+	reply, err := w.up.Call(w.t.Context(), r, &shimtest.Sink{})
+	if err != nil || reply.Error != nil {
+		return "", err
+	}
+	return shimtest.TextOf(w.t, reply), nil
+}
+
+// pidOf is the process that answers in a session.
+func (w *world) pidOf(s shim.Session) string {
+	w.t.Helper()
+	pid, err := w.as(s, "pid")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return pid
+}
+
+// TestWhoSharesAProcess: for each value of process, which of the callers have the same one.
+func TestWhoSharesAProcess(t *testing.T) {
+	asks := json.RawMessage(`{"elicitation":{}}`)
+	callers := []shim.Session{
+		{Key: "s1", Principal: "alice"},
+		{Key: "s1", Principal: "alice", Capabilities: asks},
+		{Key: "s2", Principal: "alice"},
+		{Key: "s3", Principal: "bob"},
+		{Key: "s4"},
+		{Key: "s5"},
+		{},
+		{},
+	}
+	for _, c := range []struct {
+		process Process
+		era     upstream.Era
+		want    string // a letter for the process of each caller
+	}{
+		{ProcessAuto, upstream.EraLegacy, "abcdefgh"},
+		{ProcessSession, upstream.EraLegacy, "abcdefgh"},
+		{ProcessPrincipal, upstream.EraLegacy, "aaabcdef"},
+		{ProcessShared, upstream.EraLegacy, "aaaaaaaa"},
+		{ProcessAuto, upstream.EraModern, "aaaaaaaa"},
+		{ProcessShared, upstream.EraModern, "aaaaaaaa"},
+		{ProcessPrincipal, upstream.EraModern, "aaabcdee"},
+		{ProcessSession, upstream.EraModern, "aabcdeff"},
+	} {
+		t.Run(string(c.process)+" "+string(c.era), func(t *testing.T) {
+			child := map[upstream.Era]string{upstream.EraLegacy: "plain", upstream.EraModern: "modern"}[c.era]
+			w := start(t, child, Config{Process: c.process}, upstream.Config{Era: c.era})
+			letters := map[string]byte{}
+			var got strings.Builder
+			for _, s := range callers {
+				pid := w.pidOf(s)
+				if letters[pid] == 0 {
+					letters[pid] = byte('a' + len(letters))
+				}
+				got.WriteByte(letters[pid])
+			}
+			if got.String() != c.want {
+				t.Errorf("got %s, want %s", got.String(), c.want)
+			}
+		})
+	}
+}
+
+// TestEraIsFound: servers that die of an unknown first message, that do not answer it, and
+// that refuse it are spoken to with initialize, each in another process.
+func TestEraIsFound(t *testing.T) {
+	for child, era := range map[string]string{"plain": "legacy", "fragile": "legacy", "silent": "legacy", "modern": "modern"} {
+		t.Run(child, func(t *testing.T) {
+			w := start(t, child, Config{Silence: time.Second}, upstream.Config{Shared: true})
+			srv, err := w.up.Describe(t.Context(), shim.Session{})
+			if err != nil || srv.Era.String() != era {
+				t.Fatalf("era %s, %v, want %s", srv.Era, err, era)
+			}
+			if got := w.text("echo", "text", "hallo"); got != "hallo" {
+				t.Error(got)
+			}
+			shimtest.Eventually(t, func() bool { return len(offspring(t)) == 1 })
+			if strings.Contains(w.logs.String(), "WARN") {
+				t.Errorf("logged: %s", w.logs)
+			}
+		})
+	}
+	t.Run("broken", func(t *testing.T) {
+		w := start(t, "broken", Config{}, upstream.Config{})
+		wantEnd(t, w.fails("echo"), "closed", "TOKEN is not set")
+	})
+	t.Run("broken modern", func(t *testing.T) {
+		w := start(t, "broken", Config{Silence: -1}, upstream.Config{Era: upstream.EraModern})
+		wantEnd(t, w.fails("echo"), "closed", "TOKEN is not set")
+	})
+}
+
+// One more process than there may be takes the place of an unused one; if all are used, the
+// call is refused.
+func TestMaxProcesses(t *testing.T) {
+	w := start(t, "plain", Config{MaxProcesses: 2}, upstream.Config{Era: upstream.EraLegacy})
+	a, b := w.pidOf(shim.Session{Key: "a"}), w.pidOf(shim.Session{Key: "b"})
+	w.pidOf(shim.Session{Key: "a"})
+	c := w.pidOf(shim.Session{Key: "c"})
+	gone(t, b)
+	if w.pidOf(shim.Session{Key: "a"}) != a {
+		t.Error("the process that was used last was ended")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{}, 2)
+	for _, key := range []string{"a", "c"} {
+		began := make(chan struct{}, 1)
+		go func() {
+			r := shimtest.Tool("wait", "k")
+			r.Session.Key = key
+			_, _ = w.up.Call(ctx, r, &shimtest.Sink{OnProgress: func(shim.Progress) { began <- struct{}{} }})
+			done <- struct{}{}
+		}()
+		<-began
+	}
+	_, err := w.as(shim.Session{Key: "d"}, "pid")
+	if busy, ok := errors.AsType[*shim.BusyError](err); !ok || busy.Key != "max_processes" {
+		t.Errorf("error %v", err)
+	}
+	cancel()
+	<-done
+	<-done
+	w.pidOf(shim.Session{Key: "d"})
+	_ = c
+}
+
+// The end of a session ends its process.
+func TestEndOfSession(t *testing.T) {
+	w := start(t, "plain", Config{}, upstream.Config{Era: upstream.EraLegacy})
+	pid := w.pidOf(shim.Session{Key: "a"})
+	w.up.EndSession(t.Context(), "a")
+	gone(t, pid)
+	pid = w.pidOf(shim.Session{}) // an anonymous call has one of its own
+	gone(t, pid)
+}
+
+// A question of a process that several sessions share goes to the session that has called, and
+// to nobody where two have.
+func TestQuestionsOfSharedProcess(t *testing.T) {
+	w := start(t, "plain", Config{Process: ProcessShared}, upstream.Config{Era: upstream.EraLegacy})
+	ask := func(session, answer string) (shim.Request, *shimtest.Sink) {
+		r := shimtest.Tool("ask", session)
+		r.Session, r.Rounds = shim.Session{Key: session, Capabilities: shimtest.Asking}, true
+		return r, &shimtest.Sink{OnAsk: func(_ context.Context, q ...shim.Question) ([]shim.Answer, error) {
+			return []shim.Answer{{Result: json.RawMessage(`{"action":"accept","content":{"name":"` + answer + `"}}`)}}, nil
+		}}
+	}
+	for _, session := range []string{"a", "b"} {
+		r, sink := ask(session, session)
+		reply, err := w.up.Call(t.Context(), r, sink)
+		if err != nil || !strings.Contains(shimtest.TextOf(t, reply), `"`+session+`"`) {
+			t.Errorf("session %s: %+v, %v", session, reply, err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	began, done := make(chan struct{}, 1), make(chan struct{})
+	go func() {
+		defer close(done)
+		r := shimtest.Tool("wait", "k")
+		r.Session.Key = "c"
+		_, _ = w.up.Call(ctx, r, &shimtest.Sink{OnProgress: func(shim.Progress) { began <- struct{}{} }})
+	}()
+	<-began
+	r, sink := ask("a2", "a")
+	r.Session.Key = "a"
+	reply, err := w.up.Call(t.Context(), r, sink)
+	if err != nil || !strings.Contains(shimtest.TextOf(t, reply), "-32601") {
+		t.Errorf("with two sessions: %+v, %v", reply, err)
+	}
+	cancel()
+	<-done
+}
+
+// A modern call that its caller leaves is cancelled by a message: there is no connection that
+// could be closed.
+func TestModernCancellation(t *testing.T) {
+	w := start(t, "modern", Config{}, upstream.Config{Era: upstream.EraModern})
+	ctx, cancel := context.WithCancel(t.Context())
+	began, done := make(chan struct{}, 1), make(chan error, 1)
+	go func() {
+		r := shimtest.Tool("wait", "k")
+		r.Progress = true
+		_, err := w.up.Call(ctx, r, &shimtest.Sink{OnProgress: func(shim.Progress) { began <- struct{}{} }})
+		done <- err
+	}()
+	<-began
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	shimtest.Eventually(t, func() bool { return strings.Contains(w.logs.String(), "cancelled") })
+}
+
+// A call cannot be resumed: another replica is told so at once, also with a checkpoint of
+// another time.
+func TestNothingIsResumed(t *testing.T) {
+	w := start(t, "plain", Config{}, upstream.Config{Era: upstream.EraLegacy})
+	var s shimtest.Sink
+	if _, err := w.up.Call(t.Context(), shimtest.Tool("echo", "k"), &s); err != nil {
+		t.Fatal(err)
+	}
+	all := append(s.Checkpoints(), json.RawMessage(`{"era":"legacy","version":"2025-11-25","session":"gone","generation":1,"id":"r2-1","last":"7"}`),
+		json.RawMessage(`{"era":"legacy","version":"2025-11-25","session":"gone","generation":1,"id":"r2-1","task":{"id":"t"}}`))
+	for _, cp := range all {
+		if _, err := w.up.Resume(t.Context(), shimtest.Tool("echo", "k"), cp, &s); !errors.Is(err, shim.ErrNotResumable) {
+			t.Errorf("checkpoint %s: %v", cp, err)
+		}
+	}
+}
