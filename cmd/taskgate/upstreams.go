@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"log/slog"
 	"maps"
 	"math"
@@ -12,6 +11,7 @@ import (
 	"slices"
 
 	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/sync/errgroup"
 
 	"taskgate/gateway/config"
 	"taskgate/gateway/upstream"
@@ -98,9 +98,9 @@ func (us upstreams) clients() map[string]upstream.Client {
 }
 
 func (us upstreams) close(ctx context.Context) error {
-	var errs []error
+	g := errgroup.Group{} // at once: the end of a process takes its time
 	for _, up := range us {
-		errs = append(errs, up.Close(ctx))
+		g.Go(func() error { return up.Close(ctx) })
 	}
-	return errors.Join(errs...)
+	return g.Wait()
 }

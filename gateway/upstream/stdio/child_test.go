@@ -103,6 +103,11 @@ func (p *plain) handle(m message) {
 		p.result(m, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"plain","version":"1"}}`)
 	case m.Method == "server/discover" && p.modern:
 		p.result(m, `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}}}`)
+	case m.Method == "subscriptions/listen" && p.modern: // which it ends at once
+		meta := fmt.Sprintf(`"_meta":{"io.modelcontextprotocol/subscriptionId":%s}`, m.ID)
+		p.say(`{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"notifications":{"toolsListChanged":true},` + meta + `}}`)
+		p.say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{` + meta + `}}`)
+		p.say(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%s}}`, m.ID))
 	case m.Method == "notifications/cancelled":
 		fmt.Fprintf(os.Stderr, "cancelled %s\n", m.Params.RequestID)
 	case strings.HasPrefix(m.Method, "notifications/"):
@@ -188,18 +193,20 @@ func (p *plain) tool(m message) {
 		os.Stdin.Close()
 		p.text(m, "ok")
 	case "ask":
-		p.text(m, p.ask(a.Key))
+		p.text(m, p.ask(a.Key, "elicitation/create", `{"message":"who?","requestedSchema":{"type":"object","properties":{}}}`))
+	case "ping":
+		p.text(m, p.ask(a.Key, "ping", `{}`))
 	}
 }
 
 // ask asks whoever listens, and returns the answer.
-func (p *plain) ask(id string) string {
+func (p *plain) ask(id, method, params string) string {
 	id = fmt.Sprintf("%q", "q-"+id)
 	c := make(chan json.RawMessage, 1)
 	p.mu.Lock()
 	p.answers[id] = c
 	p.mu.Unlock()
-	p.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"elicitation/create","params":{"message":"who?","requestedSchema":{"type":"object","properties":{}}}}`, id))
+	p.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q,"params":%s}`, id, method, params))
 	return string(<-c)
 }
 

@@ -116,7 +116,7 @@ func TestMaxProcesses(t *testing.T) {
 	w := start(t, "plain", Config{MaxProcesses: 2}, upstream.Config{Era: upstream.EraLegacy})
 	a, b := w.pidOf(shim.Session{Key: "a"}), w.pidOf(shim.Session{Key: "b"})
 	w.pidOf(shim.Session{Key: "a"})
-	c := w.pidOf(shim.Session{Key: "c"})
+	w.pidOf(shim.Session{Key: "c"})
 	gone(t, b)
 	if w.pidOf(shim.Session{Key: "a"}) != a {
 		t.Error("the process that was used last was ended")
@@ -141,7 +141,6 @@ func TestMaxProcesses(t *testing.T) {
 	<-done
 	<-done
 	w.pidOf(shim.Session{Key: "d"})
-	_ = c
 }
 
 // The end of a session ends its process.
@@ -190,6 +189,57 @@ func TestQuestionsOfSharedProcess(t *testing.T) {
 	}
 	cancel()
 	<-done
+}
+
+// Sessions that share a process may begin at once: one handshake reaches it.
+func TestHandshakesAtOnce(t *testing.T) {
+	w := start(t, "plain", Config{Process: ProcessShared}, upstream.Config{Era: upstream.EraLegacy})
+	pids := make(chan string)
+	for i := range 20 {
+		go func() {
+			pid, err := w.as(shim.Session{Key: string(rune('a' + i))}, "pid")
+			if err != nil {
+				t.Error(err)
+			}
+			pids <- pid
+		}()
+	}
+	first := <-pids
+	for range 19 {
+		if pid := <-pids; pid != first {
+			t.Errorf("processes %q and %q", first, pid)
+		}
+	}
+}
+
+// A ping of the server is answered, whoever listens.
+func TestPing(t *testing.T) {
+	if got := legacy(t, "plain", Config{}).text("ping"); got != "{}" {
+		t.Errorf("the answer is %s", got)
+	}
+}
+
+// A server that ends a subscription by a message is listened to again.
+func TestCancelledSubscription(t *testing.T) {
+	w := start(t, "modern", Config{}, upstream.Config{Era: upstream.EraModern})
+	ctx, cancel := context.WithCancel(t.Context())
+	heard, done := make(chan string, 16), make(chan error, 1)
+	go func() {
+		done <- w.up.Listen(ctx, shim.Session{}, shim.Filter{ToolsListChanged: true}, func(shim.Filter) {}, func(n shim.Notification) { heard <- n.Method })
+	}()
+	for range 2 { // the second one comes with another subscription
+		if m := <-heard; m != "notifications/tools/list_changed" {
+			t.Errorf("heard %s", m)
+		}
+	}
+	cancel()
+	<-done
+}
+
+func TestEitherURLOrTransport(t *testing.T) {
+	if _, err := upstream.New(upstream.Config{URL: "http://127.0.0.1:1", Transport: New(Config{})}); err == nil {
+		t.Error("no error")
+	}
 }
 
 // A modern call that its caller leaves is cancelled by a message: there is no connection that

@@ -1,0 +1,152 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"taskgate/internal/redistest"
+)
+
+// everythingOverStdio is a configuration with the reference server over stdio.
+func everythingOverStdio(t *testing.T, more string) string {
+	t.Helper()
+	dir := nodeDir(t)
+	script := filepath.Join(dir, "node_modules", "@modelcontextprotocol", "server-everything", "dist", "index.js")
+	return fmt.Sprintf(`%s
+upstreams:
+  - name: everything
+    path: /mcp
+    command: %q
+    args: [%q, stdio]
+    env: {PATH: "${PATH}"}
+    cwd: %q
+    probe_timeout: 30s
+    defaults: {grace: 500ms}
+`, more, nodeBinary(dir), script, dir)
+}
+
+// TestEverythingOverStdio: the reference server over stdio does through the gateway what it does
+// over HTTP: tools, results, progress, tasks, and what it asks its client.
+func TestEverythingOverStdio(t *testing.T) {
+	t.Parallel()
+	g := startGateway(t, configured(t, everythingOverStdio(t, ""))...)
+	args := map[string]any{"duration": 2, "steps": 4}
+	const completed = "Long running operation completed"
+
+	task := callTask(t, g.client(true), longRunning, args)
+	if got := textOf(t, waitFor(t, g.client(true), task.ID, "completed").Result); !strings.HasPrefix(got, completed) {
+		t.Errorf("the task's result is %q", got)
+	}
+	if got := callPlain(t, g.client(false), longRunning, args); !strings.HasPrefix(got, completed) {
+		t.Errorf("the plain result is %q", got)
+	}
+	direct, through := connectAs(t, startEverything(t), "2025-11-25"), connectAs(t, g.url, "2025-11-25")
+	if d := cmp.Diff(tools(t, direct), tools(t, through)); d != "" {
+		t.Errorf("the tools differ (-over HTTP +over stdio):\n%s", d)
+	}
+	if r := through.call(t, longRunning, args); r.IsError {
+		t.Errorf("the result is %+v", r)
+	}
+	through.mu.Lock()
+	defer through.mu.Unlock()
+	if len(through.progress) != 4 {
+		t.Errorf("%d progress notifications, want 4", len(through.progress))
+	}
+}
+
+// TestQuestionOverStdio: what the reference server asks over stdio reaches the client of the call.
+func TestQuestionOverStdio(t *testing.T) {
+	t.Parallel()
+	g := startGateway(t, configured(t, everythingOverStdio(t, ""))...)
+	client := mcp.NewClient(&mcp.Implementation{Name: "e2e", Version: "1"}, &mcp.ClientOptions{
+		ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"name": "Ada"}}, nil
+		},
+	})
+	session, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: g.url}, &mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = session.Close() })
+	result, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "trigger-elicitation-request", Arguments: map[string]any{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text []string
+	for _, c := range result.Content {
+		if c, ok := c.(*mcp.TextContent); ok {
+			text = append(text, c.Text)
+		}
+	}
+	if got := strings.Join(text, "\n"); !strings.Contains(got, "Ada") {
+		t.Errorf("the result is %q", got)
+	}
+}
+
+// runs reports whether a process runs. Whether one that has ended is a zombie is up to its parent.
+func runs(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && !bytes.Contains(stat, []byte(") Z "))
+}
+
+// TestKilledOverStdio: when the gateway is killed, its server ends with it. The task that ran
+// there fails at another replica, which says so, and whose own server answers. When the server
+// is killed, the next call is answered.
+func TestKilledOverStdio(t *testing.T) {
+	t.Parallel()
+	redis := redistest.Start(t)
+	config := configured(t, everythingOverStdio(t, "store: "+redis.URL()+"\nheartbeat: 1s"))
+	a, b := startGateway(t, config...), startGateway(t, config...)
+	task := callTask(t, a.client(true), longRunning, map[string]any{"duration": 60, "steps": 60})
+	servers := childrenOf(t, a.PID())
+	if len(servers) == 0 {
+		t.Fatal("the gateway has no children")
+	}
+	if err := a.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the server ends", func() error {
+		for _, pid := range servers {
+			if runs(pid) {
+				return fmt.Errorf("process %d runs", pid)
+			}
+		}
+		return nil
+	})
+	end := waitFor(t, b.client(true), task.ID, "failed")
+	if end.Error == nil || !strings.Contains(end.Error.Message, "may have finished the work") {
+		t.Errorf("the task's error is %+v", end.Error)
+	}
+	echo := map[string]any{"message": "hallo"}
+	if got := callPlain(t, b.client(false), "echo", echo); !strings.Contains(got, "hallo") {
+		t.Errorf("the result is %q", got)
+	}
+	for _, pid := range childrenOf(t, b.PID()) {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the gateway takes note of the end", func() error {
+			if slices.Contains(childrenOf(t, b.PID()), pid) {
+				return fmt.Errorf("process %d is there", pid)
+			}
+			return nil
+		})
+	}
+	if got := callPlain(t, b.client(false), "echo", echo); !strings.Contains(got, "hallo") {
+		t.Errorf("the result is %q", got)
+	}
+	b.Stop(patience)
+	if left := childrenOf(t, b.PID()); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
