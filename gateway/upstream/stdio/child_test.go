@@ -48,7 +48,6 @@ type plain struct {
 
 	mu      sync.Mutex
 	greeted bool
-	calls   map[string]any // the ids of calls, by their key
 	answers map[string]chan json.RawMessage
 }
 
