@@ -48,7 +48,7 @@ func (w *pieceWriter) resumeAt(p Position) {
 func (w *pieceWriter) progress(p Progress) {
 	switch {
 	case w == nil:
-	case w.Content && p.Message != "":
+	case w.Content && p.Message != "" && !p.Status:
 		w.gather(textBlock(p.Message, "", nil))
 	case !w.Content && w.run.policy.FoldProgress && w.run.call.hints():
 		w.gather(progressBlock(p))

@@ -124,6 +124,9 @@ type Progress struct {
 	Message  string
 	// Raw are the notification's params as received, with the upstream client's own token.
 	Raw json.RawMessage
+	// Status says that Message is the status message of a task of the server, and so no piece
+	// of a result.
+	Status bool
 	// Checkpoint is where the upstream client could resume after this notification, or nil. It
 	// need not be stored before the upstream client goes on.
 	Checkpoint json.RawMessage

@@ -69,10 +69,11 @@ type Upstream struct {
 	// share one always.
 	UpstreamSessions UpstreamSessions `yaml:"upstream_sessions"`
 
-	// UpstreamTasks says for which calls a server of 2025-11-25 that has tasks of its
-	// own is asked to make one: auto, for tools that cannot be called otherwise;
-	// always, for every tool that can be called so, which lets a call go on when its
-	// replica is lost; never, for none. Clients do not see these tasks.
+	// UpstreamTasks says for which calls a server that has tasks of its own makes one:
+	// auto, for tools that cannot be called otherwise; always, for every tool that can
+	// be called so, which lets a call go on when its replica is lost; never, for none. A
+	// server of 2026-07-28 decides by itself, unless it is never. Clients do not see
+	// these tasks.
 	UpstreamTasks UpstreamTasks `yaml:"upstream_tasks"`
 
 	// ConnectTimeout is how long connecting to the server may take, TLS

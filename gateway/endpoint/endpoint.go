@@ -12,6 +12,7 @@ import (
 	"taskgate/gateway/sealed"
 	"taskgate/gateway/upstream"
 	"taskgate/gateway/wire"
+	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
 )
@@ -67,6 +68,13 @@ func (e *Endpoint) Convertible() bool {
 // MayBeTask reports whether a tool may be called as a task (L4).
 func (e *Endpoint) MayBeTask(tool string) bool {
 	return e.Config.Tool(tool).Tasks != config.TasksNever
+}
+
+// TasksOf reports whether the server may make tasks of its own of calls, by the extension
+// (T1, T4).
+func (e *Endpoint) TasksOf(s upstream.Server) bool {
+	_, offers := jsonrpc.Get(s.Capabilities, "extensions", mcp.ExtensionTasks)
+	return offers && s.Era == mcp.Modern && e.Config.UpstreamTasks != config.UpstreamTasksNever
 }
 
 // OffersPartials reports whether the upstream's tasks show partial results.

@@ -27,6 +27,7 @@ func TestParkedBehindAnotherGateway(t *testing.T) {
 			p := newParking(t, nil)
 			c := config.Default()
 			c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
+			c.Upstreams[0].UpstreamTasks = config.UpstreamTasksNever // else the inner one asks in a task
 			c.StateKeys = []config.StateKey{{ID: parkKey.ID, Key: base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{secret}, 32))}}
 			p.start(t, "outer", p.at[0], c)
 			outer := p.at[len(p.at)-1]
@@ -47,6 +48,25 @@ func TestParkedBehindAnotherGateway(t *testing.T) {
 				t.Errorf("the server ran %d calls in place of 3", n)
 			}
 		})
+	}
+}
+
+// TestParkedByTaskBehind asks through two gateways in a row, of which the inner one makes a task
+// of the call. What that asks, the outer one asks with a state of its own.
+func TestParkedByTaskBehind(t *testing.T) {
+	p := newParking(t, nil)
+	c := config.Default()
+	c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
+	c.StateKeys = []config.StateKey{{ID: parkKey.ID, Key: base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{9}, 32))}}
+	p.start(t, "outer", p.at[0], c)
+	outer := p.at[len(p.at)-1]
+	state, questions := askTool.park(t, outer, "")
+	if !strings.HasPrefix(state, "tg1.") {
+		t.Errorf("the state is %q", state)
+	}
+	wantText(t, askTool.send(t, outer, answering(state, "Ada", questions...)), "accept Ada")
+	if n := p.runs.Load(); n != 1 {
+		t.Errorf("the server ran %d calls", n)
 	}
 }
 

@@ -234,6 +234,7 @@ func (p *parking) start(t *testing.T, name, server string, c *config.Config) {
 	}
 	leg, err := upstream.New(upstream.Config{
 		Name: "up", URL: server, Replica: name, Sessions: store.UpstreamSessions("up", name), Logger: logger, TracerProvider: traces,
+		Tasks: upstream.TaskUse(c.Upstreams[0].UpstreamTasks),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -62,12 +62,14 @@ func (q *request) converse(ctx context.Context, c shim.Call) (jsonrpc.Spliced, e
 }
 
 // asking says how the client can be asked. Before there is a task, the questions of
-// a modern server are relayed; those of a legacy one need a state that can be sealed.
+// a modern server are relayed; those of a legacy one, and of a task of a modern one, need a
+// state that can be sealed.
 func (q *request) asking() shim.Asking {
 	if !mcp.MayRequireInput(q.msg.Method) || translate.Answerable(q.capabilities) == nil {
 		return shim.AskNever
 	}
-	if q.server.Era != mcp.Modern && q.h.State != nil || q.asksInTask() {
+	served := q.msg.Method == mcp.MethodToolsCall && q.h.TasksOf(q.server)
+	if q.h.State != nil && (q.server.Era != mcp.Modern || served) || q.asksInTask() {
 		return shim.AskPark
 	}
 	return shim.AskNever
@@ -84,7 +86,8 @@ func (q *request) asksInTask() bool {
 	if !q.tasks {
 		return q.h.Handles() && q.h.State != nil && q.server.Era == mcp.Modern && tool.Tasks != config.TasksNever
 	}
-	return tool.Tasks != config.TasksNever && (q.server.Era == mcp.Modern || tool.EarlyInput != config.EarlyMRTR)
+	relayed := q.server.Era == mcp.Modern && !q.h.TasksOf(q.server)
+	return tool.Tasks != config.TasksNever && (relayed || tool.EarlyInput != config.EarlyMRTR)
 }
 
 // checkTool holds the call against its tool: the arguments against the headers that mirror

@@ -65,8 +65,8 @@ func (c *checkpoint) encode() json.RawMessage {
 }
 
 // Resumable reports whether a call can be picked up from a checkpoint: that of a legacy
-// server, with an event id, or with the name of its task. Whether the server still has
-// it is known when it is asked.
+// server, with an event id, or that of any server, with the name of its task. Whether the
+// server still has it is known when it is asked.
 func (h *HTTP) Resumable(cp json.RawMessage) bool {
 	_, ok := decodeResumable(cp)
 	return ok
@@ -76,13 +76,13 @@ func (h *HTTP) Resumable(cp json.RawMessage) bool {
 func decodeResumable(cp json.RawMessage) (checkpoint, bool) {
 	var c checkpoint
 	err := json.Unmarshal(cp, &c)
-	return c, err == nil && c.resumable() && mcp.EraOf(c.Version) == mcp.Legacy
+	return c, err == nil && c.resumable() && mcp.EraOf(c.Version).String() == c.Era
 }
 
 // resumable reports whether a call can be picked up where this says: its stream, or the
 // task that the server has made of it; or whether it only has to be asked.
 func (c *checkpoint) resumable() bool {
-	return c.streamed() || c.unrouted() || c.Era == mcp.Legacy.String() && c.Task != nil && c.Task.ID != ""
+	return c.streamed() || c.unrouted() || c.Task != nil && c.Task.ID != ""
 }
 
 // streamed reports whether a stream can be picked up where this says.

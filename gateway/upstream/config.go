@@ -62,8 +62,7 @@ type Config struct {
 	// (design.md 0.16).
 	Shared bool
 
-	// Tasks says for which calls tasks of a legacy server's own are used; TasksAuto if
-	// empty.
+	// Tasks says for which calls tasks of the server's own are used; TasksAuto if empty.
 	Tasks TaskUse
 
 	// Sessions shares the upstream sessions of legacy client sessions between

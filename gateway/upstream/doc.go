@@ -13,6 +13,9 @@
 // stream is resumed (resume.go). The answer becomes a Reply (reply.go) or an
 // UpstreamError (errors.go).
 //
+// A server may answer that it has made a task of the call (task.go). Then the task is followed
+// to its end: task_await.go for a legacy server, task_poll.go for a modern one.
+//
 // What a legacy server says outside of any call comes on the GET stream of its session
 // (get_stream.go): notifications go to the listeners (listeners.go), and questions to a
 // call, or else to the client of the session (route.go, unrouted.go).

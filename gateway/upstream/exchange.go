@@ -56,7 +56,9 @@ type exchange struct {
 	progress    bool // ask for progress
 	asks        bool // the sink can be asked
 	limits      shim.QuestionLimits
-	listens     bool // the stream may be silent for ever
+	listens     bool        // the stream may be silent for ever
+	unseen      bool        // it has no span: it is one of many of its kind
+	head        *time.Timer // is over when the head of the response must be there; nil for none
 
 	rec      record     // what is handed over for whoever goes on with the call
 	res      resumption // how the stream is picked up again
@@ -159,9 +161,9 @@ func (x *exchange) begin(ctx context.Context) func() {
 }
 
 // cancelUpstream tells a legacy server that nobody waits for the call any more.
-// A modern one sees it by the connection's end (protocol.md H6).
+// A modern one sees it by the connection's end (protocol.md H6), unless it has made a task.
 func (x *exchange) cancelUpstream(ctx context.Context) {
-	if x.to.era != mcp.Legacy || x.uncancelled || !x.reached.Load() || x.task.cancel(ctx) {
+	if x.uncancelled || !x.reached.Load() || x.task.cancel(ctx) || x.to.era != mcp.Legacy {
 		return
 	}
 	ctx, cancel := outlive(ctx, cancelTimeout)
@@ -207,6 +209,9 @@ func (x *exchange) receive(req *http.Request) (*inbound, error) {
 	resp, err := x.w.do(req)
 	if err != nil {
 		return nil, err
+	}
+	if x.head != nil {
+		x.head.Stop()
 	}
 	x.idle.touch()
 	x.response = resp

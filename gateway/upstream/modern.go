@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 
 	"taskgate/internal/jsonrpc"
@@ -17,7 +18,7 @@ func (w *wire) modernExchange(r shim.Request, sink shim.Sink, version string) *e
 	x := w.exchange(target{era: mcp.Modern, version: version}, r, sink)
 	x.meta = append(make([]pair, 0, 8),
 		text(mcp.MetaProtocolVersion, version),
-		pair{mcp.MetaClientCapabilities, declared(r.Session.Capabilities)},
+		pair{mcp.MetaClientCapabilities, w.abilities(r)},
 		pair{mcp.MetaClientInfo, w.cfg.clientInfo(r.Session.ClientInfo)})
 	if x.level != "" {
 		x.meta = append(x.meta, text(mcp.MetaLogLevel, x.level))
@@ -33,17 +34,34 @@ func (w *wire) modernExchange(r shim.Request, sink shim.Sink, version string) *e
 	return x
 }
 
+// abilities are the capabilities that a modern request declares. That the gateway takes tasks
+// is one of them, unless the operator wants none; who asks about a task has to declare it in
+// any case (T3, T6).
+func (w *wire) abilities(r shim.Request) json.RawMessage {
+	caps := declared(r.Session.Capabilities)
+	if w.cfg.Tasks == TasksNever && mcp.NameParam(r.Method) != "taskId" {
+		return caps
+	}
+	return jsonrpc.With(caps, json.RawMessage(`{}`), "extensions", mcp.ExtensionTasks)
+}
+
 // modern makes one attempt at a call.
 func (c *call) modern(ctx context.Context, v *verdict) (shim.Reply, error) {
 	x := c.h.wire.modernExchange(c.r, c.sink, v.version)
 	x.outside = c.h.tools
 	if c.r.Method == mcp.MethodToolsCall {
+		if c.h.wire.cfg.Tasks != TasksNever {
+			x.task = newServerTask(x, &taskMark{})
+		}
 		c.mirror(ctx, x)
 		if err := ended(ctx); err != nil {
 			return shim.Reply{}, err
 		}
 	}
 	m, err := x.run(ctx)
+	if err == nil && x.task.id() != "" {
+		return taskReply(c.r, v.version, m)
+	}
 	rpc, refused := m.Error, false
 	if se, ok := err.(*statusError); ok {
 		rpc, refused = se.answer(), se.refusal()
@@ -67,23 +85,35 @@ func (c *call) modernError(v *verdict, rpc *jsonrpc.Error, refused bool) (shim.R
 	if rpc.Code == mcp.CodeDraftUnsupportedVersion && listed {
 		code = mcp.CodeUnsupportedVersion // as a server of the other version spells it
 	}
+	reply := modernFailure(code, rpc)
 	switch code {
 	case mcp.CodeHeaderMismatch:
-		return c.proved(refused, &notBegun{why: otherHeaders, reply: ours(rpc, "the server and the gateway disagree about the headers of the call")})
+		return c.proved(refused, &notBegun{why: otherHeaders, reply: reply})
 	case mcp.CodeUnsupportedVersion:
-		return c.proved(refused && listed, &notBegun{why: otherVersion, v: v, reply: ours(rpc, "the server and the gateway have no protocol version in common")})
-	case mcp.CodeMissingCapability:
-		e := rpcError(rpc)
-		e.Code = code
-		return shim.Reply{Error: e}, nil
-	}
-	if mcp.Reserved(rpc.Code) {
-		return ours(rpc, "the server answered with an error that is not for clients"), nil
+		return c.proved(refused && listed, &notBegun{why: otherVersion, v: v, reply: reply})
 	}
 	if v.mute && code == mcp.CodeMethodNotFound {
 		c.h.eras.forget(v) // it never described itself, and now knows no method
 	}
-	return shim.Reply{Error: rpcError(rpc)}, nil
+	return reply, nil
+}
+
+// modernFailure is the reply for an error of a modern server, whose code in its newest spelling
+// is code.
+func modernFailure(code int64, rpc *jsonrpc.Error) shim.Reply {
+	switch {
+	case code == mcp.CodeHeaderMismatch:
+		return ours(rpc, "the server and the gateway disagree about the headers of the call")
+	case code == mcp.CodeUnsupportedVersion:
+		return ours(rpc, "the server and the gateway have no protocol version in common")
+	case code == mcp.CodeMissingCapability:
+		e := rpcError(rpc)
+		e.Code = code
+		return shim.Reply{Error: e}
+	case mcp.Reserved(rpc.Code):
+		return ours(rpc, "the server answered with an error that is not for clients")
+	}
+	return shim.Reply{Error: rpcError(rpc)}
 }
 
 // mirror writes the arguments that the tool's schema marks into headers

@@ -41,7 +41,7 @@ func TestModernRequest(t *testing.T) {
 			}
 		}
 		meta, _ := jsonrpc.Get(got.Params, "_meta")
-		want := fmt.Sprintf(`{"com.example/x":1,"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{},"extensions":{"x/y":{}}},"io.modelcontextprotocol/clientInfo":{"name":"gw","version":"9"},"io.modelcontextprotocol/logLevel":"info","progressToken":%s}`, got.ID)
+		want := fmt.Sprintf(`{"com.example/x":1,"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{},"extensions":{"x/y":{},"io.modelcontextprotocol/tasks":{}}},"io.modelcontextprotocol/clientInfo":{"name":"gw","version":"9"},"io.modelcontextprotocol/logLevel":"info","progressToken":%s}`, got.ID)
 		if string(meta) != want {
 			t.Errorf("_meta\n%s, want\n%s", meta, want)
 		}

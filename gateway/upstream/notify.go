@@ -38,6 +38,7 @@ func (x *exchange) heardProgress(params []byte) {
 	}
 	p := shim.Progress{Raw: raw(params), Progress: number(params, "progress"), Total: number(params, "total")}
 	p.Message, _ = jsonrpc.GetString(params, "message")
+	x.task.heard(p.Progress)
 	x.rec.progress(p)
 }
 

@@ -79,7 +79,7 @@ func (q *questions) start() (opened <-chan struct{}) {
 	if q.held = x.to.session != "" && !x.ses.t.support.none(); q.held {
 		_, opened = x.ses.get.want(q.caller)
 	}
-	if q.routed = q.held || x.task != nil; q.routed {
+	if q.routed = q.held || x.task != nil && x.ses != nil; q.routed {
 		x.ses.route.add(x)
 	}
 	return opened
@@ -224,6 +224,9 @@ func (q *questions) settle(asked []pending, answers []shim.Answer, failed error)
 
 // post gives the server the answers. A question that was withdrawn gets none.
 func (q *questions) post(asked []pending, gone map[string]bool, answers []shim.Answer, failed error) error {
+	if q.x.to.era == mcp.Modern {
+		return q.update(asked, gone, answers, failed)
+	}
 	for i, p := range asked {
 		if gone[string(p.ID)] || !p.OnGET && q.ctx.Err() != nil {
 			continue

@@ -83,7 +83,7 @@ func modernReply(r shim.Request, m jsonrpc.Message) (shim.Reply, error) {
 	case mcp.ResultInputRequired:
 		return inputRequired(r, reply)
 	case mcp.ResultTask:
-		return shim.Reply{}, protocolError("the server answered with a task, which it was not asked for", nil) // T2
+		return shim.Reply{}, protocolError("the server answered with a task where it must not, or with one that has no name", nil) // T2, T14
 	}
 	return shim.Reply{}, protocolError("the server answered with an unknown type of result", nil)
 }

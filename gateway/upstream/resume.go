@@ -51,6 +51,9 @@ func (h *HTTP) Resume(ctx context.Context, r shim.Request, cp json.RawMessage, s
 	if c.unrouted() {
 		return h.sessions.resumeUnrouted(ctx, r, c, s)
 	}
+	if c.Era == mcp.Modern.String() {
+		return h.resumeTask(ctx, r, c, s)
+	}
 	l := &link{gen: c.Generation, id: c.Session, version: c.Version}
 	ses := h.sessions.adopt(r.Session, l)
 	defer ses.release()
@@ -90,7 +93,7 @@ func (x *exchange) resume(ctx context.Context) (err error) {
 	defer func() { x.endSpan(err) }()
 	x.res.resumed = true
 	for _, p := range x.rec.state.Pending {
-		if id, err := jsonrpc.ParseID(p.ID); err == nil {
+		if id, err := jsonrpc.ParseID(p.ID); err == nil && x.ses != nil {
 			x.ses.claim(id) // asked already: a replay of it is not another question
 		}
 	}

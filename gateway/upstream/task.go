@@ -8,23 +8,26 @@ import (
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/shim"
 )
 
-// This file makes a call one that a legacy server runs as a task of its own (L6), where
-// the tool can be called in no other way, or where the operator wants it (design.md
-// 0.25). Nobody sees that task: its id stays between the gateway and the server (H11).
+// This file makes a call one that a server runs as a task of its own (design.md 0.25). A
+// legacy server is asked for one (L6), where the tool can be called in no other way, or where
+// the operator wants it. A modern one is told that it may make one, and decides (T4). Nobody
+// sees that task: its id stays between the gateway and the server (H11).
 
-// TaskUse says for which calls the client uses tasks of a legacy server's own.
+// TaskUse says for which calls the client uses tasks of a server's own.
 type TaskUse string
 
 // The uses. The empty TaskUse is TasksAuto.
 const (
-	// TasksAuto uses them for tools that require one (L4).
+	// TasksAuto uses them for tools that require one (L4), and wherever a modern server
+	// makes one.
 	TasksAuto TaskUse = "auto"
 	// TasksAlways uses them for every tool that can be called so: such a call outlives
-	// the gateway's connection, and the gateway.
+	// the gateway's connection, and the gateway. Of a modern server it is TasksAuto.
 	TasksAlways TaskUse = "always"
-	// TasksNever calls every tool plainly.
+	// TasksNever calls every tool plainly. A modern server is not told that it may make one.
 	TasksNever TaskUse = "never"
 )
 
@@ -36,8 +39,16 @@ type taskMark struct {
 	// Wait is the id of the tasks/result to whose stream checkpoint.Last belongs; ""
 	// for that of the call.
 	Wait string `json:"wait,omitempty"`
-	// Poll is how often the server wants to be asked, in milliseconds.
+	// Poll is how often the server wants to be asked, and TTL how long it keeps the task from
+	// its creation on, 0 for unknown or for ever; both in milliseconds.
 	Poll int64 `json:"poll,omitempty"`
+	TTL  int64 `json:"ttl,omitempty"`
+	// Keys are the questions of a modern server's task that were put to the client, by the
+	// server's names: none is put twice (T39, T49).
+	Keys []string `json:"keys,omitempty"`
+	// Told is the furthest progress of the call that was handed on: what is told of the task
+	// of a modern server goes on above it.
+	Told float64 `json:"told,omitempty"`
 }
 
 // serverTask is the task that a server makes of the call of an exchange. The mark that
@@ -49,9 +60,13 @@ type serverTask struct {
 	settled chan struct{} // closed once the server has named the task, or will not
 	once    sync.Once
 
+	given sync.Once // the server has been told that nobody waits for the task
+
 	// Of the goroutine of the call.
-	awaiting bool // the call has been answered: tasks/result is what is waited for
-	reopened bool // the stream that a checkpoint names has been asked for
+	awaiting bool   // the call has been answered: the end of the task is what is waited for
+	reopened bool   // the stream that a checkpoint names has been asked for
+	working  bool   // the server has just said so
+	said     string // the status message that was handed on last
 }
 
 // makesTasks reports whether the server of a session declares that it makes tasks of tool
@@ -131,6 +146,9 @@ func (t *serverTask) after(ctx context.Context, err error) error {
 	case t.id() == "":
 		return err
 	case ended(ctx) != nil:
+		if !detached(ctx) { // its name may have come too late for whoever cancelled the call
+			t.abandon(ctx)
+		}
 		return ended(ctx)
 	case err != nil && !passing(err):
 		t.abandon(ctx)
@@ -182,18 +200,29 @@ func (t *serverTask) settleName() {
 	}
 }
 
-// answered takes what the answer to the call says of the task.
+// answered takes what the answer to the call says of the task. A modern server's is the result
+// itself (T14).
 func (t *serverTask) answered(ctx context.Context, m jsonrpc.Message) {
 	if t == nil || t.awaiting || m.Error != nil {
 		return
 	}
-	task, _ := jsonrpc.Get(m.Result, "task")
+	task := m.Result
+	if t.x.to.era == mcp.Legacy {
+		task, _ = jsonrpc.Get(m.Result, "task")
+	} else if kind, _ := jsonrpc.GetString(m.Result, "resultType"); kind != mcp.ResultTask {
+		return
+	}
 	id, _ := jsonrpc.GetString(task, "taskId")
-	if id != "" && t.id() == "" {
-		poll, _ := jsonrpc.Get(task, "pollInterval")
-		t.x.rec.amend(func(*checkpoint) { t.mark.ID, t.mark.Poll = id, integer(poll) })
-		t.x.rec.handOver(ctx)
-		t.settleName()
+	if id == "" || t.id() != "" {
+		return
+	}
+	v := viewOf(task)
+	t.working = v.status == shim.Working
+	t.x.rec.amend(func(*checkpoint) { t.mark.ID, t.mark.Poll, t.mark.TTL = id, v.poll, v.ttl })
+	t.x.rec.handOver(ctx)
+	t.settleName()
+	if t.x.to.era == mcp.Modern && t.working {
+		t.tell(v.message)
 	}
 }
 

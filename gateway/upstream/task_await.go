@@ -1,21 +1,25 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"time"
 
+	"taskgate/internal/budget"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
 )
 
-// This file waits for the end of a server's task. What is waited for is the answer to
-// tasks/result, which comes when the task has ended (L15, L16) and on whose stream the
-// task's questions come (L32). Where that answer is lost, or refused before the end,
-// tasks/get says whether there is still something to wait for.
+// This file waits for the end of a server's task. Of a legacy server, what is waited for is
+// the answer to tasks/result, which comes when the task has ended (L15, L16) and on whose
+// stream the task's questions come (L32). Where that answer is lost, or refused before the
+// end, tasks/get says whether there is still something to wait for. A modern server says all
+// by tasks/get (task_poll.go).
 
 // Bounds of what a server may ask for as its pollInterval.
 const (
@@ -23,6 +27,10 @@ const (
 	pollLeast = 100 * time.Millisecond
 	pollMost  = time.Minute
 )
+
+// lostTries is how many attempts in a row to ask after a task may fail: two to four minutes, in
+// which a server may be started anew.
+const lostTries = 10
 
 // poll is how often the server wants to be asked.
 func (t *serverTask) poll() time.Duration {
@@ -59,6 +67,9 @@ func (t *serverTask) resume(ctx context.Context) error {
 func (t *serverTask) await(ctx context.Context) error {
 	t.awaiting = true
 	x := t.x
+	if x.to.era == mcp.Modern {
+		return t.follow(ctx)
+	}
 	for tries := 1; ; tries++ {
 		err := t.result(ctx)
 		if err == nil && x.answer.Error == nil {
@@ -105,22 +116,13 @@ func lostSessionIs(err error) error {
 // says that the answer of the exchange is the outcome. If the task is neither over nor
 // failed, next is after how long to ask again.
 func (t *serverTask) judge(err error, v taskView, lookErr error, tries int) (over bool, next time.Duration, failed error) {
-	if se, ok := lookErr.(*statusError); ok && se.lost() {
-		return false, 0, lostSessionIs(lookErr)
+	if err == nil && v.refused != nil && v.refused.Code != mcp.CodeInvalidParams {
+		return true, 0, nil
+	}
+	if next, failed, unseen := t.unseen(v, lookErr, tries); unseen {
+		return false, next, failed
 	}
 	switch {
-	case lookErr != nil && tries > maxTries:
-		return false, 0, netError(lookErr, true)
-	case lookErr != nil:
-		return false, backoff(tries), nil
-	case v.refused != nil && v.refused.Code == mcp.CodeInvalidParams:
-		return false, 0, &outOfReach{fail(kindClosed, "the server no longer knows the task that it made of the call; the work may have been done", v.refused)}
-	case v.refused != nil && err == nil:
-		return true, 0, nil
-	case v.refused != nil:
-		return false, 0, protocolError("the server does not say how its task stands", v.refused)
-	case len(v.status.From()) == 0: // nothing moves into it
-		return false, 0, protocolError("the server's task has a status that is none", nil)
 	case v.status == shim.Cancelled:
 		t.x.answer = jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: v.cancelled()}
 		return true, 0, nil
@@ -134,11 +136,74 @@ func (t *serverTask) judge(err error, v taskView, lookErr error, tries int) (ove
 	return false, t.poll(), nil // it runs, and the server does not wait with its answer
 }
 
-// taskView is what tasks/get says: the state of the task, or an error.
+// unseen decides what to make of an answer to tasks/get that does not say how the task stands,
+// the one of that number in a row: next is after how long to ask again, if that makes sense.
+func (t *serverTask) unseen(v taskView, lookErr error, tries int) (next time.Duration, failed error, unseen bool) {
+	se, _ := lookErr.(*statusError)
+	switch {
+	case se != nil && se.lost():
+		return 0, lostSessionIs(lookErr), true
+	case lookErr != nil && tries > lostTries:
+		return 0, lookFailed(lookErr), true
+	case se != nil:
+		return max(backoff(tries), min(se.retryAfter, pollMost)), nil, true
+	case lookErr != nil:
+		return backoff(tries), nil, true
+	case v.refused != nil && v.refused.Code == mcp.CodeInvalidParams:
+		return 0, &outOfReach{fail(kindClosed, "the server no longer knows the task that it made of the call"+t.kept()+"; the work may have been done", v.refused)}, true
+	case v.refused != nil:
+		return 0, protocolError("the server does not say how its task stands", v.refused), true
+	case len(v.status.From()) == 0: // nothing moves into it
+		return 0, protocolError("the server's task has a status that is none", nil), true
+	}
+	return 0, nil, false
+}
+
+// lookFailed is an error of a tasks/get as the caller may see it.
+func lookFailed(err error) error {
+	if errors.Is(err, errSlow) {
+		return fail(kindTimeout, "the server does not say how its task stands", err)
+	}
+	if se, ok := err.(*statusError); ok {
+		return se.upstream()
+	}
+	return netError(err, true)
+}
+
+// kept says how long the server keeps the task, where it has said so.
+func (t *serverTask) kept() string {
+	t.x.rec.mu.Lock()
+	defer t.x.rec.mu.Unlock()
+	if t.mark.TTL <= 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (it keeps it for %v)", time.Duration(t.mark.TTL)*time.Millisecond)
+}
+
+// taskView is what a server says of its task: its state, or an error. What is in it aliases the
+// server's answer.
 type taskView struct {
-	status  shim.Status
-	message string
-	refused *jsonrpc.Error
+	status    shim.Status
+	message   string
+	poll, ttl int64 // milliseconds, 0 for none
+	// Of a modern server, also what it asks, and the outcome.
+	whole, result, failure json.RawMessage
+	refused                *jsonrpc.Error
+}
+
+// viewNames are the members of a Task in both eras, and those of a modern one's outcome.
+var viewNames = []string{"status", "statusMessage", "pollInterval", "pollIntervalMs", "ttl", "ttlMs", "result", "error"}
+
+// viewOf reads a Task. It is one pass for all, as the result may be large.
+func viewOf(task json.RawMessage) taskView {
+	var found [8]json.RawMessage
+	jsonrpc.Pick(task, viewNames, found[:])
+	status, _ := jsonrpc.String(found[0])
+	v := taskView{status: shim.Status(status), whole: task, result: found[6], failure: found[7]}
+	v.message, _ = jsonrpc.String(found[1])
+	v.poll = cmp.Or(integer(found[3]), integer(found[2]))
+	v.ttl = cmp.Or(integer(found[5]), integer(found[4]))
+	return v
 }
 
 // cancelled is the outcome of a task that the server has cancelled by itself (L19).
@@ -152,28 +217,41 @@ func (v taskView) cancelled() *jsonrpc.Error {
 
 // look asks how the task stands.
 func (t *serverTask) look(ctx context.Context) (taskView, error) {
-	m, err := t.query(ctx, mcp.MethodTasksGet)
+	m, err := t.query(ctx, mcp.MethodTasksGet, t.named())
 	if err != nil || m.Error != nil {
 		return taskView{refused: m.Error}, err
 	}
-	var v taskView
-	status, _ := jsonrpc.GetString(m.Result, "status")
-	v.status = shim.Status(status)
-	v.message, _ = jsonrpc.GetString(m.Result, "statusMessage")
-	return v, nil
+	return viewOf(m.Result), nil
 }
 
-// query asks something about the task that is answered at once.
-func (t *serverTask) query(ctx context.Context, method string) (jsonrpc.Message, error) {
-	ctx, cancel := t.x.w.slow(ctx)
-	defer cancel()
-	y := t.x.ses.exchange(t.x.to, shim.Request{Method: method, Params: t.named()}, discard{})
-	y.uncancelled = true
+// query asks something about the task that is answered at once. There may be many such
+// requests in the life of a call: none has a span, and the bytes of an answer are given back
+// before it is returned. The answer may be large, so only its head has to come soon.
+func (t *serverTask) query(ctx context.Context, method string, params []byte) (jsonrpc.Message, error) {
+	ctx, late := context.WithCancelCause(budget.With(ctx, nil))
+	defer late(nil)
+	y := t.request(method, params)
+	y.unseen = true
+	y.head = time.AfterFunc(t.x.w.cfg.ProbeTimeout, func() { late(errSlow) })
+	defer y.head.Stop()
 	m, err := y.run(ctx)
 	if se, ok := err.(*statusError); ok && se.answer() != nil && !se.lost() {
 		return jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: se.answer()}, nil
 	}
 	return m, err
+}
+
+// request is a request about the task, beside the call.
+func (t *serverTask) request(method string, params []byte) *exchange {
+	var y *exchange
+	if t.x.to.era == mcp.Modern {
+		y = t.x.w.modernExchange(shim.Request{Method: method, Params: params, Session: t.x.caller}, discard{}, t.x.to.version)
+		y.outside = t.x.outside
+	} else {
+		y = t.x.ses.exchange(t.x.to, shim.Request{Method: method, Params: params}, discard{})
+	}
+	y.uncancelled = true
+	return y
 }
 
 // named are params with the task's id.
@@ -235,18 +313,20 @@ func (t *serverTask) canDoWithout(why error) bool {
 	return why == errSilent || !t.x.rec.state.streamed()
 }
 
-// cancel ends the task at the server, where there is one (L28). One that is just being
-// made is waited for a little: nobody could end it later. It reports false if the call
-// is no task that is known.
+// cancel ends the task at the server, where there is one (L28, T41). One that a legacy server
+// is just making is waited for a little: nobody could end it later. A modern server sees that
+// the connection ends. It reports false if the call is no task that is known.
 func (t *serverTask) cancel(ctx context.Context) bool {
 	if t == nil {
 		return false
 	}
-	timer := time.NewTimer(cancelTimeout)
-	defer timer.Stop()
-	select {
-	case <-t.settled:
-	case <-timer.C:
+	if t.x.to.era == mcp.Legacy {
+		timer := time.NewTimer(cancelTimeout)
+		defer timer.Stop()
+		select {
+		case <-t.settled:
+		case <-timer.C:
+		}
 	}
 	if t.id() == "" {
 		return false
@@ -255,13 +335,14 @@ func (t *serverTask) cancel(ctx context.Context) bool {
 	return true
 }
 
-// abandon tells the server that nobody waits for its task any more. It does not mind
+// abandon tells the server, once, that nobody waits for its task any more. It does not mind
 // that the task may be over.
 func (t *serverTask) abandon(ctx context.Context) {
-	ctx, cancel := outlive(ctx, cancelTimeout)
-	defer cancel()
-	body := jsonrpc.AppendRequest(nil, jsonrpc.StringID(t.x.w.nextID()), mcp.MethodTasksCancel, t.named())
-	if err := t.x.w.tell(ctx, t.x.to, body); err != nil {
-		t.x.w.log.Debug("cancellation was not delivered", "err", err)
-	}
+	t.given.Do(func() {
+		ctx, cancel := outlive(ctx, cancelTimeout)
+		defer cancel()
+		if _, err := t.request(mcp.MethodTasksCancel, t.named()).run(ctx); err != nil {
+			t.x.w.log.Debug("cancellation was not delivered", "err", err)
+		}
+	})
 }

@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 
 	"taskgate/internal/mcp"
 	"taskgate/internal/semconv"
@@ -56,6 +57,10 @@ func (w *wire) baggage(ctx context.Context) string {
 // startSpan starts the client span of one request (protocol.md 9).
 func (x *exchange) startSpan(ctx context.Context) context.Context {
 	defer func() { x.trace = x.w.carry(ctx) }()
+	if x.unseen {
+		x.span = noop.Span{}
+		return ctx
+	}
 	if x.w.dark { // nobody will see it: only the caller's context is passed on
 		ctx, x.span = x.w.tracer.Start(ctx, x.method)
 		return ctx

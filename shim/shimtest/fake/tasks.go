@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// Tasks has a legacy server run tools as tasks of its own. Tasks outlive sessions.
+// Tasks has a server run tools as tasks of its own. Tasks outlive sessions.
 type Tasks struct {
 	s *Server
 
@@ -30,6 +30,11 @@ type Job struct {
 	outcome  func(x *Exchange) string // the response to tasks/result, once it has ended
 	blocks   []string                 // of the result
 	requests []string                 // for the next stream of tasks/result
+
+	// Of a modern server.
+	inlined, failure string // once it has ended
+	open             []input
+	wants            string // members that every state of it has, such as "ttlMs":null
 }
 
 // TaskTool is a tool that is run as a task.
@@ -96,7 +101,7 @@ func (t *Tasks) add(params json.RawMessage) *Job {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.made++
-	j := &Job{s: t.s, ID: fmt.Sprint("job-", t.made), Params: params, status: "working", change: make(chan struct{})}
+	j := &Job{s: t.s, ID: fmt.Sprint("job-", t.made), Params: params, status: "working", change: make(chan struct{}), wants: `"ttlMs":60000,"pollIntervalMs":200`}
 	t.jobs = append(t.jobs, j)
 	return j
 }
@@ -259,6 +264,7 @@ func (j *Job) End(status, members string) {
 		}
 		result := fmt.Sprintf(`{"content":[%s],"isError":%t%s,"_meta":{"io.modelcontextprotocol/related-task":{"taskId":%q}}}`, strings.Join(j.blocks, ","), status == "failed", members, j.ID)
 		j.outcome = func(x *Exchange) string { return x.Result(result) }
+		j.inlined = fmt.Sprintf(`{"resultType":"complete","content":[%s],"isError":%t%s}`, strings.Join(j.blocks, ","), status == "failed", members)
 	})
 }
 
@@ -270,6 +276,7 @@ func (j *Job) Fail(code int, message string) {
 		if code == 0 {
 			j.status, code = "cancelled", -32000
 		}
+		j.failure = fmt.Sprintf(`{"code":%d,"message":%q}`, code, message)
 		j.outcome = func(x *Exchange) string {
 			return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":%q}}`, x.ID, code, message)
 		}

@@ -1,0 +1,288 @@
+package upstream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// This file follows the task that a modern server has made of a call. All that is to be known
+// of it is in the answer to tasks/get: how it stands, what it asks, and its outcome (T22 to
+// T27). So that is asked for as often as the server wants (T49), by whoever has the call. What
+// the task asks is answered by tasks/update.
+
+// unanswerable is why an exchange ends whose server asks what it cannot have: the answer to a
+// question of a modern server is a result, and never an error (protocol.md H3).
+type unanswerable struct{ rpc *shim.RPCError }
+
+func (e *unanswerable) Error() string { return e.rpc.Error() }
+
+// errNotAsked is the outcome of a call whose client cannot be asked.
+var errNotAsked = &unanswerable{&shim.RPCError{Code: mcp.CodeInternal, Message: "the server asked for input, and the client could not be asked"}}
+
+// follow asks how the task stands until that has ended, and makes the outcome the answer of the
+// exchange. It returns why that cannot be had.
+func (t *serverTask) follow(ctx context.Context) error {
+	x := t.x
+	x.idle.pause() // each request has a bound of its own
+	defer x.idle.resume()
+	next, tries := t.poll(), 0
+	if !t.working {
+		next = 0 // there is something to hear
+	}
+	for {
+		if pause(x.life, next) != nil {
+			return t.stopped(ctx)
+		}
+		v, err := t.look(ctx)
+		if tries++; err == nil {
+			tries = 0
+		}
+		if x.life.Err() != nil || ctx.Err() != nil {
+			return t.stopped(ctx)
+		}
+		wait, failed, unseen := t.unseen(v, err, tries)
+		if next = wait; unseen && failed == nil {
+			continue
+		}
+		over := false
+		if !unseen {
+			over, failed = t.heed(ctx, v)
+			next = t.poll()
+		}
+		if over || failed != nil {
+			return t.finish(ctx, failed)
+		}
+	}
+}
+
+// stopped is why the task is not followed any more: the end of its caller, or that a question
+// cannot be answered.
+func (t *serverTask) stopped(ctx context.Context) error {
+	if cause := ended(ctx); cause != nil {
+		return cause
+	}
+	return t.finish(ctx, context.Cause(t.x.life))
+}
+
+// finish ends the following of the task, with its outcome or because of failed. A task that may
+// still run is cancelled.
+func (t *serverTask) finish(ctx context.Context, failed error) error {
+	if failed == nil {
+		return t.x.tooLate(ctx)
+	}
+	if _, lost := failed.(*outOfReach); lost {
+		return failed
+	}
+	t.abandon(ctx)
+	if u, ok := failed.(*unanswerable); ok {
+		t.x.answer = jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: &jsonrpc.Error{Code: u.rpc.Code, Message: u.rpc.Message, Data: u.rpc.Data}}
+		return nil
+	}
+	return t.x.fault(ctx, failed)
+}
+
+// heed takes how the task stands. over says that the answer of the exchange is its outcome.
+func (t *serverTask) heed(ctx context.Context, v taskView) (over bool, failed error) {
+	t.x.rec.amend(func(*checkpoint) { t.mark.Poll, t.mark.TTL = v.poll, v.ttl }) // both may change (T20)
+	switch v.status {
+	case shim.Completed:
+		return true, t.completed(v.result)
+	case shim.Failed:
+		m, err := jsonrpc.ParseLenient(slices.Concat([]byte(`{"jsonrpc":"2.0","id":0,"error":`), v.failure, []byte(`}`)))
+		if err != nil || m.Error == nil {
+			return false, protocolError("the server's task has failed, and the server does not say how", err)
+		}
+		t.x.answer = m
+		return true, nil
+	case shim.Cancelled:
+		t.x.answer = jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: v.cancelled()}
+		return true, nil
+	}
+	t.tell(v.message)
+	return false, t.asks(v)
+}
+
+// completed takes the result of the task (T25). Its bytes are held for the call from now on.
+func (t *serverTask) completed(result json.RawMessage) error {
+	kind, typed := jsonrpc.Get(result, "resultType")
+	if word, _ := jsonrpc.String(kind); !jsonrpc.IsObject(result) || typed && word != mcp.ResultComplete {
+		return protocolError("the server's task has ended, and its result is none", nil)
+	}
+	if err := t.x.take(int64(len(result))); err != nil {
+		return err
+	}
+	t.x.answer = jsonrpc.Message{Kind: jsonrpc.Result, Result: unrelated(result)}
+	return nil
+}
+
+// heard notes how far the progress of the call has come, before it was a task of the server.
+func (t *serverTask) heard(n float64) {
+	if t != nil {
+		t.x.rec.amend(func(*checkpoint) { t.mark.Told = max(t.mark.Told, n) })
+	}
+}
+
+// tell hands on a new status message, as progress of the call: that is what it is made of
+// (T44). The server counts no progress any more, so it is counted here.
+func (t *serverTask) tell(message string) {
+	if message == "" || message == t.said {
+		return
+	}
+	t.said = message
+	var raw []byte
+	var n float64
+	t.x.rec.amend(func(c *checkpoint) {
+		t.mark.Told++
+		n = t.mark.Told
+		raw = jsonrpc.AppendString([]byte(`{"progressToken":`), c.ID)
+	})
+	raw = strconv.AppendFloat(append(raw, `,"progress":`...), n, 'f', -1, 64)
+	raw = append(jsonrpc.AppendString(append(raw, `,"message":`...), message), '}')
+	t.x.rec.unnoted = true
+	t.x.rec.progress(shim.Progress{Progress: n, Message: message, Raw: raw, Status: true})
+}
+
+// asks takes the questions that are open (T24): those that are new are put to the client, and
+// one that is open no more is withdrawn. It returns why the call cannot go on.
+func (t *serverTask) asks(v taskView) error {
+	x, round := t.x, &shim.Round{}
+	if v.status == shim.InputRequired {
+		open, refusal, err := roundOf(x.caller, v.whole)
+		switch {
+		case err != nil:
+			return err
+		case refusal != nil:
+			return &unanswerable{refusal}
+		}
+		round = open
+	}
+	for _, p := range x.rec.open() {
+		name, _ := jsonrpc.String(p.ID)
+		if !slices.ContainsFunc(round.Questions, func(q shim.Question) bool { return q.Key == name }) && x.asking.cancelled(p.ID) {
+			x.rec.amend(func(*checkpoint) { t.mark.forget(name) })
+		}
+	}
+	for _, q := range round.Questions {
+		if slices.Contains(t.mark.Keys, q.Key) {
+			continue // an answer may be on its way (T34)
+		}
+		x.rec.amend(func(*checkpoint) { t.mark.Keys = append(t.mark.Keys, q.Key) })
+		m := jsonrpc.Message{Kind: jsonrpc.Request, ID: jsonrpc.StringID(q.Key), Method: q.Method, Params: q.Params}
+		if refused := x.asking.add(m, false); refused != nil {
+			return &unanswerable{&shim.RPCError{Code: mcp.CodeInternal, Message: "the server asked for more than it may: " + refused.Message}}
+		}
+	}
+	return nil
+}
+
+// forget makes a question one that was not put yet.
+func (m *taskMark) forget(key string) {
+	m.Keys = slices.DeleteFunc(slices.Clone(m.Keys), func(k string) bool { return k == key })
+}
+
+// update gives a modern server the answers to what its task asks, all of them together. One
+// that was withdrawn has none.
+func (q *questions) update(asked []pending, gone map[string]bool, answers []shim.Answer, failed error) error {
+	if q.ctx.Err() != nil {
+		return nil // the server learns of the end of the call, or somebody else goes on with it
+	}
+	given := make(map[string]json.RawMessage, len(asked))
+	for i, p := range asked {
+		if gone[string(p.ID)] {
+			continue
+		}
+		result, why := inputResponse(p, answers, i, failed)
+		if why != nil {
+			q.x.end(why)
+			return why
+		}
+		name, _ := jsonrpc.String(p.ID)
+		given[name] = result
+	}
+	if len(given) == 0 {
+		return nil
+	}
+	err := q.x.task.update(q.ctx, given)
+	if err != nil {
+		q.x.end(&undelivered{err})
+	}
+	return err
+}
+
+// inputResponse is the answer of that number to a question, as tasks/update has it.
+func inputResponse(p pending, answers []shim.Answer, i int, failed error) (json.RawMessage, error) {
+	if failed != nil || i >= len(answers) {
+		return nil, errNotAsked
+	}
+	a := answers[i]
+	if a.Error != nil {
+		a = shim.Unanswered(shim.Question{Key: p.Key, Method: p.Method}, "the client did not answer what the server needs to know")
+	}
+	if a.Error != nil {
+		return nil, &unanswerable{a.Error}
+	}
+	return a.Result, nil
+}
+
+// update delivers answers. They may be sent again: the server takes each key once (T36).
+func (t *serverTask) update(ctx context.Context, answers map[string]json.RawMessage) error {
+	params := retried(t.named(), &shim.Retry{Answers: answers})
+	for tries := 1; ; tries++ {
+		m, err := t.query(ctx, mcp.MethodTasksUpdate, params)
+		switch {
+		case ended(ctx) != nil:
+			return ended(ctx)
+		case err == nil && m.Error == nil:
+			return nil
+		case err == nil:
+			return t.refused(ctx, m.Error)
+		case !passing(err) && !errors.Is(err, errSlow) || tries > lostTries:
+			return lookFailed(err)
+		}
+		if err := pause(ctx, backoff(tries)); err != nil {
+			return err
+		}
+	}
+}
+
+// refused decides what it means that the server did not take an answer. If the task is over, or
+// gone, whoever follows it sees that. What the server says in words may quote the answer.
+func (t *serverTask) refused(ctx context.Context, rpc *jsonrpc.Error) error {
+	v, err := t.look(ctx)
+	if err == nil && (v.refused != nil || v.status.Final()) {
+		return nil
+	}
+	return protocolError("the server refused the answer to its question", fmt.Errorf("JSON-RPC error %d", rpc.Code))
+}
+
+// taskReply is the reply of a call that has become a task of a modern server.
+func taskReply(r shim.Request, version string, m jsonrpc.Message) (shim.Reply, error) {
+	if m.Error != nil {
+		return modernFailure(mcp.CodeFrom(version, m.Error.Code), m.Error), nil
+	}
+	return modernReply(r, m)
+}
+
+// resumeTask goes on with a call that has become a task of a modern server.
+func (h *HTTP) resumeTask(ctx context.Context, r shim.Request, c checkpoint, s shim.Sink) (shim.Reply, error) {
+	x := h.wire.modernExchange(r, s, c.Version)
+	x.outside, x.asks = h.tools, r.Rounds
+	x.id, x.rec.state = c.ID, c
+	x.task = newServerTask(x, c.Task)
+	err := x.resume(ctx)
+	if out, ok := errors.AsType[*outOfReach](err); ok {
+		return shim.Reply{}, fmt.Errorf("%w: %w", shim.ErrNotResumable, out.err)
+	}
+	if err != nil {
+		return shim.Reply{}, public(err)
+	}
+	return taskReply(r, c.Version, x.answer)
+}
