@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/redistest"
 	"taskgate/shim/shimtest/fake"
@@ -20,16 +21,22 @@ const ownTasks = `{"cancel":{},"requests":{"tools":{"call":{}}}}`
 
 // ownTasksWorld is two gateways in front of such a server, which the test drives.
 type ownTasksWorld struct {
-	t      *testing.T
-	a, b   *gateway
-	server *fake.Server
-	tasks  *fake.Tasks
+	t       *testing.T
+	a, b    *gateway
+	server  *fake.Server
+	tasks   *fake.Tasks
+	follows string // the method by which a task is followed
 }
 
-func newOwnTasksWorld(t *testing.T) *ownTasksWorld {
+func newOwnTasksWorld(t *testing.T, mode fake.Mode) *ownTasksWorld {
 	t.Helper()
-	w := &ownTasksWorld{t: t, server: fake.New(t, fake.Stateful)}
-	w.tasks = w.server.Tasks(ownTasks, fake.TaskTool{Name: "must", Support: "required", Script: func(*fake.Job) {}})
+	w := &ownTasksWorld{t: t, server: fake.New(t, mode), follows: mcp.MethodTasksResult}
+	must := fake.TaskTool{Name: "must", Support: "required", Script: func(*fake.Job) {}}
+	if mode == fake.Modern {
+		w.follows, w.tasks = mcp.MethodTasksGet, fake.TaskExtension(w.server, must)
+	} else {
+		w.tasks = w.server.Tasks(ownTasks, must)
+	}
 	yaml := "store: " + redistest.Start(t).URL() + "\nheartbeat: 1s\nupstreams:\n" +
 		fmt.Sprintf("  - {name: own, path: /mcp, url: %q, defaults: {tasks: always, poll_interval: 100ms}}\n", w.server.URL)
 	w.a, w.b = startGateway(t, configured(t, yaml)...), startGateway(t, configured(t, yaml)...)
@@ -61,11 +68,11 @@ func (w *ownTasksWorld) ran(keys ...string) {
 	}
 }
 
-// followed waits until a gateway asks for the result of a task of the server.
+// followed waits until a gateway asks about a task of the server.
 func (w *ownTasksWorld) followed(j *fake.Job) {
 	w.t.Helper()
 	eventually(w.t, "somebody who follows the server's task", func() error {
-		for _, r := range w.server.Seen(mcp.MethodTasksResult) {
+		for _, r := range w.server.Seen(w.follows) {
 			if strings.Contains(string(r.Params), `"`+j.ID+`"`) {
 				return nil
 			}
@@ -109,11 +116,21 @@ func eachData(resp *http.Response, take func([]byte)) {
 // one's.
 func TestServerWithTasks(t *testing.T) {
 	t.Parallel()
-	w := newOwnTasksWorld(t)
+	for name, mode := range map[string]fake.Mode{"2025-11-25": fake.Stateful, "2026-07-28": fake.Modern} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			checkServerWithTasks(t, newOwnTasksWorld(t, mode))
+		})
+	}
+}
+
+func checkServerWithTasks(t *testing.T, w *ownTasksWorld) {
 	quiet, s := hear(w.a, false), begin(t, w.a)
 	task := callTask(t, quiet.Client, "must", keyed("taken"))
 	heard := s.hear(w.b)
-	answers := make(chan json.RawMessage, 2)
+	created := s.do(w.a, mcp.MethodToolsCall, `{"name":"must","arguments":{"key":"demanded"},"task":{}}`)
+	demanded, _ := jsonrpc.GetString(created, "task", "taskId")
+	answers := make(chan json.RawMessage, 3)
 	var calls sync.WaitGroup
 	calls.Go(func() {
 		result, _, err := w.a.client(false).CallTool(t.Context(), "must", keyed("plain"))
@@ -123,22 +140,23 @@ func TestServerWithTasks(t *testing.T) {
 		answers <- result
 	})
 	calls.Go(func() { answers <- s.do(w.a, mcp.MethodToolsCall, `{"name":"must","arguments":{"key":"legacy"}}`) })
-	for _, key := range []string{"taken", "plain", "legacy"} {
+	calls.Go(func() { answers <- s.do(w.b, mcp.MethodTasksResult, `{"taskId":"`+demanded+`"}`) })
+	for _, key := range []string{"taken", "plain", "legacy", "demanded"} {
 		j := w.job(key)
 		j.Keep("piece")
 		j.End("completed", "")
 	}
 	calls.Wait()
 	quiet.listen(t, task.ID)
-	for _, result := range []json.RawMessage{<-answers, <-answers, quiet.end.Result} {
+	for _, result := range []json.RawMessage{<-answers, <-answers, <-answers, quiet.end.Result} {
 		if got := texts(t, result); got != "piece" {
 			t.Errorf("the result is %s", result)
 		}
 	}
-	if len(heard()) != 0 || slices.ContainsFunc(quiet.raw, func(m string) bool { return strings.Contains(m, "partial") || strings.Contains(m, "job-") }) {
+	if strings.Contains(strings.Join(heard(), ""), "job-") || slices.ContainsFunc(quiet.raw, func(m string) bool { return strings.Contains(m, "partial") || strings.Contains(m, "job-") }) {
 		t.Errorf("a client got %q and %q", heard(), quiet.raw)
 	}
-	w.ran("taken", "plain", "legacy")
+	w.ran("taken", "plain", "legacy", "demanded")
 
 	cancelled := callTask(t, quiet.Client, "must", keyed("cancelled"))
 	j := w.job("cancelled")

@@ -1,0 +1,143 @@
+package e2e
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"testing"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/internal/taskclient"
+	"taskgate/shim/shimtest/fake"
+)
+
+// askingForm is a question by form.
+const askingForm = `{"message":"who?","requestedSchema":{"type":"object","properties":{"name":{"type":"string"}}}}`
+
+// stacked is a gateway in front of another one, which makes a task of each call of its server.
+type stacked struct {
+	t            *testing.T
+	server       *fake.Server
+	inner, outer *gateway
+	goOn         chan struct{} // lets the tool "steps" end
+	gone         chan struct{} // the call of the tool "hang" was given up
+}
+
+func newStacked(t *testing.T) *stacked {
+	t.Helper()
+	w := &stacked{t: t, server: fake.New(t, fake.Stateful), goOn: make(chan struct{}), gone: make(chan struct{}, 1)}
+	w.server.Tool("ask", func(x *fake.Exchange) {
+		x.Run()
+		answer := x.Ask(`"q-`+x.Arg("key")+`"`, mcp.MethodElicit, askingForm)
+		name, _ := jsonrpc.GetString(answer, "result", "content", "name")
+		x.Event(x.Result(`{"content":[{"type":"text","text":"hello ` + name + `"}]}`))
+	})
+	w.server.Tool("steps", func(x *fake.Exchange) {
+		x.Run()
+		x.Event(x.Progress(1, "reading"))
+		<-w.goOn
+		x.Event(x.Result(`{"content":[{"type":"text","text":"read"}]}`))
+	})
+	w.server.Tool("hang", fake.Hanging(w.gone))
+	w.inner = startGateway(t, configured(t, `
+upstreams:
+  - {name: deep, path: /mcp, url: "`+w.server.URL+`", defaults: {tasks: always, poll_interval: 100ms}}
+`)...)
+	w.outer = startGateway(t, configured(t, `
+upstreams:
+  - {name: inner, path: /mcp, era: modern, url: "`+w.inner.url+`", defaults: {tasks: auto, grace: 300ms, poll_interval: 100ms}}
+`)...)
+	return w
+}
+
+// ran wants each of these calls to have been run once.
+func (w *stacked) ran(keys ...string) {
+	w.t.Helper()
+	for _, key := range keys {
+		if n := w.server.Runs(key); n != 1 {
+			w.t.Errorf("%s ran %d times", key, n)
+		}
+	}
+}
+
+// A gateway in front of another one uses the tasks that the other makes: what the tool asks and
+// says, and that it is cancelled, passes through both, for every client.
+func TestTasksBehindAGateway(t *testing.T) {
+	t.Parallel()
+	w := newStacked(t)
+	for _, tasks := range []bool{true, false} {
+		key := map[bool]string{true: "with", false: "without"}[tasks]
+		client := &taskclient.Client{URL: w.outer.url}
+		capabilities := map[string]any{"elicitation": map[string]any{}}
+		if tasks {
+			capabilities["extensions"] = map[string]any{mcp.ExtensionTasks: map[string]any{}}
+		}
+		c := &askedCall{Tool: "ask", Args: keyed(key), Answer: "accept", Kind: "form", Secret: "Ada"}
+		err := c.converse(func(method string, params map[string]any) (json.RawMessage, error) {
+			params["_meta"] = map[string]any{mcp.MetaClientCapabilities: capabilities}
+			return client.Do(t.Context(), method, params)
+		})
+		if err != nil || c.Text != "hello Ada" || len(c.Asked) != 1 || tasks != (c.Task != "") {
+			t.Errorf("%s: asked %v, told %q, task %q: %v", key, c.Asked, c.Text, c.Task, err)
+		}
+	}
+	w.askLegacy("legacy")
+	w.ran("with", "without", "legacy")
+
+	client := w.outer.client(true)
+	task := callTask(t, client, "steps", keyed("steps"))
+	eventually(t, "the status message of both", func() error {
+		now, err := client.Get(t.Context(), task.ID)
+		if err == nil && now.StatusMessage != "reading" {
+			err = errNotYet
+		}
+		return err
+	})
+	var unknown *taskclient.Error
+	if _, err := w.inner.client(true).Get(t.Context(), task.ID); !errors.As(err, &unknown) || unknown.Code != mcp.CodeInvalidParams {
+		t.Errorf("the task of the one gateway at the other: %v", err)
+	}
+	close(w.goOn)
+	if got := texts(t, waitFor(t, client, task.ID, "completed").Result); got != "read" {
+		t.Errorf("the result is %q", got)
+	}
+
+	cancelled := callTask(t, client, "hang", keyed("hang"))
+	eventually(t, "the call", func() error {
+		if w.server.Runs("hang") == 0 {
+			return errNotYet
+		}
+		return nil
+	})
+	if err := client.Cancel(t.Context(), cancelled.ID); err != nil {
+		t.Fatal(err)
+	}
+	<-w.gone
+	w.ran("steps", "hang")
+}
+
+// askLegacy calls the tool that asks as a client of 2025-11-25 without tasks.
+func (w *stacked) askLegacy(key string) {
+	w.t.Helper()
+	s := &session{t: w.t}
+	s.do(w.outer, mcp.MethodInitialize, `{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"e2e","version":"1"}}`)
+	resp := s.request(w.t.Context(), w.outer, http.MethodPost, `{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"ask","arguments":{"key":"`+key+`"}}}`)
+	defer resp.Body.Close()
+	var result json.RawMessage
+	eachData(resp, func(data []byte) {
+		m, err := jsonrpc.ParseLenient(data)
+		switch {
+		case err != nil:
+			w.t.Error(err)
+		case m.Method == mcp.MethodElicit:
+			answer := s.request(w.t.Context(), w.outer, http.MethodPost, `{"jsonrpc":"2.0","id":`+m.ID.Raw()+`,"result":{"action":"accept","content":{"name":"Ada"}}}`)
+			_ = answer.Body.Close()
+		case m.Kind == jsonrpc.Result:
+			result = m.Result
+		}
+	})
+	if got := texts(w.t, result); got != "hello Ada" {
+		w.t.Errorf("a client of 2025-11-25 was told %q", got)
+	}
+}
