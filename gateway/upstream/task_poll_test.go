@@ -556,14 +556,14 @@ func TestModernTaskBytes(t *testing.T) {
 	const size = 100_000
 	native(t, Config{}, after(time.Millisecond, func(j *fake.Job) {
 		j.Say(strings.Repeat("m", size))
-		<-time.After(time.Minute)
+		<-time.After(10 * time.Second)
 		j.Keep(strings.Repeat("x", size))
 		complete(j)
 	}), func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *HTTP) {
 		b := budget.New(64<<20, 1<<20, time.Minute)
 		h.wire.cfg.Budget = b
 		hold := b.Hold()
-		time.AfterFunc(59*time.Second+50*time.Millisecond, func() {
+		time.AfterFunc(9*time.Second+50*time.Millisecond, func() {
 			if n := b.Held(); n > 2*size {
 				t.Errorf("%d bytes are held after %d polls", n, len(s.Seen("tasks/get")))
 			}
