@@ -167,7 +167,7 @@ func (l *fakeLeg) Notify(_ context.Context, _ shim.Session, n shim.Notification)
 	return nil
 }
 
-func (l *fakeLeg) OnPose(upstream.Posing) {}
+func (l *fakeLeg) OnSessionQuestion(upstream.SessionAsker) {}
 
 func (l *fakeLeg) EndSession(_ context.Context, key string) { l.note("end session %s\n", key) }
 

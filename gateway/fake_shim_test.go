@@ -61,7 +61,7 @@ func (nullSink) Checkpoint(json.RawMessage) (stored func(context.Context) error)
 	return func(context.Context) error { return nil }
 }
 
-func (f *fakeShim) Pose(context.Context, shim.Call, json.RawMessage, func(shim.ID, bool)) (shim.ID, error) {
+func (f *fakeShim) AskSession(context.Context, shim.Call, json.RawMessage, func(shim.ID, bool)) (shim.ID, error) {
 	return "", f.fail
 }
 

@@ -126,7 +126,7 @@ func New(o Options) (*Gateway, error) {
 // serve adds an upstream to those that are served.
 func (g *Gateway) serve(e *endpoint.Endpoint) {
 	h := &legacy.Handler{Endpoint: e, Sessions: g.sessions}
-	e.Upstream.OnPose(h.Pose)
+	e.Upstream.OnSessionQuestion(h.AskSession)
 	g.routes = append(g.routes, &route{Gateway: g, endpoint: e, modern: modern.New(e), legacy: h})
 }
 

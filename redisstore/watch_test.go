@@ -139,7 +139,9 @@ func TestUnconfirmedSubscription(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
 	proxy := redistest.NewProxy(t, redis.Addr)
-	s := openTest(t, proxy.URL(), testOptions())
+	o := testOptions()
+	o.ProbeInterval = time.Hour // a late probe would make a new connection as well
+	s := openTest(t, proxy.URL(), o)
 	s.hub.timeout = 200 * time.Millisecond
 	task := create(t, s, newTask(t))
 	watching(t, s.Watch(t.Context(), task.ID)) // the connection is up

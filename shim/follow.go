@@ -26,7 +26,7 @@ const (
 // Tracked is a task of a Set, and what is wanted of it.
 type Tracked struct {
 	ID ID
-	// Hidden says that ID names a question that Pose has stored, or a call that is not
+	// Hidden says that ID names a question that AskSession has stored, or a call that is not
 	// a task yet. All task methods hide these.
 	Hidden bool
 	// Outcome says that the state in which the task has ended comes with its outcome.

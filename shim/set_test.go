@@ -203,14 +203,14 @@ func TestSetTellsOutcomes(t *testing.T) {
 	})
 }
 
-// One set has tasks and what Pose has stored, and one without pieces beside one with them.
+// One set has tasks and what AskSession has stored, and one without pieces beside one with them.
 func TestSetOfAllKinds(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		s := w.gatewayFor("a", shim.Server{
 			Upstream: says("", words(time.Second, "1", "2")...), Policy: func(string) shim.Policy { return streaming(true) },
 		})
 		q := w.poses("b", elicits(0, "q"))
-		question, err := q.Pose(t.Context(), posed(), json.RawMessage(`{}`), func(shim.ID, bool) {})
+		question, err := q.AskSession(t.Context(), sessionQuestion(), json.RawMessage(`{}`), func(shim.ID, bool) {})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -221,7 +221,7 @@ func (l *scriptedLeg) Tool(_ context.Context, _ shim.Session, name string) (upst
 
 func (l *scriptedLeg) Forget(shim.Session) {}
 
-func (l *scriptedLeg) OnPose(upstream.Posing) {}
+func (l *scriptedLeg) OnSessionQuestion(upstream.SessionAsker) {}
 
 func (l *scriptedLeg) EndSession(_ context.Context, key string) {
 	l.note("end")

@@ -139,8 +139,8 @@ type sessionState struct {
 	// Tasks are those made in the session of whose end its client has not been
 	// told, oldest first (L34).
 	Tasks []shim.ID `json:"tasks,omitempty"`
-	// Posed are the records of what the server asks outside of any call.
-	Posed []shim.ID `json:"posed,omitempty"`
+	// SessionQuestions are the records of what the server asks outside of any call.
+	SessionQuestions []shim.ID `json:"sessionQuestions,omitempty"`
 }
 
 // subscribed returns the state with a URI added to, or removed from, its
@@ -170,11 +170,11 @@ func limitsOf(h *Handler) stateLimits {
 // namesRoom is what of the bytes is kept free for what is noted while the session lasts: its
 // tasks and the questions of its server, of which there are only so many, each with an id of
 // 36 bytes, and its log level. So nothing of that is ever refused for want of room.
-const namesRoom = (mostTold+mostPosed)*39 + 128
+const namesRoom = (mostTold+mostSessionQuestions)*39 + 128
 
 // check refuses a state that is too large with a *shim.BusyError.
 func (l stateLimits) check(st sessionState) error {
-	st.Tasks, st.Posed, st.Initialized, st.LogLevel = nil, nil, false, ""
+	st.Tasks, st.SessionQuestions, st.Initialized, st.LogLevel = nil, nil, false, ""
 	b, err := st.encode()
 	if err == nil && len(b)+namesRoom > l.bytes {
 		err = &shim.BusyError{Key: "max_session_bytes", Limit: "bytes in the state of this session"}

@@ -28,8 +28,8 @@ func TestStateKeepsRoomForNames(t *testing.T) {
 	for range mostTold {
 		st.Tasks = append(st.Tasks, newTaskID(t))
 	}
-	for range mostPosed {
-		st.Posed = append(st.Posed, newTaskID(t))
+	for range mostSessionQuestions {
+		st.SessionQuestions = append(st.SessionQuestions, newTaskID(t))
 	}
 	b, err := st.encode()
 	if err != nil || len(b) > l.bytes || len(b) < l.bytes-200 {
@@ -43,17 +43,17 @@ func TestStateKeepsRoomForNames(t *testing.T) {
 // Questions that come at the same time have no more room than others.
 func TestStateKeepsToItsQuestions(t *testing.T) {
 	var st sessionState
-	for range mostPosed {
-		next, err := st.withPosed([]shim.ID{newTaskID(t)}, nil)
+	for range mostSessionQuestions {
+		next, err := st.withSessionQuestions([]shim.ID{newTaskID(t)}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		st = next
 	}
-	if full, err := st.withPosed([]shim.ID{newTaskID(t)}, nil); !errors.Is(err, errManyPosed) || len(full.Posed) != mostPosed {
+	if full, err := st.withSessionQuestions([]shim.ID{newTaskID(t)}, nil); !errors.Is(err, errManySessionQuestions) || len(full.SessionQuestions) != mostSessionQuestions {
 		t.Errorf("one more: %v", err)
 	}
-	if less, err := st.withPosed(nil, st.Posed[:1]); err != nil || len(less.Posed) != mostPosed-1 {
+	if less, err := st.withSessionQuestions(nil, st.SessionQuestions[:1]); err != nil || len(less.SessionQuestions) != mostSessionQuestions-1 {
 		t.Errorf("one that is over: %v", err)
 	}
 }

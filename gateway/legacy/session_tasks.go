@@ -145,7 +145,7 @@ func (t *teller) read(ctx context.Context) {
 	if err != nil {
 		return // it is read again
 	}
-	named := make(map[shim.ID]bool, len(st.Tasks)+len(st.Posed))
+	named := make(map[shim.ID]bool, len(st.Tasks)+len(st.SessionQuestions))
 	add := func(ids []shim.ID, k shim.Tracked) {
 		for _, id := range ids {
 			if named[id] = true; !t.known[id] {
@@ -165,7 +165,7 @@ func (t *teller) read(ctx context.Context) {
 		add(st.Tasks, shim.Tracked{Show: show})
 	}
 	if t.able {
-		add(st.Posed, shim.Tracked{Hidden: true})
+		add(st.SessionQuestions, shim.Tracked{Hidden: true})
 	}
 	t.known = named
 }
@@ -174,7 +174,7 @@ func (t *teller) read(ctx context.Context) {
 func (t *teller) hear(ctx context.Context, u shim.Update) error {
 	switch {
 	case u.Gone:
-		t.s.settlePosed(u.ID) // nobody runs it any more
+		t.s.settleSessionQuestion(u.ID) // nobody runs it any more
 	case u.Task == nil:
 		return t.tellPartials(ctx, u)
 	default:
@@ -185,7 +185,7 @@ func (t *teller) hear(ctx context.Context, u shim.Update) error {
 			return t.tell(ctx, *u.Task)
 		}
 		if u.Task.Status.Final() { // it was of no task
-			t.s.settlePosed(u.ID)
+			t.s.settleSessionQuestion(u.ID)
 		}
 	}
 	return context.Cause(ctx)

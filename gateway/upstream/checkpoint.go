@@ -31,8 +31,8 @@ type checkpoint struct {
 	Asked int `json:"asked,omitempty"`
 	// Pending are the questions that the server waits for.
 	Pending []pending `json:"pending,omitempty"`
-	// Unrouted says that there is no call: the one question that is pending belongs to none.
-	Unrouted bool `json:"alone,omitempty"`
+	// SessionQuestion says that there is no call: the one question that is pending belongs to none.
+	SessionQuestion bool `json:"alone,omitempty"`
 	// Task is set where the server runs the call as a task of its own.
 	Task *taskMark `json:"task,omitempty"`
 }
@@ -82,7 +82,7 @@ func decodeResumable(cp json.RawMessage) (checkpoint, bool) {
 // resumable reports whether a call can be picked up where this says: its stream, or the
 // task that the server has made of it; or whether it only has to be asked.
 func (c *checkpoint) resumable() bool {
-	return c.streamed() || c.unrouted() || c.Task != nil && c.Task.ID != ""
+	return c.streamed() || c.sessionQuestion() || c.Task != nil && c.Task.ID != ""
 }
 
 // streamed reports whether a stream can be picked up where this says.

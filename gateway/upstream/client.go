@@ -25,9 +25,9 @@ type Client interface {
 	Tool(ctx context.Context, s shim.Session, name string) (Tool, bool, error)
 	// Forget drops what is cached of the tools.
 	Forget(s shim.Session)
-	// OnPose says how the client of a session is asked what its server asks outside of
+	// OnSessionQuestion says how the client of a session is asked what its server asks outside of
 	// any call. It is called once, before anything else.
-	OnPose(f Posing)
+	OnSessionQuestion(f SessionAsker)
 	// EndSession says that the session of this key (Session.Key) has ended.
 	EndSession(ctx context.Context, key string)
 }

@@ -18,7 +18,7 @@
 //
 // What a legacy server says outside of any call comes on the GET stream of its session
 // (get_stream.go): notifications go to the listeners (listeners.go), and questions to a
-// call, or else to the client of the session (route.go, unrouted.go).
+// call, or else to the client of the session (route.go, session_question.go).
 //
 // Three rules hold everywhere. A request is sent exactly once, unless an answer
 // proves that the server did not begin it (design.md 0.11; again.go is the only

@@ -48,8 +48,8 @@ func (h *HTTP) Resume(ctx context.Context, r shim.Request, cp json.RawMessage, s
 	if s == nil {
 		s = discard{}
 	}
-	if c.unrouted() {
-		return h.sessions.resumeUnrouted(ctx, r, c, s)
+	if c.sessionQuestion() {
+		return h.sessions.resumeSessionQuestion(ctx, r, c, s)
 	}
 	if c.Era == mcp.Modern.String() {
 		return h.resumeTask(ctx, r, c, s)

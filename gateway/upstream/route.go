@@ -16,8 +16,8 @@ import (
 // put to the caller of the session's newest call, or else to the client of the session
 // (design.md 0.16). The session owns the router; mu guards the calls.
 type router struct {
-	s        *session
-	unrouted unrouted
+	s         *session
+	questions sessionQuestions
 
 	mu    sync.Mutex
 	calls []*exchange // in flight and can be asked, the oldest first
@@ -80,7 +80,7 @@ func (r *router) cancelled(session string, params []byte) {
 		}
 	}
 	if id, err := jsonrpc.ParseID(raw); err == nil {
-		r.unrouted.withdraw(unroutedKey{session, id.Key()})
+		r.questions.withdraw(sessionQuestionKey{session, id.Key()})
 	}
 }
 
@@ -105,14 +105,14 @@ func (r *router) ask(ctx context.Context, x *exchange, m jsonrpc.Message) error 
 	if refused == nil {
 		return nil
 	}
-	if refused.Code == mcp.CodeInternal || s.t.posing.Load() == nil || !s.from.Shared || s.from.Key == "" {
+	if refused.Code == mcp.CodeInternal || s.t.askSession.Load() == nil || !s.from.Shared || s.from.Key == "" {
 		return x.respond(ctx, jsonrpc.AppendError(nil, m.ID, refused)) // a call here asks too much, or there is nobody else
 	}
 	if code, ok := may(s.from, m.Method, m.Params); !ok {
 		return x.respond(ctx, refusal(m.ID, code, m.Method))
 	}
-	k := unroutedKey{x.to.session, m.ID.Key()}
-	if !r.unrouted.add(k) {
+	k := sessionQuestionKey{x.to.session, m.ID.Key()}
+	if !r.questions.add(k) {
 		return x.respond(ctx, notPut(m.ID, "too many questions wait that belong to no call"))
 	}
 	p := pending{ID: []byte(m.ID.Raw()), Method: m.Method, Params: raw(m.Params), OnGET: true}
@@ -121,7 +121,7 @@ func (r *router) ask(ctx context.Context, x *exchange, m jsonrpc.Message) error 
 		defer s.release()
 		s.askClient(ctx, x.to, k, m.ID, p)
 	}) {
-		r.unrouted.forget(k)
+		r.questions.forget(k)
 		s.release()
 		return x.respond(ctx, notPut(m.ID, "the gateway is shutting down"))
 	}

@@ -396,8 +396,8 @@ func TestAskedOnGETTooMuch(t *testing.T) {
 			return nil, context.Cause(ctx)
 		}}
 		f := aloftIn(t, h, asksIn("a", all), sink)
-		refused := make(chan json.RawMessage, 2*maxUnrouted)
-		for i := range maxUnrouted + 5 {
+		refused := make(chan json.RawMessage, 2*maxSessionQuestions)
+		for i := range maxSessionQuestions + 5 {
 			go func() { refused <- s.Request(fmt.Sprint(i), "roots/list", `{}`) }()
 		}
 		synctest.Wait()
@@ -407,8 +407,8 @@ func TestAskedOnGETTooMuch(t *testing.T) {
 		close(may)
 		f.ended(t)
 		synctest.Wait()
-		if n := len(refused); n != maxUnrouted+5 {
-			t.Errorf("the server was answered %d times, want %d", n, maxUnrouted+5)
+		if n := len(refused); n != maxSessionQuestions+5 {
+			t.Errorf("the server was answered %d times, want %d", n, maxSessionQuestions+5)
 		}
 	})
 }

@@ -39,13 +39,13 @@ func clientsLike(s shim.Session) sessionKey {
 // sessionTable holds the legacy sessions with one server, and what all of them need.
 // The client owns it; mu guards m and closed.
 type sessionTable struct {
-	wire    *wire
-	work    *workers
-	eras    *eras
-	tools   *tools
-	shares  shares
-	support getSupport
-	posing  atomic.Pointer[Posing]
+	wire       *wire
+	work       *workers
+	eras       *eras
+	tools      *tools
+	shares     shares
+	support    getSupport
+	askSession atomic.Pointer[SessionAsker]
 
 	mu sync.Mutex
 	m  map[string]map[string]*session // by key, then by capabilities

@@ -43,9 +43,9 @@ func (r *legacyReplicas) elicits(t *testing.T) <-chan said {
 	return nil
 }
 
-// TestReplicasPosed: what a server asks outside of any call is asked on the GET stream of
+// TestReplicasSessionQuestion: what a server asks outside of any call is asked on the GET stream of
 // the session's client. It may answer at any replica, and its first answer counts.
-func TestReplicasPosed(t *testing.T) {
+func TestReplicasSessionQuestion(t *testing.T) {
 	stack, a, b, get := newAsidePair(t)
 	for i := range 2 {
 		got := stack.elicits(t)
@@ -61,13 +61,13 @@ func TestReplicasPosed(t *testing.T) {
 	}
 	settled(t, "nothing is left in the session", func() bool {
 		st, err := tableOf(stack.gates[0]).Load(t.Context(), a.session)
-		return err == nil && len(st.Posed) == 0
+		return err == nil && len(st.SessionQuestions) == 0
 	})
 }
 
-// TestReplicasPosedElsewhere: the client's GET stream may be at another replica than the
+// TestReplicasSessionQuestionElsewhere: the client's GET stream may be at another replica than the
 // one that hears the server.
-func TestReplicasPosedElsewhere(t *testing.T) {
+func TestReplicasSessionQuestionElsewhere(t *testing.T) {
 	stack := newLegacyReplicas(t, nil)
 	withAsides(stack.server)
 	a := stack.on(t, 0, nil)
@@ -102,9 +102,9 @@ func TestReplicasPosedElsewhere(t *testing.T) {
 	}
 }
 
-// TestReplicasPosedAgain: a question whose stream has gone is asked again on the next one,
+// TestReplicasSessionQuestionAgain: a question whose stream has gone is asked again on the next one,
 // at the other replica, under the same id.
-func TestReplicasPosedAgain(t *testing.T) {
+func TestReplicasSessionQuestionAgain(t *testing.T) {
 	stack, a, b, get := newAsidePair(t)
 	got := stack.elicits(t)
 	id := get.question("")
@@ -127,9 +127,9 @@ func TestReplicasPosedAgain(t *testing.T) {
 	}
 }
 
-// TestReplicasPosedInVain: a client that has no GET stream is not there to be asked, and
+// TestReplicasSessionQuestionInVain: a client that has no GET stream is not there to be asked, and
 // of one that ends its session, or answers with an error, the server hears as well.
-func TestReplicasPosedInVain(t *testing.T) {
+func TestReplicasSessionQuestionInVain(t *testing.T) {
 	t.Run("no stream", func(t *testing.T) {
 		stack := newLegacyReplicas(t, nil)
 		withAsides(stack.server)
@@ -164,9 +164,9 @@ func TestReplicasPosedInVain(t *testing.T) {
 	})
 }
 
-// TestReplicasPosedSDK: an ordinary server asks for what there is, in the middle of
+// TestReplicasSessionQuestionSDK: an ordinary server asks for what there is, in the middle of
 // nothing, and an ordinary client answers.
-func TestReplicasPosedSDK(t *testing.T) {
+func TestReplicasSessionQuestionSDK(t *testing.T) {
 	stack := newLegacyReplicas(t, nil)
 	changed := make(chan struct{}, 100)
 	stack.asked(t, mcp.Version20251125, &sdk.ClientOptions{

@@ -17,16 +17,16 @@ import (
 // a record like any other, the state of the session names it, and the stream delivers it
 // as it does those of tasks.
 
-// mostPosed is how many such questions of a session may be open at a time.
-const mostPosed = 16
+// mostSessionQuestions is how many such questions of a session may be open at a time.
+const mostSessionQuestions = 16
 
-// errManyPosed: the client has been asked enough.
-var errManyPosed = errors.New("too many questions of this session are open")
+// errManySessionQuestions: the client has been asked enough.
+var errManySessionQuestions = errors.New("too many questions of this session are open")
 
-// Pose asks the client of a session what its server asks outside of any call. One that
+// AskSession asks the client of a session what its server asks outside of any call. One that
 // has no GET stream open, and none that it may come back to, is not there to be asked:
 // shim.ErrNoAsk.
-func (h *Handler) Pose(ctx context.Context, from shim.Session, q shim.Question, checkpoint json.RawMessage) error {
+func (h *Handler) AskSession(ctx context.Context, from shim.Session, q shim.Question, checkpoint json.RawMessage) error {
 	s := h.Sessions.pin(from.Key)
 	st, err := s.load(ctx)
 	switch able := (shim.Session{Capabilities: translate.Answerable(st.Capabilities)}); {
@@ -37,8 +37,8 @@ func (h *Handler) Pose(ctx context.Context, from shim.Session, q shim.Question, 
 		err = shim.ErrNoAsk
 	case !s.attached() && !s.listen.active() && !s.elsewhere(ctx):
 		err = shim.ErrNoAsk
-	case len(st.Posed) >= mostPosed:
-		err = errManyPosed
+	case len(st.SessionQuestions) >= mostSessionQuestions:
+		err = errManySessionQuestions
 	}
 	if err != nil {
 		s.release()
@@ -49,9 +49,9 @@ func (h *Handler) Pose(ctx context.Context, from shim.Session, q shim.Question, 
 		Upstream: h.Name, Principal: s.principal(shim.Principal{Subject: st.Owner}), Origin: dialect.OriginLegacy,
 		Request: shim.Request{Method: q.Method, Session: s.upstream()}, Asking: shim.AskStream,
 	}
-	id, err := h.Shim.Pose(life, c, checkpoint, func(id shim.ID, over bool) {
+	id, err := h.Shim.AskSession(life, c, checkpoint, func(id shim.ID, over bool) {
 		if over {
-			s.settlePosed(id)
+			s.settleSessionQuestion(id)
 		}
 		end(nil)
 		s.release()
@@ -61,31 +61,31 @@ func (h *Handler) Pose(ctx context.Context, from shim.Session, q shim.Question, 
 		s.release()
 		return err
 	}
-	if err := s.update(ctx, func(st sessionState) (sessionState, error) { return st.withPosed([]shim.ID{id}, nil) }); err != nil {
+	if err := s.update(ctx, func(st sessionState) (sessionState, error) { return st.withSessionQuestions([]shim.ID{id}, nil) }); err != nil {
 		end(shim.ErrCancelled) // no stream would ask it; this answers the server
 	}
 	return nil
 }
 
-// withPosed returns the state with questions added, if there is room for them, and without
+// withSessionQuestions returns the state with questions added, if there is room for them, and without
 // those that are over. The list of the old state is not changed: others may read it.
-func (st sessionState) withPosed(made, over []shim.ID) (sessionState, error) {
-	ids := append(slices.Clone(st.Posed), made...)
+func (st sessionState) withSessionQuestions(made, over []shim.ID) (sessionState, error) {
+	ids := append(slices.Clone(st.SessionQuestions), made...)
 	ids = slices.DeleteFunc(ids, func(id shim.ID) bool { return slices.Contains(over, id) })
-	if len(ids) > mostPosed && len(made) > 0 {
-		return st, errManyPosed
+	if len(ids) > mostSessionQuestions && len(made) > 0 {
+		return st, errManySessionQuestions
 	}
-	st.Posed = ids
+	st.SessionQuestions = ids
 	return st, nil
 }
 
-// settlePosed forgets a question that is over.
-func (s *session) settlePosed(id shim.ID) {
-	if !slices.Contains(s.current().Posed, id) {
+// settleSessionQuestion forgets a question that is over.
+func (s *session) settleSessionQuestion(id shim.ID) {
+	if !slices.Contains(s.current().SessionQuestions, id) {
 		return
 	}
 	ctx, cancel := s.table.within(context.Background())
 	defer cancel()
 	// Where it fails, the session ends or the next stream finds that it is over.
-	_ = s.update(ctx, func(st sessionState) (sessionState, error) { return st.withPosed(nil, []shim.ID{id}) })
+	_ = s.update(ctx, func(st sessionState) (sessionState, error) { return st.withSessionQuestions(nil, []shim.ID{id}) })
 }

@@ -16,40 +16,40 @@ import (
 // work of its own, or in a call that another replica runs. In the session of a legacy
 // client there is somebody to ask: that client, on its own GET stream (design.md 0.16).
 
-// Posing puts what a server asks outside of any call to the client that a session
+// SessionAsker puts what a server asks outside of any call to the client that a session
 // belongs to. The checkpoint holds all that is needed to bring the answer back: whoever
 // takes it on goes on from there (HTTP.Resume), and an error says that nobody does.
 // shim.ErrNoAsk: this client cannot be asked now.
-type Posing func(ctx context.Context, s shim.Session, q shim.Question, checkpoint json.RawMessage) error
+type SessionAsker func(ctx context.Context, s shim.Session, q shim.Question, checkpoint json.RawMessage) error
 
-// OnPose says how such questions are put. Without it they are refused.
-func (h *HTTP) OnPose(f Posing) { h.sessions.posing.Store(&f) }
+// OnSessionQuestion says how such questions are put. Without it they are refused.
+func (h *HTTP) OnSessionQuestion(f SessionAsker) { h.sessions.askSession.Store(&f) }
 
-// unrouted are the questions of a session that belong to no call here, from when they are
+// sessionQuestions are the questions of a session that belong to no call here, from when they are
 // heard until they are answered. The router owns it.
-type unrouted struct {
+type sessionQuestions struct {
 	mu sync.Mutex
-	m  map[unroutedKey]*unroutedQuestion
+	m  map[sessionQuestionKey]*sessionQuestion
 }
 
-// unroutedKey names one of them: a server may use an id again in its next session.
-type unroutedKey struct{ session, id string }
+// sessionQuestionKey names one of them: a server may use an id again in its next session.
+type sessionQuestionKey struct{ session, id string }
 
-// unroutedQuestion is one of them.
-type unroutedQuestion struct {
+// sessionQuestion is one of them.
+type sessionQuestion struct {
 	withdrawn bool                    // by the server
 	end       context.CancelCauseFunc // ends the asking, once that has begun
 }
 
-// maxUnrouted bounds the questions of a session that belong to no call. No limit of a call
+// maxSessionQuestions bounds the questions of a session that belong to no call. No limit of a call
 // counts them.
-const maxUnrouted = 64
+const maxSessionQuestions = 64
 
 // add notes one. It reports false if there are too many.
-func (l *unrouted) add(k unroutedKey) bool {
+func (l *sessionQuestions) add(k sessionQuestionKey) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.m) >= maxUnrouted {
+	if len(l.m) >= maxSessionQuestions {
 		return false
 	}
 	l.note(k)
@@ -57,19 +57,19 @@ func (l *unrouted) add(k unroutedKey) bool {
 }
 
 // note returns the entry of a question, a new one if there is none. l.mu is held.
-func (l *unrouted) note(k unroutedKey) *unroutedQuestion {
+func (l *sessionQuestions) note(k sessionQuestionKey) *sessionQuestion {
 	if l.m == nil {
-		l.m = make(map[unroutedKey]*unroutedQuestion)
+		l.m = make(map[sessionQuestionKey]*sessionQuestion)
 	}
 	if l.m[k] == nil {
-		l.m[k] = &unroutedQuestion{}
+		l.m[k] = &sessionQuestion{}
 	}
 	return l.m[k]
 }
 
 // ask notes how the asking is ended, and ends it if the server has withdrawn the question
 // by now.
-func (l *unrouted) ask(k unroutedKey, end context.CancelCauseFunc) {
+func (l *sessionQuestions) ask(k sessionQuestionKey, end context.CancelCauseFunc) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	q := l.note(k)
@@ -79,7 +79,7 @@ func (l *unrouted) ask(k unroutedKey, end context.CancelCauseFunc) {
 }
 
 // withdraw hears that the server no longer waits for an answer.
-func (l *unrouted) withdraw(k unroutedKey) {
+func (l *sessionQuestions) withdraw(k sessionQuestionKey) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	q := l.m[k]
@@ -92,7 +92,7 @@ func (l *unrouted) withdraw(k unroutedKey) {
 }
 
 // forget drops a question, and reports whether the server has withdrawn it.
-func (l *unrouted) forget(k unroutedKey) (withdrawn bool) {
+func (l *sessionQuestions) forget(k sessionQuestionKey) (withdrawn bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	q := l.m[k]
@@ -101,28 +101,28 @@ func (l *unrouted) forget(k unroutedKey) (withdrawn bool) {
 }
 
 // askClient puts a question to the client of the session, or refuses it.
-func (s *session) askClient(ctx context.Context, to target, k unroutedKey, id jsonrpc.ID, p pending) {
+func (s *session) askClient(ctx context.Context, to target, k sessionQuestionKey, id jsonrpc.ID, p pending) {
 	c := checkpoint{
 		Era: to.era.String(), Version: to.version, Session: to.session, Generation: to.gen, ID: s.t.wire.nextID(),
-		Asked: 1, Unrouted: true,
+		Asked: 1, SessionQuestion: true,
 	}
 	p.Key = c.ID + "-q1"
 	c.Pending = []pending{p}
-	err := (*s.t.posing.Load())(ctx, s.from, questionsOf(c.Pending)[0], c.encode())
-	if err == nil || s.route.unrouted.forget(k) { // resumeUnrouted has taken the question over, or the server has withdrawn it
+	err := (*s.t.askSession.Load())(ctx, s.from, questionsOf(c.Pending)[0], c.encode())
+	if err == nil || s.route.questions.forget(k) { // resumeSessionQuestion has taken the question over, or the server has withdrawn it
 		return
 	}
 	if errors.Is(err, shim.ErrNoAsk) {
-		s.t.wire.answerUnrouted(ctx, to, refusal(id, mcp.CodeMethodNotFound, p.Method+" outside of a call"))
+		s.t.wire.answerSessionQuestion(ctx, to, refusal(id, mcp.CodeMethodNotFound, p.Method+" outside of a call"))
 		return
 	}
 	s.t.wire.log.Debug("a question outside of any call was not put to its client", "err", err)
-	s.t.wire.answerUnrouted(ctx, to, notPut(id, "the client could not be asked"))
+	s.t.wire.answerSessionQuestion(ctx, to, notPut(id, "the client could not be asked"))
 }
 
-// resumeUnrouted goes on with a question that belongs to no call: it asks, and posts the
+// resumeSessionQuestion goes on with a question that belongs to no call: it asks, and posts the
 // answer.
-func (t *sessionTable) resumeUnrouted(ctx context.Context, r shim.Request, c checkpoint, sink shim.Sink) (shim.Reply, error) {
+func (t *sessionTable) resumeSessionQuestion(ctx context.Context, r shim.Request, c checkpoint, sink shim.Sink) (shim.Reply, error) {
 	l := &link{gen: c.Generation, id: c.Session, version: c.Version}
 	s := t.adopt(r.Session, l)
 	defer s.release()
@@ -131,9 +131,9 @@ func (t *sessionTable) resumeUnrouted(ctx context.Context, r shim.Request, c che
 	defer withdraw(nil)
 	if id, err := jsonrpc.ParseID(p.ID); err == nil {
 		s.claim(id)
-		k := unroutedKey{c.Session, id.Key()}
-		s.route.unrouted.ask(k, withdraw)
-		defer s.route.unrouted.forget(k)
+		k := sessionQuestionKey{c.Session, id.Key()}
+		s.route.questions.ask(k, withdraw)
+		defer s.route.questions.forget(k)
 	}
 	answers, err := sink.Ask(ask, questionsOf(c.Pending)...)
 	switch {
@@ -144,7 +144,7 @@ func (t *sessionTable) resumeUnrouted(ctx context.Context, r shim.Request, c che
 		return shim.Reply{Result: json.RawMessage(`{}`)}, nil
 	}
 	if body, ok := responseTo(p, answers, 0, err); ok {
-		t.wire.answerUnrouted(ctx, l.target(), body)
+		t.wire.answerSessionQuestion(ctx, l.target(), body)
 	}
 	if err := ended(ctx); err != nil {
 		return shim.Reply{}, err
@@ -152,13 +152,13 @@ func (t *sessionTable) resumeUnrouted(ctx context.Context, r shim.Request, c che
 	return shim.Reply{Result: json.RawMessage(`{}`)}, nil
 }
 
-// unrouted reports whether a checkpoint is that of such a question.
-func (c *checkpoint) unrouted() bool {
-	return c.Unrouted && c.Era == mcp.Legacy.String() && len(c.Pending) == 1
+// sessionQuestion reports whether a checkpoint is that of such a question.
+func (c *checkpoint) sessionQuestion() bool {
+	return c.SessionQuestion && c.Era == mcp.Legacy.String() && len(c.Pending) == 1
 }
 
-// answerUnrouted posts an answer that no call waits for. The server does.
-func (w *wire) answerUnrouted(ctx context.Context, to target, body []byte) {
+// answerSessionQuestion posts an answer that no call waits for. The server does.
+func (w *wire) answerSessionQuestion(ctx context.Context, to target, body []byte) {
 	most := w.cfg.ProbeTimeout
 	if ctx.Err() != nil {
 		most = cancelTimeout

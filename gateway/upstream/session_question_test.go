@@ -93,27 +93,27 @@ func silent() *shimtest.Sink {
 	}}
 }
 
-// poser takes on what a server asks outside of any call, as the gateway does.
-type poser struct {
+// sessionAsker takes on what a server asks outside of any call, as the gateway does.
+type sessionAsker struct {
 	leg   *HTTP
 	sink  *shimtest.Sink
 	fail  error
-	hold  chan struct{} // what pose waits for; nil for nothing
-	posed []shim.Question
+	hold  chan struct{} // what ask waits for; nil for nothing
+	asked []shim.Question
 	cp    json.RawMessage
 	life  context.Context
 	end   context.CancelCauseFunc
 	done  chan error
 }
 
-func poses(t *testing.T, leg *HTTP, sink *shimtest.Sink) *poser {
-	p := &poser{leg: leg, sink: sink, done: make(chan error, 1)}
+func poses(t *testing.T, leg *HTTP, sink *shimtest.Sink) *sessionAsker {
+	p := &sessionAsker{leg: leg, sink: sink, done: make(chan error, 1)}
 	p.life, p.end = context.WithCancelCause(t.Context())
-	leg.OnPose(p.pose)
+	leg.OnSessionQuestion(p.ask)
 	return p
 }
 
-func (p *poser) pose(ctx context.Context, s shim.Session, q shim.Question, cp json.RawMessage) error {
+func (p *sessionAsker) ask(ctx context.Context, s shim.Session, q shim.Question, cp json.RawMessage) error {
 	if p.hold != nil {
 		select {
 		case <-p.hold:
@@ -124,12 +124,12 @@ func (p *poser) pose(ctx context.Context, s shim.Session, q shim.Question, cp js
 	if p.fail != nil {
 		return p.fail
 	}
-	p.posed, p.cp = append(p.posed, q), cp
+	p.asked, p.cp = append(p.asked, q), cp
 	go p.goOn(s, q)
 	return nil
 }
 
-func (p *poser) goOn(s shim.Session, q shim.Question) {
+func (p *sessionAsker) goOn(s shim.Session, q shim.Question) {
 	_, err := p.leg.Resume(p.life, shim.Request{Method: q.Method, Session: s}, p.cp, p.sink)
 	p.done <- err
 }
@@ -141,8 +141,8 @@ func TestAskedAlone(t *testing.T) {
 	inReplicas(t, func(t *testing.T, r *replicas) {
 		p := poses(t, r.legs[0], &shimtest.Sink{OnAsk: answering})
 		<-r.asked(`1`)
-		if err := <-p.done; err != nil || len(p.posed) != 1 || !r.legs[1].Resumable(p.cp) {
-			t.Errorf("posed %v: %v", p.posed, err)
+		if err := <-p.done; err != nil || len(p.asked) != 1 || !r.legs[1].Resumable(p.cp) {
+			t.Errorf("asked the client %v: %v", p.asked, err)
 		}
 		r.got(`"id":1,"result":{"to":"elicitation/create"}`)
 		may := make(chan struct{})
@@ -150,13 +150,13 @@ func TestAskedAlone(t *testing.T) {
 		sinks := [2]*shimtest.Sink{{OnAsk: answering}, {OnAsk: answering}}
 		there := aloftIn(t, r.legs[1], together(), sinks[1])
 		<-r.asked(`2`)
-		if err := <-p.done; err != nil || len(p.posed) != 2 || len(sinks[1].Asked()) != 0 {
-			t.Errorf("with a call at the other replica: posed %v, asked %v: %v", p.posed, sinks[1].Asked(), err)
+		if err := <-p.done; err != nil || len(p.asked) != 2 || len(sinks[1].Asked()) != 0 {
+			t.Errorf("with a call at the other replica: asked the client %v, the call %v: %v", p.asked, sinks[1].Asked(), err)
 		}
 		here := aloftIn(t, r.legs[0], together(), sinks[0])
 		<-r.asked(`3`)
-		if len(p.posed) != 2 || len(sinks[0].Asked()) != 1 {
-			t.Errorf("with a call here: posed %v, asked %v", p.posed, sinks[0].Asked())
+		if len(p.asked) != 2 || len(sinks[0].Asked()) != 1 {
+			t.Errorf("with a call here: asked the client %v, the call %v", p.asked, sinks[0].Asked())
 		}
 		r.got(`"id":1,"result"`, `"id":2,"result"`, `"id":3,"result"`)
 		close(may)
@@ -175,8 +175,8 @@ func TestAskedAloneRefused(t *testing.T) {
 			r.got(code)
 			r.s.Request(`2`, "tasks/list", `{}`) // which the client did not declare
 			r.got(code, "-32601")
-			if len(p.posed) != 0 {
-				t.Errorf("posed %v", p.posed)
+			if len(p.asked) != 0 {
+				t.Errorf("asked the client %v", p.asked)
 			}
 		})
 	}
@@ -190,16 +190,16 @@ func TestAskedAloneRefused(t *testing.T) {
 func TestAskedAloneTooMuch(t *testing.T) {
 	inReplicas(t, func(t *testing.T, r *replicas) {
 		poses(t, r.legs[0], nil).hold = make(chan struct{})
-		for i := range maxUnrouted + 1 {
+		for i := range maxSessionQuestions + 1 {
 			r.asked(fmt.Sprint(i))
 			synctest.Wait()
 		}
-		r.got(fmt.Sprintf(`"id":%d,"error":{"code":-32603,"message":"too many`, maxUnrouted))
+		r.got(fmt.Sprintf(`"id":%d,"error":{"code":-32603,"message":"too many`, maxSessionQuestions))
 		if err := r.legs[0].Close(context.Background()); err != nil {
 			t.Error(err)
 		}
 		synctest.Wait()
-		if n := len(r.s.Seen("POST")); n != maxUnrouted+1 {
+		if n := len(r.s.Seen("POST")); n != maxSessionQuestions+1 {
 			t.Errorf("the server was answered %d times when the leg had closed", n)
 		}
 	})
@@ -233,12 +233,12 @@ func TestAskedAloneWithdrawnAtOnce(t *testing.T) {
 // However such a question ends, the server has one answer, unless it has withdrawn it.
 func TestAskedAloneAndOver(t *testing.T) {
 	for name, c := range map[string]struct {
-		end  func(r *replicas, p *poser)
+		end  func(r *replicas, p *sessionAsker)
 		want error
 		told []string
 	}{
-		"the session ends": {func(_ *replicas, p *poser) { p.end(shim.ErrCancelled) }, shim.ErrCancelled, []string{"-32603"}},
-		"withdrawn": {func(r *replicas, _ *poser) {
+		"the session ends": {func(_ *replicas, p *sessionAsker) { p.end(shim.ErrCancelled) }, shim.ErrCancelled, []string{"-32603"}},
+		"withdrawn": {func(r *replicas, _ *sessionAsker) {
 			r.s.Notify("notifications/cancelled", `{"requestId":1}`)
 		}, nil, nil},
 	} {
@@ -281,7 +281,7 @@ func TestAskedAloneAndAdopted(t *testing.T) {
 				r.got()
 				heir := poses(t, r.legs[c.by], c.sink)
 				heir.cp = first.cp
-				go heir.goOn(together().Session, first.posed[0])
+				go heir.goOn(together().Session, first.asked[0])
 				pauseFor(t, time.Minute)
 				if name == "withdrawn" {
 					r.s.Notify("notifications/cancelled", `{"requestId":1}`)

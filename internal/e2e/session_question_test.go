@@ -199,7 +199,7 @@ func newAsideWorld(t *testing.T) (server *asideServer, a, b *gateway, s *session
 // What a server asks outside of any call outlives the replica that heard it, and on which
 // the client was asked: it is asked again at the other, under the same id, and the
 // server gets its answer, once.
-func TestPosedQuestionOfAKilledReplica(t *testing.T) {
+func TestSessionQuestionOfAKilledReplica(t *testing.T) {
 	t.Parallel()
 	server, a, b, s, ids := newAsideWorld(t)
 	got := make(chan string, 1)

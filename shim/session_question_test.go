@@ -21,8 +21,8 @@ func (u *asks) answers() []shim.Answer {
 // client is the anonymous client of a legacy session.
 var client = shim.Principal{Session: "s"}
 
-// posed is what a server asks a session's client outside of any call.
-func posed() shim.Call {
+// sessionQuestion is what a server asks a session's client outside of any call.
+func sessionQuestion() shim.Call {
 	return shim.Call{
 		Upstream: "up", Principal: client, Origin: "legacy", Asking: shim.AskStream,
 		Request: shim.Request{Method: "elicitation/create", Session: shim.Session{Key: "s", Shared: true}},
@@ -36,7 +36,7 @@ func (w *world) poses(name string, u shim.Upstream) *shim.Shim {
 	})
 }
 
-// heard follows what was posed, until it is over, and returns the last of it.
+// heard follows the question, until it is over, and returns the last of it.
 func heard(t *testing.T, s *shim.Shim, p shim.Principal, id shim.ID) <-chan shim.Task {
 	t.Helper()
 	out := make(chan shim.Task, 1)
@@ -95,7 +95,7 @@ func TestPose(t *testing.T) {
 				s, other := w.poses("a", u), w.poses("b", elicits(0, "a"))
 				ctx, over := context.WithCancelCause(t.Context())
 				done := make(chan bool, 1)
-				id, err := s.Pose(ctx, posed(), json.RawMessage(`{}`), func(_ shim.ID, over bool) { done <- over })
+				id, err := s.AskSession(ctx, sessionQuestion(), json.RawMessage(`{}`), func(_ shim.ID, over bool) { done <- over })
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -147,7 +147,7 @@ func TestPoseOutlivesItsReplica(t *testing.T) {
 				ended := make(chan struct{})
 				go func() { defer close(ended); _ = s.Run(ctx) }()
 				over := make(chan bool, 1)
-				id, err := s.Pose(t.Context(), posed(), json.RawMessage(`{}`), func(_ shim.ID, o bool) { over <- o })
+				id, err := s.AskSession(t.Context(), sessionQuestion(), json.RawMessage(`{}`), func(_ shim.ID, o bool) { over <- o })
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -159,8 +159,8 @@ func TestPoseOutlivesItsReplica(t *testing.T) {
 					if <-over {
 						t.Error("said to be over")
 					}
-					if _, err := s.Pose(t.Context(), posed(), json.RawMessage(`{}`), nil); !errors.Is(err, shim.ErrDraining) {
-						t.Errorf("posed while it stops: %v", err)
+					if _, err := s.AskSession(t.Context(), sessionQuestion(), json.RawMessage(`{}`), nil); !errors.Is(err, shim.ErrDraining) {
+						t.Errorf("asked while it stops: %v", err)
 					}
 				}
 				stop()

@@ -12,14 +12,14 @@ import (
 // Answer, is delivered at most once, and has the time that every answer has. If the replica
 // is lost, another one goes on.
 
-// Pose asks a client the question in a checkpoint of the upstream client, and returns once
+// AskSession asks a client the question in a checkpoint of the upstream client, and returns once
 // the question is stored. Of c it takes Upstream, Principal, Origin, Asking, and of the
 // request the method and the session. The question is over when it has been answered or
 // withdrawn, has run out of time, or when ctx ends with cause ErrCancelled. done is called
 // when this replica has no more to do with it, and is told whether it is over: if not,
 // another replica may go on.
 // ErrDraining, ErrUnavailable, *BusyError.
-func (s *Shim) Pose(ctx context.Context, c Call, checkpoint json.RawMessage, done func(id ID, over bool)) (ID, error) {
+func (s *Shim) AskSession(ctx context.Context, c Call, checkpoint json.RawMessage, done func(id ID, over bool)) (ID, error) {
 	if !s.life.work.admit() {
 		return "", ErrDraining
 	}
