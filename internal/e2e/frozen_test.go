@@ -126,7 +126,8 @@ func (w *frozenWorld) session(version string) string {
 func (w *frozenWorld) task(id string) string {
 	w.t.Helper()
 	var created struct{ Task struct{ TaskID string } }
-	s := &session{t: w.t, id: id, serial: 100}
+	s := &session{t: w.t, id: id}
+	s.serial.Store(100) // An id of a request is used once in a session.
 	if err := json.Unmarshal(s.do(w.gateway, mcp.MethodToolsCall, `{"name":"wait","arguments":{},"task":{}}`), &created); err != nil {
 		w.t.Fatal(err)
 	}

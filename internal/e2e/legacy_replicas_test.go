@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"taskgate/internal/mcp"
@@ -20,7 +21,7 @@ import (
 type session struct {
 	t      *testing.T
 	id     string
-	serial int
+	serial atomic.Int64
 }
 
 // begin initializes a session at one replica.
@@ -52,8 +53,7 @@ func (s *session) request(ctx context.Context, g *gateway, method, body string) 
 // do sends a request to a replica and returns its result.
 func (s *session) do(g *gateway, method, params string) json.RawMessage {
 	s.t.Helper()
-	s.serial++
-	resp := s.request(s.t.Context(), g, http.MethodPost, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`, s.serial, method, params))
+	resp := s.request(s.t.Context(), g, http.MethodPost, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`, s.serial.Add(1), method, params))
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
