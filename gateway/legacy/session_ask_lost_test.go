@@ -143,3 +143,24 @@ func TestQuestionWhileTheStoreIsAway(t *testing.T) {
 		}
 	}
 }
+
+// A question that is in the log, but never went out because the store's answer was lost and
+// the wait was over then, is asked in the next wait.
+func TestQuestionAtTheEndOfAWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newAskWorld(t, handling)
+		_, task := w.handle("late")
+		w.logs.mute = 1000
+		first := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"task_result","arguments":{"taskId":"`+string(task)+`","waitSeconds":14.5}}`)
+		wiretest.Wait(20 * time.Second)
+		first.wantAsked("at the end of the wait")
+		if w.logs.mute == 1000 || !first.ended() {
+			t.Fatal("the question did not come at the end of the wait")
+		}
+		w.logs.mute = 0
+		again := w.read(w.c, w.b, task)
+		wiretest.Wait(time.Second)
+		again.wantAsked("in the next wait", nth(task, 0))
+		w.closing(again)
+	})
+}

@@ -37,18 +37,20 @@ type eventLog struct {
 	taken   atomic.Bool            // another answer on this replica goes on with the stream
 	unkept  atomic.Pointer[[]byte] // the last message, if the log does not have it
 
-	mu    sync.Mutex
-	over  bool
-	left  bool          // nobody answers here any more: the client has gone, and can resume
-	about askNote       // what the answer waits for, or streams
-	cut   func()        // gives an answer up that waits for a task; nil for others
-	gone  chan struct{} // closed when the stream is over here
+	mu     sync.Mutex
+	over   bool
+	unsent map[string]bool // questions that may be in the log, and have not gone out, by name
+	left   bool            // nobody answers here any more: the client has gone, and can resume
+	about  askNote         // what the answer waits for, or streams
+	cut    func()          // gives an answer up that waits for a task; nil for others
+	gone   chan struct{}   // closed when the stream is over here
 }
 
 // newLog makes the log of the answer to a request, which goes out on a stream.
 func newLog(ctx context.Context, q *request, x *wire.Exchange, stream string) *eventLog {
 	return &eventLog{
-		s: q.s, x: x, version: q.state.Version, ctx: context.WithoutCancel(ctx), stream: stream, id: q.msg.ID, gone: make(chan struct{}),
+		s: q.s, x: x, version: q.state.Version, ctx: context.WithoutCancel(ctx), stream: stream, id: q.msg.ID,
+		unsent: make(map[string]bool), gone: make(chan struct{}),
 	}
 }
 
@@ -139,6 +141,12 @@ func (l *eventLog) ask(ctx context.Context, name, void string, message []byte) (
 		}
 		return eventID(l.stream, no), nil
 	})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.unsent, name)
+	if err != nil && !errors.Is(err, errTaken) {
+		l.unsent[name] = true
+	}
 	return holder, has, err
 }
 
@@ -202,11 +210,12 @@ func (l *eventLog) leave() {
 	l.left = true
 }
 
-// finish says that the answer is complete, or given up.
+// finish says that the answer is complete, or given up. A client that was not sent all
+// questions which may be in the log counts as gone: other streams ask it.
 func (l *eventLog) finish() {
 	l.mu.Lock()
 	l.over = true
-	left, note := l.left, noteOf(l.id, l.about)
+	left, note, unsent := l.left, noteOf(l.id, l.about), len(l.unsent) > 0
 	l.mu.Unlock()
 	if l.timer != nil {
 		l.timer.Stop()
@@ -223,7 +232,7 @@ func (l *eventLog) finish() {
 		if m := l.unkept.Load(); m != nil {
 			last = *m
 		}
-		l.s.table.finishLog(l.ctx, l.s.id, l.stream, last, l.x.Gone())
+		l.s.table.finishLog(l.ctx, l.s.id, l.stream, last, l.x.Gone() || unsent)
 	}
 }
 
