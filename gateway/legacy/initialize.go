@@ -3,6 +3,7 @@ package legacy
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 
 	"taskgate/gateway/translate"
@@ -42,7 +43,9 @@ func (h *Handler) initialize(w http.ResponseWriter, r *http.Request, p shim.Prin
 	defer h.Calls.Leave(p.Owner())
 	s, err := h.Sessions.create(r.Context(), st)
 	if err != nil {
-		h.Log.WarnContext(r.Context(), "no session could be made", "err", err)
+		if _, full := errors.AsType[*shim.BusyError](err); !full { // of that there is a metric, and a client can make as many as it likes
+			h.Log.WarnContext(r.Context(), "no session could be made", "err", err)
+		}
 		h.refuse(w, msg.ID, sessionFailure(err))
 		return
 	}
