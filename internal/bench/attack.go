@@ -201,8 +201,6 @@ func (p *parking) attacks(session string) []attack {
 	always := func(request []byte) func(int64) []byte { return func(int64) []byte { return request } }
 	long := func(n int) string { return strings.Repeat("x", n) }
 	return []attack{
-		{name: "sessions of 60 kB", request: always(p.initialize(long(60_000)))},
-		{name: "sessions of 3.9 MB", request: always(p.initialize(long(3_900_000)))},
 		{name: "subscriptions", request: func(n int64) []byte {
 			return p.legacyRequest(session, `{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"test://`+strconv.FormatInt(n, 10)+long(8000)+`"}}`)
 		}},
@@ -214,6 +212,9 @@ func (p *parking) attacks(session string) []attack {
 		{name: "results of 20 MB, unread", request: always(p.modernCall(largeTool, "")), keeps: true},
 		{name: "listen streams", request: always(by(attackerKey, request(p.gateway, mcp.MethodListen, "", `"notifications":{"toolsListChanged":true}`, false))), keeps: true},
 		{name: "connections", request: always(nil), keeps: true},
+		// Last: after them, the attacker has no session to attack in for a while.
+		{name: "sessions of 60 kB", request: always(p.initialize(long(60_000)))},
+		{name: "sessions of 3.9 MB", request: always(p.initialize(long(3_900_000)))},
 	}
 }
 
