@@ -147,6 +147,8 @@ type askingWorld struct {
 	places  map[string]string      // their URLs; the next part of a path names the group
 	outputs []*output
 
+	tap *wiretap // of the proxies
+
 	mu       sync.Mutex
 	answered map[string]int // how many answers were given in each group
 }
@@ -195,7 +197,7 @@ func newAskingWorld(t *testing.T) *askingWorld {
 			"legacy": startQuestioner(t, &sdk.StreamableHTTPOptions{}),
 			"modern": startQuestioner(t, &sdk.StreamableHTTPOptions{Stateless: true}),
 		},
-		places: map[string]string{}, answered: map[string]int{},
+		places: map[string]string{}, answered: map[string]int{}, tap: newWiretap(),
 	}
 	t.Cleanup(func() { w.checkSilence(t) }) // when the gateways have ended
 	upstreams := w.upstreams(startEverything(t))
@@ -246,10 +248,12 @@ func (w *askingWorld) start(t *testing.T, yaml string) (addr string) {
 // It takes the name of the group off the path, and counts the answers of each.
 func (w *askingWorld) proxy(t *testing.T, calls, answers string) string {
 	t.Helper()
-	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+	proxy := &httputil.ReverseProxy{ModifyResponse: w.tap.response, Rewrite: func(r *httputil.ProxyRequest) {
 		group, path, _ := strings.Cut(r.In.URL.Path[1:], "/")
 		r.Out.URL.Path, r.Out.URL.Scheme, r.Out.URL.Host = "/"+path, "http", calls
-		if n := w.answersIn(r.Out); n > 0 {
+		body := takeBody(r.Out)
+		r.Out = w.tap.request(r.Out, group, body)
+		if n := answersIn(body); n > 0 {
 			r.Out.URL.Host = answers
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -271,18 +275,23 @@ func (w *askingWorld) answersOf(group string) int {
 	return w.answered[group]
 }
 
-// answersIn is how many answers to questions a request carries: one as a response, and as
-// many as it has as a retry or tasks/update. Questions that come together are asked
-// together, and may be answered so.
-func (w *askingWorld) answersIn(r *http.Request) int {
+// takeBody reads the body of a request, which keeps it.
+func takeBody(r *http.Request) []byte {
 	if r.Body == nil {
-		return 0
+		return nil
 	}
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
-		return 0
+		return nil
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
+	return body
+}
+
+// answersIn is how many answers to questions a message carries: one as a response, and as
+// many as it has as a retry or tasks/update. Questions that come together are asked
+// together, and may be answered so.
+func answersIn(body []byte) int {
 	if _, isRequest := jsonrpc.GetString(body, "method"); len(body) > 0 && !isRequest {
 		return 1
 	}
