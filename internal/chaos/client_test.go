@@ -101,11 +101,13 @@ func (c *clients) one(ctx context.Context, p *call) {
 		c.judge.count("call answered with the upstream's error")
 	case errors.As(err, &refused):
 		c.judge.count(fmt.Sprintf("call refused: %d %s", refused.Code, refused.Message))
+		c.judge.disturbed(ctx, "%s (%s) is refused: %v", p.id, d.name(), err)
 		wait(ctx, pollEvery)
 	case err != nil && p.behaviour == hangsUp:
 		c.judge.count("call hung up by the client")
 	case err != nil:
 		c.judge.count("call not answered (its gateway was gone)")
+		c.judge.disturbed(ctx, "%s (%s) is not answered: %v", p.id, d.name(), err)
 	case task == nil:
 		c.judge.count("call answered without a task (" + d.name() + ")")
 		c.mark(p, result)
@@ -192,6 +194,7 @@ func (c *clients) lookAt(ctx context.Context, addr string, r *record) error {
 		c.judge.missing(r, addr, refused)
 	default:
 		c.asked.add("get: " + brief(err))
+		c.judge.disturbed(ctx, "%s (%s) cannot be read: %v", r.call.id, r.dialect.name(), err)
 	}
 	return err
 }
@@ -216,6 +219,7 @@ func (c *clients) cancel(ctx context.Context, p *call, r *record) {
 			return
 		}
 		c.asked.add("cancel: " + brief(err))
+		c.judge.disturbed(ctx, "%s (%s) cannot be cancelled: %v", p.id, r.dialect.name(), err)
 		wait(ctx, pollEvery)
 	}
 }

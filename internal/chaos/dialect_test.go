@@ -68,14 +68,14 @@ func at(path string) string {
 	return ""
 }
 
-// transport carries the requests of one client, with its key if it has one.
+// transport carries the requests of one client, with its key. Most gateways ask for none.
 type transport struct {
 	http.Transport
 	token string
 }
 
 func newTransport() *transport {
-	return &transport{Transport: http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: 5 * time.Second}}
+	return &transport{Transport: http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: 5 * time.Second}, token: token}
 }
 
 // another carries the requests of the same user over connections of its own.
@@ -87,10 +87,8 @@ func (t *transport) another() *transport {
 
 // RoundTrip implements http.RoundTripper.
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if t.token != "" {
-		r = r.Clone(r.Context())
-		r.Header.Set("Authorization", "Bearer "+t.token)
-	}
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+t.token)
 	return t.Transport.RoundTrip(r)
 }
 

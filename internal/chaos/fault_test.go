@@ -90,6 +90,13 @@ var faults = []fault{
 	{"messages of redis lost", 3, false, func(_ context.Context, w *world, i int, _ time.Duration) {
 		w.proxies[i].Deafen()
 	}},
+	{"redis frozen", 2, false, func(ctx context.Context, w *world, _ int, lasts time.Duration) {
+		w.redis.Lock()
+		defer w.redis.Unlock()
+		w.store.Freeze()
+		wait(ctx, lasts)
+		w.store.Thaw()
+	}},
 	{"redis killed", 3, false, func(ctx context.Context, w *world, _ int, lasts time.Duration) {
 		w.redis.Lock()
 		defer w.redis.Unlock()

@@ -25,7 +25,7 @@ const fleetConfig = `
 listen: %s
 store: %s
 heartbeat: %s
-drain_timeout: 1s
+drain_timeout: %s
 wait_replicas: %d
 settle: 30s
 state_keys: [{id: k, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="}]
@@ -33,20 +33,23 @@ log: {level: debug}
 %supstreams:
 `
 
-// token is the key of the clients' only principal, where they have one, and authConfig
-// the configuration that says so.
+// token is the key of all clients but those that flood, and authConfig the configuration
+// that knows it.
 const token = "key-of-the-chaos-suite"
 
 var authConfig = fmt.Sprintf("auth: {keys: [{principal: chaos, sha256: %x}]}\n", sha256.Sum256([]byte(token)))
 
+// mostTasks is max_tasks_per_owner where nobody floods.
+const mostTasks = 1_000_000
+
 // upstreamConfig is the configuration of one upstream: its name, path and address, and how
-// long its questions wait.
+// many tasks a principal may have and how long its questions wait.
 const upstreamConfig = `
   - name: %s
     path: %s
     url: %s
     max_tasks: 1000000
-    max_tasks_per_owner: 1000000
+    max_tasks_per_owner: %d
     defaults: {tasks: auto, grace: 300ms, poll_interval: 200ms, input_timeout: %s}
     tools:
       - {match: "auto_retry", recover: retry}
@@ -59,6 +62,9 @@ const upstreamConfig = `
 // startTimeout is how long a gateway may take to listen; one on a busy machine,
 // built with the race detector, takes its time.
 const startTimeout = 30 * time.Second
+
+// leaveTimeout is drain_timeout where gateways are to leave tasks behind.
+const leaveTimeout = time.Second
 
 // startsIn is how long a gateway takes to start on a machine that is not busy.
 const startsIn = 300 * time.Millisecond
@@ -85,6 +91,7 @@ type node struct {
 
 	mu      sync.Mutex
 	addr    string
+	admin   string // where there are probes, "" for none
 	process *proc.Process
 	starts  int
 }
@@ -96,6 +103,7 @@ type settings struct {
 	rounds    string        // the address of the modern upstream, "" for none
 	patience  time.Duration // how long questions wait; 0 is inputTimeout
 	principal bool          // clients have to say who they are
+	floods    bool          // one of them floods (flood_test.go)
 }
 
 // fleet is all gateways.
@@ -106,6 +114,7 @@ type fleet struct {
 	settings settings
 	judge    *judge
 	nodes    []*node
+	front    string // the address of a balancer before them, "" for none
 	// store is the Redis that has the tasks, when nothing goes wrong.
 	store func() *redistest.Server
 	// started is how long the last gateway took to start, slowest the longest that one has
@@ -133,8 +142,14 @@ func only(s *redistest.Server) func() *redistest.Server {
 	return func() *redistest.Server { return s }
 }
 
-// any is the address of one of the gateways, whatever has become of it.
-func (f *fleet) any(r *rand.Rand) string { return pick(r, f.nodes).address() }
+// any is the address at which a client asks: that of the balancer, else that of one of the
+// gateways, whatever has become of it.
+func (f *fleet) any(r *rand.Rand) string {
+	if f.front != "" {
+		return f.front
+	}
+	return pick(r, f.nodes).address()
+}
 
 func (n *node) address() string {
 	n.mu.Lock()
@@ -163,15 +178,9 @@ func (n *node) startOnce() error {
 	title := fmt.Sprintf("%s-%d", n.name, n.starts)
 	n.mu.Unlock()
 	file := filepath.Join(n.fleet.dir, n.name+".yaml")
-	settings, auth := n.fleet.settings, ""
-	if settings.principal {
-		auth = authConfig
-	}
-	patience := cmp.Or(settings.patience, inputTimeout)
-	config := fmt.Sprintf(fleetConfig, addr, n.store, settings.heartbeat, settings.replicas, auth)
-	config += fmt.Sprintf(upstreamConfig, "chaos", pathChaos, n.fleet.upstream, patience)
-	if settings.rounds != "" {
-		config += fmt.Sprintf(upstreamConfig, "rounds", pathRounds, settings.rounds, patience)
+	config, admin, err := n.config(addr)
+	if err != nil {
+		return err
 	}
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return err
@@ -203,8 +212,31 @@ func (n *node) startOnce() error {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.addr, n.process = addr, p
+	n.addr, n.admin, n.process = addr, admin, p
 	return nil
+}
+
+// config is the configuration of a process that serves at this address, and where it is
+// asked whether it is ready.
+func (n *node) config(addr string) (config, admin string, err error) {
+	s := n.fleet.settings
+	drain, tasks, more := leaveTimeout, mostTasks, ""
+	switch {
+	case s.floods:
+		if admin, err = proc.FreeAddr(); err != nil {
+			return "", "", err
+		}
+		drain, tasks, more = floodDrain, floodTasks, fmt.Sprintf(floodConfig, admin)
+	case s.principal:
+		more = authConfig
+	}
+	patience := cmp.Or(s.patience, inputTimeout)
+	config = fmt.Sprintf(fleetConfig, addr, n.store, s.heartbeat, drain, s.replicas, more)
+	config += fmt.Sprintf(upstreamConfig, "chaos", pathChaos, n.fleet.upstream, tasks, patience)
+	if s.rounds != "" {
+		config += fmt.Sprintf(upstreamConfig, "rounds", pathRounds, s.rounds, tasks, patience)
+	}
+	return config, admin, nil
 }
 
 // place is the process that fills it, with its address.

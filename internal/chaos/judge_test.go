@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -35,6 +36,8 @@ type judge struct {
 	// again by whoever has it: then it is as it was before. No call changes hands, so
 	// none is lost with its gateway.
 	rewinds bool
+	// undisturbed says that nothing happens of which a client may notice anything.
+	undisturbed bool
 
 	mu         sync.Mutex
 	tasks      map[string]*record
@@ -79,6 +82,14 @@ func (j *judge) blame(format string, args ...any) {
 
 func (j *judge) blamed(format string, args ...any) {
 	j.violations = append(j.violations, time.Now().Format("15:04:05.000 ")+fmt.Sprintf(format, args...))
+}
+
+// disturbed records something that a client noticed, where it should notice nothing. That
+// it did not wait any longer is no such thing.
+func (j *judge) disturbed(ctx context.Context, format string, args ...any) {
+	if j.undisturbed && ctx.Err() == nil {
+		j.blame(format, args...)
+	}
 }
 
 // content reports whether nothing was wrong so far.

@@ -96,7 +96,6 @@ func TestManyOrphans(t *testing.T) {
 func (b *bereaved) speak(t *testing.T, on int, asks bool) []dialect {
 	t.Helper()
 	m, l := newModern(b.judge, true, false, asks), newLegacy(b.judge)
-	m.transport.token, l.transport.token = token, token
 	if asks {
 		l.asked = func(name, _ string, _ giving) { b.judge.blame("a client was asked %s", name) }
 	}

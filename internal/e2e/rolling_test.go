@@ -6,11 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -19,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"taskgate/internal/balancer"
 	"taskgate/internal/mcp"
 	"taskgate/internal/proc"
 	"taskgate/internal/redistest"
@@ -43,61 +41,12 @@ type backend struct {
 	addr, admin string
 	args        []string
 	process     *proc.Process
-	ready       atomic.Bool
 }
 
 // start runs the replica at its address.
 func (b *backend) start(t *testing.T) {
 	t.Helper()
 	b.process = start(t, b.addr, proc.Command{Name: "taskgate " + b.addr, Path: filepath.Join(bin, "taskgate"), Args: append([]string{"serve", "--listen", b.addr}, b.args...)})
-}
-
-// balancer sends each request to the next replica that is ready. It asks them each second.
-type balancer struct {
-	backends []*backend
-	next     atomic.Int64
-}
-
-// poll asks the replicas until ctx ends.
-func (l *balancer) poll(ctx context.Context) {
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for {
-		for _, b := range l.backends {
-			status, _, _, err := readyz(b.admin, "")
-			b.ready.Store(err == nil && status == http.StatusOK)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
-}
-
-// pick is the next replica.
-func (l *balancer) pick() *url.URL {
-	for range l.backends {
-		if b := l.backends[int(l.next.Add(1))%len(l.backends)]; b.ready.Load() {
-			return &url.URL{Scheme: "http", Host: b.addr}
-		}
-	}
-	return &url.URL{Scheme: "http", Host: "127.0.0.1:1"} // nobody is: the client gets an error
-}
-
-// serve balances until the test ends, and returns the URL for clients.
-func (l *balancer) serve(t *testing.T) string {
-	proxy := &httputil.ReverseProxy{
-		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(l.pick()) },
-		FlushInterval: -1,
-		ErrorLog:      log.New(io.Discard, "", 0), // the client gets a 502
-	}
-	web := httptest.NewServer(proxy)
-	t.Cleanup(func() {
-		web.CloseClientConnections()
-		web.Close()
-	})
-	return web.URL + "/mcp"
 }
 
 // legacyPost sends a message in a session of 2025-11-25 and returns the session's id. Any
@@ -188,32 +137,40 @@ func loads(t *testing.T, to string) map[string]func(context.Context) error {
 func TestRollingRestart(t *testing.T) {
 	t.Parallel()
 	store, server := redistest.Start(t), startServer(t, "slowserver")
-	l := &balancer{}
+	var backends []*backend
+	var replicas []balancer.Replica
 	for range 3 {
 		b := &backend{addr: freeAddr(t), admin: freeAddr(t)}
 		b.args = configured(t, fmt.Sprintf(rolling, store.URL(), b.admin, server))
 		b.start(t)
-		l.backends = append(l.backends, b)
+		backends = append(backends, b)
+		replicas = append(replicas, func() (string, string) { return b.addr, b.admin })
 	}
+	l := balancer.New(replicas...)
+	web := httptest.NewServer(l)
+	t.Cleanup(func() {
+		web.CloseClientConnections()
+		web.Close()
+	})
 	ctx, stop := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer stop()
-	all.Go(func() { l.poll(ctx) })
-	becomes := func(b *backend) {
+	all.Go(func() { l.Poll(ctx) })
+	becomes := func(i int) {
 		t.Helper()
 		eventually(t, "the balancer sees a replica", func() error {
-			if !b.ready.Load() {
+			if !l.Ready(i) {
 				return errNotYet
 			}
 			return nil
 		})
 	}
-	for _, b := range l.backends {
-		becomes(b)
+	for i := range backends {
+		becomes(i)
 	}
 	var done atomic.Int64
-	for name, load := range loads(t, l.serve(t)) {
+	for name, load := range loads(t, web.URL+"/mcp") {
 		all.Go(func() {
 			pause := time.NewTicker(20 * time.Millisecond)
 			defer pause.Stop()
@@ -226,7 +183,7 @@ func TestRollingRestart(t *testing.T) {
 			}
 		})
 	}
-	for _, b := range l.backends {
+	for i, b := range backends {
 		before := done.Load()
 		if err := b.process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
@@ -235,7 +192,7 @@ func TestRollingRestart(t *testing.T) {
 			t.Errorf("exit code %d", code)
 		}
 		b.start(t)
-		becomes(b)
+		becomes(i)
 		if n := done.Load() - before; n < 20 {
 			t.Errorf("only %d requests were made while it restarted", n)
 		}

@@ -60,6 +60,7 @@ var imports = map[string][]string{
 	"internal/proc":              {"internal/procgroup"},
 	"internal/procgroup":         {},
 	"internal/taskclient":        {"internal/eventstream", "internal/mcp"},
+	"internal/balancer":          {},
 	"internal/bench":             {"internal/mcp", "internal/proc", "internal/taskclient"},
 	"internal/e2e":               {},
 	"internal/chaos":             {},
@@ -88,7 +89,7 @@ var fences = []fence{
 		path: "net/http",
 		allowed: []string{
 			"cmd/taskgate", "gateway", "gateway/legacy", "gateway/modern", "gateway/wire", "gateway/upstream", "gateway/upstream/stdio", "internal/eventstream",
-			"internal/taskclient", "internal/bench", "shim/shimtest/fake",
+			"internal/taskclient", "internal/balancer", "internal/bench", "shim/shimtest/fake",
 			"examples/slowserver", "internal/e2e/conformserver", "internal/wiretest",
 		},
 		why: "what is no edge must not know the transport",
