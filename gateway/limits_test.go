@@ -161,6 +161,18 @@ func TestRateWithoutStore(t *testing.T) {
 	takes(http.StatusTooManyRequests)
 }
 
+// TestRateOfAClientThatHasGone: a client cannot leave before it is counted, and have its request
+// served.
+func TestRateOfAClientThatHasGone(t *testing.T) {
+	s, a := rated(t)
+	a.err = context.Canceled
+	ctx, leave := context.WithCancel(t.Context())
+	leave()
+	if got := s.status(discover().WithContext(ctx)); got != http.StatusTooManyRequests {
+		t.Errorf("status %d", got)
+	}
+}
+
 // TestRateOff: where no rate is configured, nobody is asked.
 func TestRateOff(t *testing.T) {
 	s, a := rated(t)

@@ -63,7 +63,10 @@ func (l *rate) batch(r *http.Request, p shim.Principal, body []byte, msg jsonrpc
 // admit takes n requests out of what a caller may send, or says that they come too early.
 func (l *rate) admit(r *http.Request, p shim.Principal, n int) error {
 	wait, err := l.take(r.Context(), callerOf(r, p), n)
-	if err != nil { // the store says in the log that it does not answer
+	switch {
+	case err != nil && r.Context().Err() != nil: // the client has gone: nothing is done that was not counted
+		wait = time.Second
+	case err != nil: // the store says in the log that it does not answer
 		l.log.DebugContext(r.Context(), "the rate of a caller is not known", "error", err)
 		return nil
 	}

@@ -104,6 +104,57 @@ func TestRateOfAFrozenRedis(t *testing.T) {
 	is(t, err, errAway)
 }
 
+// A caller that sends far too much is counted with few scripts, and what it sends at once does
+// not hold up others.
+func TestRateOfAFlood(t *testing.T) {
+	t.Parallel()
+	redis := redistest.Start(t)
+	s := openTest(t, redis.URL(), testOptions())
+	usable(t, s)
+	r := NewRate(s, 10, 3)
+	const requests = 3000
+	before := commands(redis, "evalsha")
+	var allowed atomic.Int64
+	var flood sync.WaitGroup
+	for range requests {
+		flood.Go(func() {
+			wait, err := r.Take(t.Context(), "ann", 1)
+			if err != nil {
+				t.Error(err)
+			} else if wait == 0 {
+				allowed.Add(1)
+			}
+		})
+	}
+	takes(t, r, "bob", 1, 0)
+	flood.Wait()
+	if n := allowed.Load(); n < 3 || n > requests/10 {
+		t.Errorf("%d were allowed", n)
+	}
+	if n := commands(redis, "evalsha") - before; n > requests/10 {
+		t.Errorf("%d scripts for %d requests", n, requests)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c := r.callers["ann"]; len(r.callers) > 1 || c != nil && len(c.waiting) > 0 {
+		t.Errorf("known of callers afterwards: %v", r.callers)
+	}
+}
+
+// A caller that has been refused is forgotten when it may send again.
+func TestRateForgetsCallers(t *testing.T) {
+	bubble(t, func(t *testing.T, s *Store) {
+		r := NewRate(s, 10, 1)
+		takes(t, r, "ann", 1, 0)
+		takes(t, r, "ann", 1, 100*time.Millisecond)
+		takes(t, r, "bob", 1, 0)
+		pass(time.Second)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		same(t, 0, len(r.callers))
+	})
+}
+
 // Several replicas allow as much as one, over a Redis and over a cluster.
 func TestRateOverReplicas(t *testing.T) {
 	t.Parallel()

@@ -3,9 +3,9 @@
 -- by one interval, and none may put it off to more than a burst from now.
 --
 -- KEYS  1 the caller's
--- ARGV  1 µs between two requests at the rate  2 burst  3 how many requests
--- reply ok; full and in how many µs they would be in time
-local interval, burst, n = tonumber(next_arg()), tonumber(next_arg()), tonumber(next_arg())
+-- ARGV  1 µs between two requests at the rate  2 burst  3 a list: how many requests each
+-- reply ok, and for each of the list 0, or in how many µs they would be in time
+local interval, burst = tonumber(next_arg()), tonumber(next_arg())
 local t = redis.call('TIME')
 local at = tonumber(t[1]) * 1000000 + tonumber(t[2])
 local most = at + burst * interval
@@ -18,7 +18,15 @@ if used > most then -- by another clock: that of a master before a failover
   used = most
   keep(used)
 end
-local next = used + n * interval
-if next > most then return { 'full', int(next - most) } end
-keep(next)
-return { 'ok' }
+local reply, before = { 'ok' }, used
+for _, n in ipairs(list()) do
+  local next = used + tonumber(n) * interval
+  if next > most then
+    reply[#reply + 1] = int(next - most)
+  else
+    used = next
+    reply[#reply + 1] = '0'
+  end
+end
+if used > before then keep(used) end
+return reply
