@@ -38,7 +38,9 @@ var imports = map[string][]string{
 		"internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/mcpheader", "internal/semconv",
 	},
 
-	"gateway/upstream/stdio": {"gateway/upstream", "shim", "internal/jsonrpc", "internal/mcp", "internal/procgroup"},
+	"gateway/upstream/duplex":        {"shim", "internal/jsonrpc", "internal/mcp"},
+	"gateway/upstream/stdio":         {"gateway/upstream", "gateway/upstream/duplex", "internal/procgroup"},
+	"gateway/upstream/transporttest": {"internal/eventstream", "internal/jsonrpc", "internal/mcp"},
 
 	"shim":                       {"internal/budget", "internal/jsonrpc", "internal/patience"},
 	"shim/dialect":               {"shim", "internal/jsonrpc", "internal/mcp"},
@@ -88,7 +90,8 @@ var fences = []fence{
 	{
 		path: "net/http",
 		allowed: []string{
-			"cmd/taskgate", "gateway", "gateway/legacy", "gateway/modern", "gateway/wire", "gateway/upstream", "gateway/upstream/stdio", "internal/eventstream",
+			"cmd/taskgate", "gateway", "gateway/legacy", "gateway/modern", "gateway/wire", "gateway/upstream", "gateway/upstream/duplex",
+			"gateway/upstream/stdio", "gateway/upstream/transporttest", "internal/eventstream",
 			"internal/taskclient", "internal/balancer", "internal/bench", "shim/shimtest/fake",
 			"examples/slowserver", "internal/e2e/conformserver", "internal/wiretest",
 		},

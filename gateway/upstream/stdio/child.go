@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"taskgate/gateway/upstream/duplex"
 	"taskgate/internal/procgroup"
 )
 
@@ -30,13 +32,9 @@ const (
 // chunk is how much is written to a process under one deadline.
 const chunk = 64 << 10
 
-var (
-	errEnded    = errors.New("the process has ended")
-	errTooLarge = errors.New("the message is too large")
-	errGarbage  = errors.New("that is no message")
-)
+var errTooLarge = errors.New("the message is too large")
 
-// child is a server that runs as a child process: a duplex over its standard streams. Its
+// child is a server that runs as a child process: a duplex.Link over its standard streams. Its
 // goroutines are counted in running, which its owner waits for.
 type child struct {
 	cfg     *Config
@@ -50,7 +48,7 @@ type child struct {
 	turn     chan struct{} // a place for the one who writes
 	ended    chan struct{} // closed when the process is over, and its standard error read
 	stopping sync.Once
-	broken   atomic.Pointer[ending] // why it was killed
+	broken   atomic.Pointer[duplex.Ending] // why it was killed
 
 	mu     sync.Mutex
 	reaped bool // its pid may belong to another process
@@ -74,8 +72,16 @@ func (c *Config) find() (string, error) {
 	return filepath.Abs(path)
 }
 
-// startChild runs the command.
-func startChild(c *Config, running *sync.WaitGroup, hurry <-chan struct{}) (duplex, error) {
+// start runs the command.
+func (c *Config) start(_ context.Context, _ http.Header, running *sync.WaitGroup, hurry <-chan struct{}) (duplex.Link, error) {
+	p, err := startChild(c, running, hurry)
+	if err != nil {
+		return nil, &duplex.Ending{Kind: duplex.KindUnreachable, How: "cannot be started", Err: err}
+	}
+	return p, nil
+}
+
+func startChild(c *Config, running *sync.WaitGroup, hurry <-chan struct{}) (*child, error) {
 	path, err := c.find()
 	if err != nil {
 		return nil, err
@@ -151,32 +157,34 @@ func (p *child) signal(send func(pid int)) {
 	}
 }
 
-// send writes one message as a line. An error other than the end of ctx is final, and the
-// server has not got the message.
-func (p *child) send(ctx context.Context, message []byte) error {
+// Send writes one message as a line. If it fails, the server has not got the message; that is
+// final, but for the end of ctx.
+func (p *child) Send(ctx context.Context, m duplex.Message) error {
+	duplex.Reached(ctx)
 	select {
 	case p.turn <- struct{}{}:
 	case <-p.ended:
-		return errEnded
+		return duplex.ErrOver
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 	defer func() { <-p.turn }()
 	// A line break can only be white space between the parts of a JSON text.
-	for i, b := range message {
+	for i, b := range m.Bytes {
 		if b == '\n' || b == '\r' {
-			message[i] = ' '
+			m.Bytes[i] = ' '
 		}
 	}
-	err := p.write(append(message, '\n'))
+	err := p.write(append(m.Bytes, '\n'))
 	switch {
 	case err == nil:
+		return nil
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		p.kill(&ending{kind: kindTimeout, how: fmt.Sprintf("did not read its input for %s, and was ended", p.cfg.ReadTimeout)})
+		p.kill(&duplex.Ending{Kind: duplex.KindTimeout, How: fmt.Sprintf("did not read its input for %s, and was ended", p.cfg.ReadTimeout)})
 	default: // a part of a line may be there
-		p.kill(&ending{kind: kindClosed, how: "closed its input, and was ended"})
+		p.kill(&duplex.Ending{Kind: duplex.KindClosed, How: "closed its input, and was ended"})
 	}
-	return err
+	return duplex.ErrOver
 }
 
 // write writes in pieces. A server may be slow, however large the message; it must not stop.
@@ -194,8 +202,8 @@ func (p *child) write(b []byte) error {
 	return nil
 }
 
-// receive reads one line, which belongs to the caller.
-func (p *child) receive() ([]byte, error) {
+// Receive reads one line, which belongs to the caller.
+func (p *child) Receive() ([]byte, error) {
 	var line []byte
 	for {
 		part, err := p.lines.ReadSlice('\n')
@@ -214,7 +222,7 @@ func (p *child) receive() ([]byte, error) {
 }
 
 // kill ends the process at once, for a reason.
-func (p *child) kill(why *ending) {
+func (p *child) kill(why *duplex.Ending) {
 	select {
 	case <-p.ended:
 		return
@@ -224,22 +232,22 @@ func (p *child) kill(why *ending) {
 	p.signal(procgroup.Kill)
 }
 
-// fate says why nothing more is received.
-func (p *child) fate(err error) ending {
+// Fate says why nothing more is received.
+func (p *child) Fate(err error) *duplex.Ending {
 	over := p.wait(drainPatience)
-	e := ending{kind: kindClosed, how: "closed its output, and was ended"}
+	e := duplex.Ending{Kind: duplex.KindClosed, How: "closed its output, and was ended"}
 	switch broken := p.broken.Load(); {
 	case errors.Is(err, errTooLarge):
-		e = ending{kind: kindTooLarge, how: fmt.Sprintf("sent a message of more than %d bytes, and was ended", p.cfg.MaxMessage)}
-	case errors.Is(err, errGarbage):
-		e = ending{kind: kindProtocol, how: "wrote what is no JSON-RPC message to its standard output, and was ended"}
+		e = duplex.Ending{Kind: duplex.KindTooLarge, How: fmt.Sprintf("sent a message of more than %d bytes, and was ended", p.cfg.MaxMessage)}
+	case errors.Is(err, duplex.ErrGarbage):
+		e = duplex.Ending{Kind: duplex.KindProtocol, How: "wrote what is no JSON-RPC message to its standard output, and was ended"}
 	case broken != nil:
 		e = *broken
 	case over:
-		e.how = "ended (" + p.cmd.ProcessState.String() + ")"
+		e.How = "ended (" + p.cmd.ProcessState.String() + ")"
 	}
-	e.stderr = p.errs.last()
-	return e
+	e.Said = p.errs.last()
+	return &e
 }
 
 // wait waits until the process is over, and reports false if it is not after d.
@@ -256,8 +264,8 @@ func (p *child) wait(d time.Duration) bool {
 	}
 }
 
-// stop begins to end the process, in order (protocol.md 5.3).
-func (p *child) stop() {
+// Stop begins to end the process, in order (protocol.md 5.3).
+func (p *child) Stop() {
 	p.stopping.Do(func() {
 		p.running.Go(func() {
 			p.in.Close()
@@ -272,8 +280,8 @@ func (p *child) stop() {
 	})
 }
 
-// close waits for the end of a process that is stopped.
-func (p *child) close() {
+// Close waits for the end of a process that is stopped.
+func (p *child) Close() {
 	<-p.ended
 	p.out.Close()
 }

@@ -15,6 +15,8 @@ import (
 	"syscall"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"taskgate/gateway/upstream/transporttest"
 )
 
 // children are the servers of the tests, each a process that runs one of these.
@@ -35,7 +37,10 @@ var children = map[string]func(){
 		fmt.Fprintln(os.Stderr, "reading settings\n\x1b[31mTOKEN is not set")
 		os.Exit(3)
 	},
-	"sdk":    sdkChild,
+	"sdk": sdkChild,
+	"suite": func() {
+		transporttest.ServeStdio(os.Stdin, os.Stdout, func() { _ = syscall.Kill(os.Getpid(), syscall.SIGKILL) })
+	},
 	"modern": func() { (&plain{modern: true}).serve() },
 }
 
@@ -176,7 +181,7 @@ func (p *plain) tool(m message) {
 			p.say("nonsense")
 		}
 	case "some nonsense":
-		for range maxGarbage / 2 {
+		for range 50 {
 			p.say("nonsense {")
 		}
 		p.text(m, "ok")

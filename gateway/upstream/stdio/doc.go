@@ -3,12 +3,7 @@
 // [Transport] is an upstream.Transport. Out come responses as a Streamable HTTP server would
 // give them, made of the lines that the processes of the server write.
 //
-// A request takes this path. [Transport.RoundTrip] finds the server that it is for
-// (transport.go), or starts one (start.go). The server (server.go) keeps a [stream] for each
-// request in flight, and writes the request as one line. One goroutine per server reads what
-// it says, and puts each message into the stream that it belongs to (dispatch.go). The body
-// of the response is that stream (stream.go); it ends with the answer.
-//
-// A server is behind an interface, duplex, that sends and receives whole messages. child
-// (child.go) is the only one: a process with its group, its output and its end.
+// Which of these lines belong to which response, and which session has which process, is the
+// business of the package duplex. This one has the processes: child (child.go) is one with its
+// group, its output and its end, and a duplex.Link.
 package stdio

@@ -107,58 +107,6 @@ func TestFloodOfErrors(t *testing.T) {
 	}
 }
 
-// A server that says more than its reader takes is slowed down, and holds no memory; another
-// call is answered all the same once that reader has had its time.
-func TestReaderThatDoesNotRead(t *testing.T) {
-	w := legacy(t, "stubborn", Config{ReadTimeout: 300 * time.Millisecond})
-	pid := w.text("pid")
-	stop := make(chan struct{})
-	entered := make(chan struct{})
-	var once sync.Once
-	slow := &shimtest.Sink{OnProgress: func(shim.Progress) {
-		once.Do(func() { close(entered) })
-		<-stop
-	}}
-	done := make(chan error, 1)
-	go func() {
-		r := shimtest.Tool("chatter", "k")
-		_, err := w.up.Call(t.Context(), r, slow)
-		done <- err
-	}()
-	<-entered
-	if got := w.text("echo", "text", "hallo"); got != "hallo" {
-		t.Error(got)
-	}
-	shimtest.Eventually(t, func() bool { return w.stalled() > 0 })
-	if got := w.text("echo", "text", "hallo"); got != "hallo" {
-		t.Error(got)
-	}
-	close(stop)
-	err := <-done
-	if ue, ok := err.(*shim.UpstreamError); !ok || !strings.Contains(ue.Message, "was not read for 300ms") {
-		t.Errorf("error %v", err)
-	}
-	if !runs(t, pid) {
-		t.Error("the process was ended")
-	}
-}
-
-// stalled is how many requests in flight have been given up.
-func (w *world) stalled() (n int) {
-	w.tr.mu.Lock()
-	defer w.tr.mu.Unlock()
-	for s := range w.tr.servers {
-		s.mu.Lock()
-		for _, st := range s.asked {
-			if st.failed() != nil {
-				n++
-			}
-		}
-		s.mu.Unlock()
-	}
-	return n
-}
-
 // 500 calls at a time over one process: none is lost or mixed up.
 func TestManyCalls(t *testing.T) {
 	w := legacy(t, "plain", Config{})

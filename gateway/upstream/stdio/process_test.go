@@ -86,26 +86,12 @@ func TestBrokenProgram(t *testing.T) {
 	w := legacy(t, "broken", Config{})
 	wantEnd(t, w.fails("echo"), "closed", "ended (exit status 3): reading settings /  [31mTOKEN is not set")
 	ue := w.fails("echo")
-	wantEnd(t, ue, "unreachable", "TOKEN is not set (it can be started again in ")
+	wantEnd(t, ue, "unreachable", "TOKEN is not set (the next attempt can be made in ")
 	if !ue.Unsent || ue.RetryAfterMs <= 0 {
 		t.Errorf("%+v", ue)
 	}
 	if !strings.Contains(w.logs.String(), "TOKEN is not set") {
 		t.Errorf("not logged: %s", w.logs)
-	}
-}
-
-// The pauses between the starts of a program that cannot run grow, and end with the first that
-// can.
-func TestPauses(t *testing.T) {
-	tr := New(Config{})
-	tr.mu.Lock()
-	defer tr.mu.Unlock()
-	for _, want := range []time.Duration{1, 2, 4, 8, 16, 30, 30} {
-		tr.failed(ending{})
-		if got := time.Until(tr.again).Round(time.Second); got != want*time.Second {
-			t.Errorf("pause %s, want %ds", got, want)
-		}
 	}
 }
 

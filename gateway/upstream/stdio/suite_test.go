@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"taskgate/gateway/upstream"
+	"taskgate/gateway/upstream/transporttest"
 	"taskgate/shim"
 	"taskgate/shim/shimtest"
 )
@@ -65,4 +66,12 @@ func TestLargeResult(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestTransportSuite: processes keep the contract of all transports.
+func TestTransportSuite(t *testing.T) {
+	transporttest.Suite(t, func(t *testing.T) *transporttest.Peer {
+		w := start(t, "suite", Config{}, upstream.Config{})
+		return &transporttest.Peer{Transport: w.tr, URL: "http://upstream.invalid"}
+	})
 }

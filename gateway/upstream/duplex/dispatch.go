@@ -1,4 +1,4 @@
-package stdio
+package duplex
 
 import (
 	"bytes"
@@ -9,7 +9,7 @@ import (
 	"taskgate/internal/mcp"
 )
 
-// maxGarbage is how many lines in a row may be no messages. Programs exist that print a
+// maxGarbage is how many things in a row may be no messages. Programs exist that print a
 // greeting to their standard output, which they must not (protocol.md 5.3).
 const maxGarbage = 100
 
@@ -18,55 +18,56 @@ const maxReplies = 16
 
 // run reads what the server says until it ends, and waits for its end.
 func (s *server) run() {
-	e := s.link.fate(s.read())
+	e := s.link.Fate(s.read())
 	s.mu.Lock()
 	expected, served := s.over, s.served
+	e.Usual = e.Usual && served && len(s.asked) == 0
 	s.mu.Unlock()
 	if !expected { // the gateway has not ended it
 		s.t.ended(s, e, served)
 		s.fail(e)
 	}
-	s.link.stop()
-	s.link.close()
+	s.link.Stop()
+	s.link.Close()
 }
 
 // read hands out messages until there are no more.
 func (s *server) read() error {
 	for garbage := 0; garbage < maxGarbage; {
-		line, err := s.link.receive()
+		said, err := s.link.Receive()
 		if err != nil {
 			return err
 		}
-		if len(bytes.TrimSpace(line)) == 0 {
+		if len(bytes.TrimSpace(said)) == 0 {
 			continue
 		}
-		if s.take(line) {
+		if s.take(said) {
 			garbage = 0
 			continue
 		}
 		if garbage++; garbage == 1 {
-			s.t.cfg.Logger.Warn("the server wrote what is no JSON-RPC message to its standard output", "bytes", len(line))
+			s.t.cfg.Logger.Warn("the server sent what is no JSON-RPC message", "bytes", len(said))
 		}
 	}
-	return errGarbage
+	return ErrGarbage
 }
 
-// take reads a line: a message, or a batch of them (protocol.md X13).
-func (s *server) take(line []byte) bool {
-	if !utf8.Valid(line) {
-		line = bytes.ToValidUTF8(line, []byte("\uFFFD"))
+// take reads what was received: a message, or a batch of them (protocol.md X13).
+func (s *server) take(said []byte) bool {
+	if !utf8.Valid(said) {
+		said = bytes.ToValidUTF8(said, []byte("\uFFFD"))
 	}
-	for i, b := range line { // which would end a line of an event stream
-		if b == '\r' {
-			line[i] = ' '
+	for i, b := range said { // which would end a line of an event stream
+		if b == '\r' || b == '\n' {
+			said[i] = ' '
 		}
 	}
-	elems, batch, err := jsonrpc.Split(line)
+	elems, batch, err := jsonrpc.Split(said)
 	if err != nil {
 		return false
 	}
 	if !batch {
-		return s.message(line)
+		return s.message(said)
 	}
 	known := false
 	for _, e := range elems {

@@ -1,10 +1,9 @@
-package stdio
+package duplex
 
 import (
 	"context"
 	"errors"
 	"io"
-	"strings"
 	"sync"
 	"time"
 
@@ -13,60 +12,11 @@ import (
 	"taskgate/shim"
 )
 
-// duplex carries whole messages to one server and back.
-type duplex interface {
-	// send writes one message, which is the duplex's from then on. If it fails, the server
-	// has not got the message; other errors than the end of ctx are final.
-	send(ctx context.Context, message []byte) error
-	// receive returns the next message, which is the caller's. Errors are final.
-	receive() ([]byte, error)
-	// fate says why receive has failed.
-	fate(err error) ending
-	// stop begins to end the server in order, and returns at once.
-	stop()
-	// close waits for the end of a server that is stopped.
-	close()
-}
-
-// The kinds of shim.UpstreamError that are made here.
-const (
-	kindUnreachable = "unreachable"
-	kindTimeout     = "timeout"
-	kindProtocol    = "protocol"
-	kindTooLarge    = "too_large"
-	kindClosed      = "closed"
-	kindSession     = "session"
-)
-
-// ending says how a server has ended, and what it said last on its standard error.
-type ending struct {
-	kind, how, stderr string
-}
-
-// What of a server's last words is shown to a client.
-const (
-	shownLines = 4
-	shownBytes = 600
-)
-
-// shown are the last lines that the server said; "" if there are none.
-func (e ending) shown() string {
-	lines := strings.Split(e.stderr, "\n")
-	text := strings.Join(lines[max(0, len(lines)-shownLines):], " / ")
-	if extra := len(text) - shownBytes; extra > 0 {
-		text = "…" + strings.ToValidUTF8(text[extra:], "")
-	}
-	return text
-}
-
-// errOver is the error of a server that takes no more requests.
-var errOver = errors.New("the process is over")
-
 // server is one server that runs: who uses it, and what it was asked. The Transport owns it
 // and waits for its end. mu guards what follows it; it is never held while t.mu is taken.
 type server struct {
 	t       *Transport
-	link    duplex
+	link    Link
 	key     serverKey
 	own     bool          // it is that of one session
 	private bool          // it is that of one session or principal
@@ -136,7 +86,7 @@ func (s *server) unused() (time.Time, bool) {
 func (s *server) expire() {
 	if s.retire() {
 		s.t.remove(s)
-		s.link.stop()
+		s.link.Stop()
 	}
 }
 
@@ -154,12 +104,12 @@ func (s *server) retire() bool {
 
 // quit ends the server in order. It takes no more requests; those in flight fail.
 func (s *server) quit() {
-	s.fail(ending{kind: kindSession, how: "was ended by the gateway"})
-	s.link.stop()
+	s.fail(&Ending{Kind: KindSession, How: "was ended by the gateway"})
+	s.link.Stop()
 }
 
 // fail ends the streams of a server that is over from now on.
-func (s *server) fail(e ending) {
+func (s *server) fail(e *Ending) {
 	s.mu.Lock()
 	if s.over {
 		s.mu.Unlock()
@@ -191,41 +141,44 @@ func unknownMethod(id jsonrpc.ID) []byte {
 	return jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: mcp.CodeMethodNotFound, Message: "the server has not answered"})
 }
 
-// failure is the error of a request in flight. What a server says on its standard error may
-// be about other callers: it is shown where there are none. s.mu is held.
-func (s *server) failure(e ending) *shim.UpstreamError {
-	ue := &shim.UpstreamError{Kind: e.kind, Message: "the process of the server " + e.how}
+// failure is the error of a request in flight. What a server has said may be about other
+// callers: it is shown where there are none. s.mu is held.
+func (s *server) failure(e *Ending) *shim.UpstreamError {
+	ue := &shim.UpstreamError{Kind: e.Kind, Message: s.t.cfg.What + " " + e.How, Err: e.Err}
 	if text := e.shown(); text != "" {
 		if s.private || !s.served {
 			ue.Message += ": " + text
 		} else {
-			ue.Err = errors.New(text)
+			ue.Err = errors.Join(e.Err, errors.New(text))
 		}
 	}
 	return ue
 }
 
-// ask sends a request. The stream has what belongs to it, and ends with the answer. errOver
+// ask sends a request. The stream has what belongs to it, and ends with the answer. ErrOver
 // says that nothing was sent.
-func (s *server) ask(ctx context.Context, st *stream, line []byte) error {
+func (s *server) ask(ctx context.Context, st *stream, m Message) error {
 	if !s.add(st) {
-		return errOver
+		return ErrOver
 	}
-	return s.write(ctx, st, line)
+	return s.write(ctx, st, m)
 }
 
 // write sends a request that add has taken note of.
-func (s *server) write(ctx context.Context, st *stream, line []byte) error {
-	reached(ctx)
-	err := s.link.send(ctx, line)
+func (s *server) write(ctx context.Context, st *stream, m Message) error {
+	m.Heard = st.wake // the reader looks before it waits for the next signal
+	err := s.link.Send(ctx, m)
 	if err == nil {
 		return nil
 	}
-	if ctx.Err() == nil {
-		select { // the server is over, and why is about to be known
+	if over := errors.Is(err, ErrOver); over && ctx.Err() == nil {
+		select { // why is about to be known
 		case <-st.over:
 		case <-ctx.Done():
 		}
+	} else if !over {
+		st.Close()
+		return err
 	}
 	why := st.failed()
 	if why == io.EOF {
@@ -274,17 +227,20 @@ func (s *server) later(message []byte, done func()) {
 	}
 	s.t.running.Go(func() { // the Transport still waits for the goroutine that reads
 		defer done()
-		_ = s.link.send(context.Background(), message) // bounded by the duplex
+		err := s.link.Send(context.Background(), Message{Bytes: message}) // bounded by the Link
+		if r, ok := errors.AsType[*Refusal](err); ok {
+			r.Response.Body.Close()
+		}
 	})
 }
 
-// greet shakes hands for one session. A process knows one handshake (protocol.md 5.3): where
-// sessions share one, each gets the answer to the first.
-func (s *server) greet(ctx context.Context, st *stream, line []byte) error {
+// greet shakes hands for one session. A server knows one handshake (protocol.md 5.2, 5.3): where
+// sessions share it, each gets the answer to the first.
+func (s *server) greet(ctx context.Context, st *stream, m Message) error {
 	s.mu.Lock()
 	if s.over {
 		s.mu.Unlock()
-		return errOver
+		return ErrOver
 	}
 	s.sessions[st.session] = true
 	s.serial++
@@ -304,7 +260,7 @@ func (s *server) greet(ctx context.Context, st *stream, line []byte) error {
 	s.mu.Unlock()
 	switch {
 	case first:
-		return s.write(ctx, st, line)
+		return s.write(ctx, st, m)
 	case hello != nil:
 		st.answer(jsonrpc.AppendResult(nil, st.id, hello))
 	}
@@ -361,7 +317,7 @@ func (s *server) listen(st *stream) bool {
 	return true
 }
 
-// leave ends a session. A process that is not shared ends with it.
+// leave ends a session. A server that is not shared ends with it.
 func (s *server) leave(session string) {
 	s.mu.Lock()
 	delete(s.sessions, session)
@@ -379,17 +335,16 @@ func (s *server) leave(session string) {
 }
 
 // tell sends what is not answered. Of several handshakes, the first to be completed counts.
-func (s *server) tell(ctx context.Context, m jsonrpc.Message, line []byte) error {
+func (s *server) tell(ctx context.Context, method string, m Message) error {
 	s.mu.Lock()
-	over, again := s.over, m.Method == mcp.NotifyInitialized && s.told
-	s.told = s.told || m.Method == mcp.NotifyInitialized
+	over, again := s.over, method == mcp.NotifyInitialized && s.told
+	s.told = s.told || method == mcp.NotifyInitialized
 	s.mu.Unlock()
 	switch {
 	case over:
-		return errOver
+		return ErrOver
 	case again:
 		return nil
 	}
-	reached(ctx)
-	return s.link.send(ctx, line)
+	return s.link.Send(ctx, m)
 }

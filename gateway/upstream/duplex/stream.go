@@ -1,4 +1,4 @@
-package stdio
+package duplex
 
 import (
 	"context"
@@ -63,7 +63,7 @@ func (st *stream) put(message []byte) {
 		case <-st.over:
 			return
 		case <-late.C:
-			st.end(&shim.UpstreamError{Kind: kindClosed, Message: fmt.Sprintf("what the server said was not read for %s", st.s.t.cfg.ReadTimeout)})
+			st.end(&shim.UpstreamError{Kind: KindClosed, Message: fmt.Sprintf("what the server said was not read for %s", st.s.t.cfg.ReadTimeout)})
 			return
 		}
 	}

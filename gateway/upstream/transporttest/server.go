@@ -1,0 +1,200 @@
+package transporttest
+
+import (
+	"bufio"
+	"crypto/rand"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+)
+
+// Server is the server of the suite over HTTP, by whichever of its two transports.
+type Server struct {
+	// Die is called when a client wants it: the server has to break all connections.
+	Die func()
+
+	older bool
+
+	mu       sync.Mutex
+	sessions map[string]*web
+}
+
+// NewHTTP makes a server of Streamable HTTP.
+func NewHTTP() *Server { return &Server{sessions: map[string]*web{}} }
+
+// NewSSE makes a server of HTTP+SSE (protocol.md 5.2).
+func NewSSE() *Server { return &Server{sessions: map[string]*web{}, older: true} }
+
+// web is a session with its streams.
+type web struct {
+	*session
+
+	mu      sync.Mutex
+	streams map[string]chan []byte // by the key of a request; "" for the GET stream
+}
+
+// maxWaiting is how many messages wait in a stream; the server is slow beyond that.
+const maxWaiting = 16
+
+func (s *Server) begin() (string, *web) {
+	w := &web{streams: map[string]chan []byte{}}
+	w.session = newSession(func(about string, message []byte) {
+		if s.older {
+			about = ""
+		}
+		w.mu.Lock()
+		c := w.streams[about]
+		w.mu.Unlock()
+		select {
+		case c <- message:
+		case <-w.ended:
+		}
+	}, func() {
+		s.Forget()
+		s.Die()
+	})
+	id := rand.Text()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sessions[id] = w
+	return id, w
+}
+
+// Forget ends all sessions, as a restart does.
+func (s *Server) Forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, w := range s.sessions {
+		close(w.ended)
+		delete(s.sessions, id)
+	}
+}
+
+func (s *Server) find(id string) *web {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sessions[id]
+}
+
+func (s *Server) end(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w := s.sessions[id]; w != nil {
+		close(w.ended)
+		delete(s.sessions, id)
+	}
+}
+
+// open begins a stream of the session.
+func (w *web) open(key string) (messages <-chan []byte) {
+	c := make(chan []byte, maxWaiting)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.streams[key] = c
+	return c
+}
+
+// ServeHTTP serves one request.
+func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	if s.older {
+		s.serveOlder(rw, r)
+		return
+	}
+	id := r.Header.Get(mcp.HeaderSession)
+	w := s.find(id)
+	if w == nil && id != "" {
+		http.Error(rw, "unknown session", http.StatusNotFound)
+		return
+	}
+	switch r.Method {
+	case http.MethodGet:
+		w.stream(rw, r, w.open(""), "")
+		return
+	case http.MethodDelete:
+		s.end(id)
+		rw.WriteHeader(http.StatusNoContent)
+		return
+	}
+	body, _ := io.ReadAll(r.Body)
+	m, err := jsonrpc.ParseLenient(body)
+	if err != nil {
+		http.Error(rw, "no message", http.StatusBadRequest)
+		return
+	}
+	if w == nil {
+		id, w = s.begin()
+		rw.Header().Set(mcp.HeaderSession, id)
+	}
+	if m.Kind != jsonrpc.Request {
+		w.take(body)
+		rw.WriteHeader(http.StatusAccepted)
+		return
+	}
+	messages := w.open(m.ID.Key())
+	go w.take(body)
+	w.stream(rw, r, messages, m.ID.Key())
+}
+
+// serveOlder serves a request of HTTP+SSE.
+func (s *Server) serveOlder(rw http.ResponseWriter, r *http.Request) {
+	id := r.URL.Query().Get("session")
+	switch w := s.find(id); {
+	case r.Method == http.MethodGet:
+		id, w = s.begin()
+		defer s.end(id)
+		messages := w.open("")
+		rw.Header().Set("Content-Type", mcp.TypeSSE)
+		fmt.Fprintf(rw, "event: endpoint\ndata: ?session=%s\n\n", id)
+		w.stream(rw, r, messages, "")
+	case r.Method != http.MethodPost || id == "":
+		rw.WriteHeader(http.StatusMethodNotAllowed)
+	case w == nil:
+		http.Error(rw, "unknown session", http.StatusNotFound)
+	default:
+		body, _ := io.ReadAll(r.Body)
+		rw.WriteHeader(http.StatusAccepted)
+		go w.take(body)
+	}
+}
+
+// stream sends messages until the answer to a request, or, for "", until the client leaves.
+func (w *web) stream(rw http.ResponseWriter, r *http.Request, messages <-chan []byte, request string) {
+	rw.Header().Set("Content-Type", mcp.TypeSSE)
+	flush := http.NewResponseController(rw)
+	for {
+		_ = flush.Flush()
+		select {
+		case m := <-messages:
+			fmt.Fprintf(rw, "event: message\ndata: %s\n\n", m)
+			if sent, err := jsonrpc.ParseLenient(m); err == nil && sent.Kind != jsonrpc.Request && sent.ID.Key() == request && request != "" {
+				return
+			}
+		case <-w.ended:
+			return
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// ServeStdio is the server of the suite over stdio: one process that runs until its input ends.
+func ServeStdio(in io.Reader, out io.Writer, die func()) {
+	var mu sync.Mutex
+	s := newSession(func(_ string, message []byte) {
+		mu.Lock()
+		defer mu.Unlock()
+		_, _ = out.Write(append(message, '\n'))
+	}, die)
+	lines := bufio.NewReader(in)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if err != nil {
+			return
+		}
+		go s.take(line)
+	}
+}
