@@ -52,6 +52,7 @@ func upstreamConfig(c *config.Config, u *config.Upstream, replica shim.Replica, 
 	}
 	return upstream.Config{
 		Name: u.Name, URL: u.URL, Headers: headers, Era: upstream.Era(u.Era),
+		Way: upstream.Way(u.Transport), MaxConnections: u.MaxSSEConnections,
 		Shared:         u.UpstreamSessions == config.SessionsShared || loopback(c.Listen),
 		Tasks:          upstream.TaskUse(u.UpstreamTasks),
 		ConnectTimeout: u.ConnectTimeout, ProbeTimeout: u.ProbeTimeout, IdleTimeout: u.IdleTimeout,

@@ -64,6 +64,19 @@ const (
 // Values lists the eras in the order of the manual.
 func (Era) Values() []string { return []string{"auto", "legacy", "modern"} }
 
+// Transport says how messages travel to a server with a URL.
+type Transport string
+
+// The values of transport.
+const (
+	TransportAuto Transport = "auto" // that of the server
+	TransportHTTP Transport = "http" // Streamable HTTP
+	TransportSSE  Transport = "sse"  // HTTP+SSE of 2024-11-05
+)
+
+// Values lists the choices in the order of the manual.
+func (Transport) Values() []string { return []string{"auto", "http", "sse"} }
+
 // Process says who shares a process of a server over stdio.
 type Process string
 

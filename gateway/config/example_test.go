@@ -196,6 +196,7 @@ func TestSchemaAgreesWithParse(t *testing.T) {
 		upstreams + "drain_timeout: 0\nkeep_alive: 1h2m3.5s\nmax_body: 65536\nlog:\nallowed_hosts:\n",
 		"upstreams: [{name: '${N:-a}', url: 'http://127.0.0.1:1', tools: , defaults: {tasks: required}}]\n",
 		"upstreams: [{name: a, command: npx, args: [-y, '${N:-x}'], env: {A: b}, cwd: /, process: shared, max_processes: 1, process_idle: 0}]\n",
+		"upstreams: [{name: a, url: 'http://127.0.0.1:1', transport: sse, max_sse_connections: 1}]\n",
 	} {
 		if _, err := config.Parse("f", []byte(text), noEnv); err != nil {
 			t.Errorf("%s%v", text, err)
@@ -219,6 +220,7 @@ func TestSchemaAgreesWithParse(t *testing.T) {
 		"upstreams: [{name: a}]\n",
 		"upstreams: [{name: a, url: 'http://127.0.0.1:1', command: npx}]\n",
 		"upstreams: [{name: a, command: npx, process: some}]\n",
+		"upstreams: [{name: a, url: 'http://127.0.0.1:1', transport: stdio}]\n",
 		"upstreams: [{name: A, url: 'http://127.0.0.1:1'}]\n",
 		"upstreams: [{name: a, url: 'http://127.0.0.1:1', defaults: {progress: result}}]\n",
 		"upstreams: [{name: a, url: 'http://127.0.0.1:1', tools: [{tasks: never}]}]\n",

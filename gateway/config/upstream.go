@@ -19,6 +19,16 @@ type Upstream struct {
 	// headers or headers_file. An upstream has either this key or command.
 	URL string `yaml:"url"`
 
+	// Transport says how messages travel to the server at url: http is Streamable HTTP,
+	// sse is HTTP+SSE of 2024-11-05. auto finds out, at the first request, which it is.
+	Transport Transport `yaml:"transport"`
+
+	// MaxSSEConnections is how many connections with event streams each replica holds
+	// to a server of HTTP+SSE, where each session has one. One more takes the place of
+	// the one that has not been used for longest; if all are in use, the call is
+	// refused.
+	MaxSSEConnections int `yaml:"max_sse_connections" min:"1"`
+
 	// Command is the program of a server that speaks over stdio. The gateway starts it
 	// when it is first needed. A name without a slash is looked up in the gateway's PATH.
 	Command string `yaml:"command"`
@@ -97,7 +107,7 @@ type Upstream struct {
 	// MaxEvent is the largest single event accepted on an event stream of the
 	// server, in bytes. An answer that comes as an event must fit into it. With
 	// command it is the largest message; the process of one that sends a larger
-	// message is ended.
+	// message is ended, and so is the connection to a server of HTTP+SSE.
 	MaxEvent Size `yaml:"max_event" min:"1KiB" max:"1GiB"`
 
 	// Concurrency is how many calls each replica has in flight to the server.
@@ -282,6 +292,7 @@ func NewUpstream(name, url string) *Upstream {
 		UpstreamTasks:    UpstreamTasksAuto,
 		ConnectTimeout:   10 * time.Second,
 		ProbeTimeout:     10 * time.Second,
+		Transport:        TransportAuto,
 		Process:          ProcessAuto,
 		MaxProcesses:     32,
 		ProcessIdle:      10 * time.Minute,
@@ -293,6 +304,7 @@ func NewUpstream(name, url string) *Upstream {
 		MaxTasksPerOwner: 1000,
 
 		MaxStoredBytesPerOwner: GiB,
+		MaxSSEConnections:      1000,
 
 		Partials:        On,
 		ResponseModes:   On,

@@ -89,6 +89,8 @@ func (p *problems) way(at string, u *Upstream) {
 		{"process", address && u.Process != defaults.Process, "command"},
 		{"max_processes", address && u.MaxProcesses != defaults.MaxProcesses, "command"},
 		{"process_idle", address && u.ProcessIdle != defaults.ProcessIdle, "command"},
+		{"transport", program && u.Transport != defaults.Transport, "url"},
+		{"max_sse_connections", program && u.MaxSSEConnections != defaults.MaxSSEConnections, "url"},
 		{"headers", program && len(u.Headers) > len(u.HeadersFile), "url; use env"},
 		{"headers_file", program && len(u.HeadersFile) > 0, "url; use env"},
 	} {
@@ -98,6 +100,9 @@ func (p *problems) way(at string, u *Upstream) {
 	}
 	if program {
 		p.program(at, u)
+	}
+	if u.Transport == TransportSSE && u.Era == EraModern {
+		p.addFor([]string{at + ".transport", at + ".era"}, "servers of HTTP+SSE (transport: sse) are legacy")
 	}
 }
 

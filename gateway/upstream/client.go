@@ -32,8 +32,9 @@ type Client interface {
 	EndSession(ctx context.Context, key string)
 }
 
-// HTTP is the client of one MCP server over Streamable HTTP, or over a Transport that behaves
-// like it, in whichever era the server speaks. It is safe for concurrent use. It implements shim.Upstream.
+// HTTP is the client of one MCP server over Streamable HTTP, HTTP+SSE, or a Transport that
+// behaves like the former, in whichever era the server speaks. It is safe for concurrent use. It
+// implements shim.Upstream.
 type HTTP struct {
 	wire     *wire
 	work     *workers
@@ -111,6 +112,9 @@ func (h *HTTP) Close(ctx context.Context) error {
 	h.wire.transport.CloseIdleConnections()
 	if t := h.wire.cfg.Transport; t != nil {
 		err = errors.Join(err, t.Close(ctx))
+	}
+	if h.wire.older != nil {
+		err = errors.Join(err, h.wire.older.Close(ctx))
 	}
 	return err
 }

@@ -27,6 +27,16 @@ const (
 	EraModern Era = "modern" // metadata in each request
 )
 
+// Way says how the messages travel to a server with a URL.
+type Way string
+
+// The ways. The empty Way is WayAuto.
+const (
+	WayAuto Way = "auto" // that of the server (protocol.md 2.10)
+	WayHTTP Way = "http" // Streamable HTTP
+	WaySSE  Way = "sse"  // HTTP+SSE of 2024-11-05, which is legacy
+)
+
 // Info names a program, as the Implementation object of MCP does.
 type Info struct {
 	Name    string `json:"name"`
@@ -55,6 +65,11 @@ type Config struct {
 	// repeats a POST that has it when a connection breaks, and so are the headers
 	// that the transport writes.
 	Headers http.Header
+	// Way says which transport the server at URL has; WayAuto if empty.
+	Way Way
+	// MaxConnections bounds the connections with event streams to a server of HTTP+SSE;
+	// 1000 if 0.
+	MaxConnections int
 	// Era is EraAuto unless the operator knows better.
 	Era Era
 	// Shared lets all calls with Session.Key "" share one upstream session per set
@@ -115,6 +130,10 @@ const (
 // withDefaults fills in what is zero.
 func (c Config) withDefaults() Config {
 	c.Era = cmp.Or(c.Era, EraAuto)
+	c.Way = cmp.Or(c.Way, WayAuto)
+	if c.Way == WaySSE && c.Era == EraAuto {
+		c.Era = EraLegacy
+	}
 	c.Tasks = cmp.Or(c.Tasks, TasksAuto)
 	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, defaultConnect)
 	c.ProbeTimeout = cmp.Or(c.ProbeTimeout, defaultProbe)
@@ -157,6 +176,10 @@ func (c Config) check() (*url.URL, error) {
 		return nil, fmt.Errorf("upstream %s: url must be http://… or https://…", c.Name)
 	case c.Era != EraAuto && c.Era != EraLegacy && c.Era != EraModern:
 		return nil, fmt.Errorf("upstream %s: unknown era %q", c.Name, c.Era)
+	case c.Way != WayAuto && c.Way != WayHTTP && c.Way != WaySSE:
+		return nil, fmt.Errorf("upstream %s: unknown way %q", c.Name, c.Way)
+	case c.Way == WaySSE && c.Era == EraModern:
+		return nil, fmt.Errorf("upstream %s: a server of HTTP+SSE is legacy", c.Name)
 	case c.Tasks != TasksAuto && c.Tasks != TasksAlways && c.Tasks != TasksNever:
 		return nil, fmt.Errorf("upstream %s: unknown use of tasks %q", c.Name, c.Tasks)
 	}

@@ -137,7 +137,6 @@ func TestHandshakeFailures(t *testing.T) {
 		kind   string
 		says   string
 	}{
-		{"old transport", fake.OldSSE, nil, kindProtocol, "HTTP+SSE"},
 		{"no endpoint", fake.Stateless, fake.Status(404, "", ""), kindProtocol, "no MCP endpoint"},
 		{"foreign version", fake.Stateless, fake.Result(`{"protocolVersion":"1999-01-01"}`), kindProtocol, "1999-01-01"},
 		{"modern version", fake.Stateless, fake.Result(`{"protocolVersion":"2026-07-28"}`), kindProtocol, "2026-07-28"},
@@ -150,9 +149,7 @@ func TestHandshakeFailures(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, c.mode, Config{ProbeTimeout: 5 * time.Second}, func(t *testing.T, s *fake.Server, h *HTTP) {
-				if c.answer != nil {
-					s.On("initialize", c.answer)
-				}
+				s.On("initialize", c.answer)
 				_, err := h.Call(t.Context(), in("a", ``), nil)
 				var ue *shim.UpstreamError
 				if !errors.As(err, &ue) || ue.Kind != c.kind || !ue.Unsent || !strings.Contains(ue.Message, c.says) {

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"time"
 
-	"taskgate/internal/eventstream"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
@@ -27,7 +26,7 @@ func (s *session) initialize(ctx context.Context, gen int64) (*link, error) {
 		err = m.Error
 	}
 	if err != nil {
-		return nil, s.t.wire.notLegacy(ctx, err)
+		return nil, notLegacy(err)
 	}
 	l := &link{gen: gen, id: x.response.Header.Get(mcp.HeaderSession)}
 	if err := l.read(m.Result); err != nil {
@@ -81,18 +80,15 @@ func (s Server) declares(path ...string) bool {
 	return ok && string(v) != "null" && string(v) != "false"
 }
 
-// notLegacy explains why initialize failed. A server that answers 400, 404 or
-// 405 to it may be one of the HTTP+SSE transport, which a GET shows.
-func (w *wire) notLegacy(ctx context.Context, err error) error {
+// notLegacy explains why initialize failed. By then the transport has looked whether the server
+// is one of HTTP+SSE.
+func notLegacy(err error) error {
 	if contradicts(err) {
 		return err
 	}
 	se, ok := err.(*statusError)
 	if !ok || se.status != http.StatusBadRequest && se.status != http.StatusNotFound && se.status != http.StatusMethodNotAllowed {
 		return handshakeError(err)
-	}
-	if w.hasEndpointEvent(ctx) {
-		return protocolError("the server speaks the HTTP+SSE transport of 2024-11-05, which the gateway does not support yet", err)
 	}
 	return protocolError(fmt.Sprintf("there is no MCP endpoint at the configured address: initialize was answered with HTTP status %d", se.status), err)
 }
@@ -115,24 +111,4 @@ func handshakeError(err error) error {
 		return busy // a Transport has no room for a session
 	}
 	return netError(err, true)
-}
-
-// hasEndpointEvent looks whether a GET opens a stream that begins as that of
-// 2024-11-05 does (protocol.md 5.2).
-func (w *wire) hasEndpointEvent(ctx context.Context) bool {
-	req, err := w.request(ctx, http.MethodGet, target{}, nil)
-	if err != nil {
-		return false
-	}
-	set(req.Header, "Accept", mcp.TypeSSE)
-	resp, err := w.do(req)
-	if err != nil {
-		return false
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK || mediaType(resp.Header) != mcp.TypeSSE {
-		return false
-	}
-	ev, err := eventstream.NewReader(resp.Body, maxErrorBody, nil).Next()
-	return err == nil && ev.Type == "endpoint"
 }

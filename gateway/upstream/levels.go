@@ -85,7 +85,7 @@ func (s *session) noteLevel(ctx context.Context, l *link, level string) {
 	s.mu.Lock()
 	s.level = level
 	s.mu.Unlock()
-	if s.shared {
+	if s.shared.Load() {
 		s.t.shares.noteLevel(ctx, s.key.key, level)
 	}
 }

@@ -5,10 +5,12 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/singleflight"
 
+	"taskgate/gateway/upstream/sse"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
@@ -41,7 +43,7 @@ type session struct {
 	lost    int64       // the latest generation that the server has lost
 	over    bool        // the client's session has ended, not only this replica's use of it
 
-	shared bool        // with other replicas (shared.go)
+	shared atomic.Bool // with other replicas (shared.go)
 	holder *time.Timer // tells them of a long use
 	held   bool        // they have been told
 }
@@ -65,7 +67,7 @@ func newSession(t *sessionTable, k sessionKey, s shim.Session) *session {
 	ses := &session{t: t, key: k, from: s}
 	ses.get.s, ses.route.s = ses, ses
 	ses.subs.turn = make(chan struct{}, 1)
-	ses.shared = t.shares.has(s)
+	ses.shared.Store(t.shares.has(s) && !t.wire.local())
 	return ses
 }
 
@@ -81,7 +83,7 @@ func (s *session) pin() {
 		s.timer.Stop()
 	}
 	switch {
-	case !s.shared || s.refs > 1:
+	case !s.shared.Load() || s.refs > 1:
 	case s.holder == nil:
 		s.holder = time.AfterFunc(holdAfter, s.hold)
 	default:
@@ -112,8 +114,8 @@ func (s *session) release() {
 		s.get.closeUnused()
 	}
 	switch {
-	case kept && s.shared: // the hold lasts until whoever resumes has taken over
-	case last && s.shared:
+	case kept && s.shared.Load(): // the hold lasts until whoever resumes has taken over
+	case last && s.shared.Load():
 		s.t.shares.letGo(s.key.key, held, ended)
 	case last && over:
 		s.delete()
@@ -148,7 +150,7 @@ func (s *session) finish(over bool) {
 	s.get.closeUnused()
 	switch {
 	case busy:
-	case !s.shared:
+	case !s.shared.Load():
 		s.delete()
 	case over:
 		s.t.shares.endLater(s.key.key)
@@ -214,7 +216,7 @@ func (s *session) shake(ctx context.Context) (*link, error) {
 		s.claimed = recent{} // a new session may number its requests as the old one did
 	}
 	anonymous := s.key.key == "" && !s.t.wire.cfg.Shared
-	over := s.refs == 0 && (s.own || s.ended) && !s.shared
+	over := s.refs == 0 && (s.own || s.ended) && !s.shared.Load()
 	s.mu.Unlock()
 	switch {
 	case err != nil:
@@ -234,9 +236,14 @@ func (s *session) shake(ctx context.Context) (*link, error) {
 
 // handshake opens one generation, or joins the one that another replica has opened.
 func (s *session) handshake(ctx context.Context, gen int64) (*link, error) {
-	if s.shared {
-		return s.openShared(ctx)
+	if s.t.shares.has(s.from) && !s.t.wire.local() {
+		l, err := s.openShared(ctx)
+		if err == nil {
+			s.shared.Store(!sse.Local(l.id))
+		}
+		return l, err
 	}
+	s.shared.Store(false)
 	l, err := s.initialize(ctx, gen)
 	if err == nil {
 		s.mu.Lock()

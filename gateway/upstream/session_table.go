@@ -128,7 +128,7 @@ func (t *sessionTable) adopt(s shim.Session, l *link) *session {
 		return have
 	}
 	ses.own = s.Key == "" || !t.put(ses)
-	ses.kept = ses.own || !ses.shared
+	ses.kept = ses.own || !ses.shared.Load()
 	ses.pin()
 	return ses
 }

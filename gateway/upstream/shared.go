@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"taskgate/gateway/upstream/sse"
 	"taskgate/internal/jsonrpc"
 	"taskgate/shim"
 )
@@ -247,13 +248,18 @@ func (s *session) openForAll(ctx context.Context, rev int64, was shared) (*link,
 	}
 	l, err := s.initialize(ctx, st.Generation)
 	st.Opening = ""
-	if err != nil {
+	local := err == nil && sse.Local(l.id) // the others need sessions of their own
+	if err != nil || local {
 		late, cancel := outlive(ctx, cancelTimeout)
 		defer cancel()
 		if _, serr := s.t.shares.swap(late, s.key.key, rev, st); serr != nil { // the others find out by waiting
 			s.t.wire.log.Debug("a failed handshake was not noted", "err", serr)
 		}
-		return nil, err
+		if local {
+			s.t.shares.end(late, s.key.key, true)
+			s.setLevel(ctx, l, st.Level)
+		}
+		return l, err
 	}
 	s.setLevel(ctx, l, st.Level)
 	st.Version, st.ID, st.Server = l.version, l.id, l.server.Raw
@@ -272,7 +278,7 @@ func (s *session) openForAll(ctx context.Context, rev int64, was shared) (*link,
 func (s *session) hold() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.refs == 0 {
+	if s.refs == 0 || !s.shared.Load() {
 		return
 	}
 	s.held = true

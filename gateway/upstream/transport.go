@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"time"
 
+	"taskgate/gateway/upstream/sse"
 	"taskgate/shim"
 )
 
@@ -43,6 +44,19 @@ func newTransport(c Config) *http.Transport {
 		WriteBufferSize: 1 << 10,
 	}
 }
+
+// newOlder makes what also reaches servers of the HTTP+SSE transport (protocol.md 5.2).
+func newOlder(w *wire) *sse.Transport {
+	return sse.New(sse.Config{
+		URL: w.url, Base: w.transport, Always: w.cfg.Way == WaySSE,
+		Max: w.cfg.MaxConnections, Idle: w.cfg.SessionIdle, MaxEvent: w.cfg.MaxEvent,
+		ReadTimeout: w.cfg.ConnectTimeout, Patience: w.cfg.ProbeTimeout / 2, Logger: w.log,
+	})
+}
+
+// local reports whether sessions with the server are connections, as far as is known: they
+// are of no use to other replicas.
+func (w *wire) local() bool { return w.older != nil && w.older.Speaks() }
 
 // newClient makes a client that follows no redirect: a 307 would carry the body
 // and the credentials to another place, and run a tool there.

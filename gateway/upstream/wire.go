@@ -17,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 
+	"taskgate/gateway/upstream/sse"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/semconv"
@@ -29,6 +30,7 @@ type wire struct {
 	cfg       Config
 	url       *url.URL
 	transport *http.Transport
+	older     *sse.Transport // what the client uses, if it may be a server of HTTP+SSE; else nil
 	client    *http.Client
 	log       *slog.Logger
 	tracer    trace.Tracer
@@ -44,11 +46,16 @@ func newWire(c Config) (*wire, error) {
 		return nil, err
 	}
 	w := &wire{cfg: c, url: u, transport: newTransport(c)}
-	w.client = newClient(w.transport)
-	if c.Transport != nil {
-		w.client = newClient(c.Transport)
-	}
 	w.log = c.Logger.With("upstream", c.Name)
+	switch {
+	case c.Transport != nil:
+		w.client = newClient(c.Transport)
+	case c.Way == WayHTTP || c.Era == EraModern:
+		w.client = newClient(w.transport)
+	default:
+		w.older = newOlder(w)
+		w.client = newClient(w.older)
+	}
 	w.tracer = c.TracerProvider.Tracer(semconv.Scope)
 	_, w.dark = c.TracerProvider.(noop.TracerProvider)
 	w.attrs = fixedAttrs(c, &http.Request{URL: u})

@@ -34,11 +34,12 @@ var imports = map[string][]string{
 	"gateway/sealed":      {"internal/jsonrpc"},
 	"gateway/gatewaytest": {"gateway/legacy", "shim"},
 	"gateway/upstream": {
-		"shim",
+		"gateway/upstream/sse", "shim",
 		"internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/mcpheader", "internal/semconv",
 	},
 
 	"gateway/upstream/duplex":        {"shim", "internal/jsonrpc", "internal/mcp"},
+	"gateway/upstream/sse":           {"gateway/upstream/duplex", "shim", "internal/eventstream", "internal/jsonrpc", "internal/mcp"},
 	"gateway/upstream/stdio":         {"gateway/upstream", "gateway/upstream/duplex", "internal/procgroup"},
 	"gateway/upstream/transporttest": {"internal/eventstream", "internal/jsonrpc", "internal/mcp"},
 
@@ -90,7 +91,7 @@ var fences = []fence{
 	{
 		path: "net/http",
 		allowed: []string{
-			"cmd/taskgate", "gateway", "gateway/legacy", "gateway/modern", "gateway/wire", "gateway/upstream", "gateway/upstream/duplex",
+			"cmd/taskgate", "gateway", "gateway/legacy", "gateway/modern", "gateway/wire", "gateway/upstream", "gateway/upstream/duplex", "gateway/upstream/sse",
 			"gateway/upstream/stdio", "gateway/upstream/transporttest", "internal/eventstream",
 			"internal/taskclient", "internal/balancer", "internal/bench", "shim/shimtest/fake",
 			"examples/slowserver", "internal/e2e/conformserver", "internal/wiretest",

@@ -30,7 +30,6 @@ const (
 	Stateless                // 2025-11-25, no session id, no GET
 	Modern                   // 2026-07-28
 	Draft                    // 2026-06-30, with the error codes of that draft
-	OldSSE                   // 2024-11-05, HTTP+SSE: answers GET with an endpoint event
 	Both                     // Modern and Stateful at once, and says so
 	BothUnlisted             // the same, but it lists only the modern version
 )

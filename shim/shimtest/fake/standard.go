@@ -48,8 +48,6 @@ func modernVersion(x *Exchange) (version string) {
 func (s *Server) refuse(x *Exchange) Behaviour {
 	mode := s.mode.of(x)
 	switch {
-	case mode == OldSSE:
-		return refuseOldSSE(x)
 	case mode.modern():
 		return s.refuseModern(x)
 	case x.Method == "server/discover":
@@ -69,17 +67,6 @@ func (s *Server) refuse(x *Exchange) Behaviour {
 		return Status(http.StatusNotFound, "text/plain", "session not found")
 	}
 	return nil
-}
-
-func refuseOldSSE(x *Exchange) Behaviour {
-	if x.R.Method != http.MethodGet {
-		return Status(http.StatusMethodNotAllowed, "text/plain", "")
-	}
-	return func(x *Exchange) {
-		x.Head("text/event-stream")
-		x.write("event: endpoint\ndata: /messages?s=1\n\n")
-		x.Hang()
-	}
 }
 
 func (s *Server) refuseModern(x *Exchange) Behaviour {

@@ -1,0 +1,171 @@
+package sse
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"taskgate/gateway/upstream/duplex"
+	"taskgate/internal/eventstream"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// heardMost is how long a POST is still waited for after the server has said something that
+// belongs to its request. Servers of the Java SDK answer a POST when all is said.
+const heardMost = 100 * time.Millisecond
+
+// conn is one connection of a server, and so one of its sessions. mu guards what follows it.
+type conn struct {
+	t        *Transport
+	header   http.Header // of what is said in the gateway's own name
+	endpoint *url.URL
+	body     io.Closer // of the event stream; nil for none
+	events   *eventstream.Reader
+	life     context.Context
+	end      context.CancelCauseFunc
+	posts    sync.WaitGroup
+
+	mu   sync.Mutex
+	over bool // nothing more is posted
+}
+
+// Send posts one message. A request counts as sent as soon as the server says something that
+// belongs to it.
+func (c *conn) Send(ctx context.Context, m duplex.Message) error {
+	done := make(chan error, 1)
+	if !c.begin(func() { done <- c.post(ctx, m) }) {
+		return duplex.ErrOver
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-m.Heard:
+	}
+	late := time.NewTimer(heardMost)
+	defer late.Stop()
+	select {
+	case <-done: // so that its connection can be used again
+	case <-late.C:
+	}
+	return nil
+}
+
+// begin has a POST run that Close waits for. It reports false if the connection is over.
+func (c *conn) begin(post func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return false
+	}
+	c.posts.Go(post)
+	return true
+}
+
+// post posts one message. It ends with ctx, and with the connection.
+func (c *conn) post(ctx context.Context, m duplex.Message) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(c.life, func() { cancel(errBroken) })()
+	if m.Heard == nil { // there is nothing for the server to do before it answers
+		defer time.AfterFunc(c.t.cfg.Patience, func() { cancel(c.t.slow()) }).Stop()
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "", bytes.NewReader(m.Bytes))
+	if err != nil {
+		return err
+	}
+	req.URL, req.Host, req.Header = c.endpoint, c.endpoint.Host, c.headerOf(m)
+	resp, err := c.t.cfg.Base.RoundTrip(req)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil:
+		return err
+	case resp.StatusCode/100 != 2:
+		resp, _ = whole(resp)
+		return &duplex.Refusal{Response: resp}
+	}
+	_, _ = io.CopyN(io.Discard, resp.Body, maxRead)
+	resp.Body.Close()
+	return nil
+}
+
+// errBroken: the event stream has ended while a message was posted, which the server may have
+// got.
+var errBroken = errors.New("the event stream has ended")
+
+// slow is the error of a notification or a response that the server does not take in time.
+func (t *Transport) slow() error {
+	return &shim.UpstreamError{Kind: duplex.KindTimeout, Message: fmt.Sprintf("the server did not take a message within %s", t.cfg.Patience)}
+}
+
+// headerOf is the header of the POST of a message. There are no sessions in this transport.
+func (c *conn) headerOf(m duplex.Message) http.Header {
+	h := m.Header
+	if h == nil {
+		h = c.header
+	}
+	h = h.Clone()
+	h.Del(mcp.HeaderSession)
+	return h
+}
+
+// Receive returns the data of the next message event.
+func (c *conn) Receive() ([]byte, error) {
+	for {
+		ev, err := c.events.Next()
+		if err != nil {
+			return nil, err
+		}
+		if ev.Type == "" || ev.Type == "message" {
+			return bytes.Clone(ev.Data), nil
+		}
+	}
+}
+
+// Fate says why the event stream has ended.
+func (c *conn) Fate(err error) *duplex.Ending {
+	e := &duplex.Ending{Kind: duplex.KindClosed, How: "broke", Err: err}
+	var large *eventstream.TooLargeError
+	switch {
+	case errors.As(err, &large):
+		e = &duplex.Ending{Kind: duplex.KindTooLarge, How: fmt.Sprintf("had an event of more than %d bytes, and was closed", large.Limit)}
+	case errors.Is(err, duplex.ErrGarbage):
+		e = &duplex.Ending{Kind: duplex.KindProtocol, How: "had events that are no JSON-RPC messages, and was closed"}
+	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
+		e = &duplex.Ending{Kind: duplex.KindClosed, How: "ended", Usual: true}
+	}
+	return e
+}
+
+// Stop closes the connection. Nothing else ends the session (protocol.md 5.2).
+func (c *conn) Stop() { c.end(duplex.ErrOver) }
+
+// Close waits for the end of what is being posted.
+func (c *conn) Close() {
+	c.mu.Lock()
+	c.over = true
+	c.mu.Unlock()
+	c.end(duplex.ErrOver)
+	c.posts.Wait()
+	if c.body != nil {
+		c.body.Close()
+	}
+}
+
+// maxRead bounds what is read of a response whose body is of no interest, or an error.
+const maxRead = 64 << 10
+
+// whole reads a response, so that it no longer depends on its connection.
+func whole(resp *http.Response) (*http.Response, []byte) {
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxRead))
+	resp.Body.Close()
+	resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	return resp, body
+}

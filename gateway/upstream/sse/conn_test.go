@@ -1,0 +1,212 @@
+package sse
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"taskgate/shim"
+)
+
+// What the server answers to a POST is the response, whatever becomes of it; the connection
+// stays.
+func TestRefusedPosts(t *testing.T) {
+	s := newServer(t)
+	cl := s.client(Config{})
+	session := cl.begin()
+	for _, code := range []int{400, 401, 404, 413, 429, 500, 503, 307} {
+		s.does(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", "7")
+			w.Header().Set("Location", "/elsewhere")
+			w.WriteHeader(code)
+			_, _ = io.WriteString(w, "why")
+		})
+		for _, body := range []string{ask, tell} {
+			resp, err := cl.post(session, body)
+			if err != nil || resp.StatusCode != code || resp.Header.Get("Retry-After") != "7" {
+				t.Fatalf("status %d: %+v, %v", code, resp, err)
+			}
+			if b, _ := io.ReadAll(resp.Body); string(b) != "why" {
+				t.Errorf("status %d: %q", code, b)
+			}
+		}
+	}
+	s.does(nil)
+	if _, err := cl.text(session, ask); err != nil {
+		t.Error(err)
+	}
+}
+
+// Servers of the Java SDK answer a POST when its request is done: what they say before that is
+// heard at once, and a question is answered meanwhile.
+func TestHeldPosts(t *testing.T) {
+	s := newServer(t)
+	cl := s.client(Config{})
+	session := cl.begin()
+	answered := make(chan string, 1)
+	s.does(func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		if !strings.Contains(string(b), `"method"`) {
+			answered <- string(b)
+			return
+		}
+		s.say("event: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"question\"}\n\n")
+		s.say("data: {\"jsonrpc\":\"2.0\",\"id\":\"a\",\"result\":" + <-answered + "}\n\n")
+	})
+	resp, err := cl.post(session, ask)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := events(resp)
+	if ev, err := read.Next(); err != nil || !strings.Contains(string(ev.Data), "question") {
+		t.Fatalf("%+v, %v", ev, err)
+	}
+	if resp, err := cl.post(session, `{"jsonrpc":"2.0","id":7,"result":{}}`); err != nil || resp.StatusCode != http.StatusAccepted {
+		t.Errorf("%+v, %v", resp, err)
+	}
+	if ev, err := read.Next(); err != nil || !strings.Contains(string(ev.Data), `"id":7`) {
+		t.Errorf("%+v, %v", ev, err)
+	}
+	if _, err := read.Next(); err != io.EOF {
+		t.Error(err)
+	}
+}
+
+// A notification that the server does not take is given up; a request may take its time.
+func TestSlowPosts(t *testing.T) {
+	s := newServer(t)
+	cl := s.client(Config{Patience: 50 * time.Millisecond})
+	session := cl.begin()
+	s.does(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // the end of the connection is seen then
+		<-r.Context().Done()
+	})
+	_, err := cl.post(session, tell)
+	if ue, ok := errors.AsType[*shim.UpstreamError](err); !ok || ue.Kind != "timeout" || !strings.Contains(ue.Message, "did not take a message within 50ms") {
+		t.Errorf("error %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	req, _ := http.NewRequestWithContext(ctx, http.MethodPost, cl.url, strings.NewReader(ask))
+	req.Header.Set("Mcp-Session-Id", session)
+	if resp, err := cl.RoundTrip(req); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%+v, %v", resp, err)
+	}
+}
+
+// When the event stream ends, what is in flight fails and says so; the session is not known any
+// more, and the next one opens another stream.
+func TestEndOfStream(t *testing.T) {
+	for name, c := range map[string]struct {
+		end        func(*server)
+		kind, says string
+	}{
+		"ended":    {(*server).hangUp, "closed", "the event stream of the server ended"},
+		"too much": {func(s *server) { s.say("data: " + strings.Repeat("x", 2<<10)) }, "too_large", "had an event of more than 1024 bytes, and was closed"},
+		"nonsense": {func(s *server) { s.say(strings.Repeat("data: nonsense\n\n", 100)) }, "protocol", "no JSON-RPC messages"},
+		"broken":   {func(s *server) { s.CloseClientConnections() }, "closed", "the event stream of the server"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(t)
+			cl := s.client(Config{MaxEvent: 1 << 10})
+			session := cl.begin()
+			s.does(status(202, ""))
+			resp, err := cl.post(session, ask)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.end(s)
+			_, err = io.ReadAll(resp.Body)
+			ue, ok := errors.AsType[*shim.UpstreamError](err)
+			if !ok || ue.Kind != c.kind || ue.Unsent || !strings.Contains(ue.Message, c.says) {
+				t.Errorf("error %v", err)
+			}
+			s.does(nil)
+			if resp, err := cl.post(session, ask); err != nil || resp.StatusCode != http.StatusNotFound {
+				t.Errorf("%+v, %v", resp, err)
+			}
+			if _, err := cl.text(cl.begin(), ask); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// The headers of a request go with the GET and with its POST, but for those of the session.
+func TestHeaders(t *testing.T) {
+	s := newServer(t)
+	cl := s.client(Config{Always: true})
+	session := cl.begin("Authorization", "Bearer a")
+	if _, err := cl.post(session, tell, "Authorization", "Bearer b"); err != nil {
+		t.Fatal(err)
+	}
+	s.say("data: {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n\n") // which the gateway answers
+	answered := make(chan string, 1)
+	s.does(func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		w.WriteHeader(http.StatusAccepted)
+		answered <- fmt.Sprint(r.Header.Get("Authorization"), " ", string(b))
+	})
+	s.say("data: {\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"ping\"}\n\n")
+	for got := <-answered; got != `Bearer a {"jsonrpc":"2.0","id":2,"result":{}}`; got = <-answered {
+		if got != `Bearer a {"jsonrpc":"2.0","id":1,"result":{}}` {
+			t.Errorf("answered %s", got)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, want := range []string{"Bearer a", "Bearer a", "Bearer b"} {
+		h := s.seen[i].Header
+		if h.Get("Authorization") != want || h.Get("Mcp-Session-Id") != "" {
+			t.Errorf("request %d: %v", i, h)
+		}
+		if got := h.Get("Accept"); i == 0 && (got != "text/event-stream" || h.Get("Content-Type") != "") {
+			t.Errorf("GET with %v", h)
+		}
+	}
+}
+
+// Events of other types and comments are left out, and data may have several lines.
+func TestEvents(t *testing.T) {
+	s := newServer(t)
+	cl := s.client(Config{})
+	session := cl.begin()
+	s.does(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusAccepted)
+		s.say(": comment\n\nevent: ping\ndata: {\"jsonrpc\":\"2.0\",\"id\":\"a\",\"result\":\"wrong\"}\n\nevent: endpoint\ndata: /elsewhere\n\n")
+		s.say("event: message\r\ndata: {\"jsonrpc\":\"2.0\",\"id\":\"a\",\r\ndata: \"result\":{}}\r\n\r\n")
+	})
+	got, err := cl.text(session, ask)
+	if want := "data: {\"jsonrpc\":\"2.0\",\"id\":\"a\", \"result\":{}}\n\n"; err != nil || got != want {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// One connection more than there may be takes the place of an unused one.
+func TestMax(t *testing.T) {
+	s := newServer(t)
+	cl := s.client(Config{Max: 2})
+	a, b := cl.begin(), cl.begin()
+	s.does(status(202, ""))
+	if _, err := cl.post(a, ask); err != nil { // which is in flight from now on
+		t.Fatal(err)
+	}
+	s.does(nil)
+	c := cl.begin()
+	if resp, err := cl.post(b, tell); err != nil || resp.StatusCode != http.StatusNotFound {
+		t.Errorf("%+v, %v", resp, err)
+	}
+	s.does(status(202, ""))
+	if _, err := cl.post(c, ask); err != nil {
+		t.Fatal(err)
+	}
+	_, err := cl.post("", hello)
+	if busy, ok := errors.AsType[*shim.BusyError](err); !ok || busy.Key != "max_sse_connections" {
+		t.Errorf("error %v", err)
+	}
+}

@@ -1,0 +1,116 @@
+package sse
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"mime"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"taskgate/gateway/upstream/duplex"
+	"taskgate/internal/eventstream"
+	"taskgate/internal/mcp"
+)
+
+// errNoEndpoint: an event stream that is not one of this transport.
+var errNoEndpoint = errors.New("the first event is no endpoint")
+
+// open connects to the server: a GET whose event stream names the endpoint.
+func (t *Transport) open(ctx context.Context, header http.Header, _ *sync.WaitGroup, _ <-chan struct{}) (duplex.Link, error) {
+	c := &conn{t: t, header: header.Clone()}
+	c.life, c.end = context.WithCancelCause(context.Background())
+	stop := context.AfterFunc(ctx, func() { c.end(context.Cause(ctx)) }) // until it is open
+	patience := time.AfterFunc(t.cfg.Patience, func() {
+		c.end(&duplex.Ending{Kind: duplex.KindTimeout, How: fmt.Sprintf("did not begin within %s", t.cfg.Patience), Err: errNoEndpoint})
+	})
+	err := c.connect()
+	late := !patience.Stop()
+	if gone := !stop(); err == nil && (gone || late) {
+		err = context.Cause(c.life)
+	}
+	if err == nil {
+		return c, nil
+	}
+	if cause := context.Cause(c.life); cause != nil {
+		err = cause
+	}
+	if errors.Is(err, errNoEndpoint) {
+		t.learn(false)
+	}
+	c.Close()
+	return nil, err
+}
+
+// connect asks for the event stream, and reads its first event.
+func (c *conn) connect() error {
+	req, err := http.NewRequestWithContext(c.life, http.MethodGet, "", nil)
+	if err != nil {
+		return err
+	}
+	req.URL, req.Host, req.Header = c.t.cfg.URL, c.t.cfg.URL.Host, c.header.Clone()
+	req.Header.Del("Content-Type")
+	req.Header.Set("Accept", mcp.TypeSSE)
+	resp, err := c.t.cfg.Base.RoundTrip(req)
+	if err != nil {
+		return err
+	}
+	if kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); resp.StatusCode != http.StatusOK || kind != mcp.TypeSSE {
+		if resp.StatusCode/100 == 2 || unclear(resp.StatusCode) {
+			c.t.learn(false)
+		}
+		resp, _ = whole(resp)
+		return &duplex.Refusal{Response: resp}
+	}
+	c.body = resp.Body
+	c.events = eventstream.NewReader(resp.Body, int(c.t.cfg.MaxEvent), nil)
+	return c.greeted()
+}
+
+// greeted reads the endpoint.
+func (c *conn) greeted() error {
+	for {
+		ev, err := c.events.Next()
+		if err != nil {
+			return &duplex.Ending{Kind: duplex.KindProtocol, How: "ended before it named an endpoint", Err: errors.Join(errNoEndpoint, err)}
+		}
+		switch {
+		case ev.Type == "endpoint":
+			c.t.learn(true)
+			return c.setEndpoint(strings.TrimSpace(string(ev.Data)))
+		case len(ev.Data) > 0:
+			return &duplex.Ending{Kind: duplex.KindProtocol, How: "does not begin with an endpoint event", Err: errNoEndpoint}
+		}
+	}
+}
+
+// setEndpoint takes the address that messages are posted to. Another origin would get the
+// credentials of this one.
+func (c *conn) setEndpoint(named string) error {
+	u, err := c.t.cfg.URL.Parse(named)
+	if err != nil || named == "" {
+		return &duplex.Ending{Kind: duplex.KindProtocol, How: "names an endpoint that is no URL"}
+	}
+	if origin(u) != origin(c.t.cfg.URL) {
+		return &duplex.Ending{
+			Kind: duplex.KindProtocol, How: "names an endpoint of another origin, to which nothing is sent",
+			Err: fmt.Errorf("the endpoint is at %s, the server at %s", origin(u), origin(c.t.cfg.URL)),
+		}
+	}
+	u.User, u.Fragment, u.RawFragment = c.t.cfg.URL.User, "", ""
+	c.endpoint = u
+	return nil
+}
+
+// origin is that of a URL (RFC 6454 section 4).
+func origin(u *url.URL) string {
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	}
+	return u.Scheme + "://" + net.JoinHostPort(strings.ToLower(u.Hostname()), port)
+}

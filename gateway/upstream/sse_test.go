@@ -1,0 +1,254 @@
+package upstream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"taskgate/shim"
+	"taskgate/shim/shimtest"
+)
+
+// sseWeb serves a server of the Go SDK over HTTP+SSE, and counts its requests.
+type sseWeb struct {
+	*httptest.Server
+	srv *mcp.Server
+
+	mu   sync.Mutex
+	seen []string
+}
+
+func newSSEWeb(t *testing.T, srv *mcp.Server) *sseWeb {
+	s := &sseWeb{srv: srv}
+	handler := mcp.NewSSEHandler(func(*http.Request) *mcp.Server { return srv }, nil)
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		s.seen = append(s.seen, r.Method+map[bool]string{true: " in a session"}[r.URL.RawQuery != ""])
+		s.mu.Unlock()
+		handler.ServeHTTP(w, r)
+	}))
+	t.Cleanup(func() {
+		s.CloseClientConnections()
+		s.Close()
+	})
+	return s
+}
+
+// open is how many connections there are.
+func (s *sseWeb) open() int { return len(slices.Collect(s.srv.Sessions())) }
+
+func (s *sseWeb) count(request string) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.seen {
+		if r == request {
+			n++
+		}
+	}
+	return n
+}
+
+// ssePeer dials such a server.
+func ssePeer(config Config, adjust func(*shimtest.Peer)) shimtest.Dial {
+	return func(t *testing.T) *shimtest.Peer {
+		c := &counts{}
+		stop := make(chan struct{})
+		srv := sdkServer(c, false, stop)
+		web := newSSEWeb(t, srv)
+		t.Cleanup(func() { close(stop) })
+		config.URL = web.URL + "/sse"
+		p := &shimtest.Peer{Upstream: leg(t, config), Runs: c.get(&c.ran), Cancelled: c.get(&c.gone)}
+		p.Change = func() {
+			srv.AddTool(&mcp.Tool{Name: "new", InputSchema: json.RawMessage(`{"type":"object"}`)}, nil)
+		}
+		adjust(p)
+		return p
+	}
+}
+
+// TestSuiteOverSSE: a server of the Go SDK over HTTP+SSE keeps the contract of the upstream
+// client, whether that knows the transport or finds it out.
+func TestSuiteOverSSE(t *testing.T) {
+	asks := func(p *shimtest.Peer) { p.Asks, p.Detaches = true, true }
+	aside := func(p *shimtest.Peer) { p.AsksAside, p.Detaches = true, true }
+	for name, dial := range map[string]shimtest.Dial{
+		"Auto":   ssePeer(Config{}, asks),
+		"Legacy": ssePeer(Config{Era: EraLegacy, Shared: true}, asks),
+		"SSE":    ssePeer(Config{Way: WaySSE}, asks),
+		"Aside":  ssePeer(Config{}, aside),
+	} {
+		t.Run(name, func(t *testing.T) { shimtest.Upstream(t, dial) })
+	}
+}
+
+// TestSSEIsFoundOnce: the transport is found out by the first call. Each session is a connection,
+// which ends with it.
+func TestSSEIsFoundOnce(t *testing.T) {
+	web := newSSEWeb(t, sdkServer(&counts{}, false, nil))
+	h := leg(t, Config{URL: web.URL})
+	for range 3 {
+		r, err := h.Call(t.Context(), shimtest.Tool("echo", "k", "text", "hallo"), nil)
+		if err != nil || shimtest.TextOf(t, r) != "hallo" {
+			t.Fatalf("%+v, %v", r, err)
+		}
+	}
+	shimtest.Eventually(t, func() bool { return web.open() == 0 })
+	// server/discover, and the first initialize.
+	if posts, gets := web.count("POST"), web.count("GET"); posts != 2 || gets != 3 {
+		t.Errorf("%d POST and %d GET requests outside of sessions, want 2 and 3", posts, gets)
+	}
+	s := shim.Session{Key: "a"}
+	r := shimtest.Tool("echo", "k", "text", "hallo")
+	r.Session = s
+	for range 3 {
+		if _, err := h.Call(t.Context(), r, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := web.open(); n != 1 {
+		t.Errorf("%d connections in one session", n)
+	}
+	h.EndSession(t.Context(), "a")
+	shimtest.Eventually(t, func() bool { return web.open() == 0 })
+}
+
+// TestSSEServerGone: a call in flight fails when the stream ends, and says so. The next one
+// opens another stream; nothing runs twice.
+func TestSSEServerGone(t *testing.T) {
+	c := &counts{}
+	stop := make(chan struct{})
+	defer close(stop)
+	web := newSSEWeb(t, sdkServer(c, false, stop))
+	h := leg(t, Config{URL: web.URL, Shared: true})
+	done := make(chan error, 1)
+	go func() {
+		_, err := h.Call(t.Context(), shimtest.Tool("wait", "w"), nil)
+		done <- err
+	}()
+	shimtest.Eventually(t, func() bool { return c.get(&c.ran)("w") == 1 })
+	web.CloseClientConnections()
+	ue, ok := errors.AsType[*shim.UpstreamError](<-done)
+	if !ok || ue.Kind != kindClosed || ue.Unsent || !strings.Contains(ue.Message, "the event stream of the server") {
+		t.Errorf("error %v", ue)
+	}
+	if r, err := h.Call(t.Context(), shimtest.Tool("echo", "k", "text", "hallo"), nil); err != nil || shimtest.TextOf(t, r) != "hallo" {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if n := c.get(&c.ran)("w"); n != 1 {
+		t.Errorf("ran %d times", n)
+	}
+}
+
+// TestSSESessionsOfReplicas: a connection is of no use to another replica. Each has its own, and
+// nothing of it is in the store.
+func TestSSESessionsOfReplicas(t *testing.T) {
+	web := newSSEWeb(t, sdkServer(&counts{}, false, nil))
+	r := shimtest.Tool("echo", "k", "text", "hallo")
+	r.Session = shim.Session{Key: "client", Legacy: true, Shared: true}
+	maps := newSharedMaps("a", "b")
+	var all []*HTTP
+	for _, m := range maps {
+		h := leg(t, Config{URL: web.URL, Sessions: m})
+		all = append(all, h)
+		for range 2 {
+			if _, err := h.Call(t.Context(), r, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if n := web.open(); n != 2 {
+		t.Errorf("%d connections of two replicas", n)
+	}
+	if n := len(maps[0].state); n != 0 {
+		t.Errorf("%d sessions in the store", n)
+	}
+	for i, h := range all {
+		h.EndSession(t.Context(), "client")
+		shimtest.Eventually(t, func() bool { return web.open() == 1-i })
+	}
+}
+
+// TestSSEBecomesAnother: a server that is started again with another transport is found out.
+func TestSSEBecomesAnother(t *testing.T) {
+	srv := sdkServer(&counts{}, false, nil)
+	ways := []http.Handler{
+		mcp.NewSSEHandler(func(*http.Request) *mcp.Server { return srv }, nil),
+		mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return srv }, nil),
+	}
+	way := ways[0]
+	var mu sync.Mutex
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		h := way
+		mu.Unlock()
+		h.ServeHTTP(w, r)
+	}))
+	t.Cleanup(func() {
+		web.CloseClientConnections()
+		web.Close()
+	})
+	h := leg(t, Config{URL: web.URL, Shared: true})
+	for i := range 6 {
+		mu.Lock()
+		way = ways[i%2]
+		mu.Unlock()
+		for ss := range srv.Sessions() {
+			_ = ss.Close()
+		}
+		web.CloseClientConnections()
+		var text string
+		for range 3 { // a call may meet a connection that is gone, and one a session: neither is sent again
+			r, err := h.Call(t.Context(), shimtest.Tool("echo", "k", "text", fmt.Sprint(i)), nil)
+			if err == nil && r.Error == nil {
+				text = shimtest.TextOf(t, r)
+				break
+			}
+		}
+		if text != fmt.Sprint(i) {
+			t.Errorf("round %d: %q", i, text)
+		}
+	}
+	for ss := range srv.Sessions() {
+		_ = ss.Close()
+	}
+}
+
+// TestSSERefused: what a server says to the GET is what a client hears, in the words of HTTP.
+func TestSSERefused(t *testing.T) {
+	for status, kind := range map[int]string{401: kindRefused, 503: kindOverloaded, 404: kindProtocol, 302: kindProtocol, 500: kindProtocol} {
+		web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
+		h := leg(t, Config{URL: web.URL, Way: WaySSE})
+		_, err := h.Call(t.Context(), shimtest.Tool("echo", "k"), nil)
+		if ue, ok := errors.AsType[*shim.UpstreamError](err); !ok || ue.Kind != kind || !ue.Unsent {
+			t.Errorf("status %d: %v", status, err)
+		}
+		web.Close()
+		_, err = h.Call(t.Context(), shimtest.Tool("echo", "k"), nil)
+		if ue, ok := errors.AsType[*shim.UpstreamError](err); !ok || ue.Kind != kindUnreachable || !ue.Unsent {
+			t.Errorf("not there: %v", err)
+		}
+	}
+}
+
+// TestWays: what cannot be is refused, and http looks for nothing else.
+func TestWays(t *testing.T) {
+	for _, c := range []Config{{URL: "http://127.0.0.1:1", Way: "stdio"}, {URL: "http://127.0.0.1:1", Way: WaySSE, Era: EraModern}} {
+		if _, err := New(c); err == nil {
+			t.Errorf("%+v: no error", c)
+		}
+	}
+	web := newSSEWeb(t, sdkServer(&counts{}, false, nil))
+	_, err := leg(t, Config{URL: web.URL, Way: WayHTTP}).Call(context.Background(), shimtest.Tool("echo", "k"), nil)
+	if ue, ok := errors.AsType[*shim.UpstreamError](err); !ok || ue.Kind != kindProtocol || web.count("GET") != 0 {
+		t.Errorf("%v after %d GET requests", err, web.count("GET"))
+	}
+}

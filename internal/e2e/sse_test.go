@@ -1,0 +1,175 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// sseGateway is a gateway in front of a server of HTTP+SSE.
+func sseGateway(t *testing.T, url, more string) *gateway {
+	t.Helper()
+	return startGateway(t, configured(t, fmt.Sprintf(`
+state_keys: [{id: k, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="}]
+upstreams:
+  - name: older
+    path: /mcp
+    url: %q
+    %s
+    defaults: {grace: 300ms, poll_interval: 100ms}
+`, url, more))...)
+}
+
+// connectOver is connectAs over any transport, by a client that can be asked.
+func connectOver(t *testing.T, road mcp.Transport, version string) *goSession {
+	t.Helper()
+	s := &goSession{}
+	client := mcp.NewClient(&mcp.Implementation{Name: "e2e", Version: "1"}, &mcp.ClientOptions{
+		ProgressNotificationHandler: func(_ context.Context, req *mcp.ProgressNotificationClientRequest) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.progress = append(s.progress, fmt.Sprint(req.Params.Progress, req.Params.Message))
+		},
+		ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"name": "Ada"}}, nil
+		},
+	})
+	session, err := client.Connect(t.Context(), road, &mcp.ClientSessionOptions{ProtocolVersion: version})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = session.Close() })
+	s.ClientSession = session
+	return s
+}
+
+// TestSSEServers: in front of a server of HTTP+SSE, clients of both eras have what a client has
+// that speaks with it directly: tools, results, errors, progress, questions and large results;
+// and tasks beside.
+func TestSSEServers(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func(*testing.T) *sseServer{
+		"go-sdk": startSDKOverSSE, "mcp-go": startMCPGoOverSSE, "server-everything": startEverythingOverSSE,
+	} {
+		for _, more := range []string{"transport: auto", "transport: sse"} {
+			t.Run(name+" "+more, func(t *testing.T) {
+				t.Parallel()
+				s := start(t)
+				g := sseGateway(t, s.url, more)
+				direct := connectOver(t, &mcp.SSEClientTransport{Endpoint: s.url}, "2025-11-25")
+				for _, version := range []string{"2025-11-25", "2026-07-28"} {
+					t.Run(version, func(t *testing.T) {
+						s.compare(t, direct, connectOver(t, &mcp.StreamableClientTransport{Endpoint: g.url}, version))
+					})
+				}
+				s.tasks(t, g)
+			})
+		}
+	}
+}
+
+// compare wants of a session through the gateway what there is directly.
+func (s *sseServer) compare(t *testing.T, direct, through *goSession) {
+	eventually(t, "the same tools", func() error { // the reference server adds some when it is told that the session is there
+		if d := cmp.Diff(tools(t, direct), tools(t, through)); d != "" {
+			return fmt.Errorf("the tools differ (-direct +through the gateway):\n%s", d)
+		}
+		return nil
+	})
+	for _, c := range []sseCall{s.echo, s.fail, s.ask, s.large, s.steps} {
+		if c.name == "" {
+			continue
+		}
+		direct.progress, through.progress = nil, nil
+		want, got := direct.call(t, c.name, c.args), through.call(t, c.name, c.args)
+		if d := cmp.Diff(plain(t, want), plain(t, got)); d != "" {
+			t.Errorf("%s differs (-direct +through the gateway):\n%.1000s", c.name, d)
+		}
+		if c.name == s.ask.name && !strings.Contains(fmt.Sprint(plain(t, got)), "Ada") {
+			t.Errorf("who was asked hears %v", plain(t, got))
+		}
+	}
+	eventually(t, "the same progress", func() error { // the SDK may hand out the answer before it
+		through.mu.Lock()
+		defer through.mu.Unlock()
+		direct.mu.Lock()
+		defer direct.mu.Unlock()
+		if len(through.progress) != 4 || !slices.Equal(direct.progress, through.progress) {
+			return fmt.Errorf("directly %q, through the gateway %q", direct.progress, through.progress)
+		}
+		return nil
+	})
+	var codes []int64
+	for _, who := range []*goSession{direct, through} {
+		_, err := who.CallTool(t.Context(), &mcp.CallToolParams{Name: "no-such-tool"})
+		if rpc, ok := errors.AsType[*jsonrpc.Error](err); ok {
+			codes = append(codes, rpc.Code)
+		}
+	}
+	if len(codes) == 1 || len(codes) == 2 && codes[0] != codes[1] {
+		t.Errorf("an unknown tool: %d", codes)
+	}
+}
+
+// tasks wants tasks in front of a server that knows none.
+func (s *sseServer) tasks(t *testing.T, g *gateway) {
+	client := g.client(true)
+	task := callTask(t, client, s.steps.name, s.steps.args)
+	if end := waitFor(t, client, task.ID, "completed"); textOf(t, end.Result) == "" {
+		t.Errorf("the result is %s", end.Result)
+	}
+	task = callTask(t, client, s.stuck.name, s.stuck.args)
+	if err := client.Cancel(t.Context(), task.ID); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, client, task.ID, "cancelled")
+	if s.cancelled != nil {
+		eventually(t, "the cancellation at the server", func() error {
+			if !s.cancelled() {
+				return errNotYet
+			}
+			return nil
+		})
+	}
+	if got := callPlain(t, g.client(false), s.echo.name, s.echo.args); !strings.Contains(got, "hallo") {
+		t.Errorf("echo says %q", got)
+	}
+}
+
+// TestSSEServerKilled: a server that is killed during a task fails it with an error that says so.
+// Once it is there again, the next call is answered.
+func TestSSEServerKilled(t *testing.T) {
+	t.Parallel()
+	addr := freeAddr(t)
+	running := runEverything(t, "sse", addr)
+	g := sseGateway(t, "http://"+addr+"/sse", "")
+	client := g.client(true)
+	for range 2 {
+		task := callTask(t, client, longRunning, map[string]any{"duration": 60, "steps": 60})
+		eventually(t, "progress", func() error { // so the server has begun
+			if now, err := client.Get(t.Context(), task.ID); err != nil || now.StatusMessage == "" {
+				return fmt.Errorf("the task is %+v, %v", now, err)
+			}
+			return nil
+		})
+		running.Kill()
+		end := waitFor(t, client, task.ID, "failed")
+		if end.Error == nil || !strings.Contains(end.Error.Message, "the event stream of the server") {
+			t.Errorf("the task's error is %+v", end.Error)
+		}
+		if _, _, err := client.CallTool(t.Context(), "echo", map[string]any{"message": "hallo"}); err == nil || !strings.Contains(err.Error(), "cannot be reached") {
+			t.Errorf("without a server: %v", err)
+		}
+		running = runEverything(t, "sse", addr)
+		if got := callPlain(t, g.client(false), "echo", map[string]any{"message": "hallo"}); !strings.Contains(got, "hallo") {
+			t.Errorf("echo says %q", got)
+		}
+	}
+}
