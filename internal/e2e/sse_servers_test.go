@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -25,6 +26,7 @@ type sseServer struct {
 	url                                  string
 	echo, steps, fail, ask, large, stuck sseCall
 	cancelled                            func() bool // stuck was cancelled; nil: nobody can tell
+	open                                 func() int  // how many connections there are
 }
 
 // sseCall is a call of a tool.
@@ -42,6 +44,7 @@ var largeText = strings.Repeat("x", 4<<20)
 func startSDKOverSSE(t *testing.T) *sseServer {
 	t.Helper()
 	var cancelled atomic.Bool
+	stop := make(chan struct{})
 	srv := mcp.NewServer(&mcp.Implementation{Name: "go-sdk", Version: "1"}, nil)
 	add := func(name string, run func(context.Context, *mcp.CallToolRequest) (string, error)) {
 		srv.AddTool(&mcp.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)}, func(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
@@ -75,12 +78,17 @@ func startSDKOverSSE(t *testing.T) *sseServer {
 	})
 	add("large", func(context.Context, *mcp.CallToolRequest) (string, error) { return largeText, nil })
 	add("stuck", func(ctx context.Context, _ *mcp.CallToolRequest) (string, error) {
-		<-ctx.Done()
-		cancelled.Store(true)
+		select { // the SDK lets it go on when the connection is gone
+		case <-ctx.Done():
+			cancelled.Store(true)
+		case <-stop:
+		}
 		return "", ctx.Err()
 	})
 	s := ordinarySSE(t, mcp.NewSSEHandler(func(*http.Request) *mcp.Server { return srv }, nil))
+	t.Cleanup(func() { close(stop) })
 	s.ask, s.cancelled = sseCall{"ask", none}, cancelled.Load
+	s.open = func() int { return len(slices.Collect(srv.Sessions())) }
 	return s
 }
 

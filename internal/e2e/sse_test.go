@@ -4,19 +4,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	protocol "taskgate/internal/mcp"
+	"taskgate/internal/redistest"
 )
 
 // sseGateway is a gateway in front of a server of HTTP+SSE.
-func sseGateway(t *testing.T, url, more string) *gateway {
+func sseGateway(t *testing.T, url, more string, store ...string) *gateway {
 	t.Helper()
-	return startGateway(t, configured(t, fmt.Sprintf(`
+	return startGateway(t, configured(t, fmt.Sprintf(strings.Join(store, "\n")+`
 state_keys: [{id: k, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="}]
 upstreams:
   - name: older
@@ -171,5 +176,42 @@ func TestSSEServerKilled(t *testing.T) {
 		if got := callPlain(t, g.client(false), "echo", map[string]any{"message": "hallo"}); !strings.Contains(got, "hallo") {
 			t.Errorf("echo says %q", got)
 		}
+	}
+}
+
+// TestSSEReplicas: each replica has a connection of its own for a client session, and all end with
+// that. What ran on a replica that is killed fails at another one, and is not run again.
+func TestSSEReplicas(t *testing.T) {
+	t.Parallel()
+	s := startSDKOverSSE(t)
+	store := "store: " + redistest.Start(t).URL() + "\nheartbeat: 1s"
+	a, b := sseGateway(t, s.url, "", store), sseGateway(t, s.url, "", store)
+	client := begin(t, a)
+	for _, g := range []*gateway{a, b, a, b} {
+		if got := texts(t, client.do(g, protocol.MethodToolsCall, `{"name":"echo","arguments":{"message":"hallo"}}`)); !strings.Contains(got, "hallo") {
+			t.Errorf("echo says %q", got)
+		}
+	}
+	if n := s.open(); n != 2 {
+		t.Errorf("%d connections, want one of each replica", n)
+	}
+	_ = client.request(t.Context(), a, http.MethodDelete, "").Body.Close()
+	connections := func(want int) func() error {
+		return func() error {
+			if n := s.open(); n != want {
+				return fmt.Errorf("%d connections, want %d", n, want)
+			}
+			return nil
+		}
+	}
+	eventually(t, "the end of the connections", connections(0))
+	task := callTask(t, a.client(true), "stuck", none)
+	eventually(t, "the connection of the call", connections(1))
+	if err := a.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	end := waitFor(t, b.client(true), task.ID, "failed")
+	if end.Error == nil || !strings.Contains(end.Error.Message, "may have finished the work") {
+		t.Errorf("the task's error is %+v", end.Error)
 	}
 }
