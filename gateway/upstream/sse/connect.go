@@ -15,6 +15,7 @@ import (
 	"taskgate/gateway/upstream/duplex"
 	"taskgate/internal/eventstream"
 	"taskgate/internal/mcp"
+	"taskgate/shim"
 )
 
 // errNoEndpoint: an event stream that is not one of this transport.
@@ -39,10 +40,12 @@ func (t *Transport) open(ctx context.Context, header http.Header, _ *sync.WaitGr
 	if cause := context.Cause(c.life); cause != nil {
 		err = cause
 	}
-	if errors.Is(err, errNoEndpoint) {
-		t.learn(false)
-	}
 	c.Close()
+	if e, ok := errors.AsType[*duplex.Ending](err); ok && errors.Is(err, errNoEndpoint) && !t.cfg.Always {
+		// It may not be a server of this transport. That is no reason to wait before the next try.
+		t.learn(false)
+		err = &shim.UpstreamError{Kind: e.Kind, Message: what + " " + e.How, Err: e.Err, Unsent: true}
+	}
 	return nil, err
 }
 

@@ -21,15 +21,17 @@ func status(code int, text string) http.HandlerFunc {
 	}
 }
 
+// stream answers with an event stream that ends.
+func stream(text string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, text)
+	}
+}
+
 // TestRecognition: which answers to an initialize are followed by a GET, and what comes of it.
 func TestRecognition(t *testing.T) {
 	const rpc = `{"jsonrpc":"2.0","id":"h","error":{"code":-32600,"message":"no"}}`
-	stream := func(first string) http.HandlerFunc {
-		return func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", "text/event-stream")
-			_, _ = io.WriteString(w, first)
-		}
-	}
 	for _, c := range []struct {
 		name      string
 		post, get http.HandlerFunc
@@ -119,7 +121,9 @@ func TestServerChanges(t *testing.T) {
 	s := newServer(t)
 	cl := s.client(Config{})
 	cl.begin()
-	for name, get := range map[string]http.HandlerFunc{"405": status(405, ""), "400": status(400, ""), "page": status(200, "x")} {
+	for name, get := range map[string]http.HandlerFunc{
+		"405": status(405, ""), "400": status(400, ""), "page": status(200, "x"), "stream": stream("data: {}\n\n"), "empty stream": stream(""),
+	} {
 		s.becomes(func(w http.ResponseWriter, r *http.Request) {
 			if r.Method == http.MethodGet {
 				get(w, r)
@@ -136,6 +140,17 @@ func TestServerChanges(t *testing.T) {
 		s.becomes(nil)
 		cl.begin()
 	}
+	s.becomes(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			stream("")(w, r)
+			return
+		}
+		w.WriteHeader(405)
+	})
+	_, err := cl.post("", hello)
+	wantError(t, err, "protocol", "ended before it named an endpoint")
+	s.becomes(nil)
+	cl.begin()
 	for _, code := range []int{401, 429, 500, 503, 302} {
 		s.becomes(status(code, ""))
 		if resp, err := cl.post("", hello); err != nil || resp.StatusCode != code || !cl.Speaks() {

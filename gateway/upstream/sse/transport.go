@@ -26,6 +26,9 @@ const (
 // prefix begins the ids of sessions that are connections of this process.
 const prefix = "sse-of-this-gateway-"
 
+// what fails, in an error.
+const what = "the event stream of the server"
+
 // Config says which server is reached, and how.
 type Config struct {
 	// URL is that of the server, and Base reaches it.
@@ -71,7 +74,7 @@ func New(c Config) *Transport {
 	t := &Transport{cfg: c}
 	t.speaks.Store(c.Always)
 	t.older = duplex.New(duplex.Config{
-		Open: t.open, What: "the event stream of the server", Prefix: prefix,
+		Open: t.open, What: what, Prefix: prefix,
 		Max: cmp.Or(c.Max, 1000), MaxKey: "max_sse_connections", MaxWhat: "connections to this server",
 		Idle: c.Idle, ReadTimeout: c.ReadTimeout, FirstPause: firstPause, LastPause: lastPause, Logger: c.Logger,
 	})
@@ -132,7 +135,12 @@ func (t *Transport) tryNewer(req *http.Request) (*http.Response, error) {
 		return resp, err
 	}
 	discard(resp)
-	return t.cfg.Base.RoundTrip(again(req))
+	resp, failed := t.cfg.Base.RoundTrip(again(req))
+	if err != nil && failed == nil && unclear(resp.StatusCode) { // it was one of HTTP+SSE, and had trouble
+		discard(resp)
+		return nil, err
+	}
+	return resp, failed
 }
 
 // learn takes note of what a GET has shown.
