@@ -25,6 +25,7 @@ import (
 type sseServer struct {
 	url                                  string
 	echo, steps, fail, ask, large, stuck sseCall
+	sample, roots                        sseCall
 	cancelled                            func() bool // stuck was cancelled; nil: nobody can tell
 	open                                 func() int  // how many connections there are
 }
@@ -163,9 +164,11 @@ func startEverythingOverSSE(t *testing.T) *sseServer {
 	runEverything(t, "sse", addr)
 	return &sseServer{
 		url: "http://" + addr + "/sse", echo: sseCall{"echo", map[string]any{"message": "hallo"}},
-		steps: sseCall{longRunning, map[string]any{"duration": 1, "steps": 4}},
-		fail:  sseCall{"echo", none}, // its arguments are wrong
-		ask:   sseCall{"trigger-elicitation-request", none},
-		stuck: sseCall{longRunning, map[string]any{"duration": 60, "steps": 60}},
+		steps:  sseCall{longRunning, map[string]any{"duration": 1, "steps": 4}},
+		fail:   sseCall{"echo", none}, // its arguments are wrong
+		ask:    sseCall{"trigger-elicitation-request", none},
+		sample: sseCall{"trigger-sampling-request", map[string]any{"prompt": "write a poem", "maxTokens": 10}},
+		roots:  sseCall{"get-roots-list", none},
+		stuck:  sseCall{longRunning, map[string]any{"duration": 60, "steps": 60}},
 	}
 }

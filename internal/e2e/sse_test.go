@@ -45,7 +45,11 @@ func connectOver(t *testing.T, road mcp.Transport, version string) *goSession {
 		ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
 			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"name": "Ada"}}, nil
 		},
+		CreateMessageHandler: func(context.Context, *mcp.CreateMessageRequest) (*mcp.CreateMessageResult, error) {
+			return &mcp.CreateMessageResult{Role: "assistant", Model: "m", Content: &mcp.TextContent{Text: "a poem"}}, nil
+		},
 	})
+	client.AddRoots(&mcp.Root{URI: "file:///tmp", Name: "root"})
 	session, err := client.Connect(t.Context(), road, &mcp.ClientSessionOptions{ProtocolVersion: version})
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +92,7 @@ func (s *sseServer) compare(t *testing.T, direct, through *goSession) {
 		}
 		return nil
 	})
-	for _, c := range []sseCall{s.echo, s.fail, s.ask, s.large, s.steps} {
+	for _, c := range []sseCall{s.echo, s.fail, s.ask, s.sample, s.roots, s.large, s.steps} {
 		if c.name == "" {
 			continue
 		}
@@ -97,8 +101,10 @@ func (s *sseServer) compare(t *testing.T, direct, through *goSession) {
 		if d := cmp.Diff(plain(t, want), plain(t, got)); d != "" {
 			t.Errorf("%s differs (-direct +through the gateway):\n%.1000s", c.name, d)
 		}
-		if c.name == s.ask.name && !strings.Contains(fmt.Sprint(plain(t, got)), "Ada") {
-			t.Errorf("who was asked hears %v", plain(t, got))
+		for name, answer := range map[string]string{s.ask.name: "Ada", s.sample.name: "a poem", s.roots.name: "file:///tmp"} {
+			if c.name == name && !strings.Contains(fmt.Sprint(plain(t, got)), answer) {
+				t.Errorf("%s: who was asked hears %v", name, plain(t, got))
+			}
 		}
 	}
 	eventually(t, "the same progress", func() error { // the SDK may hand out the answer before it
