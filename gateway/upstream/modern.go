@@ -52,6 +52,7 @@ func (c *call) modern(ctx context.Context, v *verdict) (shim.Reply, error) {
 	if c.r.Method == mcp.MethodToolsCall {
 		if c.h.wire.cfg.Tasks != TasksNever {
 			x.task = newServerTask(x, &taskMark{})
+			x.task.listeners = c.h.listeners
 		}
 		c.mirror(ctx, x)
 		if err := ended(ctx); err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -15,8 +16,9 @@ import (
 
 // This file follows the task that a modern server has made of a call. All that is to be known
 // of it is in the answer to tasks/get: how it stands, what it asks, and its outcome (T22 to
-// T27). So that is asked for as often as the server wants (T49), by whoever has the call. What
-// the task asks is answered by tasks/update.
+// T27). So that is asked for by whoever has the call: as often as the server wants (T49), or, if
+// the server tells of its tasks (task_listen.go), when it has told of this one. What the task
+// asks is answered by tasks/update.
 
 // unanswerable is why an exchange ends whose server asks what it cannot have: the answer to a
 // question of a modern server is a result, and never an error (protocol.md H3).
@@ -33,12 +35,15 @@ func (t *serverTask) follow(ctx context.Context) error {
 	x := t.x
 	x.idle.pause() // each request has a bound of its own
 	defer x.idle.resume()
+	t.news = t.listeners.join(ctx, x.caller, x.to.version, t.id())
+	defer t.news.leave()
 	next, tries := t.poll(), 0
 	if !t.working {
 		next = 0 // there is something to hear
 	}
 	for {
-		if pause(x.life, next) != nil {
+		told, err := t.news.rest(x.life, next)
+		if err != nil {
 			return t.stopped(ctx)
 		}
 		v, err := t.look(ctx)
@@ -54,13 +59,34 @@ func (t *serverTask) follow(ctx context.Context) error {
 		}
 		over := false
 		if !unseen {
+			fresh := t.differs(v) || told
 			over, failed = t.heed(ctx, v)
-			next = t.poll()
+			next = t.pace(fresh)
 		}
 		if over || failed != nil {
 			return t.finish(ctx, failed)
 		}
 	}
+}
+
+// differs reports whether the server says something else of its task than the last time.
+func (t *serverTask) differs(v taskView) bool {
+	before := t.status
+	t.status = v.status
+	return v.status != before || v.message != "" && v.message != t.said
+}
+
+// pace is after how long the task is looked at again. If the server tells of it, that is twice
+// as long each time that there was nothing new, so a server that tells nothing, or a notification
+// that is lost, at most doubles the time until a change is seen.
+func (t *serverTask) pace(fresh bool) time.Duration {
+	usual := t.poll()
+	if fresh || !t.news.heard() {
+		t.quiet = usual
+	} else {
+		t.quiet = min(2*max(t.quiet, usual), pollMost)
+	}
+	return t.quiet
 }
 
 // stopped is why the task is not followed any more: the end of its caller, or that a question
@@ -214,6 +240,7 @@ func (q *questions) update(asked []pending, gone map[string]bool, answers []shim
 	if err != nil {
 		q.x.end(&undelivered{err})
 	}
+	q.x.task.news.nudge()
 	return err
 }
 
@@ -277,6 +304,7 @@ func (h *HTTP) resumeTask(ctx context.Context, r shim.Request, c checkpoint, s s
 	x.outside, x.asks = h.tools, r.Rounds
 	x.id, x.rec.state = c.ID, c
 	x.task = newServerTask(x, c.Task)
+	x.task.listeners = h.listeners
 	err := x.resume(ctx)
 	if out, ok := errors.AsType[*outOfReach](err); ok {
 		return shim.Reply{}, fmt.Errorf("%w: %w", shim.ErrNotResumable, out.err)

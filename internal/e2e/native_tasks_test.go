@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"testing"
+	"time"
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -24,7 +25,10 @@ type stacked struct {
 	gone         chan struct{} // the call of the tool "hang" was given up
 }
 
-func newStacked(t *testing.T) *stacked {
+func newStacked(t *testing.T) *stacked { return newStackedPolled(t, "100ms") }
+
+// newStackedPolled is one whose inner gateway wants its tasks to be asked for this often.
+func newStackedPolled(t *testing.T, every string) *stacked {
 	t.Helper()
 	w := &stacked{t: t, server: fake.New(t, fake.Stateful), goOn: make(chan struct{}), gone: make(chan struct{}, 1)}
 	w.server.Tool("ask", func(x *fake.Exchange) {
@@ -42,7 +46,7 @@ func newStacked(t *testing.T) *stacked {
 	w.server.Tool("hang", fake.Hanging(w.gone))
 	w.inner = startGateway(t, configured(t, `
 upstreams:
-  - {name: deep, path: /mcp, url: "`+w.server.URL+`", defaults: {tasks: always, poll_interval: 100ms}}
+  - {name: deep, path: /mcp, url: "`+w.server.URL+`", defaults: {tasks: always, poll_interval: `+every+`}}
 `)...)
 	w.outer = startGateway(t, configured(t, `
 upstreams:
@@ -115,6 +119,24 @@ func TestTasksBehindAGateway(t *testing.T) {
 	}
 	<-w.gone
 	w.ran("steps", "hang")
+}
+
+// A gateway in front of another one listens to its tasks: that one has ended is heard long before
+// the other wants to be asked.
+func TestTasksBehindAGatewayAreHeard(t *testing.T) {
+	t.Parallel()
+	w := newStackedPolled(t, "1h")
+	client := w.outer.client(true)
+	began := time.Now()
+	task := callTask(t, client, "steps", keyed("steps"))
+	close(w.goOn)
+	if got := texts(t, waitFor(t, client, task.ID, "completed").Result); got != "read" {
+		t.Errorf("the result is %q", got)
+	}
+	if d := time.Since(began); d > 30*time.Second {
+		t.Errorf("it took %v", d)
+	}
+	w.ran("steps")
 }
 
 // askLegacy calls the tool that asks as a client of 2025-11-25 without tasks.

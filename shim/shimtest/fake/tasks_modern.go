@@ -99,7 +99,15 @@ func (j *Job) members() string {
 
 // detail answers tasks/get.
 func (j *Job) detail(x *Exchange) {
+	state, _ := j.whole()
+	x.Head("application/json")
+	x.write(x.Result(`{"resultType":"complete",` + state + "}"))
+}
+
+// whole are the members of the task with what its status adds, and what tells of a change.
+func (j *Job) whole() (members string, changed <-chan struct{}) {
 	j.mu.Lock()
+	defer j.mu.Unlock()
 	more := ""
 	switch {
 	case j.inlined != "":
@@ -113,10 +121,7 @@ func (j *Job) detail(x *Exchange) {
 		}
 		more = `,"inputRequests":{` + strings.Join(open, ",") + "}"
 	}
-	result := `{"resultType":"complete",` + j.members() + more + "}"
-	j.mu.Unlock()
-	x.Head("application/json")
-	x.write(x.Result(result))
+	return j.members() + more, j.change
 }
 
 // Input opens a question of the task, and returns where its answer comes.
