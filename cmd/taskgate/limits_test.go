@@ -92,7 +92,49 @@ var limits = map[string]limit{
 	"queue_wait": {set: func(_ *config.Config, u *config.Upstream) {
 		u.Concurrency, u.QueueWait = 1, time.Millisecond
 	}, first: hangs, second: hangs, status: statusBusy},
+	// A client that declares something else has a session with the server of its own.
+	"max_processes": {set: func(_ *config.Config, u *config.Upstream) {
+		u.Command, u.Env, u.URL, u.MaxProcesses = self(), map[string]string{hangingVar: u.URL}, "", 1
+		u.Era = config.EraLegacy
+	}, first: hangs, second: strings.Replace(wiretest.Macros.Replace(hangs), `Capabilities":{}`, `Capabilities":{"elicitation":{}}`, 1), status: statusBusy},
 }
+
+// hangingVar makes this program a server over stdio (hanging). It is the URL of the server of the
+// test.
+const hangingVar = "TASKGATE_TEST_HANGING"
+
+// self is this program.
+func self() string {
+	path, err := os.Executable()
+	if err != nil {
+		panic(err)
+	}
+	return path
+}
+
+// hanging is a server of 2025-11-25 over stdio with a tool that does not end, and tells the server
+// of the test that it has begun.
+func hanging(server string) {
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		id, _ := jsonrpc.Get(lines.Bytes(), "id")
+		method, _ := jsonrpc.GetString(lines.Bytes(), "method")
+		switch method {
+		case mcp.MethodInitialize:
+			fmt.Printf(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"hanging","version":"1"}}}`+"\n", id)
+		case mcp.MethodToolsList:
+			fmt.Printf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"hang","inputSchema":{"type":"object"}}]}}`+"\n", id)
+		case mcp.MethodToolsCall:
+			resp, err := http.Post(server, mcp.TypeJSON, strings.NewReader(`{"jsonrpc":"2.0","method":"`+began+`","params":{"arguments":{"key":"hang"}}}`))
+			if err != nil {
+				panic(err)
+			}
+			resp.Body.Close()
+		}
+	}
+}
+
+// began is what hanging tells the server of the test.
+const began = "test/began"
 
 // TestLimits drives each limit over its bound: the client gets an error that says so and when to
 // come again, and the refusal is counted once, under the key of the limit.
@@ -169,6 +211,7 @@ func newLimitWorld(t *testing.T, l limit) *limitWorld {
 	w := &limitWorld{t: t, server: fake.New(t, fake.Modern), metrics: "http://" + metrics + "/metrics"}
 	w.server.Capabilities(`{"tools":{"listChanged":true},"resources":{"subscribe":true}}`)
 	w.server.Tool("hang", fake.Hanging(nil))
+	w.server.On(began, func(x *fake.Exchange) { x.Run() })
 	w.gateway = runServer(t, w.server.URL, func(c *config.Config) {
 		c.Admin, c.DrainTimeout = "", 0
 		l.set(c, c.Upstreams[0])
