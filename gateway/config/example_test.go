@@ -72,6 +72,39 @@ func TestExampleLoads(t *testing.T) {
 	parseAllSet(t)
 }
 
+// Each configuration in examples/ loads as it is, and the page there names it.
+func TestExamplesLoad(t *testing.T) {
+	dir := filepath.Join("..", "..", "examples")
+	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	page, err := os.ReadFile(filepath.Join(dir, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{"PATH": "/usr/bin", "HOME": "/root", "REMOTE_TOKEN": "token"}
+	lookup := func(name string) (string, bool) { value, ok := env[name]; return value, ok }
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasPrefix(string(text), "# yaml-language-server: $schema=../config.schema.json\n") {
+			t.Errorf("%s: the first line does not name the schema", file)
+		}
+		if c, err := config.Parse(file, text, lookup); err != nil || c.Upstreams[0].Path != "/mcp" {
+			t.Errorf("%s: %v", file, err)
+		}
+		if err := matchesSchema(t, string(text)); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
+		if name := filepath.Base(file); !strings.Contains(string(page), "["+name+"]("+name+")") {
+			t.Errorf("the page does not name %s", name)
+		}
+	}
+}
+
 // Values that the example does not call examples are the defaults.
 func TestExampleShowsDefaults(t *testing.T) {
 	got := parseAllSet(t)
