@@ -10,7 +10,8 @@
 // whether they slow down anything else. Tasks end on one of two gateways over a Redis
 // while clients wait for them on the other, to see how soon they hear of it. At last
 // tasks stream: how long partial results take to a listener at either of two replicas. Then
-// one principal attacks, by one way after the other, while another one makes plain calls.
+// one principal attacks, by one way after the other, while another one makes plain calls. The
+// last part compares calls over standard input and output with a bare pipe.
 //
 //	make bench
 //	BENCH_ROUNDS=15 BENCH_SECONDS=1 BENCH_PARKED=20000 make bench
@@ -45,7 +46,7 @@ func main() {
 	flag.StringVar(&r.to, "to", "", "address of what is behind, in a role")
 	flag.StringVar(&r.attack, "attack", "", "how to attack, in that role")
 	flag.DurationVar(&r.length, "for", 0, "how long to attack, in that role")
-	as := flag.String("as", "", "be a part of the benchmark: upstream, proxy, redisget, hold, release, talk or attack")
+	as := flag.String("as", "", "be a part of the benchmark: upstream, proxy, redisget, hold, release, talk, stdio or attack")
 	taskgate := flag.String("taskgate", "bin/taskgate", "the gateway's program")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -77,6 +78,8 @@ func run(ctx context.Context, as string, r role, taskgate string) error {
 		return serve(ctx, r.listen, new(releaser))
 	case "attack":
 		return attackAs(ctx, os.Stdout, r.to, r.attack, r.length)
+	case "stdio":
+		return nullPipe(os.Stdin, os.Stdout)
 	case "redisget":
 		return serve(ctx, r.listen, redisGet(r.to))
 	default:
@@ -113,7 +116,12 @@ func measureAll(ctx context.Context, taskgate string, s settings) error {
 		}
 	}
 	if s.attack > 0 {
-		return measureAttacks(ctx, os.Stdout, taskgate, s.only, time.Duration(s.attack)*time.Second)
+		if err := measureAttacks(ctx, os.Stdout, taskgate, s.only, time.Duration(s.attack)*time.Second); err != nil {
+			return err
+		}
+	}
+	if s.stdio > 0 {
+		return measureStdio(ctx, os.Stdout, taskgate, s)
 	}
 	return nil
 }
@@ -139,13 +147,14 @@ type settings struct {
 	waiters int    // clients, in the third part; 0 leaves it out
 	streams int    // tasks, in the fourth part; 0 leaves it out
 	attack  int    // seconds of each attack, in the fifth part; 0 leaves it out
+	stdio   int    // rounds of the sixth part; 0 leaves it out
 }
 
 // settingsFromEnv reads BENCH_ONLY, BENCH_ROUNDS, BENCH_SECONDS, BENCH_PARKED, BENCH_ASKED,
-// BENCH_WAITERS, BENCH_STREAMS and BENCH_ATTACK (seconds).
+// BENCH_WAITERS, BENCH_STREAMS, BENCH_ATTACK (seconds) and BENCH_STDIO (rounds).
 func settingsFromEnv() (settings, error) {
-	s := settings{rounds: 7, length: 700 * time.Millisecond, conns: []int{1, 16, 64}, parked: 10_000, asked: 5_000, waiters: 1_000, streams: 1_000, attack: 5, only: os.Getenv("BENCH_ONLY")}
-	for name, to := range map[string]*int{"BENCH_ROUNDS": &s.rounds, "BENCH_PARKED": &s.parked, "BENCH_ASKED": &s.asked, "BENCH_WAITERS": &s.waiters, "BENCH_STREAMS": &s.streams, "BENCH_ATTACK": &s.attack} {
+	s := settings{rounds: 7, length: 700 * time.Millisecond, conns: []int{1, 16, 64}, parked: 10_000, asked: 5_000, waiters: 1_000, streams: 1_000, attack: 5, stdio: 7, only: os.Getenv("BENCH_ONLY")}
+	for name, to := range map[string]*int{"BENCH_ROUNDS": &s.rounds, "BENCH_PARKED": &s.parked, "BENCH_ASKED": &s.asked, "BENCH_WAITERS": &s.waiters, "BENCH_STREAMS": &s.streams, "BENCH_ATTACK": &s.attack, "BENCH_STDIO": &s.stdio} {
 		if v := os.Getenv(name); v != "" {
 			n, err := strconv.Atoi(v)
 			if err != nil || n < 0 {

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -31,12 +33,8 @@ func nullUpstream(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
-	var request struct {
-		ID     json.RawMessage
-		Method string
-		Params struct{ Name string }
-	}
-	if err := json.Unmarshal(body, &request); err != nil {
+	request, err := readNull(body)
+	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
@@ -44,15 +42,35 @@ func nullUpstream(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusAccepted)
 		return
 	}
+	if request.Params.Name == toolLargeEvent {
+		writeEvent(w, request.ID)
+		return
+	}
+	status, parts := request.answer()
+	w.Header().Set("Content-Type", mcp.TypeJSON)
+	w.Header().Set("Content-Length", strconv.Itoa(len(parts[0])+len(parts[1])+len(parts[2])))
+	w.WriteHeader(status)
+	for _, text := range parts {
+		_, _ = io.WriteString(w, text) // a client that is gone is no concern of this server
+	}
+}
+
+// nullRequest is a request to the null upstream.
+type nullRequest struct {
+	ID     json.RawMessage
+	Method string
+	Params struct{ Name string }
+}
+
+func readNull(body []byte) (r nullRequest, err error) { return r, json.Unmarshal(body, &r) }
+
+// answer is the answer in three parts, of which the second may be large, and its HTTP status.
+func (r nullRequest) answer() (status int, parts [3]string) {
 	status, member, value := http.StatusOK, "result", callResult
-	switch request.Method {
+	switch r.Method {
 	case mcp.MethodToolsCall:
-		switch request.Params.Name {
-		case toolLarge:
+		if r.Params.Name == toolLarge {
 			value = largeResult
-		case toolLargeEvent:
-			writeEvent(w, request.ID)
-			return
 		}
 	case mcp.MethodDiscover:
 		value = discoverResult
@@ -61,12 +79,32 @@ func nullUpstream(w http.ResponseWriter, r *http.Request) {
 	default:
 		status, member, value = http.StatusNotFound, "error", `{"code":-32601,"message":"no such method"}`
 	}
-	begin := fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"%s":`, request.ID, member)
-	w.Header().Set("Content-Type", mcp.TypeJSON)
-	w.Header().Set("Content-Length", strconv.Itoa(len(begin)+len(value)+1))
-	w.WriteHeader(status)
-	for _, text := range []string{begin, value, "}"} {
-		_, _ = io.WriteString(w, text) // a client that is gone is no concern of this server
+	return status, [3]string{fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"%s":`, r.ID, member), value, "}"}
+}
+
+// nullPipe is the null upstream over standard input and output: it answers each line with one,
+// until there are no more.
+func nullPipe(in io.Reader, out io.Writer) error {
+	lines := bufio.NewReader(in)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		request, err := readNull(line)
+		if err != nil {
+			return err
+		}
+		if request.ID == nil {
+			continue
+		}
+		_, parts := request.answer()
+		if _, err := io.WriteString(out, parts[0]+parts[1]+parts[2]+"\n"); err != nil {
+			return err
+		}
 	}
 }
 

@@ -64,7 +64,7 @@ var imports = map[string][]string{
 	"internal/procgroup":         {},
 	"internal/taskclient":        {"internal/eventstream", "internal/mcp"},
 	"internal/balancer":          {},
-	"internal/bench":             {"internal/mcp", "internal/proc", "internal/taskclient"},
+	"internal/bench":             {"gateway/upstream", "gateway/upstream/stdio", "shim", "internal/mcp", "internal/proc", "internal/taskclient"},
 	"internal/e2e":               {},
 	"internal/chaos":             {},
 	"internal/e2e/conformserver": {},
