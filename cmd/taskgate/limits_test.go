@@ -9,12 +9,15 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"taskgate/gateway/config"
 	"taskgate/gateway/wire"
@@ -38,6 +41,8 @@ type limit struct {
 	owner bool
 	// always says that the second request is too large at any time, also without the first one.
 	always bool
+	// sse puts a server of HTTP+SSE in the place of that of the test.
+	sse bool
 }
 
 const (
@@ -96,8 +101,14 @@ var limits = map[string]limit{
 	"max_processes": {set: func(_ *config.Config, u *config.Upstream) {
 		u.Command, u.Env, u.URL, u.MaxProcesses = self(), map[string]string{hangingVar: u.URL}, "", 1
 		u.Era = config.EraLegacy
-	}, first: hangs, second: strings.Replace(wiretest.Macros.Replace(hangs), `Capabilities":{}`, `Capabilities":{"elicitation":{}}`, 1), status: statusBusy},
+	}, first: hangs, second: hangsElsewhere, status: statusBusy},
+	"max_sse_connections": {set: func(_ *config.Config, u *config.Upstream) {
+		u.Transport, u.MaxSSEConnections = config.TransportSSE, 1
+	}, first: hangs, second: hangsElsewhere, status: statusBusy, sse: true},
 }
+
+// hangsElsewhere is hangs by a client that declares something else.
+var hangsElsewhere = strings.Replace(wiretest.Macros.Replace(hangs), `Capabilities":{}`, `Capabilities":{"elicitation":{}}`, 1)
 
 // hangingVar makes this program a server over stdio (hanging). It is the URL of the server of the
 // test.
@@ -124,13 +135,34 @@ func hanging(server string) {
 		case mcp.MethodToolsList:
 			fmt.Printf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"hang","inputSchema":{"type":"object"}}]}}`+"\n", id)
 		case mcp.MethodToolsCall:
-			resp, err := http.Post(server, mcp.TypeJSON, strings.NewReader(`{"jsonrpc":"2.0","method":"`+began+`","params":{"arguments":{"key":"hang"}}}`))
-			if err != nil {
-				panic(err)
-			}
-			resp.Body.Close()
+			tellBegun(server)
 		}
 	}
+}
+
+// hangingSSE is the same over HTTP+SSE.
+func hangingSSE(t *testing.T, server string) string {
+	s := sdk.NewServer(&sdk.Implementation{Name: "hanging", Version: "1"}, nil)
+	s.AddTool(&sdk.Tool{Name: "hang", InputSchema: json.RawMessage(`{"type":"object"}`)}, func(ctx context.Context, _ *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		tellBegun(server)
+		<-ctx.Done()
+		return nil, ctx.Err()
+	})
+	web := httptest.NewServer(sdk.NewSSEHandler(func(*http.Request) *sdk.Server { return s }, nil))
+	t.Cleanup(func() {
+		web.CloseClientConnections()
+		web.Close()
+	})
+	return web.URL
+}
+
+// tellBegun tells the server of the test that the tool has begun.
+func tellBegun(server string) {
+	resp, err := http.Post(server, mcp.TypeJSON, strings.NewReader(`{"jsonrpc":"2.0","method":"`+began+`","params":{"arguments":{"key":"hang"}}}`))
+	if err != nil {
+		panic(err)
+	}
+	resp.Body.Close()
 }
 
 // began is what hanging tells the server of the test.
@@ -214,6 +246,9 @@ func newLimitWorld(t *testing.T, l limit) *limitWorld {
 	w.server.On(began, func(x *fake.Exchange) { x.Run() })
 	w.gateway = runServer(t, w.server.URL, func(c *config.Config) {
 		c.Admin, c.DrainTimeout = "", 0
+		if l.sse {
+			c.Upstreams[0].URL = hangingSSE(t, w.server.URL)
+		}
 		l.set(c, c.Upstreams[0])
 		if l.owner {
 			wiretest.WithKeys(c)
