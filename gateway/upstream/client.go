@@ -113,12 +113,12 @@ func (h *HTTP) EndSession(ctx context.Context, key string) {
 func (h *HTTP) Close(ctx context.Context) error {
 	h.sessions.close()
 	err := h.work.close(ctx)
+	if h.wire.older != nil {
+		err = errors.Join(err, h.wire.older.Close(ctx))
+	}
 	h.wire.transport.CloseIdleConnections()
 	if t := h.wire.cfg.Transport; t != nil {
 		err = errors.Join(err, t.Close(ctx))
-	}
-	if h.wire.older != nil {
-		err = errors.Join(err, h.wire.older.Close(ctx))
 	}
 	return err
 }

@@ -28,7 +28,8 @@
 // an error, never into a message that a client may see.
 //
 // Another transport than HTTP implements Transport: it gives the responses that a Streamable
-// HTTP server would give. That over stdio is in the package stdio. The wire (wire.go) sends
+// HTTP server would give. That over stdio is in the package stdio. The package sse stands before
+// net/http and does the same for servers of HTTP+SSE. The wire (wire.go) sends
 // what is answered (request and accept, called by exchange.post and exchange.replay) and what
 // is not (tell, finish), and hands up an inbound, which is a sequence of messages, or an
 // error. Above it HTTP shows in the headers of a modern request (exchange.header), in the
