@@ -151,6 +151,7 @@ var withoutCancel = map[string]detachment{
 	"gateway/legacy/session_log.go":   {1, "what is in the log has to be ended there, also where the client goes"},
 	"gateway/legacy/session_table.go": {2, "the end of a session outlives the request, or the loop, that found it"},
 	"gateway/upstream/exchange.go":    {1, "a cancellation is told to the server before the connection goes"},
+	"gateway/upstream/sse/conn.go":    {1, "a POST that is cut off when it is answered could break another one"},
 	"gateway/upstream/work.go":        {2, "what several callers share outlives each; a farewell outlives its call"},
 	"redisstore/rate.go":              {1, "a client that leaves is counted all the same, with others of the same caller"},
 	"shim/run.go":                     {1, "a task outlives the call that made it"},

@@ -17,9 +17,9 @@ import (
 	"taskgate/shim"
 )
 
-// heardMost is how long a POST is still waited for after the server has said something that
-// belongs to its request. Servers of the Java SDK answer a POST when all is said.
-const heardMost = 100 * time.Millisecond
+// postGrace is how long a POST may still take when nobody waits for it any more. If it were cut off
+// just when it is answered, net/http could close a connection that another request has by then.
+const postGrace = time.Second
 
 // conn is one connection of a server, and so one of its sessions. mu guards what follows it.
 type conn struct {
@@ -37,8 +37,11 @@ type conn struct {
 }
 
 // Send posts one message. A request counts as sent as soon as the server says something that
-// belongs to it.
+// belongs to it: servers of the Java SDK answer a POST when all is said.
 func (c *conn) Send(ctx context.Context, m duplex.Message) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	done := make(chan error, 1)
 	if !c.begin(func() { done <- c.post(ctx, m) }) {
 		return duplex.ErrOver
@@ -47,14 +50,12 @@ func (c *conn) Send(ctx context.Context, m duplex.Message) error {
 	case err := <-done:
 		return err
 	case <-m.Heard:
+		return nil
+	case <-c.life.Done():
+		return errBroken
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
-	late := time.NewTimer(heardMost)
-	defer late.Stop()
-	select {
-	case <-done: // so that its connection can be used again
-	case <-late.C:
-	}
-	return nil
 }
 
 // begin has a POST run that Close waits for. It reports false if the connection is over.
@@ -68,14 +69,18 @@ func (c *conn) begin(post func()) bool {
 	return true
 }
 
-// post posts one message. It ends with ctx, and with the connection.
-func (c *conn) post(ctx context.Context, m duplex.Message) error {
-	ctx, cancel := context.WithCancelCause(ctx)
+// post posts one message. It outlives the request, and the connection, by a moment.
+func (c *conn) post(caller context.Context, m duplex.Message) error {
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(caller))
 	defer cancel(nil)
-	defer context.AfterFunc(c.life, func() { cancel(errBroken) })()
-	if m.Heard == nil { // there is nothing for the server to do before it answers
-		defer time.AfterFunc(c.t.cfg.Patience, func() { cancel(c.t.slow()) }).Stop()
+	late := time.AfterFunc(c.t.cfg.Patience, func() { cancel(c.t.slow()) })
+	if m.Heard != nil { // there may be much for the server to do before it answers
+		late.Stop()
 	}
+	defer late.Stop()
+	soon := func() { late.Reset(postGrace) }
+	defer context.AfterFunc(caller, soon)()
+	defer context.AfterFunc(c.life, soon)()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "", bytes.NewReader(m.Bytes))
 	if err != nil {
 		return err

@@ -77,6 +77,41 @@ func TestHeldPosts(t *testing.T) {
 	}
 }
 
+// A POST that is answered after its request, which is over by then, is not cut off: net/http could
+// close a connection that another request has by then.
+func TestPostsAreNotCutOff(t *testing.T) {
+	s := newServer(t)
+	cl := s.client(Config{})
+	session := cl.begin()
+	cut := make(chan bool, 1)
+	s.does(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // the end of the connection is seen then
+		s.say("data: {\"jsonrpc\":\"2.0\",\"id\":\"a\",\"result\":{}}\n\n")
+		select {
+		case <-r.Context().Done():
+			cut <- true
+		case <-time.After(postGrace / 4):
+			w.WriteHeader(http.StatusAccepted)
+			cut <- false
+		}
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	req, _ := http.NewRequestWithContext(ctx, http.MethodPost, cl.url, strings.NewReader(ask))
+	req.Header.Set("Mcp-Session-Id", session)
+	resp, err := cl.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAll(resp.Body); err != nil {
+		t.Error(err)
+	}
+	resp.Body.Close()
+	cancel()
+	if <-cut {
+		t.Error("the POST was cut off")
+	}
+}
+
 // A notification that the server does not take is given up; a request may take its time.
 func TestSlowPosts(t *testing.T) {
 	s := newServer(t)
