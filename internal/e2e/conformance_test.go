@@ -41,9 +41,10 @@ type verdict struct {
 
 // TestConformance runs everything that revision 2026-07-28 asks of a server, and
 // the scenarios of the tasks extension, through the gateway: in front of a server
-// that passes by itself, but for the tasks, and in front of one of the 2025 versions
-// that has no idea of them. What is expected to fail is in testdata, with reasons;
-// both a new failure and one that is gone fail this test.
+// that passes by itself, but for the tasks; in front of the same server with tasks of its
+// own; and in front of one of the 2025 versions that has no idea of them. What is expected
+// to fail is in testdata, with reasons; both a new failure and one that is gone fail this
+// test.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	nodeDir(t)
@@ -52,8 +53,9 @@ func TestConformance(t *testing.T) {
 		checks   int // how many the suite makes
 		expected string
 	}{
-		"modern server": {nil, 196, "conformance.txt"},
-		"legacy server": {[]string{"--legacy"}, 191, "conformance-legacy.txt"},
+		"modern server":            {nil, 196, "conformance.txt"},
+		"modern server with tasks": {[]string{"--tasks"}, 196, "conformance.txt"},
+		"legacy server":            {[]string{"--legacy"}, 191, "conformance-legacy.txt"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

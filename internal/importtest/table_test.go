@@ -67,7 +67,8 @@ var imports = map[string][]string{
 	"internal/bench":             {"gateway/upstream", "gateway/upstream/stdio", "shim", "internal/mcp", "internal/proc", "internal/taskclient"},
 	"internal/e2e":               {},
 	"internal/chaos":             {},
-	"internal/e2e/conformserver": {},
+	"internal/e2e/conformserver": {"internal/e2e/nativetasks"},
+	"internal/e2e/nativetasks":   {"internal/mcp"},
 	"examples/slowserver":        {},
 	"examples/demo":              {"internal/mcp", "internal/proc", "internal/taskclient"},
 }
@@ -94,13 +95,13 @@ var fences = []fence{
 			"cmd/taskgate", "gateway", "gateway/legacy", "gateway/modern", "gateway/wire", "gateway/upstream", "gateway/upstream/duplex", "gateway/upstream/sse",
 			"gateway/upstream/stdio", "gateway/upstream/transporttest", "internal/eventstream",
 			"internal/taskclient", "internal/balancer", "internal/bench", "shim/shimtest/fake",
-			"examples/slowserver", "internal/e2e/conformserver", "internal/wiretest",
+			"examples/slowserver", "internal/e2e/conformserver", "internal/e2e/nativetasks", "internal/wiretest",
 		},
 		why: "what is no edge must not know the transport",
 	},
 	{
 		path:    "github.com/modelcontextprotocol/go-sdk",
-		allowed: []string{"shim/shimtest", "shim/shimtest/fake", "internal/bench", "examples/slowserver", "internal/e2e/conformserver"},
+		allowed: []string{"shim/shimtest", "shim/shimtest/fake", "internal/bench", "examples/slowserver", "internal/e2e/conformserver", "internal/e2e/nativetasks"},
 		why:     "the SDK changes what passes through it; it is a peer to test with",
 	},
 	{

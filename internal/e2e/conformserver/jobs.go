@@ -8,7 +8,19 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"taskgate/internal/e2e/nativetasks"
 )
+
+// taskTools are the tools that are tasks of the server itself, if it has tasks.
+var taskTools = map[string]nativetasks.Tool{
+	"slow_compute":        {},
+	"failing_job":         {Required: true},
+	"protocol_error_job":  {},
+	"confirm_delete":      {},
+	"multi_input":         {},
+	"test_tool_with_task": {AskFirst: true},
+}
 
 // jobLength is how long the failing jobs take.
 const jobLength = time.Second
