@@ -158,8 +158,8 @@ type Answer struct {
 }
 
 // Sink takes what an upstream says before it answers. The upstream client calls Progress and Log
-// from one goroutine, and they do not block on the network. Ask and Checkpoint may come
-// from another one meanwhile, each from one at a time: a server may ask beside the
+// one at a time, and they do not block on the network. Ask and Checkpoint may come
+// from other goroutines meanwhile, each from one at a time: a server may ask beside the
 // stream of the call (Request.Rounds).
 type Sink interface {
 	Progress(Progress)

@@ -100,6 +100,9 @@ type record struct {
 	mu    sync.Mutex
 	state checkpoint
 
+	telling sync.Mutex // held while the sink is told something beside checkpoints
+	over    bool       // the sink is told nothing more; telling guards it
+
 	// Of the goroutine that reads.
 	noted   time.Time // when an event id was last handed over
 	unnoted bool      // the last event id has not been handed over yet
@@ -160,8 +163,20 @@ func (r *record) saveUnnoted(ctx context.Context) {
 	}
 }
 
+// tell has the sink told something, one thing at a time.
+func (r *record) tell(what func()) {
+	r.telling.Lock()
+	defer r.telling.Unlock()
+	what()
+}
+
+// quit ends what is told from elsewhere than the stream of the call.
+func (r *record) quit() { r.tell(func() { r.over = true }) }
+
 // progress hands on a progress, with an event id that has not been handed over yet.
 func (r *record) progress(p shim.Progress) {
+	r.telling.Lock()
+	defer r.telling.Unlock()
 	if r.unnoted {
 		r.unnoted = false
 		r.mu.Lock() // until it is handed over: another goroutine may hand over a newer one

@@ -136,6 +136,9 @@ func (x *exchange) begin(ctx context.Context) func() {
 		own = x.w.cfg.Budget.Hold()
 		x.life = budget.With(x.life, own)
 	}
+	if x.ses != nil && x.progress {
+		x.ses.route.follow(x.rec.state.ID, x)
+	}
 	if !x.listens {
 		x.idle.start(x.w.cfg.IdleTimeout, func() { x.end(errIdle) })
 	}
@@ -150,6 +153,10 @@ func (x *exchange) begin(ctx context.Context) func() {
 	return func() {
 		if !stop() {
 			x.left.Wait()
+		}
+		if x.ses != nil && x.progress {
+			x.ses.route.unfollow(x.rec.state.ID, x)
+			x.rec.quit()
 		}
 		x.idle.stop()
 		x.end(nil)

@@ -380,8 +380,11 @@ func (g *getReader) handle(ctx context.Context, x *exchange, it item) error {
 	for _, m := range it.msgs {
 		switch m.Kind {
 		case jsonrpc.Notification:
-			if m.Method == mcp.NotifyCancelled {
+			switch m.Method {
+			case mcp.NotifyCancelled:
 				g.s.route.cancelled(x.to.session, m.Params)
+			case mcp.NotifyProgress:
+				g.s.route.progressed(m.Params)
 			}
 			g.s.heard(shim.Notification{Method: m.Method, Params: m.Params})
 		case jsonrpc.Request:

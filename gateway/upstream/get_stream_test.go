@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskgate/internal/jsonrpc"
 	"taskgate/shim"
 	"taskgate/shim/shimtest"
 	"taskgate/shim/shimtest/fake"
@@ -290,4 +291,41 @@ func TestAskedWithoutStreamCosts(t *testing.T) {
 			e.end(t)
 		})
 	}
+}
+
+// Progress of a call may come on the GET stream of its session: it goes to the call that has
+// the token, whoever has the stream opened. Once that has ended, it is nobody's.
+func TestProgressOnTheGETStream(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		may := make(chan struct{})
+		s.Tool("t", held(may, true))
+		e := hear(t, h, "a", everything)
+		one, two := &shimtest.Sink{}, &shimtest.Sink{}
+		first := aloftIn(t, h, in("a", ``), one)
+		second := aloftIn(t, h, in("a", ``), two)
+		calls := s.Seen("tools/call")
+		say := func(of, n int) {
+			token, _ := jsonrpc.Get(calls[of].Params, "_meta", "progressToken")
+			s.Notify("notifications/progress", fmt.Sprintf(`{"progressToken":%s,"progress":%d,"message":"step %d"}`, token, n, n))
+			synctest.Wait()
+		}
+		say(0, 1)
+		say(0, 2)
+		say(1, 3)
+		close(may)
+		first.ended(t)
+		second.ended(t)
+		say(0, 4)
+		heard := func(s *shimtest.Sink) (all string) {
+			progress, _ := s.Heard()
+			for _, p := range progress {
+				all += fmt.Sprintf("%v %s;", p.Progress, p.Message)
+			}
+			return all
+		}
+		if heard(one) != "1 step 1;2 step 2;" || heard(two) != "3 step 3;" || e.methods() != "" {
+			t.Errorf("the calls heard %q and %q, and the listener %q", heard(one), heard(two), e.methods())
+		}
+		e.end(t)
+	})
 }

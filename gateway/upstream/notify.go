@@ -21,7 +21,7 @@ func (x *exchange) notification(m jsonrpc.Message) {
 		x.asking.cancelled(id)
 	default:
 		if to, ok := x.sink.(shim.Notifier); ok && mcp.Foreign(m.Method) {
-			to.Notified(shim.Notification{Method: m.Method, Params: raw(m.Params)})
+			x.rec.tell(func() { to.Notified(shim.Notification{Method: m.Method, Params: raw(m.Params)}) })
 			return
 		}
 		x.outside.heard(shim.Notification{Method: m.Method, Params: m.Params})
@@ -36,10 +36,15 @@ func (x *exchange) heardProgress(params []byte) {
 	if !ok || token != x.rec.state.ID {
 		return
 	}
-	p := shim.Progress{Raw: raw(params), Progress: number(params, "progress"), Total: number(params, "total")}
-	p.Message, _ = jsonrpc.GetString(params, "message")
+	p := progressOf(params)
 	x.task.heard(p.Progress)
 	x.rec.progress(p)
+}
+
+func progressOf(params []byte) shim.Progress {
+	p := shim.Progress{Raw: raw(params), Progress: number(params, "progress"), Total: number(params, "total")}
+	p.Message, _ = jsonrpc.GetString(params, "message")
+	return p
 }
 
 // number reads a JSON number, 0 if it is none.
@@ -80,5 +85,5 @@ func (x *exchange) heardLog(params []byte) {
 	if x.level == "" || mcp.LogSeverity(level) < mcp.LogSeverity(x.level) {
 		return
 	}
-	x.sink.Log(shim.Log{Level: level, Raw: raw(params)})
+	x.rec.tell(func() { x.sink.Log(shim.Log{Level: level, Raw: raw(params)}) })
 }

@@ -10,17 +10,54 @@ import (
 	"taskgate/shim"
 )
 
-// router finds out whom a question on the GET stream of a session is for. Servers may ask
-// there (X4), and those built on the TypeScript SDK do, unless their tool names the
-// request that it asks for. Such a question does not say which call it belongs to: it is
-// put to the caller of the session's newest call, or else to the client of the session
-// (design.md 0.16). The session owns the router; mu guards the calls.
+// router finds out whom progress and questions on the GET stream of a session are for. Servers
+// may ask there (X4), and those built on the TypeScript SDK do, unless their tool names the request that
+// it asks for. Such a question does not say which call it belongs to: it is put to the caller of
+// the session's newest call, or else to the client of the session (design.md 0.16). The session owns the router; mu guards the calls.
 type router struct {
 	s         *session
 	questions sessionQuestions
 
 	mu    sync.Mutex
-	calls []*exchange // in flight and can be asked, the oldest first
+	calls []*exchange          // in flight and can be asked, the oldest first
+	told  map[string]*exchange // in flight, by the token of their progress
+}
+
+// follow and unfollow keep the calls that wait for progress.
+func (r *router) follow(token string, x *exchange) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.told == nil {
+		r.told = map[string]*exchange{}
+	}
+	r.told[token] = x
+}
+
+func (r *router) unfollow(token string, x *exchange) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.told[token] == x {
+		delete(r.told, token)
+	}
+}
+
+// progressed hands progress that has come on the GET stream to the call that has its token.
+// It belongs on the stream of the call (X4), but clients go by the token alone, and mcp-go
+// 1.2.1 says it on whichever of the two streams is ready.
+func (r *router) progressed(params []byte) {
+	token, _ := jsonrpc.GetString(params, mcp.MetaProgressToken)
+	r.mu.Lock()
+	x := r.told[token]
+	r.mu.Unlock()
+	if x == nil {
+		return
+	}
+	x.rec.tell(func() {
+		if !x.rec.over {
+			x.idle.touch()
+			x.sink.Progress(progressOf(params))
+		}
+	})
 }
 
 // add and remove keep the list of the calls in flight that can be asked.
