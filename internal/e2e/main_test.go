@@ -14,6 +14,9 @@ import (
 var bin string
 
 func TestMain(m *testing.M) {
+	if kind := os.Getenv(childVar); kind != "" {
+		os.Exit(serveChild(kind))
+	}
 	os.Exit(run(m))
 }
 

@@ -1,0 +1,154 @@
+package e2e
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "rewrite the tables in docs/compatibility.md and README.md")
+
+// tableColumns are the columns of the table. An error is one of a tool and one of the protocol.
+var tableColumns = []struct{ name, title string }{
+	{"list", "list"}, {"call", "call"}, {"progress", "progress"}, {"slow", "slow call"}, {"cancel", "cancel"},
+	{"question", "question"}, {"error", "error"}, {"large", "4 MiB"},
+}
+
+// tableWord is what the table says of an operation; "" if the server has no tool for it.
+func tableWord(column string, all tableGots) string {
+	if column == "error" {
+		for _, op := range []string{"fail", "broken"} {
+			if strings.HasPrefix(all[op].Text, "no connection") {
+				return "no"
+			}
+		}
+		return "yes"
+	}
+	got, ok := all[column]
+	switch {
+	case !ok:
+		return ""
+	case got.failed(),
+		column == "progress" && got.Said == 0,
+		column == "cancel" && got.Text != "seen",
+		column == "question" && got.Asked == 0:
+		return "no"
+	case column == "slow":
+		return map[string]string{"result": "result", "task": "task", "told": "text"}[got.How]
+	}
+	return "yes"
+}
+
+// tableEntry is a cell: what there is through the gateway, and directly if that is not the same.
+func tableEntry(column string, direct, behind tableGots) string {
+	with, alone := tableWord(column, behind), tableWord(column, direct)
+	if with == alone {
+		return with
+	}
+	return fmt.Sprintf("**%s** (%s)", with, alone)
+}
+
+// tableText is the table of docs/compatibility.md. Transports that do not differ share a row.
+func tableText(servers []tableServer, found map[string]map[string]tableGots) string {
+	var b strings.Builder
+	for _, c := range tableClients() {
+		fmt.Fprintf(&b, "### A client that is %s\n\nThe client is %s.\n\n| server | over |", c.name, c.what)
+		for _, column := range tableColumns {
+			fmt.Fprintf(&b, " %s |", column.title)
+		}
+		b.WriteString("\n|---|---|" + strings.Repeat("---|", len(tableColumns)) + "\n")
+		for _, s := range servers {
+			var rows []string
+			over := map[string][]string{}
+			for _, transport := range s.over {
+				row := ""
+				for _, column := range tableColumns {
+					row += " " + tableEntry(column.name, found[c.peer][directly(s, transport)], found[c.peer][through(s, transport, c.handle)]) + " |"
+				}
+				if over[row] == nil {
+					rows = append(rows, row)
+				}
+				over[row] = append(over[row], transport)
+			}
+			for _, row := range rows {
+				fmt.Fprintf(&b, "| %s: %s | %s |%s\n", s.kind, s.peer, strings.Join(over[row], ", "), strings.ReplaceAll(row, "  |", " |"))
+			}
+		}
+		b.WriteString("\n")
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// tableSummary is the table of README.md: over what a server is reached, and what some client
+// has through the gateway that it has not without.
+func tableSummary(servers []tableServer, found map[string]map[string]tableGots) string {
+	var b strings.Builder
+	b.WriteString("| server | tested with | over | the gateway adds |\n|---|---|---|---|\n")
+	for _, s := range servers {
+		var gains []string
+		for _, column := range tableColumns {
+			for _, c := range tableClients() {
+				for _, over := range s.over {
+					alone := tableWord(column.name, found[c.peer][directly(s, over)])
+					with := tableWord(column.name, found[c.peer][through(s, over, c.handle)])
+					var what string
+					switch {
+					case alone == with:
+						continue
+					case strings.HasPrefix(found[c.peer][directly(s, over)]["call"].Text, "no connection"):
+						what = "clients of the other era"
+					case column.name == "slow" && alone == "no":
+						what = "tools that need a task, for clients without tasks"
+					case column.name == "slow":
+						what = map[string]string{"task": "tasks", "text": "tasks in words"}[with]
+					default:
+						what = map[string]string{"progress": "progress of tasks", "cancel": "cancellation", "question": "questions"}[column.name]
+					}
+					if !slices.Contains(gains, what) {
+						gains = append(gains, what)
+					}
+				}
+			}
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", s.kind, s.peer, strings.Join(s.over, ", "), strings.Join(gains, "; "))
+	}
+	return b.String()
+}
+
+// tableDocuments compares the tables in the documents with what was found, or writes them.
+func tableDocuments(t *testing.T, servers []tableServer, found map[string]map[string]tableGots) {
+	t.Helper()
+	if t.Failed() {
+		return
+	}
+	for page, text := range map[string]string{
+		filepath.Join("docs", "compatibility.md"): tableText(servers, found),
+		"README.md": tableSummary(servers, found),
+	} {
+		file := filepath.Join("..", "..", page)
+		old, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const begin, end = "<!-- TestTable writes what follows -->\n", "<!-- TestTable wrote this -->\n"
+		head, rest, ok := strings.Cut(string(old), begin)
+		_, tail, there := strings.Cut(rest, end)
+		if !ok || !there {
+			t.Fatalf("%s has no place for the table", page)
+		}
+		whole := head + begin + "\n" + text + "\n" + end + tail
+		switch {
+		case whole == string(old):
+		case *update:
+			if err := os.WriteFile(file, []byte(whole), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		default:
+			t.Errorf("%s is not what TestTable finds (-update writes it):\n%s", page, text)
+		}
+	}
+}
