@@ -80,7 +80,15 @@ func tableText(servers []tableServer, found map[string]map[string]tableGots) str
 		}
 		b.WriteString("\n")
 	}
-	return strings.TrimSuffix(b.String(), "\n")
+	b.WriteString("### Less than directly\n\n")
+	for _, s := range servers {
+		for _, column := range tableColumns {
+			if why := tableExceptions[s.id+" "+column.name]; why != "" {
+				fmt.Fprintf(&b, "- %s, %s: %s.\n", s.kind, column.title, why)
+			}
+		}
+	}
+	return b.String()
 }
 
 // tableSummary is the table of README.md: over what a server is reached, and what some client

@@ -24,7 +24,7 @@ import (
 
 // The servers of TestTable have the same tools: echo, steps (which reports progress), slow, hang
 // (until it is cancelled, which it notes in a directory), ask, fail, broken and large. Those of
-// the TypeScript SDK are in testdata/node/ts1server.mjs.
+// the TypeScript SDKs are in testdata/node.
 const (
 	stepLength = 250 * time.Millisecond
 	slowLength = 800 * time.Millisecond
@@ -200,8 +200,6 @@ func serveChild(kind string) int {
 	ctx, marks := context.Background(), os.Getenv(marksVar)
 	var err error
 	switch kind {
-	case "modern":
-		err = tableSDK(marks, true, nil).Run(ctx, &sdk.StdioTransport{})
 	case "modern-tasks":
 		s, own := tableNative(marks)
 		err = s.Run(ctx, own.Transport(&sdk.StdioTransport{}))
@@ -246,8 +244,6 @@ func goTarget(kind string) func(t *testing.T, over, marks string) target {
 		}
 		var h http.Handler
 		switch kind {
-		case "modern":
-			h = handler(tableSDK(marks, true, nil))
 		case "modern-tasks":
 			s, own := tableNative(marks)
 			t.Cleanup(own.Close)
@@ -283,8 +279,8 @@ func scriptDir(t *testing.T, scripts ...string) string {
 	return dir
 }
 
-// nodeTarget is a server in Node: args are its script and arguments over stdio; port has what it
-// needs besides PORT to listen.
+// nodeTarget is a server in Node: stdio and listen are its script and arguments over stdio and to
+// listen at PORT.
 func nodeTarget(t *testing.T, over, dir string, env map[string]string, stdio, listen []string) target {
 	t.Helper()
 	if over == "stdio" {
@@ -314,6 +310,13 @@ func ts1Target(tasks bool) func(t *testing.T, over, marks string) target {
 		const script = "ts1server.mjs"
 		return nodeTarget(t, over, scriptDir(t, script), env, []string{script}, []string{script})
 	}
+}
+
+// ts2Target is a server of the TypeScript SDK 2.x.
+func ts2Target(t *testing.T, over, marks string) target {
+	t.Helper()
+	const script = "ts2server.mjs"
+	return nodeTarget(t, over, scriptDir(t, script), map[string]string{marksVar: marks}, []string{script}, []string{script})
 }
 
 // everythingTarget is the reference server.

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"taskgate/internal/redistest"
 )
 
 // tableClient is a client of TestTable: a row in each table.
@@ -85,7 +87,7 @@ func tableServers() []tableServer {
 		{"legacy", "legacy without tasks", "TypeScript SDK 1.32.2", legacyOver, tableSteps, ts1Target(false)},
 		{"legacy-tasks", "legacy with tasks", "TypeScript SDK 1.32.2", legacyOver, tableSteps, ts1Target(true)},
 		{"everything", "legacy with tasks", "server-everything 2026.8.31", legacyOver, everythingSteps, everythingTarget},
-		{"modern", "modern without tasks", goSDK + ", which refuses `initialize`", modernOver, tableSteps, goTarget("modern")},
+		{"modern", "modern without tasks", "TypeScript SDK 2.4.0", modernOver, tableSteps, ts2Target},
 		{"modern-tasks", "modern with tasks", goSDK + " with `internal/e2e/nativetasks`", modernOver, tableSteps, goTarget("modern-tasks")},
 		{"both", "both eras", goSDK, modernOver, tableSteps, goTarget("both")},
 		{"mcp-go", "both eras, tasks in the legacy one", "mcp-go 1.2.1", modernOver, tableSteps, goTarget("mcp-go")},
@@ -128,12 +130,23 @@ func through(s tableServer, over string, handle bool) string {
 	return "through-" + s.id + "-" + over
 }
 
+// bearerOf is the key of a client. Each is somebody else: what a server asks over stdio names no
+// call, and may be put to any call of the same principal.
+func bearerOf(peer string) string { return peer + "-0123456789abcdef0123" }
+
 // tableGateway runs the gateway in front of all servers, twice each: the other time for clients
 // that are told of tasks in words. Such a call cannot be cancelled once its client was told,
 // so there the tool that hangs is no task.
 func tableGateway(t *testing.T, targets map[string]target, servers []tableServer) *gateway {
 	t.Helper()
 	var yaml strings.Builder
+	fmt.Fprintf(&yaml, "store: %s\nauth: {keys: [", redistest.Start(t).URL())
+	for _, c := range tableClients() {
+		if !c.handle {
+			fmt.Fprintf(&yaml, "{principal: %s, sha256: %s}, ", c.peer, hashOf(t, bearerOf(c.peer)))
+		}
+	}
+	yaml.WriteString("]}\n")
 	yaml.WriteString("state_keys: [{id: k, key: \"MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=\"}]\nupstreams:\n")
 	for _, s := range servers {
 		for _, over := range s.over {
@@ -166,7 +179,7 @@ func tableRun(t *testing.T, peer string, cells []tableCell) map[string]tableGots
 	ctx, cancel := untilDeadline(t)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, nodeBinary(nodeDir(t)), filepath.Join(dir, script))
-	cmd.Env = append(cmd.Environ(), "PEER="+peer, "AT_ONCE=4")
+	cmd.Env = append(cmd.Environ(), "PEER="+peer, "BEARER="+bearerOf(peer), "AT_ONCE=4")
 	var failure bytes.Buffer
 	cmd.Stdin, cmd.Stderr = bytes.NewReader(input), &failure
 	out, err := cmd.Output()
@@ -194,7 +207,6 @@ func tableRun(t *testing.T, peer string, cells []tableCell) map[string]tableGots
 // kind of server and over every transport. What it finds is the table in
 // docs/compatibility.md and that in README.md, which -update writes.
 func TestTable(t *testing.T) {
-	t.Parallel()
 	nodeDir(t)
 	servers, marks := tableServers(), t.TempDir()
 	targets := map[string]target{}
@@ -244,7 +256,7 @@ func tableCompare(t *testing.T, servers []tableServer, found map[string]map[stri
 			for _, over := range s.over {
 				direct, behind := found[c.peer][directly(s, over)], found[c.peer][through(s, over, c.handle)]
 				for _, step := range s.steps {
-					if why := worse(c, direct[step.Op], behind[step.Op]); why != "" {
+					if why := worse(direct[step.Op], behind[step.Op], s.id); why != "" {
 						t.Errorf("%s, %s (%s) over %s, %s: %s\ndirectly %+v\nthrough  %+v",
 							c.name, s.kind, s.peer, over, step.Op, why, direct[step.Op], behind[step.Op])
 					}
@@ -254,8 +266,15 @@ func tableCompare(t *testing.T, servers []tableServer, found map[string]map[stri
 	}
 }
 
+// tableExceptions say for a server and an operation why a client may have less through the
+// gateway. The table names them.
+var tableExceptions = map[string]string{
+	"modern-tasks progress": "a client without tasks hears less progress of a call that its server makes a task of for the gateway: " +
+		"a task has one status message at a time, and what it said between two polls is not heard",
+}
+
 // worse says in which way a client has less through the gateway than directly; "" if in none.
-func worse(c tableClient, direct, behind tableGot) string {
+func worse(direct, behind tableGot, server string) string {
 	if direct.How == "" || behind.How == "" {
 		return "it was not tried"
 	}
@@ -289,7 +308,7 @@ func worse(c tableClient, direct, behind tableGot) string {
 	case "progress":
 		// A task shows the message that it has when it is looked at.
 		want := direct.Said
-		if behind.How != "result" {
+		if behind.How != "result" || tableExceptions[server+" progress"] != "" {
 			want = min(want, 1)
 		}
 		if behind.Said < want {

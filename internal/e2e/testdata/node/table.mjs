@@ -15,6 +15,7 @@ const types = one ? await import(sdk + "types.js") : {};
 const tasks = await import("@modelcontextprotocol/ext-tasks/client");
 
 const modern = "2026-07-28";
+const Authorization = "Bearer " + process.env.BEARER; // for the gateway
 const limit = 40_000; // for one operation, on a busy machine
 const capabilities = {
   elicitation: { form: {} },
@@ -46,7 +47,7 @@ class connection {
     let transport;
     if (command) transport = new StdioClientTransport({ command, args, env, cwd, stderr: "ignore" });
     else if (sse) transport = new SSEClientTransport(new URL(sse));
-    else transport = new StreamableHTTPClientTransport(new URL(url));
+    else transport = new StreamableHTTPClientTransport(new URL(url), { requestInit: { headers: { Authorization } } });
     await this.client.connect(transport, { timeout: limit });
     if (ext) this.session = this.tasks();
     if (one) await this.client.listTools(); // by which the SDK knows what is run as a task
@@ -84,6 +85,7 @@ class connection {
         method: "POST",
         signal: options?.signal,
         headers: {
+          Authorization,
           "Content-Type": "application/json",
           Accept: "application/json, text/event-stream",
           "MCP-Protocol-Version": modern,
