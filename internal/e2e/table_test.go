@@ -120,14 +120,18 @@ type tableCell struct {
 // tableGots are what a client got in a cell, by operation.
 type tableGots map[string]tableGot
 
-// Names of cells. What is behind the gateway has a path there.
-func directly(s tableServer, over string) string { return "direct-" + s.id + "-" + over }
+// Names of cells. That of one behind the gateway is also the name of its upstream.
+func directly(s tableServer, over string) string { return "direct-" + s.name(over) }
 
 func through(s tableServer, over string, handle bool) string {
 	if handle {
-		return "handle-" + s.id + "-" + over
+		return "handle-" + s.name(over)
 	}
-	return "through-" + s.id + "-" + over
+	return "through-" + s.name(over)
+}
+
+func (s tableServer) name(over string) string {
+	return s.id + "-" + strings.ToLower(strings.ReplaceAll(over, "+", "-"))
 }
 
 // bearerOf is the key of a client. Each is somebody else: what a server asks over stdio names no
@@ -160,7 +164,7 @@ func tableGateway(t *testing.T, targets map[string]target, servers []tableServer
 				if handle {
 					policy = `,"without_tasks":"handle","without_tasks_after":"400ms","tools":[{"match":"hang","tasks":"never"}]`
 				}
-				fmt.Fprintf(&yaml, "  - {\"name\":%q,\"path\":%q,\"defaults\":{\"grace\":\"300ms\",\"poll_interval\":\"100ms\"},\"connect_timeout\":\"60s\",\"probe_timeout\":\"60s\"%s,%s\n", strings.ToLower(name), "/"+name, policy, where[1:])
+				fmt.Fprintf(&yaml, "  - {\"name\":%q,\"path\":%q,\"defaults\":{\"grace\":\"300ms\",\"poll_interval\":\"100ms\"},\"connect_timeout\":\"60s\",\"probe_timeout\":\"60s\"%s,%s\n", name, "/"+name, policy, where[1:])
 			}
 		}
 	}
