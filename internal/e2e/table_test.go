@@ -139,8 +139,8 @@ func (s tableServer) name(over string) string {
 func bearerOf(peer string) string { return peer + "-0123456789abcdef0123" }
 
 // tableGateway runs the gateway in front of all servers, twice each: the other time for clients
-// that are told of tasks in words. Such a call cannot be cancelled once its client was told,
-// so there the tool that hangs is no task.
+// that are told of tasks in words. Such a call cannot be cancelled once its client was told, so
+// there only the slow tool may become a task.
 func tableGateway(t *testing.T, targets map[string]target, servers []tableServer) *gateway {
 	t.Helper()
 	var yaml strings.Builder
@@ -160,11 +160,13 @@ func tableGateway(t *testing.T, targets map[string]target, servers []tableServer
 			}
 			where = bytes.Replace(where, []byte(`"sse":`), []byte(`"url":`), 1)
 			for _, handle := range []bool{false, true} {
-				name, policy := through(s, over, handle), ""
+				name := through(s, over, handle)
+				policy := `"defaults":{"grace":"300ms","poll_interval":"100ms"}`
 				if handle {
-					policy = `,"without_tasks":"handle","without_tasks_after":"400ms","tools":[{"match":"hang","tasks":"never"}]`
+					policy = `"without_tasks":"handle","without_tasks_after":"400ms","defaults":{"tasks":"never"},` +
+						`"tools":[{"match":"slow","tasks":"auto"},{"match":"simulate-*","tasks":"auto"}]`
 				}
-				fmt.Fprintf(&yaml, "  - {\"name\":%q,\"path\":%q,\"defaults\":{\"grace\":\"300ms\",\"poll_interval\":\"100ms\"},\"connect_timeout\":\"60s\",\"probe_timeout\":\"60s\"%s,%s\n", name, "/"+name, policy, where[1:])
+				fmt.Fprintf(&yaml, "  - {\"name\":%q,\"path\":%q,%s,\"connect_timeout\":\"60s\",\"probe_timeout\":\"60s\",%s\n", name, "/"+name, policy, where[1:])
 			}
 		}
 	}
