@@ -14,12 +14,15 @@ import (
 )
 
 // legacyVersions are those that clients can have here, newest first (design.md
-// 0.1). 2024-11-05 is not among them: its transport is another.
+// 0.1). 2024-11-05 is not among them: over HTTP its transport is another.
 var legacyVersions = []string{mcp.Version20251125, mcp.Version20250618, mcp.Version20250326}
 
 // negotiate answers the version a client wishes: the same, or the latest of its
-// era, and never a modern one (X7).
-func negotiate(wish string) string {
+// era, and never a modern one (X7). Over stdio 2024-11-05 is one of them.
+func negotiate(wish string, stdio bool) string {
+	if stdio && wish == mcp.Version20241105 {
+		return wish
+	}
 	for _, v := range legacyVersions {
 		if v == wish {
 			return v
@@ -31,7 +34,7 @@ func negotiate(wish string) string {
 // initialize makes a session, and one for it upstream, and answers with what that
 // server is.
 func (h *Handler) initialize(w http.ResponseWriter, r *http.Request, p shim.Principal, msg jsonrpc.Message) {
-	st, err := h.introduction(p, msg.Params)
+	st, err := h.introduction(p, msg.Params, wire.IsStdio(r.Context()))
 	if err != nil {
 		h.refuse(w, msg.ID, err)
 		return
@@ -75,12 +78,12 @@ func (h *Handler) initialize(w http.ResponseWriter, r *http.Request, p shim.Prin
 
 // introduction reads what a client says of itself. Of what it must say, only the
 // version is needed here: capabilities and clientInfo that are missing mean none.
-func (h *Handler) introduction(p shim.Principal, params json.RawMessage) (sessionState, error) {
+func (h *Handler) introduction(p shim.Principal, params json.RawMessage, stdio bool) (sessionState, error) {
 	wish, ok := jsonrpc.GetString(params, "protocolVersion")
 	if !ok {
 		return sessionState{}, wire.InvalidParams("params.protocolVersion must be a string")
 	}
-	st := sessionState{Upstream: h.Name, Owner: p.Owner(), Version: negotiate(wish), Legacy: true}
+	st := sessionState{Upstream: h.Name, Owner: p.Owner(), Version: negotiate(wish, stdio), Legacy: true}
 	for name, field := range map[string]*json.RawMessage{"capabilities": &st.Capabilities, "clientInfo": &st.ClientInfo} {
 		value, ok := jsonrpc.Get(params, name)
 		if ok && !jsonrpc.IsObject(value) {

@@ -142,6 +142,7 @@ func (q *request) begin(r *http.Request) (ctx context.Context, end func()) {
 			q.op.End()
 		}
 	}
+	wire.Begun(q.client)
 	q.land = sync.OnceFunc(done)
 	return ctx, func() {
 		q.land()

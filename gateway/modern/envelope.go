@@ -19,7 +19,7 @@ import (
 type request struct {
 	h            *Handler
 	msg          jsonrpc.Message
-	header       http.Header
+	header       http.Header     // nil for a client over stdio
 	meta         json.RawMessage // params._meta
 	principal    shim.Principal
 	version      string

@@ -62,9 +62,13 @@ func (h *Handler) ServePOST(w http.ResponseWriter, r *http.Request, p shim.Princ
 		w.WriteHeader(http.StatusAccepted)
 		return
 	}
-	q, err := readEnvelope(r.Header, msg)
+	header := r.Header
+	if wire.IsStdio(r.Context()) {
+		header = nil
+	}
+	q, err := readEnvelope(header, msg)
 	if err == nil {
-		err = checkMethodHeader(r.Header, msg.Method)
+		err = checkMethodHeader(header, msg.Method)
 	}
 	q.h, q.principal = h, p
 	m, ok := methods[msg.Method]

@@ -14,6 +14,8 @@ import (
 // refuse a request in which the two differ, or a proxy's decision would be about
 // another call than the one that is made. A header that comes twice is refused
 // too: the proxy may have read the other one.
+//
+// A client over stdio has no headers: they are nil then, and there is nothing to compare.
 
 // onlyValue is the one value of a required header.
 func onlyValue(h http.Header, name string) (string, error) {
@@ -29,6 +31,9 @@ func onlyValue(h http.Header, name string) (string, error) {
 
 // checkVersionHeader compares MCP-Protocol-Version with the envelope.
 func checkVersionHeader(h http.Header, version string) error {
+	if h == nil {
+		return nil
+	}
 	got, err := onlyValue(h, mcp.HeaderProtocolVersion)
 	if err == nil && got != version {
 		err = headerMismatch("%s differs from the version in the body", mcp.HeaderProtocolVersion)
@@ -38,6 +43,9 @@ func checkVersionHeader(h http.Header, version string) error {
 
 // checkMethodHeader compares Mcp-Method, whose value is case-sensitive.
 func checkMethodHeader(h http.Header, method string) error {
+	if h == nil {
+		return nil
+	}
 	got, err := onlyValue(h, mcp.HeaderMethod)
 	if err == nil && got != method {
 		err = headerMismatch("%s differs from the method in the body", mcp.HeaderMethod)
@@ -50,7 +58,7 @@ func checkMethodHeader(h http.Header, method string) error {
 // mistake in params, which come later (see checkName).
 func checkNameHeader(q *request) error {
 	param := mcp.NameParam(q.msg.Method)
-	if param == "" || !q.named && len(q.header[mcp.HeaderName]) == 0 {
+	if q.header == nil || param == "" || !q.named && len(q.header[mcp.HeaderName]) == 0 {
 		return nil
 	}
 	value, err := onlyValue(q.header, mcp.HeaderName)
@@ -78,6 +86,9 @@ func checkName(q *request) error {
 // checkParamHeaders compares the arguments of a tool call with the headers that
 // its schema asks for (2.4).
 func checkParamHeaders(h http.Header, arguments []byte, params []mcpheader.Param) error {
+	if h == nil {
+		return nil
+	}
 	for _, p := range params {
 		if err := checkParamHeader(h, arguments, p); err != nil {
 			return err

@@ -109,7 +109,7 @@ func (s *subscription) read(mostTasks int, partials bool) error {
 	if err := s.readPartials(partials); err != nil {
 		return err
 	}
-	if !wire.AcceptsStream(s.q.header) {
+	if !s.q.x.Streams() {
 		return wire.Refused(http.StatusNotAcceptable, "Accept must list "+mcp.TypeSSE)
 	}
 	return s.readKinds(want)
