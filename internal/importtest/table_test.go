@@ -25,6 +25,7 @@ var imports = map[string][]string{
 		"gateway/config", "gateway/sealed", "gateway/translate", "gateway/upstream", "gateway/wire", "shim",
 		"internal/jsonrpc", "internal/mcp",
 	},
+	"gateway/stdio":     {"gateway/wire", "internal/eventstream", "internal/jsonrpc", "internal/mcp"},
 	"gateway/translate": {"gateway/sealed", "gateway/upstream", "shim", "internal/jsonrpc", "internal/mcp", "internal/mcpheader"},
 	"gateway/wire": {
 		"gateway/sealed", "shim", "shim/dialect",
@@ -92,7 +93,7 @@ var fences = []fence{
 	{
 		path: "net/http",
 		allowed: []string{
-			"cmd/taskgate", "gateway", "gateway/legacy", "gateway/modern", "gateway/wire", "gateway/upstream", "gateway/upstream/duplex", "gateway/upstream/sse",
+			"cmd/taskgate", "gateway", "gateway/legacy", "gateway/modern", "gateway/stdio", "gateway/wire", "gateway/upstream", "gateway/upstream/duplex", "gateway/upstream/sse",
 			"gateway/upstream/stdio", "gateway/upstream/transporttest", "internal/eventstream",
 			"internal/taskclient", "internal/balancer", "internal/bench", "shim/shimtest/fake",
 			"examples/slowserver", "internal/e2e/conformserver", "internal/e2e/nativetasks", "internal/wiretest",

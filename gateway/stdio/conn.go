@@ -1,0 +1,214 @@
+package stdio
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+)
+
+// Options says what a Conn serves.
+type Options struct {
+	// Handler is the gateway's.
+	Handler http.Handler
+	// Path is that of the client's server at the handler.
+	Path string
+	// MaxMessage bounds a message of the client, in bytes.
+	MaxMessage int64
+	// MaxRequests is how many requests of the client are in flight at a time, those that wait
+	// until it reads their answers included. 0 is any number.
+	MaxRequests int
+	// Logger takes what nobody else is told; nil is slog.Default.
+	Logger *slog.Logger
+}
+
+const (
+	// lastAnswers is how long requests in flight are waited for after the client has closed its
+	// output. Clients wait for 2 s and more before they send SIGTERM.
+	lastAnswers = time.Second
+	// queue is how many lines are read ahead of the one that is being taken.
+	queue = 4
+	// maxNotes is how many notifications are passed on at a time.
+	maxNotes = 16
+)
+
+// Conn is a client that speaks over a pair of streams.
+//
+// Messages are taken in their order. The next one is taken when a request has begun, so that a
+// cancellation finds the request that it is about; requests are answered side by side. The
+// answer to initialize is waited for, since it is followed by requests of its session.
+type Conn struct {
+	o   Options
+	out *output
+
+	ctx     context.Context // of everything; ends with Close
+	cancel  context.CancelFunc
+	running sync.WaitGroup // of everything
+	notes   chan struct{}  // places for notifications that are passed on
+	session session
+
+	mu    sync.Mutex
+	asked map[string]*exchange // requests in flight, by the key of their id
+	ended chan struct{}        // a signal: an exchange has ended
+	// open are the exchanges, and listening those of them that last until somebody ends them.
+	open, listening int
+}
+
+// New makes a Conn that writes to out. The caller calls Serve once, and Close afterwards.
+func New(out io.Writer, o Options) *Conn {
+	o.Logger = cmp.Or(o.Logger, slog.Default())
+	c := &Conn{
+		o: o, out: newOutput(out), notes: make(chan struct{}, maxNotes),
+		session: session{turn: make(chan struct{}, 1)},
+		asked:   make(map[string]*exchange), ended: make(chan struct{}, 1),
+	}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	go c.out.run()
+	return c
+}
+
+// Serve takes what the client writes to in, until that ends, ctx ends, or nothing can be
+// written any more, which is the error. If in has ended, requests in flight are waited for, but
+// for a second at most. A read cannot be interrupted: where in has not ended, it is read until
+// this process ends.
+func (c *Conn) Serve(ctx context.Context, in io.Reader) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	lines := make(chan line, queue)
+	go read(ctx, newLineReader(in, c.o.MaxMessage), lines, stop)
+	for {
+		select {
+		case l, more := <-lines:
+			if !more {
+				return c.wait(ctx)
+			}
+			c.take(ctx, l)
+		case <-c.out.done:
+			return c.out.err
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// line is what was read, or errTooLarge.
+type line struct {
+	text []byte
+	err  error
+}
+
+// read reads lines until there are no more, or ctx ends. Some time after the last one it calls
+// stop.
+func read(ctx context.Context, r *lineReader, lines chan<- line, stop func()) {
+	defer close(lines)
+	for {
+		text, err := r.next()
+		if err != nil && err != errTooLarge {
+			time.AfterFunc(lastAnswers, stop)
+			return
+		}
+		select {
+		case lines <- line{text, err}:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// wait waits for the end of the requests in flight.
+func (c *Conn) wait(ctx context.Context) error {
+	for c.busy() {
+		select {
+		case <-c.ended:
+		case <-c.out.done:
+			return c.out.err
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	return nil
+}
+
+func (c *Conn) busy() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.open > c.listening
+}
+
+// take takes one line. It returns when the next one may be taken, or when ctx ends.
+func (c *Conn) take(ctx context.Context, l line) {
+	if l.err != nil {
+		_ = c.out.sendWithin(ctx, jsonrpc.AppendErrorNullID(nil, &jsonrpc.Error{Code: mcp.CodeInvalidRequest, Message: l.err.Error()}))
+		return
+	}
+	if len(bytes.TrimSpace(l.text)) == 0 {
+		return
+	}
+	m, err := jsonrpc.Parse(l.text)
+	switch {
+	case err != nil, m.Kind == jsonrpc.Request: // a batch, or a text that the gateway refuses
+		c.request(ctx, m, l.text)
+	case m.Kind != jsonrpc.Notification:
+		c.post(m, l.text)
+	case m.Method == mcp.NotifyCancelled && c.cancelled(m):
+	case m.Method == mcp.NotifyCancelled:
+		c.post(m, l.text)
+	case m.Method == mcp.NotifyInitialized:
+		c.post(m, l.text)
+		c.initialized()
+	default:
+		c.note(ctx, m, l.text)
+	}
+}
+
+// note passes on a notification, which may have to wait for the server.
+func (c *Conn) note(ctx context.Context, m jsonrpc.Message, text []byte) {
+	select {
+	case c.notes <- struct{}{}:
+	case <-ctx.Done():
+		return
+	}
+	c.running.Go(func() {
+		defer func() { <-c.notes }()
+		c.post(m, text)
+	})
+}
+
+// post hands on what is not answered.
+func (c *Conn) post(m jsonrpc.Message, text []byte) {
+	w, err := c.do(c.ctx, http.MethodPost, c.session.current(), text, nobody)
+	if err != nil || w.status != http.StatusAccepted {
+		c.o.Logger.Debug("a message of the client was not taken", "kind", m.Kind.String(), "method", m.Method, "err", err)
+	}
+}
+
+// nobody takes what is not answered.
+func nobody([]byte) error { return nil }
+
+// Close ends what is in flight, as the gateway does for a client that leaves, and waits for that
+// and for what is being written, or until ctx ends.
+func (c *Conn) Close(ctx context.Context) error {
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		if id := c.session.current(); id != "" {
+			// Calls of the session end with it. The end of their HTTP request is none (X3).
+			_, _ = c.do(ctx, http.MethodDelete, id, nil, nobody)
+		}
+		c.cancel()
+		c.running.Wait()
+	}()
+	select {
+	case <-over:
+	case <-ctx.Done():
+		c.cancel()
+	}
+	return c.out.close(ctx)
+}

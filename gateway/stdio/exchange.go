@@ -1,0 +1,198 @@
+package stdio
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+
+	"taskgate/gateway/wire"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+)
+
+// exchange is a request in flight, a batch of them, or a text that is neither.
+type exchange struct {
+	c      *Conn
+	id     jsonrpc.ID // zero for what is no request
+	method string
+	modern bool // it is of 2026 and belongs to no session
+	ctx    context.Context
+	cancel context.CancelFunc
+	land   func() // takes it from those in flight: a client may use an id again that is answered
+
+	answered bool // of the one goroutine that hands out what belongs to it
+
+	mu   sync.Mutex
+	dead bool // the client has cancelled it
+}
+
+// request has a request answered, and returns when the next message may be taken.
+func (c *Conn) request(ctx context.Context, m jsonrpc.Message, text []byte) {
+	x, refused := c.begin(m)
+	if refused != nil {
+		_ = c.out.sendWithin(ctx, jsonrpc.AppendError(nil, m.ID, refused))
+		return
+	}
+	begun := make(chan struct{})
+	begin := sync.OnceFunc(func() { close(begun) })
+	if x.modern { // a cancellation is its end, which nobody has to find
+		begin()
+	}
+	first := m.Method == mcp.MethodInitialize && !x.modern
+	c.running.Go(func() {
+		defer begin()
+		defer x.end()
+		if first {
+			x.initialize(text, m.Params)
+			return
+		}
+		x.run(wire.OverStdio(x.ctx, begin), text)
+	})
+	select {
+	case <-begun:
+	case <-ctx.Done():
+	}
+}
+
+// begin takes note of a request, or says why it is refused.
+func (c *Conn) begin(m jsonrpc.Message) (*exchange, *jsonrpc.Error) {
+	_, modern := jsonrpc.Get(m.Params, "_meta", mcp.MetaProtocolVersion)
+	x := &exchange{c: c, id: m.ID, method: m.Method, modern: modern}
+	key := m.ID.Key()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case key != "" && c.asked[key] != nil:
+		return nil, &jsonrpc.Error{Code: mcp.CodeInvalidRequest, Message: "another request in flight has this id"}
+	case c.o.MaxRequests > 0 && c.open >= c.o.MaxRequests:
+		return nil, &jsonrpc.Error{Code: mcp.CodeInternal, Message: fmt.Sprintf("there are already %d requests in flight (max_calls)", c.o.MaxRequests)}
+	}
+	x.ctx, x.cancel = context.WithCancel(c.ctx)
+	if key != "" {
+		c.asked[key] = x
+	}
+	c.open++
+	if x.listens() {
+		c.listening++
+	}
+	x.land = sync.OnceFunc(func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.asked, key)
+	})
+	return x, nil
+}
+
+// listens reports whether the request lasts until somebody ends it.
+func (x *exchange) listens() bool { return x.modern && x.method == mcp.MethodListen }
+
+// end is called when everything is over.
+func (x *exchange) end() {
+	x.land()
+	x.cancel()
+	c := x.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open--
+	if x.listens() {
+		c.listening--
+	}
+	select {
+	case c.ended <- struct{}{}:
+	default:
+	}
+}
+
+// cancelled takes the cancellation of a request. It reports false for one that the gateway has
+// to hear of: over HTTP a request of 2026 is cancelled by the end of its connection, and one of
+// a session by the notification (protocol.md 2.6, X3).
+func (c *Conn) cancelled(m jsonrpc.Message) bool {
+	raw, _ := jsonrpc.Get(m.Params, "requestId")
+	id, err := jsonrpc.ParseID(raw)
+	if err != nil {
+		return true // it is about nothing
+	}
+	c.mu.Lock()
+	x := c.asked[id.Key()]
+	c.mu.Unlock()
+	if x == nil {
+		return c.session.current() == "" // it may be of a batch
+	}
+	x.mu.Lock()
+	x.dead = true
+	x.mu.Unlock()
+	if x.modern {
+		x.cancel()
+	}
+	return x.modern
+}
+
+// over reports whether the client has cancelled the request.
+func (x *exchange) over() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.dead
+}
+
+// run has the gateway answer. If the session was lost, another one is opened, once: a request
+// that the gateway refuses for its session was not begun.
+func (x *exchange) run(ctx context.Context, text []byte) {
+	id := ""
+	if !x.modern {
+		id = x.c.session.current()
+	}
+	w, err := x.c.do(ctx, http.MethodPost, id, text, x.emit)
+	if err == nil && id != "" && w.status == http.StatusNotFound {
+		if id, renewed := x.c.renew(ctx, id); renewed == nil {
+			w, err = x.c.do(ctx, http.MethodPost, id, text, x.emit)
+		}
+	}
+	x.finish(w, err)
+}
+
+// emit hands out a message that belongs to the request.
+func (x *exchange) emit(message []byte) error {
+	if _, call := jsonrpc.Get(message, "method"); !call {
+		x.answered = true
+		x.land()
+		if x.listens() && !x.over() { // the gateway ends it: both, the result last (protocol.md 1.3)
+			params := append(append([]byte(`{"requestId":`), x.id.Raw()...), '}')
+			_ = x.c.out.send(jsonrpc.AppendNotification(nil, mcp.NotifyCancelled, params))
+		}
+	}
+	if x.modern && x.over() {
+		return errClosed // nothing more is sent for a request that was cancelled
+	}
+	return x.c.out.send(message)
+}
+
+// finish hands out an answer in JSON, and sees to it that there is an answer.
+func (x *exchange) finish(w *response, err error) {
+	switch {
+	case err != nil:
+	case len(w.body) > 0 && w.status < http.StatusBadRequest:
+		_ = x.emit(w.body) // if that fails, the client has gone
+	case w.status >= http.StatusBadRequest:
+		_ = x.emit(x.refusal(w))
+	}
+	if !x.answered && !x.id.IsZero() && !x.over() && x.c.ctx.Err() == nil {
+		_ = x.emit(jsonrpc.AppendError(nil, x.id, &jsonrpc.Error{Code: mcp.CodeInternal, Message: "internal error"}))
+	}
+}
+
+// refusal is an answer with an HTTP status, as a message. It has the id of the request, which
+// over HTTP need not be said, or null (JSON-RPC 2.0 section 5).
+func (x *exchange) refusal(w *response) []byte {
+	m, err := jsonrpc.ParseLenient(w.body)
+	switch {
+	case err != nil || m.Kind != jsonrpc.ErrorResponse:
+		m.Error = &jsonrpc.Error{Code: mcp.CodeInternal, Message: fmt.Sprintf("the gateway has refused the message (%d)", w.status)}
+	case !m.ID.IsZero():
+		return w.body
+	}
+	if x.id.IsZero() {
+		return jsonrpc.AppendErrorNullID(nil, m.Error)
+	}
+	return jsonrpc.AppendError(nil, x.id, m.Error)
+}

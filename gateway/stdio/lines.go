@@ -1,0 +1,120 @@
+package stdio
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+)
+
+// readSize is how much is read at a time.
+const readSize = 64 << 10
+
+var (
+	errTooLarge = errors.New("the message is too large")
+	errClosed   = errors.New("nothing is written any more")
+)
+
+// lineReader reads lines of limited length.
+type lineReader struct {
+	r   *bufio.Reader
+	max int64 // bytes of a line, without its end
+}
+
+func newLineReader(r io.Reader, most int64) *lineReader {
+	return &lineReader{bufio.NewReaderSize(r, readSize), most}
+}
+
+// next is the next line, without its end; it belongs to the caller. A line that is too long is
+// read to its end, kept by nobody, and is errTooLarge: the line after it can be read. What
+// comes before the end of the input counts as a line, too. Other errors are final.
+func (l *lineReader) next() ([]byte, error) {
+	var line []byte
+	large := false
+	for {
+		part, err := l.r.ReadSlice('\n')
+		large = large || int64(len(line)+len(part)) > l.max+2 // with \r\n
+		if large {
+			line = nil
+		} else {
+			line = append(line, part...)
+		}
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			continue
+		case err != nil && len(line) == 0 && !large:
+			return nil, err
+		}
+		line = bytes.TrimRight(line, "\r\n")
+		if large || int64(len(line)) > l.max {
+			return nil, errTooLarge
+		}
+		return line, nil
+	}
+}
+
+// output writes lines, one at a time. A client that does not read holds up all who write.
+type output struct {
+	w     io.Writer
+	lines chan []byte
+	stop  chan struct{} // closed to end it
+	done  chan struct{} // closed when nothing is written any more
+	err   error         // why, if not by close; read once done is closed
+}
+
+func newOutput(w io.Writer) *output {
+	return &output{w: w, lines: make(chan []byte), stop: make(chan struct{}), done: make(chan struct{})}
+}
+
+// run writes until a write fails, or until close. A write cannot be interrupted: if the client
+// does not read, run returns when this process ends.
+func (o *output) run() {
+	defer close(o.done)
+	for {
+		select {
+		case line := <-o.lines:
+			if _, o.err = o.w.Write(line); o.err != nil {
+				return
+			}
+		case <-o.stop:
+			return
+		}
+	}
+}
+
+// send writes a message as a line. It copies the message, and returns once the line is the next
+// one to be written.
+func (o *output) send(message []byte) error { return o.sendWithin(context.Background(), message) }
+
+// sendWithin is send, unless ctx ends before that.
+func (o *output) sendWithin(ctx context.Context, message []byte) error {
+	line := make([]byte, len(message)+1)
+	copy(line, message)
+	// A line break can only be white space between the parts of a JSON text.
+	for i, b := range line {
+		if b == '\n' || b == '\r' {
+			line[i] = ' '
+		}
+	}
+	line[len(message)] = '\n'
+	select {
+	case o.lines <- line:
+		return nil
+	case <-ctx.Done():
+	case <-o.done:
+	case <-o.stop:
+	}
+	return errClosed
+}
+
+// close has nothing more written, and waits until what is being written is out, or ctx ends.
+func (o *output) close(ctx context.Context) error {
+	close(o.stop)
+	select {
+	case <-o.done:
+		return o.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,133 @@
+package stdio
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+
+	"taskgate/gateway/wire"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+)
+
+// listenAgain is the pause before a GET stream that has ended is opened again.
+const listenAgain = time.Second
+
+var errNoSession = errors.New("no session could be opened")
+
+// session is the session of a client of the 2025 versions with the gateway.
+type session struct {
+	turn chan struct{} // a place for the one who opens another session
+
+	mu    sync.Mutex
+	id    string             // "" where there is none
+	hello []byte             // the parameters of its initialize
+	ready bool               // the client has said notifications/initialized
+	deaf  context.CancelFunc // ends its GET stream; nil where there is none
+}
+
+// current is the id of the session; "" where there is none.
+func (s *session) current() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.id
+}
+
+// opened takes note of a session, in place of another one, whose GET stream ends. It returns the
+// id of that.
+func (s *session) opened(id string, hello []byte) (before string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before = s.id
+	s.id, s.hello, s.ready = id, hello, false
+	if s.deaf != nil {
+		s.deaf()
+		s.deaf = nil
+	}
+	return before
+}
+
+// initialize opens a session for the client.
+func (x *exchange) initialize(text, hello []byte) {
+	w, err := x.c.do(wire.OverStdio(x.ctx, func() {}), http.MethodPost, "", text, x.emit)
+	if err == nil && w.header.Get(mcp.HeaderSession) != "" {
+		before := x.c.session.opened(w.header.Get(mcp.HeaderSession), bytes.Clone(hello))
+		if before != "" { // the client begins anew
+			_, _ = x.c.do(x.ctx, http.MethodDelete, before, nil, nobody)
+		}
+	}
+	x.finish(w, err)
+}
+
+// initialized opens the stream for what belongs to no request, once the client may be sent
+// something (X10).
+func (c *Conn) initialized() {
+	s := &c.session
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.id == "" || s.deaf != nil {
+		return
+	}
+	s.ready = true
+	ctx, deaf := context.WithCancel(c.ctx)
+	s.deaf = deaf
+	id := s.id
+	c.running.Go(func() { c.listen(ctx, id) })
+}
+
+// listen hands out what belongs to no request, until ctx ends or the session is lost.
+func (c *Conn) listen(ctx context.Context, id string) {
+	pause := time.NewTimer(listenAgain)
+	defer pause.Stop()
+	for {
+		w, err := c.do(ctx, http.MethodGet, id, nil, c.out.send)
+		if err == nil && w.status == http.StatusNotFound && ctx.Err() == nil {
+			_, _ = c.renew(ctx, id) // if it fails, the next request tries again
+			return
+		}
+		pause.Reset(listenAgain)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// renew opens a session in place of one that the gateway does not know any more, as a client
+// over HTTP would (X11). A client over stdio cannot: for it there is no session. What the lost
+// session has kept is lost: its level of log messages, its subscriptions, its tasks.
+func (c *Conn) renew(ctx context.Context, lost string) (id string, err error) {
+	s := &c.session
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
+	s.mu.Lock()
+	id, hello, ready := s.id, s.hello, s.ready
+	s.mu.Unlock()
+	if id != lost {
+		return id, nil // somebody else was quicker
+	}
+	c.o.Logger.Warn("the session of the client was lost, and another one is opened")
+	hi := jsonrpc.AppendRequest(nil, jsonrpc.StringID("taskgate-"+rand.Text()), mcp.MethodInitialize, hello)
+	w, err := c.do(wire.OverStdio(c.ctx, func() {}), http.MethodPost, "", hi, nobody)
+	if err != nil {
+		return "", err
+	}
+	if id = w.header.Get(mcp.HeaderSession); id == "" {
+		return "", errNoSession
+	}
+	s.opened(id, hello)
+	if ready {
+		_, _ = c.do(c.ctx, http.MethodPost, id, jsonrpc.AppendNotification(nil, mcp.NotifyInitialized, nil), nobody)
+		c.initialized()
+	}
+	return id, nil
+}
