@@ -2,6 +2,7 @@
 // calls into tasks.
 //
 //	taskgate serve --config taskgate.yaml
+//	taskgate stdio --upstream http://127.0.0.1:3001/mcp
 //	taskgate check taskgate.yaml
 //
 // It exits with 0 if all went well, 1 on failure and 2 if the command line was
@@ -34,6 +35,9 @@ Usage:
 
   taskgate [serve] --config FILE      serve what the file configures
   taskgate [serve] --upstream URL     serve one MCP server at /mcp, with defaults
+  taskgate stdio --upstream URL       serve one MCP server to the one client that has
+                                      started this process, over stdin and stdout
+  taskgate stdio -- COMMAND [ARG...]  the same, for a server that speaks over stdio
   taskgate check FILE...              report every mistake in configuration files
   taskgate hash-key [--force]         print the hash of the key on standard input;
                                       a weak key is refused unless forced
@@ -52,6 +56,19 @@ Options of serve:
   --grace DURATION     how long a call may take before it becomes a task (5s)
   --log-format FORMAT  text or json (text)
   --log-level LEVEL    debug, info, warn or error (info)
+
+Options of stdio:
+
+  --upstream URL       MCP endpoint of the server, instead of a command
+  --config FILE        configuration file that has the server
+  --name NAME          which server of the file, if it has several
+  --grace DURATION     as for serve
+  --without-tasks MODE block or handle: what a slow call does to a client that knows
+                       no tasks (block)
+  --log-level LEVEL    as for serve; the log goes to standard error
+
+It ends when its standard input does. Tasks end with it, but for those of a Redis
+that the file names. A command gets the whole environment of taskgate.
 
 The first interrupt or SIGTERM drains and stops, the second stops at once.
 Exit codes: 0 success, 1 failure, 2 wrong usage.
@@ -86,6 +103,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	switch verb {
 	case "serve":
 		return serve(ctx, args, stdout, stderr)
+	case "stdio":
+		return serveStdio(ctx, args, os.Stdin, stdout, stderr)
 	case "check":
 		return check(args, stdout, stderr)
 	case "hash-key":

@@ -60,7 +60,14 @@ type server struct {
 // no upstream: those are looked at when somebody calls.
 func newServer(ctx context.Context, c *config.Config, stderr io.Writer) (*server, error) {
 	s := &server{config: c, log: newLogger(c.Log, stderr)}
-	if err := s.build(ctx); err != nil {
+	err := s.build(ctx)
+	if err == nil {
+		if c.Store == config.StoreEmbedded {
+			s.log.Warn("tasks are kept in this process and do not outlive it; set store to a Redis for production")
+		}
+		err = s.listen(ctx)
+	}
+	if err != nil {
 		return nil, errors.Join(err, s.close())
 	}
 	return s, nil
@@ -96,17 +103,11 @@ func (s *server) build(ctx context.Context) (err error) {
 			Keep(s.config.SessionLogMessages, int64(s.config.SessionLogBytes), s.config.SessionLogTTL),
 		TracerProvider: s.tel.traces, MeterProvider: s.tel.metrics, Version: moduleVersion(),
 	})
-	if err != nil {
-		return err
-	}
-	return s.listen(ctx)
+	return err
 }
 
 // openStore opens the configured store.
 func (s *server) openStore(ctx context.Context) (*redisstore.Store, error) {
-	if s.config.Store == "embedded" {
-		s.log.Warn("tasks are kept in this process and do not outlive it; set store to a Redis for production")
-	}
 	return redisstore.Open(ctx, s.config.Store, redisstore.Options{
 		Prefix: s.config.KeyPrefix, WaitReplicas: s.config.WaitReplicas, Logger: s.log,
 		AwayAfter: s.config.StoreTimeout / 3,
@@ -161,8 +162,7 @@ func (s *server) run(ctx context.Context) error {
 	if s.admin != nil {
 		s.log.Info("answering operators", "address", s.admin.listener.Addr().String())
 	}
-	// The loops outlast ctx: running tasks need the heartbeat while they drain.
-	loops, stop := context.WithCancel(context.WithoutCancel(ctx))
+	loops, stop := outlasting(ctx)
 	defer stop()
 	g, failed := errgroup.WithContext(ctx)
 	g.Go(func() error { return ignore(s.shim.Run(loops), context.Canceled) })
@@ -179,6 +179,12 @@ func (s *server) run(ctx context.Context) error {
 		return errors.Join(s.drain(loops), s.admin.close())
 	})
 	return errors.Join(g.Wait(), s.close())
+}
+
+// outlasting is the context of the loops. They outlast ctx: running tasks need the heartbeat
+// while they drain.
+func outlasting(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithCancel(context.WithoutCancel(ctx))
 }
 
 // linger goes on as before for drain_delay, while /readyz says that the process drains. Each

@@ -1,0 +1,215 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"taskgate/gateway/config"
+	"taskgate/gateway/stdio"
+)
+
+// fetchTimeout is the probe_timeout of a program that the command line names: npx may have to
+// fetch it first.
+const fetchTimeout = time.Minute
+
+// partingTimeout is how long what a client is still sent may take when the process stops.
+const partingTimeout = time.Second
+
+// serveStdio is the verb that runs the gateway for one client, over standard input and output.
+func serveStdio(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("stdio", flag.ContinueOnError)
+	options := newStdioOptions(flags)
+	if code, done := parseFlags(flags, args, stdout, stderr); done {
+		return code
+	}
+	cfg, err := options.config(flags.Args())
+	var wrong usageError
+	switch {
+	case errors.As(err, &wrong):
+		return misuse(stderr, "stdio: %v", err)
+	case err != nil:
+		fmt.Fprintln(stderr, err)
+		return exitFailure
+	}
+	// A write to an output that nobody reads any more is to be an error. By default it would
+	// end the process, and what it runs not in order.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	s, err := newStdioServer(ctx, cfg, stderr)
+	if err == nil {
+		err = s.runStdio(ctx, stdin, stdout)
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "taskgate: %v\n", err)
+		return exitFailure
+	}
+	return exitOK
+}
+
+// stdioOptions are the flags of stdio.
+type stdioOptions struct {
+	serveOptions
+	name         string
+	withoutTasks string
+}
+
+// newStdioOptions declares the flags. Their description is the usage text.
+func newStdioOptions(flags *flag.FlagSet) *stdioOptions {
+	o := &stdioOptions{serveOptions: serveOptions{flags: flags}}
+	flags.StringVar(&o.file, "config", "", "")
+	flags.StringVar(&o.name, "name", "", "")
+	flags.StringVar(&o.upstream, "upstream", "", "")
+	flags.DurationVar(&o.grace, "grace", 0, "")
+	flags.StringVar(&o.withoutTasks, "without-tasks", "", "")
+	flags.StringVar(&o.logLevel, "log-level", "", "")
+	return o
+}
+
+// config makes the configuration that the flags, and the command of a server, describe. It has
+// one server, and one client: the user who started the process.
+func (o *stdioOptions) config(command []string) (*config.Config, error) {
+	cfg, err := o.source(command)
+	if err != nil {
+		return nil, err
+	}
+	u := cfg.Upstreams[0]
+	o.flags.Visit(func(f *flag.Flag) {
+		switch f.Name {
+		case "log-level":
+			cfg.Log.Level = config.LogLevel(o.logLevel)
+		case "grace":
+			u.Defaults.Grace = o.grace
+		case "without-tasks":
+			u.WithoutTasks = config.WithoutTasks(o.withoutTasks)
+		}
+		if o.file != "" && (f.Name == "grace" || f.Name == "without-tasks") {
+			err = usageError("--" + f.Name + " does not go with --config; set it in the file")
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	// Nothing listens: who may call, and what anonymous callers share, is as on loopback.
+	cfg.Auth, cfg.Listen, cfg.Admin = config.Auth{}, config.Default().Listen, ""
+	if wrong := cfg.Validate(); wrong != nil {
+		return nil, usageError(wrong.Error())
+	}
+	return cfg, nil
+}
+
+// source is the configuration before the flags are laid over it.
+func (o *stdioOptions) source(command []string) (*config.Config, error) {
+	given := 0
+	for _, is := range []bool{o.file != "", o.upstream != "", len(command) > 0} {
+		if is {
+			given++
+		}
+	}
+	switch {
+	case given != 1:
+		return nil, usageError("give one of --upstream URL, --config FILE and -- COMMAND")
+	case o.name != "" && o.file == "":
+		return nil, usageError("--name goes with --config")
+	case o.file != "":
+		return o.fromFile()
+	case o.upstream != "":
+		return config.FromFlags(o.upstream), nil
+	}
+	cfg := config.FromFlags("")
+	u := cfg.Upstreams[0]
+	u.Command, u.Args, u.ProbeTimeout = command[0], command[1:], fetchTimeout
+	u.ProcessIdle = 0 // it lasts as long as its client, as it would without the gateway
+	u.Env = environment()
+	return cfg, nil
+}
+
+// fromFile takes one server of a file.
+func (o *stdioOptions) fromFile() (*config.Config, error) {
+	cfg, err := config.Load(o.file)
+	if err != nil {
+		return nil, err
+	}
+	if o.name == "" && len(cfg.Upstreams) == 1 {
+		return cfg, nil
+	}
+	var names []string
+	for _, u := range cfg.Upstreams {
+		if u.Name == o.name {
+			cfg.Upstreams = []*config.Upstream{u}
+			return cfg, nil
+		}
+		names = append(names, u.Name)
+	}
+	return nil, usageError("--name NAME is one of " + strings.Join(names, ", "))
+}
+
+// environment is what the client has given to the process in its environment: a server that
+// the command line names gets it whole, as it would without the gateway.
+func environment() map[string]string {
+	env := make(map[string]string)
+	for _, entry := range os.Environ() {
+		if name, value, ok := strings.Cut(entry, "="); ok && name != "" {
+			env[name] = value
+		}
+	}
+	return env
+}
+
+// newStdioServer builds a gateway that listens nowhere.
+func newStdioServer(ctx context.Context, c *config.Config, stderr io.Writer) (*server, error) {
+	s := &server{config: c, log: newLogger(c.Log, stderr)}
+	if err := s.build(ctx); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+// runStdio serves one client until it has closed its output, nothing can be written to it any
+// more, or ctx ends. Then everything ends within seconds: a client waits no longer, and tasks in
+// an embedded store end with the process.
+func (s *server) runStdio(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
+	conn := stdio.New(stdout, stdio.Options{
+		Handler: s.gateway.Handler(), Path: s.config.Upstreams[0].Path,
+		MaxMessage: int64(s.config.MaxBody), MaxRequests: s.config.MaxCalls, Logger: s.log,
+	})
+	loops, stop := outlasting(ctx)
+	defer stop()
+	g, failed := errgroup.WithContext(ctx)
+	g.Go(func() error { return ignore(s.shim.Run(loops), context.Canceled) })
+	g.Go(func() error { return ignore(s.gateway.Run(loops), context.Canceled) })
+	g.Go(func() error {
+		defer stop()
+		err := conn.Serve(failed, stdin)
+		return errors.Join(err, s.part(loops, conn, err == nil))
+	})
+	return errors.Join(g.Wait(), s.close())
+}
+
+// part ends what the client listens to, then everything else that it has in flight.
+func (s *server) part(ctx context.Context, conn *stdio.Conn, heard bool) error {
+	brief, stop := context.WithTimeout(ctx, partingTimeout)
+	defer stop()
+	if err := s.gateway.Close(brief); err != nil {
+		s.log.Warn("streams did not end in time", "err", err)
+	}
+	brief, stop = context.WithTimeout(ctx, partingTimeout)
+	defer stop()
+	if err := conn.Close(brief); err != nil && heard {
+		s.log.Warn("the client did not read what it was sent", "err", err)
+	}
+	hasty, stop := s.hasty(ctx)
+	defer stop()
+	if err := s.shim.Close(hasty); err != nil {
+		s.log.Warn("not everything that was left could be recorded in time", "err", err)
+	}
+	return nil
+}

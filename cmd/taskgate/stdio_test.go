@@ -1,0 +1,45 @@
+package main
+
+import (
+	"flag"
+	"testing"
+	"time"
+
+	"taskgate/gateway/config"
+)
+
+// stdioConfigOf is the configuration of a command line.
+func stdioConfigOf(t *testing.T, args ...string) *config.Config {
+	t.Helper()
+	flags := flag.NewFlagSet("stdio", flag.ContinueOnError)
+	o := newStdioOptions(flags)
+	if err := flags.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	c, err := o.config(flags.Args())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// A server that the command line names has what it would have without the gateway: the
+// environment, all the time that npx needs, and a life as long as its client's.
+func TestCommandAsWithoutTheGateway(t *testing.T) {
+	t.Setenv("DESKTOP_SECRET", "a=b")
+	c := stdioConfigOf(t, "--grace", "2s", "--without-tasks", "handle", "--log-level", "warn", "--", "npx", "-y", "server", "--config", "x")
+	u := c.Upstreams[0]
+	if len(c.Upstreams) != 1 || u.Command != "npx" || len(u.Args) != 4 || u.Args[3] != "x" || u.Cwd != "" {
+		t.Errorf("command %q %q in %q", u.Command, u.Args, u.Cwd)
+	}
+	if u.Env["DESKTOP_SECRET"] != "a=b" || u.Env["PATH"] == "" {
+		t.Errorf("environment %v", u.Env)
+	}
+	if u.ProbeTimeout != time.Minute || u.ProcessIdle != 0 || u.Defaults.Grace != 2*time.Second ||
+		u.WithoutTasks != config.WithoutTasksHandle || c.Log.Level != config.LevelWarn || c.Store != config.StoreEmbedded {
+		t.Errorf("%+v", u)
+	}
+	if u = stdioConfigOf(t, "--upstream", "http://127.0.0.1:1/mcp").Upstreams[0]; u.URL == "" || u.Command != "" || len(u.Env) != 0 {
+		t.Errorf("%+v", u)
+	}
+}
