@@ -17,6 +17,9 @@ func TestMain(m *testing.M) {
 	if kind := os.Getenv(childVar); kind != "" {
 		os.Exit(serveChild(kind))
 	}
+	if isChild() {
+		return
+	}
 	os.Exit(run(m))
 }
 
