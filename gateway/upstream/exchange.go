@@ -143,9 +143,11 @@ func (x *exchange) begin(ctx context.Context) func() {
 		x.idle.start(x.w.cfg.IdleTimeout, func() { x.end(errIdle) })
 	}
 	x.left.Add(1)
+	early := false // the cancellation came before the request went out
 	stop := context.AfterFunc(ctx, func() {
 		defer x.left.Done()
 		if !detached(ctx) {
+			early = !x.reached.Load()
 			x.cancelUpstream(ctx)
 		}
 		x.end(context.Cause(ctx))
@@ -157,6 +159,9 @@ func (x *exchange) begin(ctx context.Context) func() {
 		if x.ses != nil && x.progress {
 			x.ses.route.unfollow(x.rec.state.ID, x)
 			x.rec.quit()
+		}
+		if early { // the request may have gone out all the same
+			x.cancelUpstream(ctx)
 		}
 		x.idle.stop()
 		x.end(nil)

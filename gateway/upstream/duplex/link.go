@@ -97,7 +97,7 @@ func (e *Ending) shown() string {
 	return text
 }
 
-// Reached says that a request is about to be written, as net/http does.
+// Reached says that a request is written, or about to be, as net/http does.
 func Reached(ctx context.Context) {
 	if trace := httptrace.ContextClientTrace(ctx); trace != nil && trace.GotConn != nil {
 		trace.GotConn(httptrace.GotConnInfo{Reused: true})

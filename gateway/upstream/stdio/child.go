@@ -160,7 +160,6 @@ func (p *child) signal(send func(pid int)) {
 // Send writes one message as a line. If it fails, the server has not got the message; that is
 // final, but for the end of ctx.
 func (p *child) Send(ctx context.Context, m duplex.Message) error {
-	duplex.Reached(ctx)
 	select {
 	case p.turn <- struct{}{}:
 	case <-p.ended:
@@ -178,6 +177,7 @@ func (p *child) Send(ctx context.Context, m duplex.Message) error {
 	err := p.write(append(m.Bytes, '\n'))
 	switch {
 	case err == nil:
+		duplex.Reached(ctx) // and not before: a cancellation must not overtake its request
 		return nil
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		p.kill(&duplex.Ending{Kind: duplex.KindTimeout, How: fmt.Sprintf("did not read its input for %s, and was ended", p.cfg.ReadTimeout)})
