@@ -293,7 +293,7 @@ func TestSession(t *testing.T) {
 			answer(w, http.StatusOK, result(m, `{}`))
 		}}
 		c := newClient(t, s.handle)
-		go c.say(ask(1, "initialize"), initialized, ask(2, "tools/list")) // it does not wait
+		c.say(ask(1, "initialize") + "\n" + initialized + "\n" + ask(2, "tools/list")) // it does not wait
 		c.hear(`{"jsonrpc":"2.0","id":1,"result":{}}`)
 		first, second := <-c.out, <-c.out
 		if got := map[string]bool{first: true, second: true}; !got[question+"\n"] || !got[`{"jsonrpc":"2.0","id":2,"result":{}}`+"\n"] {
