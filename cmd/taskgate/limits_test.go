@@ -142,14 +142,16 @@ func hanging(server string) {
 
 // hangingSSE is the same over HTTP+SSE.
 func hangingSSE(t *testing.T, server string) string {
+	over := make(chan struct{})
 	s := sdk.NewServer(&sdk.Implementation{Name: "hanging", Version: "1"}, nil)
-	s.AddTool(&sdk.Tool{Name: "hang", InputSchema: json.RawMessage(`{"type":"object"}`)}, func(ctx context.Context, _ *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+	s.AddTool(&sdk.Tool{Name: "hang", InputSchema: json.RawMessage(`{"type":"object"}`)}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		tellBegun(server)
-		<-ctx.Done()
-		return nil, ctx.Err()
+		<-over // the SDK ends no call with its connection
+		return nil, errors.New("over")
 	})
 	web := httptest.NewServer(sdk.NewSSEHandler(func(*http.Request) *sdk.Server { return s }, nil))
 	t.Cleanup(func() {
+		close(over)
 		web.CloseClientConnections()
 		web.Close()
 	})

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -416,9 +417,9 @@ func TestModernTaskForgotten(t *testing.T) {
 func TestModernTaskServerAway(t *testing.T) {
 	for outage, want := range map[int]bool{8: true, 1000: false} {
 		native(t, Config{}, func(*fake.Job) {}, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *HTTP) {
-			tries := 0
+			var all atomic.Int64
 			s.On("tasks/get", func(x *fake.Exchange) {
-				switch tries++; {
+				switch tries := int(all.Add(1)); {
 				case tries > outage:
 					fake.Result(`{"resultType":"complete","taskId":"job-1","status":"completed","ttlMs":null,"result":{"resultType":"complete","content":[]}}`)(x)
 				case tries%3 == 0:
@@ -430,7 +431,7 @@ func TestModernTaskServerAway(t *testing.T) {
 				}
 			})
 			_, err := h.Call(t.Context(), in("a", ``), nil)
-			if (err == nil) != want || tries > lostTries+1 {
+			if tries := all.Load(); (err == nil) != want || tries > lostTries+1 {
 				t.Errorf("after %d attempts: %v", tries, err)
 			}
 		})
