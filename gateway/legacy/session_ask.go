@@ -166,6 +166,10 @@ func (a *asker) askAll(checks bool) (again time.Duration) {
 func (a *asker) askOne(t shim.Task, q shim.Question, checks bool) (again time.Duration) {
 	name := questionName(t.ID, q.Key)
 	a.mu.Lock()
+	if !a.open(t.ID, q.Key) { // answered since the round began
+		a.mu.Unlock()
+		return 0
+	}
 	asked, held := a.asked[name], a.held[name]
 	seen, known := a.seen[name]
 	if !known {
@@ -200,16 +204,21 @@ func (a *asker) askOne(t shim.Task, q shim.Question, checks bool) (again time.Du
 	return 0
 }
 
+// open reports whether a question waits for its answer, as far as this stream has heard. a.mu is
+// held.
+func (a *asker) open(id shim.ID, key string) bool {
+	return slices.ContainsFunc(a.tasks[id].Questions, func(q shim.Question) bool { return q.Key == key && q.Outstanding() })
+}
+
 // placed notes where a question is. It reports whether this stream has asked it, and it is
 // over by now.
 func (a *asker) placed(id shim.ID, key, holder string, has bool) (over bool) {
 	name := questionName(id, key)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	open := slices.ContainsFunc(a.tasks[id].Questions, func(q shim.Question) bool { return q.Key == key && q.Outstanding() })
 	delete(a.held, name)
 	switch {
-	case !open:
+	case !a.open(id, key):
 		return holder == ""
 	case holder != "" && !has:
 		a.held[name] = &holding{stream: holder}

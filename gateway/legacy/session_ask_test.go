@@ -78,6 +78,29 @@ func TestAskerWaitsForTheStore(t *testing.T) {
 	})
 }
 
+// A client that answers while a round over the questions is under way is not asked again by that
+// round, though the round began before the answer.
+func TestAskerIsAnsweredMeanwhile(t *testing.T) {
+	s := askingSession(t, wiretest.OpenSessions(t, 1, time.Hour))
+	sent := 0
+	a := newAsker(t.Context(), &endpoint.Endpoint{}, s, nil, askLine{ask: func(context.Context, string, string, []byte) (string, bool, error) {
+		sent++
+		return "", false, nil
+	}})
+	a.wake = make(bell, 1) // the rounds are those of the test
+	before := asksOf(t, "q")
+	a.look(before)
+	a.askAll(false)
+	answered := before
+	answered.Questions = []shim.Question{before.Questions[0]}
+	answered.Questions[0].Answer = []byte(`{}`)
+	a.look(answered)
+	a.askOne(before, before.Questions[0], false)
+	if sent != 1 {
+		t.Errorf("asked %d times", sent)
+	}
+}
+
 // Whoever goes on with a stream finds in its log what the replica before it has asked to
 // the last, and does not ask it again.
 func TestAskerFindsTheLatestQuestion(t *testing.T) {
