@@ -152,6 +152,7 @@ func (s *Server) begin(call json.RawMessage) (*task, error) {
 	s.mu.Unlock()
 	s.runs.Go(func() {
 		defer stop()
+		t.queued(ctx)
 		t.run(ctx, conn, args)
 		_ = session.Close()
 	})

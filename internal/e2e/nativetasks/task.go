@@ -25,6 +25,8 @@ type task struct {
 	id      string
 	created time.Time
 	stop    context.CancelFunc
+	read    chan struct{} // closed once its client has asked for it
+	once    sync.Once     // closes read
 
 	mu       sync.Mutex
 	updated  time.Time
@@ -39,11 +41,26 @@ type task struct {
 
 func newTask(id string, stop context.CancelFunc) *task {
 	now := time.Now()
-	return &task{id: id, created: now, updated: now, stop: stop, status: "working"}
+	return &task{id: id, created: now, updated: now, stop: stop, read: make(chan struct{}), status: "working"}
+}
+
+// queued waits until the task begins: when its client has asked for it, or a second after it was
+// made. So whoever cancels a task that runs knows of it.
+func (t *task) queued(ctx context.Context) {
+	late := time.NewTimer(time.Second)
+	defer late.Stop()
+	select {
+	case <-t.read:
+	case <-late.C:
+	case <-ctx.Done():
+	}
 }
 
 // view is the task as a result (T14, T22); with what belongs to its status, if whole.
 func (t *task) view(resultType string, whole bool) map[string]any {
+	if whole {
+		t.once.Do(func() { close(t.read) })
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	v := map[string]any{
