@@ -1,6 +1,6 @@
 // Package gateway serves MCP to clients over Streamable HTTP, in every revision from
 // 2025-03-26 to 2026-07-28, at one path per upstream. In come HTTP requests: [Gateway.Handler]
-// has the routes, origin.go and auth.go say from where and from whom a request is taken, and
+// has the routes, origin.go and package auth say from where and from whom a request is taken, and
 // recognise.go of which era it is. Out it goes to the handler of that era, in package modern
 // or in package legacy, which keeps sessions.
 //
@@ -21,7 +21,9 @@ import (
 	"go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/trace"
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
+	"golang.org/x/sync/errgroup"
 
+	"taskgate/gateway/auth"
 	"taskgate/gateway/config"
 	"taskgate/gateway/endpoint"
 	"taskgate/gateway/legacy"
@@ -68,7 +70,7 @@ type Gateway struct {
 	connections *shim.Bound
 	streams     *wire.Streams
 	sessions    *legacy.Table
-	keys        keyring
+	methods     *auth.Methods
 	rate        *rate // nil where there is none
 	budget      *budget.Bytes
 }
@@ -89,7 +91,7 @@ func New(o Options) (*Gateway, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
-	keys, err := newKeyring(o.Config.Auth)
+	methods, err := auth.New(o.Config, o.Logger)
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
@@ -101,7 +103,7 @@ func New(o Options) (*Gateway, error) {
 		o.Logger.Warn("without state_keys a client of 2026-07-28 that takes no tasks cannot be asked by a server of the 2025 versions;" +
 			" \"taskgate state-key\" prints a key, and all replicas need the same")
 	}
-	g := &Gateway{config: o.Config, tel: tel, keys: keys, budget: o.Budget}
+	g := &Gateway{config: o.Config, tel: tel, methods: methods, budget: o.Budget}
 	g.bound()
 	if g.rate, err = newRate(o, tel); err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
@@ -127,7 +129,7 @@ func New(o Options) (*Gateway, error) {
 func (g *Gateway) serve(e *endpoint.Endpoint) {
 	h := &legacy.Handler{Endpoint: e, Sessions: g.sessions}
 	e.Upstream.OnSessionQuestion(h.AskSession)
-	g.routes = append(g.routes, &route{Gateway: g, endpoint: e, modern: modern.New(e), legacy: h})
+	g.routes = append(g.routes, &route{Gateway: g, endpoint: e, modern: modern.New(e), legacy: h, scoped: e.Config.Scoped()})
 }
 
 // Handler returns the route table. Every upstream has one path that both eras
@@ -138,11 +140,14 @@ func (g *Gateway) serve(e *endpoint.Endpoint) {
 func (g *Gateway) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, u := range g.routes {
-		path := u.endpoint.Config.Path
-		mux.HandleFunc("POST "+path, g.keys.authenticate(g.rate.limited(u.servePOST)))
+		path, method := u.endpoint.Config.Path, g.methods.Of(u.endpoint.Name)
+		mux.HandleFunc("POST "+path, authenticate(method, g.rate.limited(u.servePOST)))
 		mux.HandleFunc("HEAD "+path, notAllowed) // or it would be taken for a GET
-		mux.HandleFunc("GET "+path, g.keys.authenticate(g.rate.limited(u.legacy.ServeGET)))
-		mux.HandleFunc("DELETE "+path, g.keys.authenticate(g.rate.limited(u.legacy.ServeDELETE)))
+		mux.HandleFunc("GET "+path, authenticate(method, g.rate.limited(plain(u.legacy.ServeGET))))
+		mux.HandleFunc("DELETE "+path, authenticate(method, g.rate.limited(plain(u.legacy.ServeDELETE))))
+	}
+	for _, p := range g.methods.Pages() {
+		mux.HandleFunc("GET "+p.Path, page(p))
 	}
 	return newOriginGuard(g.config).wrap(g.timed(mux))
 }
@@ -162,8 +167,14 @@ func (g *Gateway) timed(next http.Handler) http.Handler {
 	})
 }
 
-// Run ends client sessions that have been idle for too long, until ctx ends.
-func (g *Gateway) Run(ctx context.Context) error { return g.sessions.Run(ctx) }
+// Run ends client sessions that have been idle for too long, and keeps the keys of issuers,
+// until ctx ends. Until it has fetched keys, no token can be verified.
+func (g *Gateway) Run(ctx context.Context) error {
+	all, ctx := errgroup.WithContext(ctx)
+	all.Go(func() error { return g.sessions.Run(ctx) })
+	all.Go(func() error { return g.methods.Run(ctx) })
+	return all.Wait()
+}
 
 // Close ends every open stream in the way its protocol has for it (a final
 // result to subscriptions/listen, the end of a legacy GET stream) and refuses new

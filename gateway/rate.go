@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"taskgate/gateway/auth"
 	"taskgate/gateway/wire"
 	"taskgate/internal/jsonrpc"
 	"taskgate/shim"
@@ -37,13 +38,13 @@ func (l *rate) limited(next authenticated) authenticated {
 	if l == nil {
 		return next
 	}
-	return func(w http.ResponseWriter, r *http.Request, p shim.Principal) {
-		if err := l.admit(r, p, 1); err != nil {
+	return func(w http.ResponseWriter, r *http.Request, c auth.Caller) {
+		if err := l.admit(r, c.Principal, 1); err != nil {
 			leaveUnread(w, r)
 			l.refuse(w, r, err)
 			return
 		}
-		next(w, r, p)
+		next(w, r, c)
 	}
 }
 

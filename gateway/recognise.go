@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 
+	"taskgate/gateway/auth"
 	"taskgate/gateway/endpoint"
 	"taskgate/gateway/legacy"
 	"taskgate/gateway/modern"
@@ -12,7 +13,6 @@ import (
 	"taskgate/internal/budget"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
-	"taskgate/shim"
 )
 
 // route is the path of one upstream. Its requests go to the handler of their era.
@@ -21,10 +21,12 @@ type route struct {
 	endpoint *endpoint.Endpoint
 	modern   *modern.Handler
 	legacy   *legacy.Handler
+	scoped   bool // some of its tools need scopes
 }
 
 // servePOST reads the message and hands it to the handler of its era.
-func (u *route) servePOST(w http.ResponseWriter, r *http.Request, p shim.Principal) {
+func (u *route) servePOST(w http.ResponseWriter, r *http.Request, c auth.Caller) {
+	p := c.Principal
 	if u.budget != nil {
 		hold := u.budget.Hold() // of its message and the answer
 		defer hold.Release()
@@ -36,6 +38,10 @@ func (u *route) servePOST(w http.ResponseWriter, r *http.Request, p shim.Princip
 		return
 	}
 	era, msg, err := recognise(r.Header, body)
+	if refusal := u.mayCall(c, body, msg); err == nil && refusal != nil {
+		refuse(w, msg.ID, refusal)
+		return
+	}
 	switch {
 	case err != nil:
 		// The envelope cannot be read, so the header says how the error is spelt.

@@ -148,7 +148,7 @@ func (s *server) listen(ctx context.Context) (err error) {
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
-	if !s.config.Auth.Required() && !loopback(s.config.Listen) {
+	if s.config.Open() && !loopback(s.config.Listen) {
 		s.log.Warn("anybody who can connect may call: configure auth, or listen on a loopback address", "listen", s.config.Listen)
 	}
 	return nil

@@ -3,17 +3,29 @@ package config
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
 	"strings"
+	"time"
 )
 
-// Auth says who may call. Without it everybody who can connect is served, as
+// Auth says who may call, in exactly one way. A request that this way refuses is
+// refused: no other way is tried. Without it everybody who can connect is served, as
 // nobody in particular: a task's id is then what gives access to it.
 type Auth struct {
+	// Anonymous set to on lets everybody in who can connect, as nobody in particular. It
+	// is for an upstream that is open where the auth of all others is not.
+	Anonymous Switch `yaml:"anonymous"`
+
 	// Keys are the bearer keys that let a client in, by the header
 	// "Authorization: Bearer KEY". A principal may have several, so that a key
 	// can be replaced without a moment in which none works.
 	Keys []BearerKey `yaml:"keys"`
+
+	// JWT lets in who has an access token of an authorization server, signed as a JWT.
+	// It needs public_url.
+	JWT *JWT `yaml:"jwt"`
+
+	// TrustedHeader lets in whom a proxy in front has signed in, and names in a header.
+	TrustedHeader *TrustedHeader `yaml:"trusted_header"`
 }
 
 // BearerKey is one key of one principal.
@@ -29,8 +41,87 @@ type BearerKey struct {
 	SHA256 string `yaml:"sha256" pattern:"^[0-9A-Fa-f]{64}$" says:"the 64 hexadecimal digits of a SHA-256 hash, as \"taskgate hash-key\" prints them" required:"true"`
 }
 
+// JWT says which access tokens let a client in.
+type JWT struct {
+	// Issuer is the authorization server whose tokens are taken: the claim iss of each. Its
+	// metadata (RFC 8414 or OpenID Connect discovery) says where its keys are. It must be
+	// https, or http on a loopback address.
+	Issuer string `yaml:"issuer" required:"true"`
+
+	// JWKSURL is where the issuer's keys are. With it, no metadata is asked for.
+	JWKSURL string `yaml:"jwks_url"`
+
+	// Audiences are what tokens may be meant for. A token whose claim aud has none of them is
+	// refused.
+	Audiences []string `yaml:"audiences" required:"true"`
+
+	// Algorithms are those that tokens may be signed with, of RS256, RS384, RS512, PS256,
+	// PS384, PS512, ES256, ES384, ES512 and EdDSA. Without it all of them are.
+	Algorithms []string `yaml:"algorithms"`
+
+	// Leeway is how far the clocks of the issuer and the gateway may be apart.
+	Leeway time.Duration `yaml:"leeway" min:"0s"`
+
+	// Principal is the claim that says who the caller is, among all callers of the issuer.
+	// It must be one that never changes and is never given to somebody else. Changing
+	// this key orphans the callers' tasks.
+	Principal string `yaml:"principal"`
+
+	// Scopes are those that every token needs.
+	Scopes []string `yaml:"scopes"`
+
+	// Refresh is how often the issuer's keys are fetched. They are also fetched when a token
+	// names one that is not known, though not more than once in 10s.
+	Refresh time.Duration `yaml:"refresh" min:"10s"`
+
+	// MaxTokens is how many verified tokens are remembered, so that their signatures are
+	// not verified at each request. 0 remembers none.
+	MaxTokens int `yaml:"max_tokens" min:"0"`
+}
+
+// TrustedHeader says which header of whom is believed.
+type TrustedHeader struct {
+	// Name is the header that names the caller.
+	Name string `yaml:"name" required:"true"`
+
+	// From are the addresses that requests are taken from, each as an address or a network
+	// such as 10.0.0.0/8. A request from anywhere else is refused, with or without the
+	// header. The address is that of the connection.
+	From []string `yaml:"from" required:"true"`
+}
+
+// NewAuth returns an auth with every default. It names no way to sign in.
+func NewAuth() Auth { return Auth{Anonymous: Off} }
+
+// NewJWT returns a JWT with every default. What is required is empty.
+func NewJWT() *JWT {
+	return &JWT{Leeway: 30 * time.Second, Principal: "sub", Refresh: 10 * time.Minute, MaxTokens: 10_000}
+}
+
+func (a *Auth) seed(any) { *a = NewAuth() }
+
+func (j *JWT) seed(any) { *j = *NewJWT() }
+
 // Required reports whether a client has to say who it is.
-func (a Auth) Required() bool { return len(a.Keys) > 0 }
+func (a Auth) Required() bool { return len(a.Keys) > 0 || a.JWT != nil || a.TrustedHeader != nil }
+
+// AuthOf returns the auth of an upstream: its own, or else that of all.
+func (c *Config) AuthOf(u *Upstream) Auth {
+	if u.Auth != nil {
+		return *u.Auth
+	}
+	return c.Auth
+}
+
+// Open reports whether everybody may call one of the upstreams.
+func (c *Config) Open() bool {
+	for _, u := range c.Upstreams {
+		if !c.AuthOf(u).Required() {
+			return true
+		}
+	}
+	return false
+}
 
 // ValidKey reports whether a client can present key as a bearer token (RFC 6750
 // section 2.1): letters, digits and -._~+/ with any number of = at the end.
@@ -54,35 +145,3 @@ func HashKey(key string) string {
 // hashOfNothing is what hashing gives where a key was to come from a variable or
 // a file, and neither held anything.
 const hashOfNothing = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-
-// auth checks the keys one by one and against each other. One key of two
-// principals would make one of them the other.
-func (p *problems) auth(a *Auth) {
-	seen := map[string]int{}
-	for i := range a.Keys {
-		k, at := &a.Keys[i], fmt.Sprintf("auth.keys[%d]", i)
-		p.fields(at, k)
-		hash := strings.ToLower(k.SHA256)
-		if first, ok := seen[hash]; ok && hash != "" {
-			p.add(at+".sha256", "this key is already that of keys[%d]", first)
-			continue
-		}
-		if hash == hashOfNothing {
-			p.add(at+".sha256", "this is the hash of nothing: the key was empty")
-		}
-		seen[hash] = i
-	}
-}
-
-// checkAuth reports an auth without keys. To read it as "nobody has to say who he
-// is" would open the gateway to everybody when the last entry of a list is
-// commented out.
-func (s *source) checkAuth(a Auth) {
-	if _, given := s.at["auth"]; given && !a.Required() {
-		s.addProblem(problem{
-			paths:   []string{"auth.keys", "auth"},
-			message: "no keys: give at least one, or leave auth out to let everybody in",
-			onKey:   true,
-		})
-	}
-}

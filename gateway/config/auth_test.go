@@ -25,7 +25,7 @@ func TestAuthKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := config.Auth{Keys: []config.BearerKey{
+	want := config.Auth{Anonymous: config.Off, Keys: []config.BearerKey{
 		{Principal: "alice@example.com", SHA256: hashA}, {Principal: "alice@example.com", SHA256: hashB},
 	}}
 	if diff := cmp.Diff(want, c.Auth); diff != "" || !c.Auth.Required() {
@@ -64,5 +64,41 @@ func TestAuthValidate(t *testing.T) {
 	c.Listen, c.Admin = "127.0.0.1:0", "127.0.0.1:0"
 	if err := c.Validate(); err == nil || err.Error() != "auth.keys[1].sha256: this key is already that of keys[0]" {
 		t.Errorf("error: %v", err)
+	}
+}
+
+// An upstream has an auth of its own, or that of all.
+func TestAuthOf(t *testing.T) {
+	text := "public_url: https://gw.example\nauth: {keys: [{principal: alice, sha256: " + hashA + "}]}\n" + `upstreams:
+  - {name: a, url: "http://127.0.0.1:1"}
+  - {name: b, url: "http://127.0.0.1:1", auth: {jwt: {issuer: "https://as.example", audiences: [x]}}, defaults: {scopes: "a b"}}
+  - {name: c, url: "http://127.0.0.1:1", auth: {trusted_header: {name: x-user, from: [10.0.0.1, 10.0.0.0/8, "fd00::/8"]}}}
+  - {name: d, url: "http://127.0.0.1:1", auth: {anonymous: on}}
+`
+	c, err := config.Parse("f", []byte(text), noEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	jwt := config.NewJWT()
+	jwt.Issuer, jwt.Audiences = "https://as.example", []string{"x"}
+	for i, want := range []config.Auth{
+		c.Auth,
+		{Anonymous: config.Off, JWT: jwt},
+		{Anonymous: config.Off, TrustedHeader: &config.TrustedHeader{Name: "x-user", From: []string{"10.0.0.1", "10.0.0.0/8", "fd00::/8"}}},
+		{Anonymous: config.On},
+	} {
+		if diff := cmp.Diff(want, c.AuthOf(c.Upstreams[i])); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", c.Upstreams[i].Name, diff)
+		}
+	}
+	if !c.Open() || !c.Upstreams[1].Scoped() || c.Upstreams[0].Scoped() {
+		t.Error("who may call what")
+	}
+	c.Upstreams = c.Upstreams[:3]
+	if c.Open() {
+		t.Error("open without an open upstream")
+	}
+	if err := matchesSchema(t, text); err != nil {
+		t.Error(err)
 	}
 }

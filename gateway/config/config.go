@@ -95,7 +95,12 @@ type Config struct {
 	// Log says what is logged, and how.
 	Log Log `yaml:"log"`
 
-	// Auth says who may call; without it, everybody who can connect.
+	// PublicURL is how clients reach the gateway: https://host or https://host:port, without
+	// a path. What clients are told of addresses of the gateway begins with it.
+	PublicURL string `yaml:"public_url"`
+
+	// Auth says who may call, at every upstream that has no auth of its own; without it,
+	// everybody who can connect.
 	Auth Auth `yaml:"auth"`
 
 	// StateKeys seal what a client of 2026 holds while a call of it waits for its
@@ -266,6 +271,7 @@ func Default() *Config {
 		DrainDelay:   5 * time.Second,
 		DrainTimeout: 30 * time.Second,
 		Log:          Log{Level: LevelInfo, Format: FormatText},
+		Auth:         NewAuth(),
 		MaxBody:      4 * MiB,
 		BytesWait:    time.Minute,
 

@@ -38,6 +38,9 @@ func (d *decoder) value(n *yaml.Node, path string, v reflect.Value, parent any) 
 		d.scalar(n, path, v)
 	case isNull(n):
 		// A list or mapping whose entries are all commented out.
+		if s, ok := v.Addr().Interface().(seeder); ok {
+			s.seed(parent)
+		}
 	case v.Kind() == reflect.Slice:
 		d.list(n, path, v, parent)
 	case v.Kind() == reflect.Map:

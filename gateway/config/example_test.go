@@ -119,7 +119,12 @@ func TestExampleShowsDefaults(t *testing.T) {
 	files.Command, files.Args, files.Cwd = "npx", []string{"-y", "@modelcontextprotocol/server-filesystem", "."}, "/srv/files"
 	files.Env, files.Headers = map[string]string{"PATH": "/usr/bin", "HOME": "/root"}, map[string]string{}
 	want.Upstreams = []*config.Upstream{u, files}
-	want.Admin, want.Auth = "127.0.0.1:9090", got.Auth
+	want.Admin, want.Auth, want.PublicURL = "127.0.0.1:9090", got.Auth, "https://gateway.example.com"
+	jwt := config.NewJWT()
+	jwt.Issuer, jwt.JWKSURL = "https://login.example.com", "https://login.example.com/keys"
+	jwt.Audiences, jwt.Algorithms, jwt.Scopes = []string{"https://gateway.example.com/mcp"}, []string{"ES256", "RS256"}, []string{"mcp:use"}
+	u.Auth = &config.Auth{Anonymous: config.Off, JWT: jwt}
+	files.Auth = &config.Auth{Anonymous: config.Off, TrustedHeader: &config.TrustedHeader{Name: "X-Forwarded-User", From: []string{"10.0.0.0/8", "::1"}}}
 	want.StateKeys = []config.StateKey{
 		{ID: "2026-11", Key: keyA, KeyFile: "secrets/state-key"},
 		{ID: "2026-05", Key: keyB},
@@ -137,12 +142,26 @@ func TestExampleHasEveryKey(t *testing.T) {
 	if err := yaml.Load([]byte(text), &tree); err != nil {
 		t.Fatal(err)
 	}
-	requireKeys(t, "", reflect.TypeFor[config.Config](), tree)
+	requireKeys(t, "", reflect.TypeFor[config.Config](), tree, authsOf(tree))
+}
+
+// authsOf is a mapping with the keys of every auth in the example.
+func authsOf(tree any) map[string]any {
+	top, _ := tree.(map[string]any)
+	all, _ := top["auth"].(map[string]any)
+	all = maps.Clone(all)
+	upstreams, _ := top["upstreams"].([]any)
+	for _, u := range upstreams {
+		keys, _ := u.(map[string]any)
+		own, _ := keys["auth"].(map[string]any)
+		maps.Copy(all, own)
+	}
+	return all
 }
 
 // requireKeys reports the keys of a struct that a mapping lacks, also inside
 // lists of structs, where the entries together must have all of them.
-func requireKeys(t *testing.T, path string, typ reflect.Type, tree any) {
+func requireKeys(t *testing.T, path string, typ reflect.Type, tree any, auths map[string]any) {
 	keys, _ := tree.(map[string]any)
 	for i := range typ.NumField() {
 		f := typ.Field(i)
@@ -163,8 +182,11 @@ func requireKeys(t *testing.T, path string, typ reflect.Type, tree any) {
 		if inner.Kind() == reflect.Pointer {
 			inner = inner.Elem()
 		}
+		if inner == reflect.TypeFor[config.Auth]() {
+			value = auths // each has one way to sign in
+		}
 		if inner.Kind() == reflect.Struct {
-			requireKeys(t, path+name+".", inner, value)
+			requireKeys(t, path+name+".", inner, value, auths)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"path"
+	"slices"
 	"strings"
 	"time"
 )
@@ -57,6 +58,9 @@ type Upstream struct {
 	// ProcessIdle is how long a process is kept that nobody uses. 0 keeps it until the
 	// gateway ends.
 	ProcessIdle time.Duration `yaml:"process_idle" min:"0s"`
+
+	// Auth says who may call this upstream, in place of the auth of all.
+	Auth *Auth `yaml:"auth"`
 
 	// Headers are sent with every request to the server. Headers that belong
 	// to the protocol or to the connection cannot be set. In a loaded
@@ -263,6 +267,10 @@ type Tool struct {
 	// 0 means any number.
 	Concurrency int `yaml:"concurrency" min:"0"`
 
+	// Scopes are what a token needs to call the tool, besides those of auth.jwt.scopes, with
+	// one space between two. Without them every caller may.
+	Scopes string `yaml:"scopes"`
+
 	// ImmediateResponse is a text for the model of a client of 2025-11-25 that
 	// calls the tool as a task: what it may go on with until the result is there.
 	// Without it such a client gets none.
@@ -351,6 +359,11 @@ func (u *Upstream) Tool(name string) Tool {
 		}
 	}
 	return u.Defaults
+}
+
+// Scoped reports whether a tool of the upstream needs scopes.
+func (u *Upstream) Scoped() bool {
+	return u.Defaults.Scopes != "" || slices.ContainsFunc(u.Tools, func(r Rule) bool { return r.Scopes != "" })
 }
 
 // matches reports whether the glob covers the name. path.Match treats / as a

@@ -51,7 +51,8 @@ func (c *Config) problems() []problem {
 	p.fields("", c)
 	p.listen("listen", c.Listen)
 	p.admin(c)
-	p.auth(&c.Auth)
+	p.publicURL(c.PublicURL)
+	p.auth("auth", &c.Auth, c.PublicURL)
 	p.stateKeys(c.StateKeys)
 	if c.Rate.Burst > 0 && c.Rate.Requests == 0 {
 		p.addFor([]string{"rate.burst", "rate.requests"}, "means nothing without requests")
@@ -68,7 +69,7 @@ func (c *Config) problems() []problem {
 			p.add(fmt.Sprintf("telemetry.baggage[%d]", i), "not a baggage key")
 		}
 	}
-	p.upstreams(c.Upstreams)
+	p.upstreams(c)
 	if least := 2 * c.LargestCall(); c.MaxBytesInFlight < least && c.MaxBody <= GiB {
 		p.addFor([]string{"max_bytes_in_flight", "upstreams", "max_body"},
 			"must be at least %d: twice max_body and the largest max_result or max_event together, and a little more", int64(least))

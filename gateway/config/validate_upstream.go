@@ -11,7 +11,8 @@ import (
 )
 
 // upstreams checks the list as a whole and each entry.
-func (p *problems) upstreams(list []*Upstream) {
+func (p *problems) upstreams(c *Config) {
+	list := c.Upstreams
 	if len(list) == 0 {
 		p.add("upstreams", "at least one upstream is needed")
 	}
@@ -29,6 +30,25 @@ func (p *problems) upstreams(list []*Upstream) {
 		}
 		names[u.Name], paths[u.Path] = i, i
 		p.upstream(at, u)
+		p.upstreamAuth(at, c, u)
+	}
+}
+
+// upstreamAuth checks who may call an upstream. What it has of all upstreams is checked there.
+func (p *problems) upstreamAuth(at string, c *Config, u *Upstream) {
+	if u.Auth != nil {
+		p.fields(at+".auth", u.Auth)
+		if !u.Auth.Required() && u.Auth.Anonymous != On {
+			p.addKey(at+".auth", "nobody could call: give keys, jwt, trusted_header, or anonymous: on")
+		}
+		p.auth(at+".auth", u.Auth, c.PublicURL)
+	}
+	auth := c.AuthOf(u)
+	p.toolScopes(at+".defaults.scopes", u.Defaults.Scopes, auth)
+	for i := range u.Tools {
+		if scopes := u.Tools[i].Scopes; scopes != u.Defaults.Scopes {
+			p.toolScopes(fmt.Sprintf("%s.tools[%d].scopes", at, i), scopes, auth)
+		}
 	}
 }
 

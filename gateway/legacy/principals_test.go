@@ -118,6 +118,10 @@ type house struct {
 	ops    *opLog
 	events *stackEvents
 	serial int // of the last legacy request
+	// sign makes a request one of whoever has the key.
+	sign func(r *http.Request, key string)
+	// secrets must not reach the server.
+	secrets []string
 
 	mu       sync.Mutex
 	received []received
@@ -131,6 +135,50 @@ type received struct {
 }
 
 func newHouse(t *testing.T) *house {
+	return newHouseOf(t, (*house).withKeys)
+}
+
+// eachHouse runs a test with each way to sign in: what is promised to a principal holds
+// whatever it is known by.
+func eachHouse(t *testing.T, run func(t *testing.T, h *house)) {
+	for name, signIn := range map[string]func(*house, *config.Config){
+		"keys": (*house).withKeys, "jwt": (*house).withTokens, "trusted header": (*house).withHeader,
+	} {
+		t.Run(name, func(t *testing.T) { run(t, newHouseOf(t, signIn)) })
+	}
+}
+
+func (h *house) withKeys(c *config.Config) {
+	wiretest.WithKeys(c)
+	for _, key := range []string{wiretest.AliceKey, wiretest.AliceNext, wiretest.BobKey} {
+		h.secrets = append(h.secrets, key, strings.ToLower(wiretest.KeyOf("", key).SHA256))
+	}
+	h.sign = func(r *http.Request, key string) { r.Header.Set("Authorization", "Bearer "+key) }
+}
+
+// subjects are the callers of the keys, as other ways to sign in know them.
+var subjects = map[string]string{wiretest.AliceKey: "alice", wiretest.AliceNext: "alice", wiretest.BobKey: "bob"}
+
+// withTokens gives each key a token of its own.
+func (h *house) withTokens(c *config.Config) {
+	issuer := wiretest.NewIssuer(h.t, "")
+	wiretest.WithTokens(c, issuer)
+	tokens := map[string]string{}
+	for key, subject := range subjects {
+		tokens[key] = issuer.Token(subject, map[string]any{"jti": key})
+		h.secrets = append(h.secrets, tokens[key], tokens[key][strings.LastIndex(tokens[key], ".")+1:])
+	}
+	h.sign = func(r *http.Request, key string) { r.Header.Set("Authorization", "Bearer "+tokens[key]) }
+}
+
+// withHeader has a proxy in front say who calls.
+func (h *house) withHeader(c *config.Config) {
+	c.Auth.TrustedHeader = &config.TrustedHeader{Name: "X-User", From: []string{"127.0.0.1"}}
+	h.secrets = []string{"X-User", "alice", "bob"}
+	h.sign = func(r *http.Request, key string) { r.Header.Set("X-User", subjects[key]) }
+}
+
+func newHouseOf(t *testing.T, signIn func(*house, *config.Config)) *house {
 	t.Helper()
 	leaks := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, leaks) })
@@ -145,7 +193,7 @@ func newHouse(t *testing.T) *house {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.url = h.serveFront(leg, store)
+	h.url = h.serveFront(leg, store, signIn)
 	return h
 }
 
@@ -169,10 +217,10 @@ func (h *house) serveUpstream() string {
 	return web.URL
 }
 
-func (h *house) serveFront(leg *upstream.HTTP, store *redisstore.Store) string {
+func (h *house) serveFront(leg *upstream.HTTP, store *redisstore.Store, signIn func(*house, *config.Config)) string {
 	c := config.Default()
 	c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
-	wiretest.WithKeys(c)
+	signIn(h, c)
 	logger := slog.New(slog.DiscardHandler)
 	sh, err := shim.New(shim.Options{
 		Replica: "r", Store: countedStore{store, h.ops}, Logger: logger,
@@ -193,7 +241,15 @@ func (h *house) serveFront(leg *upstream.HTTP, store *redisstore.Store) string {
 		h.t.Fatal(err)
 	}
 	front := httptest.NewServer(g.Handler())
+	running, stop := context.WithCancel(h.t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = g.Run(running)
+	}()
 	h.t.Cleanup(func() {
+		stop()
+		<-ended
 		bounded, cancel := context.WithTimeout(context.Background(), wiretest.Patience)
 		defer cancel()
 		err := errors.Join(g.Close(bounded), sh.Close(bounded))
@@ -247,7 +303,7 @@ func (c *caller) do(method, body string, header http.Header) reply {
 	r.Header.Set("Accept", mcp.TypeAccept)
 	r.Header.Set("Content-Type", mcp.TypeJSON)
 	maps.Copy(r.Header, header)
-	r.Header.Set("Authorization", "Bearer "+c.key)
+	c.h.sign(r, c.key)
 	if c.session != "" {
 		r.Header.Set(mcp.HeaderSession, c.session)
 	}
@@ -343,8 +399,9 @@ func alike(t *testing.T, what string, foreign, unknown reply) {
 
 // TestForeignTasks: to everyone but its owner a task does not exist, neither in
 // what is said nor in what is done (Z6, T47, L37).
-func TestForeignTasks(t *testing.T) {
-	h := newHouse(t)
+func TestForeignTasks(t *testing.T) { eachHouse(t, foreignTasks) }
+
+func foreignTasks(t *testing.T, h *house) {
 	alice, next, bob := h.caller(wiretest.AliceKey), h.caller(wiretest.AliceNext), h.caller(wiretest.BobKey)
 	done := alice.task()
 	h.events.proceed <- struct{}{}
@@ -402,8 +459,9 @@ func TestForeignTasks(t *testing.T) {
 
 // TestForeignSessions: a session id of somebody else is an unknown one (Z7), and
 // the session goes on.
-func TestForeignSessions(t *testing.T) {
-	h := newHouse(t)
+func TestForeignSessions(t *testing.T) { eachHouse(t, foreignSessions) }
+
+func foreignSessions(t *testing.T, h *house) {
 	alice := h.caller(wiretest.AliceKey).initialize()
 	foreign, unknown := h.caller(wiretest.BobKey), h.caller(wiretest.BobKey)
 	foreign.session, unknown.session = alice.session, strange
@@ -436,8 +494,9 @@ func TestForeignSessions(t *testing.T) {
 // TestKeysStayHere: no key of a client reaches the server, in any form; what does
 // is the gateway's own credential (Z1). Each principal has one upstream session,
 // whichever of its keys it uses (design.md 0.16).
-func TestKeysStayHere(t *testing.T) {
-	h := newHouse(t)
+func TestKeysStayHere(t *testing.T) { eachHouse(t, keysStayHere) }
+
+func keysStayHere(t *testing.T, h *house) {
 	sessions := map[string][]string{}
 	for _, key := range []string{wiretest.AliceKey, wiretest.BobKey, wiretest.AliceNext} {
 		h.sent()
@@ -481,9 +540,9 @@ func (h *house) clean(r received) {
 		h.t.Errorf("the server was sent %q", got)
 	}
 	all := fmt.Sprint(r.header, r.url, r.body)
-	for _, key := range []string{wiretest.AliceKey, wiretest.AliceNext, wiretest.BobKey} {
-		if strings.Contains(all, key) || strings.Contains(all, strings.ToLower(wiretest.KeyOf("", key).SHA256)) {
-			h.t.Errorf("the server was sent a key: %s", all)
+	for _, secret := range h.secrets {
+		if strings.Contains(all, secret) {
+			h.t.Errorf("the server was sent what its client signs in by: %s", all)
 		}
 	}
 }

@@ -96,9 +96,29 @@ func (g *generator) value(f reflect.StructField, v reflect.Value) object {
 		return g.list(f.Type.Elem())
 	case reflect.Map:
 		return object{{"type", nullable("object")}, {"additionalProperties", object{{"type", "string"}}}}
+	case reflect.Pointer:
+		return g.optional(f.Type.Elem())
 	default:
 		return append(object{{"type", nullable("object")}}, g.structure(v)...)
 	}
+}
+
+// optional describes a struct that is not there by default.
+func (g *generator) optional(elem reflect.Type) object {
+	var v any
+	switch elem {
+	case reflect.TypeFor[config.Auth]():
+		auth := config.NewAuth()
+		v = &auth
+	case reflect.TypeFor[config.JWT]():
+		v = config.NewJWT()
+	case reflect.TypeFor[config.TrustedHeader]():
+		v = &config.TrustedHeader{}
+	default:
+		g.err = fmt.Errorf("no description for an optional %s", elem)
+		return nil
+	}
+	return append(object{{"type", "object"}}, g.structure(reflect.ValueOf(v).Elem())...)
 }
 
 // scalar describes the types that have a form of their own.

@@ -10,7 +10,7 @@ var imports = map[string][]string{
 	"cmd/taskgate": {"gateway", "gateway/config", "gateway/sealed", "gateway/stdio", "gateway/upstream", "gateway/upstream/stdio", "redisstore", "shim", "internal/budget"},
 
 	"gateway": {
-		"gateway/config", "gateway/endpoint", "gateway/legacy", "gateway/modern", "gateway/sealed", "gateway/upstream", "gateway/wire",
+		"gateway/auth", "gateway/config", "gateway/endpoint", "gateway/legacy", "gateway/modern", "gateway/sealed", "gateway/upstream", "gateway/wire",
 		"shim", "internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/patience",
 	},
 	"gateway/legacy": {
@@ -31,6 +31,7 @@ var imports = map[string][]string{
 		"gateway/sealed", "shim", "shim/dialect",
 		"internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/semconv",
 	},
+	"gateway/auth":        {"gateway/config", "shim"},
 	"gateway/config":      {},
 	"gateway/sealed":      {"internal/jsonrpc"},
 	"gateway/gatewaytest": {"gateway/legacy", "shim"},
@@ -93,12 +94,23 @@ var fences = []fence{
 	{
 		path: "net/http",
 		allowed: []string{
-			"cmd/taskgate", "gateway", "gateway/legacy", "gateway/modern", "gateway/stdio", "gateway/wire", "gateway/upstream", "gateway/upstream/duplex", "gateway/upstream/sse",
+			"cmd/taskgate", "gateway", "gateway/auth", "gateway/legacy", "gateway/modern", "gateway/stdio", "gateway/wire", "gateway/upstream", "gateway/upstream/duplex", "gateway/upstream/sse",
 			"gateway/upstream/stdio", "gateway/upstream/transporttest", "internal/eventstream",
 			"internal/taskclient", "internal/balancer", "internal/bench", "shim/shimtest/fake",
 			"examples/slowserver", "internal/e2e/conformserver", "internal/e2e/nativetasks", "internal/wiretest",
 		},
 		why: "what is no edge must not know the transport",
+	},
+	{
+		path:    "github.com/go-jose/go-jose",
+		allowed: []string{"gateway/auth", "internal/wiretest"},
+		why:     "tokens are verified in one place",
+	},
+	{
+		path:    "github.com/oauth2-proxy/mockoidc",
+		allowed: nil,
+		tests:   []string{"internal/e2e"},
+		why:     "it is a provider to test with",
 	},
 	{
 		path:    "github.com/modelcontextprotocol/go-sdk",

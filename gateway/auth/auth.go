@@ -1,0 +1,138 @@
+// Package auth says who a request is from. In come the headers of a request and the address
+// of its connection; out goes a [Caller], or the [Refusal] that its client gets. Each upstream
+// has one [Method] to sign in, and no method ever tries another one.
+//
+// The package knows nothing of what a request wants: it has not been read yet. Only the
+// scopes of a tool are asked for later, by [Caller.Lacks].
+package auth
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"taskgate/gateway/config"
+	"taskgate/shim"
+)
+
+// Method is one way to sign in.
+type Method interface {
+	// Identify says who sent a request, or how it is refused. It must not read the body.
+	Identify(r *http.Request) (Caller, *Refusal)
+}
+
+// Caller is who a request is from.
+type Caller struct {
+	Principal shim.Principal
+	token     *grant // nil where the caller has shown none
+}
+
+// Lacks refuses a caller whose token has not all of these scopes, which stand with spaces
+// between. A caller without a token has none.
+func (c Caller) Lacks(scopes string) *Refusal {
+	switch {
+	case scopes == "":
+		return nil
+	case c.token == nil:
+		return &Refusal{Status: http.StatusForbidden, Message: "this tool needs a token"}
+	}
+	return c.token.lacks(strings.Fields(scopes))
+}
+
+// Refusal is what a request gets whose caller is not known, or may not do it.
+type Refusal struct {
+	Status    int
+	Challenge string // the header WWW-Authenticate; "" for none
+	Message   string
+}
+
+// Methods are the ways to sign in of all upstreams.
+type Methods struct {
+	byName  map[string]Method
+	issuers map[string]*issuer // by issuer and jwks_url
+	pages   []Page
+}
+
+// New makes the methods of a configuration. Nobody is contacted before [Methods.Run].
+func New(c *config.Config, log *slog.Logger) (*Methods, error) {
+	m := &Methods{byName: map[string]Method{}, issuers: map[string]*issuer{}}
+	for _, u := range c.Upstreams {
+		method, err := m.method(c, u, log)
+		if err != nil {
+			return nil, fmt.Errorf("who may call %s: %w", u.Name, err)
+		}
+		m.byName[u.Name] = method
+	}
+	return m, nil
+}
+
+func (m *Methods) method(c *config.Config, u *config.Upstream, log *slog.Logger) (Method, error) {
+	switch a := c.AuthOf(u); {
+	case len(a.Keys) > 0:
+		return newKeyring(a.Keys)
+	case a.JWT != nil:
+		from := m.issuer(a.JWT, log)
+		page := describe(c.PublicURL, u, a.JWT)
+		m.pages = append(m.pages, page)
+		return newTokens(a.JWT, from, page.URL, log)
+	case a.TrustedHeader != nil:
+		return newTrusted(a.TrustedHeader)
+	}
+	return anybody{}, nil
+}
+
+// issuer is one for all upstreams that take its tokens.
+func (m *Methods) issuer(j *config.JWT, log *slog.Logger) *issuer {
+	key := j.Issuer + " " + j.JWKSURL
+	if m.issuers[key] == nil {
+		m.issuers[key] = newIssuer(j.Issuer, j.JWKSURL, log)
+	}
+	m.issuers[key].every(j.Refresh)
+	return m.issuers[key]
+}
+
+// Of is the method of an upstream.
+func (m *Methods) Of(upstream string) Method { return m.byName[upstream] }
+
+// Pages are what clients may read without signing in.
+func (m *Methods) Pages() []Page { return slices.Clone(m.pages) }
+
+// Run keeps the keys of issuers, until ctx ends.
+func (m *Methods) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for _, i := range m.issuers {
+		g.Go(func() error { return i.run(ctx) })
+	}
+	if len(m.issuers) == 0 {
+		return nil
+	}
+	return g.Wait()
+}
+
+// anybody lets everybody in, as the anonymous principal.
+type anybody struct{}
+
+func (anybody) Identify(*http.Request) (Caller, *Refusal) { return Caller{}, nil }
+
+// principal makes a principal of what a method knows of a caller. The names of keys have no
+// colon, and each part is hashed with its length, so no two methods make the same one, and no
+// two callers of a method do (design.md 0.7). It is the same on each replica and after each
+// start.
+func principal(method string, parts ...string) shim.Principal {
+	h := sha256.New()
+	for _, part := range append([]string{method}, parts...) {
+		var size [8]byte
+		binary.BigEndian.PutUint64(size[:], uint64(len(part)))
+		h.Write(size[:])
+		h.Write([]byte(part))
+	}
+	return shim.Principal{Subject: method + ":" + base64.RawURLEncoding.EncodeToString(h.Sum(nil))}
+}

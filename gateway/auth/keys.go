@@ -1,0 +1,85 @@
+package auth
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+
+	"taskgate/gateway/config"
+	"taskgate/shim"
+)
+
+// What a client without a good key is told (Z3, RFC 6750 section 3). Only one that showed a key
+// hears of an error in it.
+const (
+	challenge        = `Bearer realm="taskgate"`
+	challengeInvalid = challenge + `, error="invalid_token", error_description="the key is not known"`
+	challengeBroken  = challenge + `, error="invalid_request", error_description="Authorization must be: Bearer KEY"`
+)
+
+var (
+	noKey      = &Refusal{http.StatusUnauthorized, challenge, "a key is needed: Authorization: Bearer KEY"}
+	unknownKey = &Refusal{http.StatusUnauthorized, challengeInvalid, "the key is not known"}
+	brokenKey  = &Refusal{http.StatusBadRequest, challengeBroken, "Authorization must be: Bearer KEY"}
+)
+
+// keyring knows the configured keys by their hashes.
+type keyring struct {
+	// byPrefix finds the few candidates that are compared in constant time. How
+	// long the search takes tells at most the beginning of a hash, which leads to
+	// no key.
+	byPrefix map[uint64][]hashedKey
+}
+
+type hashedKey struct {
+	hash      [sha256.Size]byte
+	principal string
+}
+
+func newKeyring(keys []config.BearerKey) (Method, error) {
+	k := keyring{byPrefix: make(map[uint64][]hashedKey, len(keys))}
+	for i, c := range keys {
+		hash, err := hex.DecodeString(c.SHA256)
+		// Without a principal the key would be that of everybody anonymous.
+		if err != nil || len(hash) != sha256.Size || c.Principal == "" {
+			return nil, fmt.Errorf("keys[%d] needs a principal and a SHA-256 hash", i)
+		}
+		one := hashedKey{hash: [sha256.Size]byte(hash), principal: c.Principal}
+		k.byPrefix[prefixOf(one.hash)] = append(k.byPrefix[prefixOf(one.hash)], one)
+	}
+	return k, nil
+}
+
+func prefixOf(hash [sha256.Size]byte) uint64 { return binary.BigEndian.Uint64(hash[:]) }
+
+// Identify finds the principal of the key that a request carries. That is asked of every
+// request, whatever session it names: to hold the id of a session or of a task proves
+// nothing (Z2, Z7).
+func (k keyring) Identify(r *http.Request) (Caller, *Refusal) {
+	key, found := bearer(r.Header)
+	switch found {
+	case absent:
+		return Caller{}, noKey
+	case broken:
+		return Caller{}, brokenKey
+	}
+	owner, ok := k.owner(key)
+	if !ok {
+		return Caller{}, unknownKey
+	}
+	return Caller{Principal: shim.Principal{Subject: owner}}, nil
+}
+
+// owner returns the principal of a key.
+func (k keyring) owner(key string) (string, bool) {
+	hash := sha256.Sum256([]byte(key))
+	for _, c := range k.byPrefix[prefixOf(hash)] {
+		if subtle.ConstantTimeCompare(c.hash[:], hash[:]) == 1 {
+			return c.principal, true
+		}
+	}
+	return "", false
+}

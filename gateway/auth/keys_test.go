@@ -1,0 +1,137 @@
+package auth
+
+import (
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"taskgate/gateway/config"
+	"taskgate/internal/wiretest"
+)
+
+// TestKeysAreAccepted: the scheme's case does not matter, nor does blank space
+// around the key, and every key of a principal is as good.
+func TestKeysAreAccepted(t *testing.T) {
+	k, err := newKeyring(func() []config.BearerKey { c := config.Default(); wiretest.WithKeys(c); return c.Auth.Keys }())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for value, want := range map[string]string{
+		"Bearer " + wiretest.AliceKey:          "alice",
+		"bearer   " + wiretest.AliceNext + " ": "alice",
+		"BEARER " + wiretest.BobKey:            "bob",
+	} {
+		r := httptest.NewRequest("POST", "/", nil)
+		r.Header.Set("Authorization", value)
+		if c, refusal := k.Identify(r); c.Principal.Subject != want || refusal != nil {
+			t.Errorf("%q: %v, %v", value, c, refusal)
+		}
+	}
+}
+
+// TestBadKeyring: a configuration that nobody has validated cannot make a key
+// that fits more than it should.
+func TestBadKeyring(t *testing.T) {
+	good := wiretest.KeyOf("alice", wiretest.AliceKey)
+	for name, bad := range map[string]config.BearerKey{
+		"short":        {Principal: "alice", SHA256: good.SHA256[:62]},
+		"long":         {Principal: "alice", SHA256: good.SHA256 + "00"},
+		"no hex":       {Principal: "alice", SHA256: strings.Repeat("x", 64)},
+		"no hash":      {Principal: "alice"},
+		"no principal": {SHA256: good.SHA256},
+	} {
+		t.Run(name, func(t *testing.T) {
+			defer func() {
+				if p := recover(); p != nil {
+					t.Errorf("panic: %v", p)
+				}
+			}()
+			if _, err := newKeyring([]config.BearerKey{bad}); err == nil {
+				t.Error("accepted")
+			}
+		})
+	}
+}
+
+// request carries one value of Authorization.
+func request(value string) *http.Request {
+	r := httptest.NewRequest("POST", "/up/mcp", nil)
+	r.Header.Set("Authorization", value)
+	return r
+}
+
+// BenchmarkIdentify is what it costs each request to find out who it is from.
+func BenchmarkIdentify(b *testing.B) {
+	i := wiretest.NewIssuer(b, "")
+	c := config.Default()
+	j := wiretest.WithTokens(c, i)
+	withMemory, withoutMemory := *j, *j
+	withoutMemory.MaxTokens = 0
+	source := newIssuer(i.URL, "", slog.New(slog.DiscardHandler))
+	source.every(time.Hour)
+	if !source.attempt(b.Context()) {
+		b.Fatal("no keys")
+	}
+	var keys []config.BearerKey
+	for n := range 1000 {
+		keys = append(keys, wiretest.KeyOf("p", strings.Repeat("x", n+1)))
+	}
+	keyring, err := newKeyring(append(keys, wiretest.KeyOf("alice", wiretest.AliceKey)))
+	if err != nil {
+		b.Fatal(err)
+	}
+	tokens, err := newTokens(&withMemory, source, "x", slog.New(slog.DiscardHandler))
+	if err != nil {
+		b.Fatal(err)
+	}
+	forgetful, err := newTokens(&withoutMemory, source, "x", slog.New(slog.DiscardHandler))
+	if err != nil {
+		b.Fatal(err)
+	}
+	token := "Bearer " + i.Token("alice", nil)
+	for _, one := range []struct {
+		name   string
+		method Method
+		value  string
+	}{{"keys", keyring, "Bearer " + wiretest.AliceKey}, {"jwt", tokens, token}, {"jwt-verified-anew", forgetful, token}} {
+		b.Run(one.name, func(b *testing.B) {
+			r := request(one.value)
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, refusal := one.method.Identify(r); refusal != nil {
+					b.Fatal(refusal)
+				}
+			}
+		})
+	}
+}
+
+// TestIdentifyAllocates keeps the check of a good key off the heap. A token that was good before
+// is copied once, to be hashed.
+func TestIdentifyAllocates(t *testing.T) {
+	keyring, err := newKeyring([]config.BearerKey{wiretest.KeyOf("alice", wiretest.AliceKey)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := wiretest.NewIssuer(t, "")
+	tokens := startTokens(t, wiretest.WithTokens(config.Default(), i))
+	for name, one := range map[string]struct {
+		method Method
+		r      *http.Request
+		most   float64
+	}{
+		"keys": {keyring, request("Bearer " + wiretest.AliceKey), 0},
+		"jwt":  {tokens, request("Bearer " + i.Token("alice", nil)), 1},
+	} {
+		if n := testing.AllocsPerRun(100, func() {
+			if _, refusal := one.method.Identify(one.r); refusal != nil {
+				t.Fatal(refusal)
+			}
+		}); n > one.most {
+			t.Errorf("%s: %v allocations", name, n)
+		}
+	}
+}

@@ -1,0 +1,31 @@
+package auth
+
+import (
+	"encoding/json"
+
+	"taskgate/gateway/config"
+)
+
+// wellKnown is where the metadata of a protected resource is, before the path of the resource
+// (RFC 9728 section 3.1).
+const wellKnown = "/.well-known/oauth-protected-resource"
+
+// Page is the metadata of one upstream as a protected resource (Z4).
+type Page struct {
+	Path string // at which the gateway serves it
+	URL  string // by which clients find it
+	JSON []byte
+}
+
+// describe makes the metadata of an upstream that takes tokens: which resource it is, and
+// who gives out tokens for it.
+func describe(public string, u *config.Upstream, j *config.JWT) Page {
+	// Strings and lists of strings can always be marshalled.
+	body, _ := json.Marshal(struct {
+		Resource string   `json:"resource"`
+		Servers  []string `json:"authorization_servers"`
+		Scopes   []string `json:"scopes_supported,omitempty"`
+		Bearer   []string `json:"bearer_methods_supported"`
+	}{public + u.Path, []string{j.Issuer}, j.Scopes, []string{"header"}})
+	return Page{Path: wellKnown + u.Path, URL: public + wellKnown + u.Path, JSON: body}
+}

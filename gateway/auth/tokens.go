@@ -1,0 +1,223 @@
+package auth
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+	lru "github.com/hashicorp/golang-lru/v2"
+
+	"taskgate/gateway/config"
+	"taskgate/shim"
+)
+
+// tokens lets in who has a token of one issuer, signed as a JWT (RFC 7519, RFC 9068).
+type tokens struct {
+	from       *issuer
+	algorithms []jose.SignatureAlgorithm
+	expected   jwt.Expected
+	leeway     time.Duration
+	claim      string
+	scopes     []string
+	challenge  string // what each begins with
+	log        *slog.Logger
+
+	// verified are the tokens that were let in, by their hashes; nil remembers none.
+	verified *lru.Cache[[sha256.Size]byte, *grant]
+
+	none, broken, invalid, unknown *Refusal
+}
+
+// grant is what a token gives.
+type grant struct {
+	of        *tokens
+	principal shim.Principal
+	scopes    []string
+	until     time.Time
+	keys      *keySet // with one of which it is signed
+}
+
+func newTokens(c *config.JWT, from *issuer, metadata string, log *slog.Logger) (Method, error) {
+	t := &tokens{
+		from: from, leeway: c.Leeway, claim: c.Principal, scopes: c.Scopes, log: log,
+		expected:  jwt.Expected{Issuer: c.Issuer, AnyAudience: c.Audiences},
+		challenge: `Bearer resource_metadata="` + metadata + `"`,
+	}
+	if c.Issuer == "" || len(c.Audiences) == 0 || c.Principal == "" {
+		return nil, errors.New("jwt needs issuer, audiences and principal")
+	}
+	for _, a := range config.Algorithms {
+		if len(c.Algorithms) == 0 || slices.Contains(c.Algorithms, a) {
+			t.algorithms = append(t.algorithms, jose.SignatureAlgorithm(a))
+		}
+	}
+	if len(t.algorithms) == 0 {
+		return nil, errors.New("none of jwt.algorithms is known")
+	}
+	if c.MaxTokens > 0 {
+		cache, err := lru.New[[sha256.Size]byte, *grant](c.MaxTokens)
+		if err != nil {
+			return nil, err
+		}
+		t.verified = cache
+	}
+	const text = "a token is needed: Authorization: Bearer TOKEN"
+	t.none = t.refusal(http.StatusUnauthorized, "", text, t.scopes)
+	t.broken = t.refusal(http.StatusBadRequest, "invalid_request", "Authorization must be: Bearer TOKEN", nil)
+	t.invalid = t.refusal(http.StatusUnauthorized, "invalid_token", "the token is not valid here", t.scopes)
+	t.unknown = &Refusal{http.StatusServiceUnavailable, "", "tokens cannot be verified at the moment"}
+	return t, nil
+}
+
+// refusal makes a challenge (Z3, RFC 6750 section 3, RFC 9728 section 5.1). code is "" where the
+// client has shown no token.
+func (t *tokens) refusal(status int, code, message string, scopes []string) *Refusal {
+	c := t.challenge
+	if len(scopes) > 0 {
+		c += `, scope="` + strings.Join(scopes, " ") + `"`
+	}
+	if code != "" {
+		c += `, error="` + code + `", error_description="` + message + `"`
+	}
+	return &Refusal{status, c, message}
+}
+
+// Identify verifies the token of a request. What is wrong with one is not told to its client,
+// but to the log (debug).
+func (t *tokens) Identify(r *http.Request) (Caller, *Refusal) {
+	token, found := bearer(r.Header)
+	switch found {
+	case absent:
+		return Caller{}, t.none
+	case broken:
+		return Caller{}, t.broken
+	}
+	g, err := t.grant(r.Context(), token)
+	switch {
+	case errors.Is(err, errNoKeys), r.Context().Err() != nil:
+		return Caller{}, t.unknown
+	case err != nil:
+		t.log.DebugContext(r.Context(), "a token is refused", "reason", err)
+		return Caller{}, t.invalid
+	}
+	if refusal := g.lacks(nil); refusal != nil {
+		return Caller{}, refusal
+	}
+	return Caller{Principal: g.principal, token: g}, nil
+}
+
+// grant returns what a token gives, from memory if it was verified before. A token that was
+// signed with a key that its issuer has withdrawn is verified anew.
+func (t *tokens) grant(ctx context.Context, token string) (*grant, error) {
+	if t.verified == nil {
+		return t.verify(ctx, token)
+	}
+	hash := sha256.Sum256([]byte(token))
+	if g, ok := t.verified.Get(hash); ok && g.keys == t.from.keys.Load() && time.Now().Before(g.until) {
+		return g, nil
+	}
+	g, err := t.verify(ctx, token)
+	if err == nil {
+		t.verified.Add(hash, g)
+	}
+	return g, err
+}
+
+// claims are what is read of a token beyond what every JWT has.
+type claims struct {
+	jwt.Claims
+	Scope json.RawMessage `json:"scope"`
+	SCP   json.RawMessage `json:"scp"`
+}
+
+// verify checks the signature of a token and what it says.
+func (t *tokens) verify(ctx context.Context, token string) (*grant, error) {
+	parsed, err := jwt.ParseSigned(token, t.algorithms)
+	if err != nil {
+		return nil, err
+	}
+	header := parsed.Headers[0] // a compact JWS has one
+	if err := checkType(header); err != nil {
+		return nil, err
+	}
+	k, set, err := t.from.key(ctx, header.KeyID)
+	if err != nil {
+		return nil, err
+	}
+	if k.Algorithm != "" && k.Algorithm != header.Algorithm {
+		return nil, errors.New("the key is for another algorithm")
+	}
+	var c claims
+	var all map[string]any
+	if err := parsed.Claims(k.Key, &c, &all); err != nil {
+		return nil, err
+	}
+	if c.Expiry == nil {
+		return nil, errors.New("the token has no exp")
+	}
+	if err := c.ValidateWithLeeway(t.expected.WithTime(time.Now()), t.leeway); err != nil {
+		return nil, err
+	}
+	who, _ := all[t.claim].(string)
+	if who == "" {
+		return nil, fmt.Errorf("the claim %s is no text, or empty", t.claim)
+	}
+	return &grant{
+		of: t, principal: principal("jwt", c.Issuer, t.claim, who), keys: set,
+		scopes: append(scopesOf(c.Scope), scopesOf(c.SCP)...), until: c.Expiry.Time().Add(t.leeway),
+	}, nil
+}
+
+// checkType refuses what an issuer signs that is no access token, as far as it says what it is
+// (RFC 8725 section 3.11). Many issuers call access tokens plain JWT.
+func checkType(h jose.Header) error {
+	kind, ok := h.ExtraHeaders[jose.HeaderType]
+	if !ok {
+		return nil
+	}
+	text, _ := kind.(string)
+	switch strings.TrimPrefix(strings.ToLower(text), "application/") {
+	case "jwt", "at+jwt":
+		return nil
+	}
+	return errors.New("the token is no access token")
+}
+
+// scopesOf reads a list of scopes: a text with spaces between (RFC 8693), or an array, as some
+// issuers have it in scp.
+func scopesOf(raw json.RawMessage) []string {
+	var text string
+	if json.Unmarshal(raw, &text) == nil {
+		return strings.Fields(text)
+	}
+	var list []string
+	if json.Unmarshal(raw, &list) == nil {
+		return list
+	}
+	return nil
+}
+
+// lacks refuses a token that has not these scopes and those that every token needs. Its client
+// is told of all of them, so that it asks for them at once.
+func (g *grant) lacks(scopes []string) *Refusal {
+	missing := func(s string) bool { return !slices.Contains(g.scopes, s) }
+	if !slices.ContainsFunc(g.of.scopes, missing) && !slices.ContainsFunc(scopes, missing) {
+		return nil
+	}
+	need := slices.Clone(g.of.scopes)
+	for _, s := range scopes {
+		if !slices.Contains(need, s) {
+			need = append(need, s)
+		}
+	}
+	return g.of.refusal(http.StatusForbidden, "insufficient_scope", "the token has not all scopes that this needs", need)
+}

@@ -1,0 +1,193 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// Algorithms are those that a token may be signed with. None is symmetric: whoever can check
+// such a token can also make one.
+var Algorithms = []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
+
+// checkAuth reports an auth of all upstreams that names no way to sign in. To read it as
+// "nobody has to say who he is" would open the gateway to everybody when the last entry of a
+// list is commented out.
+func (s *source) checkAuth(a Auth) {
+	if _, given := s.at["auth"]; given && !a.Required() && a.Anonymous != On {
+		s.addProblem(problem{
+			paths:   []string{"auth.keys", "auth.jwt", "auth.trusted_header", "auth"},
+			message: "nobody could call: give keys, jwt or trusted_header, or leave auth out to let everybody in",
+			onKey:   true,
+		})
+	}
+}
+
+// auth checks how callers of all upstreams, or of one, sign in.
+func (p *problems) auth(at string, a *Auth, publicURL string) {
+	var given []string
+	for _, mode := range []struct {
+		key   string
+		given bool
+	}{
+		{"anonymous", a.Anonymous == On},
+		{"keys", len(a.Keys) > 0},
+		{"jwt", a.JWT != nil},
+		{"trusted_header", a.TrustedHeader != nil},
+	} {
+		if mode.given {
+			given = append(given, mode.key)
+		}
+	}
+	if len(given) > 1 {
+		p.addKey(at+"."+given[1], "auth has one way to sign in, and %s is already given", given[0])
+	}
+	p.keys(at+".keys", a.Keys)
+	if a.JWT != nil {
+		p.jwt(at+".jwt", a.JWT)
+		if publicURL == "" {
+			p.addFor([]string{at + ".jwt", "public_url"}, "needs public_url: clients are told by it where to get a token")
+		}
+	}
+	if a.TrustedHeader != nil {
+		p.trustedHeader(at+".trusted_header", a.TrustedHeader)
+	}
+}
+
+// keys checks the keys one by one and against each other. One key of two
+// principals would make one of them the other.
+func (p *problems) keys(list string, keys []BearerKey) {
+	seen := map[string]int{}
+	for i := range keys {
+		k, at := &keys[i], fmt.Sprintf("%s[%d]", list, i)
+		p.fields(at, k)
+		hash := strings.ToLower(k.SHA256)
+		if first, ok := seen[hash]; ok && hash != "" {
+			p.add(at+".sha256", "this key is already that of keys[%d]", first)
+			continue
+		}
+		if hash == hashOfNothing {
+			p.add(at+".sha256", "this is the hash of nothing: the key was empty")
+		}
+		seen[hash] = i
+	}
+}
+
+func (p *problems) jwt(at string, j *JWT) {
+	p.fields(at, j)
+	p.secureURL(at+".issuer", j.Issuer)
+	p.secureURL(at+".jwks_url", j.JWKSURL)
+	if u, err := url.Parse(j.Issuer); err == nil && u.RawQuery != "" {
+		p.add(at+".issuer", "an issuer has no query (RFC 8414)")
+	}
+	if len(j.Audiences) == 0 {
+		p.addFor([]string{at + ".audiences", at}, "audiences is required: without it, tokens for any other service of the issuer would do")
+	}
+	if i := slices.Index(j.Audiences, ""); i >= 0 {
+		p.add(fmt.Sprintf("%s.audiences[%d]", at, i), "is empty")
+	}
+	if j.Principal == "" {
+		p.addFor([]string{at + ".principal", at}, "needs the name of a claim, such as sub")
+	}
+	for i, algorithm := range j.Algorithms {
+		if !slices.Contains(Algorithms, algorithm) {
+			p.add(fmt.Sprintf("%s.algorithms[%d]", at, i), "must be one of %s", strings.Join(Algorithms, ", "))
+		}
+	}
+	for i, scope := range j.Scopes {
+		if !isScope(scope) {
+			p.add(fmt.Sprintf("%s.scopes[%d]", at, i), "not a scope")
+		}
+	}
+}
+
+// isScope reports whether s is one scope, as RFC 6749 section 3.3 spells them.
+func isScope(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' || r == '"' || r == '\\' })
+}
+
+// secureURL checks an address that must not be one that others can answer for.
+func (p *problems) secureURL(at, raw string) {
+	if raw == "" {
+		return // where it is required, that is said already
+	}
+	u, err := url.Parse(raw)
+	switch {
+	case err != nil:
+		p.add(at, "not a URL")
+	case u.Hostname() == "":
+		p.add(at, "the URL needs a host")
+	case u.Scheme != "https" && !(u.Scheme == "http" && isLoopback(u.Hostname())):
+		p.add(at, "must begin with https://, or with http:// and a loopback address")
+	case u.User != nil:
+		p.add(at, "credentials do not belong in this URL")
+	case strings.Contains(raw, "#"):
+		p.add(at, "the URL must not have a fragment (#)")
+	}
+}
+
+// isLoopback reports a name or address that can only mean this machine.
+func isLoopback(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	return strings.EqualFold(host, "localhost") || err == nil && addr.Unmap().IsLoopback()
+}
+
+// publicURL checks how clients reach the gateway.
+func (p *problems) publicURL(raw string) {
+	before := len(*p)
+	p.secureURL("public_url", raw)
+	if u, err := url.Parse(raw); len(*p) == before && err == nil && raw != "" && u.Scheme+"://"+u.Host != raw {
+		p.add("public_url", "ends after the host and port: write https://host or https://host:port")
+	}
+}
+
+func (p *problems) trustedHeader(at string, h *TrustedHeader) {
+	p.fields(at, h)
+	key := canonical(h.Name)
+	switch {
+	case h.Name == "":
+	case !isToken(h.Name):
+		p.add(at+".name", "not the name of a header")
+	case reserved[key] != "" || strings.HasPrefix(key, "Mcp-"):
+		p.add(at+".name", "this header has another meaning")
+	}
+	if len(h.From) == 0 {
+		p.addFor([]string{at + ".from", at}, "from is required: who is not believed by address could be anybody")
+	}
+	for i, from := range h.From {
+		if _, err := ParseNetwork(from); err != nil {
+			p.add(fmt.Sprintf("%s.from[%d]", at, i), "not an address or a network: write 10.1.2.3 or 10.0.0.0/8")
+		}
+	}
+}
+
+// ParseNetwork reads an entry of from: a network, or the network of one address.
+func ParseNetwork(s string) (netip.Prefix, error) {
+	if addr, err := netip.ParseAddr(s); err == nil && addr.Zone() == "" {
+		addr = addr.Unmap()
+		return netip.PrefixFrom(addr, addr.BitLen()), nil
+	}
+	network, err := netip.ParsePrefix(s)
+	if err == nil && network.Addr().Is4In6() {
+		return network, fmt.Errorf("write %s as an IPv4 network", s)
+	}
+	return network.Masked(), err
+}
+
+// toolScopes checks the scopes of a tool, which only tokens have.
+func (p *problems) toolScopes(at string, scopes string, a Auth) {
+	if scopes == "" {
+		return
+	}
+	if a.JWT == nil {
+		p.addKey(at, "means nothing without auth by jwt: no other caller has scopes")
+	}
+	for scope := range strings.SplitSeq(scopes, " ") {
+		if !isScope(scope) {
+			p.add(at, "not scopes with one space between")
+			return
+		}
+	}
+}

@@ -1,0 +1,200 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"taskgate/gateway/config"
+	"taskgate/gateway/upstream"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/internal/wiretest"
+)
+
+// signIn is a gateway with an upstream for each way to sign in, all with the same server.
+type signIn struct {
+	t      *testing.T
+	http   http.Handler
+	issuer *wiretest.Issuer
+}
+
+const toolScopes = "tools:run"
+
+func newSignIn(t *testing.T) *signIn {
+	t.Helper()
+	s := newStage(t)
+	s.leg.Era, s.leg.Raw = mcp.Modern, []byte(`{"capabilities":{"tools":{}}}`)
+	issuer := wiretest.NewIssuer(t, "/tenant")
+	c := config.Default()
+	wiretest.WithKeys(c)
+	keys := c.Auth
+	wiretest.WithTokens(c, issuer) // the auth of all
+	c.Auth.JWT.Scopes = []string{"mcp:use"}
+	clients := map[string]upstream.Client{}
+	for name, own := range map[string]*config.Auth{
+		"up": nil, "keys": &keys, "open": {Anonymous: config.On},
+		"header": {Anonymous: config.Off, TrustedHeader: &config.TrustedHeader{Name: "X-User", From: []string{"192.0.2.0/24"}}},
+	} {
+		u := config.NewUpstream(name, "http://up.example/")
+		u.Auth = own
+		if name == "up" {
+			rule := config.Rule{Match: "run*", Tool: u.Defaults}
+			rule.Scopes = toolScopes
+			u.Tools = []config.Rule{rule}
+		}
+		c.Upstreams, clients[name] = append(c.Upstreams, u), s.leg
+	}
+	if err := c.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	s.shim.policy = c.Upstreams[0].Tool
+	g, err := New(Options{Config: c, Shim: s.shim, Upstreams: clients, Logger: slog.New(slog.DiscardHandler),
+		Sessions: wiretest.OpenSessions(t, c.MaxSessions, c.SessionIdle)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- g.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		<-ended
+	})
+	return &signIn{t, g.Handler(), issuer}
+}
+
+// send posts to an upstream, from 192.0.2.1.
+func (s *signIn) send(upstream, body string, headers http.Header) *httptest.ResponseRecorder {
+	s.t.Helper()
+	r := httptest.NewRequest("POST", "/"+upstream+"/mcp", strings.NewReader(body))
+	r.Host = "127.0.0.1"
+	r.Header.Set("Accept", mcp.TypeAccept)
+	r.Header.Set("Content-Type", mcp.TypeJSON)
+	if msg, err := jsonrpc.Parse([]byte(body)); err == nil {
+		wiretest.CorrectHeaders(r.Header, msg)
+	}
+	for name, values := range headers {
+		r.Header[name] = values
+	}
+	w := httptest.NewRecorder()
+	s.http.ServeHTTP(w, r)
+	return w
+}
+
+func bearerOf(token string) http.Header { return http.Header{"Authorization": {"Bearer " + token}} }
+
+// TestNoWayFallsIntoAnother: what one upstream takes, no other one takes, and who is refused by
+// the way of an upstream is not served in another way.
+func TestNoWayFallsIntoAnother(t *testing.T) {
+	s := newSignIn(t)
+	ways := map[string]http.Header{
+		"up":     bearerOf(s.issuer.Token("alice", map[string]any{"scope": "mcp:use"})),
+		"keys":   bearerOf(wiretest.AliceKey),
+		"header": {"X-User": {"alice"}},
+		"open":   {},
+	}
+	discover := `{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{"_meta":{` + wiretest.Macros.Replace("$META") + `}}}`
+	for upstream := range ways {
+		for way, headers := range ways {
+			w := s.send(upstream, discover, headers)
+			if served := w.Code == http.StatusOK; served != (way == upstream || upstream == "open") {
+				t.Errorf("%s by the way of %s: %d %s", upstream, way, w.Code, w.Body)
+			}
+			if w.Code != http.StatusOK && w.Code != http.StatusUnauthorized && w.Code != http.StatusForbidden {
+				t.Errorf("%s by the way of %s: %d %s", upstream, way, w.Code, w.Body)
+			}
+		}
+	}
+}
+
+// TestProtectedResourceMetadata: where it is, a client is told with 401, and nobody needs a token
+// to read it (Z4).
+func TestProtectedResourceMetadata(t *testing.T) {
+	s := newSignIn(t)
+	w := s.send("up", `{}`, nil)
+	const at = "/.well-known/oauth-protected-resource/up/mcp"
+	if want := `Bearer resource_metadata="` + wiretest.PublicURL + at + `", scope="mcp:use"`; w.Code != 401 || w.Header().Get("WWW-Authenticate") != want {
+		t.Errorf("%d %q", w.Code, w.Header().Get("WWW-Authenticate"))
+	}
+	get := func(path string) *httptest.ResponseRecorder {
+		r := httptest.NewRequest("GET", path, nil)
+		r.Host = "127.0.0.1"
+		w := httptest.NewRecorder()
+		s.http.ServeHTTP(w, r)
+		return w
+	}
+	w = get(at)
+	var got any
+	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Code != 200 || w.Header().Get("Content-Type") != mcp.TypeJSON {
+		t.Fatalf("%d %v %s: %v", w.Code, w.Header(), w.Body, err)
+	}
+	want := map[string]any{
+		"resource": wiretest.Audience, "authorization_servers": []any{s.issuer.URL},
+		"scopes_supported": []any{"mcp:use"}, "bearer_methods_supported": []any{"header"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	for _, path := range []string{"/.well-known/oauth-protected-resource", "/.well-known/oauth-protected-resource/keys/mcp"} {
+		if w := get(path); w.Code != http.StatusNotFound {
+			t.Errorf("%s: %d", path, w.Code)
+		}
+	}
+}
+
+// TestScopesOfTools: a call of a tool that needs a scope is refused before anything is done for
+// it, alone or in a batch, and says which scopes a token needs.
+func TestScopesOfTools(t *testing.T) {
+	s := newSignIn(t)
+	less, more := s.issuer.Token("alice", map[string]any{"scope": "mcp:use"}), s.issuer.Token("alice", map[string]any{"scope": "mcp:use " + toolScopes})
+	meta := `"_meta":{` + wiretest.Macros.Replace("$META") + `}`
+	call := func(name string) string {
+		return `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"` + name + `",` + meta + `}}`
+	}
+	const want = `Bearer resource_metadata="` + wiretest.PublicURL + `/.well-known/oauth-protected-resource/up/mcp", scope="mcp:use ` + toolScopes + `",` +
+		` error="insufficient_scope", error_description="the token has not all scopes that this needs"`
+	for name, body := range map[string]string{
+		"modern":      call("run"),
+		"legacy":      `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"run-it"}}`,
+		"escaped":     strings.Replace(call("run"), `"name":"run"`, `"n\u0061me":"r\u0075n"`, 1),
+		"batch":       `[{"jsonrpc":"2.0","id":6,"method":"ping"},{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"run"}}]`,
+		"with a task": `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"run","task":{}}}`,
+	} {
+		w := s.send("up", body, bearerOf(less))
+		if w.Code != http.StatusForbidden || w.Header().Get("WWW-Authenticate") != want || !strings.Contains(w.Body.String(), `"error"`) {
+			t.Errorf("%s: %d %q %s", name, w.Code, w.Header().Get("WWW-Authenticate"), w.Body)
+		}
+		if w := s.send("up", body, bearerOf(more)); w.Code == http.StatusForbidden || w.Code == http.StatusUnauthorized {
+			t.Errorf("%s with the scope: %d %s", name, w.Code, w.Body)
+		}
+	}
+	if w := s.send("up", call("walk"), bearerOf(less)); w.Code == http.StatusForbidden {
+		t.Errorf("another tool: %d %s", w.Code, w.Body)
+	}
+	if w := s.send("up", call("run"), bearerOf(less)); !strings.Contains(w.Body.String(), `"id":7`) {
+		t.Errorf("the answer is to no call: %s", w.Body)
+	}
+}
+
+// TestRefusedUnread: nothing of a request is read whose token is not good.
+func TestRefusedUnread(t *testing.T) {
+	s := newSignIn(t)
+	for _, method := range []string{"POST", "GET", "DELETE"} {
+		r := httptest.NewRequest(method, "/up/mcp", io.NopCloser(unreadable401{t}))
+		r.Host = "127.0.0.1"
+		r.Header = bearerOf(wiretest.NewIssuer(t, "").Token("alice", nil))
+		w := httptest.NewRecorder()
+		s.http.ServeHTTP(w, r)
+		if w.Code != http.StatusUnauthorized || !strings.Contains(w.Header().Get("WWW-Authenticate"), `error="invalid_token"`) {
+			t.Errorf("%s: %d %v", method, w.Code, w.Header())
+		}
+	}
+}

@@ -1,0 +1,140 @@
+package e2e
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/oauth2-proxy/mockoidc"
+
+	"taskgate/internal/redistest"
+	"taskgate/internal/taskclient"
+)
+
+// oidc is an OpenID provider whose users sign in at once.
+type oidc struct {
+	*mockoidc.MockOIDC
+	t *testing.T
+}
+
+func startOIDC(t *testing.T) oidc {
+	t.Helper()
+	m, err := mockoidc.Run()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = m.Shutdown() })
+	return oidc{m, t}
+}
+
+// grant is what the token endpoint gives out.
+type grant struct {
+	Access  string `json:"access_token"`
+	Refresh string `json:"refresh_token"`
+}
+
+// signIn has a user go through the code flow with PKCE.
+func (o oidc) signIn(subject string) grant {
+	o.t.Helper()
+	o.QueueUser(&mockoidc.MockUser{Subject: subject})
+	const verifier = "a-verifier-that-is-long-enough-to-be-one-0123456789"
+	challenge, err := mockoidc.GenerateCodeChallenge("S256", verifier)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	ask := url.Values{
+		"scope": {"openid"}, "state": {"s"}, "client_id": {o.ClientID}, "response_type": {"code"},
+		"redirect_uri": {"http://127.0.0.1/callback"}, "code_challenge": {challenge}, "code_challenge_method": {"S256"},
+	}
+	stay := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	resp, err := stay.Get(o.AuthorizationEndpoint() + "?" + ask.Encode())
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	back, err := resp.Location()
+	if err != nil {
+		o.t.Fatal(resp.Status, err)
+	}
+	return o.token(url.Values{"grant_type": {"authorization_code"}, "code": {back.Query().Get("code")}, "code_verifier": {verifier}})
+}
+
+func (o oidc) token(ask url.Values) (g grant) {
+	o.t.Helper()
+	ask.Set("client_id", o.ClientID)
+	ask.Set("client_secret", o.ClientSecret)
+	resp, err := http.PostForm(o.TokenEndpoint(), ask)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if err := json.NewDecoder(resp.Body).Decode(&g); err != nil || g.Access == "" {
+		o.t.Fatal(resp.Status, err)
+	}
+	return g
+}
+
+// With tokens of an OpenID provider a task is its owner's, on every replica and with every token
+// that the provider gives her, and nobody else's. Keys that are known stay good while the
+// provider is down; a replica that has none refuses everybody.
+func TestTokensOfAProvider(t *testing.T) {
+	t.Parallel()
+	store, provider := redistest.Start(t), startOIDC(t)
+	config := func(auth string) []string {
+		return configured(t, fmt.Sprintf(`
+store: %s
+log: {level: debug}
+public_url: https://gateway.example
+%s
+upstreams:
+  - {name: slow, path: /mcp, url: "%s", defaults: {tasks: always}}
+`, store.URL(), auth, startServer(t, "slowserver")))
+	}
+	signedIn := config(fmt.Sprintf("auth: {jwt: {issuer: %q, audiences: [%q]}}", provider.Issuer(), provider.ClientID))
+	here, there, open := startGateway(t, signedIn...), startGateway(t, signedIn...), startGateway(t, config("")...)
+	client := func(g *gateway, token string) *taskclient.Client {
+		return &taskclient.Client{URL: g.url, Tasks: true, HTTP: &http.Client{Transport: withKey(token)}}
+	}
+	alice, bob := provider.signIn("alice"), provider.signIn("bob")
+	task := callTask(t, client(here, alice.Access), "research", research(1))
+	provider.FastForward(1e9) // a token of another second is another token
+	refreshed := provider.token(url.Values{"grant_type": {"refresh_token"}, "refresh_token": {alice.Refresh}})
+	if refreshed.Access == alice.Access {
+		t.Fatal("the token is the same")
+	}
+	waitFor(t, client(there, refreshed.Access), task.ID, "completed")
+
+	var refused *taskclient.Error
+	for name, c := range map[string]*taskclient.Client{"bob": client(here, bob.Access), "anonymous": client(open, "")} {
+		if _, err := c.Get(t.Context(), task.ID); !errors.As(err, &refused) || refused.Code != -32602 || refused.Message != "unknown task" {
+			t.Errorf("the task of alice to %s: %v", name, err)
+		}
+	}
+	for name, token := range map[string]string{"none": "", "cut": alice.Access[:len(alice.Access)-8], "another provider's": startOIDC(t).signIn("alice").Access} {
+		if _, err := client(here, token).Get(t.Context(), task.ID); !errors.As(err, &refused) || refused.Status != 401 {
+			t.Errorf("with the token %s: %v", name, err)
+		}
+	}
+
+	if err := provider.Shutdown(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client(there, alice.Access).Get(t.Context(), task.ID); err != nil {
+		t.Errorf("while the provider is down: %v", err)
+	}
+	late := startGateway(t, signedIn...)
+	if _, err := client(late, alice.Access).Get(t.Context(), task.ID); !errors.As(err, &refused) || refused.Status != 503 {
+		t.Errorf("at a replica without keys: %v", err)
+	}
+	for _, g := range []*gateway{here, there, late} {
+		for _, token := range []string{alice.Access, refreshed.Access, bob.Access} {
+			if strings.Contains(g.Output(), token[strings.LastIndex(token, ".")+1:]) {
+				t.Errorf("a token is in the log:\n%s", g.Output())
+			}
+		}
+	}
+}
