@@ -15,6 +15,7 @@ package redisstore
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
@@ -44,6 +45,9 @@ type Options struct {
 	// DialTimeout, ReadTimeout and WriteTimeout bound one exchange with Redis; 5s,
 	// 10s and 10s if zero. A result of many MB has to fit into one.
 	DialTimeout, ReadTimeout, WriteTimeout time.Duration
+	// TLS says how to connect where the URL asks for TLS; nil for the authorities of the
+	// system. Without a ServerName in it, each node must have a certificate for its own host.
+	TLS *tls.Config
 	// PoolSize bounds the connections to one Redis node; 10 per CPU if zero.
 	PoolSize int
 	// RetryFor is how long an operation is repeated while Redis is away; 1s if zero.

@@ -138,9 +138,13 @@ func (t target) client(opts Options) redis.UniversalClient {
 	if b == nil {
 		b = &redis.Options{}
 	}
+	secure := b.TLSConfig
+	if secure != nil && opts.TLS != nil {
+		secure = opts.TLS
+	}
 	u := &redis.UniversalOptions{
 		Addrs: t.addrs, IsClusterMode: t.cluster, MasterName: t.master, DB: b.DB,
-		Username: b.Username, Password: b.Password, TLSConfig: b.TLSConfig,
+		Username: b.Username, Password: b.Password, TLSConfig: secure,
 		SentinelUsername: t.sentinel[0], SentinelPassword: t.sentinel[1],
 		ClientName: b.ClientName, Dialer: opts.Dialer,
 		// Nothing here needs RESP3, and proxies and forks know RESP2 best.

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -108,7 +109,12 @@ func (s *server) build(ctx context.Context) (err error) {
 
 // openStore opens the configured store.
 func (s *server) openStore(ctx context.Context) (*redisstore.Store, error) {
+	secure, err := clientTLS(s.config.StoreTLS)
+	if err != nil {
+		return nil, fmt.Errorf("tls: %w", err)
+	}
 	return redisstore.Open(ctx, s.config.Store, redisstore.Options{
+		TLS:    secure,
 		Prefix: s.config.KeyPrefix, WaitReplicas: s.config.WaitReplicas, Logger: s.log,
 		AwayAfter: s.config.StoreTimeout / 3,
 	})
@@ -137,8 +143,15 @@ func (s *server) listen(ctx context.Context) (err error) {
 	if s.admin, err = newAdmin(ctx, s.config.Admin, s.readiness(ctx), s.log); err != nil {
 		return err
 	}
+	secure, err := listenerTLS(s.config.TLS, s.log)
+	if err != nil {
+		return err
+	}
 	if s.listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", s.config.Listen); err != nil {
 		return err
+	}
+	if secure != nil {
+		s.listener = tls.NewListener(s.listener, secure)
 	}
 	s.http = &http.Server{
 		Handler:           parting(ctx, s.gateway.Handler()),
@@ -148,7 +161,7 @@ func (s *server) listen(ctx context.Context) (err error) {
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
-	if s.config.Open() && !loopback(s.config.Listen) {
+	if s.config.Open() && s.config.TLS.ClientCAFile == "" && !loopback(s.config.Listen) {
 		s.log.Warn("anybody who can connect may call: configure auth, or listen on a loopback address", "listen", s.config.Listen)
 	}
 	return nil
@@ -156,8 +169,12 @@ func (s *server) listen(ctx context.Context) (err error) {
 
 // run serves until ctx ends, then drains and closes.
 func (s *server) run(ctx context.Context) error {
+	scheme := "http://"
+	if s.config.TLS.CertFile != "" {
+		scheme = "https://"
+	}
 	for _, u := range s.config.Upstreams {
-		s.log.Info("serving", "upstream", u.Name, "at", "http://"+s.listener.Addr().String()+u.Path, "from", from(u))
+		s.log.Info("serving", "upstream", u.Name, "at", scheme+s.listener.Addr().String()+u.Path, "from", from(u))
 	}
 	if s.admin != nil {
 		s.log.Info("answering operators", "address", s.admin.listener.Addr().String())

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
 	"maps"
 	"math"
@@ -30,6 +31,10 @@ func newUpstreams(c *config.Config, store *redisstore.Store, replica shim.Replic
 	for _, u := range c.Upstreams {
 		cfg := upstreamConfig(c, u, replica, log, traces)
 		cfg.Budget = bytes
+		var err error
+		if cfg.TLS, err = clientTLS(u.TLS); err != nil {
+			return nil, fmt.Errorf("tls of upstream %s: %w", u.Name, err)
+		}
 		if u.Command != "" {
 			// A session is a process of this replica, which no other one can use.
 			cfg.Transport, cfg.SessionIdle = stdio.New(stdioConfig(u, log)), cmp.Or(u.ProcessIdle, math.MaxInt64)

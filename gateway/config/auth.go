@@ -87,7 +87,12 @@ type TrustedHeader struct {
 	// From are the addresses that requests are taken from, each as an address or a network
 	// such as 10.0.0.0/8. A request from anywhere else is refused, with or without the
 	// header. The address is that of the connection.
-	From []string `yaml:"from" required:"true"`
+	From []string `yaml:"from"`
+
+	// Certificates are names of client certificates that requests are taken with, from any
+	// address: each a DNS name of the certificate, or its common name. It needs
+	// tls.client_ca_file.
+	Certificates []string `yaml:"certificates"`
 }
 
 // NewAuth returns an auth with every default. It names no way to sign in.

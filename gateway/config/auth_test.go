@@ -102,3 +102,24 @@ func TestAuthOf(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// The files of TLS are named relative to the configuration file.
+func TestTLSFiles(t *testing.T) {
+	text := `tls: {cert_file: cert.pem, key_file: /keys/key.pem}
+store: rediss://127.0.0.1:6379
+store_tls: {ca_file: ../ca.pem}
+upstreams: [{name: a, url: "https://127.0.0.1:1", tls: {ca_file: ca.pem, server_name: a}}]
+`
+	c, err := config.Parse("/etc/taskgate/config.yaml", []byte(text), noEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := []string{c.TLS.CertFile, c.TLS.KeyFile, c.StoreTLS.CAFile, c.Upstreams[0].TLS.CAFile, c.Upstreams[0].TLS.ServerName}
+	want := []string{"/etc/taskgate/cert.pem", "/keys/key.pem", "/etc/ca.pem", "/etc/taskgate/ca.pem", "a"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if err := matchesSchema(t, text); err != nil {
+		t.Error(err)
+	}
+}

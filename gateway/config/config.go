@@ -39,6 +39,9 @@ type Config struct {
 	// every interface, port 0 any free port.
 	Listen string `yaml:"listen"`
 
+	// TLS has clients connect by https. The addresses of admin do not have it.
+	TLS ListenerTLS `yaml:"tls"`
+
 	// Admin is the TCP address, as host:port, on which an operator's tools ask
 	// after this process: GET /healthz (it serves) and GET /readyz (it should get
 	// requests: it is not stopping, and reaches the store and an upstream). It
@@ -56,6 +59,10 @@ type Config struct {
 	// StoreFile is a file that holds the value of store, for URLs with a
 	// password. It is used instead of store; giving both is a mistake.
 	StoreFile string `yaml:"store_file"`
+
+	// StoreTLS says how to connect to a Redis with TLS, where the authorities of the system
+	// do not know its certificate, or it wants one.
+	StoreTLS ClientTLS `yaml:"store_tls"`
 
 	// KeyPrefix begins every key and channel in the store. Replicas with the
 	// same store and prefix form one deployment.

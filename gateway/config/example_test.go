@@ -30,10 +30,11 @@ func readExample(t *testing.T) string {
 }
 
 // allSet is the example with every key in force. store gives way to
-// store_file, because a file may have only one of them.
+// store_file, because a file may have only one of them, and tls needs https.
 func allSet(t *testing.T) string {
 	t.Helper()
 	text := unset.ReplaceAllString(readExample(t), "$1$2")
+	text = strings.Replace(text, "url: http://", "url: https://", 1)
 	return strings.Replace(text, "\nstore: embedded\n", "\n", 1)
 }
 
@@ -44,7 +45,7 @@ func noEnv(string) (string, bool) { return "", false }
 func parseAllSet(t *testing.T) *config.Config {
 	t.Helper()
 	dir := t.TempDir()
-	for name, text := range map[string]string{"store": "redis://127.0.0.1:6379/0\n", "research-key": "k\n", "state-key": keyA + "\n"} {
+	for name, text := range map[string]string{"store": "rediss://127.0.0.1:6379/0\n", "research-key": "k\n", "state-key": keyA + "\n"} {
 		path := filepath.Join(dir, "secrets", name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			t.Fatal(err)
@@ -109,8 +110,12 @@ func TestExamplesLoad(t *testing.T) {
 func TestExampleShowsDefaults(t *testing.T) {
 	got := parseAllSet(t)
 	want := config.Default()
-	want.Store, want.StoreFile = "redis://127.0.0.1:6379/0", "secrets/store"
-	u := config.NewUpstream("research", "http://127.0.0.1:3001/mcp")
+	want.Store, want.StoreFile = "rediss://127.0.0.1:6379/0", "secrets/store"
+	const dir = "/etc/taskgate/"
+	want.TLS = config.ListenerTLS{CertFile: dir + "cert.pem", KeyFile: dir + "key.pem", ClientCAFile: dir + "clients.pem"}
+	want.StoreTLS = config.ClientTLS{CAFile: dir + "redis-ca.pem", CertFile: dir + "redis.pem", KeyFile: dir + "redis-key.pem", ServerName: "redis"}
+	u := config.NewUpstream("research", "https://127.0.0.1:3001/mcp")
+	u.TLS = config.ClientTLS{CAFile: dir + "server-ca.pem", CertFile: dir + "client.pem", KeyFile: dir + "client-key.pem", ServerName: "research"}
 	u.Path = "/mcp"
 	u.Headers = map[string]string{"Authorization": "Bearer token", "X-Api-Key": "k"}
 	u.HeadersFile = map[string]string{"X-Api-Key": "secrets/research-key"}
@@ -124,7 +129,7 @@ func TestExampleShowsDefaults(t *testing.T) {
 	jwt.Issuer, jwt.JWKSURL = "https://login.example.com", "https://login.example.com/keys"
 	jwt.Audiences, jwt.Algorithms, jwt.Scopes = []string{"https://gateway.example.com/mcp"}, []string{"ES256", "RS256"}, []string{"mcp:use"}
 	u.Auth = &config.Auth{Anonymous: config.Off, JWT: jwt}
-	files.Auth = &config.Auth{Anonymous: config.Off, TrustedHeader: &config.TrustedHeader{Name: "X-Forwarded-User", From: []string{"10.0.0.0/8", "::1"}}}
+	files.Auth = &config.Auth{Anonymous: config.Off, TrustedHeader: &config.TrustedHeader{Name: "X-Forwarded-User", From: []string{"10.0.0.0/8", "::1"}, Certificates: []string{"proxy.internal"}}}
 	want.StateKeys = []config.StateKey{
 		{ID: "2026-11", Key: keyA, KeyFile: "secrets/state-key"},
 		{ID: "2026-05", Key: keyB},

@@ -48,6 +48,7 @@ func (s *source) read(root *yaml.Node, whole bool, env lookup) *Config {
 	d := &decoder{source: s, env: env}
 	d.value(root, "", reflect.ValueOf(c).Elem(), nil)
 	c.fillPaths()
+	c.files(filepath.Dir(s.name))
 	s.readSecrets(c, filepath.Dir(s.name))
 	if whole {
 		s.checkAuth(c.Auth)

@@ -30,6 +30,10 @@ type Upstream struct {
 	// refused.
 	MaxSSEConnections int `yaml:"max_sse_connections" min:"1"`
 
+	// TLS says how to connect to the server by https, where the authorities of the system do
+	// not know its certificate, or it wants one.
+	TLS ClientTLS `yaml:"tls"`
+
 	// Command is the program of a server that speaks over stdio. The gateway starts it
 	// when it is first needed. A name without a slash is looked up in the gateway's PATH.
 	Command string `yaml:"command"`

@@ -51,8 +51,9 @@ func (c *Config) problems() []problem {
 	p.fields("", c)
 	p.listen("listen", c.Listen)
 	p.admin(c)
+	p.tls(c)
 	p.publicURL(c.PublicURL)
-	p.auth("auth", &c.Auth, c.PublicURL)
+	p.auth("auth", &c.Auth, c)
 	p.stateKeys(c.StateKeys)
 	if c.Rate.Burst > 0 && c.Rate.Requests == 0 {
 		p.addFor([]string{"rate.burst", "rate.requests"}, "means nothing without requests")

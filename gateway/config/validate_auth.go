@@ -26,7 +26,7 @@ func (s *source) checkAuth(a Auth) {
 }
 
 // auth checks how callers of all upstreams, or of one, sign in.
-func (p *problems) auth(at string, a *Auth, publicURL string) {
+func (p *problems) auth(at string, a *Auth, c *Config) {
 	var given []string
 	for _, mode := range []struct {
 		key   string
@@ -47,12 +47,15 @@ func (p *problems) auth(at string, a *Auth, publicURL string) {
 	p.keys(at+".keys", a.Keys)
 	if a.JWT != nil {
 		p.jwt(at+".jwt", a.JWT)
-		if publicURL == "" {
+		if c.PublicURL == "" {
 			p.addFor([]string{at + ".jwt", "public_url"}, "needs public_url: clients are told by it where to get a token")
 		}
 	}
 	if a.TrustedHeader != nil {
 		p.trustedHeader(at+".trusted_header", a.TrustedHeader)
+		if len(a.TrustedHeader.Certificates) > 0 && c.TLS.ClientCAFile == "" {
+			p.addFor([]string{at + ".trusted_header.certificates", "tls"}, "means nothing without tls.client_ca_file: nobody shows a certificate")
+		}
 	}
 }
 
@@ -153,8 +156,13 @@ func (p *problems) trustedHeader(at string, h *TrustedHeader) {
 	case reserved[key] != "" || strings.HasPrefix(key, "Mcp-"):
 		p.add(at+".name", "this header has another meaning")
 	}
-	if len(h.From) == 0 {
-		p.addFor([]string{at + ".from", at}, "from is required: who is not believed by address could be anybody")
+	if len(h.From) == 0 && len(h.Certificates) == 0 {
+		p.addFor([]string{at + ".from", at}, "from or certificates is required: anybody could send the header")
+	}
+	for i, name := range h.Certificates {
+		if name == "" {
+			p.add(fmt.Sprintf("%s.certificates[%d]", at, i), "is empty")
+		}
 	}
 	for i, from := range h.From {
 		if _, err := ParseNetwork(from); err != nil {

@@ -41,7 +41,7 @@ func (p *problems) upstreamAuth(at string, c *Config, u *Upstream) {
 		if !u.Auth.Required() && u.Auth.Anonymous != On {
 			p.addKey(at+".auth", "nobody could call: give keys, jwt, trusted_header, or anonymous: on")
 		}
-		p.auth(at+".auth", u.Auth, c.PublicURL)
+		p.auth(at+".auth", u.Auth, c)
 	}
 	auth := c.AuthOf(u)
 	p.toolScopes(at+".defaults.scopes", u.Defaults.Scopes, auth)

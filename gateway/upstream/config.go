@@ -3,6 +3,7 @@ package upstream
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -59,6 +60,8 @@ type Config struct {
 	Name string
 	// URL is the server's MCP endpoint, http or https.
 	URL string
+	// TLS says how to connect to an https URL; nil for the authorities of the system.
+	TLS *tls.Config
 	// Transport is used in place of HTTP, and then there is no URL. HTTP.Close closes it.
 	Transport Transport
 	// Headers go with every request. Idempotency-Key is refused, since net/http

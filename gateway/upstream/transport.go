@@ -32,6 +32,7 @@ func newTransport(c Config) *http.Transport {
 		Proxy:               http.ProxyFromEnvironment,
 		DialContext:         d.DialContext,
 		TLSHandshakeTimeout: c.ConnectTimeout,
+		TLSClientConfig:     c.TLS,
 		DisableCompression:  true,
 		MaxIdleConnsPerHost: 64,
 		IdleConnTimeout:     4 * time.Second,

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"taskgate/gateway/config"
+)
+
+// fileCheck is how often the files of a listener are looked at, by the handshakes that
+// come meanwhile.
+const fileCheck = time.Second
+
+// listenerTLS is the configuration of a listener with TLS; nil without it. Its files are read
+// now, and again when they have changed.
+func listenerTLS(c config.ListenerTLS, log *slog.Logger) (*tls.Config, error) {
+	if c.CertFile == "" {
+		return nil, nil
+	}
+	f := &tlsFiles{config: c, log: log}
+	now, err := f.load()
+	if err != nil {
+		return nil, fmt.Errorf("tls: %w", err)
+	}
+	f.now, f.loaded = now, f.stamp()
+	return &tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return f.current(), nil },
+	}, nil
+}
+
+// tlsFiles are the files of a listener. There is no watcher: a handshake looks at them, once in
+// fileCheck at most.
+type tlsFiles struct {
+	config config.ListenerTLS
+	log    *slog.Logger
+
+	mu     sync.Mutex
+	now    *tls.Config
+	loaded string // the stamp of the files that now is from
+	failed string // that of files which could not be used
+	looked time.Time
+}
+
+// current is the configuration for a handshake. Files that cannot be used change nothing.
+func (f *tlsFiles) current() *tls.Config {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if time.Since(f.looked) < fileCheck {
+		return f.now
+	}
+	f.looked = time.Now()
+	stamp := f.stamp()
+	if stamp == f.loaded {
+		return f.now
+	}
+	next, err := f.load()
+	switch {
+	case err == nil:
+		f.log.Info("the files of tls have changed and are in use")
+		f.now, f.loaded, f.failed = next, stamp, ""
+	case stamp != f.failed:
+		f.log.Error("the files of tls have changed and cannot be used; those of before stay in use", "err", err)
+		f.failed = stamp
+	}
+	return f.now
+}
+
+// stamp changes with the files. It is taken before they are read: if they change meanwhile, they
+// are read again.
+func (f *tlsFiles) stamp() string {
+	var b strings.Builder
+	for _, name := range []string{f.config.CertFile, f.config.KeyFile, f.config.ClientCAFile} {
+		if info, err := os.Stat(name); err == nil {
+			fmt.Fprintln(&b, info.Size(), info.ModTime().UnixNano())
+		} else {
+			fmt.Fprintln(&b, "none")
+		}
+	}
+	return b.String()
+}
+
+func (f *tlsFiles) load() (*tls.Config, error) {
+	pair, err := tls.LoadX509KeyPair(f.config.CertFile, f.config.KeyFile)
+	if err != nil {
+		return nil, err
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"http/1.1"}}
+	if f.config.ClientCAFile != "" {
+		if c.ClientCAs, err = certificates(f.config.ClientCAFile); err != nil {
+			return nil, err
+		}
+		c.ClientAuth = tls.RequireAndVerifyClientCert
+	}
+	return c, nil
+}
+
+// certificates reads a file of certificates in PEM form.
+func certificates(name string) (*x509.CertPool, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, errors.New(name + " has no certificate in PEM form")
+	}
+	return pool, nil
+}
+
+// clientTLS is the configuration of connections to somebody else; nil where nothing is set, and
+// then that of the system holds.
+func clientTLS(c config.ClientTLS) (*tls.Config, error) {
+	if c == (config.ClientTLS{}) {
+		return nil, nil
+	}
+	out := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.ServerName}
+	if c.CAFile != "" {
+		pool, err := certificates(c.CAFile)
+		if err != nil {
+			return nil, err
+		}
+		out.RootCAs = pool
+	}
+	if c.CertFile != "" {
+		pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
+		if err != nil {
+			return nil, err
+		}
+		out.Certificates = []tls.Certificate{pair}
+	}
+	return out, nil
+}

@@ -1,0 +1,207 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"taskgate/gateway/config"
+	"taskgate/internal/mcp"
+	"taskgate/internal/wiretest"
+)
+
+// secured is a gateway that is reached by https.
+type secured struct {
+	*running
+	authority *wiretest.Authority
+	cert, key string // files
+}
+
+func runSecured(t *testing.T, url string, change func(c *config.Config, a *wiretest.Authority)) *secured {
+	t.Helper()
+	dir, a := t.TempDir(), wiretest.NewAuthority(t)
+	s := &secured{authority: a, cert: filepath.Join(dir, "cert.pem"), key: filepath.Join(dir, "key.pem")}
+	a.Issue("gateway", s.cert, s.key)
+	s.running = runServer(t, url, func(c *config.Config) {
+		c.TLS.CertFile, c.TLS.KeyFile = s.cert, s.key
+		if change != nil {
+			change(c, a)
+		}
+		if err := c.Validate(); err != nil {
+			t.Fatal(err)
+		}
+	})
+	t.Cleanup(func() {
+		s.stop()
+		s.ends()
+	})
+	return s
+}
+
+// ask sends server/discover on a connection of its own, and returns the status, the certificate
+// that the gateway has shown, and what it said.
+func (s *secured) ask(user string, pair ...tls.Certificate) (status int, shown *x509.Certificate, body string, err error) {
+	s.t.Helper()
+	text := `{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{"_meta":{` + wiretest.Macros.Replace("$META") + `}}}`
+	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, "https://"+s.s.listener.Addr().String()+"/mcp", strings.NewReader(text))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for name, value := range map[string]string{"Content-Type": mcp.TypeJSON, "Accept": mcp.TypeAccept,
+		"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "server/discover", "X-User": user} {
+		r.Header.Set(name, value)
+	}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.authority.Pool(), Certificates: pair}}
+	defer transport.CloseIdleConnections()
+	resp, err := (&http.Client{Transport: transport, Timeout: patience}).Do(r)
+	if err != nil {
+		return 0, nil, "", err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, resp.TLS.PeerCertificates[0], string(b), err
+}
+
+// TestTLS: with a certificate the gateway speaks https, and nothing else.
+func TestTLS(t *testing.T) {
+	web, _, _ := modernUpstream(t)
+	s := runSecured(t, web.URL, nil)
+	if status, _, body, err := s.ask(""); status != http.StatusOK {
+		t.Errorf("%d %s %v", status, body, err)
+	}
+	if resp, err := http.Get("http://" + s.s.listener.Addr().String() + "/mcp"); err == nil {
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusBadRequest {
+			t.Errorf("without TLS: %s", resp.Status)
+		}
+	}
+	if !strings.Contains(s.log.String(), "https://"+s.s.listener.Addr().String()+"/mcp") {
+		t.Errorf("the log: %s", s.log)
+	}
+}
+
+// TestNewCertificate: files that change are in use soon, without a restart; files that cannot be
+// used leave what was there before.
+func TestNewCertificate(t *testing.T) {
+	web, _, _ := modernUpstream(t)
+	s := runSecured(t, web.URL, nil)
+	shown := func() *x509.Certificate {
+		t.Helper()
+		status, shown, body, err := s.ask("")
+		if status != http.StatusOK {
+			t.Fatalf("%d %s %v", status, body, err)
+		}
+		return shown
+	}
+	first := shown()
+	until := func(what string, reached func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(patience); !reached(); <-time.After(100 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s\n%s", what, s.log)
+			}
+		}
+	}
+	if err := os.WriteFile(s.key, []byte("nonsense"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	until("it is not said that the files are bad", func() bool {
+		if !shown().Equal(first) {
+			t.Fatal("another certificate")
+		}
+		return strings.Contains(s.log.String(), "cannot be used")
+	})
+	s.authority.Issue("gateway", s.cert, s.key)
+	until("the new certificate is not shown", func() bool { return !shown().Equal(first) })
+	if n := strings.Count(s.log.String(), "cannot be used"); n > 2 { // between the two files the pair may have been seen
+		t.Errorf("said %d times:\n%s", n, s.log)
+	}
+}
+
+// TestClientCertificates: without a certificate of the authority nobody connects, and a header is
+// trusted of the certificate that is named.
+func TestClientCertificates(t *testing.T) {
+	web, _, _ := modernUpstream(t)
+	s := runSecured(t, web.URL, func(c *config.Config, a *wiretest.Authority) {
+		c.TLS.ClientCAFile = a.File
+		c.Auth.TrustedHeader = &config.TrustedHeader{Name: "X-User", Certificates: []string{"proxy", "cn-sidecar"}}
+	})
+	for name, c := range map[string]struct {
+		user   string
+		pair   []tls.Certificate
+		status int // 0: not connected
+	}{
+		"the proxy":              {"alice", []tls.Certificate{s.authority.Pair("proxy")}, 200},
+		"another by common name": {"alice", []tls.Certificate{s.authority.Pair("sidecar")}, 200},
+		"the proxy, nobody":      {"", []tls.Certificate{s.authority.Pair("proxy")}, 403},
+		"another client":         {"alice", []tls.Certificate{s.authority.Pair("somebody")}, 403},
+		"none":                   {"alice", nil, 0},
+		"another authority":      {"alice", []tls.Certificate{wiretest.NewAuthority(t).Pair("proxy")}, 0},
+	} {
+		if status, _, body, err := s.ask(c.user, c.pair...); status != c.status {
+			t.Errorf("%s: %d %s %v", name, status, body, err)
+		}
+	}
+}
+
+// TestTLSToAServer: a server with a certificate of an authority of one's own, which wants one of
+// the gateway, is reached with the files for it, and not without.
+func TestTLSToAServer(t *testing.T) {
+	plain, _, _ := modernUpstream(t)
+	a, dir := wiretest.NewAuthority(t), t.TempDir()
+	web := httptest.NewUnstartedServer(plain.Config.Handler)
+	web.TLS = &tls.Config{Certificates: []tls.Certificate{a.Pair("server")}, ClientCAs: a.Pool(), ClientAuth: tls.RequireAndVerifyClientCert}
+	web.StartTLS()
+	t.Cleanup(web.Close)
+	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	a.Issue("gateway", cert, key)
+	for name, c := range map[string]struct {
+		tls config.ClientTLS
+		ok  bool
+	}{
+		"all of it":      {config.ClientTLS{CAFile: a.File, CertFile: cert, KeyFile: key}, true},
+		"by its name":    {config.ClientTLS{CAFile: a.File, CertFile: cert, KeyFile: key, ServerName: "server"}, true},
+		"another name":   {config.ClientTLS{CAFile: a.File, CertFile: cert, KeyFile: key, ServerName: "other"}, false},
+		"no certificate": {config.ClientTLS{CAFile: a.File}, false},
+		"nothing":        {config.ClientTLS{}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := runSecured(t, web.URL, func(cfg *config.Config, _ *wiretest.Authority) { cfg.Upstreams[0].TLS = c.tls })
+			status, _, body, err := s.ask("")
+			if served := status == http.StatusOK && strings.Contains(body, `"result"`); served != c.ok {
+				t.Errorf("%d %s %v", status, body, err)
+			}
+		})
+	}
+}
+
+// TestTLSFilesAtTheStart: files that cannot be used are said at the start.
+func TestTLSFilesAtTheStart(t *testing.T) {
+	a, dir := wiretest.NewAuthority(t), t.TempDir()
+	cert, key, empty := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"), filepath.Join(dir, "empty.pem")
+	a.Issue("gateway", cert, key)
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(c *config.Config){
+		"no such file":      func(c *config.Config) { c.TLS = config.ListenerTLS{CertFile: cert + "x", KeyFile: key} },
+		"not a pair":        func(c *config.Config) { c.TLS = config.ListenerTLS{CertFile: a.File, KeyFile: key} },
+		"no authority":      func(c *config.Config) { c.TLS = config.ListenerTLS{CertFile: cert, KeyFile: key, ClientCAFile: empty} },
+		"of an upstream":    func(c *config.Config) { c.Upstreams[0].TLS.CAFile = empty },
+		"pair of the store": func(c *config.Config) { c.StoreTLS = config.ClientTLS{CertFile: cert, KeyFile: a.File} },
+	} {
+		c := config.FromFlags("https://127.0.0.1:1/mcp")
+		c.Listen = "127.0.0.1:0"
+		change(c)
+		if _, err := newServer(t.Context(), c, io.Discard); err == nil || !strings.Contains(err.Error(), "tls") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,82 @@
+package config
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+)
+
+// ListenerTLS has clients connect with TLS. Its files are read again when they change.
+type ListenerTLS struct {
+	// CertFile is the certificate of the gateway with those of the authorities between, in PEM
+	// form, relative to the configuration file. With it, clients connect by https only.
+	CertFile string `yaml:"cert_file"`
+
+	// KeyFile is its private key, in PEM form.
+	KeyFile string `yaml:"key_file"`
+
+	// ClientCAFile are the authorities that sign certificates of clients, in PEM form. With it,
+	// a client without such a certificate cannot connect.
+	ClientCAFile string `yaml:"client_ca_file"`
+}
+
+// ClientTLS says how to connect with TLS. Its files are read at the start.
+type ClientTLS struct {
+	// CAFile are the authorities that are believed, in PEM form, in place of those of the
+	// system. It is relative to the configuration file.
+	CAFile string `yaml:"ca_file"`
+
+	// CertFile is the certificate that the gateway shows, in PEM form.
+	CertFile string `yaml:"cert_file"`
+
+	// KeyFile is its private key, in PEM form.
+	KeyFile string `yaml:"key_file"`
+
+	// ServerName is the name that the certificate of the other side must have, in place of the
+	// host of its URL.
+	ServerName string `yaml:"server_name"`
+}
+
+// files makes the paths of files relative to the configuration file.
+func (c *Config) files(dir string) {
+	paths := []*string{&c.TLS.CertFile, &c.TLS.KeyFile, &c.TLS.ClientCAFile, &c.StoreTLS.CAFile, &c.StoreTLS.CertFile, &c.StoreTLS.KeyFile}
+	for _, u := range c.Upstreams {
+		paths = append(paths, &u.TLS.CAFile, &u.TLS.CertFile, &u.TLS.KeyFile)
+	}
+	for _, path := range paths {
+		if *path != "" && !filepath.IsAbs(*path) {
+			*path = filepath.Join(dir, *path)
+		}
+	}
+}
+
+// tls checks which files there are. Whether they can be used is found out where they are read.
+func (p *problems) tls(c *Config) {
+	p.pair("tls", c.TLS.CertFile, c.TLS.KeyFile)
+	if c.TLS.ClientCAFile != "" && c.TLS.CertFile == "" {
+		p.addFor([]string{"tls.client_ca_file", "tls"}, "means nothing without cert_file")
+	}
+	p.pair("store_tls", c.StoreTLS.CertFile, c.StoreTLS.KeyFile)
+	if c.StoreTLS != (ClientTLS{}) && !strings.HasPrefix(c.Store, "rediss") {
+		p.addFor([]string{"store_tls", "store"}, "means nothing without a store whose URL begins with rediss")
+	}
+	for i, u := range c.Upstreams {
+		if u == nil || u.TLS == (ClientTLS{}) {
+			continue
+		}
+		at := fmt.Sprintf("upstreams[%d].tls", i)
+		p.pair(at, u.TLS.CertFile, u.TLS.KeyFile)
+		if !strings.HasPrefix(u.URL, "https://") {
+			p.addKey(at, "means nothing without a url that begins with https://")
+		}
+	}
+}
+
+func (p *problems) pair(at, cert, key string) {
+	switch {
+	case cert != "" && key == "":
+		p.addFor([]string{at + ".cert_file", at}, "needs key_file")
+	case cert == "" && key != "":
+		p.addFor([]string{at + ".key_file", at}, "needs cert_file")
+	}
+}
