@@ -22,13 +22,18 @@ type authenticated func(w http.ResponseWriter, r *http.Request, c auth.Caller)
 // asked of every request, whatever session it names: to hold the id of a session
 // or of a task proves nothing (Z2, Z7). What it is known by ends here: what goes upstream is
 // written anew, with the credentials of the configuration (Z1).
-func authenticate(m auth.Method, next authenticated) http.HandlerFunc {
+func (u *route) authenticate(next authenticated) http.HandlerFunc {
+	method := u.methods.Of(u.endpoint.Name)
 	return func(w http.ResponseWriter, r *http.Request) {
-		c, refusal := m.Identify(r)
+		c, refusal := method.Identify(r)
 		if refusal != nil {
+			u.refused(r, c, refusal)
 			leaveUnread(w, r)
 			refuse(w, jsonrpc.ID{}, refusal)
 			return
+		}
+		if u.audit != nil {
+			r = r.WithContext(auth.WithCaller(r.Context(), c))
 		}
 		next(w, r, c)
 	}

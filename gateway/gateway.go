@@ -54,6 +54,10 @@ type Options struct {
 	// bound. The clients of the servers have the same.
 	Budget *budget.Bytes
 
+	// Audit takes a record of what callers do to tasks, and of requests that are refused for
+	// who sends them. Nil takes none.
+	Audit *slog.Logger
+
 	Logger         *slog.Logger         // nil: slog.Default
 	TracerProvider trace.TracerProvider // nil: no traces
 	MeterProvider  metric.MeterProvider // nil: no metrics
@@ -71,7 +75,8 @@ type Gateway struct {
 	streams     *wire.Streams
 	sessions    *legacy.Table
 	methods     *auth.Methods
-	rate        *rate // nil where there is none
+	audit       *slog.Logger // nil where nothing is recorded
+	rate        *rate        // nil where there is none
 	budget      *budget.Bytes
 }
 
@@ -103,7 +108,7 @@ func New(o Options) (*Gateway, error) {
 		o.Logger.Warn("without state_keys a client of 2026-07-28 that takes no tasks cannot be asked by a server of the 2025 versions;" +
 			" \"taskgate state-key\" prints a key, and all replicas need the same")
 	}
-	g := &Gateway{config: o.Config, tel: tel, methods: methods, budget: o.Budget}
+	g := &Gateway{config: o.Config, tel: tel, methods: methods, audit: o.Audit, budget: o.Budget}
 	g.bound()
 	if g.rate, err = newRate(o, tel); err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
@@ -116,7 +121,7 @@ func New(o Options) (*Gateway, error) {
 			return nil, fmt.Errorf("gateway: upstream %q cannot be reached: it has no client", u.Name)
 		}
 		e := &endpoint.Endpoint{
-			Name: u.Name, Config: u, Global: o.Config, Upstream: o.Upstreams[u.Name], Shim: o.Shim,
+			Name: u.Name, Config: u, Global: o.Config, Upstream: o.Upstreams[u.Name], Shim: audited(o.Shim, o.Audit),
 			Telemetry: tel, Log: o.Logger.With("upstream", u.Name), Calls: g.calls, Streams: g.streams, State: state,
 		}
 		e.Identify(own)
@@ -140,11 +145,11 @@ func (g *Gateway) serve(e *endpoint.Endpoint) {
 func (g *Gateway) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, u := range g.routes {
-		path, method := u.endpoint.Config.Path, g.methods.Of(u.endpoint.Name)
-		mux.HandleFunc("POST "+path, authenticate(method, g.rate.limited(u.servePOST)))
+		path := u.endpoint.Config.Path
+		mux.HandleFunc("POST "+path, u.authenticate(g.rate.limited(u.servePOST)))
 		mux.HandleFunc("HEAD "+path, notAllowed) // or it would be taken for a GET
-		mux.HandleFunc("GET "+path, authenticate(method, g.rate.limited(plain(u.legacy.ServeGET))))
-		mux.HandleFunc("DELETE "+path, authenticate(method, g.rate.limited(plain(u.legacy.ServeDELETE))))
+		mux.HandleFunc("GET "+path, u.authenticate(g.rate.limited(plain(u.legacy.ServeGET))))
+		mux.HandleFunc("DELETE "+path, u.authenticate(g.rate.limited(plain(u.legacy.ServeDELETE))))
 	}
 	for _, p := range g.methods.Pages() {
 		mux.HandleFunc("GET "+p.Path, page(p))

@@ -39,6 +39,7 @@ func (u *route) servePOST(w http.ResponseWriter, r *http.Request, c auth.Caller)
 	}
 	era, msg, err := recognise(r.Header, body)
 	if refusal := u.mayCall(c, body, msg); err == nil && refusal != nil {
+		u.refused(r, c, refusal)
 		refuse(w, msg.ID, refusal)
 		return
 	}

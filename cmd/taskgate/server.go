@@ -49,6 +49,7 @@ type server struct {
 	upstreams upstreams
 	shim      *shim.Shim
 	gateway   *gateway.Gateway
+	audit     io.Closer // nil where it is no file
 
 	listener net.Listener
 	http     *http.Server
@@ -97,7 +98,13 @@ func (s *server) build(ctx context.Context) (err error) {
 	if s.shim, err = s.newShim(replica); err != nil {
 		return err
 	}
+	audit, file, err := newAudit(s.config.Audit, s.tel, s.log)
+	if err != nil {
+		return fmt.Errorf("audit: %w", err)
+	}
+	s.audit = file
 	s.gateway, err = gateway.New(gateway.Options{
+		Audit:  audit,
 		Rate:   redisstore.NewRate(s.store, s.config.Rate.Requests, cmp.Or(s.config.Rate.Burst, s.config.Rate.Requests)).Take,
 		Config: s.config, Shim: s.shim, Upstreams: s.upstreams.clients(), Budget: s.budget, Logger: s.log,
 		Sessions: s.store.Sessions(s.config.MaxSessions, s.config.SessionIdle).PerOwner(s.config.MaxSessionsPerOwner).
@@ -282,6 +289,9 @@ func (s *server) close() error {
 	errs = append(errs, s.upstreams.close(ctx))
 	if s.store != nil {
 		errs = append(errs, s.store.Close())
+	}
+	if s.audit != nil {
+		errs = append(errs, s.audit.Close())
 	}
 	if s.tel != nil {
 		errs = append(errs, s.tel.close(ctx))

@@ -25,7 +25,8 @@ import (
 
 // Method is one way to sign in.
 type Method interface {
-	// Identify says who sent a request, or how it is refused. It must not read the body.
+	// Identify says who sent a request, or how it is refused. Both is possible: the caller is
+	// known, and must not call here. It does not read the body.
 	Identify(r *http.Request) (Caller, *Refusal)
 }
 
@@ -33,6 +34,34 @@ type Method interface {
 type Caller struct {
 	Principal shim.Principal
 	token     *grant // nil where the caller has shown none
+	name      string // in a trusted header; "" where there is none
+}
+
+// Names are what an operator knows a caller by whose principal is a hash, as attributes of a
+// record: the issuer and the claim of a token, or the value of a trusted header.
+func (c Caller) Names() []any {
+	switch {
+	case c.token != nil:
+		return []any{"issuer", c.token.of.expected.Issuer, c.token.of.claim, c.token.name}
+	case c.name != "":
+		return []any{"name", c.name}
+	}
+	return nil
+}
+
+// callerKey is the key of the context value that CallerOf reads.
+type callerKey struct{}
+
+// WithCaller remembers the caller of a request in its context.
+func WithCaller(ctx context.Context, c Caller) context.Context {
+	return context.WithValue(ctx, callerKey{}, c)
+}
+
+// CallerOf is the caller in whose request something happens. It reports false outside of
+// requests.
+func CallerOf(ctx context.Context) (Caller, bool) {
+	c, ok := ctx.Value(callerKey{}).(Caller)
+	return c, ok
 }
 
 // Lacks refuses a caller whose token has not all of these scopes, which stand with spaces

@@ -41,6 +41,7 @@ type tokens struct {
 type grant struct {
 	of        *tokens
 	principal shim.Principal
+	name      string // of whom, as its issuer says
 	scopes    []string
 	until     time.Time
 	keys      *keySet // with one of which it is signed
@@ -109,10 +110,7 @@ func (t *tokens) Identify(r *http.Request) (Caller, *Refusal) {
 		t.log.DebugContext(r.Context(), "a token is refused", "reason", err)
 		return Caller{}, t.invalid
 	}
-	if refusal := g.lacks(nil); refusal != nil {
-		return Caller{}, refusal
-	}
-	return Caller{Principal: g.principal, token: g}, nil
+	return Caller{Principal: g.principal, token: g}, g.lacks(nil)
 }
 
 // grant returns what a token gives, from memory if it was verified before. A token that was
@@ -172,7 +170,7 @@ func (t *tokens) verify(ctx context.Context, token string) (*grant, error) {
 		return nil, fmt.Errorf("the claim %s is no text, or empty", t.claim)
 	}
 	return &grant{
-		of: t, principal: principal("jwt", c.Issuer, t.claim, who), keys: set,
+		of: t, principal: principal("jwt", c.Issuer, t.claim, who), name: who, keys: set,
 		scopes: append(scopesOf(c.Scope), scopesOf(c.SCP)...), until: c.Expiry.Time().Add(t.leeway),
 	}, nil
 }

@@ -56,7 +56,7 @@ func (t *trusted) Identify(r *http.Request) (Caller, *Refusal) {
 	if name == "" || len(name) > maxName {
 		return Caller{}, namelessRefused
 	}
-	return Caller{Principal: principal("header", t.name, name)}, nil
+	return Caller{Principal: principal("header", t.name, name), name: name}, nil
 }
 
 // believes looks at the address of the connection, and at the certificate that it was opened

@@ -110,6 +110,13 @@ type Config struct {
 	// everybody who can connect.
 	Auth Auth `yaml:"auth"`
 
+	// Audit is where records of who did what go, one line of JSON each: stdout, otel (where
+	// OTEL_* variables send logs), or the name of a file, relative to the configuration file.
+	// There is a record of each task that is created or cancelled, each result that is read,
+	// each question that is answered, and each request that is refused for who sends it. None
+	// has what was asked or answered. Without it there are none.
+	Audit string `yaml:"audit"`
+
 	// StateKeys seal what a client of 2026 holds while a call of it waits for its
 	// answers to a server that can only ask while it works. The first key seals and
 	// all of them open. All replicas of a deployment need the same; without any, the
@@ -232,6 +239,12 @@ type Config struct {
 	// own. At least one is needed.
 	Upstreams []*Upstream `yaml:"upstreams"`
 }
+
+// The values of audit that name no file.
+const (
+	AuditStdout = "stdout"
+	AuditOTel   = "otel"
+)
 
 // Rate bounds the requests of a caller.
 type Rate struct {

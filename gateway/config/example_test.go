@@ -125,6 +125,7 @@ func TestExampleShowsDefaults(t *testing.T) {
 	files.Env, files.Headers = map[string]string{"PATH": "/usr/bin", "HOME": "/root"}, map[string]string{}
 	want.Upstreams = []*config.Upstream{u, files}
 	want.Admin, want.Auth, want.PublicURL = "127.0.0.1:9090", got.Auth, "https://gateway.example.com"
+	want.Audit = "/var/log/taskgate/audit.jsonl"
 	jwt := config.NewJWT()
 	jwt.Issuer, jwt.JWKSURL = "https://login.example.com", "https://login.example.com/keys"
 	jwt.Audiences, jwt.Algorithms, jwt.Scopes = []string{"https://gateway.example.com/mcp"}, []string{"ES256", "RS256"}, []string{"mcp:use"}

@@ -43,6 +43,9 @@ func (c *Config) files(dir string) {
 	for _, u := range c.Upstreams {
 		paths = append(paths, &u.TLS.CAFile, &u.TLS.CertFile, &u.TLS.KeyFile)
 	}
+	if c.Audit != AuditStdout && c.Audit != AuditOTel {
+		paths = append(paths, &c.Audit)
+	}
 	for _, path := range paths {
 		if *path != "" && !filepath.IsAbs(*path) {
 			*path = filepath.Join(dir, *path)

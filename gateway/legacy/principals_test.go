@@ -122,6 +122,7 @@ type house struct {
 	sign func(r *http.Request, key string)
 	// secrets must not reach the server.
 	secrets []string
+	records bytes.Buffer // of the audit; to be read when the requests are over
 
 	mu       sync.Mutex
 	received []received
@@ -236,7 +237,8 @@ func (h *house) serveFront(leg *upstream.HTTP, store *redisstore.Store, signIn f
 		h.t.Fatal(err)
 	}
 	g, err := gateway.New(gateway.Options{Config: c, Shim: sh, Upstreams: map[string]upstream.Client{"up": leg}, Logger: logger,
-		Sessions: countedSessions{store.Sessions(c.MaxSessions, c.SessionIdle), h.ops}})
+		Sessions: countedSessions{store.Sessions(c.MaxSessions, c.SessionIdle), h.ops},
+		Audit:    slog.New(slog.NewTextHandler(&h.records, nil))})
 	if err != nil {
 		h.t.Fatal(err)
 	}

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"sync/atomic"
+
+	"go.opentelemetry.io/contrib/bridges/otelslog"
+
+	"taskgate/gateway/config"
+)
+
+// newAudit opens where the configuration wants the audit log; nil for nowhere. What it returns
+// besides is to be closed at the end.
+func newAudit(to string, tel *telemetry, log *slog.Logger) (*slog.Logger, io.Closer, error) {
+	switch to {
+	case "":
+		return nil, nil, nil
+	case config.AuditStdout:
+		return auditTo(os.Stdout, log), nil, nil
+	case config.AuditOTel:
+		if tel.logs == nil {
+			return nil, nil, errors.New("no logs go to OpenTelemetry; set OTEL_LOGS_EXPORTER or OTEL_EXPORTER_OTLP_ENDPOINT")
+		}
+		return slog.New(brief{otelslog.NewHandler("taskgate/audit", otelslog.WithLoggerProvider(tel.logs))}), nil, nil
+	}
+	// Appending is what lets the file be cut while it is written to.
+	f, err := os.OpenFile(to, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, nil, err
+	}
+	return auditTo(f, log), f, nil
+}
+
+// auditTo writes a record as one line of JSON.
+func auditTo(w io.Writer, log *slog.Logger) *slog.Logger {
+	return slog.New(brief{traced{slog.NewJSONHandler(&auditWriter{to: w, log: log}, &slog.HandlerOptions{
+		ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
+			switch {
+			case len(groups) > 0:
+			case a.Key == slog.LevelKey: // all are alike
+				return slog.Attr{}
+			case a.Key == slog.MessageKey:
+				a.Key = "event"
+			}
+			return a
+		},
+	})}})
+}
+
+// auditWriter says in the log that records are lost, once until one is written again.
+type auditWriter struct {
+	to   io.Writer
+	log  *slog.Logger
+	lost atomic.Bool
+}
+
+func (w *auditWriter) Write(p []byte) (int, error) {
+	n, err := w.to.Write(p)
+	if lost := err != nil; w.lost.Swap(lost) != lost {
+		if lost {
+			w.log.Error("the audit log cannot be written; records are lost", "err", err)
+		} else {
+			w.log.Info("the audit log is written again")
+		}
+	}
+	return n, err
+}

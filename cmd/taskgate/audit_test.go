@@ -1,0 +1,75 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"taskgate/gateway/config"
+)
+
+// TestAuditFile: each record is a line of JSON, at the end of a file that may be there already.
+func TestAuditFile(t *testing.T) {
+	web, _, letGo := modernUpstream(t)
+	file := filepath.Join(t.TempDir(), "audit.jsonl")
+	if err := os.WriteFile(file, []byte("{\"event\":\"of before\"}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := runServer(t, web.URL, func(c *config.Config) {
+		c.Audit, c.Upstreams[0].Defaults.Grace = file, time.Millisecond
+	})
+	if status, body := r.post("tools/call", "wait"); status != 200 {
+		t.Errorf("%d %s", status, body)
+	}
+	close(letGo)
+	r.stop()
+	r.ends()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	var last map[string]any
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &last); err != nil || len(lines) != 2 {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	if last["event"] != "task created" || last["upstream"] != "mcp" || last["tool"] != "wait" || last["principal"] != "" || last["task"] == "" || last["time"] == "" || last["level"] != nil {
+		t.Errorf("%v", last)
+	}
+}
+
+// TestAuditNowhere: an audit log that cannot be written to is a mistake at the start.
+func TestAuditNowhere(t *testing.T) {
+	for _, to := range []string{"otel", t.TempDir(), filepath.Join(t.TempDir(), "none", "audit.jsonl")} {
+		c := config.FromFlags("http://127.0.0.1:1/mcp")
+		c.Listen, c.Audit = "127.0.0.1:0", to
+		if _, err := newServer(t.Context(), c, io.Discard); err == nil || !strings.Contains(err.Error(), "audit: ") {
+			t.Errorf("%s: %v", to, err)
+		}
+	}
+}
+
+// full is a disk that has no room at times.
+type full struct{ err error }
+
+func (f *full) Write(p []byte) (int, error) { return len(p), f.err }
+
+// TestAuditIsLost: that records are lost is said once.
+func TestAuditIsLost(t *testing.T) {
+	var log logged
+	disk := &full{}
+	audit := auditTo(disk, slog.New(slog.NewTextHandler(&log, nil)))
+	for _, err := range []error{nil, errors.New("no room"), errors.New("no room"), nil, nil} {
+		disk.err = err
+		audit.Info("x")
+	}
+	if text := log.String(); strings.Count(text, "records are lost") != 1 || strings.Count(text, "written again") != 1 {
+		t.Error(text)
+	}
+}

@@ -1,0 +1,146 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+
+	"taskgate/gateway/auth"
+	"taskgate/gateway/endpoint"
+	"taskgate/shim"
+)
+
+// audit writes a record of each thing that a caller does to a task: who, what, which task. A
+// record holds names and ids, and nothing of what was asked or answered. It stands between the
+// handlers and the shim, so no handler can forget it. What the gateway does by itself, such as
+// the refusal of a question whose client has gone, has no caller and no record.
+type audit struct {
+	endpoint.Shim
+	log *slog.Logger
+}
+
+// audited is a shim whose uses are recorded; without a logger it is the shim.
+func audited(s endpoint.Shim, log *slog.Logger) endpoint.Shim {
+	if log == nil {
+		return s
+	}
+	return audit{s, log}
+}
+
+func (a audit) note(ctx context.Context, event string, p shim.Principal, upstream string, id shim.ID, more ...any) {
+	if c, ok := auth.CallerOf(ctx); ok {
+		more = append(append([]any{"upstream", upstream, "task", string(id)}, c.Names()...), more...)
+		a.log.InfoContext(ctx, event, append([]any{"principal", p.Owner()}, more...)...)
+	}
+}
+
+// Call notes a call that has become a task.
+func (a audit) Call(ctx context.Context, c shim.Call) (shim.Answered, error) {
+	answered, err := a.Shim.Call(ctx, c)
+	a.created(ctx, c, answered, err)
+	return answered, err
+}
+
+// Reattach notes the answers to a call that waits for them, and a call that has become a task.
+func (a audit) Reattach(ctx context.Context, c shim.Call, id shim.ID, answers map[string]json.RawMessage) (shim.Answered, error) {
+	answered, err := a.Shim.Reattach(ctx, c, id, answers)
+	if err == nil && len(answers) > 0 {
+		a.note(ctx, "question answered", c.Principal, c.Upstream, id)
+	}
+	a.created(ctx, c, answered, err)
+	return answered, err
+}
+
+func (a audit) created(ctx context.Context, c shim.Call, answered shim.Answered, err error) {
+	if err == nil && answered.Task != nil {
+		a.note(ctx, "task created", c.Principal, c.Upstream, answered.Task.ID, "tool", c.Request.Name)
+	}
+}
+
+// Get notes that a result is read, and so do Wait, Segments, FollowSet and Track.
+func (a audit) Get(ctx context.Context, p shim.Principal, upstream string, id shim.ID) (shim.Task, error) {
+	t, err := a.Shim.Get(ctx, p, upstream, id)
+	a.read(ctx, p, t, err)
+	return t, err
+}
+
+// Wait is like Get.
+func (a audit) Wait(ctx context.Context, p shim.Principal, upstream string, id shim.ID, seen func(shim.Task)) (shim.Task, error) {
+	t, err := a.Shim.Wait(ctx, p, upstream, id, seen)
+	a.read(ctx, p, t, err)
+	return t, err
+}
+
+// Segments is like Get, where the task has ended.
+func (a audit) Segments(ctx context.Context, p shim.Principal, upstream string, id shim.ID, after int64) ([]json.RawMessage, shim.Task, error) {
+	blocks, t, err := a.Shim.Segments(ctx, p, upstream, id, after)
+	a.read(ctx, p, t, err)
+	return blocks, t, err
+}
+
+// FollowSet is like Get for each task that ends.
+func (a audit) FollowSet(ctx context.Context, p shim.Principal, upstream string, set *shim.Set, yield func(shim.Update) error) error {
+	return a.Shim.FollowSet(ctx, p, upstream, set, a.yielding(ctx, p, yield))
+}
+
+// Track is like Get for each task that ends.
+func (a audit) Track(ctx context.Context, p shim.Principal, upstream string, tasks []shim.Tracked, yield func(shim.Update) error) error {
+	return a.Shim.Track(ctx, p, upstream, tasks, a.yielding(ctx, p, yield))
+}
+
+func (a audit) yielding(ctx context.Context, p shim.Principal, yield func(shim.Update) error) func(shim.Update) error {
+	return func(u shim.Update) error {
+		err := yield(u)
+		if u.Task != nil {
+			a.read(ctx, p, *u.Task, err)
+		}
+		return err
+	}
+}
+
+func (a audit) read(ctx context.Context, p shim.Principal, t shim.Task, err error) {
+	if err == nil && t.Outcome != nil {
+		a.note(ctx, "result read", p, t.Upstream, t.ID)
+	}
+}
+
+// Cancel notes that a task is cancelled.
+func (a audit) Cancel(ctx context.Context, p shim.Principal, upstream string, id shim.ID) (shim.Task, error) {
+	t, err := a.Shim.Cancel(ctx, p, upstream, id)
+	if err == nil {
+		a.note(ctx, "task cancelled", p, upstream, id)
+	}
+	return t, err
+}
+
+// Update notes answers to the questions of a task.
+func (a audit) Update(ctx context.Context, p shim.Principal, upstream string, id shim.ID, results map[string]json.RawMessage) error {
+	err := a.Shim.Update(ctx, p, upstream, id, results)
+	if err == nil && len(results) > 0 {
+		a.note(ctx, "question answered", p, upstream, id)
+	}
+	return err
+}
+
+// Answer notes the answer to one question.
+func (a audit) Answer(ctx context.Context, p shim.Principal, upstream string, id shim.ID, key string, answer shim.Answer) error {
+	err := a.Shim.Answer(ctx, p, upstream, id, key, answer)
+	if err == nil {
+		a.note(ctx, "question answered", p, upstream, id)
+	}
+	return err
+}
+
+// refused notes a request that was not let in, or may not do what it asks for.
+func (u *route) refused(r *http.Request, c auth.Caller, f *auth.Refusal) {
+	if u.audit == nil {
+		return
+	}
+	event := "sign-in refused"
+	if c.Principal.Owner() != "" {
+		event = "call refused"
+	}
+	attrs := []any{"principal", c.Principal.Owner(), "upstream", u.endpoint.Name, "address", r.RemoteAddr, "status", f.Status, "reason", f.Message}
+	u.audit.InfoContext(r.Context(), event, append(attrs, c.Names()...)...)
+}

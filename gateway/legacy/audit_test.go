@@ -1,0 +1,68 @@
+package legacy_test
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"taskgate/internal/mcp"
+	"taskgate/internal/wiretest"
+)
+
+// TestAudit: there is a record of who created, read, answered and cancelled which task, in both
+// eras, and of who was not let in; and nothing else is in it, whatever fails.
+func TestAudit(t *testing.T) { eachHouse(t, auditOf) }
+
+func auditOf(t *testing.T, h *house) {
+	alice, bob := h.caller(wiretest.AliceKey), h.caller(wiretest.BobKey)
+	id := alice.task()
+	alice.status(id, "working") // no result is read
+	alice.modern("tasks/update", `"taskId":"`+id+`","inputResponses":{"q":{"action":"accept","content":{"a":"secret answer"}}},`)
+	h.events.proceed <- struct{}{}
+	for _, method := range []string{"tasks/get", "tasks/cancel", "tasks/update"} {
+		bob.modern(method, `"taskId":"`+id+`","inputResponses":{"q":{}},`)
+	}
+	session := alice.initialize()
+	session.legacy(mcp.MethodTasksResult, `"taskId":"`+id+`"`) // waits for the end
+	session.session = ""
+	alice.modern("tasks/get", `"taskId":"`+id+`",`)
+	alice.modern("tools/call", `"name":"echo",`)
+	next := alice.task()
+	alice.modern("tasks/cancel", `"taskId":"`+next+`",`)
+	wiretest.Await(t, h.events.cancelled, "the cancellation upstream")
+	h.caller("nobody's").modern("tasks/get", `"taskId":"`+id+`",`)
+
+	var got []string
+	text := h.records.String()
+	for line := range strings.Lines(text) {
+		get := func(name string) string {
+			m := regexp.MustCompile(name + `=("[^"]*"|[^ \n]*)`).FindStringSubmatch(line)
+			if m == nil {
+				return ""
+			}
+			return strings.Trim(m[1], `"`)
+		}
+		who := map[string]string{"alice": "alice", "bob": "bob"}[get("principal")]
+		if name := get(" (?:sub|name)"); name != "" || who == "" {
+			who = regexp.MustCompile(`(?:sub|name)=(\w+)`).FindString(line)
+			who = who[strings.Index(who, "=")+1:]
+		}
+		task := map[string]string{id: "first", next: "second"}[get("task")]
+		got = append(got, strings.TrimSpace(fmt.Sprintf("%s: %s %s %s", get("msg"), who, task, get("tool"))))
+	}
+	want := []string{
+		"task created: alice first wait", "question answered: alice first", "result read: alice first", "result read: alice first",
+		"task created: alice second wait", "task cancelled: alice second", "sign-in refused:",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s\n%s", diff, text)
+	}
+	for _, secret := range append([]string{"secret answer", "nobody's"}, h.secrets...) {
+		if !(secret == "alice" || secret == "bob") && strings.Contains(text, secret) {
+			t.Errorf("%q is in the records:\n%s", secret, text)
+		}
+	}
+}
