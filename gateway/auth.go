@@ -3,6 +3,7 @@ package gateway
 import (
 	"encoding/json"
 	"net/http"
+	"slices"
 	"time"
 
 	"taskgate/gateway/auth"
@@ -91,10 +92,17 @@ func (u *route) mayCallOne(c auth.Caller, method string, params json.RawMessage)
 	return c.Lacks(u.endpoint.Config.Tool(name).Scopes)
 }
 
-// page serves what anybody may read.
-func page(p auth.Page) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) {
+// pages serves what anybody may read, and leaves all other requests to next. Its paths cannot be
+// in the route table: there they would be at odds with an upstream at /.
+func (g *Gateway) pages(next http.Handler) http.Handler {
+	pages := g.methods.Pages()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		at := slices.IndexFunc(pages, func(p auth.Page) bool { return p.Path == r.URL.Path })
+		if at < 0 || r.Method != http.MethodGet && r.Method != http.MethodHead {
+			next.ServeHTTP(w, r)
+			return
+		}
 		w.Header().Set("Content-Type", mcp.TypeJSON)
-		_, _ = w.Write(p.JSON) // a client that has gone needs none
-	}
+		_, _ = w.Write(pages[at].JSON) // a client that has gone needs none
+	})
 }

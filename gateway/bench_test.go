@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"encoding/json"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -49,8 +50,13 @@ func BenchmarkModern(b *testing.B) {
 const benchTask = "00000000-0000-4000-8000-000000000001"
 
 func benchHandler(b *testing.B) http.Handler {
+	return benchGateway(b, func(*config.Config) {}).Handler()
+}
+
+func benchGateway(b *testing.B, change func(c *config.Config)) *Gateway {
 	b.Helper()
 	c := config.FromFlags("http://127.0.0.1:1/mcp")
+	change(c)
 	c.Upstreams[0].Defaults.Tasks = config.TasksNever
 	c.Upstreams[0].Tools = []config.Rule{{Match: "slow", Tool: config.DefaultTool()}}
 	leg := &fakeLeg{
@@ -60,10 +66,10 @@ func benchHandler(b *testing.B) http.Handler {
 	tasks := map[shim.ID]*fakeTask{benchTask: {Status: shim.Working, StatusMessage: "3/10", Created: time.Now()}}
 	g, err := New(Options{
 		Config: c, Upstreams: map[string]upstream.Client{"mcp": leg}, Sessions: wiretest.OpenSessions(b, c.MaxSessions, c.SessionIdle),
-		Shim: &fakeShim{leg: leg, policy: c.Upstreams[0].Tool, tasks: tasks},
+		Shim: &fakeShim{leg: leg, policy: c.Upstreams[0].Tool, tasks: tasks}, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		b.Fatal(err)
 	}
-	return g.Handler()
+	return g
 }

@@ -151,10 +151,7 @@ func (g *Gateway) Handler() http.Handler {
 		mux.HandleFunc("GET "+path, u.authenticate(g.rate.limited(plain(u.legacy.ServeGET))))
 		mux.HandleFunc("DELETE "+path, u.authenticate(g.rate.limited(plain(u.legacy.ServeDELETE))))
 	}
-	for _, p := range g.methods.Pages() {
-		mux.HandleFunc("GET "+p.Path, page(p))
-	}
-	return newOriginGuard(g.config).wrap(g.timed(mux))
+	return newOriginGuard(g.config).wrap(g.timed(g.pages(mux)))
 }
 
 // notAllowed answers a method of HTTP that is not served.

@@ -89,6 +89,14 @@ func (s *signIn) send(upstream, body string, headers http.Header) *httptest.Resp
 	return w
 }
 
+func (s *signIn) post(path string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest("POST", path, nil)
+	r.Host = "127.0.0.1"
+	w := httptest.NewRecorder()
+	s.http.ServeHTTP(w, r)
+	return w
+}
+
 func bearerOf(token string) http.Header { return http.Header{"Authorization": {"Bearer " + token}} }
 
 // TestNoWayFallsIntoAnother: what one upstream takes, no other one takes, and who is refused by
@@ -143,10 +151,29 @@ func TestProtectedResourceMetadata(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
+	if w := s.post(at); w.Code != http.StatusNotFound {
+		t.Errorf("POST: %d", w.Code)
+	}
 	for _, path := range []string{"/.well-known/oauth-protected-resource", "/.well-known/oauth-protected-resource/keys/mcp"} {
 		if w := get(path); w.Code != http.StatusNotFound {
 			t.Errorf("%s: %d", path, w.Code)
 		}
+	}
+}
+
+// TestMetadataOfTheRoot: nothing follows the address of the metadata for an upstream at /.
+func TestMetadataOfTheRoot(t *testing.T) {
+	c := config.FromFlags("http://up.example/")
+	c.Upstreams[0].Path = "/"
+	wiretest.WithTokens(c, wiretest.NewIssuer(t, ""))
+	s := newStage(t)
+	s.config = c
+	r := httptest.NewRequest("GET", "/.well-known/oauth-protected-resource", nil)
+	r.Host = "127.0.0.1"
+	w := httptest.NewRecorder()
+	s.start().ServeHTTP(w, r)
+	if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"resource":"`+wiretest.PublicURL+`/"`) {
+		t.Errorf("%d %s", w.Code, w.Body)
 	}
 }
 

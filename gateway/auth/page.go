@@ -2,6 +2,7 @@ package auth
 
 import (
 	"encoding/json"
+	"strings"
 
 	"taskgate/gateway/config"
 )
@@ -20,6 +21,7 @@ type Page struct {
 // describe makes the metadata of an upstream that takes tokens: which resource it is, and
 // who gives out tokens for it.
 func describe(public string, u *config.Upstream, j *config.JWT) Page {
+	at := wellKnown + strings.TrimSuffix(u.Path, "/") // RFC 9728: nothing follows for the path /
 	// Strings and lists of strings can always be marshalled.
 	body, _ := json.Marshal(struct {
 		Resource string   `json:"resource"`
@@ -27,5 +29,5 @@ func describe(public string, u *config.Upstream, j *config.JWT) Page {
 		Scopes   []string `json:"scopes_supported,omitempty"`
 		Bearer   []string `json:"bearer_methods_supported"`
 	}{public + u.Path, []string{j.Issuer}, j.Scopes, []string{"header"}})
-	return Page{Path: wellKnown + u.Path, URL: public + wellKnown + u.Path, JSON: body}
+	return Page{Path: at, URL: public + at, JSON: body}
 }

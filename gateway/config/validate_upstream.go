@@ -74,6 +74,8 @@ func (p *problems) servedPath(at string, u *Upstream) {
 		p.add(at, "must begin with /")
 	case path.Clean(u.Path) != u.Path:
 		p.add(at, "must be plain: no //, no . or .. and no / at the end")
+	case strings.HasPrefix(u.Path+"/", "/.well-known/"):
+		p.add(at, "must not be under /.well-known/, where the gateway has metadata")
 	case strings.ContainsFunc(u.Path, notInPath):
 		p.add(at, "may hold letters, digits, '/', '-', '_', '.' and '~' only")
 	}

@@ -1,16 +1,23 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/auth"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/modelcontextprotocol/go-sdk/oauthex"
 	"github.com/oauth2-proxy/mockoidc"
 
+	"taskgate/internal/proc"
 	"taskgate/internal/redistest"
 	"taskgate/internal/taskclient"
 )
@@ -50,8 +57,15 @@ func (o oidc) signIn(subject string) grant {
 		"scope": {"openid"}, "state": {"s"}, "client_id": {o.ClientID}, "response_type": {"code"},
 		"redirect_uri": {"http://127.0.0.1/callback"}, "code_challenge": {challenge}, "code_challenge_method": {"S256"},
 	}
+	back := o.visit(o.AuthorizationEndpoint() + "?" + ask.Encode())
+	return o.token(url.Values{"grant_type": {"authorization_code"}, "code": {back.Query().Get("code")}, "code_verifier": {verifier}})
+}
+
+// visit opens a page of the provider, which sends the user back at once, and returns where to.
+func (o oidc) visit(page string) *url.URL {
+	o.t.Helper()
 	stay := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	resp, err := stay.Get(o.AuthorizationEndpoint() + "?" + ask.Encode())
+	resp, err := stay.Get(page)
 	if err != nil {
 		o.t.Fatal(err)
 	}
@@ -60,7 +74,7 @@ func (o oidc) signIn(subject string) grant {
 	if err != nil {
 		o.t.Fatal(resp.Status, err)
 	}
-	return o.token(url.Values{"grant_type": {"authorization_code"}, "code": {back.Query().Get("code")}, "code_verifier": {verifier}})
+	return back
 }
 
 func (o oidc) token(ask url.Values) (g grant) {
@@ -135,6 +149,57 @@ upstreams:
 			if strings.Contains(g.Output(), token[strings.LastIndex(token, ".")+1:]) {
 				t.Errorf("a token is in the log:\n%s", g.Output())
 			}
+		}
+	}
+}
+
+// A client of the Go SDK that knows nothing but the address of the gateway signs in: it is led from
+// 401 to the metadata of the gateway, to that of the provider, and by the code flow to a token. It
+// goes on when its token has expired.
+func TestSignInFromNothing(t *testing.T) {
+	t.Parallel()
+	provider, addr := startOIDC(t), freeAddr(t)
+	provider.AccessTTL = 2 * time.Second
+	config := configured(t, fmt.Sprintf(`
+listen: %s
+public_url: http://%s
+auth: {jwt: {issuer: %q, audiences: [%q], leeway: 0s}}
+upstreams:
+  - {name: slow, path: /mcp, url: "%s"}
+`, addr, addr, provider.Issuer(), provider.ClientID, startServer(t, "slowserver")))
+	start(t, addr, proc.Command{Name: "taskgate", Path: filepath.Join(bin, "taskgate"), Args: append([]string{"serve"}, config...)})
+
+	for _, version := range []string{"2026-07-28", "2025-11-25"} {
+		signedIn := 0
+		handler, err := auth.NewAuthorizationCodeHandler(&auth.AuthorizationCodeHandlerConfig{
+			PreregisteredClient: &oauthex.ClientCredentials{ClientID: provider.ClientID, ClientSecretAuth: &oauthex.ClientSecretAuth{ClientSecret: provider.ClientSecret}},
+			RedirectURL:         "http://127.0.0.1/callback",
+			ScopeFilter:         func([]string) []string { return []string{"openid"} },
+			AuthorizationCodeFetcher: func(_ context.Context, args *auth.AuthorizationArgs) (*auth.AuthorizationResult, error) {
+				signedIn++
+				provider.QueueUser(&mockoidc.MockUser{Subject: "alice"})
+				back := provider.visit(args.URL)
+				return &auth.AuthorizationResult{Code: back.Query().Get("code"), State: back.Query().Get("state")}, nil
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		client := sdk.NewClient(&sdk.Implementation{Name: "host", Version: "1"}, nil)
+		session, err := client.Connect(t.Context(), &sdk.StreamableClientTransport{Endpoint: "http://" + addr + "/mcp", OAuthHandler: handler},
+			&sdk.ClientSessionOptions{ProtocolVersion: version})
+		if err != nil {
+			t.Fatalf("%s: %v", version, err)
+		}
+		defer session.Close()
+		for range 3 {
+			if result, err := session.ListTools(t.Context(), nil); err != nil || len(result.Tools) == 0 {
+				t.Errorf("%s: %v", version, err)
+			}
+			<-time.After(1500 * time.Millisecond) // the token expires meanwhile
+		}
+		if signedIn == 0 {
+			t.Errorf("%s: nobody has signed in", version)
 		}
 	}
 }
