@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -160,15 +161,7 @@ func TestSignInFromNothing(t *testing.T) {
 	t.Parallel()
 	provider, addr := startOIDC(t), freeAddr(t)
 	provider.AccessTTL = 2 * time.Second
-	config := configured(t, fmt.Sprintf(`
-listen: %s
-public_url: http://%s
-auth: {jwt: {issuer: %q, audiences: [%q], leeway: 0s}}
-upstreams:
-  - {name: slow, path: /mcp, url: "%s"}
-`, addr, addr, provider.Issuer(), provider.ClientID, startServer(t, "slowserver")))
-	start(t, addr, proc.Command{Name: "taskgate", Path: filepath.Join(bin, "taskgate"), Args: append([]string{"serve"}, config...)})
-
+	startSignedIn(t, provider, addr)
 	for _, version := range []string{"2026-07-28", "2025-11-25"} {
 		signedIn := 0
 		handler, err := auth.NewAuthorizationCodeHandler(&auth.AuthorizationCodeHandlerConfig{
@@ -202,4 +195,39 @@ upstreams:
 			t.Errorf("%s: nobody has signed in", version)
 		}
 	}
+}
+
+// The TypeScript SDKs sign in with their own OAuth code, ask for a token for the gateway (RFC
+// 8707), and refresh it when it has expired.
+func TestTypeScriptSignIn(t *testing.T) {
+	t.Parallel()
+	provider, addr := startOIDC(t), freeAddr(t)
+	provider.AccessTTL = 2 * time.Second
+	startSignedIn(t, provider, addr)
+	for name, c := range map[string]struct{ sdk, mode string }{
+		"1.x": {"1", ""}, "2.x, legacy": {"2", "legacy"}, "2.x": {"2", "auto"},
+	} {
+		var got struct {
+			Tools, Again, Asked []string
+			Refreshed           bool
+		}
+		runNodeInto(t, &got, "signin.mjs", "URL=http://"+addr+"/mcp", "SDK="+c.sdk, "MODE="+c.mode, "WAIT=3500",
+			"CLIENT_ID="+provider.ClientID, "CLIENT_SECRET="+provider.ClientSecret, "ISSUER="+provider.Issuer())
+		if len(got.Tools) == 0 || !slices.Equal(got.Tools, got.Again) || !got.Refreshed || !slices.Contains(got.Asked, "http://"+addr+"/mcp") {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+// startSignedIn starts a gateway at addr that wants tokens of the provider.
+func startSignedIn(t *testing.T, provider oidc, addr string) {
+	t.Helper()
+	config := configured(t, fmt.Sprintf(`
+listen: %s
+public_url: http://%s
+auth: {jwt: {issuer: %q, audiences: [%q], leeway: 0s}}
+upstreams:
+  - {name: slow, path: /mcp, url: "%s"}
+`, addr, addr, provider.Issuer(), provider.ClientID, startServer(t, "slowserver")))
+	start(t, addr, proc.Command{Name: "taskgate", Path: filepath.Join(bin, "taskgate"), Args: append([]string{"serve"}, config...)})
 }
