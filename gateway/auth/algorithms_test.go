@@ -1,0 +1,77 @@
+package auth
+
+import (
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"encoding/json"
+	"log/slog"
+	"testing"
+
+	"github.com/go-jose/go-jose/v4"
+
+	"taskgate/gateway/config"
+	"taskgate/internal/wiretest"
+)
+
+// signer makes a key for an algorithm.
+func signer(t *testing.T, algorithm string) (key crypto.Signer) {
+	t.Helper()
+	var err error
+	switch algorithm {
+	case "ES256":
+		key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	case "ES384":
+		key, err = ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
+	case "ES512":
+		key, err = ecdsa.GenerateKey(elliptic.P521(), rand.Reader)
+	case "EdDSA":
+		_, key, err = ed25519.GenerateKey(rand.Reader)
+	default:
+		key, err = rsa.GenerateKey(rand.Reader, 2048)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+// TestAlgorithms: a token may be signed with each algorithm of the configuration, whether or not
+// its key says for which it is, and with none that is left out or that its key is not for.
+func TestAlgorithms(t *testing.T) {
+	i := wiretest.NewIssuer(t, "")
+	for _, algorithm := range config.Algorithms {
+		for _, of := range []string{"", algorithm, "HS256"} {
+			k := jose.JSONWebKey{Key: signer(t, algorithm), KeyID: "k", Algorithm: of}
+			set, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{k.Public()}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			token := wiretest.SignedToken(t, jose.SignatureAlgorithm(algorithm), &jose.JSONWebKey{Key: k.Key, KeyID: "k"}, i.Claims("alice", nil))
+			for _, only := range [][]string{nil, {algorithm}, {"RS256", "ES256"}} {
+				j := wiretest.WithTokens(config.Default(), i)
+				j.Algorithms = only
+				source := newIssuer(i.URL, "", slog.New(slog.DiscardHandler))
+				source.fetch = func(context.Context) (*keySet, error) { return parseKeys(set) }
+				source.attempt(t.Context())
+				m, err := newTokens(j, source, "x", slog.New(slog.DiscardHandler))
+				if err != nil {
+					t.Fatal(err)
+				}
+				want := of != "HS256" && (len(only) < 2 || algorithm == only[0] || algorithm == only[1])
+				if _, refusal := m.Identify(request("Bearer " + token)); (refusal == nil) != want {
+					t.Errorf("%s by a key for %q where %v may be used: %v", algorithm, of, only, refusal)
+				}
+			}
+		}
+	}
+	j := wiretest.WithTokens(config.Default(), i)
+	j.Algorithms = []string{"HS256"}
+	if _, err := newTokens(j, newIssuer(i.URL, "", slog.Default()), "x", slog.Default()); err == nil {
+		t.Error("a configuration that nobody validated takes HS256")
+	}
+}
