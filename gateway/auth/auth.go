@@ -38,11 +38,11 @@ type Caller struct {
 }
 
 // Names are what an operator knows a caller by whose principal is a hash, as attributes of a
-// record: the issuer and the claim of a token, or the value of a trusted header.
+// record: the issuer of a token, and the value of its claim or of the trusted header.
 func (c Caller) Names() []any {
 	switch {
 	case c.token != nil:
-		return []any{"issuer", c.token.of.expected.Issuer, c.token.of.claim, c.token.name}
+		return []any{"issuer", c.token.of.expected.Issuer, "name", c.token.name}
 	case c.name != "":
 		return []any{"name", c.name}
 	}

@@ -46,9 +46,8 @@ func auditOf(t *testing.T, h *house) {
 			return strings.Trim(m[1], `"`)
 		}
 		who := map[string]string{"alice": "alice", "bob": "bob"}[get("principal")]
-		if name := get(" (?:sub|name)"); name != "" || who == "" {
-			who = regexp.MustCompile(`(?:sub|name)=(\w+)`).FindString(line)
-			who = who[strings.Index(who, "=")+1:]
+		if who == "" {
+			who = get(" name")
 		}
 		task := map[string]string{id: "first", next: "second"}[get("task")]
 		got = append(got, strings.TrimSpace(fmt.Sprintf("%s: %s %s %s", get("msg"), who, task, get("tool"))))
