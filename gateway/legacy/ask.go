@@ -59,8 +59,7 @@ func questionRequest(call shim.ID, q shim.Question, task bool) []byte {
 
 // questionOver tells a client that nobody waits for its answer any more.
 func questionOver(call shim.ID, key string) []byte {
-	params := append([]byte(`{"requestId":`), questionID(call, key).Raw()...)
-	return jsonrpc.AppendNotification(nil, mcp.NotifyCancelled, append(params, `,"reason":"the server no longer waits for an answer"}`...))
+	return mcp.AppendCancelled(nil, questionID(call, key), "the server no longer waits for an answer")
 }
 
 // answerQuestion takes a client's response. One to a question that nobody waits for,

@@ -157,8 +157,7 @@ func (x *exchange) emit(message []byte) error {
 		x.answered = true
 		x.land()
 		if x.listens() && !x.over() { // the gateway ends it: both, the result last (protocol.md 1.3)
-			params := append(append([]byte(`{"requestId":`), x.id.Raw()...), '}')
-			_ = x.c.out.send(jsonrpc.AppendNotification(nil, mcp.NotifyCancelled, params))
+			_ = x.c.out.send(mcp.AppendCancelled(nil, x.id, ""))
 		}
 	}
 	if x.modern && x.over() {

@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"io"
+
+	"taskgate/internal/jsonrpc"
 )
 
 // readSize is how much is read at a time.
@@ -91,12 +93,7 @@ func (o *output) send(message []byte) error { return o.sendWithin(context.Backgr
 func (o *output) sendWithin(ctx context.Context, message []byte) error {
 	line := make([]byte, len(message)+1)
 	copy(line, message)
-	// A line break can only be white space between the parts of a JSON text.
-	for i, b := range line {
-		if b == '\n' || b == '\r' {
-			line[i] = ' '
-		}
-	}
+	jsonrpc.OneLine(line)
 	line[len(message)] = '\n'
 	select {
 	case o.lines <- line:

@@ -180,8 +180,8 @@ func (x *exchange) cancelUpstream(ctx context.Context) {
 	}
 	ctx, cancel := outlive(ctx, cancelTimeout)
 	defer cancel()
-	params := append(append([]byte(`{"requestId":`), jsonrpc.StringID(x.rec.state.ID).Raw()...), `,"reason":"cancelled by the gateway"}`...)
-	if err := x.w.tell(ctx, x.to, jsonrpc.AppendNotification(nil, mcp.NotifyCancelled, params)); err != nil {
+	cancelled := mcp.AppendCancelled(nil, jsonrpc.StringID(x.rec.state.ID), "cancelled by the gateway")
+	if err := x.w.tell(ctx, x.to, cancelled); err != nil {
 		x.w.log.Debug("cancellation was not delivered", "err", err)
 	}
 }

@@ -11,9 +11,10 @@ import (
 )
 
 // router finds out whom progress and questions on the GET stream of a session are for. Servers
-// may ask there (X4), and those built on the TypeScript SDK do, unless their tool names the request that
-// it asks for. Such a question does not say which call it belongs to: it is put to the caller of
-// the session's newest call, or else to the client of the session (design.md 0.16). The session owns the router; mu guards the calls.
+// may ask there (X4), and those built on the TypeScript SDK do, unless their tool names the request
+// that it asks for. Such a question does not say which call it belongs to: it is put to the caller of
+// the session's newest call, or else to the client of the session (design.md 0.16). The session owns
+// the router; mu guards the calls.
 type router struct {
 	s         *session
 	questions sessionQuestions

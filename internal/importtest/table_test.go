@@ -42,7 +42,7 @@ var imports = map[string][]string{
 
 	"gateway/upstream/duplex":        {"shim", "internal/jsonrpc", "internal/mcp"},
 	"gateway/upstream/sse":           {"gateway/upstream/duplex", "shim", "internal/eventstream", "internal/jsonrpc", "internal/mcp"},
-	"gateway/upstream/stdio":         {"gateway/upstream", "gateway/upstream/duplex", "internal/procgroup"},
+	"gateway/upstream/stdio":         {"gateway/upstream", "gateway/upstream/duplex", "internal/jsonrpc", "internal/procgroup"},
 	"gateway/upstream/transporttest": {"internal/eventstream", "internal/jsonrpc", "internal/mcp"},
 
 	"shim":                       {"internal/budget", "internal/jsonrpc", "internal/patience"},
@@ -53,7 +53,7 @@ var imports = map[string][]string{
 	"internal/budget":            {},
 	"internal/patience":          {},
 	"internal/jsonrpc":           {},
-	"internal/mcp":               {},
+	"internal/mcp":               {"internal/jsonrpc"},
 	"internal/mcpheader":         {"internal/jsonrpc"},
 	"internal/eventstream":       {},
 	"internal/semconv":           {},

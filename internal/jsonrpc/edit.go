@@ -78,3 +78,13 @@ func lastMember(obj []byte) (at int, empty, ok bool) {
 	at = len(bytes.TrimRight(obj[:end], " \t\r\n"))
 	return at, obj[at-1] == '{', true
 }
+
+// OneLine makes one line of a JSON text, in place. A line break can only be white space there,
+// between the parts of the text.
+func OneLine(text []byte) {
+	for i, b := range text {
+		if b == '\n' || b == '\r' {
+			text[i] = ' '
+		}
+	}
+}

@@ -57,11 +57,7 @@ func (s *server) take(said []byte) bool {
 	if !utf8.Valid(said) {
 		said = bytes.ToValidUTF8(said, []byte("\uFFFD"))
 	}
-	for i, b := range said { // which would end a line of an event stream
-		if b == '\r' || b == '\n' {
-			said[i] = ' '
-		}
-	}
+	jsonrpc.OneLine(said) // a line break would end a line of an event stream
 	elems, batch, err := jsonrpc.Split(said)
 	if err != nil {
 		return false

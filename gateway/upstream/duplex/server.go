@@ -46,11 +46,16 @@ func (s *server) add(st *stream) bool {
 	if s.over {
 		return false
 	}
+	s.open(st)
+	s.asked[st.id.Key()] = st
+	return true
+}
+
+// open takes note that a stream is the newest one. s.mu is held.
+func (s *server) open(st *stream) {
 	s.serial++
 	st.serial = s.serial
-	s.asked[st.id.Key()] = st
 	s.busy()
-	return true
 }
 
 // busy stops the timer of an idle server. s.mu is held.
@@ -211,8 +216,7 @@ func (s *server) left(st *stream) {
 		s.quit()
 	case open && !s.key.legacy && st.method != mcp.MethodDiscover:
 		// Over HTTP the end of the connection is the cancellation (protocol.md H6).
-		params := append(append([]byte(`{"requestId":`), st.id.Raw()...), '}')
-		s.later(jsonrpc.AppendNotification(nil, mcp.NotifyCancelled, params), func() {})
+		s.later(mcp.AppendCancelled(nil, st.id, ""), func() {})
 	}
 }
 
@@ -243,10 +247,8 @@ func (s *server) greet(ctx context.Context, st *stream, m Message) error {
 		return ErrOver
 	}
 	s.sessions[st.session] = true
-	s.serial++
-	st.serial = s.serial
+	s.open(st)
 	s.asked[st.id.Key()] = st
-	s.busy()
 	hello, first := s.hello, s.hello == nil && s.greeting == nil
 	switch {
 	case first:
@@ -306,10 +308,8 @@ func (s *server) listen(st *stream) bool {
 		return false
 	}
 	old := s.gets[st.session]
-	s.serial++
-	st.serial = s.serial
+	s.open(st)
 	s.gets[st.session] = st
-	s.busy()
 	s.mu.Unlock()
 	if old != nil {
 		old.end(io.EOF)

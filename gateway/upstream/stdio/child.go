@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"taskgate/gateway/upstream/duplex"
+	"taskgate/internal/jsonrpc"
 	"taskgate/internal/procgroup"
 )
 
@@ -168,12 +169,7 @@ func (p *child) Send(ctx context.Context, m duplex.Message) error {
 		return context.Cause(ctx)
 	}
 	defer func() { <-p.turn }()
-	// A line break can only be white space between the parts of a JSON text.
-	for i, b := range m.Bytes {
-		if b == '\n' || b == '\r' {
-			m.Bytes[i] = ' '
-		}
-	}
+	jsonrpc.OneLine(m.Bytes)
 	err := p.write(append(m.Bytes, '\n'))
 	switch {
 	case err == nil:
