@@ -47,29 +47,22 @@ const (
 
 // flood is the principal that uses too much.
 type flood struct {
-	addr string // of the balancer
-	http *http.Client
-	done *tally
+	addr      string // of the balancer
+	transport *transport
+	http      *http.Client
+	done      *tally
 }
 
 func newFlood(addr string) *flood {
 	t := newTransport()
 	t.token = floodToken
-	return &flood{addr: addr, http: &http.Client{Transport: t}, done: newTally()}
+	return &flood{addr: addr, transport: t, http: &http.Client{Transport: t}, done: newTally()}
 }
 
 // post sends a message of a legacy client, and returns the session that the answer names.
 func (f *flood) post(ctx context.Context, session, message string) (string, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+f.addr+pathChaos, strings.NewReader(message))
-	if err != nil {
-		return "", err
-	}
-	r.Header.Set("Content-Type", mcp.TypeJSON)
-	r.Header.Set("Accept", mcp.TypeAccept)
-	if session != "" {
-		r.Header.Set(mcp.HeaderSession, session)
-	}
-	resp, err := f.http.Do(r)
+	l := &legacy{transport: f.transport, path: pathChaos, session: session}
+	resp, err := l.request(ctx, http.MethodPost, f.addr, "", []byte(message))
 	if err != nil {
 		return "", err
 	}
