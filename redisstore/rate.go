@@ -63,7 +63,7 @@ func (r *Rate) Take(ctx context.Context, name string, n int) (wait time.Duration
 	ctx, done := patience.Use(ctx)
 	defer func() { done(!errors.Is(err, shim.ErrUnavailable)) }()
 	t := &take{ctx: ctx, n: n, done: make(chan struct{})}
-	if wait := r.join(ctx, name, t); wait > 0 {
+	if wait := r.join(name, t); wait > 0 {
 		return wait, nil
 	}
 	select {
@@ -75,7 +75,7 @@ func (r *Rate) Take(ctx context.Context, name string, n int) (wait time.Duration
 }
 
 // join has requests counted by the next script, or returns how long they are too early.
-func (r *Rate) join(ctx context.Context, name string, t *take) (early time.Duration) {
+func (r *Rate) join(name string, t *take) (early time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.callers[name]
