@@ -98,8 +98,15 @@ func (o *stdioOptions) config(command []string) (*config.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	if cfg.Audit == config.AuditStdout {
+		return nil, usageError("audit: stdout is where the client reads; name a file")
+	}
 	// Nothing listens: who may call, and what anonymous callers share, is as on loopback.
-	cfg.Auth, cfg.Listen, cfg.Admin = config.Auth{}, config.Default().Listen, ""
+	cfg.Auth, u.Auth, cfg.Listen, cfg.Admin = config.NewAuth(), nil, config.Default().Listen, ""
+	u.Defaults.Scopes = "" // of tokens, which this client does not show
+	for i := range u.Tools {
+		u.Tools[i].Scopes = ""
+	}
 	if wrong := cfg.Validate(); wrong != nil {
 		return nil, usageError(wrong.Error())
 	}
