@@ -27,6 +27,11 @@ var tables = []table{
 		bases: []string{direct, proxied},
 	},
 	{
+		title: "Signing in",
+		rows:  []string{gatewayPlain, gatewayKeys, gatewayJWT},
+		bases: []string{gatewayPlain, gatewayKeys},
+	},
+	{
 		title: "Reading a task",
 		rows:  []string{redisRaw, redisClient, redisHTTP, gatewayGet},
 		bases: []string{redisRaw, redisHTTP},

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ type stage struct {
 	dir                                       string
 	processes                                 []*proc.Process
 	redis, upstream, proxy, gateway, redisget string // addresses
+	issuer                                    *issuer
 }
 
 // startTimeout is how long a party may take to listen.
@@ -24,13 +26,14 @@ const startTimeout = 10 * time.Second
 // gatewayConfig is the gateway under test: one upstream whose tools differ in
 // their policy alone.
 const gatewayConfig = `
-listen: %s
-store: redis://%s/0
+listen: %[1]s
+store: redis://%[2]s/0
+public_url: https://bench.example
 log: {level: warn}
 upstreams:
   - name: bench
     path: /mcp
-    url: http://%s/mcp
+    url: http://%[3]s/mcp
     era: modern
     max_tasks: 10000000
     max_tasks_per_owner: 10000000
@@ -39,6 +42,8 @@ upstreams:
       - {match: auto, tasks: auto, grace: 5s}
       - {match: always, tasks: always, ttl: 5s}
       - {match: keep, tasks: always, ttl: 1h}
+  - {name: keys, path: /keys, url: "http://%[3]s/mcp", era: modern, defaults: {tasks: never}, auth: {keys: [{principal: bench, sha256: %[4]x}]}}
+  - {name: jwt, path: /jwt, url: "http://%[3]s/mcp", era: modern, defaults: {tasks: never}, auth: {jwt: {issuer: "%[5]s", jwks_url: "%[5]s", audiences: ["%[6]s"]}}}
 `
 
 // newStage starts all parties, each as a process.
@@ -65,8 +70,12 @@ func (s *stage) start(ctx context.Context, taskgate string) error {
 	if err := s.freeAddrs(); err != nil {
 		return err
 	}
+	if s.issuer, err = newIssuer(); err != nil {
+		return err
+	}
 	file := filepath.Join(s.dir, "taskgate.yaml")
-	if err := os.WriteFile(file, fmt.Appendf(nil, gatewayConfig, s.gateway, s.redis, s.upstream), 0o600); err != nil {
+	if err := os.WriteFile(file, fmt.Appendf(nil, gatewayConfig,
+		s.gateway, s.redis, s.upstream, sha256.Sum256([]byte(benchKey)), s.issuer.url, benchAudience), 0o600); err != nil {
 		return err
 	}
 	return s.run(ctx, []party{
@@ -122,6 +131,9 @@ func (s *stage) freeAddrs() error {
 func (s *stage) close() {
 	for i := len(s.processes) - 1; i >= 0; i-- {
 		s.processes[i].Stop(2 * time.Second)
+	}
+	if s.issuer != nil {
+		s.issuer.close()
 	}
 	_ = os.RemoveAll(s.dir)
 }

@@ -83,6 +83,8 @@ func (s *stage) variants(ctx context.Context) ([]variant, error) {
 		call(direct, s.upstream, "plain", false, answered),
 		call(proxied, s.proxy, "plain", false, answered),
 		call(gatewayPlain, s.gateway, "plain", false, answered),
+		s.signedIn(gatewayKeys, "/keys", benchKey),
+		s.signedIn(gatewayJWT, "/jwt", s.issuer.token),
 		call(gatewayGrace, s.gateway, "auto", true, answered),
 		made,
 		{name: redisRaw, want: []byte(answered), dial: func() (worker, error) { return dialRedis(s.redis) }},
