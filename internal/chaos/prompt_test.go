@@ -128,7 +128,7 @@ func (c *clients) attendPrompt(ctx context.Context, p *call, r *record) {
 		}
 		c.look(ctx, p.random, r)
 		if !wait(ctx, glance) && c.judge.ended(r) == nil {
-			c.judge.blame("%s (%s, %s): task %s hangs, although each question was answered at once", p.id, p.tool.name, r.dialect.name(), r.id)
+			c.judge.blame("%s (%s, %s): task %s hangs, although each question was answered at once: %s", p.id, p.tool.name, r.dialect.name(), r.id, c.talk.tell(p))
 			return
 		}
 	}
