@@ -43,6 +43,16 @@ func mark(marks, what, key string) {
 	_ = os.WriteFile(filepath.Join(marks, what+"-"+key), nil, 0o600)
 }
 
+// seen waits until the client of a call has seen progress, if it ever does.
+func seen(ctx context.Context, marks, key string) {
+	for range 100 {
+		if _, err := os.Stat(filepath.Join(marks, "noted-"+key)); err == nil || ctx.Err() != nil {
+			return
+		}
+		pause(ctx, stepLength/5)
+	}
+}
+
 // pause is a pause that ends early with the call.
 func pause(ctx context.Context, d time.Duration) {
 	select {
@@ -72,7 +82,7 @@ func tableSDK(marks string, modern bool, options *sdk.ServerOptions) *sdk.Server
 		"echo": func(_ context.Context, _ *sdk.CallToolRequest, text string) (*sdk.CallToolResult, error) {
 			return reply(text)
 		},
-		"steps": func(ctx context.Context, r *sdk.CallToolRequest, _ string) (*sdk.CallToolResult, error) {
+		"steps": func(ctx context.Context, r *sdk.CallToolRequest, key string) (*sdk.CallToolResult, error) {
 			for i := range 3 {
 				if token := r.Params.GetProgressToken(); token != nil {
 					p := &sdk.ProgressNotificationParams{ProgressToken: token, Message: fmt.Sprint("step ", i+1), Progress: float64(i + 1), Total: 3}
@@ -82,6 +92,7 @@ func tableSDK(marks string, modern bool, options *sdk.ServerOptions) *sdk.Server
 				}
 				pause(ctx, stepLength)
 			}
+			seen(ctx, marks, key)
 			return reply("walked")
 		},
 		"slow": func(ctx context.Context, _ *sdk.CallToolRequest, _ string) (*sdk.CallToolResult, error) {
@@ -162,6 +173,7 @@ func tableMCPGo(marks string) *server.MCPServer {
 			}
 			pause(ctx, stepLength)
 		}
+		seen(ctx, marks, r.GetString("key", ""))
 		return "walked", nil
 	})
 	add("slow", func(context.Context, mcpgo.CallToolRequest) (string, error) {

@@ -58,7 +58,7 @@ var tableSteps = []tableStep{
 // everythingSteps are those that the reference server has tools for.
 var everythingSteps = []tableStep{
 	{"call", "echo", map[string]any{"message": "hallo"}},
-	{"progress", longRunning, map[string]any{"duration": 1, "steps": 3}},
+	{"progress", longRunning, map[string]any{"duration": 3, "steps": 3}},
 	{"slow", "simulate-research-query", map[string]any{"topic": "tea", "ambiguous": false}},
 	{"question", "trigger-elicitation-request", map[string]any{}},
 	{"fail", "echo", map[string]any{}},
@@ -77,7 +77,7 @@ type tableServer struct {
 
 // Transports of servers. One that only legacy servers speak is left out for the others.
 var (
-	legacyOver = []string{"HTTP", "stdio"}
+	legacyOver = []string{"HTTP", "HTTP+SSE", "stdio"}
 	modernOver = []string{"HTTP", "stdio"}
 )
 

@@ -1,7 +1,7 @@
 // The client of TestTable: for each cell that it reads from standard input it connects to one
 // server, as the client that PEER names, and notes what it gets for each operation. A cell names
 // the server by a url, an sse url, or a command.
-import { existsSync, readFileSync } from "node:fs";
+import { existsSync, readFileSync, writeFileSync } from "node:fs";
 
 const peer = process.env.PEER;
 const one = peer.startsWith("ts1");
@@ -127,7 +127,18 @@ class connection {
 
   // note is progress of the call, or the status message of its task.
   note(message) {
-    if (message) this.said.add(message);
+    if (!message) return;
+    this.said.add(message);
+    writeFileSync(this.mark("noted"), "");
+  }
+
+  // mark is a file by which client and tool say something to each other.
+  mark(what) {
+    return this.cell.marks + "/" + what + "-" + this.key();
+  }
+
+  key() {
+    return this.cell.name + "-" + peer;
   }
 
   // call calls a tool and returns its result, however it comes.
@@ -174,11 +185,10 @@ class connection {
 
   // cancelled begins a call, and cancels it once it runs: its task, or the call itself.
   async cancelled(name, args) {
-    const key = this.cell.name + "-" + peer;
-    const mark = (what) => existsSync(this.cell.marks + "/" + what + "-" + key);
+    const mark = (what) => existsSync(this.mark(what));
     const leave = new AbortController();
     let failure;
-    this.settle(name, { ...args, key }, leave.signal).catch((error) => (failure = error));
+    this.settle(name, { ...args, key: this.key() }, leave.signal).catch((error) => (failure = error));
     await until(() => mark("ran") || failure, limit);
     if (failure) throw failure;
     if (ext || peer === "ts1tasks") await until(() => this.cancel, 1500);
@@ -193,7 +203,8 @@ class connection {
       return tools.map((t) => t.name).sort().join(" ");
     }
     if (op === "cancel") return this.cancelled(tool, args);
-    return this.settle(tool, args);
+    // A tool that reports progress does not end before that was seen, or it would not be on a busy machine.
+    return this.settle(tool, tool === "steps" ? { ...args, key: this.key() } : args);
   }
 
   async perform(step) {

@@ -2,7 +2,7 @@
 // Streamable HTTP and HTTP+SSE. With TASKS it has tasks of 2025-11-25 of its own. What a tool
 // that is cancelled sees it notes in the directory MARKS.
 import { randomUUID } from "node:crypto";
-import { writeFileSync } from "node:fs";
+import { existsSync, writeFileSync } from "node:fs";
 import { createServer } from "node:http";
 import { InMemoryTaskMessageQueue, InMemoryTaskStore } from "@modelcontextprotocol/sdk/experimental/tasks/stores/in-memory.js";
 import { Server } from "@modelcontextprotocol/sdk/server/index.js";
@@ -31,13 +31,14 @@ const support = process.env.TASKS ? { slow: "required", hang: "optional" } : {};
 
 const tools = {
   echo: async ({ text: said }) => text(said),
-  steps: async (_, { extra }) => {
+  steps: async ({ key }, { extra }) => {
     const progressToken = extra._meta?.progressToken;
     for (let progress = 1; progress <= 3; progress++) {
       const params = { progressToken, progress, total: 3, message: "step " + progress };
       if (progressToken !== undefined) await extra.sendNotification({ method: "notifications/progress", params });
       await pause(250);
     }
+    for (let i = 0; i < 100 && !existsSync(process.env.MARKS + "/noted-" + key); i++) await pause(50);
     return text("walked");
   },
   slow: async () => {
@@ -98,10 +99,14 @@ function server() {
 const sessions = {};
 async function handle(req, res) {
   const url = new URL(req.url, "http://localhost");
-  if (url.pathname === "/sse") {
+  if (url.pathname === "/sse" && req.method === "GET") {
     const transport = new SSEServerTransport("/message", res);
     sessions[transport.sessionId] = transport;
     await server().connect(transport);
+    return;
+  }
+  if (url.pathname === "/sse") {
+    res.writeHead(405).end();
     return;
   }
   if (url.pathname === "/message") {

@@ -1,6 +1,6 @@
 // A server of the TypeScript SDK 2.x with the tools of TestTable: over stdio, or at PORT. It
 // speaks 2026-07-28 alone. What a tool that is cancelled sees it notes in the directory MARKS.
-import { writeFileSync } from "node:fs";
+import { existsSync, writeFileSync } from "node:fs";
 import { createServer } from "node:http";
 import { toNodeHandler } from "@modelcontextprotocol/node";
 import { acceptedContent, createMcpHandler, inputRequired, ProtocolError, Server } from "@modelcontextprotocol/server";
@@ -12,13 +12,14 @@ const mark = (what, key) => writeFileSync(process.env.MARKS + "/" + what + "-" +
 
 const tools = {
   echo: async ({ text: said }) => text(said),
-  steps: async (_, { mcpReq }) => {
+  steps: async ({ key }, { mcpReq }) => {
     const progressToken = mcpReq._meta?.progressToken;
     for (let progress = 1; progress <= 3; progress++) {
       const params = { progressToken, progress, total: 3, message: "step " + progress };
       if (progressToken !== undefined) await mcpReq.notify({ method: "notifications/progress", params });
       await pause(250);
     }
+    for (let i = 0; i < 100 && !existsSync(process.env.MARKS + "/noted-" + key); i++) await pause(50);
     return text("walked");
   },
   slow: async () => {
