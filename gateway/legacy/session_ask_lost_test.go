@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskgate/gateway/config"
 	"taskgate/gateway/legacy"
 	"taskgate/internal/mcp"
 	"taskgate/internal/wiretest"
@@ -162,5 +163,26 @@ func TestQuestionAtTheEndOfAWait(t *testing.T) {
 		wiretest.Wait(time.Second)
 		again.wantAsked("in the next wait", nth(task, 0))
 		w.closing(again)
+	})
+}
+
+// A client that counts partial results, and whose GET stream began while the store was away,
+// hears no questions there. The stream ends once the store is back, and the next one asks them.
+func TestQuestionOnAStreamWithoutALog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newAskWorld(t, func(c *config.Config) { *c = *draftConfig(t) })
+		w.c = newDraftClient(t, w.a, takePartial+`,"elicitation":{}`)
+		w.logs.away = 1
+		get := w.c.begin(w.a, "")
+		task := w.c.call(w.b, "ask")
+		wiretest.Wait(5 * time.Second)
+		if !get.ended() {
+			t.Fatal("the stream goes on without a log, though the store is back")
+		}
+		get.wantAsked("without a log")
+		next := w.c.begin(w.a, "")
+		wiretest.Wait(time.Second)
+		next.wantAsked("on the next stream", nth(task, 0))
+		w.closing(get, next)
 	})
 }

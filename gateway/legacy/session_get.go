@@ -108,8 +108,10 @@ func (h *Handler) writeGET(ctx context.Context, w http.ResponseWriter, r *http.R
 	defer t.start(ctx)()
 	// A connection that broke silently shows at a keep-alive.
 	_ = g.run(ctx, interval, func(state string, _ []byte) bool {
-		if state == "" || g.logless && g.count == nil { // the store has lost it, or was away
-			g.reopen(ctx)
+		if logless := g.logless; logless || state == "" { // the store was away, or has lost it
+			if g.reopen(ctx); logless && !g.logless && g.count != nil {
+				return true // the log has not what the client counts: it is to begin anew
+			}
 		}
 		t.read(ctx)
 		return false

@@ -73,7 +73,7 @@ func (w *writer) ask(ctx context.Context, name, void string, message []byte) (ho
 // run writes until the stream is over, the client goes, or ctx or the session ends. It
 // looks at the log whenever that may have more, and at each check. over is told what has
 // become of the stream, and says whether that is all; it is not asked while the store is
-// away.
+// away. A stream that could not have a log has it told each second.
 func (w *writer) run(ctx context.Context, check time.Duration, over func(state string, note []byte) bool) error {
 	wake, stop := w.s.watch(ctx)
 	defer stop()
@@ -89,9 +89,14 @@ func (w *writer) run(ctx context.Context, check time.Duration, over func(state s
 		case ctx.Err() != nil, err == nil && over(state, note):
 			return nil
 		}
+		var again <-chan time.Time
+		if w.logless {
+			again = time.After(storeAgain)
+		}
 		select {
 		case <-wake:
 		case <-tick.C:
+		case <-again:
 		case <-w.long:
 			w.keep()
 		case d := <-w.in:
