@@ -125,7 +125,7 @@ func (w *writer) keep() {
 	}
 }
 
-// deliver has messages go out.
+// deliver has messages go out. What it puts into the log is sent next.
 func (w *writer) deliver(ctx context.Context, d delivery) error {
 	if d.logged {
 		w.keep()
@@ -141,9 +141,6 @@ func (w *writer) deliver(ctx context.Context, d delivery) error {
 		if err := w.out.Send("", m); err != nil {
 			return err
 		}
-	}
-	if w.kept {
-		_, _, _ = w.catchUp(ctx)
 	}
 	return w.out.Err()
 }
