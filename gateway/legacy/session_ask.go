@@ -20,7 +20,8 @@ import (
 // whether that stream still lives. docs/session-streams.md has the cases.
 
 const (
-	// getFirst is how long a tasks/result leaves questions to the session's GET stream.
+	// getFirst is how long a tasks/result leaves a question to the session's GET stream. It begins
+	// with the last change of the task before the question was seen.
 	getFirst = 2 * time.Second
 	// holderCheck is how often it is looked whether a stream lives that has a question: as
 	// often as a client that has resumed a stream is told that its replica is gone.
@@ -52,7 +53,7 @@ type asker struct {
 	tasks map[shim.ID]shim.Task // the latest state of those with open questions
 	asked map[string]bool       // questions that the client may answer, by name
 	held  map[string]*holding   // questions that other streams have, by name
-	seen  map[string]time.Time  // when a question was found, by name
+	seen  map[string]time.Time  // since when a question is open at the latest, by name
 	wake  bell                  // nil before the goroutine begins
 }
 
@@ -173,7 +174,9 @@ func (a *asker) askOne(t shim.Task, q shim.Question, checks bool) (again time.Du
 	asked, held := a.asked[name], a.held[name]
 	seen, known := a.seen[name]
 	if !known {
-		seen = time.Now()
+		if seen = time.Now(); t.UpdatedAt.Before(seen) { // it was asked before that
+			seen = t.UpdatedAt
+		}
 		a.seen[name] = seen
 	}
 	a.mu.Unlock()

@@ -186,3 +186,23 @@ func TestQuestionOnAStreamWithoutALog(t *testing.T) {
 		w.closing(get, next)
 	})
 }
+
+// A question that the GET stream has left unasked for its time is asked on tasks/result at once,
+// also where no wait there lasts that long.
+func TestQuestionThatTheGetStreamDoesNotAsk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newAskWorld(t, nil)
+		w.logs.shy = true
+		get := w.c.begin(w.a, "")
+		task := w.c.call(w.b, "ask")
+		first := w.result(w.b, task)
+		wiretest.Wait(1500 * time.Millisecond)
+		first.wantAsked("within the time of the GET stream")
+		first.leave()
+		wiretest.Wait(time.Second)
+		again := w.result(w.b, task)
+		wiretest.Wait(100 * time.Millisecond)
+		again.wantAsked("after that", nth(task, 0))
+		w.closing(get, again)
+	})
+}

@@ -28,8 +28,9 @@ type mortalLogs struct {
 	opened []string
 	lost   map[string]bool
 	looks  int
-	away   int // so many streams more cannot be opened
-	mute   int // so many questions more are asked whose asker does not hear of it
+	away   int  // so many streams more cannot be opened
+	mute   int  // so many questions more are asked whose asker does not hear of it
+	shy    bool // no question gets into the log of a GET stream
 }
 
 func (m *mortalLogs) Open(ctx context.Context, id, stream string, note []byte) (int64, error) {
@@ -45,6 +46,9 @@ func (m *mortalLogs) Open(ctx context.Context, id, stream string, note []byte) (
 }
 
 func (m *mortalLogs) Ask(ctx context.Context, id, stream, asker, question, void string, message []byte) (int64, string, bool, error) {
+	if m.shy && stream == legacy.GetStream {
+		return 0, "", false, shim.ErrUnavailable
+	}
 	no, holder, has, err := m.Sessions.Ask(ctx, id, stream, asker, question, void, message)
 	m.mu.Lock()
 	defer m.mu.Unlock()
