@@ -5,10 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/google/uuid"
 
 	"taskgate/internal/mcp"
 	"taskgate/internal/redistest"
@@ -16,10 +20,12 @@ import (
 )
 
 const (
-	// promptly is how long a call may take whose questions are all answered at once, on a
-	// machine that is not busy (see fleet.slowness). It takes a quarter of a second at most,
-	// and a wake-up that was lost is made up for within 30 s.
+	// promptly is how long a call may take whose questions are all answered at once, by the
+	// time of a pace. It takes a quarter of a second at most, and a wake-up that was lost is
+	// made up for within 30 s.
 	promptly = 30 * time.Second
+	// step is how far a pace goes with each request.
+	step = 100 * time.Millisecond
 	// neverTimesOut is how long questions wait there: a call that waits for an answer which
 	// has been given does not end in time.
 	neverTimesOut = 10 * time.Minute
@@ -48,7 +54,13 @@ func TestAnsweredAtOnce(t *testing.T) {
 	}
 	begin := time.Now()
 	calm := c.underWatch(t.Context(), func(context.Context) {})
-	made := c.runPrompt(t.Context(), *calls, *workers)
+	ctx, stop := context.WithCancel(t.Context())
+	var p pace
+	var running sync.WaitGroup
+	running.Go(func() { p.run(ctx, f) })
+	made := c.runPrompt(ctx, &p, *calls, *workers)
+	stop()
+	running.Wait()
 	calm()
 	c.judgePrompt(u)
 	if !j.content() { // what hangs is known, and would only be waited for again
@@ -60,7 +72,7 @@ func TestAnsweredAtOnce(t *testing.T) {
 
 // runPrompt makes n calls that are asked something, unless one hangs, and says how many
 // there are with those that are left out.
-func (c *clients) runPrompt(ctx context.Context, n, workers int) int {
+func (c *clients) runPrompt(ctx context.Context, pace *pace, n, workers int) int {
 	var next, made atomic.Int64
 	var all sync.WaitGroup
 	for range workers {
@@ -71,12 +83,41 @@ func (c *clients) runPrompt(ctx context.Context, n, workers int) int {
 					continue
 				}
 				made.Add(1)
-				c.onePrompt(ctx, p)
+				c.onePrompt(ctx, pace, p)
 			}
 		})
 	}
 	all.Wait()
 	return int(next.Load())
+}
+
+// pace is a clock that goes slower on a busy machine: it goes a step further with each request
+// that any gateway answers from Redis, one after the other with a step between them.
+type pace struct{ gone atomic.Int64 }
+
+// run is the clock, until ctx ends.
+func (p *pace) run(ctx context.Context, f *fleet) {
+	random := rand.New(rand.NewPCG(*seed, 5))
+	web := &http.Client{Transport: newTransport()}
+	defer web.CloseIdleConnections()
+	for wait(ctx, step) {
+		c := &taskclient.Client{URL: "http://" + f.any(random) + pathChaos, HTTP: web, Tasks: true}
+		_, _ = c.Do(ctx, mcp.MethodTasksGet, map[string]any{"taskId": uuid.NewString()})
+		p.gone.Add(int64(step))
+	}
+}
+
+// limit is a context that ends once the clock has gone so far from now.
+func (p *pace) limit(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	ctx, stop := context.WithCancel(ctx)
+	until := p.gone.Load() + int64(d)
+	go func() { // ends with ctx
+		defer stop()
+		for p.gone.Load() < until && wait(ctx, step) {
+			continue
+		}
+	}()
+	return ctx, stop
 }
 
 // hasten is a planned call whose client is a program: the call is short, and all of its
@@ -93,8 +134,8 @@ func (c *call) hasten() {
 }
 
 // onePrompt is one call, which has to end in time.
-func (c *clients) onePrompt(ctx context.Context, p *call) {
-	ctx, stop := context.WithTimeout(ctx, time.Duration(float64(promptly)*c.fleet.slowness()))
+func (c *clients) onePrompt(ctx context.Context, pace *pace, p *call) {
+	ctx, stop := pace.limit(ctx, promptly)
 	defer stop()
 	d, u := c.dialectOf(p), &user{clients: c, call: p}
 	result, task, err := d.call(ctx, u, u.addr())
