@@ -33,8 +33,9 @@ func (u *route) authenticate(next authenticated) http.HandlerFunc {
 			refuse(w, jsonrpc.ID{}, refusal)
 			return
 		}
-		if u.audit != nil {
+		if u.audit != nil || c.Shows() {
 			r = r.WithContext(auth.WithCaller(r.Context(), c))
+			defer c.Leave()
 		}
 		next(w, r, c)
 	}

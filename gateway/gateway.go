@@ -11,6 +11,7 @@ package gateway
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -54,6 +55,13 @@ type Options struct {
 	// bound. The clients of the servers have the same.
 	Budget *budget.Bytes
 
+	// Credentials have the tokens that clients of passthrough have shown, which the clients of
+	// the servers need as well; nil for some that nobody else has.
+	Credentials *auth.Credentials
+	// TLS says how servers of passthrough are reached by https, by the name of the upstream; nil
+	// for the authorities of the system.
+	TLS map[string]*tls.Config
+
 	// Audit takes a record of what callers do to tasks, and of requests that are refused for
 	// who sends them. Nil takes none.
 	Audit *slog.Logger
@@ -96,7 +104,7 @@ func New(o Options) (*Gateway, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
-	methods, err := auth.New(o.Config, o.Logger)
+	methods, err := auth.New(o.Config, auth.Options{Credentials: o.Credentials, TLS: o.TLS, Logger: o.Logger})
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}

@@ -105,6 +105,9 @@ type Principal struct {
 	// Session is the legacy session of an anonymous caller. It proves nothing
 	// (protocol.md Z7); it only says whose tasks tasks/list shows.
 	Session string
+	// NoTasks says that the calls of this principal never become tasks: whoever they are from
+	// could not be told from somebody else later.
+	NoTasks bool
 }
 
 // Owner is what a task of this principal is bound to for its whole life (Z6):

@@ -3,12 +3,14 @@
 // has one [Method] to sign in, and no method ever tries another one.
 //
 // The package knows nothing of what a request wants: it has not been read yet. Only the
-// scopes of a tool are asked for later, by [Caller.Lacks].
+// scopes of a tool are asked for later, by [Caller.Lacks]. Where servers sign callers in
+// themselves (passthrough), it also knows what they are shown: [Credentials].
 package auth
 
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"encoding/base64"
 	"encoding/binary"
 	"fmt"
@@ -34,7 +36,9 @@ type Method interface {
 type Caller struct {
 	Principal shim.Principal
 	token     *grant // nil where the caller has shown none
-	name      string // in a trusted header; "" where there is none
+	name      string // in a trusted header, or what the issuer calls it; "" where there is none
+	issuer    string // of a token that goes on to the server; "" where there is none
+	visit     *visit // of a request whose token goes on to the server; else nil
 }
 
 // Names are what an operator knows a caller by whose principal is a hash, as attributes of a
@@ -43,6 +47,8 @@ func (c Caller) Names() []any {
 	switch {
 	case c.token != nil:
 		return []any{"issuer", c.token.of.expected.Issuer, "name", c.token.name}
+	case c.issuer != "":
+		return []any{"issuer", c.issuer, "name", c.name}
 	case c.name != "":
 		return []any{"name", c.name}
 	}
@@ -83,18 +89,33 @@ type Refusal struct {
 	Message   string
 }
 
-// Methods are the ways to sign in of all upstreams.
-type Methods struct {
-	byName  map[string]Method
-	issuers map[string]*issuer // by issuer and jwks_url
-	pages   []Page
+// Options are what Methods are made of, besides the configuration.
+type Options struct {
+	// Credentials take the tokens that go on to servers; nil for some of their own.
+	Credentials *Credentials
+	// TLS says how the servers of upstreams are reached by https, by the name of the upstream;
+	// nil for the authorities of the system.
+	TLS    map[string]*tls.Config
+	Logger *slog.Logger
 }
 
-// New makes the methods of a configuration. Nobody is contacted before [Methods.Run].
-func New(c *config.Config, log *slog.Logger) (*Methods, error) {
-	m := &Methods{byName: map[string]Method{}, issuers: map[string]*issuer{}}
+// Methods are the ways to sign in of all upstreams.
+type Methods struct {
+	byName      map[string]Method
+	issuers     map[string]*issuer // by issuer and jwks_url
+	pages       []Page
+	credentials *Credentials
+}
+
+// New makes the methods of a configuration. Nobody is contacted before [Methods.Run], but for
+// those of passthrough: there it is the first token that says whom to ask.
+func New(c *config.Config, o Options) (*Methods, error) {
+	m := &Methods{byName: map[string]Method{}, issuers: map[string]*issuer{}, credentials: o.Credentials}
+	if m.credentials == nil {
+		m.credentials = NewCredentials(c)
+	}
 	for _, u := range c.Upstreams {
-		method, err := m.method(c, u, log)
+		method, err := m.method(c, u, o)
 		if err != nil {
 			return nil, fmt.Errorf("who may call %s: %w", u.Name, err)
 		}
@@ -103,15 +124,17 @@ func New(c *config.Config, log *slog.Logger) (*Methods, error) {
 	return m, nil
 }
 
-func (m *Methods) method(c *config.Config, u *config.Upstream, log *slog.Logger) (Method, error) {
+func (m *Methods) method(c *config.Config, u *config.Upstream, o Options) (Method, error) {
 	switch a := c.AuthOf(u); {
 	case len(a.Keys) > 0:
 		return newKeyring(a.Keys)
 	case a.JWT != nil:
-		from := m.issuer(a.JWT, log)
+		from := m.issuer(a.JWT, o.Logger)
 		page := describe(c.PublicURL, u, a.JWT)
 		m.pages = append(m.pages, page)
-		return newTokens(a.JWT, from, page.URL, log)
+		return newTokens(a.JWT, from, page.URL, o.Logger)
+	case a.Passthrough != nil:
+		return newPassthrough(c, u, m.credentials.of(u.Name), o)
 	case a.TrustedHeader != nil:
 		return newTrusted(a.TrustedHeader)
 	}
@@ -134,14 +157,25 @@ func (m *Methods) Of(upstream string) Method { return m.byName[upstream] }
 // Pages are what clients may read without signing in.
 func (m *Methods) Pages() []Page { return slices.Clone(m.pages) }
 
+// Resource is the server of an upstream as a protected resource; nil where the gateway signs
+// callers in itself.
+func (m *Methods) Resource(upstream string) *Resource {
+	if p, ok := m.byName[upstream].(*passthrough); ok {
+		return p.resource
+	}
+	return nil
+}
+
 // Run keeps the keys of issuers, until ctx ends.
 func (m *Methods) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, i := range m.issuers {
 		g.Go(func() error { return i.run(ctx) })
 	}
-	if len(m.issuers) == 0 {
-		return nil
+	for _, method := range m.byName {
+		if p, ok := method.(*passthrough); ok {
+			g.Go(func() error { return p.run(ctx) })
+		}
 	}
 	return g.Wait()
 }

@@ -3,6 +3,7 @@ package auth
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -20,6 +21,7 @@ const (
 
 var (
 	errNoKeys     = errors.New("the keys of the issuer cannot be had")
+	errKeyless    = fmt.Errorf("%w: it publishes none", errNoKeys)
 	errUnknownKey = errors.New("the issuer has no such key")
 )
 
@@ -36,7 +38,7 @@ type issuer struct {
 	refresh time.Duration
 	pending chan struct{} // closed after the attempt that is due or under way; nil for none
 	ended   time.Time     // of the last attempt
-	failed  bool          // the last attempt
+	failed  error         // of the last attempt; nil where it was none
 
 	asked chan struct{} // holds one: an attempt is due
 }
@@ -78,7 +80,10 @@ func (i *issuer) key(ctx context.Context, id string) (*key, *keySet, error) {
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if set == nil || i.failed {
+	switch {
+	case set == nil && i.failed != nil && definite(i.failed):
+		return nil, nil, errKeyless
+	case set == nil, i.failed != nil:
 		return nil, nil, errNoKeys // it may have this one
 	}
 	return nil, nil, errUnknownKey
@@ -140,12 +145,12 @@ func (i *issuer) attempt(ctx context.Context) bool {
 	defer i.mu.Unlock()
 	switch {
 	case ctx.Err() != nil:
-	case err != nil && !i.failed:
+	case err != nil && i.failed == nil:
 		i.log.Warn("the keys of an issuer cannot be fetched; known keys stay valid", "err", err, "known", before.size())
-	case err == nil && (i.failed || before == nil):
+	case err == nil && (i.failed != nil || before == nil):
 		i.log.Info("the keys of an issuer are known", "keys", set.size())
 	}
-	i.ended, i.failed = time.Now(), err != nil
+	i.ended, i.failed = time.Now(), err
 	select {
 	case <-i.asked: // by this attempt
 	default:

@@ -6,17 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"net/url"
 	"slices"
 	"strings"
 
 	"github.com/go-jose/go-jose/v4"
 )
-
-// maxDocument bounds what an issuer may answer, in bytes.
-const maxDocument = 1 << 20
 
 // key is a public key of an issuer.
 type key = jose.JSONWebKey
@@ -57,7 +52,7 @@ func parseKeys(document []byte) (*keySet, error) {
 		Keys []json.RawMessage `json:"keys"`
 	}
 	if err := json.Unmarshal(document, &raw); err != nil {
-		return nil, errors.New("the keys are no JWK set")
+		return nil, contentError("the keys are no JWK set")
 	}
 	set := &keySet{sum: sha256.Sum256(document)}
 	for _, one := range raw.Keys {
@@ -67,7 +62,7 @@ func parseKeys(document []byte) (*keySet, error) {
 		}
 	}
 	if len(set.keys) == 0 {
-		return nil, errors.New("there is no public key for signatures among the keys")
+		return nil, contentError("there is no public key for signatures among the keys")
 	}
 	return set, nil
 }
@@ -76,19 +71,11 @@ func parseKeys(document []byte) (*keySet, error) {
 type keySource struct {
 	issuer string
 	jwks   string // "" is to be found out
-	client *http.Client
+	fetcher
 }
 
 func newKeySource(issuer, jwks string) keySource {
-	return keySource{issuer: issuer, jwks: jwks, client: &http.Client{
-		Timeout: fetchTimeout,
-		Transport: &http.Transport{
-			Proxy: http.ProxyFromEnvironment, TLSHandshakeTimeout: fetchTimeout, ResponseHeaderTimeout: fetchTimeout,
-			ForceAttemptHTTP2: true,
-		},
-		// The keys are those that are at an address which the operator or the issuer names.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
+	return keySource{issuer: issuer, jwks: jwks, fetcher: newFetcher(nil)}
 }
 
 // fetch returns the keys as they are now.
@@ -97,7 +84,7 @@ func (s keySource) fetch(ctx context.Context) (*keySet, error) {
 	at := s.jwks
 	if at == "" {
 		var err error
-		if at, err = s.discover(ctx); err != nil {
+		if at, err = s.discover(ctx, "jwks_uri"); err != nil {
 			return nil, err
 		}
 	}
@@ -108,16 +95,17 @@ func (s keySource) fetch(ctx context.Context) (*keySet, error) {
 	return parseKeys(document)
 }
 
-// discover finds where the keys are: by the metadata of an authorization server (RFC 8414), or
-// by OpenID Connect discovery, which has another place for it if the issuer has a path.
-func (s keySource) discover(ctx context.Context) (string, error) {
+// discover finds an endpoint of the issuer, by its name in the metadata of an authorization
+// server (RFC 8414), or of OpenID Connect discovery, which has another place for it if the
+// issuer has a path.
+func (s keySource) discover(ctx context.Context, name string) (string, error) {
 	var failed []error
 	for _, at := range metadataURLs(s.issuer) {
 		document, err := s.get(ctx, at)
 		if err == nil {
-			var keys string
-			if keys, err = s.keysOf(document); err == nil {
-				return keys, nil
+			var endpoint string
+			if endpoint, err = s.endpoint(document, name); err == nil {
+				return endpoint, nil
 			}
 		}
 		failed = append(failed, fmt.Errorf("%s: %w", at, err))
@@ -139,47 +127,20 @@ func metadataURLs(issuer string) []string {
 	return urls
 }
 
-// keysOf reads metadata. It must be that of the issuer (RFC 8414 section 3.3), and must not
+// endpoint reads metadata. It must be that of the issuer (RFC 8414 section 3.3), and must not
 // lead to where others could answer.
-func (s keySource) keysOf(document []byte) (string, error) {
-	var metadata struct {
-		Issuer string `json:"issuer"`
-		Keys   string `json:"jwks_uri"`
-	}
+func (s keySource) endpoint(document []byte, name string) (string, error) {
+	var metadata map[string]any
 	if err := json.Unmarshal(document, &metadata); err != nil {
-		return "", errors.New("not metadata")
+		return "", contentError("not metadata")
 	}
-	if metadata.Issuer != s.issuer {
-		return "", errors.New("the metadata is that of another issuer")
+	if metadata["issuer"] != s.issuer {
+		return "", contentError("the metadata is that of another issuer")
 	}
-	u, err := url.Parse(metadata.Keys)
+	endpoint, _ := metadata[name].(string)
+	u, err := url.Parse(endpoint)
 	if err != nil || u.Host == "" || u.Scheme != "https" && (u.Scheme != "http" || !strings.HasPrefix(s.issuer, "http://")) {
-		return "", errors.New("the metadata has no jwks_uri with https")
+		return "", contentError("the metadata has no " + name + " with https")
 	}
-	return metadata.Keys, nil
-}
-
-// get reads a document. Errors do not repeat what was answered.
-func (s keySource) get(ctx context.Context, at string) ([]byte, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
-	if err != nil {
-		return nil, err
-	}
-	r.Header.Set("Accept", "application/json")
-	resp, err := s.client.Do(r)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("the status is %d", resp.StatusCode)
-	}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxDocument+1))
-	switch {
-	case err != nil:
-		return nil, err
-	case len(body) > maxDocument:
-		return nil, fmt.Errorf("the document is larger than %d bytes", maxDocument)
-	}
-	return body, nil
+	return endpoint, nil
 }

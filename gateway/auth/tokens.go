@@ -56,11 +56,7 @@ func newTokens(c *config.JWT, from *issuer, metadata string, log *slog.Logger) (
 	if c.Issuer == "" || len(c.Audiences) == 0 || c.Principal == "" {
 		return nil, errors.New("jwt needs issuer, audiences and principal")
 	}
-	for _, a := range config.Algorithms {
-		if len(c.Algorithms) == 0 || slices.Contains(c.Algorithms, a) {
-			t.algorithms = append(t.algorithms, jose.SignatureAlgorithm(a))
-		}
-	}
+	t.algorithms = algorithms(c.Algorithms)
 	if len(t.algorithms) == 0 {
 		return nil, errors.New("none of jwt.algorithms is known")
 	}

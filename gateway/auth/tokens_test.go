@@ -40,7 +40,7 @@ func startTokens(t *testing.T, j *config.JWT) Method {
 // start has the keys of a configuration kept until the test ends.
 func start(t *testing.T, c *config.Config) *Methods {
 	t.Helper()
-	m, err := New(c, slog.New(slog.DiscardHandler))
+	m, err := New(c, Options{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ func trustedOf(t *testing.T, name string) Method {
 	if err := c.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	m, err := New(c, slog.New(slog.DiscardHandler))
+	m, err := New(c, Options{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

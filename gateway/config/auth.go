@@ -24,6 +24,9 @@ type Auth struct {
 	// It needs public_url.
 	JWT *JWT `yaml:"jwt"`
 
+	// Passthrough lets the server say who may call: what a client signs in by goes on to it.
+	Passthrough *Passthrough `yaml:"passthrough"`
+
 	// TrustedHeader lets in whom a proxy in front has signed in, and names in a header.
 	TrustedHeader *TrustedHeader `yaml:"trusted_header"`
 }
@@ -107,8 +110,10 @@ func (a *Auth) seed(any) { *a = NewAuth() }
 
 func (j *JWT) seed(any) { *j = *NewJWT() }
 
-// Required reports whether a client has to say who it is.
-func (a Auth) Required() bool { return len(a.Keys) > 0 || a.JWT != nil || a.TrustedHeader != nil }
+// Required reports whether somebody asks who a client is: the gateway, or the server.
+func (a Auth) Required() bool {
+	return len(a.Keys) > 0 || a.JWT != nil || a.Passthrough != nil || a.TrustedHeader != nil
+}
 
 // AuthOf returns the auth of an upstream: its own, or else that of all.
 func (c *Config) AuthOf(u *Upstream) Auth {

@@ -128,6 +128,18 @@ const (
 // Values lists the choices in the order of the manual.
 func (WithoutTasks) Values() []string { return []string{"block", "handle"} }
 
+// Unverified says what becomes of callers whose token cannot be verified.
+type Unverified string
+
+// The values of unverified.
+const (
+	UnverifiedBlock Unverified = "block" // they get no tasks
+	UnverifiedToken Unverified = "token" // their tasks belong to the token
+)
+
+// Values lists the choices in the order of the manual.
+func (Unverified) Values() []string { return []string{"block", "token"} }
+
 // LogLevel is the least severe level that is logged. Its values are those that
 // slog.Level reads.
 type LogLevel string

@@ -35,6 +35,7 @@ func allSet(t *testing.T) string {
 	t.Helper()
 	text := unset.ReplaceAllString(readExample(t), "$1$2")
 	text = strings.Replace(text, "url: http://", "url: https://", 1)
+	text = strings.Replace(text, "client_secret: \"${INTROSPECTION_SECRET}\", ", "", 1) // or the file
 	return strings.Replace(text, "\nstore: embedded\n", "\n", 1)
 }
 
@@ -45,7 +46,7 @@ func noEnv(string) (string, bool) { return "", false }
 func parseAllSet(t *testing.T) *config.Config {
 	t.Helper()
 	dir := t.TempDir()
-	for name, text := range map[string]string{"store": "rediss://127.0.0.1:6379/0\n", "research-key": "k\n", "state-key": keyA + "\n"} {
+	for name, text := range map[string]string{"store": "rediss://127.0.0.1:6379/0\n", "research-key": "k\n", "state-key": keyA + "\n", "introspection": "s\n"} {
 		path := filepath.Join(dir, "secrets", name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			t.Fatal(err)
@@ -123,7 +124,9 @@ func TestExampleShowsDefaults(t *testing.T) {
 	files := config.NewUpstream("files", "")
 	files.Command, files.Args, files.Cwd = "npx", []string{"-y", "@modelcontextprotocol/server-filesystem", "."}, "/srv/files"
 	files.Env, files.Headers = map[string]string{"PATH": "/usr/bin", "HOME": "/root"}, map[string]string{}
-	want.Upstreams = []*config.Upstream{u, files}
+	drive := config.NewUpstream("drive", "https://drive.example.com/mcp")
+	drive.Headers = map[string]string{}
+	want.Upstreams = []*config.Upstream{u, files, drive}
 	want.Admin, want.Auth, want.PublicURL = "127.0.0.1:9090", got.Auth, "https://gateway.example.com"
 	want.Audit = "/var/log/taskgate/audit.jsonl"
 	jwt := config.NewJWT()
@@ -131,6 +134,12 @@ func TestExampleShowsDefaults(t *testing.T) {
 	jwt.Audiences, jwt.Algorithms, jwt.Scopes = []string{"https://gateway.example.com/mcp"}, []string{"ES256", "RS256"}, []string{"mcp:use"}
 	u.Auth = &config.Auth{Anonymous: config.Off, JWT: jwt}
 	files.Auth = &config.Auth{Anonymous: config.Off, TrustedHeader: &config.TrustedHeader{Name: "X-Forwarded-User", From: []string{"10.0.0.0/8", "::1"}, Certificates: []string{"proxy.internal"}}}
+	pass := config.NewPassthrough()
+	pass.Audiences = []string{"api://drive"}
+	pass.Introspection = &config.Introspection{
+		URL: "https://login.example.com/introspect", ClientID: "taskgate", ClientSecret: "s", ClientSecretFile: "secrets/introspection",
+	}
+	drive.Auth = &config.Auth{Anonymous: config.Off, Passthrough: pass}
 	want.StateKeys = []config.StateKey{
 		{ID: "2026-11", Key: keyA, KeyFile: "secrets/state-key"},
 		{ID: "2026-05", Key: keyB},

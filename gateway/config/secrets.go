@@ -30,7 +30,11 @@ func (s *source) readSecrets(c *Config, dir string) {
 			s.readSecret(at+".key", at+".key_file", dir, k.KeyFile, &k.Key)
 		}
 	}
+	s.readAuthSecrets("auth", dir, &c.Auth)
 	for i, u := range c.Upstreams {
+		if u.Auth != nil {
+			s.readAuthSecrets("upstreams["+itoa(i)+"].auth", dir, u.Auth)
+		}
 		at := "upstreams[" + itoa(i) + "].headers"
 		u.Headers = s.canonicalHeaders(at, u.Headers)
 		files := s.canonicalHeaders(at+"_file", u.HeadersFile)
@@ -39,6 +43,16 @@ func (s *source) readSecrets(c *Config, dir string) {
 			s.readSecret(join(at, name), join(at+"_file", name), dir, files[name], &value)
 			u.Headers[name] = value
 		}
+	}
+}
+
+// readAuthSecrets does so for an auth.
+func (s *source) readAuthSecrets(at, dir string, a *Auth) {
+	if a.Passthrough == nil || a.Passthrough.Introspection == nil {
+		return
+	}
+	if i, at := a.Passthrough.Introspection, at+".passthrough.introspection"; i.ClientSecretFile != "" {
+		s.readSecret(at+".client_secret", at+".client_secret_file", dir, i.ClientSecretFile, &i.ClientSecret)
 	}
 }
 

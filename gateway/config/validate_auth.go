@@ -18,8 +18,8 @@ var Algorithms = []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", 
 func (s *source) checkAuth(a Auth) {
 	if _, given := s.at["auth"]; given && !a.Required() && a.Anonymous != On {
 		s.addProblem(problem{
-			paths:   []string{"auth.keys", "auth.jwt", "auth.trusted_header", "auth"},
-			message: "nobody could call: give keys, jwt or trusted_header, or leave auth out to let everybody in",
+			paths:   []string{"auth.keys", "auth.jwt", "auth.passthrough", "auth.trusted_header", "auth"},
+			message: "nobody could call: give keys, jwt, passthrough or trusted_header, or leave auth out to let everybody in",
 			onKey:   true,
 		})
 	}
@@ -35,6 +35,7 @@ func (p *problems) auth(at string, a *Auth, c *Config) {
 		{"anonymous", a.Anonymous == On},
 		{"keys", len(a.Keys) > 0},
 		{"jwt", a.JWT != nil},
+		{"passthrough", a.Passthrough != nil},
 		{"trusted_header", a.TrustedHeader != nil},
 	} {
 		if mode.given {
@@ -50,6 +51,9 @@ func (p *problems) auth(at string, a *Auth, c *Config) {
 		if c.PublicURL == "" {
 			p.addFor([]string{at + ".jwt", "public_url"}, "needs public_url: clients are told by it where to get a token")
 		}
+	}
+	if a.Passthrough != nil {
+		p.passthrough(at+".passthrough", a.Passthrough, c)
 	}
 	if a.TrustedHeader != nil {
 		p.trustedHeader(at+".trusted_header", a.TrustedHeader)

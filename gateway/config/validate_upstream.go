@@ -39,11 +39,14 @@ func (p *problems) upstreamAuth(at string, c *Config, u *Upstream) {
 	if u.Auth != nil {
 		p.fields(at+".auth", u.Auth)
 		if !u.Auth.Required() && u.Auth.Anonymous != On {
-			p.addKey(at+".auth", "nobody could call: give keys, jwt, trusted_header, or anonymous: on")
+			p.addKey(at+".auth", "nobody could call: give keys, jwt, passthrough, trusted_header, or anonymous: on")
 		}
 		p.auth(at+".auth", u.Auth, c)
 	}
 	auth := c.AuthOf(u)
+	if auth.Passthrough != nil && u.URL == "" {
+		p.addFor([]string{at + ".auth", at + ".command", at}, "passthrough needs a server with a url: there is nothing to pass a header on with. Give this one an auth of its own")
+	}
 	p.toolScopes(at+".defaults.scopes", u.Defaults.Scopes, auth)
 	for i := range u.Tools {
 		if scopes := u.Tools[i].Scopes; scopes != u.Defaults.Scopes {

@@ -72,8 +72,12 @@ func (h *Handler) initialize(w http.ResponseWriter, r *http.Request, p shim.Prin
 		x.Fail(msg.ID, err)
 		return
 	}
+	own := h.ownTasks(st.Version)
+	if p.NoTasks {
+		own = nil
+	}
 	w.Header().Set(mcp.HeaderSession, s.id)
-	x.Result(msg.ID, translate.InitializeResult(st.Version, server, h.Identity(), h.ownTasks(st.Version)))
+	x.Result(msg.ID, translate.InitializeResult(st.Version, server, h.Identity(), own))
 }
 
 // introduction reads what a client says of itself. Of what it must say, only the

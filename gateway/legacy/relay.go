@@ -126,7 +126,7 @@ func (q *request) replied(ctx context.Context, server upstream.Server, reply shi
 	}
 	view := translate.LegacyView{Modern: server.Era == mcp.Modern, Dropped: func(name string, reason error) { q.h.LogDropped(ctx, name, reason) }}
 	view.Wrapped = view.Modern && q.msg.Method == mcp.MethodToolsCall && q.showsWrapped(ctx, q.name, reply.Result)
-	if q.h.offersTasks(q.state.Version) {
+	if q.h.offersTasks(q.state.Version) && !q.principal.NoTasks {
 		view.Tasks = q.h.MayBeTask
 		if q.msg.Method == mcp.MethodToolsList && q.h.drafts(q.state).partials {
 			view.Partials = q.h.showsPartials

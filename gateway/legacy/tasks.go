@@ -48,7 +48,7 @@ func withTasks(serve serve) serve {
 // pollInterval.
 func (q *request) taskWish() (wish bool, ttl time.Duration, err error) {
 	task, ok := jsonrpc.Get(q.msg.Params, "task")
-	if !ok || !q.h.offersTasks(q.state.Version) {
+	if !ok || !q.h.offersTasks(q.state.Version) || q.principal.NoTasks {
 		return false, 0, nil
 	}
 	if !jsonrpc.IsObject(task) {

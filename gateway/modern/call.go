@@ -27,7 +27,7 @@ func (q *request) callTool(ctx context.Context) (jsonrpc.Spliced, error) {
 	}
 	return q.converse(ctx, shim.Call{
 		Request:  req,
-		Handle:   q.tasks && q.h.Convertible(), // T2, T3
+		Handle:   q.tasks && q.convertible(), // T2, T3
 		Partials: q.h.OffersPartials() && wantsPartials(q.capabilities),
 		After:    q.h.HandleAfter(),
 	})
@@ -61,6 +61,9 @@ func (q *request) converse(ctx context.Context, c shim.Call) (jsonrpc.Spliced, e
 	return q.replied(ctx, answered.Reply)
 }
 
+// convertible reports whether any call of this caller could become a task.
+func (q *request) convertible() bool { return q.h.Convertible() && !q.principal.NoTasks }
+
 // asking says how the client can be asked. Before there is a task, the questions of
 // a modern server are relayed; those of a legacy one, and of a task of a modern one, need a
 // state that can be sealed.
@@ -79,7 +82,7 @@ func (q *request) asking() shim.Asking {
 // those of a modern server that are relayed before there is one. A client that does not
 // take tasks can be asked in one while it waits in the gateway's tool (design.md 0.10).
 func (q *request) asksInTask() bool {
-	if q.msg.Method != mcp.MethodToolsCall || !q.h.Convertible() {
+	if q.msg.Method != mcp.MethodToolsCall || !q.convertible() {
 		return false
 	}
 	tool := q.h.Config.Tool(q.name)

@@ -14,5 +14,5 @@ func (q *request) discover(ctx context.Context) (jsonrpc.Spliced, error) {
 	if err != nil {
 		return nil, err
 	}
-	return translate.ModernResult(mcp.MethodDiscover, mcp.Modern, translate.DiscoverResult(server, q.h.Convertible(), q.h.OffersPartials()), q.h.Identity())
+	return translate.ModernResult(mcp.MethodDiscover, mcp.Modern, translate.DiscoverResult(server, q.convertible(), q.convertible() && q.h.OffersPartials()), q.h.Identity())
 }

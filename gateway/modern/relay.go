@@ -133,7 +133,7 @@ func (q *request) upstreamSession() shim.Session {
 // server lists may depend on it, and has to be what it then does (H5).
 func (q *request) declared(era mcp.Era) json.RawMessage {
 	modern := era == mcp.Modern
-	brought := q.h.State != nil || q.tasks && q.h.Convertible()
+	brought := q.h.State != nil || q.tasks && q.convertible()
 	return translate.ClientCapabilities(q.capabilities, translate.ClientView{Asked: modern || brought, RootsChange: modern})
 }
 

@@ -112,6 +112,10 @@ func (g *generator) optional(elem reflect.Type) object {
 		v = &auth
 	case reflect.TypeFor[config.JWT]():
 		v = config.NewJWT()
+	case reflect.TypeFor[config.Passthrough]():
+		v = config.NewPassthrough()
+	case reflect.TypeFor[config.Introspection]():
+		v = &config.Introspection{}
 	case reflect.TypeFor[config.TrustedHeader]():
 		v = &config.TrustedHeader{}
 	default:

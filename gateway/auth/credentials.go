@@ -1,0 +1,212 @@
+package auth
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+
+	"taskgate/gateway/config"
+)
+
+const (
+	// lookAgain is how often whoever waits for a token looks by itself whether there is one.
+	lookAgain = 30 * time.Second
+	// forgetEvery is how often tokens are looked through for those that are to be forgotten.
+	forgetEvery = time.Minute
+)
+
+// visit is a request under passthrough: what it came with goes on to the server as long as it
+// is served.
+type visit struct {
+	authorization string    // "" for an anonymous one
+	until         time.Time // when that expires; zero where that is not known
+	over          atomic.Bool
+}
+
+// Authorization is the value of the header that the request came with, if it goes on to the
+// server; "" for every other way to sign in than passthrough, and for an anonymous request.
+func (c Caller) Authorization() string {
+	if c.visit == nil {
+		return ""
+	}
+	return c.visit.authorization
+}
+
+// Shows reports whether the server decides about the caller: what it came with, if anything,
+// goes on to the server.
+func (c Caller) Shows() bool { return c.visit != nil }
+
+// Leave says that the request has been answered. What is asked of the server on its behalf
+// after that has the newest token of the caller, and not the one that it came with.
+func (c Caller) Leave() {
+	if c.visit != nil {
+		c.visit.over.Store(true)
+	}
+}
+
+// Credentials have the newest Authorization of each principal, for what is asked of a server
+// when no request is there that came with one: a cancellation, an answer, the next look at a
+// call. They are in memory only, and never in a log. Upstreams without passthrough have none.
+type Credentials struct {
+	upstreams map[string]*purse
+}
+
+// NewCredentials makes those of a configuration.
+func NewCredentials(c *config.Config) *Credentials {
+	all := &Credentials{upstreams: map[string]*purse{}}
+	for _, u := range c.Upstreams {
+		if pass := c.AuthOf(u).Passthrough; pass != nil {
+			all.upstreams[u.Name] = newPurse(pass.MaxTokens, pass.ForgetAfter)
+		}
+	}
+	return all
+}
+
+func (c *Credentials) of(upstream string) *purse { return c.upstreams[upstream] }
+
+// Outgoing returns the header Authorization of a request to the server of an upstream, on
+// behalf of the principal of this subject ("" for an anonymous one). In the course of a request
+// of that principal it is what the request came with, until that expires, else the newest that
+// this replica has seen. It reports false where there is none: the upstream has another
+// way to sign in, or the principal has not been seen here.
+func (c *Credentials) Outgoing(ctx context.Context, upstream, subject string) (authorization string, ok bool) {
+	p := c.of(upstream)
+	if p == nil {
+		return "", false
+	}
+	if caller, is := CallerOf(ctx); is && caller.visit != nil && caller.Principal.Owner() == subject {
+		v := caller.visit
+		if !v.over.Load() && (v.until.IsZero() || time.Now().Before(v.until)) {
+			return v.authorization, true
+		}
+	}
+	if subject == "" {
+		return "", true
+	}
+	return p.newest(subject)
+}
+
+// Wait waits until Outgoing has something for this principal, or returns why ctx ended. It
+// calls waits once if that takes a while. The next request of the principal at the
+// upstream ends it.
+func (c *Credentials) Wait(ctx context.Context, upstream, subject string, waits func()) error {
+	p := c.of(upstream)
+	if p == nil || subject == "" {
+		return nil
+	}
+	for told := false; ; told = true {
+		came := p.await(subject)
+		if came == nil {
+			return nil
+		}
+		if !told {
+			waits()
+		}
+		again := time.NewTimer(lookAgain)
+		select {
+		case <-came:
+		case <-again.C:
+		case <-ctx.Done():
+			again.Stop()
+			return context.Cause(ctx)
+		}
+		again.Stop()
+	}
+}
+
+// purse has the newest Authorization of each principal at one upstream. It is bounded: the one
+// that was not used for longest goes first.
+type purse struct {
+	forget time.Duration
+
+	mu      sync.Mutex
+	entries *simplelru.LRU[string, *shown] // by subject
+}
+
+// shown is what a principal has shown. One without an authorization is only waited for.
+type shown struct {
+	authorization string
+	until         time.Time // when it expires; zero where that is not known
+	used          time.Time
+	came          chan struct{} // closed when there is a new one; nil while nobody waits
+}
+
+func (s *shown) good(now time.Time) bool {
+	return s != nil && s.authorization != "" && (s.until.IsZero() || now.Before(s.until))
+}
+
+func newPurse(most int, forget time.Duration) *purse {
+	entries, _ := simplelru.NewLRU[string, *shown](max(1, most), nil) // fails for no size only
+	return &purse{forget: forget, entries: entries}
+}
+
+// show notes what a principal has shown just now. Of two that expire, the one that lasts
+// longer is the newer one: a client may still use the old one for a moment.
+func (p *purse) show(subject, authorization string, until time.Time) {
+	now := time.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s, ok := p.entries.Get(subject)
+	if !ok {
+		s = &shown{}
+		p.entries.Add(subject, s)
+	}
+	s.used = now
+	if s.good(now) && !until.IsZero() && until.Before(s.until) {
+		return
+	}
+	s.authorization, s.until = authorization, until
+	if s.came != nil {
+		close(s.came)
+		s.came = nil
+	}
+}
+
+// newest returns what a principal has shown last, if it is good still.
+func (p *purse) newest(subject string) (string, bool) {
+	now := time.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s, _ := p.entries.Get(subject)
+	if !s.good(now) {
+		return "", false
+	}
+	s.used = now
+	return s.authorization, true
+}
+
+// await returns what is closed when a principal shows something; nil where it has already.
+func (p *purse) await(subject string) <-chan struct{} {
+	now := time.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s, ok := p.entries.Get(subject)
+	if s.good(now) {
+		return nil
+	}
+	if !ok {
+		s = &shown{}
+		p.entries.Add(subject, s)
+	}
+	s.used = now
+	if s.came == nil {
+		s.came = make(chan struct{})
+	}
+	return s.came
+}
+
+// tidy forgets what was not used for long, and what has expired.
+func (p *purse) tidy() {
+	now := time.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, subject := range p.entries.Keys() {
+		s, _ := p.entries.Peek(subject)
+		if s.came == nil && (!s.good(now) || now.Sub(s.used) >= p.forget) {
+			p.entries.Remove(subject)
+		}
+	}
+}

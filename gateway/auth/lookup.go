@@ -1,0 +1,309 @@
+package auth
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+
+	"taskgate/gateway/config"
+)
+
+// maxIssuers is how many issuers of a server's metadata are believed: the first ones.
+const maxIssuers = 8
+
+// trust are the issuers that the metadata of a server names.
+type trust struct {
+	of      *document
+	issuers []string
+	life    context.Context // until the metadata names others
+	stop    context.CancelFunc
+
+	// By issuer, and guarded by passthrough.mu:
+	tokens   map[string]*tokens // of those that have signed one
+	userinfo map[string]string  // the endpoints that are known
+}
+
+// lookUp finds out whose a token is, in this order: it is a JWT of an issuer of the server; it
+// is known to the introspection endpoint; one of the issuers says so to who has it. What one
+// of them answers is not asked of the next. An error says that nobody could be asked.
+func (p *passthrough) lookUp(ctx context.Context, token string, before *finding) (*finding, error) {
+	t, err := p.trusted(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if issuer := issuerOf(token); slices.Contains(t.issuers, issuer) {
+		return p.asJWT(ctx, t, issuer, token)
+	}
+	if p.cfg.Introspection != nil {
+		return p.introspect(ctx, t, token)
+	}
+	if p.cfg.Userinfo == config.On {
+		return p.askIssuers(ctx, t, token, before)
+	}
+	return p.nothing(), nil
+}
+
+// nothing is found out; it is not tried again for a while.
+func (p *passthrough) nothing() *finding {
+	return &finding{verdict: unverified, until: time.Now().Add(p.cfg.Remember)}
+}
+
+func (p *passthrough) refute() *finding {
+	return &finding{verdict: refuted, until: time.Now().Add(p.cfg.Remember)}
+}
+
+// trusted returns the issuers that the server's metadata names now. A server without metadata
+// has none.
+func (p *passthrough) trusted(ctx context.Context) (*trust, error) {
+	d, err := p.resource.document(ctx)
+	if errors.Is(err, ErrNoMetadata) {
+		d, err = &document{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.trust != nil && p.trust.of.sum == d.sum {
+		return p.trust, nil
+	}
+	if p.trust != nil {
+		p.trust.stop()
+		p.known.Purge()
+	}
+	t := &trust{of: d, tokens: map[string]*tokens{}, userinfo: map[string]string{}}
+	t.life, t.stop = context.WithCancel(p.work.life)
+	for _, issuer := range d.Servers {
+		if p.mayAsk(issuer) && len(t.issuers) < maxIssuers {
+			t.issuers = append(t.issuers, issuer)
+		}
+	}
+	p.trust = t
+	return t, nil
+}
+
+// mayAsk reports whether tokens of an issuer may be verified: it has https, or is on this
+// machine, as the server is. A server must not have the gateway look at other places.
+func (p *passthrough) mayAsk(issuer string) bool {
+	u, err := url.Parse(issuer)
+	if err != nil || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return false
+	}
+	return u.Scheme == "https" || u.Scheme == "http" && onThisMachine(u.Hostname()) && p.resource.plain()
+}
+
+// onThisMachine reports a name or an address that can only mean this machine.
+func onThisMachine(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	return strings.EqualFold(host, "localhost") || err == nil && addr.Unmap().IsLoopback()
+}
+
+// issuerOf is who a JWT says that it is from, "" for what is none. It only decides whose keys
+// the signature is held against.
+func issuerOf(token string) string {
+	parsed, err := jwt.ParseSigned(token, algorithms(nil))
+	if err != nil {
+		return ""
+	}
+	var c jwt.Claims
+	if parsed.UnsafeClaimsWithoutVerification(&c) != nil {
+		return ""
+	}
+	return c.Issuer
+}
+
+// asJWT verifies a token of an issuer of the server.
+func (p *passthrough) asJWT(ctx context.Context, t *trust, issuer, token string) (*finding, error) {
+	of, err := p.tokensOf(t, issuer)
+	if err != nil {
+		return nil, err
+	}
+	g, err := of.verify(ctx, token)
+	switch {
+	case err == nil:
+		return &finding{verdict: verified, issuer: issuer, name: g.name, until: g.until, expires: g.until, grant: g}, nil
+	case errors.Is(err, jwt.ErrExpired), errors.Is(err, jwt.ErrNotValidYet), errors.Is(err, jwt.ErrIssuedInTheFuture):
+		return p.refute(), nil
+	case errors.Is(err, errKeyless):
+	case errors.Is(err, errNoKeys), ctx.Err() != nil:
+		return nil, err
+	}
+	p.log.DebugContext(ctx, "a token is not verified", "reason", err)
+	return p.nothing(), nil
+}
+
+// tokensOf are the tokens of an issuer that the server takes. From the first one on, the keys
+// of the issuer are kept.
+func (p *passthrough) tokensOf(t *trust, issuer string) (*tokens, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if of := t.tokens[issuer]; of != nil {
+		return of, nil
+	}
+	j := config.NewJWT()
+	j.Issuer, j.Audiences, j.Leeway, j.MaxTokens = issuer, p.audiences(t), p.cfg.Leeway, 0
+	from := newIssuer(issuer, "", p.log)
+	from.every(p.cfg.Refresh)
+	of, err := newTokens(j, from, p.page, p.log)
+	if err != nil {
+		return nil, err
+	}
+	if !p.work.enter() {
+		return nil, context.Canceled
+	}
+	go func() {
+		defer p.work.work.Done()
+		_ = from.run(t.life) // it ends with that
+	}()
+	t.tokens[issuer] = of
+	return of, nil
+}
+
+// audiences are what a token may be meant for: the server, by its own name or by the one that
+// it has here, and the gateway in its place, as clients are told.
+func (p *passthrough) audiences(t *trust) []string {
+	return append(sameAddress(t.of.Resource), p.public...)
+}
+
+// sameAddress spells addresses with and without a slash at the end, which URLs without a path
+// have in one client and not in another.
+func sameAddress(addresses ...string) (all []string) {
+	for _, at := range addresses {
+		if at = strings.TrimSuffix(at, "/"); at != "" {
+			all = append(all, at, at+"/")
+		}
+	}
+	return all
+}
+
+// introspect asks the introspection endpoint (RFC 7662).
+func (p *passthrough) introspect(ctx context.Context, t *trust, token string) (*finding, error) {
+	at := p.cfg.Introspection
+	form := url.Values{"token": {token}, "token_type_hint": {"access_token"}}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, at.URL, strings.NewReader(form.Encode()))
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	r.SetBasicAuth(url.QueryEscape(at.ClientID), url.QueryEscape(at.ClientSecret)) // RFC 6749 section 2.3.1
+	body, err := p.web.do(r)
+	if err != nil {
+		p.log.WarnContext(ctx, "the introspection endpoint does not answer", "err", err)
+		return nil, err
+	}
+	var says struct {
+		Active   bool             `json:"active"`
+		Issuer   string           `json:"iss"`
+		Subject  string           `json:"sub"`
+		Audience jwt.Audience     `json:"aud"`
+		Expiry   *jwt.NumericDate `json:"exp"`
+		Begins   *jwt.NumericDate `json:"nbf"`
+	}
+	if err := json.Unmarshal(body, &says); err != nil {
+		p.log.WarnContext(ctx, "the introspection endpoint answers something else")
+		return nil, contentError("not an introspection response")
+	}
+	now := time.Now()
+	expires := time.Time{}
+	if says.Expiry != nil {
+		expires = says.Expiry.Time().Add(p.cfg.Leeway)
+	}
+	switch {
+	case !says.Active, !expires.IsZero() && !now.Before(expires), says.Begins != nil && now.Add(p.cfg.Leeway).Before(says.Begins.Time()):
+		return p.refute(), nil
+	case says.Subject == "", len(says.Audience) > 0 && !slices.ContainsFunc(p.audiences(t), says.Audience.Contains):
+		return p.nothing(), nil
+	}
+	f := p.believed(says.Issuer, says.Subject)
+	if says.Issuer == "" {
+		f.issuer = at.URL // who says so, in place of who has given it out
+	}
+	if f.expires = expires; !expires.IsZero() && expires.Before(f.until) {
+		f.until = expires
+	}
+	return f, nil
+}
+
+// believed is whose somebody says that a token is.
+func (p *passthrough) believed(issuer, subject string) *finding {
+	return &finding{verdict: verified, issuer: issuer, name: subject, until: time.Now().Add(p.cfg.Remember)}
+}
+
+// askIssuers asks the userinfo endpoints of the issuers (OpenID Connect Core 5.3), one after the
+// other. An endpoint that refuses a token which it has known before says that it is no good any
+// more; of any other that proves nothing, since it may be one that gives no access to it.
+func (p *passthrough) askIssuers(ctx context.Context, t *trust, token string, before *finding) (*finding, error) {
+	var failed error
+	for _, issuer := range t.issuers {
+		subject, err := p.userinfo(ctx, t, issuer, token)
+		switch {
+		case err == nil:
+			return p.believed(issuer, subject), nil
+		case before != nil && before.verdict != unverified && errors.Is(err, errNotTaken):
+			return p.refute(), nil
+		case !definite(err):
+			failed = err
+		}
+	}
+	if failed != nil {
+		return nil, failed
+	}
+	return p.nothing(), nil
+}
+
+// errNotTaken: the endpoint does not take the token.
+const errNotTaken = contentError("the userinfo endpoint does not take the token")
+
+// userinfo asks one issuer.
+func (p *passthrough) userinfo(ctx context.Context, t *trust, issuer, token string) (subject string, err error) {
+	p.mu.Lock()
+	at := t.userinfo[issuer]
+	p.mu.Unlock()
+	if at == "" {
+		if at, err = (keySource{issuer: issuer, fetcher: p.web}).discover(ctx, "userinfo_endpoint"); err != nil {
+			return "", err
+		}
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
+	if err != nil {
+		return "", err
+	}
+	r.Header.Set(headerAuthorization, "Bearer "+token)
+	body, err := p.web.do(r)
+	switch {
+	case err == nil:
+	case errors.Is(err, statusError(http.StatusUnauthorized)):
+		err = errNotTaken
+	case !errors.Is(err, statusError(http.StatusForbidden)): // it may be elsewhere by now
+		at = ""
+	}
+	p.mu.Lock()
+	t.userinfo[issuer] = at
+	p.mu.Unlock()
+	var says struct {
+		Subject string `json:"sub"`
+	}
+	if err == nil && (json.Unmarshal(body, &says) != nil || says.Subject == "") {
+		err = contentError("not what a userinfo endpoint answers")
+	}
+	return says.Subject, err
+}
+
+// algorithms are those of these names, or all that are allowed if there are none.
+func algorithms(names []string) (all []jose.SignatureAlgorithm) {
+	for _, a := range config.Algorithms {
+		if len(names) == 0 || slices.Contains(names, a) {
+			all = append(all, jose.SignatureAlgorithm(a))
+		}
+	}
+	return all
+}

@@ -1,0 +1,219 @@
+package auth
+
+import (
+	"context"
+	"crypto/hkdf"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+	"golang.org/x/sync/singleflight"
+
+	"taskgate/gateway/config"
+	"taskgate/shim"
+)
+
+// passthrough leaves it to the server who may call. The header Authorization goes on to it with
+// the request; who the caller is, is found out only to know whose task is whose, since what is
+// asked about a task never reaches the server. A token that is known to be no good is refused
+// here, so that its client gets another one: what is asked about tasks never reaches the server, which would tell it.
+type passthrough struct {
+	upstream string
+	cfg      *config.Passthrough
+	page     string   // where clients find the server's metadata, at the gateway
+	public   []string // audiences that need no metadata
+	secret   []byte   // of the hashes of tokens that cannot be verified
+	resource *Resource
+	shown    *purse
+	log      *slog.Logger
+	web      fetcher // towards issuers
+	work     *background
+
+	known  *lru.Cache[[sha256.Size]byte, *finding]
+	asking singleflight.Group
+	places chan struct{} // full while max_lookups are under way
+
+	mu     sync.Mutex // guards trust
+	trust  *trust     // nil before the first metadata
+	warned sync.Once
+
+	broken, invalid, unknown *Refusal
+}
+
+// finding is what was found out of a token.
+type finding struct {
+	verdict      verdict
+	issuer, name string    // whose it is, where it is verified
+	until        time.Time // for how long that is believed
+	expires      time.Time // when the token does; zero where that is not known
+	grant        *grant    // of a JWT; nil for none
+}
+
+// verdict says what is known of a token.
+type verdict int
+
+const (
+	unverified verdict = iota // nobody says whose it is
+	verified                  // it is good, and whose it is
+	refuted                   // it is not good any more, or never was
+)
+
+// errBusy: too many tokens are being looked up.
+var errBusy = errors.New("too many tokens are being looked up")
+
+func newPassthrough(c *config.Config, u *config.Upstream, shown *purse, o Options) (Method, error) {
+	cfg := c.AuthOf(u).Passthrough
+	log := o.Logger.With("upstream", u.Name)
+	secret, err := tokenSecret(c)
+	if err != nil {
+		return nil, err
+	}
+	work := newBackground()
+	resource, err := newResource(u.URL, o.TLS[u.Name], cfg.Refresh, work, log)
+	if err != nil {
+		return nil, err
+	}
+	known, err := lru.New[[sha256.Size]byte, *finding](cfg.MaxTokens)
+	if err != nil {
+		return nil, err
+	}
+	p := &passthrough{
+		upstream: u.Name, cfg: cfg, page: c.PublicURL + wellKnown + strings.TrimSuffix(u.Path, "/"),
+		public: append(sameAddress(c.PublicURL+u.Path, u.URL), cfg.Audiences...), secret: secret,
+		resource: resource, shown: shown, log: log, web: newFetcher(nil), work: work, known: known, places: make(chan struct{}, cfg.MaxLookups),
+	}
+	metadata := `Bearer resource_metadata="` + p.page + `"`
+	const one, again = "Authorization must be there once, and one credential", "the token is not valid any more"
+	p.broken = &Refusal{http.StatusBadRequest, metadata + `, error="invalid_request", error_description="` + one + `"`, one}
+	p.invalid = &Refusal{http.StatusUnauthorized, metadata + `, error="invalid_token", error_description="` + again + `"`, again}
+	p.unknown = &Refusal{http.StatusServiceUnavailable, "", "tokens cannot be verified at the moment"}
+	return p, nil
+}
+
+// tokenSecret is the key of the hashes that stand for tokens which cannot be verified. All
+// replicas have the same, or there is only one. A hash without a key could be reversed by
+// guessing: what comes in Authorization need not be a long random token.
+func tokenSecret(c *config.Config) ([]byte, error) {
+	if len(c.StateKeys) == 0 {
+		secret := make([]byte, sha256.Size)
+		_, _ = rand.Read(secret) // never fails
+		return secret, nil
+	}
+	secret, err := c.StateKeys[0].Secret()
+	if err != nil {
+		return nil, fmt.Errorf("state_keys[0]: %w", err)
+	}
+	return hkdf.Key(sha256.New, secret, nil, "taskgate principal of a token", sha256.Size)
+}
+
+// Identify finds out whose the token of a request is. One without a token is anonymous, and one
+// whose token nobody knows is let through as well: the server decides about both.
+func (p *passthrough) Identify(r *http.Request) (Caller, *Refusal) {
+	values := r.Header[headerAuthorization]
+	switch {
+	case len(values) == 0:
+		return Caller{visit: &visit{}}, nil
+	case len(values) > 1 || trim(values[0]) == "": // which one would the server look at?
+		return Caller{}, p.broken
+	}
+	token, found := bearer(r.Header)
+	switch found {
+	case absent: // another scheme
+		return p.guest(values[0]), nil
+	case broken:
+		return Caller{}, p.broken
+	}
+	f, err := p.find(r.Context(), token)
+	switch {
+	case err != nil:
+		p.log.DebugContext(r.Context(), "a token cannot be looked up", "reason", err)
+		return Caller{}, p.unknown
+	case f.verdict == refuted:
+		return Caller{}, p.invalid
+	case f.verdict == verified:
+		return p.admit(principal("passthrough", f.issuer, f.name), values[0], f), nil
+	}
+	return p.guest(values[0]), nil
+}
+
+// admit is a caller who is known by a verified token.
+func (p *passthrough) admit(who shim.Principal, authorization string, f *finding) Caller {
+	p.shown.show(who.Subject, authorization, f.expires)
+	return Caller{Principal: who, issuer: f.issuer, name: f.name, visit: &visit{authorization: authorization, until: f.expires}}
+}
+
+// guest is a caller who is known by what it shows only.
+func (p *passthrough) guest(authorization string) Caller {
+	h := hmac.New(sha256.New, p.secret)
+	h.Write([]byte(trim(authorization)))
+	who := shim.Principal{
+		Subject: "token:" + base64.RawURLEncoding.EncodeToString(h.Sum(nil)),
+		NoTasks: p.cfg.Unverified == config.UnverifiedBlock,
+	}
+	if who.NoTasks {
+		p.warned.Do(func() {
+			p.log.Warn("a token cannot be verified, so its caller gets no tasks; nor do others with such a token (auth.passthrough.unverified)")
+		})
+	}
+	p.shown.show(who.Subject, authorization, time.Time{})
+	return Caller{Principal: who, visit: &visit{authorization: authorization}}
+}
+
+// find returns what is known of a token, and finds it out if need be: once for all requests
+// that have it.
+func (p *passthrough) find(ctx context.Context, token string) (*finding, error) {
+	hash := sha256.Sum256([]byte(token))
+	before, _ := p.known.Get(hash)
+	if before.holds(time.Now()) {
+		return before, nil
+	}
+	return together(ctx, p.work, &p.asking, string(hash[:]), func(ctx context.Context) (*finding, error) {
+		ctx, stop := context.WithTimeout(ctx, p.cfg.LookupTimeout)
+		defer stop()
+		select {
+		case p.places <- struct{}{}:
+		case <-ctx.Done():
+			return nil, errBusy
+		}
+		defer func() { <-p.places }()
+		f, err := p.lookUp(ctx, token, before)
+		if err == nil {
+			p.known.Add(hash, f)
+		}
+		return f, err
+	})
+}
+
+// holds reports whether what was found out is still believed. A token that was signed with a key
+// that its issuer has withdrawn is verified anew.
+func (f *finding) holds(now time.Time) bool {
+	return f != nil && now.Before(f.until) && (f.grant == nil || f.grant.keys == f.grant.of.from.keys.Load())
+}
+
+// run keeps the keys of issuers and forgets tokens, until ctx ends.
+func (p *passthrough) run(ctx context.Context) error {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		p.work.run(ctx)
+	}()
+	tick := time.NewTicker(forgetEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			p.shown.tidy()
+		case <-done:
+			return ctx.Err()
+		}
+	}
+}

@@ -1,0 +1,170 @@
+package auth
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+)
+
+// ErrNoMetadata says that a server has no metadata of itself as a protected resource: it
+// answers where that could be, and has none there.
+var ErrNoMetadata = errors.New("the server has no protected resource metadata")
+
+// Resource is the server of an upstream as a protected resource (RFC 9728): its metadata says
+// who gives out tokens for it. The metadata is fetched when it is first needed, and again
+// after refresh. While it cannot be had again, the old one holds. It may be used from any
+// goroutine.
+type Resource struct {
+	server  *url.URL
+	from    fetcher
+	refresh time.Duration
+	log     *slog.Logger
+	asking  singleflight.Group
+	work    *background
+
+	mu     sync.Mutex
+	hint   string    // where the server says that its metadata is; "" for nowhere
+	known  *document // the last that there was; nil for none
+	err    error     // of the last attempt
+	looked time.Time // when that was; zero for never
+}
+
+// document is the metadata of a server.
+type document struct {
+	raw      []byte
+	sum      [sha256.Size]byte
+	Resource string   `json:"resource"`
+	Servers  []string `json:"authorization_servers"`
+}
+
+func newResource(server string, secure *tls.Config, refresh time.Duration, work *background, log *slog.Logger) (*Resource, error) {
+	u, err := url.Parse(server)
+	if err != nil || u.Host == "" {
+		return nil, errors.New("the server has no address") // what is wrong is not repeated: it may hold a secret
+	}
+	return &Resource{server: u, from: newFetcher(secure), refresh: refresh, log: log, work: work}, nil
+}
+
+// Metadata returns the server's metadata as it is. ErrNoMetadata says that there is none; any
+// other error, that it cannot be had at the moment.
+func (r *Resource) Metadata(ctx context.Context) (json.RawMessage, error) {
+	d, err := r.document(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return d.raw, nil
+}
+
+// Learn takes where a 401 of the server says that its metadata is (resource_metadata, RFC 9728
+// section 5.1). Only an address at the server's own origin counts: no other one is ever
+// fetched because a server, or a client, has named it.
+func (r *Resource) Learn(at string) {
+	u, err := url.Parse(at)
+	if err != nil || u.User != nil || u.Scheme != r.server.Scheme || !strings.EqualFold(u.Host, r.server.Host) {
+		return
+	}
+	u.Fragment = ""
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.hint != u.String() {
+		r.hint, r.looked = u.String(), time.Time{}
+	}
+}
+
+// document returns the metadata, fetched by then if it is old.
+func (r *Resource) document(ctx context.Context) (*document, error) {
+	r.mu.Lock()
+	known, err, age := r.known, r.err, time.Since(r.looked)
+	never := r.looked.IsZero()
+	r.mu.Unlock()
+	pause := r.refresh
+	if err != nil && !errors.Is(err, ErrNoMetadata) {
+		pause = retryFirst
+	}
+	if !never && age < pause {
+		if known != nil {
+			return known, nil
+		}
+		return nil, err
+	}
+	return together(ctx, r.work, &r.asking, "", r.fetch)
+}
+
+// fetch looks for the metadata where it may be, in the order of clients: where a 401 has said,
+// at the well-known address with the path of the server, and at that without.
+func (r *Resource) fetch(ctx context.Context) (*document, error) {
+	ctx, stop := context.WithTimeout(ctx, fetchTimeout)
+	defer stop()
+	r.mu.Lock()
+	hint := r.hint
+	r.mu.Unlock()
+	var found *document
+	err := ErrNoMetadata
+	for _, at := range r.places(hint) {
+		raw, failed := r.from.get(ctx, at)
+		if failed == nil {
+			if found, failed = parseDocument(raw); failed == nil {
+				err = nil
+				break
+			}
+		}
+		r.log.Debug("no protected resource metadata of the server", "at", at, "err", failed)
+		if !definite(failed) {
+			err = fmt.Errorf("the metadata of the server cannot be had: %w", failed)
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if hint == r.hint {
+		r.looked = time.Now()
+	}
+	r.err = err
+	switch {
+	case err == nil && (r.known == nil || r.known.sum != found.sum):
+		r.known = found
+	case errors.Is(err, ErrNoMetadata):
+		r.known = nil
+	}
+	if r.known != nil {
+		return r.known, nil
+	}
+	return nil, err
+}
+
+// places are the addresses to look at.
+func (r *Resource) places(hint string) []string {
+	origin, path := r.server.Scheme+"://"+r.server.Host, strings.TrimRight(r.server.EscapedPath(), "/")
+	var places []string
+	if hint != "" {
+		places = append(places, hint)
+	}
+	if path != "" {
+		places = append(places, origin+wellKnown+path)
+	}
+	return append(places, origin+wellKnown)
+}
+
+// parseDocument reads metadata. Which resource it is of is looked at by who uses it.
+func parseDocument(raw []byte) (*document, error) {
+	d := &document{raw: raw, sum: sha256.Sum256(raw)}
+	if err := json.Unmarshal(raw, d); err != nil || d.Resource == "" {
+		return nil, contentError("the document is no protected resource metadata")
+	}
+	return d, nil
+}
+
+// plain reports whether tokens of this server may be verified without TLS: it is reached
+// without, on this machine.
+func (r *Resource) plain() bool {
+	return r.server.Scheme == "http" && onThisMachine(r.server.Hostname())
+}

@@ -1,0 +1,101 @@
+package config
+
+import (
+	"fmt"
+	"time"
+)
+
+// Passthrough lets the server itself say who may call: the header Authorization of a request
+// goes on to the server with that request. The gateway verifies tokens only to know whose task
+// is whose. It needs public_url and, where the store is a Redis, state_keys.
+type Passthrough struct {
+	// Unverified says what becomes of callers whose token cannot be verified: block lets
+	// their calls block, and they get no tasks; token gives them tasks that belong to the
+	// token, and are lost to them with its refresh.
+	Unverified Unverified `yaml:"unverified"`
+
+	// Audiences are what tokens may be meant for, besides the server and the gateway. It is
+	// for authorization servers that write something else than an address into aud.
+	Audiences []string `yaml:"audiences"`
+
+	// Introspection verifies tokens that are no JWT of the server's issuers (RFC 7662).
+	Introspection *Introspection `yaml:"introspection"`
+
+	// Userinfo set to on verifies other tokens at the userinfo endpoints of the server's issuers
+	// (OpenID Connect). Such an endpoint does not say what a token is meant for.
+	Userinfo Switch `yaml:"userinfo"`
+
+	// Remember is for how long it is believed what introspection or userinfo has said of a
+	// token, and that nothing is known of one.
+	Remember time.Duration `yaml:"remember" min:"1s"`
+
+	// Leeway is how far the clocks of the issuers and the gateway may be apart.
+	Leeway time.Duration `yaml:"leeway" min:"0s"`
+
+	// Refresh is how often the server's metadata and the keys of its issuers are fetched.
+	Refresh time.Duration `yaml:"refresh" min:"10s"`
+
+	// MaxTokens is how many tokens are remembered: what was found out of them, and the newest
+	// one of each caller.
+	MaxTokens int `yaml:"max_tokens" min:"1"`
+
+	// MaxLookups is how many tokens are being looked up at a time. A request whose token
+	// would be one more waits for lookup_timeout.
+	MaxLookups int `yaml:"max_lookups" min:"1"`
+
+	// LookupTimeout is how long finding out whose a token is may take. A request for which
+	// that is too short is refused with 503.
+	LookupTimeout time.Duration `yaml:"lookup_timeout" min:"100ms"`
+
+	// ForgetAfter is for how long the newest token of a caller is kept in memory after its
+	// last use. Tasks that run need it to ask the server something in the caller's name.
+	ForgetAfter time.Duration `yaml:"forget_after" min:"1s"`
+}
+
+// Introspection is where an authorization server says what a token is (RFC 7662).
+type Introspection struct {
+	// URL is the introspection endpoint. It must be https, or http on a loopback address.
+	URL string `yaml:"url" required:"true"`
+
+	// ClientID and ClientSecret are the gateway's own at the endpoint.
+	ClientID     string `yaml:"client_id" required:"true"`
+	ClientSecret string `yaml:"client_secret"`
+
+	// ClientSecretFile is a file that holds the secret. It is used instead of client_secret;
+	// giving both is a mistake.
+	ClientSecretFile string `yaml:"client_secret_file"`
+}
+
+// NewPassthrough returns a Passthrough with every default.
+func NewPassthrough() *Passthrough {
+	return &Passthrough{
+		Unverified: UnverifiedBlock, Userinfo: On, Remember: time.Minute, Leeway: 30 * time.Second, Refresh: 10 * time.Minute,
+		MaxTokens: 10_000, MaxLookups: 64, LookupTimeout: 10 * time.Second, ForgetAfter: 24 * time.Hour,
+	}
+}
+
+func (t *Passthrough) seed(any) { *t = *NewPassthrough() }
+
+// passthrough checks how the callers of a server that signs them in are known.
+func (p *problems) passthrough(at string, t *Passthrough, c *Config) {
+	p.fields(at, t)
+	for i, audience := range t.Audiences {
+		if audience == "" {
+			p.add(fmt.Sprintf("%s.audiences[%d]", at, i), "is empty")
+		}
+	}
+	if i := t.Introspection; i != nil {
+		at := at + ".introspection"
+		p.fields(at, i)
+		p.secureURL(at+".url", i.URL)
+		if i.ClientSecret == "" {
+			p.addFor([]string{at + ".client_secret", at + ".client_secret_file", at}, "client_secret or client_secret_file is required")
+		}
+	}
+	if c.PublicURL == "" {
+		p.addFor([]string{at, "public_url"}, "needs public_url: clients are told by it where to get a token")
+	}
+	if c.Store != StoreEmbedded && len(c.StateKeys) == 0 {
+		p.addFor([]string{at, "state_keys"}, "needs state_keys: replicas have to agree on whose token is whose")
+	}
+}
