@@ -24,6 +24,9 @@ func (s *Shim) Call(ctx context.Context, c Call) (Answered, error) {
 	if err != nil {
 		return Answered{}, err
 	}
+	if c.Principal.NoTasks {
+		c.Handle, c.Demand, c.After, c.Block = false, false, 0, true
+	}
 	p := srv.policyFor(c.Request)
 	switch {
 	case c.Demand && p.Tasks == Never:

@@ -32,6 +32,9 @@ func (s *Shim) Reattach(ctx context.Context, c Call, id ID, answers map[string]j
 	if err != nil {
 		return Answered{}, err
 	}
+	if c.Principal.NoTasks {
+		c.Handle, c.After = false, 0
+	}
 	asked := c.Asked
 	if len(asked) == 0 {
 		asked = slices.Collect(maps.Keys(answers))

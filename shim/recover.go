@@ -179,15 +179,19 @@ func (r *run) recover(t Task) (Reply, error) {
 	if r.srv.Upstream == nil || r.call.Request.Method == "" {
 		return Reply{}, errLost
 	}
+	if t.Checkpoint == nil && !r.firm && r.rounds.open == nil && !r.mayRunAgain(t) {
+		return Reply{}, errLost
+	}
+	if err := r.represent(t.Owner); err != nil {
+		return Reply{}, r.why(err)
+	}
 	switch {
 	case r.rounds.open != nil: // nothing is on its way: the server waits for a retry
 		return r.sendAnew()
 	case t.Checkpoint == nil && r.firm:
 		return r.sendAnew()
-	case t.Checkpoint == nil && r.mayRunAgain(t):
-		return r.runAgain()
 	case t.Checkpoint == nil:
-		return Reply{}, errLost
+		return r.runAgain()
 	}
 	reply, err := r.srv.Upstream.Resume(r.ctx, r.request(nil), t.Checkpoint, r)
 	switch {
@@ -199,6 +203,31 @@ func (r *run) recover(t Task) (Reply, error) {
 		return Reply{}, errLost
 	}
 	return r.runAgain()
+}
+
+// messageWaits is the status message of a task that goes on with the next request of its owner.
+const messageWaits = "waits for its owner: its replica was lost, and the server wants the owner's credentials, which come with any request"
+
+// represent waits until the server can be asked on behalf of the owner of the task.
+func (r *run) represent(owner string) error {
+	if r.srv.Represent == nil {
+		return nil
+	}
+	r.mu.Lock()
+	before := r.status.message
+	r.mu.Unlock()
+	if before == messageWaits { // of an adopter before this one
+		before = ""
+	}
+	waited := false
+	err := r.srv.Represent(r.ctx, owner, func() {
+		waited = true
+		r.status.say(messageWaits)
+	})
+	if waited && err == nil {
+		r.status.say(before)
+	}
+	return err
 }
 
 // mayRunAgain: the owner allows it, it has not been tried too often, and nothing

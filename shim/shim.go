@@ -21,6 +21,10 @@ import (
 // Server is an upstream as the shim needs to know it.
 type Server struct {
 	Upstream Upstream
+	// Represent, where it is not nil, waits until something can be asked of the server on
+	// behalf of an owner (Principal.Owner) whose client is not here, or returns why ctx ended.
+	// It calls waits once if that takes a while.
+	Represent func(ctx context.Context, owner string, waits func()) error
 	// Policy is what the operator wants of a tool. It may be asked several times during
 	// a call.
 	Policy func(tool string) Policy

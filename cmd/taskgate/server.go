@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"taskgate/gateway"
+	"taskgate/gateway/auth"
 	"taskgate/gateway/config"
 	"taskgate/gateway/upstream"
 	"taskgate/internal/budget"
@@ -44,12 +45,14 @@ type server struct {
 	log    *slog.Logger
 	tel    *telemetry
 
-	budget    *budget.Bytes
-	store     *redisstore.Store
-	upstreams upstreams
-	shim      *shim.Shim
-	gateway   *gateway.Gateway
-	audit     io.Closer // nil where it is no file
+	budget *budget.Bytes
+	store  *redisstore.Store
+	// credentials are what clients of passthrough have shown, for what is asked of servers.
+	credentials *auth.Credentials
+	upstreams   upstreams
+	shim        *shim.Shim
+	gateway     *gateway.Gateway
+	audit       io.Closer // nil where it is no file
 
 	listener net.Listener
 	http     *http.Server
@@ -92,6 +95,7 @@ func (s *server) build(ctx context.Context) (err error) {
 	if err = s.tel.observe(s.budget); err != nil {
 		return fmt.Errorf("telemetry: %w", err)
 	}
+	s.credentials = auth.NewCredentials(s.config)
 	if s.upstreams, err = newUpstreams(s.config, s.store, replica, s.budget, s.log, s.tel.traces); err != nil {
 		return err
 	}
@@ -103,8 +107,12 @@ func (s *server) build(ctx context.Context) (err error) {
 		return fmt.Errorf("audit: %w", err)
 	}
 	s.audit = file
+	secure, err := upstreamTLS(s.config)
+	if err != nil {
+		return err
+	}
 	s.gateway, err = gateway.New(gateway.Options{
-		Audit:  audit,
+		Audit: audit, Credentials: s.credentials, TLS: secure,
 		Rate:   redisstore.NewRate(s.store, s.config.Rate.Requests, cmp.Or(s.config.Rate.Burst, s.config.Rate.Requests)).Take,
 		Config: s.config, Shim: s.shim, Upstreams: s.upstreams.clients(), Budget: s.budget, Logger: s.log,
 		Sessions: s.store.Sessions(s.config.MaxSessions, s.config.SessionIdle).PerOwner(s.config.MaxSessionsPerOwner).
@@ -135,6 +143,9 @@ func (s *server) newShim(replica shim.Replica) (*shim.Shim, error) {
 			Concurrency: u.Concurrency, Queue: u.Queue, QueueWait: u.QueueWait,
 			MaxTasks: u.MaxTasks, MaxTasksPerOwner: u.MaxTasksPerOwner,
 			MaxStoredBytesPerOwner: int64(u.MaxStoredBytesPerOwner),
+			Represent: func(ctx context.Context, owner string, waits func()) error {
+				return s.credentials.Wait(ctx, u.Name, owner, waits)
+			},
 		}
 	}
 	return shim.New(shim.Options{

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -46,6 +47,20 @@ func newUpstreams(c *config.Config, store *redisstore.Store, replica shim.Replic
 			return nil, err
 		}
 		out[u.Name] = up
+	}
+	return out, nil
+}
+
+// upstreamTLS says how the servers of upstreams are reached, for what is asked of them in the
+// gateway's own name.
+func upstreamTLS(c *config.Config) (map[string]*tls.Config, error) {
+	out := make(map[string]*tls.Config, len(c.Upstreams))
+	for _, u := range c.Upstreams {
+		secure, err := clientTLS(u.TLS)
+		if err != nil {
+			return nil, fmt.Errorf("tls of upstream %s: %w", u.Name, err)
+		}
+		out[u.Name] = secure
 	}
 	return out, nil
 }
