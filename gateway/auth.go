@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"taskgate/gateway/auth"
+	"taskgate/gateway/upstream"
 	"taskgate/gateway/wire"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -22,7 +23,8 @@ type authenticated func(w http.ResponseWriter, r *http.Request, c auth.Caller)
 // authenticate serves a request in the name of whoever it is from. That is
 // asked of every request, whatever session it names: to hold the id of a session
 // or of a task proves nothing (Z2, Z7). What it is known by ends here: what goes upstream is
-// written anew, with the credentials of the configuration (Z1).
+// written anew, with the credentials of the configuration (Z1). Only where the server signs callers
+// in itself, what a caller has come with goes on to it, and to nobody else.
 func (u *route) authenticate(next authenticated) http.HandlerFunc {
 	method := u.methods.Of(u.endpoint.Name)
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -36,6 +38,9 @@ func (u *route) authenticate(next authenticated) http.HandlerFunc {
 		if u.audit != nil || c.Shows() {
 			r = r.WithContext(auth.WithCaller(r.Context(), c))
 			defer c.Leave()
+		}
+		if f := u.forwarded(r, c); f != nil {
+			r = r.WithContext(upstream.WithForwarded(r.Context(), f))
 		}
 		next(w, r, c)
 	}
@@ -99,6 +104,9 @@ func (g *Gateway) pages(next http.Handler) http.Handler {
 	pages := g.methods.Pages()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		at := slices.IndexFunc(pages, func(p auth.Page) bool { return p.Path == r.URL.Path })
+		if at < 0 && g.relayed(w, r) {
+			return
+		}
 		if at < 0 || r.Method != http.MethodGet && r.Method != http.MethodHead {
 			next.ServeHTTP(w, r)
 			return

@@ -83,6 +83,7 @@ type Gateway struct {
 	streams     *wire.Streams
 	sessions    *legacy.Table
 	methods     *auth.Methods
+	credentials *auth.Credentials
 	audit       *slog.Logger // nil where nothing is recorded
 	rate        *rate        // nil where there is none
 	budget      *budget.Bytes
@@ -104,6 +105,9 @@ func New(o Options) (*Gateway, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
+	if o.Credentials == nil {
+		o.Credentials = auth.NewCredentials(o.Config)
+	}
 	methods, err := auth.New(o.Config, auth.Options{Credentials: o.Credentials, TLS: o.TLS, Logger: o.Logger})
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
@@ -116,7 +120,7 @@ func New(o Options) (*Gateway, error) {
 		o.Logger.Warn("without state_keys a client of 2026-07-28 that takes no tasks cannot be asked by a server of the 2025 versions;" +
 			" \"taskgate state-key\" prints a key, and all replicas need the same")
 	}
-	g := &Gateway{config: o.Config, tel: tel, methods: methods, audit: o.Audit, budget: o.Budget}
+	g := &Gateway{config: o.Config, tel: tel, methods: methods, credentials: o.Credentials, audit: o.Audit, budget: o.Budget}
 	g.bound()
 	if g.rate, err = newRate(o, tel); err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
@@ -142,7 +146,8 @@ func New(o Options) (*Gateway, error) {
 func (g *Gateway) serve(e *endpoint.Endpoint) {
 	h := &legacy.Handler{Endpoint: e, Sessions: g.sessions}
 	e.Upstream.OnSessionQuestion(h.AskSession)
-	g.routes = append(g.routes, &route{Gateway: g, endpoint: e, modern: modern.New(e), legacy: h, scoped: e.Config.Scoped()})
+	g.routes = append(g.routes, &route{Gateway: g, endpoint: e, modern: modern.New(e), legacy: h, scoped: e.Config.Scoped(),
+		resource: g.methods.Resource(e.Name), page: g.config.PublicURL + auth.MetadataPath(e.Config)})
 }
 
 // Handler returns the route table. Every upstream has one path that both eras

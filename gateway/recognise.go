@@ -22,6 +22,9 @@ type route struct {
 	modern   *modern.Handler
 	legacy   *legacy.Handler
 	scoped   bool // some of its tools need scopes
+
+	resource *auth.Resource // the server, where it signs callers in itself; else nil
+	page     string         // where clients find the server's metadata, at the gateway
 }
 
 // servePOST reads the message and hands it to the handler of its era.

@@ -26,6 +26,9 @@ type Session struct {
 	Key string
 	// Principal is the subject of the caller; "" for an anonymous one.
 	Principal string `json:",omitempty"`
+	// Mark tells apart callers whose requests carry other headers to the server; "" for none.
+	// They share no upstream session.
+	Mark string `json:",omitempty"`
 	// Shared says that every replica uses one upstream session under Key: it is that
 	// of a legacy client's session, which may go on anywhere.
 	Shared bool

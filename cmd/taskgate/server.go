@@ -96,7 +96,7 @@ func (s *server) build(ctx context.Context) (err error) {
 		return fmt.Errorf("telemetry: %w", err)
 	}
 	s.credentials = auth.NewCredentials(s.config)
-	if s.upstreams, err = newUpstreams(s.config, s.store, replica, s.budget, s.log, s.tel.traces); err != nil {
+	if s.upstreams, err = newUpstreams(s.config, s.store, replica, s.budget, s.credentials, s.log, s.tel.traces); err != nil {
 		return err
 	}
 	if s.shim, err = s.newShim(replica); err != nil {

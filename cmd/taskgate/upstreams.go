@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
+	"taskgate/gateway/auth"
 	"taskgate/gateway/config"
 	"taskgate/gateway/upstream"
 	"taskgate/gateway/upstream/stdio"
@@ -27,11 +28,15 @@ import (
 type upstreams map[string]*upstream.HTTP
 
 // newUpstreams makes one for each upstream. Nothing is contacted.
-func newUpstreams(c *config.Config, store *redisstore.Store, replica shim.Replica, bytes *budget.Bytes, log *slog.Logger, traces trace.TracerProvider) (upstreams, error) {
+func newUpstreams(c *config.Config, store *redisstore.Store, replica shim.Replica, bytes *budget.Bytes, credentials *auth.Credentials, log *slog.Logger, traces trace.TracerProvider) (upstreams, error) {
 	out := make(upstreams, len(c.Upstreams))
 	for _, u := range c.Upstreams {
 		cfg := upstreamConfig(c, u, replica, log, traces)
 		cfg.Budget = bytes
+		if c.AuthOf(u).Passthrough != nil {
+			cfg.Shared = false // anonymous callers may show all kinds of things to the server
+			cfg.Represent = func(subject string) *upstream.Forwarded { return representative(credentials, u.Name, subject) }
+		}
 		var err error
 		if cfg.TLS, err = clientTLS(u.TLS); err != nil {
 			return nil, fmt.Errorf("tls of upstream %s: %w", u.Name, err)
@@ -49,6 +54,17 @@ func newUpstreams(c *config.Config, store *redisstore.Store, replica shim.Replic
 		out[u.Name] = up
 	}
 	return out, nil
+}
+
+// representative is what goes to a server that signs callers in itself, for one who is not here.
+func representative(credentials *auth.Credentials, upstreamName, subject string) *upstream.Forwarded {
+	return &upstream.Forwarded{
+		Authorization: func() string {
+			value, _ := credentials.Outgoing(context.Background(), upstreamName, subject)
+			return value
+		},
+		Challenge: func(values []string) []string { return values }, // there is nobody to read it
+	}
 }
 
 // upstreamTLS says how the servers of upstreams are reached, for what is asked of them in the

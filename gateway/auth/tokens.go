@@ -47,7 +47,7 @@ type grant struct {
 	keys      *keySet // with one of which it is signed
 }
 
-func newTokens(c *config.JWT, from *issuer, metadata string, log *slog.Logger) (Method, error) {
+func newTokens(c *config.JWT, from *issuer, metadata string, log *slog.Logger) (*tokens, error) {
 	t := &tokens{
 		from: from, leeway: c.Leeway, claim: c.Principal, scopes: c.Scopes, log: log,
 		expected:  jwt.Expected{Issuer: c.Issuer, AnyAudience: c.Audiences},

@@ -119,6 +119,7 @@ func TestExampleShowsDefaults(t *testing.T) {
 	u.TLS = config.ClientTLS{CAFile: dir + "server-ca.pem", CertFile: dir + "client.pem", KeyFile: dir + "client-key.pem", ServerName: "research"}
 	u.Path = "/mcp"
 	u.Headers = map[string]string{"Authorization": "Bearer token", "X-Api-Key": "k"}
+	u.ForwardHeaders = []string{"X-Tenant"}
 	u.HeadersFile = map[string]string{"X-Api-Key": "secrets/research-key"}
 	u.Tools = got.Upstreams[0].Tools
 	files := config.NewUpstream("files", "")

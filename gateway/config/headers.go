@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -58,6 +59,34 @@ func (p *problems) headers(at string, headers map[string]string) {
 		case !isHeaderValue(headers[name]):
 			p.add(join(at, name), "the value holds a line break or another character that no header may hold")
 		}
+	}
+}
+
+// forwardHeaders checks which headers of a client go to the server.
+func (p *problems) forwardHeaders(list string, u *Upstream, auth Auth) {
+	seen := map[string]bool{}
+	for name := range u.Headers {
+		seen[canonical(name)] = true
+	}
+	for i, name := range u.ForwardHeaders {
+		at, key := fmt.Sprintf("%s[%d]", list, i), canonical(name)
+		reason := reserved[key]
+		if strings.HasPrefix(key, "Mcp-") {
+			reason = ofProtocol
+		}
+		switch {
+		case !isToken(name):
+			p.add(at, "%q is not the name of a header", clip(name))
+		case key == "Host":
+			p.add(at, "Host cannot be forwarded by its name; use forward_host")
+		case reason != "":
+			p.add(at, "%s cannot be forwarded: it %s", name, reason)
+		case key == "Authorization" && (len(auth.Keys) > 0 || auth.JWT != nil):
+			p.add(at, "%s cannot be forwarded: it holds what clients sign in with at the gateway", name)
+		case seen[key]:
+			p.add(at, "%s is sent already: it is in headers, or named two times", name)
+		}
+		seen[key] = true
 	}
 }
 

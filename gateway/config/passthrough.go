@@ -57,8 +57,10 @@ type Introspection struct {
 	// URL is the introspection endpoint. It must be https, or http on a loopback address.
 	URL string `yaml:"url" required:"true"`
 
-	// ClientID and ClientSecret are the gateway's own at the endpoint.
-	ClientID     string `yaml:"client_id" required:"true"`
+	// ClientID is the gateway's own name at the endpoint.
+	ClientID string `yaml:"client_id" required:"true"`
+
+	// ClientSecret goes with it.
 	ClientSecret string `yaml:"client_secret"`
 
 	// ClientSecretFile is a file that holds the secret. It is used instead of client_secret;

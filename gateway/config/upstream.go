@@ -76,6 +76,17 @@ type Upstream struct {
 	// headers. Trailing line breaks are dropped.
 	HeadersFile map[string]string `yaml:"headers_file"`
 
+	// ForwardHeaders are headers of a client's request that go to the server with it, and with
+	// every request that is made for it. Clients whose headers differ share no session with the
+	// server. The values are kept in memory only: if a replica is lost, so are the calls that
+	// ran on it with such headers.
+	ForwardHeaders []string `yaml:"forward_headers"`
+
+	// ForwardHost sends the host that the client has asked for in place of that of url, with
+	// X-Forwarded-Host, X-Forwarded-Proto and X-Forwarded-For, so that a server that lived
+	// under the name of the gateway goes on to know itself by it.
+	ForwardHost Switch `yaml:"forward_host"`
+
 	// Era is the protocol generation to speak to the server: legacy (with
 	// initialize and sessions), modern (2026, without), or auto, which is that of
 	// the client where the server speaks it, and else the other one.
@@ -305,6 +316,7 @@ func NewUpstream(name, url string) *Upstream {
 		ConnectTimeout:   10 * time.Second,
 		ProbeTimeout:     10 * time.Second,
 		Transport:        TransportAuto,
+		ForwardHost:      Off,
 		Process:          ProcessAuto,
 		MaxProcesses:     32,
 		ProcessIdle:      10 * time.Minute,

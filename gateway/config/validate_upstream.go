@@ -47,6 +47,7 @@ func (p *problems) upstreamAuth(at string, c *Config, u *Upstream) {
 	if auth.Passthrough != nil && u.URL == "" {
 		p.addFor([]string{at + ".auth", at + ".command", at}, "passthrough needs a server with a url: there is nothing to pass a header on with. Give this one an auth of its own")
 	}
+	p.forwardHeaders(at+".forward_headers", u, auth)
 	p.toolScopes(at+".defaults.scopes", u.Defaults.Scopes, auth)
 	for i := range u.Tools {
 		if scopes := u.Tools[i].Scopes; scopes != u.Defaults.Scopes {
@@ -116,6 +117,8 @@ func (p *problems) way(at string, u *Upstream) {
 		{"process_idle", address && u.ProcessIdle != defaults.ProcessIdle, "command"},
 		{"transport", program && u.Transport != defaults.Transport, "url"},
 		{"max_sse_connections", program && u.MaxSSEConnections != defaults.MaxSSEConnections, "url"},
+		{"forward_headers", program && len(u.ForwardHeaders) > 0, "url"},
+		{"forward_host", program && u.ForwardHost == On, "url"},
 		{"headers", program && len(u.Headers) > len(u.HeadersFile), "url; use env"},
 		{"headers_file", program && len(u.HeadersFile) > 0, "url; use env"},
 	} {

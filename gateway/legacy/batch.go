@@ -38,7 +38,7 @@ func (h *Handler) serveBatch(w http.ResponseWriter, r *http.Request, s *session,
 	for _, msg := range msgs {
 		switch msg.Kind {
 		case jsonrpc.Notification:
-			h.heed(r.Context(), s, msg)
+			_ = h.heed(r.Context(), s, msg) // it is logged; the calls beside it say whether their client is to sign in
 		case jsonrpc.Result, jsonrpc.ErrorResponse:
 			if err := h.answerQuestion(r.Context(), s, p, msg); err != nil {
 				refused = err // the others count all the same: they may be sent again
@@ -63,6 +63,9 @@ func (h *Handler) serveBatch(w http.ResponseWriter, r *http.Request, s *session,
 	if refused != nil { // there are no calls to be answered beside it
 		x.Fail(jsonrpc.ID{}, refused)
 		return
+	}
+	if b.refused > 0 && b.refused == len(begun) { // else there is something to read in it
+		x.Refuse(b.why)
 	}
 	x.FinishBatch(slices.DeleteFunc(b.answers, func(m []byte) bool { return m == nil }))
 }
@@ -107,6 +110,8 @@ func readBatch(version string, body []byte) ([]jsonrpc.Message, error) {
 type batch struct {
 	mu      sync.Mutex
 	answers [][]byte // nil where there is none
+	refused int      // of them say that the client is to sign in
+	why     *wire.Failure
 }
 
 // answer is the place of the next request's answer.
@@ -146,6 +151,16 @@ func (a batched) Result(id jsonrpc.ID, result json.RawMessage) {
 // Error answers with an error. The status is that of the whole batch.
 func (a batched) Error(id jsonrpc.ID, code int64, message string, data json.RawMessage, _ int) {
 	a.set(jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: code, Message: message, Data: data}))
+}
+
+// Refuse notes that the request is refused until its client has signed in.
+func (a batched) Refuse(f *wire.Failure) {
+	if f.Refuses() {
+		a.b.mu.Lock()
+		defer a.b.mu.Unlock()
+		a.b.refused++
+		a.b.why = f
+	}
 }
 
 // Drop leaves the request out.

@@ -50,7 +50,10 @@ func (h *Handler) ServePOST(w http.ResponseWriter, r *http.Request, p shim.Princ
 	case jsonrpc.Request:
 		h.serveRequest(w, r, s, p, msg)
 	case jsonrpc.Notification:
-		h.heed(r.Context(), s, msg)
+		if err := h.heed(r.Context(), s, msg); err != nil && wire.FailureOf("", err).Refuses() {
+			h.refuse(w, jsonrpc.ID{}, err)
+			return
+		}
 		w.WriteHeader(http.StatusAccepted)
 	case jsonrpc.Result, jsonrpc.ErrorResponse:
 		if err := h.answerQuestion(r.Context(), s, p, msg); err != nil {
@@ -131,9 +134,8 @@ func (h *Handler) refuse(w http.ResponseWriter, id jsonrpc.ID, err error) {
 }
 
 // heed takes a notification of the client. It has no answer, so what goes wrong
-// with it is only logged.
-func (h *Handler) heed(ctx context.Context, s *session, msg jsonrpc.Message) {
-	var err error
+// with it is logged; only that its client is to sign in is an answer.
+func (h *Handler) heed(ctx context.Context, s *session, msg jsonrpc.Message) (err error) {
 	switch msg.Method {
 	case mcp.NotifyCancelled:
 		// The id is that of the client's own request; another one names nothing.
@@ -154,6 +156,7 @@ func (h *Handler) heed(ctx context.Context, s *session, msg jsonrpc.Message) {
 	if err != nil {
 		h.Log.DebugContext(ctx, "notification of a client is lost", "method", msg.Method, "err", err)
 	}
+	return err
 }
 
 // forward passes a notification on to a legacy upstream: roots/list_changed, and
@@ -163,9 +166,9 @@ func (h *Handler) forward(ctx context.Context, s *session, msg jsonrpc.Message) 
 	if strings.HasPrefix(msg.Method, mcp.NotifyTask+"/") {
 		return nil
 	}
-	server, err := h.Upstream.Describe(ctx, s.upstream())
+	server, err := h.Upstream.Describe(ctx, s.upstream(ctx))
 	if err != nil || server.Era == mcp.Modern {
 		return err
 	}
-	return h.Upstream.Notify(ctx, s.upstream(), shim.Notification{Method: msg.Method, Params: msg.Params})
+	return h.Upstream.Notify(ctx, s.upstream(ctx), shim.Notification{Method: msg.Method, Params: msg.Params})
 }

@@ -59,7 +59,7 @@ func (h *Handler) initialize(w http.ResponseWriter, r *http.Request, p shim.Prin
 	// session's id, would be out before it is known that there is a session.
 	x := wire.NewExchange(w, r, wire.ExchangeOptions{Version: st.Version, Op: op})
 	defer x.Close()
-	server, err := h.Upstream.Describe(ctx, s.upstream())
+	server, err := h.Upstream.Describe(ctx, s.upstream(ctx))
 	if err == nil && server.Era == mcp.Modern {
 		err = s.update(ctx, func(st sessionState) (sessionState, error) {
 			st.Legacy = false
@@ -67,7 +67,9 @@ func (h *Handler) initialize(w http.ResponseWriter, r *http.Request, p shim.Prin
 		})
 	}
 	if err != nil {
-		h.Log.WarnContext(ctx, "initialize failed upstream", "err", err)
+		if !wire.FailureOf(st.Version, err).Refuses() { // that is how signing in begins
+			h.Log.WarnContext(ctx, "initialize failed upstream", "err", err)
+		}
 		_ = h.Sessions.end(context.WithoutCancel(ctx), s.id) // nobody has its id; idle time ends it otherwise
 		x.Fail(msg.ID, err)
 		return

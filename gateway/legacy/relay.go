@@ -45,17 +45,17 @@ func (q *request) callTool(ctx context.Context) (json.RawMessage, error) {
 	if mode.immediate && !q.h.MayBeTask(q.name) { // or it would only block
 		return nil, shim.ErrForbidsTask
 	}
-	server, err := q.h.Upstream.Describe(ctx, q.s.upstream())
+	server, err := q.h.Upstream.Describe(ctx, q.s.upstream(ctx))
 	if err != nil {
 		return nil, err
 	}
 	first := q.h.TaskFirst(q.name, mode.immediate) || task && !mode.immediate && q.h.MayBeTask(q.name)
-	err = q.h.CheckTool(ctx, q.s.upstream(), server, q.name, first, func(upstream.Tool) error { return nil })
+	err = q.h.CheckTool(ctx, q.s.upstream(ctx), server, q.name, first, func(upstream.Tool) error { return nil })
 	if f := (*wire.Failure)(nil); errors.As(err, &f) { // where the tools cannot be listed, the call goes as it is
 		return nil, err
 	}
 	a, err := q.call(ctx, q.modeCall(mode, shim.Call{
-		Request: q.request(server.Era), Demand: task, After: q.h.HandleAfter(), TTL: ttl, ProgressToken: q.token,
+		Request: q.request(ctx, server.Era), Demand: task, After: q.h.HandleAfter(), TTL: ttl, ProgressToken: q.token,
 	}))
 	switch {
 	case err != nil:
@@ -90,19 +90,19 @@ func (q *request) call(ctx context.Context, c shim.Call) (shim.Answered, error) 
 
 // relay passes on any other request, known or not.
 func (q *request) relay(ctx context.Context) (json.RawMessage, error) {
-	server, err := q.h.Upstream.Describe(ctx, q.s.upstream())
+	server, err := q.h.Upstream.Describe(ctx, q.s.upstream(ctx))
 	if err != nil {
 		return nil, err
 	}
 	// A modern server may want to be called again, whoever asks it (protocol.md 2.7).
 	if q.asking(false) != shim.AskNever || server.Era == mcp.Modern && mcp.MayRequireInput(q.msg.Method) {
-		a, err := q.call(ctx, shim.Call{Request: q.request(server.Era)})
+		a, err := q.call(ctx, shim.Call{Request: q.request(ctx, server.Era)})
 		if err != nil {
 			return nil, err
 		}
 		return q.replied(ctx, server, a.Reply)
 	}
-	reply, err := q.h.Upstream.Call(ctx, q.request(server.Era), q.sink())
+	reply, err := q.h.Upstream.Call(ctx, q.request(ctx, server.Era), q.sink())
 	if err != nil {
 		return nil, err
 	}
@@ -147,7 +147,7 @@ func (q *request) showsWrapped(ctx context.Context, name string, result []byte) 
 	if _, ok := jsonrpc.Get(result, "structuredContent"); !ok || q.h.HidesOutput(name) {
 		return false
 	}
-	tool, _, err := q.h.Upstream.Tool(ctx, q.s.upstream(), name)
+	tool, _, err := q.h.Upstream.Tool(ctx, q.s.upstream(ctx), name)
 	if err != nil {
 		return false
 	}
@@ -156,16 +156,16 @@ func (q *request) showsWrapped(ctx context.Context, name string, result []byte) 
 }
 
 // request is the request for the upstream.
-func (q *request) request(upstream mcp.Era) shim.Request {
+func (q *request) request(ctx context.Context, era mcp.Era) shim.Request {
 	level := anyLevel
-	if upstream == mcp.Modern {
+	if era == mcp.Modern {
 		level = q.state.LogLevel
 	}
 	return shim.Request{
 		Method:   q.msg.Method,
-		Params:   translate.LegacyParams(q.msg.Method, upstream, q.msg.Params),
+		Params:   translate.LegacyParams(q.msg.Method, era, q.msg.Params),
 		Name:     q.name,
-		Session:  q.s.upstream(),
+		Session:  q.s.upstream(ctx),
 		Progress: q.token != nil,
 		LogLevel: level,
 	}

@@ -46,6 +46,8 @@ type answer interface {
 	Streams() bool
 	Result(id jsonrpc.ID, result json.RawMessage)
 	Error(id jsonrpc.ID, code int64, message string, data json.RawMessage, status int)
+	// Refuse has the answer, which is an error that follows, say that the client is to sign in.
+	Refuse(f *wire.Failure)
 	// Drop says that there is no answer.
 	Drop()
 }
@@ -190,8 +192,8 @@ func (q *request) answer(ctx context.Context) {
 }
 
 // fail answers with an error. Of the statuses 400 is kept, for what is wrong with the
-// message itself, and those of a call which did not begin, because this replica stops or has no
-// room. To a legacy client 404 means that its session is gone (X6), and of others it does not
+// message itself, those of a call which did not begin, because this replica stops or has no
+// room, and those of a server that wants its client to sign in. To a legacy client 404 means that its session is gone (X6), and of others it does not
 // read the body.
 func (q *request) fail(err error) {
 	q.h.Telemetry.Refused(q.client, err)
@@ -201,6 +203,7 @@ func (q *request) fail(err error) {
 	case http.StatusBadRequest, http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		status = f.Status
 	}
+	q.out.Refuse(f)
 	q.op.Failed(f.Code)
 	q.out.Error(q.msg.ID, f.Code, f.Message, f.Data, status)
 }

@@ -80,11 +80,11 @@ func (l *listener) start(ctx context.Context, up upstream.Client) shim.Filter {
 	}
 	old := l.stop
 	if old == nil {
-		watched, unwatch := context.WithCancel(l.s.ctx)
+		watched, unwatch := context.WithCancel(upstream.Carry(l.s.ctx, ctx))
 		l.unwatch = unwatch
 		l.s.table.work.Go(func() { l.watch(watched, up) }) // not once halted, like run
 	}
-	run, stop := context.WithCancel(l.s.ctx)
+	run, stop := context.WithCancel(upstream.Carry(l.s.ctx, ctx)) // what it asks for, it asks for in the name of its client
 	l.started++
 	no := l.started
 	l.uris, l.agreed, l.stop = uris, shim.Filter{}, stop
@@ -125,11 +125,11 @@ func (l *listener) run(ctx context.Context, up upstream.Client, uris []string, n
 		once()
 	}
 	for pause := listenRetry; ; pause = min(2*pause, listenRetryMax) {
-		server, err := up.Describe(ctx, l.s.upstream())
+		server, err := up.Describe(ctx, l.s.upstream(ctx))
 		if err == nil {
 			f := listenFilter(server, uris)
 			_, f.Elicitations = jsonrpc.Get(translate.Answerable(l.s.current().Capabilities), "elicitation", "url")
-			err = up.Listen(ctx, l.s.upstream(), f, ready, func(n shim.Notification) { l.hear(no, n) })
+			err = up.Listen(ctx, l.s.upstream(ctx), f, ready, func(n shim.Notification) { l.hear(no, n) })
 		}
 		once()
 		if err == nil || ctx.Err() != nil {

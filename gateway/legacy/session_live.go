@@ -217,10 +217,10 @@ func (s *session) abortKey(key string, at time.Time) bool {
 
 // upstream is the session's own session with its upstream (design.md 0.16), in which it
 // declares what its client did (protocol.md H4). It stays in the era in which it began.
-func (s *session) upstream() shim.Session {
+func (s *session) upstream(ctx context.Context) shim.Session {
 	st := s.current()
 	caps := translate.ClientCapabilities(st.Capabilities, translate.ClientView{Asked: true, RootsChange: true})
 	return shim.Session{
-		Key: s.id, Principal: st.Owner, Shared: true, Legacy: st.Legacy, ClientInfo: st.ClientInfo, Capabilities: caps,
+		Key: s.id, Principal: st.Owner, Mark: upstream.Mark(ctx), Shared: true, Legacy: st.Legacy, ClientInfo: st.ClientInfo, Capabilities: caps,
 	}
 }

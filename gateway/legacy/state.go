@@ -80,7 +80,7 @@ func (q *request) unsubscribe(ctx context.Context) (json.RawMessage, error) {
 // server is asked. A modern one has no such method; it only has to have the
 // capability.
 func (q *request) settle(ctx context.Context, capability ...string) (upstream.Server, json.RawMessage, error) {
-	server, err := q.h.Upstream.Describe(ctx, q.s.upstream())
+	server, err := q.h.Upstream.Describe(ctx, q.s.upstream(ctx))
 	if err != nil {
 		return server, nil, err
 	}

@@ -17,7 +17,7 @@ import (
 // the client goes away before that, its context ends and with it the upstream call;
 // once there is a task, nothing that happens to this request touches it (T42).
 func (q *request) callTool(ctx context.Context) (jsonrpc.Spliced, error) {
-	session := q.upstreamSession()
+	session := q.upstreamSession(ctx)
 	if err := q.checkTool(ctx, session); err != nil {
 		return nil, err
 	}

@@ -178,7 +178,7 @@ func (s *subscription) follow(ctx context.Context) error {
 	late := &shim.UpstreamError{Kind: "timeout", Message: "the server did not accept the subscription in time"}
 	timer := time.AfterFunc(ackWait, func() { cancel(late) })
 	defer timer.Stop()
-	err := s.q.h.Upstream.Listen(ctx, s.q.upstreamSession(), s.filter, func(f shim.Filter) {
+	err := s.q.h.Upstream.Listen(ctx, s.q.upstreamSession(ctx), s.filter, func(f shim.Filter) {
 		timer.Stop()
 		s.acknowledge(f)
 	}, s.relay)

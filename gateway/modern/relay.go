@@ -18,7 +18,7 @@ import (
 
 // describe asks what the upstream is, and remembers the identity.
 func (q *request) describe(ctx context.Context) (upstream.Server, error) {
-	s, err := q.h.Upstream.Describe(ctx, shim.Session{Key: q.principal.Subject, Principal: q.principal.Subject, ClientInfo: q.clientInfo, Capabilities: q.declared(mcp.Legacy)})
+	s, err := q.h.Upstream.Describe(ctx, q.inName(ctx, shim.Session{ClientInfo: q.clientInfo, Capabilities: q.declared(mcp.Legacy)}))
 	if err == nil && jsonrpc.IsObject(s.Info) {
 		q.h.Identify(s.Info)
 	}
@@ -46,7 +46,7 @@ func (q *request) relayForeign(ctx context.Context) (_ jsonrpc.Spliced, err erro
 
 // relay passes a request on that never becomes a task.
 func (q *request) relay(ctx context.Context) (jsonrpc.Spliced, error) {
-	req, err := q.upstreamRequest(q.upstreamSession())
+	req, err := q.upstreamRequest(q.upstreamSession(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -120,11 +120,14 @@ func (q *request) upstreamRequest(s shim.Session) (shim.Request, error) {
 // upstreamSession says in whose name the upstream is called. Anonymous callers
 // share nothing (design.md 0.16). Nothing refers to the client's message, which may be
 // large, and be outlived by the call.
-func (q *request) upstreamSession() shim.Session {
-	return shim.Session{
-		Key: q.principal.Subject, Principal: q.principal.Subject, ClientInfo: slices.Clone(q.clientInfo),
-		Capabilities: slices.Clone(q.declared(q.server.Era)),
-	}
+func (q *request) upstreamSession(ctx context.Context) shim.Session {
+	return q.inName(ctx, shim.Session{ClientInfo: slices.Clone(q.clientInfo), Capabilities: slices.Clone(q.declared(q.server.Era))})
+}
+
+// inName makes a session that of the caller.
+func (q *request) inName(ctx context.Context, s shim.Session) shim.Session {
+	s.Key, s.Principal, s.Mark = q.principal.Subject, q.principal.Subject, upstream.Mark(ctx)
+	return s
 }
 
 // declared are the capabilities that a server of this era is told of. The questions of a

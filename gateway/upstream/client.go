@@ -86,7 +86,7 @@ type Server struct {
 // as long as the server gives no new one. For a legacy server that takes opening a session;
 // one with Key "" that is not shared is ended again. Errors are *shim.UpstreamError.
 func (h *HTTP) Describe(ctx context.Context, s shim.Session) (Server, error) {
-	srv, err := h.eras.seen.get(ctx, clientsLike(s), renewWait, func(ctx context.Context) (Server, time.Duration, error) { return h.describe(ctx, s) })
+	srv, err := h.eras.seen.get(ctx, clientsLike(ctx, s), renewWait, func(ctx context.Context) (Server, time.Duration, error) { return h.describe(ctx, s) })
 	if srv == nil {
 		return Server{}, public(err)
 	}
@@ -102,7 +102,7 @@ func (h *HTTP) EndSession(ctx context.Context, key string) {
 	if key == "" {
 		return
 	}
-	h.sessions.endKey(key)
+	h.sessions.endKey(ctx, key)
 	h.tools.endSession(key)
 }
 

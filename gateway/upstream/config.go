@@ -68,6 +68,9 @@ type Config struct {
 	// repeats a POST that has it when a connection breaks, and so are the headers
 	// that the transport writes.
 	Headers http.Header
+	// Represent, if not nil, gives what goes along with requests for a call whose client is not
+	// here (another replica has begun it), by the subject of the client (shim.Session.Principal).
+	Represent func(principal string) *Forwarded
 	// Way says which transport the server at URL has; WayAuto if empty.
 	Way Way
 	// MaxConnections bounds the connections with event streams to a server of HTTP+SSE;

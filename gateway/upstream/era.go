@@ -70,12 +70,12 @@ type eras struct {
 const maxSeen = 256
 
 // get returns the verdict, probing for this session if there is none. All who need one wait
-// for the same probe.
+// for the same probe, unless the server could say something else to them.
 func (e *eras) get(ctx context.Context, s shim.Session) (*verdict, error) {
 	if v := e.known(); v != nil {
 		return v, nil
 	}
-	return once(ctx, e.work, &e.probing, "", func(ctx context.Context) (*verdict, error) {
+	return once(ctx, e.work, &e.probing, clientsLike(ctx, s).of(), func(ctx context.Context) (*verdict, error) {
 		if v := e.known(); v != nil {
 			return v, nil
 		}
@@ -98,7 +98,7 @@ func (e *eras) recognise(ctx context.Context, s shim.Session) (*verdict, error) 
 	e.mu.Unlock()
 	if srv.Raw != nil {
 		s.Legacy = false // who begins in the legacy era may hear something else
-		e.note(s, srv)
+		e.note(ctx, s, srv)
 	}
 	return v, nil
 }
@@ -128,8 +128,8 @@ func (e *eras) changed(v *verdict) {
 // note remembers what the server says of itself to clients like this one. A server that says
 // something else than before was replaced: what it has said to others is in doubt then, and
 // so are its tools, and that it knows one era only.
-func (e *eras) note(s shim.Session, srv Server) {
-	k := clientsLike(s)
+func (e *eras) note(ctx context.Context, s shim.Session, srv Server) {
+	k := clientsLike(ctx, s)
 	before := e.seen.find(k)
 	e.seen.put(k, srv, freshness(srv.Raw))
 	if srv.Era == mcp.Legacy {
@@ -162,7 +162,7 @@ func (h *HTTP) settle(ctx context.Context, s shim.Session) (*verdict, mcp.Era, e
 		return nil, mcp.NoEra, err
 	}
 	if h.eras.untried(v, s) {
-		_, err = once(ctx, h.work, &h.eras.probing, "handshake", func(ctx context.Context) (struct{}, error) {
+		_, err = once(ctx, h.work, &h.eras.probing, "handshake"+clientsLike(ctx, s).of(), func(ctx context.Context) (struct{}, error) {
 			if !h.eras.untried(v, s) {
 				return struct{}{}, nil
 			}
@@ -186,15 +186,16 @@ func (h *HTTP) try(ctx context.Context, v *verdict, s shim.Session) error {
 	}
 	v.shaken.Store(true)
 	if l.server.Raw != nil { // it may be what another replica was told
-		h.eras.note(s, l.server)
+		h.eras.note(ctx, s, l.server)
 	}
 	return nil
 }
 
 // describe asks the server what it is, for clients like that of s.
 func (h *HTTP) describe(ctx context.Context, s shim.Session) (Server, time.Duration, error) {
-	e, own := h.eras, clientsLike(s)
-	modern := sessionKey{caps: own.caps} // a modern server says the same to clients of both eras
+	e, own := h.eras, clientsLike(ctx, s)
+	modern := own // a modern server says the same to clients of both eras
+	modern.legacy = false
 	var last error
 	for range 2 { // once more if the server turns out to be of the other era
 		v, era, err := h.settle(ctx, s)

@@ -66,6 +66,10 @@ type statusError struct {
 	reason string
 	// session says that the request named a session.
 	session bool
+	// token says that the request carried the token of a client, whose the refusal is then;
+	// challenges are what the server says to that.
+	token      bool
+	challenges []string
 }
 
 // Error is for the log. What the server says in words stays out of it: the server may
@@ -130,6 +134,8 @@ func public(err error) error {
 
 func (e *statusError) upstream() *shim.UpstreamError {
 	switch s := e.status; {
+	case e.token && (s == http.StatusUnauthorized || s == http.StatusForbidden):
+		return fail(kindRefused, fmt.Sprintf("the server refused the client's sign-in (HTTP status %d)", s), &Refusal{s, e.challenges})
 	case s == http.StatusUnauthorized || s == http.StatusForbidden:
 		return fail(kindRefused, "the gateway's credentials were refused by the server", e)
 	case s == http.StatusTooManyRequests || s == http.StatusServiceUnavailable:

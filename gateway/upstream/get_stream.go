@@ -236,7 +236,9 @@ func (h *getHold) run(ctx context.Context) {
 	late := time.AfterFunc(headMost, h.assume)
 	defer late.Stop()
 	r := getReader{s: h.st.s}
+	bare := ctx
 	for tries := 1; ; tries++ {
+		ctx = r.s.carry(bare)
 		l, err := r.s.open(ctx)
 		if err == nil {
 			err = h.attempt(ctx, &r, l, func() { tries = 1; h.opened() })

@@ -35,7 +35,7 @@ func (s *session) initialize(ctx context.Context, gen int64) (*link, error) {
 	if err := s.t.wire.tell(ctx, l.target(), jsonrpc.AppendNotification(nil, mcp.NotifyInitialized, nil)); err != nil {
 		return nil, handshakeError(err)
 	}
-	s.t.eras.note(s.from, l.server)
+	s.t.eras.note(ctx, s.from, l.server)
 	return l, nil
 }
 

@@ -45,6 +45,10 @@ func (h *HTTP) Resume(ctx context.Context, r shim.Request, cp json.RawMessage, s
 	if !ok {
 		return shim.Reply{}, shim.ErrNotResumable
 	}
+	ctx, err := h.wire.represented(ctx, r.Session)
+	if err != nil {
+		return shim.Reply{}, err
+	}
 	if s == nil {
 		s = discard{}
 	}
@@ -55,14 +59,14 @@ func (h *HTTP) Resume(ctx context.Context, r shim.Request, cp json.RawMessage, s
 		return h.resumeTask(ctx, r, c, s)
 	}
 	l := &link{gen: c.Generation, id: c.Session, version: c.Version}
-	ses := h.sessions.adopt(r.Session, l)
+	ses := h.sessions.adopt(ctx, r.Session, l)
 	defer ses.release()
 	x := ses.exchange(l.target(), r, s)
 	x.id, x.rec.state, x.asks = c.ID, c, r.Rounds
 	if c.Task != nil {
 		x.task = newServerTask(x, c.Task)
 	}
-	err := x.resume(ctx)
+	err = x.resume(ctx)
 	if detached(ctx) && err != nil {
 		ses.retain()
 	}

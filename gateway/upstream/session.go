@@ -43,6 +43,8 @@ type session struct {
 	lost    int64       // the latest generation that the server has lost
 	over    bool        // the client's session has ended, not only this replica's use of it
 
+	carried atomic.Pointer[Forwarded] // by the latest request in it; nil for nothing
+
 	shared atomic.Bool // with other replicas (shared.go)
 	holder *time.Timer // tells them of a long use
 	held   bool        // they have been told
@@ -116,7 +118,7 @@ func (s *session) release() {
 	switch {
 	case kept && s.shared.Load(): // the hold lasts until whoever resumes has taken over
 	case last && s.shared.Load():
-		s.t.shares.letGo(s.key.key, held, ended)
+		s.t.shares.letGo(s.carry(context.Background()), s.key.key, held, ended)
 	case last && over:
 		s.delete()
 	}
@@ -153,9 +155,9 @@ func (s *session) finish(over bool) {
 	case !s.shared.Load():
 		s.delete()
 	case over:
-		s.t.shares.endLater(s.key.key)
+		s.t.shares.endLater(s.carry(context.Background()), s.key.key)
 	default: // the client's session may have ended while another replica used it
-		s.t.shares.letGo(s.key.key, true, false)
+		s.t.shares.letGo(s.carry(context.Background()), s.key.key, true, false)
 	}
 }
 
@@ -167,7 +169,7 @@ func (s *session) delete() {
 	kept := s.kept
 	s.mu.Unlock()
 	if l != nil && !kept {
-		s.t.discard(l)
+		s.t.discard(s.carry(context.Background()), l)
 	}
 }
 
@@ -182,9 +184,26 @@ func (s *session) holds(id string) bool {
 	return l != nil && l.id == id && id != ""
 }
 
+// note remembers what a request carries.
+func (s *session) note(ctx context.Context) {
+	if f := forwardedOf(ctx); f != nil {
+		s.carried.Store(f)
+	}
+}
+
+// carry has requests of the session's own carry what the latest one in it did: what tells callers
+// apart is the same for all of them.
+func (s *session) carry(ctx context.Context) context.Context {
+	if f := s.carried.Load(); f != nil {
+		return WithForwarded(ctx, f)
+	}
+	return ctx
+}
+
 // open returns the session's link, shaking hands if there is none. All who need
 // it wait for the same handshake. Errors are those of exchange.run.
 func (s *session) open(ctx context.Context) (*link, error) {
+	s.note(ctx)
 	if l := s.current(); l != nil {
 		return l, nil
 	}

@@ -124,7 +124,7 @@ func (s *session) askClient(ctx context.Context, to target, k sessionQuestionKey
 // answer.
 func (t *sessionTable) resumeSessionQuestion(ctx context.Context, r shim.Request, c checkpoint, sink shim.Sink) (shim.Reply, error) {
 	l := &link{gen: c.Generation, id: c.Session, version: c.Version}
-	s := t.adopt(r.Session, l)
+	s := t.adopt(ctx, r.Session, l)
 	defer s.release()
 	p := c.Pending[0]
 	ask, withdraw := context.WithCancelCause(ctx)

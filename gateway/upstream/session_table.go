@@ -13,26 +13,41 @@ import (
 // its client per session (protocol.md H4).
 type sessionKey struct {
 	key, caps string
-	legacy    bool // the client began in the legacy era
+	mark      string // of the headers that go to the server (shim.Session)
+	token     string // of what is remembered only: by which token it was heard
+	legacy    bool   // the client began in the legacy era
 }
 
 // String is the key as a singleflight.Group takes it.
 func (k sessionKey) String() string {
+	s := k.key + "\n" + k.variant() + "\n" + k.token
 	if k.legacy {
-		return k.key + "\n" + k.caps + "\nlegacy"
+		return s + "\nlegacy"
 	}
-	return k.key + "\n" + k.caps
+	return s
+}
+
+// of tells apart whom a server could answer otherwise, whatever they declare.
+func (k sessionKey) of() string { return k.mark + " " + k.token }
+
+// variant tells sessions under one key apart.
+func (k sessionKey) variant() string {
+	if k.mark == "" {
+		return k.caps
+	}
+	return k.caps + " " + k.mark
 }
 
 func keyOf(s shim.Session) sessionKey {
-	return sessionKey{key: s.Key, caps: fingerprint(s.Capabilities), legacy: s.Legacy}
+	return sessionKey{key: s.Key, caps: fingerprint(s.Capabilities), mark: s.Mark, legacy: s.Legacy}
 }
 
 // clientsLike is what is remembered for all clients that hear the same of a server: those of
-// an era that declare the same.
-func clientsLike(s shim.Session) sessionKey {
+// an era that declare the same. What a server says may depend on who asks: what goes to it of the
+// client's request tells them apart, too.
+func clientsLike(ctx context.Context, s shim.Session) sessionKey {
 	k := keyOf(s)
-	k.key = ""
+	k.key, k.token = "", tokenMark(ctx)
 	return k
 }
 
@@ -64,7 +79,7 @@ func (t *sessionTable) acquire(s shim.Session) *session {
 	k := keyOf(s)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	ses := t.m[k.key][k.caps]
+	ses := t.m[k.key][k.variant()]
 	if ses == nil {
 		ses = newSession(t, k, s)
 		// An anonymous call has a session of its own (H5), unless configured
@@ -79,7 +94,7 @@ func (t *sessionTable) acquire(s shim.Session) *session {
 // t.mu is held.
 func (t *sessionTable) put(s *session) bool {
 	variants := t.m[s.key.key]
-	if t.closed || variants[s.key.caps] != nil || len(variants) >= maxVariants {
+	if t.closed || variants[s.key.variant()] != nil || len(variants) >= maxVariants {
 		return false
 	}
 	if variants == nil {
@@ -89,16 +104,16 @@ func (t *sessionTable) put(s *session) bool {
 		}
 		t.m[s.key.key] = variants
 	}
-	variants[s.key.caps] = s
+	variants[s.key.variant()] = s
 	return true
 }
 
 // find returns a session that has been opened, here or on another replica, pinned; nil if
 // there is none.
 func (t *sessionTable) find(ctx context.Context, s shim.Session) *session {
-	caps := fingerprint(s.Capabilities)
+	k := keyOf(s)
 	t.mu.Lock()
-	ses := t.m[s.Key][caps]
+	ses := t.m[k.key][k.variant()]
 	if ses != nil && ses.isOpen() {
 		ses.pin()
 		t.mu.Unlock()
@@ -116,14 +131,15 @@ func (t *sessionTable) find(ctx context.Context, s shim.Session) *session {
 // not deleted from here: other calls of the lost replica may be resumed in it, by
 // this replica and by others, and the server ends it in its own time. One that
 // replicas share in the store ends as they agree there.
-func (t *sessionTable) adopt(s shim.Session, l *link) *session {
+func (t *sessionTable) adopt(ctx context.Context, s shim.Session, l *link) *session {
 	k := keyOf(s)
 	ses := newSession(t, k, s)
-	l.server = t.introduced(s) // a checkpoint does not say it
+	l.server = t.introduced(ctx, s) // a checkpoint does not say it
 	ses.cur, ses.gen = l, l.gen
+	ses.note(ctx)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if have := t.m[k.key][k.caps]; have != nil && have.holds(l.id) {
+	if have := t.m[k.key][k.variant()]; have != nil && have.holds(l.id) {
 		have.pin()
 		return have
 	}
@@ -135,8 +151,8 @@ func (t *sessionTable) adopt(s shim.Session, l *link) *session {
 
 // introduced is what the server says of itself in sessions like this one, as far as that is
 // known.
-func (t *sessionTable) introduced(s shim.Session) Server {
-	if srv := t.eras.seen.find(clientsLike(s)); srv != nil && srv.value.Era == mcp.Legacy {
+func (t *sessionTable) introduced(ctx context.Context, s shim.Session) Server {
+	if srv := t.eras.seen.find(clientsLike(ctx, s)); srv != nil && srv.value.Era == mcp.Legacy {
 		return srv.value
 	}
 	return Server{}
@@ -153,8 +169,8 @@ func (t *sessionTable) share(s *session) bool {
 func (t *sessionTable) remove(s *session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if variants := t.m[s.key.key]; variants[s.key.caps] == s {
-		delete(variants, s.key.caps)
+	if variants := t.m[s.key.key]; variants[s.key.variant()] == s {
+		delete(variants, s.key.variant())
 		if len(variants) == 0 {
 			delete(t.m, s.key.key)
 		}
@@ -163,7 +179,7 @@ func (t *sessionTable) remove(s *session) {
 
 // endKey ends the sessions of a key, whatever abilities they were opened with. One that
 // only another replica has opened is ended too.
-func (t *sessionTable) endKey(key string) {
+func (t *sessionTable) endKey(ctx context.Context, key string) {
 	t.mu.Lock()
 	variants := t.m[key]
 	delete(t.m, key)
@@ -172,7 +188,7 @@ func (t *sessionTable) endKey(key string) {
 		s.finish(true)
 	}
 	if len(variants) == 0 && t.wire.cfg.Sessions != nil {
-		t.shares.endLater(key)
+		t.shares.endLater(ctx, key)
 	}
 }
 
@@ -214,16 +230,16 @@ func (t *sessionTable) describe(ctx context.Context, s shim.Session) (Server, er
 	if err != nil {
 		return Server{}, err
 	}
-	t.discard(l)
+	t.discard(ctx, l)
 	return l.server, nil
 }
 
 // discard deletes a generation that nobody uses.
-func (t *sessionTable) discard(l *link) {
+func (t *sessionTable) discard(ctx context.Context, l *link) {
 	if l.id == "" {
 		return
 	}
-	t.work.spawn(context.Background(), func(ctx context.Context) {
+	t.work.spawn(ctx, func(ctx context.Context) {
 		// Close ends the client's life, but what it has begun to end is ended.
 		ctx, cancel := outlive(ctx, deleteTimeout)
 		defer cancel()

@@ -53,7 +53,7 @@ type shared struct {
 	Version    string          `json:"version,omitempty"`
 	ID         string          `json:"id,omitempty"`
 	Server     json.RawMessage `json:"server,omitempty"`
-	// Caps is the fingerprint of what was declared.
+	// Caps is the fingerprint of what was declared, and the mark of the headers that go along.
 	Caps string `json:"caps,omitempty"`
 	// Opening is the replica that is shaking hands.
 	Opening string `json:"opening,omitempty"`
@@ -157,11 +157,11 @@ func (sh *shares) hold(key string) {
 
 // letGo undoes hold, and ends the session at the server if that was left to the last
 // one to use it.
-func (sh *shares) letGo(key string, held, over bool) {
+func (sh *shares) letGo(ctx context.Context, key string, held, over bool) {
 	if !held && !over {
 		return
 	}
-	sh.work.spawn(context.Background(), func(ctx context.Context) {
+	sh.work.spawn(ctx, func(ctx context.Context) {
 		ctx, cancel := outlive(ctx, deleteTimeout)
 		defer cancel()
 		if held {
@@ -175,8 +175,8 @@ func (sh *shares) letGo(key string, held, over bool) {
 
 // endLater ends a session once every replica has had the time to say that it still
 // uses it.
-func (sh *shares) endLater(key string) {
-	sh.work.spawn(context.Background(), func(ctx context.Context) {
+func (sh *shares) endLater(ctx context.Context, key string) {
+	sh.work.spawn(ctx, func(ctx context.Context) {
 		_ = pause(ctx, endAfter) // a client that closes ends it now
 		ctx, cancel := outlive(ctx, deleteTimeout)
 		defer cancel()
@@ -211,7 +211,7 @@ func (s *session) openShared(ctx context.Context) (*link, error) {
 		switch {
 		case err != nil:
 			return nil, err
-		case rev != 0 && st.Caps != s.key.caps:
+		case rev != 0 && st.Caps != s.key.variant():
 			return s.initialize(ctx, 1) // other abilities: not to be shared
 		case st.Version != "" && st.Generation > s.gone():
 			return st.link()
@@ -241,7 +241,7 @@ func (s *session) gone() int64 {
 // openForAll shakes hands on behalf of all replicas. It returns nil, nil if another one
 // was faster.
 func (s *session) openForAll(ctx context.Context, rev int64, was shared) (*link, error) {
-	st := shared{Generation: was.Generation + 1, Caps: s.key.caps, Level: was.Level, Opening: s.t.wire.cfg.Replica}
+	st := shared{Generation: was.Generation + 1, Caps: s.key.variant(), Level: was.Level, Opening: s.t.wire.cfg.Replica}
 	rev, err := s.t.shares.swap(ctx, s.key.key, rev, st)
 	if rev == 0 || err != nil {
 		return nil, err
@@ -265,10 +265,10 @@ func (s *session) openForAll(ctx context.Context, rev int64, was shared) (*link,
 	st.Version, st.ID, st.Server = l.version, l.id, l.server.Raw
 	switch next, err := s.t.shares.swap(ctx, s.key.key, rev, st); {
 	case err != nil:
-		s.t.discard(l)
+		s.t.discard(ctx, l)
 		return nil, err
 	case next == 0: // this replica was given up
-		s.t.discard(l)
+		s.t.discard(ctx, l)
 		return nil, nil
 	}
 	return l, nil

@@ -165,7 +165,7 @@ func TestSharedEnd(t *testing.T) {
 	a.pin()
 	settledShared(t, m[0], func(e *sharedEntry) bool { return e != nil && e.holds["a"] })
 	b := sharedSession(t, m[1])
-	b.t.endKey("k")
+	b.t.endKey(t.Context(), "k")
 	settledShared(t, m[0], func(e *sharedEntry) bool { return e != nil && e.over })
 	a.release()
 	settledShared(t, m[0], func(e *sharedEntry) bool { return e == nil })

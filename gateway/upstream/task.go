@@ -78,9 +78,9 @@ type serverTask struct {
 // makesTasks reports whether the server of a session declares that it makes tasks of tool
 // calls (L1). Of a session that another replica opened it may be known from another one;
 // where it is not, the tools list alone has to say.
-func (t *sessionTable) makesTasks(s *session, l *link) bool {
+func (t *sessionTable) makesTasks(ctx context.Context, s *session, l *link) bool {
 	srv := l.server
-	if newer := t.introduced(s.from); newer.Raw != nil {
+	if newer := t.introduced(ctx, s.from); newer.Raw != nil {
 		srv = newer
 	}
 	if srv.Raw == nil {
@@ -96,7 +96,7 @@ func (c *call) asTask(ctx context.Context, x *exchange, l *link) {
 	if c.r.Method != mcp.MethodToolsCall || c.h.wire.cfg.Tasks == TasksNever || l.version != mcp.Version20251125 {
 		return
 	}
-	if !c.h.sessions.makesTasks(x.ses, l) {
+	if !c.h.sessions.makesTasks(ctx, x.ses, l) {
 		return
 	}
 	name, _ := jsonrpc.GetString(c.r.Params, "name")

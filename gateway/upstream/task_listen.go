@@ -45,8 +45,8 @@ type taskListeners struct {
 }
 
 // listenKey names who shares a subscription: those whose requests go to one process of a
-// server over stdio (CallerOf).
-type listenKey struct{ principal, session, version string }
+// server over stdio (CallerOf), and carry the same headers.
+type listenKey struct{ principal, session, mark, version string }
 
 // taskListener is the subscription of one session, through all its streams.
 type taskListener struct {
@@ -76,7 +76,7 @@ func (ls *taskListeners) join(ctx context.Context, s shim.Session, version, id s
 	if time.Now().Before(ls.deaf) {
 		return nil
 	}
-	k := listenKey{s.Principal, s.Key, version}
+	k := listenKey{s.Principal, s.Key, s.Mark, version}
 	l := ls.of[k]
 	if l == nil {
 		l = &taskListener{all: ls, key: k, change: make(chan struct{}, 1), tasks: make(map[string]*taskNews)}
@@ -306,7 +306,7 @@ func (st *taskStream) listen(ctx context.Context, ids []string) error {
 	params, _ := json.Marshal(map[string]any{"notifications": map[string]any{"taskIds": ids}})
 	k := st.l.key
 	// No client listens, so nothing is declared but the extension.
-	r := shim.Request{Method: mcp.MethodListen, Params: params, Session: shim.Session{Principal: k.principal, Key: k.session}}
+	r := shim.Request{Method: mcp.MethodListen, Params: params, Session: shim.Session{Principal: k.principal, Key: k.session, Mark: k.mark}}
 	x := st.l.all.wire.modernExchange(r, discard{}, k.version)
 	x.uncancelled, x.listens, x.unseen, x.outside = true, true, true, st
 	m, err := x.run(ctx)

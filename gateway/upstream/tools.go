@@ -73,7 +73,7 @@ func (t *tools) key(ctx context.Context, s shim.Session) (sessionKey, error) {
 	if err == nil && era == mcp.Legacy {
 		return keyOf(s), nil
 	}
-	return sessionKey{caps: fingerprint(s.Capabilities)}, err
+	return sessionKey{caps: fingerprint(s.Capabilities), mark: s.Mark, token: tokenMark(ctx)}, err
 }
 
 // forget has the list that a session sees be read again.

@@ -90,6 +90,7 @@ func (w *wire) request(ctx context.Context, method string, to target, body []byt
 	for name, values := range w.cfg.Headers {
 		req.Header[http.CanonicalHeaderKey(name)] = values
 	}
+	w.forward(req)
 	set(req.Header, "Accept", mcp.TypeAccept)
 	if body != nil {
 		set(req.Header, "Content-Type", mcp.TypeJSON)
@@ -187,6 +188,7 @@ func mediaType(h http.Header) string {
 func readStatus(resp *http.Response, id string, session bool) error {
 	e := &statusError{status: resp.StatusCode, session: session}
 	e.retryAfter = retryAfter(resp.Header.Get("Retry-After"), time.Now())
+	e.refused(resp)
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
 	if err != nil || len(body) == 0 {
 		return e

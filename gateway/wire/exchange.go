@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -18,7 +19,8 @@ const (
 	// applies client_timeout.
 	WriteTimeout = 30 * time.Second
 	// HeaderRetryAfter says in seconds when a request that was refused may come again.
-	HeaderRetryAfter = "Retry-After"
+	HeaderRetryAfter   = "Retry-After"
+	headerAuthenticate = "Www-Authenticate"
 	// ResumeRetry is when a client whose stream broke may come back.
 	ResumeRetry = time.Second
 )
@@ -43,6 +45,9 @@ type Exchange struct {
 	left    bool                // the client has gone, and its connection is given back
 	done    bool
 	gone    bool // when it was done the client had gone
+
+	refused    int // the status of an answer that is no stream; 0 for none
+	challenges []string
 }
 
 // ExchangeOptions says how an exchange is held.
@@ -238,7 +243,19 @@ func (x *Exchange) Error(id jsonrpc.ID, code int64, message string, data json.Ra
 // Fail is Error for any error, by the table in failure.go.
 func (x *Exchange) Fail(id jsonrpc.ID, err error) {
 	f := FailureOf(x.opts.Version, err)
+	x.Refuse(f)
 	x.Error(id, f.Code, f.Message, f.Data, f.Status)
+}
+
+// Refuse has the answer carry the status and the challenges of a failure by which the client is to
+// sign in. Any other failure changes nothing, and neither does one that comes after a stream has
+// begun.
+func (x *Exchange) Refuse(f *Failure) {
+	if f.Refuses() {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.refused, x.challenges = f.Status, f.Challenges
+	}
 }
 
 // finish sends the last message. data is that of an error.
@@ -248,6 +265,9 @@ func (x *Exchange) finish(message jsonrpc.Spliced, status int, data json.RawMess
 	if x.done {
 		return
 	}
+	if x.refused != 0 {
+		status = x.refused
+	}
 	if x.stream == nil && status == http.StatusOK && !x.accept.json {
 		_ = x.begin() // the client takes nothing but a stream
 	}
@@ -256,6 +276,7 @@ func (x *Exchange) finish(message jsonrpc.Spliced, status int, data json.RawMess
 	case x.stream != nil:
 		gone = x.eventKept(message, x.opts.Keep) != nil || gone
 	case !x.left:
+		challenge(x.w, x.challenges)
 		gone = x.broken(writeJSON(x.w, message, status, data)) != nil || gone
 	}
 	x.end(gone)
@@ -280,7 +301,8 @@ func (x *Exchange) FinishBatch(answers [][]byte) {
 	case len(answers) == 0:
 		x.w.WriteHeader(http.StatusAccepted)
 	default:
-		_ = x.broken(writeJSON(x.w, jsonrpc.Spliced{jsonrpc.AppendArray(nil, answers)}, http.StatusOK, nil))
+		challenge(x.w, x.challenges)
+		_ = x.broken(writeJSON(x.w, jsonrpc.Spliced{jsonrpc.AppendArray(nil, answers)}, cmp.Or(x.refused, http.StatusOK), nil))
 	}
 	x.end(gone)
 }
@@ -349,6 +371,13 @@ func writeJSON(w http.ResponseWriter, body jsonrpc.Spliced, status int, data jso
 	return err
 }
 
+// challenge says how the client may sign in.
+func challenge(w http.ResponseWriter, values []string) {
+	if len(values) > 0 {
+		w.Header()[headerAuthenticate] = values
+	}
+}
+
 // WriteFailure answers a request that never got as far as an exchange.
 func WriteFailure(w http.ResponseWriter, version string, f *Failure) {
 	e := &jsonrpc.Error{Code: mcp.CodeFor(version, f.Code), Message: f.Message, Data: f.Data}
@@ -356,5 +385,6 @@ func WriteFailure(w http.ResponseWriter, version string, f *Failure) {
 	if status == 0 {
 		status = http.StatusOK
 	}
+	challenge(w, f.Challenges)
 	_ = writeJSON(w, jsonrpc.Spliced{jsonrpc.AppendError(nil, f.ID, e)}, status, f.Data) // nobody is left to tell
 }

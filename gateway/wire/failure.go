@@ -25,8 +25,16 @@ type Failure struct {
 	Message string
 	Data    json.RawMessage
 	Status  int // of the HTTP response, if it has not begun; 0 means 200
+	// Challenges are the values of the header WWW-Authenticate, if the response has not begun.
+	Challenges []string
 	// Busy is the limit that is reached; nil for any other failure.
 	Busy *shim.BusyError
+}
+
+// Refuses reports whether the client is told by it to sign in, or to sign in with more rights: that
+// is an HTTP status, and no matter of the message.
+func (f *Failure) Refuses() bool {
+	return f.Status == http.StatusUnauthorized || f.Status == http.StatusForbidden
 }
 
 // Error makes a failure usable as an error.
@@ -102,6 +110,9 @@ func FailureOf(version string, err error) *Failure {
 	case errors.As(err, &answered):
 		return answeredFailure(version, answered)
 	case errors.As(err, &upstream):
+		if f := refusal(upstream); f != nil {
+			return f
+		}
 		return &Failure{Code: mcp.CodeInternal, Message: upstream.Message, Data: RetryAfter(upstream.RetryAfterMs)}
 	case errors.As(err, &answer): // 2.7: it is an error, and may be given anew
 		return InvalidParams("params.inputResponses: %s", answer)
@@ -109,6 +120,20 @@ func FailureOf(version string, err error) *Failure {
 		return busyFailure(busy, 0)
 	}
 	return sentinelFailure(mcp.EraOf(version), err)
+}
+
+// refusal is the failure of a request whose client has to sign in at the server, or to sign in with
+// more rights: it gets the server's own answer. Nil for any other error.
+func refusal(e *shim.UpstreamError) *Failure {
+	var refused interface {
+		Refused() (status int, challenges []string)
+	}
+	if !errors.As(e.Err, &refused) {
+		return nil
+	}
+	f := &Failure{Code: mcp.CodeInvalidRequest, Message: e.Message}
+	f.Status, f.Challenges = refused.Refused()
+	return f
 }
 
 func busyFailure(e *shim.BusyError, status int) *Failure {

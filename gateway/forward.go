@@ -1,0 +1,75 @@
+package gateway
+
+import (
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+
+	"taskgate/gateway/auth"
+	"taskgate/gateway/config"
+	"taskgate/gateway/upstream"
+)
+
+// Headers that say by which connection a request has come to a proxy.
+const (
+	headerForwardedFor   = "X-Forwarded-For"
+	headerForwardedHost  = "X-Forwarded-Host"
+	headerForwardedProto = "X-Forwarded-Proto"
+)
+
+// forwarded is what of a request goes to the server with everything that is asked there for it;
+// nil for nothing.
+func (u *route) forwarded(r *http.Request, from auth.Caller) *upstream.Forwarded {
+	c := u.endpoint.Config
+	if len(c.ForwardHeaders) == 0 && c.ForwardHost != config.On && u.resource == nil {
+		return nil
+	}
+	f := &upstream.Forwarded{Header: named(r.Header, c.ForwardHeaders)}
+	if u.resource != nil {
+		u.passing(f, r, from)
+	}
+	if c.ForwardHost == config.On {
+		f.Host, f.Proxy = r.Host, connectionOf(r)
+	}
+	return f
+}
+
+// named are the headers of these names, but for those that the request says are about its
+// connection (RFC 9110 section 7.6.1).
+func named(h http.Header, names []string) http.Header {
+	out := http.Header{}
+	for _, name := range names {
+		name = http.CanonicalHeaderKey(name)
+		if values := h[name]; len(values) > 0 && !ofConnection(h, name) {
+			out[name] = slices.Clone(values)
+		}
+	}
+	return out
+}
+
+// ofConnection reports whether the header Connection names this one.
+func ofConnection(h http.Header, name string) bool {
+	for _, line := range h["Connection"] {
+		for option := range strings.SplitSeq(line, ",") {
+			if strings.EqualFold(strings.Trim(option, " \t"), name) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// connectionOf says how a request has come here. A header of the same name that is forwarded takes the
+// place of it: then a proxy in front says that.
+func connectionOf(r *http.Request) http.Header {
+	proto := "http"
+	if r.TLS != nil {
+		proto = "https"
+	}
+	h := http.Header{headerForwardedHost: {r.Host}, headerForwardedProto: {proto}}
+	if host, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {
+		h[headerForwardedFor] = []string{host}
+	}
+	return h
+}

@@ -1,0 +1,248 @@
+package gateway
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"taskgate/gateway/auth"
+	"taskgate/gateway/upstream"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+)
+
+// This file lets servers that sign their callers in themselves be found through the gateway: what
+// they say of that is passed on, with the address of the gateway in place of theirs.
+
+// passing is what goes to the server of a caller whom it signs in, and what of its answer is about
+// that.
+func (u *route) passing(f *upstream.Forwarded, r *http.Request, c auth.Caller) {
+	ctx, subject := r.Context(), c.Principal.Owner()
+	f.Authorization = func() string {
+		value, _ := u.credentials.Outgoing(ctx, u.endpoint.Name, subject)
+		return value
+	}
+	f.Challenge = func(values []string) []string {
+		if c.Authorization() != "" {
+			u.resource.Doubt()
+		}
+		return u.challenge(values)
+	}
+}
+
+// challenge is what a server answers to a caller who is to sign in (Z3), with the gateway's address
+// of the metadata in place of the server's own.
+func (u *route) challenge(values []string) []string {
+	out := make([]string, len(values))
+	for i, value := range values {
+		at := ""
+		if out[i], at = withMetadata(value, u.page); at != "" {
+			u.resource.Learn(at)
+		}
+	}
+	return out
+}
+
+const paramMetadata = "resource_metadata"
+
+// withMetadata returns a value of WWW-Authenticate in which the parameter resource_metadata of each
+// challenge is page, and what the first one was before; "" for none.
+func withMetadata(value, page string) (out, first string) {
+	var b strings.Builder
+	for word := true; value != ""; {
+		if name, rest, ok := cutParam(value); word && ok {
+			old, n := paramValue(rest)
+			if first == "" {
+				first = old
+			}
+			b.WriteString(name + `"` + page + `"`)
+			value = rest[n:]
+			continue
+		}
+		n := 1
+		if value[0] == '"' {
+			_, n = paramValue(value)
+		}
+		word = strings.IndexByte(" \t,", value[0]) >= 0
+		b.WriteString(value[:n])
+		value = value[n:]
+	}
+	return b.String(), first
+}
+
+// cutParam cuts the name of the parameter with its sign from what follows.
+func cutParam(s string) (name, rest string, ok bool) {
+	if len(s) < len(paramMetadata) || !strings.EqualFold(s[:len(paramMetadata)], paramMetadata) {
+		return "", s, false
+	}
+	rest, ok = strings.CutPrefix(strings.TrimLeft(s[len(paramMetadata):], " \t"), "=")
+	rest = strings.TrimLeft(rest, " \t")
+	return s[:len(s)-len(rest)], rest, ok
+}
+
+// paramValue reads the value of a parameter, a token or a quoted string, and how long it is written.
+func paramValue(s string) (value string, n int) {
+	if s == "" || s[0] != '"' {
+		if n = strings.IndexAny(s, " \t,"); n < 0 {
+			n = len(s)
+		}
+		return s[:n], n
+	}
+	var b strings.Builder
+	for n = 1; n < len(s); n++ {
+		switch {
+		case s[n] == '"':
+			return b.String(), n + 1
+		case s[n] == '\\' && n+1 < len(s):
+			n++
+		}
+		b.WriteByte(s[n])
+	}
+	return b.String(), n
+}
+
+// described is the metadata of a server as clients of the gateway are to see it (Z4): it is that of
+// the gateway's address only where it was that of the server's. Any other name is the client's to
+// refuse.
+func (u *route) described(raw json.RawMessage) json.RawMessage {
+	if resource, _ := jsonrpc.GetString(raw, "resource"); !u.resource.Is(resource) {
+		return raw
+	}
+	return jsonrpc.With(raw, jsonrpc.AppendString(nil, u.config.PublicURL+u.endpoint.Config.Path), "resource")
+}
+
+// relayed serves what clients look for before they sign in at a server: its metadata, and what may be at
+// its origin. It reports false for any other request.
+func (g *Gateway) relayed(w http.ResponseWriter, r *http.Request) bool {
+	for _, u := range g.routes {
+		if u.resource != nil && r.URL.Path == auth.MetadataPath(u.endpoint.Config) && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+			u.serveResource(w, r)
+			return true
+		}
+	}
+	return g.atOrigin(w, r)
+}
+
+// serveResource answers with the metadata of a server.
+func (u *route) serveResource(w http.ResponseWriter, r *http.Request) {
+	raw, err := u.resource.Metadata(r.Context())
+	if err == nil {
+		raw = u.described(raw)
+	}
+	u.serveDocument(w, r, raw, err)
+}
+
+// serveDocument answers with a document of a server, or that it has none. That it cannot be had at
+// the moment is no reason to say something else in its place.
+func (u *route) serveDocument(w http.ResponseWriter, r *http.Request, raw json.RawMessage, err error) {
+	switch {
+	case errors.Is(err, auth.ErrNoMetadata):
+		http.NotFound(w, r)
+	case err != nil:
+		u.endpoint.Log.WarnContext(r.Context(), "metadata of a server cannot be passed on", "err", err)
+		http.Error(w, "the server's metadata cannot be had", http.StatusBadGateway)
+	default:
+		w.Header().Set("Content-Type", mcp.TypeJSON)
+		w.Header().Set("Cache-Control", "no-store") // the server says by it where to sign in now
+		_, _ = w.Write(raw)                         // a client that has gone needs none
+	}
+}
+
+// Where clients look for an authorization server at the origin of a server without metadata (the
+// authorization page of 2025-03-26), and what it has there if it has no metadata either.
+const (
+	pathServer    = "/.well-known/oauth-authorization-server"
+	pathOpenID    = "/.well-known/openid-configuration"
+	pathAuthorize = "/authorize"
+	pathToken     = "/token"
+	pathRegister  = "/register"
+)
+
+// atOrigin serves what clients look for at the origin of a server whose authorization server is at
+// that origin. It is that of the first upstream whose server has no protected resource metadata:
+// one origin stands for one server. It reports false for any other request.
+func (g *Gateway) atOrigin(w http.ResponseWriter, r *http.Request) bool {
+	method := http.MethodGet
+	switch r.URL.Path {
+	case pathServer, pathOpenID, pathAuthorize:
+	case pathToken, pathRegister:
+		method = http.MethodPost
+	default:
+		return false
+	}
+	if r.Method != method || g.serves(r.URL.Path) {
+		return false
+	}
+	for _, u := range g.routes {
+		if u.resource == nil {
+			continue
+		}
+		switch _, err := u.resource.Metadata(r.Context()); {
+		case errors.Is(err, auth.ErrNoMetadata):
+			u.serveOrigin(w, r)
+			return true
+		case err != nil:
+			u.serveDocument(w, r, nil, err)
+			return true
+		}
+	}
+	return false
+}
+
+// serves reports whether a path is that of an upstream.
+func (g *Gateway) serves(path string) bool {
+	return slices.ContainsFunc(g.routes, func(u *route) bool { return u.endpoint.Config.Path == path })
+}
+
+// serveOrigin passes on what is at the origin of a server. A page is for the client's browser, which
+// is sent there.
+func (u *route) serveOrigin(w http.ResponseWriter, r *http.Request) {
+	switch r.URL.Path {
+	case pathAuthorize:
+		to := u.resource.Origin() + pathAuthorize
+		if r.URL.RawQuery != "" {
+			to += "?" + r.URL.RawQuery
+		}
+		w.Header().Set("Location", to)
+		w.WriteHeader(http.StatusFound)
+	case pathToken, pathRegister:
+		u.postToOrigin(w, r)
+	default:
+		raw, err := u.resource.AuthorizationServer(r.Context(), r.URL.Path)
+		if issuer, _ := jsonrpc.GetString(raw, "issuer"); err == nil && strings.TrimSuffix(issuer, "/") == u.resource.Origin() {
+			// Clients of these versions take the origin of the server for the issuer.
+			raw = jsonrpc.With(raw, jsonrpc.AppendString(nil, u.config.PublicURL), "issuer")
+		}
+		u.serveDocument(w, r, raw, err)
+	}
+}
+
+// postToOrigin passes on what a client posts to an endpoint, and the answer.
+func (u *route) postToOrigin(w http.ResponseWriter, r *http.Request) {
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(u.config.ClientTimeout))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxForm))
+	if err != nil {
+		http.Error(w, "the request could not be read, or is too large", http.StatusBadRequest)
+		return
+	}
+	resp, err := u.resource.Post(r.Context(), r.URL.Path, body, r.Header)
+	if err != nil {
+		u.serveDocument(w, r, nil, err)
+		return
+	}
+	defer resp.Body.Close()
+	for _, name := range []string{"Content-Type", "Cache-Control", "Pragma", headerAuthenticate} {
+		if values := resp.Header[name]; len(values) > 0 {
+			w.Header()[name] = values
+		}
+	}
+	w.WriteHeader(resp.StatusCode)
+	_, _ = io.Copy(w, io.LimitReader(resp.Body, maxForm)) // a client that has gone needs none
+}
+
+// maxForm bounds what clients post to an authorization server, and what that answers, in bytes.
+const maxForm = 64 << 10
