@@ -106,13 +106,13 @@ func New(o Options) (*Gateway, error) {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
 	if o.Credentials == nil {
-		o.Credentials = auth.NewCredentials(o.Config)
+		o.Credentials = auth.NewCredentials(o.Config, nil)
 	}
 	methods, err := auth.New(o.Config, auth.Options{Credentials: o.Credentials, TLS: o.TLS, Logger: o.Logger})
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
-	state, err := stateKeys(o.Config)
+	state, err := StateKeys(o.Config)
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}

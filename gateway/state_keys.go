@@ -7,11 +7,11 @@ import (
 	"taskgate/gateway/sealed"
 )
 
-// stateKeys makes the keyring of the configuration. With none configured a gateway
+// StateKeys makes the keyring of the configuration. With none configured a gateway
 // that shares its store with nobody makes a key of its own; any other has no
 // keyring (nil), since a state has to open on the replica that the client comes
 // back to.
-func stateKeys(c *config.Config) (*sealed.Keyring, error) {
+func StateKeys(c *config.Config) (*sealed.Keyring, error) {
 	if len(c.StateKeys) == 0 {
 		if c.Store != config.StoreEmbedded {
 			return nil, nil

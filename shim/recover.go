@@ -152,6 +152,7 @@ func (s *Shim) adoptedRun(t Task) *run {
 		},
 		checkpoint: t.Checkpoint,
 	}
+	r.kept.Store(rec.Kept)
 	if srv.Policy != nil {
 		r.policy = srv.policyFor(Request{Method: t.Method, Name: t.Tool})
 	}
@@ -220,7 +221,8 @@ func (r *run) represent(owner string) error {
 		before = ""
 	}
 	waited := false
-	err := r.srv.Represent(r.ctx, owner, func() {
+	kept, _ := r.kept.Load().(string)
+	err := r.srv.Represent(r.ctx, owner, kept, func() {
 		waited = true
 		r.status.say(messageWaits)
 	})

@@ -95,7 +95,11 @@ func (s *server) build(ctx context.Context) (err error) {
 	if err = s.tel.observe(s.budget); err != nil {
 		return fmt.Errorf("telemetry: %w", err)
 	}
-	s.credentials = auth.NewCredentials(s.config)
+	keys, err := gateway.StateKeys(s.config)
+	if err != nil {
+		return err
+	}
+	s.credentials = auth.NewCredentials(s.config, keys)
 	if s.upstreams, err = newUpstreams(s.config, s.store, replica, s.budget, s.credentials, s.log, s.tel.traces); err != nil {
 		return err
 	}
@@ -143,7 +147,9 @@ func (s *server) newShim(replica shim.Replica) (*shim.Shim, error) {
 			Concurrency: u.Concurrency, Queue: u.Queue, QueueWait: u.QueueWait,
 			MaxTasks: u.MaxTasks, MaxTasksPerOwner: u.MaxTasksPerOwner,
 			MaxStoredBytesPerOwner: int64(u.MaxStoredBytesPerOwner),
-			Represent: func(ctx context.Context, owner string, waits func()) error {
+			Keep:                   func(owner string) string { return s.credentials.Keep(u.Name, owner) },
+			Represent: func(ctx context.Context, owner, kept string, waits func()) error {
+				s.credentials.Restore(u.Name, owner, kept)
 				return s.credentials.Wait(ctx, u.Name, owner, waits)
 			},
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"taskgate/gateway/config"
+	"taskgate/gateway/sealed"
 )
 
 const (
@@ -49,17 +50,22 @@ func (c Caller) Leave() {
 
 // Credentials have the newest Authorization of each principal, for what is asked of a server
 // when no request is there that came with one: a cancellation, an answer, the next look at a
-// call. They are in memory only, and never in a log. Upstreams without passthrough have none.
+// call. They are in memory only, but for those that Keep seals, and never in a log. Upstreams
+// without passthrough have none.
 type Credentials struct {
 	upstreams map[string]*purse
+	keys      *sealed.Keyring // nil where none are kept
 }
 
-// NewCredentials makes those of a configuration.
-func NewCredentials(c *config.Config) *Credentials {
-	all := &Credentials{upstreams: map[string]*purse{}}
+// NewCredentials makes those of a configuration. The keys seal those that are kept in the store
+// (keep_tokens); without keys none are.
+func NewCredentials(c *config.Config, keys *sealed.Keyring) *Credentials {
+	all := &Credentials{upstreams: map[string]*purse{}, keys: keys}
 	for _, u := range c.Upstreams {
 		if pass := c.AuthOf(u).Passthrough; pass != nil {
-			all.upstreams[u.Name] = newPurse(pass.MaxTokens, pass.ForgetAfter)
+			p := newPurse(pass.MaxTokens, pass.ForgetAfter)
+			p.kept = pass.KeepTokens == config.On && keys != nil
+			all.upstreams[u.Name] = p
 		}
 	}
 	return all
@@ -86,7 +92,46 @@ func (c *Credentials) Outgoing(ctx context.Context, upstream, subject string) (a
 	if subject == "" {
 		return "", true
 	}
-	return p.newest(subject)
+	authorization, _, ok = p.newest(subject)
+	return authorization, ok
+}
+
+// Keep returns the newest of a principal as it may be in the store: sealed, and good for nobody
+// else. It is empty where none is to be kept.
+func (c *Credentials) Keep(upstream, subject string) string {
+	p := c.of(upstream)
+	if p == nil || !p.kept {
+		return ""
+	}
+	authorization, until, ok := p.newest(subject)
+	if !ok {
+		return ""
+	}
+	if until.IsZero() {
+		until = time.Now().Add(p.forget)
+	}
+	text, err := c.keys.Seal(keptFor(upstream, subject), sealed.State{Call: authorization, Expires: until})
+	if err != nil {
+		return "" // a text can always be sealed
+	}
+	return text
+}
+
+// Restore takes what Keep has returned, on any replica. What is not good any more is ignored.
+func (c *Credentials) Restore(upstream, subject, kept string) {
+	p := c.of(upstream)
+	if p == nil || !p.kept || kept == "" {
+		return
+	}
+	if s, err := c.keys.Open(kept, keptFor(upstream, subject), time.Now()); err == nil {
+		p.restore(subject, s.Call, s.Expires)
+	}
+}
+
+// keptFor binds what is kept to its owner. No request has this method, so no client can bring it
+// back as a state.
+func keptFor(upstream, subject string) sealed.Binding {
+	return sealed.Binding{Owner: subject, Endpoint: upstream, Method: "\x00credentials"}
 }
 
 // Wait waits until Outgoing has something for this principal, or returns why ctx ended. It
@@ -121,6 +166,7 @@ func (c *Credentials) Wait(ctx context.Context, upstream, subject string, waits 
 // that was not used for longest goes first.
 type purse struct {
 	forget time.Duration
+	kept   bool // in the store as well
 
 	mu      sync.Mutex
 	entries *simplelru.LRU[string, *shown] // by subject
@@ -165,17 +211,25 @@ func (p *purse) show(subject, authorization string, until time.Time) {
 	}
 }
 
-// newest returns what a principal has shown last, if it is good still.
-func (p *purse) newest(subject string) (string, bool) {
+// restore notes what a principal has shown to another replica, unless it has shown something
+// here since.
+func (p *purse) restore(subject, authorization string, until time.Time) {
+	if _, _, ok := p.newest(subject); !ok {
+		p.show(subject, authorization, until)
+	}
+}
+
+// newest returns what a principal has shown last, if it is good still, and until when.
+func (p *purse) newest(subject string) (authorization string, until time.Time, ok bool) {
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s, _ := p.entries.Get(subject)
 	if !s.good(now) {
-		return "", false
+		return "", time.Time{}, false
 	}
 	s.used = now
-	return s.authorization, true
+	return s.authorization, s.until, true
 }
 
 // await returns what is closed when a principal shows something; nil where it has already.

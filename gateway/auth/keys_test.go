@@ -57,9 +57,11 @@ func TestBadKeyring(t *testing.T) {
 }
 
 // request carries one value of Authorization.
-func request(value string) *http.Request {
+func request(values ...string) *http.Request {
 	r := httptest.NewRequest("POST", "/up/mcp", nil)
-	r.Header.Set("Authorization", value)
+	for _, value := range values {
+		r.Header.Add("Authorization", value)
+	}
 	return r
 }
 

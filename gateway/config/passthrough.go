@@ -50,6 +50,10 @@ type Passthrough struct {
 	// ForgetAfter is for how long the newest token of a caller is kept in memory after its
 	// last use. Tasks that run need it to ask the server something in the caller's name.
 	ForgetAfter time.Duration `yaml:"forget_after" min:"1s"`
+
+	// KeepTokens set to on keeps the token of a task in the store as well, sealed by state_keys,
+	// so that a replica which takes the task over need not wait for its owner.
+	KeepTokens Switch `yaml:"keep_tokens"`
 }
 
 // Introspection is where an authorization server says what a token is (RFC 7662).
@@ -72,7 +76,7 @@ type Introspection struct {
 func NewPassthrough() *Passthrough {
 	return &Passthrough{
 		Unverified: UnverifiedBlock, Userinfo: On, Remember: time.Minute, Leeway: 30 * time.Second, Refresh: 10 * time.Minute,
-		MaxTokens: 10_000, MaxLookups: 64, LookupTimeout: 10 * time.Second, ForgetAfter: 24 * time.Hour,
+		MaxTokens: 10_000, MaxLookups: 64, LookupTimeout: 10 * time.Second, ForgetAfter: 24 * time.Hour, KeepTokens: Off,
 	}
 }
 

@@ -36,6 +36,10 @@ type Issuer struct {
 	keys []jose.JSONWebKey // the newest one is last
 	down bool
 	seen int
+	// opaque are the tokens that are no JWT, with what introspection says of them; asked is how
+	// often that, or userinfo, was asked for.
+	opaque map[string]map[string]any
+	asked  int
 }
 
 // NewIssuer starts an issuer with one key. Its URL has a path if one is given, which begins
@@ -64,7 +68,26 @@ func (i *Issuer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Path == "/keys":
 		answer = i.set()
 	case r.URL.Path == strings.TrimSuffix("/.well-known/oauth-authorization-server/"+path, "/"):
-		answer = map[string]string{"issuer": i.URL, "jwks_uri": "http://" + r.Host + "/keys"}
+		answer = map[string]string{"issuer": i.URL, "jwks_uri": "http://" + r.Host + "/keys", "userinfo_endpoint": "http://" + r.Host + "/userinfo"}
+	case r.URL.Path == "/userinfo":
+		i.asked++
+		claims := i.opaque[strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")]
+		if claims == nil {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		answer = map[string]any{"sub": claims["sub"]}
+	case r.URL.Path == "/introspect":
+		i.asked++
+		if id, secret, _ := r.BasicAuth(); id != "gateway" || secret != IntrospectionSecret {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		claims := maps.Clone(i.opaque[r.FormValue("token")])
+		if claims == nil {
+			claims = map[string]any{"active": false}
+		}
+		answer = claims
 	default:
 		w.WriteHeader(http.StatusNotFound)
 		return
@@ -135,6 +158,36 @@ func (i *Issuer) Key() *jose.JSONWebKey {
 func (i *Issuer) Token(subject string, claims map[string]any) string {
 	i.t.Helper()
 	return SignedToken(i.t, jose.ES256, i.Key(), i.Claims(subject, claims))
+}
+
+// IntrospectionSecret is that of the gateway, whose name is gateway, at an issuer.
+const IntrospectionSecret = "introspection-secret"
+
+// Opaque is a token that is no JWT. Introspection also says of it what claims say.
+func (i *Issuer) Opaque(subject string, claims map[string]any) string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.opaque == nil {
+		i.opaque = map[string]map[string]any{}
+	}
+	token := "opaque-" + rand.Text()
+	i.opaque[token] = map[string]any{"active": true, "sub": subject}
+	maps.Copy(i.opaque[token], claims)
+	return token
+}
+
+// Revoke has the issuer forget an opaque token.
+func (i *Issuer) Revoke(token string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	delete(i.opaque, token)
+}
+
+// Asked is how often userinfo or introspection was asked for.
+func (i *Issuer) Asked() int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.asked
 }
 
 // Claims are those of a token.

@@ -1,0 +1,442 @@
+package auth
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+
+	"taskgate/gateway/config"
+	"taskgate/internal/wiretest"
+	"taskgate/shim"
+)
+
+// oauthServer is a server as far as the gateway asks it what it is.
+type oauthServer struct {
+	URL string
+
+	mu       sync.Mutex
+	pages    map[string]string // by path
+	status   int               // of all pages; 0 for as they are
+	requests []string          // their paths
+	header   http.Header       // of the last one
+}
+
+// newOAuthServer is at /mcp, and has metadata that names these issuers.
+func newOAuthServer(t *testing.T, issuers ...string) *oauthServer {
+	t.Helper()
+	s := &oauthServer{pages: map[string]string{}}
+	web := httptest.NewServer(s)
+	t.Cleanup(web.Close)
+	s.URL = web.URL + "/mcp"
+	s.set(wellKnown+"/mcp", issuers...)
+	return s
+}
+
+func (s *oauthServer) set(path string, issuers ...string) string {
+	text, _ := json.Marshal(map[string]any{"resource": s.URL, "authorization_servers": issuers})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pages[path] = string(text)
+	return string(text)
+}
+
+func (s *oauthServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.requests, s.header = append(s.requests, r.URL.Path), r.Header.Clone()
+	page, ok := s.pages[r.URL.Path]
+	switch {
+	case s.status != 0:
+		w.Header().Set("Location", s.URL)
+		w.WriteHeader(s.status)
+	case !ok:
+		w.WriteHeader(http.StatusNotFound)
+	default:
+		fmt.Fprint(w, page)
+	}
+}
+
+func (s *oauthServer) setStatus(status int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.status = status
+}
+
+func (s *oauthServer) seen() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]string{}, s.requests...)
+}
+
+// stateKey is that of the gateways of the tests.
+var stateKey = config.StateKey{ID: "a", Key: base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{1}, 32))}
+
+// passConfig is the configuration of a gateway in front of a server.
+func passConfig(t *testing.T, s *oauthServer, change ...func(*config.Passthrough)) *config.Config {
+	t.Helper()
+	c := config.Default()
+	c.PublicURL, c.StateKeys = wiretest.PublicURL, []config.StateKey{stateKey}
+	c.Auth.Passthrough = config.NewPassthrough()
+	for _, f := range change {
+		f(c.Auth.Passthrough)
+	}
+	c.Upstreams = []*config.Upstream{config.NewUpstream("up", s.URL)}
+	if err := c.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func startPassthrough(t *testing.T, s *oauthServer, change ...func(*config.Passthrough)) *passthrough {
+	t.Helper()
+	return start(t, passConfig(t, s, change...)).Of("up").(*passthrough)
+}
+
+func withIntrospection(i *wiretest.Issuer) func(*config.Passthrough) {
+	return func(p *config.Passthrough) {
+		p.Introspection = &config.Introspection{URL: i.URL + "/introspect", ClientID: "gateway", ClientSecret: wiretest.IntrospectionSecret}
+	}
+}
+
+// letIn asks for a caller that must be let through.
+func letIn(t *testing.T, m Method, authorization ...string) Caller {
+	t.Helper()
+	c, refusal := m.Identify(request(authorization...))
+	if refusal != nil {
+		t.Fatalf("refused: %+v", *refusal)
+	}
+	return c
+}
+
+// TestPassthroughPrincipal: whose a token is, is what its issuer says, whatever token it is and
+// however the issuer says it.
+func TestPassthroughPrincipal(t *testing.T) {
+	i, other := wiretest.NewIssuer(t, ""), wiretest.NewIssuer(t, "/other")
+	s := newOAuthServer(t, i.URL, other.URL)
+	m := startPassthrough(t, s)
+	token := func(i *wiretest.Issuer, sub, aud string) string { return i.Token(sub, map[string]any{"aud": aud}) }
+
+	alice := letIn(t, m, "Bearer "+token(i, "alice", s.URL))
+	if !strings.HasPrefix(alice.Principal.Subject, "passthrough:") || alice.Principal.NoTasks {
+		t.Fatalf("alice is %+v", alice.Principal)
+	}
+	for name, authorization := range map[string]string{
+		"another token":               "Bearer " + i.Token("alice", map[string]any{"aud": s.URL, "jti": "2"}),
+		"meant for the gateway":       "bearer  " + token(i, "alice", wiretest.PublicURL+"/up/mcp"),
+		"among its audiences":         "Bearer " + i.Token("alice", map[string]any{"aud": []string{"x", s.URL + "/"}}),
+		"opaque, known to its issuer": "Bearer " + i.Opaque("alice", nil),
+	} {
+		c := letIn(t, m, authorization)
+		if c.Principal != alice.Principal {
+			t.Errorf("%s: %+v", name, c.Principal)
+		}
+		if c.Authorization() != authorization {
+			t.Errorf("%s: goes on as %q", name, c.Authorization())
+		}
+	}
+	seen := map[shim.Principal]string{alice.Principal: "alice"}
+	for name, c := range map[string]Caller{
+		"bob":              letIn(t, m, "Bearer "+token(i, "bob", s.URL)),
+		"another issuer's": letIn(t, m, "Bearer "+token(other, "alice", s.URL)),
+		"nobody":           letIn(t, m),
+		"unknown":          letIn(t, m, "Bearer unknown"),
+		"unknown, too":     letIn(t, m, "Bearer unknown2"),
+		"another scheme":   letIn(t, m, "Basic dW5rbm93bg=="),
+		"its name":         letIn(t, m, "Bearer "+alice.Principal.Subject[len("passthrough:"):]),
+	} {
+		if is, twice := seen[c.Principal]; twice {
+			t.Errorf("%s is %s", name, is)
+		}
+		seen[c.Principal] = name
+	}
+	if c := letIn(t, m); c.Principal.Subject != "" || c.Authorization() != "" || !c.Shows() || c.Principal.NoTasks {
+		t.Errorf("anonymous is %+v", c)
+	}
+	if got := fmt.Sprint(alice.Names()); got != fmt.Sprintf("[issuer %s name alice]", i.URL) {
+		t.Error("in the audit log alice is", got)
+	}
+}
+
+// TestPassthroughProbes: a token that is wrong in some way is never its alleged owner's.
+func TestPassthroughProbes(t *testing.T) {
+	i, other := wiretest.NewIssuer(t, ""), wiretest.NewIssuer(t, "")
+	s := newOAuthServer(t, i.URL)
+	m := startPassthrough(t, s)
+	claims := func(more map[string]any) map[string]any {
+		all := map[string]any{"aud": s.URL}
+		for k, v := range more {
+			all[k] = v
+		}
+		return all
+	}
+	good := i.Token("alice", claims(nil))
+	alice := letIn(t, m, "Bearer "+good).Principal
+	head, signature := good[:strings.LastIndex(good, ".")], good[strings.LastIndex(good, ".")+1:]
+	renamed := *i.Key()
+	renamed.KeyID = "key-of-nobody"
+	ours := map[string]any{"alg": "ES256", "kid": i.Key().KeyID}
+	for name, token := range map[string]string{
+		"another issuer":            other.Token("alice", claims(nil)),
+		"another issuer's key":      wiretest.SignedToken(t, jose.ES256, other.Key(), i.Claims("alice", claims(nil))),
+		"another audience":          i.Token("alice", claims(map[string]any{"aud": "https://elsewhere.example"})),
+		"no audience":               i.Token("alice", claims(map[string]any{"aud": nil})),
+		"no exp":                    i.Token("alice", claims(map[string]any{"exp": nil})),
+		"no sub":                    i.Token("", claims(map[string]any{"sub": nil})),
+		"none":                      unsigned(t, map[string]any{"alg": "none"}, i.Claims("alice", claims(nil)), ""),
+		"HS256":                     wiretest.SignedToken(t, jose.HS256, []byte("0123456789abcdef0123456789abcdef"), i.Claims("alice", claims(nil))),
+		"another's signature":       unsigned(t, ours, i.Claims("alice", claims(map[string]any{"x": 1})), signature),
+		"forged sub":                unsigned(t, ours, i.Claims("bob", claims(nil)), signature),
+		"no signature":              head + ".",
+		"wrong kid":                 wiretest.SignedToken(t, jose.ES256, renamed, i.Claims("alice", claims(nil))),
+		"meant for the name of one": i.Token("alice", claims(map[string]any{"aud": "up"})),
+		"opaque, of another issuer": other.Opaque("alice", nil),
+	} {
+		c, refusal := m.Identify(request("Bearer " + token))
+		if refusal != nil || !c.Principal.NoTasks || !strings.HasPrefix(c.Principal.Subject, "token:") || c.Principal.Subject == alice.Subject {
+			t.Errorf("%s: %+v, %v", name, c.Principal, refusal)
+		}
+		if c.Authorization() != "Bearer "+token {
+			t.Errorf("%s: the server is not shown it", name)
+		}
+	}
+	const want = `Bearer resource_metadata="` + wiretest.PublicURL + `/.well-known/oauth-protected-resource/up/mcp", error="invalid_token", error_description="the token is not valid any more"`
+	for name, token := range map[string]string{
+		"expired":       i.Token("alice", claims(map[string]any{"exp": time.Now().Add(-time.Hour).Unix()})),
+		"not yet valid": i.Token("alice", claims(map[string]any{"nbf": time.Now().Add(time.Hour).Unix()})),
+	} {
+		c, refusal := m.Identify(request("Bearer " + token))
+		if refusal == nil || refusal.Status != http.StatusUnauthorized || refusal.Challenge != want || c.Principal.Subject != "" {
+			t.Errorf("%s: %+v, %v", name, c, refusal)
+		}
+	}
+	for name, values := range map[string][]string{
+		"twice": {"Bearer " + good, "Bearer " + good}, "a list": {"Bearer " + good + ", Bearer " + good}, "empty": {""}, "no token": {"Bearer "},
+	} {
+		if _, refusal := m.Identify(request(values...)); refusal == nil || refusal.Status != http.StatusBadRequest {
+			t.Errorf("%s: %v", name, refusal)
+		}
+	}
+}
+
+// TestIntrospection: what the endpoint says decides, and an answer for another server is none.
+func TestIntrospection(t *testing.T) {
+	i := wiretest.NewIssuer(t, "")
+	s := newOAuthServer(t, i.URL)
+	m := startPassthrough(t, s, withIntrospection(i))
+	soon := time.Now().Add(time.Hour).Unix()
+	jwt := letIn(t, m, "Bearer "+i.Token("alice", map[string]any{"aud": s.URL})).Principal
+	if c := letIn(t, m, "Bearer "+i.Opaque("alice", map[string]any{"iss": i.URL, "exp": soon, "aud": s.URL})); c.Principal != jwt {
+		t.Errorf("by introspection alice is %+v, by JWT %+v", c.Principal, jwt)
+	}
+	if a, b := letIn(t, m, "Bearer "+i.Opaque("alice", nil)), letIn(t, m, "Bearer "+i.Opaque("alice", nil)); a.Principal != b.Principal || a.Principal.NoTasks {
+		t.Errorf("without an issuer: %+v, %+v", a.Principal, b.Principal)
+	}
+	for name, token := range map[string]string{
+		"meant for another": i.Opaque("alice", map[string]any{"aud": []string{"https://elsewhere.example"}}),
+		"without a subject": i.Opaque("", nil),
+	} {
+		if c := letIn(t, m, "Bearer "+token); !c.Principal.NoTasks {
+			t.Errorf("%s: %+v", name, c.Principal)
+		}
+	}
+	for name, token := range map[string]string{
+		"unknown":       "unknown",
+		"expired":       i.Opaque("alice", map[string]any{"exp": time.Now().Add(-time.Hour).Unix()}),
+		"not yet valid": i.Opaque("alice", map[string]any{"nbf": soon}),
+	} {
+		if c, refusal := m.Identify(request("Bearer " + token)); refusal == nil || refusal.Status != http.StatusUnauthorized {
+			t.Errorf("%s: %+v, %v", name, c.Principal, refusal)
+		}
+	}
+	m.cfg.Introspection.ClientSecret = "wrong"
+	if c, refusal := m.Identify(request("Bearer " + i.Opaque("alice", nil))); refusal == nil || refusal.Status != http.StatusServiceUnavailable || c.Principal.Subject != "" {
+		t.Errorf("with a wrong secret: %+v, %v", c.Principal, refusal)
+	}
+}
+
+// outdate makes what was found out of a token old.
+func outdate(m *passthrough, token string) {
+	f, _ := m.known.Get(sha256.Sum256([]byte(token)))
+	aged := *f
+	aged.until = time.Now().Add(-time.Second)
+	m.known.Add(sha256.Sum256([]byte(token)), &aged)
+}
+
+// TestTokensAreLookedUpOnce: many requests with one token ask once, and again when the answer is
+// old. A token that was good and is not any more is refused, so that its client gets another.
+func TestTokensAreLookedUpOnce(t *testing.T) {
+	for name, change := range map[string]func(i *wiretest.Issuer) func(*config.Passthrough){
+		"userinfo":      func(*wiretest.Issuer) func(*config.Passthrough) { return func(*config.Passthrough) {} },
+		"introspection": withIntrospection,
+	} {
+		t.Run(name, func(t *testing.T) {
+			i := wiretest.NewIssuer(t, "")
+			m := startPassthrough(t, newOAuthServer(t, i.URL), change(i))
+			token := i.Opaque("alice", nil)
+			var all sync.WaitGroup
+			for range 50 {
+				all.Go(func() {
+					if _, refusal := m.Identify(request("Bearer " + token)); refusal != nil {
+						t.Error(refusal.Message)
+					}
+				})
+			}
+			all.Wait()
+			alice := letIn(t, m, "Bearer "+token).Principal
+			if i.Asked() != 1 {
+				t.Errorf("asked %d times", i.Asked())
+			}
+			outdate(m, token)
+			if letIn(t, m, "Bearer "+token).Principal != alice || i.Asked() != 2 {
+				t.Errorf("asked %d times", i.Asked())
+			}
+			i.SetDown(true)
+			outdate(m, token)
+			if c, refusal := m.Identify(request("Bearer " + token)); refusal == nil || refusal.Status != http.StatusServiceUnavailable || c.Principal.Subject != "" {
+				t.Errorf("while the issuer is down: %+v, %v", c.Principal, refusal)
+			}
+			i.SetDown(false)
+			i.Revoke(token)
+			if c, refusal := m.Identify(request("Bearer " + token)); refusal == nil || refusal.Status != http.StatusUnauthorized || c.Principal.Subject != "" {
+				t.Errorf("revoked: %+v, %v", c.Principal, refusal)
+			}
+		})
+	}
+}
+
+// TestUnverified: what becomes of callers whose token nobody knows. It is said once for each
+// upstream, without the token.
+func TestUnverified(t *testing.T) {
+	s := newOAuthServer(t) // it names no issuer
+	var text bytes.Buffer
+	of := func(key string, how config.Unverified) Method {
+		c := passConfig(t, s, func(p *config.Passthrough) { p.Unverified = how })
+		c.StateKeys[0].Key = key
+		m, err := New(c, Options{Logger: slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m.Of("up")
+	}
+	block := of(stateKey.Key, config.UnverifiedBlock)
+	for _, token := range []string{"secret-1", "secret-2", "secret-1"} {
+		if c := letIn(t, block, "Bearer "+token); !c.Principal.NoTasks || c.Principal.Subject == "" {
+			t.Errorf("%+v", c.Principal)
+		}
+	}
+	if n := strings.Count(text.String(), "level=WARN"); n != 1 || strings.Contains(text.String(), "secret-") {
+		t.Errorf("%d warnings: %s", n, &text)
+	}
+	a, b := of(stateKey.Key, config.UnverifiedToken), of(stateKey.Key, config.UnverifiedToken)
+	one := letIn(t, a, "Bearer secret-1").Principal
+	switch {
+	case one.NoTasks:
+		t.Error("it gets no tasks")
+	case letIn(t, b, "Bearer secret-1").Principal != one:
+		t.Error("another replica takes it for somebody else")
+	case letIn(t, a, "Bearer secret-2").Principal == one:
+		t.Error("two tokens are one principal")
+	}
+	other := of(base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{2}, 32)), config.UnverifiedToken)
+	if letIn(t, other, "Bearer secret-1").Principal == one {
+		t.Error("the hash does not depend on the key")
+	}
+}
+
+// TestNoKeysOfTheIssuer: while the keys cannot be had nobody is let in as somebody; an issuer that
+// publishes none has tokens that cannot be verified.
+func TestNoKeysOfTheIssuer(t *testing.T) {
+	i := wiretest.NewIssuer(t, "")
+	s := newOAuthServer(t, i.URL)
+	m := startPassthrough(t, s)
+	token := i.Token("alice", map[string]any{"aud": s.URL})
+	i.SetDown(true)
+	if c, refusal := m.Identify(request("Bearer " + token)); refusal == nil || refusal.Status != http.StatusServiceUnavailable || c.Principal.Subject != "" {
+		t.Errorf("%+v, %v", c.Principal, refusal)
+	}
+	nobody := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(nobody.Close)
+	s = newOAuthServer(t, nobody.URL)
+	m = startPassthrough(t, s)
+	if c := letIn(t, m, "Bearer "+i.Token("alice", map[string]any{"aud": s.URL, "iss": nobody.URL})); !c.Principal.NoTasks {
+		t.Errorf("%+v", c.Principal)
+	}
+}
+
+// TestWhoMayBeAsked: a server must not have the gateway look at any place that it names.
+func TestWhoMayBeAsked(t *testing.T) {
+	m := startPassthrough(t, newOAuthServer(t))
+	remote := startPassthrough(t, &oauthServer{URL: "https://server.example/mcp"})
+	for issuer, want := range map[string][2]bool{ // of a server on this machine, of any other
+		"https://login.example":         {true, true},
+		"https://login.example/tenant/": {true, true},
+		"http://127.0.0.1:8080":         {true, false},
+		"http://localhost":              {true, false},
+		"http://[::1]:1/a":              {true, false},
+		"http://login.example":          {},
+		"http://169.254.169.254/latest": {},
+		"http://127.0.0.1.example":      {},
+		"https://user@login.example":    {},
+		"https://login.example?a=b":     {},
+		"ftp://login.example":           {},
+		"file:///etc/passwd":            {},
+		"":                              {},
+	} {
+		if got := [2]bool{m.mayAsk(issuer), remote.mayAsk(issuer)}; got != want {
+			t.Errorf("%s: %v", issuer, got)
+		}
+	}
+}
+
+// TestOtherIssuers: a server that names another issuer each time does not have the gateway keep
+// the keys of all of them.
+func TestOtherIssuers(t *testing.T) {
+	i, next := wiretest.NewIssuer(t, ""), wiretest.NewIssuer(t, "")
+	s := newOAuthServer(t, i.URL)
+	m := startPassthrough(t, s)
+	token := i.Token("alice", map[string]any{"aud": s.URL})
+	letIn(t, m, "Bearer "+token)
+	old := m.trust
+	s.set(wellKnown+"/mcp", next.URL)
+	m.resource.mu.Lock()
+	m.resource.looked = time.Time{}
+	m.resource.mu.Unlock()
+	if c := letIn(t, m, "Bearer "+next.Token("alice", map[string]any{"aud": s.URL})); c.Principal.NoTasks {
+		t.Error("the new issuer is not believed")
+	}
+	if c := letIn(t, m, "Bearer "+token); !c.Principal.NoTasks {
+		t.Error("the old issuer still is")
+	}
+	if old.life.Err() == nil {
+		t.Error("its keys are still fetched")
+	}
+}
+
+// TestLookupsAreBounded: where too many tokens are looked up, a request is not let through.
+func TestLookupsAreBounded(t *testing.T) {
+	i := wiretest.NewIssuer(t, "")
+	m := startPassthrough(t, newOAuthServer(t, i.URL), func(p *config.Passthrough) { p.MaxLookups, p.LookupTimeout = 1, 100*time.Millisecond })
+	m.places <- struct{}{}
+	if c, refusal := m.Identify(request("Bearer " + i.Opaque("alice", nil))); refusal == nil || refusal.Status != http.StatusServiceUnavailable || c.Principal.Subject != "" {
+		t.Errorf("%+v, %v", c.Principal, refusal)
+	}
+	<-m.places
+	letIn(t, m, "Bearer "+i.Opaque("alice", nil))
+	ctx, leave := context.WithCancel(t.Context())
+	leave()
+	if _, refusal := m.Identify(request("Bearer " + i.Opaque("bob", nil)).WithContext(ctx)); refusal == nil {
+		t.Error("a client that has left is let through")
+	}
+}
