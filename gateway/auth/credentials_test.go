@@ -1,0 +1,226 @@
+package auth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskgate/gateway/config"
+	"taskgate/gateway/sealed"
+	"taskgate/shim"
+)
+
+// newTestCredentials are those of the upstream up, which has passthrough, and of keys, which
+// has not.
+func newTestCredentials(keys *sealed.Keyring, change ...func(*config.Passthrough)) *Credentials {
+	c := config.Default()
+	pass := config.NewPassthrough()
+	for _, f := range change {
+		f(pass)
+	}
+	up, other := config.NewUpstream("up", "http://127.0.0.1:1"), config.NewUpstream("open", "http://127.0.0.1:1")
+	up.Auth = &config.Auth{Passthrough: pass}
+	c.Upstreams = []*config.Upstream{up, other}
+	return NewCredentials(c, keys)
+}
+
+// visitor is a request of alice that came with a token.
+func visitor(authorization string, until time.Time) Caller {
+	return Caller{Principal: shim.Principal{Subject: "alice"}, visit: &visit{authorization: authorization, until: until}}
+}
+
+// TestOutgoing: a request goes out with what it came with. What is asked later has the newest of
+// the same principal at the same upstream.
+func TestOutgoing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, now := newTestCredentials(nil), time.Now()
+		show := func(authorization string, until time.Time) Caller {
+			c.of("up").show("alice", authorization, until)
+			return visitor(authorization, until)
+		}
+		check := func(when string, ctx context.Context, upstream, subject, want string, known bool) {
+			t.Helper()
+			if got, ok := c.Outgoing(ctx, upstream, subject); got != want || ok != known {
+				t.Errorf("%s: %q, %v", when, got, ok)
+			}
+		}
+		check("before anything", t.Context(), "up", "alice", "", false)
+		check("of nobody", t.Context(), "up", "", "", true)
+		check("without passthrough", t.Context(), "open", "", "", false)
+
+		first := show("a1", now.Add(time.Hour))
+		ctx := WithCaller(t.Context(), first)
+		second := show("a2", now.Add(2*time.Hour))
+		check("in a request", ctx, "up", "alice", "a1", true)
+		check("in another", WithCaller(t.Context(), second), "up", "alice", "a2", true)
+		check("in no request", t.Context(), "up", "alice", "a2", true)
+		check("at another upstream", ctx, "open", "alice", "", false)
+		check("for somebody else", ctx, "up", "bob", "", false)
+		check("for nobody", ctx, "up", "", "", true)
+		check("in a request of nobody", WithCaller(t.Context(), Caller{visit: &visit{}}), "up", "", "", true)
+
+		show("a1", now.Add(time.Hour)) // by a client that is late
+		check("after an old one", t.Context(), "up", "alice", "a2", true)
+		first.Leave()
+		check("after the request", ctx, "up", "alice", "a2", true)
+		<-time.After(90 * time.Minute)
+		third := show("a3", time.Time{})
+		check("with one that says nothing of its end", t.Context(), "up", "alice", "a3", true)
+		check("in a request whose token has expired", WithCaller(t.Context(), visitor("a1", now.Add(time.Hour))), "up", "alice", "a3", true)
+		third.Leave()
+		show("a4", now.Add(100*time.Minute))
+		<-time.After(11 * time.Minute)
+		check("once it has expired", t.Context(), "up", "alice", "", false)
+	})
+}
+
+// TestCredentialsAreForgotten: they are bounded in number and in time.
+func TestCredentialsAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCredentials(nil, func(p *config.Passthrough) { p.MaxTokens, p.ForgetAfter = 3, time.Hour })
+		p := c.of("up")
+		for i := range 5 {
+			p.show(fmt.Sprint(i), "t", time.Time{})
+		}
+		if p.entries.Len() != 3 {
+			t.Errorf("%d are kept", p.entries.Len())
+		}
+		<-time.After(30 * time.Minute)
+		c.Outgoing(t.Context(), "up", "4")
+		p.show("short", "t", time.Now().Add(time.Minute))
+		<-time.After(31 * time.Minute)
+		p.tidy()
+		if _, ok := c.Outgoing(t.Context(), "up", "4"); !ok || p.entries.Len() != 1 {
+			t.Errorf("%d are left, one in use: %v", p.entries.Len(), ok)
+		}
+	})
+}
+
+// TestWaitForCredentials: the next request of the owner ends the wait, also if the wake-up is
+// lost; another's does not.
+func TestWaitForCredentials(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCredentials(nil, func(p *config.Passthrough) { p.MaxTokens = 2 })
+		p := c.of("up")
+		told := 0
+		wait := func(ctx context.Context) <-chan error {
+			done := make(chan error, 1)
+			go func() { done <- c.Wait(ctx, "up", "alice", func() { told++ }) }()
+			synctest.Wait()
+			return done
+		}
+		over := func(done <-chan error) bool {
+			synctest.Wait()
+			select {
+			case err := <-done:
+				if err != nil {
+					t.Error(err)
+				}
+				return true
+			default:
+				return false
+			}
+		}
+		done := wait(t.Context())
+		p.show("bob", "b", time.Time{})
+		<-time.After(10 * lookAgain)
+		if over(done) || told != 1 {
+			t.Fatalf("told %d times", told)
+		}
+		p.show("alice", "a", time.Now().Add(time.Hour))
+		if !over(done) {
+			t.Fatal("alice has come, and nobody noticed")
+		}
+		if !over(wait(t.Context())) || told != 1 {
+			t.Fatal("it waits for what is there")
+		}
+		<-time.After(2 * time.Hour)
+		done = wait(t.Context())
+		if over(done) || told != 2 {
+			t.Fatal("it takes what has expired")
+		}
+		for i := range 4 {
+			p.show(fmt.Sprint(i), "t", time.Time{}) // forgets who waits for alice
+		}
+		p.show("alice", "a", time.Time{})
+		if over(done) {
+			t.Fatal("this was to be the second way to wake up")
+		}
+		<-time.After(lookAgain)
+		if !over(done) {
+			t.Fatal("it does not look again")
+		}
+		gone := errors.New("gone")
+		ctx, leave := context.WithCancelCause(t.Context())
+		p.entries.Purge()
+		done = wait(ctx)
+		leave(gone)
+		if err := <-done; err != gone {
+			t.Error(err)
+		}
+		if c.Wait(ctx, "up", "", nil) != nil || c.Wait(ctx, "open", "alice", nil) != nil {
+			t.Error("it waits where nothing is needed")
+		}
+	})
+}
+
+// TestKeptCredentials: what is kept in the store is sealed, for its owner at its upstream, and
+// only where that is wanted.
+func TestKeptCredentials(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		keys, err := sealed.Generate()
+		if err != nil {
+			t.Fatal(err)
+		}
+		keep := func(p *config.Passthrough) { p.KeepTokens = config.On }
+		for name, c := range map[string]*Credentials{"by default": newTestCredentials(keys), "without keys": newTestCredentials(nil, keep)} {
+			c.of("up").show("alice", "Bearer secret", time.Time{})
+			if kept := c.Keep("up", "alice"); kept != "" {
+				t.Errorf("%s %q is kept", name, kept)
+			}
+		}
+		one := newTestCredentials(keys, keep)
+		if kept := one.Keep("up", "alice"); kept != "" {
+			t.Errorf("nothing is kept as %q", kept)
+		}
+		one.of("up").show("alice", "Bearer secret", time.Now().Add(time.Hour))
+		kept := one.Keep("up", "alice")
+		if kept == "" || strings.Contains(kept, "secret") || one.Keep("open", "alice") != "" {
+			t.Fatalf("kept as %q", kept)
+		}
+		if other, err := sealed.Generate(); err == nil {
+			c := newTestCredentials(other, keep)
+			c.Restore("up", "alice", kept)
+			if _, ok := c.Outgoing(t.Context(), "up", "alice"); ok {
+				t.Error("it opens with another key")
+			}
+		}
+		c := newTestCredentials(keys, keep)
+		c.Restore("up", "bob", kept)
+		c.Restore("open", "alice", kept)
+		c.Restore("up", "alice", kept[:len(kept)-1])
+		for _, who := range []string{"alice", "bob"} {
+			if _, ok := c.Outgoing(t.Context(), "up", who); ok {
+				t.Errorf("%s has got it", who)
+			}
+		}
+		c.Restore("up", "alice", kept)
+		if got, ok := c.Outgoing(t.Context(), "up", "alice"); got != "Bearer secret" || !ok {
+			t.Errorf("restored: %q, %v", got, ok)
+		}
+		c.of("up").show("alice", "Bearer newer", time.Now().Add(30*time.Minute+time.Hour))
+		c.Restore("up", "alice", kept)
+		if got, _ := c.Outgoing(t.Context(), "up", "alice"); got != "Bearer newer" {
+			t.Errorf("the old one is back: %q", got)
+		}
+		<-time.After(2 * time.Hour)
+		c.Restore("up", "alice", kept)
+		if _, ok := c.Outgoing(t.Context(), "up", "alice"); ok {
+			t.Error("what has expired is taken")
+		}
+	})
+}

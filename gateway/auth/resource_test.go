@@ -1,0 +1,156 @@
+package auth
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"taskgate/gateway/config"
+)
+
+// resourceOf is the server as a protected resource, at a gateway.
+func resourceOf(t *testing.T, s *oauthServer) *Resource {
+	t.Helper()
+	return start(t, passConfig(t, s)).Resource("up")
+}
+
+// age makes what is known of the metadata old.
+func (r *Resource) age() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.looked = time.Now().Add(-time.Hour)
+}
+
+// TestServerMetadata: it is looked for where clients look, and passed on as it is.
+func TestServerMetadata(t *testing.T) {
+	for name, c := range map[string]struct {
+		at   []string // where it is
+		seen []string // what is asked for
+	}{
+		"with the path":    {[]string{wellKnown + "/mcp", wellKnown}, []string{wellKnown + "/mcp"}},
+		"without the path": {[]string{wellKnown}, []string{wellKnown + "/mcp", wellKnown}},
+		"nowhere":          {nil, []string{wellKnown + "/mcp", wellKnown}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newOAuthServer(t)
+			delete(s.pages, wellKnown+"/mcp")
+			want := ""
+			for _, at := range c.at {
+				want = s.set(at, "https://login.example")
+			}
+			r := resourceOf(t, s)
+			for range 2 {
+				got, err := r.Metadata(t.Context())
+				if string(got) != want || (want == "") != errors.Is(err, ErrNoMetadata) {
+					t.Errorf("%s, %v", got, err)
+				}
+			}
+			if seen := s.seen(); !slices.Equal(seen, c.seen) {
+				t.Errorf("asked for %v", seen)
+			}
+			if len(s.header["Authorization"]) > 0 {
+				t.Error("the server is shown a token")
+			}
+		})
+	}
+}
+
+// TestMetadataOfA401: a server says itself where its metadata is, but nowhere else than with it.
+func TestMetadataOfA401(t *testing.T) {
+	s := newOAuthServer(t)
+	r := resourceOf(t, s)
+	origin := strings.TrimSuffix(s.URL, "/mcp")
+	want := s.set("/elsewhere", "https://login.example")
+	if got, err := r.Metadata(t.Context()); err != nil || string(got) == want {
+		t.Fatalf("%s, %v", got, err)
+	}
+	for _, at := range []string{
+		"http://169.254.169.254/elsewhere", "https://" + strings.TrimPrefix(origin, "http://") + "/elsewhere",
+		"http://user@" + strings.TrimPrefix(origin, "http://") + "/elsewhere", "/elsewhere", "%", "",
+	} {
+		r.Learn(at)
+	}
+	before := len(s.seen())
+	if _, err := r.Metadata(t.Context()); err != nil || len(s.seen()) != before {
+		t.Errorf("%v, and asked for %v", err, s.seen()[before:])
+	}
+	for range 3 { // the second time says nothing new
+		r.Learn(origin + "/elsewhere")
+		if got, err := r.Metadata(t.Context()); err != nil || string(got) != want {
+			t.Errorf("%s, %v", got, err)
+		}
+	}
+	if seen := s.seen()[before:]; !slices.Equal(seen, []string{"/elsewhere"}) {
+		t.Errorf("asked for %v", seen)
+	}
+}
+
+// TestMetadataThatCannotBeHad: an old one holds as long as there is no answer; without one nothing
+// is made up.
+func TestMetadataThatCannotBeHad(t *testing.T) {
+	for _, status := range []int{http.StatusInternalServerError, http.StatusTooManyRequests} {
+		s := newOAuthServer(t)
+		r := resourceOf(t, s)
+		s.setStatus(status)
+		if got, err := r.Metadata(t.Context()); err == nil || errors.Is(err, ErrNoMetadata) || got != nil {
+			t.Errorf("%d: %s, %v", status, got, err)
+		}
+		s.setStatus(0)
+		r.age()
+		want, err := r.Metadata(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.setStatus(status)
+		r.age()
+		if got, err := r.Metadata(t.Context()); err != nil || string(got) != string(want) {
+			t.Errorf("%d: the old one is gone: %s, %v", status, got, err)
+		}
+	}
+	for name, page := range map[string]string{
+		"no JSON": "<html>", "of nothing": "{}", "too large": `{"resource":"` + strings.Repeat("x", maxDocument) + `"}`, "an array": "[]",
+	} {
+		s := newOAuthServer(t)
+		s.pages[wellKnown+"/mcp"] = page
+		if got, err := resourceOf(t, s).Metadata(t.Context()); !errors.Is(err, ErrNoMetadata) {
+			t.Errorf("%s: %.40s, %v", name, got, err)
+		}
+	}
+	s := newOAuthServer(t)
+	s.setStatus(http.StatusFound)
+	if got, err := resourceOf(t, s).Metadata(t.Context()); !errors.Is(err, ErrNoMetadata) || len(s.seen()) != 2 {
+		t.Errorf("a redirect: %s, %v, asked for %v", got, err, s.seen())
+	}
+}
+
+// TestMetadataIsFetchedOnce for all who need it.
+func TestMetadataIsFetchedOnce(t *testing.T) {
+	s := newOAuthServer(t)
+	r := resourceOf(t, s)
+	var all sync.WaitGroup
+	for range 50 {
+		all.Go(func() {
+			if _, err := r.Metadata(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if n := len(s.seen()); n != 1 {
+		t.Errorf("fetched %d times", n)
+	}
+}
+
+// TestResourceOf: only the servers of passthrough have metadata of their own.
+func TestResourceOf(t *testing.T) {
+	c := config.Default()
+	c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://127.0.0.1:1/")}
+	if r := start(t, c).Resource("up"); r != nil {
+		t.Error(fmt.Sprint(r))
+	}
+}
