@@ -17,6 +17,9 @@ func TestMain(m *testing.M) {
 	if kind := os.Getenv(childVar); kind != "" {
 		os.Exit(serveChild(kind))
 	}
+	if program := os.Getenv(throughVar); program != "" {
+		os.Exit(serveThrough(program))
+	}
 	if isChild() {
 		return
 	}
