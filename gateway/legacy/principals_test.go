@@ -122,6 +122,9 @@ type house struct {
 	sign func(r *http.Request, key string)
 	// secrets must not reach the server.
 	secrets []string
+	// issuer and server are those of passthrough.
+	issuer  *wiretest.Issuer
+	server  string
 	records bytes.Buffer // of the audit; to be read when the requests are over
 
 	mu       sync.Mutex
@@ -401,7 +404,7 @@ func alike(t *testing.T, what string, foreign, unknown reply) {
 
 // TestForeignTasks: to everyone but its owner a task does not exist, neither in
 // what is said nor in what is done (Z6, T47, L37).
-func TestForeignTasks(t *testing.T) { eachHouse(t, foreignTasks) }
+func TestForeignTasks(t *testing.T) { eachOwner(t, foreignTasks) }
 
 func foreignTasks(t *testing.T, h *house) {
 	alice, next, bob := h.caller(wiretest.AliceKey), h.caller(wiretest.AliceNext), h.caller(wiretest.BobKey)
@@ -461,7 +464,7 @@ func foreignTasks(t *testing.T, h *house) {
 
 // TestForeignSessions: a session id of somebody else is an unknown one (Z7), and
 // the session goes on.
-func TestForeignSessions(t *testing.T) { eachHouse(t, foreignSessions) }
+func TestForeignSessions(t *testing.T) { eachOwner(t, foreignSessions) }
 
 func foreignSessions(t *testing.T, h *house) {
 	alice := h.caller(wiretest.AliceKey).initialize()

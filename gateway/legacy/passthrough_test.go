@@ -1,0 +1,161 @@
+package legacy_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"taskgate/gateway/config"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/wiretest"
+)
+
+// eachOwner is eachHouse with the servers that sign callers in themselves as well: nothing of
+// whose task is whose depends on that.
+func eachOwner(t *testing.T, run func(t *testing.T, h *house)) {
+	eachHouse(t, run)
+	for name, token := range map[string]func(i *wiretest.Issuer, subject, server string) string{
+		"passthrough, JWT": jwtOf, "passthrough, opaque": opaqueOf,
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, newHouseOf(t, func(h *house, c *config.Config) { h.withPassthrough(c, token) }))
+		})
+	}
+}
+
+func jwtOf(i *wiretest.Issuer, subject, server string) string {
+	return i.Token(subject, map[string]any{"aud": server, "jti": time.Now().String()})
+}
+
+func opaqueOf(i *wiretest.Issuer, subject, _ string) string { return i.Opaque(subject, nil) }
+
+// withPassthrough has the server sign callers in: its metadata names an issuer. Each key stands
+// for a token of its own; what is no key is a token itself, and "" is none.
+func (h *house) withPassthrough(c *config.Config, token func(i *wiretest.Issuer, subject, server string) string) {
+	issuer := wiretest.NewIssuer(h.t, "")
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/.well-known/oauth-protected-resource" {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"resource": "http://" + r.Host, "authorization_servers": []string{issuer.URL}})
+	}))
+	h.t.Cleanup(web.Close)
+	c.PublicURL, c.Auth.Passthrough = wiretest.PublicURL, config.NewPassthrough()
+	c.Upstreams[0].URL = web.URL
+	h.issuer, h.server = issuer, web.URL
+	tokens := map[string]string{}
+	for key, subject := range subjects {
+		tokens[key] = token(issuer, subject, web.URL)
+	}
+	h.sign = func(r *http.Request, key string) {
+		if known := tokens[key]; known != "" {
+			key = known
+		}
+		if key != "" {
+			r.Header.Set("Authorization", "Bearer "+key)
+		}
+	}
+}
+
+func newPassthroughHouse(t *testing.T) *house {
+	return newHouseOf(t, func(h *house, c *config.Config) { h.withPassthrough(c, jwtOf) })
+}
+
+// TestNobodysTasks: who shows no token has tasks as where nobody is asked, and sees those of
+// nobody who does.
+func TestNobodysTasks(t *testing.T) {
+	h := newPassthroughHouse(t)
+	alice, nobody := h.caller(wiretest.AliceKey), h.caller("")
+	hers, nobodys := alice.task(), nobody.task()
+	nobody.status(nobodys, "working")
+	for _, method := range []string{"tasks/get", "tasks/cancel"} {
+		foreign := nobody.modern(method, `"taskId":"`+hers+`",`)
+		alike(t, method, foreign, nobody.modern(method, `"taskId":"`+strange+`",`))
+		if !strings.Contains(foreign.body, "unknown task") {
+			t.Errorf("%s: %v", method, foreign)
+		}
+		alike(t, method+" by alice", alice.modern(method, `"taskId":"`+nobodys+`",`), alice.modern(method, `"taskId":"`+strange+`",`))
+	}
+	alice.status(hers, "working")
+}
+
+// TestUnverifiedCallersHaveNoTasks: their calls block, in both eras, and nothing offers them tasks.
+func TestUnverifiedCallersHaveNoTasks(t *testing.T) {
+	h := newPassthroughHouse(t)
+	guest, alice := h.caller("of-nobody-knows-whom"), h.caller(wiretest.AliceKey)
+	hers := alice.task()
+	h.events.proceed <- struct{}{}
+	alice.status(hers, "completed")
+	block := func(name string, call func() reply) {
+		t.Helper()
+		answer := make(chan reply, 1)
+		go func() { answer <- call() }()
+		wiretest.Await(t, h.events.started, "the tool")
+		select {
+		case r := <-answer:
+			t.Fatalf("%s: it does not block: %v", name, r)
+		case h.events.proceed <- struct{}{}:
+		}
+		if r := wiretest.Await(t, answer, "the answer"); !strings.Contains(r.body, `"content"`) || strings.Contains(r.body, "taskId") {
+			t.Errorf("%s: %v", name, r)
+		}
+	}
+	block("modern", func() reply { return guest.modern("tools/call", `"name":"wait",`) })
+	foreign := guest.modern("tasks/get", `"taskId":"`+hers+`",`)
+	alike(t, "tasks/get", foreign, guest.modern("tasks/get", `"taskId":"`+strange+`",`))
+	if !strings.Contains(foreign.body, "unknown task") {
+		t.Errorf("tasks/get: %v", foreign)
+	}
+	if r := guest.modern("server/discover", ""); strings.Contains(r.body, "io.modelcontextprotocol/tasks") {
+		t.Errorf("tasks are offered: %v", r)
+	}
+	if r := alice.modern("server/discover", ""); !strings.Contains(r.body, "io.modelcontextprotocol/tasks") {
+		t.Errorf("tasks are not offered: %v", r)
+	}
+
+	hello := guest.do("POST", wiretest.InitializeBody, nil)
+	if _, offered := jsonrpc.Get([]byte(hello.body), "result", "capabilities", "tasks"); offered || hello.status != http.StatusOK {
+		t.Errorf("tasks are offered: %v", hello)
+	}
+	guest.session = hello.header.Get("Mcp-Session-Id")
+	if r := guest.legacy("tools/list", ""); strings.Contains(r.body, "taskSupport") || !strings.Contains(r.body, `"wait"`) {
+		t.Errorf("tasks are offered: %v", r)
+	}
+	block("legacy", func() reply { return guest.legacy("tools/call", `"name":"wait","task":{}`) })
+	if r := guest.legacy("tasks/get", `"taskId":"`+hers+`"`); !strings.Contains(r.body, "unknown task") {
+		t.Errorf("tasks/get: %v", r)
+	}
+	if r := guest.legacy("tasks/list", ""); !strings.Contains(r.body, `"tasks":[]`) {
+		t.Errorf("tasks/list: %v", r)
+	}
+}
+
+// TestRefreshKeepsTasks: a task and a session are those of whoever shows the next token. An old
+// one is refused, and not told that its task does not exist.
+func TestRefreshKeepsTasks(t *testing.T) {
+	h := newPassthroughHouse(t)
+	token := func(exp time.Time) *caller {
+		return h.caller(h.issuer.Token("alice", map[string]any{"aud": h.server, "exp": exp.Unix(), "jti": time.Now().String()}))
+	}
+	soon := time.Now().Add(time.Hour)
+	id, session := token(soon).task(), token(soon).initialize().session
+	for range 20 {
+		token(soon).status(id, "working")
+		next := token(soon)
+		next.session = session
+		if r := next.legacy("tasks/get", `"taskId":"`+id+`"`); !strings.Contains(r.body, `"working"`) {
+			t.Fatalf("%v", r)
+		}
+	}
+	old := token(time.Now().Add(-time.Hour))
+	if r := old.modern("tasks/get", `"taskId":"`+id+`",`); r.status != http.StatusUnauthorized ||
+		!strings.Contains(r.header.Get("Www-Authenticate"), `error="invalid_token"`) || strings.Contains(r.body, "unknown task") {
+		t.Errorf("%v", r)
+	}
+	h.events.proceed <- struct{}{}
+	token(soon).status(id, "completed")
+}
