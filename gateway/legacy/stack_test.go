@@ -102,7 +102,11 @@ func serveGateway(t *testing.T, leg *upstream.HTTP, change func(*config.Config))
 		bounded, cancel := context.WithTimeout(context.Background(), wiretest.Patience)
 		defer cancel()
 		stop()
-		err := errors.Join(<-done, g.Close(bounded), sh.Close(bounded))
+		ended := <-done
+		if errors.Is(ended, context.Canceled) {
+			ended = nil
+		}
+		err := errors.Join(ended, g.Close(bounded), sh.Close(bounded))
 		front.Close()
 		if err := errors.Join(err, leg.Close(bounded)); err != nil {
 			t.Error(err)

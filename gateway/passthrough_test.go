@@ -1,0 +1,164 @@
+package gateway
+
+import (
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"taskgate/gateway/config"
+	"taskgate/gateway/upstream"
+	"taskgate/internal/wiretest"
+)
+
+func TestWithMetadata(t *testing.T) {
+	const page = "https://gateway.example/p"
+	for given, want := range map[string]string{
+		``: ``, `Bearer`: `Bearer`, `Bearer realm="a"`: `Bearer realm="a"`,
+		`Bearer resource_metadata="http://s/m"`:                                            `Bearer resource_metadata="` + page + `"`,
+		`Bearer scope="a b", resource_metadata = "http://s/m" , error="x"`:                 `Bearer scope="a b", resource_metadata = "` + page + `" , error="x"`,
+		`Bearer Resource_Metadata=http://s/m,scope=a`:                                      `Bearer Resource_Metadata="` + page + `",scope=a`,
+		`Bearer realm="resource_metadata=\"no\", b", resource_metadata="http://s/m"`:       `Bearer realm="resource_metadata=\"no\", b", resource_metadata="` + page + `"`,
+		`Basic realm="x", Bearer resource_metadata="http://s/m", DPoP algs="ES256"`:        `Basic realm="x", Bearer resource_metadata="` + page + `", DPoP algs="ES256"`,
+		`Bearer resource_metadata="http://s/m", DPoP resource_metadata="http://s/\"other"`: `Bearer resource_metadata="` + page + `", DPoP resource_metadata="` + page + `"`,
+		`Bearer x_resource_metadata="http://s/m", error_description="cut`:                  `Bearer x_resource_metadata="http://s/m", error_description="cut`,
+		`Bearer resource_metadata`:                                                         `Bearer resource_metadata`,
+	} {
+		got, first := withMetadata(given, page)
+		if got != want {
+			t.Errorf("%s\n got %s\nwant %s", given, got, want)
+		}
+		if changed := got != given; changed != (first == "http://s/m") {
+			t.Errorf("%s: it was at %q", given, first)
+		}
+	}
+}
+
+// passed is a gateway in front of a server that signs its callers in.
+func passed(t *testing.T, server http.Handler) (get func(method, path, body string) *httptest.ResponseRecorder, url string) {
+	t.Helper()
+	web := httptest.NewServer(server)
+	t.Cleanup(web.Close)
+	s := newStage(t)
+	c := config.Default()
+	c.PublicURL, c.Auth.Passthrough = wiretest.PublicURL, config.NewPassthrough()
+	c.Upstreams = []*config.Upstream{config.NewUpstream("up", web.URL+"/mcp")}
+	g, err := New(Options{Config: c, Shim: s.shim, Upstreams: map[string]upstream.Client{"up": s.leg}, Logger: slog.New(slog.DiscardHandler),
+		Sessions: wiretest.OpenSessions(t, c.MaxSessions, c.SessionIdle)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := g.Handler()
+	return func(method, path, body string) *httptest.ResponseRecorder {
+		r := httptest.NewRequest(method, path, strings.NewReader(body))
+		r.Host = "127.0.0.1"
+		r.Header.Set("Authorization", "Basic "+body)
+		r.Header.Set("Cookie", "c=1")
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w
+	}, web.URL
+}
+
+// TestMetadataIsPassedOn: the metadata of a server is served with the gateway's address where it was the
+// server's, and otherwise as it is: with another name its client refuses it. If it cannot be had,
+// nothing takes its place (Z4).
+func TestMetadataIsPassedOn(t *testing.T) {
+	const at = "/.well-known/oauth-protected-resource"
+	for name, c := range map[string]struct {
+		path, resource string // "" answers with status
+		status         int
+		want           string
+		wantStatus     int
+	}{
+		"its own":           {at + "/mcp", "$URL/mcp", 200, wiretest.PublicURL + "/up/mcp", 200},
+		"its origin":        {at, "$URL", 200, wiretest.PublicURL + "/up/mcp", 200},
+		"another path":      {at + "/mcp", "$URL/other", 200, "$URL/other", 200},
+		"another server":    {at + "/mcp", "https://evil.example/mcp", 200, "https://evil.example/mcp", 200},
+		"another scheme":    {at + "/mcp", "https$HOST/mcp", 200, "https$HOST/mcp", 200},
+		"none":              {"/nowhere", "x", 200, "", 404},
+		"not at the moment": {at + "/mcp", "", 503, "", 502},
+		"no metadata":       {at + "/mcp", "", 200, "", 404},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var url string
+			fill := func(s string) string {
+				return strings.NewReplacer("$URL", url, "$HOST", strings.TrimPrefix(url, "http")).Replace(s)
+			}
+			get, at := passed(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				switch {
+				case r.Header.Get("Authorization") != "" || r.Header.Get("Cookie") != "":
+					t.Errorf("the server was sent %v", r.Header)
+				case r.URL.Path != c.path:
+					http.NotFound(w, r)
+				case c.resource == "":
+					w.WriteHeader(c.status)
+				default:
+					_, _ = io.WriteString(w, `{ "scopes_supported": ["a"],"resource":"`+fill(c.resource)+`", "x":1.0}`)
+				}
+			}))
+			url = at
+			w := get("GET", "/.well-known/oauth-protected-resource/up/mcp", "")
+			want := ""
+			if c.want != "" {
+				want = `{ "scopes_supported": ["a"],"resource":"` + fill(c.want) + `", "x":1.0}`
+			}
+			if w.Code != c.wantStatus || want != "" && w.Body.String() != want {
+				t.Errorf("%d %s, want %d %s", w.Code, w.Body, c.wantStatus, want)
+			}
+		})
+	}
+}
+
+// TestOriginIsPassedOn: what clients of 2025-03-26 look for at the origin of a server without metadata
+// is passed on, and of a server with metadata nothing is.
+func TestOriginIsPassedOn(t *testing.T) {
+	metadata := false
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /.well-known/oauth-protected-resource/mcp", func(w http.ResponseWriter, r *http.Request) {
+		if !metadata {
+			http.NotFound(w, r)
+			return
+		}
+		_, _ = io.WriteString(w, `{"resource":"http://`+r.Host+`/mcp"}`)
+	})
+	mux.HandleFunc("GET /.well-known/oauth-authorization-server", func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, `{"issuer":"http://`+r.Host+`","token_endpoint":"http://`+r.Host+`/t"}`)
+	})
+	mux.HandleFunc("POST /token", func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		if r.Header.Get("Cookie") != "" || r.Header.Get("Authorization") != "Basic code=1" {
+			t.Errorf("the server was sent %v", r.Header)
+		}
+		w.Header().Set("Set-Cookie", "c=2")
+		w.WriteHeader(http.StatusTeapot)
+		_, _ = w.Write(append([]byte("got "), body...))
+	})
+	get, url := passed(t, mux)
+	if w := get("GET", "/.well-known/oauth-authorization-server", ""); w.Code != 200 || w.Body.String() != `{"issuer":"`+wiretest.PublicURL+`","token_endpoint":"`+url+`/t"}` {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	if w := get("GET", "/.well-known/openid-configuration", ""); w.Code != 404 {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	if w := get("GET", "/authorize?state=a&x=%20", ""); w.Code != 302 || w.Header().Get("Location") != url+"/authorize?state=a&x=%20" {
+		t.Errorf("%d %v", w.Code, w.Header())
+	}
+	if w := get("POST", "/token", "code=1"); w.Code != http.StatusTeapot || w.Body.String() != "got code=1" || w.Header().Get("Set-Cookie") != "" {
+		t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
+	}
+	if w := get("POST", "/token", strings.Repeat("x", maxForm+1)); w.Code != 400 {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+
+	metadata = true
+	get, _ = passed(t, mux)
+	for method, path := range map[string]string{"GET": "/.well-known/oauth-authorization-server", "POST": "/register"} {
+		if w := get(method, path, ""); w.Code != 404 {
+			t.Errorf("%s of a server with metadata: %d", path, w.Code)
+		}
+	}
+}
