@@ -37,7 +37,7 @@ type border struct {
 
 	mu      sync.Mutex
 	crossed bytes.Buffer // in the order in which it has come
-	ends    bytes.Buffer // the ends of sessions, which come when they come
+	ends    []string     // the ends of sessions, which come when they come
 }
 
 const challengeOfServer = `Bearer realm="a, b", scope="mcp:use files:read", error="invalid_token", resource_metadata="%s/.well-known/oauth-protected-resource/mcp", error_description="say \"please\""`
@@ -115,29 +115,31 @@ func (b *border) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (b *border) note(r *http.Request, body []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	to := &b.crossed
-	if r.Method == http.MethodDelete {
-		to = &b.ends
-	}
-	fmt.Fprintf(to, "%s %s\nHost: %s\n", r.Method, r.URL, r.Host)
+	var to bytes.Buffer
+	fmt.Fprintf(&to, "%s %s\nHost: %s\n", r.Method, r.URL, r.Host)
 	for _, name := range slices.Sorted(maps.Keys(r.Header)) {
 		for _, value := range r.Header[name] {
-			fmt.Fprintf(to, "%s: %s\n", name, value)
+			fmt.Fprintf(&to, "%s: %s\n", name, value)
 		}
 	}
-	fmt.Fprintf(to, "\n%s\n\n", body)
+	fmt.Fprintf(&to, "\n%s\n\n", body)
+	if r.Method == http.MethodDelete {
+		b.ends = append(b.ends, to.String())
+	} else {
+		b.crossed.Write(to.Bytes())
+	}
 }
 
 // seen is what has crossed since the last call.
 func (b *border) seen() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	ends := strings.SplitAfter(b.ends.String(), "\n\n\n")
-	slices.Sort(ends)
-	defer b.ends.Reset()
-	defer b.crossed.Reset()
+	slices.Sort(b.ends)
+	all := b.crossed.String() + strings.Join(b.ends, "")
+	b.ends = nil
+	b.crossed.Reset()
 	return strings.NewReplacer(strings.TrimPrefix(b.server, "http://"), "SERVER", strings.TrimPrefix(strings.TrimSuffix(b.gateway, "/up/mcp"), "http://"), "GATEWAY").
-		Replace(b.crossed.String() + strings.Join(ends, ""))
+		Replace(all)
 }
 
 // ask sends one request to the gateway, with headers that every client may send.
