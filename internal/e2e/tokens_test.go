@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,9 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/modelcontextprotocol/go-sdk/auth"
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
-	"github.com/modelcontextprotocol/go-sdk/oauthex"
 	"github.com/oauth2-proxy/mockoidc"
 
 	"taskgate/internal/proc"
@@ -163,37 +159,7 @@ func TestSignInFromNothing(t *testing.T) {
 	provider.AccessTTL = 2 * time.Second
 	startSignedIn(t, provider, addr)
 	for _, version := range []string{"2026-07-28", "2025-11-25"} {
-		signedIn := 0
-		handler, err := auth.NewAuthorizationCodeHandler(&auth.AuthorizationCodeHandlerConfig{
-			PreregisteredClient: &oauthex.ClientCredentials{ClientID: provider.ClientID, ClientSecretAuth: &oauthex.ClientSecretAuth{ClientSecret: provider.ClientSecret}},
-			RedirectURL:         "http://127.0.0.1/callback",
-			ScopeFilter:         func([]string) []string { return []string{"openid"} },
-			AuthorizationCodeFetcher: func(_ context.Context, args *auth.AuthorizationArgs) (*auth.AuthorizationResult, error) {
-				signedIn++
-				provider.QueueUser(&mockoidc.MockUser{Subject: "alice"})
-				back := provider.visit(args.URL)
-				return &auth.AuthorizationResult{Code: back.Query().Get("code"), State: back.Query().Get("state")}, nil
-			},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		client := sdk.NewClient(&sdk.Implementation{Name: "host", Version: "1"}, nil)
-		session, err := client.Connect(t.Context(), &sdk.StreamableClientTransport{Endpoint: "http://" + addr + "/mcp", OAuthHandler: handler},
-			&sdk.ClientSessionOptions{ProtocolVersion: version})
-		if err != nil {
-			t.Fatalf("%s: %v", version, err)
-		}
-		defer session.Close()
-		for range 3 {
-			if result, err := session.ListTools(t.Context(), nil); err != nil || len(result.Tools) == 0 {
-				t.Errorf("%s: %v", version, err)
-			}
-			<-time.After(1500 * time.Millisecond) // the token expires meanwhile
-		}
-		if signedIn == 0 {
-			t.Errorf("%s: nobody has signed in", version)
-		}
+		signInWithGo(t, provider, addr, version)
 	}
 }
 

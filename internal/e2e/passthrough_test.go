@@ -1,0 +1,186 @@
+package e2e
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/auth"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/modelcontextprotocol/go-sdk/oauthex"
+	"github.com/oauth2-proxy/mockoidc"
+
+	"taskgate/internal/proc"
+	"taskgate/internal/taskclient"
+)
+
+// protected is a server of the Go SDK that wants tokens of a provider, by the SDK's own code, and notes
+// the paths that are asked for with a token.
+type protected struct {
+	url string
+
+	mu    sync.Mutex
+	paths map[string]bool
+}
+
+func startProtected(t *testing.T, provider oidc, stateless bool) *protected {
+	t.Helper()
+	p := &protected{paths: map[string]bool{}}
+	server := sdk.NewServer(&sdk.Implementation{Name: "protected", Version: "1"}, nil)
+	sdk.AddTool(server, &sdk.Tool{Name: "who"}, func(ctx context.Context, r *sdk.CallToolRequest, _ struct{}) (*sdk.CallToolResult, any, error) {
+		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: r.Extra.TokenInfo.UserID}}}, nil, nil
+	})
+	// The provider itself says whether a token is good.
+	verify := func(ctx context.Context, token string, _ *http.Request) (*auth.TokenInfo, error) {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, provider.UserinfoEndpoint(), nil)
+		if err != nil {
+			return nil, err
+		}
+		r.Header.Set("Authorization", "Bearer "+token)
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			return nil, err
+		}
+		defer resp.Body.Close()
+		var claims struct {
+			Subject string `json:"sub"`
+		}
+		_, payload, _ := strings.Cut(token, ".")
+		payload, _, _ = strings.Cut(payload, ".")
+		text, err := base64.RawURLEncoding.DecodeString(payload)
+		if resp.StatusCode != http.StatusOK || err != nil || json.Unmarshal(text, &claims) != nil {
+			return nil, auth.ErrInvalidToken
+		}
+		return &auth.TokenInfo{UserID: claims.Subject, Expiration: time.Now().Add(time.Minute)}, nil
+	}
+	mux := http.NewServeMux()
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "" {
+			p.mu.Lock()
+			p.paths[r.URL.Path] = true
+			p.mu.Unlock()
+		}
+		mux.ServeHTTP(w, r)
+	}))
+	t.Cleanup(func() {
+		web.CloseClientConnections()
+		web.Close()
+	})
+	const at = "/.well-known/oauth-protected-resource/mcp"
+	p.url = web.URL + "/mcp"
+	mux.Handle(at, auth.ProtectedResourceMetadataHandler(&oauthex.ProtectedResourceMetadata{
+		Resource: p.url, AuthorizationServers: []string{provider.Issuer()}, ScopesSupported: []string{"openid"},
+	}))
+	mcp := sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, &sdk.StreamableHTTPOptions{Stateless: stateless})
+	mux.Handle("/mcp", auth.RequireBearerToken(verify, &auth.RequireBearerTokenOptions{ResourceMetadataURL: web.URL + at})(mcp))
+	return p
+}
+
+// startPassing starts a gateway at addr in front of it, which knows callers by the tokens of the provider.
+func (p *protected) startPassing(t *testing.T, provider oidc, addr string) *proc.Process {
+	t.Helper()
+	config := configured(t, fmt.Sprintf(`
+listen: %s
+public_url: http://%s
+log: {level: debug}
+auth: {passthrough: {audiences: [%q]}}
+upstreams:
+  - {name: protected, path: /mcp, url: "%s", defaults: {tasks: always}}
+`, addr, addr, provider.ClientID, p.url))
+	return start(t, addr, proc.Command{Name: "taskgate", Path: filepath.Join(bin, "taskgate"), Args: append([]string{"serve"}, config...)})
+}
+
+// Clients that know nothing but the address of the gateway sign in at the authorization server of the
+// server behind it: the Go SDK and the TypeScript SDKs with their own OAuth code, in front of servers of
+// both eras. They go on when their token has expired. What a token was given out for is the gateway's
+// address, it goes to the server's endpoint only, and a task is its owner's with every token.
+func TestSignInAtTheServer(t *testing.T) {
+	t.Parallel()
+	for name, stateless := range map[string]bool{"legacy server": false, "modern server": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			provider, addr := startOIDC(t), freeAddr(t)
+			provider.AccessTTL = 3 * time.Second
+			server := startProtected(t, provider, stateless)
+			gateway := server.startPassing(t, provider, addr)
+			for _, version := range []string{"2026-07-28", "2025-11-25"} {
+				signInWithGo(t, provider, addr, version)
+			}
+			for name, c := range map[string]struct{ sdk, mode string }{
+				"1.x": {"1", ""}, "2.x, legacy": {"2", "legacy"}, "2.x": {"2", "auto"},
+			} {
+				var got struct {
+					Tools, Again, Asked []string
+					Refreshed           bool
+				}
+				runNodeInto(t, &got, "signin.mjs", "URL=http://"+addr+"/mcp", "SDK="+c.sdk, "MODE="+c.mode, "WAIT=4500",
+					"CLIENT_ID="+provider.ClientID, "CLIENT_SECRET="+provider.ClientSecret, "ISSUER="+provider.Issuer())
+				if !slices.Contains(got.Tools, "who") || !slices.Equal(got.Tools, got.Again) || !got.Refreshed || !slices.Contains(got.Asked, "http://"+addr+"/mcp") {
+					t.Errorf("TypeScript SDK %s: %+v", name, got)
+				}
+			}
+			provider.AccessTTL = time.Minute
+			token := provider.signIn("alice").Access
+			client := &taskclient.Client{URL: "http://" + addr + "/mcp", Tasks: true, HTTP: &http.Client{Transport: withKey(token)}}
+			task := callTask(t, client, "who", map[string]any{})
+			client.HTTP.Transport = withKey(provider.signIn("alice").Access)
+			if got := textOf(t, waitFor(t, client, task.ID, "completed").Result); got != "alice" {
+				t.Errorf("the server was called as %q", got)
+			}
+			server.mu.Lock()
+			defer server.mu.Unlock()
+			if len(server.paths) != 1 || !server.paths["/mcp"] {
+				t.Errorf("tokens went to %v", server.paths)
+			}
+			if strings.Contains(gateway.Output(), token[strings.LastIndex(token, ".")+1:]) {
+				t.Errorf("a token is in the log:\n%s", gateway.Output())
+			}
+		})
+	}
+}
+
+// signInWithGo has a client of the Go SDK list the tools, for longer than its first token lasts.
+func signInWithGo(t *testing.T, provider oidc, addr, version string) {
+	t.Helper()
+	signedIn := 0
+	handler, err := auth.NewAuthorizationCodeHandler(&auth.AuthorizationCodeHandlerConfig{
+		PreregisteredClient: &oauthex.ClientCredentials{ClientID: provider.ClientID, ClientSecretAuth: &oauthex.ClientSecretAuth{ClientSecret: provider.ClientSecret}},
+		RedirectURL:         "http://127.0.0.1/callback",
+		ScopeFilter:         func([]string) []string { return []string{"openid"} },
+		AuthorizationCodeFetcher: func(_ context.Context, args *auth.AuthorizationArgs) (*auth.AuthorizationResult, error) {
+			signedIn++
+			provider.QueueUser(&mockoidc.MockUser{Subject: "alice"})
+			back := provider.visit(args.URL)
+			return &auth.AuthorizationResult{Code: back.Query().Get("code"), State: back.Query().Get("state")}, nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := sdk.NewClient(&sdk.Implementation{Name: "host", Version: "1"}, nil)
+	session, err := client.Connect(t.Context(), &sdk.StreamableClientTransport{Endpoint: "http://" + addr + "/mcp", OAuthHandler: handler},
+		&sdk.ClientSessionOptions{ProtocolVersion: version})
+	if err != nil {
+		t.Errorf("%s: %v", version, err)
+		return
+	}
+	defer session.Close()
+	for range 3 {
+		if result, err := session.ListTools(t.Context(), nil); err != nil || len(result.Tools) == 0 {
+			t.Errorf("%s: %v", version, err)
+		}
+		<-time.After(2 * time.Second) // the token expires meanwhile
+	}
+	if signedIn == 0 {
+		t.Errorf("%s: nobody has signed in", version)
+	}
+}
