@@ -33,8 +33,9 @@ func newUpstreams(c *config.Config, store *redisstore.Store, replica shim.Replic
 	for _, u := range c.Upstreams {
 		cfg := upstreamConfig(c, u, replica, log, traces)
 		cfg.Budget = bytes
-		if c.AuthOf(u).Passthrough != nil {
+		if pass := c.AuthOf(u).Passthrough; pass != nil {
 			cfg.Shared = false // anonymous callers may show all kinds of things to the server
+			cfg.MaxSeen = pass.MaxTokens
 			cfg.Represent = func(subject string) *upstream.Forwarded { return representative(credentials, u.Name, subject) }
 		}
 		var err error

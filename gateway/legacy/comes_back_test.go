@@ -1,6 +1,7 @@
 package legacy_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -183,5 +184,42 @@ func TestTenantsAreApart(t *testing.T) {
 	}
 	if in["a"] == "" || in["a"] == in["b"] || in["a"] == in[""] || in["b"] == in[""] {
 		t.Errorf("the sessions are %v", in)
+	}
+}
+
+// TestListeningCarriesHeaders: what the gateway listens to for a client, it asks for in the client's name.
+func TestListeningCarriesHeaders(t *testing.T) {
+	b := newBorder(t, func(c *config.Config) {
+		passthrough(c)
+		c.Upstreams[0].ForwardHeaders = []string{"X-Tenant"}
+	})
+	opened := make(chan http.Header, 4)
+	b.answer = func(w http.ResponseWriter, r *http.Request, _ jsonrpc.Message) bool {
+		if r.Method != http.MethodGet || r.URL.Path != "/mcp" {
+			return false
+		}
+		w.Header().Set("Content-Type", mcp.TypeSSE)
+		_ = http.NewResponseController(w).Flush()
+		opened <- r.Header
+		<-r.Context().Done()
+		return true
+	}
+	headers := http.Header{"Authorization": {ofAlice}, "X-Tenant": {"acme"}}
+	_, h, _ := b.ask("POST", wiretest.InitializeBody, headers)
+	ctx, leave := context.WithCancel(t.Context())
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, b.gateway, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header = http.Header{"Accept": {mcp.TypeSSE}, "Authorization": {ofAlice}, "X-Tenant": {"acme"}, mcp.HeaderSession: h[mcp.HeaderSession]}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	defer leave()
+	got := wiretest.Await(t, opened, "the stream of the session with the server")
+	if got.Get("Authorization") != ofAlice || got.Get("X-Tenant") != "acme" || got.Get(mcp.HeaderSession) != "session-1" {
+		t.Errorf("the server was asked with %v", got)
 	}
 }

@@ -58,7 +58,7 @@ func New(c Config) (*HTTP, error) {
 	}
 	h := &HTTP{wire: w, work: newWorkers()}
 	h.tools = &tools{client: h, lists: remembered[map[string]Tool]{work: h.work, most: maxLists}}
-	h.eras = &eras{wire: w, work: h.work, tools: h.tools, seen: remembered[Server]{work: h.work, most: maxSeen}}
+	h.eras = &eras{wire: w, work: h.work, tools: h.tools, seen: remembered[Server]{work: h.work, most: w.cfg.MaxSeen}}
 	h.sessions = &sessionTable{wire: w, work: h.work, eras: h.eras, tools: h.tools, shares: shares{wire: w, work: h.work}}
 	if w.cfg.Tasks != TasksNever { // the extension is not declared then (T7)
 		h.listeners = &taskListeners{wire: w, work: h.work}

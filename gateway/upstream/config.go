@@ -71,6 +71,9 @@ type Config struct {
 	// Represent, if not nil, gives what goes along with requests for a call whose client is not
 	// here (another replica has begun it), by the subject of the client (shim.Session.Principal).
 	Represent func(principal string) *Forwarded
+	// MaxSeen is for how many kinds of clients it is remembered what the server says of itself:
+	// those of an era that declare the same and, with Represent, have the same token. 256 if 0.
+	MaxSeen int
 	// Way says which transport the server at URL has; WayAuto if empty.
 	Way Way
 	// MaxConnections bounds the connections with event streams to a server of HTTP+SSE;
@@ -146,6 +149,7 @@ func (c Config) withDefaults() Config {
 	c.SessionIdle = cmp.Or(c.SessionIdle, defaultIdle)
 	c.MaxResult = cmp.Or(c.MaxResult, defaultMax)
 	c.MaxEvent = cmp.Or(c.MaxEvent, defaultMax)
+	c.MaxSeen = cmp.Or(c.MaxSeen, maxSeen)
 	c.Replica = cmp.Or(c.Replica, "tg")
 	c.GatewayInfo.Name = cmp.Or(c.GatewayInfo.Name, "taskgate")
 	c.GatewayInfo.Version = cmp.Or(c.GatewayInfo.Version, "dev")

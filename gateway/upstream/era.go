@@ -66,7 +66,7 @@ type eras struct {
 	cur *verdict
 }
 
-// maxSeen bounds seen: the capabilities are the clients'.
+// maxSeen bounds seen, unless the configuration does: the capabilities are the clients'.
 const maxSeen = 256
 
 // get returns the verdict, probing for this session if there is none. All who need one wait
