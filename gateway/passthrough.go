@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -25,6 +26,14 @@ func (u *route) passing(f *upstream.Forwarded, r *http.Request, c auth.Caller) {
 	f.Authorization = func() string {
 		value, _ := u.credentials.Outgoing(ctx, u.endpoint.Name, subject)
 		return value
+	}
+	f.Ready = func(life context.Context) error {
+		if _, ok := u.credentials.Outgoing(ctx, u.endpoint.Name, subject); ok || c.Here() {
+			return nil
+		}
+		return u.credentials.Wait(life, u.endpoint.Name, subject, func() {
+			u.endpoint.Log.InfoContext(life, "what is asked of the server waits for a new token of its client", "principal", subject)
+		})
 	}
 	f.Challenge = func(values []string) []string {
 		if c.Authorization() != "" {

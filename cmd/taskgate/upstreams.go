@@ -64,6 +64,9 @@ func representative(credentials *auth.Credentials, upstreamName, subject string)
 			value, _ := credentials.Outgoing(context.Background(), upstreamName, subject)
 			return value
 		},
+		Ready: func(ctx context.Context) error {
+			return credentials.Wait(ctx, upstreamName, subject, func() {}) // the task says so
+		},
 		Challenge: func(values []string) []string { return values }, // there is nobody to read it
 	}
 }

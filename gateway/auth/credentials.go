@@ -27,6 +27,8 @@ type visit struct {
 	over          atomic.Bool
 }
 
+func (v *visit) good(now time.Time) bool { return v.until.IsZero() || now.Before(v.until) }
+
 // Authorization is the value of the header that the request came with, if it goes on to the
 // server; "" for every other way to sign in than passthrough, and for an anonymous request.
 func (c Caller) Authorization() string {
@@ -39,6 +41,10 @@ func (c Caller) Authorization() string {
 // Shows reports whether the server decides about the caller: what it came with, if anything,
 // goes on to the server.
 func (c Caller) Shows() bool { return c.visit != nil }
+
+// Here reports whether the request is still being served: its client is there to be told what the
+// server says of its token.
+func (c Caller) Here() bool { return c.visit != nil && !c.visit.over.Load() }
 
 // Leave says that the request has been answered. What is asked of the server on its behalf
 // after that has the newest token of the caller, and not the one that it came with.
@@ -76,24 +82,29 @@ func (c *Credentials) of(upstream string) *purse { return c.upstreams[upstream] 
 // Outgoing returns the header Authorization of a request to the server of an upstream, on
 // behalf of the principal of this subject ("" for an anonymous one). In the course of a request
 // of that principal it is what the request came with, until that expires, else the newest that
-// this replica has seen. It reports false where there is none: the upstream has another
-// way to sign in, or the principal has not been seen here.
+// this replica has seen. It reports false where there is none that is good: the upstream has
+// another way to sign in, the principal has not been seen here, or all that is left has expired.
+// The request's own is returned then all the same, since without one the server would take the
+// principal for nobody.
 func (c *Credentials) Outgoing(ctx context.Context, upstream, subject string) (authorization string, ok bool) {
 	p := c.of(upstream)
 	if p == nil {
 		return "", false
 	}
+	own, good := "", false
 	if caller, is := CallerOf(ctx); is && caller.visit != nil && caller.Principal.Owner() == subject {
-		v := caller.visit
-		if !v.over.Load() && (v.until.IsZero() || time.Now().Before(v.until)) {
-			return v.authorization, true
+		own, good = caller.visit.authorization, caller.visit.good(time.Now())
+		if good && caller.Here() {
+			return own, true
 		}
 	}
 	if subject == "" {
 		return "", true
 	}
-	authorization, _, ok = p.newest(subject)
-	return authorization, ok
+	if authorization, _, ok = p.newest(subject); ok {
+		return authorization, true
+	}
+	return own, good
 }
 
 // Keep returns the newest of a principal as it may be in the store: sealed, and good for nobody
@@ -140,6 +151,9 @@ func keptFor(upstream, subject string) sealed.Binding {
 func (c *Credentials) Wait(ctx context.Context, upstream, subject string, waits func()) error {
 	p := c.of(upstream)
 	if p == nil || subject == "" {
+		return nil
+	}
+	if _, ok := c.Outgoing(ctx, upstream, subject); ok {
 		return nil
 	}
 	for told := false; ; told = true {

@@ -71,10 +71,15 @@ func TestOutgoing(t *testing.T) {
 		third := show("a3", time.Time{})
 		check("with one that says nothing of its end", t.Context(), "up", "alice", "a3", true)
 		check("in a request whose token has expired", WithCaller(t.Context(), visitor("a1", now.Add(time.Hour))), "up", "alice", "a3", true)
+		late := visitor("a2", now.Add(time.Hour))
+		late.Leave()
+		check("after a request whose token has expired", WithCaller(t.Context(), late), "up", "alice", "a3", true)
 		third.Leave()
 		show("a4", now.Add(100*time.Minute))
 		<-time.After(11 * time.Minute)
 		check("once it has expired", t.Context(), "up", "alice", "", false)
+		check("after a request, once all has expired", WithCaller(t.Context(), late), "up", "alice", "a2", false)
+		check("after a request that says nothing of its end", WithCaller(t.Context(), third), "up", "alice", "a3", true)
 	})
 }
 

@@ -195,6 +195,9 @@ func (x *exchange) post(ctx context.Context, body []byte) (*inbound, error) {
 	if x.w.cfg.Transport != nil {
 		ctx = context.WithValue(ctx, callerKey{}, x.caller)
 	}
+	if err := x.ready(ctx); err != nil {
+		return nil, err
+	}
 	req, err := x.w.request(ctx, http.MethodPost, x.to, body)
 	if err != nil {
 		return nil, err
@@ -214,6 +217,14 @@ func (x *exchange) allowQuestions(ctx context.Context) {
 	if opened := x.asking.start(); opened != nil {
 		x.ses.t.support.await(ctx, opened)
 	}
+}
+
+// ready waits until the client's token is good, if the client has left. It is not the server that is
+// silent meanwhile.
+func (x *exchange) ready(ctx context.Context) error {
+	x.idle.pause()
+	defer x.idle.resume()
+	return ready(ctx)
 }
 
 // receive performs a request and makes its response readable.

@@ -29,6 +29,9 @@ type Forwarded struct {
 	// Authorization gives the header of that name, "" for none. It may be another one later,
 	// when the client has a new token. Nil leaves the header to the configuration.
 	Authorization func() string
+	// Ready waits, where the client has left and all that it has shown has expired, until it has
+	// shown something else, or returns why ctx ended. Nil never waits.
+	Ready func(ctx context.Context) error
 	// Challenge takes the values of WWW-Authenticate of a 401 or 403, and returns them as the
 	// client is to see them. It comes with Authorization.
 	Challenge func(values []string) []string
@@ -115,11 +118,20 @@ func (w *wire) represented(ctx context.Context, s shim.Session) (context.Context
 		ctx = WithForwarded(ctx, w.cfg.Represent(s.Principal))
 	}
 	if s.Mark == "" || Mark(ctx) == s.Mark {
-		return ctx, nil
+		return ctx, ready(ctx)
 	}
 	ue := fail(kindRefused, "the headers that the call came with were lost with the replica that ran it", errUnknownHeaders)
 	ue.Unsent = true
 	return ctx, ue
+}
+
+// ready waits until what requests carry in this context is good. A server that gets nothing from a
+// client which has signed in would take it for somebody else.
+func ready(ctx context.Context) error {
+	if f := forwardedOf(ctx); f != nil && f.Ready != nil {
+		return f.Ready(ctx)
+	}
+	return nil
 }
 
 // forward adds what of a client's request goes along.

@@ -147,7 +147,10 @@ func response(id jsonrpc.ID, p pending, a shim.Answer, failed error) []byte {
 
 // answer posts a response. It is tried again while ctx lasts, each time under life.
 func (w *wire) answer(ctx, life context.Context, to target, body []byte) error {
-	var err error
+	err := ready(life)
+	if err != nil {
+		return err
+	}
 	for try := range 3 {
 		if try > 0 {
 			if err := pause(ctx, firstRetry<<try); err != nil {

@@ -236,6 +236,9 @@ func backoff(n int) time.Duration {
 
 // replay asks for what came after the last event.
 func (x *exchange) replay() (*inbound, error) {
+	if err := x.ready(x.life); err != nil {
+		return nil, err
+	}
 	req, err := x.w.request(x.life, http.MethodGet, x.to, nil)
 	if err != nil {
 		return nil, err
