@@ -1,0 +1,87 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"taskgate/internal/redistest"
+	"taskgate/internal/taskclient"
+)
+
+// withTenant adds a header to each request.
+type withTenant string
+
+func (v withTenant) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("X-Tenant", string(v))
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+// Headers that go on to a server with the calls of their client are in memory only: not in Redis and
+// not in a log. A task goes on with them when its client has gone, and fails when its replica is lost, in
+// words that say why. A task of a client without such headers is taken over as ever.
+func TestForwardedHeadersStayInMemory(t *testing.T) {
+	t.Parallel()
+	const secret = "a-tenant-that-nobody-else-should-know"
+	server := sdk.NewServer(&sdk.Implementation{Name: "tenants", Version: "1"}, nil)
+	proceed := make(chan struct{})
+	sdk.AddTool(server, &sdk.Tool{Name: "wait"}, func(ctx context.Context, r *sdk.CallToolRequest, _ struct{}) (*sdk.CallToolResult, any, error) {
+		select {
+		case <-proceed:
+		case <-ctx.Done():
+		}
+		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "tenant " + r.Extra.Header.Get("X-Tenant")}}}, nil, nil
+	})
+	handler := sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, &sdk.StreamableHTTPOptions{EventStore: sdk.NewMemoryEventStore(nil)})
+	web := httptest.NewServer(handler)
+	t.Cleanup(func() {
+		web.CloseClientConnections()
+		web.Close()
+	})
+	way := record(t, redistest.Start(t).URL())
+	config := configured(t, fmt.Sprintf(`
+store: redis://%s/0
+heartbeat: 1s
+log: {level: debug}
+upstreams:
+  - name: slow
+    path: /mcp
+    url: %q
+    forward_headers: [X-Tenant]
+    defaults: {tasks: always, poll_interval: 100ms}
+`, way.addr, web.URL))
+	lost, stays := startGateway(t, config...), startGateway(t, config...)
+	tenant := func(g *gateway) *taskclient.Client {
+		return &taskclient.Client{URL: g.url, Tasks: true, HTTP: &http.Client{Transport: withTenant(secret)}}
+	}
+	gone := callTask(t, tenant(lost), "wait", map[string]any{})
+	plain := callTask(t, lost.client(true), "wait", map[string]any{})
+	kept := callTask(t, tenant(stays), "wait", map[string]any{})
+	lost.Kill()
+
+	end := waitFor(t, tenant(stays), gone.ID, "failed")
+	if end.Error == nil || !strings.Contains(end.Error.Message, "the headers that the call came with were lost with the replica that ran it") {
+		t.Errorf("the task that was lost: %+v", end)
+	}
+	close(proceed)
+	if got := textOf(t, waitFor(t, tenant(stays), kept.ID, "completed").Result); got != "tenant "+secret {
+		t.Errorf("the task that goes on: %q", got)
+	}
+	if got := textOf(t, waitFor(t, stays.client(true), plain.ID, "completed").Result); got != "tenant " {
+		t.Errorf("the task without such headers: %q", got)
+	}
+	if n := way.count(secret); n != 1 { // in the result: the server may say what it likes
+		t.Errorf("the header was sent to Redis %d times", n)
+	}
+	for _, g := range []*gateway{lost, stays} {
+		if strings.Contains(g.Output(), secret) {
+			t.Errorf("the header is in the log:\n%s", g.Output())
+		}
+	}
+}
