@@ -108,6 +108,7 @@ func New(o Options) (*Gateway, error) {
 	if o.Credentials == nil {
 		o.Credentials = auth.NewCredentials(o.Config, nil)
 	}
+	tel.TracePolls(wire.Polls(o.Config.Telemetry.Polls))
 	methods, err := auth.New(o.Config, auth.Options{Credentials: o.Credentials, TLS: o.TLS, Logger: o.Logger})
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)

@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
+	"taskgate/gateway/config"
 	"taskgate/internal/mcp"
 	"taskgate/internal/semconv"
 	"taskgate/internal/wiretest"
@@ -78,7 +79,7 @@ func TestSpanAttributes(t *testing.T) {
 	want := map[attribute.Key]string{
 		"mcp.method.name": "tools/call", "mcp.protocol.version": "2026-07-28", "gen_ai.tool.name": "greet",
 		"gen_ai.operation.name": "execute_tool", "jsonrpc.request.id": "1", "network.transport": "tcp",
-		"network.protocol.name": "http", "client.address": "192.0.2.1", "client.port": "1234", "taskgate.upstream": "mcp",
+		"network.protocol.name": "http", "network.protocol.version": "1.1", "client.address": "192.0.2.1", "client.port": "1234", "taskgate.upstream": "mcp",
 	}
 	if diff := cmp.Diff(want, attrs(s.Attributes)); diff != "" || s.Name != "tools/call greet" || s.SpanKind != trace.SpanKindServer {
 		t.Errorf("%s %s (-want +got):\n%s", s.Name, s.SpanKind, diff)
@@ -131,6 +132,32 @@ func TestTaskLink(t *testing.T) {
 	s := o.span("tasks/get", `{"taskId":"`+id+`","_meta":{$TASKS}}`, "")
 	if attrs(s.Attributes)[semconv.TaskID] != id || len(s.Links) != 1 || traceparent(s.Links[0].SpanContext) != fromMeta {
 		t.Errorf("%+v %+v", s.Attributes, s.Links)
+	}
+}
+
+// TestPolls: polls have spans as telemetry.polls says, and measurements all the same.
+func TestPolls(t *testing.T) {
+	const id = "00000000-0000-4000-8000-000000000001"
+	const unknown = "00000000-0000-4000-8000-000000000002"
+	for polls, want := range map[config.PollTraces][2]int{config.PollsAll: {1, 1}, config.PollsErrors: {0, 1}, config.PollsOff: {0, 0}} {
+		o := newObserved(t)
+		o.config.Telemetry.Polls = polls
+		o.shim.tasks[id] = &fakeTask{Status: shim.Working, Origin: "ext", Trace: map[string]string{"traceparent": fromMeta}}
+		h := o.start()
+		for i, task := range []string{id, unknown} {
+			o.spans.Reset()
+			h.ServeHTTP(httptest.NewRecorder(), wiretest.ModernPost("tasks/get", `{"taskId":"`+task+`","_meta":{$TASKS}}`))
+			spans := o.spans.GetSpans()
+			if len(spans) != want[i] {
+				t.Errorf("%s: %d spans of %s", polls, len(spans), task)
+			}
+			if len(spans) == 1 && (task == unknown) != (attrs(spans[0].Attributes)[semconv.ErrorType] == "-32602") {
+				t.Errorf("%s: %v", polls, spans[0].Attributes)
+			}
+		}
+		if n := len(o.points()); n != 2 {
+			t.Errorf("%s: %d measurements", polls, n)
+		}
 	}
 }
 

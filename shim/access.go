@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"time"
 
 	"taskgate/internal/patience"
 )
@@ -114,12 +116,13 @@ func (s *Shim) Cancel(ctx context.Context, p Principal, upstream string, id ID) 
 	if _, err := s.see(ctx, p, upstream, id, Summary); err != nil {
 		return Task{}, err
 	}
-	message := messageCancelled
+	begun, message := time.Now(), messageCancelled // its runner may tell of the end before this does
 	end := Change{Op: s.op(), To: Cancelled, StatusMessage: &message}
 	t, err := s.change(ctx, id, nil, end)
 	if err == nil {
 		s.outcomes.hold(ending{made: t, end: end}) // also where the runner does, which may be lost as well
 		s.runs.cancel(id, errTaskCancelled)
+		s.observer.tellAt(begun, contextOf(t), t, slog.LevelInfo, "a client cancels a task", "event", eventCancelled)
 	}
 	return t, err
 }

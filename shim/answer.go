@@ -15,6 +15,7 @@ func (s *Shim) Update(ctx context.Context, p Principal, upstream string, id ID, 
 	if err != nil {
 		return err
 	}
+	linkTo(ctx, t)
 	wanted, err := s.wanted(t, resultsOf(results))
 	if err != nil {
 		return err
@@ -42,6 +43,7 @@ func (s *Shim) Answer(ctx context.Context, p Principal, upstream string, id ID, 
 	if err != nil {
 		return err
 	}
+	linkTo(ctx, t)
 	wanted, err := s.wanted(t, map[string]Answer{key: a})
 	if bad, ok := errors.AsType[*AnswerError](err); ok {
 		a = Answer{Error: &RPCError{Code: codeInternal, Message: "the client's answer " + bad.Reason}}

@@ -4,8 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"time"
+
+	"go.opentelemetry.io/otel/trace"
 )
 
 // mailbox is the runner's side of questions: how those of a server get into the record of
@@ -42,8 +45,17 @@ func (b *mailbox) ask(ctx context.Context, q []Question) ([]Answer, error) {
 	if b.run.call.Asking == AskNever || len(q) == 0 {
 		return nil, ErrNoAsk
 	}
+	began := time.Now()
+	var spans []trace.Span
 	// This goroutine now waits for long, so everything else is done apart.
-	err := apart(func() error { return b.put(ctx, q) })
+	err := apart(func() error {
+		err := b.put(ctx, q)
+		if err == nil {
+			spans = b.startQuestions(q, trace.WithTimestamp(began))
+			b.run.trace.tell(slog.LevelInfo, "a task asks its client", "questions", len(q), "event", eventAsked)
+		}
+		return err
+	})
 	if errors.Is(err, errUnanswered) { // the store was away all the time
 		return b.neverStored(ctx, q)
 	}
@@ -53,11 +65,17 @@ func (b *mailbox) ask(ctx context.Context, q []Question) ([]Answer, error) {
 	defer b.empty()
 	late, err := b.await(ctx, q)
 	if err != nil {
+		endQuestions(spans, nil)
 		return nil, err
 	}
 	var answers []Answer
 	err = apart(func() (err error) {
-		answers, err = b.collect(ctx, q, late)
+		var how []string
+		answers, how, err = b.collect(ctx, q, late)
+		endQuestions(spans, how)
+		if err == nil {
+			b.run.trace.tell(slog.LevelInfo, "the questions of a task are settled", "outcomes", how, "event", eventAnswered)
+		}
 		return err
 	})
 	return answers, err
@@ -106,7 +124,8 @@ func (b *mailbox) neverStored(ctx context.Context, q []Question) ([]Answer, erro
 		b.withdraw(q)
 		return notAsked(q), nil
 	}
-	return b.collect(ctx, q, false)
+	answers, _, err := b.collect(ctx, q, false)
+	return answers, err
 }
 
 // notAsked are the answers to questions that nobody could be asked in time.
@@ -372,37 +391,41 @@ func (b *mailbox) stopAbandoning() {
 
 // collect ends the questions in one step: what is open is withdrawn, what is answered
 // is this run's to deliver, and nobody else's from then on. late says that the time to
-// answer is over.
-func (b *mailbox) collect(ctx context.Context, q []Question, late bool) ([]Answer, error) {
+// answer is over. how says of each how it ended.
+func (b *mailbox) collect(ctx context.Context, q []Question, late bool) (answers []Answer, how []string, err error) {
 	keys := keysOf(q)
 	change := Change{Op: b.run.s.op(), Withdraw: keys, Take: keys, Call: b.run.rounds.end()}
 	change.Durable = change.Call != nil // the retry is sent next, and only once
 	t, err := b.run.record.apply(ctx, func() Change { return change })
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	b.mayForget(keys...)
 	if late {
 		b.expired(t, q)
 	}
-	return answersIn(t, q), nil
+	answers, how = answersIn(t, q)
+	return answers, how, nil
 }
 
-// answersIn are the answers that collect has made this run's.
-func answersIn(t Task, q []Question) []Answer {
-	answers := make([]Answer, len(q))
+// answersIn are the answers that collect has made this run's, and how each question ended.
+func answersIn(t Task, q []Question) (answers []Answer, how []string) {
+	answers, how = make([]Answer, len(q)), make([]string, len(q))
 	for i := range q {
 		stored, _ := find(t.Questions, q[i].Key)
 		switch {
 		case stored.Answer == nil:
-			answers[i] = Unanswered(q[i], "the client did not answer in time")
+			answers[i], how[i] = Unanswered(q[i], "the client did not answer in time"), questionExpired
 		case stored.Taken:
-			answers[i] = decodeAnswer(stored.Answer)
+			answers[i], how[i] = decodeAnswer(stored.Answer), questionAnswered
+			if answers[i].Error != nil {
+				how[i] = questionRefused
+			}
 		default:
 			// The runner before this one took it. Whether the server has it is not
 			// known, and it must not get it twice.
-			answers[i] = Unanswered(q[i], "the answer was lost with the replica that had it")
+			answers[i], how[i] = Unanswered(q[i], "the answer was lost with the replica that had it"), questionLost
 		}
 	}
-	return answers
+	return answers, how
 }

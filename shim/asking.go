@@ -6,6 +6,9 @@ import (
 	"slices"
 	"time"
 
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
 	"taskgate/internal/jsonrpc"
 )
 
@@ -150,4 +153,44 @@ func keysOf(questions []Question) []string {
 		keys[i] = q.Key
 	}
 	return keys
+}
+
+// startQuestions begins the spans of questions that were asked when this began: how long
+// each was open and how it was answered, and never what it said.
+func (b *mailbox) startQuestions(q []Question, options ...trace.SpanStartOption) []trace.Span {
+	r := b.run
+	if r.s.observer.dark {
+		return nil
+	}
+	ctx, attrs := r.trace.context(), attrsOf(r.record.subject())
+	spans := make([]trace.Span, len(q))
+	for i := range q {
+		_, spans[i] = r.s.observer.tracer.Start(ctx, "question "+q[i].Method, append(options, trace.WithAttributes(append(attrs, attrMethod.String(q[i].Method))...))...)
+	}
+	return spans
+}
+
+// How questions end.
+const (
+	questionAnswered  = "answered"
+	questionRefused   = "error"     // the client answered with an error
+	questionExpired   = "expired"   // there was no answer in time
+	questionWithdrawn = "withdrawn" // the call ended, or the server did not wait any more
+	questionLost      = "lost"      // the replica that had the answer was lost
+)
+
+// endQuestions ends the spans of questions with how each was answered.
+func endQuestions(spans []trace.Span, how []string) {
+	for i, span := range spans {
+		outcome := questionWithdrawn
+		if i < len(how) {
+			outcome = how[i]
+		}
+		span.SetAttributes(attrAnswered.String(outcome))
+		if outcome != questionAnswered && outcome != questionWithdrawn {
+			span.SetAttributes(attrErrorType.String(outcome))
+			span.SetStatus(codes.Error, "")
+		}
+		span.End()
+	}
 }

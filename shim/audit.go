@@ -1,6 +1,9 @@
 package shim
 
-import "context"
+import (
+	"context"
+	"log/slog"
+)
 
 // A replica compares, part by part, the tasks that the store has it run with those that it
 // runs. So it learns of a change whose event was lost, and of a task that is its own by
@@ -104,7 +107,7 @@ func (rv *recovery) reclaim(ctx context.Context, id ID) {
 	if err != nil || t.Status.Final() || t.Lease.Replica != s.replica || s.draining.Load() {
 		return // the next audit finds it again, if it is still to be found
 	}
-	s.log.Warn("a task of this replica had no run", "task", id, "tool", t.Tool)
+	s.observer.tell(t, slog.LevelWarn, "a task of this replica had no run")
 	r := s.adoptedRun(t)
 	// The record may be older than what became of the call: that it was not sent, or that
 	// a round was open, proves nothing any more.

@@ -64,6 +64,6 @@ func (s *Shim) cancelUntold(id ID, message string, retain time.Duration) {
 	change := Change{Op: s.op(), To: Cancelled, StatusMessage: &message, Retain: retain}
 	_, err := retry(s.life.writes, func(ctx context.Context) (Task, error) { return s.store.Apply(ctx, id, nil, change) })
 	if err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrFinal) {
-		s.log.Warn("a task that nobody was told of may remain", "task", id, "err", err)
+		s.log.Warn("a task that nobody was told of may remain", "task_id", id, "err", err)
 	}
 }

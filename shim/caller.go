@@ -6,8 +6,6 @@ import (
 	"errors"
 	"math"
 	"time"
-
-	"go.opentelemetry.io/otel/trace"
 )
 
 // retryCreate is how often creating a task is tried again while the store is down
@@ -50,7 +48,7 @@ func (c *caller) queue() error {
 	full := &BusyError{Key: "queue_wait", Limit: busyServer, RetryAfter: retryBusy}
 	ctx, stop := context.WithTimeoutCause(r.ctx, r.srv.QueueWait, full)
 	defer stop()
-	err := r.ticket.wait(ctx)
+	err := r.trace.queue(ctx)
 	if err != nil {
 		r.discard()
 	}
@@ -69,7 +67,6 @@ func (c *caller) taskFirst(ctx context.Context) (Answered, error) {
 	t, err := r.creation.ensure(true)
 	switch {
 	case err == nil:
-		r.ctx = trace.ContextWithSpan(r.ctx, r.record.span)
 		r.s.life.work.Go(r.exec)
 		return c.hand(ctx, t)
 	case r.firm:

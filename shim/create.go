@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"go.opentelemetry.io/otel/codes"
 )
 
 // callRecord is Task.Call: what a runner on another replica needs to go on.
@@ -210,7 +212,8 @@ func (c *creation) store(t Task, begin []Batch) (Task, error) {
 	} else {
 		t.Op = r.s.op()
 	}
-	span := r.startSpan(&t)
+	root := r.trace.start(&t, c.maybe)
+	defer root.End()
 	r.s.runs.expect(t.ID)
 	r.inbox.done(0, r.s.recovery.epoch.Load())
 	stored, err := within(r.base, r.s, func(ctx context.Context) (Task, error) {
@@ -227,12 +230,19 @@ func (c *creation) store(t Task, begin []Batch) (Task, error) {
 		case c.maybe == nil: // it is certainly not stored
 			r.s.runs.unexpect(t.ID)
 		}
-		span.End()
+		root.SetAttributes(attrErrorType.String(labelOf(err)))
+		root.SetStatus(codes.Error, "")
 		r.srv.tasks.Leave(t.Owner)
 		return Task{}, fmt.Errorf("create a task: %w", err)
 	}
 	t.CreatedAt, t.UpdatedAt = stored.CreatedAt, stored.UpdatedAt // of the store's clock
-	r.setRecord(stored, &record{id: t.ID, made: t, hidden: !stored.Visible, lease: t.Lease, span: span})
+	r.trace.begin(t)
+	r.setRecord(stored, &record{id: t.ID, made: t, hidden: !stored.Visible, lease: t.Lease})
+	if stored.Visible {
+		r.trace.made()
+	} else {
+		r.trace.sent()
+	}
 	return stored, nil
 }
 

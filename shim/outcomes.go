@@ -112,7 +112,7 @@ func (o *outcomes) assure(ctx context.Context, id ID) {
 	}
 	_, err := retry(ctx, func(ctx context.Context) (Task, error) { return o.endAgain(ctx, e) })
 	if err != nil && ctx.Err() == nil {
-		o.log.Error("the end of a task was lost by the store and could not be written again", "task", id, "tool", e.made.Tool, "err", err)
+		o.log.ErrorContext(in(ctx, e.made), "the end of a task was lost by the store and could not be written again", append(about(e.made), "err", err)...)
 	}
 }
 
@@ -132,7 +132,7 @@ func (o *outcomes) endAgain(ctx context.Context, e ending) (Task, error) {
 	case err != nil:
 		return t, err
 	}
-	o.log.Warn("the store had forgotten the end of a task; it is written again", "task", e.made.ID, "tool", e.made.Tool)
+	o.log.WarnContext(in(ctx, e.made), "the store had forgotten the end of a task; it is written again", about(e.made)...)
 	t, err = o.store.Apply(ctx, e.made.ID, nil, e.end)
 	if errors.Is(err, ErrPosition) {
 		if t, err = o.store.Get(ctx, e.made.ID, Summary); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"slices"
 )
 
@@ -187,7 +188,7 @@ func (w *pieceWriter) goBack(at Position) {
 	whole := w.rewind(t.Position)
 	r.mu.Unlock()
 	if !whole {
-		r.s.log.Warn("the store has lost partial results of a task", "task", r.record.id, "had", at, "has", t.Position)
+		r.trace.tell(slog.LevelWarn, "the store has lost partial results of a task", "had", at, "has", t.Position)
 	}
 }
 

@@ -44,6 +44,7 @@ func (s *Shim) Reattach(ctx context.Context, c Call, id ID, answers map[string]j
 		err = ErrAnswered
 	}
 	if err == nil {
+		linkTo(ctx, t)
 		t, err = s.handIn(ctx, t, answers)
 	}
 	if err != nil {

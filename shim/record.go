@@ -3,9 +3,8 @@ package shim
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
-
-	"go.opentelemetry.io/otel/trace"
 )
 
 // record is the stored record of a run, as its only writer sees it: the changes of a run
@@ -19,7 +18,6 @@ type record struct {
 	lease  Lease
 	over   chan struct{} // closed when nothing more is written of it
 	born   time.Time     // by this process's clock; only differences count
-	span   trace.Span
 
 	writing chan struct{} // full while a change is made
 	order   int64         // of the last change; guarded by writing
@@ -132,7 +130,7 @@ func (rec *record) restore(ctx context.Context) (Task, error) {
 	r.mu.Unlock()
 	stored, err := r.s.store.Create(ctx, t)
 	if err == nil {
-		r.s.log.Warn("the store had forgotten a task that runs; it is written again", "task", t.ID, "tool", t.Tool)
+		r.s.observer.tell(t, slog.LevelWarn, "the store had forgotten a task that runs; it is written again")
 	}
 	return stored, err
 }
@@ -159,6 +157,7 @@ func (r *run) shown(t Task) {
 	}
 	rec.keepTTL(t.Retain)
 	signal(r.caller.news)
+	r.trace.tell(slog.LevelInfo, "a task was made", "event", eventMade)
 }
 
 // leastRaise is the least that is left of a TTL after it was raised: a task that
@@ -216,6 +215,5 @@ func (rec *record) close() {
 	}
 	r.box.stopAbandoning()
 	r.srv.tasks.Leave(rec.made.Owner)
-	r.endSpan()
 	close(rec.over)
 }

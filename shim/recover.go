@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync/atomic"
@@ -91,7 +92,7 @@ func (rv *recovery) begin(t Task) {
 	case old.continuesUnder(t.Lease):
 		return
 	}
-	s.log.Info("another replica has had a task since, which runs here still", "task", t.ID)
+	s.observer.tell(t, slog.LevelInfo, "another replica has had a task since, which runs here still")
 	s.runs.expect(t.ID)
 	old.cancel(ErrDetached)
 	s.life.work.Go(func() {
@@ -102,7 +103,7 @@ func (rv *recovery) begin(t Task) {
 
 // start has an adopted task run. What others did to it before it had a run is read.
 func (rv *recovery) start(r *run, t Task) {
-	rv.s.log.Info("took over a task", "task", t.ID, "tool", t.Tool, "adoption", t.Lease.Adoption)
+	r.trace.tell(slog.LevelInfo, "took over a task", "attempt", t.Lease.Adoption+1, "event", eventAdopted)
 	r.inbox.review(0)
 	rv.s.life.work.Go(func() { r.finishAs(t) })
 }
@@ -141,7 +142,7 @@ func (s *Shim) adoptedRun(t Task) *run {
 	}
 	var rec callRecord
 	if err := json.Unmarshal(t.Call, &rec); err != nil {
-		s.log.Error("the stored call of a task cannot be read", "task", t.ID, "err", err)
+		s.observer.tell(t, slog.LevelError, "the stored call of a task cannot be read", "err", err)
 	}
 	r := &run{
 		s: s, srv: srv, runs: max(rec.Runs, 1), firm: rec.Firm,
@@ -161,15 +162,16 @@ func (s *Shim) adoptedRun(t Task) *run {
 	r.rounds.goOn(rec.Round)
 	r.status.message, r.status.params = t.StatusMessage, t.Progress.Params
 	r.pieces.resumeAt(t.Position)
-	ctx, span := s.resumeSpan(t)
+	r.trace.adopt(t)
+	ctx := trace.ContextWithRemoteSpanContext(s.life.ctx, r.trace.above)
 	if s.budget != nil {
 		r.hold = s.budget.Hold()
 		ctx = budget.With(ctx, r.hold)
 	}
 	r.base = ctx
-	r.bind(trace.ContextWithSpan(ctx, span), max(leastRun, r.policy.Timeout-t.UpdatedAt.Sub(t.CreatedAt)))
+	r.bind(ctx, max(leastRun, r.policy.Timeout-t.UpdatedAt.Sub(t.CreatedAt)))
 	srv.tasks.Force(t.Owner)
-	r.setRecord(t, &record{id: t.ID, made: t, hidden: !t.Visible, lease: t.Lease, span: span})
+	r.setRecord(t, &record{id: t.ID, made: t, hidden: !t.Visible, lease: t.Lease})
 	return r
 }
 
@@ -188,15 +190,22 @@ func (r *run) recover(t Task) (Reply, error) {
 	}
 	switch {
 	case r.rounds.open != nil: // nothing is on its way: the server waits for a retry
+		r.trace.kind(attemptResume)
 		return r.sendAnew()
 	case t.Checkpoint == nil && r.firm:
+		r.trace.kind(attemptSend)
 		return r.sendAnew()
 	case t.Checkpoint == nil:
 		return r.runAgain()
 	}
+	if r.srv.Upstream.Resumable(t.Checkpoint) {
+		r.trace.kind(attemptResume)
+		r.trace.tell(slog.LevelInfo, "the call of a task is resumed", "event", eventResumed)
+	}
 	reply, err := r.srv.Upstream.Resume(r.ctx, r.request(nil), t.Checkpoint, r)
 	switch {
 	case errors.Is(err, ErrNotSent):
+		r.trace.kind(attemptSend)
 		return r.sendAnew()
 	case !errors.Is(err, ErrNotResumable):
 		return reply, r.why(err)
@@ -243,7 +252,10 @@ func (r *run) mayRunAgain(t Task) bool {
 func (r *run) runAgain() (Reply, error) {
 	r.mu.Lock()
 	r.runs++
+	runs := r.runs
 	r.mu.Unlock()
+	r.trace.kind(attemptRetry)
+	r.trace.tell(slog.LevelInfo, "the call of a task is sent again", "runs", runs, "event", eventRetried)
 	r.status.say("started again after its replica was lost")
 	if err := r.record.persist(r.ctx, func() Change { return Change{Call: r.callRecord(true), Durable: true} }); err != nil {
 		return Reply{}, err
@@ -254,6 +266,9 @@ func (r *run) runAgain() (Reply, error) {
 // sendAnew sends a call that this replica does not have in flight yet. It waits
 // for its turn like any other, but is not refused: the task was acknowledged.
 func (r *run) sendAnew() (Reply, error) {
+	r.mu.Lock()
+	r.trace.told.sent, r.trace.told.saidSent = time.Time{}, false
+	r.mu.Unlock()
 	var err error
 	if r.ticket, err = r.srv.reserve(r.call.Request.Name, r.policy, true); err != nil {
 		return Reply{}, err

@@ -95,7 +95,7 @@ func (rs *rounds) call(retry *Retry) (Reply, error) {
 	r := rs.run
 	begin := time.Now()
 	for d := retryFirst; ; d = min(2*d, retryMost) {
-		reply, err := r.srv.Upstream.Call(r.ctx, r.request(retry), r)
+		reply, err := r.srv.Upstream.Call(r.trace.context(), r.request(retry), r)
 		if up, ok := errors.AsType[*UpstreamError](err); !ok || !up.Unsent || !errors.Is(err, ErrUnavailable) {
 			return reply, err
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,6 +55,7 @@ type run struct {
 	// pieces has what is shown of the task while it runs; nil for nothing. It is set
 	// before anything else knows the run.
 	pieces *pieceWriter
+	trace  runTrace
 
 	mu     sync.Mutex // guards all below, and what the parts say
 	ended  bool       // the upstream call has returned
@@ -88,7 +90,7 @@ func (s *Shim) newRun(ctx context.Context, srv *server, c Call, p Policy, tk tic
 func (r *run) assemble() {
 	r.done = make(chan struct{})
 	r.caller = caller{run: r, news: make(chan struct{}, 1), leave: func() bool { return true }}
-	r.creation.run, r.status.run, r.rounds.run, r.inbox.run, r.box.run = r, r, r, r, r
+	r.trace.run, r.creation.run, r.status.run, r.rounds.run, r.inbox.run, r.box.run = r, r, r, r, r, r
 	r.box.wake = make(chan struct{}, 1)
 	r.pieces = newPieceWriter(r)
 }
@@ -145,7 +147,7 @@ func (r *run) queueAndSend() (Reply, error) {
 	if r.ticket.queued() {
 		r.status.say("queued")
 		r.confirmUnsent()
-		if err := r.ticket.wait(r.ctx); err != nil {
+		if err := r.trace.queue(r.ctx); err != nil {
 			return Reply{}, err
 		}
 		if err := context.Cause(r.s.life.ctx); err != nil {
@@ -219,6 +221,13 @@ func (r *run) blocks() bool {
 // into the status message after it (protocol.md H17, T44), and into what is shown of
 // the task.
 func (r *run) Progress(p Progress) {
+	if heard := r.progress(p); heard > 0 {
+		r.trace.tell(slog.LevelDebug, "a task makes progress", "notifications", heard, "event", eventProgress)
+	}
+}
+
+// progress is Progress, and says what is to be told of it in the log (run.hears).
+func (r *run) progress(p Progress) (heard int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if p.Checkpoint != nil {
@@ -229,6 +238,7 @@ func (r *run) Progress(p Progress) {
 	if !r.rounds.repeats(p) {
 		r.pieces.progress(p)
 	}
+	return r.trace.hears()
 }
 
 // Log takes a log notification: to the caller before there is a handle; after it
@@ -265,6 +275,9 @@ func (r *run) Checkpoint(cp json.RawMessage) (stored func(context.Context) error
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	over := cmp.Or(context.Cause(r.ctx), context.Cause(r.s.life.ctx))
+	if r.trace.told.sent.IsZero() {
+		r.trace.told.sent = time.Now()
+	}
 	if over == nil || r.checkpoint != nil { // a call that has not begun by its end never does
 		r.checkpoint, r.unsaved = cp, true
 	}
@@ -291,6 +304,7 @@ func (r *run) storeCheckpoint(ctx context.Context) error {
 		}
 		if err == nil {
 			r.box.forgot(wrote.Forget)
+			r.trace.sent()
 		}
 		r.mu.Lock()
 		defer r.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strconv"
 
 	"taskgate/internal/jsonrpc"
@@ -22,6 +23,8 @@ func (r *run) settle() {
 	defer rec.close()
 	r.pieces.halt()
 	c, ok := r.outcome()
+	how := r.trace.finished(c, ok)
+	defer func() { r.trace.end(how) }()
 	if !ok {
 		switch {
 		case errors.Is(r.err, errTaskCancelled):
@@ -34,9 +37,6 @@ func (r *run) settle() {
 		return
 	}
 	c.Op, c.Visible = r.s.op(), !r.hidden()
-	if r.err != nil {
-		r.s.log.WarnContext(r.ctx, "the call of a task failed", "task", rec.id, "tool", r.call.Request.Name, "upstream", r.srv.name, "err", r.err)
-	}
 	r.pieces.finish(&c)
 	err := r.persistLast(&c)
 	switch {
@@ -48,10 +48,13 @@ func (r *run) settle() {
 			return
 		}
 	case errors.Is(err, ErrFinal):
+		how = finish{Cancelled, outcomeCancelled, outcomeCancelled}
 		r.holdCancellation()
+	case errors.Is(err, ErrLeaseLost), errors.Is(err, ErrDetached):
+		how = finish{Working, outcomeLeft, labelOf(err)}
 	}
 	if err != nil && !errors.Is(err, ErrFinal) && !errors.Is(err, ErrDetached) {
-		r.s.log.Error("the outcome of a task could not be recorded", "task", rec.id, "tool", r.call.Request.Name, "err", err)
+		r.trace.tell(slog.LevelError, "the outcome of a task could not be recorded", "err", err)
 	}
 }
 
@@ -224,6 +227,6 @@ func (r *run) handOver() {
 	}
 	err := r.persistLast(&change)
 	if err != nil && !errors.Is(err, ErrLeaseLost) && !errors.Is(err, ErrFinal) {
-		r.s.log.Warn("a call is handed over with what was known of it before", "task", r.record.id, "err", err)
+		r.trace.tell(slog.LevelWarn, "a call is handed over with what was known of it before", "err", err)
 	}
 }

@@ -13,7 +13,6 @@ import (
 
 	lru "github.com/hashicorp/golang-lru/v2"
 	"go.opentelemetry.io/otel/trace"
-	"go.opentelemetry.io/otel/trace/noop"
 
 	"taskgate/internal/budget"
 )
@@ -90,7 +89,7 @@ type Shim struct {
 	check        func(method string, result json.RawMessage) (wrong string)
 	budget       *budget.Bytes
 	log          *slog.Logger
-	tracer       trace.Tracer
+	observer     observer
 
 	ops      atomic.Int64 // numbers this replica's operations on the store
 	draining atomic.Bool
@@ -118,7 +117,6 @@ func New(o Options) (*Shim, error) {
 		check:        o.CheckAnswer,
 		budget:       o.Budget,
 		log:          log,
-		tracer:       o.Tracer,
 		life:         life,
 		heart:        heart{store: o.Store, replica: o.Replica, expiry: cmp.Or(o.Heartbeat, 5*time.Second), log: log, ticked: make(chan struct{}, 1)},
 		runs:         newRuns(),
@@ -132,9 +130,7 @@ func New(o Options) (*Shim, error) {
 		return nil, fmt.Errorf("shim: %w", err)
 	}
 	s.recovery = recovery{s: s, wake: make(chan struct{}, 1)}
-	if s.tracer == nil {
-		s.tracer = noop.NewTracerProvider().Tracer("")
-	}
+	s.observer = newObserver(o, life, log)
 	for name, srv := range o.Servers {
 		s.servers[name] = newServer(name, srv)
 	}

@@ -2,21 +2,54 @@ package shim
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 )
 
-// Attributes of a task's span. The first is the registry's; the others are ours.
+// This file writes the trace of a task. A task has one, whatever replicas it visits:
+//
+//	task {tool}          ends as soon as the task is stored, and is the root
+//	  run {tool}         the first attempt, until it has ended
+//	  ...                what that attempt does: requests to the server, questions
+//	  adopt {tool}       ends at once; one for each replica that takes the task over
+//	    run {tool}       the attempt of that replica
+//	    ...
+//
+// A span is exported at its end, and that of an attempt may last for hours, or be lost with
+// its replica. So nothing hangs below it: what an attempt does hangs below the short span
+// that came before.
+
+// Attributes of the spans of a task. Those without our prefix are the registry's.
 const (
-	attrTool     = attribute.Key("gen_ai.tool.name")
-	attrTask     = attribute.Key("taskgate.task.id")
-	attrUpstream = attribute.Key("taskgate.upstream")
-	attrAdoption = attribute.Key("taskgate.task.adoption")
+	attrTool      = attribute.Key("gen_ai.tool.name")
+	attrMethod    = attribute.Key("mcp.method.name")
+	attrErrorType = attribute.Key("error.type")
+	attrTask      = attribute.Key("taskgate.task.id")
+	attrUpstream  = attribute.Key("taskgate.upstream")
+	attrReplica   = attribute.Key("taskgate.replica")
+	attrAttempt   = attribute.Key("taskgate.task.attempt") // 1 for the first
+	attrKind      = attribute.Key("taskgate.task.attempt.kind")
+	attrStatus    = attribute.Key("taskgate.task.status")
+	attrOutcome   = attribute.Key("taskgate.task.outcome")
+	attrAnswered  = attribute.Key("taskgate.question.outcome")
+)
+
+// The kinds of attempts.
+const (
+	attemptRun    = "run"    // the first
+	attemptSend   = "send"   // the call had not been sent
+	attemptResume = "resume" // the call goes on at the server
+	attemptRetry  = "retry"  // the call is sent a second time
+	attemptNone   = "none"   // nothing can be learned of the call
 )
 
 var w3c propagation.TraceContext
@@ -24,35 +57,126 @@ var w3c propagation.TraceContext
 // maxSpanName bounds what a span shows of the name of a tool.
 const maxSpanName = 256
 
-// startSpan begins the span of the detached run. It is a new root, linked to the
-// request that made the task: a span is only exported at its end, and the
-// request's trace should not wait for hours. Its context goes into the record, so
-// that whoever reads or adopts the task can link to the run. Where nothing is
-// recorded, the creating context itself is kept.
-func (r *run) startSpan(t *Task) trace.Span {
-	ctx, span := r.s.span(r.base, *t)
+// observer writes the spans and the records of tasks. The Shim owns it.
+type observer struct {
+	replica Replica
+	life    *life
+	tracer  trace.Tracer
+	dark    bool // nobody records spans
+	log     *slog.Logger
+}
+
+func newObserver(o Options, life *life, log *slog.Logger) observer {
+	w := observer{replica: o.Replica, life: life, tracer: o.Tracer, log: log}
+	if w.tracer == nil {
+		w.tracer = noop.NewTracerProvider().Tracer("")
+	}
+	_, w.dark = w.tracer.(noop.Tracer)
+	return w
+}
+
+// runTrace is what is observed of a run. The run owns it. above and span are set before the
+// run has its record.
+type runTrace struct {
+	run *run
+	// above is the span below which the spans of this attempt hang. It is exported already.
+	// If nobody records spans, it is that of the caller, who may want the server to know.
+	above trace.SpanContext
+	span  trace.Span // of the attempt
+	told  told       // run.mu guards it
+}
+
+// start begins the trace of a task that is about to be stored, whose root is linked to
+// the request that makes the task: a trace of its own, because that request's may have
+// ended for hours when the task does. Its context goes into the record, so that whoever
+// reads or adopts the task finds it. A creation that is repeated keeps the one that its
+// record may have by now.
+func (w *runTrace) start(t, before *Task) trace.Span {
+	r, o := w.run, &w.run.s.observer
+	switch {
+	case before != nil:
+		t.Trace = before.Trace
+		return noop.Span{}
+	case o.dark:
+		t.Trace = carry(r.base)
+		return noop.Span{}
+	}
+	var links []trace.Link
+	if sc := trace.SpanContextFromContext(r.base); sc.IsValid() {
+		links = []trace.Link{{SpanContext: sc}}
+	}
+	ctx, span := o.tracer.Start(r.base, rootName(*t), trace.WithNewRoot(), trace.WithLinks(links...), trace.WithAttributes(attrsOf(*t)...))
 	t.Trace = carry(ctx)
 	return span
 }
 
-// resumeSpan begins the span of a run that goes on with another's task.
-func (s *Shim) resumeSpan(t Task) (context.Context, trace.Span) {
-	before := trace.SpanContextFromContext(w3c.Extract(s.life.ctx, propagation.MapCarrier(t.Trace)))
-	return s.span(trace.ContextWithRemoteSpanContext(s.life.ctx, before), t, attrAdoption.Int64(t.Lease.Adoption))
-}
-
-// span begins a span of a task, linked to what ctx has.
-func (s *Shim) span(ctx context.Context, t Task, more ...attribute.KeyValue) (context.Context, trace.Span) {
-	name := strings.ToValidUTF8(t.Tool[:min(len(t.Tool), maxSpanName)], "") // a client wrote it
-	return s.tracer.Start(ctx, "task "+name, trace.WithNewRoot(), trace.WithLinks(links(trace.SpanContextFromContext(ctx))...),
-		trace.WithAttributes(append(more, attrTool.String(name), attrTask.String(string(t.ID)), attrUpstream.String(t.Upstream))...))
-}
-
-func links(sc trace.SpanContext) []trace.Link {
-	if !sc.IsValid() {
-		return nil
+// rootName is the name of the first span of a trace.
+func rootName(t Task) string {
+	if t.Visible {
+		return "task " + subject(t)
 	}
-	return []trace.Link{{SpanContext: sc}}
+	return "call " + subject(t) // it may become a task
+}
+
+// begin begins the span of the run that has made a task.
+func (w *runTrace) begin(t Task) {
+	w.above, w.span = contextOf(t).WithRemote(false), noop.Span{}
+	if o := &w.run.s.observer; !o.dark {
+		w.span = o.startAttempt(w.above, t, attemptRun)
+	}
+}
+
+// adopt begins the spans of a run that goes on with another's task.
+func (w *runTrace) adopt(t Task) {
+	o := &w.run.s.observer
+	w.above, w.span = contextOf(t), noop.Span{}
+	w.told.saidSent = true // unless it is sent anew
+	if o.dark {
+		return
+	}
+	ctx := trace.ContextWithRemoteSpanContext(o.life.ctx, w.above)
+	_, span := o.tracer.Start(ctx, "adopt "+subject(t), trace.WithAttributes(append(attrsOf(t), o.attempt(t)...)...))
+	span.End()
+	w.above = span.SpanContext()
+	w.span = o.startAttempt(w.above, t, attemptNone)
+}
+
+func (o *observer) startAttempt(above trace.SpanContext, t Task, kind string) trace.Span {
+	ctx := trace.ContextWithSpanContext(o.life.ctx, above)
+	_, span := o.tracer.Start(ctx, "run "+subject(t), trace.WithAttributes(append(attrsOf(t), append(o.attempt(t), attrKind.String(kind))...)...))
+	return span
+}
+
+// attempt are the attributes that tell the attempts at a task apart.
+func (o *observer) attempt(t Task) []attribute.KeyValue {
+	return []attribute.KeyValue{attrAttempt.Int64(t.Lease.Adoption + 1), attrReplica.String(string(o.replica))}
+}
+
+// attrsOf are the attributes of each span of a task, or of a call that is none.
+func attrsOf(t Task) []attribute.KeyValue {
+	attrs := make([]attribute.KeyValue, 0, 8)
+	attrs = append(attrs, attrUpstream.String(t.Upstream))
+	if t.ID != "" {
+		attrs = append(attrs, attrTask.String(string(t.ID)))
+	}
+	if t.Method == callTool {
+		return append(attrs, attrTool.String(subject(t)))
+	}
+	return append(attrs, attrMethod.String(t.Method))
+}
+
+// subject is what a span is about: the tool, whose name a client wrote, or the method. What
+// else a request names may be a URI, of which there is no bounded set.
+func subject(t Task) string {
+	if t.Method != callTool {
+		return t.Method
+	}
+	return strings.ToValidUTF8(t.Tool[:min(len(t.Tool), maxSpanName)], "")
+}
+
+// contextOf is the span that the record of a task names.
+func contextOf(t Task) trace.SpanContext {
+	return trace.SpanContextFromContext(w3c.Extract(context.Background(), propagation.MapCarrier(t.Trace)))
 }
 
 // carry is the W3C context of ctx as a map, nil if there is none.
@@ -65,24 +189,265 @@ func carry(ctx context.Context) map[string]string {
 	return m
 }
 
-// endSpan closes the task's span with how the run ended. r.mu is held.
-func (r *run) endSpan() {
-	switch {
-	case r.err != nil:
-		r.record.span.SetStatus(codes.Error, kindOf(r.err))
-	case r.reply.Error != nil:
-		r.record.span.SetStatus(codes.Error, strconv.FormatInt(r.reply.Error.Code, 10))
-	case r.reply.IsError:
-		r.record.span.SetStatus(codes.Error, "tool_error")
+// linkTo links the span of a request to the trace of the task that it is about.
+func linkTo(ctx context.Context, t Task) {
+	span := trace.SpanFromContext(ctx)
+	if !span.IsRecording() {
+		return
 	}
-	r.record.span.End()
+	if sc := contextOf(t); sc.IsValid() {
+		span.AddLink(trace.Link{SpanContext: sc})
+	}
 }
 
-// kindOf is a label of low cardinality for an error.
-func kindOf(err error) string {
-	text := err.Error()
-	if kind, _, ok := strings.Cut(text, ":"); ok {
-		return kind
+// context is that of what the run does now: below the task's span, if there is a record, else
+// below the caller's.
+func (w *runTrace) context() context.Context {
+	r := w.run
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.record == nil || !w.above.IsValid() {
+		return r.ctx
 	}
-	return text
+	return trace.ContextWithSpanContext(r.ctx, w.above)
+}
+
+// kind says what kind of attempt this has come to be.
+func (w *runTrace) kind(kind string) { w.span.SetAttributes(attrKind.String(kind)) }
+
+// queue waits for the slots of the call. Its span shows how long that took.
+func (w *runTrace) queue(ctx context.Context) error {
+	r, o := w.run, &w.run.s.observer
+	if o.dark {
+		return r.ticket.wait(ctx)
+	}
+	t := Task{Upstream: r.srv.name, Method: r.call.Request.Method, Tool: r.call.Request.Name}
+	if r.stored() {
+		t = r.record.subject()
+	}
+	_, span := o.tracer.Start(w.context(), "queue "+subject(t), trace.WithAttributes(attrsOf(t)...))
+	defer span.End()
+	err := r.ticket.wait(ctx)
+	if err != nil {
+		span.SetAttributes(attrErrorType.String(labelOf(err)))
+		span.SetStatus(codes.Error, "")
+	}
+	return err
+}
+
+// How tasks end, and attempts at them.
+const (
+	outcomeCompleted = "completed"
+	outcomeToolError = "tool_error" // the tool says that it failed
+	outcomeFailed    = "failed"
+	outcomeCancelled = "cancelled"
+	outcomeExpired   = "expired" // the call ran into its time limit
+	outcomeUnknown   = "unknown" // the server may have finished the work, and nobody can know
+	outcomeLeft      = "left"    // the attempt ends, the task does not: another replica has it, or will
+)
+
+// finish is how an attempt ended.
+type finish struct {
+	status  Status // Working where the task has not ended
+	outcome string
+	kind    string // error.type; "" for none
+}
+
+// finished says how the run ended, given what outcome has made of that.
+func (w *runTrace) finished(c Change, ends bool) finish {
+	r := w.run
+	switch {
+	case !ends && errors.Is(r.err, errTaskCancelled):
+		return finish{Cancelled, outcomeCancelled, outcomeCancelled}
+	case !ends:
+		return finish{Working, outcomeLeft, labelOf(r.err)}
+	case c.To == Cancelled:
+		return finish{c.To, outcomeCancelled, outcomeCancelled}
+	case c.To == Completed && r.reply.IsError:
+		return finish{c.To, outcomeToolError, outcomeToolError}
+	case c.To == Completed:
+		return finish{c.To, outcomeCompleted, ""}
+	case r.err == nil && r.reply.Error != nil:
+		return finish{c.To, outcomeFailed, strconv.FormatInt(r.reply.Error.Code, 10)}
+	case r.err == nil:
+		return finish{c.To, outcomeFailed, strconv.Itoa(codeInternal)}
+	case errors.Is(r.err, errTimedOut):
+		return finish{c.To, outcomeExpired, errTimedOut.Kind}
+	case errors.Is(r.err, ErrDraining), errors.Is(r.err, ErrDetached), errors.Is(r.err, errShutDown):
+		return finish{c.To, outcomeUnknown, errShutDown.Kind}
+	case errors.Is(r.err, errLost):
+		return finish{c.To, outcomeUnknown, errLost.Kind}
+	}
+	return finish{c.To, outcomeFailed, labelOf(r.err)}
+}
+
+// end ends the span of the attempt, and tells how it ended.
+func (w *runTrace) end(f finish) {
+	defer w.tellEnd(f)
+	defer w.span.End()
+	if !w.span.IsRecording() {
+		return
+	}
+	w.span.SetAttributes(attrStatus.String(string(f.status)), attrOutcome.String(f.outcome))
+	if f.kind != "" {
+		w.span.SetAttributes(attrErrorType.String(f.kind))
+	}
+	if f.kind != "" && f.outcome != outcomeLeft {
+		w.span.SetStatus(codes.Error, "")
+	}
+}
+
+// labelOf is an error as a word out of a small set: its text may have what a server wrote.
+func labelOf(err error) string {
+	if up, ok := errors.AsType[*UpstreamError](err); ok {
+		return up.Kind
+	}
+	if _, ok := errors.AsType[*BusyError](err); ok {
+		return "busy"
+	}
+	switch {
+	case errors.Is(err, ErrLeaseLost):
+		return "lease_lost"
+	case errors.Is(err, ErrDetached):
+		return "detached"
+	case errors.Is(err, ErrDraining):
+		return "draining"
+	case errors.Is(err, ErrUnavailable):
+		return "store"
+	case errors.Is(err, ErrCancelled), errors.Is(err, errTaskCancelled), errors.Is(err, context.Canceled):
+		return outcomeCancelled
+	}
+	return "_OTHER"
+}
+
+// What happens to a task is told while it runs, as records of the log that name the trace of
+// the task: a span of it comes at its end only. Records have ids and names and how things
+// ended, and never what was asked, answered or said.
+
+// The events of a task.
+const (
+	eventMade      = "taskgate.task.made"
+	eventSent      = "taskgate.task.sent"
+	eventProgress  = "taskgate.task.progress"
+	eventAsked     = "taskgate.task.asked"
+	eventAnswered  = "taskgate.task.answered"
+	eventCancelled = "taskgate.task.cancelled"
+	eventAdopted   = "taskgate.task.adopted"
+	eventResumed   = "taskgate.task.resumed"
+	eventRetried   = "taskgate.task.retried"
+	eventLeft      = "taskgate.task.left"
+	eventEnded     = "taskgate.task.ended"
+)
+
+// progressEvery is the least time between two records of progress of one task.
+const progressEvery = 10 * time.Second
+
+// told is what the log has of a run already. run.mu guards it.
+type told struct {
+	sent     time.Time // when the call went to the server; zero before
+	saidSent bool
+	heard    int       // progress notifications since there is a record
+	progress time.Time // of the last record of progress
+}
+
+// in is a context with the trace of a task.
+func in(ctx context.Context, t Task) context.Context {
+	if sc := contextOf(t); sc.IsValid() {
+		return trace.ContextWithSpanContext(ctx, sc)
+	}
+	return ctx
+}
+
+// about are the attributes of all records on a task.
+func about(t Task) []any {
+	return []any{"task_id", string(t.ID), "upstream", t.Upstream, "tool", t.Tool}
+}
+
+// subject has what never changes of the task: what else is in made, run.mu guards.
+func (rec *record) subject() Task {
+	return Task{ID: rec.id, Upstream: rec.made.Upstream, Method: rec.made.Method, Tool: rec.made.Tool}
+}
+
+// tell writes a record on a task.
+func (o *observer) tell(t Task, level slog.Level, message string, more ...any) {
+	o.tellAt(time.Now(), contextOf(t), t, level, message, more...)
+}
+
+// tellAt is tell of what happened at some time before, below some span.
+func (o *observer) tellAt(at time.Time, above trace.SpanContext, t Task, level slog.Level, message string, more ...any) {
+	ctx := o.life.ctx
+	if !o.log.Enabled(ctx, level) {
+		return
+	}
+	if above.IsValid() {
+		ctx = trace.ContextWithSpanContext(ctx, above)
+	}
+	rec := slog.NewRecord(at, level, message, 0)
+	rec.Add(about(t)...)
+	rec.Add(more...)
+	_ = o.log.Handler().Handle(ctx, rec) // as slog.Logger does
+}
+
+// tell writes a record on the task of the run, below the span that its attempt has begun with.
+func (w *runTrace) tell(level slog.Level, message string, more ...any) {
+	w.tellAt(time.Now(), level, message, more...)
+}
+
+// tellAt is tell of what happened at some time before.
+func (w *runTrace) tellAt(at time.Time, level slog.Level, message string, more ...any) {
+	w.run.s.observer.tellAt(at, w.above, w.run.record.subject(), level, message, more...)
+}
+
+// made tells that a task was made of the call, which may have been sent before.
+func (w *runTrace) made() {
+	w.tell(slog.LevelInfo, "a task was made", "event", eventMade)
+	w.sent()
+}
+
+// sent tells once of each attempt that its call went to the server.
+func (w *runTrace) sent() {
+	w.run.mu.Lock()
+	at := w.told.sent
+	due := w.run.record != nil && !at.IsZero() && !w.told.saidSent
+	w.told.saidSent = w.told.saidSent || due
+	w.run.mu.Unlock()
+	if due {
+		w.tellAt(at, slog.LevelDebug, "the call of a task is sent", "event", eventSent)
+	}
+}
+
+// hears counts progress, and returns how much there was where that is to be told: at once for
+// the first of a task, and then at a bounded rate. run.mu is held.
+func (w *runTrace) hears() (heard int) {
+	if w.run.record == nil {
+		return 0
+	}
+	w.told.heard++
+	now := time.Now()
+	if w.told.heard > 1 && now.Sub(w.told.progress) < progressEvery {
+		return 0
+	}
+	w.told.progress = now
+	return w.told.heard
+}
+
+// tellEnd tells how the attempt ended.
+func (w *runTrace) tellEnd(f finish) {
+	level, event, message := slog.LevelInfo, eventEnded, "a task has ended"
+	more := []any{"status", string(f.status), "outcome", f.outcome}
+	switch {
+	case f.outcome == outcomeLeft:
+		event, message = eventLeft, "a task is left to another replica"
+	case w.run.err != nil && f.outcome != outcomeCancelled:
+		level, message = slog.LevelWarn, "the call of a task failed"
+	case w.run.hidden():
+		level, message = slog.LevelDebug, "a stored call has ended, which was no task"
+	}
+	if f.kind != "" {
+		more = append(more, "error_type", f.kind)
+	}
+	if level == slog.LevelWarn {
+		more = append(more, "err", w.run.err)
+	}
+	w.tell(level, message, append(more, "event", event)...)
 }

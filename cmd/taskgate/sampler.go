@@ -4,27 +4,38 @@ import (
 	"cmp"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
+	"go.opentelemetry.io/otel/attribute"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 )
 
-// linked samples a root span that links to a sampled one. The detached run of a
-// task is a new root; without this it would throw the dice again, and a sampled
-// request would lead to a run that nobody recorded.
-type linked struct{ sdktrace.Sampler }
+// linked samples a root span that links to a sampled one. The trace of a task has a new
+// root; without this it would throw the dice again, and a sampled request would lead to a
+// task that nobody recorded. What belongs to the trace follows the root, on all replicas.
+type linked struct {
+	sdktrace.Sampler
+	tasks bool // all tasks are sampled
+}
 
-// ShouldSample asks the wrapped sampler unless a link has decided.
+// ShouldSample asks the wrapped sampler unless a link, or the root of a task, has decided.
 func (s linked) ShouldSample(p sdktrace.SamplingParameters) sdktrace.SamplingResult {
-	for _, l := range p.Links {
-		if l.SpanContext.IsSampled() {
-			return sdktrace.SamplingResult{
-				Decision:   sdktrace.RecordAndSample,
-				Tracestate: trace.SpanContextFromContext(p.ParentContext).TraceState(),
-			}
+	parent := trace.SpanContextFromContext(p.ParentContext)
+	task := slices.ContainsFunc(p.Attributes, func(kv attribute.KeyValue) bool { return kv.Key == "taskgate.task.id" })
+	sampled := sdktrace.SamplingResult{Decision: sdktrace.RecordAndSample, Tracestate: parent.TraceState()}
+	switch {
+	case parent.IsValid() && (task || !parent.IsRemote()):
+		if !parent.IsSampled() {
+			sampled.Decision = sdktrace.Drop
 		}
+		return sampled
+	case task && s.tasks:
+		return sampled
+	case slices.ContainsFunc(p.Links, func(l trace.Link) bool { return l.SpanContext.IsSampled() }):
+		return sampled
 	}
 	return s.Sampler.ShouldSample(p)
 }

@@ -79,17 +79,17 @@ func newServer(ctx context.Context, c *config.Config, stderr io.Writer) (*server
 }
 
 func (s *server) build(ctx context.Context) (err error) {
-	if s.tel, err = newTelemetry(ctx); err != nil {
+	replica, err := newReplica()
+	if err != nil {
+		return err
+	}
+	if s.tel, err = newTelemetry(ctx, replica, s.config.Telemetry); err != nil {
 		return fmt.Errorf("telemetry: %w", err)
 	}
 	s.log = s.tel.logger(s.log)
 	slog.SetDefault(s.log)
 	if s.store, err = s.openStore(ctx); err != nil {
 		return fmt.Errorf("store: %w", err)
-	}
-	replica, err := newReplica()
-	if err != nil {
-		return err
 	}
 	s.budget = budget.New(int64(s.config.MaxBytesInFlight), int64(s.config.LargestCall()), s.config.BytesWait)
 	if err = s.tel.observe(s.budget); err != nil {

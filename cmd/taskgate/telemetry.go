@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"time"
 
 	"go.opentelemetry.io/contrib/bridges/otelslog"
 	"go.opentelemetry.io/contrib/exporters/autoexport"
@@ -18,7 +19,9 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 
+	"taskgate/gateway/config"
 	"taskgate/internal/budget"
+	"taskgate/shim"
 )
 
 // telemetry is what OpenTelemetry needs to run. Each signal is off until the
@@ -32,19 +35,20 @@ type telemetry struct {
 }
 
 // newTelemetry makes the providers that the environment asks for. Which exporter,
-// where to, and with which headers is read from OTEL_* by autoexport.
-func newTelemetry(ctx context.Context) (*telemetry, error) {
+// where to, and with which headers is read from OTEL_* by autoexport. All signals name the
+// replica that they come from.
+func newTelemetry(ctx context.Context, replica shim.Replica, c config.Telemetry) (*telemetry, error) {
 	t := &telemetry{traces: tracenoop.NewTracerProvider(), metrics: metricnoop.NewMeterProvider()}
 	if os.Getenv("OTEL_SDK_DISABLED") == "true" {
 		return t, nil
 	}
 	res, err := resource.New(ctx,
-		resource.WithAttributes(attribute.String("service.name", "taskgate"), attribute.String("service.version", moduleVersion())),
+		resource.WithAttributes(attribute.String("service.name", "taskgate"), attribute.String("service.version", moduleVersion()), attribute.String("service.instance.id", string(replica))),
 		resource.WithTelemetrySDK(), resource.WithFromEnv())
 	if err != nil && !errors.Is(err, resource.ErrPartialResource) {
 		return nil, err
 	}
-	return t, errors.Join(t.trace(ctx, res), t.measure(ctx, res), t.record(ctx, res))
+	return t, errors.Join(t.trace(ctx, res, c.Tasks == config.TracesAlways), t.measure(ctx, res), t.record(ctx, res))
 }
 
 // wanted reports whether the environment asks for a signal: it names an exporter
@@ -59,7 +63,11 @@ func wanted(signal string) bool {
 	return true
 }
 
-func (t *telemetry) trace(ctx context.Context, res *resource.Resource) error {
+// spanDelay is how long a span waits for others to be exported with, unless the environment
+// says so: a task that runs is to be found while it does.
+const spanDelay = time.Second
+
+func (t *telemetry) trace(ctx context.Context, res *resource.Resource, tasks bool) error {
 	if !wanted("TRACES") {
 		return nil
 	}
@@ -71,7 +79,12 @@ func (t *telemetry) trace(ctx context.Context, res *resource.Resource) error {
 	if err != nil {
 		return err
 	}
-	p := sdktrace.NewTracerProvider(sdktrace.WithResource(res), sdktrace.WithBatcher(exporter), sdktrace.WithSampler(linked{sampler}), sdktrace.WithRawSpanLimits(spanLimits()))
+	var batch []sdktrace.BatchSpanProcessorOption
+	if os.Getenv("OTEL_BSP_SCHEDULE_DELAY") == "" {
+		batch = append(batch, sdktrace.WithBatchTimeout(spanDelay))
+	}
+	p := sdktrace.NewTracerProvider(sdktrace.WithResource(res), sdktrace.WithBatcher(exporter, batch...),
+		sdktrace.WithSampler(linked{sampler, tasks}), sdktrace.WithRawSpanLimits(spanLimits()))
 	t.traces, t.stop = p, append(t.stop, p.Shutdown)
 	return nil
 }
@@ -118,9 +131,23 @@ func (t *telemetry) record(ctx context.Context, res *resource.Resource) error {
 	if err != nil {
 		return err
 	}
-	t.logs = log.NewLoggerProvider(log.WithResource(res), log.WithProcessor(log.NewBatchProcessor(exporter)))
+	t.logs = log.NewLoggerProvider(log.WithResource(res), log.WithProcessor(eventNamer{log.NewBatchProcessor(exporter)}))
 	t.stop = append(t.stop, t.logs.Shutdown)
 	return nil
+}
+
+// eventNamer gives a record that tells of an event the name of that: slog has no place for it.
+type eventNamer struct{ log.Processor }
+
+// OnEmit takes the name from the attribute "event".
+func (e eventNamer) OnEmit(ctx context.Context, r *log.Record) error {
+	r.WalkAttributes(func(kv attribute.KeyValue) bool {
+		if kv.Key == "event" {
+			r.SetEventName(kv.Value.AsString())
+		}
+		return kv.Key != "event"
+	})
+	return e.Processor.OnEmit(ctx, r)
 }
 
 // logger sends records to OpenTelemetry besides where they go already, if logs

@@ -271,6 +271,14 @@ type Telemetry struct {
 	// Baggage is the list of W3C baggage keys that are passed on to upstreams.
 	// All other baggage is dropped, because it may come from anybody.
 	Baggage []string `yaml:"baggage"`
+
+	// Tasks says which tasks are traced: sampled is those whose request was sampled, and
+	// others as OTEL_TRACES_SAMPLER decides; always is all of them.
+	Tasks TaskTraces `yaml:"tasks"`
+
+	// Polls says which requests of clients that only poll a task (tasks/get) have spans:
+	// all, only errors, or off.
+	Polls PollTraces `yaml:"polls"`
 }
 
 // StoreEmbedded is the Store in the process itself, which no other shares.
@@ -291,6 +299,7 @@ func Default() *Config {
 		DrainDelay:   5 * time.Second,
 		DrainTimeout: 30 * time.Second,
 		Log:          Log{Level: LevelInfo, Format: FormatText},
+		Telemetry:    Telemetry{Tasks: TracesSampled, Polls: PollsAll},
 		Auth:         NewAuth(),
 		MaxBody:      4 * MiB,
 		BytesWait:    time.Minute,

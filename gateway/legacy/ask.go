@@ -74,6 +74,8 @@ func (h *Handler) answerQuestion(ctx context.Context, s *session, p shim.Princip
 	if msg.Error != nil {
 		answer = shim.Answer{Error: &shim.RPCError{Code: msg.Error.Code, Message: msg.Error.Message, Data: msg.Error.Data}}
 	}
+	ctx, span := h.Telemetry.Answer(ctx, h.Name, string(call))
+	defer span.End()
 	err := h.Shim.Answer(ctx, s.principal(p), h.Name, call, key, answer)
 	if err != nil && !errors.Is(err, shim.ErrNotFound) { // unknown, foreign, or over
 		return &wire.Failure{Code: mcp.CodeInternal, Message: "the answer cannot be taken just now", Status: http.StatusServiceUnavailable}

@@ -3,6 +3,7 @@ package legacy_test
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -110,6 +111,9 @@ func (p *private) tool(s *fake.Server, name string, b fake.Behaviour) {
 // question asks on the stream of the call, before it ends so.
 func (p *private) question(end fake.Behaviour) fake.Behaviour {
 	return func(x *fake.Exchange) {
+		if x.Token() != "" {
+			x.Event(x.Progress(1, marker))
+		}
 		x.Ask(fmt.Sprintf(`"%s-%d"`, marker, p.asked.Add(1)), mcp.MethodElicit, markedForm)
 		end(x)
 	}
@@ -128,7 +132,8 @@ func (p *private) round(end fake.Behaviour) fake.Behaviour {
 	}
 }
 
-// told fails the test if the marker is in the log or in a span.
+// told fails the test if the marker is in the log, which has all records that OpenTelemetry
+// gets, or in a span.
 func (p *private) told(t *testing.T) {
 	t.Helper()
 	all := p.log.String()
@@ -151,8 +156,8 @@ var answers = []struct {
 	{markedAnswer, false},
 }
 
-// TestPrivate: what is asked and answered is in no log, whatever its level, and in no
-// span, whichever way a client is asked and however the call ends.
+// TestPrivate: arguments, keys, results, messages of a server, and what is asked and answered
+// are in no log record, whatever its level, and in no span, whichever way a client is asked and however the call ends.
 func TestPrivate(t *testing.T) {
 	for era, mode := range map[string]fake.Mode{"legacy": fake.Stateful, "modern": fake.Modern} {
 		t.Run(era+" server, modern client", func(t *testing.T) { privateParked(t, newPrivate(t, mode, func(*config.Config) {})) })
@@ -167,7 +172,7 @@ func TestPrivate(t *testing.T) {
 func privateParked(t *testing.T, p *private) {
 	for i, tool := range append(p.tools, "cut") {
 		p.refuse.Store(i == len(p.tools))
-		a := asked{caps: canForm, method: mcp.MethodToolsCall, params: `{"name":"` + tool + `"}`}
+		a := asked{caps: canForm, method: mcp.MethodToolsCall, params: marked(tool), key: marker}
 		state, questions := a.park(t, p.at[0], "")
 		for _, c := range answers {
 			bad := state + "x"
@@ -191,7 +196,7 @@ func privateParked(t *testing.T, p *private) {
 func privateTasks(t *testing.T, p *private) {
 	for i, tool := range append(p.tools, "cut") {
 		p.refuse.Store(i == len(p.tools))
-		a := asked{caps: canTasks, method: mcp.MethodToolsCall, params: `{"name":"` + tool + `"}`}
+		a := asked{caps: canTasks, method: mcp.MethodToolsCall, params: marked(tool), key: marker}
 		id, _ := jsonrpc.GetString(a.send(t, p.at[0], "").Result, "taskId")
 		task := asked{caps: canTasks, method: mcp.MethodTasksGet, params: `{"taskId":"` + id + `"}`}
 		update := asked{caps: canTasks, method: mcp.MethodTasksUpdate, params: task.params}
@@ -210,6 +215,16 @@ func privateTasks(t *testing.T, p *private) {
 		p.told(t)
 	}
 	p.check(t, len(p.tools)+1)
+	for _, event := range []string{"made", "sent", "asked", "answered", "ended"} {
+		if !strings.Contains(p.log.String(), `"event":"taskgate.task.`+event+`"`) {
+			t.Errorf("nothing was told of tasks that were %s", event)
+		}
+	}
+}
+
+// marked are the params of a call with the marker in its arguments.
+func marked(tool string) string {
+	return `{"name":"` + tool + `","arguments":{"` + marker + `":"` + marker + `"}}`
 }
 
 // privateLegacy asks by requests.
@@ -229,7 +244,7 @@ func privateLegacy(t *testing.T, p *private) {
 			}
 			p.refuse.Store(asked == len(p.tools)+len(bodies)-1)
 			asked++
-			call := openSSE(t, c, http.MethodPost, `{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"`+tool+`"}}`, "")
+			call := openSSE(t, c, http.MethodPost, `{"jsonrpc":"2.0","id":"c","method":"tools/call","params":`+marked(tool)+`}`, "")
 			id := call.question("")
 			for range 2 {
 				c.post(`{"jsonrpc":"2.0","id":"` + id + `",` + body + `}`)
@@ -240,6 +255,10 @@ func privateLegacy(t *testing.T, p *private) {
 		}
 	}
 	p.check(t, asked)
+	linked := slices.ContainsFunc(p.spans.GetSpans(), func(s tracetest.SpanStub) bool { return s.Name == "answer" && len(s.Links) == 1 })
+	if !linked {
+		t.Error("no answer is linked to the trace of its call")
+	}
 }
 
 // check fails a test that has not seen what it is about.

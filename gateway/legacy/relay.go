@@ -61,7 +61,7 @@ func (q *request) callTool(ctx context.Context) (json.RawMessage, error) {
 	case err != nil:
 		return nil, err
 	case a.Task != nil && !task:
-		q.op.Task(string(a.Task.ID), nil)
+		q.op.Task(string(a.Task.ID), a.Task.Trace)
 		return q.h.ToldOfTask(*a.Task), nil
 	case a.Task != nil && mode.streaming:
 		return q.streamCall(ctx, *a.Task)

@@ -85,7 +85,7 @@ func milliseconds(raw []byte) (time.Duration, bool) {
 
 // created answers a call that has become a task (L6, L11).
 func (q *request) created(t shim.Task) json.RawMessage {
-	q.op.Task(string(t.ID), nil)
+	q.op.Task(string(t.ID), t.Trace)
 	q.s.note([]shim.ID{t.ID}, nil)
 	return dialect.Legacy.Created(t, q.h.Config.Tool(q.name).ImmediateResponse)
 }

@@ -50,7 +50,7 @@ func (q *request) converse(ctx context.Context, c shim.Call) (jsonrpc.Spliced, e
 	case err != nil:
 		return nil, err
 	case answered.Task != nil:
-		q.op.Task(string(answered.Task.ID), nil)
+		q.op.Task(string(answered.Task.ID), answered.Task.Trace)
 		if !q.tasks {
 			return translate.ModernResult(q.msg.Method, mcp.Legacy, q.h.ToldOfTask(*answered.Task), q.h.Identity())
 		}

@@ -48,8 +48,9 @@ func (s *subscription) readTaskIDs(want json.RawMessage, most int) error {
 func (s *subscription) agreeTasks(ctx context.Context) error {
 	var agreed []shim.ID
 	for _, id := range s.tasks {
-		switch _, err := s.q.h.Shim.Peek(ctx, s.q.principal, s.q.h.Name, id); {
+		switch t, err := s.q.h.Shim.Peek(ctx, s.q.principal, s.q.h.Name, id); {
 		case err == nil:
+			s.q.op.Link(t.Trace)
 			agreed = append(agreed, id)
 		case !errors.Is(err, shim.ErrNotFound):
 			return err

@@ -39,7 +39,7 @@ func (q *request) updateTask(ctx context.Context) (jsonrpc.Spliced, error) {
 	if err != nil {
 		return nil, err
 	}
-	q.op.Task(string(id), nil)
+	q.op.Task(string(id), nil) // the shim reads the task, and links the span to it
 	if err := q.h.Shim.Update(ctx, q.principal, q.h.Name, id, q.answers()); err != nil && !errors.Is(err, shim.ErrFinal) {
 		return nil, err
 	}

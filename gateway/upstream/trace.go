@@ -91,7 +91,7 @@ func (x *exchange) endSpan(err error) {
 	}
 	if x.response != nil && x.w.cfg.Transport == nil {
 		x.span.SetAttributes(semconv.ProtocolName.String("http"),
-			semconv.ProtocolVersion.String(strconv.Itoa(x.response.ProtoMajor)))
+			semconv.ProtocolVersion.String(protocolVersion(x.response)))
 	}
 	rpc := x.answer.Error
 	if err != nil {
@@ -112,6 +112,14 @@ func (x *exchange) endSpan(err error) {
 		x.span.SetAttributes(semconv.ErrorType.String(semconv.ErrorTool))
 		x.span.SetStatus(codes.Error, "")
 	}
+}
+
+// protocolVersion is the version of HTTP as the conventions spell it: 1.1, and 2.
+func protocolVersion(r *http.Response) string {
+	if r.ProtoMajor == 1 {
+		return "1." + strconv.Itoa(r.ProtoMinor)
+	}
+	return strconv.Itoa(r.ProtoMajor)
 }
 
 // label is an error as a word out of a small set.

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -35,6 +36,7 @@ type Telemetry struct {
 	refusals metric.Int64Counter
 	names    names
 	baggage  []string // keys that are passed on
+	polls    Polls    // which polls have spans
 	// off: nobody reads spans or durations, so they are not made. The context of a
 	// client still passes through.
 	off bool
@@ -61,6 +63,19 @@ func NewTelemetry(tp trace.TracerProvider, mp metric.MeterProvider, baggage []st
 	return &Telemetry{tracer: tp.Tracer(semconv.Scope), duration: d, refusals: refusals, baggage: baggage, off: untraced && unmeasured}, nil
 }
 
+// Polls says which requests that only poll a task (tasks/get) have spans.
+type Polls string
+
+// The values of Polls.
+const (
+	PollsAll    Polls = "all"
+	PollsErrors Polls = "errors" // those that are answered with an error
+	PollsOff    Polls = "off"
+)
+
+// TracePolls says which polls have spans; without it, all have.
+func (t *Telemetry) TracePolls(p Polls) { t.polls = p }
+
 // Operation is one client request under observation. A nil operation observes
 // nothing.
 type Operation struct {
@@ -72,6 +87,7 @@ type Operation struct {
 	about []attribute.KeyValue // of the metric: what the request is about
 	err   string               // error.type
 	code  int64                // the JSON-RPC code, 0 for none
+	late  func() trace.Span    // makes the span of a poll that has failed; nil for others
 }
 
 // Request is what telemetry needs to know of a message.
@@ -118,6 +134,16 @@ func (t *Telemetry) Start(ctx context.Context, r *http.Request, q Request) (cont
 	op.about = slices.DeleteFunc(slices.Clone(about), func(kv attribute.KeyValue) bool { return !semconv.MetricAttribute(kv.Key) })
 	opts = append(opts, trace.WithAttributes(about...))
 	opts = append(opts, trace.WithAttributes(op.attrs...), trace.WithAttributes(spanAttributes(r, q)...))
+	if q.Msg.Method == mcp.MethodTasksGet && (t.polls == PollsErrors || t.polls == PollsOff) {
+		op.ctx, op.span = ctx, tracenoop.Span{}
+		if t.polls == PollsErrors {
+			op.late = func() trace.Span {
+				_, span := t.tracer.Start(ctx, semconv.SpanName(q.Msg.Method, q.Name), append(opts, trace.WithTimestamp(op.begun))...)
+				return span
+			}
+		}
+		return op.ctx, op
+	}
 	op.ctx, op.span = t.tracer.Start(ctx, semconv.SpanName(q.Msg.Method, q.Name), opts...)
 	return op.ctx, op
 }
@@ -169,7 +195,25 @@ func spanAttributes(r *http.Request, q Request) []attribute.KeyValue {
 			a = append(a, semconv.ClientPort.Int(n))
 		}
 	}
+	if !IsStdio(r.Context()) {
+		a = append(a, semconv.ProtocolVersion.String(protocolVersion(r)))
+	}
 	return a
+}
+
+// protocolVersion is the version of HTTP as the conventions spell it: 1.1, and 2.
+func protocolVersion(r *http.Request) string {
+	return strings.TrimSuffix(strings.TrimPrefix(r.Proto, "HTTP/"), ".0")
+}
+
+// Answer begins the span of a client's answer to a question of a task, or of a call that is
+// none. It is no request, so nothing is measured. The shim links it to the trace of the task.
+func (t *Telemetry) Answer(ctx context.Context, upstream, task string) (context.Context, trace.Span) {
+	if t.off {
+		return ctx, tracenoop.Span{}
+	}
+	return t.tracer.Start(ctx, "answer", trace.WithSpanKind(semconv.KindClient),
+		trace.WithAttributes(semconv.Upstream.String(upstream), semconv.TaskID.String(task)))
 }
 
 // Failed records a JSON-RPC error as the outcome.
@@ -200,6 +244,14 @@ func (o *Operation) Task(id string, trc map[string]string) {
 		return
 	}
 	o.span.SetAttributes(semconv.TaskID.String(id))
+	o.Link(trc)
+}
+
+// Link links the span to the trace of a task that the request is about, among others.
+func (o *Operation) Link(trc map[string]string) {
+	if o == nil || !o.span.IsRecording() {
+		return
+	}
 	if sc := spanContextOf(propagation.MapCarrier(trc)); sc.IsValid() && sc.TraceID() != o.span.SpanContext().TraceID() {
 		o.span.AddLink(trace.Link{SpanContext: sc})
 	}
@@ -209,6 +261,9 @@ func (o *Operation) Task(id string, trc map[string]string) {
 func (o *Operation) End() {
 	if o == nil || o.tel.off {
 		return
+	}
+	if o.err != "" && o.late != nil {
+		o.span = o.late()
 	}
 	if o.err != "" {
 		o.attrs = append(o.attrs, semconv.ErrorType.String(o.err))

@@ -62,7 +62,7 @@ func (d *drawing) draw(s Span, indent string) {
 	}
 	d.out.WriteString("]")
 	if s.Parent != "" && d.byID[s.Parent].ID == "" {
-		d.out.WriteString(" (below a span from outside)")
+		d.out.WriteString(" (below a span of the client)")
 	}
 	keys := d.attributes
 	if len(keys) == 0 {
@@ -75,7 +75,7 @@ func (d *drawing) draw(s Span, indent string) {
 		}
 	}
 	for _, l := range s.Links {
-		name := "a span from outside"
+		name := "a span of somebody else"
 		if to, ok := d.byID[l.ID]; ok {
 			name = to.Name
 		}
