@@ -45,13 +45,12 @@ func (b *mailbox) ask(ctx context.Context, q []Question) ([]Answer, error) {
 	if b.run.call.Asking == AskNever || len(q) == 0 {
 		return nil, ErrNoAsk
 	}
-	began := time.Now()
 	var spans []trace.Span
 	// This goroutine now waits for long, so everything else is done apart.
 	err := apart(func() error {
 		err := b.put(ctx, q)
 		if err == nil {
-			spans = b.startQuestions(q, trace.WithTimestamp(began))
+			spans = b.startQuestions(q)
 			b.run.trace.tell(slog.LevelInfo, "a task asks its client", "questions", len(q), "event", eventAsked)
 		}
 		return err

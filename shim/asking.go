@@ -155,9 +155,9 @@ func keysOf(questions []Question) []string {
 	return keys
 }
 
-// startQuestions begins the spans of questions that were asked when this began: how long
-// each was open and how it was answered, and never what it said.
-func (b *mailbox) startQuestions(q []Question, options ...trace.SpanStartOption) []trace.Span {
+// startQuestions begins the spans of questions that are open now: how long each was and how
+// it was answered, and never what it said.
+func (b *mailbox) startQuestions(q []Question) []trace.Span {
 	r := b.run
 	if r.s.observer.dark {
 		return nil
@@ -165,7 +165,7 @@ func (b *mailbox) startQuestions(q []Question, options ...trace.SpanStartOption)
 	ctx, attrs := r.trace.context(), attrsOf(r.record.subject())
 	spans := make([]trace.Span, len(q))
 	for i := range q {
-		_, spans[i] = r.s.observer.tracer.Start(ctx, "question "+q[i].Method, append(options, trace.WithAttributes(append(attrs, attrMethod.String(q[i].Method))...))...)
+		_, spans[i] = r.s.observer.tracer.Start(ctx, "question "+q[i].Method, trace.WithAttributes(append(attrs, attrMethod.String(q[i].Method))...))
 	}
 	return spans
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"taskgate/internal/mcp"
@@ -98,6 +99,54 @@ var tracedCases = []struct {
 		w.rec.Until(w.t, "the second adoption", patience, func() bool { return len(w.rec.Find("adopt resumable")) == 2 })
 		return w.completes(c, id)
 	}},
+	{"handed over", false, fake.Stateful, func(w *tracedWorld) []string {
+		a, b := w.gateway(), w.gateway()
+		id := w.call(a, "resumable")
+		w.sees(id, "progress")
+		if err := a.Signal(syscall.SIGTERM); err != nil {
+			w.t.Fatal(err)
+		}
+		w.sees(id, "resumed")
+		return w.completes(b, id)
+	}},
+	{"listened to", false, fake.Modern, func(w *tracedWorld) []string {
+		a, b := w.gateway(), w.gateway()
+		id := w.call(a, "first")
+		w.sees(id, "sent")
+		listened := make(chan error, 1)
+		go func() { listened <- b.client(true).Listen(w.t.Context(), id) }()
+		close(w.release)
+		if err := <-listened; err != nil {
+			w.t.Fatal(err)
+		}
+		w.sees(id, "ended")
+		return []string{id}
+	}},
+	{"parked", false, fake.Stateful, func(w *tracedWorld) []string {
+		a, b := w.gateway(), w.gateway()
+		w.noTasks = true
+		var parked struct {
+			InputRequests map[string]any
+			RequestState  string
+		}
+		call := map[string]any{"name": "asks", "arguments": map[string]any{"key": "secret"}}
+		if err := json.Unmarshal(w.do(a, mcp.MethodToolsCall, call), &parked); err != nil || len(parked.InputRequests) != 1 {
+			w.t.Fatalf("%+v %v", parked, err)
+		}
+		call["requestState"] = parked.RequestState
+		call["inputResponses"] = answersTo(parked.InputRequests)
+		w.do(b, mcp.MethodToolsCall, call)
+		id := ""
+		w.rec.Until(w.t, "the end of the call", patience, func() bool {
+			for _, l := range w.rec.Logs() {
+				if l.Event == "taskgate.task.ended" {
+					id = l.Attributes["task_id"]
+				}
+			}
+			return id != ""
+		})
+		return []string{id}
+	}},
 	{"legacy client", true, fake.Modern, func(w *tracedWorld) []string {
 		a, b := w.gateway(), w.gateway()
 		s := begin(w.t, a)
@@ -130,7 +179,7 @@ func (w *tracedWorld) ends(g *gateway, id, status string) []string {
 // answer answers the question of a task, once it is there.
 func (w *tracedWorld) answer(g *gateway, id string) {
 	w.t.Helper()
-	var task struct{ InputRequests map[string]json.RawMessage }
+	var task struct{ InputRequests map[string]any }
 	eventually(w.t, "the question", func() error {
 		err := json.Unmarshal(w.do(g, mcp.MethodTasksGet, map[string]any{"taskId": id}), &task)
 		if err == nil && len(task.InputRequests) == 0 {
@@ -139,11 +188,15 @@ func (w *tracedWorld) answer(g *gateway, id string) {
 		return err
 	})
 	w.sees(id, "asked")
+	w.do(g, mcp.MethodTasksUpdate, map[string]any{"taskId": id, "inputResponses": answersTo(task.InputRequests)})
+}
+
+func answersTo(questions map[string]any) map[string]any {
 	answers := map[string]any{}
-	for key := range task.InputRequests {
+	for key := range questions {
 		answers[key] = map[string]any{"action": "accept", "content": map[string]any{"secret": "secret"}}
 	}
-	w.do(g, mcp.MethodTasksUpdate, map[string]any{"taskId": id, "inputResponses": answers})
+	return answers
 }
 
 // TestTaskTraces: for all that can become of a call, the exact spans, links, attributes and
@@ -165,6 +218,31 @@ func TestTaskTraces(t *testing.T) {
 				w.check(name, c.act(w)...)
 			})
 		}
+	}
+}
+
+// TestAllTasksAreTraced: with telemetry.tasks, a task has all its spans although the sampler
+// wants none. Its events are lines of the process's log, too, with the ids of its trace.
+func TestAllTasksAreTraced(t *testing.T) {
+	t.Parallel()
+	w := newTracedWorld(t, redistest.Start(t).URL(), fake.Modern)
+	w.yaml = strings.Replace(w.yaml, "tasks: sampled", "tasks: always", 1)
+	close(w.release)
+	g := w.gateway("OTEL_TRACES_SAMPLER=always_off")
+	w.do(g, mcp.MethodToolsCall, map[string]any{"name": "quick"})
+	id := w.call(g, "first")
+	w.ends(g, id, "completed")
+	w.stop()
+	want := "task first [internal, replica A] -> a span of somebody else\n" +
+		"  run first [internal, replica A] taskgate.task.outcome=completed\n" +
+		"  tools/call first [client, replica A]\n"
+	if got := otlptest.Tree(w.rec.Spans(), "taskgate.task.outcome"); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	root := w.rec.Find("task first")[0]
+	line := fmt.Sprintf("task_id=%s upstream=up tool=first event=taskgate.task.made trace_id=%s span_id=%s", id, root.TraceID, root.ID)
+	if !strings.Contains(g.Output(), line) {
+		t.Errorf("%q is not in\n%s", line, g.Output())
 	}
 }
 

@@ -23,8 +23,9 @@ const tracedReplica = `
 store: %s
 key_prefix: %s
 heartbeat: 1s
-drain_timeout: 5s
-telemetry: {polls: off}
+drain_timeout: 1s
+state_keys: [{id: k, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="}]
+telemetry: {polls: off, tasks: %s}
 upstreams:
   - name: up
     path: /mcp
@@ -48,6 +49,7 @@ type tracedWorld struct {
 	release chan struct{} // closed when the tools may answer
 
 	traceparent string // that clients send; "" for none
+	noTasks     bool   // clients do not take tasks
 	running     []*gateway
 }
 
@@ -58,7 +60,7 @@ func newTracedWorld(t *testing.T, redis string, mode fake.Mode) *tracedWorld {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.yaml = fmt.Sprintf(tracedReplica, redis, "port"+at.Port(), w.server.URL)
+	w.yaml = fmt.Sprintf(tracedReplica, redis, "port"+at.Port(), "sampled", w.server.URL)
 	for _, tool := range []string{"slow", "first", "again", "late", "lost", "queued"} {
 		w.server.Tool(tool, w.waits(mode, fake.Text("done")))
 	}
@@ -118,12 +120,12 @@ func (w *tracedWorld) asks(mode fake.Mode) fake.Behaviour {
 	}
 }
 
-// gateway starts one more replica.
-func (w *tracedWorld) gateway() *gateway {
+// gateway starts one more replica, with more variables in its environment.
+func (w *tracedWorld) gateway(env ...string) *gateway {
 	w.t.Helper()
 	addr := freeAddr(w.t)
 	p := start(w.t, addr, proc.Command{
-		Name: "taskgate", Path: filepath.Join(bin, "taskgate"), Env: w.rec.Env(),
+		Name: "taskgate", Path: filepath.Join(bin, "taskgate"), Env: append(w.rec.Env(), env...),
 		Args: append(append([]string{"serve"}, configured(w.t, w.yaml)...), "--listen", addr),
 	})
 	g := &gateway{Process: p, addr: addr, url: "http://" + addr + "/mcp"}
@@ -144,9 +146,11 @@ func (w *tracedWorld) call(g *gateway, tool string) (id string) {
 
 func (w *tracedWorld) do(g *gateway, method string, params map[string]any) json.RawMessage {
 	w.t.Helper()
-	meta := map[string]any{mcp.MetaClientCapabilities: map[string]any{
-		"elicitation": map[string]any{}, "extensions": map[string]any{mcp.ExtensionTasks: map[string]any{}},
-	}}
+	capabilities := map[string]any{"elicitation": map[string]any{}}
+	if !w.noTasks {
+		capabilities["extensions"] = map[string]any{mcp.ExtensionTasks: map[string]any{}}
+	}
+	meta := map[string]any{mcp.MetaClientCapabilities: capabilities}
 	if w.traceparent != "" {
 		meta["traceparent"] = w.traceparent
 	}
