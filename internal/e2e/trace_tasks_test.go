@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -147,6 +148,16 @@ var tracedCases = []struct {
 		})
 		return []string{id}
 	}},
+	{"legacy client asked", true, fake.Modern, func(w *tracedWorld) []string {
+		a, b := w.gateway(), w.gateway()
+		s := &session{t: w.t}
+		s.do(a, mcp.MethodInitialize, `{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"e2e","version":"1"}}`)
+		id := s.task(a, "asks")
+		w.sees(id, "asked")
+		s.awaits(a, b, id)
+		w.sees(id, "ended")
+		return []string{id}
+	}},
 	{"legacy client", true, fake.Modern, func(w *tracedWorld) []string {
 		a, b := w.gateway(), w.gateway()
 		s := begin(w.t, a)
@@ -189,6 +200,35 @@ func (w *tracedWorld) answer(g *gateway, id string) {
 	})
 	w.sees(id, "asked")
 	w.do(g, mcp.MethodTasksUpdate, map[string]any{"taskId": id, "inputResponses": answersTo(task.InputRequests)})
+}
+
+// awaits waits for the result of a task at one replica, and answers at another one what it is
+// asked meanwhile.
+func (s *session) awaits(waits, answers *gateway, id string) {
+	s.t.Helper()
+	resp := s.request(s.t.Context(), waits, http.MethodPost, `{"jsonrpc":"2.0","id":"r","method":"tasks/result","params":{"taskId":"`+id+`"}}`)
+	defer resp.Body.Close()
+	ended := false
+	eachData(resp, func(data []byte) {
+		var m struct {
+			ID     json.RawMessage
+			Method string
+			Result json.RawMessage
+		}
+		if err := json.Unmarshal(data, &m); err != nil {
+			s.t.Fatalf("%s: %v", data, err)
+		}
+		if ended = ended || m.Result != nil; m.Method == mcp.MethodElicit {
+			taken := s.request(s.t.Context(), answers, http.MethodPost, `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"action":"accept","content":{"secret":"secret"}}}`)
+			defer taken.Body.Close()
+			if taken.StatusCode != http.StatusAccepted {
+				s.t.Errorf("the answer was met with %s", taken.Status)
+			}
+		}
+	})
+	if !ended {
+		s.t.Error("the task had no result")
+	}
 }
 
 func answersTo(questions map[string]any) map[string]any {
