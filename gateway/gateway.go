@@ -18,8 +18,6 @@ import (
 	"net/http"
 	"time"
 
-	"go.opentelemetry.io/otel/metric"
-	"go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/trace"
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 	"golang.org/x/sync/errgroup"
@@ -34,6 +32,7 @@ import (
 	"taskgate/internal/budget"
 	"taskgate/internal/eventstream"
 	"taskgate/internal/jsonrpc"
+	"taskgate/internal/metrics"
 	"taskgate/internal/patience"
 	"taskgate/shim"
 )
@@ -68,7 +67,7 @@ type Options struct {
 
 	Logger         *slog.Logger         // nil: slog.Default
 	TracerProvider trace.TracerProvider // nil: no traces
-	MeterProvider  metric.MeterProvider // nil: no metrics
+	Metrics        *metrics.Metrics     // nil: no metrics
 	// Version is the gateway's own, shown where no upstream's identity is known.
 	Version string
 }
@@ -98,16 +97,10 @@ func New(o Options) (*Gateway, error) {
 	if o.TracerProvider == nil {
 		o.TracerProvider = tracenoop.NewTracerProvider()
 	}
-	if o.MeterProvider == nil {
-		o.MeterProvider = noop.NewMeterProvider()
-	}
-	tel, err := wire.NewTelemetry(o.TracerProvider, o.MeterProvider, o.Config.Telemetry.Baggage)
-	if err != nil {
-		return nil, fmt.Errorf("gateway: %w", err)
-	}
 	if o.Credentials == nil {
 		o.Credentials = auth.NewCredentials(o.Config, nil)
 	}
+	tel := wire.NewTelemetry(o.TracerProvider, o.Metrics, o.Config.Telemetry.Baggage)
 	tel.TracePolls(wire.Polls(o.Config.Telemetry.Polls))
 	methods, err := auth.New(o.Config, auth.Options{Credentials: o.Credentials, TLS: o.TLS, Logger: o.Logger})
 	if err != nil {
@@ -127,6 +120,7 @@ func New(o Options) (*Gateway, error) {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
 	g.sessions = legacy.NewTable(o.Sessions, o.Config.StoreTimeout, g.endUpstream)
+	o.Metrics.ReadOpen(g.calls.Count, g.connections.Count, g.streams.Count, g.sessions.Count)
 	own := append([]byte(`{"name":"taskgate","version":`), jsonrpc.AppendString(nil, cmp.Or(o.Version, "dev"))...)
 	own = append(own, '}')
 	for _, u := range o.Config.Upstreams {

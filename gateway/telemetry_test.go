@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"context"
 	"encoding/json"
 	"net/http/httptest"
 	"slices"
@@ -10,7 +9,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
@@ -18,6 +16,7 @@ import (
 
 	"taskgate/gateway/config"
 	"taskgate/internal/mcp"
+	"taskgate/internal/metrics/metricstest"
 	"taskgate/internal/semconv"
 	"taskgate/internal/wiretest"
 	"taskgate/shim"
@@ -32,11 +31,11 @@ const (
 type observed struct {
 	*stage
 	spans  *tracetest.InMemoryExporter
-	reader *metric.ManualReader
+	reader *metricstest.Reader
 }
 
 func newObserved(t *testing.T) observed {
-	o := observed{stage: newStage(t), spans: tracetest.NewInMemoryExporter(), reader: metric.NewManualReader()}
+	o := observed{stage: newStage(t), spans: tracetest.NewInMemoryExporter()}
 	o.leg.Era = mcp.Legacy
 	o.leg.Capabilities = json.RawMessage(`{"tools":{},"resources":{}}`)
 	o.leg.Replies = map[string]fakeReply{
@@ -45,7 +44,7 @@ func newObserved(t *testing.T) observed {
 		"resources/read": {Error: &shim.RPCError{Code: -32002, Message: "none"}},
 	}
 	o.traces = sdktrace.NewTracerProvider(sdktrace.WithSyncer(o.spans))
-	o.metrics = metric.NewMeterProvider(metric.WithReader(o.reader))
+	o.metrics, o.reader = metricstest.New(t)
 	return o
 }
 
@@ -167,11 +166,7 @@ func TestMetric(t *testing.T) {
 	o := newObserved(t)
 	o.span("tools/call", `{"name":"bad","_meta":{$META}}`, "")
 	o.span("resources/read", `{"uri":"file:///x","_meta":{$META}}`, "")
-	var data metricdata.ResourceMetrics
-	if err := o.reader.Collect(context.Background(), &data); err != nil {
-		t.Fatal(err)
-	}
-	m := data.ScopeMetrics[0].Metrics[0]
+	m := o.measured()
 	h := m.Data.(metricdata.Histogram[float64])
 	if m.Name != "mcp.server.operation.duration" || m.Unit != "s" || len(h.DataPoints) != 2 || !slices.Equal(h.DataPoints[0].Bounds, semconv.DurationBounds) {
 		t.Fatalf("%+v", m)
@@ -221,28 +216,36 @@ func TestRefusedSpans(t *testing.T) {
 	}
 }
 
+// measured is the metric of requests.
+func (o observed) measured() metricdata.Metrics {
+	o.t.Helper()
+	for _, m := range o.reader.Metrics() {
+		if m.Name == semconv.ServerOperationDuration {
+			return m
+		}
+	}
+	o.t.Fatal("nothing was measured")
+	return metricdata.Metrics{}
+}
+
 // points are the attributes of what was measured.
 func (o observed) points() []map[attribute.Key]string {
 	o.t.Helper()
-	var data metricdata.ResourceMetrics
-	if err := o.reader.Collect(context.Background(), &data); err != nil {
-		o.t.Fatal(err)
-	}
 	var out []map[attribute.Key]string
-	for _, p := range data.ScopeMetrics[0].Metrics[0].Data.(metricdata.Histogram[float64]).DataPoints {
+	for _, p := range o.measured().Data.(metricdata.Histogram[float64]).DataPoints {
 		out = append(out, attrs(p.Attributes.ToSlice()))
 	}
 	return out
 }
 
-// TestMetricNames: the names of tools that a client makes up make no series, and
-// those that exist only so many.
+// TestMetricNames: the names of tools that a client makes up make no series.
 func TestMetricNames(t *testing.T) {
 	o := newObserved(t)
 	o.leg.Replies = map[string]fakeReply{
 		"tools/call":      {Error: &shim.RPCError{Code: -32602, Message: "unknown tool"}},
 		"tools/call real": {Result: []byte(`{"content":[]}`)},
 	}
+	o.metrics.Names.Learn("mcp", "tools/call", "real") // as the client of the upstream does
 	for _, name := range []string{"real", "made-up-1", "made-up-2"} {
 		if s := o.span("tools/call", `{"name":"`+name+`","_meta":{$META}}`, ""); attrs(s.Attributes)[semconv.GenAITool] != name {
 			t.Errorf("%s: the span has %v", name, s.Attributes)

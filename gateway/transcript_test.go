@@ -14,13 +14,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/tools/txtar"
 
 	"taskgate/gateway/config"
 	"taskgate/gateway/upstream"
 	"taskgate/internal/mcp"
+	"taskgate/internal/metrics"
 	"taskgate/internal/wiretest"
 	"taskgate/shim"
 )
@@ -73,7 +73,7 @@ type stage struct {
 	last    string // the response to the last request
 
 	traces  trace.TracerProvider // nil: no traces
-	metrics metric.MeterProvider // nil: no metrics
+	metrics *metrics.Metrics     // nil: no metrics
 
 	rate func(ctx context.Context, caller string, n int) (time.Duration, error) // of Options
 }
@@ -146,7 +146,7 @@ func (s *stage) start() http.Handler {
 	if s.gateway == nil {
 		s.shim.policy = s.config.Upstreams[0].Tool
 		g, err := New(Options{Config: s.config, Shim: s.shim, Upstreams: map[string]upstream.Client{s.config.Upstreams[0].Name: s.leg},
-			Sessions: wiretest.OpenSessions(s.t, s.config.MaxSessions, s.config.SessionIdle), Logger: slog.New(slog.DiscardHandler), Version: "1.0.0", TracerProvider: s.traces, MeterProvider: s.metrics, Rate: s.rate})
+			Sessions: wiretest.OpenSessions(s.t, s.config.MaxSessions, s.config.SessionIdle), Logger: slog.New(slog.DiscardHandler), Version: "1.0.0", TracerProvider: s.traces, Metrics: s.metrics, Rate: s.rate})
 		if err != nil {
 			s.t.Fatal(err)
 		}

@@ -26,6 +26,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"taskgate/internal/metrics"
 	"taskgate/shim"
 )
 
@@ -39,6 +40,8 @@ type Options struct {
 	WaitReplicas int
 	// WaitTimeout is how long that may take; 1s if zero.
 	WaitTimeout time.Duration
+	// Metrics measures each operation; nil for nothing.
+	Metrics *metrics.Metrics
 	// Logger hears of outages and of a Redis that may lose data; slog.Default() if nil.
 	Logger *slog.Logger
 

@@ -46,8 +46,13 @@ const (
 // be away (pulse.go).
 func (s *Store) do(ctx context.Context, op string, f func(context.Context) error) (err error) {
 	ctx, done := patience.Use(ctx)
-	defer func() { done(!errors.Is(err, shim.ErrUnavailable)) }()
-	give := time.Now().Add(s.opts.RetryFor)
+	begun := time.Now()
+	defer func() {
+		away := errors.Is(err, shim.ErrUnavailable)
+		done(!away)
+		s.opts.Metrics.Stored(ctx, op, time.Since(begun), away && !errors.Is(err, context.Canceled))
+	}()
+	give := begun.Add(s.opts.RetryFor)
 	until, bounded := ctx.Deadline()
 	for wait := firstBackoff; ; wait = min(2*wait, maxBackoff) {
 		err := f(ctx)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
+	"taskgate/internal/semconv"
 )
 
 // mailbox is the runner's side of questions: how those of a server get into the record of
@@ -16,10 +17,11 @@ import (
 // call is no task has a record all the same, a hidden one. The run owns it; run.mu guards
 // all but wake.
 type mailbox struct {
-	run  *run
-	open []Question // those of the Ask under way, nil if there is none
-	read letters    // what the record had when it was last read meanwhile
-	wake chan struct{}
+	run   *run
+	open  []Question // those of the Ask under way, nil if there is none
+	read  letters    // what the record had when it was last read meanwhile
+	wake  chan struct{}
+	since time.Time // when the open questions were brought to the caller; zero before
 	// until is the deadline of the open questions: when they were asked plus the timeout,
 	// counted from the creation of the record.
 	until time.Duration
@@ -106,6 +108,7 @@ func (b *mailbox) await(ctx context.Context, q []Question) (late bool, err error
 		case <-timer.C:
 			return true, nil
 		case <-ctx.Done():
+			b.measure(nil, q, false)
 			b.withdraw(q)
 			return false, context.Cause(ctx)
 		}
@@ -266,6 +269,10 @@ func (b *mailbox) deliver(t Task, turn int64, q []Question) {
 		}
 	}
 	b.open, b.read = open, lettersOf(t)
+	if b.since.IsZero() {
+		b.since = time.Now()
+	}
+	b.gauge()
 	if r.inbox.turn != turn {
 		r.inbox.reread()
 	}
@@ -279,13 +286,51 @@ func (b *mailbox) deliver(t Task, turn int64, q []Question) {
 func (b *mailbox) empty() {
 	b.run.mu.Lock()
 	defer b.run.mu.Unlock()
-	b.open, b.read = nil, letters{}
+	b.open, b.read, b.since = nil, letters{}, time.Time{}
+	b.gauge()
+}
+
+// gauge counts the questions that are open. run.mu is held.
+func (b *mailbox) gauge() {
+	n := 0
+	for i := range b.open {
+		if q, ok := find(b.read.questions, b.open[i].Key); ok && q.Outstanding() {
+			n++
+		}
+	}
+	b.run.meter.live.Ask(n)
+}
+
+// measure measures the questions that were asked, by what the record has of them. late says that
+// the time to answer is over.
+func (b *mailbox) measure(stored, asked []Question, late bool) {
+	r := b.run
+	r.mu.Lock()
+	since := b.since
+	r.mu.Unlock()
+	if since.IsZero() { // nobody was asked
+		return
+	}
+	for i := range asked {
+		q, _ := find(stored, asked[i].Key)
+		outcome := semconv.QuestionWithdrawn
+		switch {
+		case q.Answer == nil && late:
+			outcome = semconv.QuestionExpired
+		case q.Answer != nil && q.Taken:
+			outcome = semconv.QuestionAnswered
+		case q.Answer != nil:
+			outcome = semconv.QuestionLost
+		}
+		r.srv.metrics.Answered(r.ctx, outcome, time.Since(since))
+	}
 }
 
 // changed takes the state of the record. run.mu is held.
 func (b *mailbox) changed(t Task) {
 	if b.open != nil {
 		b.read = lettersOf(t)
+		b.gauge()
 		signal(b.wake)
 	}
 }
@@ -400,6 +445,7 @@ func (b *mailbox) collect(ctx context.Context, q []Question, late bool) (answers
 		return nil, nil, err
 	}
 	b.mayForget(keys...)
+	b.measure(t.Questions, q, late)
 	if late {
 		b.expired(t, q)
 	}

@@ -56,6 +56,13 @@ func (b *Bound) add(owner string) {
 	b.owners[owner]++
 }
 
+// Count is how many there are.
+func (b *Bound) Count() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.n
+}
+
 // Leave gives back what Enter or Force counted.
 func (b *Bound) Leave(owner string) {
 	b.mu.Lock()

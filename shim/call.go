@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"taskgate/internal/semconv"
 )
 
 // Causes with which the context of an upstream call ends, besides ErrDetached and
@@ -16,6 +18,14 @@ var (
 // Call runs a tools/call: it blocks, or becomes a task, as the tool's policy and
 // the caller's abilities have it (design.md 0.3).
 func (s *Shim) Call(ctx context.Context, c Call) (Answered, error) {
+	a, err := s.call(ctx, c)
+	if srv := s.servers[c.Upstream]; srv != nil && c.Request.Method == callTool {
+		srv.metrics.Called(ctx, c.Request.Name, answerOf(a, err))
+	}
+	return a, err
+}
+
+func (s *Shim) call(ctx context.Context, c Call) (Answered, error) {
 	if !s.life.work.admit() {
 		return Answered{}, ErrRefused
 	}
@@ -56,6 +66,19 @@ func (s *Shim) Call(ctx context.Context, c Call) (Answered, error) {
 		return r.caller.block()
 	}
 	return r.caller.await(ctx, never) // it may go on without the client, so not on its goroutine
+}
+
+// answerOf is what a caller got, for the metric.
+func answerOf(a Answered, err error) string {
+	switch {
+	case err != nil:
+		return semconv.AnswerError
+	case a.Task != nil:
+		return semconv.AnswerTask
+	case a.Parked != nil, a.Reply.InputRequired:
+		return semconv.AnswerInputRequired
+	}
+	return semconv.AnswerReply
 }
 
 // cancelUntold cancels a task that nobody was told of. A record that this replica does

@@ -40,6 +40,9 @@ func (r *run) setRecord(t Task, rec *record) {
 		r.inbox.reread()
 	}
 	rec.keepTTL(t.Retain)
+	if !rec.hidden {
+		r.meter.live.Begin(rec.born)
+	}
 }
 
 // currentLease is the lease under which the run holds it.
@@ -150,6 +153,7 @@ func (r *run) shown(t Task) {
 	rec := r.record
 	r.caller.release()
 	rec.hidden = false
+	r.meter.live.Begin(rec.born)
 	rec.made.Visible, rec.made.TTL, rec.made.Retain = true, t.TTL, t.Retain
 	rec.raised = t.TTL
 	if rec.ttl != nil {
@@ -214,6 +218,7 @@ func (rec *record) close() {
 		rec.ttl.Stop()
 	}
 	r.box.stopAbandoning()
+	r.meter.live.End()
 	r.srv.tasks.Leave(rec.made.Owner)
 	close(rec.over)
 }

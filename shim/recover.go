@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"taskgate/internal/budget"
+	"taskgate/internal/semconv"
 )
 
 // adoptAtOnce is how many tasks one Adopt asks for.
@@ -104,6 +105,8 @@ func (rv *recovery) begin(t Task) {
 // start has an adopted task run. What others did to it before it had a run is read.
 func (rv *recovery) start(r *run, t Task) {
 	r.trace.tell(slog.LevelInfo, "took over a task", "attempt", t.Lease.Adoption+1, "event", eventAdopted)
+	r.meter.adopted = true
+	r.srv.metrics.Adopted(r.ctx)
 	r.inbox.review(0)
 	rv.s.life.work.Go(func() { r.finishAs(t) })
 }
@@ -125,7 +128,9 @@ func (r *run) continuesUnder(l Lease) bool {
 
 // finishAs goes on with a call as its record says, and records how it ends.
 func (r *run) finishAs(t Task) {
-	r.reply, r.err = r.recover(t)
+	if r.reply, r.err = r.recover(t); r.err == errLost {
+		r.meter.recovers(semconv.RecoveryLost)
+	}
 	r.mu.Lock()
 	r.ended = true
 	r.mu.Unlock()
@@ -191,10 +196,10 @@ func (r *run) recover(t Task) (Reply, error) {
 	switch {
 	case r.rounds.open != nil: // nothing is on its way: the server waits for a retry
 		r.trace.kind(attemptResume)
-		return r.sendAnew()
+		return r.sendAnew(semconv.RecoverySent)
 	case t.Checkpoint == nil && r.firm:
 		r.trace.kind(attemptSend)
-		return r.sendAnew()
+		return r.sendAnew(semconv.RecoverySent)
 	case t.Checkpoint == nil:
 		return r.runAgain()
 	}
@@ -202,11 +207,12 @@ func (r *run) recover(t Task) (Reply, error) {
 		r.trace.kind(attemptResume)
 		r.trace.tell(slog.LevelInfo, "the call of a task is resumed", "event", eventResumed)
 	}
+	r.meter.recovers(semconv.RecoveryResumed)
 	reply, err := r.srv.Upstream.Resume(r.ctx, r.request(nil), t.Checkpoint, r)
 	switch {
 	case errors.Is(err, ErrNotSent):
 		r.trace.kind(attemptSend)
-		return r.sendAnew()
+		return r.sendAnew(semconv.RecoverySent)
 	case !errors.Is(err, ErrNotResumable):
 		return reply, r.why(err)
 	case !r.mayRunAgain(t):
@@ -260,12 +266,14 @@ func (r *run) runAgain() (Reply, error) {
 	if err := r.record.persist(r.ctx, func() Change { return Change{Call: r.callRecord(true), Durable: true} }); err != nil {
 		return Reply{}, err
 	}
-	return r.sendAnew()
+	return r.sendAnew(semconv.RecoveryRetried)
 }
 
 // sendAnew sends a call that this replica does not have in flight yet. It waits
-// for its turn like any other, but is not refused: the task was acknowledged.
-func (r *run) sendAnew() (Reply, error) {
+// for its turn like any other, but is not refused: the task was acknowledged. how is a value of
+// semconv.Recovery.
+func (r *run) sendAnew(how string) (Reply, error) {
+	r.meter.recovers(how)
 	r.mu.Lock()
 	r.trace.told.sent, r.trace.told.saidSent = time.Time{}, false
 	r.mu.Unlock()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"taskgate/internal/budget"
+	"taskgate/internal/metrics"
 )
 
 // errEnded: the call has its reply, so no task is made of it.
@@ -52,6 +53,7 @@ type run struct {
 	box      mailbox
 	rounds   rounds
 	inbox    inbox
+	meter    meter
 	// pieces has what is shown of the task while it runs; nil for nothing. It is set
 	// before anything else knows the run.
 	pieces *pieceWriter
@@ -89,6 +91,7 @@ func (s *Shim) newRun(ctx context.Context, srv *server, c Call, p Policy, tk tic
 // assemble makes the parts of a run whose call and policy are known.
 func (r *run) assemble() {
 	r.done = make(chan struct{})
+	r.meter = meter{run: r, live: r.srv.metrics.Run()}
 	r.caller = caller{run: r, news: make(chan struct{}, 1), leave: func() bool { return true }}
 	r.trace.run, r.creation.run, r.status.run, r.rounds.run, r.inbox.run, r.box.run = r, r, r, r, r, r
 	r.box.wake = make(chan struct{}, 1)
@@ -155,6 +158,7 @@ func (r *run) queueAndSend() (Reply, error) {
 		}
 		r.status.say("")
 	}
+	r.meter.sent()
 	return r.rounds.send()
 }
 
@@ -336,4 +340,39 @@ func (r *run) writeCheckpoint(ctx context.Context) (wrote Change, err error) {
 		r.mu.Unlock()
 	}
 	return wrote, err
+}
+
+// meter measures a run. The run owns it.
+type meter struct {
+	run  *run
+	live metrics.Running
+	// adopted: the call was taken over from another replica. It is set before the goroutine of
+	// the upstream call begins.
+	adopted bool
+}
+
+// sent measures how long a task has waited for its call to be sent, where that is sent for the
+// first time now.
+func (m *meter) sent() {
+	r := m.run
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.record != nil && !r.record.hidden && r.checkpoint == nil && r.runs == 1 && r.rounds.open == nil {
+		r.srv.metrics.Sent(r.ctx, time.Since(r.record.born))
+	}
+}
+
+// recovers counts what is done with a call that was taken over. A question outside of any call
+// goes the same way, and is none.
+func (m *meter) recovers(how string) {
+	if m.adopted {
+		m.run.srv.metrics.Recovered(m.run.ctx, how)
+	}
+}
+
+// ended measures the task, if the call is one.
+func (m *meter) ended(outcome string) {
+	if r := m.run; !r.hidden() {
+		r.srv.metrics.Ended(r.ctx, r.call.Request.Name, outcome, time.Since(r.record.born))
+	}
 }

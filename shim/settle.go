@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 
 	"taskgate/internal/jsonrpc"
+	"taskgate/internal/semconv"
 )
 
 // codeInternal is JSON-RPC's internal error, the code of everything that failed
@@ -41,8 +43,10 @@ func (r *run) settle() {
 	err := r.persistLast(&c)
 	switch {
 	case err == nil:
+		r.meter.ended(outcomeOf(c, r.err))
 		r.s.outcomes.hold(ending{made: rec.made, end: c, streamed: r.pieces.recent()})
 	case errors.Is(err, ErrNotFound): // the store has forgotten that the task was made
+		r.meter.ended(outcomeOf(c, r.err))
 		if r.s.outcomes.hold(ending{made: rec.made, end: c, streamed: r.pieces.recent()}) {
 			r.s.outcomes.assure(r.s.life.writes, rec.id)
 			return
@@ -57,6 +61,25 @@ func (r *run) settle() {
 		r.trace.tell(slog.LevelError, "the outcome of a task could not be recorded", "err", err)
 	}
 }
+
+// outcomeOf is how a task ends, for the metric.
+func outcomeOf(c Change, err error) string {
+	up, ok := errors.AsType[*UpstreamError](err)
+	switch {
+	case c.To == Cancelled:
+		return semconv.OutcomeCancelled
+	case c.To == Completed && c.Outcome.IsError:
+		return semconv.OutcomeToolError
+	case c.To == Completed:
+		return semconv.OutcomeCompleted
+	case ok && !up.Unsent && slices.Contains(maybeDone, up.Kind):
+		return semconv.OutcomeUnknown
+	}
+	return semconv.OutcomeFailed
+}
+
+// maybeDone are the kinds of an UpstreamError after which the server may have done the work.
+var maybeDone = []string{"lost", "shutdown", "closed", "session"}
 
 // persistLast makes the last change of the run. If the store has lost some of what was
 // streamed, it changes c to fit: who holds the ending has to hold what was written.
@@ -163,6 +186,7 @@ func (r *run) holdCancellation() {
 	if err != nil || t.Status.Final() && t.Status != Cancelled {
 		return
 	}
+	r.meter.ended(semconv.OutcomeCancelled)
 	message := t.StatusMessage
 	if !t.Status.Final() {
 		message = messageCancelled // forgotten already

@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"taskgate/internal/budget"
+	"taskgate/internal/metrics"
 )
 
 // Server is an upstream as the shim needs to know it.
@@ -73,6 +74,8 @@ type Options struct {
 	Budget *budget.Bytes
 	Logger *slog.Logger // default slog.Default()
 	Tracer trace.Tracer // default none
+	// Metrics measures calls and tasks; nil for nothing.
+	Metrics *metrics.Metrics
 }
 
 // Shim runs calls, and tasks until they end. Its goroutines are those of the calls in
@@ -132,7 +135,9 @@ func New(o Options) (*Shim, error) {
 	s.recovery = recovery{s: s, wake: make(chan struct{}, 1)}
 	s.observer = newObserver(o, life, log)
 	for name, srv := range o.Servers {
-		s.servers[name] = newServer(name, srv)
+		added := newServer(name, srv)
+		added.metrics = o.Metrics.Tasks(name, added.waiting)
+		s.servers[name] = added
 	}
 	return s, nil
 }
@@ -185,9 +190,10 @@ func (s *Shim) op() string { return fmt.Sprintf("%s-%d", s.replica, s.ops.Add(1)
 // server is a Server with what this replica counts about it.
 type server struct {
 	Server
-	name  string
-	slots *slots
-	tasks Bound // those that this replica runs
+	name    string
+	slots   *slots
+	tasks   Bound          // those that this replica runs
+	metrics *metrics.Tasks // nil: nothing is measured
 
 	mu    sync.Mutex
 	tools map[string]*toolEntry // by tool, only where the policy bounds it

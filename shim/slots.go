@@ -39,6 +39,16 @@ func (s *slots) enqueue(forced bool) bool {
 	return true
 }
 
+// length is how many wait.
+func (s *slots) length() int {
+	if s == nil {
+		return 0
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.waiting
+}
+
 func (s *slots) dequeue() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,6 +187,17 @@ func (s *server) toolSlots(tool string, n int) (*slots, func()) {
 			delete(s.tools, tool)
 		}
 	}
+}
+
+// waiting is how many calls wait for a place, at the server or at a tool.
+func (s *server) waiting() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.slots.length()
+	for _, e := range s.tools {
+		n += e.slots.length()
+	}
+	return n
 }
 
 // toolEntry is the slots of a tool and how many calls refer to them.

@@ -20,8 +20,9 @@ type admin struct {
 	http     *http.Server
 }
 
-// newAdmin opens the listener at addr, or none where that is empty.
-func newAdmin(ctx context.Context, addr string, ready *readiness, log *slog.Logger) (*admin, error) {
+// newAdmin opens the listener at addr, or none where that is empty. page is /metrics; nil for
+// none.
+func newAdmin(ctx context.Context, addr string, ready *readiness, page http.Handler, log *slog.Logger) (*admin, error) {
 	if addr == "" {
 		return nil, nil
 	}
@@ -30,7 +31,7 @@ func newAdmin(ctx context.Context, addr string, ready *readiness, log *slog.Logg
 		return nil, fmt.Errorf("admin: %w", err)
 	}
 	return &admin{listener: l, http: &http.Server{
-		Handler:           adminHandler(ready, loopback(addr)),
+		Handler:           adminHandler(ready, page, loopback(addr)),
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       adminTimeout,
 		WriteTimeout:      adminTimeout,
@@ -43,7 +44,7 @@ func newAdmin(ctx context.Context, addr string, ready *readiness, log *slog.Logg
 // adminHandler is the route table. On loopback it answers no Host but a loopback
 // one: a web page could otherwise read it by a name of its own that resolves to
 // 127.0.0.1 (protocol.md Z10).
-func adminHandler(ready *readiness, local bool) http.Handler {
+func adminHandler(ready *readiness, page http.Handler, local bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		// That this is answered is all there is to say: what else may be wrong, a
@@ -51,6 +52,9 @@ func adminHandler(ready *readiness, local bool) http.Handler {
 		writeStatus(w, http.StatusOK, map[string]string{"status": "ok"})
 	})
 	mux.Handle("GET /readyz", ready)
+	if page != nil {
+		mux.Handle("GET /metrics", page)
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if local && !loopback(r.Host) && !loopback(r.Host+":80") {
 			http.Error(w, "this Host is not served", http.StatusForbidden)

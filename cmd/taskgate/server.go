@@ -83,24 +83,23 @@ func (s *server) build(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if s.tel, err = newTelemetry(ctx, replica, s.config.Telemetry); err != nil {
+	if s.tel, err = newTelemetry(ctx, replica, s.config.Telemetry, s.config.Admin != ""); err != nil {
 		return fmt.Errorf("telemetry: %w", err)
 	}
+	s.tel.names(s.config)
 	s.log = s.tel.logger(s.log)
 	slog.SetDefault(s.log)
 	if s.store, err = s.openStore(ctx); err != nil {
 		return fmt.Errorf("store: %w", err)
 	}
 	s.budget = budget.New(int64(s.config.MaxBytesInFlight), int64(s.config.LargestCall()), s.config.BytesWait)
-	if err = s.tel.observe(s.budget); err != nil {
-		return fmt.Errorf("telemetry: %w", err)
-	}
+	s.tel.metrics.ReadBytes(s.budget.Held)
 	keys, err := gateway.StateKeys(s.config)
 	if err != nil {
 		return err
 	}
 	s.credentials = auth.NewCredentials(s.config, keys)
-	if s.upstreams, err = newUpstreams(s.config, s.store, replica, s.budget, s.credentials, s.log, s.tel.traces); err != nil {
+	if s.upstreams, err = newUpstreams(s.config, s.store, replica, s.budget, s.credentials, s.log, s.tel); err != nil {
 		return err
 	}
 	if s.shim, err = s.newShim(replica); err != nil {
@@ -121,7 +120,7 @@ func (s *server) build(ctx context.Context) (err error) {
 		Config: s.config, Shim: s.shim, Upstreams: s.upstreams.clients(), Budget: s.budget, Logger: s.log,
 		Sessions: s.store.Sessions(s.config.MaxSessions, s.config.SessionIdle).PerOwner(s.config.MaxSessionsPerOwner).
 			Keep(s.config.SessionLogMessages, int64(s.config.SessionLogBytes), s.config.SessionLogTTL),
-		TracerProvider: s.tel.traces, MeterProvider: s.tel.metrics, Version: moduleVersion(),
+		TracerProvider: s.tel.traces, Metrics: s.tel.metrics, Version: moduleVersion(),
 	})
 	return err
 }
@@ -134,7 +133,7 @@ func (s *server) openStore(ctx context.Context) (*redisstore.Store, error) {
 	}
 	return redisstore.Open(ctx, s.config.Store, redisstore.Options{
 		TLS:    secure,
-		Prefix: s.config.KeyPrefix, WaitReplicas: s.config.WaitReplicas, Logger: s.log,
+		Prefix: s.config.KeyPrefix, WaitReplicas: s.config.WaitReplicas, Logger: s.log, Metrics: s.tel.metrics,
 		AwayAfter: s.config.StoreTimeout / 3,
 	})
 }
@@ -157,14 +156,16 @@ func (s *server) newShim(replica shim.Replica) (*shim.Shim, error) {
 	return shim.New(shim.Options{
 		Replica: replica, Store: s.store, Servers: servers, Heartbeat: s.config.Heartbeat,
 		Settle: settleOf(s.config.Settle), StoreTimeout: s.config.StoreTimeout, CheckAnswer: upstream.CheckAnswer,
-		Budget: s.budget, Logger: s.log, Tracer: s.tel.traces.Tracer("taskgate/shim"),
+		Budget: s.budget, Logger: s.log, Tracer: s.tel.traces.Tracer("taskgate/shim"), Metrics: s.tel.metrics,
 	})
 }
 
 // listen binds the addresses, that of operators first: whoever can call can also ask
 // whether the gateway is ready.
 func (s *server) listen(ctx context.Context) (err error) {
-	if s.admin, err = newAdmin(ctx, s.config.Admin, s.readiness(ctx), s.log); err != nil {
+	ready := s.readiness(ctx)
+	s.tel.metrics.ReadParts(ready.parts)
+	if s.admin, err = newAdmin(ctx, s.config.Admin, ready, s.tel.page(s.log), s.log); err != nil {
 		return err
 	}
 	secure, err := listenerTLS(s.config.TLS, s.log)
@@ -178,7 +179,7 @@ func (s *server) listen(ctx context.Context) (err error) {
 		s.listener = tls.NewListener(s.listener, secure)
 	}
 	s.http = &http.Server{
-		Handler:           parting(ctx, s.gateway.Handler()),
+		Handler:           parting(ctx, s.tel.requests(s.gateway.Handler())),
 		ConnState:         s.gateway.ConnState,
 		ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout:       idleTimeout,

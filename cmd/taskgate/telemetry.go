@@ -10,45 +10,43 @@ import (
 	"go.opentelemetry.io/contrib/bridges/otelslog"
 	"go.opentelemetry.io/contrib/exporters/autoexport"
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/metric"
-	metricnoop "go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/sdk/log"
-	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 
 	"taskgate/gateway/config"
-	"taskgate/internal/budget"
+	"taskgate/internal/semconv"
 	"taskgate/shim"
 )
 
-// telemetry is what OpenTelemetry needs to run. Each signal is off until the
+// telemetry is what OpenTelemetry needs to run. No signal is sent until the
 // OTEL_* environment asks for it: the exporters' own default, OTLP to localhost,
-// would fill the log of everybody who has no collector.
+// would fill the log of everybody who has no collector. Metrics are also read at /metrics.
 type telemetry struct {
-	traces  trace.TracerProvider
-	metrics metric.MeterProvider
-	logs    *log.LoggerProvider // nil: logs go to stderr alone
-	stop    []func(context.Context) error
+	traces trace.TracerProvider
+	logs   *log.LoggerProvider // nil: logs go to stderr alone
+	stop   []func(context.Context) error
+	measurement
 }
 
 // newTelemetry makes the providers that the environment asks for. Which exporter,
 // where to, and with which headers is read from OTEL_* by autoexport. All signals name the
-// replica that they come from.
-func newTelemetry(ctx context.Context, replica shim.Replica, c config.Telemetry) (*telemetry, error) {
-	t := &telemetry{traces: tracenoop.NewTracerProvider(), metrics: metricnoop.NewMeterProvider()}
+// replica that they come from. scraped says that there is an address for /metrics.
+func newTelemetry(ctx context.Context, replica shim.Replica, c config.Telemetry, scraped bool) (*telemetry, error) {
+	t := &telemetry{traces: tracenoop.NewTracerProvider()}
 	if os.Getenv("OTEL_SDK_DISABLED") == "true" {
 		return t, nil
 	}
 	res, err := resource.New(ctx,
-		resource.WithAttributes(attribute.String("service.name", "taskgate"), attribute.String("service.version", moduleVersion()), attribute.String("service.instance.id", string(replica))),
+		resource.WithAttributes(attribute.String("service.name", "taskgate"), attribute.String("service.version", moduleVersion()),
+			attribute.String("service.instance.id", string(replica)), semconv.Replica.String(string(replica))),
 		resource.WithTelemetrySDK(), resource.WithFromEnv())
 	if err != nil && !errors.Is(err, resource.ErrPartialResource) {
 		return nil, err
 	}
-	return t, errors.Join(t.trace(ctx, res, c.Tasks == config.TracesAlways), t.measure(ctx, res), t.record(ctx, res))
+	return t, errors.Join(t.trace(ctx, res, c.Tasks == config.TracesAlways), t.measure(ctx, res, scraped), t.record(ctx, res))
 }
 
 // wanted reports whether the environment asks for a signal: it names an exporter
@@ -97,30 +95,6 @@ func spanLimits() sdktrace.SpanLimits {
 		l.AttributeValueLengthLimit = maxAttr
 	}
 	return l
-}
-
-func (t *telemetry) measure(ctx context.Context, res *resource.Resource) error {
-	if !wanted("METRICS") {
-		return nil
-	}
-	reader, err := autoexport.NewMetricReader(ctx)
-	if err != nil {
-		return err
-	}
-	p := sdkmetric.NewMeterProvider(sdkmetric.WithResource(res), sdkmetric.WithReader(reader))
-	t.metrics, t.stop = p, append(t.stop, p.Shutdown)
-	return nil
-}
-
-// observe measures the bytes in flight.
-func (t *telemetry) observe(b *budget.Bytes) error {
-	_, err := t.metrics.Meter("taskgate").Int64ObservableGauge("taskgate.bytes_in_flight",
-		metric.WithUnit("By"), metric.WithDescription("Bytes of requests and answers that are held, as max_bytes_in_flight counts them."),
-		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
-			o.Observe(b.Held())
-			return nil
-		}))
-	return err
 }
 
 func (t *telemetry) record(ctx context.Context, res *resource.Resource) error {

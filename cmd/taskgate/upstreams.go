@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"slices"
 
-	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
 	"taskgate/gateway/auth"
@@ -28,10 +27,10 @@ import (
 type upstreams map[string]*upstream.HTTP
 
 // newUpstreams makes one for each upstream. Nothing is contacted.
-func newUpstreams(c *config.Config, store *redisstore.Store, replica shim.Replica, bytes *budget.Bytes, credentials *auth.Credentials, log *slog.Logger, traces trace.TracerProvider) (upstreams, error) {
+func newUpstreams(c *config.Config, store *redisstore.Store, replica shim.Replica, bytes *budget.Bytes, credentials *auth.Credentials, log *slog.Logger, tel *telemetry) (upstreams, error) {
 	out := make(upstreams, len(c.Upstreams))
 	for _, u := range c.Upstreams {
-		cfg := upstreamConfig(c, u, replica, log, traces)
+		cfg := upstreamConfig(c, u, replica, log, tel)
 		cfg.Budget = bytes
 		if pass := c.AuthOf(u).Passthrough; pass != nil {
 			cfg.Shared = false // anonymous callers may show all kinds of things to the server
@@ -85,7 +84,7 @@ func upstreamTLS(c *config.Config) (map[string]*tls.Config, error) {
 	return out, nil
 }
 
-func upstreamConfig(c *config.Config, u *config.Upstream, replica shim.Replica, log *slog.Logger, traces trace.TracerProvider) upstream.Config {
+func upstreamConfig(c *config.Config, u *config.Upstream, replica shim.Replica, log *slog.Logger, tel *telemetry) upstream.Config {
 	headers := make(http.Header, len(u.Headers))
 	for name, value := range u.Headers {
 		headers.Set(name, value)
@@ -98,7 +97,7 @@ func upstreamConfig(c *config.Config, u *config.Upstream, replica shim.Replica, 
 		ConnectTimeout: u.ConnectTimeout, ProbeTimeout: u.ProbeTimeout, IdleTimeout: u.IdleTimeout,
 		MaxResult: int64(u.MaxResult), MaxEvent: int64(u.MaxEvent),
 		Replica: string(replica), GatewayInfo: upstream.Info{Name: "taskgate", Version: moduleVersion()},
-		Logger: log, TracerProvider: traces, Baggage: c.Telemetry.Baggage,
+		Logger: log, TracerProvider: tel.traces, Metrics: tel.metrics, Baggage: c.Telemetry.Baggage,
 	}
 }
 

@@ -43,7 +43,7 @@ type Config struct {
 	TLS ListenerTLS `yaml:"tls"`
 
 	// Admin is the TCP address, as host:port, on which an operator's tools ask
-	// after this process: GET /healthz (it serves) and GET /readyz (it should get
+	// after this process: GET /healthz (it serves), GET /metrics, and GET /readyz (it should get
 	// requests: it is not stopping, and reaches the store and an upstream). It
 	// takes no key, so it belongs on an address that only they reach. Without it
 	// there is no such listener.

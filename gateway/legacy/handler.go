@@ -15,6 +15,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"time"
 
 	"taskgate/gateway/endpoint"
 	"taskgate/gateway/wire"
@@ -74,9 +75,13 @@ func (h *Handler) ServeDELETE(w http.ResponseWriter, r *http.Request, p shim.Pri
 		return
 	}
 	defer s.release()
+	st := s.current()
 	if err := h.Sessions.end(r.Context(), s.id); err != nil {
 		h.refuse(w, jsonrpc.ID{}, sessionFailure(err))
 		return
+	}
+	if st.Since != 0 {
+		h.Telemetry.SessionEnded(r.Context(), h.Name, st.Version, time.Unix(st.Since, 0))
 	}
 	w.WriteHeader(http.StatusNoContent)
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"time"
 
 	"taskgate/gateway/translate"
 	"taskgate/gateway/wire"
@@ -89,7 +90,7 @@ func (h *Handler) introduction(p shim.Principal, params json.RawMessage, stdio b
 	if !ok {
 		return sessionState{}, wire.InvalidParams("params.protocolVersion must be a string")
 	}
-	st := sessionState{Upstream: h.Name, Owner: p.Owner(), Version: negotiate(wish, stdio), Legacy: true}
+	st := sessionState{Upstream: h.Name, Owner: p.Owner(), Version: negotiate(wish, stdio), Legacy: true, Since: time.Now().Unix()}
 	for name, field := range map[string]*json.RawMessage{"capabilities": &st.Capabilities, "clientInfo": &st.ClientInfo} {
 		value, ok := jsonrpc.Get(params, name)
 		if ok && !jsonrpc.IsObject(value) {

@@ -27,6 +27,7 @@ import (
 	"taskgate/gateway/upstream"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/metrics/metricstest"
 	"taskgate/internal/redistest"
 	"taskgate/internal/wiretest"
 	"taskgate/redisstore"
@@ -180,6 +181,8 @@ type parking struct {
 	shims []*shim.Shim
 	log   *safeBuffer
 	spans *tracetest.InMemoryExporter
+	// measured are the metrics of each gateway.
+	measured []*metricstest.Reader
 }
 
 // safeBuffer is a log that several goroutines write.
@@ -228,12 +231,14 @@ func (p *parking) start(t *testing.T, name, server string, c *config.Config) {
 	t.Helper()
 	logger := slog.New(slog.NewJSONHandler(p.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	traces := sdktrace.NewTracerProvider(sdktrace.WithSyncer(p.spans))
-	store, err := redisstore.Open(t.Context(), c.Store, redisstore.Options{Logger: logger})
+	measured, reader := metricstest.New(t)
+	p.measured = append(p.measured, reader)
+	store, err := redisstore.Open(t.Context(), c.Store, redisstore.Options{Logger: logger, Metrics: measured})
 	if err != nil {
 		t.Fatal(err)
 	}
 	leg, err := upstream.New(upstream.Config{
-		Name: "up", URL: server, Replica: name, Sessions: store.UpstreamSessions("up", name), Logger: logger, TracerProvider: traces,
+		Name: "up", URL: server, Replica: name, Sessions: store.UpstreamSessions("up", name), Logger: logger, TracerProvider: traces, Metrics: measured,
 		Tasks: upstream.TaskUse(c.Upstreams[0].UpstreamTasks),
 	})
 	if err != nil {
@@ -251,7 +256,7 @@ func (p *parking) start(t *testing.T, name, server string, c *config.Config) {
 	}
 	sh, err := shim.New(shim.Options{
 		Replica: shim.Replica(name), Store: store, Logger: logger, Tracer: traces.Tracer("test"),
-		CheckAnswer: upstream.CheckAnswer,
+		CheckAnswer: upstream.CheckAnswer, Metrics: measured,
 		Servers: map[string]shim.Server{"up": {
 			Upstream: leg, Other: policy(c.Upstreams[0].Defaults),
 			Policy: func(tool string) shim.Policy { return policy(c.Upstreams[0].Tool(tool)) },
@@ -260,7 +265,7 @@ func (p *parking) start(t *testing.T, name, server string, c *config.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := gateway.New(gateway.Options{Config: c, Shim: sh, Upstreams: map[string]upstream.Client{"up": leg}, Logger: logger, TracerProvider: traces,
+	g, err := gateway.New(gateway.Options{Config: c, Shim: sh, Upstreams: map[string]upstream.Client{"up": leg}, Logger: logger, TracerProvider: traces, Metrics: measured,
 		Sessions: store.Sessions(c.MaxSessions, c.SessionIdle)})
 	if err != nil {
 		t.Fatal(err)

@@ -61,8 +61,8 @@ var quotingRetry = map[string]fake.Behaviour{
 
 func ends(event string) fake.Behaviour { return fake.Stream(event) }
 
-// private is a gateway in front of a fake server that asks, all of whose log and spans
-// are kept.
+// private is a gateway in front of a fake server that asks, all of whose log, spans and
+// metrics are kept.
 type private struct {
 	*parking
 	tools  []string
@@ -133,12 +133,15 @@ func (p *private) round(end fake.Behaviour) fake.Behaviour {
 }
 
 // told fails the test if the marker is in the log, which has all records that OpenTelemetry
-// gets, or in a span.
+// gets, in a span or in a metric.
 func (p *private) told(t *testing.T) {
 	t.Helper()
 	all := p.log.String()
 	for _, span := range p.spans.GetSpans() {
 		all += fmt.Sprintln(span.Name, span.Attributes, span.Events, span.Status, span.Links)
+	}
+	for _, r := range p.measured {
+		all += r.Text()
 	}
 	if i := strings.Index(all, marker); i >= 0 {
 		t.Fatalf("told of it: %s", all[max(0, i-400):min(len(all), i+100)])
@@ -157,7 +160,8 @@ var answers = []struct {
 }
 
 // TestPrivate: arguments, keys, results, messages of a server, and what is asked and answered
-// are in no log record, whatever its level, and in no span, whichever way a client is asked and however the call ends.
+// are in no log record, whatever its level, and in no span and no metric, whichever way a client is
+// asked and however the call ends.
 func TestPrivate(t *testing.T) {
 	for era, mode := range map[string]fake.Mode{"legacy": fake.Stateful, "modern": fake.Modern} {
 		t.Run(era+" server, modern client", func(t *testing.T) { privateParked(t, newPrivate(t, mode, func(*config.Config) {})) })
@@ -269,6 +273,9 @@ func (p *private) check(t *testing.T, asked int) {
 	}
 	if n := len(p.spans.GetSpans()); n < 2*asked {
 		t.Errorf("only %d spans", n)
+	}
+	if !strings.Contains(p.measured[0].Text(), "mcp.client.operation.duration") {
+		t.Error("nothing was measured")
 	}
 	if !strings.Contains(p.log.String(), `"level":"DEBUG"`) && !strings.Contains(p.log.String(), `"level":"WARN"`) {
 		t.Errorf("nothing was logged: %s", p.log)

@@ -130,6 +130,10 @@ type sessionState struct {
 	// both, the session stays in the one in which it began.
 	Legacy bool `json:"legacy,omitempty"`
 
+	// Since is when the session was made, in seconds of Unix time by the clock of the replica that
+	// made it; 0 in one of an older release. It is for a metric alone.
+	Since int64 `json:"since,omitempty"`
+
 	// Initialized says that notifications/initialized has come (X10).
 	Initialized bool `json:"initialized,omitempty"`
 	// LogLevel is what logging/setLevel asked for last; "" before that.

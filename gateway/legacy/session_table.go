@@ -160,6 +160,13 @@ func (t *Table) forget(s *session) {
 	}
 }
 
+// Count is how many sessions have something going on here.
+func (t *Table) Count() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.live)
+}
+
 // busy reports whether a request or a stream of the session is open here. That the
 // gateway still listens upstream, in case the client comes back, does not count.
 func (t *Table) busy(id string) bool {

@@ -16,6 +16,7 @@ import (
 
 	"taskgate/internal/budget"
 	"taskgate/internal/mcp"
+	"taskgate/internal/metrics"
 )
 
 // Era says which generation of the protocol to speak to the server.
@@ -124,6 +125,8 @@ type Config struct {
 	// TracerProvider makes the client spans; nil makes none, and the context of a
 	// caller still passes through.
 	TracerProvider trace.TracerProvider
+	// Metrics measures requests and sessions; nil for nothing.
+	Metrics *metrics.Metrics
 	// Baggage lists the baggage keys that may reach the server (protocol.md 9).
 	Baggage []string
 }

@@ -67,7 +67,8 @@ type exchange struct {
 	end      context.CancelCauseFunc
 	left     sync.WaitGroup // what the caller's end has set going
 	idle     idle
-	response *http.Response  // the latest, for its headers
+	response *http.Response // the latest, for its headers
+	begun    time.Time
 	answer   jsonrpc.Message // once it is there
 	asking   questions       // what the server asks of the caller
 	task     *serverTask     // the task that the server makes of the call; nil for none
@@ -87,7 +88,8 @@ func (x *exchange) run(ctx context.Context) (jsonrpc.Message, error) {
 // answer is left in x.answer.
 func (x *exchange) perform(ctx context.Context) (err error) {
 	ctx = x.startSpan(ctx)
-	defer func() { x.endSpan(err) }()
+	x.begun = time.Now()
+	defer func() { x.measure(ctx, err); x.endSpan(err) }()
 	body, err := x.announce(ctx)
 	if err != nil {
 		return err

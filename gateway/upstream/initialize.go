@@ -28,7 +28,7 @@ func (s *session) initialize(ctx context.Context, gen int64) (*link, error) {
 	if err != nil {
 		return nil, notLegacy(err)
 	}
-	l := &link{gen: gen, id: x.response.Header.Get(mcp.HeaderSession)}
+	l := &link{gen: gen, id: x.response.Header.Get(mcp.HeaderSession), born: x.begun}
 	if err := l.read(m.Result); err != nil {
 		return nil, err
 	}

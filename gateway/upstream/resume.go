@@ -94,7 +94,8 @@ func (e *outOfReach) Unwrap() error { return e.err }
 func (x *exchange) resume(ctx context.Context) (err error) {
 	ctx = x.startSpan(ctx)
 	x.span.SetAttributes(semconv.Resumed.Bool(true))
-	defer func() { x.endSpan(err) }()
+	x.begun = time.Now()
+	defer func() { x.measure(ctx, err); x.endSpan(err) }()
 	x.res.resumed = true
 	for _, p := range x.rec.state.Pending {
 		if id, err := jsonrpc.ParseID(p.ID); err == nil && x.ses != nil {

@@ -56,6 +56,7 @@ type link struct {
 	id      string // "" for a server without sessions
 	version string
 	server  Server
+	born    time.Time // zero where that is not known
 
 	raising singleflight.Group // of the log level
 
@@ -288,6 +289,7 @@ func (s *session) lose(l *link) {
 	s.lost = max(s.lost, l.gen)
 	if s.cur == l {
 		s.cur = nil
+		s.t.wire.sessionEnded(l, kindSession)
 	}
 	s.mu.Unlock()
 	s.get.leave(l)

@@ -239,6 +239,7 @@ func (t *sessionTable) discard(ctx context.Context, l *link) {
 	if l.id == "" {
 		return
 	}
+	t.wire.sessionEnded(l, "")
 	t.work.spawn(ctx, func(ctx context.Context) {
 		// Close ends the client's life, but what it has begun to end is ended.
 		ctx, cancel := outlive(ctx, deleteTimeout)

@@ -59,6 +59,17 @@ type shared struct {
 	Opening string `json:"opening,omitempty"`
 	// Level is the log level that the client has set.
 	Level string `json:"level,omitempty"`
+	// Since is when the session was opened, in seconds of Unix time by the clock of the replica
+	// that opened it; 0 where that is not known.
+	Since int64 `json:"since,omitempty"`
+}
+
+// born is when the session was opened, zero where that is not known.
+func (st shared) born() time.Time {
+	if st.Since == 0 {
+		return time.Time{}
+	}
+	return time.Unix(st.Since, 0)
 }
 
 // encode keeps the words of the server as they are. (json.Marshal would spell them anew.)
@@ -74,7 +85,7 @@ func (st shared) encode() []byte {
 
 // link is the session as another replica opened it.
 func (st shared) link() (*link, error) {
-	l := &link{gen: st.Generation, id: st.ID}
+	l := &link{gen: st.Generation, id: st.ID, born: st.born()}
 	return l, l.read(st.Server)
 }
 
@@ -195,7 +206,9 @@ func (sh *shares) end(ctx context.Context, key string, over bool) {
 	case err != nil:
 		sh.wire.log.Debug("a shared session was not ended", "err", err)
 	case st.ID != "":
-		sh.wire.deleteLink(ctx, &link{id: st.ID, version: st.Version})
+		l := &link{id: st.ID, version: st.Version, born: st.born()}
+		sh.wire.sessionEnded(l, "")
+		sh.wire.deleteLink(ctx, l)
 	}
 }
 
@@ -262,7 +275,7 @@ func (s *session) openForAll(ctx context.Context, rev int64, was shared) (*link,
 		return l, err
 	}
 	s.setLevel(ctx, l, st.Level)
-	st.Version, st.ID, st.Server = l.version, l.id, l.server.Raw
+	st.Version, st.ID, st.Server, st.Since = l.version, l.id, l.server.Raw, l.born.Unix()
 	switch next, err := s.t.shares.swap(ctx, s.key.key, rev, st); {
 	case err != nil:
 		s.t.discard(ctx, l)

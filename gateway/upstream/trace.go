@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/baggage"
@@ -14,7 +15,9 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 
+	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/metrics"
 	"taskgate/internal/semconv"
 	"taskgate/shim"
 )
@@ -120,6 +123,50 @@ func protocolVersion(r *http.Response) string {
 		return "1." + strconv.Itoa(r.ProtoMinor)
 	}
 	return strconv.Itoa(r.ProtoMajor)
+}
+
+// measure measures the request as it ended, and learns the names that it shows to exist. A
+// stream that is listened to for as long as somebody wants to is no request with a duration.
+func (x *exchange) measure(ctx context.Context, err error) {
+	m := x.w.metrics
+	if m == nil || x.listens {
+		return
+	}
+	o := metrics.Operation{Method: x.method, Version: x.to.version, Name: x.name}
+	if !mcp.IsRequest(x.method) { // a client may write what it likes
+		o.Method = semconv.UnknownMethod
+	}
+	rpc := x.answer.Error
+	if err != nil {
+		rpc = nil
+	}
+	if se, ok := err.(*statusError); ok {
+		rpc = se.answer()
+	}
+	switch {
+	case rpc != nil:
+		o.Code = rpc.Code
+	case err != nil:
+		o.Err = label(err)
+	case isToolError(x.method, x.answer.Result):
+		o.Err = semconv.ErrorTool
+	case x.method == mcp.MethodToolsList:
+		m.Listed(mcp.MethodToolsCall, listed(x.answer.Result, "tools"))
+	case x.method == mcp.MethodPromptsList:
+		m.Listed(mcp.MethodPromptsGet, listed(x.answer.Result, "prompts"))
+	}
+	m.Operation(ctx, time.Since(x.begun), o)
+}
+
+// listed are the names in a list of a server.
+func listed(result []byte, of string) []string {
+	var names []string
+	list, _ := jsonrpc.Get(result, of)
+	for entry := range jsonrpc.Elements(list) {
+		name, _ := jsonrpc.GetString(entry, "name")
+		names = append(names, name)
+	}
+	return names
 }
 
 // label is an error as a word out of a small set.

@@ -20,6 +20,7 @@ import (
 	"taskgate/gateway/upstream/sse"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/metrics"
 	"taskgate/internal/semconv"
 )
 
@@ -36,6 +37,7 @@ type wire struct {
 	tracer    trace.Tracer
 	attrs     []attribute.KeyValue // of every span
 	dark      bool                 // no tracer was given
+	metrics   *metrics.Client      // nil: nothing is measured
 	serial    atomic.Int64
 }
 
@@ -59,6 +61,7 @@ func newWire(c Config) (*wire, error) {
 	w.tracer = c.TracerProvider.Tracer(semconv.Scope)
 	_, w.dark = c.TracerProvider.(noop.TracerProvider)
 	w.attrs = fixedAttrs(c, &http.Request{URL: u})
+	w.metrics = c.Metrics.Client(c.Name, w.attrs[1:]) // without the upstream, which is in every measurement
 	return w, nil
 }
 
@@ -201,6 +204,13 @@ func readStatus(resp *http.Response, id string, session bool) error {
 		e.rpc = m.Error
 	}
 	return e
+}
+
+// sessionEnded measures a session; kind is that of an UpstreamError, "" if the gateway ends it.
+func (w *wire) sessionEnded(l *link, kind string) {
+	if !l.born.IsZero() && l.id != "" {
+		w.metrics.Session(context.Background(), max(0, time.Since(l.born)), l.version, kind)
+	}
 }
 
 // deleteLink tells the server that a session is over (X11). Whether it cares (405 is

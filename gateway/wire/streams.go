@@ -50,6 +50,9 @@ func (s *Streams) Enter(parent context.Context) (ctx context.Context, done func(
 	return ctx, func() { cancel(nil); s.leave(key) }, nil
 }
 
+// Count is how many streams clients have open.
+func (s *Streams) Count() int { return s.bound.Count() }
+
 func (s *Streams) leave(key *context.CancelCauseFunc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

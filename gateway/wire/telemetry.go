@@ -9,20 +9,18 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/baggage"
 	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/metric"
-	metricnoop "go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/metrics"
 	"taskgate/internal/semconv"
 	"taskgate/shim"
 )
@@ -31,36 +29,20 @@ import (
 // (protocol.md section 9). It uses the OpenTelemetry API only; where the data
 // goes is decided in cmd.
 type Telemetry struct {
-	tracer   trace.Tracer
-	duration metric.Float64Histogram
-	refusals metric.Int64Counter
-	names    names
-	baggage  []string // keys that are passed on
-	polls    Polls    // which polls have spans
-	// off: nobody reads spans or durations, so they are not made. The context of a
-	// client still passes through.
-	off bool
+	tracer  trace.Tracer
+	metrics *metrics.Metrics // nil: none
+	baggage []string         // keys that are passed on
+	polls   Polls            // which polls have spans
+	// untraced: nobody reads spans, so they are not made. The context of a client still
+	// passes through.
+	untraced bool
 }
 
-// NewTelemetry makes the metrics. Of a client's baggage the named keys are
-// passed on.
-func NewTelemetry(tp trace.TracerProvider, mp metric.MeterProvider, baggage []string) (*Telemetry, error) {
-	d, err := mp.Meter(semconv.Scope).Float64Histogram(semconv.ServerOperationDuration,
-		metric.WithUnit("s"),
-		metric.WithDescription("Duration of MCP requests as the server sees them."),
-		metric.WithExplicitBucketBoundaries(semconv.DurationBounds...))
-	if err != nil {
-		return nil, err
-	}
-	refusals, err := mp.Meter(semconv.Scope).Int64Counter(semconv.LimitRefusals,
-		metric.WithUnit("{refusal}"),
-		metric.WithDescription("Requests, streams and connections that a limit of the gateway has kept out."))
-	if err != nil {
-		return nil, err
-	}
+// NewTelemetry takes what spans and metrics go to; m may be nil. Of a client's baggage the
+// named keys are passed on.
+func NewTelemetry(tp trace.TracerProvider, m *metrics.Metrics, baggage []string) *Telemetry {
 	_, untraced := tp.(tracenoop.TracerProvider)
-	_, unmeasured := mp.(metricnoop.MeterProvider)
-	return &Telemetry{tracer: tp.Tracer(semconv.Scope), duration: d, refusals: refusals, baggage: baggage, off: untraced && unmeasured}, nil
+	return &Telemetry{tracer: tp.Tracer(semconv.Scope), metrics: m, baggage: baggage, untraced: untraced}
 }
 
 // Polls says which requests that only poll a task (tasks/get) have spans.
@@ -83,11 +65,10 @@ type Operation struct {
 	ctx   context.Context
 	span  trace.Span
 	begun time.Time
-	attrs []attribute.KeyValue // of span and metric both
-	about []attribute.KeyValue // of the metric: what the request is about
-	err   string               // error.type
-	code  int64                // the JSON-RPC code, 0 for none
-	late  func() trace.Span    // makes the span of a poll that has failed; nil for others
+	said  metrics.Operation // what is measured
+	err   string            // error.type
+	code  int64             // the JSON-RPC code, 0 for none
+	late  func() trace.Span // makes the span of a poll that has failed; nil for others
 }
 
 // Request is what telemetry needs to know of a message.
@@ -116,12 +97,9 @@ func (t *Telemetry) Start(ctx context.Context, r *http.Request, q Request) (cont
 	case transport.IsValid() && !trace.SpanContextFromContext(ctx).IsValid():
 		ctx = trace.ContextWithRemoteSpanContext(ctx, transport)
 	}
-	if t.off {
-		return ctx, &Operation{tel: t, ctx: ctx, span: tracenoop.Span{}}
-	}
-	opts := []trace.SpanStartOption{trace.WithSpanKind(semconv.KindClient)}
-	if parent.IsValid() && transport.IsValid() {
-		opts = append(opts, trace.WithLinks(trace.Link{SpanContext: transport}))
+	op := &Operation{tel: t, ctx: ctx, span: tracenoop.Span{}}
+	if t.untraced && t.metrics == nil {
+		return ctx, op
 	}
 	if !mcp.IsRequest(q.Msg.Method) { // a client may write what it likes
 		q.Msg.Method, q.Name = semconv.UnknownMethod, ""
@@ -129,20 +107,25 @@ func (t *Telemetry) Start(ctx context.Context, r *http.Request, q Request) (cont
 	if mcp.EraOf(q.Version) == mcp.NoEra {
 		q.Version = ""
 	}
-	op := &Operation{tel: t, begun: time.Now(), attrs: attributes(q)}
-	about := semconv.Target(q.Msg.Method, q.Name)
-	op.about = slices.DeleteFunc(slices.Clone(about), func(kv attribute.KeyValue) bool { return !semconv.MetricAttribute(kv.Key) })
-	opts = append(opts, trace.WithAttributes(about...))
-	opts = append(opts, trace.WithAttributes(op.attrs...), trace.WithAttributes(spanAttributes(r, q)...))
+	op.begun = time.Now()
+	op.said = metrics.Operation{Method: q.Msg.Method, Version: q.Version, Upstream: q.Upstream, Name: q.Name}
+	if t.untraced {
+		return ctx, op
+	}
+	opts := []trace.SpanStartOption{trace.WithSpanKind(semconv.KindClient)}
+	if parent.IsValid() && transport.IsValid() {
+		opts = append(opts, trace.WithLinks(trace.Link{SpanContext: transport}))
+	}
+	opts = append(opts, trace.WithAttributes(semconv.Target(q.Msg.Method, q.Name)...))
+	opts = append(opts, trace.WithAttributes(attributes(q)...), trace.WithAttributes(spanAttributes(r, q)...))
 	if q.Msg.Method == mcp.MethodTasksGet && (t.polls == PollsErrors || t.polls == PollsOff) {
-		op.ctx, op.span = ctx, tracenoop.Span{}
 		if t.polls == PollsErrors {
 			op.late = func() trace.Span {
 				_, span := t.tracer.Start(ctx, semconv.SpanName(q.Msg.Method, q.Name), append(opts, trace.WithTimestamp(op.begun))...)
 				return span
 			}
 		}
-		return op.ctx, op
+		return ctx, op
 	}
 	op.ctx, op.span = t.tracer.Start(ctx, semconv.SpanName(q.Msg.Method, q.Name), opts...)
 	return op.ctx, op
@@ -165,11 +148,16 @@ func (t *Telemetry) Refuse(w http.ResponseWriter, r *http.Request, q Request, er
 // once for each error that goes to a client, and does nothing for any that is not of a limit.
 func (t *Telemetry) Refused(ctx context.Context, err error) {
 	if busy, ok := errors.AsType[*shim.BusyError](err); ok && busy.Key != "" {
-		t.refusals.Add(ctx, 1, metric.WithAttributes(semconv.Limit.String(busy.Key)))
+		t.metrics.Refused(ctx, busy.Key)
 	}
 }
 
-// attributes are those of span and metric.
+// SessionEnded measures a session, which its client has ended.
+func (t *Telemetry) SessionEnded(ctx context.Context, upstream, version string, since time.Time) {
+	t.metrics.ServerSession(ctx, max(0, time.Since(since)), upstream, version)
+}
+
+// attributes are those with a bounded set of values.
 func attributes(q Request) []attribute.KeyValue {
 	return []attribute.KeyValue{
 		semconv.MCPMethod.String(q.Msg.Method),
@@ -209,7 +197,7 @@ func protocolVersion(r *http.Request) string {
 // Answer begins the span of a client's answer to a question of a task, or of a call that is
 // none. It is no request, so nothing is measured. The shim links it to the trace of the task.
 func (t *Telemetry) Answer(ctx context.Context, upstream, task string) (context.Context, trace.Span) {
-	if t.off {
+	if t.untraced {
 		return ctx, tracenoop.Span{}
 	}
 	return t.tracer.Start(ctx, "answer", trace.WithSpanKind(semconv.KindClient),
@@ -240,7 +228,7 @@ func (o *Operation) Cancelled() {
 // Task records which task the request is about, and links the span to the trace
 // the task was made in, so that one finds the run from a poll.
 func (o *Operation) Task(id string, trc map[string]string) {
-	if o == nil || o.tel.off {
+	if o == nil || o.tel.untraced {
 		return
 	}
 	o.span.SetAttributes(semconv.TaskID.String(id))
@@ -259,62 +247,24 @@ func (o *Operation) Link(trc map[string]string) {
 
 // End finishes span and measurement.
 func (o *Operation) End() {
-	if o == nil || o.tel.off {
+	if o == nil {
 		return
+	}
+	if o.tel.metrics != nil {
+		o.said.Err, o.said.Code = o.err, o.code
+		o.tel.metrics.ServerOperation(o.ctx, time.Since(o.begun), o.said)
 	}
 	if o.err != "" && o.late != nil {
 		o.span = o.late()
 	}
 	if o.err != "" {
-		o.attrs = append(o.attrs, semconv.ErrorType.String(o.err))
 		o.span.SetAttributes(semconv.ErrorType.String(o.err))
 		o.span.SetStatus(codes.Error, "")
 	}
 	if o.code != 0 {
-		status := semconv.RPCStatusCode.String(strconv.FormatInt(o.code, 10))
-		o.attrs = append(o.attrs, status)
-		o.span.SetAttributes(status)
+		o.span.SetAttributes(semconv.RPCStatusCode.String(strconv.FormatInt(o.code, 10)))
 	}
-	for _, kv := range o.about {
-		o.attrs = append(o.attrs, o.tel.names.bound(kv, o.err == ""))
-	}
-	o.tel.duration.Record(o.ctx, time.Since(o.begun).Seconds(), metric.WithAttributes(o.attrs...))
 	o.span.End()
-}
-
-// maxNames is how many names of tools and prompts the metrics of a process tell
-// apart. Each makes a series of its own, in every process and for good.
-const maxNames = 200
-
-// names are those that have a series. A name is the client's text until a request
-// for it has succeeded, so that calls of tools that do not exist make no series.
-type names struct {
-	mu   sync.Mutex
-	seen map[attribute.Key]map[string]bool
-	n    int
-}
-
-// bound is the attribute as the metric may have it: semconv.OtherName stands for a
-// name that no request has succeeded for yet, and for all beyond maxNames.
-func (s *names) bound(kv attribute.KeyValue, succeeded bool) attribute.KeyValue {
-	if kv.Key != semconv.GenAITool && kv.Key != semconv.GenAIPrompt {
-		return kv
-	}
-	name := kv.Value.AsString()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.seen[kv.Key][name] {
-		return kv
-	}
-	if !succeeded || s.n >= maxNames {
-		return kv.Key.String(semconv.OtherName)
-	}
-	if s.seen == nil {
-		s.seen = map[attribute.Key]map[string]bool{semconv.GenAITool: {}, semconv.GenAIPrompt: {}}
-	}
-	s.seen[kv.Key][name] = true
-	s.n++
-	return kv
 }
 
 // headerTraceparent is what net/http makes of the header's name. To look for it first

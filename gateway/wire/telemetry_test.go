@@ -2,31 +2,11 @@ package wire
 
 import (
 	"context"
-	"fmt"
 	"net/http/httptest"
 	"testing"
 
 	"go.opentelemetry.io/otel/baggage"
-
-	"taskgate/internal/semconv"
 )
-
-// Of the names of tools that exist only so many make series.
-func TestNames(t *testing.T) {
-	var s names
-	for i := range maxNames + 10 {
-		want := fmt.Sprint("tool-", i)
-		if i >= maxNames {
-			want = semconv.OtherName
-		}
-		if got := s.bound(semconv.GenAITool.String(fmt.Sprint("tool-", i)), true).Value.AsString(); got != want {
-			t.Errorf("tool %d: %s", i, got)
-		}
-	}
-	if got := s.bound(semconv.GenAITool.String("tool-0"), false).Value.AsString(); got != "tool-0" {
-		t.Errorf("a failure of a known tool counts for %s", got)
-	}
-}
 
 // TestBaggage: only what the operator lets through goes on.
 func TestBaggage(t *testing.T) {

@@ -7,11 +7,11 @@ package importtest
 // The direction is: cmd wires, gateway speaks, shim decides, redisstore
 // remembers. No arrow goes back, and none runs between redisstore and gateway.
 var imports = map[string][]string{
-	"cmd/taskgate": {"gateway", "gateway/auth", "gateway/config", "gateway/sealed", "gateway/stdio", "gateway/upstream", "gateway/upstream/stdio", "redisstore", "shim", "internal/budget"},
+	"cmd/taskgate": {"gateway", "gateway/auth", "gateway/config", "gateway/sealed", "gateway/stdio", "gateway/upstream", "gateway/upstream/stdio", "redisstore", "shim", "internal/budget", "internal/metrics", "internal/semconv"},
 
 	"gateway": {
 		"gateway/auth", "gateway/config", "gateway/endpoint", "gateway/legacy", "gateway/modern", "gateway/sealed", "gateway/upstream", "gateway/wire",
-		"shim", "internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/patience",
+		"shim", "internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/metrics", "internal/patience",
 	},
 	"gateway/legacy": {
 		"gateway/config", "gateway/endpoint", "gateway/sealed", "gateway/translate", "gateway/upstream", "gateway/wire",
@@ -29,7 +29,7 @@ var imports = map[string][]string{
 	"gateway/translate": {"gateway/sealed", "gateway/upstream", "shim", "internal/jsonrpc", "internal/mcp", "internal/mcpheader"},
 	"gateway/wire": {
 		"gateway/sealed", "shim", "shim/dialect",
-		"internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/semconv",
+		"internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/metrics", "internal/semconv",
 	},
 	"gateway/auth":        {"gateway/config", "gateway/sealed", "shim"},
 	"gateway/config":      {},
@@ -37,7 +37,7 @@ var imports = map[string][]string{
 	"gateway/gatewaytest": {"gateway/legacy", "shim"},
 	"gateway/upstream": {
 		"gateway/upstream/sse", "shim",
-		"internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/mcpheader", "internal/semconv",
+		"internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/mcpheader", "internal/metrics", "internal/semconv",
 	},
 
 	"gateway/upstream/duplex":        {"shim", "internal/jsonrpc", "internal/mcp"},
@@ -45,12 +45,13 @@ var imports = map[string][]string{
 	"gateway/upstream/stdio":         {"gateway/upstream", "gateway/upstream/duplex", "internal/jsonrpc", "internal/procgroup"},
 	"gateway/upstream/transporttest": {"internal/eventstream", "internal/jsonrpc", "internal/mcp"},
 
-	"shim":                       {"internal/budget", "internal/jsonrpc", "internal/patience"},
+	"shim":                       {"internal/budget", "internal/jsonrpc", "internal/metrics", "internal/patience", "internal/semconv"},
 	"shim/dialect":               {"shim", "internal/jsonrpc", "internal/mcp"},
 	"shim/shimtest":              {"shim"},
 	"shim/shimtest/fake":         {},
-	"redisstore":                 {"shim", "internal/patience"},
+	"redisstore":                 {"shim", "internal/metrics", "internal/patience"},
 	"internal/budget":            {},
+	"internal/metrics":           {"internal/semconv"},
 	"internal/patience":          {},
 	"internal/jsonrpc":           {},
 	"internal/mcp":               {"internal/jsonrpc"},
@@ -74,6 +75,8 @@ var imports = map[string][]string{
 	"internal/e2e/nativetasks":   {"internal/mcp"},
 	"examples/slowserver":        {},
 	"examples/demo":              {"internal/mcp", "internal/proc", "internal/taskclient"},
+
+	"internal/metrics/metricstest": {"internal/metrics"},
 }
 
 // fences says who may import a package from outside of the module, by the
@@ -126,13 +129,19 @@ var fences = []fence{
 	},
 	{
 		path:    "go.opentelemetry.io/otel/sdk",
-		allowed: []string{"cmd/taskgate"},
+		allowed: []string{"cmd/taskgate", "internal/metrics/metricstest"},
 		why:     "below cmd there is only the telemetry API",
 	},
 	{
 		path:    "go.opentelemetry.io/contrib",
 		allowed: []string{"cmd/taskgate"},
 		why:     "which exporters there are is wiring",
+	},
+	{
+		path:    "github.com/prometheus",
+		allowed: []string{"cmd/taskgate"},
+		tests:   []string{"cmd/taskgate"},
+		why:     "below cmd there is only the telemetry API",
 	},
 	{
 		path:    "gopkg.in/yaml",

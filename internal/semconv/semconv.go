@@ -137,3 +137,47 @@ const (
 	KindUpstream = trace.SpanKindClient
 	KindClient   = trace.SpanKindServer
 )
+
+// Attributes of the gateway's own that only metrics have. Each has a small set of values, which
+// are those below.
+const (
+	TaskOutcome     = attribute.Key("taskgate.task.outcome")
+	Recovery        = attribute.Key("taskgate.recovery")
+	CallAnswer      = attribute.Key("taskgate.call.answer")
+	QuestionOutcome = attribute.Key("taskgate.question.outcome")
+	StoreOperation  = attribute.Key("taskgate.store.operation") // of redisstore, such as "create"
+)
+
+// Values of TaskOutcome: how a task ended.
+const (
+	OutcomeCompleted = "completed"
+	OutcomeToolError = ErrorTool // completed, and the tool says that it failed
+	OutcomeFailed    = "failed"
+	OutcomeCancelled = "cancelled"
+	OutcomeUnknown   = "unknown" // failed, and the server may have done the work
+)
+
+// Values of Recovery: what a replica does with a call that it took over. One that could not be
+// resumed has a second one.
+const (
+	RecoverySent    = "sent"    // it was certainly not sent before
+	RecoveryResumed = "resumed" // the server is asked to go on
+	RecoveryRetried = "retried" // the tool runs again (recover: retry)
+	RecoveryLost    = "lost"    // nothing can be learned of it
+)
+
+// Values of CallAnswer: what a client got for its tools/call.
+const (
+	AnswerReply         = "reply"
+	AnswerTask          = "task"
+	AnswerInputRequired = "input_required" // questions, without a task
+	AnswerError         = "error"          // the gateway's own
+)
+
+// Values of QuestionOutcome: what became of a question of a server.
+const (
+	QuestionAnswered  = "answered"
+	QuestionExpired   = "expired"   // nobody answered in time
+	QuestionWithdrawn = "withdrawn" // the call ended first
+	QuestionLost      = "lost"      // answered, and the replica that had the answer was lost
+)

@@ -1,0 +1,229 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/prometheus/model/exemplar"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/textparse"
+
+	"taskgate/gateway/config"
+)
+
+// scrape reads /metrics, in the format that is asked for.
+func (r *running) scrape(format expfmt.Format) (text, contentType string) {
+	r.t.Helper()
+	q, err := http.NewRequestWithContext(r.t.Context(), http.MethodGet, "http://"+r.s.admin.listener.Addr().String()+"/metrics", nil)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	q.Header.Set("Accept", string(format))
+	resp, err := http.DefaultClient.Do(q)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		r.t.Fatalf("%s, %v: %s", resp.Status, err, b)
+	}
+	return string(b), resp.Header.Get("Content-Type")
+}
+
+// parsed reads a page as Prometheus does, and returns its series and how many exemplars it has.
+func parsed(t *testing.T, text, contentType string) (series map[string]bool, exemplars int) {
+	t.Helper()
+	p, err := textparse.New([]byte(text), contentType, labels.NewSymbolTable(), textparse.ParserOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	series = map[string]bool{}
+	for {
+		entry, err := p.Next()
+		if err == io.EOF {
+			return series, exemplars
+		}
+		if err != nil {
+			t.Fatalf("Prometheus does not read it: %v\n%s", err, text)
+		}
+		if entry != textparse.EntrySeries {
+			continue
+		}
+		var l labels.Labels
+		p.Labels(&l)
+		series[l.Get(labels.MetricName)] = true
+		for e := (exemplar.Exemplar{}); p.Exemplar(&e); {
+			exemplars++
+		}
+	}
+}
+
+// quickUpstream is a server whose tool "real" answers at once, as any other name fails.
+func quickUpstream(t *testing.T) *httptest.Server {
+	web, called, letGo := modernUpstream(t)
+	close(letGo)
+	go func() {
+		for range called {
+		}
+	}()
+	t.Cleanup(func() { close(called) })
+	return web
+}
+
+// TestMetricsPage: /metrics needs no more than the address of admin. Prometheus reads it in both
+// formats, and it says which process it is of.
+func TestMetricsPage(t *testing.T) {
+	r := runServer(t, quickUpstream(t).URL+"/mcp", nil)
+	for range 3 {
+		r.post("tools/call", "real")
+	}
+	for _, format := range []expfmt.Format{expfmt.NewFormat(expfmt.TypeTextPlain), expfmt.NewFormat(expfmt.TypeOpenMetrics)} {
+		text, contentType := r.scrape(format)
+		series, _ := parsed(t, text, contentType)
+		for _, name := range []string{
+			"mcp_server_operation_duration_seconds_count", "mcp_client_operation_duration_seconds_bucket", "taskgate_call_answers_total",
+			"taskgate_tasks_running", "taskgate_tasks_oldest_age_seconds", "taskgate_task_adoptions_total", "taskgate_queue_length",
+			"taskgate_store_up", "taskgate_upstream_up", "taskgate_store_operation_duration_seconds_sum", "taskgate_bytes_in_flight",
+			"taskgate_calls_open", "taskgate_connections_open", "taskgate_streams_open", "taskgate_sessions_active",
+			"http_server_request_duration_seconds_count", "go_goroutine_count", "target_info",
+		} {
+			if !series[name] {
+				t.Errorf("%s: there is no %s", contentType, name)
+			}
+		}
+		info := regexp.MustCompile(`(?m)^target_info\{.*$`).FindString(text)
+		for _, want := range []string{`service_name="taskgate"`, `service_version="`, `service_instance_id="`, `taskgate_replica="`} {
+			if !strings.Contains(info, want) {
+				t.Errorf("no %s in %s", want, info)
+			}
+		}
+		for _, want := range []string{
+			`(?m)^taskgate_upstream_up\{taskgate_upstream="mcp"\} 1(\.0)?$`, `(?m)^taskgate_store_up 1(\.0)?$`,
+			`(?m)^taskgate_call_answers_total\{gen_ai_tool_name="real",taskgate_call_answer="reply",taskgate_upstream="mcp"\} 3(\.0)?$`,
+		} {
+			if !regexp.MustCompile(want).MatchString(text) {
+				t.Errorf("%s: no %s in\n%s", contentType, want, text)
+			}
+		}
+	}
+	r.stop()
+	r.ends()
+}
+
+// TestMetricsPageOff: without the address there are no metrics, and the SDK can be switched off.
+func TestMetricsPageOff(t *testing.T) {
+	r := runServer(t, "http://127.0.0.1:1/mcp", func(c *config.Config) { c.Admin = "" })
+	if r.s.tel.metrics != nil {
+		t.Error("metrics that nobody reads")
+	}
+	r.stop()
+	r.ends()
+	t.Setenv("OTEL_SDK_DISABLED", "true")
+	r = runServer(t, "http://127.0.0.1:1/mcp", nil)
+	resp, err := http.Get("http://" + r.s.admin.listener.Addr().String() + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusNotFound {
+		t.Errorf("switched off: %s", resp.Status)
+	}
+	r.stop()
+	r.ends()
+}
+
+// TestMetricsBothWays: what is sent by OTLP is shown as well, and the histograms lead to traces.
+func TestMetricsBothWays(t *testing.T) {
+	var mu sync.Mutex
+	got := map[string]int{}
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		mu.Lock()
+		defer mu.Unlock()
+		got[r.URL.Path]++
+	}))
+	defer receiver.Close()
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.URL)
+	t.Setenv("OTEL_LOGS_EXPORTER", "none")
+	r := runServer(t, quickUpstream(t).URL+"/mcp", nil)
+	r.post("tools/call", "real")
+	text, contentType := r.scrape(expfmt.NewFormat(expfmt.TypeOpenMetrics))
+	if _, exemplars := parsed(t, text, contentType); exemplars == 0 || !strings.Contains(text, `trace_id="`) {
+		t.Errorf("%d exemplars in\n%s", exemplars, text)
+	}
+	r.stop()
+	r.ends()
+	mu.Lock()
+	defer mu.Unlock()
+	if got["/v1/metrics"] == 0 || got["/v1/traces"] == 0 {
+		t.Errorf("the receiver got %v", got)
+	}
+}
+
+// TestMetricsCardinality: whatever a client makes up, it makes no series, and none of it is shown.
+func TestMetricsCardinality(t *testing.T) {
+	const marker = "marker-7411"
+	r := runServer(t, "http://127.0.0.1:1/mcp", nil) // a server that answers nobody
+	send := func(i int) {
+		name := fmt.Sprint(marker, "-", i)
+		body := `{"jsonrpc":"2.0","id":"` + name + `","method":"tools/call","params":{"name":"` + name + `","arguments":{"a":"` + name + `"},"_meta":{` +
+			`"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`
+		if i%3 == 1 {
+			body = strings.Replace(body, `"tools/call"`, `"`+name+`"`, 1)
+		}
+		q, err := http.NewRequestWithContext(t.Context(), []string{"POST", "POST", "MARKER7411"}[i%3], "http://"+r.s.listener.Addr().String()+"/mcp?"+name, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		q.Host = name + ".localhost"
+		for key, value := range map[string]string{"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+			"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": name, "Authorization": "Bearer " + name, "User-Agent": name} {
+			q.Header.Set(key, value)
+		}
+		resp, err := http.DefaultClient.Do(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+	}
+	names := func() map[string]bool {
+		text, _ := r.scrape(expfmt.NewFormat(expfmt.TypeTextPlain))
+		if i := strings.Index(strings.ToLower(text), "marker"); i >= 0 {
+			t.Fatalf("shown: %s", text[max(0, i-200):min(len(text), i+200)])
+		}
+		found := map[string]bool{}
+		for line := range strings.Lines(text) {
+			name, _, _ := strings.Cut(line, "} ")
+			if strings.HasPrefix(name, "mcp_") || strings.HasPrefix(name, "http_") || strings.HasPrefix(name, "taskgate_call") {
+				found[name] = true
+			}
+		}
+		return found
+	}
+	for i := range 6 {
+		send(i)
+	}
+	before := names()
+	for i := range 60 {
+		send(6 + i)
+	}
+	for name := range names() {
+		if !before[name] {
+			t.Errorf("new: %s", name)
+		}
+	}
+	if len(before) < 20 {
+		t.Errorf("only %v", before)
+	}
+	r.stop()
+	r.ends()
+}

@@ -1,0 +1,444 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql/parser"
+	"go.yaml.in/yaml/v4"
+
+	"taskgate/gateway/config"
+	"taskgate/internal/metrics"
+	"taskgate/internal/metrics/metricstest"
+	"taskgate/internal/semconv"
+)
+
+const (
+	observability = "../../examples/observability"
+	rulesFile     = observability + "/prometheus/taskgate.rules.yaml"
+)
+
+// everything measures each thing once, with each value that an attribute may have.
+func everything(t *testing.T, m *metrics.Metrics) {
+	t.Helper()
+	ctx, one := t.Context(), time.Second
+	zero := func() int { return 0 }
+	m.ReadOpen(zero, zero, zero, zero)
+	m.ReadBytes(func() int64 { return 0 })
+	m.ReadParts(func() (bool, map[string]bool, bool) { return true, map[string]bool{"up": true}, true })
+	m.Refused(ctx, "rate")
+	m.Stored(ctx, "get", one, false)
+	m.Stored(ctx, "get", one, true)
+	client, tasks := m.Client("up", nil), m.Tasks("up", zero)
+	for _, method := range []string{"tools/call", "prompts/get", "tasks/get", "tasks/result", "tasks/list", "subscriptions/listen"} {
+		for _, o := range []metrics.Operation{{Code: -32603}, {Err: semconv.ErrorTool}} {
+			o.Method, o.Name, o.Upstream, o.Version = method, "t", "up", "2026-07-28"
+			m.ServerOperation(ctx, one, o)
+			client.Operation(ctx, one, o)
+		}
+	}
+	m.ServerSession(ctx, one, "up", "2025-11-25")
+	client.Session(ctx, one, "2025-11-25", "session")
+	for _, answer := range []string{semconv.AnswerReply, semconv.AnswerTask, semconv.AnswerInputRequired, semconv.AnswerError} {
+		tasks.Called(ctx, "t", answer)
+	}
+	for _, outcome := range []string{semconv.OutcomeCompleted, semconv.OutcomeToolError, semconv.OutcomeFailed, semconv.OutcomeCancelled, semconv.OutcomeUnknown} {
+		tasks.Ended(ctx, "t", outcome, one)
+	}
+	tasks.Sent(ctx, one)
+	for _, outcome := range []string{semconv.QuestionAnswered, semconv.QuestionExpired, semconv.QuestionWithdrawn, semconv.QuestionLost} {
+		tasks.Answered(ctx, outcome, one)
+	}
+}
+
+// series are the labels of each series that Prometheus gets of this process, and their values.
+type series map[string]map[string]map[string]bool
+
+// shows is what Prometheus gets, after everything was measured.
+func shows(t *testing.T) series {
+	t.Helper()
+	tel, err := newTelemetry(t.Context(), "replica", config.Telemetry{}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tel.close(t.Context()) })
+	everything(t, tel.metrics)
+	handler := tel.requests(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }))
+	handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/mcp", nil))
+	families, err := tel.gathered.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := series{"up": {"job": nil, "instance": nil}} // Prometheus' own
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			names := []string{f.GetName()}
+			if m.GetHistogram() != nil {
+				names = []string{f.GetName() + "_bucket", f.GetName() + "_sum", f.GetName() + "_count"}
+			}
+			for _, name := range names {
+				if all[name] == nil {
+					all[name] = map[string]map[string]bool{"job": nil, "instance": nil}
+				}
+				if strings.HasSuffix(name, "_bucket") {
+					all[name]["le"] = nil
+				}
+				for _, l := range m.GetLabel() {
+					if all[name][l.GetName()] == nil {
+						all[name][l.GetName()] = map[string]bool{}
+					}
+					all[name][l.GetName()][l.GetValue()] = true
+				}
+			}
+		}
+	}
+	return all
+}
+
+// check says what is wrong with a query: it asks for what there is not.
+func (s series) check(t *testing.T, where, query string) {
+	t.Helper()
+	expr, err := parser.NewParser(parser.Options{}).ParseExpr(query)
+	if err != nil {
+		t.Errorf("%s: %v in %s", where, err, query)
+		return
+	}
+	known := map[string]bool{}
+	for _, selectors := range parser.ExtractSelectors(expr) {
+		for _, m := range selectors {
+			if m.Name == labels.MetricName {
+				if s[m.Value] == nil {
+					t.Errorf("%s: nothing is called %s", where, m.Value)
+				}
+				for label := range s[m.Value] {
+					known[label] = true
+				}
+			}
+		}
+	}
+	for _, selectors := range parser.ExtractSelectors(expr) {
+		name := ""
+		for _, m := range selectors {
+			if m.Name == labels.MetricName {
+				name = m.Value
+			}
+		}
+		for _, m := range selectors {
+			values, ok := s[name][m.Name]
+			switch {
+			case m.Name == labels.MetricName:
+			case !ok:
+				t.Errorf("%s: %s has no label %s", where, name, m.Name)
+			case m.Type == labels.MatchEqual && m.Value != "" && values != nil && !values[m.Value]:
+				t.Errorf("%s: %s has no %s=%q, but %v", where, name, m.Name, m.Value, slices.Sorted(maps.Keys(values)))
+			}
+		}
+	}
+	parser.Inspect(expr, func(n parser.Node, _ []parser.Node) error {
+		if a, ok := n.(*parser.AggregateExpr); ok {
+			for _, label := range a.Grouping {
+				if !known[label] {
+					t.Errorf("%s: no label %s to group by in %s", where, label, query)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// dashboard is what there is to be checked of one of Grafana's.
+type dashboard struct {
+	UID    string `json:"uid"`
+	Panels []struct {
+		Title   string `json:"title"`
+		Targets []struct {
+			Datasource struct {
+				Type string `json:"type"`
+				UID  string `json:"uid"`
+			} `json:"datasource"`
+			Expr   string `json:"expr"`
+			Query  string `json:"query"`
+			Legend string `json:"legendFormat"`
+		} `json:"targets"`
+	} `json:"panels"`
+	Templating struct {
+		List []struct {
+			Name  string `json:"name"`
+			Query string `json:"query"`
+		} `json:"list"`
+	} `json:"templating"`
+}
+
+var (
+	labelValues = regexp.MustCompile(`^label_values\((\w+), (\w+)\)$`)
+	legendLabel = regexp.MustCompile(`\{\{(\w+)\}\}`)
+	spanAttr    = regexp.MustCompile(`span\.([\w.]+)`)
+)
+
+// TestQueries: each query in the dashboards and in the rules is one that Prometheus takes, and asks
+// for names, labels and values that the gateway really shows.
+func TestQueries(t *testing.T) {
+	all := shows(t)
+	files, err := filepath.Glob(observability + "/grafana/dashboards/*.json")
+	if err != nil || len(files) != 3 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	sources, err := os.ReadFile(observability + "/grafana/provisioning/datasources/datasources.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	queries := 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var d dashboard
+		if err := json.Unmarshal(text, &d); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		for _, v := range d.Templating.List {
+			if m := labelValues.FindStringSubmatch(v.Query); m != nil && all[m[1]][m[2]] == nil {
+				t.Errorf("%s: no values for %s", file, v.Query)
+			}
+		}
+		for _, p := range d.Panels {
+			where := filepath.Base(file) + ", " + p.Title
+			for _, q := range p.Targets {
+				queries++
+				if !strings.Contains(string(sources), "uid: "+q.Datasource.UID+"\n") && q.Datasource.UID != "" {
+					t.Errorf("%s: no data source %s", where, q.Datasource.UID)
+				}
+				for _, m := range spanAttr.FindAllStringSubmatch(q.Query, -1) {
+					if m[1] != string(semconv.TaskID) {
+						t.Errorf("%s: no span has %s", where, m[1])
+					}
+				}
+				if q.Expr == "" {
+					continue
+				}
+				query := strings.NewReplacer("$__rate_interval", "5m", "$upstream", "up").Replace(q.Expr)
+				all.check(t, where, query)
+				for _, m := range legendLabel.FindAllStringSubmatch(q.Legend, -1) {
+					if !strings.Contains(query, m[1]) && m[1] != "instance" {
+						t.Errorf("%s: the legend has %s, the query has not", where, m[1])
+					}
+				}
+			}
+		}
+	}
+	if queries < 50 {
+		t.Errorf("found only %d queries", queries)
+	}
+	for _, r := range alerts(t) {
+		all.check(t, r.Alert, r.Expr)
+	}
+}
+
+// TestQueriesBite: a wrong query is found.
+func TestQueriesBite(t *testing.T) {
+	all := shows(t)
+	for _, query := range []string{
+		"rate(taskgate_nothing_total[5m])", "sum by (le", `sum by (colour) (taskgate_tasks_running)`,
+		`taskgate_tasks_running{colour="red"}`, `taskgate_call_answers_total{taskgate_call_answer="maybe"}`,
+	} {
+		if !fails(func(t *testing.T) { all.check(t, "here", query) }) {
+			t.Errorf("nothing is wrong with %s", query)
+		}
+	}
+}
+
+// fails runs a check on a test of its own.
+func fails(check func(*testing.T)) bool {
+	var inner testing.T
+	check(&inner)
+	return inner.Failed()
+}
+
+// rule is an alert.
+type rule struct {
+	Alert       string            `yaml:"alert"`
+	Expr        string            `yaml:"expr"`
+	For         model.Duration    `yaml:"for"`
+	Labels      map[string]string `yaml:"labels"`
+	Annotations map[string]string `yaml:"annotations"`
+}
+
+// alerts are the rules.
+func alerts(t *testing.T) []rule {
+	t.Helper()
+	text, err := os.ReadFile(rulesFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct {
+		Groups []struct {
+			Name  string `yaml:"name"`
+			Rules []rule `yaml:"rules"`
+		} `yaml:"groups"`
+	}
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	d.KnownFields(true)
+	if err := d.Decode(&file); err != nil {
+		t.Fatal(err)
+	}
+	var all []rule
+	for _, g := range file.Groups {
+		all = append(all, g.Rules...)
+	}
+	if len(all) < 6 {
+		t.Fatalf("only %d rules", len(all))
+	}
+	return all
+}
+
+// TestAlertsAreExplained: docs/operations.md has a paragraph about each alert, and about no other.
+func TestAlertsAreExplained(t *testing.T) {
+	section := operations(t, "Alerts")
+	explained := map[string]bool{}
+	for _, m := range regexp.MustCompile("(?m)^\\*\\*`(\\w+)`\\.\\*\\* \\S").FindAllStringSubmatch(section, -1) {
+		explained[m[1]] = true
+	}
+	for _, r := range alerts(t) {
+		if !explained[r.Alert] {
+			t.Errorf("%s has no paragraph", r.Alert)
+		}
+		delete(explained, r.Alert)
+		if r.Labels["severity"] == "" || r.Annotations["summary"] == "" {
+			t.Errorf("%s has no severity, or no summary", r.Alert)
+		}
+	}
+	if len(explained) > 0 {
+		t.Errorf("no such alerts: %v", explained)
+	}
+}
+
+// operations is a section of docs/operations.md.
+func operations(t *testing.T, heading string) string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, ok := strings.Cut(string(text), "\n## "+heading+"\n")
+	if !ok {
+		t.Fatalf("docs/operations.md has no section %s", heading)
+	}
+	section, _, _ = strings.Cut(section, "\n## ")
+	return section
+}
+
+// TestMetricsAreDocumented: the table in docs/operations.md has each metric, its kind and its
+// attributes, and no other.
+func TestMetricsAreDocumented(t *testing.T) {
+	rows := map[string][]string{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `([\\w.]+)` \\| (\\w+)[^|]*\\| ([^|]*) \\|.*$").FindAllStringSubmatch(strings.ReplaceAll(operations(t, "Metrics"), "| |", "|  |"), -1) {
+		rows[m[1]] = m[2:]
+	}
+	m, r := metricstest.New(t)
+	everything(t, m)
+	kinds := map[string]string{"taskgate.call.answers": "counter"}
+	attributes := map[string]map[string]bool{}
+	for point := range r.Points() {
+		name, rest, _ := strings.Cut(point, " ")
+		if attributes[name] == nil {
+			attributes[name] = map[string]bool{}
+		}
+		if strings.HasSuffix(point, " sum") {
+			kinds[name] = "histogram"
+			continue
+		}
+		for _, kv := range strings.Fields(rest) {
+			key, _, _ := strings.Cut(kv, "=")
+			attributes[name][key] = true
+		}
+	}
+	for name, has := range attributes {
+		row := rows[name]
+		if row == nil {
+			t.Errorf("%s has no row", name)
+			continue
+		}
+		delete(rows, name)
+		if kind := kinds[name]; kind != "" && kind != row[0] || kind == "" && row[0] == "histogram" {
+			t.Errorf("%s is documented as a %s", name, row[0])
+		}
+		for key := range has {
+			if strings.HasPrefix(key, "taskgate.") && key != string(semconv.Upstream) && !strings.Contains(row[1], "`"+key+"`") {
+				t.Errorf("the row of %s has no %s", name, key)
+			}
+		}
+		for _, key := range regexp.MustCompile("`([\\w.]+)`").FindAllStringSubmatch(row[1], -1) {
+			if !has[key[1]] && key[1] != string(semconv.ServerAddress) {
+				t.Errorf("%s has no %s", name, key[1])
+			}
+		}
+	}
+	if len(rows) > 0 {
+		t.Errorf("documented, and not there: %v", slices.Sorted(maps.Keys(rows)))
+	}
+}
+
+// TestCompose: what the compose file mounts is there, the gateway takes its configuration, and
+// nothing listens but for this machine.
+func TestCompose(t *testing.T) {
+	text, err := os.ReadFile(observability + "/compose.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var compose struct {
+		Services map[string]struct {
+			Volumes []string `yaml:"volumes"`
+			Ports   []string `yaml:"ports"`
+			Image   string   `yaml:"image"`
+			Build   any      `yaml:"build"`
+		} `yaml:"services"`
+	}
+	if err := yaml.Unmarshal(text, &compose); err != nil {
+		t.Fatal(err)
+	}
+	for name, s := range compose.Services {
+		if s.Image == "" && s.Build == nil {
+			t.Errorf("%s is made of nothing", name)
+		}
+		for _, v := range s.Volumes {
+			from, _, _ := strings.Cut(v, ":")
+			if _, err := os.Stat(filepath.Join(observability, from)); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		for _, p := range s.Ports {
+			if !strings.HasPrefix(p, "127.0.0.1:") {
+				t.Errorf("%s listens at %s", name, p)
+			}
+		}
+	}
+	if len(compose.Services) < 7 {
+		t.Errorf("only %d services", len(compose.Services))
+	}
+	c, err := config.Load(observability + "/taskgate.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	scrapes, err := os.ReadFile(observability + "/prometheus/prometheus.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, replica := range []string{"taskgate-a", "taskgate-b"} {
+		if !strings.Contains(string(scrapes), `"`+replica+c.Admin+`"`) {
+			t.Errorf("Prometheus does not read %s", replica)
+		}
+	}
+}

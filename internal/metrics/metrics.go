@@ -1,0 +1,252 @@
+// Package metrics has the instruments of the gateway's metrics, with their names, units, bounds
+// and attributes. In come durations, counts and what can be read; out they go to the API of
+// OpenTelemetry, whose providers cmd makes. It knows neither who measures nor who reads.
+//
+// No attribute has a value that a client or a server makes up: names of tools and prompts are
+// bounded by Names, and codes of errors by Code. The sets of attributes are made once and kept.
+// What exists for as long as a task does is counted when it changes, so that nothing is looked
+// through when metrics are read.
+//
+// All methods do nothing on a nil receiver: then there are no metrics.
+package metrics
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"taskgate/internal/semconv"
+)
+
+// Names of the gateway's own metrics. The others are in semconv.
+const (
+	taskDuration      = "taskgate.task.duration"
+	taskSendDelay     = "taskgate.task.send_delay"
+	taskAdoptions     = "taskgate.task.adoptions"
+	taskRecoveries    = "taskgate.task.recoveries"
+	taskUnknown       = "taskgate.task.unknown_outcomes"
+	tasksRunning      = "taskgate.tasks.running"
+	tasksOldest       = "taskgate.tasks.oldest_age"
+	callAnswers       = "taskgate.call.answers"
+	callsOpen         = "taskgate.calls.open"
+	queueLength       = "taskgate.queue.length"
+	questionsOpen     = "taskgate.questions.open"
+	questionsOldest   = "taskgate.questions.oldest_age"
+	questionDuration  = "taskgate.question.duration"
+	storeDuration     = "taskgate.store.operation.duration"
+	storeUp           = "taskgate.store.up"
+	upstreamUp        = "taskgate.upstream.up"
+	connectionsOpen   = "taskgate.connections.open"
+	streamsOpen       = "taskgate.streams.open"
+	sessionsActive    = "taskgate.sessions.active"
+	bytesInFlight     = "taskgate.bytes_in_flight"
+	scope             = semconv.Scope
+	mostSets          = 10_000 // sets of attributes that are kept of one instrument
+	unitSeconds       = "s"
+	errorUnavailable  = "unavailable"
+	errorOther        = "_OTHER" // of the conventions: what has no bounded set of values
+	transportProtocol = "http"
+)
+
+var (
+	// taskBounds are the bucket bounds of what may last as long as a task, up to 24 hours.
+	taskBounds = []float64{1, 5, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 28800, 57600, 86400}
+	// storeBounds are those of operations on the store.
+	storeBounds = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5}
+)
+
+// Metrics are the instruments of one process. They are safe for concurrent use.
+type Metrics struct {
+	// Names are those that have series of their own.
+	Names Names
+
+	serverOperation, serverSession metric.Float64Histogram
+	clientOperation, clientSession metric.Float64Histogram
+	taskDuration, taskSendDelay    metric.Float64Histogram
+	questionDuration, store        metric.Float64Histogram
+	calls, refusals                metric.Int64Counter
+	adoptions, recoveries, unknown metric.Int64Counter
+
+	operations sets[Operation]
+	sessions   sets[session]
+	limits     sets[string]
+	stored     sets[operation]
+
+	gauges map[string]metric.Float64ObservableGauge
+
+	mu      sync.Mutex // guards what follows
+	sources []source
+	parts   func() (store bool, upstreams map[string]bool, ok bool)
+	tasks   map[string]*Tasks
+}
+
+// source is something that a gauge reads.
+type source struct {
+	gauge metric.Float64ObservableGauge
+	read  func() float64
+	set   []metric.ObserveOption
+}
+
+// New makes the instruments.
+func New(mp metric.MeterProvider) (*Metrics, error) {
+	b := &builder{meter: mp.Meter(scope), gauges: make(map[string]metric.Float64ObservableGauge)}
+	m := &Metrics{
+		serverOperation:  b.seconds(semconv.ServerOperationDuration, "Duration of MCP requests as the server sees them.", semconv.DurationBounds),
+		serverSession:    b.seconds(semconv.ServerSessionDuration, "Duration of MCP sessions as the server sees them, of those that their client ended.", semconv.DurationBounds),
+		clientOperation:  b.seconds(semconv.ClientOperationDuration, "Duration of MCP requests as the client sees them: those to upstreams.", semconv.DurationBounds),
+		clientSession:    b.seconds(semconv.ClientSessionDuration, "Duration of MCP sessions as the client sees them: those with upstreams.", semconv.DurationBounds),
+		taskDuration:     b.seconds(taskDuration, "Time from the creation of a task to its end.", taskBounds),
+		taskSendDelay:    b.seconds(taskSendDelay, "Time from the creation of a task to the sending of its call, of tasks that were made before that.", taskBounds),
+		questionDuration: b.seconds(questionDuration, "Time from a question of a server to its end.", taskBounds),
+		store:            b.seconds(storeDuration, "Duration of operations on the store, with their repeats.", storeBounds),
+		calls:            b.count(callAnswers, "{call}", "Calls of tools, by what their client got."),
+		refusals:         b.count(semconv.LimitRefusals, "{refusal}", "Requests, streams and connections that a limit of the gateway has kept out."),
+		adoptions:        b.count(taskAdoptions, "{adoption}", "Tasks, and calls that wait for an answer, that were taken over from another replica."),
+		recoveries:       b.count(taskRecoveries, "{recovery}", "What was done with calls that were taken over."),
+		unknown:          b.count(taskUnknown, "{task}", "Tasks that failed although the server may have done the work."),
+	}
+	b.gauge(tasksRunning, "{task}", "Tasks that this replica runs, by status.")
+	b.gauge(tasksOldest, unitSeconds, "Age of the oldest task that this replica runs, 0 for none.")
+	b.gauge(questionsOpen, "{question}", "Questions of servers that wait for an answer, of the calls that this replica runs.")
+	b.gauge(questionsOldest, unitSeconds, "Age of the oldest of these questions, 0 for none.")
+	b.gauge(queueLength, "{call}", "Calls that wait for a place at an upstream, or at a tool of it.")
+	b.gauge(callsOpen, "{request}", "Requests that wait for a server or a task, as max_calls counts them.")
+	b.gauge(connectionsOpen, "{connection}", "Connections of clients, as max_connections counts them.")
+	b.gauge(streamsOpen, "{stream}", "Streams that clients listen to, as max_streams counts them.")
+	b.gauge(sessionsActive, "{session}", "Client sessions of the 2025 versions that have something going on at this replica.")
+	b.gauge(bytesInFlight, "By", "Bytes of requests and answers that are held, as max_bytes_in_flight counts them.")
+	b.gauge(storeUp, "", "1 if the store takes writes, else 0.")
+	b.gauge(upstreamUp, "", "1 if a connection to the upstream can be opened, else 0.")
+	m.gauges = b.gauges
+	_, err := b.meter.RegisterCallback(m.observe, b.observed...)
+	return m, errors.Join(b.err, err)
+}
+
+// builder makes instruments and keeps what went wrong.
+type builder struct {
+	meter    metric.Meter
+	gauges   map[string]metric.Float64ObservableGauge
+	observed []metric.Observable
+	err      error
+}
+
+func (b *builder) seconds(name, help string, bounds []float64) metric.Float64Histogram {
+	h, err := b.meter.Float64Histogram(name, metric.WithUnit(unitSeconds), metric.WithDescription(help), metric.WithExplicitBucketBoundaries(bounds...))
+	b.err = errors.Join(b.err, err)
+	return h
+}
+
+func (b *builder) count(name, unit, help string) metric.Int64Counter {
+	c, err := b.meter.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(help))
+	b.err = errors.Join(b.err, err)
+	return c
+}
+
+func (b *builder) gauge(name, unit, help string) {
+	g, err := b.meter.Float64ObservableGauge(name, metric.WithUnit(unit), metric.WithDescription(help))
+	b.err = errors.Join(b.err, err)
+	b.gauges[name] = g
+	b.observed = append(b.observed, g)
+}
+
+// observe reads all gauges.
+func (m *Metrics) observe(_ context.Context, o metric.Observer) error {
+	m.mu.Lock()
+	sources, parts := m.sources, m.parts // the former is only appended to
+	m.mu.Unlock()
+	if parts != nil {
+		m.observeParts(o, parts)
+	}
+	for _, s := range sources {
+		o.ObserveFloat64(s.gauge, s.read(), s.set...)
+	}
+	return nil
+}
+
+// read has a gauge read a value whenever metrics are read.
+func (m *Metrics) read(name string, read func() float64, attrs ...attribute.KeyValue) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.sources = append(m.sources, source{m.gauges[name], read, []metric.ObserveOption{metric.WithAttributeSet(attribute.NewSet(attrs...))}})
+}
+
+// ReadOpen has the gauges of open calls, connections and streams, and of active sessions, be read
+// by these functions.
+func (m *Metrics) ReadOpen(calls, connections, streams, sessions func() int) {
+	if m == nil {
+		return
+	}
+	for name, read := range map[string]func() int{callsOpen: calls, connectionsOpen: connections, streamsOpen: streams, sessionsActive: sessions} {
+		m.read(name, func() float64 { return float64(read()) })
+	}
+}
+
+// ReadBytes has the gauge of bytes in flight be read by a function.
+func (m *Metrics) ReadBytes(read func() int64) {
+	if m != nil {
+		m.read(bytesInFlight, func() float64 { return float64(read()) })
+	}
+}
+
+// ReadParts has the gauges that say what can be reached be read by a function: the store, and the
+// upstreams by their configured names. They are not shown while ok is false.
+func (m *Metrics) ReadParts(up func() (store bool, upstreams map[string]bool, ok bool)) {
+	if m != nil {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.parts = up
+	}
+}
+
+// observeParts reads them.
+func (m *Metrics) observeParts(o metric.Observer, up func() (bool, map[string]bool, bool)) {
+	store, upstreams, ok := up()
+	if !ok {
+		return
+	}
+	o.ObserveFloat64(m.gauges[storeUp], truth(store))
+	for name, reached := range upstreams {
+		o.ObserveFloat64(m.gauges[upstreamUp], truth(reached), metric.WithAttributes(semconv.Upstream.String(name)))
+	}
+}
+
+func truth(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// Refused counts what a limit has kept out, by the key of the configuration that sets it.
+func (m *Metrics) Refused(ctx context.Context, key string) {
+	if m == nil {
+		return
+	}
+	m.refusals.Add(ctx, 1, m.limits.of(key, func(key string) []attribute.KeyValue { return []attribute.KeyValue{semconv.Limit.String(key)} }).add...)
+}
+
+// operation is one on the store, and whether the store was unavailable.
+type operation struct {
+	name string
+	away bool
+}
+
+// Stored measures an operation on the store. away says that the store was unavailable.
+func (m *Metrics) Stored(ctx context.Context, name string, d time.Duration, away bool) {
+	if m == nil {
+		return
+	}
+	m.store.Record(ctx, d.Seconds(), m.stored.of(operation{name, away}, operation.attributes).record...)
+}
+
+func (o operation) attributes() []attribute.KeyValue {
+	attrs := []attribute.KeyValue{semconv.StoreOperation.String(o.name)}
+	if o.away {
+		attrs = append(attrs, semconv.ErrorType.String(errorUnavailable))
+	}
+	return attrs
+}

@@ -1,0 +1,217 @@
+package metrics_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskgate/internal/metrics"
+	"taskgate/internal/metrics/metricstest"
+	"taskgate/internal/semconv"
+)
+
+// Only names that exist have series, and of those only so many.
+func TestNames(t *testing.T) {
+	var n metrics.Names
+	if got := n.Bound("up", "tools/call", "made-up"); got != semconv.OtherName {
+		t.Errorf("a name that nobody has learned is %q", got)
+	}
+	if got := n.Bound("up", "tools/list", ""); got != "" {
+		t.Errorf("no name is %q", got)
+	}
+	for i := range 210 {
+		name := fmt.Sprint("tool-", i)
+		n.Learn("up", "tools/call", name)
+		want := name
+		if i >= 200 {
+			want = semconv.OtherName
+		}
+		if got := n.Bound("up", "tools/call", name); got != want {
+			t.Fatalf("%s is %q", name, got)
+		}
+	}
+	n.Learn("other", "prompts/get", "tool-205", "")
+	if got := n.Bound("other", "prompts/get", "tool-205"); got != "tool-205" {
+		t.Errorf("another upstream has no room: %q", got)
+	}
+	if got := n.Bound("other", "tools/call", "tool-205"); got != semconv.OtherName {
+		t.Errorf("a prompt is a tool: %q", got)
+	}
+}
+
+func TestNamesConcurrently(t *testing.T) {
+	var n metrics.Names
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			for j := range 50 {
+				n.Learn("up", "tools/call", fmt.Sprint(j))
+				n.Bound("up", "tools/call", fmt.Sprint(i, j))
+			}
+		})
+	}
+	all.Wait()
+	if got := n.Bound("up", "tools/call", "49"); got != "49" {
+		t.Errorf("%q", got)
+	}
+}
+
+// A server may answer with any code: those that nobody has given out are one series.
+func TestCode(t *testing.T) {
+	for code, want := range map[int64]string{-32700: "-32700", -32603: "-32603", -32002: "-32002", 1: "_OTHER", -32500: "_OTHER", 1 << 40: "_OTHER"} {
+		if got := metrics.Code(code); got != want {
+			t.Errorf("%d is %s, want %s", code, got, want)
+		}
+	}
+}
+
+// What a client or a server makes up makes no series.
+func TestSeriesAreBounded(t *testing.T) {
+	m, r := metricstest.New(t)
+	c := m.Client("up", nil)
+	tasks := m.Tasks("up", nil)
+	ctx := context.Background()
+	for i := range 1000 {
+		name := fmt.Sprint("made-up-", i)
+		failed := metrics.Operation{Method: "tools/call", Upstream: "up", Name: name, Code: int64(i + 1)}
+		m.ServerOperation(ctx, time.Second, failed)
+		c.Operation(ctx, time.Second, failed)
+		m.ServerOperation(ctx, time.Second, metrics.Operation{Method: "resources/read", Upstream: "up", Name: name})
+		tasks.Called(ctx, name, semconv.AnswerError)
+		tasks.Ended(ctx, name, semconv.OutcomeFailed, time.Second)
+	}
+	if n := len(r.Points()); n > 60 {
+		t.Errorf("%d series", n)
+	}
+	r.Want(map[string]float64{
+		"mcp.client.operation.duration error.type=_OTHER gen_ai.operation.name=execute_tool gen_ai.tool.name=_other mcp.method.name=tools/call rpc.response.status_code=_OTHER taskgate.upstream=up":                                                  1000,
+		"mcp.server.operation.duration error.type=_OTHER gen_ai.operation.name=execute_tool gen_ai.tool.name=_other mcp.method.name=tools/call network.protocol.name=http network.transport=tcp rpc.response.status_code=_OTHER taskgate.upstream=up": 1000,
+		"mcp.server.operation.duration mcp.method.name=resources/read network.protocol.name=http network.transport=tcp taskgate.upstream=up":                                                                                                          1000,
+	})
+}
+
+// The gauges follow what runs, whatever comes in which order.
+func TestGauges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, r := metricstest.New(t)
+		tasks := m.Tasks("up", func() int { return 3 })
+		want := func(working, waiting, oldest, open, asked float64) {
+			t.Helper()
+			r.Want(map[string]float64{
+				"taskgate.tasks.running taskgate.task.status=working taskgate.upstream=up":        working,
+				"taskgate.tasks.running taskgate.task.status=input_required taskgate.upstream=up": waiting,
+				"taskgate.tasks.oldest_age taskgate.upstream=up":                                  oldest,
+				"taskgate.questions.open taskgate.upstream=up":                                    open,
+				"taskgate.questions.oldest_age taskgate.upstream=up":                              asked,
+				"taskgate.queue.length taskgate.upstream=up":                                      3,
+			})
+		}
+		want(0, 0, 0, 0, 0)
+		a, b, parked := tasks.Run(), tasks.Run(), tasks.Run()
+		a.Begin(time.Now())
+		<-time.After(10 * time.Second)
+		b.Begin(time.Now().Add(-time.Minute)) // adopted
+		b.Begin(time.Now())                   // said twice
+		want(2, 0, 60, 0, 0)
+		parked.Ask(2)
+		a.Ask(1)
+		<-time.After(5 * time.Second)
+		want(1, 1, 65, 3, 5)
+		parked.Begin(time.Now()) // a call that waits becomes a task
+		parked.Ask(1)
+		want(1, 2, 65, 2, 5)
+		b.End()
+		parked.Ask(0)
+		want(1, 1, 15, 1, 5)
+		a.End()
+		parked.End()
+		a.Ask(3) // too late
+		a.Begin(time.Now())
+		want(0, 0, 0, 0, 0)
+	})
+}
+
+// Counters of what should not happen are there before it does.
+func TestCountersBeginAtZero(t *testing.T) {
+	m, r := metricstest.New(t)
+	if m.Tasks("up", nil) != m.Tasks("up", nil) {
+		t.Error("an upstream has two")
+	}
+	r.Want(map[string]float64{
+		"taskgate.task.adoptions taskgate.upstream=up":                            0,
+		"taskgate.task.unknown_outcomes taskgate.upstream=up":                     0,
+		"taskgate.task.recoveries taskgate.recovery=lost taskgate.upstream=up":    0,
+		"taskgate.task.recoveries taskgate.recovery=resumed taskgate.upstream=up": 0,
+	})
+}
+
+// What can be reached is not shown while nobody knows.
+func TestParts(t *testing.T) {
+	m, r := metricstest.New(t)
+	known := true
+	m.ReadParts(func() (bool, map[string]bool, bool) { return true, map[string]bool{"a": true, "b": false}, known })
+	r.Want(map[string]float64{"taskgate.store.up": 1, "taskgate.upstream.up taskgate.upstream=a": 1, "taskgate.upstream.up taskgate.upstream=b": 0})
+	known = false
+	if _, ok := r.Points()["taskgate.store.up"]; ok {
+		t.Error("shown")
+	}
+}
+
+// Without metrics nothing is done, and nothing fails.
+func TestNone(t *testing.T) {
+	var m *metrics.Metrics
+	ctx := context.Background()
+	m.ReadOpen(nil, nil, nil, nil)
+	m.ReadBytes(nil)
+	m.ReadParts(nil)
+	m.Refused(ctx, "rate")
+	m.Stored(ctx, "get", 0, false)
+	m.ServerOperation(ctx, 0, metrics.Operation{})
+	m.ServerSession(ctx, 0, "up", "")
+	c := m.Client("up", nil)
+	c.Operation(ctx, 0, metrics.Operation{})
+	c.Listed("tools/call", nil)
+	c.Session(ctx, 0, "", "")
+	tasks := m.Tasks("up", nil)
+	tasks.Called(ctx, "", "")
+	tasks.Ended(ctx, "", "", 0)
+	tasks.Sent(ctx, 0)
+	tasks.Adopted(ctx)
+	tasks.Recovered(ctx, "")
+	tasks.Answered(ctx, "", 0)
+	run := tasks.Run()
+	run.Begin(time.Now())
+	run.Ask(1)
+	run.End()
+}
+
+// A plain call is measured three times, and that allocates nothing.
+func TestAllocations(t *testing.T) {
+	m, _ := metricstest.New(t)
+	c, tasks, ctx := m.Client("up", nil), m.Tasks("up", nil), context.Background()
+	o := metrics.Operation{Method: "tools/call", Version: "2026-07-28", Upstream: "up", Name: "t"}
+	measure := func() {
+		c.Operation(ctx, time.Millisecond, o)
+		m.ServerOperation(ctx, time.Millisecond, o)
+		tasks.Called(ctx, "t", semconv.AnswerReply)
+	}
+	measure()
+	if n := testing.AllocsPerRun(100, measure); n > 3 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func BenchmarkPlainCall(b *testing.B) {
+	m, _ := metricstest.New(b)
+	c, tasks, ctx := m.Client("up", nil), m.Tasks("up", nil), context.Background()
+	o := metrics.Operation{Method: "tools/call", Version: "2026-07-28", Upstream: "up", Name: "t"}
+	b.ReportAllocs()
+	for b.Loop() {
+		c.Operation(ctx, time.Millisecond, o)
+		m.ServerOperation(ctx, time.Millisecond, o)
+		tasks.Called(ctx, "t", semconv.AnswerReply)
+	}
+}

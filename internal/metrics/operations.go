@@ -1,0 +1,150 @@
+package metrics
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+
+	"taskgate/internal/semconv"
+)
+
+// Operation is what the metrics of the conventions say of a request.
+type Operation struct {
+	Method   string // of the protocol, or semconv.UnknownMethod
+	Version  string // of the protocol; "" for none that exists
+	Upstream string // the configured name
+	Name     string // of the tool or prompt, as it was sent; "" for none
+	Err      string // error.type without Code: a label out of a small set; "" for none
+	Code     int64  // the JSON-RPC code of an error, 0 for none
+}
+
+// targets are the methods whose names have series.
+func (o *Operation) bound(n *Names) {
+	switch o.Method {
+	case methodTool, methodPrompt:
+		o.Name = n.Bound(o.Upstream, o.Method, o.Name)
+	default:
+		o.Name = "" // of a resource it is a URI
+	}
+}
+
+// The methods whose requests name a tool or a prompt.
+const (
+	methodTool   = "tools/call"
+	methodPrompt = "prompts/get"
+)
+
+// attributes are those of both sides.
+func (o Operation) attributes() []attribute.KeyValue {
+	attrs := []attribute.KeyValue{semconv.MCPMethod.String(o.Method), semconv.Upstream.String(o.Upstream)}
+	attrs = append(attrs, semconv.Target(o.Method, o.Name)...)
+	if o.Version != "" {
+		attrs = append(attrs, semconv.MCPProtocolVersion.String(o.Version))
+	}
+	if o.Code != 0 {
+		code := Code(o.Code)
+		attrs = append(attrs, semconv.ErrorType.String(code), semconv.RPCStatusCode.String(code))
+	} else if o.Err != "" {
+		attrs = append(attrs, semconv.ErrorType.String(o.Err))
+	}
+	return attrs
+}
+
+// served are the attributes on the side of the server.
+func (o Operation) served() []attribute.KeyValue {
+	return append(o.attributes(), semconv.Transport.String(semconv.TransportTCP), semconv.ProtocolName.String(transportProtocol))
+}
+
+// Code is a JSON-RPC code as a metric has it. A server may answer with any number: what is
+// neither JSON-RPC's nor in the range that is left to servers, which is MCP's too, is "_OTHER".
+func Code(code int64) string {
+	switch {
+	case code == -32700, code >= -32603 && code <= -32600, code >= -32099 && code <= -32000:
+		return strconv.FormatInt(code, 10)
+	}
+	return errorOther
+}
+
+// ServerOperation measures a request of a client.
+func (m *Metrics) ServerOperation(ctx context.Context, d time.Duration, o Operation) {
+	if m == nil {
+		return
+	}
+	o.bound(&m.Names)
+	m.serverOperation.Record(ctx, d.Seconds(), m.operations.of(o, Operation.served).record...)
+}
+
+// session is what the metrics of the conventions say of a session.
+type session struct{ version, upstream, err string }
+
+func (s session) attributes() []attribute.KeyValue {
+	attrs := []attribute.KeyValue{semconv.MCPProtocolVersion.String(s.version), semconv.Upstream.String(s.upstream)}
+	if s.err != "" {
+		attrs = append(attrs, semconv.ErrorType.String(s.err))
+	}
+	return attrs
+}
+
+func (s session) served() []attribute.KeyValue {
+	return append(s.attributes(), semconv.Transport.String(semconv.TransportTCP), semconv.ProtocolName.String(transportProtocol))
+}
+
+// ServerSession measures a session of a client that has ended.
+func (m *Metrics) ServerSession(ctx context.Context, d time.Duration, upstream, version string) {
+	if m == nil {
+		return
+	}
+	m.serverSession.Record(ctx, d.Seconds(), m.sessions.of(session{version, upstream, ""}, session.served).record...)
+}
+
+// Client measures what goes to one upstream.
+type Client struct {
+	m          *Metrics
+	upstream   string
+	fixed      []attribute.KeyValue
+	operations sets[Operation]
+	sessions   sets[session]
+}
+
+// Client returns what measures the requests to an upstream. fixed are the attributes that all of
+// them have, as the transport and the address of the server.
+func (m *Metrics) Client(upstream string, fixed []attribute.KeyValue) *Client {
+	if m == nil {
+		return nil
+	}
+	return &Client{m: m, upstream: upstream, fixed: fixed}
+}
+
+// Operation measures a request. Its Upstream need not be set.
+func (c *Client) Operation(ctx context.Context, d time.Duration, o Operation) {
+	if c == nil {
+		return
+	}
+	o.Upstream = c.upstream
+	if o.Err == "" && o.Code == 0 && (o.Method == methodTool || o.Method == methodPrompt) {
+		c.m.Names.Learn(c.upstream, o.Method, o.Name)
+	}
+	o.bound(&c.m.Names)
+	set := c.operations.of(o, func(o Operation) []attribute.KeyValue { return append(o.attributes(), c.fixed...) })
+	c.m.clientOperation.Record(ctx, d.Seconds(), set.record...)
+}
+
+// Listed takes the names of tools (method tools/call) or prompts (prompts/get) that the upstream
+// has listed.
+func (c *Client) Listed(method string, names []string) {
+	if c != nil {
+		c.m.Names.Learn(c.upstream, method, names...)
+	}
+}
+
+// Session measures a session with the upstream that has ended. err is a label, "" for one that the
+// gateway has ended.
+func (c *Client) Session(ctx context.Context, d time.Duration, version, err string) {
+	if c == nil {
+		return
+	}
+	set := c.sessions.of(session{version, c.upstream, err}, func(s session) []attribute.KeyValue { return append(s.attributes(), c.fixed...) })
+	c.m.clientSession.Record(ctx, d.Seconds(), set.record...)
+}

@@ -1,0 +1,282 @@
+package metrics
+
+import (
+	"container/heap"
+	"context"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"taskgate/internal/semconv"
+)
+
+// Tasks measures the calls and tasks of one upstream at this replica.
+type Tasks struct {
+	m        *Metrics
+	upstream string
+	own      metric.MeasurementOption // the upstream alone
+	ended    sets[toolWith]
+	called   sets[toolWith]
+	with     sets[attribute.KeyValue]
+
+	mu        sync.Mutex // guards what follows
+	running   int
+	waiting   int // those of running that wait for an answer
+	since     ages
+	open      int // questions
+	askedFrom ages
+	queue     func() int
+}
+
+// toolWith is a tool and one more attribute.
+type toolWith struct {
+	upstream, tool string
+	with           attribute.KeyValue
+}
+
+func (t toolWith) attributes() []attribute.KeyValue {
+	return []attribute.KeyValue{semconv.Upstream.String(t.upstream), semconv.GenAITool.String(t.tool), t.with}
+}
+
+// Tasks returns what measures the tasks of an upstream, the same for the same name. The counters
+// of what should not happen begin at 0, so that a rate shows the first time that it does. queue
+// says how many calls wait for a place; nil for none ever.
+func (m *Metrics) Tasks(upstream string, queue func() int) *Tasks {
+	if m == nil {
+		return nil
+	}
+	m.mu.Lock()
+	t := m.tasks[upstream]
+	if t == nil {
+		own := semconv.Upstream.String(upstream)
+		t = &Tasks{m: m, upstream: upstream, own: metric.WithAttributeSet(attribute.NewSet(own)), queue: queue}
+		if m.tasks == nil {
+			m.tasks = make(map[string]*Tasks)
+		}
+		m.tasks[upstream] = t
+		m.mu.Unlock()
+		t.begin(own)
+		return t
+	}
+	m.mu.Unlock()
+	return t
+}
+
+// begin has the gauges be read, and the counters exist.
+func (t *Tasks) begin(own attribute.KeyValue) {
+	ctx := context.Background()
+	t.m.adoptions.Add(ctx, 0, t.own)
+	t.m.unknown.Add(ctx, 0, t.own)
+	for _, how := range []string{semconv.RecoverySent, semconv.RecoveryResumed, semconv.RecoveryRetried, semconv.RecoveryLost} {
+		t.recovered(ctx, how, 0)
+	}
+	locked := func(read func() float64) func() float64 {
+		return func() float64 {
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			return read()
+		}
+	}
+	t.m.read(tasksRunning, locked(func() float64 { return float64(t.running - t.waiting) }), own, semconv.TaskStatus.String("working"))
+	t.m.read(tasksRunning, locked(func() float64 { return float64(t.waiting) }), own, semconv.TaskStatus.String("input_required"))
+	t.m.read(tasksOldest, locked(func() float64 { return t.since.oldest() }), own)
+	t.m.read(questionsOpen, locked(func() float64 { return float64(t.open) }), own)
+	t.m.read(questionsOldest, locked(func() float64 { return t.askedFrom.oldest() }), own)
+	if t.queue != nil {
+		t.m.read(queueLength, func() float64 { return float64(t.queue()) }, own)
+	}
+}
+
+// Called counts a call of a tool by what its client got: a value of semconv.CallAnswer.
+func (t *Tasks) Called(ctx context.Context, tool, answer string) {
+	if t == nil {
+		return
+	}
+	k := toolWith{t.upstream, t.m.Names.Bound(t.upstream, methodTool, tool), semconv.CallAnswer.String(answer)}
+	t.m.calls.Add(ctx, 1, t.called.of(k, toolWith.attributes).add...)
+}
+
+// Ended measures a task that has ended. outcome is a value of semconv.TaskOutcome.
+func (t *Tasks) Ended(ctx context.Context, tool, outcome string, d time.Duration) {
+	if t == nil {
+		return
+	}
+	k := toolWith{t.upstream, t.m.Names.Bound(t.upstream, methodTool, tool), semconv.TaskOutcome.String(outcome)}
+	t.m.taskDuration.Record(ctx, d.Seconds(), t.ended.of(k, toolWith.attributes).record...)
+	if outcome == semconv.OutcomeUnknown {
+		t.m.unknown.Add(ctx, 1, t.own)
+	}
+}
+
+// Sent measures how long after the creation of a task its call is sent.
+func (t *Tasks) Sent(ctx context.Context, d time.Duration) {
+	if t != nil {
+		t.m.taskSendDelay.Record(ctx, d.Seconds(), t.own)
+	}
+}
+
+// Adopted counts a call that was taken over from another replica.
+func (t *Tasks) Adopted(ctx context.Context) {
+	if t != nil {
+		t.m.adoptions.Add(ctx, 1, t.own)
+	}
+}
+
+// Recovered counts what is done with a call that was taken over: a value of semconv.Recovery.
+func (t *Tasks) Recovered(ctx context.Context, how string) {
+	if t != nil {
+		t.recovered(ctx, how, 1)
+	}
+}
+
+func (t *Tasks) recovered(ctx context.Context, how string, n int64) {
+	set := t.with.of(semconv.Recovery.String(how), t.and)
+	t.m.recoveries.Add(ctx, n, set.add...)
+}
+
+// Answered measures a question that is not open any more. outcome is a value of
+// semconv.QuestionOutcome.
+func (t *Tasks) Answered(ctx context.Context, outcome string, d time.Duration) {
+	if t == nil {
+		return
+	}
+	t.m.questionDuration.Record(ctx, d.Seconds(), t.with.of(semconv.QuestionOutcome.String(outcome), t.and).record...)
+}
+
+// and is the upstream with one more attribute.
+func (t *Tasks) and(kv attribute.KeyValue) []attribute.KeyValue {
+	return []attribute.KeyValue{semconv.Upstream.String(t.upstream), kv}
+}
+
+// Running is a call that this replica runs, as the gauges count it. The zero value is one of no
+// upstream, which nobody counts.
+type Running struct {
+	tasks *Tasks
+
+	// Tasks.mu guards what follows.
+	task *age
+	asks *age
+	open int
+	over bool
+}
+
+// Run returns a call that is counted as soon as it is a task or has questions.
+func (t *Tasks) Run() Running { return Running{tasks: t} }
+
+// Begin counts the call as a task, which was made at a time of this process's clock.
+func (r *Running) Begin(made time.Time) {
+	t := r.tasks
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r.task == nil && !r.over {
+		r.task = t.since.add(made)
+		t.running++
+		if r.open > 0 {
+			t.waiting++
+		}
+	}
+}
+
+// Ask says how many questions of the call are open now, 0 for none.
+func (r *Running) Ask(n int) {
+	t := r.tasks
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r.over {
+		return
+	}
+	was := r.open
+	t.open += n - was
+	r.open = n
+	switch {
+	case was == 0 && n > 0:
+		r.asks = t.askedFrom.add(time.Now())
+		if r.task != nil {
+			t.waiting++
+		}
+	case was > 0 && n == 0:
+		t.askedFrom.remove(r.asks)
+		if r.task != nil {
+			t.waiting--
+		}
+	}
+}
+
+// End counts the call no more, whatever is said of it later.
+func (r *Running) End() {
+	r.Ask(0)
+	t := r.tasks
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r.over = true; r.task != nil {
+		t.since.remove(r.task)
+		t.running--
+		r.task = nil
+	}
+}
+
+// ages are points in time, of which the earliest is known whichever go. It is a heap.
+type ages []*age
+
+// age is one of them, with its place in the heap.
+type age struct {
+	at    time.Time
+	index int
+}
+
+func (a *ages) add(at time.Time) *age {
+	one := &age{at: at}
+	heap.Push(a, one)
+	return one
+}
+
+func (a *ages) remove(one *age) { heap.Remove(a, one.index) }
+
+// oldest is the age of the earliest in seconds, 0 for none.
+func (a *ages) oldest() float64 {
+	if len(*a) == 0 {
+		return 0
+	}
+	return max(0, time.Since((*a)[0].at).Seconds())
+}
+
+// Len, Less, Swap, Push and Pop are those of heap.Interface.
+
+// Len is their number.
+func (a *ages) Len() int { return len(*a) }
+
+// Less reports whether one is earlier than another.
+func (a *ages) Less(i, j int) bool { return (*a)[i].at.Before((*a)[j].at) }
+
+// Swap changes the places of two.
+func (a *ages) Swap(i, j int) {
+	s := *a
+	s[i], s[j] = s[j], s[i]
+	s[i].index, s[j].index = i, j
+}
+
+// Push adds an *age at the end.
+func (a *ages) Push(one any) {
+	one.(*age).index = len(*a)
+	*a = append(*a, one.(*age))
+}
+
+// Pop takes the last.
+func (a *ages) Pop() any {
+	s := *a
+	last := s[len(s)-1]
+	s[len(s)-1] = nil
+	*a = s[:len(s)-1]
+	return last
+}

@@ -1,0 +1,236 @@
+package shim_test
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"taskgate/internal/metrics/metricstest"
+	"taskgate/shim"
+)
+
+// measured starts a gateway whose metrics are read.
+func (w *world) measured(name string, u shim.Upstream, p shim.Policy) (*shim.Shim, *metricstest.Reader) {
+	w.t.Helper()
+	m, r := metricstest.New(w.t)
+	m.Names.Learn("up", "tools/call", "slow")
+	srv := shim.Server{Upstream: u, Policy: func(string) shim.Policy { return p }, Other: p, Concurrency: 1, Queue: 10, QueueWait: 5 * time.Second}
+	return w.gatewayOf(name, srv, func(o *shim.Options) { o.Metrics = m }), r
+}
+
+// ends is an upstream that ends so after a second.
+func ends(reply shim.Reply, err error) *scripted {
+	return &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
+		_ = s.Checkpoint(json.RawMessage(`{"sent":true}`))(ctx)
+		if _, err := after(ctx, time.Second); err != nil {
+			return shim.Reply{}, err
+		}
+		return reply, err
+	}}
+}
+
+const (
+	durationOf      = "taskgate.task.duration gen_ai.tool.name=slow taskgate.task.outcome="
+	answersOf       = "taskgate.call.answers gen_ai.tool.name=slow taskgate.call.answer="
+	ofUp            = " taskgate.upstream=up"
+	working         = "taskgate.tasks.running taskgate.task.status=working" + ofUp
+	waiting         = "taskgate.tasks.running taskgate.task.status=input_required" + ofUp
+	unknownOutcomes = "taskgate.task.unknown_outcomes" + ofUp
+)
+
+// Each end of a task is measured once, with its own outcome.
+func TestMetricsOfTaskEnds(t *testing.T) {
+	failure := func(kind string, unsent bool) error {
+		return &shim.UpstreamError{Kind: kind, Message: "secret", Unsent: unsent}
+	}
+	for name, c := range map[string]struct {
+		up      *scripted
+		outcome string
+		unknown float64
+	}{
+		"completed":   {ends(shim.Reply{Result: json.RawMessage(`{}`)}, nil), "completed", 0},
+		"tool error":  {ends(shim.Reply{Result: json.RawMessage(`{"isError":true}`), IsError: true}, nil), "tool_error", 0},
+		"rpc error":   {ends(shim.Reply{Error: &shim.RPCError{Code: -32000, Message: "secret"}}, nil), "failed", 0},
+		"unreachable": {ends(shim.Reply{}, failure("unreachable", true)), "failed", 0},
+		"closed":      {ends(shim.Reply{}, failure("closed", false)), "unknown", 1},
+		"not sent":    {ends(shim.Reply{}, failure("closed", true)), "failed", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				s, r := w.measured("a", c.up, policy(shim.Always))
+				begin(t, s, call())
+				r.Want(map[string]float64{working: 1, "taskgate.tasks.oldest_age" + ofUp: 0, answersOf + "task" + ofUp: 1})
+				pass(3 * time.Second)
+				r.Want(map[string]float64{
+					working: 0, waiting: 0, unknownOutcomes: c.unknown,
+					durationOf + c.outcome + ofUp:          1,
+					durationOf + c.outcome + ofUp + " sum": 1,
+				})
+			})
+		})
+	}
+}
+
+// A task that a client cancels, here or on another replica, has ended for the one that ran it.
+func TestMetricsOfCancelledTask(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		s, r := w.measured("a", takes(time.Hour), policy(shim.Always))
+		other := w.gateway("b", takes(time.Hour), policy(shim.Always))
+		task := begin(t, s, call())
+		pass(2 * time.Second)
+		if _, err := other.Cancel(t.Context(), anyone, "up", task.ID); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Second)
+		r.Want(map[string]float64{working: 0, durationOf + "cancelled" + ofUp: 1})
+	})
+}
+
+// What a call got is counted, and of a task that waits for a place how long.
+func TestMetricsOfCalls(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		s, r := w.measured("a", takes(3*time.Second), policy(shim.Always))
+		plain := call()
+		plain.Handle = false
+		done := make(chan error, 1)
+		go func() { _, err := s.Call(t.Context(), plain); done <- err }()
+		pass(time.Second)
+		begin(t, s, call()) // waits for the place of the first
+		pass(time.Second)
+		r.Want(map[string]float64{"taskgate.queue.length" + ofUp: 1, working: 1, "taskgate.tasks.oldest_age" + ofUp: 1})
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		pass(5 * time.Second)
+		r.Want(map[string]float64{
+			"taskgate.queue.length" + ofUp:             0,
+			"taskgate.task.send_delay" + ofUp:          1,
+			"taskgate.task.send_delay" + ofUp + " sum": 2,
+			answersOf + "reply" + ofUp:                 1,
+			answersOf + "task" + ofUp:                  1,
+			durationOf + "completed" + ofUp + " sum":   5,
+		})
+		made := call()
+		made.Request.Name = "made up"
+		gone, leave := context.WithCancel(t.Context())
+		leave()
+		_, _ = s.Call(gone, made)
+		pass(10 * time.Second)
+		for point := range r.Points() {
+			if strings.Contains(point, "made up") {
+				t.Errorf("%s", point)
+			}
+		}
+	})
+}
+
+// A question is counted while it is open, and measured at its end.
+func TestMetricsOfQuestions(t *testing.T) {
+	const of = "taskgate.question.duration taskgate.question.outcome="
+	bubble(t, func(t *testing.T, w *world) {
+		p := policy(shim.Always)
+		p.InputTimeout = time.Minute
+		s, r := w.measured("a", elicits(time.Second, "e1", "e2"), p)
+		c := call()
+		c.Asking = shim.AskPark
+		task := begin(t, s, c)
+		pass(10 * time.Second)
+		r.Want(map[string]float64{working: 0, waiting: 1, "taskgate.questions.open" + ofUp: 2, "taskgate.questions.oldest_age" + ofUp: 10})
+		if err := s.Update(t.Context(), anyone, "up", task.ID, results("e1")); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Second)
+		r.Want(map[string]float64{waiting: 1, "taskgate.questions.open" + ofUp: 1})
+		pass(time.Minute)
+		r.Want(map[string]float64{
+			working: 0, waiting: 0, "taskgate.questions.open" + ofUp: 0, "taskgate.questions.oldest_age" + ofUp: 0,
+			of + "answered" + ofUp: 1, of + "expired" + ofUp: 1, durationOf + "completed" + ofUp: 1,
+		})
+
+		task = begin(t, s, c)
+		pass(time.Second)
+		if _, err := s.Cancel(t.Context(), anyone, "up", task.ID); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Second)
+		r.Want(map[string]float64{waiting: 0, "taskgate.questions.open" + ofUp: 0, of + "withdrawn" + ofUp: 2})
+	})
+}
+
+// The ladder of design.md 0.5, as the replica that takes over counts it.
+func TestMetricsOfRecovery(t *testing.T) {
+	retry := policy(shim.Always)
+	retry.Retry = true
+	resumes := func(ctx context.Context, _ shim.Request, _ json.RawMessage, _ shim.Sink) (shim.Reply, error) {
+		return after(ctx, time.Minute)
+	}
+	neverSent := &scripted{call: func(ctx context.Context, _ shim.Request, _ shim.Sink) (shim.Reply, error) {
+		return after(ctx, time.Hour)
+	}}
+	for how, c := range map[string]struct {
+		first   *scripted
+		policy  shim.Policy
+		second  *scripted
+		outcome string
+		unknown float64
+	}{
+		"resumed": {takes(time.Hour), policy(shim.Always), &scripted{resume: resumes}, "completed", 0},
+		"sent":    {neverSent, policy(shim.Required), takes(time.Second), "completed", 0},
+		"lost":    {takes(time.Hour), policy(shim.Always), takes(time.Second), "unknown", 1},
+		"retried": {takes(time.Hour), retry, takes(time.Second), "completed", 0},
+	} {
+		t.Run(how, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				_, r := w.measured("b", c.second, c.policy)
+				pass(6 * time.Second)
+				w.dies("a", c.first, c.policy)
+				pass(8500 * time.Millisecond)
+				if how == "resumed" {
+					if age := r.Points()["taskgate.tasks.oldest_age"+ofUp]; age < 6 || age > 10 {
+						t.Errorf("the age of a task that was taken over is %v", age)
+					}
+				}
+				pass(2 * time.Minute)
+				want := map[string]float64{
+					"taskgate.task.adoptions" + ofUp: 1, unknownOutcomes: c.unknown, working: 0,
+					durationOf + c.outcome + ofUp: 1,
+				}
+				for _, each := range []string{"resumed", "sent", "lost", "retried"} {
+					want["taskgate.task.recoveries taskgate.recovery="+each+ofUp] = 0
+				}
+				want["taskgate.task.recoveries taskgate.recovery="+how+ofUp] = 1
+				if c.policy.Retry { // it was asked to go on first
+					want["taskgate.task.recoveries taskgate.recovery=resumed"+ofUp] = 1
+				}
+				if how == "lost" {
+					want["taskgate.task.recoveries taskgate.recovery=resumed"+ofUp] = 1
+				}
+				r.Want(want)
+			})
+		})
+	}
+}
+
+// A task that is left to another replica has not ended here.
+func TestMetricsOfHandOver(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		u := takes(time.Hour)
+		u.resume = func(ctx context.Context, _ shim.Request, _ json.RawMessage, _ shim.Sink) (shim.Reply, error) {
+			return after(ctx, time.Minute)
+		}
+		s, r := w.measured("a", u, policy(shim.Always))
+		begin(t, s, call())
+		pass(time.Second)
+		if err := s.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r.Want(map[string]float64{working: 0, unknownOutcomes: 0})
+		for point := range r.Points() {
+			if strings.Contains(point, "taskgate.task.duration") {
+				t.Errorf("measured: %s", point)
+			}
+		}
+	})
+}
