@@ -108,6 +108,7 @@ func TestMetricsPage(t *testing.T) {
 		for _, want := range []string{
 			`(?m)^taskgate_upstream_up\{taskgate_upstream="mcp"\} 1(\.0)?$`, `(?m)^taskgate_store_up 1(\.0)?$`,
 			`(?m)^taskgate_call_answers_total\{gen_ai_tool_name="real",taskgate_call_answer="reply",taskgate_upstream="mcp"\} 3(\.0)?$`,
+			`(?m)^http_server_request_duration_seconds_count\{http_request_method="POST",http_response_status_code="200"\} 3$`,
 		} {
 			if !regexp.MustCompile(want).MatchString(text) {
 				t.Errorf("%s: no %s in\n%s", contentType, want, text)

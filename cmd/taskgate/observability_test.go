@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"maps"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -39,6 +37,7 @@ func everything(t *testing.T, m *metrics.Metrics) {
 	m.ReadBytes(func() int64 { return 0 })
 	m.ReadParts(func() (bool, map[string]bool, bool) { return true, map[string]bool{"up": true}, true })
 	m.Refused(ctx, "rate")
+	m.HTTP(ctx, one, "POST", 200)
 	m.Stored(ctx, "get", one, false)
 	m.Stored(ctx, "get", one, true)
 	client, tasks := m.Client("up", nil), m.Tasks("up", zero)
@@ -75,8 +74,6 @@ func shows(t *testing.T) series {
 	}
 	t.Cleanup(func() { _ = tel.close(t.Context()) })
 	everything(t, tel.metrics)
-	handler := tel.requests(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }))
-	handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/mcp", nil))
 	families, err := tel.gathered.Gather()
 	if err != nil {
 		t.Fatal(err)

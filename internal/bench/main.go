@@ -46,7 +46,7 @@ func main() {
 	flag.StringVar(&r.to, "to", "", "address of what is behind, in a role")
 	flag.StringVar(&r.attack, "attack", "", "how to attack, in that role")
 	flag.DurationVar(&r.length, "for", 0, "how long to attack, in that role")
-	as := flag.String("as", "", "be a part of the benchmark: upstream, proxy, redisget, hold, release, talk, stdio or attack")
+	as := flag.String("as", "", "be a part of the benchmark: upstream, proxy, receiver, redisget, hold, release, talk, stdio or attack")
 	taskgate := flag.String("taskgate", "bin/taskgate", "the gateway's program")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -68,6 +68,8 @@ func run(ctx context.Context, as string, r role, taskgate string) error {
 		return measureAll(ctx, taskgate, settings)
 	case "upstream":
 		return serve(ctx, r.listen, http.HandlerFunc(nullUpstream))
+	case "receiver":
+		return serve(ctx, r.listen, http.HandlerFunc(receive))
 	case "proxy":
 		return serve(ctx, r.listen, reverseProxy(r.to))
 	case "talk":

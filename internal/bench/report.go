@@ -32,6 +32,11 @@ var tables = []table{
 		bases: []string{gatewayPlain, gatewayKeys},
 	},
 	{
+		title: "Observed",
+		rows:  []string{gatewayPlain, gatewayScraped, gatewaySampled, gatewayTraced},
+		bases: []string{gatewayPlain},
+	},
+	{
 		title: "Reading a task",
 		rows:  []string{redisRaw, redisClient, redisHTTP, gatewayGet},
 		bases: []string{redisRaw, redisHTTP},

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -18,6 +17,7 @@ type stage struct {
 	processes                                 []*proc.Process
 	redis, upstream, proxy, gateway, redisget string // addresses
 	issuer                                    *issuer
+	observed                                  observed
 }
 
 // startTimeout is how long a party may take to listen.
@@ -26,14 +26,13 @@ const startTimeout = 10 * time.Second
 // gatewayConfig is the gateway under test: one upstream whose tools differ in
 // their policy alone.
 const gatewayConfig = `
-listen: %[1]s
-store: redis://%[2]s/0
-public_url: https://bench.example
+listen: %s
+store: redis://%s/0
 log: {level: warn}
 upstreams:
   - name: bench
     path: /mcp
-    url: http://%[3]s/mcp
+    url: http://%s/mcp
     era: modern
     max_tasks: 10000000
     max_tasks_per_owner: 10000000
@@ -42,8 +41,6 @@ upstreams:
       - {match: auto, tasks: auto, grace: 5s}
       - {match: always, tasks: always, ttl: 5s}
       - {match: keep, tasks: always, ttl: 1h}
-  - {name: keys, path: /keys, url: "http://%[3]s/mcp", era: modern, defaults: {tasks: never}, auth: {keys: [{principal: bench, sha256: %[4]x}]}}
-  - {name: jwt, path: /jwt, url: "http://%[3]s/mcp", era: modern, defaults: {tasks: never}, auth: {jwt: {issuer: "%[5]s", jwks_url: "%[5]s", audiences: ["%[6]s"]}}}
 `
 
 // newStage starts all parties, each as a process.
@@ -74,17 +71,19 @@ func (s *stage) start(ctx context.Context, taskgate string) error {
 		return err
 	}
 	file := filepath.Join(s.dir, "taskgate.yaml")
-	if err := os.WriteFile(file, fmt.Appendf(nil, gatewayConfig,
-		s.gateway, s.redis, s.upstream, sha256.Sum256([]byte(benchKey)), s.issuer.url, benchAudience), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(fmt.Sprintf(gatewayConfig, s.gateway, s.redis, s.upstream)+s.signInConfig()), 0o600); err != nil {
 		return err
 	}
-	return s.run(ctx, []party{
+	looked, err := s.observedParties(self, taskgate)
+	if err != nil {
+		return err
+	}
+	return s.run(ctx, append([]party{
 		s.redisParty(),
 		{s.upstream, self, []string{"-as", "upstream", "-listen", s.upstream}},
 		{s.proxy, self, []string{"-as", "proxy", "-listen", s.proxy, "-to", s.upstream}},
 		{s.redisget, self, []string{"-as", "redisget", "-listen", s.redisget, "-to", s.redis}},
-		{s.gateway, taskgate, []string{"serve", "--config", file}},
-	})
+	}, append(looked, party{s.gateway, taskgate, []string{"serve", "--config", file}})...))
 }
 
 // party is a program that listens.
@@ -117,7 +116,7 @@ func (s *stage) run(ctx context.Context, parties []party) error {
 }
 
 func (s *stage) freeAddrs() error {
-	for _, addr := range []*string{&s.redis, &s.upstream, &s.proxy, &s.gateway, &s.redisget} {
+	for _, addr := range append(s.observed.addrs(), &s.redis, &s.upstream, &s.proxy, &s.gateway, &s.redisget) {
 		free, err := proc.FreeAddr()
 		if err != nil {
 			return err

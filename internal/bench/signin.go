@@ -5,6 +5,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -28,6 +29,15 @@ const (
 	benchKey      = "bench-bench-bench-bench-bench-bench"
 	benchAudience = "https://bench.example"
 )
+
+// signInConfig adds an upstream for each way to sign in to gatewayConfig.
+func (s *stage) signInConfig() string {
+	return fmt.Sprintf(`
+  - {name: keys, path: /keys, url: "http://%[1]s/mcp", era: modern, defaults: {tasks: never}, auth: {keys: [{principal: bench, sha256: %[2]x}]}}
+  - {name: jwt, path: /jwt, url: "http://%[1]s/mcp", era: modern, defaults: {tasks: never}, auth: {jwt: {issuer: "%[3]s", jwks_url: "%[3]s", audiences: ["%[4]s"]}}}
+public_url: https://bench.example
+`, s.upstream, sha256.Sum256([]byte(benchKey)), s.issuer.url, benchAudience)
+}
 
 // issuer is an authorization server as far as the gateway sees it: it has published its key,
 // and signed a token that lasts longer than any run.

@@ -44,6 +44,7 @@ const (
 	streamsOpen       = "taskgate.streams.open"
 	sessionsActive    = "taskgate.sessions.active"
 	bytesInFlight     = "taskgate.bytes_in_flight"
+	httpDuration      = "http.server.request.duration" // of the conventions for HTTP
 	scope             = semconv.Scope
 	mostSets          = 10_000 // sets of attributes that are kept of one instrument
 	unitSeconds       = "s"
@@ -55,6 +56,8 @@ const (
 var (
 	// taskBounds are the bucket bounds of what may last as long as a task, up to 24 hours.
 	taskBounds = []float64{1, 5, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 28800, 57600, 86400}
+	// httpBounds are those that the conventions for HTTP ask for.
+	httpBounds = []float64{.005, .01, .025, .05, .075, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10}
 	// storeBounds are those of operations on the store.
 	storeBounds = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5}
 )
@@ -68,6 +71,7 @@ type Metrics struct {
 	clientOperation, clientSession metric.Float64Histogram
 	taskDuration, taskSendDelay    metric.Float64Histogram
 	questionDuration, store        metric.Float64Histogram
+	http                           metric.Float64Histogram
 	calls, refusals                metric.Int64Counter
 	adoptions, recoveries, unknown metric.Int64Counter
 
@@ -75,6 +79,7 @@ type Metrics struct {
 	sessions   sets[session]
 	limits     sets[string]
 	stored     sets[operation]
+	requests   sets[request]
 
 	gauges map[string]metric.Float64ObservableGauge
 
@@ -103,6 +108,7 @@ func New(mp metric.MeterProvider) (*Metrics, error) {
 		taskSendDelay:    b.seconds(taskSendDelay, "Time from the creation of a task to the sending of its call, of tasks that were made before that.", taskBounds),
 		questionDuration: b.seconds(questionDuration, "Time from a question of a server to its end.", taskBounds),
 		store:            b.seconds(storeDuration, "Duration of operations on the store, with their repeats.", storeBounds),
+		http:             b.seconds(httpDuration, "Duration of HTTP server requests.", httpBounds),
 		calls:            b.count(callAnswers, "{call}", "Calls of tools, by what their client got."),
 		refusals:         b.count(semconv.LimitRefusals, "{refusal}", "Requests, streams and connections that a limit of the gateway has kept out."),
 		adoptions:        b.count(taskAdoptions, "{adoption}", "Tasks, and calls that wait for an answer, that were taken over from another replica."),

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"cmp"
 	"context"
 	"strconv"
 	"time"
@@ -74,6 +75,32 @@ func (m *Metrics) ServerOperation(ctx context.Context, d time.Duration, o Operat
 	}
 	o.bound(&m.Names)
 	m.serverOperation.Record(ctx, d.Seconds(), m.operations.of(o, Operation.served).record...)
+}
+
+// request is what the metric of HTTP requests says of one.
+type request struct {
+	method string
+	status int
+}
+
+func (r request) attributes() []attribute.KeyValue {
+	return []attribute.KeyValue{
+		attribute.String("http.request.method", r.method), attribute.Int("http.response.status_code", r.status),
+	}
+}
+
+// HTTP measures a request to the public listener, until its response has ended. status is 0 where
+// none was written.
+func (m *Metrics) HTTP(ctx context.Context, d time.Duration, method string, status int) {
+	if m == nil {
+		return
+	}
+	switch method {
+	case "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE":
+	default:
+		method = errorOther
+	}
+	m.http.Record(ctx, d.Seconds(), m.requests.of(request{method, cmp.Or(status, 200)}, request.attributes).record...)
 }
 
 // session is what the metrics of the conventions say of a session.
