@@ -77,6 +77,7 @@ var imports = map[string][]string{
 	"examples/demo":              {"internal/mcp", "internal/proc", "internal/taskclient"},
 
 	"internal/metrics/metricstest": {"internal/metrics"},
+	"examples/observability/check": {},
 }
 
 // fences says who may import a package from outside of the module, by the
@@ -140,7 +141,7 @@ var fences = []fence{
 	{
 		path:    "github.com/prometheus",
 		allowed: []string{"cmd/taskgate"},
-		tests:   []string{"cmd/taskgate"},
+		tests:   []string{"cmd/taskgate", "examples/observability/check"},
 		why:     "below cmd there is only the telemetry API",
 	},
 	{

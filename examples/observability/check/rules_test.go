@@ -1,0 +1,30 @@
+package check
+
+import (
+	"log/slog"
+	"testing"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/rulefmt"
+	"github.com/prometheus/prometheus/promql/parser"
+)
+
+// TestRules: what "promtool check rules" finds is nothing.
+func TestRules(t *testing.T) {
+	groups, errs := rulefmt.ParseFile("../prometheus/taskgate.rules.yaml", false, model.UTF8Validation, parser.NewParser(parser.Options{}), slog.New(slog.DiscardHandler))
+	for _, err := range errs {
+		t.Error(err)
+	}
+	if groups == nil || len(groups.Groups) == 0 || len(groups.Groups[0].Rules) < 6 {
+		t.Errorf("found only %+v", groups)
+	}
+}
+
+// TestRulesBite: a template that is none is found.
+func TestRulesBite(t *testing.T) {
+	const wrong = `groups: [{name: g, rules: [{alert: A, expr: up == 0, annotations: {summary: "{{ $value | humanise }}"}}]}]`
+	_, errs := rulefmt.Parse([]byte(wrong), false, model.UTF8Validation, parser.NewParser(parser.Options{}), slog.New(slog.DiscardHandler))
+	if len(errs) == 0 {
+		t.Error("nothing is wrong")
+	}
+}
