@@ -139,7 +139,7 @@ func TestGauges(t *testing.T) {
 // Counters of what should not happen are there before it does.
 func TestCountersBeginAtZero(t *testing.T) {
 	m, r := metricstest.New(t)
-	if m.Tasks("up", nil) != m.Tasks("up", nil) {
+	if first := m.Tasks("up", nil); first != m.Tasks("up", nil) {
 		t.Error("an upstream has two")
 	}
 	r.Want(map[string]float64{
