@@ -134,7 +134,7 @@ func (m *Methods) method(c *config.Config, u *config.Upstream, o Options) (Metho
 		m.pages = append(m.pages, page)
 		return newTokens(a.JWT, from, page.URL, o.Logger)
 	case a.Passthrough != nil:
-		return newPassthrough(c, u, m.credentials.of(u.Name), o)
+		return newPassthrough(c, u, m.credentials.upstreams[u.Name], o)
 	case a.TrustedHeader != nil:
 		return newTrusted(a.TrustedHeader)
 	}

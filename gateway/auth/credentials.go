@@ -2,6 +2,7 @@ package auth
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -59,25 +60,36 @@ func (c Caller) Leave() {
 // call. They are in memory only, but for those that Keep seals, and never in a log. Upstreams
 // without passthrough have none.
 type Credentials struct {
-	upstreams map[string]*purse
+	upstreams map[string]*purses
 	keys      *sealed.Keyring // nil where none are kept
 }
 
 // NewCredentials makes those of a configuration. The keys seal those that are kept in the store
 // (keep_tokens); without keys none are.
 func NewCredentials(c *config.Config, keys *sealed.Keyring) *Credentials {
-	all := &Credentials{upstreams: map[string]*purse{}, keys: keys}
+	all := &Credentials{upstreams: map[string]*purses{}, keys: keys}
 	for _, u := range c.Upstreams {
 		if pass := c.AuthOf(u).Passthrough; pass != nil {
-			p := newPurse(pass.MaxTokens, pass.ForgetAfter)
-			p.kept = pass.KeepTokens == config.On && keys != nil
+			p := &purses{newPurse(pass.MaxTokens, pass.ForgetAfter), newPurse(pass.MaxTokens, pass.ForgetAfter)}
+			p.known.kept = pass.KeepTokens == config.On && keys != nil
+			p.guests.kept = p.known.kept
 			all.upstreams[u.Name] = p
 		}
 	}
 	return all
 }
 
-func (c *Credentials) of(upstream string) *purse { return c.upstreams[upstream] }
+// of is where those of a principal are; nil for an upstream without passthrough.
+func (c *Credentials) of(upstream, subject string) *purse {
+	switch p := c.upstreams[upstream]; {
+	case p == nil:
+		return nil
+	case strings.HasPrefix(subject, guestPrefix):
+		return p.guests
+	default:
+		return p.known
+	}
+}
 
 // Outgoing returns the header Authorization of a request to the server of an upstream, on
 // behalf of the principal of this subject ("" for an anonymous one). In the course of a request
@@ -87,7 +99,7 @@ func (c *Credentials) of(upstream string) *purse { return c.upstreams[upstream] 
 // The request's own is returned then all the same, since without one the server would take the
 // principal for nobody.
 func (c *Credentials) Outgoing(ctx context.Context, upstream, subject string) (authorization string, ok bool) {
-	p := c.of(upstream)
+	p := c.of(upstream, subject)
 	if p == nil {
 		return "", false
 	}
@@ -110,7 +122,7 @@ func (c *Credentials) Outgoing(ctx context.Context, upstream, subject string) (a
 // Keep returns the newest of a principal as it may be in the store: sealed, and good for nobody
 // else. It is empty where none is to be kept.
 func (c *Credentials) Keep(upstream, subject string) string {
-	p := c.of(upstream)
+	p := c.of(upstream, subject)
 	if p == nil || !p.kept {
 		return ""
 	}
@@ -130,7 +142,7 @@ func (c *Credentials) Keep(upstream, subject string) string {
 
 // Restore takes what Keep has returned, on any replica. What is not good any more is ignored.
 func (c *Credentials) Restore(upstream, subject, kept string) {
-	p := c.of(upstream)
+	p := c.of(upstream, subject)
 	if p == nil || !p.kept || kept == "" {
 		return
 	}
@@ -149,7 +161,7 @@ func keptFor(upstream, subject string) sealed.Binding {
 // calls waits once if that takes a while. The next request of the principal at the
 // upstream ends it.
 func (c *Credentials) Wait(ctx context.Context, upstream, subject string, waits func()) error {
-	p := c.of(upstream)
+	p := c.of(upstream, subject)
 	if p == nil || subject == "" {
 		return nil
 	}
@@ -175,6 +187,10 @@ func (c *Credentials) Wait(ctx context.Context, upstream, subject string, waits 
 		again.Stop()
 	}
 }
+
+// purses are those of one upstream. Anybody can be a guest, as often as he likes: guests take no
+// room from those who are known.
+type purses struct{ known, guests *purse }
 
 // purse has the newest Authorization of each principal at one upstream. It is bounded: the one
 // that was not used for longest goes first.

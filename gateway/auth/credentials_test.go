@@ -39,7 +39,7 @@ func TestOutgoing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, now := newTestCredentials(nil), time.Now()
 		show := func(authorization string, until time.Time) Caller {
-			c.of("up").show("alice", authorization, until)
+			c.of("up", "alice").show("alice", authorization, until)
 			return visitor(authorization, until)
 		}
 		check := func(when string, ctx context.Context, upstream, subject, want string, known bool) {
@@ -87,7 +87,7 @@ func TestOutgoing(t *testing.T) {
 func TestCredentialsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCredentials(nil, func(p *config.Passthrough) { p.MaxTokens, p.ForgetAfter = 3, time.Hour })
-		p := c.of("up")
+		p := c.of("up", "alice")
 		for i := range 5 {
 			p.show(fmt.Sprint(i), "t", time.Time{})
 		}
@@ -110,7 +110,7 @@ func TestCredentialsAreForgotten(t *testing.T) {
 func TestWaitForCredentials(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCredentials(nil, func(p *config.Passthrough) { p.MaxTokens = 2 })
-		p := c.of("up")
+		p := c.of("up", "alice")
 		told := 0
 		wait := func(ctx context.Context) <-chan error {
 			done := make(chan error, 1)
@@ -183,7 +183,7 @@ func TestKeptCredentials(t *testing.T) {
 		}
 		keep := func(p *config.Passthrough) { p.KeepTokens = config.On }
 		for name, c := range map[string]*Credentials{"by default": newTestCredentials(keys), "without keys": newTestCredentials(nil, keep)} {
-			c.of("up").show("alice", "Bearer secret", time.Time{})
+			c.of("up", "alice").show("alice", "Bearer secret", time.Time{})
 			if kept := c.Keep("up", "alice"); kept != "" {
 				t.Errorf("%s %q is kept", name, kept)
 			}
@@ -192,7 +192,7 @@ func TestKeptCredentials(t *testing.T) {
 		if kept := one.Keep("up", "alice"); kept != "" {
 			t.Errorf("nothing is kept as %q", kept)
 		}
-		one.of("up").show("alice", "Bearer secret", time.Now().Add(time.Hour))
+		one.of("up", "alice").show("alice", "Bearer secret", time.Now().Add(time.Hour))
 		kept := one.Keep("up", "alice")
 		if kept == "" || strings.Contains(kept, "secret") || one.Keep("open", "alice") != "" {
 			t.Fatalf("kept as %q", kept)
@@ -217,7 +217,7 @@ func TestKeptCredentials(t *testing.T) {
 		if got, ok := c.Outgoing(t.Context(), "up", "alice"); got != "Bearer secret" || !ok {
 			t.Errorf("restored: %q, %v", got, ok)
 		}
-		c.of("up").show("alice", "Bearer newer", time.Now().Add(30*time.Minute+time.Hour))
+		c.of("up", "alice").show("alice", "Bearer newer", time.Now().Add(30*time.Minute+time.Hour))
 		c.Restore("up", "alice", kept)
 		if got, _ := c.Outgoing(t.Context(), "up", "alice"); got != "Bearer newer" {
 			t.Errorf("the old one is back: %q", got)

@@ -79,6 +79,7 @@ func (p *passthrough) trusted(ctx context.Context) (*trust, error) {
 	if p.trust != nil {
 		p.trust.stop()
 		p.known.Purge()
+		p.others.Purge()
 	}
 	t := &trust{of: d, tokens: map[string]*tokens{}, userinfo: map[string]string{}}
 	t.life, t.stop = context.WithCancel(p.work.life)

@@ -33,12 +33,13 @@ type passthrough struct {
 	public   []string // audiences that need no metadata
 	secret   []byte   // of the hashes of tokens that cannot be verified
 	resource *Resource
-	shown    *purse
+	shown    *purses
 	log      *slog.Logger
 	web      fetcher // towards issuers
 	work     *background
 
-	known  *lru.Cache[[sha256.Size]byte, *finding]
+	known  *findings // of tokens that are verified
+	others *findings // of all that anybody may show: they take no room from the known ones
 	asking singleflight.Group
 	places chan struct{} // full while max_lookups are under way
 
@@ -58,6 +59,9 @@ type finding struct {
 	grant        *grant    // of a JWT; nil for none
 }
 
+// findings are what was found out of tokens, by their hashes.
+type findings = lru.Cache[[sha256.Size]byte, *finding]
+
 // verdict says what is known of a token.
 type verdict int
 
@@ -67,10 +71,16 @@ const (
 	refuted                   // it is not good any more, or never was
 )
 
+// guestPrefix begins the principals of those whose token cannot be verified.
+const guestPrefix = "token:"
+
 // errBusy: too many tokens are being looked up.
 var errBusy = errors.New("too many tokens are being looked up")
 
-func newPassthrough(c *config.Config, u *config.Upstream, shown *purse, o Options) (Method, error) {
+func newPassthrough(c *config.Config, u *config.Upstream, shown *purses, o Options) (Method, error) {
+	if shown == nil {
+		return nil, errors.New("the credentials are those of another configuration")
+	}
 	cfg := c.AuthOf(u).Passthrough
 	log := o.Logger.With("upstream", u.Name)
 	secret, err := tokenSecret(c)
@@ -86,10 +96,11 @@ func newPassthrough(c *config.Config, u *config.Upstream, shown *purse, o Option
 	if err != nil {
 		return nil, err
 	}
+	others, _ := lru.New[[sha256.Size]byte, *finding](cfg.MaxTokens) // as before
 	p := &passthrough{
 		upstream: u.Name, cfg: cfg, page: c.PublicURL + wellKnown + strings.TrimSuffix(u.Path, "/"),
 		public: append(sameAddress(c.PublicURL+u.Path, u.URL), cfg.Audiences...), secret: secret,
-		resource: resource, shown: shown, log: log, web: newFetcher(nil), work: work, known: known, places: make(chan struct{}, cfg.MaxLookups),
+		resource: resource, shown: shown, log: log, web: newFetcher(nil), work: work, known: known, others: others, places: make(chan struct{}, cfg.MaxLookups),
 	}
 	metadata := `Bearer resource_metadata="` + p.page + `"`
 	const one, again = "Authorization must be there once, and one credential", "the token is not valid any more"
@@ -147,7 +158,7 @@ func (p *passthrough) Identify(r *http.Request) (Caller, *Refusal) {
 
 // admit is a caller who is known by a verified token.
 func (p *passthrough) admit(who shim.Principal, authorization string, f *finding) Caller {
-	p.shown.show(who.Subject, authorization, f.expires)
+	p.shown.known.show(who.Subject, authorization, f.expires)
 	return Caller{Principal: who, issuer: f.issuer, name: f.name, visit: &visit{authorization: authorization, until: f.expires}}
 }
 
@@ -156,7 +167,7 @@ func (p *passthrough) guest(authorization string) Caller {
 	h := hmac.New(sha256.New, p.secret)
 	h.Write([]byte(trim(authorization)))
 	who := shim.Principal{
-		Subject: "token:" + base64.RawURLEncoding.EncodeToString(h.Sum(nil)),
+		Subject: guestPrefix + base64.RawURLEncoding.EncodeToString(h.Sum(nil)),
 		NoTasks: p.cfg.Unverified == config.UnverifiedBlock,
 	}
 	if who.NoTasks {
@@ -164,7 +175,7 @@ func (p *passthrough) guest(authorization string) Caller {
 			p.log.Warn("a token cannot be verified, so its caller gets no tasks; nor do others with such a token (auth.passthrough.unverified)")
 		})
 	}
-	p.shown.show(who.Subject, authorization, time.Time{})
+	p.shown.guests.show(who.Subject, authorization, time.Time{})
 	return Caller{Principal: who, visit: &visit{authorization: authorization}}
 }
 
@@ -172,11 +183,14 @@ func (p *passthrough) guest(authorization string) Caller {
 // that have it.
 func (p *passthrough) find(ctx context.Context, token string) (*finding, error) {
 	hash := sha256.Sum256([]byte(token))
-	before, _ := p.known.Get(hash)
-	if before.holds(time.Now()) {
-		return before, nil
+	if f := p.remembered(hash); f.holds(time.Now()) {
+		return f, nil
 	}
 	return together(ctx, p.work, &p.asking, string(hash[:]), func(ctx context.Context) (*finding, error) {
+		before := p.remembered(hash) // it may have been found out since
+		if before.holds(time.Now()) {
+			return before, nil
+		}
 		ctx, stop := context.WithTimeout(ctx, p.cfg.LookupTimeout)
 		defer stop()
 		select {
@@ -186,11 +200,24 @@ func (p *passthrough) find(ctx context.Context, token string) (*finding, error) 
 		}
 		defer func() { <-p.places }()
 		f, err := p.lookUp(ctx, token, before)
-		if err == nil {
+		switch {
+		case err != nil:
+		case f.verdict == verified, p.known.Contains(hash): // it is, or was
 			p.known.Add(hash, f)
+		default:
+			p.others.Add(hash, f)
 		}
 		return f, err
 	})
+}
+
+// remembered is what was found out of a token, however old; nil for nothing.
+func (p *passthrough) remembered(hash [sha256.Size]byte) *finding {
+	if f, ok := p.known.Get(hash); ok {
+		return f
+	}
+	f, _ := p.others.Get(hash)
+	return f
 }
 
 // holds reports whether what was found out is still believed. A token that was signed with a key
@@ -211,7 +238,8 @@ func (p *passthrough) run(ctx context.Context) error {
 	for {
 		select {
 		case <-tick.C:
-			p.shown.tidy()
+			p.shown.known.tidy()
+			p.shown.guests.tidy()
 		case <-done:
 			return ctx.Err()
 		}

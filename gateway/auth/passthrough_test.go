@@ -440,3 +440,29 @@ func TestLookupsAreBounded(t *testing.T) {
 		t.Error("a client that has left is let through")
 	}
 }
+
+// TestStrangersTakeNoRoom: what anybody may show does not make the gateway forget who is known.
+func TestStrangersTakeNoRoom(t *testing.T) {
+	i := wiretest.NewIssuer(t, "")
+	c := passConfig(t, newOAuthServer(t, i.URL), func(p *config.Passthrough) { p.MaxTokens = 2 })
+	credentials := NewCredentials(c, nil)
+	m, err := New(c, Options{Credentials: credentials, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	token := i.Opaque("alice", nil)
+	alice := letIn(t, m.Of("up"), "Bearer "+token)
+	for n := range 10 {
+		letIn(t, m.Of("up"), fmt.Sprint("Bearer unknown", n))
+	}
+	asked := i.Asked()
+	if again := letIn(t, m.Of("up"), "Bearer "+token); again.Principal != alice.Principal || i.Asked() != asked {
+		t.Error("she is looked up again")
+	}
+	for n := range 10 {
+		letIn(t, m.Of("up"), fmt.Sprint("Basic ", n))
+	}
+	if got, ok := credentials.Outgoing(t.Context(), "up", alice.Principal.Subject); got != "Bearer "+token || !ok {
+		t.Errorf("of her there is %q, %v", got, ok)
+	}
+}

@@ -83,21 +83,32 @@ func (r *Resource) Learn(at string) {
 
 // document returns the metadata, fetched by then if it is old.
 func (r *Resource) document(ctx context.Context) (*document, error) {
+	if d, err, fresh := r.latest(); fresh {
+		return d, err
+	}
+	return together(ctx, r.work, &r.asking, "", func(ctx context.Context) (*document, error) {
+		if d, err, fresh := r.latest(); fresh { // since
+			return d, err
+		}
+		return r.fetch(ctx)
+	})
+}
+
+// latest is what is known, and whether that is new enough.
+func (r *Resource) latest() (d *document, err error, fresh bool) {
 	r.mu.Lock()
-	known, err, age := r.known, r.err, time.Since(r.looked)
-	never := r.looked.IsZero()
-	r.mu.Unlock()
+	defer r.mu.Unlock()
 	pause := r.refresh
-	if err != nil && !errors.Is(err, ErrNoMetadata) {
+	if r.err != nil && !errors.Is(r.err, ErrNoMetadata) {
 		pause = retryFirst
 	}
-	if !never && age < pause {
-		if known != nil {
-			return known, nil
-		}
-		return nil, err
+	if r.looked.IsZero() || time.Since(r.looked) >= pause {
+		return nil, nil, false
 	}
-	return together(ctx, r.work, &r.asking, "", r.fetch)
+	if r.known != nil {
+		return r.known, nil, true
+	}
+	return nil, r.err, true
 }
 
 // fetch looks for the metadata where it may be, in the order of clients: where a 401 has said,
