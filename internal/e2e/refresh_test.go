@@ -167,6 +167,26 @@ func (r *recorded) count(text string) int {
 	return bytes.Count(r.said.Bytes(), []byte(text))
 }
 
+// behind is the configuration of a gateway in front of the server, whose way to Redis is recorded.
+func behind(t *testing.T, s *signedIn, way *recorded, more string) []string {
+	t.Helper()
+	return configured(t, fmt.Sprintf(`
+store: redis://%s/0
+heartbeat: 1s
+log: {level: debug}
+public_url: http://127.0.0.1:1
+state_keys: [{id: a, key: "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE="}]
+auth: {passthrough: {audiences: [%q], leeway: 2h%s}}
+upstreams:
+  - {name: slow, path: /mcp, url: %q, defaults: {tasks: always, poll_interval: 100ms}}
+`, way.addr, s.provider.ClientID, more, s.URL))
+}
+
+// showing is a client that shows a token.
+func showing(g *gateway, token string) *taskclient.Client {
+	return &taskclient.Client{URL: g.url, Tasks: true, HTTP: &http.Client{Transport: withKey(token)}}
+}
+
 // Tasks of users whose tokens are refreshed a thousand times stay theirs, on two replicas of which
 // one is killed; and what that one ran goes on with what the users show to the other one. No token
 // gets into Redis, or into a log.
@@ -174,24 +194,12 @@ func TestRefreshesWhileTasksRun(t *testing.T) {
 	t.Parallel()
 	server, redis := startSignedInServer(t), redistest.Start(t)
 	way := record(t, redis.URL())
-	config := configured(t, fmt.Sprintf(`
-store: redis://%s/0
-heartbeat: 1s
-log: {level: debug}
-public_url: http://127.0.0.1:1
-state_keys: [{id: a, key: "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE="}]
-auth: {passthrough: {audiences: [%q], leeway: 2h}}
-upstreams:
-  - {name: slow, path: /mcp, url: %q, defaults: {tasks: always, poll_interval: 100ms}}
-`, way.addr, server.provider.ClientID, server.URL))
+	config := behind(t, server, way, "")
 	replicas := []*gateway{startGateway(t, config...), startGateway(t, config...)}
-	with := func(g *gateway, token string) *taskclient.Client {
-		return &taskclient.Client{URL: g.url, Tasks: true, HTTP: &http.Client{Transport: withKey(token)}}
-	}
 	users := []string{"alice", "bob", "carol", "dave", "erin"}
 	tasks := map[string][]string{}
 	begin := func(user string, at *gateway) {
-		task := callTask(t, with(at, server.refresh(user)), "wait", map[string]any{"say": user})
+		task := callTask(t, showing(at, server.refresh(user)), "wait", map[string]any{"say": user})
 		tasks[user] = append(tasks[user], task.ID)
 	}
 	for i := range 4 {
@@ -207,7 +215,7 @@ upstreams:
 			replicas = replicas[1:]
 		}
 		user := users[i%len(users)]
-		id, client := tasks[user][i/len(users)%4], with(replicas[i%len(replicas)], server.refresh(user))
+		id, client := tasks[user][i/len(users)%4], showing(replicas[i%len(replicas)], server.refresh(user))
 		if task, err := client.Get(t.Context(), id); err != nil || task.Status != "working" {
 			t.Fatalf("refresh %d: %+v, %v", i, task, err)
 		}
@@ -221,7 +229,7 @@ upstreams:
 		return nil
 	})
 	for _, id := range tasks["late"] {
-		task, err := with(last, server.refresh("late")).Get(t.Context(), id) // which ends the wait
+		task, err := showing(last, server.refresh("late")).Get(t.Context(), id) // which ends the wait
 		if err != nil || task.Status != "working" {
 			t.Errorf("a task whose owner has not been there: %+v, %v", task, err)
 		}
@@ -230,12 +238,12 @@ upstreams:
 	var refused *taskclient.Error
 	for user, ids := range tasks {
 		for _, id := range ids {
-			end := waitFor(t, with(last, server.refresh(user)), id, "completed")
+			end := waitFor(t, showing(last, server.refresh(user)), id, "completed")
 			if got := textOf(t, end.Result); got != user {
 				t.Errorf("the task of %s says %q", user, got)
 			}
 			for name, token := range map[string]string{"another": server.refresh("mallory"), "nobody": "", "who cannot be verified": "x"} {
-				if _, err := with(last, token).Get(t.Context(), id); !errors.As(err, &refused) || refused.Code != -32602 || refused.Message != "unknown task" {
+				if _, err := showing(last, token).Get(t.Context(), id); !errors.As(err, &refused) || refused.Code != -32602 || refused.Message != "unknown task" {
 					t.Errorf("the task of %s to %s: %v", user, name, err)
 				}
 			}
@@ -255,5 +263,42 @@ upstreams:
 	}
 	if way.count("slow") == 0 {
 		t.Error("nothing of the traffic to Redis was seen")
+	}
+}
+
+// With keep_tokens a task goes on at another replica although its owner never comes there, and what
+// is in Redis is sealed.
+func TestKeptTokens(t *testing.T) {
+	t.Parallel()
+	server, redis := startSignedInServer(t), redistest.Start(t)
+	way := record(t, redis.URL())
+	config := behind(t, server, way, ", keep_tokens: on")
+	first, second := startGateway(t, config...), startGateway(t, config...)
+	task := callTask(t, showing(first, server.refresh("alice")), "wait", map[string]any{"say": "alice"})
+	eventually(t, "the record says where the call can be resumed", func() error {
+		if way.count(`"last":"`) == 0 {
+			return errNotYet
+		}
+		return nil
+	})
+	first.Kill()
+	eventually(t, "the task is gone on with", func() error {
+		if strings.Contains(second.Output(), "took over a task") {
+			return nil
+		}
+		return errNotYet
+	})
+	close(server.proceed)
+	eventually(t, "the task is completed", func() error {
+		if way.count("$9\r\ncompleted\r\n") == 0 {
+			return errNotYet
+		}
+		return nil
+	})
+	if way.count("waits for its owner") > 0 || way.count(server.all[0][strings.LastIndex(server.all[0], ".")+1:]) > 0 {
+		t.Error("it has waited, or its token is in Redis")
+	}
+	if got := textOf(t, waitFor(t, showing(second, server.refresh("alice")), task.ID, "completed").Result); got != "alice" {
+		t.Errorf("it says %q", got)
 	}
 }
