@@ -35,10 +35,10 @@ type Method interface {
 // Caller is who a request is from.
 type Caller struct {
 	Principal shim.Principal
-	token     *grant // nil where the caller has shown none
-	name      string // in a trusted header, or what the issuer calls it; "" where there is none
-	issuer    string // of a token that goes on to the server; "" where there is none
-	visit     *visit // of a request whose token goes on to the server; else nil
+	token     *grant    // nil where the caller has shown none
+	name      string    // in a trusted header, or what the issuer calls it; "" where there is none
+	issuer    string    // of a token that goes on to the server; "" where there is none
+	request   *passedOn // of a request whose token goes on to the server; else nil
 }
 
 // Names are what an operator knows a caller by whose principal is a hash, as attributes of a

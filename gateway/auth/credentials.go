@@ -20,38 +20,38 @@ const (
 	forgetEvery = time.Minute
 )
 
-// visit is a request under passthrough: what it came with goes on to the server as long as it
-// is served.
-type visit struct {
+// passedOn is what a request under passthrough came with: it goes on to the server as long as the
+// request is served.
+type passedOn struct {
 	authorization string    // "" for an anonymous one
 	until         time.Time // when that expires; zero where that is not known
 	over          atomic.Bool
 }
 
-func (v *visit) good(now time.Time) bool { return v.until.IsZero() || now.Before(v.until) }
+func (v *passedOn) good(now time.Time) bool { return v.until.IsZero() || now.Before(v.until) }
 
 // Authorization is the value of the header that the request came with, if it goes on to the
 // server; "" for every other way to sign in than passthrough, and for an anonymous request.
 func (c Caller) Authorization() string {
-	if c.visit == nil {
+	if c.request == nil {
 		return ""
 	}
-	return c.visit.authorization
+	return c.request.authorization
 }
 
 // Shows reports whether the server decides about the caller: what it came with, if anything,
 // goes on to the server.
-func (c Caller) Shows() bool { return c.visit != nil }
+func (c Caller) Shows() bool { return c.request != nil }
 
 // Here reports whether the request is still being served: its client is there to be told what the
 // server says of its token.
-func (c Caller) Here() bool { return c.visit != nil && !c.visit.over.Load() }
+func (c Caller) Here() bool { return c.request != nil && !c.request.over.Load() }
 
 // Leave says that the request has been answered. What is asked of the server on its behalf
 // after that has the newest token of the caller, and not the one that it came with.
 func (c Caller) Leave() {
-	if c.visit != nil {
-		c.visit.over.Store(true)
+	if c.request != nil {
+		c.request.over.Store(true)
 	}
 }
 
@@ -60,19 +60,19 @@ func (c Caller) Leave() {
 // call. They are in memory only, but for those that Keep seals, and never in a log. Upstreams
 // without passthrough have none.
 type Credentials struct {
-	upstreams map[string]*purses
+	upstreams map[string]*tokenCaches
 	keys      *sealed.Keyring // nil where none are kept
 }
 
 // NewCredentials makes those of a configuration. The keys seal those that are kept in the store
 // (keep_tokens); without keys none are.
 func NewCredentials(c *config.Config, keys *sealed.Keyring) *Credentials {
-	all := &Credentials{upstreams: map[string]*purses{}, keys: keys}
+	all := &Credentials{upstreams: map[string]*tokenCaches{}, keys: keys}
 	for _, u := range c.Upstreams {
 		if pass := c.AuthOf(u).Passthrough; pass != nil {
-			p := &purses{newPurse(pass.MaxTokens, pass.ForgetAfter), newPurse(pass.MaxTokens, pass.ForgetAfter)}
+			p := &tokenCaches{newTokenCache(pass.MaxTokens, pass.ForgetAfter), newTokenCache(pass.MaxTokens, pass.ForgetAfter)}
 			p.known.kept = pass.KeepTokens == config.On && keys != nil
-			p.guests.kept = p.known.kept
+			p.unverified.kept = p.known.kept
 			all.upstreams[u.Name] = p
 		}
 	}
@@ -80,12 +80,12 @@ func NewCredentials(c *config.Config, keys *sealed.Keyring) *Credentials {
 }
 
 // of is where those of a principal are; nil for an upstream without passthrough.
-func (c *Credentials) of(upstream, subject string) *purse {
+func (c *Credentials) of(upstream, subject string) *tokenCache {
 	switch p := c.upstreams[upstream]; {
 	case p == nil:
 		return nil
-	case strings.HasPrefix(subject, guestPrefix):
-		return p.guests
+	case strings.HasPrefix(subject, unverifiedPrefix):
+		return p.unverified
 	default:
 		return p.known
 	}
@@ -104,8 +104,8 @@ func (c *Credentials) Outgoing(ctx context.Context, upstream, subject string) (a
 		return "", false
 	}
 	own, good := "", false
-	if caller, is := CallerOf(ctx); is && caller.visit != nil && caller.Principal.Owner() == subject {
-		own, good = caller.visit.authorization, caller.visit.good(time.Now())
+	if caller, is := CallerOf(ctx); is && caller.request != nil && caller.Principal.Owner() == subject {
+		own, good = caller.request.authorization, caller.request.good(time.Now())
 		if good && caller.Here() {
 			return own, true
 		}
@@ -188,46 +188,46 @@ func (c *Credentials) Wait(ctx context.Context, upstream, subject string, waits 
 	}
 }
 
-// purses are those of one upstream. Anybody can be a guest, as often as he likes: guests take no
-// room from those who are known.
-type purses struct{ known, guests *purse }
+// tokenCaches are those of one upstream. Anybody can show tokens that cannot be verified, as many as
+// they like: these take no room from those of callers who are known.
+type tokenCaches struct{ known, unverified *tokenCache }
 
-// purse has the newest Authorization of each principal at one upstream. It is bounded: the one
+// tokenCache has the newest Authorization of each principal at one upstream. It is bounded: the one
 // that was not used for longest goes first.
-type purse struct {
+type tokenCache struct {
 	forget time.Duration
 	kept   bool // in the store as well
 
 	mu      sync.Mutex
-	entries *simplelru.LRU[string, *shown] // by subject
+	entries *simplelru.LRU[string, *cachedToken] // by subject
 }
 
-// shown is what a principal has shown. One without an authorization is only waited for.
-type shown struct {
+// cachedToken is the newest of a principal. One without an authorization is only waited for.
+type cachedToken struct {
 	authorization string
 	until         time.Time // when it expires; zero where that is not known
 	used          time.Time
 	came          chan struct{} // closed when there is a new one; nil while nobody waits
 }
 
-func (s *shown) good(now time.Time) bool {
+func (s *cachedToken) good(now time.Time) bool {
 	return s != nil && s.authorization != "" && (s.until.IsZero() || now.Before(s.until))
 }
 
-func newPurse(most int, forget time.Duration) *purse {
-	entries, _ := simplelru.NewLRU[string, *shown](max(1, most), nil) // fails for no size only
-	return &purse{forget: forget, entries: entries}
+func newTokenCache(most int, forget time.Duration) *tokenCache {
+	entries, _ := simplelru.NewLRU[string, *cachedToken](max(1, most), nil) // fails for no size only
+	return &tokenCache{forget: forget, entries: entries}
 }
 
-// show notes what a principal has shown just now. Of two that expire, the one that lasts
+// put notes what a principal has shown just now. Of two that expire, the one that lasts
 // longer is the newer one: a client may still use the old one for a moment.
-func (p *purse) show(subject, authorization string, until time.Time) {
+func (p *tokenCache) put(subject, authorization string, until time.Time) {
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s, ok := p.entries.Get(subject)
 	if !ok {
-		s = &shown{}
+		s = &cachedToken{}
 		p.entries.Add(subject, s)
 	}
 	s.used = now
@@ -243,14 +243,14 @@ func (p *purse) show(subject, authorization string, until time.Time) {
 
 // restore notes what a principal has shown to another replica, unless it has shown something
 // here since.
-func (p *purse) restore(subject, authorization string, until time.Time) {
+func (p *tokenCache) restore(subject, authorization string, until time.Time) {
 	if _, _, ok := p.newest(subject); !ok {
-		p.show(subject, authorization, until)
+		p.put(subject, authorization, until)
 	}
 }
 
 // newest returns what a principal has shown last, if it is good still, and until when.
-func (p *purse) newest(subject string) (authorization string, until time.Time, ok bool) {
+func (p *tokenCache) newest(subject string) (authorization string, until time.Time, ok bool) {
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -263,7 +263,7 @@ func (p *purse) newest(subject string) (authorization string, until time.Time, o
 }
 
 // await returns what is closed when a principal shows something; nil where it has already.
-func (p *purse) await(subject string) <-chan struct{} {
+func (p *tokenCache) await(subject string) <-chan struct{} {
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -272,7 +272,7 @@ func (p *purse) await(subject string) <-chan struct{} {
 		return nil
 	}
 	if !ok {
-		s = &shown{}
+		s = &cachedToken{}
 		p.entries.Add(subject, s)
 	}
 	s.used = now
@@ -283,7 +283,7 @@ func (p *purse) await(subject string) <-chan struct{} {
 }
 
 // tidy forgets what was not used for long, and what has expired.
-func (p *purse) tidy() {
+func (p *tokenCache) tidy() {
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -30,7 +30,7 @@ func newTestCredentials(keys *sealed.Keyring, change ...func(*config.Passthrough
 
 // visitor is a request of alice that came with a token.
 func visitor(authorization string, until time.Time) Caller {
-	return Caller{Principal: shim.Principal{Subject: "alice"}, visit: &visit{authorization: authorization, until: until}}
+	return Caller{Principal: shim.Principal{Subject: "alice"}, request: &passedOn{authorization: authorization, until: until}}
 }
 
 // TestOutgoing: a request goes out with what it came with. What is asked later has the newest of
@@ -39,7 +39,7 @@ func TestOutgoing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, now := newTestCredentials(nil), time.Now()
 		show := func(authorization string, until time.Time) Caller {
-			c.of("up", "alice").show("alice", authorization, until)
+			c.of("up", "alice").put("alice", authorization, until)
 			return visitor(authorization, until)
 		}
 		check := func(when string, ctx context.Context, upstream, subject, want string, known bool) {
@@ -61,7 +61,7 @@ func TestOutgoing(t *testing.T) {
 		check("at another upstream", ctx, "open", "alice", "", false)
 		check("for somebody else", ctx, "up", "bob", "", false)
 		check("for nobody", ctx, "up", "", "", true)
-		check("in a request of nobody", WithCaller(t.Context(), Caller{visit: &visit{}}), "up", "", "", true)
+		check("in a request of nobody", WithCaller(t.Context(), Caller{request: &passedOn{}}), "up", "", "", true)
 
 		show("a1", now.Add(time.Hour)) // by a client that is late
 		check("after an old one", t.Context(), "up", "alice", "a2", true)
@@ -89,14 +89,14 @@ func TestCredentialsAreForgotten(t *testing.T) {
 		c := newTestCredentials(nil, func(p *config.Passthrough) { p.MaxTokens, p.ForgetAfter = 3, time.Hour })
 		p := c.of("up", "alice")
 		for i := range 5 {
-			p.show(fmt.Sprint(i), "t", time.Time{})
+			p.put(fmt.Sprint(i), "t", time.Time{})
 		}
 		if p.entries.Len() != 3 {
 			t.Errorf("%d are kept", p.entries.Len())
 		}
 		<-time.After(30 * time.Minute)
 		c.Outgoing(t.Context(), "up", "4")
-		p.show("short", "t", time.Now().Add(time.Minute))
+		p.put("short", "t", time.Now().Add(time.Minute))
 		<-time.After(31 * time.Minute)
 		p.tidy()
 		if _, ok := c.Outgoing(t.Context(), "up", "4"); !ok || p.entries.Len() != 1 {
@@ -131,12 +131,12 @@ func TestWaitForCredentials(t *testing.T) {
 			}
 		}
 		done := wait(t.Context())
-		p.show("bob", "b", time.Time{})
+		p.put("bob", "b", time.Time{})
 		<-time.After(10 * lookAgain)
 		if over(done) || told != 1 {
 			t.Fatalf("told %d times", told)
 		}
-		p.show("alice", "a", time.Now().Add(time.Hour))
+		p.put("alice", "a", time.Now().Add(time.Hour))
 		if !over(done) {
 			t.Fatal("alice has come, and nobody noticed")
 		}
@@ -149,9 +149,9 @@ func TestWaitForCredentials(t *testing.T) {
 			t.Fatal("it takes what has expired")
 		}
 		for i := range 4 {
-			p.show(fmt.Sprint(i), "t", time.Time{}) // forgets who waits for alice
+			p.put(fmt.Sprint(i), "t", time.Time{}) // forgets who waits for alice
 		}
-		p.show("alice", "a", time.Time{})
+		p.put("alice", "a", time.Time{})
 		if over(done) {
 			t.Fatal("this was to be the second way to wake up")
 		}
@@ -183,7 +183,7 @@ func TestKeptCredentials(t *testing.T) {
 		}
 		keep := func(p *config.Passthrough) { p.KeepTokens = config.On }
 		for name, c := range map[string]*Credentials{"by default": newTestCredentials(keys), "without keys": newTestCredentials(nil, keep)} {
-			c.of("up", "alice").show("alice", "Bearer secret", time.Time{})
+			c.of("up", "alice").put("alice", "Bearer secret", time.Time{})
 			if kept := c.Keep("up", "alice"); kept != "" {
 				t.Errorf("%s %q is kept", name, kept)
 			}
@@ -192,7 +192,7 @@ func TestKeptCredentials(t *testing.T) {
 		if kept := one.Keep("up", "alice"); kept != "" {
 			t.Errorf("nothing is kept as %q", kept)
 		}
-		one.of("up", "alice").show("alice", "Bearer secret", time.Now().Add(time.Hour))
+		one.of("up", "alice").put("alice", "Bearer secret", time.Now().Add(time.Hour))
 		kept := one.Keep("up", "alice")
 		if kept == "" || strings.Contains(kept, "secret") || one.Keep("open", "alice") != "" {
 			t.Fatalf("kept as %q", kept)
@@ -217,7 +217,7 @@ func TestKeptCredentials(t *testing.T) {
 		if got, ok := c.Outgoing(t.Context(), "up", "alice"); got != "Bearer secret" || !ok {
 			t.Errorf("restored: %q, %v", got, ok)
 		}
-		c.of("up", "alice").show("alice", "Bearer newer", time.Now().Add(30*time.Minute+time.Hour))
+		c.of("up", "alice").put("alice", "Bearer newer", time.Now().Add(30*time.Minute+time.Hour))
 		c.Restore("up", "alice", kept)
 		if got, _ := c.Outgoing(t.Context(), "up", "alice"); got != "Bearer newer" {
 			t.Errorf("the old one is back: %q", got)

@@ -35,7 +35,7 @@ type trust struct {
 // lookUp finds out whose a token is, in this order: it is a JWT of an issuer of the server; it
 // is known to the introspection endpoint; one of the issuers says so to who has it. What one
 // of them answers is not asked of the next. An error says that nobody could be asked.
-func (p *passthrough) lookUp(ctx context.Context, token string, before *finding) (*finding, error) {
+func (p *passthrough) lookUp(ctx context.Context, token string, before *verification) (*verification, error) {
 	t, err := p.trusted(ctx)
 	if err != nil {
 		return nil, err
@@ -53,12 +53,12 @@ func (p *passthrough) lookUp(ctx context.Context, token string, before *finding)
 }
 
 // nothing is found out; it is not tried again for a while.
-func (p *passthrough) nothing() *finding {
-	return &finding{verdict: unverified, until: time.Now().Add(p.cfg.Remember)}
+func (p *passthrough) nothing() *verification {
+	return &verification{verdict: unverified, until: time.Now().Add(p.cfg.Remember)}
 }
 
-func (p *passthrough) refute() *finding {
-	return &finding{verdict: refuted, until: time.Now().Add(p.cfg.Remember)}
+func (p *passthrough) refute() *verification {
+	return &verification{verdict: refuted, until: time.Now().Add(p.cfg.Remember)}
 }
 
 // trusted returns the issuers that the server's metadata names now. A server without metadata
@@ -123,7 +123,7 @@ func issuerOf(token string) string {
 }
 
 // asJWT verifies a token of an issuer of the server.
-func (p *passthrough) asJWT(ctx context.Context, t *trust, issuer, token string) (*finding, error) {
+func (p *passthrough) asJWT(ctx context.Context, t *trust, issuer, token string) (*verification, error) {
 	of, err := p.tokensOf(t, issuer)
 	if err != nil {
 		return nil, err
@@ -131,7 +131,7 @@ func (p *passthrough) asJWT(ctx context.Context, t *trust, issuer, token string)
 	g, err := of.verify(ctx, token)
 	switch {
 	case err == nil:
-		return &finding{verdict: verified, issuer: issuer, name: g.name, until: g.until, expires: g.until, grant: g}, nil
+		return &verification{verdict: verified, issuer: issuer, name: g.name, until: g.until, expires: g.until, grant: g}, nil
 	case errors.Is(err, jwt.ErrExpired), errors.Is(err, jwt.ErrNotValidYet), errors.Is(err, jwt.ErrIssuedInTheFuture):
 		return p.refute(), nil
 	case errors.Is(err, errKeyless):
@@ -187,7 +187,7 @@ func sameAddress(addresses ...string) (all []string) {
 }
 
 // introspect asks the introspection endpoint (RFC 7662).
-func (p *passthrough) introspect(ctx context.Context, t *trust, token string) (*finding, error) {
+func (p *passthrough) introspect(ctx context.Context, t *trust, token string) (*verification, error) {
 	at := p.cfg.Introspection
 	form := url.Values{"token": {token}, "token_type_hint": {"access_token"}}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, at.URL, strings.NewReader(form.Encode()))
@@ -235,14 +235,14 @@ func (p *passthrough) introspect(ctx context.Context, t *trust, token string) (*
 }
 
 // believed is whose somebody says that a token is.
-func (p *passthrough) believed(issuer, subject string) *finding {
-	return &finding{verdict: verified, issuer: issuer, name: subject, until: time.Now().Add(p.cfg.Remember)}
+func (p *passthrough) believed(issuer, subject string) *verification {
+	return &verification{verdict: verified, issuer: issuer, name: subject, until: time.Now().Add(p.cfg.Remember)}
 }
 
 // askIssuers asks the userinfo endpoints of the issuers (OpenID Connect Core 5.3), one after the
 // other. An endpoint that refuses a token which it has known before says that it is no good any
 // more; of any other that proves nothing, since it may be one that gives no access to it.
-func (p *passthrough) askIssuers(ctx context.Context, t *trust, token string, before *finding) (*finding, error) {
+func (p *passthrough) askIssuers(ctx context.Context, t *trust, token string, before *verification) (*verification, error) {
 	var failed error
 	for _, issuer := range t.issuers {
 		subject, err := p.userinfo(ctx, t, issuer, token)

@@ -23,9 +23,9 @@ import (
 )
 
 // passthrough leaves it to the server who may call. The header Authorization goes on to it with
-// the request; who the caller is, is found out only to know whose task is whose, since what is
-// asked about a task never reaches the server. A token that is known to be no good is refused
-// here, so that its client gets another one: what is asked about tasks never reaches the server, which would tell it.
+// the request. Who the caller is, is found out only to know whose task is whose: what is asked about
+// a task never reaches the server. So a token that is known to be no good is refused here, too, and
+// its client gets another one.
 type passthrough struct {
 	upstream string
 	cfg      *config.Passthrough
@@ -33,15 +33,15 @@ type passthrough struct {
 	public   []string // audiences that need no metadata
 	secret   []byte   // of the hashes of tokens that cannot be verified
 	resource *Resource
-	shown    *purses
+	tokens   *tokenCaches
 	log      *slog.Logger
 	web      fetcher // towards issuers
 	work     *background
 
-	known  *findings // of tokens that are verified
-	others *findings // of all that anybody may show: they take no room from the known ones
-	asking singleflight.Group
-	places chan struct{} // full while max_lookups are under way
+	known   *verifications // of tokens that are verified
+	others  *verifications // of all that anybody may show: they take no room from the known ones
+	asking  singleflight.Group
+	lookups chan struct{} // full while max_lookups are under way
 
 	mu     sync.Mutex // guards trust
 	trust  *trust     // nil before the first metadata
@@ -50,8 +50,8 @@ type passthrough struct {
 	broken, invalid, unknown *Refusal
 }
 
-// finding is what was found out of a token.
-type finding struct {
+// verification is what was found out of a token.
+type verification struct {
 	verdict      verdict
 	issuer, name string    // whose it is, where it is verified
 	until        time.Time // for how long that is believed
@@ -59,8 +59,8 @@ type finding struct {
 	grant        *grant    // of a JWT; nil for none
 }
 
-// findings are what was found out of tokens, by their hashes.
-type findings = lru.Cache[[sha256.Size]byte, *finding]
+// verifications are what was found out of tokens, by their hashes.
+type verifications = lru.Cache[[sha256.Size]byte, *verification]
 
 // verdict says what is known of a token.
 type verdict int
@@ -71,14 +71,14 @@ const (
 	refuted                   // it is not good any more, or never was
 )
 
-// guestPrefix begins the principals of those whose token cannot be verified.
-const guestPrefix = "token:"
+// unverifiedPrefix begins the principals of those whose token cannot be verified.
+const unverifiedPrefix = "token:"
 
 // errBusy: too many tokens are being looked up.
 var errBusy = errors.New("too many tokens are being looked up")
 
-func newPassthrough(c *config.Config, u *config.Upstream, shown *purses, o Options) (Method, error) {
-	if shown == nil {
+func newPassthrough(c *config.Config, u *config.Upstream, tokens *tokenCaches, o Options) (Method, error) {
+	if tokens == nil {
 		return nil, errors.New("the credentials are those of another configuration")
 	}
 	cfg := c.AuthOf(u).Passthrough
@@ -92,15 +92,15 @@ func newPassthrough(c *config.Config, u *config.Upstream, shown *purses, o Optio
 	if err != nil {
 		return nil, err
 	}
-	known, err := lru.New[[sha256.Size]byte, *finding](cfg.MaxTokens)
+	known, err := lru.New[[sha256.Size]byte, *verification](cfg.MaxTokens)
 	if err != nil {
 		return nil, err
 	}
-	others, _ := lru.New[[sha256.Size]byte, *finding](cfg.MaxTokens) // as before
+	others, _ := lru.New[[sha256.Size]byte, *verification](cfg.MaxTokens) // as before
 	p := &passthrough{
 		upstream: u.Name, cfg: cfg, page: c.PublicURL + wellKnown + strings.TrimSuffix(u.Path, "/"),
 		public: append(sameAddress(c.PublicURL+u.Path, u.URL), cfg.Audiences...), secret: secret,
-		resource: resource, shown: shown, log: log, web: newFetcher(nil), work: work, known: known, others: others, places: make(chan struct{}, cfg.MaxLookups),
+		resource: resource, tokens: tokens, log: log, web: newFetcher(nil), work: work, known: known, others: others, lookups: make(chan struct{}, cfg.MaxLookups),
 	}
 	metadata := `Bearer resource_metadata="` + p.page + `"`
 	const one, again = "Authorization must be there once, and one credential", "the token is not valid any more"
@@ -132,14 +132,14 @@ func (p *passthrough) Identify(r *http.Request) (Caller, *Refusal) {
 	values := r.Header[headerAuthorization]
 	switch {
 	case len(values) == 0:
-		return Caller{visit: &visit{}}, nil
+		return Caller{request: &passedOn{}}, nil
 	case len(values) > 1 || trim(values[0]) == "": // which one would the server look at?
 		return Caller{}, p.broken
 	}
 	token, found := bearer(r.Header)
 	switch found {
 	case absent: // another scheme
-		return p.guest(values[0]), nil
+		return p.byToken(values[0]), nil
 	case broken:
 		return Caller{}, p.broken
 	}
@@ -151,23 +151,23 @@ func (p *passthrough) Identify(r *http.Request) (Caller, *Refusal) {
 	case f.verdict == refuted:
 		return Caller{}, p.invalid
 	case f.verdict == verified:
-		return p.admit(principal("passthrough", f.issuer, f.name), values[0], f), nil
+		return p.bySubject(principal("passthrough", f.issuer, f.name), values[0], f), nil
 	}
-	return p.guest(values[0]), nil
+	return p.byToken(values[0]), nil
 }
 
-// admit is a caller who is known by a verified token.
-func (p *passthrough) admit(who shim.Principal, authorization string, f *finding) Caller {
-	p.shown.known.show(who.Subject, authorization, f.expires)
-	return Caller{Principal: who, issuer: f.issuer, name: f.name, visit: &visit{authorization: authorization, until: f.expires}}
+// bySubject is a caller who is known by a verified token.
+func (p *passthrough) bySubject(who shim.Principal, authorization string, f *verification) Caller {
+	p.tokens.known.put(who.Subject, authorization, f.expires)
+	return Caller{Principal: who, issuer: f.issuer, name: f.name, request: &passedOn{authorization: authorization, until: f.expires}}
 }
 
-// guest is a caller who is known by what it shows only.
-func (p *passthrough) guest(authorization string) Caller {
+// byToken is a caller who is known by what it shows only.
+func (p *passthrough) byToken(authorization string) Caller {
 	h := hmac.New(sha256.New, p.secret)
 	h.Write([]byte(trim(authorization)))
 	who := shim.Principal{
-		Subject: guestPrefix + base64.RawURLEncoding.EncodeToString(h.Sum(nil)),
+		Subject: unverifiedPrefix + base64.RawURLEncoding.EncodeToString(h.Sum(nil)),
 		NoTasks: p.cfg.Unverified == config.UnverifiedBlock,
 	}
 	if who.NoTasks {
@@ -175,18 +175,18 @@ func (p *passthrough) guest(authorization string) Caller {
 			p.log.Warn("a token cannot be verified, so its caller gets no tasks; nor do others with such a token (auth.passthrough.unverified)")
 		})
 	}
-	p.shown.guests.show(who.Subject, authorization, time.Time{})
-	return Caller{Principal: who, visit: &visit{authorization: authorization}}
+	p.tokens.unverified.put(who.Subject, authorization, time.Time{})
+	return Caller{Principal: who, request: &passedOn{authorization: authorization}}
 }
 
 // find returns what is known of a token, and finds it out if need be: once for all requests
 // that have it.
-func (p *passthrough) find(ctx context.Context, token string) (*finding, error) {
+func (p *passthrough) find(ctx context.Context, token string) (*verification, error) {
 	hash := sha256.Sum256([]byte(token))
 	if f := p.remembered(hash); f.holds(time.Now()) {
 		return f, nil
 	}
-	return together(ctx, p.work, &p.asking, string(hash[:]), func(ctx context.Context) (*finding, error) {
+	return together(ctx, p.work, &p.asking, string(hash[:]), func(ctx context.Context) (*verification, error) {
 		before := p.remembered(hash) // it may have been found out since
 		if before.holds(time.Now()) {
 			return before, nil
@@ -194,11 +194,11 @@ func (p *passthrough) find(ctx context.Context, token string) (*finding, error) 
 		ctx, stop := context.WithTimeout(ctx, p.cfg.LookupTimeout)
 		defer stop()
 		select {
-		case p.places <- struct{}{}:
+		case p.lookups <- struct{}{}:
 		case <-ctx.Done():
 			return nil, errBusy
 		}
-		defer func() { <-p.places }()
+		defer func() { <-p.lookups }()
 		f, err := p.lookUp(ctx, token, before)
 		switch {
 		case err != nil:
@@ -212,7 +212,7 @@ func (p *passthrough) find(ctx context.Context, token string) (*finding, error) 
 }
 
 // remembered is what was found out of a token, however old; nil for nothing.
-func (p *passthrough) remembered(hash [sha256.Size]byte) *finding {
+func (p *passthrough) remembered(hash [sha256.Size]byte) *verification {
 	if f, ok := p.known.Get(hash); ok {
 		return f
 	}
@@ -222,7 +222,7 @@ func (p *passthrough) remembered(hash [sha256.Size]byte) *finding {
 
 // holds reports whether what was found out is still believed. A token that was signed with a key
 // that its issuer has withdrawn is verified anew.
-func (f *finding) holds(now time.Time) bool {
+func (f *verification) holds(now time.Time) bool {
 	return f != nil && now.Before(f.until) && (f.grant == nil || f.grant.keys == f.grant.of.from.keys.Load())
 }
 
@@ -238,8 +238,8 @@ func (p *passthrough) run(ctx context.Context) error {
 	for {
 		select {
 		case <-tick.C:
-			p.shown.known.tidy()
-			p.shown.guests.tidy()
+			p.tokens.known.tidy()
+			p.tokens.unverified.tidy()
 		case <-done:
 			return ctx.Err()
 		}

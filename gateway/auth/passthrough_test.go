@@ -428,11 +428,11 @@ func TestOtherIssuers(t *testing.T) {
 func TestLookupsAreBounded(t *testing.T) {
 	i := wiretest.NewIssuer(t, "")
 	m := startPassthrough(t, newOAuthServer(t, i.URL), func(p *config.Passthrough) { p.MaxLookups, p.LookupTimeout = 1, 100*time.Millisecond })
-	m.places <- struct{}{}
+	m.lookups <- struct{}{}
 	if c, refusal := m.Identify(request("Bearer " + i.Opaque("alice", nil))); refusal == nil || refusal.Status != http.StatusServiceUnavailable || c.Principal.Subject != "" {
 		t.Errorf("%+v, %v", c.Principal, refusal)
 	}
-	<-m.places
+	<-m.lookups
 	letIn(t, m, "Bearer "+i.Opaque("alice", nil))
 	ctx, leave := context.WithCancel(t.Context())
 	leave()
