@@ -65,19 +65,23 @@ func (b *mailbox) ask(ctx context.Context, q []Question) ([]Answer, error) {
 	}
 	defer b.empty()
 	late, err := b.await(ctx, q)
-	if err != nil {
-		endQuestions(spans, nil)
-		return nil, err
-	}
 	var answers []Answer
-	err = apart(func() (err error) {
-		var how []string
-		answers, how, err = b.collect(ctx, q, late)
-		endQuestions(spans, how)
-		if err == nil {
-			b.run.trace.tell(slog.LevelInfo, "the questions of a task are settled", "outcomes", how, "event", eventAnswered)
+	err = apart(func() error {
+		how := slices.Repeat([]string{semconv.QuestionWithdrawn}, len(q)) // unless their end is stored
+		defer func() {
+			endQuestions(spans, how)
+			b.measure(how)
+		}()
+		if err != nil {
+			return err
 		}
-		return err
+		got, ended, err := b.collect(ctx, q, late)
+		if err != nil {
+			return err
+		}
+		answers, how = got, ended
+		b.run.trace.tell(slog.LevelInfo, "the questions of a task are settled", "outcomes", how, "event", eventAnswered)
+		return nil
 	})
 	return answers, err
 }
@@ -108,7 +112,6 @@ func (b *mailbox) await(ctx context.Context, q []Question) (late bool, err error
 		case <-timer.C:
 			return true, nil
 		case <-ctx.Done():
-			b.measure(nil, q, false)
 			b.withdraw(q)
 			return false, context.Cause(ctx)
 		}
@@ -301,9 +304,8 @@ func (b *mailbox) gauge() {
 	b.run.meter.live.Ask(n)
 }
 
-// measure measures the questions that were asked, by what the record has of them. late says that
-// the time to answer is over.
-func (b *mailbox) measure(stored, asked []Question, late bool) {
+// measure measures how the questions ended that were asked.
+func (b *mailbox) measure(how []string) {
 	r := b.run
 	r.mu.Lock()
 	since := b.since
@@ -311,17 +313,7 @@ func (b *mailbox) measure(stored, asked []Question, late bool) {
 	if since.IsZero() { // nobody was asked
 		return
 	}
-	for i := range asked {
-		q, _ := find(stored, asked[i].Key)
-		outcome := semconv.QuestionWithdrawn
-		switch {
-		case q.Answer == nil && late:
-			outcome = semconv.QuestionExpired
-		case q.Answer != nil && q.Taken:
-			outcome = semconv.QuestionAnswered
-		case q.Answer != nil:
-			outcome = semconv.QuestionLost
-		}
+	for _, outcome := range how {
 		r.srv.metrics.Answered(r.ctx, outcome, time.Since(since))
 	}
 }
@@ -445,7 +437,6 @@ func (b *mailbox) collect(ctx context.Context, q []Question, late bool) (answers
 		return nil, nil, err
 	}
 	b.mayForget(keys...)
-	b.measure(t.Questions, q, late)
 	if late {
 		b.expired(t, q)
 	}
@@ -460,16 +451,16 @@ func answersIn(t Task, q []Question) (answers []Answer, how []string) {
 		stored, _ := find(t.Questions, q[i].Key)
 		switch {
 		case stored.Answer == nil:
-			answers[i], how[i] = Unanswered(q[i], "the client did not answer in time"), questionExpired
+			answers[i], how[i] = Unanswered(q[i], "the client did not answer in time"), semconv.QuestionExpired
 		case stored.Taken:
-			answers[i], how[i] = decodeAnswer(stored.Answer), questionAnswered
+			answers[i], how[i] = decodeAnswer(stored.Answer), semconv.QuestionAnswered
 			if answers[i].Error != nil {
-				how[i] = questionRefused
+				how[i] = semconv.QuestionRefused
 			}
 		default:
 			// The runner before this one took it. Whether the server has it is not
 			// known, and it must not get it twice.
-			answers[i], how[i] = Unanswered(q[i], "the answer was lost with the replica that had it"), questionLost
+			answers[i], how[i] = Unanswered(q[i], "the answer was lost with the replica that had it"), semconv.QuestionLost
 		}
 	}
 	return answers, how

@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"taskgate/internal/jsonrpc"
+	"taskgate/internal/semconv"
 )
 
 // Asking says how the caller of a Call can be asked something while it runs
@@ -165,30 +166,18 @@ func (b *mailbox) startQuestions(q []Question) []trace.Span {
 	ctx, attrs := r.trace.context(), attrsOf(r.record.subject())
 	spans := make([]trace.Span, len(q))
 	for i := range q {
-		_, spans[i] = r.s.observer.tracer.Start(ctx, "question "+q[i].Method, trace.WithAttributes(append(attrs, attrMethod.String(q[i].Method))...))
+		_, spans[i] = r.s.observer.tracer.Start(ctx, "question "+q[i].Method, trace.WithAttributes(append(attrs, semconv.MCPMethod.String(q[i].Method))...))
 	}
 	return spans
 }
 
-// How questions end.
-const (
-	questionAnswered  = "answered"
-	questionRefused   = "error"     // the client answered with an error
-	questionExpired   = "expired"   // there was no answer in time
-	questionWithdrawn = "withdrawn" // the call ended, or the server did not wait any more
-	questionLost      = "lost"      // the replica that had the answer was lost
-)
-
-// endQuestions ends the spans of questions with how each was answered.
+// endQuestions ends the spans of questions with how each ended.
 func endQuestions(spans []trace.Span, how []string) {
 	for i, span := range spans {
-		outcome := questionWithdrawn
-		if i < len(how) {
-			outcome = how[i]
-		}
-		span.SetAttributes(attrAnswered.String(outcome))
-		if outcome != questionAnswered && outcome != questionWithdrawn {
-			span.SetAttributes(attrErrorType.String(outcome))
+		outcome := how[i]
+		span.SetAttributes(semconv.QuestionOutcome.String(outcome))
+		if outcome != semconv.QuestionAnswered && outcome != semconv.QuestionWithdrawn {
+			span.SetAttributes(semconv.ErrorType.String(outcome))
 			span.SetStatus(codes.Error, "")
 		}
 		span.End()

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/codes"
+
+	"taskgate/internal/semconv"
 )
 
 // callRecord is Task.Call: what a runner on another replica needs to go on.
@@ -230,7 +232,7 @@ func (c *creation) store(t Task, begin []Batch) (Task, error) {
 		case c.maybe == nil: // it is certainly not stored
 			r.s.runs.unexpect(t.ID)
 		}
-		root.SetAttributes(attrErrorType.String(labelOf(err)))
+		root.SetAttributes(semconv.ErrorType.String(labelOf(err)))
 		root.SetStatus(codes.Error, "")
 		r.srv.tasks.Leave(t.Owner)
 		return Task{}, fmt.Errorf("create a task: %w", err)

@@ -195,23 +195,23 @@ func (r *run) recover(t Task) (Reply, error) {
 	}
 	switch {
 	case r.rounds.open != nil: // nothing is on its way: the server waits for a retry
-		r.trace.kind(attemptResume)
+		r.trace.kind(semconv.AttemptResume)
 		return r.sendAnew(semconv.RecoverySent)
 	case t.Checkpoint == nil && r.firm:
-		r.trace.kind(attemptSend)
+		r.trace.kind(semconv.AttemptSend)
 		return r.sendAnew(semconv.RecoverySent)
 	case t.Checkpoint == nil:
 		return r.runAgain()
 	}
 	if r.srv.Upstream.Resumable(t.Checkpoint) {
-		r.trace.kind(attemptResume)
+		r.trace.kind(semconv.AttemptResume)
 		r.trace.tell(slog.LevelInfo, "the call of a task is resumed", "event", eventResumed)
 	}
 	r.meter.recovers(semconv.RecoveryResumed)
 	reply, err := r.srv.Upstream.Resume(r.ctx, r.request(nil), t.Checkpoint, r)
 	switch {
 	case errors.Is(err, ErrNotSent):
-		r.trace.kind(attemptSend)
+		r.trace.kind(semconv.AttemptSend)
 		return r.sendAnew(semconv.RecoverySent)
 	case !errors.Is(err, ErrNotResumable):
 		return reply, r.why(err)
@@ -260,7 +260,7 @@ func (r *run) runAgain() (Reply, error) {
 	r.runs++
 	runs := r.runs
 	r.mu.Unlock()
-	r.trace.kind(attemptRetry)
+	r.trace.kind(semconv.AttemptRetry)
 	r.trace.tell(slog.LevelInfo, "the call of a task is sent again", "runs", runs, "event", eventRetried)
 	r.status.say("started again after its replica was lost")
 	if err := r.record.persist(r.ctx, func() Change { return Change{Call: r.callRecord(true), Durable: true} }); err != nil {

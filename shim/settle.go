@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strconv"
 
 	"taskgate/internal/jsonrpc"
@@ -43,43 +42,24 @@ func (r *run) settle() {
 	err := r.persistLast(&c)
 	switch {
 	case err == nil:
-		r.meter.ended(outcomeOf(c, r.err))
+		r.meter.ended(how.outcome)
 		r.s.outcomes.hold(ending{made: rec.made, end: c, streamed: r.pieces.recent()})
 	case errors.Is(err, ErrNotFound): // the store has forgotten that the task was made
-		r.meter.ended(outcomeOf(c, r.err))
+		r.meter.ended(how.outcome)
 		if r.s.outcomes.hold(ending{made: rec.made, end: c, streamed: r.pieces.recent()}) {
 			r.s.outcomes.assure(r.s.life.writes, rec.id)
 			return
 		}
 	case errors.Is(err, ErrFinal):
-		how = finish{Cancelled, outcomeCancelled, outcomeCancelled}
+		how = finish{Cancelled, semconv.OutcomeCancelled, semconv.OutcomeCancelled}
 		r.holdCancellation()
 	case errors.Is(err, ErrLeaseLost), errors.Is(err, ErrDetached):
-		how = finish{Working, outcomeLeft, labelOf(err)}
+		how = finish{Working, semconv.OutcomeLeft, labelOf(err)}
 	}
 	if err != nil && !errors.Is(err, ErrFinal) && !errors.Is(err, ErrDetached) {
 		r.trace.tell(slog.LevelError, "the outcome of a task could not be recorded", "err", err)
 	}
 }
-
-// outcomeOf is how a task ends, for the metric.
-func outcomeOf(c Change, err error) string {
-	up, ok := errors.AsType[*UpstreamError](err)
-	switch {
-	case c.To == Cancelled:
-		return semconv.OutcomeCancelled
-	case c.To == Completed && c.Outcome.IsError:
-		return semconv.OutcomeToolError
-	case c.To == Completed:
-		return semconv.OutcomeCompleted
-	case ok && !up.Unsent && slices.Contains(maybeDone, up.Kind):
-		return semconv.OutcomeUnknown
-	}
-	return semconv.OutcomeFailed
-}
-
-// maybeDone are the kinds of an UpstreamError after which the server may have done the work.
-var maybeDone = []string{"lost", "shutdown", "closed", "session"}
 
 // persistLast makes the last change of the run. If the store has lost some of what was
 // streamed, it changes c to fit: who holds the ending has to hold what was written.

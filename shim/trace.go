@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,6 +14,8 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
+
+	"taskgate/internal/semconv"
 )
 
 // This file writes the trace of a task. A task has one, whatever replicas it visits:
@@ -27,30 +30,6 @@ import (
 // A span is exported at its end, and that of an attempt may last for hours, or be lost with
 // its replica. So nothing hangs below it: what an attempt does hangs below the short span
 // that came before.
-
-// Attributes of the spans of a task. Those without our prefix are the registry's.
-const (
-	attrTool      = attribute.Key("gen_ai.tool.name")
-	attrMethod    = attribute.Key("mcp.method.name")
-	attrErrorType = attribute.Key("error.type")
-	attrTask      = attribute.Key("taskgate.task.id")
-	attrUpstream  = attribute.Key("taskgate.upstream")
-	attrReplica   = attribute.Key("taskgate.replica")
-	attrAttempt   = attribute.Key("taskgate.task.attempt") // 1 for the first
-	attrKind      = attribute.Key("taskgate.task.attempt.kind")
-	attrStatus    = attribute.Key("taskgate.task.status")
-	attrOutcome   = attribute.Key("taskgate.task.outcome")
-	attrAnswered  = attribute.Key("taskgate.question.outcome")
-)
-
-// The kinds of attempts.
-const (
-	attemptRun    = "run"    // the first
-	attemptSend   = "send"   // the call had not been sent
-	attemptResume = "resume" // the call goes on at the server
-	attemptRetry  = "retry"  // the call is sent a second time
-	attemptNone   = "none"   // nothing can be learned of the call
-)
 
 var w3c propagation.TraceContext
 
@@ -122,7 +101,7 @@ func rootName(t Task) string {
 func (w *runTrace) begin(t Task) {
 	w.above, w.span = contextOf(t).WithRemote(false), noop.Span{}
 	if o := &w.run.s.observer; !o.dark {
-		w.span = o.startAttempt(w.above, t, attemptRun)
+		w.span = o.startAttempt(w.above, t, semconv.AttemptRun)
 	}
 }
 
@@ -138,31 +117,31 @@ func (w *runTrace) adopt(t Task) {
 	_, span := o.tracer.Start(ctx, "adopt "+subject(t), trace.WithAttributes(append(attrsOf(t), o.attempt(t)...)...))
 	span.End()
 	w.above = span.SpanContext()
-	w.span = o.startAttempt(w.above, t, attemptNone)
+	w.span = o.startAttempt(w.above, t, semconv.AttemptNone)
 }
 
 func (o *observer) startAttempt(above trace.SpanContext, t Task, kind string) trace.Span {
 	ctx := trace.ContextWithSpanContext(o.life.ctx, above)
-	_, span := o.tracer.Start(ctx, "run "+subject(t), trace.WithAttributes(append(attrsOf(t), append(o.attempt(t), attrKind.String(kind))...)...))
+	_, span := o.tracer.Start(ctx, "run "+subject(t), trace.WithAttributes(append(attrsOf(t), append(o.attempt(t), semconv.AttemptKind.String(kind))...)...))
 	return span
 }
 
 // attempt are the attributes that tell the attempts at a task apart.
 func (o *observer) attempt(t Task) []attribute.KeyValue {
-	return []attribute.KeyValue{attrAttempt.Int64(t.Lease.Adoption + 1), attrReplica.String(string(o.replica))}
+	return []attribute.KeyValue{semconv.TaskAttempt.Int64(t.Lease.Adoption + 1), semconv.Replica.String(string(o.replica))}
 }
 
 // attrsOf are the attributes of each span of a task, or of a call that is none.
 func attrsOf(t Task) []attribute.KeyValue {
 	attrs := make([]attribute.KeyValue, 0, 8)
-	attrs = append(attrs, attrUpstream.String(t.Upstream))
+	attrs = append(attrs, semconv.Upstream.String(t.Upstream))
 	if t.ID != "" {
-		attrs = append(attrs, attrTask.String(string(t.ID)))
+		attrs = append(attrs, semconv.TaskID.String(string(t.ID)))
 	}
 	if t.Method == callTool {
-		return append(attrs, attrTool.String(subject(t)))
+		return append(attrs, semconv.GenAITool.String(subject(t)))
 	}
-	return append(attrs, attrMethod.String(t.Method))
+	return append(attrs, semconv.MCPMethod.String(t.Method))
 }
 
 // subject is what a span is about: the tool, whose name a client wrote, or the method. What
@@ -213,7 +192,7 @@ func (w *runTrace) context() context.Context {
 }
 
 // kind says what kind of attempt this has come to be.
-func (w *runTrace) kind(kind string) { w.span.SetAttributes(attrKind.String(kind)) }
+func (w *runTrace) kind(kind string) { w.span.SetAttributes(semconv.AttemptKind.String(kind)) }
 
 // queue waits for the slots of the call. Its span shows how long that took.
 func (w *runTrace) queue(ctx context.Context) error {
@@ -229,22 +208,11 @@ func (w *runTrace) queue(ctx context.Context) error {
 	defer span.End()
 	err := r.ticket.wait(ctx)
 	if err != nil {
-		span.SetAttributes(attrErrorType.String(labelOf(err)))
+		span.SetAttributes(semconv.ErrorType.String(labelOf(err)))
 		span.SetStatus(codes.Error, "")
 	}
 	return err
 }
-
-// How tasks end, and attempts at them.
-const (
-	outcomeCompleted = "completed"
-	outcomeToolError = "tool_error" // the tool says that it failed
-	outcomeFailed    = "failed"
-	outcomeCancelled = "cancelled"
-	outcomeExpired   = "expired" // the call ran into its time limit
-	outcomeUnknown   = "unknown" // the server may have finished the work, and nobody can know
-	outcomeLeft      = "left"    // the attempt ends, the task does not: another replica has it, or will
-)
 
 // finish is how an attempt ended.
 type finish struct {
@@ -258,28 +226,32 @@ func (w *runTrace) finished(c Change, ends bool) finish {
 	r := w.run
 	switch {
 	case !ends && errors.Is(r.err, errTaskCancelled):
-		return finish{Cancelled, outcomeCancelled, outcomeCancelled}
+		return finish{Cancelled, semconv.OutcomeCancelled, semconv.OutcomeCancelled}
 	case !ends:
-		return finish{Working, outcomeLeft, labelOf(r.err)}
+		return finish{Working, semconv.OutcomeLeft, labelOf(r.err)}
 	case c.To == Cancelled:
-		return finish{c.To, outcomeCancelled, outcomeCancelled}
+		return finish{c.To, semconv.OutcomeCancelled, semconv.OutcomeCancelled}
 	case c.To == Completed && r.reply.IsError:
-		return finish{c.To, outcomeToolError, outcomeToolError}
+		return finish{c.To, semconv.OutcomeToolError, semconv.OutcomeToolError}
 	case c.To == Completed:
-		return finish{c.To, outcomeCompleted, ""}
+		return finish{c.To, semconv.OutcomeCompleted, ""}
 	case r.err == nil && r.reply.Error != nil:
-		return finish{c.To, outcomeFailed, strconv.FormatInt(r.reply.Error.Code, 10)}
+		return finish{c.To, semconv.OutcomeFailed, strconv.FormatInt(r.reply.Error.Code, 10)}
 	case r.err == nil:
-		return finish{c.To, outcomeFailed, strconv.Itoa(codeInternal)}
+		return finish{c.To, semconv.OutcomeFailed, strconv.Itoa(codeInternal)}
 	case errors.Is(r.err, errTimedOut):
-		return finish{c.To, outcomeExpired, errTimedOut.Kind}
-	case errors.Is(r.err, ErrDraining), errors.Is(r.err, ErrDetached), errors.Is(r.err, errShutDown):
-		return finish{c.To, outcomeUnknown, errShutDown.Kind}
-	case errors.Is(r.err, errLost):
-		return finish{c.To, outcomeUnknown, errLost.Kind}
+		return finish{c.To, semconv.OutcomeExpired, errTimedOut.Kind}
+	case errors.Is(r.err, ErrDraining), errors.Is(r.err, ErrDetached):
+		return finish{c.To, semconv.OutcomeUnknown, errShutDown.Kind}
 	}
-	return finish{c.To, outcomeFailed, labelOf(r.err)}
+	if up, ok := errors.AsType[*UpstreamError](r.err); ok && !up.Unsent && slices.Contains(maybeDone, up.Kind) {
+		return finish{c.To, semconv.OutcomeUnknown, up.Kind}
+	}
+	return finish{c.To, semconv.OutcomeFailed, labelOf(r.err)}
 }
+
+// maybeDone are the kinds of an UpstreamError after which the server may have done the work.
+var maybeDone = []string{"lost", "shutdown", "closed", "session"}
 
 // end ends the span of the attempt, and tells how it ended.
 func (w *runTrace) end(f finish) {
@@ -288,11 +260,11 @@ func (w *runTrace) end(f finish) {
 	if !w.span.IsRecording() {
 		return
 	}
-	w.span.SetAttributes(attrStatus.String(string(f.status)), attrOutcome.String(f.outcome))
+	w.span.SetAttributes(semconv.TaskStatus.String(string(f.status)), semconv.TaskOutcome.String(f.outcome))
 	if f.kind != "" {
-		w.span.SetAttributes(attrErrorType.String(f.kind))
+		w.span.SetAttributes(semconv.ErrorType.String(f.kind))
 	}
-	if f.kind != "" && f.outcome != outcomeLeft {
+	if f.kind != "" && f.outcome != semconv.OutcomeLeft {
 		w.span.SetStatus(codes.Error, "")
 	}
 }
@@ -315,7 +287,7 @@ func labelOf(err error) string {
 	case errors.Is(err, ErrUnavailable):
 		return "store"
 	case errors.Is(err, ErrCancelled), errors.Is(err, errTaskCancelled), errors.Is(err, context.Canceled):
-		return outcomeCancelled
+		return semconv.OutcomeCancelled
 	}
 	return "_OTHER"
 }
@@ -436,9 +408,9 @@ func (w *runTrace) tellEnd(f finish) {
 	level, event, message := slog.LevelInfo, eventEnded, "a task has ended"
 	more := []any{"status", string(f.status), "outcome", f.outcome}
 	switch {
-	case f.outcome == outcomeLeft:
+	case f.outcome == semconv.OutcomeLeft:
 		event, message = eventLeft, "a task is left to another replica"
-	case w.run.err != nil && f.outcome != outcomeCancelled:
+	case w.run.err != nil && f.outcome != semconv.OutcomeCancelled:
 		level, message = slog.LevelWarn, "the call of a task failed"
 	case w.run.hidden():
 		level, message = slog.LevelDebug, "a stored call has ended, which was no task"

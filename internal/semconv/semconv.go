@@ -70,6 +70,7 @@ const (
 	UpstreamEra = attribute.Key("taskgate.upstream.era")
 	TaskID      = attribute.Key("taskgate.task.id") // spans only
 	TaskStatus  = attribute.Key("taskgate.task.status")
+	TaskAttempt = attribute.Key("taskgate.task.attempt") // 1 for the first
 	Replica     = attribute.Key("taskgate.replica")
 	Resumed     = attribute.Key("taskgate.upstream.resumed") // the call was resumed from a checkpoint
 )
@@ -125,7 +126,7 @@ func Target(method, name string) []attribute.KeyValue {
 // have no bounded set of values.
 func MetricAttribute(k attribute.Key) bool {
 	switch k {
-	case MCPSessionID, RequestID, MCPResourceURI, TaskID, ClientAddress, ClientPort:
+	case MCPSessionID, RequestID, MCPResourceURI, TaskID, TaskAttempt, ClientAddress, ClientPort:
 		return false
 	}
 	return true
@@ -138,23 +139,34 @@ const (
 	KindClient   = trace.SpanKindServer
 )
 
-// Attributes of the gateway's own that only metrics have. Each has a small set of values, which
-// are those below.
+// Attributes of the gateway's own, each with a small set of values, which are those below.
 const (
 	TaskOutcome     = attribute.Key("taskgate.task.outcome")
+	AttemptKind     = attribute.Key("taskgate.task.attempt.kind") // spans only
 	Recovery        = attribute.Key("taskgate.recovery")
 	CallAnswer      = attribute.Key("taskgate.call.answer")
 	QuestionOutcome = attribute.Key("taskgate.question.outcome")
 	StoreOperation  = attribute.Key("taskgate.store.operation") // of redisstore, such as "create"
 )
 
-// Values of TaskOutcome: how a task ended.
+// Values of TaskOutcome: how a task ended, or an attempt at it.
 const (
 	OutcomeCompleted = "completed"
 	OutcomeToolError = ErrorTool // completed, and the tool says that it failed
 	OutcomeFailed    = "failed"
 	OutcomeCancelled = "cancelled"
+	OutcomeExpired   = "expired" // the call ran into its time limit
 	OutcomeUnknown   = "unknown" // failed, and the server may have done the work
+	OutcomeLeft      = "left"    // of an attempt only: another replica has the task, or will
+)
+
+// Values of AttemptKind.
+const (
+	AttemptRun    = "run"    // the first
+	AttemptSend   = "send"   // the call had not been sent
+	AttemptResume = "resume" // the call goes on at the server
+	AttemptRetry  = "retry"  // the call is sent a second time
+	AttemptNone   = "none"   // nothing can be learned of the call
 )
 
 // Values of Recovery: what a replica does with a call that it took over. One that could not be
@@ -177,7 +189,8 @@ const (
 // Values of QuestionOutcome: what became of a question of a server.
 const (
 	QuestionAnswered  = "answered"
+	QuestionRefused   = "error"     // the client answered with an error
 	QuestionExpired   = "expired"   // nobody answered in time
-	QuestionWithdrawn = "withdrawn" // the call ended first
+	QuestionWithdrawn = "withdrawn" // the call ended first, or the server did not wait any more
 	QuestionLost      = "lost"      // answered, and the replica that had the answer was lost
 )
