@@ -138,7 +138,7 @@ class connection {
   }
 
   key() {
-    return this.cell.name + "-" + peer;
+    return this.cell.name + "-" + peer + (this.cell.again ?? "");
   }
 
   // call calls a tool and returns its result, however it comes.
@@ -191,10 +191,10 @@ class connection {
     this.settle(name, { ...args, key: this.key() }, leave.signal).catch((error) => (failure = error));
     await until(() => mark("ran") || failure, limit);
     if (failure) throw failure;
-    if (ext || peer === "ts1tasks") await until(() => this.cancel, 1500);
+    if (ext || peer === "ts1tasks") await until(() => this.cancel, alone(this.cell) ? 1500 : 15_000);
     if (this.cancel) await this.cancel();
     else leave.abort();
-    return (await until(() => mark("gone"), 5000)) ? "seen" : "not seen";
+    return (await until(() => mark("gone"), alone(this.cell) ? 5000 : 15_000)) ? "seen" : "not seen";
   }
 
   async operation({ op, tool, args }) {
@@ -248,12 +248,32 @@ const run = async (cell) => {
   return { name: cell.name, got };
 };
 
+// alone says that the cell is of a server without the gateway.
+const alone = (cell) => cell.name.startsWith("direct-");
+
+// failed says that an operation did not go well that may go well at another time.
+const failed = ({ op, how, text }) =>
+  !["fail", "broken"].includes(op) && (how === "error" || text.startsWith("error: ") || text === "not seen");
+
+// stubborn runs a cell. What a peer cannot do alone on a busy machine says nothing of the gateway: it
+// is tried three times.
+const stubborn = async (cell) => {
+  const row = await run(cell);
+  for (let again = 2; alone(cell) && again <= 3; again++) {
+    const left = cell.steps.filter(({ op }) => failed(row.got.find((got) => got.op === op)));
+    if (left.length === 0) break;
+    const { got } = await run({ ...cell, steps: left, again });
+    row.got = row.got.map((before) => got.find(({ op }) => op === before.op) ?? before);
+  }
+  return row;
+};
+
 process.on("unhandledRejection", () => {}); // of calls that were left
 const cells = JSON.parse(readFileSync(0, "utf8"));
 const rows = [];
 const next = cells.values();
 const turn = async () => {
-  for (const cell of next) rows.push(await run(cell));
+  for (const cell of next) rows.push(await stubborn(cell));
 };
 await Promise.all(Array.from({ length: Number(process.env.AT_ONCE) }, turn));
 await new Promise((resolve) => process.stdout.write(JSON.stringify(rows) + "\n", resolve));
