@@ -3,7 +3,6 @@ package gateway
 import (
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -26,7 +25,7 @@ type originGuard struct {
 func newOriginGuard(c *config.Config) *originGuard {
 	host, _, err := net.SplitHostPort(c.Listen)
 	return &originGuard{
-		loopback: err == nil && isLoopback(host),
+		loopback: err == nil && config.IsLoopback(host),
 		origins:  c.AllowedOrigins,
 		hosts:    c.AllowedHosts,
 	}
@@ -61,7 +60,7 @@ func (g *originGuard) hostAllowed(hostport string) bool {
 		return true
 	}
 	host := hostOf(hostport)
-	return isLoopback(host) || slices.ContainsFunc(g.hosts, func(h string) bool { return strings.EqualFold(h, host) })
+	return config.IsLoopback(host) || slices.ContainsFunc(g.hosts, func(h string) bool { return strings.EqualFold(h, host) })
 }
 
 func (g *originGuard) originAllowed(origin string) bool {
@@ -69,7 +68,7 @@ func (g *originGuard) originAllowed(origin string) bool {
 		return true
 	}
 	u, err := url.Parse(origin)
-	return g.loopback && err == nil && (u.Scheme == "http" || u.Scheme == "https") && isLoopback(u.Hostname())
+	return g.loopback && err == nil && (u.Scheme == "http" || u.Scheme == "https") && config.IsLoopback(u.Hostname())
 }
 
 // cors answers a preflight, and says so; otherwise it adds the headers that let a
@@ -96,13 +95,4 @@ func hostOf(hostport string) string {
 		return host
 	}
 	return strings.Trim(hostport, "[]")
-}
-
-// isLoopback reports a name or address that can only mean this machine.
-func isLoopback(host string) bool {
-	if strings.EqualFold(host, "localhost") {
-		return true
-	}
-	a, err := netip.ParseAddr(strings.Trim(host, "[]"))
-	return err == nil && a.Unmap().IsLoopback()
 }

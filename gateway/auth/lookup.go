@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -99,13 +98,7 @@ func (p *passthrough) mayAsk(issuer string) bool {
 	if err != nil || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
 		return false
 	}
-	return u.Scheme == "https" || u.Scheme == "http" && onThisMachine(u.Hostname()) && p.resource.plain()
-}
-
-// onThisMachine reports a name or an address that can only mean this machine.
-func onThisMachine(host string) bool {
-	addr, err := netip.ParseAddr(host)
-	return strings.EqualFold(host, "localhost") || err == nil && addr.Unmap().IsLoopback()
+	return u.Scheme == "https" || u.Scheme == "http" && config.IsLoopback(u.Hostname()) && p.resource.plain()
 }
 
 // issuerOf is who a JWT says that it is from, "" for what is none. It only decides whose keys

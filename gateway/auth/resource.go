@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/singleflight"
+
+	"taskgate/gateway/config"
 )
 
 // ErrNoMetadata says that a server has no metadata of itself as a protected resource: it
@@ -177,5 +179,5 @@ func parseDocument(raw []byte) (*document, error) {
 // plain reports whether tokens of this server may be verified without TLS: it is reached
 // without, on this machine.
 func (r *Resource) plain() bool {
-	return r.server.Scheme == "http" && onThisMachine(r.server.Hostname())
+	return r.server.Scheme == "http" && config.IsLoopback(r.server.Hostname())
 }

@@ -126,7 +126,7 @@ func (p *problems) secureURL(at, raw string) {
 		p.add(at, "not a URL")
 	case u.Hostname() == "":
 		p.add(at, "the URL needs a host")
-	case u.Scheme != "https" && !(u.Scheme == "http" && isLoopback(u.Hostname())):
+	case u.Scheme != "https" && !(u.Scheme == "http" && IsLoopback(u.Hostname())):
 		p.add(at, "must begin with https://, or with http:// and a loopback address")
 	case u.User != nil:
 		p.add(at, "credentials do not belong in this URL")
@@ -135,8 +135,9 @@ func (p *problems) secureURL(at, raw string) {
 	}
 }
 
-// isLoopback reports a name or address that can only mean this machine.
-func isLoopback(host string) bool {
+// IsLoopback reports a name or address that can only mean this machine. An IPv6 address has no
+// brackets.
+func IsLoopback(host string) bool {
 	addr, err := netip.ParseAddr(host)
 	return strings.EqualFold(host, "localhost") || err == nil && addr.Unmap().IsLoopback()
 }
