@@ -53,11 +53,11 @@ func plain(next func(w http.ResponseWriter, r *http.Request, p shim.Principal)) 
 
 // refuse answers a request whose caller is not known, or may not do what it asks for.
 func refuse(w http.ResponseWriter, id jsonrpc.ID, f *auth.Refusal) {
-	if f.Challenge != "" {
-		w.Header().Set(headerAuthenticate, f.Challenge)
-	}
 	failure := wire.Refused(f.Status, f.Message)
 	failure.ID = id
+	if f.Challenge != "" {
+		failure.Challenges = []string{f.Challenge}
+	}
 	wire.WriteFailure(w, "", failure)
 }
 

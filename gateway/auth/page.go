@@ -2,7 +2,6 @@ package auth
 
 import (
 	"encoding/json"
-	"strings"
 
 	"taskgate/gateway/config"
 )
@@ -21,7 +20,7 @@ type Page struct {
 // describe makes the metadata of an upstream that takes tokens: which resource it is, and
 // who gives out tokens for it.
 func describe(public string, u *config.Upstream, j *config.JWT) Page {
-	at := wellKnown + strings.TrimSuffix(u.Path, "/") // RFC 9728: nothing follows for the path /
+	at := MetadataPath(u)
 	// Strings and lists of strings can always be marshalled.
 	body, _ := json.Marshal(struct {
 		Resource string   `json:"resource"`

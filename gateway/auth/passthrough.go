@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 
@@ -98,14 +97,12 @@ func newPassthrough(c *config.Config, u *config.Upstream, tokens *tokenCaches, o
 	}
 	others, _ := lru.New[[sha256.Size]byte, *verification](cfg.MaxTokens) // as before
 	p := &passthrough{
-		upstream: u.Name, cfg: cfg, page: c.PublicURL + wellKnown + strings.TrimSuffix(u.Path, "/"),
+		upstream: u.Name, cfg: cfg, page: c.PublicURL + MetadataPath(u),
 		public: append(sameAddress(c.PublicURL+u.Path, u.URL), cfg.Audiences...), secret: secret,
 		resource: resource, tokens: tokens, log: log, web: newFetcher(nil), work: work, known: known, others: others, lookups: make(chan struct{}, cfg.MaxLookups),
 	}
-	metadata := `Bearer resource_metadata="` + p.page + `"`
-	const one, again = "Authorization must be there once, and one credential", "the token is not valid any more"
-	p.broken = &Refusal{http.StatusBadRequest, metadata + `, error="invalid_request", error_description="` + one + `"`, one}
-	p.invalid = &Refusal{http.StatusUnauthorized, metadata + `, error="invalid_token", error_description="` + again + `"`, again}
+	p.broken = challenged(http.StatusBadRequest, p.page, "invalid_request", "Authorization must be there once, and one credential", nil)
+	p.invalid = challenged(http.StatusUnauthorized, p.page, "invalid_token", "the token is not valid any more", nil)
 	p.unknown = &Refusal{http.StatusServiceUnavailable, "", "tokens cannot be verified at the moment"}
 	return p, nil
 }
@@ -133,7 +130,7 @@ func (p *passthrough) Identify(r *http.Request) (Caller, *Refusal) {
 	switch {
 	case len(values) == 0:
 		return Caller{request: &passedOn{}}, nil
-	case len(values) > 1 || trim(values[0]) == "": // which one would the server look at?
+	case trim(values[0]) == "":
 		return Caller{}, p.broken
 	}
 	token, found := bearer(r.Header)
@@ -223,7 +220,7 @@ func (p *passthrough) remembered(hash [sha256.Size]byte) *verification {
 // holds reports whether what was found out is still believed. A token that was signed with a key
 // that its issuer has withdrawn is verified anew.
 func (f *verification) holds(now time.Time) bool {
-	return f != nil && now.Before(f.until) && (f.grant == nil || f.grant.keys == f.grant.of.from.keys.Load())
+	return f != nil && now.Before(f.until) && (f.grant == nil || f.grant.signed())
 }
 
 // run keeps the keys of issuers and forgets tokens, until ctx ends.

@@ -12,7 +12,8 @@ import (
 	"taskgate/gateway/config"
 )
 
-// MetadataPath is where the gateway has the metadata of an upstream as a protected resource.
+// MetadataPath is where the gateway has the metadata of an upstream as a protected resource. Nothing
+// follows for the path / (RFC 9728 section 3.1).
 func MetadataPath(u *config.Upstream) string { return wellKnown + strings.TrimSuffix(u.Path, "/") }
 
 // Doubt has the metadata fetched again when it is next needed: the server has refused a token, so

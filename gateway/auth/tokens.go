@@ -28,7 +28,7 @@ type tokens struct {
 	leeway     time.Duration
 	claim      string
 	scopes     []string
-	challenge  string // what each begins with
+	metadata   string // where clients find the metadata of the resource
 	log        *slog.Logger
 
 	// verified are the tokens that were let in, by their hashes; nil remembers none.
@@ -50,8 +50,7 @@ type grant struct {
 func newTokens(c *config.JWT, from *issuer, metadata string, log *slog.Logger) (*tokens, error) {
 	t := &tokens{
 		from: from, leeway: c.Leeway, claim: c.Principal, scopes: c.Scopes, log: log,
-		expected:  jwt.Expected{Issuer: c.Issuer, AnyAudience: c.Audiences},
-		challenge: `Bearer resource_metadata="` + metadata + `"`,
+		expected: jwt.Expected{Issuer: c.Issuer, AnyAudience: c.Audiences}, metadata: metadata,
 	}
 	if c.Issuer == "" || len(c.Audiences) == 0 || c.Principal == "" {
 		return nil, errors.New("jwt needs issuer, audiences and principal")
@@ -68,17 +67,17 @@ func newTokens(c *config.JWT, from *issuer, metadata string, log *slog.Logger) (
 		t.verified = cache
 	}
 	const text = "a token is needed: Authorization: Bearer TOKEN"
-	t.none = t.refusal(http.StatusUnauthorized, "", text, t.scopes)
-	t.broken = t.refusal(http.StatusBadRequest, "invalid_request", "Authorization must be: Bearer TOKEN", nil)
-	t.invalid = t.refusal(http.StatusUnauthorized, "invalid_token", "the token is not valid here", t.scopes)
+	t.none = challenged(http.StatusUnauthorized, metadata, "", text, t.scopes)
+	t.broken = challenged(http.StatusBadRequest, metadata, "invalid_request", "Authorization must be: Bearer TOKEN", nil)
+	t.invalid = challenged(http.StatusUnauthorized, metadata, "invalid_token", "the token is not valid here", t.scopes)
 	t.unknown = &Refusal{http.StatusServiceUnavailable, "", "tokens cannot be verified at the moment"}
 	return t, nil
 }
 
-// refusal makes a challenge (Z3, RFC 6750 section 3, RFC 9728 section 5.1). code is "" where the
-// client has shown no token.
-func (t *tokens) refusal(status int, code, message string, scopes []string) *Refusal {
-	c := t.challenge
+// challenged makes a refusal with a challenge (Z3, RFC 6750 section 3, RFC 9728 section 5.1). metadata
+// is the address of the resource's metadata; code is "" where the client has shown no token.
+func challenged(status int, metadata, code, message string, scopes []string) *Refusal {
+	c := `Bearer resource_metadata="` + metadata + `"`
 	if len(scopes) > 0 {
 		c += `, scope="` + strings.Join(scopes, " ") + `"`
 	}
@@ -116,7 +115,7 @@ func (t *tokens) grant(ctx context.Context, token string) (*grant, error) {
 		return t.verify(ctx, token)
 	}
 	hash := sha256.Sum256([]byte(token))
-	if g, ok := t.verified.Get(hash); ok && g.keys == t.from.keys.Load() && time.Now().Before(g.until) {
+	if g, ok := t.verified.Get(hash); ok && g.signed() && time.Now().Before(g.until) {
 		return g, nil
 	}
 	g, err := t.verify(ctx, token)
@@ -125,6 +124,9 @@ func (t *tokens) grant(ctx context.Context, token string) (*grant, error) {
 	}
 	return g, err
 }
+
+// signed reports whether the key that the token is signed with is still one of its issuer's.
+func (g *grant) signed() bool { return g.keys == g.of.from.keys.Load() }
 
 // claims are what is read of a token beyond what every JWT has.
 type claims struct {
@@ -213,5 +215,5 @@ func (g *grant) lacks(scopes []string) *Refusal {
 			need = append(need, s)
 		}
 	}
-	return g.of.refusal(http.StatusForbidden, "insufficient_scope", "the token has not all scopes that this needs", need)
+	return challenged(http.StatusForbidden, g.of.metadata, "insufficient_scope", "the token has not all scopes that this needs", need)
 }
