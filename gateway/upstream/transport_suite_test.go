@@ -20,6 +20,6 @@ func TestTransportSuite(t *testing.T) {
 			web.Close()
 			tr.CloseIdleConnections()
 		})
-		return &transporttest.Peer{Transport: tr, URL: web.URL}
+		return &transporttest.Peer{Transport: tr, URL: web.URL, Dead: s.Dead}
 	})
 }

@@ -30,7 +30,7 @@ func TestTransportSuite(t *testing.T) {
 					web.CloseClientConnections()
 					web.Close()
 				})
-				return &transporttest.Peer{Transport: newClient(t, web.URL+"/", c.config), URL: web.URL + "/"}
+				return &transporttest.Peer{Transport: newClient(t, web.URL+"/", c.config), URL: web.URL + "/", Dead: s.Dead}
 			})
 		})
 	}

@@ -18,10 +18,14 @@ type Server struct {
 	Die func()
 
 	older bool
+	dying sync.WaitGroup // deaths that go on
 
 	mu       sync.Mutex
 	sessions map[string]*web
 }
+
+// Dead waits until no death goes on: a connection that is made then lasts.
+func (s *Server) Dead() { s.dying.Wait() }
 
 // NewHTTP makes a server of Streamable HTTP.
 func NewHTTP() *Server { return &Server{sessions: map[string]*web{}} }
@@ -54,7 +58,9 @@ func (s *Server) begin() (string, *web) {
 		case <-w.ended:
 		}
 	}, func() {
-		s.Forget()
+		s.dying.Add(1)
+		defer s.dying.Done()
+		s.Forget() // from then on clients may come back, whose connections break with the others
 		s.Die()
 	})
 	id := rand.Text()

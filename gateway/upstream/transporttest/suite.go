@@ -16,6 +16,9 @@ import (
 type Peer struct {
 	Transport http.RoundTripper
 	URL       string
+	// Dead waits until the server is dead that a client has made die; nil where a connection to
+	// the next one never goes to that.
+	Dead func()
 }
 
 // Dial makes a fresh peer that ends with the test. A server that has died serves again soon.
@@ -243,6 +246,9 @@ func testGone(t *testing.T, c *client) {
 		if m, err := in.read(); err == nil {
 			t.Errorf("after the death of the server: %+v", m)
 		}
+	}
+	if c.peer.Dead != nil {
+		c.peer.Dead()
 	}
 	resp, err := c.try(t.Context(), http.MethodPost, `{"jsonrpc":"2.0","id":"next","method":"test/count","params":{}}`)
 	if err == nil {
