@@ -83,6 +83,10 @@ func (t table) write(b *bytes.Buffer, found results, connCounts []int) {
 			m := median(found[cell{name, conns}])
 			fmt.Fprintf(b, "| %d | %s | %.0f | %s | %s |", conns, name, m.rate, short(m.p50), short(m.p99))
 			for _, base := range t.bases {
+				if found[cell{base, conns}] == nil {
+					b.WriteString(" – |")
+					continue
+				}
 				fmt.Fprintf(b, " %.2f |", m.rate/median(found[cell{base, conns}]).rate)
 			}
 			b.WriteString("\n")
