@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
+
 	"taskgate/internal/semconv"
 )
 

@@ -21,7 +21,7 @@ type Operation struct {
 	Code     int64  // the JSON-RPC code of an error, 0 for none
 }
 
-// targets are the methods whose names have series.
+// bound leaves a name that may have a series of its own, and no other.
 func (o *Operation) bound(n *Names) {
 	switch o.Method {
 	case methodTool, methodPrompt:
