@@ -33,8 +33,8 @@ func (g *Gateway) ConnState(conn net.Conn, state http.ConnState) {
 	case http.StateNew:
 		if err := g.connections.Enter(""); err != nil {
 			g.connections.Force("") // until the server says that it is closed
-			_ = conn.Close()
 			g.tel.Refused(context.Background(), err)
+			_ = conn.Close()
 		}
 	case http.StateClosed, http.StateHijacked: // who takes a connection from the server closes it
 		g.connections.Leave("")
