@@ -251,9 +251,11 @@ const run = async (cell) => {
 // alone says that the cell is of a server without the gateway.
 const alone = (cell) => cell.name.startsWith("direct-");
 
-// failed says that an operation did not go well that may go well at another time.
-const failed = ({ op, how, text }) =>
-  !["fail", "broken"].includes(op) && (how === "error" || text.startsWith("error: ") || text === "not seen");
+// failed says that an operation did not go well that may go well at another time. Progress that comes
+// together with its result is not heard by clients of the TypeScript SDK.
+const failed = ({ op, how, text, said }) =>
+  !["fail", "broken"].includes(op) &&
+  (how === "error" || text.startsWith("error: ") || text === "not seen" || (op === "progress" && said === 0));
 
 // stubborn runs a cell. What a peer cannot do alone on a busy machine says nothing of the gateway: it
 // is tried three times.
