@@ -311,6 +311,9 @@ func nodeTarget(t *testing.T, over, dir string, env map[string]string, stdio, li
 	return target{URL: "http://" + addr + "/mcp"}
 }
 
+// tableTools are the tools of the servers of both TypeScript SDKs.
+const tableTools = "tabletools.mjs"
+
 // ts1Target is a server of the TypeScript SDK 1.x.
 func ts1Target(tasks bool) func(t *testing.T, over, marks string) target {
 	return func(t *testing.T, over, marks string) target {
@@ -320,7 +323,7 @@ func ts1Target(tasks bool) func(t *testing.T, over, marks string) target {
 			env["TASKS"] = "1"
 		}
 		const script = "ts1server.mjs"
-		return nodeTarget(t, over, scriptDir(t, script), env, []string{script}, []string{script})
+		return nodeTarget(t, over, scriptDir(t, script, tableTools), env, []string{script}, []string{script})
 	}
 }
 
@@ -328,7 +331,7 @@ func ts1Target(tasks bool) func(t *testing.T, over, marks string) target {
 func ts2Target(t *testing.T, over, marks string) target {
 	t.Helper()
 	const script = "ts2server.mjs"
-	return nodeTarget(t, over, scriptDir(t, script), map[string]string{marksVar: marks}, []string{script}, []string{script})
+	return nodeTarget(t, over, scriptDir(t, script, tableTools), map[string]string{marksVar: marks}, []string{script}, []string{script})
 }
 
 // everythingTarget is the reference server.

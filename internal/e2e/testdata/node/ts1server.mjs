@@ -1,8 +1,6 @@
 // A server of the TypeScript SDK 1.x with the tools of TestTable: over stdio, or at PORT over
-// Streamable HTTP and HTTP+SSE. With TASKS it has tasks of 2025-11-25 of its own. What a tool
-// that is cancelled sees it notes in the directory MARKS.
+// Streamable HTTP and HTTP+SSE. With TASKS it has tasks of 2025-11-25 of its own.
 import { randomUUID } from "node:crypto";
-import { existsSync, writeFileSync } from "node:fs";
 import { createServer } from "node:http";
 import { InMemoryTaskMessageQueue, InMemoryTaskStore } from "@modelcontextprotocol/sdk/experimental/tasks/stores/in-memory.js";
 import { Server } from "@modelcontextprotocol/sdk/server/index.js";
@@ -10,10 +8,7 @@ import { SSEServerTransport } from "@modelcontextprotocol/sdk/server/sse.js";
 import { StdioServerTransport } from "@modelcontextprotocol/sdk/server/stdio.js";
 import { StreamableHTTPServerTransport } from "@modelcontextprotocol/sdk/server/streamableHttp.js";
 import { CallToolRequestSchema, ElicitResultSchema, ListToolsRequestSchema, McpError } from "@modelcontextprotocol/sdk/types.js";
-
-const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
-const text = (text, more) => ({ content: [{ type: "text", text }], ...more });
-const mark = (what, key) => writeFileSync(process.env.MARKS + "/" + what + "-" + key, "");
+import { question, text, tools as common } from "./tabletools.mjs";
 
 // Store tells a task's tool that it was cancelled.
 const cancelled = new Map();
@@ -30,40 +25,11 @@ const taskMessageQueue = new InMemoryTaskMessageQueue();
 const support = process.env.TASKS ? { slow: "required", hang: "optional" } : {};
 
 const tools = {
-  echo: async ({ text: said }) => text(said),
-  steps: async ({ key }, { extra }) => {
-    const progressToken = extra._meta?.progressToken;
-    for (let progress = 1; progress <= 3; progress++) {
-      const params = { progressToken, progress, total: 3, message: "step " + progress };
-      if (progressToken !== undefined) await extra.sendNotification({ method: "notifications/progress", params });
-      await pause(250);
-    }
-    for (let i = 0; i < 100 && !existsSync(process.env.MARKS + "/noted-" + key); i++) await pause(50);
-    return text("walked");
-  },
-  slow: async () => {
-    await pause(800);
-    return text("slept");
-  },
-  hang: ({ key }, { signal }) => {
-    mark("ran", key);
-    return new Promise((resolve) =>
-      signal.addEventListener("abort", () => {
-        mark("gone", key);
-        resolve(text("late"));
-      }),
-    );
-  },
+  ...common(McpError),
   ask: async (_, { extra }) => {
-    const requestedSchema = { type: "object", properties: { name: { type: "string" } } };
-    const answer = await extra.sendRequest({ method: "elicitation/create", params: { message: "who?", requestedSchema } }, ElicitResultSchema);
+    const answer = await extra.sendRequest({ method: "elicitation/create", params: question }, ElicitResultSchema);
     return text("hello " + answer.content?.name);
   },
-  fail: async () => text("failed on purpose", { isError: true }),
-  broken: async () => {
-    throw new McpError(-32010, "broken on purpose");
-  },
-  large: async () => text("x".repeat(4 << 20)),
 };
 
 function server() {
@@ -83,12 +49,13 @@ function server() {
   }));
   s.setRequestHandler(CallToolRequestSchema, async ({ params }, extra) => {
     const { name, arguments: args = {} } = params;
+    const run = (signal) => tools[name](args, { extra, progressToken: extra._meta?.progressToken, notify: extra.sendNotification, signal });
     if (!params.task && support[name] === "required") throw new McpError(-32601, name + " requires task augmentation");
-    if (!params.task || !support[name]) return tools[name](args, { extra, signal: extra.signal });
+    if (!params.task || !support[name]) return run(extra.signal);
     const task = await extra.taskStore.createTask({ ttl: params.task.ttl ?? 60_000, pollInterval: 100 });
     const stop = new AbortController();
     cancelled.set(task.taskId, stop);
-    tools[name](args, { extra, signal: stop.signal })
+    run(stop.signal)
       .then((result) => extra.taskStore.storeTaskResult(task.taskId, "completed", result))
       .catch(() => {}); // it was cancelled
     return { task };
