@@ -28,8 +28,8 @@ func (f *fast) pass(d time.Duration) {
 	synctest.Wait()
 }
 
-// leap sets the clock of Redis ahead, as a failover may.
-func (f *fast) leap(d time.Duration) {
+// jump sets the clock of Redis ahead, as a failover may.
+func (f *fast) jump(d time.Duration) {
 	f.ahead += d
 	f.server.SetTime(time.Now().Add(f.ahead))
 }
@@ -44,7 +44,7 @@ func newFast(t *testing.T) (*fast, func() *Store) {
 	t.Cleanup(e.close)
 	o.Dialer, o.slack = e.dial, e.slack
 	f := &fast{embedded: e}
-	f.leap(0)
+	f.jump(0)
 	return f, func() *Store {
 		s := newStore(target{addrs: []string{"embedded:0"}}, o)
 		t.Cleanup(func() { _ = s.Close() })
@@ -52,7 +52,7 @@ func newFast(t *testing.T) (*fast, func() *Store) {
 	}
 }
 
-// When the clock of Redis leaps ahead, nobody is gone until a whole expiry has passed
+// When the clock of Redis jumps ahead, nobody is gone until a whole expiry has passed
 // by that clock; then who is gone is found.
 func TestClockLeaps(t *testing.T) {
 	t.Parallel()
@@ -72,7 +72,7 @@ func TestClockLeaps(t *testing.T) {
 		for _, d := range []time.Duration{ttl, time.Minute, 1000 * time.Hour} {
 			redis.pass(time.Second)
 			beat("heir")
-			redis.leap(d) // all beats so far have expired
+			redis.jump(d) // all beats so far have expired
 			beat("heir")
 			same(t, 0, adopt())
 			redis.pass(ttl / 3)
@@ -81,21 +81,21 @@ func TestClockLeaps(t *testing.T) {
 			redis.pass(ttl - ttl/3)
 			same(t, 0, adopt())
 		}
-		redis.leap(ttl) // the runner dies at this moment
+		redis.jump(ttl) // the runner dies at this moment
 		same(t, 0, adopt())
 		redis.pass(ttl - 10*time.Millisecond)
 		same(t, 0, adopt())
 		redis.pass(10 * time.Millisecond)
 		same(t, 1, adopt())
 
-		// A clock that goes back, or a little faster, is none that leaps.
+		// A clock that goes back, or a little faster, is none that jumps.
 		must(t, s.Beat(t.Context(), "heir", 0))
 		for range 100 {
 			redis.pass(100 * time.Millisecond)
-			redis.leap(8 * time.Millisecond)
+			redis.jump(8 * time.Millisecond)
 			beat("other")
 		}
-		redis.leap(-time.Hour)
+		redis.jump(-time.Hour)
 		beat("other")
 		redis.pass(time.Hour)
 		got, err := s.Adopt(t.Context(), "other", []string{"up"}, 10)
@@ -104,11 +104,11 @@ func TestClockLeaps(t *testing.T) {
 	})
 }
 
-// An answer that took long is none of a clock that leaps, and hides none for long.
+// An answer that took long is none of a clock that jumps, and hides none for long.
 func TestLeapsOfSlowAnswers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var l leaps
+		var l clockJumps
 		tell := func(ahead, before, after time.Duration) {
 			begin := time.Now()
 			pass(before)
@@ -200,7 +200,7 @@ func TestLeapOrphansNobody(t *testing.T) {
 					redis.pass(800 * time.Millisecond)
 				}
 				redis.pass(10*time.Second + phase)
-				redis.leap(time.Minute)
+				redis.jump(time.Minute)
 				redis.pass(30 * time.Second)
 				for _, id := range ids {
 					task := read(t, reader, id, shim.Summary)

@@ -3,10 +3,11 @@ package redisstore
 import (
 	"context"
 	"net"
-	"sync"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+
+	"taskgate/internal/memconn"
 )
 
 // embedded is a miniredis in this process, reached over pipes in memory.
@@ -60,7 +61,7 @@ func (e *embedded) dial(context.Context, string, string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newPipe(c), nil
+	return memconn.New(c), nil
 }
 
 // close ends it, and with it everything stored.
@@ -68,66 +69,4 @@ func (e *embedded) close() {
 	e.stop()
 	<-e.done
 	e.server.Close()
-}
-
-// pipe gives a net.Pipe what a socket has and it lacks: a buffer for writing.
-// Without one, a server that answers the first command of a pipeline waits for a
-// client that is still writing the second, for ever.
-type pipe struct {
-	net.Conn
-	wake  chan struct{} // there is something to send
-	ended chan struct{}
-	end   func()
-
-	mu  sync.Mutex
-	out []byte
-}
-
-func newPipe(c net.Conn) *pipe {
-	p := &pipe{Conn: c, wake: make(chan struct{}, 1), ended: make(chan struct{})}
-	p.end = sync.OnceFunc(func() { close(p.ended) })
-	go p.send()
-	return p
-}
-
-// Write keeps b to be sent. A caller waits for the answer before it writes more,
-// so what is kept is no more than one caller's commands.
-func (p *pipe) Write(b []byte) (int, error) {
-	select {
-	case <-p.ended:
-		return 0, net.ErrClosed
-	default:
-	}
-	p.mu.Lock()
-	p.out = append(p.out, b...)
-	p.mu.Unlock()
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
-	return len(b), nil
-}
-
-// send sends what is kept until the pipe is closed.
-func (p *pipe) send() {
-	for {
-		select {
-		case <-p.ended:
-			return
-		case <-p.wake:
-		}
-		p.mu.Lock()
-		out := p.out
-		p.out = nil
-		p.mu.Unlock()
-		if _, err := p.Conn.Write(out); err != nil {
-			_ = p.Close()
-		}
-	}
-}
-
-// Close ends both directions.
-func (p *pipe) Close() error {
-	p.end()
-	return p.Conn.Close()
 }

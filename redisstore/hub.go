@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"taskgate/internal/work"
 )
 
 // hub is the one subscriber connection of a Store, and the fan-out from it to the
@@ -81,7 +83,7 @@ func (h *hub) close() {
 	h.closed = true
 	for _, t := range h.topics {
 		for _, w := range t.watchers {
-			w.poke()
+			work.Signal(w.wake)
 		}
 	}
 	h.mu.Unlock()
@@ -113,7 +115,7 @@ func (h *hub) run() {
 		}
 		away = true
 		reroute(h.ctx, h.client)
-		sleep(h.ctx, wait)
+		_ = work.Pause(h.ctx, wait)
 		wait = min(2*wait, 8*maxBackoff)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"taskgate/internal/patience"
+	"taskgate/internal/work"
 )
 
 // probeTime is how long one probe of a Redis that is away may take, and probePause how long
@@ -198,7 +199,7 @@ func (p *pulse) probe(ctx context.Context) {
 			p.answered()
 		case p.gone():
 			p.away.Store(false) // it may come back
-		case !sleep(ctx, probePause):
+		case work.Pause(ctx, probePause) != nil:
 			return
 		}
 	}

@@ -102,7 +102,7 @@ type Store struct {
 	writes   *pipeliner // small ones of those who run tasks
 	pulses   *pulses
 	orphans  orphanage
-	leaps    leaps
+	jumps    clockJumps
 	embedded *embedded              // nil over a real Redis
 	policy   atomic.Pointer[string] // the maxmemory-policy last seen
 }

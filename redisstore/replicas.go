@@ -24,8 +24,8 @@ func (s *Store) Beat(ctx context.Context, r shim.Replica, ttl time.Duration) err
 		if err != nil {
 			return err
 		}
-		s.leaps.observe(v[1], begin)
-		if s.leaps.found(r, v[2], v[3]) {
+		s.jumps.observe(v[1], begin)
+		if s.jumps.found(r, v[2], v[3]) {
 			s.orphans.doubt()
 			s.hub.resync()
 		}
@@ -155,11 +155,11 @@ func (s *Store) gone(ctx context.Context, r shim.Replica) ([]dead, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.leaps.observe(v[1], begin)
-	if s.leaps.check(r, v[2]) {
+	s.jumps.observe(v[1], begin)
+	if s.jumps.check(r, v[2]) {
 		s.orphans.doubt()
 	}
-	return slices.DeleteFunc(deadIn(v[3:]), func(d dead) bool { return !s.leaps.over(d.ttl()) }), nil
+	return slices.DeleteFunc(deadIn(v[3:]), func(d dead) bool { return !s.jumps.over(d.ttl()) }), nil
 }
 
 // Running implements shim.Store. A part is the sixteen shards whose hash tags begin with

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"taskgate/internal/patience"
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -67,7 +68,7 @@ func (s *Store) do(ctx context.Context, op string, f func(context.Context) error
 		if bounded && op != opAdopt && hasPrefix(err, moving...) {
 			last = until
 		}
-		if !isTransient(err) || time.Now().Add(pause).After(last) || !sleep(ctx, pause) {
+		if !isTransient(err) || time.Now().Add(pause).After(last) || work.Pause(ctx, pause) != nil {
 			return wrap(op, err)
 		}
 	}
@@ -75,21 +76,6 @@ func (s *Store) do(ctx context.Context, op string, f func(context.Context) error
 
 // opAdopt is the name of an adoption for do.
 const opAdopt = "adopt"
-
-// sleep waits, and says whether it could wait to the end.
-func sleep(ctx context.Context, d time.Duration) bool {
-	if ctx.Err() != nil {
-		return false
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
 
 // wrap names the operation, and says that the store is unavailable where it is.
 func wrap(op string, err error) error {

@@ -22,7 +22,7 @@ const (
 	sessionTick = 5 * time.Second
 	// sessionName bounds what may be the id of a session: clients ask for any.
 	sessionName = 256
-	// signalTime and signalMax bound the words that wait to be read.
+	// signalTime and signalMax bound the signals that wait to be read.
 	signalTime = time.Minute
 	signalMax  = 64
 )
@@ -47,7 +47,7 @@ type Sessions struct {
 	// busy, ended and signal are those of Run.
 	busy   func(string) bool
 	ended  func(string)
-	signal func(id, word string, at time.Time)
+	signal func(id, text string, at time.Time)
 }
 
 // knownSession is a session that this replica has used.
@@ -59,8 +59,8 @@ type knownSession struct {
 	used    time.Time // when it was last asked for
 	touched time.Time // when its expiry, and that of its log, was last put off
 	flushed time.Time // when the set of all sessions was last told of a use
-	checked time.Time // when its words were last read, or it became known
-	told    []string  // words that were told here, as they are stored
+	checked time.Time // when its signals were last read, or it became known
+	told    []string  // signals that were told here, as they are stored
 }
 
 // Sessions keeps at most limit sessions, each until it has been idle for the given
@@ -394,7 +394,7 @@ func (c *Sessions) end(ctx context.Context, id string) error {
 	})
 }
 
-// forget drops a session without a word, and reports whether it was known.
+// forget drops a session and tells nobody. It reports whether it was known.
 func (c *Sessions) forget(id string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -409,12 +409,12 @@ func (c *Sessions) onEnded() func(string) {
 	return c.ended
 }
 
-// Signal leaves a word for whoever is busy with a session. It is not kept long: who
-// is busy reads it at once, or as soon as its connection to Redis is back, or else at its
-// next look.
-func (c *Sessions) Signal(ctx context.Context, id, word string) error {
+// Signal sends a signal to the replicas that know a session. It is not kept for long: they
+// read it at once, or as soon as their connection to Redis is back, or else at their next
+// look.
+func (c *Sessions) Signal(ctx context.Context, id, text string) error {
 	a := &argv{}
-	a.add(id, rand.Text(), word, millis(signalTime)) // a name of its own: the same may be said again
+	a.add(id, rand.Text(), text, millis(signalTime)) // a name of its own: the same may be said again
 	a.addInt(signalMax)
 	a.add(c.store.keys.sessionEvents())
 	return c.store.do(ctx, "session signal", func(ctx context.Context) error {

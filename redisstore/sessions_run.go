@@ -16,9 +16,9 @@ const sweepMax = 100
 
 // Run ends idle sessions until ctx ends. It asks busy for each whether this replica
 // still holds streams or calls of it, which keep a session from being idle, tells
-// ended of each that is gone other than by Delete here, and signal of each word that
-// was left for a session that is known here, with the time of this replica at which it was.
-func (c *Sessions) Run(ctx context.Context, busy func(id string) bool, ended func(id string), signal func(id, word string, at time.Time)) error {
+// ended of each that is gone other than by Delete here, and signal of each signal that
+// was sent for a session that is known here, with the time of this replica at which it was.
+func (c *Sessions) Run(ctx context.Context, busy func(id string) bool, ended func(id string), signal func(id, text string, at time.Time)) error {
 	c.mu.Lock()
 	c.busy, c.ended, c.signal = busy, ended, signal
 	c.mu.Unlock()
@@ -51,7 +51,7 @@ func (c *Sessions) listen(ctx context.Context) {
 			return // the store is closed
 		}
 		if !e.Synced {
-			c.look(ctx, string(e.ID), e.Version == wordLeft)
+			c.look(ctx, string(e.ID), e.Version == signalSent)
 			continue
 		}
 		for _, id := range c.all() {
@@ -71,31 +71,31 @@ func (c *Sessions) all() []string {
 	return ids
 }
 
-// wordLeft is the revision in the event of a word: the state of the session is as it was.
-const wordLeft = -1
+// signalSent is the revision in the event of a signal: the state of the session is as it was.
+const signalSent = -1
 
-// look reads a session that something was said about. If that was only a word, the state
-// is not read again: clients leave words as often as they like, and a state may be large.
-func (c *Sessions) look(ctx context.Context, id string, word bool) {
+// look reads a session that something was said about. If that was only a signal, the state
+// is not read again: clients cause signals as often as they like, and a state may be large.
+func (c *Sessions) look(ctx context.Context, id string, signal bool) {
 	c.mu.Lock()
 	_, known := c.known[id]
 	c.mu.Unlock()
-	if !word {
+	if !signal {
 		c.doubt(id)
 	}
 	if !known {
 		return
 	}
-	if !word {
+	if !signal {
 		if _, rev, err := c.read(ctx, id, false); err != nil || rev == 0 {
 			return
 		}
 	}
-	var words *redis.StringSliceCmd
+	var signals *redis.StringSliceCmd
 	var now *redis.TimeCmd
 	err := c.store.do(ctx, "session signals", func(ctx context.Context) error {
 		p := c.store.client.Pipeline()
-		words, now = p.LRange(ctx, c.store.keys.signals(id), 0, -1), p.Time(ctx)
+		signals, now = p.LRange(ctx, c.store.keys.signals(id), 0, -1), p.Time(ctx)
 		_, err := p.Exec(ctx)
 		return err
 	})
@@ -103,32 +103,32 @@ func (c *Sessions) look(ctx context.Context, id string, word bool) {
 		c.store.log.DebugContext(ctx, "signals of a session were not read", "error", err)
 		return
 	}
-	c.tell(id, words.Val(), time.Since(now.Val()))
+	c.tell(id, signals.Val(), time.Since(now.Val()))
 }
 
-// tell hands on the words of a session that have not been told here. ahead is how far the
+// tell hands on the signals of a session that have not been told here. ahead is how far the
 // clock here is before that of the store, and as much more as the answer of the store took:
-// so no word seems to be older than it is, and a cancellation of a request that had begun
+// so no signal seems to be older than it is, and a cancellation of a request that had begun
 // is never taken for one of an earlier request.
-func (c *Sessions) tell(id string, words []string, ahead time.Duration) {
+func (c *Sessions) tell(id string, signals []string, ahead time.Duration) {
 	var fresh []string
 	c.mu.Lock()
 	if k := c.known[id]; k != nil {
 		k.checked = time.Now()
-		for _, w := range words {
+		for _, w := range signals {
 			if !slices.Contains(k.told, w) {
 				k.told, fresh = append(k.told, w), append(fresh, w)
 			}
 		}
 		k.told = k.told[max(0, len(k.told)-2*signalMax):]
-		if len(words) == 0 {
+		if len(signals) == 0 {
 			k.told = nil
 		}
 	}
-	signal := c.signal
+	on := c.signal
 	c.mu.Unlock()
-	for _, word := range fresh {
-		name, word, _ := strings.Cut(word, " ")
+	for _, signal := range fresh {
+		name, text, _ := strings.Cut(signal, " ")
 		at := time.Now()
 		if _, ms, ok := strings.Cut(name, "@"); ok {
 			left, _ := strconv.ParseInt(ms, 10, 64)
@@ -136,25 +136,25 @@ func (c *Sessions) tell(id string, words []string, ahead time.Duration) {
 				at = then
 			}
 		}
-		signal(id, word, at)
+		on(id, text, at)
 	}
 }
 
-// wordsCheck is how often a session in use is looked at if nothing is heard of it. A word
+// signalsCheck is how often a session in use is looked at if nothing is heard of it. A signal
 // is there for twice as long.
-const wordsCheck = signalTime / 2
+const signalsCheck = signalTime / 2
 
 // recheck looks at sessions in use: an event may be lost, and the read that it asks for may
 // fail.
 func (c *Sessions) recheck(ctx context.Context) {
 	for ids := range slices.Chunk(c.unchecked(), 100) {
-		there, words := make([]*redis.IntCmd, len(ids)), make([]*redis.StringSliceCmd, len(ids))
+		there, signals := make([]*redis.IntCmd, len(ids)), make([]*redis.StringSliceCmd, len(ids))
 		var now *redis.TimeCmd
 		err := c.store.do(ctx, "session check", func(ctx context.Context) error {
 			p := c.store.client.Pipeline()
 			for i, id := range ids {
 				there[i] = p.Exists(ctx, c.store.keys.session(id))
-				words[i] = p.LRange(ctx, c.store.keys.signals(id), 0, -1)
+				signals[i] = p.LRange(ctx, c.store.keys.signals(id), 0, -1)
 			}
 			now = p.Time(ctx)
 			_, err := p.Exec(ctx)
@@ -169,7 +169,7 @@ func (c *Sessions) recheck(ctx context.Context) {
 				c.lost(id)
 				continue
 			}
-			c.tell(id, words[i].Val(), time.Since(now.Val()))
+			c.tell(id, signals[i].Val(), time.Since(now.Val()))
 		}
 	}
 }
@@ -180,7 +180,7 @@ func (c *Sessions) unchecked() []string {
 	defer c.mu.Unlock()
 	var ids []string
 	for id, k := range c.known {
-		if time.Since(k.checked) >= wordsCheck-c.tick && c.busy(id) {
+		if time.Since(k.checked) >= signalsCheck-c.tick && c.busy(id) {
 			ids = append(ids, id)
 		}
 	}

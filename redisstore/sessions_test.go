@@ -111,7 +111,7 @@ func TestSessionsKeys(t *testing.T) {
 	if _, err := s.Make(ctx, "a", "", []byte("one")); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Signal(ctx, "a", "word"); err != nil {
+	if err := s.Signal(ctx, "a", "signal"); err != nil {
 		t.Fatal(err)
 	}
 	all := server.Keys("*")
@@ -229,9 +229,9 @@ func (s slowPipelines) ProcessPipelineHook(next redis.ProcessPipelineHook) redis
 	}
 }
 
-// However long the store takes to answer, a word is not taken for older than it is: it may
+// However long the store takes to answer, a signal is not taken for older than it is: it may
 // cancel a request that began just before it.
-func TestWordsAreNotAged(t *testing.T) {
+func TestSignalsAreNotAged(t *testing.T) {
 	bubble(t, func(t *testing.T, store *Store) {
 		store.client.AddHook(slowPipelines{by: 300 * time.Millisecond})
 		s := store.Sessions(10, time.Hour)
@@ -239,14 +239,14 @@ func TestWordsAreNotAged(t *testing.T) {
 		if _, err := s.Make(ctx, "a", "", nil); err != nil {
 			t.Fatal(err)
 		}
-		words, done := make(chan time.Time, 10), make(chan error, 1)
+		signals, done := make(chan time.Time, 10), make(chan error, 1)
 		go func() {
-			done <- s.Run(ctx, func(string) bool { return true }, func(string) {}, func(_, _ string, at time.Time) { words <- at })
+			done <- s.Run(ctx, func(string) bool { return true }, func(string) {}, func(_, _ string, at time.Time) { signals <- at })
 		}()
 		pass(time.Second)
 		left := time.Now()
 		must(t, s.Signal(ctx, "a", "cancel 1"))
-		if at := <-words; at.Before(left) || at.After(time.Now()) {
+		if at := <-signals; at.Before(left) || at.After(time.Now()) {
 			t.Errorf("left at %s, and read at %s as one of %s", left, time.Now(), at)
 		}
 		stop()
@@ -255,7 +255,7 @@ func TestWordsAreNotAged(t *testing.T) {
 }
 
 // What other replicas say to a session in use is heard within half a minute, also where
-// nothing tells that they have said it: a word, and that the session is over.
+// nothing tells that they have said it: a signal, and that the session is over.
 func TestSessionsLostEvents(t *testing.T) {
 	bubble(t, func(t *testing.T, store *Store) {
 		s := store.Sessions(10, time.Hour)
@@ -265,20 +265,20 @@ func TestSessionsLostEvents(t *testing.T) {
 			}
 		}
 		ctx, stop := context.WithCancel(t.Context())
-		words, over, done := make(chan string, 10), make(chan string, 10), make(chan error, 1)
+		signals, over, done := make(chan string, 10), make(chan string, 10), make(chan error, 1)
 		go func() {
 			done <- s.Run(ctx, func(id string) bool { return id != "idle" },
-				func(id string) { over <- id }, func(id, word string, _ time.Time) { words <- id + " " + word })
+				func(id string) { over <- id }, func(id, text string, _ time.Time) { signals <- id + " " + text })
 		}()
 		pass(3*time.Minute + time.Second)
 
 		must(t, store.client.RPush(ctx, s.store.keys.signals("a"), "x cancel 1").Err())
 		must(t, store.client.Del(ctx, s.store.keys.session("b")).Err())
-		late := time.After(wordsCheck)
+		late := time.After(signalsCheck)
 		for range 2 {
 			select {
-			case word := <-words:
-				same(t, "a cancel 1", word)
+			case signal := <-signals:
+				same(t, "a cancel 1", signal)
 			case id := <-over:
 				same(t, "b", id)
 			case <-late:
@@ -288,10 +288,10 @@ func TestSessionsLostEvents(t *testing.T) {
 		for range 2 { // each time that something is said, once
 			must(t, s.Signal(ctx, "a", "stream"))
 		}
-		pass(2 * wordsCheck)
-		same(t, "a stream", <-words)
-		same(t, "a stream", <-words)
-		same(t, 0, len(words))
+		pass(2 * signalsCheck)
+		same(t, "a stream", <-signals)
+		same(t, "a stream", <-signals)
+		same(t, 0, len(signals))
 		stop()
 		must(t, <-done)
 	})

@@ -10,9 +10,9 @@ import (
 	"taskgate/internal/redistest"
 )
 
-// A word that one replica leaves for a session is read by another one without the state of
+// A signal that one replica sends for a session is read by another one without the state of
 // that session, which may be large.
-func TestWordsAreReadAlone(t *testing.T) {
+func TestSignalsAreReadAlone(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	o := testOptions()
@@ -24,21 +24,21 @@ func TestWordsAreReadAlone(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	heard, done := make(chan string, 64), make(chan error, 1)
 	go func() {
-		done <- there.Run(ctx, func(string) bool { return true }, func(string) {}, func(_, word string, _ time.Time) { heard <- word })
+		done <- there.Run(ctx, func(string) bool { return true }, func(string) {}, func(_, text string, _ time.Time) { heard <- text })
 	}()
-	say := func(word string) {
+	say := func(text string) {
 		t.Helper()
-		must(t, here.Signal(t.Context(), "s", word))
-		same(t, word, receive(t, heard, "the word"))
+		must(t, here.Signal(t.Context(), "s", text))
+		same(t, text, receive(t, heard, "the signal"))
 	}
 	say("first") // from here on it listens
 	server.Do("config", "resetstat")
 	for i := range 20 {
-		say(fmt.Sprint("word ", i))
+		say(fmt.Sprint("signal ", i))
 	}
 	info, _ := server.Do("info", "commandstats").(string)
 	if strings.Contains(info, "cmdstat_hmget") || !strings.Contains(info, "cmdstat_lrange") {
-		t.Errorf("to hear words it did:\n%s", info)
+		t.Errorf("to hear signals it did:\n%s", info)
 	}
 	stop()
 	must(t, <-done)

@@ -15,6 +15,7 @@ import (
 
 	"taskgate/internal/proc"
 	"taskgate/internal/redistest"
+	"taskgate/internal/work"
 	"taskgate/shim"
 	"taskgate/shim/shimtest"
 )
@@ -97,7 +98,7 @@ func freezing(t *testing.T) shimtest.OpenStore {
 	proxy := redistest.NewProxy(t, redistest.Start(t).Addr)
 	var freezer sync.WaitGroup
 	freezer.Go(func() {
-		for on := true; sleep(t.Context(), rand.N(20*time.Millisecond)); on = !on {
+		for on := true; work.Pause(t.Context(), rand.N(20*time.Millisecond)) == nil; on = !on {
 			proxy.Freeze(on)
 		}
 	})

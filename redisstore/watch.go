@@ -5,6 +5,7 @@ import (
 	"iter"
 	"slices"
 
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -58,20 +59,12 @@ func (w *watcher) note(e shim.Event) {
 	w.pending[e.ID] = e
 }
 
-// poke wakes the watcher's caller.
-func (w *watcher) poke() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
-}
-
 // synced notes that everything watched is subscribed. What was pending is covered
 // by reading everything again.
 func (w *watcher) synced() {
 	w.sync, w.begun, w.goodbye = true, true, false
 	clear(w.pending)
-	w.poke()
+	work.Signal(w.wake)
 }
 
 // watch yields what happens on channels. It runs in its caller's goroutine.
@@ -120,7 +113,7 @@ func (h *hub) join(channels []string) *watcher {
 	}
 	h.mu.Unlock()
 	h.start()
-	h.nudge()
+	work.Signal(h.kick)
 	return w
 }
 
@@ -137,15 +130,7 @@ func (h *hub) leave(w *watcher, channels []string) {
 		}
 	}
 	h.mu.Unlock()
-	h.nudge()
-}
-
-// nudge tells the writer to look.
-func (h *hub) nudge() {
-	select {
-	case h.kick <- struct{}{}:
-	default:
-	}
+	work.Signal(h.kick)
 }
 
 // take empties a watcher.
@@ -204,7 +189,7 @@ func (h *hub) confirm(channel string, on bool) {
 	}
 	if on != (len(t.watchers) > 0) { // somebody came or left meanwhile
 		h.dirty[channel] = struct{}{}
-		h.nudge()
+		work.Signal(h.kick)
 	}
 	if !on && len(t.watchers) == 0 {
 		delete(h.topics, channel)
@@ -230,7 +215,7 @@ func (h *hub) message(channel, payload string) {
 			continue
 		}
 		w.note(e)
-		w.poke()
+		work.Signal(w.wake)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"taskgate/internal/semconv"
+	"taskgate/internal/work"
 )
 
 // mailbox is the runner's side of questions: how those of a server get into the record of
@@ -50,7 +51,7 @@ func (b *mailbox) ask(ctx context.Context, q []Question) ([]Answer, error) {
 	}
 	var spans []trace.Span
 	// This goroutine now waits for long, so everything else is done apart.
-	err := apart(func() error {
+	err := work.Apart(func() error {
 		err := b.put(ctx, q)
 		if err == nil {
 			spans = b.startQuestions(q)
@@ -67,7 +68,7 @@ func (b *mailbox) ask(ctx context.Context, q []Question) ([]Answer, error) {
 	defer b.empty()
 	late, err := b.await(ctx, q)
 	var answers []Answer
-	err = apart(func() error {
+	err = work.Apart(func() error {
 		how := slices.Repeat([]string{semconv.QuestionWithdrawn}, len(q)) // unless their end is stored
 		defer func() {
 			endQuestions(spans, how)
@@ -97,7 +98,7 @@ func (b *mailbox) await(ctx context.Context, q []Question) (late bool, err error
 		open, forgotten := b.state(q)
 		switch {
 		case forgotten:
-			err := apart(func() error { return b.put(ctx, q) })
+			err := work.Apart(func() error { return b.put(ctx, q) })
 			if errors.Is(err, errUnanswered) {
 				return true, nil
 			}
@@ -283,7 +284,7 @@ func (b *mailbox) deliver(t Task, turn int64, q []Question) {
 	r.inbox.turn++
 	b.stopAbandoning() // there is time to answer again
 	r.caller.ask(open)
-	signal(r.caller.news)
+	work.Signal(r.caller.news)
 }
 
 // empty ends an ask.
@@ -324,7 +325,7 @@ func (b *mailbox) changed(t Task) {
 	if b.open != nil {
 		b.read = lettersOf(t)
 		b.gauge()
-		signal(b.wake)
+		work.Signal(b.wake)
 	}
 }
 

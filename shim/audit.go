@@ -3,6 +3,8 @@ package shim
 import (
 	"context"
 	"log/slog"
+
+	"taskgate/internal/work"
 )
 
 // A replica compares, part by part, the tasks that the store has it run with those that it
@@ -28,9 +30,9 @@ func (rv *recovery) listen(ctx context.Context) {
 			for _, id := range s.outcomes.ids() {
 				s.life.work.Go(func() { s.outcomes.assure(s.life.writes, id) })
 			}
-			signal(rv.wake)
+			work.Signal(rv.wake)
 		case e.Goodbye:
-			signal(rv.wake)
+			work.Signal(rv.wake)
 		default:
 			if r := s.runs.heard(e.ID); r != nil {
 				r.inbox.review(e.Version)

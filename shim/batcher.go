@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"slices"
 	"time"
+
+	"taskgate/shim/content"
 )
 
 // mostWaiting bounds what one run keeps of pieces that are not in the store yet, in
@@ -66,7 +68,7 @@ func (b *batcher) add(piece json.RawMessage) (closed bool) {
 	case b.exhausted(size), b.segments && b.bytes+size > mostWaiting:
 		b.full = true
 		if !b.segments {
-			b.push(leftOutBlock(0, whyFull))
+			b.push(content.LeftOut(0, whyFull))
 		}
 		return true
 	case b.bytes+size > mostWaiting:
@@ -74,7 +76,7 @@ func (b *batcher) add(piece json.RawMessage) (closed bool) {
 		return false
 	}
 	if b.missed > 0 {
-		b.push(leftOutBlock(b.missed, whyStore))
+		b.push(content.LeftOut(b.missed, whyStore))
 		b.missed = 0
 	}
 	b.push(piece)
@@ -116,7 +118,7 @@ func (b *batcher) close(checkpoint json.RawMessage) {
 		if b.segments {
 			e.Segments = pieces
 		} else {
-			e.Content = arrayOf(pieces)
+			e.Content = content.Array(pieces)
 		}
 		b.queue = append(b.queue, e)
 		b.made++
@@ -255,7 +257,7 @@ func (c *Change) refit(streamed []Batch, had Position) {
 	case at.Batches <= had.Batches && at.Segments <= had.Segments:
 		c.Tail, c.At = all, at
 	case merged:
-		blocks := blocksOf(c.Outcome.Result)
+		blocks := content.Blocks(c.Outcome.Result)
 		c.Tail, c.At = []Batch{{Segments: blocks[min(int(had.Segments), len(blocks)):]}}, had
 	default:
 		c.Tail, c.At = nil, Position{}

@@ -26,10 +26,10 @@ func (s *Shim) Call(ctx context.Context, c Call) (Answered, error) {
 }
 
 func (s *Shim) call(ctx context.Context, c Call) (Answered, error) {
-	if !s.life.work.admit() {
+	if !s.life.work.Enter() {
 		return Answered{}, ErrRefused
 	}
-	defer s.life.work.end() // a call that is being made counts as work, or a drain would miss it
+	defer s.life.work.Leave() // a call that is being made counts as work, or a drain would miss it
 	srv, err := s.server(c.Upstream)
 	if err != nil {
 		return Answered{}, err

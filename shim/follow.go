@@ -7,6 +7,8 @@ import (
 	"maps"
 	"slices"
 	"sync"
+
+	"taskgate/internal/work"
 )
 
 // ErrBehind: what was streamed of a task is gone before it could be read, because
@@ -155,7 +157,7 @@ func (s *Set) drop(k *followed) {
 			w.stop()
 		}
 	}
-	signal(s.wake) // it may have been the last one of a closed set
+	work.Signal(s.wake) // it may have been the last one of a closed set
 }
 
 // Close says that nothing more will be added: FollowSet returns when the set is empty.
@@ -163,7 +165,7 @@ func (s *Set) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
-	signal(s.wake)
+	work.Signal(s.wake)
 }
 
 // Tasks returns the tasks that are in the set, in the order in which they were added.
@@ -211,7 +213,7 @@ func (s *Set) mark(k *followed, n unseen) {
 	default:
 		k.unseen = unseen{max(k.unseen.version, n.version), k.unseen.added.Then(n.added)}
 	}
-	signal(s.wake)
+	work.Signal(s.wake)
 }
 
 // due is a task that is to be looked at, and what was heard of it.

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"taskgate/internal/work"
 )
 
 // beatsPerExpiry is how often a heartbeat is renewed within its expiry: two may be
@@ -44,7 +46,7 @@ func (h *heart) run(ctx context.Context) {
 		if err != nil && ctx.Err() == nil && !errors.Is(err, ErrDraining) {
 			h.log.Warn("no heartbeat: the store is unavailable", "err", err)
 		}
-		signal(h.ticked)
+		work.Signal(h.ticked)
 		select {
 		case <-ctx.Done():
 			return

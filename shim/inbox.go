@@ -3,6 +3,8 @@ package shim
 import (
 	"errors"
 	"sync"
+
+	"taskgate/internal/work"
 )
 
 // inbox is how a run learns what others did to its record: it reads the record when that
@@ -96,7 +98,7 @@ func (in *inbox) read() {
 			}
 		default:
 			in.reread()
-			pause(r.record.over, spread(d))
+			work.PauseUntil(r.record.over, spread(d))
 			d = min(2*d, retryMost)
 		}
 	}

@@ -68,27 +68,3 @@ func TestLeaseOfAnotherReplica(t *testing.T) {
 		t.Errorf("the run goes on with another replica's task: %v", context.Cause(r.ctx))
 	}
 }
-
-// A call that comes once a drain has begun is refused, also where the drain has nothing to
-// wait for; one that came before is waited for.
-func TestNoGuestAfterTheDrain(t *testing.T) {
-	g := newGroup()
-	if !g.admit() {
-		t.Fatal("refused before the drain")
-	}
-	g.Refuse()
-	if g.admit() {
-		t.Error("admitted during the drain")
-	}
-	if !g.begin() {
-		t.Error("what runs could not begin more")
-	}
-	g.end()
-	g.end()
-	if err := g.Wait(t.Context()); err != nil {
-		t.Error(err)
-	}
-	if g.admit() {
-		t.Error("admitted after the drain")
-	}
-}

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"time"
 
-	"taskgate/internal/jsonrpc"
+	"taskgate/shim/content"
 )
 
 // Partials is what becomes of what a tool says while it runs (protocol.md 6.4).
@@ -44,7 +44,7 @@ func (s *Shim) Segments(ctx context.Context, p Principal, upstream string, id ID
 		}
 		var blocks []json.RawMessage
 		if whole.Outcome != nil {
-			blocks = blocksOf(whole.Outcome.Result)
+			blocks = content.Blocks(whole.Outcome.Result)
 		}
 		return blocks[min(max(after, 0), int64(len(blocks))):], t, nil
 	}
@@ -52,14 +52,4 @@ func (s *Shim) Segments(ctx context.Context, p Principal, upstream string, id ID
 		return s.store.Pieces(ctx, id, ShowSegments, max(after, 0))
 	})
 	return blocks, t, err
-}
-
-// blocksOf are the content blocks of a result.
-func blocksOf(result json.RawMessage) []json.RawMessage {
-	content, _ := jsonrpc.Get(result, "content")
-	var blocks []json.RawMessage
-	for b := range jsonrpc.Elements(content) {
-		blocks = append(blocks, b)
-	}
-	return blocks
 }

@@ -6,6 +6,9 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+
+	"taskgate/internal/work"
+	"taskgate/shim/content"
 )
 
 // appendBytes bounds what one append carries, but for a single batch that is larger.
@@ -50,16 +53,16 @@ func (w *pieceWriter) progress(p Progress) {
 	switch {
 	case w == nil:
 	case w.Content && p.Message != "" && !p.Status:
-		w.gather(textBlock(p.Message, "", nil))
+		w.gather(content.Text(p.Message))
 	case !w.Content && w.run.policy.FoldProgress && w.run.call.hints():
-		w.gather(progressBlock(p))
+		w.gather(content.Progress(p.Message, p.Progress, p.Total))
 	}
 }
 
 // log takes a hint, where log messages are such. run.mu is held.
 func (w *pieceWriter) log(l Log) {
 	if w != nil && w.Logs && w.run.call.hints() {
-		w.gather(logBlock(l))
+		w.gather(content.Log(l.Level, l.Raw))
 	}
 }
 
@@ -142,11 +145,11 @@ func (w *pieceWriter) write(done chan struct{}) {
 			w.advanceTo(at) // a checkpoint may have taken them along
 			r.mu.Unlock()
 		case errors.Is(err, ErrUnavailable):
-			pause(w.halted, spread(d))
+			work.PauseUntil(w.halted, spread(d))
 			d = min(2*d, retryMost)
 		case errors.Is(err, ErrPosition):
 			w.goBack(at)
-			pause(w.halted, spread(d))
+			work.PauseUntil(w.halted, spread(d))
 		default:
 			w.giveUp(err, lease)
 		}
@@ -276,7 +279,7 @@ func (w *pieceWriter) finish(c *Change) {
 		streamed = append(streamed, e.Segments...)
 	}
 	out := *c.Outcome
-	merged, added := merge(out.Result, streamed)
+	merged, added := content.Merge(out.Result, streamed)
 	out.Result = merged
 	c.Outcome = &out
 	if len(added) > 0 {

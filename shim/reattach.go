@@ -24,10 +24,10 @@ import (
 // them may be given again; ErrCancelled: the call was cancelled meanwhile. That the replica
 // that ran it was lost is an error in the reply: it is never run again.
 func (s *Shim) Reattach(ctx context.Context, c Call, id ID, answers map[string]json.RawMessage) (Answered, error) {
-	if !s.life.work.admit() {
+	if !s.life.work.Enter() {
 		return Answered{}, ErrRefused
 	}
-	defer s.life.work.end()
+	defer s.life.work.Leave()
 	srv, err := s.server(c.Upstream)
 	if err != nil {
 		return Answered{}, err

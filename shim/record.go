@@ -5,6 +5,8 @@ import (
 	"errors"
 	"log/slog"
 	"time"
+
+	"taskgate/internal/work"
 )
 
 // record is the stored record of a run, as its only writer sees it: the changes of a run
@@ -160,7 +162,7 @@ func (r *run) shown(t Task) {
 		rec.ttl.Stop()
 	}
 	rec.keepTTL(t.Retain)
-	signal(r.caller.news)
+	work.Signal(r.caller.news)
 	r.trace.tell(slog.LevelInfo, "a task was made", "event", eventMade)
 }
 

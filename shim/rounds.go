@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"taskgate/internal/jsonrpc"
+	"taskgate/internal/work"
 )
 
 // This file answers servers that ask with their result: the call ends with questions,
@@ -103,7 +104,7 @@ func (rs *rounds) call(retry *Retry) (Reply, error) {
 		if !r.stored() {
 			next = min(next, r.s.storeTimeout-time.Since(begin))
 		}
-		if next <= 0 || !pause(r.ctx.Done(), next) {
+		if next <= 0 || work.Pause(r.ctx, next) != nil {
 			return reply, err
 		}
 	}
@@ -199,7 +200,7 @@ func (rs *rounds) answer(questions []Question) (*Retry, *RPCError, error) {
 			questions = append(questions, Question{Key: a.Key, Method: a.Method})
 		}
 	}
-	if rd.Again && rd.N > 1 && !pause(r.ctx.Done(), pauseFor(rd.N-1)) { // a client may agree by itself
+	if rd.Again && rd.N > 1 && work.Pause(r.ctx, pauseFor(rd.N-1)) != nil { // a client may agree by itself
 		return nil, nil, context.Cause(r.ctx)
 	}
 	answers, err := r.Ask(r.ctx, questions...)
@@ -246,7 +247,7 @@ func (rs *rounds) wait(n int) error {
 	if err := rs.persist(); err != nil {
 		return err
 	}
-	if !pause(rs.run.ctx.Done(), pauseFor(n)) {
+	if work.Pause(rs.run.ctx, pauseFor(n)) != nil {
 		return context.Cause(rs.run.ctx)
 	}
 	rs.end()

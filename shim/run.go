@@ -12,6 +12,7 @@ import (
 
 	"taskgate/internal/budget"
 	"taskgate/internal/metrics"
+	"taskgate/internal/work"
 )
 
 // errEnded: the call has its reply, so no task is made of it.
@@ -300,7 +301,7 @@ func (r *run) storeCheckpoint(ctx context.Context) error {
 	if !kept {
 		return nil
 	}
-	return apart(func() error {
+	return work.Apart(func() error {
 		wrote, err := r.writeCheckpoint(ctx)
 		if errors.Is(err, ErrPosition) {
 			r.pieces.goBack(wrote.At)

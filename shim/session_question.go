@@ -20,10 +20,10 @@ import (
 // another replica may go on.
 // ErrDraining, ErrUnavailable, *BusyError.
 func (s *Shim) AskSession(ctx context.Context, c Call, checkpoint json.RawMessage, done func(id ID, over bool)) (ID, error) {
-	if !s.life.work.admit() {
+	if !s.life.work.Enter() {
 		return "", ErrDraining
 	}
-	defer s.life.work.end()
+	defer s.life.work.Leave()
 	srv, err := s.server(c.Upstream)
 	if err != nil {
 		return "", err

@@ -10,6 +10,7 @@ import (
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/semconv"
+	"taskgate/shim/content"
 )
 
 // codeInternal is JSON-RPC's internal error, the code of everything that failed
@@ -149,8 +150,7 @@ func retryData(ms int64) json.RawMessage {
 // legacy dialect shows such a task as failed, and some clients show nothing but
 // its message then (protocol.md H1).
 func digest(result json.RawMessage) string {
-	content, _ := jsonrpc.Get(result, "content")
-	for block := range jsonrpc.Elements(content) {
+	for _, block := range content.Blocks(result) {
 		if text, ok := jsonrpc.GetString(block, "text"); ok && text != "" {
 			return clip(text)
 		}

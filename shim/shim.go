@@ -16,6 +16,7 @@ import (
 
 	"taskgate/internal/budget"
 	"taskgate/internal/metrics"
+	"taskgate/internal/work"
 )
 
 // Server is an upstream as the shim needs to know it.
@@ -182,6 +183,31 @@ func (s *Shim) Halt(ctx context.Context) error {
 // called again.
 func (s *Shim) Close(ctx context.Context) error {
 	return errors.Join(s.Halt(ctx), s.heart.goodbye(ctx))
+}
+
+// life is how long a Shim does what. The Shim owns it and ends it.
+type life struct {
+	// ctx is the life of everything that is not a request; it ends with
+	// ErrDetached.
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	// writes is the life of outcomes on their way to the store, which outlasts ctx
+	// by as long as Halt is given.
+	writes    context.Context
+	endWrites context.CancelFunc
+	work      work.Group // runs and their pending writes
+}
+
+func newLife() *life {
+	l := &life{}
+	l.ctx, l.cancel = context.WithCancelCause(context.Background())
+	l.writes, l.endWrites = context.WithCancel(context.Background())
+	return l
+}
+
+// later runs f after d, unless the work is over by then.
+func (l *life) later(d time.Duration, f func()) *time.Timer {
+	return time.AfterFunc(max(0, d), func() { l.work.Do(f) })
 }
 
 // op names an operation, for the store to recognise its repeat.

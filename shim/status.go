@@ -9,6 +9,8 @@ import (
 	"math/rand/v2"
 	"time"
 	"unicode/utf8"
+
+	"taskgate/shim/content"
 )
 
 const (
@@ -44,7 +46,7 @@ func (w *statusWriter) say(message string) {
 func (w *statusWriter) progress(p Progress) {
 	folds, token := w.run.policy.FoldProgress, w.run.call.ProgressToken != nil
 	if folds { // its own message, else its numbers (protocol.md 6.4.2)
-		w.message = clip(cmp.Or(p.Message, numbers(p)))
+		w.message = clip(cmp.Or(p.Message, content.Numbers(p.Progress, p.Total)))
 	}
 	if token && Rises(p.Raw, w.params) {
 		w.params = p.Raw

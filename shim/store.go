@@ -214,7 +214,7 @@ type Store interface {
 	// all of r's: an adoption whose reply was lost is returned by the next Adopt. A
 	// part of the store that is unavailable keeps back only its own tasks; an Adopt
 	// that has none to hand out then is ErrUnavailable, so that a caller who asks until
-	// there are no more learns of it. A store whose clock has leapt ahead, or that went
+	// there are no more learns of it. A store whose clock has jumped ahead, or that went
 	// back to an older state, as in a failover, takes nobody for gone until the expiry has
 	// passed by that clock. That a replica is gone is looked at again before its tasks are
 	// handed out; what is executed much later than it was asked hands out nothing.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"taskgate/internal/patience"
+	"taskgate/internal/work"
 )
 
 // Pauses between attempts on a store that is unavailable.
@@ -28,7 +29,7 @@ func retry[T any](ctx context.Context, do func(context.Context) (T, error)) (T, 
 		if err == nil || !errors.Is(err, ErrUnavailable) {
 			return out, err
 		}
-		if !pause(ctx.Done(), spread(d)) {
+		if work.Pause(ctx, spread(d)) != nil {
 			return out, context.Cause(ctx)
 		}
 	}
@@ -45,34 +46,3 @@ func attemptTime(ctx context.Context) time.Duration {
 
 // spread is a pause of about d, so that many who began together do not go on together.
 func spread(d time.Duration) time.Duration { return d/2 + rand.N(d) }
-
-// pause waits for d and reports whether what ends it, such as the Done of a context, lasted
-// that long.
-func pause(end <-chan struct{}, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-end:
-		return false
-	}
-}
-
-// signal wakes the one who waits on a channel that holds one signal. Signals that nobody
-// has seen yet are one.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
-// apart runs f on a goroutine of its own and waits for its end. The goroutine of a
-// parked call keeps the stack that it has grown to, and a write to the store grows it
-// to the double of what waiting takes.
-func apart(f func() error) error {
-	done := make(chan error, 1)
-	go func() { done <- f() }()
-	return <-done
-}

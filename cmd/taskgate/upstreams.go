@@ -121,11 +121,7 @@ func stdioConfig(u *config.Upstream, log *slog.Logger) stdio.Config {
 // come from one user and may share an upstream session (design.md 0.16).
 func loopback(listen string) bool {
 	host, _, err := net.SplitHostPort(listen)
-	if err != nil {
-		return false
-	}
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
+	return err == nil && config.IsLoopback(host)
 }
 
 // clients are the upstreams as the gateway uses them.

@@ -8,9 +8,6 @@ import (
 	"io"
 	"net/http"
 	"slices"
-	"sync"
-
-	"golang.org/x/sync/singleflight"
 )
 
 // maxDocument bounds what an issuer, or a server, may answer, in bytes.
@@ -85,62 +82,4 @@ func definite(err error) bool {
 	}
 	_, ok := errors.AsType[contentError](err)
 	return ok
-}
-
-// background is work that outlives the request that began it, since others wait for it as
-// well, or nobody does.
-type background struct {
-	life context.Context
-	stop context.CancelFunc
-
-	mu     sync.Mutex // guards closed, and that nothing is added to work after it
-	closed bool
-	work   sync.WaitGroup
-}
-
-func newBackground() *background {
-	b := &background{}
-	b.life, b.stop = context.WithCancel(context.Background())
-	return b
-}
-
-// run lets the work go on until ctx ends, then ends it and waits for that.
-func (b *background) run(ctx context.Context) {
-	<-ctx.Done()
-	b.mu.Lock()
-	b.closed = true
-	b.mu.Unlock()
-	b.stop()
-	b.work.Wait()
-}
-
-// enter makes room for a piece of work, which ends with work.Done; it reports false once the
-// work is ending.
-func (b *background) enter() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.closed {
-		b.work.Add(1)
-	}
-	return !b.closed
-}
-
-// together does work that several requests wait for and none of them owns. That one of them
-// leaves does not end it for the others.
-func together[T any](ctx context.Context, b *background, g *singleflight.Group, key string, work func(context.Context) (T, error)) (T, error) {
-	done := g.DoChan(key, func() (any, error) {
-		var none T
-		if !b.enter() {
-			return none, context.Canceled
-		}
-		defer b.work.Done()
-		return work(b.life)
-	})
-	select {
-	case r := <-done:
-		return r.Val.(T), r.Err
-	case <-ctx.Done():
-		var none T
-		return none, context.Cause(ctx)
-	}
 }

@@ -81,7 +81,7 @@ func (p *passthrough) trusted(ctx context.Context) (*trust, error) {
 		p.others.Purge()
 	}
 	t := &trust{of: d, tokens: map[string]*tokens{}, userinfo: map[string]string{}}
-	t.life, t.stop = context.WithCancel(p.work.life)
+	t.life, t.stop = context.WithCancel(p.work.Life())
 	for _, issuer := range d.Servers {
 		if p.mayAsk(issuer) && len(t.issuers) < maxIssuers {
 			t.issuers = append(t.issuers, issuer)
@@ -151,13 +151,9 @@ func (p *passthrough) tokensOf(t *trust, issuer string) (*tokens, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !p.work.enter() {
+	if !p.work.Go(context.Background(), func(context.Context) { _ = from.run(t.life) }) { // it ends with that
 		return nil, context.Canceled
 	}
-	go func() {
-		defer p.work.work.Done()
-		_ = from.run(t.life) // it ends with that
-	}()
 	t.tokens[issuer] = of
 	return of, nil
 }

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"taskgate/gateway/config"
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -35,7 +36,7 @@ type passthrough struct {
 	tokens   *tokenCaches
 	log      *slog.Logger
 	web      fetcher // towards issuers
-	work     *background
+	work     *work.Background
 
 	known   *verifications // of tokens that are verified
 	others  *verifications // of all that anybody may show: they take no room from the known ones
@@ -86,8 +87,8 @@ func newPassthrough(c *config.Config, u *config.Upstream, tokens *tokenCaches, o
 	if err != nil {
 		return nil, err
 	}
-	work := newBackground()
-	resource, err := newResource(u.URL, o.TLS[u.Name], cfg.Refresh, work, log)
+	lasting := work.NewBackground(context.Canceled)
+	resource, err := newResource(u.URL, o.TLS[u.Name], cfg.Refresh, lasting, log)
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +100,7 @@ func newPassthrough(c *config.Config, u *config.Upstream, tokens *tokenCaches, o
 	p := &passthrough{
 		upstream: u.Name, cfg: cfg, page: c.PublicURL + MetadataPath(u),
 		public: append(sameAddress(c.PublicURL+u.Path, u.URL), cfg.Audiences...), secret: secret,
-		resource: resource, tokens: tokens, log: log, web: newFetcher(nil), work: work, known: known, others: others, lookups: make(chan struct{}, cfg.MaxLookups),
+		resource: resource, tokens: tokens, log: log, web: newFetcher(nil), work: lasting, known: known, others: others, lookups: make(chan struct{}, cfg.MaxLookups),
 	}
 	p.broken = challenged(http.StatusBadRequest, p.page, "invalid_request", "Authorization must be there once, and one credential", nil)
 	p.invalid = challenged(http.StatusUnauthorized, p.page, "invalid_token", "the token is not valid any more", nil)
@@ -183,7 +184,7 @@ func (p *passthrough) find(ctx context.Context, token string) (*verification, er
 	if f := p.remembered(hash); f.holds(time.Now()) {
 		return f, nil
 	}
-	return together(ctx, p.work, &p.asking, string(hash[:]), func(ctx context.Context) (*verification, error) {
+	return work.Once(ctx, p.work, &p.asking, string(hash[:]), func(ctx context.Context) (*verification, error) {
 		before := p.remembered(hash) // it may have been found out since
 		if before.holds(time.Now()) {
 			return before, nil
@@ -225,11 +226,6 @@ func (f *verification) holds(now time.Time) bool {
 
 // run keeps the keys of issuers and forgets tokens, until ctx ends.
 func (p *passthrough) run(ctx context.Context) error {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		p.work.run(ctx)
-	}()
 	tick := time.NewTicker(forgetEvery)
 	defer tick.Stop()
 	for {
@@ -237,7 +233,8 @@ func (p *passthrough) run(ctx context.Context) error {
 		case <-tick.C:
 			p.tokens.known.tidy()
 			p.tokens.unverified.tidy()
-		case <-done:
+		case <-ctx.Done():
+			_ = p.work.Close(context.Background()) // what runs ends with its life
 			return ctx.Err()
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"taskgate/gateway/config"
+	"taskgate/internal/work"
 )
 
 // ErrNoMetadata says that a server has no metadata of itself as a protected resource: it
@@ -32,7 +33,7 @@ type Resource struct {
 	refresh time.Duration
 	log     *slog.Logger
 	asking  singleflight.Group
-	work    *background
+	work    *work.Background
 
 	mu     sync.Mutex
 	hint   string    // where the server says that its metadata is; "" for nowhere
@@ -49,12 +50,12 @@ type document struct {
 	Servers  []string `json:"authorization_servers"`
 }
 
-func newResource(server string, secure *tls.Config, refresh time.Duration, work *background, log *slog.Logger) (*Resource, error) {
+func newResource(server string, secure *tls.Config, refresh time.Duration, lasting *work.Background, log *slog.Logger) (*Resource, error) {
 	u, err := url.Parse(server)
 	if err != nil || u.Host == "" {
 		return nil, errors.New("the server has no address") // what is wrong is not repeated: it may hold a secret
 	}
-	return &Resource{server: u, from: newFetcher(secure), refresh: refresh, log: log, work: work}, nil
+	return &Resource{server: u, from: newFetcher(secure), refresh: refresh, log: log, work: lasting}, nil
 }
 
 // Metadata returns the server's metadata as it is. ErrNoMetadata says that there is none; any
@@ -88,7 +89,7 @@ func (r *Resource) document(ctx context.Context) (*document, error) {
 	if d, err, fresh := r.latest(); fresh {
 		return d, err
 	}
-	return together(ctx, r.work, &r.asking, "", func(ctx context.Context) (*document, error) {
+	return work.Once(ctx, r.work, &r.asking, "", func(ctx context.Context) (*document, error) {
 		if d, err, fresh := r.latest(); fresh { // since
 			return d, err
 		}

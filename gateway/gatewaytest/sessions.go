@@ -64,11 +64,11 @@ func run(t *testing.T, all []legacy.Sessions) []*replica {
 		ctx, stop := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() {
-			done <- s.Run(ctx, r.isBusy, func(id string) { r.ended <- id }, func(id, word string, at time.Time) {
+			done <- s.Run(ctx, r.isBusy, func(id string) { r.ended <- id }, func(id, text string, at time.Time) {
 				if age := time.Since(at); age < 0 || age > patience {
-					t.Errorf("%s was left %v ago", word, age)
+					t.Errorf("%s was sent %v ago", text, age)
 				}
-				r.heard <- id + " " + word
+				r.heard <- id + " " + text
 			})
 		}()
 		t.Cleanup(func() {
@@ -368,18 +368,18 @@ func testDeletedElsewhere(t *testing.T, open OpenSessions) {
 	}
 }
 
-// testSignal: a word reaches whoever knows the session.
+// testSignal: a signal reaches whoever knows the session.
 func testSignal(t *testing.T, open OpenSessions) {
 	all := run(t, open(t, 10, 0, time.Hour))
 	a, b := all[0], all[1]
 	a.put("a", 0, "")
 	b.get("a")
-	for _, word := range []string{"some words", `cancel "\u00e9 1"`} {
-		if err := b.Signal(t.Context(), "a", word); err != nil {
+	for _, text := range []string{"some words", `cancel "\u00e9 1"`} {
+		if err := b.Signal(t.Context(), "a", text); err != nil {
 			t.Fatal(err)
 		}
 		for {
-			if got := next(t, a.heard, "the word"); got == "a "+word {
+			if got := next(t, a.heard, "the signal"); got == "a "+text {
 				break
 			}
 		}

@@ -24,7 +24,6 @@ var (
 	PushName          = pushName
 	QuestionName      = questionName
 	ReadQuestion      = readQuestion
-	Rest              = rest
 	NewBrokenSessions = newBrokenSessions
 )
 

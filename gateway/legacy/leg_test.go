@@ -13,11 +13,11 @@ import (
 
 	"taskgate/gateway"
 	"taskgate/gateway/config"
-	"taskgate/gateway/legacy"
 	"taskgate/gateway/upstream"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/wiretest"
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -115,7 +115,7 @@ func (l *scriptedLeg) Call(ctx context.Context, r shim.Request, s shim.Sink) (sh
 func (l *scriptedLeg) play(ctx context.Context, method string, reply scriptReply, s shim.Sink) (shim.Reply, error) {
 	every, _ := time.ParseDuration(reply.Every)
 	for _, p := range reply.Progress {
-		if every > 0 && !legacy.Rest(ctx, every) {
+		if every > 0 && work.Pause(ctx, every) != nil {
 			l.note("ended %s: %v", method, context.Cause(ctx))
 			return shim.Reply{}, context.Cause(ctx)
 		}

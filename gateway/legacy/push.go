@@ -19,10 +19,10 @@ type push struct {
 	marked bool          // the mark is its own
 }
 
-// pullWord begins the word that ends a push, wherever it is. It names the push and not
-// its task: a word may come late, and more than once, and who left it gets it too, and
+// pullSignal begins the signal that ends a push, wherever it is. It names the push and not
+// its task: a signal may come late, and more than once. Who has sent it gets it too, and
 // may push the same task by then.
-const pullWord = "pull "
+const pullSignal = "pull "
 
 // pullWait is how long the end of a push is waited for.
 const pullWait = 5 * time.Second
@@ -75,8 +75,8 @@ func (p *push) end() {
 	}
 }
 
-// heedPull ends a push that a client of another replica asked to end.
-func (s *session) heedPull(name string) {
+// endPush ends a push that a client of another replica asked to end.
+func (s *session) endPush(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.pushes {
@@ -118,7 +118,7 @@ func (s *session) pull(ctx context.Context, id shim.ID) error {
 	defer stop()
 	for asked := ""; name != ""; {
 		if name != asked {
-			if err := s.table.store.Signal(ctx, s.id, pullWord+name); err != nil {
+			if err := s.table.store.Signal(ctx, s.id, pullSignal+name); err != nil {
 				return shim.ErrUnavailable
 			}
 			asked = name
@@ -171,6 +171,6 @@ func (s *session) pushed(ctx context.Context, id shim.ID) (name string, err erro
 				return "", shim.ErrUnavailable
 			}
 		}
-		_ = s.table.store.Signal(ctx, s.id, pullWord+string(note)) // for a replica that is back already
+		_ = s.table.store.Signal(ctx, s.id, pullSignal+string(note)) // for a replica that is back already
 	}
 }

@@ -37,8 +37,8 @@ type Sessions interface {
 	// Delete ends a session. It is no error if there is none.
 	Delete(ctx context.Context, id string) error
 
-	// Signal leaves a word for the replicas that know a session.
-	Signal(ctx context.Context, id, word string) error
+	// Signal sends a signal to the replicas that know a session.
+	Signal(ctx context.Context, id, text string) error
 
 	// Logs are kept of the streams of a session, so that a client can resume one.
 	Logs
@@ -46,10 +46,10 @@ type Sessions interface {
 	// Run ends idle sessions until ctx ends. It asks busy for each whether this
 	// replica still holds streams or calls of it, which keep a session from being
 	// idle, and tells ended of each that is gone other than by Delete here, on every
-	// replica that knew it, and signal of each word that was left for a session that
-	// is known here, possibly more than once, with the time here at which it was left.
+	// replica that knew it, and signal of each signal that was sent for a session that
+	// is known here, possibly more than once, with the time here at which it was sent.
 	// None of them may block, and busy must not call back.
-	Run(ctx context.Context, busy func(id string) bool, ended func(id string), signal func(id, word string, at time.Time)) error
+	Run(ctx context.Context, busy func(id string) bool, ended func(id string), signal func(id, text string, at time.Time)) error
 }
 
 // Logs keeps what goes out on the streams of sessions, within bounds, so that any

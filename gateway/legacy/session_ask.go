@@ -11,6 +11,7 @@ import (
 	"taskgate/gateway/upstream"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -54,7 +55,7 @@ type asker struct {
 	asked map[string]bool       // questions that the client may answer, by name
 	held  map[string]*holding   // questions that other streams have, by name
 	seen  map[string]time.Time  // since when a question is open at the latest, by name
-	wake  bell                  // nil before the goroutine begins
+	wake  chan struct{}         // nil before the goroutine begins
 }
 
 // holding is another stream that has a question.
@@ -87,11 +88,11 @@ func (a *asker) look(t shim.Task) {
 	}
 	over := a.settled(t)
 	if open && a.wake == nil && a.ctx.Err() == nil {
-		a.wake = make(bell, 1)
+		a.wake = make(chan struct{}, 1)
 		a.work.Go(a.run)
 	}
 	if open {
-		a.wake.ring()
+		work.Signal(a.wake)
 	}
 	a.mu.Unlock()
 	for _, message := range over {

@@ -87,7 +87,7 @@ func TestAskerIsAnsweredMeanwhile(t *testing.T) {
 		sent++
 		return "", false, nil
 	}})
-	a.wake = make(bell, 1) // the rounds are those of the test
+	a.wake = make(chan struct{}, 1) // the rounds are those of the test
 	before := asksOf(t, "q")
 	a.look(before)
 	a.askAll(false)

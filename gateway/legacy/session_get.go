@@ -104,7 +104,7 @@ func (h *Handler) writeGET(ctx context.Context, w http.ResponseWriter, r *http.R
 	long := time.NewTimer(h.Global.ResumeAfter)
 	defer long.Stop()
 	g.out, g.long, g.replay = out, long.C, newReplay(h.Endpoint, s.principal(p))
-	t := h.newTeller(g, p, hold.end)
+	t := h.newTaskNotifier(g, p, hold.end)
 	defer t.start(ctx)()
 	// A connection that broke silently shows at a keep-alive.
 	_ = g.run(ctx, interval, func(state string, _ []byte) bool {
@@ -235,7 +235,7 @@ func (s *session) claim(ctx context.Context, no int64, resumes, counts bool) (*w
 		log, _, _, err = s.logged(ctx, getStream, read)
 	}
 	if counts {
-		g.count = newCounting(log, no, resumes, s.current().Tasks)
+		g.count = newSeqFilter(log, no, resumes, s.current().Tasks)
 	}
 	if err == nil && counts && !resumes {
 		last, err = s.table.store.Append(ctx, s.id, getStream, anewMark)

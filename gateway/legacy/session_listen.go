@@ -10,6 +10,7 @@ import (
 	"taskgate/gateway/upstream"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -135,11 +136,7 @@ func (l *listener) run(ctx context.Context, up upstream.Client, uris []string, n
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		t := time.NewTimer(pause)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
+		if work.Pause(ctx, pause) != nil {
 			return
 		}
 	}

@@ -199,7 +199,7 @@ func (s *session) abort(ctx context.Context, id jsonrpc.ID) error {
 	if s.abortKey(key, time.Now()) {
 		return nil
 	}
-	return s.table.store.Signal(ctx, s.id, cancelWord+key)
+	return s.table.store.Signal(ctx, s.id, cancelSignal+key)
 }
 
 // abortKey cancels a request in flight on this replica, and reports whether there is

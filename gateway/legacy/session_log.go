@@ -17,6 +17,7 @@ import (
 	"taskgate/internal/eventstream"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -281,7 +282,7 @@ func (t *Table) closeLog(ctx context.Context, bytes int, attempt func(ctx contex
 	t.late += bytes
 	t.mu.Unlock()
 	t.outlive(func() { // else it is found out when this replica is gone
-		for rest(t.ctx, storeAgain) && !try(context.Background(), room) {
+		for work.Pause(t.ctx, storeAgain) == nil && !try(context.Background(), room) {
 			continue
 		}
 		t.mu.Lock()

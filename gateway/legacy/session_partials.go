@@ -16,11 +16,11 @@ import (
 // resumed begins each task that still runs anew, from 0, and has no partial results of a task
 // that has ended (P2).
 
-// counting is what is known of what a client counts on its GET stream. A nil one is of
-// a client that counts nothing.
-type counting struct {
-	next  map[shim.ID]int64 // seq that the client has not been sent
-	from  map[shim.ID]int64 // seq that is not in the log
+// seqFilter says which messages of the log of a GET stream go to a client that takes partial
+// results, so that it finds neither gap nor repeat in seq. A nil one lets everything through.
+type seqFilter struct {
+	next  map[shim.ID]int64 // the first seq that the client has not been sent
+	from  map[shim.ID]int64 // the first seq that is not in the log
 	fresh map[shim.ID]bool  // tasks whose partial results begin anew after last
 	// ended are the tasks whose end is in the log of a stream that is resumed: nothing of
 	// them comes after that.
@@ -35,11 +35,11 @@ type counting struct {
 // from there on. It is not sent.
 var anewMark = []byte{}
 
-// newCounting tells from the log how far a client has come that resumes the stream after
+// newSeqFilter tells from the log how far a client has come that resumes the stream after
 // message no. For any other, these tasks begin anew, and those of which the log has what no
 // client was sent: the record may have forgotten them, since their end is in the log.
-func newCounting(log []logEntry, no int64, resumes bool, tasks []shim.ID) *counting {
-	c := &counting{
+func newSeqFilter(log []logEntry, no int64, resumes bool, tasks []shim.ID) *seqFilter {
+	c := &seqFilter{
 		next: make(map[shim.ID]int64), from: make(map[shim.ID]int64), fresh: make(map[shim.ID]bool), ended: make(map[shim.ID]bool), anew: !resumes,
 	}
 	if !resumes {
@@ -82,7 +82,7 @@ func newCounting(log []logEntry, no int64, resumes bool, tasks []shim.ID) *count
 // after is what comes next in a log where next was due, after seq. From a mark on, only
 // what continues counts; without one, the log does not reach back to where the client
 // began.
-func (c *counting) after(next, seq int64) int64 {
+func (c *seqFilter) after(next, seq int64) int64 {
 	if c.anew && seq != next {
 		return next
 	}
@@ -90,19 +90,24 @@ func (c *counting) after(next, seq int64) int64 {
 }
 
 // floor notes the last message that was in the log when the stream began.
-func (c *counting) floor(last int64) {
+func (c *seqFilter) floor(last int64) {
 	if c != nil {
 		c.last = last
 	}
 }
 
-// due reports whether a message of the log is to be sent. Of what was there when the
-// stream began, a partial result is not if it will come anew, or has been sent, and no
-// status is that will come anew after those. Of what
-// comes after it, only the next one is: another replica that had the stream may go on
-// with it for a moment. To a client that began anew nothing is sent but from 0 on: it
-// may have lost what was sent before, and a task that has ended is not told of again.
-func (c *counting) due(no int64, message []byte) bool {
+// due reports whether a message of the log is to be sent.
+//
+// What was in the log when the stream began: a partial result is not sent if its task begins
+// anew, or if the client has it. A status is not sent if its task begins anew, since it comes
+// again after the partial results.
+//
+// What came later: a partial result is sent only if its seq follows the last one that was sent.
+// Another replica that had the stream may go on with it for a moment.
+//
+// A client that began anew is sent nothing but from seq 0 on: it may have lost what was sent
+// before. It is not told again of a task that has ended.
+func (c *seqFilter) due(no int64, message []byte) bool {
 	if c == nil {
 		return true
 	}
@@ -131,7 +136,7 @@ func partialOf(message []byte) (id shim.ID, seq int64, ok bool) {
 }
 
 // live reports whether a task shows partial results on this stream only if it still runs.
-func (c *counting) live(id shim.ID) bool { return c.fresh[id] || c.ended[id] }
+func (c *seqFilter) live(id shim.ID) bool { return c.fresh[id] || c.ended[id] }
 
 // statusOf is the task of which a message tells the status, and that; "" for any other
 // message.

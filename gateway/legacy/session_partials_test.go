@@ -23,7 +23,7 @@ func TestUnsentEndBeginsAnew(t *testing.T) {
 		{6, message(mcp.NotifyTaskStatus, `{"taskId":"named","status":"completed"}`)},
 		{7, message(mcp.NotifyToolsListChanged, `{}`)},
 	}
-	c := newCounting(log, 0, false, []shim.ID{"named"})
+	c := newSeqFilter(log, 0, false, []shim.ID{"named"})
 	c.floor(8)
 	if !slices.Equal(c.unsent, []shim.ID{"forgotten"}) {
 		t.Errorf("followed besides: %s", c.unsent)

@@ -41,7 +41,7 @@ func tablesOfReplicas(t *testing.T) (a, b *Table) {
 	return a, b
 }
 
-// A word that cancels a request reaches the replica where that runs, whatever its id is. It
+// A signal that cancels a request reaches the replica where that runs, whatever its id is. It
 // is kept for a while, and cancels no later request with the same id: neither one that its
 // replica has begun meanwhile, nor one at a replica that did not know the session.
 func TestCancelOfAnEndedRequest(t *testing.T) {

@@ -61,25 +61,25 @@ func (t *Table) within(ctx context.Context) (context.Context, context.CancelFunc
 func (t *Table) Run(ctx context.Context) error {
 	return t.store.Run(patience.With(ctx, t.storeTimeout), t.busy, func(id string) {
 		t.outlive(func() { t.finish(context.WithoutCancel(ctx), id) })
-	}, t.heed)
+	}, t.signalled)
 }
 
-// cancelWord begins the word that cancels a request, wherever it runs.
-const cancelWord = "cancel "
+// cancelSignal begins the signal that cancels a request, wherever it runs. Its key follows.
+const cancelSignal = "cancel "
 
-// heed takes a word that another replica left for a session.
-func (t *Table) heed(id, word string, at time.Time) {
+// signalled takes a signal that another replica has sent for a session.
+func (t *Table) signalled(id, text string, at time.Time) {
 	t.mu.Lock()
 	s := t.live[id]
 	t.mu.Unlock()
 	if s == nil {
 		return
 	}
-	if key, ok := strings.CutPrefix(word, cancelWord); ok {
+	if key, ok := strings.CutPrefix(text, cancelSignal); ok {
 		s.abortKey(key, at)
 	}
-	if name, ok := strings.CutPrefix(word, pullWord); ok {
-		s.heedPull(name)
+	if name, ok := strings.CutPrefix(text, pullSignal); ok {
+		s.endPush(name)
 	}
 }
 

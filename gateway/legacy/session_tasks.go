@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"sync"
-	"time"
 
 	"taskgate/gateway/endpoint"
 	"taskgate/gateway/translate"
@@ -76,11 +75,11 @@ func (s *session) writeNotes() {
 	}
 }
 
-// teller tells the client of a GET stream of the tasks of its session (L34), and asks what
+// taskNotifier tells the client of a GET stream of the tasks of its session (L34), and asks what
 // they and the server ask. It follows all that the record of the session names. A task is
 // told of when the stream opens, and after every change until the client has been told that
 // it has ended. While the client does not read, only the newest state of each is kept.
-type teller struct {
+type taskNotifier struct {
 	e   *endpoint.Endpoint
 	s   *session
 	w   *writer
@@ -97,9 +96,9 @@ type teller struct {
 	asks           *asker
 }
 
-func (h *Handler) newTeller(w *writer, p shim.Principal, end func()) *teller {
+func (h *Handler) newTaskNotifier(w *writer, p shim.Principal, end func()) *taskNotifier {
 	st := w.s.current()
-	return &teller{
+	return &taskNotifier{
 		e: h.Endpoint, s: w.s, w: w, p: w.s.principal(p), end: end,
 		tasks: h.offersTasks(st.Version), able: translate.Answerable(st.Capabilities) != nil,
 		set: shim.NewSet(), known: make(map[shim.ID]bool),
@@ -108,7 +107,7 @@ func (h *Handler) newTeller(w *writer, p shim.Principal, end func()) *teller {
 }
 
 // start follows until the function it returns is called.
-func (t *teller) start(ctx context.Context) (stop func()) {
+func (t *taskNotifier) start(ctx context.Context) (stop func()) {
 	if !t.tasks && !t.able {
 		return func() {}
 	}
@@ -138,7 +137,7 @@ func (t *teller) start(ctx context.Context) (stop func()) {
 }
 
 // read follows what the record of the session names besides. It belongs to the writer.
-func (t *teller) read(ctx context.Context) {
+func (t *taskNotifier) read(ctx context.Context) {
 	ctx, cancel := t.s.table.within(ctx)
 	defer cancel()
 	st, err := t.s.load(ctx)
@@ -171,7 +170,7 @@ func (t *teller) read(ctx context.Context) {
 }
 
 // hear takes what the follow set tells.
-func (t *teller) hear(ctx context.Context, u shim.Update) error {
+func (t *taskNotifier) hear(ctx context.Context, u shim.Update) error {
 	switch {
 	case u.Gone:
 		t.s.settleSessionQuestion(u.ID) // nobody runs it any more
@@ -192,7 +191,7 @@ func (t *teller) hear(ctx context.Context, u shim.Update) error {
 }
 
 // tellPartials sends partial results.
-func (t *teller) tellPartials(ctx context.Context, u shim.Update) error {
+func (t *taskNotifier) tellPartials(ctx context.Context, u shim.Update) error {
 	messages := make([][]byte, len(u.Pieces))
 	for i, content := range u.Pieces {
 		messages[i] = jsonrpc.AppendNotification(nil, mcp.NotifyTaskPartial, dialect.Legacy.Partial(u.ID, u.First+int64(i), content))
@@ -202,7 +201,7 @@ func (t *teller) tellPartials(ctx context.Context, u shim.Update) error {
 
 // tell sends the progress and the state of a task, unless there is nothing in it that the
 // client does not know: how the task began it was told in the answer to its call.
-func (t *teller) tell(ctx context.Context, task shim.Task) error {
+func (t *taskNotifier) tell(ctx context.Context, task shim.Task) error {
 	var messages [][]byte
 	progress := t.progress[task.ID]
 	if p := task.Progress; p.Token != nil && p.Params != nil && !task.Status.Final() && progress != string(p.Params) {
@@ -230,16 +229,4 @@ func (t *teller) tell(ctx context.Context, task shim.Task) error {
 		t.s.note(nil, []shim.ID{task.ID})
 	}
 	return nil
-}
-
-// rest pauses, and reports whether ctx lasted.
-func rest(ctx context.Context, d time.Duration) bool {
-	pause := time.NewTimer(d)
-	defer pause.Stop()
-	select {
-	case <-pause.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -9,6 +9,7 @@ import (
 	"taskgate/gateway/wire"
 	"taskgate/internal/eventstream"
 	"taskgate/internal/mcp"
+	"taskgate/internal/work"
 )
 
 // errNoLog ends a stream on which a message cannot go out for want of the log.
@@ -34,7 +35,7 @@ type writer struct {
 	moved   bool // another replica has taken it
 
 	asked  map[string]bool // questions that the client has, or gets from the log, by name
-	count  *counting       // of what the client counts; nil where it counts nothing
+	count  *seqFilter      // nil where the client takes no partial results
 	replay *replay         // of what is in the log already; nil once that has been sent
 }
 
@@ -206,23 +207,13 @@ func (t *Table) stateOf(ctx context.Context, id, stream string) (state string, n
 // have changed, until the function it returns is called.
 func (s *session) watch(ctx context.Context) (wake <-chan struct{}, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	woken, done := make(bell, 1), make(chan struct{})
+	woken, done := make(chan struct{}, 1), make(chan struct{})
 	go func() { // ends with ctx
 		defer close(done)
-		s.table.store.Watch(ctx, s.id, woken.ring)
+		s.table.store.Watch(ctx, s.id, func() { work.Signal(woken) })
 	}()
 	return woken, func() {
 		cancel()
 		<-done
-	}
-}
-
-// bell wakes one listener; rings that nobody has heard yet are one.
-type bell chan struct{}
-
-func (b bell) ring() {
-	select {
-	case b <- struct{}{}:
-	default:
 	}
 }

@@ -11,9 +11,9 @@ func TestNoIDsBeforeTheMark(t *testing.T) {
 		no   int64
 		want string
 	}{
-		{writer{name: "get", kept: true, count: &counting{last: mark}}, mark - 1, ""},
-		{writer{name: "get", kept: true, count: &counting{last: mark}}, mark, "get.5"},
-		{writer{name: "get", kept: true, resumed: true, count: &counting{last: mark}}, mark - 1, "get.4"},
+		{writer{name: "get", kept: true, count: &seqFilter{last: mark}}, mark - 1, ""},
+		{writer{name: "get", kept: true, count: &seqFilter{last: mark}}, mark, "get.5"},
+		{writer{name: "get", kept: true, resumed: true, count: &seqFilter{last: mark}}, mark - 1, "get.4"},
 		{writer{name: "get", kept: true}, mark - 1, "get.4"},
 		{writer{name: "get"}, mark, ""},
 	} {

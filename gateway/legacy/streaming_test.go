@@ -10,9 +10,9 @@ import (
 	"taskgate/shim"
 )
 
-// TestPullWordIsOfOnePush: the word that ends a push comes late, and to who left it,
+// TestPullSignalIsOfOnePush: the signal that ends a push comes late, and to who sent it,
 // too. It ends that push and no later one of the same task.
-func TestPullWordIsOfOnePush(t *testing.T) {
+func TestPullSignalIsOfOnePush(t *testing.T) {
 	table, _ := newTable(wiretest.OpenSessions(t, 10, time.Hour))
 	s := mustCreate(t, table, sessionState{})
 	defer s.release()
@@ -30,12 +30,12 @@ func TestPullWordIsOfOnePush(t *testing.T) {
 	if name, err := s.pushed(t.Context(), id); err != nil || name != p.name {
 		t.Errorf("marked is %q: %v", name, err)
 	}
-	table.heed(s.id, pullWord+before.name, time.Now())
+	table.signalled(s.id, pullSignal+before.name, time.Now())
 	if err := p.ctx.Err(); err != nil {
-		t.Errorf("the word for another push: %v", err)
+		t.Errorf("the signal for another push: %v", err)
 	}
-	table.heed(s.id, pullWord+p.name, time.Now())
+	table.signalled(s.id, pullSignal+p.name, time.Now())
 	if err := context.Cause(p.ctx); err != errCut {
-		t.Errorf("the word for this push: %v", err)
+		t.Errorf("the signal for this push: %v", err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"taskgate/gateway/wire"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/work"
 )
 
 // exchange is a request in flight, a batch of them, or a text that is neither.
@@ -98,10 +99,7 @@ func (x *exchange) end() {
 	if x.listens() {
 		c.listening--
 	}
-	select {
-	case c.ended <- struct{}{}:
-	default:
-	}
+	work.Signal(c.ended)
 }
 
 // cancelled takes the cancellation of a request. It reports false for one that the gateway has

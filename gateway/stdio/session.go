@@ -12,6 +12,7 @@ import (
 	"taskgate/gateway/wire"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/work"
 )
 
 // listenAgain is the pause before a GET stream that has ended is opened again.
@@ -81,18 +82,13 @@ func (c *Conn) initialized() {
 
 // listen hands out what belongs to no request, until ctx ends or the session is lost.
 func (c *Conn) listen(ctx context.Context, id string) {
-	pause := time.NewTimer(listenAgain)
-	defer pause.Stop()
 	for {
 		w, err := c.do(ctx, http.MethodGet, id, nil, c.out.send)
 		if err == nil && w.status == http.StatusNotFound && ctx.Err() == nil {
 			_, _ = c.renew(ctx, id) // if it fails, the next request tries again
 			return
 		}
-		pause.Reset(listenAgain)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
+		if work.Pause(ctx, listenAgain) != nil {
 			return
 		}
 	}

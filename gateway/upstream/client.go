@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"taskgate/internal/mcp"
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -37,7 +38,7 @@ type Client interface {
 // implements shim.Upstream.
 type HTTP struct {
 	wire      *wire
-	work      *workers
+	work      *work.Background
 	eras      *eras
 	tools     *tools
 	sessions  *sessionTable
@@ -56,7 +57,7 @@ func New(c Config) (*HTTP, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &HTTP{wire: w, work: newWorkers()}
+	h := &HTTP{wire: w, work: work.NewBackground(errClosed)}
 	h.tools = &tools{client: h, lists: remembered[map[string]Tool]{work: h.work, most: maxLists}}
 	h.eras = &eras{wire: w, work: h.work, tools: h.tools, seen: remembered[Server]{work: h.work, most: w.cfg.MaxSeen}}
 	h.sessions = &sessionTable{wire: w, work: h.work, eras: h.eras, tools: h.tools, shares: shares{wire: w, work: h.work}}
@@ -112,7 +113,7 @@ func (h *HTTP) EndSession(ctx context.Context, key string) {
 // call left behind are kept for whoever resumes it.
 func (h *HTTP) Close(ctx context.Context) error {
 	h.sessions.close()
-	err := h.work.close(ctx)
+	err := h.work.Close(ctx)
 	if h.wire.older != nil {
 		err = errors.Join(err, h.wire.older.Close(ctx))
 	}

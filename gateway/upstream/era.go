@@ -14,6 +14,7 @@ import (
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -54,7 +55,7 @@ func (e *eras) untried(v *verdict, s shim.Session) bool {
 // says of itself. There is one per client, and so one per process and endpoint.
 type eras struct {
 	wire    *wire
-	work    *workers
+	work    *work.Background
 	tools   *tools
 	seen    remembered[Server] // by the capabilities that were declared, and the client's era
 	probing singleflight.Group
@@ -75,7 +76,7 @@ func (e *eras) get(ctx context.Context, s shim.Session) (*verdict, error) {
 	if v := e.known(); v != nil {
 		return v, nil
 	}
-	return once(ctx, e.work, &e.probing, clientsLike(ctx, s).of(), func(ctx context.Context) (*verdict, error) {
+	return work.Once(ctx, e.work, &e.probing, clientsLike(ctx, s).of(), func(ctx context.Context) (*verdict, error) {
 		if v := e.known(); v != nil {
 			return v, nil
 		}
@@ -162,7 +163,7 @@ func (h *HTTP) settle(ctx context.Context, s shim.Session) (*verdict, mcp.Era, e
 		return nil, mcp.NoEra, err
 	}
 	if h.eras.untried(v, s) {
-		_, err = once(ctx, h.work, &h.eras.probing, "handshake"+clientsLike(ctx, s).of(), func(ctx context.Context) (struct{}, error) {
+		_, err = work.Once(ctx, h.work, &h.eras.probing, "handshake"+clientsLike(ctx, s).of(), func(ctx context.Context) (struct{}, error) {
 			if !h.eras.untried(v, s) {
 				return struct{}{}, nil
 			}

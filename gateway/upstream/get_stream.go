@@ -9,6 +9,7 @@ import (
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -111,7 +112,7 @@ func (st *getStream) want(ctx context.Context) (*getHold, <-chan struct{}) {
 		st.hold(ctx)
 	case h.rests && !time.Now().Before(h.early):
 		h.renew()
-		signal(h.wake)
+		work.Signal(h.wake)
 	}
 	return st.cur, st.cur.ready
 }
@@ -119,10 +120,10 @@ func (st *getStream) want(ctx context.Context) (*getHold, <-chan struct{}) {
 // hold has the stream held. st.mu is held.
 func (st *getStream) hold(ctx context.Context) {
 	// Not under the life of its first listener: it may outlive that one.
-	life, stop := context.WithCancel(st.s.t.work.life)
+	life, stop := context.WithCancel(st.s.t.work.Life())
 	h := &getHold{st: st, stop: stop, known: make(chan struct{}), ready: make(chan struct{}), wake: make(chan struct{}, 1)}
 	st.cur = h
-	if !st.s.t.work.spawn(ctx, func(context.Context) { h.run(life) }) {
+	if !st.s.t.work.Go(ctx, func(context.Context) { h.run(life) }) {
 		stop()
 		h.ended = true
 		close(h.known)
@@ -310,7 +311,7 @@ func (h *getHold) pause(ctx context.Context, least, most time.Duration) error {
 	h.rests = true
 	closeOnce(h.ready)
 	h.st.mu.Unlock()
-	if err := pause(ctx, least); err != nil {
+	if err := work.Pause(ctx, least); err != nil {
 		return err
 	}
 	t := time.NewTimer(most - least)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"taskgate/internal/jsonrpc"
+	"taskgate/internal/work"
 	"taskgate/shim"
 	"taskgate/shim/shimtest"
 	"taskgate/shim/shimtest/fake"
@@ -196,14 +197,14 @@ func (g *streams) serve(s *fake.Server, head func() time.Duration) {
 			return
 		}
 		defer g.busy.Store(false)
-		if d := head(); pause(x.R.Context(), d) != nil {
+		if d := head(); work.Pause(x.R.Context(), d) != nil {
 			return
 		}
 		g.open.Add(1)
 		x.Head("text/event-stream")
 		x.Hang()
 		g.open.Add(-1)
-		_ = pause(context.Background(), time.Second) // it notices the end late
+		_ = work.Pause(context.Background(), time.Second) // it notices the end late
 	})
 	s.Tool("t", func(x *fake.Exchange) {
 		g.began = append(g.began, g.open.Load())

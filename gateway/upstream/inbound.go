@@ -13,6 +13,7 @@ import (
 	"taskgate/internal/budget"
 	"taskgate/internal/eventstream"
 	"taskgate/internal/jsonrpc"
+	"taskgate/internal/work"
 )
 
 // item is what one read of a response gives: the messages of one event, or why
@@ -175,7 +176,10 @@ func (in *inbound) understand(it *item, ev *eventstream.Event) {
 	case flat(data):
 		it.msgs, it.err = in.parse(data)
 	default:
-		apart(func() { it.msgs, it.err = in.parse(data) })
+		it.err = work.Apart(func() (err error) {
+			it.msgs, err = in.parse(data)
+			return err
+		})
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -21,7 +22,7 @@ func (s *session) raiseLevel(ctx context.Context, l *link, level string) {
 	}
 	for !l.settled(want) {
 		// What is under way may be a call's that wants less, or that leaves before it is done.
-		raised, err := once(ctx, s.t.work, &l.raising, "", func(ctx context.Context) (int, error) {
+		raised, err := work.Once(ctx, s.t.work, &l.raising, "", func(ctx context.Context) (int, error) {
 			s.setLevel(ctx, l, level)
 			return want, nil
 		})

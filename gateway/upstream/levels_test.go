@@ -11,6 +11,7 @@ import (
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/work"
 	"taskgate/shim/shimtest/fake"
 )
 
@@ -79,7 +80,7 @@ func TestLogLevelOfACallThatLeaves(t *testing.T) {
 		mustCall(t, h, in("a", ``))
 		taken := 0
 		s.On("logging/setLevel", func(x *fake.Exchange) {
-			if pause(x.R.Context(), time.Second) == nil {
+			if work.Pause(x.R.Context(), time.Second) == nil {
 				taken++
 				fake.Result(`{}`)(x)
 			}

@@ -7,6 +7,7 @@ import (
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -42,7 +43,7 @@ func (h *HTTP) listenModern(ctx context.Context, v *verdict, s shim.Session, f s
 			return context.Cause(ctx)
 		}
 		sub.tries++
-		if err := pause(ctx, backoff(sub.tries)); err != nil {
+		if err := work.Pause(ctx, backoff(sub.tries)); err != nil {
 			return err
 		}
 	}

@@ -6,6 +6,7 @@ import (
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -69,7 +70,7 @@ func (l *listener) hear(n shim.Notification) bool {
 		l.queue = missed(l.filter)
 	}
 	l.queue = append(l.queue, n)
-	signal(l.news)
+	work.Signal(l.news)
 	return true
 }
 

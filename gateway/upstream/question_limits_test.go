@@ -8,6 +8,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"taskgate/internal/work"
 	"taskgate/shim"
 	"taskgate/shim/shimtest"
 	"taskgate/shim/shimtest/fake"
@@ -51,7 +52,7 @@ func TestAskedTooMuch(t *testing.T) {
 					for _, answer := range waiting[c.asked:] {
 						refused <- string(x.Await(answer))
 					}
-					_ = pause(x.R.Context(), 2*gather) // until the others are asked
+					_ = work.Pause(x.R.Context(), 2*gather) // until the others are asked
 					x.Event(x.Fill(result))
 				})
 				var keys []string

@@ -10,6 +10,7 @@ import (
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -174,13 +175,13 @@ func (q *questions) run() {
 	q.x.idle.pause()
 	defer q.x.idle.resume()
 	for {
-		_ = pause(q.ctx, gather) // next sees an end
+		_ = work.Pause(q.ctx, gather) // next sees an end
 		ctx, asked := q.next()
 		if asked == nil {
 			return
 		}
 		// This goroutine waits in Ask for long, and keeps the stack that it has grown to.
-		apart(func() { q.x.rec.save(ctx) })
+		_ = work.Apart(func() error { q.x.rec.save(ctx); return nil })
 		answers, err := q.x.sink.Ask(ctx, questionsOf(asked)...)
 		q.settle(asked, answers, err)
 	}
@@ -219,7 +220,7 @@ func (q *questions) settle(asked []pending, answers []shim.Answer, failed error)
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	signal(q.settled)
+	work.Signal(q.settled)
 }
 
 // post gives the server the answers. A question that was withdrawn gets none.
@@ -268,7 +269,7 @@ func (q *questions) cancelled(id []byte) bool {
 		withdrawn := q.waiting[i : i+1]
 		q.x.rec.amend(func(c *checkpoint) { c.close(withdrawn) })
 		q.waiting = slices.Delete(slices.Clone(q.waiting), i, i+1)
-		signal(q.settled)
+		work.Signal(q.settled)
 		return true
 	}
 	i := slices.IndexFunc(q.asked, is)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"taskgate/internal/work"
 	"taskgate/shim"
 	"taskgate/shim/shimtest"
 	"taskgate/shim/shimtest/fake"
@@ -123,7 +124,7 @@ func TestQuestionsTogether(t *testing.T) {
 		s.Tool("t", func(x *fake.Exchange) {
 			first, second := x.Expect(`1`), x.Expect(`2`)
 			x.Event(`{"jsonrpc":"2.0","id":1,"method":"elicitation/create","params":` + elicit + `}`)
-			_ = pause(x.R.Context(), 20*time.Millisecond)
+			_ = work.Pause(x.R.Context(), 20*time.Millisecond)
 			x.Event(x.Progress(1, "between"))
 			x.Event(`{"jsonrpc":"2.0","id":2,"method":"roots/list"}`)
 			x.Await(first)
@@ -177,7 +178,7 @@ func TestWithdrawn(t *testing.T) {
 			bubble(t, fake.Stateful, Config{IdleTimeout: time.Second}, func(t *testing.T, s *fake.Server, h *HTTP) {
 				s.Tool("t", func(x *fake.Exchange) {
 					x.Event(`{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":` + elicit + `}`)
-					_ = pause(x.R.Context(), wait)
+					_ = work.Pause(x.R.Context(), wait)
 					c.then(x)
 				})
 				r, err := callIn(t, h, all, &shimtest.Sink{OnAsk: blocked})

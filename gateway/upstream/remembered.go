@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"taskgate/internal/jsonrpc"
+	"taskgate/internal/work"
 )
 
 // How long an answer of a server is believed (design.md 0.27).
@@ -37,7 +38,7 @@ func freshness(result []byte) time.Duration {
 // remembered are answers of a server, each under a key and believed for a time. An old answer
 // is asked for again by whoever needs it next, and serves on as long as there is no new one.
 type remembered[T any] struct {
-	work   *workers
+	work   *work.Background
 	most   int // answers that are kept
 	asking singleflight.Group
 
@@ -78,7 +79,7 @@ func (r *remembered[T]) get(ctx context.Context, k sessionKey, patience time.Dur
 		ctx, cancel = context.WithTimeout(ctx, patience)
 		defer cancel()
 	}
-	now, err := once(ctx, r.work, &r.asking, k.String(), func(ctx context.Context) (*said[T], error) { return r.renew(ctx, k, ask) })
+	now, err := work.Once(ctx, r.work, &r.asking, k.String(), func(ctx context.Context) (*said[T], error) { return r.renew(ctx, k, ask) })
 	if err != nil {
 		return old, err
 	}

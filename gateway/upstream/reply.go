@@ -8,6 +8,7 @@ import (
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -153,7 +154,7 @@ func (w *wire) answer(ctx, life context.Context, to target, body []byte) error {
 	}
 	for try := range 3 {
 		if try > 0 {
-			if err := pause(ctx, firstRetry<<try); err != nil {
+			if err := work.Pause(ctx, firstRetry<<try); err != nil {
 				return err
 			}
 		}

@@ -14,6 +14,7 @@ import (
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/semconv"
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -170,7 +171,7 @@ func (r *resumption) reopen(ctx context.Context, in *inbound, why error) (*inbou
 func (r *resumption) reconnect(ctx context.Context, wait time.Duration) (*inbound, error) {
 	for r.tries <= maxTries {
 		r.x.idle.pause() // it is not the server that is waited for
-		if err := pause(ctx, wait); err != nil {
+		if err := work.Pause(ctx, wait); err != nil {
 			return nil, err
 		}
 		r.x.idle.resume()

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskgate/internal/work"
 	"taskgate/shim"
 	"taskgate/shim/shimtest"
 	"taskgate/shim/shimtest/fake"
@@ -22,7 +23,7 @@ func steps(n int, retry time.Duration, cut int) fake.Behaviour {
 		x.Run()
 		x.Resumable(retry, cut, func(send func(string)) {
 			for i := range n {
-				_ = pause(context.Background(), time.Second)
+				_ = work.Pause(context.Background(), time.Second)
 				send(x.Progress(i+1, fmt.Sprint(i+1)))
 			}
 			send(x.Fill(result))
@@ -242,7 +243,7 @@ func TestResumeQuestionLateHead(t *testing.T) {
 				s.LateHeads()
 				if refuse {
 					s.On("GET", func(x *fake.Exchange) {
-						_ = pause(t.Context(), time.Second)
+						_ = work.Pause(t.Context(), time.Second)
 						fake.Status(400, "text/plain", "stream replay unsupported")(x)
 					})
 				}
@@ -284,7 +285,7 @@ func TestResumeDeafServer(t *testing.T) {
 		}
 		s.Tool("t", func(x *fake.Exchange) {
 			x.Resumable(0, 1, func(send func(string)) {
-				_ = pause(context.Background(), time.Hour)
+				_ = work.Pause(context.Background(), time.Hour)
 				send(x.Fill(result))
 			})
 		})
@@ -327,7 +328,7 @@ func TestCheckpointRate(t *testing.T) {
 		s.Tool("t", func(x *fake.Exchange) {
 			x.Resumable(0, 0, func(send func(string)) {
 				for range 100 {
-					_ = pause(context.Background(), 100*time.Millisecond)
+					_ = work.Pause(context.Background(), 100*time.Millisecond)
 					send(`{"jsonrpc":"2.0","method":"notifications/x"}`)
 				}
 				send(x.Fill(result))
@@ -372,7 +373,7 @@ func TestNewestCheckpointOnDetach(t *testing.T) {
 				for range 10 {
 					send(`{"jsonrpc":"2.0","method":"notifications/x"}`)
 				}
-				_ = pause(context.Background(), time.Minute)
+				_ = work.Pause(context.Background(), time.Minute)
 				send(x.Fill(result))
 			})
 		})

@@ -155,7 +155,7 @@ func (r *router) ask(ctx context.Context, x *exchange, m jsonrpc.Message) error 
 	}
 	p := pending{ID: []byte(m.ID.Raw()), Method: m.Method, Params: raw(m.Params), OnGET: true}
 	s.pin()
-	if !s.t.work.spawn(ctx, func(ctx context.Context) {
+	if !s.t.work.Go(ctx, func(ctx context.Context) {
 		defer s.release()
 		s.askClient(ctx, x.to, k, m.ID, p)
 	}) {

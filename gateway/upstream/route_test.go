@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskgate/internal/work"
 	"taskgate/shim"
 	"taskgate/shim/shimtest"
 	"taskgate/shim/shimtest/fake"
@@ -121,7 +122,7 @@ func TestAskedOnGETInTurns(t *testing.T) {
 			asks++
 			asking++
 			most = max(most, asking)
-			_ = pause(ctx, time.Hour)
+			_ = work.Pause(ctx, time.Hour)
 			asking--
 			return answering(ctx, q...)
 		}}
@@ -160,7 +161,7 @@ func TestAskedTogether(t *testing.T) {
 		sizes := make(chan int, 9)
 		sink := &shimtest.Sink{OnAsk: func(ctx context.Context, q ...shim.Question) ([]shim.Answer, error) {
 			sizes <- len(q)
-			_ = pause(ctx, time.Minute)
+			_ = work.Pause(ctx, time.Minute)
 			return answering(ctx, q...)
 		}}
 		f := aloftIn(t, h, asksIn("a", all), sink)
@@ -189,10 +190,10 @@ func TestWithdrawnWhileGathering(t *testing.T) {
 	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 		s.Tool("t", func(x *fake.Exchange) {
 			x.Event(`{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":` + elicit + `}`)
-			_ = pause(x.R.Context(), gather/2)
+			_ = work.Pause(x.R.Context(), gather/2)
 			x.Event(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}`)
 			x.Ask(`8`, "roots/list", `{}`)
-			_ = pause(x.R.Context(), time.Minute)
+			_ = work.Pause(x.R.Context(), time.Minute)
 			x.Event(x.Fill(result))
 		})
 		sink := &shimtest.Sink{OnAsk: answering}
@@ -211,7 +212,7 @@ func TestHeardWhileAsking(t *testing.T) {
 		s.Tool("t", func(x *fake.Exchange) {
 			answer := x.Expect(`7`)
 			x.Event(`{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":` + elicit + `}`)
-			_ = pause(x.R.Context(), time.Second)
+			_ = work.Pause(x.R.Context(), time.Second)
 			x.Event(x.Progress(1, "meanwhile"))
 			x.Await(answer)
 			x.Event(x.Fill(result))
@@ -219,7 +220,7 @@ func TestHeardWhileAsking(t *testing.T) {
 		heard := -1
 		var sink shimtest.Sink
 		sink.OnAsk = func(ctx context.Context, q ...shim.Question) ([]shim.Answer, error) {
-			_ = pause(ctx, time.Minute)
+			_ = work.Pause(ctx, time.Minute)
 			p, _ := sink.Heard()
 			heard = len(p)
 			return answering(ctx, q...)

@@ -13,6 +13,7 @@ import (
 	"taskgate/gateway/upstream/sse"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -208,7 +209,7 @@ func (s *session) open(ctx context.Context) (*link, error) {
 	if l := s.current(); l != nil {
 		return l, nil
 	}
-	return once(ctx, s.t.work, &s.opening, "", func(ctx context.Context) (*link, error) {
+	return work.Once(ctx, s.t.work, &s.opening, "", func(ctx context.Context) (*link, error) {
 		if l := s.current(); l != nil {
 			return l, nil
 		}

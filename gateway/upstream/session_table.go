@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"taskgate/internal/mcp"
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -55,7 +56,7 @@ func clientsLike(ctx context.Context, s shim.Session) sessionKey {
 // The client owns it; mu guards m and closed.
 type sessionTable struct {
 	wire       *wire
-	work       *workers
+	work       *work.Background
 	eras       *eras
 	tools      *tools
 	shares     shares
@@ -240,7 +241,7 @@ func (t *sessionTable) discard(ctx context.Context, l *link) {
 		return
 	}
 	t.wire.sessionEnded(l, "")
-	t.work.spawn(ctx, func(ctx context.Context) {
+	t.work.Go(ctx, func(ctx context.Context) {
 		// Close ends the client's life, but what it has begun to end is ended.
 		ctx, cancel := outlive(ctx, deleteTimeout)
 		defer cancel()

@@ -13,6 +13,7 @@ import (
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/work"
 	"taskgate/shim"
 	"taskgate/shim/shimtest"
 	"taskgate/shim/shimtest/fake"
@@ -153,7 +154,7 @@ func TestIdleSession(t *testing.T) {
 
 func pauseFor(t *testing.T, d time.Duration) {
 	t.Helper()
-	if err := pause(t.Context(), d); err != nil {
+	if err := work.Pause(t.Context(), d); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -351,7 +352,7 @@ func TestIdleTimeout(t *testing.T) {
 			s.Tool("t", func(x *fake.Exchange) { // comments keep it alive, then silence
 				for range 5 {
 					x.Comment()
-					_ = pause(x.R.Context(), 9*time.Second)
+					_ = work.Pause(x.R.Context(), 9*time.Second)
 				}
 				x.Hang()
 			})

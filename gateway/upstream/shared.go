@@ -7,6 +7,7 @@ import (
 
 	"taskgate/gateway/upstream/sse"
 	"taskgate/internal/jsonrpc"
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -93,7 +94,7 @@ func (st shared) link() (*link, error) {
 // owns it.
 type shares struct {
 	wire *wire
-	work *workers
+	work *work.Background
 }
 
 // has reports whether the session of this client is one that replicas share.
@@ -157,7 +158,7 @@ func (sh *shares) noteLevel(ctx context.Context, key, level string) {
 
 // hold tells the other replicas that a session is in use here.
 func (sh *shares) hold(key string) {
-	sh.work.spawn(context.Background(), func(ctx context.Context) {
+	sh.work.Go(context.Background(), func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, holdFor/3)
 		defer cancel()
 		if err := sh.wire.cfg.Sessions.Hold(ctx, key, holdFor); err != nil {
@@ -172,7 +173,7 @@ func (sh *shares) letGo(ctx context.Context, key string, held, over bool) {
 	if !held && !over {
 		return
 	}
-	sh.work.spawn(ctx, func(ctx context.Context) {
+	sh.work.Go(ctx, func(ctx context.Context) {
 		ctx, cancel := outlive(ctx, deleteTimeout)
 		defer cancel()
 		if held {
@@ -187,8 +188,8 @@ func (sh *shares) letGo(ctx context.Context, key string, held, over bool) {
 // endLater ends a session once every replica has had the time to say that it still
 // uses it.
 func (sh *shares) endLater(ctx context.Context, key string) {
-	sh.work.spawn(ctx, func(ctx context.Context) {
-		_ = pause(ctx, endAfter) // a client that closes ends it now
+	sh.work.Go(ctx, func(ctx context.Context) {
+		_ = work.Pause(ctx, endAfter) // a client that closes ends it now
 		ctx, cancel := outlive(ctx, deleteTimeout)
 		defer cancel()
 		sh.end(ctx, key, true)
@@ -232,7 +233,7 @@ func (s *session) openShared(ctx context.Context) (*link, error) {
 			if rev != waited {
 				waited, since = rev, time.Now()
 			}
-			if err := pause(ctx, look); err != nil {
+			if err := work.Pause(ctx, look); err != nil {
 				return nil, err
 			}
 			continue

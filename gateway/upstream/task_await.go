@@ -12,6 +12,7 @@ import (
 	"taskgate/internal/budget"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -94,7 +95,7 @@ func (t *serverTask) await(ctx context.Context) error {
 			tries = 0
 		}
 		x.idle.pause()
-		err = pause(ctx, next)
+		err = work.Pause(ctx, next)
 		x.idle.resume()
 		if err != nil {
 			return err

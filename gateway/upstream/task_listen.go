@@ -9,6 +9,7 @@ import (
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -37,7 +38,7 @@ const (
 // client owns them. mu guards what follows it, and the tasks of each listener.
 type taskListeners struct {
 	wire *wire
-	work *workers
+	work *work.Background
 
 	mu   sync.Mutex
 	of   map[listenKey]*taskListener
@@ -80,7 +81,7 @@ func (ls *taskListeners) join(ctx context.Context, s shim.Session, version, id s
 	l := ls.of[k]
 	if l == nil {
 		l = &taskListener{all: ls, key: k, change: make(chan struct{}, 1), tasks: make(map[string]*taskNews)}
-		if !ls.work.spawn(ctx, l.run) {
+		if !ls.work.Go(ctx, l.run) {
 			return nil
 		}
 		if ls.of == nil {
@@ -94,7 +95,7 @@ func (ls *taskListeners) join(ctx context.Context, s shim.Session, version, id s
 	}
 	l.tasks[id] = n
 	if len(l.tasks) <= listenMost {
-		signal(l.change)
+		work.Signal(l.change)
 	}
 	return n
 }
@@ -110,14 +111,14 @@ func (n *taskNews) leave() {
 		delete(n.of.tasks, n.id)
 	}
 	if len(n.of.tasks) == 0 {
-		signal(n.of.change)
+		work.Signal(n.of.change)
 	}
 }
 
 // nudge has the task looked at soon.
 func (n *taskNews) nudge() {
 	if n != nil {
-		signal(n.told)
+		work.Signal(n.told)
 	}
 }
 
@@ -135,9 +136,9 @@ func (n *taskNews) heard() bool {
 // says that the task is to be looked at. An error is why ctx has ended.
 func (n *taskNews) rest(ctx context.Context, d time.Duration) (told bool, err error) {
 	if n == nil || d <= pollLeast {
-		return false, pause(ctx, d)
+		return false, work.Pause(ctx, d)
 	}
-	if err := pause(ctx, pollLeast); err != nil {
+	if err := work.Pause(ctx, pollLeast); err != nil {
 		return false, err
 	}
 	timer := time.NewTimer(d - pollLeast)
@@ -161,7 +162,7 @@ func (l *taskListener) run(ctx context.Context) {
 		l.end()
 	}()
 	wait, tries := listenAfter, 0
-	for pause(ctx, wait) == nil {
+	for work.Pause(ctx, wait) == nil {
 		ids := l.ids()
 		if ids == nil {
 			return

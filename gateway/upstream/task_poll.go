@@ -11,6 +11,7 @@ import (
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -274,7 +275,7 @@ func (t *serverTask) update(ctx context.Context, answers map[string]json.RawMess
 		case !passing(err) && !errors.Is(err, errSlow) || tries > lostTries:
 			return lookFailed(err)
 		}
-		if err := pause(ctx, backoff(tries)); err != nil {
+		if err := work.Pause(ctx, backoff(tries)); err != nil {
 			return err
 		}
 	}

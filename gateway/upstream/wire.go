@@ -224,3 +224,9 @@ func (w *wire) deleteLink(ctx context.Context, l *link) {
 		w.log.Debug("session was not deleted", "err", fmt.Sprint(err))
 	}
 }
+
+// outlive bounds a message that nobody waits for: a cancellation, the end of a session.
+// It outlives the request that it is about.
+func outlive(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), d)
+}

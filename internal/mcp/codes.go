@@ -31,7 +31,7 @@ const (
 )
 
 // The codes between these two, both included, belong to the specification: a
-// modern face must not emit one that is not defined (protocol.md 1.2, row 4).
+// modern handler must not emit one that is not defined (protocol.md 1.2, row 4).
 const (
 	CodeReservedFirst = -32099
 	CodeReservedLast  = -32020

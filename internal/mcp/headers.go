@@ -12,10 +12,6 @@ const (
 	HeaderLastEventID     = "Last-Event-Id"        // legacy, on GET
 )
 
-// SchemaHeader is the keyword of a tool's inputSchema that asks for an argument
-// to be mirrored in a header (protocol.md 2.4).
-const SchemaHeader = "x-mcp-header"
-
 // Media types of the transport. A client accepts both.
 const (
 	TypeJSON   = "application/json"

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+
+	"taskgate/internal/memconn"
 )
 
 // Memory is a Redis in the process of the test, reached over pipes in memory. It counts
@@ -141,66 +143,5 @@ func (m *Memory) Dial(context.Context, string, string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newBuffered(c), nil
-}
-
-// buffered is a pipe with a buffer for writing, as a socket has one. Without it a server
-// that answers the first command of a pipeline waits for ever for a client that is still
-// writing the second.
-type buffered struct {
-	net.Conn
-	wake  chan struct{} // there is something to send
-	ended chan struct{}
-	end   func()
-
-	mu  sync.Mutex
-	out []byte
-}
-
-func newBuffered(c net.Conn) *buffered {
-	b := &buffered{Conn: c, wake: make(chan struct{}, 1), ended: make(chan struct{})}
-	b.end = sync.OnceFunc(func() { close(b.ended) })
-	go b.send()
-	return b
-}
-
-// Write keeps p to be sent.
-func (b *buffered) Write(p []byte) (int, error) {
-	select {
-	case <-b.ended:
-		return 0, net.ErrClosed
-	default:
-	}
-	b.mu.Lock()
-	b.out = append(b.out, p...)
-	b.mu.Unlock()
-	select {
-	case b.wake <- struct{}{}:
-	default:
-	}
-	return len(p), nil
-}
-
-// send sends what is kept until the connection is closed.
-func (b *buffered) send() {
-	for {
-		select {
-		case <-b.ended:
-			return
-		case <-b.wake:
-		}
-		b.mu.Lock()
-		out := b.out
-		b.out = nil
-		b.mu.Unlock()
-		if _, err := b.Conn.Write(out); err != nil {
-			_ = b.Close()
-		}
-	}
-}
-
-// Close ends both directions.
-func (b *buffered) Close() error {
-	b.end()
-	return b.Conn.Close()
+	return memconn.New(c), nil
 }

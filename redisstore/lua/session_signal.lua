@@ -1,11 +1,11 @@
--- session_signal leaves a word for the replicas that are busy with a client session. The
+-- session_signal sends a signal to the replicas that know a client session. The
 -- event names no revision: the state is as it was.
 --
 -- KEYS  1 signals
--- ARGV  1 id  2 a name of its own  3 word  4 ms to live  5 how many are kept  6 channel
+-- ARGV  1 id  2 a name of its own  3 text  4 ms to live  5 how many are kept  6 channel
 -- reply ok
-local id, name, word, ttl, n, events = next_arg(), next_arg(), next_arg(), next_arg(), next_arg(), next_arg()
-redis.call('RPUSH', KEYS[1], name .. '@' .. int(now()) .. ' ' .. word)
+local id, name, text, ttl, n, events = next_arg(), next_arg(), next_arg(), next_arg(), next_arg(), next_arg()
+redis.call('RPUSH', KEYS[1], name .. '@' .. int(now()) .. ' ' .. text)
 redis.call('LTRIM', KEYS[1], -tonumber(n), -1)
 redis.call('PEXPIRE', KEYS[1], ttl)
 redis.call('PUBLISH', events, id .. ' -1')

@@ -1,4 +1,7 @@
-package shim
+// Package content makes and reads the content blocks of results (protocol.md 6.4). What comes in
+// is what a server says while a call runs, and its result; what goes out are blocks, as JSON. A
+// block is the same in every dialect, and nothing here keeps any state.
+package content
 
 import (
 	"encoding/json"
@@ -8,10 +11,6 @@ import (
 	"taskgate/internal/jsonrpc"
 )
 
-// This file makes content blocks of what a server says while a call runs
-// (protocol.md 6.4.2). A block is the same in every dialect, like the result that
-// the shim reads already.
-
 // Keys of a block's _meta that say what the block was made of.
 const (
 	metaProgress = "dev.taskgate/progress"
@@ -19,8 +18,11 @@ const (
 	metaLeftOut  = "dev.taskgate/leftOut"
 )
 
-// textBlock is a text with one member of _meta, or none.
-func textBlock(text, meta string, value []byte) json.RawMessage {
+// Text is a block that is a text.
+func Text(text string) json.RawMessage { return textWith(text, "", nil) }
+
+// textWith is a text with one member of _meta, or none.
+func textWith(text, meta string, value []byte) json.RawMessage {
 	b := append(make([]byte, 0, 64+len(text)+len(value)), `{"type":"text","text":`...)
 	b = jsonrpc.AppendString(b, text)
 	if value != nil {
@@ -31,55 +33,65 @@ func textBlock(text, meta string, value []byte) json.RawMessage {
 	return append(b, '}')
 }
 
-// progressBlock is the hint that a progress notification makes: its message, else
-// its numbers, which are in _meta then as well.
-func progressBlock(p Progress) json.RawMessage {
-	if p.Message != "" {
-		return textBlock(p.Message, "", nil)
+// Progress is the hint that a progress notification makes: its message, else its numbers,
+// which are in _meta then as well. A total of 0 is none.
+func Progress(message string, progress, total float64) json.RawMessage {
+	if message != "" {
+		return Text(message)
 	}
-	value := append([]byte(`{"progress":`), number(p.Progress)...)
-	if p.Total > 0 {
-		value = append(append(value, `,"total":`...), number(p.Total)...)
+	value := append([]byte(`{"progress":`), number(progress)...)
+	if total > 0 {
+		value = append(append(value, `,"total":`...), number(total)...)
 	}
-	return textBlock(numbers(p), metaProgress, append(value, '}'))
+	return textWith(Numbers(progress, total), metaProgress, append(value, '}'))
 }
 
-// numbers spells progress without a message: n/total, or n.
-func numbers(p Progress) string {
-	if p.Total > 0 {
-		return number(p.Progress) + "/" + number(p.Total)
+// Numbers spells progress without a message: n/total, or n.
+func Numbers(progress, total float64) string {
+	if total > 0 {
+		return number(progress) + "/" + number(total)
 	}
-	return number(p.Progress)
+	return number(progress)
 }
 
 func number(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
 
-// logBlock is the hint that a log message makes: its data, a string as it is and
-// any other value as JSON; level and logger are in _meta.
-func logBlock(l Log) json.RawMessage {
-	data, _ := jsonrpc.Get(l.Raw, "data")
+// Log is the hint that a log message makes of the params of its notification: its data, a string
+// as it is and any other value as JSON; level and logger are in _meta.
+func Log(level string, params json.RawMessage) json.RawMessage {
+	data, _ := jsonrpc.Get(params, "data")
 	text, ok := jsonrpc.GetString(data)
 	if !ok {
 		text = string(data)
 	}
-	value := jsonrpc.AppendString([]byte(`{"level":`), l.Level)
-	if logger, ok := jsonrpc.GetString(l.Raw, "logger"); ok {
+	value := jsonrpc.AppendString([]byte(`{"level":`), level)
+	if logger, ok := jsonrpc.GetString(params, "logger"); ok {
 		value = jsonrpc.AppendString(append(value, `,"logger":`...), logger)
 	}
-	return textBlock(text, metaLog, append(value, '}'))
+	return textWith(text, metaLog, append(value, '}'))
 }
 
-// leftOutBlock tells the reader of pieces that are missing: how many, or 0 for all
-// that come from here on.
-func leftOutBlock(n int, why string) json.RawMessage {
+// LeftOut tells the reader of pieces that are missing: how many, or 0 for all that come from
+// here on.
+func LeftOut(n int, why string) json.RawMessage {
 	if n == 0 {
-		return textBlock("[further partial results are left out: "+why+"]", metaLeftOut, []byte(`{}`))
+		return textWith("[further partial results are left out: "+why+"]", metaLeftOut, []byte(`{}`))
 	}
-	return textBlock(fmt.Sprintf("[%d partial results are left out: %s]", n, why), metaLeftOut, fmt.Appendf(nil, `{"count":%d}`, n))
+	return textWith(fmt.Sprintf("[%d partial results are left out: %s]", n, why), metaLeftOut, fmt.Appendf(nil, `{"count":%d}`, n))
 }
 
-// arrayOf is a JSON array of values.
-func arrayOf(values []json.RawMessage) json.RawMessage {
+// Blocks are the content blocks of a result.
+func Blocks(result json.RawMessage) []json.RawMessage {
+	content, _ := jsonrpc.Get(result, "content")
+	var blocks []json.RawMessage
+	for b := range jsonrpc.Elements(content) {
+		blocks = append(blocks, b)
+	}
+	return blocks
+}
+
+// Array is a JSON array of values.
+func Array(values []json.RawMessage) json.RawMessage {
 	size := 2 + len(values)
 	for _, v := range values {
 		size += len(v)

@@ -1,4 +1,4 @@
-package shim
+package content
 
 import (
 	"bytes"
@@ -9,19 +9,19 @@ import (
 	"taskgate/internal/jsonrpc"
 )
 
-// merge makes the result of a call that streamed (protocol.md 6.4.4): its content
+// Merge makes the result of a call that streamed (protocol.md 6.4.4): its content
 // is exactly all segments in order. Those that were streamed come first, then what
 // the server's own result adds to them, which is returned as well. All other fields
 // are the server's, byte for byte; and so is the whole result if nothing had been
 // streamed before.
-func merge(result json.RawMessage, streamed []json.RawMessage) (merged json.RawMessage, added []json.RawMessage) {
-	added = rest(streamed, blocksOf(result))
+func Merge(result json.RawMessage, streamed []json.RawMessage) (merged json.RawMessage, added []json.RawMessage) {
+	added = rest(streamed, Blocks(result))
 	if len(streamed) == 0 {
 		return result, added
 	}
-	out, err := jsonrpc.Set(result, arrayOf(append(streamed[:len(streamed):len(streamed)], added...)), "content")
+	out, err := jsonrpc.Set(result, Array(append(streamed[:len(streamed):len(streamed)], added...)), "content")
 	if err != nil {
-		return result, blocksOf(result) // no object: there is nothing to merge with
+		return result, Blocks(result) // no object: there is nothing to merge with
 	}
 	return out, added
 }

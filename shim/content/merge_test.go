@@ -1,4 +1,4 @@
-package shim
+package content
 
 import (
 	"encoding/json"
@@ -20,8 +20,8 @@ func TestMergeAddsTheRest(t *testing.T) {
 		{"more than there is", `["a","b"]`, `["a"]`, `["a"]`},
 		{"other text", `["x"]`, `["a"]`, `["a"]`},
 	} {
-		_, added := merge(json.RawMessage(`{"content":`+inBlocks(t, c.blocks, false)+`}`), split(inBlocks(t, c.streamed, true)))
-		if got, want := string(arrayOf(added)), inBlocks(t, c.added, false); got != want {
+		_, added := Merge(json.RawMessage(`{"content":`+inBlocks(t, c.blocks, false)+`}`), split(inBlocks(t, c.streamed, true)))
+		if got, want := string(Array(added)), inBlocks(t, c.added, false); got != want {
 			t.Errorf("%s: adds %s, want %s", c.name, got, want)
 		}
 	}
@@ -29,7 +29,7 @@ func TestMergeAddsTheRest(t *testing.T) {
 
 // split takes an array apart.
 func split(array string) []json.RawMessage {
-	return blocksOf(json.RawMessage(`{"content":` + array + `}`))
+	return Blocks(json.RawMessage(`{"content":` + array + `}`))
 }
 
 // inBlocks makes blocks: of a string a text, of a number an image, whose members come in the
@@ -43,7 +43,7 @@ func inBlocks(t *testing.T, short string, turned bool) string {
 	for _, v := range values {
 		switch v := v.(type) {
 		case string:
-			blocks = append(blocks, textBlock(v, "", nil))
+			blocks = append(blocks, Text(v))
 		case float64:
 			data := `"data":"` + number(v) + `"`
 			if turned {
@@ -53,5 +53,5 @@ func inBlocks(t *testing.T, short string, turned bool) string {
 			}
 		}
 	}
-	return string(arrayOf(blocks))
+	return string(Array(blocks))
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"taskgate/internal/jsonrpc"
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -81,7 +82,7 @@ func (st *stream) add(message []byte) bool {
 	}
 	st.queue = append(st.queue, eventHead, message, eventTail)
 	st.size += len(message)
-	wakeUp(st.wake)
+	work.Signal(st.wake)
 	return true
 }
 
@@ -96,7 +97,7 @@ func (st *stream) end(err error) {
 	if !st.closed {
 		close(st.over)
 	}
-	wakeUp(st.wake)
+	work.Signal(st.wake)
 }
 
 // answer puts the last message in.
@@ -141,7 +142,7 @@ func (st *stream) take(p []byte) (n int, err error) {
 	}
 	if n > 0 {
 		st.size = max(st.size-n, 0)
-		wakeUp(st.room)
+		work.Signal(st.room)
 		return n, nil
 	}
 	return 0, st.err
@@ -156,7 +157,7 @@ func (st *stream) Close() error {
 	if !was && st.err == nil {
 		close(st.over)
 	}
-	wakeUp(st.wake)
+	work.Signal(st.wake)
 	st.mu.Unlock()
 	if !was {
 		st.s.left(st)
@@ -169,12 +170,4 @@ func (st *stream) failed() error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return st.err
-}
-
-// wakeUp wakes one waiter; signals that nobody has seen yet are one.
-func wakeUp(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }

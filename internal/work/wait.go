@@ -1,0 +1,44 @@
+package work
+
+import (
+	"context"
+	"time"
+)
+
+// Pause waits for d. It returns why ctx ended, if that comes first.
+func Pause(ctx context.Context, d time.Duration) error {
+	if !PauseUntil(ctx.Done(), d) {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// PauseUntil waits for d, or until end is closed. It reports whether it waited for all of d.
+func PauseUntil(end <-chan struct{}, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-end:
+		return false
+	}
+}
+
+// Signal wakes the one who waits on a channel that holds one signal. Signals that nobody has
+// seen yet are one.
+func Signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Apart runs f on a goroutine of its own and waits for its end. A goroutine that waits for long
+// afterwards would keep the stack to which f has made it grow: that of a call at the server
+// would be twice as large for having written to the store.
+func Apart(f func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	return <-done
+}
