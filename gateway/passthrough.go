@@ -124,6 +124,13 @@ func (u *route) described(raw json.RawMessage) json.RawMessage {
 	return jsonrpc.With(raw, jsonrpc.AppendString(nil, u.config.PublicURL+u.endpoint.Config.Path), "resource")
 }
 
+// ofOrigin reports whether metadata is that of the gateway's whole origin: the gateway has taken over the
+// name of a server that has it there.
+func (u *route) ofOrigin(raw json.RawMessage) bool {
+	resource, _ := jsonrpc.GetString(raw, "resource")
+	return strings.TrimSuffix(resource, "/") == u.config.PublicURL && u.endpoint.Config.Path != "/"
+}
+
 // relayed serves what clients look for before they sign in at a server: its metadata, and what may be at
 // its origin. It reports false for any other request.
 func (g *Gateway) relayed(w http.ResponseWriter, r *http.Request) bool {
@@ -136,11 +143,16 @@ func (g *Gateway) relayed(w http.ResponseWriter, r *http.Request) bool {
 	return g.atOrigin(w, r)
 }
 
-// serveResource answers with the metadata of a server.
+// serveResource answers with the metadata of a server. That of an origin is not here, unless the server
+// leads its clients to it: they would take it for that of another resource.
 func (u *route) serveResource(w http.ResponseWriter, r *http.Request) {
 	raw, err := u.resource.Metadata(r.Context())
-	if err == nil {
+	switch {
+	case err != nil:
+	case !u.ofOrigin(raw):
 		raw = u.described(raw)
+	case !u.resource.Says():
+		err = auth.ErrNoMetadata
 	}
 	u.serveDocument(w, r, raw, err)
 }
@@ -161,9 +173,11 @@ func (u *route) serveDocument(w http.ResponseWriter, r *http.Request, raw json.R
 	}
 }
 
-// Where clients look for an authorization server at the origin of a server without metadata (the
-// authorization page of 2025-03-26), and what it has there if it has no metadata either.
+// Where clients look at the origin of a server: for its metadata, and where it has none for an
+// authorization server (the authorization page of 2025-03-26), and what that has there if it has no
+// metadata either.
 const (
+	pathResource  = "/.well-known/oauth-protected-resource"
 	pathServer    = "/.well-known/oauth-authorization-server"
 	pathOpenID    = "/.well-known/openid-configuration"
 	pathAuthorize = "/authorize"
@@ -171,13 +185,14 @@ const (
 	pathRegister  = "/register"
 )
 
-// atOrigin serves what clients look for at the origin of a server whose authorization server is at
-// that origin. It is that of the first upstream whose server has no protected resource metadata:
-// one origin stands for one server. It reports false for any other request.
+// atOrigin serves what clients look for at the origin of a server: the metadata of the first upstream
+// whose server has it there, or what belongs to an authorization server at that origin. That is of the first
+// upstream whose server has no protected resource metadata: one origin stands for one server. It reports
+// false for any other request.
 func (g *Gateway) atOrigin(w http.ResponseWriter, r *http.Request) bool {
 	method := http.MethodGet
 	switch r.URL.Path {
-	case pathServer, pathOpenID, pathAuthorize:
+	case pathResource, pathServer, pathOpenID, pathAuthorize:
 	case pathToken, pathRegister:
 		method = http.MethodPost
 	default:
@@ -190,7 +205,11 @@ func (g *Gateway) atOrigin(w http.ResponseWriter, r *http.Request) bool {
 		if u.resource == nil {
 			continue
 		}
-		switch _, err := u.resource.Metadata(r.Context()); {
+		switch raw, err := u.resource.Metadata(r.Context()); {
+		case r.URL.Path == pathResource && (errors.Is(err, auth.ErrNoMetadata) || err == nil && !u.ofOrigin(raw)):
+		case r.URL.Path == pathResource:
+			u.serveDocument(w, r, raw, err)
+			return true
 		case errors.Is(err, auth.ErrNoMetadata):
 			u.serveOrigin(w, r)
 			return true

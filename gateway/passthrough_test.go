@@ -113,6 +113,31 @@ func TestMetadataIsPassedOn(t *testing.T) {
 	}
 }
 
+// TestMetadataOfTheOrigin: where a server has its metadata at its origin, under a name that is the gateway's
+// by now, it is there, as it is; for an address with a path there is none, as there is none at the server,
+// unless the server says where it is.
+func TestMetadataOfTheOrigin(t *testing.T) {
+	const at, document = "/.well-known/oauth-protected-resource", `{"resource":"` + wiretest.PublicURL + `", "x":1.0}`
+	get, _ := passed(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case at:
+			_, _ = io.WriteString(w, document)
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	if w := get("GET", at, ""); w.Code != 200 || w.Body.String() != document {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	if w := get("GET", at+"/up/mcp", ""); w.Code != 404 {
+		t.Errorf("with the path: %d %s", w.Code, w.Body)
+	}
+	get, _ = passed(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(503) }))
+	if w := get("GET", at, ""); w.Code != 502 {
+		t.Errorf("not at the moment: %d %s", w.Code, w.Body)
+	}
+}
+
 // TestOriginIsPassedOn: what clients of 2025-03-26 look for at the origin of a server without metadata
 // is passed on, and of a server with metadata nothing is.
 func TestOriginIsPassedOn(t *testing.T) {

@@ -88,7 +88,7 @@ func newPassthrough(c *config.Config, u *config.Upstream, tokens *tokenCaches, o
 		return nil, err
 	}
 	lasting := work.NewBackground(context.Canceled)
-	resource, err := newResource(u.URL, o.TLS[u.Name], cfg.Refresh, lasting, log)
+	resource, err := newResource(u, c.PublicURL, o.TLS[u.Name], cfg.Refresh, lasting, log)
 	if err != nil {
 		return nil, err
 	}

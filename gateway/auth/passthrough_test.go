@@ -31,6 +31,7 @@ type oauthServer struct {
 	status   int               // of all pages; 0 for as they are
 	requests []string          // their paths
 	header   http.Header       // of the last one
+	host     string            // likewise
 }
 
 // newOAuthServer is at /mcp, and has metadata that names these issuers.
@@ -55,7 +56,7 @@ func (s *oauthServer) set(path string, issuers ...string) string {
 func (s *oauthServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.requests, s.header = append(s.requests, r.URL.Path), r.Header.Clone()
+	s.requests, s.header, s.host = append(s.requests, r.URL.Path), r.Header.Clone(), r.Host
 	page, ok := s.pages[r.URL.Path]
 	switch {
 	case s.status != 0:
@@ -221,6 +222,11 @@ func TestPassthroughProbes(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, c, refusal)
 		}
 	}
+	inURL := request()
+	inURL.URL.RawQuery = "access_token=" + good
+	if c, refusal := m.Identify(inURL); refusal != nil || c.Principal.Subject != "" || c.Authorization() != "" {
+		t.Errorf("a token in the URL: %+v, %v", c, refusal)
+	}
 	for name, values := range map[string][]string{
 		"twice": {"Bearer " + good, "Bearer " + good}, "a list": {"Bearer " + good + ", Bearer " + good}, "empty": {""}, "no token": {"Bearer "},
 	} {
@@ -259,6 +265,11 @@ func TestIntrospection(t *testing.T) {
 		if c, refusal := m.Identify(request("Bearer " + token)); refusal == nil || refusal.Status != http.StatusUnauthorized {
 			t.Errorf("%s: %+v, %v", name, c.Principal, refusal)
 		}
+	}
+	short := i.Opaque("alice", map[string]any{"exp": time.Now().Add(time.Second).Unix()})
+	letIn(t, m, "Bearer "+short)
+	if f, _ := m.known.Get(sha256.Sum256([]byte(short))); f == nil || f.until.After(time.Now().Add(time.Second+m.cfg.Leeway)) {
+		t.Errorf("a short token is believed until %v", f)
 	}
 	m.cfg.Introspection.ClientSecret = "wrong"
 	if c, refusal := m.Identify(request("Bearer " + i.Opaque("alice", nil))); refusal == nil || refusal.Status != http.StatusServiceUnavailable || c.Principal.Subject != "" {

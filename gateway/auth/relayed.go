@@ -32,7 +32,7 @@ func (r *Resource) Origin() string { return r.server.Scheme + "://" + r.server.H
 // metadata has that is at the origin (RFC 9728 section 3.1).
 func (r *Resource) Is(resource string) bool {
 	u, err := url.Parse(resource)
-	if err != nil || u.Scheme != r.server.Scheme || !strings.EqualFold(u.Host, r.server.Host) || u.User != nil || u.Fragment != "" {
+	if err != nil || !sameOrigin(u, r.server) || u.User != nil || u.Fragment != "" {
 		return false
 	}
 	path := strings.TrimSuffix(u.EscapedPath(), "/")
@@ -44,7 +44,7 @@ func (r *Resource) Is(resource string) bool {
 // this path of it. Clients of 2025-03-26 look for it there, and others where a server has no
 // protected resource metadata. ErrNoMetadata says that there is none.
 func (r *Resource) AuthorizationServer(ctx context.Context, path string) (json.RawMessage, error) {
-	raw, err := r.from.get(ctx, r.Origin()+path)
+	raw, err := r.get(ctx, r.Origin()+path)
 	switch {
 	case err != nil && definite(err):
 		return nil, ErrNoMetadata
@@ -58,7 +58,7 @@ func (r *Resource) AuthorizationServer(ctx context.Context, path string) (json.R
 // server, where one has no metadata (2025-03-26). Of the client's headers only what belongs to that
 // goes along. The caller closes the body of the response.
 func (r *Resource) Post(ctx context.Context, path string, body []byte, h http.Header) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.Origin()+path, strings.NewReader(string(body)))
+	req, err := r.request(ctx, http.MethodPost, r.Origin()+path, strings.NewReader(string(body)))
 	if err != nil {
 		return nil, err
 	}

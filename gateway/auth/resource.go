@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
 	"net/url"
 	"strings"
 	"sync"
@@ -29,6 +31,8 @@ var ErrNoMetadata = errors.New("the server has no protected resource metadata")
 // goroutine.
 type Resource struct {
 	server  *url.URL
+	public  *url.URL // the gateway
+	renamed bool     // the server is asked by the name of the gateway (forward_host)
 	from    fetcher
 	refresh time.Duration
 	log     *slog.Logger
@@ -50,12 +54,40 @@ type document struct {
 	Servers  []string `json:"authorization_servers"`
 }
 
-func newResource(server string, secure *tls.Config, refresh time.Duration, lasting *work.Background, log *slog.Logger) (*Resource, error) {
-	u, err := url.Parse(server)
-	if err != nil || u.Host == "" {
+func newResource(u *config.Upstream, public string, secure *tls.Config, refresh time.Duration, lasting *work.Background, log *slog.Logger) (*Resource, error) {
+	server, err := url.Parse(u.URL)
+	if err != nil || server.Host == "" {
 		return nil, errors.New("the server has no address") // what is wrong is not repeated: it may hold a secret
 	}
-	return &Resource{server: u, from: newFetcher(secure), refresh: refresh, log: log, work: lasting}, nil
+	at, err := url.Parse(public)
+	if err != nil {
+		return nil, err
+	}
+	return &Resource{
+		server: server, public: at, renamed: u.ForwardHost == config.On,
+		from: newFetcher(secure), refresh: refresh, log: log, work: lasting,
+	}, nil
+}
+
+// request makes a request to the server's origin. A server that makes addresses of the name by which
+// it is asked has to make those that clients can use.
+func (r *Resource) request(ctx context.Context, method, at string, body io.Reader) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, method, at, body)
+	if err == nil && r.renamed {
+		req.Host = r.public.Host
+		req.Header.Set("X-Forwarded-Host", r.public.Host)
+		req.Header.Set("X-Forwarded-Proto", r.public.Scheme)
+	}
+	return req, err
+}
+
+// get reads a document at the server's origin.
+func (r *Resource) get(ctx context.Context, at string) ([]byte, error) {
+	req, err := r.request(ctx, http.MethodGet, at, nil)
+	if err != nil {
+		return nil, err
+	}
+	return r.from.do(req)
 }
 
 // Metadata returns the server's metadata as it is. ErrNoMetadata says that there is none; any
@@ -70,18 +102,30 @@ func (r *Resource) Metadata(ctx context.Context) (json.RawMessage, error) {
 
 // Learn takes where a 401 of the server says that its metadata is (resource_metadata, RFC 9728
 // section 5.1). Only an address at the server's own origin counts: no other one is ever
-// fetched because a server, or a client, has named it.
+// fetched because a server, or a client, has named it. A server whose name the gateway has taken
+// over calls that origin by this name.
 func (r *Resource) Learn(at string) {
 	u, err := url.Parse(at)
-	if err != nil || u.User != nil || u.Scheme != r.server.Scheme || !strings.EqualFold(u.Host, r.server.Host) {
+	if err != nil || u.User != nil || !(sameOrigin(u, r.server) || sameOrigin(u, r.public)) {
 		return
 	}
-	u.Fragment = ""
+	u.Scheme, u.Host, u.Fragment = r.server.Scheme, r.server.Host, ""
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.hint != u.String() {
 		r.hint, r.looked = u.String(), time.Time{}
 	}
+}
+
+// Says reports whether a 401 of the server has said where its metadata is.
+func (r *Resource) Says() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.hint != ""
+}
+
+func sameOrigin(a, b *url.URL) bool {
+	return a.Scheme == b.Scheme && strings.EqualFold(a.Host, b.Host)
 }
 
 // document returns the metadata, fetched by then if it is old.
@@ -125,7 +169,7 @@ func (r *Resource) fetch(ctx context.Context) (*document, error) {
 	var found *document
 	err := ErrNoMetadata
 	for _, at := range r.places(hint) {
-		raw, failed := r.from.get(ctx, at)
+		raw, failed := r.get(ctx, at)
 		if failed == nil {
 			if found, failed = parseDocument(raw); failed == nil {
 				err = nil

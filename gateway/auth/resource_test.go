@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"taskgate/gateway/config"
+	"taskgate/internal/wiretest"
 )
 
 // resourceOf is the server as a protected resource, at a gateway.
@@ -87,6 +88,43 @@ func TestMetadataOfA401(t *testing.T) {
 	}
 	if seen := s.seen()[before:]; !slices.Equal(seen, []string{"/elsewhere"}) {
 		t.Errorf("asked for %v", seen)
+	}
+}
+
+// TestMetadataOfATakenOverName: a server whose name the gateway has taken over names addresses under that
+// name, which are at the server still; and it is asked by that name, of which it makes addresses.
+func TestMetadataOfATakenOverName(t *testing.T) {
+	for _, renamed := range []config.Switch{config.Off, config.On} {
+		s := newOAuthServer(t)
+		c := passConfig(t, s)
+		c.Upstreams[0].ForwardHost = renamed
+		r := start(t, c).Resource("up")
+		want := s.set("/elsewhere", "https://login.example")
+		r.Learn(wiretest.PublicURL + "/elsewhere")
+		if got, err := r.Metadata(t.Context()); err != nil || string(got) != want {
+			t.Errorf("%s, %v", got, err)
+		}
+		host, as, by := "gateway.example", "gateway.example", "https"
+		if renamed == config.Off {
+			host, as, by = strings.TrimSuffix(strings.TrimPrefix(s.URL, "http://"), "/mcp"), "", ""
+		}
+		check := func(what string) {
+			t.Helper()
+			if s.host != host || s.header.Get("X-Forwarded-Host") != as || s.header.Get("X-Forwarded-Proto") != by {
+				t.Errorf("%s: asked as %s, with %v", what, s.host, s.header)
+			}
+		}
+		check("metadata")
+		if _, err := r.AuthorizationServer(t.Context(), "/elsewhere"); err != nil {
+			t.Error(err)
+		}
+		check("metadata of an authorization server")
+		resp, err := r.Post(t.Context(), "/token", nil, http.Header{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		check("a token")
 	}
 }
 
