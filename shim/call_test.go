@@ -130,6 +130,46 @@ func TestModes(t *testing.T) {
 	}
 }
 
+// A server is told that nobody gets a task of a call where that is certain from the start.
+func TestPlainCalls(t *testing.T) {
+	for name, c := range map[string]struct {
+		mode shim.Mode
+		call func(*shim.Call)
+		want bool
+	}{
+		"auto":                                   {shim.Auto, nil, false},
+		"always":                                 {shim.Always, nil, false},
+		"never":                                  {shim.Never, nil, true},
+		"auto, client without tasks":             {shim.Auto, noHandle, true},
+		"always, client without tasks":           {shim.Always, noHandle, true},
+		"auto, client that is told of a task":    {shim.Auto, func(c *shim.Call) { c.Handle, c.After = false, time.Minute }, false},
+		"never, client that is told of a task":   {shim.Never, func(c *shim.Call) { c.Handle, c.After = false, time.Minute }, true},
+		"required, client that may block":        {shim.Required, func(c *shim.Call) { c.Handle, c.Block = false, true }, true},
+		"auto, task demanded":                    {shim.Auto, demand, false},
+		"auto, principal that may have no tasks": {shim.Auto, func(c *shim.Call) { c.Principal.NoTasks = true }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				plain := make(chan bool, 1)
+				u := &scripted{call: func(ctx context.Context, r shim.Request, _ shim.Sink) (shim.Reply, error) {
+					plain <- r.Plain
+					return shim.Reply{Result: json.RawMessage(result)}, nil
+				}}
+				made := call()
+				if c.call != nil {
+					c.call(&made)
+				}
+				if _, err := w.gateway("a", u, policy(c.mode)).Call(t.Context(), made); err != nil {
+					t.Fatal(err)
+				}
+				if got := <-plain; got != c.want {
+					t.Errorf("plain: %v", got)
+				}
+			})
+		})
+	}
+}
+
 func noHandle(c *shim.Call) { c.Handle = false }
 func demand(c *shim.Call)   { c.Demand = true }
 

@@ -101,8 +101,9 @@ type Upstream struct {
 	// UpstreamTasks says for which calls a server that has tasks of its own makes one:
 	// auto, for tools that cannot be called otherwise; always, for every tool that can
 	// be called so, which lets a call go on when its replica is lost; never, for none. A
-	// server of 2026-07-28 decides by itself, unless it is never. Clients do not see
-	// these tasks.
+	// server of 2026-07-28 decides by itself, unless it is never; under auto it is not asked
+	// for one where the caller waits and hears progress, which is more without a task. Clients
+	// do not see these tasks.
 	UpstreamTasks UpstreamTasks `yaml:"upstream_tasks"`
 
 	// ConnectTimeout is how long connecting to the server may take, TLS

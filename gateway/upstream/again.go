@@ -13,22 +13,26 @@ import (
 type proof int
 
 // The proofs (design.md 0.11). Each is accepted once per call. The codes prove
-// something only as the body of a refusal (statusError.refusal).
+// something only as the body of a refusal (statusError.refusal), but for -32021, which does by
+// what it names.
 const (
 	lostSession  proof = iota // 404 to a session id
 	otherHeaders              // -32020: our copy of the tool's schema is out of date
 	otherVersion              // -32022 with its list: the server speaks another version by now
 	otherEra                  // -32020 or -32022 in a legacy session
+	needsTask                 // -32021: the tool can only be called by who takes tasks
 	proofs
 )
 
 // notBegun is an answer that proves that the server did not begin a request.
 type notBegun struct {
 	why proof
-	// What the request was wrongly based on: a generation of a session, or the verdict.
+	// What the request was wrongly based on: a generation of a session, the verdict, or what is
+	// known of its tool.
 	ses  *session
 	link *link
 	v    *verdict
+	tool Tool
 	// reply and err are what is given back if it happens again.
 	reply shim.Reply
 	err   error
@@ -63,6 +67,8 @@ func (c *call) drop(nb *notBegun) {
 		nb.ses.lose(nb.link)
 	case otherHeaders:
 		c.h.tools.forget(c.r.Session)
+	case needsTask:
+		nb.tool.learn()
 	default:
 		c.h.eras.changed(nb.v)
 	}

@@ -69,6 +69,7 @@ type exchange struct {
 	idle     idle
 	response *http.Response // the latest, for its headers
 	begun    time.Time
+	told     bool            // the server has said something beside the answer
 	answer   jsonrpc.Message // once it is there
 	asking   questions       // what the server asks of the caller
 	task     *serverTask     // the task that the server makes of the call; nil for none

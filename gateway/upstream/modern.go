@@ -35,11 +35,11 @@ func (w *wire) modernExchange(r shim.Request, sink shim.Sink, version string) *e
 }
 
 // abilities are the capabilities that a modern request declares. That the gateway takes tasks
-// is one of them, unless the operator wants none; who asks about a task has to declare it in
-// any case (T3, T6).
+// is one of them, unless the operator wants none, or the call goes without (call.withoutTask);
+// who asks about a task has to declare it in any case (T3, T6).
 func (w *wire) abilities(r shim.Request) json.RawMessage {
 	caps := declared(r.Session.Capabilities)
-	if w.cfg.Tasks == TasksNever && mcp.NameParam(r.Method) != "taskId" {
+	if (w.cfg.Tasks == TasksNever || r.Plain) && mcp.NameParam(r.Method) != "taskId" {
 		return caps
 	}
 	return jsonrpc.With(caps, json.RawMessage(`{}`), "extensions", mcp.ExtensionTasks)
@@ -47,17 +47,22 @@ func (w *wire) abilities(r shim.Request) json.RawMessage {
 
 // modern makes one attempt at a call.
 func (c *call) modern(ctx context.Context, v *verdict) (shim.Reply, error) {
-	x := c.h.wire.modernExchange(c.r, c.sink, v.version)
+	r, tool := c.r, c.tool(ctx)
+	if err := ended(ctx); err != nil {
+		return shim.Reply{}, err
+	}
+	r.Plain = c.withoutTask(ctx, tool)
+	x := c.h.wire.modernExchange(r, c.sink, v.version)
 	x.outside = c.h.tools
-	if c.r.Method == mcp.MethodToolsCall {
-		if c.h.wire.cfg.Tasks != TasksNever {
+	if r.Method == mcp.MethodToolsCall {
+		if c.h.wire.cfg.Tasks != TasksNever && !r.Plain {
 			x.task = newServerTask(x, &taskMark{})
 			x.task.listeners = c.h.listeners
+			if c.offersTasks(ctx) {
+				x.task.naming = namedSoon
+			}
 		}
-		c.mirror(ctx, x)
-		if err := ended(ctx); err != nil {
-			return shim.Reply{}, err
-		}
+		mirror(x, tool)
 	}
 	m, err := x.run(ctx)
 	if err == nil && x.task.id() != "" {
@@ -69,6 +74,9 @@ func (c *call) modern(ctx context.Context, v *verdict) (shim.Reply, error) {
 		c.h.eras.doubt(v, se)
 	}
 	switch {
+	case rpc != nil && r.Plain && requiresTask(v, rpc):
+		again := &notBegun{why: needsTask, tool: tool, reply: modernFailure(mcp.CodeMissingCapability, rpc)}
+		return c.proved(!x.told, again)
 	case rpc != nil:
 		return c.modernError(v, rpc, refused)
 	case err != nil:
@@ -117,19 +125,63 @@ func modernFailure(code int64, rpc *jsonrpc.Error) shim.Reply {
 	return shim.Reply{Error: rpcError(rpc)}
 }
 
-// mirror writes the arguments that the tool's schema marks into headers
-// (protocol.md 2.4, H12). Without the schema the call goes as it is: most tools
-// mark nothing, and a server that misses a header says so before it begins.
-func (c *call) mirror(ctx context.Context, x *exchange) {
+// withoutTask reports whether the call does not declare that the gateway takes tasks. A task has
+// one status message at a time, so a caller who waits for the reply, and hears progress
+// meanwhile, would hear less. A tool that needs a task is refused then (T5), and is called again
+// with the extension declared (design.md 0.25).
+func (c *call) withoutTask(ctx context.Context, tool Tool) bool {
+	hears := c.r.Progress || c.r.LogLevel != ""
+	return c.r.Method == mcp.MethodToolsCall && c.r.Plain && hears && c.h.wire.cfg.Tasks == TasksAuto &&
+		!c.met[needsTask] && (tool.needsTask == nil || !tool.needsTask.Load()) && c.offersTasks(ctx)
+}
+
+// offersTasks reports whether the modern server of the call is known to have the extension (T1).
+func (c *call) offersTasks(ctx context.Context) bool {
+	s := c.r.Session
+	s.Legacy = false // it says the same to clients of both eras
+	srv := c.h.eras.seen.find(clientsLike(ctx, s))
+	if srv == nil {
+		return false
+	}
+	_, offers := jsonrpc.Get(srv.value.Capabilities, "extensions", mcp.ExtensionTasks)
+	return offers
+}
+
+// requiresTask reports whether an error of a server that has the extension says that the request
+// has to declare it (T5).
+func requiresTask(v *verdict, rpc *jsonrpc.Error) bool {
+	_, wants := jsonrpc.Get(rpc.Data, "requiredCapabilities", "extensions", mcp.ExtensionTasks)
+	return wants && mcp.CodeFrom(v.version, rpc.Code) == mcp.CodeMissingCapability
+}
+
+// learn notes that the server refuses the tool to who takes no tasks.
+func (t Tool) learn() {
+	if t.needsTask != nil {
+		t.needsTask.Store(true)
+	}
+}
+
+// tool is what the server lists of the tool that is called. Without that the call goes as it is:
+// most tools mark no argument, and a server that misses a header says so before it begins.
+func (c *call) tool(ctx context.Context) Tool {
+	if c.r.Method != mcp.MethodToolsCall {
+		return Tool{}
+	}
 	name, _ := jsonrpc.GetString(c.r.Params, "name")
-	tool, ok, err := c.h.tools.find(ctx, c.r.Session, name)
+	tool, _, err := c.h.tools.find(ctx, c.r.Session, name)
 	if err != nil {
 		c.h.wire.log.Debug("tools could not be listed before a call", "err", err)
 	}
-	if !ok || len(tool.Params) == 0 {
+	return tool
+}
+
+// mirror writes the arguments that the tool's schema marks into headers
+// (protocol.md 2.4, H12).
+func mirror(x *exchange, tool Tool) {
+	if len(tool.Params) == 0 {
 		return
 	}
-	args, _ := jsonrpc.Get(c.r.Params, "arguments")
+	args, _ := jsonrpc.Get(x.params, "arguments")
 	for _, p := range tool.Params {
 		value, present, err := mcpheader.Value(p.Argument(args), p)
 		if err == nil && present { // a wrong type is for the server to judge

@@ -11,6 +11,7 @@ import (
 // notification hands on what the server says beside the answer. What belongs to
 // no call goes elsewhere.
 func (x *exchange) notification(m jsonrpc.Message) {
+	x.told = true
 	switch m.Method {
 	case mcp.NotifyProgress:
 		x.heardProgress(m.Params)

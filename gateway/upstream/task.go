@@ -59,6 +59,8 @@ type serverTask struct {
 	mark    *taskMark
 	settled chan struct{} // closed once the server has named the task, or will not
 	once    sync.Once
+	// naming is how long a cancelled call waits for that.
+	naming time.Duration
 
 	given sync.Once // the server has been told that nobody waits for the task
 
@@ -122,7 +124,11 @@ func (c *call) wantsTask(tool Tool) bool {
 }
 
 func newServerTask(x *exchange, mark *taskMark) *serverTask {
-	return &serverTask{x: x, mark: mark, settled: make(chan struct{})}
+	t := &serverTask{x: x, mark: mark, settled: make(chan struct{})}
+	if x.to.era == mcp.Legacy {
+		t.naming = cancelTimeout
+	}
+	return t
 }
 
 // taskParams are the members of params.task. The ttl that is wished for is the longest

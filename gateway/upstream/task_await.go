@@ -314,20 +314,22 @@ func (t *serverTask) canDoWithout(why error) bool {
 	return why == errSilent || !t.x.rec.state.streamed()
 }
 
-// cancel ends the task at the server, where there is one (L28, T41). One that a legacy server
-// is just making is waited for a little: nobody could end it later. A modern server sees that
-// the connection ends. It reports false if the call is no task that is known.
+// namedSoon is how long a cancelled call of a modern server with tasks waits for the name of a
+// task. Only then does the connection end, which is how such a server hears of the cancellation.
+const namedSoon = 500 * time.Millisecond
+
+// cancel ends the task at the server, where there is one (L28, T41). One that the server
+// is just making is waited for a little: nobody could end it later. It reports false if the call
+// is no task that is known.
 func (t *serverTask) cancel(ctx context.Context) bool {
 	if t == nil {
 		return false
 	}
-	if t.x.to.era == mcp.Legacy {
-		timer := time.NewTimer(cancelTimeout)
-		defer timer.Stop()
-		select {
-		case <-t.settled:
-		case <-timer.C:
-		}
+	timer := time.NewTimer(t.naming)
+	defer timer.Stop()
+	select {
+	case <-t.settled:
+	case <-timer.C:
 	}
 	if t.id() == "" {
 		return false

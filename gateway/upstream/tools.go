@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"taskgate/internal/jsonrpc"
@@ -23,6 +24,9 @@ type Tool struct {
 	Invalid error
 	// Missing says that the server's list does not have it.
 	Missing bool
+	// needsTask is whether the server has refused it to who takes no tasks (T5), since it was
+	// listed; nil for a tool that is not listed.
+	needsTask *atomic.Bool
 }
 
 const (
@@ -144,7 +148,7 @@ func (t *tools) all(ctx context.Context, s shim.Session) (map[string]Tool, time.
 func readTool(raw json.RawMessage) (string, Tool) {
 	name, _ := jsonrpc.GetString(raw, "name")
 	schema, _ := jsonrpc.Get(raw, "inputSchema")
-	t := Tool{Raw: raw}
+	t := Tool{Raw: raw, needsTask: new(atomic.Bool)}
 	t.Params, t.Invalid = mcpheader.Params(schema)
 	return name, t
 }

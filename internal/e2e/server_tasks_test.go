@@ -130,7 +130,7 @@ func checkServerWithTasks(t *testing.T, w *ownTasksWorld) {
 	heard := s.hear(w.b)
 	created := s.do(w.a, mcp.MethodToolsCall, `{"name":"must","arguments":{"key":"demanded"},"task":{}}`)
 	demanded, _ := jsonrpc.GetString(created, "task", "taskId")
-	answers := make(chan json.RawMessage, 3)
+	answers := make(chan json.RawMessage, 4)
 	var calls sync.WaitGroup
 	calls.Go(func() {
 		result, _, err := w.a.client(false).CallTool(t.Context(), "must", keyed("plain"))
@@ -140,15 +140,18 @@ func checkServerWithTasks(t *testing.T, w *ownTasksWorld) {
 		answers <- result
 	})
 	calls.Go(func() { answers <- s.do(w.a, mcp.MethodToolsCall, `{"name":"must","arguments":{"key":"legacy"}}`) })
+	calls.Go(func() {
+		answers <- s.do(w.a, mcp.MethodToolsCall, `{"name":"must","arguments":{"key":"hearing"},"_meta":{"progressToken":"p"}}`)
+	})
 	calls.Go(func() { answers <- s.do(w.b, mcp.MethodTasksResult, `{"taskId":"`+demanded+`"}`) })
-	for _, key := range []string{"taken", "plain", "legacy", "demanded"} {
+	for _, key := range []string{"taken", "plain", "legacy", "hearing", "demanded"} {
 		j := w.job(key)
 		j.Keep("piece")
 		j.End("completed", "")
 	}
 	calls.Wait()
 	quiet.listen(t, task.ID)
-	for _, result := range []json.RawMessage{<-answers, <-answers, <-answers, quiet.end.Result} {
+	for _, result := range []json.RawMessage{<-answers, <-answers, <-answers, <-answers, quiet.end.Result} {
 		if got := texts(t, result); got != "piece" {
 			t.Errorf("the result is %s", result)
 		}
@@ -156,7 +159,7 @@ func checkServerWithTasks(t *testing.T, w *ownTasksWorld) {
 	if strings.Contains(strings.Join(heard(), ""), "job-") || slices.ContainsFunc(quiet.raw, func(m string) bool { return strings.Contains(m, "partial") || strings.Contains(m, "job-") }) {
 		t.Errorf("a client got %q and %q", heard(), quiet.raw)
 	}
-	w.ran("taken", "plain", "legacy", "demanded")
+	w.ran("taken", "plain", "legacy", "hearing", "demanded")
 
 	cancelled := callTask(t, quiet.Client, "must", keyed("cancelled"))
 	j := w.job("cancelled")

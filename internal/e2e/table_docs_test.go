@@ -80,15 +80,7 @@ func tableText(servers []tableServer, found map[string]map[string]tableGots) str
 		}
 		b.WriteString("\n")
 	}
-	b.WriteString("### Less than directly\n\n")
-	for _, s := range servers {
-		for _, column := range tableColumns {
-			if why := tableExceptions[s.id+" "+column.name]; why != "" {
-				fmt.Fprintf(&b, "- %s, %s: %s.\n", s.kind, column.title, why)
-			}
-		}
-	}
-	return b.String()
+	return strings.TrimSuffix(b.String(), "\n")
 }
 
 // tableSummary is the table of README.md: over what a server is reached, and what some client

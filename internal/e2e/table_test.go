@@ -262,7 +262,7 @@ func tableCompare(t *testing.T, servers []tableServer, found map[string]map[stri
 			for _, over := range s.over {
 				direct, behind := found[c.peer][directly(s, over)], found[c.peer][through(s, over, c.handle)]
 				for _, step := range s.steps {
-					if why := worse(direct[step.Op], behind[step.Op], s.id); why != "" {
+					if why := worse(direct[step.Op], behind[step.Op]); why != "" {
 						t.Errorf("%s, %s (%s) over %s, %s: %s\ndirectly %+v\nthrough  %+v",
 							c.name, s.kind, s.peer, over, step.Op, why, direct[step.Op], behind[step.Op])
 					}
@@ -272,15 +272,8 @@ func tableCompare(t *testing.T, servers []tableServer, found map[string]map[stri
 	}
 }
 
-// tableExceptions say for a server and an operation why a client may have less through the
-// gateway. The table names them.
-var tableExceptions = map[string]string{
-	"modern-tasks progress": "a client without tasks hears less progress of a call that its server makes a task of for the gateway: " +
-		"a task has one status message at a time, and what it said between two polls is not heard",
-}
-
 // worse says in which way a client has less through the gateway than directly; "" if in none.
-func worse(direct, behind tableGot, server string) string {
+func worse(direct, behind tableGot) string {
 	if direct.How == "" || behind.How == "" {
 		return "it was not tried"
 	}
@@ -314,7 +307,7 @@ func worse(direct, behind tableGot, server string) string {
 	case "progress":
 		// A task shows the message that it has when it is looked at.
 		want := direct.Said
-		if behind.How != "result" || tableExceptions[server+" progress"] != "" {
+		if behind.How != "result" {
 			want = min(want, 1)
 		}
 		if behind.Said < want {
