@@ -31,7 +31,7 @@ type route struct {
 func (u *route) servePOST(w http.ResponseWriter, r *http.Request, c auth.Caller) {
 	p := c.Principal
 	if u.budget != nil {
-		hold := u.budget.Hold() // of its message and the answer
+		hold := u.budget.HoldOf(p.Owner()) // of its message and the answer
 		defer hold.Release()
 		r = r.WithContext(budget.With(r.Context(), hold))
 	}
@@ -40,8 +40,15 @@ func (u *route) servePOST(w http.ResponseWriter, r *http.Request, c auth.Caller)
 		wire.WriteFailure(w, "", fail)
 		return
 	}
-	era, msg, err := recognise(r.Header, body)
-	if refusal := u.mayCall(c, body, msg); err == nil && refusal != nil {
+	var era mcp.Era
+	var msg jsonrpc.Message
+	var err error
+	var refusal *auth.Refusal
+	budget.From(r.Context()).InTurn(len(body), func() {
+		era, msg, err = recognise(r.Header, body)
+		refusal = u.mayCall(c, body, msg)
+	})
+	if err == nil && refusal != nil {
 		u.refused(r, c, refusal)
 		refuse(w, msg.ID, refusal)
 		return

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"taskgate/gateway/config"
+	"taskgate/internal/budget"
 )
 
 // bulky is a server of 2026-07-28 whose results have a size. How they come is the name of the
@@ -180,6 +181,50 @@ func TestLargeCallsAtOnce(t *testing.T) {
 	goOn()
 	all.Wait()
 	r.until("idle", r.idle)
+}
+
+// TestLongWaitsForItsTurn: while others go through long messages, a long call waits, and a short
+// one does not.
+func TestLongWaitsForItsTurn(t *testing.T) {
+	up := newBulky(t, 0)
+	var seen atomic.Int64
+	up.seen = func() { seen.Add(1) }
+	r := runServer(t, up.URL, bound(4*config.MiB, config.MiB, 8))
+	call := func(padding int) net.Conn {
+		conn, err := r.send(asFew, padding)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return conn
+	}
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	end := sync.OnceFunc(func() { close(goOn) })
+	t.Cleanup(end)
+	turns := max(1, runtime.GOMAXPROCS(0)/2)
+	for range turns {
+		go r.s.budget.HoldOf("other").InTurn(budget.Long, func() {
+			begun <- struct{}{}
+			<-goOn
+		})
+	}
+	for range turns {
+		<-begun
+	}
+	long := call(1 << 20)
+	r.until("the long call is read", func() bool { return r.s.budget.Held() > 1<<20 })
+	const short = 20
+	for range short {
+		if err := answered(call(0), 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := seen.Load(); n != short {
+		t.Errorf("the server has seen %d calls, want the %d short ones", n, short)
+	}
+	end()
+	if err := answered(long, 1); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestUnreadResults: 40 clients ask for 20 MB and do not read. As many results are held as

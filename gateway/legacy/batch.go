@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"taskgate/gateway/wire"
+	"taskgate/internal/budget"
 	"taskgate/internal/eventstream"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -21,7 +22,9 @@ const MaxBatch = 1000
 // Its requests are in flight at the same time, as if each had come alone. Nothing goes out
 // before the answers: no progress and no question, and the answer cannot be resumed.
 func (h *Handler) serveBatch(w http.ResponseWriter, r *http.Request, s *session, p shim.Principal, body []byte) {
-	msgs, err := readBatch(s.current().Version, body)
+	var msgs []jsonrpc.Message
+	var err error
+	budget.From(r.Context()).InTurn(len(body), func() { msgs, err = readBatch(s.current().Version, body) })
 	if err != nil {
 		h.refuse(w, jsonrpc.ID{}, err)
 		return

@@ -9,6 +9,7 @@ import (
 
 	"taskgate/gateway/translate"
 	"taskgate/gateway/wire"
+	"taskgate/internal/budget"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
@@ -35,7 +36,9 @@ func negotiate(wish string, stdio bool) string {
 // initialize makes a session, and one for it upstream, and answers with what that
 // server is.
 func (h *Handler) initialize(w http.ResponseWriter, r *http.Request, p shim.Principal, msg jsonrpc.Message) {
-	st, err := h.introduction(p, msg.Params, wire.IsStdio(r.Context()))
+	var st sessionState
+	var err error
+	budget.From(r.Context()).InTurn(len(msg.Raw), func() { st, err = h.introduction(p, msg.Params, wire.IsStdio(r.Context())) })
 	if err != nil {
 		h.refuse(w, msg.ID, err)
 		return

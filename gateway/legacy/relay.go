@@ -9,6 +9,7 @@ import (
 	"taskgate/gateway/translate"
 	"taskgate/gateway/upstream"
 	"taskgate/gateway/wire"
+	"taskgate/internal/budget"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
@@ -132,7 +133,8 @@ func (q *request) replied(ctx context.Context, server upstream.Server, reply shi
 			view.Partials = q.h.showsPartials
 		}
 	}
-	result := translate.LegacyResult(q.msg.Method, reply.Result, view)
+	var result json.RawMessage
+	budget.From(ctx).InTurn(len(reply.Result), func() { result = translate.LegacyResult(q.msg.Method, reply.Result, view) })
 	if q.msg.Method == mcp.MethodToolsList {
 		return q.h.WithTaskResult(ctx, q.msg.Params, result), nil
 	}
@@ -161,9 +163,11 @@ func (q *request) request(ctx context.Context, era mcp.Era) shim.Request {
 	if era == mcp.Modern {
 		level = q.state.LogLevel
 	}
+	var params json.RawMessage
+	budget.From(ctx).InTurn(len(q.msg.Params), func() { params = translate.LegacyParams(q.msg.Method, era, q.msg.Params) })
 	return shim.Request{
 		Method:   q.msg.Method,
-		Params:   translate.LegacyParams(q.msg.Method, era, q.msg.Params),
+		Params:   params,
 		Name:     q.name,
 		Session:  q.s.upstream(ctx),
 		Progress: q.token != nil,

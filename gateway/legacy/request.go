@@ -10,6 +10,7 @@ import (
 	"taskgate/gateway/sealed"
 	"taskgate/gateway/translate"
 	"taskgate/gateway/wire"
+	"taskgate/internal/budget"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
@@ -78,7 +79,8 @@ var uncounted = map[string]bool{
 
 // serveRequest answers a request that came alone.
 func (h *Handler) serveRequest(w http.ResponseWriter, r *http.Request, s *session, p shim.Principal, msg jsonrpc.Message) {
-	q := newLegacyRequest(h, s, p, msg)
+	var q *request
+	budget.From(r.Context()).InTurn(len(msg.Raw), func() { q = newLegacyRequest(h, s, p, msg) })
 	x := wire.NewExchange(w, r, wire.ExchangeOptions{Version: q.state.Version, KeepAlive: h.Global.KeepAlive, Outlives: true})
 	defer x.Close()
 	q.log = startLog(r.Context(), q, x, h.Global.ResumeAfter)

@@ -21,7 +21,7 @@ func (q *request) callTool(ctx context.Context) (jsonrpc.Spliced, error) {
 	if err := q.checkTool(ctx, session); err != nil {
 		return nil, err
 	}
-	req, err := q.upstreamRequest(session)
+	req, err := q.upstreamRequest(ctx, session)
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 
 	"taskgate/gateway/endpoint"
 	"taskgate/gateway/wire"
+	"taskgate/internal/budget"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
@@ -66,7 +67,9 @@ func (h *Handler) ServePOST(w http.ResponseWriter, r *http.Request, p shim.Princ
 	if wire.IsStdio(r.Context()) {
 		header = nil
 	}
-	q, err := readEnvelope(header, msg)
+	var q *request
+	var err error
+	budget.From(r.Context()).InTurn(len(msg.Raw), func() { q, err = readEnvelope(header, msg) })
 	if err == nil {
 		err = checkMethodHeader(header, msg.Method)
 	}

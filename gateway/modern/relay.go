@@ -11,6 +11,7 @@ import (
 	"taskgate/gateway/translate"
 	"taskgate/gateway/upstream"
 	"taskgate/gateway/wire"
+	"taskgate/internal/budget"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
@@ -46,7 +47,7 @@ func (q *request) relayForeign(ctx context.Context) (_ jsonrpc.Spliced, err erro
 
 // relay passes a request on that never becomes a task.
 func (q *request) relay(ctx context.Context) (jsonrpc.Spliced, error) {
-	req, err := q.upstreamRequest(q.upstreamSession(ctx))
+	req, err := q.upstreamRequest(ctx, q.upstreamSession(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +62,7 @@ func (q *request) relay(ctx context.Context) (jsonrpc.Spliced, error) {
 }
 
 // replied is an upstream's reply as a modern client may see it.
-func (q *request) replied(ctx context.Context, reply shim.Reply) (jsonrpc.Spliced, error) {
+func (q *request) replied(ctx context.Context, reply shim.Reply) (result jsonrpc.Spliced, err error) {
 	if reply.Error != nil && reply.Error.Code == mcp.CodeURLElicitation && q.server.Era != mcp.Modern {
 		reply = translate.URLRequired(q.msg.Method, reply.Error)
 	}
@@ -76,7 +77,10 @@ func (q *request) replied(ctx context.Context, reply shim.Reply) (jsonrpc.Splice
 		reply.Result = translate.ModernTools(reply.Result, q.server.Era, dropped)
 		reply.Result = q.h.WithTaskResult(ctx, q.msg.Params, reply.Result)
 	}
-	return translate.ModernResult(q.msg.Method, q.server.Era, reply.Result, q.h.Identity())
+	budget.From(ctx).InTurn(len(reply.Result), func() {
+		result, err = translate.ModernResult(q.msg.Method, q.server.Era, reply.Result, q.h.Identity())
+	})
+	return result, err
 }
 
 // refusal adds to an upstream's error what only the request can tell, before
@@ -102,14 +106,16 @@ func refusal(q *request, e *shim.RPCError) error {
 
 // upstreamRequest frees a request of what only meant something between the client
 // and the gateway.
-func (q *request) upstreamRequest(s shim.Session) (shim.Request, error) {
+func (q *request) upstreamRequest(ctx context.Context, s shim.Session) (shim.Request, error) {
 	if mcp.MayRequireInput(q.msg.Method) {
 		if err := q.checkRetry(); err != nil {
 			return shim.Request{}, err
 		}
 	}
+	var params json.RawMessage
+	budget.From(ctx).InTurn(len(q.msg.Params), func() { params = translate.ModernParams(q.msg.Method, q.server.Era, q.msg.Params) })
 	return shim.Request{
-		Method: q.msg.Method, Params: translate.ModernParams(q.msg.Method, q.server.Era, q.msg.Params), Name: q.name,
+		Method: q.msg.Method, Params: params, Name: q.name,
 		Session:  s,
 		Progress: q.token != nil,
 		LogLevel: q.logLevel,

@@ -109,7 +109,8 @@ func (x *exchange) perform(ctx context.Context) (err error) {
 // announce records that the call is about to be sent, and returns what is. If that
 // cannot be recorded, it must not be (design.md 0.6).
 func (x *exchange) announce(ctx context.Context) ([]byte, error) {
-	body := x.encode()
+	var body []byte
+	budget.From(ctx).InTurn(len(x.params), func() { body = x.encode() })
 	x.rec.state = checkpoint{Era: x.to.era.String(), Version: x.to.version, Session: x.to.session, Generation: x.to.gen, ID: x.id}
 	if x.task != nil {
 		x.rec.state.Task = x.task.mark

@@ -39,6 +39,7 @@ type inbound struct {
 	head   item                // the latest one
 	one    [1]jsonrpc.Message  // room for the usual single message
 	silent *silence            // of a resumed stream
+	hold   *budget.Hold        // of what is read
 }
 
 // silence ends the reading of a stream that says nothing, so that it can be
@@ -66,6 +67,7 @@ func newStream(body io.ReadCloser, max int64, x *exchange) *inbound {
 	in := &inbound{
 		body:   body,
 		events: eventstream.NewReader(body, int(max), x.idle.touch),
+		hold:   budget.From(x.life),
 	}
 	in.events.Account(func(by int) error {
 		if by < 0 {
@@ -87,7 +89,7 @@ func readJSON(resp *http.Response, max int64, x *exchange) (*inbound, error) {
 	if err != nil {
 		return nil, err
 	}
-	in := &inbound{}
+	in := &inbound{hold: budget.From(x.life)}
 	in.whole.msgs, err = in.parse(body)
 	if err != nil {
 		return nil, err
@@ -104,9 +106,14 @@ func readable(b []byte) []byte {
 	return bytes.ToValidUTF8(b, []byte("\uFFFD"))
 }
 
-// parse reads the messages of a body or an event: one, or a batch (2025-03-26,
-// X13).
-func (in *inbound) parse(b []byte) ([]jsonrpc.Message, error) {
+// parse reads the messages of a body or an event.
+func (in *inbound) parse(b []byte) (msgs []jsonrpc.Message, err error) {
+	in.hold.InTurn(len(b), func() { msgs, err = in.messages(b) })
+	return msgs, err
+}
+
+// messages are those of a text: one, or a batch (2025-03-26, X13).
+func (in *inbound) messages(b []byte) ([]jsonrpc.Message, error) {
 	b = readable(b)
 	elems, batch, err := jsonrpc.Split(b)
 	if err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"sync"
 
+	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 )
 
@@ -41,40 +43,48 @@ func (h *holder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusMethodNotAllowed)
 		return
 	}
-	var m struct {
-		ID     json.RawMessage
-		Method string
-		Params struct {
-			Name      string
-			RequestID json.RawMessage
-		}
-	}
-	if err := json.NewDecoder(r.Body).Decode(&m); err != nil {
+	id, method, params, err := readHeld(r)
+	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+	name, _ := jsonrpc.GetString(params, "name")
 	switch {
-	case m.ID == nil:
-		if m.Method == mcp.NotifyCancelled {
-			h.release(m.Params.RequestID)
+	case id == nil:
+		if method == mcp.NotifyCancelled {
+			cancelled, _ := jsonrpc.Get(params, "requestId")
+			h.release(cancelled)
 		}
 		w.WriteHeader(http.StatusAccepted)
-	case m.Method == mcp.MethodInitialize:
+	case method == mcp.MethodInitialize:
 		w.Header().Set(mcp.HeaderSession, "one")
-		answer(w, m.ID, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"resources":{"subscribe":true}},"serverInfo":{"name":"hold","version":"1"}}`)
-	case m.Method == mcp.MethodDiscover:
-		answer(w, m.ID, discoverResult)
-	case m.Method == mcp.MethodToolsList:
-		answer(w, m.ID, holdTools)
-	case m.Method == "": // the answer to a question
+		answer(w, id, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"resources":{"subscribe":true}},"serverInfo":{"name":"hold","version":"1"}}`)
+	case method == mcp.MethodDiscover:
+		answer(w, id, discoverResult)
+	case method == mcp.MethodToolsList:
+		answer(w, id, holdTools)
+	case method == "": // the answer to a question
 		w.WriteHeader(http.StatusAccepted)
-	case m.Params.Name == largeTool:
-		answer(w, m.ID, hugeResult)
-	case m.Params.Name == holdTool, m.Params.Name == askTool:
-		h.hold(w, r, m.ID, m.Params.Name == askTool)
+	case name == largeTool:
+		answer(w, id, hugeResult)
+	case name == holdTool, name == askTool:
+		h.hold(w, r, id, name == askTool)
 	default:
-		answer(w, m.ID, callResult)
+		answer(w, id, callResult)
 	}
+}
+
+// readHeld reads a message, with as little work as can be: a call of megabytes is to keep the
+// gateway busy, and not the server that shares its machine.
+func readHeld(r *http.Request) (id json.RawMessage, method string, params json.RawMessage, err error) {
+	body := make([]byte, max(0, r.ContentLength)) // the gateway always says it
+	if _, err := io.ReadFull(r.Body, body); err != nil {
+		return nil, "", nil, err
+	}
+	var members [3]json.RawMessage
+	jsonrpc.Pick(body, []string{"id", "method", "params"}, members[:])
+	method, _ = jsonrpc.String(members[1])
+	return bytes.Clone(members[0]), method, members[2], nil // a call may be held for long, and not its text
 }
 
 const holdTools = `{"resultType":"complete","tools":[{"name":"hold","inputSchema":{"type":"object"}},{"name":"ask","inputSchema":{"type":"object"}},{"name":"quick","inputSchema":{"type":"object"}},{"name":"large","inputSchema":{"type":"object"}}],"ttlMs":60000,"cacheScope":"public"}`

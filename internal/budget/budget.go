@@ -12,12 +12,20 @@
 //
 // Besides, each wait ends with the caller's context, and after the time that the budget was
 // made with.
+//
+// # Owners
+//
+// A hold may have an owner. All holds of one owner have at most half of what is not set aside,
+// and one of them what is. So an owner who fills that does not keep the others waiting.
+//
+// To go through a long message is bounded as well, by [Hold.InTurn].
 package budget
 
 import (
 	"container/list"
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 )
@@ -33,12 +41,15 @@ var ErrFull = errors.New("budget: no room for the message in time")
 // are its holds.
 type Bytes struct {
 	size, aside int64
+	share       int64 // what the holds of one owner may have, but first
 	wait        time.Duration
+	turns       turns
 
-	mu      sync.Mutex // guards all below, and the holds
-	others  int64      // what all holds have but first
-	first   *Hold      // the one for which bytes are set aside; nil while nobody needs them
-	waiting list.List  // of *waiter, the first to be served at the front
+	mu      sync.Mutex       // guards all below, and the holds
+	others  int64            // what all holds have but first
+	owned   map[string]int64 // what of that is of each owner
+	first   *Hold            // the one for which bytes are set aside; nil while nobody needs them
+	waiting list.List        // of *waiter, the first to be served at the front
 }
 
 // waiter is somebody who waits for n bytes.
@@ -51,7 +62,8 @@ type waiter struct {
 // New returns a budget of size bytes, of which those for the largest request are set aside
 // (see the package comment). Nobody waits for longer than wait.
 func New(size, largest int64, wait time.Duration) *Bytes {
-	return &Bytes{size: size, aside: min(largest, size), wait: wait}
+	aside := min(largest, size)
+	return &Bytes{size: size, aside: aside, share: (size - aside) / 2, wait: wait, turns: newTurns(), owned: make(map[string]int64)}
 }
 
 // Held is how many bytes are held. It is never more than the size.
@@ -78,29 +90,33 @@ func (b *Bytes) Waiting() int {
 // has to release it.
 type Hold struct {
 	budget *Bytes
+	owner  string // "" for none
 	n      int64
-	owners int
+	users  int
 }
 
-// Hold returns a hold of nothing.
-func (b *Bytes) Hold() *Hold {
+// Hold returns a hold of nothing, which has no owner.
+func (b *Bytes) Hold() *Hold { return b.HoldOf("") }
+
+// HoldOf returns a hold of nothing of an owner, "" for none.
+func (b *Bytes) HoldOf(owner string) *Hold {
 	if b == nil {
 		return nil
 	}
-	return &Hold{budget: b, owners: 1}
+	return &Hold{budget: b, owner: owner, users: 1}
 }
 
-// Share adds an owner. It returns the hold.
+// Share adds a user. It returns the hold.
 func (h *Hold) Share() *Hold {
 	if h != nil {
 		h.budget.mu.Lock()
 		defer h.budget.mu.Unlock()
-		h.owners++
+		h.users++
 	}
 	return h
 }
 
-// Release is the end of one owner. The last one gives back all the bytes.
+// Release is the end of one user. The last one gives back all the bytes.
 func (h *Hold) Release() {
 	if h == nil {
 		return
@@ -108,13 +124,13 @@ func (h *Hold) Release() {
 	b := h.budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if h.owners--; h.owners == 0 {
+	if h.users--; h.users == 0 {
 		b.give(h, h.n)
 	}
 }
 
 // Take adds n bytes to the hold, and waits until there is room for them. The error is ErrFull,
-// or the cause of the end of ctx; nothing is added then. A hold without owners takes nothing:
+// or the cause of the end of ctx; nothing is added then. A hold without users takes nothing:
 // nobody would give it back.
 func (h *Hold) Take(ctx context.Context, n int64) error {
 	if h == nil || n <= 0 {
@@ -130,6 +146,7 @@ func (h *Hold) Take(ctx context.Context, n int64) error {
 	}
 	w := &waiter{hold: h, n: n, done: make(chan error, 1)}
 	place := b.waiting.PushBack(w)
+	b.wake() // others may wait for their own owner alone
 	b.mu.Unlock()
 	return b.await(ctx, w, place)
 }
@@ -174,14 +191,14 @@ func (h *Hold) Give(n int64) {
 // mu is held, as for all below.
 func (b *Bytes) decide(h *Hold, n int64) (decided bool, err error) {
 	switch {
-	case h.owners == 0:
+	case h.users == 0:
 		return true, nil
 	case b.first == h && b.others+h.n+n > b.size, b.first != h && b.others+n > b.size && n > b.aside:
 		return true, ErrFull // more than anything may be: it would wait for itself
-	case b.first != h && b.others+n <= b.size-max(b.aside, b.firsts()):
+	case b.first != h && b.room(n) && b.shares(h, n):
 	case b.first == nil:
+		b.count(h, -h.n)
 		b.first = h
-		b.others -= h.n
 	case b.first != h:
 		return false, nil
 	}
@@ -197,26 +214,40 @@ func (b *Bytes) give(h *Hold, n int64) {
 	}
 }
 
-// wake serves those who wait, in their order, and whoever belongs to the first at once. The
-// first becomes one of the others as soon as there is room: it may live for long.
+// wake serves those who wait, in their order, and whoever belongs to the first at once. Nobody
+// waits for one whose owner has its share. The first becomes one of the others as soon as there
+// is room: it may live for long.
 func (b *Bytes) wake() {
-	if b.first != nil && b.others+b.first.n <= b.size-b.aside {
-		b.others += b.first.n
+	if f := b.first; f != nil && b.others+f.n <= b.size-b.aside && b.shares(f, f.n) {
 		b.first = nil
+		b.count(f, f.n)
 	}
 	blocked := false
+	var full []string // owners who have their share
 	for e := b.waiting.Front(); e != nil; {
 		w, next := e.Value.(*waiter), e.Next()
-		if !blocked || b.first == w.hold {
-			if decided, err := b.decide(w.hold, w.n); decided {
+		if b.first == w.hold || !blocked && !slices.Contains(full, w.hold.owner) {
+			decided, err := b.decide(w.hold, w.n)
+			switch {
+			case decided:
 				b.waiting.Remove(e)
 				w.done <- err
-			} else {
+			case b.room(w.n):
+				full = append(full, w.hold.owner)
+			default:
 				blocked = true
 			}
 		}
 		e = next
 	}
+}
+
+// room reports whether there is room for n bytes besides what is set aside.
+func (b *Bytes) room(n int64) bool { return b.others+n <= b.size-max(b.aside, b.firsts()) }
+
+// shares reports whether n bytes more are within the share of the hold's owner.
+func (b *Bytes) shares(h *Hold, n int64) bool {
+	return h.owner == "" || b.owned[h.owner]+n <= b.share
 }
 
 // firsts is what first holds.
@@ -230,7 +261,15 @@ func (b *Bytes) firsts() int64 {
 func (b *Bytes) change(h *Hold, n int64) {
 	h.n += n
 	if b.first != h {
-		b.others += n
+		b.count(h, n)
+	}
+}
+
+// count adds n bytes to what others have than first.
+func (b *Bytes) count(h *Hold, n int64) {
+	b.others += n
+	if b.owned[h.owner] += n; b.owned[h.owner] == 0 {
+		delete(b.owned, h.owner)
 	}
 }
 

@@ -15,11 +15,11 @@ var imports = map[string][]string{
 	},
 	"gateway/legacy": {
 		"gateway/config", "gateway/endpoint", "gateway/sealed", "gateway/translate", "gateway/upstream", "gateway/wire",
-		"shim", "shim/dialect", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/patience", "internal/work",
+		"shim", "shim/dialect", "internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/patience", "internal/work",
 	},
 	"gateway/modern": {
 		"gateway/config", "gateway/endpoint", "gateway/sealed", "gateway/translate", "gateway/upstream", "gateway/wire",
-		"shim", "shim/dialect", "internal/jsonrpc", "internal/mcp", "internal/mcpheader",
+		"shim", "shim/dialect", "internal/budget", "internal/jsonrpc", "internal/mcp", "internal/mcpheader",
 	},
 	"gateway/endpoint": {
 		"gateway/config", "gateway/sealed", "gateway/translate", "gateway/upstream", "gateway/wire", "shim",
@@ -71,7 +71,7 @@ var imports = map[string][]string{
 	"internal/procgroup":         {},
 	"internal/taskclient":        {"internal/eventstream", "internal/mcp"},
 	"internal/balancer":          {},
-	"internal/bench":             {"gateway/upstream", "gateway/upstream/stdio", "shim", "internal/mcp", "internal/proc", "internal/taskclient"},
+	"internal/bench":             {"gateway/upstream", "gateway/upstream/stdio", "shim", "internal/jsonrpc", "internal/mcp", "internal/proc", "internal/taskclient"},
 	"internal/e2e":               {},
 	"internal/chaos":             {},
 	"internal/e2e/conformserver": {"internal/e2e/nativetasks"},
