@@ -1,16 +1,18 @@
 package e2e
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"taskgate/internal/wiretest"
 )
 
-var update = flag.Bool("update", false, "rewrite the tables in docs/compatibility.md and README.md")
+// update rewrites the tables in docs/compatibility.md and README.md.
+var update = wiretest.Update
 
 // tableColumns are the columns of the table. An error is one of a tool and one of the protocol.
 var tableColumns = []struct{ name, title string }{

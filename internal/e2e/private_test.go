@@ -1,0 +1,264 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"taskgate/gateway/config"
+	"taskgate/internal/otlptest"
+	"taskgate/internal/proc"
+	"taskgate/internal/taskclient"
+	"taskgate/internal/wiretest"
+)
+
+// watched is a gateway all of whose signals are kept: what it exports, and what it writes.
+type watched struct {
+	*gateway
+	rec     *otlptest.Receiver
+	written *recorded
+}
+
+// startWatched runs "taskgate serve" with these arguments.
+func startWatched(t *testing.T, rec *otlptest.Receiver, args ...string) *watched {
+	t.Helper()
+	addr, written := freeAddr(t), &recorded{}
+	p := start(t, addr, proc.Command{
+		Name: "taskgate", Path: filepath.Join(bin, "taskgate"), Env: rec.Env(), Stdout: written, Stderr: written,
+		Args: append(append([]string{"serve"}, args...), "--listen", addr),
+	})
+	return &watched{&gateway{Process: p, addr: addr, url: "http://" + addr + "/mcp"}, rec, written}
+}
+
+// tellsNothingOf stops the gateway, so that it exports what is left, and fails the test if one of the
+// secrets is in what it has exported or written.
+func (w *watched) tellsNothingOf(t *testing.T, secrets map[string]string) {
+	t.Helper()
+	if err := w.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := within(t, w.Process, 30*time.Second); code != 0 {
+		t.Errorf("exit code %d:\n%s", code, w.Output())
+	}
+	exported := w.rec.Raw()
+	if len(w.rec.Spans()) == 0 || len(w.rec.Logs()) == 0 || len(w.rec.Metrics()) == 0 || w.written.count("level=DEBUG") == 0 {
+		t.Errorf("a signal is missing: %d spans, %d records, %d metrics", len(w.rec.Spans()), len(w.rec.Logs()), len(w.rec.Metrics()))
+	}
+	for what, secret := range secrets {
+		if at := bytes.Index(exported, []byte(secret)); at >= 0 {
+			t.Errorf("%s was exported: %q", what, exported[max(0, at-300):at+len(secret)])
+		}
+		if w.written.count(secret) > 0 {
+			t.Errorf("%s is in the log", what)
+		}
+	}
+}
+
+// choosy is a server that takes these tokens, and refuses any other in words of its own. The gateway's
+// own header lets a request in, too. It keeps what it was sent.
+type choosy struct {
+	*httptest.Server
+	takes map[string]bool // values of Authorization
+
+	mu   sync.Mutex
+	seen bytes.Buffer // headers
+}
+
+const wordsOfServer = "words-of-the-server-7411"
+
+func startChoosy(t *testing.T, issuer string) *choosy {
+	t.Helper()
+	s := &choosy{takes: map[string]bool{}}
+	server := sdk.NewServer(&sdk.Implementation{Name: "choosy", Version: "1"}, nil)
+	for _, tool := range []string{"quick", "slow"} {
+		sdk.AddTool(server, &sdk.Tool{Name: tool}, func(context.Context, *sdk.CallToolRequest, struct{}) (*sdk.CallToolResult, any, error) {
+			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "done"}}}, nil, nil
+		})
+	}
+	mcp := sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil)
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/.well-known/") {
+			_ = json.NewEncoder(w).Encode(map[string]any{"resource": s.URL + "/mcp", "authorization_servers": []string{issuer}})
+			return
+		}
+		s.mu.Lock()
+		_ = r.Header.Write(&s.seen)
+		s.mu.Unlock()
+		if !s.takes[r.Header.Get("Authorization")] && r.Header.Get("X-Own") == "" {
+			w.Header().Set("WWW-Authenticate", `Bearer error="invalid_token", error_description="`+wordsOfServer+`"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			_, _ = io.WriteString(w, wordsOfServer)
+			return
+		}
+		mcp.ServeHTTP(w, r)
+	}))
+	t.Cleanup(func() {
+		s.CloseClientConnections()
+		s.Close()
+	})
+	return s
+}
+
+// sending adds headers to each request.
+type sending http.Header
+
+func (h sending) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	for name, values := range h {
+		r.Header[name] = values
+	}
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+// everyWay has an upstream for each way to sign in, all with the same server.
+const everyWay = `
+admin: %[1]s
+public_url: https://gateway.example
+log: {level: debug}
+drain_delay: 0s
+telemetry: {polls: all, tasks: always}
+upstreams:
+  - {name: passed, path: /passed, url: "%[2]s/mcp", auth: {passthrough: {}}, forward_headers: &forward [X-Tenant, Cookie], tools: &tools [{match: slow, tasks: always, poll_interval: 100ms}]}
+  - name: asked
+    path: /asked
+    url: "%[2]s/mcp"
+    auth: {passthrough: {introspection: {url: "%[3]s/introspect", client_id: gateway, client_secret: %[4]s}}}
+    forward_headers: *forward
+    tools: *tools
+  - {name: tokens, path: /tokens, url: "%[2]s/mcp", headers: &own {X-Own: "1"}, auth: {jwt: {issuer: "%[3]s", audiences: [%[5]q]}}, forward_headers: *forward, tools: *tools}
+  - {name: keys, path: /keys, url: "%[2]s/mcp", headers: *own, auth: {keys: [{principal: holder, sha256: %[6]s}]}, forward_headers: *forward, tools: *tools}
+  - {name: trusted, path: /trusted, url: "%[2]s/mcp", headers: *own, auth: {trusted_header: {name: X-User, from: [127.0.0.1]}}, forward_headers: *forward, tools: *tools}
+`
+
+// What a client signs in by, a header that goes on to a server, what an issuer says of a token, and what
+// the gateway signs in by at the introspection endpoint are in no span, record or metric, not on /metrics
+// and not in the log, whether it is let in or refused, and while the issuer cannot be asked.
+func TestWhatSignsInIsInNoSignal(t *testing.T) {
+	t.Parallel()
+	const subject, tenant, cookie, user = "subject-7411", "tenant-7411", "cookie-7411", "user-7411"
+	issuer, admin := wiretest.NewIssuer(t, ""), freeAddr(t)
+	server := startChoosy(t, issuer.URL)
+	aud := []string{wiretest.Audience, server.URL + "/mcp"}
+	token := func(more string) string { return issuer.Token(subject, map[string]any{"aud": aud, "jti": more}) }
+	opaque, known, unasked := issuer.Opaque(subject, nil), issuer.Opaque(subject, map[string]any{"username": "known-to-introspection-7411"}), issuer.Opaque(subject, nil)
+	old := issuer.Token(subject, map[string]any{"aud": aud, "exp": time.Now().Add(-time.Hour).Unix()})
+	secrets := map[string]string{
+		"the subject": subject, "a forwarded header": tenant, "a cookie": cookie, "a trusted header": user,
+		"a claim of introspection": "known-to-introspection-7411", "what the server says": wordsOfServer, "a key": wiretest.AliceKey,
+		"the secret of introspection": wiretest.IntrospectionSecret, "a token that nobody can be asked about": unasked,
+		"it in Basic": base64.StdEncoding.EncodeToString([]byte("gateway:" + wiretest.IntrospectionSecret)),
+	}
+	good := map[string][]string{
+		"passed": {"Bearer " + token("passed"), "Bearer " + opaque}, "asked": {"Bearer " + token("asked"), "Bearer " + known},
+		"tokens": {"Bearer " + token("tokens")}, "keys": {"Bearer " + wiretest.AliceKey}, "trusted": {user},
+	}
+	theirs := issuer.Token(subject, map[string]any{"aud": server.URL + "/mcp", "jti": "refused"}) // it is good, but not for them
+	refused := []string{"Bearer " + theirs, "Bearer " + old, "Bearer unknown-7411", "Basic YmFzaWMtNzQxMTpwdw==", "Bearer two-7411 three-7411", "broken-7411"}
+	for at, values := range good {
+		for _, value := range append(values, refused...) {
+			_, value, _ = strings.Cut(value, " ")
+			if value == "" || at == "trusted" {
+				continue
+			}
+			secrets[value] = value
+			if parts := strings.Split(value, "."); len(parts) == 3 {
+				secrets["the claims of "+value], secrets["the signature of "+value] = parts[1], parts[2]
+			}
+		}
+	}
+	secrets["no credential"] = "broken-7411"
+	for _, value := range append(good["passed"], good["asked"]...) {
+		server.takes[value] = true
+	}
+	g := startWatched(t, otlptest.Start(t), configured(t, fmt.Sprintf(everyWay, admin, server.URL, issuer.URL,
+		wiretest.IntrospectionSecret, wiretest.Audience, config.HashKey(wiretest.AliceKey)))...)
+	client := func(at string, values ...string) *taskclient.Client {
+		h := sending{"X-Tenant": {tenant}, "Cookie": {"c=" + cookie}, "Authorization": values}
+		if at == "trusted" {
+			h = sending{"X-Tenant": {tenant}, "Cookie": {"c=" + cookie}, "X-User": values}
+		}
+		return &taskclient.Client{URL: "http://" + g.addr + "/" + at, Tasks: true, HTTP: &http.Client{Transport: h}}
+	}
+	for at, values := range good {
+		for _, value := range values {
+			c := client(at, value)
+			callPlain(t, c, "quick", map[string]any{})
+			waitFor(t, c, callTask(t, c, "slow", map[string]any{}).ID, taskclient.Completed)
+			g.callInASession(t, c)
+		}
+	}
+	for at := range good {
+		for _, value := range refused {
+			if _, _, err := client(at, value).CallTool(t.Context(), "quick", map[string]any{}); err == nil && at != "trusted" {
+				t.Errorf("%s has let in %s", at, value)
+			}
+		}
+		_, _, _ = client(at, good[at][0], refused[0]).CallTool(t.Context(), "quick", map[string]any{})
+	}
+	issuer.SetDown(true)
+	for _, at := range []string{"passed", "asked"} {
+		if _, _, err := client(at, "Bearer "+unasked).CallTool(t.Context(), "quick", map[string]any{}); err == nil {
+			t.Errorf("%s has let somebody in whom nobody knows", at)
+		}
+	}
+	server.mu.Lock()
+	seen := server.seen.String()
+	server.mu.Unlock()
+	for _, value := range []string{tenant, "c=" + cookie, good["passed"][0], good["asked"][1], refused[0]} {
+		if !strings.Contains(seen, value) {
+			t.Errorf("the server has not seen %s", value)
+		}
+	}
+	shown := metricsOf(t, admin)
+	if !strings.Contains(shown, "taskgate_task") {
+		t.Errorf("/metrics has nothing of tasks:\n%s", shown)
+	}
+	for what, secret := range secrets {
+		if strings.Contains(shown, secret) {
+			t.Errorf("%s is on /metrics", what)
+		}
+	}
+	g.tellsNothingOf(t, secrets)
+}
+
+// callInASession calls a tool as a client of 2025.
+func (w *watched) callInASession(t *testing.T, c *taskclient.Client) {
+	t.Helper()
+	session, err := sdk.NewClient(&sdk.Implementation{Name: "host", Version: "1"}, nil).Connect(t.Context(),
+		&sdk.StreamableClientTransport{Endpoint: c.URL, HTTPClient: c.HTTP}, &sdk.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Close()
+	if _, err := session.CallTool(t.Context(), &sdk.CallToolParams{Name: "quick"}); err != nil {
+		t.Error(err)
+	}
+}
+
+// metricsOf is what Prometheus is shown.
+func metricsOf(t *testing.T, admin string) string {
+	t.Helper()
+	resp, err := http.Get("http://" + admin + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatal(resp.Status, err)
+	}
+	return string(text)
+}
