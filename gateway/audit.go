@@ -132,15 +132,15 @@ func (a audit) Answer(ctx context.Context, p shim.Principal, upstream string, id
 	return err
 }
 
-// refused notes a request that was not let in, or may not do what it asks for.
-func (u *route) refused(r *http.Request, c auth.Caller, f *auth.Refusal) {
+// refused notes a request from an address that was not let in, or may not do what it asks for.
+func (u *route) refused(ctx context.Context, address string, c auth.Caller, f *auth.Refusal) {
 	if u.audit == nil {
 		return
 	}
 	event := "sign-in refused"
-	if c.Principal.Owner() != "" {
+	if c.Principal.Owner() != "" && f.Status == http.StatusForbidden {
 		event = "call refused"
 	}
-	attrs := []any{"principal", c.Principal.Owner(), "upstream", u.endpoint.Name, "address", r.RemoteAddr, "status", f.Status, "reason", f.Message}
-	u.audit.InfoContext(r.Context(), event, append(attrs, c.Names()...)...)
+	attrs := []any{"principal", c.Principal.Owner(), "upstream", u.endpoint.Name, "address", address, "status", f.Status, "reason", f.Message}
+	u.audit.InfoContext(ctx, event, append(attrs, c.Names()...)...)
 }

@@ -30,7 +30,7 @@ func (u *route) authenticate(next authenticated) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c, refusal := method.Identify(r)
 		if refusal != nil {
-			u.refused(r, c, refusal)
+			u.refused(r.Context(), r.RemoteAddr, c, refusal)
 			leaveUnread(w, r)
 			refuse(w, jsonrpc.ID{}, refusal)
 			return

@@ -22,7 +22,7 @@ import (
 // passing is what goes to the server of a caller whom it signs in, and what of its answer is about
 // that.
 func (u *route) passing(f *upstream.Forwarded, r *http.Request, c auth.Caller) {
-	ctx, subject := r.Context(), c.Principal.Owner()
+	ctx, address, subject := r.Context(), r.RemoteAddr, c.Principal.Owner()
 	f.Authorization = func() string {
 		value, _ := u.credentials.Outgoing(ctx, u.endpoint.Name, subject)
 		return value
@@ -35,10 +35,11 @@ func (u *route) passing(f *upstream.Forwarded, r *http.Request, c auth.Caller) {
 			u.endpoint.Log.InfoContext(life, "what is asked of the server waits for a new token of its client", "principal", subject)
 		})
 	}
-	f.Challenge = func(values []string) []string {
+	f.Challenge = func(status int, values []string) []string {
 		if c.Authorization() != "" {
 			u.resource.Doubt()
 		}
+		u.refused(ctx, address, c, &auth.Refusal{Status: status, Message: "the server has refused it"})
 		return u.challenge(values)
 	}
 }

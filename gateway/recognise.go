@@ -40,16 +40,18 @@ func (u *route) servePOST(w http.ResponseWriter, r *http.Request, c auth.Caller)
 		wire.WriteFailure(w, "", fail)
 		return
 	}
-	var era mcp.Era
-	var msg jsonrpc.Message
-	var err error
-	var refusal *auth.Refusal
+	var (
+		era     mcp.Era
+		msg     jsonrpc.Message
+		err     error
+		refusal *auth.Refusal
+	)
 	budget.From(r.Context()).InTurn(len(body), func() {
 		era, msg, err = recognise(r.Header, body)
 		refusal = u.mayCall(c, body, msg)
 	})
 	if err == nil && refusal != nil {
-		u.refused(r, c, refusal)
+		u.refused(r.Context(), r.RemoteAddr, c, refusal)
 		refuse(w, msg.ID, refusal)
 		return
 	}

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"io"
@@ -24,6 +25,7 @@ type signIn struct {
 	t      *testing.T
 	http   http.Handler
 	issuer *wiretest.Issuer
+	audit  *bytes.Buffer
 }
 
 const toolScopes = "tools:run"
@@ -56,8 +58,9 @@ func newSignIn(t *testing.T) *signIn {
 		t.Fatal(err)
 	}
 	s.shim.policy = c.Upstreams[0].Tool
+	var audit bytes.Buffer
 	g, err := New(Options{Config: c, Shim: s.shim, Upstreams: clients, Logger: slog.New(slog.DiscardHandler),
-		Sessions: wiretest.OpenSessions(t, c.MaxSessions, c.SessionIdle)})
+		Sessions: wiretest.OpenSessions(t, c.MaxSessions, c.SessionIdle), Audit: slog.New(slog.NewTextHandler(&audit, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +71,7 @@ func newSignIn(t *testing.T) *signIn {
 		stop()
 		<-ended
 	})
-	return &signIn{t, g.Handler(), issuer}
+	return &signIn{t, g.Handler(), issuer, &audit}
 }
 
 // send posts to an upstream, from 192.0.2.1.
@@ -202,6 +205,9 @@ func TestScopesOfTools(t *testing.T) {
 		if w := s.send("up", body, bearerOf(more)); w.Code == http.StatusForbidden || w.Code == http.StatusUnauthorized {
 			t.Errorf("%s with the scope: %d %s", name, w.Code, w.Body)
 		}
+	}
+	if record := s.audit.String(); !strings.Contains(record, `msg="call refused"`) || !strings.Contains(record, "name=alice") || strings.Contains(record, "sign-in") {
+		t.Errorf("the audit log has\n%s", record)
 	}
 	if w := s.send("up", call("walk"), bearerOf(less)); w.Code == http.StatusForbidden {
 		t.Errorf("another tool: %d %s", w.Code, w.Body)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"taskgate/gateway/config"
+	"taskgate/internal/otlptest"
 )
 
 // TestAuditFile: each record is a line of JSON, at the end of a file that may be there already.
@@ -41,6 +42,34 @@ func TestAuditFile(t *testing.T) {
 	}
 	if last["event"] != "task created" || last["upstream"] != "mcp" || last["tool"] != "wait" || last["principal"] != "" || last["task"] == "" || last["time"] == "" || last["level"] != nil {
 		t.Errorf("%v", last)
+	}
+}
+
+// TestAuditByOTLP: with otel the records go where the variables send logs.
+func TestAuditByOTLP(t *testing.T) {
+	receiver := otlptest.Start(t)
+	for _, variable := range receiver.Env() {
+		name, value, _ := strings.Cut(variable, "=")
+		t.Setenv(name, value)
+	}
+	web, _, letGo := modernUpstream(t)
+	r := runServer(t, web.URL, func(c *config.Config) {
+		c.Audit, c.Upstreams[0].Defaults.Grace = config.AuditOTel, time.Millisecond
+	})
+	if status, body := r.post("tools/call", "wait"); status != 200 {
+		t.Errorf("%d %s", status, body)
+	}
+	close(letGo)
+	r.stop()
+	r.ends()
+	var records []otlptest.Log
+	for _, l := range receiver.Logs() {
+		if l.Body == "task created" {
+			records = append(records, l)
+		}
+	}
+	if len(records) != 1 || records[0].Attributes["upstream"] != "mcp" || records[0].Attributes["tool"] != "wait" || records[0].Attributes["task"] == "" {
+		t.Errorf("%+v", records)
 	}
 }
 

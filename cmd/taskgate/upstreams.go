@@ -66,7 +66,7 @@ func representative(credentials *auth.Credentials, upstreamName, subject string)
 		Ready: func(ctx context.Context) error {
 			return credentials.Wait(ctx, upstreamName, subject, func() {}) // the task says so
 		},
-		Challenge: func(values []string) []string { return values }, // there is nobody to read it
+		Challenge: func(_ int, values []string) []string { return values }, // there is nobody to read it
 	}
 }
 

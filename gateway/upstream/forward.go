@@ -32,9 +32,9 @@ type Forwarded struct {
 	// Ready waits, where the client has left and all that it has shown has expired, until it has
 	// shown something else, or returns why ctx ended. Nil never waits.
 	Ready func(ctx context.Context) error
-	// Challenge takes the values of WWW-Authenticate of a 401 or 403, and returns them as the
-	// client is to see them. It comes with Authorization.
-	Challenge func(values []string) []string
+	// Challenge takes the status, 401 or 403, and the values of WWW-Authenticate of it, and returns
+	// these as the client is to see them. It comes with Authorization.
+	Challenge func(status int, values []string) []string
 }
 
 // Refusal is the cause of a shim.UpstreamError where the server refuses what a client has signed
@@ -185,7 +185,7 @@ func (e *statusError) refused(resp *http.Response) {
 		return
 	}
 	if f := forwardedOf(resp.Request.Context()); f != nil && f.Authorization != nil {
-		e.token, e.challenges = true, f.Challenge(resp.Header.Values("WWW-Authenticate"))
+		e.token, e.challenges = true, f.Challenge(e.status, resp.Header.Values("WWW-Authenticate"))
 	}
 }
 

@@ -73,7 +73,7 @@ func TestNewestToken(t *testing.T) {
 	token, next := "Bearer old", "Bearer old"
 	f := &Forwarded{
 		Authorization: func() string { return token },
-		Challenge: func(values []string) []string {
+		Challenge: func(_ int, values []string) []string {
 			token = next
 			return append(values, "seen")
 		},

@@ -58,7 +58,7 @@ func newSignedIn(ctx context.Context) (*signedIn, context.Context) {
 	c := &signedIn{token: "Bearer old", next: make(chan struct{})}
 	close(c.next)
 	return c, WithForwarded(ctx, &Forwarded{
-		Authorization: c.authorization, Ready: c.ready, Challenge: func(values []string) []string { return values },
+		Authorization: c.authorization, Ready: c.ready, Challenge: func(_ int, values []string) []string { return values },
 	})
 }
 
