@@ -87,6 +87,16 @@ func TestTLS(t *testing.T) {
 	}
 }
 
+// until waits for what a file has changed.
+func (s *secured) until(what string, reached func() bool) {
+	s.t.Helper()
+	for deadline := time.Now().Add(patience); !reached(); <-time.After(100 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			s.t.Fatalf("%s\n%s", what, s.log)
+		}
+	}
+}
+
 // TestNewCertificate: files that change are in use soon, without a restart; files that cannot be
 // used leave what was there before.
 func TestNewCertificate(t *testing.T) {
@@ -101,27 +111,52 @@ func TestNewCertificate(t *testing.T) {
 		return shown
 	}
 	first := shown()
-	until := func(what string, reached func() bool) {
-		t.Helper()
-		for deadline := time.Now().Add(patience); !reached(); <-time.After(100 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("%s\n%s", what, s.log)
-			}
-		}
-	}
 	if err := os.WriteFile(s.key, []byte("nonsense"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	until("it is not said that the files are bad", func() bool {
+	s.until("it is not said that the files are bad", func() bool {
 		if !shown().Equal(first) {
 			t.Fatal("another certificate")
 		}
 		return strings.Contains(s.log.String(), "cannot be used")
 	})
 	s.authority.Issue("gateway", s.cert, s.key)
-	until("the new certificate is not shown", func() bool { return !shown().Equal(first) })
+	s.until("the new certificate is not shown", func() bool { return !shown().Equal(first) })
 	if n := strings.Count(s.log.String(), "cannot be used"); n > 2 { // between the two files the pair may have been seen
 		t.Errorf("said %d times:\n%s", n, s.log)
+	}
+}
+
+// TestNewClientAuthority: when client_ca_file changes, clients of the authority that it names now can
+// connect, and those of the old one cannot any more.
+func TestNewClientAuthority(t *testing.T) {
+	web, _, _ := modernUpstream(t)
+	next, file := wiretest.NewAuthority(t), filepath.Join(t.TempDir(), "clients.pem")
+	believe := func(a *wiretest.Authority) {
+		text, err := os.ReadFile(a.File)
+		if err == nil {
+			err = os.WriteFile(file, text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := runSecured(t, web.URL, func(c *config.Config, a *wiretest.Authority) {
+		believe(a)
+		c.TLS.ClientCAFile = file
+	})
+	connects := func(pair tls.Certificate) bool {
+		status, _, _, _ := s.ask("", pair)
+		return status == http.StatusOK
+	}
+	of, ofNext := s.authority.Pair("client"), next.Pair("client")
+	if !connects(of) || connects(ofNext) {
+		t.Error("another authority is believed")
+	}
+	believe(next)
+	s.until("the new authority is not believed", func() bool { return connects(ofNext) })
+	if connects(of) {
+		t.Error("the old authority is still believed")
 	}
 }
 

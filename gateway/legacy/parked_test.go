@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -107,6 +108,58 @@ func TestParkedStates(t *testing.T) {
 		t.Errorf("the server ran the tool %d times", n)
 	}
 	p.awaitEnd(t)
+}
+
+// TestForeignStates: whatever tokens callers show, the state of one is to another like one that is made
+// up, and the next token of its owner is as good as the one that it was given out to.
+func TestForeignStates(t *testing.T) {
+	for name, passed := range map[string]bool{"jwt": false, "passthrough": true} {
+		t.Run(name, func(t *testing.T) {
+			var issuer *wiretest.Issuer // of both gateways
+			p := newParking(t, func(c *config.Config) {
+				if issuer == nil {
+					issuer = wiretest.NewIssuer(t, "")
+				}
+				wiretest.WithTokens(c, issuer)
+				if passed {
+					c.Auth = config.NewAuth()
+					c.Auth.Passthrough = config.NewPassthrough()
+					c.Upstreams[0].URL = metadataOf(t, issuer)
+				}
+			})
+			token := func(who string) asked {
+				a := askTool
+				a.key = issuer.Token(who, map[string]any{"jti": time.Now().String()})
+				return a
+			}
+			state, questions := token("alice").park(t, p.at[0], "")
+			tampered := []byte(state)
+			tampered[len(tampered)-5] ^= 1
+			for _, at := range p.at {
+				foreign := token("bob").send(t, at, answering(state, "Eve", questions...))
+				unknown := token("bob").send(t, at, answering(string(tampered), "Eve", questions...))
+				wantRefusal(t, foreign, mcp.CodeInvalidParams, "was not given out for this request")
+				if !bytes.Equal(foreign.Raw, unknown.Raw) {
+					t.Errorf("foreign %s\nunknown %s", foreign.Raw, unknown.Raw)
+				}
+			}
+			wantText(t, token("alice").send(t, p.at[1], answering(state, "Ada", questions...)), "accept Ada")
+			if n := p.runs.Load(); n != 1 {
+				t.Errorf("the server ran the tool %d times", n)
+			}
+			p.awaitEnd(t)
+		})
+	}
+}
+
+// metadataOf is the address of a server, as far as its metadata: it names the issuer.
+func metadataOf(t *testing.T, issuer *wiretest.Issuer) string {
+	t.Helper()
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = json.NewEncoder(w).Encode(map[string]any{"resource": wiretest.Audience, "authorization_servers": []string{issuer.URL}})
+	}))
+	t.Cleanup(web.Close)
+	return web.URL
 }
 
 // forged is a state as whoever has the key could make it.

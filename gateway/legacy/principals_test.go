@@ -3,6 +3,7 @@ package legacy_test
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -391,6 +392,12 @@ func (c *caller) status(id, want string) {
 	}
 }
 
+// field is a text in the result of a reply.
+func field(r reply, name string) string {
+	text, _ := jsonrpc.GetString([]byte(r.body), "result", name)
+	return text
+}
+
 const strange = "5b0d3d2e-8a37-4b1e-9a57-0d9a3a1c9f00" // the id of nothing
 
 // alike fails unless a foreign thing was answered as one that does not exist, and
@@ -447,6 +454,21 @@ func foreignTasks(t *testing.T, h *house) {
 	if r := guest.legacy("tasks/list", ""); r.status != http.StatusOK || strings.Contains(r.body, done) || strings.Contains(r.body, running) {
 		t.Errorf("listed to another: %v", r)
 	}
+	created, err := time.Parse(time.RFC3339, field(alice.modern("tasks/get", `"taskId":"`+done+`",`), "createdAt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	his := bob.task()
+	after := func(id string) reply { // a page of his tasks that follows this one
+		cursor := base64.RawURLEncoding.EncodeToString([]byte(fmt.Sprint(created.UnixMilli(), " ", id)))
+		return guest.legacy("tasks/list", `"cursor":"`+cursor+`"`)
+	}
+	foreign := after(done)
+	alike(t, "a cursor", foreign, after(strange))
+	if !strings.Contains(foreign.body, his) || strings.Contains(foreign.body, running) {
+		t.Errorf("after her cursor: %v", foreign)
+	}
+
 	home := h.caller(wiretest.AliceNext).initialize() // the tasks of the principal, whatever session made them
 	if r := home.legacy("tasks/list", ""); !strings.Contains(r.body, done) || !strings.Contains(r.body, running) {
 		t.Errorf("not listed to its owner: %v", r)

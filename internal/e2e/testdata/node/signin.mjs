@@ -1,7 +1,9 @@
 // A client of the TypeScript SDK that knows the address of the gateway and signs in by the SDK's
 // own OAuth: it is led to the provider, whose user agrees at once, and lists the tools with the
 // token. After WAIT, when the token has expired, it lists them again. SDK says which generation,
-// MODE the era.
+// MODE the era. Without CLIENT_ID it registers. With REVOKE it revokes its tokens at that address, and
+// lists the tools once more, for which it has to sign in anew.
+console.warn = () => {}; // 2.x tells of tokens that are no good any more
 const one = process.env.SDK === "1";
 const { Client } = await import(one ? "@modelcontextprotocol/sdk/client/index.js" : "@modelcontextprotocol/client");
 const { StreamableHTTPClientTransport } = await import(
@@ -9,21 +11,24 @@ const { StreamableHTTPClientTransport } = await import(
 );
 
 const asked = [];
-let visited, verifier, tokens, discovered;
+let visited, verifier, tokens, discovered, registered, visits = 0;
 const provider = {
   redirectUrl: "http://127.0.0.1/callback",
   clientMetadata: { redirect_uris: ["http://127.0.0.1/callback"], scope: "openid" },
   state: () => "state-of-the-client",
-  clientInformation: () => ({
+  clientInformation: () => !process.env.CLIENT_ID ? registered : {
     client_id: process.env.CLIENT_ID, client_secret: process.env.CLIENT_SECRET,
     token_endpoint_auth_method: "client_secret_post", issuer: process.env.ISSUER,
-  }),
+  },
+  saveClientInformation: (c) => { registered = c; },
   tokens: () => tokens,
   saveTokens: (t) => { tokens = t; },
+  invalidateCredentials: (what) => { if (what === "all" || what === "tokens") tokens = undefined; },
   redirectToAuthorization: async (url) => {
     asked.push(url.searchParams.get("resource"));
     const answer = await fetch(url, { redirect: "manual" });
     visited = new URL(answer.headers.get("location")).searchParams;
+    visits++;
   },
   saveCodeVerifier: (v) => { verifier = v; },
   codeVerifier: () => verifier,
@@ -31,24 +36,35 @@ const provider = {
   discoveryState: () => discovered,
 };
 
-const connect = async () => {
-  const client = new Client({ name: "host", version: "1" }, one ? {} : { versionNegotiation: { mode: process.env.MODE } });
-  const transport = new StreamableHTTPClientTransport(new URL(process.env.URL), { authProvider: provider });
+let transport;
+const signedIn = async (ask) => {
   try {
-    await client.connect(transport);
+    return await ask();
   } catch (e) {
     if (!visited) throw e;
     await transport.finishAuth(visited.get("code"));
     visited = undefined;
-    return connect();
+    return signedIn(ask);
   }
-  return client;
 };
-const client = await connect();
-const list = async () => (await client.listTools()).tools.map((t) => t.name);
+const client = await signedIn(async () => {
+  const client = new Client({ name: "host", version: "1" }, one ? {} : { versionNegotiation: { mode: process.env.MODE } });
+  transport = new StreamableHTTPClientTransport(new URL(process.env.URL), { authProvider: provider });
+  await client.connect(transport);
+  return client;
+});
+const list = () => signedIn(async () => (await client.listTools()).tools.map((t) => t.name));
 const tools = await list();
 const first = tokens.access_token;
 await new Promise((resolve) => setTimeout(resolve, Number(process.env.WAIT)));
 const again = await list();
-console.log(JSON.stringify({ tools, again, asked, refreshed: tokens.access_token !== first }));
+const refreshed = tokens.access_token !== first;
+let afterwards;
+if (process.env.REVOKE) {
+  for (const token of [tokens.access_token, tokens.refresh_token]) {
+    await fetch(process.env.REVOKE, { method: "POST", body: new URLSearchParams({ token }) });
+  }
+  afterwards = await list();
+}
+console.log(JSON.stringify({ tools, again, afterwards, asked, refreshed, visits, client: registered?.client_id }));
 await client.close();

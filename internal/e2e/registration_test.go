@@ -1,0 +1,134 @@
+package e2e
+
+import (
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/oauth2-proxy/mockoidc"
+)
+
+// registry is what an OpenID provider of the tests does not have by itself: clients can register (RFC
+// 7591) and revoke their tokens (RFC 7009), and its metadata says where.
+type registry struct {
+	oidc
+	web        *httptest.Server
+	registered atomic.Int64 // how many clients
+
+	mu      sync.Mutex
+	revoked map[string]bool
+}
+
+func startRegistry(t *testing.T) *registry {
+	t.Helper()
+	provider, err := mockoidc.NewServer(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &registry{oidc: oidc{provider, t}, revoked: map[string]bool{}}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /register", r.register)
+	mux.HandleFunc("POST /revoke", r.revoke)
+	r.web = httptest.NewServer(mux)
+	t.Cleanup(r.web.Close)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err == nil {
+		err = provider.AddMiddleware(r.around)
+	}
+	if err == nil {
+		err = provider.Start(l, nil)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = provider.Shutdown() })
+	return r
+}
+
+// register gives the client of the provider to whoever asks for one.
+func (r *registry) register(w http.ResponseWriter, req *http.Request) {
+	var asked map[string]any
+	if err := json.NewDecoder(req.Body).Decode(&asked); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	r.registered.Add(1)
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusCreated)
+	_ = json.NewEncoder(w).Encode(map[string]any{
+		"client_id": r.ClientID, "client_secret": r.ClientSecret, "client_secret_expires_at": 0, "redirect_uris": asked["redirect_uris"],
+		"token_endpoint_auth_method": "client_secret_post", "grant_types": []string{"authorization_code", "refresh_token"},
+	})
+}
+
+func (r *registry) revoke(_ http.ResponseWriter, req *http.Request) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.revoked[req.FormValue("token")] = true
+}
+
+// around adds to the metadata of the provider, and keeps revoked tokens from it.
+func (r *registry) around(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		r.mu.Lock()
+		revoked := r.revoked[strings.TrimPrefix(req.Header.Get("Authorization"), "Bearer ")] || req.URL.Path == mockoidc.TokenEndpoint && r.revoked[req.FormValue("refresh_token")]
+		r.mu.Unlock()
+		switch {
+		case revoked && req.URL.Path == mockoidc.TokenEndpoint:
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = io.WriteString(w, `{"error":"invalid_grant"}`)
+		case revoked:
+			w.WriteHeader(http.StatusUnauthorized)
+		case req.URL.Path == mockoidc.DiscoveryEndpoint:
+			plain := httptest.NewRecorder()
+			next.ServeHTTP(plain, req)
+			var all map[string]any
+			if err := json.Unmarshal(plain.Body.Bytes(), &all); err != nil {
+				r.t.Error(err)
+			}
+			all["registration_endpoint"], all["revocation_endpoint"] = r.web.URL+"/register", r.web.URL+"/revoke"
+			w.Header().Set("Content-Type", "application/json")
+			_ = json.NewEncoder(w).Encode(all)
+		default:
+			next.ServeHTTP(w, req)
+		}
+	})
+}
+
+// Clients of the TypeScript SDKs that know nothing but the address of the gateway register at the
+// authorization server of the server behind it. When their tokens are revoked, the refusal of the server
+// leads them there once more.
+func TestRegistrationAndRevocation(t *testing.T) {
+	t.Parallel()
+	provider, addr := startRegistry(t), freeAddr(t)
+	provider.AccessTTL = 3 * time.Second
+	server := startProtected(t, provider.oidc, false)
+	server.startPassing(t, provider.oidc, addr)
+	for name, c := range map[string]struct{ sdk, mode string }{
+		"1.x": {"1", ""}, "2.x, legacy": {"2", "legacy"}, "2.x": {"2", "auto"},
+	} {
+		var got struct {
+			Tools, Again, Afterwards, Asked []string
+			Refreshed                       bool
+			Visits                          int
+			Client                          string
+		}
+		before := provider.registered.Load()
+		runNodeInto(t, &got, "signin.mjs", "URL=http://"+addr+"/mcp", "SDK="+c.sdk, "MODE="+c.mode, "WAIT=4500", "REVOKE="+provider.web.URL+"/revoke")
+		if !slices.Equal(got.Tools, []string{"who"}) || !slices.Equal(got.Tools, got.Again) || !slices.Equal(got.Tools, got.Afterwards) || !got.Refreshed {
+			t.Errorf("%s: %+v", name, got)
+		}
+		if got.Visits != 2 || got.Client != provider.ClientID || provider.registered.Load() != before+1 {
+			t.Errorf("%s: signed in %d times, as %s; registered %d times", name, got.Visits, got.Client, provider.registered.Load()-before)
+		}
+	}
+}
