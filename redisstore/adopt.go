@@ -365,6 +365,7 @@ func (a *adoption) take(o orphan, got []string) error {
 	}
 	task, err := decode(o.id, shim.WithRun, got[1:])
 	if err == nil {
+		task.From = o.old
 		a.tasks = append(a.tasks, task)
 	}
 	return err

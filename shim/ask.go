@@ -55,7 +55,9 @@ func (b *mailbox) ask(ctx context.Context, q []Question) ([]Answer, error) {
 		err := b.put(ctx, q)
 		if err == nil {
 			spans = b.startQuestions(q)
-			b.run.trace.tell(slog.LevelInfo, "a task asks its client", "questions", len(q), "event", eventAsked)
+			if !b.asksOn(q) {
+				b.run.trace.tell(slog.LevelInfo, "a task asks its client", "questions", len(q), "event", eventAsked)
+			}
 		}
 		return err
 	})
@@ -239,6 +241,13 @@ func (b *mailbox) asking() bool {
 func (b *mailbox) asksInTask() bool {
 	call, policy := &b.run.call, &b.run.policy
 	return call.Demand || call.Handle && policy.Tasks != Never && policy.EarlyInput != EarlyMRTR
+}
+
+// asksOn is asksAgain for who does not hold run.mu.
+func (b *mailbox) asksOn(q []Question) bool {
+	b.run.mu.Lock()
+	defer b.run.mu.Unlock()
+	return b.asksAgain(q)
 }
 
 // asksAgain reports whether these are the questions that the runner before this one

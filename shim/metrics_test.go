@@ -35,8 +35,9 @@ const (
 	durationOf      = "taskgate.task.duration gen_ai.tool.name=slow taskgate.task.outcome="
 	answersOf       = "taskgate.call.answers gen_ai.tool.name=slow taskgate.call.answer="
 	ofUp            = " taskgate.upstream=up"
-	working         = "taskgate.tasks.running taskgate.task.status=working" + ofUp
-	waiting         = "taskgate.tasks.running taskgate.task.status=input_required" + ofUp
+	ofSlow          = " gen_ai.tool.name=slow" + ofUp
+	working         = "taskgate.tasks.running gen_ai.tool.name=slow taskgate.task.status=working" + ofUp
+	waiting         = "taskgate.tasks.running gen_ai.tool.name=slow taskgate.task.status=input_required" + ofUp
 	unknownOutcomes = "taskgate.task.unknown_outcomes" + ofUp
 )
 
@@ -61,7 +62,7 @@ func TestMetricsOfTaskEnds(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
 				s, r := w.measured("a", c.up, policy(shim.Always))
 				begin(t, s, call())
-				r.Want(map[string]float64{working: 1, "taskgate.tasks.oldest_age" + ofUp: 0, answersOf + "task" + ofUp: 1})
+				r.Want(map[string]float64{working: 1, "taskgate.tasks.oldest_age" + ofSlow: 0, answersOf + "task" + ofUp: 1})
 				pass(3 * time.Second)
 				r.Want(map[string]float64{
 					working: 0, waiting: 0, unknownOutcomes: c.unknown,
@@ -99,7 +100,7 @@ func TestMetricsOfCalls(t *testing.T) {
 		pass(time.Second)
 		begin(t, s, call()) // waits for the place of the first
 		pass(time.Second)
-		r.Want(map[string]float64{"taskgate.queue.length" + ofUp: 1, working: 1, "taskgate.tasks.oldest_age" + ofUp: 1})
+		r.Want(map[string]float64{"taskgate.queue.length" + ofUp: 1, working: 1, "taskgate.tasks.oldest_age" + ofSlow: 1})
 		if err := <-done; err != nil {
 			t.Fatal(err)
 		}
@@ -137,15 +138,15 @@ func TestMetricsOfQuestions(t *testing.T) {
 		c.Asking = shim.AskPark
 		task := begin(t, s, c)
 		pass(10 * time.Second)
-		r.Want(map[string]float64{working: 0, waiting: 1, "taskgate.questions.open" + ofUp: 2, "taskgate.questions.oldest_age" + ofUp: 10})
+		r.Want(map[string]float64{working: 0, waiting: 1, "taskgate.questions.open" + ofSlow: 2, "taskgate.questions.oldest_age" + ofSlow: 10})
 		if err := s.Update(t.Context(), anyone, "up", task.ID, results("e1")); err != nil {
 			t.Fatal(err)
 		}
 		pass(time.Second)
-		r.Want(map[string]float64{waiting: 1, "taskgate.questions.open" + ofUp: 1})
+		r.Want(map[string]float64{waiting: 1, "taskgate.questions.open" + ofSlow: 1})
 		pass(time.Minute)
 		r.Want(map[string]float64{
-			working: 0, waiting: 0, "taskgate.questions.open" + ofUp: 0, "taskgate.questions.oldest_age" + ofUp: 0,
+			working: 0, waiting: 0, "taskgate.questions.open" + ofSlow: 0, "taskgate.questions.oldest_age" + ofSlow: 0,
 			of + "answered" + ofUp: 1, of + "expired" + ofUp: 1, durationOf + "completed" + ofUp: 1,
 		})
 
@@ -155,7 +156,7 @@ func TestMetricsOfQuestions(t *testing.T) {
 			t.Fatal(err)
 		}
 		pass(time.Second)
-		r.Want(map[string]float64{waiting: 0, "taskgate.questions.open" + ofUp: 0, of + "withdrawn" + ofUp: 2})
+		r.Want(map[string]float64{waiting: 0, "taskgate.questions.open" + ofSlow: 0, of + "withdrawn" + ofUp: 2})
 	})
 }
 
@@ -188,7 +189,7 @@ func TestMetricsOfRecovery(t *testing.T) {
 				w.dies("a", c.first, c.policy)
 				pass(8500 * time.Millisecond)
 				if how == "resumed" {
-					if age := r.Points()["taskgate.tasks.oldest_age"+ofUp]; age < 6 || age > 10 {
+					if age := r.Points()["taskgate.tasks.oldest_age"+ofSlow]; age < 6 || age > 10 {
 						t.Errorf("the age of a task that was taken over is %v", age)
 					}
 				}

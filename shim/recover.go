@@ -104,7 +104,7 @@ func (rv *recovery) begin(t Task) {
 
 // start has an adopted task run. What others did to it before it had a run is read.
 func (rv *recovery) start(r *run, t Task) {
-	r.trace.tell(slog.LevelInfo, "took over a task", "attempt", t.Lease.Adoption+1, "event", eventAdopted)
+	r.trace.tell(slog.LevelInfo, "took over a task", "attempt", t.Lease.Adoption+1, "from", string(t.From), "event", eventAdopted)
 	r.meter.adopted = true
 	r.srv.metrics.Adopted(r.ctx)
 	r.inbox.review(0)

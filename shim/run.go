@@ -92,7 +92,7 @@ func (s *Shim) newRun(ctx context.Context, srv *server, c Call, p Policy, tk tic
 // assemble makes the parts of a run whose call and policy are known.
 func (r *run) assemble() {
 	r.done = make(chan struct{})
-	r.meter = meter{run: r, live: r.srv.metrics.Run()}
+	r.meter = meter{run: r, live: r.srv.metrics.Run(r.call.Request.tool())}
 	r.caller = caller{run: r, news: make(chan struct{}, 1), leave: func() bool { return true }}
 	r.trace.run, r.creation.run, r.status.run, r.rounds.run, r.inbox.run, r.box.run = r, r, r, r, r, r
 	r.box.wake = make(chan struct{}, 1)

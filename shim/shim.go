@@ -235,6 +235,14 @@ func newServer(name string, s Server) *server {
 // callTool is the one method whose requests may become tasks.
 const callTool = "tools/call"
 
+// tool is the tool that the request calls, "" for none.
+func (r Request) tool() string {
+	if r.Method != callTool {
+		return ""
+	}
+	return r.Name
+}
+
 // policyFor is what the operator wants of a request.
 func (s *server) policyFor(r Request) Policy {
 	if r.Method == callTool {

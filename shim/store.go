@@ -210,7 +210,7 @@ type Store interface {
 	// Adopt hands up to n tasks of replicas that are gone (their heartbeat has
 	// expired, or they said goodbye) to r, if they run on one of the upstreams
 	// named, or on any once ten of their expiries have passed since their last beat.
-	// Each comes with its new lease, updated by that, and WithRun. Tasks that come with no error are
+	// Each comes with its new lease, updated by that, with From, and WithRun. Tasks that come with no error are
 	// all of r's: an adoption whose reply was lost is returned by the next Adopt. A
 	// part of the store that is unavailable keeps back only its own tasks; an Adopt
 	// that has none to hand out then is ErrUnavailable, so that a caller who asks until

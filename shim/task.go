@@ -237,6 +237,8 @@ type Task struct {
 	PollInterval time.Duration
 
 	Lease Lease
+	// From is who ran the task before. Only Adopt fills it in.
+	From Replica
 	// Method and Tool are what is called: "tools/call" and the tool's name.
 	Method string
 	Tool   string

@@ -114,7 +114,8 @@ func (w *runTrace) adopt(t Task) {
 		return
 	}
 	ctx := trace.ContextWithRemoteSpanContext(o.life.ctx, w.above)
-	_, span := o.tracer.Start(ctx, "adopt "+subject(t), trace.WithAttributes(append(attrsOf(t), o.attempt(t)...)...))
+	more := append(o.attempt(t), semconv.TaskFrom.String(string(t.From)))
+	_, span := o.tracer.Start(ctx, "adopt "+subject(t), trace.WithAttributes(append(attrsOf(t), more...)...))
 	span.End()
 	w.above = span.SpanContext()
 	w.span = o.startAttempt(w.above, t, semconv.AttemptNone)
@@ -194,7 +195,8 @@ func (w *runTrace) context() context.Context {
 // kind says what kind of attempt this has come to be.
 func (w *runTrace) kind(kind string) { w.span.SetAttributes(semconv.AttemptKind.String(kind)) }
 
-// queue waits for the slots of the call. Its span shows how long that took.
+// queue waits for the slots of the call. Its span shows how long that took. A call that became a
+// task meanwhile has a second one, from then on, in the trace of the task.
 func (w *runTrace) queue(ctx context.Context) error {
 	r, o := w.run, &w.run.s.observer
 	if o.dark {
@@ -210,6 +212,11 @@ func (w *runTrace) queue(ctx context.Context) error {
 	if err != nil {
 		span.SetAttributes(semconv.ErrorType.String(labelOf(err)))
 		span.SetStatus(codes.Error, "")
+	}
+	if t.ID == "" && r.stored() {
+		t = r.record.subject()
+		_, since := o.tracer.Start(w.context(), "queue "+subject(t), trace.WithAttributes(attrsOf(t)...), trace.WithTimestamp(r.record.born))
+		since.End()
 	}
 	return err
 }

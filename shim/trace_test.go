@@ -15,6 +15,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
+	"taskgate/internal/semconv"
 	"taskgate/shim"
 )
 
@@ -128,6 +129,60 @@ func TestProgressIsToldAtABoundedRate(t *testing.T) {
 		pass(time.Minute)
 		if got, want := o.events(), []string{"made", "sent", "progress", "progress", "progress", "progress", "ended"}; !slices.Equal(got, want) {
 			t.Errorf("events %q, want %q", got, want)
+		}
+	})
+}
+
+// TestTraceOfACallThatQueues: a call that becomes a task while it waits for its place has that time
+// in the trace of the task, too.
+func TestTraceOfACallThatQueues(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newObservedWorld(t)
+		defer o.close()
+		srv := shim.Server{Upstream: takes(20 * time.Second), Policy: func(string) shim.Policy { return policy(shim.Auto) }, Concurrency: 1, Queue: 10, QueueWait: time.Minute}
+		s := o.gatewayOf("a", srv, func(opts *shim.Options) {
+			opts.Tracer = sdktrace.NewTracerProvider(sdktrace.WithSyncer(o.spans)).Tracer("")
+		})
+		pass(time.Minute)
+		begin(t, s, call())
+		begin(t, s, call()) // five seconds later
+		pass(time.Minute)
+		want := []string{"queue slow", "queue slow < task slow", "run slow < task slow", "run slow < task slow", "task slow", "task slow"}
+		if got := o.names(); !slices.Equal(got, want) {
+			t.Errorf("spans %q, want %q", got, want)
+		}
+		for _, s := range o.spans.GetSpans() {
+			if want := 10 * time.Second; s.Parent.IsValid() && s.Name == "queue slow" && s.EndTime.Sub(s.StartTime) != want {
+				t.Errorf("in the trace of the task it waits for %v, want %v", s.EndTime.Sub(s.StartTime), want)
+			}
+		}
+	})
+}
+
+// TestTraceOfAnAdoption: it names the replica that is gone, and the questions that this has asked
+// are not told again.
+func TestTraceOfAnAdoption(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newObservedWorld(t)
+		defer o.close()
+		s := o.observed("b", elicits(0, "a"), policy(shim.Auto))
+		pass(6 * time.Second)
+		id := o.lost(elicits(0, "a"), policy(shim.Auto), taskCall(), time.Second).Task.ID
+		pass(20 * time.Second)
+		if err := s.Update(t.Context(), anyone, "up", id, results("a")); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Second)
+		if got, want := o.events(), []string{"adopted", "resumed", "answered", "ended"}; !slices.Equal(got, want) {
+			t.Errorf("events %q, want %q", got, want)
+		}
+		if from := `"from":"a"`; !strings.Contains(o.out.String(), from) {
+			t.Errorf("no %s in %s", from, o.out.String())
+		}
+		for _, s := range o.spans.GetSpans() {
+			if s.Name == "adopt slow" && !slices.Contains(s.Attributes, semconv.TaskFrom.String("a")) {
+				t.Errorf("the adoption has %v", s.Attributes)
+			}
 		}
 	})
 }

@@ -83,6 +83,8 @@ func TestSeriesAreBounded(t *testing.T) {
 		m.HTTP(ctx, time.Second, name, 0)
 		tasks.Called(ctx, name, semconv.AnswerError)
 		tasks.Ended(ctx, name, semconv.OutcomeFailed, time.Second)
+		run := tasks.Run(name)
+		run.Begin(time.Now())
 	}
 	if n := len(r.Points()); n > 60 {
 		t.Errorf("%d series", n)
@@ -112,7 +114,7 @@ func TestGauges(t *testing.T) {
 			})
 		}
 		want(0, 0, 0, 0, 0)
-		a, b, parked := tasks.Run(), tasks.Run(), tasks.Run()
+		a, b, parked := tasks.Run(""), tasks.Run(""), tasks.Run("")
 		a.Begin(time.Now())
 		<-time.After(10 * time.Second)
 		b.Begin(time.Now().Add(-time.Minute)) // adopted
@@ -133,6 +135,41 @@ func TestGauges(t *testing.T) {
 		a.Ask(3) // too late
 		a.Begin(time.Now())
 		want(0, 0, 0, 0, 0)
+	})
+}
+
+// The gauges tell tools apart, of those whose names have series.
+func TestGaugesByTool(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, r := metricstest.New(t)
+		m.Names.Learn("up", "tools/call", "known")
+		tasks := m.Tasks("up", nil)
+		for _, name := range []string{"known", "made-up-1", "made-up-2"} {
+			run := tasks.Run(name)
+			run.Begin(time.Now())
+			run.Ask(1)
+		}
+		quiet := tasks.Run("known")
+		quiet.Begin(time.Now().Add(-time.Minute))
+		tasks.Run("made-up-3")
+		want := map[string]float64{
+			"taskgate.tasks.oldest_age gen_ai.tool.name=known taskgate.upstream=up":      60,
+			"taskgate.tasks.oldest_age taskgate.upstream=up":                             0,
+			"taskgate.questions.open taskgate.upstream=up":                               0,
+			"taskgate.questions.oldest_age gen_ai.tool.name=known taskgate.upstream=up":  0,
+			"taskgate.questions.oldest_age gen_ai.tool.name=_other taskgate.upstream=up": 0,
+			"taskgate.tasks.oldest_age gen_ai.tool.name=_other taskgate.upstream=up":     0,
+			"taskgate.questions.open gen_ai.tool.name=_other taskgate.upstream=up":       2,
+			"taskgate.questions.open gen_ai.tool.name=known taskgate.upstream=up":        1,
+			"taskgate.tasks.running taskgate.task.status=working taskgate.upstream=up":   0,
+		}
+		for tool, n := range map[string][2]float64{"known": {1, 1}, "_other": {0, 2}} {
+			want["taskgate.tasks.running gen_ai.tool.name="+tool+" taskgate.task.status=working taskgate.upstream=up"] = n[0]
+			want["taskgate.tasks.running gen_ai.tool.name="+tool+" taskgate.task.status=input_required taskgate.upstream=up"] = n[1]
+		}
+		r.Want(want)
+		quiet.End()
+		r.Want(map[string]float64{"taskgate.tasks.oldest_age gen_ai.tool.name=known taskgate.upstream=up": 0})
 	})
 }
 
@@ -185,7 +222,7 @@ func TestNone(t *testing.T) {
 	tasks.Adopted(ctx)
 	tasks.Recovered(ctx, "")
 	tasks.Answered(ctx, "", 0)
-	run := tasks.Run()
+	run := tasks.Run("t")
 	run.Begin(time.Now())
 	run.Ask(1)
 	run.End()

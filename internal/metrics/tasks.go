@@ -3,6 +3,7 @@ package metrics
 import (
 	"container/heap"
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,13 +22,18 @@ type Tasks struct {
 	called   sets[toolWith]
 	with     sets[attribute.KeyValue]
 
-	mu        sync.Mutex // guards what follows
+	mu    sync.Mutex       // guards what follows
+	loads map[string]*load // by the bounded name of the tool, "" for what calls none
+	queue func() int
+}
+
+// load is what the gauges show of one tool. Tasks.mu guards it.
+type load struct {
 	running   int
 	waiting   int // those of running that wait for an answer
 	since     ages
 	open      int // questions
 	askedFrom ages
-	queue     func() int
 }
 
 // toolWith is a tool and one more attribute.
@@ -51,7 +57,7 @@ func (m *Metrics) Tasks(upstream string, queue func() int) *Tasks {
 	t := m.tasks[upstream]
 	if t == nil {
 		own := semconv.Upstream.String(upstream)
-		t = &Tasks{m: m, upstream: upstream, own: metric.WithAttributeSet(attribute.NewSet(own)), queue: queue}
+		t = &Tasks{m: m, upstream: upstream, own: metric.WithAttributeSet(attribute.NewSet(own)), loads: make(map[string]*load), queue: queue}
 		if m.tasks == nil {
 			m.tasks = make(map[string]*Tasks)
 		}
@@ -72,21 +78,39 @@ func (t *Tasks) begin(own attribute.KeyValue) {
 	for _, how := range []string{semconv.RecoverySent, semconv.RecoveryResumed, semconv.RecoveryRetried, semconv.RecoveryLost} {
 		t.recovered(ctx, how, 0)
 	}
-	locked := func(read func() float64) func() float64 {
-		return func() float64 {
-			t.mu.Lock()
-			defer t.mu.Unlock()
-			return read()
-		}
-	}
-	t.m.read(tasksRunning, locked(func() float64 { return float64(t.running - t.waiting) }), own, semconv.TaskStatus.String("working"))
-	t.m.read(tasksRunning, locked(func() float64 { return float64(t.waiting) }), own, semconv.TaskStatus.String("input_required"))
-	t.m.read(tasksOldest, locked(func() float64 { return t.since.oldest() }), own)
-	t.m.read(questionsOpen, locked(func() float64 { return float64(t.open) }), own)
-	t.m.read(questionsOldest, locked(func() float64 { return t.askedFrom.oldest() }), own)
+	t.mu.Lock()
+	t.load("")
+	t.mu.Unlock()
 	if t.queue != nil {
 		t.m.read(queueLength, func() float64 { return float64(t.queue()) }, own)
 	}
+}
+
+// load has the gauges show a tool from now on. It returns what they show. t.mu is held.
+func (t *Tasks) load(tool string) *load {
+	l := t.loads[tool]
+	if l != nil {
+		return l
+	}
+	l = &load{}
+	t.loads[tool] = l
+	attrs := []attribute.KeyValue{semconv.Upstream.String(t.upstream)}
+	if tool != "" {
+		attrs = append(attrs, semconv.GenAITool.String(tool))
+	}
+	show := func(name string, value func() float64, more ...attribute.KeyValue) {
+		t.m.read(name, func() float64 {
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			return value()
+		}, append(slices.Clone(attrs), more...)...)
+	}
+	show(tasksRunning, func() float64 { return float64(l.running - l.waiting) }, semconv.TaskStatus.String("working"))
+	show(tasksRunning, func() float64 { return float64(l.waiting) }, semconv.TaskStatus.String("input_required"))
+	show(tasksOldest, func() float64 { return l.since.oldest() })
+	show(questionsOpen, func() float64 { return float64(l.open) })
+	show(questionsOldest, func() float64 { return l.askedFrom.oldest() })
+	return l
 }
 
 // Called counts a call of a tool by what its client got: a value of semconv.CallAnswer.
@@ -154,16 +178,27 @@ func (t *Tasks) and(kv attribute.KeyValue) []attribute.KeyValue {
 // upstream, which nobody counts.
 type Running struct {
 	tasks *Tasks
+	tool  string // as it was sent
 
 	// Tasks.mu guards what follows.
+	load *load // nil until there is something to count
 	task *age
 	asks *age
 	open int
 	over bool
 }
 
-// Run returns a call that is counted as soon as it is a task or has questions.
-func (t *Tasks) Run() Running { return Running{tasks: t} }
+// Run returns a call that is counted as soon as it is a task or has questions. tool is the tool
+// that it calls, "" for none.
+func (t *Tasks) Run(tool string) Running { return Running{tasks: t, tool: tool} }
+
+// counted is where the call is counted. Tasks.mu is held.
+func (r *Running) counted() *load {
+	if r.load == nil {
+		r.load = r.tasks.load(r.tasks.m.Names.Bound(r.tasks.upstream, methodTool, r.tool))
+	}
+	return r.load
+}
 
 // Begin counts the call as a task, which was made at a time of this process's clock.
 func (r *Running) Begin(made time.Time) {
@@ -173,12 +208,14 @@ func (r *Running) Begin(made time.Time) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if r.task == nil && !r.over {
-		r.task = t.since.add(made)
-		t.running++
-		if r.open > 0 {
-			t.waiting++
-		}
+	if r.task != nil || r.over {
+		return
+	}
+	l := r.counted()
+	r.task = l.since.add(made)
+	l.running++
+	if r.open > 0 {
+		l.waiting++
 	}
 }
 
@@ -190,22 +227,22 @@ func (r *Running) Ask(n int) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if r.over {
+	if r.over || n == r.open {
 		return
 	}
-	was := r.open
-	t.open += n - was
+	l, was := r.counted(), r.open
+	l.open += n - was
 	r.open = n
 	switch {
-	case was == 0 && n > 0:
-		r.asks = t.askedFrom.add(time.Now())
+	case was == 0:
+		r.asks = l.askedFrom.add(time.Now())
 		if r.task != nil {
-			t.waiting++
+			l.waiting++
 		}
-	case was > 0 && n == 0:
-		t.askedFrom.remove(r.asks)
+	case n == 0:
+		l.askedFrom.remove(r.asks)
 		if r.task != nil {
-			t.waiting--
+			l.waiting--
 		}
 	}
 }
@@ -220,8 +257,8 @@ func (r *Running) End() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if r.over = true; r.task != nil {
-		t.since.remove(r.task)
-		t.running--
+		r.load.since.remove(r.task)
+		r.load.running--
 		r.task = nil
 	}
 }

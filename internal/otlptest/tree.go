@@ -11,7 +11,7 @@ import (
 // varying are attributes whose values differ from run to run.
 var varying = map[string]bool{
 	"client.address": true, "client.port": true, "server.address": true, "server.port": true,
-	"jsonrpc.request.id": true, "mcp.session.id": true, "taskgate.task.id": true, "taskgate.replica": true,
+	"jsonrpc.request.id": true, "mcp.session.id": true, "taskgate.task.id": true, "taskgate.replica": true, "taskgate.task.from": true,
 }
 
 // Tree draws all traces, as they are for any ids and times: each span on a line, below its

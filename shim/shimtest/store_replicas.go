@@ -48,7 +48,7 @@ var replicaCases = []storeCase{
 			t.Errorf("updated at %v, adopted at %v", task.UpdatedAt, want.UpdatedAt)
 		}
 		t.same(want, t.get(task.ID, shim.Summary))
-		want.Call, want.Checkpoint = json.RawMessage("1"), json.RawMessage("2")
+		want.From, want.Call, want.Checkpoint = runner, json.RawMessage("1"), json.RawMessage("2")
 		t.same(want, got[0])
 		t.same(0, len(t.adopt("other", 10, upstream)))
 	}},
