@@ -60,29 +60,35 @@ func (w *wire) baggage(ctx context.Context) string {
 // startSpan starts the client span of one request (protocol.md 9).
 func (x *exchange) startSpan(ctx context.Context) context.Context {
 	defer func() { x.trace = x.w.carry(ctx) }()
-	if x.unseen {
+	if x.unseen || x.w.dark { // nobody will see it: only the caller's context is passed on
 		x.span = noop.Span{}
 		return ctx
 	}
-	if x.w.dark { // nobody will see it: only the caller's context is passed on
-		ctx, x.span = x.w.tracer.Start(ctx, x.method)
-		return ctx
-	}
-	attrs := append(make([]attribute.KeyValue, 0, 12), x.w.attrs...)
+	ctx, x.span = x.w.tracer.Start(ctx, semconv.SpanName(x.method, x.name), startClient...)
+	return ctx
+}
+
+// startClient are the options of each span.
+var startClient = []trace.SpanStartOption{trace.WithSpanKind(semconv.KindUpstream)}
+
+// attributes are those of the span, once it has ended. None is made of a span that is not sampled.
+func (x *exchange) attributes() []attribute.KeyValue {
+	attrs := append(make([]attribute.KeyValue, 0, 16), x.w.attrs...)
 	attrs = append(attrs,
 		semconv.MCPMethod.String(x.method),
 		semconv.RequestID.String(x.id),
 		semconv.UpstreamEra.String(x.to.era.String()))
-	attrs = append(attrs, semconv.Target(x.method, x.name)...)
+	attrs = semconv.AppendTarget(attrs, x.method, x.name)
 	if x.to.version != "" {
 		attrs = append(attrs, semconv.MCPProtocolVersion.String(x.to.version))
 	}
 	if x.to.session != "" {
 		attrs = append(attrs, semconv.MCPSessionID.String(x.to.session))
 	}
-	ctx, x.span = x.w.tracer.Start(ctx, semconv.SpanName(x.method, x.name),
-		trace.WithSpanKind(semconv.KindUpstream), trace.WithAttributes(attrs...))
-	return ctx
+	if x.response != nil && x.w.cfg.Transport == nil {
+		attrs = append(attrs, semconv.ProtocolName.String("http"), semconv.ProtocolVersion.String(protocolVersion(x.response)))
+	}
+	return attrs
 }
 
 // endSpan records how the request ended. Arguments, results and the texts of
@@ -92,10 +98,7 @@ func (x *exchange) endSpan(err error) {
 	if !x.span.IsRecording() {
 		return
 	}
-	if x.response != nil && x.w.cfg.Transport == nil {
-		x.span.SetAttributes(semconv.ProtocolName.String("http"),
-			semconv.ProtocolVersion.String(protocolVersion(x.response)))
-	}
+	x.span.SetAttributes(x.attributes()...)
 	rpc := x.answer.Error
 	if err != nil {
 		rpc = nil

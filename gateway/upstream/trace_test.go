@@ -99,3 +99,52 @@ func TestSpans(t *testing.T) {
 		})
 	}
 }
+
+// nobody drops the spans that it gets.
+type nobody struct{}
+
+func (nobody) OnStart(context.Context, sdktrace.ReadWriteSpan) {}
+func (nobody) OnEnd(sdktrace.ReadOnlySpan)                     {}
+func (nobody) Shutdown(context.Context) error                  { return nil }
+func (nobody) ForceFlush(context.Context) error                { return nil }
+
+// observers are the ways in which a request can be looked at: each is what is done for one.
+func observers(t testing.TB) map[string]func() {
+	traced := func(s sdktrace.Sampler) trace.TracerProvider {
+		return sdktrace.NewTracerProvider(sdktrace.WithSampler(s), sdktrace.WithSpanProcessor(nobody{}))
+	}
+	ways := map[string]func(){}
+	for name, tp := range map[string]trace.TracerProvider{"off": nil, "not sampled": traced(sdktrace.NeverSample()), "sampled": traced(sdktrace.AlwaysSample())} {
+		h := leg(t, Config{URL: "http://127.0.0.1:1/mcp", TracerProvider: tp})
+		x := h.wire.modernExchange(in("t", `{}`), nil, "2026-07-28")
+		ways[name] = func() {
+			ctx := x.startSpan(context.Background())
+			x.measure(ctx, nil)
+			x.endSpan(nil)
+		}
+	}
+	return ways
+}
+
+// TestAllocations: nothing is made for a span that nobody looks at, and attributes only for one
+// that is sampled. One that is not is passed on all the same.
+func TestAllocations(t *testing.T) {
+	for name, do := range observers(t) {
+		most := map[string]float64{"off": 0, "not sampled": 6, "sampled": 12}[name]
+		if n := testing.AllocsPerRun(100, do); n > most {
+			t.Errorf("%s: %v allocations, more than %v", name, n, most)
+		}
+	}
+}
+
+// BenchmarkSpan is what a request costs that is looked at.
+func BenchmarkSpan(b *testing.B) {
+	for name, do := range observers(b) {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				do()
+			}
+		})
+	}
+}

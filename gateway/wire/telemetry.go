@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -97,10 +98,10 @@ func (t *Telemetry) Start(ctx context.Context, r *http.Request, q Request) (cont
 	case transport.IsValid() && !trace.SpanContextFromContext(ctx).IsValid():
 		ctx = trace.ContextWithRemoteSpanContext(ctx, transport)
 	}
-	op := &Operation{tel: t, ctx: ctx, span: tracenoop.Span{}}
 	if t.untraced && t.metrics == nil {
-		return ctx, op
+		return ctx, nil
 	}
+	op := &Operation{tel: t, ctx: ctx, span: tracenoop.Span{}}
 	if !mcp.IsRequest(q.Msg.Method) { // a client may write what it likes
 		q.Msg.Method, q.Name = semconv.UnknownMethod, ""
 	}
@@ -112,23 +113,39 @@ func (t *Telemetry) Start(ctx context.Context, r *http.Request, q Request) (cont
 	if t.untraced {
 		return ctx, op
 	}
-	opts := []trace.SpanStartOption{trace.WithSpanKind(semconv.KindClient)}
+	opts := startServer
 	if parent.IsValid() && transport.IsValid() {
-		opts = append(opts, trace.WithLinks(trace.Link{SpanContext: transport}))
+		opts = append(slices.Clip(opts), trace.WithLinks(trace.Link{SpanContext: transport}))
 	}
-	opts = append(opts, trace.WithAttributes(semconv.Target(q.Msg.Method, q.Name)...))
-	opts = append(opts, trace.WithAttributes(attributes(q)...), trace.WithAttributes(spanAttributes(r, q)...))
 	if q.Msg.Method == mcp.MethodTasksGet && (t.polls == PollsErrors || t.polls == PollsOff) {
 		if t.polls == PollsErrors {
-			op.late = func() trace.Span {
-				_, span := t.tracer.Start(ctx, semconv.SpanName(q.Msg.Method, q.Name), append(opts, trace.WithTimestamp(op.begun))...)
-				return span
-			}
+			op.late = t.later(ctx, r, q, append(slices.Clip(opts), trace.WithTimestamp(op.begun)))
 		}
 		return ctx, op
 	}
-	op.ctx, op.span = t.tracer.Start(ctx, semconv.SpanName(q.Msg.Method, q.Name), opts...)
+	op.ctx, op.span = t.startSpan(ctx, r, q, opts)
 	return op.ctx, op
+}
+
+// startServer are the options of each span of a request.
+var startServer = []trace.SpanStartOption{trace.WithSpanKind(semconv.KindClient)}
+
+// startSpan starts the span of a request. It gets its attributes if it is sampled: most cost more
+// to make than the span.
+func (t *Telemetry) startSpan(ctx context.Context, r *http.Request, q Request, opts []trace.SpanStartOption) (context.Context, trace.Span) {
+	ctx, span := t.tracer.Start(ctx, semconv.SpanName(q.Msg.Method, q.Name), opts...)
+	if span.IsRecording() {
+		span.SetAttributes(attributes(r, q)...)
+	}
+	return ctx, span
+}
+
+// later starts the span when it is called.
+func (t *Telemetry) later(ctx context.Context, r *http.Request, q Request, opts []trace.SpanStartOption) func() trace.Span {
+	return func() trace.Span {
+		_, span := t.startSpan(ctx, r, q, opts)
+		return span
+	}
 }
 
 // Refuse answers a message that is not served, for what it or its headers say. A request is
@@ -152,25 +169,20 @@ func (t *Telemetry) Refused(ctx context.Context, err error) {
 	}
 }
 
-// SessionEnded measures a session, which its client has ended.
+// SessionEnded measures a session that is over.
 func (t *Telemetry) SessionEnded(ctx context.Context, upstream, version string, since time.Time) {
 	t.metrics.ServerSession(ctx, max(0, time.Since(since)), upstream, version)
 }
 
-// attributes are those with a bounded set of values.
-func attributes(q Request) []attribute.KeyValue {
-	return []attribute.KeyValue{
+// attributes are those of the span of a request.
+func attributes(r *http.Request, q Request) []attribute.KeyValue {
+	a := append(make([]attribute.KeyValue, 0, 12),
 		semconv.MCPMethod.String(q.Msg.Method),
 		semconv.MCPProtocolVersion.String(q.Version),
 		semconv.Transport.String(semconv.TransportTCP),
 		semconv.ProtocolName.String("http"),
-		semconv.Upstream.String(q.Upstream),
-	}
-}
-
-// spanAttributes are those without a bounded set of values.
-func spanAttributes(r *http.Request, q Request) []attribute.KeyValue {
-	var a []attribute.KeyValue
+		semconv.Upstream.String(q.Upstream))
+	a = semconv.AppendTarget(a, q.Msg.Method, q.Name)
 	if !q.Msg.ID.IsZero() {
 		a = append(a, semconv.RequestID.String(q.Msg.ID.String()))
 	}
@@ -274,7 +286,9 @@ const headerTraceparent = "Traceparent"
 // remoteContexts reads the two places a trace can come from. A span that wraps
 // the handler already has the header's context as its parent and stands for it.
 func remoteContexts(ctx context.Context, r *http.Request, meta metaCarrier) (parent, transport trace.SpanContext) {
-	parent = spanContextOf(meta)
+	if of := meta.Get(keyTraceparent); of != "" {
+		parent = spanContextOf(propagation.MapCarrier{keyTraceparent: of, keyTracestate: meta.Get(keyTracestate)})
+	}
 	transport = trace.SpanContextFromContext(ctx)
 	if !transport.IsValid() && r.Header[headerTraceparent] != nil {
 		transport = spanContextOf(propagation.HeaderCarrier(r.Header))
@@ -282,12 +296,18 @@ func remoteContexts(ctx context.Context, r *http.Request, meta metaCarrier) (par
 	return parent, transport
 }
 
+// The names of the trace context in params._meta.
+const (
+	keyTraceparent = "traceparent"
+	keyTracestate  = "tracestate"
+)
+
 func spanContextOf(c propagation.TextMapCarrier) trace.SpanContext {
 	return trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), c))
 }
 
-// metaCarrier reads the W3C keys of params._meta, which are unprefixed on purpose
-// (SEP-414). It is the text of that object.
+// metaCarrier is the text of params._meta, whose W3C keys are unprefixed on purpose
+// (SEP-414).
 type metaCarrier json.RawMessage
 
 // metaOf finds params._meta.
@@ -298,15 +318,12 @@ func metaOf(params []byte) metaCarrier {
 
 // Get returns the string of that name, "" for none.
 func (m metaCarrier) Get(key string) string {
+	if !bytes.Contains(m, []byte(key)) && bytes.IndexByte(m, '\\') < 0 { // most have none, and to look for it costs more
+		return ""
+	}
 	v, _ := jsonrpc.GetString(m, key)
 	return v
 }
-
-// Set does nothing: what a client sent is only read.
-func (metaCarrier) Set(string, string) {}
-
-// Keys names nothing: the propagators ask for what they know.
-func (metaCarrier) Keys() []string { return nil }
 
 // withBaggage keeps the baggage that the operator lets through: all of it may come
 // from anybody.

@@ -6,6 +6,11 @@ import (
 	"testing"
 
 	"go.opentelemetry.io/otel/baggage"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
 )
 
 // TestBaggage: only what the operator lets through goes on.
@@ -26,5 +31,59 @@ func TestBaggage(t *testing.T) {
 	tel.baggage = nil
 	if got := baggage.FromContext(tel.withBaggage(context.Background(), r, nil)).String(); got != "" {
 		t.Errorf("nothing allowed: %q", got)
+	}
+}
+
+// nobody drops the spans that it gets.
+type nobody struct{}
+
+func (nobody) OnStart(context.Context, sdktrace.ReadWriteSpan) {}
+func (nobody) OnEnd(sdktrace.ReadOnlySpan)                     {}
+func (nobody) Shutdown(context.Context) error                  { return nil }
+func (nobody) ForceFlush(context.Context) error                { return nil }
+
+// observers are the ways in which a request can be looked at.
+func observers() map[string]*Telemetry {
+	traced := func(s sdktrace.Sampler) *Telemetry {
+		return NewTelemetry(sdktrace.NewTracerProvider(sdktrace.WithSampler(s), sdktrace.WithSpanProcessor(nobody{})), nil, nil)
+	}
+	return map[string]*Telemetry{
+		"off": NewTelemetry(noop.NewTracerProvider(), nil, nil), "not sampled": traced(sdktrace.NeverSample()), "sampled": traced(sdktrace.AlwaysSample()),
+	}
+}
+
+// observe makes what is done for one plain call.
+func observe(tel *Telemetry) func() {
+	r := httptest.NewRequest("POST", "/mcp", nil)
+	q := Request{Version: mcp.Version20260728, Upstream: "up", Name: "greet",
+		Meta: []byte(`{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"bench","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}`)}
+	q.Msg.Method, q.Msg.ID = mcp.MethodToolsCall, jsonrpc.StringID("1")
+	return func() {
+		_, op := tel.Start(r.Context(), r, q)
+		op.End()
+	}
+}
+
+// TestAllocations: nothing is made for a span that nobody looks at, and attributes only for one
+// that is sampled.
+func TestAllocations(t *testing.T) {
+	for name, tel := range observers() {
+		most := map[string]float64{"off": 0, "not sampled": 5, "sampled": 11}[name]
+		if n := testing.AllocsPerRun(100, observe(tel)); n > most {
+			t.Errorf("%s: %v allocations, more than %v", name, n, most)
+		}
+	}
+}
+
+// BenchmarkOperation is what a plain call costs that is looked at.
+func BenchmarkOperation(b *testing.B) {
+	for name, tel := range observers() {
+		b.Run(name, func(b *testing.B) {
+			do := observe(tel)
+			b.ReportAllocs()
+			for b.Loop() {
+				do()
+			}
+		})
 	}
 }

@@ -40,7 +40,7 @@ const (
 // attributes are those of both sides.
 func (o Operation) attributes() []attribute.KeyValue {
 	attrs := []attribute.KeyValue{semconv.MCPMethod.String(o.Method), semconv.Upstream.String(o.Upstream)}
-	attrs = append(attrs, semconv.Target(o.Method, o.Name)...)
+	attrs = semconv.AppendTarget(attrs, o.Method, o.Name)
 	if o.Version != "" {
 		attrs = append(attrs, semconv.MCPProtocolVersion.String(o.Version))
 	}
@@ -118,7 +118,7 @@ func (s session) served() []attribute.KeyValue {
 	return append(s.attributes(), semconv.Transport.String(semconv.TransportTCP), semconv.ProtocolName.String(transportProtocol))
 }
 
-// ServerSession measures a session of a client that has ended.
+// ServerSession measures a session of a client that is over, once over all replicas.
 func (m *Metrics) ServerSession(ctx context.Context, d time.Duration, upstream, version string) {
 	if m == nil {
 		return

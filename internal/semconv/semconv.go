@@ -17,8 +17,8 @@ import (
 // Scope is the instrumentation scope of spans and metrics.
 const Scope = "taskgate"
 
-// Attributes of the conventions for MCP, on spans; see MetricAttribute for
-// metrics.
+// Attributes of the conventions for MCP, on spans. Those on metrics have a
+// bounded set of values.
 const (
 	MCPMethod          = attribute.Key("mcp.method.name") // required on every span
 	MCPProtocolVersion = attribute.Key("mcp.protocol.version")
@@ -106,31 +106,20 @@ func SpanName(method, name string) string {
 	return method
 }
 
-// Target gives the attributes that say what a request is about: the tool with
+// AppendTarget adds the attributes that say what a request is about: the tool with
 // its operation, the prompt, or the resource.
-func Target(method, name string) []attribute.KeyValue {
+func AppendTarget(a []attribute.KeyValue, method, name string) []attribute.KeyValue {
 	name = Cut(name)
 	switch {
 	case name == "":
-		return nil
 	case method == "tools/call":
-		return []attribute.KeyValue{GenAITool.String(name), GenAIOperation.String(OperationExecuteTool)}
+		a = append(a, GenAITool.String(name), GenAIOperation.String(OperationExecuteTool))
 	case method == "prompts/get":
-		return []attribute.KeyValue{GenAIPrompt.String(name)}
+		a = append(a, GenAIPrompt.String(name))
 	case method == "resources/read":
-		return []attribute.KeyValue{MCPResourceURI.String(name)}
+		a = append(a, MCPResourceURI.String(name))
 	}
-	return nil
-}
-
-// MetricAttribute reports whether an attribute may be on a metric: ids and URIs
-// have no bounded set of values.
-func MetricAttribute(k attribute.Key) bool {
-	switch k {
-	case MCPSessionID, RequestID, MCPResourceURI, TaskID, TaskAttempt, ClientAddress, ClientPort:
-		return false
-	}
-	return true
+	return a
 }
 
 // KindUpstream and KindClient are the kinds of the spans towards an upstream and

@@ -24,7 +24,7 @@ func TestLongNames(t *testing.T) {
 	long := strings.Repeat("é", 1<<20)
 	for _, method := range []string{"tools/call", "prompts/get", "resources/read"} {
 		shown := []string{SpanName(method, long)}
-		for _, kv := range Target(method, long) {
+		for _, kv := range AppendTarget(nil, method, long) {
 			shown = append(shown, kv.Value.AsString())
 		}
 		for _, text := range shown {
@@ -35,14 +35,9 @@ func TestLongNames(t *testing.T) {
 	}
 }
 
-func TestTarget(t *testing.T) {
-	got := Target("tools/call", "x")
+func TestAppendTarget(t *testing.T) {
+	got := AppendTarget(nil, "tools/call", "x")
 	if len(got) != 2 || got[0] != GenAITool.String("x") || got[1] != GenAIOperation.String("execute_tool") {
 		t.Errorf("Target of a tool: %v", got)
-	}
-	for _, kv := range Target("resources/read", "u") {
-		if MetricAttribute(kv.Key) {
-			t.Errorf("%s may be on a metric", kv.Key)
-		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"taskgate/internal/metrics"
+	"taskgate/internal/semconv"
 )
 
 // Reader reads metrics.
@@ -122,4 +123,14 @@ func spell(name string, set attribute.Set) string {
 		name += " " + string(kv.Key) + "=" + kv.Value.Emit()
 	}
 	return name
+}
+
+// MayHave reports whether an attribute may be on a metric: ids and URIs have no bounded set of
+// values.
+func MayHave(k attribute.Key) bool {
+	switch k {
+	case semconv.MCPSessionID, semconv.RequestID, semconv.MCPResourceURI, semconv.TaskID, semconv.TaskAttempt, semconv.ClientAddress, semconv.ClientPort:
+		return false
+	}
+	return true
 }
