@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"taskgate/internal/mcp"
 	"taskgate/internal/otlptest"
@@ -50,19 +51,19 @@ var tracedCases = []struct {
 		w.sees(id, "ended")
 		return []string{id}
 	}},
-	{"failed", false, fake.Modern, func(w *tracedWorld) []string {
+	{"failed", true, fake.Modern, func(w *tracedWorld) []string {
 		g := w.gateway()
 		return w.ends(g, w.call(g, "refuses"), "failed")
 	}},
-	{"tool error", false, fake.Modern, func(w *tracedWorld) []string {
+	{"tool error", true, fake.Modern, func(w *tracedWorld) []string {
 		g := w.gateway()
 		return w.ends(g, w.call(g, "fails"), "completed")
 	}},
-	{"timeout", false, fake.Modern, func(w *tracedWorld) []string {
+	{"timeout", true, fake.Modern, func(w *tracedWorld) []string {
 		g := w.gateway()
 		return w.ends(g, w.call(g, "late"), "failed")
 	}},
-	{"queued", false, fake.Modern, func(w *tracedWorld) []string {
+	{"queued", true, fake.Modern, func(w *tracedWorld) []string {
 		g := w.gateway()
 		first := w.call(g, "queued")
 		w.sees(first, "sent")
@@ -70,13 +71,13 @@ var tracedCases = []struct {
 		w.sees(second, "made")
 		return append(w.completes(g, first), w.ends(g, second, "completed")...)
 	}},
-	{"lost", false, fake.Modern, func(w *tracedWorld) []string {
+	{"lost", true, fake.Modern, func(w *tracedWorld) []string {
 		a, b := w.gateway(), w.gateway()
 		id := w.call(a, "lost")
 		w.kill(a, id, "sent")
 		return w.ends(b, id, "failed")
 	}},
-	{"retried", false, fake.Modern, func(w *tracedWorld) []string {
+	{"retried", true, fake.Modern, func(w *tracedWorld) []string {
 		a, b := w.gateway(), w.gateway()
 		id := w.call(a, "again")
 		w.kill(a, id, "sent")
@@ -171,6 +172,49 @@ var tracedCases = []struct {
 		s.do(b, mcp.MethodTasksResult, `{"taskId":"`+id+`"}`)
 		return []string{id, cancelled}
 	}},
+	{"legacy client, what fails", true, fake.Modern, func(w *tracedWorld) (ids []string) {
+		g := w.gateway()
+		s := begin(w.t, g)
+		for _, tool := range []string{"refuses", "fails", "late"} {
+			id := s.task(g, tool)
+			w.sees(id, "ended")
+			ids = append(ids, id)
+		}
+		return ids
+	}},
+	{"legacy client, lost", true, fake.Modern, func(w *tracedWorld) []string {
+		a := w.gateway()
+		s := begin(w.t, a)
+		w.gateway()
+		id := s.task(a, "lost")
+		w.kill(a, id, "sent")
+		w.sees(id, "ended")
+		return []string{id}
+	}},
+	{"legacy client, retried", true, fake.Modern, func(w *tracedWorld) []string {
+		a := w.gateway()
+		s := begin(w.t, a)
+		b := w.gateway()
+		id := s.task(a, "again")
+		w.kill(a, id, "sent")
+		w.sees(id, "retried")
+		close(w.release)
+		s.do(b, mcp.MethodTasksResult, `{"taskId":"`+id+`"}`)
+		w.sees(id, "ended")
+		return []string{id}
+	}},
+	{"legacy client, resumed after a kill", false, fake.Stateful, func(w *tracedWorld) []string {
+		a := w.gateway()
+		s := begin(w.t, a)
+		b := w.gateway()
+		id := s.task(a, "resumable")
+		w.kill(a, id, "progress")
+		w.sees(id, "resumed")
+		close(w.release)
+		s.do(b, mcp.MethodTasksResult, `{"taskId":"`+id+`"}`)
+		w.sees(id, "ended")
+		return []string{id}
+	}},
 }
 
 // completes lets the tools answer, and waits for the end of a task.
@@ -258,6 +302,28 @@ func TestTaskTraces(t *testing.T) {
 				w.check(name, c.act(w)...)
 			})
 		}
+	}
+}
+
+// TestTasksAreTracedAtOnce: what a task begins with leaves at once, and waits for no batch: it is
+// at the receiver when its replica is killed, and the attempt of the next one hangs below it.
+func TestTasksAreTracedAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newTracedWorld(t, redistest.Start(t).URL(), fake.Modern)
+	const never = "OTEL_BSP_SCHEDULE_DELAY=3600000"
+	a, b := w.gateway(never), w.gateway()
+	id := w.call(a, "again")
+	w.rec.Until(t, "the root", 5*time.Second, func() bool { return len(w.rec.Find("task again")) == 1 })
+	a.Kill()
+	w.sees(id, "retried")
+	w.completes(b, id)
+	w.stop()
+	root, adopt := w.rec.Find("task again")[0], w.rec.Find("adopt again")
+	if len(adopt) != 1 || adopt[0].Parent != root.ID || adopt[0].TraceID != root.TraceID || root.Attributes["taskgate.task.id"] != id {
+		t.Errorf("%s\n%s", id, otlptest.Tree(w.rec.Spans()))
+	}
+	if orphans := otlptest.Orphans(w.rec.Spans()); len(orphans) > 0 {
+		t.Errorf("no parent was exported of %v", orphans)
 	}
 }
 

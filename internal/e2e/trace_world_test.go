@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -125,7 +126,7 @@ func (w *tracedWorld) gateway(env ...string) *gateway {
 	w.t.Helper()
 	addr := freeAddr(w.t)
 	p := start(w.t, addr, proc.Command{
-		Name: "taskgate", Path: filepath.Join(bin, "taskgate"), Env: append(w.rec.Env(), env...),
+		Name: "taskgate", Path: filepath.Join(bin, "taskgate"), Env: append(append(w.rec.Env(), "OTEL_METRIC_EXPORT_INTERVAL=3600000"), env...), // metrics come at its end
 		Args: append(append([]string{"serve"}, configured(w.t, w.yaml)...), "--listen", addr),
 	})
 	g := &gateway{Process: p, addr: addr, url: "http://" + addr + "/mcp"}
@@ -186,10 +187,13 @@ func (w *tracedWorld) has(id string) bool {
 	return false
 }
 
-// kill ends a replica with SIGKILL, once what it runs can be seen.
+// kill ends a replica with SIGKILL, once what it runs can be seen, and the request that made it.
 func (w *tracedWorld) kill(g *gateway, id, after string) {
 	w.t.Helper()
 	w.sees(id, after)
+	w.rec.Until(w.t, "the request", patience, func() bool {
+		return slices.ContainsFunc(w.rec.Spans(), func(s otlptest.Span) bool { return s.Attributes["taskgate.task.id"] == id && s.Kind == "server" })
+	})
 	g.Kill()
 }
 
@@ -249,10 +253,25 @@ func (w *tracedWorld) check(name string, ids ...string) {
 			out.WriteString("\n")
 		}
 	}
+	out.WriteString("\nmetrics:\n" + w.points())
 	if strings.Contains(string(w.rec.Raw()), "secret") {
 		w.t.Error("a signal has what was said")
 	}
 	golden(w.t, filepath.Join("testdata", "traces", strings.ReplaceAll(name, " ", "_")+".txt"), out.String())
+}
+
+// points are what was counted and measured, but for polls and the store, whose number differs from
+// run to run. What a replica that was killed has measured is not among it.
+func (w *tracedWorld) points() string {
+	var lines []string
+	for name, n := range w.rec.Points() {
+		own := strings.HasPrefix(name, "mcp.") || strings.HasPrefix(name, "taskgate.")
+		if own && !strings.HasPrefix(name, "taskgate.store.") && !strings.Contains(name, "mcp.method.name="+mcp.MethodTasksGet) {
+			lines = append(lines, fmt.Sprintf("%s: %v\n", name, n))
+		}
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "")
 }
 
 // golden compares with a file, or writes it.
