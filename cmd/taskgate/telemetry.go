@@ -1,19 +1,15 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"os"
-	"strconv"
 	"time"
 
 	"go.opentelemetry.io/contrib/bridges/otelslog"
 	"go.opentelemetry.io/contrib/exporters/autoexport"
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	"go.opentelemetry.io/otel/sdk/log"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -22,7 +18,6 @@ import (
 
 	"taskgate/gateway/config"
 	"taskgate/internal/semconv"
-	"taskgate/internal/spans"
 	"taskgate/shim"
 )
 
@@ -70,41 +65,11 @@ func wanted(signal string) bool {
 // says so: a task that runs is to be found while it does.
 const spanDelay = time.Second
 
-// newSpanExporter makes the exporter that the environment asks for, as autoexport does, with one of
-// our own for OTLP.
-func newSpanExporter(ctx context.Context) (sdktrace.SpanExporter, error) {
-	switch cmp.Or(os.Getenv("OTEL_TRACES_EXPORTER"), "otlp") + " " + cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), os.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL"), "http/protobuf") {
-	case "otlp http/protobuf":
-		return spans.New(ctx, otlptracehttp.NewClient())
-	case "otlp grpc":
-		return spans.New(ctx, otlptracegrpc.NewClient())
-	}
-	return autoexport.NewSpanExporter(ctx)
-}
-
-// batches are the bounds of the environment, or the defaults of OpenTelemetry, but for the delay.
-func batches() spans.Bounds {
-	number := func(name string, otherwise int) int {
-		if n, err := strconv.Atoi(os.Getenv("OTEL_BSP_" + name)); err == nil && n > 0 {
-			return n
-		}
-		return otherwise
-	}
-	milliseconds := func(name string, otherwise time.Duration) time.Duration {
-		return time.Duration(number(name, int(otherwise/time.Millisecond))) * time.Millisecond
-	}
-	queue := number("MAX_QUEUE_SIZE", sdktrace.DefaultMaxQueueSize)
-	return spans.Bounds{
-		Delay: milliseconds("SCHEDULE_DELAY", spanDelay), Timeout: milliseconds("EXPORT_TIMEOUT", 30*time.Second),
-		Queue: queue, Batch: min(queue, number("MAX_EXPORT_BATCH_SIZE", sdktrace.DefaultMaxExportBatchSize)),
-	}
-}
-
 func (t *telemetry) trace(ctx context.Context, res *resource.Resource, tasks bool) error {
 	if !wanted("TRACES") {
 		return nil
 	}
-	exporter, err := newSpanExporter(ctx)
+	exporter, err := autoexport.NewSpanExporter(ctx)
 	if err != nil {
 		return err
 	}
@@ -112,7 +77,11 @@ func (t *telemetry) trace(ctx context.Context, res *resource.Resource, tasks boo
 	if err != nil {
 		return err
 	}
-	p := sdktrace.NewTracerProvider(sdktrace.WithResource(res), sdktrace.WithSpanProcessor(spans.NewBatches(exporter, batches())),
+	var batch []sdktrace.BatchSpanProcessorOption
+	if os.Getenv("OTEL_BSP_SCHEDULE_DELAY") == "" {
+		batch = append(batch, sdktrace.WithBatchTimeout(spanDelay))
+	}
+	p := sdktrace.NewTracerProvider(sdktrace.WithResource(res), sdktrace.WithSpanProcessor(newAtOnce(sdktrace.NewBatchSpanProcessor(exporter, batch...))),
 		sdktrace.WithSampler(linked{sampler, tasks}), sdktrace.WithRawSpanLimits(spanLimits()))
 	t.traces, t.stop = p, append(t.stop, p.Shutdown)
 	return nil

@@ -7,7 +7,7 @@ package importtest
 // The direction is: cmd wires, gateway speaks, shim decides, redisstore
 // remembers. No arrow goes back, and none runs between redisstore and gateway.
 var imports = map[string][]string{
-	"cmd/taskgate": {"gateway", "gateway/auth", "gateway/config", "gateway/sealed", "gateway/stdio", "gateway/upstream", "gateway/upstream/stdio", "redisstore", "shim", "internal/budget", "internal/metrics", "internal/semconv", "internal/spans"},
+	"cmd/taskgate": {"gateway", "gateway/auth", "gateway/config", "gateway/sealed", "gateway/stdio", "gateway/upstream", "gateway/upstream/stdio", "redisstore", "shim", "internal/budget", "internal/metrics", "internal/semconv"},
 
 	"gateway": {
 		"gateway/auth", "gateway/config", "gateway/endpoint", "gateway/legacy", "gateway/modern", "gateway/sealed", "gateway/upstream", "gateway/wire",
@@ -61,7 +61,6 @@ var imports = map[string][]string{
 	"internal/mcpheader":         {"internal/jsonrpc"},
 	"internal/eventstream":       {},
 	"internal/semconv":           {},
-	"internal/spans":             {},
 	"internal/schematest":        {},
 	"internal/wiretest":          {"gateway/config", "redisstore", "internal/jsonrpc", "internal/mcp", "internal/mcpheader", "internal/schematest"},
 	"internal/redistest":         {"internal/memconn", "internal/proc"},
@@ -134,7 +133,7 @@ var fences = []fence{
 	},
 	{
 		path:    "go.opentelemetry.io/otel/sdk",
-		allowed: []string{"cmd/taskgate", "internal/metrics/metricstest", "internal/spans"},
+		allowed: []string{"cmd/taskgate", "internal/metrics/metricstest"},
 		why:     "below cmd there is only the telemetry API, but for the exporter that cmd wires",
 	},
 	{

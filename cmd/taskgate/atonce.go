@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// atOnceEvery is the least time between two exports that spans of tasks ask for.
+const atOnceEvery = 100 * time.Millisecond
+
+// atOnce exports spans in batches, as the processor in it does. A span with which the trace of a task
+// begins, or an attempt at it, leaves as soon as it has ended, and with it whatever waits: what a
+// replica begins can be seen then although it is killed in the next moment. Such a span is of kind
+// internal, without a parent in this process.
+type atOnce struct {
+	sdktrace.SpanProcessor
+	due     chan struct{} // of one: there is such a span
+	ctx     context.Context
+	stop    context.CancelFunc
+	exports sync.WaitGroup
+}
+
+func newAtOnce(batches sdktrace.SpanProcessor) *atOnce {
+	p := &atOnce{SpanProcessor: batches, due: make(chan struct{}, 1)}
+	p.ctx, p.stop = context.WithCancel(context.Background())
+	p.exports.Go(p.run)
+	return p
+}
+
+// OnEnd takes a span. It does not wait.
+func (p *atOnce) OnEnd(s sdktrace.ReadOnlySpan) {
+	p.SpanProcessor.OnEnd(s)
+	if s.SpanKind() == trace.SpanKindInternal && (!s.Parent().IsValid() || s.Parent().IsRemote()) {
+		select {
+		case p.due <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// run exports until it is stopped. An export takes no longer than the exporter's own timeout.
+func (p *atOnce) run() {
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		select {
+		case <-pause.C:
+		case <-p.ctx.Done():
+			return
+		}
+		select {
+		case <-p.due:
+		case <-p.ctx.Done():
+			return
+		}
+		if err := p.ForceFlush(p.ctx); err != nil && p.ctx.Err() == nil {
+			otel.Handle(err)
+		}
+		pause.Reset(atOnceEvery)
+	}
+}
+
+// Shutdown exports what there is, and stops the processor in it.
+func (p *atOnce) Shutdown(ctx context.Context) error {
+	p.stop()
+	p.exports.Wait()
+	return p.SpanProcessor.Shutdown(ctx)
+}
