@@ -3,7 +3,6 @@ package e2e
 import (
 	"encoding/json"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -29,27 +28,13 @@ type registry struct {
 
 func startRegistry(t *testing.T) *registry {
 	t.Helper()
-	provider, err := mockoidc.NewServer(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &registry{oidc: oidc{provider, t}, revoked: map[string]bool{}}
+	r := &registry{revoked: map[string]bool{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /register", r.register)
 	mux.HandleFunc("POST /revoke", r.revoke)
 	r.web = httptest.NewServer(mux)
 	t.Cleanup(r.web.Close)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err == nil {
-		err = provider.AddMiddleware(r.around)
-	}
-	if err == nil {
-		err = provider.Start(l, nil)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = provider.Shutdown() })
+	r.oidc = startOIDC(t, r.around)
 	return r
 }
 

@@ -4,11 +4,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -25,9 +27,31 @@ type oidc struct {
 	t *testing.T
 }
 
-func startOIDC(t *testing.T) oidc {
+// startOIDC starts one. What is around its handlers may be given.
+func startOIDC(t *testing.T, around ...func(http.Handler) http.Handler) oidc {
 	t.Helper()
-	m, err := mockoidc.Run()
+	m, err := mockoidc.NewServer(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Its handlers share maps without a lock, and several gateways ask at a time.
+	var one sync.Mutex
+	inTurn := func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			one.Lock()
+			defer one.Unlock()
+			next.ServeHTTP(w, r)
+		})
+	}
+	for _, f := range append([]func(http.Handler) http.Handler{inTurn}, around...) {
+		if err := m.AddMiddleware(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err == nil {
+		err = m.Start(l, nil)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
