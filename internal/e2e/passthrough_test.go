@@ -1,10 +1,12 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -30,6 +32,26 @@ type protected struct {
 
 	mu    sync.Mutex
 	paths map[string]bool
+	lacks func(token string) bool // a token has not the scope for calls; nil if all have it
+}
+
+// refuses answers a call whose token lacks a scope.
+func (p *protected) refuses(w http.ResponseWriter, r *http.Request) bool {
+	p.mu.Lock()
+	lacks := p.lacks
+	p.mu.Unlock()
+	if lacks == nil || r.URL.Path != "/mcp" {
+		return false
+	}
+	body, _ := io.ReadAll(r.Body)
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if !bytes.Contains(body, []byte(`"tools/call"`)) || token == "" || !lacks(token) {
+		return false
+	}
+	w.Header().Set("WWW-Authenticate", `Bearer error="insufficient_scope", scope="openid profile", resource_metadata="http://`+r.Host+`/.well-known/oauth-protected-resource/mcp"`)
+	w.WriteHeader(http.StatusForbidden)
+	return true
 }
 
 func startProtected(t *testing.T, provider oidc, stateless bool) *protected {
@@ -69,7 +91,9 @@ func startProtected(t *testing.T, provider oidc, stateless bool) *protected {
 			p.paths[r.URL.Path] = true
 			p.mu.Unlock()
 		}
-		mux.ServeHTTP(w, r)
+		if !p.refuses(w, r) {
+			mux.ServeHTTP(w, r)
+		}
 	}))
 	t.Cleanup(func() {
 		web.CloseClientConnections()

@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -16,7 +17,7 @@ import (
 )
 
 // registry is what an OpenID provider of the tests does not have by itself: clients can register (RFC
-// 7591) and revoke their tokens (RFC 7009), and its metadata says where.
+// 7591) and revoke their tokens (RFC 7009), and its metadata says where; and it knows the scopes of tokens.
 type registry struct {
 	oidc
 	web        *httptest.Server
@@ -24,11 +25,12 @@ type registry struct {
 
 	mu      sync.Mutex
 	revoked map[string]bool
+	scopes  map[string]string // of tokens, and of the codes for them
 }
 
 func startRegistry(t *testing.T) *registry {
 	t.Helper()
-	r := &registry{revoked: map[string]bool{}}
+	r := &registry{revoked: map[string]bool{}, scopes: map[string]string{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /register", r.register)
 	mux.HandleFunc("POST /revoke", r.revoke)
@@ -60,6 +62,26 @@ func (r *registry) revoke(_ http.ResponseWriter, req *http.Request) {
 	r.revoked[req.FormValue("token")] = true
 }
 
+// lacks reports whether a token has not the scope profile.
+func (r *registry) lacks(token string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !strings.Contains(r.scopes[token], "profile")
+}
+
+// grants notes the scope of a code, and of the token for it.
+func (r *registry) grants(req *http.Request, answer *httptest.ResponseRecorder) {
+	var token grant
+	at, err := answer.Result().Location()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err == nil {
+		r.scopes[at.Query().Get("code")] = req.FormValue("scope")
+	} else if json.Unmarshal(answer.Body.Bytes(), &token) == nil {
+		r.scopes[token.Access] = r.scopes[req.FormValue("code")]
+	}
+}
+
 // around adds to the metadata of the provider, and keeps revoked tokens from it.
 func (r *registry) around(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -73,6 +95,13 @@ func (r *registry) around(next http.Handler) http.Handler {
 			_, _ = io.WriteString(w, `{"error":"invalid_grant"}`)
 		case revoked:
 			w.WriteHeader(http.StatusUnauthorized)
+		case req.URL.Path == mockoidc.AuthorizationEndpoint, req.URL.Path == mockoidc.TokenEndpoint:
+			answer := httptest.NewRecorder()
+			next.ServeHTTP(answer, req)
+			r.grants(req, answer)
+			maps.Copy(w.Header(), answer.Header())
+			w.WriteHeader(answer.Code)
+			_, _ = w.Write(answer.Body.Bytes())
 		case req.URL.Path == mockoidc.DiscoveryEndpoint:
 			plain := httptest.NewRecorder()
 			next.ServeHTTP(plain, req)
@@ -90,13 +119,16 @@ func (r *registry) around(next http.Handler) http.Handler {
 }
 
 // Clients of the TypeScript SDKs that know nothing but the address of the gateway register at the
-// authorization server of the server behind it. When their tokens are revoked, the refusal of the server
-// leads them there once more.
+// authorization server of the server behind it. When their tokens are revoked, and when a call needs another
+// scope, the refusal of the server leads them there once more.
 func TestRegistrationAndRevocation(t *testing.T) {
 	t.Parallel()
 	provider, addr := startRegistry(t), freeAddr(t)
 	provider.AccessTTL = 3 * time.Second
 	server := startProtected(t, provider.oidc, false)
+	server.mu.Lock()
+	server.lacks = provider.lacks
+	server.mu.Unlock()
 	server.startPassing(t, provider.oidc, addr)
 	for name, c := range map[string]struct{ sdk, mode string }{
 		"1.x": {"1", ""}, "2.x, legacy": {"2", "legacy"}, "2.x": {"2", "auto"},
@@ -105,14 +137,17 @@ func TestRegistrationAndRevocation(t *testing.T) {
 			Tools, Again, Afterwards, Asked []string
 			Refreshed                       bool
 			Visits                          int
-			Client                          string
+			Client, Said                    string
 		}
 		before := provider.registered.Load()
-		runNodeInto(t, &got, "signin.mjs", "URL=http://"+addr+"/mcp", "SDK="+c.sdk, "MODE="+c.mode, "WAIT=4500", "REVOKE="+provider.web.URL+"/revoke")
+		runNodeInto(t, &got, "signin.mjs", "URL=http://"+addr+"/mcp", "SDK="+c.sdk, "MODE="+c.mode, "WAIT=4500", "REVOKE="+provider.web.URL+"/revoke", "STEP_UP=1")
 		if !slices.Equal(got.Tools, []string{"who"}) || !slices.Equal(got.Tools, got.Again) || !slices.Equal(got.Tools, got.Afterwards) || !got.Refreshed {
 			t.Errorf("%s: %+v", name, got)
 		}
-		if got.Visits != 2 || got.Client != provider.ClientID || provider.registered.Load() != before+1 {
+		if got.Said == "" {
+			t.Errorf("%s: the call with another scope is not answered: %+v", name, got)
+		}
+		if got.Visits != 3 || got.Client != provider.ClientID || provider.registered.Load() != before+1 {
 			t.Errorf("%s: signed in %d times, as %s; registered %d times", name, got.Visits, got.Client, provider.registered.Load()-before)
 		}
 	}

@@ -2,7 +2,8 @@
 // own OAuth: it is led to the provider, whose user agrees at once, and lists the tools with the
 // token. After WAIT, when the token has expired, it lists them again. SDK says which generation,
 // MODE the era. Without CLIENT_ID it registers. With REVOKE it revokes its tokens at that address, and
-// lists the tools once more, for which it has to sign in anew.
+// lists the tools once more, for which it has to sign in anew. With STEP_UP it then calls a tool, for which
+// its token has not the scope.
 console.warn = () => {}; // 2.x tells of tokens that are no good any more
 const one = process.env.SDK === "1";
 const { Client } = await import(one ? "@modelcontextprotocol/sdk/client/index.js" : "@modelcontextprotocol/client");
@@ -66,5 +67,10 @@ if (process.env.REVOKE) {
   }
   afterwards = await list();
 }
-console.log(JSON.stringify({ tools, again, afterwards, asked, refreshed, visits, client: registered?.client_id }));
+let said;
+if (process.env.STEP_UP) {
+  tokens = { ...tokens, refresh_token: undefined }; // or 1.x only refreshes, which gives it no other scope
+  said = (await signedIn(() => client.callTool({ name: "who", arguments: {} }))).content[0].text;
+}
+console.log(JSON.stringify({ said, tools, again, afterwards, asked, refreshed, visits, client: registered?.client_id }));
 await client.close();
