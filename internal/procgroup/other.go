@@ -16,5 +16,8 @@ func Terminate(int) {}
 // Kill does nothing: nothing can have been started.
 func Kill(int) {}
 
+// Wait does nothing: nothing can have been started.
+func Wait(*exec.Cmd) string { return "" }
+
 // Reap does nothing: nothing can have been started.
 func Reap(int) {}

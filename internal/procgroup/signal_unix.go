@@ -2,7 +2,11 @@
 
 package procgroup
 
-import "syscall"
+import (
+	"os/exec"
+	"strconv"
+	"syscall"
+)
 
 // Terminate asks every process of the group that pid leads to end (SIGTERM).
 func Terminate(pid int) { _ = syscall.Kill(-pid, syscall.SIGTERM) } // the group may be gone
@@ -10,6 +14,30 @@ func Terminate(pid int) { _ = syscall.Kill(-pid, syscall.SIGTERM) } // the group
 // Kill ends every process of the group that pid leads, at once (SIGKILL). The group outlives
 // its leader while any member of it is left.
 func Kill(pid int) { _ = syscall.Kill(-pid, syscall.SIGKILL) } // as above
+
+// Wait waits for the end of a child that Start has started, and says how it ended: "exit status 1".
+// It takes note of the end of other members of the group meanwhile, where they have become
+// children of this process (Reap). Nothing else may wait for the child, and nothing of cmd is to be
+// used after.
+func Wait(cmd *exec.Cmd) string {
+	pid := cmd.Process.Pid
+	defer cmd.Process.Release()
+	for who := -pid; ; {
+		var status syscall.WaitStatus
+		switch ended, err := syscall.Wait4(who, &status, 0, nil); {
+		case err == syscall.EINTR:
+		case err != nil && who == pid:
+			return err.Error()
+		case err != nil: // the child has left its group
+			who = pid
+		case ended != pid:
+		case status.Signaled():
+			return "signal: " + status.Signal().String()
+		default:
+			return "exit status " + strconv.Itoa(status.ExitStatus())
+		}
+	}
+}
 
 // Reap takes note of the end of all members of a killed group that have become children of
 // this process, so that none is left as a zombie. They have where this process adopts

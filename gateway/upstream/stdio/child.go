@@ -47,6 +47,8 @@ type child struct {
 	hurry   <-chan struct{} // closed when there is no time left to end in order
 
 	turn     chan struct{} // a place for the one who writes
+	pid      int
+	how      string        // it ended; set before ended is closed
 	ended    chan struct{} // closed when the process is over, and its standard error read
 	stopping sync.Once
 	broken   atomic.Pointer[duplex.Ending] // why it was killed
@@ -68,7 +70,7 @@ func (c *Config) find() (string, error) {
 	}
 	path, err := exec.LookPath(name)
 	if err != nil {
-		return "", fmt.Errorf("command: %w", errors.Unwrap(err))
+		return "", fmt.Errorf("command %s: %w", c.Command, errors.Unwrap(err))
 	}
 	return filepath.Abs(path)
 }
@@ -93,8 +95,9 @@ func startChild(c *Config, running *sync.WaitGroup, hurry <-chan struct{}) (*chi
 	if err != nil {
 		return nil, err
 	}
+	p.pid = p.cmd.Process.Pid
 	p.lines = bufio.NewReaderSize(p.out, chunk)
-	p.errs.log = c.Logger.With("pid", p.cmd.Process.Pid)
+	p.errs.log = c.Logger.With("pid", p.pid)
 	p.errs.done = make(chan struct{})
 	running.Go(func() { p.errs.read(errs) })
 	running.Go(func() { p.watch(errs) })
@@ -134,12 +137,12 @@ func (p *child) run() (errs *os.File, err error) {
 
 // watch waits for the end of the process, and ends what is left of its group.
 func (p *child) watch(errs *os.File) {
-	_ = p.cmd.Wait() // how it ended is in ProcessState
+	p.how = procgroup.Wait(p.cmd)
 	p.mu.Lock()
 	p.reaped = true
-	procgroup.Kill(p.cmd.Process.Pid)
+	procgroup.Kill(p.pid)
 	p.mu.Unlock()
-	procgroup.Reap(p.cmd.Process.Pid)
+	procgroup.Reap(p.pid)
 	p.in.Close()
 	// A process that has left the group may hold the other ends open.
 	soon := time.Now().Add(drainPatience)
@@ -154,7 +157,7 @@ func (p *child) signal(send func(pid int)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.reaped {
-		send(p.cmd.Process.Pid)
+		send(p.pid)
 	}
 }
 
@@ -240,7 +243,7 @@ func (p *child) Fate(err error) *duplex.Ending {
 	case broken != nil:
 		e = *broken
 	case over:
-		e.How = "ended (" + p.cmd.ProcessState.String() + ")"
+		e.How = "ended (" + p.how + ")"
 	}
 	e.Said = p.errs.last()
 	return &e

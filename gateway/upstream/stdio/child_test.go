@@ -168,6 +168,12 @@ func (p *plain) tool(m message) {
 			return
 		}
 		p.text(m, fmt.Sprint(c.Process.Pid))
+	case "orphan": // that ends soon
+		said, err := exec.Command("/bin/sh", "-c", "sleep 0.05 >/dev/null & echo $!").Output()
+		if err != nil {
+			said = []byte(err.Error())
+		}
+		p.text(m, strings.TrimSpace(string(said)))
 	case "line": // that never ends
 		for {
 			fmt.Print(strings.Repeat("x", 64<<10))

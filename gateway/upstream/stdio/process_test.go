@@ -100,7 +100,7 @@ func TestProgramThatIsNotThere(t *testing.T) {
 		config Config
 		want   string
 	}{
-		{Config{Command: "no-such-program"}, "not found"},
+		{Config{Command: "no-such-program"}, "command no-such-program: executable file not found"},
 		{Config{Command: "/no/such/program"}, "no such file"},
 		{Config{Command: "sh", Dir: "/no/such/directory"}, "cwd is no directory"},
 	} {
