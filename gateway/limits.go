@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"runtime"
 
 	"taskgate/gateway/wire"
 	"taskgate/shim"
@@ -31,6 +32,7 @@ func (g *Gateway) bound() {
 func (g *Gateway) ConnState(conn net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateNew:
+		runtime.Gosched() // the server would accept all that wait before it serves the first: all others would wait for those
 		if err := g.connections.Enter(""); err != nil {
 			g.connections.Force("") // until the server says that it is closed
 			g.tel.Refused(context.Background(), err)

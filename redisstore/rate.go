@@ -20,23 +20,26 @@ const mostTakes = 256
 // been quiet for long enough to have its whole burst again.
 //
 // A caller that sends too much must not keep Redis busy, which others wait for. So there is one
-// script at a time for each caller, for all its requests that have come meanwhile. And until a
-// caller that was refused may send again, it is refused without Redis.
+// script at a time for each caller, for all its requests that have come meanwhile. And no more
+// requests ask Redis than it could allow, by what is known of the caller here: the others are
+// refused at once. They would all wait for one reply, and be in the way of everybody then.
 type Rate struct {
 	store    *Store
 	interval time.Duration // between two requests at the rate
 	burst    int
 
 	mu      sync.Mutex
-	callers map[string]*caller // those that have requests here, or were refused
+	callers map[string]*caller // those that have requests here, or had until just now
 }
 
 // caller is what a Rate knows of one caller. Rate.mu guards it.
 type caller struct {
 	waiting []*take // for the next script
 	asking  bool    // a script is on its way
-	// free is when it may send again at the earliest; until then it is refused here
-	free time.Time
+	// free is when it may send one more at the earliest, if all that asked are let in; the zero
+	// time says no more than its burst does
+	free   time.Time
+	timing bool // a timer looks whether it can be forgotten
 }
 
 // take are requests that are to be counted. Once done is closed, wait and err are known.
@@ -83,9 +86,15 @@ func (r *Rate) join(name string, t *take) (early time.Duration) {
 		c = &caller{}
 		r.callers[name] = c
 	}
-	if early = time.Until(c.free); early > 0 {
-		return early + time.Duration(t.n-1)*r.interval
+	now := time.Now()
+	if full := r.full(now); c.free.Before(full) {
+		c.free = full
 	}
+	next := c.free.Add(time.Duration(t.n) * r.interval)
+	if early = next.Add(-r.interval).Sub(now); early > 0 {
+		return early
+	}
+	c.free = next
 	c.waiting = append(c.waiting, t)
 	if !c.asking {
 		c.asking = true
@@ -94,12 +103,19 @@ func (r *Rate) join(name string, t *take) (early time.Duration) {
 	return 0
 }
 
+// full is the free time of a caller that has its whole burst.
+func (r *Rate) full(now time.Time) time.Time {
+	return now.Add(-time.Duration(r.burst-1) * r.interval)
+}
+
 // ask has all requests of a caller counted that wait, group by group.
 func (r *Rate) ask(name string, c *caller) {
 	for group := r.next(name, c); group != nil; group = r.next(name, c) {
-		free := r.count(name, group)
+		free, known := r.count(name, group)
 		r.mu.Lock()
-		c.free = free
+		if !known || !free.IsZero() {
+			c.free = free
+		}
 		r.mu.Unlock()
 		for _, t := range group {
 			close(t.done)
@@ -118,30 +134,34 @@ func (r *Rate) next(name string, c *caller) (group []*take) {
 		return group
 	}
 	c.asking = false
-	r.forget(name, c)
+	if !c.timing {
+		r.forget(name, c)
+	}
 	return nil
 }
 
-// forget removes a caller of which nothing is known, now or as soon as that is so. r.mu is held.
+// forget removes a caller that has its whole burst, now or as soon as that is so. r.mu is held.
 func (r *Rate) forget(name string, c *caller) {
-	switch early := time.Until(c.free); {
-	case c.asking || r.callers[name] != c:
-	case early <= 0:
-		delete(r.callers, name)
-	default:
+	early := c.free.Sub(r.full(time.Now()))
+	c.timing = !c.asking && early > 0
+	switch {
+	case c.asking:
+	case c.timing:
 		time.AfterFunc(early, func() {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.forget(name, c)
 		})
+	default:
+		delete(r.callers, name)
 	}
 }
 
 // count has a group of requests of one caller counted, each by itself. It returns when the
-// caller may send one more, the zero time if that is not known. It goes on when the client of a
-// request has gone, which is counted all the same, and for no longer than the one that came last
-// has time.
-func (r *Rate) count(name string, group []*take) (free time.Time) {
+// caller may send one more, the zero time if all were let in, and whether Redis has said so. It
+// goes on when the client of a request has gone, which is counted all the same, and for no longer
+// than the one that came last has time.
+func (r *Rate) count(name string, group []*take) (free time.Time, known bool) {
 	ctx := group[len(group)-1].ctx
 	within, stop := context.WithoutCancel(ctx), func() {}
 	if until, ok := ctx.Deadline(); ok {
@@ -172,5 +192,5 @@ func (r *Rate) count(name string, group []*take) (free time.Time) {
 			free = begin.Add(t.wait - time.Duration(t.n-1)*r.interval)
 		}
 	}
-	return free
+	return free, err == nil
 }

@@ -136,12 +136,38 @@ func TestRateOfAFlood(t *testing.T) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if c := r.callers["ann"]; len(r.callers) > 1 || c != nil && len(c.waiting) > 0 {
+	if c := r.callers["ann"]; len(r.callers) > 2 || c != nil && len(c.waiting) > 0 {
 		t.Errorf("known of callers afterwards: %v", r.callers)
 	}
 }
 
-// A caller that has been refused is forgotten when it may send again.
+// While Redis is asked about a caller, no more requests wait for the reply than could be let in.
+func TestRateRefusesAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, s *Store) {
+		const beat = 100 * time.Millisecond
+		r := NewRate(s, 10, 3)
+		asked := &caller{asking: true}
+		r.callers["ann"] = asked
+		join := func(n int, want time.Duration) {
+			t.Helper()
+			same(t, want, r.join("ann", &take{n: n}))
+		}
+		for range 3 {
+			join(1, 0)
+		}
+		join(1, beat)
+		join(2, 2*beat)
+		pass(beat)
+		join(1, 0)
+		join(1, beat)
+		same(t, 4, len(asked.waiting))
+		pass(time.Minute)
+		join(4, beat)
+		join(3, 0)
+	})
+}
+
+// A caller is forgotten when it has its whole burst again.
 func TestRateForgetsCallers(t *testing.T) {
 	bubble(t, func(t *testing.T, s *Store) {
 		r := NewRate(s, 10, 1)
