@@ -20,6 +20,7 @@ import (
 
 	"taskgate/gateway/config"
 	"taskgate/internal/budget"
+	"taskgate/internal/wiretest"
 )
 
 // bulky is a server of 2026-07-28 whose results have a size. How they come is the name of the
@@ -121,6 +122,11 @@ func (r *running) idle() bool { return r.s.budget.Held() == 0 && r.s.budget.Wait
 
 // send sends a call on a connection of its own. arguments of that length go with it.
 func (r *running) send(tool string, padding int) (net.Conn, error) {
+	return r.sendAs("", tool, padding)
+}
+
+// sendAs is send with a key.
+func (r *running) sendAs(key, tool string, padding int) (net.Conn, error) {
 	conn, err := net.Dial("tcp", r.s.listener.Addr().String())
 	if err != nil {
 		return nil, err
@@ -128,7 +134,7 @@ func (r *running) send(tool string, padding int) (net.Conn, error) {
 	body := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"` + tool + `","arguments":{"pad":"` + strings.Repeat("x", padding) + `"},"_meta":{` +
 		`"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`
 	_, err = fmt.Fprintf(conn, "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"+
-		"Mcp-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: %s\r\nContent-Length: %d\r\n\r\n%s", tool, len(body), body)
+		"Authorization: Bearer %s\r\nMcp-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: %s\r\nContent-Length: %d\r\n\r\n%s", key, tool, len(body), body)
 	return conn, err
 }
 
@@ -183,15 +189,18 @@ func TestLargeCallsAtOnce(t *testing.T) {
 	r.until("idle", r.idle)
 }
 
-// TestLongWaitsForItsTurn: while others go through long messages, a long call waits, and a short
-// one does not.
+// TestLongWaitsForItsTurn: while the gateway goes through long messages of a caller, another one of
+// the same caller waits. Its short ones do not, and neither does a long one of somebody else.
 func TestLongWaitsForItsTurn(t *testing.T) {
 	up := newBulky(t, 0)
 	var seen atomic.Int64
 	up.seen = func() { seen.Add(1) }
-	r := runServer(t, up.URL, bound(4*config.MiB, config.MiB, 8))
-	call := func(padding int) net.Conn {
-		conn, err := r.send(asFew, padding)
+	r := runServer(t, up.URL, func(c *config.Config) {
+		bound(4*config.MiB, config.MiB, 8)(c)
+		wiretest.WithKeys(c)
+	})
+	call := func(key string, padding int) net.Conn {
+		conn, err := r.sendAs(key, asFew, padding)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -202,7 +211,7 @@ func TestLongWaitsForItsTurn(t *testing.T) {
 	t.Cleanup(end)
 	turns := max(1, runtime.GOMAXPROCS(0)/2)
 	for range turns {
-		go r.s.budget.HoldOf("other").InTurn(budget.Long, func() {
+		go r.s.budget.HoldOf("alice").InTurn(budget.Long, func() {
 			begun <- struct{}{}
 			<-goOn
 		})
@@ -210,16 +219,19 @@ func TestLongWaitsForItsTurn(t *testing.T) {
 	for range turns {
 		<-begun
 	}
-	long := call(1 << 20)
+	long := call(wiretest.AliceKey, 1<<20)
 	r.until("the long call is read", func() bool { return r.s.budget.Held() > 1<<20 })
 	const short = 20
 	for range short {
-		if err := answered(call(0), 1); err != nil {
+		if err := answered(call(wiretest.AliceKey, 0), 1); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n := seen.Load(); n != short {
-		t.Errorf("the server has seen %d calls, want the %d short ones", n, short)
+	if err := answered(call(wiretest.BobKey, 1<<20), 1); err != nil {
+		t.Fatal(err)
+	}
+	if n := seen.Load(); n != short+1 {
+		t.Errorf("the server has seen %d calls, want the %d short ones and that of the other", n, short)
 	}
 	end()
 	if err := answered(long, 1); err != nil {

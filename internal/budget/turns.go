@@ -2,39 +2,41 @@ package budget
 
 import (
 	"runtime"
-	"slices"
 	"sync"
 )
 
 // Long is the size in bytes from which a message is gone through in turns. To parse a MiB takes
-// about a millisecond.
+// more than a millisecond.
 const Long = 256 << 10
 
-// turns lets only half the processors go through long messages at a time. Go lets a goroutine
+// turns lets each owner go through long messages on half the processors only. Go lets a goroutine
 // run for 10 ms, and looks for what has come over the network when nothing else is to be run: if
 // all processors were busy with long messages, each step of a short one would wait for that.
 //
 // Whoever waits needs no second way to wake up, and no end of its patience: a turn is processor
-// time and waits for nothing, and there are no more waiting messages than bytes may be held.
+// time and waits for nothing, and an owner has no more waiting messages than it may hold bytes.
 type turns struct {
-	mu    sync.Mutex
-	free  int
-	lines []*line // those who wait; the owner at the front is the next
+	most int // of each owner
+
+	mu     sync.Mutex
+	owners map[string]*line
 }
 
-// line are those of one owner who wait.
+// line is what one owner has of turns.
 type line struct {
-	owner string
-	begin []chan struct{} // closed when it is the turn of the first
+	taken int
+	begin []chan struct{} // of those who wait; closed when it is their turn
 }
 
-func newTurns() turns { return turns{free: max(1, runtime.GOMAXPROCS(0)/2)} }
+func newTurns() turns {
+	return turns{most: max(1, runtime.GOMAXPROCS(0)/2), owners: make(map[string]*line)}
+}
 
-// InTurn calls f, which goes through n bytes of a message, when it is the turn of the hold's
-// owner. Owners take turns. Others wait meanwhile, so f must not wait for anything, least of all
-// for another turn. Short messages need no turn.
+// InTurn calls f, which goes through n bytes of a message, when it is the turn of the hold among
+// those of its owner. These wait meanwhile, so f must not wait for anything, least of all for
+// another turn. Short messages need no turn, and neither does a hold without an owner.
 func (h *Hold) InTurn(n int, f func()) {
-	if h != nil && n >= Long {
+	if h != nil && h.owner != "" && n >= Long {
 		t := &h.budget.turns
 		t.take(h.owner)
 		defer t.give(h.owner)
@@ -44,37 +46,33 @@ func (h *Hold) InTurn(n int, f func()) {
 
 func (t *turns) take(owner string) {
 	t.mu.Lock()
-	if t.free > 0 {
-		t.free--
+	l := t.owners[owner]
+	if l == nil {
+		l = &line{}
+		t.owners[owner] = l
+	}
+	if l.taken < t.most {
+		l.taken++
 		t.mu.Unlock()
 		return
 	}
-	i := slices.IndexFunc(t.lines, func(l *line) bool { return l.owner == owner })
-	if i < 0 {
-		i = len(t.lines)
-		t.lines = append(t.lines, &line{owner: owner})
-	}
 	begin := make(chan struct{})
-	t.lines[i].begin = append(t.lines[i].begin, begin)
+	l.begin = append(l.begin, begin)
 	t.mu.Unlock()
 	<-begin
 }
 
-// give ends a turn of an owner, and hands it to the next one.
+// give ends a turn of an owner, and hands it to the one who has waited longest.
 func (t *turns) give(owner string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.lines) == 0 {
-		t.free++
+	l := t.owners[owner]
+	if len(l.begin) > 0 {
+		close(l.begin[0])
+		l.begin = l.begin[1:]
 		return
 	}
-	if t.lines[0].owner == owner { // it has just had one
-		t.lines = append(t.lines[1:], t.lines[0])
-	}
-	next := t.lines[0]
-	close(next.begin[0])
-	next.begin = next.begin[1:]
-	if t.lines = t.lines[1:]; len(next.begin) > 0 {
-		t.lines = append(t.lines, next)
+	if l.taken--; l.taken == 0 {
+		delete(t.owners, owner)
 	}
 }

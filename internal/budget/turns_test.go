@@ -6,85 +6,57 @@ import (
 	"testing/synctest"
 )
 
-// scans are works on long messages that last until they are told to end.
-type scans struct {
-	b     *Bytes
-	begun []string // whose, in order
-	ends  chan struct{}
-}
-
-func newScans() *scans {
-	b := New(100<<20, 10<<20, wait)
-	b.turns.free = 1
-	return &scans{b: b, ends: make(chan struct{})}
-}
-
-// begin asks for a turn for a message of n bytes.
-func (s *scans) begin(owner string, n int) {
-	go s.b.HoldOf(owner).InTurn(n, func() {
-		s.begun = append(s.begun, owner) // one at a time
-		<-s.ends
-	})
-	synctest.Wait()
-}
-
-// end ends the one whose turn it is.
-func (s *scans) end() {
-	s.ends <- struct{}{}
-	synctest.Wait()
-}
-
-// expect checks whose turns have begun.
-func (s *scans) expect(t *testing.T, want ...string) {
-	t.Helper()
-	if !slices.Equal(s.begun, want) {
-		t.Errorf("%q have begun, want %q", s.begun, want)
-	}
-}
-
-// TestTurns: of many long messages of one owner one is gone through at a time. A long one of
-// another owner is the next, however many wait, and a short one waits for none.
+// TestTurns: of many long messages of one owner one is gone through at a time, first come, first
+// served. Those of another owner, of none, and short ones wait for none of them.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newScans()
-		for range 4 {
-			s.begin("attacker", Long)
+		b := New(100<<20, 10<<20, wait)
+		b.turns.most = 1
+		var begun []int
+		ends := make(chan struct{})
+		for i := range 4 {
+			go b.HoldOf("attacker").InTurn(Long, func() {
+				begun = append(begun, i) // one at a time
+				<-ends
+			})
+			synctest.Wait()
 		}
-		s.expect(t, "attacker")
+		for what, hold := range map[string]*Hold{"another owner": b.HoldOf("other"), "nobody": b.Hold()} {
+			through := false
+			hold.InTurn(Long, func() { through = true })
+			if !through {
+				t.Error("a long message waits of", what)
+			}
+		}
 		short := false
-		s.b.HoldOf("other").InTurn(Long-1, func() { short = true })
+		b.HoldOf("attacker").InTurn(Long-1, func() { short = true })
 		if !short {
-			t.Error("a short message was not gone through")
+			t.Error("a short message waits")
 		}
-		s.begin("other", Long)
-		s.begin("other", Long)
-		s.begin("third", Long)
-		s.expect(t, "attacker")
-		want := []string{"attacker"}
-		for _, owner := range []string{"other", "third", "attacker", "other", "attacker", "attacker"} {
-			s.end()
-			want = append(want, owner)
-			s.expect(t, want...)
+		for i := range 4 {
+			if want := []int{0, 1, 2, 3}[:i+1]; !slices.Equal(begun, want) {
+				t.Errorf("%d have begun, want %d", begun, want)
+			}
+			ends <- struct{}{}
+			synctest.Wait()
 		}
-		s.end()
-		if s.b.turns.free != 1 || len(s.b.turns.lines) != 0 {
-			t.Errorf("%d turns are free, and %d owners wait", s.b.turns.free, len(s.b.turns.lines))
+		if len(b.turns.owners) != 0 {
+			t.Errorf("%d owners have turns", len(b.turns.owners))
 		}
 	})
 }
 
 // TestTurnOfAPanic: a turn ends in any case.
 func TestTurnOfAPanic(t *testing.T) {
-	b := newScans().b
+	b := New(100<<20, 10<<20, wait)
 	func() {
 		defer func() { _ = recover() }()
-		b.Hold().InTurn(Long, func() { panic("a message that nobody has thought of") })
+		b.HoldOf("ann").InTurn(Long, func() { panic("a message that nobody has thought of") })
 	}()
-	b.Hold().InTurn(Long, func() {})
-	if b.turns.free != 1 {
-		t.Errorf("%d turns are free", b.turns.free)
+	if len(b.turns.owners) != 0 {
+		t.Errorf("%d owners have turns", len(b.turns.owners))
 	}
-	(*Bytes)(nil).Hold().InTurn(Long, func() { b = nil })
+	(*Bytes)(nil).HoldOf("ann").InTurn(Long, func() { b = nil })
 	if b != nil {
 		t.Error("without a budget nothing was done")
 	}
