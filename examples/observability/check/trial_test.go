@@ -367,3 +367,30 @@ func query(t *testing.T, boards []dashboard, title string) string {
 	t.Fatalf("no panel is called %s", title)
 	return ""
 }
+
+var documented = regexp.MustCompile("(?m)^```(?:promql|logql)\n(.+)\n```$")
+
+// TestDocumentedQueries: docs/operations.md has queries of the dashboards.
+func TestDocumentedQueries(t *testing.T) {
+	text, err := os.ReadFile("../../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]bool{}
+	for _, d := range readDashboards(t) {
+		for _, p := range d.Panels {
+			for _, q := range p.Targets {
+				all[q.Expr] = true
+			}
+		}
+	}
+	found := documented.FindAllStringSubmatch(string(text), -1)
+	for _, m := range found {
+		if query := strings.TrimSuffix(strings.ReplaceAll(m[1], "[1d]", "[$__range]"), " > 0"); !all[query] {
+			t.Errorf("no panel has %s", query)
+		}
+	}
+	if len(found) < 3 {
+		t.Errorf("found only %d", len(found))
+	}
+}
