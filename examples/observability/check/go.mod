@@ -1,4 +1,4 @@
-// A module of its own, for what checks the rules brings much of Prometheus along, which nothing else
+// A module of its own, for what checks the example brings much of Prometheus along, which nothing else
 // in this repository needs. ".ci/run" runs its test.
 module taskgate/examples/observability/check
 

@@ -67,11 +67,11 @@ func (w *world) traffic() {
 	}
 }
 
-// long is what is known of a task that took long, and of the one that was lost with it.
+// long is what is known of a task that took long, and of the one that was lost with it. It was for at
+// least so long in its queue, with its client, at the replica that was lost, and at the last one.
 type long struct {
-	id, lost                 string
-	queued, asked, ran, last time.Duration // in its queue, for its client, at the first replica, at the last
-	all                      time.Duration
+	id, lost                      string
+	queued, asked, ran, last, all time.Duration
 }
 
 // longTask has a task wait for a place, and then for its client. Its replica is killed, and another
@@ -82,34 +82,34 @@ func (w *world) longTask() long {
 	first := w.call(w.a, "book", work{Gate: "first"})
 	l.lost = w.call(w.a, "pay", work{Gate: "never"})
 	w.told(l.lost, "sent")
-	begun := time.Now()
 	l.id = w.call(w.a, "book", work{Asks: true, Gate: "last"})
+	begun := time.Now()
 	w.scrapes(10*time.Minute + 2*scrapeInterval)
 	w.lasts(begun, 1500*time.Millisecond)
-	w.lab.open("first")
 	l.queued = time.Since(begun)
+	w.lab.open("first")
 	w.told(first, "ended")
 
 	w.told(l.id, "asked")
 	at := time.Now()
 	w.lasts(at, 1100*time.Millisecond)
 	w.scrapes(2 * time.Minute)
-	w.answer(w.b, l.id)
 	l.asked = time.Since(at)
+	w.answer(w.b, l.id)
 	w.told(l.id, "answered")
 
 	at = time.Now()
 	w.scrapes(scrapeInterval)
 	w.lasts(at, 700*time.Millisecond)
+	l.ran = time.Since(at)
 	w.a.Kill()
 	w.told(l.id, "retried")
-	l.ran = time.Since(at)
-	w.told(l.lost, "ended")
 	at = time.Now()
+	w.told(l.lost, "ended")
 	w.lasts(at, 800*time.Millisecond)
+	l.last, l.all = time.Since(at), time.Since(begun)
 	w.lab.open("last")
 	w.told(l.id, "ended")
-	l.last, l.all = time.Since(at), time.Since(begun)
 	w.rec.Until(w.t, "the last span", patience, func() bool { return len(w.ofTask(l.id, "run book")) > 0 })
 	return l
 }
@@ -145,11 +145,11 @@ func (w *world) explains(l long) {
 	for name, d := range map[string][2]time.Duration{
 		"queue": {queued, l.queued}, "question": {asked, l.asked}, "lost attempt": {ran, l.ran}, "last attempt": {last, l.last}, "task": {all, l.all},
 	} {
-		if off := (d[0] - d[1]).Abs(); off > time.Second {
-			w.t.Errorf("%s: the trace says %v, it was %v", name, d[0], d[1])
+		if d[0] < d[1]-50*time.Millisecond { // the clock of the store rounds
+			w.t.Errorf("%s: the trace says %v, it was at least %v", name, d[0], d[1])
 		}
 	}
-	if sum := queued + asked + ran + last; sum < all*9/10 || sum > all*11/10 {
+	if sum := queued + asked + ran + last; sum < all*85/100 || sum > all {
 		w.t.Errorf("the parts are %v together, of %v", sum, all)
 	}
 }
