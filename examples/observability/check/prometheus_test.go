@@ -111,7 +111,7 @@ func (p *prometheus) scrape() {
 func (p *prometheus) read(from *target) {
 	p.t.Helper()
 	add := func(l labels.Labels, v float64) { p.db.add(l, p.now.UnixMilli(), v) }
-	up := labels.FromStrings(labels.MetricName, "up", "job", "taskgate", "instance", from.instance)
+	up := labels.FromStrings(model.MetricNameLabel, "up", "job", "taskgate", "instance", from.instance)
 	body, err := p.get(from.url)
 	if err != nil {
 		add(up, 0)
