@@ -28,7 +28,7 @@ func newGuarded(t *testing.T) http.Handler {
 	s.config = config.Default()
 	s.config.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
 	wiretest.WithKeys(s.config)
-	s.leg.Era, s.leg.Raw = mcp.Legacy, []byte(`{"capabilities":{}}`)
+	s.up.Era, s.up.Raw = mcp.Legacy, []byte(`{"capabilities":{}}`)
 	return s.start()
 }
 

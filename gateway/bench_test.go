@@ -16,7 +16,7 @@ import (
 	"taskgate/shim"
 )
 
-// The cost of a face alone: the message in memory, a leg and a shim that answer at
+// The cost of a handler alone: the message in memory, an upstream client and a shim that answer at
 // once. What the network and the store add is measured by make bench.
 func BenchmarkModern(b *testing.B) {
 	for name, c := range map[string]struct{ method, name, params string }{
@@ -59,14 +59,14 @@ func benchGateway(b *testing.B, change func(c *config.Config)) *Gateway {
 	change(c)
 	c.Upstreams[0].Defaults.Tasks = config.TasksNever
 	c.Upstreams[0].Tools = []config.Rule{{Match: "slow", Tool: config.DefaultTool()}}
-	leg := &fakeLeg{
+	up := &fakeUpstream{
 		Era: mcp.Modern, Version: mcp.Version20260728, Capabilities: json.RawMessage(`{"tools":{}}`), Quiet: true,
 		Replies: map[string]fakeReply{mcp.MethodToolsCall: {Result: json.RawMessage(`{"resultType":"complete","content":[{"type":"text","text":"hello"}]}`)}},
 	}
 	tasks := map[shim.ID]*fakeTask{benchTask: {Status: shim.Working, StatusMessage: "3/10", Created: time.Now()}}
 	g, err := New(Options{
-		Config: c, Upstreams: map[string]upstream.Client{"mcp": leg}, Sessions: wiretest.OpenSessions(b, c.MaxSessions, c.SessionIdle),
-		Shim: &fakeShim{leg: leg, policy: c.Upstreams[0].Tool, tasks: tasks}, Logger: slog.New(slog.DiscardHandler),
+		Config: c, Upstreams: map[string]upstream.Client{"mcp": up}, Sessions: wiretest.OpenSessions(b, c.MaxSessions, c.SessionIdle),
+		Shim: &fakeShim{up: up, policy: c.Upstreams[0].Tool, tasks: tasks}, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		b.Fatal(err)

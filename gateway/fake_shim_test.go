@@ -18,7 +18,7 @@ import (
 // fakeShim makes a task of a call only where the policy is always or required, and
 // never runs it: a script moves its tasks.
 type fakeShim struct {
-	leg    *fakeLeg
+	up     *fakeUpstream
 	policy func(tool string) config.Tool
 
 	mu    sync.Mutex
@@ -75,7 +75,7 @@ func (f *fakeShim) Call(ctx context.Context, c shim.Call) (shim.Answered, error)
 	case c.Handle && (mode == config.TasksAlways || mode == config.TasksRequired):
 		return f.make(c), nil
 	}
-	reply, err := f.leg.Call(ctx, c.Request, nullSink{c.Stream})
+	reply, err := f.up.Call(ctx, c.Request, nullSink{c.Stream})
 	return shim.Answered{Reply: reply}, err
 }
 
@@ -85,7 +85,7 @@ func (f *fakeShim) make(c shim.Call) shim.Answered {
 	f.made++
 	id := shim.ID(fmt.Sprintf("00000000-0000-4000-8000-%012d", f.made))
 	f.tasks[id] = &fakeTask{Status: shim.Working, Origin: c.Origin, Created: time.Now()}
-	f.leg.note("task %s: %s %s%s\n", id, c.Request.Method, c.Request.Params, wishes(c.Request))
+	f.up.note("task %s: %s %s%s\n", id, c.Request.Method, c.Request.Params, wishes(c.Request))
 	t := f.tasks[id].task(id)
 	return shim.Answered{Task: &t}
 }
@@ -141,7 +141,7 @@ func (f *fakeShim) Update(ctx context.Context, p shim.Principal, up string, id s
 	for i, q := range f.tasks[id].Questions {
 		if a, ok := answers[q.Key]; ok && q.Outstanding() {
 			f.tasks[id].Questions[i].Answer = a
-			f.leg.note("answer %s: %s\n", q.Key, a)
+			f.up.note("answer %s: %s\n", q.Key, a)
 		}
 	}
 	return nil

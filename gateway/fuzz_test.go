@@ -79,20 +79,20 @@ func FuzzPOST(f *testing.F) {
 
 func fuzzHandler(f *testing.F) http.Handler {
 	s := newStage(f)
-	s.leg.Era = mcp.Modern
-	s.leg.Capabilities = json.RawMessage(`{"tools":{},"prompts":{},"resources":{},"completions":{}}`)
-	s.leg.Info = json.RawMessage(`{"name":"up","version":"1"}`)
-	s.leg.Tools = []json.RawMessage{[]byte(`{"name":"x","inputSchema":{"type":"object","properties":{"n":{"type":"integer","x-mcp-header":"N"}}}}`)}
-	s.leg.Stream.End = true
+	s.up.Era = mcp.Modern
+	s.up.Capabilities = json.RawMessage(`{"tools":{},"prompts":{},"resources":{},"completions":{}}`)
+	s.up.Info = json.RawMessage(`{"name":"up","version":"1"}`)
+	s.up.Tools = []json.RawMessage{[]byte(`{"name":"x","inputSchema":{"type":"object","properties":{"n":{"type":"integer","x-mcp-header":"N"}}}}`)}
+	s.up.Stream.End = true
 	result := fakeReply{Result: []byte(`{"resultType":"complete","tools":[],"content":[]}`), Progress: []json.RawMessage{[]byte(`{"progressToken":"u","progress":1}`)}}
-	s.leg.Replies = map[string]fakeReply{}
+	s.up.Replies = map[string]fakeReply{}
 	for _, method := range []string{
 		mcp.MethodToolsList, mcp.MethodToolsCall, mcp.MethodPromptsList, mcp.MethodPromptsGet,
 		mcp.MethodResourcesList, mcp.MethodResourceTemplatesList, mcp.MethodResourcesRead, mcp.MethodComplete,
 	} {
-		s.leg.Replies[method] = result
+		s.up.Replies[method] = result
 	}
-	s.leg.Quiet = true
+	s.up.Quiet = true
 	h := s.start()
 	f.Cleanup(func() { _ = s.gateway.Close(context.Background()) })
 	return h

@@ -13,15 +13,15 @@ import (
 	"taskgate/shim"
 )
 
-// blockingLeg is a server that never answers: it says when it was called, and with
+// blockingUpstream is a server that never answers: it says when it was called, and with
 // what cause the call ended.
-type blockingLeg struct {
-	*fakeLeg
+type blockingUpstream struct {
+	*fakeUpstream
 	called chan struct{}
 	ended  chan error
 }
 
-func (l blockingLeg) Call(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
+func (l blockingUpstream) Call(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
 	s.Progress(shim.Progress{Raw: []byte(`{"progressToken":"u","progress":1}`)})
 	close(l.called)
 	<-ctx.Done()
@@ -35,9 +35,9 @@ func (l blockingLeg) Call(ctx context.Context, _ shim.Request, s shim.Sink) (shi
 func TestClientLeaves(t *testing.T) {
 	for _, token := range []string{"", `,"progressToken":1`} {
 		s := newStage(t)
-		s.leg.Era, s.leg.Capabilities = mcp.Legacy, json.RawMessage(`{"prompts":{}}`)
-		leg := blockingLeg{s.leg, make(chan struct{}), make(chan error, 1)}
-		g, err := New(Options{Config: s.config, Shim: s.shim, Upstreams: map[string]upstream.Client{"mcp": leg},
+		s.up.Era, s.up.Capabilities = mcp.Legacy, json.RawMessage(`{"prompts":{}}`)
+		up := blockingUpstream{s.up, make(chan struct{}), make(chan error, 1)}
+		g, err := New(Options{Config: s.config, Shim: s.shim, Upstreams: map[string]upstream.Client{"mcp": up},
 			Sessions: wiretest.OpenSessions(t, s.config.MaxSessions, s.config.SessionIdle)})
 		if err != nil {
 			t.Fatal(err)
@@ -55,9 +55,9 @@ func TestClientLeaves(t *testing.T) {
 				_ = resp.Body.Close()
 			}
 		}()
-		<-leg.called
+		<-up.called
 		leave()
-		if err := <-leg.ended; err == nil {
+		if err := <-up.ended; err == nil {
 			t.Error("the call ended without a cause")
 		}
 		<-done

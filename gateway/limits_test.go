@@ -32,8 +32,8 @@ func TestCallsAndRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t)
 		s.config.MaxCalls = 1
-		s.leg.Era, s.leg.Capabilities = mcp.Modern, json.RawMessage(`{"tools":{}}`)
-		s.leg.Replies = map[string]fakeReply{
+		s.up.Era, s.up.Capabilities = mcp.Modern, json.RawMessage(`{"tools":{}}`)
+		s.up.Replies = map[string]fakeReply{
 			"tools/call hang": {Block: true},
 			"tools/call":      {Result: json.RawMessage(`{"resultType":"complete","content":[]}`)},
 		}
@@ -79,7 +79,7 @@ func rated(t *testing.T) (*stage, *asked) {
 	s, a := newStage(t), &asked{}
 	s.config.Rate = config.Rate{Requests: 10}
 	s.rate = a.take
-	s.leg.Era, s.leg.Capabilities = mcp.Modern, json.RawMessage(`{"tools":{}}`)
+	s.up.Era, s.up.Capabilities = mcp.Modern, json.RawMessage(`{"tools":{}}`)
 	return s, a
 }
 

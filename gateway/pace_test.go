@@ -37,9 +37,9 @@ func (l *oneConn) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 
 func dialled(t *testing.T) net.Conn {
 	s := newStage(t)
 	s.config.ClientTimeout = 10 * time.Second
-	s.leg.Era = mcp.Legacy
-	s.leg.Capabilities = []byte(`{"tools":{}}`)
-	s.leg.Replies = map[string]fakeReply{"tools/call": {Result: []byte(`{"content":[],"pad":"` + strings.Repeat("x", 1<<20) + `"}`)}}
+	s.up.Era = mcp.Legacy
+	s.up.Capabilities = []byte(`{"tools":{}}`)
+	s.up.Replies = map[string]fakeReply{"tools/call": {Result: []byte(`{"content":[],"pad":"` + strings.Repeat("x", 1<<20) + `"}`)}}
 	client, server := net.Pipe()
 	l := &oneConn{conn: make(chan net.Conn, 1), done: make(chan struct{})}
 	l.conn <- server

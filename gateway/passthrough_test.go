@@ -45,7 +45,7 @@ func passed(t *testing.T, server http.Handler) (get func(method, path, body stri
 	c := config.Default()
 	c.PublicURL, c.Auth.Passthrough = wiretest.PublicURL, config.NewPassthrough()
 	c.Upstreams = []*config.Upstream{config.NewUpstream("up", web.URL+"/mcp")}
-	g, err := New(Options{Config: c, Shim: s.shim, Upstreams: map[string]upstream.Client{"up": s.leg}, Logger: slog.New(slog.DiscardHandler),
+	g, err := New(Options{Config: c, Shim: s.shim, Upstreams: map[string]upstream.Client{"up": s.up}, Logger: slog.New(slog.DiscardHandler),
 		Sessions: wiretest.OpenSessions(t, c.MaxSessions, c.SessionIdle)})
 	if err != nil {
 		t.Fatal(err)

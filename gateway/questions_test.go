@@ -77,13 +77,13 @@ func askingGateway(t *testing.T, name, server string, store *redisstore.Store, c
 	}
 	c.Upstreams = []*config.Upstream{u}
 	quiet := slog.New(slog.DiscardHandler)
-	leg, err := upstream.New(upstream.Config{Name: "up", URL: server, Replica: name})
+	up, err := upstream.New(upstream.Config{Name: "up", URL: server, Replica: name})
 	if err != nil {
 		t.Fatal(err)
 	}
 	sh, err := shim.New(shim.Options{
 		Replica: shim.Replica(name), Store: store, Logger: quiet, CheckAnswer: upstream.CheckAnswer,
-		Servers: map[string]shim.Server{"up": {Upstream: leg, Policy: func(tool string) shim.Policy {
+		Servers: map[string]shim.Server{"up": {Upstream: up, Policy: func(tool string) shim.Policy {
 			p := u.Tool(tool)
 			return shim.Policy{Tasks: shim.Mode(p.Tasks), Grace: p.Grace, TTL: p.TTL, PollInterval: p.PollInterval, Timeout: p.Timeout,
 				EarlyInput: shim.Early(p.EarlyInput), InputTimeout: p.InputTimeout}
@@ -92,7 +92,7 @@ func askingGateway(t *testing.T, name, server string, store *redisstore.Store, c
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := New(Options{Config: c, Shim: sh, Upstreams: map[string]upstream.Client{"up": leg}, Logger: quiet,
+	g, err := New(Options{Config: c, Shim: sh, Upstreams: map[string]upstream.Client{"up": up}, Logger: quiet,
 		Sessions: store.Sessions(c.MaxSessions, c.SessionIdle)})
 	if err != nil {
 		t.Fatal(err)
@@ -105,7 +105,7 @@ func askingGateway(t *testing.T, name, server string, store *redisstore.Store, c
 		bounded, cancel := context.WithTimeout(context.Background(), wiretest.Patience)
 		defer cancel()
 		stop()
-		err := errors.Join(<-done, <-done, <-done, g.Close(bounded), sh.Close(bounded), leg.Close(bounded))
+		err := errors.Join(<-done, <-done, <-done, g.Close(bounded), sh.Close(bounded), up.Close(bounded))
 		if err != nil && !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
@@ -161,7 +161,7 @@ func requestsOf(task json.RawMessage) (keys []string) {
 	return keys
 }
 
-// askedBoth begins a task that asks two questions at once. The leg gathers what comes
+// askedBoth begins a task that asks two questions at once. The upstream client gathers what comes
 // within 50 ms; on a machine that is too busy for that the second question comes
 // alone, and it is begun anew.
 func askedBoth(t *testing.T, one, two http.Handler, form string) (string, json.RawMessage) {

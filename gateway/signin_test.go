@@ -33,7 +33,7 @@ const toolScopes = "tools:run"
 func newSignIn(t *testing.T) *signIn {
 	t.Helper()
 	s := newStage(t)
-	s.leg.Era, s.leg.Raw = mcp.Modern, []byte(`{"capabilities":{"tools":{}}}`)
+	s.up.Era, s.up.Raw = mcp.Modern, []byte(`{"capabilities":{"tools":{}}}`)
 	issuer := wiretest.NewIssuer(t, "/tenant")
 	c := config.Default()
 	wiretest.WithKeys(c)
@@ -52,7 +52,7 @@ func newSignIn(t *testing.T) *signIn {
 			rule.Scopes = toolScopes
 			u.Tools = []config.Rule{rule}
 		}
-		c.Upstreams, clients[name] = append(c.Upstreams, u), s.leg
+		c.Upstreams, clients[name] = append(c.Upstreams, u), s.up
 	}
 	if err := c.Validate(); err != nil {
 		t.Fatal(err)

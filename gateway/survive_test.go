@@ -22,8 +22,8 @@ func TestResultsSurvive(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		in := jsonObject(rt, 3)
 		s := newStage(t)
-		s.leg.Era, s.leg.Capabilities = mcp.Legacy, json.RawMessage(`{"tools":{},"prompts":{}}`)
-		s.leg.Replies = map[string]fakeReply{"tools/call": {Result: in}, "prompts/get": {Result: in}}
+		s.up.Era, s.up.Capabilities = mcp.Legacy, json.RawMessage(`{"tools":{},"prompts":{}}`)
+		s.up.Replies = map[string]fakeReply{"tools/call": {Result: in}, "prompts/get": {Result: in}}
 		h := s.start()
 		for _, method := range []string{"tools/call", "prompts/get"} {
 			rec := httptest.NewRecorder()

@@ -36,9 +36,9 @@ type observed struct {
 
 func newObserved(t *testing.T) observed {
 	o := observed{stage: newStage(t), spans: tracetest.NewInMemoryExporter()}
-	o.leg.Era = mcp.Legacy
-	o.leg.Capabilities = json.RawMessage(`{"tools":{},"resources":{}}`)
-	o.leg.Replies = map[string]fakeReply{
+	o.up.Era = mcp.Legacy
+	o.up.Capabilities = json.RawMessage(`{"tools":{},"resources":{}}`)
+	o.up.Replies = map[string]fakeReply{
 		"tools/call":     {Result: []byte(`{"content":[]}`)},
 		"tools/call bad": {Result: []byte(`{"content":[],"isError":true}`)},
 		"resources/read": {Error: &shim.RPCError{Code: -32002, Message: "none"}},
@@ -241,7 +241,7 @@ func (o observed) points() []map[attribute.Key]string {
 // TestMetricNames: the names of tools that a client makes up make no series.
 func TestMetricNames(t *testing.T) {
 	o := newObserved(t)
-	o.leg.Replies = map[string]fakeReply{
+	o.up.Replies = map[string]fakeReply{
 		"tools/call":      {Error: &shim.RPCError{Code: -32602, Message: "unknown tool"}},
 		"tools/call real": {Result: []byte(`{"content":[]}`)},
 	}

@@ -26,15 +26,15 @@ import (
 )
 
 // TestModernTranscripts plays the files in testdata/modern, each a conversation
-// with the modern face on the wire. Sections, in the order they are played:
+// with the modern handler on the wire. Sections, in the order they are played:
 //
 //	config        YAML for the gateway; by default one upstream at /mcp
-//	upstream      the fakeLeg, as JSON
+//	upstream      the fakeUpstream, as JSON
 //	shim          an error that the shim returns from now on (fakeFailures)
 //	task ID       a task of the fakeShim, as JSON; replaces one of the same id
 //	request …     an HTTP request; see below
 //	response …    what came back: compared, or written with -update
-//	sent …        what the leg saw meanwhile
+//	sent …        what the upstream client saw meanwhile
 //
 // A request begins with a method and a path, and perhaps a word: "bare" sends
 // only the headers written out, instead of those a correct client derives from
@@ -67,7 +67,7 @@ func playTranscripts(t *testing.T, glob string) {
 type stage struct {
 	t       testing.TB
 	config  *config.Config
-	leg     *fakeLeg
+	up      *fakeUpstream
 	shim    *fakeShim
 	gateway *Gateway
 	last    string // the response to the last request
@@ -79,9 +79,9 @@ type stage struct {
 }
 
 func newStage(t testing.TB) *stage {
-	leg := &fakeLeg{}
-	return &stage{t: t, config: config.FromFlags("http://127.0.0.1:3001/mcp"), leg: leg,
-		shim: &fakeShim{leg: leg, tasks: map[shim.ID]*fakeTask{}}}
+	up := &fakeUpstream{}
+	return &stage{t: t, config: config.FromFlags("http://127.0.0.1:3001/mcp"), up: up,
+		shim: &fakeShim{up: up, tasks: map[shim.ID]*fakeTask{}}}
 }
 
 func (s *stage) play(ar *txtar.Archive) {
@@ -91,10 +91,10 @@ func (s *stage) play(ar *txtar.Archive) {
 		case "config":
 			s.configure(f.Data)
 		case "upstream":
-			s.script(s.leg, f.Data)
-			s.leg.Era = mcp.Legacy
-			if s.leg.Speaks == mcp.Modern.String() {
-				s.leg.Era = mcp.Modern
+			s.script(s.up, f.Data)
+			s.up.Era = mcp.Legacy
+			if s.up.Speaks == mcp.Modern.String() {
+				s.up.Era = mcp.Modern
 			}
 		case "shim":
 			s.shim.fail = fakeFailures[strings.TrimSpace(string(f.Data))]
@@ -107,7 +107,7 @@ func (s *stage) play(ar *txtar.Archive) {
 		case "response":
 			s.compare(&ar.Files[i], s.last)
 		case "sent":
-			s.compare(&ar.Files[i], s.leg.sent())
+			s.compare(&ar.Files[i], s.up.sent())
 		default:
 			s.t.Fatalf("unknown section %q", f.Name)
 		}
@@ -145,7 +145,7 @@ func (s *stage) compare(f *txtar.File, got string) {
 func (s *stage) start() http.Handler {
 	if s.gateway == nil {
 		s.shim.policy = s.config.Upstreams[0].Tool
-		g, err := New(Options{Config: s.config, Shim: s.shim, Upstreams: map[string]upstream.Client{s.config.Upstreams[0].Name: s.leg},
+		g, err := New(Options{Config: s.config, Shim: s.shim, Upstreams: map[string]upstream.Client{s.config.Upstreams[0].Name: s.up},
 			Sessions: wiretest.OpenSessions(s.t, s.config.MaxSessions, s.config.SessionIdle), Logger: slog.New(slog.DiscardHandler), Version: "1.0.0", TracerProvider: s.traces, Metrics: s.metrics, Rate: s.rate})
 		if err != nil {
 			s.t.Fatal(err)

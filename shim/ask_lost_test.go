@@ -50,7 +50,7 @@ func taskCall() shim.Call {
 	return c
 }
 
-// The leg asks again from its checkpoint, with the same keys: it is the same
+// The upstream client asks again from its checkpoint, with the same keys: it is the same
 // question, with the time that it had.
 func TestQuestionOutlivesItsReplica(t *testing.T) {
 	for name, c := range map[string]struct {

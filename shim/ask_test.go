@@ -21,7 +21,7 @@ type asks struct {
 	sets int
 }
 
-// elicits asks all of these at once, as the leg does for a legacy server, and then
+// elicits asks all of these at once, as the upstream client does for a legacy server, and then
 // takes d more.
 func elicits(d time.Duration, keys ...string) *asks {
 	u := &asks{}

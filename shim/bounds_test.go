@@ -14,7 +14,7 @@ import (
 )
 
 // asksOneByOne asks n questions of a legacy server, each once the one before has its
-// answer, and says so after each as the leg does.
+// answer, and says so after each as the upstream client does.
 func asksOneByOne(n int) *asks {
 	u := &asks{}
 	u.call = func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {

@@ -133,7 +133,7 @@ func TestNewestCheckpointIsHandedOver(t *testing.T) {
 					s.Progress(shim.Progress{Progress: float64(i), Checkpoint: json.RawMessage(mark)})
 				}
 				reply, err := after(ctx, time.Hour)
-				if err != nil { // what a leg says when it is let go of
+				if err != nil { // what an upstream client says when it is let go of
 					_ = s.Checkpoint(json.RawMessage(`"last ` + marks[0][1:]))(ctx)
 				}
 				return reply, err

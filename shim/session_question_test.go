@@ -69,7 +69,7 @@ func TestPose(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		do   func(t *testing.T, s *shim.Shim, id shim.ID, over context.CancelCauseFunc)
-		want string // what the leg got
+		want string // what the upstream client got
 		to   shim.Status
 	}{
 		"answered twice": {func(t *testing.T, s *shim.Shim, id shim.ID, _ context.CancelCauseFunc) {

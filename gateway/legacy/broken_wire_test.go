@@ -73,11 +73,11 @@ func playBroken(t *testing.T, archive *txtar.Archive) {
 				mode = fake.Modern
 			}
 			server = fake.New(t, mode)
-			leg, err := upstream.New(upstream.Config{Name: "up", URL: server.URL, Replica: "r"})
+			up, err := upstream.New(upstream.Config{Name: "up", URL: server.URL, Replica: "r"})
 			if err != nil {
 				t.Fatal(err)
 			}
-			g, _ := serveGateway(t, leg, nil)
+			g, _ := serveGateway(t, up, nil)
 			gateway = g.Handler()
 		case "sends":
 			server.Tool("t", sends(string(f.Data)))

@@ -62,11 +62,11 @@ func newBorder(t *testing.T, change func(*config.Config)) *border {
 			}}
 		}
 	}
-	leg, err := upstream.New(cfg)
+	up, err := upstream.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, b.gateway = serveGateway(t, leg, func(whole *config.Config) { *whole = *c })
+	_, b.gateway = serveGateway(t, up, func(whole *config.Config) { *whole = *c })
 	return b
 }
 

@@ -297,14 +297,14 @@ func (r *partialReader) take(msgs [][]byte) {
 }
 
 // draftScript is a server whose tools say something on the way.
-func draftScript() legScript {
+func draftScript() upstreamScript {
 	progress := func(texts ...string) (list []json.RawMessage) {
 		for i, text := range texts {
 			list = append(list, fmt.Appendf(nil, `{"progressToken":"x","progress":%d,"message":%q}`, i+1, text))
 		}
 		return list
 	}
-	return legScript{Era: "legacy", Raw: json.RawMessage(`{"capabilities":{"tools":{}}}`), Replies: map[string]scriptReply{
+	return upstreamScript{Era: "legacy", Raw: json.RawMessage(`{"capabilities":{"tools":{}}}`), Replies: map[string]scriptReply{
 		"tools/call quick": {After: "1s", Result: json.RawMessage(`{"content":[{"type":"text","text":"quick"}],"x":1.0}`)},
 		"tools/call plain": {After: "60s", Result: json.RawMessage(`{"content":[{"type":"text","text":"one"},{"type":"image","data":"","mimeType":"image/png"}]}`)},
 		"tools/call tokens": {Every: "10s", Progress: progress("Once ", "upon ", "a "), After: "5s",

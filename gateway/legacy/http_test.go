@@ -167,7 +167,7 @@ func openStream(t *testing.T, c *rawClient, ctx context.Context) *http.Response 
 // does. Its client is told to initialize again.
 func TestLegacyFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newLegacyServer(t, legScript{Era: "legacy", Raw: []byte(`{"capabilities":{}}`)}, func(c *config.Config) { c.MaxSessions = 1 })
+		s := newLegacyServer(t, upstreamScript{Era: "legacy", Raw: []byte(`{"capabilities":{}}`)}, func(c *config.Config) { c.MaxSessions = 1 })
 		h := s.Handler()
 		first := serve(t, h, t.Context(), "POST", "", wiretest.InitializeBody)
 		id := first.Header().Get(mcp.HeaderSession)
@@ -189,7 +189,7 @@ func TestLegacyFull(t *testing.T) {
 			t.Errorf("first: %d %s", gone.Code, gone.Body)
 		}
 		synctest.Wait()
-		if ended := s.leg.endedSessions(); len(ended) != 1 || ended[0] != id {
+		if ended := s.up.endedSessions(); len(ended) != 1 || ended[0] != id {
 			t.Errorf("ended %v", ended)
 		}
 	})
@@ -199,7 +199,7 @@ func TestLegacyFull(t *testing.T) {
 // but the sessions, and calls in them, go on.
 func TestLegacyClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newLegacyServer(t, legScript{Era: "legacy", Raw: []byte(`{"capabilities":{}}`),
+		s := newLegacyServer(t, upstreamScript{Era: "legacy", Raw: []byte(`{"capabilities":{}}`),
 			Replies: map[string]scriptReply{"tools/call": {After: "1m", Result: []byte(`{"content":[]}`)}}}, nil)
 		h := s.Handler()
 		id := serve(t, h, t.Context(), "POST", "", wiretest.InitializeBody).Header().Get(mcp.HeaderSession)
@@ -221,7 +221,7 @@ func TestLegacyClose(t *testing.T) {
 		if w := <-called; !strings.Contains(w.Body.String(), `"result":{"content":[]}`) {
 			t.Errorf("call: %s", w.Body)
 		}
-		if ended := s.leg.endedSessions(); len(ended) != 0 {
+		if ended := s.up.endedSessions(); len(ended) != 0 {
 			t.Errorf("ended %v", ended)
 		}
 	})
@@ -231,7 +231,7 @@ func TestLegacyClose(t *testing.T) {
 // looked up.
 func TestLegacyStoreDown(t *testing.T) {
 	store := legacy.NewBrokenSessions(t, false)
-	h := newLegacyServerWith(t, legScript{Era: "legacy", Raw: []byte(`{}`)}, nil, func(o *gateway.Options) { o.Sessions = store }).Handler()
+	h := newLegacyServerWith(t, upstreamScript{Era: "legacy", Raw: []byte(`{}`)}, nil, func(o *gateway.Options) { o.Sessions = store }).Handler()
 	id := serve(t, h, t.Context(), "POST", "", wiretest.InitializeBody).Header().Get(mcp.HeaderSession)
 	store.Down.Store(true)
 	for method, body := range map[string]string{"POST": `{"jsonrpc":"2.0","id":1,"method":"ping"}`, "GET": "", "DELETE": ""} {
@@ -247,7 +247,7 @@ func TestLegacyStoreDown(t *testing.T) {
 // TestLegacyDraining: a replica that shuts down takes no new calls, and says when
 // to try again.
 func TestLegacyDraining(t *testing.T) {
-	s := newLegacyServer(t, legScript{Era: "legacy", Raw: []byte(`{}`)}, nil)
+	s := newLegacyServer(t, upstreamScript{Era: "legacy", Raw: []byte(`{}`)}, nil)
 	h := s.Handler()
 	id := serve(t, h, t.Context(), "POST", "", wiretest.InitializeBody).Header().Get(mcp.HeaderSession)
 	if err := s.shim.Drain(t.Context()); err != nil {

@@ -226,7 +226,7 @@ func newParking(t *testing.T, change func(*config.Config)) *parking {
 	return p
 }
 
-// start makes one gateway with a store and a leg of its own.
+// start makes one gateway with a store and an upstream client of its own.
 func (p *parking) start(t *testing.T, name, server string, c *config.Config) {
 	t.Helper()
 	logger := slog.New(slog.NewJSONHandler(p.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -237,7 +237,7 @@ func (p *parking) start(t *testing.T, name, server string, c *config.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	leg, err := upstream.New(upstream.Config{
+	up, err := upstream.New(upstream.Config{
 		Name: "up", URL: server, Replica: name, Sessions: store.UpstreamSessions("up", name), Logger: logger, TracerProvider: traces, Metrics: measured,
 		Tasks: upstream.TaskUse(c.Upstreams[0].UpstreamTasks),
 	})
@@ -258,14 +258,14 @@ func (p *parking) start(t *testing.T, name, server string, c *config.Config) {
 		Replica: shim.Replica(name), Store: store, Logger: logger, Tracer: traces.Tracer("test"),
 		CheckAnswer: upstream.CheckAnswer, Metrics: measured,
 		Servers: map[string]shim.Server{"up": {
-			Upstream: leg, Other: policy(c.Upstreams[0].Defaults),
+			Upstream: up, Other: policy(c.Upstreams[0].Defaults),
 			Policy: func(tool string) shim.Policy { return policy(c.Upstreams[0].Tool(tool)) },
 		}},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := gateway.New(gateway.Options{Config: c, Shim: sh, Upstreams: map[string]upstream.Client{"up": leg}, Logger: logger, TracerProvider: traces, Metrics: measured,
+	g, err := gateway.New(gateway.Options{Config: c, Shim: sh, Upstreams: map[string]upstream.Client{"up": up}, Logger: logger, TracerProvider: traces, Metrics: measured,
 		Sessions: store.Sessions(c.MaxSessions, c.SessionIdle)})
 	if err != nil {
 		t.Fatal(err)
@@ -283,7 +283,7 @@ func (p *parking) start(t *testing.T, name, server string, c *config.Config) {
 		stop()
 		loops.Wait()
 		front.Close()
-		if err := errors.Join(err, leg.Close(bounded), store.Close()); err != nil {
+		if err := errors.Join(err, up.Close(bounded), store.Close()); err != nil {
 			t.Error(err)
 		}
 	})

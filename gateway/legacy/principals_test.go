@@ -190,7 +190,7 @@ func newHouseOf(t *testing.T, signIn func(*house, *config.Config)) *house {
 	h := &house{t: t, ops: &opLog{}, events: &stackEvents{
 		started: make(chan string, 16), cancelled: make(chan string, 16), proceed: make(chan struct{}), subs: make(chan string, 16),
 	}}
-	leg, err := upstream.New(upstream.Config{Name: "up", URL: h.serveUpstream(), Replica: "r", Headers: http.Header{"Authorization": {upstreamKey}}})
+	up, err := upstream.New(upstream.Config{Name: "up", URL: h.serveUpstream(), Replica: "r", Headers: http.Header{"Authorization": {upstreamKey}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +198,7 @@ func newHouseOf(t *testing.T, signIn func(*house, *config.Config)) *house {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.url = h.serveFront(leg, store, signIn)
+	h.url = h.serveFront(up, store, signIn)
 	return h
 }
 
@@ -222,14 +222,14 @@ func (h *house) serveUpstream() string {
 	return web.URL
 }
 
-func (h *house) serveFront(leg *upstream.HTTP, store *redisstore.Store, signIn func(*house, *config.Config)) string {
+func (h *house) serveFront(up *upstream.HTTP, store *redisstore.Store, signIn func(*house, *config.Config)) string {
 	c := config.Default()
 	c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
 	signIn(h, c)
 	logger := slog.New(slog.DiscardHandler)
 	sh, err := shim.New(shim.Options{
 		Replica: "r", Store: countedStore{store, h.ops}, Logger: logger,
-		Servers: map[string]shim.Server{"up": {Upstream: leg, MaxTasks: 10, MaxTasksPerOwner: 10, Policy: func(tool string) shim.Policy {
+		Servers: map[string]shim.Server{"up": {Upstream: up, MaxTasks: 10, MaxTasksPerOwner: 10, Policy: func(tool string) shim.Policy {
 			p := shim.Policy{Tasks: shim.Never, TTL: time.Hour, MaxTTL: time.Hour, PollInterval: time.Second, Timeout: time.Hour}
 			if tool == "wait" {
 				p.Tasks = shim.Always
@@ -240,7 +240,7 @@ func (h *house) serveFront(leg *upstream.HTTP, store *redisstore.Store, signIn f
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	g, err := gateway.New(gateway.Options{Config: c, Shim: sh, Upstreams: map[string]upstream.Client{"up": leg}, Logger: logger,
+	g, err := gateway.New(gateway.Options{Config: c, Shim: sh, Upstreams: map[string]upstream.Client{"up": up}, Logger: logger,
 		Sessions: countedSessions{store.Sessions(c.MaxSessions, c.SessionIdle), h.ops},
 		Audit:    slog.New(slog.NewTextHandler(&h.records, nil))})
 	if err != nil {
@@ -260,7 +260,7 @@ func (h *house) serveFront(leg *upstream.HTTP, store *redisstore.Store, signIn f
 		defer cancel()
 		err := errors.Join(g.Close(bounded), sh.Close(bounded))
 		front.Close()
-		if err := errors.Join(err, leg.Close(bounded), store.Close()); err != nil {
+		if err := errors.Join(err, up.Close(bounded), store.Close()); err != nil {
 			h.t.Error(err)
 		}
 	})

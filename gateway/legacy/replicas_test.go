@@ -69,7 +69,7 @@ func newLegacyReplicas(t *testing.T, change func(*config.Config)) *legacyReplica
 	return r
 }
 
-// newReplica makes one gateway with a store and a leg of its own.
+// newReplica makes one gateway with a store and an upstream client of its own.
 func newReplica(t *testing.T, redis, name, server string, change func(*config.Config)) *gateway.Gateway {
 	t.Helper()
 	c := config.Default()
@@ -82,7 +82,7 @@ func newReplica(t *testing.T, redis, name, server string, change func(*config.Co
 	if err != nil {
 		t.Fatal(err)
 	}
-	leg, err := upstream.New(upstream.Config{
+	up, err := upstream.New(upstream.Config{
 		Name: "up", URL: server, Replica: name, Sessions: store.UpstreamSessions("up", name),
 	})
 	if err != nil {
@@ -91,7 +91,7 @@ func newReplica(t *testing.T, redis, name, server string, change func(*config.Co
 	sh, err := shim.New(shim.Options{
 		Replica: shim.Replica(name), Store: store, Logger: quiet, CheckAnswer: upstream.CheckAnswer,
 		Servers: map[string]shim.Server{"up": {
-			Upstream: leg, MaxStoredBytesPerOwner: int64(c.Upstreams[0].MaxStoredBytesPerOwner),
+			Upstream: up, MaxStoredBytesPerOwner: int64(c.Upstreams[0].MaxStoredBytesPerOwner),
 			Policy: func(tool string) shim.Policy {
 				p := c.Upstreams[0].Tool(tool)
 				return shim.Policy{Tasks: shim.Mode(p.Tasks), Grace: p.Grace, TTL: p.TTL, PollInterval: p.PollInterval, Timeout: p.Timeout, Partials: partialsOf(c.Upstreams[0], p)}
@@ -102,7 +102,7 @@ func newReplica(t *testing.T, redis, name, server string, change func(*config.Co
 		t.Fatal(err)
 	}
 	g, err := gateway.New(gateway.Options{
-		Config: c, Shim: sh, Upstreams: map[string]upstream.Client{"up": leg}, Logger: quiet,
+		Config: c, Shim: sh, Upstreams: map[string]upstream.Client{"up": up}, Logger: quiet,
 		Sessions: store.Sessions(c.MaxSessions, c.SessionIdle).PerOwner(c.MaxSessionsPerOwner),
 	})
 	if err != nil {
@@ -122,7 +122,7 @@ func newReplica(t *testing.T, redis, name, server string, change func(*config.Co
 				err = errors.Join(err, e)
 			}
 		}
-		if err := errors.Join(err, sh.Close(bounded), leg.Close(bounded), store.Close()); err != nil {
+		if err := errors.Join(err, sh.Close(bounded), up.Close(bounded), store.Close()); err != nil {
 			t.Error(err)
 		}
 	})

@@ -227,10 +227,10 @@ func TestStandingHearsWhileStoreAway(t *testing.T) {
 				get := w.c.begin(w.a, "")
 				wiretest.Wait(age)
 				faulty.away.Store(true)
-				w.a.leg.say(shim.Notification{Method: mcp.NotifyToolsListChanged})
+				w.a.up.say(shim.Notification{Method: mcp.NotifyToolsListChanged})
 				wiretest.Wait(time.Second)
 				faulty.away.Store(false)
-				w.a.leg.say(shim.Notification{Method: mcp.NotifyPromptsListChanged})
+				w.a.up.say(shim.Notification{Method: mcp.NotifyPromptsListChanged})
 				wiretest.Wait(time.Second)
 				if said := get.said(); len(said) != 2 {
 					t.Errorf("heard %s", said)

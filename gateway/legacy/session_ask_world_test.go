@@ -100,7 +100,7 @@ func newAskWorld(t *testing.T, change func(*config.Config)) *askWorld {
 	w := &askWorld{taskWorld: newTaskWorld(t)}
 	w.logs = &mortalLogs{Sessions: w.sessions, lost: make(map[string]bool)}
 	w.sessions = w.logs
-	script := legScript{Era: "legacy", Raw: json.RawMessage(`{"capabilities":{"tools":{}}}`), Replies: map[string]scriptReply{
+	script := upstreamScript{Era: "legacy", Raw: json.RawMessage(`{"capabilities":{"tools":{}}}`), Replies: map[string]scriptReply{
 		"tools/call ask":     {Asks: []string{"who?"}},
 		"tools/call forever": {Blocks: true},
 		"tools/call late":    {Asks: []string{"who?"}, Progress: []json.RawMessage{[]byte(`{}`)}, Every: "60s"},

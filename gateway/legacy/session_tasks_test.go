@@ -103,8 +103,8 @@ func (c *taskClient) hear(g *legacyServer) (heard func() []string) {
 }
 
 // slowScript is a server whose tools take their time.
-func slowScript() legScript {
-	return legScript{Era: "legacy", Raw: json.RawMessage(`{"capabilities":{"tools":{}}}`), Replies: map[string]scriptReply{
+func slowScript() upstreamScript {
+	return upstreamScript{Era: "legacy", Raw: json.RawMessage(`{"capabilities":{"tools":{}}}`), Replies: map[string]scriptReply{
 		"tools/call slow":    {After: "60s", Result: json.RawMessage(`{"content":[]}`)},
 		"tools/call forever": {Blocks: true},
 	}}

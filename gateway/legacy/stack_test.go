@@ -62,16 +62,16 @@ func newLegacyStack(t *testing.T, modern bool, change func(*config.Config)) *leg
 	if modern { // it has a legacy era without sessions as well
 		era = upstream.EraModern
 	}
-	leg, err := upstream.New(upstream.Config{Name: "up", URL: web.URL, Replica: "r", Era: era})
+	up, err := upstream.New(upstream.Config{Name: "up", URL: web.URL, Replica: "r", Era: era})
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, url := serveGateway(t, leg, change)
+	g, url := serveGateway(t, up, change)
 	return &legacyStack{url: url, server: server, session: ev, gateway: g}
 }
 
-// serveGateway puts a gateway with this one leg on a socket.
-func serveGateway(t *testing.T, leg *upstream.HTTP, change func(*config.Config)) (*gateway.Gateway, string) {
+// serveGateway puts a gateway with this one upstream client on a socket.
+func serveGateway(t *testing.T, up *upstream.HTTP, change func(*config.Config)) (*gateway.Gateway, string) {
 	t.Helper()
 	c := config.Default()
 	c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
@@ -82,14 +82,14 @@ func serveGateway(t *testing.T, leg *upstream.HTTP, change func(*config.Config))
 	sh, err := shim.New(shim.Options{
 		Replica: "r", Store: noStore{}, Logger: logger,
 		Servers: map[string]shim.Server{"up": {
-			Upstream: leg,
+			Upstream: up,
 			Policy:   func(string) shim.Policy { return shim.Policy{Tasks: shim.Never, Timeout: time.Hour} },
 		}},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := gateway.New(gateway.Options{Config: c, Shim: sh, Upstreams: map[string]upstream.Client{"up": leg}, Logger: logger,
+	g, err := gateway.New(gateway.Options{Config: c, Shim: sh, Upstreams: map[string]upstream.Client{"up": up}, Logger: logger,
 		Sessions: wiretest.OpenSessions(t, c.MaxSessions, c.SessionIdle)})
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +108,7 @@ func serveGateway(t *testing.T, leg *upstream.HTTP, change func(*config.Config))
 		}
 		err := errors.Join(ended, g.Close(bounded), sh.Close(bounded))
 		front.Close()
-		if err := errors.Join(err, leg.Close(bounded)); err != nil {
+		if err := errors.Join(err, up.Close(bounded)); err != nil {
 			t.Error(err)
 		}
 	})

@@ -38,7 +38,7 @@ func (w *brittleWriter) Write(b []byte) (int, error) {
 // one, and a stream that cannot be written is given up.
 func TestLegacyStreamBreaks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newLegacyServer(t, legScript{Era: "legacy", Raw: []byte(`{"capabilities":{}}`)}, nil)
+		s := newLegacyServer(t, upstreamScript{Era: "legacy", Raw: []byte(`{"capabilities":{}}`)}, nil)
 		h := s.Handler()
 		id := serve(t, h, t.Context(), "POST", "", wiretest.InitializeBody).Header().Get(mcp.HeaderSession)
 		get := func() *http.Request {
@@ -51,7 +51,7 @@ func TestLegacyStreamBreaks(t *testing.T) {
 		}()
 		synctest.Wait()
 		w.broken.Store(true)
-		s.leg.say(shim.Notification{Method: mcp.NotifyToolsListChanged})
+		s.up.say(shim.Notification{Method: mcp.NotifyToolsListChanged})
 		<-gone
 
 		h.ServeHTTP(newBrittleWriter(true), get()) // not even the head
@@ -80,7 +80,7 @@ func (w *bufferless) WriteHeader(status int)      { w.status = status }
 // TestLegacyStreamCannotFlush: where nothing can be streamed the client is told.
 func TestLegacyStreamCannotFlush(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newLegacyServer(t, legScript{Era: "legacy", Raw: []byte(`{"capabilities":{}}`)}, nil)
+		s := newLegacyServer(t, upstreamScript{Era: "legacy", Raw: []byte(`{"capabilities":{}}`)}, nil)
 		h := s.Handler()
 		id := serve(t, h, t.Context(), "POST", "", wiretest.InitializeBody).Header().Get(mcp.HeaderSession)
 		w := &bufferless{header: http.Header{}}

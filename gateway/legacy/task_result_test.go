@@ -49,7 +49,7 @@ func newHandlePlay(t *testing.T, wrap func(shim.Store) shim.Store) *handlePlay {
 	}
 	w := newTaskWorld(t)
 	w.store = wrap(w.store)
-	p := &handlePlay{t: t, world: w, legacyServer: w.gateway("r", legScript{
+	p := &handlePlay{t: t, world: w, legacyServer: w.gateway("r", upstreamScript{
 		Era: "legacy", Raw: json.RawMessage(`{"capabilities":{"tools":{}},"serverInfo":{"name":"up","version":"1"}}`),
 		Replies: map[string]scriptReply{"tools/call": {Blocks: true}},
 	}, c)}

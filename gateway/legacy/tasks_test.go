@@ -38,12 +38,12 @@ func newTaskWorld(t testing.TB) *taskWorld {
 }
 
 // gateway starts a replica that ends with the test.
-func (w *taskWorld) gateway(name string, script legScript, c *config.Config) *legacyServer {
+func (w *taskWorld) gateway(name string, script upstreamScript, c *config.Config) *legacyServer {
 	w.t.Helper()
-	leg := &scriptedLeg{script: script}
+	up := &scriptedUpstream{script: script}
 	sh, err := shim.New(shim.Options{
 		Replica: shim.Replica(name), Store: w.store, Logger: slog.New(slog.DiscardHandler),
-		Servers: map[string]shim.Server{"up": {Upstream: leg, Queue: 10, Policy: func(tool string) shim.Policy {
+		Servers: map[string]shim.Server{"up": {Upstream: up, Queue: 10, Policy: func(tool string) shim.Policy {
 			p := c.Upstreams[0].Tool(tool)
 			return shim.Policy{Tasks: shim.Mode(p.Tasks), Grace: p.Grace, TTL: p.TTL, MaxTTL: p.MaxTTL,
 				PollInterval: p.PollInterval, Timeout: p.Timeout, FoldProgress: p.Progress != config.ProgressOff, Partials: partialsOf(c.Upstreams[0], p)}
@@ -61,7 +61,7 @@ func (w *taskWorld) gateway(name string, script legScript, c *config.Config) *le
 			w.t.Error(err)
 		}
 	})
-	return startLegacyServer(w.t, leg, sh, c, func(o *gateway.Options) { o.Sessions = w.sessions })
+	return startLegacyServer(w.t, up, sh, c, func(o *gateway.Options) { o.Sessions = w.sessions })
 }
 
 // partialsOf is the part of a policy that cmd/taskgate makes of the configuration.
@@ -82,7 +82,7 @@ func (p *legacyPlay) configure(yaml []byte) {
 }
 
 // serve starts the gateway that a transcript is about.
-func (p *legacyPlay) serve(script legScript) {
+func (p *legacyPlay) serve(script upstreamScript) {
 	if p.config == nil {
 		p.server = newLegacyServer(p.t, script, nil)
 	} else {

@@ -34,7 +34,7 @@ import (
 // are steps:
 //
 //	config        the configuration of a gateway that makes tasks, with a store
-//	upstream      the script of the upstream (legScript)
+//	upstream      the script of the upstream (upstreamScript)
 //	request       a request; the next response section is its response
 //	modern        likewise, by a modern client (see TestModernTranscripts)
 //	open NAME     a request that is not waited for
@@ -100,7 +100,7 @@ func playLegacy(t *testing.T, archive *txtar.Archive) {
 		word, name, _ := strings.Cut(f.Name, " ")
 		switch text := strings.TrimSpace(string(f.Data)); word {
 		case "upstream":
-			var script legScript
+			var script upstreamScript
 			if err := json.Unmarshal(f.Data, &script); err != nil {
 				t.Fatalf("upstream: %v", err)
 			}
@@ -134,7 +134,7 @@ func playLegacy(t *testing.T, archive *txtar.Archive) {
 			<-time.After(d)
 		case "saw":
 			synctest.Wait()
-			saw := p.server.leg.seen()
+			saw := p.server.up.seen()
 			if name == "all" {
 				slices.Sort(saw)
 			}
@@ -163,7 +163,7 @@ func (p *legacyPlay) says(text string) {
 		if params != "" {
 			n.Params = json.RawMessage(params)
 		}
-		p.server.leg.say(n)
+		p.server.up.say(n)
 	}
 }
 
@@ -172,7 +172,7 @@ func (p *legacyPlay) fails(text string) {
 	if text != "" {
 		err = &shim.UpstreamError{Kind: "unreachable", Message: text, Err: errors.New("dial tcp 10.0.0.1:80")}
 	}
-	p.server.leg.setFailing(err)
+	p.server.up.setFailing(err)
 }
 
 // send serves one request and writes down the response.

@@ -103,7 +103,7 @@ func TestMisbehaviour(t *testing.T) {
 			t.Run(c.name+"/"+mode, func(t *testing.T) {
 				s := fake.New(t, m)
 				s.Tool("t", c.do)
-				h := leg(t, Config{URL: s.URL, MaxResult: 4 << 10, MaxEvent: 4 << 10, Headers: map[string][]string{"Authorization": {"Bearer secret-token"}}})
+				h := newTestClient(t, Config{URL: s.URL, MaxResult: 4 << 10, MaxEvent: 4 << 10, Headers: map[string][]string{"Authorization": {"Bearer secret-token"}}})
 				r, err := callTool(t, h, nil)
 				checkKind(t, r, err, c.kind, c.code)
 				if n := len(s.Seen("tools/call")); n != 1 {
@@ -154,7 +154,7 @@ func TestDown(t *testing.T) {
 	addr := l.Addr().String()
 	l.Close()
 	for _, era := range []Era{EraAuto, EraLegacy} {
-		h := leg(t, Config{URL: "http://" + addr, Era: era})
+		h := newTestClient(t, Config{URL: "http://" + addr, Era: era})
 		_, err := callTool(t, h, nil)
 		var ue *shim.UpstreamError
 		if !errors.As(err, &ue) || ue.Kind != kindUnreachable || !ue.Unsent {
@@ -178,11 +178,11 @@ func TestSecretInURL(t *testing.T) {
 	})
 	var log bytes.Buffer
 	c := Config{URL: s.URL + "?key=" + secret, Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))}
-	h := leg(t, c)
+	h := newTestClient(t, c)
 	mustCall(t, h, in("a", ``))
 	s.Close()
 	_, called := callTool(t, h, nil)
-	fresh := leg(t, c)
+	fresh := newTestClient(t, c)
 	_, described := fresh.Describe(t.Context(), shim.Session{})
 	_, _, listed := fresh.Tool(t.Context(), shim.Session{}, "t")
 	c.URL = "http://[" + secret
@@ -200,7 +200,7 @@ func TestSecretInURL(t *testing.T) {
 // A server that dies between the handshake and the call was not reached.
 func TestDownLater(t *testing.T) {
 	s := fake.New(t, fake.Modern)
-	h := leg(t, Config{URL: s.URL})
+	h := newTestClient(t, Config{URL: s.URL})
 	if _, err := h.Describe(t.Context(), shim.Session{}); err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +222,7 @@ func TestBytesSurvive(t *testing.T) {
 				if s.Tool("t", fake.Result(payload)); kind == "sse" {
 					s.Tool("t", fake.Stream(`{"jsonrpc":"2.0","id":{id},"result":`+payload+`}`))
 				}
-				h := leg(t, Config{URL: s.URL})
+				h := newTestClient(t, Config{URL: s.URL})
 				r, err := callTool(t, h, nil)
 				if err != nil {
 					t.Fatal(err)
@@ -257,7 +257,7 @@ func TestModernErrors(t *testing.T) {
 			}
 			s := fake.New(t, m)
 			s.Tool("t", fake.RPCError(400, int(code), "m", c.data))
-			h := leg(t, Config{URL: s.URL})
+			h := newTestClient(t, Config{URL: s.URL})
 			r, err := callTool(t, h, nil)
 			if err != nil || r.Error == nil || r.Error.Code != c.want {
 				t.Errorf("code %d: reply %+v (%v), want %d", code, r.Error, err, c.want)
@@ -313,7 +313,7 @@ func TestProofIsARefusal(t *testing.T) {
 		} {
 			s := fake.New(t, c.mode)
 			s.Tool("t", b.answer)
-			r, err := callTool(t, leg(t, Config{URL: s.URL}), nil)
+			r, err := callTool(t, newTestClient(t, Config{URL: s.URL}), nil)
 			if err == nil && (r.Error == nil || c.mode != fake.Stateful && r.Error.Code != -32603) {
 				t.Errorf("mode %d, %d in a %s: %+v", c.mode, c.code, how, r.Error)
 			}
@@ -339,12 +339,12 @@ func TestModernResults(t *testing.T) {
 	} {
 		s := fake.New(t, fake.Modern)
 		s.Tool("t", fake.Result(c.result))
-		r, err := callTool(t, leg(t, Config{URL: s.URL}), nil)
+		r, err := callTool(t, newTestClient(t, Config{URL: s.URL}), nil)
 		checkKind(t, r, err, c.kind, 0)
 	}
 	s := fake.New(t, fake.Modern)
 	s.On("tools/list", fake.Result(`{"resultType":"input_required","requestState":"s"}`))
-	r, err := leg(t, Config{URL: s.URL}).Call(t.Context(), shim.Request{Method: "tools/list", Relay: true}, nil)
+	r, err := newTestClient(t, Config{URL: s.URL}).Call(t.Context(), shim.Request{Method: "tools/list", Relay: true}, nil)
 	checkKind(t, r, err, kindProtocol, 0)
 }
 

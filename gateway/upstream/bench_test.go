@@ -49,7 +49,7 @@ func null(sse bool) http.Handler {
 	})
 }
 
-// BenchmarkCall compares a call through the leg with a bare POST of the same
+// BenchmarkCall compares a call through the upstream client with a bare POST of the same
 // body over the same kind of transport.
 func BenchmarkCall(b *testing.B) {
 	for _, sse := range []bool{false, true} {
@@ -58,7 +58,7 @@ func BenchmarkCall(b *testing.B) {
 		b.Cleanup(web.Close)
 		b.Run(kind+"/post", func(b *testing.B) { benchPost(b, web.URL) })
 		for _, era := range []Era{EraLegacy, EraModern} {
-			b.Run(kind+"/"+string(era), func(b *testing.B) { benchLeg(b, web.URL, era) })
+			b.Run(kind+"/"+string(era), func(b *testing.B) { benchClient(b, web.URL, era) })
 		}
 	}
 }
@@ -85,8 +85,8 @@ func benchPost(b *testing.B, url string) {
 	})
 }
 
-func benchLeg(b *testing.B, url string, era Era) {
-	h := leg(b, Config{URL: url, Era: era})
+func benchClient(b *testing.B, url string, era Era) {
+	h := newTestClient(b, Config{URL: url, Era: era})
 	r := shimtest.Tool("t", "k")
 	r.Session.Key = "a"
 	b.ReportAllocs()
@@ -125,7 +125,7 @@ func BenchmarkLargeResult(b *testing.B) {
 		}))
 		b.Cleanup(web.Close)
 		b.Run(map[bool]string{false: "json", true: "sse"}[sse], func(b *testing.B) {
-			h := leg(b, Config{URL: web.URL, Era: EraLegacy})
+			h := newTestClient(b, Config{URL: web.URL, Era: EraLegacy})
 			r := shimtest.Tool("t", "k")
 			r.Session.Key = "a"
 			b.SetBytes(int64(len(payload)))
@@ -158,7 +158,7 @@ func BenchmarkParked(b *testing.B) {
 		null(true).ServeHTTP(w, r)
 	}))
 	b.Cleanup(web.Close)
-	h := leg(b, Config{URL: web.URL, Era: EraLegacy})
+	h := newTestClient(b, Config{URL: web.URL, Era: EraLegacy})
 	for b.Loop() {
 		release = make(chan struct{})
 		arrived.Store(0)

@@ -11,7 +11,7 @@ import (
 	"taskgate/shim/shimtest/fake"
 )
 
-// pipes is a listener in memory, so that a server and a leg fit into a bubble of
+// pipes is a listener in memory, so that a server and an upstream client fit into a bubble of
 // synctest, where hours pass at once.
 type pipes struct {
 	conns chan net.Conn
@@ -45,7 +45,7 @@ func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 }
 
-// bubble runs a test with a server and a leg in fake time. Whatever goroutine is
+// bubble runs a test with a server and an upstream client in fake time. Whatever goroutine is
 // left when it ends fails it.
 func bubble(t *testing.T, m fake.Mode, c Config, run func(t *testing.T, s *fake.Server, h *HTTP)) {
 	t.Helper()

@@ -103,18 +103,18 @@ func TestSessionMovesTogether(t *testing.T) {
 func TestReplicasMoveTogether(t *testing.T) {
 	inReplicas(t, func(t *testing.T, r *replicas) {
 		r.s.Tool("t", fake.RPCError(400, -32602, "no such argument", ""))
-		for _, leg := range r.legs {
-			_, _ = leg.Call(t.Context(), together(), nil)
+		for _, client := range r.clients {
+			_, _ = client.Call(t.Context(), together(), nil)
 		}
 		r.s.Tool("t", fake.Text("ok"))
-		for _, leg := range r.legs {
-			mustCall(t, leg, together())
+		for _, client := range r.clients {
+			mustCall(t, client, together())
 		}
 		wantSessions(t, r.s, 1, 0, 1)
 		r.s.On("GET", nil)
 		r.s.LoseSessions()
-		for _, leg := range r.legs {
-			mustCall(t, leg, together())
+		for _, client := range r.clients {
+			mustCall(t, client, together())
 		}
 		wantSessions(t, r.s, 2, 0, 1)
 		if r.s.Listeners() != 1 {

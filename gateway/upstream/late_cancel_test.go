@@ -55,7 +55,7 @@ func (l lateTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 // A call that is cancelled while its request is about to go out is cancelled at the server.
 func TestCancelledAsItGoesOut(t *testing.T) {
 	l := lateTransport{begun: make(chan struct{}), after: make(chan string, 1)}
-	h := leg(t, Config{Transport: l, Era: EraLegacy})
+	h := newTestClient(t, Config{Transport: l, Era: EraLegacy})
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		<-l.begun

@@ -30,7 +30,7 @@ func TestHTTP2(t *testing.T) {
 		web.EnableHTTP2 = true
 		web.StartTLS()
 		t.Cleanup(func() { s.Close(); web.Close() })
-		h := leg(t, Config{URL: web.URL})
+		h := newTestClient(t, Config{URL: web.URL})
 		h.wire.transport.TLSClientConfig = &tls.Config{RootCAs: web.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}
 		ctx, cancel := context.WithCancel(t.Context())
 		hung := make(chan error, 1)
@@ -56,7 +56,7 @@ func TestHTTP2(t *testing.T) {
 func TestIdleConnectionDies(t *testing.T) {
 	s := fake.New(t, fake.Modern)
 	s.Tool("t", fake.Text("ok"))
-	h := leg(t, Config{URL: s.URL})
+	h := newTestClient(t, Config{URL: s.URL})
 	ok := 0
 	for range 20 {
 		r, err := h.Call(t.Context(), in("a", ``), nil)
@@ -79,7 +79,7 @@ func TestConnectionsAreReused(t *testing.T) {
 		for _, m := range []fake.Mode{fake.Stateful, fake.Modern} {
 			s := fake.New(t, m)
 			s.Tool("t", do)
-			h := leg(t, Config{URL: s.URL})
+			h := newTestClient(t, Config{URL: s.URL})
 			for range 20 {
 				if _, err := h.Call(t.Context(), in("a", ``), nil); err != nil {
 					t.Fatal(err)

@@ -131,7 +131,7 @@ func sdkPeer(opts mcp.StreamableHTTPOptions, era Era, modern bool, adjust func(*
 			web.Close()
 		})
 		t.Cleanup(func() { close(stop) })
-		h := leg(t, Config{URL: web.URL, Era: era})
+		h := newTestClient(t, Config{URL: web.URL, Era: era})
 		p := &shimtest.Peer{Upstream: h, Runs: c.get(&c.ran), Cancelled: c.get(&c.gone)}
 		p.Change = func() {
 			srv.AddTool(&mcp.Tool{Name: "new", InputSchema: json.RawMessage(`{"type":"object"}`)}, nil)
@@ -141,8 +141,8 @@ func sdkPeer(opts mcp.StreamableHTTPOptions, era Era, modern bool, adjust func(*
 	}
 }
 
-// leg makes a leg that is closed with the test.
-func leg(t testing.TB, c Config) *HTTP {
+// newTestClient makes an upstream client that is closed with the test.
+func newTestClient(t testing.TB, c Config) *HTTP {
 	t.Helper()
 	c.Replica = "r1"
 	h, err := New(c)

@@ -152,7 +152,7 @@ func detach(t *testing.T, h *HTTP, r shim.Request, sink *shimtest.Sink, after ti
 	return sink.Latest()
 }
 
-// another is a leg of another replica to the same server.
+// another is an upstream client of another replica to the same server.
 func another(t *testing.T, h *HTTP) *HTTP {
 	t.Helper()
 	c := h.wire.cfg

@@ -16,12 +16,12 @@ import (
 	"taskgate/shim/shimtest/fake"
 )
 
-// replicas are two legs in front of one server, in one session with it. The first holds
+// replicas are two upstream clients in front of one server, in one session with it. The first holds
 // the GET stream, and the server refuses a second.
 type replicas struct {
-	t    *testing.T
-	s    *fake.Server
-	legs [2]*HTTP
+	t       *testing.T
+	s       *fake.Server
+	clients [2]*HTTP
 }
 
 func inReplicas(t *testing.T, run func(t *testing.T, r *replicas)) {
@@ -32,10 +32,10 @@ func inReplicas(t *testing.T, run func(t *testing.T, r *replicas)) {
 			t.Fatal(err)
 		}
 		other.wire.transport.DialContext = h.wire.transport.DialContext
-		r := &replicas{t: t, s: s, legs: [2]*HTTP{h, other}}
+		r := &replicas{t: t, s: s, clients: [2]*HTTP{h, other}}
 		shared := newSharedMaps("a", "b")
-		for i, leg := range r.legs {
-			leg.wire.cfg.Sessions = shared[i]
+		for i, client := range r.clients {
+			client.wire.cfg.Sessions = shared[i]
 		}
 		ctx, quiet := context.WithCancel(t.Context())
 		listening, done := make(chan struct{}), make(chan struct{})
@@ -95,21 +95,21 @@ func silent() *shimtest.Sink {
 
 // sessionAsker takes on what a server asks outside of any call, as the gateway does.
 type sessionAsker struct {
-	leg   *HTTP
-	sink  *shimtest.Sink
-	fail  error
-	hold  chan struct{} // what ask waits for; nil for nothing
-	asked []shim.Question
-	cp    json.RawMessage
-	life  context.Context
-	end   context.CancelCauseFunc
-	done  chan error
+	client *HTTP
+	sink   *shimtest.Sink
+	fail   error
+	hold   chan struct{} // what ask waits for; nil for nothing
+	asked  []shim.Question
+	cp     json.RawMessage
+	life   context.Context
+	end    context.CancelCauseFunc
+	done   chan error
 }
 
-func poses(t *testing.T, leg *HTTP, sink *shimtest.Sink) *sessionAsker {
-	p := &sessionAsker{leg: leg, sink: sink, done: make(chan error, 1)}
+func poses(t *testing.T, client *HTTP, sink *shimtest.Sink) *sessionAsker {
+	p := &sessionAsker{client: client, sink: sink, done: make(chan error, 1)}
 	p.life, p.end = context.WithCancelCause(t.Context())
-	leg.OnSessionQuestion(p.ask)
+	client.OnSessionQuestion(p.ask)
 	return p
 }
 
@@ -130,7 +130,7 @@ func (p *sessionAsker) ask(ctx context.Context, s shim.Session, q shim.Question,
 }
 
 func (p *sessionAsker) goOn(s shim.Session, q shim.Question) {
-	_, err := p.leg.Resume(p.life, shim.Request{Method: q.Method, Session: s}, p.cp, p.sink)
+	_, err := p.client.Resume(p.life, shim.Request{Method: q.Method, Session: s}, p.cp, p.sink)
 	p.done <- err
 }
 
@@ -139,21 +139,21 @@ func (p *sessionAsker) goOn(s shim.Session, q shim.Question) {
 // once. A call on the replica that hears it is asked first.
 func TestAskedAlone(t *testing.T) {
 	inReplicas(t, func(t *testing.T, r *replicas) {
-		p := poses(t, r.legs[0], &shimtest.Sink{OnAsk: answering})
+		p := poses(t, r.clients[0], &shimtest.Sink{OnAsk: answering})
 		<-r.asked(`1`)
-		if err := <-p.done; err != nil || len(p.asked) != 1 || !r.legs[1].Resumable(p.cp) {
+		if err := <-p.done; err != nil || len(p.asked) != 1 || !r.clients[1].Resumable(p.cp) {
 			t.Errorf("asked the client %v: %v", p.asked, err)
 		}
 		r.got(`"id":1,"result":{"to":"elicitation/create"}`)
 		may := make(chan struct{})
 		r.s.Tool("t", held(may, true))
 		sinks := [2]*shimtest.Sink{{OnAsk: answering}, {OnAsk: answering}}
-		there := aloftIn(t, r.legs[1], together(), sinks[1])
+		there := aloftIn(t, r.clients[1], together(), sinks[1])
 		<-r.asked(`2`)
 		if err := <-p.done; err != nil || len(p.asked) != 2 || len(sinks[1].Asked()) != 0 {
 			t.Errorf("with a call at the other replica: asked the client %v, the call %v: %v", p.asked, sinks[1].Asked(), err)
 		}
-		here := aloftIn(t, r.legs[0], together(), sinks[0])
+		here := aloftIn(t, r.clients[0], together(), sinks[0])
 		<-r.asked(`3`)
 		if len(p.asked) != 2 || len(sinks[0].Asked()) != 1 {
 			t.Errorf("with a call here: asked the client %v, the call %v", p.asked, sinks[0].Asked())
@@ -169,7 +169,7 @@ func TestAskedAlone(t *testing.T) {
 func TestAskedAloneRefused(t *testing.T) {
 	for code, fail := range map[string]error{"-32601": shim.ErrNoAsk, "-32603": errors.New("away")} {
 		inReplicas(t, func(t *testing.T, r *replicas) {
-			p := poses(t, r.legs[0], nil)
+			p := poses(t, r.clients[0], nil)
 			p.fail = fail
 			<-r.asked(`1`)
 			r.got(code)
@@ -189,18 +189,18 @@ func TestAskedAloneRefused(t *testing.T) {
 // Of a server that asks without end the client is spared.
 func TestAskedAloneTooMuch(t *testing.T) {
 	inReplicas(t, func(t *testing.T, r *replicas) {
-		poses(t, r.legs[0], nil).hold = make(chan struct{})
+		poses(t, r.clients[0], nil).hold = make(chan struct{})
 		for i := range maxSessionQuestions + 1 {
 			r.asked(fmt.Sprint(i))
 			synctest.Wait()
 		}
 		r.got(fmt.Sprintf(`"id":%d,"error":{"code":-32603,"message":"too many`, maxSessionQuestions))
-		if err := r.legs[0].Close(context.Background()); err != nil {
+		if err := r.clients[0].Close(context.Background()); err != nil {
 			t.Error(err)
 		}
 		synctest.Wait()
 		if n := len(r.s.Seen("POST")); n != maxSessionQuestions+1 {
-			t.Errorf("the server was answered %d times when the leg had closed", n)
+			t.Errorf("the server was answered %d times when the client had closed", n)
 		}
 	})
 }
@@ -211,7 +211,7 @@ func TestAskedAloneWithdrawnAtOnce(t *testing.T) {
 	for name, fail := range map[string]error{"taken on": nil, "refused": shim.ErrNoAsk} {
 		t.Run(name, func(t *testing.T) {
 			inReplicas(t, func(t *testing.T, r *replicas) {
-				p := poses(t, r.legs[0], silent())
+				p := poses(t, r.clients[0], silent())
 				p.fail, p.hold = fail, make(chan struct{})
 				r.asked(`1`)
 				synctest.Wait()
@@ -244,7 +244,7 @@ func TestAskedAloneAndOver(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inReplicas(t, func(t *testing.T, r *replicas) {
-				p := poses(t, r.legs[0], silent())
+				p := poses(t, r.clients[0], silent())
 				r.asked(`1`)
 				pauseFor(t, time.Minute)
 				r.got()
@@ -271,7 +271,7 @@ func TestAskedAloneAndAdopted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inReplicas(t, func(t *testing.T, r *replicas) {
-				first := poses(t, r.legs[0], silent())
+				first := poses(t, r.clients[0], silent())
 				r.asked(`1`)
 				pauseFor(t, time.Minute)
 				first.end(shim.ErrDetached)
@@ -279,7 +279,7 @@ func TestAskedAloneAndAdopted(t *testing.T) {
 					t.Errorf("let go with %v", err)
 				}
 				r.got()
-				heir := poses(t, r.legs[c.by], c.sink)
+				heir := poses(t, r.clients[c.by], c.sink)
 				heir.cp = first.cp
 				go heir.goOn(together().Session, first.asked[0])
 				pauseFor(t, time.Minute)

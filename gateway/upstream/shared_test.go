@@ -88,7 +88,7 @@ func (m *sharedMap) End(_ context.Context, key string, over bool) ([]byte, error
 	return e.b, m.fail
 }
 
-// sharedSession is a session of a leg that talks to nobody.
+// sharedSession is a session of an upstream client that talks to nobody.
 func sharedSession(t *testing.T, m *sharedMap) *session {
 	t.Helper()
 	h, err := New(Config{Name: "up", URL: "http://127.0.0.1:1/", Replica: m.own, Sessions: m, ProbeTimeout: 2 * time.Second})

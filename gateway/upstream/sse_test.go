@@ -66,7 +66,7 @@ func ssePeer(config Config, adjust func(*shimtest.Peer)) shimtest.Dial {
 		web := newSSEWeb(t, srv)
 		t.Cleanup(func() { close(stop) })
 		config.URL = web.URL + "/sse"
-		p := &shimtest.Peer{Upstream: leg(t, config), Runs: c.get(&c.ran), Cancelled: c.get(&c.gone)}
+		p := &shimtest.Peer{Upstream: newTestClient(t, config), Runs: c.get(&c.ran), Cancelled: c.get(&c.gone)}
 		p.Change = func() {
 			srv.AddTool(&mcp.Tool{Name: "new", InputSchema: json.RawMessage(`{"type":"object"}`)}, nil)
 		}
@@ -94,7 +94,7 @@ func TestSuiteOverSSE(t *testing.T) {
 // which ends with it.
 func TestSSEIsFoundOnce(t *testing.T) {
 	web := newSSEWeb(t, sdkServer(&counts{}, false, nil))
-	h := leg(t, Config{URL: web.URL})
+	h := newTestClient(t, Config{URL: web.URL})
 	for range 3 {
 		r, err := h.Call(t.Context(), shimtest.Tool("echo", "k", "text", "hallo"), nil)
 		if err != nil || shimtest.TextOf(t, r) != "hallo" {
@@ -128,7 +128,7 @@ func TestSSEServerGone(t *testing.T) {
 	stop := make(chan struct{})
 	defer close(stop)
 	web := newSSEWeb(t, sdkServer(c, false, stop))
-	h := leg(t, Config{URL: web.URL, Shared: true})
+	h := newTestClient(t, Config{URL: web.URL, Shared: true})
 	done := make(chan error, 1)
 	go func() {
 		_, err := h.Call(t.Context(), shimtest.Tool("wait", "w"), nil)
@@ -157,7 +157,7 @@ func TestSSESessionsOfReplicas(t *testing.T) {
 	maps := newSharedMaps("a", "b")
 	var all []*HTTP
 	for _, m := range maps {
-		h := leg(t, Config{URL: web.URL, Sessions: m})
+		h := newTestClient(t, Config{URL: web.URL, Sessions: m})
 		all = append(all, h)
 		for range 2 {
 			if _, err := h.Call(t.Context(), r, nil); err != nil {
@@ -196,7 +196,7 @@ func TestSSEBecomesAnother(t *testing.T) {
 		web.CloseClientConnections()
 		web.Close()
 	})
-	h := leg(t, Config{URL: web.URL, Shared: true})
+	h := newTestClient(t, Config{URL: web.URL, Shared: true})
 	for i := range 6 {
 		mu.Lock()
 		way = ways[i%2]
@@ -219,7 +219,7 @@ func TestSSEBecomesAnother(t *testing.T) {
 func TestSSERefused(t *testing.T) {
 	for status, kind := range map[int]string{401: kindRefused, 503: kindOverloaded, 404: kindProtocol, 302: kindProtocol, 500: kindProtocol} {
 		web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
-		h := leg(t, Config{URL: web.URL, Way: WaySSE})
+		h := newTestClient(t, Config{URL: web.URL, Way: WaySSE})
 		_, err := h.Call(t.Context(), shimtest.Tool("echo", "k"), nil)
 		if ue, ok := errors.AsType[*shim.UpstreamError](err); !ok || ue.Kind != kind || !ue.Unsent {
 			t.Errorf("status %d: %v", status, err)
@@ -240,7 +240,7 @@ func TestWays(t *testing.T) {
 		}
 	}
 	web := newSSEWeb(t, sdkServer(&counts{}, false, nil))
-	_, err := leg(t, Config{URL: web.URL, Way: WayHTTP}).Call(context.Background(), shimtest.Tool("echo", "k"), nil)
+	_, err := newTestClient(t, Config{URL: web.URL, Way: WayHTTP}).Call(context.Background(), shimtest.Tool("echo", "k"), nil)
 	if ue, ok := errors.AsType[*shim.UpstreamError](err); !ok || ue.Kind != kindProtocol || web.count("GET") != 0 {
 		t.Errorf("%v after %d GET requests", err, web.count("GET"))
 	}

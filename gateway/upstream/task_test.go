@@ -253,7 +253,7 @@ func cancelLater(cancel func()) func(json.RawMessage) error {
 	}
 }
 
-// The task of a call that is let go of goes on, and another leg takes it up.
+// The task of a call that is let go of goes on, and another upstream client takes it up.
 func TestServerTaskTakenUp(t *testing.T) {
 	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 		end := make(chan struct{})

@@ -10,7 +10,7 @@ import (
 	"taskgate/shim/shimtest/fake"
 )
 
-// What the leg says to a server about its tasks is what the protocol's schema has.
+// What the upstream client says to a server about its tasks is what the protocol's schema has.
 func TestServerTaskMessages(t *testing.T) {
 	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 		s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: (*fake.Job).Cancelled})

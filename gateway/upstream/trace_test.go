@@ -115,7 +115,7 @@ func observers(t testing.TB) map[string]func() {
 	}
 	ways := map[string]func(){}
 	for name, tp := range map[string]trace.TracerProvider{"off": nil, "not sampled": traced(sdktrace.NeverSample()), "sampled": traced(sdktrace.AlwaysSample())} {
-		h := leg(t, Config{URL: "http://127.0.0.1:1/mcp", TracerProvider: tp})
+		h := newTestClient(t, Config{URL: "http://127.0.0.1:1/mcp", TracerProvider: tp})
 		x := h.wire.modernExchange(in("t", `{}`), nil, "2026-07-28")
 		ways[name] = func() {
 			ctx := x.startSpan(context.Background())

@@ -54,7 +54,7 @@ func TestExchangeHasOneEnd(t *testing.T) {
 	}
 }
 
-// TestExchangeEventIDs is for the legacy face: it has resumption, so it counts its
+// TestExchangeEventIDs is for the legacy handler: it has resumption, so it counts its
 // events, and may begin the stream with one of its own.
 func TestExchangeEventIDs(t *testing.T) {
 	n := 0

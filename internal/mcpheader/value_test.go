@@ -111,7 +111,7 @@ func TestErrorsDoNotQuote(t *testing.T) {
 	}
 }
 
-// The header that a leg writes is the header that a face accepts.
+// The header that an upstream client writes is the header that a handler accepts.
 func TestValueMatches(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := Param{Header: "X", Type: rapid.SampledFrom([]string{"string", "integer", "boolean"}).Draw(t, "type")}

@@ -21,27 +21,27 @@ import (
 	"taskgate/shim"
 )
 
-// scriptedLeg is an upstream that answers by a script, and takes down what it is
+// scriptedUpstream is an upstream that answers by a script, and takes down what it is
 // asked.
-type scriptedLeg struct {
-	script legScript
+type scriptedUpstream struct {
+	script upstreamScript
 
-	mu     sync.Mutex
-	saw    []string
-	ears   map[int]scriptedEar
-	serial int
-	ended  []string
-	fail   error // what Describe and Call answer, while set
+	mu        sync.Mutex
+	saw       []string
+	listeners map[int]scriptedListener
+	serial    int
+	ended     []string
+	fail      error // what Describe and Call answer, while set
 }
 
-type scriptedEar struct {
+type scriptedListener struct {
 	key    string
 	filter shim.Filter
 	on     func(shim.Notification)
 }
 
-// legScript is what a scriptedLeg knows, as JSON.
-type legScript struct {
+// upstreamScript is what a scriptedUpstream knows, as JSON.
+type upstreamScript struct {
 	Era string `json:"era"`
 	// Raw is the InitializeResult or DiscoverResult.
 	Raw     json.RawMessage            `json:"raw"`
@@ -63,14 +63,14 @@ type scriptReply struct {
 	Asks          []string          `json:"asks"` // forms with these messages, one after the other; the result has the answers
 }
 
-func (l *scriptedLeg) note(format string, a ...any) {
+func (l *scriptedUpstream) note(format string, a ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.saw = append(l.saw, fmt.Sprintf(format, a...))
 }
 
 // seen returns what was taken down since the last time.
-func (l *scriptedLeg) seen() []string {
+func (l *scriptedUpstream) seen() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	saw := l.saw
@@ -78,19 +78,19 @@ func (l *scriptedLeg) seen() []string {
 	return saw
 }
 
-func (l *scriptedLeg) failing() error {
+func (l *scriptedUpstream) failing() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.fail
 }
 
-func (l *scriptedLeg) setFailing(err error) {
+func (l *scriptedUpstream) setFailing(err error) {
 	l.mu.Lock()
 	l.fail = err
 	l.mu.Unlock()
 }
 
-func (l *scriptedLeg) Call(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
+func (l *scriptedUpstream) Call(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
 	line := fmt.Sprintf("call %s %s", r.Method, r.Params)
 	if r.Progress {
 		line += " +progress"
@@ -112,7 +112,7 @@ func (l *scriptedLeg) Call(ctx context.Context, r shim.Request, s shim.Sink) (sh
 	return l.play(ctx, r.Method, reply, s)
 }
 
-func (l *scriptedLeg) play(ctx context.Context, method string, reply scriptReply, s shim.Sink) (shim.Reply, error) {
+func (l *scriptedUpstream) play(ctx context.Context, method string, reply scriptReply, s shim.Sink) (shim.Reply, error) {
 	every, _ := time.ParseDuration(reply.Every)
 	for _, p := range reply.Progress {
 		if every > 0 && work.Pause(ctx, every) != nil {
@@ -148,18 +148,18 @@ func (l *scriptedLeg) play(ctx context.Context, method string, reply scriptReply
 	return shim.Reply{Result: reply.Result, Error: reply.Error, IsError: reply.IsError, InputRequired: reply.InputRequired}, nil
 }
 
-func (l *scriptedLeg) Resume(context.Context, shim.Request, json.RawMessage, shim.Sink) (shim.Reply, error) {
+func (l *scriptedUpstream) Resume(context.Context, shim.Request, json.RawMessage, shim.Sink) (shim.Reply, error) {
 	return shim.Reply{}, shim.ErrNotResumable
 }
 
-func (l *scriptedLeg) Resumable(json.RawMessage) bool { return false }
+func (l *scriptedUpstream) Resumable(json.RawMessage) bool { return false }
 
-func (l *scriptedLeg) Notify(_ context.Context, _ shim.Session, n shim.Notification) error {
+func (l *scriptedUpstream) Notify(_ context.Context, _ shim.Session, n shim.Notification) error {
 	l.note("notify %s %s", n.Method, n.Params)
 	return l.failing()
 }
 
-func (l *scriptedLeg) Listen(ctx context.Context, s shim.Session, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error {
+func (l *scriptedUpstream) Listen(ctx context.Context, s shim.Session, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error {
 	if err := l.failing(); err != nil {
 		l.note("listen: %v", err)
 		return err
@@ -168,10 +168,10 @@ func (l *scriptedLeg) Listen(ctx context.Context, s shim.Session, f shim.Filter,
 	l.mu.Lock()
 	l.serial++
 	no := l.serial
-	if l.ears == nil {
-		l.ears = make(map[int]scriptedEar)
+	if l.listeners == nil {
+		l.listeners = make(map[int]scriptedListener)
 	}
-	l.ears[no] = scriptedEar{key: s.Key, filter: f, on: on}
+	l.listeners[no] = scriptedListener{key: s.Key, filter: f, on: on}
 	l.mu.Unlock()
 	if l.script.Deaf {
 		f = shim.Filter{}
@@ -179,26 +179,26 @@ func (l *scriptedLeg) Listen(ctx context.Context, s shim.Session, f shim.Filter,
 	ready(f)
 	<-ctx.Done()
 	l.mu.Lock()
-	delete(l.ears, no)
+	delete(l.listeners, no)
 	l.mu.Unlock()
 	l.note("listened")
 	return ctx.Err()
 }
 
 // say sends a notification to everyone who listens.
-func (l *scriptedLeg) say(n shim.Notification) {
+func (l *scriptedUpstream) say(n shim.Notification) {
 	l.mu.Lock()
-	var ears []scriptedEar
-	for _, e := range l.ears {
-		ears = append(ears, e)
+	var listeners []scriptedListener
+	for _, e := range l.listeners {
+		listeners = append(listeners, e)
 	}
 	l.mu.Unlock()
-	for _, e := range ears {
+	for _, e := range listeners {
 		e.on(n)
 	}
 }
 
-func (l *scriptedLeg) Describe(_ context.Context, s shim.Session) (upstream.Server, error) {
+func (l *scriptedUpstream) Describe(_ context.Context, s shim.Session) (upstream.Server, error) {
 	if err := l.failing(); err != nil {
 		return upstream.Server{}, err
 	}
@@ -214,23 +214,23 @@ func (l *scriptedLeg) Describe(_ context.Context, s shim.Session) (upstream.Serv
 	return upstream.Server{Era: era, Capabilities: caps, Info: info, Raw: l.script.Raw}, nil
 }
 
-func (l *scriptedLeg) Tool(_ context.Context, _ shim.Session, name string) (upstream.Tool, bool, error) {
+func (l *scriptedUpstream) Tool(_ context.Context, _ shim.Session, name string) (upstream.Tool, bool, error) {
 	raw, ok := l.script.Tools[name]
 	return upstream.Tool{Raw: raw}, ok, l.failing()
 }
 
-func (l *scriptedLeg) Forget(shim.Session) {}
+func (l *scriptedUpstream) Forget(shim.Session) {}
 
-func (l *scriptedLeg) OnSessionQuestion(upstream.SessionAsker) {}
+func (l *scriptedUpstream) OnSessionQuestion(upstream.SessionAsker) {}
 
-func (l *scriptedLeg) EndSession(_ context.Context, key string) {
+func (l *scriptedUpstream) EndSession(_ context.Context, key string) {
 	l.note("end")
 	l.mu.Lock()
 	l.ended = append(l.ended, key)
 	l.mu.Unlock()
 }
 
-func (l *scriptedLeg) endedSessions() []string {
+func (l *scriptedUpstream) endedSessions() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.ended)
@@ -244,22 +244,22 @@ func (noStore) Beat(context.Context, shim.Replica, time.Duration) error { return
 // legacyServer is a gateway in front of a scripted upstream, at /up/mcp.
 type legacyServer struct {
 	*gateway.Gateway
-	leg      *scriptedLeg
+	up       *scriptedUpstream
 	shim     *shim.Shim
 	requests sync.WaitGroup // that are not waited for
 }
 
 // newLegacyServer makes one that ends with the test. It offers no tasks, though the
 // shim's policy would demand them: legacy clients get none then.
-func newLegacyServer(t testing.TB, script legScript, change func(*config.Config)) *legacyServer {
+func newLegacyServer(t testing.TB, script upstreamScript, change func(*config.Config)) *legacyServer {
 	t.Helper()
 	return newLegacyServerWith(t, script, change, func(*gateway.Options) {})
 }
 
 // newLegacyServerWith is newLegacyServer with a word on the options.
-func newLegacyServerWith(t testing.TB, script legScript, change func(*config.Config), options func(*gateway.Options)) *legacyServer {
+func newLegacyServerWith(t testing.TB, script upstreamScript, change func(*config.Config), options func(*gateway.Options)) *legacyServer {
 	t.Helper()
-	leg := &scriptedLeg{script: script}
+	up := &scriptedUpstream{script: script}
 	c := config.Default()
 	c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
 	c.Upstreams[0].Defaults.Tasks = config.TasksNever
@@ -269,21 +269,21 @@ func newLegacyServerWith(t testing.TB, script legScript, change func(*config.Con
 	sh, err := shim.New(shim.Options{
 		Replica: "test", Store: noStore{}, Logger: slog.New(slog.DiscardHandler),
 		Servers: map[string]shim.Server{"up": {
-			Upstream: leg,
+			Upstream: up,
 			Policy:   func(string) shim.Policy { return shim.Policy{Tasks: shim.Required, Timeout: 24 * time.Hour} },
 		}},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return startLegacyServer(t, leg, sh, c, options)
+	return startLegacyServer(t, up, sh, c, options)
 }
 
 // startLegacyServer puts a gateway in front of a shim, until the test ends.
-func startLegacyServer(t testing.TB, leg *scriptedLeg, sh *shim.Shim, c *config.Config, options func(*gateway.Options)) *legacyServer {
+func startLegacyServer(t testing.TB, up *scriptedUpstream, sh *shim.Shim, c *config.Config, options func(*gateway.Options)) *legacyServer {
 	t.Helper()
 	c.ResumeAfter = 1000 * time.Hour // ids of events are random; resume_test.go has them
-	o := gateway.Options{Config: c, Shim: sh, Upstreams: map[string]upstream.Client{"up": leg}, Logger: slog.New(slog.DiscardHandler)}
+	o := gateway.Options{Config: c, Shim: sh, Upstreams: map[string]upstream.Client{"up": up}, Logger: slog.New(slog.DiscardHandler)}
 	options(&o)
 	if o.Sessions == nil {
 		o.Sessions = wiretest.OpenSessions(t, c.MaxSessions, c.SessionIdle)
@@ -292,7 +292,7 @@ func startLegacyServer(t testing.TB, leg *scriptedLeg, sh *shim.Shim, c *config.
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &legacyServer{Gateway: g, leg: leg, shim: sh}
+	s := &legacyServer{Gateway: g, up: up, shim: sh}
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- g.Run(ctx) }()

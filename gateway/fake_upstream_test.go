@@ -16,8 +16,8 @@ import (
 	"taskgate/shim"
 )
 
-// fakeLeg is an upstream that follows a script and remembers what it was sent.
-type fakeLeg struct {
+// fakeUpstream is an upstream that follows a script and remembers what it was sent.
+type fakeUpstream struct {
 	Era          mcp.Era `json:"-"`
 	Speaks       string  // the era in words
 	Version      string
@@ -61,9 +61,9 @@ type fakeListen struct {
 	End    bool                // return after sending
 }
 
-var _ upstream.Client = (*fakeLeg)(nil)
+var _ upstream.Client = (*fakeUpstream)(nil)
 
-func (l *fakeLeg) note(format string, a ...any) {
+func (l *fakeUpstream) note(format string, a ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.Quiet {
@@ -72,7 +72,7 @@ func (l *fakeLeg) note(format string, a ...any) {
 }
 
 // sent returns what was noted since the last call.
-func (l *fakeLeg) sent() string {
+func (l *fakeUpstream) sent() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := strings.Join(l.got, "")
@@ -80,7 +80,7 @@ func (l *fakeLeg) sent() string {
 	return s
 }
 
-func (l *fakeLeg) Call(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
+func (l *fakeUpstream) Call(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
 	l.note("%s %s%s\n", r.Method, r.Params, wishes(r))
 	reply, ok := l.Replies[r.Method+" "+r.Name]
 	if !ok {
@@ -162,16 +162,16 @@ func (f fakeReply) play(ctx context.Context, s shim.Sink) (shim.Reply, error) {
 	return shim.Reply{Result: f.Result, InputRequired: typ == "input_required", IsError: string(failed) == "true"}, nil
 }
 
-func (l *fakeLeg) Notify(_ context.Context, _ shim.Session, n shim.Notification) error {
+func (l *fakeUpstream) Notify(_ context.Context, _ shim.Session, n shim.Notification) error {
 	l.note("%s %s\n", n.Method, n.Params)
 	return nil
 }
 
-func (l *fakeLeg) OnSessionQuestion(upstream.SessionAsker) {}
+func (l *fakeUpstream) OnSessionQuestion(upstream.SessionAsker) {}
 
-func (l *fakeLeg) EndSession(_ context.Context, key string) { l.note("end session %s\n", key) }
+func (l *fakeUpstream) EndSession(_ context.Context, key string) { l.note("end session %s\n", key) }
 
-func (l *fakeLeg) Listen(ctx context.Context, s shim.Session, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error {
+func (l *fakeUpstream) Listen(ctx context.Context, s shim.Session, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error {
 	l.note("listen %+v\n", f)
 	if l.Stream.Fail != nil {
 		return l.Stream.Fail
@@ -194,7 +194,7 @@ func (l *fakeLeg) Listen(ctx context.Context, s shim.Session, f shim.Filter, rea
 	return context.Cause(ctx)
 }
 
-func (l *fakeLeg) Describe(context.Context, shim.Session) (upstream.Server, error) {
+func (l *fakeUpstream) Describe(context.Context, shim.Session) (upstream.Server, error) {
 	if l.Down {
 		return upstream.Server{}, &shim.UpstreamError{Kind: "unreachable", Message: "the server cannot be reached"}
 	}
@@ -203,14 +203,14 @@ func (l *fakeLeg) Describe(context.Context, shim.Session) (upstream.Server, erro
 }
 
 // Forget makes Tool find what a second listing finds.
-func (l *fakeLeg) Forget(shim.Session) {
+func (l *fakeUpstream) Forget(shim.Session) {
 	l.note("list tools again\n")
 	if l.Fresh != nil {
 		l.Tools = l.Fresh
 	}
 }
 
-func (l *fakeLeg) Tool(_ context.Context, _ shim.Session, name string) (upstream.Tool, bool, error) {
+func (l *fakeUpstream) Tool(_ context.Context, _ shim.Session, name string) (upstream.Tool, bool, error) {
 	list := l.Tools
 	for _, raw := range list {
 		if n, _ := jsonrpc.GetString(raw, "name"); n == name {
