@@ -123,7 +123,7 @@ var listedWait = regexp.MustCompile("`[\\w.]+` \\(\\w+\\.go\\)")
 // lost, under the heading of its package; and of no other.
 func TestWaitsAreListed(t *testing.T) {
 	page := textOf(t, root+"/docs/waits.md")
-	for _, dir := range []string{"shim", "gateway", "gateway/auth", "gateway/legacy", "gateway/modern", "gateway/endpoint", "gateway/stdio", "gateway/wire", "gateway/upstream", "gateway/upstream/duplex", "gateway/upstream/sse", "gateway/upstream/stdio", "redisstore", "internal/budget", "internal/memconn", "internal/work"} {
+	for _, dir := range product() {
 		var listed []string
 		_, section, _ := strings.Cut(page, "\n## "+dir+"\n")
 		section, _, _ = strings.Cut(section, "\n## ")
