@@ -8,18 +8,17 @@ import (
 	"taskgate/shim"
 )
 
-// clockJumps notices that the clock of Redis has jumped ahead, as it does in a failover to a
-// machine whose clock is not that of the one before. By such a clock the heartbeats of
-// replicas that live may have expired. They renew them at their next beat, so nobody
-// is gone until a whole expiry has passed since the jump: what design.md 0.5 says of
-// an outage, which silences everybody, too.
+// clockJumps notices that the clock of Redis has jumped ahead. A failover to a machine with
+// another clock does that. The heartbeats of replicas that live may then have expired, until
+// each replica has beaten again. So no replica counts as gone until a whole expiry has passed
+// since the jump, as after an outage (design.md 0.5).
 //
-// It notices as well that Redis went back to an older state, as after a failover or a
-// restart from a snapshot: then the heartbeat that a replica finds is older than the one
-// that it has written. Those of the others are as old, so this counts as a jump.
+// It also notices that Redis went back to an older state, after a failover or a restart from a
+// snapshot: a replica finds an older heartbeat than the one that it has written. The heartbeats
+// of the others are as old, so this counts as a jump, too.
 type clockJumps struct {
 	mu sync.Mutex
-	// written is when the heartbeats that this process knows to be stored were.
+	// written is when each replica's last heartbeat was stored, as far as this process knows.
 	written map[shim.Replica]int64
 	base    time.Time     // our own clock, which does not jump, counts from here; zero at first
 	seen    time.Duration // when the clock of Redis was last read, since base

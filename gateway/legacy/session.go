@@ -37,7 +37,8 @@ type Sessions interface {
 	// Delete ends a session. It is no error if there is none.
 	Delete(ctx context.Context, id string) error
 
-	// Signal sends a signal to the replicas that know a session.
+	// Signal sends a signal to the replicas that know a session. The store passes the text on,
+	// and knows nothing of what it means.
 	Signal(ctx context.Context, id, text string) error
 
 	// Logs are kept of the streams of a session, so that a client can resume one.
