@@ -46,6 +46,8 @@ type Exchange struct {
 	done    bool
 	gone    bool // when it was done the client had gone
 
+	keep func(message []byte) (eventID string, err error) // see Resumable; nil where nothing is kept
+
 	refused    int // the status of an answer that is no stream; 0 for none
 	challenges []string
 }
@@ -57,13 +59,6 @@ type ExchangeOptions struct {
 	// KeepAlive is the silence after which the stream begins, and the interval
 	// of comments on it. 0 means never.
 	KeepAlive time.Duration
-	// Keep, if not nil, is given each message before it goes out on a stream, whether
-	// or not the client is still there, and returns the id of its event, or an error if
-	// it must not go out. Nil for a modern client: it has no resumption, and a client that
-	// sees an id tries to resume (protocol.md 2.6).
-	Keep func(message []byte) (eventID string, err error)
-	// Opened is called when the stream begins, before anything else is sent on it.
-	Opened func(*eventstream.Writer) error
 	// Broken is called once if writing to the client fails.
 	Broken func(error)
 	// Outlives says that the request goes on when its client has gone. The client's connection
@@ -137,9 +132,6 @@ func (x *Exchange) begin() error {
 		return err
 	}
 	x.stream = s
-	if x.opts.Opened != nil {
-		return x.broken(x.opts.Opened(s))
-	}
 	return nil
 }
 
@@ -169,12 +161,12 @@ func (x *Exchange) ended() bool { return x.r.Context().Err() != nil }
 // Send is Notify for a message that is already complete.
 func (x *Exchange) Send(message []byte) error { return x.SendKept(message, nil) }
 
-// SendKept is Send for a message that keep keeps, in place of Keep.
+// SendKept is Send for a message that keep keeps, in place of that of Resumable.
 func (x *Exchange) SendKept(message []byte, keep func([]byte) (string, error)) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if keep == nil {
-		keep = x.opts.Keep
+		keep = x.keep
 	}
 	if err := x.begin(); err != nil && (keep == nil || x.stream == nil && !x.left || x.done) {
 		return err
@@ -182,15 +174,19 @@ func (x *Exchange) SendKept(message []byte, keep func([]byte) (string, error)) e
 	return x.eventKept(jsonrpc.Spliced{message}, keep)
 }
 
-// Resumable has all further messages kept. With first the stream begins now, with what that
-// sends.
+// Resumable has all further messages kept: keep is given each before it goes out on a stream,
+// whether or not the client is still there. It returns the id of its event, or an error if the
+// message must not go out. With first the stream begins now, with what that sends.
+//
+// It is not called for a modern client, which has no resumption: a client that sees an id tries to
+// resume (protocol.md 2.6).
 func (x *Exchange) Resumable(keep func([]byte) (string, error), first func(*eventstream.Writer) error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.done {
 		return
 	}
-	x.opts.Keep = keep
+	x.keep = keep
 	if first != nil && x.begin() == nil {
 		x.broken(first(x.stream))
 	}
@@ -274,7 +270,7 @@ func (x *Exchange) finish(message jsonrpc.Spliced, status int, data json.RawMess
 	gone := x.ended() // asked before the client has all and may leave
 	switch {
 	case x.stream != nil:
-		gone = x.eventKept(message, x.opts.Keep) != nil || gone
+		gone = x.eventKept(message, x.keep) != nil || gone
 	case !x.left:
 		challenge(x.w, x.challenges)
 		gone = x.broken(writeJSON(x.w, message, status, data)) != nil || gone
@@ -295,7 +291,7 @@ func (x *Exchange) FinishBatch(answers [][]byte) {
 	switch {
 	case x.stream != nil:
 		for _, m := range answers {
-			_ = x.eventKept(jsonrpc.Spliced{m}, x.opts.Keep) // a client that has gone misses it
+			_ = x.eventKept(jsonrpc.Spliced{m}, x.keep) // a client that has gone misses it
 		}
 	case x.left:
 	case len(answers) == 0:

@@ -58,11 +58,9 @@ func TestExchangeHasOneEnd(t *testing.T) {
 // events, and may begin the stream with one of its own.
 func TestExchangeEventIDs(t *testing.T) {
 	n := 0
-	x, rec := exchangeFor(mcp.TypeAccept, ExchangeOptions{
-		Version: mcp.Version20251125,
-		Keep:    func([]byte) (string, error) { n++; return fmt.Sprint("s-", n), nil },
-		Opened:  func(w *eventstream.Writer) error { return w.Prime("s-0", time.Second) },
-	})
+	x, rec := exchangeFor(mcp.TypeAccept, ExchangeOptions{Version: mcp.Version20251125})
+	x.Resumable(func([]byte) (string, error) { n++; return fmt.Sprint("s-", n), nil },
+		func(w *eventstream.Writer) error { return w.Prime("s-0", time.Second) })
 	if err := x.Notify("notifications/message", []byte(`{}`)); err != nil {
 		t.Fatal(err)
 	}
