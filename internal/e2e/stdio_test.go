@@ -108,10 +108,19 @@ func runs(pid int) bool {
 }
 
 // TestKilledOverStdio: when the gateway is killed, its server ends with it. The task that ran
-// there fails at another replica, which says so, and whose own server answers. When the server
-// is killed, the next call is answered.
+// there fails at another replica, which says so, and whose own server answers. So it is if both are
+// killed. When the server is killed, the next call is answered.
 func TestKilledOverStdio(t *testing.T) {
 	t.Parallel()
+	for name, both := range map[string]bool{"the gateway": false, "both": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			checkKilledOverStdio(t, both)
+		})
+	}
+}
+
+func checkKilledOverStdio(t *testing.T, both bool) {
 	redis := redistest.Start(t)
 	config := configured(t, everythingOverStdio(t, "store: "+redis.URL()+"\nheartbeat: 1s"))
 	a, b := startGateway(t, config...), startGateway(t, config...)
@@ -122,6 +131,11 @@ func TestKilledOverStdio(t *testing.T) {
 	}
 	if err := a.Signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
+	}
+	for _, pid := range servers {
+		if both {
+			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+		}
 	}
 	eventually(t, "the server ends", func() error {
 		for _, pid := range servers {
