@@ -121,6 +121,9 @@ type Reply struct {
 	Round         *Round
 	// IsError says that Result is a CallToolResult with isError true.
 	IsError bool
+	// Plain says that Result is complete and has no _meta and no requestState, and Typed that it
+	// has a resultType: whoever changes those need not look through it.
+	Plain, Typed bool
 }
 
 // Progress is one progress notification.

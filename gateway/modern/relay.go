@@ -78,7 +78,7 @@ func (q *request) replied(ctx context.Context, reply shim.Reply) (result jsonrpc
 		reply.Result = q.h.WithTaskResult(ctx, q.msg.Params, reply.Result)
 	}
 	budget.From(ctx).InTurn(len(reply.Result), func() {
-		result, err = translate.ModernResult(q.msg.Method, q.server.Era, reply.Result, q.h.Identity())
+		result, err = translate.ModernReply(q.msg.Method, q.server.Era, reply, q.h.Identity())
 	})
 	return result, err
 }

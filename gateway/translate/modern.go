@@ -58,6 +58,14 @@ func ModernResult(method string, upstream mcp.Era, result, identity json.RawMess
 	return out, nil
 }
 
+// ModernReply is ModernResult for a reply. One that is plain is not looked through.
+func ModernReply(method string, upstream mcp.Era, reply shim.Reply, identity json.RawMessage) (jsonrpc.Spliced, error) {
+	if !reply.Plain || cacheable(method) || reply.Typed && upstream != mcp.Modern {
+		return ModernResult(method, upstream, reply.Result, identity)
+	}
+	return jsonrpc.Extended(reply.Result, missingMembers(method, identity, map[string]bool{"resultType": reply.Typed})), nil
+}
+
 // missingMembers are those that a modern result must have and this one has not.
 func missingMembers(method string, identity json.RawMessage, seen map[string]bool) []byte {
 	var b []byte

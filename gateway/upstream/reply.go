@@ -29,19 +29,23 @@ func ours(e *jsonrpc.Error, message string) shim.Reply {
 }
 
 // resultNames are the members of a result that say what it is.
-var resultNames = []string{"isError", "resultType", "_meta"}
+var resultNames = []string{"isError", "resultType", "_meta", "requestState"}
 
 // readResult reads an answer that is a result or an error and nothing besides, and finds the
 // members of resultNames. It is one pass for all of them, as a result may be large.
-func readResult(method string, m jsonrpc.Message) (reply shim.Reply, found [3]json.RawMessage, err error) {
+func readResult(method string, m jsonrpc.Message) (reply shim.Reply, found [4]json.RawMessage, err error) {
 	if m.Error != nil {
 		return shim.Reply{Error: rpcError(m.Error)}, found, nil
 	}
 	if !jsonrpc.IsObject(m.Result) {
 		return reply, found, protocolError("the server answered with a result that is no object", nil)
 	}
-	jsonrpc.Pick(m.Result, resultNames, found[:])
-	return shim.Reply{Result: m.Result, IsError: method == mcp.MethodToolsCall && string(found[0]) == "true"}, found, nil
+	m.PickResult(resultNames, found[:])
+	reply = shim.Reply{Result: m.Result, IsError: method == mcp.MethodToolsCall && string(found[0]) == "true"}
+	kind, typed := jsonrpc.String(found[1])
+	reply.Plain = found[2] == nil && found[3] == nil && (found[1] == nil || kind == mcp.ResultComplete)
+	reply.Typed = typed
+	return reply, found, nil
 }
 
 // sessionReply reads the answer of a legacy server. It leaves out what would mean something

@@ -39,7 +39,15 @@ func parse(b []byte, strict bool) (Message, error) {
 // envelope holds the members as found; nil means absent.
 type envelope struct {
 	version, id, method, params, result, err json.RawMessage
+	members                                  []Member // of the result
 }
+
+// longText is the size in bytes from which a text is too long to be gone through again for the
+// members of its result; mostMembers is how many of them are noted.
+const (
+	longText    = 64 << 10
+	mostMembers = 16
+)
 
 // read finds the members of the envelope.
 func (e *envelope) read(b []byte, strict bool) *ParseError {
@@ -49,8 +57,17 @@ func (e *envelope) read(b []byte, strict bool) *ParseError {
 		return perr
 	}
 	for {
-		name, value, perr := w.member()
+		name, perr := w.name()
 		if perr != nil || name == nil {
+			return perr
+		}
+		var value json.RawMessage
+		if !strict && len(b) >= longText && string(name) == "result" {
+			value, e.members, perr = w.noted()
+		} else {
+			value, perr = w.value()
+		}
+		if perr != nil {
 			return perr
 		}
 		if field := e.field(name); field != nil {
@@ -131,7 +148,7 @@ func (e *envelope) success() (Message, *ParseError) {
 	if err != nil {
 		return Message{}, invalid("%v", err)
 	}
-	return Message{Kind: Result, ID: id, Result: e.result}, nil
+	return Message{Kind: Result, ID: id, Result: e.result, Members: e.members}, nil
 }
 
 // failure reads an error response. Its id may be absent: MCP 2025-11-25 makes

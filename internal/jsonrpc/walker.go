@@ -79,18 +79,27 @@ func (w *walker) notObject(what string) *ParseError {
 // member returns the next member, or a nil name after the last one. The value
 // aliases the input.
 func (w *walker) member() (name []byte, value json.RawMessage, perr *ParseError) {
+	if name, perr = w.name(); perr != nil || name == nil {
+		return nil, nil, perr
+	}
+	value, perr = w.value()
+	return name, value, perr
+}
+
+// name returns the name of the next member, or nil after the last one.
+func (w *walker) name() (name []byte, perr *ParseError) {
 	if w.dec.PeekKind() == '}' {
 		if _, err := w.dec.ReadToken(); err != nil {
-			return nil, nil, unreadable(err)
+			return nil, unreadable(err)
 		}
-		return nil, nil, w.end()
+		return nil, w.end()
 	}
 	raw, err := w.dec.ReadValue()
 	if err != nil {
-		return nil, nil, unreadable(err)
+		return nil, unreadable(err)
 	}
 	if !w.strict && !validString(raw) {
-		return nil, nil, &ParseError{Code: CodeParseError, Reason: "member name is not valid UTF-8"}
+		return nil, &ParseError{Code: CodeParseError, Reason: "member name is not valid UTF-8"}
 	}
 	name, ok := unescaped(raw)
 	if !ok {
@@ -98,14 +107,52 @@ func (w *walker) member() (name []byte, value json.RawMessage, perr *ParseError)
 	}
 	// The decoder looks for duplicates either at every depth or nowhere.
 	if !w.strict && !w.names.add(name) {
-		return nil, nil, &ParseError{Code: CodeParseError, Reason: "duplicate member name in the envelope"}
+		return nil, &ParseError{Code: CodeParseError, Reason: "duplicate member name in the envelope"}
 	}
+	return name, nil
+}
+
+// value returns the next value. It aliases the input.
+func (w *walker) value() (json.RawMessage, *ParseError) {
 	v, err := w.dec.ReadValue()
 	if err != nil {
+		return nil, unreadable(err)
+	}
+	end := w.dec.InputOffset()
+	return json.RawMessage(w.in[end-int64(len(v)) : end : end]), nil
+}
+
+// noted is value, with its members if it is an object; nil if there are many.
+func (w *walker) noted() (value json.RawMessage, members []Member, perr *ParseError) {
+	if w.dec.PeekKind() != '{' {
+		value, perr = w.value()
+		return value, nil, perr
+	}
+	if _, err := w.dec.ReadToken(); err != nil {
+		return nil, nil, unreadable(err)
+	}
+	begin := w.dec.InputOffset() - 1
+	members = make([]Member, 0, mostMembers)
+	for w.dec.PeekKind() != '}' {
+		var m Member
+		if m.Name, perr = w.value(); perr == nil {
+			m.Value, perr = w.value()
+		}
+		if perr != nil {
+			return nil, nil, perr
+		}
+		if len(members) == mostMembers {
+			members = nil
+		}
+		if members != nil {
+			members = append(members, m)
+		}
+	}
+	if _, err := w.dec.ReadToken(); err != nil {
 		return nil, nil, unreadable(err)
 	}
 	end := w.dec.InputOffset()
-	return name, json.RawMessage(w.in[end-int64(len(v)) : end : end]), nil
+	return json.RawMessage(w.in[begin:end:end]), members, nil
 }
 
 // end checks that nothing but blanks follows.
