@@ -174,11 +174,9 @@ func (u *route) serveDocument(w http.ResponseWriter, r *http.Request, raw json.R
 	}
 }
 
-// Where clients look at the origin of a server: for its metadata, and where it has none for an
-// authorization server (the authorization page of 2025-03-26), and what that has there if it has no
-// metadata either.
+// Where clients look for an authorization server at the origin of a server without metadata (the
+// authorization page of 2025-03-26), and what it has there if it has no metadata either.
 const (
-	pathResource  = "/.well-known/oauth-protected-resource"
 	pathServer    = "/.well-known/oauth-authorization-server"
 	pathOpenID    = "/.well-known/openid-configuration"
 	pathAuthorize = "/authorize"
@@ -193,7 +191,7 @@ const (
 func (g *Gateway) atOrigin(w http.ResponseWriter, r *http.Request) bool {
 	method := http.MethodGet
 	switch r.URL.Path {
-	case pathResource, pathServer, pathOpenID, pathAuthorize:
+	case auth.MetadataOfOrigin, pathServer, pathOpenID, pathAuthorize:
 	case pathToken, pathRegister:
 		method = http.MethodPost
 	default:
@@ -207,8 +205,8 @@ func (g *Gateway) atOrigin(w http.ResponseWriter, r *http.Request) bool {
 			continue
 		}
 		switch raw, err := u.resource.Metadata(r.Context()); {
-		case r.URL.Path == pathResource && (errors.Is(err, auth.ErrNoMetadata) || err == nil && !u.ofOrigin(raw)):
-		case r.URL.Path == pathResource:
+		case r.URL.Path == auth.MetadataOfOrigin && (errors.Is(err, auth.ErrNoMetadata) || err == nil && !u.ofOrigin(raw)):
+		case r.URL.Path == auth.MetadataOfOrigin:
 			u.serveDocument(w, r, raw, err)
 			return true
 		case errors.Is(err, auth.ErrNoMetadata):

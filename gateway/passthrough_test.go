@@ -37,7 +37,7 @@ func TestWithMetadata(t *testing.T) {
 }
 
 // passed is a gateway in front of a server that signs its callers in.
-func passed(t *testing.T, server http.Handler) (get func(method, path, body string) *httptest.ResponseRecorder, url string) {
+func passed(t *testing.T, server http.Handler) (get func(method, path, body string) *httptest.ResponseRecorder, url string, g *Gateway) {
 	t.Helper()
 	web := httptest.NewServer(server)
 	t.Cleanup(web.Close)
@@ -60,7 +60,7 @@ func passed(t *testing.T, server http.Handler) (get func(method, path, body stri
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)
 		return w
-	}, web.URL
+	}, web.URL, g
 }
 
 // TestMetadataIsPassedOn: the metadata of a server is served with the gateway's address where it was the
@@ -88,7 +88,7 @@ func TestMetadataIsPassedOn(t *testing.T) {
 			fill := func(s string) string {
 				return strings.NewReplacer("$URL", url, "$HOST", strings.TrimPrefix(url, "http")).Replace(s)
 			}
-			get, at := passed(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			get, at, _ := passed(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				switch {
 				case r.Header.Get("Authorization") != "" || r.Header.Get("Cookie") != "":
 					t.Errorf("the server was sent %v", r.Header)
@@ -118,13 +118,12 @@ func TestMetadataIsPassedOn(t *testing.T) {
 // unless the server says where it is.
 func TestMetadataOfTheOrigin(t *testing.T) {
 	const at, document = "/.well-known/oauth-protected-resource", `{"resource":"` + wiretest.PublicURL + `", "x":1.0}`
-	get, _ := passed(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch r.URL.Path {
-		case at:
-			_, _ = io.WriteString(w, document)
-		default:
+	get, url, g := passed(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != at {
 			http.NotFound(w, r)
+			return
 		}
+		_, _ = io.WriteString(w, document)
 	}))
 	if w := get("GET", at, ""); w.Code != 200 || w.Body.String() != document {
 		t.Errorf("%d %s", w.Code, w.Body)
@@ -132,7 +131,11 @@ func TestMetadataOfTheOrigin(t *testing.T) {
 	if w := get("GET", at+"/up/mcp", ""); w.Code != 404 {
 		t.Errorf("with the path: %d %s", w.Code, w.Body)
 	}
-	get, _ = passed(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(503) }))
+	g.methods.Resource("up").Learn(url + at)
+	if w := get("GET", at+"/up/mcp", ""); w.Code != 200 || w.Body.String() != document {
+		t.Errorf("with the path, once a 401 has led there: %d %s", w.Code, w.Body)
+	}
+	get, _, _ = passed(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(503) }))
 	if w := get("GET", at, ""); w.Code != 502 {
 		t.Errorf("not at the moment: %d %s", w.Code, w.Body)
 	}
@@ -162,7 +165,7 @@ func TestOriginIsPassedOn(t *testing.T) {
 		w.WriteHeader(http.StatusTeapot)
 		_, _ = w.Write(append([]byte("got "), body...))
 	})
-	get, url := passed(t, mux)
+	get, url, _ := passed(t, mux)
 	if w := get("GET", "/.well-known/oauth-authorization-server", ""); w.Code != 200 || w.Body.String() != `{"issuer":"`+wiretest.PublicURL+`","token_endpoint":"`+url+`/t"}` {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
@@ -180,7 +183,7 @@ func TestOriginIsPassedOn(t *testing.T) {
 	}
 
 	metadata = true
-	get, _ = passed(t, mux)
+	get, _, _ = passed(t, mux)
 	for method, path := range map[string]string{"GET": "/.well-known/oauth-authorization-server", "POST": "/register"} {
 		if w := get(method, path, ""); w.Code != 404 {
 			t.Errorf("%s of a server with metadata: %d", path, w.Code)

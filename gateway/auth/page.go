@@ -10,6 +10,9 @@ import (
 // (RFC 9728 section 3.1).
 const wellKnown = "/.well-known/oauth-protected-resource"
 
+// MetadataOfOrigin is where the metadata of a resource without a path is.
+const MetadataOfOrigin = wellKnown
+
 // Page is the metadata of one upstream as a protected resource (Z4).
 type Page struct {
 	Path string // at which the gateway serves it
