@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -74,7 +75,7 @@ func clientThrough(program, client string, server *url.URL) error {
 		return err
 	}
 	defer gateway.Stop(5 * time.Second)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), clientTime)
 	defer cancel()
 	if err := gateway.WaitListening(ctx, addr); err != nil {
 		return err
@@ -203,9 +204,9 @@ var alsoAuth = []string{
 	"2025-03-26-oauth-metadata-backcompat", "2025-03-26-oauth-endpoint-fallback",
 }
 
-// clientTime is how long a client may take for one scenario, in milliseconds. The suite's own limit
+// clientTime is how long a client may take for one scenario. The suite's own limit
 // is 30 s, which is too short where much else runs.
-const clientTime = "180000"
+const clientTime = 3 * time.Minute
 
 // authSuite runs scenarios with this client.
 func authSuite(t *testing.T, which []string, client string, env ...string) []verdict {
@@ -214,7 +215,7 @@ func authSuite(t *testing.T, which []string, client string, env ...string) []ver
 	suite := filepath.Join("node_modules", "@modelcontextprotocol", "conformance", "dist", "index.js")
 	ctx, cancel := untilDeadline(t)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, nodeBinary(dir), append([]string{suite, "client", "--command", client, "-o", results, "--timeout", clientTime}, which...)...)
+	cmd := exec.CommandContext(ctx, nodeBinary(dir), append([]string{suite, "client", "--command", client, "-o", results, "--timeout", strconv.FormatInt(clientTime.Milliseconds(), 10)}, which...)...)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
 	out, _ := cmd.CombinedOutput() // its exit code tells failures, which are read from the results
 	files, err := filepath.Glob(filepath.Join(results, "auth", "*", "checks.json"))
