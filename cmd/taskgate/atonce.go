@@ -8,6 +8,8 @@ import (
 	"go.opentelemetry.io/otel"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
+
+	"taskgate/internal/work"
 )
 
 // atOnceEvery is the least time between two exports that spans of tasks ask for.
@@ -36,23 +38,13 @@ func newAtOnce(batches sdktrace.SpanProcessor) *atOnce {
 func (p *atOnce) OnEnd(s sdktrace.ReadOnlySpan) {
 	p.SpanProcessor.OnEnd(s)
 	if s.SpanKind() == trace.SpanKindInternal && (!s.Parent().IsValid() || s.Parent().IsRemote()) {
-		select {
-		case p.due <- struct{}{}:
-		default:
-		}
+		work.Signal(p.due)
 	}
 }
 
 // run exports until it is stopped. An export takes no longer than the exporter's own timeout.
 func (p *atOnce) run() {
-	pause := time.NewTimer(0)
-	defer pause.Stop()
 	for {
-		select {
-		case <-pause.C:
-		case <-p.ctx.Done():
-			return
-		}
 		select {
 		case <-p.due:
 		case <-p.ctx.Done():
@@ -61,7 +53,9 @@ func (p *atOnce) run() {
 		if err := p.ForceFlush(p.ctx); err != nil && p.ctx.Err() == nil {
 			otel.Handle(err)
 		}
-		pause.Reset(atOnceEvery)
+		if work.Pause(p.ctx, atOnceEvery) != nil {
+			return
+		}
 	}
 }
 

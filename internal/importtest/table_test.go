@@ -7,7 +7,7 @@ package importtest
 // The direction is: cmd wires, gateway speaks, shim decides, redisstore
 // remembers. No arrow goes back, and none runs between redisstore and gateway.
 var imports = map[string][]string{
-	"cmd/taskgate": {"gateway", "gateway/auth", "gateway/config", "gateway/sealed", "gateway/stdio", "gateway/upstream", "gateway/upstream/stdio", "redisstore", "shim", "internal/budget", "internal/metrics", "internal/semconv"},
+	"cmd/taskgate": {"gateway", "gateway/auth", "gateway/config", "gateway/sealed", "gateway/stdio", "gateway/upstream", "gateway/upstream/stdio", "redisstore", "shim", "internal/budget", "internal/metrics", "internal/semconv", "internal/work"},
 
 	"gateway": {
 		"gateway/auth", "gateway/config", "gateway/endpoint", "gateway/legacy", "gateway/modern", "gateway/sealed", "gateway/upstream", "gateway/wire",
