@@ -118,7 +118,6 @@ const (
 // must not keep those of other tools from the server.
 type ticket struct {
 	tool, server claim
-	forced       bool
 	giveBack     func() // the reference to the tool's slots
 }
 
@@ -126,7 +125,7 @@ type ticket struct {
 // was acknowledged is not refused any more.
 func (s *server) reserve(tool string, p Policy, forced bool) (ticket, error) {
 	toolSlots, giveBack := s.toolSlots(tool, p.Concurrency)
-	t := ticket{tool: claim{slots: toolSlots}, server: claim{slots: s.slots}, forced: forced, giveBack: giveBack}
+	t := ticket{tool: claim{slots: toolSlots}, server: claim{slots: s.slots}, giveBack: giveBack}
 	err := t.tool.enter(busyTool, forced)
 	if err == nil && !t.tool.queued {
 		err = t.server.enter(busyServer, forced)

@@ -27,7 +27,6 @@ import (
 // a task never reaches the server. So a token that is known to be no good is refused here, too, and
 // its client gets another one.
 type passthrough struct {
-	upstream string
 	cfg      *config.Passthrough
 	page     string   // where clients find the server's metadata, at the gateway
 	public   []string // audiences that need no metadata
@@ -98,7 +97,7 @@ func newPassthrough(c *config.Config, u *config.Upstream, tokens *tokenCaches, o
 	}
 	others, _ := lru.New[[sha256.Size]byte, *verification](cfg.MaxTokens) // as before
 	p := &passthrough{
-		upstream: u.Name, cfg: cfg, page: c.PublicURL + MetadataPath(u),
+		cfg: cfg, page: c.PublicURL + MetadataPath(u),
 		public: append(sameAddress(c.PublicURL+u.Path, u.URL), cfg.Audiences...), secret: secret,
 		resource: resource, tokens: tokens, log: log, web: newFetcher(nil), work: lasting, known: known, others: others, lookups: make(chan struct{}, cfg.MaxLookups),
 	}
