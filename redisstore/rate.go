@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strconv"
 	"sync"
 	"time"
@@ -119,6 +120,7 @@ func (r *Rate) ask(name string, c *caller) {
 		r.mu.Unlock()
 		for _, t := range group {
 			close(t.done)
+			runtime.Gosched() // a burst that is let in at once would come before all that others do
 		}
 	}
 }
