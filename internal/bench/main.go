@@ -24,6 +24,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -75,7 +76,7 @@ func run(ctx context.Context, as string, r role, taskgate string) error {
 	case "talk":
 		return serve(ctx, r.listen, http.HandlerFunc(talk))
 	case "hold":
-		return serve(ctx, r.listen, newHolder())
+		return serve(ctx, r.listen, newHolder(), smallBuffer)
 	case "release":
 		return serve(ctx, r.listen, new(releaser))
 	case "attack":
@@ -128,9 +129,23 @@ func measureAll(ctx context.Context, taskgate string, s settings) error {
 	return nil
 }
 
-// serve answers until ctx ends.
-func serve(ctx context.Context, listen string, handler http.Handler) error {
+// smallBuffer keeps the kernel from taking 4 MB of each result that the gateway does not read yet:
+// of hundreds that is more than its TCP may have in all, and then it drops what others send.
+func smallBuffer(conn net.Conn) {
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetWriteBuffer(256 << 10) // what it costs to go without is only seen in the numbers
+	}
+}
+
+// serve answers until ctx ends. opened are called with each connection.
+func serve(ctx context.Context, listen string, handler http.Handler, opened ...func(net.Conn)) error {
 	server := &http.Server{Addr: listen, Handler: handler, ReadHeaderTimeout: 10 * time.Second}
+	server.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
+		for _, f := range opened {
+			f(conn)
+		}
+		return ctx
+	}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
 		return err
