@@ -196,15 +196,21 @@ func (p *parking) session() (string, error) {
 	return "", fmt.Errorf("no session: %s", head[:n])
 }
 
-// attacks are all that is done; session is one of the attacker's.
+// The attacks that are made in a session.
+const (
+	attackSubscriptions = "subscriptions"
+	attackCancellations = "cancellations of 1 MB"
+)
+
+// attacks are all that is done; session is one of the attacker's, for the two that need one.
 func (p *parking) attacks(session string) []attack {
 	always := func(request []byte) func(int64) []byte { return func(int64) []byte { return request } }
 	long := func(n int) string { return strings.Repeat("x", n) }
 	return []attack{
-		{name: "subscriptions", request: func(n int64) []byte {
+		{name: attackSubscriptions, request: func(n int64) []byte {
 			return p.legacyRequest(session, `{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"test://`+strconv.FormatInt(n, 10)+long(8000)+`"}}`)
 		}},
-		{name: "cancellations of 1 MB", request: always(p.legacyRequest(session, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"`+long(1_000_000)+`"}}`))},
+		{name: attackCancellations, request: always(p.legacyRequest(session, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"`+long(1_000_000)+`"}}`))},
 		{name: "calls", request: always(p.modernCall(quickTool, ""))},
 		{name: "calls of 4 MB", request: always(p.modernCall(quickTool, `"text":"`+long(4_000_000)+`"`))},
 		{name: "calls that are left", request: always(p.modernCall(holdTool, "")), leaves: true},
@@ -212,7 +218,7 @@ func (p *parking) attacks(session string) []attack {
 		{name: "results of 20 MB, unread", request: always(p.modernCall(largeTool, "")), keeps: true},
 		{name: "listen streams", request: always(by(attackerKey, request(p.gateway, mcp.MethodListen, "", `"notifications":{"toolsListChanged":true}`, false))), keeps: true},
 		{name: "connections", request: always(nil), keeps: true},
-		// Last: after them, the attacker has no session to attack in for a while.
+		// Last: after them, the attacker gets no other session for a while.
 		{name: "sessions of 60 kB", request: always(p.initialize(long(60_000)))},
 		{name: "sessions of 3.9 MB", request: always(p.initialize(long(3_900_000)))},
 	}
@@ -263,9 +269,12 @@ func attackAs(ctx context.Context, out io.Writer, gateway, name string, length t
 		return fmt.Errorf("priority: %w", err)
 	}
 	p := &parking{stage: stage{gateway: gateway}}
-	session, err := p.session()
-	if err != nil {
-		return err
+	session := ""
+	if name == attackSubscriptions || name == attackCancellations { // an attack on sessions leaves no room for one
+		var err error
+		if session, err = p.session(); err != nil {
+			return err
+		}
 	}
 	all := p.attacks(session)
 	i := slices.IndexFunc(all, func(a attack) bool { return a.name == name })
@@ -280,7 +289,7 @@ func attackAs(ctx context.Context, out io.Writer, gateway, name string, length t
 		working.Go(func() { p.attack(ctx, all[i], int64(worker)<<32, &n) })
 	}
 	working.Wait()
-	_, err = fmt.Fprintln(out, n.sent.Load(), n.refused.Load())
+	_, err := fmt.Fprintln(out, n.sent.Load(), n.refused.Load())
 	return err
 }
 

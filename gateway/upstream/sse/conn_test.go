@@ -162,6 +162,7 @@ func TestEndOfStream(t *testing.T) {
 				t.Errorf("error %v", err)
 			}
 			s.does(nil)
+			cl.base.CloseIdleConnections() // those that the server has closed, and the client may not know of
 			if resp, err := cl.post(session, ask); err != nil || resp.StatusCode != http.StatusNotFound {
 				t.Errorf("%+v, %v", resp, err)
 			}

@@ -153,8 +153,9 @@ func (s *server) requests() (list []string) {
 // client is a Transport with what the tests need.
 type client struct {
 	*Transport
-	t   *testing.T
-	url string
+	t    *testing.T
+	url  string
+	base *http.Transport
 }
 
 func (s *server) client(c Config) *client {
@@ -179,7 +180,7 @@ func newClient(t *testing.T, at string, c Config) *client {
 		}
 		base.CloseIdleConnections()
 	})
-	return &client{Transport: tr, t: t, url: at}
+	return &client{Transport: tr, t: t, url: at, base: base}
 }
 
 const (
