@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"time"
 )
 
 // maxDocument bounds what an issuer, or a server, may answer, in bytes.
@@ -23,7 +24,7 @@ func newFetcher(secure *tls.Config) fetcher {
 		Timeout: fetchTimeout,
 		Transport: &http.Transport{
 			Proxy: http.ProxyFromEnvironment, TLSHandshakeTimeout: fetchTimeout, ResponseHeaderTimeout: fetchTimeout,
-			TLSClientConfig: secure, IdleConnTimeout: fetchTimeout, ForceAttemptHTTP2: true,
+			TLSClientConfig: secure, IdleConnTimeout: 4 * time.Second, ForceAttemptHTTP2: true,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}

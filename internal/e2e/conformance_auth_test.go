@@ -49,7 +49,8 @@ func serveThrough(program string) int {
 	return 0
 }
 
-// clientThrough runs a client against a gateway in front of the server.
+// clientThrough runs a client against a gateway in front of the server. The error of a client that
+// fails has the gateway's log.
 func clientThrough(program, client string, server *url.URL) error {
 	addr, err := proc.FreeAddr()
 	if err != nil {
@@ -91,7 +92,10 @@ func clientThrough(program, client string, server *url.URL) error {
 		cmd.Env = append(cmd.Env, dialVar+"="+server.Host+"="+addr)
 	}
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	return cmd.Run()
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%w\nthe gateway wrote:\n%s", err, gateway.Output())
+	}
+	return nil
 }
 
 // split is a proxy for servers with an authorization server of the same name: what is about the
@@ -224,7 +228,12 @@ func authSuite(t *testing.T, which []string, client string, env ...string) []ver
 	}
 	var verdicts []verdict
 	for _, file := range files {
-		verdicts = append(verdicts, readVerdicts(t, file)...)
+		found := readVerdicts(t, file)
+		verdicts = append(verdicts, found...)
+		if slices.ContainsFunc(found, func(v verdict) bool { return v.bad }) {
+			said, err := os.ReadFile(filepath.Join(filepath.Dir(file), "stderr.txt"))
+			t.Logf("%s: the client wrote (%v):\n%s", found[0].scenario, err, said)
+		}
 	}
 	return verdicts
 }
