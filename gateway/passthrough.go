@@ -204,18 +204,19 @@ func (g *Gateway) atOrigin(w http.ResponseWriter, r *http.Request) bool {
 		if u.resource == nil {
 			continue
 		}
-		switch raw, err := u.resource.Metadata(r.Context()); {
-		case r.URL.Path == auth.MetadataOfOrigin && (errors.Is(err, auth.ErrNoMetadata) || err == nil && !u.ofOrigin(raw)):
-		case r.URL.Path == auth.MetadataOfOrigin:
-			u.serveDocument(w, r, raw, err)
-			return true
-		case errors.Is(err, auth.ErrNoMetadata):
-			u.serveOrigin(w, r)
-			return true
-		case err != nil:
+		raw, err := u.resource.Metadata(r.Context())
+		none, asked := errors.Is(err, auth.ErrNoMetadata), r.URL.Path == auth.MetadataOfOrigin
+		switch {
+		case err != nil && !none:
 			u.serveDocument(w, r, nil, err)
-			return true
+		case asked && !none && u.ofOrigin(raw):
+			u.serveDocument(w, r, raw, nil)
+		case !asked && none:
+			u.serveOrigin(w, r)
+		default:
+			continue
 		}
+		return true
 	}
 	return false
 }

@@ -59,7 +59,7 @@ func (s *Shim) call(ctx context.Context, c Call) (Answered, error) {
 	case !c.Handle && c.After > 0 && p.Tasks != Never:
 		return r.caller.await(ctx, c.After)
 	}
-	r.call.Request.Plain = true
+	r.call.Request.NoTask = true
 	if err := r.caller.queue(); err != nil {
 		return Answered{}, err
 	}

@@ -152,7 +152,7 @@ func TestPlainCalls(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
 				plain := make(chan bool, 1)
 				u := &scripted{call: func(ctx context.Context, r shim.Request, _ shim.Sink) (shim.Reply, error) {
-					plain <- r.Plain
+					plain <- r.NoTask
 					return shim.Reply{Result: json.RawMessage(result)}, nil
 				}}
 				made := call()

@@ -67,9 +67,9 @@ type Request struct {
 	// on the stream of the call (design.md 0.16).
 	Rounds bool   `json:"-"`
 	Retry  *Retry `json:"-"`
-	// Plain says that no task is made of the call: its caller waits, and hears progress until
+	// NoTask says that no task is made of the call: its caller waits, and hears progress until
 	// the reply is there.
-	Plain bool `json:"-"`
+	NoTask bool `json:"-"`
 	// Within is how long the call may take at most, 0 for no bound: a server that makes
 	// a task of it is asked to keep that for so long.
 	Within time.Duration `json:"-"`

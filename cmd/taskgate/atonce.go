@@ -2,7 +2,7 @@ package main
 
 import (
 	"context"
-	"sync"
+	"errors"
 	"time"
 
 	"go.opentelemetry.io/otel"
@@ -22,15 +22,12 @@ const atOnceEvery = 100 * time.Millisecond
 type atOnce struct {
 	sdktrace.SpanProcessor
 	due     chan struct{} // of one: there is such a span
-	ctx     context.Context
-	stop    context.CancelFunc
-	exports sync.WaitGroup
+	exports *work.Background
 }
 
 func newAtOnce(batches sdktrace.SpanProcessor) *atOnce {
-	p := &atOnce{SpanProcessor: batches, due: make(chan struct{}, 1)}
-	p.ctx, p.stop = context.WithCancel(context.Background())
-	p.exports.Go(p.run)
+	p := &atOnce{SpanProcessor: batches, due: make(chan struct{}, 1), exports: work.NewBackground(context.Canceled)}
+	p.exports.Go(context.Background(), p.run)
 	return p
 }
 
@@ -43,17 +40,17 @@ func (p *atOnce) OnEnd(s sdktrace.ReadOnlySpan) {
 }
 
 // run exports until it is stopped. An export takes no longer than the exporter's own timeout.
-func (p *atOnce) run() {
+func (p *atOnce) run(ctx context.Context) {
 	for {
 		select {
 		case <-p.due:
-		case <-p.ctx.Done():
+		case <-ctx.Done():
 			return
 		}
-		if err := p.ForceFlush(p.ctx); err != nil && p.ctx.Err() == nil {
+		if err := p.ForceFlush(ctx); err != nil && ctx.Err() == nil {
 			otel.Handle(err)
 		}
-		if work.Pause(p.ctx, atOnceEvery) != nil {
+		if work.Pause(ctx, atOnceEvery) != nil {
 			return
 		}
 	}
@@ -61,7 +58,5 @@ func (p *atOnce) run() {
 
 // Shutdown exports what there is, and stops the processor in it.
 func (p *atOnce) Shutdown(ctx context.Context) error {
-	p.stop()
-	p.exports.Wait()
-	return p.SpanProcessor.Shutdown(ctx)
+	return errors.Join(p.exports.Close(ctx), p.SpanProcessor.Shutdown(ctx))
 }

@@ -17,7 +17,7 @@ import (
 // hearing is a call of the tool "t" whose caller waits for the reply and hears progress.
 func hearing() shim.Request {
 	r := in("a", ``)
-	r.Plain, r.Progress = true, true
+	r.NoTask, r.Progress = true, true
 	return r
 }
 
@@ -70,7 +70,7 @@ func TestModernTaskDeclaredAtOnce(t *testing.T) {
 		"waits, and hears log messages": {"", func(r *shim.Request) { r.Progress, r.LogLevel = false, "info" }, true, "-"},
 		"of the older era":              {"", func(r *shim.Request) { r.Session.Legacy = true }, true, "-"},
 		"waits, and hears nothing":      {"", func(r *shim.Request) { r.Progress = false }, true, "D"},
-		"may get a task":                {"", func(r *shim.Request) { r.Plain = false }, true, "D"},
+		"may get a task":                {"", func(r *shim.Request) { r.NoTask = false }, true, "D"},
 		"always":                        {TasksAlways, func(*shim.Request) {}, true, "D"},
 		"a server without tasks":        {"", func(*shim.Request) {}, false, "D"},
 	} {

@@ -39,7 +39,7 @@ func (w *wire) modernExchange(r shim.Request, sink shim.Sink, version string) *e
 // who asks about a task has to declare it in any case (T3, T6).
 func (w *wire) abilities(r shim.Request) json.RawMessage {
 	caps := declared(r.Session.Capabilities)
-	if (w.cfg.Tasks == TasksNever || r.Plain) && mcp.NameParam(r.Method) != "taskId" {
+	if (w.cfg.Tasks == TasksNever || r.NoTask) && mcp.NameParam(r.Method) != "taskId" {
 		return caps
 	}
 	return jsonrpc.With(caps, json.RawMessage(`{}`), "extensions", mcp.ExtensionTasks)
@@ -51,11 +51,11 @@ func (c *call) modern(ctx context.Context, v *verdict) (shim.Reply, error) {
 	if err := ended(ctx); err != nil {
 		return shim.Reply{}, err
 	}
-	r.Plain = c.withoutTask(ctx, tool)
+	r.NoTask = c.withoutTask(ctx, tool)
 	x := c.h.wire.modernExchange(r, c.sink, v.version)
 	x.outside = c.h.tools
 	if r.Method == mcp.MethodToolsCall {
-		if c.h.wire.cfg.Tasks != TasksNever && !r.Plain {
+		if c.h.wire.cfg.Tasks != TasksNever && !r.NoTask {
 			x.task = newServerTask(x, &taskMark{})
 			x.task.listeners = c.h.listeners
 			if c.offersTasks(ctx) {
@@ -74,7 +74,7 @@ func (c *call) modern(ctx context.Context, v *verdict) (shim.Reply, error) {
 		c.h.eras.doubt(v, se)
 	}
 	switch {
-	case rpc != nil && r.Plain && requiresTask(v, rpc):
+	case rpc != nil && r.NoTask && requiresTask(v, rpc):
 		again := &notBegun{why: needsTask, tool: tool, reply: modernFailure(mcp.CodeMissingCapability, rpc)}
 		return c.proved(!x.told, again)
 	case rpc != nil:
@@ -131,7 +131,7 @@ func modernFailure(code int64, rpc *jsonrpc.Error) shim.Reply {
 // with the extension declared (design.md 0.25).
 func (c *call) withoutTask(ctx context.Context, tool Tool) bool {
 	hears := c.r.Progress || c.r.LogLevel != ""
-	return c.r.Method == mcp.MethodToolsCall && c.r.Plain && hears && c.h.wire.cfg.Tasks == TasksAuto &&
+	return c.r.Method == mcp.MethodToolsCall && c.r.NoTask && hears && c.h.wire.cfg.Tasks == TasksAuto &&
 		!c.met[needsTask] && (tool.needsTask == nil || !tool.needsTask.Load()) && c.offersTasks(ctx)
 }
 
