@@ -32,6 +32,7 @@ var (
 	errIdle   = errors.New("no sign of life within idle_timeout")
 	errSlow   = errors.New("no answer within probe_timeout")
 	errClosed = errors.New("the client of the server is closed")
+	errOver   = errors.New("the session with the server is over")
 )
 
 func fail(kind, message string, err error) *shim.UpstreamError {

@@ -224,20 +224,30 @@ func (s *session) current() *link {
 	return s.cur
 }
 
+// unwanted reports whether the session is over for good: with its last release, it has been
+// deleted or left to whoever resumes a call in it. s.mu is held.
+func (s *session) unwanted() bool {
+	return s.refs == 0 && (s.own || s.ended) && !s.shared.Load()
+}
+
 // shake opens one generation and settles what that means for the session.
 func (s *session) shake(ctx context.Context) (*link, error) {
 	s.mu.Lock()
+	if s.unwanted() { // the GET stream of a call that was over before the stream began
+		s.mu.Unlock()
+		return nil, errOver
+	}
 	s.gen++
 	gen := s.gen
 	s.mu.Unlock()
 	l, err := s.handshake(ctx, gen)
 	s.mu.Lock()
 	if err == nil {
-		s.cur = l
-		s.claimed = recent{} // a new session may number its requests as the old one did
+		s.cur, s.kept = l, false // no call can be resumed in it yet
+		s.claimed = recent{}     // a new session may number its requests as the old one did
 	}
 	anonymous := s.key.key == "" && !s.t.wire.cfg.Shared
-	over := s.refs == 0 && (s.own || s.ended) && !s.shared.Load()
+	over := s.unwanted()
 	s.mu.Unlock()
 	switch {
 	case err != nil:

@@ -68,6 +68,19 @@ func TestSessionPerKey(t *testing.T) {
 	})
 }
 
+// A session that was adopted for one call ends with it. A GET stream for that call which begins too late
+// opens no other session: nobody would use it, and nobody would end it.
+func TestSessionOfOneCallStaysClosed(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		ses := h.sessions.adopt(t.Context(), shim.Session{}, &link{gen: 1, id: "s", version: mcp.Version20251125})
+		ses.release()
+		if l, err := ses.open(t.Context()); !errors.Is(err, errOver) {
+			t.Errorf("it was opened: %+v, %v", l, err)
+		}
+		wantSessions(t, s, 0, 0, 0)
+	})
+}
+
 // Whoever declares something else with each call gets an answer, and no session that stays.
 func TestSessionsPerKeyAreBounded(t *testing.T) {
 	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
