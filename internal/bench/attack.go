@@ -26,7 +26,8 @@ import (
 // the other, while the other one makes a plain call each callEvery on one connection. All
 // bounds of the gateway are at their defaults, and there is a rate, which has none. The
 // attacker is a process of the lowest priority: on a machine of its own, it would take no
-// processor time from the gateway.
+// processor time from the gateway. The baseline is the same attack on a bare reverse proxy in
+// front of the same server, and the same calls through that.
 
 // Keys of the two principals.
 const (
@@ -91,21 +92,25 @@ func measureAttacks(ctx context.Context, out io.Writer, taskgate, only string, l
 	}
 	defer p.close()
 	defer p.store.Close()
+	bare := p.behindProxy()
 	attacks := slices.DeleteFunc(p.attacks(""), func(a attack) bool { return !strings.Contains(a.name, only) })
-	fmt.Fprintf(out, "\n### One principal attacks\n\n| attack | sent/s | refused | p50 of the other's calls | p99 | × idle | gateway, most | Redis, most |\n|---|---:|---:|---:|---:|---:|---:|---:|\n")
-	var idle time.Duration
+	fmt.Fprintf(out, "\n### One principal attacks\n\n| attack | sent/s | refused | p50 of the other's calls | p99 | × idle | gateway, most | Redis, most | bare proxy: p50 | p99 | × idle |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n")
+	var idle, bareIdle time.Duration
 	for _, a := range append([]attack{{name: "none"}}, attacks...) {
 		fmt.Fprintln(os.Stderr, "attack:", a.name)
 		d := p.suffer(ctx, a, length)
-		if idle == 0 {
-			idle = max(d.other.p99, 1)
-		}
-		times := fmt.Sprintf("%s | %s | %.1f", short(d.other.p50), short(d.other.p99), float64(d.other.p99)/float64(idle))
 		if d.failed != nil {
-			times = "failed | failed | –"
 			fmt.Fprintf(os.Stderr, "%v\n%s", d.failed, p.complaints())
 		}
-		fmt.Fprintf(out, "| %s | %.0f | %d | %s | %d MB | %d MB |\n", a.name, float64(d.sent)/length.Seconds(), d.refused, times, d.resident>>20, d.store>>20)
+		if err := pause(ctx, settled); err != nil {
+			return err
+		}
+		b := bare.suffer(ctx, a, length)
+		if b.failed != nil {
+			fmt.Fprintf(os.Stderr, "through the bare proxy: %v\n", b.failed)
+		}
+		fmt.Fprintf(out, "| %s | %.0f | %d | %s | %d MB | %d MB | %s |\n", a.name, float64(d.sent)/length.Seconds(), d.refused,
+			d.times(&idle), d.resident>>20, d.store>>20, b.times(&bareIdle))
 		if err := pause(ctx, settled); err != nil {
 			return err
 		}
@@ -113,7 +118,26 @@ func measureAttacks(ctx context.Context, out io.Writer, taskgate, only string, l
 	return nil
 }
 
-// newAttacked starts a gateway with two principals.
+// times are the cells about the other one's calls. idle is its p99 without an attack, which is that
+// of the first damage.
+func (d damage) times(idle *time.Duration) string {
+	if d.failed != nil {
+		return "failed | failed | –"
+	}
+	if *idle == 0 {
+		*idle = max(d.other.p99, 1)
+	}
+	return fmt.Sprintf("%s | %s | %.1f", short(d.other.p50), short(d.other.p99), float64(d.other.p99)/float64(*idle))
+}
+
+// behindProxy is the same with the bare reverse proxy in the place of the gateway.
+func (p *parking) behindProxy() *parking {
+	bare := *p
+	bare.gateway = p.proxy
+	return &bare
+}
+
+// newAttacked starts a gateway with two principals, and a bare reverse proxy.
 func newAttacked(ctx context.Context, taskgate string) (_ *parking, err error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -141,6 +165,7 @@ func newAttacked(ctx context.Context, taskgate string) (_ *parking, err error) {
 	err = p.run(ctx, []party{
 		p.redisParty(),
 		{p.upstream, self, []string{"-as", "hold", "-listen", p.upstream}},
+		{p.proxy, self, []string{"-as", "proxy", "-listen", p.proxy, "-to", p.upstream}},
 		{p.gateway, taskgate, []string{"serve", "--config", file}},
 	})
 	if err != nil {
