@@ -191,30 +191,26 @@ var tracedCases = []struct {
 		w.sees(id, "ended")
 		return []string{id}
 	}},
-	{"legacy client, retried", true, fake.Modern, func(w *tracedWorld) []string {
-		a := w.gateway()
-		s := begin(w.t, a)
-		b := w.gateway()
-		id := s.task(a, "again")
-		w.kill(a, id, "sent")
-		w.sees(id, "retried")
-		close(w.release)
-		s.do(b, mcp.MethodTasksResult, `{"taskId":"`+id+`"}`)
-		w.sees(id, "ended")
-		return []string{id}
-	}},
+	{"legacy client, retried", true, fake.Modern, func(w *tracedWorld) []string { return w.goesOn("again", "sent", "retried") }},
 	{"legacy client, resumed after a kill", false, fake.Stateful, func(w *tracedWorld) []string {
-		a := w.gateway()
-		s := begin(w.t, a)
-		b := w.gateway()
-		id := s.task(a, "resumable")
-		w.kill(a, id, "progress")
-		w.sees(id, "resumed")
-		close(w.release)
-		s.do(b, mcp.MethodTasksResult, `{"taskId":"`+id+`"}`)
-		w.sees(id, "ended")
-		return []string{id}
+		return w.goesOn("resumable", "progress", "resumed")
 	}},
+}
+
+// goesOn makes a task for a legacy client, kills its replica after one event, and lets the tool answer
+// once another replica goes on with it.
+func (w *tracedWorld) goesOn(tool, after, how string) []string {
+	w.t.Helper()
+	a := w.gateway()
+	s := begin(w.t, a)
+	b := w.gateway()
+	id := s.task(a, tool)
+	w.kill(a, id, after)
+	w.sees(id, how)
+	close(w.release)
+	s.do(b, mcp.MethodTasksResult, `{"taskId":"`+id+`"}`)
+	w.sees(id, "ended")
+	return []string{id}
 }
 
 // completes lets the tools answer, and waits for the end of a task.
