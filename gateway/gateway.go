@@ -119,7 +119,7 @@ func New(o Options) (*Gateway, error) {
 	if g.rate, err = newRate(o, tel); err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
-	g.sessions = legacy.NewTable(o.Sessions, o.Config.StoreTimeout, g.endUpstream)
+	g.sessions = legacy.NewTable(o.Sessions, o.Config.StoreTimeout, g.sessionEnded)
 	o.Metrics.ReadOpen(g.calls.Count, g.connections.Count, g.streams.Count, g.sessions.Count)
 	own := append([]byte(`{"name":"taskgate","version":`), jsonrpc.AppendString(nil, cmp.Or(o.Version, "dev"))...)
 	own = append(own, '}')
@@ -196,10 +196,13 @@ func (g *Gateway) Close(ctx context.Context) error {
 	return err
 }
 
-// endUpstream gives up the upstream session of a client session that has ended.
+// sessionEnded gives up the upstream session of a client session that has ended, and measures it.
 // Its id names none at the other upstreams, which then do nothing.
-func (g *Gateway) endUpstream(ctx context.Context, id string) {
+func (g *Gateway) sessionEnded(ctx context.Context, s legacy.Ended) {
 	for _, u := range g.routes {
-		u.endpoint.Upstream.EndSession(ctx, id)
+		u.endpoint.Upstream.EndSession(ctx, s.ID)
+	}
+	if !s.Since.IsZero() {
+		g.tel.SessionEnded(ctx, s.Upstream, s.Version, s.Since)
 	}
 }

@@ -46,7 +46,7 @@ type Sessions struct {
 	turn  int64 // counts what was heard of changes
 	// busy, ended and signal are those of Run.
 	busy   func(string) bool
-	ended  func(string)
+	ended  func(string, []byte)
 	signal func(id, text string, at time.Time)
 }
 
@@ -75,7 +75,7 @@ func (s *Store) Sessions(limit int, idle time.Duration) *Sessions {
 		tick:   min(sessionTick, max(idle/8, 50*time.Millisecond)),
 		known:  map[string]*knownSession{},
 		busy:   func(string) bool { return false },
-		ended:  func(string) {},
+		ended:  func(string, []byte) {},
 		signal: func(string, string, time.Time) {},
 	}
 	c.sessionLogs = &sessionLogs{
@@ -184,12 +184,12 @@ func (c *Sessions) learn(id string, got stored, turn int64, used bool) {
 // lost forgets a session that is gone, and tells that it has ended if it was known.
 func (c *Sessions) lost(id string) {
 	c.mu.Lock()
-	_, known := c.known[id]
+	k := c.known[id]
 	delete(c.known, id)
 	ended := c.ended
 	c.mu.Unlock()
-	if known {
-		ended(id)
+	if k != nil {
+		ended(id, k.state)
 	}
 }
 
@@ -338,11 +338,11 @@ func (c *Sessions) enter(ctx context.Context, id, owner string, most int) error 
 		}
 		victims = reply[1:]
 		for _, victim := range victims {
-			c.forget(victim) // before it is heard of that it ends: that is told once
+			state, _ := c.forget(victim) // before it is heard of that it ends: that is told once
 			if err := c.end(ctx, victim); err != nil {
 				return err
 			}
-			c.onEnded()(victim)
+			c.onEnded()(victim, state)
 		}
 	}
 }
@@ -394,16 +394,19 @@ func (c *Sessions) end(ctx context.Context, id string) error {
 	})
 }
 
-// forget drops a session and tells nobody. It reports whether it was known.
-func (c *Sessions) forget(id string) bool {
+// forget drops a session and tells nobody. It returns its state, and whether it was known.
+func (c *Sessions) forget(id string) (state []byte, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, known := c.known[id]
+	k := c.known[id]
+	if k == nil {
+		return nil, false
+	}
 	delete(c.known, id)
-	return known
+	return k.state, true
 }
 
-func (c *Sessions) onEnded() func(string) {
+func (c *Sessions) onEnded() func(string, []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ended

@@ -16,9 +16,10 @@ const sweepMax = 100
 
 // Run ends idle sessions until ctx ends. It asks busy for each whether this replica
 // still holds streams or calls of it, which keep a session from being idle, tells
-// ended of each that is gone other than by Delete here, and signal of each signal that
-// was sent for a session that is known here, with the time of this replica at which it was.
-func (c *Sessions) Run(ctx context.Context, busy func(id string) bool, ended func(id string), signal func(id, text string, at time.Time)) error {
+// ended of each that is gone other than by Delete here, with its latest state that is known
+// here, and signal of each signal that was sent for a session that is known here, with the
+// time of this replica at which it was.
+func (c *Sessions) Run(ctx context.Context, busy func(id string) bool, ended func(id string, state []byte), signal func(id, text string, at time.Time)) error {
 	c.mu.Lock()
 	c.busy, c.ended, c.signal = busy, ended, signal
 	c.mu.Unlock()
@@ -281,9 +282,9 @@ func (c *Sessions) sweep(ctx context.Context, kept []string) []string {
 	}
 	kept = nil
 	for _, id := range found[1:] {
-		gone, err := c.expired(ctx, id)
+		gone, state, err := c.expired(ctx, id)
 		if gone {
-			c.onEnded()(id)
+			c.onEnded()(id, state)
 		}
 		if err != nil {
 			return kept
@@ -299,13 +300,15 @@ func (c *Sessions) sweep(ctx context.Context, kept []string) []string {
 // to be told here: the session was known here, or nobody else has taken it out. It does so
 // last, so that whatever fails before is done by the next sweep. From the beginning the
 // session counts as unknown here: who hears of its end as well does not tell it again.
-func (c *Sessions) expired(ctx context.Context, id string) (gone bool, err error) {
+func (c *Sessions) expired(ctx context.Context, id string) (gone bool, state []byte, err error) {
 	err = c.store.do(ctx, "session expired", func(ctx context.Context) error {
 		n, err := c.store.client.Exists(ctx, c.store.keys.session(id)).Result()
 		if err != nil || n > 0 {
 			return err
 		}
-		gone = c.forget(id) || gone
+		if last, known := c.forget(id); known {
+			gone, state = true, last
+		}
 		if err := c.end(ctx, id); err != nil { // its log, and what else is left
 			return err
 		}
@@ -317,5 +320,5 @@ func (c *Sessions) expired(ctx context.Context, id string) (gone bool, err error
 		gone = gone || removed > 0
 		return err
 	})
-	return gone, err
+	return gone, state, err
 }

@@ -160,7 +160,7 @@ func TestSessionsAliveEachTick(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- s.Run(ctx, func(string) bool { return false }, func(string) {}, func(string, string, time.Time) {})
+		done <- s.Run(ctx, func(string) bool { return false }, func(string, []byte) {}, func(string, string, time.Time) {})
 	}()
 	calls := func(command string) int {
 		n := 0
@@ -195,7 +195,7 @@ func TestLogOfASessionInUse(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() {
-		done <- s.Run(ctx, func(string) bool { return true }, func(string) {}, func(string, string, time.Time) {})
+		done <- s.Run(ctx, func(string) bool { return true }, func(string, []byte) {}, func(string, string, time.Time) {})
 	}()
 	for range 3 {
 		for _, key := range s.store.keys.log("a") {
@@ -241,7 +241,7 @@ func TestSignalsAreNotAged(t *testing.T) {
 		}
 		signals, done := make(chan time.Time, 10), make(chan error, 1)
 		go func() {
-			done <- s.Run(ctx, func(string) bool { return true }, func(string) {}, func(_, _ string, at time.Time) { signals <- at })
+			done <- s.Run(ctx, func(string) bool { return true }, func(string, []byte) {}, func(_, _ string, at time.Time) { signals <- at })
 		}()
 		pass(time.Second)
 		left := time.Now()
@@ -268,7 +268,7 @@ func TestSessionsLostEvents(t *testing.T) {
 		signals, over, done := make(chan string, 10), make(chan string, 10), make(chan error, 1)
 		go func() {
 			done <- s.Run(ctx, func(id string) bool { return id != "idle" },
-				func(id string) { over <- id }, func(id, text string, _ time.Time) { signals <- id + " " + text })
+				func(id string, _ []byte) { over <- id }, func(id, text string, _ time.Time) { signals <- id + " " + text })
 		}()
 		pass(3*time.Minute + time.Second)
 

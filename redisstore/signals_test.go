@@ -24,7 +24,7 @@ func TestSignalsAreReadAlone(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	heard, done := make(chan string, 64), make(chan error, 1)
 	go func() {
-		done <- there.Run(ctx, func(string) bool { return true }, func(string) {}, func(_, text string, _ time.Time) { heard <- text })
+		done <- there.Run(ctx, func(string) bool { return true }, func(string, []byte) {}, func(_, text string, _ time.Time) { heard <- text })
 	}()
 	say := func(text string) {
 		t.Helper()

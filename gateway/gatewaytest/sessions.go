@@ -49,7 +49,7 @@ type replica struct {
 	t    *testing.T
 	mu   sync.Mutex
 	busy map[string]bool
-	// ended and heard are what the loop has told.
+	// ended and heard are what the loop has told: an id and a state, or a text.
 	ended chan string
 	heard chan string
 }
@@ -64,7 +64,7 @@ func run(t *testing.T, all []legacy.Sessions) []*replica {
 		ctx, stop := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() {
-			done <- s.Run(ctx, r.isBusy, func(id string) { r.ended <- id }, func(id, text string, at time.Time) {
+			done <- s.Run(ctx, r.isBusy, func(id string, state []byte) { r.ended <- id + " " + string(state) }, func(id, text string, at time.Time) {
 				if age := time.Since(at); age < 0 || age > patience {
 					t.Errorf("%s was sent %v ago", text, age)
 				}
@@ -226,7 +226,7 @@ func testIdle(t *testing.T, open OpenSessions) {
 	a.put("busy", 0, "state")
 	b.get("busy")
 	a.put("idle", 0, "state")
-	if got := next(t, a.ended, "the end of an idle session"); got != "idle" {
+	if got := next(t, a.ended, "the end of an idle session"); got != "idle state" {
 		t.Fatalf("%s has ended", got)
 	}
 	if time.Since(began) < idle*9/10 {
@@ -237,7 +237,7 @@ func testIdle(t *testing.T, open OpenSessions) {
 		t.Error("a busy session has ended")
 	}
 	b.setBusy("busy", false)
-	if got := next(t, b.ended, "the end of the other"); got != "busy" && got != "idle" {
+	if got := next(t, b.ended, "the end of the other"); got != "busy state" && !strings.HasPrefix(got, "idle ") {
 		t.Errorf("%s has ended", got)
 	}
 }
@@ -357,7 +357,7 @@ func testDeletedElsewhere(t *testing.T, open OpenSessions) {
 	if err := b.Delete(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
-	if got := next(t, a.ended, "the end on the other replica"); got != "a" {
+	if got := next(t, a.ended, "the end on the other replica"); got != "a one" {
 		t.Errorf("%s has ended", got)
 	}
 	if _, rev := a.get("a"); rev != 0 {

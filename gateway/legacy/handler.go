@@ -15,7 +15,6 @@ import (
 	"errors"
 	"net/http"
 	"strings"
-	"time"
 
 	"taskgate/gateway/endpoint"
 	"taskgate/gateway/wire"
@@ -75,13 +74,9 @@ func (h *Handler) ServeDELETE(w http.ResponseWriter, r *http.Request, p shim.Pri
 		return
 	}
 	defer s.release()
-	st := s.current()
-	if err := h.Sessions.end(r.Context(), s.id); err != nil {
+	if err := h.Sessions.end(r.Context(), s.id, s.current()); err != nil {
 		h.refuse(w, jsonrpc.ID{}, sessionFailure(err))
 		return
-	}
-	if st.Since != 0 {
-		h.Telemetry.SessionEnded(r.Context(), h.Name, st.Version, time.Unix(st.Since, 0))
 	}
 	w.WriteHeader(http.StatusNoContent)
 }
@@ -149,12 +144,7 @@ func (h *Handler) heed(ctx context.Context, s *session, msg jsonrpc.Message) (er
 				err = s.abort(ctx, id)
 			}
 		}
-	case mcp.NotifyInitialized:
-		// The upstream client has said the same when it opened the session there.
-		err = s.update(ctx, func(st sessionState) (sessionState, error) {
-			st.Initialized = true
-			return st, nil
-		})
+	case mcp.NotifyInitialized: // the upstream client has said the same when it opened the session there
 	default:
 		err = h.forward(ctx, s, msg)
 	}

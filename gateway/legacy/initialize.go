@@ -74,7 +74,7 @@ func (h *Handler) initialize(w http.ResponseWriter, r *http.Request, p shim.Prin
 		if !wire.FailureOf(st.Version, err).Refuses() { // that is how signing in begins
 			h.Log.WarnContext(ctx, "initialize failed upstream", "err", err)
 		}
-		_ = h.Sessions.end(context.WithoutCancel(ctx), s.id) // nobody has its id; idle time ends it otherwise
+		_ = h.Sessions.end(context.WithoutCancel(ctx), s.id, sessionState{}) // nobody has its id; idle time ends it otherwise
 		x.Fail(msg.ID, err)
 		return
 	}
@@ -93,7 +93,7 @@ func (h *Handler) introduction(p shim.Principal, params json.RawMessage, stdio b
 	if !ok {
 		return sessionState{}, wire.InvalidParams("params.protocolVersion must be a string")
 	}
-	st := sessionState{Upstream: h.Name, Owner: p.Owner(), Version: negotiate(wish, stdio), Legacy: true, Since: time.Now().Unix()}
+	st := sessionState{Upstream: h.Name, Owner: p.Owner(), Version: negotiate(wish, stdio), Legacy: true, Since: time.Now().Unix(), Maker: h.Sessions.name}
 	for name, field := range map[string]*json.RawMessage{"capabilities": &st.Capabilities, "clientInfo": &st.ClientInfo} {
 		value, ok := jsonrpc.Get(params, name)
 		if ok && !jsonrpc.IsObject(value) {

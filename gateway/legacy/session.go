@@ -47,10 +47,10 @@ type Sessions interface {
 	// Run ends idle sessions until ctx ends. It asks busy for each whether this
 	// replica still holds streams or calls of it, which keep a session from being
 	// idle, and tells ended of each that is gone other than by Delete here, on every
-	// replica that knew it, and signal of each signal that was sent for a session that
+	// replica that knew it, with the state that it last had there, and signal of each signal that was sent for a session that
 	// is known here, possibly more than once, with the time here at which it was sent.
 	// None of them may block, and busy must not call back.
-	Run(ctx context.Context, busy func(id string) bool, ended func(id string), signal func(id, text string, at time.Time)) error
+	Run(ctx context.Context, busy func(id string) bool, ended func(id string, state []byte), signal func(id, text string, at time.Time)) error
 }
 
 // Logs keeps what goes out on the streams of sessions, within bounds, so that any
@@ -132,11 +132,11 @@ type sessionState struct {
 	Legacy bool `json:"legacy,omitempty"`
 
 	// Since is when the session was made, in seconds of Unix time by the clock of the replica that
-	// made it; 0 in one of an older release. It is for a metric alone.
-	Since int64 `json:"since,omitempty"`
+	// made it, and Maker the name of that (Table.name), which measures how long the session was.
+	// Both are for a metric alone.
+	Since int64  `json:"since,omitempty"`
+	Maker string `json:"maker,omitempty"`
 
-	// Initialized says that notifications/initialized has come (X10).
-	Initialized bool `json:"initialized,omitempty"`
 	// LogLevel is what logging/setLevel asked for last; "" before that.
 	LogLevel string `json:"logLevel,omitempty"`
 	// Subscriptions are the URIs of resources/subscribe, sorted.
@@ -179,7 +179,7 @@ const namesRoom = (mostTold+mostSessionQuestions)*39 + 128
 
 // check refuses a state that is too large with a *shim.BusyError.
 func (l stateLimits) check(st sessionState) error {
-	st.Tasks, st.SessionQuestions, st.Initialized, st.LogLevel = nil, nil, false, ""
+	st.Tasks, st.SessionQuestions, st.LogLevel = nil, nil, ""
 	b, err := st.encode()
 	if err == nil && len(b)+namesRoom > l.bytes {
 		err = &shim.BusyError{Key: "max_session_bytes", Limit: "bytes in the state of this session"}

@@ -17,7 +17,7 @@ import (
 // askingSession is a session in a store whose client can be asked.
 func askingSession(t *testing.T, store Sessions) *session {
 	t.Helper()
-	table := NewTable(store, 3*time.Second, func(context.Context, string) {})
+	table := NewTable(store, 3*time.Second, func(context.Context, Ended) {})
 	s := mustCreate(t, table, sessionState{Capabilities: json.RawMessage(`{"elicitation":{}}`)})
 	t.Cleanup(func() {
 		s.release()

@@ -24,7 +24,7 @@ func TestStateKeepsRoomForNames(t *testing.T) {
 			t.Fatalf("refused by %s", busy.Key)
 		}
 	}
-	st.Initialized, st.LogLevel = true, "emergency"
+	st.LogLevel = "emergency"
 	for range mostTold {
 		st.Tasks = append(st.Tasks, newTaskID(t))
 	}

@@ -18,16 +18,20 @@ import (
 	"taskgate/shim"
 )
 
-// endings collects the ids of sessions that have ended.
+// endings collects the ids of sessions that have ended, and how long those were that were made here.
 type endings struct {
-	mu  sync.Mutex
-	ids []string
+	mu    sync.Mutex
+	ids   []string
+	times []time.Duration
 }
 
-func (e *endings) add(id string) {
+func (e *endings) add(s Ended) {
 	e.mu.Lock()
-	e.ids = append(e.ids, id)
-	e.mu.Unlock()
+	defer e.mu.Unlock()
+	e.ids = append(e.ids, s.ID)
+	if !s.Since.IsZero() {
+		e.times = append(e.times, time.Since(s.Since))
+	}
 }
 
 func (e *endings) String() string {
@@ -47,7 +51,7 @@ func exists(t *testing.T, s Sessions, id string) bool {
 
 func newTable(store Sessions) (*Table, *endings) {
 	e := &endings{}
-	return NewTable(store, 3*time.Second, func(_ context.Context, id string) { e.add(id) }), e
+	return NewTable(store, 3*time.Second, func(_ context.Context, s Ended) { e.add(s) }), e
 }
 
 func mustCreate(t *testing.T, table *Table, st sessionState) *session {
@@ -102,7 +106,7 @@ func TestSessionBelongs(t *testing.T) {
 func TestSessionState(t *testing.T) {
 	st := sessionState{
 		Upstream: "up", Owner: "o", Version: "2025-11-25", Capabilities: []byte(`{"roots":{}}`), ClientInfo: []byte(`{"name":"n"}`),
-		Initialized: true, LogLevel: "info", Subscriptions: []string{"a"},
+		LogLevel: "info", Subscriptions: []string{"a"},
 	}
 	b, err := st.encode()
 	if err != nil {
@@ -153,7 +157,7 @@ func TestSessionUpdateTogether(t *testing.T) {
 	if n := len(s.current().Subscriptions); n != 20 {
 		t.Errorf("%d of 20 changes are left", n)
 	}
-	if err := table.end(t.Context(), s.id); err != nil {
+	if err := table.end(t.Context(), s.id, s.current()); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.subscribe(t.Context(), "late", roomy); !errors.Is(err, errNoSession) {
@@ -243,7 +247,7 @@ func TestSessionForgotten(t *testing.T) {
 	if _, _, err := table.store.Since(t.Context(), s.id, getStream, 0, func(_ int64, m []byte) { said += string(m) }); said != "m" || err != nil {
 		t.Errorf("the message is lost with its session: %q, %v", said, err)
 	}
-	if err := table.end(t.Context(), s.id); err != nil {
+	if err := table.end(t.Context(), s.id, s.current()); err != nil {
 		t.Fatal(err)
 	}
 	if live() != 0 || s.ctx.Err() == nil || ended.String() != "["+s.id+"]" {
@@ -301,7 +305,7 @@ func TestSessionStoreDown(t *testing.T) {
 	if _, err := table.open(t.Context(), "a", "up", shim.Principal{}); !errors.Is(err, errStore) {
 		t.Errorf("open: %v", err)
 	}
-	if err := table.end(t.Context(), "a"); !errors.Is(err, errStore) {
+	if err := table.end(t.Context(), "a", sessionState{}); !errors.Is(err, errStore) {
 		t.Errorf("end: %v", err)
 	}
 	if f := sessionFailure(errStore); f.Status != 503 || strings.Contains(f.Message, "10.0") {
@@ -319,7 +323,7 @@ func TestSessionExpiry(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- table.Run(ctx) }()
-		idle := mustCreate(t, table, sessionState{})
+		idle := mustCreate(t, table, sessionState{Since: time.Now().Unix(), Maker: table.name})
 		idle.post([]byte("m"))
 		idle.release()
 		used := mustCreate(t, table, sessionState{})
@@ -327,6 +331,9 @@ func TestSessionExpiry(t *testing.T) {
 		synctest.Wait()
 		if ended.String() != "["+idle.id+"]" || idle.ctx.Err() == nil || used.ctx.Err() != nil {
 			t.Errorf("ended %s, idle %v, used %v", ended, idle.ctx.Err(), used.ctx.Err())
+		}
+		if len(ended.times) != 1 || ended.times[0] < time.Minute || ended.times[0] > 2*time.Minute {
+			t.Errorf("it was there for %v", ended.times)
 		}
 		used.release()
 		<-time.After(59 * time.Second)

@@ -19,12 +19,12 @@ type together struct {
 // sessionsUser is what one gateway gives to Run.
 type sessionsUser struct {
 	busy   func(string) bool
-	ended  func(string)
+	ended  func(string, []byte)
 	signal func(id, text string, at time.Time)
 }
 
 // Run implements Sessions. The first gateway's run serves all.
-func (s *together) Run(ctx context.Context, busy func(string) bool, ended func(string), signal func(id, text string, at time.Time)) error {
+func (s *together) Run(ctx context.Context, busy func(string) bool, ended func(string, []byte), signal func(id, text string, at time.Time)) error {
 	s.mu.Lock()
 	s.users = append(s.users, sessionsUser{busy, ended, signal})
 	first := len(s.users) == 1
@@ -35,9 +35,9 @@ func (s *together) Run(ctx context.Context, busy func(string) bool, ended func(s
 	}
 	return s.Sessions.Run(ctx, func(id string) bool {
 		return slices.ContainsFunc(s.all(), func(u sessionsUser) bool { return u.busy(id) })
-	}, func(id string) {
+	}, func(id string, state []byte) {
 		for _, u := range s.all() {
-			u.ended(id)
+			u.ended(id, state)
 		}
 	}, func(id, text string, at time.Time) {
 		for _, u := range s.all() {

@@ -30,7 +30,7 @@ type Table struct {
 	// storeTimeout is how long the store is waited for.
 	storeTimeout time.Duration
 	// ended is called for each session that is over, wherever it ended.
-	ended func(ctx context.Context, id string)
+	ended func(context.Context, Ended)
 	// name tells this replica from the others in notes that they leave each other.
 	name string
 	ctx  context.Context // ends when nothing is listened to any more
@@ -43,9 +43,17 @@ type Table struct {
 	work   sync.WaitGroup // of what outlives a request
 }
 
+// Ended is a session that is over. What it was is said on the replica that has made it, so that
+// it is measured once.
+type Ended struct {
+	ID                string
+	Upstream, Version string    // "" elsewhere
+	Since             time.Time // when it was made; zero elsewhere
+}
+
 // NewTable makes a table over a store, which is waited for that long. ended is called for each
 // session that is over.
-func NewTable(store Sessions, storeTimeout time.Duration, ended func(context.Context, string)) *Table {
+func NewTable(store Sessions, storeTimeout time.Duration, ended func(context.Context, Ended)) *Table {
 	t := &Table{store: store, storeTimeout: storeTimeout, ended: ended, name: rand.Text(), live: make(map[string]*session)}
 	t.ctx, t.stop = context.WithCancel(context.Background())
 	return t
@@ -59,8 +67,9 @@ func (t *Table) within(ctx context.Context) (context.Context, context.CancelFunc
 
 // Run ends sessions that have been idle for too long, until ctx ends.
 func (t *Table) Run(ctx context.Context) error {
-	return t.store.Run(patience.With(ctx, t.storeTimeout), t.busy, func(id string) {
-		t.outlive(func() { t.finish(context.WithoutCancel(ctx), id) })
+	return t.store.Run(patience.With(ctx, t.storeTimeout), t.busy, func(id string, state []byte) {
+		st, _ := decodeSession(state) // without a state, none of this replica's
+		t.outlive(func() { t.finish(context.WithoutCancel(ctx), id, st) })
 	}, t.signalled)
 }
 
@@ -185,17 +194,17 @@ func (t *Table) attached(id string) bool {
 }
 
 // end removes a session on behalf of its client.
-func (t *Table) end(ctx context.Context, id string) error {
+func (t *Table) end(ctx context.Context, id string, st sessionState) error {
 	if err := t.store.Delete(ctx, id); err != nil {
 		return err
 	}
-	t.finish(ctx, id)
+	t.finish(ctx, id, st)
 	return nil
 }
 
 // finish ends what this replica still does for a session that is over: its calls
 // are cancelled, its streams end, and its upstream session is given up.
-func (t *Table) finish(ctx context.Context, id string) {
+func (t *Table) finish(ctx context.Context, id string, st sessionState) {
 	t.mu.Lock()
 	s := t.live[id]
 	delete(t.live, id)
@@ -205,7 +214,11 @@ func (t *Table) finish(ctx context.Context, id string) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
-	t.ended(ctx, id)
+	over := Ended{ID: id}
+	if st.Maker == t.name {
+		over.Upstream, over.Version, over.Since = st.Upstream, st.Version, time.Unix(st.Since, 0)
+	}
+	t.ended(ctx, over)
 }
 
 // reap forgets a live part that is not worth keeping any more.

@@ -169,7 +169,7 @@ func (t *Telemetry) Refused(ctx context.Context, err error) {
 	}
 }
 
-// SessionEnded measures a session that its client has ended.
+// SessionEnded measures a session that has ended.
 func (t *Telemetry) SessionEnded(ctx context.Context, upstream, version string, since time.Time) {
 	t.metrics.ServerSession(ctx, max(0, time.Since(since)), upstream, version)
 }

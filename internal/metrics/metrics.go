@@ -101,7 +101,7 @@ func New(mp metric.MeterProvider) (*Metrics, error) {
 	b := &builder{meter: mp.Meter(scope), gauges: make(map[string]metric.Float64ObservableGauge)}
 	m := &Metrics{
 		serverOperation:  b.seconds(semconv.ServerOperationDuration, "Duration of MCP requests as the server sees them.", semconv.DurationBounds),
-		serverSession:    b.seconds(semconv.ServerSessionDuration, "Duration of MCP sessions as the server sees them, of those that their client ended.", semconv.DurationBounds),
+		serverSession:    b.seconds(semconv.ServerSessionDuration, "Duration of MCP sessions as the server sees them.", semconv.DurationBounds),
 		clientOperation:  b.seconds(semconv.ClientOperationDuration, "Duration of MCP requests as the client sees them: those to upstreams.", semconv.DurationBounds),
 		clientSession:    b.seconds(semconv.ClientSessionDuration, "Duration of MCP sessions as the client sees them: those with upstreams.", semconv.DurationBounds),
 		taskDuration:     b.seconds(taskDuration, "Time from the creation of a task to its end.", taskBounds),

@@ -118,7 +118,7 @@ func (s session) served() []attribute.KeyValue {
 	return append(s.attributes(), semconv.Transport.String(semconv.TransportTCP), semconv.ProtocolName.String(transportProtocol))
 }
 
-// ServerSession measures a session that its client has ended.
+// ServerSession measures a session that has ended, on the replica that has made it.
 func (m *Metrics) ServerSession(ctx context.Context, d time.Duration, upstream, version string) {
 	if m == nil {
 		return
