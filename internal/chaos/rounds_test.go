@@ -41,6 +41,7 @@ type round struct {
 	at      int               // pieces said before, and the questions due then asked; -1 for none
 	names   map[string]string // questions, by key
 	answers []string
+	again   int // how often the call was made again from here
 }
 
 // startRounds serves until the test ends.
@@ -133,7 +134,10 @@ func (u *rounds) enter(m message) *round {
 		u.strays++
 		return nil
 	}
-	next := &round{call: call, run: rd.run, at: rd.at, answers: slices.Clone(rd.answers)}
+	// A client that was asked itself makes the call again as a task, and recover: retry may run
+	// that again. What it asks then is asked anew.
+	next := &round{call: call, run: rd.run + rd.again, at: rd.at, answers: slices.Clone(rd.answers)}
+	rd.again++
 	for key, name := range rd.names {
 		value := "(missing)"
 		if response, ok := m.Params.InputResponses[key]; ok {
