@@ -104,7 +104,7 @@ var (
 	ErrNeedsTask = errors.New("this tool needs a client that supports tasks")
 	// ErrForbidsTask: a task was demanded for a tool that never becomes one (L4).
 	ErrForbidsTask = errors.New("this tool cannot be called as a task")
-	// ErrDraining: this replica takes no new calls.
+	// ErrDraining: this replica takes no new calls, or has not sent the call.
 	ErrDraining = errors.New("the gateway is shutting down")
 	// ErrRefused is the ErrDraining of what has not begun: another replica can do it.
 	ErrRefused = fmt.Errorf("%w", ErrDraining)

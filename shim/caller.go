@@ -35,7 +35,7 @@ type caller struct {
 func (c *caller) block() (Answered, error) {
 	defer c.run.discard()
 	reply, err := c.run.rounds.send()
-	return Answered{Reply: reply}, err
+	return Answered{Reply: reply}, c.run.told(err)
 }
 
 // queue waits for a slot, but not for longer than the operator has a client wait that takes
@@ -52,7 +52,7 @@ func (c *caller) queue() error {
 	if err != nil {
 		r.discard()
 	}
-	return err
+	return r.told(err)
 }
 
 // taskFirst makes the task first and then sends the call. If no task can be made, a client
@@ -87,17 +87,17 @@ func (c *caller) await(ctx context.Context, grace time.Duration) (Answered, erro
 	for attempt := 0; ; {
 		select {
 		case <-r.done:
-			return Answered{Reply: r.reply}, r.err
+			return Answered{Reply: r.reply}, r.told(r.err)
 		case <-r.ctx.Done():
 			if r.answered() {
-				return Answered{Reply: r.reply}, r.err
+				return Answered{Reply: r.reply}, r.told(r.err)
 			}
 			// The client hears nothing more; exec ends by the same context.
 			c.detach()
-			return Answered{}, r.why(r.ctx.Err())
+			return Answered{}, r.told(r.why(r.ctx.Err()))
 		case <-c.news:
 			if r.answered() {
-				return Answered{Reply: r.reply}, r.err
+				return Answered{Reply: r.reply}, r.told(r.err)
 			}
 			if a, err, done := c.look(ctx); done {
 				return a, err

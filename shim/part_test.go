@@ -219,9 +219,7 @@ func TestWaitersOfAReplicaThatStops(t *testing.T) {
 				pass(time.Second)
 				w.closes(a)
 				callers.Wait()
-				if !errors.Is(blocked, shim.ErrDraining) {
-					t.Errorf("the blocked caller got %v", blocked)
-				}
+				wantMayBeDone(t, blocked, shutDown)
 				if goesOn && !errors.Is(waited, shim.ErrDraining) {
 					t.Errorf("a task that goes on: %+v, %v", end, waited)
 				}
@@ -230,5 +228,50 @@ func TestWaitersOfAReplicaThatStops(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// A call that was sent may have been done, and its caller is told so. Only the caller of one that
+// was not sent is invited to make it again.
+func TestBlockedCallsOfAReplicaThatStops(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		u := takes(time.Hour)
+		a := w.leaving(limited(u, shim.Never, func(srv *shim.Server) { srv.QueueWait = time.Hour }))
+		sent, queued := calls(t, a, call()), calls(t, a, call())
+		w.closes(a)
+		<-sent.done
+		<-queued.done
+		wantMayBeDone(t, sent.err, shutDown)
+		if !errors.Is(queued.err, shim.ErrDraining) || u.calls.Load() != 1 {
+			t.Errorf("the queued caller got %v; %d calls were sent", queued.err, u.calls.Load())
+		}
+	})
+}
+
+// A replica that was taken for lost may run a call on whose caller still waits. The record of
+// the call has ended, and the caller gets that end.
+func TestCallThatAnotherReplicaHasEnded(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		u := elicits(time.Hour, "a")
+		s := w.gateway("r1", u, policy(shim.Auto))
+		stream := &relayed{}
+		k := calls(t, s, legacy(stream))
+		wantKeys(t, stream.asked, "a")
+		message := "lost"
+		if _, err := w.store.Apply(t.Context(), stream.id, nil, shim.Change{Op: "elsewhere", To: shim.Failed, StatusMessage: &message,
+			Outcome: &shim.Outcome{Error: []byte(`{"code":-32603,"message":"lost"}`)}}); err != nil {
+			t.Fatal(err)
+		}
+		<-k.done
+		wantMayBeDone(t, k.err, "the replica that ran this call was lost; the upstream may have finished the work")
+	})
+}
+
+// wantMayBeDone fails unless a caller was told that the server may have done what it asked for.
+func wantMayBeDone(t *testing.T, err error, message string) {
+	t.Helper()
+	var up *shim.UpstreamError
+	if !errors.As(err, &up) || up.Message != message || up.RetryAfterMs != 0 {
+		t.Errorf("the caller got %v, want %q", err, message)
 	}
 }

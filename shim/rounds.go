@@ -94,6 +94,7 @@ func (rs *rounds) send() (Reply, error) {
 // its own time is over, a caller who blocks for as long as for any other answer of it.
 func (rs *rounds) call(retry *Retry) (Reply, error) {
 	r := rs.run
+	r.sent.Store(true)
 	begin := time.Now()
 	for d := retryFirst; ; d = min(2*d, retryMost) {
 		reply, err := r.srv.Upstream.Call(r.trace.context(), r.request(retry), r)

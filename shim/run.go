@@ -32,6 +32,8 @@ type run struct {
 	// firm: the call is not sent unless the store has confirmed its record. It is set
 	// before anything else knows the run, or by the goroutine of the upstream call.
 	firm bool
+	// sent: the server may have the call.
+	sent atomic.Bool
 	// trimmed: the record has no arguments any more that nobody will need. run.mu guards it.
 	trimmed bool
 
@@ -187,6 +189,22 @@ func (r *run) why(err error) error {
 		return cause
 	}
 	return ErrDraining
+}
+
+// told is the error that a caller gets who waits for the call here. It invites to make the call
+// again only if the server cannot have it.
+func (r *run) told(err error) error {
+	switch {
+	case errors.Is(err, errTaskCancelled): // another replica ended the record
+		return errLost
+	case !errors.Is(err, ErrDetached) && !errors.Is(err, ErrDraining):
+		return err
+	case !r.sent.Load():
+		return ErrDraining
+	case r.s.life.ctx.Err() != nil:
+		return errShutDown
+	}
+	return errLost // another replica has the call
 }
 
 // answered reports whether the reply is there. An answered run also ends its

@@ -169,7 +169,8 @@ func (s *Shim) refuse() {
 
 // Halt lets go of all calls still in flight. A task that another replica can go on
 // with is left to it, and its call is not cancelled upstream; any other fails and says
-// why, and its call is cancelled (design.md 0.6). Callers that wait get ErrDraining.
+// why, and its call is cancelled (design.md 0.6). Callers who wait for a call that was sent are
+// told that the server may have finished it; all others get ErrDraining.
 // Outcomes are still recorded, as long as ctx lasts.
 func (s *Shim) Halt(ctx context.Context) error {
 	s.refuse()
