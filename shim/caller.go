@@ -48,7 +48,7 @@ func (c *caller) queue() error {
 	full := &BusyError{Key: "queue_wait", Limit: busyServer, RetryAfter: retryBusy}
 	ctx, stop := context.WithTimeoutCause(r.ctx, r.srv.QueueWait, full)
 	defer stop()
-	err := r.trace.queue(ctx)
+	err := r.queue(ctx)
 	if err != nil {
 		r.discard()
 	}

@@ -153,16 +153,22 @@ func (r *run) queueAndSend() (Reply, error) {
 	if r.ticket.queued() {
 		r.status.say("queued")
 		r.confirmUnsent()
-		if err := r.trace.queue(r.ctx); err != nil {
+		if err := r.queue(r.ctx); err != nil {
 			return Reply{}, err
-		}
-		if err := context.Cause(r.s.life.ctx); err != nil {
-			return Reply{}, err // the slot is that of a call that the halt has ended
 		}
 		r.status.say("")
 	}
 	r.meter.sent()
 	return r.rounds.send()
+}
+
+// queue waits for a slot. One that comes free while this replica halts, because the halt has ended
+// a call, is for nobody.
+func (r *run) queue(ctx context.Context) error {
+	if err := r.trace.queue(ctx); err != nil {
+		return err
+	}
+	return context.Cause(r.s.life.ctx)
 }
 
 // confirmUnsent records of a task that waits for its turn that it has not been sent: it
