@@ -35,7 +35,7 @@ type caller struct {
 func (c *caller) block() (Answered, error) {
 	defer c.run.discard()
 	reply, err := c.run.rounds.send()
-	return Answered{Reply: reply}, c.run.told(err)
+	return Answered{Reply: reply}, c.told(err)
 }
 
 // queue waits for a slot, but not for longer than the operator has a client wait that takes
@@ -52,7 +52,7 @@ func (c *caller) queue() error {
 	if err != nil {
 		r.discard()
 	}
-	return r.told(err)
+	return c.told(err)
 }
 
 // taskFirst makes the task first and then sends the call. If no task can be made, a client
@@ -87,17 +87,17 @@ func (c *caller) await(ctx context.Context, grace time.Duration) (Answered, erro
 	for attempt := 0; ; {
 		select {
 		case <-r.done:
-			return Answered{Reply: r.reply}, r.told(r.err)
+			return Answered{Reply: r.reply}, c.told(r.err)
 		case <-r.ctx.Done():
 			if r.answered() {
-				return Answered{Reply: r.reply}, r.told(r.err)
+				return Answered{Reply: r.reply}, c.told(r.err)
 			}
 			// The client hears nothing more; exec ends by the same context.
 			c.detach()
-			return Answered{}, r.told(r.why(r.ctx.Err()))
+			return Answered{}, c.told(r.why(r.ctx.Err()))
 		case <-c.news:
 			if r.answered() {
-				return Answered{Reply: r.reply}, r.told(r.err)
+				return Answered{Reply: r.reply}, c.told(r.err)
 			}
 			if a, err, done := c.look(ctx); done {
 				return a, err
@@ -115,6 +115,22 @@ func (c *caller) await(ctx context.Context, grace time.Duration) (Answered, erro
 		attempt++
 		timer.Reset(createAgain(err))
 	}
+}
+
+// told is the error that a caller gets who waits for the call here. It invites to make the call
+// again only if the server cannot have it.
+func (c *caller) told(err error) error {
+	switch {
+	case errors.Is(err, errTaskCancelled): // another replica ended the record
+		return errLost
+	case !errors.Is(err, ErrDetached) && !errors.Is(err, ErrDraining):
+		return err
+	case !c.run.sent.Load():
+		return ErrDraining
+	case c.run.s.life.ctx.Err() != nil:
+		return errShutDown
+	}
+	return errLost // another replica has the call
 }
 
 // createAgain is after how long creating a task is tried again after an error.

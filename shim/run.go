@@ -197,22 +197,6 @@ func (r *run) why(err error) error {
 	return ErrDraining
 }
 
-// told is the error that a caller gets who waits for the call here. It invites to make the call
-// again only if the server cannot have it.
-func (r *run) told(err error) error {
-	switch {
-	case errors.Is(err, errTaskCancelled): // another replica ended the record
-		return errLost
-	case !errors.Is(err, ErrDetached) && !errors.Is(err, ErrDraining):
-		return err
-	case !r.sent.Load():
-		return ErrDraining
-	case r.s.life.ctx.Err() != nil:
-		return errShutDown
-	}
-	return errLost // another replica has the call
-}
-
 // answered reports whether the reply is there. An answered run also ends its
 // context, so whoever saw that has to ask.
 func (r *run) answered() bool {
