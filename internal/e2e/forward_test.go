@@ -60,9 +60,9 @@ upstreams:
 	tenant := func(g *gateway) *taskclient.Client {
 		return &taskclient.Client{URL: g.url, Tasks: true, HTTP: &http.Client{Transport: withTenant(secret)}}
 	}
-	gone := callTask(t, tenant(lost), "wait", map[string]any{})
-	plain := callTask(t, lost.client(true), "wait", map[string]any{})
-	kept := callTask(t, tenant(stays), "wait", map[string]any{})
+	gone := callResumable(t, way, tenant(lost), map[string]any{})
+	plain := callResumable(t, way, lost.client(true), map[string]any{})
+	kept := callResumable(t, way, tenant(stays), map[string]any{})
 	lost.Kill()
 
 	end := waitFor(t, tenant(stays), gone.ID, "failed")

@@ -174,6 +174,22 @@ func (r *recorded) count(text string) int {
 	return bytes.Count(r.said.Bytes(), []byte(text))
 }
 
+// callResumable makes a task of the tool "wait", and returns once the record says where its call can
+// be resumed. The event that says so is the only one of the call until the tool ends.
+func callResumable(t *testing.T, way *recorded, c *taskclient.Client, args map[string]any) *taskclient.Task {
+	t.Helper()
+	const checkpoint = `"last":"`
+	before := way.count(checkpoint)
+	task := callTask(t, c, "wait", args)
+	eventually(t, "the record says where the call can be resumed", func() error {
+		if way.count(checkpoint) == before {
+			return errNotYet
+		}
+		return nil
+	})
+	return task
+}
+
 // behind is the configuration of a gateway in front of the server, whose way to Redis is recorded.
 func behind(t *testing.T, s *signedIn, way *recorded, more string) []string {
 	t.Helper()
@@ -281,13 +297,7 @@ func TestKeptTokens(t *testing.T) {
 	way := record(t, redis.URL())
 	config := behind(t, server, way, ", keep_tokens: on")
 	first, second := startGateway(t, config...), startGateway(t, config...)
-	task := callTask(t, showing(first, server.refresh("alice")), "wait", map[string]any{"say": "alice"})
-	eventually(t, "the record says where the call can be resumed", func() error {
-		if way.count(`"last":"`) == 0 {
-			return errNotYet
-		}
-		return nil
-	})
+	task := callResumable(t, way, showing(first, server.refresh("alice")), map[string]any{"say": "alice"})
 	first.Kill()
 	eventually(t, "the task is gone on with", func() error {
 		if strings.Contains(second.Output(), "took over a task") {
