@@ -132,6 +132,7 @@ func playLegacy(t *testing.T, archive *txtar.Archive) {
 				t.Fatal(err)
 			}
 			<-time.After(d)
+			synctest.Wait() // for what else happens at that time
 		case "saw":
 			synctest.Wait()
 			saw := p.server.up.seen()
