@@ -27,6 +27,7 @@ func (s *Store) run(ctx context.Context, sc *script, keys []string, args *argv, 
 	if err != nil {
 		return nil, err
 	}
+	// Redis wakes it, after WaitTimeout at the latest; the write is repeated then.
 	n, err := conn.Wait(ctx, s.opts.WaitReplicas, s.opts.WaitTimeout).Result()
 	if err == nil && n < int64(s.opts.WaitReplicas) {
 		err = ErrNotReplicated

@@ -150,6 +150,8 @@ func (h *hub) session(up func()) error {
 		if err := h.work(ps, broken); err != nil {
 			return err
 		}
+		// Whoever begins or ends a watch wakes it, and a broken connection; a probe that does not come back
+		// finds a connection that is silently dead, within two intervals.
 		select {
 		case <-h.ctx.Done():
 			return h.ctx.Err()
@@ -243,6 +245,7 @@ func (h *hub) command(send func(context.Context, ...string) error, channels []st
 	if err := send(ctx, channels...); err != nil {
 		return err
 	}
+	// The reader wakes it; after the timeout the connection is given up and opened anew.
 	select {
 	case <-h.confirmed:
 		return nil

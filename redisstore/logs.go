@@ -250,6 +250,7 @@ func (c *sessionLogs) Watch(ctx context.Context, id string, wake func()) {
 			delete(c.watches, id)
 		}
 	}()
+	// Events of the log wake it, and states that are read or written here. Callers look by themselves.
 	for _, err := range c.store.hub.watch(ctx, []string{c.store.keys.logEvents(id)}) {
 		if err != nil {
 			return

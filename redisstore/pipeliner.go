@@ -119,6 +119,7 @@ func (p *pipeliner) Process(ctx context.Context, cmd redis.Cmder) error {
 	p.pending = append(p.pending, c)
 	p.sendPending()
 	p.mu.Unlock()
+	// The pipeline wakes it. Each lateRound (50 ms) somebody looks for commands that nobody sends.
 	select {
 	case <-c.done:
 		return c.err

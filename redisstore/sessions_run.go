@@ -47,6 +47,8 @@ func (c *Sessions) Run(ctx context.Context, busy func(id string) bool, ended fun
 
 // listen looks again at what has changed elsewhere.
 func (c *Sessions) listen(ctx context.Context) {
+	// Events of sessions wake it, and each reconnect. What is lost, Run finds: a signal within
+	// signalsCheck (30 s); and a state is believed for sessionFresh (5 s).
 	for e, err := range c.store.hub.watch(ctx, []string{c.store.keys.sessionEvents()}) {
 		if err != nil {
 			return // the store is closed

@@ -83,6 +83,8 @@ func (h *hub) watch(ctx context.Context, channels []string) iter.Seq2[shim.Event
 				yield(shim.Event{}, err)
 				return
 			}
+			// The reader of the subscription wakes it, also after each reconnect. A message may be lost: the
+			// callers look by themselves.
 			select {
 			case <-ctx.Done():
 				return

@@ -111,6 +111,8 @@ func (b *mailbox) await(ctx context.Context, q []Question) (late bool, err error
 		case !open:
 			return false, nil
 		}
+		// A read of the record wakes it, which an event asks for; if that is lost, the audit does, within
+		// Parts beats (27 s).
 		select {
 		case <-b.wake:
 		case <-timer.C:

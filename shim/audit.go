@@ -18,6 +18,7 @@ import (
 // that of all tasks, and waits for no read.
 func (rv *recovery) listen(ctx context.Context) {
 	s := rv.s
+	// The store wakes it, also after each reconnect; the audit finds what is lost, within Parts beats (27 s).
 	for e, err := range s.store.Inbox(ctx, s.replica) {
 		switch {
 		case err != nil:
@@ -46,6 +47,7 @@ func (rv *recovery) listen(ctx context.Context) {
 func (rv *recovery) run(ctx context.Context) {
 	for part := 0; ; {
 		n := int64(0)
+		// A goodbye or a reconnect wakes it, and each beat of this replica (a third of the expiry).
 		select {
 		case <-ctx.Done():
 			return

@@ -99,6 +99,7 @@ func (s *Shim) Wait(ctx context.Context, p Principal, upstream string, id ID, se
 func (s *Shim) lastLook(ctx context.Context, p Principal, upstream string, id ID) (Task, error) {
 	if s.runs.get(id) != nil {
 		patient, stop := context.WithTimeout(ctx, s.storeTimeout)
+		// The end of the run wakes it; after storeTimeout it reads the record all the same.
 		_ = s.life.work.Wait(patient) // what has not ended by then is reported as running
 		stop()
 	}
@@ -155,6 +156,8 @@ func (f *follower) run(ctx context.Context) error {
 		if err := f.read(ctx, tasks); err != nil {
 			return err
 		}
+		// Events of the store wake it, and whoever adds a task here; it reads all again each 30 s (reread),
+		// and after a read that failed in 1 s.
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -207,6 +210,7 @@ func (f *follower) watch(ctx context.Context, tasks []due) {
 
 // listen marks the tasks of which events tell.
 func (f *follower) listen(ctx context.Context, watched []*followed, ids []ID) {
+	// The store wakes it, also after each reconnect; what is lost, run finds at its next tick.
 	for e, err := range f.s.store.Watch(ctx, ids...) {
 		switch {
 		case err != nil:

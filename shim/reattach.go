@@ -128,6 +128,8 @@ func (w *waiter) wait(ctx context.Context) (Answered, error) {
 	grace := w.grace()
 	w.announce(ctx)
 	for {
+		// follow brings each state of the record, and reads it each 30 s by itself; a run on this replica
+		// closes replied.
 		select {
 		case <-ctx.Done():
 			return w.leave(ctx)

@@ -177,6 +177,7 @@ func (c *Credentials) Wait(ctx context.Context, upstream, subject string, waits 
 			waits()
 		}
 		again := time.NewTimer(lookAgain)
+		// The next request of the principal at this replica wakes it; it looks by itself each 30 s (lookAgain).
 		select {
 		case <-came:
 		case <-again.C:

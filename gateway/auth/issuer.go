@@ -114,6 +114,7 @@ func (i *issuer) run(ctx context.Context) error {
 			pause, retry = min(retry, i.refresh), min(2*retry, retryMost)
 		}
 		timer := time.NewTimer(pause)
+		// A token with a key that is not known wakes it; else it fetches by the timer.
 		select {
 		case <-timer.C:
 		case <-i.asked:

@@ -123,6 +123,7 @@ func (s *session) pull(ctx context.Context, id shim.ID) error {
 			}
 			asked = name
 		}
+		// An event of the log wakes it, of the replica that pushes; after pullWait it removes the mark itself.
 		select {
 		case <-wake:
 		case <-ctx.Done(): // its replica has forgotten to say that it is over

@@ -129,6 +129,8 @@ func (a *asker) run() {
 			pause = time.After(again)
 		}
 		checks = false
+		// Whoever follows the tasks wakes it, each 30 s at the latest; it looks by itself each holderCheck
+		// whether the stream that has a question lives.
 		select {
 		case <-a.wake:
 		case <-pause:

@@ -325,6 +325,8 @@ func (s *session) heard(ctx context.Context) {
 				return
 			}
 		}
+		// An event of the log wakes it: the replica with the stream changes its note, at the latest when it
+		// reads the record by itself (keep_alive). After listenReady the caller goes on without.
 		select {
 		case <-wake:
 		case <-ctx.Done():

@@ -99,6 +99,7 @@ func (l *listener) start(ctx context.Context, up upstream.Client) shim.Filter {
 
 	wait := time.NewTimer(listenReady)
 	defer wait.Stop()
+	// run wakes it when the server agrees; after listenReady the caller goes on without.
 	select {
 	case <-ready:
 	case <-wait.C:
@@ -244,6 +245,8 @@ func (l *listener) watch(ctx context.Context, up upstream.Client) {
 	defer stop()
 	noted := "" // what the note of the stream says
 	for {
+		// An event of the session's log or record wakes it; the GET stream reads the record each keep_alive
+		// by itself, which is such an event if it has changed.
 		select {
 		case <-wake:
 		case <-ctx.Done():

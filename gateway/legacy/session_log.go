@@ -198,6 +198,7 @@ func (s *session) displace(ctx context.Context, stream string) {
 	}
 	l.taken.Store(true)
 	l.cut()
+	// The handler of the answer wakes it; the caller goes on after its timeout, for that one answers no more.
 	select {
 	case <-l.gone:
 	case <-ctx.Done():

@@ -94,6 +94,8 @@ func (w *writer) run(ctx context.Context, check time.Duration, over func(state s
 		if w.logless {
 			again = time.After(storeAgain)
 		}
+		// An event of the session's log or record wakes it, and whoever hands it a message here; it looks
+		// by itself each check.
 		select {
 		case <-wake:
 		case <-tick.C:

@@ -158,6 +158,7 @@ func (q *request) awaitTask(ctx context.Context) (json.RawMessage, error) {
 	ctx, done := awaiting(ctx, q, askNote{Task: id})
 	defer done()
 	look, stop := q.askOnResult(ctx, true)
+	// The end of the task wakes it, on whichever replica; Wait reads the task each 30 s by itself.
 	t, err := q.h.Shim.Wait(ctx, q.principal, q.h.Name, id, look)
 	stop()
 	if err != nil {

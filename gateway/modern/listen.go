@@ -71,6 +71,7 @@ func (s *subscription) stream(ctx context.Context) error {
 	var tasks sync.WaitGroup
 	var failed error
 	tasks.Go(func() {
+		// follow wakes it when the server agrees, within ackWait; tasks are read each 30 s by themselves.
 		select {
 		case <-s.acked:
 			if failed = unlessOver(ctx, s.followTasks(ctx)); failed != nil {

@@ -76,6 +76,7 @@ func (g *getSupport) await(ctx context.Context, ready <-chan struct{}) {
 	}
 	t := time.NewTimer(headWait)
 	defer t.Stop()
+	// The attempt to open the stream wakes it; after headWait the call goes out without it.
 	select {
 	case <-ready:
 	case <-t.C:
@@ -87,6 +88,7 @@ func (g *getSupport) await(ctx context.Context, ready <-chan struct{}) {
 // the server has one.
 func (st *getStream) join(ctx context.Context) (bool, error) {
 	h, _ := st.want(ctx)
+	// The attempt to open the stream wakes it; after headMost the server is taken to have one.
 	select {
 	case <-h.known:
 		st.mu.Lock()
@@ -316,6 +318,7 @@ func (h *getHold) pause(ctx context.Context, least, most time.Duration) error {
 	}
 	t := time.NewTimer(most - least)
 	defer t.Stop()
+	// A call or a listener that wants the stream wakes it; else the timer does.
 	select {
 	case <-t.C:
 		return nil

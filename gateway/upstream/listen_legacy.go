@@ -33,6 +33,7 @@ func (s *session) listen(ctx context.Context, f shim.Filter, ready func(shim.Fil
 	defer s.listeners.remove(lis)
 	ready(agreed)
 	for {
+		// The GET stream of the session wakes it. One that was open is opened again, at least once a minute.
 		select {
 		case <-lis.news:
 			for _, n := range lis.heard() {

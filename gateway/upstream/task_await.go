@@ -327,6 +327,7 @@ func (t *serverTask) cancel(ctx context.Context) bool {
 	}
 	timer := time.NewTimer(t.naming)
 	defer timer.Stop()
+	// The answer to the call wakes it; after the timer the call is cancelled as one without a task.
 	select {
 	case <-t.settled:
 	case <-timer.C:

@@ -78,32 +78,3 @@ func f() { clock.Sleep(clock.Second); _ = httputil.ErrLineTooLong }
 		t.Error("external")
 	}
 }
-
-// What counts as a wait is found, and nothing else.
-func TestWaitsAreFound(t *testing.T) {
-	s := sourceOf(t, "a.go", `package a
-
-type s struct{ c, d chan int; m map[int]int }
-
-func (s *s) receives()       { <-s.c }
-func (s s) sends()           { s.c <- 1 }
-func (g *g[T]) selects()     { select { case <-g.c: } }
-func inCase()                { select { case <-c: <-d; default: } }
-func inLiteral()             { go func() { work.Wait() }() }
-func (s *s) ranges()         { for range s.d { } }
-func rangesLocal(c chan int) { for v := range c { } }
-func rangesMade()            { c := make(chan int); for range c { } }
-func watching()              { for e, err := range store.Watch(ctx) { } }
-
-func polls()                 { select { case <-c: default: } }
-func iterates(d []int)       { for range s.m { }; for range list.Elements() { }; for range d { }; Wait() }
-`)
-	s.dir = "."
-	want := []string{"s.receives", "s.sends", "g.selects", "inCase", "inLiteral", "s.ranges", "rangesLocal", "rangesMade", "watching"}
-	for i, name := range want {
-		want[i] = "`" + name + "` (a.go)"
-	}
-	if got := waitsIn([]source{s}); !slices.Equal(got, want) {
-		t.Errorf("found %q, want %q", got, want)
-	}
-}
