@@ -4,14 +4,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
 	"taskgate/internal/wiretest"
 )
 
-// update rewrites the tables in docs/compatibility.md and README.md.
+// update rewrites the table in docs/compatibility.md.
 var update = wiretest.Update
 
 // tableColumns are the columns of the table. An error is one of a tool and one of the protocol.
@@ -85,72 +84,32 @@ func tableText(servers []tableServer, found map[string]map[string]tableGots) str
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// tableSummary is the table of README.md: over what a server is reached, and what some client
-// has through the gateway that it has not without.
-func tableSummary(servers []tableServer, found map[string]map[string]tableGots) string {
-	var b strings.Builder
-	b.WriteString("| server | tested with | over | the gateway adds |\n|---|---|---|---|\n")
-	for _, s := range servers {
-		var gains []string
-		for _, column := range tableColumns {
-			for _, c := range tableClients() {
-				for _, over := range s.over {
-					alone := tableWord(column.name, found[c.peer][directly(s, over)])
-					with := tableWord(column.name, found[c.peer][through(s, over, c.handle)])
-					var what string
-					switch {
-					case alone == with:
-						continue
-					case strings.HasPrefix(found[c.peer][directly(s, over)]["call"].Text, "no connection"):
-						what = "clients of the other era"
-					case column.name == "slow" && alone == "no":
-						what = "tools that need a task, for clients without tasks"
-					case column.name == "slow":
-						what = map[string]string{"task": "tasks", "text": "tasks in words"}[with]
-					default:
-						what = map[string]string{"progress": "progress of tasks", "cancel": "cancellation", "question": "questions"}[column.name]
-					}
-					if !slices.Contains(gains, what) {
-						gains = append(gains, what)
-					}
-				}
-			}
-		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", s.kind, s.peer, strings.Join(s.over, ", "), strings.Join(gains, "; "))
-	}
-	return b.String()
-}
-
-// tableDocuments compares the tables in the documents with what was found, or writes them.
+// tableDocuments compares the table in docs/compatibility.md with what was found, or writes it.
 func tableDocuments(t *testing.T, servers []tableServer, found map[string]map[string]tableGots) {
 	t.Helper()
 	if t.Failed() {
 		return
 	}
-	for page, text := range map[string]string{
-		filepath.Join("docs", "compatibility.md"): tableText(servers, found),
-		"README.md": tableSummary(servers, found),
-	} {
-		file := filepath.Join("..", "..", page)
-		old, err := os.ReadFile(file)
-		if err != nil {
+	file := filepath.Join("..", "..", "docs", "compatibility.md")
+	old, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const begin, end = "<!-- TestTable writes what follows -->\n", "<!-- TestTable wrote this -->\n"
+	head, rest, ok := strings.Cut(string(old), begin)
+	_, tail, there := strings.Cut(rest, end)
+	if !ok || !there {
+		t.Fatalf("%s has no place for the table", file)
+	}
+	text := tableText(servers, found)
+	whole := head + begin + "\n" + text + "\n" + end + tail
+	switch {
+	case whole == string(old):
+	case *update:
+		if err := os.WriteFile(file, []byte(whole), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		const begin, end = "<!-- TestTable writes what follows -->\n", "<!-- TestTable wrote this -->\n"
-		head, rest, ok := strings.Cut(string(old), begin)
-		_, tail, there := strings.Cut(rest, end)
-		if !ok || !there {
-			t.Fatalf("%s has no place for the table", page)
-		}
-		whole := head + begin + "\n" + text + "\n" + end + tail
-		switch {
-		case whole == string(old):
-		case *update:
-			if err := os.WriteFile(file, []byte(whole), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		default:
-			t.Errorf("%s is not what TestTable finds (-update writes it):\n%s", page, text)
-		}
+	default:
+		t.Errorf("%s is not what TestTable finds (-update writes it):\n%s", file, text)
 	}
 }

@@ -211,7 +211,7 @@ func tableRun(t *testing.T, peer string, cells []tableCell) map[string]tableGots
 
 // TestTable: every client has through the gateway at least what it has directly, with every
 // kind of server and over every transport. What it finds is the table in
-// docs/compatibility.md and that in README.md, which -update writes.
+// docs/compatibility.md, which -update writes.
 func TestTable(t *testing.T) {
 	nodeDir(t)
 	servers, marks := tableServers(), t.TempDir()
