@@ -28,6 +28,9 @@ type authenticated func(w http.ResponseWriter, r *http.Request, c auth.Caller)
 func (u *route) authenticate(next authenticated) http.HandlerFunc {
 	method := u.methods.Of(u.endpoint.Name)
 	return func(w http.ResponseWriter, r *http.Request) {
+		if !u.pace.admit(w, r, method) {
+			return
+		}
 		c, refusal := method.Identify(r)
 		if refusal != nil {
 			u.refused(r.Context(), r.RemoteAddr, c, refusal)

@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"time"
 
 	"go.opentelemetry.io/otel/trace"
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
@@ -46,10 +45,6 @@ type Options struct {
 	Upstreams map[string]upstream.Client
 	// Sessions keeps legacy client sessions.
 	Sessions legacy.Sessions
-	// Rate takes n requests out of what a caller may send to all replicas together. wait is 0,
-	// or after how long the same requests would be in time; an error says that it cannot be
-	// known just now. It is needed where the configuration has a rate.
-	Rate func(ctx context.Context, caller string, n int) (wait time.Duration, err error)
 	// Budget bounds the bytes of requests and of their answers that are held; nil for no
 	// bound. The clients of the servers have the same.
 	Budget *budget.Bytes
@@ -84,7 +79,7 @@ type Gateway struct {
 	methods     *auth.Methods
 	credentials *auth.Credentials
 	audit       *slog.Logger // nil where nothing is recorded
-	rate        *rate        // nil where there is none
+	pace        *pace        // nil where there is none
 	budget      *budget.Bytes
 }
 
@@ -116,9 +111,7 @@ func New(o Options) (*Gateway, error) {
 	}
 	g := &Gateway{config: o.Config, tel: tel, methods: methods, credentials: o.Credentials, audit: o.Audit, budget: o.Budget}
 	g.bound()
-	if g.rate, err = newRate(o, tel); err != nil {
-		return nil, fmt.Errorf("gateway: %w", err)
-	}
+	g.pace = newPace(o.Config.Rate, tel)
 	g.sessions = legacy.NewTable(o.Sessions, o.Config.StoreTimeout, g.sessionEnded)
 	o.Metrics.ReadOpen(g.calls.Count, g.connections.Count, g.streams.Count, g.sessions.Count)
 	own := append([]byte(`{"name":"taskgate","version":`), jsonrpc.AppendString(nil, cmp.Or(o.Version, "dev"))...)
@@ -154,10 +147,10 @@ func (g *Gateway) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, u := range g.routes {
 		path := u.endpoint.Config.Path
-		mux.HandleFunc("POST "+path, u.authenticate(g.rate.limited(u.servePOST)))
+		mux.HandleFunc("POST "+path, u.authenticate(u.servePOST))
 		mux.HandleFunc("HEAD "+path, notAllowed) // or it would be taken for a GET
-		mux.HandleFunc("GET "+path, u.authenticate(g.rate.limited(plain(u.legacy.ServeGET))))
-		mux.HandleFunc("DELETE "+path, u.authenticate(g.rate.limited(plain(u.legacy.ServeDELETE))))
+		mux.HandleFunc("GET "+path, u.authenticate(plain(u.legacy.ServeGET)))
+		mux.HandleFunc("DELETE "+path, u.authenticate(plain(u.legacy.ServeDELETE)))
 	}
 	return newOriginGuard(g.config).wrap(g.timed(g.pages(mux)))
 }

@@ -1,14 +1,14 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -62,125 +62,143 @@ func TestCallsAndRoom(t *testing.T) {
 	})
 }
 
-// asked is what a rate was asked.
-type asked struct {
-	all  []string
-	wait time.Duration
-	err  error
-}
-
-func (a *asked) take(_ context.Context, caller string, n int) (time.Duration, error) {
-	a.all = append(a.all, fmt.Sprint(caller, " ", n))
-	return a.wait, a.err
-}
-
-// rated is a stage with a rate.
-func rated(t *testing.T) (*stage, *asked) {
-	s, a := newStage(t), &asked{}
-	s.config.Rate = config.Rate{Requests: 10}
-	s.rate = a.take
+// rated is a stage with a rate of one request per second.
+func rated(t *testing.T) *stage {
+	s := newStage(t)
+	s.config.Rate = config.Rate{Requests: 1}
 	s.up.Era, s.up.Capabilities = mcp.Modern, json.RawMessage(`{"tools":{}}`)
-	return s, a
+	return s
 }
 
 func discover() *http.Request { return wiretest.ModernPost("server/discover", `{"_meta":{$META}}`) }
 
 // TestRateOfWhom: a rate is that of the principal or, without one, of the address that the
-// connection comes from, and each message of a batch counts.
+// connection comes from. The second request is too early only if it is of the same caller.
 func TestRateOfWhom(t *testing.T) {
+	type from struct{ key, address, method string }
+	const alice, bob, nobody = wiretest.AliceKey, wiretest.BobKey, "nobody-0123456789abcdef"
 	for name, c := range map[string]struct {
-		key, from, method, body string
-		want                    []string
+		first, second from
+		want          int
 	}{
-		"principal":    {key: wiretest.AliceKey, from: "192.0.2.1:1234", want: []string{"p:alice 1"}},
-		"stranger":     {key: "nobody-0123456789abcdef", from: "192.0.2.1:1234"}, // 401
-		"IPv4":         {from: "192.0.2.1:1234", want: []string{"a:192.0.2.1 1"}},
-		"IPv4 in IPv6": {from: "[::ffff:192.0.2.1]:1234", want: []string{"a:192.0.2.1 1"}},
-		"IPv6":         {from: "[2001:db8:1:2:3:4:5:6]:1234", want: []string{"a:2001:db8:1:2:: 1"}},
-		"link-local":   {from: "[fe80::1%eth0]:1234", want: []string{"a:fe80:: 1"}},
-		"other":        {from: "@", want: []string{"a:@ 1"}},
-		"batch":        {from: "192.0.2.1:1234", body: `[{"jsonrpc":"2.0","method":"a"},{"jsonrpc":"2.0","method":"b"},{"jsonrpc":"2.0","method":"c"}]`, want: []string{"a:192.0.2.1 1", "a:192.0.2.1 2"}},
-		"GET":          {from: "192.0.2.1:1234", method: http.MethodGet, want: []string{"a:192.0.2.1 1"}},
-		"DELETE":       {from: "192.0.2.1:1234", method: http.MethodDelete, want: []string{"a:192.0.2.1 1"}},
-		"OPTIONS":      {from: "192.0.2.1:1234", method: http.MethodOptions},
+		"principal":        {from{key: alice, address: "192.0.2.1:1"}, from{key: alice, address: "192.0.2.2:1"}, 429},
+		"other principal":  {from{key: alice, address: "192.0.2.1:1"}, from{key: bob, address: "192.0.2.1:1"}, 200},
+		"stranger":         {from{key: nobody, address: "192.0.2.1:1"}, from{key: nobody + "2", address: "192.0.2.1:2"}, 429},
+		"stranger, caller": {from{key: nobody, address: "192.0.2.1:1"}, from{key: alice, address: "192.0.2.1:1"}, 200},
+		"IPv4":             {from{address: "192.0.2.1:1"}, from{address: "192.0.2.1:2"}, 429},
+		"other IPv4":       {from{address: "192.0.2.1:1"}, from{address: "192.0.2.2:1"}, 200},
+		"IPv4 in IPv6":     {from{address: "[::ffff:192.0.2.1]:1"}, from{address: "192.0.2.1:2"}, 429},
+		"IPv6 network":     {from{address: "[2001:db8:1:2:3:4:5:6]:1"}, from{address: "[2001:db8:1:2::1]:1"}, 429},
+		"other network":    {from{address: "[2001:db8:1:2:3:4:5:6]:1"}, from{address: "[2001:db8:1:3::1]:1"}, 200},
+		"link-local":       {from{address: "[fe80::1%eth0]:1"}, from{address: "[fe80::2%eth1]:1"}, 429},
+		"not an address":   {from{address: "@"}, from{address: "@"}, 429},
+		"GET":              {from{address: "192.0.2.1:1", method: http.MethodGet}, from{address: "192.0.2.1:1"}, 429},
+		"DELETE":           {from{address: "192.0.2.1:1", method: http.MethodDelete}, from{address: "192.0.2.1:1"}, 429},
+		"OPTIONS":          {from{address: "192.0.2.1:1", method: http.MethodOptions}, from{address: "192.0.2.1:1"}, 200},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, a := rated(t)
-			r := discover()
-			if c.body != "" {
-				header := r.Header
-				r = httptest.NewRequest(http.MethodPost, "/mcp", strings.NewReader(c.body))
-				r.Header, r.Host = header, "127.0.0.1"
-				r.Header.Del(mcp.HeaderProtocolVersion)
-			}
-			if c.method != "" {
-				r.Method = c.method
-			}
-			if c.key != "" {
-				wiretest.WithKeys(s.config)
-				r.Header.Set("Authorization", "Bearer "+c.key)
-			}
-			r.RemoteAddr = c.from
-			s.status(r)
-			if !slices.Equal(a.all, c.want) {
-				t.Errorf("asked %q, want %q", a.all, c.want)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				s := rated(t)
+				if c.first.key != "" {
+					wiretest.WithKeys(s.config)
+				}
+				send := func(f from) int {
+					r := discover()
+					r.Method, r.RemoteAddr = cmp.Or(f.method, r.Method), f.address
+					if f.key != "" {
+						r.Header.Set("Authorization", "Bearer "+f.key)
+					}
+					return s.status(r)
+				}
+				if got := send(c.first); got == http.StatusTooManyRequests {
+					t.Fatalf("the first: %d", got)
+				}
+				if got := send(c.second); got != c.want {
+					t.Errorf("the second: %d, want %d", got, c.want)
+				}
+				<-time.After(time.Second)
+				if got := send(c.second); got == http.StatusTooManyRequests {
+					t.Errorf("a second later: %d", got)
+				}
+			})
 		})
 	}
 }
 
-// TestRateRefuses: what comes too early is answered before its body is read, and is told when to
-// come again.
+// TestRateRefuses: a request that comes too early is answered before its body is read, and is told
+// when to come again.
 func TestRateRefuses(t *testing.T) {
-	s, a := rated(t)
-	a.wait = 1500 * time.Millisecond
-	r := httptest.NewRequest(http.MethodPost, "/mcp", unreadable401{t})
-	r.Host = "127.0.0.1"
-	rec := httptest.NewRecorder()
-	s.start().ServeHTTP(rec, r)
-	const want = `{"jsonrpc":"2.0","error":{"code":-32603,"message":"too many requests of this caller","data":{"retryAfterMs":1500}}}`
-	if rec.Code != http.StatusTooManyRequests || rec.Header().Get("Retry-After") != "2" || strings.TrimSpace(rec.Body.String()) != want {
-		t.Errorf("%d %v %s", rec.Code, rec.Header(), rec.Body)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := rated(t)
+		s.config.Rate = config.Rate{Requests: 1, Burst: 2}
+		send := func() *httptest.ResponseRecorder {
+			r := httptest.NewRequest(http.MethodPost, "/mcp", unreadable401{t})
+			r.Host = "127.0.0.1"
+			rec := httptest.NewRecorder()
+			s.start().ServeHTTP(rec, r)
+			return rec
+		}
+		s.status(discover())
+		s.status(discover())
+		const want = `{"jsonrpc":"2.0","error":{"code":-32603,"message":"too many requests of this caller","data":{"retryAfterMs":1000}}}`
+		for range 3 { // one that is refused does not count
+			if rec := send(); rec.Code != http.StatusTooManyRequests || rec.Header().Get("Retry-After") != "1" || strings.TrimSpace(rec.Body.String()) != want {
+				t.Errorf("%d %v %s", rec.Code, rec.Header(), rec.Body)
+			}
+		}
+	})
 }
 
-// TestRateWithoutStore: while the store does not answer, requests are let in. Each asks, so that
-// the rate holds again as soon as the store is back.
-func TestRateWithoutStore(t *testing.T) {
-	s, a := rated(t)
-	takes := func(want int) {
-		t.Helper()
-		if a.all = nil; s.status(discover()) != want || len(a.all) != 1 {
-			t.Errorf("not %d, or asked %q", want, a.all)
+// TestRateBeforeLookup: nothing is looked up for a stranger who sends too much, and a caller whose
+// token is remembered goes on from the same address.
+func TestRateBeforeLookup(t *testing.T) {
+	var lookups atomic.Int32
+	issuer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		lookups.Add(1)
+		fmt.Fprintf(w, `{"active":%t,"sub":"alice","aud":"http://127.0.0.1"}`, r.FormValue("token") == "good")
+	}))
+	defer issuer.Close()
+	server := httptest.NewServer(http.NotFoundHandler())
+	defer server.Close()
+	s := rated(t)
+	s.config.Rate = config.Rate{Requests: 1, Burst: 3}
+	s.config.PublicURL = "http://127.0.0.1"
+	pass := config.NewPassthrough()
+	pass.Audiences = []string{"http://127.0.0.1"}
+	pass.Introspection = &config.Introspection{URL: issuer.URL, ClientID: "gateway", ClientSecret: "x"}
+	s.config.Upstreams[0].Auth = &config.Auth{Passthrough: pass}
+	s.config.Upstreams[0].URL = server.URL
+	send := func(token string) int {
+		r := discover()
+		r.Header.Set("Authorization", "Bearer "+token)
+		return s.status(r)
+	}
+	if got := send("good"); got != http.StatusOK {
+		t.Fatalf("a good token: %d", got)
+	}
+	for i := range 50 {
+		if got, want := send(fmt.Sprint("made-up-", i)), http.StatusTooManyRequests; i > 2 && got != want {
+			t.Errorf("try %d: %d, want %d", i, got, want)
 		}
 	}
-	a.err = errors.New("away")
-	takes(http.StatusOK)
-	takes(http.StatusOK)
-	a.err, a.wait = nil, time.Second
-	takes(http.StatusTooManyRequests)
-}
-
-// TestRateOfAClientThatHasGone: a client cannot leave before it is counted, and have its request
-// served.
-func TestRateOfAClientThatHasGone(t *testing.T) {
-	s, a := rated(t)
-	a.err = context.Canceled
-	ctx, leave := context.WithCancel(t.Context())
-	leave()
-	if got := s.status(discover().WithContext(ctx)); got != http.StatusTooManyRequests {
-		t.Errorf("status %d", got)
+	if n := lookups.Load(); n > 4 {
+		t.Errorf("%d look-ups", n)
+	}
+	if got := send("good"); got != http.StatusOK {
+		t.Errorf("the good token after that: %d", got)
 	}
 }
 
-// TestRateOff: where no rate is configured, nobody is asked.
+// TestRateOff: where no rate is configured, nothing is counted.
 func TestRateOff(t *testing.T) {
-	s, a := rated(t)
+	s := rated(t)
 	s.config.Rate = config.Rate{}
-	if got := s.status(discover()); got != http.StatusOK || a.all != nil {
-		t.Errorf("%d, asked %q", got, a.all)
+	for range 3 {
+		if got := s.status(discover()); got != http.StatusOK {
+			t.Error(got)
+		}
 	}
-	if s.gateway.rate != nil {
+	if s.gateway.pace != nil {
 		t.Error("there is a rate")
 	}
 }

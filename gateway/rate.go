@@ -1,102 +1,78 @@
 package gateway
 
 import (
-	"context"
-	"errors"
-	"log/slog"
+	"cmp"
 	"net/http"
-	"net/netip"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
+	"golang.org/x/time/rate"
+
 	"taskgate/gateway/auth"
+	"taskgate/gateway/config"
 	"taskgate/gateway/wire"
-	"taskgate/internal/jsonrpc"
 	"taskgate/shim"
 )
 
-// rate bounds how many requests a caller may send per second, to all replicas together. Nil is
-// no bound. Where the store cannot be asked, requests are let in: a rate protects what is
-// behind it from too much, and must not be what keeps everybody out.
-type rate struct {
-	take func(ctx context.Context, caller string, n int) (wait time.Duration, err error)
-	tel  *wire.Telemetry
-	log  *slog.Logger
+// maxLimiters is how many callers have a rate at a time, known ones and addresses each. One more
+// takes the place of the one that was quiet for longest, which then has its whole burst again.
+const maxLimiters = 50_000
+
+// pace bounds how many requests a caller may send per second to this replica. A caller counts by
+// its principal where its credentials are remembered, else by its address, so that nothing is
+// looked up for a stranger who sends too much. Nil is no bound.
+type pace struct {
+	limit     rate.Limit
+	burst     int
+	known     *lru.Cache[string, *rate.Limiter] // by owner
+	addresses *lru.Cache[string, *rate.Limiter] // apart, so that strangers take no room from known callers
+	tel       *wire.Telemetry
 }
 
-func newRate(o Options, tel *wire.Telemetry) (*rate, error) {
-	if o.Config.Rate.Requests == 0 {
-		return nil, nil
-	}
-	if o.Rate == nil {
-		return nil, errors.New("a rate is configured, and nobody counts")
-	}
-	return &rate{take: o.Rate, tel: tel, log: o.Logger}, nil
-}
-
-// limited serves a request if it does not come too early. The body of one that does is not read.
-func (l *rate) limited(next authenticated) authenticated {
-	if l == nil {
-		return next
-	}
-	return func(w http.ResponseWriter, r *http.Request, c auth.Caller) {
-		if err := l.admit(r, c.Principal, 1); err != nil {
-			leaveUnread(w, r)
-			l.refuse(w, r, err)
-			return
-		}
-		next(w, r, c)
-	}
-}
-
-// batch counts the messages of a batch beyond its first, which was counted with the request.
-// msg is zero for a batch.
-func (l *rate) batch(r *http.Request, p shim.Principal, body []byte, msg jsonrpc.Message) error {
-	if l == nil || msg.Kind != 0 {
+func newPace(c config.Rate, tel *wire.Telemetry) *pace {
+	if c.Requests == 0 {
 		return nil
 	}
-	all, _, _ := jsonrpc.Split(body)
-	if len(all) < 2 {
-		return nil
-	}
-	return l.admit(r, p, len(all)-1)
+	known, _ := lru.New[string, *rate.Limiter](maxLimiters) // fails for no size only
+	addresses, _ := lru.New[string, *rate.Limiter](maxLimiters)
+	return &pace{limit: rate.Limit(c.Requests), burst: cmp.Or(c.Burst, c.Requests), known: known, addresses: addresses, tel: tel}
 }
 
-// admit takes n requests out of what a caller may send, or says that they come too early.
-func (l *rate) admit(r *http.Request, p shim.Principal, n int) error {
-	wait, err := l.take(r.Context(), callerOf(r, p), n)
-	switch {
-	case err != nil && r.Context().Err() != nil: // the client has gone: nothing is done that was not counted
-		wait = time.Second
-	case err != nil: // the store says in the log that it does not answer
-		l.log.DebugContext(r.Context(), "the rate of a caller is not known", "error", err)
-		return nil
+// admit lets a request in, or answers it: it comes too early. The body of such a request is not
+// read.
+func (p *pace) admit(w http.ResponseWriter, r *http.Request, method auth.Method) bool {
+	if p == nil {
+		return true
 	}
-	if wait > 0 {
-		return wire.TurnAway(&shim.BusyError{Key: wire.KeyRate, Limit: "requests of this caller", RetryAfter: wait})
+	wait := p.take(r, method.Recall(r))
+	if wait == 0 {
+		return true
 	}
-	return nil
-}
-
-// refuse answers a request that comes too early.
-func (l *rate) refuse(w http.ResponseWriter, r *http.Request, err error) {
-	l.tel.Refused(r.Context(), err)
+	err := wire.TurnAway(&shim.BusyError{Key: wire.KeyRate, Limit: "requests of this caller", RetryAfter: wait})
+	p.tel.Refused(r.Context(), err)
+	leaveUnread(w, r)
 	wire.WriteFailure(w, "", wire.FailureOf("", err))
+	return false
 }
 
-// callerOf names whoever has a rate: the principal, or else the address that the connection
-// comes from. Of an IPv6 address that is the network: a client may choose the rest itself.
-func callerOf(r *http.Request, p shim.Principal) string {
-	if owner := p.Owner(); owner != "" {
-		return "p:" + owner
+// take counts a request, or returns after how long it would be in time.
+func (p *pace) take(r *http.Request, owner string) time.Duration {
+	table, key := p.known, owner
+	if owner == "" {
+		table, key = p.addresses, auth.AddressOf(r)
 	}
-	at, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil {
-		return "a:" + r.RemoteAddr
+	limiter, ok := table.Get(key)
+	if !ok {
+		limiter = rate.NewLimiter(p.limit, p.burst)
+		if before, there, _ := table.PeekOrAdd(key, limiter); there { // since
+			limiter = before
+		}
 	}
-	addr := at.Addr().Unmap()
-	if addr.Is4() {
-		return "a:" + addr.String()
+	now := time.Now()
+	place := limiter.ReserveN(now, 1)
+	wait := place.DelayFrom(now)
+	if wait > 0 {
+		place.CancelAt(now)
 	}
-	network, _ := addr.Prefix(64)
-	return "a:" + network.Masked().Addr().WithZone("").String()
+	return wait
 }

@@ -63,10 +63,6 @@ func (u *route) servePOST(w http.ResponseWriter, r *http.Request, c auth.Caller)
 	case era == mcp.Modern:
 		u.modern.ServePOST(w, r, p, msg)
 	default:
-		if err := u.rate.batch(r, p, body, msg); err != nil {
-			u.rate.refuse(w, r, err)
-			return
-		}
 		u.legacy.ServePOST(w, r, p, body, msg)
 	}
 }

@@ -74,8 +74,6 @@ type stage struct {
 
 	traces  trace.TracerProvider // nil: no traces
 	metrics *metrics.Metrics     // nil: no metrics
-
-	rate func(ctx context.Context, caller string, n int) (time.Duration, error) // of Options
 }
 
 func newStage(t testing.TB) *stage {
@@ -146,7 +144,7 @@ func (s *stage) start() http.Handler {
 	if s.gateway == nil {
 		s.shim.policy = s.config.Upstreams[0].Tool
 		g, err := New(Options{Config: s.config, Shim: s.shim, Upstreams: map[string]upstream.Client{s.config.Upstreams[0].Name: s.up},
-			Sessions: wiretest.OpenSessions(s.t, s.config.MaxSessions, s.config.SessionIdle), Logger: slog.New(slog.DiscardHandler), Version: "1.0.0", TracerProvider: s.traces, Metrics: s.metrics, Rate: s.rate})
+			Sessions: wiretest.OpenSessions(s.t, s.config.MaxSessions, s.config.SessionIdle), Logger: slog.New(slog.DiscardHandler), Version: "1.0.0", TracerProvider: s.traces, Metrics: s.metrics})
 		if err != nil {
 			s.t.Fatal(err)
 		}

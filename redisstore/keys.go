@@ -76,13 +76,6 @@ func digest(s string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// rate is the time up to which a caller has used up what it may send. The caller is hashed as a
-// list key is.
-func (k keys) rate(caller string) string {
-	sum := sha256.Sum256([]byte(caller))
-	return k.prefix + ":rate:" + hex.EncodeToString(sum[:16])
-}
-
 // record are the keys of a task in the order that scripts want: task, batches,
 // segments, its runner's set.
 func (k keys) record(id shim.ID, runner shim.Replica) []string {

@@ -59,8 +59,6 @@ var (
 	sessionLogLua string
 	//go:embed lua/session_since.lua
 	sessionSinceLua string
-	//go:embed lua/rate.lua
-	rateLua string
 	//go:embed lua/upstream_hold.lua
 	upstreamHoldLua string
 	//go:embed lua/upstream_end.lua
@@ -87,7 +85,6 @@ var (
 	sessionSignalScript = newScript(sessionSignalLua)
 	sessionLogScript    = newScript(sessionLogLua)
 	sessionSinceScript  = newScript(sessionSinceLua)
-	rateScript          = newScript(rateLua)
 	upstreamHoldScript  = newScript(upstreamHoldLua)
 	upstreamEndScript   = newScript(upstreamEndLua)
 )

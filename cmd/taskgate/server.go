@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -116,7 +115,6 @@ func (s *server) build(ctx context.Context) (err error) {
 	}
 	s.gateway, err = gateway.New(gateway.Options{
 		Audit: audit, Credentials: s.credentials, TLS: secure,
-		Rate:   redisstore.NewRate(s.store, s.config.Rate.Requests, cmp.Or(s.config.Rate.Burst, s.config.Rate.Requests)).Take,
 		Config: s.config, Shim: s.shim, Upstreams: s.upstreams.clients(), Budget: s.budget, Logger: s.log,
 		Sessions: s.store.Sessions(s.config.MaxSessions, s.config.SessionIdle).PerOwner(s.config.MaxSessionsPerOwner).
 			Keep(s.config.SessionLogMessages, int64(s.config.SessionLogBytes), s.config.SessionLogTTL),

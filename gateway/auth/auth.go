@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -30,6 +31,9 @@ type Method interface {
 	// Identify says who sent a request, or how it is refused. Both is possible: the caller is
 	// known, and must not call here. It does not read the body.
 	Identify(r *http.Request) (Caller, *Refusal)
+	// Recall returns the owner that a request is from as far as memory says. It looks nothing up;
+	// "" is for everybody else.
+	Recall(r *http.Request) string
 }
 
 // Caller is who a request is from.
@@ -185,6 +189,8 @@ type anybody struct{}
 
 func (anybody) Identify(*http.Request) (Caller, *Refusal) { return Caller{}, nil }
 
+func (anybody) Recall(*http.Request) string { return "" }
+
 // principal makes a principal of what a method knows of a caller. The names of keys have no
 // colon, and each part is hashed with its length, so no two methods make the same one, and no
 // two callers of a method do (design.md 0.7). It is the same on each replica and after each
@@ -198,4 +204,19 @@ func principal(method string, parts ...string) shim.Principal {
 		h.Write([]byte(part))
 	}
 	return shim.Principal{Subject: method + ":" + base64.RawURLEncoding.EncodeToString(h.Sum(nil))}
+}
+
+// AddressOf names the caller of a request by where its connection comes from. Of an IPv6 address
+// that is the network: a client may choose the rest itself.
+func AddressOf(r *http.Request) string {
+	at, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	addr := at.Addr().Unmap()
+	if addr.Is4() {
+		return addr.String()
+	}
+	network, _ := addr.Prefix(64)
+	return network.Masked().Addr().WithZone("").String()
 }

@@ -73,6 +73,12 @@ func (k keyring) Identify(r *http.Request) (Caller, *Refusal) {
 	return Caller{Principal: shim.Principal{Subject: owner}}, nil
 }
 
+// Recall is Identify: the hashes are in memory.
+func (k keyring) Recall(r *http.Request) string {
+	c, _ := k.Identify(r)
+	return c.Principal.Owner()
+}
+
 // owner returns the principal of a key.
 func (k keyring) owner(key string) (string, bool) {
 	hash := sha256.Sum256([]byte(key))

@@ -178,9 +178,9 @@ type Config struct {
 	// more is refused with 429. 0 is any number.
 	MaxStreamsPerOwner int `yaml:"max_streams_per_owner" min:"0"`
 
-	// Rate is how many requests a caller may send, to all replicas together: an
-	// authenticated caller or, without auth, the address that the connection comes
-	// from.
+	// Rate is how many requests a caller may send to each replica: a caller whose
+	// credentials the replica remembers or, for every other request, the address that the
+	// connection comes from.
 	Rate Rate `yaml:"rate"`
 
 	// KeepAlive is the silence after which an answer that was to be JSON

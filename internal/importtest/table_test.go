@@ -182,6 +182,5 @@ var withoutCancel = map[string]detachment{
 	"gateway/upstream/sse/conn.go":    {1, "a POST that is cut off when it is answered could break another one"},
 	"gateway/upstream/wire.go":        {1, "a farewell outlives its call"},
 	"internal/work/background.go":     {1, "what several callers share outlives each"},
-	"redisstore/rate.go":              {1, "a client that leaves is counted all the same, with others of the same caller"},
 	"shim/run.go":                     {1, "a task outlives the call that made it"},
 }
