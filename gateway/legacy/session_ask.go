@@ -18,7 +18,7 @@ import (
 // A task's questions are asked on one stream of a legacy session: on its GET stream, if
 // there is one, and on a tasks/result otherwise (L32, protocol.md C 3). The step that puts a
 // question into the log of a stream is also what claims it (Logs.Ask), and the log says
-// whether that stream still lives. docs/session-streams.md has the cases.
+// whether that stream still lives. docs/design/sessions.md has the cases.
 
 const (
 	// getFirst is how long a tasks/result leaves a question to the session's GET stream. It begins

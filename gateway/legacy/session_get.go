@@ -42,7 +42,7 @@ type getHold struct {
 //
 // Events have ids once the stream has been open for resume_after: an id makes clients
 // come back with Last-Event-ID (X8, protocol.md C 7), which they may do at any replica,
-// and take the stream along. docs/session-streams.md has the cases.
+// and take the stream along. docs/design/sessions.md has the cases.
 func (h *Handler) ServeGET(w http.ResponseWriter, r *http.Request, p shim.Principal) {
 	if !wire.AcceptsStream(r.Header) {
 		h.refuse(w, jsonrpc.ID{}, wire.Refused(http.StatusNotAcceptable, "Accept must list "+mcp.TypeSSE))
