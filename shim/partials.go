@@ -14,8 +14,6 @@ type Partials struct {
 	// Content says that the messages of progress are pieces of the result; else
 	// they are hints.
 	Content bool
-	// Logs makes log messages hints as well.
-	Logs bool
 	// Most bounds the batches that are kept of one task, MostBytes their bytes; 0 is
 	// no bound. What comes after it is left out, and the reader is told (see batcher).
 	Most      int

@@ -59,13 +59,6 @@ func (w *pieceWriter) progress(p Progress) {
 	}
 }
 
-// log takes a hint, where log messages are such. run.mu is held.
-func (w *pieceWriter) log(l Log) {
-	if w != nil && w.Logs && w.run.call.hints() {
-		w.gather(content.Log(l.Level, l.Raw))
-	}
-}
-
 // gather takes a piece. run.mu is held.
 func (w *pieceWriter) gather(piece json.RawMessage) {
 	if w.run.ended || w.stopped {

@@ -79,7 +79,6 @@ func (s *Shim) newRun(ctx context.Context, srv *server, c Call, p Policy, tk tic
 	r.call.Stream = nil // a task that waits must not keep its caller's request in memory
 	r.assemble()
 	r.caller.stream, r.caller.waits = c.Stream, true
-	r.call.Request.LogHints = p.Partials.Logs && c.hints()
 	r.base = context.WithoutCancel(ctx)
 	r.bind(r.base, p.Timeout)
 	stay := c.Stay // and not c, which holds on to the caller's request
@@ -254,13 +253,12 @@ func (r *run) progress(p Progress) (heard int) {
 	return r.trace.hears()
 }
 
-// Log takes a log notification: to the caller before there is a handle; after it
-// (T44) it is at most a hint.
+// Log takes a log notification: to the caller before there is a handle, and to nobody
+// after it (T44).
 func (r *run) Log(l Log) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.caller.log(l)
-	r.pieces.log(l)
 }
 
 // Notified takes what nobody here knows: to the caller before there is a handle, like a log

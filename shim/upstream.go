@@ -55,9 +55,6 @@ type Request struct {
 	// notifications, and log messages from this RFC 5424 level on ("" for none).
 	Progress bool   `json:"progress,omitempty"`
 	LogLevel string `json:"logLevel,omitempty"`
-	// LogHints asks the server for log messages from info on, because they are partial
-	// results as well. The handler drops those that the caller did not ask for (LogLevel).
-	LogHints bool `json:"logHints,omitempty"`
 	// Relay says that an InputRequiredResult may be handed back as it is, to a
 	// client that can answer it (protocol.md 2.7).
 	Relay bool `json:"-"`

@@ -348,7 +348,6 @@ func policyOf(u *config.Upstream, t config.Tool) shim.Policy {
 		},
 		Partials: shim.Partials{
 			Content: t.Progress == config.ProgressContent && (u.Partials == config.On || u.ResponseModes == config.On),
-			Logs:    t.Logs == config.LogsPartials,
 			Most:    t.MaxPartials, MostBytes: int64(t.MaxPartialBytes),
 			Interval: u.PartialInterval, Bytes: int(u.PartialBytes),
 		},

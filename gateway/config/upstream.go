@@ -236,10 +236,6 @@ type Tool struct {
 	// pieces of the result, in order, for clients that stream it; off drops it.
 	Progress ProgressMode `yaml:"progress"`
 
-	// Logs says what the server's log messages do to a task: partials shows
-	// them, from info on, to clients that take partial results; off drops them.
-	Logs LogsMode `yaml:"logs"`
-
 	// MaxPartials is how many partial results are kept of one task. What comes
 	// after them is left out, and the last one says so.
 	MaxPartials int `yaml:"max_partials" min:"1"`
@@ -356,7 +352,6 @@ func DefaultTool() Tool {
 		PollInterval: time.Second,
 		Timeout:      24 * time.Hour,
 		Progress:     ProgressStatus,
-		Logs:         LogsOff,
 		Recover:      RecoverFail,
 		EarlyInput:   EarlyTask,
 		InputTimeout: 10 * time.Minute,

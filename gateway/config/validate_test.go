@@ -48,7 +48,7 @@ func TestValidateByHand(t *testing.T) {
 		"heartbeat", "log.format", "max_body", "upstreams[0].era", "upstreams[0].headers.Mcp-Name",
 		"upstreams[0].defaults.ttl", "upstreams[0].tools[0].tasks", "upstreams[0].tools[0].ttl",
 		"upstreams[0].tools[0].max_ttl", "upstreams[0].tools[0].poll_interval", "upstreams[0].tools[0].timeout",
-		"upstreams[0].tools[0].progress", "upstreams[0].tools[0].logs", "upstreams[0].tools[0].max_partials",
+		"upstreams[0].tools[0].progress", "upstreams[0].tools[0].max_partials",
 		"upstreams[0].tools[0].max_partial_bytes", "upstreams[0].tools[0].recover",
 		"upstreams[0].tools[0].early_input", "upstreams[0].tools[0].input_timeout",
 		"upstreams[0].tools[0].max_questions", "upstreams[0].tools[0].max_open_questions",

@@ -80,8 +80,7 @@ func (h *Handler) ownTasks(version string) json.RawMessage {
 // showsPartials reports whether calls of a tool, as tasks, may have partial results
 // (P9).
 func (h *Handler) showsPartials(tool string) bool {
-	t := h.Config.Tool(tool)
-	return h.MayBeTask(tool) && (t.Progress != config.ProgressOff || t.Logs == config.LogsPartials)
+	return h.MayBeTask(tool) && h.Config.Tool(tool).Progress != config.ProgressOff
 }
 
 // responseMode is how a call that is to be a task is answered.

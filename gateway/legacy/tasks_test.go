@@ -67,8 +67,8 @@ func (w *taskWorld) gateway(name string, script upstreamScript, c *config.Config
 // partialsOf is the part of a policy that cmd/taskgate makes of the configuration.
 func partialsOf(u *config.Upstream, p config.Tool) shim.Partials {
 	return shim.Partials{
-		Content: p.Progress == config.ProgressContent, Logs: p.Logs == config.LogsPartials,
-		Most: p.MaxPartials, MostBytes: int64(p.MaxPartialBytes),
+		Content: p.Progress == config.ProgressContent,
+		Most:    p.MaxPartials, MostBytes: int64(p.MaxPartialBytes),
 		Interval: u.PartialInterval, Bytes: int(u.PartialBytes),
 	}
 }

@@ -19,7 +19,7 @@ func (s *session) exchange(to target, r shim.Request, sink shim.Sink) *exchange 
 // exchange is what both eras have in common.
 func (w *wire) exchange(to target, r shim.Request, sink shim.Sink) *exchange {
 	x := &exchange{
-		w: w, outside: discard{}, to: to, sink: sink, caller: r.Session, level: levelOf(r),
+		w: w, outside: discard{}, to: to, sink: sink, caller: r.Session, level: r.LogLevel,
 		id: w.nextID(), method: r.Method, name: r.Name, params: r.Params,
 		progress: r.Progress || r.Method == mcp.MethodToolsCall, limits: r.Limits,
 	}
@@ -50,9 +50,6 @@ func (c *call) enter(ctx context.Context, v *verdict, ses *session) (*exchange, 
 		return nil, nil, unsent(err)
 	}
 	v.shaken.Store(true)
-	if level := levelFor(c.r); level != "" {
-		ses.raiseLevel(ctx, l, level)
-	}
 	x := ses.exchange(l.target(), c.r, c.sink)
 	x.asks = c.r.Rounds
 	c.asTask(ctx, x, l)
@@ -66,7 +63,7 @@ func (c *call) inLegacy(ctx context.Context, v *verdict, x *exchange, l *link, e
 	}
 	if err == nil && x.answer.Error == nil && c.r.Method == mcp.MethodSetLevel {
 		if level, ok := jsonrpc.GetString(c.r.Params, "level"); ok {
-			x.ses.noteLevel(ctx, l, level)
+			x.ses.noteLevel(ctx, level)
 		}
 	}
 	reply, err := c.legacyReply(ctx, x, l, v, err)

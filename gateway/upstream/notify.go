@@ -58,27 +58,6 @@ func number(obj []byte, name string) float64 {
 	return f
 }
 
-// hintLevel is the level from which on log messages are partial results.
-const hintLevel = "info"
-
-// levelOf is the least severe level of log messages that somebody wants of a call, ""
-// if nobody wants any. A word that is no level is for all that the server sends.
-func levelOf(r shim.Request) string {
-	if r.LogHints && (r.LogLevel == "" || mcp.LogSeverity(r.LogLevel) > mcp.LogSeverity(hintLevel)) {
-		return hintLevel
-	}
-	return r.LogLevel
-}
-
-// levelFor is the level that a legacy server is asked for, "" for none: all that it
-// sends by itself may not be enough.
-func levelFor(r shim.Request) string {
-	if r.LogHints && mcp.LogSeverity(r.LogLevel) < 0 {
-		return hintLevel
-	}
-	return levelOf(r)
-}
-
 // heardLog hands on a log message from the level on that somebody wants to hear.
 // The upstream session may be set to a more talkative one for another caller.
 func (x *exchange) heardLog(params []byte) {

@@ -58,12 +58,6 @@ type link struct {
 	version string
 	server  Server
 	born    time.Time // zero where that is not known
-
-	raising singleflight.Group // of the log level
-
-	mu     sync.Mutex
-	level  int       // the log level that the server was told, as talk says it
-	silent time.Time // until then it is told none
 }
 
 func newSession(t *sessionTable, k sessionKey, s shim.Session) *session {

@@ -14,7 +14,6 @@ import (
 // Keys of a block's _meta that say what the block was made of.
 const (
 	metaProgress = "dev.taskgate/progress"
-	metaLog      = "dev.taskgate/log"
 	metaLeftOut  = "dev.taskgate/leftOut"
 )
 
@@ -55,21 +54,6 @@ func Numbers(progress, total float64) string {
 }
 
 func number(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
-
-// Log is the hint that a log message makes of the params of its notification: its data, a string
-// as it is and any other value as JSON; level and logger are in _meta.
-func Log(level string, params json.RawMessage) json.RawMessage {
-	data, _ := jsonrpc.Get(params, "data")
-	text, ok := jsonrpc.GetString(data)
-	if !ok {
-		text = string(data)
-	}
-	value := jsonrpc.AppendString([]byte(`{"level":`), level)
-	if logger, ok := jsonrpc.GetString(params, "logger"); ok {
-		value = jsonrpc.AppendString(append(value, `,"logger":`...), logger)
-	}
-	return textWith(text, metaLog, append(value, '}'))
-}
 
 // LeftOut tells the reader of pieces that are missing: how many, or 0 for all that come from
 // here on.
