@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"encoding/json"
 	"net/http"
 	"slices"
 	"time"
@@ -73,31 +72,12 @@ func leaveUnread(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// mayCall refuses a caller that lacks a scope of a tool which it calls. A batch is refused
-// whole, before any of its calls is made.
-func (u *route) mayCall(c auth.Caller, body []byte, msg jsonrpc.Message) *auth.Refusal {
-	if !u.scoped {
+// mayCall refuses a caller that lacks a scope of a tool which it calls.
+func (u *route) mayCall(c auth.Caller, msg jsonrpc.Message) *auth.Refusal {
+	if !u.scoped || msg.Method != mcp.MethodToolsCall {
 		return nil
 	}
-	if msg.Kind != 0 {
-		return u.mayCallOne(c, msg.Method, msg.Params)
-	}
-	all, _, _ := jsonrpc.Split(body)
-	for _, one := range all {
-		method, _ := jsonrpc.GetString(one, "method")
-		params, _ := jsonrpc.Get(one, "params")
-		if refusal := u.mayCallOne(c, method, params); refusal != nil {
-			return refusal
-		}
-	}
-	return nil
-}
-
-func (u *route) mayCallOne(c auth.Caller, method string, params json.RawMessage) *auth.Refusal {
-	if method != mcp.MethodToolsCall {
-		return nil
-	}
-	name, _ := jsonrpc.GetString(params, mcp.NameParam(method))
+	name, _ := jsonrpc.GetString(msg.Params, mcp.NameParam(msg.Method))
 	return c.Lacks(u.endpoint.Config.Tool(name).Scopes)
 }
 

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"encoding/json"
 	"net/http"
 	"slices"
 
@@ -48,7 +47,7 @@ func (u *route) servePOST(w http.ResponseWriter, r *http.Request, c auth.Caller)
 	)
 	budget.From(r.Context()).InTurn(len(body), func() {
 		era, msg, err = recognise(r.Header, body)
-		refusal = u.mayCall(c, body, msg)
+		refusal = u.mayCall(c, msg)
 	})
 	if err == nil && refusal != nil {
 		u.refused(r.Context(), r.RemoteAddr, c, refusal)
@@ -63,14 +62,13 @@ func (u *route) servePOST(w http.ResponseWriter, r *http.Request, c auth.Caller)
 	case era == mcp.Modern:
 		u.modern.ServePOST(w, r, p, msg)
 	default:
-		u.legacy.ServePOST(w, r, p, body, msg)
+		u.legacy.ServePOST(w, r, p, msg)
 	}
 }
 
 // recognise says which era a POST belongs to (protocol.md 2.10, "Server"; the
 // numbers are its steps, and step 1, GET and DELETE, is in the route table). A
-// message that must not be taken for either era is a *failure. Of a batch, msg is
-// zero: only the legacy handler may take it apart.
+// message that must not be taken for either era is a *failure.
 //
 // The envelope decides and never the header alone: a request that names a modern
 // version somewhere must not slip into a session, which fixes what
@@ -79,20 +77,7 @@ func recognise(h http.Header, body []byte) (era mcp.Era, msg jsonrpc.Message, er
 	headerModern := slices.ContainsFunc(h.Values(mcp.HeaderProtocolVersion), func(v string) bool {
 		return mcp.EraOf(wire.TrimOWS(v)) == mcp.Modern
 	})
-	if jsonrpc.LongBatch(body, legacy.MaxBatch) {
-		return mcp.NoEra, msg, wire.InvalidRequest(jsonrpc.ID{}, "too many messages in one batch")
-	}
-	elems, batch, err := jsonrpc.Split(body)
-	if err != nil {
-		return mcp.NoEra, msg, wire.Unreadable(err)
-	}
-	if batch { // 2
-		if headerModern || slices.ContainsFunc(elems, holdsEnvelope) {
-			return mcp.NoEra, msg, wire.InvalidRequest(jsonrpc.ID{}, "a modern request cannot be part of a batch")
-		}
-		return mcp.Legacy, msg, nil
-	}
-	if msg, err = jsonrpc.Parse(body); err != nil {
+	if msg, err = jsonrpc.Parse(body); err != nil { // 2 is in it
 		return mcp.NoEra, msg, wire.Unreadable(err)
 	}
 	switch {
@@ -126,11 +111,5 @@ func recognise(h http.Header, body []byte) (era mcp.Era, msg jsonrpc.Message, er
 // value is looked at later: a wrong one is a modern mistake.
 func hasEnvelope(params []byte) bool {
 	_, ok := jsonrpc.Get(params, "_meta", mcp.MetaProtocolVersion)
-	return ok
-}
-
-// holdsEnvelope is hasEnvelope for an element of a batch.
-func holdsEnvelope(elem json.RawMessage) bool {
-	_, ok := jsonrpc.Get(elem, "params", "_meta", mcp.MetaProtocolVersion)
 	return ok
 }

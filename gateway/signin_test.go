@@ -181,7 +181,7 @@ func TestMetadataOfTheRoot(t *testing.T) {
 }
 
 // TestScopesOfTools: a call of a tool that needs a scope is refused before anything is done for
-// it, alone or in a batch, and says which scopes a token needs.
+// it, and says which scopes a token needs.
 func TestScopesOfTools(t *testing.T) {
 	s := newSignIn(t)
 	less, more := s.issuer.Token("alice", map[string]any{"scope": "mcp:use"}), s.issuer.Token("alice", map[string]any{"scope": "mcp:use " + toolScopes})
@@ -195,7 +195,6 @@ func TestScopesOfTools(t *testing.T) {
 		"modern":      call("run"),
 		"legacy":      `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"run-it"}}`,
 		"escaped":     strings.Replace(call("run"), `"name":"run"`, `"n\u0061me":"r\u0075n"`, 1),
-		"batch":       `[{"jsonrpc":"2.0","id":6,"method":"ping"},{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"run"}}]`,
 		"with a task": `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"run","task":{}}}`,
 	} {
 		w := s.send("up", body, bearerOf(less))

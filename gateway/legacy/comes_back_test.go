@@ -91,28 +91,6 @@ func TestRefusalsComeBack(t *testing.T) {
 	}
 }
 
-// TestRefusalInABatch: a batch of which each call is refused is refused.
-func TestRefusalInABatch(t *testing.T) {
-	b := newBorder(t, passthrough)
-	var refuse atomic.Bool
-	b.answer = func(w http.ResponseWriter, r *http.Request, msg jsonrpc.Message) bool {
-		return refuse.Load() && msg.Method != "tools/list" && r.URL.Path == "/mcp" && b.refuses(w, 401)
-	}
-	old := strings.Replace(wiretest.InitializeBody, "2025-11-25", "2025-03-26", 1)
-	signedIn := http.Header{"Authorization": {ofAlice}}
-	_, h, _ := b.ask("POST", old, signedIn)
-	signedIn[mcp.HeaderSession] = h[mcp.HeaderSession]
-	refuse.Store(true)
-	batch := `[{"jsonrpc":"2.0","id":1,"method":"prompts/list"},{"jsonrpc":"2.0","id":2,"method":"resources/list"}]`
-	if status, h, body := b.ask("POST", batch, signedIn); status != 401 || len(h.Values("WWW-Authenticate")) != 2 || strings.Count(body, `"error"`) != 2 {
-		t.Errorf("%d %v %s", status, h, body)
-	}
-	batch = strings.Replace(batch, "prompts/list", "tools/list", 1)
-	if status, _, body := b.ask("POST", batch, signedIn); status != 200 || strings.Count(body, `"error"`) != 1 {
-		t.Errorf("%d %s", status, body)
-	}
-}
-
 // TestRefusalOnAStream: where the answer has become an event stream, a refusal is an error on it.
 func TestRefusalOnAStream(t *testing.T) {
 	b := newBorder(t, func(c *config.Config) {

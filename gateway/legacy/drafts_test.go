@@ -131,7 +131,7 @@ func (a *hearing) said() [][]byte {
 	a.t.Helper()
 	a.w.mu.Lock()
 	defer a.w.mu.Unlock()
-	return messages(a.t, a.w.header.Get("Content-Type"), bytes.Clone(a.w.body.Bytes()))
+	return messages(a.w.header.Get("Content-Type"), bytes.Clone(a.w.body.Bytes()))
 }
 
 // ended reports whether the answer is complete.

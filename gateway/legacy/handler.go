@@ -1,5 +1,5 @@
 // Package legacy answers requests of the versions before 2026, in the sessions that these
-// need. In comes a JSON-RPC message, or a batch of them, with its session's id and its
+// need. In comes a JSON-RPC message with its session's id and its
 // principal, at one endpoint: [Handler] serves POST, GET and DELETE, and takes what the server
 // asks on its own. Out go calls to the shim, everything else to the upstream, one answer over
 // HTTP or as events that outlive their stream, and what a session keeps, to a store of
@@ -29,9 +29,8 @@ type Handler struct {
 	Sessions *Table // shared by all endpoints
 }
 
-// ServePOST answers a message of the initialize era. Of a batch, msg is zero
-// and body is the array.
-func (h *Handler) ServePOST(w http.ResponseWriter, r *http.Request, p shim.Principal, body []byte, msg jsonrpc.Message) {
+// ServePOST answers a message of the initialize era.
+func (h *Handler) ServePOST(w http.ResponseWriter, r *http.Request, p shim.Principal, msg jsonrpc.Message) {
 	if msg.Kind == jsonrpc.Request && msg.Method == mcp.MethodInitialize {
 		// A session id beside it is of a session the client has given up.
 		h.initialize(w, r, p, msg)
@@ -61,8 +60,6 @@ func (h *Handler) ServePOST(w http.ResponseWriter, r *http.Request, p shim.Princ
 			return
 		}
 		w.WriteHeader(http.StatusAccepted)
-	default:
-		h.serveBatch(w, r, s, p, body)
 	}
 }
 

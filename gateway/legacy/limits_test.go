@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"taskgate/gateway/config"
-	"taskgate/internal/jsonrpc"
 	"taskgate/internal/wiretest"
 )
 
@@ -39,30 +38,6 @@ func TestLegacyCallsInFlight(t *testing.T) {
 		status, _ := a.post(echo)
 		return int64(status)
 	}, http.StatusOK)
-}
-
-// TestLegacyCallsOfABatch: each call of a batch counts, and has its own answer.
-func TestLegacyCallsOfABatch(t *testing.T) {
-	stack := newLegacyStack(t, false, oneCall)
-	a := newRawClient(t, stack.url)
-	a.initializeBatches()
-	done := make(chan string, 1)
-	go func() { // ends with the tool
-		_, body := a.post("[" + waitCall + "," + strings.Replace(waitCall, "w1", "w2", 1) + "]")
-		done <- body
-	}()
-	wiretest.Await(t, stack.session.started, "the tool")
-	stack.session.proceed <- struct{}{}
-	refused := 0
-	body := wiretest.Await(t, done, "the answers")
-	for answer := range jsonrpc.Elements([]byte(body)) {
-		if message, _ := jsonrpc.GetString(answer, "error", "message"); message == "too many calls in flight" {
-			refused++
-		}
-	}
-	if refused != 1 {
-		t.Errorf("%d of two calls were refused: %s", refused, body)
-	}
 }
 
 // TestLegacyStreamsInAll: the GET streams of sessions count, and so do streams that are resumed.

@@ -25,32 +25,15 @@ type request struct {
 	msg       jsonrpc.Message
 	name      string          // of the tool or prompt, or the resource's URI
 	token     json.RawMessage // the client's progress token; nil if it wants none
-	out       answer
+	out       *wire.Exchange
 	op        *wire.Operation
 	client    context.Context // ends when the client's connection does
-	log       *eventLog       // of its answer; nil in a batch, which cannot be resumed
+	log       *eventLog       // of its answer
 	// land takes the request from those in flight: before it is answered, since a
 	// client may use its id again as soon as it has the answer.
 	land func()
 	// leave takes it from the calls that the limit counts; nil before enter.
 	leave func()
-}
-
-// answer is where the answer to a request goes: an exchange of its own, or its place in
-// the batch it came in.
-type answer interface {
-	Notify(method string, params json.RawMessage) error
-	// Send is Notify for a message that is already complete, such as a request to the
-	// client.
-	Send(message []byte) error
-	// Streams reports whether the client takes messages ahead of the answer.
-	Streams() bool
-	Result(id jsonrpc.ID, result json.RawMessage)
-	Error(id jsonrpc.ID, code int64, message string, data json.RawMessage, status int)
-	// Refuse has the answer, which is an error that follows, say that the client is to sign in.
-	Refuse(f *wire.Failure)
-	// Drop says that there is no answer.
-	Drop()
 }
 
 // methods are the methods that are not simply passed on. A nil entry does
@@ -77,7 +60,7 @@ var uncounted = map[string]bool{
 	mcp.MethodPing: true, mcp.MethodTasksGet: true, mcp.MethodTasksList: true, mcp.MethodTasksCancel: true,
 }
 
-// serveRequest answers a request that came alone.
+// serveRequest answers a request.
 func (h *Handler) serveRequest(w http.ResponseWriter, r *http.Request, s *session, p shim.Principal, msg jsonrpc.Message) {
 	var q *request
 	budget.From(r.Context()).InTurn(len(msg.Raw), func() { q = newLegacyRequest(h, s, p, msg) })
@@ -181,9 +164,7 @@ func (q *request) answer(ctx context.Context) {
 		q.out.Drop()
 	case errors.Is(err, errLeft):
 		q.op.Cancelled()
-		if q.log != nil {
-			q.log.leave()
-		}
+		q.log.leave()
 		q.out.Drop()
 	case err != nil:
 		q.h.LogFailure(ctx, q.msg.Method, err)

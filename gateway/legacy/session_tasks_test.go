@@ -91,7 +91,7 @@ func (c *taskClient) hear(g *legacyServer) (heard func() []string) {
 		leave()
 		<-done
 		var out []string
-		for _, text := range messages(c.t, mcp.TypeSSE, rec.Body.Bytes()) {
+		for _, text := range messages(mcp.TypeSSE, rec.Body.Bytes()) {
 			schematest.Validate(c.t, mcp.Version20251125, "TaskStatusNotification", text)
 			id, _ := jsonrpc.GetString(text, "params", "taskId")
 			status, _ := jsonrpc.GetString(text, "params", "status")

@@ -173,9 +173,7 @@ func (q *request) awaitTask(ctx context.Context) (json.RawMessage, error) {
 func awaiting(ctx context.Context, q *request, n askNote) (context.Context, func()) {
 	ctx, leave := context.WithCancelCause(ctx)
 	cut := func() { leave(errLeft) }
-	if q.log != nil { // it is nil in a batch
-		q.log.waits(n, cut)
-	}
+	q.log.waits(n, cut)
 	stop := context.AfterFunc(q.client, cut)
 	return ctx, func() {
 		stop()

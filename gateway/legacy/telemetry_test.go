@@ -17,8 +17,7 @@ import (
 	"taskgate/shim"
 )
 
-// TestLegacySpans: every request has a span, alone or in a batch, and
-// notifications have none.
+// TestLegacySpans: every request has a span, and notifications have none.
 func TestLegacySpans(t *testing.T) {
 	spans := tracetest.NewInMemoryExporter()
 	s := newLegacyServerWith(t, upstreamScript{Era: "legacy", Raw: []byte(`{"capabilities":{}}`), Replies: map[string]scriptReply{
@@ -31,7 +30,7 @@ func TestLegacySpans(t *testing.T) {
 	for _, body := range []string{
 		`{"jsonrpc":"2.0","method":"notifications/initialized"}`,
 		`{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"name":"greet"}}`,
-		`[{"jsonrpc":"2.0","id":2,"method":"resources/read","params":{"uri":"a:b"}}]`,
+		`{"jsonrpc":"2.0","id":2,"method":"resources/read","params":{"uri":"a:b"}}`,
 	} {
 		if w := serve(t, h, t.Context(), "POST", id, body); w.Code >= http.StatusBadRequest {
 			t.Errorf("%d %s", w.Code, w.Body)

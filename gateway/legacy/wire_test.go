@@ -192,14 +192,8 @@ func (p *legacyPlay) send(ctx context.Context, data []byte) string {
 // remember notes which method each id is for, so that results can be checked.
 func (p *legacyPlay) remember(data []byte) {
 	_, body, _ := bytes.Cut(data, []byte("\n\n"))
-	elems, _, err := jsonrpc.Split(bytes.TrimSpace(body))
-	if err != nil {
-		return
-	}
-	for _, e := range elems {
-		if m, err := jsonrpc.Parse(e); err == nil && m.Kind == jsonrpc.Request {
-			p.methods[m.ID.Key()] = m.Method
-		}
+	if m, err := jsonrpc.Parse(bytes.TrimSpace(body)); err == nil && m.Kind == jsonrpc.Request {
+		p.methods[m.ID.Key()] = m.Method
 	}
 }
 
@@ -241,7 +235,7 @@ func (p *legacyPlay) dump(w *httptest.ResponseRecorder) string {
 	if id := resp.Header.Get(mcp.HeaderSession); id != "" {
 		fmt.Fprintf(&out, "\n%s: %s", mcp.HeaderSession, id)
 	}
-	for _, msg := range messages(p.t, resp.Header.Get("Content-Type"), body) {
+	for _, msg := range messages(resp.Header.Get("Content-Type"), body) {
 		p.check(msg)
 	}
 	if len(body) > 0 {
@@ -254,8 +248,8 @@ func (p *legacyPlay) dump(w *httptest.ResponseRecorder) string {
 	return p.hidden(text)
 }
 
-// messages takes a body apart: JSON, an array of it, or events.
-func messages(t *testing.T, typ string, body []byte) [][]byte {
+// messages takes a body apart: JSON, or events.
+func messages(typ string, body []byte) [][]byte {
 	var texts [][]byte
 	switch typ {
 	case mcp.TypeSSE:
@@ -267,17 +261,7 @@ func messages(t *testing.T, typ string, body []byte) [][]byte {
 	case mcp.TypeJSON:
 		texts = append(texts, body)
 	}
-	var out [][]byte
-	for _, text := range texts {
-		elems, _, err := jsonrpc.Split(text)
-		if err != nil {
-			t.Errorf("%v\n%s", err, text)
-		}
-		for _, e := range elems {
-			out = append(out, e)
-		}
-	}
-	return out
+	return texts
 }
 
 // legacyResultDefinitions are the names of results in the schemas.

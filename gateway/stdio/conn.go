@@ -153,7 +153,7 @@ func (c *Conn) take(ctx context.Context, l line) {
 	}
 	m, err := jsonrpc.Parse(l.text)
 	switch {
-	case err != nil, m.Kind == jsonrpc.Request: // a batch, or a text that the gateway refuses
+	case err != nil, m.Kind == jsonrpc.Request: // or a text that the gateway refuses
 		c.request(ctx, m, l.text)
 	case m.Kind != jsonrpc.Notification:
 		c.post(m, l.text)

@@ -12,7 +12,7 @@ import (
 	"taskgate/internal/work"
 )
 
-// exchange is a request in flight, a batch of them, or a text that is neither.
+// exchange is a request in flight, or a text that is none.
 type exchange struct {
 	c      *Conn
 	id     jsonrpc.ID // zero for what is no request
@@ -115,7 +115,7 @@ func (c *Conn) cancelled(m jsonrpc.Message) bool {
 	x := c.asked[id.Key()]
 	c.mu.Unlock()
 	if x == nil {
-		return c.session.current() == "" // it may be of a batch
+		return true // it has its answer
 	}
 	x.mu.Lock()
 	x.dead = true

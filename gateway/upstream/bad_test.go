@@ -81,7 +81,7 @@ func TestMisbehaviour(t *testing.T) {
 		}, kindClosed, 0, 1},
 		{"two responses", fake.Stream(result, `{"jsonrpc":"2.0","id":{id},"error":{"code":1,"message":"second"}}`), "", 0, 1},
 		{"endless after answer", func(x *fake.Exchange) { x.Run(); x.Event(x.Fill(result)); x.Hang() }, "", 0, 1},
-		{"batch", fake.Stream(`[{"jsonrpc":"2.0","method":"notifications/x"},` + result + `]`), "", 0, 1},
+		{"batch", fake.Stream(`[{"jsonrpc":"2.0","method":"notifications/x"},` + result + `]`), kindProtocol, 0, 1},
 		{"error without id", fake.Stream(`{"jsonrpc":"2.0","error":{"code":-32000,"message":"no"}}`), "", -32000, 1},
 		{"RPC error", fake.RPCError(200, -32602, "bad", `{"x":1}`), "", -32602, 0},
 		{"RPC error in 400", fake.RPCError(400, -32602, "bad", ""), "", -32602, 0},

@@ -324,26 +324,24 @@ func (x *exchange) tooLate(ctx context.Context) error {
 	return ended(ctx)
 }
 
-// handle handles one event: its id, and the messages in it. done says that one is the answer.
+// handle handles one event: its id, and its message. done says that this is the answer.
 func (x *exchange) handle(ctx context.Context, it *item) (done bool, err error) {
 	x.res.heard(it)
 	if it.hasID && x.to.era == mcp.Legacy {
 		x.rec.mark(it.eventID)
 	}
-	for i := range it.msgs {
-		switch m := &it.msgs[i]; m.Kind {
-		case jsonrpc.Request:
-			if err := x.request(ctx, *m); err != nil {
-				return false, err
-			}
-		case jsonrpc.Notification:
-			x.notification(*m)
-		case jsonrpc.Result, jsonrpc.ErrorResponse:
-			if x.answers(*m) {
-				x.task.answered(ctx, *m)
-				x.answer = *m
-				return true, nil // the first counts (JSON-RPC 2.0 section 5)
-			}
+	switch m := &it.msg; m.Kind {
+	case jsonrpc.Request:
+		if err := x.request(ctx, *m); err != nil {
+			return false, err
+		}
+	case jsonrpc.Notification:
+		x.notification(*m)
+	case jsonrpc.Result, jsonrpc.ErrorResponse:
+		if x.answers(*m) {
+			x.task.answered(ctx, *m)
+			x.answer = *m
+			return true, nil // the first counts (JSON-RPC 2.0 section 5)
 		}
 	}
 	x.rec.note(ctx)

@@ -369,35 +369,31 @@ func (g *getReader) once(ctx context.Context, l *link, opened func()) error {
 		if it.err != nil {
 			return it.err
 		}
-		if err := g.handle(ctx, x, *it); err != nil {
+		if err := g.handle(ctx, x, it); err != nil {
 			return err
 		}
 	}
 }
 
 // handle handles one event. A response here belongs to nobody who still waits.
-func (g *getReader) handle(ctx context.Context, x *exchange, it item) error {
+func (g *getReader) handle(ctx context.Context, x *exchange, it *item) error {
 	if it.hasID {
 		g.last = it.eventID
 	}
 	if it.hasRetry {
 		g.retry = min(it.retry, maxRetry)
 	}
-	for _, m := range it.msgs {
-		switch m.Kind {
-		case jsonrpc.Notification:
-			switch m.Method {
-			case mcp.NotifyCancelled:
-				g.s.route.cancelled(x.to.session, m.Params)
-			case mcp.NotifyProgress:
-				g.s.route.progressed(m.Params)
-			}
-			g.s.heard(shim.Notification{Method: m.Method, Params: m.Params})
-		case jsonrpc.Request:
-			if err := g.request(ctx, x, m); err != nil {
-				return err
-			}
+	switch m := it.msg; m.Kind {
+	case jsonrpc.Notification:
+		switch m.Method {
+		case mcp.NotifyCancelled:
+			g.s.route.cancelled(x.to.session, m.Params)
+		case mcp.NotifyProgress:
+			g.s.route.progressed(m.Params)
 		}
+		g.s.heard(shim.Notification{Method: m.Method, Params: m.Params})
+	case jsonrpc.Request:
+		return g.request(ctx, x, m)
 	}
 	return nil
 }

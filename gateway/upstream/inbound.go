@@ -16,10 +16,10 @@ import (
 	"taskgate/internal/work"
 )
 
-// item is what one read of a response gives: the messages of one event, or why
-// there are no more.
+// item is what one read of a response gives: the message of one event, which has none
+// if it only carries an id, or why there are no more.
 type item struct {
-	msgs     []jsonrpc.Message
+	msg      jsonrpc.Message
 	eventID  string
 	hasID    bool
 	retry    time.Duration
@@ -37,7 +37,6 @@ type inbound struct {
 	events *eventstream.Reader // nil for a JSON body
 	whole  item                // the JSON body
 	head   item                // the latest one
-	one    [1]jsonrpc.Message  // room for the usual single message
 	silent *silence            // of a resumed stream
 	hold   *budget.Hold        // of what is read
 }
@@ -90,7 +89,7 @@ func readJSON(resp *http.Response, max int64, x *exchange) (*inbound, error) {
 		return nil, err
 	}
 	in := &inbound{hold: budget.From(x.life)}
-	in.whole.msgs, err = in.parse(body)
+	in.whole.msg, err = in.parse(body)
 	if err != nil {
 		return nil, err
 	}
@@ -106,39 +105,13 @@ func readable(b []byte) []byte {
 	return bytes.ToValidUTF8(b, []byte("\uFFFD"))
 }
 
-// parse reads the messages of a body or an event.
-func (in *inbound) parse(b []byte) (msgs []jsonrpc.Message, err error) {
-	in.hold.InTurn(len(b), func() { msgs, err = in.messages(b) })
-	return msgs, err
-}
-
-// messages are those of a text: one, or a batch (2025-03-26, X13).
-func (in *inbound) messages(b []byte) ([]jsonrpc.Message, error) {
-	b = readable(b)
-	elems, batch, err := jsonrpc.Split(b)
+// parse reads the message of a body or an event.
+func (in *inbound) parse(b []byte) (msg jsonrpc.Message, err error) {
+	in.hold.InTurn(len(b), func() { msg, err = jsonrpc.ParseLenient(readable(b)) })
 	if err != nil {
-		return nil, garbage(err)
+		return msg, protocolError("the server sent something that is no JSON-RPC message", err)
 	}
-	if !batch {
-		in.one[0], err = jsonrpc.ParseLenient(b)
-		if err != nil {
-			return nil, garbage(err)
-		}
-		return in.one[:], nil
-	}
-	msgs := make([]jsonrpc.Message, 0, len(elems))
-	for _, e := range elems {
-		m, err := jsonrpc.ParseLenient(e)
-		if err != nil {
-			return nil, garbage(err)
-		}
-		msgs = append(msgs, m)
-	}
-	return msgs, nil
-}
-
-func garbage(err error) error {
-	return protocolError("the server sent something that is no JSON-RPC message", err)
+	return msg, nil
 }
 
 // next returns the next event. It, and its bytes, are valid until the following call.
@@ -154,7 +127,7 @@ func (in *inbound) read(it *item) {
 		in.readWhole(it)
 		return
 	}
-	in.forget(it)
+	*it = item{} // the event before may be large
 	in.silent.begin()
 	ev, err := in.events.Next()
 	if it.err = in.silent.end(err); it.err == nil {
@@ -168,12 +141,6 @@ func (in *inbound) readWhole(it *item) {
 	in.whole = item{err: errNoAnswer}
 }
 
-// forget drops the event before, which may be large.
-func (in *inbound) forget(it *item) {
-	*it = item{}
-	in.one[0] = jsonrpc.Message{}
-}
-
 // understand reads an event. Other types than messages are not MCP's: some servers send
 // pings of their own. An event without data only carries its id (X9).
 func (in *inbound) understand(it *item, ev *eventstream.Event) {
@@ -181,10 +148,10 @@ func (in *inbound) understand(it *item, ev *eventstream.Event) {
 	switch data := ev.Data; {
 	case ev.Type != "" && ev.Type != "message", len(bytes.TrimSpace(data)) == 0:
 	case flat(data):
-		it.msgs, it.err = in.parse(data)
+		it.msg, it.err = in.parse(data)
 	default:
 		it.err = work.Apart(func() (err error) {
-			it.msgs, err = in.parse(data)
+			it.msg, err = in.parse(data)
 			return err
 		})
 	}

@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -274,31 +273,6 @@ func (x *Exchange) finish(message jsonrpc.Spliced, status int, data json.RawMess
 	case !x.left:
 		challenge(x.w, x.challenges)
 		gone = x.broken(writeJSON(x.w, message, status, data)) != nil || gone
-	}
-	x.end(gone)
-}
-
-// FinishBatch ends the exchange with an array of answers. No answers means that the batch
-// held only notifications, responses and cancelled requests. If a keep-alive has begun an
-// event stream, or the client takes nothing else, each answer is an event.
-func (x *Exchange) FinishBatch(answers [][]byte) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if len(answers) > 0 && !x.accept.json {
-		_ = x.begin() // if that fails the client has gone
-	}
-	gone := x.ended()
-	switch {
-	case x.stream != nil:
-		for _, m := range answers {
-			_ = x.eventKept(jsonrpc.Spliced{m}, x.keep) // a client that has gone misses it
-		}
-	case x.left:
-	case len(answers) == 0:
-		x.w.WriteHeader(http.StatusAccepted)
-	default:
-		challenge(x.w, x.challenges)
-		_ = x.broken(writeJSON(x.w, jsonrpc.Spliced{jsonrpc.AppendArray(nil, answers)}, cmp.Or(x.refused, http.StatusOK), nil))
 	}
 	x.end(gone)
 }

@@ -12,18 +12,6 @@ import (
 
 var cmpMessage = cmp.Options{cmp.AllowUnexported(ID{}), cmpopts.IgnoreFields(Message{}, "Raw", "Members")}
 
-// A batch that is too long is found to be so before it is read: what follows may be anything.
-func TestLongBatch(t *testing.T) {
-	for text, want := range map[string]bool{
-		`[1,2,3]`: false, ` [ {"a":[1,2,3,4]} , "[,,,,]" , 3 ]`: false, `{"a":[1,2,3,4]}`: false, ``: false, `[`: false,
-		`[1,2,3,4]`: true, `[1,2,3,{},x`: true, "\n[[],[],[],[]": true,
-	} {
-		if got := LongBatch([]byte(text), 3); got != want {
-			t.Errorf("%s: %v", text, got)
-		}
-	}
-}
-
 func nested(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
 
 func TestParse(t *testing.T) {
@@ -208,37 +196,6 @@ func TestWalkerForgets(t *testing.T) {
 		}
 		if _, err := Parse([]byte(`{"jsonrpc":"2.0","id":1,"method`)); err == nil {
 			t.Fatal("cut text accepted")
-		}
-	}
-}
-
-func TestSplit(t *testing.T) {
-	for _, tt := range []struct {
-		in    string
-		batch bool
-		want  []string // nil means an error
-	}{
-		{`{"a":1}`, false, []string{`{"a":1}`}},
-		{`nonsense`, false, []string{`nonsense`}},
-		{``, false, []string{``}},
-		{` [ {"a":[1,2]} , {"b":"],["} ] `, true, []string{`{"a":[1,2]}`, `{"b":"],["}`}},
-		{`[1,"x"]`, true, []string{`1`, `"x"`}},
-		{`[]`, true, nil},
-		{`[{]}`, true, nil},
-		{`[{}`, true, nil},
-		{`[{}] x`, true, nil},
-		{nested(1001), true, nil},
-	} {
-		elems, batch, err := Split([]byte(tt.in))
-		if batch != tt.batch || (err == nil) != (tt.want != nil) {
-			t.Errorf("Split(%.40s): batch %v, error %v", tt.in, batch, err)
-		}
-		var got []string
-		for _, e := range elems {
-			got = append(got, string(e))
-		}
-		if d := cmp.Diff(tt.want, got); d != "" {
-			t.Errorf("Split(%.40s): %s", tt.in, d)
 		}
 	}
 }

@@ -55,8 +55,8 @@ func (w *walker) begin(what string) *ParseError {
 	if w.strict && tooDeep(w.in) {
 		return &ParseError{Code: CodeParseError, Reason: "nested too deeply"}
 	}
-	if w.dec.PeekKind() != '{' {
-		return w.notObject(what)
+	if kind := w.dec.PeekKind(); kind != '{' {
+		return w.notObject(what, kind)
 	}
 	if _, err := w.dec.ReadToken(); err != nil {
 		return unreadable(err)
@@ -66,12 +66,15 @@ func (w *walker) begin(what string) *ParseError {
 
 // notObject tells a text that is no JSON at all from one that is, but is not
 // the object that is needed.
-func (w *walker) notObject(what string) *ParseError {
+func (w *walker) notObject(what string, kind jsontext.Kind) *ParseError {
 	if _, err := w.dec.ReadValue(); err != nil {
 		return unreadable(err)
 	}
 	if perr := w.end(); perr != nil {
 		return perr
+	}
+	if kind == '[' && what == "message" { // 2025-03-26 has batches; no SDK sends them
+		return invalid("batches are not supported: send each message by itself")
 	}
 	return invalid("%s must be an object", what)
 }

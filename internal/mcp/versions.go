@@ -33,8 +33,6 @@ type Version struct {
 	Era  Era
 	// HeaderVersion: requests after initialize carry MCP-Protocol-Version (X7).
 	HeaderVersion bool
-	// Batching: bodies may be arrays (X2).
-	Batching bool
 	// Priming: an SSE stream may open with an event of empty data (X9).
 	Priming bool
 }
@@ -45,7 +43,7 @@ var Versions = [...]Version{
 	{Name: Version20260630, Era: Modern, HeaderVersion: true},
 	{Name: Version20251125, Era: Legacy, HeaderVersion: true, Priming: true},
 	{Name: Version20250618, Era: Legacy, HeaderVersion: true},
-	{Name: Version20250326, Era: Legacy, Batching: true},
+	{Name: Version20250326, Era: Legacy},
 	{Name: Version20241105, Era: Legacy},
 }
 

@@ -52,24 +52,13 @@ func (s *server) read() error {
 	return ErrGarbage
 }
 
-// take reads what was received: a message, or a batch of them (protocol.md X13).
+// take reads what was received.
 func (s *server) take(said []byte) bool {
 	if !utf8.Valid(said) {
 		said = bytes.ToValidUTF8(said, []byte("\uFFFD"))
 	}
 	jsonrpc.OneLine(said) // a line break would end a line of an event stream
-	elems, batch, err := jsonrpc.Split(said)
-	if err != nil {
-		return false
-	}
-	if !batch {
-		return s.message(said)
-	}
-	known := false
-	for _, e := range elems {
-		known = s.message(e) || known
-	}
-	return known
+	return s.message(said)
 }
 
 // message takes one message to where it belongs; false if it is none.
