@@ -7,6 +7,7 @@ NODE_SOURCE := internal/e2e/testdata/node
 # A number of inputs, not a time: with a time, "go test" before 1.27 now and then fails
 # with "context deadline exceeded" when it has run out (https://go.dev/issue/75804).
 FUZZTIME    ?= 50000x
+BENCH       ?=
 CHAOS_SEED  ?= $(shell date +%s)
 CHAOS_CALLS ?= 4000
 CHAOS_ORPHANS ?= 2000
@@ -47,9 +48,9 @@ fuzz: ## Run each fuzz test for FUZZTIME (50000x, which is inputs)
 demo: build ## Watch a slow call become a task (about twelve seconds)
 	@$(BIN)/demo --bin $(BIN)
 
-bench: ## Measure what the gateway costs, beside a bare reverse proxy (needs redis-server)
+bench: ## Measure what the gateway costs beside a bare reverse proxy (BENCH has flags; needs redis-server)
 	$(GO) build -o $(BIN)/ ./cmd/taskgate ./internal/bench
-	@$(BIN)/bench --taskgate $(BIN)/taskgate
+	@$(BIN)/bench -taskgate $(BIN)/taskgate $(BENCH)
 
 chaos: ## Break gateways and Redis under thousands of calls (CHAOS_SEED repeats a run; needs redis-server)
 	$(GO) test -count=1 -timeout 60m -v ./internal/chaos -seed $(CHAOS_SEED) -calls $(CHAOS_CALLS) -orphans $(CHAOS_ORPHANS) -workers 100

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
-	"context"
-	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -16,148 +14,152 @@ import (
 	"taskgate/internal/mcp"
 )
 
-// The client reads both forms of body that Go's server writes, and the null
-// upstream and the proxy answer what the benchmark looks for.
+// start serves on loopback and returns the address.
+func start(t *testing.T, h http.Handler) string {
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
+
+// The client reads both forms of body that Go's server writes, and server and proxy answer what
+// the benchmark looks for.
 func TestHTTPClient(t *testing.T) {
-	upstream := httptest.NewServer(http.HandlerFunc(nullUpstream))
-	defer upstream.Close()
-	proxy := httptest.NewServer(reverseProxy(upstream.Listener.Addr().String()))
-	defer proxy.Close()
-	chunked := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		for range 3 {
-			_, _ = w.Write([]byte(strings.Repeat("x", 3000)))
-			_ = http.NewResponseController(w).Flush()
-		}
-		_, _ = w.Write([]byte(answered))
-	}))
-	defer chunked.Close()
-	for _, addr := range []string{upstream.Listener.Addr().String(), proxy.Listener.Addr().String(), chunked.Listener.Addr().String()} {
-		v := call("test", addr, "plain", false, answered)
-		got, err := load(t.Context(), v, 2, 20*time.Millisecond)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got.rate <= 0 || got.p50 <= 0 || got.p99 < got.p50 {
-			t.Errorf("sample %+v", got)
+	upstream := start(t, new(server))
+	proxy := start(t, reverseProxy(upstream))
+	for _, addr := range []string{upstream, proxy} {
+		for _, tool := range []string{"plain", toolEvent, toolLarge, toolLargeEvent} {
+			got, err := call(addr, tool, false, answered).measure(2, 20*time.Millisecond)
+			if err != nil {
+				t.Fatalf("%s: %v", tool, err)
+			}
+			if got.rate <= 0 || got.p50 <= 0 || got.p99 < got.p50 {
+				t.Errorf("%s: sample %+v", tool, got)
+			}
 		}
 	}
 }
 
 func TestWrongAnswersAreErrors(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(nullUpstream))
-	defer server.Close()
-	addr := server.Listener.Addr().String()
-	for name, v := range map[string]variant{
-		"content": call("content", addr, "plain", false, "something else"),
-		"status":  over("status", addr, "", request(addr, "no/method", "x", `"name":"x"`, false)),
-		"refused": call("refused", "127.0.0.1:1", "plain", false, ""),
+	addr := start(t, new(server))
+	refuses := start(t, http.NotFoundHandler())
+	for name, l := range map[string]load{
+		"content": call(addr, "plain", false, "something else"),
+		"status":  call(refuses, "plain", false, ""),
+		"refused": call("127.0.0.1:1", "plain", false, ""),
 	} {
-		if _, err := load(t.Context(), v, 1, time.Millisecond); err == nil {
+		if _, err := l.measure(1, time.Millisecond); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
 }
 
-func TestNullUpstream(t *testing.T) {
+func TestServer(t *testing.T) {
 	for method, want := range map[string]string{
-		mcp.MethodDiscover:  `"supportedVersions"`,
-		mcp.MethodToolsList: `"always"`,
-		mcp.MethodToolsCall: answered,
-		"no/method":         "-32601",
+		mcp.MethodInitialize: `"protocolVersion"`,
+		mcp.MethodDiscover:   `"supportedVersions"`,
+		mcp.MethodToolsList:  `"always"`,
+		mcp.MethodToolsCall:  answered,
 	} {
 		w := httptest.NewRecorder()
-		nullUpstream(w, httptest.NewRequest(http.MethodPost, "/mcp", strings.NewReader(`{"jsonrpc":"2.0","id":"a-1","method":"`+method+`"}`)))
+		new(server).ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/mcp", strings.NewReader(`{"jsonrpc":"2.0","id":"a-1","method":"`+method+`"}`)))
 		if body := w.Body.String(); !strings.Contains(body, want) || !strings.Contains(body, `"id":"a-1"`) {
 			t.Errorf("%s: %s", method, body)
 		}
 	}
 }
 
-func TestMedianAndReport(t *testing.T) {
-	found := results{
-		{direct, 1}:       {{rate: 300}, {rate: 100}, {rate: 200, p50: time.Millisecond}},
-		{gatewayPlain, 1}: {{rate: 90}, {rate: 110}},
-	}
-	if m := median(found[cell{direct, 1}]); m.rate != 200 || m.p50 != 0 {
-		t.Errorf("median %+v", m)
-	}
-	var out bytes.Buffer
-	if err := report(&out, found, settings{rounds: 3, conns: []int{1}}, []string{"a machine"}); err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"| 1 | direct | 200 | 0 µs |", "| 1 | taskgate, tasks: never | 100 | 0 µs | 0 µs | 0.50 |", "- a machine"} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("no %q in\n%s", want, out.String())
-		}
-	}
-}
-
-func TestSettingsFromEnv(t *testing.T) {
-	t.Setenv("BENCH_ROUNDS", "3")
-	t.Setenv("BENCH_SECONDS", "0.5")
-	if s, err := settingsFromEnv(); err != nil || s.rounds != 3 || s.length != 500*time.Millisecond {
-		t.Errorf("%+v, %v", s, err)
-	}
-	t.Setenv("BENCH_ROUNDS", "no")
-	if _, err := settingsFromEnv(); err == nil {
-		t.Error("no error")
-	}
-}
-
-// Calls of either era stay open until they are cancelled or their client leaves.
-func TestHolder(t *testing.T) {
-	h := newHolder()
-	server := httptest.NewServer(h)
-	defer server.Close()
-	p := &parking{stage: stage{upstream: server.Listener.Addr().String()}}
-	post := func(ctx context.Context, version, body string) {
-		r, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL, strings.NewReader(body))
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		r.Header.Set(mcp.HeaderProtocolVersion, version)
-		if resp, err := http.DefaultClient.Do(r); err == nil {
-			_, _ = io.Copy(io.Discard, resp.Body)
-			resp.Body.Close()
-		}
-	}
-	hold := func(ctx context.Context, id, version string) {
-		post(ctx, version, `{"jsonrpc":"2.0","id":"`+id+`","method":"tools/call","params":{"name":"hold"}}`)
-	}
-	ctx, leave := context.WithCancel(t.Context())
+// The server releases its oldest call first, in either era, and says when.
+func TestRelease(t *testing.T) {
+	s := new(server)
+	st := &stage{server: start(t, s)}
+	st.proxy = start(t, reverseProxy(st.server))
 	var calls sync.WaitGroup
-	calls.Go(func() { hold(t.Context(), "a", mcp.Version20251125) })
-	calls.Go(func() { hold(ctx, "b", mcp.Version20260728) })
-	for _, step := range []struct {
-		do   func()
-		want int
-	}{
-		{func() {}, 2},
-		{func() {
-			post(t.Context(), mcp.Version20251125, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"a"}}`)
-		}, 1},
-		{leave, 0},
+	ended := make(chan int, 3)
+	for i, request := range [][]byte{
+		call(st.server, toolHold, false, "").request,
+		[]byte(strings.Replace(string(call(st.server, toolHold, false, "").request), mcp.HeaderProtocolVersion+": "+mcp.Version20260728, mcp.HeaderProtocolVersion+": "+mcp.Version20251125, 1)),
+		call(st.proxy, toolHold, false, "").request,
 	} {
-		step.do()
-		if err := p.open(t.Context(), step.want); err != nil {
-			t.Error(err)
+		addr := []string{st.server, st.server, st.proxy}[i]
+		calls.Go(func() {
+			d, err := exchange(t.Context(), load{addr: addr, request: request}, func(c *httpConn) (time.Duration, error) {
+				if _, err := c.Write(c.request); err != nil {
+					return 0, err
+				}
+				return c.readRelease()
+			})
+			if err != nil || d < 0 {
+				t.Errorf("call %d: %v, %v", i, d, err)
+			}
+			ended <- i
+		})
+		if err := st.waitHeld(t.Context(), i+1); err != nil {
+			t.Fatal(err)
 		}
+	}
+	s.release()
+	if first := <-ended; first != 0 {
+		t.Errorf("call %d was released first", first)
+	}
+	if _, err := st.held(t.Context(), "?every=1ms"); err != nil {
+		t.Error(err)
 	}
 	calls.Wait()
 }
 
-func TestUsage(t *testing.T) {
-	before := usage{cpu: time.Second, commands: map[string]int64{"get": 3, "set": 1}}
-	after := usage{cpu: 3 * time.Second, resident: 5, commands: map[string]int64{"get": 3, "set": 2, "hget": 4}}
-	got := after.since(before)
-	if got.cpu != 2*time.Second || got.resident != 5 || got.list() != "hget 4, set 1" {
-		t.Errorf("%+v, %s", got, got.list())
+// A waiter tells what is no result.
+func TestReadReleaseFails(t *testing.T) {
+	for _, bad := range []string{"HTTP/1.1 404 Not Found\r\n\r\nno session", "HTTP/1.1 200 OK\r\n\r\nnothing"} {
+		client, server := net.Pipe()
+		go func() { // ends with the response: the reader reads all of it, or closes
+			_, _ = server.Write([]byte(bad))
+			_ = server.Close()
+		}()
+		if d, err := newHTTPConn(client, nil).readRelease(); err == nil {
+			t.Errorf("%q: %v", bad, d)
+		}
+		client.Close()
 	}
+}
+
+func TestTables(t *testing.T) {
+	if m := median([]sample{{rate: 300}, {rate: 100}, {rate: 200, p50: time.Millisecond}}); m.rate != 200 || m.p50 != 0 {
+		t.Errorf("median %+v", m)
+	}
+	calls := callsTable([]row{{name: "plain", conns: []int{1}}}, map[cell]*found{{"plain", 1}: {gateway: []sample{{rate: 90}, {rate: 110}}, proxy: []sample{{rate: 200}}}})
+	waiting, err := waitingTable(map[string][]time.Duration{waitProxy: {2 * time.Millisecond}, waitResult: {3 * time.Millisecond}, waitListen: {time.Millisecond}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	parked := parkedTable([]level{{era: "legacy", parked: 7, length: time.Second, idle: usage{resident: 5 << 20, commands: 3}, plain: sample{rate: 1}, get: sample{rate: 3}, proxy: sample{rate: 2}}})
+	for want, table := range map[string]string{
+		"| plain | 1 | 100 | 0 µs | 0 µs | 200 | 0 µs | 0 µs | 0.50 |":         calls,
+		"| tasks/result, 2025-11-25 | 1 | 3.00 ms | 3.00 ms | 3.00 ms | 1.5 |": waiting,
+		"| legacy | 7 | 5 MB | 0.0 % | 3.0 | 1 | 0.50 | 3 | 1.50 |":            parked,
+	} {
+		if !strings.Contains(table, want) {
+			t.Errorf("no %q in\n%s", want, table)
+		}
+	}
+	if _, err := waitingTable(nil); err == nil {
+		t.Error("no error where nobody heard anything")
+	}
+}
+
+func TestUsage(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		return
 	}
-	if _, err := cpuOf(os.Getpid()); err != nil {
-		t.Error(err)
+	for name, read := range map[string]func() error{
+		"CPU":    func() error { _, err := cpuOf(os.Getpid()); return err },
+		"memory": func() error { _, err := residentOf(os.Getpid()); return err },
+		"files":  func() error { return raiseFiles(0) },
+	} {
+		if err := read(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if raiseFiles(1<<40) == nil {
+		t.Error("there are as many files as that")
 	}
 }

@@ -17,14 +17,6 @@ const (
 	answerTimeout = 10 * time.Second
 )
 
-// worker does one request after the other on a connection of its own.
-type worker interface {
-	// do sends the request and reads the answer, which is valid until the next
-	// do.
-	do() ([]byte, error)
-	Close() error
-}
-
 // httpConn is an HTTP/1.1 client for one prepared request. It knows just enough
 // of the protocol to read what Go's server writes, so that the client costs as
 // little as it can.
@@ -35,7 +27,7 @@ type httpConn struct {
 	body    []byte
 }
 
-func dialHTTP(addr string, request []byte) (worker, error) {
+func dialHTTP(addr string, request []byte) (*httpConn, error) {
 	conn, err := net.DialTimeout("tcp", addr, dialTimeout)
 	if err != nil {
 		return nil, err
@@ -47,6 +39,7 @@ func newHTTPConn(conn net.Conn, request []byte) *httpConn {
 	return &httpConn{Conn: conn, request: request, in: bufio.NewReaderSize(conn, 16<<10)}
 }
 
+// do sends the request and reads the answer, which is valid until the next do.
 func (c *httpConn) do() ([]byte, error) {
 	if err := c.SetDeadline(time.Now().Add(answerTimeout)); err != nil {
 		return nil, err
@@ -133,44 +126,29 @@ func (c *httpConn) chunks() error {
 	}
 }
 
-// redisConn does GETs over a bare connection.
-type redisConn struct {
-	net.Conn
-	request []byte
-	in      *bufio.Reader
-	body    []byte
-}
-
-func dialRedis(addr string) (worker, error) {
-	conn, err := net.DialTimeout("tcp", addr, dialTimeout)
+// readRelease reads until there is a result of toolHold, and returns how old that is. What else
+// the response has, and how it is framed, does not matter: the text ends with a quotation mark.
+func (c *httpConn) readRelease() (time.Duration, error) {
+	status, err := c.line()
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
-	request := fmt.Appendf(nil, "*2\r\n$3\r\nGET\r\n$%d\r\n%s\r\n", len(recordKey), recordKey)
-	return &redisConn{Conn: conn, request: request, in: bufio.NewReaderSize(conn, 16<<10)}, nil
-}
-
-func (c *redisConn) do() ([]byte, error) {
-	if err := c.SetDeadline(time.Now().Add(answerTimeout)); err != nil {
-		return nil, err
+	if !bytes.HasPrefix(status, []byte("HTTP/1.1 200 ")) {
+		first := string(status)
+		rest, _ := io.ReadAll(io.LimitReader(c.in, 500))
+		return 0, fmt.Errorf("%s\n%s", first, rest)
 	}
-	if _, err := c.Write(c.request); err != nil {
-		return nil, err
+	for {
+		text, err := c.in.ReadSlice('"')
+		if err != nil {
+			return 0, err
+		}
+		digits, ok := bytes.CutPrefix(text[:len(text)-1], []byte(heldText))
+		if !ok {
+			continue
+		}
+		now := time.Now()
+		at, err := strconv.ParseInt(string(digits), 10, 64)
+		return now.Sub(time.Unix(0, at)), err
 	}
-	line, err := c.in.ReadSlice('\n')
-	if err != nil {
-		return nil, err
-	}
-	n, err := strconv.Atoi(string(bytes.Trim(line, "$\r\n")))
-	if err != nil || n < 0 {
-		return nil, fmt.Errorf("redis answered %q", line)
-	}
-	if cap(c.body) < n+2 {
-		c.body = make([]byte, n+2)
-	}
-	c.body = c.body[:n+2]
-	if _, err := io.ReadFull(c.in, c.body); err != nil {
-		return nil, err
-	}
-	return c.body[:n], nil
 }

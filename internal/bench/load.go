@@ -9,22 +9,11 @@ import (
 	"time"
 )
 
-// variant is one thing that is measured.
-type variant struct {
-	name string
-	dial func() (worker, error)
-	want []byte // what each answer contains
-	// conns are the numbers of connections to measure it at; nil for those of the settings.
-	conns []int
-	rest  time.Duration // the pause after it, for work that goes on behind the answers
-}
-
-// at is how many connections the variant is measured at.
-func (v variant) at(s settings) []int {
-	if v.conns != nil {
-		return v.conns
-	}
-	return s.conns
+// load is one prepared request, and what each answer to it contains.
+type load struct {
+	addr    string
+	request []byte
+	want    string
 }
 
 // sample is what one measurement found.
@@ -33,44 +22,51 @@ type sample struct {
 	p50, p99 time.Duration
 }
 
+// String is the sample as three cells of a table.
+func (s sample) String() string {
+	return fmt.Sprintf("%.0f | %s | %s", s.rate, short(s.p50), short(s.p99))
+}
+
 // warmUp is the part of the length that precedes the measurement.
 const warmUp = 10
 
-// load runs as many workers as there are connections to be, first to warm up and
-// then for the given length.
-func load(ctx context.Context, v variant, conns int, length time.Duration) (sample, error) {
-	workers := make([]worker, conns)
+// measure does requests on so many connections, first to warm up and then for the given length.
+func (l load) measure(conns int, length time.Duration) (sample, error) {
+	workers := make([]*httpConn, conns)
 	for i := range workers {
-		w, err := v.dial()
+		w, err := dialHTTP(l.addr, l.request)
 		if err != nil {
-			return sample{}, fmt.Errorf("%s: %w", v.name, err)
+			return sample{}, err
 		}
 		defer w.Close()
 		workers[i] = w
 	}
-	if _, err := drive(workers, v.want, length/warmUp); err != nil {
-		return sample{}, fmt.Errorf("%s: %w", v.name, err)
+	until := func(length time.Duration) func() bool {
+		end := time.Now().Add(length)
+		return func() bool { return time.Now().Before(end) }
+	}
+	if _, err := l.drive(workers, until(length/warmUp)); err != nil {
+		return sample{}, err
 	}
 	begin := time.Now()
-	times, err := drive(workers, v.want, length)
+	times, err := l.drive(workers, until(length))
 	if err != nil {
-		return sample{}, fmt.Errorf("%s: %w", v.name, err)
+		return sample{}, err
 	}
-	elapsed := time.Since(begin)
-	return summarise(times, elapsed), pause(ctx, v.rest)
+	return summarise(times, time.Since(begin)), nil
 }
 
-// drive has each worker do requests until the time is over, one at least, and returns how
+// drive has each worker do requests while there are more to do, one at least, and returns how
 // long each request took.
-func drive(workers []worker, want []byte, length time.Duration) ([]time.Duration, error) {
+func (l load) drive(workers []*httpConn, more func() bool) ([]time.Duration, error) {
 	var wg sync.WaitGroup
 	times := make([][]time.Duration, len(workers))
 	errs := make([]error, len(workers))
-	end := time.Now().Add(length)
+	want := []byte(l.want)
 	for i, w := range workers {
 		wg.Go(func() {
 			times[i] = make([]time.Duration, 0, 1<<14)
-			for now := time.Now(); len(times[i]) == 0 || now.Before(end); {
+			for begin := time.Now(); len(times[i]) == 0 || more(); {
 				answer, err := w.do()
 				if err == nil && !bytes.Contains(answer, want) {
 					err = fmt.Errorf("the answer is %.300q", answer)
@@ -79,9 +75,9 @@ func drive(workers []worker, want []byte, length time.Duration) ([]time.Duration
 					errs[i] = err
 					return
 				}
-				done := time.Now()
-				times[i] = append(times[i], done.Sub(now))
-				now = done
+				end := time.Now()
+				times[i] = append(times[i], end.Sub(begin))
+				begin = end
 			}
 		})
 	}
@@ -105,6 +101,32 @@ func summarise(times []time.Duration, elapsed time.Duration) sample {
 		p50:  times[len(times)/2],
 		p99:  times[len(times)*99/100],
 	}
+}
+
+// median is that of each number of the samples by itself.
+func median(samples []sample) sample {
+	middle := func(value func(sample) float64) float64 {
+		var list []float64
+		for _, s := range samples {
+			list = append(list, value(s))
+		}
+		slices.Sort(list)
+		n := len(list)
+		return (list[(n-1)/2] + list[n/2]) / 2
+	}
+	return sample{
+		rate: middle(func(s sample) float64 { return s.rate }),
+		p50:  time.Duration(middle(func(s sample) float64 { return float64(s.p50) })),
+		p99:  time.Duration(middle(func(s sample) float64 { return float64(s.p99) })),
+	}
+}
+
+// short is a duration in a unit that suits it.
+func short(d time.Duration) string {
+	if d < time.Millisecond {
+		return fmt.Sprintf("%.0f µs", float64(d)/float64(time.Microsecond))
+	}
+	return fmt.Sprintf("%.2f ms", float64(d)/float64(time.Millisecond))
 }
 
 // pause waits, or fails if the benchmark is interrupted.

@@ -1,322 +1,149 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
-	"path/filepath"
-	"strconv"
-	"sync"
+	"strings"
 	"sync/atomic"
 	"time"
-
-	"github.com/redis/go-redis/v9"
-
-	"taskgate/internal/mcp"
-	"taskgate/internal/taskclient"
 )
 
-// parkedConfig is a gateway for calls that stay open. It forgets soon how tasks
-// ended, so that the idle seconds have nothing to do with the load before them.
-const parkedConfig = `
-listen: %s
-store: redis://%s/0
-log: {level: warn}
-settle: 1s
-state_keys: [{id: bench, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="}]
-upstreams:
-  - name: parked
-    path: /mcp
-    url: http://%s/mcp
-    era: %s
-    max_tasks: 10000000
-    max_tasks_per_owner: 10000000
-    defaults: {tasks: always, ttl: 1h}
-    tools:
-      - {match: quick, tasks: always, ttl: 5s}
-`
+// parkedConns is how many connections make the tasks, and the other calls beside them.
+const parkedConns = 16
 
 // settled is how long after a load the gateway has nothing left to do of it.
 const settled = 3 * time.Second
 
-// parking is one gateway with a Redis and a server that holds its calls.
-type parking struct {
-	stage
-	store *redis.Client
-	pid   int
-}
-
 // level is what was found with so many parked tasks.
 type level struct {
-	parked int
-	idle   usage
-	length time.Duration // of the idle time
-	rates  map[string]sample
-	busy   int64 // resident after the rates, with what they left to the garbage collector
+	era        string
+	parked     int
+	idle       usage
+	length     time.Duration // of the idle time
+	plain, get sample
+	proxy      sample
 }
 
-// Cells of the second part, as the report has them.
-const (
-	parkedCreate = "create"
-	parkedPoll   = "poll"
-	parkedCancel = "create and cancel"
-)
-
-// parkedConns is how many connections drive the other tasks.
-const parkedConns = 16
-
-// measureParked parks tasks at servers of both eras and writes the report.
-func measureParked(ctx context.Context, out io.Writer, taskgate string, s settings) error {
-	files, err := raiseFiles()
-	if err != nil {
-		return fmt.Errorf("limit of open files: %w", err)
+// measureParked parks tasks at servers of both eras, and measures what the gateway uses while
+// nothing happens, and calls beside them. Each level has a fresh gateway.
+func measureParked(ctx context.Context, s settings) (string, error) {
+	if !s.wants("parked") {
+		return "", nil
 	}
-	if files < s.parked+spare {
-		fmt.Fprintf(os.Stderr, "the hard limit of open files is %d: only %d tasks are parked; raise it with ulimit -Hn %d\n", files, max(files-spare, 0), s.parked+spare)
-		s.parked = max(files-spare, 0)
+	if err := raiseFiles(s.parked); err != nil {
+		return "", err
 	}
-	found := map[string][]level{}
+	var levels []level
 	for _, era := range []string{"legacy", "modern"} {
-		levels, err := parkAt(ctx, taskgate, era, s)
-		if err != nil {
-			return fmt.Errorf("parked at a %s server: %w", era, err)
+		for _, n := range []int{1, s.parked} {
+			fmt.Fprintf(os.Stderr, "%d tasks parked at a %s server\n", n, era)
+			l, err := parkAt(ctx, s, era, n)
+			if err != nil {
+				return "", fmt.Errorf("%d parked at a %s server: %w", n, era, err)
+			}
+			levels = append(levels, l)
 		}
-		found[era] = levels
 	}
-	return reportParked(out, found, s)
+	return parkedTable(levels), nil
 }
 
-// parkAt measures a fresh gateway at one kind of server.
-func parkAt(ctx context.Context, taskgate, era string, s settings) (levels []level, err error) {
-	p, err := newParking(ctx, taskgate, era)
+// parkAt measures one level.
+func parkAt(ctx context.Context, s settings, era string, n int) (level, error) {
+	l := level{era: era, parked: n, length: min(max(15*s.length, time.Second), 10*time.Second)}
+	st, err := newStage(ctx, s, era)
 	if err != nil {
-		return nil, err
+		return l, err
 	}
-	defer p.close()
-	defer p.store.Close()
-	defer func() {
+	defer st.close()
+	task, err := st.park(n)
+	if err == nil {
+		err = st.waitHeld(ctx, n)
+	}
+	if err == nil {
+		err = st.watch(ctx, &l)
+	}
+	if err == nil {
+		err = st.measureBeside(s, task, &l)
+	}
+	return l, st.explain(err)
+}
+
+// park makes n tasks that last, and returns the id of one.
+func (st *stage) park(n int) (id string, err error) {
+	hold := call(st.gateway, toolHold, true, handled)
+	first, err := dialHTTP(hold.addr, hold.request)
+	if err != nil {
+		return "", err
+	}
+	defer first.Close()
+	answer, err := first.do()
+	if err != nil {
+		return "", err
+	}
+	if id, err = taskID(answer); err != nil || n == 1 {
+		return id, err
+	}
+	workers := []*httpConn{first}
+	for range min(parkedConns, n-1) - 1 {
+		w, err := dialHTTP(hold.addr, hold.request)
 		if err != nil {
-			err = fmt.Errorf("%w\n%s", err, p.complaints())
+			return "", err
 		}
-	}()
-	for _, n := range []int{0, s.parked / 10, s.parked} {
-		fmt.Fprintf(os.Stderr, "%d tasks parked at a %s server\n", n, era)
-		l, err := p.level(ctx, n, s)
-		if err != nil {
-			return nil, err
-		}
-		levels = append(levels, l)
+		defer w.Close()
+		workers = append(workers, w)
 	}
-	return levels, nil
+	var made atomic.Int64
+	made.Store(int64(len(workers))) // each makes one without being asked
+	_, err = hold.drive(workers, func() bool { return made.Add(1) < int64(n) })
+	return id, err
 }
 
-func newParking(ctx context.Context, taskgate, era string) (*parking, error) {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	dir, err := os.MkdirTemp("", "taskgate-bench")
-	if err != nil {
-		return nil, err
-	}
-	p := &parking{stage: stage{dir: dir}}
-	if err := p.begin(ctx, taskgate, era); err != nil {
-		p.close()
-		return nil, err
-	}
-	p.store = newRedis(p.redis, 1)
-	p.pid = p.processes[len(p.processes)-1].PID()
-	return p, nil
-}
-
-// begin starts the three parties, the gateway last.
-func (p *parking) begin(ctx context.Context, taskgate, era string) error {
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	if err := p.freeAddrs(); err != nil {
-		return err
-	}
-	file := filepath.Join(p.dir, "taskgate.yaml")
-	if err := os.WriteFile(file, fmt.Appendf(nil, parkedConfig, p.gateway, p.redis, p.upstream, era), 0o600); err != nil {
-		return err
-	}
-	return p.run(ctx, []party{
-		p.redisParty(),
-		{p.upstream, self, []string{"-as", "hold", "-listen", p.upstream}},
-		{p.gateway, taskgate, []string{"serve", "--config", file}},
-	})
-}
-
-// watch waits until n calls are open at the server, and looks at what the gateway uses
-// while nothing happens.
-func (p *parking) watch(ctx context.Context, n int, l *level) error {
-	if err := p.open(ctx, n); err != nil {
-		return err
-	}
+// watch looks at what the gateway and Redis use while nothing happens.
+func (st *stage) watch(ctx context.Context, l *level) error {
 	if err := pause(ctx, settled); err != nil {
 		return err
 	}
-	before, err := p.usageOf(ctx, p.pid)
+	before, err := st.usage()
 	if err != nil {
 		return err
 	}
 	if err := pause(ctx, l.length); err != nil {
 		return err
 	}
-	after, err := p.usageOf(ctx, p.pid)
-	if err != nil {
-		return err
-	}
+	after, err := st.usage()
 	l.idle = after.since(before)
-	return nil
+	return err
 }
 
-// level parks tasks until there are n, watches them doing nothing, and then
-// measures what else goes on.
-func (p *parking) level(ctx context.Context, n int, s settings) (level, error) {
-	l := level{parked: n, length: min(max(15*s.length, time.Second), 10*time.Second), rates: map[string]sample{}}
-	if err := p.park(n); err != nil {
-		return l, err
+// measureBeside measures calls and reads beside the parked tasks.
+func (st *stage) measureBeside(s settings, task string, l *level) error {
+	loads := []load{
+		call(st.proxy, "plain", false, answered), call(st.gateway, "plain", false, answered),
+		{st.gateway, getTask(st.gateway, task), `"status":"working"`},
 	}
-	if err := p.watch(ctx, n, &l); err != nil {
-		return l, err
-	}
-	if err := p.rates(ctx, s, &l); err != nil {
-		return l, err
-	}
-	after, err := p.usageOf(ctx, p.pid)
-	l.busy = after.resident
-	return l, err
-}
-
-// rates measures what is done with other tasks.
-func (p *parking) rates(ctx context.Context, s settings, l *level) error {
-	client := &taskclient.Client{URL: "http://" + p.gateway + "/mcp", Tasks: true}
-	_, task, err := client.CallTool(ctx, holdTool, map[string]any{})
-	if err != nil {
-		return err
-	}
-	if task == nil {
-		return errors.New("the call did not become a task")
-	}
-	get := request(p.gateway, mcp.MethodTasksGet, task.ID, `"taskId":"`+task.ID+`"`, true)
-	samples := map[string][]sample{}
+	samples := make([][]sample, len(loads))
 	for range s.rounds {
-		for _, v := range []variant{
-			call(parkedCreate, p.gateway, quickTool, true, handled),
-			over(parkedPoll, p.gateway, `"status":"working"`, get),
-			{name: parkedCancel, want: []byte(`"resultType":"complete"`), dial: p.dialCancel},
-		} {
-			got, err := load(ctx, v, parkedConns, s.length)
+		for i, one := range loads {
+			got, err := one.measure(parkedConns, s.length)
 			if err != nil {
 				return err
 			}
-			samples[v.name] = append(samples[v.name], got)
+			samples[i] = append(samples[i], got)
 		}
 	}
-	for name, list := range samples {
-		l.rates[name] = median(list)
-	}
-	if err := client.Cancel(ctx, task.ID); err != nil {
-		return err
-	}
-	return p.open(ctx, l.parked)
+	l.proxy, l.plain, l.get = median(samples[0]), median(samples[1]), median(samples[2])
+	return nil
 }
 
-// park makes tasks until there are n.
-func (p *parking) park(n int) error {
-	return p.fill(n, call("park", p.gateway, holdTool, true, handled))
-}
-
-// fill makes calls until n are open at the server.
-func (p *parking) fill(n int, v variant) error {
-	have, err := p.held()
-	if err != nil {
-		return err
+// parkedTable is a row for each level.
+func parkedTable(levels []level) string {
+	var b strings.Builder
+	b.WriteString("\n### Parked tasks\n\n| server | parked | resident | CPU, idle | commands/s, idle | plain calls/s | of the bare proxy | tasks/get/s | of the bare proxy |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|\n")
+	for _, l := range levels {
+		fmt.Fprintf(&b, "| %s | %d | %d MB | %.1f %% | %.1f | %.0f | %.2f | %.0f | %.2f |\n", l.era, l.parked, l.idle.resident>>20,
+			100*l.idle.cpu.Seconds()/l.length.Seconds(), float64(l.idle.commands)/l.length.Seconds(),
+			l.plain.rate, l.plain.rate/l.proxy.rate, l.get.rate, l.get.rate/l.proxy.rate)
 	}
-	var left atomic.Int64
-	left.Store(int64(n - have))
-	errs := make([]error, parkedConns)
-	var wg sync.WaitGroup
-	for i := range errs {
-		wg.Go(func() {
-			w, err := v.dial()
-			if err != nil {
-				errs[i] = err
-				return
-			}
-			defer w.Close()
-			for left.Add(-1) >= 0 {
-				if body, err := w.do(); err != nil || !bytes.Contains(body, v.want) {
-					errs[i] = fmt.Errorf("%s: %.300q %w", v.name, body, err)
-					return
-				}
-			}
-		})
-	}
-	wg.Wait()
-	return errors.Join(errs...)
-}
-
-// held asks the server how many calls are open.
-func (p *parking) held() (int, error) {
-	resp, err := http.Get("http://" + p.upstream + "/")
-	if err != nil {
-		return 0, err
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return 0, err
-	}
-	return strconv.Atoi(string(body))
-}
-
-// open waits until exactly n calls are.
-func (p *parking) open(ctx context.Context, n int) error {
-	ctx, stop := context.WithTimeout(ctx, answerTimeout)
-	defer stop()
-	for {
-		have, err := p.held()
-		if err != nil || have == n {
-			return err
-		}
-		if pause(ctx, 20*time.Millisecond) != nil {
-			return fmt.Errorf("%d calls are open, not %d", have, n)
-		}
-	}
-}
-
-// cancelConn parks a task and cancels it.
-type cancelConn struct {
-	*httpConn
-	addr   string
-	create []byte
-}
-
-func (p *parking) dialCancel() (worker, error) {
-	create := request(p.gateway, mcp.MethodToolsCall, holdTool, `"name":"`+holdTool+`","arguments":{}`, true)
-	w, err := dialHTTP(p.gateway, create)
-	if err != nil {
-		return nil, err
-	}
-	return &cancelConn{w.(*httpConn), p.gateway, create}, nil
-}
-
-func (c *cancelConn) do() ([]byte, error) {
-	c.request = c.create
-	body, err := c.httpConn.do()
-	if err != nil {
-		return nil, err
-	}
-	id, err := taskID(body)
-	if err != nil {
-		return nil, err
-	}
-	c.request = request(c.addr, mcp.MethodTasksCancel, id, `"taskId":"`+id+`"`, true)
-	return c.httpConn.do()
+	return b.String()
 }

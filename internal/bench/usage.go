@@ -1,56 +1,59 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
+	"io"
+	"net"
 	"os"
-	"slices"
+	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 )
 
-// spare are the file descriptors that a process needs besides those of the parked
-// calls.
-const spare = 1000
+// spareFiles are the file descriptors that a process needs besides those of the calls.
+const spareFiles = 1000
 
-// raiseFiles raises the limit of open files, which the children inherit, to what
-// the system allows at most, and returns it.
-func raiseFiles() (int, error) {
+// raiseFiles raises the limit of open files, which the children inherit, to what the system
+// allows at most.
+func raiseFiles(calls int) error {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		return 0, err
+		return err
 	}
-	limit.Cur = limit.Max
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		return 0, err
+	if limit.Cur = limit.Max; limit.Cur < uint64(calls+spareFiles) {
+		return fmt.Errorf("the hard limit of open files is %d: raise it with ulimit -Hn %d, or measure less", limit.Cur, calls+spareFiles)
 	}
-	return int(min(limit.Cur, 1<<30)), nil
+	return syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit)
 }
 
-// usage is what a process and its store have used so far.
+// usage is what the gateway and Redis have used so far.
 type usage struct {
 	resident int64 // bytes
 	cpu      time.Duration
-	commands map[string]int64 // of Redis
+	commands int64 // of Redis; those that scripts make count, too
 }
 
-// tick is the unit of CPU times in /proc, on every Linux that Go runs on.
-const tick = 10 * time.Millisecond
-
-// usageOf reads what a process has used, and the commands of its store.
-func (p *parking) usageOf(ctx context.Context, pid int) (u usage, err error) {
+func (st *stage) usage() (u usage, err error) {
+	pid := st.gatewayProcess.PID()
 	if u.resident, err = residentOf(pid); err != nil {
 		return u, err
 	}
 	if u.cpu, err = cpuOf(pid); err != nil {
 		return u, err
 	}
-	u.commands, err = p.commands(ctx)
+	u.commands, err = commandsOf(st.redis)
 	return u, err
+}
+
+// since is what was used after another reading.
+func (u usage) since(before usage) usage {
+	return usage{resident: u.resident, cpu: u.cpu - before.cpu, commands: u.commands - before.commands}
 }
 
 // residentOf is the memory that a process has, in bytes.
@@ -63,6 +66,9 @@ func residentOf(pid int) (int64, error) {
 	n, err := strconv.ParseInt(kilobytes, 10, 64)
 	return n << 10, err
 }
+
+// tick is the unit of CPU times in /proc, on every Linux that Go runs on.
+const tick = 10 * time.Millisecond
 
 // cpuOf is the CPU time that a process has used.
 func cpuOf(pid int) (time.Duration, error) {
@@ -84,42 +90,55 @@ func cpuOf(pid int) (time.Duration, error) {
 	return time.Duration(user+system) * tick, err
 }
 
-// commands are the numbers of calls by command. Those that scripts make count too.
-func (p *parking) commands(ctx context.Context) (map[string]int64, error) {
-	info, err := p.store.Info(ctx, "commandstats").Result()
+// commandsOf is how many commands a Redis has executed.
+func commandsOf(addr string) (sum int64, err error) {
+	conn, err := net.DialTimeout("tcp", addr, dialTimeout)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
-	found := map[string]int64{}
-	for line := range strings.Lines(info) {
-		name, rest, ok := strings.Cut(strings.TrimPrefix(line, "cmdstat_"), ":calls=")
-		if !ok || name == "info" {
-			continue
-		}
-		digits, _, _ := strings.Cut(rest, ",")
-		if found[name], err = strconv.ParseInt(digits, 10, 64); err != nil {
-			return nil, err
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "INFO commandstats\r\nQUIT\r\n"); err != nil {
+		return 0, err
+	}
+	lines := bufio.NewScanner(conn)
+	for lines.Scan() {
+		if _, rest, ok := strings.Cut(lines.Text(), ":calls="); ok {
+			digits, _, _ := strings.Cut(rest, ",")
+			n, err := strconv.ParseInt(digits, 10, 64)
+			if err != nil {
+				return 0, err
+			}
+			sum += n
 		}
 	}
-	return found, nil
+	return sum, lines.Err()
 }
 
-// since is what was used after another reading.
-func (u usage) since(before usage) usage {
-	d := usage{resident: u.resident, cpu: u.cpu - before.cpu, commands: map[string]int64{}}
-	for name, n := range u.commands {
-		if n -= before.commands[name]; n > 0 {
-			d.commands[name] = n
+// machine says what is measured on.
+func machine(ctx context.Context) []string {
+	output := func(name string, args ...string) string {
+		text, err := exec.CommandContext(ctx, name, args...).Output()
+		if err != nil {
+			return name + " of unknown version"
 		}
+		return strings.TrimSpace(string(text))
 	}
-	return d
+	cpu := "a processor of unknown make"
+	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		cpu = strings.TrimLeft(field(string(info), "model name"), "\t: ")
+	}
+	return []string{
+		fmt.Sprintf("%s, %d cores, shared by all parties", cpu, runtime.NumCPU()),
+		fmt.Sprintf("%s, %s, %s", output("uname", "-sr"), runtime.Version(), output("redis-server", "--version")),
+	}
 }
 
-// list spells the commands.
-func (u usage) list() string {
-	var parts []string
-	for _, name := range slices.Sorted(maps.Keys(u.commands)) {
-		parts = append(parts, fmt.Sprintf("%s %d", name, u.commands[name]))
+// field is the rest of the first line that begins with the name.
+func field(text, name string) string {
+	for line := range strings.Lines(text) {
+		if rest, ok := strings.CutPrefix(line, name); ok {
+			return strings.TrimSpace(rest)
+		}
 	}
-	return strings.Join(parts, ", ")
+	return "unknown"
 }

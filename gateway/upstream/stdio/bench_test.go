@@ -44,8 +44,7 @@ func nullChild() {
 }
 
 // BenchmarkCall compares a call through the transport, and through the upstream client on top of
-// it, with a line to the same program and back, one at a time and 16 at a time. docs/performance.md
-// has what make bench measures.
+// it, with a line to the same program and back, one at a time and 16 at a time.
 func BenchmarkCall(b *testing.B) {
 	exe, err := os.Executable()
 	if err != nil {

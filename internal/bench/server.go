@@ -1,0 +1,189 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httputil"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"taskgate/internal/mcp"
+)
+
+// Tools of the server. Its other names are answered at once.
+const (
+	toolEvent      = "event"       // answers by an event stream
+	toolLarge      = "large"       // has a result of 1 MiB
+	toolLargeEvent = "large_event" // has that by an event stream
+	toolHold       = "hold"        // is answered when it is released
+)
+
+// answerText begins the text of every result of a tool but toolHold's.
+const answerText = "The answer of a tool"
+
+// heldText begins the text of a result of toolHold; the time of the answer follows, in
+// nanoseconds since 1970. Whoever reads the result on the same machine knows how long it was
+// on its way.
+const heldText = "released at "
+
+// Results of the server, by method.
+const (
+	initializeResult = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"null","version":"1"}}`
+	discoverResult   = `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"ttlMs":60000,"cacheScope":"public","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"null","version":"1"}}}`
+	toolsResult      = `{"resultType":"complete","tools":[{"name":"plain","inputSchema":{"type":"object"}},{"name":"always","inputSchema":{"type":"object"}},{"name":"keep","inputSchema":{"type":"object"}},{"name":"hold","inputSchema":{"type":"object"}}],"ttlMs":60000,"cacheScope":"public"}`
+	callResult       = `{"resultType":"complete","content":[{"type":"text","text":"` + answerText + ` that does nothing at all, in about as many words as a short answer has."}]}`
+)
+
+// largeResult is a text with line ends and quotes, as the content of a file has them.
+var largeResult = func() string {
+	line := `\tif name, ok := tools[\"name\"]; ok { return name } // about as long as a line of source\n`
+	return `{"resultType":"complete","content":[{"type":"text","text":"` + answerText + strings.Repeat(line, 1<<20/len(line)) + `"}]}`
+}()
+
+// server is the cheapest MCP server of either era that still reads its requests.
+type server struct {
+	mu   sync.Mutex
+	held []chan struct{} // calls that are open, in the order in which they came
+}
+
+// ServeHTTP answers a message. GET tells how many calls are held; with ?every=10ms it first
+// begins to release the oldest of them after each such time, until the process ends.
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost {
+		s.control(w, r)
+		return
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	var m struct {
+		ID     json.RawMessage
+		Method string
+		Params struct{ Name string }
+	}
+	if err := json.Unmarshal(body, &m); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	switch {
+	case m.ID == nil:
+		w.WriteHeader(http.StatusAccepted)
+	case m.Method == mcp.MethodInitialize:
+		w.Header().Set(mcp.HeaderSession, "one")
+		writeJSON(w, m.ID, initializeResult)
+	case m.Method == mcp.MethodDiscover:
+		writeJSON(w, m.ID, discoverResult)
+	case m.Method == mcp.MethodToolsList:
+		writeJSON(w, m.ID, toolsResult)
+	case m.Params.Name == toolEvent:
+		writeEvent(w, m.ID, callResult)
+	case m.Params.Name == toolLarge:
+		writeJSON(w, m.ID, largeResult)
+	case m.Params.Name == toolLargeEvent:
+		writeEvent(w, m.ID, largeResult)
+	case m.Params.Name == toolHold:
+		s.hold(w, r, m.ID)
+	default:
+		writeJSON(w, m.ID, callResult)
+	}
+}
+
+// writeJSON answers with a body of known length. A client that is gone is no concern of this
+// server, here and below.
+func writeJSON(w http.ResponseWriter, id json.RawMessage, result string) {
+	parts := []string{`{"jsonrpc":"2.0","id":`, string(id), `,"result":`, result, "}"}
+	length := 0
+	for _, text := range parts {
+		length += len(text)
+	}
+	w.Header().Set("Content-Type", mcp.TypeJSON)
+	w.Header().Set("Content-Length", strconv.Itoa(length))
+	for _, text := range parts {
+		_, _ = io.WriteString(w, text)
+	}
+}
+
+// writeEvent answers with an event stream.
+func writeEvent(w http.ResponseWriter, id json.RawMessage, result string) {
+	w.Header().Set("Content-Type", mcp.TypeSSE)
+	for _, text := range []string{"event: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":", string(id), `,"result":`, result, "}\n\n"} {
+		_, _ = io.WriteString(w, text)
+	}
+}
+
+// hold keeps a call open until it is released. To a legacy client it says an event at once, as
+// servers do that can resume; a modern one waits for the head of the response.
+func (s *server) hold(w http.ResponseWriter, r *http.Request, id json.RawMessage) {
+	released := make(chan struct{})
+	s.mu.Lock()
+	s.held = append(s.held, released)
+	s.mu.Unlock()
+	legacy := r.Header.Get(mcp.HeaderProtocolVersion) != mcp.Version20260728
+	if legacy {
+		w.Header().Set("Content-Type", mcp.TypeSSE)
+		_, _ = io.WriteString(w, "id: 1\ndata:\n\n")
+		_ = http.NewResponseController(w).Flush()
+	}
+	select {
+	case <-released:
+	case <-r.Context().Done():
+		return
+	}
+	result := fmt.Sprintf(`{"resultType":"complete","content":[{"type":"text","text":"%s%d"}]}`, heldText, time.Now().UnixNano())
+	if legacy {
+		writeEvent(w, id, result)
+	} else {
+		writeJSON(w, id, result)
+	}
+}
+
+func (s *server) control(w http.ResponseWriter, r *http.Request) {
+	if r.Header.Get("Accept") == mcp.TypeSSE { // the stream of a session, which this server does not have
+		w.WriteHeader(http.StatusMethodNotAllowed)
+		return
+	}
+	if every, err := time.ParseDuration(r.FormValue("every")); err == nil {
+		go func() {
+			for range time.Tick(every) {
+				s.release()
+			}
+		}()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, _ = io.WriteString(w, strconv.Itoa(len(s.held)))
+}
+
+// release answers the oldest call.
+func (s *server) release() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.held) > 0 {
+		close(s.held[0])
+		s.held = s.held[1:]
+	}
+}
+
+// reverseProxy is what a plain HTTP proxy costs.
+func reverseProxy(to string) http.Handler {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.MaxIdleConnsPerHost = 256
+	transport.DisableCompression = true
+	proxy := &httputil.ReverseProxy{
+		Transport: transport,
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.URL.Scheme, r.Out.URL.Host = "http", to
+		},
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// Otherwise the server closes the request's body as soon as the answer begins. The
+		// transport may not have seen its end by then, and gives up the connection.
+		_ = http.NewResponseController(w).EnableFullDuplex()
+		proxy.ServeHTTP(w, r)
+	})
+}

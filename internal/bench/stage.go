@@ -1,0 +1,156 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"taskgate/internal/proc"
+)
+
+// stage is the running parties of a part, each by its address.
+type stage struct {
+	dir                  string
+	processes            []*proc.Process
+	redis, server, proxy string
+	gateway, second      string
+	gatewayProcess       *proc.Process // of gateway
+}
+
+// startTimeout is how long the parties may take to listen.
+const startTimeout = 20 * time.Second
+
+// gatewayConfig is a gateway with one upstream, whose tools differ in their policy alone.
+const gatewayConfig = `
+listen: %s
+store: redis://%s/0
+log: {level: error}
+upstreams:
+  - name: bench
+    path: /mcp
+    url: http://%s/mcp
+    era: %s
+    max_tasks: 10000000
+    max_tasks_per_owner: 10000000
+    defaults: {tasks: never}
+    tools:
+      - {match: always, tasks: always, ttl: 5s}
+      - {match: keep, tasks: always, ttl: 1h}
+      - {match: hold, tasks: always, ttl: 1h}
+`
+
+// newStage starts all parties, with a server of that era.
+func newStage(ctx context.Context, s settings, era string) (*stage, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	dir, err := os.MkdirTemp("", "taskgate-bench")
+	if err != nil {
+		return nil, err
+	}
+	st := &stage{dir: dir}
+	if err := st.start(ctx, s.taskgate, era); err != nil {
+		st.close()
+		return nil, err
+	}
+	return st, nil
+}
+
+func (st *stage) start(ctx context.Context, taskgate, era string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	for _, addr := range []*string{&st.redis, &st.server, &st.proxy, &st.gateway, &st.second} {
+		if *addr, err = proc.FreeAddr(); err != nil {
+			return err
+		}
+	}
+	_, port, err := net.SplitHostPort(st.redis)
+	if err != nil {
+		return err
+	}
+	_, err = st.run(ctx, st.redis, "redis-server", "--bind", "127.0.0.1", "--port", port, "--save", "", "--appendonly", "no", "--dir", st.dir)
+	if err != nil {
+		return err
+	}
+	if _, err := st.run(ctx, st.server, self, "-as", "server", "-listen", st.server); err != nil {
+		return err
+	}
+	if _, err := st.run(ctx, st.proxy, self, "-as", "proxy", "-listen", st.proxy, "-to", st.server); err != nil {
+		return err
+	}
+	for _, addr := range []string{st.second, st.gateway} {
+		file := filepath.Join(st.dir, addr+".yaml")
+		if err := os.WriteFile(file, fmt.Appendf(nil, gatewayConfig, addr, st.redis, st.server, era), 0o600); err != nil {
+			return err
+		}
+		if st.gatewayProcess, err = st.run(ctx, addr, taskgate, "serve", "--config", file); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// run starts a program and waits until it listens.
+func (st *stage) run(ctx context.Context, addr, path string, args ...string) (*proc.Process, error) {
+	p, err := proc.Start(proc.Command{Name: filepath.Base(path), Path: path, Args: args})
+	if err != nil {
+		return nil, err
+	}
+	st.processes = append(st.processes, p)
+	return p, p.WaitListening(ctx, addr)
+}
+
+// close ends the parties, the last one first.
+func (st *stage) close() {
+	for i := len(st.processes) - 1; i >= 0; i-- {
+		st.processes[i].Stop(2 * time.Second)
+	}
+	_ = os.RemoveAll(st.dir)
+}
+
+// explain adds what the gateway logged to an error.
+func (st *stage) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w\n%s", err, st.gatewayProcess.Output())
+}
+
+// held asks the server how many calls are open. query may have it release them.
+func (st *stage) held(ctx context.Context, query string) (int, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+st.server+"/"+query, nil)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	number, bad := strconv.Atoi(string(body))
+	return number, errors.Join(err, bad)
+}
+
+// waitHeld waits until n calls are open at the server.
+func (st *stage) waitHeld(ctx context.Context, n int) error {
+	ctx, stop := context.WithTimeout(ctx, answerTimeout)
+	defer stop()
+	for {
+		have, err := st.held(ctx, "")
+		if err != nil || have >= n {
+			return err
+		}
+		if pause(ctx, 20*time.Millisecond) != nil {
+			return fmt.Errorf("%d calls are open, not %d", have, n)
+		}
+	}
+}
