@@ -8,7 +8,7 @@ import (
 	"taskgate/shim"
 )
 
-// These tests are the rows of the table in docs/redis.md, "What survives". Each has
+// These tests are the rows of the table in docs/operations.md, "What survives". Each has
 // a Redis with the setting of its row break, and looks at what is left.
 
 // patient is a store that repeats while a Redis restarts or fails over.

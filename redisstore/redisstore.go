@@ -4,7 +4,7 @@
 //
 // A task is one hash and two lists in one slot; each change of it is one Lua
 // script, so that there is no state between two states. What a script decides is
-// in lua/, which key holds what in keys.go, and docs/redis.md tells an operator
+// in lua/, which key holds what in keys.go, and docs/operations.md tells an operator
 // about both. The truth is in the keys: pub/sub only wakes who waits (watch.go).
 //
 // Every operation may be repeated without harm, so a lost reply is no reason to

@@ -193,14 +193,14 @@ func TestWaitReplicasCluster(t *testing.T) {
 	same(t, 20, waits)
 }
 
-// The ACL user in docs/redis.md may do what a store does, and no more than that.
+// The ACL user in docs/operations.md may do what a store does, and no more than that.
 func TestLeastPrivilege(t *testing.T) {
 	t.Parallel()
-	doc, err := os.ReadFile("../docs/redis.md")
+	doc, err := os.ReadFile("../docs/operations.md")
 	must(t, err)
 	user := regexp.MustCompile(`(?m)^user (taskgate .*)$`).FindStringSubmatch(string(doc))
 	if user == nil {
-		t.Fatal("docs/redis.md shows no ACL user")
+		t.Fatal("docs/operations.md shows no ACL user")
 	}
 	redis := redistest.Start(t)
 	line := []any{"acl", "setuser"}

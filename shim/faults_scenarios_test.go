@@ -379,7 +379,7 @@ func progresses(w *faultWorld) {
 	s := &server{takes: 2 * time.Minute, says: words(700*time.Millisecond, "one", "two", "three", "four", "five")}
 	a, b := w.pair(s, policy(shim.Always))
 	id := w.task(a, wished())
-	if w.kind.back() { // messages are not written again (docs/redis.md, Failover)
+	if w.kind.back() { // messages are not written again (docs/operations.md, "Failover")
 		pass(6 * time.Second)
 	} else {
 		w.wait("the newest is stored", func() bool { return newest(w.record(b, id), s) })

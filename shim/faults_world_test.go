@@ -232,7 +232,7 @@ func (w *faultWorld) unsaved(id shim.ID) bool {
 
 // mayFail reports whether a task may end as failed although its call would have succeeded:
 // the call was never sent, or there were two mishaps, of which the first had the store
-// forget the task, or where its call can be gone on with (docs/redis.md, Failover).
+// forget the task, or where its call can be gone on with (docs/operations.md, "Failover").
 func (w *faultWorld) mayFail(id shim.ID) bool {
 	_, forgotten := w.forgotten(id)
 	unsent := has(w.server, func(s *server) bool { return s.runs == 0 })
