@@ -12,15 +12,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/common/model"
-	"github.com/prometheus/prometheus/model/labels"
-	"github.com/prometheus/prometheus/promql/parser"
 	"go.yaml.in/yaml/v4"
 
 	"taskgate/gateway/config"
 	"taskgate/internal/metrics"
 	"taskgate/internal/metrics/metricstest"
 	"taskgate/internal/semconv"
+	"taskgate/internal/wiretest"
 )
 
 const (
@@ -65,8 +65,9 @@ func everything(t *testing.T, m *metrics.Metrics) {
 	}
 }
 
-// series are the labels of each series that Prometheus gets of this process, and their values.
-type series map[string]map[string]map[string]bool
+// series are the labels of each series that Prometheus gets of this process, and their values; nil
+// for a label that may have any.
+type series map[string]map[string][]string
 
 // shows is what Prometheus gets, after everything was measured.
 func shows(t *testing.T) series {
@@ -90,16 +91,19 @@ func shows(t *testing.T) series {
 			}
 			for _, name := range names {
 				if all[name] == nil {
-					all[name] = map[string]map[string]bool{"job": nil, "instance": nil}
+					all[name] = map[string][]string{"job": nil, "instance": nil}
 				}
 				if strings.HasSuffix(name, "_bucket") {
 					all[name]["le"] = nil
 				}
 				for _, l := range m.GetLabel() {
-					if all[name][l.GetName()] == nil {
-						all[name][l.GetName()] = map[string]bool{}
+					values := all[name][l.GetName()]
+					switch i, known := slices.BinarySearch(values, l.GetValue()); {
+					case name == "target_info": // of this process
+						all[name][l.GetName()] = nil
+					case !known:
+						all[name][l.GetName()] = slices.Insert(values, i, l.GetValue())
 					}
-					all[name][l.GetName()][l.GetValue()] = true
 				}
 			}
 		}
@@ -107,164 +111,27 @@ func shows(t *testing.T) series {
 	return all
 }
 
-// check says what is wrong with a query: it asks for what there is not.
-func (s series) check(t *testing.T, where, query string) {
-	t.Helper()
-	expr, err := parser.NewParser(parser.Options{}).ParseExpr(query)
-	if err != nil {
-		t.Errorf("%s: %v in %s", where, err, query)
-		return
-	}
-	known := map[string]bool{}
-	for _, selectors := range parser.ExtractSelectors(expr) {
-		for _, m := range selectors {
-			if m.Name == labels.MetricName {
-				if s[m.Value] == nil {
-					t.Errorf("%s: nothing is called %s", where, m.Value)
-				}
-				for label := range s[m.Value] {
-					known[label] = true
-				}
-			}
-		}
-	}
-	for _, selectors := range parser.ExtractSelectors(expr) {
-		name := ""
-		for _, m := range selectors {
-			if m.Name == labels.MetricName {
-				name = m.Value
-			}
-		}
-		for _, m := range selectors {
-			values, ok := s[name][m.Name]
-			switch {
-			case m.Name == labels.MetricName:
-			case !ok:
-				t.Errorf("%s: %s has no label %s", where, name, m.Name)
-			case m.Type == labels.MatchEqual && m.Value != "" && values != nil && !values[m.Value]:
-				t.Errorf("%s: %s has no %s=%q, but %v", where, name, m.Name, m.Value, slices.Sorted(maps.Keys(values)))
-			}
-		}
-	}
-	parser.Inspect(expr, func(n parser.Node, _ []parser.Node) error {
-		if a, ok := n.(*parser.AggregateExpr); ok {
-			for _, label := range a.Grouping {
-				if !known[label] {
-					t.Errorf("%s: no label %s to group by in %s", where, label, query)
-				}
-			}
-		}
-		return nil
-	})
-}
-
-// dashboard is what there is to be checked of one of Grafana's.
-type dashboard struct {
-	UID    string `json:"uid"`
-	Panels []struct {
-		Title   string `json:"title"`
-		Targets []struct {
-			Datasource struct {
-				Type string `json:"type"`
-				UID  string `json:"uid"`
-			} `json:"datasource"`
-			Expr   string `json:"expr"`
-			Query  string `json:"query"`
-			Legend string `json:"legendFormat"`
-		} `json:"targets"`
-	} `json:"panels"`
-	Templating struct {
-		List []struct {
-			Name  string `json:"name"`
-			Query string `json:"query"`
-		} `json:"list"`
-	} `json:"templating"`
-}
-
-var (
-	labelValues = regexp.MustCompile(`^label_values\((\w+), (\w+)\)$`)
-	legendLabel = regexp.MustCompile(`\{\{(\w+)\}\}`)
-	spanAttr    = regexp.MustCompile(`span\.([\w.]+)`)
-)
-
-// TestQueries: each query in the dashboards and in the rules is one that Prometheus takes, and asks
-// for names, labels and values that the gateway really shows.
-func TestQueries(t *testing.T) {
-	all := shows(t)
-	files, err := filepath.Glob(observability + "/grafana/dashboards/*.json")
-	if err != nil || len(files) != 3 {
-		t.Fatalf("%v, %v", files, err)
-	}
-	sources, err := os.ReadFile(observability + "/grafana/provisioning/datasources/datasources.yaml")
+// TestSeries: what Prometheus gets is what the queries of the example are checked with, by the
+// module next to them.
+func TestSeries(t *testing.T) {
+	const file = observability + "/check/testdata/series.json"
+	got, err := json.MarshalIndent(shows(t), "", " ")
 	if err != nil {
 		t.Fatal(err)
 	}
-	queries := 0
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
+	got = append(got, '\n')
+	if *wiretest.Update {
+		if err := os.WriteFile(file, got, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		var d dashboard
-		if err := json.Unmarshal(text, &d); err != nil {
-			t.Fatalf("%s: %v", file, err)
-		}
-		for _, v := range d.Templating.List {
-			if m := labelValues.FindStringSubmatch(v.Query); m != nil && all[m[1]][m[2]] == nil {
-				t.Errorf("%s: no values for %s", file, v.Query)
-			}
-		}
-		for _, p := range d.Panels {
-			where := filepath.Base(file) + ", " + p.Title
-			for _, q := range p.Targets {
-				queries++
-				if !strings.Contains(string(sources), "uid: "+q.Datasource.UID+"\n") && q.Datasource.UID != "" {
-					t.Errorf("%s: no data source %s", where, q.Datasource.UID)
-				}
-				for _, m := range spanAttr.FindAllStringSubmatch(q.Query, -1) {
-					if m[1] != string(semconv.TaskID) {
-						t.Errorf("%s: no span has %s", where, m[1])
-					}
-				}
-				if q.Expr == "" || q.Datasource.Type == "loki" { // TestTrial holds the latter against real records
-					continue
-				}
-				query := strings.NewReplacer("$__rate_interval", "5m", "$__range", "1d", "$upstream", "up").Replace(q.Expr)
-				all.check(t, where, query)
-				for _, m := range legendLabel.FindAllStringSubmatch(q.Legend, -1) {
-					if !strings.Contains(query, m[1]) && m[1] != "instance" {
-						t.Errorf("%s: the legend has %s, the query has not", where, m[1])
-					}
-				}
-			}
-		}
 	}
-	if queries < 50 {
-		t.Errorf("found only %d queries", queries)
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, r := range alerts(t) {
-		all.check(t, r.Alert, r.Expr)
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("go test ./cmd/taskgate -run TestSeries -update writes it:\n%s", diff)
 	}
-}
-
-// TestQueriesBite: a wrong query is found.
-func TestQueriesBite(t *testing.T) {
-	all := shows(t)
-	for _, query := range []string{
-		"rate(taskgate_nothing_total[5m])", "sum by (le", `sum by (colour) (taskgate_tasks_running)`,
-		`taskgate_tasks_running{colour="red"}`, `taskgate_call_answers_total{taskgate_call_answer="maybe"}`,
-	} {
-		if !fails(func(t *testing.T) { all.check(t, "here", query) }) {
-			t.Errorf("nothing is wrong with %s", query)
-		}
-	}
-}
-
-// fails runs a check on a test of its own.
-func fails(check func(*testing.T)) bool {
-	var inner testing.T
-	check(&inner)
-	return inner.Failed()
 }
 
 // rule is an alert.

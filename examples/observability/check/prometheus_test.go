@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"math"
 	"net/http"
 	"os"
@@ -15,12 +14,12 @@ import (
 	"time"
 
 	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/exemplar"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/rulefmt"
 	"github.com/prometheus/prometheus/model/textparse"
 	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/promql"
-	"github.com/prometheus/prometheus/promql/parser"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -38,6 +37,7 @@ type prometheus struct {
 	rules   []rulefmt.Rule
 
 	begun, now time.Time // of the samples
+	exemplars  int       // that were read
 	pending    map[string]time.Time
 	fired      map[string]map[string]bool // the tools of the alerts that have fired, by their names
 }
@@ -83,13 +83,7 @@ func newPrometheus(t *testing.T, at ...string) *prometheus {
 	}
 	p.db = &series{all: map[string]*storedSeries{}}
 	p.engine = promql.NewEngine(promql.EngineOpts{MaxSamples: 5_000_000, Timeout: 30 * time.Second})
-	groups, errs := rulefmt.ParseFile("../prometheus/taskgate.rules.yaml", false, model.UTF8Validation, parser.NewParser(parser.Options{}), slog.New(slog.DiscardHandler))
-	if len(errs) > 0 {
-		t.Fatal(errs)
-	}
-	for _, g := range groups.Groups {
-		p.rules = append(p.rules, g.Rules...)
-	}
+	p.rules = readRules(t)
 	p.begun = time.Now().Truncate(time.Hour)
 	p.now = p.begun
 	return p
@@ -143,6 +137,9 @@ func (p *prometheus) read(from *target) {
 		_, _, v := text.Series()
 		from.known[l.String()] = l
 		add(l, v)
+		for e := (exemplar.Exemplar{}); text.Exemplar(&e); {
+			p.exemplars++
+		}
 	}
 }
 

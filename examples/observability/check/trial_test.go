@@ -48,6 +48,9 @@ func TestTrial(t *testing.T) {
 	if events := w.rec.Events(exporting); slices.Contains(events, "taskgate.task.ended") {
 		t.Errorf("the events of a task that runs are %v", events)
 	}
+	if w.prometheus.exemplars == 0 {
+		t.Error("no histogram leads to a trace")
+	}
 	if strings.Contains(string(w.rec.Raw()), "secret") {
 		t.Error("a signal has what was said")
 	}
@@ -320,7 +323,7 @@ func vector(v promql.Vector) (out string) {
 	return cmp.Or(out, "nothing\n")
 }
 
-// dashboard is what there is to evaluate of one of Grafana's.
+// dashboard is what there is to check of one of Grafana's.
 type dashboard struct {
 	UID    string `json:"uid"`
 	Panels []struct {
@@ -328,10 +331,19 @@ type dashboard struct {
 		Targets []struct {
 			Datasource struct {
 				Type string `json:"type"`
+				UID  string `json:"uid"`
 			} `json:"datasource"`
-			Expr string `json:"expr"`
+			Expr   string `json:"expr"`
+			Query  string `json:"query"`
+			Legend string `json:"legendFormat"`
 		} `json:"targets"`
 	} `json:"panels"`
+	Templating struct {
+		List []struct {
+			Name  string `json:"name"`
+			Query string `json:"query"`
+		} `json:"list"`
+	} `json:"templating"`
 }
 
 func readDashboards(t *testing.T) (boards []dashboard) {
