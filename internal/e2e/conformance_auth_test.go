@@ -111,7 +111,7 @@ func split(gateway, server, path string) *httptest.Server {
 	}})
 }
 
-// authSuiteConfig is what docs/conformance.md shows: the addresses, the path and the URL are
+// authSuiteConfig is what docs/compatibility.md shows: the addresses, the path and the URL are
 // those of the run.
 const authSuiteConfig = `
 listen: %s

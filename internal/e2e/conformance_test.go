@@ -12,18 +12,18 @@ import (
 	"testing"
 )
 
-// conformanceConfig is the configuration that docs/conformance.md shows, for the
+// conformanceConfig is the configuration that docs/compatibility.md shows, for the
 // server at this URL.
 func conformanceConfig(t *testing.T, server string) string {
 	t.Helper()
-	doc, err := os.ReadFile(filepath.Join("..", "..", "docs", "conformance.md"))
+	doc, err := os.ReadFile(filepath.Join("..", "..", "docs", "compatibility.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, yaml, _ := strings.Cut(string(doc), "```yaml\n")
 	yaml, _, ok := strings.Cut(yaml, "```")
 	if !ok || !strings.Contains(yaml, conformanceURL) {
-		t.Fatal("docs/conformance.md shows no configuration")
+		t.Fatal("docs/compatibility.md shows no configuration")
 	}
 	return strings.ReplaceAll(yaml, conformanceURL, server)
 }

@@ -44,44 +44,54 @@ func tableWord(column string, all tableGots) string {
 	return "yes"
 }
 
-// tableEntry is a cell: what there is through the gateway, and directly if that is not the same.
-func tableEntry(column string, direct, behind tableGots) string {
-	with, alone := tableWord(column, behind), tableWord(column, direct)
-	if with == alone {
-		return with
+// tableEntry is a cell: how a slow call is answered through the gateway, then "+" what else the
+// gateway adds, and "no" what there is not. The slow call is bold where it is answered otherwise
+// directly, which stands in parentheses.
+func tableEntry(direct, behind tableGots) string {
+	with, alone := tableWord("slow", behind), tableWord("slow", direct)
+	entry := with
+	if with != alone {
+		entry = fmt.Sprintf("**%s** (%s)", with, alone)
 	}
-	return fmt.Sprintf("**%s** (%s)", with, alone)
+	reached := tableWord("call", direct) == "yes"
+	for _, column := range tableColumns {
+		switch with, alone := tableWord(column.name, behind), tableWord(column.name, direct); {
+		case column.name == "slow":
+		case with == "no":
+			entry += ", no " + column.title
+		case with != alone && reached:
+			entry += ", +" + column.title
+		}
+	}
+	return entry
 }
 
 // tableText is the table of docs/compatibility.md. Transports that do not differ share a row.
 func tableText(servers []tableServer, found map[string]map[string]tableGots) string {
 	var b strings.Builder
+	b.WriteString("| server | over |")
 	for _, c := range tableClients() {
-		fmt.Fprintf(&b, "### A client that is %s\n\nThe client is %s.\n\n| server | over |", c.name, c.what)
-		for _, column := range tableColumns {
-			fmt.Fprintf(&b, " %s |", column.title)
-		}
-		b.WriteString("\n|---|---|" + strings.Repeat("---|", len(tableColumns)) + "\n")
-		for _, s := range servers {
-			var rows []string
-			over := map[string][]string{}
-			for _, transport := range s.over {
-				row := ""
-				for _, column := range tableColumns {
-					row += " " + tableEntry(column.name, found[c.peer][directly(s, transport)], found[c.peer][through(s, transport, c.handle)]) + " |"
-				}
-				if over[row] == nil {
-					rows = append(rows, row)
-				}
-				over[row] = append(over[row], transport)
-			}
-			for _, row := range rows {
-				fmt.Fprintf(&b, "| %s: %s | %s |%s\n", s.kind, s.peer, strings.Join(over[row], ", "), strings.ReplaceAll(row, "  |", " |"))
-			}
-		}
-		b.WriteString("\n")
+		fmt.Fprintf(&b, " %s: %s |", c.name, c.what)
 	}
-	return strings.TrimSuffix(b.String(), "\n")
+	b.WriteString("\n|---|---|" + strings.Repeat("---|", len(tableClients())) + "\n")
+	for _, s := range servers {
+		var rows []string
+		over := map[string][]string{}
+		for _, transport := range s.over {
+			row := ""
+			for _, c := range tableClients() {
+				row += " " + tableEntry(found[c.peer][directly(s, transport)], found[c.peer][through(s, transport, c.handle)]) + " |"
+			}
+			if over[row] == nil {
+				rows = append(rows, row)
+			}
+			over[row] = append(over[row], transport)
+		}
+		for _, row := range rows {
+			fmt.Fprintf(&b, "| %s: %s | %s |%s\n", s.kind, s.peer, strings.Join(over[row], ", "), row)
+		}
+	}
+	return b.String()
 }
 
 // tableDocuments compares the table in docs/compatibility.md with what was found, or writes it.
