@@ -37,12 +37,11 @@ type Client interface {
 // behaves like the former, in whichever era the server speaks. It is safe for concurrent use. It
 // implements shim.Upstream.
 type HTTP struct {
-	wire      *wire
-	work      *work.Background
-	eras      *eras
-	tools     *tools
-	sessions  *sessionTable
-	listeners *taskListeners
+	wire     *wire
+	work     *work.Background
+	eras     *eras
+	tools    *tools
+	sessions *sessionTable
 }
 
 var (
@@ -61,9 +60,6 @@ func New(c Config) (*HTTP, error) {
 	h.tools = &tools{client: h, lists: remembered[map[string]Tool]{work: h.work, most: maxLists}}
 	h.eras = &eras{wire: w, work: h.work, tools: h.tools, seen: remembered[Server]{work: h.work, most: w.cfg.MaxSeen}}
 	h.sessions = &sessionTable{wire: w, work: h.work, eras: h.eras, tools: h.tools, shares: shares{wire: w, work: h.work}}
-	if w.cfg.Tasks != TasksNever { // the extension is not declared then (T7)
-		h.listeners = &taskListeners{wire: w, work: h.work}
-	}
 	return h, nil
 }
 

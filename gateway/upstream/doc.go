@@ -14,8 +14,7 @@
 // UpstreamError (errors.go).
 //
 // A server may answer that it has made a task of the call (task.go). Then the task is followed
-// to its end: task_await.go for a legacy server, task_poll.go for a modern one, to whose tasks the
-// client listens (task_listen.go).
+// to its end: task_await.go for a legacy server, task_poll.go for a modern one.
 //
 // What a legacy server says outside of any call comes on the GET stream of its session
 // (get_stream.go): notifications go to the listeners (listeners.go), and questions to a

@@ -57,7 +57,6 @@ func (c *call) modern(ctx context.Context, v *verdict) (shim.Reply, error) {
 	if r.Method == mcp.MethodToolsCall {
 		if c.h.wire.cfg.Tasks != TasksNever && !r.NoTask {
 			x.task = newServerTask(x, &taskMark{})
-			x.task.listeners = c.h.listeners
 			if c.offersTasks(ctx) {
 				x.task.naming = namedSoon
 			}

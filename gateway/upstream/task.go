@@ -69,12 +69,6 @@ type serverTask struct {
 	reopened bool   // the stream that a checkpoint names has been asked for
 	working  bool   // the server has just said so
 	said     string // the status message that was handed on last
-
-	// Of the task of a modern server.
-	listeners *taskListeners // nil if it is not to be listened to
-	news      *taskNews      // set before anything is asked
-	status    shim.Status    // as of the last look
-	quiet     time.Duration  // the last pause between two looks
 }
 
 // makesTasks reports whether the server of a session declares that it makes tasks of tool

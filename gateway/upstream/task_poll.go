@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"time"
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -17,9 +16,8 @@ import (
 
 // This file follows the task that a modern server has made of a call. All that is to be known
 // of it is in the answer to tasks/get: how it stands, what it asks, and its outcome (T22 to
-// T27). So that is asked for by whoever has the call: as often as the server wants (T49), or, if
-// the server tells of its tasks (task_listen.go), when it has told of this one. What the task
-// asks is answered by tasks/update.
+// T27). So that is asked for by whoever has the call, as often as the server wants (T49). What the
+// task asks is answered by tasks/update.
 
 // unanswerable is why an exchange ends whose server asks what it cannot have: the answer to a
 // question of a modern server is a result, and never an error (protocol.md H3).
@@ -36,15 +34,12 @@ func (t *serverTask) follow(ctx context.Context) error {
 	x := t.x
 	x.idle.pause() // each request has a bound of its own
 	defer x.idle.resume()
-	t.news = t.listeners.join(ctx, x.caller, x.to.version, t.id())
-	defer t.news.leave()
 	next, tries := t.poll(), 0
 	if !t.working {
 		next = 0 // there is something to hear
 	}
 	for {
-		told, err := t.news.rest(x.life, next)
-		if err != nil {
+		if work.Pause(x.life, next) != nil {
 			return t.stopped(ctx)
 		}
 		v, err := t.look(ctx)
@@ -60,34 +55,13 @@ func (t *serverTask) follow(ctx context.Context) error {
 		}
 		over := false
 		if !unseen {
-			fresh := t.differs(v) || told
 			over, failed = t.heed(ctx, v)
-			next = t.pace(fresh)
+			next = t.poll()
 		}
 		if over || failed != nil {
 			return t.finish(ctx, failed)
 		}
 	}
-}
-
-// differs reports whether the server says something else of its task than the last time.
-func (t *serverTask) differs(v taskView) bool {
-	before := t.status
-	t.status = v.status
-	return v.status != before || v.message != "" && v.message != t.said
-}
-
-// pace is after how long the task is looked at again. If the server tells of it, that is twice
-// as long each time that there was nothing new, so a server that tells nothing, or a notification
-// that is lost, at most doubles the time until a change is seen.
-func (t *serverTask) pace(fresh bool) time.Duration {
-	usual := t.poll()
-	if fresh || !t.news.heard() {
-		t.quiet = usual
-	} else {
-		t.quiet = min(2*max(t.quiet, usual), pollMost)
-	}
-	return t.quiet
 }
 
 // stopped is why the task is not followed any more: the end of its caller, or that a question
@@ -241,7 +215,6 @@ func (q *questions) update(asked []pending, gone map[string]bool, answers []shim
 	if err != nil {
 		q.x.end(&undelivered{err})
 	}
-	q.x.task.news.nudge()
 	return err
 }
 
@@ -305,7 +278,6 @@ func (h *HTTP) resumeTask(ctx context.Context, r shim.Request, c checkpoint, s s
 	x.outside, x.asks = h.tools, r.Rounds
 	x.id, x.rec.state = c.ID, c
 	x.task = newServerTask(x, c.Task)
-	x.task.listeners = h.listeners
 	err := x.resume(ctx)
 	if out, ok := errors.AsType[*outOfReach](err); ok {
 		return shim.Reply{}, fmt.Errorf("%w: %w", shim.ErrNotResumable, out.err)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/http"
 	"testing"
-	"time"
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -25,10 +24,7 @@ type stacked struct {
 	gone         chan struct{} // the call of the tool "hang" was given up
 }
 
-func newStacked(t *testing.T) *stacked { return newStackedPolled(t, "100ms") }
-
-// newStackedPolled is one whose inner gateway wants its tasks to be asked for this often.
-func newStackedPolled(t *testing.T, every string) *stacked {
+func newStacked(t *testing.T) *stacked {
 	t.Helper()
 	w := &stacked{t: t, server: fake.New(t, fake.Stateful), goOn: make(chan struct{}), gone: make(chan struct{}, 1)}
 	w.server.Tool("ask", func(x *fake.Exchange) {
@@ -46,7 +42,7 @@ func newStackedPolled(t *testing.T, every string) *stacked {
 	w.server.Tool("hang", fake.Hanging(w.gone))
 	w.inner = startGateway(t, configured(t, `
 upstreams:
-  - {name: deep, path: /mcp, url: "`+w.server.URL+`", defaults: {tasks: always, poll_interval: `+every+`}}
+  - {name: deep, path: /mcp, url: "`+w.server.URL+`", defaults: {tasks: always, poll_interval: 100ms}}
 `)...)
 	w.outer = startGateway(t, configured(t, `
 upstreams:
@@ -119,24 +115,6 @@ func TestTasksBehindAGateway(t *testing.T) {
 	}
 	<-w.gone
 	w.ran("steps", "hang")
-}
-
-// A gateway in front of another one listens to its tasks: that one has ended is heard long before
-// the other wants to be asked.
-func TestTasksBehindAGatewayAreHeard(t *testing.T) {
-	t.Parallel()
-	w := newStackedPolled(t, "1h")
-	client := w.outer.client(true)
-	began := time.Now()
-	task := callTask(t, client, "steps", keyed("steps"))
-	close(w.goOn)
-	if got := texts(t, waitFor(t, client, task.ID, "completed").Result); got != "read" {
-		t.Errorf("the result is %q", got)
-	}
-	if d := time.Since(began); d > 30*time.Second {
-		t.Errorf("it took %v", d)
-	}
-	w.ran("steps")
 }
 
 // askLegacy calls the tool that asks as a client of 2025-11-25 without tasks.

@@ -14,8 +14,6 @@ type Tasks struct {
 	mu   sync.Mutex
 	jobs []*Job
 	made int
-	open map[*Exchange]chan struct{} // those who listen, and what ends that
-	mute bool                        // they hear nothing
 }
 
 // Job is one task of the server, in the hands of a script.

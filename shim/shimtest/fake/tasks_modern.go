@@ -99,13 +99,12 @@ func (j *Job) members() string {
 
 // detail answers tasks/get.
 func (j *Job) detail(x *Exchange) {
-	state, _ := j.whole()
 	x.Head("application/json")
-	x.write(x.Result(`{"resultType":"complete",` + state + "}"))
+	x.write(x.Result(`{"resultType":"complete",` + j.whole() + "}"))
 }
 
-// whole are the members of the task with what its status adds, and what tells of a change.
-func (j *Job) whole() (members string, changed <-chan struct{}) {
+// whole are the members of the task with what its status adds.
+func (j *Job) whole() string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	more := ""
@@ -121,7 +120,7 @@ func (j *Job) whole() (members string, changed <-chan struct{}) {
 		}
 		more = `,"inputRequests":{` + strings.Join(open, ",") + "}"
 	}
-	return j.members() + more, j.change
+	return j.members() + more
 }
 
 // Input opens a question of the task, and returns where its answer comes.
