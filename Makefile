@@ -17,7 +17,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 CHECKS      := inherit,-SA1019
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race lint fuzz demo bench chaos e2e conformance node schema docker clean
+.PHONY: help build test race lint fuzz demo bench chaos e2e agents conformance node schema docker clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z][a-z0-9]*:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,20 +55,31 @@ bench: ## Measure what the gateway costs beside a bare reverse proxy (BENCH has 
 chaos: ## Break gateways and Redis under thousands of calls (CHAOS_SEED repeats a run; needs redis-server)
 	$(GO) test -count=1 -timeout 60m -v ./internal/chaos -seed $(CHAOS_SEED) -calls $(CHAOS_CALLS) -orphans $(CHAOS_ORPHANS) -workers 100
 
-e2e: node ## Run the end-to-end tests with real clients and servers
-	$(GO) test -count=1 -v ./internal/e2e
+e2e: node ## Run the end-to-end tests with real clients, servers and agents
+	$(GO) test -count=1 -v ./internal/e2e ./internal/agents
+
+agents: node $(NODE_DIR)/large-agents/installed ## Run coding agents in front of the gateway (fetches 1 GB)
+	$(GO) test -count=1 -v -timeout 10m -parallel 8 -run 'TestAgents' ./internal/agents -all
 
 conformance: node ## Run the official conformance suite through the gateway
 	$(GO) test -count=1 -v -run 'Conformance' ./internal/e2e
 
-# What the end-to-end tests need of Node, on Linux including Node itself.
-node: $(NODE_DIR)/installed ## Install the Node packages of the end-to-end tests
+# What the tests need of Node, on Linux including Node itself.
+node: $(NODE_DIR)/installed $(NODE_DIR)/small-agents/installed ## Install the Node packages of the tests
 
-$(NODE_DIR)/installed: $(NODE_SOURCE)/package.json $(NODE_SOURCE)/package-lock.json $(NODE_SOURCE)/.npmrc
-	@mkdir -p $(NODE_DIR)
-	cp $(NODE_SOURCE)/package.json $(NODE_SOURCE)/package-lock.json $(NODE_SOURCE)/.npmrc $(NODE_DIR)/
-	cd $(NODE_DIR) && npm ci --no-audit --no-fund
-	@touch $@
+define install
+@mkdir -p $(@D)
+cp $^ $(@D)/
+cd $(@D) && npm $(1) --no-audit --no-fund
+@touch $@
+endef
+
+$(NODE_DIR)/installed: $(addprefix $(NODE_SOURCE)/,package.json package-lock.json .npmrc)
+	$(call install,ci)
+
+# Not "ci": an agent names optional packages that are not there any more.
+$(NODE_DIR)/%-agents/installed: $(addprefix internal/agents/testdata/%-agents/,package.json package-lock.json .npmrc)
+	$(call install,install)
 
 schema: ## Regenerate what is generated from the source
 	$(GO) generate ./...

@@ -1,0 +1,54 @@
+package agents
+
+import (
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// What takes long, and the large agents, are run by "make agents".
+var all = flag.Bool("all", false, "run all rows with all agents")
+
+// taskgate is the program under test.
+var taskgate string
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "taskgate-agents")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	taskgate = filepath.Join(dir, "taskgate")
+	cmd := exec.Command("go", "build", "-o", taskgate, "./cmd/taskgate")
+	cmd.Dir = filepath.Join("..", "..")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n%s", cmd, err, out)
+		return 1
+	}
+	return m.Run()
+}
+
+// The go tool does not know that these files are what is tested, unless a test looks at them.
+func TestLooksAtTheSources(t *testing.T) {
+	for _, name := range []string{"cmd", "gateway", "shim", "redisstore", "internal", "go.sum"} {
+		err := filepath.WalkDir(filepath.Join("..", "..", name), func(name string, _ fs.DirEntry, err error) error {
+			if err == nil {
+				_, err = os.Stat(name)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
