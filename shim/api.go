@@ -23,7 +23,6 @@ type Policy struct {
 	Tasks        Mode
 	Grace        time.Duration // how long an Auto call may take without a task
 	TTL          time.Duration // how long a task is kept after its end
-	MaxTTL       time.Duration // the most a client may wish for
 	PollInterval time.Duration // asked of clients
 	Timeout      time.Duration // the longest a task may run
 	FoldProgress bool          // progress moves the status message
@@ -60,7 +59,7 @@ type Call struct {
 	// of the policy's grace (design.md 0.10). Where the mode is Required the task is
 	// made at once. 0 makes none; with Handle or Demand it means nothing.
 	After time.Duration
-	// TTL is the caller's wish, 0 for none; bounded by Policy.MaxTTL.
+	// TTL is the caller's wish, 0 for none; bounded by Policy.TTL.
 	TTL time.Duration
 	// Block says that the caller is served blocking even where the mode is
 	// Required: a legacy client could not have declared anything (design.md 0.3).

@@ -45,7 +45,7 @@ func (c *caller) queue() error {
 	if !r.ticket.queued() {
 		return nil
 	}
-	full := &BusyError{Key: "queue_wait", Limit: busyServer, RetryAfter: retryBusy}
+	full := &BusyError{Key: "concurrency", Limit: busyServer, RetryAfter: retryBusy}
 	ctx, stop := context.WithTimeoutCause(r.ctx, r.srv.QueueWait, full)
 	defer stop()
 	err := r.queue(ctx)

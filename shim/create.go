@@ -193,10 +193,7 @@ func retainFor(c Call, p Policy) time.Duration {
 	if c.TTL > 0 {
 		d = max(c.TTL, leastTTL, 2*p.PollInterval)
 	}
-	if p.MaxTTL > 0 {
-		d = min(d, p.MaxTTL)
-	}
-	return d
+	return min(d, p.TTL)
 }
 
 // store admits the task, writes it and makes it the run's.

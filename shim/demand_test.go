@@ -51,8 +51,8 @@ func TestWishedTTL(t *testing.T) {
 		0:                      time.Hour,
 		time.Millisecond:       10 * time.Second,
 		time.Minute:            time.Minute,
-		1000 * 24 * time.Hour:  24 * time.Hour,
-		1<<63 - 1:              24 * time.Hour,
+		1000 * 24 * time.Hour:  time.Hour,
+		1<<63 - 1:              time.Hour,
 		9999 * time.Nanosecond: 10 * time.Second,
 	} {
 		bubble(t, func(t *testing.T, w *world) {

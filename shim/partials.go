@@ -25,6 +25,24 @@ type Partials struct {
 	Bytes    int
 }
 
+// What holds for the partial results of every task in production.
+const (
+	// mostPartials and mostPartialBytes bound what one task leaves in the store beside its
+	// result: a tool that reports each of a million steps fills it no further.
+	mostPartials     = 10_000
+	mostPartialBytes = 8 << 20
+	// partialInterval has tokens of a model go together, 20 times a second, which readers
+	// take for a flow. partialBytes is one write of a usual size.
+	partialInterval = 50 * time.Millisecond
+	partialBytes    = 64 << 10
+)
+
+// NewPartials bounds and gathers what a tool says. content says that the messages of its
+// progress are pieces of the result.
+func NewPartials(content bool) Partials {
+	return Partials{Content: content, Most: mostPartials, MostBytes: mostPartialBytes, Interval: partialInterval, Bytes: partialBytes}
+}
+
 // Segments reads what a task has streamed of its result: the blocks with a seqNr
 // above after, and the task's state, a summary. If that is final, no block will
 // follow those that are returned. A task whose call did not negotiate streaming has

@@ -37,7 +37,8 @@ type Server struct {
 	// tasks, but can have questions as well.
 	Other Policy
 	// Concurrency bounds the calls in flight (0 = unbounded), Queue how many more
-	// may wait, and QueueWait how long a caller waits that cannot take a task.
+	// may wait (default 1000), and QueueWait how long a caller waits that cannot take a
+	// task (default 5s).
 	Concurrency int
 	Queue       int
 	QueueWait   time.Duration
@@ -226,7 +227,14 @@ type server struct {
 	tools map[string]*toolEntry // by tool, only where the policy bounds it
 }
 
+// Defaults of Server.
+const (
+	defaultQueue     = 1000            // tasks, each of which is a goroutine and its arguments
+	defaultQueueWait = 5 * time.Second // about as long as a caller takes for a slow answer
+)
+
 func newServer(name string, s Server) *server {
+	s.Queue, s.QueueWait = cmp.Or(s.Queue, defaultQueue), cmp.Or(s.QueueWait, defaultQueueWait)
 	return &server{
 		Server: s, name: name, slots: newSlots(s.Concurrency, s.Queue), tools: make(map[string]*toolEntry),
 		tasks: Bound{Key: "max_tasks", Most: s.MaxTasks, MostPerOwner: s.MaxTasksPerOwner, All: "tasks on this server", Own: "tasks of this caller"},

@@ -169,8 +169,8 @@ func TestWishedTTLIsBounded(t *testing.T) {
 		s := w.gateway("a", takes(time.Second), policy(shim.Always))
 		c := call()
 		c.TTL = 1000 * time.Hour
-		if task := begin(t, s, c); task.TTL != 24*time.Hour {
-			t.Errorf("ttl %v, want max_ttl", task.TTL)
+		if task := begin(t, s, c); task.TTL != time.Hour {
+			t.Errorf("ttl %v, want the policy's", task.TTL)
 		}
 		pass(time.Minute)
 	})

@@ -87,7 +87,7 @@ func call() shim.Call {
 // policy is the configuration's default, in short.
 func policy(mode shim.Mode) shim.Policy {
 	return shim.Policy{
-		Tasks: mode, Grace: 5 * time.Second, TTL: time.Hour, MaxTTL: 24 * time.Hour,
+		Tasks: mode, Grace: 5 * time.Second, TTL: time.Hour,
 		PollInterval: time.Second, Timeout: 24 * time.Hour, FoldProgress: true,
 	}
 }

@@ -45,7 +45,7 @@ type running struct {
 	done chan error
 }
 
-func runServer(t *testing.T, url string, change func(*config.Config)) *running {
+func runServer(t *testing.T, url string, change func(*config.Config), tune ...func(*server)) *running {
 	t.Helper()
 	c := config.FromFlags(url)
 	c.Listen, c.Admin, c.DrainDelay = "127.0.0.1:0", "127.0.0.1:0", 0
@@ -55,8 +55,11 @@ func runServer(t *testing.T, url string, change func(*config.Config)) *running {
 	ctx, stop := context.WithCancel(context.Background())
 	t.Cleanup(stop)
 	r := &running{t: t, log: &logged{}, stop: stop, done: make(chan error, 1)}
-	var err error
-	if r.s, err = newServer(ctx, c, r.log); err != nil {
+	r.s = newServer(c, r.log)
+	for _, one := range tune {
+		one(r.s)
+	}
+	if err := r.s.open(ctx); err != nil {
 		t.Fatal(err)
 	}
 	go func() { r.done <- r.s.run(ctx) }()
@@ -214,7 +217,7 @@ func TestAdminOffAndTaken(t *testing.T) {
 	}
 	c := config.FromFlags("http://127.0.0.1:1/mcp")
 	c.Listen, c.Admin = "127.0.0.1:0", r.s.listener.Addr().String()
-	if _, err := newServer(t.Context(), c, io.Discard); err == nil || !strings.Contains(err.Error(), "admin: ") {
+	if err := newServer(c, io.Discard).open(t.Context()); err == nil || !strings.Contains(err.Error(), "admin: ") {
 		t.Errorf("error: %v", err)
 	}
 	r.stop()

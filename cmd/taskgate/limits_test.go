@@ -9,15 +9,12 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
-
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"taskgate/gateway/config"
 	"taskgate/gateway/wire"
@@ -41,8 +38,6 @@ type limit struct {
 	owner bool
 	// always says that the second request is too large at any time, also without the first one.
 	always bool
-	// sse puts a server of HTTP+SSE in the place of that of the test.
-	sse bool
 }
 
 const (
@@ -93,18 +88,12 @@ var limits = map[string]limit{
 		u.MaxTasksPerOwner, u.Defaults.Tasks = 1, config.TasksRequired
 	}, first: hangsTask, second: hangsTask, status: statusBusy, owner: true},
 
-	"concurrency": {set: func(_ *config.Config, u *config.Upstream) { u.Concurrency, u.Queue = 1, 0 }, first: hangs, second: hangs, status: statusBusy},
-	"queue_wait": {set: func(_ *config.Config, u *config.Upstream) {
-		u.Concurrency, u.QueueWait = 1, time.Millisecond
-	}, first: hangs, second: hangs, status: statusBusy},
+	"concurrency": {set: func(_ *config.Config, u *config.Upstream) { u.Concurrency = 1 }, first: hangs, second: hangs, status: statusBusy},
 	// A client that declares something else has a session with the server of its own.
 	"max_processes": {set: func(_ *config.Config, u *config.Upstream) {
 		u.Command, u.Env, u.URL, u.MaxProcesses = self(), map[string]string{hangingVar: u.URL}, "", 1
 		u.Era = config.EraLegacy
 	}, first: hangs, second: hangsElsewhere, status: statusBusy},
-	"max_sse_connections": {set: func(_ *config.Config, u *config.Upstream) {
-		u.Transport, u.MaxSSEConnections = config.TransportSSE, 1
-	}, first: hangs, second: hangsElsewhere, status: statusBusy, sse: true},
 }
 
 // hangsElsewhere is hangs by a client that declares something else.
@@ -138,24 +127,6 @@ func hanging(server string) {
 			tellBegun(server)
 		}
 	}
-}
-
-// hangingSSE is the same over HTTP+SSE.
-func hangingSSE(t *testing.T, server string) string {
-	over := make(chan struct{})
-	s := sdk.NewServer(&sdk.Implementation{Name: "hanging", Version: "1"}, nil)
-	s.AddTool(&sdk.Tool{Name: "hang", InputSchema: json.RawMessage(`{"type":"object"}`)}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-		tellBegun(server)
-		<-over // the SDK ends no call with its connection
-		return nil, errors.New("over")
-	})
-	web := httptest.NewServer(sdk.NewSSEHandler(func(*http.Request) *sdk.Server { return s }, nil))
-	t.Cleanup(func() {
-		close(over)
-		web.CloseClientConnections()
-		web.Close()
-	})
-	return web.URL
 }
 
 // tellBegun tells the server of the test that the tool has begun.
@@ -248,9 +219,6 @@ func newLimitWorld(t *testing.T, l limit) *limitWorld {
 	w.server.On(began, func(x *fake.Exchange) { x.Run() })
 	w.gateway = runServer(t, w.server.URL, func(c *config.Config) {
 		c.Admin, c.DrainTimeout = "", 0
-		if l.sse {
-			c.Upstreams[0].URL = hangingSSE(t, w.server.URL)
-		}
 		l.set(c, c.Upstreams[0])
 		if l.owner {
 			wiretest.WithKeys(c)

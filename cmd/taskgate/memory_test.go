@@ -91,7 +91,7 @@ func (b *bulky) serve(w http.ResponseWriter, r *http.Request) {
 func bound(body, result config.Size, times int) func(*config.Config) {
 	return func(c *config.Config) {
 		c.MaxBody = body
-		c.Upstreams[0].MaxResult, c.Upstreams[0].MaxEvent = result, result
+		c.Upstreams[0].MaxResult = result
 		c.Upstreams[0].Defaults.Tasks = config.TasksNever
 		c.MaxBytesInFlight = config.Size(times) * c.LargestCall()
 	}
@@ -312,10 +312,7 @@ func TestUnreadIsCut(t *testing.T) {
 func TestNoRoomInTime(t *testing.T) {
 	const size = 20 << 20
 	up := newBulky(t, size)
-	r := runServer(t, up.URL, func(c *config.Config) {
-		bound(config.MiB, 21*config.MiB, 2)(c)
-		c.BytesWait = 10 * time.Millisecond
-	})
+	r := runServer(t, up.URL, bound(config.MiB, 21*config.MiB, 2), func(s *server) { s.bytesWait = 10 * time.Millisecond })
 	for range 2 {
 		conn, err := r.send(asJSON, 0)
 		if err != nil {

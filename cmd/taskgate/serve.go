@@ -27,8 +27,8 @@ func serve(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, err)
 		return exitFailure
 	}
-	s, err := newServer(ctx, cfg, stderr)
-	if err == nil {
+	s := newServer(cfg, stderr)
+	if err = s.open(ctx); err == nil {
 		tuneCollector(containerLimit, s.log)
 		err = s.run(ctx)
 	}

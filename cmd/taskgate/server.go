@@ -38,11 +38,22 @@ const (
 	closeLeast   = time.Second
 )
 
+// bytesWait is how long a message waits for bytes in flight before it is refused. Clients give up
+// a call after a minute or more.
+const bytesWait = time.Minute
+
+// processIdle is how long a process of a server over stdio is kept that nobody uses: longer than
+// most people think between two calls.
+const processIdle = 10 * time.Minute
+
 // server is one gateway process with everything it holds open.
 type server struct {
 	config *config.Config
 	log    *slog.Logger
 	tel    *telemetry
+
+	bytesWait   time.Duration // bytesWait, but in tests
+	processIdle time.Duration // 0: a process of a server lasts as long as this one
 
 	budget *budget.Bytes
 	store  *redisstore.Store
@@ -60,21 +71,25 @@ type server struct {
 	until time.Time // what is left to do is to be done by then; zero before that begins
 }
 
-// newServer builds the gateway and opens its listener. It contacts the store, but
-// no upstream: those are looked at when somebody calls.
-func newServer(ctx context.Context, c *config.Config, stderr io.Writer) (*server, error) {
-	s := &server{config: c, log: newLogger(c.Log, stderr)}
+// newServer makes the server of a configuration. It holds nothing open yet.
+func newServer(c *config.Config, stderr io.Writer) *server {
+	return &server{config: c, log: newLogger(c.Log, stderr), bytesWait: bytesWait, processIdle: processIdle}
+}
+
+// open builds the gateway and opens its listener, or closes what it has opened. It contacts the
+// store, but no upstream: those are looked at when somebody calls.
+func (s *server) open(ctx context.Context) error {
 	err := s.build(ctx)
 	if err == nil {
-		if c.Store == config.StoreEmbedded {
+		if s.config.Store == config.StoreEmbedded {
 			s.log.Warn("tasks are kept in this process and do not outlive it; set store to a Redis for production")
 		}
 		err = s.listen(ctx)
 	}
 	if err != nil {
-		return nil, errors.Join(err, s.close())
+		return errors.Join(err, s.close())
 	}
-	return s, nil
+	return nil
 }
 
 func (s *server) build(ctx context.Context) (err error) {
@@ -91,14 +106,14 @@ func (s *server) build(ctx context.Context) (err error) {
 	if s.store, err = s.openStore(ctx); err != nil {
 		return fmt.Errorf("store: %w", err)
 	}
-	s.budget = budget.New(int64(s.config.MaxBytesInFlight), int64(s.config.LargestCall()), s.config.BytesWait)
+	s.budget = budget.New(int64(s.config.MaxBytesInFlight), int64(s.config.LargestCall()), s.bytesWait)
 	s.tel.metrics.ReadBytes(s.budget.Held)
 	keys, err := gateway.StateKeys(s.config)
 	if err != nil {
 		return err
 	}
 	s.credentials = auth.NewCredentials(s.config, keys)
-	if s.upstreams, err = newUpstreams(s.config, s.store, replica, s.budget, s.credentials, s.log, s.tel); err != nil {
+	if s.upstreams, err = newUpstreams(s.config, s.store, replica, s.processIdle, s.budget, s.credentials, s.log, s.tel); err != nil {
 		return err
 	}
 	if s.shim, err = s.newShim(replica); err != nil {
@@ -116,8 +131,7 @@ func (s *server) build(ctx context.Context) (err error) {
 	s.gateway, err = gateway.New(gateway.Options{
 		Audit: audit, Credentials: s.credentials, TLS: secure,
 		Config: s.config, Shim: s.shim, Upstreams: s.upstreams.clients(), Budget: s.budget, Logger: s.log,
-		Sessions: s.store.Sessions(s.config.MaxSessions, s.config.SessionIdle).PerOwner(s.config.MaxSessionsPerOwner).
-			Keep(s.config.SessionLogMessages, int64(s.config.SessionLogBytes), s.config.SessionLogTTL),
+		Sessions:       s.store.Sessions(s.config.MaxSessions, s.config.SessionIdle).PerOwner(s.config.MaxSessionsPerOwner),
 		TracerProvider: s.tel.traces, Metrics: s.tel.metrics, Version: moduleVersion(),
 	})
 	return err
@@ -140,9 +154,8 @@ func (s *server) newShim(replica shim.Replica) (*shim.Shim, error) {
 	servers := make(map[string]shim.Server, len(s.config.Upstreams))
 	for _, u := range s.config.Upstreams {
 		servers[u.Name] = shim.Server{
-			Upstream: s.upstreams[u.Name], Policy: func(tool string) shim.Policy { return policyOf(u, u.Tool(tool)) }, Other: policyOf(u, u.Defaults),
-			Concurrency: u.Concurrency, Queue: u.Queue, QueueWait: u.QueueWait,
-			MaxTasks: u.MaxTasks, MaxTasksPerOwner: u.MaxTasksPerOwner,
+			Upstream: s.upstreams[u.Name], Policy: func(tool string) shim.Policy { return policyOf(u.Tool(tool)) }, Other: policyOf(u.Defaults),
+			Concurrency: u.Concurrency, MaxTasks: u.MaxTasks, MaxTasksPerOwner: u.MaxTasksPerOwner,
 			MaxStoredBytesPerOwner: int64(u.MaxStoredBytesPerOwner),
 			Keep:                   func(owner string) string { return s.credentials.Keep(u.Name, owner) },
 			Represent: func(ctx context.Context, owner, kept string, waits func()) error {
@@ -333,24 +346,16 @@ func settleOf(d time.Duration) time.Duration {
 }
 
 // policyOf hands the operator's wishes to the shim.
-func policyOf(u *config.Upstream, t config.Tool) shim.Policy {
+func policyOf(t config.Tool) shim.Policy {
 	return shim.Policy{
-		Tasks: shim.Mode(t.Tasks), Grace: t.Grace, TTL: t.TTL, MaxTTL: t.MaxTTL,
+		Tasks: shim.Mode(t.Tasks), Grace: t.Grace, TTL: t.TTL,
 		PollInterval: t.PollInterval, Timeout: t.Timeout,
 		FoldProgress: t.Progress != config.ProgressOff,
 		Retry:        t.Recover == config.RecoverRetry,
 		Concurrency:  t.Concurrency,
 		EarlyInput:   shim.Early(t.EarlyInput),
 		InputTimeout: t.InputTimeout,
-		Questions: shim.QuestionLimits{
-			Most: t.MaxQuestions, Open: t.MaxOpenQuestions,
-			Bytes: int64(t.MaxQuestionBytes), AnswerBytes: int64(t.MaxAnswerBytes),
-		},
-		Partials: shim.Partials{
-			Content: t.Progress == config.ProgressContent && (u.Partials == config.On || u.ResponseModes == config.On),
-			Most:    t.MaxPartials, MostBytes: int64(t.MaxPartialBytes),
-			Interval: u.PartialInterval, Bytes: int(u.PartialBytes),
-		},
+		Partials:     shim.NewPartials(t.Progress == config.ProgressContent),
 	}
 }
 

@@ -134,7 +134,6 @@ func (o *stdioOptions) source(command []string) (*config.Config, error) {
 	cfg := config.FromFlags("")
 	u := cfg.Upstreams[0]
 	u.Command, u.Args, u.ProbeTimeout = command[0], command[1:], fetchTimeout
-	u.ProcessIdle = 0 // it lasts as long as its client, as it would without the gateway
 	u.Env = environment()
 	return cfg, nil
 }
@@ -171,9 +170,10 @@ func environment() map[string]string {
 	return env
 }
 
-// newStdioServer builds a gateway that listens nowhere.
+// newStdioServer builds a gateway that listens nowhere. A process of its server lasts as long as
+// the client, as it would without the gateway.
 func newStdioServer(ctx context.Context, c *config.Config, stderr io.Writer) (*server, error) {
-	s := &server{config: c, log: newLogger(c.Log, stderr)}
+	s := &server{config: c, log: newLogger(c.Log, stderr), bytesWait: bytesWait}
 	if err := s.build(ctx); err != nil {
 		return nil, errors.Join(err, s.close())
 	}

@@ -235,7 +235,7 @@ func TestTLSFilesAtTheStart(t *testing.T) {
 		c := config.FromFlags("https://127.0.0.1:1/mcp")
 		c.Listen = "127.0.0.1:0"
 		change(c)
-		if _, err := newServer(t.Context(), c, io.Discard); err == nil || !strings.Contains(err.Error(), "tls") {
+		if err := newServer(c, io.Discard).open(t.Context()); err == nil || !strings.Contains(err.Error(), "tls") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

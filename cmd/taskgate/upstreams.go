@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -26,8 +27,9 @@ import (
 // upstreams are the clients of the upstreams, by configured name.
 type upstreams map[string]*upstream.HTTP
 
-// newUpstreams makes one for each upstream. Nothing is contacted.
-func newUpstreams(c *config.Config, store *redisstore.Store, replica shim.Replica, bytes *budget.Bytes, credentials *auth.Credentials, log *slog.Logger, tel *telemetry) (upstreams, error) {
+// newUpstreams makes one for each upstream. Nothing is contacted. idle is how long a process is
+// kept that nobody uses; 0 is until the gateway ends.
+func newUpstreams(c *config.Config, store *redisstore.Store, replica shim.Replica, idle time.Duration, bytes *budget.Bytes, credentials *auth.Credentials, log *slog.Logger, tel *telemetry) (upstreams, error) {
 	out := make(upstreams, len(c.Upstreams))
 	for _, u := range c.Upstreams {
 		cfg := upstreamConfig(c, u, replica, log, tel)
@@ -43,7 +45,7 @@ func newUpstreams(c *config.Config, store *redisstore.Store, replica shim.Replic
 		}
 		if u.Command != "" {
 			// A session is a process of this replica, which no other one can use.
-			cfg.Transport, cfg.SessionIdle = stdio.New(stdioConfig(u, log)), cmp.Or(u.ProcessIdle, math.MaxInt64)
+			cfg.Transport, cfg.SessionIdle = stdio.New(stdioConfig(u, idle, log)), cmp.Or(idle, math.MaxInt64)
 		} else {
 			cfg.Sessions = store.UpstreamSessions(u.Name, string(replica))
 		}
@@ -91,25 +93,24 @@ func upstreamConfig(c *config.Config, u *config.Upstream, replica shim.Replica, 
 	}
 	return upstream.Config{
 		Name: u.Name, URL: u.URL, Headers: headers, Era: upstream.Era(u.Era),
-		Way: upstream.Way(u.Transport), MaxConnections: u.MaxSSEConnections,
-		Shared:         u.UpstreamSessions == config.SessionsShared || loopback(c.Listen),
-		Tasks:          upstream.TaskUse(u.UpstreamTasks),
-		ConnectTimeout: u.ConnectTimeout, ProbeTimeout: u.ProbeTimeout, IdleTimeout: u.IdleTimeout,
-		MaxResult: int64(u.MaxResult), MaxEvent: int64(u.MaxEvent),
+		Way:          upstream.Way(u.Transport),
+		Shared:       u.UpstreamSessions == config.SessionsShared || loopback(c.Listen),
+		Tasks:        upstream.TaskUse(u.UpstreamTasks),
+		ProbeTimeout: u.ProbeTimeout, IdleTimeout: u.IdleTimeout, MaxResult: int64(u.MaxResult),
 		Replica: string(replica), GatewayInfo: upstream.Info{Name: "taskgate", Version: moduleVersion()},
 		Logger: log, TracerProvider: tel.traces, Metrics: tel.metrics, Baggage: c.Telemetry.Baggage,
 	}
 }
 
-func stdioConfig(u *config.Upstream, log *slog.Logger) stdio.Config {
+func stdioConfig(u *config.Upstream, idle time.Duration, log *slog.Logger) stdio.Config {
 	env := make([]string, 0, len(u.Env))
 	for _, name := range slices.Sorted(maps.Keys(u.Env)) {
 		env = append(env, name+"="+u.Env[name])
 	}
 	c := stdio.Config{
 		Name: u.Name, Command: u.Command, Args: u.Args, Env: env, Dir: u.Cwd,
-		Process: stdio.Process(u.Process), MaxProcesses: u.MaxProcesses, Idle: u.ProcessIdle,
-		MaxMessage: int64(u.MaxEvent), ReadTimeout: u.ConnectTimeout, Silence: u.ProbeTimeout / 2, Logger: log,
+		Process: stdio.Process(u.Process), MaxProcesses: u.MaxProcesses, Idle: idle,
+		MaxMessage: int64(u.MaxResult), Silence: u.ProbeTimeout / 2, Logger: log,
 	}
 	if u.Era == config.EraModern {
 		c.Silence = -1

@@ -143,12 +143,9 @@ type Config struct {
 	// MaxBytesInFlight is how many bytes of requests and of their answers each
 	// process holds in memory at a time. What would be more waits until others are
 	// done. Messages of up to 4 KiB are not counted. It is at least twice
-	// max_body and the largest max_result or max_event together. The process takes
-	// about three times as much memory, and what it needs besides.
+	// max_body and the largest max_result together. The process takes about three times as much
+	// memory, and what it needs besides.
 	MaxBytesInFlight Size `yaml:"max_bytes_in_flight" min:"1KiB"`
-
-	// BytesWait is how long a message waits for that before it is refused.
-	BytesWait time.Duration `yaml:"bytes_wait" min:"1ms"`
 
 	// ClientTimeout is how long a client may take for each 64 KiB of what it sends
 	// or is sent before it counts as gone. A client may be slow, however large
@@ -218,18 +215,6 @@ type Config struct {
 	// before it is kept, so that a client whose connection broke can get the rest of it by
 	// Last-Event-ID, from any replica. Shorter answers cost the store nothing.
 	ResumeAfter time.Duration `yaml:"resume_after" min:"10ms"`
-
-	// SessionLogMessages is how many messages of such streams are kept per
-	// session. The oldest go first.
-	SessionLogMessages int `yaml:"session_log_messages" min:"1"`
-
-	// SessionLogBytes is the bound in bytes. The newest message is kept even if
-	// it is larger.
-	SessionLogBytes Size `yaml:"session_log_bytes" min:"1KiB" max:"1GiB"`
-
-	// SessionLogTTL is about how long what a stream had is kept after its end, for a
-	// client that has not received all of it.
-	SessionLogTTL time.Duration `yaml:"session_log_ttl" min:"1s"`
 
 	// Telemetry says what traces, metrics and logs may carry. Where they go
 	// is set by the usual OTEL_* environment variables.
@@ -302,7 +287,6 @@ func Default() *Config {
 		Telemetry:    Telemetry{Tasks: TracesSampled, Polls: PollsAll},
 		Auth:         NewAuth(),
 		MaxBody:      4 * MiB,
-		BytesWait:    time.Minute,
 
 		MaxBytesInFlight: 256 * MiB,
 
@@ -321,10 +305,7 @@ func Default() *Config {
 		MaxStreams:         20_000,
 		MaxStreamsPerOwner: 5000,
 
-		ResumeAfter:        5 * time.Second,
-		SessionLogMessages: 1000,
-		SessionLogBytes:    4 * MiB,
-		SessionLogTTL:      10 * time.Minute,
+		ResumeAfter: 5 * time.Second,
 	}
 }
 
@@ -334,7 +315,7 @@ func (c *Config) LargestCall() Size {
 	var answer Size
 	for _, u := range c.Upstreams {
 		if u != nil {
-			answer = max(answer, u.MaxResult, u.MaxEvent)
+			answer = max(answer, u.MaxResult)
 		}
 	}
 	return c.MaxBody + answer + 8*KiB

@@ -191,3 +191,15 @@ const (
 
 // Values lists the formats in the order of the manual.
 func (LogFormat) Values() []string { return []string{"text", "json"} }
+
+// Switch turns something on or off.
+type Switch string
+
+// The values of a switch.
+const (
+	On  Switch = "on"
+	Off Switch = "off"
+)
+
+// Values lists the positions in the order of the manual.
+func (Switch) Values() []string { return []string{"on", "off"} }

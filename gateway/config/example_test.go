@@ -266,8 +266,8 @@ func TestSchemaAgreesWithParse(t *testing.T) {
 		upstreams + "heartbeat: ${N:-5}s\nmax_body: ${N:-4096}\nwait_replicas: ${N:-0}\nlog: {level: '${L:-warn}'}\n",
 		upstreams + "drain_timeout: 0\nkeep_alive: 1h2m3.5s\nmax_body: 65536\nlog:\nallowed_hosts:\n",
 		"upstreams: [{name: '${N:-a}', url: 'http://127.0.0.1:1', tools: , defaults: {tasks: required}}]\n",
-		"upstreams: [{name: a, command: npx, args: [-y, '${N:-x}'], env: {A: b}, cwd: /, process: shared, max_processes: 1, process_idle: 0}]\n",
-		"upstreams: [{name: a, url: 'http://127.0.0.1:1', transport: sse, max_sse_connections: 1}]\n",
+		"upstreams: [{name: a, command: npx, args: [-y, '${N:-x}'], env: {A: b}, cwd: /, process: shared, max_processes: 1}]\n",
+		"upstreams: [{name: a, url: 'http://127.0.0.1:1', transport: sse}]\n",
 	} {
 		if _, err := config.Parse("f", []byte(text), noEnv); err != nil {
 			t.Errorf("%s%v", text, err)

@@ -6,10 +6,13 @@ import (
 	"strings"
 )
 
-// unknownKey says that a struct has no such key, and which key was meant, or
+// unknownKey says that a struct has no such key, and what became of it, which key was meant,
 // where the key belongs, or what there is. The key that was meant is returned
 // as well.
 func unknownKey(name string, t reflect.Type) (message, meant string) {
+	if advice, had := removedFrom(t, name); had {
+		return fmt.Sprintf("%q was removed: %s", name, advice), ""
+	}
 	message = fmt.Sprintf("unknown key %q", clip(name))
 	var known []string
 	for _, k := range keysOf(t) {

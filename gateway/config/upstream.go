@@ -24,12 +24,6 @@ type Upstream struct {
 	// sse is HTTP+SSE of 2024-11-05. auto finds out, at the first request, which it is.
 	Transport Transport `yaml:"transport"`
 
-	// MaxSSEConnections is how many connections with event streams each replica holds
-	// to a server of HTTP+SSE, where each session has one. One more takes the place of
-	// the one that has not been used for longest; if all are in use, the call is
-	// refused.
-	MaxSSEConnections int `yaml:"max_sse_connections" min:"1"`
-
 	// TLS says how to connect to the server by https, where the authorities of the system do
 	// not know its certificate, or it wants one.
 	TLS ClientTLS `yaml:"tls"`
@@ -58,10 +52,6 @@ type Upstream struct {
 	// more takes the place of the one that has not been used for longest; if all are
 	// in use, the call is refused.
 	MaxProcesses int `yaml:"max_processes" min:"1"`
-
-	// ProcessIdle is how long a process is kept that nobody uses. 0 keeps it until the
-	// gateway ends.
-	ProcessIdle time.Duration `yaml:"process_idle" min:"0s"`
 
 	// Auth says who may call this upstream, in place of the auth of all.
 	Auth *Auth `yaml:"auth"`
@@ -106,11 +96,6 @@ type Upstream struct {
 	// do not see these tasks.
 	UpstreamTasks UpstreamTasks `yaml:"upstream_tasks"`
 
-	// ConnectTimeout is how long connecting to the server may take, TLS
-	// included. With command it is how long the server may take to read each 64 KiB
-	// of what it is sent; one that takes longer is ended.
-	ConnectTimeout time.Duration `yaml:"connect_timeout" min:"1ms"`
-
 	// ProbeTimeout is how long the server may take to answer the requests that
 	// find out its era and open a session. With command it includes the start of the
 	// program, and one that is silent for half of it is taken for a server of 2025.
@@ -121,26 +106,14 @@ type Upstream struct {
 	// may be silent for hours, and timeout ends it all the same.
 	IdleTimeout time.Duration `yaml:"idle_timeout" min:"0s"`
 
-	// MaxResult is the largest answer accepted from the server, in bytes.
+	// MaxResult is the largest answer accepted from the server, and the largest single event of
+	// a stream, in bytes. With command it is the largest message; the process of one that sends a
+	// larger one is ended, and so is the connection to a server of HTTP+SSE.
 	MaxResult Size `yaml:"max_result" min:"1KiB" max:"1GiB"`
-
-	// MaxEvent is the largest single event accepted on an event stream of the
-	// server, in bytes. An answer that comes as an event must fit into it. With
-	// command it is the largest message; the process of one that sends a larger
-	// message is ended, and so is the connection to a server of HTTP+SSE.
-	MaxEvent Size `yaml:"max_event" min:"1KiB" max:"1GiB"`
 
 	// Concurrency is how many calls each replica has in flight to the server.
 	// 0 means any number.
 	Concurrency int `yaml:"concurrency" min:"0"`
-
-	// Queue is how many tasks may wait for a free place when concurrency is
-	// reached.
-	Queue int `yaml:"queue" min:"0"`
-
-	// QueueWait is how long a call that is no task waits for a free place
-	// before it is refused.
-	QueueWait time.Duration `yaml:"queue_wait" min:"0s"`
 
 	// MaxTasks is how many tasks of the upstream each replica runs at a time.
 	// A call that would be one more goes on blocking, or is refused where the
@@ -159,36 +132,21 @@ type Upstream struct {
 	// Tasks that run go on, and what they say and end with is kept in any case.
 	MaxStoredBytesPerOwner Size `yaml:"max_stored_bytes_per_owner" min:"64KiB" max:"1024GiB"`
 
-	// Partials offers clients partial results of tasks while they run
-	// (SEP-2679). It costs nothing for clients that do not take them.
-	Partials Switch `yaml:"partials"`
-
 	// ResponseModes offers clients of 2025-11-25 to choose how a call is
 	// answered, streaming included (SEP-1905).
 	ResponseModes Switch `yaml:"response_modes"`
 
-	// PartialInterval is the least time between two partial results of a task:
-	// what comes sooner waits and goes together. 0 sends each piece by itself.
-	PartialInterval time.Duration `yaml:"partial_interval" min:"0s"`
-
-	// PartialBytes is how much may wait before it goes in spite of the interval.
-	PartialBytes Size `yaml:"partial_bytes" min:"1" max:"1GiB"`
-
 	// WithoutTasks says what a slow call does to a client that cannot take a task:
 	// block until it is answered, or handle. Under handle such a call becomes a task
 	// all the same after without_tasks_after, or at once where tasks is required; its
-	// answer is a text with the task's id, and the tool task_result_tool, which every
-	// client's list of tools then has, waits for the result. Tools that may become
+	// answer is a text with the task's id, and the tool task_result, which every client's
+	// list of tools then has, waits for the result. It hides a tool of the server of that name. Tools that may become
 	// tasks are then listed without their output schema.
 	WithoutTasks WithoutTasks `yaml:"without_tasks"`
 
 	// WithoutTasksAfter is how long a call of such a client may take before it
 	// becomes a task. Common clients give up after 60s.
 	WithoutTasksAfter time.Duration `yaml:"without_tasks_after" min:"1ms"`
-
-	// TaskResultTool is the name of the tool that reads tasks. It hides a tool of
-	// the server that has the same name.
-	TaskResultTool string `yaml:"task_result_tool" pattern:"^[A-Za-z0-9_.-]{1,128}$" says:"letters, digits, '_', '-' and '.', at most 128"`
 
 	// TaskResultWait is the longest that one call of that tool waits for the end of
 	// a task before it answers that the task still runs.
@@ -217,11 +175,9 @@ type Tool struct {
 	// task.
 	Grace time.Duration `yaml:"grace" min:"0s"`
 
-	// TTL is how long a finished task and its result are kept for the client.
+	// TTL is how long a finished task and its result are kept for the client, and the
+	// longest time that a client may ask for.
 	TTL time.Duration `yaml:"ttl" min:"1ms"`
-
-	// MaxTTL is the longest ttl that a client may ask for.
-	MaxTTL time.Duration `yaml:"max_ttl" min:"1ms"`
 
 	// PollInterval is how often clients are told to ask for a task's status.
 	PollInterval time.Duration `yaml:"poll_interval" min:"50ms"`
@@ -235,14 +191,6 @@ type Tool struct {
 	// take them; content does that too, and vouches that the messages are
 	// pieces of the result, in order, for clients that stream it; off drops it.
 	Progress ProgressMode `yaml:"progress"`
-
-	// MaxPartials is how many partial results are kept of one task. What comes
-	// after them is left out, and the last one says so.
-	MaxPartials int `yaml:"max_partials" min:"1"`
-
-	// MaxPartialBytes is how large all partial results of one task may be
-	// together.
-	MaxPartialBytes Size `yaml:"max_partial_bytes" min:"1KiB" max:"1GiB"`
 
 	// Recover says what to do when the replica that ran the call is lost and
 	// the call cannot be resumed: fail the task, or retry, which runs the tool
@@ -259,21 +207,6 @@ type Tool struct {
 	// answer. Then an elicitation is answered with cancel, and any other question
 	// with an error.
 	InputTimeout time.Duration `yaml:"input_timeout" min:"1s"`
-
-	// MaxQuestions is how many questions the server may ask during one call. A question
-	// beyond it, or beyond max_open_questions or max_question_bytes, is refused with an
-	// error, and the call goes on. At a server of 2026 the call ends.
-	MaxQuestions int `yaml:"max_questions" min:"1"`
-
-	// MaxOpenQuestions is how many of them may wait for the client at once.
-	MaxOpenQuestions int `yaml:"max_open_questions" min:"1"`
-
-	// MaxQuestionBytes is how large those that wait may be together.
-	MaxQuestionBytes Size `yaml:"max_question_bytes" min:"1KiB" max:"1GiB"`
-
-	// MaxAnswerBytes is how large the client's answers may be together until the
-	// server has them. An answer that is too large is refused.
-	MaxAnswerBytes Size `yaml:"max_answer_bytes" min:"1KiB" max:"1GiB"`
 
 	// Concurrency is how many calls of the tool each replica has in flight.
 	// 0 means any number.
@@ -310,31 +243,21 @@ func NewUpstream(name, url string) *Upstream {
 		Era:              EraAuto,
 		UpstreamSessions: SessionsAuto,
 		UpstreamTasks:    UpstreamTasksAuto,
-		ConnectTimeout:   10 * time.Second,
 		ProbeTimeout:     10 * time.Second,
 		Transport:        TransportAuto,
 		ForwardHost:      Off,
 		Process:          ProcessAuto,
 		MaxProcesses:     32,
-		ProcessIdle:      10 * time.Minute,
 		MaxResult:        32 * MiB,
-		MaxEvent:         32 * MiB,
-		Queue:            1000,
-		QueueWait:        5 * time.Second,
 		MaxTasks:         10_000,
 		MaxTasksPerOwner: 1000,
 
 		MaxStoredBytesPerOwner: GiB,
-		MaxSSEConnections:      1000,
 
-		Partials:        On,
-		ResponseModes:   On,
-		PartialInterval: 50 * time.Millisecond,
-		PartialBytes:    64 * KiB,
+		ResponseModes: On,
 
 		WithoutTasks:      WithoutTasksBlock,
 		WithoutTasksAfter: 45 * time.Second,
-		TaskResultTool:    "task_result",
 		TaskResultWait:    45 * time.Second,
 
 		Defaults: DefaultTool(),
@@ -348,16 +271,12 @@ func DefaultTool() Tool {
 		Tasks:        TasksAuto,
 		Grace:        5 * time.Second,
 		TTL:          24 * time.Hour,
-		MaxTTL:       24 * time.Hour,
 		PollInterval: time.Second,
 		Timeout:      24 * time.Hour,
 		Progress:     ProgressStatus,
 		Recover:      RecoverFail,
 		EarlyInput:   EarlyTask,
 		InputTimeout: 10 * time.Minute,
-
-		MaxQuestions: 1000, MaxOpenQuestions: 64, MaxQuestionBytes: 4 * MiB, MaxAnswerBytes: 4 * MiB,
-		MaxPartials: 10_000, MaxPartialBytes: 8 * MiB,
 	}
 }
 

@@ -73,7 +73,7 @@ func (c *Config) problems() []problem {
 	p.upstreams(c)
 	if least := 2 * c.LargestCall(); c.MaxBytesInFlight < least && c.MaxBody <= GiB {
 		p.addFor([]string{"max_bytes_in_flight", "upstreams", "max_body"},
-			"must be at least %d: twice max_body and the largest max_result or max_event together, and a little more", int64(least))
+			"must be at least %d: twice max_body and the largest max_result together, and a little more", int64(least))
 	}
 	return p
 }

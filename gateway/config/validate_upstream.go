@@ -7,7 +7,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"time"
 )
 
 // upstreams checks the list as a whole and each entry.
@@ -63,8 +62,7 @@ func (p *problems) upstream(at string, u *Upstream) {
 	p.target(at+".url", u.URL)
 	p.headers(at+".headers", u.Headers)
 	p.fields(at+".defaults", &u.Defaults)
-	p.lifetime(u.Defaults, at+".defaults")
-	p.rules(at+".tools", at+".defaults", u)
+	p.rules(at+".tools", u)
 }
 
 // servedPath checks where clients reach the upstream. A bad name is reported
@@ -114,9 +112,7 @@ func (p *problems) way(at string, u *Upstream) {
 		{"cwd", address && u.Cwd != "", "command"},
 		{"process", address && u.Process != defaults.Process, "command"},
 		{"max_processes", address && u.MaxProcesses != defaults.MaxProcesses, "command"},
-		{"process_idle", address && u.ProcessIdle != defaults.ProcessIdle, "command"},
 		{"transport", program && u.Transport != defaults.Transport, "url"},
-		{"max_sse_connections", program && u.MaxSSEConnections != defaults.MaxSSEConnections, "url"},
 		{"forward_headers", program && len(u.ForwardHeaders) > 0, "url"},
 		{"forward_host", program && u.ForwardHost == On, "url"},
 		{"headers", program && len(u.Headers) > len(u.HeadersFile), "url; use env"},
@@ -180,28 +176,12 @@ func (p *problems) target(at, raw string) {
 	}
 }
 
-// lifetime checks the keys of a policy that depend on each other; from is the
-// policy and, if it is a rule, the defaults that it takes the other key from.
-func (p *problems) lifetime(t Tool, from ...string) {
-	if t.TTL <= t.MaxTTL {
-		return
-	}
-	var paths []string
-	for _, at := range from {
-		paths = append(paths, at+".ttl", at+".max_ttl")
-	}
-	p.addFor(paths, "ttl (%s) must not be above max_ttl (%s)", short(t.TTL), short(t.MaxTTL))
-}
-
 // rules checks the tools of an upstream. What a rule takes from the defaults
 // is not checked again.
-func (p *problems) rules(at, defaults string, u *Upstream) {
+func (p *problems) rules(at string, u *Upstream) {
 	for i := range u.Tools {
 		r, at := &u.Tools[i], fmt.Sprintf("%s[%d]", at, i)
 		p.rule(at, r, u.Defaults)
-		if r.TTL != u.Defaults.TTL || r.MaxTTL != u.Defaults.MaxTTL {
-			p.lifetime(r.Tool, at, defaults)
-		}
 		if _, err := path.Match(r.Match, ""); err != nil {
 			p.add(at+".match", "not a glob: a [ is not closed, a range is empty or \\ ends it")
 			continue
@@ -226,16 +206,3 @@ func covers(earlier, later string) bool {
 }
 
 func hasMeta(glob string) bool { return strings.ContainsAny(glob, `*?[\`) }
-
-// short writes a duration without the zero minutes and seconds that
-// time.Duration adds: 24h, 1m30s.
-func short(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = s[:len(s)-2]
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = s[:len(s)-2]
-	}
-	return s
-}

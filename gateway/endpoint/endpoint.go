@@ -79,7 +79,7 @@ func (e *Endpoint) TasksOf(s upstream.Server) bool {
 
 // OffersPartials reports whether the upstream's tasks show partial results.
 func (e *Endpoint) OffersPartials() bool {
-	return e.Config.Partials == config.On && e.Convertible()
+	return e.Convertible()
 }
 
 // LogFailure logs what a client is not told, once and here at the edge: the cause

@@ -40,7 +40,7 @@ func (e *Endpoint) HandleAfter() time.Duration {
 // ReadsTasks reports whether a tools/call of this name is for the gateway's own
 // tool. It is answered here whatever the server has by that name.
 func (e *Endpoint) ReadsTasks(method, name string) bool {
-	return method == mcp.MethodToolsCall && e.Handles() && name == e.Config.TaskResultTool
+	return method == mcp.MethodToolsCall && e.Handles() && name == TaskResultTool
 }
 
 // HidesOutput reports whether a tool is listed without its output schema: a client
@@ -64,7 +64,7 @@ func (e *Endpoint) WithTaskResult(ctx context.Context, params, result json.RawMe
 	return translate.EachTool(result, func(tool json.RawMessage) json.RawMessage {
 		name, _ := jsonrpc.GetString(tool, "name")
 		switch {
-		case name == e.Config.TaskResultTool:
+		case name == TaskResultTool:
 			e.LogDropped(ctx, name, errTakenName)
 			return nil
 		case e.MayBeTask(name):
@@ -74,15 +74,19 @@ func (e *Endpoint) WithTaskResult(ctx context.Context, params, result json.RawMe
 	}, own...)
 }
 
+// TaskResultTool is the name of the gateway's own tool. A model reads it, so it says what the
+// tool does; a tool of the server that has it is not offered.
+const TaskResultTool = "task_result"
+
 // errTakenName is why a tool of the server is not offered.
-var errTakenName = errors.New("the gateway's own tool has this name; configure another task_result_tool")
+var errTakenName = errors.New("the gateway's own tool has this name")
 
 // taskResultTool is the tool as tools/list shows it. Its title is there twice:
 // 2025-03-26 knows it as an annotation only.
 func (e *Endpoint) taskResultTool() []byte {
 	const title = "Result of a task"
 	most := inSeconds(e.Config.TaskResultWait)
-	b := append([]byte(`{"name":`), jsonrpc.AppendString(nil, e.Config.TaskResultTool)...)
+	b := append([]byte(`{"name":`), jsonrpc.AppendString(nil, TaskResultTool)...)
 	b = append(b, `,"title":"`+title+`","description":`...)
 	b = jsonrpc.AppendString(b, "Returns the result of a task. A call of another tool of this server that takes long "+
 		"goes on in the background as a task, and answers with a text that names its taskId. "+
@@ -106,7 +110,7 @@ func (e *Endpoint) ToldOfTask(t shim.Task) json.RawMessage {
 	}
 	text += fmt.Sprintf(" To get the result, call the tool %q with the arguments {\"taskId\":%q}. "+
 		"That waits up to %s seconds for it, and may be done again while the task runs.",
-		e.Config.TaskResultTool, t.ID, inSeconds(e.Config.TaskResultWait))
+		TaskResultTool, t.ID, inSeconds(e.Config.TaskResultWait))
 	return translate.ToolText(text, false)
 }
 
@@ -257,7 +261,7 @@ func (e *Endpoint) stillRunning(t shim.Task) Told {
 	}
 	return InWords(false, "The task %s is still running (status %q).%s There is no result yet. "+
 		"Call %q again with the same taskId to go on waiting; the work goes on meanwhile.",
-		t.ID, t.Status, latest, e.Config.TaskResultTool)
+		t.ID, t.Status, latest, TaskResultTool)
 }
 
 // howItEnded is how a task ended: with its tool's own result, which may be an error of the

@@ -37,7 +37,6 @@ func TestWithTaskResult(t *testing.T) {
 		"later page":         {nil, `{"cursor":""}`, `{"tools":[]}`, `{"tools":[]}`},
 		"no params":          {nil, ``, `{"tools":[]}`, `{"tools":[OURS]}`},
 		"taken name":         {nil, `{"cursor":"2"}`, `{"tools":[{"name":"task_result"}]}`, `{"tools":[]}`},
-		"another name":       {func(u *config.Upstream) { u.TaskResultTool = "fetch" }, ``, `{"tools":[{"name":"task_result"}]}`, `{"tools":[{"name":"task_result"},OURS]}`},
 		"no list":            {nil, ``, `{"tools":{}}`, `{"tools":{}}`},
 		"no tools":           {nil, ``, `{"x":1}`, `{"x":1}`},
 		"block":              {func(u *config.Upstream) { u.WithoutTasks = config.WithoutTasksBlock }, ``, tools, tools},
@@ -47,7 +46,7 @@ func TestWithTaskResult(t *testing.T) {
 			t.Errorf("%s: %s", name, got)
 		}
 	}
-	if n := strings.Count(log.String(), "another task_result_tool"); n != 1 {
+	if n := strings.Count(log.String(), "the gateway's own tool has this name"); n != 1 {
 		t.Errorf("said %d times:\n%s", n, log.String())
 	}
 }

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"taskgate/gateway/config"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/shim"
 )
 
 // badAnswers are no answers to a form, and what their client is told of them.
@@ -23,7 +23,7 @@ var badAnswers = map[string]string{
 }
 
 // small lets answers have 1 KiB.
-func small(c *config.Config) { c.Upstreams[0].Defaults.MaxAnswerBytes = config.KiB }
+var small = shim.QuestionLimits{AnswerBytes: 1 << 10}
 
 // inputResponses spells one answer beside one to a question that nobody asked, which is
 // ignored whatever it is (T36).
@@ -34,7 +34,7 @@ func inputResponses(key, answer string) string {
 // TestParkedBadAnswers: what is no answer is -32602 (protocol.md 2.7), of a state that is
 // still good, and the server hears nothing of it.
 func TestParkedBadAnswers(t *testing.T) {
-	p := newParking(t, small)
+	p := newParkingWithin(t, small, nil)
 	state, questions := askTool.park(t, p.at[0], "")
 	for i, at := range p.at {
 		for bad, says := range badAnswers {
@@ -53,7 +53,7 @@ func TestParkedBadAnswers(t *testing.T) {
 // TestUpdateBadAnswers: the same in a task, which goes on waiting (T36, T37). Unknown keys
 // are acknowledged, and so is an answer that comes twice.
 func TestUpdateBadAnswers(t *testing.T) {
-	p := newParking(t, small)
+	p := newParkingWithin(t, small, nil)
 	begin := askTool
 	begin.caps = canTasks
 	id, _ := jsonrpc.GetString(begin.send(t, p.at[0], "").Result, "taskId")

@@ -51,10 +51,9 @@ func streamingReplicas(t *testing.T) (stack *legacyReplicas, say chan<- string, 
 	return stack, say, a, stack.on(t, 1, a)
 }
 
-// atOnce has what tools say be content, and go out as it comes.
+// atOnce has what tools say be content. It goes out as it comes (newReplica).
 func atOnce(c *config.Config) {
 	c.Upstreams[0].Defaults.Progress = config.ProgressContent
-	c.Upstreams[0].PartialInterval = 0
 }
 
 // initializeDrafts begins a session whose client declares this.

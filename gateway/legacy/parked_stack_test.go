@@ -176,6 +176,7 @@ func askAll(ctx context.Context, ss *sdk.ServerSession) (string, error) {
 
 // parking are two gateways over one Redis in front of an askingServer.
 type parking struct {
+	limits shim.QuestionLimits // of each call
 	*askingServer
 	at    []string
 	shims []*shim.Shim
@@ -209,11 +210,17 @@ var parkKey = config.StateKey{ID: "k1", Key: base64.StdEncoding.EncodeToString(b
 // newParking starts them. Whatever still runs at the end fails the test.
 func newParking(t *testing.T, change func(*config.Config)) *parking {
 	t.Helper()
+	return newParkingWithin(t, shim.QuestionLimits{}, change)
+}
+
+// newParkingWithin is newParking with other limits.
+func newParkingWithin(t *testing.T, limits shim.QuestionLimits, change func(*config.Config)) *parking {
+	t.Helper()
 	redis := redistest.Start(t)
 	leaks := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, leaks) })
 	a, server := newAskingServer(t)
-	p := &parking{askingServer: a, log: &safeBuffer{}, spans: tracetest.NewInMemoryExporter()}
+	p := &parking{askingServer: a, limits: limits, log: &safeBuffer{}, spans: tracetest.NewInMemoryExporter()}
 	for _, name := range []string{"a", "b"} {
 		c := config.Default()
 		c.Store, c.StateKeys = redis.URL(), []config.StateKey{parkKey}
@@ -248,10 +255,7 @@ func (p *parking) start(t *testing.T, name, server string, c *config.Config) {
 		return shim.Policy{
 			Tasks: shim.Mode(tool.Tasks), Grace: tool.Grace, TTL: tool.TTL, PollInterval: tool.PollInterval, Timeout: tool.Timeout,
 			EarlyInput: shim.Early(tool.EarlyInput), InputTimeout: tool.InputTimeout,
-			Questions: shim.QuestionLimits{
-				Most: tool.MaxQuestions, Open: tool.MaxOpenQuestions,
-				Bytes: int64(tool.MaxQuestionBytes), AnswerBytes: int64(tool.MaxAnswerBytes),
-			},
+			Questions: p.limits,
 		}
 	}
 	sh, err := shim.New(shim.Options{

@@ -230,7 +230,7 @@ func (h *house) serveFront(up *upstream.HTTP, store *redisstore.Store, signIn fu
 	sh, err := shim.New(shim.Options{
 		Replica: "r", Store: countedStore{store, h.ops}, Logger: logger,
 		Servers: map[string]shim.Server{"up": {Upstream: up, MaxTasks: 10, MaxTasksPerOwner: 10, Policy: func(tool string) shim.Policy {
-			p := shim.Policy{Tasks: shim.Never, TTL: time.Hour, MaxTTL: time.Hour, PollInterval: time.Second, Timeout: time.Hour}
+			p := shim.Policy{Tasks: shim.Never, TTL: time.Hour, PollInterval: time.Second, Timeout: time.Hour}
 			if tool == "wait" {
 				p.Tasks = shim.Always
 			}

@@ -14,6 +14,7 @@ import (
 	"taskgate/gateway/config"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/shim"
 	"taskgate/shim/shimtest/fake"
 )
 
@@ -74,7 +75,7 @@ func newPrivate(t *testing.T, mode fake.Mode, change func(*config.Config)) *priv
 	t.Helper()
 	leaks := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, leaks) })
-	p := &private{parking: &parking{log: &safeBuffer{}, spans: tracetest.NewInMemoryExporter()}}
+	p := &private{parking: &parking{limits: shim.QuestionLimits{Bytes: 1 << 10, AnswerBytes: 1 << 10}, log: &safeBuffer{}, spans: tracetest.NewInMemoryExporter()}}
 	s := fake.New(t, mode)
 	for name, end := range quoting {
 		if mode == fake.Modern && quotingRetry[name] == nil {
@@ -97,7 +98,6 @@ func newPrivate(t *testing.T, mode fake.Mode, change func(*config.Config)) *priv
 	})
 	c := config.Default()
 	c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
-	c.Upstreams[0].Defaults.MaxQuestionBytes, c.Upstreams[0].Defaults.MaxAnswerBytes = config.KiB, config.KiB
 	change(c)
 	p.start(t, "a", s.URL, c)
 	return p

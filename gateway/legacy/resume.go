@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"taskgate/gateway/endpoint"
 	"taskgate/gateway/wire"
 	"taskgate/internal/eventstream"
 	"taskgate/internal/jsonrpc"
@@ -69,7 +70,7 @@ func (h *Handler) waitOf(ctx context.Context, s *session, p shim.Principal, stre
 	msg.Params = append(jsonrpc.AppendString([]byte(`{"taskId":`), string(about[0].Task)), '}')
 	if about[0].First {
 		msg.Method = mcp.MethodToolsCall
-		name := jsonrpc.AppendString([]byte(`{"name":`), h.Config.TaskResultTool)
+		name := jsonrpc.AppendString([]byte(`{"name":`), endpoint.TaskResultTool)
 		msg.Params = append(append(append(name, `,"arguments":`...), msg.Params...), '}')
 	}
 	return newLegacyRequest(h, s, p, msg), note

@@ -45,8 +45,8 @@ func (w *taskWorld) gateway(name string, script upstreamScript, c *config.Config
 		Replica: shim.Replica(name), Store: w.store, Logger: slog.New(slog.DiscardHandler),
 		Servers: map[string]shim.Server{"up": {Upstream: up, Queue: 10, Policy: func(tool string) shim.Policy {
 			p := c.Upstreams[0].Tool(tool)
-			return shim.Policy{Tasks: shim.Mode(p.Tasks), Grace: p.Grace, TTL: p.TTL, MaxTTL: p.MaxTTL,
-				PollInterval: p.PollInterval, Timeout: p.Timeout, FoldProgress: p.Progress != config.ProgressOff, Partials: partialsOf(c.Upstreams[0], p)}
+			return shim.Policy{Tasks: shim.Mode(p.Tasks), Grace: p.Grace, TTL: p.TTL,
+				PollInterval: p.PollInterval, Timeout: p.Timeout, FoldProgress: p.Progress != config.ProgressOff, Partials: shim.NewPartials(p.Progress == config.ProgressContent)}
 		}}},
 	})
 	if err != nil {
@@ -62,15 +62,6 @@ func (w *taskWorld) gateway(name string, script upstreamScript, c *config.Config
 		}
 	})
 	return startLegacyServer(w.t, up, sh, c, func(o *gateway.Options) { o.Sessions = w.sessions })
-}
-
-// partialsOf is the part of a policy that cmd/taskgate makes of the configuration.
-func partialsOf(u *config.Upstream, p config.Tool) shim.Partials {
-	return shim.Partials{
-		Content: p.Progress == config.ProgressContent,
-		Most:    p.MaxPartials, MostBytes: int64(p.MaxPartialBytes),
-		Interval: u.PartialInterval, Bytes: int(u.PartialBytes),
-	}
 }
 
 func (p *legacyPlay) configure(yaml []byte) {

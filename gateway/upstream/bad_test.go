@@ -103,7 +103,7 @@ func TestMisbehaviour(t *testing.T) {
 			t.Run(c.name+"/"+mode, func(t *testing.T) {
 				s := fake.New(t, m)
 				s.Tool("t", c.do)
-				h := newTestClient(t, Config{URL: s.URL, MaxResult: 4 << 10, MaxEvent: 4 << 10, Headers: map[string][]string{"Authorization": {"Bearer secret-token"}}})
+				h := newTestClient(t, Config{URL: s.URL, MaxResult: 4 << 10, Headers: map[string][]string{"Authorization": {"Bearer secret-token"}}})
 				r, err := callTool(t, h, nil)
 				checkKind(t, r, err, c.kind, c.code)
 				if n := len(s.Seen("tools/call")); n != 1 {

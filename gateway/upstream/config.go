@@ -77,9 +77,6 @@ type Config struct {
 	MaxSeen int
 	// Way says which transport the server at URL has; WayAuto if empty.
 	Way Way
-	// MaxConnections bounds the connections with event streams to a server of HTTP+SSE;
-	// 1000 if 0.
-	MaxConnections int
 	// Era is EraAuto unless the operator knows better.
 	Era Era
 	// Shared lets all calls with Session.Key "" share one upstream session per set
@@ -94,8 +91,6 @@ type Config struct {
 	// replicas (shim.Session.Shared); nil keeps them in this process.
 	Sessions Sessions
 
-	// ConnectTimeout bounds dialling and the TLS handshake, each; 10s if 0.
-	ConnectTimeout time.Duration
 	// ProbeTimeout bounds each of the requests that find out the era and open a
 	// session; 30s if 0.
 	ProbeTimeout time.Duration
@@ -106,10 +101,8 @@ type Config struct {
 	// SessionIdle is how long an upstream session without calls is kept; 10m if 0.
 	SessionIdle time.Duration
 
-	// MaxResult bounds a JSON body, MaxEvent one event of a stream, in bytes;
-	// 32 MiB if 0.
+	// MaxResult bounds a JSON body, and one event of a stream, in bytes; 32 MiB if 0.
 	MaxResult int64
-	MaxEvent  int64
 	// Budget bounds the bytes of answers that are held; nil for no bound. They are added
 	// to the hold of the context that a call is made with, where it has one.
 	Budget *budget.Bytes
@@ -133,10 +126,9 @@ type Config struct {
 
 // Defaults of Config.
 const (
-	defaultConnect = 10 * time.Second
-	defaultProbe   = 30 * time.Second
-	defaultIdle    = 10 * time.Minute
-	defaultMax     = 32 << 20
+	defaultProbe = 30 * time.Second
+	defaultIdle  = 10 * time.Minute
+	defaultMax   = 32 << 20
 )
 
 // withDefaults fills in what is zero.
@@ -147,11 +139,9 @@ func (c Config) withDefaults() Config {
 		c.Era = EraLegacy
 	}
 	c.Tasks = cmp.Or(c.Tasks, TasksAuto)
-	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, defaultConnect)
 	c.ProbeTimeout = cmp.Or(c.ProbeTimeout, defaultProbe)
 	c.SessionIdle = cmp.Or(c.SessionIdle, defaultIdle)
 	c.MaxResult = cmp.Or(c.MaxResult, defaultMax)
-	c.MaxEvent = cmp.Or(c.MaxEvent, defaultMax)
 	c.MaxSeen = cmp.Or(c.MaxSeen, maxSeen)
 	c.Replica = cmp.Or(c.Replica, "tg")
 	c.GatewayInfo.Name = cmp.Or(c.GatewayInfo.Name, "taskgate")

@@ -11,6 +11,10 @@ import (
 	"taskgate/shim"
 )
 
+// connectTimeout bounds dialling and the TLS handshake, each: a server that takes longer is
+// down, whatever it does afterwards.
+const connectTimeout = 10 * time.Second
+
 // newTransport makes the connections of one upstream. What is set, and what is
 // left unset on purpose:
 //
@@ -23,7 +27,7 @@ import (
 //   - keep-alives and HTTP/2 pings, to notice a peer that died silently.
 func newTransport(c Config) *http.Transport {
 	d := net.Dialer{
-		Timeout: c.ConnectTimeout,
+		Timeout: connectTimeout,
 		KeepAliveConfig: net.KeepAliveConfig{
 			Enable: true, Idle: 15 * time.Second, Interval: 15 * time.Second, Count: 3,
 		},
@@ -31,7 +35,7 @@ func newTransport(c Config) *http.Transport {
 	return &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
 		DialContext:         d.DialContext,
-		TLSHandshakeTimeout: c.ConnectTimeout,
+		TLSHandshakeTimeout: connectTimeout,
 		TLSClientConfig:     c.TLS,
 		DisableCompression:  true,
 		MaxIdleConnsPerHost: 64,
@@ -50,8 +54,8 @@ func newTransport(c Config) *http.Transport {
 func newOlder(w *wire) *sse.Transport {
 	return sse.New(sse.Config{
 		URL: w.url, Base: w.transport, Always: w.cfg.Way == WaySSE,
-		Max: w.cfg.MaxConnections, Idle: w.cfg.SessionIdle, MaxEvent: w.cfg.MaxEvent,
-		ReadTimeout: w.cfg.ConnectTimeout, Patience: w.cfg.ProbeTimeout / 2, Logger: w.log,
+		Idle: w.cfg.SessionIdle, MaxEvent: w.cfg.MaxResult,
+		Patience: w.cfg.ProbeTimeout / 2, Logger: w.log,
 	})
 }
 

@@ -158,7 +158,7 @@ func (w *wire) accept(resp *http.Response, x *exchange) (*inbound, error) {
 	se := &statusError{status: resp.StatusCode}
 	switch kind := mediaType(resp.Header); {
 	case kind == mcp.TypeSSE && resp.StatusCode == http.StatusOK:
-		return newStream(resp.Body, w.cfg.MaxEvent, x), nil
+		return newStream(resp.Body, w.cfg.MaxResult, x), nil
 	case kind == mcp.TypeJSON && resp.StatusCode == http.StatusOK:
 		return readJSON(resp, w.cfg.MaxResult, x)
 	case resp.StatusCode == http.StatusAccepted || resp.StatusCode == http.StatusNoContent:

@@ -30,11 +30,11 @@ func TestFresh(t *testing.T) {
 
 func TestDescription(t *testing.T) {
 	d := docs{
-		"Tool.MaxTTL": "MaxTTL is the longest ttl\nthat counts.\n\nMore.\n",
-		"Tool.Tasks":  "Tasksy is another word.\n",
+		"Tool.InputTimeout": "InputTimeout is the longest ttl\nthat counts.\n\nMore.\n",
+		"Tool.Tasks":        "Tasksy is another word.\n",
 	}
 	for _, tt := range []struct{ field, key, want string }{
-		{"MaxTTL", "max_ttl", "max_ttl is the longest ttl that counts.\n\nMore."},
+		{"InputTimeout", "input_timeout", "input_timeout is the longest ttl that counts.\n\nMore."},
 		{"Tasks", "tasks", "Tasksy is another word."},
 		{"None", "none", ""},
 	} {

@@ -196,7 +196,6 @@ upstreams:
   - name: pieces
     path: /mcp
     url: %s
-    partial_interval: 0s
     defaults: {progress: content}
 `
 

@@ -1,0 +1,49 @@
+package config
+
+import "reflect"
+
+// removed are the keys that earlier builds had and this one has not, by the type of the mapping that
+// they were in, with what to do about them. A file that has one was written for another version:
+// to ignore it would change what the file means without a word.
+var removed = map[string]string{
+	"Config.bytes_wait":           nowFixed("1m"),
+	"Config.session_log_bytes":    nowFixed("4MiB"),
+	"Config.session_log_messages": nowFixed("1000"),
+	"Config.session_log_ttl":      nowFixed("10m"),
+
+	"Upstream.connect_timeout":     nowFixed("10s"),
+	"Upstream.max_event":           "max_result bounds events as well; delete the line",
+	"Upstream.max_sse_connections": nowFixed("1000"),
+	"Upstream.partial_bytes":       nowFixed("64KiB"),
+	"Upstream.partial_interval":    nowFixed("50ms"),
+	"Upstream.partials":            "clients that ask for partial results always get them; delete the line",
+	"Upstream.process_idle":        nowFixed("10m"),
+	"Upstream.queue":               nowFixed("1000"),
+	"Upstream.queue_wait":          nowFixed("5s"),
+	"Upstream.task_result_tool":    nowFixed("task_result"),
+
+	"Tool.logs":               "log messages of a server are log messages for its clients, and no partial results; delete the line",
+	"Tool.max_answer_bytes":   nowFixed("4MiB"),
+	"Tool.max_open_questions": nowFixed("64"),
+	"Tool.max_partial_bytes":  nowFixed("8MiB"),
+	"Tool.max_partials":       nowFixed("10000"),
+	"Tool.max_question_bytes": nowFixed("4MiB"),
+	"Tool.max_questions":      nowFixed("1000"),
+	"Tool.max_ttl":            "ttl is the longest time that a client may ask for as well; delete the line",
+}
+
+// nowFixed says of a removed key that nobody has to set it.
+func nowFixed(value string) string { return "it is " + value + " now; delete the line" }
+
+// removedFrom returns what to do about a key that a struct had, or one that it inlines.
+func removedFrom(t reflect.Type, name string) (advice string, had bool) {
+	if advice, had = removed[t.Name()+"."+name]; had {
+		return advice, true
+	}
+	for i := range t.NumField() {
+		if f := t.Field(i); f.Anonymous {
+			return removedFrom(f.Type, name)
+		}
+	}
+	return "", false
+}
