@@ -81,7 +81,7 @@ var writes = []write{
 		same(t, []string{"[PIECE]", "[2]"}, batches(t, s, task.ID))
 	}},
 	{"create", ":t:", nothing, createOther, onlyOther},
-	{"create, on the list", ":o:", nothing, createOther, onlyOther},
+	{"create, on the list", "}:o", nothing, createOther, onlyOther},
 	{"beat", ":replicas", nothing, func(t *testing.T, s *Store, _ shim.Task) error {
 		return s.Beat(t.Context(), "other", time.Hour)
 	}, nothing},

@@ -63,13 +63,6 @@ func (k keys) probe(name string) string { return k.prefix + ":probe:" + name }
 // hashed because it may be long, or private.
 func (k keys) list(listKey string) string { return k.prefix + ":{" + digest(listKey) + "}:o" }
 
-// lists are all keys of a list, in one slot: the list, the hash of the bytes that its tasks
-// take, and the sorted set of until when each is counted.
-func (k keys) lists(listKey string) []string {
-	list := k.list(listKey)
-	return []string{list, list + ":bytes", list + ":until"}
-}
-
 // digest stands in a key for what may be long, or private.
 func digest(s string) string {
 	sum := sha256.Sum256([]byte(s))

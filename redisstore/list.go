@@ -25,18 +25,10 @@ const (
 	// sweepSize how many: more than are added, so that a list that nobody reads
 	// stays about as long as it has tasks.
 	sweepEvery, sweepSize = 64, 128
-	// sweepFull is the least time between two looks at a list whose tasks take as much
-	// as they may.
-	sweepFull = 10 * time.Second
-	// countSlack is how much longer than a task that runs its bytes count, so that they
-	// do not stop counting where the time of the task is put off late.
-	countSlack = time.Minute
 )
 
-// list puts a task on its list, and has the list live longer than the task. bytes is what
-// the task takes, "" if that is not counted. A task that is not counted yet and does not fit
-// is refused with a *shim.BusyError.
-func (s *Store) list(ctx context.Context, t shim.Task, bytes string) error {
+// list puts a task on its list, and has the list live longer than the task.
+func (s *Store) list(ctx context.Context, t shim.Task) error {
 	if t.ListKey == "" {
 		return nil
 	}
@@ -45,28 +37,21 @@ func (s *Store) list(ctx context.Context, t shim.Task, bytes string) error {
 	if !t.CreatedAt.IsZero() {
 		created = strconv.FormatInt(t.CreatedAt.UnixMilli(), 10)
 	}
-	a.add(string(t.ID), created, millis(t.TTL+t.Retain+listSlack), millis(youth), bytes, millis(s.counted(t)))
-	a.addInt(t.Room, ms(sweepFull))
-	v, err := indexScript.run(ctx, s.client, s.keys.lists(t.ListKey), a)
+	a.add(string(t.ID), created, millis(t.TTL+t.Retain+listSlack), millis(youth))
+	v, err := indexScript.run(ctx, s.client, []string{s.keys.list(t.ListKey)}, a)
 	if err != nil {
 		return err
 	}
+	total, _ := strconv.ParseInt(v[1], 10, 64)
 	old, _ := strconv.ParseInt(v[2], 10, 64)
-	if v[0] == codeFull {
-		if v[1] != "" && old > 0 {
-			s.sweep(ctx, t.ListKey, old)
-		}
-		return &shim.BusyError{Key: "max_stored_bytes_per_owner", Limit: "bytes in the tasks of this caller", RetryAfter: sweepFull}
-	}
-	if total, _ := strconv.ParseInt(v[1], 10, 64); created == "" && total%sweepEvery == 0 && old > 0 {
+	if created == "" && total%sweepEvery == 0 && old > 0 {
 		s.sweep(ctx, t.ListKey, old)
 	}
 	return nil
 }
 
-// sweep looks at some of the oldest n entries of a list, removes those without a task, and
-// corrects how many bytes the others take. It is housekeeping: what fails today is done
-// another time.
+// sweep looks at some of the oldest n entries of a list, and removes those without a task. It
+// is housekeeping: what fails today is done another time.
 func (s *Store) sweep(ctx context.Context, listKey string, n int64) {
 	from := int64(0)
 	if n > sweepSize {
@@ -77,93 +62,20 @@ func (s *Store) sweep(ctx context.Context, listKey string, n int64) {
 		return
 	}
 	p := s.client.Pipeline()
-	found := make([]*redis.SliceCmd, len(ids))
+	there := make([]*redis.IntCmd, len(ids))
 	for i, id := range ids {
-		found[i] = p.HMGet(ctx, s.keys.task(shim.ID(id)), fieldStatus, fieldTold, fieldCreated, fieldTTL, fieldRetain)
+		there[i] = p.Exists(ctx, s.keys.task(shim.ID(id)))
 	}
 	if _, err := p.Exec(ctx); err != nil {
 		return
 	}
 	var gone []shim.ID
-	var counts []string
 	for i, id := range ids {
-		r := row{values: texts(found[i].Val())}
-		t := shim.Task{ID: shim.ID(id), Status: shim.Status(r.text())}
-		told := r.text()
-		t.CreatedAt, t.TTL, t.Retain = r.time(), r.duration(), r.duration()
-		switch {
-		case t.Status == "":
-			gone = append(gone, t.ID)
-		case told != "":
-			counts = append(counts, id, told, s.countedUntil(t))
+		if there[i].Val() == 0 {
+			gone = append(gone, shim.ID(id))
 		}
 	}
 	s.prune(ctx, listKey, gone)
-	s.count(ctx, listKey, counts)
-}
-
-// texts are the values of an HMGET, "" where there is none.
-func texts(values []any) []string {
-	out := make([]string, len(values))
-	for i, v := range values {
-		out[i], _ = v.(string)
-	}
-	return out
-}
-
-// counted is how long after its creation the bytes of a task count: as long as it is kept
-// for certain. While it runs, that is put off.
-func (s *Store) counted(t shim.Task) time.Duration {
-	if t.Status.Final() {
-		return t.TTL + s.opts.slack
-	}
-	return t.TTL + t.Retain + countSlack
-}
-
-// countedUntil is when that is over, in ms.
-func (s *Store) countedUntil(t shim.Task) string {
-	return strconv.FormatInt(t.CreatedAt.UnixMilli()+ms(s.counted(t)), 10)
-}
-
-// count says how many bytes tasks of a list take: for each its id, its bytes, and until when
-// they count. If it fails, it is done when the task says so again, or by a sweep, and the
-// count of each task ends by itself.
-func (s *Store) count(ctx context.Context, listKey string, counts []string) {
-	if listKey == "" || len(counts) == 0 {
-		return
-	}
-	a := &argv{}
-	addList(a, counts)
-	err := s.do(ctx, "count", func(ctx context.Context) error {
-		_, err := countScript.run(ctx, s.writes, s.keys.lists(listKey), a)
-		return err
-	})
-	if err != nil {
-		s.log.DebugContext(ctx, "what tasks take was not counted", "error", err)
-	}
-}
-
-// overhead is how many bytes a task counts for besides what may be large, and its places on
-// lists. The scripts know it, too.
-const overhead = 2048
-
-// weight is how many bytes a new task takes, as text, or "" if it is of nobody who is known by
-// name.
-func weight(t shim.Task, begin []shim.Batch) string {
-	if t.Owner == "" || t.ListKey == "" {
-		return ""
-	}
-	n := overhead + len(t.StatusMessage) + len(encodeProgress(t.Progress)) + len(encodeQuestions(t.Questions)) + len(t.Call) + len(t.Checkpoint)
-	if t.Outcome != nil {
-		n += len(t.Outcome.Result) + len(t.Outcome.Error)
-	}
-	for _, b := range begin {
-		n += len(b.Content)
-		for _, s := range b.Segments {
-			n += len(s)
-		}
-	}
-	return strconv.Itoa(n)
 }
 
 // entry is a place on a list: creation time in microseconds, and among equals the id.
@@ -315,5 +227,5 @@ func (s *Store) prune(ctx context.Context, listKey string, gone []shim.ID) {
 	a := &argv{}
 	a.addInt(ms(youth))
 	addList(a, gone)
-	_, _ = pruneScript.run(ctx, s.client, s.keys.lists(listKey), a)
+	_, _ = pruneScript.run(ctx, s.client, []string{s.keys.list(listKey)}, a)
 }

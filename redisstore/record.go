@@ -38,7 +38,6 @@ const (
 	fieldBody       = "body"
 	fieldCall       = "call"
 	fieldCheckpoint = "checkpoint"
-	fieldTold       = "told" // the bytes that its list was told it takes; absent if they are not counted
 )
 
 // What the field outcome says of the field body.

@@ -17,10 +17,6 @@ var (
 	commonLua string
 	//go:embed lua/questions.lua
 	questionsLua string
-	//go:embed lua/bytes.lua
-	bytesLua string
-	//go:embed lua/count.lua
-	countLua string
 	//go:embed lua/create.lua
 	createLua string
 	//go:embed lua/apply.lua
@@ -72,9 +68,8 @@ var (
 	beatScript    = newScript(beatLua)
 	goneScript    = newScript(goneLua)
 	forgetScript  = newScript(forgetLua)
-	indexScript   = newScript(bytesLua, indexLua)
-	pruneScript   = newScript(bytesLua, pruneLua)
-	countScript   = newScript(bytesLua, countLua)
+	indexScript   = newScript(indexLua)
+	pruneScript   = newScript(pruneLua)
 	runningScript = newScript(runningLua)
 
 	sessionEnterScript  = newScript(sessionEnterLua)

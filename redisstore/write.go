@@ -35,13 +35,12 @@ func (s *Store) Create(ctx context.Context, t shim.Task, begin ...shim.Batch) (s
 		return shim.Task{}, fmt.Errorf("create: task %q without an id or an op", t.ID)
 	}
 	t.Status = cmp.Or(t.Status, shim.Working)
-	bytes := weight(t, begin)
-	args := createArgs(s.keys.events(t.ID), ms(s.opts.slack), t, bytes, begin)
+	args := createArgs(s.keys.events(t.ID), ms(s.opts.slack), t, begin)
 	var task shim.Task
 	err := s.do(ctx, "create", func(ctx context.Context) error {
 		// The list first: a task that no list shows is worse than an entry that
 		// leads nowhere.
-		if err := s.list(ctx, t, bytes); err != nil {
+		if err := s.list(ctx, t); err != nil {
 			return err
 		}
 		v, err := s.run(ctx, createScript, s.keys.record(t.ID, t.Lease.Replica), args, true)
@@ -58,14 +57,13 @@ func (s *Store) Create(ctx context.Context, t shim.Task, begin ...shim.Batch) (s
 }
 
 // createArgs are the arguments of create.lua.
-func createArgs(events string, slack int64, t shim.Task, bytes string, begin []shim.Batch) *argv {
+func createArgs(events string, slack int64, t shim.Task, begin []shim.Batch) *argv {
 	a := &argv{}
 	a.add(string(t.ID), t.Op, events, string(t.Lease.Replica))
 	a.addInt(slack)
 	a.flag(t.Visible)
 	a.flag(t.Status.Final())
 	a.addInt(ms(t.TTL), ms(t.Retain))
-	a.add(bytes)
 	a.addFields(encode(t))
 	addPieces(a, begin)
 	return a
@@ -161,7 +159,6 @@ func (s *Store) applied(ctx context.Context, id shim.ID, c shim.Change, v []stri
 	case codeGap:
 		return shim.Task{}, shim.ErrPosition
 	}
-	bytes, v := v[len(v)-1], v[:len(v)-1]
 	task, err := decode(id, shim.Summary, v[1:])
 	if err != nil {
 		return shim.Task{}, err
@@ -175,10 +172,7 @@ func (s *Store) applied(ctx context.Context, id shim.ID, c shim.Change, v []stri
 		return task, shim.ErrFinal
 	}
 	if v[0] == codeRenew || v[0] == codeAgain {
-		return task, s.list(ctx, task, bytes)
-	}
-	if bytes != "" {
-		s.count(ctx, task.ListKey, []string{string(id), bytes, s.countedUntil(task)})
+		return task, s.list(ctx, task)
 	}
 	return task, nil
 }
@@ -253,18 +247,13 @@ func (s *Store) Append(ctx context.Context, id shim.ID, lease shim.Lease, at shi
 	a.addInt(at.Batches, at.Segments)
 	addBytes(a, slices.DeleteFunc([]json.RawMessage{checkpoint}, func(c json.RawMessage) bool { return c == nil }))
 	addPieces(a, b)
-	var v []string
-	err := s.do(ctx, "append", func(ctx context.Context) (err error) {
-		if v, err = appendScript.run(ctx, s.writes, s.keys.record(id, "")[:3], a); err != nil {
+	return s.do(ctx, "append", func(ctx context.Context) error {
+		v, err := appendScript.run(ctx, s.writes, s.keys.record(id, "")[:3], a)
+		if err != nil {
 			return err
 		}
 		return appendErrors[v[0]]
 	})
-	if err == nil && len(v) > 1 {
-		until, _ := strconv.ParseInt(v[3], 10, 64)
-		s.count(ctx, v[2], []string{string(id), v[1], strconv.FormatInt(until+ms(countSlack), 10)})
-	}
-	return err
 }
 
 // appendErrors are the refusals of append.lua.

@@ -3,7 +3,6 @@ package shim
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
@@ -129,9 +128,6 @@ func (c *creation) wait() {
 func (c *creation) create(visible bool) (Task, error) {
 	r := c.run
 	draft, begin := c.draft()
-	if draft.Owner != "" {
-		draft.Room = r.srv.MaxStoredBytesPerOwner
-	}
 	if !visible {
 		draft.Visible, draft.TTL, draft.Retain = false, r.box.timeout()+abandonAfter+hiddenRetain, hiddenRetain
 	}
@@ -221,14 +217,8 @@ func (c *creation) store(t Task, begin []Batch) (Task, error) {
 		}
 		return r.s.store.Create(ctx, t, begin...)
 	})
-	t.Room = 0 // whoever writes it again has had its room
 	if err != nil {
-		switch busy := (*BusyError)(nil); {
-		case !errors.As(err, &busy):
-			c.maybe = &t
-		case c.maybe == nil: // it is certainly not stored
-			r.s.runs.unexpect(t.ID)
-		}
+		c.maybe = &t
 		root.SetAttributes(semconv.ErrorType.String(labelOf(err)))
 		root.SetStatus(codes.Error, "")
 		r.srv.tasks.Leave(t.Owner)

@@ -46,10 +46,6 @@ type Server struct {
 	// 0 = unbounded.
 	MaxTasks         int
 	MaxTasksPerOwner int
-	// MaxStoredBytesPerOwner bounds how many bytes the tasks that one authenticated caller
-	// has here may take in the store, of all replicas, for another one to be made; those
-	// that have ended count until they expire. 0 = unbounded.
-	MaxStoredBytesPerOwner int64
 }
 
 // Options are what a Shim is made of.

@@ -152,11 +152,7 @@ type Held struct {
 type Store interface {
 	// Create stores a new task with the batches it begins with, and lists it under
 	// its ListKey. It returns the task with the store's times. A second Create
-	// with the same ID and Op returns what is stored; another Op is ErrFinal. A
-	// *BusyError says that there is no room for it (Task.Room): what its owner has
-	// on the list by then, running or ended, takes as many bytes as that, or would
-	// with it. What a task takes may be known some time late while it runs. Nothing but
-	// a Create is ever refused for want of room.
+	// with the same ID and Op returns what is stored; another Op is ErrFinal.
 	Create(ctx context.Context, t Task, begin ...Batch) (Task, error)
 
 	// Get reads a task. ErrNotFound. Questions and Position are always included.

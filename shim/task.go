@@ -259,10 +259,6 @@ type Task struct {
 	ToolError bool
 	// Outcome is only filled in by Get with WithOutcome.
 	Outcome *Outcome
-
-	// Room is only for Create, and not stored: how many bytes the tasks of a list may take
-	// together for another one to be made, if they have an owner. 0 is any number.
-	Room int64
 }
 
 // TaskProgress is the newest progress of a task whose client named a token for it:

@@ -77,9 +77,6 @@ var limits = map[string]limit{
 		first: listensTo("test://a"), second: listensTo("test://a", "test://b"), status: statusBusy, always: true},
 	"max_uri": {set: func(c *config.Config, _ *config.Upstream) { c.MaxURI = 256 },
 		first: listensTo("test://a"), second: listensTo("test://" + strings.Repeat("a", 256)), status: statusBusy, always: true},
-	"max_stored_bytes_per_owner": {set: func(_ *config.Config, u *config.Upstream) {
-		u.MaxStoredBytesPerOwner, u.Defaults.Tasks = 64*config.KiB, config.TasksRequired
-	}, first: strings.Replace(hangsTask, `"hang"}`, `"hang","text":"`+strings.Repeat("x", 60<<10)+`"}`, 1), second: hangsTask, status: statusBusy, owner: true},
 
 	"max_tasks": {set: func(_ *config.Config, u *config.Upstream) {
 		u.MaxTasks, u.Defaults.Tasks = 1, config.TasksRequired

@@ -156,8 +156,7 @@ func (s *server) newShim(replica shim.Replica) (*shim.Shim, error) {
 		servers[u.Name] = shim.Server{
 			Upstream: s.upstreams[u.Name], Policy: func(tool string) shim.Policy { return policyOf(u.Tool(tool)) }, Other: policyOf(u.Defaults),
 			Concurrency: u.Concurrency, MaxTasks: u.MaxTasks, MaxTasksPerOwner: u.MaxTasksPerOwner,
-			MaxStoredBytesPerOwner: int64(u.MaxStoredBytesPerOwner),
-			Keep:                   func(owner string) string { return s.credentials.Keep(u.Name, owner) },
+			Keep: func(owner string) string { return s.credentials.Keep(u.Name, owner) },
 			Represent: func(ctx context.Context, owner, kept string, waits func()) error {
 				s.credentials.Restore(u.Name, owner, kept)
 				return s.credentials.Wait(ctx, u.Name, owner, waits)

@@ -124,14 +124,6 @@ type Upstream struct {
 	// caller.
 	MaxTasksPerOwner int `yaml:"max_tasks_per_owner" min:"1"`
 
-	// MaxStoredBytesPerOwner is how many bytes the tasks of the upstream that
-	// belong to one authenticated caller may take in the store: those of all
-	// replicas, with their calls, partial results and results, until they expire.
-	// While they take as much, no call of that caller becomes a task: it goes on
-	// blocking, or is refused where the client or the tool insists on a task.
-	// Tasks that run go on, and what they say and end with is kept in any case.
-	MaxStoredBytesPerOwner Size `yaml:"max_stored_bytes_per_owner" min:"64KiB" max:"1024GiB"`
-
 	// ResponseModes offers clients of 2025-11-25 to choose how a call is
 	// answered, streaming included (SEP-1905).
 	ResponseModes Switch `yaml:"response_modes"`
@@ -251,8 +243,6 @@ func NewUpstream(name, url string) *Upstream {
 		MaxResult:        32 * MiB,
 		MaxTasks:         10_000,
 		MaxTasksPerOwner: 1000,
-
-		MaxStoredBytesPerOwner: GiB,
 
 		ResponseModes: On,
 

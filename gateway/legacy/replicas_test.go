@@ -91,7 +91,7 @@ func newReplica(t *testing.T, redis, name, server string, change func(*config.Co
 	sh, err := shim.New(shim.Options{
 		Replica: shim.Replica(name), Store: store, Logger: quiet, CheckAnswer: upstream.CheckAnswer,
 		Servers: map[string]shim.Server{"up": {
-			Upstream: up, MaxStoredBytesPerOwner: int64(c.Upstreams[0].MaxStoredBytesPerOwner),
+			Upstream: up,
 			Policy: func(tool string) shim.Policy {
 				p := c.Upstreams[0].Tool(tool)
 				return shim.Policy{Tasks: shim.Mode(p.Tasks), Grace: p.Grace, TTL: p.TTL, PollInterval: p.PollInterval, Timeout: p.Timeout, Partials: shim.Partials{Content: p.Progress == config.ProgressContent}}

@@ -4,8 +4,7 @@
 -- ARGV  1 id  2 lease  3 channel of the task  4 slack in ms  5 bytes an event may show
 --       6 ' statuses of a task that has not ended '  7 8 batches and segments before
 --       then lists: checkpoint (none or one), contents, segments
--- reply ok, none, final, lost, gap; an ok with how many bytes the task takes, its list and
---       until when it is kept at least, if the list is to be told
+-- reply ok, none, final, lost, gap
 local id, lease, events, slack = next_arg(), next_arg(), next_arg(), next_arg()
 local most, open = tonumber(next_arg()), next_arg()
 local at_batch, at_segment = tonumber(next_arg()), tonumber(next_arg())
@@ -14,7 +13,7 @@ local contents = list()
 local segments = list()
 
 local was = redis.call('HMGET', KEYS[1], 'status', 'lease', 'version', 'batches', 'segments',
-  'visible', 'created', 'ttl', 'told', 'streamed')
+  'visible', 'created', 'ttl')
 if not was[1] then return { 'none' } end
 if not within(open, was[1]) then return { 'final' } end
 if was[2] ~= lease then return { 'lost' } end
@@ -48,15 +47,5 @@ if batches + blocks > 0 then
   if blocks == 0 then text = shown('b', at_batch, contents, skip_batches) end
   if batches == 0 then text = shown('s', at_segment, segments, skip_segments) end
   redis.call('PUBLISH', events, id .. ' ' .. was[3] .. text)
-end
-if was[9] then
-  local streamed, told = tonumber(was[10]) + size(contents, skip_batches) + size(segments, skip_segments), tonumber(was[9])
-  redis.call('HSET', KEYS[1], 'streamed', int(streamed))
-  if streamed > told + COARSE then
-    local bytes = int(weight(streamed))
-    local of = redis.call('HMGET', KEYS[1], 'list', 'retain')
-    redis.call('HSET', KEYS[1], 'told', bytes)
-    return { 'ok', bytes, of[1], int(tonumber(was[7]) + tonumber(was[8]) + tonumber(of[2])) }
-  end
 end
 return { 'ok' }

@@ -11,8 +11,7 @@
 --       20 order of what the runner says, or ''
 --       then lists: fields (name, value), ask (key, method, params, claim),
 --       withdraw, claim, answer (key, answer), take, forget, contents, segments
--- reply ok | renew | again | final with the task, and how many bytes it takes or '' if that
---       need not be told, none, lost, gap, moved with the runner
+-- reply ok | renew | again | final with the task, none, lost, gap, moved with the runner
 local id, runner, lease, op = next_arg(), next_arg(), next_arg(), next_arg()
 local events, inbox, slack, open = next_arg(), next_arg(), next_arg(), next_arg()
 local to, from, final, waiting, working = next_arg(), next_arg(), next_arg(), next_arg(), next_arg()
@@ -25,23 +24,17 @@ local answer, take, forget = list(), list(), list()
 local contents, segments = list(), list()
 
 local was = redis.call('HMGET', KEYS[1], 'status', 'lease', 'lastop', 'visible', 'created', 'ttl',
-  'retain', 'batches', 'segments', 'questions', 'version', 'order', 'told', 'streamed')
+  'retain', 'batches', 'segments', 'questions', 'version', 'order')
 local status, created, life, kept = was[1], tonumber(was[5]), tonumber(was[6]), tonumber(was[7])
--- task_and is the task with what its list is to be told.
-local function task_and(code, told)
-  local r = reply(code)
-  r[#r + 1] = told or ''
-  return r
-end
 if not status then
   redis.call('ZREM', KEYS[4], id)
   return { 'none' }
 end
-if op ~= '' and was[3] == op then return task_and('again', was[13]) end
-if not within(open, status) then return task_and('final') end
+if op ~= '' and was[3] == op then return reply('again') end
+if not within(open, status) then return reply('final') end
 if lease ~= '' and was[2] ~= lease then return { 'lost' } end
 if holder(was[2]) ~= runner then return { 'moved', holder(was[2]) } end
-if to ~= '' and not within(from, status) then return task_and('final') end
+if to ~= '' and not within(from, status) then return reply('final') end
 local skip_batches = stored(tonumber(was[8]), at_batch, #contents)
 local skip_segments = stored(tonumber(was[9]), at_segment, #segments)
 if not (skip_batches and skip_segments) then return { 'gap' } end
@@ -78,13 +71,7 @@ if edits or final == '1' and was[10] then
 end
 if to ~= '' then status = to end
 if status ~= was[1] then put('status', status) end
-local streamed = tonumber(was[14] or '0')
 if #contents + #segments > 0 then
-  local more = size(contents, skip_batches) + size(segments, skip_segments)
-  if was[13] and more > 0 then
-    streamed = streamed + more
-    put('streamed', int(streamed))
-  end
   local batches = push(KEYS[2], contents, skip_batches)
   local blocks = push(KEYS[3], segments, skip_segments)
   if batches > 0 then put('batches', int(was[8] + batches)) end
@@ -130,23 +117,9 @@ if changed then
     redis.call('PUBLISH', inbox, id .. ' ' .. int(version))
   end
 end
-local told
-local before = tonumber(was[13] or '')
-local weigh = final == '1' or before and streamed > before + COARSE
-for i = 1, #set, 2 do
-  weigh = weigh or set[i] == 'call' or set[i] == 'checkpoint' or set[i] == 'questions'
-end
-if before and weigh then
-  local bytes = weight(streamed)
-  if final == '1' or bytes > before + COARSE or bytes < before - COARSE then
-    told = int(bytes)
-    redis.call('HSET', KEYS[1], 'told', told)
-  end
-end
 local needed = created + life
 if final ~= '1' then needed = needed + keep end
-local renew = needed > promised
-local task = task_and(renew and 'renew' or 'ok', told or renew and was[13])
+local task = reply(needed > promised and 'renew' or 'ok')
 -- Last, because an expiry that has come already deletes the keys.
 if final == '1' or not shown then
   expire(created + life + tonumber(slack))

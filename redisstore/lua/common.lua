@@ -62,26 +62,6 @@ local function push(key, values, skip)
   return #values - skip
 end
 
--- size is how many bytes all but the first skip values are.
-local function size(values, skip)
-  local n = 0
-  for i = skip + 1, #values do n = n + #values[i] end
-  return n
-end
-
--- Bytes of a task that are not counted one by one; how many more or less it takes than its
--- list was told before that is told again, while it runs.
-local OVERHEAD, COARSE = 2048, 65536
-
--- weight is how many bytes the task in KEYS[1] takes that has streamed so many.
-local function weight(streamed)
-  local n = OVERHEAD + streamed
-  for _, field in ipairs({ 'body', 'call', 'checkpoint', 'questions', 'message', 'progress' }) do
-    n = n + redis.call('HSTRLEN', KEYS[1], field)
-  end
-  return n
-end
-
 -- expire ends the task in KEYS[1..3] at a time, or never.
 local function expire(at)
   for i = 1, 3 do

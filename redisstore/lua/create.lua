@@ -3,12 +3,10 @@
 -- KEYS  1 task  2 batches  3 segments  4 the runner's set of tasks
 -- ARGV  1 id  2 op  3 channel of the task  4 runner, or ''  5 slack in ms
 --       6 '1' if visible  7 '1' if it has ended already  8 ttl  9 retain, in ms
---       10 the bytes that its list was told it takes, or '' if they are not counted
 --       then lists: fields (name, value), contents, segments
 -- reply ok | again with the task | taken
 local id, op, events, runner, slack = next_arg(), next_arg(), next_arg(), next_arg(), next_arg()
 local visible, final, ttl, retain = next_arg(), next_arg(), next_arg(), next_arg()
-local told = next_arg()
 local fields = list()
 local contents = list()
 local segments = list()
@@ -29,9 +27,6 @@ redis.call('HSET', KEYS[1], 'version', '1', 'created', int(at), 'updated', int(a
   'ttl', ttl, 'retain', retain, 'visible', visible,
   'batches', int(push(KEYS[2], contents, 0)), 'segments', int(push(KEYS[3], segments, 0)),
   unpack(fields))
-if told ~= '' then
-  redis.call('HSET', KEYS[1], 'told', told, 'streamed', int(size(contents, 0) + size(segments, 0)))
-end
 if runner ~= '' and final ~= '1' then redis.call('ZADD', KEYS[4], 0, id) end
 redis.call('PUBLISH', events, id .. ' 1')
 local task = reply('ok')

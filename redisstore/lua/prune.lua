@@ -1,15 +1,12 @@
 -- prune takes tasks off a list that were found to be gone. One that is young may
 -- be about to be stored: it is listed first.
 --
--- KEYS  1 the list  2 the bytes of its tasks  3 until when they count
+-- KEYS  1 the list
 -- ARGV  1 youth in ms, then the list of ids
 -- reply ok
 local before = now() - tonumber(next_arg())
 for _, id in ipairs(list()) do
   local since = redis.call('ZSCORE', KEYS[1], id)
-  if since and tonumber(since) / 1000 < before then
-    redis.call('ZREM', KEYS[1], id)
-    uncount(id)
-  end
+  if since and tonumber(since) / 1000 < before then redis.call('ZREM', KEYS[1], id) end
 end
 return { 'ok' }
