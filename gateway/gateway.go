@@ -56,6 +56,9 @@ type Options struct {
 	// for the authorities of the system.
 	TLS map[string]*tls.Config
 
+	// Limits are the bounds that no configuration sets.
+	Limits Limits
+
 	// Audit takes a record of what callers do to tasks, and of requests that are refused for
 	// who sends them. Nil takes none.
 	Audit *slog.Logger
@@ -70,6 +73,7 @@ type Options struct {
 // Gateway serves the configured upstreams to clients.
 type Gateway struct {
 	config      *config.Config
+	limits      Limits
 	routes      []*route
 	tel         *wire.Telemetry
 	calls       *shim.Bound
@@ -109,7 +113,7 @@ func New(o Options) (*Gateway, error) {
 		o.Logger.Warn("without state_keys a client of 2026-07-28 that takes no tasks cannot be asked by a server of the 2025 versions;" +
 			" \"taskgate state-key\" prints a key, and all replicas need the same")
 	}
-	g := &Gateway{config: o.Config, tel: tel, methods: methods, credentials: o.Credentials, audit: o.Audit, budget: o.Budget}
+	g := &Gateway{config: o.Config, limits: o.Limits.withDefaults(), tel: tel, methods: methods, credentials: o.Credentials, audit: o.Audit, budget: o.Budget}
 	g.bound()
 	g.pace = newPace(o.Config.Rate, tel)
 	g.sessions = legacy.NewTable(o.Sessions, o.Config.StoreTimeout, g.sessionEnded)
@@ -166,7 +170,7 @@ func notAllowed(w http.ResponseWriter, _ *http.Request) {
 func (g *Gateway) timed(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r = r.WithContext(patience.With(r.Context(), g.config.StoreTimeout))
-		next.ServeHTTP(eventstream.Pace(w, g.config.ClientTimeout), r)
+		next.ServeHTTP(eventstream.Pace(w, g.limits.ClientTimeout), r)
 	})
 }
 

@@ -251,7 +251,7 @@ func (u *route) serveOrigin(w http.ResponseWriter, r *http.Request) {
 
 // postToOrigin passes on what a client posts to an endpoint, and the answer.
 func (u *route) postToOrigin(w http.ResponseWriter, r *http.Request) {
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(u.config.ClientTimeout))
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(u.limits.ClientTimeout))
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxForm))
 	if err != nil {
 		http.Error(w, "the request could not be read, or is too large", http.StatusBadRequest)

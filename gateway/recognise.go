@@ -34,7 +34,7 @@ func (u *route) servePOST(w http.ResponseWriter, r *http.Request, c auth.Caller)
 		defer hold.Release()
 		r = r.WithContext(budget.With(r.Context(), hold))
 	}
-	body, fail := wire.ReadBody(w, r, int64(u.config.MaxBody), u.config.ClientTimeout)
+	body, fail := wire.ReadBody(w, r, int64(u.config.MaxBody), u.limits.ClientTimeout)
 	if fail != nil {
 		wire.WriteFailure(w, "", fail)
 		return

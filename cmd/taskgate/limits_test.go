@@ -11,12 +11,15 @@ import (
 	"net/http"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"taskgate/gateway"
 	"taskgate/gateway/config"
+	"taskgate/gateway/endpoint"
 	"taskgate/gateway/wire"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -27,8 +30,9 @@ import (
 // limit is a key of the configuration that bounds something, and how it is reached. A new key
 // needs an entry in limits, and a row in docs/operations.md.
 type limit struct {
-	// set makes the limit small: there is room for one.
-	set func(c *config.Config, u *config.Upstream)
+	// set or limits make the limit small: there is room for one.
+	set    func(c *config.Config, u *config.Upstream)
+	limits gateway.Limits
 	// first is a request that takes the room, and goes on; second is one too many. "hang" is
 	// a tool that does not end.
 	first, second string
@@ -56,13 +60,13 @@ func listensTo(uris ...string) string {
 
 // limits are all limits that refuse a client, by their key.
 var limits = map[string]limit{
-	"max_connections": {set: func(c *config.Config, _ *config.Upstream) { c.MaxConnections = 1 }, first: hangs, second: discovers},
+	"max_connections": {limits: gateway.Limits{Connections: 1}, first: hangs, second: discovers},
 
 	"max_calls":           {set: func(c *config.Config, _ *config.Upstream) { c.MaxCalls = 1 }, first: hangs, second: discovers, status: 503},
 	"max_calls_per_owner": {set: func(c *config.Config, _ *config.Upstream) { c.MaxCallsPerOwner = 1 }, first: hangs, second: discovers, status: 429, owner: true},
 
-	"max_streams":           {set: func(c *config.Config, _ *config.Upstream) { c.MaxStreams = 1 }, first: listens, second: listens, status: 503},
-	"max_streams_per_owner": {set: func(c *config.Config, _ *config.Upstream) { c.MaxStreamsPerOwner = 1 }, first: listens, second: listens, status: 429, owner: true},
+	"max_streams":           {limits: gateway.Limits{Streams: 1}, first: listens, second: listens, status: 503},
+	"max_streams_per_owner": {limits: gateway.Limits{StreamsPerOwner: 1}, first: listens, second: listens, status: 429, owner: true},
 
 	"rate": {set: func(c *config.Config, _ *config.Upstream) { c.Rate = config.Rate{Requests: 1} }, first: hangs, second: discovers, status: 429, owner: true},
 
@@ -71,12 +75,9 @@ var limits = map[string]limit{
 
 	"max_sessions_per_owner": {set: func(c *config.Config, _ *config.Upstream) { c.MaxSessionsPerOwner = 1 },
 		first: wiretest.InitializeBody, second: wiretest.InitializeBody, status: 429, owner: true},
-	"max_session_bytes": {set: func(c *config.Config, _ *config.Upstream) { c.MaxSessionBytes = 8 * config.KiB },
-		first: wiretest.InitializeBody, second: strings.Replace(wiretest.InitializeBody, `"name":"`, `"name":"`+strings.Repeat("x", 8<<10), 1), status: statusBusy, always: true},
-	"max_subscriptions": {set: func(c *config.Config, _ *config.Upstream) { c.MaxSubscriptions = 1 },
-		first: listensTo("test://a"), second: listensTo("test://a", "test://b"), status: statusBusy, always: true},
-	"max_uri": {set: func(c *config.Config, _ *config.Upstream) { c.MaxURI = 256 },
-		first: listensTo("test://a"), second: listensTo("test://" + strings.Repeat("a", 256)), status: statusBusy, always: true},
+	"max_session_bytes": {first: wiretest.InitializeBody, second: strings.Replace(wiretest.InitializeBody, `"name":"`, `"name":"`+strings.Repeat("x", 64<<10), 1), status: statusBusy, always: true},
+	"max_subscriptions": {first: listensTo("test://a"), second: listensTo(slices.Repeat([]string{"test://a"}, endpoint.MaxSubscriptions+1)...), status: statusBusy, always: true},
+	"max_uri":           {first: listensTo("test://a"), second: listensTo("test://" + strings.Repeat("a", endpoint.MaxURI)), status: statusBusy, always: true},
 
 	"max_tasks": {set: func(_ *config.Config, u *config.Upstream) {
 		u.MaxTasks, u.Defaults.Tasks = 1, config.TasksRequired
@@ -216,11 +217,13 @@ func newLimitWorld(t *testing.T, l limit) *limitWorld {
 	w.server.On(began, func(x *fake.Exchange) { x.Run() })
 	w.gateway = runServer(t, w.server.URL, func(c *config.Config) {
 		c.Admin, c.DrainTimeout = "", 0
-		l.set(c, c.Upstreams[0])
+		if l.set != nil {
+			l.set(c, c.Upstreams[0])
+		}
 		if l.owner {
 			wiretest.WithKeys(c)
 		}
-	})
+	}, func(s *server) { s.limits = l.limits })
 	if l.owner {
 		w.key = wiretest.AliceKey
 	}

@@ -280,15 +280,12 @@ func TestUnreadResults(t *testing.T) {
 	}
 }
 
-// TestUnreadIsCut: a client that does not read is let go of after client_timeout, and who
+// TestUnreadIsCut: a client that does not read is let go of after a while, and who
 // waited for its bytes gets them.
 func TestUnreadIsCut(t *testing.T) {
 	const size = 20 << 20
 	up := newBulky(t, size)
-	r := runServer(t, up.URL, func(c *config.Config) {
-		bound(config.MiB, 21*config.MiB, 2)(c)
-		c.ClientTimeout = time.Second
-	})
+	r := runServer(t, up.URL, bound(config.MiB, 21*config.MiB, 2), func(s *server) { s.limits.ClientTimeout = time.Second })
 	for range 2 {
 		conn, err := r.send(asJSON, 0)
 		if err != nil {

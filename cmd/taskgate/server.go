@@ -53,6 +53,7 @@ type server struct {
 	tel    *telemetry
 
 	bytesWait   time.Duration // bytesWait, but in tests
+	limits      gateway.Limits
 	processIdle time.Duration // 0: a process of a server lasts as long as this one
 
 	budget *budget.Bytes
@@ -130,7 +131,7 @@ func (s *server) build(ctx context.Context) (err error) {
 	}
 	s.gateway, err = gateway.New(gateway.Options{
 		Audit: audit, Credentials: s.credentials, TLS: secure,
-		Config: s.config, Shim: s.shim, Upstreams: s.upstreams.clients(), Budget: s.budget, Logger: s.log,
+		Config: s.config, Limits: s.limits, Shim: s.shim, Upstreams: s.upstreams.clients(), Budget: s.budget, Logger: s.log,
 		Sessions:       s.store.Sessions(s.config.MaxSessions, s.config.SessionIdle).PerOwner(s.config.MaxSessionsPerOwner),
 		TracerProvider: s.tel.traces, Metrics: s.tel.metrics, Version: moduleVersion(),
 	})
@@ -165,7 +166,7 @@ func (s *server) newShim(replica shim.Replica) (*shim.Shim, error) {
 	}
 	return shim.New(shim.Options{
 		Replica: replica, Store: s.store, Servers: servers, Heartbeat: s.config.Heartbeat,
-		Settle: settleOf(s.config.Settle), StoreTimeout: s.config.StoreTimeout, CheckAnswer: upstream.CheckAnswer,
+		StoreTimeout: s.config.StoreTimeout, CheckAnswer: upstream.CheckAnswer,
 		Budget: s.budget, Logger: s.log, Tracer: s.tel.traces.Tracer("taskgate/shim"), Metrics: s.tel.metrics,
 	})
 }
@@ -334,14 +335,6 @@ func ignore(err, expected error) error {
 		return nil
 	}
 	return err
-}
-
-// settleOf spells "not at all" as the shim does, whose zero is its default.
-func settleOf(d time.Duration) time.Duration {
-	if d == 0 {
-		return -1
-	}
-	return d
 }
 
 // policyOf hands the operator's wishes to the shim.

@@ -85,11 +85,6 @@ type Config struct {
 	// of Redis may lose the last moments before it. The embedded store has no replicas.
 	WaitReplicas int `yaml:"wait_replicas" min:"0"`
 
-	// Settle is how long a replica keeps the end of a task in memory after it
-	// was stored, to write it again if a failover of Redis has forgotten it.
-	// 0 keeps nothing.
-	Settle time.Duration `yaml:"settle" min:"0s"`
-
 	// DrainDelay is how long a stopping process takes requests as before while
 	// /readyz says that it should get none, so that whatever balances between
 	// replicas has noticed before it refuses any. It does not wait without admin.
@@ -147,15 +142,6 @@ type Config struct {
 	// memory, and what it needs besides.
 	MaxBytesInFlight Size `yaml:"max_bytes_in_flight" min:"1KiB"`
 
-	// ClientTimeout is how long a client may take for each 64 KiB of what it sends
-	// or is sent before it counts as gone. A client may be slow, however large
-	// the message; it must not stop.
-	ClientTimeout time.Duration `yaml:"client_timeout" min:"1s"`
-
-	// MaxConnections is how many connections of clients each replica holds. One more is
-	// closed at once. 0 is any number.
-	MaxConnections int `yaml:"max_connections" min:"0"`
-
 	// MaxCalls is how many requests each replica has in flight that wait for a server
 	// or for a task, those included whose client has gone. One more is refused with
 	// 503. Requests that make room, such as those that cancel or answer, are not
@@ -165,15 +151,6 @@ type Config struct {
 	// MaxCallsPerOwner is how many of them may be of one authenticated caller. One
 	// more is refused with 429. 0 is any number.
 	MaxCallsPerOwner int `yaml:"max_calls_per_owner" min:"0"`
-
-	// MaxStreams is how many streams each replica holds open that clients listen to:
-	// subscriptions/listen, the GET streams of sessions, and streams that are resumed.
-	// One more is refused with 503. 0 is any number.
-	MaxStreams int `yaml:"max_streams" min:"0"`
-
-	// MaxStreamsPerOwner is how many of them may be of one authenticated caller. One
-	// more is refused with 429. 0 is any number.
-	MaxStreamsPerOwner int `yaml:"max_streams_per_owner" min:"0"`
 
 	// Rate is how many requests a caller may send to each replica: a caller whose
 	// credentials the replica remembers or, for every other request, the address that the
@@ -198,18 +175,6 @@ type Config struct {
 	// caller. A new one beyond it takes the place of that caller's own session
 	// that has not been used for longest.
 	MaxSessionsPerOwner int `yaml:"max_sessions_per_owner" min:"1"`
-
-	// MaxSessionBytes is how large what is stored of such a session may be,
-	// without its log: above all what its client says of itself, and its
-	// subscriptions. What would make it larger is refused.
-	MaxSessionBytes Size `yaml:"max_session_bytes" min:"8KiB" max:"64MiB"`
-
-	// MaxSubscriptions is how many resources a client may be subscribed to, in one
-	// session or by one subscriptions/listen.
-	MaxSubscriptions int `yaml:"max_subscriptions" min:"1"`
-
-	// MaxURI is how long the URI of such a resource may be, in bytes.
-	MaxURI Size `yaml:"max_uri" min:"256" max:"1MiB"`
 
 	// ResumeAfter is how long an answer or a stream in such a session lasts
 	// before it is kept, so that a client whose connection broke can get the rest of it by
@@ -273,14 +238,12 @@ const StoreEmbedded = "embedded"
 // upstream yet.
 func Default() *Config {
 	return &Config{
-		ClientTimeout: 30 * time.Second,
 
 		Listen:       "127.0.0.1:8080",
 		Store:        StoreEmbedded,
 		KeyPrefix:    "tg",
 		Heartbeat:    5 * time.Second,
 		StoreTimeout: 3 * time.Second,
-		Settle:       30 * time.Second,
 		DrainDelay:   5 * time.Second,
 		DrainTimeout: 30 * time.Second,
 		Log:          Log{Level: LevelInfo, Format: FormatText},
@@ -295,15 +258,9 @@ func Default() *Config {
 		MaxSessions: 10_000,
 
 		MaxSessionsPerOwner: 1000,
-		MaxSessionBytes:     64 * KiB,
-		MaxSubscriptions:    1000,
-		MaxURI:              8 * KiB,
 
-		MaxConnections:     50_000,
-		MaxCalls:           10_000,
-		MaxCallsPerOwner:   5000,
-		MaxStreams:         20_000,
-		MaxStreamsPerOwner: 5000,
+		MaxCalls:         10_000,
+		MaxCallsPerOwner: 5000,
 
 		ResumeAfter: 5 * time.Second,
 	}

@@ -6,10 +6,18 @@ import "reflect"
 // they were in, with what to do about them. A file that has one was written for another version:
 // to ignore it would change what the file means without a word.
 var removed = map[string]string{
-	"Config.bytes_wait":           nowFixed("1m"),
-	"Config.session_log_bytes":    nowFixed("4MiB"),
-	"Config.session_log_messages": nowFixed("1000"),
-	"Config.session_log_ttl":      nowFixed("10m"),
+	"Config.bytes_wait":            nowFixed("1m"),
+	"Config.client_timeout":        nowFixed("30s"),
+	"Config.max_connections":       nowFixed("50000"),
+	"Config.max_session_bytes":     nowFixed("64KiB"),
+	"Config.max_streams":           nowFixed("20000"),
+	"Config.max_streams_per_owner": nowFixed("5000"),
+	"Config.max_subscriptions":     nowFixed("1000"),
+	"Config.max_uri":               nowFixed("8KiB"),
+	"Config.settle":                nowFixed("30s"),
+	"Config.session_log_bytes":     nowFixed("4MiB"),
+	"Config.session_log_messages":  nowFixed("1000"),
+	"Config.session_log_ttl":       nowFixed("10m"),
 
 	"Upstream.connect_timeout":            nowFixed("10s"),
 	"Upstream.max_event":                  "max_result bounds events as well; delete the line",

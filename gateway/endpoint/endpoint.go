@@ -17,6 +17,15 @@ import (
 	"taskgate/shim"
 )
 
+// Bounds of what a client can be subscribed to, in one session or by one subscriptions/listen. Each
+// is kept for as long as the client listens.
+const (
+	MaxSubscriptions = 1000
+	// MaxURI is how long the URI of a resource may be, in bytes: the longest that servers take for
+	// a path.
+	MaxURI = 8 << 10
+)
+
 // Endpoint is one upstream as clients see it, at its own path. The gateway makes one for each,
 // before the first request. What may change later is guarded by itself; the rest is only read.
 type Endpoint struct {

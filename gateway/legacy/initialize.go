@@ -101,7 +101,7 @@ func (h *Handler) introduction(p shim.Principal, params json.RawMessage, stdio b
 		}
 		*field = value
 	}
-	if err := limitsOf(h).check(st); err != nil {
+	if err := sessionLimits.check(st); err != nil {
 		return st, err
 	}
 	for _, field := range []*json.RawMessage{&st.Capabilities, &st.ClientInfo} {

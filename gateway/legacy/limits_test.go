@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"taskgate/gateway"
 	"taskgate/gateway/config"
 	"taskgate/internal/wiretest"
 )
@@ -42,7 +43,7 @@ func TestLegacyCallsInFlight(t *testing.T) {
 
 // TestLegacyStreamsInAll: the GET streams of sessions count, and so do streams that are resumed.
 func TestLegacyStreamsInAll(t *testing.T) {
-	stack := newLegacyStack(t, false, func(c *config.Config) { c.MaxStreams = 1 })
+	stack := newLegacyStack(t, false, nil, gateway.Limits{Streams: 1})
 	a, b := newRawClient(t, stack.url), newRawClient(t, stack.url)
 	a.initialize()
 	b.initialize()

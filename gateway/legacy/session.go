@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"taskgate/gateway/endpoint"
 	"taskgate/gateway/wire"
 	"taskgate/internal/jsonrpc"
 	"taskgate/shim"
@@ -161,6 +162,10 @@ func (st sessionState) subscribed(uri string, on bool) sessionState {
 	return st
 }
 
+// maxSessionBytes is how large what is stored of a session may be, without its log: above all what
+// its client says of itself, and its subscriptions. Every request reads it.
+const maxSessionBytes = 64 << 10
+
 // stateLimits bound what a client can have stored with its session.
 type stateLimits struct {
 	bytes         int // of the whole state, as it is stored
@@ -168,9 +173,8 @@ type stateLimits struct {
 	uri           int // bytes of the URI of one
 }
 
-func limitsOf(h *Handler) stateLimits {
-	return stateLimits{bytes: int(h.Global.MaxSessionBytes), subscriptions: h.Global.MaxSubscriptions, uri: int(h.Global.MaxURI)}
-}
+// sessionLimits are those of every session.
+var sessionLimits = stateLimits{bytes: maxSessionBytes, subscriptions: endpoint.MaxSubscriptions, uri: endpoint.MaxURI}
 
 // namesRoom is what of the bytes is kept free for what is noted while the session lasts: its
 // tasks and the questions of its server, of which there are only so many, each with an id of

@@ -40,7 +40,7 @@ type stackEvents struct {
 // newLegacyStack starts a server of the go-sdk, stateful or, with modern, one that
 // is spoken to in the modern era only, and the gateway in front of it. Whatever is still
 // running at the end fails the test.
-func newLegacyStack(t *testing.T, modern bool, change func(*config.Config)) *legacyStack {
+func newLegacyStack(t *testing.T, modern bool, change func(*config.Config), limits ...gateway.Limits) *legacyStack {
 	t.Helper()
 	leaks := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, leaks) })
@@ -66,12 +66,12 @@ func newLegacyStack(t *testing.T, modern bool, change func(*config.Config)) *leg
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, url := serveGateway(t, up, change)
+	g, url := serveGateway(t, up, change, limits...)
 	return &legacyStack{url: url, server: server, session: ev, gateway: g}
 }
 
 // serveGateway puts a gateway with this one upstream client on a socket.
-func serveGateway(t *testing.T, up *upstream.HTTP, change func(*config.Config)) (*gateway.Gateway, string) {
+func serveGateway(t *testing.T, up *upstream.HTTP, change func(*config.Config), limits ...gateway.Limits) (*gateway.Gateway, string) {
 	t.Helper()
 	c := config.Default()
 	c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
@@ -89,7 +89,8 @@ func serveGateway(t *testing.T, up *upstream.HTTP, change func(*config.Config)) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := gateway.New(gateway.Options{Config: c, Shim: sh, Upstreams: map[string]upstream.Client{"up": up}, Logger: logger,
+	limits = append(limits, gateway.Limits{})
+	g, err := gateway.New(gateway.Options{Config: c, Limits: limits[0], Shim: sh, Upstreams: map[string]upstream.Client{"up": up}, Logger: logger,
 		Sessions: wiretest.OpenSessions(t, c.MaxSessions, c.SessionIdle)})
 	if err != nil {
 		t.Fatal(err)

@@ -35,15 +35,14 @@ func (q *request) subscribe(ctx context.Context) (json.RawMessage, error) {
 	if !ok {
 		return nil, wire.InvalidParams("params.uri must be a string")
 	}
-	limits := limitsOf(q.h)
-	if _, err := limits.subscribed(q.state, uri); err != nil { // before the server is told
+	if _, err := sessionLimits.subscribed(q.state, uri); err != nil { // before the server is told
 		return nil, err
 	}
 	server, result, err := q.settle(ctx, "resources", "subscribe")
 	if err != nil {
 		return nil, err
 	}
-	if err := q.s.subscribe(ctx, uri, limits); err != nil {
+	if err := q.s.subscribe(ctx, uri, sessionLimits); err != nil {
 		return nil, err
 	}
 	agreed, here := q.s.hear(ctx, q.h.Upstream)

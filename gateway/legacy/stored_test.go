@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"taskgate/gateway/config"
+	"taskgate/gateway/endpoint"
 	"taskgate/internal/mcp"
 	"taskgate/internal/redistest"
 	"taskgate/internal/wiretest"
@@ -72,7 +73,7 @@ func (c *rawClient) subscribe(method, uri string) (refusal string) {
 // may only be so many, so long, and so large together. Whatever they take, they can be
 // ended, and then there is room for others.
 func TestStoredSubscriptions(t *testing.T) {
-	stack := newLegacyReplicas(t, func(c *config.Config) { c.MaxSubscriptions = 40 })
+	stack := newLegacyReplicas(t, nil)
 	go func() { // what the server is told of
 		for range stack.session.subs {
 		}
@@ -112,10 +113,10 @@ func TestStoredSubscriptions(t *testing.T) {
 
 	many := stack.on(t, 0, nil)
 	many.initialize()
-	for i := range 40 {
+	for i := range endpoint.MaxSubscriptions {
 		taken(many, mcp.MethodResourcesSubscribe, uri(i, 10))
 	}
-	refused(many, uri(40, 10), "too many subscriptions")
+	refused(many, uri(endpoint.MaxSubscriptions, 10), "too many subscriptions")
 	if n := stored(stack.store, "*"); n > 256<<10 {
 		t.Errorf("Redis has %d bytes", n)
 	}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"taskgate/gateway/endpoint"
 	"taskgate/gateway/translate"
 	"taskgate/gateway/wire"
 	"taskgate/internal/jsonrpc"
@@ -137,9 +138,9 @@ func (s *subscription) readKinds(want json.RawMessage) error {
 		switch {
 		case !ok:
 			return wire.InvalidParams("params.notifications.resourceSubscriptions must be an array of strings")
-		case len(uri) > int(s.q.h.Global.MaxURI):
+		case len(uri) > endpoint.MaxURI:
 			return wire.LongURI()
-		case len(s.filter.Resources) >= s.q.h.Global.MaxSubscriptions:
+		case len(s.filter.Resources) >= endpoint.MaxSubscriptions:
 			return wire.ManySubscriptions()
 		}
 		s.filter.Resources = append(s.filter.Resources, uri)

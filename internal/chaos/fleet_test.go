@@ -27,7 +27,6 @@ store: %s
 heartbeat: %s
 drain_timeout: %s
 wait_replicas: %d
-settle: 30s
 state_keys: [{id: k, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="}]
 log: {level: debug}
 %supstreams:

@@ -31,9 +31,7 @@ var floodConfig = fmt.Sprintf("auth: {keys: [{principal: chaos, sha256: %x}, {pr
 admin: %s
 drain_delay: 3s
 max_sessions_per_owner: 50
-max_streams_per_owner: 200
 max_calls_per_owner: 200
-max_connections: 2000
 `
 
 const (

@@ -20,7 +20,6 @@ func TestStoredBounds(t *testing.T) {
 store: %s
 auth: {keys: [{principal: alice, sha256: %s}, {principal: bob, sha256: %s}]}
 max_sessions_per_owner: 2
-max_session_bytes: 8KiB
 upstreams:
   - {name: slow, path: /mcp, url: "%s", defaults: {tasks: required}}
 `, store.URL(), hashOf(t, alice), hashOf(t, bob), startServer(t, "slowserver")))
@@ -54,7 +53,7 @@ upstreams:
 	if id, body := initialize(0, bob, "c"); id == "" {
 		t.Errorf("another principal: %s", body)
 	}
-	if _, body := initialize(1, bob, strings.Repeat("x", 8<<10)); !strings.Contains(body, "too many bytes in the state of this session") {
+	if _, body := initialize(1, bob, strings.Repeat("x", 64<<10)); !strings.Contains(body, "too many bytes in the state of this session") {
 		t.Errorf("a long name: %s", body)
 	}
 }
