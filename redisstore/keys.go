@@ -108,11 +108,10 @@ func (k keys) logEvents(id string) string { return k.in(sessionTag(id), "lev", i
 func (k keys) alive(replica string) string { return k.prefix + ":alive:" + replica }
 
 // sessions is the sorted set of all client sessions, by when they were last used, and
-// sessionsOf that of those of one owner, by the digest of its name; sessionOwners has the
-// owners by how many they have. They are in one slot, for one script.
+// sessionsOf that of those of one owner, by the digest of its name. They are in one slot, for
+// one script.
 func (k keys) sessions() string               { return k.prefix + ":{sessions}" }
 func (k keys) sessionsOf(owner string) string { return k.prefix + ":{sessions}:o:" + owner }
-func (k keys) sessionOwners() string          { return k.prefix + ":{sessions}:owners" }
 
 // sessionEvents is the channel on which replicas hear that a session has changed.
 func (k keys) sessionEvents() string { return k.prefix + ":cev" }

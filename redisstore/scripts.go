@@ -97,8 +97,6 @@ const (
 	codeMoved = "moved"
 	codeSkip  = "skip"
 	codeFull  = "full"
-	codeRoom  = "room"
-	codeMost  = "most"
 	codeHeld  = "held"
 	codeHas   = "has"
 )

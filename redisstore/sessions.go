@@ -63,12 +63,9 @@ type knownSession struct {
 	told    []string  // signals that were told here, as they are stored
 }
 
-// Sessions keeps at most limit sessions, each until it has been idle for the given
-// time. When there are so many, a new session takes the place of one that was not in use
-// in the last moments: of the owner who has most or, if all of those are in use, of any
-// owner. If nobody has more than the owner of the new one, it takes the place of one of its
-// own. If there is no such session, it is refused with a *shim.BusyError. The bound holds
-// for all replicas together, which should agree on it.
+// Sessions keeps at most limit sessions, each until it has been idle for the given time. A
+// new session beyond that is refused with a *shim.BusyError. The bound holds for all replicas
+// together, which should agree on it.
 func (s *Store) Sessions(limit int, idle time.Duration) *Sessions {
 	c := &Sessions{
 		store: s, max: limit, idle: idle,
@@ -85,9 +82,8 @@ func (s *Store) Sessions(limit int, idle time.Duration) *Sessions {
 	return c
 }
 
-// PerOwner bounds the sessions of one owner, if n is not 0. When an owner has so many, a
-// new one takes the place of that owner's own that has not been used for longest, or is
-// refused if all were in use in the last moments.
+// PerOwner bounds the sessions of one owner, if n is not 0. One more is refused with a
+// *shim.BusyError.
 func (c *Sessions) PerOwner(n int) *Sessions {
 	c.perOwner = n
 	return c
@@ -303,48 +299,24 @@ func (s *Store) state(ctx context.Context, key string, ttl time.Duration) (got s
 	return got, err
 }
 
-// enter puts a new session among those that exist. Those that make room for it are ended
-// first, and taken out of the set after that: whatever fails, or is not heard of, each of
-// them is in the set or has ended.
+// enter puts a new session among those that exist, or says which bound refuses it.
 func (c *Sessions) enter(ctx context.Context, id, owner string, most int) error {
-	var victims []string
-	first := "" // the owner who has most sessions
-	for {
-		a := &argv{}
-		a.add(id)
-		a.addInt(int64(c.max), int64(most))
-		a.add(owner, first)
-		a.addInt((3 * c.tick).Milliseconds(), c.life().Milliseconds())
-		addList(a, victims)
-		k := c.store.keys
-		keys := []string{k.sessions(), k.sessionsOf(owner), k.sessionOwners(), k.sessionsOf(cmp.Or(first, owner))}
-		var reply []string
-		err := c.store.do(ctx, "session enter", func(ctx context.Context) (err error) {
-			reply, err = sessionEnterScript.run(ctx, c.store.client, keys, a)
-			return err
-		})
+	a := &argv{}
+	a.add(id)
+	a.addInt(int64(c.max), int64(most), c.life().Milliseconds())
+	keys := []string{c.store.keys.sessions(), c.store.keys.sessionsOf(owner)}
+	return c.store.do(ctx, "session enter", func(ctx context.Context) error {
+		reply, err := sessionEnterScript.run(ctx, c.store.client, keys, a)
 		switch {
 		case err != nil:
 			return err
-		case reply[0] == codeFull && reply[1] != "":
-			return &shim.BusyError{Key: "max_sessions_per_owner", Limit: "sessions of this caller", RetryAfter: time.Second}
-		case reply[0] == codeFull:
-			return &shim.BusyError{Key: "max_sessions", Limit: "sessions", RetryAfter: time.Second}
 		case reply[0] == codeOK:
 			return nil
-		case reply[0] == codeMost:
-			first, victims = reply[1], nil
-			continue
+		case reply[1] != "":
+			return &shim.BusyError{Key: "max_sessions_per_owner", Limit: "sessions of this caller", RetryAfter: time.Second}
 		}
-		victims = reply[1:]
-		for _, victim := range victims {
-			state, _ := c.forget(victim) // before it is heard of that it ends: that is told once
-			if err := c.end(ctx, victim); err != nil {
-				return err
-			}
-			c.onEnded()(victim, state)
-		}
-	}
+		return &shim.BusyError{Key: "max_sessions", Limit: "sessions", RetryAfter: time.Second}
+	})
 }
 
 // life is after how long without use a session has ended, as far as the sets know.
@@ -364,10 +336,10 @@ func (c *Sessions) Delete(ctx context.Context, id string) error {
 		return err
 	}
 	a := &argv{}
-	a.add(id, owner)
+	a.add(id)
 	k := c.store.keys
 	return c.store.do(ctx, "session delete", func(ctx context.Context) error {
-		_, err := sessionLeaveScript.run(ctx, c.store.client, []string{k.sessions(), k.sessionsOf(owner), k.sessionOwners()}, a)
+		_, err := sessionLeaveScript.run(ctx, c.store.client, []string{k.sessions(), k.sessionsOf(owner)}, a)
 		return err
 	})
 }

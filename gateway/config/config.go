@@ -167,13 +167,11 @@ type Config struct {
 	SessionIdle time.Duration `yaml:"session_idle" min:"1s"`
 
 	// MaxSessions is how many such client sessions may exist at a time. A new one
-	// beyond it takes the place of one that is not in use, of the principal that
-	// has most.
+	// beyond it is refused with 503.
 	MaxSessions int `yaml:"max_sessions" min:"1"`
 
 	// MaxSessionsPerOwner is how many of them may belong to one authenticated
-	// caller. A new one beyond it takes the place of that caller's own session
-	// that has not been used for longest.
+	// caller. A new one beyond it is refused with 429.
 	MaxSessionsPerOwner int `yaml:"max_sessions_per_owner" min:"1"`
 
 	// ResumeAfter is how long an answer or a stream in such a session lasts

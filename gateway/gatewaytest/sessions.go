@@ -5,7 +5,6 @@ package gatewaytest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -29,7 +28,6 @@ func Sessions(t *testing.T, open OpenSessions) {
 	t.Run("Idle", func(t *testing.T) { testIdle(t, open) })
 	t.Run("Full", func(t *testing.T) { testFull(t, open) })
 	t.Run("FullOwner", func(t *testing.T) { testFullOwner(t, open) })
-	t.Run("FullByMost", func(t *testing.T) { testFullByMost(t, open) })
 	t.Run("DeletedElsewhere", func(t *testing.T) { testDeletedElsewhere(t, open) })
 	t.Run("Logs", func(t *testing.T) { testLogs(t, open) })
 	t.Run("LogBounds", func(t *testing.T) { testLogBounds(t, open) })
@@ -242,32 +240,26 @@ func testIdle(t *testing.T, open OpenSessions) {
 	}
 }
 
-// testFull: a session that is not used makes room for a new one; one that is does not.
+// testFull: where there are as many sessions as there may be, a new one is refused until one has
+// ended, by a word or by itself.
 func testFull(t *testing.T, open OpenSessions) {
-	all := run(t, open(t, 2, 0, time.Second*2))
+	all := run(t, open(t, 2, 0, 2*time.Second))
 	a, b := all[0], all[len(all)-1]
 	a.setBusy("a", true)
-	b.setBusy("b", true)
-	until(t, "a full store", func() bool { // its loop may begin late
-		a.put("a", 0, "")
-		b.put("b", 0, "")
-		_, err := a.Make(t.Context(), "c", "", nil)
-		if busy := (*shim.BusyError)(nil); errors.As(err, &busy) {
-			return true
-		}
-		if err := errors.Join(err, a.Delete(t.Context(), "c")); err != nil {
-			t.Fatal(err)
-		}
-		return false
-	})
-	a.setBusy("a", false)
-	until(t, "room for a new session", func() bool {
-		rev, err := b.Make(t.Context(), "c", "", nil)
-		return err == nil && rev == 1
-	})
-	until(t, "the idle one is gone", func() bool { _, rev := a.get("a"); return rev == 0 })
-	if _, rev := b.get("b"); rev == 0 {
-		t.Error("the busy one is gone")
+	a.put("a", 0, "")
+	b.put("b", 0, "")
+	if by := b.make("c", ""); by != "max_sessions" {
+		t.Fatalf("one more was refused by %q", by)
+	}
+	if err := a.Delete(t.Context(), "b"); err != nil {
+		t.Fatal(err)
+	}
+	if by := b.make("c", "carol"); by != "" {
+		t.Fatalf("after one was ended: refused by %s", by)
+	}
+	until(t, "room once another one has ended by itself", func() bool { return a.make("d", "") == "" })
+	if _, rev := b.get("a"); rev == 0 {
+		t.Error("the one in use is gone")
 	}
 }
 
@@ -285,67 +277,27 @@ func (r *replica) make(id, owner string) (refusedBy string) {
 	return ""
 }
 
-// there reports which sessions there are.
-func (r *replica) there(ids ...string) (there []string) {
-	r.t.Helper()
-	for _, id := range ids {
-		if _, rev := r.get(id); rev != 0 {
-			there = append(there, id)
-		}
-	}
-	return there
-}
-
-// testFullOwner: who has as many sessions as one owner may have makes room for another one
-// by its own, and only by one that is not in use. Who is not known by name has no such bound.
+// testFullOwner: an owner who has as many sessions as one may have is refused another one, and
+// nobody else is. Those who are not known by name have no such bound.
 func testFullOwner(t *testing.T, open OpenSessions) {
-	all := run(t, open(t, 100, 2, 8*time.Second))
+	all := run(t, open(t, 100, 2, time.Hour))
 	a, b := all[0], all[len(all)-1]
-	a.make("bob", "bob") // the oldest of all
 	a.make("first", "alice")
 	b.make("second", "alice")
-	for range 10 {
-		if by := a.make("third", "alice"); by != "max_sessions_per_owner" {
-			t.Fatalf("while all are in use: refused by %q", by)
+	if by := a.make("third", "alice"); by != "max_sessions_per_owner" {
+		t.Fatalf("a third was refused by %q", by)
+	}
+	for id, owner := range map[string]string{"x": "", "y": "", "z": "", "bob": "bob"} {
+		if by := b.make(id, owner); by != "" {
+			t.Errorf("%s of %q: refused by %s", id, owner, by)
 		}
 	}
-	for _, id := range []string{"x", "y", "z"} {
-		if by := b.make(id, ""); by != "" {
-			t.Errorf("of nobody: refused by %s", by)
-		}
-	}
-	b.setBusy("second", true)
-	until(t, "room for a third", func() bool { return b.make("third", "alice") == "" })
-	until(t, "the end of the oldest", func() bool {
-		return fmt.Sprint(a.there("first", "second", "third", "bob")) == "[second third bob]"
-	})
 	if err := b.Delete(t.Context(), "second"); err != nil {
 		t.Fatal(err)
 	}
 	if by := a.make("fourth", "alice"); by != "" {
 		t.Errorf("after one has ended: refused by %s", by)
 	}
-}
-
-// testFullByMost: where there are as many as there may be, the owner who has most makes room
-// for another owner. If that one has most itself, it makes room by its own.
-func testFullByMost(t *testing.T, open OpenSessions) {
-	all := run(t, open(t, 5, 0, 8*time.Second))
-	a, b := all[0], all[len(all)-1]
-	for _, id := range []string{"bob", "alice 1", "alice 2", "alice 3", "carol"} {
-		if by := a.make(id, strings.Fields(id)[0]); by != "" {
-			t.Fatalf("%s: refused by %s", id, by)
-		}
-	}
-	if by := b.make("dave", "dave"); by != "max_sessions" {
-		t.Errorf("while all are in use: refused by %q", by)
-	}
-	until(t, "room for another owner", func() bool { return b.make("dave", "dave") == "" })
-	until(t, "room of its own", func() bool { return b.make("alice 4", "alice") == "" })
-	until(t, "the end of the two oldest of who had most", func() bool {
-		got := b.there("bob", "alice 1", "alice 2", "alice 3", "alice 4", "carol", "dave")
-		return fmt.Sprint(got) == "[bob alice 3 alice 4 carol dave]"
-	})
 }
 
 // testDeletedElsewhere: every replica that knows a session hears of its end.

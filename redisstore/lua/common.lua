@@ -6,9 +6,8 @@
 -- task), final (it has ended), lost (another lease), gap (pieces are missing
 -- before these), taken (the id is another operation's, or the stream another
 -- replica's), moved (another runner
--- than the caller thought), skip (not for this replica), full (there is no room), room
--- (there is once these are gone), most (look at this owner's first), held (another stream has the question), has (the client has
--- it).
+-- than the caller thought), skip (not for this replica), full (there is no room),
+-- held (another stream has the question), has (the client has it).
 
 -- next_arg and list read ARGV from the front: single values first, then lists,
 -- each preceded by its length.
