@@ -12,12 +12,16 @@ CHAOS_SEED  ?= $(shell date +%s)
 CHAOS_CALLS ?= 4000
 CHAOS_ORPHANS ?= 2000
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+# Packages that are tested at a time: more than two processors would have, since many tests wait.
+PACKAGES    ?= 4
+# Packages whose tests are all about processes. In the others -short leaves out those that need a Redis.
+PROCESSES   := /(upstream/stdio|internal/(agents|chaos|e2e|proc|redistest))$$
 # Without the check for what is deprecated: the peers in the tests have to use what
 # the protocol has deprecated and clients and servers still do.
 CHECKS      := inherit,-SA1019
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race lint fuzz demo bench chaos e2e agents conformance node schema docker clean
+.PHONY: help build check test race lint fuzz demo bench chaos e2e agents conformance node schema docker clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z][a-z0-9]*:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,8 +29,11 @@ help: ## List the commands
 build: ## Build taskgate and the examples into bin/
 	$(GO) build -o $(BIN)/ ./cmd/... ./examples/...
 
+check: lint ## For the inner loop: formatting, vet, staticcheck, and the tests that start no processes
+	$(GO) test -short $$($(GO) list ./... | grep -vE '$(PROCESSES)')
+
 test: ## Run all tests; what needs Redis or Node is skipped where there is none
-	$(GO) test ./...
+	$(GO) test -p $(PACKAGES) ./...
 
 race: ## Run all tests with the race detector
 	$(GO) test -race ./...

@@ -219,6 +219,7 @@ func TestEarlyInputByRounds(t *testing.T) {
 	for name, where := range map[string]int{"same replica": 0, "another replica": 1} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
+				w.heartbeat = time.Minute
 				u := &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
 					first, err := s.Ask(ctx, questions("a")...)
 					if err != nil {

@@ -2,24 +2,22 @@ package shim_test
 
 import (
 	"fmt"
-	"runtime/debug"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 )
 
-// everyShort: a short run, and one with the race detector, takes every so many points of a
-// scenario.
-const everyShort = 7
+// everySample: a run takes every so many points of a scenario, and with TASKGATE_WHOLE in the
+// environment all of them. With the race detector it is always a sample.
+const everySample = 7
 
 // Every scenario with every fault at every operation, and every event lost: it ends, no
 // later than a period after it would have and what the fault itself took; nothing is lost
 // and nothing done twice; and no client is told of two ends. One case runs alone with
 // -run 'TestFaults/<scenario>/<fault>/<n>$'.
 func TestFaults(t *testing.T) {
-	percent := debug.SetGCPercent(400) // each world is new and small
-	t.Cleanup(func() { debug.SetGCPercent(percent) })
 	for _, s := range scenarios {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
@@ -43,13 +41,13 @@ func everyPoint(t *testing.T, s scenario, k kind, sound *faultWorld) {
 	if k == eventLost {
 		points = sound.events
 	}
-	hit := 0
+	hit, sample := 0, raceDetector || os.Getenv("TASKGATE_WHOLE") == ""
 	for n, p := range points {
 		from := keptFrom(points, n, k)
 		if !k.hits(p) || (k == backOne || k == backFour) && !slices.ContainsFunc(points[from:n], changes) {
 			continue
 		}
-		if hit++; (testing.Short() || raceDetector) && hit%everyShort != 1 {
+		if hit++; sample && hit%everySample != 1 {
 			continue
 		}
 		f := faults{kind: k, n: n, from: from}

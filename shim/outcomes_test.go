@@ -43,6 +43,7 @@ func TestEndIsWrittenAgainAfterAFailover(t *testing.T) {
 // written again by the first write that finds none: here that of its raised ttl.
 func TestRunOutlivesItsRecord(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
+		w.heartbeat = time.Minute
 		s := w.gateway("a", takes(2*time.Hour), policy(shim.Always))
 		task := begin(t, s, call())
 		other := openEmbedded(t)

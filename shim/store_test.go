@@ -135,6 +135,7 @@ func TestNotSentBeforeItIsRecorded(t *testing.T) {
 
 func TestTimeToLive(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
+		w.heartbeat = time.Minute
 		s := w.gateway("a", takes(150*time.Minute), policy(shim.Always))
 		c := call()
 		c.TTL = 30 * time.Minute

@@ -1,12 +1,15 @@
 package shim_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"iter"
 	"log/slog"
+	"os"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,11 +19,17 @@ import (
 	"taskgate/shim"
 )
 
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(400) // each world is new and small
+	os.Exit(m.Run())
+}
+
 // world is one store with gateways over it, inside a synctest bubble.
 type world struct {
-	t     *testing.T
-	store *faultyStore
-	stops []func()
+	heartbeat time.Duration // of its gateways, 5 s by default: one that is rare saves a test of hours some seconds
+	t         *testing.T
+	store     *faultyStore
+	stops     []func()
 }
 
 // newWorld opens the embedded store on the bubble's clock.
@@ -43,7 +52,7 @@ func (w *world) gatewayFor(name string, srv shim.Server) *shim.Shim {
 func (w *world) gatewayOf(name string, srv shim.Server, change func(*shim.Options)) *shim.Shim {
 	w.t.Helper()
 	o := shim.Options{
-		Replica: shim.Replica(name), Store: w.store, Heartbeat: 5 * time.Second,
+		Replica: shim.Replica(name), Store: w.store, Heartbeat: cmp.Or(w.heartbeat, 5*time.Second),
 		Servers: map[string]shim.Server{"up": srv},
 		Logger:  slog.New(slog.NewTextHandler(io.Discard, nil)),
 	}

@@ -10,17 +10,26 @@ import (
 	"time"
 )
 
-// The size of a run. The defaults are the short form.
+// The size of a run. The defaults are the short form, or with TASKGATE_WHOLE in the environment a
+// longer one.
 var (
 	seed     = flag.Uint64("seed", 1, "what the calls and the faults are derived from")
-	calls    = flag.Int("calls", 300, "how many calls are made")
-	workers  = flag.Int("workers", 60, "how many clients there are at a time")
-	orphans  = flag.Int("orphans", 900, "how many tasks are lost with their gateway at once")
+	calls    = flag.Int("calls", size(150, 300), "how many calls are made")
+	workers  = flag.Int("workers", size(30, 60), "how many clients there are at a time")
+	orphans  = flag.Int("orphans", size(300, 900), "how many tasks are lost with their gateway at once")
 	gateways = flag.Int("gateways", 3, "how many gateways there are")
 	longest  = flag.Duration("longest", 4*time.Second, "how long the slowest calls take")
 	logs     = flag.String("logs", "", "a directory for what the gateways log")
 	program  = flag.String("taskgate", "", "the gateway's program, if it is not to be built")
 )
+
+// size is a number for the short form of a run, or for the longer one.
+func size(short, long int) int {
+	if os.Getenv("TASKGATE_WHOLE") != "" {
+		return long
+	}
+	return short
+}
 
 // bin is the gateway's program.
 var bin string

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -46,7 +47,7 @@ type Server struct {
 
 // Start runs a redis-server until the test ends, with further arguments for it, as
 // in "--appendonly", "yes". Without one in PATH the test is skipped, but in CI it
-// fails there.
+// fails there. With -short no process is started: the test is skipped.
 func Start(t TB, args ...string) *Server {
 	t.Helper()
 	return run(t, &Server{t: t, binary: find(t), dir: t.TempDir(), args: args})
@@ -72,6 +73,9 @@ func run(t TB, s *Server) *Server {
 // find looks for the program.
 func find(t TB) string {
 	t.Helper()
+	if testing.Short() {
+		t.Skipf("-short: a redis-server is a process")
+	}
 	binary, err := exec.LookPath("redis-server")
 	if err != nil && os.Getenv("CI") != "" {
 		t.Fatalf("CI needs a redis-server in PATH: %v", err)
