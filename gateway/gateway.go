@@ -97,7 +97,7 @@ func New(o Options) (*Gateway, error) {
 		o.TracerProvider = tracenoop.NewTracerProvider()
 	}
 	if o.Credentials == nil {
-		o.Credentials = auth.NewCredentials(o.Config, nil)
+		o.Credentials = auth.NewCredentials(o.Config)
 	}
 	tel := wire.NewTelemetry(o.TracerProvider, o.Metrics, o.Config.Telemetry.Baggage)
 	tel.TracePolls(wire.Polls(o.Config.Telemetry.Polls))

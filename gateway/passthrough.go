@@ -4,11 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
 	"taskgate/gateway/auth"
 	"taskgate/gateway/upstream"
@@ -132,8 +130,8 @@ func (u *route) ofOrigin(raw json.RawMessage) bool {
 	return strings.TrimSuffix(resource, "/") == u.config.PublicURL && u.endpoint.Config.Path != "/"
 }
 
-// relayed serves what clients look for before they sign in at a server: its metadata, and what may be at
-// its origin. It reports false for any other request.
+// relayed serves what clients look for before they sign in at a server: its metadata. It reports false for
+// any other request.
 func (g *Gateway) relayed(w http.ResponseWriter, r *http.Request) bool {
 	for _, u := range g.routes {
 		if u.resource != nil && r.URL.Path == auth.MetadataPath(u.endpoint.Config) && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
@@ -174,30 +172,10 @@ func (u *route) serveDocument(w http.ResponseWriter, r *http.Request, raw json.R
 	}
 }
 
-// Where clients look for an authorization server at the origin of a server without metadata (the
-// authorization page of 2025-03-26), and what it has there if it has no metadata either.
-const (
-	pathServer    = "/.well-known/oauth-authorization-server"
-	pathOpenID    = "/.well-known/openid-configuration"
-	pathAuthorize = "/authorize"
-	pathToken     = "/token"
-	pathRegister  = "/register"
-)
-
-// atOrigin serves what clients look for at the origin of a server: the metadata of the first upstream
-// whose server has it there, or what belongs to an authorization server at that origin. That is of the first
-// upstream whose server has no protected resource metadata: one origin stands for one server. It reports
-// false for any other request.
+// atOrigin serves the metadata of the first upstream whose server has it at the origin of the gateway. It
+// reports false for any other request.
 func (g *Gateway) atOrigin(w http.ResponseWriter, r *http.Request) bool {
-	method := http.MethodGet
-	switch r.URL.Path {
-	case auth.MetadataOfOrigin, pathServer, pathOpenID, pathAuthorize:
-	case pathToken, pathRegister:
-		method = http.MethodPost
-	default:
-		return false
-	}
-	if r.Method != method || g.serves(r.URL.Path) {
+	if r.URL.Path != auth.MetadataOfOrigin || r.Method != http.MethodGet || g.serves(r.URL.Path) {
 		return false
 	}
 	for _, u := range g.routes {
@@ -205,18 +183,10 @@ func (g *Gateway) atOrigin(w http.ResponseWriter, r *http.Request) bool {
 			continue
 		}
 		raw, err := u.resource.Metadata(r.Context())
-		none, asked := errors.Is(err, auth.ErrNoMetadata), r.URL.Path == auth.MetadataOfOrigin
-		switch {
-		case err != nil && !none:
-			u.serveDocument(w, r, nil, err)
-		case asked && !none && u.ofOrigin(raw):
-			u.serveDocument(w, r, raw, nil)
-		case !asked && none:
-			u.serveOrigin(w, r)
-		default:
-			continue
+		if err == nil && u.ofOrigin(raw) || err != nil && !errors.Is(err, auth.ErrNoMetadata) {
+			u.serveDocument(w, r, raw, err)
+			return true
 		}
-		return true
 	}
 	return false
 }
@@ -225,52 +195,3 @@ func (g *Gateway) atOrigin(w http.ResponseWriter, r *http.Request) bool {
 func (g *Gateway) serves(path string) bool {
 	return slices.ContainsFunc(g.routes, func(u *route) bool { return u.endpoint.Config.Path == path })
 }
-
-// serveOrigin passes on what is at the origin of a server. A page is for the client's browser, which
-// is sent there.
-func (u *route) serveOrigin(w http.ResponseWriter, r *http.Request) {
-	switch r.URL.Path {
-	case pathAuthorize:
-		to := u.resource.Origin() + pathAuthorize
-		if r.URL.RawQuery != "" {
-			to += "?" + r.URL.RawQuery
-		}
-		w.Header().Set("Location", to)
-		w.WriteHeader(http.StatusFound)
-	case pathToken, pathRegister:
-		u.postToOrigin(w, r)
-	default:
-		raw, err := u.resource.AuthorizationServer(r.Context(), r.URL.Path)
-		if issuer, _ := jsonrpc.GetString(raw, "issuer"); err == nil && strings.TrimSuffix(issuer, "/") == u.resource.Origin() {
-			// Clients of these versions take the origin of the server for the issuer.
-			raw = jsonrpc.With(raw, jsonrpc.AppendString(nil, u.config.PublicURL), "issuer")
-		}
-		u.serveDocument(w, r, raw, err)
-	}
-}
-
-// postToOrigin passes on what a client posts to an endpoint, and the answer.
-func (u *route) postToOrigin(w http.ResponseWriter, r *http.Request) {
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(u.limits.ClientTimeout))
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxForm))
-	if err != nil {
-		http.Error(w, "the request could not be read, or is too large", http.StatusBadRequest)
-		return
-	}
-	resp, err := u.resource.Post(r.Context(), r.URL.Path, body, r.Header)
-	if err != nil {
-		u.serveDocument(w, r, nil, err)
-		return
-	}
-	defer resp.Body.Close()
-	for _, name := range []string{"Content-Type", "Cache-Control", "Pragma", headerAuthenticate} {
-		if values := resp.Header[name]; len(values) > 0 {
-			w.Header()[name] = values
-		}
-	}
-	w.WriteHeader(resp.StatusCode)
-	_, _ = io.Copy(w, io.LimitReader(resp.Body, maxForm)) // a client that has gone needs none
-}
-
-// maxForm bounds what clients post to an authorization server, and what that answers, in bytes.
-const maxForm = 64 << 10

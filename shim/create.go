@@ -34,8 +34,6 @@ type callRecord struct {
 	Keys   int           `json:"keys,omitempty"`
 	// Round is set while the server waits for nothing but a retry with answers.
 	Round *round `json:"round,omitempty"`
-	// Kept is what Server.Keep has returned.
-	Kept string `json:"kept,omitempty"`
 }
 
 // callRecord keeps the arguments only where a later run may need them: until the
@@ -46,7 +44,6 @@ func (r *run) callRecord(sent bool) json.RawMessage {
 		Handle: r.call.Handle, Partials: r.call.Partials, Streaming: r.call.Streaming,
 		Asking: r.call.Asking, Until: r.box.until, Keys: r.box.made, Round: r.rounds.recorded(),
 	}
-	rec.Kept = r.keep()
 	if sent && !r.policy.Retry && r.rounds.open == nil {
 		rec.Request.Params = nil
 	}
@@ -55,22 +52,6 @@ func (r *run) callRecord(sent bool) json.RawMessage {
 		return nil // Params are JSON that was parsed; there is nothing to fail
 	}
 	return b
-}
-
-// keep returns what is to be stored with the call for a replica that goes on with it.
-func (r *run) keep() string {
-	if r.srv.Keep == nil {
-		return ""
-	}
-	owner := r.call.Principal.Owner()
-	if r.record != nil {
-		owner = r.record.made.Owner // an adopted call has no caller
-	}
-	if kept := r.srv.Keep(owner); kept != "" {
-		r.kept.Store(kept)
-	}
-	kept, _ := r.kept.Load().(string)
-	return kept
 }
 
 // creation gives a run its record, or makes a task of that: one attempt at a time. The

@@ -158,7 +158,6 @@ func (s *Shim) adoptedRun(t Task) *run {
 		},
 		checkpoint: t.Checkpoint,
 	}
-	r.kept.Store(rec.Kept)
 	if srv.Policy != nil {
 		r.policy = srv.policyFor(Request{Method: t.Method, Name: t.Tool})
 	}
@@ -236,8 +235,7 @@ func (r *run) represent(owner string) error {
 		before = ""
 	}
 	waited := false
-	kept, _ := r.kept.Load().(string)
-	err := r.srv.Represent(r.ctx, owner, kept, func() {
+	err := r.srv.Represent(r.ctx, owner, func() {
 		waited = true
 		r.status.say(messageWaits)
 	})

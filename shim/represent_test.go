@@ -3,9 +3,7 @@ package shim_test
 import (
 	"context"
 	"encoding/json"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -14,19 +12,11 @@ import (
 
 // owners are those on whose behalf a server can be asked something.
 type owners struct {
-	mu   sync.Mutex
 	came chan struct{} // closed when ann shows up
-	kept []string      // what was given back
 }
 
-// represent waits for ann, unless something was kept of her.
-func (o *owners) represent(ctx context.Context, owner, kept string, waits func()) error {
-	o.mu.Lock()
-	o.kept = append(o.kept, owner+"/"+kept)
-	o.mu.Unlock()
-	if kept != "" {
-		return nil
-	}
+// represent waits for ann.
+func (o *owners) represent(ctx context.Context, _ string, waits func()) error {
 	waits()
 	select {
 	case <-o.came:
@@ -96,56 +86,6 @@ func TestAdoptedTasksWaitForTheirOwner(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestKeptForAdopters: what is kept with a call reaches whoever goes on with it, and the one after
-// that, too.
-func TestKeptForAdopters(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		never := &scripted{resume: func(ctx context.Context, _ shim.Request, _ json.RawMessage, _ shim.Sink) (shim.Reply, error) {
-			return after(ctx, time.Hour)
-		}}
-		server := func(u shim.Upstream, o *owners, keep string) shim.Server {
-			return shim.Server{
-				Upstream: u, Policy: func(string) shim.Policy { return policy(shim.Always) }, Represent: o.represent,
-				Keep: func(owner string) string {
-					if owner != "ann" {
-						t.Errorf("asked for what is kept of %q", owner)
-					}
-					return keep
-				},
-			}
-		}
-		task := w.lose(server(takes(time.Hour), &owners{}, "sealed"))
-		second, third := &owners{}, &owners{}
-		b, err := shim.New(shim.Options{Replica: "b", Store: w.store, Heartbeat: 5 * time.Second, Servers: map[string]shim.Server{"up": server(never, second, "")}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, stop := context.WithCancel(t.Context())
-		var running sync.WaitGroup
-		running.Go(func() { _ = b.Run(ctx) })
-		pass(20 * time.Second)
-		stop()
-		running.Wait()
-		if err := b.Close(t.Context()); err != nil { // hands over
-			t.Fatal(err)
-		}
-		c := w.gatewayFor("c", server(&scripted{resume: func(context.Context, shim.Request, json.RawMessage, shim.Sink) (shim.Reply, error) {
-			return shim.Reply{Result: json.RawMessage(result)}, nil
-		}}, third, ""))
-		pass(20 * time.Second)
-		got, err := c.Get(t.Context(), ann, "up", task.ID)
-		if err != nil {
-			t.Fatal(err)
-		}
-		wantStatus(t, got, shim.Completed)
-		for _, o := range []*owners{second, third} {
-			if !slices.Equal(o.kept, []string{"ann/sealed"}) {
-				t.Errorf("given back: %q", o.kept)
-			}
-		}
-	})
 }
 
 // TestPrincipalsWithoutTasks: a call of one who gets no tasks blocks, whatever its client and the

@@ -68,8 +68,6 @@ type run struct {
 	// checkpoint is the newest one; unsaved says that the store may not have it.
 	checkpoint json.RawMessage
 	unsaved    bool
-
-	kept atomic.Value // a string: what Server.Keep has returned last
 }
 
 // newRun prepares a call. Its context follows the caller's until a task is made,

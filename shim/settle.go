@@ -224,10 +224,6 @@ func (r *run) handOver() {
 	case r.checkpoint == nil:
 		r.firm = true
 		change.Call = r.callRecord(false)
-	case r.srv.Keep != nil: // with the newest that is to be kept
-		r.mu.Lock()
-		change.Call = r.callRecord(true)
-		r.mu.Unlock()
 	}
 	err := r.persistLast(&change)
 	if err != nil && !errors.Is(err, ErrLeaseLost) && !errors.Is(err, ErrFinal) {

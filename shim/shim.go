@@ -22,14 +22,10 @@ import (
 // Server is an upstream as the shim needs to know it.
 type Server struct {
 	Upstream Upstream
-	// Keep, where it is not nil, returns what is to be stored with a call of an owner
-	// (Principal.Owner), so that another replica can ask the server something on the owner's
-	// behalf; "" for nothing. It does not block.
-	Keep func(owner string) string
 	// Represent, where it is not nil, waits until something can be asked of the server on
-	// behalf of an owner whose client is not here, or returns why ctx ended. kept is what
-	// Keep has returned. It calls waits once if that takes a while.
-	Represent func(ctx context.Context, owner, kept string, waits func()) error
+	// behalf of an owner whose client is not here, or returns why ctx ended. It calls waits once
+	// if that takes a while.
+	Represent func(ctx context.Context, owner string, waits func()) error
 	// Policy is what the operator wants of a tool. It may be asked several times during
 	// a call.
 	Policy func(tool string) Policy

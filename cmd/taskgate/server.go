@@ -109,11 +109,7 @@ func (s *server) build(ctx context.Context) (err error) {
 	}
 	s.budget = budget.New(int64(s.config.MaxBytesInFlight), int64(s.config.LargestCall()), s.bytesWait)
 	s.tel.metrics.ReadBytes(s.budget.Held)
-	keys, err := gateway.StateKeys(s.config)
-	if err != nil {
-		return err
-	}
-	s.credentials = auth.NewCredentials(s.config, keys)
+	s.credentials = auth.NewCredentials(s.config)
 	if s.upstreams, err = newUpstreams(s.config, s.store, replica, s.processIdle, s.budget, s.credentials, s.log, s.tel); err != nil {
 		return err
 	}
@@ -157,9 +153,7 @@ func (s *server) newShim(replica shim.Replica) (*shim.Shim, error) {
 		servers[u.Name] = shim.Server{
 			Upstream: s.upstreams[u.Name], Policy: func(tool string) shim.Policy { return policyOf(u.Tool(tool)) }, Other: policyOf(u.Defaults),
 			Concurrency: u.Concurrency, MaxTasks: u.MaxTasks, MaxTasksPerOwner: u.MaxTasksPerOwner,
-			Keep: func(owner string) string { return s.credentials.Keep(u.Name, owner) },
-			Represent: func(ctx context.Context, owner, kept string, waits func()) error {
-				s.credentials.Restore(u.Name, owner, kept)
+			Represent: func(ctx context.Context, owner string, waits func()) error {
 				return s.credentials.Wait(ctx, u.Name, owner, waits)
 			},
 		}

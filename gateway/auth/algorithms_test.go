@@ -60,9 +60,8 @@ func TestAlgorithms(t *testing.T) {
 			for _, only := range [][]string{nil, {algorithm}, {"RS256", "ES256"}} {
 				j := wiretest.WithTokens(config.Default(), i)
 				j.Algorithms = only
-				source := newIssuer(i.URL, "", slog.New(slog.DiscardHandler))
-				source.fetch = func(context.Context) (*keySet, error) { return parseKeys(set) }
-				source.attempt(t.Context())
+				source := issuerAt(i.URL, "")
+				source.keys.fetch = func(context.Context) (*keySet, error) { return keysIn(t, set), nil }
 				m, err := newTokens(j, source, "x", slog.New(slog.DiscardHandler))
 				if err != nil {
 					t.Fatal(err)
@@ -76,7 +75,7 @@ func TestAlgorithms(t *testing.T) {
 	}
 	j := wiretest.WithTokens(config.Default(), i)
 	j.Algorithms = []string{"HS256"}
-	if _, err := newTokens(j, newIssuer(i.URL, "", slog.Default()), "x", slog.Default()); err == nil {
+	if _, err := newTokens(j, issuerAt(i.URL, ""), "x", slog.Default()); err == nil {
 		t.Error("a configuration that nobody validated takes HS256")
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"taskgate/gateway/config"
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -109,14 +110,15 @@ type Methods struct {
 	issuers     map[string]*issuer // by issuer and jwks_url
 	pages       []Page
 	credentials *Credentials
+	work        *work.Background
 }
 
 // New makes the methods of a configuration. Nobody is contacted before [Methods.Run], but for
 // those of passthrough: there it is the first token that says whom to ask.
 func New(c *config.Config, o Options) (*Methods, error) {
-	m := &Methods{byName: map[string]Method{}, issuers: map[string]*issuer{}, credentials: o.Credentials}
+	m := &Methods{byName: map[string]Method{}, issuers: map[string]*issuer{}, credentials: o.Credentials, work: work.NewBackground(context.Canceled)}
 	if m.credentials == nil {
-		m.credentials = NewCredentials(c, nil)
+		m.credentials = NewCredentials(c)
 	}
 	for _, u := range c.Upstreams {
 		method, err := m.method(c, u, o)
@@ -149,9 +151,10 @@ func (m *Methods) method(c *config.Config, u *config.Upstream, o Options) (Metho
 func (m *Methods) issuer(j *config.JWT, log *slog.Logger) *issuer {
 	key := j.Issuer + " " + j.JWKSURL
 	if m.issuers[key] == nil {
-		m.issuers[key] = newIssuer(j.Issuer, j.JWKSURL, log)
+		m.issuers[key] = newIssuer(j.Issuer, j.JWKSURL, j.Refresh, m.work, log)
 	}
-	m.issuers[key].every(j.Refresh)
+	keys := &m.issuers[key].keys
+	keys.refresh = min(keys.refresh, j.Refresh)
 	return m.issuers[key]
 }
 
@@ -170,12 +173,18 @@ func (m *Methods) Resource(upstream string) *Resource {
 	return nil
 }
 
-// Run keeps the keys of issuers, until ctx ends.
+// Run fetches the keys of issuers before the first token comes, and forgets tokens that are not used,
+// until ctx ends.
 func (m *Methods) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, i := range m.issuers {
-		g.Go(func() error { return i.run(ctx) })
+		m.work.Go(ctx, func(ctx context.Context) { _, _ = i.keys.get(ctx) }) // the issuer says in the log how that went
 	}
+	g.Go(func() error {
+		<-ctx.Done()
+		_ = m.work.Close(context.Background()) // what runs ends with its life
+		return ctx.Err()
+	})
 	for _, method := range m.byName {
 		if p, ok := method.(*passthrough); ok {
 			g.Go(func() error { return p.run(ctx) })

@@ -10,7 +10,6 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"taskgate/gateway/config"
-	"taskgate/gateway/sealed"
 )
 
 const (
@@ -57,23 +56,18 @@ func (c Caller) Leave() {
 
 // Credentials have the newest Authorization of each principal, for what is asked of a server
 // when no request is there that came with one: a cancellation, an answer, the next look at a
-// call. They are in memory only, but for those that Keep seals, and never in a log. Upstreams
+// call. They are in memory only, and never in a log. Upstreams
 // without passthrough have none.
 type Credentials struct {
 	upstreams map[string]*tokenCaches
-	keys      *sealed.Keyring // nil where none are kept
 }
 
-// NewCredentials makes those of a configuration. The keys seal those that are kept in the store
-// (keep_tokens); without keys none are.
-func NewCredentials(c *config.Config, keys *sealed.Keyring) *Credentials {
-	all := &Credentials{upstreams: map[string]*tokenCaches{}, keys: keys}
+// NewCredentials makes those of a configuration.
+func NewCredentials(c *config.Config) *Credentials {
+	all := &Credentials{upstreams: map[string]*tokenCaches{}}
 	for _, u := range c.Upstreams {
 		if pass := c.AuthOf(u).Passthrough; pass != nil {
-			p := &tokenCaches{newTokenCache(pass.MaxTokens, pass.ForgetAfter), newTokenCache(pass.MaxTokens, pass.ForgetAfter)}
-			p.known.kept = pass.KeepTokens == config.On && keys != nil
-			p.unverified.kept = p.known.kept
-			all.upstreams[u.Name] = p
+			all.upstreams[u.Name] = &tokenCaches{newTokenCache(pass.MaxTokens, pass.ForgetAfter), newTokenCache(pass.MaxTokens, pass.ForgetAfter)}
 		}
 	}
 	return all
@@ -119,44 +113,6 @@ func (c *Credentials) Outgoing(ctx context.Context, upstream, subject string) (a
 	return own, good
 }
 
-// Keep returns the newest of a principal as it may be in the store: sealed, and good for nobody
-// else. It is empty where none is to be kept.
-func (c *Credentials) Keep(upstream, subject string) string {
-	p := c.of(upstream, subject)
-	if p == nil || !p.kept {
-		return ""
-	}
-	authorization, until, ok := p.newest(subject)
-	if !ok {
-		return ""
-	}
-	if until.IsZero() {
-		until = time.Now().Add(p.forget)
-	}
-	text, err := c.keys.Seal(keptFor(upstream, subject), sealed.State{Call: authorization, Expires: until})
-	if err != nil {
-		return "" // a text can always be sealed
-	}
-	return text
-}
-
-// Restore takes what Keep has returned, on any replica. What is not good any more is ignored.
-func (c *Credentials) Restore(upstream, subject, kept string) {
-	p := c.of(upstream, subject)
-	if p == nil || !p.kept || kept == "" {
-		return
-	}
-	if s, err := c.keys.Open(kept, keptFor(upstream, subject), time.Now()); err == nil {
-		p.restore(subject, s.Call, s.Expires)
-	}
-}
-
-// keptFor binds what is kept to its owner. No request has this method, so no client can bring it
-// back as a state.
-func keptFor(upstream, subject string) sealed.Binding {
-	return sealed.Binding{Owner: subject, Endpoint: upstream, Method: "\x00credentials"}
-}
-
 // Wait waits until Outgoing has something for this principal, or returns why ctx ended. It
 // calls waits once if that takes a while. The next request of the principal at the
 // upstream ends it.
@@ -197,7 +153,6 @@ type tokenCaches struct{ known, unverified *tokenCache }
 // that was not used for longest goes first.
 type tokenCache struct {
 	forget time.Duration
-	kept   bool // in the store as well
 
 	mu      sync.Mutex
 	entries *simplelru.LRU[string, *cachedToken] // by subject
@@ -239,14 +194,6 @@ func (p *tokenCache) put(subject, authorization string, until time.Time) {
 	if s.came != nil {
 		close(s.came)
 		s.came = nil
-	}
-}
-
-// restore notes what a principal has shown to another replica, unless it has shown something
-// here since.
-func (p *tokenCache) restore(subject, authorization string, until time.Time) {
-	if _, _, ok := p.newest(subject); !ok {
-		p.put(subject, authorization, until)
 	}
 }
 

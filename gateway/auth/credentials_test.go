@@ -4,19 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"taskgate/gateway/config"
-	"taskgate/gateway/sealed"
 	"taskgate/shim"
 )
 
 // newTestCredentials are those of the upstream up, which has passthrough, and of keys, which
 // has not.
-func newTestCredentials(keys *sealed.Keyring, change ...func(*config.Passthrough)) *Credentials {
+func newTestCredentials(change ...func(*config.Passthrough)) *Credentials {
 	c := config.Default()
 	pass := config.NewPassthrough()
 	for _, f := range change {
@@ -25,7 +23,7 @@ func newTestCredentials(keys *sealed.Keyring, change ...func(*config.Passthrough
 	up, other := config.NewUpstream("up", "http://127.0.0.1:1"), config.NewUpstream("open", "http://127.0.0.1:1")
 	up.Auth = &config.Auth{Passthrough: pass}
 	c.Upstreams = []*config.Upstream{up, other}
-	return NewCredentials(c, keys)
+	return NewCredentials(c)
 }
 
 // visitor is a request of alice that came with a token.
@@ -37,7 +35,7 @@ func visitor(authorization string, until time.Time) Caller {
 // the same principal at the same upstream.
 func TestOutgoing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, now := newTestCredentials(nil), time.Now()
+		c, now := newTestCredentials(), time.Now()
 		show := func(authorization string, until time.Time) Caller {
 			c.of("up", "alice").put("alice", authorization, until)
 			return visitor(authorization, until)
@@ -86,7 +84,7 @@ func TestOutgoing(t *testing.T) {
 // TestCredentialsAreForgotten: they are bounded in number and in time.
 func TestCredentialsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newTestCredentials(nil, func(p *config.Passthrough) { p.MaxTokens, p.ForgetAfter = 3, time.Hour })
+		c := newTestCredentials(func(p *config.Passthrough) { p.MaxTokens, p.ForgetAfter = 3, time.Hour })
 		p := c.of("up", "alice")
 		for i := range 5 {
 			p.put(fmt.Sprint(i), "t", time.Time{})
@@ -109,7 +107,7 @@ func TestCredentialsAreForgotten(t *testing.T) {
 // lost; another's does not.
 func TestWaitForCredentials(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newTestCredentials(nil, func(p *config.Passthrough) { p.MaxTokens = 2 })
+		c := newTestCredentials(func(p *config.Passthrough) { p.MaxTokens = 2 })
 		p := c.of("up", "alice")
 		told := 0
 		wait := func(ctx context.Context) <-chan error {
@@ -169,63 +167,6 @@ func TestWaitForCredentials(t *testing.T) {
 		}
 		if c.Wait(ctx, "up", "", nil) != nil || c.Wait(ctx, "open", "alice", nil) != nil {
 			t.Error("it waits where nothing is needed")
-		}
-	})
-}
-
-// TestKeptCredentials: what is kept in the store is sealed, for its owner at its upstream, and
-// only where that is wanted.
-func TestKeptCredentials(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		keys, err := sealed.Generate()
-		if err != nil {
-			t.Fatal(err)
-		}
-		keep := func(p *config.Passthrough) { p.KeepTokens = config.On }
-		for name, c := range map[string]*Credentials{"by default": newTestCredentials(keys), "without keys": newTestCredentials(nil, keep)} {
-			c.of("up", "alice").put("alice", "Bearer secret", time.Time{})
-			if kept := c.Keep("up", "alice"); kept != "" {
-				t.Errorf("%s %q is kept", name, kept)
-			}
-		}
-		one := newTestCredentials(keys, keep)
-		if kept := one.Keep("up", "alice"); kept != "" {
-			t.Errorf("nothing is kept as %q", kept)
-		}
-		one.of("up", "alice").put("alice", "Bearer secret", time.Now().Add(time.Hour))
-		kept := one.Keep("up", "alice")
-		if kept == "" || strings.Contains(kept, "secret") || one.Keep("open", "alice") != "" {
-			t.Fatalf("kept as %q", kept)
-		}
-		if other, err := sealed.Generate(); err == nil {
-			c := newTestCredentials(other, keep)
-			c.Restore("up", "alice", kept)
-			if _, ok := c.Outgoing(t.Context(), "up", "alice"); ok {
-				t.Error("it opens with another key")
-			}
-		}
-		c := newTestCredentials(keys, keep)
-		c.Restore("up", "bob", kept)
-		c.Restore("open", "alice", kept)
-		c.Restore("up", "alice", kept[:len(kept)-1])
-		for _, who := range []string{"alice", "bob"} {
-			if _, ok := c.Outgoing(t.Context(), "up", who); ok {
-				t.Errorf("%s has got it", who)
-			}
-		}
-		c.Restore("up", "alice", kept)
-		if got, ok := c.Outgoing(t.Context(), "up", "alice"); got != "Bearer secret" || !ok {
-			t.Errorf("restored: %q, %v", got, ok)
-		}
-		c.of("up", "alice").put("alice", "Bearer newer", time.Now().Add(30*time.Minute+time.Hour))
-		c.Restore("up", "alice", kept)
-		if got, _ := c.Outgoing(t.Context(), "up", "alice"); got != "Bearer newer" {
-			t.Errorf("the old one is back: %q", got)
-		}
-		<-time.After(2 * time.Hour)
-		c.Restore("up", "alice", kept)
-		if _, ok := c.Outgoing(t.Context(), "up", "alice"); ok {
-			t.Error("what has expired is taken")
 		}
 	})
 }

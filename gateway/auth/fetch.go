@@ -22,12 +22,48 @@ type fetcher struct{ client *http.Client }
 func newFetcher(secure *tls.Config) fetcher {
 	return fetcher{&http.Client{
 		Timeout: fetchTimeout,
-		Transport: &http.Transport{
+		Transport: documents{&http.Transport{
 			Proxy: http.ProxyFromEnvironment, TLSHandshakeTimeout: fetchTimeout, ResponseHeaderTimeout: fetchTimeout,
 			TLSClientConfig: secure, IdleConnTimeout: 4 * time.Second, ForceAttemptHTTP2: true,
-		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		}},
 	}}
+}
+
+// documents answers only with documents of a bounded length. Anything but status 200 is an error.
+type documents struct{ web *http.Transport }
+
+// RoundTrip implements http.RoundTripper.
+func (d documents) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Accept", "application/json")
+	resp, err := d.web.RoundTrip(r)
+	switch {
+	case err != nil:
+		return nil, err
+	case resp.StatusCode != http.StatusOK:
+		resp.Body.Close()
+		return nil, statusError(resp.StatusCode)
+	}
+	resp.Body = &bounded{resp.Body, maxDocument}
+	return resp, nil
+}
+
+// CloseIdleConnections is what http.Client asks for.
+func (d documents) CloseIdleConnections() { d.web.CloseIdleConnections() }
+
+// bounded is a body that ends with an error where it is too long.
+type bounded struct {
+	io.ReadCloser
+	left int
+}
+
+// Read implements io.Reader.
+func (b *bounded) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if b.left -= n; b.left < 0 {
+		return 0, contentError(fmt.Sprintf("the document is larger than %d bytes", maxDocument))
+	}
+	return n, err
 }
 
 // get reads the document at an address.
@@ -41,23 +77,12 @@ func (f fetcher) get(ctx context.Context, at string) ([]byte, error) {
 
 // do makes a request and reads what is answered. Errors do not repeat any of it.
 func (f fetcher) do(r *http.Request) ([]byte, error) {
-	r.Header.Set("Accept", "application/json")
 	resp, err := f.client.Do(r)
 	if err != nil {
 		return nil, err
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return nil, statusError(resp.StatusCode)
-	}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxDocument+1))
-	switch {
-	case err != nil:
-		return nil, err
-	case len(body) > maxDocument:
-		return nil, contentError(fmt.Sprintf("the document is larger than %d bytes", maxDocument))
-	}
-	return body, nil
+	return io.ReadAll(resp.Body)
 }
 
 // statusError is a status of HTTP that is no success.

@@ -2,21 +2,22 @@ package auth
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/rsa"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
+	"net/url"
+	"strings"
 	"sync/atomic"
 	"time"
-)
 
-// How often, and for how long, the keys of an issuer are fetched.
-const (
-	fetchTimeout = 10 * time.Second // for one attempt: metadata and keys
-	fetchFloor   = 10 * time.Second // between two attempts that strangers ask for
-	keyWait      = 5 * time.Second  // how long a request waits for an attempt
-	retryFirst   = time.Second      // after an attempt that failed; doubled each time
-	retryMost    = time.Minute
+	"github.com/MicahParks/jwkset"
+	"github.com/go-jose/go-jose/v4"
+
+	"taskgate/internal/work"
 )
 
 var (
@@ -25,138 +26,181 @@ var (
 	errUnknownKey = errors.New("the issuer has no such key")
 )
 
-// issuer knows the keys of an authorization server. One goroutine (run) fetches them: at the
-// start, from time to time, and when a token names a key that is not known. Anybody can send
-// such a token, so that happens once in fetchFloor at most. Keys that were fetched hold until
-// others are: an issuer that is down keeps nobody out whose key is known.
+// issuer knows the keys of an authorization server. They are fetched when they are old, and when a
+// token names a key that is not known. Anybody can send such a token, so that happens once in
+// fetchFloor at most.
 type issuer struct {
-	fetch func(ctx context.Context) (*keySet, error)
-	log   *slog.Logger
-	keys  atomic.Pointer[keySet] // nil until there are any
-
-	mu      sync.Mutex
-	refresh time.Duration
-	pending chan struct{} // closed after the attempt that is due or under way; nil for none
-	ended   time.Time     // of the last attempt
-	failed  error         // of the last attempt; nil where it was none
-
-	asked chan struct{} // holds one: an attempt is due
+	name string
+	jwks string // "" is to be found out
+	web  fetcher
+	keys fetched[*keySet]
+	log  *slog.Logger
+	down atomic.Bool // as the log says
 }
 
-func newIssuer(name, jwks string, log *slog.Logger) *issuer {
-	return &issuer{
-		fetch: newKeySource(name, jwks).fetch, log: log.With("issuer", name),
-		pending: make(chan struct{}), asked: make(chan struct{}, 1),
-	}
+func newIssuer(name, jwks string, refresh time.Duration, lasting *work.Background, log *slog.Logger) *issuer {
+	i := &issuer{name: name, jwks: jwks, web: newFetcher(nil), log: log.With("issuer", name)}
+	i.keys.fetch, i.keys.refresh, i.keys.work = i.fetch, refresh, lasting
+	return i
 }
 
-// every sets how often keys are fetched, if that is more often than before. It comes before run.
-func (i *issuer) every(d time.Duration) {
-	if i.refresh == 0 || d < i.refresh {
-		i.refresh = d
-	}
+// keySet is what an issuer signs with at a time.
+type keySet struct {
+	keys []jwkset.JWK
+	text string // of the set
 }
 
-// key returns the key of that id, of the set that is known by then. It may wait for one
-// attempt to fetch keys.
-func (i *issuer) key(ctx context.Context, id string) (*key, *keySet, error) {
-	set := i.keys.Load()
-	if k := set.key(id); k != nil {
-		return k, set, nil
+// candidates are the keys that may have signed a token with this header. A key without an id may
+// have signed any token, and so may each key have signed a token that names none.
+func (s *keySet) candidates(h jose.Header) (keys []any, named bool) {
+	if s == nil {
+		return nil, false
 	}
-	if done := i.want(); done != nil {
-		patience := time.NewTimer(keyWait)
-		defer patience.Stop()
-		select {
-		case <-done:
-		case <-patience.C:
-		case <-ctx.Done():
-			return nil, nil, ctx.Err()
+	for _, k := range s.keys {
+		m := k.Marshal()
+		named = named || m.KID == h.KeyID
+		if (m.KID == h.KeyID || m.KID == "" || h.KeyID == "") && (m.ALG == "" || string(m.ALG) == h.Algorithm) {
+			keys = append(keys, k.Key())
 		}
 	}
-	set = i.keys.Load()
-	if k := set.key(id); k != nil {
-		return k, set, nil
+	return keys, named || h.KeyID == "" && len(keys) > 0
+}
+
+// find returns the keys that may have signed a token with this header, and the set that they are
+// of. It may wait for one attempt to fetch keys.
+func (i *issuer) find(ctx context.Context, h jose.Header) ([]any, *keySet, error) {
+	set, err := i.keys.get(ctx)
+	keys, named := set.candidates(h)
+	if !named && (err == nil || !definite(err)) {
+		set, err = i.keys.renew(ctx)
+		keys, _ = set.candidates(h)
 	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
 	switch {
-	case set == nil && i.failed != nil && definite(i.failed):
+	case len(keys) > 0:
+		return keys, set, nil
+	case err != nil && definite(err):
 		return nil, nil, errKeyless
-	case set == nil, i.failed != nil:
+	case err != nil, i.down.Load():
 		return nil, nil, errNoKeys // it may have this one
 	}
 	return nil, nil, errUnknownKey
 }
 
-// want returns what is closed after the next attempt; nil if it is too early for one.
-func (i *issuer) want() <-chan struct{} {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.pending == nil {
-		if time.Since(i.ended) < fetchFloor {
-			return nil
-		}
-		i.pending = make(chan struct{})
-		i.asked <- struct{}{} // there is room: only one is pending
+// fetch gets the keys as they are now.
+func (i *issuer) fetch(ctx context.Context) (*keySet, error) {
+	set, err := i.load(ctx)
+	before, known := i.keys.known()
+	switch was := i.down.Swap(err != nil); {
+	case err != nil && !was:
+		i.log.Warn("the keys of an issuer cannot be fetched; known keys stay valid", "err", err, "known", known)
+	case err == nil && (was || !known):
+		i.log.Info("the keys of an issuer are known", "keys", len(set.keys))
 	}
-	return i.pending
+	if err == nil && known && before.text == set.text { // what is remembered of tokens depends on the set
+		return before, nil
+	}
+	return set, err
 }
 
-// run fetches keys until ctx ends.
-func (i *issuer) run(ctx context.Context) error {
-	retry := retryFirst
-	for {
-		pause := i.refresh
-		if i.attempt(ctx) {
-			retry = retryFirst
-		} else {
-			pause, retry = min(retry, i.refresh), min(2*retry, retryMost)
-		}
-		timer := time.NewTimer(pause)
-		// A token with a key that is not known wakes it; else it fetches by the timer.
-		select {
-		case <-timer.C:
-		case <-i.asked:
-			timer.Stop()
-		case <-ctx.Done():
-			timer.Stop()
-			return ctx.Err()
+// load reads the JWK set (RFC 7517).
+func (i *issuer) load(ctx context.Context) (*keySet, error) {
+	defer i.web.client.CloseIdleConnections() // the next time is minutes away
+	at := i.jwks
+	if at == "" {
+		var err error
+		if at, err = i.discover(ctx, "jwks_uri"); err != nil {
+			return nil, err
 		}
 	}
+	store, err := jwkset.NewStorageFromHTTP(at, jwkset.HTTPClientStorageOptions{
+		Client: i.web.client, Ctx: ctx, HTTPTimeout: fetchTimeout,
+		ValidateOptions: jwkset.JWKValidateOptions{SkipUse: true, SkipKeyOps: true},
+	})
+	if _, unanswered := errors.AsType[*url.Error](err); unanswered {
+		return nil, err
+	}
+	if err != nil {
+		return nil, contentError("the keys are no JWK set")
+	}
+	all, err := store.KeyReadAll(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return newKeySet(all)
 }
 
-// attempt fetches keys once, and says whether there are some.
-func (i *issuer) attempt(ctx context.Context) bool {
-	i.mu.Lock()
-	if i.pending == nil {
-		i.pending = make(chan struct{})
+// newKeySet takes the public keys for signatures. Sets hold keys for encryption, too.
+func newKeySet(all []jwkset.JWK) (*keySet, error) {
+	set := &keySet{}
+	for _, k := range all {
+		m := k.Marshal()
+		if isPublic(k.Key()) && (m.USE == "" || m.USE == jwkset.UseSig) {
+			set.keys = append(set.keys, k)
+			text, _ := json.Marshal(m) // what was JSON can be written again
+			set.text += string(text)
+		}
 	}
-	i.mu.Unlock()
+	if len(set.keys) == 0 {
+		return nil, contentError("there is no public key for signatures among the keys")
+	}
+	return set, nil
+}
 
-	bounded, stop := context.WithTimeout(ctx, fetchTimeout)
-	defer stop()
-	set, err := i.fetch(bounded)
-	before := i.keys.Load()
-	if err == nil && !set.same(before) { // what is remembered of tokens depends on the set
-		i.keys.Store(set)
+// isPublic reports whether a signature can be verified with a key, and none be made.
+func isPublic(key any) bool {
+	switch key.(type) {
+	case *rsa.PublicKey, *ecdsa.PublicKey, ed25519.PublicKey:
+		return true
 	}
+	return false
+}
 
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	switch {
-	case ctx.Err() != nil:
-	case err != nil && i.failed == nil:
-		i.log.Warn("the keys of an issuer cannot be fetched; known keys stay valid", "err", err, "known", before.size())
-	case err == nil && (i.failed != nil || before == nil):
-		i.log.Info("the keys of an issuer are known", "keys", set.size())
+// discover finds an endpoint of the issuer, by its name in the metadata of an authorization
+// server (RFC 8414), or of OpenID Connect discovery, which has another place for it if the
+// issuer has a path.
+func (i *issuer) discover(ctx context.Context, name string) (string, error) {
+	var failed []error
+	for _, at := range metadataURLs(i.name) {
+		document, err := i.web.get(ctx, at)
+		if err == nil {
+			var endpoint string
+			if endpoint, err = i.endpoint(document, name); err == nil {
+				return endpoint, nil
+			}
+		}
+		failed = append(failed, fmt.Errorf("%s: %w", at, err))
 	}
-	i.ended, i.failed = time.Now(), err
-	select {
-	case <-i.asked: // by this attempt
-	default:
+	return "", errors.Join(failed...)
+}
+
+// metadataURLs are the places that clients of MCP look at, in their order.
+func metadataURLs(issuer string) []string {
+	u, err := url.Parse(issuer)
+	if err != nil {
+		return nil
 	}
-	close(i.pending)
-	i.pending = nil
-	return err == nil
+	origin, path := u.Scheme+"://"+u.Host, strings.TrimRight(u.EscapedPath(), "/")
+	urls := []string{origin + "/.well-known/oauth-authorization-server" + path, origin + "/.well-known/openid-configuration" + path}
+	if path != "" {
+		urls = append(urls, origin+path+"/.well-known/openid-configuration")
+	}
+	return urls
+}
+
+// endpoint reads metadata. It must be that of the issuer (RFC 8414 section 3.3), and must not
+// lead to where others could answer.
+func (i *issuer) endpoint(document []byte, name string) (string, error) {
+	var metadata map[string]any
+	if err := json.Unmarshal(document, &metadata); err != nil {
+		return "", contentError("not metadata")
+	}
+	if metadata["issuer"] != i.name {
+		return "", contentError("the metadata is that of another issuer")
+	}
+	endpoint, _ := metadata[name].(string)
+	u, err := url.Parse(endpoint)
+	if err != nil || u.Host == "" || u.Scheme != "https" && (u.Scheme != "http" || !strings.HasPrefix(i.name, "http://")) {
+		return "", contentError("the metadata has no " + name + " with https")
+	}
+	return endpoint, nil
 }

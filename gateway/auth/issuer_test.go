@@ -2,30 +2,66 @@ package auth
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/MicahParks/jwkset"
+	"github.com/go-jose/go-jose/v4"
+
 	"taskgate/gateway/config"
 	"taskgate/internal/wiretest"
+	"taskgate/internal/work"
 )
 
 // quietIssuer fetches keys by a function, under the clock of the test.
 func quietIssuer(t *testing.T, fetch func(context.Context) (*keySet, error)) *issuer {
 	t.Helper()
-	i := newIssuer("https://issuer.example", "", slog.New(slog.DiscardHandler))
-	i.fetch = fetch
-	i.every(10 * time.Minute)
-	ctx, stop := context.WithCancel(t.Context())
-	go func() { _ = i.run(ctx) }()
-	t.Cleanup(stop)
+	lasting := work.NewBackground(context.Canceled)
+	i := newIssuer("https://issuer.example", "", 10*time.Minute, lasting, slog.New(slog.DiscardHandler))
+	i.keys.fetch = func(ctx context.Context) (*keySet, error) {
+		set, err := fetch(ctx)
+		i.down.Store(err != nil)
+		return set, err
+	}
+	t.Cleanup(func() { _ = lasting.Close(context.Background()) })
 	return i
+}
+
+// keysIn reads a JWK set that is not fetched.
+func keysIn(t *testing.T, document []byte) *keySet {
+	t.Helper()
+	var text struct{ Keys []json.RawMessage }
+	if err := json.Unmarshal(document, &text); err != nil {
+		t.Fatal(err)
+	}
+	var all []jwkset.JWK
+	for _, raw := range text.Keys {
+		k, err := jwkset.NewJWKFromRawJSON(raw, jwkset.JWKMarshalOptions{}, jwkset.JWKValidateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, k)
+	}
+	set, err := newKeySet(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+// has asks an issuer for a key.
+func (i *issuer) has(ctx context.Context, id string) error {
+	_, _, err := i.find(ctx, jose.Header{KeyID: id, Algorithm: "ES256"})
+	return err
 }
 
 // TestUnknownKeysDoNotHammer: whoever sends tokens with made-up keys has the keys of the issuer
@@ -36,14 +72,13 @@ func TestUnknownKeysDoNotHammer(t *testing.T) {
 		fetched := 0
 		i := quietIssuer(t, func(context.Context) (*keySet, error) {
 			fetched++
-			return parseKeys(of.Keys())
+			return keysIn(t, of.Keys()), nil
 		})
-		synctest.Wait()
 		for n := range 1000 {
-			if _, _, err := i.key(t.Context(), "made-up"); !errors.Is(err, errUnknownKey) {
+			if err := i.has(t.Context(), "made-up"); !errors.Is(err, errUnknownKey) {
 				t.Fatal(err)
 			}
-			if _, _, err := i.key(t.Context(), of.Key().KeyID); err != nil {
+			if err := i.has(t.Context(), of.Key().KeyID); err != nil {
 				t.Fatal(err)
 			}
 			<-time.After(100*time.Millisecond + time.Duration(n)*time.Microsecond)
@@ -54,46 +89,58 @@ func TestUnknownKeysDoNotHammer(t *testing.T) {
 	})
 }
 
-// TestNewKeyIsFetched: a token that is signed with a new key waits for the issuer once.
+// TestNewKeyIsFetched: a token that is signed with a new key waits for the issuer once, and all such
+// tokens share the wait.
 func TestNewKeyIsFetched(t *testing.T) {
 	of := wiretest.NewIssuer(t, "")
 	synctest.Test(t, func(t *testing.T) {
+		fetched := 0
 		i := quietIssuer(t, func(ctx context.Context) (*keySet, error) {
+			fetched++
 			<-time.After(time.Second)
-			return parseKeys(of.Keys())
+			return keysIn(t, of.Keys()), nil
 		})
-		old := of.Key().KeyID
-		if _, _, err := i.key(t.Context(), old); err != nil {
+		if err := i.has(t.Context(), of.Key().KeyID); err != nil {
 			t.Errorf("at the start: %v", err)
 		}
 		<-time.After(time.Minute)
 		of.NewKey()
 		began := time.Now()
-		if _, _, err := i.key(t.Context(), of.Key().KeyID); err != nil || time.Since(began) != time.Second {
-			t.Errorf("a new key: %v, after %v", err, time.Since(began))
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() {
+				if err := i.has(t.Context(), of.Key().KeyID); err != nil || time.Since(began) != time.Second {
+					t.Errorf("a new key: %v, after %v", err, time.Since(began))
+				}
+			})
+		}
+		all.Wait()
+		if fetched != 2 {
+			t.Errorf("fetched %d times", fetched)
 		}
 	})
 }
 
-// TestKeysAreRefreshed: a key that is withdrawn is not known any more after a while, without
-// anybody asking.
+// TestKeysAreRefreshed: a key that is withdrawn is not known any more after a while.
 func TestKeysAreRefreshed(t *testing.T) {
 	of := wiretest.NewIssuer(t, "")
 	synctest.Test(t, func(t *testing.T) {
-		i := quietIssuer(t, func(context.Context) (*keySet, error) { return parseKeys(of.Keys()) })
-		synctest.Wait()
+		i := quietIssuer(t, func(context.Context) (*keySet, error) { return keysIn(t, of.Keys()), nil })
 		old := of.Key().KeyID
+		if err := i.has(t.Context(), old); err != nil {
+			t.Error(err)
+		}
 		of.NewKey()
 		of.Withdraw()
-		<-time.After(10*time.Minute + time.Second)
-		if i.keys.Load().key(old) != nil || i.keys.Load().key(of.Key().KeyID) == nil {
+		<-time.After(20 * time.Minute)
+		if i.has(t.Context(), old) == nil || i.has(t.Context(), of.Key().KeyID) != nil {
 			t.Error("the keys are as before")
 		}
 	})
 }
 
 // TestIssuerIsDown: without any keys nothing can be verified, which is not the client's fault.
-// Keys that are known stay known.
+// Keys that are known stay known for hours.
 func TestIssuerIsDown(t *testing.T) {
 	of := wiretest.NewIssuer(t, "")
 	synctest.Test(t, func(t *testing.T) {
@@ -104,33 +151,33 @@ func TestIssuerIsDown(t *testing.T) {
 				<-ctx.Done() // it does not answer
 				return nil, ctx.Err()
 			}
-			return parseKeys(of.Keys())
+			return keysIn(t, of.Keys()), nil
 		})
 		ask := func(what, id string, want error, most time.Duration) {
 			t.Helper()
 			began := time.Now()
-			if _, _, err := i.key(t.Context(), id); !errors.Is(err, want) || time.Since(began) > most {
+			if err := i.has(t.Context(), id); !errors.Is(err, want) || time.Since(began) > most {
 				t.Errorf("%s: %v, after %v", what, err, time.Since(began))
 			}
 		}
-		ask("at the start", of.Key().KeyID, errNoKeys, keyWait)
-		<-time.After(5500 * time.Millisecond)
-		ask("too early for another attempt", of.Key().KeyID, errNoKeys, 0)
+		ask("at the start", of.Key().KeyID, errNoKeys, 2*fetchWait)
 		down.Store(false)
-		<-time.After(2 * time.Minute) // it is tried again without being asked
-		if i.keys.Load() == nil {
-			t.Error("no keys")
-		}
+		<-time.After(time.Minute)
+		ask("when it is up", of.Key().KeyID, nil, 0)
 		down.Store(true)
+		for range 11 {
+			<-time.After(time.Hour)
+			ask("a known key", of.Key().KeyID, nil, fetchWait)
+		}
+		ask("an unknown key", "made-up", errNoKeys, fetchWait)
 		<-time.After(time.Hour)
-		ask("a known key", of.Key().KeyID, nil, 0)
-		ask("an unknown key", "made-up", errNoKeys, keyWait)
+		ask("a key that was known for too long", of.Key().KeyID, errNoKeys, 2*fetchWait)
 
 		<-time.After(time.Minute)
 		ctx, stop := context.WithTimeout(t.Context(), time.Second)
 		defer stop()
 		began := time.Now()
-		if _, _, err := i.key(ctx, "made-up"); err == nil || time.Since(began) > time.Second {
+		if err := i.has(ctx, "made-up"); err == nil || time.Since(began) > time.Second {
 			t.Errorf("a client that leaves: %v, after %v", err, time.Since(began))
 		}
 	})
@@ -213,19 +260,24 @@ func TestDiscovery(t *testing.T) {
 			}))
 			defer web.Close()
 			url = web.URL
-			set, err := newKeySource(url+c.path, "").fetch(t.Context())
-			if c.found != (err == nil) || c.found && set.size() != 1 {
-				t.Errorf("%d keys, %v", set.size(), err)
+			set, err := issuerAt(url+c.path, "").load(t.Context())
+			if c.found != (err == nil) || c.found && len(set.keys) != 1 {
+				t.Errorf("%+v, %v", set, err)
 			}
 		})
 	}
-	if set, err := newKeySource("https://nobody.example", of.URL+"/keys").fetch(t.Context()); err != nil || set.size() != 1 {
+	if set, err := issuerAt("https://nobody.example", of.URL+"/keys").load(t.Context()); err != nil || len(set.keys) != 1 {
 		t.Errorf("with jwks_url: %v", err)
 	}
 }
 
-// TestKeySets: what is none of the keys for signatures is left out; a set that has none is
-// refused, and what is known stays.
+// issuerAt is an issuer whose keys nobody keeps.
+func issuerAt(name, jwks string) *issuer {
+	return newIssuer(name, jwks, time.Hour, work.NewBackground(context.Canceled), slog.New(slog.DiscardHandler))
+}
+
+// TestKeySets: a key that is not for signatures is left out; a set that has no other is refused, and
+// what is known stays.
 func TestKeySets(t *testing.T) {
 	of := wiretest.NewIssuer(t, "")
 	good := strings.TrimSuffix(strings.TrimPrefix(string(of.Keys()), `{"keys":[`), `]}`)
@@ -234,23 +286,45 @@ func TestKeySets(t *testing.T) {
 		size int // 0: refused
 	}{
 		"one":            {`{"keys":[` + good + `]}`, 1},
-		"others beside":  {`{"keys":[{"kty":"oct","k":"c2VjcmV0","kid":"s"},{"kty":"??"},7,` + good + `]}`, 1},
+		"others beside":  {`{"keys":[{"kty":"oct","k":"c2VjcmV0","kid":"s"},{"kty":"??"},` + good + `]}`, 1},
 		"for encryption": {`{"keys":[` + strings.Replace(good, `"use":"sig"`, `"use":"enc"`, 1) + `]}`, 0},
 		"none":           {`{"keys":[]}`, 0},
 		"no set":         {`{}`, 0},
 		"no JSON":        {`<html>`, 0},
 		"a secret only":  {`{"keys":[{"kty":"oct","k":"c2VjcmV0"}]}`, 0},
+		"too large":      {`{"keys":[` + good + `,{"kty":"` + strings.Repeat("x", maxDocument) + `"}]}`, 0},
 	} {
-		if set, err := parseKeys([]byte(c.text)); set.size() != c.size || (err == nil) != (c.size > 0) {
-			t.Errorf("%s: %d keys, %v", name, set.size(), err)
+		web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(c.text)) }))
+		set, err := issuerAt("https://issuer.example", web.URL).load(t.Context())
+		web.Close()
+		if (err == nil) != (c.size > 0) || err == nil && len(set.keys) != c.size || err != nil && !definite(err) {
+			t.Errorf("%s: %+v, %v", name, set, err)
 		}
 	}
-	set, err := parseKeys(of.Keys())
-	if err != nil || set.key("") == nil {
-		t.Errorf("a token need not name the only key: %v", err)
-	}
+}
+
+// TestKeysWithoutID: a token need not name the key that it is signed with, nor a key have an id.
+func TestKeysWithoutID(t *testing.T) {
+	of := wiretest.NewIssuer(t, "")
+	nameless := keysIn(t, []byte(strings.Replace(string(of.Keys()), `"kid":"key-0"`, `"kid":""`, 1)))
 	of.NewKey()
-	if set, err = parseKeys(of.Keys()); err != nil || set.key("") != nil || set.key("key-1") == nil || set.key("key-2") != nil {
-		t.Errorf("of two it must name one: %v", err)
+	two := keysIn(t, of.Keys())
+	for name, c := range map[string]struct {
+		set   *keySet
+		id    string
+		keys  int
+		named bool
+	}{
+		"one of two":       {two, "key-1", 1, true},
+		"any of two":       {two, "", 2, true},
+		"none of two":      {two, "key-2", 0, false},
+		"the nameless key": {nameless, "key-2", 1, false}, // a newer set may have it
+		"nothing is named": {nameless, "", 1, true},
+		"nothing is known": {nil, "", 0, false},
+	} {
+		keys, named := c.set.candidates(jose.Header{KeyID: c.id, Algorithm: "ES256"})
+		if len(keys) != c.keys || named != c.named {
+			t.Errorf("%s: %d, %v", name, len(keys), named)
+		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"taskgate/gateway/config"
 	"taskgate/internal/wiretest"
@@ -72,11 +71,7 @@ func BenchmarkIdentify(b *testing.B) {
 	j := wiretest.WithTokens(c, i)
 	withMemory, withoutMemory := *j, *j
 	withoutMemory.MaxTokens = 0
-	source := newIssuer(i.URL, "", slog.New(slog.DiscardHandler))
-	source.every(time.Hour)
-	if !source.attempt(b.Context()) {
-		b.Fatal("no keys")
-	}
+	source := issuerAt(i.URL, "")
 	var keys []config.BearerKey
 	for n := range 1000 {
 		keys = append(keys, wiretest.KeyOf("p", strings.Repeat("x", n+1)))

@@ -23,17 +23,11 @@ const maxIssuers = 8
 type trust struct {
 	of      *document
 	issuers []string
-	life    context.Context // until the metadata names others
-	stop    context.CancelFunc
-
-	// By issuer, and guarded by passthrough.mu:
-	tokens   map[string]*tokens // of those that have signed one
-	userinfo map[string]string  // the endpoints that are known
+	tokens  map[string]*tokens // by issuer, of those that have signed one; guarded by passthrough.mu
 }
 
-// lookUp finds out whose a token is, in this order: it is a JWT of an issuer of the server; it
-// is known to the introspection endpoint; one of the issuers says so to who has it. What one
-// of them answers is not asked of the next. An error says that nobody could be asked.
+// lookUp finds out whose a token is. A JWT of an issuer of the server is verified as such, and any
+// other token is shown to the introspection endpoint. An error says that nobody could be asked.
 func (p *passthrough) lookUp(ctx context.Context, token string, before *verification) (*verification, error) {
 	t, err := p.trusted(ctx)
 	if err != nil {
@@ -43,10 +37,7 @@ func (p *passthrough) lookUp(ctx context.Context, token string, before *verifica
 		return p.asJWT(ctx, t, issuer, token)
 	}
 	if p.cfg.Introspection != nil {
-		return p.introspect(ctx, t, token)
-	}
-	if p.cfg.Userinfo == config.On {
-		return p.askIssuers(ctx, t, token, before)
+		return p.introspect(ctx, t, token, before)
 	}
 	return p.nothing(), nil
 }
@@ -63,7 +54,7 @@ func (p *passthrough) refute() *verification {
 // trusted returns the issuers that the server's metadata names now. A server without metadata
 // has none.
 func (p *passthrough) trusted(ctx context.Context) (*trust, error) {
-	d, err := p.resource.document(ctx)
+	d, err := p.resource.metadata.get(ctx)
 	if errors.Is(err, ErrNoMetadata) {
 		d, err = &document{}, nil
 	}
@@ -76,12 +67,10 @@ func (p *passthrough) trusted(ctx context.Context) (*trust, error) {
 		return p.trust, nil
 	}
 	if p.trust != nil {
-		p.trust.stop()
 		p.known.Purge()
 		p.others.Purge()
 	}
-	t := &trust{of: d, tokens: map[string]*tokens{}, userinfo: map[string]string{}}
-	t.life, t.stop = context.WithCancel(p.work.Life())
+	t := &trust{of: d, tokens: map[string]*tokens{}}
 	for _, issuer := range d.Servers {
 		if p.mayAsk(issuer) && len(t.issuers) < maxIssuers {
 			t.issuers = append(t.issuers, issuer)
@@ -135,8 +124,7 @@ func (p *passthrough) asJWT(ctx context.Context, t *trust, issuer, token string)
 	return p.nothing(), nil
 }
 
-// tokensOf are the tokens of an issuer that the server takes. From the first one on, the keys
-// of the issuer are kept.
+// tokensOf are the tokens of an issuer that the server takes.
 func (p *passthrough) tokensOf(t *trust, issuer string) (*tokens, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -145,14 +133,9 @@ func (p *passthrough) tokensOf(t *trust, issuer string) (*tokens, error) {
 	}
 	j := config.NewJWT()
 	j.Issuer, j.Audiences, j.Leeway, j.MaxTokens = issuer, p.audiences(t), p.cfg.Leeway, 0
-	from := newIssuer(issuer, "", p.log)
-	from.every(p.cfg.Refresh)
-	of, err := newTokens(j, from, p.page, p.log)
+	of, err := newTokens(j, newIssuer(issuer, "", p.cfg.Refresh, p.work, p.log), p.page, p.log)
 	if err != nil {
 		return nil, err
-	}
-	if !p.work.Go(context.Background(), func(context.Context) { _ = from.run(t.life) }) { // it ends with that
-		return nil, context.Canceled
 	}
 	t.tokens[issuer] = of
 	return of, nil
@@ -175,8 +158,9 @@ func sameAddress(addresses ...string) (all []string) {
 	return all
 }
 
-// introspect asks the introspection endpoint (RFC 7662).
-func (p *passthrough) introspect(ctx context.Context, t *trust, token string) (*verification, error) {
+// introspect asks the introspection endpoint (RFC 7662). An answer that does not say for whom the
+// token is proves nothing: a token for any other service would do.
+func (p *passthrough) introspect(ctx context.Context, t *trust, token string, before *verification) (*verification, error) {
 	at := p.cfg.Introspection
 	form := url.Values{"token": {token}, "token_type_hint": {"access_token"}}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, at.URL, strings.NewReader(form.Encode()))
@@ -208,9 +192,11 @@ func (p *passthrough) introspect(ctx context.Context, t *trust, token string) (*
 		expires = says.Expiry.Time().Add(p.cfg.Leeway)
 	}
 	switch {
+	case !says.Active && (before == nil || before.verdict == unverified):
+		return p.nothing(), nil // another authorization server of the server may know it
 	case !says.Active, !expires.IsZero() && !now.Before(expires), says.Begins != nil && now.Add(p.cfg.Leeway).Before(says.Begins.Time()):
 		return p.refute(), nil
-	case says.Subject == "", len(says.Audience) > 0 && !slices.ContainsFunc(p.audiences(t), says.Audience.Contains):
+	case says.Subject == "", !slices.ContainsFunc(p.audiences(t), says.Audience.Contains):
 		return p.nothing(), nil
 	}
 	f := p.believed(says.Issuer, says.Subject)
@@ -226,66 +212,6 @@ func (p *passthrough) introspect(ctx context.Context, t *trust, token string) (*
 // believed is whose somebody says that a token is.
 func (p *passthrough) believed(issuer, subject string) *verification {
 	return &verification{verdict: verified, issuer: issuer, name: subject, until: time.Now().Add(p.cfg.Remember)}
-}
-
-// askIssuers asks the userinfo endpoints of the issuers (OpenID Connect Core 5.3), one after the
-// other. An endpoint that refuses a token which it has known before says that it is no good any
-// more; of any other that proves nothing, since it may be one that gives no access to it.
-func (p *passthrough) askIssuers(ctx context.Context, t *trust, token string, before *verification) (*verification, error) {
-	var failed error
-	for _, issuer := range t.issuers {
-		subject, err := p.userinfo(ctx, t, issuer, token)
-		switch {
-		case err == nil:
-			return p.believed(issuer, subject), nil
-		case before != nil && before.verdict != unverified && errors.Is(err, errNotTaken):
-			return p.refute(), nil
-		case !definite(err):
-			failed = err
-		}
-	}
-	if failed != nil {
-		return nil, failed
-	}
-	return p.nothing(), nil
-}
-
-// errNotTaken: the endpoint does not take the token.
-const errNotTaken = contentError("the userinfo endpoint does not take the token")
-
-// userinfo asks one issuer.
-func (p *passthrough) userinfo(ctx context.Context, t *trust, issuer, token string) (subject string, err error) {
-	p.mu.Lock()
-	at := t.userinfo[issuer]
-	p.mu.Unlock()
-	if at == "" {
-		if at, err = (keySource{issuer: issuer, fetcher: p.web}).discover(ctx, "userinfo_endpoint"); err != nil {
-			return "", err
-		}
-	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
-	if err != nil {
-		return "", err
-	}
-	r.Header.Set(headerAuthorization, "Bearer "+token)
-	body, err := p.web.do(r)
-	switch {
-	case err == nil:
-	case errors.Is(err, statusError(http.StatusUnauthorized)):
-		err = errNotTaken
-	case !errors.Is(err, statusError(http.StatusForbidden)): // it may be elsewhere by now
-		at = ""
-	}
-	p.mu.Lock()
-	t.userinfo[issuer] = at
-	p.mu.Unlock()
-	var says struct {
-		Subject string `json:"sub"`
-	}
-	if err == nil && (json.Unmarshal(body, &says) != nil || says.Subject == "") {
-		err = contentError("not what a userinfo endpoint answers")
-	}
-	return says.Subject, err
 }
 
 // algorithms are those of these names, or all that are allowed if there are none.

@@ -2,6 +2,7 @@ package auth
 
 import (
 	"encoding/json"
+	"strings"
 
 	"taskgate/gateway/config"
 )
@@ -33,3 +34,7 @@ func describe(public string, u *config.Upstream, j *config.JWT) Page {
 	}{public + u.Path, []string{j.Issuer}, j.Scopes, []string{"header"}})
 	return Page{Path: at, URL: public + at, JSON: body}
 }
+
+// MetadataPath is where the gateway has the metadata of an upstream as a protected resource. Nothing
+// follows for the path / (RFC 9728 section 3.1).
+func MetadataPath(u *config.Upstream) string { return wellKnown + strings.TrimSuffix(u.Path, "/") }

@@ -159,7 +159,7 @@ func (p *passthrough) Recall(r *http.Request) string {
 	if found != present {
 		return ""
 	}
-	if f, ok := p.known.Peek(sha256.Sum256([]byte(token))); ok && f.verdict == verified && f.holds(time.Now()) {
+	if f, ok := p.known.Peek(sha256.Sum256([]byte(token))); ok && f.verdict == verified && time.Now().Before(f.until) {
 		return principal("passthrough", f.issuer, f.name).Owner()
 	}
 	return ""
@@ -192,12 +192,12 @@ func (p *passthrough) byToken(authorization string) Caller {
 // that have it.
 func (p *passthrough) find(ctx context.Context, token string) (*verification, error) {
 	hash := sha256.Sum256([]byte(token))
-	if f := p.remembered(hash); f.holds(time.Now()) {
+	if f := p.remembered(hash); f.holds(ctx, time.Now()) {
 		return f, nil
 	}
 	return work.Once(ctx, p.work, &p.asking, string(hash[:]), func(ctx context.Context) (*verification, error) {
 		before := p.remembered(hash) // it may have been found out since
-		if before.holds(time.Now()) {
+		if before.holds(ctx, time.Now()) {
 			return before, nil
 		}
 		ctx, stop := context.WithTimeout(ctx, p.cfg.LookupTimeout)
@@ -231,8 +231,8 @@ func (p *passthrough) remembered(hash [sha256.Size]byte) *verification {
 
 // holds reports whether what was found out is still believed. A token that was signed with a key
 // that its issuer has withdrawn is verified anew.
-func (f *verification) holds(now time.Time) bool {
-	return f != nil && now.Before(f.until) && (f.grant == nil || f.grant.signed())
+func (f *verification) holds(ctx context.Context, now time.Time) bool {
+	return f != nil && now.Before(f.until) && (f.grant == nil || f.grant.signed(ctx))
 }
 
 // run keeps the keys of issuers and forgets tokens, until ctx ends.

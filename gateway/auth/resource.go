@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -15,35 +14,26 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/singleflight"
-
 	"taskgate/gateway/config"
 	"taskgate/internal/work"
 )
 
 // ErrNoMetadata says that a server has no metadata of itself as a protected resource: it
 // answers where that could be, and has none there.
-var ErrNoMetadata = errors.New("the server has no protected resource metadata")
+const ErrNoMetadata = contentError("the server has no protected resource metadata")
 
 // Resource is the server of an upstream as a protected resource (RFC 9728): its metadata says
-// who gives out tokens for it. The metadata is fetched when it is first needed, and again
-// after refresh. While it cannot be had again, the old one holds. It may be used from any
-// goroutine.
+// who gives out tokens for it. It may be used from any goroutine.
 type Resource struct {
-	server  *url.URL
-	public  *url.URL // the gateway
-	renamed bool     // the server is asked by the name of the gateway (forward_host)
-	from    fetcher
-	refresh time.Duration
-	log     *slog.Logger
-	asking  singleflight.Group
-	work    *work.Background
+	server   *url.URL
+	public   *url.URL // the gateway
+	renamed  bool     // the server is asked by the name of the gateway (forward_host)
+	from     fetcher
+	log      *slog.Logger
+	metadata fetched[*document]
 
-	mu     sync.Mutex
-	hint   string    // where the server says that its metadata is; "" for nowhere
-	known  *document // the last that there was; nil for none
-	err    error     // of the last attempt
-	looked time.Time // when that was; zero for never
+	mu   sync.Mutex
+	hint string // where the server says that its metadata is; "" for nowhere
 }
 
 // document is the metadata of a server.
@@ -63,29 +53,22 @@ func newResource(u *config.Upstream, public string, secure *tls.Config, refresh 
 	if err != nil {
 		return nil, err
 	}
-	return &Resource{
-		server: server, public: at, renamed: u.ForwardHost == config.On,
-		from: newFetcher(secure), refresh: refresh, log: log, work: lasting,
-	}, nil
+	r := &Resource{server: server, public: at, renamed: u.ForwardHost == config.On, from: newFetcher(secure), log: log}
+	r.metadata.fetch, r.metadata.refresh, r.metadata.work = r.fetch, refresh, lasting
+	return r, nil
 }
 
-// request makes a request to the server's origin. A server that makes addresses of the name by which
+// get reads a document at the server's origin. A server that makes addresses of the name by which
 // it is asked has to make those that clients can use.
-func (r *Resource) request(ctx context.Context, method, at string, body io.Reader) (*http.Request, error) {
-	req, err := http.NewRequestWithContext(ctx, method, at, body)
-	if err == nil && r.renamed {
+func (r *Resource) get(ctx context.Context, at string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
+	if err != nil {
+		return nil, err
+	}
+	if r.renamed {
 		req.Host = r.public.Host
 		req.Header.Set("X-Forwarded-Host", r.public.Host)
 		req.Header.Set("X-Forwarded-Proto", r.public.Scheme)
-	}
-	return req, err
-}
-
-// get reads a document at the server's origin.
-func (r *Resource) get(ctx context.Context, at string) ([]byte, error) {
-	req, err := r.request(ctx, http.MethodGet, at, nil)
-	if err != nil {
-		return nil, err
 	}
 	return r.from.do(req)
 }
@@ -93,7 +76,7 @@ func (r *Resource) get(ctx context.Context, at string) ([]byte, error) {
 // Metadata returns the server's metadata as it is. ErrNoMetadata says that there is none; any
 // other error, that it cannot be had at the moment.
 func (r *Resource) Metadata(ctx context.Context) (json.RawMessage, error) {
-	d, err := r.document(ctx)
+	d, err := r.metadata.get(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +96,8 @@ func (r *Resource) Learn(at string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.hint != u.String() {
-		r.hint, r.looked = u.String(), time.Time{}
+		r.hint = u.String()
+		r.metadata.expire()
 	}
 }
 
@@ -128,52 +112,35 @@ func sameOrigin(a, b *url.URL) bool {
 	return a.Scheme == b.Scheme && strings.EqualFold(a.Host, b.Host)
 }
 
-// document returns the metadata, fetched by then if it is old.
-func (r *Resource) document(ctx context.Context) (*document, error) {
-	if d, err, fresh := r.latest(); fresh {
-		return d, err
-	}
-	return work.Once(ctx, r.work, &r.asking, "", func(ctx context.Context) (*document, error) {
-		if d, err, fresh := r.latest(); fresh { // since
-			return d, err
-		}
-		return r.fetch(ctx)
-	})
-}
+// Doubt has the metadata fetched again when it is next needed: the server has refused a token, so
+// another issuer may give them out by now.
+func (r *Resource) Doubt() { r.metadata.distrust() }
 
-// latest is what is known, and whether that is new enough.
-func (r *Resource) latest() (d *document, err error, fresh bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	pause := r.refresh
-	if r.err != nil && !errors.Is(r.err, ErrNoMetadata) {
-		pause = retryFirst
+// Is reports whether a name of a resource is that of the server: its address, or its origin, which
+// metadata has that is at the origin (RFC 9728 section 3.1).
+func (r *Resource) Is(resource string) bool {
+	u, err := url.Parse(resource)
+	if err != nil || !sameOrigin(u, r.server) || u.User != nil || u.Fragment != "" {
+		return false
 	}
-	if r.looked.IsZero() || time.Since(r.looked) >= pause {
-		return nil, nil, false
-	}
-	if r.known != nil {
-		return r.known, nil, true
-	}
-	return nil, r.err, true
+	path := strings.TrimSuffix(u.EscapedPath(), "/")
+	whole := path == strings.TrimSuffix(r.server.EscapedPath(), "/") && u.RawQuery == r.server.RawQuery
+	return whole || path == "" && u.RawQuery == ""
 }
 
 // fetch looks for the metadata where it may be, in the order of clients: where a 401 has said,
 // at the well-known address with the path of the server, and at that without.
 func (r *Resource) fetch(ctx context.Context) (*document, error) {
-	ctx, stop := context.WithTimeout(ctx, fetchTimeout)
-	defer stop()
 	r.mu.Lock()
 	hint := r.hint
 	r.mu.Unlock()
-	var found *document
-	err := ErrNoMetadata
+	err := error(ErrNoMetadata)
 	for _, at := range r.places(hint) {
 		raw, failed := r.get(ctx, at)
 		if failed == nil {
+			var found *document
 			if found, failed = parseDocument(raw); failed == nil {
-				err = nil
-				break
+				return r.unlessSame(found), nil
 			}
 		}
 		r.log.Debug("no protected resource metadata of the server", "at", at, "err", failed)
@@ -181,22 +148,15 @@ func (r *Resource) fetch(ctx context.Context) (*document, error) {
 			err = fmt.Errorf("the metadata of the server cannot be had: %w", failed)
 		}
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if hint == r.hint {
-		r.looked = time.Now()
-	}
-	r.err = err
-	switch {
-	case err == nil && (r.known == nil || r.known.sum != found.sum):
-		r.known = found
-	case errors.Is(err, ErrNoMetadata):
-		r.known = nil
-	}
-	if r.known != nil {
-		return r.known, nil
-	}
 	return nil, err
+}
+
+// unlessSame returns the document as it is known, if that is the same.
+func (r *Resource) unlessSame(d *document) *document {
+	if known, ok := r.metadata.known(); ok && known.sum == d.sum {
+		return known
+	}
+	return d
 }
 
 // places are the addresses to look at.

@@ -127,7 +127,7 @@ func (t *tokens) grant(ctx context.Context, token string) (*grant, error) {
 		return t.verify(ctx, token)
 	}
 	hash := sha256.Sum256([]byte(token))
-	if g, ok := t.verified.Get(hash); ok && g.signed() && time.Now().Before(g.until) {
+	if g, ok := t.verified.Get(hash); ok && g.signed(ctx) && time.Now().Before(g.until) {
 		return g, nil
 	}
 	g, err := t.verify(ctx, token)
@@ -138,7 +138,10 @@ func (t *tokens) grant(ctx context.Context, token string) (*grant, error) {
 }
 
 // signed reports whether the key that the token is signed with is still one of its issuer's.
-func (g *grant) signed() bool { return g.keys == g.of.from.keys.Load() }
+func (g *grant) signed(ctx context.Context) bool {
+	set, err := g.of.from.keys.get(ctx)
+	return err == nil && g.keys == set
+}
 
 // claims are what is read of a token beyond what every JWT has.
 type claims struct {
@@ -157,16 +160,18 @@ func (t *tokens) verify(ctx context.Context, token string) (*grant, error) {
 	if err := checkType(header); err != nil {
 		return nil, err
 	}
-	k, set, err := t.from.key(ctx, header.KeyID)
+	keys, set, err := t.from.find(ctx, header)
 	if err != nil {
 		return nil, err
 	}
-	if k.Algorithm != "" && k.Algorithm != header.Algorithm {
-		return nil, errors.New("the key is for another algorithm")
-	}
 	var c claims
 	var all map[string]any
-	if err := parsed.Claims(k.Key, &c, &all); err != nil {
+	for _, key := range keys {
+		if err = parsed.Claims(key, &c, &all); err == nil {
+			break
+		}
+	}
+	if err != nil {
 		return nil, err
 	}
 	if c.Expiry == nil {

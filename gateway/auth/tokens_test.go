@@ -246,8 +246,8 @@ func TestRememberedTokens(t *testing.T) {
 	j := wiretest.WithTokens(config.Default(), i)
 	j.Leeway = 0
 	synctest.Test(t, func(t *testing.T) {
-		source := newIssuer(i.URL, "", slog.New(slog.DiscardHandler))
-		source.fetch = func(context.Context) (*keySet, error) { return parseKeys(i.Keys()) }
+		source := quietIssuer(t, func(context.Context) (*keySet, error) { return keysIn(t, i.Keys()), nil })
+		source.name = i.URL
 		m, err := newTokens(j, source, "x", slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
@@ -258,7 +258,6 @@ func TestRememberedTokens(t *testing.T) {
 				t.Errorf("%s: %v", what, refusal)
 			}
 		}
-		source.attempt(t.Context())
 		short, old := i.Token("alice", map[string]any{"exp": time.Now().Add(time.Minute).Unix()}), i.Token("alice", nil)
 		want("good", short, true)
 		<-time.After(time.Minute - time.Millisecond)
@@ -268,11 +267,11 @@ func TestRememberedTokens(t *testing.T) {
 
 		want("good", old, true)
 		i.NewKey()
-		source.attempt(t.Context())
+		source.keys.expire()
 		want("of the old key", old, true)
 		want("of the new key", i.Token("alice", nil), true)
 		i.Withdraw()
-		source.attempt(t.Context())
+		source.keys.expire()
 		want("of a key that was withdrawn", old, false)
 		want("of the new key", i.Token("alice", nil), true)
 	})

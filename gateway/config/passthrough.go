@@ -18,15 +18,12 @@ type Passthrough struct {
 	// for authorization servers that write something else than an address into aud.
 	Audiences []string `yaml:"audiences"`
 
-	// Introspection verifies tokens that are no JWT of the server's issuers (RFC 7662).
+	// Introspection verifies tokens that are no JWT of the server's issuers (RFC 7662). Its answers
+	// have to say for whom a token is (aud).
 	Introspection *Introspection `yaml:"introspection"`
 
-	// Userinfo set to on verifies other tokens at the userinfo endpoints of the server's issuers
-	// (OpenID Connect). Such an endpoint does not say what a token is meant for.
-	Userinfo Switch `yaml:"userinfo"`
-
-	// Remember is for how long it is believed what introspection or userinfo has said of a
-	// token, and that nothing is known of one.
+	// Remember is for how long it is believed what introspection has said of a token, and that
+	// nothing is known of one.
 	Remember time.Duration `yaml:"remember" min:"1s"`
 
 	// Leeway is how far the clocks of the issuers and the gateway may be apart.
@@ -50,10 +47,6 @@ type Passthrough struct {
 	// ForgetAfter is for how long the newest token of a caller is kept in memory after its
 	// last use. Tasks that run need it to ask the server something in the caller's name.
 	ForgetAfter time.Duration `yaml:"forget_after" min:"1s"`
-
-	// KeepTokens set to on keeps the token of a task in the store as well, sealed by state_keys,
-	// so that a replica which takes the task over need not wait for its owner.
-	KeepTokens Switch `yaml:"keep_tokens"`
 }
 
 // Introspection is where an authorization server says what a token is (RFC 7662).
@@ -75,8 +68,8 @@ type Introspection struct {
 // NewPassthrough returns a Passthrough with every default.
 func NewPassthrough() *Passthrough {
 	return &Passthrough{
-		Unverified: UnverifiedBlock, Userinfo: On, Remember: time.Minute, Leeway: 30 * time.Second, Refresh: 10 * time.Minute,
-		MaxTokens: 10_000, MaxLookups: 64, LookupTimeout: 10 * time.Second, ForgetAfter: 24 * time.Hour, KeepTokens: Off,
+		Unverified: UnverifiedBlock, Remember: time.Minute, Leeway: 30 * time.Second, Refresh: 10 * time.Minute,
+		MaxTokens: 10_000, MaxLookups: 64, LookupTimeout: 10 * time.Second, ForgetAfter: 24 * time.Hour,
 	}
 }
 

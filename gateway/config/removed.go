@@ -31,6 +31,9 @@ var removed = map[string]string{
 	"Upstream.queue_wait":                 nowFixed("5s"),
 	"Upstream.task_result_tool":           nowFixed("task_result"),
 
+	"Passthrough.keep_tokens": "a task that another replica takes over waits for the next request of its owner; delete the line",
+	"Passthrough.userinfo":    "a userinfo endpoint does not say for whom a token is: use introspection, or JWTs; delete the line",
+
 	"Tool.logs":               "log messages of a server are log messages for its clients, and no partial results; delete the line",
 	"Tool.max_answer_bytes":   nowFixed("4MiB"),
 	"Tool.max_open_questions": nowFixed("64"),

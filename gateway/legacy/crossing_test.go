@@ -52,7 +52,7 @@ func newBorder(t *testing.T, change func(*config.Config)) *border {
 	u := config.NewUpstream("up", web.URL+"/mcp")
 	c.PublicURL, c.Upstreams = wiretest.PublicURL, []*config.Upstream{u}
 	change(c)
-	credentials := auth.NewCredentials(c, nil)
+	credentials := auth.NewCredentials(c)
 	cfg := upstream.Config{Name: "up", URL: u.URL, Replica: "r", Headers: http.Header{"X-Of-The-Gateway": {"yes"}}}
 	if c.AuthOf(u).Passthrough != nil {
 		cfg.Represent = func(subject string) *upstream.Forwarded {

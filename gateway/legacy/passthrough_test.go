@@ -30,7 +30,9 @@ func jwtOf(i *wiretest.Issuer, subject, server string) string {
 	return i.Token(subject, map[string]any{"aud": server, "jti": time.Now().String()})
 }
 
-func opaqueOf(i *wiretest.Issuer, subject, _ string) string { return i.Opaque(subject, nil) }
+func opaqueOf(i *wiretest.Issuer, subject, server string) string {
+	return i.Opaque(subject, map[string]any{"aud": server})
+}
 
 // withPassthrough has the server sign callers in: its metadata names an issuer. Each key stands
 // for a token of its own; what is no key is a token itself, and "" is none.
@@ -45,6 +47,7 @@ func (h *house) withPassthrough(c *config.Config, token func(i *wiretest.Issuer,
 	}))
 	h.t.Cleanup(web.Close)
 	c.PublicURL, c.Auth.Passthrough = wiretest.PublicURL, config.NewPassthrough()
+	c.Auth.Passthrough.Introspection = &config.Introspection{URL: issuer.URL + "/introspect", ClientID: "gateway", ClientSecret: wiretest.IntrospectionSecret}
 	c.Upstreams[0].URL = web.URL
 	h.issuer, h.server = issuer, web.URL
 	tokens := map[string]string{}

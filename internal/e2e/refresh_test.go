@@ -191,7 +191,7 @@ func callResumable(t *testing.T, way *recorded, c *taskclient.Client, args map[s
 }
 
 // behind is the configuration of a gateway in front of the server, whose way to Redis is recorded.
-func behind(t *testing.T, s *signedIn, way *recorded, more string) []string {
+func behind(t *testing.T, s *signedIn, way *recorded) []string {
 	t.Helper()
 	return configured(t, fmt.Sprintf(`
 store: redis://%s/0
@@ -199,10 +199,10 @@ heartbeat: 1s
 log: {level: debug}
 public_url: http://127.0.0.1:1
 state_keys: [{id: a, key: "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE="}]
-auth: {passthrough: {audiences: [%q], leeway: 2h%s}}
+auth: {passthrough: {audiences: [%q], leeway: 2h}}
 upstreams:
   - {name: slow, path: /mcp, url: %q, defaults: {tasks: always, poll_interval: 100ms}}
-`, way.addr, s.provider.ClientID, more, s.URL))
+`, way.addr, s.provider.ClientID, s.URL))
 }
 
 // showing is a client that shows a token.
@@ -217,7 +217,7 @@ func TestRefreshesWhileTasksRun(t *testing.T) {
 	t.Parallel()
 	server, redis := startSignedInServer(t), redistest.Start(t)
 	way := record(t, redis.URL())
-	config, signals := behind(t, server, way, ""), otlptest.Start(t)
+	config, signals := behind(t, server, way), otlptest.Start(t)
 	killed, last := startWatched(t, signals, config...), startWatched(t, signals, config...)
 	replicas := []*gateway{killed.gateway, last.gateway}
 	users := []string{"alice", "bob", "carol", "dave", "erin"}
@@ -286,36 +286,5 @@ func TestRefreshesWhileTasksRun(t *testing.T) {
 	last.tellsNothingOf(t, signatures)
 	if way.count("slow") == 0 {
 		t.Error("nothing of the traffic to Redis was seen")
-	}
-}
-
-// With keep_tokens a task goes on at another replica although its owner never comes there, and what
-// is in Redis is sealed.
-func TestKeptTokens(t *testing.T) {
-	t.Parallel()
-	server, redis := startSignedInServer(t), redistest.Start(t)
-	way := record(t, redis.URL())
-	config := behind(t, server, way, ", keep_tokens: on")
-	first, second := startGateway(t, config...), startGateway(t, config...)
-	task := callResumable(t, way, showing(first, server.refresh("alice")), map[string]any{"say": "alice"})
-	first.Kill()
-	eventually(t, "the task is gone on with", func() error {
-		if strings.Contains(second.Output(), "took over a task") {
-			return nil
-		}
-		return errNotYet
-	})
-	close(server.proceed)
-	eventually(t, "the task is completed", func() error {
-		if way.count("$9\r\ncompleted\r\n") == 0 {
-			return errNotYet
-		}
-		return nil
-	})
-	if way.count("waits for its owner") > 0 || way.count(server.all[0][strings.LastIndex(server.all[0], ".")+1:]) > 0 {
-		t.Error("it has waited, or its token is in Redis")
-	}
-	if got := textOf(t, waitFor(t, showing(second, server.refresh("alice")), task.ID, "completed").Result); got != "alice" {
-		t.Errorf("it says %q", got)
 	}
 }

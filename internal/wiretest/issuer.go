@@ -37,7 +37,7 @@ type Issuer struct {
 	down bool
 	seen int
 	// opaque are the tokens that are no JWT, with what introspection says of them; asked is how
-	// often that, or userinfo, was asked for.
+	// often that was asked for.
 	opaque map[string]map[string]any
 	asked  int
 }
@@ -68,15 +68,7 @@ func (i *Issuer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Path == "/keys":
 		answer = i.set()
 	case r.URL.Path == strings.TrimSuffix("/.well-known/oauth-authorization-server/"+path, "/"):
-		answer = map[string]string{"issuer": i.URL, "jwks_uri": "http://" + r.Host + "/keys", "userinfo_endpoint": "http://" + r.Host + "/userinfo"}
-	case r.URL.Path == "/userinfo":
-		i.asked++
-		claims := i.opaque[strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")]
-		if claims == nil {
-			w.WriteHeader(http.StatusUnauthorized)
-			return
-		}
-		answer = map[string]any{"sub": claims["sub"]}
+		answer = map[string]string{"issuer": i.URL, "jwks_uri": "http://" + r.Host + "/keys"}
 	case r.URL.Path == "/introspect":
 		i.asked++
 		if id, secret, _ := r.BasicAuth(); id != "gateway" || secret != IntrospectionSecret {
@@ -163,7 +155,8 @@ func (i *Issuer) Token(subject string, claims map[string]any) string {
 // IntrospectionSecret is that of the gateway, whose name is gateway, at an issuer.
 const IntrospectionSecret = "introspection-secret"
 
-// Opaque is a token that is no JWT. Introspection also says of it what claims say.
+// Opaque is a token that is no JWT, for Audience. Introspection also says of it what claims say; a claim
+// that is nil is left out.
 func (i *Issuer) Opaque(subject string, claims map[string]any) string {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -171,8 +164,9 @@ func (i *Issuer) Opaque(subject string, claims map[string]any) string {
 		i.opaque = map[string]map[string]any{}
 	}
 	token := "opaque-" + rand.Text()
-	i.opaque[token] = map[string]any{"active": true, "sub": subject}
+	i.opaque[token] = map[string]any{"active": true, "sub": subject, "aud": Audience}
 	maps.Copy(i.opaque[token], claims)
+	maps.DeleteFunc(i.opaque[token], func(_ string, v any) bool { return v == nil })
 	return token
 }
 
@@ -183,7 +177,7 @@ func (i *Issuer) Revoke(token string) {
 	delete(i.opaque, token)
 }
 
-// Asked is how often userinfo or introspection was asked for.
+// Asked is how often introspection was asked for.
 func (i *Issuer) Asked() int {
 	i.mu.Lock()
 	defer i.mu.Unlock()

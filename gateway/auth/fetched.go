@@ -1,0 +1,150 @@
+package auth
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+	"golang.org/x/time/rate"
+
+	"taskgate/internal/work"
+)
+
+const (
+	fetchTimeout = 10 * time.Second // for one attempt
+	fetchWait    = 5 * time.Second  // how long a request waits for one
+	fetchFloor   = 10 * time.Second // between two attempts, whoever asks for them
+	retryFloor   = time.Second      // between two attempts while there is nothing at all
+	holdFor      = 12 * time.Hour   // how long the last good answer holds while there is no newer one
+)
+
+// fetched is an answer of somebody else that is kept: the keys of an issuer, the metadata of a
+// server. It is fetched when it is first needed, and again once it is older than refresh. Whoever
+// finds it old gets it as it is, while a newer one is fetched. The last good answer holds while no
+// newer one can be had, for holdFor at most, and is asked for again soon. All that wait share one
+// attempt.
+type fetched[T any] struct {
+	fetch   func(ctx context.Context) (T, error)
+	refresh time.Duration
+	work    *work.Background
+	asking  singleflight.Group
+
+	mu     sync.Mutex
+	answer T         // the last good one
+	at     time.Time // when that was fetched; zero for never
+	tried  time.Time // when the last attempt ended; zero for never
+	err    error     // of the last attempt
+	doubt  bool      // the answer may not be true any more
+	doubts *rate.Limiter
+}
+
+// get returns the answer. It waits for the first one, and for one that is newer where the last
+// good one was not used for long.
+func (f *fetched[T]) get(ctx context.Context) (T, error) {
+	f.mu.Lock()
+	answer, err := f.latest()
+	due, wait := f.due()
+	f.mu.Unlock()
+	switch {
+	case !due:
+		return answer, err
+	case wait:
+		return f.ask(ctx, false)
+	}
+	f.work.Go(ctx, func(ctx context.Context) { _, _ = f.ask(ctx, false) })
+	return answer, err
+}
+
+// renew returns an answer that is fetched now, or was within fetchFloor.
+func (f *fetched[T]) renew(ctx context.Context) (T, error) { return f.ask(ctx, true) }
+
+// known returns the last good answer as it is. It reports false where there is none that holds.
+func (f *fetched[T]) known() (T, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.answer, f.holds()
+}
+
+// expire has the answer fetched at once when it is next needed.
+func (f *fetched[T]) expire() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.tried = time.Time{}
+}
+
+// distrust has the answer fetched again when it is next needed: at once a few times, and then after
+// fetchFloor, since strangers may give cause for it. What is there holds until then.
+func (f *fetched[T]) distrust() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.doubts == nil {
+		f.doubts = rate.NewLimiter(rate.Every(fetchFloor), 5)
+	}
+	if f.doubt = true; f.doubts.Allow() {
+		f.tried = time.Time{}
+	}
+}
+
+// holds reports whether there is a good answer. fetched.mu is held.
+func (f *fetched[T]) holds() bool { return !f.at.IsZero() && time.Since(f.at) < holdFor }
+
+// latest is what is known now. fetched.mu is held.
+func (f *fetched[T]) latest() (T, error) {
+	if f.holds() {
+		return f.answer, nil
+	}
+	var none T
+	return none, f.err
+}
+
+// due reports whether it is time for an attempt, and whether whoever needs the answer has to wait
+// for that. fetched.mu is held.
+func (f *fetched[T]) due() (due, wait bool) {
+	since := time.Since(f.tried)
+	switch {
+	case f.tried.IsZero():
+		return true, true
+	case f.holds() && f.err == nil && !f.doubt:
+		return since >= f.refresh, since >= 2*f.refresh
+	case f.holds():
+		return since >= fetchFloor, f.doubt
+	case definite(f.err): // somebody has answered that there is none
+		return since >= fetchFloor, false
+	}
+	return since >= retryFloor, true
+}
+
+// ask makes an attempt, or waits for the one under way.
+func (f *fetched[T]) ask(ctx context.Context, anew bool) (T, error) {
+	ctx, stop := context.WithTimeout(ctx, fetchWait)
+	defer stop()
+	answer, err := work.Once(ctx, f.work, &f.asking, "", func(ctx context.Context) (T, error) {
+		f.mu.Lock()
+		due, _ := f.due()
+		if anew {
+			due = time.Since(f.tried) >= fetchFloor
+		}
+		if !due {
+			defer f.mu.Unlock()
+			return f.latest()
+		}
+		f.mu.Unlock()
+		ctx, stop := context.WithTimeout(ctx, fetchTimeout)
+		defer stop()
+		answer, err := f.fetch(ctx)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.tried, f.err, f.doubt = time.Now(), err, false
+		if err == nil {
+			f.answer, f.at = answer, f.tried
+		}
+		return f.latest()
+	})
+	if err != nil { // nobody waits for longer than it has to
+		if known, ok := f.known(); ok {
+			return known, nil
+		}
+	}
+	return answer, err
+}
