@@ -34,9 +34,9 @@ func newUpstreams(c *config.Config, store *redisstore.Store, replica shim.Replic
 	for _, u := range c.Upstreams {
 		cfg := upstreamConfig(c, u, replica, log, tel)
 		cfg.Budget = bytes
-		if pass := c.AuthOf(u).Passthrough; pass != nil {
+		if c.AuthOf(u).Passthrough != nil {
 			cfg.Shared = false // anonymous callers may show all kinds of things to the server
-			cfg.MaxSeen = pass.MaxTokens
+			cfg.MaxSeen = auth.MaxTokens
 			cfg.Represent = func(subject string) *upstream.Forwarded { return representative(credentials, u.Name, subject) }
 		}
 		var err error

@@ -138,7 +138,7 @@ func (m *Methods) method(c *config.Config, u *config.Upstream, o Options) (Metho
 		from := m.issuer(a.JWT, o.Logger)
 		page := describe(c.PublicURL, u, a.JWT)
 		m.pages = append(m.pages, page)
-		return newTokens(a.JWT, from, page.URL, o.Logger)
+		return newTokens(a.JWT, from, MaxTokens, page.URL, o.Logger)
 	case a.Passthrough != nil:
 		return newPassthrough(c, u, m.credentials.upstreams[u.Name], o)
 	case a.TrustedHeader != nil:
@@ -151,10 +151,8 @@ func (m *Methods) method(c *config.Config, u *config.Upstream, o Options) (Metho
 func (m *Methods) issuer(j *config.JWT, log *slog.Logger) *issuer {
 	key := j.Issuer + " " + j.JWKSURL
 	if m.issuers[key] == nil {
-		m.issuers[key] = newIssuer(j.Issuer, j.JWKSURL, j.Refresh, m.work, log)
+		m.issuers[key] = newIssuer(j.Issuer, j.JWKSURL, m.work, log)
 	}
-	keys := &m.issuers[key].keys
-	keys.refresh = min(keys.refresh, j.Refresh)
 	return m.issuers[key]
 }
 

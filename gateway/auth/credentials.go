@@ -66,8 +66,8 @@ type Credentials struct {
 func NewCredentials(c *config.Config) *Credentials {
 	all := &Credentials{upstreams: map[string]*tokenCaches{}}
 	for _, u := range c.Upstreams {
-		if pass := c.AuthOf(u).Passthrough; pass != nil {
-			all.upstreams[u.Name] = &tokenCaches{newTokenCache(pass.MaxTokens, pass.ForgetAfter), newTokenCache(pass.MaxTokens, pass.ForgetAfter)}
+		if c.AuthOf(u).Passthrough != nil {
+			all.upstreams[u.Name] = &tokenCaches{newTokenCache(), newTokenCache()}
 		}
 	}
 	return all
@@ -170,9 +170,13 @@ func (s *cachedToken) good(now time.Time) bool {
 	return s != nil && s.authorization != "" && (s.until.IsZero() || now.Before(s.until))
 }
 
-func newTokenCache(most int, forget time.Duration) *tokenCache {
-	entries, _ := simplelru.NewLRU[string, *cachedToken](max(1, most), nil) // fails for no size only
-	return &tokenCache{forget: forget, entries: entries}
+// forgetAfter is for how long the newest token of a caller is kept after its last use. Tasks that run,
+// a day at most by default, need it to ask the server something in the caller's name.
+const forgetAfter = 24 * time.Hour
+
+func newTokenCache() *tokenCache {
+	entries, _ := simplelru.NewLRU[string, *cachedToken](MaxTokens, nil) // fails for no size only
+	return &tokenCache{forget: forgetAfter, entries: entries}
 }
 
 // put notes what a principal has shown just now. Of two that expire, the one that lasts

@@ -14,14 +14,10 @@ import (
 
 // newTestCredentials are those of the upstream up, which has passthrough, and of keys, which
 // has not.
-func newTestCredentials(change ...func(*config.Passthrough)) *Credentials {
+func newTestCredentials() *Credentials {
 	c := config.Default()
-	pass := config.NewPassthrough()
-	for _, f := range change {
-		f(pass)
-	}
 	up, other := config.NewUpstream("up", "http://127.0.0.1:1"), config.NewUpstream("open", "http://127.0.0.1:1")
-	up.Auth = &config.Auth{Passthrough: pass}
+	up.Auth = &config.Auth{Passthrough: config.NewPassthrough()}
 	c.Upstreams = []*config.Upstream{up, other}
 	return NewCredentials(c)
 }
@@ -84,8 +80,10 @@ func TestOutgoing(t *testing.T) {
 // TestCredentialsAreForgotten: they are bounded in number and in time.
 func TestCredentialsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newTestCredentials(func(p *config.Passthrough) { p.MaxTokens, p.ForgetAfter = 3, time.Hour })
+		c := newTestCredentials()
 		p := c.of("up", "alice")
+		p.forget = time.Hour
+		p.entries.Resize(3)
 		for i := range 5 {
 			p.put(fmt.Sprint(i), "t", time.Time{})
 		}
@@ -107,8 +105,9 @@ func TestCredentialsAreForgotten(t *testing.T) {
 // lost; another's does not.
 func TestWaitForCredentials(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newTestCredentials(func(p *config.Passthrough) { p.MaxTokens = 2 })
+		c := newTestCredentials()
 		p := c.of("up", "alice")
+		p.entries.Resize(2)
 		told := 0
 		wait := func(ctx context.Context) <-chan error {
 			done := make(chan error, 1)

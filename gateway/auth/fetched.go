@@ -19,16 +19,19 @@ const (
 	holdFor      = 12 * time.Hour   // how long the last good answer holds while there is no newer one
 )
 
+// refreshEvery is how often the keys of an issuer, and the metadata of a server, are fetched. Issuers
+// announce a new key for longer than that.
+const refreshEvery = 10 * time.Minute
+
 // fetched is an answer of somebody else that is kept: the keys of an issuer, the metadata of a
-// server. It is fetched when it is first needed, and again once it is older than refresh. Whoever
+// server. It is fetched when it is first needed, and again once it is older than refreshEvery. Whoever
 // finds it old gets it as it is, while a newer one is fetched. The last good answer holds while no
 // newer one can be had, for holdFor at most, and is asked for again soon. All that wait share one
 // attempt.
 type fetched[T any] struct {
-	fetch   func(ctx context.Context) (T, error)
-	refresh time.Duration
-	work    *work.Background
-	asking  singleflight.Group
+	fetch  func(ctx context.Context) (T, error)
+	work   *work.Background
+	asking singleflight.Group
 
 	mu     sync.Mutex
 	answer T         // the last good one
@@ -106,7 +109,7 @@ func (f *fetched[T]) due() (due, wait bool) {
 	case f.tried.IsZero():
 		return true, true
 	case f.holds() && f.err == nil && !f.doubt:
-		return since >= f.refresh, since >= 2*f.refresh
+		return since >= refreshEvery, since >= 2*refreshEvery
 	case f.holds():
 		return since >= fetchFloor, f.doubt
 	case definite(f.err): // somebody has answered that there is none

@@ -12,7 +12,6 @@ import (
 	"net/url"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/MicahParks/jwkset"
 	"github.com/go-jose/go-jose/v4"
@@ -38,9 +37,9 @@ type issuer struct {
 	down atomic.Bool // as the log says
 }
 
-func newIssuer(name, jwks string, refresh time.Duration, lasting *work.Background, log *slog.Logger) *issuer {
+func newIssuer(name, jwks string, lasting *work.Background, log *slog.Logger) *issuer {
 	i := &issuer{name: name, jwks: jwks, web: newFetcher(nil), log: log.With("issuer", name)}
-	i.keys.fetch, i.keys.refresh, i.keys.work = i.fetch, refresh, lasting
+	i.keys.fetch, i.keys.work = i.fetch, lasting
 	return i
 }
 

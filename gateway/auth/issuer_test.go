@@ -26,7 +26,7 @@ import (
 func quietIssuer(t *testing.T, fetch func(context.Context) (*keySet, error)) *issuer {
 	t.Helper()
 	lasting := work.NewBackground(context.Canceled)
-	i := newIssuer("https://issuer.example", "", 10*time.Minute, lasting, slog.New(slog.DiscardHandler))
+	i := newIssuer("https://issuer.example", "", lasting, slog.New(slog.DiscardHandler))
 	i.keys.fetch = func(ctx context.Context) (*keySet, error) {
 		set, err := fetch(ctx)
 		i.down.Store(err != nil)
@@ -273,7 +273,7 @@ func TestDiscovery(t *testing.T) {
 
 // issuerAt is an issuer whose keys nobody keeps.
 func issuerAt(name, jwks string) *issuer {
-	return newIssuer(name, jwks, time.Hour, work.NewBackground(context.Canceled), slog.New(slog.DiscardHandler))
+	return newIssuer(name, jwks, work.NewBackground(context.Canceled), slog.New(slog.DiscardHandler))
 }
 
 // TestKeySets: a key that is not for signatures is left out; a set that has no other is refused, and

@@ -69,8 +69,6 @@ func BenchmarkIdentify(b *testing.B) {
 	i := wiretest.NewIssuer(b, "")
 	c := config.Default()
 	j := wiretest.WithTokens(c, i)
-	withMemory, withoutMemory := *j, *j
-	withoutMemory.MaxTokens = 0
 	source := issuerAt(i.URL, "")
 	var keys []config.BearerKey
 	for n := range 1000 {
@@ -80,11 +78,11 @@ func BenchmarkIdentify(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	tokens, err := newTokens(&withMemory, source, "x", slog.New(slog.DiscardHandler))
+	tokens, err := newTokens(j, source, MaxTokens, "x", slog.New(slog.DiscardHandler))
 	if err != nil {
 		b.Fatal(err)
 	}
-	forgetful, err := newTokens(&withoutMemory, source, "x", slog.New(slog.DiscardHandler))
+	forgetful, err := newTokens(j, source, 0, "x", slog.New(slog.DiscardHandler))
 	if err != nil {
 		b.Fatal(err)
 	}

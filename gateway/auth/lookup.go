@@ -44,11 +44,11 @@ func (p *passthrough) lookUp(ctx context.Context, token string, before *verifica
 
 // nothing is found out; it is not tried again for a while.
 func (p *passthrough) nothing() *verification {
-	return &verification{verdict: unverified, until: time.Now().Add(p.cfg.Remember)}
+	return &verification{verdict: unverified, until: time.Now().Add(remember)}
 }
 
 func (p *passthrough) refute() *verification {
-	return &verification{verdict: refuted, until: time.Now().Add(p.cfg.Remember)}
+	return &verification{verdict: refuted, until: time.Now().Add(remember)}
 }
 
 // trusted returns the issuers that the server's metadata names now. A server without metadata
@@ -93,7 +93,7 @@ func (p *passthrough) mayAsk(issuer string) bool {
 // issuerOf is who a JWT says that it is from, "" for what is none. It only decides whose keys
 // the signature is held against.
 func issuerOf(token string) string {
-	parsed, err := jwt.ParseSigned(token, algorithms(nil))
+	parsed, err := jwt.ParseSigned(token, algorithms)
 	if err != nil {
 		return ""
 	}
@@ -132,8 +132,8 @@ func (p *passthrough) tokensOf(t *trust, issuer string) (*tokens, error) {
 		return of, nil
 	}
 	j := config.NewJWT()
-	j.Issuer, j.Audiences, j.Leeway, j.MaxTokens = issuer, p.audiences(t), p.cfg.Leeway, 0
-	of, err := newTokens(j, newIssuer(issuer, "", p.cfg.Refresh, p.work, p.log), p.page, p.log)
+	j.Issuer, j.Audiences, j.Leeway = issuer, p.audiences(t), p.cfg.Leeway
+	of, err := newTokens(j, newIssuer(issuer, "", p.work, p.log), 0, p.page, p.log) // what is found out is remembered here
 	if err != nil {
 		return nil, err
 	}
@@ -211,15 +211,11 @@ func (p *passthrough) introspect(ctx context.Context, t *trust, token string, be
 
 // believed is whose somebody says that a token is.
 func (p *passthrough) believed(issuer, subject string) *verification {
-	return &verification{verdict: verified, issuer: issuer, name: subject, until: time.Now().Add(p.cfg.Remember)}
+	return &verification{verdict: verified, issuer: issuer, name: subject, until: time.Now().Add(remember)}
 }
 
-// algorithms are those of these names, or all that are allowed if there are none.
-func algorithms(names []string) (all []jose.SignatureAlgorithm) {
-	for _, a := range config.Algorithms {
-		if len(names) == 0 || slices.Contains(names, a) {
-			all = append(all, jose.SignatureAlgorithm(a))
-		}
-	}
-	return all
+// algorithms are those that a token may be signed with. None is symmetric: whoever can check such a
+// token can also make one.
+var algorithms = []jose.SignatureAlgorithm{
+	jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512, jose.ES256, jose.ES384, jose.ES512, jose.EdDSA,
 }

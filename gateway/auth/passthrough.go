@@ -40,7 +40,9 @@ type passthrough struct {
 	known   *verifications // of tokens that are verified
 	others  *verifications // of all that anybody may show: they take no room from the known ones
 	asking  singleflight.Group
-	lookups chan struct{} // full while max_lookups are under way
+	lookups chan struct{} // full while maxLookups are under way
+	// lookupTimeout is that of production, but in tests.
+	lookupTimeout time.Duration
 
 	mu     sync.Mutex // guards trust
 	trust  *trust     // nil before the first metadata
@@ -48,6 +50,18 @@ type passthrough struct {
 
 	broken, invalid, unknown *Refusal
 }
+
+const (
+	// maxLookups is how many tokens are being looked up at a time: more would only wait at their
+	// issuer.
+	maxLookups = 64
+	// lookupTimeout is how long finding out whose a token is may take. A request for which that is
+	// too short is refused with 503.
+	lookupTimeout = 10 * time.Second
+	// remember is for how long it is believed what introspection has said of a token, and that
+	// nothing is known of one: a token that is revoked is good for so much longer.
+	remember = time.Minute
+)
 
 // verification is what was found out of a token.
 type verification struct {
@@ -87,19 +101,19 @@ func newPassthrough(c *config.Config, u *config.Upstream, tokens *tokenCaches, o
 		return nil, err
 	}
 	lasting := work.NewBackground(context.Canceled)
-	resource, err := newResource(u, c.PublicURL, o.TLS[u.Name], cfg.Refresh, lasting, log)
+	resource, err := newResource(u, c.PublicURL, o.TLS[u.Name], lasting, log)
 	if err != nil {
 		return nil, err
 	}
-	known, err := lru.New[[sha256.Size]byte, *verification](cfg.MaxTokens)
+	known, err := lru.New[[sha256.Size]byte, *verification](MaxTokens)
 	if err != nil {
 		return nil, err
 	}
-	others, _ := lru.New[[sha256.Size]byte, *verification](cfg.MaxTokens) // as before
+	others, _ := lru.New[[sha256.Size]byte, *verification](MaxTokens) // as before
 	p := &passthrough{
 		cfg: cfg, page: c.PublicURL + MetadataPath(u),
 		public: append(sameAddress(c.PublicURL+u.Path, u.URL), cfg.Audiences...), secret: secret,
-		resource: resource, tokens: tokens, log: log, web: newFetcher(nil), work: lasting, known: known, others: others, lookups: make(chan struct{}, cfg.MaxLookups),
+		resource: resource, tokens: tokens, log: log, web: newFetcher(nil), work: lasting, known: known, others: others, lookups: make(chan struct{}, maxLookups), lookupTimeout: lookupTimeout,
 	}
 	p.broken = challenged(http.StatusBadRequest, p.page, "invalid_request", "Authorization must be there once, and one credential", nil)
 	p.invalid = challenged(http.StatusUnauthorized, p.page, "invalid_token", "the token is not valid any more", nil)
@@ -200,7 +214,7 @@ func (p *passthrough) find(ctx context.Context, token string) (*verification, er
 		if before.holds(ctx, time.Now()) {
 			return before, nil
 		}
-		ctx, stop := context.WithTimeout(ctx, p.cfg.LookupTimeout)
+		ctx, stop := context.WithTimeout(ctx, p.lookupTimeout)
 		defer stop()
 		select {
 		case p.lookups <- struct{}{}:

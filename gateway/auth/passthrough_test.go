@@ -430,7 +430,8 @@ func TestOtherIssuers(t *testing.T) {
 // TestLookupsAreBounded: where too many tokens are looked up, a request is not let through.
 func TestLookupsAreBounded(t *testing.T) {
 	i := wiretest.NewIssuer(t, "")
-	m := startPassthrough(t, newOAuthServer(t, i.URL), withIntrospection(i), func(p *config.Passthrough) { p.MaxLookups, p.LookupTimeout = 1, 100*time.Millisecond })
+	m := startPassthrough(t, newOAuthServer(t, i.URL), withIntrospection(i))
+	m.lookups, m.lookupTimeout = make(chan struct{}, 1), 100*time.Millisecond
 	m.lookups <- struct{}{}
 	if c, refusal := m.Identify(request("Bearer " + i.Opaque("alice", nil))); refusal == nil || refusal.Status != http.StatusServiceUnavailable || c.Principal.Subject != "" {
 		t.Errorf("%+v, %v", c.Principal, refusal)
@@ -447,12 +448,16 @@ func TestLookupsAreBounded(t *testing.T) {
 // TestStrangersTakeNoRoom: what anybody may show does not make the gateway forget who is known.
 func TestStrangersTakeNoRoom(t *testing.T) {
 	i := wiretest.NewIssuer(t, "")
-	c := passConfig(t, newOAuthServer(t, i.URL), withIntrospection(i), func(p *config.Passthrough) { p.MaxTokens = 2 })
+	c := passConfig(t, newOAuthServer(t, i.URL), withIntrospection(i))
 	credentials := NewCredentials(c)
+	credentials.upstreams["up"].known.entries.Resize(2)
+	credentials.upstreams["up"].unverified.entries.Resize(2)
 	m, err := New(c, Options{Credentials: credentials, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
+	m.Of("up").(*passthrough).known.Resize(2)
+	m.Of("up").(*passthrough).others.Resize(2)
 	token := i.Opaque("alice", nil)
 	alice := letIn(t, m.Of("up"), "Bearer "+token)
 	for n := range 10 {

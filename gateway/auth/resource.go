@@ -12,7 +12,6 @@ import (
 	"net/url"
 	"strings"
 	"sync"
-	"time"
 
 	"taskgate/gateway/config"
 	"taskgate/internal/work"
@@ -44,7 +43,7 @@ type document struct {
 	Servers  []string `json:"authorization_servers"`
 }
 
-func newResource(u *config.Upstream, public string, secure *tls.Config, refresh time.Duration, lasting *work.Background, log *slog.Logger) (*Resource, error) {
+func newResource(u *config.Upstream, public string, secure *tls.Config, lasting *work.Background, log *slog.Logger) (*Resource, error) {
 	server, err := url.Parse(u.URL)
 	if err != nil || server.Host == "" {
 		return nil, errors.New("the server has no address") // what is wrong is not repeated: it may hold a secret
@@ -54,7 +53,7 @@ func newResource(u *config.Upstream, public string, secure *tls.Config, refresh 
 		return nil, err
 	}
 	r := &Resource{server: server, public: at, renamed: u.ForwardHost == config.On, from: newFetcher(secure), log: log}
-	r.metadata.fetch, r.metadata.refresh, r.metadata.work = r.fetch, refresh, lasting
+	r.metadata.fetch, r.metadata.work = r.fetch, lasting
 	return r, nil
 }
 

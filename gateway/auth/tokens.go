@@ -22,14 +22,13 @@ import (
 
 // tokens lets in who has a token of one issuer, signed as a JWT (RFC 7519, RFC 9068).
 type tokens struct {
-	from       *issuer
-	algorithms []jose.SignatureAlgorithm
-	expected   jwt.Expected
-	leeway     time.Duration
-	claim      string
-	scopes     []string
-	metadata   string // where clients find the metadata of the resource
-	log        *slog.Logger
+	from     *issuer
+	expected jwt.Expected
+	leeway   time.Duration
+	claim    string
+	scopes   []string
+	metadata string // where clients find the metadata of the resource
+	log      *slog.Logger
 
 	// verified are the tokens that were let in, by their hashes; nil remembers none.
 	verified *lru.Cache[[sha256.Size]byte, *grant]
@@ -47,7 +46,12 @@ type grant struct {
 	keys      *keySet // with one of which it is signed
 }
 
-func newTokens(c *config.JWT, from *issuer, metadata string, log *slog.Logger) (*tokens, error) {
+// MaxTokens is how many tokens of callers are remembered for each upstream: a few megabytes.
+const MaxTokens = 10_000
+
+// newTokens lets in who has a token of the issuer. remember is how many are remembered, so that their
+// signatures are not verified at each request.
+func newTokens(c *config.JWT, from *issuer, remember int, metadata string, log *slog.Logger) (*tokens, error) {
 	t := &tokens{
 		from: from, leeway: c.Leeway, claim: c.Principal, scopes: c.Scopes, log: log,
 		expected: jwt.Expected{Issuer: c.Issuer, AnyAudience: c.Audiences}, metadata: metadata,
@@ -55,12 +59,8 @@ func newTokens(c *config.JWT, from *issuer, metadata string, log *slog.Logger) (
 	if c.Issuer == "" || len(c.Audiences) == 0 || c.Principal == "" {
 		return nil, errors.New("jwt needs issuer, audiences and principal")
 	}
-	t.algorithms = algorithms(c.Algorithms)
-	if len(t.algorithms) == 0 {
-		return nil, errors.New("none of jwt.algorithms is known")
-	}
-	if c.MaxTokens > 0 {
-		cache, err := lru.New[[sha256.Size]byte, *grant](c.MaxTokens)
+	if remember > 0 {
+		cache, err := lru.New[[sha256.Size]byte, *grant](remember)
 		if err != nil {
 			return nil, err
 		}
@@ -152,7 +152,7 @@ type claims struct {
 
 // verify checks the signature of a token and what it says.
 func (t *tokens) verify(ctx context.Context, token string) (*grant, error) {
-	parsed, err := jwt.ParseSigned(token, t.algorithms)
+	parsed, err := jwt.ParseSigned(token, algorithms)
 	if err != nil {
 		return nil, err
 	}

@@ -58,10 +58,6 @@ type JWT struct {
 	// refused.
 	Audiences []string `yaml:"audiences" required:"true"`
 
-	// Algorithms are those that tokens may be signed with, of RS256, RS384, RS512, PS256,
-	// PS384, PS512, ES256, ES384, ES512 and EdDSA. Without it all of them are.
-	Algorithms []string `yaml:"algorithms"`
-
 	// Leeway is how far the clocks of the issuer and the gateway may be apart.
 	Leeway time.Duration `yaml:"leeway" min:"0s"`
 
@@ -72,14 +68,6 @@ type JWT struct {
 
 	// Scopes are those that every token needs.
 	Scopes []string `yaml:"scopes"`
-
-	// Refresh is how often the issuer's keys are fetched. They are also fetched when a token
-	// names one that is not known, though not more than once in 10s.
-	Refresh time.Duration `yaml:"refresh" min:"10s"`
-
-	// MaxTokens is how many verified tokens are remembered, so that their signatures are
-	// not verified at each request. 0 remembers none.
-	MaxTokens int `yaml:"max_tokens" min:"0"`
 }
 
 // TrustedHeader says which header of whom is believed.
@@ -103,7 +91,7 @@ func NewAuth() Auth { return Auth{Anonymous: Off} }
 
 // NewJWT returns a JWT with every default. What is required is empty.
 func NewJWT() *JWT {
-	return &JWT{Leeway: 30 * time.Second, Principal: "sub", Refresh: 10 * time.Minute, MaxTokens: 10_000}
+	return &JWT{Leeway: 30 * time.Second, Principal: "sub"}
 }
 
 func (a *Auth) seed(any) { *a = NewAuth() }

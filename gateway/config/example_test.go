@@ -132,7 +132,7 @@ func TestExampleShowsDefaults(t *testing.T) {
 	want.Audit = "/var/log/taskgate/audit.jsonl"
 	jwt := config.NewJWT()
 	jwt.Issuer, jwt.JWKSURL = "https://login.example.com", "https://login.example.com/keys"
-	jwt.Audiences, jwt.Algorithms, jwt.Scopes = []string{"https://gateway.example.com/mcp"}, []string{"ES256", "RS256"}, []string{"mcp:use"}
+	jwt.Audiences, jwt.Scopes = []string{"https://gateway.example.com/mcp"}, []string{"mcp:use"}
 	u.Auth = &config.Auth{Anonymous: config.Off, JWT: jwt}
 	files.Auth = &config.Auth{Anonymous: config.Off, TrustedHeader: &config.TrustedHeader{Name: "X-Forwarded-User", From: []string{"10.0.0.0/8", "::1"}, Certificates: []string{"proxy.internal"}}}
 	pass := config.NewPassthrough()

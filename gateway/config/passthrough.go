@@ -22,31 +22,8 @@ type Passthrough struct {
 	// have to say for whom a token is (aud).
 	Introspection *Introspection `yaml:"introspection"`
 
-	// Remember is for how long it is believed what introspection has said of a token, and that
-	// nothing is known of one.
-	Remember time.Duration `yaml:"remember" min:"1s"`
-
 	// Leeway is how far the clocks of the issuers and the gateway may be apart.
 	Leeway time.Duration `yaml:"leeway" min:"0s"`
-
-	// Refresh is how often the server's metadata and the keys of its issuers are fetched.
-	Refresh time.Duration `yaml:"refresh" min:"10s"`
-
-	// MaxTokens is how many tokens are remembered: what was found out of them, and the newest
-	// one of each caller.
-	MaxTokens int `yaml:"max_tokens" min:"1"`
-
-	// MaxLookups is how many tokens are being looked up at a time. A request whose token
-	// would be one more waits for lookup_timeout.
-	MaxLookups int `yaml:"max_lookups" min:"1"`
-
-	// LookupTimeout is how long finding out whose a token is may take. A request for which
-	// that is too short is refused with 503.
-	LookupTimeout time.Duration `yaml:"lookup_timeout" min:"100ms"`
-
-	// ForgetAfter is for how long the newest token of a caller is kept in memory after its
-	// last use. Tasks that run need it to ask the server something in the caller's name.
-	ForgetAfter time.Duration `yaml:"forget_after" min:"1s"`
 }
 
 // Introspection is where an authorization server says what a token is (RFC 7662).
@@ -67,10 +44,7 @@ type Introspection struct {
 
 // NewPassthrough returns a Passthrough with every default.
 func NewPassthrough() *Passthrough {
-	return &Passthrough{
-		Unverified: UnverifiedBlock, Remember: time.Minute, Leeway: 30 * time.Second, Refresh: 10 * time.Minute,
-		MaxTokens: 10_000, MaxLookups: 64, LookupTimeout: 10 * time.Second, ForgetAfter: 24 * time.Hour,
-	}
+	return &Passthrough{Unverified: UnverifiedBlock, Leeway: 30 * time.Second}
 }
 
 func (t *Passthrough) seed(any) { *t = *NewPassthrough() }

@@ -42,6 +42,17 @@ var removed = map[string]string{
 	"Tool.max_question_bytes": nowFixed("4MiB"),
 	"Tool.max_questions":      nowFixed("1000"),
 	"Tool.max_ttl":            "ttl is the longest time that a client may ask for as well; delete the line",
+
+	"JWT.algorithms": "every asymmetric one is taken; delete the line",
+	"JWT.max_tokens": nowFixed("10000"),
+	"JWT.refresh":    nowFixed("10m"),
+
+	"Passthrough.forget_after":   nowFixed("24h"),
+	"Passthrough.lookup_timeout": nowFixed("10s"),
+	"Passthrough.max_lookups":    nowFixed("64"),
+	"Passthrough.max_tokens":     nowFixed("10000"),
+	"Passthrough.refresh":        nowFixed("10m"),
+	"Passthrough.remember":       nowFixed("1m"),
 }
 
 // nowFixed says of a removed key that nobody has to set it.
