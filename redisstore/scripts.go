@@ -55,8 +55,6 @@ var (
 	sessionLogLua string
 	//go:embed lua/session_since.lua
 	sessionSinceLua string
-	//go:embed lua/upstream_hold.lua
-	upstreamHoldLua string
 	//go:embed lua/upstream_end.lua
 	upstreamEndLua string
 
@@ -80,7 +78,6 @@ var (
 	sessionSignalScript = newScript(sessionSignalLua)
 	sessionLogScript    = newScript(sessionLogLua)
 	sessionSinceScript  = newScript(sessionSinceLua)
-	upstreamHoldScript  = newScript(upstreamHoldLua)
 	upstreamEndScript   = newScript(upstreamEndLua)
 )
 

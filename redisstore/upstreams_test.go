@@ -20,7 +20,7 @@ func TestUpstreamSessions(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := open(t)
-			testUpstreamSessions(t, store().(*Store).UpstreamSessions("up", "a"), store().(*Store).UpstreamSessions("up", "b"))
+			testUpstreamSessions(t, store().(*Store).UpstreamSessions("up"), store().(*Store).UpstreamSessions("up"))
 		})
 	}
 }
@@ -33,20 +33,13 @@ func testUpstreamSessions(t *testing.T, a, b *UpstreamSessions) {
 			t.Errorf("swap: %d %v, want %d", got, err, want)
 		}
 	}
-	end := func(u *UpstreamSessions, over bool, want string) {
+	end := func(u *UpstreamSessions, idle time.Duration, want string) {
 		t.Helper()
-		if got, err := u.End(ctx, "k", over); string(got) != want || err != nil {
+		if got, err := u.End(ctx, "k", idle); string(got) != want || err != nil {
 			t.Errorf("end: %q %v, want %q", got, err, want)
 		}
 	}
-	hold := func(u *UpstreamSessions, d time.Duration) {
-		t.Helper()
-		if err := u.Hold(ctx, "k", d); err != nil {
-			t.Error(err)
-		}
-	}
-	end(a, true, "")
-	hold(a, time.Minute) // of nothing
+	end(a, 0, "") // of nothing
 	swap(a, 1, "early", 0)
 	swap(a, 0, "one", 1)
 	swap(b, 0, "again", 0)
@@ -54,25 +47,9 @@ func testUpstreamSessions(t *testing.T, a, b *UpstreamSessions) {
 	if state, rev, err := a.Load(ctx, "k"); string(state) != "two" || rev != 2 || err != nil {
 		t.Errorf("load: %q %d %v", state, rev, err)
 	}
-	end(a, false, "") // nobody has said that it is over
-	hold(a, time.Minute)
-	hold(b, time.Millisecond)
-	end(b, true, "") // a needs it
-	hold(a, 0)
-	give, again := time.After(limit), time.NewTicker(time.Millisecond)
-	defer again.Stop()
-	for done := false; !done; { // b needed it for a moment
-		state, err := a.End(ctx, "k", false)
-		if err != nil || state != nil && string(state) != "two" {
-			t.Fatalf("end: %q %v", state, err)
-		}
-		done = state != nil
-		select {
-		case <-again.C:
-		case <-give:
-			t.Fatal("timed out")
-		}
-	}
+	end(b, time.Minute, "") // a has just used it
+	<-time.After(20 * time.Millisecond)
+	end(b, 10*time.Millisecond, "two")
 	if _, rev, err := b.Load(ctx, "k"); rev != 0 || err != nil {
 		t.Errorf("left: %d %v", rev, err)
 	}

@@ -47,7 +47,7 @@ func newUpstreams(c *config.Config, store *redisstore.Store, replica shim.Replic
 			// A session is a process of this replica, which no other one can use.
 			cfg.Transport, cfg.SessionIdle = stdio.New(stdioConfig(u, idle, log)), cmp.Or(idle, math.MaxInt64)
 		} else {
-			cfg.Sessions = store.UpstreamSessions(u.Name, string(replica))
+			cfg.Sessions = store.UpstreamSessions(u.Name)
 		}
 		up, err := upstream.New(cfg)
 		if err != nil {

@@ -245,7 +245,7 @@ func (p *parking) start(t *testing.T, name, server string, c *config.Config) {
 		t.Fatal(err)
 	}
 	up, err := upstream.New(upstream.Config{
-		Name: "up", URL: server, Replica: name, Sessions: store.UpstreamSessions("up", name), Logger: logger, TracerProvider: traces, Metrics: measured,
+		Name: "up", URL: server, Replica: name, Sessions: store.UpstreamSessions("up"), Logger: logger, TracerProvider: traces, Metrics: measured,
 		Tasks: upstream.TaskUse(c.Upstreams[0].UpstreamTasks),
 	})
 	if err != nil {

@@ -83,7 +83,7 @@ func newReplica(t *testing.T, redis, name, server string, change func(*config.Co
 		t.Fatal(err)
 	}
 	up, err := upstream.New(upstream.Config{
-		Name: "up", URL: server, Replica: name, Sessions: store.UpstreamSessions("up", name),
+		Name: "up", URL: server, Replica: name, Sessions: store.UpstreamSessions("up"),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -99,7 +99,7 @@ func (h *HTTP) EndSession(ctx context.Context, key string) {
 	if key == "" {
 		return
 	}
-	h.sessions.endKey(ctx, key)
+	h.sessions.endKey(key)
 	h.tools.endSession(key)
 }
 

@@ -42,13 +42,11 @@ type session struct {
 	claimed recent      // ids of the server's requests that were taken care of
 	level   string      // the log level that the client has set
 	lost    int64       // the latest generation that the server has lost
-	over    bool        // the client's session has ended, not only this replica's use of it
 
 	carried atomic.Pointer[Forwarded] // by the latest request in it; nil for nothing
 
 	shared atomic.Bool // with other replicas (shared.go)
-	holder *time.Timer // tells them of a long use
-	held   bool        // they have been told
+	usage  *time.Timer // tells the store of a use; nil while there is none to tell
 }
 
 // link is one generation of a session: what the handshake agreed on.
@@ -80,12 +78,8 @@ func (s *session) pin() {
 	if s.timer != nil {
 		s.timer.Stop()
 	}
-	switch {
-	case !s.shared.Load() || s.refs > 1:
-	case s.holder == nil:
-		s.holder = time.AfterFunc(holdAfter, s.hold)
-	default:
-		s.holder.Reset(holdAfter)
+	if s.usage == nil && s.shared.Load() {
+		s.usage = time.AfterFunc(s.t.wire.cfg.SessionIdle/usesPerIdle, s.noteUse)
 	}
 }
 
@@ -94,11 +88,6 @@ func (s *session) release() {
 	s.mu.Lock()
 	s.refs--
 	last, over := s.refs == 0, s.own || s.ended
-	held := false
-	if last && s.holder != nil {
-		s.holder.Stop()
-		held, s.held = s.held, false
-	}
 	if last && !over {
 		if s.timer == nil {
 			s.timer = time.AfterFunc(s.t.wire.cfg.SessionIdle, s.expire)
@@ -106,16 +95,9 @@ func (s *session) release() {
 			s.timer.Reset(s.t.wire.cfg.SessionIdle)
 		}
 	}
-	ended, kept := s.over, s.kept
 	s.mu.Unlock()
 	if last && over {
 		s.get.closeUnused()
-	}
-	switch {
-	case kept && s.shared.Load(): // the hold lasts until whoever resumes has taken over
-	case last && s.shared.Load():
-		s.t.shares.letGo(s.carry(context.Background()), s.key.key, held, ended)
-	case last && over:
 		s.delete()
 	}
 }
@@ -130,35 +112,33 @@ func (s *session) retain() {
 // expire ends a session that has been idle for long.
 func (s *session) expire() {
 	s.t.remove(s)
-	s.finish(false)
+	s.finish()
+	if s.shared.Load() {
+		s.t.shares.end(s.carry(context.Background()), s.key.key, s.t.wire.cfg.SessionIdle/2)
+	}
 }
 
 // finish ends a session that is no longer in the pool, at once or with its last
-// release. over says that the client's session is over; a session that replicas
-// share is left to the others otherwise.
-func (s *session) finish(over bool) {
+// release. One that replicas share is left to the others.
+func (s *session) finish() {
 	s.mu.Lock()
 	s.ended = true
-	s.over = s.over || over
 	busy := s.refs > 0
 	if s.timer != nil {
 		s.timer.Stop()
 	}
 	s.mu.Unlock()
 	s.get.closeUnused()
-	switch {
-	case busy:
-	case !s.shared.Load():
+	if !busy {
 		s.delete()
-	case over:
-		s.t.shares.endLater(s.carry(context.Background()), s.key.key)
-	default: // the client's session may have ended while another replica used it
-		s.t.shares.letGo(s.carry(context.Background()), s.key.key, true, false)
 	}
 }
 
-// delete ends the session at the server.
+// delete ends the session at the server, unless replicas share it: that one idles out.
 func (s *session) delete() {
+	if s.shared.Load() {
+		return
+	}
 	s.mu.Lock()
 	l := s.cur
 	s.cur = nil

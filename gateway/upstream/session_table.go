@@ -2,6 +2,8 @@ package upstream
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -131,7 +133,7 @@ func (t *sessionTable) find(ctx context.Context, s shim.Session) *session {
 // it. Later calls under the same key go on in it, where there is none yet. It is
 // not deleted from here: other calls of the lost replica may be resumed in it, by
 // this replica and by others, and the server ends it in its own time. One that
-// replicas share in the store ends as they agree there.
+// replicas share in the store idles out.
 func (t *sessionTable) adopt(ctx context.Context, s shim.Session, l *link) *session {
 	k := keyOf(s)
 	ses := newSession(t, k, s)
@@ -178,18 +180,17 @@ func (t *sessionTable) remove(s *session) {
 	}
 }
 
-// endKey ends the sessions of a key, whatever abilities they were opened with. One that
-// only another replica has opened is ended too.
-func (t *sessionTable) endKey(ctx context.Context, key string) {
+// endKey ends the sessions of a key, whatever abilities they were opened with. Those that
+// replicas share idle out: another one may have calls in them.
+func (t *sessionTable) endKey(key string) {
 	t.mu.Lock()
-	variants := t.m[key]
-	delete(t.m, key)
+	all := slices.Collect(maps.Values(t.m[key]))
 	t.mu.Unlock()
-	for _, s := range variants {
-		s.finish(true)
-	}
-	if len(variants) == 0 && t.wire.cfg.Sessions != nil {
-		t.shares.endLater(ctx, key)
+	for _, s := range all {
+		if !s.shared.Load() {
+			t.remove(s)
+			s.finish()
+		}
 	}
 }
 
@@ -202,7 +203,7 @@ func (t *sessionTable) close() {
 	t.mu.Unlock()
 	for _, variants := range all {
 		for _, s := range variants {
-			s.finish(false)
+			s.finish()
 		}
 	}
 }

@@ -16,30 +16,23 @@ import (
 // opaque to it. It speaks of standard types only, so that a store can implement it
 // that does not know this package.
 type Sessions interface {
-	// Load returns the state under a key and its revision; 0 says there is none.
+	// Load returns the state under a key and its revision; 0 says there is none. It counts as
+	// a use of the session.
 	Load(ctx context.Context, key string) (state []byte, rev int64, err error)
 
 	// Swap stores a state where the revision still is rev, and returns the new one;
 	// 0 if it has moved on. With rev 0 there must be none yet.
 	Swap(ctx context.Context, key string, rev int64, state []byte) (int64, error)
 
-	// Hold says that this replica needs the session for so long; 0 lets go of it.
-	Hold(ctx context.Context, key string, d time.Duration) error
-
-	// End says, if over is set, that nobody will begin anything in the session any
-	// more. Once that was said, and no other replica holds it, the state is removed
-	// and returned to whoever asked; nil otherwise.
-	End(ctx context.Context, key string, over bool) (state []byte, err error)
+	// End removes the state of a session that no replica has used for so long, and returns
+	// it; nil if there is none.
+	End(ctx context.Context, key string, idle time.Duration) (state []byte, err error)
 }
 
 const (
-	// holdAfter is how long a session is in use before other replicas are told, so
-	// that short calls cost nothing; endAfter is how much longer its end waits for
-	// those who are about to tell.
-	holdAfter = 500 * time.Millisecond
-	endAfter  = 2 * holdAfter
-	// holdFor is how long a hold lasts, if the replica dies; it is renewed in time.
-	holdFor = 30 * time.Second
+	// usesPerIdle is how often a replica tells of its use of a session in the time after
+	// which an idle one ends.
+	usesPerIdle = 10
 	// firstLook and lastLook bound the pause between two looks at a session that
 	// another replica is opening.
 	firstLook = 10 * time.Millisecond
@@ -156,61 +149,25 @@ func (sh *shares) noteLevel(ctx context.Context, key, level string) {
 	}
 }
 
-// hold tells the other replicas that a session is in use here.
-func (sh *shares) hold(key string) {
-	sh.work.Go(context.Background(), func(ctx context.Context) {
-		ctx, cancel := context.WithTimeout(ctx, holdFor/3)
-		defer cancel()
-		if err := sh.wire.cfg.Sessions.Hold(ctx, key, holdFor); err != nil {
-			sh.wire.log.Debug("the use of a session was not noted", "err", err)
-		}
-	})
-}
-
-// letGo undoes hold, and ends the session at the server if that was left to the last
-// one to use it.
-func (sh *shares) letGo(ctx context.Context, key string, held, over bool) {
-	if !held && !over {
-		return
-	}
+// end removes a session that no replica has used for so long, and deletes it at the server.
+func (sh *shares) end(ctx context.Context, key string, idle time.Duration) {
 	sh.work.Go(ctx, func(ctx context.Context) {
 		ctx, cancel := outlive(ctx, deleteTimeout)
 		defer cancel()
-		if held {
-			if err := sh.wire.cfg.Sessions.Hold(ctx, key, 0); err != nil {
-				sh.wire.log.Debug("a session was not let go of", "err", err)
-			}
+		b, err := sh.wire.cfg.Sessions.End(ctx, key, idle)
+		var st shared
+		if err == nil && b != nil {
+			err = json.Unmarshal(b, &st)
 		}
-		sh.end(ctx, key, over)
+		switch {
+		case err != nil:
+			sh.wire.log.Debug("a shared session was not ended", "err", err)
+		case st.ID != "":
+			l := &link{id: st.ID, version: st.Version, born: st.born()}
+			sh.wire.sessionEnded(l, "")
+			sh.wire.deleteLink(ctx, l)
+		}
 	})
-}
-
-// endLater ends a session once every replica has had the time to say that it still
-// uses it.
-func (sh *shares) endLater(ctx context.Context, key string) {
-	sh.work.Go(ctx, func(ctx context.Context) {
-		_ = work.Pause(ctx, endAfter) // a client that closes ends it now
-		ctx, cancel := outlive(ctx, deleteTimeout)
-		defer cancel()
-		sh.end(ctx, key, true)
-	})
-}
-
-// end deletes a session at the server, if it is over and nobody else uses it.
-func (sh *shares) end(ctx context.Context, key string, over bool) {
-	b, err := sh.wire.cfg.Sessions.End(ctx, key, over)
-	var st shared
-	if err == nil && b != nil {
-		err = json.Unmarshal(b, &st)
-	}
-	switch {
-	case err != nil:
-		sh.wire.log.Debug("a shared session was not ended", "err", err)
-	case st.ID != "":
-		l := &link{id: st.ID, version: st.Version, born: st.born()}
-		sh.wire.sessionEnded(l, "")
-		sh.wire.deleteLink(ctx, l)
-	}
 }
 
 // openShared finds or opens the generation that all replicas use. One of them shakes
@@ -270,7 +227,7 @@ func (s *session) openForAll(ctx context.Context, rev int64, was shared) (*link,
 			s.t.wire.log.Debug("a failed handshake was not noted", "err", serr)
 		}
 		if local {
-			s.t.shares.end(late, s.key.key, true)
+			s.t.shares.end(late, s.key.key, 0)
 			s.setLevel(ctx, l, st.Level)
 		}
 		return l, err
@@ -288,14 +245,19 @@ func (s *session) openForAll(ctx context.Context, rev int64, was shared) (*link,
 	return l, nil
 }
 
-// hold tells the other replicas that the session is in use here. It runs on a timer.
-func (s *session) hold() {
+// noteUse says in the store that the session was used since the last time, and goes on with
+// that as long as it is. It runs on a timer.
+func (s *session) noteUse() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.refs == 0 || !s.shared.Load() {
-		return
+	if s.refs == 0 {
+		s.usage = nil
+	} else {
+		s.usage.Reset(s.t.wire.cfg.SessionIdle / usesPerIdle)
 	}
-	s.held = true
-	s.holder.Reset(holdFor / 3)
-	s.t.shares.hold(s.key.key)
+	s.t.work.Go(context.Background(), func(ctx context.Context) {
+		if _, _, err := s.t.shares.load(ctx, s.key.key); err != nil {
+			s.t.wire.log.Debug("the use of a session was not noted", "err", err)
+		}
+	})
 }

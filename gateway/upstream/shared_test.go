@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"taskgate/shim"
@@ -21,10 +22,9 @@ type sharedMap struct {
 }
 
 type sharedEntry struct {
-	b     []byte
-	rev   int64
-	over  bool
-	holds map[string]bool
+	b    []byte
+	rev  int64
+	used time.Time
 }
 
 func newSharedMaps(names ...string) []*sharedMap {
@@ -40,6 +40,7 @@ func (m *sharedMap) Load(_ context.Context, key string) ([]byte, int64, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if e := m.state[key]; e != nil {
+		e.used = time.Now()
 		return e.b, e.rev, m.fail
 	}
 	return nil, 0, m.fail
@@ -50,38 +51,21 @@ func (m *sharedMap) Swap(_ context.Context, key string, rev int64, state []byte)
 	defer m.mu.Unlock()
 	e := m.state[key]
 	if e == nil {
-		e = &sharedEntry{holds: map[string]bool{}}
+		e = &sharedEntry{}
 	}
 	if e.rev != rev {
 		return 0, m.fail
 	}
-	e.b, e.rev = state, rev+1
+	e.b, e.rev, e.used = state, rev+1, time.Now()
 	m.state[key] = e
 	return e.rev, m.fail
 }
 
-func (m *sharedMap) Hold(_ context.Context, key string, d time.Duration) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if e := m.state[key]; e != nil {
-		delete(e.holds, m.own)
-		if d > 0 {
-			e.holds[m.own] = true
-		}
-	}
-	return m.fail
-}
-
-func (m *sharedMap) End(_ context.Context, key string, over bool) ([]byte, error) {
+func (m *sharedMap) End(_ context.Context, key string, idle time.Duration) ([]byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	e := m.state[key]
-	if e == nil {
-		return nil, m.fail
-	}
-	e.over = e.over || over
-	held := len(e.holds) > 1 || len(e.holds) == 1 && !e.holds[m.own]
-	if !e.over || held {
+	if e == nil || time.Since(e.used) < idle {
 		return nil, m.fail
 	}
 	delete(m.state, key)
@@ -154,41 +138,41 @@ func TestSharedFails(t *testing.T) {
 	}
 }
 
-// The session ends with the last replica that uses it.
-func TestSharedEnd(t *testing.T) {
-	m := newSharedMaps("a", "b")
-	ctx := t.Context()
-	if _, err := m[0].Swap(ctx, "k", 0, shared{ID: "up-1"}.encode()); err != nil {
-		t.Fatal(err)
-	}
-	a := sharedSession(t, m[0])
-	a.pin()
-	settledShared(t, m[0], func(e *sharedEntry) bool { return e != nil && e.holds["a"] })
-	b := sharedSession(t, m[1])
-	b.t.endKey(t.Context(), "k")
-	settledShared(t, m[0], func(e *sharedEntry) bool { return e != nil && e.over })
-	a.release()
-	settledShared(t, m[0], func(e *sharedEntry) bool { return e == nil })
+// A session that replicas share is deleted once none has used it for long, and not with the end of
+// the client's session: another replica may have calls in it.
+func TestSharedIdlesOut(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, a *HTTP) {
+		m := newSharedMaps("a", "b")
+		a.wire.cfg.Sessions = m[0]
+		b := another(t, a)
+		b.wire.cfg.Sessions = m[1]
+		release := make(chan struct{})
+		s.Tool("t", func(x *fake.Exchange) { <-release; fake.Text("ok")(x) })
+		r := in("a", ``)
+		r.Session.Shared = true
+		var calls sync.WaitGroup
+		for _, h := range []*HTTP{a, b} {
+			calls.Go(func() { checkCall(t, h, r) })
+			synctest.Wait()
+		}
+		wantSessions(t, s, 1, 0, 1)
+		release <- struct{}{} // one of the calls
+		a.EndSession(t.Context(), "a")
+		pauseFor(t, time.Hour)
+		wantSessions(t, s, 1, 0, 1)
+		release <- struct{}{}
+		calls.Wait()
+		pauseFor(t, defaultIdle-time.Second)
+		wantSessions(t, s, 1, 0, 1)
+		pauseFor(t, 2*time.Second)
+		wantSessions(t, s, 1, 1, 0)
+	})
 }
 
-func settledShared(t *testing.T, m *sharedMap, yes func(*sharedEntry) bool) {
-	t.Helper()
-	give := time.After(20 * time.Second)
-	again := time.NewTicker(5 * time.Millisecond)
-	defer again.Stop()
-	for {
-		m.mu.Lock()
-		ok := yes(m.state["k"])
-		m.mu.Unlock()
-		if ok {
-			return
-		}
-		select {
-		case <-again.C:
-		case <-give:
-			t.Fatal("timed out")
-		}
-	}
+// checkCall makes a call that has to succeed.
+func checkCall(t *testing.T, h *HTTP, r shim.Request) {
+	reply, err := h.Call(t.Context(), r, nil)
+	checkKind(t, reply, err, "", 0)
 }
 
 // A call whose shared session cannot be looked up says that it was not sent, and that

@@ -1,27 +1,12 @@
--- upstream_end removes an upstream session if that is over and no other replica needs
--- it.
+-- upstream_end removes an upstream session that was not used for long. Each use gives it its
+-- whole time to live, so what is left of that says when the last one was.
 --
 -- KEYS  1 upstream session
--- ARGV  1 replica  2 '1' if it is over, '' if that is for others to have said
+-- ARGV  1 ms to live from a use on  2 ms without use
 -- reply ok and the state it had; none
-local own, over = 'h:' .. next_arg(), next_arg()
-local all = redis.call('HGETALL', KEYS[1])
-if #all == 0 then return { 'none' } end
-local at, state, held = now(), '', false
-for i = 1, #all, 2 do
-  local name, value = all[i], all[i + 1]
-  if name == 'state' then
-    state = value
-  elseif name == 'over' then
-    over = '1'
-  elseif string.sub(name, 1, 2) == 'h:' and name ~= own and tonumber(value) > at then
-    held = true
-  end
-end
-if over == '' then return { 'none' } end
-if held then
-  redis.call('HSET', KEYS[1], 'over', '1')
-  return { 'none' }
-end
+local ttl, idle = tonumber(next_arg()), tonumber(next_arg())
+local left = redis.call('PTTL', KEYS[1])
+if left < 0 or ttl - left < idle then return { 'none' } end
+local state = redis.call('HGET', KEYS[1], 'state')
 redis.call('DEL', KEYS[1])
 return { 'ok', state }
