@@ -30,7 +30,7 @@ build: ## Build taskgate and the examples into bin/
 	$(GO) build -o $(BIN)/ ./cmd/... ./examples/...
 
 check: lint ## For the inner loop: formatting, vet, staticcheck, and the tests that start no processes
-	$(GO) test -short $$($(GO) list ./... | grep -vE '$(PROCESSES)')
+	$(GO) test -short -p $(PACKAGES) $$($(GO) list ./... | grep -vE '$(PROCESSES)')
 
 test: ## Run all tests; what needs Redis or Node is skipped where there is none
 	$(GO) test -p $(PACKAGES) ./...

@@ -9,9 +9,17 @@ import (
 	"testing/synctest"
 )
 
-// everySample: a run takes every so many points of a scenario, and with TASKGATE_WHOLE in the
-// environment all of them. With the race detector it is always a sample.
-const everySample = 7
+// step is from one point of a scenario to the next that a run takes: to every one with
+// TASKGATE_WHOLE in the environment, but for the race detector.
+func step() int {
+	switch {
+	case testing.Short():
+		return 49
+	case raceDetector || os.Getenv("TASKGATE_WHOLE") == "":
+		return 7
+	}
+	return 1
+}
 
 // Every scenario with every fault at every operation, and every event lost: it ends, no
 // later than a period after it would have and what the fault itself took; nothing is lost
@@ -41,13 +49,13 @@ func everyPoint(t *testing.T, s scenario, k kind, sound *faultWorld) {
 	if k == eventLost {
 		points = sound.events
 	}
-	hit, sample := 0, raceDetector || os.Getenv("TASKGATE_WHOLE") == ""
+	hit := 0
 	for n, p := range points {
 		from := keptFrom(points, n, k)
 		if !k.hits(p) || (k == backOne || k == backFour) && !slices.ContainsFunc(points[from:n], changes) {
 			continue
 		}
-		if hit++; sample && hit%everySample != 1 {
+		if hit++; (hit-1)%step() != 0 {
 			continue
 		}
 		f := faults{kind: k, n: n, from: from}
