@@ -58,7 +58,7 @@ func (a audit) created(ctx context.Context, c shim.Call, answered shim.Answered,
 	}
 }
 
-// Get notes that a result is read, and so do Wait, Segments, FollowSet and Track.
+// Get notes that a result is read, and so do Wait, FollowSet and Track.
 func (a audit) Get(ctx context.Context, p shim.Principal, upstream string, id shim.ID) (shim.Task, error) {
 	t, err := a.Shim.Get(ctx, p, upstream, id)
 	a.read(ctx, p, t, err)
@@ -70,13 +70,6 @@ func (a audit) Wait(ctx context.Context, p shim.Principal, upstream string, id s
 	t, err := a.Shim.Wait(ctx, p, upstream, id, seen)
 	a.read(ctx, p, t, err)
 	return t, err
-}
-
-// Segments is like Get, where the task has ended.
-func (a audit) Segments(ctx context.Context, p shim.Principal, upstream string, id shim.ID, after int64) ([]json.RawMessage, shim.Task, error) {
-	blocks, t, err := a.Shim.Segments(ctx, p, upstream, id, after)
-	a.read(ctx, p, t, err)
-	return blocks, t, err
 }
 
 // FollowSet is like Get for each task that ends.

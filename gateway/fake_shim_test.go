@@ -200,8 +200,3 @@ func (f *fakeShim) FollowSet(ctx context.Context, p shim.Principal, up string, s
 	}
 	return nil
 }
-
-func (f *fakeShim) Segments(ctx context.Context, p shim.Principal, up string, id shim.ID, _ int64) ([]json.RawMessage, shim.Task, error) {
-	t, err := f.Get(ctx, p, up, id)
-	return nil, t, err
-}

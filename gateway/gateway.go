@@ -26,6 +26,7 @@ import (
 	"taskgate/gateway/endpoint"
 	"taskgate/gateway/legacy"
 	"taskgate/gateway/modern"
+	"taskgate/gateway/modes"
 	"taskgate/gateway/upstream"
 	"taskgate/gateway/wire"
 	"taskgate/internal/budget"
@@ -137,6 +138,9 @@ func New(o Options) (*Gateway, error) {
 // serve adds an upstream to those that are served.
 func (g *Gateway) serve(e *endpoint.Endpoint) {
 	h := &legacy.Handler{Endpoint: e, Sessions: g.sessions}
+	if e.Config.ResponseModes == config.On && e.Convertible() {
+		h.Modes = modes.New(e)
+	}
 	e.Upstream.OnSessionQuestion(h.AskSession)
 	g.routes = append(g.routes, &route{Gateway: g, endpoint: e, modern: modern.New(e), legacy: h, scoped: e.Config.Scoped(),
 		resource: g.methods.Resource(e.Name), page: g.config.PublicURL + auth.MetadataPath(e.Config)})

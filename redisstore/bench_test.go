@@ -82,7 +82,7 @@ func benchmark(b *testing.B, s *Store) {
 		piece := shim.Batch{Content: json.RawMessage(`[{"type":"text","text":"` + strings.Repeat("x", 100) + `"}]`)}
 		task := create(b, s, newTask(b))
 		for n := int64(0); b.Loop(); n++ {
-			must(b, s.Append(ctx, task.ID, held, shim.Position{Batches: n}, nil, piece))
+			must(b, s.Append(ctx, task.ID, held, shim.Position(n), nil, piece))
 		}
 	})
 	benchmarkOutcomes(b, s)

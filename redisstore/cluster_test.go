@@ -61,7 +61,7 @@ func TestClientSendsOnce(t *testing.T) {
 					f     func() error
 				}{
 					"read":   {"hmget", func() error { _, err := s.Get(t.Context(), task.ID, shim.Summary); return err }},
-					"exists": {"exists", func() error { _, err := s.Pieces(t.Context(), task.ID, shim.ShowBatches, 0); return err }},
+					"exists": {"exists", func() error { _, err := s.Batches(t.Context(), task.ID, 0); return err }},
 					"write": {"MARK", func() error {
 						_, err := s.Apply(t.Context(), task.ID, &held, shim.Change{Op: "MARK", StatusMessage: new(string)})
 						return err
@@ -180,7 +180,7 @@ func TestMovingSlot(t *testing.T) {
 	done := make(chan error, 4)
 	go func() { done <- say(long) }()
 	go func() { _, err := s.Create(long, other); done <- err }()
-	go func() { done <- s.Append(long, task.ID, held, shim.Position{}, nil, content("[0]")) }()
+	go func() { done <- s.Append(long, task.ID, held, 0, nil, content("[0]")) }()
 	go func() {
 		_, err := s.Apply(long, ended.ID, nil, shim.Change{Op: "ends", To: shim.Cancelled})
 		done <- err

@@ -47,7 +47,7 @@ func TestExpiry(t *testing.T) {
 		same(t, []string{"[0]"}, batches(t, s, hidden.ID))
 		pass(2 * time.Millisecond)
 		same(t, false, present(t, s, hidden.ID))
-		_, err := s.Pieces(t.Context(), hidden.ID, shim.ShowBatches, 0)
+		_, err := s.Batches(t.Context(), hidden.ID, 0)
 		is(t, err, shim.ErrNotFound)
 
 		pass(1000 * time.Hour) // its ttl is an hour

@@ -13,9 +13,8 @@ import (
 // by those who want it.
 const maxShown = 2 << 10
 
-// parseEvent reads "id version", which may be followed by what was appended: " b" for
-// batches or " s" for segments, how many of these come before, and each piece as
-// "length:bytes" (append.lua).
+// parseEvent reads "id version", which may be followed by the batches that were appended: how
+// many come before them, and each as "length:bytes" (append.lua).
 func parseEvent(payload string) shim.Event {
 	id, rest, _ := strings.Cut(payload, " ")
 	version, rest, _ := strings.Cut(rest, " ")
@@ -29,16 +28,7 @@ func parseEvent(payload string) shim.Event {
 
 // parseAdded reads pieces, all or none of them.
 func parseAdded(text string) (a shim.Added, ok bool) {
-	kind, rest, _ := strings.Cut(text, " ")
-	switch kind {
-	case "b":
-		a.Show = shim.ShowBatches
-	case "s":
-		a.Show = shim.ShowSegments
-	default:
-		return a, false
-	}
-	at, rest, _ := strings.Cut(rest, " ")
+	at, rest, _ := strings.Cut(text, " ")
 	var err error
 	if a.At, err = strconv.ParseInt(at, 10, 64); err != nil {
 		return a, false

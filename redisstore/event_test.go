@@ -14,15 +14,13 @@ import (
 func TestParseEvent(t *testing.T) {
 	t.Parallel()
 	for payload, want := range map[string]shim.Added{
-		"id 7":                   {},
-		"id 7 b 3 2:{} 4:[ 1]":   {Show: shim.ShowBatches, At: 3, Pieces: []json.RawMessage{[]byte("{}"), []byte("[ 1]")}},
-		"id 7 s 0 5:\"\n 3:":     {Show: shim.ShowSegments, Pieces: []json.RawMessage{[]byte("\"\n 3:")}},
-		"id 7 b 3":               {},
-		"id 7 b 3 9:{}":          {},
-		"id 7 b 3 -1:{}":         {},
-		"id 7 b x 2:{}":          {},
-		"id 7 x 3 2:{}":          {},
-		"id 7 b 3 2:{} and more": {},
+		"id 7":                 {},
+		"id 7 3 2:{} 4:[ 1]":   {At: 3, Pieces: []json.RawMessage{[]byte("{}"), []byte("[ 1]")}},
+		"id 7 3":               {},
+		"id 7 3 9:{}":          {},
+		"id 7 3 -1:{}":         {},
+		"id 7 x 2:{}":          {},
+		"id 7 3 2:{} and more": {},
 	} {
 		got := parseEvent(payload)
 		if len(want.Pieces) == 0 {
@@ -32,7 +30,7 @@ func TestParseEvent(t *testing.T) {
 	}
 }
 
-// An append's event has what it added, where that is small, of either kind, and of a
+// An append's event has what it added, where that is small, and of a
 // repeat only what was not there.
 func TestEventsCarryPieces(t *testing.T) {
 	t.Parallel()
@@ -49,14 +47,11 @@ func TestEventsCarryPieces(t *testing.T) {
 			batch := func(text string) shim.Batch { return shim.Batch{Content: json.RawMessage(text)} }
 			small := []shim.Batch{batch(`["a"]`), batch("[\"b\",\n1]")}
 			pieces := []json.RawMessage{small[0].Content, small[1].Content}
-			same(t, shim.Added{Show: shim.ShowBatches, Pieces: pieces}, appends(shim.Position{}, small...))
+			same(t, shim.Added{Pieces: pieces}, appends(0, small...))
 			third := batch(`["c"]`)
-			same(t, shim.Added{Show: shim.ShowBatches, At: 2, Pieces: []json.RawMessage{third.Content}},
-				appends(shim.Position{}, append(slices.Clone(small), third)...))
-			same(t, shim.Added{}, appends(shim.Position{Batches: 3}, batch(`["`+strings.Repeat("x", maxShown)+`"]`)))
-
-			segments := shim.Batch{Segments: []json.RawMessage{[]byte(`{"n":1}`), []byte(`{"n":2}`)}}
-			same(t, shim.Added{Show: shim.ShowSegments, Pieces: segments.Segments}, appends(shim.Position{Batches: 4}, segments))
+			same(t, shim.Added{At: 2, Pieces: []json.RawMessage{third.Content}},
+				appends(0, append(slices.Clone(small), third)...))
+			same(t, shim.Added{}, appends(3, batch(`["`+strings.Repeat("x", maxShown)+`"]`)))
 		})
 	}
 }

@@ -76,7 +76,7 @@ var writes = []write{
 			same(t, "CHECK", string(read(t, s, task.ID, shim.WithRun).Checkpoint))
 		}},
 	{"append", "PIECE", nothing, func(t *testing.T, s *Store, task shim.Task) error {
-		return s.Append(t.Context(), task.ID, held, shim.Position{}, []byte("CHECK"), content("[PIECE]"), content("[2]"))
+		return s.Append(t.Context(), task.ID, held, 0, []byte("CHECK"), content("[PIECE]"), content("[2]"))
 	}, func(t *testing.T, s *Store, task shim.Task) {
 		same(t, []string{"[PIECE]", "[2]"}, batches(t, s, task.ID))
 	}},
@@ -132,7 +132,7 @@ func onlyOther(t *testing.T, s *Store, _ shim.Task) {
 func warm(t *testing.T, s *Store) {
 	t.Helper()
 	ctx, task := t.Context(), create(t, s, newTask(t))
-	must(t, s.Append(ctx, task.ID, held, shim.Position{}, nil))
+	must(t, s.Append(ctx, task.ID, held, 0, nil))
 	goodbye(t, s, task)
 	got, err := s.Adopt(ctx, "warm", []string{"up"}, 1)
 	must(t, err)
@@ -185,7 +185,7 @@ func TestLateWrites(t *testing.T) {
 	task, ended := create(t, s, newTask(t)), create(t, s, newTask(t))
 	add := func(at int64, checkpoint, piece string) {
 		t.Helper()
-		must(t, s.Append(t.Context(), task.ID, held, shim.Position{Batches: at}, json.RawMessage(checkpoint), content(piece)))
+		must(t, s.Append(t.Context(), task.ID, held, shim.Position(at), json.RawMessage(checkpoint), content(piece)))
 	}
 	proxy.Next(redistest.Hold, "FIRST")
 	add(0, `"FIRST"`, "[0]")
@@ -245,13 +245,9 @@ func operations(task shim.Task) map[string]func(*testing.T, *Store) error {
 			_, err := s.Apply(t.Context(), task.ID, nil, shim.Change{Claim: []string{"x"}})
 			return err
 		},
-		"append": func(t *testing.T, s *Store) error { return s.Append(t.Context(), task.ID, held, shim.Position{}, nil) },
+		"append": func(t *testing.T, s *Store) error { return s.Append(t.Context(), task.ID, held, 0, nil) },
 		"batches": func(t *testing.T, s *Store) error {
-			_, err := s.Pieces(t.Context(), task.ID, shim.ShowBatches, 0)
-			return err
-		},
-		"segments": func(t *testing.T, s *Store) error {
-			_, err := s.Pieces(t.Context(), task.ID, shim.ShowSegments, 0)
+			_, err := s.Batches(t.Context(), task.ID, 0)
 			return err
 		},
 		"beat":  func(t *testing.T, s *Store) error { return s.Beat(t.Context(), "r", time.Hour) },

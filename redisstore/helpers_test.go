@@ -181,7 +181,7 @@ func content(s string) shim.Batch { return shim.Batch{Content: json.RawMessage(s
 // batches reads the contents of a task.
 func batches(t testing.TB, s *Store, id shim.ID) []string {
 	t.Helper()
-	raw, err := s.Pieces(t.Context(), id, shim.ShowBatches, 0)
+	raw, err := s.Batches(t.Context(), id, 0)
 	must(t, err)
 	var out []string
 	for _, r := range raw {

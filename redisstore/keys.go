@@ -35,9 +35,8 @@ func (k keys) in(shard, kind, name string) string {
 // task is the hash with a task's fields.
 func (k keys) task(id shim.ID) string { return k.in(shard(id), "t", string(id)) }
 
-// batches is the list of what a task streamed, segments that of its content.
-func (k keys) batches(id shim.ID) string  { return k.in(shard(id), "p", string(id)) }
-func (k keys) segments(id shim.ID) string { return k.in(shard(id), "s", string(id)) }
+// batches is the list of what a task streamed.
+func (k keys) batches(id shim.ID) string { return k.in(shard(id), "p", string(id)) }
 
 // run is the sorted set of tasks in a shard that a replica runs. The score is the version
 // of the last change that anyone but the runner has made, 0 if there was none.
@@ -69,10 +68,10 @@ func digest(s string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// record are the keys of a task in the order that scripts want: task, batches,
-// segments, its runner's set.
+// record are the keys of a task in the order that scripts want: task, batches, its
+// runner's set.
 func (k keys) record(id shim.ID, runner shim.Replica) []string {
-	return []string{k.task(id), k.batches(id), k.segments(id), k.run(shard(id), runner)}
+	return []string{k.task(id), k.batches(id), k.run(shard(id), runner)}
 }
 
 // sessionTag is the hash tag of a client session. Ids of sessions come from

@@ -93,7 +93,7 @@ func TestSharedNames(t *testing.T) {
 		codeOK, codeRenew, codeAgain, codeNone, codeFinal, codeLost, codeGap, codeTaken, codeMoved, codeSkip, codeFull, codeHeld, codeHas,
 		stateOpen, stateAnswered, stateTaken, stateWithdrawn,
 		fieldOp, fieldStatus, fieldVersion, fieldCreated, fieldUpdated, fieldTTL, fieldRetain, fieldVisible,
-		fieldLease, fieldBatches, fieldSegments, fieldQuestions, fieldUpstream,
+		fieldLease, fieldBatches, fieldQuestions, fieldUpstream,
 	} {
 		if !strings.Contains(all, "'"+code+"'") {
 			t.Errorf("no script says %q", code)
@@ -109,7 +109,6 @@ func TestKeys(t *testing.T) {
 	for got, want := range map[string]string{
 		k.task(id):          "tg:{a3}:t:" + string(id),
 		k.batches(id):       "tg:{a3}:p:" + string(id),
-		k.segments(id):      "tg:{a3}:s:" + string(id),
 		k.events(id):        "tg:{a3}:ev:" + string(id),
 		k.run("a3", "r{1}"): "tg:{a3}:run:r{1}",
 		k.inbox("a3", "r"):  "tg:{a3}:in:r",

@@ -36,7 +36,7 @@ func TestWritesGather(t *testing.T) {
 							_ = s.client.ScriptFlush(t.Context()).Err()
 						}
 						piece := shim.Batch{Content: json.RawMessage(fmt.Sprintf(`["%d %d"]`, i, n))}
-						if err := s.Append(t.Context(), id, held, shim.Position{Batches: n}, nil, piece); err != nil {
+						if err := s.Append(t.Context(), id, held, shim.Position(n), nil, piece); err != nil {
 							t.Errorf("%d %d: %v", i, n, err)
 						}
 					}
@@ -44,7 +44,7 @@ func TestWritesGather(t *testing.T) {
 			}
 			all.Wait()
 			for i, id := range ids {
-				got, err := s.Pieces(t.Context(), id, shim.ShowBatches, 0)
+				got, err := s.Batches(t.Context(), id, 0)
 				must(t, err)
 				if len(got) != each || string(got[each-1]) != fmt.Sprintf(`["%d %d"]`, i, each-1) {
 					t.Errorf("%d: %s", i, got)
@@ -66,10 +66,10 @@ func TestWritesFailAlone(t *testing.T) {
 	var all sync.WaitGroup
 	for i, id := range ids {
 		all.Go(func() {
-			at, want := shim.Position{}, error(nil)
+			at, want := shim.Position(0), error(nil)
 			switch i % 3 {
 			case 1:
-				at.Batches, want = 7, shim.ErrPosition
+				at, want = 7, shim.ErrPosition
 			case 2:
 				id, want = newID(t), shim.ErrNotFound
 			}

@@ -49,20 +49,16 @@ func (s *Store) Get(ctx context.Context, id shim.ID, part shim.Part) (shim.Task,
 	return task, err
 }
 
-// Pieces implements shim.Store: it reads a list from an index on. If there is nothing, it
+// Batches implements shim.Store: it reads a list from an index on. If there is nothing, it
 // asks last whether the task is still there: one that expires meanwhile is not taken for
-// one without pieces. The lists of a task end when it does.
-func (s *Store) Pieces(ctx context.Context, id shim.ID, show shim.Show, skip int64) ([]json.RawMessage, error) {
+// one without batches. The list of a task ends when it does.
+func (s *Store) Batches(ctx context.Context, id shim.ID, skip int64) ([]json.RawMessage, error) {
 	if _, err := shim.ParseID(string(id)); err != nil {
 		return nil, err
 	}
-	key := s.keys.batches(id)
-	if show == shim.ShowSegments {
-		key = s.keys.segments(id)
-	}
 	var out []json.RawMessage
 	err := s.do(ctx, "read", func(ctx context.Context) error {
-		list := redis.NewStringSliceCmd(ctx, "lrange", key, strconv.FormatInt(max(skip, 0), 10), "-1")
+		list := redis.NewStringSliceCmd(ctx, "lrange", s.keys.batches(id), strconv.FormatInt(max(skip, 0), 10), "-1")
 		if err := s.reads.Process(ctx, list); err != nil {
 			return err
 		}

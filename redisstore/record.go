@@ -32,7 +32,6 @@ const (
 	fieldTrace      = "trace"
 	fieldProgress   = "progress"
 	fieldBatches    = "batches"
-	fieldSegments   = "segments"
 	fieldQuestions  = "questions"
 	fieldOutcome    = "outcome" // the kind of it, see below
 	fieldBody       = "body"
@@ -51,7 +50,7 @@ const (
 var summaryFields = []string{
 	fieldOp, fieldOwner, fieldList, fieldUpstream, fieldOrigin, fieldVisible, fieldStatus, fieldMessage,
 	fieldVersion, fieldCreated, fieldUpdated, fieldTTL, fieldRetain, fieldPoll, fieldLease, fieldMethod,
-	fieldTool, fieldTrace, fieldBatches, fieldSegments, fieldProgress, fieldOutcome, fieldQuestions,
+	fieldTool, fieldTrace, fieldBatches, fieldProgress, fieldOutcome, fieldQuestions,
 }
 
 // partFields are the fields that each shim.Part is read from.
@@ -113,7 +112,7 @@ func decode(id shim.ID, part shim.Part, values []string) (shim.Task, error) {
 	}
 	t.Lease = r.lease()
 	t.Method, t.Tool, t.Trace = r.text(), r.text(), r.trace()
-	t.Position = shim.Position{Batches: r.number(), Segments: r.number()}
+	t.Position = shim.Position(r.number())
 	t.Progress = r.progress()
 	kind := r.text()
 	t.ToolError = kind == outcomeToolError

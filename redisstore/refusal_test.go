@@ -55,7 +55,7 @@ func logged() (Options, *journal) {
 // to work or not.
 func refuses(t *testing.T, s *Store, task shim.Task, reads bool, reason string) {
 	t.Helper()
-	reading := map[string]bool{"get": true, "list": true, "batches": true, "segments": true, "append": true, "apply": true, "adopt": true}
+	reading := map[string]bool{"get": true, "list": true, "batches": true, "append": true, "apply": true, "adopt": true}
 	fresh := newTask(t)
 	for name, op := range operations(task) {
 		switch name {
@@ -112,10 +112,10 @@ func TestFullRedisRefuses(t *testing.T) {
 	redis.Do("config", "set", "maxmemory", "1")
 	refuses(t, s, task, true, "OOM")
 	_, err := s.Apply(t.Context(), task.ID, &held, shim.Change{
-		Op: "end", To: shim.Completed, Tail: []shim.Batch{content("[1]")}, At: shim.Position{Batches: 1},
+		Op: "end", To: shim.Completed, Tail: []shim.Batch{content("[1]")}, At: 1,
 	})
 	is(t, err, shim.ErrUnavailable)
-	is(t, s.Append(t.Context(), task.ID, held, shim.Position{Batches: 1}, nil, content("[1]")), shim.ErrUnavailable)
+	is(t, s.Append(t.Context(), task.ID, held, 1, nil, content("[1]")), shim.ErrUnavailable)
 	same(t, keys, len(redis.Keys("*")))
 	same(t, []string{"[0]"}, batches(t, s, task.ID))
 	redis.Do("config", "set", "maxmemory", "0")
@@ -351,12 +351,12 @@ func TestScriptsFlushed(t *testing.T) {
 			for range 50 {
 				task, err := s.Create(ctx, newTask(t), content("[0]"))
 				if err == nil {
-					err = s.Append(ctx, task.ID, held, shim.Position{Batches: 1}, nil, content("[1]"))
+					err = s.Append(ctx, task.ID, held, 1, nil, content("[1]"))
 				}
 				if err == nil {
 					task, err = s.Apply(ctx, task.ID, &held, shim.Change{Op: "end", To: shim.Completed})
 				}
-				if err != nil || task.Version != 2 || task.Position.Batches != 2 {
+				if err != nil || task.Version != 2 || task.Position != 2 {
 					t.Errorf("%+v %v", task, err)
 				}
 			}

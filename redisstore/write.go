@@ -65,26 +65,17 @@ func createArgs(events string, slack int64, t shim.Task, begin []shim.Batch) *ar
 	a.flag(t.Status.Final())
 	a.addInt(ms(t.TTL), ms(t.Retain))
 	a.addFields(encode(t))
-	addPieces(a, begin)
+	addBatches(a, begin)
 	return a
 }
 
-// addPieces adds the two lists that batches are.
-func addPieces(a *argv, batches []shim.Batch) {
-	contents, segments := pieces(batches)
-	addBytes(a, contents)
-	addBytes(a, segments)
-}
-
-// pieces takes batches apart.
-func pieces(batches []shim.Batch) (contents, segments []json.RawMessage) {
+// addBatches adds the list of the contents of batches.
+func addBatches(a *argv, batches []shim.Batch) {
+	var contents []json.RawMessage
 	for _, b := range batches {
-		if b.Content != nil {
-			contents = append(contents, b.Content)
-		}
-		segments = append(segments, b.Segments...)
+		contents = append(contents, b.Content)
 	}
-	return contents, segments
+	addBytes(a, contents)
 }
 
 // Apply implements shim.Store.
@@ -187,7 +178,7 @@ func applyArgs(events, inbox string, slack int64, id shim.ID, runner shim.Lease,
 	a.add(string(shim.InputRequired), string(shim.Working))
 	a.flag(c.Visible)
 	a.add(optional(c.TTL > 0, millis(c.TTL)), optional(c.Retain > 0, millis(c.Retain)), c.ClaimBy)
-	a.addInt(c.At.Batches, c.At.Segments)
+	a.addInt(int64(c.At))
 	a.add(optional(c.Order > 0, strconv.FormatInt(c.Order, 10)))
 	a.addFields(changedFields(c))
 	ask := make([]string, 0, 4*len(c.Ask))
@@ -204,7 +195,7 @@ func applyArgs(events, inbox string, slack int64, id shim.ID, runner shim.Lease,
 	addList(a, answers)
 	addList(a, c.Take)
 	addList(a, c.Forget)
-	addPieces(a, c.Tail)
+	addBatches(a, c.Tail)
 	return a
 }
 
@@ -244,11 +235,11 @@ func (s *Store) Append(ctx context.Context, id shim.ID, lease shim.Lease, at shi
 	a.add(string(id), lease.String(), s.keys.events(id))
 	a.addInt(ms(s.opts.slack), maxShown)
 	a.add(open)
-	a.addInt(at.Batches, at.Segments)
+	a.addInt(int64(at))
 	addBytes(a, slices.DeleteFunc([]json.RawMessage{checkpoint}, func(c json.RawMessage) bool { return c == nil }))
-	addPieces(a, b)
+	addBatches(a, b)
 	return s.do(ctx, "append", func(ctx context.Context) error {
-		v, err := appendScript.run(ctx, s.writes, s.keys.record(id, "")[:3], a)
+		v, err := appendScript.run(ctx, s.writes, s.keys.record(id, "")[:2], a)
 		if err != nil {
 			return err
 		}

@@ -9,9 +9,7 @@ const mostAdded = 16 << 10
 // Added are pieces that an Append has stored, as its Event tells of them. The zero value
 // says nothing of what there is.
 type Added struct {
-	// Show is the kind of the pieces; ShowState where there are none.
-	Show Show
-	// At is how many pieces of that kind come before them.
+	// At is how many pieces come before them.
 	At int64
 	// Pieces are these, in order. They are not changed by anybody.
 	Pieces []json.RawMessage
@@ -21,7 +19,7 @@ type Added struct {
 // not go on where a ends, or is too much to be kept, it is nothing: the store is to be
 // read.
 func (a Added) Then(b Added) Added {
-	if len(a.Pieces) == 0 || a.Show != b.Show || a.At+int64(len(a.Pieces)) != b.At {
+	if len(a.Pieces) == 0 || a.At+int64(len(a.Pieces)) != b.At {
 		return Added{}
 	}
 	size := 0
@@ -37,10 +35,10 @@ func (a Added) Then(b Added) Added {
 	return a
 }
 
-// after are the pieces of a that come after the first n of that kind, and whether a has
+// after are the pieces of a that come after the first n, and whether a has
 // all that there was when it was told of, as far as it knows.
-func (a Added) after(show Show, n int64) ([]json.RawMessage, bool) {
-	if len(a.Pieces) == 0 || a.Show != show || a.At > n {
+func (a Added) after(n int64) ([]json.RawMessage, bool) {
+	if len(a.Pieces) == 0 || a.At > n {
 		return nil, false
 	}
 	return a.Pieces[min(n-a.At, int64(len(a.Pieces))):], true

@@ -7,8 +7,8 @@ import (
 )
 
 // news are pieces that came with an event.
-func news(show Show, at int64, pieces ...string) Added {
-	a := Added{Show: show, At: at}
+func news(at int64, pieces ...string) Added {
+	a := Added{At: at}
 	for _, p := range pieces {
 		a.Pieces = append(a.Pieces, json.RawMessage(p))
 	}
@@ -31,14 +31,13 @@ func TestAddedThen(t *testing.T) {
 		a, b Added
 		want string
 	}{
-		"in order":          {news(ShowBatches, 3, "a", "b"), news(ShowBatches, 5, "c"), "abc"},
-		"gap":               {news(ShowBatches, 3, "a"), news(ShowBatches, 5, "c"), ""},
-		"repeat":            {news(ShowBatches, 3, "a"), news(ShowBatches, 3, "a"), ""},
-		"other kind":        {news(ShowBatches, 3, "a"), news(ShowSegments, 4, "b"), ""},
-		"then too large":    {news(ShowBatches, 3, "a"), Added{}, ""},
-		"before too large":  {Added{}, news(ShowBatches, 3, "a"), ""},
-		"as much as may be": {news(ShowBatches, 0, large), news(ShowBatches, 1, "b"), large + "b"},
-		"too much together": {news(ShowBatches, 0, large), news(ShowBatches, 1, "bc"), ""},
+		"in order":          {news(3, "a", "b"), news(5, "c"), "abc"},
+		"gap":               {news(3, "a"), news(5, "c"), ""},
+		"repeat":            {news(3, "a"), news(3, "a"), ""},
+		"then too large":    {news(3, "a"), Added{}, ""},
+		"before too large":  {Added{}, news(3, "a"), ""},
+		"as much as may be": {news(0, large), news(1, "b"), large + "b"},
+		"too much together": {news(0, large), news(1, "bc"), ""},
 	} {
 		if got := spell(c.a.Then(c.b)); got != c.want {
 			t.Errorf("%s: %.20q, want %.20q", name, got, c.want)
@@ -48,9 +47,9 @@ func TestAddedThen(t *testing.T) {
 
 // Pieces that events share are not changed by who keeps more.
 func TestAddedIsShared(t *testing.T) {
-	one := news(ShowBatches, 0, "a", "b")
+	one := news(0, "a", "b")
 	one.Pieces = one.Pieces[:1]
-	_ = one.Then(news(ShowBatches, 1, "c"))
+	_ = one.Then(news(1, "c"))
 	if got := string(one.Pieces[:2][1]); got != "b" {
 		t.Errorf("b has become %s", got)
 	}
@@ -65,14 +64,13 @@ func TestAddedAfter(t *testing.T) {
 		want string
 		ok   bool
 	}{
-		"the next":     {news(ShowBatches, 2, "a", "b"), 2, "ab", true},
-		"half of it":   {news(ShowBatches, 2, "a", "b"), 3, "b", true},
-		"had all":      {news(ShowBatches, 2, "a", "b"), 9, "", true},
-		"gap":          {news(ShowBatches, 2, "a", "b"), 1, "", false},
+		"the next":     {news(2, "a", "b"), 2, "ab", true},
+		"half of it":   {news(2, "a", "b"), 3, "b", true},
+		"had all":      {news(2, "a", "b"), 9, "", true},
+		"gap":          {news(2, "a", "b"), 1, "", false},
 		"nothing told": {Added{}, 0, "", false},
-		"other kind":   {news(ShowSegments, 0, "a"), 0, "", false},
 	} {
-		got, ok := c.a.after(ShowBatches, c.n)
+		got, ok := c.a.after(c.n)
 		if s := spell(Added{Pieces: got}); s != c.want || ok != c.ok {
 			t.Errorf("%s: %q, %v", name, s, ok)
 		}

@@ -43,7 +43,7 @@ func TestNothingIsSaidTwiceInRounds(t *testing.T) {
 		t.Run(fmt.Sprintf("lost=%t", lost), func(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
 				p := streaming(true)
-				c := streamingCall()
+				c := call()
 				c.Asking, c.ProgressToken, c.Request.Progress = shim.AskPark, json.RawMessage(`"t"`), true
 				b := w.gateway("b", beginsAnew(), p)
 				pass(6 * time.Second)
@@ -64,13 +64,13 @@ func TestNothingIsSaidTwiceInRounds(t *testing.T) {
 						return nil
 					})
 				}()
-				l := track(t, b, shim.Tracked{ID: id, Show: shim.ShowSegments})
-				l.want(t, "1:a 2:b input_required")
+				l := track(t, b, shim.Tracked{ID: id, Show: shim.ShowBatches})
+				l.want(t, "0:a 1:b input_required")
 				if err := b.Update(t.Context(), anyone, "up", id, results("q1")); err != nil {
 					t.Fatal(err)
 				}
 				pass(30 * time.Second)
-				l.want(t, "working 3:c 4:d completed")
+				l.want(t, "working 2:c 3:d completed")
 				if err := <-done; err != nil || progress[0] != "2" || !slices.IsSorted(progress) {
 					t.Errorf("progress %s, %v", progress, err)
 				}

@@ -70,10 +70,6 @@ type Call struct {
 	// Partials says that the client takes partial results (SEP-2679): only then are
 	// hints kept of what its task says, for whoever may read the task.
 	Partials bool
-	// Streaming says that SEP-1905's streaming was negotiated for this call: what is
-	// content then comes as segments and not as partials, and the result that is kept
-	// has the merge of all segments for its content (protocol.md 6.4, points 3 and 4).
-	Streaming bool
 	// Stream receives progress and logs before the handle. May be nil.
 	Stream Stream
 	// ProgressToken, JSON, is kept in the record of a call whose caller wants to hear of its

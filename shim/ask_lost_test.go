@@ -231,8 +231,8 @@ func TestPartialsOfAParkedCallOfALostReplica(t *testing.T) {
 			t.Fatalf("%+v, %v", a, err)
 		}
 		pass(10 * time.Second)
-		if got := read(t, b, id); got.Position.Batches != 1 {
-			t.Errorf("the task has %d partial results", got.Position.Batches)
+		if got := read(t, b, id); got.Position != 1 {
+			t.Errorf("the task has %d partial results", got.Position)
 		}
 	})
 }
@@ -268,7 +268,7 @@ func TestPartialsBeforeARoundOfALostReplica(t *testing.T) {
 				pass(10 * time.Second)
 				wantStatus(t, read(t, b, id), shim.Completed)
 				var all []string
-				batches, err := w.store.Pieces(t.Context(), id, shim.ShowBatches, 0)
+				batches, err := w.store.Batches(t.Context(), id, 0)
 				for _, batch := range batches {
 					all = append(all, texts(batch))
 				}

@@ -20,13 +20,10 @@ const mostKept = 64 << 10
 // they are in the store. The first piece of a burst goes at once, then one batch per
 // interval, or sooner when enough has gathered (design.md 0.19).
 //
-// Pieces over a bound are left out. Readers of hints get a block in place of the missing
-// ones, which says so. If the pieces are segments of the result, no more of them are
-// taken at all, because the merge at the end has the rest; the status message says
-// that it is waited for. It belongs to a pieceWriter, which guards it.
+// Pieces over a bound are left out. Readers get a block in place of the missing ones, which
+// says so. It belongs to a pieceWriter, which guards it.
 type batcher struct {
 	Partials
-	segments bool // pieces are segments (SEP-1905), else batches (SEP-2679)
 
 	open  []json.RawMessage // pieces that are in no batch yet
 	queue []entry           // batches that are not known to be stored, in order
@@ -57,40 +54,32 @@ const (
 	whyStore = "they came faster than they could be stored"
 )
 
-// add takes a piece, or leaves it out, and reports whether it was the first one to
-// be left out for good.
-func (b *batcher) add(piece json.RawMessage) (closed bool) {
+// add takes a piece, or leaves it out.
+func (b *batcher) add(piece json.RawMessage) {
 	if b.full {
-		return false
+		return
 	}
 	size := int64(len(piece))
 	switch {
-	case b.exhausted(size), b.segments && b.bytes+size > mostWaiting:
+	case b.exhausted(size):
 		b.full = true
-		if !b.segments {
-			b.push(content.LeftOut(0, whyFull))
-		}
-		return true
+		b.push(content.LeftOut(0, whyFull))
+		return
 	case b.bytes+size > mostWaiting:
 		b.missed++
-		return false
+		return
 	}
 	if b.missed > 0 {
 		b.push(content.LeftOut(b.missed, whyStore))
 		b.missed = 0
 	}
 	b.push(piece)
-	return false
 }
 
 // exhausted reports whether a piece of this size is more than may be kept of the
 // task. One batch is spared for saying so.
 func (b *batcher) exhausted(size int64) bool {
-	most := b.Most
-	if !b.segments {
-		most--
-	}
-	return b.Most > 0 && len(b.open) == 0 && b.made >= most ||
+	return b.Most > 0 && len(b.open) == 0 && b.made >= b.Most-1 ||
 		b.MostBytes > 0 && b.total+size > b.MostBytes
 }
 
@@ -115,11 +104,7 @@ func (b *batcher) close(checkpoint json.RawMessage) {
 		for _, p := range pieces {
 			e.size += int64(len(p))
 		}
-		if b.segments {
-			e.Segments = pieces
-		} else {
-			e.Content = content.Array(pieces)
-		}
+		e.Content = content.Array(pieces)
 		b.queue = append(b.queue, e)
 		b.made++
 	}
@@ -165,7 +150,7 @@ func (b *batcher) lastCheckpoint(n int) json.RawMessage {
 // advance notes that the first n batches of the queue are in the store.
 func (b *batcher) advance(n int) {
 	for _, e := range b.queue[:n] {
-		b.at = b.at.after(e.Batch)
+		b.at++
 		b.bytes -= e.size
 		b.kept = append(b.kept, e)
 		b.keeps += e.size
@@ -181,28 +166,16 @@ func (b *batcher) advance(n int) {
 
 // advanceTo notes that the store has the task's stream up to p, at least.
 func (b *batcher) advanceTo(p Position) {
-	n, at := 0, b.at
-	for n < len(b.queue) {
-		next := at.after(b.queue[n].Batch)
-		if next.Batches > p.Batches || next.Segments > p.Segments {
-			break
-		}
-		at, n = next, n+1
-	}
-	b.advance(n)
+	b.advance(min(int(max(p-b.at, 0)), len(b.queue)))
 }
 
 // rewind takes the stream back to where the store has it, which has lost what was
 // written to it. It reports whether everything from there on is still here; if not,
 // the rest goes on there, after a loss.
 func (b *batcher) rewind(p Position) bool {
-	from := len(b.kept)
-	at := b.at
-	for from > 0 && (at.Batches > p.Batches || at.Segments > p.Segments) {
-		from--
-		at = at.before(b.kept[from].Batch)
-	}
-	whole := at.Batches <= p.Batches && at.Segments <= p.Segments
+	back := min(int(max(b.at-p, 0)), len(b.kept))
+	from, at := len(b.kept)-back, b.at-Position(back)
+	whole := at <= p
 	again := slices.Clone(b.kept[from:])
 	for _, e := range again {
 		b.bytes += e.size
@@ -229,46 +202,16 @@ func batchesOf(entries []entry) []Batch {
 	return out
 }
 
-// after is the position after a batch at p, before that before one that ends at p.
-func (p Position) after(b Batch) Position {
-	if b.Content != nil {
-		p.Batches++
-	}
-	p.Segments += int64(len(b.Segments))
-	return p
-}
-
-func (p Position) before(b Batch) Position {
-	q := Position{}.after(b)
-	return Position{Batches: p.Batches - q.Batches, Segments: p.Segments - q.Segments}
-}
-
 // refit makes the change that ends a task fit a store that has only come to had, and
-// lost what was streamed after it: streamed is what was stored last before the tail.
-// The segments of a merged result are its blocks, so none of them is ever missing;
-// of hints, what is no longer known is lost.
+// lost what was streamed after it: streamed is what was stored last before the tail. Of what
+// is no longer known, nothing is written again.
 func (c *Change) refit(streamed []Batch, had Position) {
-	all, at := slices.Concat(streamed, c.Tail), c.At
-	for _, b := range slices.Backward(streamed) {
-		at = at.before(b)
-	}
-	merged := c.Outcome != nil && c.At.Segments > 0 && c.Outcome.Result != nil
-	switch {
-	case at.Batches <= had.Batches && at.Segments <= had.Segments:
-		c.Tail, c.At = all, at
-	case merged:
-		blocks := content.Blocks(c.Outcome.Result)
-		c.Tail, c.At = []Batch{{Segments: blocks[min(int(had.Segments), len(blocks)):]}}, had
-	default:
-		c.Tail, c.At = nil, Position{}
+	if at := c.At - Position(len(streamed)); at <= had {
+		c.Tail, c.At = slices.Concat(streamed, c.Tail), at
+	} else {
+		c.Tail, c.At = nil, 0
 	}
 }
 
 // size is how many bytes a batch has.
-func (b Batch) size() int64 {
-	n := int64(len(b.Content))
-	for _, s := range b.Segments {
-		n += int64(len(s))
-	}
-	return n
-}
+func (b Batch) size() int64 { return int64(len(b.Content)) }

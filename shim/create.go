@@ -21,11 +21,10 @@ type callRecord struct {
 	// creation whose reply was lost leaves such a record behind, and the call goes
 	// out all the same.
 	Firm bool `json:"firm,omitempty"`
-	// Handle, Partials and Streaming are those of the Call. A hidden record may become
-	// a task of a caller who takes one.
-	Handle    bool `json:"handle,omitempty"`
-	Partials  bool `json:"partials,omitempty"`
-	Streaming bool `json:"streaming,omitempty"`
+	// Handle and Partials are those of the Call. A hidden record may become a task of a
+	// caller who takes one.
+	Handle   bool `json:"handle,omitempty"`
+	Partials bool `json:"partials,omitempty"`
 	// Asking is how the caller can be asked, Until when the time to answer the open
 	// questions is over, from the record's creation, and Keys how many keys of
 	// questions were made.
@@ -41,7 +40,7 @@ type callRecord struct {
 func (r *run) callRecord(sent bool) json.RawMessage {
 	rec := callRecord{
 		Request: r.call.Request, Runs: r.runs, Firm: r.firm,
-		Handle: r.call.Handle, Partials: r.call.Partials, Streaming: r.call.Streaming,
+		Handle: r.call.Handle, Partials: r.call.Partials,
 		Asking: r.call.Asking, Until: r.box.until, Keys: r.box.made, Round: r.rounds.recorded(),
 	}
 	if sent && !r.policy.Retry && r.rounds.open == nil {

@@ -218,9 +218,6 @@ func (w *faultWorld) settled(id shim.ID, want ...shim.Status) {
 func (w *faultWorld) streamed(r *replica, task shim.Tracked, want string) (over func() bool) {
 	return w.client(func() {
 		next, ends := int64(0), 0
-		if task.Show == shim.ShowSegments {
-			next = 1
-		}
 		var all []string
 		err := r.Track(w.ctx, anyone, "up", []shim.Tracked{task}, func(u shim.Update) error {
 			if u.Task != nil {

@@ -35,7 +35,6 @@ var scenarios = []scenario{
 	{"lives", lives, false},
 	{"progress", progresses, false},
 	{"partials", partials, false},
-	{"segments", segments, false},
 	{"goodbye", goodbyes, false},
 }
 
@@ -393,20 +392,11 @@ func progresses(w *faultWorld) {
 
 // What a server says reaches a client at the other replica in order, each piece once.
 func partials(w *faultWorld) {
-	streamedTo(w, streaming(false), partialsCall(), shim.ShowBatches, "a b c d e f")
-}
-
-// The same of the pieces of a result.
-func segments(w *faultWorld) {
-	streamedTo(w, streaming(true), streamingCall(), shim.ShowSegments, "a b c d e f <done")
-}
-
-func streamedTo(w *faultWorld, p shim.Policy, c shim.Call, show shim.Show, want string) {
 	s := &server{takes: time.Second, says: words(500*time.Millisecond, "a", "b", "c", "d", "e", "f")}
-	a, b := w.pair(s, p)
-	id := w.task(a, c)
+	a, b := w.pair(s, streaming(false))
+	id := w.task(a, partialsCall())
 	if id != "" {
-		w.wait("all pieces have come", w.streamed(b, shim.Tracked{ID: id, Show: show}, want))
+		w.wait("all pieces have come", w.streamed(b, shim.Tracked{ID: id, Show: shim.ShowBatches}, "a b c d e f"))
 	}
 	w.done()
 	w.ran(s, 1)

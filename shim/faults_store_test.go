@@ -418,13 +418,9 @@ func (s *faultStore) Append(ctx context.Context, id shim.ID, l shim.Lease, at sh
 	})
 }
 
-func (s *faultStore) Pieces(ctx context.Context, id shim.ID, show shim.Show, skip int64) ([]json.RawMessage, error) {
-	name := "Batches"
-	if show == shim.ShowSegments {
-		name = "Segments"
-	}
-	return reply(s, ctx, name, true, func(ctx context.Context) ([]json.RawMessage, error) {
-		return s.Store.Pieces(ctx, id, show, skip)
+func (s *faultStore) Batches(ctx context.Context, id shim.ID, skip int64) ([]json.RawMessage, error) {
+	return reply(s, ctx, "Batches", true, func(ctx context.Context) ([]json.RawMessage, error) {
+		return s.Store.Batches(ctx, id, skip)
 	})
 }
 

@@ -20,9 +20,8 @@ type Show uint8
 
 // What FollowSet can show of a task besides its state.
 const (
-	ShowState    Show = iota // nothing
-	ShowBatches              // batches, by seq (SEP-2679)
-	ShowSegments             // blocks of the result, by seqNr (SEP-1905)
+	ShowState   Show = iota // nothing
+	ShowBatches             // batches, by seq (SEP-2679)
 )
 
 // Tracked is a task of a Set, and what is wanted of it.
@@ -36,8 +35,7 @@ type Tracked struct {
 	Outcome bool
 	// Show says which pieces are wanted besides the state.
 	Show Show
-	// From is the number of the first piece that is wanted: a seq, which begins at 0
-	// (P4), or a seqNr, which begins at 1 (A10).
+	// From is the number of the first piece that is wanted: a seq, which begins at 0 (P4).
 	From int64
 	// Live says that no pieces are wanted of a task that has ended when it is first read
 	// (P2).
@@ -50,8 +48,8 @@ type Update struct {
 	ID ID
 	// Task is the state; nil where there are pieces, or the task is gone.
 	Task *Task
-	// Pieces are the next ones, in order: JSON arrays of content blocks for
-	// ShowBatches, single blocks for ShowSegments. First is the number of the first.
+	// Pieces are the next ones, in order: JSON arrays of content blocks. First is the number
+	// of the first.
 	Pieces []json.RawMessage
 	First  int64
 	// Gone says that there is no such task, or none that the reader may know of. It was
@@ -115,7 +113,7 @@ func (s *Set) Add(tasks ...Tracked) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, t := range tasks {
-		s.add(&followed{Tracked: t, next: t.From})
+		s.add(&followed{Tracked: t, next: max(t.From, 0)})
 	}
 }
 

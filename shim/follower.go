@@ -294,7 +294,7 @@ func (f *follower) complete(ctx context.Context, k *followed, t Task) (bool, err
 // takePieces yields pieces that came with events, where they are the next ones, and
 // reads the store where any may be missing.
 func (f *follower) takePieces(ctx context.Context, k *followed, a Added) error {
-	if next, ok := a.after(k.Show, k.place()); ok {
+	if next, ok := a.after(k.next); ok {
 		return f.yieldPieces(k, next)
 	}
 	_, err := f.readPieces(ctx, k)
@@ -306,7 +306,7 @@ func (f *follower) takePieces(ctx context.Context, k *followed, a Added) error {
 // first looked at, and neither owner nor upstream of a task change.
 func (f *follower) readPieces(ctx context.Context, k *followed) (read bool, err error) {
 	list, err := within(ctx, f.s, func(ctx context.Context) ([]json.RawMessage, error) {
-		return f.s.store.Pieces(ctx, k.ID, k.Show, k.place())
+		return f.s.store.Batches(ctx, k.ID, k.next)
 	})
 	switch {
 	case errors.Is(err, ErrNotFound):
@@ -322,7 +322,7 @@ func (f *follower) readPieces(ctx context.Context, k *followed) (read bool, err 
 func (f *follower) yieldPieces(k *followed, list []json.RawMessage) error {
 	for len(list) > 0 {
 		n := min(len(list), piecesAtOnce)
-		u := Update{ID: k.ID, Pieces: list[:n:n], First: max(k.next, k.least())}
+		u := Update{ID: k.ID, Pieces: list[:n:n], First: k.next}
 		list, k.next = list[n:], u.First+int64(n)
 		if err := f.yield(u); err != nil {
 			return err
@@ -331,25 +331,5 @@ func (f *follower) yieldPieces(k *followed, list []json.RawMessage) error {
 	return nil
 }
 
-// least is the number of the first piece that a task can have.
-func (k *followed) least() int64 {
-	if k.Show == ShowSegments {
-		return 1
-	}
-	return 0
-}
-
-// place is how many pieces come before the next one.
-func (k *followed) place() int64 { return max(k.next-k.least(), 0) }
-
 // behind reports whether there are pieces that have not been yielded.
-func (k *followed) behind(p Position) bool {
-	switch k.Show {
-	case ShowBatches:
-		return p.Batches > k.place()
-	case ShowSegments:
-		return p.Segments > k.place()
-	default:
-		return false
-	}
-}
+func (k *followed) behind(p Position) bool { return k.Show == ShowBatches && int64(p) > k.next }

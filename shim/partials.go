@@ -1,12 +1,6 @@
 package shim
 
-import (
-	"context"
-	"encoding/json"
-	"time"
-
-	"taskgate/shim/content"
-)
+import "time"
 
 // Partials is what becomes of what a tool says while it runs (protocol.md 6.4).
 // The zero value makes hints of it, unbounded and each at once.
@@ -41,31 +35,4 @@ const (
 // progress are pieces of the result.
 func NewPartials(content bool) Partials {
 	return Partials{Content: content, Most: mostPartials, MostBytes: mostPartialBytes, Interval: partialInterval, Bytes: partialBytes}
-}
-
-// Segments reads what a task has streamed of its result: the blocks with a seqNr
-// above after, and the task's state, a summary. If that is final, no block will
-// follow those that are returned. A task whose call did not negotiate streaming has
-// the blocks of its result, all of them there at its end. ErrNotFound,
-// ErrUnavailable.
-func (s *Shim) Segments(ctx context.Context, p Principal, upstream string, id ID, after int64) ([]json.RawMessage, Task, error) {
-	t, err := s.see(ctx, p, upstream, id, Summary)
-	if err != nil {
-		return nil, Task{}, err
-	}
-	if t.Status.Final() && t.Position.Segments == 0 {
-		whole, err := s.see(ctx, p, upstream, id, WithOutcome)
-		if err != nil {
-			return nil, Task{}, err
-		}
-		var blocks []json.RawMessage
-		if whole.Outcome != nil {
-			blocks = content.Blocks(whole.Outcome.Result)
-		}
-		return blocks[min(max(after, 0), int64(len(blocks))):], t, nil
-	}
-	blocks, err := within(ctx, s, func(ctx context.Context) ([]json.RawMessage, error) {
-		return s.store.Pieces(ctx, id, ShowSegments, max(after, 0))
-	})
-	return blocks, t, err
 }

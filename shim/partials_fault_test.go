@@ -61,14 +61,14 @@ func TestPartialsAreWrittenAgainAfterAFailover(t *testing.T) {
 					messages = append(messages, said{10 * time.Second, "d"})
 				}
 				s := w.gateway("a", says(`{"content":[{"type":"text","text":"abc"}]}`, messages...), streaming(true))
-				task := begin(t, s, streamingCall())
+				task := begin(t, s, call())
 				pass(1500 * time.Millisecond) // a is stored
 				other := openEmbedded(t)
 				replicated, err := w.store.Get(t.Context(), task.ID, shim.WithRun)
 				if err != nil {
 					t.Fatal(err)
 				}
-				if _, err := other.Create(t.Context(), replicated, shim.Batch{Segments: []json.RawMessage{json.RawMessage(`{"type":"text","text":"a"}`)}}); err != nil {
+				if _, err := other.Create(t.Context(), replicated, shim.Batch{Content: json.RawMessage(`[{"type":"text","text":"a"}]`)}); err != nil {
 					t.Fatal(err)
 				}
 				pass(1400 * time.Millisecond) // so is b
@@ -77,14 +77,15 @@ func TestPartialsAreWrittenAgainAfterAFailover(t *testing.T) {
 				}
 				w.store.failover.Store(&other)
 				pass(time.Minute)
-				blocks, got, err := s.Segments(t.Context(), anyone, "up", task.ID, 0)
+				got := read(t, s, task.ID)
+				batches, err := other.Batches(t.Context(), task.ID, 0)
 				var all []string
-				for _, b := range blocks {
+				for _, b := range batches {
 					all = append(all, texts(b))
 				}
 				want := "a b c"
 				if !end {
-					want = "a b c d abc" // what was streamed is not how the result begins
+					want = "a b c d"
 				}
 				if err != nil || got.Status != shim.Completed || strings.Join(all, " ") != want {
 					t.Errorf("%s %q, %v; want %q", got.Status, all, err, want)
@@ -96,18 +97,7 @@ func TestPartialsAreWrittenAgainAfterAFailover(t *testing.T) {
 
 // Who adopts a task goes on with its stream where the record has come to.
 func TestAdoptedPartials(t *testing.T) {
-	for name, c := range map[string]struct {
-		record string
-		begin  shim.Batch
-		show   shim.Show
-		want   string
-		result string
-	}{
-		"hints": {`"partials":true`, shim.Batch{Content: json.RawMessage(`[{"type":"text","text":"Hello"}]`)}, shim.ShowBatches,
-			"0:Hello working 1: you completed", `{"content":[{"type":"text","text":"Hello you!"}]}`},
-		"segments": {`"streaming":true`, shim.Batch{Segments: []json.RawMessage{json.RawMessage(`{"type":"text","text":"Hello"}`)}}, shim.ShowSegments,
-			"1:Hello working 2: you 3:! completed", `{"content":[{"type":"text","text":"Hello"},{"type":"text","text":" you"},{"type":"text","text":"!"}]}`},
-	} {
+	for name, content := range map[string]bool{"hints": false, "content": true} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
 				resumed := &scripted{resume: func(ctx context.Context, _ shim.Request, cp json.RawMessage, s shim.Sink) (shim.Reply, error) {
@@ -125,16 +115,16 @@ func TestAdoptedPartials(t *testing.T) {
 				if _, err := w.store.Create(t.Context(), shim.Task{
 					ID: id, Op: "op", Upstream: "up", Visible: true, TTL: time.Hour, Retain: time.Hour,
 					Lease: shim.Lease{Replica: "gone"}, Method: "tools/call", Tool: "slow", Checkpoint: json.RawMessage(`{"at":1}`),
-					Call: json.RawMessage(`{"request":{"method":"tools/call","name":"slow","session":{}},"runs":1,` + c.record + `}`),
-				}, c.begin); err != nil {
+					Call: json.RawMessage(`{"request":{"method":"tools/call","name":"slow","session":{}},"runs":1,"partials":true}`),
+				}, shim.Batch{Content: json.RawMessage(`[{"type":"text","text":"Hello"}]`)}); err != nil {
 					t.Fatal(err)
 				}
-				s := w.gateway("a", resumed, streaming(c.show == shim.ShowSegments))
-				l := track(t, s, shim.Tracked{ID: id, Show: c.show})
+				s := w.gateway("a", resumed, streaming(content))
+				l := track(t, s, shim.Tracked{ID: id, Show: shim.ShowBatches})
 				pass(time.Minute)
-				l.want(t, c.want)
-				if got := read(t, s, id); got.Outcome == nil || string(got.Outcome.Result) != c.result {
-					t.Errorf("outcome %+v, want %s", got.Outcome, c.result)
+				l.want(t, "0:Hello working 1: you completed")
+				if got := read(t, s, id); got.Outcome == nil || string(got.Outcome.Result) != `{"content":[{"type":"text","text":"Hello you!"}]}` {
+					t.Errorf("outcome %+v", got.Outcome)
 				}
 			})
 		})
@@ -146,49 +136,45 @@ func TestAdoptedPartials(t *testing.T) {
 func TestCheckpointGoesWithItsPieces(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		s := w.gateway("a", says(result, words(70*time.Millisecond, strings.Fields("a b c d e f g h i j k l m n o p")...)...), streaming(true))
-		task := begin(t, s, streamingCall())
+		task := begin(t, s, call())
 		for range 120 {
 			pass(10 * time.Millisecond)
 			now, err := w.store.Get(t.Context(), task.ID, shim.WithRun)
 			if err != nil || now.Status.Final() {
 				break
 			}
-			if at := string(now.Checkpoint); now.Position.Segments > 0 && at != fmt.Sprintf(`{"at":%d}`, now.Position.Segments) {
-				t.Fatalf("the record resumes at %s with %d segments", at, now.Position.Segments)
+			batches, _ := w.store.Batches(t.Context(), task.ID, 0)
+			pieces := 0
+			for _, b := range batches {
+				pieces += strings.Count(texts(b), "+") + 1
+			}
+			if at := string(now.Checkpoint); pieces > 0 && at != fmt.Sprintf(`{"at":%d}`, pieces) {
+				t.Fatalf("the record resumes at %s with %d pieces", at, pieces)
 			}
 		}
 	})
 }
 
-// What is over the bound is left out, and the reader of hints is told; a result that
-// is streamed is whole all the same.
+// What is over the bound is left out, and the reader is told.
 func TestPartialsAreBounded(t *testing.T) {
 	texts := strings.Fields("a b c d e f")
 	for name, c := range map[string]struct {
 		bound func(*shim.Partials)
-		call  shim.Call
-		show  shim.Show
 		want  string
 	}{
-		"hints by number": {func(p *shim.Partials) { p.Most = 3 }, partialsCall(), shim.ShowBatches,
+		"hints by number": {func(p *shim.Partials) { p.Most = 3 },
 			"0:a 1:b 2:[further partial results are left out: the limit for this task is reached] completed"},
-		"hints by size": {func(p *shim.Partials) { p.MostBytes = 60 }, partialsCall(), shim.ShowBatches,
+		"hints by size": {func(p *shim.Partials) { p.MostBytes = 60 },
 			"0:a 1:b 2:[further partial results are left out: the limit for this task is reached] completed"},
-		"segments by number": {func(p *shim.Partials) { p.Content, p.Most = true, 3 }, streamingCall(), shim.ShowSegments,
-			"1:a 2:b 3:c 4:def completed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
 				p := streaming(false)
 				c.bound(&p.Partials)
 				s := w.gateway("a", says(`{"content":[{"type":"text","text":"abcdef"}]}`, words(time.Second, texts...)...), p)
-				task := begin(t, s, c.call)
-				pass(5500 * time.Millisecond)
-				if now, _ := s.Peek(t.Context(), anyone, "up", task.ID); c.call.Streaming && now.Position.Segments != 3 {
-					t.Errorf("%d segments are streamed", now.Position.Segments)
-				}
+				task := begin(t, s, partialsCall())
 				pass(time.Minute)
-				track(t, s, shim.Tracked{ID: task.ID, Show: c.show}).want(t, c.want)
+				track(t, s, shim.Tracked{ID: task.ID, Show: shim.ShowBatches}).want(t, c.want)
 			})
 		})
 	}
@@ -278,11 +264,6 @@ func TestPartialsOfOthers(t *testing.T) {
 			t.Error(err)
 		}
 		l.want(t, "")
-		for _, p := range []shim.Principal{anyone, {Subject: "bob"}} {
-			if _, _, err := s.Segments(t.Context(), p, "up", task.ID, 0); !errors.Is(err, shim.ErrNotFound) {
-				t.Errorf("segments: %v", err)
-			}
-		}
 	})
 }
 
@@ -340,8 +321,8 @@ func TestHeldUpCheckpointIsOld(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if string(got.Checkpoint) != `"after b"` || got.Position.Batches != 2 {
-			t.Errorf("the call is resumed at %s, and %d batches are stored", got.Checkpoint, got.Position.Batches)
+		if string(got.Checkpoint) != `"after b"` || got.Position != 2 {
+			t.Errorf("the call is resumed at %s, and %d batches are stored", got.Checkpoint, got.Position)
 		}
 	})
 }
@@ -372,7 +353,7 @@ func TestCheckpointAfterAFailover(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		pieces, err := w.store.Pieces(t.Context(), task.ID, shim.ShowBatches, 0)
+		pieces, err := w.store.Batches(t.Context(), task.ID, 0)
 		if err != nil || len(pieces) != 1 {
 			t.Fatalf("%q %v", pieces, err)
 		}
@@ -386,8 +367,8 @@ func TestCheckpointAfterAFailover(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if string(got.Checkpoint) != `"asked"` || got.Position.Batches != 2 {
-			t.Errorf("the call is resumed at %s, and %d batches are stored", got.Checkpoint, got.Position.Batches)
+		if string(got.Checkpoint) != `"asked"` || got.Position != 2 {
+			t.Errorf("the call is resumed at %s, and %d batches are stored", got.Checkpoint, got.Position)
 		}
 	})
 }

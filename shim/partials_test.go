@@ -127,12 +127,6 @@ func partialsCall() shim.Call {
 	return c
 }
 
-func streamingCall() shim.Call {
-	c := call()
-	c.Streaming = true
-	return c
-}
-
 // The first piece of a burst goes at once, the others in one batch after the
 // interval; what is left at the end comes before the end, on any replica.
 func TestPartialsAreBatched(t *testing.T) {
@@ -224,65 +218,4 @@ func TestNoPartialsUnasked(t *testing.T) {
 			l.want(t, want)
 		})
 	}
-}
-
-// The content of a result that was streamed is exactly its segments; all other
-// bytes are the server's (protocol.md 6.4.4).
-func TestStreamedResult(t *testing.T) {
-	const more = `,"n":9007199254740993,"structuredContent":{"f":1.0} }`
-	for name, c := range map[string]struct {
-		content  bool
-		answer   string
-		stored   string
-		segments string
-	}{
-		"the text that was streamed": {true, `{"content":[{"type":"text","text":"Hello you"}]` + more,
-			`{"content":[{"type":"text","text":"Hello"},{"type":"text","text":" you"}]` + more, "1:Hello 2: you"},
-		"text and more": {true, `{"content":[{"type":"text","text":"Hello you, there","annotations":{"priority":1.0}},{"type":"image","data":""}]` + more,
-			`{"content":[{"type":"text","text":"Hello"},{"type":"text","text":" you"},{"type":"text","text":", there","annotations":{"priority":1.0}},{"type":"image","data":""}]` + more,
-			"1:Hello 2: you 3:, there 4:"},
-		"other text": {true, `{"content":[{"type":"text","text":"Bye"}]` + more,
-			`{"content":[{"type":"text","text":"Hello"},{"type":"text","text":" you"},{"type":"text","text":"Bye"}]` + more, "1:Hello 2: you 3:Bye"},
-		"no content": {true, `{"structuredContent":{}}`,
-			`{"structuredContent":{},"content":[{"type":"text","text":"Hello"},{"type":"text","text":" you"}]}`, "1:Hello 2: you"},
-		"progress that is no content": {false, `{"content":[{"type":"text","text":"\u0048ello"},{"type":"text","text":"you"}]` + more,
-			`{"content":[{"type":"text","text":"\u0048ello"},{"type":"text","text":"you"}]` + more, "1:Hello 2:you"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				s := w.gateway("a", says(c.answer, words(time.Second, "Hello", " you")...), streaming(c.content))
-				task := begin(t, s, streamingCall())
-				l := track(t, s, shim.Tracked{ID: task.ID, Show: shim.ShowSegments})
-				pass(10 * time.Second)
-				l.want(t, "working "+c.segments+" completed")
-				ended, err := s.Get(t.Context(), anyone, "up", task.ID)
-				if err != nil || string(ended.Outcome.Result) != c.stored {
-					t.Errorf("stored %s, %v\nwant   %s", ended.Outcome.Result, err, c.stored)
-				}
-				blocks, _, err := s.Segments(t.Context(), anyone, "up", task.ID, 1)
-				if err != nil || len(blocks) != strings.Count(c.segments, ":")-1 {
-					t.Errorf("%d blocks after the first of %q, %v", len(blocks), c.segments, err)
-				}
-			})
-		})
-	}
-}
-
-// Segments of a task whose call did not stream are the blocks of its result.
-func TestSegmentsOfAnyTask(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		s := w.gateway("a", says(`{"content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}`, said{time.Second, "x"}), streaming(true))
-		task := begin(t, s, call())
-		for after, want := range map[int64]int{-1: 0, 0: 0, 9: 0} {
-			if blocks, now, err := s.Segments(t.Context(), anyone, "up", task.ID, after); err != nil || len(blocks) != want || now.Status != shim.Working {
-				t.Errorf("after %d: %s, %v, %v", after, blocks, now.Status, err)
-			}
-		}
-		pass(10 * time.Second)
-		for after, want := range map[int64]int{0: 2, 1: 1, 2: 0, 9: 0} {
-			if blocks, now, err := s.Segments(t.Context(), anyone, "up", task.ID, after); err != nil || len(blocks) != want || now.Status != shim.Completed {
-				t.Errorf("after %d: %s, %v, %v", after, blocks, now.Status, err)
-			}
-		}
-	})
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
-	"slices"
 
 	"taskgate/internal/work"
 	"taskgate/shim/content"
@@ -15,7 +14,7 @@ import (
 const appendBytes = 256 << 10
 
 // hints reports whether a call shows what its tool says besides the result.
-func (c Call) hints() bool { return c.Partials && !c.Streaming && (c.Handle || c.Demand) }
+func (c Call) hints() bool { return c.Partials && (c.Handle || c.Demand) }
 
 // pieceWriter writes what a server says while its call runs to the record, in batches. At
 // most one goroutine writes at a time, so that batches arrive in order. The run owns it,
@@ -33,16 +32,16 @@ type pieceWriter struct {
 // are only kept where the client opted in.
 func newPieceWriter(r *run) *pieceWriter {
 	c, p := &r.call, r.policy.Partials
-	if !c.Handle && !c.Demand || !c.Streaming && !p.Content && !c.Partials {
+	if !c.Handle && !c.Demand || !p.Content && !c.Partials {
 		return nil
 	}
-	return &pieceWriter{run: r, batcher: batcher{Partials: p, segments: c.Streaming}, halted: make(chan struct{})}
+	return &pieceWriter{run: r, batcher: batcher{Partials: p}, halted: make(chan struct{})}
 }
 
 // resumeAt goes on with a stream of which the store has this much.
 func (w *pieceWriter) resumeAt(p Position) {
 	if w != nil {
-		w.at, w.made = p, int(p.Batches+p.Segments)
+		w.at, w.made = p, int(p)
 	}
 }
 
@@ -64,10 +63,7 @@ func (w *pieceWriter) gather(piece json.RawMessage) {
 	if w.run.ended || w.stopped {
 		return
 	}
-	if w.add(piece) && w.segments {
-		w.run.status.message = "partial results have reached their limit; the rest comes with the result"
-		w.run.status.schedule()
-	}
+	w.add(piece)
 	w.schedule()
 }
 
@@ -131,9 +127,7 @@ func (w *pieceWriter) write(done chan struct{}) {
 		switch {
 		case err == nil:
 			d = retryFirst
-			for _, b := range batches {
-				at = at.after(b)
-			}
+			at += Position(len(batches))
 			r.mu.Lock()
 			w.advanceTo(at) // a checkpoint may have taken them along
 			r.mu.Unlock()
@@ -192,7 +186,7 @@ func (w *pieceWriter) goBack(at Position) {
 // stored, and where they belong. run.mu is held.
 func (w *pieceWriter) unstored() ([]Batch, Position) {
 	if w == nil {
-		return nil, Position{}
+		return nil, 0
 	}
 	w.closeBatch()
 	return w.batches()
@@ -255,50 +249,12 @@ func (w *pieceWriter) halt() {
 }
 
 // finish adds to the change that ends the task the pieces that are not stored yet: the
-// tail and the final status are one step (design.md 0.19, P3). If the call streamed, it
-// makes the merge the result. Of a cancelled task nothing more is shown (P13). halt has
-// been called.
+// tail and the final status are one step (design.md 0.19, P3). Of a cancelled task nothing more
+// is shown (P13). halt has been called.
 func (w *pieceWriter) finish(c *Change) {
-	if w == nil || c.To == Cancelled {
-		return
-	}
-	if !w.segments || c.Outcome.Result == nil {
+	if w != nil && c.To != Cancelled {
 		c.Tail, c.At = w.batches()
-		return
 	}
-	streamed := w.storedSegments()
-	c.Tail, c.At = w.batches()
-	for _, e := range c.Tail {
-		streamed = append(streamed, e.Segments...)
-	}
-	out := *c.Outcome
-	merged, added := content.Merge(out.Result, streamed)
-	out.Result = merged
-	c.Outcome = &out
-	if len(added) > 0 {
-		c.Tail = append(c.Tail, Batch{Segments: added})
-	}
-}
-
-// storedSegments are those that are in the store before the queue, which goes on where
-// they end.
-func (w *pieceWriter) storedSegments() []json.RawMessage {
-	if w.at.Segments == 0 {
-		return nil
-	}
-	r := w.run
-	stored, err := retry(r.s.life.writes, func(ctx context.Context) ([]json.RawMessage, error) {
-		return r.s.store.Pieces(ctx, r.record.id, ShowSegments, 0)
-	})
-	if err != nil && !errors.Is(err, ErrNotFound) {
-		return nil // this process ends, and nothing is written any more
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if int64(len(stored)) < w.at.Segments { // it has lost some
-		w.rewind(Position{Batches: w.at.Batches, Segments: int64(len(stored))})
-	}
-	return slices.Clip(stored[:w.at.Segments])
 }
 
 // recent is what is still known of what was stored before the queue.

@@ -153,7 +153,7 @@ func (s *Shim) adoptedRun(t Task) *run {
 		s: s, srv: srv, runs: max(rec.Runs, 1), firm: rec.Firm,
 		call: Call{
 			Upstream: t.Upstream, Request: rec.Request, Origin: t.Origin, Handle: t.Visible || rec.Handle,
-			Partials: rec.Partials, Streaming: rec.Streaming, Asking: rec.Asking,
+			Partials: rec.Partials, Asking: rec.Asking,
 			ProgressToken: t.Progress.Token,
 		},
 		checkpoint: t.Checkpoint,
@@ -250,7 +250,7 @@ func (r *run) represent(owner string) error {
 // who is to be told that it was lost. run.mu is held, or this is the goroutine of the
 // upstream call.
 func (r *run) mayRunAgain(t Task) bool {
-	return r.policy.Retry && r.runs < mostRuns && t.Position == (Position{}) && t.Visible
+	return r.policy.Retry && r.runs < mostRuns && t.Position == 0 && t.Visible
 }
 
 func (r *run) runAgain() (Reply, error) {

@@ -176,10 +176,9 @@ type Store interface {
 	// ErrPosition, ErrFinal, ErrLeaseLost, ErrNotFound.
 	Append(ctx context.Context, id ID, lease Lease, at Position, checkpoint json.RawMessage, b ...Batch) error
 
-	// Pieces returns what was appended, in order, but for the first skip pieces: the
-	// contents of batches for ShowBatches, segments for ShowSegments. ErrNotFound once
-	// the task is gone.
-	Pieces(ctx context.Context, id ID, show Show, skip int64) ([]json.RawMessage, error)
+	// Batches returns the contents of what was appended, in order, but for the first skip
+	// batches. ErrNotFound once the task is gone.
+	Batches(ctx context.Context, id ID, skip int64) ([]json.RawMessage, error)
 
 	// Watch yields an Event for each change of these tasks by anyone, beginning
 	// with Synced, until ctx ends or the caller stops. Events of one task may be

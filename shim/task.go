@@ -188,20 +188,13 @@ func (q Question) Outstanding() bool { return q.Answer == nil && !q.Withdraw }
 // Batch is one piece of what an upstream streams while its task runs. It is
 // appended once, by the runner, and never changed.
 type Batch struct {
-	// Content is a JSON array of at least one content block, and becomes the next
-	// SEP-2679 seq; nil where the piece is only segments.
+	// Content is a JSON array of at least one content block, and becomes the next seq.
 	Content json.RawMessage
-	// Segments are content blocks that belong to the result (SEP-1905), each of
-	// which becomes the next seqNr.
-	Segments []json.RawMessage
 }
 
-// Position says how many batches and segments of a task are stored. An append
-// names the position it belongs at, which makes a repeat of it harmless.
-type Position struct {
-	Batches  int64
-	Segments int64
-}
+// Position says how many batches of a task are stored. An append names the position it
+// belongs at, which makes a repeat of it harmless.
+type Position int64
 
 // Task is one call that outlives the request it came with. Times and expiry are
 // the store's: its clock is the only one all replicas share.

@@ -178,7 +178,7 @@ type faultyStore struct {
 	mute    atomic.Bool  // watchers hear nothing after the first Synced
 	ops     atomic.Int64 // reads and writes of tasks
 	appends atomic.Int64 // writes of batches
-	reads   atomic.Int64 // reads of batches and segments
+	reads   atomic.Int64 // reads of batches
 	creates atomic.Int64
 	// failover, once set, is what the tasks are read from and written to.
 	failover atomic.Pointer[shim.Store]
@@ -246,12 +246,12 @@ func (f *faultyStore) Append(ctx context.Context, id shim.ID, l shim.Lease, at s
 	return err
 }
 
-func (f *faultyStore) Pieces(ctx context.Context, id shim.ID, show shim.Show, skip int64) ([]json.RawMessage, error) {
+func (f *faultyStore) Batches(ctx context.Context, id shim.ID, skip int64) ([]json.RawMessage, error) {
 	f.reads.Add(1)
 	if f.down.Load() {
 		return nil, errDown
 	}
-	return f.current().Pieces(ctx, id, show, skip)
+	return f.current().Batches(ctx, id, skip)
 }
 
 func (f *faultyStore) Watch(ctx context.Context, ids ...shim.ID) iter.Seq2[shim.Event, error] {

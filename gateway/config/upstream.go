@@ -244,7 +244,7 @@ func NewUpstream(name, url string) *Upstream {
 		MaxTasks:         10_000,
 		MaxTasksPerOwner: 1000,
 
-		ResponseModes: On,
+		ResponseModes: Off,
 
 		WithoutTasks:      WithoutTasksBlock,
 		WithoutTasksAfter: 45 * time.Second,

@@ -30,7 +30,6 @@ type Tasks interface {
 	List(ctx context.Context, p shim.Principal, upstream, cursor string) ([]shim.Task, string, error)
 	Cancel(ctx context.Context, p shim.Principal, upstream string, id shim.ID) (shim.Task, error)
 	Wait(ctx context.Context, p shim.Principal, upstream string, id shim.ID, seen func(shim.Task)) (shim.Task, error)
-	Segments(ctx context.Context, p shim.Principal, upstream string, id shim.ID, after int64) ([]json.RawMessage, shim.Task, error)
 }
 
 // Following tells of tasks as they change. FollowSet takes new tasks while it runs; Track

@@ -5,7 +5,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"taskgate/gateway/legacy"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/wiretest"
@@ -62,7 +61,7 @@ func TestResponseModesBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newQuietWorld(t, allModes)
 		h := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"letters","task":{"ttl":10000,"responseModes":["streaming"]}}`)
-		wiretest.Wait(legacy.FirstWait)
+		wiretest.Wait(firstWait)
 		s := &segments{t: t}
 		s.take(h.said())
 		h.w.hold()

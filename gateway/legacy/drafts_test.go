@@ -329,6 +329,7 @@ func draftConfig(t *testing.T) *config.Config {
 upstreams:
   - name: up
     url: http://up.example/
+    response_modes: on
     defaults: {progress: content}
     tools:
       - {match: plain, progress: status}

@@ -8,7 +8,6 @@ import (
 
 // What the tests over HTTP, which are outside of the package, look at inside of it.
 const (
-	FirstWait   = firstWait
 	GetFirst    = getFirst
 	GetStream   = getStream
 	HolderCheck = holderCheck
@@ -21,7 +20,6 @@ var (
 	LastWords         = lastWords
 	ParseEventID      = parseEventID
 	PartialOf         = partialOf
-	PushName          = pushName
 	QuestionName      = questionName
 	ReadQuestion      = readQuestion
 	NewBrokenSessions = newBrokenSessions

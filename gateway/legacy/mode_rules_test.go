@@ -1,13 +1,13 @@
 package legacy_test
 
 import (
-	"fmt"
 	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"taskgate/gateway/config"
 	"taskgate/internal/mcp"
 	"taskgate/internal/wiretest"
 )
@@ -58,7 +58,7 @@ var modeRules = []struct {
 		for _, no := range []string{`0`, `-1`, `1.5`, `"1"`, `null`, `{}`, `1e-400`} {
 			says(t, w.pull(w.b, s.task, no).one(), `"error":{"code":-32602`)
 		}
-		for _, params := range []string{`{"name":"quick","task":{"responseModes":"task"}}`, `{"name":"quick","task":{"responseModes":[1]}}`, `{"name":"quick","task":{},"stream":true}`} {
+		for _, params := range []string{`{"name":"quick","task":{"responseModes":"task"}}`, `{"name":"quick","task":{"responseModes":[1]}}`} {
 			says(t, w.c.ask(w.a, mcp.MethodToolsCall, params).one(), `"error":{"code":-32602`)
 		}
 		says(t, w.call("never", `["immediate"]`).one(), `"error":{"code":-32601`)
@@ -91,7 +91,10 @@ func TestResponseModeRules(t *testing.T) {
 
 // A17: to everyone but its owner a task does not exist, and so has no blocks.
 func TestForeignSegments(t *testing.T) {
-	h := newHouse(t)
+	h := newHouseOf(t, func(h *house, c *config.Config) {
+		h.withKeys(c)
+		c.Upstreams[0].ResponseModes = config.On
+	})
 	modes := func(key string) *caller {
 		c := h.caller(key)
 		body := strings.Replace(wiretest.InitializeBody, `"capabilities":{`, `"capabilities":{`+allModes, 1)
@@ -100,62 +103,15 @@ func TestForeignSegments(t *testing.T) {
 	}
 	alice, bob := modes(wiretest.AliceKey), modes(wiretest.BobKey)
 	running := alice.task()
-	for _, more := range []string{`"lastSeqNr":1`, `"stream":{}`, `"lastSeqNr":1,"stream":{}`} {
-		ask := func(id string) reply { return bob.legacy(mcp.MethodTasksResult, `"taskId":"`+id+`",`+more) }
-		foreign := ask(running)
-		alike(t, more, foreign, ask(strange))
-		if !strings.Contains(foreign.body, "unknown task") {
-			t.Errorf("%s: %v", more, foreign)
-		}
+	ask := func(id string) reply { return bob.legacy(mcp.MethodTasksResult, `"taskId":"`+id+`","lastSeqNr":1`) }
+	foreign := ask(running)
+	alike(t, "lastSeqNr", foreign, ask(strange))
+	if !strings.Contains(foreign.body, "unknown task") {
+		t.Errorf("foreign: %v", foreign)
 	}
 	if r := alice.legacy(mcp.MethodTasksResult, `"taskId":"`+running+`","lastSeqNr":1`); !strings.Contains(r.body, `"partial-content":[],"isComplete":false`) {
 		t.Errorf("her own: %v", r)
 	}
 	h.events.proceed <- struct{}{}
 	alice.status(running, "completed")
-}
-
-// stream:{} may be in the params, within their task, or beside them (protocol.md 6.4.7).
-// On tools/call it counts only with a task.
-func TestStreamMember(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newModeWorld(t, allModes)
-		ask := func(method, params, beside string) *hearing {
-			w.c.serial++
-			return w.c.begin(w.a, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s%s}`, w.c.serial, method, params, beside))
-		}
-		for _, c := range [][2]string{
-			{`{"name":"letters","task":{},"stream":{}}`, ``},
-			{`{"name":"letters","task":{"stream":{}}}`, ``},
-			{`{"name":"letters","task":{}}`, `,"stream":{}`},
-		} {
-			h := ask(mcp.MethodToolsCall, c[0], c[1])
-			wiretest.Wait(3 * time.Second)
-			s := &segments{t: t}
-			s.take(h.said())
-			if s.last != 1 || h.ended() {
-				t.Fatalf("%s%s: %s", c[0], c[1], h.said())
-			}
-			params := fmt.Sprintf(`{"taskId":%q,"lastSeqNr":1`, s.task)
-			next := ask(mcp.MethodTasksResult, params+`}`, `,"stream":{}`)
-			wiretest.Wait(3 * time.Second)
-			last := ask(mcp.MethodTasksResult, params[:len(params)-1]+`3,"stream":{}}`, ``)
-			wiretest.Wait(time.Minute)
-			if !h.ended() || !next.ended() || !last.ended() {
-				t.Errorf("ended: %t %t %t", h.ended(), next.ended(), last.ended())
-			}
-			s.take(next.said())
-			s.take(last.said())
-			s.merged(w.c, w.b)
-		}
-		for _, beside := range []string{`,"stream":1`, `,"stream":null`, `,"stream":[]`} {
-			says(t, ask(mcp.MethodToolsCall, `{"name":"quick","task":{}}`, beside).one(), `"error":{"code":-32602`)
-		}
-		got := ask(mcp.MethodToolsCall, `{"name":"quick"}`, `,"stream":{}`).one()
-		lacks(t, got, "seqNr", "isComplete")
-		says(t, got, `"content":[{"type":"text","text":"quick"}]`)
-		got = ask(mcp.MethodToolsCall, `{"name":"quick","task":{"responseModes":["task"]}}`, `,"stream":{}`).one()
-		says(t, got, `"result":{"task":{`) // a list counts instead
-		lacks(t, got, "isComplete")
-	})
 }

@@ -1,22 +1,22 @@
 package legacy_test
 
 import (
-	"context"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"taskgate/gateway/config"
-	"taskgate/gateway/legacy"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/wiretest"
 	"taskgate/shim"
 )
+
+// firstWait is how long the first answer to a call that streams waits for something to go along
+// with the task.
+const firstWait = 50 * time.Millisecond
 
 // modeWorld is two replicas and a client of theirs.
 type modeWorld struct {
@@ -42,7 +42,7 @@ func (w *modeWorld) call(tool, modes string) *hearing {
 func (w *modeWorld) stream(t *testing.T, tool string) (*hearing, *segments) {
 	t.Helper()
 	h := w.call(tool, `["streaming"]`)
-	wiretest.Wait(legacy.FirstWait)
+	wiretest.Wait(firstWait)
 	s := &segments{t: t}
 	s.take(h.said())
 	if s.task == "" || h.ended() {
@@ -96,8 +96,7 @@ func lacks(t *testing.T, got []byte, unwanted ...string) {
 // modeScenarios are the fifteen that SEP-1905 recommends, by its numbers (section "Test
 // Scenarios" of seps/1905-task-streaming-result.md in pull request 1905 of
 // modelcontextprotocol/modelcontextprotocol, commit 3cece38). Of these, 7, 12
-// and 15 say what a client does: 7 and 15 are judged by one that does it (gatherer), and 12
-// is that the gateway gives it no reason to.
+// and 15 say what a client does, and are judged by one that does it (gatherer).
 var modeScenarios = []struct {
 	name         string
 	capabilities string
@@ -105,8 +104,8 @@ var modeScenarios = []struct {
 }{
 	{"01 immediate, complete results", allModes, func(t *testing.T, w *modeWorld) {
 		got := w.call("quick", `["immediate"]`).one()
-		says(t, got, `"result":{"content":[{"type":"text","text":"quick"}],"x":1.0}`)
-		says(t, w.c.do(w.b, mcp.MethodTasksList, `{}`), `"tasks":[]`) // no task, and so no related-task (A6)
+		says(t, got, `"result":{"content":[{"type":"text","text":"quick"}],"x":1.0,`, mcp.MetaRelatedTask)
+		says(t, w.c.do(w.b, mcp.MethodTasksList, `{}`), `"status":"completed"`) // there is a task, too (A6)
 	}},
 	{"02 task, the standard flow", allModes, func(t *testing.T, w *modeWorld) {
 		for _, task := range []string{`{"responseModes":["task"]}`, `{}`} {
@@ -169,7 +168,7 @@ var modeScenarios = []struct {
 		ids := map[string]bool{}
 		s := &segments{t: t}
 		for _, event := range h.events() {
-			if event.id == "" || ids[event.id] {
+			if event.id != "" && ids[event.id] {
 				t.Errorf("event id %q", event.id)
 			}
 			if ids[event.id] = true; event.data == "" {
@@ -234,7 +233,6 @@ var modeScenarios = []struct {
 			t.Errorf("after %v, want the grace of the tool", d)
 		}
 		says(t, w.call("plain", `["immediate"]`).one(), `"task":{`, `"_meta":{"`+mcp.MetaFallbackMode+`":"task"}`)
-		says(t, w.call("always", `["immediate","task"]`).one(), `"task":{`) // its policy has no grace
 		h := w.call("tokens", `["task","streaming","immediate"]`)
 		wiretest.Wait(time.Minute)
 		s := &segments{t: t}
@@ -271,8 +269,6 @@ var modeScenarios = []struct {
 	{"10 cancelled amid the stream", allModes, func(t *testing.T, w *modeWorld) {
 		h, s := w.stream(t, "forever")
 		wiretest.Wait(11 * time.Second)
-		// The request is over for notifications/cancelled since it has a task (L28).
-		w.c.notify(w.a, mcp.NotifyCancelled, `{"requestId":2}`)
 		s.take(h.said()[1:])
 		if s.last != 1 || s.over {
 			t.Errorf("%d blocks, over %t", s.last, s.over)
@@ -305,20 +301,19 @@ var modeScenarios = []struct {
 		}
 		says(t, w.pull(w.b, s.task, "1").one(), `"partial-content":[],"isComplete":true,"isError":true`)
 	}},
-	{"12 the gateway never sends a repeat", allModes, func(t *testing.T, w *modeWorld) {
-		h, s := w.stream(t, "tokens") // TestReplicasPull has it with the pull elsewhere
+	{"12 the client removes repeats", allModes, func(t *testing.T, w *modeWorld) {
+		h := w.call("tokens", `["streaming"]`)
 		wiretest.Wait(11 * time.Second)
-		pulled := w.pull(w.a, s.task, "1").one()
-		if !h.ended() {
-			t.Error("the first pull did not end the push")
+		g := newGatherer(t)
+		g.take(w.pull(w.a, created(h), "1").one()) // what it fetches comes on the stream as well
+		wiretest.Wait(10 * time.Second)
+		g.take(w.pull(w.b, created(h), "1").one())
+		wiretest.Wait(time.Minute)
+		g.take(h.said()...)
+		if got := fmt.Sprint(g.repeats); got != "[2]" || !h.ended() {
+			t.Errorf("repeated %s, ended %t", got, h.ended())
 		}
-		s.take(h.said()[1:])
-		s.take([][]byte{pulled})
-		for !s.over {
-			wiretest.Wait(7 * time.Second)
-			s.take([][]byte{w.pull(w.a, s.task, fmt.Sprint(s.last)).one()})
-		}
-		s.merged(w.c, w.a)
+		g.merged(w.c, w.a)
 	}},
 	{"13 a new client and a server without the draft", allModes, func(t *testing.T, w *modeWorld) {
 		c := draftConfig(t)
@@ -371,12 +366,8 @@ func TestResponseModes(t *testing.T) {
 	}
 }
 
-// notify sends a notification to a replica.
-func (c *taskClient) notify(g *legacyServer, method, params string) {
-	c.t.Helper()
-	rec := httptest.NewRecorder()
-	g.Handler().ServeHTTP(rec, c.request(context.Background(), http.MethodPost, `{"jsonrpc":"2.0","method":"`+method+`","params":`+params+`}`))
-	if rec.Code != http.StatusAccepted {
-		c.t.Errorf("%s: %d", method, rec.Code)
-	}
+// created is the task that the first answer names.
+func created(h *hearing) shim.ID {
+	id, _ := jsonrpc.GetString(h.said()[0], "result", "task", "taskId")
+	return shim.ID(id)
 }

@@ -78,11 +78,9 @@ func (s countedStore) Apply(ctx context.Context, id shim.ID, l *shim.Lease, c sh
 	return s.Store.Apply(ctx, id, l, c)
 }
 
-func (s countedStore) Pieces(ctx context.Context, id shim.ID, show shim.Show, skip int64) ([]json.RawMessage, error) {
-	if show == shim.ShowBatches {
-		s.note("batches")
-	}
-	return s.Store.Pieces(ctx, id, show, skip)
+func (s countedStore) Batches(ctx context.Context, id shim.ID, skip int64) ([]json.RawMessage, error) {
+	s.note("batches")
+	return s.Store.Batches(ctx, id, skip)
 }
 
 // countedSessions does the same for client sessions.

@@ -37,37 +37,25 @@ func (q *request) callTool(ctx context.Context) (json.RawMessage, error) {
 		}
 		return q.taskResult(ctx)
 	}
-	var mode responseMode
-	if task {
-		if mode, err = q.responseMode(); err != nil {
-			return nil, err
-		}
-	}
-	if mode.immediate && !q.h.MayBeTask(q.name) { // or it would only block
-		return nil, shim.ErrForbidsTask
-	}
 	server, err := q.h.Upstream.Describe(ctx, q.s.upstream(ctx))
 	if err != nil {
 		return nil, err
 	}
-	first := q.h.TaskFirst(q.name, mode.immediate) || task && !mode.immediate && q.h.MayBeTask(q.name)
+	first := q.h.TaskFirst(q.name, false) || task && q.h.MayBeTask(q.name)
 	err = q.h.CheckTool(ctx, q.s.upstream(ctx), server, q.name, first, func(upstream.Tool) error { return nil })
 	if f := (*wire.Failure)(nil); errors.As(err, &f) { // where the tools cannot be listed, the call goes as it is
 		return nil, err
 	}
-	a, err := q.call(ctx, q.modeCall(mode, shim.Call{
+	a, err := q.call(ctx, shim.Call{
 		Request: q.request(ctx, server.Era), Demand: task, After: q.h.HandleAfter(), TTL: ttl, ProgressToken: q.token,
-	}))
+		Partials: task && q.h.takesPartials(q.state),
+	})
 	switch {
 	case err != nil:
 		return nil, err
 	case a.Task != nil && !task:
 		q.op.Task(string(a.Task.ID), a.Task.Trace)
 		return q.h.ToldOfTask(*a.Task), nil
-	case a.Task != nil && mode.streaming:
-		return q.streamCall(ctx, *a.Task)
-	case a.Task != nil && mode.unlisted:
-		return fellBack(q.created(*a.Task)), nil
 	case a.Task != nil:
 		return q.created(*a.Task), nil
 	}
@@ -129,7 +117,7 @@ func (q *request) replied(ctx context.Context, server upstream.Server, reply shi
 	view.Wrapped = view.Modern && q.msg.Method == mcp.MethodToolsCall && q.showsWrapped(ctx, q.name, reply.Result)
 	if q.h.offersTasks(q.state.Version) && !q.principal.NoTasks {
 		view.Tasks = q.h.MayBeTask
-		if q.msg.Method == mcp.MethodToolsList && q.h.drafts(q.state).partials {
+		if q.msg.Method == mcp.MethodToolsList && q.h.takesPartials(q.state) {
 			view.Partials = q.h.showsPartials
 		}
 	}

@@ -41,13 +41,13 @@ type request struct {
 // knows both might take it for something else.
 var methods = map[string]serve{
 	mcp.MethodPing:                 (*request).pong,
-	mcp.MethodToolsCall:            (*request).callTool,
+	mcp.MethodToolsCall:            inMode((*request).callTool),
 	mcp.MethodSetLevel:             (*request).setLevel,
 	mcp.MethodResourcesSubscribe:   (*request).subscribe,
 	mcp.MethodResourcesUnsubscribe: (*request).unsubscribe,
 
 	mcp.MethodTasksGet:    withTasks((*request).getTask),
-	mcp.MethodTasksResult: withTasks((*request).resultOfTask),
+	mcp.MethodTasksResult: withTasks(inMode((*request).awaitTask)),
 	mcp.MethodTasksList:   withTasks((*request).listTasks),
 	mcp.MethodTasksCancel: withTasks((*request).cancelTask),
 
@@ -157,8 +157,6 @@ func (q *request) answer(ctx context.Context) {
 	cause := context.Cause(ctx)
 	q.land()
 	switch {
-	case errors.Is(err, errCut): // it has its answer
-		q.out.Drop()
 	case errors.Is(cause, shim.ErrCancelled):
 		q.op.Cancelled()
 		q.out.Drop()

@@ -63,7 +63,7 @@ func (h *Handler) waitOf(ctx context.Context, s *session, p shim.Principal, stre
 	defer cancel()
 	state, note, err := s.table.stateOf(ctx, s.id, stream)
 	ids, about := noted(note), readAskNotes(note)
-	if err != nil || state == "ended" || len(ids) != 1 || len(about) != 1 || about[0].Streams {
+	if err != nil || state == "ended" || len(ids) != 1 || len(about) != 1 {
 		return nil, nil
 	}
 	msg := jsonrpc.Message{Kind: jsonrpc.Request, ID: ids[0], Method: mcp.MethodTasksResult}
@@ -120,7 +120,7 @@ func (l *eventLog) resume(ctx context.Context, note []byte, no int64, r *replay)
 	l.x.Resumable(l.keep, func(out *eventstream.Writer) error {
 		_ = out.Comment("open")
 		for _, m := range all {
-			answered = answered || isAnswer(m.message, l.id, false)
+			answered = answered || isAnswer(m.message, l.id)
 			if m.no > no && !r.stale(ctx, m.message) {
 				_ = out.Send(eventID(l.stream, m.no), m.message)
 			}
@@ -133,34 +133,16 @@ func (l *eventLog) resume(ctx context.Context, note []byte, no int64, r *replay)
 // lastWords are the answers to the requests of a lost stream that have none in its log.
 func lastWords(note []byte, had [][]byte) (last [][]byte) {
 	lost := &jsonrpc.Error{Code: mcp.CodeInternal, Message: "the replica that ran this call was lost; the upstream may have finished the work"}
-	streams := false
-	for _, n := range readAskNotes(note) {
-		if n.Streams {
-			f := streamLost(n.Task)
-			lost, streams = &jsonrpc.Error{Code: f.Code, Message: f.Message, Data: f.Data}, true
-		}
-	}
 	for _, id := range noted(note) {
-		if !slices.ContainsFunc(had, func(m []byte) bool { return isAnswer(m, id, streams) }) {
+		if !slices.ContainsFunc(had, func(m []byte) bool { return isAnswer(m, id) }) {
 			last = append(last, jsonrpc.AppendError(nil, id, lost))
 		}
 	}
 	return last
 }
 
-// noLastWords are those of a stream that needs none.
-func noLastWords([]byte, [][]byte) [][]byte { return nil }
-
-// isAnswer reports whether a message is the last answer to a request. To one that streams
-// there are several.
-func isAnswer(message []byte, id jsonrpc.ID, streams bool) bool {
+// isAnswer reports whether a message is an answer to a request.
+func isAnswer(message []byte, id jsonrpc.ID) bool {
 	m, err := jsonrpc.Parse(message)
-	switch {
-	case err != nil || m.Kind != jsonrpc.Result && m.Kind != jsonrpc.ErrorResponse || !m.ID.Equal(id):
-		return false
-	case m.Kind == jsonrpc.Result && streams:
-		complete, _ := jsonrpc.Get(m.Result, "isComplete")
-		return string(complete) == "true"
-	}
-	return true
+	return err == nil && (m.Kind == jsonrpc.Result || m.Kind == jsonrpc.ErrorResponse) && m.ID.Equal(id)
 }

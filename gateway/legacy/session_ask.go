@@ -248,8 +248,8 @@ func (a *asker) checked(h *holding) (void string) {
 // dead reports whether a stream of the session is over. While that cannot be learned, it is
 // not.
 func (a *asker) dead(stream string) bool {
-	state, note, err := a.s.table.stateOf(a.ctx, a.s.id, stream)
-	return err == nil && (state != "open" || clientGone(note))
+	state, _, err := a.s.table.stateOf(a.ctx, a.s.id, stream)
+	return err == nil && state != "open"
 }
 
 // readQuestion reads of a message to a client which question it asks or, with over, takes

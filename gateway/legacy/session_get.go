@@ -73,7 +73,7 @@ func (h *Handler) ServeGET(w http.ResponseWriter, r *http.Request, p shim.Princi
 		return
 	}
 	defer s.detach(hold)
-	g, err := s.claim(ctx, no, resumes, h.drafts(s.current()).partials)
+	g, err := s.claim(ctx, no, resumes, h.takesPartials(s.current()))
 	if err != nil {
 		h.refuse(w, jsonrpc.ID{}, wire.Refused(http.StatusConflict, err.Error()))
 		return

@@ -31,13 +31,12 @@ type session struct {
 	listen *listener
 	notes  taskNotes
 
-	mu     sync.Mutex
-	rev    int64 // of state; 0 before it was loaded
-	state  sessionState
-	calls  map[string]inFlight  // by callKey of their id
-	get    *getHold             // nil while no GET stream is here
-	waits  map[string]*eventLog // answers that wait for a task, by their stream
-	pushes map[shim.ID]*push    // of segments
+	mu    sync.Mutex
+	rev   int64 // of state; 0 before it was loaded
+	state sessionState
+	calls map[string]inFlight  // by callKey of their id
+	get   *getHold             // nil while no GET stream is here
+	waits map[string]*eventLog // answers that wait for a task, by their stream
 }
 
 func newSession(t *Table, id string) *session {

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -42,7 +41,7 @@ type eventLog struct {
 	over   bool
 	unsent map[string]bool // questions that may be in the log, and have not gone out, by name
 	left   bool            // nobody answers here any more: the client has gone, and can resume
-	about  askNote         // what the answer waits for, or streams
+	about  askNote         // what the answer waits for
 	cut    func()          // gives an answer up that waits for a task; nil for others
 	gone   chan struct{}   // closed when the stream is over here
 }
@@ -151,7 +150,7 @@ func (l *eventLog) ask(ctx context.Context, name, void string, message []byte) (
 	return holder, has, err
 }
 
-// tells notes what the answer waits for or streams, for whoever goes on with the stream.
+// tells notes what the answer waits for, for whoever goes on with the stream.
 func (l *eventLog) tells(n askNote) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -163,13 +162,6 @@ func (l *eventLog) tells(n askNote) {
 		defer cancel()
 		_, _ = l.s.table.store.Note(ctx, l.s.id, l.stream, noteOf(l.id, n)) // else it is as any answer
 	}
-}
-
-// pushes says that the answer streams a task: if this replica is lost, the client is told
-// where the rest is.
-func (l *eventLog) pushes(id shim.ID) {
-	l.tells(askNote{Task: id, Streams: true})
-	l.begin()
 }
 
 // waits says that the answer only waits for a task. Any replica can give it, so it is given
@@ -334,12 +326,10 @@ func parseEventID(id string) (stream string, no int64, ok bool) {
 	return stream, no, ok && err == nil && no >= 0 && stream != ""
 }
 
-// askNote is, in the note of a log, the task that an answer waits for or streams.
+// askNote is, in the note of a log, the task that an answer waits for.
 type askNote struct {
-	Task    shim.ID `json:"task"`
-	First   bool    `json:"first,omitempty"`   // it is the gateway's own tool that waits
-	Streams bool    `json:"streams,omitempty"` // the stream has the blocks of its result
-	Gone    bool    `json:"gone,omitempty"`    // the client has gone, and others may ask it
+	Task  shim.ID `json:"task"`
+	First bool    `json:"first,omitempty"` // it is the gateway's own tool that waits
 }
 
 // noteOf is what the log says of a request that has no answer yet, and of its task.
@@ -363,11 +353,6 @@ func readAskNotes(note []byte) (asking []askNote) {
 		}
 	}
 	return asking
-}
-
-// clientGone reports whether the note of a stream says that its client has gone.
-func clientGone(note []byte) bool {
-	return slices.ContainsFunc(readAskNotes(note), func(n askNote) bool { return n.Gone })
 }
 
 // noted are the requests that noteOf has named.

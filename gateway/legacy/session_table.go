@@ -87,9 +87,6 @@ func (t *Table) signalled(id, text string, at time.Time) {
 	if key, ok := strings.CutPrefix(text, cancelSignal); ok {
 		s.abortKey(key, at)
 	}
-	if name, ok := strings.CutPrefix(text, pullSignal); ok {
-		s.endPush(name)
-	}
 }
 
 // create stores a new session and opens it.

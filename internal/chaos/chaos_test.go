@@ -89,7 +89,7 @@ func conclude(t *testing.T, c *clients, u *upstream, n int, begin time.Time, inj
 		t.Name(), *seed, n, *workers, len(c.fleet.nodes), made.Round(time.Millisecond), time.Since(begin).Round(time.Millisecond), c.judge.reads,
 		injected, c.judge.outcomes, ends, c.asked, u.resumed, u.foreign, u.gone, u.cancels, forgotten)
 	if c.talk != nil {
-		t.Logf("questions of the upstreams:\n%s\nmodern upstream: %s\n\npieces shown:\n%s%s", c.talk.said, u.rounds.sum(), c.judge.piecesSeen(), c.carriers)
+		t.Logf("questions of the upstreams:\n%s\nmodern upstream: %s\n\npieces shown:\n%s", c.talk.said, u.rounds.sum(), c.judge.piecesSeen())
 	}
 	c.judge.report(t)
 }

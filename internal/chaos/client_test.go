@@ -34,7 +34,6 @@ type clients struct {
 	asked    *tally // what happened to questions about tasks
 	talk     *talk  // what the upstream asks; nil if it asks nothing
 	prompt   bool   // answers are given at once
-	carriers *tally // how segments came
 
 	mu       sync.Mutex
 	answered map[int]bool            // calls whose result somebody has read
@@ -111,7 +110,7 @@ func (c *clients) one(ctx context.Context, p *call) {
 	case task == nil:
 		c.judge.count("call answered without a task (" + d.name() + ")")
 		c.mark(p, result)
-		if err := checkResult(p, result, false); err != nil {
+		if err := checkResult(p, result); err != nil {
 			c.judge.blame("%s: answered without a task: %v", p.id, err)
 		}
 	default:

@@ -91,9 +91,3 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	r.Header.Set("Authorization", "Bearer "+t.token)
 	return t.Transport.RoundTrip(r)
 }
-
-// streams reports whether a client has results streamed.
-func streams(d dialect) bool {
-	l, ok := d.(*legacy)
-	return ok && l.segments
-}

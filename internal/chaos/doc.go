@@ -22,8 +22,7 @@
 // What is shown of a task comes in order, without gap or repeat, over all streams of a
 // client, and is what the upstream has said (shown_test.go): partial results on listen
 // streams (partials_test.go) and on the GET streams of sessions, which are resumed at any
-// gateway (legacy_partials_test.go), and the blocks of results that are streamed, which
-// come by four ways in turn and are the result in the end (segments_test.go). What an
+// gateway (legacy_partials_test.go). What an
 // upstream said and a gateway that was killed had not stored may be missing at the end of
 // that, never in its middle.
 //

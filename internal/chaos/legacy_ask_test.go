@@ -73,7 +73,7 @@ func (l *legacy) overhear(data []byte) {
 	if json.Unmarshal(data, &m) != nil {
 		return
 	}
-	if m.Method == mcp.NotifyTaskPartial && l.viewer == nil || m.Result["partial-content"] != nil && !l.segments {
+	if m.Method == mcp.NotifyTaskPartial && l.viewer == nil || m.Result["partial-content"] != nil {
 		l.judge.blame("a client that did not opt in (%s) got %.300s", l.name(), data)
 	}
 	if m.Method != mcp.MethodElicit || l.asked == nil {

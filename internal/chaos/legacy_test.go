@@ -24,9 +24,7 @@ type legacy struct {
 	serial    atomic.Int64
 	path      string  // of the endpoint
 	plain     bool    // calls without asking for a task
-	segments  bool    // has results streamed (segments_test.go)
 	viewer    *viewer // takes partial results; nil for a client that does not
-	carriers  *tally  // how segments came
 	judge     *judge
 	// asked is called with what the client is asked on any of its streams; nil for a
 	// client that cannot be asked.
@@ -34,11 +32,10 @@ type legacy struct {
 
 	mu      sync.Mutex
 	session string
-	pushes  map[string]*responses // of calls that stream, by task, until somebody reads them
 }
 
 func newLegacy(j *judge) *legacy {
-	return &legacy{path: pathChaos, judge: j, pushes: map[string]*responses{}, transport: newTransport()}
+	return &legacy{path: pathChaos, judge: j, transport: newTransport()}
 }
 
 func (l *legacy) name() string {
@@ -46,8 +43,6 @@ func (l *legacy) name() string {
 	switch {
 	case l.plain:
 		name += ", without tasks"
-	case l.segments:
-		name += ", segments"
 	case l.viewer != nil:
 		name += ", partial results"
 	}
@@ -69,9 +64,6 @@ func (l *legacy) open(ctx context.Context, addr string) (json.RawMessage, error)
 	tasks := map[string]any{"list": map[string]any{}, "cancel": map[string]any{}}
 	if l.viewer != nil {
 		tasks["streaming"] = map[string]any{"partial": map[string]any{}}
-	}
-	if l.segments {
-		tasks["responses"] = map[string]any{"modes": []string{"task", "immediate", "streaming"}}
 	}
 	capabilities := map[string]any{"tasks": tasks}
 	if l.asked != nil {
@@ -226,9 +218,6 @@ func (l *legacy) call(ctx context.Context, u *user, addr string) (json.RawMessag
 		return result, nil, err
 	}
 	params["task"] = map[string]any{"ttl": time.Hour.Milliseconds()}
-	if l.segments {
-		return l.stream(ctx, u, addr, params)
-	}
 	result, err := l.do(ctx, addr, mcp.MethodToolsCall, params)
 	if err != nil {
 		return nil, nil, err

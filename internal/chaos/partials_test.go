@@ -66,15 +66,8 @@ func (m *modern) listen(ctx context.Context, addr, id string, from int, v *view)
 // shows is how a client of a dialect listens to a task, and what comes then; nil where
 // it does not.
 func shows(d dialect, t tool, id string) (way string, l listener) {
-	switch d := d.(type) {
-	case *modern:
-		if d.partials && t.stream {
-			return byListening, d
-		}
-	case *legacy:
-		if d.segments {
-			return bySegments, d.puller(id)
-		}
+	if d, ok := d.(*modern); ok && d.partials && t.stream {
+		return byListening, d
 	}
 	return "", nil
 }

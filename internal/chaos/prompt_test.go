@@ -148,7 +148,7 @@ func (c *clients) onePrompt(ctx context.Context, pace *pace, p *call) {
 	case task == nil:
 		c.judge.count("call answered without a task (" + d.name() + ")")
 		c.mark(p, result)
-		if err := checkResult(p, result, false); err != nil {
+		if err := checkResult(p, result); err != nil {
 			c.judge.blame("%s: answered without a task: %v", p.id, err)
 		}
 	default:

@@ -11,13 +11,12 @@ import (
 )
 
 // What all clients see of the pieces of one task, however they get them: partial results
-// by their seq, and blocks of a result by their seqNr, both counted from 0 here.
+// by their seq.
 
 // The ways in which pieces come.
 const (
 	byListening = "on listen streams"
 	byGET       = "on GET streams of sessions"
-	bySegments  = "as segments of results"
 )
 
 // shown are the pieces of one task.
@@ -26,7 +25,6 @@ type shown struct {
 	way    string
 	pieces []string // as they were first read
 	total  int      // how many there were at the end, -1 while that is not known
-	failed bool     // whether the last segment said so
 	reads  int      // of pieces, over all streams of all clients
 	ends   int      // of ends
 }
@@ -104,21 +102,15 @@ func (v *view) end() {
 
 // checkShown holds what clients saw of a task that has ended against what the upstream
 // said: nothing out of order, nothing twice, and, if the call has run to its end, nothing
-// left out. Of a task with segments, they are its result.
+// left out.
 func checkShown(r *record, s *shown) error {
-	if s.way == bySegments && r.end.status == taskclient.Completed {
-		return s.checkMerge(r)
-	}
 	seen, err := s.texts()
 	if err != nil {
 		return err
 	}
 	said := saying(r.call.id)[r.call.relayed:]
-	if !r.call.tool.stream || s.way == bySegments && !r.call.tool.content {
+	if !r.call.tool.stream {
 		said = nil // or nothing that is shown before the result
-	}
-	if failed := r.end.status == taskclient.Failed; s.way == bySegments && s.total >= 0 && s.failed != failed {
-		return fmt.Errorf("the last segment says that it failed: %t", s.failed)
 	}
 	whole := s.total >= 0 && (r.end.status == taskclient.Completed || r.end.err != nil && r.end.err.Code == codeWrong)
 	return compare(seen, said, whole)
@@ -149,31 +141,10 @@ func (j *judge) checkTask(r *record) {
 	}
 }
 
-// checkMerge: all segments in order are the content of the result, byte for byte.
-func (s *shown) checkMerge(r *record) error {
-	var result struct {
-		Content []json.RawMessage
-		IsError bool
-	}
-	if err := json.Unmarshal(r.end.result, &result); err != nil {
-		return err
-	}
-	if !slices.EqualFunc(s.pieces, result.Content, func(a string, b json.RawMessage) bool { return a == string(b) }) {
-		return fmt.Errorf("the segments are\n\t%s\nand the content of the result is\n\t%s", strings.Join(s.pieces, "\n\t"), result.Content)
-	}
-	if s.failed != result.IsError {
-		return fmt.Errorf("the last segment says that it failed: %t, the result: %t", s.failed, result.IsError)
-	}
-	return nil
-}
-
 // texts are those of all blocks, which pieces have one or several of.
 func (s *shown) texts() ([]string, error) {
 	var list []string
 	for _, p := range s.pieces {
-		if s.way == bySegments {
-			p = "[" + p + "]"
-		}
 		var blocks []struct{ Text string }
 		if err := json.Unmarshal([]byte(p), &blocks); err != nil || len(blocks) == 0 {
 			return nil, fmt.Errorf("a piece is %.200s (%w)", p, err)

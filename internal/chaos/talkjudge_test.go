@@ -21,14 +21,13 @@ func (c *clients) converse(t *testing.T) {
 		stop()
 		c.talk.busy.Wait()
 	})
-	c.carriers = newTally()
 	c.dialects = []dialect{
 		newModern(c.judge, true, true, true), newModern(c.judge, true, true, true),
 		newModern(c.judge, true, false, true), newModern(c.judge, false, false, true),
 		newRounds(c.judge, true, true), newRounds(c.judge, false, false),
 	}
 	for i, s := range c.sessions() {
-		s.asked, s.carriers = c.question, c.carriers
+		s.asked = c.question
 		begin, done := context.WithTimeout(ctx, askTimeout)
 		if err := s.begin(begin, c.fleet.nodes[i%len(c.fleet.nodes)].address()); err != nil {
 			t.Fatal(err)
@@ -60,11 +59,10 @@ func (c *clients) sessions() []session {
 	}
 	list[0].viewer, list[1].viewer = newViewer(c.judge), newViewer(c.judge)
 	list[4].plain = true
-	list[5].segments, list[6].segments = true, true
 	for i := 7; i < len(list); i++ {
 		list[i].path = pathRounds
 	}
-	list[7].stands, list[8].segments, list[9].plain = true, true, true
+	list[7].stands, list[9].plain = true, true
 	return list
 }
 

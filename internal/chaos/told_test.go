@@ -81,7 +81,7 @@ func (m *modern) about(ctx context.Context, addr string, fresh bool) error {
 // about asks in the session of this client, or in one that begins and ends with it.
 func (l *legacy) about(ctx context.Context, addr string, fresh bool) error {
 	if fresh {
-		l = &legacy{transport: l.transport.another(), path: l.path, segments: l.segments, viewer: l.viewer, asked: l.asked, judge: l.judge}
+		l = &legacy{transport: l.transport.another(), path: l.path, viewer: l.viewer, asked: l.asked, judge: l.judge}
 		defer l.reconnect()
 		result, err := l.open(ctx, addr)
 		if err == nil {

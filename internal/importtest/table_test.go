@@ -10,7 +10,7 @@ var imports = map[string][]string{
 	"cmd/taskgate": {"gateway", "gateway/auth", "gateway/config", "gateway/sealed", "gateway/stdio", "gateway/upstream", "gateway/upstream/stdio", "redisstore", "shim", "internal/budget", "internal/metrics", "internal/semconv", "internal/work"},
 
 	"gateway": {
-		"gateway/auth", "gateway/config", "gateway/endpoint", "gateway/legacy", "gateway/modern", "gateway/sealed", "gateway/upstream", "gateway/wire",
+		"gateway/auth", "gateway/config", "gateway/endpoint", "gateway/legacy", "gateway/modern", "gateway/modes", "gateway/sealed", "gateway/upstream", "gateway/wire",
 		"shim", "internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/metrics", "internal/patience",
 	},
 	"gateway/legacy": {
@@ -20,6 +20,9 @@ var imports = map[string][]string{
 	"gateway/modern": {
 		"gateway/config", "gateway/endpoint", "gateway/sealed", "gateway/translate", "gateway/upstream", "gateway/wire",
 		"shim", "shim/dialect", "internal/budget", "internal/jsonrpc", "internal/mcp", "internal/mcpheader",
+	},
+	"gateway/modes": {
+		"gateway/config", "gateway/endpoint", "gateway/legacy", "gateway/wire", "shim", "shim/content", "internal/jsonrpc", "internal/mcp",
 	},
 	"gateway/endpoint": {
 		"gateway/config", "gateway/sealed", "gateway/translate", "gateway/upstream", "gateway/wire", "shim",

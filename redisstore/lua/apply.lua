@@ -1,33 +1,33 @@
 -- apply makes one change of a task that has not ended.
 --
--- KEYS  1 task  2 batches  3 segments  4 the runner's set of tasks
+-- KEYS  1 task  2 batches  3 the runner's set of tasks
 -- ARGV  1 id  2 runner the caller thinks the task has  3 lease it must have, or ''
 --       4 op, or ''  5 channel of the task  6 the runner's inbox, or ''  7 slack in ms
 --       8 ' statuses of a task that has not ended '
 --       9 new status, or ''  10 ' statuses it may follow '  11 '1' if it is final
 --       12 status of a task that waits for answers  13 of one that no longer does
 --       14 '1' to become visible  15 ttl, or ''  16 retain, or '', in ms
---       17 who claims  18 19 batches and segments before the tail
---       20 order of what the runner says, or ''
+--       17 who claims  18 batches before the tail
+--       19 order of what the runner says, or ''
 --       then lists: fields (name, value), ask (key, method, params, claim),
---       withdraw, claim, answer (key, answer), take, forget, contents, segments
+--       withdraw, claim, answer (key, answer), take, forget, contents
 -- reply ok | renew | again | final with the task, none, lost, gap, moved with the runner
 local id, runner, lease, op = next_arg(), next_arg(), next_arg(), next_arg()
 local events, inbox, slack, open = next_arg(), next_arg(), next_arg(), next_arg()
 local to, from, final, waiting, working = next_arg(), next_arg(), next_arg(), next_arg(), next_arg()
 local visible, ttl, retain, by = next_arg(), next_arg(), next_arg(), next_arg()
-local at_batch, at_segment = tonumber(next_arg()), tonumber(next_arg())
+local at_batch = tonumber(next_arg())
 local order = next_arg()
 local set = list()
 local ask, withdraw, claim = list(), list(), list()
 local answer, take, forget = list(), list(), list()
-local contents, segments = list(), list()
+local contents = list()
 
 local was = redis.call('HMGET', KEYS[1], 'status', 'lease', 'lastop', 'visible', 'created', 'ttl',
-  'retain', 'batches', 'segments', 'questions', 'version', 'order')
+  'retain', 'batches', 'questions', 'version', 'order')
 local status, created, life, kept = was[1], tonumber(was[5]), tonumber(was[6]), tonumber(was[7])
 if not status then
-  redis.call('ZREM', KEYS[4], id)
+  redis.call('ZREM', KEYS[3], id)
   return { 'none' }
 end
 if op ~= '' and was[3] == op then return reply('again') end
@@ -35,17 +35,16 @@ if not within(open, status) then return reply('final') end
 if lease ~= '' and was[2] ~= lease then return { 'lost' } end
 if holder(was[2]) ~= runner then return { 'moved', holder(was[2]) } end
 if to ~= '' and not within(from, status) then return reply('final') end
-local skip_batches = stored(tonumber(was[8]), at_batch, #contents)
-local skip_segments = stored(tonumber(was[9]), at_segment, #segments)
-if not (skip_batches and skip_segments) then return { 'gap' } end
+local skip = stored(tonumber(was[8]), at_batch, #contents)
+if not skip then return { 'gap' } end
 
 -- What was held up on its way must not replace what the runner has said since. A checkpoint
 -- belongs behind the pieces that came before it: where there are more, it is an old one.
-if order ~= '' and tonumber(order) < tonumber(was[12] or '0') then
+if order ~= '' and tonumber(order) < tonumber(was[11] or '0') then
   order = ''
   if to == '' then set = {} end
 end
-if tonumber(was[8]) > at_batch + #contents or tonumber(was[9]) > at_segment + #segments then
+if tonumber(was[8]) > at_batch + #contents then
   for i = #set - 1, 1, -2 do
     if set[i] == 'checkpoint' then
       table.remove(set, i + 1)
@@ -58,8 +57,8 @@ local function put(name, value)
   set[#set + 1], set[#set + 2], changed = name, value, true
 end
 local edits = #ask + #withdraw + #claim + #answer + #take + #forget > 0
-if edits or final == '1' and was[10] then
-  local questions = parse(was[10] or '')
+if edits or final == '1' and was[9] then
+  local questions = parse(was[9] or '')
   local touched, asked, settled = edit(questions, ask, withdraw, claim, by, answer, take, forget, op)
   if asked then status = waiting end
   if settled and status == waiting then status = working end
@@ -71,11 +70,9 @@ if edits or final == '1' and was[10] then
 end
 if to ~= '' then status = to end
 if status ~= was[1] then put('status', status) end
-if #contents + #segments > 0 then
-  local batches = push(KEYS[2], contents, skip_batches)
-  local blocks = push(KEYS[3], segments, skip_segments)
+if #contents > 0 then
+  local batches = push(KEYS[2], contents, skip)
   if batches > 0 then put('batches', int(was[8] + batches)) end
-  if blocks > 0 then put('segments', int(was[9] + blocks)) end
 end
 
 local time, keep, shown, appeared = now(), kept, was[4] == '1', false
@@ -97,7 +94,7 @@ if final == '1' then
   put('ttl', int(life))
 end
 
-local version = tonumber(was[11])
+local version = tonumber(was[10])
 if changed then
   version = version + 1
   put('version', int(version))
@@ -107,13 +104,13 @@ if op ~= '' then put('lastop', op) end
 if order ~= '' and #set > 0 then put('order', order) end
 if #set > 0 then redis.call('HSET', KEYS[1], unpack(set)) end
 if final == '1' then
-  redis.call('ZREM', KEYS[4], id)
+  redis.call('ZREM', KEYS[3], id)
   redis.call('HDEL', KEYS[1], 'call', 'checkpoint', 'order')
 end
 if changed then
   redis.call('PUBLISH', events, id .. ' ' .. int(version))
   if inbox ~= '' then
-    redis.call('ZADD', KEYS[4], 'XX', int(version), id) -- not if that was its end
+    redis.call('ZADD', KEYS[3], 'XX', int(version), id) -- not if that was its end
     redis.call('PUBLISH', inbox, id .. ' ' .. int(version))
   end
 end

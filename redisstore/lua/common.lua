@@ -61,9 +61,9 @@ local function push(key, values, skip)
   return #values - skip
 end
 
--- expire ends the task in KEYS[1..3] at a time, or never.
+-- expire ends the task in KEYS[1..2] at a time, or never.
 local function expire(at)
-  for i = 1, 3 do
+  for i = 1, 2 do
     if at then
       redis.call('PEXPIREAT', KEYS[i], int(at))
     else

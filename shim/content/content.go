@@ -64,6 +64,12 @@ func LeftOut(n int, why string) json.RawMessage {
 	return textWith(fmt.Sprintf("[%d partial results are left out: %s]", n, why), metaLeftOut, fmt.Appendf(nil, `{"count":%d}`, n))
 }
 
+// IsLeftOut reports whether a block is one that LeftOut made.
+func IsLeftOut(block json.RawMessage) bool {
+	_, ok := jsonrpc.Get(block, "_meta", metaLeftOut)
+	return ok
+}
+
 // Blocks are the content blocks of a result.
 func Blocks(result json.RawMessage) []json.RawMessage {
 	content, _ := jsonrpc.Get(result, "content")

@@ -164,16 +164,13 @@ func (t *storeTest) is(got, want error) {
 	}
 }
 
-// stored wants these contents and segments, read through the other handle.
-func (t *storeTest) stored(id shim.ID, contents, segments []string) {
+// stored wants these batches, read through the other handle.
+func (t *storeTest) stored(id shim.ID, contents ...string) {
 	t.Helper()
-	b, err := t.b.Pieces(t.ctx, id, shim.ShowBatches, 0)
+	b, err := t.b.Batches(t.ctx, id, 0)
 	t.ok(err)
 	t.same(contents, texts(b))
-	s, err := t.b.Pieces(t.ctx, id, shim.ShowSegments, 0)
-	t.ok(err)
-	t.same(segments, texts(s))
-	t.same(shim.Position{Batches: int64(len(contents)), Segments: int64(len(segments))}, t.get(id, shim.Summary).Position)
+	t.same(shim.Position(len(contents)), t.get(id, shim.Summary).Position)
 }
 
 func texts(raw []json.RawMessage) []string {
@@ -184,17 +181,8 @@ func texts(raw []json.RawMessage) []string {
 	return out
 }
 
-// batch is content and segments; no content if it is empty.
-func batch(content string, segments ...string) shim.Batch {
-	var b shim.Batch
-	if content != "" {
-		b.Content = json.RawMessage(content)
-	}
-	for _, s := range segments {
-		b.Segments = append(b.Segments, json.RawMessage(s))
-	}
-	return b
-}
+// batch is one with this content.
+func batch(content string) shim.Batch { return shim.Batch{Content: json.RawMessage(content)} }
 
 // eventually waits until something is so.
 func (t *storeTest) eventually(what string, so func() bool) {

@@ -44,13 +44,13 @@ var createCases = []storeCase{
 	}},
 	{"Create/again returns what is stored", func(t *storeTest) {
 		task := newTask(t)
-		first, err := t.a.Create(t.ctx, task, batch("[1]", "s"))
+		first, err := t.a.Create(t.ctx, task, batch("[1]"))
 		t.ok(err)
 		changed := t.apply(first, shim.Change{StatusMessage: pointer("later")})
-		again, err := t.b.Create(t.ctx, task, batch("[1]", "s"))
+		again, err := t.b.Create(t.ctx, task, batch("[1]"))
 		t.ok(err)
 		t.same(changed, again)
-		t.stored(task.ID, []string{"[1]"}, []string{"s"})
+		t.stored(task.ID, "[1]")
 	}},
 	{"Create/with another op is refused", func(t *storeTest) {
 		task := t.create(nil)
@@ -70,9 +70,9 @@ var createCases = []storeCase{
 		}
 	}},
 	{"Create/with what came before it", func(t *storeTest) {
-		task := t.create(nil, batch("[1]", "a", "b"), batch("", "c"), batch("[2]"))
-		t.same(shim.Position{Batches: 2, Segments: 3}, task.Position)
-		t.stored(task.ID, []string{"[1]", "[2]"}, []string{"a", "b", "c"})
+		task := t.create(nil, batch("[1]"), batch("[2]"))
+		t.same(shim.Position(2), task.Position)
+		t.stored(task.ID, "[1]", "[2]")
 	}},
 	{"Create/waiting for input", func(t *storeTest) {
 		questions := []shim.Question{
@@ -128,10 +128,8 @@ var createCases = []storeCase{
 			t.is(err, shim.ErrNotFound)
 			_, err = t.a.Apply(t.ctx, id, &held, shim.Change{Checkpoint: json.RawMessage("1")})
 			t.is(err, shim.ErrNotFound)
-			t.is(t.a.Append(t.ctx, id, held, shim.Position{}, nil, batch("[1]")), shim.ErrNotFound)
-			_, err = t.a.Pieces(t.ctx, id, shim.ShowBatches, 0)
-			t.is(err, shim.ErrNotFound)
-			_, err = t.a.Pieces(t.ctx, id, shim.ShowSegments, 0)
+			t.is(t.a.Append(t.ctx, id, held, 0, nil, batch("[1]")), shim.ErrNotFound)
+			_, err = t.a.Batches(t.ctx, id, 0)
 			t.is(err, shim.ErrNotFound)
 		}
 	}},

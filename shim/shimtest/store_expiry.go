@@ -13,9 +13,8 @@ func (t *storeTest) gone(id shim.ID) {
 	t.Helper()
 	t.eventually("task is gone", func() bool {
 		_, task := t.b.Get(t.ctx, id, shim.WithRun)
-		_, batches := t.b.Pieces(t.ctx, id, shim.ShowBatches, 0)
-		_, segments := t.b.Pieces(t.ctx, id, shim.ShowSegments, 0)
-		return errors.Is(task, shim.ErrNotFound) && errors.Is(batches, shim.ErrNotFound) && errors.Is(segments, shim.ErrNotFound)
+		_, batches := t.b.Batches(t.ctx, id, 0)
+		return errors.Is(task, shim.ErrNotFound) && errors.Is(batches, shim.ErrNotFound)
 	})
 }
 
@@ -48,7 +47,7 @@ func (t *storeTest) ends(task shim.Task, c shim.Change) shim.Task {
 
 var expiryCases = []storeCase{
 	{"Expiry/a task that has ended goes", func(t *storeTest) {
-		task := t.create(func(k *shim.Task) { k.Retain = 300 * time.Millisecond }, batch("[0]", "a"))
+		task := t.create(func(k *shim.Task) { k.Retain = 300 * time.Millisecond }, batch("[0]"))
 		ended := t.ends(task, shim.Change{To: shim.Completed})
 		t.gone(task.ID)
 		if d := time.Until(ended.ExpiresAt()); d > 0 {
@@ -58,8 +57,8 @@ var expiryCases = []storeCase{
 		// Another task may not continue what it streamed.
 		again, err := t.a.Create(t.ctx, task)
 		t.ok(err)
-		t.same(shim.Position{}, again.Position)
-		t.stored(task.ID, nil, nil)
+		t.same(shim.Position(0), again.Position)
+		t.stored(task.ID)
 	}},
 	{"Expiry/a running task stays, whatever its ttl", func(t *storeTest) {
 		const ttl = 50 * time.Millisecond
@@ -69,13 +68,13 @@ var expiryCases = []storeCase{
 		var hidden shim.Task
 		t.within(4*ttl, func(ttl time.Duration) error {
 			hidden = t.create(func(k *shim.Task) { k.Visible, k.TTL = false, ttl })
-			return t.a.Append(t.ctx, hidden.ID, hidden.Lease, shim.Position{}, nil, batch("[0]"))
+			return t.a.Append(t.ctx, hidden.ID, hidden.Lease, 0, nil, batch("[0]"))
 		})
 		t.gone(hidden.ID)
-		t.stored(running.ID, []string{"[0]"}, nil)
+		t.stored(running.ID, "[0]")
 		t.same(shown, t.get(shown.ID, shim.Summary))
 		t.same([]shim.ID{running.ID, shown.ID}, ids(t.pages(listKey, 10)[0]))
-		t.append(running, shim.Position{Batches: 1}, batch("[1]"))
+		t.append(running, 1, batch("[1]"))
 		t.ends(running, shim.Change{To: shim.Cancelled, Retain: ttl})
 		t.gone(running.ID)
 	}},

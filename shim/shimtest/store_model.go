@@ -145,14 +145,7 @@ func (m *modelTest) living(rt *rapid.T) shim.Replica {
 func (m *modelTest) batches(rt *rapid.T) []shim.Batch {
 	var out []shim.Batch
 	for range rapid.IntRange(0, 3).Draw(rt, "batches") {
-		var b shim.Batch
-		if rapid.Bool().Draw(rt, "content") {
-			b.Content = m.piece(rt)
-		}
-		for range rapid.IntRange(0, 2).Draw(rt, "segments") {
-			b.Segments = append(b.Segments, m.piece(rt))
-		}
-		out = append(out, b)
+		out = append(out, shim.Batch{Content: m.piece(rt)})
 	}
 	return out
 }
@@ -164,11 +157,7 @@ func (m *modelTest) piece(rt *rapid.T) json.RawMessage {
 
 // near is a position near the end of what is stored, most often the end.
 func (m *modelTest) near(rt *rapid.T, p shim.Position) shim.Position {
-	off := rapid.SampledFrom([]int64{0, 0, 0, 0, -1, -2, 1})
-	return shim.Position{
-		Batches:  max(p.Batches+off.Draw(rt, "batches off"), 0),
-		Segments: max(p.Segments+off.Draw(rt, "segments off"), 0),
-	}
+	return max(p+rapid.SampledFrom([]shim.Position{0, 0, 0, 0, -1, -2, 1}).Draw(rt, "off"), 0)
 }
 
 // lease is the right one most often.
@@ -302,12 +291,9 @@ func (m *modelTest) check(rt *rapid.T) {
 		m.ok(err)
 		m.same(want, got)
 	}
-	b, err := m.store().Pieces(m.ctx, k.ID, shim.ShowBatches, 1)
+	b, err := m.store().Batches(m.ctx, k.ID, 1)
 	m.ok(err)
 	m.same(k.contents[min(1, len(k.contents)):], b)
-	s, err := m.store().Pieces(m.ctx, k.ID, shim.ShowSegments, 0)
-	m.ok(err)
-	m.same(k.segments, s)
 }
 
 // change is any change, more often of one thing than of several.

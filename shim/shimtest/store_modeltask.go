@@ -17,11 +17,11 @@ type model struct {
 // modelTask is a task with all its parts.
 type modelTask struct {
 	shim.Task
-	lastOp             string
-	order              int64
-	takers             map[string]string // which op took a key's answer
-	contents, segments []json.RawMessage
-	seen               int64 // the version whose UpdatedAt is known
+	lastOp   string
+	order    int64
+	takers   map[string]string // which op took a key's answer
+	contents []json.RawMessage
+	seen     int64 // the version whose UpdatedAt is known
 }
 
 func newModel() *model { return &model{gone: map[shim.Replica]bool{}} }
@@ -33,7 +33,7 @@ func (m *model) find(id shim.ID) *modelTask {
 func (m *model) create(t shim.Task, begin []shim.Batch) {
 	t.Version = 1
 	k := &modelTask{Task: t, takers: map[string]string{}}
-	k.push(shim.Position{}, begin)
+	k.push(0, begin)
 	m.tasks = append(m.tasks, k)
 }
 
@@ -77,27 +77,18 @@ func (k *modelTask) run() shim.Task {
 
 // fits reports whether batches at a position leave no gap.
 func (k *modelTask) fits(at shim.Position) bool {
-	return at.Batches <= k.Position.Batches && at.Segments <= k.Position.Segments
+	return at <= k.Position
 }
 
 // push adds what is not yet there, and says whether that was anything.
 func (k *modelTask) push(at shim.Position, batches []shim.Batch) bool {
 	before := k.Position
 	for _, b := range batches {
-		if b.Content != nil {
-			if at.Batches == k.Position.Batches {
-				k.contents = append(k.contents, b.Content)
-				k.Position.Batches++
-			}
-			at.Batches++
+		if at == k.Position {
+			k.contents = append(k.contents, b.Content)
+			k.Position++
 		}
-		for _, s := range b.Segments {
-			if at.Segments == k.Position.Segments {
-				k.segments = append(k.segments, s)
-				k.Position.Segments++
-			}
-			at.Segments++
-		}
+		at++
 	}
 	return before != k.Position
 }
@@ -111,24 +102,12 @@ func (k *modelTask) append(l shim.Lease, at shim.Position, checkpoint json.RawMe
 	case !k.fits(at):
 		return shim.ErrPosition
 	}
-	end := endOf(at, b)
-	late := end != at && end.Batches <= k.Position.Batches && end.Segments <= k.Position.Segments
+	late := len(b) > 0 && at+shim.Position(len(b)) <= k.Position
 	k.push(at, b)
 	if checkpoint != nil && !late {
 		k.Checkpoint = checkpoint
 	}
 	return nil
-}
-
-// endOf is the position after batches at one.
-func endOf(at shim.Position, b []shim.Batch) shim.Position {
-	for _, piece := range b {
-		if piece.Content != nil {
-			at.Batches++
-		}
-		at.Segments += int64(len(piece.Segments))
-	}
-	return at
 }
 
 // apply makes a change and returns the task as the caller is to see it.
@@ -149,7 +128,7 @@ func (k *modelTask) apply(l *shim.Lease, c shim.Change) (shim.Task, error) {
 	if late && c.To == "" {
 		c.StatusMessage, c.Progress, c.Outcome, c.Checkpoint, c.Call = nil, shim.TaskProgress{}, nil, nil, nil
 	}
-	if end := endOf(c.At, c.Tail); k.Position.Batches > end.Batches || k.Position.Segments > end.Segments {
+	if k.Position > c.At+shim.Position(len(c.Tail)) {
 		c.Checkpoint = nil
 	}
 	changed := k.replace(c)

@@ -13,47 +13,45 @@ import (
 var streamCases = []storeCase{
 	{"Append/in order", func(t *storeTest) {
 		task := t.create(nil)
-		t.append(task, shim.Position{}, batch("[0]", "a"), batch("[1]"))
-		t.append(task, shim.Position{Batches: 2, Segments: 1}, batch("", "b", "c"))
-		t.append(task, shim.Position{Batches: 2, Segments: 3}, batch("[2]"))
-		t.stored(task.ID, []string{"[0]", "[1]", "[2]"}, []string{"a", "b", "c"})
+		t.append(task, 0, batch("[0]"), batch("[1]"))
+		t.append(task, 2, batch("[2]"))
+		t.stored(task.ID, "[0]", "[1]", "[2]")
 		t.same(task.Version, t.get(task.ID, shim.Summary).Version)
 	}},
 	{"Append/what is there is skipped", func(t *storeTest) {
 		task := t.create(nil)
 		for range 2 {
-			t.append(task, shim.Position{}, batch("[0]", "a"), batch("[1]", "b"))
+			t.append(task, 0, batch("[0]"), batch("[1]"))
 		}
-		t.append(task, shim.Position{Batches: 1}, batch("[1]", "a", "b", "c"), batch("[2]"))
-		t.append(task, shim.Position{Segments: 1}, batch("[0]", "b"))
-		t.stored(task.ID, []string{"[0]", "[1]", "[2]"}, []string{"a", "b", "c"})
+		t.append(task, 1, batch("[1]"), batch("[2]"))
+		t.stored(task.ID, "[0]", "[1]", "[2]")
 	}},
 	{"Append/no gaps", func(t *storeTest) {
-		task := t.create(nil, batch("[0]", "a"))
-		for _, at := range []shim.Position{{Batches: 2, Segments: 1}, {Batches: 1, Segments: 2}, {Batches: 9, Segments: 9}} {
-			t.is(t.a.Append(t.ctx, task.ID, held, at, json.RawMessage("1"), batch("[1]", "b")), shim.ErrPosition)
+		task := t.create(nil, batch("[0]"))
+		for _, at := range []shim.Position{2, 9} {
+			t.is(t.a.Append(t.ctx, task.ID, held, at, json.RawMessage("1"), batch("[1]")), shim.ErrPosition)
 		}
-		t.stored(task.ID, []string{"[0]"}, []string{"a"})
+		t.stored(task.ID, "[0]")
 		t.same("", string(t.get(task.ID, shim.WithRun).Checkpoint))
 	}},
 	{"Append/only under the lease", func(t *storeTest) {
 		task := t.create(nil)
 		for _, l := range []shim.Lease{{Replica: "other"}, {Replica: runner, Adoption: 1}, {}} {
-			t.is(t.b.Append(t.ctx, task.ID, l, shim.Position{}, json.RawMessage("1"), batch("[0]")), shim.ErrLeaseLost)
+			t.is(t.b.Append(t.ctx, task.ID, l, 0, json.RawMessage("1"), batch("[0]")), shim.ErrLeaseLost)
 		}
-		t.stored(task.ID, nil, nil)
+		t.stored(task.ID)
 	}},
 	{"Append/not after the end", func(t *storeTest) {
 		task := t.create(nil, batch("[0]"))
 		t.end(task)
-		t.is(t.a.Append(t.ctx, task.ID, held, shim.Position{Batches: 1}, nil, batch("[1]")), shim.ErrFinal)
-		t.stored(task.ID, []string{"[0]"}, nil)
+		t.is(t.a.Append(t.ctx, task.ID, held, 1, nil, batch("[1]")), shim.ErrFinal)
+		t.stored(task.ID, "[0]")
 	}},
 	{"Append/with a checkpoint", func(t *storeTest) {
 		task := t.create(nil)
 		add := func(at int64, checkpoint string, b ...shim.Batch) {
 			t.Helper()
-			t.ok(t.a.Append(t.ctx, task.ID, held, shim.Position{Batches: at}, json.RawMessage(checkpoint), b...))
+			t.ok(t.a.Append(t.ctx, task.ID, held, shim.Position(at), json.RawMessage(checkpoint), b...))
 		}
 		is := func(want string) {
 			t.Helper()
@@ -61,7 +59,7 @@ var streamCases = []storeCase{
 		}
 		add(0, "1", batch("[0]"))
 		is("1")
-		t.append(task, shim.Position{Batches: 1}, batch("[1]"))
+		t.append(task, 1, batch("[1]"))
 		is("1")
 		add(2, "2")
 		is("2")
@@ -74,33 +72,26 @@ var streamCases = []storeCase{
 	}},
 	{"Append/nothing", func(t *storeTest) {
 		task := t.create(nil)
-		t.append(task, shim.Position{})
+		t.append(task, 0)
 		t.same(task, t.get(task.ID, shim.Summary))
 	}},
 	{"Append/many", func(t *storeTest) {
 		task := t.create(nil)
 		var batches []shim.Batch
-		var contents, segments []string
+		var contents []string
 		for i := range 3000 {
 			contents = append(contents, fmt.Sprintf("[%d]", i))
-			segments = append(segments, fmt.Sprint(i))
-			batches = append(batches, batch(contents[i], segments[i]))
+			batches = append(batches, batch(contents[i]))
 		}
-		t.append(task, shim.Position{}, batches...)
-		t.stored(task.ID, contents, segments)
+		t.append(task, 0, batches...)
+		t.stored(task.ID, contents...)
 	}},
 	{"Batches/from somewhere", func(t *storeTest) {
-		task := t.create(nil, batch("[0]", "a"), batch("[1]", "b"), batch("[2]", "c"))
+		task := t.create(nil, batch("[0]"), batch("[1]"), batch("[2]"))
 		for from, want := range map[int64][]string{-5: {"[0]", "[1]", "[2]"}, 1: {"[1]", "[2]"}, 2: {"[2]"}, 3: nil, 99: nil} {
-			b, err := t.b.Pieces(t.ctx, task.ID, shim.ShowBatches, from)
+			b, err := t.b.Batches(t.ctx, task.ID, from)
 			t.ok(err)
 			t.same(want, texts(b))
-		}
-		// A segment's number is one more than its place: after n begins at place n.
-		for after, want := range map[int64][]string{-1: {"a", "b", "c"}, 0: {"a", "b", "c"}, 2: {"c"}, 3: nil} {
-			s, err := t.b.Pieces(t.ctx, task.ID, shim.ShowSegments, after)
-			t.ok(err)
-			t.same(want, texts(s))
 		}
 	}},
 }
@@ -125,7 +116,7 @@ var raceCases = []storeCase{
 				t.same(ended, t.get(task.ID, shim.WithOutcome))
 			}
 			t.same(ended.Status == shim.Completed, ended.Outcome != nil)
-			t.same(ended.Status == shim.Completed, ended.Position.Batches == 1)
+			t.same(ended.Status == shim.Completed, ended.Position == 1)
 		}
 	}},
 	{"Race/an end against expiry", func(t *storeTest) {

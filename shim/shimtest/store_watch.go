@@ -55,8 +55,7 @@ var steps = []struct {
 	inbox  bool
 }{
 	{"message", func(t *storeTest, k shim.Task) { t.apply(k, shim.Change{StatusMessage: pointer("x")}) }, false},
-	{"append", func(t *storeTest, k shim.Task) { t.append(k, shim.Position{}, batch("[0]")) }, false},
-	{"segment", func(t *storeTest, k shim.Task) { t.append(k, shim.Position{Batches: 1}, batch("", "a")) }, false},
+	{"append", func(t *storeTest, k shim.Task) { t.append(k, 0, batch("[0]")) }, false},
 	{"ask", func(t *storeTest, k shim.Task) { t.apply(k, shim.Change{Ask: ask("1", "2")}) }, false},
 	{"claim", func(t *storeTest, k shim.Task) { t.anyone(k, shim.Change{Claim: []string{"1"}, ClaimBy: "s"}) }, true},
 	{"answer", func(t *storeTest, k shim.Task) { t.anyone(k, shim.Change{Answer: answer("1")}) }, true},
@@ -83,7 +82,7 @@ var watchCases = []storeCase{
 		next := t.watching(t.b.Watch(t.ctx, task.ID))
 		t.synced(next())
 		t.hears(next, t.apply(task, shim.Change{Op: "m", StatusMessage: pointer("x")}))
-		t.append(task, shim.Position{}, batch("[0]"))
+		t.append(task, 0, batch("[0]"))
 		t.apply(task, shim.Change{Op: "m", StatusMessage: pointer("x")})
 		t.anyone(task, shim.Change{Answer: answer("9")})
 		t.anyone(task, shim.Change{TTL: 1})

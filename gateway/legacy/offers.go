@@ -1,0 +1,37 @@
+package legacy
+
+import (
+	"encoding/json"
+
+	"taskgate/gateway/config"
+	"taskgate/internal/jsonrpc"
+)
+
+// takesPartials reports whether the client of a session takes partial results (SEP-2679, P8),
+// and the upstream offers them.
+func (h *Handler) takesPartials(st sessionState) bool {
+	partial, _ := jsonrpc.Get(st.Capabilities, "tasks", "streaming", "partial")
+	return jsonrpc.IsObject(partial) && h.offersTasks(st.Version) && h.OffersPartials()
+}
+
+// ownTasks is the capability of a gateway that makes tasks (L1), with partial results (P8) and
+// response modes where it offers them; nil where sessions of this version can make no tasks.
+func (h *Handler) ownTasks(version string) json.RawMessage {
+	if !h.offersTasks(version) {
+		return nil
+	}
+	own := json.RawMessage(`{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}`)
+	if h.OffersPartials() {
+		own = jsonrpc.With(own, json.RawMessage(`{"partial":{}}`), "streaming")
+	}
+	if h.Modes != nil {
+		own = h.Modes.Declare(own)
+	}
+	return own
+}
+
+// showsPartials reports whether calls of a tool, as tasks, may have partial results
+// (P9).
+func (h *Handler) showsPartials(tool string) bool {
+	return h.MayBeTask(tool) && h.Config.Tool(tool).Progress != config.ProgressOff
+}

@@ -1,0 +1,211 @@
+// Package modes answers calls of tasks in the response modes of SEP-1905 (protocol.md 6.1), where
+// an upstream has response_modes: on and the client of a session declares them. It stands in
+// front of two methods of gateway/legacy, by legacy.Modes. In comes a tools/call with params.task,
+// or a tasks/result; out goes one answer, or several responses to one request. What a task streams
+// is read from its partial results. Nothing is kept here.
+package modes
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"slices"
+	"strconv"
+
+	"taskgate/gateway/config"
+	"taskgate/gateway/endpoint"
+	"taskgate/gateway/legacy"
+	"taskgate/gateway/wire"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+	"taskgate/shim/content"
+)
+
+// The response modes (A1), in the order in which one is picked (A3).
+const (
+	immediate = "immediate"
+	streaming = "streaming"
+	task      = "task"
+)
+
+// Modes are the response modes of one upstream.
+type Modes struct{ e *endpoint.Endpoint }
+
+var _ legacy.Modes = (*Modes)(nil)
+
+// New returns the response modes of an upstream.
+func New(e *endpoint.Endpoint) *Modes { return &Modes{e} }
+
+// Declare adds the modes to the capability of tasks (A1).
+func (m *Modes) Declare(tasks json.RawMessage) json.RawMessage {
+	return jsonrpc.With(tasks, json.RawMessage(`{"modes":["task","immediate","streaming"]}`), "responses")
+}
+
+// Answer answers a tools/call or a tasks/result. A request of a client that has declared no modes,
+// or that asks for none, is answered as ever.
+func (m *Modes) Answer(ctx context.Context, r legacy.ModesRequest) (json.RawMessage, error) {
+	list, _ := jsonrpc.Get(r.Capabilities, "tasks", "responses", "modes")
+	declared, _ := words(list)
+	switch {
+	case declared == nil:
+		return r.Serve(ctx, r.Method, r.Params)
+	case r.Method == mcp.MethodToolsCall:
+		return m.call(ctx, r, declared)
+	case slices.Contains(declared, streaming):
+		return m.result(ctx, r)
+	}
+	return r.Serve(ctx, r.Method, r.Params)
+}
+
+// words reads an array of strings; ok says that it is one.
+func words(list json.RawMessage) (all []string, ok bool) {
+	ok = jsonrpc.IsArray(list)
+	for v := range jsonrpc.Elements(list) {
+		word, is := jsonrpc.String(v)
+		ok = ok && is
+		all = append(all, word)
+	}
+	return all, ok
+}
+
+// call answers a tools/call by the first of the modes that both sides list (A3). The call is a
+// task in any case.
+func (m *Modes) call(ctx context.Context, r legacy.ModesRequest, declared []string) (json.RawMessage, error) {
+	list, listed := jsonrpc.Get(r.Params, "task", "responseModes")
+	common, ok := words(list)
+	if listed && !ok {
+		return nil, wire.InvalidParams("params.task.responseModes must be an array of strings")
+	}
+	created, err := r.Serve(ctx, r.Method, r.Params)
+	id, ok := jsonrpc.GetString(created, "task", "taskId")
+	if err != nil || !listed || !ok { // A4
+		return created, err
+	}
+	common = slices.DeleteFunc(common, func(mode string) bool { return !slices.Contains(declared, mode) })
+	tool, _ := jsonrpc.GetString(r.Params, "name")
+	p := &pieces{m: m, r: r, id: shim.ID(id), streams: m.streams(tool)}
+	if slices.Contains(common, immediate) {
+		if result, err := m.immediate(ctx, p, tool); !errors.Is(err, errLate) {
+			return result, err
+		}
+	}
+	switch {
+	case slices.Contains(common, streaming) && (p.streams || !slices.Contains(common, immediate)): // A7
+		return m.stream(ctx, p, created)
+	case !slices.Contains(common, task): // A5
+		return jsonrpc.With(created, json.RawMessage(`"`+task+`"`), "_meta", mcp.MetaFallbackMode), nil
+	}
+	return created, nil
+}
+
+// errLate: a task has not ended in the grace of its tool.
+var errLate = errors.New("the task has not ended yet")
+
+// immediate is the result of a task that ends in the grace of its tool (A6), or errLate.
+func (m *Modes) immediate(ctx context.Context, p *pieces, tool string) (json.RawMessage, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, m.e.Config.Tool(tool).Grace, errLate)
+	defer cancel()
+	result, err := p.outcome(ctx)
+	if err != nil && errors.Is(context.Cause(ctx), errLate) {
+		return nil, errLate
+	}
+	return result, err
+}
+
+// streams reports whether the partial results of a tool are blocks of its result, and not hints.
+func (m *Modes) streams(tool string) bool {
+	return m.e.Config.Tool(tool).Progress == config.ProgressContent
+}
+
+// stream answers a call with its task and the blocks that are there, and then with the others as
+// they come (A9). A client that takes one answer only fetches them.
+func (m *Modes) stream(ctx context.Context, p *pieces, created json.RawMessage) (json.RawMessage, error) {
+	err := p.follow(ctx, firstWait, func() error { return errEnough })
+	if err != nil && !errors.Is(err, errEnough) && !errors.Is(err, errLate) {
+		return created, nil // the task is there, and its blocks can be fetched
+	}
+	if p.ended() || p.r.Send == nil {
+		return p.next(ctx, created)
+	}
+	ctx, done, err := m.e.Streams.Enter(ctx)
+	defer done()
+	if err != nil {
+		return created, nil
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	defer context.AfterFunc(p.r.Client, stop)()
+	send := func() error {
+		response, err := p.next(ctx, created)
+		created = nil
+		if err != nil {
+			return err
+		}
+		return p.r.Send(response)
+	}
+	if err = send(); err == nil {
+		err = p.follow(ctx, 0, send)
+	}
+	switch {
+	case err == nil:
+		return p.next(ctx, nil)
+	case ctx.Err() != nil:
+		return nil, &wire.Failure{Code: mcp.CodeInternal, Message: "the stream of the task " + string(p.id) +
+			" is over; tasks/result has the rest, with the number of the last block as lastSeqNr", Data: wire.RetryAfter(wire.DrainRetry.Milliseconds())}
+	}
+	return nil, err // it ends with an error, and not as if that were all
+}
+
+// result answers a tasks/result: with the blocks after lastSeqNr that are there (A12), or with
+// the result, of which they all are the content.
+func (m *Modes) result(ctx context.Context, r legacy.ModesRequest) (json.RawMessage, error) {
+	after, at, err := lastSeqNr(r.Params)
+	if err != nil {
+		return nil, err
+	}
+	text, ok := jsonrpc.GetString(r.Params, "taskId")
+	if !ok {
+		return nil, wire.InvalidParams("params.taskId must be a string")
+	}
+	id, err := shim.ParseID(text)
+	if err != nil {
+		return nil, err
+	}
+	t, err := m.e.Shim.Peek(ctx, r.Principal, m.e.Name, id)
+	if err != nil {
+		return nil, err
+	}
+	p := &pieces{m: m, r: r, id: id, streams: m.streams(t.Tool), sent: after}
+	var result json.RawMessage
+	if !at {
+		if result, err = r.Serve(ctx, r.Method, r.Params); err != nil || !p.streams {
+			return result, err
+		}
+	}
+	if err := p.read(ctx); err != nil {
+		return nil, err
+	}
+	if at {
+		return p.next(ctx, nil)
+	}
+	result, _ = content.Merge(result, p.blocks)
+	return result, nil
+}
+
+// lastSeqNr reads the number of the last block that a client has; ok says that there is one.
+func lastSeqNr(params json.RawMessage) (after int, ok bool, err error) {
+	raw, ok := jsonrpc.Get(params, "lastSeqNr")
+	if !ok {
+		return 0, false, nil
+	}
+	f, err := strconv.ParseFloat(string(raw), 64)
+	if errors.Is(err, strconv.ErrRange) && f > 0 {
+		err = nil
+	}
+	if err != nil || f < 1 || f != math.Trunc(f) {
+		return 0, false, wire.InvalidParams("params.lastSeqNr must be a whole number from 1 on")
+	}
+	return int(min(f, 1<<31)), true, nil
+}

@@ -1,0 +1,150 @@
+package modes
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"time"
+
+	"taskgate/gateway/legacy"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+	"taskgate/shim/content"
+)
+
+// firstWait is how long the first answer to a call that streams waits for something to go along
+// with the task.
+const firstWait = 50 * time.Millisecond
+
+// errEnough ends the following of a task.
+var errEnough = errors.New("enough")
+
+// pieces are the blocks that one task has streamed, as one request reads them. The number of a
+// block (seqNr) is its place among all blocks of the partial results, from 1.
+type pieces struct {
+	m       *Modes
+	r       legacy.ModesRequest
+	id      shim.ID
+	streams bool // its partial results are blocks of the result
+
+	from   int64 // the next partial result
+	cut    bool  // some were left out: the result has the rest
+	blocks []json.RawMessage
+	sent   int       // how many blocks the client has
+	task   shim.Task // its newest state
+}
+
+// ended reports whether the task has ended.
+func (p *pieces) ended() bool { return p.task.Status.Final() }
+
+// follow reads what the task streams until it has ended, or for a while if that is not 0: then
+// the error is errLate. more is called when there are more blocks; its error ends this.
+func (p *pieces) follow(ctx context.Context, while time.Duration, more func() error) error {
+	if while > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, while, errLate)
+		defer cancel()
+	}
+	return p.track(ctx, func(state bool) error {
+		if state {
+			return nil
+		}
+		return more()
+	})
+}
+
+// read reads what the task has streamed by now.
+func (p *pieces) read(ctx context.Context) error {
+	err := p.track(ctx, func(state bool) error {
+		if state {
+			return errEnough
+		}
+		return nil
+	})
+	if errors.Is(err, errEnough) {
+		return nil
+	}
+	return err
+}
+
+// track reads what the task streams until it has ended, and calls look for each update: a state of
+// the task, or more blocks.
+func (p *pieces) track(ctx context.Context, look func(state bool) error) error {
+	k := shim.Tracked{ID: p.id, From: p.from}
+	if p.streams {
+		k.Show = shim.ShowBatches
+	}
+	err := p.m.e.Shim.Track(ctx, p.r.Principal, p.m.e.Name, []shim.Tracked{k}, func(u shim.Update) error {
+		if u.Task != nil {
+			p.task = *u.Task
+			return look(true)
+		}
+		p.from = u.First + int64(len(u.Pieces))
+		for _, batch := range u.Pieces {
+			p.take(batch)
+		}
+		return look(false)
+	})
+	if err == nil && !p.ended() {
+		return shim.ErrNotFound
+	}
+	return err
+}
+
+// take takes the blocks of a partial result. From where some were left out on, the result has the
+// rest.
+func (p *pieces) take(batch json.RawMessage) {
+	for b := range jsonrpc.Elements(batch) {
+		if p.cut = p.cut || content.IsLeftOut(b); !p.cut {
+			p.blocks = append(p.blocks, b)
+		}
+	}
+}
+
+// outcome is the answer to a tasks/result, once the task has ended.
+func (p *pieces) outcome(ctx context.Context) (json.RawMessage, error) {
+	params := append(jsonrpc.AppendString([]byte(`{"taskId":`), string(p.id)), '}')
+	return p.r.Serve(ctx, mcp.MethodTasksResult, params)
+}
+
+// next is the next response: the task, if it was created by this request, and the blocks that the
+// client does not have (A9). Once the task has ended, it is the last one, and has what the result
+// adds. A failure before there was any block has its reason for content (A14).
+func (p *pieces) next(ctx context.Context, created json.RawMessage) (json.RawMessage, error) {
+	all := p.blocks
+	if p.task.Status == shim.Completed {
+		result, err := p.outcome(ctx)
+		if err != nil {
+			return nil, err
+		}
+		_, added := content.Merge(result, p.blocks)
+		all = append(all[:len(all):len(all)], added...)
+	}
+	failed := p.task.Status == shim.Failed || p.task.ToolError
+	var list []json.RawMessage
+	for i := p.sent; i < len(all); i++ {
+		list = append(list, jsonrpc.With(all[i], strconv.AppendInt(nil, int64(i)+1, 10), "seqNr"))
+	}
+	if created != nil && len(list) == 0 && !p.ended() {
+		return created, nil
+	}
+	response := created
+	if created == nil {
+		response = json.RawMessage(`{}`)
+	}
+	if failed && p.sent == 0 && len(list) == 0 {
+		response = jsonrpc.With(response, content.Array([]json.RawMessage{content.Text(p.task.StatusMessage)}), "content")
+	} else {
+		response = jsonrpc.With(response, content.Array(list), "partial-content")
+	}
+	p.sent = max(p.sent, len(all))
+	response = jsonrpc.With(response, strconv.AppendBool(nil, p.ended()), "isComplete")
+	response = jsonrpc.With(response, strconv.AppendBool(nil, failed), "isError")
+	if created == nil {
+		related := append(jsonrpc.AppendString([]byte(`{"taskId":`), string(p.id)), '}')
+		response = jsonrpc.With(response, related, "_meta", mcp.MetaRelatedTask)
+	}
+	return response, nil
+}
