@@ -258,21 +258,15 @@ func startWire(t *testing.T, cmd *exec.Cmd) *wireClient {
 		lines := bufio.NewReader(out)
 		for {
 			line, err := lines.ReadBytes('\n')
-			var all []json.RawMessage // of a batch
-			if json.Unmarshal(line, &all) != nil {
-				all = []json.RawMessage{line}
-			}
 			if err != nil && len(line) == 0 {
 				return
 			}
-			for _, one := range all {
-				var m struct{ Jsonrpc string }
-				if json.Unmarshal(one, &m) != nil || m.Jsonrpc != "2.0" {
-					c.wrong <- fmt.Errorf("standard output has %q", line)
-					return
-				}
-				c.out <- one
+			var m struct{ Jsonrpc string }
+			if json.Unmarshal(line, &m) != nil || m.Jsonrpc != "2.0" {
+				c.wrong <- fmt.Errorf("standard output has %q", line)
+				return
 			}
+			c.out <- line
 		}
 	}()
 	t.Cleanup(func() {

@@ -136,8 +136,8 @@ func (w *frozenWorld) task(id string) string {
 
 // legacy are requests of sessions. Each has a session of its own.
 func (w *frozenWorld) legacy() []frozenRequest {
-	with := func(version string, q frozenRequest) frozenRequest {
-		id := w.session(version)
+	with := func(q frozenRequest) frozenRequest {
+		id := w.session("2025-11-25")
 		if strings.Contains(q.body, "TASK") {
 			q.body = strings.ReplaceAll(q.body, "TASK", w.task(id))
 		}
@@ -149,10 +149,10 @@ func (w *frozenWorld) legacy() []frozenRequest {
 		return q
 	}
 	request := func(name, method, params, want string) frozenRequest {
-		return with("2025-11-25", frozenRequest{name: name, body: fmt.Sprintf(`{"jsonrpc":"2.0","id":9,"method":%q,"params":%s}`, method, params), want: want})
+		return with(frozenRequest{name: name, body: fmt.Sprintf(`{"jsonrpc":"2.0","id":9,"method":%q,"params":%s}`, method, params), want: want})
 	}
 	notification := func(method, params string) frozenRequest {
-		return with("2025-11-25", frozenRequest{name: method, body: fmt.Sprintf(`{"jsonrpc":"2.0","method":%q,"params":%s}`, method, params), status: 202})
+		return with(frozenRequest{name: method, body: fmt.Sprintf(`{"jsonrpc":"2.0","method":%q,"params":%s}`, method, params), status: 202})
 	}
 	const away = "-32603"
 	asks := request("call that asks", "tools/call", `{"name":"ask","arguments":{}}`, `"id":9`)
@@ -180,13 +180,11 @@ func (w *frozenWorld) legacy() []frozenRequest {
 		notification("notifications/initialized", `{}`),
 		notification("notifications/cancelled", `{"requestId":77}`),
 		notification("notifications/roots/list_changed", `{}`),
-		with("2025-11-25", frozenRequest{name: "answer", status: 503, body: `{"jsonrpc":"2.0","id":"TASK/q1","result":{}}`}),
-		with("2025-03-26", frozenRequest{name: "batch", want: `"done"`,
-			body: `[{"jsonrpc":"2.0","id":9,"method":"ping"},{"jsonrpc":"2.0","id":8,"method":"tools/call","params":{"name":"echo","arguments":{}}}]`}),
-		with("2025-11-25", frozenRequest{name: "GET", method: http.MethodGet, status: 200, head: true}),
-		with("2025-11-25", frozenRequest{name: "DELETE", method: http.MethodDelete, status: 503}),
+		with(frozenRequest{name: "answer", status: 503, body: `{"jsonrpc":"2.0","id":"TASK/q1","result":{}}`}),
+		with(frozenRequest{name: "GET", method: http.MethodGet, status: 200, head: true}),
+		with(frozenRequest{name: "DELETE", method: http.MethodDelete, status: 503}),
 	}
-	resume := with("2025-11-25", frozenRequest{name: "GET that resumes", method: http.MethodGet, head: true})
+	resume := with(frozenRequest{name: "GET that resumes", method: http.MethodGet, head: true})
 	resume.header["Last-Event-ID"] = "abc.1"
 	return append(all, resume)
 }
