@@ -3,8 +3,12 @@ package gateway
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"iter"
 	"log/slog"
+	"maps"
 	"net/http"
+	"slices"
 
 	"taskgate/gateway/auth"
 	"taskgate/gateway/endpoint"
@@ -35,6 +39,24 @@ func (a audit) note(ctx context.Context, event string, p shim.Principal, upstrea
 	}
 }
 
+// tried notes that a caller has named a task that there is not, or that is somebody else's.
+func (a audit) tried(ctx context.Context, p shim.Principal, upstream string, id shim.ID, err error) {
+	if errors.Is(err, shim.ErrNotFound) {
+		a.note(ctx, "unknown task", p, upstream, id)
+	}
+}
+
+// answers reports whether one of these questions is open: an answer to any other one is ignored.
+func (a audit) answers(ctx context.Context, p shim.Principal, upstream string, id shim.ID, keys iter.Seq[string]) bool {
+	open, _ := a.Outstanding(ctx, p, upstream, id) // the answer meets the same error
+	for key := range keys {
+		if slices.ContainsFunc(open, func(q shim.Question) bool { return q.Key == key }) {
+			return true
+		}
+	}
+	return false
+}
+
 // Call notes a call that has become a task.
 func (a audit) Call(ctx context.Context, c shim.Call) (shim.Answered, error) {
 	answered, err := a.Shim.Call(ctx, c)
@@ -44,8 +66,10 @@ func (a audit) Call(ctx context.Context, c shim.Call) (shim.Answered, error) {
 
 // Reattach notes the answers to a call that waits for them, and a call that has become a task.
 func (a audit) Reattach(ctx context.Context, c shim.Call, id shim.ID, answers map[string]json.RawMessage) (shim.Answered, error) {
+	answer := a.answers(ctx, c.Principal, c.Upstream, id, maps.Keys(answers))
 	answered, err := a.Shim.Reattach(ctx, c, id, answers)
-	if err == nil && len(answers) > 0 {
+	a.tried(ctx, c.Principal, c.Upstream, id, err)
+	if err == nil && answer {
 		a.note(ctx, "question answered", c.Principal, c.Upstream, id)
 	}
 	a.created(ctx, c, answered, err)
@@ -61,13 +85,22 @@ func (a audit) created(ctx context.Context, c shim.Call, answered shim.Answered,
 // Get notes that a result is read, and so do Wait, FollowSet and Track.
 func (a audit) Get(ctx context.Context, p shim.Principal, upstream string, id shim.ID) (shim.Task, error) {
 	t, err := a.Shim.Get(ctx, p, upstream, id)
+	a.tried(ctx, p, upstream, id, err)
 	a.read(ctx, p, t, err)
+	return t, err
+}
+
+// Peek notes a try only: no result is read.
+func (a audit) Peek(ctx context.Context, p shim.Principal, upstream string, id shim.ID) (shim.Task, error) {
+	t, err := a.Shim.Peek(ctx, p, upstream, id)
+	a.tried(ctx, p, upstream, id, err)
 	return t, err
 }
 
 // Wait is like Get.
 func (a audit) Wait(ctx context.Context, p shim.Principal, upstream string, id shim.ID, seen func(shim.Task)) (shim.Task, error) {
 	t, err := a.Shim.Wait(ctx, p, upstream, id, seen)
+	a.tried(ctx, p, upstream, id, err)
 	a.read(ctx, p, t, err)
 	return t, err
 }
@@ -101,6 +134,7 @@ func (a audit) read(ctx context.Context, p shim.Principal, t shim.Task, err erro
 // Cancel notes that a task is cancelled.
 func (a audit) Cancel(ctx context.Context, p shim.Principal, upstream string, id shim.ID) (shim.Task, error) {
 	t, err := a.Shim.Cancel(ctx, p, upstream, id)
+	a.tried(ctx, p, upstream, id, err)
 	if err == nil {
 		a.note(ctx, "task cancelled", p, upstream, id)
 	}
@@ -109,8 +143,10 @@ func (a audit) Cancel(ctx context.Context, p shim.Principal, upstream string, id
 
 // Update notes answers to the questions of a task.
 func (a audit) Update(ctx context.Context, p shim.Principal, upstream string, id shim.ID, results map[string]json.RawMessage) error {
+	answer := a.answers(ctx, p, upstream, id, maps.Keys(results))
 	err := a.Shim.Update(ctx, p, upstream, id, results)
-	if err == nil && len(results) > 0 {
+	a.tried(ctx, p, upstream, id, err)
+	if err == nil && answer {
 		a.note(ctx, "question answered", p, upstream, id)
 	}
 	return err
@@ -118,8 +154,10 @@ func (a audit) Update(ctx context.Context, p shim.Principal, upstream string, id
 
 // Answer notes the answer to one question.
 func (a audit) Answer(ctx context.Context, p shim.Principal, upstream string, id shim.ID, key string, answer shim.Answer) error {
+	open := a.answers(ctx, p, upstream, id, slices.Values([]string{key}))
 	err := a.Shim.Answer(ctx, p, upstream, id, key, answer)
-	if err == nil {
+	a.tried(ctx, p, upstream, id, err)
+	if err == nil && open {
 		a.note(ctx, "question answered", p, upstream, id)
 	}
 	return err

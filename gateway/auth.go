@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"taskgate/gateway/auth"
+	"taskgate/gateway/config"
 	"taskgate/gateway/upstream"
 	"taskgate/gateway/wire"
 	"taskgate/internal/jsonrpc"
@@ -28,6 +29,11 @@ func (u *route) authenticate(next authenticated) http.HandlerFunc {
 	method := u.methods.Of(u.endpoint.Name)
 	return func(w http.ResponseWriter, r *http.Request) {
 		if !u.pace.admit(w, r, method) {
+			return
+		}
+		if u.endpoint.Config.ForwardHost == config.On && !u.origins.listed(r.Host) {
+			leaveUnread(w, r)
+			u.origins.refuseHost(w, r)
 			return
 		}
 		c, refusal := method.Identify(r)

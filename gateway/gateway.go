@@ -86,6 +86,7 @@ type Gateway struct {
 	audit       *slog.Logger // nil where nothing is recorded
 	pace        *pace        // nil where there is none
 	budget      *budget.Bytes
+	origins     *originGuard
 }
 
 // New makes a Gateway. It contacts no upstream.
@@ -114,7 +115,8 @@ func New(o Options) (*Gateway, error) {
 		o.Logger.Warn("without state_keys a client of 2026-07-28 that takes no tasks cannot be asked by a server of the 2025 versions;" +
 			" \"taskgate state-key\" prints a key, and all replicas need the same")
 	}
-	g := &Gateway{config: o.Config, limits: o.Limits.withDefaults(), tel: tel, methods: methods, credentials: o.Credentials, audit: o.Audit, budget: o.Budget}
+	g := &Gateway{config: o.Config, limits: o.Limits.withDefaults(), tel: tel, methods: methods, credentials: o.Credentials, audit: o.Audit, budget: o.Budget,
+		origins: newOriginGuard(o.Config, o.Logger)}
 	g.bound()
 	g.pace = newPace(o.Config.Rate, tel)
 	g.sessions = legacy.NewTable(o.Sessions, o.Config.StoreTimeout, g.sessionEnded)
@@ -155,12 +157,15 @@ func (g *Gateway) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, u := range g.routes {
 		path := u.endpoint.Config.Path
+		if path == "/" {
+			path = "/{$}" // and nothing below it, where other upstreams are
+		}
 		mux.HandleFunc("POST "+path, u.authenticate(u.servePOST))
 		mux.HandleFunc("HEAD "+path, notAllowed) // or it would be taken for a GET
 		mux.HandleFunc("GET "+path, u.authenticate(plain(u.legacy.ServeGET)))
 		mux.HandleFunc("DELETE "+path, u.authenticate(plain(u.legacy.ServeDELETE)))
 	}
-	return newOriginGuard(g.config).wrap(g.timed(g.pages(mux)))
+	return g.origins.wrap(g.timed(g.pages(mux)))
 }
 
 // notAllowed answers a method of HTTP that is not served.

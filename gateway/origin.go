@@ -1,11 +1,13 @@
 package gateway
 
 import (
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 
 	"taskgate/gateway/config"
 	"taskgate/gateway/wire"
@@ -19,15 +21,18 @@ import (
 type originGuard struct {
 	loopback bool // the gateway listens on a loopback address
 	origins  []string
-	hosts    []string
+	hosts    []string // allowed_hosts, and that of public_url
+	log      *slog.Logger
+	logged   sync.Once // that a Host was refused
 }
 
-func newOriginGuard(c *config.Config) *originGuard {
+func newOriginGuard(c *config.Config, log *slog.Logger) *originGuard {
 	host, _, err := net.SplitHostPort(c.Listen)
 	return &originGuard{
 		loopback: err == nil && config.IsLoopback(host),
 		origins:  c.AllowedOrigins,
-		hosts:    c.AllowedHosts,
+		hosts:    c.Hosts(),
+		log:      log,
 	}
 }
 
@@ -36,7 +41,7 @@ func newOriginGuard(c *config.Config) *originGuard {
 func (g *originGuard) wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !g.hostAllowed(r.Host) {
-			wire.WriteFailure(w, "", wire.Refused(http.StatusForbidden, "this Host is not served"))
+			g.refuseHost(w, r)
 			return
 		}
 		origins := r.Header.Values("Origin")
@@ -55,12 +60,24 @@ func (g *originGuard) wrap(next http.Handler) http.Handler {
 	})
 }
 
+// refuseHost answers a request by a name that is not served. The first one is logged: a proxy on the
+// same machine that keeps Host is refused with every request.
+func (g *originGuard) refuseHost(w http.ResponseWriter, r *http.Request) {
+	g.logged.Do(func() {
+		g.log.WarnContext(r.Context(), "a request is refused because of its Host; allowed_hosts lists the names that are served, beside that of public_url",
+			"host", r.Host[:min(len(r.Host), 255)])
+	})
+	wire.WriteFailure(w, "", wire.Refused(http.StatusForbidden, "this Host is not served"))
+}
+
 func (g *originGuard) hostAllowed(hostport string) bool {
-	if !g.loopback {
-		return true
-	}
+	return !g.loopback || config.IsLoopback(hostOf(hostport)) || g.listed(hostport)
+}
+
+// listed reports whether the configuration has the name. Only such a name is passed on to a server.
+func (g *originGuard) listed(hostport string) bool {
 	host := hostOf(hostport)
-	return config.IsLoopback(host) || slices.ContainsFunc(g.hosts, func(h string) bool { return strings.EqualFold(h, host) })
+	return slices.ContainsFunc(g.hosts, func(h string) bool { return strings.EqualFold(h, host) })
 }
 
 func (g *originGuard) originAllowed(origin string) bool {

@@ -80,15 +80,19 @@ func recognise(h http.Header, body []byte) (era mcp.Era, msg jsonrpc.Message, er
 	if msg, err = jsonrpc.Parse(body); err != nil { // 2 is in it
 		return mcp.NoEra, msg, wire.Unreadable(err)
 	}
+	meta, _ := jsonrpc.Get(msg.Params, "_meta")
+	odd := checkCase(msg.ID, msg.Params, meta)
 	switch {
 	case msg.Kind == jsonrpc.Request && msg.ID.Long():
 		return mcp.NoEra, msg, wire.InvalidRequest(msg.ID, "the id is too long")
+	case odd != nil:
+		return mcp.NoEra, msg, odd
 	case msg.Kind == jsonrpc.Result || msg.Kind == jsonrpc.ErrorResponse: // 3
 		if headerModern {
 			return mcp.NoEra, msg, wire.InvalidRequest(jsonrpc.ID{}, "clients do not post responses in this version")
 		}
 		return mcp.Legacy, msg, nil
-	case hasEnvelope(msg.Params): // 4
+	case hasEnvelope(meta): // 4
 		return mcp.Modern, msg, nil
 	case msg.Kind == jsonrpc.Notification:
 		// Which headers a modern notification needs is undefined in this
@@ -107,9 +111,9 @@ func recognise(h http.Header, body []byte) (era mcp.Era, msg jsonrpc.Message, er
 	return mcp.Legacy, msg, nil // 7
 }
 
-// hasEnvelope reports whether params carry the mark of a modern request. Its
+// hasEnvelope reports whether params._meta carries the mark of a modern request. Its
 // value is looked at later: a wrong one is a modern mistake.
-func hasEnvelope(params []byte) bool {
-	_, ok := jsonrpc.Get(params, "_meta", mcp.MetaProtocolVersion)
+func hasEnvelope(meta []byte) bool {
+	_, ok := jsonrpc.Get(meta, mcp.MetaProtocolVersion)
 	return ok
 }

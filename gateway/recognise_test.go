@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -67,4 +68,45 @@ func TestRecognise(t *testing.T) {
 	if _, _, err := recognise(h, []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)); err == nil {
 		t.Error("the second version was not seen")
 	}
+}
+
+// TestMembersInOtherCase: a server that ignores the case of names, as those in Go do, takes the last
+// member of a name. A request that it would take for another one is refused, in both eras.
+func TestMembersInOtherCase(t *testing.T) {
+	const envelope = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}`
+	for _, params := range []string{
+		`"name":"run","Name":"walk"`, `"NAME":"walk","name":"run"`, `"name":"run","n\u0041me":"walk"`, `"Name":"walk"`,
+		`"arguments":{},"Arguments":{"a":1}`, `"argument\u017f":{}`, `"taskid":"x"`, `"TASK":{}`, `"x":1,"X":2`, `"\u212a":1,"k":2`,
+		`"_META":{"progressToken":1}`, `"_meta":{"progressToken":1,"ProgressToken":2}`, `"_meta":{"PROGRESSTOKEN":2}`,
+		`"_meta":{"IO.modelcontextprotocol/protocolVersion":"2026-07-28"}`,
+		`"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/ProtocolVersion":"2025-11-25"}`,
+		strings.Join(manyMembers(40), ",") + `,"M7":0`,
+	} {
+		bodies := []string{`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{` + params + `}}`, `{"jsonrpc":"2.0","method":"notifications/x","params":{` + params + `}}`}
+		if !strings.Contains(params, `"_meta"`) {
+			bodies = append(bodies, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{`+params+`,`+envelope+`}}`)
+		}
+		for _, body := range bodies {
+			_, msg, err := recognise(http.Header{}, []byte(body))
+			var f *wire.Failure
+			if !errors.As(err, &f) || f.Code != mcp.CodeInvalidParams || f.Status != http.StatusBadRequest || f.ID != msg.ID {
+				t.Errorf("%s: %v", body, err)
+			}
+		}
+	}
+	for _, params := range []string{
+		`"name":"run","arguments":{"a":1,"A":2,"Name":"x"}`, `"x":{"a":1,"A":2}`, `"_meta":{"a/X":1,"b/x":2,"progressToken":1}`, strings.Join(manyMembers(40), ","), `"Other":1`,
+	} {
+		if _, _, err := recognise(http.Header{}, []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{`+params+`}}`)); err != nil {
+			t.Errorf("%s: %v", params, err)
+		}
+	}
+}
+
+func manyMembers(n int) []string {
+	var all []string
+	for i := range n {
+		all = append(all, fmt.Sprintf(`"m%d":%d`, i, i))
+	}
+	return all
 }

@@ -208,6 +208,14 @@ func TestScopesOfTools(t *testing.T) {
 	if record := s.audit.String(); !strings.Contains(record, `msg="call refused"`) || !strings.Contains(record, "name=alice") || strings.Contains(record, "sign-in") {
 		t.Errorf("the audit log has\n%s", record)
 	}
+	for name, body := range map[string]string{
+		"modern": strings.Replace(call("walk"), `"name":`, `"NAME":"run","name":`, 1),
+		"legacy": `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"walk","Name":"run"}}`,
+	} {
+		if w := s.send("up", body, bearerOf(less)); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "-32602") {
+			t.Errorf("%s, two names: %d %s", name, w.Code, w.Body)
+		}
+	}
 	if w := s.send("up", call("walk"), bearerOf(less)); w.Code == http.StatusForbidden {
 		t.Errorf("another tool: %d %s", w.Code, w.Body)
 	}

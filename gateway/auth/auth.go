@@ -135,10 +135,11 @@ func (m *Methods) method(c *config.Config, u *config.Upstream, o Options) (Metho
 	case len(a.Keys) > 0:
 		return newKeyring(a.Keys)
 	case a.JWT != nil:
-		from := m.issuer(a.JWT, o.Logger)
-		page := describe(c.PublicURL, u, a.JWT)
+		j := *a.JWT
+		j.Audiences = c.Audiences(u, j.Audiences)
+		page := describe(c.PublicURL, u, &j)
 		m.pages = append(m.pages, page)
-		return newTokens(a.JWT, from, MaxTokens, page.URL, o.Logger)
+		return newTokens(&j, m.issuer(&j, o.Logger), MaxTokens, page.URL, o.Logger)
 	case a.Passthrough != nil:
 		return newPassthrough(c, u, m.credentials.upstreams[u.Name], o)
 	case a.TrustedHeader != nil:

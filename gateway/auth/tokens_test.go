@@ -8,6 +8,7 @@ import (
 	"encoding/pem"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -275,4 +276,25 @@ func TestRememberedTokens(t *testing.T) {
 		want("of a key that was withdrawn", old, false)
 		want("of the new key", i.Token("alice", nil), true)
 	})
+}
+
+// TestAudienceOfAnotherUpstream: a token that is meant for the address of one upstream is refused at
+// another one, also where both have the same auth; one that is meant for the gateway is taken at both.
+func TestAudienceOfAnotherUpstream(t *testing.T) {
+	c, i := config.Default(), wiretest.NewIssuer(t, "")
+	wiretest.WithTokens(c, i).Audiences = []string{wiretest.PublicURL + "/a/mcp", wiretest.PublicURL + "/b/mcp", "api://all"}
+	c.Upstreams = []*config.Upstream{config.NewUpstream("a", "http://127.0.0.1:1/"), config.NewUpstream("b", "http://127.0.0.1:1/")}
+	if err := c.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	m := start(t, c)
+	for audience, takes := range map[string]string{wiretest.PublicURL + "/a/mcp": "a", wiretest.PublicURL + "/b/mcp": "b", "api://all": "ab"} {
+		r := httptest.NewRequest(http.MethodPost, "/", nil)
+		r.Header.Set("Authorization", "Bearer "+i.Token("alice", map[string]any{"aud": audience}))
+		for _, name := range []string{"a", "b"} {
+			if _, refusal := m.Of(name).Identify(r); (refusal == nil) != strings.Contains(takes, name) {
+				t.Errorf("a token for %s at %s: %v", audience, name, refusal)
+			}
+		}
+	}
 }

@@ -3,6 +3,8 @@ package config
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"net/url"
+	"slices"
 	"strings"
 	"time"
 )
@@ -109,6 +111,25 @@ func (c *Config) AuthOf(u *Upstream) Auth {
 		return *u.Auth
 	}
 	return c.Auth
+}
+
+// Hosts are the names by which clients reach the gateway: allowed_hosts, and that of public_url.
+func (c *Config) Hosts() []string {
+	hosts := slices.Clone(c.AllowedHosts)
+	if u, err := url.Parse(c.PublicURL); err == nil && u.Hostname() != "" {
+		hosts = append(hosts, u.Hostname())
+	}
+	return hosts
+}
+
+// Audiences are those of a list that a token for an upstream may be meant for: all but the addresses
+// of other upstreams.
+func (c *Config) Audiences(u *Upstream, list []string) []string {
+	return slices.DeleteFunc(slices.Clone(list), func(audience string) bool {
+		return audience != c.PublicURL+u.Path && slices.ContainsFunc(c.Upstreams, func(other *Upstream) bool {
+			return other != nil && audience == c.PublicURL+other.Path
+		})
+	})
 }
 
 // Open reports whether everybody may call one of the upstreams.

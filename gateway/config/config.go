@@ -129,7 +129,8 @@ type Config struct {
 
 	// AllowedHosts are names or IP addresses, without port, that requests may
 	// name in their Host header while the gateway listens on a loopback address;
-	// loopback names always may. This is what stops DNS rebinding.
+	// loopback names and that of public_url always may. This is what stops DNS rebinding.
+	// forward_host sends these names only, and that of public_url.
 	AllowedHosts []string `yaml:"allowed_hosts"`
 
 	// MaxBody is the largest request body accepted from a client, in bytes.

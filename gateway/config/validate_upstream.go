@@ -46,6 +46,13 @@ func (p *problems) upstreamAuth(at string, c *Config, u *Upstream) {
 	if auth.Passthrough != nil && u.URL == "" {
 		p.addFor([]string{at + ".auth", at + ".command", at}, "passthrough needs a server with a url: there is nothing to pass a header on with. Give this one an auth of its own")
 	}
+	if j := auth.JWT; j != nil && len(j.Audiences) > 0 && len(c.Audiences(u, j.Audiences)) == 0 {
+		p.addFor([]string{at + ".auth.jwt.audiences", "auth.jwt.audiences", at},
+			"nobody could call %s: all of jwt.audiences are addresses of other upstreams, and a token is taken at its own only", at)
+	}
+	if u.ForwardHost == On && len(c.Hosts()) == 0 {
+		p.add(at+".forward_host", "needs allowed_hosts or public_url: only these names are sent to the server")
+	}
 	p.forwardHeaders(at+".forward_headers", u, auth)
 	p.toolScopes(at+".defaults.scopes", u.Defaults.Scopes, auth)
 	for i := range u.Tools {

@@ -8,19 +8,22 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/wiretest"
 )
 
 // TestAudit: there is a record of who created, read, answered and cancelled which task, in both
-// eras, and of who was not let in; and nothing else is in it, whatever fails.
+// eras, of who tried one that is not theirs, and of who was not let in; and nothing else is in it, whatever fails.
 func TestAudit(t *testing.T) { eachHouse(t, auditOf) }
 
 func auditOf(t *testing.T, h *house) {
+	withQuestions(h.peer)
 	alice, bob := h.caller(wiretest.AliceKey), h.caller(wiretest.BobKey)
+	alice.asks = true
 	id := alice.task()
 	alice.status(id, "working") // no result is read
-	alice.modern("tasks/update", `"taskId":"`+id+`","inputResponses":{"q":{"action":"accept","content":{"a":"secret answer"}}},`)
+	alice.modern("tasks/update", `"taskId":"`+id+`","inputResponses":{"nobody asked":{"action":"decline"}},`)
 	h.events.proceed <- struct{}{}
 	for _, method := range []string{"tasks/get", "tasks/cancel", "tasks/update"} {
 		bob.modern(method, `"taskId":"`+id+`","inputResponses":{"q":{}},`)
@@ -33,6 +36,13 @@ func auditOf(t *testing.T, h *house) {
 	next := alice.task()
 	alice.modern("tasks/cancel", `"taskId":"`+next+`",`)
 	wiretest.Await(t, h.events.cancelled, "the cancellation upstream")
+	third := field(alice.modern("tools/call", `"name":"colour",`), "taskId")
+	alice.status(third, "input_required")
+	key := openQuestion(t, alice.modern("tasks/get", `"taskId":"`+third+`",`))
+	answer := `"taskId":"` + third + `","inputResponses":{"` + key + `":{"action":"accept","content":{"colour":"secret answer"}}},`
+	bob.modern("tasks/update", answer)
+	alice.modern("tasks/update", answer)
+	alice.modern("tasks/update", answer) // comes twice
 	h.caller("nobody's").modern("tasks/get", `"taskId":"`+id+`",`)
 
 	var got []string
@@ -49,12 +59,15 @@ func auditOf(t *testing.T, h *house) {
 		if who == "" {
 			who = get(" name")
 		}
-		task := map[string]string{id: "first", next: "second"}[get("task")]
+		task := map[string]string{id: "first", next: "second", third: "third"}[get("task")]
 		got = append(got, strings.TrimSpace(fmt.Sprintf("%s: %s %s %s", get("msg"), who, task, get("tool"))))
 	}
 	want := []string{
-		"task created: alice first wait", "question answered: alice first", "result read: alice first", "result read: alice first",
-		"task created: alice second wait", "task cancelled: alice second", "sign-in refused:",
+		"task created: alice first wait",
+		"unknown task: bob first", "unknown task: bob first", "unknown task: bob first",
+		"result read: alice first", "result read: alice first",
+		"task created: alice second wait", "task cancelled: alice second", "task created: alice third colour",
+		"unknown task: bob third", "question answered: alice third", "sign-in refused:",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s\n%s", diff, text)
@@ -64,4 +77,15 @@ func auditOf(t *testing.T, h *house) {
 			t.Errorf("%q is in the records:\n%s", secret, text)
 		}
 	}
+}
+
+// openQuestion is the key of the question that a task has.
+func openQuestion(t *testing.T, r reply) string {
+	t.Helper()
+	questions, _ := jsonrpc.Get([]byte(r.body), "result", "inputRequests")
+	for key := range jsonrpc.Members(questions) {
+		return key
+	}
+	t.Fatalf("no question: %v", r)
+	return ""
 }

@@ -232,6 +232,7 @@ func TestWhatCrosses(t *testing.T) {
 		}, http.Header{"Authorization": {ofAlice}, "X-Tenant": {"acme", "acme-2"}}, true},
 		"forward_host": {func(c *config.Config) {
 			c.Upstreams[0].ForwardHost, c.Upstreams[0].ForwardHeaders = config.On, []string{"X-Forwarded-Proto"}
+			c.AllowedHosts = []string{"127.0.0.1"}
 		}, nil, true},
 	} {
 		t.Run(name, func(t *testing.T) {

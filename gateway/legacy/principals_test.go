@@ -116,6 +116,7 @@ type house struct {
 	url    string
 	ops    *opLog
 	events *stackEvents
+	peer   *sdk.Server
 	serial int // of the last legacy request
 	// sign makes a request one of whoever has the key.
 	sign func(r *http.Request, key string)
@@ -202,6 +203,7 @@ func newHouseOf(t *testing.T, signIn func(*house, *config.Config)) *house {
 
 func (h *house) serveUpstream() string {
 	server := newPeer(h.events)
+	h.peer = server
 	handler := sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil)
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -229,7 +231,7 @@ func (h *house) serveFront(up *upstream.HTTP, store *redisstore.Store, signIn fu
 		Replica: "r", Store: countedStore{store, h.ops}, Logger: logger,
 		Servers: map[string]shim.Server{"up": {Upstream: up, MaxTasks: 10, MaxTasksPerOwner: 10, Policy: func(tool string) shim.Policy {
 			p := shim.Policy{Tasks: shim.Never, TTL: time.Hour, PollInterval: time.Second, Timeout: time.Hour}
-			if tool == "wait" {
+			if tool == "wait" || tool == "colour" {
 				p.Tasks = shim.Always
 			}
 			return p
@@ -279,6 +281,7 @@ type caller struct {
 	h       *house
 	key     string
 	session string // legacy
+	asks    bool   // it says that it can be asked
 }
 
 func (h *house) caller(key string) *caller { return &caller{h: h, key: key} }
@@ -329,7 +332,11 @@ func (c *caller) do(method, body string, header http.Header) reply {
 // modern sends a request of 2026-07-28 with the tasks extension.
 func (c *caller) modern(method, params string) reply {
 	c.h.t.Helper()
-	body := `{"jsonrpc":"2.0","id":7,"method":"` + method + `","params":{` + params + `"_meta":{` + wiretest.Macros.Replace("$TASKS") + `}}}`
+	meta := wiretest.Macros.Replace("$TASKS")
+	if c.asks {
+		meta = strings.Replace(meta, `"extensions":`, `"elicitation":{},"extensions":`, 1)
+	}
+	body := `{"jsonrpc":"2.0","id":7,"method":"` + method + `","params":{` + params + `"_meta":{` + meta + `}}}`
 	msg, err := jsonrpc.Parse([]byte(body))
 	if err != nil {
 		c.h.t.Fatal(err)

@@ -1,0 +1,101 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"taskgate/gateway/config"
+	"taskgate/gateway/upstream"
+	"taskgate/internal/mcp"
+	"taskgate/internal/wiretest"
+)
+
+// startLogged is a gateway of a configuration, and its log.
+func startLogged(t *testing.T, c *config.Config) (http.Handler, *bytes.Buffer) {
+	t.Helper()
+	if err := c.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	s := newStage(t)
+	s.up.Era, s.up.Raw = mcp.Modern, []byte(`{"capabilities":{"tools":{}}}`)
+	clients := map[string]upstream.Client{}
+	for _, u := range c.Upstreams {
+		clients[u.Name] = s.up
+	}
+	var log bytes.Buffer
+	g, err := New(Options{Config: c, Shim: s.shim, Upstreams: clients, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		Sessions: wiretest.OpenSessions(t, c.MaxSessions, c.SessionIdle)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = g.Close(context.Background()) })
+	return g.Handler(), &log
+}
+
+func discoverAt(h http.Handler, host, path string) int {
+	r := wiretest.ModernPost(mcp.MethodDiscover, `{"_meta":{$META}}`)
+	r.Host, r.URL.Path = host, path
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w.Code
+}
+
+// TestHosts: on a loopback address the names of the configuration are served, and a proxy that keeps
+// another one finds the reason in the log, once.
+func TestHosts(t *testing.T) {
+	c := config.FromFlags("http://up.example/")
+	c.PublicURL, c.AllowedHosts = "https://gateway.example", []string{"inside.example"}
+	h, log := startLogged(t, c)
+	for host, want := range map[string]int{
+		"127.0.0.1:8080": 200, "gateway.example": 200, "Gateway.example:443": 200, "inside.example": 200, "evil.example": 403, "other.example": 403,
+	} {
+		if got := discoverAt(h, host, "/mcp"); got != want {
+			t.Errorf("%s: %d, want %d", host, got, want)
+		}
+	}
+	if n := strings.Count(log.String(), "allowed_hosts lists"); n != 1 {
+		t.Errorf("%d lines say why:\n%s", n, log)
+	}
+}
+
+// TestForwardedHosts: a server is asked by names of the configuration only, on every listener.
+func TestForwardedHosts(t *testing.T) {
+	c := config.FromFlags("http://up.example/")
+	c.Listen, c.PublicURL, c.AllowedHosts = "0.0.0.0:0", "https://files.example", []string{"inside.example"}
+	c.Upstreams[0].ForwardHost = config.On
+	c.Upstreams = append(c.Upstreams, config.NewUpstream("plain", "http://up.example/"))
+	h, log := startLogged(t, c)
+	for host, want := range map[string]int{"files.example": 200, "inside.example:81": 200, "127.0.0.1": 403, "evil.example": 403} {
+		if got := discoverAt(h, host, "/mcp"); got != want {
+			t.Errorf("%s: %d, want %d", host, got, want)
+		}
+		if got := discoverAt(h, host, "/plain/mcp"); got != 200 {
+			t.Errorf("%s where the host is not forwarded: %d", host, got)
+		}
+	}
+	if !strings.Contains(log.String(), "allowed_hosts lists") {
+		t.Errorf("the log does not say why:\n%s", log)
+	}
+}
+
+// TestPathsLiveTogether: each upstream is at its own path, one at / included.
+func TestPathsLiveTogether(t *testing.T) {
+	c := config.FromFlags("http://up.example/")
+	c.Upstreams = nil
+	for i, path := range []string{"/", "/a", "/a/b", "/a/mcp", "/A"} {
+		u := config.NewUpstream(string(rune('a'+i)), "http://up.example/")
+		u.Path = path
+		c.Upstreams = append(c.Upstreams, u)
+	}
+	h, _ := startLogged(t, c)
+	for path, want := range map[string]int{"/": 200, "/a": 200, "/a/b": 200, "/a/mcp": 200, "/A": 200, "/x": 404, "/a/": 404, "/a/b/c": 404} {
+		if got := discoverAt(h, "127.0.0.1", path); got != want {
+			t.Errorf("%s: %d, want %d", path, got, want)
+		}
+	}
+}
