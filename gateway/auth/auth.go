@@ -182,7 +182,7 @@ func (m *Methods) Run(ctx context.Context) error {
 	g.Go(func() error {
 		<-ctx.Done()
 		_ = m.work.Close(context.Background()) // what runs ends with its life
-		return ctx.Err()
+		return nil
 	})
 	for _, method := range m.byName {
 		if p, ok := method.(*passthrough); ok {
