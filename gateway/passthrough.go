@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"taskgate/gateway/auth"
+	"taskgate/gateway/config"
 	"taskgate/gateway/upstream"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -113,21 +114,29 @@ func paramValue(s string) (value string, n int) {
 	return b.String(), n
 }
 
+// errOtherResource says that metadata is about something else than the server.
+var errOtherResource = errors.New("the resource is neither the address of the server nor the one that it has here")
+
 // described is the metadata of a server as clients of the gateway are to see it (Z4): it is that of
-// the gateway's address only where it was that of the server's. Any other name is the client's to
-// refuse.
-func (u *route) described(raw json.RawMessage) json.RawMessage {
-	if resource, _ := jsonrpc.GetString(raw, "resource"); !u.resource.Is(resource) {
-		return raw
+// the gateway's address where it was that of the server's. Any other name is that of somebody else, unless the
+// gateway has taken over the name of the server.
+func (u *route) described(raw json.RawMessage) (json.RawMessage, error) {
+	own := u.config.PublicURL + u.endpoint.Config.Path
+	resource, _ := jsonrpc.GetString(raw, "resource")
+	switch {
+	case u.resource.Is(resource):
+		return jsonrpc.With(raw, jsonrpc.AppendString(nil, own), "resource"), nil
+	case strings.TrimSuffix(resource, "/") == strings.TrimSuffix(own, "/"), u.endpoint.Config.ForwardHost == config.On:
+		return raw, nil
 	}
-	return jsonrpc.With(raw, jsonrpc.AppendString(nil, u.config.PublicURL+u.endpoint.Config.Path), "resource")
+	return nil, errOtherResource
 }
 
 // ofOrigin reports whether metadata is that of the gateway's whole origin: the gateway has taken over the
 // name of a server that has it there.
 func (u *route) ofOrigin(raw json.RawMessage) bool {
 	resource, _ := jsonrpc.GetString(raw, "resource")
-	return strings.TrimSuffix(resource, "/") == u.config.PublicURL && u.endpoint.Config.Path != "/"
+	return u.endpoint.Config.ForwardHost == config.On && strings.TrimSuffix(resource, "/") == u.config.PublicURL && u.endpoint.Config.Path != "/"
 }
 
 // relayed serves what clients look for before they sign in at a server: its metadata. It reports false for
@@ -149,7 +158,7 @@ func (u *route) serveResource(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case err != nil:
 	case !u.ofOrigin(raw):
-		raw = u.described(raw)
+		raw, err = u.described(raw)
 	case !u.resource.Says():
 		err = auth.ErrNoMetadata
 	}

@@ -86,7 +86,11 @@ func (h *Handler) openSession(r *http.Request, p shim.Principal) (*session, erro
 	if len(ids) != 1 || wire.TrimOWS(ids[0]) == "" {
 		return nil, wire.Refused(http.StatusBadRequest, "one "+mcp.HeaderSession+" is needed: initialize first")
 	}
-	s, err := h.Sessions.open(r.Context(), wire.TrimOWS(ids[0]), h.Name, p)
+	open := h.Sessions.open
+	if h.Global.AuthOf(h.Config).Passthrough != nil {
+		open = h.Sessions.takeOver
+	}
+	s, err := open(r.Context(), wire.TrimOWS(ids[0]), h.Name, p)
 	if err != nil {
 		return nil, sessionFailure(err)
 	}

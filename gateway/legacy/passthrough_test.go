@@ -10,6 +10,7 @@ import (
 
 	"taskgate/gateway/config"
 	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
 	"taskgate/internal/wiretest"
 )
 
@@ -161,4 +162,35 @@ func TestRefreshKeepsTasks(t *testing.T) {
 	}
 	h.events.proceed <- struct{}{}
 	token(soon).status(id, "completed")
+}
+
+// TestOpenHandshake: a server that asks for a token after its handshake only can be signed in to. The 401 to
+// the gateway's own discover is no answer to initialize, and the session that nobody has made becomes that
+// of the first caller with a token who has its id.
+func TestOpenHandshake(t *testing.T) {
+	h := newPassthroughHouse(t)
+	h.refuses = func(r *http.Request, body []byte) bool {
+		msg, _ := jsonrpc.Parse(body)
+		open := msg.Method == mcp.MethodInitialize || msg.Method == mcp.NotifyInitialized
+		return !open && r.Header.Get("Authorization") == ""
+	}
+	client := h.caller("").initialize()
+	if r := client.legacy(mcp.MethodToolsCall, `"name":"echo"`); r.status != http.StatusUnauthorized || r.header.Get("WWW-Authenticate") == "" {
+		t.Errorf("without a token: %v", r)
+	}
+	client.key = wiretest.AliceKey
+	if r := client.legacy(mcp.MethodToolsCall, `"name":"echo"`); r.status != http.StatusOK || !strings.Contains(r.body, `"content"`) {
+		t.Errorf("with one: %v", r)
+	}
+	client.key = wiretest.AliceNext // after a refresh
+	if r := client.legacy(mcp.MethodToolsCall, `"name":"echo"`); r.status != http.StatusOK {
+		t.Errorf("after a refresh: %v", r)
+	}
+	for _, key := range []string{wiretest.BobKey, ""} {
+		other := h.caller(key)
+		other.session = client.session
+		foreign := other.legacy(mcp.MethodToolsCall, `"name":"echo"`)
+		other.session = strange
+		alike(t, "a session that was taken over", foreign, other.legacy(mcp.MethodToolsCall, `"name":"echo"`))
+	}
 }

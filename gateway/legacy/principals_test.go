@@ -117,7 +117,9 @@ type house struct {
 	ops    *opLog
 	events *stackEvents
 	peer   *sdk.Server
-	serial int // of the last legacy request
+	// refuses says which requests the server answers with 401; nil for none.
+	refuses func(r *http.Request, body []byte) bool
+	serial  int // of the last legacy request
 	// sign makes a request one of whoever has the key.
 	sign func(r *http.Request, key string)
 	// secrets must not reach the server.
@@ -211,6 +213,11 @@ func (h *house) serveUpstream() string {
 		h.mu.Lock()
 		h.received = append(h.received, received{r.Header.Clone(), r.URL.String(), string(body)})
 		h.mu.Unlock()
+		if h.refuses != nil && h.refuses(r, body) {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
 		handler.ServeHTTP(w, r)
 	}))
 	h.t.Cleanup(func() {

@@ -26,6 +26,9 @@ type verdict struct {
 	// shaken says that a legacy handshake has succeeded under it: if one fails
 	// later, the server has become another. Of a modern server: it speaks both eras.
 	shaken atomic.Bool
+	// guessed says that the server has refused to be asked: its handshake decides, and this verdict is
+	// not remembered.
+	guessed bool
 }
 
 func legacyVerdict() *verdict { return &verdict{era: mcp.Legacy} }
@@ -87,8 +90,8 @@ func (e *eras) get(ctx context.Context, s shim.Session) (*verdict, error) {
 // recognise probes, and takes note of what comes of it.
 func (e *eras) recognise(ctx context.Context, s shim.Session) (*verdict, error) {
 	v, srv, err := e.probe(ctx, s)
-	if err != nil {
-		return nil, err
+	if err != nil || v.guessed {
+		return v, err
 	}
 	e.mu.Lock()
 	if c := e.cur; c == nil || c.era != v.era || c.version != v.version || c.mute != v.mute {
@@ -243,6 +246,8 @@ func (e *eras) probe(ctx context.Context, s shim.Session) (*verdict, Server, err
 		m, err := e.discover(ctx, v.version, s)
 		next, err := e.judge(v, m, err)
 		switch {
+		case err != nil && s.Legacy && e.wire.cfg.Era == EraAuto && wantsSignIn(err):
+			return &verdict{era: mcp.Legacy, guessed: true}, Server{}, nil
 		case err != nil:
 			return nil, Server{}, err
 		case next.era == mcp.Legacy && e.wire.cfg.Era == EraModern: // the operator knows better
@@ -257,6 +262,13 @@ func (e *eras) probe(ctx context.Context, s shim.Session) (*verdict, Server, err
 		v = next
 	}
 	return nil, Server{}, protocolError("the server and the gateway have no protocol version in common", nil)
+}
+
+// wantsSignIn reports whether a server refuses who is not signed in. To the gateway's own discover that is no
+// answer to a client which begins with a handshake: the handshake may be open to everybody.
+func wantsSignIn(err error) bool {
+	var refusal *Refusal
+	return errors.As(err, &refusal)
 }
 
 // discover asks a server what it speaks, in a modern version and in the name of a client.
