@@ -12,34 +12,6 @@ import (
 	"taskgate/shim"
 )
 
-// streamOf is the name of the stream that an event belongs to.
-func streamOf(t *testing.T, eventID string) string {
-	t.Helper()
-	name, _, ok := legacy.ParseEventID(eventID)
-	if !ok {
-		t.Fatalf("no event id: %q", eventID)
-	}
-	return name
-}
-
-// loses has the replica that keeps a stream count as lost until it has been buried. It
-// lives, and says so now and then, as one that was frozen for a while.
-func (r *legacyReplicas) loses(t *testing.T, session, stream string) {
-	t.Helper()
-	key := r.store.Keys("tg:*:m:" + session)[0]
-	keeper := func() string {
-		name, _ := r.store.Do("hget", key, "s:"+stream).(string)
-		return name
-	}
-	settled(t, "the stream is over", func() bool {
-		if before := keeper(); before != "" {
-			r.store.Do("del", "tg:alive:"+before)
-		}
-		r.store.Do("publish", strings.Replace(key, ":m:", ":lev:", 1), session+" 0") // or who follows looks later
-		return keeper() == ""
-	})
-}
-
 // toldRest reads a stream to its end: one error that says how to get the rest.
 func toldRest(t *testing.T, c *sseClient, id string, task shim.ID) {
 	t.Helper()

@@ -140,10 +140,6 @@ type received struct {
 	body   string
 }
 
-func newHouse(t *testing.T) *house {
-	return newHouseOf(t, (*house).withKeys)
-}
-
 // eachHouse runs a test with each way to sign in: what is promised to a principal holds
 // whatever it is known by.
 func eachHouse(t *testing.T, run func(t *testing.T, h *house)) {

@@ -109,18 +109,6 @@ func (l *eventLog) keep(message []byte) (string, error) {
 	return eventID(l.stream, no), nil
 }
 
-// send sends a message of which a client that resumes must not miss any: if the log does
-// not have it, that is errNoLog, and nothing may follow. The client may be gone.
-func (l *eventLog) send(message []byte) (err error) {
-	_ = l.x.SendKept(message, func(message []byte) (id string, _ error) {
-		if id, err = l.keep(message); id == "" && err == nil {
-			err = errNoLog
-		}
-		return id, err
-	})
-	return err
-}
-
 // ask asks a question on the stream, unless another one has it; see Logs.Ask. From then on
 // the stream can be resumed.
 func (l *eventLog) ask(ctx context.Context, name, void string, message []byte) (holder string, has bool, err error) {
