@@ -51,6 +51,9 @@ func (k keys) inbox(shard string, r shim.Replica) string { return k.in(shard, "i
 func (k keys) replicas() string { return k.prefix + ":replicas" }
 func (k keys) goodbyes() string { return k.prefix + ":bye" }
 
+// epoch is the name of what is stored here: it goes when all goes.
+func (k keys) epoch() string { return k.prefix + ":epoch" }
+
 // nothing is a key that never exists, nothingIn one in a shard.
 func (k keys) nothing() string               { return k.prefix + ":nothing" }
 func (k keys) nothingIn(shard string) string { return k.in(shard, "nothing", "") }

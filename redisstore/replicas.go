@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
 	"taskgate/shim"
@@ -31,6 +32,19 @@ func (s *Store) Beat(ctx context.Context, r shim.Replica, ttl time.Duration) err
 		}
 		return nil
 	})
+}
+
+// Epoch implements shim.Store. The first replica that asks an empty Redis names the epoch.
+func (s *Store) Epoch(ctx context.Context) (epoch string, err error) {
+	err = s.do(ctx, "epoch", func(ctx context.Context) error {
+		pipe := s.client.Pipeline()
+		pipe.SetNX(ctx, s.keys.epoch(), uuid.NewString(), 0)
+		got := pipe.Get(ctx, s.keys.epoch())
+		_, err := pipe.Exec(ctx)
+		epoch = got.Val()
+		return err
+	})
+	return epoch, err
 }
 
 // dead is a replica that is gone.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"taskgate/internal/patience"
+	"taskgate/internal/work"
 )
 
 // messageCancelled is the status message of a task that its owner cancelled.
@@ -38,6 +39,9 @@ func (s *Shim) see(ctx context.Context, p Principal, upstream string, id ID, par
 		t, err = s.read(ctx, id, part)
 		err = errors.Join(again, err)
 	}
+	if errors.Is(err, ErrNotFound) {
+		return s.marks.lost(ctx, id, p.Owner(), upstream)
+	}
 	if err != nil {
 		return Task{}, err
 	}
@@ -45,10 +49,11 @@ func (s *Shim) see(ctx context.Context, p Principal, upstream string, id ID, par
 		return Task{}, ErrNotFound
 	}
 	s.shown.Add(id, asker)
+	s.marks.missing.Remove(id)
 	if part != wanted && t.Status.Final() {
 		return s.see(ctx, p, upstream, id, wanted)
 	}
-	return t, nil
+	return t.shownAt(time.Now()), nil
 }
 
 // within does what somebody waits for at the store, who has the patience of its request, or
@@ -60,6 +65,30 @@ func within[T any](ctx context.Context, s *Shim, do func(context.Context) (T, er
 	done(!errors.Is(err, ErrUnavailable))
 	if err != nil && over {
 		err = fmt.Errorf("%w: no answer in %v", ErrUnavailable, s.storeTimeout)
+	}
+	return out, err
+}
+
+// maxWaiting is how many requests of clients wait for the store at a time for as long as StoreWait.
+const maxWaiting = 1000
+
+// outlast does what a client asks of its task, and repeats it while the store is unavailable, for
+// as long as StoreWait: some clients take one error for the end of the task.
+func outlast[T any](ctx context.Context, s *Shim, do func(context.Context) (T, error)) (T, error) {
+	out, err := do(ctx)
+	if errors.Is(err, ErrUnavailable) && s.storeWait > 0 && s.waiting.Enter("") == nil {
+		defer s.waiting.Leave("")
+		patient, stop := context.WithTimeout(patience.Without(ctx), s.storeWait)
+		defer stop()
+		defer context.AfterFunc(s.life.ctx, stop)()
+		pause := retryFirst
+		for errors.Is(err, ErrUnavailable) && work.Pause(patient, spread(pause)) == nil {
+			out, err = do(patient)
+			pause = min(2*pause, time.Second)
+		}
+	}
+	if errors.Is(err, ErrUnavailable) {
+		err = fmt.Errorf("%w: %w", ErrRepeat, err)
 	}
 	return out, err
 }
@@ -77,13 +106,13 @@ func (s *Shim) change(ctx context.Context, id ID, lease *Lease, c Change) (Task,
 
 // Get reads a task with its outcome. ErrNotFound, ErrUnavailable.
 func (s *Shim) Get(ctx context.Context, p Principal, upstream string, id ID) (Task, error) {
-	return s.see(ctx, p, upstream, id, WithOutcome)
+	return outlast(ctx, s, func(ctx context.Context) (Task, error) { return s.see(ctx, p, upstream, id, WithOutcome) })
 }
 
 // Peek reads a task without its outcome: to tell a status, none need be moved.
 // ErrNotFound, ErrUnavailable.
 func (s *Shim) Peek(ctx context.Context, p Principal, upstream string, id ID) (Task, error) {
-	return s.see(ctx, p, upstream, id, Summary)
+	return outlast(ctx, s, func(ctx context.Context) (Task, error) { return s.see(ctx, p, upstream, id, Summary) })
 }
 
 // List returns a page of the caller's tasks on this upstream and the cursor of
@@ -98,6 +127,9 @@ func (s *Shim) List(ctx context.Context, p Principal, upstream, cursor string) (
 		tasks, next, err = s.store.List(ctx, key, cursor, listPage)
 		return tasks, err
 	})
+	for i := range tasks {
+		tasks[i] = tasks[i].shownAt(time.Now())
+	}
 	return tasks, next, err
 }
 
@@ -113,12 +145,16 @@ func listKey(p Principal, upstream string) string {
 // Cancel moves a task to cancelled and wakes its runner, wherever it is (L25).
 // A task that has ended is returned with ErrFinal. ErrNotFound, ErrUnavailable.
 func (s *Shim) Cancel(ctx context.Context, p Principal, upstream string, id ID) (Task, error) {
-	if _, err := s.see(ctx, p, upstream, id, Summary); err != nil {
+	t, err := s.Peek(ctx, p, upstream, id)
+	if err != nil {
 		return Task{}, err
+	}
+	if t.Status.Final() {
+		return t, ErrFinal
 	}
 	begun, message := time.Now(), messageCancelled // its runner may tell of the end before this does
 	end := Change{Op: s.op(), To: Cancelled, StatusMessage: &message}
-	t, err := s.change(ctx, id, nil, end)
+	t, err = outlast(ctx, s, func(ctx context.Context) (Task, error) { return s.change(ctx, id, nil, end) })
 	if err == nil {
 		s.outcomes.hold(ending{made: t, end: end}) // also where the runner does, which may be lost as well
 		s.runs.cancel(id, errTaskCancelled)

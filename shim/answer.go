@@ -11,7 +11,7 @@ import (
 // is none, or too large, is an *AnswerError, and then none of them is taken. ErrNotFound,
 // ErrUnavailable.
 func (s *Shim) Update(ctx context.Context, p Principal, upstream string, id ID, results map[string]json.RawMessage) error {
-	t, err := s.see(ctx, p, upstream, id, Summary)
+	t, err := s.Peek(ctx, p, upstream, id)
 	if err != nil {
 		return err
 	}
@@ -57,7 +57,8 @@ func (s *Shim) answer(ctx context.Context, id ID, wanted map[string]json.RawMess
 	if len(wanted) == 0 {
 		return nil
 	}
-	_, err := s.change(ctx, id, nil, Change{Op: s.op(), Answer: wanted})
+	change := Change{Op: s.op(), Answer: wanted}
+	_, err := outlast(ctx, s, func(ctx context.Context) (Task, error) { return s.change(ctx, id, nil, change) })
 	if errors.Is(err, ErrFinal) {
 		return nil
 	}

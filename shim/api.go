@@ -21,16 +21,16 @@ const (
 // Policy is what the operator wants of one tool.
 type Policy struct {
 	Tasks        Mode
-	Grace        time.Duration // how long an Auto call may take without a task
+	Grace        time.Duration // how long an Auto call may take without a task, or GraceAuto
 	TTL          time.Duration // how long a task is kept after its end
-	PollInterval time.Duration // asked of clients
+	PollInterval time.Duration // asked of clients, 0 = it grows with the age of the task
 	Timeout      time.Duration // the longest a task may run
 	FoldProgress bool          // progress moves the status message
 	Retry        bool          // the owner allows a second run (recover: retry)
 	Concurrency  int           // calls of this tool in flight, 0 = unbounded
 	Partials     Partials      // what is shown of a task while it runs
 	EarlyInput   Early         // what a question does that comes before a task
-	InputTimeout time.Duration // how long a question waits for its answer, 0 = 10m
+	InputTimeout time.Duration // how long a question waits for its answer, 0 = TTL in a task, else 10m
 	Questions    QuestionLimits
 }
 

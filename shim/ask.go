@@ -10,6 +10,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
+	"taskgate/internal/jsonrpc"
 	"taskgate/internal/semconv"
 	"taskgate/internal/work"
 )
@@ -160,9 +161,15 @@ func (b *mailbox) state(asked []Question) (open, forgotten bool) {
 	return open, forgotten
 }
 
-// timeout is how long a question waits for its answer.
+// timeout is how long a question waits for its answer: where nothing is configured, that of a
+// task for as long as an ended task is kept. run.mu is held.
 func (b *mailbox) timeout() time.Duration {
-	return cmp.Or(b.run.policy.InputTimeout, defaultInputTimeout)
+	r := b.run
+	inTask := b.asksInTask() || r.record != nil && !r.record.hidden
+	if r.policy.InputTimeout == 0 && inTask {
+		return cmp.Or(retainFor(r.call, r.policy), defaultInputTimeout)
+	}
+	return cmp.Or(r.policy.InputTimeout, defaultInputTimeout)
 }
 
 // put stores the questions, in the record that the call has or in one that it gets
@@ -172,7 +179,9 @@ func (b *mailbox) timeout() time.Duration {
 func (b *mailbox) put(ctx context.Context, q []Question) error {
 	r := b.run
 	again := b.asking()
+	r.mu.Lock()
 	left := b.timeout()
+	r.mu.Unlock()
 	if again {
 		left = b.timeLeft()
 	}
@@ -452,9 +461,18 @@ func (b *mailbox) collect(ctx context.Context, q []Question, late bool) (answers
 	b.mayForget(keys...)
 	if late {
 		b.expired(t, q)
+		b.run.status.say("nobody answered in time: " + clip(textOf(q[0])))
 	}
 	answers, how = answersIn(t, q)
 	return answers, how, nil
+}
+
+// textOf is what a question asks, in words: its message, where it has one.
+func textOf(q Question) string {
+	if message, ok := jsonrpc.GetString(q.Params, "message"); ok && message != "" {
+		return message
+	}
+	return q.Method
 }
 
 // answersIn are the answers that collect has made this run's, and how each question ended.

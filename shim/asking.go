@@ -70,7 +70,7 @@ type Parked struct {
 
 // How long things last around questions.
 const (
-	// defaultInputTimeout is Policy.InputTimeout where it is 0.
+	// defaultInputTimeout is Policy.InputTimeout where it is 0 and the client waits for the call.
 	defaultInputTimeout = 10 * time.Minute
 	// hiddenRetain is how long a hidden record is kept after its end (design.md 0.13).
 	hiddenRetain = time.Minute

@@ -147,6 +147,7 @@ func createAgain(err error) time.Duration {
 func (c *caller) hand(ctx context.Context, t Task) (Answered, error) {
 	r := c.run
 	if ctx.Err() == nil || r.call.Stay && !errors.Is(context.Cause(ctx), ErrCancelled) {
+		t = t.shownAt(t.CreatedAt)
 		return Answered{Task: &t}, nil
 	}
 	r.cancel(errTaskCancelled)

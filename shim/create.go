@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -167,7 +168,7 @@ const leastTTL = 2 * time.Second
 func retainFor(c Call, p Policy) time.Duration {
 	d := p.TTL
 	if c.TTL > 0 {
-		d = max(c.TTL, leastTTL, 2*p.PollInterval)
+		d = max(c.TTL, leastTTL, 2*cmp.Or(p.PollInterval, longestPoll))
 	}
 	return min(d, p.TTL)
 }
@@ -181,7 +182,7 @@ func (c *creation) store(t Task, begin []Batch) (Task, error) {
 	}
 	if c.maybe != nil { // under the same id, so that there is never a second record
 		t.ID, t.Op = c.maybe.ID, c.maybe.Op
-	} else if t.ID, err = NewID(); err != nil {
+	} else if t.ID, err = r.s.newTaskID(r.base, t); err != nil {
 		r.srv.tasks.Leave(t.Owner)
 		return Task{}, err
 	} else {
@@ -213,6 +214,13 @@ func (c *creation) store(t Task, begin []Batch) (Task, error) {
 		r.trace.sent()
 	}
 	return stored, nil
+}
+
+// newTaskID makes the id of a new task.
+func (s *Shim) newTaskID(ctx context.Context, t Task) (ID, error) {
+	return within(ctx, s, func(ctx context.Context) (ID, error) {
+		return s.marks.newID(ctx, t.Owner, t.Upstream, t.Retain)
+	})
 }
 
 // show makes a task of a hidden record. run.mu is held before and after.

@@ -262,6 +262,8 @@ func (f *follower) readTask(ctx context.Context, k *followed) error {
 	}
 	if t.Status.Final() {
 		f.set.leave(k)
+	} else if t.Version == 0 {
+		f.again(k) // its record is missing, and no event tells of that
 	}
 	if k.seen == stampOf(t) {
 		return nil

@@ -98,6 +98,9 @@ func (rs *rounds) call(retry *Retry) (Reply, error) {
 	begin := time.Now()
 	for d := retryFirst; ; d = min(2*d, retryMost) {
 		reply, err := r.srv.Upstream.Call(r.trace.context(), r.request(retry), r)
+		if r.policy.Grace == GraceAuto && err == nil && reply.Result != nil {
+			r.srv.graces.learn(r.call.Request.Name, time.Since(begin), reply.Result)
+		}
 		if up, ok := errors.AsType[*UpstreamError](err); !ok || !up.Unsent || !errors.Is(err, ErrUnavailable) {
 			return reply, err
 		}

@@ -58,6 +58,9 @@ type Options struct {
 	// StoreTimeout bounds each operation on the store that a caller waits for;
 	// default 3s.
 	StoreTimeout time.Duration
+	// StoreWait is how long a client that reads, answers or cancels a task waits for a store
+	// that is unavailable; default 0, for no longer than StoreTimeout.
+	StoreWait time.Duration
 	// CheckAnswer says what is wrong with a result as the answer to a question of this
 	// method, "" for nothing, without repeating any of it. Only what is not wrong
 	// reaches a server. nil takes everything.
@@ -68,6 +71,10 @@ type Options struct {
 	Budget *budget.Bytes
 	Logger *slog.Logger // default slog.Default()
 	Tracer trace.Tracer // default none
+	// MarkKeys mark the ids of tasks, so that a task which the store has lost is told from an id
+	// that nobody was given; the first one marks, and all are known. All replicas of a
+	// deployment need the same. Without one the mark only keeps accidents apart.
+	MarkKeys [][]byte
 	// Metrics measures calls and tasks; nil for nothing.
 	Metrics *metrics.Metrics
 }
@@ -83,6 +90,8 @@ type Shim struct {
 	store        Store
 	servers      map[string]*server
 	storeTimeout time.Duration
+	storeWait    time.Duration
+	waiting      Bound // requests that wait for the store for as long as storeWait
 	check        func(method string, result json.RawMessage) (wrong string)
 	budget       *budget.Bytes
 	log          *slog.Logger
@@ -97,6 +106,7 @@ type Shim struct {
 	outcomes outcomes
 	recovery recovery
 	shown    *lru.Cache[ID, shown] // read by see
+	marks    *marker
 }
 
 // New returns a Shim that takes calls at once; Run keeps its tasks alive and takes
@@ -111,6 +121,8 @@ func New(o Options) (*Shim, error) {
 		store:        o.Store,
 		servers:      make(map[string]*server, len(o.Servers)),
 		storeTimeout: cmp.Or(o.StoreTimeout, 3*time.Second),
+		storeWait:    o.StoreWait,
+		waiting:      Bound{Most: maxWaiting},
 		check:        o.CheckAnswer,
 		budget:       o.Budget,
 		log:          log,
@@ -125,6 +137,9 @@ func New(o Options) (*Shim, error) {
 	var err error
 	if s.shown, err = lru.New[ID, shown](maxShown); err != nil {
 		return nil, fmt.Errorf("shim: %w", err)
+	}
+	if s.marks, err = newMarker(o.Store, o.MarkKeys); err != nil {
+		return nil, err
 	}
 	s.recovery = recovery{s: s, wake: make(chan struct{}, 1)}
 	s.observer = newObserver(o, life, log)
@@ -214,6 +229,7 @@ type server struct {
 	slots   *slots
 	tasks   Bound          // those that this replica runs
 	metrics *metrics.Tasks // nil: nothing is measured
+	graces  *graces
 
 	mu    sync.Mutex
 	tools map[string]*toolEntry // by tool, only where the policy bounds it
@@ -228,7 +244,7 @@ const (
 func newServer(name string, s Server) *server {
 	s.Queue, s.QueueWait = cmp.Or(s.Queue, defaultQueue), cmp.Or(s.QueueWait, defaultQueueWait)
 	return &server{
-		Server: s, name: name, slots: newSlots(s.Concurrency, s.Queue), tools: make(map[string]*toolEntry),
+		Server: s, name: name, graces: newGraces(), slots: newSlots(s.Concurrency, s.Queue), tools: make(map[string]*toolEntry),
 		tasks: Bound{Key: "max_tasks", Most: s.MaxTasks, MostPerOwner: s.MaxTasksPerOwner, All: "tasks on this server", Own: "tasks of this caller"},
 	}
 }
@@ -246,11 +262,13 @@ func (r Request) tool() string {
 
 // policyFor is what the operator wants of a request.
 func (s *server) policyFor(r Request) Policy {
-	if r.Method == callTool {
-		return s.Policy(r.Name)
-	}
 	p := s.Other
-	p.Tasks, p.Concurrency = Never, 0
+	if r.Method == callTool {
+		p = s.Policy(r.Name)
+	} else {
+		p.Tasks, p.Grace, p.Concurrency = Never, 0, 0
+	}
+	p.PollInterval, p.InputTimeout = max(0, p.PollInterval), max(0, p.InputTimeout)
 	return p
 }
 

@@ -25,6 +25,9 @@ var (
 	// ErrUnavailable: the store could not be reached or did not answer in time.
 	// Whether a write took place is unknown; it may be repeated.
 	ErrUnavailable = errors.New("task store unavailable")
+	// ErrRepeat comes with the ErrUnavailable of what a client asks of its task: the client may
+	// ask the same again.
+	ErrRepeat = errors.New("ask again")
 )
 
 // Part says how much of a task Get reads, so that a poll of its status never
@@ -195,6 +198,9 @@ type Store interface {
 	// error comes what could be learned all the same, from the parts of the store that are
 	// available.
 	Running(ctx context.Context, r Replica, part int) ([]Held, error)
+
+	// Epoch names what the store holds: the name is another one once all of that is lost.
+	Epoch(ctx context.Context) (string, error)
 
 	// Beat says that a replica is alive for another ttl by the store's clock: one
 	// write, however many tasks it runs. A ttl of 0 says goodbye: its tasks may be

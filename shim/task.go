@@ -11,38 +11,18 @@ import (
 	"github.com/google/uuid"
 )
 
-// ID names a task. It is a version 4 UUID in its canonical spelling: 122 random
+// ID names a task. It begins with a version 4 UUID in its canonical spelling: 122 random
 // bits, because an id may be all that a caller without authentication has to
-// show (protocol.md T18, L37).
+// show (protocol.md T18, L37). The id of a task ends with a mark.
 type ID string
 
-// NewID makes a fresh, unguessable id.
+// NewID makes a fresh, unguessable id without a mark.
 func NewID() (ID, error) {
 	u, err := uuid.NewRandom()
 	if err != nil {
 		return "", fmt.Errorf("task id: %w", err)
 	}
 	return ID(u.String()), nil
-}
-
-// ParseID reads an id that a client sent. Only the canonical spelling is one:
-// uuid.Parse alone would accept several spellings of one id, and a key must have
-// exactly one. Anything else is ErrNotFound, as an unknown id is (T30, L36).
-func ParseID(s string) (ID, error) {
-	if len(s) != 36 {
-		return "", ErrNotFound
-	}
-	for i := range len(s) {
-		switch c := s[i]; {
-		case i == 8 || i == 13 || i == 18 || i == 23:
-			if c != '-' {
-				return "", ErrNotFound
-			}
-		case (c < '0' || c > '9') && (c < 'a' || c > 'f'):
-			return "", ErrNotFound
-		}
-	}
-	return ID(s), nil
 }
 
 // Part is the part of Store.Running that a task is in.
@@ -226,7 +206,8 @@ type Task struct {
 	TTL time.Duration
 	// Retain is how long the task is kept after its end.
 	Retain time.Duration
-	// PollInterval is what clients are asked to wait between two reads.
+	// PollInterval is what clients are asked to wait between two reads; 0 lets it grow with
+	// the age of the task.
 	PollInterval time.Duration
 
 	Lease Lease
@@ -262,6 +243,39 @@ type TaskProgress struct {
 	// Params are those of the newest notification as the server sent it, with another
 	// token; nil before the first.
 	Params json.RawMessage
+}
+
+// pollSteps say how long a client is asked to wait between two reads of a task of an age.
+var pollSteps = []struct{ age, interval time.Duration }{
+	{20 * time.Second, time.Second},
+	{time.Minute, 2 * time.Second},
+	{10 * time.Minute, 5 * time.Second},
+}
+
+// longestPoll is the interval of a task that is older than all of them.
+const longestPoll = 15 * time.Second
+
+// shownAt is the task as a client is shown it: where no PollInterval is configured, it has one
+// that grows with the time since the task was made. The time counts since the last change for
+// a task whose client has answered a question, and waits for what comes of that.
+func (t Task) shownAt(now time.Time) Task {
+	if t.PollInterval == 0 {
+		t.PollInterval = t.pollAfter(now)
+	}
+	return t
+}
+
+func (t Task) pollAfter(now time.Time) time.Duration {
+	since := t.CreatedAt
+	if slices.ContainsFunc(t.Questions, func(q Question) bool { return q.Answer != nil }) {
+		since = t.UpdatedAt
+	}
+	for _, step := range pollSteps {
+		if now.Sub(since) < step.age {
+			return step.interval
+		}
+	}
+	return longestPoll
 }
 
 // ExpiresAt is when the task may be gone.

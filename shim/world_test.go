@@ -98,6 +98,7 @@ func policy(mode shim.Mode) shim.Policy {
 	return shim.Policy{
 		Tasks: mode, Grace: 5 * time.Second, TTL: time.Hour,
 		PollInterval: time.Second, Timeout: 24 * time.Hour, FoldProgress: true,
+		InputTimeout: 10 * time.Minute,
 	}
 }
 

@@ -26,6 +26,9 @@ func check(args []string, stdout, stderr io.Writer) int {
 			code = exitFailure
 			continue
 		}
+		for _, warning := range c.Warnings() {
+			fmt.Fprintf(stderr, "%s: warning: %s\n", file, warning)
+		}
 		code = max(code, output(stdout, stderr, fmt.Sprintf("%s: ok (%s)\n", file, count(len(c.Upstreams), "upstream"))))
 	}
 	return code

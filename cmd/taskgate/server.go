@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -147,7 +149,25 @@ func (s *server) openStore(ctx context.Context) (*redisstore.Store, error) {
 	})
 }
 
+// markKeys are what the ids of tasks are marked with: keys of their own, made of state_keys.
+func markKeys(c *config.Config) (keys [][]byte, err error) {
+	for _, k := range c.StateKeys {
+		secret, err := k.Secret()
+		if err != nil {
+			return nil, fmt.Errorf("state_keys: %w", err)
+		}
+		h := hmac.New(sha256.New, secret)
+		h.Write([]byte("task ids"))
+		keys = append(keys, h.Sum(nil))
+	}
+	return keys, nil
+}
+
 func (s *server) newShim(replica shim.Replica) (*shim.Shim, error) {
+	marks, err := markKeys(s.config)
+	if err != nil {
+		return nil, err
+	}
 	servers := make(map[string]shim.Server, len(s.config.Upstreams))
 	for _, u := range s.config.Upstreams {
 		servers[u.Name] = shim.Server{
@@ -160,7 +180,7 @@ func (s *server) newShim(replica shim.Replica) (*shim.Shim, error) {
 	}
 	return shim.New(shim.Options{
 		Replica: replica, Store: s.store, Servers: servers, Heartbeat: s.config.Heartbeat,
-		StoreTimeout: s.config.StoreTimeout, CheckAnswer: upstream.CheckAnswer,
+		StoreTimeout: s.config.StoreTimeout, StoreWait: s.config.StoreWait, MarkKeys: marks, CheckAnswer: upstream.CheckAnswer,
 		Budget: s.budget, Logger: s.log, Tracer: s.tel.traces.Tracer("taskgate/shim"), Metrics: s.tel.metrics,
 	})
 }

@@ -79,6 +79,11 @@ type Config struct {
 	// for a third of it the store is away, and nobody waits until it answers again.
 	StoreTimeout time.Duration `yaml:"store_timeout" min:"1ms"`
 
+	// StoreWait is how long a request that reads, answers or cancels a task waits for a store
+	// that is unavailable before its client is told so. Some clients take one error for the
+	// end of the task.
+	StoreWait time.Duration `yaml:"store_wait" min:"0s"`
+
 	// WaitReplicas is how many Redis replicas must confirm the creation and
 	// the end of a task before either is reported, and that a call is sent before
 	// it is, where it would be sent again if its gateway died. With 0 a failover
@@ -243,6 +248,7 @@ func Default() *Config {
 		KeyPrefix:    "tg",
 		Heartbeat:    5 * time.Second,
 		StoreTimeout: 3 * time.Second,
+		StoreWait:    25 * time.Second,
 		DrainDelay:   5 * time.Second,
 		DrainTimeout: 30 * time.Second,
 		Log:          Log{Level: LevelInfo, Format: FormatText},

@@ -66,7 +66,11 @@ func (d *decoder) mapping(n *yaml.Node, path string, v reflect.Value, parent any
 		if e, ok := entries[k.name]; ok {
 			at := join(path, k.name)
 			d.at[at] = e
-			d.value(e.value, at, v.FieldByIndex(k.index), v.Addr().Interface())
+			if field := v.FieldByIndex(k.index); k.tag.Get("auto") != "" && resolve(e.value).Value == "auto" {
+				field.SetInt(int64(Auto))
+			} else {
+				d.value(e.value, at, field, v.Addr().Interface())
+			}
 			delete(entries, k.name)
 		}
 	}

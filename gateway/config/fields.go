@@ -39,6 +39,9 @@ func (p *problems) field(at string, k key, f reflect.Value) {
 		p.text(at, k, f)
 		return
 	}
+	if k.tag.Get("auto") != "" && f.Int() == int64(Auto) {
+		return
+	}
 	if least, ok := bound(k.tag, "min", f.Type()); ok && f.Int() < least.Int() {
 		p.add(at, "must be at least %s", k.tag.Get("min"))
 	}

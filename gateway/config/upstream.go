@@ -153,6 +153,9 @@ type Upstream struct {
 	Tools []Rule `yaml:"tools"`
 }
 
+// Auto is the value of a duration that the gateway chooses by itself.
+const Auto time.Duration = -1
+
 // Tool is the policy of one tool, complete: nothing in it falls back to
 // anything else. Its keys are comparable values: those of a rule are compared with the
 // defaults.
@@ -164,15 +167,17 @@ type Tool struct {
 	Tasks TaskMode `yaml:"tasks"`
 
 	// Grace is how long a call under tasks: auto may take before it becomes a
-	// task.
-	Grace time.Duration `yaml:"grace" min:"0s"`
+	// task. auto learns it from the last calls of the tool: 30s at first, no time for a tool
+	// whose calls take longer, 50s for one that answers with images.
+	Grace time.Duration `yaml:"grace" min:"0s" auto:"true"`
 
 	// TTL is how long a finished task and its result are kept for the client, and the
 	// longest time that a client may ask for.
 	TTL time.Duration `yaml:"ttl" min:"1ms"`
 
-	// PollInterval is how often clients are told to ask for a task's status.
-	PollInterval time.Duration `yaml:"poll_interval" min:"50ms"`
+	// PollInterval is how often clients are told to ask for a task's status. auto grows with
+	// the age of the task, from 1s to 15s.
+	PollInterval time.Duration `yaml:"poll_interval" min:"50ms" auto:"true"`
 
 	// Timeout ends a call that is still running: it fails and is cancelled at
 	// the server.
@@ -197,8 +202,8 @@ type Tool struct {
 
 	// InputTimeout is how long a question of the server waits for the client's
 	// answer. Then an elicitation is answered with cancel, and any other question
-	// with an error.
-	InputTimeout time.Duration `yaml:"input_timeout" min:"1s"`
+	// with an error. auto is the ttl for a question in a task, and 10m for others.
+	InputTimeout time.Duration `yaml:"input_timeout" min:"1s" auto:"true"`
 
 	// Concurrency is how many calls of the tool each replica has in flight.
 	// 0 means any number.
@@ -261,12 +266,12 @@ func DefaultTool() Tool {
 		Tasks:        TasksAuto,
 		Grace:        5 * time.Second,
 		TTL:          24 * time.Hour,
-		PollInterval: time.Second,
+		PollInterval: Auto,
 		Timeout:      24 * time.Hour,
 		Progress:     ProgressStatus,
 		Recover:      RecoverFail,
 		EarlyInput:   EarlyTask,
-		InputTimeout: 10 * time.Minute,
+		InputTimeout: Auto,
 	}
 }
 

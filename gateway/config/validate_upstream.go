@@ -7,6 +7,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 )
 
 // upstreams checks the list as a whole and each entry.
@@ -213,3 +214,25 @@ func covers(earlier, later string) bool {
 }
 
 func hasMeta(glob string) bool { return strings.ContainsAny(glob, `*?[\`) }
+
+// leastUsefulTTL is the shortest ttl without a warning: agents poll a task each 15 s or less often,
+// and repeat a poll for a while that fails.
+const leastUsefulTTL = time.Minute
+
+// Warnings are what works and is likely to disappoint, a sentence each.
+func (c *Config) Warnings() (all []string) {
+	short := func(of string, t Tool) {
+		if t.TTL < leastUsefulTTL {
+			all = append(all, fmt.Sprintf("%s: ttl %v is under %v: a client that polls seldom finds its task gone, and takes its outcome for unknown", of, t.TTL, leastUsefulTTL))
+		}
+	}
+	for _, u := range c.Upstreams {
+		short("upstream "+u.Name, u.Defaults)
+		for _, rule := range u.Tools {
+			if rule.TTL != u.Defaults.TTL {
+				short("upstream "+u.Name+", tools "+rule.Match, rule.Tool)
+			}
+		}
+	}
+	return all
+}

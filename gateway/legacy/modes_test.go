@@ -250,7 +250,7 @@ var modeScenarios = []struct {
 		wiretest.Wait(time.Second)
 		says(t, w.pull(w.b, s.task, "5").one(), `"partial-content":[],"isComplete":true`)
 		wiretest.Wait(time.Minute)
-		says(t, w.pull(w.b, s.task, "1").one(), `"error":{"code":-32602,"message":"unknown task"}`)
+		says(t, w.pull(w.b, s.task, "1").one(), `"error":{"code":-32602,"message":"unknown task: the id was never given out, the task is another caller's, or its ttl is over"}`)
 		// A client that does not read until it has expired hears of that, and never that
 		// this was all.
 		h = w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"letters","task":{"ttl":2000,"responseModes":["streaming"]}}`)

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskgate/gateway/config"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/wiretest"
@@ -61,7 +62,7 @@ func TestDeadQuestionsAreNotAskedAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newAskWorld(t, nil)
+				w := newAskWorld(t, func(c *config.Config) { c.Upstreams[0].Defaults.InputTimeout = 10 * time.Minute })
 				get := w.c.begin(w.a, "")
 				task := w.c.call(w.a, "ask")
 				wiretest.Wait(2 * time.Second)

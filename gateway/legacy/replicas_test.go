@@ -94,7 +94,7 @@ func newReplica(t *testing.T, redis, name, server string, change func(*config.Co
 			Upstream: up,
 			Policy: func(tool string) shim.Policy {
 				p := c.Upstreams[0].Tool(tool)
-				return shim.Policy{Tasks: shim.Mode(p.Tasks), Grace: p.Grace, TTL: p.TTL, PollInterval: p.PollInterval, Timeout: p.Timeout, Partials: shim.Partials{Content: p.Progress == config.ProgressContent}}
+				return shim.Policy{Tasks: shim.Mode(p.Tasks), Grace: p.Grace, TTL: p.TTL, PollInterval: p.PollInterval, InputTimeout: p.InputTimeout, Timeout: p.Timeout, Partials: shim.Partials{Content: p.Progress == config.ProgressContent}}
 			},
 		}},
 	})

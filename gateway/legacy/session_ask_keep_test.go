@@ -26,7 +26,7 @@ func (w *askWorld) handle(tool string) (call *hearing, task shim.ID) {
 	if !ok || !call.ended() {
 		w.t.Fatalf("no handle: %s", said)
 	}
-	return call, shim.ID(id[:36])
+	return call, shim.ID(id[:strings.IndexByte(id, '\\')])
 }
 
 // read begins to wait for a task by the gateway's own tool.

@@ -60,7 +60,7 @@ func newHandlePlay(t *testing.T, wrap func(shim.Store) shim.Store) *handlePlay {
 	if !ok {
 		t.Fatalf("told %s", told)
 	}
-	p.task = shim.ID(id[:36])
+	p.task = shim.ID(id[:strings.IndexByte(id, '\\')])
 	return p
 }
 

@@ -46,7 +46,7 @@ func (w *taskWorld) gateway(name string, script upstreamScript, c *config.Config
 		Servers: map[string]shim.Server{"up": {Upstream: up, Queue: 10, Policy: func(tool string) shim.Policy {
 			p := c.Upstreams[0].Tool(tool)
 			return shim.Policy{Tasks: shim.Mode(p.Tasks), Grace: p.Grace, TTL: p.TTL,
-				PollInterval: p.PollInterval, Timeout: p.Timeout, FoldProgress: p.Progress != config.ProgressOff, Partials: shim.NewPartials(p.Progress == config.ProgressContent)}
+				PollInterval: p.PollInterval, InputTimeout: p.InputTimeout, Timeout: p.Timeout, FoldProgress: p.Progress != config.ProgressOff, Partials: shim.NewPartials(p.Progress == config.ProgressContent)}
 		}}},
 	})
 	if err != nil {
@@ -104,7 +104,7 @@ var secretPatterns = []struct {
 	letter  string
 	pattern *regexp.Regexp
 }{
-	{"t", regexp.MustCompile(`"taskId\\?":\\?"([0-9a-f-]{36})`)}, // also inside a text
+	{"t", regexp.MustCompile(`"taskId\\?":\\?"([0-9a-f-]+)`)}, // also inside a text
 	{"l", regexp.MustCompile(`(?m)^id: ([A-Z2-7]{16})\.`)},
 	{"c", regexp.MustCompile(`"nextCursor":"([^"]+)"`)},
 }

@@ -165,11 +165,14 @@ func TurnAway(err error) error {
 // shuts down.
 const DrainRetry = time.Second
 
+// storeRetry is when a client may ask again for a task that could not be read.
+const storeRetry = 2 * time.Second
+
 // sentinelFailure is FailureOf for the errors that are values.
 func sentinelFailure(era mcp.Era, err error) *Failure {
 	switch {
 	case errors.Is(err, shim.ErrNotFound): // T30, T35, L36: one text for unknown, expired and foreign
-		return InvalidParams("unknown task")
+		return InvalidParams("unknown task: the id was never given out, the task is another caller's, or its ttl is over")
 	case errors.Is(err, shim.ErrFinal): // L24; the extension acknowledges instead (T41)
 		return InvalidParams("the task has already ended")
 	case errors.Is(err, sealed.ErrSealed):
@@ -184,6 +187,8 @@ func sentinelFailure(era mcp.Era, err error) *Failure {
 		return NeedsTasks(shim.ErrNeedsTask.Error())
 	case errors.Is(err, shim.ErrNeedsTask), errors.Is(err, shim.ErrForbidsTask): // L4
 		return &Failure{Code: mcp.CodeMethodNotFound, Message: sentinelText(err)}
+	case errors.Is(err, shim.ErrRepeat):
+		return &Failure{Code: mcp.CodeInternal, Message: "task store unavailable", Data: RetryAfter(storeRetry.Milliseconds())}
 	case errors.Is(err, shim.ErrUnavailable):
 		return &Failure{Code: mcp.CodeInternal, Message: "task store unavailable"}
 	case errors.Is(err, shim.ErrBehind):

@@ -30,8 +30,8 @@ func TestFailureOf(t *testing.T) {
 		status int
 		data   string
 	}{
-		{"unknown task", wrap(shim.ErrNotFound), later, -32602, 0, ""},
-		{"unknown task", shim.ErrNotFound, legacy, -32602, 0, ""},
+		{"unknown task: the id was never given out, the task is another caller's, or its ttl is over", wrap(shim.ErrNotFound), later, -32602, 0, ""},
+		{"unknown task: the id was never given out, the task is another caller's, or its ttl is over", shim.ErrNotFound, legacy, -32602, 0, ""},
 		{"ended", shim.ErrFinal, legacy, -32602, 0, ""},
 		{"cursor", shim.ErrCursor, legacy, -32602, 0, ""},
 		{"needs a task", wrap(shim.ErrNeedsTask), later, -32021, 400, `{"requiredCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}`},

@@ -118,7 +118,7 @@ func (w *world) run(t *testing.T, a agent, calls []Call, disturb func(*testing.T
 }
 
 // told matches the id of a task in what a client is told of it, in JSON or not.
-var told = regexp.MustCompile(`\{\\*"taskId\\*": ?\\*"([0-9a-f-]{36})`)
+var told = regexp.MustCompile(`\{\\*"taskId\\*": ?\\*"([0-9a-f-]+)`)
 
 // follow sorts out the results of the calls of tools: what each call of the script has
 // come to, and the task whose result is still to be read.

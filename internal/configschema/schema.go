@@ -134,9 +134,13 @@ func scalar(f reflect.StructField, v reflect.Value) (object, bool) {
 			{{"type", "string"}, {"pattern", variable}},
 		}}}, true
 	case time.Duration:
+		form := durationForm + "|" + variable
+		if f.Tag.Get("auto") != "" {
+			form = "^auto$|" + form
+		}
 		// The number 0 is the one duration that needs no unit.
 		return object{
-			{"type", []string{"string", "integer"}}, {"pattern", durationForm + "|" + variable},
+			{"type", []string{"string", "integer"}}, {"pattern", form},
 			{"minimum", 0}, {"maximum", 0},
 		}, true
 	case config.Size:
@@ -190,6 +194,9 @@ func nullable(kind string) []string { return []string{kind, "null"} }
 func defaultOf(v reflect.Value) object {
 	switch x := v.Interface().(type) {
 	case time.Duration:
+		if x == config.Auto {
+			return object{{"default", "auto"}}
+		}
 		return object{{"default", shortDuration(x)}}
 	case config.Size:
 		return object{{"default", x.String()}}

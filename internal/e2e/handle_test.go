@@ -48,7 +48,7 @@ const (
 // toldID finds the task in what a client is told of it.
 func toldID(t *testing.T, text string) string {
 	t.Helper()
-	m := regexp.MustCompile(`call the tool "task_result" with the arguments {"taskId":"([0-9a-f-]{36})"}`).FindStringSubmatch(text)
+	m := regexp.MustCompile(`call the tool "task_result" with the arguments {"taskId":"([0-9a-f-]+)"}`).FindStringSubmatch(text)
 	if m == nil {
 		t.Fatalf("no task is told of in %q", text)
 	}

@@ -134,7 +134,7 @@ func clientSDK(now *atomic.Pointer[askedCall], root string) *sdk.Client {
 	return client
 }
 
-var toldOf = regexp.MustCompile(`with the arguments {"taskId":"([0-9a-f-]{36})"}`)
+var toldOf = regexp.MustCompile(`with the arguments {"taskId":"([0-9a-f-]+)"}`)
 
 // readSDK makes a call, and reads by the gateway's tool what it is told of.
 func readSDK(ctx context.Context, session *sdk.ClientSession, c *askedCall) (string, error) {

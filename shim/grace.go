@@ -1,0 +1,102 @@
+package shim
+
+import (
+	"bytes"
+	"encoding/json"
+	"sync"
+	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/shim/content"
+)
+
+// GraceAuto is a Policy.Grace that is learned from the calls of the tool on this replica.
+const GraceAuto time.Duration = -1
+
+const (
+	// learnedGrace is how long a call may take that is likely to end in time. Clients that give
+	// up first do so after 60 s.
+	learnedGrace = 30 * time.Second
+	// imageGrace is that of a tool that has answered with images: agents show their model the
+	// image of a result, and the name of a file in place of the image of a task.
+	imageGrace = 50 * time.Second
+	// learnedCalls is how many calls of a tool are remembered.
+	learnedCalls = 5
+	// learnedTools is how many tools of a server are remembered.
+	learnedTools = 1000
+)
+
+// graces learns how long the calls of each tool of a server take.
+type graces struct {
+	mu    sync.Mutex // guards what is in tools, too
+	tools *lru.Cache[string, *toolGrace]
+}
+
+// toolGrace is what the last calls of a tool were like.
+type toolGrace struct {
+	slow   [learnedCalls]bool // took longer than learnedGrace, in a ring
+	calls  int
+	images bool
+}
+
+func newGraces() *graces {
+	tools, err := lru.New[string, *toolGrace](learnedTools)
+	if err != nil {
+		panic(err) // learnedTools is positive
+	}
+	return &graces{tools: tools}
+}
+
+// learn takes an answer of the server.
+func (g *graces) learn(tool string, took time.Duration, result json.RawMessage) {
+	images := hasImage(result)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	t, known := g.tools.Get(tool)
+	if !known {
+		t = &toolGrace{}
+		g.tools.Add(tool, t)
+	}
+	t.slow[t.calls%learnedCalls] = took > learnedGrace
+	t.calls++
+	t.images = t.images || images
+}
+
+// graceOf is how long the next call of a tool may take before it becomes a task: no time, if
+// most of its last calls took longer than anybody would wait.
+func (g *graces) graceOf(tool string) time.Duration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	t, known := g.tools.Get(tool)
+	if !known {
+		return learnedGrace
+	}
+	if t.images {
+		return imageGrace
+	}
+	recent, slow := min(t.calls, learnedCalls), 0
+	for _, s := range t.slow[:recent] {
+		if s {
+			slow++
+		}
+	}
+	if 2*slow > recent {
+		return 0
+	}
+	return learnedGrace
+}
+
+// hasImage reports whether a result has an image among its content.
+func hasImage(result json.RawMessage) bool {
+	if !bytes.Contains(result, []byte(`"image"`)) {
+		return false
+	}
+	for _, block := range content.Blocks(result) {
+		if kind, _ := jsonrpc.GetString(block, "type"); kind == "image" {
+			return true
+		}
+	}
+	return false
+}

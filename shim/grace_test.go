@@ -1,0 +1,102 @@
+package shim_test
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"taskgate/shim"
+)
+
+// A tool is given as much time as its last calls make likely to be enough: 30 s at first, none
+// once most of its last five calls took longer, and 50 s if it has answered with an image.
+func TestLearnedGrace(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		var takes time.Duration
+		answer := shim.Reply{Result: json.RawMessage(result)}
+		u := &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
+			_, err := after(ctx, takes)
+			return answer, err
+		}}
+		p := policy(shim.Auto)
+		p.Grace = shim.GraceAuto
+		s := w.gateway("a", u, p)
+
+		// graceOf makes a call and reports when it became a task; -1 where it did not.
+		graceOf := func(tool string, d time.Duration) time.Duration {
+			t.Helper()
+			takes = d
+			c, begin := call(), time.Now()
+			c.Request.Name = tool
+			got, err := s.Call(t.Context(), c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.Task == nil {
+				return -1
+			}
+			grace := time.Since(begin)
+			if _, err := s.Wait(t.Context(), c.Principal, "up", got.Task.ID, nil); err != nil {
+				t.Fatal(err)
+			}
+			return grace
+		}
+		for i, c := range []struct{ takes, want time.Duration }{
+			{25 * time.Second, -1}, {90 * time.Second, 30 * time.Second}, // one of two
+			{90 * time.Second, 30 * time.Second}, {90 * time.Second, 0}, {time.Second, 0},
+			{time.Second, 0}, {time.Second, 0}, {time.Second, -1},
+		} {
+			if got := graceOf("slow", c.takes); got != c.want {
+				t.Errorf("call %d of %v became a task after %v, want %v", i, c.takes, got, c.want)
+			}
+		}
+		if got := graceOf("other", time.Minute); got != 30*time.Second {
+			t.Errorf("another tool became a task after %v", got)
+		}
+		answer.Result = json.RawMessage(`{"content":[{"type":"text","text":"a"},{"type":"image","data":"","mimeType":"image/png"}]}`)
+		for i, want := range []time.Duration{30 * time.Second, 50 * time.Second, 50 * time.Second} {
+			if got := graceOf("picture", 90*time.Second); got != want {
+				t.Errorf("call %d of a tool with images became a task after %v, want %v", i, got, want)
+			}
+		}
+	})
+}
+
+// A client is asked to poll less often the older a task is, unless the operator says how often.
+func TestPollIntervalGrows(t *testing.T) {
+	for _, configured := range []time.Duration{0, 3 * time.Second} {
+		bubble(t, func(t *testing.T, w *world) {
+			p := policy(shim.Always)
+			p.PollInterval = configured
+			s := w.gateway("a", takes(time.Hour), p)
+			a, err := s.Call(t.Context(), call())
+			if err != nil {
+				t.Fatal(err)
+			}
+			begin, got, want := time.Now(), *a.Task, time.Second
+			for polls := 0; ; polls++ {
+				switch age := time.Since(begin); {
+				case configured > 0:
+					want = configured
+				case age >= 10*time.Minute:
+					want = 15 * time.Second
+				case age >= time.Minute:
+					want = 5 * time.Second
+				case age >= 20*time.Second:
+					want = 2 * time.Second
+				}
+				if got.PollInterval != want {
+					t.Fatalf("after %v: %v, want %v", time.Since(begin), got.PollInterval, want)
+				}
+				if time.Since(begin) > 11*time.Minute {
+					break
+				}
+				pass(got.PollInterval)
+				if got, err = s.Get(t.Context(), anyone, "up", a.Task.ID); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,176 @@
+package shim
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	lru "github.com/hashicorp/golang-lru/v2"
+)
+
+// The mark of an id: when its task was made, for how long it is kept, in which epoch of the
+// store, and a code by which this deployment knows the id as its own (design.md 0.30).
+const (
+	uuidLength = 36
+	markBytes  = 4 + 4 + 4 + 8
+	idLength   = uuidLength + 1 + 2*markBytes
+)
+
+// lostFor is for how much longer than it is kept a task of another epoch counts as lost: it may
+// have run for as long as that before its end.
+const lostFor = 24 * time.Hour
+
+// lostAfter is for how long a record has to be missing before its task counts as lost: a store that
+// has gone back to an older state gets the record again from the replica that runs the task, which
+// looks at it each 27 s, or has kept its end.
+const lostAfter = 28 * time.Second
+
+// maxMissing is how many ids a replica remembers of which the record is missing.
+const maxMissing = 10_000
+
+// messageMissing is the status message of a task until then.
+const messageMissing = "the store does not have the task just now; the work most likely goes on"
+
+// errLostTask is how a task is answered whose record the store does not have any more.
+var errLostTask = &RPCError{Code: codeInternal, Message: "the gateway was restarted, or its store has lost the task; " +
+	"the work may have been done"}
+
+// marker makes the ids of tasks, and knows them again when their record is gone.
+type marker struct {
+	keys  [][]byte // the first one marks, all are known
+	store Store
+	// epoch is the store's, as it was last read; nil before.
+	epoch atomic.Pointer[string]
+	// missing is since when the record of a task is known here to be missing.
+	missing *lru.Cache[ID, time.Time]
+}
+
+func newMarker(store Store, keys [][]byte) (*marker, error) {
+	if len(keys) == 0 {
+		keys = [][]byte{[]byte("taskgate")}
+	}
+	missing, err := lru.New[ID, time.Time](maxMissing)
+	if err != nil {
+		return nil, fmt.Errorf("shim: %w", err)
+	}
+	return &marker{keys: keys, store: store, missing: missing}, nil
+}
+
+// newID makes an unguessable id for a task of an owner. The mark keeps no secret: who may read
+// the task is decided by its record.
+func (m *marker) newID(ctx context.Context, owner, upstream string, ttl time.Duration) (ID, error) {
+	u, err := uuid.NewRandom()
+	if err != nil {
+		return "", fmt.Errorf("task id: %w", err)
+	}
+	epoch := ""
+	if known := m.epoch.Load(); known != nil {
+		epoch = *known
+	} else {
+		epoch, _ = m.readEpoch(ctx) // without one, the mark is of no epoch
+	}
+	b := make([]byte, 0, markBytes)
+	b = binary.BigEndian.AppendUint32(b, uint32(time.Now().Unix()))
+	b = binary.BigEndian.AppendUint32(b, uint32(min(ttl/time.Second, 1<<32-1)))
+	b = append(b, epochBytes(epoch)...)
+	b = append(b, m.code(m.keys[0], u.String(), owner, upstream, b)...)
+	return ID(u.String() + "-" + hex.EncodeToString(b)), nil
+}
+
+// readEpoch asks the store for its epoch.
+func (m *marker) readEpoch(ctx context.Context) (string, error) {
+	epoch, err := m.store.Epoch(ctx)
+	if err == nil {
+		m.epoch.Store(&epoch)
+	}
+	return epoch, err
+}
+
+// lost returns what is said of a task that the store does not have: if the id is one of this
+// deployment for this owner, and the task would still be kept, or belongs to another epoch.
+// It works at first, and has failed once its record was missing for lostAfter. For any other id
+// it is ErrNotFound.
+func (m *marker) lost(ctx context.Context, id ID, owner, upstream string) (Task, error) {
+	if len(id) != idLength {
+		return Task{}, ErrNotFound
+	}
+	name, mark := string(id[:uuidLength]), make([]byte, markBytes)
+	if _, err := hex.Decode(mark, []byte(id[uuidLength+1:])); err != nil {
+		return Task{}, ErrNotFound
+	}
+	said, code := mark[:markBytes-8], mark[markBytes-8:]
+	if !m.knows(code, name, owner, upstream, said) {
+		return Task{}, ErrNotFound
+	}
+	created := time.Unix(int64(binary.BigEndian.Uint32(said)), 0).UTC()
+	ttl := time.Duration(binary.BigEndian.Uint32(said[4:])) * time.Second
+	if left := time.Until(created.Add(ttl)); left < 0 {
+		epoch, err := m.readEpoch(ctx)
+		if err != nil {
+			return Task{}, err
+		}
+		if left < -lostFor || string(epochBytes(epoch)) == string(said[8:]) {
+			return Task{}, ErrNotFound
+		}
+	}
+	t := Task{
+		ID: id, Owner: owner, Upstream: upstream, Visible: true, Status: Working, StatusMessage: messageMissing,
+		CreatedAt: created, UpdatedAt: created, TTL: ttl,
+	}
+	now := time.Now()
+	since, known, _ := m.missing.PeekOrAdd(id, now)
+	if known && now.Sub(since) >= lostAfter {
+		t.Status, t.StatusMessage, t.UpdatedAt = Failed, errLostTask.Message, since.Add(lostAfter).UTC()
+		t.Outcome = &Outcome{Error: errLostTask.object()}
+	}
+	return t.shownAt(now), nil
+}
+
+// knows reports whether one of the keys has made the code.
+func (m *marker) knows(code []byte, name, owner, upstream string, said []byte) bool {
+	for _, key := range m.keys {
+		if subtle.ConstantTimeCompare(code, m.code(key, name, owner, upstream, said)) == 1 {
+			return true
+		}
+	}
+	return false
+}
+
+// code binds a mark to its id, to the owner of the task and to its upstream.
+func (m *marker) code(key []byte, name, owner, upstream string, said []byte) []byte {
+	bound, _ := json.Marshal([]string{name, owner, upstream, hex.EncodeToString(said)}) // strings always can be
+	h := hmac.New(sha256.New, key)
+	h.Write(bound)
+	return h.Sum(nil)[:8]
+}
+
+// epochBytes is an epoch as it stands in a mark.
+func epochBytes(epoch string) []byte {
+	sum := sha256.Sum256([]byte(epoch))
+	return sum[:4]
+}
+
+// ParseID reads an id that a client sent. Only the canonical spelling is one: a key must have
+// exactly one. Anything else is ErrNotFound, as an unknown id is (T30, L36). An id without a mark
+// is of a question, or of a version before marks.
+func ParseID(s string) (ID, error) {
+	if len(s) != uuidLength && len(s) != idLength {
+		return "", ErrNotFound
+	}
+	for i := range len(s) {
+		dash := i == 8 || i == 13 || i == 18 || i == 23 || i == uuidLength
+		if dash != (s[i] == '-') || !dash && !strings.Contains("0123456789abcdef", s[i:i+1]) {
+			return "", ErrNotFound
+		}
+	}
+	return ID(s), nil
+}

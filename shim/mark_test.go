@@ -1,0 +1,91 @@
+package shim_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"taskgate/shim"
+)
+
+// A task that the store has lost has failed, for its owner alone: an id that was never given out
+// is unknown, and so is one whose time is over.
+func TestLostTaskIsAVerdict(t *testing.T) {
+	ann, bob := shim.Principal{Subject: "ann"}, shim.Principal{Subject: "bob"}
+	bubble(t, func(t *testing.T, w *world) {
+		p := policy(shim.Always)
+		p.TTL = time.Hour
+		keyed := func(name string, w *world, keys ...string) *shim.Shim {
+			srv := shim.Server{Upstream: takes(2 * time.Minute), Policy: func(string) shim.Policy { return p }}
+			return w.gatewayOf(name, srv, func(o *shim.Options) {
+				o.Heartbeat = time.Hour // nobody dies here, and a day of beats takes a while
+				for _, key := range keys {
+					o.MarkKeys = append(o.MarkKeys, []byte(key))
+				}
+			})
+		}
+		s := keyed("before", w, "new", "old")
+		c := call()
+		c.Principal = ann
+		a, err := s.Call(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := a.Task.ID
+		if _, err := shim.ParseID(string(id)); err != nil {
+			t.Fatal(err)
+		}
+
+		empty := newWorld(t) // what a restart finds over the embedded store, or a Redis without its data
+		defer empty.close()
+		after := keyed("after", empty, "newest", "new")
+		if got, err := after.Get(t.Context(), ann, "up", id); err != nil || got.Status != shim.Working {
+			t.Errorf("at first the owner reads %+v, %v", got, err) // its replica may write it again
+		}
+		pass(28 * time.Second)
+		got, err := after.Get(t.Context(), ann, "up", id)
+		if err != nil || got.Status != shim.Failed || got.Outcome == nil || !strings.Contains(string(got.Outcome.Error), "may have been done") {
+			t.Errorf("the owner reads %+v, %v", got, err)
+		}
+		if _, err := after.Cancel(t.Context(), ann, "up", id); !errors.Is(err, shim.ErrFinal) {
+			t.Errorf("cancel: %v", err)
+		}
+		if err := after.Update(t.Context(), ann, "up", id, nil); err != nil {
+			t.Errorf("update: %v", err)
+		}
+		forged := id[:len(id)-1] + "0"
+		if forged == id {
+			forged = id[:len(id)-1] + "1"
+		}
+		for name, try := range map[string]func() error{
+			"another caller": func() error { _, err := after.Get(t.Context(), bob, "up", id); return err },
+			"nobody":         func() error { _, err := after.Get(t.Context(), anyone, "up", id); return err },
+			"another server": func() error { _, err := after.Get(t.Context(), ann, "down", id); return err },
+			"a forged id":    func() error { _, err := after.Get(t.Context(), ann, "up", forged); return err },
+			"no mark":        func() error { _, err := after.Get(t.Context(), ann, "up", id[:36]); return err },
+		} {
+			if err := try(); !errors.Is(err, shim.ErrNotFound) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		other := newWorld(t)
+		defer other.close()
+		if _, err := keyed("stranger", other, "theirs").Get(t.Context(), ann, "up", id); !errors.Is(err, shim.ErrNotFound) {
+			t.Errorf("another deployment: %v", err)
+		}
+
+		pass(61 * time.Minute) // it is not kept any more, and may have run for so long where it was made
+		if got, err := after.Get(t.Context(), ann, "up", id); err != nil || got.Status != shim.Failed {
+			t.Errorf("after its ttl, in another epoch: %+v, %v", got, err)
+		}
+		pass(2 * time.Minute) // after its end
+		if _, err := s.Get(t.Context(), ann, "up", id); !errors.Is(err, shim.ErrNotFound) {
+			t.Errorf("after its ttl, where it was made: %v", err)
+		}
+		pass(24 * time.Hour)
+		if _, err := after.Get(t.Context(), ann, "up", id); !errors.Is(err, shim.ErrNotFound) {
+			t.Errorf("long after its ttl: %v", err)
+		}
+	})
+}
