@@ -298,3 +298,30 @@ func TestAudienceOfAnotherUpstream(t *testing.T) {
 		}
 	}
 }
+
+// TestNamelessKeys: an issuer need not name its keys. A token of each of several is good, with and without
+// the name of a key.
+func TestNamelessKeys(t *testing.T) {
+	i := wiretest.NewIssuer(t, "")
+	named := i.Token("alice", nil)
+	i.Nameless()
+	var signed []string
+	for range 3 {
+		signed = append(signed, i.Token("alice", nil))
+		i.NewKey()
+		i.Nameless()
+	}
+	m := startTokens(t, wiretest.WithTokens(config.Default(), i))
+	for n, token := range append(signed, named) {
+		r := httptest.NewRequest(http.MethodPost, "/", nil)
+		r.Header.Set("Authorization", "Bearer "+token)
+		if _, refusal := m.Identify(r); refusal != nil {
+			t.Errorf("token %d: %v", n, refusal)
+		}
+	}
+	r := httptest.NewRequest(http.MethodPost, "/", nil)
+	r.Header.Set("Authorization", "Bearer "+wiretest.NewIssuer(t, "").Token("alice", map[string]any{"iss": i.URL}))
+	if _, refusal := m.Identify(r); refusal == nil {
+		t.Error("the token of another issuer is good")
+	}
+}

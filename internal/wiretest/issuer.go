@@ -117,6 +117,15 @@ func (i *Issuer) NewKey() {
 	i.keys = append(i.keys, jose.JSONWebKey{Key: k, KeyID: fmt.Sprint("key-", len(i.keys)), Algorithm: "ES256", Use: "sig"})
 }
 
+// Nameless takes the ids from all its keys, so from the tokens that it signs, too.
+func (i *Issuer) Nameless() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for n := range i.keys {
+		i.keys[n].KeyID = ""
+	}
+}
+
 // Withdraw has it publish the newest key only.
 func (i *Issuer) Withdraw() {
 	i.mu.Lock()
