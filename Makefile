@@ -66,7 +66,7 @@ e2e: node ## Run the end-to-end tests with real clients, servers and agents
 	$(GO) test -count=1 -v ./internal/e2e ./internal/agents
 
 agents: node $(NODE_DIR)/large-agents/installed ## Run coding agents in front of the gateway (fetches 1 GB)
-	$(GO) test -count=1 -v -timeout 10m -parallel 8 -run 'TestAgents' ./internal/agents -all
+	$(GO) test -count=1 -v -timeout 10m -parallel 16 -run 'TestAgents' ./internal/agents -all
 
 conformance: node ## Run the official conformance suite through the gateway
 	$(GO) test -count=1 -v -run 'Conformance' ./internal/e2e

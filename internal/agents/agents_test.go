@@ -1,6 +1,7 @@
 package agents
 
 import (
+	"encoding/json"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -15,38 +16,41 @@ import (
 // terminal. Its files in testdata/homes are its home; they and what stands here keep it
 // from its maker's servers. MODEL_URL, SERVER_URL and HOME are replaced in all of it.
 type agent struct {
-	name    string // also that of its directory in testdata/homes
-	title   string
-	large   bool   // a program of its own, which only "make agents" fetches
-	program string // in node_modules
-	args    []string
-	env     []string
+	name     string
+	title    string
+	pack     string // its npm package
+	home     string // its directory in testdata/homes
+	large    bool   // a program of its own, which only "make agents" fetches
+	protocol string // the version that it speaks with the gateway
+	terminal bool   // it runs in a terminal, and the prompt is typed
+	program  string // in node_modules
+	args     []string
+	env      []string
 }
 
 var agents = []agent{
 	{
-		name: "claude", title: "Claude Code", large: true,
-		program: "@anthropic-ai/claude-code-linux-" + arch + "/claude",
-		args:    []string{"-p", prompt, "--mcp-config", "HOME/mcp.json", "--strict-mcp-config", "--allowedTools", "mcp__slow"},
-		env: []string{
-			"ANTHROPIC_API_KEY=dummy", "ANTHROPIC_BASE_URL=MODEL_URL", "ENABLE_TOOL_SEARCH=false",
-			"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "DISABLE_AUTOUPDATER=1", "DISABLE_TELEMETRY=1", "DISABLE_ERROR_REPORTING=1",
-		},
+		name: "terminal", title: "Claude Code, terminal", protocol: "2026-07-28", pack: "@anthropic-ai/claude-code", home: "claude", large: true,
+		terminal: true, program: claudeProgram, args: claudeArgs, env: claudeEnv,
 	},
 	{
-		name: "codex", title: "Codex", large: true,
+		name: "claude", title: "Claude Code, `-p`", protocol: "2026-07-28", pack: "@anthropic-ai/claude-code", home: "claude", large: true,
+		program: claudeProgram, args: append([]string{"-p", prompt}, claudeArgs...), env: claudeEnv,
+	},
+	{
+		name: "codex", title: "Codex", protocol: "2025-06-18", pack: "@openai/codex", home: "codex", large: true,
 		program: "@openai/codex-linux-" + arch + "/vendor/" + machine + "-unknown-linux-musl/bin/codex",
 		args:    []string{"exec", "--skip-git-repo-check", prompt},
 		env:     []string{"SCRIPTED_KEY=dummy"},
 	},
 	{
-		name: "gemini", title: "Gemini CLI",
+		name: "gemini", title: "Gemini CLI", protocol: "2025-06-18", pack: "@google/gemini-cli", home: "gemini",
 		program: "@google/gemini-cli/bundle/gemini.js",
 		args:    []string{"-m", "gemini-2.5-flash", "--yolo", "-p", prompt},
 		env:     []string{"GEMINI_API_KEY=dummy", "GOOGLE_GEMINI_BASE_URL=MODEL_URL", "GEMINI_CLI_NO_RELAUNCH=true"},
 	},
 	{
-		name: "opencode", title: "opencode", large: true,
+		name: "opencode", title: "opencode", protocol: "2025-11-25", pack: "opencode-ai", home: "opencode", large: true,
 		program: "opencode-linux-" + arch + "/bin/opencode",
 		args:    []string{"run", prompt},
 		env: []string{
@@ -55,12 +59,23 @@ var agents = []agent{
 		},
 	},
 	{
-		name: "qwen", title: "Qwen Code",
+		name: "qwen", title: "Qwen Code", protocol: "2025-11-25", pack: "@qwen-code/qwen-code", home: "qwen",
 		program: "@qwen-code/qwen-code/cli-entry.js",
 		args:    []string{"--auth-type", "openai", "--yolo", "-p", prompt},
 		env:     []string{"OPENAI_API_KEY=dummy", "OPENAI_BASE_URL=MODEL_URL/v1", "OPENAI_MODEL=qwen3-vl-plus"},
 	},
 }
+
+// Claude Code is run in two ways: it takes tasks only in a terminal.
+var (
+	claudeProgram = "@anthropic-ai/claude-code-linux-" + arch + "/claude"
+	claudeArgs    = []string{"--mcp-config", "HOME/mcp.json", "--strict-mcp-config", "--allowedTools", "mcp__slow"}
+	claudeEnv     = []string{
+		"ANTHROPIC_API_KEY=dummy", "ANTHROPIC_BASE_URL=MODEL_URL", "ENABLE_TOOL_SEARCH=false", "TERM=xterm-256color",
+		"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "DISABLE_AUTOUPDATER=1", "DISABLE_TELEMETRY=1", "DISABLE_ERROR_REPORTING=1",
+		"CLAUDE_CODE_DISABLE_OFFICIAL_MARKETPLACE_AUTOINSTALL=1",
+	}
+)
 
 // prompt is what the user says. The model does what its script says.
 const prompt = "Go."
@@ -87,14 +102,18 @@ func nodeDir(t *testing.T) string {
 	return dir
 }
 
+// set is the directory that its package is in, in testdata and where it is installed.
+func (a agent) set() string {
+	if a.large {
+		return "large-agents"
+	}
+	return "small-agents"
+}
+
 // modules is the directory in which the agent is installed.
 func (a agent) modules(t *testing.T) string {
 	t.Helper()
-	set := "small-agents"
-	if a.large {
-		set = "large-agents"
-	}
-	dir := filepath.Join(nodeDir(t), set, "node_modules")
+	dir := filepath.Join(nodeDir(t), a.set(), "node_modules")
 	if _, err := os.Stat(filepath.Join(dir, "..", "installed")); err != nil {
 		if os.Getenv("CI") != "" || a.large {
 			t.Fatalf("%s is not installed: %v", a.title, err)
@@ -104,13 +123,27 @@ func (a agent) modules(t *testing.T) string {
 	return dir
 }
 
+// version is that which is pinned.
+func (a agent) version(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", a.set(), "package.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var p struct{ Dependencies map[string]string }
+	if err := json.Unmarshal(text, &p); err != nil {
+		t.Fatal(err)
+	}
+	return p.Dependencies[a.pack]
+}
+
 // start runs the agent in a home of its own, on loopback alone: any other connection that
 // it wants goes to a proxy which refuses it.
-func (a agent) start(t *testing.T, modelURL, serverURL, proxyURL string) *proc.Process {
+func (a agent) start(t *testing.T, modelURL, serverURL, proxyURL string) *running {
 	t.Helper()
 	home := t.TempDir()
 	fill := strings.NewReplacer("MODEL_URL", modelURL, "SERVER_URL", serverURL, "HOME", home).Replace
-	from := filepath.Join("testdata", "homes", a.name)
+	from := filepath.Join("testdata", "homes", a.home)
 	if err := copyHome(from, home, fill); err != nil {
 		t.Fatal(err)
 	}
@@ -120,6 +153,9 @@ func (a agent) start(t *testing.T, modelURL, serverURL, proxyURL string) *proc.P
 	}
 	for _, arg := range a.args {
 		args = append(args, fill(arg))
+	}
+	if a.terminal {
+		path, args = "script", []string{"--quiet", "--flush", "--return", "--command", "stty rows 40 cols 120; exec '" + path + "' " + strings.Join(args, " "), "/dev/null"}
 	}
 	env := []string{
 		"HOME=" + home, "XDG_CONFIG_HOME=", "XDG_DATA_HOME=", "XDG_CACHE_HOME=", "XDG_STATE_HOME=", "CI=",
@@ -133,16 +169,43 @@ func (a agent) start(t *testing.T, modelURL, serverURL, proxyURL string) *proc.P
 	if err := os.Mkdir(work, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	p, err := proc.Start(proc.Command{Name: a.name, Path: path, Args: args, Dir: work, Env: env})
+	read, keyboard, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(p.Kill)
-	return p
+	defer read.Close()
+	if !a.terminal {
+		keyboard.Close()
+	}
+	p, err := proc.Start(proc.Command{Name: a.name, Path: path, Args: args, Dir: work, Env: env, Stdin: read})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.Stop(patience)
+		keyboard.Close()
+	})
+	return &running{Process: p, agent: a, keyboard: keyboard}
+}
+
+// running is an agent that runs.
+type running struct {
+	*proc.Process
+	agent
+	keyboard *os.File // of a terminal
+}
+
+// press types something in the terminal.
+func (r *running) press(t *testing.T, keys string) {
+	t.Helper()
+	if _, err := r.keyboard.WriteString(keys); err != nil {
+		t.Error(err)
+	}
 }
 
 // node is the Node that "make node" installs, or the system's.
 func node(t *testing.T) string {
+	t.Helper()
 	own := filepath.Join(nodeDir(t), "node_modules", ".bin", "node")
 	if _, err := os.Stat(own); err == nil {
 		return own

@@ -49,8 +49,11 @@ func readAnthropic(body []byte) (t Turn) {
 		var blocks []block
 		_ = json.Unmarshal(m.Content, &blocks)
 		for _, b := range blocks {
-			if b.Type == "tool_result" {
+			switch {
+			case b.Type == "tool_result":
 				t.Results = append(t.Results, readBlocks(b.Content))
+			case strings.Contains(b.Text, "<task-notification>"): // Claude Code's result of a task
+				t.Results = append(t.Results, Result{Text: b.Text})
 			}
 		}
 	}

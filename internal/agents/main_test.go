@@ -10,8 +10,11 @@ import (
 	"testing"
 )
 
-// What takes long, and the large agents, are run by "make agents".
-var all = flag.Bool("all", false, "run all rows with all agents")
+var (
+	// What takes long, and the large agents, are run by "make agents".
+	all    = flag.Bool("all", false, "run all rows with all agents")
+	update = flag.Bool("update", false, "write the table of docs/compatibility.md")
+)
 
 // taskgate is the program under test.
 var taskgate string

@@ -41,6 +41,7 @@ type Model struct {
 
 	mu    sync.Mutex
 	turns []Turn
+	names []string // of the MCP server's tools, when they were last offered
 }
 
 // Turns are the requests so far that offered tools of the MCP server.
@@ -91,30 +92,32 @@ func (m *Model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // the server's name in front of that.
 const prefix = "try_"
 
-// answer asks the script, and puts the name of the tool as the agent has it.
+// answer asks the script, and puts the name of the tool as the agent has it. A tool that is
+// not offered any more is called all the same: the conversation shows its name.
 func (m *Model) answer(t Turn) *Call {
-	var ours []string
-	for _, name := range t.Tools {
-		if strings.Contains(name, prefix) || strings.HasSuffix(name, "task_result") {
-			ours = append(ours, name)
-		}
+	m.mu.Lock()
+	ours := slices.DeleteFunc(slices.Clone(t.Tools), func(name string) bool {
+		return !strings.Contains(name, prefix) && !strings.HasSuffix(name, "task_result")
+	})
+	if len(ours) > 0 {
+		m.names = ours
 	}
-	if len(ours) == 0 {
+	if len(ours) == 0 && len(t.Results) == 0 {
+		m.mu.Unlock()
 		return nil
 	}
-	m.mu.Lock()
+	names := m.names
 	m.turns = append(m.turns, t)
 	m.mu.Unlock()
 	c := m.Script(t)
 	if c == nil {
 		return nil
 	}
-	for _, name := range ours {
-		if strings.HasSuffix(name, c.Tool) {
-			return &Call{Tool: name, Args: c.Args}
-		}
+	i := slices.IndexFunc(names, func(name string) bool { return strings.HasSuffix(name, c.Tool) })
+	if i < 0 {
+		return nil
 	}
-	return nil
+	return &Call{Tool: names[i], Args: c.Args}
 }
 
 // events writes an answer as the agent wants it: as a stream of events, or whole.

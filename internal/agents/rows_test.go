@@ -1,6 +1,8 @@
 package agents
 
 import (
+	"cmp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -10,12 +12,14 @@ import (
 // row is one run of each agent: calls of tools, one after the other, and what happens
 // meanwhile.
 type row struct {
-	name    string
-	trials  []trial
-	config  string // lines of the upstream in the configuration
-	disturb func(*testing.T, *world)
-	outcome func(*world) string // what comes of the call, if the model is not shown that
-	quick   bool                // part of "make test"
+	name     string
+	trials   []trial
+	config   string // lines of the upstream in the configuration
+	replicas int    // with Redis; 0 is one gateway with the embedded store
+	disturb  func(*testing.T, *world)
+	outcome  func(*world) string // what comes of the call, if the model is not shown that
+	limit    time.Duration       // how long the agent may take; 4 minutes if 0
+	quick    bool                // part of "make test"
 }
 
 // trial is one call of a tool, and a line of the table.
@@ -27,34 +31,94 @@ type trial struct {
 }
 
 // The lines of the configuration for a task that is told of after 2 s.
-const handle = "    without_tasks: handle\n    without_tasks_after: 2s\n    task_result_wait: 4s\n"
+const handle = "    without_tasks: handle\n    without_tasks_after: 2s\n    task_result_wait: 15s\n"
+
+// What agents show in place of a result.
+const (
+	nothing   = "nothing"
+	saved     = "Full output saved to"
+	timedOut  = "Request timed out"
+	noTask    = "There is no task with this taskId"
+	mayBeDone = "may have finished the work"
+	noStore   = "task store unavailable"
+	reset     = "The socket connection was closed unexpectedly"
+)
 
 var rows = []row{
 	{name: "quick", quick: true, trials: []trial{
 		{name: "an image", call: Call{"try_picture", object{}}, want: "(an image)"},
 		{name: "200 kB of text", call: Call{"try_text", object{}}, want: lastWord, but: map[string]string{
-			"claude": "Full output saved to", "opencode": "Full output saved to", "qwen": "Full output saved to",
+			"terminal": saved, "claude": saved, "opencode": saved, "qwen": saved,
 		}},
 		{name: "an error", call: Call{"try_failure", object{}}, want: closedToday},
-		{name: "a question", call: Call{"try_question", object{}}, want: "client does not support elicitation", but: map[string]string{
-			"claude": "the answer was cancel", "codex": "the answer was decline",
-		}},
 		{name: "silent for 6 s", call: working(6), want: worked},
 	}},
-	{name: "handle", quick: true, config: handle, trials: []trial{
-		{name: "silent for 7 s, `handle` after 2 s", call: working(7), want: worked},
+	{name: "question", quick: true, limit: time.Minute, disturb: answer, trials: []trial{
+		{name: "a question", call: Call{"try_question", object{}}, want: "client does not support elicitation", but: map[string]string{
+			"terminal": "the answer was accept", "claude": "the answer was cancel", "codex": "the answer was decline",
+		}},
 	}},
-	{name: "interrupted", quick: true, disturb: interrupt, outcome: cancelled, trials: []trial{
-		{name: "the user interrupts the agent (SIGINT)", call: working(60), want: wasCancelled, but: map[string]string{
+	{name: "handle", quick: true, config: handle, trials: []trial{
+		{name: "silent for 7 s, `handle`, `without_tasks_after: 2s`", call: working(7), want: worked},
+	}},
+	{name: "interrupted", quick: true, limit: 15 * time.Second, disturb: interrupt, outcome: cancelled, trials: []trial{
+		{name: "the user interrupts the agent (SIGINT, or Escape)", call: working(60), want: wasCancelled, but: map[string]string{
 			"gemini": goesOn, "opencode": goesOn, "qwen": goesOn,
+		}},
+	}},
+	{name: "silent 20 s", trials: []trial{{name: "silent for 20 s", call: working(20), want: worked}}},
+	{name: "silent 90 s", trials: []trial{{name: "silent for 90 s", call: working(90), want: worked, but: map[string]string{"opencode": timedOut}}}},
+	{name: "progress 20 s", trials: []trial{{name: "20 s with progress", call: progressing(20), want: worked}}},
+	{name: "progress 90 s", trials: []trial{{name: "90 s with progress", call: progressing(90), want: worked}}},
+	{name: "handle 90 s", config: "    without_tasks: handle", trials: []trial{
+		{name: "silent for 90 s, `without_tasks: handle`", call: working(90), want: worked},
+	}},
+	{name: "cut", disturb: cut, trials: []trial{{name: "the connections of a call are cut", call: working(10), want: worked, but: map[string]string{
+		"terminal": reset, "claude": reset, "codex": "Transport send error", "gemini": "fetch failed", "opencode": reset, "qwen": "the connection failed",
+	}}}},
+	{name: "cut task", config: handle, disturb: cutTask, trials: []trial{{name: "the same, `handle`", call: working(10), want: worked}}},
+	{name: "outage", config: handle, replicas: 1, disturb: outage, trials: []trial{
+		{name: "Redis is away for 20 s, `handle`", call: working(30), want: worked, but: map[string]string{
+			"claude": noStore, "codex": noStore, "gemini": noStore, "opencode": noStore, "qwen": noStore,
+		}},
+	}},
+	{name: "killed", config: handle, replicas: 2, disturb: kill, trials: []trial{
+		{name: "a replica is killed, `handle`", call: working(30), want: mayBeDone},
+	}},
+	{name: "killed, retry", config: handle + "    defaults: {recover: retry}", replicas: 2, disturb: kill, trials: []trial{
+		{name: "the same, `recover: retry`", call: working(30), want: worked},
+	}},
+	{name: "restarted", limit: time.Minute, config: handle, disturb: restart, trials: []trial{
+		{name: "the only gateway, without Redis, is restarted, `handle`", call: working(30), want: noTask, but: map[string]string{
+			"terminal": nothing,    // it asks again for five minutes
+			"gemini":   "HTTP 404", // it keeps to the session that is gone
 		}},
 	}},
 }
 
 func working(seconds float64) Call { return Call{"try_work", object{"seconds": seconds}} }
 
-// interrupt is Ctrl-C, in the middle of a call.
+func progressing(seconds float64) Call {
+	return Call{"try_work", object{"seconds": seconds, "progress": true}}
+}
+
+// answer answers the question, where the agent shows one: it fills the form and accepts.
+func answer(t *testing.T, w *world) {
+	if !w.agent.terminal {
+		return
+	}
+	for _, keys := range []string{"", "blue", "\r", "\r"} {
+		w.agent.press(t, keys)
+		w.pause(3 * time.Second)
+	}
+}
+
+// interrupt is Ctrl-C, or Escape in a terminal, in the middle of a call.
 func interrupt(t *testing.T, w *world) {
+	if w.agent.terminal {
+		w.agent.press(t, "\x1b")
+		return
+	}
 	if err := w.agent.Signal(syscall.SIGINT); err != nil {
 		t.Error(err)
 	}
@@ -72,6 +136,40 @@ func cancelled(w *world) string {
 	case <-timer.C:
 		return goesOn
 	}
+}
+
+// cut breaks the connections in the middle of a call.
+func cut(t *testing.T, w *world) {
+	w.pause(2 * time.Second)
+	w.wire.cut()
+}
+
+// cutTask breaks the connections while the agent waits for its task.
+func cutTask(t *testing.T, w *world) {
+	w.awaitTask(t)
+	w.wire.cut()
+}
+
+// outage is 20 s without Redis.
+func outage(t *testing.T, w *world) {
+	w.awaitTask(t)
+	w.redis.Stop()
+	w.pause(20 * time.Second)
+	w.redis.Restart()
+}
+
+// kill kills the replica that runs the task; the agent goes on at the other one.
+func kill(t *testing.T, w *world) {
+	w.awaitTask(t)
+	w.wire.sendTo(w.gateways[1].addr)
+	w.gateways[0].Kill()
+}
+
+// restart kills the only gateway, and starts it again.
+func restart(t *testing.T, w *world) {
+	w.awaitTask(t)
+	w.gateways[0].Kill()
+	w.gateways[0].start(t)
 }
 
 func TestAgents(t *testing.T) {
@@ -94,18 +192,27 @@ func (r row) run(t *testing.T, a agent) {
 	for _, trial := range r.trials {
 		calls = append(calls, trial.call)
 	}
-	w := newWorld(t, r.config)
-	results := w.run(t, a, calls, r.disturb, 4*time.Minute)
+	w := newWorld(t, r.config, r.replicas)
+	results := w.run(t, a, calls, r.disturb, cmp.Or(r.limit, 4*time.Minute))
+	for _, trial := range r.trials {
+		sent := slices.DeleteFunc(w.wire.sent(), func(q request) bool { return q.tool != trial.call.Tool })
+		if len(sent) != 1 && trial.call.Tool != "try_question" { // which a modern client calls again with the answer
+			t.Errorf("%s: the call was sent %d times", trial.name, len(sent))
+		}
+	}
+	if w.wire.version != a.protocol {
+		t.Errorf("%s speaks %s, and not %s", a.title, w.wire.version, a.protocol)
+	}
 	for i, trial := range r.trials {
 		want, ok := trial.but[a.name]
 		if !ok {
 			want = trial.want
 		}
-		shown := "nothing"
-		if r.outcome != nil {
+		shown := nothing
+		switch {
+		case r.outcome != nil:
 			shown = r.outcome(w)
-		}
-		if i < len(results) {
+		case i < len(results):
 			shown = results[i].Text
 			if results[i].Images > 0 {
 				shown += " (an image)"

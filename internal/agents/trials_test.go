@@ -19,7 +19,7 @@ import (
 // trials is an MCP server whose tools are what the agents are tried with.
 type trials struct {
 	url       string
-	began     chan struct{} // gets one for each call of try_work that begins
+	began     chan struct{} // gets one for each call of try_work or try_question that begins
 	cancelled chan struct{} // gets one for each call of try_work that is cancelled
 }
 
@@ -35,7 +35,7 @@ func startTrials(t *testing.T) *trials {
 	s := &trials{began: make(chan struct{}, 100), cancelled: make(chan struct{}, 100)}
 	server := mcp.NewServer(&mcp.Implementation{Name: "trials", Version: "1"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "try_work", Description: "Works for so many seconds."}, s.work)
-	mcp.AddTool(server, &mcp.Tool{Name: "try_question", Description: "Asks the user something."}, question)
+	mcp.AddTool(server, &mcp.Tool{Name: "try_question", Description: "Asks the user something."}, s.question)
 	mcp.AddTool(server, &mcp.Tool{Name: "try_picture", Description: "Draws a picture."}, picture)
 	mcp.AddTool(server, &mcp.Tool{Name: "try_text", Description: "Writes 200 kB."}, text)
 	mcp.AddTool(server, &mcp.Tool{Name: "try_failure", Description: "Fails."}, failure)
@@ -72,7 +72,8 @@ func (s *trials) work(ctx context.Context, req *mcp.CallToolRequest, in workInpu
 }
 
 // question asks for a colour, if the client takes questions.
-func question(ctx context.Context, req *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
+func (s *trials) question(ctx context.Context, req *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
+	s.began <- struct{}{}
 	answer, err := req.Session.Elicit(ctx, &mcp.ElicitParams{Message: "Which colour?", RequestedSchema: object{
 		"type": "object", "properties": object{"colour": object{"type": "string"}},
 	}})

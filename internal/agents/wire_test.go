@@ -2,27 +2,54 @@ package agents
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"log"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"sync"
 
 	"taskgate/internal/jsonrpc"
 )
 
-// wire stands between an agent and the gateway, and keeps what the agent sends.
+// wire stands between an agent and the gateway. It keeps what the agent sends, cuts
+// connections, and sends an agent whose replica is gone to another one.
 type wire struct {
-	gateway  string // its address
 	mu       sync.Mutex
+	replica  string // its address
 	requests []request
+	version  string // of the protocol
+	open     map[*http.Request]context.CancelFunc
 }
 
 // request is a message of the agent.
 type request struct {
 	method string // of JSON-RPC
 	tool   string // of a tools/call
+}
+
+func (w *wire) sendTo(addr string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.replica = addr
+}
+
+// cut breaks all connections.
+func (w *wire) cut() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, cancel := range w.open {
+		cancel()
+	}
+}
+
+// sent is what the agent has sent so far.
+func (w *wire) sent() []request {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.requests)
 }
 
 // ServeHTTP implements http.Handler.
@@ -32,15 +59,30 @@ func (w *wire) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		return // the agent has gone away
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	r = r.WithContext(ctx)
 	w.mu.Lock()
 	var q request
 	q.method, _ = jsonrpc.GetString(body, "method")
-	if params, ok := jsonrpc.Get(body, "params"); ok && q.method == "tools/call" {
+	params, _ := jsonrpc.Get(body, "params")
+	if q.method == "tools/call" {
 		q.tool, _ = jsonrpc.GetString(params, "name")
 	}
 	w.requests = append(w.requests, q)
-	target := &url.URL{Scheme: "http", Host: w.gateway}
+	if v := r.Header.Get("MCP-Protocol-Version"); v != "" {
+		w.version = v
+	} else if v, ok := jsonrpc.GetString(params, "protocolVersion"); ok {
+		w.version = v
+	}
+	target := &url.URL{Scheme: "http", Host: w.replica}
+	w.open[r] = cancel
 	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		delete(w.open, r)
+		w.mu.Unlock()
+	}()
 	proxy := &httputil.ReverseProxy{
 		Rewrite:       func(p *httputil.ProxyRequest) { p.SetURL(target) },
 		FlushInterval: -1,

@@ -8,54 +8,80 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"taskgate/internal/proc"
+	"taskgate/internal/redistest"
 )
 
-// world is what one run of an agent has around it: a model, an MCP server, a
-// gateway in front of that, and the wire between the agent and the gateway.
+// world is what one run of an agent has around it: a model, an MCP server, one or two
+// gateways in front of that, and the wire between the agent and the gateways.
 type world struct {
 	*trials
-	model *Model
-	wire  *wire
-	agent *proc.Process
+	model    *Model
+	wire     *wire
+	redis    *redistest.Server // nil with the embedded store
+	gateways []*gateway
+	agent    *running
+	done     chan struct{} // closed when the model has all that it wants
 
 	mu     sync.Mutex
 	strays []string
 }
 
-// patience is how long a program may take to start or to end.
-const patience = 30 * time.Second
+// gateway is a running taskgate.
+type gateway struct {
+	*proc.Process
+	addr   string
+	config string
+}
+
+// patience is how long a program may take to start or to end, and an agent to call.
+const patience = 2 * time.Minute
 
 // newWorld starts what the agent needs. config has the lines of the configuration that
 // differ from the defaults of an upstream.
-func newWorld(t *testing.T, config string) *world {
+func newWorld(t *testing.T, config string, replicas int) *world {
 	t.Helper()
-	addr, err := proc.FreeAddr()
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &world{trials: startTrials(t), wire: &wire{gateway: addr}}
+	w := &world{trials: startTrials(t), wire: &wire{open: map[*http.Request]context.CancelFunc{}}}
 	yaml := fmt.Sprintf("upstreams:\n  - name: trials\n    path: /mcp\n    url: %s\n%s\n", w.url, config)
-	file := filepath.Join(t.TempDir(), "taskgate.yaml")
-	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
-		t.Fatal(err)
+	if replicas > 0 {
+		w.redis = redistest.Start(t, "--appendonly", "yes")
+		yaml += "store: " + w.redis.URL() + "\nheartbeat: 1s\n"
 	}
-	g, err := proc.Start(proc.Command{Name: "taskgate", Path: taskgate, Args: []string{"serve", "--config", file, "--listen", addr}})
+	for range max(replicas, 1) {
+		addr, err := proc.FreeAddr()
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := &gateway{addr: addr, config: filepath.Join(t.TempDir(), "taskgate.yaml")}
+		if err := os.WriteFile(g.config, []byte(yaml), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		g.start(t)
+		t.Cleanup(func() { g.Kill() })
+		w.gateways = append(w.gateways, g)
+	}
+	w.wire.sendTo(w.gateways[0].addr)
+	return w
+}
+
+func (g *gateway) start(t *testing.T) {
+	t.Helper()
+	var err error
+	g.Process, err = proc.Start(proc.Command{Name: "taskgate", Path: taskgate, Args: []string{"serve", "--config", g.config, "--listen", g.addr}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(g.Kill)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := g.WaitListening(ctx, addr); err != nil {
+	if err := g.WaitListening(ctx, g.addr); err != nil {
 		t.Fatal(err)
 	}
-	return w
 }
 
 // serve serves a handler until the test ends.
@@ -78,65 +104,122 @@ func (w *world) refuse(rw http.ResponseWriter, r *http.Request) {
 // the model is shown of each, in the end.
 func (w *world) run(t *testing.T, a agent, calls []Call, disturb func(*testing.T, *world), limit time.Duration) []Result {
 	t.Helper()
+	w.done = make(chan struct{})
+	finish := sync.OnceFunc(func() { close(w.done) })
 	w.model = &Model{Script: func(turn Turn) *Call {
-		results, task := follow(turn)
+		results, task, errors := follow(turn)
 		switch {
+		case task == background: // the agent says when there is a result
 		case task != "":
+			if errors > 0 {
+				<-time.After(2 * time.Second) // a model takes its time
+			}
 			return &Call{Tool: "task_result", Args: object{"taskId": task}}
 		case len(results) < len(calls):
 			return &calls[len(results)]
+		default:
+			finish()
 		}
 		return nil
 	}}
 	w.agent = a.start(t, serve(t, w.model), serve(t, w.wire)+"/mcp", serve(t, http.HandlerFunc(w.refuse)))
+	if a.terminal {
+		w.typePrompt(t)
+	}
 	if disturb != nil {
 		w.await(t, "the call", w.began)
 		disturb(t, w)
 	}
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
-	select {
-	case <-w.agent.Done():
-	case <-timer.C:
-		t.Errorf("%s has not ended within %s", a.title, limit)
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("%s said:\n%s", a.title, w.agent.Output())
-			t.Logf("it sent %v", w.wire.requests)
-		}
-	})
+	w.awaitEnd(t, limit)
 	if len(w.strays) > 0 {
 		t.Errorf("%s wanted to reach %q", a.title, w.strays)
 	}
 	turns := w.model.Turns()
 	if len(turns) == 0 {
-		t.Fatalf("%s has not shown the tools to its model", a.title)
+		t.Fatalf("%s has not shown the tools to its model: %s", a.title, w.agent.Output())
 	}
-	results, _ := follow(turns[len(turns)-1])
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("%s said:\n%s", a.title, w.agent.Output())
+			t.Logf("it sent %v", w.wire.sent())
+			for _, r := range turns[len(turns)-1].Results {
+				t.Logf("its model was shown %q", short(r.Text))
+			}
+		}
+	})
+	results, _, _ := follow(turns[len(turns)-1])
 	return results
+}
+
+// awaitEnd waits until an agent has ended, or in a terminal until its model has all.
+func (w *world) awaitEnd(t *testing.T, limit time.Duration) {
+	t.Helper()
+	done := w.done
+	if !w.agent.terminal {
+		done = nil
+	}
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-w.agent.Done():
+	case <-done:
+	case <-timer.C:
+		t.Logf("%s has not ended within %s", w.agent.title, limit)
+	}
+}
+
+// typePrompt types the prompt once the agent has the tools, and again until the model
+// is asked: a terminal may not be ready yet.
+func (w *world) typePrompt(t *testing.T) {
+	t.Helper()
+	w.awaitThat(t, "the agent lists the tools", func() bool {
+		return slices.ContainsFunc(w.wire.sent(), func(r request) bool { return r.method == "tools/list" })
+	})
+	for range 5 {
+		w.pause(2 * time.Second)
+		if len(w.model.Turns()) > 0 {
+			return
+		}
+		w.agent.press(t, prompt)
+		w.pause(500 * time.Millisecond)
+		w.agent.press(t, "\r")
+	}
 }
 
 // told matches the id of a task in what a client is told of it, in JSON or not.
 var told = regexp.MustCompile(`\{\\*"taskId\\*": ?\\*"([0-9a-f-]+)`)
 
+// background stands for a task that the agent follows by itself.
+const background = "background"
+
 // follow sorts out the results of the calls of tools: what each call of the script has
-// come to, and the task whose result is still to be read.
-func follow(t Turn) (results []Result, task string) {
+// come to, and the task whose result is still to be read. A model that is told of an error
+// asks for the result again, twice: two agents stop a model at its fifth equal call.
+func follow(t Turn) (results []Result, task string, errors int) {
 	for _, r := range t.Results {
-		if m := told.FindStringSubmatch(r.Text); m != nil {
-			task = m[1]
-		} else if !strings.Contains(r.Text, "is still running") {
+		ended := slices.ContainsFunc(ends, func(end string) bool { return strings.Contains(r.Text, end) })
+		m := told.FindStringSubmatch(r.Text)
+		switch {
+		case task == "" && m != nil:
+			task, errors = m[1], 0
+		case task == "" && strings.Contains(r.Text, "moved to the background"):
+			task = background
+		case task == "" || task == background || ended || errors == 2:
 			results, task = append(results, r), ""
+		case !strings.Contains(r.Text, "is still running"):
+			errors++
 		}
 	}
-	return results, task
+	return results, task, errors
 }
+
+// ends are the texts at which a model gives up, or has what it wants.
+var ends = []string{worked, noTask, mayBeDone, noStore}
 
 // await waits for one of what a channel brings.
 func (w *world) await(t *testing.T, what string, c <-chan struct{}) {
 	t.Helper()
-	timer := time.NewTimer(2 * patience)
+	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	select {
 	case <-c:
@@ -144,5 +227,39 @@ func (w *world) await(t *testing.T, what string, c <-chan struct{}) {
 		t.Errorf("the agent ended before %s", what)
 	case <-timer.C:
 		t.Errorf("%s did not come", what)
+	}
+}
+
+// awaitTask waits until the agent waits for a task.
+func (w *world) awaitTask(t *testing.T) {
+	t.Helper()
+	w.awaitThat(t, "the agent waits for a task", func() bool { return slices.ContainsFunc(w.wire.sent(), readsTask) })
+}
+
+// readsTask holds for a request that reads a task.
+func readsTask(r request) bool { return r.tool == "task_result" || r.method == "tasks/get" }
+
+// awaitThat waits until something holds.
+func (w *world) awaitThat(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !holds(); w.pause(100 * time.Millisecond) {
+		select {
+		case <-w.agent.Done():
+			t.Fatalf("%s ended before %s", w.agent.title, what)
+		default:
+		}
+		if time.Now().After(end) {
+			t.Fatalf("not within %s: %s", patience, what)
+		}
+	}
+}
+
+// pause lets time pass while the agent runs.
+func (w *world) pause(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-w.agent.Done():
 	}
 }

@@ -28,6 +28,7 @@ type Command struct {
 	Args   []string  // its arguments, without the name
 	Env    []string  // NAME=value, added to the parent's environment
 	Dir    string    // where it runs; empty is the parent's directory
+	Stdin  io.Reader // standard input; nothing if nil
 	Stdout io.Writer // also gets standard output, if not nil
 	Stderr io.Writer // also gets standard error, if not nil
 }
@@ -48,6 +49,7 @@ func Start(c Command) (*Process, error) {
 	p.cmd = exec.Command(c.Path, c.Args...)
 	p.cmd.Dir = c.Dir
 	p.cmd.Env = append(os.Environ(), c.Env...)
+	p.cmd.Stdin = c.Stdin
 	p.cmd.Stdout = both(p.log, c.Stdout)
 	p.cmd.Stderr = both(p.log, c.Stderr)
 	// Grandchildren may hold the pipes open; they are not waited for.
