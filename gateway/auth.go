@@ -3,6 +3,7 @@ package gateway
 import (
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"taskgate/gateway/auth"
@@ -78,8 +79,12 @@ func leaveUnread(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// mayCall refuses a caller that lacks a scope of a tool which it calls.
+// mayCall refuses a caller that lacks a scope of a tool which it calls, or that asks about tasks with a token
+// which the server has refused: what is asked about tasks does not reach the server.
 func (u *route) mayCall(c auth.Caller, msg jsonrpc.Message) *auth.Refusal {
+	if strings.HasPrefix(msg.Method, "tasks/") {
+		return c.Doubted()
+	}
 	if !u.scoped || msg.Method != mcp.MethodToolsCall {
 		return nil
 	}

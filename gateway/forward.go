@@ -27,7 +27,7 @@ func (u *route) forwarded(r *http.Request, from auth.Caller) *upstream.Forwarded
 	}
 	f := &upstream.Forwarded{Header: named(r.Header, c.ForwardHeaders)}
 	if u.resource != nil {
-		u.passing(f, r, from)
+		f.Credential, f.Token = u.passing(r, from)
 	}
 	if c.ForwardHost == config.On {
 		f.Host, f.Proxy = r.Host, connectionOf(r)

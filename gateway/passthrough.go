@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -18,29 +17,18 @@ import (
 // This file lets servers that sign their callers in themselves be found through the gateway: what
 // they say of that is passed on, with the address of the gateway in place of theirs.
 
-// passing is what goes to the server of a caller whom it signs in, and what of its answer is about
-// that.
-func (u *route) passing(f *upstream.Forwarded, r *http.Request, c auth.Caller) {
-	ctx, address, subject := r.Context(), r.RemoteAddr, c.Principal.Owner()
-	f.Authorization = func() string {
-		value, _ := u.credentials.Outgoing(ctx, u.endpoint.Name, subject)
-		return value
-	}
-	f.Ready = func(life context.Context) error {
-		if _, ok := u.credentials.Outgoing(ctx, u.endpoint.Name, subject); ok || c.Here() {
-			return nil
-		}
-		return u.credentials.Wait(life, u.endpoint.Name, subject, func() {
-			u.endpoint.Log.InfoContext(life, "what is asked of the server waits for a new token of its client", "principal", subject)
-		})
-	}
-	f.Challenge = func(status int, values []string) []string {
-		if c.Authorization() != "" {
+// passing is what signs in at the server for a caller whom it signs in. What it answers to that goes to the
+// client.
+func (u *route) passing(r *http.Request, c auth.Caller) (by upstream.Credential, token string) {
+	ctx, address := r.Context(), r.RemoteAddr
+	credential := c.Credential(func(status int, values []string) []string {
+		if c.Signed() {
 			u.resource.Doubt()
 		}
 		u.refused(ctx, address, c, &auth.Refusal{Status: status, Message: "the server has refused it"})
 		return u.challenge(values)
-	}
+	})
+	return credential, credential.Describe()
 }
 
 // challenge is what a server answers to a caller who is to sign in (Z3), with the gateway's address

@@ -45,7 +45,7 @@ func (s *Shim) see(ctx context.Context, p Principal, upstream string, id ID, par
 	if err != nil {
 		return Task{}, err
 	}
-	if !t.Visible || t.Owner != p.Owner() || t.Upstream != upstream {
+	if !t.Visible || p.NoTasks || t.Owner != p.Owner() || t.Upstream != upstream {
 		return Task{}, ErrNotFound
 	}
 	s.shown.Add(id, asker)
@@ -119,7 +119,7 @@ func (s *Shim) Peek(ctx context.Context, p Principal, upstream string, id ID) (T
 // the next. ErrCursor, ErrUnavailable.
 func (s *Shim) List(ctx context.Context, p Principal, upstream, cursor string) ([]Task, string, error) {
 	key := listKey(p, upstream)
-	if key == "" {
+	if key == "" || p.NoTasks {
 		return nil, "", nil
 	}
 	var next string
@@ -152,6 +152,7 @@ func (s *Shim) Cancel(ctx context.Context, p Principal, upstream string, id ID) 
 	if t.Status.Final() {
 		return t, ErrFinal
 	}
+	s.bring(ctx, id)
 	begun, message := time.Now(), messageCancelled // its runner may tell of the end before this does
 	end := Change{Op: s.op(), To: Cancelled, StatusMessage: &message}
 	t, err = outlast(ctx, s, func(ctx context.Context) (Task, error) { return s.change(ctx, id, nil, end) })

@@ -57,6 +57,7 @@ func (s *Shim) answer(ctx context.Context, id ID, wanted map[string]json.RawMess
 	if len(wanted) == 0 {
 		return nil
 	}
+	s.bring(ctx, id)
 	change := Change{Op: s.op(), Answer: wanted}
 	_, err := outlast(ctx, s, func(ctx context.Context) (Task, error) { return s.change(ctx, id, nil, change) })
 	if errors.Is(err, ErrFinal) {

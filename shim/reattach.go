@@ -76,6 +76,7 @@ func (s *Shim) handIn(ctx context.Context, t Task, answers map[string]json.RawMe
 	if err != nil || len(wanted) == 0 {
 		return t, err
 	}
+	s.bring(ctx, t.ID)
 	change := Change{Claim: slices.Sorted(maps.Keys(wanted)), ClaimBy: s.op(), Answer: wanted}
 	after, err := within(ctx, s, func(ctx context.Context) (Task, error) {
 		return retry(ctx, func(ctx context.Context) (Task, error) { return s.store.Apply(ctx, t.ID, nil, change) })

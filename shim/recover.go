@@ -172,6 +172,9 @@ func (s *Shim) adoptedRun(t Task) *run {
 		r.hold = s.budget.Hold()
 		ctx = budget.With(ctx, r.hold)
 	}
+	if srv.Represent != nil {
+		ctx = srv.Represent(ctx, rec.Request.Session)
+	}
 	r.base = ctx
 	r.bind(ctx, max(leastRun, r.policy.Timeout-t.UpdatedAt.Sub(t.CreatedAt)))
 	srv.tasks.Force(t.Owner)
@@ -188,9 +191,6 @@ func (r *run) recover(t Task) (Reply, error) {
 	}
 	if t.Checkpoint == nil && !r.firm && r.rounds.open == nil && !r.mayRunAgain(t) {
 		return Reply{}, errLost
-	}
-	if err := r.represent(t.Owner); err != nil {
-		return Reply{}, r.why(err)
 	}
 	switch {
 	case r.rounds.open != nil: // nothing is on its way: the server waits for a retry
@@ -218,31 +218,6 @@ func (r *run) recover(t Task) (Reply, error) {
 		return Reply{}, errLost
 	}
 	return r.runAgain()
-}
-
-// messageWaits is the status message of a task that goes on with the next request of its owner.
-const messageWaits = "waits for its owner: its replica was lost, and the server wants the owner's credentials, which come with any request"
-
-// represent waits until the server can be asked on behalf of the owner of the task.
-func (r *run) represent(owner string) error {
-	if r.srv.Represent == nil {
-		return nil
-	}
-	r.mu.Lock()
-	before := r.status.message
-	r.mu.Unlock()
-	if before == messageWaits { // of an adopter before this one
-		before = ""
-	}
-	waited := false
-	err := r.srv.Represent(r.ctx, owner, func() {
-		waited = true
-		r.status.say(messageWaits)
-	})
-	if waited && err == nil {
-		r.status.say(before)
-	}
-	return err
 }
 
 // mayRunAgain: the owner allows it, it has not been tried too often, and nothing
@@ -280,4 +255,35 @@ func (r *run) sendAnew(how string) (Reply, error) {
 		return Reply{}, err
 	}
 	return r.queueAndSend()
+}
+
+// messageWaits is the status message of a task that goes on with the next request of its owner.
+const messageWaits = "waits for its owner to sign in again: the token that the call came with is no longer good, or was lost with its replica"
+
+// waitsKey is the key of the context value that SayWaiting reads.
+type waitsKey struct{}
+
+// SayWaiting has the task of whose call ctx is say that it waits for its owner to sign in, until over is
+// called.
+func SayWaiting(ctx context.Context) (over func()) {
+	r, ok := ctx.Value(waitsKey{}).(*run)
+	if !ok {
+		return func() {}
+	}
+	r.mu.Lock()
+	before := r.status.message
+	r.mu.Unlock()
+	if before == messageWaits { // of another request of the call, or of the runner before this one
+		before = ""
+	}
+	r.status.say(messageWaits)
+	return func() { r.status.say(before) }
+}
+
+// bring has the run of a task, if it is here, hand on with its own credentials what a request of its
+// owner brings.
+func (s *Shim) bring(ctx context.Context, id ID) {
+	if r := s.runs.get(id); r != nil && r.srv.Bring != nil {
+		r.srv.Bring(ctx, r.base)
+	}
 }

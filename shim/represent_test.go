@@ -3,6 +3,7 @@ package shim_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -10,20 +11,19 @@ import (
 	"taskgate/shim"
 )
 
-// owners are those on whose behalf a server can be asked something.
-type owners struct {
-	came chan struct{} // closed when ann shows up
-}
-
-// represent waits for ann.
-func (o *owners) represent(ctx context.Context, _ string, waits func()) error {
-	waits()
-	select {
-	case <-o.came:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+// waitsFor is an upstream whose requests wait until the owner has come, and say so.
+func waitsFor(came <-chan struct{}, resumed *int) *scripted {
+	return &scripted{resume: func(ctx context.Context, _ shim.Request, _ json.RawMessage, _ shim.Sink) (shim.Reply, error) {
+		over := shim.SayWaiting(ctx)
+		defer over()
+		select {
+		case <-came:
+		case <-ctx.Done():
+			return shim.Reply{}, context.Cause(ctx)
+		}
+		*resumed++
+		return shim.Reply{Result: json.RawMessage(result)}, nil
+	}}
 }
 
 // lose has a task of ann run at a replica that is lost.
@@ -54,13 +54,8 @@ func TestAdoptedTasksWaitForTheirOwner(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
 				first := takes(time.Hour)
 				task := w.lose(shim.Server{Upstream: first, Policy: func(string) shim.Policy { return policy(shim.Always) }})
-				resumed := 0
-				second := &scripted{resume: func(context.Context, shim.Request, json.RawMessage, shim.Sink) (shim.Reply, error) {
-					resumed++
-					return shim.Reply{Result: json.RawMessage(result)}, nil
-				}}
-				o := &owners{came: make(chan struct{})}
-				b := w.gatewayFor("b", shim.Server{Upstream: second, Represent: o.represent, Policy: func(string) shim.Policy { return policy(shim.Always) }})
+				resumed, came := 0, make(chan struct{})
+				b := w.gatewayFor("b", shim.Server{Upstream: waitsFor(came, &resumed), Policy: func(string) shim.Policy { return policy(shim.Always) }})
 				pass(20 * time.Second)
 				got, err := b.Get(t.Context(), ann, "up", task.ID)
 				if err != nil {
@@ -71,7 +66,7 @@ func TestAdoptedTasksWaitForTheirOwner(t *testing.T) {
 					t.Errorf("it says %q, and was resumed %d times", got.StatusMessage, resumed)
 				}
 				if c.come {
-					close(o.came)
+					close(came)
 				} else if _, err := b.Cancel(t.Context(), ann, "up", task.ID); err != nil {
 					t.Fatal(err)
 				}
@@ -109,4 +104,28 @@ func TestPrincipalsWithoutTasks(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestOwnersWithoutTasksReadNothing: whoever gets no tasks is shown none either, also where they were its
+// own before.
+func TestOwnersWithoutTasksReadNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		s := w.gateway("a", takes(time.Minute), policy(shim.Always))
+		c := call()
+		c.Principal = ann
+		task := begin(t, s, c)
+		none := shim.Principal{Subject: ann.Subject, NoTasks: true}
+		if _, err := s.Get(t.Context(), none, "up", task.ID); !errors.Is(err, shim.ErrNotFound) {
+			t.Errorf("Get: %v", err)
+		}
+		if _, err := s.Cancel(t.Context(), none, "up", task.ID); !errors.Is(err, shim.ErrNotFound) {
+			t.Errorf("Cancel: %v", err)
+		}
+		if tasks, _, err := s.List(t.Context(), none, "up", ""); err != nil || len(tasks) > 0 {
+			t.Errorf("List: %v, %v", tasks, err)
+		}
+		if _, err := s.Get(t.Context(), ann, "up", task.ID); err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -101,7 +101,7 @@ func (r *run) assemble() {
 // bind makes the run's context: it carries the values of ctx, ends with the shim,
 // and after the timeout (0 = none).
 func (r *run) bind(ctx context.Context, timeout time.Duration) {
-	ctx, cancel := context.WithCancelCause(ctx)
+	ctx, cancel := context.WithCancelCause(context.WithValue(ctx, waitsKey{}, r))
 	stop := context.AfterFunc(r.s.life.ctx, func() { cancel(r.haltCause()) })
 	release := func() bool { return false }
 	if timeout > 0 {

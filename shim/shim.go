@@ -22,10 +22,12 @@ import (
 // Server is an upstream as the shim needs to know it.
 type Server struct {
 	Upstream Upstream
-	// Represent, where it is not nil, waits until something can be asked of the server on
-	// behalf of an owner whose client is not here, or returns why ctx ended. It calls waits once
-	// if that takes a while.
-	Represent func(ctx context.Context, owner string, waits func()) error
+	// Represent, where it is not nil, gives the context in which the server is asked something for
+	// a call that this replica has taken over, in the name of its session. It does not block.
+	Represent func(ctx context.Context, s Session) context.Context
+	// Bring, where it is not nil, says that what goes on in the context to hands on what the request
+	// of the context from has brought: an answer, or a cancellation.
+	Bring func(from, to context.Context)
 	// Policy is what the operator wants of a tool. It may be asked several times during
 	// a call.
 	Policy func(tool string) Policy

@@ -29,6 +29,9 @@ type Session struct {
 	// Mark tells apart callers whose requests carry other headers to the server; "" for none.
 	// They share no upstream session.
 	Mark string `json:",omitempty"`
+	// Token says which tokens may stand in for the one that the call came with, in the words of
+	// whoever knows tokens; "" for a call that came with none.
+	Token string `json:",omitempty"`
 	// Shared says that every replica uses one upstream session under Key: it is that
 	// of a legacy client's session, which may go on anywhere.
 	Shared bool

@@ -173,9 +173,13 @@ func (s *server) newShim(replica shim.Replica) (*shim.Shim, error) {
 		servers[u.Name] = shim.Server{
 			Upstream: s.upstreams[u.Name], Policy: func(tool string) shim.Policy { return policyOf(u.Tool(tool)) }, Other: policyOf(u.Defaults),
 			Concurrency: u.Concurrency, MaxTasks: u.MaxTasks, MaxTasksPerOwner: u.MaxTasksPerOwner,
-			Represent: func(ctx context.Context, owner string, waits func()) error {
-				return s.credentials.Wait(ctx, u.Name, owner, waits)
+			Represent: func(ctx context.Context, call shim.Session) context.Context {
+				if c := s.credentials.Represent(u.Name, call.Token); c != nil {
+					ctx = upstream.WithForwarded(ctx, &upstream.Forwarded{Credential: c})
+				}
+				return ctx
 			},
+			Bring: upstream.Bring,
 		}
 	}
 	return shim.New(shim.Options{

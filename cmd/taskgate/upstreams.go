@@ -37,7 +37,6 @@ func newUpstreams(c *config.Config, store *redisstore.Store, replica shim.Replic
 		if c.AuthOf(u).Passthrough != nil {
 			cfg.Shared = false // anonymous callers may show all kinds of things to the server
 			cfg.MaxSeen = auth.MaxTokens
-			cfg.Represent = func(subject string) *upstream.Forwarded { return representative(credentials, u.Name, subject) }
 		}
 		var err error
 		if cfg.TLS, err = clientTLS(u.TLS); err != nil {
@@ -56,20 +55,6 @@ func newUpstreams(c *config.Config, store *redisstore.Store, replica shim.Replic
 		out[u.Name] = up
 	}
 	return out, nil
-}
-
-// representative is what goes to a server that signs callers in itself, for one who is not here.
-func representative(credentials *auth.Credentials, upstreamName, subject string) *upstream.Forwarded {
-	return &upstream.Forwarded{
-		Authorization: func() string {
-			value, _ := credentials.Outgoing(context.Background(), upstreamName, subject)
-			return value
-		},
-		Ready: func(ctx context.Context) error {
-			return credentials.Wait(ctx, upstreamName, subject, func() {}) // the task says so
-		},
-		Challenge: func(_ int, values []string) []string { return values }, // there is nobody to read it
-	}
 }
 
 // upstreamTLS says how the servers of upstreams are reached, for what is asked of them in the

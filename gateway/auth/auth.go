@@ -181,8 +181,7 @@ func (m *Methods) Run(ctx context.Context) error {
 	}
 	g.Go(func() error {
 		<-ctx.Done()
-		_ = m.work.Close(context.Background()) // what runs ends with its life
-		return nil
+		return m.work.Close(context.Background()) // what runs ends with its life
 	})
 	for _, method := range m.byName {
 		if p, ok := method.(*passthrough); ok {

@@ -2,7 +2,10 @@ package auth
 
 import (
 	"context"
-	"strings"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -10,131 +13,231 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"taskgate/gateway/config"
+	"taskgate/shim"
 )
 
 const (
-	// lookAgain is how often whoever waits for a token looks by itself whether there is one.
+	// lookAgain is how often a call that waits for a token looks by itself whether there is one.
 	lookAgain = 30 * time.Second
 	// forgetEvery is how often tokens are looked through for those that are to be forgotten.
 	forgetEvery = time.Minute
+	// forgetAfter is for how long the tokens of an owner are kept who does not come.
+	forgetAfter = 24 * time.Hour
+	// mostTokens is how many tokens of one owner are remembered: of its devices, and of refreshes.
+	mostTokens = 8
+	// signInWait is how long a call waits for its owner to sign in again.
+	signInWait = 15 * time.Minute
 )
 
-// passedOn is what a request under passthrough came with: it goes on to the server as long as the
-// request is served.
-type passedOn struct {
-	authorization string    // "" for an anonymous one
-	until         time.Time // when that expires; zero where that is not known
-	over          atomic.Bool
+// errNotSignedIn ends a call whose owner did not come back.
+var errNotSignedIn = errors.New("its owner did not sign in again in time")
+
+// grade is what a token is good for, as its issuer says. It is stored with a call, so that another
+// replica knows which tokens may stand in for the one that the call came with.
+type grade struct {
+	Owner    string    `json:"owner"`
+	Hash     string    `json:"hash"` // of the token, with a key
+	Audience []string  `json:"aud,omitempty"`
+	Scopes   []string  `json:"scope,omitempty"`
+	Issued   time.Time `json:"iat,omitzero"`
+	Expires  time.Time `json:"exp,omitzero"`
 }
 
-func (v *passedOn) good(now time.Time) bool { return v.until.IsZero() || now.Before(v.until) }
+// standsIn reports whether a token of this grade may take the place of one of the other: it is of the
+// same owner, which is an issuer, a subject and a client, for the same audience, with at least the same
+// scopes, and newer.
+func (g grade) standsIn(other grade) bool {
+	return g.Owner == other.Owner && !other.Issued.IsZero() && g.Issued.After(other.Issued) &&
+		slices.Equal(g.Audience, other.Audience) &&
+		!slices.ContainsFunc(other.Scopes, func(s string) bool { return !slices.Contains(g.Scopes, s) })
+}
 
-// Authorization is the value of the header that the request came with, if it goes on to the
-// server; "" for every other way to sign in than passthrough, and for an anonymous request.
-func (c Caller) Authorization() string {
-	if c.request == nil {
-		return ""
+// shown is a token as its client shows it.
+type shown struct {
+	grade
+	authorization string
+	verified      bool
+	refused       atomic.Bool // by the server
+}
+
+// isGood reports whether the token may go out with requests that the client does not make itself.
+func (t *shown) isGood() bool {
+	return t != nil && !t.refused.Load() && (t.Expires.IsZero() || time.Now().Before(t.Expires))
+}
+
+// Credentials remember the tokens that callers have shown, for what is asked of a server when no
+// request is there that came with one. They are in memory only, and never in a log. Only verified tokens
+// are remembered, and others while a call waits for them. Upstreams without passthrough have none.
+type Credentials struct{ upstreams map[string]*tokenCache }
+
+// NewCredentials makes those of a configuration.
+func NewCredentials(c *config.Config) *Credentials {
+	all := &Credentials{upstreams: map[string]*tokenCache{}}
+	for _, u := range c.Upstreams {
+		if c.AuthOf(u).Passthrough != nil {
+			all.upstreams[u.Name] = newTokenCache(MaxTokens, forgetAfter)
+		}
 	}
-	return c.request.authorization
+	return all
+}
+
+// Represent is what signs in a call that this replica has taken over. description is what
+// Credential.Describe has returned; nil is for an upstream without passthrough.
+func (c *Credentials) Represent(upstreamName, description string) *Credential {
+	p := c.upstreams[upstreamName]
+	if p == nil {
+		return nil
+	}
+	cred := &Credential{from: p, here: func() bool { return false }}
+	_ = json.Unmarshal([]byte(description), &cred.need) // without one no token is good
+	return cred
+}
+
+// passedOn is what a request under passthrough came with.
+type passedOn struct {
+	own        *shown
+	credential *Credential
+	invalid    *Refusal
+	over       atomic.Bool
+}
+
+// Credential signs in what is asked of the server for the request; nil for every other way to sign in
+// than passthrough. challenge is what the client sees of a 401 or 403 of the server.
+func (c Caller) Credential(challenge func(status int, values []string) []string) *Credential {
+	if c.request == nil {
+		return nil
+	}
+	c.request.credential.challenge = challenge
+	return c.request.credential
 }
 
 // Shows reports whether the server decides about the caller: what it came with, if anything,
 // goes on to the server.
 func (c Caller) Shows() bool { return c.request != nil }
 
-// Here reports whether the request is still being served: its client is there to be told what the
-// server says of its token.
-func (c Caller) Here() bool { return c.request != nil && !c.request.over.Load() }
+// Signed reports whether the caller came with anything that goes on to the server.
+func (c Caller) Signed() bool { return c.request != nil && c.request.own.authorization != "" }
 
-// Leave says that the request has been answered. What is asked of the server on its behalf
-// after that has the newest token of the caller, and not the one that it came with.
+// Doubted refuses a caller whose token the server did not take: it owns and reads nothing until the
+// server takes it again.
+func (c Caller) Doubted() *Refusal {
+	if c.request != nil && c.request.own.refused.Load() {
+		return c.request.invalid
+	}
+	return nil
+}
+
+// Leave says that the request has been answered: its client is not there any more to be told what the
+// server says of its token.
 func (c Caller) Leave() {
 	if c.request != nil {
 		c.request.over.Store(true)
 	}
 }
 
-// Credentials have the newest Authorization of each principal, for what is asked of a server
-// when no request is there that came with one: a cancellation, an answer, the next look at a
-// call. They are in memory only, and never in a log. Upstreams
-// without passthrough have none.
-type Credentials struct {
-	upstreams map[string]*tokenCaches
+// Credential signs in what is asked of a server for one request of a client, and for the call that has
+// begun with it.
+type Credential struct {
+	from      *tokenCache
+	here      func() bool                                // the client waits for the answer to its request
+	challenge func(status int, values []string) []string // nil where no client is there to read it
+	verdict   func(authorization string, taken bool)     // nil likewise
+
+	mu      sync.Mutex
+	need    grade  // of the token that the call came with
+	own     *shown // that token; nil while only another replica has it
+	brought *shown // that of the latest request which brought an answer or a cancellation; nil for none
 }
 
-// NewCredentials makes those of a configuration.
-func NewCredentials(c *config.Config) *Credentials {
-	all := &Credentials{upstreams: map[string]*tokenCaches{}}
-	for _, u := range c.Upstreams {
-		if c.AuthOf(u).Passthrough != nil {
-			all.upstreams[u.Name] = &tokenCaches{newTokenCache(), newTokenCache()}
-		}
+// Describe says which tokens may stand in, without saying the token.
+func (c *Credential) Describe() string {
+	if c.need.Hash == "" {
+		return ""
 	}
-	return all
+	text, _ := json.Marshal(c.need) // texts and times can always be written
+	return string(text)
 }
 
-// of is where those of a principal are; nil for an upstream without passthrough.
-func (c *Credentials) of(upstream, subject string) *tokenCache {
-	switch p := c.upstreams[upstream]; {
-	case p == nil:
+// Own returns the header of a request that the client has made, and of the first one of its call; "" for
+// none.
+func (c *Credential) Own() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ofOwn()
+}
+
+// Later returns the header of a request that goes on with the call: the call's own as long as that is
+// good, then another one that may stand in.
+func (c *Credential) Later() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if t := c.choose(); t != nil {
+		return t.authorization
+	}
+	return c.ofOwn() // without one the server would take the caller for nobody
+}
+
+// Brought returns the header of a request that hands on an answer or a cancellation, and whether that is
+// good.
+func (c *Credential) Brought() (authorization string, good bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if t := c.brought; t.isGood() {
+		return t.authorization, true
+	}
+	if t := c.choose(); t != nil {
+		return t.authorization, t.isGood()
+	}
+	return c.ofOwn(), false
+}
+
+func (c *Credential) ofOwn() string {
+	if t := c.find(); t != nil {
+		return t.authorization
+	}
+	return ""
+}
+
+// find returns the token that the call came with, nil while this replica does not have it.
+// Credential.mu is held.
+func (c *Credential) find() *shown {
+	if c.own == nil && c.need.Hash != "" {
+		c.own = c.from.find(c.need.Owner, func(t *shown) bool { return t.Hash == c.need.Hash })
+	}
+	return c.own
+}
+
+// choose returns the token of a later request, nil if none is good. Credential.mu is held.
+func (c *Credential) choose() *shown {
+	if own := c.find(); own.isGood() || c.need.Hash == "" {
+		return own
+	}
+	return c.from.find(c.need.Owner, func(t *shown) bool { return t.isGood() && t.standsIn(c.need) })
+}
+
+// has reports whether there is a token for the first request of the call, or for a later one.
+func (c *Credential) has(first bool) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if first {
+		return c.find() != nil
+	}
+	return c.choose().isGood()
+}
+
+// Ready waits until there is a token for the next request of the call, the first one or a later one. The
+// call says meanwhile that it waits.
+func (c *Credential) Ready(ctx context.Context, first bool) error {
+	if !c.Waits() || c.has(first) {
 		return nil
-	case strings.HasPrefix(subject, unverifiedPrefix):
-		return p.unverified
-	default:
-		return p.known
 	}
-}
-
-// Outgoing returns the header Authorization of a request to the server of an upstream, on
-// behalf of the principal of this subject ("" for an anonymous one). In the course of a request
-// of that principal it is what the request came with, until that expires, else the newest that
-// this replica has seen. It reports false where there is none that is good: the upstream has
-// another way to sign in, the principal has not been seen here, or all that is left has expired.
-// The request's own is returned then all the same, since without one the server would take the
-// principal for nobody.
-func (c *Credentials) Outgoing(ctx context.Context, upstream, subject string) (authorization string, ok bool) {
-	p := c.of(upstream, subject)
-	if p == nil {
-		return "", false
-	}
-	own, good := "", false
-	if caller, is := CallerOf(ctx); is && caller.request != nil && caller.Principal.Owner() == subject {
-		own, good = caller.request.authorization, caller.request.good(time.Now())
-		if good && caller.Here() {
-			return own, true
-		}
-	}
-	if subject == "" {
-		return "", true
-	}
-	if authorization, _, ok = p.newest(subject); ok {
-		return authorization, true
-	}
-	return own, good
-}
-
-// Wait waits until Outgoing has something for this principal, or returns why ctx ended. It
-// calls waits once if that takes a while. The next request of the principal at the
-// upstream ends it.
-func (c *Credentials) Wait(ctx context.Context, upstream, subject string, waits func()) error {
-	p := c.of(upstream, subject)
-	if p == nil || subject == "" {
-		return nil
-	}
-	if _, ok := c.Outgoing(ctx, upstream, subject); ok {
-		return nil
-	}
-	for told := false; ; told = true {
-		came := p.await(subject)
-		if came == nil {
-			return nil
-		}
-		if !told {
-			waits()
-		}
+	ctx, stop := context.WithTimeoutCause(ctx, signInWait, errNotSignedIn)
+	defer stop()
+	defer shim.SayWaiting(ctx)()
+	defer c.from.leave(c.need.Owner)
+	for came := c.from.await(c.need.Owner); !c.has(first); came = c.from.next(c.need.Owner) {
 		again := time.NewTimer(lookAgain)
-		// The next request of the principal at this replica wakes it; it looks by itself each 30 s (lookAgain).
-		select {
+		select { // the next request of the owner wakes it, and a timer if that is lost
 		case <-came:
 		case <-again.C:
 		case <-ctx.Done():
@@ -143,106 +246,169 @@ func (c *Credentials) Wait(ctx context.Context, upstream, subject string, waits 
 		}
 		again.Stop()
 	}
+	return nil
 }
 
-// tokenCaches are those of one upstream. Anybody can show tokens that cannot be verified, as many as
-// they like: these take no room from those of callers who are known.
-type tokenCaches struct{ known, unverified *tokenCache }
+// Waits reports whether a call whose token is refused waits for another one: nobody is there to be told.
+func (c *Credential) Waits() bool { return !c.here() && c.need.Hash != "" }
 
-// tokenCache has the newest Authorization of each principal at one upstream. It is bounded: the one
-// that was not used for longest goes first.
+// Hear takes how the server has answered a request that was signed in by this.
+func (c *Credential) Hear(authorization string, status int) {
+	taken := status < 400
+	if !taken && status != http.StatusUnauthorized {
+		return // it may have refused the request, and not the token
+	}
+	if c.verdict != nil {
+		c.verdict(authorization, taken)
+	}
+	t := c.from.find(c.need.Owner, func(t *shown) bool { return t.authorization == authorization })
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, t := range []*shown{t, c.own, c.brought} {
+		if t != nil && t.authorization == authorization {
+			t.refused.Store(!taken)
+		}
+	}
+}
+
+// Challenge returns what a server says of a refused token as the client is to see it.
+func (c *Credential) Challenge(status int, values []string) []string {
+	if c.challenge == nil {
+		return values
+	}
+	return c.challenge(status, values)
+}
+
+// Bring has the answer or the cancellation that another request of the owner has brought go out with the
+// token of that request.
+func (c *Credential) Bring(other any) {
+	if from, ok := other.(*Credential); ok && from != c {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.brought = from.own // that of a request is there from its beginning
+	}
+}
+
+// tokenCache has the tokens of each owner at one upstream. It is bounded: the owner who was not there
+// for longest goes first.
 type tokenCache struct {
 	forget time.Duration
 
-	mu      sync.Mutex
-	entries *simplelru.LRU[string, *cachedToken] // by subject
+	mu     sync.Mutex
+	owners *simplelru.LRU[string, *tokensOfOwner]
+	// awaited are owners whose token is waited for.
+	awaited map[string]*awaited
 }
 
-// cachedToken is the newest of a principal. One without an authorization is only waited for.
-type cachedToken struct {
-	authorization string
-	until         time.Time // when it expires; zero where that is not known
-	used          time.Time
-	came          chan struct{} // closed when there is a new one; nil while nobody waits
+type tokensOfOwner struct {
+	tokens []*shown
+	used   time.Time
 }
 
-func (s *cachedToken) good(now time.Time) bool {
-	return s != nil && s.authorization != "" && (s.until.IsZero() || now.Before(s.until))
+// awaited says that calls wait for an owner.
+type awaited struct {
+	calls int
+	came  chan struct{} // closed when the owner shows a token
+	shown []*shown      // tokens that cannot be verified
 }
 
-// forgetAfter is for how long the newest token of a caller is kept after its last use. Tasks that run,
-// a day at most by default, need it to ask the server something in the caller's name.
-const forgetAfter = 24 * time.Hour
-
-func newTokenCache() *tokenCache {
-	entries, _ := simplelru.NewLRU[string, *cachedToken](MaxTokens, nil) // fails for no size only
-	return &tokenCache{forget: forgetAfter, entries: entries}
+func newTokenCache(most int, forget time.Duration) *tokenCache {
+	owners, _ := simplelru.NewLRU[string, *tokensOfOwner](max(1, most), nil) // fails for no size only
+	return &tokenCache{forget: forget, owners: owners, awaited: map[string]*awaited{}}
 }
 
-// put notes what a principal has shown just now. Of two that expire, the one that lasts
-// longer is the newer one: a client may still use the old one for a moment.
-func (p *tokenCache) put(subject, authorization string, until time.Time) {
-	now := time.Now()
+// put notes a token that its owner has shown just now, and returns what is known of it.
+func (p *tokenCache) put(t *shown) *shown {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s, ok := p.entries.Get(subject)
-	if !ok {
-		s = &cachedToken{}
-		p.entries.Add(subject, s)
+	if t.verified {
+		of, ok := p.owners.Get(t.Owner)
+		if !ok {
+			of = &tokensOfOwner{}
+			p.owners.Add(t.Owner, of)
+		}
+		of.used = time.Now()
+		t = of.add(t)
 	}
-	s.used = now
-	if s.good(now) && !until.IsZero() && until.Before(s.until) {
-		return
+	if w := p.awaited[t.Owner]; w != nil {
+		if !t.verified && !slices.ContainsFunc(w.shown, func(o *shown) bool { return o.Hash == t.Hash }) {
+			w.shown = append(w.shown, t) // one: its hash is its owner
+		}
+		close(w.came)
+		w.came = make(chan struct{})
 	}
-	s.authorization, s.until = authorization, until
-	if s.came != nil {
-		close(s.came)
-		s.came = nil
-	}
+	return t
 }
 
-// newest returns what a principal has shown last, if it is good still, and until when.
-func (p *tokenCache) newest(subject string) (authorization string, until time.Time, ok bool) {
-	now := time.Now()
+// add takes a token, unless it is there already. The oldest of too many goes.
+func (o *tokensOfOwner) add(t *shown) *shown {
+	if i := slices.IndexFunc(o.tokens, func(known *shown) bool { return known.Hash == t.Hash }); i >= 0 {
+		return o.tokens[i]
+	}
+	o.tokens = slices.DeleteFunc(o.tokens, func(t *shown) bool { return !t.isGood() && !t.refused.Load() })
+	o.tokens = append(o.tokens, t)
+	slices.SortFunc(o.tokens, func(a, b *shown) int { return b.Issued.Compare(a.Issued) })
+	o.tokens = o.tokens[:min(len(o.tokens), mostTokens)]
+	return t
+}
+
+// find returns the newest token of an owner that is as wanted; nil for none.
+func (p *tokenCache) find(owner string, wanted func(*shown) bool) *shown {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s, _ := p.entries.Get(subject)
-	if !s.good(now) {
-		return "", time.Time{}, false
+	var all []*shown
+	if of, ok := p.owners.Get(owner); ok {
+		of.used = time.Now()
+		all = of.tokens
 	}
-	s.used = now
-	return s.authorization, s.until, true
+	if w := p.awaited[owner]; w != nil {
+		all = slices.Concat(all, w.shown)
+	}
+	if i := slices.IndexFunc(all, wanted); i >= 0 {
+		return all[i]
+	}
+	return nil
 }
 
-// await returns what is closed when a principal shows something; nil where it has already.
-func (p *tokenCache) await(subject string) <-chan struct{} {
-	now := time.Now()
+// await returns what is closed when an owner shows a token. Each await has its leave.
+func (p *tokenCache) await(owner string) <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s, ok := p.entries.Get(subject)
-	if s.good(now) {
-		return nil
+	w := p.awaited[owner]
+	if w == nil {
+		w = &awaited{came: make(chan struct{})}
+		p.awaited[owner] = w
 	}
-	if !ok {
-		s = &cachedToken{}
-		p.entries.Add(subject, s)
-	}
-	s.used = now
-	if s.came == nil {
-		s.came = make(chan struct{})
-	}
-	return s.came
+	w.calls++
+	return w.came
 }
 
-// tidy forgets what was not used for long, and what has expired.
+// next is await for whoever waits already.
+func (p *tokenCache) next(owner string) <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.awaited[owner].came
+}
+
+// leave ends an await.
+func (p *tokenCache) leave(owner string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if w := p.awaited[owner]; w != nil {
+		if w.calls--; w.calls == 0 {
+			delete(p.awaited, owner)
+		}
+	}
+}
+
+// tidy forgets owners who were not there for long, and whose tokens have all expired.
 func (p *tokenCache) tidy() {
-	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, subject := range p.entries.Keys() {
-		s, _ := p.entries.Peek(subject)
-		if s.came == nil && (!s.good(now) || now.Sub(s.used) >= p.forget) {
-			p.entries.Remove(subject)
+	for _, owner := range p.owners.Keys() {
+		of, _ := p.owners.Peek(owner)
+		if time.Since(of.used) >= p.forget || !slices.ContainsFunc(of.tokens, (*shown).isGood) {
+			p.owners.Remove(owner)
 		}
 	}
 }

@@ -7,165 +7,216 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"taskgate/gateway/config"
-	"taskgate/shim"
 )
 
-// newTestCredentials are those of the upstream up, which has passthrough, and of keys, which
-// has not.
-func newTestCredentials() *Credentials {
-	c := config.Default()
-	up, other := config.NewUpstream("up", "http://127.0.0.1:1"), config.NewUpstream("open", "http://127.0.0.1:1")
-	up.Auth = &config.Auth{Passthrough: config.NewPassthrough()}
-	c.Upstreams = []*config.Upstream{up, other}
-	return NewCredentials(c)
+// token is one of alice, with a grade that is changed.
+func token(name string, change func(*grade)) *shown {
+	t := &shown{authorization: "Bearer " + name, verified: true, grade: grade{
+		Owner: "alice", Hash: name, Audience: []string{"server"}, Scopes: []string{"read"},
+		Issued: time.Now(), Expires: time.Now().Add(time.Hour),
+	}}
+	if change != nil {
+		change(&t.grade)
+	}
+	return t
 }
 
-// visitor is a request of alice that came with a token.
-func visitor(authorization string, until time.Time) Caller {
-	return Caller{Principal: shim.Principal{Subject: "alice"}, request: &passedOn{authorization: authorization, until: until}}
+// request is what signs in for a request that came with a token.
+func (p *tokenCache) request(t *shown) (c *Credential, leave func()) {
+	here := true
+	return &Credential{from: p, here: func() bool { return here }, need: t.grade, own: p.put(t)}, func() { here = false }
 }
 
-// TestOutgoing: a request goes out with what it came with. What is asked later has the newest of
-// the same principal at the same upstream.
-func TestOutgoing(t *testing.T) {
+// TestStandIn: the call's own token goes out as long as it is good. After that another token stands in only
+// if it is of the same owner, for the same audience, with at least the same scopes, and newer; and none
+// does for the first request of a call.
+func TestStandIn(t *testing.T) {
+	others := map[string]struct {
+		change func(*grade)
+		may    bool
+	}{
+		"newer":          {func(g *grade) {}, true},
+		"more scopes":    {func(g *grade) { g.Scopes = []string{"read", "write"} }, true},
+		"older":          {func(g *grade) { g.Issued = g.Issued.Add(-time.Hour) }, false},
+		"as old":         {func(g *grade) { g.Issued = g.Issued.Add(-time.Minute) }, false},
+		"undated":        {func(g *grade) { g.Issued = time.Time{} }, false},
+		"fewer scopes":   {func(g *grade) { g.Scopes = nil }, false},
+		"other scopes":   {func(g *grade) { g.Scopes = []string{"write"} }, false},
+		"other audience": {func(g *grade) { g.Audience = []string{"gateway"} }, false},
+		"more audiences": {func(g *grade) { g.Audience = []string{"gateway", "server"} }, false},
+		"other client":   {func(g *grade) { g.Owner = "alice at another client" }, false},
+		"expired":        {func(g *grade) { g.Expires = g.Issued }, false},
+	}
+	for state, end := range map[string]func(*Credential){
+		"good":    func(*Credential) {},
+		"expired": func(*Credential) { <-time.After(time.Hour) },
+		"refused": func(c *Credential) { c.Hear("Bearer own", 401) },
+	} {
+		for name, other := range others {
+			synctest.Test(t, func(t *testing.T) {
+				p := newTokenCache(10, time.Hour)
+				c, leave := p.request(token("own", nil))
+				<-time.After(time.Minute)
+				p.put(token("other", func(g *grade) { g.Expires = g.Expires.Add(time.Hour); other.change(g) }))
+				leave()
+				end(c)
+				later := "Bearer own"
+				if state != "good" && other.may {
+					later = "Bearer other"
+				}
+				if got := c.Later(); got != later {
+					t.Errorf("own is %s, the other %s: a later request goes out with %q", state, name, got)
+				}
+				if got, _ := c.Brought(); got != later {
+					t.Errorf("own is %s, the other %s: an answer goes out with %q", state, name, got)
+				}
+				if got := c.Own(); got != "Bearer own" {
+					t.Errorf("own is %s, the other %s: the first request goes out with %q", state, name, got)
+				}
+			})
+		}
+	}
+}
+
+// TestBrought: an answer or a cancellation goes out with the token of the request that brings it, and
+// nothing else does.
+func TestBrought(t *testing.T) {
+	p := newTokenCache(10, time.Hour)
+	c, _ := p.request(token("own", nil))
+	other, _ := p.request(token("other", func(g *grade) { g.Scopes = nil }))
+	c.Bring(other)
+	c.Bring("what is none")
+	if got, good := c.Brought(); got != "Bearer other" || !good || c.Later() != "Bearer own" || c.Own() != "Bearer own" {
+		t.Errorf("%q, %v", got, good)
+	}
+	c.Hear("Bearer other", 401)
+	if got, good := c.Brought(); got != "Bearer own" || !good {
+		t.Errorf("once it is refused: %q, %v", got, good)
+	}
+}
+
+// TestAdoptedCredential: another replica has only the description of a token. The call's first request
+// waits for that very token, a later one also for one that stands in.
+func TestAdoptedCredential(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, now := newTestCredentials(), time.Now()
-		show := func(authorization string, until time.Time) Caller {
-			c.of("up", "alice").put("alice", authorization, until)
-			return visitor(authorization, until)
+		c, _ := newTokenCache(10, time.Hour).request(token("own", nil))
+		p := newTokenCache(10, time.Hour)
+		all := &Credentials{upstreams: map[string]*tokenCache{"up": p}}
+		adopted := func() *Credential { return all.Represent("up", c.Describe()) }
+		<-time.After(time.Minute)
+		p.put(token("newer", nil))
+		brief, stop := context.WithTimeout(t.Context(), time.Minute)
+		defer stop()
+		if err := adopted().Ready(brief, true); err == nil || adopted().Own() != "" {
+			t.Errorf("the first request goes out with another token: %v, %q", err, adopted().Own())
 		}
-		check := func(when string, ctx context.Context, upstream, subject, want string, known bool) {
-			t.Helper()
-			if got, ok := c.Outgoing(ctx, upstream, subject); got != want || ok != known {
-				t.Errorf("%s: %q, %v", when, got, ok)
-			}
+		if err := adopted().Ready(t.Context(), false); err != nil || adopted().Later() != "Bearer newer" {
+			t.Errorf("a later request: %v, %q", err, adopted().Later())
 		}
-		check("before anything", t.Context(), "up", "alice", "", false)
-		check("of nobody", t.Context(), "up", "", "", true)
-		check("without passthrough", t.Context(), "open", "", "", false)
-
-		first := show("a1", now.Add(time.Hour))
-		ctx := WithCaller(t.Context(), first)
-		second := show("a2", now.Add(2*time.Hour))
-		check("in a request", ctx, "up", "alice", "a1", true)
-		check("in another", WithCaller(t.Context(), second), "up", "alice", "a2", true)
-		check("in no request", t.Context(), "up", "alice", "a2", true)
-		check("at another upstream", ctx, "open", "alice", "", false)
-		check("for somebody else", ctx, "up", "bob", "", false)
-		check("for nobody", ctx, "up", "", "", true)
-		check("in a request of nobody", WithCaller(t.Context(), Caller{request: &passedOn{}}), "up", "", "", true)
-
-		show("a1", now.Add(time.Hour)) // by a client that is late
-		check("after an old one", t.Context(), "up", "alice", "a2", true)
-		first.Leave()
-		check("after the request", ctx, "up", "alice", "a2", true)
-		<-time.After(90 * time.Minute)
-		third := show("a3", time.Time{})
-		check("with one that says nothing of its end", t.Context(), "up", "alice", "a3", true)
-		check("in a request whose token has expired", WithCaller(t.Context(), visitor("a1", now.Add(time.Hour))), "up", "alice", "a3", true)
-		late := visitor("a2", now.Add(time.Hour))
-		late.Leave()
-		check("after a request whose token has expired", WithCaller(t.Context(), late), "up", "alice", "a3", true)
-		third.Leave()
-		show("a4", now.Add(100*time.Minute))
-		<-time.After(11 * time.Minute)
-		check("once it has expired", t.Context(), "up", "alice", "", false)
-		check("after a request, once all has expired", WithCaller(t.Context(), late), "up", "alice", "a2", false)
-		check("after a request that says nothing of its end", WithCaller(t.Context(), third), "up", "alice", "a3", true)
+		p.put(token("own", func(g *grade) { *g = c.need }))
+		if err := adopted().Ready(t.Context(), true); err != nil || adopted().Own() != "Bearer own" {
+			t.Errorf("the first request: %v, %q", err, adopted().Own())
+		}
+		if all.Represent("open", c.Describe()) != nil {
+			t.Error("an upstream without passthrough")
+		}
 	})
 }
 
-// TestCredentialsAreForgotten: they are bounded in number and in time.
-func TestCredentialsAreForgotten(t *testing.T) {
+// TestReady: whoever waits goes on with the next good token of the owner, also if the wake-up is lost, and
+// waits for so long at most. A client that is there is told what the server says instead.
+func TestReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newTestCredentials()
-		p := c.of("up", "alice")
-		p.forget = time.Hour
-		p.entries.Resize(3)
-		for i := range 5 {
-			p.put(fmt.Sprint(i), "t", time.Time{})
+		p := newTokenCache(10, time.Hour)
+		c, leave := p.request(token("own", nil))
+		c.Hear("Bearer own", 401)
+		if err := c.Ready(t.Context(), false); err != nil || c.Waits() {
+			t.Errorf("while the client is here: %v", err)
 		}
-		if p.entries.Len() != 3 {
-			t.Errorf("%d are kept", p.entries.Len())
-		}
-		<-time.After(30 * time.Minute)
-		c.Outgoing(t.Context(), "up", "4")
-		p.put("short", "t", time.Now().Add(time.Minute))
-		<-time.After(31 * time.Minute)
-		p.tidy()
-		if _, ok := c.Outgoing(t.Context(), "up", "4"); !ok || p.entries.Len() != 1 {
-			t.Errorf("%d are left, one in use: %v", p.entries.Len(), ok)
-		}
-	})
-}
-
-// TestWaitForCredentials: the next request of the owner ends the wait, also if the wake-up is
-// lost; another's does not.
-func TestWaitForCredentials(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newTestCredentials()
-		p := c.of("up", "alice")
-		p.entries.Resize(2)
-		told := 0
-		wait := func(ctx context.Context) <-chan error {
+		leave()
+		wait := func() <-chan error {
 			done := make(chan error, 1)
-			go func() { done <- c.Wait(ctx, "up", "alice", func() { told++ }) }()
+			go func() { done <- c.Ready(t.Context(), false) }()
 			synctest.Wait()
 			return done
 		}
 		over := func(done <-chan error) bool {
 			synctest.Wait()
-			select {
-			case err := <-done:
-				if err != nil {
-					t.Error(err)
-				}
-				return true
-			default:
-				return false
-			}
+			return len(done) > 0
 		}
-		done := wait(t.Context())
-		p.put("bob", "b", time.Time{})
-		<-time.After(10 * lookAgain)
-		if over(done) || told != 1 {
-			t.Fatalf("told %d times", told)
-		}
-		p.put("alice", "a", time.Now().Add(time.Hour))
-		if !over(done) {
-			t.Fatal("alice has come, and nobody noticed")
-		}
-		if !over(wait(t.Context())) || told != 1 {
-			t.Fatal("it waits for what is there")
-		}
-		<-time.After(2 * time.Hour)
-		done = wait(t.Context())
-		if over(done) || told != 2 {
-			t.Fatal("it takes what has expired")
-		}
-		for i := range 4 {
-			p.put(fmt.Sprint(i), "t", time.Time{}) // forgets who waits for alice
-		}
-		p.put("alice", "a", time.Time{})
+		done := wait()
+		p.put(token("bob's", func(g *grade) { g.Owner = "bob" }))
+		p.put(token("weaker", func(g *grade) { g.Scopes, g.Issued = nil, g.Issued.Add(time.Second) }))
 		if over(done) {
-			t.Fatal("this was to be the second way to wake up")
+			t.Fatal("it goes on with another's token, or a weaker one")
 		}
-		<-time.After(lookAgain)
-		if !over(done) {
-			t.Fatal("it does not look again")
+		<-time.After(time.Minute)
+		p.put(token("newer", nil))
+		if !over(done) || <-done != nil || c.Later() != "Bearer newer" {
+			t.Fatalf("alice has come, and it has %q", c.Later())
 		}
-		gone := errors.New("gone")
-		ctx, leave := context.WithCancelCause(t.Context())
-		p.entries.Purge()
-		done = wait(ctx)
-		leave(gone)
-		if err := <-done; err != gone {
-			t.Error(err)
+		c.Hear("Bearer newer", 401)
+		done = wait()
+		began := time.Now()
+		if err := <-done; !errors.Is(err, errNotSignedIn) || time.Since(began) != signInWait {
+			t.Errorf("%v after %v", err, time.Since(began))
 		}
-		if c.Wait(ctx, "up", "", nil) != nil || c.Wait(ctx, "open", "alice", nil) != nil {
-			t.Error("it waits where nothing is needed")
+		if len(p.awaited) != 0 {
+			t.Error("it is waited for still")
+		}
+	})
+}
+
+// TestStrangersLeaveNothing: a token that signs nobody in is not remembered, unless a call waits for it.
+func TestStrangersLeaveNothing(t *testing.T) {
+	p := newTokenCache(3, time.Hour)
+	stranger := func(name string) *shown {
+		return &shown{authorization: "Bearer " + name, grade: grade{Owner: "token:" + name, Hash: name}}
+	}
+	for i := range 100 {
+		p.put(stranger(fmt.Sprint(i)))
+	}
+	if p.owners.Len() != 0 || len(p.awaited) != 0 {
+		t.Errorf("%d owners, %d awaited", p.owners.Len(), len(p.awaited))
+	}
+	p.await("token:mine")
+	p.put(stranger("mine"))
+	p.put(stranger("yours"))
+	if got := p.find("token:mine", (*shown).isGood); got == nil || got.authorization != "Bearer mine" {
+		t.Errorf("a call that waits finds %v", got)
+	}
+	p.leave("token:mine")
+	if got := p.find("token:mine", (*shown).isGood); got != nil {
+		t.Errorf("after that there is %v", got)
+	}
+	for i := range 10 {
+		p.put(token(fmt.Sprint(i), func(g *grade) { g.Owner = fmt.Sprint(i) }))
+	}
+	for i := range 100 {
+		p.put(token(fmt.Sprint("again", i), func(g *grade) { g.Owner = "9" }))
+	}
+	if of, _ := p.owners.Get("9"); p.owners.Len() != 3 || len(of.tokens) > mostTokens {
+		t.Errorf("%d owners, %d tokens", p.owners.Len(), len(of.tokens))
+	}
+}
+
+// TestCredentialsAreForgotten once their owner is not there for long, or all have expired.
+func TestCredentialsAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newTokenCache(10, time.Hour)
+		p.put(token("a", func(g *grade) { g.Owner, g.Expires = "a", time.Time{} }))
+		p.put(token("b", func(g *grade) { g.Owner, g.Expires = "b", time.Time{} }))
+		p.put(token("c", func(g *grade) { g.Owner, g.Expires = "c", time.Now().Add(time.Minute) }))
+		<-time.After(30 * time.Minute)
+		p.find("a", (*shown).isGood)
+		p.tidy()
+		if p.owners.Contains("c") || !p.owners.Contains("b") {
+			t.Error("what has expired is there, or what has not is not")
+		}
+		<-time.After(31 * time.Minute)
+		p.tidy()
+		if !p.owners.Contains("a") || p.owners.Contains("b") {
+			t.Error("it does not go by use")
 		}
 	})
 }

@@ -26,23 +26,32 @@ type trust struct {
 	tokens  map[string]*tokens // by issuer, of those that have signed one; guarded by passthrough.mu
 }
 
-// lookUp finds out whose a token is. A JWT of an issuer of the server is verified as such, and any
-// other token is shown to the introspection endpoint. An error says that nobody could be asked.
-func (p *passthrough) lookUp(ctx context.Context, token string, before *verification) (*verification, error) {
+// lookUp finds out whose a token is. A JWT of an issuer of the server is verified as such. A token that
+// names no issuer is shown to the introspection endpoint, and so is one that names the issuer there: no
+// token goes to an issuer that it does not name. An error says that nobody could be asked.
+func (p *passthrough) lookUp(ctx context.Context, token, address string, before *verification) (*verification, error) {
 	t, err := p.trusted(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if issuer := issuerOf(token); slices.Contains(t.issuers, issuer) {
-		return p.asJWT(ctx, t, issuer, token)
+	from := issuerOf(token)
+	if slices.Contains(t.issuers, from) {
+		return p.asJWT(ctx, t, from, token)
 	}
-	if p.cfg.Introspection != nil {
-		return p.introspect(ctx, t, token, before)
+	if p.cfg.Introspection != nil && (from == "" || sameHost(from, p.cfg.Introspection.URL)) {
+		return p.lookups.do(ctx, address, before, func() (*verification, error) { return p.introspect(ctx, t, token, before) })
 	}
 	return p.nothing(), nil
 }
 
-// nothing is found out; it is not tried again for a while.
+// sameHost reports whether two addresses are of one origin.
+func sameHost(a, b string) bool {
+	one, err := url.Parse(a)
+	two, failed := url.Parse(b)
+	return err == nil && failed == nil && sameOrigin(one, two)
+}
+
+// nothing is found out.
 func (p *passthrough) nothing() *verification {
 	return &verification{verdict: unverified, until: time.Now().Add(remember)}
 }
@@ -113,7 +122,9 @@ func (p *passthrough) asJWT(ctx context.Context, t *trust, issuer, token string)
 	g, err := of.verify(ctx, token)
 	switch {
 	case err == nil:
-		return &verification{verdict: verified, issuer: issuer, name: g.name, until: g.until, expires: g.until, grant: g}, nil
+		return &verification{verdict: verified, issuer: issuer, name: g.name, until: g.until, grant: g, grade: grade{
+			Owner: principal("passthrough", issuer, g.name, g.client).Owner(), Audience: g.audience, Scopes: g.scopes, Issued: g.issued, Expires: g.until,
+		}}, nil
 	case errors.Is(err, jwt.ErrExpired), errors.Is(err, jwt.ErrNotValidYet), errors.Is(err, jwt.ErrIssuedInTheFuture):
 		return p.refute(), nil
 	case errors.Is(err, errKeyless):
@@ -178,7 +189,10 @@ func (p *passthrough) introspect(ctx context.Context, t *trust, token string, be
 		Active   bool             `json:"active"`
 		Issuer   string           `json:"iss"`
 		Subject  string           `json:"sub"`
+		Client   string           `json:"client_id"`
+		Scope    json.RawMessage  `json:"scope"`
 		Audience jwt.Audience     `json:"aud"`
+		Issued   *jwt.NumericDate `json:"iat"`
 		Expiry   *jwt.NumericDate `json:"exp"`
 		Begins   *jwt.NumericDate `json:"nbf"`
 	}
@@ -199,19 +213,21 @@ func (p *passthrough) introspect(ctx context.Context, t *trust, token string, be
 	case says.Subject == "", !slices.ContainsFunc(p.audiences(t), says.Audience.Contains):
 		return p.nothing(), nil
 	}
-	f := p.believed(says.Issuer, says.Subject)
-	if says.Issuer == "" {
-		f.issuer = at.URL // who says so, in place of who has given it out
+	from := says.Issuer
+	if from == "" {
+		from = at.URL // who says so, in place of who has given it out
 	}
-	if f.expires = expires; !expires.IsZero() && expires.Before(f.until) {
+	f := &verification{verdict: verified, issuer: from, name: says.Subject, until: now.Add(remember), grade: grade{
+		Owner:    principal("passthrough", from, says.Subject, says.Client).Owner(),
+		Audience: slices.Sorted(slices.Values(says.Audience)), Scopes: scopesOf(says.Scope), Expires: expires,
+	}}
+	if says.Issued != nil {
+		f.grade.Issued = says.Issued.Time()
+	}
+	if !expires.IsZero() && expires.Before(f.until) {
 		f.until = expires
 	}
 	return f, nil
-}
-
-// believed is whose somebody says that a token is.
-func (p *passthrough) believed(issuer, subject string) *verification {
-	return &verification{verdict: verified, issuer: issuer, name: subject, until: time.Now().Add(remember)}
 }
 
 // algorithms are those that a token may be signed with. None is symmetric: whoever can check such a

@@ -11,7 +11,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -32,15 +34,15 @@ type passthrough struct {
 	public   []string // audiences that need no metadata
 	secret   []byte   // of the hashes of tokens that cannot be verified
 	resource *Resource
-	tokens   *tokenCaches
+	tokens   *tokenCache
 	log      *slog.Logger
 	web      fetcher // towards issuers
 	work     *work.Background
 
 	known   *verifications // of tokens that are verified
-	others  *verifications // of all that anybody may show: they take no room from the known ones
+	others  *verifications // of those that nobody can verify, and that the server has taken or refused
 	asking  singleflight.Group
-	lookups chan struct{} // full while maxLookups are under way
+	lookups *lookups
 	// lookupTimeout is that of production, but in tests.
 	lookupTimeout time.Duration
 
@@ -51,6 +53,20 @@ type passthrough struct {
 	broken, invalid, unknown *Refusal
 }
 
+// verification is what was found out of a token.
+type verification struct {
+	verdict verdict
+	issuer  string // whose it is, where it is verified
+	name    string
+	grade   grade       // what it is good for then
+	until   time.Time   // for how long that is believed
+	grant   *grant      // of a JWT; nil for none
+	refused atomic.Bool // the server has not taken it when it was last shown
+}
+
+// verifications are what was found out of tokens, by their hashes.
+type verifications = lru.Cache[[sha256.Size]byte, *verification]
+
 const (
 	// maxLookups is how many tokens are being looked up at a time: more would only wait at their
 	// issuer.
@@ -59,21 +75,9 @@ const (
 	// too short is refused with 503.
 	lookupTimeout = 10 * time.Second
 	// remember is for how long it is believed what introspection has said of a token, and that
-	// nothing is known of one: a token that is revoked is good for so much longer.
+	// nothing is known of one.
 	remember = time.Minute
 )
-
-// verification is what was found out of a token.
-type verification struct {
-	verdict      verdict
-	issuer, name string    // whose it is, where it is verified
-	until        time.Time // for how long that is believed
-	expires      time.Time // when the token does; zero where that is not known
-	grant        *grant    // of a JWT; nil for none
-}
-
-// verifications are what was found out of tokens, by their hashes.
-type verifications = lru.Cache[[sha256.Size]byte, *verification]
 
 // verdict says what is known of a token.
 type verdict int
@@ -87,10 +91,7 @@ const (
 // unverifiedPrefix begins the principals of those whose token cannot be verified.
 const unverifiedPrefix = "token:"
 
-// errBusy: too many tokens are being looked up.
-var errBusy = errors.New("too many tokens are being looked up")
-
-func newPassthrough(c *config.Config, u *config.Upstream, tokens *tokenCaches, o Options) (Method, error) {
+func newPassthrough(c *config.Config, u *config.Upstream, tokens *tokenCache, o Options) (Method, error) {
 	if tokens == nil {
 		return nil, errors.New("the credentials are those of another configuration")
 	}
@@ -113,7 +114,7 @@ func newPassthrough(c *config.Config, u *config.Upstream, tokens *tokenCaches, o
 	p := &passthrough{
 		cfg: cfg, page: c.PublicURL + MetadataPath(u),
 		public: append(sameAddress(c.PublicURL+u.Path, u.URL), cfg.Audiences...), secret: secret,
-		resource: resource, tokens: tokens, log: log, web: newFetcher(nil), work: lasting, known: known, others: others, lookups: make(chan struct{}, maxLookups), lookupTimeout: lookupTimeout,
+		resource: resource, tokens: tokens, log: log, web: newFetcher(nil), work: lasting, known: known, others: others, lookups: newLookups(maxLookups), lookupTimeout: lookupTimeout,
 	}
 	p.broken = challenged(http.StatusBadRequest, p.page, "invalid_request", "Authorization must be there once, and one credential", nil)
 	p.invalid = challenged(http.StatusUnauthorized, p.page, "invalid_token", "the token is not valid any more", nil)
@@ -137,34 +138,39 @@ func tokenSecret(c *config.Config) ([]byte, error) {
 	return hkdf.Key(sha256.New, secret, nil, "taskgate principal of a token", sha256.Size)
 }
 
+// maxCredential bounds what a request may show, in bytes.
+const maxCredential = 16 << 10
+
 // Identify finds out whose the token of a request is. One without a token is anonymous, and one
 // whose token nobody knows is let through as well: the server decides about both.
 func (p *passthrough) Identify(r *http.Request) (Caller, *Refusal) {
 	values := r.Header[headerAuthorization]
 	switch {
 	case len(values) == 0:
-		return Caller{request: &passedOn{}}, nil
-	case trim(values[0]) == "":
+		return p.caller(shim.Principal{}, &shown{}, nil), nil
+	case trim(values[0]) == "", len(values[0]) > maxCredential:
 		return Caller{}, p.broken
 	}
 	token, found := bearer(r.Header)
 	switch found {
 	case absent: // another scheme
-		return p.byToken(values[0]), nil
+		return p.byToken(values[0], nil), nil
 	case broken:
 		return Caller{}, p.broken
 	}
-	f, err := p.find(r.Context(), token)
+	f, err := p.find(r.Context(), token, AddressOf(r))
 	switch {
+	case errors.Is(err, errTooMany):
+		return Caller{}, tooManyLookups
 	case err != nil:
 		p.log.DebugContext(r.Context(), "a token cannot be looked up", "reason", err)
 		return Caller{}, p.unknown
 	case f.verdict == refuted:
 		return Caller{}, p.invalid
 	case f.verdict == verified:
-		return p.bySubject(principal("passthrough", f.issuer, f.name), values[0], f), nil
+		return p.bySubject(values[0], f), nil
 	}
-	return p.byToken(values[0]), nil
+	return p.byToken(values[0], f), nil
 }
 
 // Recall finds the owner of a token that was verified before.
@@ -174,37 +180,76 @@ func (p *passthrough) Recall(r *http.Request) string {
 		return ""
 	}
 	if f, ok := p.known.Peek(sha256.Sum256([]byte(token))); ok && f.verdict == verified && time.Now().Before(f.until) {
-		return principal("passthrough", f.issuer, f.name).Owner()
+		return f.grade.Owner
 	}
 	return ""
 }
 
 // bySubject is a caller who is known by a verified token.
-func (p *passthrough) bySubject(who shim.Principal, authorization string, f *verification) Caller {
-	p.tokens.known.put(who.Subject, authorization, f.expires)
-	return Caller{Principal: who, issuer: f.issuer, name: f.name, request: &passedOn{authorization: authorization, until: f.expires}}
+func (p *passthrough) bySubject(authorization string, f *verification) Caller {
+	t := &shown{grade: f.grade, authorization: authorization, verified: true}
+	t.Hash = p.hash(authorization)
+	t.refused.Store(f.refused.Load())
+	c := p.caller(shim.Principal{Subject: t.Owner, NoTasks: f.refused.Load()}, p.tokens.put(t), f)
+	c.issuer, c.name = f.issuer, f.name
+	return c
 }
 
 // byToken is a caller who is known by what it shows only.
-func (p *passthrough) byToken(authorization string) Caller {
-	h := hmac.New(sha256.New, p.secret)
-	h.Write([]byte(trim(authorization)))
-	who := shim.Principal{
-		Subject: unverifiedPrefix + base64.RawURLEncoding.EncodeToString(h.Sum(nil)),
-		NoTasks: p.cfg.Unverified == config.UnverifiedBlock,
-	}
-	if who.NoTasks {
+func (p *passthrough) byToken(authorization string, f *verification) Caller {
+	hash := p.hash(authorization)
+	refused := f != nil && f.refused.Load()
+	who := shim.Principal{Subject: unverifiedPrefix + hash, NoTasks: refused || p.cfg.Unverified == config.UnverifiedBlock}
+	if p.cfg.Unverified == config.UnverifiedBlock {
 		p.warned.Do(func() {
 			p.log.Warn("a token cannot be verified, so its caller gets no tasks; nor do others with such a token (auth.passthrough.unverified)")
 		})
 	}
-	p.tokens.unverified.put(who.Subject, authorization, time.Time{})
-	return Caller{Principal: who, request: &passedOn{authorization: authorization}}
+	t := &shown{grade: grade{Owner: who.Subject, Hash: hash}, authorization: authorization}
+	t.refused.Store(refused)
+	return p.caller(who, p.tokens.put(t), f)
+}
+
+// hash stands for what a request shows, on every replica.
+func (p *passthrough) hash(authorization string) string {
+	h := hmac.New(sha256.New, p.secret)
+	h.Write([]byte(trim(authorization)))
+	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
+}
+
+// caller is who a request is from that goes to the server with what it shows.
+func (p *passthrough) caller(who shim.Principal, own *shown, f *verification) Caller {
+	request := &passedOn{own: own, invalid: p.invalid}
+	request.credential = &Credential{from: p.tokens, here: func() bool { return !request.over.Load() }, need: own.grade, own: own}
+	request.credential.verdict = func(authorization string, taken bool) { p.hear(own, f, authorization, taken) }
+	return Caller{Principal: who, request: request}
+}
+
+// hear takes whether the server has taken what a request has shown. A token that nobody can verify is
+// remembered only then, by its hash.
+func (p *passthrough) hear(own *shown, f *verification, authorization string, taken bool) {
+	if authorization != own.authorization {
+		return
+	}
+	own.refused.Store(!taken)
+	if f == nil || f.verdict == unverified {
+		scheme, token, _ := strings.Cut(trim(authorization), " ")
+		if !strings.EqualFold(scheme, "Bearer") {
+			return
+		}
+		hash := sha256.Sum256([]byte(strings.TrimLeft(token, " ")))
+		if known, ok := p.others.Peek(hash); ok {
+			f = known
+		} else if f = p.nothing(); true {
+			p.others.Add(hash, f)
+		}
+	}
+	f.refused.Store(!taken)
 }
 
 // find returns what is known of a token, and finds it out if need be: once for all requests
 // that have it.
-func (p *passthrough) find(ctx context.Context, token string) (*verification, error) {
+func (p *passthrough) find(ctx context.Context, token, address string) (*verification, error) {
 	hash := sha256.Sum256([]byte(token))
 	if f := p.remembered(hash); f.holds(ctx, time.Now()) {
 		return f, nil
@@ -216,21 +261,17 @@ func (p *passthrough) find(ctx context.Context, token string) (*verification, er
 		}
 		ctx, stop := context.WithTimeout(ctx, p.lookupTimeout)
 		defer stop()
-		select {
-		case p.lookups <- struct{}{}:
-		case <-ctx.Done():
-			return nil, errBusy
+		f, err := p.lookUp(ctx, token, address, before)
+		if err != nil {
+			return nil, err
 		}
-		defer func() { <-p.lookups }()
-		f, err := p.lookUp(ctx, token, before)
-		switch {
-		case err != nil:
-		case f.verdict == verified, p.known.Contains(hash): // it is, or was
+		if before != nil {
+			f.refused.Store(before.refused.Load())
+		}
+		if f.verdict == verified || p.known.Contains(hash) { // it is, or was
 			p.known.Add(hash, f)
-		default:
-			p.others.Add(hash, f)
 		}
-		return f, err
+		return f, nil
 	})
 }
 
@@ -256,8 +297,7 @@ func (p *passthrough) run(ctx context.Context) error {
 	for {
 		select {
 		case <-tick.C:
-			p.tokens.known.tidy()
-			p.tokens.unverified.tidy()
+			p.tokens.tidy()
 		case <-ctx.Done():
 			_ = p.work.Close(context.Background()) // what runs ends with its life
 			return ctx.Err()

@@ -90,6 +90,7 @@ func passConfig(t *testing.T, s *oauthServer, change ...func(*config.Passthrough
 	c := config.Default()
 	c.PublicURL, c.StateKeys = wiretest.PublicURL, []config.StateKey{stateKey}
 	c.Auth.Passthrough = config.NewPassthrough()
+	c.Auth.Passthrough.Unverified = config.UnverifiedBlock // so that it shows who is verified
 	for _, f := range change {
 		f(c.Auth.Passthrough)
 	}
@@ -110,6 +111,9 @@ func withIntrospection(i *wiretest.Issuer) func(*config.Passthrough) {
 		p.Introspection = &config.Introspection{URL: i.URL + "/introspect", ClientID: "gateway", ClientSecret: wiretest.IntrospectionSecret}
 	}
 }
+
+// shows is what goes on to the server.
+func (c Caller) shows() string { return c.Credential(nil).Own() }
 
 // letIn asks for a caller that must be let through.
 func letIn(t *testing.T, m Method, authorization ...string) Caller {
@@ -143,8 +147,8 @@ func TestPassthroughPrincipal(t *testing.T) {
 		if c.Principal != alice.Principal {
 			t.Errorf("%s: %+v", name, c.Principal)
 		}
-		if c.Authorization() != authorization {
-			t.Errorf("%s: goes on as %q", name, c.Authorization())
+		if c.shows() != authorization {
+			t.Errorf("%s: goes on as %q", name, c.shows())
 		}
 	}
 	seen := map[shim.Principal]string{alice.Principal: "alice"}
@@ -162,7 +166,7 @@ func TestPassthroughPrincipal(t *testing.T) {
 		}
 		seen[c.Principal] = name
 	}
-	if c := letIn(t, m); c.Principal.Subject != "" || c.Authorization() != "" || !c.Shows() || c.Principal.NoTasks {
+	if c := letIn(t, m); c.Principal.Subject != "" || c.shows() != "" || !c.Shows() || c.Principal.NoTasks {
 		t.Errorf("anonymous is %+v", c)
 	}
 	if got := fmt.Sprint(alice.Names()); got != fmt.Sprintf("[issuer %s name alice]", i.URL) {
@@ -208,7 +212,7 @@ func TestPassthroughProbes(t *testing.T) {
 		if refusal != nil || !c.Principal.NoTasks || !strings.HasPrefix(c.Principal.Subject, "token:") || c.Principal.Subject == alice.Subject {
 			t.Errorf("%s: %+v, %v", name, c.Principal, refusal)
 		}
-		if c.Authorization() != "Bearer "+token {
+		if c.shows() != "Bearer "+token {
 			t.Errorf("%s: the server is not shown it", name)
 		}
 	}
@@ -224,7 +228,7 @@ func TestPassthroughProbes(t *testing.T) {
 	}
 	inURL := request()
 	inURL.URL.RawQuery = "access_token=" + good
-	if c, refusal := m.Identify(inURL); refusal != nil || c.Principal.Subject != "" || c.Authorization() != "" {
+	if c, refusal := m.Identify(inURL); refusal != nil || c.Principal.Subject != "" || c.shows() != "" {
 		t.Errorf("a token in the URL: %+v, %v", c, refusal)
 	}
 	for name, values := range map[string][]string{
@@ -281,9 +285,7 @@ func TestIntrospection(t *testing.T) {
 // outdate makes what was found out of a token old.
 func outdate(m *passthrough, token string) {
 	f, _ := m.known.Get(sha256.Sum256([]byte(token)))
-	aged := *f
-	aged.until = time.Now().Add(-time.Second)
-	m.known.Add(sha256.Sum256([]byte(token)), &aged)
+	f.until = time.Now().Add(-time.Second)
 }
 
 // TestTokensAreLookedUpOnce: many requests with one token ask once, and again when the answer is
@@ -431,12 +433,12 @@ func TestOtherIssuers(t *testing.T) {
 func TestLookupsAreBounded(t *testing.T) {
 	i := wiretest.NewIssuer(t, "")
 	m := startPassthrough(t, newOAuthServer(t, i.URL), withIntrospection(i))
-	m.lookups, m.lookupTimeout = make(chan struct{}, 1), 100*time.Millisecond
-	m.lookups <- struct{}{}
+	m.lookups, m.lookupTimeout = newLookups(1), 100*time.Millisecond
+	m.lookups.strangers <- struct{}{}
 	if c, refusal := m.Identify(request("Bearer " + i.Opaque("alice", nil))); refusal == nil || refusal.Status != http.StatusServiceUnavailable || c.Principal.Subject != "" {
 		t.Errorf("%+v, %v", c.Principal, refusal)
 	}
-	<-m.lookups
+	<-m.lookups.strangers
 	letIn(t, m, "Bearer "+i.Opaque("alice", nil))
 	ctx, leave := context.WithCancel(t.Context())
 	leave()
@@ -449,15 +451,10 @@ func TestLookupsAreBounded(t *testing.T) {
 func TestStrangersTakeNoRoom(t *testing.T) {
 	i := wiretest.NewIssuer(t, "")
 	c := passConfig(t, newOAuthServer(t, i.URL), withIntrospection(i))
-	credentials := NewCredentials(c)
-	credentials.upstreams["up"].known.entries.Resize(2)
-	credentials.upstreams["up"].unverified.entries.Resize(2)
-	m, err := New(c, Options{Credentials: credentials, Logger: slog.New(slog.DiscardHandler)})
+	m, err := New(c, Options{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.Of("up").(*passthrough).known.Resize(2)
-	m.Of("up").(*passthrough).others.Resize(2)
 	token := i.Opaque("alice", nil)
 	alice := letIn(t, m.Of("up"), "Bearer "+token)
 	for n := range 10 {
@@ -470,7 +467,140 @@ func TestStrangersTakeNoRoom(t *testing.T) {
 	for n := range 10 {
 		letIn(t, m.Of("up"), fmt.Sprint("Basic ", n))
 	}
-	if got, ok := credentials.Outgoing(t.Context(), "up", alice.Principal.Subject); got != "Bearer "+token || !ok {
-		t.Errorf("of her there is %q, %v", got, ok)
+	p := m.Of("up").(*passthrough)
+	if got := p.tokens.find(alice.Principal.Subject, (*shown).isGood); got == nil || got.authorization != "Bearer "+token {
+		t.Errorf("of her there is %v", got)
+	}
+	if p.known.Len() != 1 || p.others.Len() != 0 || p.tokens.owners.Len() != 1 {
+		t.Errorf("%d, %d and %d are kept", p.known.Len(), p.others.Len(), p.tokens.owners.Len())
+	}
+	for _, long := range []string{"Bearer " + strings.Repeat("x", maxCredential), "Basic " + strings.Repeat("x", maxCredential)} {
+		if _, refusal := p.Identify(request(long)); refusal == nil || refusal.Status != http.StatusBadRequest {
+			t.Errorf("%d bytes: %v", len(long), refusal)
+		}
+	}
+}
+
+// TestMadeUpTokensDoNotExhaustTheIssuer: an address that shows tokens of nobody's has few of them looked
+// up, and who holds a good token is let in meanwhile, from there with a token that was good before and
+// from anywhere else with a new one.
+func TestMadeUpTokensDoNotExhaustTheIssuer(t *testing.T) {
+	i := wiretest.NewIssuer(t, "")
+	m := startPassthrough(t, newOAuthServer(t, i.URL), withIntrospection(i))
+	from := func(address, authorization string) *Refusal {
+		r := request(authorization)
+		r.RemoteAddr = address
+		_, refusal := m.Identify(r)
+		return refusal
+	}
+	known := "Bearer " + i.Opaque("alice", nil)
+	if refusal := from("192.0.2.1:1", known); refusal != nil {
+		t.Fatal(refusal)
+	}
+	asked := i.Asked()
+	for n := range 500 {
+		refusal := from("192.0.2.1:1", fmt.Sprint("Bearer made-up-", n))
+		if n > 2*failuresAtOnce && (refusal == nil || refusal.Status != http.StatusTooManyRequests) {
+			t.Fatalf("try %d: %v", n, refusal)
+		}
+	}
+	if n := i.Asked() - asked; n > 2*failuresAtOnce {
+		t.Errorf("the issuer was asked %d times", n)
+	}
+	outdate(m, strings.TrimPrefix(known, "Bearer "))
+	if refusal := from("192.0.2.1:1", known); refusal != nil {
+		t.Errorf("with a token that was good before: %v", refusal)
+	}
+	if refusal := from("192.0.2.2:1", "Bearer "+i.Opaque("bob", nil)); refusal != nil {
+		t.Errorf("from another address: %v", refusal)
+	}
+	for n := range 1000 {
+		_ = from(fmt.Sprintf("198.51.%d.%d:1", n/200, n%200), fmt.Sprint("Bearer more-", n))
+	}
+	if n := i.Asked() - asked; n > 2*allFailuresAtOnce {
+		t.Errorf("the issuer was asked %d times for all", n)
+	}
+	if refusal := from("192.0.2.2:1", "Bearer "+i.Opaque("bob", nil)); refusal != nil {
+		t.Errorf("from where a good token came before: %v", refusal)
+	}
+}
+
+// TestRefusedTokensOwnNothing: a token that the server has refused gets no tasks and is shown none, on
+// this request and the next, until the server takes it again. One that nobody can verify likewise.
+func TestRefusedTokensOwnNothing(t *testing.T) {
+	i := wiretest.NewIssuer(t, "")
+	s := newOAuthServer(t, i.URL)
+	m := startPassthrough(t, s, func(p *config.Passthrough) { p.Unverified = config.UnverifiedToken })
+	for name, authorization := range map[string]string{
+		"verified": "Bearer " + i.Token("alice", map[string]any{"aud": s.URL}), "unverified": "Bearer of-nobody-knows-whom",
+	} {
+		c := letIn(t, m, authorization)
+		if c.Doubted() != nil || c.Principal.NoTasks {
+			t.Errorf("%s: at first %v", name, c.Doubted())
+		}
+		c.Credential(nil).Hear(authorization, http.StatusForbidden) // of one tool, perhaps
+		if c.Doubted() != nil {
+			t.Errorf("%s: after 403", name)
+		}
+		c.Credential(nil).Hear(authorization, http.StatusUnauthorized)
+		for what, c := range map[string]Caller{"the same request": c, "the next": letIn(t, m, authorization)} {
+			if refusal := c.Doubted(); refusal == nil || refusal.Status != http.StatusUnauthorized {
+				t.Errorf("%s, %s: %v", name, what, refusal)
+			}
+		}
+		if c := letIn(t, m, authorization); !c.Principal.NoTasks || c.shows() != authorization {
+			t.Errorf("%s: %+v", name, c.Principal)
+		}
+		letIn(t, m, authorization).Credential(nil).Hear(authorization, http.StatusOK)
+		if c := letIn(t, m, authorization); c.Doubted() != nil || c.Principal.NoTasks {
+			t.Errorf("%s: once the server takes it again", name)
+		}
+	}
+}
+
+// TestOwnerIsOfTheClient: another client of the same user owns other tasks.
+func TestOwnerIsOfTheClient(t *testing.T) {
+	i := wiretest.NewIssuer(t, "")
+	s := newOAuthServer(t, i.URL)
+	m := startPassthrough(t, s, withIntrospection(i))
+	of := func(claims map[string]any) string {
+		claims["aud"] = s.URL
+		return letIn(t, m, "Bearer "+i.Token("alice", claims)).Principal.Subject
+	}
+	one := of(map[string]any{"client_id": "one"})
+	if of(map[string]any{"client_id": "one", "jti": "2"}) != one || of(map[string]any{"azp": "one"}) != one {
+		t.Error("a refreshed token is somebody else's")
+	}
+	opaque := letIn(t, m, "Bearer "+i.Opaque("alice", map[string]any{"iss": i.URL, "client_id": "one"}))
+	if opaque.Principal.Subject != one {
+		t.Error("introspection says somebody else")
+	}
+	if of(map[string]any{"client_id": "two"}) == one || of(map[string]any{}) == one {
+		t.Error("another client is the same owner")
+	}
+}
+
+// TestSeveralAuthorizationServers: a token is shown to the issuer that it names only, and one that the
+// introspection endpoint does not know goes to the server, again and again.
+func TestSeveralAuthorizationServers(t *testing.T) {
+	one, two := wiretest.NewIssuer(t, ""), wiretest.NewIssuer(t, "")
+	s := newOAuthServer(t, one.URL, two.URL)
+	m := startPassthrough(t, s, withIntrospection(one))
+	opaque := two.Opaque("alice", map[string]any{"aud": s.URL})
+	for range 3 {
+		if c := letIn(t, m, "Bearer "+opaque); c.shows() != "Bearer "+opaque || c.Doubted() != nil {
+			t.Errorf("%+v", c)
+		}
+	}
+	if n := one.Asked(); n == 0 {
+		t.Error("nobody was asked")
+	}
+	letIn(t, m, "Bearer "+opaque).Credential(nil).Hear("Bearer "+opaque, http.StatusOK)
+	asked := one.Asked()
+	letIn(t, m, "Bearer "+opaque)
+	letIn(t, m, "Bearer "+two.Token("alice", map[string]any{"aud": s.URL}))
+	letIn(t, m, "Bearer "+two.Token("alice", map[string]any{"aud": s.URL, "iss": "https://elsewhere.example"}))
+	if one.Asked() != asked {
+		t.Errorf("asked %d times more", one.Asked()-asked)
 	}
 }

@@ -157,6 +157,52 @@ func TestMetadataThatCannotBeHad(t *testing.T) {
 	}
 }
 
+// TestMetadataHolds: whatever a server answers for a moment in the place of its metadata, such as during a
+// deploy, the last good document holds, for hours, and is asked for again soon.
+func TestMetadataHolds(t *testing.T) {
+	for _, status := range []int{http.StatusNotFound, http.StatusForbidden, http.StatusMovedPermanently, http.StatusBadGateway} {
+		i := wiretest.NewIssuer(t, "")
+		s := newOAuthServer(t, i.URL)
+		m := startPassthrough(t, s)
+		token := "Bearer " + i.Token("alice", map[string]any{"aud": s.URL})
+		alice := letIn(t, m, token).Principal
+		back := func(by time.Duration) {
+			f := &m.resource.metadata
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.tried, f.at = f.tried.Add(-by), f.at.Add(-by)
+		}
+		s.setStatus(status)
+		for range 3 {
+			back(time.Hour)
+			if c := letIn(t, m, token); c.Principal != alice {
+				t.Errorf("%d: she is %+v", status, c.Principal)
+			}
+			if got, err := m.resource.Metadata(t.Context()); err != nil || got == nil {
+				t.Errorf("%d: %v", status, err)
+			}
+		}
+		s.setStatus(0)
+		back(fetchFloor)
+		before := len(s.seen())
+		if _, err := m.resource.Metadata(t.Context()); err != nil {
+			t.Error(err)
+		}
+		deadline := time.Now().Add(wiretest.Patience)
+		for len(s.seen()) == before && time.Now().Before(deadline) {
+			<-time.After(time.Millisecond)
+		}
+		if len(s.seen()) == before {
+			t.Errorf("%d: it is not asked for again", status)
+		}
+		s.setStatus(status)
+		back(holdFor)
+		if got, err := m.resource.Metadata(t.Context()); err == nil {
+			t.Errorf("%d: it holds for ever: %s", status, got)
+		}
+	}
+}
+
 // TestMetadataIsFetchedOnce for all who need it.
 func TestMetadataIsFetchedOnce(t *testing.T) {
 	s := newOAuthServer(t)

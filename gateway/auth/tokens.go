@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -41,7 +42,10 @@ type grant struct {
 	of        *tokens
 	principal shim.Principal
 	name      string // of whom, as its issuer says
+	client    string // to whom it was given
+	audience  []string
 	scopes    []string
+	issued    time.Time
 	until     time.Time
 	keys      *keySet // with one of which it is signed
 }
@@ -146,8 +150,10 @@ func (g *grant) signed(ctx context.Context) bool {
 // claims are what is read of a token beyond what every JWT has.
 type claims struct {
 	jwt.Claims
-	Scope json.RawMessage `json:"scope"`
-	SCP   json.RawMessage `json:"scp"`
+	Scope  json.RawMessage `json:"scope"`
+	SCP    json.RawMessage `json:"scp"`
+	Client string          `json:"client_id"` // RFC 9068
+	Party  string          `json:"azp"`       // OpenID Connect
 }
 
 // verify checks the signature of a token and what it says.
@@ -184,10 +190,15 @@ func (t *tokens) verify(ctx context.Context, token string) (*grant, error) {
 	if who == "" {
 		return nil, fmt.Errorf("the claim %s is no text, or empty", t.claim)
 	}
-	return &grant{
-		of: t, principal: principal("jwt", c.Issuer, t.claim, who), name: who, keys: set,
+	g := &grant{
+		of: t, name: who, client: cmp.Or(c.Client, c.Party), keys: set, audience: slices.Sorted(slices.Values(c.Audience)),
 		scopes: append(scopesOf(c.Scope), scopesOf(c.SCP)...), until: c.Expiry.Time().Add(t.leeway),
-	}, nil
+	}
+	if c.IssuedAt != nil {
+		g.issued = c.IssuedAt.Time()
+	}
+	g.principal = principal("jwt", c.Issuer, t.claim, who, g.client)
+	return g, nil
 }
 
 // checkType refuses what an issuer signs that is no access token, as far as it says what it is

@@ -9,9 +9,9 @@ import (
 // goes on to the server with that request. The gateway verifies tokens only to know whose task
 // is whose. It needs public_url and, where the store is a Redis, state_keys.
 type Passthrough struct {
-	// Unverified says what becomes of callers whose token cannot be verified: block lets
-	// their calls block, and they get no tasks; token gives them tasks that belong to the
-	// token, and are lost to them with its refresh.
+	// Unverified says what becomes of callers whose token cannot be verified: token gives them
+	// tasks that belong to the token, and are lost to them with its refresh; block lets
+	// their calls block, and they get no tasks.
 	Unverified Unverified `yaml:"unverified"`
 
 	// Audiences are what tokens may be meant for, besides the server and the gateway. It is
@@ -44,7 +44,7 @@ type Introspection struct {
 
 // NewPassthrough returns a Passthrough with every default.
 func NewPassthrough() *Passthrough {
-	return &Passthrough{Unverified: UnverifiedBlock, Leeway: 30 * time.Second}
+	return &Passthrough{Unverified: UnverifiedToken, Leeway: 30 * time.Second}
 }
 
 func (t *Passthrough) seed(any) { *t = *NewPassthrough() }

@@ -16,7 +16,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"taskgate/gateway/auth"
 	"taskgate/gateway/config"
 	"taskgate/gateway/upstream"
 	"taskgate/internal/jsonrpc"
@@ -52,16 +51,7 @@ func newBorder(t *testing.T, change func(*config.Config)) *border {
 	u := config.NewUpstream("up", web.URL+"/mcp")
 	c.PublicURL, c.Upstreams = wiretest.PublicURL, []*config.Upstream{u}
 	change(c)
-	credentials := auth.NewCredentials(c)
 	cfg := upstream.Config{Name: "up", URL: u.URL, Replica: "r", Headers: http.Header{"X-Of-The-Gateway": {"yes"}}}
-	if c.AuthOf(u).Passthrough != nil {
-		cfg.Represent = func(subject string) *upstream.Forwarded {
-			return &upstream.Forwarded{Authorization: func() string {
-				value, _ := credentials.Outgoing(t.Context(), "up", subject)
-				return value
-			}}
-		}
-	}
 	up, err := upstream.New(cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -66,7 +66,10 @@ func (h *house) withPassthrough(c *config.Config, token func(i *wiretest.Issuer,
 }
 
 func newPassthroughHouse(t *testing.T) *house {
-	return newHouseOf(t, func(h *house, c *config.Config) { h.withPassthrough(c, jwtOf) })
+	return newHouseOf(t, func(h *house, c *config.Config) {
+		h.withPassthrough(c, jwtOf)
+		c.Auth.Passthrough.Unverified = config.UnverifiedBlock
+	})
 }
 
 // TestNobodysTasks: who shows no token has tasks as where nobody is asked, and sees those of

@@ -220,6 +220,6 @@ func (s *session) upstream(ctx context.Context) shim.Session {
 	st := s.current()
 	caps := translate.ClientCapabilities(st.Capabilities, translate.ClientView{Asked: true, RootsChange: true})
 	return shim.Session{
-		Key: s.id, Principal: st.Owner, Mark: upstream.Mark(ctx), Shared: true, Legacy: st.Legacy, ClientInfo: st.ClientInfo, Capabilities: caps,
+		Key: s.id, Principal: st.Owner, Mark: upstream.Mark(ctx), Token: upstream.Token(ctx), Shared: true, Legacy: st.Legacy, ClientInfo: st.ClientInfo, Capabilities: caps,
 	}
 }

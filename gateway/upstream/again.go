@@ -79,8 +79,10 @@ func (c *call) drop(nb *notBegun) {
 // When ctx ends, the upstream is told, unless the cause is shim.ErrDetached; the
 // error is then that cause. Other errors are *shim.UpstreamError.
 func (h *HTTP) Call(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
-	ctx, err := h.wire.represented(ctx, r.Session)
-	if err != nil {
+	if r.Retry != nil {
+		ctx = usedFor(ctx, later)
+	}
+	if err := h.wire.represented(ctx, r.Session); err != nil {
 		return shim.Reply{}, err
 	}
 	c := &call{h: h, sink: s}

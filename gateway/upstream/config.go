@@ -69,11 +69,8 @@ type Config struct {
 	// repeats a POST that has it when a connection breaks, and so are the headers
 	// that the transport writes.
 	Headers http.Header
-	// Represent, if not nil, gives what goes along with requests for a call whose client is not
-	// here (another replica has begun it), by the subject of the client (shim.Session.Principal).
-	Represent func(principal string) *Forwarded
 	// MaxSeen is for how many kinds of clients it is remembered what the server says of itself:
-	// those of an era that declare the same and, with Represent, have the same token. 256 if 0.
+	// those of an era that declare the same and have the same token. 256 if 0.
 	MaxSeen int
 	// Way says which transport the server at URL has; WayAuto if empty.
 	Way Way

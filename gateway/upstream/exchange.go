@@ -179,6 +179,7 @@ func (x *exchange) begin(ctx context.Context) func() {
 // cancelUpstream tells a legacy server that nobody waits for the call any more.
 // A modern one sees it by the connection's end (protocol.md H6), unless it has made a task.
 func (x *exchange) cancelUpstream(ctx context.Context) {
+	ctx = usedFor(ctx, brought)
 	if x.uncancelled || !x.reached.Load() || x.task.cancel(ctx) || x.to.era != mcp.Legacy {
 		return
 	}
@@ -194,11 +195,22 @@ func (x *exchange) cancelUpstream(ctx context.Context) {
 // be delivered.
 const cancelTimeout = 2 * time.Second
 
-// post sends the request and looks at the head of the response.
+// post sends the request and looks at the head of the response. A request that goes on with a call is sent
+// again once its owner has signed in, if the server does not take the token.
 func (x *exchange) post(ctx context.Context, body []byte) (*inbound, error) {
 	if x.w.cfg.Transport != nil {
 		ctx = context.WithValue(ctx, callerKey{}, x.caller)
 	}
+	for {
+		in, err := x.send(ctx, body)
+		if err == nil || x.head != nil || !awaitsSignIn(ctx, err) {
+			return in, err
+		}
+	}
+}
+
+// send is post once.
+func (x *exchange) send(ctx context.Context, body []byte) (*inbound, error) {
 	if err := x.ready(ctx); err != nil {
 		return nil, err
 	}

@@ -26,15 +26,89 @@ type Forwarded struct {
 	// connection of the client. Neither keeps requests apart.
 	Host  string
 	Proxy http.Header
-	// Authorization gives the header of that name, "" for none. It may be another one later,
-	// when the client has a new token. Nil leaves the header to the configuration.
-	Authorization func() string
-	// Ready waits, where the client has left and all that it has shown has expired, until it has
-	// shown something else, or returns why ctx ended. Nil never waits.
-	Ready func(ctx context.Context) error
+	// Credential signs the requests in; nil leaves the header Authorization to the configuration.
+	Credential Credential
+	// Token says which tokens may stand in on another replica (shim.Session.Token).
+	Token string
+}
+
+// Credential is what requests to a server are signed in with for one request of a client, and for the
+// call that has begun with it.
+type Credential interface {
+	// Own is the value of Authorization of what the client has asked for, and of the first request
+	// of its call; "" for none.
+	Own() string
+	// Later is that of a request that goes on with the call.
+	Later() string
+	// Brought is that of a request that hands on what another request of the client has brought, an
+	// answer or a cancellation. It reports whether that is good, as far as is known.
+	Brought() (authorization string, good bool)
+	// Ready waits until there is one for the first or a later request of the call, or returns why
+	// not. It does not wait as long as the client is there to be told.
+	Ready(ctx context.Context, first bool) error
+	// Waits reports whether Ready would ever wait.
+	Waits() bool
+	// Hear takes the status with which the server has answered a request with this value.
+	Hear(authorization string, status int)
 	// Challenge takes the status, 401 or 403, and the values of WWW-Authenticate of it, and returns
-	// these as the client is to see them. It comes with Authorization.
-	Challenge func(status int, values []string) []string
+	// these as the client is to see them.
+	Challenge(status int, values []string) []string
+	// Bring has Brought be what the other signs in with.
+	Bring(other any)
+}
+
+// use says what a request is made for.
+type use int
+
+const (
+	first   use = iota // what the client has asked for, or the first request of its call
+	later              // going on with the call
+	brought            // handing on an answer or a cancellation
+)
+
+// useKey is the key of the context value that useOf reads.
+type useKey struct{}
+
+// usedFor returns a context in which requests are made for this.
+func usedFor(ctx context.Context, u use) context.Context {
+	if f := forwardedOf(ctx); f == nil || f.Credential == nil {
+		return ctx
+	}
+	return context.WithValue(ctx, useKey{}, u)
+}
+
+func useOf(ctx context.Context) use {
+	u, _ := ctx.Value(useKey{}).(use)
+	return u
+}
+
+// authorization is what the next request of this context signs in with.
+func authorization(ctx context.Context, c Credential) string {
+	switch useOf(ctx) {
+	case later:
+		return c.Later()
+	case brought:
+		value, _ := c.Brought()
+		return value
+	}
+	return c.Own()
+}
+
+// Bring has what goes on in the context to hand on what the request of the context from brings with the
+// token of that request.
+func Bring(from, to context.Context) {
+	a, b := forwardedOf(from), forwardedOf(to)
+	if a != nil && b != nil && a.Credential != nil && b.Credential != nil {
+		b.Credential.Bring(a.Credential)
+	}
+}
+
+// Token describes what a request of this context signs in with, for shim.Session.
+func Token(ctx context.Context) string {
+	if f := forwardedOf(ctx); f != nil {
+		return f.Token
+	}
+	return ""
 }
 
 // Refusal is the cause of a shim.UpstreamError where the server refuses what a client has signed
@@ -99,10 +173,10 @@ func Mark(ctx context.Context) string {
 // tokenMark tells apart what a server has said to different tokens. It is in memory only.
 func tokenMark(ctx context.Context) string {
 	f := forwardedOf(ctx)
-	if f == nil || f.Authorization == nil {
+	if f == nil || f.Credential == nil {
 		return ""
 	}
-	sum := sha256.Sum256([]byte(f.Authorization()))
+	sum := sha256.Sum256([]byte(authorization(ctx, f.Credential)))
 	return string(sum[:])
 }
 
@@ -110,28 +184,43 @@ func tokenMark(ctx context.Context) string {
 // request without them could be to make it for somebody else.
 var errUnknownHeaders = errors.New("the headers that the call came with are known to another replica only")
 
-// represented is a context in which requests carry what belongs to a session. That is in the context of
-// its client's request, and of all that follows from it; a call of another replica has only what its
-// client has shown here. It is an error if that is not all.
-func (w *wire) represented(ctx context.Context, s shim.Session) (context.Context, error) {
-	if forwardedOf(ctx) == nil && w.cfg.Represent != nil {
-		ctx = WithForwarded(ctx, w.cfg.Represent(s.Principal))
-	}
+// represented is an error if the context of a call has not all that belongs to its session. That is in the
+// context of its client's request, and of all that follows from it; a call of another replica has only
+// what it is given here.
+func (w *wire) represented(ctx context.Context, s shim.Session) error {
 	if s.Mark == "" || Mark(ctx) == s.Mark {
-		return ctx, ready(ctx)
+		return ready(ctx)
 	}
 	ue := fail(kindRefused, "the headers that the call came with were lost with the replica that ran it", errUnknownHeaders)
 	ue.Unsent = true
-	return ctx, ue
+	return ue
 }
 
 // ready waits until what requests carry in this context is good. A server that gets nothing from a
 // client which has signed in would take it for somebody else.
 func ready(ctx context.Context) error {
-	if f := forwardedOf(ctx); f != nil && f.Ready != nil {
-		return f.Ready(ctx)
+	f := forwardedOf(ctx)
+	if f == nil || f.Credential == nil {
+		return nil
 	}
-	return nil
+	if _, good := f.Credential.Brought(); good && useOf(ctx) == brought {
+		return nil
+	}
+	err := f.Credential.Ready(ctx, useOf(ctx) == first)
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	ue := fail(kindRefused, "the task waited for its owner to sign in again, and its owner did not", err)
+	ue.Unsent = useOf(ctx) == first
+	return ue
+}
+
+// awaitsSignIn reports whether a request is to be made again once the owner of its call has another
+// token: the server has not taken the one that went out, and no client is there to be told.
+func awaitsSignIn(ctx context.Context, err error) bool {
+	se, ok := err.(*statusError)
+	f := forwardedOf(ctx)
+	return ok && se.status == http.StatusUnauthorized && useOf(ctx) != first && f != nil && f.Credential != nil && f.Credential.Waits()
 }
 
 // forward adds what of a client's request goes along.
@@ -145,24 +234,34 @@ func (w *wire) forward(req *http.Request) {
 	if f.Host != "" {
 		req.Host = f.Host
 	}
-	if f.Authorization == nil {
+	if f.Credential == nil {
 		return
 	}
 	delete(req.Header, headerAuthorization)
-	if value := f.Authorization(); value != "" {
+	if value := authorization(req.Context(), f.Credential); value != "" {
 		set(req.Header, headerAuthorization, value)
 	}
 }
 
-// renewed is a request once more, with a newer token than the one that the server has refused with
-// 401; nil if there is none. A server that asks for another token has not begun anything.
+// noteAnswer tells a client's credential how the server has answered a request that it has signed in.
+func noteAnswer(req *http.Request, resp *http.Response) {
+	f, value := forwardedOf(req.Context()), req.Header.Get(headerAuthorization)
+	if f != nil && f.Credential != nil && resp != nil && value != "" {
+		f.Credential.Hear(value, resp.StatusCode)
+	}
+}
+
+// renewed is a request once more, with the token that stands in for the one that the server has refused
+// with 401; nil if there is none. A server that asks for another token has not begun anything. None
+// stands in for the first request of a call.
 func renewed(req *http.Request, resp *http.Response) *http.Request {
 	f := forwardedOf(req.Context())
-	if f == nil || f.Authorization == nil || resp == nil || resp.StatusCode != http.StatusUnauthorized {
+	if f == nil || f.Credential == nil || resp == nil || resp.StatusCode != http.StatusUnauthorized || useOf(req.Context()) == first {
 		return nil
 	}
-	value := f.Authorization()
-	if value == "" || value == req.Header.Get(headerAuthorization) {
+	refused := req.Header.Get(headerAuthorization)
+	value := f.Credential.Later()
+	if value == "" || value == refused {
 		return nil
 	}
 	next := req.Clone(req.Context())
@@ -184,8 +283,8 @@ func (e *statusError) refused(resp *http.Response) {
 	if e.status != http.StatusUnauthorized && e.status != http.StatusForbidden || resp.Request == nil {
 		return
 	}
-	if f := forwardedOf(resp.Request.Context()); f != nil && f.Authorization != nil {
-		e.token, e.challenges = true, f.Challenge(e.status, resp.Header.Values("WWW-Authenticate"))
+	if f := forwardedOf(resp.Request.Context()); f != nil && f.Credential != nil {
+		e.token, e.challenges = true, f.Credential.Challenge(e.status, resp.Header.Values("WWW-Authenticate"))
 	}
 }
 

@@ -252,9 +252,9 @@ func (q *questions) post(asked []pending, gone map[string]bool, answers []shim.A
 // deliver posts a response, for a little while also when the call is over.
 func (q *questions) deliver(body []byte) error {
 	if q.ctx.Err() == nil {
-		return q.x.w.answer(q.ctx, q.x.life, q.x.to, body)
+		return q.x.w.answer(q.ctx, usedFor(q.x.life, brought), q.x.to, body)
 	}
-	ctx, cancel := outlive(q.ctx, cancelTimeout)
+	ctx, cancel := outlive(usedFor(q.ctx, brought), cancelTimeout)
 	defer cancel()
 	return q.x.w.answer(ctx, ctx, q.x.to, body)
 }

@@ -21,11 +21,17 @@ type signedIn struct {
 	next  chan struct{} // closed when there is another one
 }
 
-func (c *signedIn) authorization() string {
+func (c *signedIn) Own() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.token
 }
+func (c *signedIn) Later() string                           { return c.Own() }
+func (c *signedIn) Brought() (string, bool)                 { return c.Own(), c.Own() != "" }
+func (*signedIn) Waits() bool                               { return true }
+func (*signedIn) Hear(string, int)                          {}
+func (*signedIn) Challenge(_ int, values []string) []string { return values }
+func (*signedIn) Bring(any)                                 {}
 
 // expire ends the token, and gives the client another one in a while.
 func (c *signedIn) expire(in time.Duration) {
@@ -42,7 +48,7 @@ func (c *signedIn) expire(in time.Duration) {
 	}
 }
 
-func (c *signedIn) ready(ctx context.Context) error {
+func (c *signedIn) Ready(ctx context.Context, _ bool) error {
 	c.mu.Lock()
 	next := c.next
 	c.mu.Unlock()
@@ -57,9 +63,7 @@ func (c *signedIn) ready(ctx context.Context) error {
 func newSignedIn(ctx context.Context) (*signedIn, context.Context) {
 	c := &signedIn{token: "Bearer old", next: make(chan struct{})}
 	close(c.next)
-	return c, WithForwarded(ctx, &Forwarded{
-		Authorization: c.authorization, Ready: c.ready, Challenge: func(_ int, values []string) []string { return values },
-	})
+	return c, WithForwarded(ctx, &Forwarded{Credential: c})
 }
 
 // TestNothingGoesOutWithoutAToken: nothing is asked of the server while the token of a client that has

@@ -46,8 +46,8 @@ func (h *HTTP) Resume(ctx context.Context, r shim.Request, cp json.RawMessage, s
 	if !ok {
 		return shim.Reply{}, shim.ErrNotResumable
 	}
-	ctx, err := h.wire.represented(ctx, r.Session)
-	if err != nil {
+	ctx = usedFor(ctx, later)
+	if err := h.wire.represented(ctx, r.Session); err != nil {
 		return shim.Reply{}, err
 	}
 	if s == nil {
@@ -67,7 +67,7 @@ func (h *HTTP) Resume(ctx context.Context, r shim.Request, cp json.RawMessage, s
 	if c.Task != nil {
 		x.task = newServerTask(x, c.Task)
 	}
-	err = x.resume(ctx)
+	err := x.resume(ctx)
 	if detached(ctx) && err != nil {
 		ses.retain()
 	}
@@ -238,10 +238,11 @@ func backoff(n int) time.Duration {
 
 // replay asks for what came after the last event.
 func (x *exchange) replay() (*inbound, error) {
-	if err := x.ready(x.life); err != nil {
+	ctx := usedFor(x.life, later)
+	if err := x.ready(ctx); err != nil {
 		return nil, err
 	}
-	req, err := x.w.request(x.life, http.MethodGet, x.to, nil)
+	req, err := x.w.request(ctx, http.MethodGet, x.to, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -272,6 +273,8 @@ func (r *resumption) refused(ctx context.Context, err error) error {
 	switch s := se.status; {
 	case se.lost():
 		return &outOfReach{se.upstream()}
+	case awaitsSignIn(usedFor(r.x.life, later), err):
+		return nil
 	case s == http.StatusUnauthorized, s == http.StatusForbidden:
 		return se.upstream()
 	case s == http.StatusConflict, s == http.StatusTooManyRequests, s == http.StatusRequestTimeout:

@@ -171,7 +171,7 @@ func (s *session) note(ctx context.Context) {
 // apart is the same for all of them.
 func (s *session) carry(ctx context.Context) context.Context {
 	if f := s.carried.Load(); f != nil {
-		return WithForwarded(ctx, f)
+		return usedFor(WithForwarded(ctx, f), later)
 	}
 	return ctx
 }

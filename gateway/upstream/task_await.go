@@ -218,7 +218,14 @@ func (v taskView) cancelled() *jsonrpc.Error {
 
 // look asks how the task stands.
 func (t *serverTask) look(ctx context.Context) (taskView, error) {
+	ctx = usedFor(ctx, later)
 	m, err := t.query(ctx, mcp.MethodTasksGet, t.named())
+	for awaitsSignIn(ctx, err) {
+		if err := t.x.ready(ctx); err != nil {
+			return taskView{}, err
+		}
+		m, err = t.query(ctx, mcp.MethodTasksGet, t.named())
+	}
 	if err != nil || m.Error != nil {
 		return taskView{refused: m.Error}, err
 	}
@@ -291,7 +298,7 @@ func (t *serverTask) open(ctx context.Context) (*inbound, error) {
 	x.setID(id)
 	x.rec.amend(func(c *checkpoint) { c.Last, t.mark.Wait = "", id })
 	x.rec.unnoted = false
-	in, err := x.post(x.life, jsonrpc.AppendRequest(nil, jsonrpc.StringID(id), mcp.MethodTasksResult, t.named()))
+	in, err := x.post(usedFor(x.life, later), jsonrpc.AppendRequest(nil, jsonrpc.StringID(id), mcp.MethodTasksResult, t.named()))
 	if err != nil {
 		return nil, x.fault(ctx, err)
 	}
@@ -343,7 +350,7 @@ func (t *serverTask) cancel(ctx context.Context) bool {
 // that the task may be over.
 func (t *serverTask) abandon(ctx context.Context) {
 	t.given.Do(func() {
-		ctx, cancel := outlive(ctx, cancelTimeout)
+		ctx, cancel := outlive(usedFor(ctx, brought), cancelTimeout)
 		defer cancel()
 		if _, err := t.request(mcp.MethodTasksCancel, t.named()).run(ctx); err != nil {
 			t.x.w.log.Debug("cancellation was not delivered", "err", err)

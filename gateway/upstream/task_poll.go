@@ -235,6 +235,7 @@ func inputResponse(p pending, answers []shim.Answer, i int, failed error) (json.
 
 // update delivers answers. They may be sent again: the server takes each key once (T36).
 func (t *serverTask) update(ctx context.Context, answers map[string]json.RawMessage) error {
+	ctx = usedFor(ctx, brought)
 	params := retried(t.named(), &shim.Retry{Answers: answers})
 	for tries := 1; ; tries++ {
 		m, err := t.query(ctx, mcp.MethodTasksUpdate, params)

@@ -89,8 +89,10 @@ func CallerOf(ctx context.Context) shim.Session {
 // the log names the upstream anyway.
 func (w *wire) do(req *http.Request) (*http.Response, error) {
 	resp, err := w.client.Do(req)
+	noteAnswer(req, resp)
 	if next := renewed(req, resp); next != nil {
 		resp, err = w.client.Do(next)
+		noteAnswer(next, resp)
 	}
 	if ue, ok := err.(*url.Error); ok {
 		err = ue.Err
