@@ -25,6 +25,12 @@ func (u *route) passing(r *http.Request, c auth.Caller) (by upstream.Credential,
 		if c.Signed() {
 			u.resource.Doubt()
 		}
+		if own := u.config.PublicURL + u.endpoint.Config.Path; status == http.StatusUnauthorized && c.IsFor([]string{own}, []string{u.endpoint.Config.URL}) {
+			u.wrongAudience.Do(func() {
+				u.endpoint.Log.WarnContext(ctx, "the server refuses a good token that is meant for the gateway's address: it wants tokens for its own."+
+					" Let the gateway take over the name of the server (docs/security.md), or have the server accept this audience", "audience", own)
+			})
+		}
 		u.refused(ctx, address, c, &auth.Refusal{Status: status, Message: "the server has refused it"})
 		return u.challenge(values)
 	})

@@ -3,6 +3,7 @@ package gateway
 import (
 	"net/http"
 	"slices"
+	"sync"
 
 	"taskgate/gateway/auth"
 	"taskgate/gateway/endpoint"
@@ -24,6 +25,8 @@ type route struct {
 
 	resource *auth.Resource // the server, where it signs callers in itself; else nil
 	page     string         // where clients find the server's metadata, at the gateway
+
+	wrongAudience sync.Once // the log says that the server wants tokens for its own address
 }
 
 // servePOST reads the message and hands it to the handler of its era.

@@ -43,21 +43,31 @@ type Caller struct {
 	token     *grant    // nil where the caller has shown none
 	name      string    // in a trusted header, or what the issuer calls it; "" where there is none
 	issuer    string    // of a token that goes on to the server; "" where there is none
+	client    string    // to which that was given; "" where nobody says so
 	request   *passedOn // of a request whose token goes on to the server; else nil
 }
 
 // Names are what an operator knows a caller by whose principal is a hash, as attributes of a
-// record: the issuer of a token, and the value of its claim or of the trusted header.
+// record: the issuer of a token, the value of its claim or of the trusted header, and the client that the token
+// was given to.
 func (c Caller) Names() []any {
 	switch {
 	case c.token != nil:
-		return []any{"issuer", c.token.of.expected.Issuer, "name", c.token.name}
+		return ofToken(c.token.of.expected.Issuer, c.token.name, c.token.client)
 	case c.issuer != "":
-		return []any{"issuer", c.issuer, "name", c.name}
+		return ofToken(c.issuer, c.name, c.client)
 	case c.name != "":
 		return []any{"name", c.name}
 	}
 	return nil
+}
+
+func ofToken(issuer, name, client string) []any {
+	names := []any{"issuer", issuer, "name", name}
+	if client != "" {
+		names = append(names, "client", client)
+	}
+	return names
 }
 
 // callerKey is the key of the context value that CallerOf reads.

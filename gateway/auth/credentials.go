@@ -118,6 +118,15 @@ func (c Caller) Shows() bool { return c.request != nil }
 // Signed reports whether the caller came with anything that goes on to the server.
 func (c Caller) Signed() bool { return c.request != nil && c.request.own.authorization != "" }
 
+// IsFor reports whether the caller has shown a good token that is meant for one of these addresses, and for none
+// of the others.
+func (c Caller) IsFor(these, others []string) bool {
+	meant := func(addresses []string) bool {
+		return slices.ContainsFunc(sameAddress(addresses...), func(at string) bool { return slices.Contains(c.request.own.Audience, at) })
+	}
+	return c.request != nil && c.request.own.verified && meant(these) && !meant(others)
+}
+
 // Doubted refuses a caller whose token the server did not take: it owns and reads nothing until the
 // server takes it again.
 func (c Caller) Doubted() *Refusal {

@@ -122,7 +122,7 @@ func (p *passthrough) asJWT(ctx context.Context, t *trust, issuer, token string)
 	g, err := of.verify(ctx, token)
 	switch {
 	case err == nil:
-		return &verification{verdict: verified, issuer: issuer, name: g.name, until: g.until, grant: g, grade: grade{
+		return &verification{verdict: verified, issuer: issuer, name: g.name, client: g.client, until: g.until, grant: g, grade: grade{
 			Owner: principal("passthrough", issuer, g.name, g.client).Owner(), Audience: g.audience, Scopes: g.scopes, Issued: g.issued, Expires: g.until,
 		}}, nil
 	case errors.Is(err, jwt.ErrExpired), errors.Is(err, jwt.ErrNotValidYet), errors.Is(err, jwt.ErrIssuedInTheFuture):
@@ -217,7 +217,7 @@ func (p *passthrough) introspect(ctx context.Context, t *trust, token string, be
 	if from == "" {
 		from = at.URL // who says so, in place of who has given it out
 	}
-	f := &verification{verdict: verified, issuer: from, name: says.Subject, until: now.Add(remember), grade: grade{
+	f := &verification{verdict: verified, issuer: from, name: says.Subject, client: says.Client, until: now.Add(remember), grade: grade{
 		Owner:    principal("passthrough", from, says.Subject, says.Client).Owner(),
 		Audience: slices.Sorted(slices.Values(says.Audience)), Scopes: scopesOf(says.Scope), Expires: expires,
 	}}

@@ -58,6 +58,7 @@ type verification struct {
 	verdict verdict
 	issuer  string // whose it is, where it is verified
 	name    string
+	client  string      // to which the token was given
 	grade   grade       // what it is good for then
 	until   time.Time   // for how long that is believed
 	grant   *grant      // of a JWT; nil for none
@@ -191,7 +192,7 @@ func (p *passthrough) bySubject(authorization string, f *verification) Caller {
 	t.Hash = p.hash(authorization)
 	t.refused.Store(f.refused.Load())
 	c := p.caller(shim.Principal{Subject: t.Owner, NoTasks: f.refused.Load()}, p.tokens.put(t), f)
-	c.issuer, c.name = f.issuer, f.name
+	c.issuer, c.name, c.client = f.issuer, f.name, f.client
 	return c
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"taskgate/gateway/config"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/wiretest"
@@ -15,7 +16,16 @@ import (
 
 // TestAudit: there is a record of who created, read, answered and cancelled which task, in both
 // eras, of who tried one that is not theirs, and of who was not let in; and nothing else is in it, whatever fails.
-func TestAudit(t *testing.T) { eachHouse(t, auditOf) }
+func TestAudit(t *testing.T) {
+	eachHouse(t, auditOf)
+	t.Run("passthrough", func(t *testing.T) {
+		auditOf(t, newHouseOf(t, func(h *house, c *config.Config) {
+			h.withPassthrough(c, func(i *wiretest.Issuer, subject, server string) string {
+				return i.Token(subject, map[string]any{"aud": server, "client_id": "editor"})
+			})
+		}))
+	})
+}
 
 func auditOf(t *testing.T, h *house) {
 	withQuestions(h.peer)
@@ -71,6 +81,9 @@ func auditOf(t *testing.T, h *house) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s\n%s", diff, text)
+	}
+	if h.issuer != nil && strings.Count(text, " client=editor") < 10 {
+		t.Errorf("the records do not say which client it was:\n%s", text)
 	}
 	for _, secret := range append([]string{"secret answer", "nobody's"}, h.secrets...) {
 		if !(secret == "alice" || secret == "bob") && strings.Contains(text, secret) {

@@ -197,3 +197,24 @@ func TestOpenHandshake(t *testing.T) {
 		alike(t, "a session that was taken over", foreign, other.legacy(mcp.MethodToolsCall, `"name":"echo"`))
 	}
 }
+
+// TestServerRefusesAudience: a server that takes tokens for its own address only cannot be signed in to at an
+// address of the gateway's. The log says so once, and of no other refusal.
+func TestServerRefusesAudience(t *testing.T) {
+	h := newPassthroughHouse(t)
+	h.refuses = func(r *http.Request, _ []byte) bool { return r.Header.Get("Authorization") != "" }
+	h.caller(wiretest.AliceKey).modern(mcp.MethodToolsCall, `"name":"echo",`)
+	const says = "meant for the gateway's address"
+	if text := h.log.String(); strings.Contains(text, says) {
+		t.Errorf("a token for the server: %s", text)
+	}
+	for range 2 {
+		ours := h.issuer.Token("alice", map[string]any{"aud": wiretest.Audience, "jti": time.Now().String()})
+		if r := h.caller(ours).modern(mcp.MethodToolsCall, `"name":"echo",`); r.status != http.StatusUnauthorized {
+			t.Errorf("%v", r)
+		}
+	}
+	if n := strings.Count(h.log.String(), says); n != 1 {
+		t.Errorf("%d lines: %s", n, &h.log)
+	}
+}

@@ -127,6 +127,7 @@ type house struct {
 	// issuer and server are those of passthrough.
 	issuer  *wiretest.Issuer
 	server  string
+	log     bytes.Buffer // of the gateway; as records
 	records bytes.Buffer // of the audit; to be read when the requests are over
 
 	mu       sync.Mutex
@@ -229,7 +230,7 @@ func (h *house) serveFront(up *upstream.HTTP, store *redisstore.Store, signIn fu
 	c := config.Default()
 	c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
 	signIn(h, c)
-	logger := slog.New(slog.DiscardHandler)
+	logger := slog.New(slog.NewTextHandler(&h.log, nil))
 	sh, err := shim.New(shim.Options{
 		Replica: "r", Store: countedStore{store, h.ops}, Logger: logger,
 		Servers: map[string]shim.Server{"up": {Upstream: up, MaxTasks: 10, MaxTasksPerOwner: 10, Policy: func(tool string) shim.Policy {
