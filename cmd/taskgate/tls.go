@@ -121,7 +121,7 @@ func clientTLS(c config.ClientTLS) (*tls.Config, error) {
 	if c == (config.ClientTLS{}) {
 		return nil, nil
 	}
-	out := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.ServerName}
+	out := &tls.Config{MinVersion: tls.VersionTLS12}
 	if c.CAFile != "" {
 		pool, err := certificates(c.CAFile)
 		if err != nil {

@@ -142,9 +142,7 @@ func (p *passthrough) tokensOf(t *trust, issuer string) (*tokens, error) {
 	if of := t.tokens[issuer]; of != nil {
 		return of, nil
 	}
-	j := config.NewJWT()
-	j.Issuer, j.Audiences, j.Leeway = issuer, p.audiences(t), p.cfg.Leeway
-	of, err := newTokens(j, newIssuer(issuer, "", p.work, p.log), 0, p.page, p.log) // what is found out is remembered here
+	of, err := newTokens(&config.JWT{Issuer: issuer, Audiences: p.audiences(t)}, newIssuer(issuer, "", p.work, p.log), 0, p.page, p.log) // what is found out is remembered here
 	if err != nil {
 		return nil, err
 	}
@@ -203,12 +201,12 @@ func (p *passthrough) introspect(ctx context.Context, t *trust, token string, be
 	now := time.Now()
 	expires := time.Time{}
 	if says.Expiry != nil {
-		expires = says.Expiry.Time().Add(p.cfg.Leeway)
+		expires = says.Expiry.Time().Add(clockLeeway)
 	}
 	switch {
 	case !says.Active && (before == nil || before.verdict == unverified):
 		return p.nothing(), nil // another authorization server of the server may know it
-	case !says.Active, !expires.IsZero() && !now.Before(expires), says.Begins != nil && now.Add(p.cfg.Leeway).Before(says.Begins.Time()):
+	case !says.Active, !expires.IsZero() && !now.Before(expires), says.Begins != nil && now.Add(clockLeeway).Before(says.Begins.Time()):
 		return p.refute(), nil
 	case says.Subject == "", !slices.ContainsFunc(p.audiences(t), says.Audience.Contains):
 		return p.nothing(), nil

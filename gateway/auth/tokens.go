@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -26,7 +25,6 @@ type tokens struct {
 	from     *issuer
 	expected jwt.Expected
 	leeway   time.Duration
-	claim    string
 	scopes   []string
 	metadata string // where clients find the metadata of the resource
 	log      *slog.Logger
@@ -50,6 +48,9 @@ type grant struct {
 	keys      *keySet // with one of which it is signed
 }
 
+// clockLeeway is how far the clocks of an issuer and of the gateway may be apart.
+const clockLeeway = 30 * time.Second
+
 // MaxTokens is how many tokens of callers are remembered for each upstream: a few megabytes.
 const MaxTokens = 10_000
 
@@ -57,11 +58,11 @@ const MaxTokens = 10_000
 // signatures are not verified at each request.
 func newTokens(c *config.JWT, from *issuer, remember int, metadata string, log *slog.Logger) (*tokens, error) {
 	t := &tokens{
-		from: from, leeway: c.Leeway, claim: c.Principal, scopes: c.Scopes, log: log,
+		from: from, leeway: clockLeeway, scopes: c.Scopes, log: log,
 		expected: jwt.Expected{Issuer: c.Issuer, AnyAudience: c.Audiences}, metadata: metadata,
 	}
-	if c.Issuer == "" || len(c.Audiences) == 0 || c.Principal == "" {
-		return nil, errors.New("jwt needs issuer, audiences and principal")
+	if c.Issuer == "" || len(c.Audiences) == 0 {
+		return nil, errors.New("jwt needs issuer and audiences")
 	}
 	if remember > 0 {
 		cache, err := lru.New[[sha256.Size]byte, *grant](remember)
@@ -171,9 +172,8 @@ func (t *tokens) verify(ctx context.Context, token string) (*grant, error) {
 		return nil, err
 	}
 	var c claims
-	var all map[string]any
 	for _, key := range keys {
-		if err = parsed.Claims(key, &c, &all); err == nil {
+		if err = parsed.Claims(key, &c); err == nil {
 			break
 		}
 	}
@@ -186,18 +186,17 @@ func (t *tokens) verify(ctx context.Context, token string) (*grant, error) {
 	if err := c.ValidateWithLeeway(t.expected.WithTime(time.Now()), t.leeway); err != nil {
 		return nil, err
 	}
-	who, _ := all[t.claim].(string)
-	if who == "" {
-		return nil, fmt.Errorf("the claim %s is no text, or empty", t.claim)
+	if c.Subject == "" {
+		return nil, errors.New("the token has no sub")
 	}
 	g := &grant{
-		of: t, name: who, client: cmp.Or(c.Client, c.Party), keys: set, audience: slices.Sorted(slices.Values(c.Audience)),
+		of: t, name: c.Subject, client: cmp.Or(c.Client, c.Party), keys: set, audience: slices.Sorted(slices.Values(c.Audience)),
 		scopes: append(scopesOf(c.Scope), scopesOf(c.SCP)...), until: c.Expiry.Time().Add(t.leeway),
 	}
 	if c.IssuedAt != nil {
 		g.issued = c.IssuedAt.Time()
 	}
-	g.principal = principal("jwt", c.Issuer, t.claim, who, g.client)
+	g.principal = principal("jwt", c.Issuer, "sub", c.Subject, g.client)
 	return g, nil
 }
 

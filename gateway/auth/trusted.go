@@ -1,7 +1,6 @@
 package auth
 
 import (
-	"crypto/x509"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -21,13 +20,12 @@ var (
 
 // trusted believes a header of a proxy in front.
 type trusted struct {
-	name         string // canonical
-	from         []netip.Prefix
-	certificates []string
+	name string // canonical
+	from []netip.Prefix
 }
 
 func newTrusted(c *config.TrustedHeader) (Method, error) {
-	t := &trusted{name: http.CanonicalHeaderKey(c.Name), certificates: c.Certificates}
+	t := &trusted{name: http.CanonicalHeaderKey(c.Name)}
 	for _, from := range c.From {
 		network, err := config.ParseNetwork(from)
 		if err != nil {
@@ -65,24 +63,13 @@ func (t *trusted) Recall(r *http.Request) string {
 	return c.Principal.Owner()
 }
 
-// believes looks at the address of the connection, and at the certificate that it was opened
-// with. Headers that name another one, such as
+// believes looks at the address of the connection. Headers that name another one, such as
 // X-Forwarded-For, could come from anybody.
 func (t *trusted) believes(r *http.Request) bool {
-	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 && t.certified(r.TLS.VerifiedChains[0][0]) {
-		return true
-	}
 	at, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
 		return false
 	}
 	addr := at.Addr().Unmap().WithZone("")
 	return slices.ContainsFunc(t.from, func(p netip.Prefix) bool { return p.Contains(addr) })
-}
-
-// certified reports whether a certificate that was verified has one of the names.
-func (t *trusted) certified(c *x509.Certificate) bool {
-	return slices.ContainsFunc(t.certificates, func(name string) bool {
-		return name == c.Subject.CommonName || slices.Contains(c.DNSNames, name)
-	})
 }

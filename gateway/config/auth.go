@@ -6,7 +6,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"time"
 )
 
 // Auth says who may call, in exactly one way. A request that this way refuses is
@@ -60,14 +59,6 @@ type JWT struct {
 	// refused.
 	Audiences []string `yaml:"audiences" required:"true"`
 
-	// Leeway is how far the clocks of the issuer and the gateway may be apart.
-	Leeway time.Duration `yaml:"leeway" min:"0s"`
-
-	// Principal is the claim that says who the caller is, among all callers of the issuer.
-	// It must be one that never changes and is never given to somebody else. Changing
-	// this key orphans the callers' tasks.
-	Principal string `yaml:"principal"`
-
 	// Scopes are those that every token needs.
 	Scopes []string `yaml:"scopes"`
 }
@@ -81,24 +72,12 @@ type TrustedHeader struct {
 	// such as 10.0.0.0/8. A request from anywhere else is refused, with or without the
 	// header. The address is that of the connection.
 	From []string `yaml:"from"`
-
-	// Certificates are names of client certificates that requests are taken with, from any
-	// address: each a DNS name of the certificate, or its common name. It needs
-	// tls.client_ca_file.
-	Certificates []string `yaml:"certificates"`
 }
 
 // NewAuth returns an auth with every default. It names no way to sign in.
 func NewAuth() Auth { return Auth{Anonymous: Off} }
 
-// NewJWT returns a JWT with every default. What is required is empty.
-func NewJWT() *JWT {
-	return &JWT{Leeway: 30 * time.Second, Principal: "sub"}
-}
-
 func (a *Auth) seed(any) { *a = NewAuth() }
-
-func (j *JWT) seed(any) { *j = *NewJWT() }
 
 // Required reports whether somebody asks who a client is: the gateway, or the server.
 func (a Auth) Required() bool {

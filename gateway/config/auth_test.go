@@ -79,8 +79,7 @@ func TestAuthOf(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	jwt := config.NewJWT()
-	jwt.Issuer, jwt.Audiences = "https://as.example", []string{"x"}
+	jwt := &config.JWT{Issuer: "https://as.example", Audiences: []string{"x"}}
 	for i, want := range []config.Auth{
 		c.Auth,
 		{Anonymous: config.Off, JWT: jwt},
@@ -108,14 +107,14 @@ func TestTLSFiles(t *testing.T) {
 	text := `tls: {cert_file: cert.pem, key_file: /keys/key.pem}
 store: rediss://127.0.0.1:6379
 store_tls: {ca_file: ../ca.pem}
-upstreams: [{name: a, url: "https://127.0.0.1:1", tls: {ca_file: ca.pem, server_name: a}}]
+upstreams: [{name: a, url: "https://127.0.0.1:1", tls: {ca_file: ca.pem}}]
 `
 	c, err := config.Parse("/etc/taskgate/config.yaml", []byte(text), noEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := []string{c.TLS.CertFile, c.TLS.KeyFile, c.StoreTLS.CAFile, c.Upstreams[0].TLS.CAFile, c.Upstreams[0].TLS.ServerName}
-	want := []string{"/etc/taskgate/cert.pem", "/keys/key.pem", "/etc/ca.pem", "/etc/taskgate/ca.pem", "a"}
+	got := []string{c.TLS.CertFile, c.TLS.KeyFile, c.StoreTLS.CAFile, c.Upstreams[0].TLS.CAFile}
+	want := []string{"/etc/taskgate/cert.pem", "/keys/key.pem", "/etc/ca.pem", "/etc/taskgate/ca.pem"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}

@@ -114,9 +114,9 @@ func TestExampleShowsDefaults(t *testing.T) {
 	want.Store, want.StoreFile = "rediss://127.0.0.1:6379/0", "secrets/store"
 	const dir = "/etc/taskgate/"
 	want.TLS = config.ListenerTLS{CertFile: dir + "cert.pem", KeyFile: dir + "key.pem", ClientCAFile: dir + "clients.pem"}
-	want.StoreTLS = config.ClientTLS{CAFile: dir + "redis-ca.pem", CertFile: dir + "redis.pem", KeyFile: dir + "redis-key.pem", ServerName: "redis"}
+	want.StoreTLS = config.ClientTLS{CAFile: dir + "redis-ca.pem", CertFile: dir + "redis.pem", KeyFile: dir + "redis-key.pem"}
 	u := config.NewUpstream("research", "https://127.0.0.1:3001/mcp")
-	u.TLS = config.ClientTLS{CAFile: dir + "server-ca.pem", CertFile: dir + "client.pem", KeyFile: dir + "client-key.pem", ServerName: "research"}
+	u.TLS = config.ClientTLS{CAFile: dir + "server-ca.pem", CertFile: dir + "client.pem", KeyFile: dir + "client-key.pem"}
 	u.Path = "/mcp"
 	u.Headers = map[string]string{"Authorization": "Bearer token", "X-Api-Key": "k"}
 	u.ForwardHeaders = []string{"X-Tenant"}
@@ -130,11 +130,12 @@ func TestExampleShowsDefaults(t *testing.T) {
 	want.Upstreams = []*config.Upstream{u, files, drive}
 	want.Admin, want.Auth, want.PublicURL = "127.0.0.1:9090", got.Auth, "https://gateway.example.com"
 	want.Audit = "/var/log/taskgate/audit.jsonl"
-	jwt := config.NewJWT()
-	jwt.Issuer, jwt.JWKSURL = "https://login.example.com", "https://login.example.com/keys"
-	jwt.Audiences, jwt.Scopes = []string{"https://gateway.example.com/mcp"}, []string{"mcp:use"}
+	jwt := &config.JWT{
+		Issuer: "https://login.example.com", JWKSURL: "https://login.example.com/keys",
+		Audiences: []string{"https://gateway.example.com/mcp"}, Scopes: []string{"mcp:use"},
+	}
 	u.Auth = &config.Auth{Anonymous: config.Off, JWT: jwt}
-	files.Auth = &config.Auth{Anonymous: config.Off, TrustedHeader: &config.TrustedHeader{Name: "X-Forwarded-User", From: []string{"10.0.0.0/8", "::1"}, Certificates: []string{"proxy.internal"}}}
+	files.Auth = &config.Auth{Anonymous: config.Off, TrustedHeader: &config.TrustedHeader{Name: "X-Forwarded-User", From: []string{"10.0.0.0/8", "::1"}}}
 	pass := config.NewPassthrough()
 	pass.Audiences = []string{"api://drive"}
 	pass.Introspection = &config.Introspection{

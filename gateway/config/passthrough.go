@@ -1,9 +1,6 @@
 package config
 
-import (
-	"fmt"
-	"time"
-)
+import "fmt"
 
 // Passthrough lets the server itself say who may call: the header Authorization of a request
 // goes on to the server with that request. The gateway verifies tokens only to know whose task
@@ -21,9 +18,6 @@ type Passthrough struct {
 	// Introspection verifies tokens that are no JWT of the server's issuers (RFC 7662). Its answers
 	// have to say for whom a token is (aud).
 	Introspection *Introspection `yaml:"introspection"`
-
-	// Leeway is how far the clocks of the issuers and the gateway may be apart.
-	Leeway time.Duration `yaml:"leeway" min:"0s"`
 }
 
 // Introspection is where an authorization server says what a token is (RFC 7662).
@@ -44,7 +38,7 @@ type Introspection struct {
 
 // NewPassthrough returns a Passthrough with every default.
 func NewPassthrough() *Passthrough {
-	return &Passthrough{Unverified: UnverifiedToken, Leeway: 30 * time.Second}
+	return &Passthrough{Unverified: UnverifiedToken}
 }
 
 func (t *Passthrough) seed(any) { *t = *NewPassthrough() }

@@ -44,15 +44,22 @@ var removed = map[string]string{
 	"Tool.max_ttl":            "ttl is the longest time that a client may ask for as well; delete the line",
 
 	"JWT.algorithms": "every asymmetric one is taken; delete the line",
+	"JWT.leeway":     nowFixed("30s"),
 	"JWT.max_tokens": nowFixed("10000"),
+	"JWT.principal":  "the claim sub names the caller; delete the line",
 	"JWT.refresh":    nowFixed("10m"),
 
 	"Passthrough.forget_after":   nowFixed("24h"),
+	"Passthrough.leeway":         nowFixed("30s"),
 	"Passthrough.lookup_timeout": nowFixed("10s"),
 	"Passthrough.max_lookups":    nowFixed("64"),
 	"Passthrough.max_tokens":     nowFixed("10000"),
 	"Passthrough.refresh":        nowFixed("10m"),
 	"Passthrough.remember":       nowFixed("1m"),
+
+	"TrustedHeader.certificates": "a proxy is known by its address: write it into from; delete the line",
+
+	"ClientTLS.server_name": "a certificate has to have the host of the URL; delete the line",
 }
 
 // nowFixed says of a removed key that nobody has to set it.

@@ -31,10 +31,6 @@ type ClientTLS struct {
 
 	// KeyFile is its private key, in PEM form.
 	KeyFile string `yaml:"key_file"`
-
-	// ServerName is the name that the certificate of the other side must have, in place of the
-	// host of its URL.
-	ServerName string `yaml:"server_name"`
 }
 
 // files makes the paths of files relative to the configuration file.

@@ -53,9 +53,6 @@ func (p *problems) auth(at string, a *Auth, c *Config) {
 	}
 	if a.TrustedHeader != nil {
 		p.trustedHeader(at+".trusted_header", a.TrustedHeader)
-		if len(a.TrustedHeader.Certificates) > 0 && c.TLS.ClientCAFile == "" {
-			p.addFor([]string{at + ".trusted_header.certificates", "tls"}, "means nothing without tls.client_ca_file: nobody shows a certificate")
-		}
 	}
 }
 
@@ -90,9 +87,6 @@ func (p *problems) jwt(at string, j *JWT) {
 	}
 	if i := slices.Index(j.Audiences, ""); i >= 0 {
 		p.add(fmt.Sprintf("%s.audiences[%d]", at, i), "is empty")
-	}
-	if j.Principal == "" {
-		p.addFor([]string{at + ".principal", at}, "needs the name of a claim, such as sub")
 	}
 	for i, scope := range j.Scopes {
 		if !isScope(scope) {
@@ -152,13 +146,8 @@ func (p *problems) trustedHeader(at string, h *TrustedHeader) {
 	case reserved[key] != "" || strings.HasPrefix(key, "Mcp-"):
 		p.add(at+".name", "this header has another meaning")
 	}
-	if len(h.From) == 0 && len(h.Certificates) == 0 {
-		p.addFor([]string{at + ".from", at}, "from or certificates is required: anybody could send the header")
-	}
-	for i, name := range h.Certificates {
-		if name == "" {
-			p.add(fmt.Sprintf("%s.certificates[%d]", at, i), "is empty")
-		}
+	if len(h.From) == 0 {
+		p.addFor([]string{at + ".from", at}, "from is required: anybody could send the header")
 	}
 	for i, from := range h.From {
 		if _, err := ParseNetwork(from); err != nil {

@@ -111,7 +111,7 @@ func (g *generator) optional(elem reflect.Type) object {
 		auth := config.NewAuth()
 		v = &auth
 	case reflect.TypeFor[config.JWT]():
-		v = config.NewJWT()
+		v = &config.JWT{}
 	case reflect.TypeFor[config.Passthrough]():
 		v = config.NewPassthrough()
 	case reflect.TypeFor[config.Introspection]():

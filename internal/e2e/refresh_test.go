@@ -40,6 +40,8 @@ type signedIn struct {
 func startSignedInServer(t *testing.T) *signedIn {
 	t.Helper()
 	s := &signedIn{provider: startOIDC(t), proceed: make(chan struct{}), grants: map[string]grant{}, tokens: map[string]string{}}
+	s.provider.AccessTTL = 3 * time.Hour
+	s.provider.FastForward(-time.Hour) // refresh takes its clock forward again
 	server := sdk.NewServer(&sdk.Implementation{Name: "signed-in", Version: "1"}, nil)
 	type args struct {
 		Say string `json:"say"`
@@ -199,7 +201,7 @@ heartbeat: 1s
 log: {level: debug}
 public_url: http://127.0.0.1:1
 state_keys: [{id: a, key: "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE="}]
-auth: {passthrough: {audiences: [%q], leeway: 2h}}
+auth: {passthrough: {audiences: [%q]}}
 upstreams:
   - {name: slow, path: /mcp, url: %q, defaults: {tasks: always, poll_interval: 100ms}}
 `, way.addr, s.provider.ClientID, s.URL))

@@ -226,7 +226,6 @@ func SignedToken(t testing.TB, algorithm jose.SignatureAlgorithm, key any, claim
 func WithTokens(c *config.Config, i *Issuer) *config.JWT {
 	c.PublicURL = PublicURL
 	c.Auth = config.NewAuth()
-	c.Auth.JWT = config.NewJWT()
-	c.Auth.JWT.Issuer, c.Auth.JWT.Audiences = i.URL, []string{Audience}
+	c.Auth.JWT = &config.JWT{Issuer: i.URL, Audiences: []string{Audience}}
 	return c.Auth.JWT
 }
