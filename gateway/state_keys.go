@@ -24,7 +24,7 @@ func StateKeys(c *config.Config) (*sealed.Keyring, error) {
 		if err != nil {
 			return nil, fmt.Errorf("state_keys[%d]: %w", i, err)
 		}
-		keys[i] = sealed.Key{ID: k.ID, Secret: secret}
+		keys[i] = sealed.Key{ID: config.StateKeyID(secret), Secret: secret}
 	}
 	return sealed.New(keys...)
 }

@@ -82,7 +82,7 @@ func (s *oauthServer) seen() []string {
 }
 
 // stateKey is that of the gateways of the tests.
-var stateKey = config.StateKey{ID: "a", Key: base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{1}, 32))}
+var stateKey = config.StateKey(base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{1}, 32)))
 
 // passConfig is the configuration of a gateway in front of a server.
 func passConfig(t *testing.T, s *oauthServer, change ...func(*config.Passthrough)) *config.Config {
@@ -334,14 +334,14 @@ func TestUnverified(t *testing.T) {
 	var text bytes.Buffer
 	of := func(key string, how config.Unverified) Method {
 		c := passConfig(t, s, func(p *config.Passthrough) { p.Unverified = how })
-		c.StateKeys[0].Key = key
+		c.StateKeys[0] = config.StateKey(key)
 		m, err := New(c, Options{Logger: slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return m.Of("up")
 	}
-	block := of(stateKey.Key, config.UnverifiedBlock)
+	block := of(string(stateKey), config.UnverifiedBlock)
 	for _, token := range []string{"secret-1", "secret-2", "secret-1"} {
 		if c := letIn(t, block, "Bearer "+token); !c.Principal.NoTasks || c.Principal.Subject == "" {
 			t.Errorf("%+v", c.Principal)
@@ -350,7 +350,7 @@ func TestUnverified(t *testing.T) {
 	if n := strings.Count(text.String(), "level=WARN"); n != 1 || strings.Contains(text.String(), "secret-") {
 		t.Errorf("%d warnings: %s", n, &text)
 	}
-	a, b := of(stateKey.Key, config.UnverifiedToken), of(stateKey.Key, config.UnverifiedToken)
+	a, b := of(string(stateKey), config.UnverifiedToken), of(string(stateKey), config.UnverifiedToken)
 	one := letIn(t, a, "Bearer secret-1").Principal
 	switch {
 	case one.NoTasks:

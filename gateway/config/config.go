@@ -20,11 +20,13 @@
 // dollar sign, and a dollar sign before anything else stands for itself. In
 // flow style ({a: b}) a value with a variable must be quoted.
 //
+// ${file:PATH} is replaced by what a file holds, without the line breaks at its
+// end. The path is relative to the configuration file.
+//
 // # Values
 //
 // Durations are written as in Go (300ms, 5s, 1h30m), sizes as whole bytes or
-// with KiB, MiB or GiB. Secrets may be read from files by the *_file form of
-// their key; such paths are relative to the configuration file.
+// with KiB, MiB or GiB.
 package config
 
 import "time"
@@ -55,10 +57,6 @@ type Config struct {
 	// redis+sentinel://host:26379,host:26379/mymaster/0. With rediss in place
 	// of redis the connection uses TLS.
 	Store string `yaml:"store"`
-
-	// StoreFile is a file that holds the value of store, for URLs with a
-	// password. It is used instead of store; giving both is a mistake.
-	StoreFile string `yaml:"store_file"`
 
 	// StoreTLS says how to connect to a Redis with TLS, where the authorities of the system
 	// do not know its certificate, or it wants one.

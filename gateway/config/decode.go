@@ -3,6 +3,7 @@ package config
 import (
 	"encoding"
 	"fmt"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strconv"
@@ -182,7 +183,7 @@ func (d *decoder) scalar(n *yaml.Node, path string, v reflect.Value) {
 		d.addAt(n, path, "no value given; expected "+wanted(v.Type()))
 		return
 	}
-	text, mistakes := expand(n.Value, d.env)
+	text, mistakes := expand(n.Value, d.env, filepath.Dir(d.name))
 	for _, m := range mistakes {
 		d.addAt(n, path, m)
 	}
@@ -235,6 +236,8 @@ func wanted(t reflect.Type) string {
 		return "a size such as 4MiB"
 	case *int:
 		return "a whole number"
+	case *StateKey:
+		return "a key alone (id and key_file were removed: write the key, or ${file:PATH})"
 	case enum:
 		return "one of " + strings.Join(p.Values(), ", ")
 	}

@@ -29,14 +29,12 @@ func readExample(t *testing.T) string {
 	return string(data)
 }
 
-// allSet is the example with every key in force. store gives way to
-// store_file, because a file may have only one of them, and tls needs https.
+// allSet is the example with every key in force. store_tls needs a Redis, and tls needs https.
 func allSet(t *testing.T) string {
 	t.Helper()
 	text := unset.ReplaceAllString(readExample(t), "$1$2")
 	text = strings.Replace(text, "url: http://", "url: https://", 1)
-	text = strings.Replace(text, "client_secret: \"${INTROSPECTION_SECRET}\", ", "", 1) // or the file
-	return strings.Replace(text, "\nstore: embedded\n", "\n", 1)
+	return strings.Replace(text, "\nstore: embedded\n", "\nstore: \"${file:secrets/store}\"\n", 1) // store_tls needs a rediss
 }
 
 func noEnv(string) (string, bool) { return "", false }
@@ -111,7 +109,7 @@ func TestExamplesLoad(t *testing.T) {
 func TestExampleShowsDefaults(t *testing.T) {
 	got := parseAllSet(t)
 	want := config.Default()
-	want.Store, want.StoreFile = "rediss://127.0.0.1:6379/0", "secrets/store"
+	want.Store = "rediss://127.0.0.1:6379/0"
 	const dir = "/etc/taskgate/"
 	want.TLS = config.ListenerTLS{CertFile: dir + "cert.pem", KeyFile: dir + "key.pem", ClientCAFile: dir + "clients.pem"}
 	want.StoreTLS = config.ClientTLS{CAFile: dir + "redis-ca.pem", CertFile: dir + "redis.pem", KeyFile: dir + "redis-key.pem"}
@@ -120,7 +118,6 @@ func TestExampleShowsDefaults(t *testing.T) {
 	u.Path = "/mcp"
 	u.Headers = map[string]string{"Authorization": "Bearer token", "X-Api-Key": "k"}
 	u.ForwardHeaders = []string{"X-Tenant"}
-	u.HeadersFile = map[string]string{"X-Api-Key": "secrets/research-key"}
 	u.Tools = got.Upstreams[0].Tools
 	files := config.NewUpstream("files", "")
 	files.Command, files.Args, files.Cwd = "npx", []string{"-y", "@modelcontextprotocol/server-filesystem", "."}, "/srv/files"
@@ -139,13 +136,10 @@ func TestExampleShowsDefaults(t *testing.T) {
 	pass := config.NewPassthrough()
 	pass.Audiences = []string{"api://drive"}
 	pass.Introspection = &config.Introspection{
-		URL: "https://login.example.com/introspect", ClientID: "taskgate", ClientSecret: "s", ClientSecretFile: "secrets/introspection",
+		URL: "https://login.example.com/introspect", ClientID: "taskgate", ClientSecret: "s",
 	}
 	drive.Auth = &config.Auth{Anonymous: config.Off, Passthrough: pass}
-	want.StateKeys = []config.StateKey{
-		{ID: "2026-11", Key: keyA, KeyFile: "secrets/state-key"},
-		{ID: "2026-05", Key: keyB},
-	}
+	want.StateKeys = []config.StateKey{keyA, keyB}
 	want.AllowedOrigins, want.AllowedHosts, want.Telemetry.Baggage = []string{}, []string{}, []string{}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-defaults +example:\n%s", diff)

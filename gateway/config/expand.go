@@ -12,10 +12,10 @@ type lookup func(name string) (value string, set bool)
 // variable is what may stand between the braces.
 var variable = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*)(:-(.*))?$`)
 
-// expand replaces ${NAME}, ${NAME:-default} and $$ in a value. What a variable
-// holds is not looked at again. Mistakes are all reported; they name variables
-// and never what those hold.
-func expand(s string, env lookup) (value string, mistakes []string) {
+// expand replaces ${NAME}, ${NAME:-default}, ${file:PATH} and $$ in a value; relative paths begin at
+// dir. What a variable or a file holds is not looked at again. Mistakes are all reported; they name
+// variables and files, and never what those hold.
+func expand(s string, env lookup, dir string) (value string, mistakes []string) {
 	var b strings.Builder
 	for {
 		i := strings.IndexByte(s, '$')
@@ -34,7 +34,7 @@ func expand(s string, env lookup) (value string, mistakes []string) {
 			if !closed {
 				return "", append(mistakes, "${ without }; write $$ for a dollar sign")
 			}
-			v, mistake := replace(inner, env)
+			v, mistake := replace(inner, env, dir)
 			b.WriteString(v)
 			if mistake != "" {
 				mistakes = append(mistakes, mistake)
@@ -48,10 +48,17 @@ func expand(s string, env lookup) (value string, mistakes []string) {
 }
 
 // replace returns what stands for ${inner}.
-func replace(inner string, env lookup) (value, mistake string) {
+func replace(inner string, env lookup, dir string) (value, mistake string) {
+	if path, is := strings.CutPrefix(inner, "file:"); is {
+		v, err := readSecretFile(dir, path)
+		if err != nil {
+			return "", fmt.Sprintf("file %s: %v", clip(path), err)
+		}
+		return v, ""
+	}
 	m := variable.FindStringSubmatch(inner)
 	if m == nil {
-		return "", fmt.Sprintf("${%s} is no variable: write ${NAME} or ${NAME:-default}, and $$ for a dollar sign", clip(inner))
+		return "", fmt.Sprintf("${%s} is no variable: write ${NAME}, ${NAME:-default} or ${file:PATH}, and $$ for a dollar sign", clip(inner))
 	}
 	v, set := env(m[1])
 	hasDefault := m[2] != ""

@@ -26,8 +26,9 @@ func TestExpand(t *testing.T) {
 		{"$", "$"},
 		{"pa$word}", "pa$word}"},
 		{"${TREE}", "{a: 1} # b\nc: d"},
+		{"a${file:value}b$$", "av ${SEVEN}b$"}, // what it holds is not looked at again, and its end is trimmed
 	} {
-		got, mistakes := expand(tt.in, testEnv)
+		got, mistakes := expand(tt.in, testEnv, "testdata")
 		if got != tt.want || len(mistakes) > 0 {
 			t.Errorf("expand(%q) = %q, %q; want %q", tt.in, got, mistakes, tt.want)
 		}
@@ -37,7 +38,7 @@ func TestExpand(t *testing.T) {
 // Replacing happens once: a variable cannot ask for another one.
 func TestExpandOnce(t *testing.T) {
 	env := func(name string) (string, bool) { return "${OTHER}$$", name == "A" }
-	if got, mistakes := expand("${A}", env); got != "${OTHER}$$" || mistakes != nil {
+	if got, mistakes := expand("${A}", env, ""); got != "${OTHER}$$" || mistakes != nil {
 		t.Errorf("got %q, %q", got, mistakes)
 	}
 }
@@ -56,9 +57,12 @@ func TestExpandMistakes(t *testing.T) {
 		{"${A-b}", []string{"${A-b} is no variable"}},
 		{"${ A}", []string{"${ A} is no variable"}},
 		{"${A:?}", []string{"${A:?} is no variable"}},
+		{"${file:absent}", []string{"file absent: cannot be read: no such file"}},
+		{"${file:mistakes}", []string{"file mistakes: cannot be read: not a regular file"}},
+		{"${file:}", []string{"file : cannot be read: not a regular file"}},
 		{"${UNSET}${", []string{"environment variable UNSET", "${ without }"}},
 	} {
-		_, got := expand(tt.in, testEnv)
+		_, got := expand(tt.in, testEnv, "testdata")
 		if !slices.EqualFunc(got, tt.want, strings.HasPrefix) {
 			t.Errorf("expand(%q): mistakes %q, want %q", tt.in, got, tt.want)
 		}
@@ -72,10 +76,10 @@ func FuzzExpand(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		if got, mistakes := expand(strings.ReplaceAll(s, "$", "$$"), testEnv); got != s || mistakes != nil {
+		if got, mistakes := expand(strings.ReplaceAll(s, "$", "$$"), testEnv, t.TempDir()); got != s || mistakes != nil {
 			t.Errorf("escaped %q became %q, %q", s, got, mistakes)
 		}
-		_, mistakes := expand(s, testEnv)
+		_, mistakes := expand(s, testEnv, t.TempDir())
 		if strings.Contains(strings.Join(mistakes, ""), secret) && !strings.Contains(s, secret) {
 			t.Errorf("expand(%q) shows a value: %q", s, mistakes)
 		}

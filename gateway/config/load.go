@@ -21,7 +21,7 @@ func Load(path string) (*Config, error) {
 }
 
 // Parse is [Load] for data that is already read. The filename is used in
-// messages, and its directory is where relative paths of *_file keys start;
+// messages, and its directory is where relative paths start;
 // getenv looks variables up like [os.LookupEnv]. An error is an [*Errors].
 func Parse(filename string, data []byte, getenv func(string) (string, bool)) (*Config, error) {
 	s := newSource(filename, data)
@@ -49,7 +49,7 @@ func (s *source) read(root *yaml.Node, whole bool, env lookup) *Config {
 	d.value(root, "", reflect.ValueOf(c).Elem(), nil)
 	c.fillPaths()
 	c.files(filepath.Dir(s.name))
-	s.readSecrets(c, filepath.Dir(s.name))
+	s.nameHeaders(c)
 	if whole {
 		s.checkAuth(c.Auth)
 	}

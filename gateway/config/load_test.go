@@ -74,7 +74,6 @@ upstreams:
     defaults: {grace: 9s}
     url: http://127.0.0.1:1
     headers:
-    headers_file:
     name: a
   - name: b
     url: http://127.0.0.1:2
@@ -126,20 +125,18 @@ upstreams:
 	}
 }
 
-// Secrets come from files, found from the directory of the configuration, and
-// end up where the other form of their key would have put them.
+// Secrets come from files, found from the directory of the configuration.
 func TestLoadSecrets(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"store": "redis://:p@127.0.0.1:6379/2\n",
 		"key":   "Bearer x y\r\n\n",
 		"config.yaml": `
-store_file: store
+store: ${file:store}
 upstreams:
   - name: a
     url: http://127.0.0.1:1
-    headers: {x-plain: p}
-    headers_file: {authorization: ` + filepath.Join(dir, "key") + `}
+    headers: {x-plain: p, authorization: "${file:` + filepath.Join(dir, "key") + `}"}
 `,
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {

@@ -29,11 +29,7 @@ type Introspection struct {
 	ClientID string `yaml:"client_id" required:"true"`
 
 	// ClientSecret goes with it.
-	ClientSecret string `yaml:"client_secret"`
-
-	// ClientSecretFile is a file that holds the secret. It is used instead of client_secret;
-	// giving both is a mistake.
-	ClientSecretFile string `yaml:"client_secret_file"`
+	ClientSecret string `yaml:"client_secret" required:"true"`
 }
 
 // NewPassthrough returns a Passthrough with every default.
@@ -55,9 +51,6 @@ func (p *problems) passthrough(at string, t *Passthrough, c *Config) {
 		at := at + ".introspection"
 		p.fields(at, i)
 		p.secureURL(at+".url", i.URL)
-		if i.ClientSecret == "" {
-			p.addFor([]string{at + ".client_secret", at + ".client_secret_file", at}, "client_secret or client_secret_file is required")
-		}
 	}
 	if c.PublicURL == "" {
 		p.addFor([]string{at, "public_url"}, "needs public_url: clients are told by it where to get a token")

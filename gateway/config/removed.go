@@ -14,12 +14,14 @@ var removed = map[string]string{
 	"Config.max_streams_per_owner": nowFixed("5000"),
 	"Config.max_subscriptions":     nowFixed("1000"),
 	"Config.max_uri":               nowFixed("8KiB"),
+	"Config.store_file":            fromFile("store"),
 	"Config.settle":                nowFixed("30s"),
 	"Config.session_log_bytes":     nowFixed("4MiB"),
 	"Config.session_log_messages":  nowFixed("1000"),
 	"Config.session_log_ttl":       nowFixed("10m"),
 
 	"Upstream.connect_timeout":            nowFixed("10s"),
+	"Upstream.headers_file":               fromFile("an entry of headers"),
 	"Upstream.max_event":                  "max_result bounds events as well; delete the line",
 	"Upstream.max_sse_connections":        nowFixed("1000"),
 	"Upstream.max_stored_bytes_per_owner": "what tasks take in the store is bounded by max_tasks_per_owner, max_result and ttl; delete the line",
@@ -57,6 +59,8 @@ var removed = map[string]string{
 	"Passthrough.refresh":        nowFixed("10m"),
 	"Passthrough.remember":       nowFixed("1m"),
 
+	"Introspection.client_secret_file": fromFile("client_secret"),
+
 	"TrustedHeader.certificates": "a proxy is known by its address: write it into from; delete the line",
 
 	"ClientTLS.server_name": "a certificate has to have the host of the URL; delete the line",
@@ -64,6 +68,9 @@ var removed = map[string]string{
 
 // nowFixed says of a removed key that nobody has to set it.
 func nowFixed(value string) string { return "it is " + value + " now; delete the line" }
+
+// fromFile says of a removed key that named a file how the key for the value names it.
+func fromFile(key string) string { return "write the file into " + key + ", as \"${file:PATH}\"" }
 
 // removedFrom returns what to do about a key that a struct had, or one that it inlines.
 func removedFrom(t reflect.Type, name string) (advice string, had bool) {

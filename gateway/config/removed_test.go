@@ -11,7 +11,7 @@ func TestRemovedAreGone(t *testing.T) {
 	types := map[string]reflect.Type{}
 	for _, typ := range []reflect.Type{
 		reflect.TypeFor[Config](), reflect.TypeFor[Upstream](), reflect.TypeFor[Tool](), reflect.TypeFor[JWT](), reflect.TypeFor[Passthrough](),
-		reflect.TypeFor[TrustedHeader](), reflect.TypeFor[ClientTLS](),
+		reflect.TypeFor[TrustedHeader](), reflect.TypeFor[Introspection](), reflect.TypeFor[ClientTLS](),
 	} {
 		types[typ.Name()] = typ
 	}

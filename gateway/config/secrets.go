@@ -14,66 +14,14 @@ import (
 	"strings"
 )
 
-// maxSecret bounds what is read from a *_file, in bytes.
+// maxSecret bounds what is read for ${file:PATH}, in bytes.
 const maxSecret = 64 << 10
 
-// readSecrets replaces the *_file keys by what is in the files and brings
-// header names into canonical form, so that users of a Config look at one
-// place only. What Validate later says about such a value points at the
-// *_file key.
-func (s *source) readSecrets(c *Config, dir string) {
-	if c.StoreFile != "" {
-		s.readSecret("store", "store_file", dir, c.StoreFile, &c.Store)
-	}
-	for i := range c.StateKeys {
-		if k, at := &c.StateKeys[i], "state_keys["+itoa(i)+"]"; k.KeyFile != "" {
-			s.readSecret(at+".key", at+".key_file", dir, k.KeyFile, &k.Key)
-		}
-	}
-	s.readAuthSecrets("auth", dir, &c.Auth)
+// nameHeaders brings header names into canonical form.
+func (s *source) nameHeaders(c *Config) {
 	for i, u := range c.Upstreams {
-		if u.Auth != nil {
-			s.readAuthSecrets("upstreams["+itoa(i)+"].auth", dir, u.Auth)
-		}
-		at := "upstreams[" + itoa(i) + "].headers"
-		u.Headers = s.canonicalHeaders(at, u.Headers)
-		files := s.canonicalHeaders(at+"_file", u.HeadersFile)
-		for _, name := range slices.Sorted(maps.Keys(files)) {
-			value := ""
-			s.readSecret(join(at, name), join(at+"_file", name), dir, files[name], &value)
-			u.Headers[name] = value
-		}
+		u.Headers = s.canonicalHeaders("upstreams["+itoa(i)+"].headers", u.Headers)
 	}
-}
-
-// readAuthSecrets does so for an auth.
-func (s *source) readAuthSecrets(at, dir string, a *Auth) {
-	if a.Passthrough == nil || a.Passthrough.Introspection == nil {
-		return
-	}
-	if i, at := a.Passthrough.Introspection, at+".passthrough.introspection"; i.ClientSecretFile != "" {
-		s.readSecret(at+".client_secret", at+".client_secret_file", dir, i.ClientSecretFile, &i.ClientSecret)
-	}
-}
-
-// readSecret sets the value of a key from the file that its other form names.
-func (s *source) readSecret(key, fileKey, dir, file string, value *string) {
-	if p, ok := s.at[key]; ok {
-		s.addProblem(problem{
-			paths:   []string{fileKey},
-			message: fmt.Sprintf("%s is already given on line %d; keep one of the two", key, p.value.Line),
-			onKey:   true,
-		})
-		return
-	}
-	s.at[key] = s.at[fileKey]
-	text, err := readSecretFile(dir, file)
-	if err != nil {
-		s.addProblem(problem{paths: []string{fileKey}, message: err.Error()})
-		s.bad[key] = true
-		return
-	}
-	*value = text
 }
 
 // canonicalHeaders returns a copy with canonical names, never nil, and reports
@@ -114,25 +62,25 @@ func readSecretFile(dir, name string) (string, error) {
 	}
 	info, err := os.Stat(name)
 	if err != nil {
-		return "", fmt.Errorf("cannot read the file: %w", cause(err))
+		return "", fmt.Errorf("cannot be read: %w", cause(err))
 	}
 	if !info.Mode().IsRegular() {
-		return "", errors.New("cannot read the file: not a regular file")
+		return "", errors.New("cannot be read: not a regular file")
 	}
 	f, err := os.Open(name)
 	if err != nil {
-		return "", fmt.Errorf("cannot read the file: %w", cause(err))
+		return "", fmt.Errorf("cannot be read: %w", cause(err))
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxSecret+1))
 	text := strings.TrimRight(string(data), "\r\n")
 	switch {
 	case err != nil:
-		return "", fmt.Errorf("cannot read the file: %w", cause(err))
+		return "", fmt.Errorf("cannot be read: %w", cause(err))
 	case len(data) > maxSecret:
-		return "", errors.New("the file is too large to be a secret")
+		return "", errors.New("is too large to be a secret")
 	case text == "":
-		return "", errors.New("the file is empty")
+		return "", errors.New("is empty")
 	}
 	return text, nil
 }

@@ -25,7 +25,7 @@ func TestStateKeys(t *testing.T) {
 	}
 	env := func(name string) (string, bool) { return keyA, name == "KEY" }
 	c, err := config.Parse(filepath.Join(dir, "c.yaml"), []byte(`
-state_keys: [{id: new, key: "${KEY}"}, {id: old, key_file: k}]
+state_keys: ["${KEY}", "${file:k}"]
 upstreams: [{name: a, url: "http://127.0.0.1:1"}]
 `), env)
 	if err != nil {
@@ -41,11 +41,11 @@ upstreams: [{name: a, url: "http://127.0.0.1:1"}]
 // The text of a mistake never shows the key.
 func TestStateKeyIsNotShown(t *testing.T) {
 	c := config.FromFlags("http://127.0.0.1:1/mcp")
-	c.StateKeys = []config.StateKey{{ID: "a", Key: "c2VjcmV0"}, {ID: "b"}}
+	c.StateKeys = []config.StateKey{"c2VjcmV0", ""}
 	err := c.Validate()
 	if err == nil || strings.Contains(err.Error(), "c2VjcmV0") ||
-		!strings.Contains(err.Error(), "state_keys[0].key: a key is 32 random bytes") ||
-		!strings.Contains(err.Error(), "state_keys[1].key: key or key_file is required") {
+		!strings.Contains(err.Error(), "state_keys[0]: a key is 32 random bytes") ||
+		!strings.Contains(err.Error(), "state_keys[1]: a key is 32 random bytes") {
 		t.Error(err)
 	}
 }

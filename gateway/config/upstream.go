@@ -17,7 +17,7 @@ type Upstream struct {
 	Path string `yaml:"path"`
 
 	// URL is the server's MCP endpoint, http or https. Credentials belong in
-	// headers or headers_file. An upstream has either this key or command.
+	// headers. An upstream has either this key or command.
 	URL string `yaml:"url"`
 
 	// Transport says how messages travel to the server at url: http is Streamable HTTP,
@@ -58,13 +58,8 @@ type Upstream struct {
 
 	// Headers are sent with every request to the server. Headers that belong
 	// to the protocol or to the connection cannot be set. In a loaded
-	// configuration the names are in canonical form and the values of
-	// headers_file are included.
+	// configuration the names are in canonical form.
 	Headers map[string]string `yaml:"headers"`
-
-	// HeadersFile names files, by header, that hold the values of further
-	// headers. Trailing line breaks are dropped.
-	HeadersFile map[string]string `yaml:"headers_file"`
 
 	// ForwardHeaders are headers of a client's request that go to the server with it, and with
 	// every request that is made for it. Clients whose headers differ share no session with the

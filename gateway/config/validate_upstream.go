@@ -123,8 +123,7 @@ func (p *problems) way(at string, u *Upstream) {
 		{"transport", program && u.Transport != defaults.Transport, "url"},
 		{"forward_headers", program && len(u.ForwardHeaders) > 0, "url"},
 		{"forward_host", program && u.ForwardHost == On, "url"},
-		{"headers", program && len(u.Headers) > len(u.HeadersFile), "url; use env"},
-		{"headers_file", program && len(u.HeadersFile) > 0, "url; use env"},
+		{"headers", program && len(u.Headers) > 0, "url; use env"},
 	} {
 		if k.given {
 			p.addKey(at+"."+k.name, "means nothing without %s", k.other)
@@ -178,7 +177,7 @@ func (p *problems) target(at, raw string) {
 	case u.Hostname() == "":
 		p.add(at, "the URL needs a host")
 	case u.User != nil:
-		p.add(at, "credentials do not belong in the URL; use headers or headers_file")
+		p.add(at, "credentials do not belong in the URL; use headers")
 	case strings.Contains(raw, "#"):
 		p.add(at, "the URL must not have a fragment (#)")
 	}

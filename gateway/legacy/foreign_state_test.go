@@ -28,7 +28,7 @@ func TestParkedBehindAnotherGateway(t *testing.T) {
 			c := config.Default()
 			c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
 			c.Upstreams[0].UpstreamTasks = config.UpstreamTasksNever // else the inner one asks in a task
-			c.StateKeys = []config.StateKey{{ID: parkKey.ID, Key: base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{secret}, 32))}}
+			c.StateKeys = []config.StateKey{config.StateKey(base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{secret}, 32)))}
 			p.start(t, "outer", p.at[0], c)
 			outer := p.at[len(p.at)-1]
 			for _, a := range []asked{askTool, askPrompt, askResource} {
@@ -57,7 +57,7 @@ func TestParkedByTaskBehind(t *testing.T) {
 	p := newParking(t, nil)
 	c := config.Default()
 	c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
-	c.StateKeys = []config.StateKey{{ID: parkKey.ID, Key: base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{9}, 32))}}
+	c.StateKeys = []config.StateKey{config.StateKey(base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{9}, 32)))}
 	p.start(t, "outer", p.at[0], c)
 	outer := p.at[len(p.at)-1]
 	state, questions := askTool.park(t, outer, "")

@@ -205,7 +205,7 @@ func (s *safeBuffer) String() string {
 }
 
 // parkKey is the key of the tests.
-var parkKey = config.StateKey{ID: "k1", Key: base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{7}, 32))}
+var parkKey = config.StateKey(base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{7}, 32)))
 
 // newParking starts them. Whatever still runs at the end fails the test.
 func newParking(t *testing.T, change func(*config.Config)) *parking {

@@ -165,7 +165,8 @@ func metadataOf(t *testing.T, issuer *wiretest.Issuer) string {
 // forged is a state as whoever has the key could make it.
 func forged(t *testing.T, a asked, owner, call string, life time.Duration) string {
 	t.Helper()
-	ring, err := sealed.New(sealed.Key{ID: parkKey.ID, Secret: bytes.Repeat([]byte{7}, 32)})
+	secret := bytes.Repeat([]byte{7}, 32)
+	ring, err := sealed.New(sealed.Key{ID: config.StateKeyID(secret), Secret: secret})
 	if err != nil {
 		t.Fatal(err)
 	}

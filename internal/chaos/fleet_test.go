@@ -27,7 +27,7 @@ store: %s
 heartbeat: %s
 drain_timeout: %s
 wait_replicas: %d
-state_keys: [{id: k, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="}]
+state_keys: ["MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="]
 log: {level: debug}
 %supstreams:
 `

@@ -167,7 +167,7 @@ func bounds(f reflect.StructField) (o object) {
 func (g *generator) list(elem reflect.Type) object {
 	items := object{{"type", "string"}}
 	switch elem {
-	case reflect.TypeFor[string]():
+	case reflect.TypeFor[string](), reflect.TypeFor[config.StateKey]():
 	case reflect.TypeFor[*config.Upstream]():
 		// The default path follows from the name; no one value describes it.
 		u := config.NewUpstream("", "")
@@ -176,8 +176,6 @@ func (g *generator) list(elem reflect.Type) object {
 		items = append(items, member{"oneOf", []object{{{"required", []string{"url"}}}, {{"required", []string{"command"}}}}})
 	case reflect.TypeFor[config.BearerKey]():
 		items = append(object{{"type", "object"}}, g.structure(reflect.ValueOf(config.BearerKey{}))...)
-	case reflect.TypeFor[config.StateKey]():
-		items = append(object{{"type", "object"}}, g.structure(reflect.ValueOf(config.StateKey{}))...)
 	case reflect.TypeFor[config.Rule]():
 		items = append(object{{"type", "object"}}, g.structure(reflect.ValueOf(config.Rule{}))...)
 	default:

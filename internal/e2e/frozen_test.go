@@ -39,7 +39,7 @@ admin: %s
 drain_timeout: 2s
 drain_delay: 0s
 resume_after: 50ms
-state_keys: [{id: k, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="}]
+state_keys: ["MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="]
 upstreams:
   - {name: peer, path: /mcp, url: %s, defaults: {tasks: auto, grace: 300ms}}
 `

@@ -21,7 +21,7 @@ import (
 const parkingReplica = `
 store: %s
 heartbeat: 1s
-state_keys: [{id: k, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="}]
+state_keys: ["MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="]
 upstreams:
   - {name: asker, path: /mcp, url: %s}
 `

@@ -29,7 +29,7 @@ const orphaningConfig = `
 store: %s
 heartbeat: 1s
 resume_after: 50ms
-state_keys: [{id: k, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="}]
+state_keys: ["MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="]
 upstreams:
 `
 

@@ -185,7 +185,7 @@ const askingConfig = `
 store: %s
 heartbeat: 2s
 log: {level: debug}
-state_keys: [{id: k, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="}]
+state_keys: ["MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="]
 upstreams:
 `
 

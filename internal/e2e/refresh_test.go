@@ -200,7 +200,7 @@ store: redis://%s/0
 heartbeat: 1s
 log: {level: debug}
 public_url: http://127.0.0.1:1
-state_keys: [{id: a, key: "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE="}]
+state_keys: ["AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE="]
 auth: {passthrough: {audiences: [%q]}}
 upstreams:
   - {name: slow, path: /mcp, url: %q, defaults: {tasks: always, poll_interval: 100ms}}

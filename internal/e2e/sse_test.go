@@ -22,7 +22,7 @@ import (
 func sseGateway(t *testing.T, url, more string, store ...string) *gateway {
 	t.Helper()
 	return startGateway(t, configured(t, fmt.Sprintf(strings.Join(store, "\n")+`
-state_keys: [{id: k, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="}]
+state_keys: ["MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="]
 upstreams:
   - name: older
     path: /mcp

@@ -151,7 +151,7 @@ func tableGateway(t *testing.T, targets map[string]target, servers []tableServer
 		}
 	}
 	yaml.WriteString("]}\n")
-	yaml.WriteString("state_keys: [{id: k, key: \"MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=\"}]\nupstreams:\n")
+	yaml.WriteString("state_keys: [\"MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=\"]\nupstreams:\n")
 	for _, s := range servers {
 		for _, over := range s.over {
 			where, err := json.Marshal(targets[s.id+over]) // YAML has JSON in it

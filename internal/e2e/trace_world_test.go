@@ -25,7 +25,7 @@ store: %s
 key_prefix: %s
 heartbeat: 1s
 drain_timeout: 1s
-state_keys: [{id: k, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="}]
+state_keys: ["MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="]
 telemetry: {polls: off, tasks: %s}
 upstreams:
   - name: up
