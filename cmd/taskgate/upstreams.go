@@ -79,7 +79,7 @@ func upstreamConfig(c *config.Config, u *config.Upstream, replica shim.Replica, 
 	return upstream.Config{
 		Name: u.Name, URL: u.URL, Headers: headers, Era: upstream.Era(u.Era),
 		Way:          upstream.Way(u.Transport),
-		Shared:       u.UpstreamSessions == config.SessionsShared || loopback(c.Listen),
+		Shared:       loopback(c.Listen),
 		Tasks:        upstream.TaskUse(u.UpstreamTasks),
 		ProbeTimeout: u.ProbeTimeout, IdleTimeout: u.IdleTimeout, MaxResult: int64(u.MaxResult),
 		Replica: string(replica), GatewayInfo: upstream.Info{Name: "taskgate", Version: moduleVersion()},

@@ -146,14 +146,9 @@ type Config struct {
 	// memory, and what it needs besides.
 	MaxBytesInFlight Size `yaml:"max_bytes_in_flight" min:"1KiB"`
 
-	// MaxCalls is how many requests each replica has in flight that wait for a server
-	// or for a task, those included whose client has gone. One more is refused with
-	// 503. Requests that make room, such as those that cancel or answer, are not
-	// counted. 0 is any number.
-	MaxCalls int `yaml:"max_calls" min:"0"`
-
-	// MaxCallsPerOwner is how many of them may be of one authenticated caller. One
-	// more is refused with 429. 0 is any number.
+	// MaxCallsPerOwner is how many requests of one authenticated caller each replica has in flight
+	// that wait for a server or for a task, those included whose client has gone. One more is
+	// refused with 429. 0 is any number.
 	MaxCallsPerOwner int `yaml:"max_calls_per_owner" min:"0"`
 
 	// Rate is how many requests a caller may send to each replica: a caller whose
@@ -161,21 +156,12 @@ type Config struct {
 	// connection comes from.
 	Rate Rate `yaml:"rate"`
 
-	// KeepAlive is the silence after which an answer that was to be JSON
-	// becomes an event stream, and the interval of the comments that keep an
-	// event stream open.
-	KeepAlive time.Duration `yaml:"keep_alive" min:"100ms"`
-
 	// SessionIdle is how long a client session of the 2025 protocol versions
 	// is kept without any request or open stream.
 	SessionIdle time.Duration `yaml:"session_idle" min:"1s"`
 
-	// MaxSessions is how many such client sessions may exist at a time. A new one
-	// beyond it is refused with 503.
-	MaxSessions int `yaml:"max_sessions" min:"1"`
-
-	// MaxSessionsPerOwner is how many of them may belong to one authenticated
-	// caller. A new one beyond it is refused with 429.
+	// MaxSessionsPerOwner is how many such client sessions one authenticated caller may
+	// have at a time. A new one beyond it is refused with 429.
 	MaxSessionsPerOwner int `yaml:"max_sessions_per_owner" min:"1"`
 
 	// ResumeAfter is how long an answer or a stream in such a session lasts
@@ -190,6 +176,33 @@ type Config struct {
 	// Upstreams are the MCP servers behind the gateway, each at a path of its
 	// own. At least one is needed.
 	Upstreams []*Upstream `yaml:"upstreams"`
+
+	// Fixed is what no file changes.
+	Fixed `yaml:"-"`
+}
+
+// Fixed are times and bounds that are the same for every deployment. Whoever makes a Config by hand, as
+// tests do, may change them.
+type Fixed struct {
+	// MaxCalls is how many requests each replica has in flight that wait for a server
+	// or for a task, those included whose client has gone. One more is refused with
+	// 503. Requests that make room, such as those that cancel or answer, are not
+	// counted. 0 is any number.
+	MaxCalls int
+
+	// KeepAlive is the silence after which an answer that was to be JSON
+	// becomes an event stream, and the interval of the comments that keep an
+	// event stream open.
+	KeepAlive time.Duration
+
+	// MaxSessions is how many such client sessions may exist at a time. A new one
+	// beyond it is refused with 503.
+	MaxSessions int
+}
+
+// DefaultFixed returns the values that hold.
+func DefaultFixed() Fixed {
+	return Fixed{MaxCalls: 10_000, KeepAlive: 15 * time.Second, MaxSessions: 10_000}
 }
 
 // The values of audit that name no file.
@@ -256,16 +269,15 @@ func Default() *Config {
 
 		MaxBytesInFlight: 256 * MiB,
 
-		KeepAlive:   15 * time.Second,
 		SessionIdle: time.Hour,
-		MaxSessions: 10_000,
 
 		MaxSessionsPerOwner: 1000,
 
-		MaxCalls:         10_000,
 		MaxCallsPerOwner: 5000,
 
 		ResumeAfter: 5 * time.Second,
+
+		Fixed: DefaultFixed(),
 	}
 }
 

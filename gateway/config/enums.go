@@ -91,18 +91,6 @@ const (
 // Values lists the choices in the order of the manual.
 func (Process) Values() []string { return []string{"auto", "shared", "principal", "session"} }
 
-// UpstreamSessions says whether anonymous calls share sessions upstream.
-type UpstreamSessions string
-
-// The values of upstream_sessions.
-const (
-	SessionsAuto   UpstreamSessions = "auto"   // shared only while listening on loopback
-	SessionsShared UpstreamSessions = "shared" // shared always
-)
-
-// Values lists the choices in the order of the manual.
-func (UpstreamSessions) Values() []string { return []string{"auto", "shared"} }
-
 // UpstreamTasks says for which calls tasks of a server's own are used.
 type UpstreamTasks string
 

@@ -33,7 +33,7 @@ func TestParseVariables(t *testing.T) {
 key_prefix: t${SEVEN}
 heartbeat: ${SEVEN}s
 wait_replicas: ${EMPTY:-0}
-max_sessions: ${SEVEN}
+max_sessions_per_owner: ${SEVEN}
 max_body: "${SEVEN}MiB"
 log: {level: "${LEVEL:-debug}"}
 upstreams:
@@ -50,7 +50,7 @@ upstreams:
         tasks: ${UNSET:-always}
 `)
 	u := c.Upstreams[0]
-	if c.KeyPrefix != "t7" || c.Heartbeat != 7*time.Second || c.MaxSessions != 7 || c.MaxBody != 7*MiB || c.Log.Level != LevelDebug {
+	if c.KeyPrefix != "t7" || c.Heartbeat != 7*time.Second || c.MaxSessionsPerOwner != 7 || c.MaxBody != 7*MiB || c.Log.Level != LevelDebug {
 		t.Errorf("top level: %+v", c)
 	}
 	if u.Name != "a" || u.Path != "/a/mcp" || u.URL != "http://127.0.0.1:7/${SEVEN}$" {

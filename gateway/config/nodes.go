@@ -54,6 +54,9 @@ func keysOf(t reflect.Type) []key {
 	for i := range t.NumField() {
 		f := t.Field(i)
 		name, options, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+		if name == "-" {
+			continue // no file sets it
+		}
 		if options != "inline" {
 			keys = append(keys, key{name, f.Index, f.Tag})
 			continue

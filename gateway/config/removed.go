@@ -8,8 +8,11 @@ import "reflect"
 var removed = map[string]string{
 	"Config.bytes_wait":            nowFixed("1m"),
 	"Config.client_timeout":        nowFixed("30s"),
+	"Config.keep_alive":            nowFixed("15s"),
+	"Config.max_calls":             nowFixed("10000"),
 	"Config.max_connections":       nowFixed("50000"),
 	"Config.max_session_bytes":     nowFixed("64KiB"),
+	"Config.max_sessions":          nowFixed("10000"),
 	"Config.max_streams":           nowFixed("20000"),
 	"Config.max_streams_per_owner": nowFixed("5000"),
 	"Config.max_subscriptions":     nowFixed("1000"),
@@ -24,6 +27,7 @@ var removed = map[string]string{
 	"Upstream.headers_file":               fromFile("an entry of headers"),
 	"Upstream.max_event":                  "max_result bounds events as well; delete the line",
 	"Upstream.max_sse_connections":        nowFixed("1000"),
+	"Upstream.max_tasks":                  nowFixed("20000"),
 	"Upstream.max_stored_bytes_per_owner": "what tasks take in the store is bounded by max_tasks_per_owner, max_result and ttl; delete the line",
 	"Upstream.partial_bytes":              nowFixed("64KiB"),
 	"Upstream.partial_interval":           nowFixed("50ms"),
@@ -31,11 +35,13 @@ var removed = map[string]string{
 	"Upstream.process_idle":               nowFixed("10m"),
 	"Upstream.queue":                      nowFixed("1000"),
 	"Upstream.queue_wait":                 nowFixed("5s"),
+	"Upstream.upstream_sessions":          "anonymous calls share a session while the gateway listens on loopback; delete the line",
 	"Upstream.task_result_tool":           nowFixed("task_result"),
 
 	"Passthrough.keep_tokens": "a task that another replica takes over waits for the next request of its owner; delete the line",
 	"Passthrough.userinfo":    "a userinfo endpoint does not say for whom a token is: use introspection, or JWTs; delete the line",
 
+	"Tool.immediate_response": "clients get the handle of a task without a text beside it; delete the line",
 	"Tool.logs":               "log messages of a server are log messages for its clients, and no partial results; delete the line",
 	"Tool.max_answer_bytes":   nowFixed("4MiB"),
 	"Tool.max_open_questions": nowFixed("64"),

@@ -77,12 +77,6 @@ type Upstream struct {
 	// the client where the server speaks it, and else the other one.
 	Era Era `yaml:"era"`
 
-	// UpstreamSessions says how calls of clients without a session share
-	// sessions with the server: auto gives an anonymous call a session of its
-	// own unless the gateway listens on loopback, shared lets anonymous calls
-	// share one always.
-	UpstreamSessions UpstreamSessions `yaml:"upstream_sessions"`
-
 	// UpstreamTasks says for which calls a server that has tasks of its own makes one:
 	// auto, for tools that cannot be called otherwise; always, for every tool that can
 	// be called so, which lets a call go on when its replica is lost; never, for none. A
@@ -110,13 +104,14 @@ type Upstream struct {
 	// 0 means any number.
 	Concurrency int `yaml:"concurrency" min:"0"`
 
-	// MaxTasks is how many tasks of the upstream each replica runs at a time.
+	// MaxTasks is how many tasks of the upstream each replica runs at a time; no file changes it.
 	// A call that would be one more goes on blocking, or is refused where the
 	// client or the tool insists on a task.
-	MaxTasks int `yaml:"max_tasks" min:"1"`
+	MaxTasks int `yaml:"-"`
 
-	// MaxTasksPerOwner is how many of them may belong to one authenticated
-	// caller.
+	// MaxTasksPerOwner is how many tasks of one authenticated caller each replica runs at a
+	// time. A call that would be one more goes on blocking, or is refused where the
+	// client or the tool insists on a task.
 	MaxTasksPerOwner int `yaml:"max_tasks_per_owner" min:"1"`
 
 	// ResponseModes offers clients of 2025-11-25 to choose how a call is
@@ -207,11 +202,6 @@ type Tool struct {
 	// Scopes are what a token needs to call the tool, besides those of auth.jwt.scopes, with
 	// one space between two. Without them every caller may.
 	Scopes string `yaml:"scopes"`
-
-	// ImmediateResponse is a text for the model of a client of 2025-11-25 that
-	// calls the tool as a task: what it may go on with until the result is there.
-	// Without it such a client gets none.
-	ImmediateResponse string `yaml:"immediate_response"`
 }
 
 // Rule gives the tools whose names match a policy of their own.
@@ -233,7 +223,6 @@ func NewUpstream(name, url string) *Upstream {
 		Path:             defaultPath(name),
 		URL:              url,
 		Era:              EraAuto,
-		UpstreamSessions: SessionsAuto,
 		UpstreamTasks:    UpstreamTasksAuto,
 		ProbeTimeout:     10 * time.Second,
 		Transport:        TransportAuto,
@@ -241,7 +230,7 @@ func NewUpstream(name, url string) *Upstream {
 		Process:          ProcessAuto,
 		MaxProcesses:     32,
 		MaxResult:        32 * MiB,
-		MaxTasks:         10_000,
+		MaxTasks:         20_000,
 		MaxTasksPerOwner: 1000,
 
 		ResponseModes: Off,

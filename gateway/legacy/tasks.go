@@ -87,7 +87,7 @@ func milliseconds(raw []byte) (time.Duration, bool) {
 func (q *request) created(t shim.Task) json.RawMessage {
 	q.op.Task(string(t.ID), t.Trace)
 	q.s.note([]shim.ID{t.ID}, nil)
-	return dialect.Legacy.Created(t, q.h.Config.Tool(q.name).ImmediateResponse)
+	return dialect.Legacy.Created(t)
 }
 
 // taskID reads params.taskId. Whatever else is in the params is ignored, as a

@@ -37,7 +37,6 @@ upstreams:
     path: /mcp
     url: http://%s/mcp
     era: %s
-    max_tasks: 10000000
     max_tasks_per_owner: 10000000
     defaults: {tasks: never}
     tools:

@@ -47,7 +47,6 @@ const upstreamConfig = `
   - name: %s
     path: %s
     url: %s
-    max_tasks: 1000000
     max_tasks_per_owner: %d
     defaults: {tasks: auto, grace: 300ms, poll_interval: 200ms, input_timeout: %s}
     tools:

@@ -59,6 +59,9 @@ func (g *generator) properties(v reflect.Value, defaults bool) (properties objec
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
 		name, options, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+		if name == "-" {
+			continue // no key
+		}
 		if options == "inline" {
 			inner, _ := g.properties(v.Field(i), false)
 			properties = append(properties, inner...)

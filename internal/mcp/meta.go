@@ -22,9 +22,8 @@ const (
 	MetaServerInfo     = "io.modelcontextprotocol/serverInfo"     // modern results
 	MetaSubscriptionID = "io.modelcontextprotocol/subscriptionId" // on a listen stream
 	MetaRelatedTask    = "io.modelcontextprotocol/related-task"   // legacy tasks (L17, L31)
-	// MetaImmediateResponse and MetaFallbackMode: L11, A5.
-	MetaImmediateResponse = "io.modelcontextprotocol/model-immediate-response"
-	MetaFallbackMode      = "io.modelcontextprotocol/fallback-mode"
+	// MetaFallbackMode: A5.
+	MetaFallbackMode = "io.modelcontextprotocol/fallback-mode"
 )
 
 // LogLevels are the levels of RFC 5424 that MCP uses, least severe first.

@@ -17,16 +17,10 @@ var Legacy legacy
 type legacy struct{}
 
 // Created is the CreateTaskResult of a new task: wrapped, and always working
-// (L6, L8). immediate, if not empty, is a text for the model while the task runs
-// (L11).
-func (l legacy) Created(t shim.Task, immediate string) json.RawMessage {
+// (L6, L8).
+func (l legacy) Created(t shim.Task) json.RawMessage {
 	o := newObject(384)
 	o.raw("task", l.fields(t))
-	if immediate != "" {
-		meta := newObject(len(immediate) + 96)
-		meta.str(mcp.MetaImmediateResponse, immediate)
-		o.raw("_meta", meta.done())
-	}
 	return o.done()
 }
 

@@ -30,10 +30,9 @@ func TestLegacyGolden(t *testing.T) {
 		definition string
 		got        json.RawMessage
 	}{
-		"created":           {"CreateTaskResult", dialect.Legacy.Created(base(shim.Working), "")},
-		"created-bare":      {"CreateTaskResult", dialect.Legacy.Created(with(base(shim.Working), bare), "")},
-		"created-immediate": {"CreateTaskResult", dialect.Legacy.Created(base(shim.Working), `Go on "meanwhile".`)},
-		"working":           {"GetTaskResult", dialect.Legacy.Got(base(shim.Working))},
+		"created":      {"CreateTaskResult", dialect.Legacy.Created(base(shim.Working))},
+		"created-bare": {"CreateTaskResult", dialect.Legacy.Created(with(base(shim.Working), bare))},
+		"working":      {"GetTaskResult", dialect.Legacy.Got(base(shim.Working))},
 		"input-required": {"GetTaskResult", dialect.Legacy.Got(with(base(shim.InputRequired), func(t *shim.Task) {
 			t.Questions = []shim.Question{{Key: "q1", Method: "roots/list"}} // travel as requests (L31)
 		}))},
@@ -120,7 +119,7 @@ func TestLegacyResultKeepsBytes(t *testing.T) {
 func TestLegacyShowsNothingInternal(t *testing.T) {
 	for _, s := range []shim.Status{shim.Working, shim.InputRequired, shim.Completed, shim.Failed, shim.Cancelled} {
 		task := base(s)
-		for _, b := range []json.RawMessage{dialect.Legacy.Created(task, ""), dialect.Legacy.Got(task), dialect.Legacy.Listed([]shim.Task{task}, "")} {
+		for _, b := range []json.RawMessage{dialect.Legacy.Created(task), dialect.Legacy.Got(task), dialect.Legacy.Listed([]shim.Task{task}, "")} {
 			for _, secret := range []string{"ann", "research", "secret", "related-task"} {
 				if strings.Contains(string(b), secret) {
 					t.Errorf("%s: %s shows %q", s, b, secret)
