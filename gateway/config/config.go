@@ -156,6 +156,11 @@ type Config struct {
 	// connection comes from.
 	Rate Rate `yaml:"rate"`
 
+	// ProgressKeepAlive is after how long without progress a client that waits for a call, and
+	// has given a progress token, is sent progress of the gateway's own. Many clients count
+	// their time limit anew then. 0 sends none.
+	ProgressKeepAlive time.Duration `yaml:"progress_keep_alive" min:"0s"`
+
 	// SessionIdle is how long a client session of the 2025 protocol versions
 	// is kept without any request or open stream.
 	SessionIdle time.Duration `yaml:"session_idle" min:"1s"`
@@ -269,7 +274,8 @@ func Default() *Config {
 
 		MaxBytesInFlight: 256 * MiB,
 
-		SessionIdle: time.Hour,
+		SessionIdle:       time.Hour,
+		ProgressKeepAlive: 25 * time.Second,
 
 		MaxSessionsPerOwner: 1000,
 

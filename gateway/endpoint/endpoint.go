@@ -52,6 +52,18 @@ type Endpoint struct {
 	dropped  sync.Map // the names of tools of which the log has said that they are not offered
 }
 
+// KeptProgress is the progress that a client with a token hears of a request in any case.
+func (e *Endpoint) KeptProgress(method, name string, token json.RawMessage) wire.KeptProgress {
+	about := name
+	switch {
+	case method == mcp.MethodTasksResult || e.ReadsTasks(method, name):
+		about = "the task"
+	case name == "":
+		about = method
+	}
+	return wire.KeptProgress{Token: token, Every: e.Global.ProgressKeepAlive, About: about}
+}
+
 // Identify sets the serverInfo of results to modern clients: the upstream's own as soon as
 // it is known, and the gateway's before, so that tasks can be read while their upstream is
 // down.

@@ -64,7 +64,10 @@ var uncounted = map[string]bool{
 func (h *Handler) serveRequest(w http.ResponseWriter, r *http.Request, s *session, p shim.Principal, msg jsonrpc.Message) {
 	var q *request
 	budget.From(r.Context()).InTurn(len(msg.Raw), func() { q = newLegacyRequest(h, s, p, msg) })
-	x := wire.NewExchange(w, r, wire.ExchangeOptions{Version: q.state.Version, KeepAlive: h.Global.KeepAlive, Outlives: true})
+	x := wire.NewExchange(w, r, wire.ExchangeOptions{
+		Version: q.state.Version, KeepAlive: h.Global.KeepAlive, Outlives: true,
+		Progress: h.KeptProgress(msg.Method, q.name, q.token),
+	})
 	defer x.Close()
 	q.log = startLog(r.Context(), q, x, h.Global.ResumeAfter)
 	defer q.log.finish()

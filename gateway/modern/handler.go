@@ -97,6 +97,7 @@ func (q *request) serve(w http.ResponseWriter, r *http.Request, m method) {
 	q.op = op
 	q.x = wire.NewExchange(w, r, wire.ExchangeOptions{
 		Version: q.version, KeepAlive: q.h.Global.KeepAlive, Broken: broken, Op: op,
+		Progress: q.h.KeptProgress(q.msg.Method, q.name, q.token),
 	})
 	defer q.x.Close()
 

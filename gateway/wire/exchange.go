@@ -43,7 +43,9 @@ type Exchange struct {
 	stay    func() bool         // stops waiting for the client to go; nil where that is not waited for
 	left    bool                // the client has gone, and its connection is given back
 	done    bool
-	gone    bool // when it was done the client had gone
+	// progress is nil where the client has asked for none.
+	progress *progressKeeper
+	gone     bool // when it was done the client had gone
 
 	keep func(message []byte) (eventID string, err error) // see Resumable; nil where nothing is kept
 
@@ -58,6 +60,8 @@ type ExchangeOptions struct {
 	// KeepAlive is the silence after which the stream begins, and the interval
 	// of comments on it. 0 means never.
 	KeepAlive time.Duration
+	// Progress is sent where nothing else tells the client that its request goes on.
+	Progress KeptProgress
 	// Broken is called once if writing to the client fails.
 	Broken func(error)
 	// Outlives says that the request goes on when its client has gone. The client's connection
@@ -76,6 +80,9 @@ func NewExchange(w http.ResponseWriter, r *http.Request, o ExchangeOptions) *Exc
 		x.silence = time.AfterFunc(o.KeepAlive, x.speak)
 		x.mu.Unlock()
 	}
+	x.mu.Lock()
+	x.keepProgress(o.Progress)
+	x.mu.Unlock()
 	if o.Outlives {
 		x.mu.Lock()
 		x.stay = context.AfterFunc(r.Context(), x.giveBack)
@@ -137,7 +144,12 @@ func (x *Exchange) begin() error {
 // Notify sends a notification ahead of the result. It is dropped where the client
 // takes JSON only, and after the result.
 func (x *Exchange) Notify(method string, params json.RawMessage) error {
-	return x.Send(jsonrpc.AppendNotification(nil, method, params))
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if method == mcp.NotifyProgress {
+		x.noteProgress(params)
+	}
+	return x.send(jsonrpc.AppendNotification(nil, method, params), nil)
 }
 
 // Streams reports whether the client takes messages ahead of the answer.
@@ -164,6 +176,11 @@ func (x *Exchange) Send(message []byte) error { return x.SendKept(message, nil) 
 func (x *Exchange) SendKept(message []byte, keep func([]byte) (string, error)) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	return x.send(message, keep)
+}
+
+// send is SendKept for who holds x.mu.
+func (x *Exchange) send(message []byte, keep func([]byte) (string, error)) error {
 	if keep == nil {
 		keep = x.keep
 	}
@@ -303,6 +320,9 @@ func (x *Exchange) end(gone bool) {
 	}
 	if x.stay != nil {
 		x.stay()
+	}
+	if x.progress != nil {
+		x.progress.timer.Stop()
 	}
 	if x.silence != nil {
 		x.silence.Stop()

@@ -35,6 +35,7 @@ const (
 const frozenReplica = `
 store: %s?read_timeout=60s
 store_timeout: %s
+store_wait: 0s
 admin: %s
 drain_timeout: 2s
 drain_delay: 0s

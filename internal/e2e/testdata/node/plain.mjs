@@ -28,7 +28,7 @@ const read = (id) => {
 const calls = [];
 for (const call of JSON.parse(process.env.CALLS)) {
   const told = await maker.callTool(call);
-  const id = /"taskId":"([0-9a-f-]{36})"/.exec(told.content[0].text)[1];
+  const id = /"taskId":"([0-9a-f-]+)"/.exec(told.content[0].text)[1];
   let waits = 0;
   let result = await read(id);
   for (; /is still running/.test(result.content[0].text); waits++) result = await read(id);

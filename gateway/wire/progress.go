@@ -1,0 +1,75 @@
+package wire
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+)
+
+// KeptProgress has an exchange send progress of its own to a client that gave a token and has
+// heard no progress for a while: many clients count their time limit anew then.
+type KeptProgress struct {
+	Token json.RawMessage // the client's; nil: nothing is sent
+	Every time.Duration   // 0 means never
+	About string          // what the client waits for, in the message: the name of a tool
+}
+
+// progressKeeper sends that progress. Exchange.mu guards it.
+type progressKeeper struct {
+	KeptProgress
+	begun time.Time
+	last  float64 // the furthest that was sent
+	timer *time.Timer
+}
+
+// keepProgress begins to watch for silence. x.mu is held.
+func (x *Exchange) keepProgress(o KeptProgress) {
+	if o.Token == nil || o.Every <= 0 || !x.accept.stream {
+		return
+	}
+	x.progress = &progressKeeper{KeptProgress: o, begun: time.Now()}
+	x.progress.timer = time.AfterFunc(o.Every, x.sendProgress)
+}
+
+// noteProgress notes progress that is about to be sent. x.mu is held.
+func (x *Exchange) noteProgress(params json.RawMessage) {
+	p := x.progress
+	if p == nil {
+		return
+	}
+	if raw, ok := jsonrpc.Get(params, "progress"); ok {
+		if n, err := strconv.ParseFloat(string(raw), 64); err == nil {
+			p.last = max(p.last, n)
+		}
+	}
+	p.timer.Reset(p.Every)
+}
+
+// sendProgress runs on the timer. What it sends rises by so little that the next progress of the
+// server rises above it (protocol.md 2.9), and has no total.
+func (x *Exchange) sendProgress() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	p := x.progress
+	if x.done || x.left {
+		return
+	}
+	if p.last += progressStep; p.last == p.last-progressStep {
+		p.last = math.Nextafter(p.last, math.Inf(1))
+	}
+	params := append([]byte(`{"progressToken":`), p.Token...)
+	params = append(params, `,"progress":`...)
+	params = strconv.AppendFloat(params, p.last, 'f', -1, 64)
+	params = append(params, `,"message":`...)
+	params = jsonrpc.AppendString(params, fmt.Sprintf("%s is still running, %d s", p.About, int(time.Since(p.begun).Seconds())))
+	_ = x.send(jsonrpc.AppendNotification(nil, mcp.NotifyProgress, append(params, '}')), nil) // a client that is gone misses it
+	p.timer.Reset(p.Every)
+}
+
+// progressStep is by how much progress of the gateway's own rises.
+const progressStep = 1e-6
