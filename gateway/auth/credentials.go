@@ -156,6 +156,9 @@ type Credential struct {
 	need    grade  // of the token that the call came with
 	own     *shown // that token; nil while only another replica has it
 	brought *shown // that of the latest request which brought an answer or a cancellation; nil for none
+	// refused are the hashes of tokens that the server has refused here. It may take them for something
+	// else, such as a handshake.
+	refused map[string]bool
 }
 
 // Describe says which tokens may stand in, without saying the token.
@@ -191,11 +194,11 @@ func (c *Credential) Later() string {
 func (c *Credential) Brought() (authorization string, good bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if t := c.brought; t.isGood() {
+	if t := c.brought; c.isGood(t) {
 		return t.authorization, true
 	}
 	if t := c.choose(); t != nil {
-		return t.authorization, t.isGood()
+		return t.authorization, c.isGood(t)
 	}
 	return c.ofOwn(), false
 }
@@ -218,11 +221,14 @@ func (c *Credential) find() *shown {
 
 // choose returns the token of a later request, nil if none is good. Credential.mu is held.
 func (c *Credential) choose() *shown {
-	if own := c.find(); own.isGood() || c.need.Hash == "" {
+	if own := c.find(); c.isGood(own) || c.need.Hash == "" {
 		return own
 	}
-	return c.from.find(c.need.Owner, func(t *shown) bool { return t.isGood() && t.standsIn(c.need) })
+	return c.from.find(c.need.Owner, func(t *shown) bool { return c.isGood(t) && t.standsIn(c.need) })
 }
+
+// isGood reports whether a token is good for later requests of the call. Credential.mu is held.
+func (c *Credential) isGood(t *shown) bool { return t.isGood() && !c.refused[t.Hash] }
 
 // has reports whether there is a token for the first request of the call, or for a later one.
 func (c *Credential) has(first bool) bool {
@@ -231,7 +237,7 @@ func (c *Credential) has(first bool) bool {
 	if first {
 		return c.find() != nil
 	}
-	return c.choose().isGood()
+	return c.isGood(c.choose())
 }
 
 // Ready waits until there is a token for the next request of the call, the first one or a later one. The
@@ -276,6 +282,12 @@ func (c *Credential) Hear(authorization string, status int) {
 	for _, t := range []*shown{t, c.own, c.brought} {
 		if t != nil && t.authorization == authorization {
 			t.refused.Store(!taken)
+			if !taken && c.refused == nil {
+				c.refused = map[string]bool{}
+			}
+			if !taken {
+				c.refused[t.Hash] = true
+			}
 		}
 	}
 }

@@ -78,6 +78,20 @@ func TestStandIn(t *testing.T) {
 	}
 }
 
+// TestRefusedForGood: a server that refuses a token for a call and takes it for something else, such as a
+// handshake, is not asked with it again for that call.
+func TestRefusedForGood(t *testing.T) {
+	p := newTokenCache(10, time.Hour)
+	c, leave := p.request(token("own", nil))
+	p.put(token("newer", func(g *grade) { g.Issued = g.Issued.Add(time.Second) }))
+	leave()
+	c.Hear("Bearer own", 401)
+	c.Hear("Bearer own", 200)
+	if got := c.Later(); got != "Bearer newer" {
+		t.Errorf("it goes on with %q", got)
+	}
+}
+
 // TestBrought: an answer or a cancellation goes out with the token of the request that brings it, and
 // nothing else does.
 func TestBrought(t *testing.T) {

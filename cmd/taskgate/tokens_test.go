@@ -1,0 +1,426 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"taskgate/gateway/config"
+	"taskgate/internal/redistest"
+	"taskgate/internal/wiretest"
+	"taskgate/shim/shimtest/fake"
+)
+
+// signedServer is a server that notes what it is sent, and by which token.
+type signedServer struct {
+	url    string
+	issuer *wiretest.Issuer
+	peer   *fake.Server
+
+	mu      sync.Mutex
+	names   map[string]string   // tokens, by what the test calls them
+	refused map[string]bool     // the names of tokens that are not taken any more
+	sent    map[string][]string // "what token", by the user whose tokens they are
+	proceed chan struct{}       // closed when the tools may end
+}
+
+func newSignedServer(t *testing.T) *signedServer {
+	t.Helper()
+	s := &signedServer{
+		issuer: wiretest.NewIssuer(t, ""), peer: fake.NewHandler(t, fake.Stateful), names: map[string]string{},
+		refused: map[string]bool{}, sent: map[string][]string{}, proceed: make(chan struct{}),
+	}
+	const done = `{"content":[{"type":"text","text":"done"}]}`
+	hold := func(x *fake.Exchange) {
+		x.Resumable(0, 0, func(send func(string)) {
+			<-s.proceed
+			send(x.Result(done))
+		})
+	}
+	s.peer.Tool("auto", fake.Text("done"))
+	s.peer.Tool("always", fake.Text("done"))
+	s.peer.Tool("legacy", fake.Text("done"))
+	s.peer.Tool("hold", hold)
+	var asked atomic.Int64
+	s.peer.Tool("ask", func(x *fake.Exchange) {
+		x.Ask(fmt.Sprint(asked.Add(1)), "elicitation/create", `{"message":"really?","requestedSchema":{"type":"object","properties":{}}}`)
+		x.Event(x.Result(done))
+	})
+	web := httptest.NewServer(s)
+	s.url = web.URL
+	t.Cleanup(func() {
+		close(s.proceed)
+		web.CloseClientConnections()
+		s.peer.Close()
+		web.Close()
+	})
+	return s
+}
+
+// ServeHTTP is the server.
+func (s *signedServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if strings.HasPrefix(r.URL.Path, "/.well-known/oauth-protected-resource") {
+		_ = json.NewEncoder(w).Encode(map[string]any{"resource": s.url + "/mcp", "authorization_servers": []string{s.issuer.URL}})
+		return
+	}
+	body, _ := io.ReadAll(r.Body)
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	var m struct {
+		Method string
+		Result json.RawMessage
+	}
+	_ = json.Unmarshal(body, &m)
+	what := m.Method
+	switch {
+	case r.Header.Get("Last-Event-ID") != "":
+		what = "resume"
+	case m.Result != nil:
+		what = "answer"
+	}
+	s.mu.Lock()
+	user, name, _ := strings.Cut(s.names[strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")], " ")
+	refused := s.refused[user+" "+name]
+	if slices.Contains([]string{"tools/call", "resume", "answer", "notifications/cancelled"}, what) {
+		s.sent[user] = append(s.sent[user], what+" "+name)
+	} else {
+		refused = false // a handshake may come again, for whatever reason
+	}
+	s.mu.Unlock()
+	if refused {
+		w.Header().Set("WWW-Authenticate", `Bearer error="invalid_token"`)
+		w.WriteHeader(http.StatusUnauthorized)
+		return
+	}
+	s.peer.ServeHTTP(w, r)
+}
+
+// token makes a token of a user.
+func (s *signedServer) token(user, name string, change map[string]any) string {
+	claims := map[string]any{"aud": s.url + "/mcp", "client_id": "client", "scope": "read", "iat": time.Now().Add(-time.Minute).Unix(), "jti": user + name}
+	maps.Copy(claims, change)
+	token := s.issuer.Token(user, claims)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.names[token] = user + " " + name
+	return token
+}
+
+// refuse has the server take a token no more.
+func (s *signedServer) refuse(user, name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refused[user+" "+name] = true
+}
+
+// of is what the server was sent for a user, once that is as much as is wanted or it is late.
+func (s *signedServer) of(user string, n int) []string {
+	deadline := time.Now().Add(patience / 4)
+	for {
+		s.mu.Lock()
+		sent := slices.Clone(s.sent[user])
+		s.mu.Unlock()
+		if len(sent) >= n || time.Now().After(deadline) {
+			return sent
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+}
+
+// before runs a gateway in front of it.
+func (s *signedServer) before(t *testing.T, store string) *running {
+	t.Helper()
+	return runServer(t, s.url+"/mcp", func(c *config.Config) {
+		c.PublicURL, c.Heartbeat, c.Store, c.DrainTimeout = wiretest.PublicURL, time.Second, store, time.Second
+		c.StateKeys = []config.StateKey{{ID: "a", Key: "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE="}}
+		pass := config.NewPassthrough()
+		pass.Leeway = 0
+		u := c.Upstreams[0]
+		u.Auth = &config.Auth{Anonymous: config.Off, Passthrough: pass}
+		for name, mode := range map[string]config.TaskMode{"always": config.TasksAlways, "hold": config.TasksAlways, "ask": config.TasksAlways, "auto": config.TasksAuto, "legacy": config.TasksAuto} {
+			p := u.Defaults
+			p.Tasks = mode
+			u.Tools = append(u.Tools, config.Rule{Match: name, Tool: p})
+		}
+	})
+}
+
+// ask sends a request with a token, and returns the answer.
+func (r *running) ask(token, body string, header ...string) (status int, text string, h http.Header) {
+	r.t.Helper()
+	q, err := http.NewRequest("POST", "http://"+r.s.listener.Addr().String()+"/mcp", strings.NewReader(body))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	q.Header.Set("Authorization", "Bearer "+token)
+	q.Header.Set("Content-Type", "application/json")
+	q.Header.Set("Accept", "application/json, text/event-stream")
+	for i := 0; i+1 < len(header); i += 2 {
+		q.Header.Set(header[i], header[i+1])
+	}
+	resp, err := http.DefaultClient.Do(q)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	all, _ := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(all), resp.Header
+}
+
+// modern sends a request of 2026.
+func (r *running) modern(token, method, params string) (status int, text string) {
+	r.t.Helper()
+	body := `{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":{` + params + `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",` +
+		`"io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{}},"extensions":{"io.modelcontextprotocol/tasks":{}}}}}}`
+	header := []string{"Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", method}
+	for _, name := range []string{"name", "taskId"} {
+		if _, rest, ok := strings.Cut(params, `"`+name+`":"`); ok {
+			value, _, _ := strings.Cut(rest, `"`)
+			header = append(header, "Mcp-Name", value)
+		}
+	}
+	status, text, _ = r.ask(token, body, header...)
+	return status, text
+}
+
+// stateOf are the states that the own token of a call may be in.
+var statesOfOwn = []string{"good", "expired", "refused"}
+
+// otherTokens are the other tokens of its user, and whether each may stand in and is of the same owner.
+var otherTokens = map[string]struct {
+	claims      func(s *signedServer) map[string]any
+	may, shared bool
+}{
+	"newer":          {func(*signedServer) map[string]any { return map[string]any{} }, true, true},
+	"more scopes":    {func(*signedServer) map[string]any { return map[string]any{"scope": "write read"} }, true, true},
+	"fewer scopes":   {func(*signedServer) map[string]any { return map[string]any{"scope": ""} }, false, true},
+	"older":          {func(*signedServer) map[string]any { return map[string]any{"iat": time.Now().Add(-time.Hour).Unix()} }, false, true},
+	"other audience": {func(*signedServer) map[string]any { return map[string]any{"aud": wiretest.PublicURL + "/mcp"} }, false, true},
+	"other client":   {func(*signedServer) map[string]any { return map[string]any{"client_id": "another"} }, false, false},
+	"other user":     {nil, false, false},
+}
+
+// cell is one case of the matrix: a user with two tokens.
+type cell struct {
+	*signedServer
+	user, own, other string
+	state            string
+	may, shared      bool
+	until            time.Time // of the own token, where it expires
+}
+
+// cell makes a user of its own for a case.
+func (s *signedServer) cell(kind, state, name string) *cell {
+	other := otherTokens[name]
+	c := &cell{signedServer: s, user: strings.ReplaceAll(fmt.Sprint(kind, "/", state, "/", name), " ", "-"), state: state, may: other.may, shared: other.shared}
+	claims := map[string]any{}
+	if state == "expired" {
+		c.until = time.Now().Add(6 * time.Second).Truncate(time.Second)
+		claims["exp"] = c.until.Unix()
+	}
+	c.own = s.token(c.user, "own", claims)
+	if other.claims == nil {
+		c.other = s.token(c.user+"-else", "other", map[string]any{"iat": time.Now().Unix()})
+		return c
+	}
+	claims = map[string]any{"iat": time.Now().Unix()}
+	maps.Copy(claims, other.claims(s))
+	c.other = s.token(c.user, "other", claims)
+	return c
+}
+
+// age brings the own token into its state.
+func (c *cell) age() {
+	switch c.state {
+	case "expired":
+		<-time.After(time.Until(c.until) + 100*time.Millisecond)
+	case "refused":
+		c.refuse(c.user, "own")
+	}
+}
+
+func (c *cell) want(t *testing.T, want ...string) {
+	t.Helper()
+	if got := c.of(c.user, len(want)); !slices.Equal(got, want) {
+		t.Errorf("the server was sent %q, want %q", got, want)
+	}
+}
+
+// eachCell runs a test for each state of the own token and each other one, side by side.
+func eachCell(t *testing.T, all *sync.WaitGroup, s *signedServer, kind string, run func(t *testing.T, c *cell)) {
+	for _, state := range statesOfOwn {
+		for name := range otherTokens {
+			all.Go(func() {
+				t.Run(strings.Join([]string{kind, state, name}, ", "), func(t *testing.T) { run(t, s.cell(kind, state, name)) })
+			})
+		}
+	}
+}
+
+// TestWhichTokenGoesOut: the first request of a call goes out with the token that it came with, and an
+// answer or a cancellation with that of the request which brings it, whatever other tokens their user has
+// shown. Nothing goes out for whoever is not the owner.
+func TestWhichTokenGoesOut(t *testing.T) {
+	s := newSignedServer(t)
+	g := s.before(t, config.StoreEmbedded)
+	t.Run("cells", func(t *testing.T) {
+		var all sync.WaitGroup
+		defer all.Wait()
+		for _, kind := range []string{"auto", "always"} {
+			eachCell(t, &all, s, kind, func(t *testing.T, c *cell) {
+				g.modern(c.other, "tools/list", "")
+				c.age()
+				g.modern(c.own, "tools/call", `"name":"`+kind+`","arguments":{},`)
+				g.modern(c.other, "tools/list", "")
+				if c.state == "expired" { // the gateway knows that by itself
+					c.want(t)
+					return
+				}
+				c.want(t, "tools/call own")
+			})
+		}
+		eachCell(t, &all, s, "legacy", func(t *testing.T, c *cell) {
+			_, _, h := g.ask(c.own, wiretest.InitializeBody)
+			session := []string{"Mcp-Session-Id", h.Get("Mcp-Session-Id"), "Mcp-Protocol-Version", "2025-11-25"}
+			g.ask(c.own, `{"jsonrpc":"2.0","method":"notifications/initialized"}`, session...)
+			g.modern(c.other, "tools/list", "")
+			c.age()
+			g.ask(c.own, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"legacy","arguments":{},"task":{}}}`, session...)
+			g.modern(c.other, "tools/list", "")
+			if c.state == "expired" {
+				c.want(t)
+				return
+			}
+			c.want(t, "tools/call own")
+		})
+		eachCell(t, &all, s, "answer", func(t *testing.T, c *cell) {
+			id := g.begin(t, c, "ask")
+			c.age()
+			key, deadline := "", time.Now().Add(patience)
+			reader := c.other
+			if !c.shared {
+				if reader = c.own; c.state == "expired" {
+					return // nobody can say what is asked
+				}
+			}
+			for key == "" && time.Now().Before(deadline) {
+				_, text := g.modern(reader, "tasks/get", `"taskId":"`+id+`",`)
+				var task struct {
+					Result struct{ InputRequests map[string]any }
+				}
+				_ = json.Unmarshal([]byte(text), &task)
+				for name := range task.Result.InputRequests {
+					key = name
+				}
+				<-time.After(50 * time.Millisecond)
+			}
+			if key == "" {
+				t.Fatal("nothing is asked")
+			}
+			g.modern(c.other, "tasks/update", `"taskId":"`+id+`","inputResponses":{"`+key+`":{"action":"accept","content":{}}},`)
+			if !c.shared {
+				<-time.After(100 * time.Millisecond)
+				c.want(t, "tools/call own")
+				return
+			}
+			c.want(t, "tools/call own", "answer other")
+		})
+		eachCell(t, &all, s, "cancel", func(t *testing.T, c *cell) {
+			id := g.begin(t, c, "hold")
+			c.age()
+			g.modern(c.other, "tasks/cancel", `"taskId":"`+id+`",`)
+			if !c.shared {
+				<-time.After(100 * time.Millisecond)
+				c.want(t, "tools/call own")
+				return
+			}
+			c.want(t, "tools/call own", "notifications/cancelled other")
+		})
+	})
+	g.stop()
+	g.ends()
+}
+
+// begin makes a task with the own token, and returns once the server has its call.
+func (r *running) begin(t *testing.T, c *cell, tool string) (id string) {
+	t.Helper()
+	status, text := r.modern(c.own, "tools/call", `"name":"`+tool+`","arguments":{},`)
+	var task struct{ Result struct{ TaskID string } }
+	if err := json.Unmarshal([]byte(text), &task); err != nil || task.Result.TaskID == "" {
+		t.Fatalf("no task: %d %s", status, text)
+	}
+	c.want(t, "tools/call own")
+	return task.Result.TaskID
+}
+
+// TestWhichTokenGoesOnWithACall: a call that another replica has taken over goes on with the token that it
+// came with, once its owner shows that there, and after that has expired or is refused with another one
+// only under the rules. The task says meanwhile that it waits.
+func TestWhichTokenGoesOnWithACall(t *testing.T) {
+	s, redis := newSignedServer(t), redistest.Start(t)
+	first, second := s.before(t, redis.URL()), s.before(t, redis.URL())
+	type taken struct {
+		*cell
+		name, id string
+	}
+	var all []taken
+	for _, state := range statesOfOwn {
+		for name := range otherTokens {
+			all = append(all, taken{cell: s.cell("adopted", state, name), name: state + ", " + name})
+		}
+	}
+	for i := range all {
+		all[i].id = first.begin(t, all[i].cell, "hold")
+	}
+	first.stop()
+	first.ends()
+	t.Run("adopted", func(t *testing.T) {
+		var cells sync.WaitGroup
+		for _, c := range all {
+			cells.Go(func() {
+				t.Run(c.name, func(t *testing.T) {
+					c.age()
+					if c.state != "expired" {
+						second.modern(c.own, "tools/list", "")
+						c.want(t, "tools/call own", "resume own")
+					}
+					second.modern(c.other, "tools/list", "")
+					want := []string{"tools/call own"}
+					if c.state != "expired" {
+						want = append(want, "resume own")
+					}
+					if c.state != "good" && c.may {
+						c.want(t, append(want, "resume other")...)
+						return
+					}
+					<-time.After(500 * time.Millisecond) // in which nothing more goes out
+					c.want(t, want...)
+					if c.state == "good" || !c.shared {
+						return
+					}
+					for deadline := time.Now().Add(patience); ; <-time.After(50 * time.Millisecond) {
+						_, text := second.modern(c.other, "tasks/get", `"taskId":"`+c.id+`",`)
+						if strings.Contains(text, "waits for its owner") {
+							return
+						}
+						if time.Now().After(deadline) {
+							t.Fatalf("the task says %s", text)
+						}
+					}
+				})
+			})
+		}
+		cells.Wait()
+	})
+	second.stop()
+	second.ends()
+}
