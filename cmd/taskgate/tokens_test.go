@@ -141,7 +141,7 @@ func (s *signedServer) before(t *testing.T, store string) *running {
 	t.Helper()
 	return runServer(t, s.url+"/mcp", func(c *config.Config) {
 		c.PublicURL, c.Heartbeat, c.Store, c.DrainTimeout = wiretest.PublicURL, time.Second, store, time.Second
-		c.StateKeys = []config.StateKey{{ID: "a", Key: "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE="}}
+		c.StateKeys = []config.StateKey{"AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE="}
 		pass := config.NewPassthrough()
 		pass.Leeway = 0
 		u := c.Upstreams[0]
