@@ -142,10 +142,8 @@ func (s *signedServer) before(t *testing.T, store string) *running {
 	return runServer(t, s.url+"/mcp", func(c *config.Config) {
 		c.PublicURL, c.Heartbeat, c.Store, c.DrainTimeout = wiretest.PublicURL, time.Second, store, time.Second
 		c.StateKeys = []config.StateKey{"AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE="}
-		pass := config.NewPassthrough()
-		pass.Leeway = 0
 		u := c.Upstreams[0]
-		u.Auth = &config.Auth{Anonymous: config.Off, Passthrough: pass}
+		u.Auth = &config.Auth{Anonymous: config.Off, Passthrough: config.NewPassthrough()}
 		for name, mode := range map[string]config.TaskMode{"always": config.TasksAlways, "hold": config.TasksAlways, "ask": config.TasksAlways, "auto": config.TasksAuto, "legacy": config.TasksAuto} {
 			p := u.Defaults
 			p.Tasks = mode
@@ -225,7 +223,7 @@ func (s *signedServer) cell(kind, state, name string) *cell {
 	claims := map[string]any{}
 	if state == "expired" {
 		c.until = time.Now().Add(6 * time.Second).Truncate(time.Second)
-		claims["exp"] = c.until.Unix()
+		claims["exp"] = c.until.Add(-30 * time.Second).Unix() // clocks may be so far apart
 	}
 	c.own = s.token(c.user, "own", claims)
 	if other.claims == nil {
