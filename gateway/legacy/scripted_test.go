@@ -261,6 +261,7 @@ func newLegacyServerWith(t testing.TB, script upstreamScript, change func(*confi
 	t.Helper()
 	up := &scriptedUpstream{script: script}
 	c := config.Default()
+	c.ProgressKeepAlive = 0 // gateway/wire has its test
 	c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
 	c.Upstreams[0].Defaults.Tasks = config.TasksNever
 	if change != nil {
