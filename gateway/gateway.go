@@ -82,7 +82,6 @@ type Gateway struct {
 	streams     *wire.Streams
 	sessions    *legacy.Table
 	methods     *auth.Methods
-	credentials *auth.Credentials
 	audit       *slog.Logger // nil where nothing is recorded
 	pace        *pace        // nil where there is none
 	budget      *budget.Bytes
@@ -115,7 +114,7 @@ func New(o Options) (*Gateway, error) {
 		o.Logger.Warn("without state_keys a client of 2026-07-28 that takes no tasks cannot be asked by a server of the 2025 versions;" +
 			" \"taskgate state-key\" prints a key, and all replicas need the same")
 	}
-	g := &Gateway{config: o.Config, limits: o.Limits.withDefaults(), tel: tel, methods: methods, credentials: o.Credentials, audit: o.Audit, budget: o.Budget,
+	g := &Gateway{config: o.Config, limits: o.Limits.withDefaults(), tel: tel, methods: methods, audit: o.Audit, budget: o.Budget,
 		origins: newOriginGuard(o.Config, o.Logger)}
 	g.bound()
 	g.pace = newPace(o.Config.Rate, tel)

@@ -112,7 +112,7 @@ func (s *server) build(ctx context.Context) (err error) {
 	s.budget = budget.New(int64(s.config.MaxBytesInFlight), int64(s.config.LargestCall()), s.bytesWait)
 	s.tel.metrics.ReadBytes(s.budget.Held)
 	s.credentials = auth.NewCredentials(s.config)
-	if s.upstreams, err = newUpstreams(s.config, s.store, replica, s.processIdle, s.budget, s.credentials, s.log, s.tel); err != nil {
+	if s.upstreams, err = newUpstreams(s.config, s.store, replica, s.processIdle, s.budget, s.log, s.tel); err != nil {
 		return err
 	}
 	if s.shim, err = s.newShim(replica); err != nil {

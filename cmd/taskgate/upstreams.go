@@ -29,7 +29,7 @@ type upstreams map[string]*upstream.HTTP
 
 // newUpstreams makes one for each upstream. Nothing is contacted. idle is how long a process is
 // kept that nobody uses; 0 is until the gateway ends.
-func newUpstreams(c *config.Config, store *redisstore.Store, replica shim.Replica, idle time.Duration, bytes *budget.Bytes, credentials *auth.Credentials, log *slog.Logger, tel *telemetry) (upstreams, error) {
+func newUpstreams(c *config.Config, store *redisstore.Store, replica shim.Replica, idle time.Duration, bytes *budget.Bytes, log *slog.Logger, tel *telemetry) (upstreams, error) {
 	out := make(upstreams, len(c.Upstreams))
 	for _, u := range c.Upstreams {
 		cfg := upstreamConfig(c, u, replica, log, tel)
