@@ -46,6 +46,13 @@ func (m *sharedMap) Load(_ context.Context, key string) ([]byte, int64, error) {
 	return nil, 0, m.fail
 }
 
+// length is how many sessions are stored.
+func (m *sharedMap) length() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.state)
+}
+
 func (m *sharedMap) Swap(_ context.Context, key string, rev int64, state []byte) (int64, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
