@@ -80,9 +80,7 @@ func NewExchange(w http.ResponseWriter, r *http.Request, o ExchangeOptions) *Exc
 		x.silence = time.AfterFunc(o.KeepAlive, x.speak)
 		x.mu.Unlock()
 	}
-	x.mu.Lock()
 	x.keepProgress(o.Progress)
-	x.mu.Unlock()
 	if o.Outlives {
 		x.mu.Lock()
 		x.stay = context.AfterFunc(r.Context(), x.giveBack)

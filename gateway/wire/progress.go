@@ -27,11 +27,13 @@ type progressKeeper struct {
 	timer *time.Timer
 }
 
-// keepProgress begins to watch for silence. x.mu is held.
+// keepProgress begins to watch for silence.
 func (x *Exchange) keepProgress(o KeptProgress) {
 	if o.Token == nil || o.Every <= 0 || !x.accept.stream {
 		return
 	}
+	x.mu.Lock() // the timer must not see a half-made exchange
+	defer x.mu.Unlock()
 	x.progress = &progressKeeper{KeptProgress: o, begun: time.Now()}
 	x.progress.timer = time.AfterFunc(o.Every, x.sendProgress)
 }
