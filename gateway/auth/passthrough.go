@@ -114,7 +114,7 @@ func newPassthrough(c *config.Config, u *config.Upstream, tokens *tokenCache, o 
 	others, _ := lru.New[[sha256.Size]byte, *verification](MaxTokens) // as before
 	p := &passthrough{
 		cfg: cfg, page: c.PublicURL + MetadataPath(u),
-		public: append(sameAddress(c.PublicURL+u.Path, u.URL), cfg.Audiences...), secret: secret,
+		public: append(sameAddress(c.PublicURL+u.Path, u.URL), c.Audiences(u, cfg.Audiences)...), secret: secret,
 		resource: resource, tokens: tokens, log: log, web: newFetcher(nil), work: lasting, known: known, others: others, lookups: newLookups(maxLookups), lookupTimeout: lookupTimeout,
 	}
 	p.broken = challenged(http.StatusBadRequest, p.page, "invalid_request", "Authorization must be there once, and one credential", nil)
