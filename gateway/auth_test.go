@@ -43,7 +43,7 @@ func TestChallenge(t *testing.T) {
 		"none":         {nil, 401, `Bearer realm="taskgate"`},
 		"other scheme": {[]string{"Basic " + wiretest.AliceKey}, 401, `Bearer realm="taskgate"`},
 		"unknown":      {[]string{"Bearer " + wiretest.AliceKey + "0"}, 401, challengeInvalid},
-		"hash":         {[]string{"Bearer " + wiretest.KeyOf("", wiretest.AliceKey).SHA256}, 401, challengeInvalid},
+		"hash":         {[]string{"Bearer " + config.HashKey(wiretest.AliceKey)}, 401, challengeInvalid},
 		"principal":    {[]string{"Bearer alice"}, 401, challengeInvalid},
 		"empty":        {[]string{"Bearer"}, 400, challengeBroken},
 		"blank":        {[]string{"Bearer  "}, 400, challengeBroken},

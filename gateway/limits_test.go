@@ -166,7 +166,7 @@ func TestRateBeforeLookup(t *testing.T) {
 	pass := config.NewPassthrough()
 	pass.Audiences = []string{"http://127.0.0.1"}
 	pass.Introspection = &config.Introspection{URL: issuer.URL, ClientID: "gateway", ClientSecret: "x"}
-	s.config.Upstreams[0].Auth = &config.Auth{Passthrough: pass}
+	s.config.Upstreams[0].Auth = &config.UpstreamAuth{Passthrough: pass}
 	s.config.Upstreams[0].URL = server.URL
 	send := func(token string) int {
 		r := discover()

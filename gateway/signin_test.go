@@ -37,11 +37,11 @@ func newSignIn(t *testing.T) *signIn {
 	issuer := wiretest.NewIssuer(t, "/tenant")
 	c := config.Default()
 	wiretest.WithKeys(c)
-	keys := c.Auth
+	keys := config.UpstreamAuth{Anonymous: config.Off, Keys: c.Auth.Keys}
 	wiretest.WithTokens(c, issuer) // the auth of all
 	c.Auth.JWT.Scopes = []string{"mcp:use"}
 	clients := map[string]upstream.Client{}
-	for name, own := range map[string]*config.Auth{
+	for name, own := range map[string]*config.UpstreamAuth{
 		"up": nil, "keys": &keys, "open": {Anonymous: config.On},
 		"header": {Anonymous: config.Off, TrustedHeader: &config.TrustedHeader{Name: "X-User", From: []string{"192.0.2.0/24"}}},
 	} {

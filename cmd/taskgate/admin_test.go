@@ -226,7 +226,7 @@ func TestAdminOffAndTaken(t *testing.T) {
 
 // TestOpenDoorIsLogged: to let everybody in from everywhere is worth a word.
 func TestOpenDoorIsLogged(t *testing.T) {
-	keys := config.Auth{Keys: []config.BearerKey{{Principal: "alice", SHA256: config.HashKey("a long and random key")}}}
+	keys := config.Auth{Keys: []config.BearerKey{config.BearerKey("alice:" + config.HashKey("a long and random key"))}}
 	for name, c := range map[string]struct {
 		listen string
 		auth   config.Auth

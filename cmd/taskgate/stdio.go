@@ -102,7 +102,7 @@ func (o *stdioOptions) config(command []string) (*config.Config, error) {
 		return nil, usageError("audit: stdout is where the client reads; name a file")
 	}
 	// Nothing listens: who may call, and what anonymous callers share, is as on loopback.
-	cfg.Auth, u.Auth, cfg.Listen, cfg.Admin = config.NewAuth(), nil, config.Default().Listen, ""
+	cfg.Auth, u.Auth, cfg.Listen, cfg.Admin = config.Auth{}, nil, config.Default().Listen, ""
 	u.Defaults.Scopes = "" // of tokens, which this client does not show
 	for i := range u.Tools {
 		u.Tools[i].Scopes = ""

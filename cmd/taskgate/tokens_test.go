@@ -143,7 +143,7 @@ func (s *signedServer) before(t *testing.T, store string) *running {
 		c.PublicURL, c.Heartbeat, c.Store, c.DrainTimeout = wiretest.PublicURL, time.Second, store, time.Second
 		c.StateKeys = []config.StateKey{"AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE="}
 		u := c.Upstreams[0]
-		u.Auth = &config.Auth{Anonymous: config.Off, Passthrough: config.NewPassthrough()}
+		u.Auth = &config.UpstreamAuth{Anonymous: config.Off, Passthrough: config.NewPassthrough()}
 		for name, mode := range map[string]config.TaskMode{"always": config.TasksAlways, "hold": config.TasksAlways, "ask": config.TasksAlways, "auto": config.TasksAuto, "legacy": config.TasksAuto} {
 			p := u.Defaults
 			p.Tasks = mode

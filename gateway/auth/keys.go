@@ -42,12 +42,13 @@ type hashedKey struct {
 func newKeyring(keys []config.BearerKey) (Method, error) {
 	k := keyring{byPrefix: make(map[uint64][]hashedKey, len(keys))}
 	for i, c := range keys {
-		hash, err := hex.DecodeString(c.SHA256)
+		principal, digits := c.Parts()
+		hash, err := hex.DecodeString(digits)
 		// Without a principal the key would be that of everybody anonymous.
-		if err != nil || len(hash) != sha256.Size || c.Principal == "" {
+		if err != nil || len(hash) != sha256.Size || principal == "" {
 			return nil, fmt.Errorf("keys[%d] needs a principal and a SHA-256 hash", i)
 		}
-		one := hashedKey{hash: [sha256.Size]byte(hash), principal: c.Principal}
+		one := hashedKey{hash: [sha256.Size]byte(hash), principal: principal}
 		k.byPrefix[prefixOf(one.hash)] = append(k.byPrefix[prefixOf(one.hash)], one)
 	}
 	return k, nil

@@ -34,13 +34,13 @@ func TestKeysAreAccepted(t *testing.T) {
 // TestBadKeyring: a configuration that nobody has validated cannot make a key
 // that fits more than it should.
 func TestBadKeyring(t *testing.T) {
-	good := wiretest.KeyOf("alice", wiretest.AliceKey)
+	good := config.HashKey(wiretest.AliceKey)
 	for name, bad := range map[string]config.BearerKey{
-		"short":        {Principal: "alice", SHA256: good.SHA256[:62]},
-		"long":         {Principal: "alice", SHA256: good.SHA256 + "00"},
-		"no hex":       {Principal: "alice", SHA256: strings.Repeat("x", 64)},
-		"no hash":      {Principal: "alice"},
-		"no principal": {SHA256: good.SHA256},
+		"short":        config.BearerKey("alice:" + good[:62]),
+		"long":         config.BearerKey("alice:" + good + "00"),
+		"no hex":       config.BearerKey("alice:" + strings.Repeat("x", 64)),
+		"no hash":      "alice",
+		"no principal": config.BearerKey(":" + good),
 	} {
 		t.Run(name, func(t *testing.T) {
 			defer func() {

@@ -12,37 +12,60 @@ import (
 // refused: no other way is tried. Without it everybody who can connect is served, as
 // nobody in particular: a task's id is then what gives access to it.
 type Auth struct {
-	// Anonymous set to on lets everybody in who can connect, as nobody in particular. It
-	// is for an upstream that is open where the auth of all others is not.
-	Anonymous Switch `yaml:"anonymous"`
-
 	// Keys are the bearer keys that let a client in, by the header
-	// "Authorization: Bearer KEY". A principal may have several, so that a key
-	// can be replaced without a moment in which none works.
+	// "Authorization: Bearer KEY", each as PRINCIPAL:HASH. The principal owns the tasks and
+	// sessions made with the key; renaming it orphans them. The hash is what "taskgate hash-key"
+	// prints for a key, which must be long and random, as "openssl rand -hex 32" makes one. A
+	// principal may have several, so that a key can be replaced without a moment in which none works.
 	Keys []BearerKey `yaml:"keys"`
 
 	// JWT lets in who has an access token of an authorization server, signed as a JWT.
 	// It needs public_url.
 	JWT *JWT `yaml:"jwt"`
 
-	// Passthrough lets the server say who may call: what a client signs in by goes on to it.
-	Passthrough *Passthrough `yaml:"passthrough"`
-
 	// TrustedHeader lets in whom a proxy in front has signed in, and names in a header.
 	TrustedHeader *TrustedHeader `yaml:"trusted_header"`
+
+	// Anonymous and Passthrough are those of an [UpstreamAuth]: no file gives them to all upstreams.
+	Anonymous   Switch       `yaml:"-"`
+	Passthrough *Passthrough `yaml:"-"`
 }
 
-// BearerKey is one key of one principal.
-type BearerKey struct {
-	// Principal is who calls with the key: the owner of the tasks and sessions
-	// made with it, which nobody else sees. Renaming a principal orphans them.
-	Principal string `yaml:"principal" pattern:"^[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}$" says:"letters, digits, '.', '_', '@', '+' and '-', beginning with a letter or digit, at most 128" required:"true"`
+// UpstreamAuth is the [Auth] of one upstream.
+type UpstreamAuth struct {
+	// Keys are as in the auth of all.
+	Keys []BearerKey `yaml:"keys"`
 
-	// SHA256 is the hash of the key, in hexadecimal digits, as printed by
-	// "taskgate hash-key". The key itself is not in the configuration. It must be
-	// long and random, since short ones can be guessed from their hash:
-	// "openssl rand -hex 32" makes a good one.
-	SHA256 string `yaml:"sha256" pattern:"^[0-9A-Fa-f]{64}$" says:"the 64 hexadecimal digits of a SHA-256 hash, as \"taskgate hash-key\" prints them" required:"true"`
+	// JWT is as in the auth of all.
+	JWT *JWT `yaml:"jwt"`
+
+	// TrustedHeader is only in the auth of all: one proxy stands in front of all upstreams.
+	TrustedHeader *TrustedHeader `yaml:"-"`
+
+	// Anonymous set to on lets everybody in who can connect, as nobody in particular. It
+	// is for an upstream that is open where the others are not.
+	Anonymous Switch `yaml:"anonymous"`
+
+	// Passthrough lets the server say who may call: what a client signs in by goes on to it.
+	Passthrough *Passthrough `yaml:"passthrough"`
+}
+
+// BearerKey is one key of one principal, as PRINCIPAL:HASH.
+type BearerKey string
+
+// The forms of the two parts of a BearerKey.
+const (
+	principalForm = `[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}`
+	hashForm      = `[0-9A-Fa-f]{64}`
+)
+
+// BearerKeyForm is the form of a BearerKey, as a regular expression.
+const BearerKeyForm = "^" + principalForm + ":" + hashForm + "$"
+
+// Parts returns who calls with the key, and its hash in hexadecimal digits.
+func (k BearerKey) Parts() (principal, hash string) {
+	principal, hash, _ = strings.Cut(string(k), ":")
+	return principal, hash
 }
 
 // JWT says which access tokens let a client in.
@@ -74,10 +97,7 @@ type TrustedHeader struct {
 	From []string `yaml:"from"`
 }
 
-// NewAuth returns an auth with every default. It names no way to sign in.
-func NewAuth() Auth { return Auth{Anonymous: Off} }
-
-func (a *Auth) seed(any) { *a = NewAuth() }
+func (a *UpstreamAuth) seed(any) { *a = UpstreamAuth{Anonymous: Off} }
 
 // Required reports whether somebody asks who a client is: the gateway, or the server.
 func (a Auth) Required() bool {
@@ -87,7 +107,7 @@ func (a Auth) Required() bool {
 // AuthOf returns the auth of an upstream: its own, or else that of all.
 func (c *Config) AuthOf(u *Upstream) Auth {
 	if u.Auth != nil {
-		return *u.Auth
+		return Auth(*u.Auth)
 	}
 	return c.Auth
 }

@@ -20,14 +20,12 @@ var (
 // from the environment.
 func TestAuthKeys(t *testing.T) {
 	env := func(name string) (string, bool) { return hashB, name == "KEY" }
-	text := upstreamA + "auth: {keys: [{principal: alice@example.com, sha256: " + hashA + "}, {principal: alice@example.com, sha256: \"${KEY}\"}]}\n"
+	text := upstreamA + "auth: {keys: [alice@example.com:" + hashA + ", \"alice@example.com:${KEY}\"]}\n"
 	c, err := config.Parse("f", []byte(text), env)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := config.Auth{Anonymous: config.Off, Keys: []config.BearerKey{
-		{Principal: "alice@example.com", SHA256: hashA}, {Principal: "alice@example.com", SHA256: hashB},
-	}}
+	want := config.Auth{Keys: []config.BearerKey{config.BearerKey("alice@example.com:" + hashA), config.BearerKey("alice@example.com:" + hashB)}}
 	if diff := cmp.Diff(want, c.Auth); diff != "" || !c.Auth.Required() {
 		t.Errorf("-want +got:\n%s", diff)
 	}
@@ -42,10 +40,12 @@ func TestAuthKeys(t *testing.T) {
 // What the schema can refuse of it, it refuses.
 func TestAuthSchema(t *testing.T) {
 	for _, text := range []string{
-		"auth: {keys: [{principal: alice}]}\n",
-		"auth: {keys: [{sha256: " + hashA + "}]}\n",
-		"auth: {keys: [{principal: alice, sha256: secret}]}\n",
-		"auth: {keys: [{principal: 'a b', sha256: " + hashA + "}]}\n",
+		"auth: {keys: [alice]}\n",
+		"auth: {keys: [" + hashA + "]}\n",
+		"auth: {keys: [alice:secret]}\n",
+		"auth: {keys: ['a b:" + hashA + "']}\n",
+		"auth: {passthrough: {}}\n",
+		"auth: {anonymous: on}\n",
 		"auth: {key: x}\n",
 	} {
 		if _, err := config.Parse("f", []byte(upstreamA+text), noEnv); err == nil {
@@ -60,19 +60,21 @@ func TestAuthSchema(t *testing.T) {
 // A configuration made by hand is held to the same.
 func TestAuthValidate(t *testing.T) {
 	c := config.FromFlags("http://127.0.0.1:1/mcp")
-	c.Auth.Keys = []config.BearerKey{{Principal: "a", SHA256: hashA}, {Principal: "b", SHA256: strings.ToUpper(hashA)}}
+	c.Auth.Keys = []config.BearerKey{config.BearerKey("a:" + hashA), config.BearerKey("b:" + strings.ToUpper(hashA))}
 	c.Listen, c.Admin = "127.0.0.1:0", "127.0.0.1:0"
-	if err := c.Validate(); err == nil || err.Error() != "auth.keys[1].sha256: this key is already that of keys[0]" {
+	if err := c.Validate(); err == nil || err.Error() != "auth.keys[1]: this key is already that of keys[0]" {
 		t.Errorf("error: %v", err)
 	}
 }
 
 // An upstream has an auth of its own, or that of all.
 func TestAuthOf(t *testing.T) {
-	text := "public_url: https://gw.example\nauth: {keys: [{principal: alice, sha256: " + hashA + "}]}\n" + `upstreams:
+	text := `public_url: https://gw.example
+auth: {trusted_header: {name: x-user, from: [10.0.0.1, 10.0.0.0/8, "fd00::/8"]}}
+upstreams:
   - {name: a, url: "http://127.0.0.1:1"}
   - {name: b, url: "http://127.0.0.1:1", auth: {jwt: {issuer: "https://as.example", audiences: [x]}}, defaults: {scopes: "a b"}}
-  - {name: c, url: "http://127.0.0.1:1", auth: {trusted_header: {name: x-user, from: [10.0.0.1, 10.0.0.0/8, "fd00::/8"]}}}
+  - {name: c, url: "http://127.0.0.1:1", auth: {keys: ["alice:` + hashA + `"]}}
   - {name: d, url: "http://127.0.0.1:1", auth: {anonymous: on}}
 `
 	c, err := config.Parse("f", []byte(text), noEnv)
@@ -81,9 +83,9 @@ func TestAuthOf(t *testing.T) {
 	}
 	jwt := &config.JWT{Issuer: "https://as.example", Audiences: []string{"x"}}
 	for i, want := range []config.Auth{
-		c.Auth,
+		{TrustedHeader: &config.TrustedHeader{Name: "x-user", From: []string{"10.0.0.1", "10.0.0.0/8", "fd00::/8"}}},
 		{Anonymous: config.Off, JWT: jwt},
-		{Anonymous: config.Off, TrustedHeader: &config.TrustedHeader{Name: "x-user", From: []string{"10.0.0.1", "10.0.0.0/8", "fd00::/8"}}},
+		{Anonymous: config.Off, Keys: []config.BearerKey{config.BearerKey("alice:" + hashA)}},
 		{Anonymous: config.On},
 	} {
 		if diff := cmp.Diff(want, c.AuthOf(c.Upstreams[i])); diff != "" {

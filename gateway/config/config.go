@@ -269,7 +269,6 @@ func Default() *Config {
 		DrainTimeout: 30 * time.Second,
 		Log:          Log{Level: LevelInfo, Format: FormatText},
 		Telemetry:    Telemetry{Tasks: TracesSampled, Polls: PollsAll},
-		Auth:         NewAuth(),
 		MaxBody:      4 * MiB,
 
 		MaxBytesInFlight: 256 * MiB,

@@ -236,6 +236,8 @@ func wanted(t reflect.Type) string {
 		return "a size such as 4MiB"
 	case *int:
 		return "a whole number"
+	case *BearerKey:
+		return "a key as PRINCIPAL:HASH (principal and sha256 were removed: write one text, with a colon between)"
 	case *StateKey:
 		return "a key alone (id and key_file were removed: write the key, or ${file:PATH})"
 	case enum:

@@ -131,14 +131,14 @@ func TestExampleShowsDefaults(t *testing.T) {
 		Issuer: "https://login.example.com", JWKSURL: "https://login.example.com/keys",
 		Audiences: []string{"https://gateway.example.com/mcp"}, Scopes: []string{"mcp:use"},
 	}
-	u.Auth = &config.Auth{Anonymous: config.Off, JWT: jwt}
-	files.Auth = &config.Auth{Anonymous: config.Off, TrustedHeader: &config.TrustedHeader{Name: "X-Forwarded-User", From: []string{"10.0.0.0/8", "::1"}}}
+	u.Auth = &config.UpstreamAuth{Anonymous: config.Off, JWT: jwt}
+	files.Auth = &config.UpstreamAuth{Anonymous: config.Off, Keys: got.Upstreams[1].Auth.Keys}
 	pass := config.NewPassthrough()
 	pass.Audiences = []string{"api://drive"}
 	pass.Introspection = &config.Introspection{
 		URL: "https://login.example.com/introspect", ClientID: "taskgate", ClientSecret: "s",
 	}
-	drive.Auth = &config.Auth{Anonymous: config.Off, Passthrough: pass}
+	drive.Auth = &config.UpstreamAuth{Anonymous: config.Off, Passthrough: pass}
 	want.StateKeys = []config.StateKey{keyA, keyB}
 	want.AllowedOrigins, want.AllowedHosts, want.Telemetry.Baggage = []string{}, []string{}, []string{}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -193,7 +193,7 @@ func requireKeys(t *testing.T, path string, typ reflect.Type, tree any, auths ma
 		if inner.Kind() == reflect.Pointer {
 			inner = inner.Elem()
 		}
-		if inner == reflect.TypeFor[config.Auth]() {
+		if inner == reflect.TypeFor[config.Auth]() || inner == reflect.TypeFor[config.UpstreamAuth]() {
 			value = auths // each has one way to sign in
 		}
 		if inner.Kind() == reflect.Struct {

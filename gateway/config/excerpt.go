@@ -8,9 +8,9 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// secretPath are the keys whose values may hold a credential. That of a key goes for a
-// hash as well: somebody may have put the key itself there.
-var secretPath = regexp.MustCompile(`^store$|\.url$|\.headers\.|\.env\.|\.args\[|\.jwks_url$|\.issuer$|^state_keys\[|\.client_secret$|\.sha256$`)
+// secretPath are the keys whose values may hold a credential. The hash of a key
+// is one as well: somebody may have put the key itself there.
+var secretPath = regexp.MustCompile(`^store$|\.url$|\.headers\.|\.env\.|\.args\[|\.jwks_url$|\.issuer$|^state_keys\[|\.client_secret$|\.keys\[`)
 
 // know notes a scalar at a key of the configuration, or that key. It is shown with a mistake
 // unless it may hold a credential.

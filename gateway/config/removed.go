@@ -51,6 +51,10 @@ var removed = map[string]string{
 	"Tool.max_questions":      nowFixed("1000"),
 	"Tool.max_ttl":            "ttl is the longest time that a client may ask for as well; delete the line",
 
+	"Auth.anonymous":              "without auth everybody may call; delete the line",
+	"Auth.passthrough":            "write it into the auth of each upstream whose server signs its callers in",
+	"UpstreamAuth.trusted_header": "write it into auth at the top level, and an auth into each upstream that differs",
+
 	"JWT.algorithms": "every asymmetric one is taken; delete the line",
 	"JWT.leeway":     nowFixed("30s"),
 	"JWT.max_tokens": nowFixed("10000"),

@@ -10,7 +10,7 @@ import (
 func TestRemovedAreGone(t *testing.T) {
 	types := map[string]reflect.Type{}
 	for _, typ := range []reflect.Type{
-		reflect.TypeFor[Config](), reflect.TypeFor[Upstream](), reflect.TypeFor[Tool](), reflect.TypeFor[JWT](), reflect.TypeFor[Passthrough](),
+		reflect.TypeFor[Config](), reflect.TypeFor[Upstream](), reflect.TypeFor[Tool](), reflect.TypeFor[Auth](), reflect.TypeFor[UpstreamAuth](), reflect.TypeFor[JWT](), reflect.TypeFor[Passthrough](),
 		reflect.TypeFor[TrustedHeader](), reflect.TypeFor[Introspection](), reflect.TypeFor[ClientTLS](),
 	} {
 		types[typ.Name()] = typ

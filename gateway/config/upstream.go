@@ -54,7 +54,7 @@ type Upstream struct {
 	MaxProcesses int `yaml:"max_processes" min:"1"`
 
 	// Auth says who may call this upstream, in place of the auth of all.
-	Auth *Auth `yaml:"auth"`
+	Auth *UpstreamAuth `yaml:"auth"`
 
 	// Headers are sent with every request to the server. Headers that belong
 	// to the protocol or to the connection cannot be set. In a loaded

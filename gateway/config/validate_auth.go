@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -12,10 +13,10 @@ import (
 // "nobody has to say who he is" would open the gateway to everybody when the last entry of a
 // list is commented out.
 func (s *source) checkAuth(a Auth) {
-	if _, given := s.at["auth"]; given && !a.Required() && a.Anonymous != On {
+	if _, given := s.at["auth"]; given && !a.Required() {
 		s.addProblem(problem{
 			paths:   []string{"auth.keys", "auth.jwt", "auth.passthrough", "auth.trusted_header", "auth"},
-			message: "nobody could call: give keys, jwt, passthrough or trusted_header, or leave auth out to let everybody in",
+			message: "nobody could call: give keys, jwt or trusted_header, or leave auth out to let everybody in",
 			onKey:   true,
 		})
 	}
@@ -56,22 +57,32 @@ func (p *problems) auth(at string, a *Auth, c *Config) {
 	}
 }
 
+var (
+	validPrincipal = regexp.MustCompile("^" + principalForm + "$")
+	validHash      = regexp.MustCompile("^" + hashForm + "$")
+)
+
 // keys checks the keys one by one and against each other. One key of two
 // principals would make one of them the other.
 func (p *problems) keys(list string, keys []BearerKey) {
 	seen := map[string]int{}
-	for i := range keys {
-		k, at := &keys[i], fmt.Sprintf("%s[%d]", list, i)
-		p.fields(at, k)
-		hash := strings.ToLower(k.SHA256)
-		if first, ok := seen[hash]; ok && hash != "" {
-			p.add(at+".sha256", "this key is already that of keys[%d]", first)
-			continue
+	for i, k := range keys {
+		at := fmt.Sprintf("%s[%d]", list, i)
+		principal, hash := k.Parts()
+		hash = strings.ToLower(hash)
+		first, known := seen[hash]
+		switch {
+		case !validPrincipal.MatchString(principal):
+			p.add(at, "a key is PRINCIPAL:HASH, and a principal has letters, digits, '.', '_', '@', '+' and '-', begins with a letter or digit, and has at most 128")
+		case !validHash.MatchString(hash):
+			p.add(at, "a key is PRINCIPAL:HASH, and the hash has 64 hexadecimal digits, as \"taskgate hash-key\" prints them")
+		case hash == hashOfNothing:
+			p.add(at, "this is the hash of nothing: the key was empty")
+		case known:
+			p.add(at, "this key is already that of keys[%d]", first)
+		default:
+			seen[hash] = i
 		}
-		if hash == hashOfNothing {
-			p.add(at+".sha256", "this is the hash of nothing: the key was empty")
-		}
-		seen[hash] = i
 	}
 }
 

@@ -38,10 +38,15 @@ func (p *problems) upstreams(c *Config) {
 func (p *problems) upstreamAuth(at string, c *Config, u *Upstream) {
 	if u.Auth != nil {
 		p.fields(at+".auth", u.Auth)
-		if !u.Auth.Required() && u.Auth.Anonymous != On {
-			p.addKey(at+".auth", "nobody could call: give keys, jwt, passthrough, trusted_header, or anonymous: on")
+		own := Auth(*u.Auth)
+		if !own.Required() && own.Anonymous != On {
+			*p = append(*p, problem{
+				paths:   []string{at + ".auth", at + ".auth.trusted_header"},
+				message: "nobody could call: give keys, jwt, passthrough, or anonymous: on",
+				onKey:   true,
+			})
 		}
-		p.auth(at+".auth", u.Auth, c)
+		p.auth(at+".auth", &own, c)
 	}
 	auth := c.AuthOf(u)
 	if auth.Passthrough != nil && u.URL == "" {

@@ -63,7 +63,7 @@ func TestParkedStates(t *testing.T) {
 	keys := map[string]string{"alice": "key-of-alice", "bob": "key-of-bob"}
 	p := newParking(t, func(c *config.Config) {
 		for _, who := range []string{"alice", "bob"} {
-			c.Auth.Keys = append(c.Auth.Keys, config.BearerKey{Principal: who, SHA256: config.HashKey(keys[who])})
+			c.Auth.Keys = append(c.Auth.Keys, config.BearerKey(who+":"+config.HashKey(keys[who])))
 		}
 	})
 	alice := askTool
@@ -122,7 +122,7 @@ func TestForeignStates(t *testing.T) {
 				}
 				wiretest.WithTokens(c, issuer)
 				if passed {
-					c.Auth = config.NewAuth()
+					c.Auth = config.Auth{}
 					c.Auth.Passthrough = config.NewPassthrough()
 					c.Upstreams[0].URL = metadataOf(t, issuer)
 				}

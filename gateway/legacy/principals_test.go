@@ -154,7 +154,7 @@ func eachHouse(t *testing.T, run func(t *testing.T, h *house)) {
 func (h *house) withKeys(c *config.Config) {
 	wiretest.WithKeys(c)
 	for _, key := range []string{wiretest.AliceKey, wiretest.AliceNext, wiretest.BobKey} {
-		h.secrets = append(h.secrets, key, strings.ToLower(wiretest.KeyOf("", key).SHA256))
+		h.secrets = append(h.secrets, key, config.HashKey(key))
 	}
 	h.sign = func(r *http.Request, key string) { r.Header.Set("Authorization", "Bearer "+key) }
 }

@@ -36,7 +36,7 @@ log: {level: debug}
 // that knows it.
 const token = "key-of-the-chaos-suite"
 
-var authConfig = fmt.Sprintf("auth: {keys: [{principal: chaos, sha256: %x}]}\n", sha256.Sum256([]byte(token)))
+var authConfig = fmt.Sprintf("auth: {keys: [chaos:%x]}\n", sha256.Sum256([]byte(token)))
 
 // mostTasks is max_tasks_per_owner where nobody floods.
 const mostTasks = 1_000_000

@@ -26,7 +26,7 @@ const floodToken = "key-of-the-one-that-floods"
 
 // floodConfig is what differs where one principal floods and gateways are restarted in
 // turn: bounds that a short run reaches, the address of the probes, and time to leave.
-var floodConfig = fmt.Sprintf("auth: {keys: [{principal: chaos, sha256: %x}, {principal: flood, sha256: %x}]}\n",
+var floodConfig = fmt.Sprintf("auth: {keys: [chaos:%x, flood:%x]}\n",
 	sha256.Sum256([]byte(token)), sha256.Sum256([]byte(floodToken))) + `
 admin: %s
 drain_delay: 3s

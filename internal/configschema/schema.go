@@ -110,9 +110,8 @@ func (g *generator) value(f reflect.StructField, v reflect.Value) object {
 func (g *generator) optional(elem reflect.Type) object {
 	var v any
 	switch elem {
-	case reflect.TypeFor[config.Auth]():
-		auth := config.NewAuth()
-		v = &auth
+	case reflect.TypeFor[config.UpstreamAuth]():
+		v = &config.UpstreamAuth{Anonymous: config.Off}
 	case reflect.TypeFor[config.JWT]():
 		v = &config.JWT{}
 	case reflect.TypeFor[config.Passthrough]():
@@ -178,7 +177,7 @@ func (g *generator) list(elem reflect.Type) object {
 		items = append(object{{"type", "object"}}, g.structure(reflect.ValueOf(u).Elem())...)
 		items = append(items, member{"oneOf", []object{{{"required", []string{"url"}}}, {{"required", []string{"command"}}}}})
 	case reflect.TypeFor[config.BearerKey]():
-		items = append(object{{"type", "object"}}, g.structure(reflect.ValueOf(config.BearerKey{}))...)
+		items = append(items, member{"pattern", config.BearerKeyForm + "|" + variable})
 	case reflect.TypeFor[config.Rule]():
 		items = append(object{{"type", "object"}}, g.structure(reflect.ValueOf(config.Rule{}))...)
 	default:

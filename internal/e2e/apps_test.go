@@ -118,7 +118,7 @@ func TestApps(t *testing.T) {
 					t.Parallel()
 					auth := ""
 					if bearer != "" {
-						auth = "auth: {keys: [{principal: alice, sha256: " + hashOf(t, bearer) + "}]}"
+						auth = "auth: {keys: [alice:" + hashOf(t, bearer) + "]}"
 					}
 					url, _ := startAppsServer(t, modern)
 					g := startGateway(t, configured(t, auth+`

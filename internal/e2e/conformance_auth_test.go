@@ -116,9 +116,8 @@ func split(gateway, server, path string) *httptest.Server {
 const authSuiteConfig = `
 listen: %s
 public_url: %s
-auth: {passthrough: {}}
 upstreams:
-  - {name: suite, path: %q, url: %q, forward_host: %s}
+  - {name: suite, path: %q, url: %q, forward_host: %s, auth: {passthrough: {}}}
 `
 
 // TestConformanceAuth runs what the official suite asks of clients that sign in, with the client of

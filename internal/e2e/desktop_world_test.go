@@ -167,7 +167,7 @@ func desktopServers(t *testing.T) map[string]*desktopServer {
 		if stateless { // it speaks the other era, too, but cannot ask in it
 			s.args = append(configured(t, fmt.Sprintf(`
 listen: 0.0.0.0:1
-auth: {keys: [{principal: somebody, sha256: %064d}]}
+auth: {keys: [somebody:%064d]}
 upstreams:
   - {name: other, url: "http://127.0.0.1:1/mcp"}
   - {name: this, url: %q, era: modern, defaults: {grace: 300ms}}

@@ -113,9 +113,9 @@ func TestKeys(t *testing.T) {
 store: %s
 auth:
   keys:
-    - {principal: alice, sha256: %s}
-    - {principal: alice, sha256: %s}
-    - {principal: bob, sha256: %s}
+    - alice:%s
+    - alice:%s
+    - bob:%s
 upstreams:
   - {name: slow, path: /mcp, url: "%s", defaults: {tasks: always}}
 `, store.URL(), hashOf(t, alice), hashOf(t, next), hashOf(t, bob), startServer(t, "slowserver")))

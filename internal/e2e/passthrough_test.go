@@ -116,10 +116,9 @@ func (p *protected) startPassing(t *testing.T, provider oidc, addr string) *proc
 listen: %s
 public_url: http://%s
 log: {level: debug}
-auth: {passthrough: {audiences: [%q]}}
 upstreams:
-  - {name: protected, path: /mcp, url: "%s", defaults: {tasks: always}}
-`, addr, addr, provider.ClientID, p.url))
+  - {name: protected, path: /mcp, url: "%s", auth: {passthrough: {audiences: [%q]}}, defaults: {tasks: always}}
+`, addr, addr, p.url, provider.ClientID))
 	return start(t, addr, proc.Command{Name: "taskgate", Path: filepath.Join(bin, "taskgate"), Args: append([]string{"serve"}, config...)})
 }
 

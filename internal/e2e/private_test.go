@@ -127,6 +127,7 @@ func (h sending) RoundTrip(r *http.Request) (*http.Response, error) {
 const everyWay = `
 admin: %[1]s
 public_url: https://gateway.example
+auth: {trusted_header: {name: X-User, from: [127.0.0.1]}}
 log: {level: debug}
 drain_delay: 0s
 telemetry: {polls: all, tasks: always}
@@ -139,8 +140,8 @@ upstreams:
     forward_headers: *forward
     tools: *tools
   - {name: tokens, path: /tokens, url: "%[2]s/mcp", headers: &own {X-Own: "1"}, auth: {jwt: {issuer: "%[3]s", audiences: [%[5]q]}}, forward_headers: *forward, tools: *tools}
-  - {name: keys, path: /keys, url: "%[2]s/mcp", headers: *own, auth: {keys: [{principal: holder, sha256: %[6]s}]}, forward_headers: *forward, tools: *tools}
-  - {name: trusted, path: /trusted, url: "%[2]s/mcp", headers: *own, auth: {trusted_header: {name: X-User, from: [127.0.0.1]}}, forward_headers: *forward, tools: *tools}
+  - {name: keys, path: /keys, url: "%[2]s/mcp", headers: *own, auth: {keys: [holder:%[6]s]}, forward_headers: *forward, tools: *tools}
+  - {name: trusted, path: /trusted, url: "%[2]s/mcp", headers: *own, forward_headers: *forward, tools: *tools}
 `
 
 // What a client signs in by, a header that goes on to a server, what an issuer says of a token, and what

@@ -201,10 +201,9 @@ heartbeat: 1s
 log: {level: debug}
 public_url: http://127.0.0.1:1
 state_keys: ["AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE="]
-auth: {passthrough: {audiences: [%q]}}
 upstreams:
-  - {name: slow, path: /mcp, url: %q, defaults: {tasks: always, poll_interval: 100ms}}
-`, way.addr, s.provider.ClientID, s.URL))
+  - {name: slow, path: /mcp, url: %q, auth: {passthrough: {audiences: [%q]}}, defaults: {tasks: always, poll_interval: 100ms}}
+`, way.addr, s.URL, s.provider.ClientID))
 }
 
 // showing is a client that shows a token.

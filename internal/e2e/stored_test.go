@@ -18,7 +18,7 @@ func TestStoredBounds(t *testing.T) {
 	const alice, bob = "alice-0123456789abcdef0123", "bob-0123456789abcdef01234"
 	config := configured(t, fmt.Sprintf(`
 store: %s
-auth: {keys: [{principal: alice, sha256: %s}, {principal: bob, sha256: %s}]}
+auth: {keys: [alice:%s, bob:%s]}
 max_sessions_per_owner: 2
 upstreams:
   - {name: slow, path: /mcp, url: "%s", defaults: {tasks: required}}

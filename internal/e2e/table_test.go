@@ -147,7 +147,7 @@ func tableGateway(t *testing.T, targets map[string]target, servers []tableServer
 	fmt.Fprintf(&yaml, "store: %s\nauth: {keys: [", redistest.Start(t).URL())
 	for _, c := range tableClients() {
 		if !c.handle {
-			fmt.Fprintf(&yaml, "{principal: %s, sha256: %s}, ", c.peer, hashOf(t, bearerOf(c.peer)))
+			fmt.Fprintf(&yaml, "%s:%s, ", c.peer, hashOf(t, bearerOf(c.peer)))
 		}
 	}
 	yaml.WriteString("]}\n")

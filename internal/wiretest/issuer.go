@@ -225,7 +225,6 @@ func SignedToken(t testing.TB, algorithm jose.SignatureAlgorithm, key any, claim
 // WithTokens lets in who has a token of the issuer, and nobody else.
 func WithTokens(c *config.Config, i *Issuer) *config.JWT {
 	c.PublicURL = PublicURL
-	c.Auth = config.NewAuth()
-	c.Auth.JWT = &config.JWT{Issuer: i.URL, Audiences: []string{Audience}}
+	c.Auth = config.Auth{JWT: &config.JWT{Issuer: i.URL, Audiences: []string{Audience}}}
 	return c.Auth.JWT
 }

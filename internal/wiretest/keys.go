@@ -15,11 +15,11 @@ const (
 
 // KeyOf is a key as the configuration has it.
 func KeyOf(principal, key string) config.BearerKey {
-	return config.BearerKey{Principal: principal, SHA256: config.HashKey(key)}
+	return config.BearerKey(principal + ":" + config.HashKey(key))
 }
 
 // WithKeys lets in alice and bob, and nobody else.
 func WithKeys(c *config.Config) {
-	c.Auth.Keys = []config.BearerKey{KeyOf("alice", AliceKey), KeyOf("alice", AliceNext), KeyOf("bob", BobKey)}
-	c.Auth.Keys[0].SHA256 = strings.ToUpper(c.Auth.Keys[0].SHA256)
+	upper := config.BearerKey("alice:" + strings.ToUpper(config.HashKey(AliceKey)))
+	c.Auth.Keys = []config.BearerKey{upper, KeyOf("alice", AliceNext), KeyOf("bob", BobKey)}
 }
