@@ -19,15 +19,6 @@ const (
 	maxWrites = 64
 )
 
-// writePace is the least time between two pipelines of writes to a Redis that is not in
-// the process: below it most of what ten thousand writes a second cost, here, in Redis
-// and in those who hear of them, is to be woken for each. dense is how many commands
-// have to come within the pace for it to hold: fewer are not worth a delay.
-const (
-	writePace = 2 * time.Millisecond
-	dense     = 8
-)
-
 // lateRound is how often the age of pipelines is looked at while commands are pending. A
 // pipeline that has seen two rounds end is late: after 50 to 100 ms.
 const lateRound = 50 * time.Millisecond
@@ -36,10 +27,9 @@ const lateRound = 50 * time.Millisecond
 // connection, one by one: most of what a small one costs, here and in Redis, are its
 // system calls. A command that finds few others under way goes at once and alone. As
 // many pipelines as limit are under way at the same time. What comes meanwhile is
-// pending; it leaves together, as one pipeline, when one of those is back. Where
-// commands come in crowds, and there is a pace, they wait for each other. First come,
-// first served: the client's own queue for connections is in no order, and leaves some
-// waiting for long.
+// pending; it leaves together, as one pipeline, when one of those is back. First
+// come, first served: the client's own queue for connections is in no order, and leaves
+// some waiting for long.
 //
 // A pipeline that is late, because its connection is dead or its replies are large,
 // does not count against the limit: what is pending leaves on another connection.
@@ -53,20 +43,14 @@ type pipeliner struct {
 	limit  int    // of pipelines under way that are not late; 0 sends each command by itself
 	total  int    // of pipelines under way, late ones included
 	most   int    // commands in one pipeline
-	// pace is the least time between the departures of two pipelines that are not full,
-	// while commands come so fast that a dense crowd of them comes within it; 0 is none.
-	pace  time.Duration
-	round time.Duration
+	round  time.Duration
 
 	mu sync.Mutex
 	// underWay counts pipelines by the rounds that they have seen end: none, one, more.
 	// The last are late. turn counts the rounds.
 	underWay [3]int
 	turn     int
-	timing   bool          // a round is on
-	left     time.Time     // when the last pipeline did
-	came     time.Time     // when the last command did
-	gap      time.Duration // between commands, on average over the last few
+	timing   bool // a round is on
 	pending  []*pending
 	closed   bool
 	senders  sync.WaitGroup
@@ -107,9 +91,8 @@ func (p *pipeliner) Process(ctx context.Context, cmd redis.Cmder) error {
 		return err
 	}
 	p.mu.Lock()
-	p.arrive()
-	if p.closed || p.room() && p.early() <= 0 {
-		turn := p.depart()
+	if p.closed || p.room() {
+		turn := p.enter()
 		p.mu.Unlock()
 		defer p.back(turn)
 		return p.client.Process(ctx, cmd)
@@ -179,14 +162,6 @@ func (p *pipeliner) enter() (turn int) {
 // leave takes a pipeline of a turn out of the count. p.mu is held.
 func (p *pipeliner) leave(turn int) { p.underWay[min(p.turn-turn, 2)]-- }
 
-// depart counts a pipeline that leaves now. p.mu is held.
-func (p *pipeliner) depart() (turn int) {
-	if p.pace > 0 {
-		p.left = time.Now()
-	}
-	return p.enter()
-}
-
 // back ends the way of a command that went alone. What is pending leaves in a goroutine
 // of its own: that command must not wait for it.
 func (p *pipeliner) back(turn int) {
@@ -205,35 +180,11 @@ func (p *pipeliner) back(turn int) {
 	}
 }
 
-// early is how much sooner than its pace allows a pipeline would leave now. p.mu is held.
-func (p *pipeliner) early() time.Duration {
-	if p.pace == 0 || len(p.pending) >= p.most || p.gap*dense > p.pace {
-		return 0
-	}
-	return p.pace - time.Since(p.left)
-}
-
-// arrive notes that a command comes. p.mu is held.
-func (p *pipeliner) arrive() {
-	if p.pace == 0 {
-		return
-	}
-	now := time.Now()
-	// A long silence counts as a pace and no more, so that a burst is soon seen as one.
-	p.gap += (min(now.Sub(p.came), p.pace) - p.gap) / dense
-	p.came = now
-}
-
 // send sends one pipeline after the other as long as commands are pending and there is
 // room. It has been counted in a turn.
 func (p *pipeliner) send(turn int) {
 	for {
 		p.mu.Lock()
-		for early := p.early(); early > 0 && len(p.pending) > 0 && !p.closed; early = p.early() {
-			p.mu.Unlock()
-			<-time.After(early)
-			p.mu.Lock()
-		}
 		p.leave(turn)
 		if len(p.pending) == 0 || !p.room() {
 			p.mu.Unlock()
@@ -241,7 +192,7 @@ func (p *pipeliner) send(turn int) {
 		}
 		commands := slices.Clone(p.pending[:min(len(p.pending), p.most)])
 		p.pending = slices.Delete(p.pending, 0, len(commands))
-		turn = p.depart()
+		turn = p.enter()
 		p.mu.Unlock()
 		p.exec(commands)
 	}

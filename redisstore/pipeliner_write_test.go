@@ -1,16 +1,11 @@
 package redisstore
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
 	"sync"
 	"testing"
-	"testing/synctest"
-	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"taskgate/internal/redistest"
 	"taskgate/shim"
@@ -79,84 +74,4 @@ func TestWritesFailAlone(t *testing.T) {
 		})
 	}
 	all.Wait()
-}
-
-// board notes when commands leave, alone or in a pipeline, and does nothing else.
-type board struct {
-	redis.UniversalClient
-	begun time.Time
-	mu    sync.Mutex
-	left  []time.Duration
-}
-
-func (c *board) Process(context.Context, redis.Cmder) error {
-	c.depart()
-	return nil
-}
-
-func (c *board) depart() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.left = append(c.left, time.Since(c.begun))
-}
-
-func (c *board) Pipeline() redis.Pipeliner { return boarded{board: c} }
-
-// boarded is a pipeline of a board.
-type boarded struct {
-	redis.Pipeliner
-	board *board
-}
-
-func (boarded) Process(context.Context, redis.Cmder) error { return nil }
-
-func (f boarded) Exec(context.Context) ([]redis.Cmder, error) {
-	f.board.depart()
-	return nil, nil
-}
-
-// What comes now and then leaves at once, pace or not.
-func TestPaceLeavesFewAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := &board{begun: time.Now()}
-		g := newPipeliner(c, nil, maxWrites)
-		g.pace = writePace
-		for n := range 100 {
-			must(t, g.Process(t.Context(), redis.NewStringSliceCmd(t.Context(), "get")))
-			if want := time.Duration(n) * time.Millisecond; c.left[n] != want {
-				t.Fatalf("command %d left after %v, not %v", n, c.left[n], want)
-			}
-			<-time.After(time.Millisecond)
-		}
-		g.close()
-	})
-}
-
-// What comes in a dense crowd waits for company, for no longer than the pace.
-func TestPaceGathersACrowd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := &board{begun: time.Now()}
-		g := newPipeliner(c, nil, maxWrites)
-		g.pace = writePace
-		var all sync.WaitGroup
-		for range 1000 {
-			all.Go(func() {
-				since := time.Now()
-				if err := g.Process(t.Context(), redis.NewStringSliceCmd(t.Context(), "get")); err != nil {
-					t.Error(err)
-				}
-				if took := time.Since(since); took > writePace {
-					t.Errorf("took %v", took)
-				}
-			})
-			<-time.After(100 * time.Microsecond)
-		}
-		all.Wait()
-		g.close()
-		// A hundred milliseconds have room for fifty pipelines, and a few while it was
-		// not known yet that this is a crowd.
-		if n := len(c.left); n > 100 {
-			t.Errorf("%d pipelines", n)
-		}
-	})
 }

@@ -135,7 +135,6 @@ func Open(ctx context.Context, url string, opts Options) (*Store, error) {
 		return nil, err
 	}
 	s := newStore(conn, opts)
-	s.writes.pace = writePace
 	s.inspect(ctx)
 	return s, nil
 }
