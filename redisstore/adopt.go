@@ -141,7 +141,7 @@ func (a *adoption) childless(ctx context.Context, d dead) {
 
 // ask runs a command in each of several shards at once. Those that do not answer are
 // lost, and failed gets the index of each, if not nil; use gets that of each of the
-// others. command makes the one of an index; text says that a script is to be sent by
+// others, and of those that met a key of another type. command makes the one of an index; text says that a script is to be sent by
 // its text, because Redis does not have it yet.
 func ask[C redis.Cmder](ctx context.Context, a *adoption, tags []string, command func(i int, text bool) C, use func(i int, c C) error, failed func(i int, err error)) {
 	var pending []int
@@ -170,7 +170,7 @@ func ask[C redis.Cmder](ctx context.Context, a *adoption, tags []string, command
 		clear(errs)
 		pending = slices.DeleteFunc(pending, func(i int) bool {
 			err := cmp.Or(commands[i].Err(), whole)
-			if err == nil {
+			if err == nil || hasPrefix(err, wrongType) {
 				err = use(i, commands[i])
 			}
 			if err != nil {
@@ -206,7 +206,7 @@ func (a *adoption) busy(ctx context.Context, r shim.Replica) []string {
 		if c.Val() > 0 {
 			tags = append(tags, shards[i])
 		}
-		return nil
+		return c.Err()
 	}, nil)
 	return tags
 }
@@ -229,6 +229,9 @@ func (a *adoption) running(ctx context.Context, tags []string, r shim.Replica) [
 	ask(ctx, a, tags, func(i int, text bool) *redis.StringSliceCmd {
 		return runningScript.command(ctx, []string{a.s.keys.run(tags[i], r)}, &argv{}, text)
 	}, func(_ int, c *redis.StringSliceCmd) error {
+		if c.Err() != nil {
+			return c.Err()
+		}
 		now, err := strconv.ParseInt(c.Val()[1], 10, 64)
 		for _, id := range c.Val()[2:] {
 			tasks = append(tasks, found{shim.ID(id), now + adoptWithin.Milliseconds()})
@@ -285,7 +288,7 @@ func (a *adoption) batch(ctx context.Context, d dead, tasks []found) {
 		keys, args := a.args(orphans[i], &d, tasks[i].until)
 		return adoptScript.command(ctx, keys, args, text)
 	}, func(i int, c *redis.StringSliceCmd) error {
-		return a.take(orphans[i], c.Val())
+		return a.take(ctx, orphans[i], c.Val(), c.Err())
 	}, func(i int, err error) {
 		a.s.orphans.put(a.replica, orphans[i])
 		a.over = a.over || !hasPrefix(err, lasting...)
@@ -306,6 +309,9 @@ func (a *adoption) fit(ctx context.Context, d dead, tasks []found) []found {
 	ask(ctx, a, tags, func(i int, _ bool) *redis.StringSliceCmd {
 		return redis.NewStringSliceCmd(ctx, "hmget", a.s.keys.task(tasks[i].id), fieldStatus, fieldUpstream)
 	}, func(i int, c *redis.StringSliceCmd) error {
+		if err := recordError(tasks[i].id, c.Err()); a.s.skip(ctx, err) {
+			return nil
+		}
 		if v := c.Val(); v[0] == "" || slices.Contains(a.upstreams, v[1]) {
 			out = append(out, tasks[i])
 		}
@@ -334,10 +340,7 @@ func (a *adoption) one(ctx context.Context, o orphan) error {
 	keys, args := a.args(o, nil, 0)
 	return a.do(ctx, func() error {
 		got, err := adoptScript.run(ctx, a.s.client, keys, args)
-		if err != nil {
-			return err
-		}
-		return a.take(o, got)
+		return a.take(ctx, o, got, err)
 	})
 }
 
@@ -358,15 +361,23 @@ func (a *adoption) args(o orphan, from *dead, until int64) ([]string, *argv) {
 	return []string{k.task(o.id), k.run(tag, o.old), k.run(tag, a.replica)}, v
 }
 
-// take reads the reply of adopt.lua.
-func (a *adoption) take(o orphan, got []string) error {
-	if got[0] != codeOK {
+// take reads the reply of adopt.lua. A record that cannot be read holds up no other.
+func (a *adoption) take(ctx context.Context, o orphan, got []string, err error) error {
+	err = recordError(o.id, err)
+	if err == nil && got[0] != codeOK {
 		return nil
 	}
-	task, err := decode(o.id, shim.WithRun, got[1:])
+	var task shim.Task
 	if err == nil {
-		task.From = o.old
-		a.tasks = append(a.tasks, task)
+		task, err = decode(o.id, shim.WithRun, got[1:])
 	}
-	return err
+	switch {
+	case a.s.skip(ctx, err):
+		return nil
+	case err != nil:
+		return err
+	}
+	task.From = o.old
+	a.tasks = append(a.tasks, task)
+	return nil
 }

@@ -1,11 +1,13 @@
 package redisstore
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"slices"
 	"strings"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"taskgate/internal/metrics/metricstest"
 	"taskgate/internal/redistest"
 	"taskgate/shim"
 )
@@ -239,4 +242,45 @@ func TestAdoptionWithoutAMaster(t *testing.T) {
 	})
 	slices.Sort(got)
 	same(t, far, got)
+}
+
+// A record that cannot be read, damaged or of another type, holds up no other one of its shard or
+// its list. It is logged once and counted each time.
+func TestUnreadableRecords(t *testing.T) {
+	t.Parallel()
+	for name, url := range map[string]string{"redis": redistest.Start(t).URL(), "embedded": "embedded"} {
+		t.Run(name, func(t *testing.T) {
+			opts := testOptions()
+			var log bytes.Buffer
+			var m *metricstest.Reader
+			opts.Metrics, m = metricstest.New(t)
+			opts.Logger = slog.New(slog.NewTextHandler(&log, nil))
+			s := openTest(t, url, opts)
+			ids := bereaved(t, s, slices.Repeat([]string{shards[3]}, 5)...)
+			damaged, other := ids[1], ids[3]
+			must(t, s.client.HSet(t.Context(), s.keys.task(damaged), fieldCreated, "yesterday").Err())
+			must(t, s.client.Del(t.Context(), s.keys.task(other)).Err())
+			must(t, s.client.Set(t.Context(), s.keys.task(other), "something else", 0).Err())
+			whole := []shim.ID{ids[0], ids[2], ids[4]}
+
+			page, _, err := s.List(t.Context(), "p:alice", "", 10)
+			must(t, err)
+			var listed []shim.ID
+			for _, task := range page {
+				listed = append(listed, task.ID)
+			}
+			slices.Sort(listed)
+			same(t, whole, listed)
+			got, err := heir(t, s, 10)
+			must(t, err)
+			same(t, whole, got)
+			if _, err := s.Get(t.Context(), damaged, shim.Summary); err == nil {
+				t.Error("a damaged record was read")
+			}
+			for _, id := range []shim.ID{damaged, other} {
+				same(t, 1, strings.Count(log.String(), string(id)))
+			}
+			m.Want(map[string]float64{"taskgate.store.skipped_records": 4})
+		})
+	}
 }

@@ -199,14 +199,19 @@ func (s *Store) look(ctx context.Context, listKey string, entries []entry) ([]li
 		cmds[i] = s.hmget(ctx, e.id, shim.Summary)
 		_ = p.Process(ctx, cmds[i])
 	}
-	if _, err := p.Exec(ctx); err != nil {
+	if _, err := p.Exec(ctx); err != nil && !hasPrefix(err, wrongType) {
 		return nil, err
 	}
 	var found []listed
 	var gone []shim.ID
 	for i, e := range entries {
-		t, err := decode(e.id, shim.Summary, cmds[i].Val())
+		err := recordError(e.id, cmds[i].Err())
+		var t shim.Task
+		if err == nil {
+			t, err = decode(e.id, shim.Summary, cmds[i].Val())
+		}
 		switch {
+		case s.skip(ctx, err):
 		case errors.Is(err, shim.ErrNotFound):
 			gone = append(gone, e.id)
 		case err != nil:

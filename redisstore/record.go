@@ -1,7 +1,9 @@
 package redisstore
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -98,7 +100,7 @@ func (r *row) duration() time.Duration { return time.Duration(r.number()) * time
 // decode makes a task of its fields. A task always has a status.
 func decode(id shim.ID, part shim.Part, values []string) (shim.Task, error) {
 	if len(values) != len(partFields[part]) {
-		return shim.Task{}, fmt.Errorf("task %s: %d fields", id, len(values))
+		return shim.Task{}, &unreadableError{id, fmt.Errorf("%d fields", len(values))}
 	}
 	r := &row{values: values}
 	t := shim.Task{
@@ -124,9 +126,51 @@ func decode(id shim.ID, part shim.Part, values []string) (shim.Task, error) {
 		t.Call, t.Checkpoint = r.bytes(), r.bytes()
 	}
 	if r.err != nil {
-		return shim.Task{}, fmt.Errorf("task %s: %w", id, r.err)
+		return shim.Task{}, &unreadableError{id, r.err}
 	}
 	return t, nil
+}
+
+// unreadableError says that a record is there and cannot be read. Whoever reads many leaves it
+// out with Store.skip.
+type unreadableError struct {
+	id  shim.ID
+	err error
+}
+
+func (e *unreadableError) Error() string { return fmt.Sprintf("task %s: %v", e.id, e.err) }
+func (e *unreadableError) Unwrap() error { return e.err }
+
+// recordError is the error of a command that reads a record. A key that holds something else
+// than a hash is a record that cannot be read.
+func recordError(id shim.ID, err error) error {
+	if hasPrefix(err, wrongType) {
+		return &unreadableError{id, err}
+	}
+	return err
+}
+
+// maxSkipped bounds the ids that Store.skip remembers, and with them the log lines about them.
+const maxSkipped = 1000
+
+// skip reports whether err is about a record that cannot be read, so that the others go on. It
+// counts such a record each time, and logs it once.
+func (s *Store) skip(ctx context.Context, err error) bool {
+	var unreadable *unreadableError
+	if !errors.As(err, &unreadable) {
+		return false
+	}
+	s.opts.Metrics.SkippedRecord(ctx)
+	s.skippedMu.Lock()
+	_, known := s.skipped[unreadable.id]
+	if known = known || len(s.skipped) >= maxSkipped; !known {
+		s.skipped[unreadable.id] = struct{}{}
+	}
+	s.skippedMu.Unlock()
+	if !known {
+		s.log.Error("a record in the store cannot be read, and is left out of lists and adoptions", "task", unreadable.id, "error", unreadable.err)
+	}
+	return true
 }
 
 func (r *row) lease() shim.Lease {

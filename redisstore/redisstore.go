@@ -105,6 +105,9 @@ type Store struct {
 	jumps    clockJumps
 	embedded *embedded              // nil over a real Redis
 	policy   atomic.Pointer[string] // the maxmemory-policy last seen
+
+	skippedMu sync.Mutex
+	skipped   map[shim.ID]struct{} // the records that cannot be read, as far as they were logged
 }
 
 var _ shim.Store = (*Store)(nil)
@@ -160,7 +163,7 @@ func newStore(t target, opts Options) *Store {
 	own := opts
 	own.PoolSize = beatConns
 	client := t.client(opts)
-	s := &Store{client: client, beats: t.client(own), keys: keys{opts.Prefix}, opts: opts, log: opts.Logger}
+	s := &Store{client: client, beats: t.client(own), keys: keys{opts.Prefix}, opts: opts, log: opts.Logger, skipped: make(map[shim.ID]struct{})}
 	s.hub = newHub(s)
 	s.pulses = newPulses(opts.AwayAfter, opts.Logger)
 	one := s.pulses.watch(client)

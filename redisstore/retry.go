@@ -102,6 +102,7 @@ var (
 	moving     = []string{"TRYAGAIN", "MOVED", "ASK"} // what go-redis does not follow any further
 	transients = []string{"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "BUSY"}
 	lasting    = []string{"OOM", "MISCONF", "NOREPLICAS", "ERR max number of clients"}
+	wrongType  = "WRONGTYPE"
 	refusals   = []string{"WRONGPASS", "NOAUTH", "NOPERM", "ERR invalid password", "ERR AUTH", "ERR Client sent AUTH",
 		"ERR Protocol error: unauthenticated"}
 )

@@ -38,6 +38,7 @@ const (
 	questionsOldest   = "taskgate.questions.oldest_age"
 	questionDuration  = "taskgate.question.duration"
 	storeDuration     = "taskgate.store.operation.duration"
+	storeSkipped      = "taskgate.store.skipped_records"
 	storeUp           = "taskgate.store.up"
 	upstreamUp        = "taskgate.upstream.up"
 	connectionsOpen   = "taskgate.connections.open"
@@ -74,6 +75,7 @@ type Metrics struct {
 	http                           metric.Float64Histogram
 	calls, refusals                metric.Int64Counter
 	adoptions, recoveries, unknown metric.Int64Counter
+	skippedRecords                 metric.Int64Counter
 
 	operations sets[Operation]
 	sessions   sets[session]
@@ -115,6 +117,7 @@ func New(mp metric.MeterProvider) (*Metrics, error) {
 		recoveries:       b.count(taskRecoveries, "{recovery}", "What was done with calls that were taken over."),
 		unknown:          b.count(taskUnknown, "{task}", "Tasks that failed although the server may have done the work."),
 	}
+	m.skippedRecords = b.count(storeSkipped, "{record}", "Records in the store that cannot be read, each time that one is left out of a list or an adoption.")
 	b.gauge(tasksRunning, "{task}", "Tasks that this replica runs, by status.")
 	b.gauge(tasksOldest, unitSeconds, "Age of the oldest task that this replica runs, 0 for none.")
 	b.gauge(questionsOpen, "{question}", "Questions of servers that wait for an answer, of the calls that this replica runs.")
@@ -233,6 +236,13 @@ func (m *Metrics) Refused(ctx context.Context, key string) {
 		return
 	}
 	m.refusals.Add(ctx, 1, m.limits.of(key, func(key string) []attribute.KeyValue { return []attribute.KeyValue{semconv.Limit.String(key)} }).add...)
+}
+
+// SkippedRecord counts a record in the store that cannot be read, and is left out.
+func (m *Metrics) SkippedRecord(ctx context.Context) {
+	if m != nil {
+		m.skippedRecords.Add(ctx, 1)
+	}
 }
 
 // operation is one on the store, and whether the store was unavailable.
