@@ -40,6 +40,7 @@ func everything(t *testing.T, m *metrics.Metrics) {
 	m.HTTP(ctx, one, "POST", 200)
 	m.Stored(ctx, "get", one, false)
 	m.Stored(ctx, "get", one, true)
+	m.SkippedRecord(ctx)
 	client, tasks := m.Client("up", nil), m.Tasks("up", zero)
 	for _, method := range []string{"tools/call", "prompts/get", "tasks/get", "tasks/result", "tasks/list", "subscriptions/listen"} {
 		for _, o := range []metrics.Operation{{Code: -32603}, {Err: semconv.ErrorTool}} {

@@ -215,7 +215,7 @@ func (b *Bytes) give(h *Hold, n int64) {
 }
 
 // wake serves those who wait, in their order, and whoever belongs to the first at once. Nobody
-// waits for one whose owner has its share. The first becomes one of the others as soon as there
+// waits for one whose owner has its share, and small wishes do not wait for large ones. The first becomes one of the others as soon as there
 // is room: it may live for long.
 func (b *Bytes) wake() {
 	if f := b.first; f != nil && b.others+f.n <= b.size-b.aside && b.shares(f, f.n) {
@@ -226,7 +226,7 @@ func (b *Bytes) wake() {
 	var full []string // owners who have their share
 	for e := b.waiting.Front(); e != nil; {
 		w, next := e.Value.(*waiter), e.Next()
-		if b.first == w.hold || !blocked && !slices.Contains(full, w.hold.owner) {
+		if b.first == w.hold || (!blocked || b.small(w.n)) && !slices.Contains(full, w.hold.owner) {
 			decided, err := b.decide(w.hold, w.n)
 			switch {
 			case decided:
@@ -241,6 +241,10 @@ func (b *Bytes) wake() {
 		e = next
 	}
 }
+
+// small reports whether n bytes are so few, a thousandth of the budget, that they may be granted
+// before a large wish that waits.
+func (b *Bytes) small(n int64) bool { return n <= b.size/1000 }
 
 // room reports whether there is room for n bytes besides what is set aside.
 func (b *Bytes) room(n int64) bool { return b.others+n <= b.size-max(b.aside, b.firsts()) }

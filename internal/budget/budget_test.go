@@ -71,6 +71,48 @@ func TestWaits(t *testing.T) {
 	})
 }
 
+// TestSmallWishes: a large wish that waits holds back other large ones, and no small one.
+func TestSmallWishes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New(100_000, 20_000, wait)
+		first, second := b.Hold(), b.Hold()
+		expect(t, "the first", take(t.Context(), first, 70_000), nil, false)
+		expect(t, "what is set aside", take(t.Context(), second, 20_000), nil, false)
+		large := take(t.Context(), b.Hold(), 15_000)
+		expect(t, "a small one behind a large one", take(t.Context(), b.Hold(), 100), nil, false)
+		middle := take(t.Context(), b.Hold(), 101)
+		expect(t, "the large one", large, nil, true)
+		expect(t, "one that is not small", middle, nil, true)
+		second.Release()
+		expect(t, "the large one", large, nil, false)
+		expect(t, "one that is not small", middle, nil, false)
+	})
+}
+
+// TestAnnouncedLength: a peer that announces much and sends little holds little.
+func TestAnnouncedLength(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New(100<<20, 10<<20, wait)
+		h := b.Hold()
+		r, w := io.Pipe()
+		done := make(chan error, 1)
+		go func() {
+			_, err := ReadAll(r, 8<<20, 8<<20, func(n int64) error { return h.Take(t.Context(), n) })
+			done <- err
+		}()
+		_, _ = w.Write([]byte("x"))
+		synctest.Wait()
+		b.expectHeld(t, 64<<10)
+		_, _ = w.Write(make([]byte, 1<<20))
+		synctest.Wait()
+		b.expectHeld(t, 4<<20)
+		_ = w.CloseWithError(io.ErrUnexpectedEOF)
+		if err := <-done; !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Error(err)
+		}
+	})
+}
+
 // TestHoldersThatNeedMore: where all the bytes are held by those who need more, one after
 // the other gets it.
 func TestHoldersThatNeedMore(t *testing.T) {

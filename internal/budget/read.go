@@ -8,16 +8,23 @@ import (
 // ErrTooLarge says that there was more to read than may be.
 var ErrTooLarge = errors.New("budget: more bytes than the limit")
 
+// firstRead is the size of the first buffer, in bytes, where more has been announced. It
+// grows to four times its size when it is full.
+const firstRead = 64 << 10
+
 // ReadAll reads all of r. Before it makes room for bytes it takes as many. length is how much
-// there is, if that is known, and -1 if not: then the buffer grows. More than limit bytes are
+// is announced, and -1 if that is unknown. The buffer grows with what has come: an announcement
+// alone takes little. More than limit bytes are
 // ErrTooLarge; the other errors are those of r and of take.
 func ReadAll(r io.Reader, length, limit int64, take func(n int64) error) ([]byte, error) {
 	if length > limit {
 		return nil, ErrTooLarge
 	}
-	size := length + 1 // with room to see the end
-	if length < 0 {
-		size = min(Free, limit+1)
+	most := limit + 1 // with room to see the end
+	size, growth := min(Free, most), int64(2)
+	if length >= 0 {
+		most = length + 1
+		size, growth = min(firstRead, most), 4
 	}
 	if size > Free {
 		if err := take(size); err != nil {
@@ -38,7 +45,10 @@ func ReadAll(r io.Reader, length, limit int64, take func(n int64) error) ([]byte
 		case len(buf) < cap(buf):
 			continue
 		}
-		more := min(2*size, limit+1)
+		if size == most { // more has come than was announced
+			most = limit + 1
+		}
+		more := min(growth*size, most)
 		if err := take(more - counted(size)); err != nil {
 			return nil, err
 		}
