@@ -81,7 +81,7 @@ func newStream(body io.ReadCloser, max int64, x *exchange) *inbound {
 // readJSON reads a whole JSON body. Its bytes are kept: the answer aliases them.
 func readJSON(resp *http.Response, max int64, x *exchange) (*inbound, error) {
 	defer resp.Body.Close()
-	body, err := budget.ReadAll(resp.Body, resp.ContentLength, max, x.take)
+	body, err := budget.ReadAll(resp.Body, resp.ContentLength, true, max, x.take)
 	if errors.Is(err, budget.ErrTooLarge) {
 		err = fail(kindTooLarge, fmt.Sprintf("the answer of the server is larger than %d bytes", max), nil)
 	}

@@ -90,7 +90,7 @@ func ReadBody(w http.ResponseWriter, r *http.Request, limit int64, timeout time.
 	}
 	ctl := http.NewResponseController(w)
 	take := func(n int64) error { return budget.From(r.Context()).Take(r.Context(), n) }
-	text, err := budget.ReadAll(&body{Reader: http.MaxBytesReader(w, r.Body, limit), ctl: ctl, timeout: timeout}, r.ContentLength, limit, take)
+	text, err := budget.ReadAll(&body{Reader: http.MaxBytesReader(w, r.Body, limit), ctl: ctl, timeout: timeout}, r.ContentLength, false, limit, take)
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.Is(err, budget.ErrFull):

@@ -97,7 +97,7 @@ func TestAnnouncedLength(t *testing.T) {
 		r, w := io.Pipe()
 		done := make(chan error, 1)
 		go func() {
-			_, err := ReadAll(r, 8<<20, 8<<20, func(n int64) error { return h.Take(t.Context(), n) })
+			_, err := ReadAll(r, 8<<20, false, 8<<20, func(n int64) error { return h.Take(t.Context(), n) })
 			done <- err
 		}()
 		_, _ = w.Write([]byte("x"))
@@ -266,7 +266,7 @@ func TestReadAll(t *testing.T) {
 		}
 		b := New(size, size/2, wait)
 		h := b.Hold()
-		got, err := ReadAll(iotest.HalfReader(bytes.NewReader(text)), c.length, c.limit, func(n int64) error { return h.Take(t.Context(), n) })
+		got, err := ReadAll(iotest.HalfReader(bytes.NewReader(text)), c.length, true, c.limit, func(n int64) error { return h.Take(t.Context(), n) })
 		if !errors.Is(err, c.err) || err == nil && !bytes.Equal(got, text) {
 			t.Errorf("%s: %d bytes, %v", c.name, len(got), err)
 		}
@@ -276,7 +276,7 @@ func TestReadAll(t *testing.T) {
 		h.Release()
 		b.expectHeld(t, 0)
 	}
-	if _, err := ReadAll(iotest.ErrReader(io.ErrUnexpectedEOF), -1, 10, nil); err != io.ErrUnexpectedEOF {
+	if _, err := ReadAll(iotest.ErrReader(io.ErrUnexpectedEOF), -1, true, 10, nil); err != io.ErrUnexpectedEOF {
 		t.Error(err)
 	}
 }

@@ -8,23 +8,25 @@ import (
 // ErrTooLarge says that there was more to read than may be.
 var ErrTooLarge = errors.New("budget: more bytes than the limit")
 
-// firstRead is the size of the first buffer, in bytes, where more has been announced. It
-// grows to four times its size when it is full.
+// firstRead is the size of the first buffer, in bytes, where a peer that is not believed has
+// announced more. The buffer grows to four times its size when it is full.
 const firstRead = 64 << 10
 
 // ReadAll reads all of r. Before it makes room for bytes it takes as many. length is how much
-// is announced, and -1 if that is unknown. The buffer grows with what has come: an announcement
-// alone takes little. More than limit bytes are
+// is announced, and -1 if that is unknown. An announcement that is believed takes all at once;
+// else the buffer grows with what has come. More than limit bytes are
 // ErrTooLarge; the other errors are those of r and of take.
-func ReadAll(r io.Reader, length, limit int64, take func(n int64) error) ([]byte, error) {
+func ReadAll(r io.Reader, length int64, believed bool, limit int64, take func(n int64) error) ([]byte, error) {
 	if length > limit {
 		return nil, ErrTooLarge
 	}
 	most := limit + 1 // with room to see the end
 	size, growth := min(Free, most), int64(2)
-	if length >= 0 {
-		most = length + 1
-		size, growth = min(firstRead, most), 4
+	switch {
+	case length >= 0 && believed:
+		most, size = length+1, length+1
+	case length >= 0:
+		most, size, growth = length+1, min(firstRead, length+1), 4
 	}
 	if size > Free {
 		if err := take(size); err != nil {
