@@ -100,8 +100,7 @@ func New(o Options) (*Gateway, error) {
 	if o.Credentials == nil {
 		o.Credentials = auth.NewCredentials(o.Config)
 	}
-	tel := wire.NewTelemetry(o.TracerProvider, o.Metrics, o.Config.Telemetry.Baggage)
-	tel.TracePolls(wire.Polls(o.Config.Telemetry.Polls))
+	tel := wire.NewTelemetry(o.TracerProvider, o.Metrics, o.Config.Baggage)
 	methods, err := auth.New(o.Config, auth.Options{Credentials: o.Credentials, TLS: o.TLS, Logger: o.Logger})
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)

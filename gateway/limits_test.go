@@ -65,7 +65,7 @@ func TestCallsAndRoom(t *testing.T) {
 // rated is a stage with a rate of one request per second.
 func rated(t *testing.T) *stage {
 	s := newStage(t)
-	s.config.Rate = config.Rate{Requests: 1}
+	s.config.Rate = 1
 	s.up.Era, s.up.Capabilities = mcp.Modern, json.RawMessage(`{"tools":{}}`)
 	return s
 }
@@ -130,7 +130,7 @@ func TestRateOfWhom(t *testing.T) {
 func TestRateRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := rated(t)
-		s.config.Rate = config.Rate{Requests: 1, Burst: 2}
+		s.config.Rate = 2
 		send := func() *httptest.ResponseRecorder {
 			r := httptest.NewRequest(http.MethodPost, "/mcp", unreadable401{t})
 			r.Host = "127.0.0.1"
@@ -140,7 +140,7 @@ func TestRateRefuses(t *testing.T) {
 		}
 		s.status(discover())
 		s.status(discover())
-		const want = `{"jsonrpc":"2.0","error":{"code":-32603,"message":"too many requests of this caller","data":{"retryAfterMs":1000}}}`
+		const want = `{"jsonrpc":"2.0","error":{"code":-32603,"message":"too many requests of this caller","data":{"retryAfterMs":500}}}`
 		for range 3 { // one that is refused does not count
 			if rec := send(); rec.Code != http.StatusTooManyRequests || rec.Header().Get("Retry-After") != "1" || strings.TrimSpace(rec.Body.String()) != want {
 				t.Errorf("%d %v %s", rec.Code, rec.Header(), rec.Body)
@@ -161,7 +161,6 @@ func TestRateBeforeLookup(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
 	s := rated(t)
-	s.config.Rate = config.Rate{Requests: 1, Burst: 3}
 	s.config.PublicURL = "http://127.0.0.1"
 	pass := config.NewPassthrough()
 	pass.Audiences = []string{"http://127.0.0.1"}
@@ -192,7 +191,7 @@ func TestRateBeforeLookup(t *testing.T) {
 // TestRateOff: where no rate is configured, nothing is counted.
 func TestRateOff(t *testing.T) {
 	s := rated(t)
-	s.config.Rate = config.Rate{}
+	s.config.Rate = 0
 	for range 3 {
 		if got := s.status(discover()); got != http.StatusOK {
 			t.Error(got)

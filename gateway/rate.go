@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"cmp"
 	"net/http"
 	"time"
 
@@ -9,7 +8,6 @@ import (
 	"golang.org/x/time/rate"
 
 	"taskgate/gateway/auth"
-	"taskgate/gateway/config"
 	"taskgate/gateway/wire"
 	"taskgate/shim"
 )
@@ -29,13 +27,13 @@ type pace struct {
 	tel       *wire.Telemetry
 }
 
-func newPace(c config.Rate, tel *wire.Telemetry) *pace {
-	if c.Requests == 0 {
+func newPace(perSecond int, tel *wire.Telemetry) *pace {
+	if perSecond == 0 {
 		return nil
 	}
 	known, _ := lru.New[string, *rate.Limiter](maxLimiters) // fails for no size only
 	addresses, _ := lru.New[string, *rate.Limiter](maxLimiters)
-	return &pace{limit: rate.Limit(c.Requests), burst: cmp.Or(c.Burst, c.Requests), known: known, addresses: addresses, tel: tel}
+	return &pace{limit: rate.Limit(perSecond), burst: perSecond, known: known, addresses: addresses, tel: tel}
 }
 
 // admit lets a request in, or answers it: it comes too early. The body of such a request is not

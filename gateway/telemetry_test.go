@@ -14,7 +14,6 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
-	"taskgate/gateway/config"
 	"taskgate/internal/mcp"
 	"taskgate/internal/metrics/metricstest"
 	"taskgate/internal/semconv"
@@ -123,40 +122,33 @@ func traceparent(sc trace.SpanContext) string {
 	return "00-" + sc.TraceID().String() + "-" + sc.SpanID().String() + "-" + sc.TraceFlags().String()
 }
 
-// TestTaskLink: from a poll one finds the run.
+// TestTaskLink: from a request about a task one finds the run.
 func TestTaskLink(t *testing.T) {
 	o := newObserved(t)
 	const id = "00000000-0000-4000-8000-000000000001"
 	o.shim.tasks[id] = &fakeTask{Status: shim.Working, Origin: "ext", Trace: map[string]string{"traceparent": fromMeta}}
-	s := o.span("tasks/get", `{"taskId":"`+id+`","_meta":{$TASKS}}`, "")
+	s := o.span("tasks/cancel", `{"taskId":"`+id+`","_meta":{$TASKS}}`, "")
 	if attrs(s.Attributes)[semconv.TaskID] != id || len(s.Links) != 1 || traceparent(s.Links[0].SpanContext) != fromMeta {
 		t.Errorf("%+v %+v", s.Attributes, s.Links)
 	}
 }
 
-// TestPolls: polls have spans as telemetry.polls says, and measurements all the same.
+// TestPolls: polls that fail have spans, and all of them have measurements.
 func TestPolls(t *testing.T) {
 	const id = "00000000-0000-4000-8000-000000000001"
 	const unknown = "00000000-0000-4000-8000-000000000002"
-	for polls, want := range map[config.PollTraces][2]int{config.PollsAll: {1, 1}, config.PollsErrors: {0, 1}, config.PollsOff: {0, 0}} {
-		o := newObserved(t)
-		o.config.Telemetry.Polls = polls
-		o.shim.tasks[id] = &fakeTask{Status: shim.Working, Origin: "ext", Trace: map[string]string{"traceparent": fromMeta}}
-		h := o.start()
-		for i, task := range []string{id, unknown} {
-			o.spans.Reset()
-			h.ServeHTTP(httptest.NewRecorder(), wiretest.ModernPost("tasks/get", `{"taskId":"`+task+`","_meta":{$TASKS}}`))
-			spans := o.spans.GetSpans()
-			if len(spans) != want[i] {
-				t.Errorf("%s: %d spans of %s", polls, len(spans), task)
-			}
-			if len(spans) == 1 && (task == unknown) != (attrs(spans[0].Attributes)[semconv.ErrorType] == "-32602") {
-				t.Errorf("%s: %v", polls, spans[0].Attributes)
-			}
-		}
-		if n := len(o.points()); n != 2 {
-			t.Errorf("%s: %d measurements", polls, n)
-		}
+	o := newObserved(t)
+	o.shim.tasks[id] = &fakeTask{Status: shim.Working, Origin: "ext", Trace: map[string]string{"traceparent": fromMeta}}
+	h := o.start()
+	for _, task := range []string{id, unknown} {
+		h.ServeHTTP(httptest.NewRecorder(), wiretest.ModernPost("tasks/get", `{"taskId":"`+task+`","_meta":{$TASKS}}`))
+	}
+	spans := o.spans.GetSpans()
+	if len(spans) != 1 || attrs(spans[0].Attributes)[semconv.ErrorType] != "-32602" {
+		t.Errorf("%+v", spans)
+	}
+	if n := len(o.points()); n != 2 {
+		t.Errorf("%d measurements", n)
 	}
 }
 

@@ -106,7 +106,7 @@ func (silent) Get(ctx context.Context, _ shim.ID, _ shim.Part) (shim.Task, error
 }
 
 // What a client asks of a silent store is over when the patience of its request is: all that
-// it does together, and store_timeout where it has none.
+// it does together, and StoreTimeout where it has none.
 func TestReadsOfASilentStore(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		w.store.Store = silent{w.store.Store}

@@ -174,7 +174,7 @@ func (b *mailbox) timeout() time.Duration {
 
 // put stores the questions, in the record that the call has or in one that it gets
 // for them, and brings them to the caller. An outage of the store is waited out, as long as
-// there is time to answer; while a caller blocks, for two times store_timeout, since a first
+// there is time to answer; while a caller blocks, for two times StoreTimeout, since a first
 // attempt may go out on a connection that is dead.
 func (b *mailbox) put(ctx context.Context, q []Question) error {
 	r := b.run

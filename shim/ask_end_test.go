@@ -191,7 +191,7 @@ func TestStoreAwayWhileAsked(t *testing.T) {
 			c := askable(shim.AskPark)
 			p := parked(t, s, c, "a")
 			w.store.deaf.Store(true)
-			time.AfterFunc(500*time.Millisecond, func() { w.store.deaf.Store(false) }) // shorter than the longest pauses leave of store_timeout
+			time.AfterFunc(500*time.Millisecond, func() { w.store.deaf.Store(false) }) // shorter than the longest pauses leave of StoreTimeout
 			a, err := s.Reattach(t.Context(), c, p.ID, results("a"))
 			wantReply(t, a, err, `{"answers":[{"to":"a"}]}`)
 			if u.delivered() != 1 {

@@ -68,7 +68,7 @@ var limits = map[string]limit{
 	"max_streams":           {limits: gateway.Limits{Streams: 1}, first: listens, second: listens, status: 503},
 	"max_streams_per_owner": {limits: gateway.Limits{StreamsPerOwner: 1}, first: listens, second: listens, status: 429, owner: true},
 
-	"rate": {set: func(c *config.Config, _ *config.Upstream) { c.Rate = config.Rate{Requests: 1} }, first: hangs, second: discovers, status: 429, owner: true},
+	"rate": {set: func(c *config.Config, _ *config.Upstream) { c.Rate = 1 }, first: hangs, second: discovers, status: 429, owner: true},
 
 	"max_sessions": {set: func(c *config.Config, _ *config.Upstream) { c.MaxSessions = 1 },
 		first: wiretest.InitializeBody, second: wiretest.InitializeBody, status: 503},

@@ -73,7 +73,7 @@ type series map[string]map[string][]string
 // shows is what Prometheus gets, after everything was measured.
 func shows(t *testing.T) series {
 	t.Helper()
-	tel, err := newTelemetry(t.Context(), "replica", config.Telemetry{}, true)
+	tel, err := newTelemetry(t.Context(), "replica", true)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,10 +16,7 @@ import (
 // linked samples a root span that links to a sampled one. The trace of a task has a new
 // root; without this it would throw the dice again, and a sampled request would lead to a
 // task that nobody recorded. What belongs to the trace follows the root, on all replicas.
-type linked struct {
-	sdktrace.Sampler
-	tasks bool // all tasks are sampled
-}
+type linked struct{ sdktrace.Sampler }
 
 // ShouldSample asks the wrapped sampler unless a link, or the root of a task, has decided.
 func (s linked) ShouldSample(p sdktrace.SamplingParameters) sdktrace.SamplingResult {
@@ -31,8 +28,6 @@ func (s linked) ShouldSample(p sdktrace.SamplingParameters) sdktrace.SamplingRes
 		if !parent.IsSampled() {
 			sampled.Decision = sdktrace.Drop
 		}
-		return sampled
-	case task && s.tasks:
 		return sampled
 	case slices.ContainsFunc(p.Links, func(l trace.Link) bool { return l.SpanContext.IsSampled() }):
 		return sampled

@@ -9,7 +9,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// A task is sampled if its request was, or if all are to be, and what belongs to it follows
+// A task is sampled if its request was, and what belongs to it follows
 // its root, whatever the sampler says of others.
 func TestSampler(t *testing.T) {
 	span := func(sampled, remote bool) trace.SpanContext {
@@ -19,7 +19,6 @@ func TestSampler(t *testing.T) {
 	}
 	task := []attribute.KeyValue{attribute.String("taskgate.task.id", "x")}
 	for name, c := range map[string]struct {
-		always bool
 		parent trace.SpanContext
 		link   trace.SpanContext
 		attrs  []attribute.KeyValue
@@ -29,10 +28,8 @@ func TestSampler(t *testing.T) {
 		"a request below a sampled one":    {parent: span(true, true)},
 		"a task of a sampled request":      {link: span(true, false), attrs: task, want: true},
 		"a task of another request":        {link: span(false, false), attrs: task},
-		"a task where all are wanted":      {always: true, link: span(false, false), attrs: task, want: true},
-		"a request where all tasks are":    {always: true},
 		"an attempt at a sampled task":     {parent: span(true, true), attrs: task, want: true},
-		"an attempt at another task":       {always: true, parent: span(false, true), attrs: task},
+		"an attempt at another task":       {parent: span(false, true), attrs: task},
 		"a request of an attempt":          {parent: span(true, false), want: true},
 		"a request of an attempt, dropped": {parent: span(false, false)},
 	} {
@@ -40,7 +37,7 @@ func TestSampler(t *testing.T) {
 		if c.link.IsValid() {
 			p.Links = []trace.Link{{SpanContext: c.link}}
 		}
-		got := linked{sdktrace.NeverSample(), c.always}.ShouldSample(p).Decision == sdktrace.RecordAndSample
+		got := linked{sdktrace.NeverSample()}.ShouldSample(p).Decision == sdktrace.RecordAndSample
 		if got != c.want {
 			t.Errorf("%s is sampled: %v", name, got)
 		}

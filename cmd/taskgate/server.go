@@ -100,7 +100,7 @@ func (s *server) build(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if s.tel, err = newTelemetry(ctx, replica, s.config.Telemetry, s.config.Admin != ""); err != nil {
+	if s.tel, err = newTelemetry(ctx, replica, s.config.Admin != ""); err != nil {
 		return fmt.Errorf("telemetry: %w", err)
 	}
 	s.tel.names(s.config)

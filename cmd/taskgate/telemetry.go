@@ -16,7 +16,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 
-	"taskgate/gateway/config"
 	"taskgate/internal/semconv"
 	"taskgate/shim"
 )
@@ -34,7 +33,7 @@ type telemetry struct {
 // newTelemetry makes the providers that the environment asks for. Which exporter,
 // where to, and with which headers is read from OTEL_* by autoexport. All signals name the
 // replica that they come from. scraped says that there is an address for /metrics.
-func newTelemetry(ctx context.Context, replica shim.Replica, c config.Telemetry, scraped bool) (*telemetry, error) {
+func newTelemetry(ctx context.Context, replica shim.Replica, scraped bool) (*telemetry, error) {
 	t := &telemetry{traces: tracenoop.NewTracerProvider()}
 	if os.Getenv("OTEL_SDK_DISABLED") == "true" {
 		return t, nil
@@ -46,7 +45,7 @@ func newTelemetry(ctx context.Context, replica shim.Replica, c config.Telemetry,
 	if err != nil && !errors.Is(err, resource.ErrPartialResource) {
 		return nil, err
 	}
-	return t, errors.Join(t.trace(ctx, res, c.Tasks == config.TracesAlways), t.measure(ctx, res, scraped), t.record(ctx, res))
+	return t, errors.Join(t.trace(ctx, res), t.measure(ctx, res, scraped), t.record(ctx, res))
 }
 
 // wanted reports whether the environment asks for a signal: it names an exporter
@@ -65,7 +64,7 @@ func wanted(signal string) bool {
 // says so: a task that runs is to be found while it does.
 const spanDelay = time.Second
 
-func (t *telemetry) trace(ctx context.Context, res *resource.Resource, tasks bool) error {
+func (t *telemetry) trace(ctx context.Context, res *resource.Resource) error {
 	if !wanted("TRACES") {
 		return nil
 	}
@@ -82,7 +81,7 @@ func (t *telemetry) trace(ctx context.Context, res *resource.Resource, tasks boo
 		batch = append(batch, sdktrace.WithBatchTimeout(spanDelay))
 	}
 	p := sdktrace.NewTracerProvider(sdktrace.WithResource(res), sdktrace.WithSpanProcessor(newAtOnce(sdktrace.NewBatchSpanProcessor(exporter, batch...))),
-		sdktrace.WithSampler(linked{sampler, tasks}), sdktrace.WithRawSpanLimits(spanLimits()))
+		sdktrace.WithSampler(linked{sampler}), sdktrace.WithRawSpanLimits(spanLimits()))
 	t.traces, t.stop = p, append(t.stop, p.Shutdown)
 	return nil
 }

@@ -83,7 +83,7 @@ func upstreamConfig(c *config.Config, u *config.Upstream, replica shim.Replica, 
 		Tasks:        upstream.TaskUse(u.UpstreamTasks),
 		ProbeTimeout: u.ProbeTimeout, IdleTimeout: u.IdleTimeout, MaxResult: int64(u.MaxResult),
 		Replica: string(replica), GatewayInfo: upstream.Info{Name: "taskgate", Version: moduleVersion()},
-		Logger: log, TracerProvider: tel.traces, Metrics: tel.metrics, Baggage: c.Telemetry.Baggage,
+		Logger: log, TracerProvider: tel.traces, Metrics: tel.metrics, Baggage: c.Baggage,
 	}
 }
 

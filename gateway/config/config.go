@@ -71,12 +71,6 @@ type Config struct {
 	// of a deployment should agree on it.
 	Heartbeat time.Duration `yaml:"heartbeat" min:"100ms"`
 
-	// StoreTimeout is how long a request waits for the store, for all that it
-	// needs of it together, before its client is told that the store is
-	// unavailable, or its call goes on without becoming a task. After no answer
-	// for a third of it the store is away, and nobody waits until it answers again.
-	StoreTimeout time.Duration `yaml:"store_timeout" min:"1ms"`
-
 	// StoreWait is how long a request that reads, answers or cancels a task waits for a store
 	// that is unavailable before its client is told so. Some clients take one error for the
 	// end of the task.
@@ -151,10 +145,11 @@ type Config struct {
 	// refused with 429. 0 is any number.
 	MaxCallsPerOwner int `yaml:"max_calls_per_owner" min:"0"`
 
-	// Rate is how many requests a caller may send to each replica: a caller whose
-	// credentials the replica remembers or, for every other request, the address that the
-	// connection comes from.
-	Rate Rate `yaml:"rate"`
+	// Rate is how many requests per second a caller may send to each replica in the long run, and how
+	// many at once after a pause: a caller whose credentials the replica remembers or, for every other
+	// request, the address that the connection comes from. One that comes too early is refused
+	// with 429. 0 is any number, and nothing is counted then.
+	Rate int `yaml:"rate" min:"0" max:"100000"`
 
 	// ProgressKeepAlive is after how long without progress a client that waits for a call, and
 	// has given a progress token, is sent progress of the gateway's own. Many clients count
@@ -174,9 +169,9 @@ type Config struct {
 	// Last-Event-ID, from any replica. Shorter answers cost the store nothing.
 	ResumeAfter time.Duration `yaml:"resume_after" min:"10ms"`
 
-	// Telemetry says what traces, metrics and logs may carry. Where they go
-	// is set by the usual OTEL_* environment variables.
-	Telemetry Telemetry `yaml:"telemetry"`
+	// Baggage is the list of W3C baggage keys that are passed on to upstreams.
+	// All other baggage is dropped, because it may come from anybody.
+	Baggage []string `yaml:"baggage"`
 
 	// Upstreams are the MCP servers behind the gateway, each at a path of its
 	// own. At least one is needed.
@@ -189,6 +184,12 @@ type Config struct {
 // Fixed are times and bounds that are the same for every deployment. Whoever makes a Config by hand, as
 // tests do, may change them.
 type Fixed struct {
+	// StoreTimeout is how long a request waits for the store, for all that it
+	// needs of it together, before its client is told that the store is
+	// unavailable, or its call goes on without becoming a task. After no answer
+	// for a third of it the store is away, and nobody waits until it answers again.
+	StoreTimeout time.Duration
+
 	// MaxCalls is how many requests each replica has in flight that wait for a server
 	// or for a task, those included whose client has gone. One more is refused with
 	// 503. Requests that make room, such as those that cancel or answer, are not
@@ -207,7 +208,7 @@ type Fixed struct {
 
 // DefaultFixed returns the values that hold.
 func DefaultFixed() Fixed {
-	return Fixed{MaxCalls: 10_000, KeepAlive: 15 * time.Second, MaxSessions: 10_000}
+	return Fixed{StoreTimeout: 3 * time.Second, MaxCalls: 10_000, KeepAlive: 15 * time.Second, MaxSessions: 10_000}
 }
 
 // The values of audit that name no file.
@@ -215,16 +216,6 @@ const (
 	AuditStdout = "stdout"
 	AuditOTel   = "otel"
 )
-
-// Rate bounds the requests of a caller.
-type Rate struct {
-	// Requests is how many per second, in the long run. One that comes too early is
-	// refused with 429. 0 is any number, and nothing is counted then.
-	Requests int `yaml:"requests" min:"0" max:"100000"`
-
-	// Burst is how many may come at once after a pause. 0 is as many as requests.
-	Burst int `yaml:"burst" min:"0" max:"1000000"`
-}
 
 // Log says what the process logs to standard error.
 type Log struct {
@@ -234,21 +225,6 @@ type Log struct {
 
 	// Format is text for people or json for machines.
 	Format LogFormat `yaml:"format"`
-}
-
-// Telemetry says what traces, metrics and logs may carry.
-type Telemetry struct {
-	// Baggage is the list of W3C baggage keys that are passed on to upstreams.
-	// All other baggage is dropped, because it may come from anybody.
-	Baggage []string `yaml:"baggage"`
-
-	// Tasks says which tasks are traced: sampled is those whose request was sampled, and
-	// others as OTEL_TRACES_SAMPLER decides; always is all of them.
-	Tasks TaskTraces `yaml:"tasks"`
-
-	// Polls says which requests of clients that only poll a task (tasks/get) have spans:
-	// all, only errors, or off.
-	Polls PollTraces `yaml:"polls"`
 }
 
 // StoreEmbedded is the Store in the process itself, which no other shares.
@@ -263,12 +239,10 @@ func Default() *Config {
 		Store:        StoreEmbedded,
 		KeyPrefix:    "tg",
 		Heartbeat:    5 * time.Second,
-		StoreTimeout: 3 * time.Second,
 		StoreWait:    25 * time.Second,
 		DrainDelay:   5 * time.Second,
 		DrainTimeout: 30 * time.Second,
 		Log:          Log{Level: LevelInfo, Format: FormatText},
-		Telemetry:    Telemetry{Tasks: TracesSampled, Polls: PollsAll},
 		MaxBody:      4 * MiB,
 
 		MaxBytesInFlight: 256 * MiB,

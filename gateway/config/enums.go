@@ -143,31 +143,6 @@ const (
 // Values lists the levels from the most to the least talkative.
 func (LogLevel) Values() []string { return []string{"debug", "info", "warn", "error"} }
 
-// TaskTraces says which tasks are traced.
-type TaskTraces string
-
-// The values of telemetry.tasks.
-const (
-	TracesSampled TaskTraces = "sampled" // those whose request was sampled, and others as the sampler decides
-	TracesAlways  TaskTraces = "always"  // all
-)
-
-// Values lists the choices in the order of the manual.
-func (TaskTraces) Values() []string { return []string{"sampled", "always"} }
-
-// PollTraces says which requests that only poll a task are traced.
-type PollTraces string
-
-// The values of telemetry.polls.
-const (
-	PollsAll    PollTraces = "all"
-	PollsErrors PollTraces = "errors" // those that are answered with an error
-	PollsOff    PollTraces = "off"
-)
-
-// Values lists the choices in the order of the manual.
-func (PollTraces) Values() []string { return []string{"all", "errors", "off"} }
-
 // LogFormat is how log records are written.
 type LogFormat string
 

@@ -140,7 +140,7 @@ func TestExampleShowsDefaults(t *testing.T) {
 	}
 	drive.Auth = &config.UpstreamAuth{Anonymous: config.Off, Passthrough: pass}
 	want.StateKeys = []config.StateKey{keyA, keyB}
-	want.AllowedOrigins, want.AllowedHosts, want.Telemetry.Baggage = []string{}, []string{}, []string{}
+	want.AllowedOrigins, want.AllowedHosts, want.Baggage = []string{}, []string{}, []string{}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-defaults +example:\n%s", diff)
 	}

@@ -23,7 +23,7 @@ func TestLimitsAreDocumented(t *testing.T) {
 	for _, m := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\| (\\S+) \\|.*\\|.*\\|$").FindAllStringSubmatch(string(text), -1) {
 		documented[m[1]] = m[2]
 	}
-	defaults := map[string]string{"rate": "off"}
+	defaults := map[string]string{}
 	for _, m := range regexp.MustCompile(`(?m)^ *#?(\w+): +([^\s{]\S*)$`).FindAllStringSubmatch(readExample(t), -1) {
 		defaults[m[1]] = m[2]
 	}

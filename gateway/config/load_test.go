@@ -80,7 +80,7 @@ upstreams:
     defaults:
     tools:
 log:
-telemetry:
+baggage:
 allowed_hosts:
 `)
 	if got := c.Upstreams[0].Tool("a").Grace; got != 9*time.Second {

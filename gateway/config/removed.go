@@ -22,6 +22,8 @@ var removed = map[string]string{
 	"Config.session_log_bytes":     nowFixed("4MiB"),
 	"Config.session_log_messages":  nowFixed("1000"),
 	"Config.session_log_ttl":       nowFixed("10m"),
+	"Config.store_timeout":         nowFixed("3s"),
+	"Config.telemetry":             "write its list baggage at the top level; tasks are traced as OTEL_TRACES_SAMPLER says, and polls that fail",
 
 	"Upstream.connect_timeout":            nowFixed("10s"),
 	"Upstream.headers_file":               fromFile("an entry of headers"),

@@ -55,9 +55,6 @@ func (c *Config) problems() []problem {
 	p.publicURL(c.PublicURL)
 	p.auth("auth", &c.Auth, c)
 	p.stateKeys(c.StateKeys)
-	if c.Rate.Burst > 0 && c.Rate.Requests == 0 {
-		p.addFor([]string{"rate.burst", "rate.requests"}, "means nothing without requests")
-	}
 	p.store(c)
 	for i, origin := range c.AllowedOrigins {
 		p.origin(fmt.Sprintf("allowed_origins[%d]", i), origin)
@@ -65,9 +62,9 @@ func (c *Config) problems() []problem {
 	for i, host := range c.AllowedHosts {
 		p.host(fmt.Sprintf("allowed_hosts[%d]", i), host)
 	}
-	for i, name := range c.Telemetry.Baggage {
+	for i, name := range c.Baggage {
 		if !isToken(name) {
-			p.add(fmt.Sprintf("telemetry.baggage[%d]", i), "not a baggage key")
+			p.add(fmt.Sprintf("baggage[%d]", i), "not a baggage key")
 		}
 	}
 	p.upstreams(c)

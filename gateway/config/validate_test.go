@@ -123,7 +123,7 @@ func TestValidateAddressesAndOrigins(t *testing.T) {
 		"vscode-webview://0123abc", "https://x:80", "http://x:443",
 	}
 	c.AllowedHosts = []string{"gateway.internal", "10.0.0.1", "fe80::1"}
-	c.Telemetry.Baggage = []string{"tenant", "user.id"}
+	c.Baggage = []string{"tenant", "user.id"}
 	for _, listen := range []string{":0", ":8080", "0.0.0.0:80", "[::]:65535", "localhost:1"} {
 		c.Listen = listen
 		if err := c.Validate(); err != nil {

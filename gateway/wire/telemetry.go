@@ -33,7 +33,6 @@ type Telemetry struct {
 	tracer  trace.Tracer
 	metrics *metrics.Metrics // nil: none
 	baggage []string         // keys that are passed on
-	polls   Polls            // which polls have spans
 	// untraced: nobody reads spans, so they are not made. The context of a client still
 	// passes through.
 	untraced bool
@@ -45,19 +44,6 @@ func NewTelemetry(tp trace.TracerProvider, m *metrics.Metrics, baggage []string)
 	_, untraced := tp.(tracenoop.TracerProvider)
 	return &Telemetry{tracer: tp.Tracer(semconv.Scope), metrics: m, baggage: baggage, untraced: untraced}
 }
-
-// Polls says which requests that only poll a task (tasks/get) have spans.
-type Polls string
-
-// The values of Polls.
-const (
-	PollsAll    Polls = "all"
-	PollsErrors Polls = "errors" // those that are answered with an error
-	PollsOff    Polls = "off"
-)
-
-// TracePolls says which polls have spans; without it, all have.
-func (t *Telemetry) TracePolls(p Polls) { t.polls = p }
 
 // Operation is one client request under observation. A nil operation observes
 // nothing.
@@ -117,10 +103,8 @@ func (t *Telemetry) Start(ctx context.Context, r *http.Request, q Request) (cont
 	if parent.IsValid() && transport.IsValid() {
 		opts = append(slices.Clip(opts), trace.WithLinks(trace.Link{SpanContext: transport}))
 	}
-	if q.Msg.Method == mcp.MethodTasksGet && (t.polls == PollsErrors || t.polls == PollsOff) {
-		if t.polls == PollsErrors {
-			op.late = t.later(ctx, r, q, append(slices.Clip(opts), trace.WithTimestamp(op.begun)))
-		}
+	if q.Msg.Method == mcp.MethodTasksGet { // there are many: only those that fail have a span
+		op.late = t.later(ctx, r, q, append(slices.Clip(opts), trace.WithTimestamp(op.begun)))
 		return ctx, op
 	}
 	op.ctx, op.span = t.startSpan(ctx, r, q, opts)

@@ -227,8 +227,6 @@ func (n *node) config(addr string) (config, admin string, err error) {
 		drain, tasks, more = floodDrain, floodTasks, fmt.Sprintf(floodConfig, admin)
 	case s.principal:
 		more = authConfig
-	case s.patience > 0: // nothing goes wrong: a Redis that is slow is on a busy machine
-		more = fmt.Sprintf("store_timeout: %s\n", promptly/2)
 	}
 	patience := cmp.Or(s.patience, inputTimeout)
 	config = fmt.Sprintf(fleetConfig, addr, n.store, s.heartbeat, drain, s.replicas, more)

@@ -22,7 +22,7 @@ import (
 	"taskgate/internal/taskclient"
 )
 
-// frozenTimeout is the store_timeout of these tests. A request that waits for the store twice
+// frozenTimeout is how long a request waits for the store. One that waits for the store twice
 // takes longer than frozenMost, and one that does not wait takes less than the half of it, by
 // seconds in either case: this machine may be busy.
 const (
@@ -34,7 +34,6 @@ const (
 // nothing else would end a wait in time.
 const frozenReplica = `
 store: %s?read_timeout=60s
-store_timeout: %s
 store_wait: 0s
 admin: %s
 drain_timeout: 2s
@@ -97,7 +96,7 @@ func newFrozenWorld(t *testing.T) *frozenWorld {
 	t.Helper()
 	w := &frozenWorld{t: t, redis: redistest.Start(t), admin: freeAddr(t)}
 	t.Cleanup(w.redis.Thaw)
-	w.gateway = startGateway(t, configured(t, fmt.Sprintf(frozenReplica, w.redis.URL(), frozenTimeout, w.admin, startPeer(t)))...)
+	w.gateway = startGateway(t, configured(t, fmt.Sprintf(frozenReplica, w.redis.URL(), w.admin, startPeer(t)))...)
 	return w
 }
 
@@ -264,7 +263,7 @@ func (w *frozenWorld) ask(q frozenRequest) time.Duration {
 }
 
 // TestFrozenRedis: whatever a client asks while Redis does not say a word is answered within
-// store_timeout, all its uses of the store together; and at once, when it is known that Redis
+// frozenTimeout, all its uses of the store together; and at once, when it is known that Redis
 // is away. After that everything is as before.
 func TestFrozenRedis(t *testing.T) {
 	t.Parallel()

@@ -130,7 +130,6 @@ public_url: https://gateway.example
 auth: {trusted_header: {name: X-User, from: [127.0.0.1]}}
 log: {level: debug}
 drain_delay: 0s
-telemetry: {polls: all, tasks: always}
 upstreams:
   - {name: passed, path: /passed, url: "%[2]s/mcp", auth: {passthrough: {}}, forward_headers: &forward [X-Tenant, Cookie], tools: &tools [{match: slow, tasks: always, poll_interval: 100ms}]}
   - name: asked

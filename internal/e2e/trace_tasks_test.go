@@ -323,19 +323,20 @@ func TestTasksAreTracedAtOnce(t *testing.T) {
 	}
 }
 
-// TestAllTasksAreTraced: with telemetry.tasks, a task has all its spans although the sampler
-// wants none. Its events are lines of the process's log, too, with the ids of its trace.
-func TestAllTasksAreTraced(t *testing.T) {
+// TestSampledTask: a task of a sampled request has all its spans although the sampler wants none for
+// requests without a parent. Its events are lines of the process's log, too, with the ids of its trace.
+func TestSampledTask(t *testing.T) {
 	t.Parallel()
 	w := newTracedWorld(t, redistest.Start(t).URL(), fake.Modern)
-	w.yaml = strings.Replace(w.yaml, "tasks: sampled", "tasks: always", 1)
 	close(w.release)
-	g := w.gateway("OTEL_TRACES_SAMPLER=always_off")
+	g := w.gateway("OTEL_TRACES_SAMPLER=parentbased_always_off")
 	w.do(g, mcp.MethodToolsCall, map[string]any{"name": "quick"})
+	w.traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	id := w.call(g, "first")
 	w.ends(g, id, "completed")
 	w.stop()
-	want := "task first [internal, replica A] -> a span of somebody else\n" +
+	want := "tools/call first [server, replica A] (below a span of the client) -> task first\n" +
+		"task first [internal, replica A] -> tools/call first\n" +
 		"  run first [internal, replica A] taskgate.task.outcome=completed\n" +
 		"  tools/call first [client, replica A]\n"
 	if got := otlptest.Tree(w.rec.Spans(), "taskgate.task.outcome"); got != want {

@@ -26,7 +26,6 @@ key_prefix: %s
 heartbeat: 1s
 drain_timeout: 1s
 state_keys: ["MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="]
-telemetry: {polls: off, tasks: %s}
 upstreams:
   - name: up
     path: /mcp
@@ -61,7 +60,7 @@ func newTracedWorld(t *testing.T, redis string, mode fake.Mode) *tracedWorld {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.yaml = fmt.Sprintf(tracedReplica, redis, "port"+at.Port(), "sampled", w.server.URL)
+	w.yaml = fmt.Sprintf(tracedReplica, redis, "port"+at.Port(), w.server.URL)
 	for _, tool := range []string{"slow", "first", "again", "late", "lost", "queued"} {
 		w.server.Tool(tool, w.waits(mode, fake.Text("done")))
 	}
