@@ -36,6 +36,7 @@ const (
 	fieldBatches    = "batches"
 	fieldQuestions  = "questions"
 	fieldOutcome    = "outcome" // the kind of it, see below
+	fieldSize       = "size"    // of the body, in bytes
 	fieldBody       = "body"
 	fieldCall       = "call"
 	fieldCheckpoint = "checkpoint"
@@ -52,7 +53,7 @@ const (
 var summaryFields = []string{
 	fieldOp, fieldOwner, fieldList, fieldUpstream, fieldOrigin, fieldVisible, fieldStatus, fieldMessage,
 	fieldVersion, fieldCreated, fieldUpdated, fieldTTL, fieldRetain, fieldPoll, fieldLease, fieldMethod,
-	fieldTool, fieldTrace, fieldBatches, fieldProgress, fieldOutcome, fieldQuestions,
+	fieldTool, fieldTrace, fieldBatches, fieldProgress, fieldOutcome, fieldSize, fieldQuestions,
 }
 
 // partFields are the fields that each shim.Part is read from.
@@ -118,6 +119,7 @@ func decode(id shim.ID, part shim.Part, values []string) (shim.Task, error) {
 	t.Progress = r.progress()
 	kind := r.text()
 	t.ToolError = kind == outcomeToolError
+	t.OutcomeSize = r.number()
 	t.Questions = r.questions()
 	switch part {
 	case shim.WithOutcome:
@@ -215,15 +217,17 @@ func encodeProgress(p shim.TaskProgress) string {
 
 // setOutcome is the reverse.
 func (f *fields) setOutcome(o *shim.Outcome) {
-	switch {
-	case o == nil:
-	case o.Error != nil:
-		f.list = append(f.list, fieldOutcome, outcomeError, fieldBody, []byte(o.Error))
-	case o.IsError:
-		f.list = append(f.list, fieldOutcome, outcomeToolError, fieldBody, []byte(o.Result))
-	default:
-		f.list = append(f.list, fieldOutcome, outcomeResult, fieldBody, []byte(o.Result))
+	if o == nil {
+		return
 	}
+	kind, body := outcomeResult, []byte(o.Result)
+	switch {
+	case o.Error != nil:
+		kind, body = outcomeError, []byte(o.Error)
+	case o.IsError:
+		kind = outcomeToolError
+	}
+	f.list = append(f.list, fieldOutcome, kind, fieldSize, strconv.Itoa(len(body)), fieldBody, body)
 }
 
 // encode gives the fields of a new task but for those that create.lua knows.

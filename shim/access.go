@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"taskgate/internal/budget"
 	"taskgate/internal/patience"
 	"taskgate/internal/work"
 )
@@ -20,19 +21,32 @@ const listPage = 50
 // maxShown is how many tasks a replica remembers that it has shown to their owners.
 const maxShown = 10_000
 
-// shown says to whom a task was shown, which is for ever: it changes neither its owner nor
-// its upstream.
-type shown struct{ owner, upstream string }
+// shown says to whom a task was shown that has ended, and how large its outcome is, in bytes. None
+// of that changes any more.
+type shown struct {
+	owner, upstream string
+	size            int64
+}
 
 // see reads a task if p may know of it. All that may not be seen is ErrNotFound:
 // another owner's, another upstream's, and a call that has not become a task. The outcome
-// is read once p is known to be the owner. So a stranger costs what an unknown id costs.
+// is read once p is known to be the owner, and there is room for it. So a stranger costs what an
+// unknown id costs.
 func (s *Shim) see(ctx context.Context, p Principal, upstream string, id ID, part Part) (Task, error) {
-	wanted, asker := part, shown{owner: p.Owner(), upstream: upstream}
-	if known, ok := s.shown.Get(id); part == WithOutcome && (!ok || known != asker) {
+	wanted := part
+	known, ok := s.shown.Get(id)
+	if part == WithOutcome && (!ok || known.owner != p.Owner() || known.upstream != upstream) {
 		part = Summary
 	}
+	if part == WithOutcome {
+		if err := takeRoom(ctx, known.size); err != nil {
+			return Task{}, err
+		}
+	}
 	t, err := s.read(ctx, id, part)
+	if part == WithOutcome && err != nil {
+		budget.From(ctx).Give(known.size) // it may be read again for the same request
+	}
 	if e, ok := s.outcomes.get(id); ok && e.made.Owner == p.Owner() && (errors.Is(err, ErrNotFound) || err == nil && !t.Visible) {
 		// A client was told of it here, and a failover has undone that just now.
 		_, again := within(ctx, s, func(ctx context.Context) (Task, error) { return s.outcomes.endAgain(ctx, e) })
@@ -48,12 +62,22 @@ func (s *Shim) see(ctx context.Context, p Principal, upstream string, id ID, par
 	if !t.Visible || p.NoTasks || t.Owner != p.Owner() || t.Upstream != upstream {
 		return Task{}, ErrNotFound
 	}
-	s.shown.Add(id, asker)
 	s.marks.missing.Remove(id)
 	if part != wanted && t.Status.Final() {
+		s.shown.Add(id, shown{owner: t.Owner, upstream: t.Upstream, size: t.OutcomeSize})
 		return s.see(ctx, p, upstream, id, wanted)
 	}
 	return t.shownAt(time.Now()), nil
+}
+
+// takeRoom waits until there is room for what a request reads from the store, in bytes. The room is
+// given back with the request's other bytes.
+func takeRoom(ctx context.Context, n int64) error {
+	err := budget.From(ctx).Take(ctx, n)
+	if errors.Is(err, budget.ErrFull) {
+		return &BusyError{Key: "max_bytes_in_flight", Limit: "bytes in flight to read the result"}
+	}
+	return err
 }
 
 // within does what somebody waits for at the store, who has the patience of its request, or

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"taskgate/internal/budget"
 	"taskgate/shim"
 )
 
@@ -104,6 +105,40 @@ func TestPrincipalsWithoutTasks(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestResultsThatAreReadTakeRoom: a result that is read from the store counts as bytes in flight of the
+// request that reads it, and one for which there is no room is not read.
+func TestResultsThatAreReadTakeRoom(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		const size, wait = 1 << 20, 10 * time.Second
+		large := json.RawMessage(`{"content":[],"filler":"` + strings.Repeat("x", size) + `"}`)
+		s := w.gateway("a", ends(shim.Reply{Result: large}, nil), policy(shim.Always))
+		c := call()
+		c.Principal = ann
+		task := begin(t, s, c)
+		pass(2 * time.Second)
+		bytes := budget.New(4*size, size, wait)
+		var holds []*budget.Hold
+		for n := range 10 {
+			hold := bytes.Hold()
+			holds = append(holds, hold)
+			got, err := s.Get(budget.With(t.Context(), hold), ann, "up", task.ID)
+			var busy *shim.BusyError
+			switch {
+			case n < 3 && (err != nil || len(got.Outcome.Result) != len(large) || bytes.Held() != int64((n+1)*len(large))):
+				t.Errorf("reader %d: %v, %d bytes held", n, err, bytes.Held())
+			case n >= 3 && !errors.As(err, &busy):
+				t.Errorf("reader %d: %v", n, err)
+			}
+		}
+		for _, hold := range holds {
+			hold.Release()
+		}
+		if _, err := s.Get(budget.With(t.Context(), bytes.Hold()), ann, "up", task.ID); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // TestOwnersWithoutTasksReadNothing: whoever gets no tasks is shown none either, also where they were its

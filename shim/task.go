@@ -231,6 +231,8 @@ type Task struct {
 	// ToolError says that the task's result carries isError: one dialect spells its
 	// status otherwise (H1), also where the result itself is not read.
 	ToolError bool
+	// OutcomeSize is the length of the outcome in bytes, also where that is not read.
+	OutcomeSize int64
 	// Outcome is only filled in by Get with WithOutcome.
 	Outcome *Outcome
 }

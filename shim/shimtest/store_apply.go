@@ -118,6 +118,11 @@ var applyCases = []storeCase{
 			t.same(o != nil && o.IsError, t.get(task.ID, shim.Summary).ToolError)
 			t.same((*shim.Outcome)(nil), t.get(task.ID, shim.WithRun).Outcome)
 			t.same(o, t.get(task.ID, shim.WithOutcome).Outcome)
+			var size int64
+			if o != nil {
+				size = int64(len(o.Result) + len(o.Error))
+			}
+			t.same(size, t.get(task.ID, shim.Summary).OutcomeSize)
 		}
 	}},
 	{"Apply/any bytes, also many", func(t *storeTest) {

@@ -173,6 +173,7 @@ func (k *modelTask) replace(c shim.Change) (changed bool) {
 	}
 	if c.Outcome != nil {
 		k.Outcome, k.ToolError, changed = c.Outcome, c.Outcome.IsError, true
+		k.OutcomeSize = int64(len(c.Outcome.Result) + len(c.Outcome.Error))
 	}
 	if c.Checkpoint != nil {
 		k.Checkpoint, changed = c.Checkpoint, true
