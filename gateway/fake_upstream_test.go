@@ -169,6 +169,8 @@ func (l *fakeUpstream) Notify(_ context.Context, _ shim.Session, n shim.Notifica
 
 func (l *fakeUpstream) OnSessionQuestion(upstream.SessionAsker) {}
 
+func (l *fakeUpstream) Admit(context.Context, shim.Session) (bool, error) { return false, nil }
+
 func (l *fakeUpstream) EndSession(_ context.Context, key string) { l.note("end session %s\n", key) }
 
 func (l *fakeUpstream) Listen(ctx context.Context, s shim.Session, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error {

@@ -28,8 +28,9 @@ const (
 type Tracked struct {
 	ID ID
 	// Hidden says that ID names a question that AskSession has stored, or a call that is not
-	// a task yet. All task methods hide these.
+	// a task yet. All task methods hide these. Of is whose it is, if not the reader's.
 	Hidden bool
+	Of     *Principal
 	// Outcome says that the state in which the task has ended comes with its outcome.
 	// All other states are summaries.
 	Outcome bool

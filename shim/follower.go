@@ -227,7 +227,11 @@ func (f *follower) listen(ctx context.Context, watched []*followed, ids []ID) {
 // look reads a task as its reader may see it.
 func (f *follower) look(ctx context.Context, k *followed, part Part) (Task, error) {
 	if k.Hidden {
-		return f.s.reach(ctx, f.p, f.upstream, k.ID, part)
+		p := f.p
+		if k.Of != nil {
+			p = *k.Of
+		}
+		return f.s.reach(ctx, p, f.upstream, k.ID, part)
 	}
 	return f.s.see(ctx, f.p, f.upstream, k.ID, part)
 }

@@ -118,6 +118,9 @@ func (c Caller) Shows() bool { return c.request != nil }
 // Signed reports whether the caller came with anything that goes on to the server.
 func (c Caller) Signed() bool { return c.request != nil && c.request.own.authorization != "" }
 
+// IsOpaque reports whether the caller has shown a token, and nobody but the server knows whose it is.
+func (c Caller) IsOpaque() bool { return c.Signed() && !c.request.own.verified }
+
 // IsFor reports whether the caller has shown a good token that is meant for one of these addresses, and for none
 // of the others.
 func (c Caller) IsFor(these, others []string) bool {

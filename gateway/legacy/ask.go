@@ -76,20 +76,11 @@ func (h *Handler) answerQuestion(ctx context.Context, s *session, p shim.Princip
 	}
 	ctx, span := h.Telemetry.Answer(ctx, h.Name, string(call))
 	defer span.End()
-	err := h.Shim.Answer(ctx, s.principal(p), h.Name, call, key, answer)
+	err := h.Shim.Answer(ctx, s.asked(call, p), h.Name, call, key, answer)
 	if err != nil && !errors.Is(err, shim.ErrNotFound) { // unknown, foreign, or over
 		return &wire.Failure{Code: mcp.CodeInternal, Message: "the answer cannot be taken just now", Status: http.StatusServiceUnavailable}
 	}
 	return nil
-}
-
-// principal is who asks in this session. One without a name sees what the session
-// made (design.md 0.7).
-func (s *session) principal(p shim.Principal) shim.Principal {
-	if p.Subject == "" {
-		p.Session = s.id
-	}
-	return p
 }
 
 // asking says how the client can be asked during a call: on the stream of the call,

@@ -55,6 +55,11 @@ func (t *Table) Load(ctx context.Context, id string) (sessionState, error) {
 	return s.load(ctx)
 }
 
+// open finds a session of a principal.
+func (t *Table) open(ctx context.Context, id, upstream string, p shim.Principal) (*session, error) {
+	return t.find(ctx, id, func(st sessionState) bool { return st.Upstream == upstream && st.belongs(p) })
+}
+
 // Current is the state of a session as a request finds it.
 func (t *Table) Current(ctx context.Context, id, upstream string, p shim.Principal) (sessionState, error) {
 	s, err := t.open(ctx, id, upstream, p)

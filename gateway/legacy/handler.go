@@ -37,7 +37,7 @@ func (h *Handler) ServePOST(w http.ResponseWriter, r *http.Request, p shim.Princ
 		h.initialize(w, r, p, msg)
 		return
 	}
-	s, err := h.openSession(r, p)
+	s, err := h.openSession(r, p, msg.Kind == jsonrpc.Request)
 	if err != nil {
 		if msg.Kind != jsonrpc.Request {
 			msg.ID = jsonrpc.ID{} // a response's id is not the client's to be answered under
@@ -66,7 +66,7 @@ func (h *Handler) ServePOST(w http.ResponseWriter, r *http.Request, p shim.Princ
 
 // ServeDELETE ends a session at its client's wish (X6).
 func (h *Handler) ServeDELETE(w http.ResponseWriter, r *http.Request, p shim.Principal) {
-	s, err := h.openSession(r, p)
+	s, err := h.openSession(r, p, false)
 	if err != nil {
 		h.refuse(w, jsonrpc.ID{}, err)
 		return
@@ -77,28 +77,6 @@ func (h *Handler) ServeDELETE(w http.ResponseWriter, r *http.Request, p shim.Pri
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)
-}
-
-// openSession finds the session that a request names, and checks that the request
-// fits it. The caller releases it. The error is a *failure.
-func (h *Handler) openSession(r *http.Request, p shim.Principal) (*session, error) {
-	ids := r.Header.Values(mcp.HeaderSession)
-	if len(ids) != 1 || wire.TrimOWS(ids[0]) == "" {
-		return nil, wire.Refused(http.StatusBadRequest, "one "+mcp.HeaderSession+" is needed: initialize first")
-	}
-	open := h.Sessions.open
-	if h.Global.AuthOf(h.Config).Passthrough != nil {
-		open = h.Sessions.takeOver
-	}
-	s, err := open(r.Context(), wire.TrimOWS(ids[0]), h.Name, p)
-	if err != nil {
-		return nil, sessionFailure(err)
-	}
-	if err := checkSessionVersion(r.Header, s.current().Version); err != nil {
-		s.release()
-		return nil, err
-	}
-	return s, nil
 }
 
 // checkSessionVersion holds the header against the negotiated version (X7). Its

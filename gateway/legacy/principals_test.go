@@ -2,6 +2,7 @@ package legacy_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -117,8 +118,10 @@ type house struct {
 	ops    *opLog
 	events *stackEvents
 	peer   *sdk.Server
-	// refuses says which requests the server answers with 401; nil for none.
+	shim   *shim.Shim
+	// refuses says which requests the server answers with 401, or with refusal; nil for none.
 	refuses func(r *http.Request, body []byte) bool
+	refusal int
 	serial  int // of the last legacy request
 	// sign makes a request one of whoever has the key.
 	sign func(r *http.Request, key string)
@@ -212,7 +215,7 @@ func (h *house) serveUpstream() string {
 		h.mu.Unlock()
 		if h.refuses != nil && h.refuses(r, body) {
 			w.Header().Set("WWW-Authenticate", "Bearer")
-			w.WriteHeader(http.StatusUnauthorized)
+			w.WriteHeader(cmp.Or(h.refusal, http.StatusUnauthorized))
 			return
 		}
 		handler.ServeHTTP(w, r)
@@ -233,7 +236,7 @@ func (h *house) serveFront(up *upstream.HTTP, store *redisstore.Store, signIn fu
 	logger := slog.New(slog.NewTextHandler(&h.log, nil))
 	sh, err := shim.New(shim.Options{
 		Replica: "r", Store: countedStore{store, h.ops}, Logger: logger,
-		Servers: map[string]shim.Server{"up": {Upstream: up, MaxTasks: 10, MaxTasksPerOwner: 10, Policy: func(tool string) shim.Policy {
+		Servers: map[string]shim.Server{"up": {Upstream: up, Bring: upstream.Bring, MaxTasks: 10, MaxTasksPerOwner: 10, Policy: func(tool string) shim.Policy {
 			p := shim.Policy{Tasks: shim.Never, TTL: time.Hour, PollInterval: time.Second, Timeout: time.Hour}
 			if tool == "wait" || tool == "colour" {
 				p.Tasks = shim.Always
@@ -250,6 +253,7 @@ func (h *house) serveFront(up *upstream.HTTP, store *redisstore.Store, signIn fu
 	if err != nil {
 		h.t.Fatal(err)
 	}
+	h.shim = sh
 	front := httptest.NewServer(g.Handler())
 	running, stop := context.WithCancel(h.t.Context())
 	ended := make(chan struct{})

@@ -46,7 +46,7 @@ func (q *request) callTool(ctx context.Context) (json.RawMessage, error) {
 	if f := (*wire.Failure)(nil); errors.As(err, &f) { // where the tools cannot be listed, the call goes as it is
 		return nil, err
 	}
-	a, err := q.call(ctx, shim.Call{
+	a, err := q.call(q.whenTaken(ctx), shim.Call{
 		Request: q.request(ctx, server.Era), Demand: task, After: q.h.HandleAfter(), TTL: ttl, ProgressToken: q.token,
 		Partials: task && q.h.takesPartials(q.state),
 	})

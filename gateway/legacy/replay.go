@@ -15,12 +15,13 @@ import (
 // for any more.
 type replay struct {
 	e    *endpoint.Endpoint
+	s    *session
 	p    shim.Principal
 	open map[shim.ID]map[string]bool // by call, keys of its open questions
 }
 
-func newReplay(e *endpoint.Endpoint, p shim.Principal) *replay {
-	return &replay{e: e, p: p, open: make(map[shim.ID]map[string]bool)}
+func newReplay(e *endpoint.Endpoint, s *session, p shim.Principal) *replay {
+	return &replay{e: e, s: s, p: p, open: make(map[shim.ID]map[string]bool)}
 }
 
 // stale reports whether a message does. While that cannot be known, it does not.
@@ -31,7 +32,7 @@ func (r *replay) stale(ctx context.Context, message []byte) bool {
 	}
 	open, known := r.open[call]
 	if !known {
-		questions, err := r.e.Shim.Outstanding(ctx, r.p, r.e.Name, call)
+		questions, err := r.e.Shim.Outstanding(ctx, r.s.asked(call, r.p), r.e.Name, call)
 		if err != nil && !errors.Is(err, shim.ErrNotFound) {
 			return false
 		}

@@ -44,7 +44,7 @@ func (h *Handler) serveResume(w http.ResponseWriter, r *http.Request, s *session
 	if out.Comment("open") != nil {
 		return
 	}
-	t := writer{s: s, name: stream, no: no, out: out, kept: true, replay: newReplay(h.Endpoint, s.principal(p))}
+	t := writer{s: s, name: stream, no: no, out: out, kept: true, replay: newReplay(h.Endpoint, s, p)}
 	err = t.run(ctx, resumeCheck, func(state string, _ []byte) bool {
 		if state == "lost" {
 			_, _ = s.table.store.Bury(ctx, s.id, stream, lastWords) // the answers are in the log then; or it is looked again
@@ -88,7 +88,7 @@ func (h *Handler) serveWait(w http.ResponseWriter, r *http.Request, q *request, 
 	defer x.Close()
 	l := newLog(r.Context(), q, x, stream)
 	l.about = readAskNotes(note)[0]
-	answered, err := l.resume(r.Context(), note, no, newReplay(h.Endpoint, q.principal))
+	answered, err := l.resume(r.Context(), note, no, newReplay(h.Endpoint, q.s, q.principal))
 	if err != nil {
 		h.refuse(w, jsonrpc.ID{}, &wire.Failure{Code: mcp.CodeInternal, Message: "the stream is not available", Status: http.StatusServiceUnavailable})
 		return

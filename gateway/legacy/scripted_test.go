@@ -223,6 +223,8 @@ func (l *scriptedUpstream) Forget(shim.Session) {}
 
 func (l *scriptedUpstream) OnSessionQuestion(upstream.SessionAsker) {}
 
+func (l *scriptedUpstream) Admit(context.Context, shim.Session) (bool, error) { return false, nil }
+
 func (l *scriptedUpstream) EndSession(_ context.Context, key string) {
 	l.note("end")
 	l.mu.Lock()

@@ -121,6 +121,10 @@ type sessionState struct {
 	// who made it. Anyone else gets the answer for an unknown id (Z7).
 	Upstream string `json:"upstream"`
 	Owner    string `json:"owner,omitempty"`
+	// Opaque says that only the server knows whose the token was that the session has begun with. Then, and
+	// where nobody has signed in, the server decides who else may use it: Token is whose token it has taken last.
+	Opaque bool   `json:"opaque,omitempty"`
+	Token  string `json:"token,omitempty"`
 
 	// Version is the negotiated one (X7). Capabilities and ClientInfo are what the
 	// client sent at initialize.
@@ -178,12 +182,12 @@ var sessionLimits = stateLimits{bytes: maxSessionBytes, subscriptions: endpoint.
 
 // namesRoom is what of the bytes is kept free for what is noted while the session lasts: its
 // tasks and the questions of its server, of which there are only so many, each with an id of
-// 36 bytes, and its log level. So nothing of that is ever refused for want of room.
-const namesRoom = (mostTold+mostSessionQuestions)*39 + 128
+// 36 bytes, its log level, and its token. So nothing of that is ever refused for want of room.
+const namesRoom = (mostTold+mostSessionQuestions)*39 + 200
 
 // check refuses a state that is too large with a *shim.BusyError.
 func (l stateLimits) check(st sessionState) error {
-	st.Tasks, st.SessionQuestions, st.LogLevel = nil, nil, ""
+	st.Tasks, st.SessionQuestions, st.LogLevel, st.Token = nil, nil, "", ""
 	b, err := st.encode()
 	if err == nil && len(b)+namesRoom > l.bytes {
 		err = &shim.BusyError{Key: "max_session_bytes", Limit: "bytes in the state of this session"}
@@ -206,10 +210,16 @@ func (l stateLimits) subscribed(st sessionState, uri string) (sessionState, erro
 	return next, l.check(next)
 }
 
-// belongs reports whether a principal may use the session at this endpoint.
-func (st sessionState) belongs(upstream string, p shim.Principal) bool {
-	return st.Upstream == upstream && st.Owner == p.Owner()
+// belongs reports whether the session is that of a principal.
+func (st sessionState) belongs(p shim.Principal) bool {
+	if p.Owner() == st.Owner && (st.Owner != "" || st.Token == "") {
+		return true
+	}
+	return st.Token != "" && st.Token == p.Owner()
 }
+
+// isNobodys reports whether nobody has signed in to the session.
+func (st sessionState) isNobodys() bool { return st.Owner == "" && st.Token == "" }
 
 // encode keeps the words of the client as they are. (json.Marshal would spell them anew.)
 func (st sessionState) encode() ([]byte, error) {

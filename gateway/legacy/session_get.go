@@ -48,7 +48,7 @@ func (h *Handler) ServeGET(w http.ResponseWriter, r *http.Request, p shim.Princi
 		h.refuse(w, jsonrpc.ID{}, wire.Refused(http.StatusNotAcceptable, "Accept must list "+mcp.TypeSSE))
 		return
 	}
-	s, err := h.openSession(r, p)
+	s, err := h.openSession(r, p, false)
 	if err != nil {
 		h.refuse(w, jsonrpc.ID{}, err)
 		return
@@ -103,7 +103,7 @@ func (h *Handler) writeGET(ctx context.Context, w http.ResponseWriter, r *http.R
 	}
 	long := time.NewTimer(h.Global.ResumeAfter)
 	defer long.Stop()
-	g.out, g.long, g.replay = out, long.C, newReplay(h.Endpoint, s.principal(p))
+	g.out, g.long, g.replay = out, long.C, newReplay(h.Endpoint, s, p)
 	t := h.newTaskNotifier(g, p, hold.end)
 	defer t.start(ctx)()
 	// A connection that broke silently shows at a keep-alive.

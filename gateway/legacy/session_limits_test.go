@@ -24,7 +24,7 @@ func TestStateKeepsRoomForNames(t *testing.T) {
 			t.Fatalf("refused by %s", busy.Key)
 		}
 	}
-	st.LogLevel = "emergency"
+	st.LogLevel, st.Token = "emergency", "passthrough:"+strings.Repeat("x", 43)
 	for range mostTold {
 		st.Tasks = append(st.Tasks, newTaskID(t))
 	}

@@ -46,7 +46,7 @@ func (h *Handler) AskSession(ctx context.Context, from shim.Session, q shim.Ques
 	}
 	life, end := context.WithCancelCause(upstream.Carry(s.ctx, ctx)) // and not that of the request of the server
 	c := shim.Call{
-		Upstream: h.Name, Principal: s.principal(shim.Principal{Subject: st.Owner}), Origin: dialect.OriginLegacy,
+		Upstream: h.Name, Principal: s.owner(), Origin: dialect.OriginLegacy,
 		Request: shim.Request{Method: q.Method, Session: s.upstream(ctx)}, Asking: shim.AskStream,
 	}
 	id, err := h.Shim.AskSession(life, c, checkpoint, func(id shim.ID, over bool) {

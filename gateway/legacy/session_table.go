@@ -113,36 +113,7 @@ func (t *Table) create(ctx context.Context, st sessionState) (*session, error) {
 	return s, nil
 }
 
-// open finds a session for one request, at one endpoint and of one principal. The
-// caller must release it; until then it is not idle.
-func (t *Table) open(ctx context.Context, id, upstream string, p shim.Principal) (*session, error) {
-	return t.find(ctx, id, func(st sessionState) bool { return st.belongs(upstream, p) })
-}
-
-// takeOver is open where the server signs callers in, perhaps after a handshake that is open to everybody: a
-// session that nobody in particular has made becomes that of the first principal who has its id.
-func (t *Table) takeOver(ctx context.Context, id, upstream string, p shim.Principal) (*session, error) {
-	s, err := t.find(ctx, id, func(st sessionState) bool {
-		return st.belongs(upstream, p) || st.belongs(upstream, shim.Principal{})
-	})
-	if err != nil || s.current().Owner == p.Owner() {
-		return s, err
-	}
-	err = s.update(ctx, func(st sessionState) (sessionState, error) {
-		if st.Owner != "" && st.Owner != p.Owner() {
-			return st, errNoSession // somebody else was faster
-		}
-		st.Owner = p.Owner()
-		return st, nil
-	})
-	if err != nil {
-		s.release()
-		return nil, err
-	}
-	return s, nil
-}
-
-// find finds a session for one request that may use it.
+// find finds a session for one request that may use it. The caller must release it; until then it is not idle.
 func (t *Table) find(ctx context.Context, id string, may func(sessionState) bool) (*session, error) {
 	s := t.pin(id)
 	st, err := s.load(ctx)

@@ -164,7 +164,8 @@ func (t *taskNotifier) read(ctx context.Context) {
 		add(st.Tasks, shim.Tracked{Show: show})
 	}
 	if t.able {
-		add(st.SessionQuestions, shim.Tracked{Hidden: true})
+		owner := t.s.owner()
+		add(st.SessionQuestions, shim.Tracked{Hidden: true, Of: &owner})
 	}
 	t.known = named
 }

@@ -14,6 +14,7 @@ import (
 // Client is what the gateway uses of a server besides tools/call, which goes through the
 // shim. HTTP is one way to reach a server.
 type Client interface {
+	Gate
 	// Call sends one request and blocks for its reply.
 	Call(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error)
 	// Notify sends a notification in a session that exists.

@@ -249,7 +249,7 @@ func (e *eras) probe(ctx context.Context, s shim.Session) (*verdict, Server, err
 		case err != nil && s.Legacy && e.wire.cfg.Era == EraAuto && wantsSignIn(err):
 			return &verdict{era: mcp.Legacy, guessed: true}, Server{}, nil
 		case err != nil:
-			return nil, Server{}, err
+			return nil, Server{}, passOn(ctx, err)
 		case next.era == mcp.Legacy && e.wire.cfg.Era == EraModern: // the operator knows better
 			return nil, Server{}, protocolError("the server does not speak a modern version of MCP, as configured", nil)
 		case next.era == mcp.Legacy:
@@ -271,9 +271,10 @@ func wantsSignIn(err error) bool {
 	return errors.As(err, &refusal)
 }
 
-// discover asks a server what it speaks, in a modern version and in the name of a client.
+// discover asks a server what it speaks, in a modern version and in the name of a client. A refusal says nothing
+// of the client's token, unless the client gets it.
 func (e *eras) discover(ctx context.Context, version string, s shim.Session) (jsonrpc.Message, error) {
-	ctx, cancel := e.wire.slow(ctx)
+	ctx, cancel := e.wire.slow(unheard(ctx))
 	defer cancel()
 	x := e.wire.modernExchange(shim.Request{Method: mcp.MethodDiscover, Session: s}, discard{}, version)
 	x.uncancelled = true

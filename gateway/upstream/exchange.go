@@ -224,7 +224,11 @@ func (x *exchange) send(ctx context.Context, body []byte) (*inbound, error) {
 	for key, value := range x.trace { // there too, for proxies that look there
 		req.Header.Set(key, value)
 	}
-	return x.receive(req)
+	in, err := x.receive(req)
+	if err == nil {
+		noteTaken(ctx, x.method)
+	}
+	return in, err
 }
 
 // allowQuestions lets the call be asked. If it uses the GET stream of its session, it waits a

@@ -30,6 +30,9 @@ type Forwarded struct {
 	Credential Credential
 	// Token says which tokens may stand in on another replica (shim.Session.Token).
 	Token string
+	// Opaque says that nobody but the server knows whose the token is, Doubted that the server has refused
+	// it when it was last shown.
+	Opaque, Doubted bool
 }
 
 // Credential is what requests to a server are signed in with for one request of a client, and for the

@@ -144,7 +144,7 @@ func (t *sessionTable) resumeSessionQuestion(ctx context.Context, r shim.Request
 		return shim.Reply{Result: json.RawMessage(`{}`)}, nil
 	}
 	if body, ok := responseTo(p, answers, 0, err); ok {
-		t.wire.answerSessionQuestion(ctx, l.target(), body)
+		t.wire.answerSessionQuestion(usedFor(ctx, brought), l.target(), body)
 	}
 	if err := ended(ctx); err != nil {
 		return shim.Reply{}, err

@@ -1,0 +1,290 @@
+package legacy_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"taskgate/gateway/config"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/internal/wiretest"
+)
+
+// opaqueTokens are those that a server takes. Nobody but the server knows whose they are.
+type opaqueTokens struct {
+	mu   sync.Mutex
+	good map[string]bool
+}
+
+func (o *opaqueTokens) set(token string, good bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.good[token] = good
+}
+
+func (o *opaqueTokens) takes(r *http.Request) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.good[strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")]
+}
+
+// newOpaqueHouse has a server whose tokens nobody can verify. With open it wants one for tools/call only.
+func newOpaqueHouse(t *testing.T, open bool) (*house, *opaqueTokens) {
+	t.Helper()
+	tokens := &opaqueTokens{good: map[string]bool{}}
+	h := newHouseOf(t, func(h *house, c *config.Config) {
+		h.withPassthrough(c, opaqueOf)
+		c.Auth.Passthrough.Introspection = nil
+	})
+	h.sign = func(r *http.Request, token string) {
+		if token != "" {
+			r.Header.Set("Authorization", "Bearer "+token)
+		}
+	}
+	h.refuses = func(r *http.Request, body []byte) bool {
+		msg, _ := jsonrpc.Parse(body)
+		if open && msg.Method != mcp.MethodToolsCall && msg.Method != mcp.MethodDiscover {
+			return false
+		}
+		return !tokens.takes(r)
+	}
+	withQuestions(h.peer)
+	running, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = h.shim.Run(running) // answers wake whoever waits for them
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-ended
+	})
+	return h, tokens
+}
+
+// inSession is a client that has a token and the id of a session.
+func (h *house) inSession(token, session string) *caller {
+	c := h.caller(token)
+	c.session = session
+	return c
+}
+
+// TestSessionOutlivesItsToken: a session that was begun with an opaque token goes on with the next one, in all
+// that it has: requests, its stream, the questions of its server, its end. Whoever has its id, and no token
+// that the server takes, hears nothing of it and changes nothing.
+func TestSessionOutlivesItsToken(t *testing.T) {
+	h, tokens := newOpaqueHouse(t, false)
+	tokens.set("a1", true)
+	first := newRawClient(t, h.url).as("a1")
+	first.initializeAsked()
+	session := first.session
+	var server *sdk.ServerSession // the only one so far
+	for server = range h.peer.Sessions() {
+		continue
+	}
+	if r := h.inSession("a1", session).legacy(mcp.MethodToolsCall, `"name":"echo"`); r.status != http.StatusOK {
+		t.Fatalf("with the first token: %v", r)
+	}
+
+	for n := 2; n < 6; n++ {
+		before, token := fmt.Sprint("a", n-1), fmt.Sprint("a", n)
+		tokens.set(token, true)
+		tokens.set(before, n%2 == 0) // it is refreshed, or gets more rights
+		stranger := func(token string, method, body string) {
+			t.Helper()
+			r := h.inSession(token, session).do(method, body, nil)
+			if r.status != http.StatusUnauthorized && r.status != http.StatusNotFound || strings.Contains(r.body, `"result"`) {
+				t.Errorf("%s with %q: %v", method, token, r)
+			}
+		}
+		for _, intruder := range []string{"made-up", ""} {
+			stranger(intruder, "GET", "")
+			stranger(intruder, "DELETE", "")
+			stranger(intruder, "POST", `{"jsonrpc":"2.0","id":"i","method":"ping"}`)
+			stranger(intruder, "POST", `{"jsonrpc":"2.0","id":"i","method":"tools/call","params":{"name":"echo"}}`)
+			stranger(intruder, "POST", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
+		}
+		get := openSSE(t, &rawClient{t: t, http: newRawClient(t, "").as(token).http, url: h.url, session: session}, http.MethodGet, "", "")
+		if get.resp.StatusCode != http.StatusOK {
+			t.Fatalf("the stream with token %d: %s", n, get.resp.Status)
+		}
+		if n == 2 {
+			askOutside(t, server, get, h.inSession("a1", session)) // both tokens are good
+		} else {
+			askOutside(t, server, get, h.inSession(token, session))
+		}
+		get.close()
+		for _, call := range []reply{
+			h.inSession(token, session).legacy(mcp.MethodToolsCall, `"name":"echo"`), h.inSession(token, session).legacy("ping", ""),
+		} {
+			if call.status != http.StatusOK || !strings.Contains(call.body, `"result"`) {
+				t.Errorf("with token %d: %v", n, call)
+			}
+		}
+		unknown := h.inSession(token, strange).legacy("ping", "")
+		if unknown.status != http.StatusNotFound {
+			t.Errorf("an unknown session: %v", unknown)
+		}
+	}
+	tokens.set("a6", true)
+	if r := h.inSession("a6", session).do("DELETE", "", nil); r.status != http.StatusNoContent {
+		t.Errorf("the end: %v", r)
+	}
+	if r := h.inSession("a6", session).legacy("ping", ""); r.status != http.StatusNotFound {
+		t.Errorf("after the end: %v", r)
+	}
+}
+
+// askOutside has the server ask outside of any call, hears the question on a stream and answers it as somebody.
+func askOutside(t *testing.T, ss *sdk.ServerSession, get *sseClient, as *caller) {
+	t.Helper()
+	got := make(chan said, 1)
+	go func() {
+		result, err := ss.Elicit(t.Context(), form)
+		got <- said{result, err}
+	}()
+	id := get.question("")
+	if r := as.do("POST", answerBody(id, "blue"), nil); r.status != http.StatusAccepted {
+		t.Errorf("the answer: %v", r)
+	}
+	if text := wiretest.Await(t, got, "the answer").colour(); text != "accept blue" {
+		t.Errorf("the server got %s", text)
+	}
+}
+
+// TestSessionOfTheServersCaller: a server may know whose a session is. With a good token of somebody else the
+// session is unknown, as it is there, and it goes on for its own caller.
+func TestSessionOfTheServersCaller(t *testing.T) {
+	for _, status := range []int{http.StatusNotFound, http.StatusForbidden, http.StatusBadRequest} {
+		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			h, tokens := newOpaqueHouse(t, false)
+			for _, token := range []string{"a1", "a2", "m"} {
+				tokens.set(token, true)
+			}
+			own := h.caller("a1").initialize()
+			refuses := h.refuses
+			h.refuses = func(r *http.Request, body []byte) bool {
+				if r.Header.Get(mcp.HeaderSession) != "" && r.Header.Get("Authorization") == "Bearer m" {
+					h.refusal = status
+					return true
+				}
+				h.refusal = 0
+				return refuses(r, body)
+			}
+			for _, method := range []string{"GET", "DELETE"} {
+				if r := h.inSession("m", own.session).do(method, "", nil); r.status != http.StatusNotFound && r.status != status {
+					t.Errorf("%s: %v", method, r)
+				}
+			}
+			if r := h.inSession("m", own.session).legacy(mcp.MethodToolsCall, `"name":"echo"`); r.status != http.StatusNotFound && r.status != status {
+				t.Errorf("a call: %v", r)
+			}
+			handshakes := func() (n int) {
+				for _, r := range h.sent() {
+					if strings.Contains(r.body, `"initialize"`) && r.header.Get("Authorization") != "Bearer a1" {
+						n++
+					}
+				}
+				return n
+			}
+			for _, token := range []string{"a1", "a2"} {
+				if r := h.inSession(token, own.session).legacy("ping", ""); r.status != http.StatusOK {
+					t.Errorf("with %s: %v", token, r)
+				}
+			}
+			if n := handshakes(); n > 0 {
+				t.Errorf("%d sessions were opened for others", n)
+			}
+		})
+	}
+}
+
+// shut fails unless a session is answered as one that does not exist.
+func shut(t *testing.T, what string, r reply) {
+	t.Helper()
+	if r.status != http.StatusNotFound || r.body != `{"jsonrpc":"2.0","error":{"code":-32600,"message":"unknown session"}}` {
+		t.Errorf("%s: %v", what, r)
+	}
+}
+
+// TestOpenHandshakeOfOpaqueTokens: where the handshake is open to everybody, a token is one that the server takes once
+// it has taken it for a call. A made-up one gets no further than the server lets it.
+func TestOpenHandshakeOfOpaqueTokens(t *testing.T) {
+	h, tokens := newOpaqueHouse(t, true)
+	tokens.set("a1", true)
+	session := h.caller("").initialize().session
+	if r := h.inSession("", session).legacy(mcp.MethodToolsCall, `"name":"echo"`); r.status != http.StatusUnauthorized || r.header.Get("WWW-Authenticate") == "" {
+		t.Errorf("without a token: %v", r)
+	}
+	if r := h.inSession("made-up", session).legacy(mcp.MethodToolsCall, `"name":"echo"`); r.status != http.StatusUnauthorized {
+		t.Errorf("with a made-up token: %v", r)
+	}
+	for n, token := range []string{"a1", "a2", "a3"} {
+		tokens.set(token, true)
+		for _, name := range []string{"echo", "wait"} { // a quick one, and one that becomes a task
+			if n == 1 && name == "echo" {
+				continue
+			}
+			r := h.inSession(token, session).legacy(mcp.MethodToolsCall, `"name":"`+name+`","task":{}`)
+			if name == "echo" {
+				r = h.inSession(token, session).legacy(mcp.MethodToolsCall, `"name":"echo"`)
+			} else {
+				wiretest.Await(t, h.events.started, "the tool")
+				h.events.proceed <- struct{}{}
+				id, _ := jsonrpc.GetString([]byte(r.body), "result", "task", "taskId")
+				r = h.inSession(token, session).legacy(mcp.MethodTasksResult, `"taskId":"`+id+`"`)
+			}
+			if r.status != http.StatusOK || !strings.Contains(r.body, `"content"`) {
+				t.Errorf("%s with %s: %v", name, token, r)
+			}
+		}
+		for _, intruder := range []string{"made-up", ""} {
+			for _, method := range []string{"GET", "DELETE"} {
+				shut(t, method, h.inSession(intruder, session).do(method, "", nil))
+			}
+			shut(t, "a cancellation", h.inSession(intruder, session).do("POST", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`, nil))
+			shut(t, "an answer", h.inSession(intruder, session).do("POST", answerBody(strange+"/q", "red"), nil))
+			if r := h.inSession(intruder, session).legacy(mcp.MethodToolsCall, `"name":"echo"`); strings.Contains(r.body, `"content"`) {
+				t.Errorf("a call with %q: %v", intruder, r)
+			}
+		}
+		get := openSSE(t, &rawClient{t: t, http: newRawClient(t, "").as(token).http, url: h.url, session: session}, http.MethodGet, "", "")
+		if get.resp.StatusCode != http.StatusOK {
+			t.Errorf("the stream with %s: %s", token, get.resp.Status)
+		}
+		get.close()
+		tokens.set(token, false)
+	}
+}
+
+// TestOwnDiscoverIsNoVerdict: that the server refuses what the gateway asks by itself before a handshake says nothing
+// of the token that the handshake came with: it is in no record, and the caller has its tasks.
+func TestOwnDiscoverIsNoVerdict(t *testing.T) {
+	h, tokens := newOpaqueHouse(t, false)
+	tokens.set("a1", true)
+	refuses, discovered := h.refuses, atomic.Int64{}
+	h.refuses = func(r *http.Request, body []byte) bool {
+		if msg, _ := jsonrpc.Parse(body); msg.Method == mcp.MethodDiscover {
+			discovered.Add(1)
+			return true
+		}
+		return refuses(r, body)
+	}
+	session := h.caller("a1").initialize().session
+	if discovered.Load() == 0 {
+		t.Fatal("the gateway has not asked")
+	}
+	if text := h.records.String(); strings.Contains(text, "refused") {
+		t.Errorf("the records: %s", text)
+	}
+	if r := h.inSession("a1", session).legacy(mcp.MethodTasksList, ""); r.status != http.StatusOK || !strings.Contains(r.body, `"tasks":[]`) {
+		t.Errorf("the tasks: %v", r)
+	}
+}

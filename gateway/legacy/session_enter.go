@@ -1,0 +1,131 @@
+package legacy
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+
+	"taskgate/gateway/upstream"
+	"taskgate/gateway/wire"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// openSession finds the session that a request names, and checks that the request fits it and that its caller
+// may use it. The caller releases it. asks says that the server itself will decide about the
+// request, by the token that goes there with it. The error is a *failure.
+func (h *Handler) openSession(r *http.Request, p shim.Principal, asks bool) (*session, error) {
+	ids := r.Header.Values(mcp.HeaderSession)
+	if len(ids) != 1 || wire.TrimOWS(ids[0]) == "" {
+		return nil, wire.Refused(http.StatusBadRequest, "one "+mcp.HeaderSession+" is needed: initialize first")
+	}
+	s, err := h.Sessions.find(r.Context(), wire.TrimOWS(ids[0]), func(st sessionState) bool {
+		return st.Upstream == h.Name && (st.belongs(p) || h.admits(st, p))
+	})
+	if err != nil {
+		return nil, sessionFailure(err)
+	}
+	entered, err := h.enter(r.Context(), s, p)
+	switch {
+	case err == nil && !entered && !asks:
+		err = sessionFailure(errNoSession)
+	case err == nil:
+		err = checkSessionVersion(r.Header, s.current().Version)
+	}
+	if err != nil {
+		s.release()
+		return nil, err
+	}
+	return s, nil
+}
+
+// admits reports whether the server may let somebody into the session who is not known as its owner: the server
+// signs its callers in, and nobody else knows whose the session is.
+func (h *Handler) admits(st sessionState, p shim.Principal) bool {
+	return h.Global.AuthOf(h.Config).Passthrough != nil && p.Owner() != "" && (st.Opaque || st.Owner == "")
+}
+
+// enter reports whether a caller is in the session: it is its own, or the server has taken the token. A session
+// of nobody's becomes that of the first caller who is known otherwise than by the token alone.
+func (h *Handler) enter(ctx context.Context, s *session, p shim.Principal) (bool, error) {
+	st := s.current()
+	own := st.belongs(p)
+	switch {
+	case own && !upstream.Doubted(ctx):
+		return true, nil
+	case !own && st.isNobodys() && upstream.Opaque(ctx):
+		return true, nil // as everybody who has its id, until the server takes the token for a call
+	case !own && st.isNobodys():
+		if err := s.admit(ctx, p, false); err != nil {
+			return false, sessionFailure(err)
+		}
+		return true, nil
+	}
+	proven, err := h.Upstream.Admit(ctx, s.upstream(ctx))
+	switch {
+	case errors.Is(err, upstream.ErrNoSession):
+		return false, sessionFailure(errNoSession)
+	case err != nil:
+		return false, err
+	case proven && !own:
+		if err := s.admit(ctx, p, true); err != nil {
+			return false, sessionFailure(err)
+		}
+	}
+	return proven || own, nil
+}
+
+// admit notes that the session is that of a caller as well: opaque is whether the server has said so.
+func (s *session) admit(ctx context.Context, p shim.Principal, byServer bool) error {
+	return s.update(ctx, func(st sessionState) (sessionState, error) {
+		switch {
+		case st.belongs(p):
+		case byServer:
+			st.Token = p.Owner()
+		case st.isNobodys():
+			st.Owner = p.Owner()
+		default:
+			return st, errNoSession // somebody else was faster
+		}
+		return st, nil
+	})
+}
+
+// whenTaken returns a context in which the session becomes the caller's as well once the server has taken the
+// token for a call: a server whose handshake is open to everybody takes any token for anything else.
+func (q *request) whenTaken(ctx context.Context) context.Context {
+	if q.state.belongs(q.principal) || !q.h.admits(q.state, q.principal) {
+		return ctx
+	}
+	return upstream.WhenTaken(ctx, func() {
+		ctx, cancel := q.s.table.within(context.Background())
+		defer cancel()
+		if err := q.s.admit(ctx, q.principal, true); err != nil {
+			q.h.Log.DebugContext(ctx, "a session does not know its next token", "err", err)
+		}
+	})
+}
+
+// principal is who asks in this session. One without a name sees what the session
+// made (design.md 0.7).
+func (s *session) principal(p shim.Principal) shim.Principal {
+	if p.Subject == "" {
+		p.Session = s.id
+	}
+	return p
+}
+
+// asked is whose a question is: one that the server asks outside of any call is that of the session, whatever
+// token its client has by now, and that of a call is the caller's.
+func (s *session) asked(call shim.ID, p shim.Principal) shim.Principal {
+	if slices.Contains(s.current().SessionQuestions, call) {
+		return s.owner()
+	}
+	return s.principal(p)
+}
+
+// owner is whose the session is.
+func (s *session) owner() shim.Principal {
+	return s.principal(shim.Principal{Subject: s.current().Owner})
+}
