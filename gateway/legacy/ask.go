@@ -52,9 +52,14 @@ func questionRequest(call shim.ID, q shim.Question, task bool) []byte {
 		if params == nil {
 			params = json.RawMessage(`{}`)
 		}
-		params = jsonrpc.With(params, append(jsonrpc.AppendString([]byte(`{"taskId":`), string(call)), '}'), "_meta", mcp.MetaRelatedTask)
+		params = ofTask(params, call)
 	}
 	return jsonrpc.AppendRequest(nil, id, q.Method, params)
+}
+
+// ofTask returns params that name the task that a message is about (L31).
+func ofTask(params json.RawMessage, id shim.ID) json.RawMessage {
+	return jsonrpc.With(params, append(jsonrpc.AppendString([]byte(`{"taskId":`), string(id)), '}'), "_meta", mcp.MetaRelatedTask)
 }
 
 // questionOver tells a client that nobody waits for its answer any more.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -341,8 +342,10 @@ func TestReplicasTaskProgress(t *testing.T) {
 	a := stack.on(t, 0, nil)
 	a.initialize()
 	get := openSSE(t, stack.on(t, 1, a), http.MethodGet, "", "")
-	if _, body := a.post(`{"jsonrpc":"2.0","id":"t","method":"tools/call","params":{"name":"walk","task":{},"_meta":{"progressToken":7}}}`); !strings.Contains(body, "taskId") {
-		t.Fatalf("no task: %s", body)
+	_, made := a.post(`{"jsonrpc":"2.0","id":"t","method":"tools/call","params":{"name":"walk","task":{},"_meta":{"progressToken":7}}}`)
+	task := regexp.MustCompile(`"taskId":"([^"]+)"`).FindStringSubmatch(made)
+	if task == nil {
+		t.Fatalf("no task: %s", made)
 	}
 	for i := 1; i <= 2; i++ {
 		moved <- struct{}{}
@@ -357,7 +360,8 @@ func TestReplicasTaskProgress(t *testing.T) {
 			schematest.Validate(t, mcp.Version20251125, "ProgressNotification", []byte(data))
 			token, _ := jsonrpc.Get([]byte(data), "params", "progressToken")
 			progress, _ := jsonrpc.Get([]byte(data), "params", "progress")
-			if string(token) != "7" || string(progress) != fmt.Sprint(i) {
+			related, _ := jsonrpc.GetString([]byte(data), "params", "_meta", mcp.MetaRelatedTask, "taskId") // L31
+			if string(token) != "7" || string(progress) != fmt.Sprint(i) || related != task[1] {
 				t.Errorf("progress %d: %s", i, data)
 			}
 			break

@@ -208,7 +208,7 @@ func (t *taskNotifier) tell(ctx context.Context, task shim.Task) error {
 	if p := task.Progress; p.Token != nil && p.Params != nil && !task.Status.Final() && progress != string(p.Params) {
 		progress = string(p.Params)
 		params := translate.Unrelated(jsonrpc.With(p.Params, p.Token, mcp.MetaProgressToken)) // the token is good until the task ends (L35)
-		messages = append(messages, jsonrpc.AppendNotification(nil, mcp.NotifyProgress, params))
+		messages = append(messages, jsonrpc.AppendNotification(nil, mcp.NotifyProgress, ofTask(params, task.ID)))
 	}
 	params := dialect.Legacy.Got(task)
 	status, _ := jsonrpc.GetString(params, "status")

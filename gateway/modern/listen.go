@@ -4,12 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
 	"taskgate/gateway/endpoint"
 	"taskgate/gateway/translate"
+	"taskgate/gateway/upstream"
 	"taskgate/gateway/wire"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -213,7 +213,7 @@ func (s *subscription) acknowledge(f shim.Filter) {
 // relay passes on one notification of the upstream, if it was asked for: nothing
 // else may travel on the stream.
 func (s *subscription) relay(n shim.Notification) {
-	if wants(s.filter, n) {
+	if upstream.Wants(s.filter, n) {
 		_ = s.send(n.Method, translate.Unrelated(n.Params))
 	}
 }
@@ -231,23 +231,6 @@ func (s *subscription) send(method string, params json.RawMessage) error {
 func (s *subscription) final(identity json.RawMessage) json.RawMessage {
 	result := jsonrpc.With(json.RawMessage(`{"resultType":"complete"}`), json.RawMessage(s.q.msg.ID.Raw()), "_meta", mcp.MetaSubscriptionID)
 	return jsonrpc.With(result, identity, "_meta", mcp.MetaServerInfo)
-}
-
-// wants reports whether a notification is of a kind, and about a resource, that
-// was asked for.
-func wants(f shim.Filter, n shim.Notification) bool {
-	switch n.Method {
-	case mcp.NotifyToolsListChanged:
-		return f.ToolsListChanged
-	case mcp.NotifyPromptsListChanged:
-		return f.PromptsListChanged
-	case mcp.NotifyResourcesListChanged:
-		return f.ResourcesListChanged
-	case mcp.NotifyResourceUpdated:
-		uri, _ := jsonrpc.GetString(n.Params, "uri")
-		return slices.Contains(f.Resources, uri)
-	}
-	return false
 }
 
 func isEmpty(f shim.Filter) bool {

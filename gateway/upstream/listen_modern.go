@@ -79,7 +79,7 @@ func (sub *subscription) heard(n shim.Notification) {
 	}
 	sub.tools.heard(n)
 	n.Params = withoutSubscription(raw(n.Params))
-	if sub.told && (wants(sub.agreed, n) || sub.all && mcp.Foreign(n.Method)) {
+	if sub.told && (Wants(sub.agreed, n) || sub.all && mcp.Foreign(n.Method)) {
 		sub.on(n)
 	}
 }

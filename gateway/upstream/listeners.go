@@ -61,7 +61,7 @@ func (e *listeners) hear(n shim.Notification) (heard bool) {
 }
 
 func (l *listener) hear(n shim.Notification) bool {
-	if !wants(l.filter, n) && !(l.all && mcp.Foreign(n.Method)) {
+	if !Wants(l.filter, n) && !(l.all && mcp.Foreign(n.Method)) {
 		return false
 	}
 	l.mu.Lock()
@@ -83,9 +83,9 @@ func (l *listener) heard() []shim.Notification {
 	return queue
 }
 
-// wants reports whether a filter asks for a notification. What was not asked
+// Wants reports whether a filter asks for a notification. What was not asked
 // for is never delivered (protocol.md 2.8).
-func wants(f shim.Filter, n shim.Notification) bool {
+func Wants(f shim.Filter, n shim.Notification) bool {
 	switch n.Method {
 	case mcp.NotifyToolsListChanged:
 		return f.ToolsListChanged
