@@ -90,6 +90,14 @@ func (a audit) Get(ctx context.Context, p shim.Principal, upstream string, id sh
 	return t, err
 }
 
+// Find is like Get.
+func (a audit) Find(ctx context.Context, p shim.Principal, upstreams []string, id shim.ID) (shim.Task, error) {
+	t, err := a.Shim.Find(ctx, p, upstreams, id)
+	a.tried(ctx, p, upstreams[0], id, err)
+	a.read(ctx, p, t, err)
+	return t, err
+}
+
 // Peek notes a try only: no result is read.
 func (a audit) Peek(ctx context.Context, p shim.Principal, upstream string, id shim.ID) (shim.Task, error) {
 	t, err := a.Shim.Peek(ctx, p, upstream, id)

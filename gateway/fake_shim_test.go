@@ -98,6 +98,10 @@ func (t *fakeTask) task(id shim.ID) shim.Task {
 	}
 }
 
+func (f *fakeShim) Find(ctx context.Context, p shim.Principal, upstreams []string, id shim.ID) (shim.Task, error) {
+	return f.Get(ctx, p, upstreams[0], id)
+}
+
 func (f *fakeShim) Get(_ context.Context, p shim.Principal, _ string, id shim.ID) (shim.Task, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

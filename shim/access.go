@@ -133,6 +133,16 @@ func (s *Shim) Get(ctx context.Context, p Principal, upstream string, id ID) (Ta
 	return outlast(ctx, s, func(ctx context.Context) (Task, error) { return s.see(ctx, p, upstream, id, WithOutcome) })
 }
 
+// Find is Get of a task of any of these upstreams, of which there is one at least.
+func (s *Shim) Find(ctx context.Context, p Principal, upstreams []string, id ID) (t Task, err error) {
+	for _, upstream := range upstreams {
+		if t, err = s.Get(ctx, p, upstream, id); !errors.Is(err, ErrNotFound) {
+			break
+		}
+	}
+	return t, err
+}
+
 // Peek reads a task without its outcome: to tell a status, none need be moved.
 // ErrNotFound, ErrUnavailable.
 func (s *Shim) Peek(ctx context.Context, p Principal, upstream string, id ID) (Task, error) {

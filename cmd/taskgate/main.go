@@ -63,8 +63,8 @@ Options of stdio:
   --config FILE        configuration file that has the server
   --name NAME          which server of the file, if it has several
   --grace DURATION     as for serve
-  --without-tasks MODE block or handle: what a slow call does to a client that knows
-                       no tasks (block)
+  --without-tasks MODE auto, block or handle: what a slow call does to a client that
+                       knows no tasks (auto)
   --log-level LEVEL    as for serve; the log goes to standard error
 
 It ends when its standard input does. Tasks end with it, but for those of a Redis

@@ -229,6 +229,9 @@ func (s *server) run(ctx context.Context) error {
 	}
 	for _, u := range s.config.Upstreams {
 		s.log.Info("serving", "upstream", u.Name, "at", scheme+s.listener.Addr().String()+u.Path, "from", from(u))
+		if u.WithoutTasks != config.WithoutTasksBlock {
+			s.log.Info("a client that allows tools by name has to allow task_result as well: it gives the result of a slow call", "upstream", u.Name)
+		}
 	}
 	if s.admin != nil {
 		s.log.Info("answering operators", "address", s.admin.listener.Addr().String())

@@ -109,12 +109,13 @@ type WithoutTasks string
 
 // The values of without_tasks.
 const (
+	WithoutTasksAuto   WithoutTasks = "auto"   // handle for clients that are known to give up, else block
 	WithoutTasksBlock  WithoutTasks = "block"  // the call blocks until it is answered
 	WithoutTasksHandle WithoutTasks = "handle" // it becomes a task, which a tool reads
 )
 
 // Values lists the choices in the order of the manual.
-func (WithoutTasks) Values() []string { return []string{"block", "handle"} }
+func (WithoutTasks) Values() []string { return []string{"auto", "block", "handle"} }
 
 // Unverified says what becomes of callers whose token cannot be verified.
 type Unverified string

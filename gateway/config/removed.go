@@ -39,6 +39,7 @@ var removed = map[string]string{
 	"Upstream.queue_wait":                 nowFixed("5s"),
 	"Upstream.upstream_sessions":          "anonymous calls share a session while the gateway listens on loopback; delete the line",
 	"Upstream.task_result_tool":           nowFixed("task_result"),
+	"Upstream.task_result_wait":           "task_result waits for as long as without_tasks_after; delete the line",
 
 	"Passthrough.keep_tokens": "a task that another replica takes over waits for the next request of its owner; delete the line",
 	"Passthrough.userinfo":    "a userinfo endpoint does not say for whom a token is: use introspection, or JWTs; delete the line",

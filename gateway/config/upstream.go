@@ -121,18 +121,16 @@ type Upstream struct {
 	// WithoutTasks says what a slow call does to a client that cannot take a task:
 	// block until it is answered, or handle. Under handle such a call becomes a task
 	// all the same after without_tasks_after, or at once where tasks is required; its
-	// answer is a text with the task's id, and the tool task_result, which every client's
-	// list of tools then has, waits for the result. It hides a tool of the server of that name. Tools that may become
-	// tasks are then listed without their output schema.
+	// answer is a text with the task's id, and the tool task_result, which the client's
+	// list of tools then has, waits for the result. It hides a tool of the server of that name. Tools
+	// that may become tasks are listed to such a client without their output schema. auto is
+	// handle for agents that give up after a fixed time whatever they hear, and block for others.
 	WithoutTasks WithoutTasks `yaml:"without_tasks"`
 
 	// WithoutTasksAfter is how long a call of such a client may take before it
-	// becomes a task. Common clients give up after 60s.
-	WithoutTasksAfter time.Duration `yaml:"without_tasks_after" min:"1ms"`
-
-	// TaskResultWait is the longest that one call of that tool waits for the end of
-	// a task before it answers that the task still runs.
-	TaskResultWait time.Duration `yaml:"task_result_wait" min:"1s"`
+	// becomes a task, and how long one call of task_result waits. auto goes by the name of
+	// the client: some minutes for known agents, 45s for others.
+	WithoutTasksAfter time.Duration `yaml:"without_tasks_after" min:"1ms" auto:"true"`
 
 	// Defaults is the policy of every tool that no entry of tools matches, and
 	// the source of each key that a matching entry leaves out.
@@ -235,9 +233,8 @@ func NewUpstream(name, url string) *Upstream {
 
 		ResponseModes: Off,
 
-		WithoutTasks:      WithoutTasksBlock,
-		WithoutTasksAfter: 45 * time.Second,
-		TaskResultWait:    45 * time.Second,
+		WithoutTasks:      WithoutTasksAuto,
+		WithoutTasksAfter: Auto,
 
 		Defaults: DefaultTool(),
 	}

@@ -56,7 +56,7 @@ type Endpoint struct {
 func (e *Endpoint) KeptProgress(method, name string, token json.RawMessage) wire.KeptProgress {
 	about := name
 	switch {
-	case method == mcp.MethodTasksResult || e.ReadsTasks(method, name):
+	case method == mcp.MethodTasksResult || method == mcp.MethodToolsCall && name == TaskResultTool:
 		about = "the task"
 	case name == "":
 		about = method

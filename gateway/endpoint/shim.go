@@ -26,6 +26,7 @@ type Calls interface {
 // Tasks reads and cancels tasks.
 type Tasks interface {
 	Get(ctx context.Context, p shim.Principal, upstream string, id shim.ID) (shim.Task, error)
+	Find(ctx context.Context, p shim.Principal, upstreams []string, id shim.ID) (shim.Task, error)
 	Peek(ctx context.Context, p shim.Principal, upstream string, id shim.ID) (shim.Task, error)
 	List(ctx context.Context, p shim.Principal, upstream, cursor string) ([]shim.Task, string, error)
 	Cancel(ctx context.Context, p shim.Principal, upstream string, id shim.ID) (shim.Task, error)

@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,49 +18,42 @@ import (
 	"taskgate/shim"
 )
 
-// Clients that cannot take a task (design.md 0.10). Under without_tasks: handle a
-// slow call of theirs becomes a task all the same. They are told of it in words, by
+// Clients that cannot take a task (design.md 0.10). A slow call of theirs may become a
+// task all the same (HandleAfter). They are told of it in words, by
 // an ordinary result, and read it by a tool that the gateway adds to the server's.
 // Nothing of either belongs to a dialect of tasks: what a text says, any model can
 // act on.
 
-// Handles reports whether slow calls of clients without tasks become tasks here, and
-// so whether there is the tool that reads them.
-func (e *Endpoint) Handles() bool {
-	return e.Config.WithoutTasks == config.WithoutTasksHandle && e.Convertible()
+// ReadsTasks reports whether a tools/call of this name is for the gateway's own tool. It is
+// answered here whatever the server has by that name. Under without_tasks: handle that holds for
+// every client: a conversation that names a task may go on in a client that takes tasks.
+func (e *Endpoint) ReadsTasks(method, name string, c Client) bool {
+	return method == mcp.MethodToolsCall && name == TaskResultTool && e.hidesTaken(c)
 }
 
-// HandleAfter is after how long such a call becomes a task; 0 is never.
-func (e *Endpoint) HandleAfter() time.Duration {
-	if !e.Handles() {
-		return 0
-	}
-	return e.Config.WithoutTasksAfter
-}
-
-// ReadsTasks reports whether a tools/call of this name is for the gateway's own
-// tool. It is answered here whatever the server has by that name.
-func (e *Endpoint) ReadsTasks(method, name string) bool {
-	return method == mcp.MethodToolsCall && e.Handles() && name == TaskResultTool
+// hidesTaken reports whether the name of the gateway's own tool is taken.
+func (e *Endpoint) hidesTaken(c Client) bool {
+	return e.HandleAfter(c) > 0 || e.Config.WithoutTasks == config.WithoutTasksHandle && e.Convertible()
 }
 
 // HidesOutput reports whether a tool is listed without its output schema: a client
 // that knows one refuses a result without the structured content that it promises,
-// which the text about a task does not have. It is so for all clients, since a list
-// may not depend on what a client can do (protocol.md 2.9).
-func (e *Endpoint) HidesOutput(tool string) bool { return e.Handles() && e.MayBeTask(tool) }
+// which the text about a task does not have.
+func (e *Endpoint) HidesOutput(tool string, c Client) bool {
+	return e.HandleAfter(c) > 0 && e.MayBeTask(tool)
+}
 
-// WithTaskResult is a page of the server's tools as it is listed under
-// without_tasks: handle. The gateway's own tool stands at the end of the first page,
-// since some clients read no other; a tool of the server by its name could not be
-// called, and is left out of every page.
-func (e *Endpoint) WithTaskResult(ctx context.Context, params, result json.RawMessage) json.RawMessage {
-	if !e.Handles() {
+// WithTaskResult is a page of the server's tools as a client is shown it. For a client that is
+// told of tasks in words, the gateway's own tool stands at the end of the first page, since some
+// clients read no other. A tool of the server by its name could not be called, and is left out
+// of every page.
+func (e *Endpoint) WithTaskResult(ctx context.Context, c Client, params, result json.RawMessage) json.RawMessage {
+	if !e.hidesTaken(c) {
 		return result
 	}
 	var own []json.RawMessage
-	if cursor, ok := jsonrpc.Get(params, "cursor"); !ok || string(cursor) == "null" {
-		own = append(own, e.taskResultTool())
+	if cursor, ok := jsonrpc.Get(params, "cursor"); e.HandleAfter(c) > 0 && (!ok || string(cursor) == "null") {
+		own = append(own, e.taskResultTool(c))
 	}
 	return translate.EachTool(result, func(tool json.RawMessage) json.RawMessage {
 		name, _ := jsonrpc.GetString(tool, "name")
@@ -67,11 +61,29 @@ func (e *Endpoint) WithTaskResult(ctx context.Context, params, result json.RawMe
 		case name == TaskResultTool:
 			e.LogDropped(ctx, name, errTakenName)
 			return nil
-		case e.MayBeTask(name):
+		case e.HidesOutput(name, c):
 			return jsonrpc.Without(tool, "outputSchema")
 		}
 		return tool
 	}, own...)
+}
+
+// instructions are the gateway's own: clients show them to their model as words of its user.
+const instructions = "A call of a tool of this server that takes long is answered with a status and a taskId, and its work goes on. " +
+	"The tool " + TaskResultTool + " of this server then gives the result: call it with the arguments that each answer names, " +
+	"in place of the other tool, until it does."
+
+// WithInstructions adds the gateway's instructions to those of the server, in a result that
+// introduces it to a client which is told of tasks in words.
+func (e *Endpoint) WithInstructions(c Client, result json.RawMessage) json.RawMessage {
+	if e.HandleAfter(c) == 0 {
+		return result
+	}
+	text := jsonrpc.AppendString(nil, instructions)
+	if own, ok := jsonrpc.Get(result, "instructions"); ok && len(own) > 2 && own[0] == '"' {
+		text = append(append(bytes.Clone(own[:len(own)-1]), `\n\n`...), text[1:]...)
+	}
+	return jsonrpc.With(result, text, "instructions")
 }
 
 // TaskResultTool is the name of the gateway's own tool. A model reads it, so it says what the
@@ -83,65 +95,85 @@ var errTakenName = errors.New("the gateway's own tool has this name")
 
 // taskResultTool is the tool as tools/list shows it. Its title is there twice:
 // 2025-03-26 knows it as an annotation only.
-func (e *Endpoint) taskResultTool() []byte {
+func (e *Endpoint) taskResultTool(c Client) []byte {
 	const title = "Result of a task"
-	most := inSeconds(e.Config.TaskResultWait)
+	most := inSeconds(e.answersWithin(c))
 	b := append([]byte(`{"name":`), jsonrpc.AppendString(nil, TaskResultTool)...)
 	b = append(b, `,"title":"`+title+`","description":`...)
 	b = jsonrpc.AppendString(b, "Returns the result of a task. A call of another tool of this server that takes long "+
 		"goes on in the background as a task, and answers with a text that names its taskId. "+
 		"This tool waits up to "+most+" seconds for such a task to end and then returns exactly what the other tool returned. "+
-		"If the task still runs by then, it says so and how far the work is; call it again to go on waiting. "+
+		"If the task still runs by then, it says so, and names the arguments of the next call. "+
 		"It only reads: it starts nothing and may be called any number of times.")
 	b = append(b, `,"inputSchema":{"type":"object","properties":{`+
 		`"taskId":{"type":"string","description":"The taskId that the text named."},`+
-		`"waitSeconds":{"type":"number","minimum":0,"maximum":`+most+`,"default":`+most+
-		`,"description":"How long to wait for the end of the task before answering that it still runs."}`+
+		`"turn":{"type":"integer","description":"Makes this call differ from the one before; the value is ignored."},`+
+		`"waitSeconds":{"type":"number","minimum":0,"default":`+most+
+		`,"description":"How long to wait for the end of the task before answering that it still runs; at most `+most+`."}`+
 		`},"required":["taskId"],"additionalProperties":false}`...)
 	return append(b, `,"annotations":{"title":"`+title+`","readOnlyHint":true,"destructiveHint":false,"idempotentHint":true,"openWorldHint":false}}`...)
 }
 
 // ToldOfTask answers a call that has become a task, to a client that knows of none.
 func (e *Endpoint) ToldOfTask(t shim.Task) json.RawMessage {
-	text := fmt.Sprintf("The call of %q goes on in the background as a task, since it can take longer than a client waits for an answer. "+
-		"Nothing has failed. Do not call %q again for the same work.", t.Tool, t.Tool)
-	if t.StatusMessage != "" {
-		text += fmt.Sprintf(" Its latest message: %q.", t.StatusMessage)
+	return translate.ToolText(sayRunning(t, 0), false)
+}
+
+// sayRunning says of a task that has not ended how its result is given. It is data and no order:
+// some agents tell their model to follow no orders in results. turn is that of the call that it
+// answers.
+func sayRunning(t shim.Task, turn int) string {
+	text := fmt.Sprintf("status: %s; ", t.Status)
+	if t.Tool != "" {
+		text += fmt.Sprintf("tool: %q; ", t.Tool)
 	}
-	text += fmt.Sprintf(" To get the result, call the tool %q with the arguments {\"taskId\":%q}. "+
-		"That waits up to %s seconds for it, and may be done again while the task runs.",
-		TaskResultTool, t.ID, inSeconds(e.Config.TaskResultWait))
-	return translate.ToolText(text, false)
+	text += fmt.Sprintf("taskId: %s; ", t.ID)
+	if t.StatusMessage != "" {
+		text += fmt.Sprintf("latest message: %q; ", t.StatusMessage)
+	}
+	return text + sayNext(t.ID, turn)
+}
+
+// sayNext names the next call of task_result. Its arguments differ from those of the last one,
+// since agents stop a model at its fifth equal call.
+func sayNext(id shim.ID, turn int) string {
+	return fmt.Sprintf("the work goes on, and a second call of its tool would do it twice; "+
+		"the result will be given by the tool %s of this server, arguments {\"taskId\":%q,\"turn\":%d}", TaskResultTool, id, turn+1)
 }
 
 // TaskResultCall is a call of the gateway's tool.
 type TaskResultCall struct {
 	ID   string
 	wait time.Duration
+	turn int
 }
 
 // ReadTaskResultCall checks the arguments against the tool's schema. What is wrong
 // with them comes back as a text for the model, which can mend them.
-func (e *Endpoint) ReadTaskResultCall(params json.RawMessage) (c TaskResultCall, wrong string, err error) {
+func (e *Endpoint) ReadTaskResultCall(by Client, params json.RawMessage) (c TaskResultCall, wrong string, err error) {
 	args, ok := jsonrpc.Get(params, "arguments")
 	if ok && !jsonrpc.IsObject(args) {
 		return c, "", wire.InvalidParams("params.arguments must be an object")
 	}
-	c.wait = e.Config.TaskResultWait
+	c.wait = e.answersWithin(by)
 	if c.ID, ok = jsonrpc.GetString(args, "taskId"); !ok {
 		return c, "taskId is required and must be a string", nil
 	}
 	for name, value := range jsonrpc.Members(args) {
 		switch name {
 		case "taskId":
+		case "turn":
+			c.turn, _ = strconv.Atoi(string(value)) // any other value is as good as none
 		case "waitSeconds":
 			s, err := strconv.ParseFloat(string(value), 64)
-			if err != nil || s < 0 || s > e.Config.TaskResultWait.Seconds() {
-				return c, "waitSeconds must be a number from 0 to " + inSeconds(e.Config.TaskResultWait), nil
+			if err != nil || s < 0 {
+				return c, "waitSeconds must be a number, and not negative", nil
 			}
-			c.wait = time.Duration(s * float64(time.Second))
+			if s < c.wait.Seconds() {
+				c.wait = time.Duration(s * float64(time.Second))
+			}
 		default:
-			return c, fmt.Sprintf("there is no argument %q; the arguments are taskId and waitSeconds", name), nil
+			return c, fmt.Sprintf("there is no argument %q; the arguments are taskId, turn and waitSeconds", name), nil
 		}
 	}
 	return c, "", nil
@@ -165,20 +197,29 @@ func InWords(isError bool, format string, a ...any) Told {
 // that it has not, or what it asks of a caller who is asked by the answer. A task of
 // somebody else is answered as one that never was, with the same work (design.md
 // 0.7). That this replica stops ends the wait, not the task: another replica answers
-// the next call.
+// the next call. So does a store that stays away.
 func (e *Endpoint) TaskResult(ctx context.Context, p shim.Principal, c TaskResultCall, op *wire.Operation, w Waiter) (Told, error) {
 	unknown := InWords(true, "There is no task with this taskId: it is unknown, or it has ended and its result has expired.")
 	id, err := shim.ParseID(c.ID)
 	if err != nil {
 		return unknown, nil
 	}
-	t, err := e.Shim.Get(ctx, p, e.Name, id)
+	within, stop := context.WithTimeout(ctx, c.wait)
+	defer stop()
+	t, err := e.Shim.Find(ctx, p, e.readsTasksOf(), id)
+	if err == nil && t.Upstream != e.Name { // whose own task_result asks what the task asks
+		w.Seen, w.Able = nil, nil
+	}
 	if err == nil && !t.Status.Final() && c.wait > 0 && w.questions(t) == nil {
-		t, err = e.watchTask(ctx, p, t, c.wait, w)
+		t, err = e.watchTask(within, p, t, w)
 	}
 	switch {
+	case ctx.Err() != nil: // the caller has gone
+		return Told{}, context.Cause(ctx)
 	case errors.Is(err, shim.ErrNotFound):
 		return unknown, nil
+	case errors.Is(err, shim.ErrUnavailable):
+		return InWords(false, "status: unknown; taskId: %s; the task cannot be read just now; most likely %s", id, sayNext(id, c.turn)), nil
 	case err != nil:
 		return Told{}, err
 	}
@@ -187,9 +228,25 @@ func (e *Endpoint) TaskResult(ctx context.Context, p shim.Principal, c TaskResul
 		if open := w.questions(t); open != nil {
 			return Told{Asks: &shim.Parked{ID: id, Questions: open, Until: t.ExpiresAt()}}, nil
 		}
-		return e.stillRunning(t), nil
+		return InWords(false, "%s", sayRunning(t, c.turn)), nil
 	}
 	return howItEnded(t), nil
+}
+
+// readsTasksOf are the upstreams whose tasks this one's task_result reads: its own, and those whose
+// callers sign in in the same way. A model that has several servers of one gateway may ask the
+// wrong one.
+func (e *Endpoint) readsTasksOf() []string {
+	names := []string{e.Name}
+	if e.Config.Auth != nil || e.Global.Auth.Passthrough != nil {
+		return names
+	}
+	for _, u := range e.Global.Upstreams {
+		if u.Name != e.Name && u.Auth == nil {
+			names = append(names, u.Name)
+		}
+	}
+	return names
 }
 
 // Waiter is who waits for a task.
@@ -219,49 +276,36 @@ func (w Waiter) questions(t shim.Task) (open []shim.Question) {
 // errTaskAsks ends the watching of a task that has questions for the one who waits.
 var errTaskAsks = errors.New("the task asks")
 
-// watchTask follows a task until it has ended, asks something or the time is over, and
-// reads it again then.
-func (e *Endpoint) watchTask(ctx context.Context, p shim.Principal, t shim.Task, wait time.Duration, w Waiter) (shim.Task, error) {
-	within, stop := context.WithTimeout(ctx, wait)
-	defer stop()
+// watchTask follows a task until it has ended, asks something or the time is over, and returns
+// what was last read of it. While the store is away, that is the state before.
+func (e *Endpoint) watchTask(within context.Context, p shim.Principal, t shim.Task, w Waiter) (shim.Task, error) {
 	within, leave, err := e.Streams.Enter(within)
 	defer leave()
 	if err != nil {
 		return t, nil // this replica stops
 	}
-	last := ""
-	err = e.Shim.Track(within, p, e.Name, []shim.Tracked{{ID: t.ID}}, func(u shim.Update) error {
-		now := *u.Task
+	said := ""
+	err = e.Shim.Track(within, p, t.Upstream, []shim.Tracked{{ID: t.ID, Outcome: true}}, func(u shim.Update) error {
+		t = *u.Task
 		if w.Seen != nil {
-			w.Seen(now)
+			w.Seen(t)
 		}
-		if now.StatusMessage != last && !now.Status.Final() {
-			last = now.StatusMessage
-			w.Say(last)
+		if t.StatusMessage != said && !t.Status.Final() {
+			said = t.StatusMessage
+			w.Say(said)
 		}
-		if w.questions(now) != nil {
+		if w.questions(t) != nil {
 			return errTaskAsks
 		}
 		return nil
 	})
 	switch {
-	case ctx.Err() != nil: // the caller has gone
-		return shim.Task{}, context.Cause(ctx)
-	case err != nil && !errors.Is(err, errTaskAsks) && within.Err() == nil:
-		return shim.Task{}, err
+	case errors.Is(err, errTaskAsks), within.Err() != nil, err == nil && t.Status.Final():
+		return t, nil
+	case err == nil: // it is gone
+		return t, shim.ErrNotFound
 	}
-	return e.Shim.Get(ctx, p, e.Name, t.ID)
-}
-
-// stillRunning is the answer to who has waited for long enough.
-func (e *Endpoint) stillRunning(t shim.Task) Told {
-	latest := ""
-	if t.StatusMessage != "" {
-		latest = fmt.Sprintf(" Its latest message: %q.", t.StatusMessage)
-	}
-	return InWords(false, "The task %s is still running (status %q).%s There is no result yet. "+
-		"Call %q again with the same taskId to go on waiting; the work goes on meanwhile.",
-		t.ID, t.Status, latest, TaskResultTool)
+	return t, err
 }
 
 // howItEnded is how a task ended: with its tool's own result, which may be an error of the

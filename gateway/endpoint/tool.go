@@ -47,12 +47,12 @@ func (e *Endpoint) CheckTool(ctx context.Context, s shim.Session, server upstrea
 
 // TaskFirst reports whether a call of a tool becomes a task before it is sent: takes says
 // whether its client takes one, without having asked for one.
-func (e *Endpoint) TaskFirst(tool string, takes bool) bool {
+func (e *Endpoint) TaskFirst(tool string, takes bool, c Client) bool {
 	switch e.Config.Tool(tool).Tasks {
 	case config.TasksAlways:
 		return takes
 	case config.TasksRequired:
-		return takes || e.HandleAfter() > 0
+		return takes || e.HandleAfter(c) > 0
 	}
 	return false
 }

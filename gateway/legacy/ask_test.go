@@ -374,7 +374,7 @@ func TestReplicasTaskProgress(t *testing.T) {
 // it waits for the result (design.md 0.10).
 func TestReplicasHandleAsks(t *testing.T) {
 	stack := newLegacyReplicas(t, func(c *config.Config) {
-		c.Upstreams[0].WithoutTasks, c.Upstreams[0].WithoutTasksAfter = config.WithoutTasksHandle, 20*time.Millisecond
+		c.Upstreams[0].WithoutTasks, c.Upstreams[0].Defaults.Tasks = config.WithoutTasksHandle, config.TasksRequired
 	})
 	stack.server.AddTool(&sdk.Tool{Name: "late", InputSchema: json.RawMessage(`{"type":"object"}`)},
 		func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {

@@ -85,7 +85,7 @@ func (h *Handler) initialize(w http.ResponseWriter, r *http.Request, p shim.Prin
 		own = nil
 	}
 	w.Header().Set(mcp.HeaderSession, s.id)
-	x.Result(msg.ID, translate.InitializeResult(st.Version, server, h.Identity(), own))
+	x.Result(msg.ID, h.WithInstructions(clientOf(st, p), translate.InitializeResult(st.Version, server, h.Identity(), own)))
 }
 
 // introduction reads what a client says of itself. Of what it must say, only the

@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 
 	"taskgate/gateway/config"
+	"taskgate/gateway/endpoint"
 	"taskgate/internal/jsonrpc"
+	"taskgate/shim"
 )
 
 // takesPartials reports whether the client of a session takes partial results (SEP-2679, P8),
@@ -12,6 +14,12 @@ import (
 func (h *Handler) takesPartials(st sessionState) bool {
 	partial, _ := jsonrpc.Get(st.Capabilities, "tasks", "streaming", "partial")
 	return jsonrpc.IsObject(partial) && h.offersTasks(st.Version) && h.OffersPartials()
+}
+
+// clientOf is what decides how a slow call of the client of a session is answered.
+func clientOf(st sessionState, p shim.Principal) endpoint.Client {
+	_, declares := jsonrpc.Get(st.Capabilities, "tasks")
+	return endpoint.Client{Info: st.ClientInfo, Tasks: declares || p.NoTasks}
 }
 
 // ownTasks is the capability of a gateway that makes tasks (L1), with partial results (P8) and

@@ -31,7 +31,7 @@ func (q *request) callTool(ctx context.Context) (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
-	if q.h.ReadsTasks(q.msg.Method, q.name) {
+	if q.h.ReadsTasks(q.msg.Method, q.name, q.caller()) {
 		if task {
 			return nil, shim.ErrForbidsTask
 		}
@@ -41,13 +41,13 @@ func (q *request) callTool(ctx context.Context) (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
-	first := q.h.TaskFirst(q.name, false) || task && q.h.MayBeTask(q.name)
+	first := q.h.TaskFirst(q.name, false, q.caller()) || task && q.h.MayBeTask(q.name)
 	err = q.h.CheckTool(ctx, q.s.upstream(ctx), server, q.name, first, func(upstream.Tool) error { return nil })
 	if f := (*wire.Failure)(nil); errors.As(err, &f) { // where the tools cannot be listed, the call goes as it is
 		return nil, err
 	}
 	a, err := q.call(q.whenTaken(ctx), shim.Call{
-		Request: q.request(ctx, server.Era), Demand: task, After: q.h.HandleAfter(), TTL: ttl, ProgressToken: q.token,
+		Request: q.request(ctx, server.Era), Demand: task, After: q.h.HandleAfter(q.caller()), TTL: ttl, ProgressToken: q.token,
 		Partials: task && q.h.takesPartials(q.state),
 	})
 	switch {
@@ -61,6 +61,9 @@ func (q *request) callTool(ctx context.Context) (json.RawMessage, error) {
 	}
 	return q.replied(ctx, server, a.Reply)
 }
+
+// caller is what decides how a slow call of the client is answered.
+func (q *request) caller() endpoint.Client { return clientOf(q.state, q.principal) }
 
 // call makes a call during which the client may be asked.
 func (q *request) call(ctx context.Context, c shim.Call) (shim.Answered, error) {
@@ -124,7 +127,7 @@ func (q *request) replied(ctx context.Context, server upstream.Server, reply shi
 	var result json.RawMessage
 	budget.From(ctx).InTurn(len(reply.Result), func() { result = translate.LegacyResult(q.msg.Method, reply.Result, view) })
 	if q.msg.Method == mcp.MethodToolsList {
-		return q.h.WithTaskResult(ctx, q.msg.Params, result), nil
+		return q.h.WithTaskResult(ctx, q.caller(), q.msg.Params, result), nil
 	}
 	return result, nil
 }
@@ -134,7 +137,7 @@ func (q *request) replied(ctx context.Context, server upstream.Server, reply shi
 // Where the tools cannot be listed just now it stays as it is: better a result
 // that a strict client refuses than none. A schema that is not listed wraps nothing.
 func (q *request) showsWrapped(ctx context.Context, name string, result []byte) bool {
-	if _, ok := jsonrpc.Get(result, "structuredContent"); !ok || q.h.HidesOutput(name) {
+	if _, ok := jsonrpc.Get(result, "structuredContent"); !ok || q.h.HidesOutput(name, q.caller()) {
 		return false
 	}
 	tool, _, err := q.h.Upstream.Tool(ctx, q.s.upstream(ctx), name)

@@ -17,7 +17,7 @@ import (
 // version with tasks or without. To versions before 2025-11-25 wrong arguments of a tool are an
 // error of the protocol (protocol.md 7.5).
 func (q *request) taskResult(ctx context.Context) (json.RawMessage, error) {
-	c, wrong, err := q.h.ReadTaskResultCall(q.msg.Params)
+	c, wrong, err := q.h.ReadTaskResultCall(q.caller(), q.msg.Params)
 	if err != nil {
 		return nil, err
 	}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"taskgate/gateway/config"
 	"taskgate/internal/jsonrpc"
@@ -16,7 +15,7 @@ import (
 // and comes back at either replica.
 func TestTaskResultAsks(t *testing.T) {
 	p := newParking(t, func(c *config.Config) {
-		c.Upstreams[0].WithoutTasks, c.Upstreams[0].WithoutTasksAfter = config.WithoutTasksHandle, 20*time.Millisecond
+		c.Upstreams[0].WithoutTasks, c.Upstreams[0].Defaults.Tasks = config.WithoutTasksHandle, config.TasksRequired
 	})
 	late := asked{caps: canForm, method: mcp.MethodToolsCall, params: `{"name":"late","arguments":{}}`}
 	told := late.send(t, p.at[0], "")

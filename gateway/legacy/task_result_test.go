@@ -37,7 +37,7 @@ upstreams:
   - name: up
     url: http://up.example/
     without_tasks: handle
-    task_result_wait: 30s
+    without_tasks_after: 30s
     defaults: {tasks: required, poll_interval: 1s}
 `
 
@@ -157,7 +157,7 @@ func TestTaskResultOnAStoppingReplica(t *testing.T) {
 			if err := p.Close(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if rec := <-done; !strings.Contains(rec.Body.String(), "is still running") || time.Since(start) != 0 {
+			if rec := <-done; !strings.Contains(rec.Body.String(), `"text":"status: working; `) || time.Since(start) != 0 {
 				t.Errorf("after %v: %s", time.Since(start), rec.Body)
 			}
 			done = p.waiting(t.Context(), modern)
@@ -214,17 +214,21 @@ func (s darkStore) Get(ctx context.Context, id shim.ID, part shim.Part) (shim.Ta
 	return s.Store.Get(ctx, id, part)
 }
 
-// Without a store nothing can be said of a task, not even that it is unknown.
+// While the store is away, the caller is told so in words, and that the work goes on: a model gives
+// up at an error.
 func TestTaskResultWithoutStore(t *testing.T) {
 	eachEra(t, func(t *testing.T, modern bool) {
 		dark := &atomic.Bool{}
 		p := newHandlePlay(t, func(s shim.Store) shim.Store { return darkStore{s, dark} })
-		for _, when := range []string{"while waiting", "from the start"} {
+		for _, c := range []struct{ when, want string }{
+			{"while waiting", `"text":"status: working; `},
+			{"from the start", `"text":"status: unknown; taskId: ` + string(p.task) + `; the task cannot be read just now; most likely the work goes on, `},
+		} {
 			done := p.waiting(t.Context(), modern)
 			dark.Store(true)
 			rec := <-done
-			if got := rec.Body.String(); rec.Code != http.StatusOK || !strings.Contains(got, `"code":-32603,"message":"task store unavailable"`) {
-				t.Errorf("dark %s: %d %s", when, rec.Code, got)
+			if got := rec.Body.String(); rec.Code != http.StatusOK || !strings.Contains(got, c.want) || strings.Contains(got, `"isError":true`) {
+				t.Errorf("dark %s: %d %s", c.when, rec.Code, got)
 			}
 		}
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"taskgate/gateway/config"
+	"taskgate/gateway/endpoint"
 	"taskgate/gateway/translate"
 	"taskgate/gateway/upstream"
 	"taskgate/internal/jsonrpc"
@@ -29,7 +30,7 @@ func (q *request) callTool(ctx context.Context) (jsonrpc.Spliced, error) {
 		Request:  req,
 		Handle:   q.tasks && q.convertible(), // T2, T3
 		Partials: q.h.OffersPartials() && wantsPartials(q.capabilities),
-		After:    q.h.HandleAfter(),
+		After:    q.h.HandleAfter(q.caller()),
 	})
 }
 
@@ -61,6 +62,11 @@ func (q *request) converse(ctx context.Context, c shim.Call) (jsonrpc.Spliced, e
 	return q.replied(ctx, answered.Reply)
 }
 
+// caller is what decides how a slow call of the client is answered.
+func (q *request) caller() endpoint.Client {
+	return endpoint.Client{Info: q.clientInfo, Tasks: q.tasks || q.principal.NoTasks}
+}
+
 // convertible reports whether any call of this caller could become a task.
 func (q *request) convertible() bool { return q.h.Convertible() && !q.principal.NoTasks }
 
@@ -87,7 +93,7 @@ func (q *request) asksInTask() bool {
 	}
 	tool := q.h.Config.Tool(q.name)
 	if !q.tasks {
-		return q.h.Handles() && q.h.State != nil && q.server.Era == mcp.Modern && tool.Tasks != config.TasksNever
+		return q.h.HandleAfter(q.caller()) > 0 && q.h.State != nil && q.server.Era == mcp.Modern && tool.Tasks != config.TasksNever
 	}
 	relayed := q.server.Era == mcp.Modern && !q.h.TasksOf(q.server)
 	return tool.Tasks != config.TasksNever && (relayed || tool.EarlyInput != config.EarlyMRTR)
@@ -96,7 +102,7 @@ func (q *request) asksInTask() bool {
 // checkTool holds the call against its tool: the arguments against the headers that mirror
 // them, too. Only modern upstreams have such tools (H12).
 func (q *request) checkTool(ctx context.Context, session shim.Session) error {
-	first := q.h.TaskFirst(q.name, q.tasks)
+	first := q.h.TaskFirst(q.name, q.tasks, q.caller())
 	return q.h.CheckTool(ctx, session, q.server, q.name, first, func(tool upstream.Tool) error {
 		return checkParamHeaders(q.header, q.arguments, tool.Params)
 	})

@@ -14,5 +14,6 @@ func (q *request) discover(ctx context.Context) (jsonrpc.Spliced, error) {
 	if err != nil {
 		return nil, err
 	}
-	return translate.ModernResult(mcp.MethodDiscover, mcp.Modern, translate.DiscoverResult(server, q.convertible(), q.convertible() && q.h.OffersPartials()), q.h.Identity())
+	result := translate.DiscoverResult(server, q.convertible(), q.convertible() && q.h.OffersPartials())
+	return translate.ModernResult(mcp.MethodDiscover, mcp.Modern, q.h.WithInstructions(q.caller(), result), q.h.Identity())
 }

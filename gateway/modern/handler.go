@@ -130,7 +130,7 @@ func (q *request) bounded(ctx context.Context, m method) (jsonrpc.Spliced, error
 // answer makes the checks that need the upstream or the method, then calls
 // the method.
 func (q *request) answer(ctx context.Context, m method) (jsonrpc.Spliced, error) {
-	if q.h.ReadsTasks(q.msg.Method, q.name) {
+	if q.h.ReadsTasks(q.msg.Method, q.name, q.caller()) {
 		m = method{serve: (*request).taskResult}
 	}
 	if m.capability != "" {

@@ -75,7 +75,7 @@ func (q *request) replied(ctx context.Context, reply shim.Reply) (result jsonrpc
 	if q.msg.Method == mcp.MethodToolsList {
 		dropped := func(name string, reason error) { q.h.LogDropped(ctx, name, reason) }
 		reply.Result = translate.ModernTools(reply.Result, q.server.Era, dropped)
-		reply.Result = q.h.WithTaskResult(ctx, q.msg.Params, reply.Result)
+		reply.Result = q.h.WithTaskResult(ctx, q.caller(), q.msg.Params, reply.Result)
 	}
 	budget.From(ctx).InTurn(len(reply.Result), func() {
 		result, err = translate.ModernReply(q.msg.Method, q.server.Era, reply, q.h.Identity())

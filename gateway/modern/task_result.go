@@ -15,7 +15,7 @@ import (
 // the task methods it needs no upstream. Wrong arguments are an error of the tool,
 // which a model gets to see, and not of the protocol.
 func (q *request) taskResult(ctx context.Context) (jsonrpc.Spliced, error) {
-	c, wrong, err := q.h.ReadTaskResultCall(q.msg.Params)
+	c, wrong, err := q.h.ReadTaskResultCall(q.caller(), q.msg.Params)
 	if err != nil {
 		return nil, err
 	}

@@ -30,8 +30,8 @@ type trial struct {
 	but  map[string]string // the same for agents that show something else
 }
 
-// The lines of the configuration for a task that is told of after 2 s.
-const handle = "    without_tasks: handle\n    without_tasks_after: 2s\n    task_result_wait: 15s\n"
+// The lines of the configuration for a task that is told of after 4 s.
+const handle = "    without_tasks: handle\n    without_tasks_after: 4s\n"
 
 // What agents show in place of a result.
 const (
@@ -57,7 +57,7 @@ var rows = []row{
 		}},
 	}},
 	{name: "handle", quick: true, config: handle, trials: []trial{
-		{name: "silent for 7 s, `handle`, `without_tasks_after: 2s`", call: working(7), want: worked},
+		{name: "silent for 7 s, `handle`, `without_tasks_after: 4s`", call: working(7), want: worked},
 	}},
 	{name: "interrupted", quick: true, limit: 15 * time.Second, disturb: interrupt, outcome: cancelled, trials: []trial{
 		{name: "the user interrupts the agent (SIGINT, or Escape)", call: working(60), want: wasCancelled, but: map[string]string{

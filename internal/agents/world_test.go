@@ -2,6 +2,7 @@ package agents
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -114,7 +115,11 @@ func (w *world) run(t *testing.T, a agent, calls []Call, disturb func(*testing.T
 			if errors > 0 {
 				<-time.After(5 * time.Second) // the agent connects again
 			}
-			return &Call{Tool: "task_result", Args: object{"taskId": task}}
+			var args object
+			if err := json.Unmarshal([]byte(task), &args); err != nil {
+				t.Errorf("the arguments %s: %v", task, err)
+			}
+			return &Call{Tool: "task_result", Args: args}
 		case len(results) < len(calls):
 			return &calls[len(results)]
 		default:
@@ -186,27 +191,27 @@ func (w *world) typePrompt(t *testing.T) {
 	}
 }
 
-// told matches the id of a task in what a client is told of it, in JSON or not.
-var told = regexp.MustCompile(`\{\\*"taskId\\*": ?\\*"([0-9a-f-]+)`)
+// told matches the arguments of the next call in what a client is told of a task, in JSON or not.
+var told = regexp.MustCompile(`arguments (\{\\*"taskId\\*":\\*"[0-9a-f-]+\\*",\\*"turn\\*":\d+\})`)
 
 // background stands for a task that the agent follows by itself.
 const background = "background"
 
 // follow sorts out the results of the calls of tools: what each call of the script has
-// come to, and the task whose result is still to be read. A model that is told of an error
-// asks for the result again, twice: two agents stop a model at its fifth equal call.
+// come to, and the arguments with which the result of a task is still to be read. A model that is
+// told of an error asks for the result again, twice: two agents stop a model at its fifth equal call.
 func follow(t Turn) (results []Result, task string, errors int) {
 	for _, r := range t.Results {
 		ended := slices.ContainsFunc(ends, func(end string) bool { return strings.Contains(r.Text, end) })
 		m := told.FindStringSubmatch(r.Text)
 		switch {
-		case task == "" && m != nil:
-			task, errors = m[1], 0
+		case m != nil:
+			task, errors = strings.ReplaceAll(m[1], "\\", ""), 0
 		case task == "" && strings.Contains(r.Text, "moved to the background"):
 			task = background
 		case task == "" || task == background || ended || errors == 2:
 			results, task = append(results, r), ""
-		case !strings.Contains(r.Text, "is still running"):
+		default:
 			errors++
 		}
 	}

@@ -17,19 +17,19 @@ import (
 // handling is the configuration of a gateway that gives clients without tasks a task
 // all the same. Calls of count_words have one at once, which is soon gone.
 const handling = `
-store: %s
-key_prefix: %s
+store: %[1]s
+key_prefix: %[2]s
 heartbeat: 1s
 upstreams:
   - name: slow
     path: /mcp
-    url: %s
+    url: %[3]s
     without_tasks: handle
     without_tasks_after: 400ms
-    task_result_wait: 1s
     defaults: {tasks: auto, grace: 100ms, poll_interval: 100ms}
     tools:
       - {match: count_words, tasks: required, ttl: 1s}
+  - {name: other, url: %[3]s, without_tasks: handle, without_tasks_after: 400ms}
 `
 
 // handlingReplicas are two such gateways in front of one server, with one Redis.
@@ -48,7 +48,7 @@ const (
 // toldID finds the task in what a client is told of it.
 func toldID(t *testing.T, text string) string {
 	t.Helper()
-	m := regexp.MustCompile(`call the tool "task_result" with the arguments {"taskId":"([0-9a-f-]+)"}`).FindStringSubmatch(text)
+	m := regexp.MustCompile(`the tool task_result of this server, arguments {"taskId":"([0-9a-f-]+)","turn":1}`).FindStringSubmatch(text)
 	if m == nil {
 		t.Fatalf("no task is told of in %q", text)
 	}
@@ -69,7 +69,7 @@ func (s *goSession) read(t *testing.T, id string) (result *mcp.CallToolResult, w
 	t.Helper()
 	for ; ; waits++ {
 		r := s.call(t, "task_result", map[string]any{"taskId": id})
-		if !strings.Contains(goText(t, r), "is still running") {
+		if !strings.HasPrefix(goText(t, r), "status: ") {
 			return r, waits
 		}
 	}
@@ -92,6 +92,7 @@ func TestGoSDKHandle(t *testing.T) {
 				}
 				checkHandleTools(t, maker)
 				checkHandleResults(t, maker, reader)
+				checkHandleResults(t, maker, connectAs(t, strings.Replace(b.url, "/mcp", "/other/mcp", 1), version)) // of another server
 				checkHandleWithout(t, a, maker, reader)
 			})
 		}

@@ -134,7 +134,7 @@ func clientSDK(now *atomic.Pointer[askedCall], root string) *sdk.Client {
 	return client
 }
 
-var toldOf = regexp.MustCompile(`with the arguments {"taskId":"([0-9a-f-]+)"}`)
+var toldOf = regexp.MustCompile(`, arguments {"taskId":"([0-9a-f-]+)"`)
 
 // readSDK makes a call, and reads by the gateway's tool what it is told of.
 func readSDK(ctx context.Context, session *sdk.ClientSession, c *askedCall) (string, error) {
@@ -157,9 +157,6 @@ func readSDK(ctx context.Context, session *sdk.ClientSession, c *askedCall) (str
 		if m := toldOf.FindStringSubmatch(told); m != nil {
 			c.Task = m[1]
 			call = &sdk.CallToolParams{Name: "task_result", Arguments: map[string]any{"taskId": m[1]}}
-			continue
-		}
-		if strings.Contains(told, "is still running") {
 			continue
 		}
 		if r.IsError {

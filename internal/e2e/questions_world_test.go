@@ -161,7 +161,7 @@ const askingUpstream = `
     url: %[2]s
     era: %[4]s
     tools: [{match: "brief_*", input_timeout: 4s}]
-    task_result_wait: 5s
+    without_tasks_after: 5s
     defaults: {grace: 20s, poll_interval: 50ms, input_timeout: 30s, %[3]s
 `
 

@@ -31,7 +31,7 @@ for (const call of JSON.parse(process.env.CALLS)) {
   const id = /"taskId":"([0-9a-f-]+)"/.exec(told.content[0].text)[1];
   let waits = 0;
   let result = await read(id);
-  for (; /is still running/.test(result.content[0].text); waits++) result = await read(id);
+  for (; /^status: /.test(result.content[0].text); waits++) result = await read(id);
   calls.push({ told, waits, result });
 }
 const reads = [];

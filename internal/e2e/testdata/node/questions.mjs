@@ -141,10 +141,10 @@ class connection {
     const text = (result) => result.content.map((c) => c.text).join("\n");
     try {
       let result = await Promise.race([left, this.call(cell.tool, cell.args)]);
-      for (let told; (told = /with the arguments {"taskId":"([0-9a-f-]+)"}/.exec(text(result))); ) {
+      for (let told; (told = /, arguments {"taskId":"([0-9a-f-]+)"/.exec(text(result))); ) {
         cell.task = told[1];
         do result = await Promise.race([left, this.call("task_result", { taskId: told[1] })]);
-        while (/is still running/.test(text(result)));
+        while (/^status: /.test(text(result)));
       }
       cell.text = (result.isError ? "error: " : "") + text(result);
     } catch (error) {

@@ -175,10 +175,10 @@ class connection {
   async settle(name, args, signal) {
     const text = (result) => result.content.map((c) => c.text ?? "").join("\n");
     let result = await this.call(name, args, signal);
-    for (let told; (told = /with the arguments {"taskId":"([0-9a-f-]+)"}/.exec(text(result))); ) {
+    for (let told; (told = /, arguments {"taskId":"([0-9a-f-]+)"/.exec(text(result))); ) {
       this.got.how = "told";
       do result = await this.call("task_result", { taskId: told[1] }, signal);
-      while (/is still running/.test(text(result)));
+      while (/^status: /.test(text(result)));
     }
     return (result.isError ? "error: " : "") + text(result);
   }

@@ -1,0 +1,70 @@
+package endpoint
+
+import (
+	"encoding/json"
+	"strings"
+	"time"
+
+	"taskgate/gateway/config"
+	"taskgate/internal/jsonrpc"
+)
+
+// Client is what decides how a slow call of a client is answered (design.md 0.10).
+type Client struct {
+	Info json.RawMessage // its clientInfo; nil where it says nothing
+	// Tasks says that the client declares tasks, or that none may be made for it. Its slow calls
+	// are answered without words about tasks.
+	Tasks bool
+}
+
+// clientLimit is how long a client waits for an answer, less a margin.
+type clientLimit struct {
+	client string // begins the name in its clientInfo
+	wait   time.Duration
+	hard   bool // progress does not extend it
+}
+
+// clientLimits are those of agents that internal/agents runs, each with its defaults.
+var clientLimits = []clientLimit{
+	{"codex-mcp-client", 4 * time.Minute, true},      // it gives up after 300 s
+	{"gemini-cli-mcp-client", 9 * time.Minute, true}, // after 600 s, and after 300 s without a byte: comments come more often
+	{"claude-code", 4 * time.Minute, false},          // after 300 s without progress
+	{"qwen-cli-mcp-client", 4 * time.Minute, false},  // the same
+	{"opencode", 4 * time.Minute, false},             // after 60 s without progress
+}
+
+// unknownWait is for any other client: common ones give up after 60 s.
+const unknownWait = 45 * time.Second
+
+// limitOf is how long a client may be expected to wait. Where the gateway sends no progress, the
+// limits that progress extends are as those of unknown clients.
+func (e *Endpoint) limitOf(c Client) clientLimit {
+	name, _ := jsonrpc.GetString(c.Info, "name")
+	for _, l := range clientLimits {
+		if strings.HasPrefix(name, l.client) && (l.hard || e.Global.ProgressKeepAlive > 0) {
+			return l
+		}
+	}
+	return clientLimit{wait: unknownWait}
+}
+
+// answersWithin is after how long a client gets an answer of task_result at the latest.
+func (e *Endpoint) answersWithin(c Client) time.Duration {
+	if after := e.Config.WithoutTasksAfter; after != config.Auto {
+		return after
+	}
+	return e.limitOf(c).wait
+}
+
+// HandleAfter is after how long a call of a client becomes a task of which the client is told in
+// words; 0 is never. Such a client is shown the tool that reads the task.
+func (e *Endpoint) HandleAfter(c Client) time.Duration {
+	mode := e.Config.WithoutTasks
+	if c.Tasks || mode == config.WithoutTasksBlock || !e.Convertible() {
+		return 0
+	}
+	if mode == config.WithoutTasksAuto && !e.limitOf(c).hard {
+		return 0
+	}
+	return e.answersWithin(c)
+}
