@@ -147,8 +147,8 @@ func TestReadsTasksOf(t *testing.T) {
 		want string
 	}{
 		"one auth":         {func(*config.Config) {}, "a b c"},
-		"its own":          {func(c *config.Config) { c.Upstreams[0].Auth = &config.Auth{} }, "a"},
-		"another's own":    {func(c *config.Config) { c.Upstreams[1].Auth = &config.Auth{} }, "a c"},
+		"its own":          {func(c *config.Config) { c.Upstreams[0].Auth = &config.UpstreamAuth{} }, "a"},
+		"another's own":    {func(c *config.Config) { c.Upstreams[1].Auth = &config.UpstreamAuth{} }, "a c"},
 		"servers' sign-in": {func(c *config.Config) { c.Auth.Passthrough = &config.Passthrough{} }, "a"},
 	} {
 		global := config.Default()
