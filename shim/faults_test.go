@@ -16,7 +16,7 @@ func step() int {
 	case testing.Short():
 		return 49
 	case raceDetector || os.Getenv("TASKGATE_WHOLE") == "":
-		return 7
+		return 15
 	}
 	return 1
 }

@@ -11,6 +11,7 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"taskgate/gateway/config"
 	"taskgate/internal/mcp"
 )
 
@@ -53,7 +54,7 @@ func withAsides(s *sdk.Server) {
 // stream of it. The first replica holds that stream: it has the client's.
 func newAsidePair(t *testing.T) (stack *legacyReplicas, a, b *rawClient, get *sseClient) {
 	t.Helper()
-	stack = newLegacyReplicas(t, nil)
+	stack = newLegacyReplicas(t, func(c *config.Config) { c.ResumeAfter = 100 * time.Millisecond })
 	withAsides(stack.server)
 	a = stack.on(t, 0, nil)
 	a.initializeAsked()

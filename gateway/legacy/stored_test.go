@@ -44,7 +44,7 @@ func TestStoredIntroductions(t *testing.T) {
 			name + `","version":"2"}}}`
 	}
 	long := introduction(strings.Repeat("x", 3_900_000))
-	for i := range 100 {
+	for i := range 10 {
 		c := newRawClient(t, stack.at[i%2])
 		if status, body := c.post(long); c.session != "" || !strings.Contains(body, `"too many bytes in the state of this session"`) {
 			t.Fatalf("initialize %d: %d %.200s", i, status, body)
@@ -97,7 +97,7 @@ func TestStoredSubscriptions(t *testing.T) {
 
 	c := stack.on(t, 0, nil)
 	c.initialize()
-	for i := range 40 {
+	for i := range 10 {
 		refused(c, uri(i, 500_000), "too many bytes in the URI of a subscription")
 	}
 	for i := range 7 {

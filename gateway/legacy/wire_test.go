@@ -62,6 +62,7 @@ func TestLegacyWire(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := txtar.Format(archive)
+			t.Parallel()
 			synctest.Test(t, func(t *testing.T) { playLegacy(t, archive) })
 			if got := txtar.Format(archive); *wiretest.Update {
 				if err := os.WriteFile(file, got, 0o644); err != nil {

@@ -213,6 +213,7 @@ func tableRun(t *testing.T, peer string, cells []tableCell) map[string]tableGots
 // kind of server and over every transport. What it finds is the table in
 // docs/compatibility.md, which -update writes. A sample has the other transports for one server.
 func TestTable(t *testing.T) {
+	t.Parallel()
 	nodeDir(t)
 	servers, marks := tableServers(), t.TempDir()
 	for i := range servers {
