@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -17,6 +18,10 @@ type callRecord struct {
 	Request Request `json:"request"`
 	// Runs counts how often the call was begun, for recover: retry.
 	Runs int `json:"runs"`
+	// Retry says that the call may be run again, under the policy that its task was made under.
+	Retry bool `json:"retry,omitempty"`
+	// Trimmed says that the arguments are left out, so the call cannot be sent any more.
+	Trimmed bool `json:"trimmed,omitempty"`
 	// Firm says that a record without a checkpoint is of a call that was not sent. It
 	// is not where the caller is served without a task if creating seems to fail: a
 	// creation whose reply was lost leaves such a record behind, and the call goes
@@ -40,12 +45,12 @@ type callRecord struct {
 // call is sent, and where its owner allows a second one (design.md 0.13).
 func (r *run) callRecord(sent bool) json.RawMessage {
 	rec := callRecord{
-		Request: r.call.Request, Runs: r.runs, Firm: r.firm,
+		Request: r.call.Request, Runs: r.runs, Retry: r.policy.Retry, Firm: r.firm,
 		Handle: r.call.Handle, Partials: r.call.Partials,
 		Asking: r.call.Asking, Until: r.box.until, Keys: r.box.made, Round: r.rounds.recorded(),
 	}
 	if sent && !r.policy.Retry && r.rounds.open == nil {
-		rec.Request.Params = nil
+		rec.Request.Params, rec.Trimmed = nil, true
 	}
 	b, err := json.Marshal(rec)
 	if err != nil {
@@ -91,6 +96,9 @@ func (c *creation) ensure(visible bool) (Task, error) {
 	close(over)
 	if err == nil && visible && !t.Visible { // an attempt to store it hidden got through
 		return c.ensure(true)
+	}
+	if err == nil {
+		r.confirmUnsent()
 	}
 	return t, err
 }
@@ -196,7 +204,11 @@ func (c *creation) store(t Task, begin []Batch) (Task, error) {
 		if err := r.s.heart.alive(ctx); err != nil {
 			return Task{}, err
 		}
-		return r.s.store.Create(ctx, t, begin...)
+		created, err := r.s.store.Create(ctx, t, begin...)
+		if errors.Is(err, ErrUnavailable) && r.firmly() {
+			err = fmt.Errorf("%w: %w", ErrUnconfirmed, err)
+		}
+		return created, err
 	})
 	if err != nil {
 		c.maybe = &t

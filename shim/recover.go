@@ -150,7 +150,7 @@ func (s *Shim) adoptedRun(t Task) *run {
 		s.observer.tell(t, slog.LevelError, "the stored call of a task cannot be read", "err", err)
 	}
 	r := &run{
-		s: s, srv: srv, runs: max(rec.Runs, 1), firm: rec.Firm,
+		s: s, srv: srv, runs: max(rec.Runs, 1), firm: rec.Firm, incomplete: rec.Trimmed,
 		call: Call{
 			Upstream: t.Upstream, Request: rec.Request, Origin: t.Origin, Handle: t.Visible || rec.Handle,
 			Partials: rec.Partials, Asking: rec.Asking,
@@ -161,6 +161,7 @@ func (s *Shim) adoptedRun(t Task) *run {
 	if srv.Policy != nil {
 		r.policy = srv.policyFor(Request{Method: t.Method, Name: t.Tool})
 	}
+	r.policy.Retry = rec.Retry
 	r.assemble()
 	r.box.until, r.box.made = rec.Until, rec.Keys
 	r.rounds.goOn(rec.Round)
@@ -246,6 +247,9 @@ func (r *run) runAgain() (Reply, error) {
 // for its turn like any other, but is not refused: the task was acknowledged. how is a value of
 // semconv.Recovery.
 func (r *run) sendAnew(how string) (Reply, error) {
+	if r.incomplete {
+		return Reply{}, errLost
+	}
 	r.meter.recovers(how)
 	r.mu.Lock()
 	r.trace.told.sent, r.trace.told.saidSent = time.Time{}, false

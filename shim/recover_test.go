@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"reflect"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -89,6 +90,91 @@ func TestTasksOfALostReplica(t *testing.T) {
 				wantStatus(t, got, c.status)
 				if got.StatusMessage != c.message || c.second.calls.Load() != c.calls {
 					t.Errorf("message %q, %d calls", got.StatusMessage, c.second.calls.Load())
+				}
+			})
+		})
+	}
+}
+
+// TestPolicyThatATaskWasMadeUnder decides what may be done with it, and not that of the replica that
+// takes it over: the record of a task that may not run again has no arguments.
+func TestPolicyThatATaskWasMadeUnder(t *testing.T) {
+	retry := policy(shim.Always)
+	retry.Retry = true
+	for name, c := range map[string]struct {
+		made, adopted shim.Policy
+		status        shim.Status
+		calls         int64
+	}{
+		"made under fail":  {policy(shim.Always), retry, shim.Failed, 0},
+		"made under retry": {retry, policy(shim.Always), shim.Completed, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				second := takes(time.Second)
+				b := w.gateway("b", second, c.adopted)
+				pass(6 * time.Second)
+				task := w.dies("a", takes(time.Hour), c.made)
+				pass(10 * time.Second)
+				wantStatus(t, read(t, b, task.ID), c.status)
+				if n := second.calls.Load(); n != c.calls {
+					t.Errorf("%d calls", n)
+				}
+			})
+		})
+	}
+}
+
+// TestRetriedCallIsTheSame: the next replica's server gets what the first one got, also what the client
+// left out.
+func TestRetriedCallIsTheSame(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		retry := policy(shim.Always)
+		retry.Retry = true
+		var got []shim.Request
+		notes := func(d time.Duration) *scripted {
+			u := takes(d)
+			call := u.call
+			u.call = func(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
+				got = append(got, r)
+				return call(ctx, r, s)
+			}
+			return u
+		}
+		w.gateway("b", notes(time.Second), retry)
+		pass(6 * time.Second)
+		w.dies("a", notes(time.Hour), retry)
+		pass(10 * time.Second)
+		if len(got) != 2 || !reflect.DeepEqual(got[0], got[1]) {
+			t.Errorf("sent %+v", got)
+		}
+	})
+}
+
+// TestTaskMadeInTheQueue of a replica that is lost is sent by the next one, whether it was a task before
+// it waited for its turn or became one meanwhile.
+func TestTaskMadeInTheQueue(t *testing.T) {
+	for _, mode := range []shim.Mode{shim.Always, shim.Auto} {
+		t.Run(string(mode), func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				p := policy(mode)
+				first, second := takes(time.Hour), takes(time.Second)
+				b := w.gateway("b", second, p)
+				pass(6 * time.Second)
+				a, err := shim.New(shim.Options{Replica: "a", Store: w.store, Heartbeat: 5 * time.Second, Servers: map[string]shim.Server{
+					"up": {Upstream: first, Policy: func(string) shim.Policy { return p }, Concurrency: 1, Queue: 10, QueueWait: time.Minute},
+				}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				sent, queued := begin(t, a, call()), begin(t, a, call())
+				pass(time.Second)
+				w.mute(a)
+				pass(10 * time.Second)
+				wantStatus(t, read(t, b, sent.ID), shim.Failed)
+				wantStatus(t, read(t, b, queued.ID), shim.Completed)
+				if first.calls.Load() != 1 || second.calls.Load() != 1 {
+					t.Errorf("called %d times, and %d times by the other replica", first.calls.Load(), second.calls.Load())
 				}
 			})
 		})
@@ -278,6 +364,35 @@ func TestGoodbyeHandsOverAtOnce(t *testing.T) {
 		}
 		pass(100 * time.Millisecond)
 		wantStatus(t, read(t, b, task.ID), shim.Completed)
+	})
+}
+
+// TestRefusedTaskThatIsStored: a client that insists on a task, whose creation got through without a
+// reply, hears that the call may be made, since the next replica makes it.
+func TestRefusedTaskThatIsStored(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		second := takes(time.Second)
+		w.gateway("b", second, policy(shim.Auto))
+		pass(6 * time.Second)
+		a, err := shim.New(shim.Options{
+			Replica: "a", Store: w.store, Heartbeat: 5 * time.Second,
+			Servers: map[string]shim.Server{"up": {Upstream: takes(time.Hour), Policy: func(string) shim.Policy { return policy(shim.Auto) }}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := call()
+		c.Demand = true
+		w.store.deaf.Store(true)
+		if _, err := a.Call(t.Context(), c); !errors.Is(err, shim.ErrUnconfirmed) || !errors.Is(err, shim.ErrUnavailable) {
+			t.Errorf("the client got %v", err)
+		}
+		w.mute(a)
+		w.store.deaf.Store(false)
+		pass(20 * time.Second)
+		if n := second.calls.Load(); n != 1 {
+			t.Errorf("called %d times by the other replica", n)
+		}
 	})
 }
 

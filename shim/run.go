@@ -29,9 +29,13 @@ type run struct {
 	ticket ticket
 	hold   *budget.Hold // the bytes of what is asked and answered; nil without a bound
 	runs   int          // how often the call was begun, this time included
-	// firm: the call is not sent unless the store has confirmed its record. It is set
-	// before anything else knows the run, or by the goroutine of the upstream call.
+	// firm: the record may say that the call is not sent, so it is not sent unless the store has
+	// confirmed that it is. run.mu guards it, and queuing, once others know the run.
 	firm bool
+	// queuing: the call waits for its turn.
+	queuing bool
+	// incomplete: the call was taken over without its arguments, and cannot be sent.
+	incomplete bool
 	// sent: the server may have the call.
 	sent atomic.Bool
 	// trimmed: the record has no arguments any more that nobody will need. run.mu guards it.
@@ -149,8 +153,11 @@ func (r *run) exec() {
 func (r *run) queueAndSend() (Reply, error) {
 	if r.ticket.queued() {
 		r.status.say("queued")
+		r.setQueuing(true)
 		r.confirmUnsent()
-		if err := r.queue(r.ctx); err != nil {
+		err := r.queue(r.ctx)
+		r.setQueuing(false)
+		if err != nil {
 			return Reply{}, err
 		}
 		r.status.say("")
@@ -168,16 +175,36 @@ func (r *run) queue(ctx context.Context) error {
 	return context.Cause(r.s.life.ctx)
 }
 
+// firmly reports whether the call waits for its record, whose next runner would send it.
+func (r *run) firmly() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.firm
+}
+
+func (r *run) setQueuing(yes bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.queuing = yes
+}
+
 // confirmUnsent records of a task that waits for its turn that it has not been sent: it
-// may wait for long, and whoever adopts it can send it then.
+// may wait for long, and whoever adopts it can send it then. Without the store nobody waits for that.
 func (r *run) confirmUnsent() {
-	if !r.stored() || r.firm {
+	r.mu.Lock()
+	due := r.record != nil && r.queuing && !r.firm
+	r.firm = r.firm || due
+	r.mu.Unlock()
+	if !due {
 		return
 	}
-	r.firm = true
-	if err := r.record.persist(r.ctx, func() Change { return Change{Call: r.callRecord(false)} }); err != nil {
-		r.firm = false
-	}
+	ctx, stop := context.WithTimeout(r.ctx, r.s.storeTimeout)
+	defer stop()
+	_ = r.record.persist(ctx, func() Change {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return Change{Call: r.callRecord(false)}
+	})
 }
 
 // why replaces the error of a call whose context has ended by the cause.

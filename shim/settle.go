@@ -219,11 +219,13 @@ func (r *run) handOver() {
 	change.Tail, change.At = r.pieces.unstored()
 	r.mu.Unlock()
 	switch {
-	case open, r.checkpoint == nil && r.firm:
+	case open:
 		return // the record says so already
 	case r.checkpoint == nil:
+		r.mu.Lock()
 		r.firm = true
 		change.Call = r.callRecord(false)
+		r.mu.Unlock()
 	}
 	err := r.persistLast(&change)
 	if err != nil && !errors.Is(err, ErrLeaseLost) && !errors.Is(err, ErrFinal) {

@@ -28,6 +28,9 @@ var (
 	// ErrRepeat comes with the ErrUnavailable of what a client asks of its task: the client may
 	// ask the same again.
 	ErrRepeat = errors.New("ask again")
+	// ErrUnconfirmed says of a call that had to become a task first that nobody knows whether it did:
+	// another replica may find the task and send the call. It comes with ErrUnavailable.
+	ErrUnconfirmed = errors.New("task store unavailable; the call may still be made")
 )
 
 // Part says how much of a task Get reads, so that a poll of its status never

@@ -39,10 +39,10 @@ type Session struct {
 	// is spoken to in the one of its client (design.md 0.27).
 	Legacy bool `json:",omitempty"`
 	// Capabilities are the ClientCapabilities to declare, as JSON; nil means {}.
-	Capabilities json.RawMessage
+	Capabilities json.RawMessage `json:",omitempty"`
 	// ClientInfo is the Implementation object of the client, as JSON; nil means
 	// the gateway's own.
-	ClientInfo json.RawMessage
+	ClientInfo json.RawMessage `json:",omitempty"`
 }
 
 // Request is one request for an upstream, free of any client's envelope: the

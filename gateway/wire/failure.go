@@ -189,6 +189,8 @@ func sentinelFailure(era mcp.Era, err error) *Failure {
 		return &Failure{Code: mcp.CodeMethodNotFound, Message: sentinelText(err)}
 	case errors.Is(err, shim.ErrRepeat):
 		return &Failure{Code: mcp.CodeInternal, Message: "task store unavailable", Data: RetryAfter(storeRetry.Milliseconds())}
+	case errors.Is(err, shim.ErrUnconfirmed):
+		return &Failure{Code: mcp.CodeInternal, Message: shim.ErrUnconfirmed.Error()}
 	case errors.Is(err, shim.ErrUnavailable):
 		return &Failure{Code: mcp.CodeInternal, Message: "task store unavailable"}
 	case errors.Is(err, shim.ErrBehind):
