@@ -43,20 +43,23 @@ func (rv *recovery) listen(ctx context.Context) {
 }
 
 // run adopts the tasks of replicas that are gone, and audits this one's own. It is apart
-// from the heartbeat, which sets its pace, because both may wait for the store for long.
+// from the heartbeat, which sets its pace, because both may wait for the store for long. Where an
+// adoption has taken several beats, as many parts are audited.
 func (rv *recovery) run(ctx context.Context) {
+	audited := rv.s.heart.ticks.Load()
 	for part := 0; ; {
-		n := int64(0)
 		// A goodbye or a reconnect wakes it, and each beat of this replica (a third of the expiry).
 		select {
 		case <-ctx.Done():
 			return
 		case <-rv.wake:
 		case <-rv.s.heart.ticked:
-			n = 1
 		}
 		rv.adopt(ctx)
-		for n = max(n, rv.due.Swap(0)); n > 0; n-- {
+		ticks := rv.s.heart.ticks.Load()
+		n := max(ticks-audited, rv.due.Swap(0))
+		audited = ticks
+		for ; n > 0; n-- {
 			told := rv.audit(ctx, part)
 			part = (part + 1) % Parts
 			if !told {

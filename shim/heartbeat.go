@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"taskgate/internal/work"
@@ -21,6 +22,7 @@ type heart struct {
 	expiry  time.Duration
 	log     *slog.Logger
 	ticked  chan struct{} // holds a signal after each beat
+	ticks   atomic.Int64  // how many beats there have been
 
 	// beats is held for reading while the heart beats, and guards gone: no beat may
 	// come after the goodbye.
@@ -46,6 +48,7 @@ func (h *heart) run(ctx context.Context) {
 		if err != nil && ctx.Err() == nil && !errors.Is(err, ErrDraining) {
 			h.log.Warn("no heartbeat: the store is unavailable", "err", err)
 		}
+		h.ticks.Add(1)
 		work.Signal(h.ticked)
 		select {
 		case <-ctx.Done():

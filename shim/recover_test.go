@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"iter"
 	"log/slog"
 	"reflect"
 	"strings"
@@ -286,15 +287,29 @@ func TestShortOutageOrphansNobody(t *testing.T) {
 	}
 }
 
-// estate is a store whose Adopt may be hindered.
+// estate is a store whose Adopt may be hindered, or get no answer, and that may tell nobody of changes.
 type estate struct {
 	shim.Store
-	hindered atomic.Bool
+	hindered, stalled, silent atomic.Bool
+}
+
+func (e *estate) Inbox(ctx context.Context, r shim.Replica) iter.Seq2[shim.Event, error] {
+	return func(yield func(shim.Event, error) bool) {
+		for event, err := range e.Store.Inbox(ctx, r) {
+			if (err != nil || !e.silent.Load()) && !yield(event, err) {
+				return
+			}
+		}
+	}
 }
 
 func (e *estate) Adopt(ctx context.Context, r shim.Replica, upstreams []string, n int) ([]shim.Task, error) {
 	if e.hindered.Load() {
 		return nil, errDown
+	}
+	if e.stalled.Load() {
+		<-ctx.Done()
+		return nil, errors.Join(shim.ErrUnavailable, ctx.Err())
 	}
 	return e.Store.Adopt(ctx, r, upstreams, n)
 }
@@ -328,6 +343,31 @@ func TestHinderedAdoptionIsLoggedOnce(t *testing.T) {
 				t.Errorf("%q is logged %d times:\n%s", text, n, log.String())
 			}
 		}
+	})
+}
+
+// TestAuditBesideAHinderedAdoption: a cancellation whose event is lost is found by the audit within 30 s,
+// also while each adoption waits in vain.
+func TestAuditBesideAHinderedAdoption(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		store := &estate{Store: w.store}
+		u := takes(time.Hour)
+		a := w.gatewayOf("a", shim.Server{Upstream: u, Policy: func(string) shim.Policy { return policy(shim.Always) }},
+			func(o *shim.Options) { o.Store = store })
+		pass(10 * time.Second)
+		task := begin(t, a, call())
+		store.stalled.Store(true)
+		store.silent.Store(true)
+		pass(10 * time.Second)
+		message := "cancelled"
+		if _, err := w.store.Apply(t.Context(), task.ID, nil, shim.Change{Op: "x", To: shim.Cancelled, StatusMessage: &message}); err != nil {
+			t.Fatal(err)
+		}
+		pass(30 * time.Second)
+		if u.ended() == nil {
+			t.Error("the call goes on")
+		}
+		store.stalled.Store(false)
 	})
 }
 
