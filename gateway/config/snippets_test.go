@@ -63,8 +63,12 @@ func checkSnippet(t *testing.T, text string) error {
 	if err := os.Mkdir(filepath.Join(dir, "secrets"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "secrets", "state-key"), []byte(keyA+"\n"), 0o600); err != nil {
-		t.Fatal(err)
+	for name, secret := range map[string]string{
+		"secrets/state-key": keyA, "state-key": keyA, "alice.hash": strings.Repeat("5e884898", 8), "secret": "x",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(secret+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	set := func(name string) (string, bool) {
 		return "x", slices.Contains([]string{"PATH", "HOME", "RESEARCH_TOKEN", "REMOTE_TOKEN"}, name)

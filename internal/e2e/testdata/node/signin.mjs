@@ -3,7 +3,7 @@
 // token. After WAIT, when the token has expired, it lists them again. SDK says which generation,
 // MODE the era. Without CLIENT_ID it registers. With REVOKE it revokes its tokens at that address, and
 // lists the tools once more, for which it has to sign in anew. With STEP_UP it then calls a tool, for which
-// its token has not the scope.
+// its token has not the scope. With CALL it calls the tool as well, before and after WAIT, and tells the sessions.
 console.warn = () => {}; // 2.x tells of tokens that are no good any more
 const one = process.env.SDK === "1";
 const { Client } = await import(one ? "@modelcontextprotocol/sdk/client/index.js" : "@modelcontextprotocol/client");
@@ -56,8 +56,12 @@ const client = await signedIn(async () => {
 });
 const list = () => signedIn(async () => (await client.listTools()).tools.map((t) => t.name));
 const tools = await list();
+const sessions = [transport.sessionId], calls = [];
+const call = () => signedIn(async () => (await client.callTool({ name: "who", arguments: {} })).content[0].text);
+if (process.env.CALL) calls.push(await call());
 const first = tokens.access_token;
 await new Promise((resolve) => setTimeout(resolve, Number(process.env.WAIT)));
+if (process.env.CALL) calls.push(await call());
 const again = await list();
 const refreshed = tokens.access_token !== first;
 let afterwards;
@@ -70,7 +74,8 @@ if (process.env.REVOKE) {
 let said;
 if (process.env.STEP_UP) {
   tokens = { ...tokens, refresh_token: undefined }; // or 1.x only refreshes, which gives it no other scope
-  said = (await signedIn(() => client.callTool({ name: "who", arguments: {} }))).content[0].text;
+  said = await call();
 }
-console.log(JSON.stringify({ said, tools, again, afterwards, asked, refreshed, visits, client: registered?.client_id }));
+sessions.push(transport.sessionId);
+console.log(JSON.stringify({ said, calls, sessions, tools, again, afterwards, asked, refreshed, visits, client: registered?.client_id }));
 await client.close();
