@@ -8,6 +8,7 @@ NODE_SOURCE := internal/e2e/testdata/node
 # with "context deadline exceeded" when it has run out (https://go.dev/issue/75804).
 FUZZTIME    ?= 50000x
 BENCH       ?=
+TRIES       ?= 50
 CHAOS_SEED  ?= $(shell date +%s)
 CHAOS_CALLS ?= 4000
 CHAOS_ORPHANS ?= 2000
@@ -21,7 +22,7 @@ PROCESSES   := /(upstream/stdio|internal/(agents|chaos|e2e|proc|redistest))$$
 CHECKS      := inherit,-SA1019
 
 .DEFAULT_GOAL := help
-.PHONY: help build check test race lint fuzz demo bench chaos e2e agents conformance node schema docker clean
+.PHONY: help build check test race lint fuzz demo bench chaos e2e agents silence outages recording conformance node schema docker clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z][a-z0-9]*:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,7 +67,16 @@ e2e: node ## Run the end-to-end tests with real clients, servers and agents
 	$(GO) test -count=1 -v ./internal/e2e ./internal/agents
 
 agents: node $(NODE_DIR)/large-agents/installed ## Run coding agents in front of the gateway (fetches 1 GB)
-	$(GO) test -count=1 -v -timeout 10m -parallel 16 -run 'TestAgents' ./internal/agents -all
+	$(GO) test -count=1 -v -timeout 10m -parallel 16 -run 'TestAgents|TestOutages' ./internal/agents -all
+
+silence: node $(NODE_DIR)/large-agents/installed ## Run the agents with a tool that is silent for ten minutes
+	$(GO) test -count=1 -v -timeout 20m -parallel 16 -run 'TestAgents' ./internal/agents -all -silent
+
+outages: node $(NODE_DIR)/large-agents/installed ## Have TRIES tasks (50) of each client meet each outage (half an hour)
+	$(GO) test -count=1 -v -timeout 60m -parallel 1 -run 'TestOutages' ./internal/agents -all -tries $(TRIES)
+
+recording: node $(NODE_DIR)/large-agents/installed ## Record Claude Code with a slow tool for the README
+	$(GO) test -count=1 -run 'TestRecording' ./internal/agents -record $(CURDIR)/docs/recording.svg
 
 conformance: node ## Run the official conformance suite through the gateway
 	$(GO) test -count=1 -v -run 'Conformance' ./internal/e2e

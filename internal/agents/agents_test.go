@@ -2,6 +2,8 @@ package agents
 
 import (
 	"encoding/json"
+	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -18,12 +20,13 @@ import (
 type agent struct {
 	name     string
 	title    string
-	pack     string // its npm package
-	home     string // its directory in testdata/homes
-	large    bool   // a program of its own, which only "make agents" fetches
-	protocol string // the version that it speaks with the gateway
-	terminal bool   // it runs in a terminal, and the prompt is typed
-	program  string // in node_modules
+	pack     string    // its npm package
+	home     string    // its directory in testdata/homes
+	large    bool      // a program of its own, which only "make agents" fetches
+	protocol string    // the version that it speaks with the gateway
+	terminal bool      // it runs in a terminal, and the prompt is typed
+	screen   io.Writer // gets all that the program writes, if not nil
+	program  string    // in node_modules
 	args     []string
 	env      []string
 }
@@ -78,7 +81,10 @@ var (
 )
 
 // prompt is what the user says. The model does what its script says.
-const prompt = "Go."
+const prompt = "Use the slow tool."
+
+// The size of the terminal.
+const screenRows, screenColumns = 24, 96
 
 // arch and machine are the names of the processor in npm packages and in Rust.
 var arch, machine = func() (string, string) {
@@ -114,13 +120,22 @@ func (a agent) set() string {
 func (a agent) modules(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(nodeDir(t), a.set(), "node_modules")
-	if _, err := os.Stat(filepath.Join(dir, "..", "installed")); err != nil {
-		if os.Getenv("CI") != "" || a.large {
-			t.Fatalf("%s is not installed: %v", a.title, err)
-		}
-		t.Skipf("%s is not installed, which \"make node\" does", a.title)
-	}
+	needInstalled(t, filepath.Dir(dir), a.title)
 	return dir
+}
+
+// needInstalled skips the test if what it needs was not installed, or fails it in CI and
+// where all rows are to be run.
+func needInstalled(t *testing.T, dir, what string) {
+	t.Helper()
+	_, err := os.Stat(filepath.Join(dir, "installed"))
+	switch {
+	case err == nil:
+	case os.Getenv("CI") != "" || *all:
+		t.Fatalf("%s is not installed: %v", what, err)
+	default:
+		t.Skipf("%s is not installed, which \"make node\" does", what)
+	}
 }
 
 // version is that which is pinned.
@@ -155,7 +170,8 @@ func (a agent) start(t *testing.T, modelURL, serverURL, proxyURL string) *runnin
 		args = append(args, fill(arg))
 	}
 	if a.terminal {
-		path, args = "script", []string{"--quiet", "--flush", "--return", "--command", "stty rows 40 cols 120; exec '" + path + "' " + strings.Join(args, " "), "/dev/null"}
+		command := fmt.Sprintf("stty rows %d cols %d; exec '%s' %s", screenRows, screenColumns, path, strings.Join(args, " "))
+		path, args = "script", []string{"--quiet", "--flush", "--return", "--command", command, "/dev/null"}
 	}
 	env := []string{
 		"HOME=" + home, "XDG_CONFIG_HOME=", "XDG_DATA_HOME=", "XDG_CACHE_HOME=", "XDG_STATE_HOME=", "CI=",
@@ -177,7 +193,7 @@ func (a agent) start(t *testing.T, modelURL, serverURL, proxyURL string) *runnin
 	if !a.terminal {
 		keyboard.Close()
 	}
-	p, err := proc.Start(proc.Command{Name: a.name, Path: path, Args: args, Dir: work, Env: env, Stdin: read})
+	p, err := proc.Start(proc.Command{Name: a.name, Path: path, Args: args, Dir: work, Env: env, Stdin: read, Stdout: a.screen})
 	if err != nil {
 		t.Fatal(err)
 	}

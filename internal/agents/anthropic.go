@@ -61,8 +61,8 @@ func readAnthropic(body []byte) (t Turn) {
 }
 
 func writeAnthropic(e *events, c *Call) {
-	content, reason := object{"type": "text", "text": done}, "end_turn"
-	empty, delta := object{"type": "text", "text": ""}, object{"type": "text_delta", "text": done}
+	content, reason := object{"type": "text", "text": e.word}, "end_turn"
+	empty, delta := object{"type": "text", "text": ""}, object{"type": "text_delta", "text": e.word}
 	if c != nil {
 		id := callID()
 		content, reason = object{"type": "tool_use", "id": id, "name": c.Tool, "input": c.Args}, "tool_use"

@@ -38,7 +38,7 @@ func readGemini(body []byte) (t Turn) {
 }
 
 func writeGemini(e *events, c *Call) {
-	part := object{"text": done}
+	part := object{"text": e.word}
 	if c != nil {
 		part = object{"functionCall": object{"id": callID(), "name": c.Tool, "args": c.Args}}
 	}

@@ -13,6 +13,9 @@ import (
 var (
 	// What takes long, and the large agents, are run by "make agents".
 	all    = flag.Bool("all", false, "run all rows with all agents")
+	silent = flag.Bool("silent", false, "run the rows in which a tool is silent for 10 minutes, and no others")
+	tries  = flag.Int("tries", 2, "how many tasks of each client meet each fault")
+	record = flag.String("record", "", "record Claude Code, and draw that into this file")
 	update = flag.Bool("update", false, "write the table of docs/compatibility.md")
 )
 

@@ -38,6 +38,7 @@ type Script func(Turn) *Call
 // It answers whatever offers no tool of the MCP server (a title, a summary) with a word.
 type Model struct {
 	Script Script
+	Word   func(Result) string // what the model says of the last result, when it calls no tool
 
 	mu    sync.Mutex
 	turns []Turn
@@ -51,7 +52,7 @@ func (m *Model) Turns() []Turn {
 	return slices.Clone(m.turns)
 }
 
-// done is what the model says at the end of its script.
+// done is what the model says of anything else.
 const done = "All done."
 
 // api is one of the APIs: how a request is read, and how an answer is written.
@@ -77,7 +78,12 @@ func (m *Model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	for _, a := range apis {
 		if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, a.suffix) {
-			a.write(newEvents(w, r, body), m.answer(a.read(body)))
+			turn, e := a.read(body), newEvents(w, r, body)
+			c := m.answer(turn)
+			if n := len(turn.Results); n > 0 {
+				e.word = m.Word(turn.Results[n-1])
+			}
+			a.write(e, c)
 			return
 		}
 	}
@@ -124,12 +130,13 @@ func (m *Model) answer(t Turn) *Call {
 type events struct {
 	w      http.ResponseWriter
 	stream bool
+	word   string // what the model says when it calls no tool
 }
 
 func newEvents(w http.ResponseWriter, r *http.Request, body []byte) *events {
 	var asked struct{ Stream bool }
 	_ = json.Unmarshal(body, &asked)
-	e := &events{w: w, stream: asked.Stream || strings.HasSuffix(r.URL.Path, ":streamGenerateContent")}
+	e := &events{w: w, word: done, stream: asked.Stream || strings.HasSuffix(r.URL.Path, ":streamGenerateContent")}
 	if e.stream {
 		w.Header().Set("Content-Type", "text/event-stream")
 	}

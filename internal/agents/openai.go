@@ -32,7 +32,7 @@ func readResponses(body []byte) (t Turn) {
 }
 
 func writeResponses(e *events, c *Call) {
-	item := object{"type": "message", "id": "item_1", "role": "assistant", "content": []any{object{"type": "output_text", "text": done}}}
+	item := object{"type": "message", "id": "item_1", "role": "assistant", "content": []any{object{"type": "output_text", "text": e.word}}}
 	if c != nil {
 		item = object{"type": "function_call", "id": "item_1", "call_id": callID(), "name": c.Tool, "arguments": encode(c.Args)}
 		if space, name, ok := strings.Cut(c.Tool, " "); ok {
@@ -75,7 +75,7 @@ func readCompletions(body []byte) (t Turn) {
 }
 
 func writeCompletions(e *events, c *Call) {
-	message, reason := object{"role": "assistant", "content": done}, "stop"
+	message, reason := object{"role": "assistant", "content": e.word}, "stop"
 	if c != nil {
 		message, reason = object{"role": "assistant", "content": nil, "tool_calls": []any{object{
 			"index": 0, "id": callID(), "type": "function", "function": object{"name": c.Tool, "arguments": encode(c.Args)},

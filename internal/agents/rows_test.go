@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"taskgate/internal/redistest"
 )
 
 // row is one run of each agent: calls of tools, one after the other, and what happens
@@ -14,12 +16,15 @@ import (
 type row struct {
 	name     string
 	trials   []trial
-	config   string // lines of the upstream in the configuration
-	replicas int    // with Redis; 0 is one gateway with the embedded store
+	config   string                                                  // lines of the upstream in the configuration
+	replicas int                                                     // with Redis; 0 is one gateway with the embedded store
+	store    func(*testing.T) (url string, master *redistest.Server) // alone if nil
 	disturb  func(*testing.T, *world)
 	outcome  func(*world) string // what comes of the call, if the model is not shown that
 	limit    time.Duration       // how long the agent may take; 4 minutes if 0
 	quick    bool                // part of "make test"
+	silent   bool                // takes 10 minutes: run by "make silence" alone
+	direct   bool                // the agent calls the server, without a gateway
 }
 
 // trial is one call of a tool, and a line of the table.
@@ -89,7 +94,19 @@ var rows = []row{
 			"gemini": "HTTP 404", // it keeps to the session that is gone
 		}},
 	}},
+	{name: "silent 10 min, directly", silent: true, direct: true, limit: 12 * time.Minute, trials: []trial{
+		{name: "silent for 10 min, without the gateway", call: working(silence.Seconds()), want: worked, but: map[string]string{
+			"terminal": "The operation timed out", "claude": "The operation timed out", "codex": "timed out awaiting tools/call after 300s",
+			"gemini": "fetch failed", "opencode": "Request timed out", "qwen": "did not respond within 300000ms",
+		}},
+	}},
+	{name: "silent 10 min", silent: true, limit: 13 * time.Minute, trials: []trial{
+		{name: "silent for 10 min", call: working(silence.Seconds()), want: worked},
+	}},
 }
+
+// silence is how long the tool is silent in the rows of "make silence".
+const silence = 10 * time.Minute
 
 func working(seconds float64) Call { return Call{"try_work", object{"seconds": seconds}} }
 
@@ -170,7 +187,7 @@ func restart(t *testing.T, w *world) {
 func TestAgents(t *testing.T) {
 	for _, r := range rows {
 		for _, a := range agents {
-			if !*all && (a.large || !r.quick) {
+			if !*all && (a.large || !r.quick) || *silent != r.silent {
 				continue
 			}
 			t.Run(r.name+"/"+a.name, func(t *testing.T) {
@@ -187,15 +204,17 @@ func (r row) run(t *testing.T, a agent) {
 	for _, trial := range r.trials {
 		calls = append(calls, trial.call)
 	}
-	w := newWorld(t, r.config, r.replicas)
+	w := newWorld(t, r)
+	begin := time.Now()
 	results := w.run(t, a, calls, r.disturb, cmp.Or(r.limit, 4*time.Minute))
+	t.Logf("%s ended after %s", a.title, time.Since(begin))
 	for _, trial := range r.trials {
 		sent := slices.DeleteFunc(w.wire.sent(), func(q request) bool { return q.tool != trial.call.Tool })
 		if len(sent) != 1 && trial.call.Tool != "try_question" { // which a modern client calls again with the answer
 			t.Errorf("%s: the call was sent %d times", trial.name, len(sent))
 		}
 	}
-	if w.wire.version != a.protocol {
+	if w.wire.version != a.protocol && !r.direct {
 		t.Errorf("%s speaks %s, and not %s", a.title, w.wire.version, a.protocol)
 	}
 	for i, trial := range r.trials {

@@ -18,9 +18,10 @@ import (
 
 // trials is an MCP server whose tools are what the agents are tried with.
 type trials struct {
-	url       string
-	began     chan struct{} // gets one for each call of try_work or try_question that begins
+	addr      string
+	began     chan struct{} // gets one for each call of try_work, try_outlast or try_question that begins
 	cancelled chan struct{} // gets one for each call of try_work that is cancelled
+	harmed    chan struct{} // closed when the fault begins that try_outlast outlasts
 }
 
 // The texts that the tools return.
@@ -32,16 +33,17 @@ const (
 
 func startTrials(t *testing.T) *trials {
 	t.Helper()
-	s := &trials{began: make(chan struct{}, 100), cancelled: make(chan struct{}, 100)}
+	s := &trials{began: make(chan struct{}, 100), cancelled: make(chan struct{}, 100), harmed: make(chan struct{})}
 	server := mcp.NewServer(&mcp.Implementation{Name: "trials", Version: "1"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "try_work", Description: "Works for so many seconds."}, s.work)
+	mcp.AddTool(server, &mcp.Tool{Name: "try_outlast", Description: "Works for so many seconds after a fault has begun."}, s.outlast)
 	mcp.AddTool(server, &mcp.Tool{Name: "try_question", Description: "Asks the user something."}, s.question)
 	mcp.AddTool(server, &mcp.Tool{Name: "try_picture", Description: "Draws a picture."}, picture)
 	mcp.AddTool(server, &mcp.Tool{Name: "try_text", Description: "Writes 200 kB."}, text)
 	mcp.AddTool(server, &mcp.Tool{Name: "try_failure", Description: "Fails."}, failure)
 	h := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
 	t.Cleanup(h.CloseClientConnections)
-	s.url = h.URL + "/mcp"
+	s.addr = h.Listener.Addr().String()
 	return s
 }
 
@@ -68,6 +70,21 @@ func (s *trials) work(ctx context.Context, req *mcp.CallToolRequest, in workInpu
 		if token := req.Params.GetProgressToken(); in.Progress && token != nil {
 			_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: n, Message: "still at it"})
 		}
+	}
+}
+
+func (s *trials) outlast(ctx context.Context, _ *mcp.CallToolRequest, in workInput) (*mcp.CallToolResult, any, error) {
+	s.began <- struct{}{}
+	select {
+	case <-s.harmed:
+	case <-ctx.Done():
+		return nil, nil, ctx.Err()
+	}
+	select {
+	case <-time.After(time.Duration(in.Seconds * float64(time.Second))):
+		return said(worked), nil, nil
+	case <-ctx.Done():
+		return nil, nil, ctx.Err()
 	}
 }
 

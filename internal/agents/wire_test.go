@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -15,10 +16,12 @@ import (
 )
 
 // wire stands between an agent and the gateway. It keeps what the agent sends, cuts
-// connections, and sends an agent whose replica is gone to another one.
+// connections, and is a load balancer: it connects to the replicas in turn, and to the next
+// one where the connection is refused.
 type wire struct {
 	mu       sync.Mutex
-	replica  string // its address
+	replicas []string // their addresses
+	next     int      // of them
 	requests []request
 	version  string // of the protocol
 	open     map[*http.Request]context.CancelFunc
@@ -30,10 +33,29 @@ type request struct {
 	tool   string // of a tools/call
 }
 
-func (w *wire) sendTo(addr string) {
+func newWire(replicas ...string) *wire {
+	return &wire{open: map[*http.Request]context.CancelFunc{}, replicas: replicas}
+}
+
+func (w *wire) sendTo(replicas ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.replica = addr
+	w.replicas = replicas
+}
+
+// dial connects to the next replica that takes the connection.
+func (w *wire) dial(ctx context.Context, network, _ string) (c net.Conn, err error) {
+	w.mu.Lock()
+	replicas, next := w.replicas, w.next
+	w.next++
+	w.mu.Unlock()
+	var dialer net.Dialer
+	for i := range replicas {
+		if c, err = dialer.DialContext(ctx, network, replicas[(next+i)%len(replicas)]); err == nil {
+			return c, nil
+		}
+	}
+	return nil, err
 }
 
 // cut breaks all connections.
@@ -75,7 +97,6 @@ func (w *wire) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	} else if v, ok := jsonrpc.GetString(params, "protocolVersion"); ok {
 		w.version = v
 	}
-	target := &url.URL{Scheme: "http", Host: w.replica}
 	w.open[r] = cancel
 	w.mu.Unlock()
 	defer func() {
@@ -84,7 +105,8 @@ func (w *wire) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		w.mu.Unlock()
 	}()
 	proxy := &httputil.ReverseProxy{
-		Rewrite:       func(p *httputil.ProxyRequest) { p.SetURL(target) },
+		Rewrite:       func(p *httputil.ProxyRequest) { p.SetURL(&url.URL{Scheme: "http", Host: "127.0.0.1"}) },
+		Transport:     &http.Transport{DialContext: w.dial, DisableKeepAlives: true},
 		FlushInterval: -1,
 		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }, // the connection breaks
 		ErrorLog:      log.New(io.Discard, "", 0),

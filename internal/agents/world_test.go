@@ -44,17 +44,24 @@ type gateway struct {
 // patience is how long a program may take to start or to end, and an agent to call.
 const patience = 2 * time.Minute
 
-// newWorld starts what the agent needs. config has the lines of the configuration that
-// differ from the defaults of an upstream.
-func newWorld(t *testing.T, config string, replicas int) *world {
+// newWorld starts what the agents of a row need.
+func newWorld(t *testing.T, r row) *world {
 	t.Helper()
-	w := &world{trials: startTrials(t), wire: &wire{open: map[*http.Request]context.CancelFunc{}}}
-	yaml := fmt.Sprintf("upstreams:\n  - name: trials\n    path: /mcp\n    url: %s\n%s\n", w.url, config)
-	if replicas > 0 {
-		w.redis = redistest.Start(t, "--appendonly", "yes")
-		yaml += "store: " + w.redis.URL() + "\nheartbeat: 1s\n"
+	w := &world{trials: startTrials(t), wire: newWire()}
+	if r.direct {
+		w.wire.sendTo(w.addr)
+		return w
 	}
-	for range max(replicas, 1) {
+	yaml := fmt.Sprintf("upstreams:\n  - name: trials\n    path: /mcp\n    url: http://%s/mcp\n%s\n", w.addr, r.config)
+	if r.replicas > 0 {
+		if r.store == nil {
+			r.store = alone
+		}
+		var url string
+		url, w.redis = r.store(t)
+		yaml += "store: " + url + "\nheartbeat: 1s\n"
+	}
+	for range max(r.replicas, 1) {
 		addr, err := proc.FreeAddr()
 		if err != nil {
 			t.Fatal(err)
@@ -107,7 +114,7 @@ func (w *world) run(t *testing.T, a agent, calls []Call, disturb func(*testing.T
 	t.Helper()
 	w.done = make(chan struct{})
 	finish := sync.OnceFunc(func() { close(w.done) })
-	w.model = &Model{Script: func(turn Turn) *Call {
+	w.model = &Model{Word: word, Script: func(turn Turn) *Call {
 		results, task, errors := follow(turn)
 		switch {
 		case task == background: // the agent says when there is a result
@@ -156,6 +163,18 @@ func (w *world) run(t *testing.T, a agent, calls []Call, disturb func(*testing.T
 	return results
 }
 
+// word is what the model says of a result.
+func word(r Result) string {
+	switch {
+	case strings.Contains(r.Text, worked):
+		return "The tool says: " + worked + "."
+	case strings.Contains(r.Text, inBackground):
+		return "The tool works in the background."
+	default:
+		return "The tool has failed: " + short(r.Text)
+	}
+}
+
 // awaitEnd waits until an agent has ended, or in a terminal until its model has all.
 func (w *world) awaitEnd(t *testing.T, limit time.Duration) {
 	t.Helper()
@@ -194,6 +213,9 @@ func (w *world) typePrompt(t *testing.T) {
 // told matches the arguments of the next call in what a client is told of a task, in JSON or not.
 var told = regexp.MustCompile(`arguments (\{\\*"taskId\\*":\\*"[0-9a-f-]+\\*",\\*"turn\\*":\d+\})`)
 
+// inBackground is in what Claude Code says of a call that has become a task.
+const inBackground = "moved to the background"
+
 // background stands for a task that the agent follows by itself.
 const background = "background"
 
@@ -207,7 +229,7 @@ func follow(t Turn) (results []Result, task string, errors int) {
 		switch {
 		case m != nil:
 			task, errors = strings.ReplaceAll(m[1], "\\", ""), 0
-		case task == "" && strings.Contains(r.Text, "moved to the background"):
+		case task == "" && strings.Contains(r.Text, inBackground):
 			task = background
 		case task == "" || task == background || ended || errors == 2:
 			results, task = append(results, r), ""
