@@ -112,6 +112,11 @@ func (f fault) run(t *testing.T, round, count int) {
 	close(m.harmed)
 	f.harm(m.world, round)
 	clients.Wait()
+	if t.Failed() {
+		for _, g := range m.gateways {
+			t.Logf("%s said:\n%s", g.addr, g.Output())
+		}
+	}
 	t.Logf("%d tasks met the fault", total)
 }
 

@@ -94,6 +94,9 @@ var rows = []row{
 			"gemini": "HTTP 404", // it keeps to the session that is gone
 		}},
 	}},
+	{name: "restarted, Redis", config: handle + "    defaults: {recover: retry}", replicas: 1, disturb: restart, trials: []trial{
+		{name: "the same with Redis, `recover: retry`", call: working(30), want: worked},
+	}},
 	{name: "silent 10 min, directly", silent: true, direct: true, limit: 12 * time.Minute, trials: []trial{
 		{name: "silent for 10 min, without the gateway", call: working(silence.Seconds()), want: worked, but: map[string]string{
 			"terminal": "The operation timed out", "claude": "The operation timed out", "codex": "timed out awaiting tools/call after 300s",

@@ -73,7 +73,9 @@ await Promise.all(
       const result = await follow(client, call);
       say({ end: result.content.map((c) => c.text).join("\n") });
     } catch (error) {
-      say({ end: `${error}: ${error.cause ?? ""}` });
+      const causes = [];
+      for (let e = error; e; e = e.cause) causes.push(`${e}${e.code ? ` (${e.code})` : ""}${e.data ? ` ${JSON.stringify(e.data)}` : ""}`);
+      say({ end: causes.join(", because of ") });
     }
   }),
 );
