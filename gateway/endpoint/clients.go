@@ -28,8 +28,8 @@ type clientLimit struct {
 var clientLimits = []clientLimit{
 	{"codex-mcp-client", 4 * time.Minute, true},      // it gives up after 300 s
 	{"gemini-cli-mcp-client", 9 * time.Minute, true}, // after 600 s, and after 300 s without a byte: comments come more often
+	{"qwen-cli-mcp-client", 4 * time.Minute, true},   // after 600 s, and after 300 s without progress
 	{"claude-code", 4 * time.Minute, false},          // after 300 s without progress
-	{"qwen-cli-mcp-client", 4 * time.Minute, false},  // the same
 	{"opencode", 4 * time.Minute, false},             // after 60 s without progress
 }
 

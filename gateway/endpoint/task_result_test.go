@@ -77,7 +77,7 @@ func TestHandleAfter(t *testing.T) {
 		{client: "codex-mcp-client (via mcp-remote 0.1.38)", mode: auto, want: 4 * time.Minute},
 		{client: "claude-code", mode: auto},
 		{client: "opencode", mode: auto},
-		{client: "qwen-cli-mcp-client-docs", mode: auto},
+		{client: "qwen-cli-mcp-client-docs", mode: auto, want: 4 * time.Minute},
 		{client: "else", mode: auto},
 		{client: "codex-mcp-client", mode: auto, after: time.Minute, want: time.Minute},
 		{client: "else", mode: auto, after: time.Minute},
