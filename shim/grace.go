@@ -15,10 +15,11 @@ import (
 // GraceAuto is a Policy.Grace that is learned from the calls of the tool on this replica.
 const GraceAuto time.Duration = -1
 
+// LearnedGrace is how long a call may take under GraceAuto that is likely to end in time. Clients
+// that give up first do so after 60 s.
+const LearnedGrace = 30 * time.Second
+
 const (
-	// learnedGrace is how long a call may take that is likely to end in time. Clients that give
-	// up first do so after 60 s.
-	learnedGrace = 30 * time.Second
 	// imageGrace is that of a tool that has answered with images: agents show their model the
 	// image of a result, and the name of a file in place of the image of a task.
 	imageGrace = 50 * time.Second
@@ -36,7 +37,7 @@ type graces struct {
 
 // toolGrace is what the last calls of a tool were like.
 type toolGrace struct {
-	slow   [learnedCalls]bool // took longer than learnedGrace, in a ring
+	slow   [learnedCalls]bool // took longer than LearnedGrace, in a ring
 	calls  int
 	images bool
 }
@@ -59,7 +60,7 @@ func (g *graces) learn(tool string, took time.Duration, result json.RawMessage) 
 		t = &toolGrace{}
 		g.tools.Add(tool, t)
 	}
-	t.slow[t.calls%learnedCalls] = took > learnedGrace
+	t.slow[t.calls%learnedCalls] = took > LearnedGrace
 	t.calls++
 	t.images = t.images || images
 }
@@ -71,7 +72,7 @@ func (g *graces) graceOf(tool string) time.Duration {
 	defer g.mu.Unlock()
 	t, known := g.tools.Get(tool)
 	if !known {
-		return learnedGrace
+		return LearnedGrace
 	}
 	if t.images {
 		return imageGrace
@@ -85,7 +86,7 @@ func (g *graces) graceOf(tool string) time.Duration {
 	if 2*slow > recent {
 		return 0
 	}
-	return learnedGrace
+	return LearnedGrace
 }
 
 // hasImage reports whether a result has an image among its content.

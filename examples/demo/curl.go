@@ -13,7 +13,7 @@ func curlScript(gateway string) string {
 
 const curlTemplate = `# In two other terminals:
 #   go run ./examples/slowserver
-#   go run ./cmd/taskgate serve --upstream http://127.0.0.1:3001/mcp
+#   go run ./cmd/taskgate serve --upstream http://127.0.0.1:3001/mcp --grace 5s
 
 mcp() { # METHOD NAME PARAMS: one request of a client that can take tasks
   curl -sS GATEWAY \

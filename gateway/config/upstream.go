@@ -245,7 +245,7 @@ func NewUpstream(name, url string) *Upstream {
 func DefaultTool() Tool {
 	return Tool{
 		Tasks:        TasksAuto,
-		Grace:        5 * time.Second,
+		Grace:        Auto,
 		TTL:          24 * time.Hour,
 		PollInterval: Auto,
 		Timeout:      24 * time.Hour,

@@ -238,7 +238,7 @@ func (e *Endpoint) TaskResult(ctx context.Context, p shim.Principal, c TaskResul
 // wrong one.
 func (e *Endpoint) readsTasksOf() []string {
 	names := []string{e.Name}
-	if e.Config.Auth != nil || e.Global.Auth.Passthrough != nil {
+	if e.Config.Auth != nil {
 		return names
 	}
 	for _, u := range e.Global.Upstreams {

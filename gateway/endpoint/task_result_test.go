@@ -146,10 +146,9 @@ func TestReadsTasksOf(t *testing.T) {
 		edit func(*config.Config)
 		want string
 	}{
-		"one auth":         {func(*config.Config) {}, "a b c"},
-		"its own":          {func(c *config.Config) { c.Upstreams[0].Auth = &config.UpstreamAuth{} }, "a"},
-		"another's own":    {func(c *config.Config) { c.Upstreams[1].Auth = &config.UpstreamAuth{} }, "a c"},
-		"servers' sign-in": {func(c *config.Config) { c.Auth.Passthrough = &config.Passthrough{} }, "a"},
+		"one auth":      {func(*config.Config) {}, "a b c"},
+		"its own":       {func(c *config.Config) { c.Upstreams[0].Auth = &config.UpstreamAuth{} }, "a"},
+		"another's own": {func(c *config.Config) { c.Upstreams[1].Auth = &config.UpstreamAuth{} }, "a c"},
 	} {
 		global := config.Default()
 		for _, up := range []string{"a", "b", "c"} {

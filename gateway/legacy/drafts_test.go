@@ -330,7 +330,7 @@ upstreams:
   - name: up
     url: http://up.example/
     response_modes: on
-    defaults: {progress: content}
+    defaults: {grace: 5s, progress: content}
     tools:
       - {match: plain, progress: status}
       - {match: many, progress: status}

@@ -105,7 +105,11 @@ var errLate = errors.New("the task has not ended yet")
 
 // immediate is the result of a task that ends in the grace of its tool (A6), or errLate.
 func (m *Modes) immediate(ctx context.Context, p *pieces, tool string) (json.RawMessage, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, m.e.Config.Tool(tool).Grace, errLate)
+	grace := m.e.Config.Tool(tool).Grace
+	if grace == config.Auto {
+		grace = shim.LearnedGrace
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, grace, errLate)
 	defer cancel()
 	result, err := p.outcome(ctx)
 	if err != nil && errors.Is(context.Cause(ctx), errLate) {

@@ -35,8 +35,11 @@ type trial struct {
 	but  map[string]string // the same for agents that show something else
 }
 
-// The lines of the configuration for a task that is told of after 4 s.
-const handle = "    without_tasks: handle\n    without_tasks_after: 4s\n"
+// The lines of the configuration for a task after 4 s, of which clients without tasks are told.
+const (
+	handle = "    without_tasks: handle\n    without_tasks_after: 4s\n"
+	soon   = handle + "    defaults: {grace: 4s}"
+)
 
 // What agents show in place of a result.
 const (
@@ -61,7 +64,7 @@ var rows = []row{
 			"terminal": "the answer was accept", "claude": "the answer was cancel", "codex": "the answer was decline",
 		}},
 	}},
-	{name: "handle", quick: true, config: handle, trials: []trial{
+	{name: "handle", quick: true, config: soon, trials: []trial{
 		{name: "silent for 7 s, `handle`, `without_tasks_after: 4s`", call: working(7), want: worked},
 	}},
 	{name: "interrupted", quick: true, limit: 15 * time.Second, disturb: interrupt, outcome: cancelled, trials: []trial{
@@ -79,17 +82,17 @@ var rows = []row{
 	{name: "cut", disturb: cut, trials: []trial{{name: "the connections of a call are cut", call: working(10), want: worked, but: map[string]string{
 		"terminal": reset, "claude": reset, "codex": "Transport send error", "gemini": "fetch failed", "opencode": reset, "qwen": "the connection failed",
 	}}}},
-	{name: "cut task", config: handle, disturb: cutTask, trials: []trial{{name: "the same, `handle`", call: working(10), want: worked}}},
-	{name: "outage", config: handle, replicas: 1, disturb: outage, trials: []trial{
+	{name: "cut task", config: soon, disturb: cutTask, trials: []trial{{name: "the same, `handle`", call: working(10), want: worked}}},
+	{name: "outage", config: soon, replicas: 1, disturb: outage, trials: []trial{
 		{name: "Redis is away for 20 s, `handle`", call: working(30), want: worked},
 	}},
-	{name: "killed", config: handle, replicas: 2, disturb: kill, trials: []trial{
+	{name: "killed", config: soon, replicas: 2, disturb: kill, trials: []trial{
 		{name: "a replica is killed, `handle`", call: working(30), want: mayBeDone},
 	}},
-	{name: "killed, retry", config: handle + "    defaults: {recover: retry}", replicas: 2, disturb: kill, trials: []trial{
+	{name: "killed, retry", config: handle + "    defaults: {grace: 4s, recover: retry}", replicas: 2, disturb: kill, trials: []trial{
 		{name: "the same, `recover: retry`", call: working(30), want: worked},
 	}},
-	{name: "restarted", config: handle, disturb: restart, trials: []trial{
+	{name: "restarted", config: soon, disturb: restart, trials: []trial{
 		{name: "the only gateway, without Redis, is restarted, `handle`", call: working(30), want: wasLost, but: map[string]string{
 			"gemini": "HTTP 404", // it keeps to the session that is gone
 		}},

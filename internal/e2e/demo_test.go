@@ -59,7 +59,7 @@ func TestDemoCurlCommands(t *testing.T) {
 		_, err := exec.LookPath(tool)
 		need(t, err == nil, tool)
 	}
-	g := startGateway(t, "--upstream", startServer(t, "slowserver"))
+	g := startGateway(t, "--upstream", startServer(t, "slowserver"), "--grace", "5s")
 	script, err := exec.Command(filepath.Join(bin, "demo"), "--print-curl", g.url).Output()
 	if err != nil {
 		t.Fatal(err)
