@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"taskgate/internal/proc"
+	"taskgate/internal/programtest"
 )
 
 // agent is a coding agent: where it is installed, and how it is run once without a
@@ -94,20 +95,6 @@ var arch, machine = func() (string, string) {
 	return "x64", "x86_64"
 }()
 
-// nodeDir is where "make node" and "make agents" install packages.
-func nodeDir(t *testing.T) string {
-	t.Helper()
-	dir := os.Getenv("TASKGATE_NODE_DIR")
-	if dir == "" {
-		dir = filepath.Join("..", "..", ".cache", "node")
-	}
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
-
 // set is the directory that its package is in, in testdata and where it is installed.
 func (a agent) set() string {
 	if a.large {
@@ -119,7 +106,7 @@ func (a agent) set() string {
 // modules is the directory in which the agent is installed.
 func (a agent) modules(t *testing.T) string {
 	t.Helper()
-	dir := filepath.Join(nodeDir(t), a.set(), "node_modules")
+	dir := filepath.Join(programtest.NodeDir(t), a.set(), "node_modules")
 	needInstalled(t, filepath.Dir(dir), a.title)
 	return dir
 }
@@ -222,7 +209,7 @@ func (r *running) press(t *testing.T, keys string) {
 // node is the Node that "make node" installs, or the system's.
 func node(t *testing.T) string {
 	t.Helper()
-	own := filepath.Join(nodeDir(t), "node_modules", ".bin", "node")
+	own := filepath.Join(programtest.NodeDir(t), "node_modules", ".bin", "node")
 	if _, err := os.Stat(own); err == nil {
 		return own
 	}

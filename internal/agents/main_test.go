@@ -3,11 +3,11 @@ package agents
 import (
 	"flag"
 	"fmt"
-	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"taskgate/internal/programtest"
 )
 
 var (
@@ -35,26 +35,12 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	taskgate = filepath.Join(dir, "taskgate")
-	cmd := exec.Command("go", "build", "-o", taskgate, "./cmd/taskgate")
-	cmd.Dir = filepath.Join("..", "..")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v\n%s", cmd, err, out)
+	if err := programtest.Build("-o", taskgate, "./cmd/taskgate"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return m.Run()
 }
 
 // The go tool does not know that these files are what is tested, unless a test looks at them.
-func TestLooksAtTheSources(t *testing.T) {
-	for _, name := range []string{"cmd", "gateway", "shim", "redisstore", "internal", "go.sum"} {
-		err := filepath.WalkDir(filepath.Join("..", "..", name), func(name string, _ fs.DirEntry, err error) error {
-			if err == nil {
-				_, err = os.Stat(name)
-			}
-			return err
-		})
-		if err != nil {
-			t.Error(err)
-		}
-	}
-}
+func TestLooksAtTheSources(t *testing.T) { programtest.LookAtSources(t) }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"taskgate/internal/proc"
+	"taskgate/internal/programtest"
 	"taskgate/internal/redistest"
 )
 
@@ -79,7 +80,7 @@ const together = 10
 // two replicas is killed: each gets its result. "make outages" has 50 tasks of each client
 // meet each fault.
 func TestOutages(t *testing.T) {
-	needInstalled(t, nodeDir(t), "the TypeScript SDK")
+	needInstalled(t, programtest.NodeDir(t), "the TypeScript SDK")
 	for _, f := range faults {
 		for round, left := 0, *tries; left > 0; round, left = round+1, left-together {
 			t.Run(fmt.Sprintf("%s/%d", f.name, round), func(t *testing.T) {
@@ -168,7 +169,7 @@ func (m *meeting) runNode(t *testing.T, peer string) {
 	}
 	lines, out := io.Pipe()
 	p, err := proc.Start(proc.Command{
-		Name: peer, Path: node(t), Args: []string{"--input-type=module", "-"}, Dir: nodeDir(t), Stdin: script, Stdout: out,
+		Name: peer, Path: node(t), Args: []string{"--input-type=module", "-"}, Dir: programtest.NodeDir(t), Stdin: script, Stdout: out,
 		Env: []string{"PEER=" + peer, "URL=" + serve(t, newWire(m.addrs()...)) + "/mcp", "CALLS=" + encode(calls)},
 	})
 	if err != nil {

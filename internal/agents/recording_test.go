@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"taskgate/internal/proc"
+	"taskgate/internal/programtest"
 )
 
 // recordedSeconds is how long the tool of the recording takes.
@@ -70,7 +71,7 @@ func TestRecording(t *testing.T) {
 	}
 	p, err := proc.Start(proc.Command{
 		Name: "draw.mjs", Path: node(t), Args: []string{"--input-type=module", "-"}, Stdin: script, Stdout: picture,
-		Dir: filepath.Join(nodeDir(t), "small-agents"),
+		Dir: filepath.Join(programtest.NodeDir(t), "small-agents"),
 		Env: []string{"PANELS=" + data, fmt.Sprintf("ROWS=%d", screenRows), fmt.Sprintf("COLUMNS=%d", screenColumns)},
 	})
 	if err != nil {

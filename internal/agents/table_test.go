@@ -2,10 +2,10 @@ package agents
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
+
+	"taskgate/internal/programtest"
 )
 
 // table is what docs/compatibility.md shows of the rows.
@@ -39,25 +39,5 @@ func table(t *testing.T) string {
 
 // The table in docs/compatibility.md is that of the rows, whose cells TestAgents holds.
 func TestTableOfAgents(t *testing.T) {
-	file := filepath.Join("..", "..", "docs", "compatibility.md")
-	old, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const begin, end = "<!-- TestAgents writes what follows -->\n", "<!-- TestAgents wrote this -->\n"
-	head, rest, ok := strings.Cut(string(old), begin)
-	_, tail, there := strings.Cut(rest, end)
-	if !ok || !there {
-		t.Fatalf("%s has no place for the table", file)
-	}
-	whole := head + begin + "\n" + table(t) + "\n" + end + tail
-	switch {
-	case whole == string(old):
-	case *update:
-		if err := os.WriteFile(file, []byte(whole), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	default:
-		t.Errorf("%s does not have the table (\"go test ./internal/agents -run TestTableOfAgents -update\" writes it):\n%s", file, table(t))
-	}
+	programtest.TableOf(t, "TestAgents").Compare(t, table(t), *update)
 }

@@ -4,10 +4,11 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
+
+	"taskgate/internal/programtest"
 )
 
 // The size of a run. The defaults are the short form, or with TASKGATE_WHOLE in the environment a
@@ -50,11 +51,8 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	bin = filepath.Join(dir, "taskgate")
-	args := append([]string{"build"}, raceFlags...)
-	cmd := exec.Command("go", append(args, "-o", bin, "./cmd/taskgate")...)
-	cmd.Dir = filepath.Join("..", "..")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v\n%s", cmd, err, out)
+	if err := programtest.Build(append(raceFlags, "-o", bin, "./cmd/taskgate")...); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return m.Run()

@@ -4,10 +4,11 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"testing"
+
+	"taskgate/internal/programtest"
 )
 
 // bin is where the programs under test are.
@@ -64,11 +65,11 @@ func build() error {
 		append(raceFlags, "./cmd/taskgate"),
 		{"./examples/slowserver", "./examples/demo", "./internal/e2e/conformserver"},
 	} {
-		cmd := exec.Command("go", append([]string{"build", "-o", bin + string(filepath.Separator)}, flags...)...)
-		cmd.Dir = filepath.Join("..", "..")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("%s: %w\n%s", cmd, err, out)
+		if err := programtest.Build(append([]string{"-o", bin + string(filepath.Separator)}, flags...)...); err != nil {
+			return err
 		}
 	}
 	return nil
 }
+
+func TestLooksAtTheSources(t *testing.T) { programtest.LookAtSources(t) }

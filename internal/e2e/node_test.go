@@ -11,19 +11,13 @@ import (
 	"testing"
 
 	"taskgate/internal/proc"
+	"taskgate/internal/programtest"
 )
 
 // nodeDir is where "make node" installs the packages of testdata/node, and Node.
 func nodeDir(t *testing.T) string {
 	t.Helper()
-	dir := os.Getenv("TASKGATE_NODE_DIR")
-	if dir == "" {
-		dir = filepath.Join("..", "..", ".cache", "node")
-	}
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := programtest.NodeDir(t)
 	need(t, exists(filepath.Join(dir, "installed")), "what \"make node\" installs")
 	return dir
 }

@@ -2,12 +2,11 @@ package e2e
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"taskgate/internal/programtest"
 	"taskgate/internal/wiretest"
 )
 
@@ -124,30 +123,10 @@ func tableDocuments(t *testing.T, servers []tableServer, found map[string]map[st
 	if t.Failed() {
 		return
 	}
-	file := filepath.Join("..", "..", "docs", "compatibility.md")
-	old, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const begin, end = "<!-- TestTable writes what follows -->\n", "<!-- TestTable wrote this -->\n"
-	head, rest, ok := strings.Cut(string(old), begin)
-	_, tail, there := strings.Cut(rest, end)
-	if !ok || !there {
-		t.Fatalf("%s has no place for the table", file)
-	}
+	table := programtest.TableOf(t, "TestTable")
 	if !whole && !*update {
-		tableSample(t, rest, servers, found)
+		tableSample(t, table.Text(), servers, found)
 		return
 	}
-	text := tableText(servers, found)
-	whole := head + begin + "\n" + text + "\n" + end + tail
-	switch {
-	case whole == string(old):
-	case *update:
-		if err := os.WriteFile(file, []byte(whole), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	default:
-		t.Errorf("%s is not what TestTable finds (-update writes it):\n%s", file, text)
-	}
+	table.Compare(t, tableText(servers, found), *update)
 }

@@ -1,0 +1,97 @@
+// Package programtest builds the programs that tests run from outside, finds what they need, and
+// compares the tables of documents with what tests have found.
+package programtest
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// root is the directory of the module, as the tests of a package in internal see it.
+var root = filepath.Join("..", "..")
+
+// Build runs "go build" with these arguments in the directory of the module.
+func Build(args ...string) error {
+	cmd := exec.Command("go", append([]string{"build"}, args...)...)
+	cmd.Dir = root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", cmd, err, out)
+	}
+	return nil
+}
+
+// LookAtSources looks at all that the programs are made of. The go tool knows nothing of a program
+// that a test builds, and would take an old result for a new one; it does notice which files a test
+// looks at.
+func LookAtSources(t testing.TB) {
+	t.Helper()
+	for _, name := range []string{"cmd", "gateway", "shim", "redisstore", "internal", "examples", "go.mod", "go.sum"} {
+		err := filepath.WalkDir(filepath.Join(root, name), func(name string, _ fs.DirEntry, err error) error {
+			if err == nil {
+				_, err = os.Stat(name)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// NodeDir is where "make node" and "make agents" install packages, and Node.
+func NodeDir(t testing.TB) string {
+	t.Helper()
+	dir := os.Getenv("TASKGATE_NODE_DIR")
+	if dir == "" {
+		dir = filepath.Join(root, ".cache", "node")
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// Table is a table of docs/compatibility.md, between two comments that name the test that writes it.
+type Table struct {
+	file, head, text, tail string
+}
+
+// TableOf reads the table of a test.
+func TableOf(t testing.TB, test string) Table {
+	t.Helper()
+	file := filepath.Join(root, "docs", "compatibility.md")
+	old, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin, end := "<!-- "+test+" writes what follows -->\n", "<!-- "+test+" wrote this -->\n"
+	head, rest, ok := strings.Cut(string(old), begin)
+	text, tail, there := strings.Cut(rest, end)
+	if !ok || !there {
+		t.Fatalf("%s has no place for the table of %s", file, test)
+	}
+	return Table{file: file, head: head + begin, text: text, tail: end + tail}
+}
+
+// Text returns the table as it is.
+func (d Table) Text() string { return d.text }
+
+// Compare fails the test where the table is not this one, or writes it with update.
+func (d Table) Compare(t testing.TB, text string, update bool) {
+	t.Helper()
+	switch text = "\n" + text + "\n"; {
+	case text == d.text:
+	case update:
+		if err := os.WriteFile(d.file, []byte(d.head+text+d.tail), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	default:
+		t.Errorf("%s is not what %s finds (-update writes it):\n%s", d.file, t.Name(), text)
+	}
+}
