@@ -2,7 +2,6 @@ package legacy_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"testing"
@@ -175,32 +174,6 @@ func checkListChanged(t *testing.T, s *legacyStack, c *stackClient) {
 	}
 }
 
-// TestLegacySDKCancel: the client's cancellation reaches the tool, and the session
-// goes on.
-func TestLegacySDKCancel(t *testing.T) {
-	for _, modern := range []bool{false, true} {
-		t.Run(fmt.Sprintf("modern=%t", modern), func(t *testing.T) {
-			stack := newLegacyStack(t, modern, nil)
-			c := stack.connect(t, mcp.Version20251125)
-			ctx, cancel := context.WithCancel(t.Context())
-			done := make(chan error, 1)
-			go func() {
-				_, err := c.CallTool(ctx, &sdk.CallToolParams{Name: "wait"})
-				done <- err
-			}()
-			wiretest.Await(t, stack.session.started, "the tool")
-			cancel()
-			wiretest.Await(t, stack.session.cancelled, "the cancellation upstream")
-			if err := wiretest.Await(t, done, "the client's call"); !errors.Is(err, context.Canceled) {
-				t.Errorf("the call ended with %v", err)
-			}
-			if err := c.Ping(t.Context(), nil); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-}
-
 // TestLegacySDKSessionEnds: closing the client ends the session here and upstream.
 func TestLegacySDKSessionEnds(t *testing.T) {
 	stack := newLegacyStack(t, false, nil)
@@ -232,16 +205,4 @@ func (s *legacyStack) sessions() int {
 		n++
 	}
 	return n
-}
-
-// TestLegacySDKDefault: a client that knows the modern era chooses it.
-func TestLegacySDKDefault(t *testing.T) {
-	stack := newLegacyStack(t, false, nil)
-	c := stack.connect(t, "")
-	if v := c.InitializeResult().ProtocolVersion; v != mcp.Version20260728 {
-		t.Errorf("version %s", v)
-	}
-	if _, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: "echo"}); err != nil {
-		t.Error(err)
-	}
 }
