@@ -37,7 +37,8 @@ func TestCallsAndRoom(t *testing.T) {
 			"tools/call hang": {Block: true},
 			"tools/call":      {Result: json.RawMessage(`{"resultType":"complete","content":[]}`)},
 		}
-		s.shim.tasks[benchTask] = &fakeTask{Status: shim.Working, Origin: "ext", Created: time.Now()}
+		const task = "00000000-0000-4000-8000-000000000001"
+		s.shim.tasks[task] = &fakeTask{Status: shim.Working, Origin: "ext", Created: time.Now()}
 		call := func() *http.Request { return wiretest.ModernPost("tools/call", `{"name":"quick","_meta":{$META}}`) }
 		if got := s.status(call()); got != http.StatusOK {
 			t.Fatalf("before: %d", got)
@@ -49,7 +50,7 @@ func TestCallsAndRoom(t *testing.T) {
 		}()
 		synctest.Wait()
 		for method, want := range map[string]int{"tools/call": 503, "tools/list": 503, "tasks/get": 200, "tasks/update": 200, "tasks/cancel": 200} {
-			params := `{"name":"x","taskId":"` + benchTask + `","inputResponses":{},"_meta":{$TASKS}}`
+			params := `{"name":"x","taskId":"` + task + `","inputResponses":{},"_meta":{$TASKS}}`
 			if got := s.status(wiretest.ModernPost(method, params)); got != want {
 				t.Errorf("%s: %d, want %d", method, got, want)
 			}

@@ -65,20 +65,3 @@ func TestBoundConcurrent(t *testing.T) {
 		t.Error("one too many")
 	}
 }
-
-// What each call pays, alone and with all processors at it. It must not allocate.
-func BenchmarkBound(b *testing.B) {
-	bound := &shim.Bound{Key: "k", Most: 1 << 30, MostPerOwner: 1 << 30}
-	for name, owner := range map[string]string{"anonymous": "", "owner": "ann"} {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			b.RunParallel(func(pb *testing.PB) {
-				for pb.Next() {
-					if bound.Enter(owner) == nil {
-						bound.Leave(owner)
-					}
-				}
-			})
-		})
-	}
-}

@@ -1,7 +1,6 @@
 package auth
 
 import (
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -62,46 +61,6 @@ func request(values ...string) *http.Request {
 		r.Header.Add("Authorization", value)
 	}
 	return r
-}
-
-// BenchmarkIdentify is what it costs each request to find out who it is from.
-func BenchmarkIdentify(b *testing.B) {
-	i := wiretest.NewIssuer(b, "")
-	c := config.Default()
-	j := wiretest.WithTokens(c, i)
-	source := issuerAt(i.URL, "")
-	var keys []config.BearerKey
-	for n := range 1000 {
-		keys = append(keys, wiretest.KeyOf("p", strings.Repeat("x", n+1)))
-	}
-	keyring, err := newKeyring(append(keys, wiretest.KeyOf("alice", wiretest.AliceKey)))
-	if err != nil {
-		b.Fatal(err)
-	}
-	tokens, err := newTokens(j, source, MaxTokens, "x", slog.New(slog.DiscardHandler))
-	if err != nil {
-		b.Fatal(err)
-	}
-	forgetful, err := newTokens(j, source, 0, "x", slog.New(slog.DiscardHandler))
-	if err != nil {
-		b.Fatal(err)
-	}
-	token := "Bearer " + i.Token("alice", nil)
-	for _, one := range []struct {
-		name   string
-		method Method
-		value  string
-	}{{"keys", keyring, "Bearer " + wiretest.AliceKey}, {"jwt", tokens, token}, {"jwt-verified-anew", forgetful, token}} {
-		b.Run(one.name, func(b *testing.B) {
-			r := request(one.value)
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, refusal := one.method.Identify(r); refusal != nil {
-					b.Fatal(refusal)
-				}
-			}
-		})
-	}
 }
 
 // TestIdentifyAllocates keeps the check of a good key off the heap. A token that was good before

@@ -74,16 +74,3 @@ func TestAllocations(t *testing.T) {
 		}
 	}
 }
-
-// BenchmarkOperation is what a plain call costs that is looked at.
-func BenchmarkOperation(b *testing.B) {
-	for name, tel := range observers() {
-		b.Run(name, func(b *testing.B) {
-			do := observe(tel)
-			b.ReportAllocs()
-			for b.Loop() {
-				do()
-			}
-		})
-	}
-}

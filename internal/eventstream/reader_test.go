@@ -292,52 +292,6 @@ func reference(in []byte) (evs []Event) {
 	return evs
 }
 
-// BenchmarkReader must show the same MB/s for each size: reading is linear.
-func BenchmarkReader(b *testing.B) {
-	for _, mb := range []int{1, 4, 16} {
-		in := []byte("data: " + strings.Repeat("x", mb<<20) + "\n\n")
-		b.Run(fmt.Sprintf("%dMB", mb), func(b *testing.B) {
-			benchmarkReader(b, in, 1400)
-		})
-	}
-	b.Run("small", func(b *testing.B) {
-		benchmarkReader(b, bytes.Repeat([]byte("event: message\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\"}\n\n"), 10000), 1400)
-	})
-	b.Run("lines", func(b *testing.B) {
-		benchmarkReader(b, append(bytes.Repeat([]byte("data: some text of a long answer\n"), 100000), '\n'), 1400)
-	})
-}
-
-func benchmarkReader(b *testing.B, in []byte, read int) {
-	b.ReportAllocs()
-	b.SetBytes(int64(len(in)))
-	for b.Loop() {
-		r := NewReader(&fixed{b: in, n: read}, len(in), nil)
-		for {
-			if _, err := r.Next(); err == io.EOF {
-				break
-			} else if err != nil {
-				b.Fatal(err)
-			}
-		}
-	}
-}
-
-// fixed offers its bytes in reads of at most n.
-type fixed struct {
-	b []byte
-	n int
-}
-
-func (f *fixed) Read(p []byte) (int, error) {
-	if len(f.b) == 0 {
-		return 0, io.EOF
-	}
-	n := copy(p, f.b[:min(f.n, len(f.b))])
-	f.b = f.b[n:]
-	return n, nil
-}
-
 // The memory of large events is accounted for: before the buffer grows, and when it is let go
 // of. Small events do not count.
 func TestReaderAccount(t *testing.T) {

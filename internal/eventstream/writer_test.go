@@ -381,30 +381,3 @@ func TestWriterReader(t *testing.T) {
 		}
 	})
 }
-
-// nowhere is a response that costs nothing.
-type nowhere struct{ h http.Header }
-
-func (n nowhere) Header() http.Header         { return n.h }
-func (n nowhere) Write(p []byte) (int, error) { return len(p), nil }
-func (n nowhere) WriteHeader(int)             {}
-func (n nowhere) FlushError() error           { return nil }
-
-func BenchmarkWriter(b *testing.B) {
-	for _, size := range []int{300, 4 << 20} {
-		b.Run(fmt.Sprint(size), func(b *testing.B) {
-			w, err := NewWriter(nowhere{http.Header{}}, httptest.NewRequest("GET", "/", nil), Options{})
-			if err != nil {
-				b.Fatal(err)
-			}
-			data := []byte(strings.Repeat("x", size))
-			b.ReportAllocs()
-			b.SetBytes(int64(size))
-			for b.Loop() {
-				if err := w.Send("", data); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}

@@ -244,21 +244,3 @@ func TestAllocations(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
-
-// BenchmarkPlainCall is what it costs to measure a plain call, and not to.
-func BenchmarkPlainCall(b *testing.B) {
-	on, _ := metricstest.New(b)
-	for name, m := range map[string]*metrics.Metrics{"on": on, "off": nil} {
-		b.Run(name, func(b *testing.B) {
-			c, tasks, ctx := m.Client("up", nil), m.Tasks("up", nil), context.Background()
-			o := metrics.Operation{Method: "tools/call", Version: "2026-07-28", Upstream: "up", Name: "t"}
-			b.ReportAllocs()
-			for b.Loop() {
-				c.Operation(ctx, time.Millisecond, o)
-				m.ServerOperation(ctx, time.Millisecond, o)
-				tasks.Called(ctx, "t", semconv.AnswerReply)
-				m.HTTP(ctx, time.Millisecond, "POST", 200)
-			}
-		})
-	}
-}

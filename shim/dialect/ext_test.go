@@ -158,11 +158,3 @@ func TestExtShowsNothingInternal(t *testing.T) {
 		}
 	}
 }
-
-func BenchmarkGot(b *testing.B) {
-	t := base(shim.Working)
-	b.ReportAllocs()
-	for b.Loop() {
-		dialect.Ext.Got(mcp.Version20260728, t)
-	}
-}
