@@ -111,6 +111,7 @@ func TestRecordKeepsOpenQuestionsOnly(t *testing.T) {
 // A parked call whose answers are forgotten still knows that it had them.
 func TestForgottenAnswersAreAnswered(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
+		w.heartbeat = time.Minute
 		u := asksTwice(0)
 		s, other := w.gateway("r1", u, policy(shim.Never)), w.gateway("r2", u, policy(shim.Never))
 		p := parked(t, s, askable(shim.AskPark), "a")

@@ -192,6 +192,7 @@ func progress(n int) *scripted {
 
 func TestProgressMovesTheStatusMessage(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
+		w.heartbeat = time.Minute
 		s := w.gateway("a", progress(100), policy(shim.Always))
 		task := begin(t, s, call())
 		before := w.store.ops.Load()
