@@ -57,6 +57,9 @@ func (u *route) servePOST(w http.ResponseWriter, r *http.Request, c auth.Caller)
 		refuse(w, msg.ID, refusal)
 		return
 	}
+	if err == nil {
+		err = u.offers(era, msg)
+	}
 	switch {
 	case err != nil:
 		// The envelope cannot be read, so the header says how the error is spelt.
@@ -67,6 +70,15 @@ func (u *route) servePOST(w http.ResponseWriter, r *http.Request, c auth.Caller)
 	default:
 		u.legacy.ServePOST(w, r, p, msg)
 	}
+}
+
+// offers refuses a message of an era that the upstream is not offered in, as a server does that
+// does not know its method.
+func (u *route) offers(era mcp.Era, msg jsonrpc.Message) error {
+	if eras := u.endpoint.Config.Eras; len(eras) == 0 || slices.Contains(eras, era.String()) {
+		return nil
+	}
+	return &wire.Failure{ID: msg.ID, Code: mcp.CodeMethodNotFound, Status: http.StatusNotFound, Message: "this server is not offered in the " + era.String() + " era (eras)"}
 }
 
 // recognise says which era a POST belongs to (protocol.md 2.10, "Server"; the

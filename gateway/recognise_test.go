@@ -7,7 +7,10 @@ import (
 	"strings"
 	"testing"
 
+	"taskgate/gateway/config"
+	"taskgate/gateway/endpoint"
 	"taskgate/gateway/wire"
+	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 )
 
@@ -109,4 +112,21 @@ func manyMembers(n int) []string {
 		all = append(all, fmt.Sprintf(`"m%d":%d`, i, i))
 	}
 	return all
+}
+
+// TestErasOffered: an upstream that is offered in one era knows no method of the other.
+func TestErasOffered(t *testing.T) {
+	for _, c := range []struct {
+		eras           []string
+		legacy, modern bool
+	}{{nil, true, true}, {[]string{"legacy"}, true, false}, {[]string{"modern"}, false, true}, {[]string{"modern", "legacy"}, true, true}} {
+		u := &route{endpoint: &endpoint.Endpoint{Config: &config.Upstream{Eras: c.eras}}}
+		for era, offered := range map[mcp.Era]bool{mcp.Legacy: c.legacy, mcp.Modern: c.modern} {
+			err := u.offers(era, jsonrpc.Message{})
+			var f *wire.Failure
+			if errors.As(err, &f); offered != (err == nil) || !offered && (f == nil || f.Code != mcp.CodeMethodNotFound) {
+				t.Errorf("%v, %v client: %v", c.eras, era, err)
+			}
+		}
+	}
 }

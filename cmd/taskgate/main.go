@@ -63,6 +63,7 @@ Options of stdio:
   --config FILE        configuration file that has the server
   --name NAME          which server of the file, if it has several
   --grace DURATION     as for serve
+  --era ERA            auto, legacy or modern: the era to speak to the server (auto)
   --without-tasks MODE auto, block or handle: what a slow call does to a client that
                        knows no tasks (auto)
   --log-level LEVEL    as for serve; the log goes to standard error

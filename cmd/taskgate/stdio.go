@@ -18,10 +18,6 @@ import (
 	"taskgate/gateway/stdio"
 )
 
-// fetchTimeout is the probe_timeout of a program that the command line names: npx may have to
-// fetch it first.
-const fetchTimeout = time.Minute
-
 // partingTimeout is how long what a client is still sent may take when the process stops.
 const partingTimeout = time.Second
 
@@ -59,6 +55,7 @@ func serveStdio(ctx context.Context, args []string, stdin io.Reader, stdout, std
 type stdioOptions struct {
 	serveOptions
 	name         string
+	era          string
 	withoutTasks string
 }
 
@@ -69,6 +66,7 @@ func newStdioOptions(flags *flag.FlagSet) *stdioOptions {
 	flags.StringVar(&o.name, "name", "", "")
 	flags.StringVar(&o.upstream, "upstream", "", "")
 	flags.DurationVar(&o.grace, "grace", 0, "")
+	flags.StringVar(&o.era, "era", "", "")
 	flags.StringVar(&o.withoutTasks, "without-tasks", "", "")
 	flags.StringVar(&o.logLevel, "log-level", "", "")
 	return o
@@ -88,10 +86,12 @@ func (o *stdioOptions) config(command []string) (*config.Config, error) {
 			cfg.Log.Level = config.LogLevel(o.logLevel)
 		case "grace":
 			u.Defaults.Grace = o.grace
+		case "era":
+			u.Era = config.Era(o.era)
 		case "without-tasks":
 			u.WithoutTasks = config.WithoutTasks(o.withoutTasks)
 		}
-		if o.file != "" && (f.Name == "grace" || f.Name == "without-tasks") {
+		if o.file != "" && (f.Name == "grace" || f.Name == "era" || f.Name == "without-tasks") {
 			err = usageError("--" + f.Name + " does not go with --config; set it in the file")
 		}
 	})
@@ -133,7 +133,7 @@ func (o *stdioOptions) source(command []string) (*config.Config, error) {
 	}
 	cfg := config.FromFlags("")
 	u := cfg.Upstreams[0]
-	u.Command, u.Args, u.ProbeTimeout = command[0], command[1:], fetchTimeout
+	u.Command, u.Args = command[0], command[1:]
 	u.Env = environment()
 	return cfg, nil
 }

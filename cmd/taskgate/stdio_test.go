@@ -35,7 +35,7 @@ func TestCommandAsWithoutTheGateway(t *testing.T) {
 	if u.Env["DESKTOP_SECRET"] != "a=b" || u.Env["PATH"] == "" {
 		t.Errorf("environment %v", u.Env)
 	}
-	if u.ProbeTimeout != time.Minute || u.Defaults.Grace != 2*time.Second ||
+	if u.StartTimeout != time.Minute || u.Defaults.Grace != 2*time.Second ||
 		u.WithoutTasks != config.WithoutTasksHandle || c.Log.Level != config.LevelWarn || c.Store != config.StoreEmbedded {
 		t.Errorf("%+v", u)
 	}

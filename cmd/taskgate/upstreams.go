@@ -44,7 +44,7 @@ func newUpstreams(c *config.Config, store *redisstore.Store, replica shim.Replic
 		}
 		if u.Command != "" {
 			// A session is a process of this replica, which no other one can use.
-			cfg.Transport, cfg.SessionIdle = stdio.New(stdioConfig(u, idle, log)), cmp.Or(idle, math.MaxInt64)
+			cfg.Transport, cfg.SessionIdle = stdio.New(stdioConfig(c, u, idle, log)), cmp.Or(idle, math.MaxInt64)
 		} else {
 			cfg.Sessions = store.UpstreamSessions(u.Name)
 		}
@@ -81,26 +81,26 @@ func upstreamConfig(c *config.Config, u *config.Upstream, replica shim.Replica, 
 		Way:          upstream.Way(u.Transport),
 		Shared:       loopback(c.Listen),
 		Tasks:        upstream.TaskUse(u.UpstreamTasks),
-		ProbeTimeout: u.ProbeTimeout, IdleTimeout: u.IdleTimeout, MaxResult: int64(u.MaxResult),
+		StartTimeout: u.StartTimeout, IdleTimeout: u.IdleTimeout, MaxResult: int64(u.MaxResult),
 		Replica: string(replica), GatewayInfo: upstream.Info{Name: "taskgate", Version: moduleVersion()},
 		Logger: log, TracerProvider: tel.traces, Metrics: tel.metrics, Baggage: c.Baggage,
 	}
 }
 
-func stdioConfig(u *config.Upstream, idle time.Duration, log *slog.Logger) stdio.Config {
+func stdioConfig(c *config.Config, u *config.Upstream, idle time.Duration, log *slog.Logger) stdio.Config {
 	env := make([]string, 0, len(u.Env))
 	for _, name := range slices.Sorted(maps.Keys(u.Env)) {
 		env = append(env, name+"="+u.Env[name])
 	}
-	c := stdio.Config{
+	out := stdio.Config{
 		Name: u.Name, Command: u.Command, Args: u.Args, Env: env, Dir: u.Cwd,
-		Process: stdio.Process(u.Process), MaxProcesses: u.MaxProcesses, Idle: idle,
-		MaxMessage: int64(u.MaxResult), Silence: u.ProbeTimeout / 2, Logger: log,
+		OneUser: loopback(c.Listen), MaxProcesses: u.MaxProcesses, Idle: idle,
+		MaxMessage: int64(u.MaxResult), Logger: log,
 	}
 	if u.Era == config.EraModern {
-		c.Silence = -1
+		out.Silence = -1
 	}
-	return c
+	return out
 }
 
 // loopback reports whether only this machine can connect: anonymous calls then

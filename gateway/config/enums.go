@@ -77,20 +77,6 @@ const (
 // Values lists the choices in the order of the manual.
 func (Transport) Values() []string { return []string{"auto", "http", "sse"} }
 
-// Process says who shares a process of a server over stdio.
-type Process string
-
-// The values of process.
-const (
-	ProcessAuto      Process = "auto"      // shared for a modern server, session for a legacy one
-	ProcessShared    Process = "shared"    // one for all
-	ProcessPrincipal Process = "principal" // one for each authenticated caller
-	ProcessSession   Process = "session"   // one for each session with the server
-)
-
-// Values lists the choices in the order of the manual.
-func (Process) Values() []string { return []string{"auto", "shared", "principal", "session"} }
-
 // UpstreamTasks says for which calls tasks of a server's own are used.
 type UpstreamTasks string
 

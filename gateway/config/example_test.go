@@ -121,6 +121,7 @@ func TestExampleShowsDefaults(t *testing.T) {
 	u.Tools = got.Upstreams[0].Tools
 	files := config.NewUpstream("files", "")
 	files.Command, files.Args, files.Cwd = "npx", []string{"-y", "@modelcontextprotocol/server-filesystem", "."}, "/srv/files"
+	files.Eras = []string{"legacy"}
 	files.Env, files.Headers = map[string]string{"PATH": "/usr/bin", "HOME": "/root"}, map[string]string{}
 	drive := config.NewUpstream("drive", "https://drive.example.com/mcp")
 	drive.Headers = map[string]string{}
@@ -261,7 +262,7 @@ func TestSchemaAgreesWithParse(t *testing.T) {
 		upstreams + "heartbeat: ${N:-5}s\nmax_body: ${N:-4096}\nwait_replicas: ${N:-0}\nlog: {level: '${L:-warn}'}\n",
 		upstreams + "drain_timeout: 0\ndrain_delay: 1h2m3.5s\nmax_body: 65536\nlog:\nallowed_hosts:\n",
 		"upstreams: [{name: '${N:-a}', url: 'http://127.0.0.1:1', tools: , defaults: {tasks: required}}]\n",
-		"upstreams: [{name: a, command: npx, args: [-y, '${N:-x}'], env: {A: b}, cwd: /, process: shared, max_processes: 1}]\n",
+		"upstreams: [{name: a, command: npx, args: [-y, '${N:-x}'], env: {A: b}, cwd: /, eras: [legacy], max_processes: 1}]\n",
 		"upstreams: [{name: a, url: 'http://127.0.0.1:1', transport: sse}]\n",
 	} {
 		if _, err := config.Parse("f", []byte(text), noEnv); err != nil {
@@ -285,7 +286,7 @@ func TestSchemaAgreesWithParse(t *testing.T) {
 		"upstreams: [{url: 'http://127.0.0.1:1'}]\n",
 		"upstreams: [{name: a}]\n",
 		"upstreams: [{name: a, url: 'http://127.0.0.1:1', command: npx}]\n",
-		"upstreams: [{name: a, command: npx, process: some}]\n",
+		"upstreams: [{name: a, command: npx, eras: legacy}]\n",
 		"upstreams: [{name: a, url: 'http://127.0.0.1:1', transport: stdio}]\n",
 		"upstreams: [{name: A, url: 'http://127.0.0.1:1'}]\n",
 		"upstreams: [{name: a, url: 'http://127.0.0.1:1', defaults: {progress: result}}]\n",

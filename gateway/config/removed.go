@@ -34,6 +34,8 @@ var removed = map[string]string{
 	"Upstream.partial_bytes":              nowFixed("64KiB"),
 	"Upstream.partial_interval":           nowFixed("50ms"),
 	"Upstream.partials":                   "clients that ask for partial results always get them; delete the line",
+	"Upstream.probe_timeout":              "it is start_timeout now, and 60s without the line",
+	"Upstream.process":                    "each session with a server of 2025 has a process, and each authenticated caller one of a server of 2026; delete the line",
 	"Upstream.process_idle":               nowFixed("10m"),
 	"Upstream.queue":                      nowFixed("1000"),
 	"Upstream.queue_wait":                 nowFixed("5s"),

@@ -42,15 +42,10 @@ type Upstream struct {
 	// Cwd is the directory that command runs in; without it, the gateway's own.
 	Cwd string `yaml:"cwd"`
 
-	// Process says who shares a process of command: shared is one for all, principal
-	// one for each authenticated caller, session one for each session with the server.
-	// auto is shared for a server of 2026, and session for one of 2025, whose process
-	// is a session.
-	Process Process `yaml:"process"`
-
-	// MaxProcesses is how many processes of command each replica runs at a time. One
-	// more takes the place of the one that has not been used for longest; if all are
-	// in use, the call is refused.
+	// MaxProcesses is how many processes of command there are at a time on each replica,
+	// those that are ending included; an authenticated caller may have half of them. One more
+	// takes the place of the one that has not been used for longest; if all are in use, the
+	// call is refused.
 	MaxProcesses int `yaml:"max_processes" min:"1"`
 
 	// Auth says who may call this upstream, in place of the auth of all.
@@ -85,10 +80,14 @@ type Upstream struct {
 	// do not see these tasks.
 	UpstreamTasks UpstreamTasks `yaml:"upstream_tasks"`
 
-	// ProbeTimeout is how long the server may take to answer the requests that
+	// Eras are those that clients are offered: legacy, modern or, without the key, both. A
+	// request of another one is answered as by a server that does not know its method.
+	Eras []string `yaml:"eras"`
+
+	// StartTimeout is how long the server may take to answer the requests that
 	// find out its era and open a session. With command it includes the start of the
-	// program, and one that is silent for half of it is taken for a server of 2025.
-	ProbeTimeout time.Duration `yaml:"probe_timeout" min:"1ms"`
+	// program.
+	StartTimeout time.Duration `yaml:"start_timeout" min:"1ms"`
 
 	// IdleTimeout is how long a response of the server may be silent before
 	// the call is given up. 0 means for ever, the default: a synchronous tool
@@ -222,10 +221,9 @@ func NewUpstream(name, url string) *Upstream {
 		URL:              url,
 		Era:              EraAuto,
 		UpstreamTasks:    UpstreamTasksAuto,
-		ProbeTimeout:     10 * time.Second,
+		StartTimeout:     time.Minute,
 		Transport:        TransportAuto,
 		ForwardHost:      Off,
-		Process:          ProcessAuto,
 		MaxProcesses:     32,
 		MaxResult:        32 * MiB,
 		MaxTasks:         20_000,

@@ -123,7 +123,6 @@ func (p *problems) way(at string, u *Upstream) {
 		{"args", address && len(u.Args) > 0, "command"},
 		{"env", address && len(u.Env) > 0, "command"},
 		{"cwd", address && u.Cwd != "", "command"},
-		{"process", address && u.Process != defaults.Process, "command"},
 		{"max_processes", address && u.MaxProcesses != defaults.MaxProcesses, "command"},
 		{"transport", program && u.Transport != defaults.Transport, "url"},
 		{"forward_headers", program && len(u.ForwardHeaders) > 0, "url"},
@@ -136,6 +135,11 @@ func (p *problems) way(at string, u *Upstream) {
 	}
 	if program {
 		p.program(at, u)
+	}
+	for i, era := range u.Eras {
+		if era != "legacy" && era != "modern" {
+			p.addKey(fmt.Sprintf("%s.eras[%d]", at, i), "must be legacy or modern")
+		}
 	}
 	if u.Transport == TransportSSE && u.Era == EraModern {
 		p.addFor([]string{at + ".transport", at + ".era"}, "servers of HTTP+SSE (transport: sse) are legacy")

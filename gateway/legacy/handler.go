@@ -124,7 +124,6 @@ func (h *Handler) heed(ctx context.Context, s *session, msg jsonrpc.Message) (er
 				err = s.abort(ctx, id)
 			}
 		}
-	case mcp.NotifyInitialized: // the upstream client has said the same when it opened the session there
 	default:
 		err = h.forward(ctx, s, msg)
 	}

@@ -70,6 +70,9 @@ func (c *call) drop(nb *notBegun) {
 	case needsTask:
 		nb.tool.learn()
 	default:
+		if nb.ses != nil {
+			nb.ses.lose(nb.link) // that of another server
+		}
 		c.h.eras.changed(nb.v)
 	}
 }

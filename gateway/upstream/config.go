@@ -88,9 +88,9 @@ type Config struct {
 	// replicas (shim.Session.Shared); nil keeps them in this process.
 	Sessions Sessions
 
-	// ProbeTimeout bounds each of the requests that find out the era and open a
-	// session; 30s if 0.
-	ProbeTimeout time.Duration
+	// StartTimeout bounds each of the requests that find out the era and open a session, with the
+	// start of a process; 60s if 0.
+	StartTimeout time.Duration
 	// IdleTimeout ends a call whose response is silent for this long: no header,
 	// or no line of a stream, not even a comment. 0 means never. Time in which a
 	// question waits for the client does not count.
@@ -123,7 +123,7 @@ type Config struct {
 
 // Defaults of Config.
 const (
-	defaultProbe = 30 * time.Second
+	defaultStart = time.Minute
 	defaultIdle  = 10 * time.Minute
 	defaultMax   = 32 << 20
 )
@@ -136,7 +136,7 @@ func (c Config) withDefaults() Config {
 		c.Era = EraLegacy
 	}
 	c.Tasks = cmp.Or(c.Tasks, TasksAuto)
-	c.ProbeTimeout = cmp.Or(c.ProbeTimeout, defaultProbe)
+	c.StartTimeout = cmp.Or(c.StartTimeout, defaultStart)
 	c.SessionIdle = cmp.Or(c.SessionIdle, defaultIdle)
 	c.MaxResult = cmp.Or(c.MaxResult, defaultMax)
 	c.MaxSeen = cmp.Or(c.MaxSeen, maxSeen)

@@ -18,40 +18,39 @@ import (
 	"taskgate/shim"
 )
 
-// verdict is what a probe found out.
+// verdict is what is known of the eras that a server speaks.
 type verdict struct {
+	// era is what the server has answered to server/discover; NoEra before it was asked.
 	era     mcp.Era
 	version string // modern: the version to speak
 	mute    bool   // modern: it was recognised by an error, and has not described itself
-	// shaken says that a legacy handshake has succeeded under it: if one fails
-	// later, the server has become another. Of a modern server: it speaks both eras.
+	// shaken says that a legacy handshake has succeeded under it: if one fails later, the
+	// server has become another.
 	shaken atomic.Bool
-	// guessed says that the server has refused to be asked: its handshake decides, and this verdict is
-	// not remembered.
-	guessed bool
 }
 
 func legacyVerdict() *verdict { return &verdict{era: mcp.Legacy} }
 
-// aloneFor is how long a modern server that has refused a handshake is not asked for
-// another one.
+// aloneFor is how long a server that has refused a handshake is not asked for another one.
 const aloneFor = mostFresh
 
 // speaks is the era in which the server is spoken to for a session: in that of the client
 // as long as nothing is known against it. Of a server that speaks both eras all clients have
-// their own, unless the operator has decided.
+// their own, unless the operator has decided. It is NoEra where the server has to be asked.
 func (e *eras) speaks(v *verdict, s shim.Session) mcp.Era {
-	if v.era == mcp.Modern && s.Legacy && e.wire.cfg.Era == EraAuto && time.Now().UnixNano() >= e.alone.Load() {
+	switch {
+	case e.wire.cfg.Era == EraLegacy:
+		return mcp.Legacy
+	case e.wire.cfg.Era == EraAuto && s.Legacy && time.Now().UnixNano() >= e.alone.Load():
 		return mcp.Legacy
 	}
 	return v.era
 }
 
-// untried reports whether this session needs to know whether a modern server takes a
-// handshake, and nobody knows yet. (That a server lists no legacy version does not tell:
-// it may, and need not.)
+// untried reports whether this session needs to know whether the server takes a handshake, and
+// nobody knows yet. (That a server lists no legacy version does not tell: it may, and need not.)
 func (e *eras) untried(v *verdict, s shim.Session) bool {
-	return v.era == mcp.Modern && e.speaks(v, s) == mcp.Legacy && !v.shaken.Load()
+	return v.era != mcp.Legacy && e.wire.cfg.Era != EraLegacy && e.speaks(v, s) == mcp.Legacy && !v.shaken.Load()
 }
 
 // eras remembers the verdict on a server until something contradicts it, and what the server
@@ -62,40 +61,45 @@ type eras struct {
 	tools   *tools
 	seen    remembered[Server] // by the capabilities that were declared, and the client's era
 	probing singleflight.Group
-	// alone is until when a modern server is taken to speak no other era, since it has
+	// alone is until when the server is taken to speak the modern era alone, since it has
 	// refused a handshake: nanoseconds since 1970.
 	alone atomic.Int64
 
 	mu  sync.Mutex // guards cur
-	cur *verdict
+	cur *verdict   // nil before there is one
 }
 
 // maxSeen bounds seen, unless the configuration does: the capabilities are the clients'.
 const maxSeen = 256
 
-// get returns the verdict, probing for this session if there is none. All who need one wait
-// for the same probe, unless the server could say something else to them.
+// get returns the verdict once the server has answered server/discover. It is asked for this
+// session if it has not. All who need that wait for the same answer, unless the server could say
+// something else to them.
 func (e *eras) get(ctx context.Context, s shim.Session) (*verdict, error) {
-	if v := e.known(); v != nil {
+	if v := e.known(); v.era != mcp.NoEra {
 		return v, nil
 	}
 	return work.Once(ctx, e.work, &e.probing, clientsLike(ctx, s).of(), func(ctx context.Context) (*verdict, error) {
-		if v := e.known(); v != nil {
+		if v := e.known(); v.era != mcp.NoEra {
 			return v, nil
 		}
 		return e.recognise(ctx, s)
 	})
 }
 
-// recognise probes, and takes note of what comes of it.
+// recognise asks by server/discover, and takes note of what comes of it.
 func (e *eras) recognise(ctx context.Context, s shim.Session) (*verdict, error) {
 	v, srv, err := e.probe(ctx, s)
-	if err != nil || v.guessed {
+	if err != nil || v.era == mcp.Legacy {
+		e.alone.Store(0)
+	}
+	if err != nil {
 		return v, err
 	}
 	e.mu.Lock()
 	if c := e.cur; c == nil || c.era != v.era || c.version != v.version || c.mute != v.mute {
 		e.wire.log.Info("upstream recognised", "era", v.era.String(), "version", v.version)
+		v.shaken.Store(c != nil && c.era == mcp.NoEra && c.shaken.Load())
 		e.cur = v
 	}
 	v = e.cur
@@ -107,9 +111,13 @@ func (e *eras) recognise(ctx context.Context, s shim.Session) (*verdict, error) 
 	return v, nil
 }
 
+// known is what is known of the server, which may be nothing.
 func (e *eras) known() *verdict {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.cur == nil {
+		e.cur = &verdict{}
+	}
 	return e.cur
 }
 
@@ -145,10 +153,13 @@ func (e *eras) note(ctx context.Context, s shim.Session, srv Server) {
 	e.seen.doubt(leastFresh, func(other sessionKey) bool { return other != k })
 	e.tools.lists.doubt(leastFresh, every)
 	e.alone.Store(0)
-	if v := e.known(); v != nil && v.era == mcp.Legacy {
+	if v := e.known(); v.era == mcp.Legacy {
 		e.forget(v)
 	}
 }
+
+// setAlone takes note that the server has refused a handshake.
+func (e *eras) setAlone() { e.alone.Store(time.Now().Add(aloneFor).UnixNano()) }
 
 // like reports whether two answers are of one server, as far as they tell.
 func (s Server) like(other Server) bool {
@@ -157,36 +168,47 @@ func (s Server) like(other Server) bool {
 }
 
 // settle finds out in which era the server is spoken to for this session, where that is not
-// known yet: whether it speaks modern by asking it, and whether it speaks legacy beside that
-// by opening the session, if it is one that begins so. One session tries, and the others that
-// need to know wait for it. No tool runs in any of this.
+// known yet: in that of the client, if the server takes it. One session tries, and the others
+// that need to know wait for it. No tool runs in any of this.
 func (h *HTTP) settle(ctx context.Context, s shim.Session) (*verdict, mcp.Era, error) {
+	v := h.eras.known()
+	if h.eras.untried(v, s) {
+		_, err := work.Once(ctx, h.work, &h.eras.probing, "handshake"+clientsLike(ctx, s).of(), func(ctx context.Context) (struct{}, error) {
+			if v := h.eras.known(); h.eras.untried(v, s) {
+				return struct{}{}, h.try(ctx, v, s)
+			}
+			return struct{}{}, nil
+		})
+		if err != nil {
+			return v, mcp.NoEra, err
+		}
+		v = h.eras.known()
+	}
+	if era := h.eras.speaks(v, s); era != mcp.NoEra {
+		return v, era, nil
+	}
 	v, err := h.eras.get(ctx, s)
 	if err != nil {
 		return nil, mcp.NoEra, err
 	}
-	if h.eras.untried(v, s) {
-		_, err = work.Once(ctx, h.work, &h.eras.probing, "handshake"+clientsLike(ctx, s).of(), func(ctx context.Context) (struct{}, error) {
-			if !h.eras.untried(v, s) {
-				return struct{}{}, nil
-			}
-			return struct{}{}, h.try(ctx, v, s)
-		})
-	}
-	return v, h.eras.speaks(v, s), err
+	return v, h.eras.speaks(v, s), nil
 }
 
-// try opens a session with a server that speaks modern. That the server refuses it is no
-// error.
+// try opens the session of a client that begins so. That the server refuses it is no error if
+// it speaks the modern era.
 func (h *HTTP) try(ctx context.Context, v *verdict, s shim.Session) error {
 	ses := h.sessions.acquire(s)
 	defer ses.release()
-	l, err := ses.open(ctx)
-	switch {
-	case err != nil && h.eras.doubtHandshake(v, err):
+	l, err := ses.connect(ctx)
+	if err != nil {
+		if !h.eras.doubtHandshake(v, err) {
+			return err
+		}
+		if now, asked := h.eras.get(ctx, s); asked != nil || now.era != mcp.Modern {
+			return handshakeError(err)
+		}
+		h.eras.setAlone() // whatever the server says of itself now
 		return nil
-	case err != nil:
-		return err
 	}
 	v.shaken.Store(true)
 	if l.server.Raw != nil { // it may be what another replica was told
@@ -246,8 +268,6 @@ func (e *eras) probe(ctx context.Context, s shim.Session) (*verdict, Server, err
 		m, err := e.discover(ctx, v.version, s)
 		next, err := e.judge(v, m, err)
 		switch {
-		case err != nil && s.Legacy && e.wire.cfg.Era == EraAuto && wantsSignIn(err):
-			return &verdict{era: mcp.Legacy, guessed: true}, Server{}, nil
 		case err != nil:
 			return nil, Server{}, passOn(ctx, err)
 		case next.era == mcp.Legacy && e.wire.cfg.Era == EraModern: // the operator knows better
@@ -262,13 +282,6 @@ func (e *eras) probe(ctx context.Context, s shim.Session) (*verdict, Server, err
 		v = next
 	}
 	return nil, Server{}, protocolError("the server and the gateway have no protocol version in common", nil)
-}
-
-// wantsSignIn reports whether a server refuses who is not signed in. To the gateway's own discover that is no
-// answer to a client which begins with a handshake: the handshake may be open to everybody.
-func wantsSignIn(err error) bool {
-	var refusal *Refusal
-	return errors.As(err, &refusal)
 }
 
 // discover asks a server what it speaks, in a modern version and in the name of a client. A refusal says nothing
@@ -416,19 +429,20 @@ func rpcOf(err error) *jsonrpc.Error {
 // that is none of MCP's, or if no handshake has ever confirmed it: a modern server that is
 // in trouble may look like a legacy one.
 //
-// A modern server that refuses its first handshake is none of both eras. It is not probed
-// again, and spoken to as what it is.
+// A server that refuses its first handshake, and is not known to be a legacy one, may speak the
+// modern era: it is asked that, and is spoken to as what it is.
 func (e *eras) doubtHandshake(v *verdict, err error) bool {
-	if v.era == mcp.Modern && !v.shaken.Load() {
+	if v.era != mcp.Legacy && e.wire.cfg.Era != EraLegacy && !v.shaken.Load() {
 		ue, ok := errors.AsType[*shim.UpstreamError](public(err))
 		refused := contradicts(err) || ok && ue.Kind == kindProtocol
 		if refused {
-			e.alone.Store(time.Now().Add(aloneFor).UnixNano())
+			e.setAlone()
 		}
 		return refused
 	}
-	if contradicts(err) {
-		e.changed(v)
+	rpc, _ := errors.AsType[*jsonrpc.Error](err)
+	if contradicts(err) || rpc != nil && rpc.Code == mcp.CodeMethodNotFound {
+		e.changed(v) // it may have been silent, and not legacy
 		return true
 	}
 	if ue, ok := errors.AsType[*shim.UpstreamError](err); !ok || ue.Kind != kindProtocol {

@@ -58,7 +58,7 @@ func TestVerdict(t *testing.T) {
 		{"silence", func(x *fake.Exchange) { x.Hang() }, "", kindTimeout},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			bubble(t, fake.Stateless, Config{ProbeTimeout: 5 * time.Second}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			bubble(t, fake.Stateless, Config{StartTimeout: 5 * time.Second}, func(t *testing.T, s *fake.Server, h *HTTP) {
 				s.On("server/discover", c.answer)
 				s.On("initialize", fake.Result(legacyInit))
 				v, err := h.eras.get(t.Context(), shim.Session{})
@@ -148,7 +148,7 @@ func TestHandshakeFailures(t *testing.T) {
 		{"silence", fake.Stateless, func(x *fake.Exchange) { x.Hang() }, kindTimeout, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			bubble(t, c.mode, Config{ProbeTimeout: 5 * time.Second}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			bubble(t, c.mode, Config{StartTimeout: 5 * time.Second}, func(t *testing.T, s *fake.Server, h *HTTP) {
 				s.On("initialize", c.answer)
 				_, err := h.Call(t.Context(), in("a", ``), nil)
 				var ue *shim.UpstreamError

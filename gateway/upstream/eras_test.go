@@ -57,10 +57,10 @@ func TestEraFitsTheClient(t *testing.T) {
 		{mcp.Modern, "modern", EraAuto}:         {mcp.Modern, counts{1, 0}},
 		{mcp.Modern, "both", EraAuto}:           {mcp.Modern, counts{1, 0}},
 		{mcp.Modern, "both, unlisted", EraAuto}: {mcp.Modern, counts{1, 0}},
-		{mcp.Legacy, "legacy", EraAuto}:         {mcp.Legacy, counts{1, 2}},
+		{mcp.Legacy, "legacy", EraAuto}:         {mcp.Legacy, counts{0, 2}},
 		{mcp.Legacy, "modern", EraAuto}:         {mcp.Modern, counts{1, 1}}, // one, which is refused
-		{mcp.Legacy, "both", EraAuto}:           {mcp.Legacy, counts{1, 2}},
-		{mcp.Legacy, "both, unlisted", EraAuto}: {mcp.Legacy, counts{1, 2}},
+		{mcp.Legacy, "both", EraAuto}:           {mcp.Legacy, counts{0, 2}},
+		{mcp.Legacy, "both, unlisted", EraAuto}: {mcp.Legacy, counts{0, 2}},
 
 		{mcp.Modern, "legacy", EraLegacy}:         {mcp.Legacy, counts{0, 2}},
 		{mcp.Modern, "both", EraLegacy}:           {mcp.Legacy, counts{0, 2}},

@@ -30,7 +30,7 @@ const (
 
 var (
 	errIdle   = errors.New("no sign of life within idle_timeout")
-	errSlow   = errors.New("no answer within probe_timeout")
+	errSlow   = errors.New("no answer within start_timeout")
 	errClosed = errors.New("the client of the server is closed")
 	errOver   = errors.New("the session with the server is over")
 )

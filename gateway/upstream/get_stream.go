@@ -242,7 +242,7 @@ func (h *getHold) run(ctx context.Context) {
 	bare := ctx
 	for tries := 1; ; tries++ {
 		ctx = r.s.carry(bare)
-		l, err := r.s.open(ctx)
+		l, err := r.s.connect(ctx)
 		if err == nil {
 			err = h.attempt(ctx, &r, l, func() { tries = 1; h.opened() })
 		}

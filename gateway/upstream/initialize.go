@@ -10,10 +10,11 @@ import (
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
-// initialize opens a legacy session: initialize, then notifications/initialized.
+// initialize opens a legacy session. introduce completes it.
 func (s *session) initialize(ctx context.Context, gen int64) (*link, error) {
 	ctx, cancel := s.t.wire.slow(ctx)
 	defer cancel()
@@ -32,11 +33,33 @@ func (s *session) initialize(ctx context.Context, gen int64) (*link, error) {
 	if err := l.read(m.Result); err != nil {
 		return nil, err
 	}
-	if err := s.t.wire.tell(ctx, l.target(), jsonrpc.AppendNotification(nil, mcp.NotifyInitialized, nil)); err != nil {
-		return nil, handshakeError(err)
-	}
 	s.t.eras.note(ctx, s.from, l.server)
 	return l, nil
+}
+
+// introduce tells the server, once in a generation, that its client is ready. The client of the
+// session has said so, or has sent a request: the server may ask it something now.
+func (l *link) introduce(ctx context.Context, s *session) error {
+	if l.ready.Load() {
+		return nil
+	}
+	_, err := work.Once(ctx, s.t.work, &s.opening, fmt.Sprint("introduce ", l.gen), func(ctx context.Context) (struct{}, error) {
+		common := s.shared.Load()
+		if l.ready.Load() || common && s.t.shares.introduced(ctx, s.key.key, l.gen) {
+			l.ready.Store(true)
+			return struct{}{}, nil
+		}
+		if err := s.t.wire.tellSoon(ctx, l.target(), jsonrpc.AppendNotification(nil, mcp.NotifyInitialized, nil)); err != nil {
+			return struct{}{}, handshakeError(err)
+		}
+		l.ready.Store(true)
+		s.readyAt.Store(time.Now().UnixNano())
+		if !common || s.t.shares.change(ctx, s.key.key, func(st *shared) { st.Ready = st.Ready || st.Generation == l.gen }) {
+			s.setLevel(ctx, l, l.level)
+		}
+		return struct{}{}, nil
+	})
+	return err
 }
 
 func (s *session) initializeParams() json.RawMessage {

@@ -79,7 +79,7 @@ func (c *call) inLegacy(ctx context.Context, v *verdict, x *exchange, l *link, e
 // legacyReply reads the answer, or what it says about the session.
 func (c *call) legacyReply(ctx context.Context, x *exchange, l *link, v *verdict, err error) (shim.Reply, error) {
 	if contradicts(err) {
-		return shim.Reply{}, &notBegun{why: otherEra, v: v, err: err}
+		return shim.Reply{}, &notBegun{why: otherEra, v: v, ses: x.ses, link: l, err: err}
 	}
 	if se, ok := err.(*statusError); ok {
 		switch {

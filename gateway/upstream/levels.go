@@ -21,7 +21,7 @@ func (s *session) noteLevel(ctx context.Context, level string) {
 	s.level = level
 	s.mu.Unlock()
 	if s.shared.Load() {
-		s.t.shares.noteLevel(ctx, s.key.key, level)
+		s.t.shares.change(ctx, s.key.key, func(st *shared) { st.Level = level })
 	}
 }
 

@@ -11,16 +11,26 @@ import (
 
 // Notify sends a notification in a legacy session that exists. Where there is
 // none the server has nobody to hear it from, and a modern server takes no
-// notifications of clients: then nothing is sent, and that is no error.
+// notifications of clients: then nothing is sent, and that is no error. notifications/initialized
+// completes the handshake of the session.
 func (h *HTTP) Notify(ctx context.Context, s shim.Session, n shim.Notification) error {
 	ses := h.sessions.find(ctx, s)
 	if ses == nil {
 		return nil
 	}
 	defer ses.release()
+	if roots, _ := jsonrpc.Get(ses.from.Capabilities, "roots"); n.Method == mcp.NotifyInitialized && jsonrpc.IsObject(roots) {
+		// Servers ask for the roots at once.
+		_, opened := ses.get.want(ctx)
+		defer ses.get.unwant(linger)
+		ses.t.support.await(ctx, opened)
+	}
 	l, err := ses.open(ctx)
 	if err != nil {
 		return unsent(err)
+	}
+	if n.Method == mcp.NotifyInitialized {
+		return nil
 	}
 	err = h.wire.tell(ctx, l.target(), jsonrpc.AppendNotification(nil, n.Method, n.Params))
 	if err == nil || ctx.Err() != nil {
@@ -52,7 +62,7 @@ func (h *HTTP) Listen(ctx context.Context, s shim.Session, f shim.Filter, ready 
 			return h.listenModern(ctx, v, s, f, ready, on)
 		}
 		ses := h.sessions.acquire(s)
-		_, err = ses.open(ctx)
+		_, err = ses.connect(ctx)
 		if err == nil {
 			defer ses.release()
 			return ses.listen(ctx, f, ready, on)

@@ -136,7 +136,7 @@ func TestDescriptionCannotBeRenewed(t *testing.T) {
 // Who needs an answer does not wait long for a new one where there is an old one.
 func TestRenewalIsSlow(t *testing.T) {
 	for mode, method := range introductions {
-		bubble(t, mode, Config{ProbeTimeout: time.Minute}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, mode, Config{StartTimeout: time.Minute}, func(t *testing.T, s *fake.Server, h *HTTP) {
 			s.Tool("t", fake.Text("ok"))
 			says(t, h, shim.Session{Key: "a"})
 			tool := func() {

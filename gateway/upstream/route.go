@@ -136,14 +136,18 @@ func (r *router) completed(params []byte) {
 }
 
 // ask finds out whom to ask what has come on the GET stream x: the newest call here, or
-// else the client of the session.
+// else the client of the session. The roots are those of the client: a call that ends does not
+// end that question.
 func (r *router) ask(ctx context.Context, x *exchange, m jsonrpc.Message) error {
-	refused := r.askCall(m)
 	s := r.s
-	if refused == nil {
-		return nil
+	client := s.t.askSession.Load() != nil && s.from.Shared && s.from.Key != ""
+	refused := notSupported(mcp.CodeMethodNotFound, m.Method)
+	if !client || m.Method != mcp.MethodRootsList {
+		if refused = r.askCall(m); refused == nil {
+			return nil
+		}
 	}
-	if refused.Code == mcp.CodeInternal || s.t.askSession.Load() == nil || !s.from.Shared || s.from.Key == "" {
+	if refused.Code == mcp.CodeInternal || !client {
 		return x.respond(ctx, jsonrpc.AppendError(nil, m.ID, refused)) // a call here asks too much, or there is nobody else
 	}
 	if code, ok := may(s.from, m.Method, m.Params); !ok {

@@ -43,6 +43,7 @@ type session struct {
 	level   string      // the log level that the client has set
 	lost    int64       // the latest generation that the server has lost
 
+	readyAt atomic.Int64              // when the server was told that its client is ready, in nanoseconds since 1970
 	carried atomic.Pointer[Forwarded] // by the latest request in it; nil for nothing
 
 	shared atomic.Bool // with other replicas (shared.go)
@@ -55,7 +56,9 @@ type link struct {
 	id      string // "" for a server without sessions
 	version string
 	server  Server
-	born    time.Time // zero where that is not known
+	born    time.Time   // zero where that is not known
+	level   string      // the log level that the server is to be told
+	ready   atomic.Bool // the server was told that the client is ready
 }
 
 func newSession(t *sessionTable, k sessionKey, s shim.Session) *session {
@@ -176,9 +179,27 @@ func (s *session) carry(ctx context.Context) context.Context {
 	return ctx
 }
 
-// open returns the session's link, shaking hands if there is none. All who need
-// it wait for the same handshake. Errors are those of exchange.run.
+// open returns the session's link, once the server knows that its client is ready. It shakes
+// hands if there is none. Errors are those of exchange.run.
 func (s *session) open(ctx context.Context) (*link, error) {
+	for again := false; ; again = true {
+		l, err := s.connect(ctx)
+		if err == nil {
+			err = l.introduce(ctx, s)
+		}
+		if err == nil {
+			return l, nil
+		}
+		if se, ok := err.(*statusError); !ok || !se.lost() || again {
+			return nil, err
+		}
+		s.lose(l) // between its handshake and its first use
+	}
+}
+
+// connect is open for whoever speaks for a client that has not said that it is ready. All who
+// need the link wait for the same handshake.
+func (s *session) connect(ctx context.Context) (*link, error) {
 	s.note(ctx)
 	if l := s.current(); l != nil {
 		return l, nil
@@ -252,9 +273,8 @@ func (s *session) handshake(ctx context.Context, gen int64) (*link, error) {
 	l, err := s.initialize(ctx, gen)
 	if err == nil {
 		s.mu.Lock()
-		level := s.level
+		l.level = s.level
 		s.mu.Unlock()
-		s.setLevel(ctx, l, level)
 	}
 	return l, err
 }

@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"sync"
+	"time"
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -91,6 +93,13 @@ func (l *sessionQuestions) withdraw(k sessionQuestionKey) {
 	}
 }
 
+// isWithdrawn reports whether the server has withdrawn a question.
+func (l *sessionQuestions) isWithdrawn(k sessionQuestionKey) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.m[k] != nil && l.m[k].withdrawn
+}
+
 // forget drops a question, and reports whether the server has withdrawn it.
 func (l *sessionQuestions) forget(k sessionQuestionKey) (withdrawn bool) {
 	l.mu.Lock()
@@ -108,7 +117,7 @@ func (s *session) askClient(ctx context.Context, to target, k sessionQuestionKey
 	}
 	p.Key = c.ID + "-q1"
 	c.Pending = []pending{p}
-	err := (*s.t.askSession.Load())(ctx, s.from, questionsOf(c.Pending)[0], c.encode())
+	err := s.put(ctx, k, c)
 	if err == nil || s.route.questions.forget(k) { // resumeSessionQuestion has taken the question over, or the server has withdrawn it
 		return
 	}
@@ -118,6 +127,22 @@ func (s *session) askClient(ctx context.Context, to target, k sessionQuestionKey
 	}
 	s.t.wire.log.Debug("a question outside of any call was not put to its client", "err", err)
 	s.t.wire.answerSessionQuestion(ctx, to, notPut(id, "the client could not be asked"))
+}
+
+// holdFor is how long what a server asks is held after it was told that its client is ready: the
+// client may be about to open the stream on which it is asked.
+const holdFor = 10 * time.Second
+
+// put puts a question to the client once that can be asked.
+func (s *session) put(ctx context.Context, k sessionQuestionKey, c checkpoint) error {
+	for pause := firstLook; ; pause = min(2*pause, time.Second) {
+		err := (*s.t.askSession.Load())(ctx, s.from, questionsOf(c.Pending)[0], c.encode())
+		held := errors.Is(err, shim.ErrNoAsk) && time.Since(time.Unix(0, s.readyAt.Load())) < holdFor
+		// Nobody wakes it: it looks by itself.
+		if !held || s.route.questions.isWithdrawn(k) || work.Pause(ctx, pause) != nil {
+			return err
+		}
+	}
 }
 
 // resumeSessionQuestion goes on with a question that belongs to no call: it asks, and posts the
@@ -159,7 +184,7 @@ func (c *checkpoint) sessionQuestion() bool {
 
 // answerSessionQuestion posts an answer that no call waits for. The server does.
 func (w *wire) answerSessionQuestion(ctx context.Context, to target, body []byte) {
-	most := w.cfg.ProbeTimeout
+	most := w.cfg.StartTimeout
 	if ctx.Err() != nil {
 		most = cancelTimeout
 	}

@@ -138,6 +138,7 @@ func (t *sessionTable) adopt(ctx context.Context, s shim.Session, l *link) *sess
 	k := keyOf(s)
 	ses := newSession(t, k, s)
 	l.server = t.introduced(ctx, s) // a checkpoint does not say it
+	l.ready.Store(true)             // a call was sent in it
 	ses.cur, ses.gen = l, l.gen
 	ses.note(ctx)
 	t.mu.Lock()
@@ -219,7 +220,7 @@ func (t *sessionTable) describe(ctx context.Context, s shim.Session) (Server, er
 		return l.server, nil // to open another session could be to start another process
 	}
 	if !ses.isOpen() {
-		l, err := ses.open(ctx)
+		l, err := ses.connect(ctx)
 		if err != nil {
 			return Server{}, err
 		}

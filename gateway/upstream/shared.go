@@ -53,6 +53,8 @@ type shared struct {
 	Opening string `json:"opening,omitempty"`
 	// Level is the log level that the client has set.
 	Level string `json:"level,omitempty"`
+	// Ready says that the server was told that the client is ready.
+	Ready bool `json:"ready,omitempty"`
 	// Since is when the session was opened, in seconds of Unix time by the clock of the replica
 	// that opened it; 0 where that is not known.
 	Since int64 `json:"since,omitempty"`
@@ -79,7 +81,8 @@ func (st shared) encode() []byte {
 
 // link is the session as another replica opened it.
 func (st shared) link() (*link, error) {
-	l := &link{gen: st.Generation, id: st.ID, born: st.born()}
+	l := &link{gen: st.Generation, id: st.ID, born: st.born(), level: st.Level}
+	l.ready.Store(st.Ready)
 	return l, l.read(st.Server)
 }
 
@@ -131,22 +134,30 @@ func unknown(err error) error {
 	return fail(kindUnreachable, "the session with the server cannot be looked up", err)
 }
 
-// noteLevel remembers the log level that the client has set, for the next generation.
-func (sh *shares) noteLevel(ctx context.Context, key, level string) {
+// change changes the state of a session, if there is one, and reports whether it has.
+func (sh *shares) change(ctx context.Context, key string, how func(*shared)) (changed bool) {
 	for {
 		st, rev, err := sh.load(ctx, key)
-		if err == nil && rev != 0 && st.Level != level {
-			st.Level = level
+		was := st
+		if how(&st); err == nil && rev != 0 && (st.Level != was.Level || st.Ready != was.Ready) {
 			rev, err = sh.swap(ctx, key, rev, st)
 			if err == nil && rev == 0 {
 				continue
 			}
+			changed = err == nil
 		}
 		if err != nil {
-			sh.wire.log.Debug("the log level of a session was not noted", "err", err)
+			sh.wire.log.Debug("the state of a session was not noted", "err", err)
 		}
-		return
+		return changed
 	}
+}
+
+// introduced reports whether a replica has told the server of a generation that its client is
+// ready.
+func (sh *shares) introduced(ctx context.Context, key string, gen int64) bool {
+	st, _, err := sh.load(ctx, key)
+	return err == nil && st.Generation == gen && st.Ready
 }
 
 // end removes a session that no replica has used for so long, and deletes it at the server.
@@ -186,7 +197,7 @@ func (s *session) openShared(ctx context.Context) (*link, error) {
 			return s.initialize(ctx, 1) // other abilities: not to be shared
 		case st.Version != "" && st.Generation > s.gone():
 			return st.link()
-		case st.Opening != "" && (rev != waited || time.Since(since) < s.t.wire.cfg.ProbeTimeout/2):
+		case st.Opening != "" && (rev != waited || time.Since(since) < s.t.wire.cfg.StartTimeout/2):
 			if rev != waited {
 				waited, since = rev, time.Now()
 			}
@@ -228,11 +239,11 @@ func (s *session) openForAll(ctx context.Context, rev int64, was shared) (*link,
 		}
 		if local {
 			s.t.shares.end(late, s.key.key, 0)
-			s.setLevel(ctx, l, st.Level)
+			l.level = st.Level
 		}
 		return l, err
 	}
-	s.setLevel(ctx, l, st.Level)
+	l.level = st.Level
 	st.Version, st.ID, st.Server, st.Since = l.version, l.id, l.server.Raw, l.born.Unix()
 	switch next, err := s.t.shares.swap(ctx, s.key.key, rev, st); {
 	case err != nil:

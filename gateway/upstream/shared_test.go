@@ -82,7 +82,7 @@ func (m *sharedMap) End(_ context.Context, key string, idle time.Duration) ([]by
 // sharedSession is a session of an upstream client that talks to nobody.
 func sharedSession(t *testing.T, m *sharedMap) *session {
 	t.Helper()
-	h, err := New(Config{Name: "up", URL: "http://127.0.0.1:1/", Replica: m.own, Sessions: m, ProbeTimeout: 2 * time.Second})
+	h, err := New(Config{Name: "up", URL: "http://127.0.0.1:1/", Replica: m.own, Sessions: m, StartTimeout: 2 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

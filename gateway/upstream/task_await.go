@@ -240,7 +240,7 @@ func (t *serverTask) query(ctx context.Context, method string, params []byte) (j
 	defer late(nil)
 	y := t.request(method, params)
 	y.unseen = true
-	y.head = time.AfterFunc(t.x.w.cfg.ProbeTimeout, func() { late(errSlow) })
+	y.head = time.AfterFunc(t.x.w.cfg.StartTimeout, func() { late(errSlow) })
 	defer y.head.Stop()
 	m, err := y.run(ctx)
 	if se, ok := err.(*statusError); ok && se.answer() != nil && !se.lost() {

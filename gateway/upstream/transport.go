@@ -55,7 +55,7 @@ func newOlder(w *wire) *sse.Transport {
 	return sse.New(sse.Config{
 		URL: w.url, Base: w.transport, Always: w.cfg.Way == WaySSE,
 		Idle: w.cfg.SessionIdle, MaxEvent: w.cfg.MaxResult,
-		Patience: w.cfg.ProbeTimeout / 2, Logger: w.log,
+		Patience: w.cfg.StartTimeout / 2, Logger: w.log,
 	})
 }
 

@@ -72,7 +72,7 @@ func (w *wire) nextID() string {
 
 // slow bounds one request of a handshake.
 func (w *wire) slow(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, w.cfg.ProbeTimeout, errSlow)
+	return context.WithTimeoutCause(ctx, w.cfg.StartTimeout, errSlow)
 }
 
 // maxErrorBody bounds what is read of a response that is an error anyway.

@@ -50,7 +50,7 @@ upstreams:
     command: %q
     args: ["%s"]
     env: %s
-    probe_timeout: 30s
+    start_timeout: 30s
 `, nodeBinary(dir), strings.Join(append([]string{script}, c.args...), `", "`), c.env))...)
 			for _, version := range []string{"2025-11-25", "2026-07-28"} {
 				session := connectAs(t, g.url, version)

@@ -30,7 +30,7 @@ upstreams:
     args: [%q, stdio]
     env: {PATH: "${PATH}"}
     cwd: %q
-    probe_timeout: 30s
+    start_timeout: 30s
     defaults: {grace: 500ms}
 `, more, nodeBinary(dir), script, dir)
 }

@@ -166,7 +166,7 @@ func tableGateway(t *testing.T, targets map[string]target, servers []tableServer
 					policy = `"without_tasks":"handle","without_tasks_after":"400ms","defaults":{"tasks":"never"},` +
 						`"tools":[{"match":"slow","tasks":"auto"},{"match":"simulate-*","tasks":"auto"}]`
 				}
-				fmt.Fprintf(&yaml, "  - {\"name\":%q,\"path\":%q,%s,\"probe_timeout\":\"60s\",%s\n", name, "/"+name, policy, where[1:])
+				fmt.Fprintf(&yaml, "  - {\"name\":%q,\"path\":%q,%s,\"start_timeout\":\"60s\",%s\n", name, "/"+name, policy, where[1:])
 			}
 		}
 	}

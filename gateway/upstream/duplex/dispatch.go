@@ -3,85 +3,91 @@ package duplex
 import (
 	"bytes"
 	"io"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
 	"unicode/utf8"
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/shim"
 )
 
-// maxGarbage is how many things in a row may be no messages. Programs exist that print a
-// greeting to their standard output, which they must not (protocol.md 5.3).
-const maxGarbage = 100
-
-// maxReplies is how many requests of a server are answered at a time in the gateway's name.
-const maxReplies = 16
+const (
+	// maxReplies is how many requests of a server are answered at a time in the gateway's name.
+	maxReplies = 16
+	// maxHeld is how many questions wait until the client of a session can be asked, and
+	// holdFor is for how long.
+	maxHeld = 64
+	holdFor = 10 * time.Second
+	// garbageInterval is how often it is logged that a server says what is no message.
+	garbageInterval = 10 * time.Second
+)
 
 // run reads what the server says until it ends, and waits for its end.
 func (s *server) run() {
 	e := s.link.Fate(s.read())
 	s.mu.Lock()
 	expected, served := s.over, s.served
+	probed := s.era == mcp.NoEra && s.session == ""
 	e.Usual = e.Usual && served && len(s.asked) == 0
 	s.mu.Unlock()
 	if !expected { // the gateway has not ended it
-		s.t.ended(s, e, served)
+		s.t.ended(s, e, served, probed)
 		s.fail(e)
 	}
 	s.link.Stop()
 	s.link.Close()
+	s.t.bury(s)
 }
 
-// read hands out messages until there are no more.
+// read hands out messages until there are no more. What is none is skipped: programs print
+// to their standard output, which they must not (protocol.md 5.3).
 func (s *server) read() error {
-	for garbage := 0; garbage < maxGarbage; {
+	var logged time.Time
+	for skipped := 0; ; {
 		said, err := s.link.Receive()
 		if err != nil {
 			return err
 		}
-		if len(bytes.TrimSpace(said)) == 0 {
+		if len(bytes.TrimSpace(said)) == 0 || s.take(said) {
 			continue
 		}
-		if s.take(said) {
-			garbage = 0
-			continue
-		}
-		if garbage++; garbage == 1 {
-			s.t.cfg.Logger.Warn("the server sent what is no JSON-RPC message", "bytes", len(said))
+		skipped++
+		if now := time.Now(); now.Sub(logged) >= garbageInterval {
+			s.t.cfg.Logger.Warn("the server sent what is no JSON-RPC message", "times", skipped, "bytes", len(said))
+			logged, skipped = now, 0
 		}
 	}
-	return ErrGarbage
 }
 
-// take reads what was received.
+// take takes what was received to where it belongs; false if it is no message.
 func (s *server) take(said []byte) bool {
 	if !utf8.Valid(said) {
 		said = bytes.ToValidUTF8(said, []byte("\uFFFD"))
 	}
 	jsonrpc.OneLine(said) // a line break would end a line of an event stream
-	return s.message(said)
-}
-
-// message takes one message to where it belongs; false if it is none.
-func (s *server) message(raw []byte) bool {
-	m, err := jsonrpc.ParseLenient(raw)
+	m, err := jsonrpc.ParseLenient(said)
 	if err != nil {
-		return false
+		return s.spoilt(said, err)
 	}
 	s.mu.Lock()
-	if !s.served {
-		s.served = true
-		defer s.t.works()
-	}
+	first := !s.served
+	s.served = true
 	s.mu.Unlock()
+	if first {
+		s.t.works(s)
+	}
 	switch m.Kind {
 	case jsonrpc.Result, jsonrpc.ErrorResponse:
 		s.answered(m)
 	case jsonrpc.Notification:
 		for _, st := range s.hearers(m) {
-			st.put(m.Raw)
+			st.put(m)
 		}
-		if m.Method == mcp.NotifyCancelled && !s.key.legacy {
-			s.unsubscribed(m)
+		if m.Method == mcp.NotifyCancelled {
+			s.withdrawn(m)
 		}
 	case jsonrpc.Request:
 		s.question(m)
@@ -89,13 +95,37 @@ func (s *server) message(raw []byte) bool {
 	return true
 }
 
-// unsubscribed ends the stream of a subscriptions/listen that the server has cancelled. Some
-// answer it as well, some do not (protocol.md 1.3).
-func (s *server) unsubscribed(m jsonrpc.Message) {
+// idMember finds the id of what may be a message and is no JSON: Python writes NaN, for one.
+var idMember = regexp.MustCompile(`"id"\s*:\s*("(?:[^"\\]|\\.)*"|-?[0-9]+)`)
+
+// spoilt fails the request that an unreadable answer belongs to. It reports false where none
+// is known.
+func (s *server) spoilt(said []byte, why error) bool {
+	s.mu.Lock()
+	var st *stream
+	for _, found := range idMember.FindAllSubmatch(said, -1) {
+		if st = s.asked[keyOf(found[1])]; st != nil {
+			delete(s.asked, st.id.Key())
+			s.rest()
+			break
+		}
+	}
+	s.mu.Unlock()
+	if st == nil {
+		return false
+	}
+	st.end(&shim.UpstreamError{Kind: KindProtocol, Message: "the server sent an answer that is no JSON-RPC message", Err: why})
+	return true
+}
+
+// withdrawn takes the cancellation of a question that is held, or of a subscriptions/listen,
+// whose stream it ends. Some servers answer that as well, some do not (protocol.md 1.3).
+func (s *server) withdrawn(m jsonrpc.Message) {
 	id, _ := jsonrpc.Get(m.Params, "requestId")
 	s.mu.Lock()
+	s.held = slices.DeleteFunc(s.held, func(q jsonrpc.Message) bool { return q.ID.Key() == keyOf(id) })
 	st := s.asked[keyOf(id)]
-	if st == nil || st.method != mcp.MethodListen {
+	if s.session != "" || st == nil || st.method != mcp.MethodListen {
 		s.mu.Unlock()
 		return
 	}
@@ -105,55 +135,84 @@ func (s *server) unsubscribed(m jsonrpc.Message) {
 	st.end(io.EOF)
 }
 
-// answered takes an answer to the stream of its request. An error without an id belongs to the
-// only request in flight.
+// answered takes an answer to the stream of its request.
 func (s *server) answered(m jsonrpc.Message) {
 	s.mu.Lock()
 	st := s.asked[m.ID.Key()]
 	if st == nil && m.ID.IsZero() {
-		st = s.only("")
+		st = s.blamed()
 	}
-	if st != nil {
-		delete(s.asked, st.id.Key())
-		s.rest()
+	if st == nil { // its caller has gone, or it is nobody's
+		s.mu.Unlock()
+		return
 	}
+	delete(s.asked, st.id.Key())
+	s.notes = slices.DeleteFunc(s.notes, func(serial int) bool { return serial < st.serial })
+	s.learn(st, m)
+	session, refused := s.session, st.method == mcp.MethodInitialize && m.Kind != jsonrpc.Result
+	if refused {
+		s.session = ""
+	}
+	s.rest()
 	s.mu.Unlock()
-	if st == nil {
-		return // its caller has gone
+	if refused {
+		s.t.forget(session)
+		s.t.offer(s)
 	}
 	st.answer(m.Raw)
-	switch {
-	case st.method == mcp.MethodInitialize:
-		s.greeted(st, m)
-	case st.method == mcp.MethodDiscover && s.probe:
-		s.judge(m)
+}
+
+// blamed is the request that an error without an id belongs to: the only one in flight, unless
+// the error may be the answer to a notification, which servers written by hand give. s.mu is
+// held.
+func (s *server) blamed() *stream {
+	if len(s.notes) > 0 {
+		s.notes = s.notes[1:]
+		return nil
+	}
+	return s.only()
+}
+
+// learn takes note of what an answer says of the server. s.mu is held.
+func (s *server) learn(st *stream, m jsonrpc.Message) {
+	switch st.method {
+	case mcp.MethodInitialize:
+		if m.Kind == jsonrpc.Result {
+			s.era = mcp.Legacy
+		}
+	case mcp.MethodDiscover:
+		if s.session == "" && isModern(m) {
+			s.era = mcp.Modern
+		}
+	case mcp.MethodTasksGet, mcp.MethodTasksUpdate, mcp.MethodTasksResult:
+		s.task = time.Now().Add(taskUse)
+	case mcp.MethodToolsCall:
+		var found [2][]byte
+		found[0], _ = jsonrpc.Get(m.Result, "task", "taskId")
+		found[1], _ = jsonrpc.Get(m.Result, "taskId")
+		if found[0] != nil || found[1] != nil {
+			s.task = time.Now().Add(taskUse)
+		}
 	}
 }
 
-// judge reads the answer to the first server/discover.
-func (s *server) judge(m jsonrpc.Message) {
-	s.mu.Lock()
-	s.proven = s.proven || modern(m)
-	proven := s.proven
-	s.mu.Unlock()
-	if !proven {
-		s.quit() // the request may have confused it; a legacy session gets another process
-	}
-}
-
-// doubt ends a server that has not answered its first server/discover in time.
+// doubt answers a server/discover in the name of a server that is silent. It may be one that
+// skips what it does not know, or that takes long to begin.
 func (s *server) doubt(st *stream) {
 	s.mu.Lock()
-	silent := s.asked[st.id.Key()] == st && !s.proven
+	silent := s.asked[st.id.Key()] == st
+	if silent {
+		delete(s.asked, st.id.Key())
+	}
 	s.mu.Unlock()
 	if silent {
-		s.quit() // which answers in its name
+		st.answer(unknownMethod(st.id))
 	}
 }
 
-// modern reports whether the answer to server/discover is that of a server which can be spoken
-// to in a modern version (protocol.md 2.10).
-func modern(m jsonrpc.Message) bool {
+// isModern reports whether the answer to server/discover is that of a server which can be
+// spoken to in a modern version (protocol.md 2.10).
+func isModern(m jsonrpc.Message) bool {
 	if m.Error != nil {
 		switch m.Error.Code {
 		case mcp.CodeUnsupportedVersion, mcp.CodeHeaderMismatch, mcp.CodeMissingCapability, mcp.CodeDraftUnsupportedVersion:
@@ -170,21 +229,50 @@ func modern(m jsonrpc.Message) bool {
 	return false
 }
 
-// question takes a request of the server to the session that it is for. A ping is answered,
-// and what is for nobody is refused: the server waits for an answer.
+// question takes a request of the server to the session that it is for: to its GET stream, or
+// else to its newest request. While there is none, the question is held. A ping is answered,
+// and a question for nobody is refused: the server waits for an answer.
 func (s *server) question(m jsonrpc.Message) {
 	if m.Method == mcp.MethodPing {
 		s.reply(jsonrpc.AppendResult(nil, m.ID, nil))
 		return
 	}
 	s.mu.Lock()
-	st := s.outside()
-	s.mu.Unlock()
-	if st == nil {
-		s.reply(jsonrpc.AppendError(nil, m.ID, &jsonrpc.Error{Code: mcp.CodeMethodNotFound, Message: "there is nobody to ask"}))
-		return
+	var st *stream
+	switch {
+	case s.session == "":
+	case m.Method == mcp.MethodRootsList && s.askable: // no request asks for those
+		st = s.get
+	default:
+		st = s.aside(mayAsk)
 	}
-	st.put(m.Raw)
+	held := st == nil && s.askable && s.session != "" && len(s.held) < maxHeld && !s.over
+	if held {
+		if len(s.held) == 0 {
+			s.patient = time.AfterFunc(holdFor, s.release)
+		}
+		s.held = append(s.held, m)
+	}
+	s.mu.Unlock()
+	if !held && (st == nil || !st.put(m)) {
+		s.refuse(m)
+	}
+}
+
+// release refuses what was held for too long.
+func (s *server) release() {
+	s.mu.Lock()
+	held := s.held
+	s.held = nil
+	s.mu.Unlock()
+	for _, m := range held {
+		s.refuse(m)
+	}
+}
+
+// refuse answers a question that nobody can be asked.
+func (s *server) refuse(m jsonrpc.Message) {
+	s.reply(jsonrpc.AppendError(nil, m.ID, &jsonrpc.Error{Code: mcp.CodeMethodNotFound, Message: "there is nobody to ask"}))
 }
 
 // reply answers the server, unless that does not read.
@@ -196,29 +284,44 @@ func (s *server) reply(message []byte) {
 	}
 }
 
-// hearers are the streams that a notification belongs to.
+// hearers are the streams that a notification belongs to: that of the request or the
+// subscription that it names; else those of the session that the server is; else nobody's. A
+// server that requests of one user share may mean the only one of them.
 func (s *server) hearers(m jsonrpc.Message) []*stream {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var st *stream
 	if id, ok := jsonrpc.Get(m.Params, "_meta", mcp.MetaSubscriptionID); ok {
 		return some(s.asked[keyOf(id)])
 	}
+	legacy := s.session != ""
 	switch m.Method {
 	case mcp.NotifyProgress:
 		token, _ := jsonrpc.Get(m.Params, mcp.MetaProgressToken)
-		return some(s.asked[keyOf(token)])
+		st := s.asked[keyOf(token)]
+		switch { // of a task: whoever has it knows the token
+		case st == nil && legacy && s.get != nil:
+			return some(s.get)
+		case st == nil && legacy:
+			return s.all()
+		}
+		return some(st)
 	case mcp.NotifyCancelled: // of a question: wherever that went
-		return s.all(true)
+		if legacy {
+			return s.all()
+		}
+		return nil
 	case mcp.NotifyMessage: // it does not say to which request it belongs
-		if st = s.only(""); st != nil {
+		if st := s.only(); st != nil && s.isPrivate() {
 			return some(st)
 		}
 	}
-	if len(s.gets) == 0 && s.key.legacy {
-		return some(s.outside())
+	switch {
+	case legacy:
+		return some(s.aside(func(*stream) bool { return true }))
+	case s.owner.Private:
+		return s.listening()
 	}
-	return s.all(false)
+	return nil
 }
 
 func some(st *stream) []*stream {
@@ -237,26 +340,34 @@ func keyOf(raw []byte) string {
 	return id.Key()
 }
 
-// all are the streams of those who listen, and of all requests in flight if calls is set.
-// s.mu is held.
-func (s *server) all(calls bool) (list []*stream) {
-	for _, st := range s.gets {
-		list = append(list, st)
-	}
+// all are the streams of the session. s.mu is held.
+func (s *server) all() []*stream {
+	list := some(s.get)
 	for _, st := range s.asked {
-		if calls || st.method == mcp.MethodListen {
-			list = append(list, st)
-		}
+		list = append(list, st)
 	}
 	return list
 }
 
-// only is the only request in flight, of one session if that is given; nil if there are
-// several. s.mu is held.
-func (s *server) only(session string) (found *stream) {
+// listening are the streams of subscriptions, and where there are none, that of the only
+// request. s.mu is held.
+func (s *server) listening() (list []*stream) {
+	for _, st := range s.asked {
+		if st.method == mcp.MethodListen {
+			list = append(list, st)
+		}
+	}
+	if list == nil {
+		list = some(s.only())
+	}
+	return list
+}
+
+// only is the only request in flight; nil if there are several. s.mu is held.
+func (s *server) only() (found *stream) {
 	for _, st := range s.asked {
 		switch {
-		case st.method == mcp.MethodListen, session != "" && st.session != session:
+		case st.method == mcp.MethodListen:
 		case found != nil:
 			return nil
 		default:
@@ -266,28 +377,23 @@ func (s *server) only(session string) (found *stream) {
 	return found
 }
 
-// outside is the stream for what belongs to no request: that of the session whose requests are
-// in flight, or of the only session. It is nil where that is not clear: nobody must be asked
-// in the name of another. s.mu is held.
-func (s *server) outside() *stream {
-	session, clear := "", true
+// aside is the stream for what belongs to no request of the session: that of the GET, or else
+// that of the newest request that may have it. s.mu is held.
+func (s *server) aside(may func(*stream) bool) *stream {
+	if s.get != nil {
+		return s.get
+	}
 	var newest *stream
 	for _, st := range s.asked {
-		clear = clear && (session == "" || session == st.session)
-		session = st.session
-		if newest == nil || st.serial > newest.serial {
+		if st.method != mcp.MethodInitialize && may(st) && (newest == nil || st.serial > newest.serial) {
 			newest = st
 		}
 	}
-	if session == "" && len(s.sessions) == 1 {
-		for session = range s.sessions {
-		}
-	}
-	if !clear {
-		return nil
-	}
-	if st := s.gets[session]; st != nil {
-		return st
-	}
 	return newest
+}
+
+// mayAsk reports whether a question may go to the stream of a request: a client that is asked for
+// a list waits for nothing else.
+func mayAsk(st *stream) bool {
+	return st.method != mcp.MethodPing && !strings.HasSuffix(st.method, "/list")
 }

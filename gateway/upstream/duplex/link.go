@@ -17,7 +17,6 @@ type Link interface {
 	Send(ctx context.Context, m Message) error
 	// Receive returns the next message, which is the caller's. Errors are final.
 	Receive() ([]byte, error)
-	// Fate says why nothing more is received: of an error of Receive, or of ErrGarbage.
 	Fate(err error) *Ending
 	// Stop begins to end the server in order, and returns at once.
 	Stop()
@@ -37,12 +36,8 @@ type Message struct {
 	Heard <-chan struct{}
 }
 
-var (
-	// ErrOver is the error of a server that takes no more messages.
-	ErrOver = errors.New("the server takes no more messages")
-	// ErrGarbage is given to Link.Fate after too much that is no JSON-RPC message.
-	ErrGarbage = errors.New("that is no message")
-)
+// ErrOver is the error of a server that takes no more messages.
+var ErrOver = errors.New("the server takes no more messages")
 
 // Refusal is the error of a message, or of a Link that cannot be opened, where a server has
 // said so by HTTP. RoundTrip returns its response.

@@ -12,31 +12,46 @@ import (
 	"taskgate/shim"
 )
 
+// taskUse is how long a server counts as used after it was asked about a task: until it is asked
+// again, at the latest. A client asks once a minute at least.
+const taskUse = 2 * time.Minute
+
 // server is one server that runs: who uses it, and what it was asked. The Transport owns it
 // and waits for its end. mu guards what follows it; it is never held while t.mu is taken.
 type server struct {
 	t       *Transport
 	link    Link
-	key     serverKey
-	own     bool          // it is that of one session
-	private bool          // it is that of one session or principal
-	probe   bool          // its first message is server/discover, of which it may die
+	owner   Owner // whose modern requests may share it
+	begun   time.Time
 	replies chan struct{} // places for those who answer the server in the gateway's name
 
-	mu       sync.Mutex
-	over     bool               // it takes no more requests
-	served   bool               // it has said something
-	proven   bool               // it has answered its first server/discover as a modern one
-	serial   int                // of the newest stream
-	asked    map[string]*stream // requests in flight, by the key of their id
-	gets     map[string]*stream // of GET requests, by session
-	sessions map[string]bool    // legacy
-	hello    []byte             // the result of the handshake
-	greeting *stream            // the handshake in flight
-	waiting  []*stream          // further handshakes, which get the same answer
-	told     bool               // notifications/initialized was sent
-	idle     *time.Timer        // ends it while nobody uses it; nil for never
-	since    time.Time          // nobody uses it since then
+	mu      sync.Mutex
+	over    bool               // it takes no more requests
+	served  bool               // it has said something
+	era     mcp.Era            // NoEra until it is known
+	session string             // "" where there is none
+	askable bool               // the client of the session can be asked
+	serial  int                // of what was sent last
+	notes   []int              // what was sent and is not answered, by serial, oldest first
+	asked   map[string]*stream // requests in flight, by the key of their id
+	get     *stream            // of the GET request; nil for none
+	held    []jsonrpc.Message  // questions that nobody can be asked yet
+	patient *time.Timer        // refuses them
+	idle    *time.Timer        // ends it while nobody uses it; nil for never
+	since   time.Time          // nobody uses it since then
+	task    time.Time          // until then a task is in use
+}
+
+// begin takes note that a session is asked for, with the parameters of its initialize.
+func (s *server) begin(session string, params []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.session, s.askable = session, false
+	for _, kind := range []string{"elicitation", "sampling", "roots"} {
+		if v, _ := jsonrpc.Get(params, "capabilities", kind); jsonrpc.IsObject(v) {
+			s.askable = true
+		}
+	}
 }
 
 // add takes note of a request in flight.
@@ -46,16 +61,14 @@ func (s *server) add(st *stream) bool {
 	if s.over {
 		return false
 	}
-	s.open(st)
-	s.asked[st.id.Key()] = st
-	return true
-}
-
-// open takes note that a stream is the newest one. s.mu is held.
-func (s *server) open(st *stream) {
+	if s.session == "" && st.method != mcp.MethodDiscover {
+		s.era = mcp.Modern
+	}
 	s.serial++
 	st.serial = s.serial
+	s.asked[st.id.Key()] = st
 	s.busy()
+	return true
 }
 
 // busy stops the timer of an idle server. s.mu is held.
@@ -65,17 +78,27 @@ func (s *server) busy() {
 	}
 }
 
+// isUsed reports whether a request, a listener or a task needs the server. s.mu is held.
+func (s *server) isUsed() bool {
+	return len(s.asked) > 0 || s.get != nil || time.Now().Before(s.task)
+}
+
 // rest starts the timer of a server that nobody uses. s.mu is held.
 func (s *server) rest() {
-	if len(s.asked)+len(s.gets) > 0 || s.over {
+	if len(s.asked) > 0 || s.get != nil || s.over {
 		return
 	}
 	s.since = time.Now()
-	switch d := s.t.cfg.Idle; {
-	case d <= 0:
-	case s.idle == nil:
+	d := s.t.cfg.Idle
+	if d <= 0 {
+		return
+	}
+	if left := time.Until(s.task); left > d {
+		d = left
+	}
+	if s.idle == nil {
 		s.idle = time.AfterFunc(d, s.expire)
-	default:
+	} else {
 		s.idle.Reset(d)
 	}
 }
@@ -84,7 +107,14 @@ func (s *server) rest() {
 func (s *server) unused() (time.Time, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.since, len(s.asked)+len(s.gets) == 0 && !s.over
+	return s.since, !s.isUsed() && !s.over
+}
+
+// isOver reports whether the server takes no more requests.
+func (s *server) isOver() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.over
 }
 
 // expire ends a server that is idle.
@@ -99,12 +129,20 @@ func (s *server) expire() {
 func (s *server) retire() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.over || len(s.asked)+len(s.gets) > 0 {
+	if s.over || s.isUsed() {
 		return false
 	}
-	s.over = true
-	s.busy()
+	s.close()
 	return true
+}
+
+// close has the server take no more requests. s.mu is held.
+func (s *server) close() {
+	s.over, s.held = true, nil
+	s.busy()
+	if s.patient != nil {
+		s.patient.Stop()
+	}
 }
 
 // quit ends the server in order. It takes no more requests; those in flight fail.
@@ -120,19 +158,18 @@ func (s *server) fail(e *Ending) {
 		s.mu.Unlock()
 		return
 	}
-	s.over = true
-	s.busy()
-	asked, gets := s.asked, s.gets
-	s.asked, s.gets, s.waiting, s.greeting = nil, nil, nil, nil
+	s.close()
+	asked, get := s.asked, s.get
+	s.asked, s.get = nil, nil
 	why := s.failure(e)
-	silent := s.probe && !s.proven
+	unknown := s.era == mcp.NoEra && s.t.cfg.Silence > 0
 	s.mu.Unlock()
 	s.t.remove(s)
-	for _, st := range gets {
-		st.end(why)
+	if get != nil {
+		get.end(why)
 	}
 	for _, st := range asked {
-		if silent && st.method == mcp.MethodDiscover {
+		if unknown && st.method == mcp.MethodDiscover {
 			st.answer(unknownMethod(st.id))
 			continue
 		}
@@ -146,12 +183,15 @@ func unknownMethod(id jsonrpc.ID) []byte {
 	return jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: mcp.CodeMethodNotFound, Message: "the server has not answered"})
 }
 
+// isPrivate reports whether all that the server says is for one user. s.mu is held.
+func (s *server) isPrivate() bool { return s.session != "" || s.owner.Private }
+
 // failure is the error of a request in flight. What a server has said may be about other
 // callers: it is shown where there are none. s.mu is held.
 func (s *server) failure(e *Ending) *shim.UpstreamError {
 	ue := &shim.UpstreamError{Kind: e.Kind, Message: s.t.cfg.What + " " + e.How, Err: e.Err}
 	if text := e.shown(); text != "" {
-		if s.private || !s.served {
+		if s.isPrivate() || !s.served {
 			ue.Message += ": " + text
 		} else {
 			ue.Err = errors.Join(e.Err, errors.New(text))
@@ -166,11 +206,6 @@ func (s *server) ask(ctx context.Context, st *stream, m Message) error {
 	if !s.add(st) {
 		return ErrOver
 	}
-	return s.write(ctx, st, m)
-}
-
-// write sends a request that add has taken note of.
-func (s *server) write(ctx context.Context, st *stream, m Message) error {
 	m.Heard = st.wake // the reader looks before it waits for the next signal
 	err := s.link.Send(ctx, m)
 	if err == nil {
@@ -187,7 +222,7 @@ func (s *server) write(ctx context.Context, st *stream, m Message) error {
 	}
 	why := st.failed()
 	if why == io.EOF {
-		return nil // a probe that is answered in the server's name
+		return nil // a server/discover that is answered in the server's name
 	}
 	st.Close()
 	if ue, ok := errors.AsType[*shim.UpstreamError](why); ok {
@@ -205,16 +240,16 @@ func (s *server) left(st *stream) {
 	if open {
 		delete(s.asked, st.id.Key())
 	}
-	if s.gets[st.session] == st {
-		delete(s.gets, st.session)
+	if s.get == st {
+		s.get = nil
 	}
-	lost := open && st == s.greeting
+	era := s.era
 	s.rest()
 	s.mu.Unlock()
 	switch {
-	case lost: // whether the handshake succeeds will not be known
+	case open && st.method == mcp.MethodInitialize: // whether the handshake succeeds will not be known
 		s.quit()
-	case open && !s.key.legacy && st.method != mcp.MethodDiscover:
+	case open && era == mcp.Modern && st.method != mcp.MethodDiscover:
 		// Over HTTP the end of the connection is the cancellation (protocol.md H6).
 		s.later(mcp.AppendCancelled(nil, st.id, ""), func() {})
 	}
@@ -229,87 +264,41 @@ func (s *server) later(message []byte, done func()) {
 		done()
 		return
 	}
+	s.note()
 	s.t.running.Go(func() { // the Transport still waits for the goroutine that reads
 		defer done()
-		err := s.link.Send(context.Background(), Message{Bytes: message}) // bounded by the Link
+		err := s.link.Send(context.Background(), Message{Bytes: message}) // ends with the server
 		if r, ok := errors.AsType[*Refusal](err); ok {
 			r.Response.Body.Close()
 		}
 	})
 }
 
-// greet shakes hands for one session. A server knows one handshake (protocol.md 5.2, 5.3): where
-// sessions share it, each gets the answer to the first.
-func (s *server) greet(ctx context.Context, st *stream, m Message) error {
-	s.mu.Lock()
-	if s.over {
-		s.mu.Unlock()
-		return ErrOver
-	}
-	s.sessions[st.session] = true
-	s.open(st)
-	s.asked[st.id.Key()] = st
-	hello, first := s.hello, s.hello == nil && s.greeting == nil
-	switch {
-	case first:
-		s.greeting = st
-	case hello == nil:
-		s.waiting = append(s.waiting, st)
-	default:
-		delete(s.asked, st.id.Key())
-		s.rest()
-	}
-	s.mu.Unlock()
-	switch {
-	case first:
-		return s.write(ctx, st, m)
-	case hello != nil:
-		st.answer(jsonrpc.AppendResult(nil, st.id, hello))
-	}
-	return nil
-}
+// maxNotes is how many messages are remembered that a server may answer, though it must not.
+const maxNotes = 64
 
-// greeted hands the answer to the handshake to all who wait for it.
-func (s *server) greeted(st *stream, m jsonrpc.Message) {
-	s.mu.Lock()
-	if s.greeting != st {
-		s.mu.Unlock()
-		return
-	}
-	s.greeting = nil
-	waiting := s.waiting
-	s.waiting = nil
-	for _, other := range waiting {
-		delete(s.asked, other.id.Key())
-	}
-	if m.Kind == jsonrpc.Result {
-		s.hello = m.Result
-	}
-	s.rest()
-	s.mu.Unlock()
-	for _, other := range waiting {
-		if m.Kind == jsonrpc.Result {
-			other.answer(jsonrpc.AppendResult(nil, other.id, m.Result))
-		} else {
-			other.answer(jsonrpc.AppendError(nil, other.id, m.Error))
-		}
-	}
-	if m.Kind != jsonrpc.Result {
-		s.quit()
+// note takes note of a message that is not answered. s.mu is held.
+func (s *server) note() {
+	s.serial++
+	if len(s.notes) < maxNotes {
+		s.notes = append(s.notes, s.serial)
 	}
 }
 
-// listen opens the stream of a session for what belongs to no request. It takes the place of
-// one that is open.
+// listen opens the stream of the session for what belongs to no request. It takes the place
+// of one that is open, and has the questions that have waited for it.
 func (s *server) listen(st *stream) bool {
 	s.mu.Lock()
-	if s.over || !s.sessions[st.session] {
+	if s.over || s.session == "" {
 		s.mu.Unlock()
 		return false
 	}
-	old := s.gets[st.session]
-	s.open(st)
-	s.gets[st.session] = st
+	old, held := s.get, s.held
+	s.get, s.held = st, nil
+	s.busy()
+	for _, m := range held {
+		st.put(m)
+	}
 	s.mu.Unlock()
 	if old != nil {
 		old.end(io.EOF)
@@ -317,34 +306,14 @@ func (s *server) listen(st *stream) bool {
 	return true
 }
 
-// leave ends a session. A server that is not shared ends with it.
-func (s *server) leave(session string) {
+// tell sends what is not answered.
+func (s *server) tell(ctx context.Context, m Message) error {
 	s.mu.Lock()
-	delete(s.sessions, session)
-	st := s.gets[session]
-	delete(s.gets, session)
-	alone := s.own
-	s.rest()
+	over := s.over
+	s.note()
 	s.mu.Unlock()
-	if st != nil {
-		st.end(io.EOF)
-	}
-	if alone {
-		s.quit()
-	}
-}
-
-// tell sends what is not answered. Of several handshakes, the first to be completed counts.
-func (s *server) tell(ctx context.Context, method string, m Message) error {
-	s.mu.Lock()
-	over, again := s.over, method == mcp.NotifyInitialized && s.told
-	s.told = s.told || method == mcp.NotifyInitialized
-	s.mu.Unlock()
-	switch {
-	case over:
+	if over {
 		return ErrOver
-	case again:
-		return nil
 	}
 	return s.link.Send(ctx, m)
 }

@@ -7,27 +7,120 @@ import (
 	"net/http"
 	"time"
 
+	"taskgate/internal/mcp"
 	"taskgate/shim"
 )
 
 // busyPause is when a caller may come back that found all servers in use.
 const busyPause = time.Second
 
-// server finds the server of this key, or opens it. One of a session's own is always opened.
-func (t *Transport) server(ctx context.Context, header http.Header, k serverKey, own, probe bool) (*server, error) {
+// starts is what is known of the starts of one owner.
+type starts struct {
+	failures int       // in a row: servers that ended soon
+	again    time.Time // none is opened before
+	why      *Ending   // of the latest failure
+}
+
+// shareOf is the server that the modern requests of an owner share. One of them opens it, and
+// the others wait for that.
+func (t *Transport) shareOf(ctx context.Context, header http.Header, owner Owner) (*server, error) {
+	for {
+		t.mu.Lock()
+		if s := t.shared[owner.Name]; s != nil {
+			t.mu.Unlock()
+			return s, nil
+		}
+		if begun := t.starting[owner.Name]; begun != nil {
+			t.mu.Unlock()
+			select {
+			case <-begun:
+				continue
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			}
+		}
+		begun := make(chan struct{})
+		t.starting[owner.Name] = begun
+		t.mu.Unlock()
+		s, err := t.open(ctx, header, owner, owner.Name)
+		t.mu.Lock()
+		if err == nil {
+			t.shared[owner.Name] = s
+		}
+		delete(t.starting, owner.Name)
+		close(begun)
+		t.mu.Unlock()
+		return s, err
+	}
+}
+
+// unclaimed is a server for a new session: one that was only asked which era it speaks, or
+// else a new one.
+func (t *Transport) unclaimed(req *http.Request) (*server, error) {
+	modern, legacy := t.cfg.Owner(req.Context(), false), t.cfg.Owner(req.Context(), true)
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	if s := t.shared[k]; s != nil && !own {
+	if s := t.shared[modern.Name]; s != nil && s.isUnclaimed() {
+		delete(t.shared, modern.Name)
+		t.servers[s] = legacy.Name
+		t.mu.Unlock()
 		return s, nil
 	}
-	if err := t.mayStart(); err != nil {
-		return nil, err
+	t.mu.Unlock()
+	return t.open(req.Context(), req.Header, modern, legacy.Name)
+}
+
+// offer takes back a server that has refused a session: it may speak the modern era. If its
+// owner has another one for that, it is ended.
+func (t *Transport) offer(s *server) {
+	t.mu.Lock()
+	free := t.shared[s.owner.Name] == nil && t.starting[s.owner.Name] == nil && !t.closed
+	if free {
+		t.shared[s.owner.Name] = s
+		t.servers[s] = s.owner.Name
+	}
+	t.mu.Unlock()
+	if !free {
+		s.quit()
+	}
+}
+
+// open opens a server when that may be. It counts as one of payer's; owner is whose modern
+// requests may share it.
+func (t *Transport) open(ctx context.Context, header http.Header, owner Owner, payer string) (*server, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for {
+		wait, err := t.mayOpen(payer)
+		if err != nil {
+			return nil, err
+		}
+		if !wait {
+			break
+		}
+		gone := t.gone
+		t.mu.Unlock()
+		// The end of a server wakes it, which is killed if it does not end by itself.
+		select {
+		case <-gone:
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+		t.mu.Lock()
+		if err != nil {
+			return nil, err
+		}
 	}
 	t.running.Add(1) // Close waits for what is begun
 	defer t.running.Done()
-	link, err := t.openLink(ctx, header, own)
+	t.opening[payer]++
+	t.mu.Unlock()
+	link, err := t.cfg.Open(ctx, header, &t.running, t.hurry)
+	t.mu.Lock()
+	if t.opening[payer]--; t.opening[payer] == 0 {
+		delete(t.opening, payer)
+	}
 	if e, ok := errors.AsType[*Ending](err); ok {
-		t.failed(e)
+		t.failed(payer, e, false)
 		return nil, &shim.UpstreamError{Kind: e.Kind, Message: t.cfg.What + " " + e.How, Err: e.Err, Unsent: true}
 	}
 	if err != nil {
@@ -39,84 +132,128 @@ func (t *Transport) server(ctx context.Context, header http.Header, k serverKey,
 		return nil, errClosing
 	}
 	s := &server{
-		t: t, link: link, key: k, own: own, private: k.owner != "", probe: probe && t.cfg.Silence > 0,
-		asked: make(map[string]*stream), gets: make(map[string]*stream), sessions: make(map[string]bool),
-		replies: make(chan struct{}, maxReplies), since: time.Now(),
+		t: t, link: link, owner: owner, begun: time.Now(), since: time.Now(),
+		asked: make(map[string]*stream), replies: make(chan struct{}, maxReplies),
 	}
-	t.servers[s] = true
-	if !own {
-		t.shared[k] = s
-	}
+	t.servers[s] = payer
 	t.running.Go(s.run)
 	return s, nil
-}
-
-// openLink opens a Link. Where it is for one session, others are not held up. t.mu is held.
-func (t *Transport) openLink(ctx context.Context, header http.Header, own bool) (Link, error) {
-	if own {
-		t.opening++
-		t.mu.Unlock()
-		defer func() {
-			t.mu.Lock()
-			t.opening--
-		}()
-	}
-	return t.cfg.Open(ctx, header, &t.running, t.hurry)
 }
 
 // errClosing is the error of a Transport that is closed.
 var errClosing = &shim.UpstreamError{Kind: KindUnreachable, Message: "the gateway is shutting down", Unsent: true}
 
-// mayStart reports why no server can be opened now. Where there are as many as there may be,
-// the one that has not been used for longest is ended. t.mu is held.
-func (t *Transport) mayStart() error {
+// mayOpen reports why no server can be opened for an owner now, or that one has to end before.
+// Where there are as many as there may be, the one that has not been used for longest is
+// ended. t.mu is held.
+func (t *Transport) mayOpen(owner string) (wait bool, err error) {
 	if t.closed {
-		return errClosing
+		return false, errClosing
 	}
-	if wait := time.Until(t.again); wait > 0 {
-		ue := &shim.UpstreamError{Kind: KindUnreachable, Message: t.cfg.What + " " + t.why.How, Err: t.why.Err, Unsent: true, RetryAfterMs: wait.Milliseconds() + 1}
-		if text := t.why.shown(); text != "" {
-			ue.Message += ": " + text
-		}
-		ue.Message += fmt.Sprintf(" (the next attempt can be made in %s)", wait.Round(100*time.Millisecond))
-		return ue
+	if err := t.pausing(owner); err != nil {
+		return false, err
 	}
-	if len(t.servers)+t.opening < t.cfg.Max {
-		return nil
+	all, own, ending, ownEnding := t.count(owner)
+	crowded := owner != "" && t.cfg.MaxOwner > 0 && own >= t.cfg.MaxOwner
+	switch {
+	case t.cfg.Exclusive && ownEnding:
+		return true, nil
+	case !crowded && all < t.cfg.Max:
+		return false, nil
+	case crowded && ownEnding, !crowded && ending:
+		return true, nil
 	}
 	var oldest *server
 	var since time.Time
-	for s := range t.servers {
+	for s, of := range t.servers {
+		if crowded && of != owner {
+			continue
+		}
 		if at, ok := s.unused(); ok && (oldest == nil || at.Before(since)) {
 			oldest, since = s, at
 		}
 	}
 	if oldest == nil || !oldest.retire() {
-		return &shim.BusyError{Key: t.cfg.MaxKey, Limit: t.cfg.MaxWhat, RetryAfter: busyPause}
+		return false, &shim.BusyError{Key: t.cfg.MaxKey, Limit: t.cfg.MaxWhat, RetryAfter: busyPause}
 	}
 	t.drop(oldest)
 	oldest.link.Stop()
-	return nil
+	return true, nil
 }
 
-// failed counts a server that could not be opened, or ended before it said anything. t.mu is
-// held.
-func (t *Transport) failed(why *Ending) {
-	t.again = time.Now().Add(min(t.cfg.FirstPause<<min(t.failures, 10), t.cfg.LastPause))
-	t.failures++
-	t.why = why
+// pausing is the error of an owner whose servers have ended too soon. t.mu is held.
+func (t *Transport) pausing(owner string) error {
+	p := t.starts[owner]
+	if p == nil || time.Until(p.again) <= 0 {
+		return nil
+	}
+	wait := time.Until(p.again)
+	ue := &shim.UpstreamError{Kind: KindUnreachable, Message: t.cfg.What + " " + p.why.How, Err: p.why.Err, Unsent: true, RetryAfterMs: wait.Milliseconds() + 1}
+	if text := p.why.shown(); text != "" {
+		ue.Message += ": " + text
+	}
+	ue.Message += fmt.Sprintf(" (the next attempt can be made in %s)", wait.Round(100*time.Millisecond))
+	return ue
 }
 
-// works takes note that a server has said something.
-func (t *Transport) works() {
+// count counts the servers there are and are being opened, and those of an owner; and whether
+// some of them are ending. t.mu is held.
+func (t *Transport) count(owner string) (all, own int, ending, ownEnding bool) {
+	for of, n := range t.opening {
+		if all += n; of == owner {
+			own += n
+		}
+	}
+	for s, of := range t.servers {
+		all++
+		over := s.isOver()
+		ending = ending || over
+		if of == owner {
+			own++
+			ownEnding = ownEnding || over
+		}
+	}
+	return all, own, ending, ownEnding
+}
+
+// failed counts a server that could not be opened, or that ended too soon. One that has served
+// may do so once. t.mu is held.
+func (t *Transport) failed(owner string, why *Ending, served bool) {
+	now := time.Now()
+	for name, p := range t.starts {
+		if p.again.Add(max(t.cfg.Short, t.cfg.LastPause)).Before(now) {
+			delete(t.starts, name)
+		}
+	}
+	p := t.starts[owner]
+	if p == nil {
+		p = &starts{}
+		t.starts[owner] = p
+	}
+	pauses := p.failures
+	if p.failures++; served {
+		pauses--
+	}
+	p.why, p.again = why, now
+	if pauses >= 0 {
+		p.again = now.Add(min(t.cfg.FirstPause<<min(pauses, 10), t.cfg.LastPause))
+	}
+}
+
+// works takes note that a server of an owner has said something, where only those count as
+// failures that do not.
+func (t *Transport) works(s *server) {
+	if t.cfg.Short > 0 {
+		return
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.failures, t.again = 0, time.Time{}
+	delete(t.starts, t.servers[s])
 }
 
 // ended takes note of the end of a server that the gateway has not ended. A server that dies
 // of a server/discover is not broken (protocol.md 2.10).
-func (t *Transport) ended(s *server, e *Ending, served bool) {
+func (t *Transport) ended(s *server, e *Ending, served, probed bool) {
 	log := t.cfg.Logger.With("how", e.How)
 	if e.Said != "" {
 		log = log.With("stderr", e.Said)
@@ -125,7 +262,7 @@ func (t *Transport) ended(s *server, e *Ending, served bool) {
 		log = log.With("err", e.Err)
 	}
 	switch {
-	case s.probe && !served:
+	case probed && !served && t.cfg.Silence > 0:
 		log.Debug("the server ended at its first server/discover")
 		return
 	case e.Usual:
@@ -133,25 +270,13 @@ func (t *Transport) ended(s *server, e *Ending, served bool) {
 	default:
 		log.Warn(t.cfg.What + " has ended")
 	}
-	if !served {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		t.failed(e)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if short := time.Since(s.begun) < t.cfg.Short; !served || short {
+		t.failed(t.servers[s], e, served)
+	} else {
+		delete(t.starts, t.servers[s])
 	}
-}
-
-// find is the server of a session; nil if there is none.
-func (t *Transport) find(session string) *server {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.sessions[session]
-}
-
-// forget drops a session.
-func (t *Transport) forget(session string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.sessions, session)
 }
 
 // remove drops a server that takes no more requests.
@@ -163,13 +288,28 @@ func (t *Transport) remove(s *server) {
 
 // drop is remove with t.mu held.
 func (t *Transport) drop(s *server) {
-	delete(t.servers, s)
-	if t.shared[s.key] == s {
-		delete(t.shared, s.key)
+	if t.shared[s.owner.Name] == s {
+		delete(t.shared, s.owner.Name)
 	}
 	for id, of := range t.sessions {
 		if of == s {
 			delete(t.sessions, id)
 		}
 	}
+}
+
+// bury takes note that nothing is left of a server.
+func (t *Transport) bury(s *server) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.servers, s)
+	close(t.gone)
+	t.gone = make(chan struct{})
+}
+
+// isUnclaimed reports whether a server was only asked which era it speaks.
+func (s *server) isUnclaimed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.over && s.era == mcp.NoEra && len(s.asked) == 0
 }

@@ -2,46 +2,50 @@ package duplex
 
 import (
 	"context"
-	"fmt"
 	"io"
+	"slices"
 	"sync"
-	"time"
 
 	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
 	"taskgate/internal/work"
-	"taskgate/shim"
 )
 
-// maxQueue is how many bytes wait in a stream for its reader. One message may be larger.
+// maxQueue is how many bytes wait in a stream for its reader before progress is merged and log
+// messages are dropped. One message may be larger. Questions and the newest progress have as
+// much again.
 const maxQueue = 256 << 10
 
 // stream is the body of a response: an event stream of the messages that belong to one
-// request, or of those that belong to none. Its server puts them in; the upstream client reads
-// it. mu guards what follows it.
+// request, or of those that belong to none. Its server puts them in, and never waits; the
+// upstream client reads it. mu guards what follows it.
 type stream struct {
-	s       *server
-	ctx     context.Context
-	id      jsonrpc.ID // of the request; zero for the stream of a GET
-	method  string
-	session string // "" for a modern server
-	serial  int    // newer streams have a larger one
+	s      *server
+	ctx    context.Context
+	id     jsonrpc.ID // of the request; zero for the stream of a GET
+	method string
+	serial int // newer streams have a larger one
 
 	wake chan struct{} // a signal: there is something to read
-	room chan struct{} // a signal: something was read
 	over chan struct{} // closed when nothing more is put in
 
-	mu     sync.Mutex
-	queue  [][]byte
-	size   int
-	err    error // the end of the stream, once the queue is empty
-	closed bool
+	mu      sync.Mutex
+	reading [][]byte // what is left of the event that is being read
+	queue   []event
+	size    int   // bytes in the queue
+	dropped int   // messages that did not fit
+	err     error // the end of the stream, once the queue is empty
+	closed  bool
 }
 
-func newStream(ctx context.Context, s *server, id jsonrpc.ID, method, session string) *stream {
-	return &stream{
-		s: s, ctx: ctx, id: id, method: method, session: session,
-		wake: make(chan struct{}, 1), room: make(chan struct{}, 1), over: make(chan struct{}),
-	}
+// event is a message that waits. token is that of its progress; "" for other messages.
+type event struct {
+	message []byte
+	token   string
+}
+
+func newStream(ctx context.Context, s *server, id jsonrpc.ID, method string) *stream {
+	return &stream{s: s, ctx: ctx, id: id, method: method, wake: make(chan struct{}, 1), over: make(chan struct{})}
 }
 
 // The parts of an event around a message.
@@ -50,39 +54,51 @@ var (
 	eventTail = []byte("\n\n")
 )
 
-// put adds a message, and waits for its reader where too many wait already. A reader that
-// does not read holds up the whole server: its stream is ended.
-func (st *stream) put(message []byte) {
-	var late *time.Timer
-	for !st.add(message) {
-		if late == nil {
-			late = time.NewTimer(st.s.t.cfg.ReadTimeout)
-			defer late.Stop()
-		}
-		select {
-		case <-st.room:
-		case <-st.over:
-			return
-		case <-late.C:
-			st.end(&shim.UpstreamError{Kind: KindClosed, Message: fmt.Sprintf("what the server said was not read for %s", st.s.t.cfg.ReadTimeout)})
-			return
-		}
-	}
-}
-
-// add adds a message if there is room. It reports true for a stream that is over.
-func (st *stream) add(message []byte) bool {
+// put adds a message. Of a reader that is slow the queue is bounded: progress takes the place
+// of what was said before under its token, and other notifications are counted instead. It
+// reports false for a question that does not fit. An answer always does.
+func (st *stream) put(m jsonrpc.Message) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	switch {
-	case st.closed || st.err != nil:
+	if st.closed || st.err != nil {
 		return true
-	case st.size > 0 && st.size+len(message) > maxQueue:
+	}
+	e := event{message: m.Raw}
+	if m.Method == mcp.NotifyProgress {
+		token, _ := jsonrpc.Get(m.Params, mcp.MetaProgressToken)
+		e.token = string(token)
+	}
+	size := st.size + len(e.message)
+	switch full := st.size > 0 && size > maxQueue; {
+	case !full || m.Kind == jsonrpc.Result || m.Kind == jsonrpc.ErrorResponse:
+	case e.token != "" && st.merge(e):
+		return true
+	case (e.token != "" || m.Kind == jsonrpc.Request) && size <= 2*maxQueue:
+	case m.Kind == jsonrpc.Request:
+		return false
+	default:
+		st.dropped++
+		return true
+	}
+	st.queue = append(st.queue, e)
+	st.size = size
+	work.Signal(st.wake)
+	return true
+}
+
+// merge puts progress in the place of that which waits under its token. st.mu is held.
+func (st *stream) merge(e event) bool {
+	i := slices.IndexFunc(st.queue, func(other event) bool { return other.token == e.token })
+	if i < 0 {
 		return false
 	}
-	st.queue = append(st.queue, eventHead, message, eventTail)
-	st.size += len(message)
-	work.Signal(st.wake)
+	for j := i + 1; j < len(st.queue); j++ { // the newest of them
+		if st.queue[j].token == e.token {
+			i = j
+		}
+	}
+	st.size += len(e.message) - len(st.queue[i].message)
+	st.queue[i] = e
 	return true
 }
 
@@ -97,12 +113,15 @@ func (st *stream) end(err error) {
 	if !st.closed {
 		close(st.over)
 	}
+	if st.dropped > 0 {
+		st.s.t.cfg.Logger.Warn("messages of the server were dropped, since they were not read in time", "messages", st.dropped)
+	}
 	work.Signal(st.wake)
 }
 
 // answer puts the last message in.
 func (st *stream) answer(message []byte) {
-	st.put(message)
+	st.put(jsonrpc.Message{Kind: jsonrpc.Result, Raw: message})
 	st.end(io.EOF)
 }
 
@@ -129,20 +148,20 @@ func (st *stream) take(p []byte) (n int, err error) {
 	if st.closed {
 		return 0, io.ErrClosedPipe
 	}
-	for n < len(p) && len(st.queue) > 0 {
-		some := copy(p[n:], st.queue[0])
+	for n < len(p) && (len(st.reading) > 0 || len(st.queue) > 0) {
+		if len(st.reading) == 0 {
+			message := st.queue[0].message
+			st.reading = [][]byte{eventHead, message, eventTail}
+			st.queue[0] = event{}
+			st.queue, st.size = st.queue[1:], st.size-len(message)
+		}
+		some := copy(p[n:], st.reading[0])
 		n += some
-		if st.queue[0] = st.queue[0][some:]; len(st.queue[0]) == 0 {
-			st.queue[0] = nil
-			st.queue = st.queue[1:]
+		if st.reading[0] = st.reading[0][some:]; len(st.reading[0]) == 0 {
+			st.reading = st.reading[1:]
 		}
 	}
-	if len(st.queue) == 0 {
-		st.queue, st.size = nil, 0
-	}
 	if n > 0 {
-		st.size = max(st.size-n, 0)
-		work.Signal(st.room)
 		return n, nil
 	}
 	return 0, st.err
@@ -153,7 +172,7 @@ func (st *stream) Close() error {
 	st.mu.Lock()
 	was := st.closed
 	st.closed = true
-	st.queue, st.size = nil, 0
+	st.reading, st.queue, st.size = nil, nil, 0
 	if !was && st.err == nil {
 		close(st.over)
 	}

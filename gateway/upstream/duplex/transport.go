@@ -21,7 +21,7 @@ import (
 //   - initialize gives a session id. It stands for a server; once that has ended, requests
 //     of the session are answered with 404, and the client opens another session.
 //   - A GET is answered with an event stream of what belongs to no request.
-//   - A DELETE ends a session, and its server if no other session shares it.
+//   - A DELETE ends a session, and its server.
 //   - The end of a modern request, before its answer, cancels it.
 //
 // Events have no ids, so no other replica can resume a call. It is safe for concurrent use.
@@ -34,26 +34,21 @@ type Transport struct {
 
 	mu       sync.Mutex
 	closed   bool
-	opening  int                   // Links that are being opened, each for one session
-	servers  map[*server]bool      // that take requests
-	shared   map[serverKey]*server // those of them that several sessions use
+	opening  map[string]int     // Links that are being opened, by owner
+	servers  map[*server]string // the owner of each that has not ended
+	starting map[string]chan struct{}
+	shared   map[string]*server // by owner: those that take requests of the modern era, or of no known one
 	sessions map[string]*server
-	failures int       // in a row: servers that ended before they said anything
-	again    time.Time // none is opened before
-	why      *Ending   // of the latest failure
-}
-
-// serverKey names a server that several sessions or callers share.
-type serverKey struct {
-	owner  string // "" for all
-	legacy bool   // it is spoken to with initialize
+	starts   map[string]*starts // by owner
+	gone     chan struct{}      // closed when a server has ended, and then another one
 }
 
 // New makes a transport. No server is opened before it is needed.
 func New(c Config) *Transport {
 	return &Transport{
-		cfg: c.withDefaults(), hurry: make(chan struct{}),
-		servers: make(map[*server]bool), shared: make(map[serverKey]*server), sessions: make(map[string]*server),
+		cfg: c.withDefaults(), hurry: make(chan struct{}), gone: make(chan struct{}),
+		opening: make(map[string]int), servers: make(map[*server]string), starting: make(map[string]chan struct{}),
+		shared: make(map[string]*server), sessions: make(map[string]*server), starts: make(map[string]*starts),
 	}
 }
 
@@ -62,10 +57,12 @@ func New(c Config) *Transport {
 func (t *Transport) Close(ctx context.Context) error {
 	t.mu.Lock()
 	t.closed = true
-	all := t.servers
-	t.servers = make(map[*server]bool)
+	all := make([]*server, 0, len(t.servers))
+	for s := range t.servers {
+		all = append(all, s)
+	}
 	t.mu.Unlock()
-	for s := range all {
+	for _, s := range all {
 		s.quit()
 	}
 	stop := context.AfterFunc(ctx, func() { t.hurried.Do(func() { close(t.hurry) }) })
@@ -107,9 +104,9 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return respond(req, http.StatusNotFound, nil), nil
 	}
 	if m.Kind != jsonrpc.Request {
-		return answer(req, nil, s.tell(req.Context(), m.Method, message(req, body)))
+		return answer(req, nil, s.tell(req.Context(), message(req, body)))
 	}
-	st := newStream(req.Context(), s, m.ID, m.Method, session)
+	st := newStream(req.Context(), s, m.ID, m.Method)
 	return answer(req, st, s.ask(req.Context(), st, message(req, body)))
 }
 
@@ -118,20 +115,21 @@ func message(req *http.Request, body []byte) Message {
 	return Message{Bytes: body, Header: req.Header}
 }
 
-// initialize opens a session, with a server of its own or at one that is shared.
+// initialize opens a session: with a server of its owner that was only asked which era it
+// speaks, or else with a new one.
 func (t *Transport) initialize(req *http.Request, m jsonrpc.Message, body []byte) (*http.Response, error) {
-	owner, own := t.cfg.Owner(req.Context(), true)
 	for {
-		s, err := t.server(req.Context(), req.Header, serverKey{owner, true}, own, false)
+		s, err := t.unclaimed(req)
 		if err != nil {
 			return answer(req, nil, err)
 		}
 		id := t.cfg.Prefix + rand.Text()
-		st := newStream(req.Context(), s, m.ID, m.Method, id)
+		st := newStream(req.Context(), s, m.ID, m.Method)
 		t.mu.Lock()
 		t.sessions[id] = s
 		t.mu.Unlock()
-		err = s.greet(req.Context(), st, message(req, body))
+		s.begin(id, m.Params)
+		err = s.ask(req.Context(), st, message(req, body))
 		if errors.Is(err, ErrOver) {
 			t.forget(id)
 			continue // it has ended just now
@@ -146,21 +144,21 @@ func (t *Transport) initialize(req *http.Request, m jsonrpc.Message, body []byte
 
 // modern sends a request of the modern era, which belongs to no session.
 func (t *Transport) modern(req *http.Request, m jsonrpc.Message, body []byte) (*http.Response, error) {
-	owner, _ := t.cfg.Owner(req.Context(), false)
+	owner := t.cfg.Owner(req.Context(), false)
 	for {
-		s, err := t.server(req.Context(), req.Header, serverKey{owner, false}, false, m.Method == mcp.MethodDiscover)
+		s, err := t.shareOf(req.Context(), req.Header, owner)
 		if err != nil {
 			return answer(req, nil, err)
 		}
 		if m.Kind != jsonrpc.Request {
-			return answer(req, nil, s.tell(req.Context(), m.Method, message(req, body)))
+			return answer(req, nil, s.tell(req.Context(), message(req, body)))
 		}
-		st := newStream(req.Context(), s, m.ID, m.Method, "")
+		st := newStream(req.Context(), s, m.ID, m.Method)
 		err = s.ask(req.Context(), st, message(req, body))
 		if errors.Is(err, ErrOver) {
 			continue // it has ended just now
 		}
-		if err == nil && s.probe {
+		if err == nil && m.Method == mcp.MethodDiscover && t.cfg.Silence > 0 {
 			timer := time.AfterFunc(t.cfg.Silence, func() { s.doubt(st) })
 			context.AfterFunc(req.Context(), func() { timer.Stop() })
 		}
@@ -174,7 +172,7 @@ func (t *Transport) get(req *http.Request, session string) (*http.Response, erro
 	if s == nil {
 		return respond(req, http.StatusNotFound, nil), nil
 	}
-	st := newStream(req.Context(), s, jsonrpc.ID{}, "", session)
+	st := newStream(req.Context(), s, jsonrpc.ID{}, "")
 	if !s.listen(st) {
 		return respond(req, http.StatusNotFound, nil), nil
 	}
@@ -182,14 +180,13 @@ func (t *Transport) get(req *http.Request, session string) (*http.Response, erro
 	return respond(req, http.StatusOK, st), nil
 }
 
-// delete ends a session.
+// delete ends a session, and its server.
 func (t *Transport) delete(req *http.Request, session string) (*http.Response, error) {
 	s := t.find(session)
 	if s == nil {
 		return respond(req, http.StatusNotFound, nil), nil
 	}
-	t.forget(session)
-	s.leave(session)
+	s.quit()
 	return respond(req, http.StatusNoContent, nil), nil
 }
 
@@ -221,4 +218,18 @@ func respond(req *http.Request, status int, st *stream) *http.Response {
 		resp.Body, resp.ContentLength = st, -1
 	}
 	return resp
+}
+
+// find is the server of a session; nil if there is none.
+func (t *Transport) find(session string) *server {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.sessions[session]
+}
+
+// forget drops a session.
+func (t *Transport) forget(session string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.sessions, session)
 }

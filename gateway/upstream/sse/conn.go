@@ -141,8 +141,6 @@ func (c *conn) Fate(err error) *duplex.Ending {
 	switch {
 	case errors.As(err, &large):
 		e = &duplex.Ending{Kind: duplex.KindTooLarge, How: fmt.Sprintf("had an event of more than %d bytes, and was closed", large.Limit)}
-	case errors.Is(err, duplex.ErrGarbage):
-		e = &duplex.Ending{Kind: duplex.KindProtocol, How: "had events that are no JSON-RPC messages, and was closed"}
 	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
 		e = &duplex.Ending{Kind: duplex.KindClosed, How: "ended", Usual: true}
 	}

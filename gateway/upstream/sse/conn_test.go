@@ -143,7 +143,6 @@ func TestEndOfStream(t *testing.T) {
 	}{
 		"ended":    {(*server).hangUp, "closed", "the event stream of the server ended"},
 		"too much": {func(s *server) { s.say("data: " + strings.Repeat("x", 2<<10)) }, "too_large", "had an event of more than 1024 bytes, and was closed"},
-		"nonsense": {func(s *server) { s.say(strings.Repeat("data: nonsense\n\n", 100)) }, "protocol", "no JSON-RPC messages"},
 		"broken":   {func(s *server) { s.CloseClientConnections() }, "closed", "the event stream of the server"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -3,7 +3,6 @@ package sse
 import (
 	"net/http/httptest"
 	"testing"
-	"time"
 
 	"taskgate/gateway/upstream/transporttest"
 )
@@ -22,7 +21,6 @@ func TestTransportSuite(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			transporttest.Suite(t, func(t *testing.T) *transporttest.Peer {
 				s := c.server()
-				c.config.ReadTimeout = 300 * time.Millisecond
 				web := httptest.NewServer(s)
 				s.Die = web.CloseClientConnections
 				t.Cleanup(func() {

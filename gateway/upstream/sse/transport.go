@@ -43,9 +43,6 @@ type Config struct {
 	Idle time.Duration
 	// MaxEvent bounds one event, in bytes; 32 MiB if 0.
 	MaxEvent int64
-	// ReadTimeout is how long the reader of a response may hold up the event stream; 10s
-	// if 0.
-	ReadTimeout time.Duration
 	// Patience is how long the server may take to begin the event stream and name the
 	// endpoint, and to take a notification or a response; 5s if 0.
 	Patience time.Duration
@@ -76,7 +73,7 @@ func New(c Config) *Transport {
 	t.older = duplex.New(duplex.Config{
 		Open: t.open, What: what, Prefix: prefix,
 		Max: cmp.Or(c.Max, 1000), MaxKey: "max_sse_connections", MaxWhat: "connections to this server",
-		Idle: c.Idle, ReadTimeout: c.ReadTimeout, FirstPause: firstPause, LastPause: lastPause, Logger: c.Logger,
+		Idle: c.Idle, Silence: -1, FirstPause: firstPause, LastPause: lastPause, Logger: c.Logger,
 	})
 	return t
 }

@@ -30,7 +30,7 @@ const (
 	drainPatience = time.Second
 )
 
-// chunk is how much is written to a process under one deadline.
+// chunk is how much is read of a process at a time.
 const chunk = 64 << 10
 
 var errTooLarge = errors.New("the message is too large")
@@ -161,8 +161,9 @@ func (p *child) signal(send func(pid int)) {
 	}
 }
 
-// Send writes one message as a line. If it fails, the server has not got the message; that is
-// final, but for the end of ctx.
+// Send writes one message as a line. A server that works on something else may not read for
+// long: then it is ctx that bounds the waiting, and a line that is begun is written on without
+// its caller. If it fails, the server has not got the message.
 func (p *child) Send(ctx context.Context, m duplex.Message) error {
 	select {
 	case p.turn <- struct{}{}:
@@ -171,34 +172,47 @@ func (p *child) Send(ctx context.Context, m duplex.Message) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	defer func() { <-p.turn }()
 	jsonrpc.OneLine(m.Bytes)
-	err := p.write(append(m.Bytes, '\n'))
-	switch {
-	case err == nil:
-		duplex.Reached(ctx) // and not before: a cancellation must not overtake its request
-		return nil
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		p.kill(&duplex.Ending{Kind: duplex.KindTimeout, How: fmt.Sprintf("did not read its input for %s, and was ended", p.cfg.ReadTimeout)})
-	default: // a part of a line may be there
-		p.kill(&duplex.Ending{Kind: duplex.KindClosed, How: "closed its input, and was ended"})
+	line := append(m.Bytes, '\n')
+	n, err := p.write(line, time.Now().Add(promptly))
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		<-p.turn
+		return p.written(ctx, err)
 	}
-	return duplex.ErrOver
+	done := make(chan error, 1)
+	p.running.Go(func() {
+		_, err := p.write(line[n:], time.Time{})
+		<-p.turn
+		done <- err
+	})
+	select {
+	case err := <-done:
+		return p.written(ctx, err)
+	case <-ctx.Done():
+		duplex.Reached(ctx)
+		return context.Cause(ctx)
+	}
 }
 
-// write writes in pieces. A server may be slow, however large the message; it must not stop.
-func (p *child) write(b []byte) error {
-	for len(b) > 0 {
-		if err := p.in.SetWriteDeadline(time.Now().Add(p.cfg.ReadTimeout)); err != nil {
-			return err
-		}
-		n, err := p.in.Write(b[:min(len(b), chunk)])
-		if err != nil {
-			return err
-		}
-		b = b[n:]
+// promptly is how long a line is written before that is left to a goroutine.
+const promptly = 50 * time.Millisecond
+
+// write writes until a deadline, zero for none. The end of the process ends it.
+func (p *child) write(b []byte, until time.Time) (int, error) {
+	if err := p.in.SetWriteDeadline(until); err != nil {
+		return 0, err
 	}
-	return nil
+	return p.in.Write(b)
+}
+
+// written takes how a line was written. After an error a part of it may be there.
+func (p *child) written(ctx context.Context, err error) error {
+	if err == nil {
+		duplex.Reached(ctx) // and not before: a cancellation must not overtake its request
+		return nil
+	}
+	p.kill(&duplex.Ending{Kind: duplex.KindClosed, How: "closed its input, and was ended"})
+	return duplex.ErrOver
 }
 
 // Receive reads one line, which belongs to the caller.
@@ -238,8 +252,6 @@ func (p *child) Fate(err error) *duplex.Ending {
 	switch broken := p.broken.Load(); {
 	case errors.Is(err, errTooLarge):
 		e = duplex.Ending{Kind: duplex.KindTooLarge, How: fmt.Sprintf("sent a message of more than %d bytes, and was ended", p.cfg.MaxMessage)}
-	case errors.Is(err, duplex.ErrGarbage):
-		e = duplex.Ending{Kind: duplex.KindProtocol, How: "wrote what is no JSON-RPC message to its standard output, and was ended"}
 	case broken != nil:
 		e = *broken
 	case over:

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -36,6 +37,21 @@ var children = map[string]func(){
 	"broken": func() {
 		fmt.Fprintln(os.Stderr, "reading settings\n\x1b[31mTOKEN is not set")
 		os.Exit(3)
+	},
+	"late": func() { // in taking up its work
+		<-time.After(time.Second)
+		(&plain{modern: true}).serve()
+	},
+	"locked": func() {
+		lock := os.Getenv("LOCK")
+		if err := os.Mkdir(lock, 0o700); err != nil {
+			fmt.Fprintln(os.Stderr, "another one runs")
+			os.Exit(1)
+		}
+		(&plain{}).serve()
+		fmt.Fprintln(os.Stderr, "ending")
+		<-time.After(300 * time.Millisecond)
+		_ = os.Remove(lock)
 	},
 	"sdk": sdkChild,
 	"suite": func() {
@@ -86,7 +102,9 @@ func (p *plain) serve() {
 			os.Exit(4)
 		}
 		if m.Method == "tools/call" && m.Params.Name == "deaf" {
-			select {}
+			<-time.After(time.Duration(m.Params.Arguments.N) * time.Millisecond)
+			p.text(m, "ok")
+			continue
 		}
 		p.handle(m)
 	}
@@ -183,14 +201,12 @@ func (p *plain) tool(m message) {
 			p.say(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1,"message":%q}}`, m.ID, strings.Repeat("x", 8<<10)))
 		}
 	case "nonsense":
-		for {
-			p.say("nonsense")
-		}
-	case "some nonsense":
-		for range 50 {
+		for range 1000 {
 			p.say("nonsense {")
 		}
 		p.text(m, "ok")
+	case "nan":
+		p.result(m, `{"content":[],"structuredContent":{"value":NaN}}`)
 	case "errors":
 		for i := range 100_000 {
 			fmt.Fprintln(os.Stderr, "line", i, strings.Repeat("x", 100))

@@ -1,6 +1,8 @@
 package stdio
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -17,7 +19,6 @@ func TestServersThatGoWrong(t *testing.T) {
 	for _, c := range []struct{ tool, kind, want string }{
 		{"die", "closed", "ended (exit status 3): out of cheese"},
 		{"line", "too_large", "sent a message of more than 1048576 bytes"},
-		{"nonsense", "protocol", "wrote what is no JSON-RPC message"},
 		{"close output", "closed", "closed its output, and was ended: tired"},
 	} {
 		t.Run(c.tool, func(t *testing.T) {
@@ -39,37 +40,39 @@ func TestServersThatGoWrong(t *testing.T) {
 	}
 }
 
-// A server that does not read blocks nobody for ever: what cannot be written to it was
-// certainly not begun.
+// A synchronous server does not read while its tool runs, for however long. What is sent to it
+// meanwhile waits, with its caller, and none of its calls fails.
 func TestServerThatDoesNotRead(t *testing.T) {
-	w := legacy(t, "stubborn", Config{ReadTimeout: 300 * time.Millisecond})
+	w := legacy(t, "stubborn", Config{})
 	pid := w.text("pid")
+	const deaf = 3 * time.Second
 	done := make(chan error, 1)
 	go func() {
-		_, err := w.up.Call(t.Context(), shimtest.Tool("deaf", "k"), &shimtest.Sink{})
+		_, err := w.up.Call(t.Context(), shimtest.Tool("deaf", "k", "n", int(deaf.Milliseconds())), &shimtest.Sink{})
 		done <- err
 	}()
 	large := strings.Repeat("x", 1<<20)
-	var ue *shim.UpstreamError
-	for ue == nil { // until the pipe is full
-		r, err := w.up.Call(t.Context(), shimtest.Tool("echo", "k", "text", large), &shimtest.Sink{})
-		if err == nil && r.Error == nil {
-			continue // the other call was not written yet
-		}
-		ue, _ = err.(*shim.UpstreamError)
-		if ue == nil {
-			t.Fatalf("%+v, %v", r, err)
-		}
+	var all sync.WaitGroup
+	for range 3 {
+		all.Go(func() {
+			r, err := w.up.Call(t.Context(), shimtest.Tool("echo", "k", "text", large), &shimtest.Sink{})
+			if err != nil || shimtest.TextOf(t, r) != large {
+				t.Errorf("%+v, %v", r, err)
+			}
+		})
 	}
-	wantEnd(t, ue, "timeout", "did not read its input for 300ms")
-	if !ue.Unsent {
-		t.Error("the call counts as sent")
-	}
-	if err := <-done; err == nil || err.(*shim.UpstreamError).Unsent {
+	all.Wait()
+	if err := <-done; err != nil {
 		t.Errorf("the call before: %v", err)
 	}
-	gone(t, pid)
-	w.text("pid")
+	// A caller who leaves while its line is written takes nothing of it back.
+	go func() { _, _ = w.call("deaf", "n", 500) }()
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	_, _ = w.up.Call(ctx, shimtest.Tool("echo", "k", "text", large), &shimtest.Sink{})
+	if got := w.text("pid"); got != pid {
+		t.Error("the process was replaced")
+	}
 }
 
 // A server that closes its input and goes on is ended when something is sent to it.
@@ -85,15 +88,42 @@ func TestServerThatClosesItsInput(t *testing.T) {
 	w.text("pid")
 }
 
-// What a program prints before it serves, and some nonsense, is left out.
+// What a program prints before it serves, and nonsense however much, is left out and hardly logged.
 func TestNonsenseIsLeftOut(t *testing.T) {
 	w := legacy(t, "greeting", Config{})
-	if got := w.text("some nonsense"); got != "ok" {
+	pid := w.text("pid")
+	for range 2 {
+		if got := w.text("nonsense"); got != "ok" {
+			t.Error(got)
+		}
+	}
+	if got := w.text("pid"); got != pid {
+		t.Error("the process was replaced")
+	}
+	if n := strings.Count(w.logs.String(), "no JSON-RPC message"); n == 0 || n > 3 {
+		t.Errorf("logged %d times: %s", n, w.logs)
+	}
+}
+
+// An answer that is no JSON fails its call at once, and no other.
+func TestAnswerThatIsNoJSON(t *testing.T) {
+	w := legacy(t, "plain", Config{})
+	began, done := make(chan struct{}, 1), make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		defer close(done)
+		_, err := w.up.Call(ctx, shimtest.Tool("wait", "k"), &shimtest.Sink{OnProgress: func(shim.Progress) { began <- struct{}{} }})
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("the other call: %v", err)
+		}
+	}()
+	<-began
+	wantEnd(t, w.fails("nan"), "protocol", "no JSON-RPC message")
+	if got := w.text("echo", "text", "on"); got != "on" {
 		t.Error(got)
 	}
-	if !strings.Contains(w.logs.String(), "no JSON-RPC message") {
-		t.Errorf("not logged: %s", w.logs)
-	}
+	cancel()
+	<-done
 }
 
 // A flood on the standard error is read, and hardly logged.

@@ -69,9 +69,6 @@ func start(t *testing.T, child string, c Config, u upstream.Config) *world {
 	c.Command = exe
 	c.Env = append(c.Env, childVar+"="+child)
 	c.Logger = slog.New(slog.NewTextHandler(w.logs, nil))
-	if c.ReadTimeout == 0 {
-		c.ReadTimeout = 2 * time.Second
-	}
 	if c.patience == 0 {
 		c.patience = 200 * time.Millisecond
 	}

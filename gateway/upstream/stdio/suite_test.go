@@ -13,7 +13,7 @@ import (
 )
 
 // peer dials a server of the Go SDK that runs as a child process.
-func peer(era upstream.Era, suiteEra string, shared bool, p Process, adjust func(*shimtest.Peer)) shimtest.Dial {
+func peer(era upstream.Era, suiteEra string, shared bool, adjust func(*shimtest.Peer)) shimtest.Dial {
 	return func(t *testing.T) *shimtest.Peer {
 		dir := t.TempDir()
 		count := func(what string) func(string) int {
@@ -22,7 +22,7 @@ func peer(era upstream.Era, suiteEra string, shared bool, p Process, adjust func
 				return len(b)
 			}
 		}
-		w := start(t, "sdk", Config{Process: p, Env: []string{"SUITE_DIR=" + dir, "SUITE_ERA=" + suiteEra}}, upstream.Config{Era: era, Shared: shared})
+		w := start(t, "sdk", Config{OneUser: true, Env: []string{"SUITE_DIR=" + dir, "SUITE_ERA=" + suiteEra}}, upstream.Config{Era: era, Shared: shared})
 		peer := &shimtest.Peer{Upstream: w.up, Runs: count("ran"), Cancelled: count("gone")}
 		peer.Change = func() {
 			r := shimtest.Tool("change", "change")
@@ -46,11 +46,10 @@ func TestSuiteOverStdio(t *testing.T) {
 		name string
 		dial shimtest.Dial
 	}{
-		{"Legacy", peer(upstream.EraLegacy, "legacy", true, ProcessAuto, asks)},
-		{"LegacyAside", peer(upstream.EraLegacy, "legacy", true, ProcessAuto, aside)},
-		{"LegacyShared", peer(upstream.EraLegacy, "legacy", true, ProcessShared, asks)},
-		{"Modern", peer(upstream.EraModern, "modern", false, ProcessAuto, relays)},
-		{"Auto", peer(upstream.EraAuto, "modern", false, ProcessSession, relays)},
+		{"Legacy", peer(upstream.EraLegacy, "legacy", true, asks)},
+		{"LegacyAside", peer(upstream.EraLegacy, "legacy", true, aside)},
+		{"Modern", peer(upstream.EraModern, "modern", false, relays)},
+		{"Auto", peer(upstream.EraAuto, "modern", false, relays)},
 	} {
 		t.Run(c.name, func(t *testing.T) { shimtest.Upstream(t, c.dial) })
 	}

@@ -2,6 +2,7 @@ package stdio
 
 import (
 	"context"
+	"time"
 
 	"taskgate/gateway/upstream"
 	"taskgate/gateway/upstream/duplex"
@@ -21,8 +22,8 @@ func New(c Config) *Transport {
 	t := &Transport{cfg: c.withDefaults()}
 	t.Transport = duplex.New(duplex.Config{
 		Open: t.cfg.start, Owner: t.ownerOf, What: "the process of the server",
-		Max: t.cfg.MaxProcesses, MaxKey: "max_processes", MaxWhat: "processes of this server",
-		Idle: t.cfg.Idle, ReadTimeout: t.cfg.ReadTimeout, Silence: t.cfg.Silence, Logger: t.cfg.Logger,
+		Max: t.cfg.MaxProcesses, MaxOwner: (t.cfg.MaxProcesses + 1) / 2, MaxKey: "max_processes", MaxWhat: "processes of this server",
+		Exclusive: true, Short: shortLife, Idle: t.cfg.Idle, Silence: t.cfg.Silence, Logger: t.cfg.Logger,
 	})
 	return t
 }
@@ -33,19 +34,18 @@ func (t *Transport) Reach(context.Context) error {
 	return err
 }
 
-// ownerOf names who shares a process with the caller of a request. own says that nobody does:
-// the process is that of one session.
-func (t *Transport) ownerOf(ctx context.Context, legacy bool) (owner string, own bool) {
+// shortLife is how long a process lives at least that is not started anew for nothing.
+const shortLife = time.Minute
+
+// ownerOf names whom a process is for: the principal of the caller of a request. An anonymous
+// legacy session has a name of its own, where it may be anybody's.
+func (t *Transport) ownerOf(ctx context.Context, legacy bool) duplex.Owner {
 	caller := upstream.CallerOf(ctx)
-	switch p := t.cfg.Process; {
-	case p == ProcessShared, p == ProcessAuto && !legacy:
-		return "", false
-	case p == ProcessPrincipal && caller.Principal != "":
-		return "principal " + caller.Principal, false
-	case legacy:
-		return "session", true
-	case caller.Key == "":
-		return "", false
+	switch {
+	case caller.Principal != "":
+		return duplex.Owner{Name: "principal " + caller.Principal, Private: true}
+	case legacy && !t.cfg.OneUser && caller.Key != "":
+		return duplex.Owner{Name: "session " + caller.Key}
 	}
-	return "session " + caller.Key, false
+	return duplex.Owner{Private: t.cfg.OneUser}
 }

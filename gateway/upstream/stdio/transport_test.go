@@ -35,7 +35,8 @@ func (w *world) pidOf(s shim.Session) string {
 	return pid
 }
 
-// TestWhoSharesAProcess: for each value of process, which of the callers have the same one.
+// A process of a legacy server is that of one session, and one of a modern server that of one
+// principal.
 func TestWhoSharesAProcess(t *testing.T) {
 	asks := json.RawMessage(`{"elicitation":{}}`)
 	callers := []shim.Session{
@@ -48,23 +49,9 @@ func TestWhoSharesAProcess(t *testing.T) {
 		{},
 		{},
 	}
-	for _, c := range []struct {
-		process Process
-		era     upstream.Era
-		want    string // a letter for the process of each caller
-	}{
-		{ProcessAuto, upstream.EraLegacy, "abcdefgh"},
-		{ProcessSession, upstream.EraLegacy, "abcdefgh"},
-		{ProcessPrincipal, upstream.EraLegacy, "aaabcdef"},
-		{ProcessShared, upstream.EraLegacy, "aaaaaaaa"},
-		{ProcessAuto, upstream.EraModern, "aaaaaaaa"},
-		{ProcessShared, upstream.EraModern, "aaaaaaaa"},
-		{ProcessPrincipal, upstream.EraModern, "aaabcdee"},
-		{ProcessSession, upstream.EraModern, "aabcdeff"},
-	} {
-		t.Run(string(c.process)+" "+string(c.era), func(t *testing.T) {
-			child := map[upstream.Era]string{upstream.EraLegacy: "plain", upstream.EraModern: "modern"}[c.era]
-			w := start(t, child, Config{Process: c.process}, upstream.Config{Era: c.era})
+	for child, want := range map[string]string{"plain": "abcdefgh", "modern": "aaabcccc"} {
+		t.Run(child, func(t *testing.T) {
+			w := start(t, child, Config{}, upstream.Config{})
 			letters := map[string]byte{}
 			var got strings.Builder
 			for _, s := range callers {
@@ -74,15 +61,15 @@ func TestWhoSharesAProcess(t *testing.T) {
 				}
 				got.WriteByte(letters[pid])
 			}
-			if got.String() != c.want {
-				t.Errorf("got %s, want %s", got.String(), c.want)
+			if got.String() != want {
+				t.Errorf("got %s, want %s", got.String(), want)
 			}
 		})
 	}
 }
 
 // TestEraIsFound: servers that die of an unknown first message, that do not answer it, and
-// that refuse it are spoken to with initialize, each in another process.
+// that refuse it are spoken to with initialize, in the same process if it lives.
 func TestEraIsFound(t *testing.T) {
 	for child, era := range map[string]string{"plain": "legacy", "fragile": "legacy", "silent": "legacy", "modern": "modern"} {
 		t.Run(child, func(t *testing.T) {
@@ -110,6 +97,43 @@ func TestEraIsFound(t *testing.T) {
 	})
 }
 
+// A server that takes long to begin is not taken for one that knows no server/discover, whichever
+// era it is asked in first. It begins once.
+func TestLateServer(t *testing.T) {
+	for _, legacy := range []bool{false, true} {
+		w := start(t, "late", Config{Silence: 100 * time.Millisecond, OneUser: true}, upstream.Config{})
+		s := shim.Session{Key: "s", Legacy: legacy}
+		srv, err := w.up.Describe(t.Context(), s)
+		if err != nil || srv.Era.String() != "modern" {
+			t.Errorf("legacy client %t: era %s, %v", legacy, srv.Era, err)
+		}
+		w.pidOf(s)
+		if n := len(offspring(t)); n != 1 {
+			t.Errorf("legacy client %t: %d processes", legacy, n)
+		}
+		if err := w.up.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A server that owns a lock can be used: it is started once, and again only when the process
+// before has ended.
+func TestServerThatOwnsALock(t *testing.T) {
+	for _, legacy := range []bool{false, true} {
+		w := start(t, "locked", Config{OneUser: true, patience: endPatience, Env: []string{"LOCK=" + t.TempDir() + "/lock"}}, upstream.Config{})
+		for i, key := range []string{"a", "b", "c"} {
+			s := shim.Session{Key: key, Legacy: legacy}
+			if srv, err := w.up.Describe(t.Context(), s); err != nil || srv.Era.String() != "legacy" {
+				t.Errorf("legacy client %t: era %s, %v", legacy, srv.Era, err)
+			}
+			w.pidOf(s)
+			w.up.EndSession(t.Context(), key)
+			shimtest.Eventually(t, func() bool { return strings.Count(w.logs.String(), "line=ending") == i+1 })
+		}
+	}
+}
+
 // One more process than there may be takes the place of the one that was not used for longest. That
 // the call is refused if all are used, TestLimits of cmd/taskgate shows.
 func TestMaxProcesses(t *testing.T) {
@@ -131,65 +155,6 @@ func TestEndOfSession(t *testing.T) {
 	gone(t, pid)
 	pid = w.pidOf(shim.Session{}) // an anonymous call has one of its own
 	gone(t, pid)
-}
-
-// A question of a process that several sessions share goes to the session that has called, and
-// to nobody where two have.
-func TestQuestionsOfSharedProcess(t *testing.T) {
-	w := start(t, "plain", Config{Process: ProcessShared}, upstream.Config{Era: upstream.EraLegacy})
-	ask := func(session, answer string) (shim.Request, *shimtest.Sink) {
-		r := shimtest.Tool("ask", session)
-		r.Session, r.Rounds = shim.Session{Key: session, Capabilities: shimtest.Asking}, true
-		return r, &shimtest.Sink{OnAsk: func(_ context.Context, q ...shim.Question) ([]shim.Answer, error) {
-			return []shim.Answer{{Result: json.RawMessage(`{"action":"accept","content":{"name":"` + answer + `"}}`)}}, nil
-		}}
-	}
-	for _, session := range []string{"a", "b"} {
-		r, sink := ask(session, session)
-		reply, err := w.up.Call(t.Context(), r, sink)
-		if err != nil || !strings.Contains(shimtest.TextOf(t, reply), `"`+session+`"`) {
-			t.Errorf("session %s: %+v, %v", session, reply, err)
-		}
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	began, done := make(chan struct{}, 1), make(chan struct{})
-	go func() {
-		defer close(done)
-		r := shimtest.Tool("wait", "k")
-		r.Session.Key = "c"
-		_, _ = w.up.Call(ctx, r, &shimtest.Sink{OnProgress: func(shim.Progress) { began <- struct{}{} }})
-	}()
-	<-began
-	r, sink := ask("a2", "a")
-	r.Session.Key = "a"
-	reply, err := w.up.Call(t.Context(), r, sink)
-	if err != nil || !strings.Contains(shimtest.TextOf(t, reply), "-32601") {
-		t.Errorf("with two sessions: %+v, %v", reply, err)
-	}
-	cancel()
-	<-done
-}
-
-// Sessions that share a process may begin at once: one handshake reaches it.
-func TestHandshakesAtOnce(t *testing.T) {
-	w := start(t, "plain", Config{Process: ProcessShared}, upstream.Config{Era: upstream.EraLegacy})
-	pids := make(chan string)
-	for i := range 20 {
-		go func() {
-			pid, err := w.as(shim.Session{Key: string(rune('a' + i))}, "pid")
-			if err != nil {
-				t.Error(err)
-			}
-			pids <- pid
-		}()
-	}
-	first := <-pids
-	for range 19 {
-		if pid := <-pids; pid != first {
-			t.Errorf("processes %q and %q", first, pid)
-		}
-	}
 }
 
 // A ping of the server is answered, whoever listens.

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 
+	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 )
 
@@ -200,24 +202,31 @@ func testEndedWhile(t *testing.T, c *client) {
 	c.must("test/echo", "")
 }
 
-// A response that is not read holds up others for a while at most.
+// A response that is not read holds up nobody. Progress in it may be merged, and rises.
 func testSlowReader(t *testing.T, c *client) {
 	in := c.ask(t.Context(), "test/chatter", `"n":200`) // 1.6 MiB
 	in.next()
 	for range 20 {
 		c.must("test/echo", "")
 	}
-	for n := 1; ; n++ {
+	last := 1
+	for {
 		m, err := in.read()
 		if err != nil {
-			return // it has been given up
+			t.Fatalf("after %d: %v", last, err)
 		}
 		if m.Method == "" {
-			if n != 200 {
-				t.Errorf("answered after %d messages", n)
-			}
-			return
+			break
 		}
+		p, _ := jsonrpc.Get(m.Params, "progress")
+		n, _ := strconv.Atoi(string(p))
+		if n <= last {
+			t.Errorf("%d after %d", n, last)
+		}
+		last = n
+	}
+	if last != 200 {
+		t.Errorf("the last progress is %d", last)
 	}
 }
 
