@@ -156,12 +156,8 @@ type Config struct {
 	// their time limit anew then. 0 sends none.
 	ProgressKeepAlive time.Duration `yaml:"progress_keep_alive" min:"0s"`
 
-	// SessionIdle is how long a client session of the 2025 protocol versions
-	// is kept without any request or open stream.
-	SessionIdle time.Duration `yaml:"session_idle" min:"1s"`
-
-	// MaxSessionsPerOwner is how many such client sessions one authenticated caller may
-	// have at a time. A new one beyond it is refused with 429.
+	// MaxSessionsPerOwner is how many client sessions of the 2025 protocol versions one
+	// authenticated caller may have at a time. A new one beyond it is refused with 429.
 	MaxSessionsPerOwner int `yaml:"max_sessions_per_owner" min:"1"`
 
 	// ResumeAfter is how long an answer or a stream in such a session lasts
@@ -204,11 +200,15 @@ type Fixed struct {
 	// MaxSessions is how many such client sessions may exist at a time. A new one
 	// beyond it is refused with 503.
 	MaxSessions int
+
+	// SessionIdle is how long a client session of the 2025 protocol versions
+	// is kept without any request or open stream.
+	SessionIdle time.Duration
 }
 
 // DefaultFixed returns the values that hold.
 func DefaultFixed() Fixed {
-	return Fixed{StoreTimeout: 3 * time.Second, MaxCalls: 10_000, KeepAlive: 15 * time.Second, MaxSessions: 10_000}
+	return Fixed{StoreTimeout: 3 * time.Second, MaxCalls: 10_000, KeepAlive: 15 * time.Second, MaxSessions: 10_000, SessionIdle: time.Hour}
 }
 
 // The values of audit that name no file.
@@ -247,7 +247,6 @@ func Default() *Config {
 
 		MaxBytesInFlight: 256 * MiB,
 
-		SessionIdle:       time.Hour,
 		ProgressKeepAlive: 25 * time.Second,
 
 		MaxSessionsPerOwner: 1000,

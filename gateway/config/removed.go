@@ -22,6 +22,7 @@ var removed = map[string]string{
 	"Config.session_log_bytes":     nowFixed("4MiB"),
 	"Config.session_log_messages":  nowFixed("1000"),
 	"Config.session_log_ttl":       nowFixed("10m"),
+	"Config.session_idle":          nowFixed("1h"),
 	"Config.store_timeout":         nowFixed("3s"),
 	"Config.telemetry":             "write its list baggage at the top level; tasks are traced as OTEL_TRACES_SAMPLER says, and polls that fail",
 

@@ -162,7 +162,6 @@ func (r *blockReader) fetch(g *gateway, n int64) {
 const streamConfig = `
 store: %s
 heartbeat: 1s
-session_idle: 8s
 resume_after: 100ms
 drain_timeout: 500ms
 upstreams:
