@@ -1,34 +1,74 @@
 package legacy_test
 
 import (
+	"encoding/base64"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
+	"taskgate/gateway/config"
+	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/wiretest"
 )
 
-// try is one thing that a stranger may do with the id of something.
-type try struct {
-	name string
-	of   []string // ids of what is foreign
-	do   func(c *caller, id string) reply
+// TestForeignTries makes 2,000 tries at two replicas with good tokens that are not the owner's: of another client, for
+// another audience, of another issuer, of another subject. Nothing is revealed, nothing is done, and each answer is
+// that for an id of nothing.
+func TestForeignTries(t *testing.T) {
+	h := newHouses(t, func(h *house, c *config.Config) {
+		h.withPassthrough(c, jwtOf)
+		c.StateKeys, c.ResumeAfter = []config.StateKey{parkKey}, 20*time.Millisecond
+	})
+	withQuestions(h.peer)
+	owner, strangers := h.strangers()
+	world := newForeignWorld(t, h, owner)
+	tries, own := world.tries(), map[string]string{} // sessions of the strangers
+	for name, token := range strangers {
+		own[name] = h.caller(token).initialize().session
+	}
+	n, tried := 0, map[string]int{}
+	for round := 0; n < 2000; round++ {
+		for name, token := range strangers {
+			for _, try := range tries {
+				for _, id := range try.of {
+					by := func() *caller { return &caller{h: h, key: token, session: own[name], there: n%4 > 1} }
+					foreign, unknown := try.do(by(), id), try.do(by(), try.unknown)
+					if foreign.status == http.StatusTooManyRequests || unknown.status == http.StatusTooManyRequests {
+						continue // too many tokens of nobody's have come from this address, whatever the id is
+					}
+					if try.late {
+						foreign.ops, unknown.ops = "", "" // what is still written of the stream
+					}
+					alike(t, name+": "+try.name, foreign, unknown)
+					if world.reveals(foreign.body) {
+						t.Fatalf("%s: %s: %v", name, try.name, foreign)
+					}
+					n += 2
+					tried[try.name]++
+				}
+			}
+		}
+	}
+	for _, try := range tries {
+		if tried[try.name] == 0 {
+			t.Errorf("nobody has tried %s", try.name)
+		}
+	}
+	world.unchanged()
 }
 
-// TestForeignTries makes 2,000 tries with good tokens that are not the owner's: of another client, for another
-// audience, of another issuer, of another subject. Nothing is revealed, nothing is done, and each answer is that
-// for an id of nothing.
-func TestForeignTries(t *testing.T) {
-	h := newPassthroughHouse(t)
-	withQuestions(h.peer)
+// strangers are the owner of everything, and the tokens of those who are somebody else.
+func (h *house) strangers() (owner *caller, strangers map[string]string) {
 	claims := func(client, audience string) map[string]any {
 		return map[string]any{"client_id": client, "aud": audience}
 	}
-	owner := h.caller(h.issuer.Token("alice", claims("editor", h.server)))
+	owner = h.caller(h.issuer.Token("alice", claims("editor", h.server)))
 	owner.asks = true
-	elsewhere := wiretest.NewIssuer(t, "")
-	strangers := map[string]string{
+	elsewhere := wiretest.NewIssuer(h.t, "")
+	return owner, map[string]string{
 		"another client":           h.issuer.Token("alice", claims("other", h.server)),
 		"no client":                h.issuer.Token("alice", map[string]any{"aud": h.server}),
 		"another client by azp":    h.issuer.Token("alice", map[string]any{"azp": "other", "aud": h.server}),
@@ -39,78 +79,170 @@ func TestForeignTries(t *testing.T) {
 		"opaque, another audience": h.issuer.Opaque("alice", claims("editor", "https://other.example/mcp")),
 		"nobody":                   "",
 	}
+}
 
-	done := owner.task()
+// foreignWorld is what the owner has.
+type foreignWorld struct {
+	t                     *testing.T
+	h                     *house
+	owner, client         *caller // without a session and with one
+	done, running, asking string  // tasks
+	key                   string  // of the question that one asks
+	state, stateKey       string  // of a call that waits for its answer, and the question
+	stream                string  // the last event of a call in the session
+	cursor                func(id string) string
+}
+
+func newForeignWorld(t *testing.T, h *house, owner *caller) *foreignWorld {
+	t.Helper()
+	w := &foreignWorld{t: t, h: h, owner: owner}
+	w.done = owner.task()
 	h.events.proceed <- struct{}{}
-	owner.status(done, "completed")
-	running := owner.task()
-	asking := field(owner.modern(mcp.MethodToolsCall, `"name":"colour",`), "taskId")
-	owner.status(asking, "input_required")
-	key := openQuestion(t, owner.modern(mcp.MethodTasksGet, `"taskId":"`+asking+`",`))
-	client := h.caller(owner.key).initialize()
+	owner.status(w.done, "completed")
+	w.running = owner.task()
+	w.asking = field(owner.modern(mcp.MethodToolsCall, `"name":"colour",`), "taskId")
+	owner.status(w.asking, "input_required")
+	w.key = openQuestion(t, owner.modern(mcp.MethodTasksGet, `"taskId":"`+w.asking+`",`))
+	parked := owner.parks("", "")
+	w.state, w.stateKey = field(parked, "requestState"), openQuestion(t, parked)
+	w.client = h.caller(owner.key).initialize()
+	raw := newRawClient(t, h.url).as(owner.key)
+	raw.session = w.client.session
+	call := openSSE(t, raw, http.MethodPost, waitCall, "")
+	w.stream, _, _ = call.event()
+	call.close()
+	if w.state == "" || w.stream == "" {
+		t.Fatalf("the state is %q, and the event %q", w.state, w.stream)
+	}
+	created, err := time.Parse(time.RFC3339, field(owner.modern(mcp.MethodTasksGet, `"taskId":"`+w.done+`",`), "createdAt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.cursor = func(id string) string {
+		return base64.RawURLEncoding.EncodeToString([]byte(fmt.Sprint(created.UnixMilli(), " ", id)))
+	}
+	return w
+}
 
-	tasks, sessions := []string{done, running, asking}, []string{client.session}
+// parks calls a tool that asks, as a client that takes no tasks: at first, or with a state and the answer to a question.
+func (c *caller) parks(state, key string) reply {
+	c.h.t.Helper()
+	meta := strings.Replace(wiretest.Macros.Replace("$META"), `"io.modelcontextprotocol/clientCapabilities":{}`, `"io.modelcontextprotocol/clientCapabilities":{"elicitation":{}}`, 1)
+	params := `"name":"colour",`
+	if state != "" {
+		params += `"requestState":"` + state + `","inputResponses":{"` + key + `":{"action":"accept","content":{"colour":"red"}}},`
+	}
+	body := `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{` + params + `"_meta":{` + meta + `}}}`
+	msg, err := jsonrpc.Parse([]byte(body))
+	if err != nil {
+		c.h.t.Fatal(err)
+	}
+	header := http.Header{}
+	wiretest.CorrectHeaders(header, msg)
+	c.session = ""
+	return c.do("POST", body, header)
+}
+
+// try is one thing that a stranger may do with the id of something.
+type try struct {
+	name    string
+	of      []string // ids of what is foreign
+	unknown string   // of nothing
+	do      func(c *caller, id string) reply
+	late    bool // something is written when it is over
+}
+
+func (w *foreignWorld) tries() []try {
+	tasks, sessions := []string{w.done, w.running, w.asking}, []string{w.client.session}
+	inSession := func(name string, do func(c *caller) reply) try {
+		return try{name: name, of: sessions, unknown: strange, do: func(c *caller, id string) reply { c.session = id; return do(c) }}
+	}
 	tries := []try{
-		{"request", sessions, func(c *caller, id string) reply {
-			c.session = id
-			return c.legacy(mcp.MethodToolsCall, `"name":"echo"`)
+		inSession("request", func(c *caller) reply { return c.legacy(mcp.MethodToolsCall, `"name":"echo"`) }),
+		inSession("ping", func(c *caller) reply { return c.legacy("ping", "") }),
+		inSession("stream", func(c *caller) reply { return c.do("GET", "", nil) }),
+		inSession("stream from an event", func(c *caller) reply { return c.do("GET", "", http.Header{mcp.HeaderLastEventID: {"get.1"}}) }),
+		inSession("stream of a call", func(c *caller) reply { return c.do("GET", "", http.Header{mcp.HeaderLastEventID: {w.stream}}) }),
+		inSession("answer", func(c *caller) reply {
+			return c.do("POST", `{"jsonrpc":"2.0","id":"`+w.asking+"/"+w.key+`","result":{"action":"accept","content":{"colour":"red"}}}`, nil)
+		}),
+		inSession("cancellation", func(c *caller) reply {
+			return c.do("POST", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"w1"}}`, nil)
+		}),
+		inSession("end", func(c *caller) reply { return c.do("DELETE", "", nil) }),
+		inSession("tasks/list", func(c *caller) reply { return c.legacy(mcp.MethodTasksList, "") }),
+		{name: mcp.MethodListen, of: tasks, unknown: strange, do: func(c *caller, id string) reply {
+			c.session = ""
+			return c.modern(mcp.MethodListen, `"notifications":{"taskIds":["`+id+`"]},`)
 		}},
-		{"ping", sessions, func(c *caller, id string) reply { c.session = id; return c.legacy("ping", "") }},
-		{"stream", sessions, func(c *caller, id string) reply { c.session = id; return c.do("GET", "", nil) }},
-		{"resumption", sessions, func(c *caller, id string) reply {
-			c.session = id
-			return c.do("GET", "", http.Header{mcp.HeaderLastEventID: {"1"}})
+		{name: "cursor", of: tasks, unknown: strange, do: func(c *caller, id string) reply {
+			return c.legacy(mcp.MethodTasksList, `"cursor":"`+w.cursor(id)+`"`)
 		}},
-		{"answer", sessions, func(c *caller, id string) reply {
-			c.session = id
-			return c.do("POST", `{"jsonrpc":"2.0","id":"`+asking+`","result":{}}`, nil)
+		{name: "state", of: []string{w.state}, unknown: w.state[:len(w.state)-8] + "AAAAAAAA", do: func(c *caller, id string) reply {
+			return c.parks(id, w.stateKey)
 		}},
-		{"cancellation", sessions, func(c *caller, id string) reply {
-			c.session = id
-			return c.do("POST", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`, nil)
+		{name: "answer in its own session", of: tasks, unknown: strange, do: func(c *caller, id string) reply {
+			return c.do("POST", `{"jsonrpc":"2.0","id":"`+id+"/"+w.key+`","result":{"action":"accept","content":{"colour":"red"}}}`, nil)
 		}},
-		{"end", sessions, func(c *caller, id string) reply { c.session = id; return c.do("DELETE", "", nil) }},
+		{name: "event in its own session", of: []string{w.stream}, unknown: strange + ".1", late: true, do: func(c *caller, id string) reply {
+			return c.do("GET", "", http.Header{mcp.HeaderLastEventID: {id}})
+		}},
 	}
 	for _, method := range []string{mcp.MethodTasksGet, mcp.MethodTasksCancel, mcp.MethodTasksUpdate} {
-		tries = append(tries, try{method, tasks, func(c *caller, id string) reply {
-			return c.modern(method, `"taskId":"`+id+`","inputResponses":{"`+key+`":{"action":"accept","content":{"colour":"red"}}},`)
+		tries = append(tries, try{name: method, of: tasks, unknown: strange, do: func(c *caller, id string) reply {
+			c.session = ""
+			return c.modern(method, `"taskId":"`+id+`","inputResponses":{"`+w.key+`":{"action":"accept","content":{"colour":"red"}}},`)
 		}})
 	}
-	tries = append(tries, try{mcp.MethodListen, tasks, func(c *caller, id string) reply {
-		return c.modern(mcp.MethodListen, `"notifications":{"taskIds":["`+id+`"]},`)
-	}})
+	for _, method := range []string{mcp.MethodTasksGet, mcp.MethodTasksResult, mcp.MethodTasksCancel} {
+		tries = append(tries, try{name: "legacy " + method, of: tasks, unknown: strange, do: func(c *caller, id string) reply {
+			return c.legacy(method, `"taskId":"`+id+`"`)
+		}})
+	}
+	return tries
+}
 
-	n := 0
-	for round := 0; n < 2000; round++ {
-		for name, token := range strangers {
-			for _, try := range tries {
-				for _, id := range try.of {
-					foreign, unknown := try.do(h.caller(token), id), try.do(h.caller(token), strange)
-					if foreign.status == http.StatusTooManyRequests || unknown.status == http.StatusTooManyRequests {
-						continue // too many tokens of nobody's have come from this address, whatever the id is
-					}
-					alike(t, name+": "+try.name, foreign, unknown)
-					if strings.Contains(foreign.body, `"result":{"taskId"`) {
-						t.Fatalf("%s: %s: %v", name, try.name, foreign)
-					}
-					n += 2
-				}
-			}
+// reveals reports whether an answer tells of the owner's tasks.
+func (w *foreignWorld) reveals(body string) bool {
+	for _, id := range []string{w.done, w.running, w.asking} {
+		if strings.Contains(body, `"taskId":"`+id) {
+			return true
 		}
 	}
+	return strings.Contains(body, `"content"`) || strings.Contains(body, "wait {")
+}
 
-	owner.status(done, "completed")
-	owner.status(running, "working")
-	owner.status(asking, "input_required")
-	if r := client.legacy(mcp.MethodToolsCall, `"name":"echo"`); r.status != http.StatusOK {
-		t.Errorf("the session of the owner: %v", r)
+// unchanged fails unless everything is as the owner has left it.
+func (w *foreignWorld) unchanged() {
+	w.t.Helper()
+	w.owner.status(w.done, "completed")
+	w.owner.status(w.running, "working")
+	w.owner.status(w.asking, "input_required")
+	if r := w.client.legacy(mcp.MethodToolsCall, `"name":"echo"`); r.status != http.StatusOK {
+		w.t.Errorf("the session of the owner: %v", r)
 	}
-	if key != openQuestion(t, owner.modern(mcp.MethodTasksGet, `"taskId":"`+asking+`",`)) {
-		t.Error("the question has changed")
+	if w.key != openQuestion(w.t, w.owner.modern(mcp.MethodTasksGet, `"taskId":"`+w.asking+`",`)) {
+		w.t.Error("the question has changed")
 	}
-	for _, record := range strings.Split(h.records.String(), "\n") {
+	for _, record := range strings.Split(w.h.records.String(), "\n") {
 		if strings.Contains(record, "question answered") || strings.Contains(record, "task cancelled") {
-			t.Errorf("somebody has done something: %s", record)
+			w.t.Errorf("somebody has done something: %s", record)
 		}
+	}
+	select {
+	case <-w.h.events.cancelled:
+		w.t.Error("a call was cancelled at the server")
+	default:
+	}
+	w.h.listen()
+	if r := w.owner.parks(w.state, w.stateKey); !strings.Contains(r.body, "accept red") {
+		w.t.Errorf("the call that waits for its answer: %v", r)
+	}
+	for range 2 { // the task and the call of the session end
+		w.h.events.proceed <- struct{}{}
+	}
+	w.owner.status(w.running, "completed")
+	if r := w.owner.modern(mcp.MethodTasksCancel, `"taskId":"`+w.asking+`",`); !strings.Contains(r.body, `"result"`) {
+		w.t.Errorf("its owner cancels: %v", r)
 	}
 }

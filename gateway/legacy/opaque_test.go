@@ -1,7 +1,6 @@
 package legacy_test
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -56,16 +55,7 @@ func newOpaqueHouse(t *testing.T, open bool) (*house, *opaqueTokens) {
 		return !tokens.takes(r)
 	}
 	withQuestions(h.peer)
-	running, stop := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = h.shim.Run(running) // answers wake whoever waits for them
-	}()
-	t.Cleanup(func() {
-		stop()
-		<-ended
-	})
+	h.listen()
 	return h, tokens
 }
 

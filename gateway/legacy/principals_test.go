@@ -28,6 +28,7 @@ import (
 	"taskgate/gateway/upstream"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/redistest"
 	"taskgate/internal/wiretest"
 	"taskgate/redisstore"
 	"taskgate/shim"
@@ -115,10 +116,12 @@ func (s countedSessions) Delete(ctx context.Context, id string) error {
 type house struct {
 	t      *testing.T
 	url    string
+	other  string // of the second replica
+	behind string // of the server
 	ops    *opLog
 	events *stackEvents
 	peer   *sdk.Server
-	shim   *shim.Shim
+	shims  []*shim.Shim
 	// refuses says which requests the server answers with 401, or with refusal; nil for none.
 	refuses func(r *http.Request, body []byte) bool
 	refusal int
@@ -132,6 +135,8 @@ type house struct {
 	server  string
 	log     bytes.Buffer // of the gateway; as records
 	records bytes.Buffer // of the audit; to be read when the requests are over
+	logger  *slog.Logger // writes the log
+	audit   *slog.Logger // writes the records
 
 	mu       sync.Mutex
 	received []received
@@ -186,21 +191,34 @@ func (h *house) withHeader(c *config.Config) {
 
 func newHouseOf(t *testing.T, signIn func(*house, *config.Config)) *house {
 	t.Helper()
+	h, c := newHouse(t, signIn)
+	h.url = h.serveFront("embedded", "r", c)
+	return h
+}
+
+// newHouses has two replicas, h.url and h.other, with one Redis.
+func newHouses(t *testing.T, signIn func(*house, *config.Config)) *house {
+	t.Helper()
+	redis := redistest.Start(t)
+	h, c := newHouse(t, signIn)
+	h.url, h.other = h.serveFront(redis.URL(), "r", c), h.serveFront(redis.URL(), "s", c)
+	return h
+}
+
+// newHouse has the server, and the configuration of the gateways in front of it.
+func newHouse(t *testing.T, signIn func(*house, *config.Config)) (*house, *config.Config) {
+	t.Helper()
 	leaks := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, leaks) })
 	h := &house{t: t, ops: &opLog{}, events: &stackEvents{
 		started: make(chan string, 16), cancelled: make(chan string, 16), proceed: make(chan struct{}), subs: make(chan string, 16),
 	}}
-	up, err := upstream.New(upstream.Config{Name: "up", URL: h.serveUpstream(), Replica: "r", Headers: http.Header{"Authorization": {upstreamKey}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	store, err := redisstore.Open(t.Context(), "embedded", redisstore.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.url = h.serveFront(up, store, signIn)
-	return h
+	h.logger, h.audit = slog.New(slog.NewTextHandler(&h.log, nil)), slog.New(slog.NewTextHandler(&h.records, nil))
+	h.behind = h.serveUpstream()
+	c := config.Default()
+	c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
+	signIn(h, c)
+	return h, c
 }
 
 func (h *house) serveUpstream() string {
@@ -229,13 +247,23 @@ func (h *house) serveUpstream() string {
 	return web.URL
 }
 
-func (h *house) serveFront(up *upstream.HTTP, store *redisstore.Store, signIn func(*house, *config.Config)) string {
-	c := config.Default()
-	c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
-	signIn(h, c)
-	logger := slog.New(slog.NewTextHandler(&h.log, nil))
+// serveFront starts a replica.
+func (h *house) serveFront(at, name string, c *config.Config) string {
+	h.t.Helper()
+	store, err := redisstore.Open(h.t.Context(), at, redisstore.Options{})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	of := upstream.Config{Name: "up", URL: h.behind, Replica: name, Headers: http.Header{"Authorization": {upstreamKey}}}
+	if at != "embedded" {
+		of.Sessions = store.UpstreamSessions("up")
+	}
+	up, err := upstream.New(of)
+	if err != nil {
+		h.t.Fatal(err)
+	}
 	sh, err := shim.New(shim.Options{
-		Replica: "r", Store: countedStore{store, h.ops}, Logger: logger,
+		Replica: shim.Replica(name), Store: countedStore{store, h.ops}, Logger: h.logger,
 		Servers: map[string]shim.Server{"up": {Upstream: up, Bring: upstream.Bring, MaxTasks: 10, MaxTasksPerOwner: 10, Policy: func(tool string) shim.Policy {
 			p := shim.Policy{Tasks: shim.Never, TTL: time.Hour, PollInterval: time.Second, Timeout: time.Hour}
 			if tool == "wait" || tool == "colour" {
@@ -247,13 +275,13 @@ func (h *house) serveFront(up *upstream.HTTP, store *redisstore.Store, signIn fu
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	g, err := gateway.New(gateway.Options{Config: c, Shim: sh, Upstreams: map[string]upstream.Client{"up": up}, Logger: logger,
+	g, err := gateway.New(gateway.Options{Config: c, Shim: sh, Upstreams: map[string]upstream.Client{"up": up}, Logger: h.logger,
 		Sessions: countedSessions{store.Sessions(c.MaxSessions, c.SessionIdle), h.ops},
-		Audit:    slog.New(slog.NewTextHandler(&h.records, nil))})
+		Audit:    h.audit})
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	h.shim = sh
+	h.shims = append(h.shims, sh)
 	front := httptest.NewServer(g.Handler())
 	running, stop := context.WithCancel(h.t.Context())
 	ended := make(chan struct{})
@@ -275,6 +303,19 @@ func (h *house) serveFront(up *upstream.HTTP, store *redisstore.Store, signIn fu
 	return front.URL + "/up/mcp"
 }
 
+// listen has answers wake whoever waits for them, at every replica.
+func (h *house) listen() {
+	running, stop := context.WithCancel(h.t.Context())
+	var loops sync.WaitGroup
+	for _, sh := range h.shims {
+		loops.Go(func() { _ = sh.Run(running) })
+	}
+	h.t.Cleanup(func() {
+		stop()
+		loops.Wait()
+	})
+}
+
 // sent returns what the server has received since the last call.
 func (h *house) sent() []received {
 	h.mu.Lock()
@@ -290,6 +331,7 @@ type caller struct {
 	key     string
 	session string // legacy
 	asks    bool   // it says that it can be asked
+	there   bool   // it goes to the second replica
 }
 
 func (h *house) caller(key string) *caller { return &caller{h: h, key: key} }
@@ -311,7 +353,11 @@ func (c *caller) do(method, body string, header http.Header) reply {
 	c.h.t.Helper()
 	ctx, cancel := context.WithTimeout(c.h.t.Context(), wiretest.Patience) // a stream that opens is none that ends
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, method, c.h.url, strings.NewReader(body))
+	url := c.h.url
+	if c.there {
+		url = c.h.other
+	}
+	r, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
 		c.h.t.Fatal(err)
 	}
