@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -58,7 +59,7 @@ type exchange struct {
 	limits      shim.QuestionLimits
 	listens     bool        // the stream may be silent for ever
 	unseen      bool        // it has no span: it is one of many of its kind
-	head        *time.Timer // is over when the head of the response must be there; nil for none
+	patience    time.Duration // bounds the silence of the server, in place of idle_timeout; 0 for none
 
 	rec      record     // what is handed over for whoever goes on with the call
 	res      resumption // how the stream is picked up again
@@ -144,7 +145,7 @@ func (x *exchange) begin(ctx context.Context) func() {
 		x.ses.route.follow(x.rec.state.ID, x)
 	}
 	if !x.listens {
-		x.idle.start(x.w.cfg.IdleTimeout, func() { x.end(errIdle) })
+		x.idle.start(cmp.Or(x.patience, x.w.cfg.IdleTimeout), func() { x.end(errIdle) })
 	}
 	x.left.Add(1)
 	early := false // the cancellation came before the request went out
@@ -203,7 +204,7 @@ func (x *exchange) post(ctx context.Context, body []byte) (*inbound, error) {
 	}
 	for {
 		in, err := x.send(ctx, body)
-		if err == nil || x.head != nil || !awaitsSignIn(ctx, err) {
+		if err == nil || x.patience > 0 || !awaitsSignIn(ctx, err) {
 			return in, err
 		}
 	}
@@ -252,9 +253,6 @@ func (x *exchange) receive(req *http.Request) (*inbound, error) {
 	resp, err := x.w.do(req)
 	if err != nil {
 		return nil, err
-	}
-	if x.head != nil {
-		x.head.Stop()
 	}
 	x.idle.touch()
 	x.response = resp

@@ -71,6 +71,10 @@ func (t *serverTask) await(ctx context.Context) error {
 	if x.to.era == mcp.Modern {
 		return t.follow(ctx)
 	}
+	if x.to.session != "" && !x.ses.t.support.none() { // there its progress may come, now that the call is answered
+		x.ses.get.want(ctx)
+		defer x.ses.get.unwant(linger)
+	}
 	for tries := 1; ; tries++ {
 		err := t.result(ctx)
 		if err == nil && x.answer.Error == nil {
@@ -91,7 +95,7 @@ func (t *serverTask) await(ctx context.Context) error {
 		if over || err != nil {
 			return err
 		}
-		if lookErr == nil && !v.status.Final() {
+		if lookErr == nil && v.refused == nil && !v.status.Final() {
 			tries = 0
 		}
 		x.idle.pause()
@@ -117,7 +121,7 @@ func lostSessionIs(err error) error {
 // says that the answer of the exchange is the outcome. If the task is neither over nor
 // failed, next is after how long to ask again.
 func (t *serverTask) judge(err error, v taskView, lookErr error, tries int) (over bool, next time.Duration, failed error) {
-	if err == nil && v.refused != nil && v.refused.Code != mcp.CodeInvalidParams {
+	if err == nil && v.refused != nil && v.refused.Code == mcp.CodeMethodNotFound {
 		return true, 0, nil
 	}
 	if next, failed, unseen := t.unseen(v, lookErr, tries); unseen {
@@ -152,8 +156,10 @@ func (t *serverTask) unseen(v taskView, lookErr error, tries int) (next time.Dur
 		return backoff(tries), nil, true
 	case v.refused != nil && v.refused.Code == mcp.CodeInvalidParams:
 		return 0, &outOfReach{fail(kindClosed, "the server no longer knows the task that it made of the call"+t.kept()+"; the work may have been done", v.refused)}, true
-	case v.refused != nil:
+	case v.refused != nil && (v.refused.Code == mcp.CodeMethodNotFound || tries > lostTries):
 		return 0, protocolError("the server does not say how its task stands", v.refused), true
+	case v.refused != nil: // it is in trouble
+		return backoff(tries), nil, true
 	case len(v.status.From()) == 0: // nothing moves into it
 		return 0, protocolError("the server's task has a status that is none", nil), true
 	}
@@ -162,7 +168,7 @@ func (t *serverTask) unseen(v taskView, lookErr error, tries int) (next time.Dur
 
 // lookFailed is an error of a tasks/get as the caller may see it.
 func lookFailed(err error) error {
-	if errors.Is(err, errSlow) {
+	if errors.Is(err, errIdle) {
 		return fail(kindTimeout, "the server does not say how its task stands", err)
 	}
 	if se, ok := err.(*statusError); ok {
@@ -234,15 +240,12 @@ func (t *serverTask) look(ctx context.Context) (taskView, error) {
 
 // query asks something about the task that is answered at once. There may be many such
 // requests in the life of a call: none has a span, and the bytes of an answer are given back
-// before it is returned. The answer may be large, so only its head has to come soon.
+// before it is returned. The answer may be large, so it is the silence of the server that is
+// bounded: an answer may be lost on any transport.
 func (t *serverTask) query(ctx context.Context, method string, params []byte) (jsonrpc.Message, error) {
-	ctx, late := context.WithCancelCause(budget.With(ctx, nil))
-	defer late(nil)
 	y := t.request(method, params)
-	y.unseen = true
-	y.head = time.AfterFunc(t.x.w.cfg.StartTimeout, func() { late(errSlow) })
-	defer y.head.Stop()
-	m, err := y.run(ctx)
+	y.unseen, y.patience = true, t.x.w.cfg.StartTimeout
+	m, err := y.run(budget.With(ctx, nil))
 	if se, ok := err.(*statusError); ok && se.answer() != nil && !se.lost() {
 		return jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: se.answer()}, nil
 	}

@@ -43,7 +43,7 @@ func (t *serverTask) follow(ctx context.Context) error {
 			return t.stopped(ctx)
 		}
 		v, err := t.look(ctx)
-		if tries++; err == nil {
+		if tries++; err == nil && v.refused == nil {
 			tries = 0
 		}
 		if x.life.Err() != nil || ctx.Err() != nil {
@@ -246,7 +246,7 @@ func (t *serverTask) update(ctx context.Context, answers map[string]json.RawMess
 			return nil
 		case err == nil:
 			return t.refused(ctx, m.Error)
-		case !passing(err) && !errors.Is(err, errSlow) || tries > lostTries:
+		case !passing(err) && !errors.Is(err, errIdle) || tries > lostTries:
 			return lookFailed(err)
 		}
 		if err := work.Pause(ctx, backoff(tries)); err != nil {

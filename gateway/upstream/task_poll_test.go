@@ -313,7 +313,12 @@ func TestModernTaskAnswerLost(t *testing.T) {
 	native(t, Config{}, func(j *fake.Job) { j.Await(j.Input("q", "elicitation/create", elicit)); complete(j) }, func(t *testing.T, s *fake.Server, tasks *fake.Tasks, h *HTTP) {
 		tries := 0
 		s.On("tasks/update", func(x *fake.Exchange) {
-			if tries++; tries < 5 {
+			switch tries++; {
+			case tries == 1:
+				x.Head("text/event-stream") // and the answer is lost
+				x.Hang()
+				return
+			case tries < 5:
 				fake.Status(502, "", "")(x)
 				return
 			}
@@ -422,9 +427,14 @@ func TestModernTaskServerAway(t *testing.T) {
 				switch tries := int(all.Add(1)); {
 				case tries > outage:
 					fake.Result(`{"resultType":"complete","taskId":"job-1","status":"completed","ttlMs":null,"result":{"resultType":"complete","content":[]}}`)(x)
-				case tries%3 == 0:
+				case tries%5 == 0:
 					x.Cut()
-				case tries%3 == 1:
+				case tries%5 == 1:
+					x.Head("text/event-stream") // and the answer is lost
+					x.Hang()
+				case tries%5 == 2:
+					fake.RPCError(200, -32603, "the database is locked", "")(x)
+				case tries%5 == 3:
 					fake.Status(503, "", "", "Retry-After", "7")(x)
 				default:
 					x.Hang()

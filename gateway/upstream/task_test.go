@@ -201,6 +201,14 @@ func TestServerTaskBrokenWaits(t *testing.T) {
 				fake.Status(502, "text/html", "bad gateway")(x)
 			}
 		})
+		gets := 0
+		s.On("tasks/get", func(x *fake.Exchange) {
+			if gets++; gets%3 == 0 {
+				fake.RPCError(200, -32603, "the database is locked", "")(x)
+				return
+			}
+			fake.Result(`{"taskId":"job-1","status":"working","ttl":null}`)(x)
+		})
 		done := make(chan string, 1)
 		go func() {
 			reply, err := h.Call(t.Context(), in("a", ``), nil)
@@ -210,6 +218,28 @@ func TestServerTaskBrokenWaits(t *testing.T) {
 		s.On("tasks/result", fake.Text("at last"))
 		if got := <-done; got != "at last" || s.Runs("k") != 1 {
 			t.Errorf("%q after %d runs", got, s.Runs("k"))
+		}
+	})
+}
+
+// Progress of a task comes by the token of its call, and where it belongs to no stream: on that
+// of the session.
+func TestServerTaskProgress(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: func(j *fake.Job) {
+			<-time.After(time.Second)
+			token, _ := jsonrpc.Get(s.Seen("tools/call")[0].Params, "_meta", "progressToken")
+			s.Notify("notifications/progress", `{"progressToken":`+string(token)+`,"progress":3,"message":"half"}`)
+			<-time.After(time.Second)
+			j.End("completed", "")
+		}})
+		heard := make(chan string, 8)
+		sink := &shimtest.Sink{OnProgress: func(p shim.Progress) { heard <- p.Message }}
+		if reply, err := h.Call(t.Context(), in("a", ``), sink); err != nil || reply.Error != nil {
+			t.Fatal(reply, err)
+		}
+		if len(heard) != 1 || <-heard != "half" {
+			t.Error("the progress was not heard once")
 		}
 	})
 }
