@@ -57,8 +57,8 @@ type exchange struct {
 	progress    bool // ask for progress
 	asks        bool // the sink can be asked
 	limits      shim.QuestionLimits
-	listens     bool        // the stream may be silent for ever
-	unseen      bool        // it has no span: it is one of many of its kind
+	listens     bool          // the stream may be silent for ever
+	unseen      bool          // it has no span: it is one of many of its kind
 	patience    time.Duration // bounds the silence of the server, in place of idle_timeout; 0 for none
 
 	rec      record     // what is handed over for whoever goes on with the call

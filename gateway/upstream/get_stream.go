@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -242,7 +243,10 @@ func (h *getHold) run(ctx context.Context) {
 	bare := ctx
 	for tries := 1; ; tries++ {
 		ctx = r.s.carry(bare)
-		l, err := r.s.connect(ctx)
+		l, err := r.link(ctx)
+		if err == errNotBegun {
+			h.learn(true) // there is such a stream once somebody has begun the server
+		}
 		if err == nil {
 			err = h.attempt(ctx, &r, l, func() { tries = 1; h.opened() })
 		}
@@ -337,6 +341,28 @@ type getReader struct {
 	opened bool  // it has been open
 	last   string
 	retry  time.Duration
+}
+
+// errNotBegun: a stream does not begin a server.
+var errNotBegun = errors.New("the server has not begun")
+
+// link is the generation to read in. Over a Transport a session is a program: it is begun by
+// requests alone.
+func (g *getReader) link(ctx context.Context) (*link, error) {
+	if l := g.s.current(); l == nil && g.s.t.wire.cfg.Transport != nil {
+		return nil, errNotBegun
+	}
+	return g.s.connect(ctx)
+}
+
+// nudge has a stream that rests be opened now.
+func (st *getStream) nudge() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if h := st.cur; h != nil && h.rests {
+		h.renew()
+		work.Signal(h.wake)
+	}
 }
 
 // once holds the stream until it ends. opened is called when it is there.

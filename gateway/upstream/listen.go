@@ -62,7 +62,9 @@ func (h *HTTP) Listen(ctx context.Context, s shim.Session, f shim.Filter, ready 
 			return h.listenModern(ctx, v, s, f, ready, on)
 		}
 		ses := h.sessions.acquire(s)
-		_, err = ses.connect(ctx)
+		if h.wire.cfg.Transport == nil { // else a request begins the server
+			_, err = ses.connect(ctx)
+		}
 		if err == nil {
 			defer ses.release()
 			return ses.listen(ctx, f, ready, on)

@@ -21,11 +21,15 @@ func (s *session) listen(ctx context.Context, f shim.Filter, ready func(shim.Fil
 	if err != nil {
 		return err
 	}
-	l, err := s.open(ctx) // the stream may have found that the generation before is lost
-	if err != nil {
-		return public(err)
+	server := s.t.introduced(ctx, s.from)
+	if s.isOpen() || s.t.wire.cfg.Transport == nil {
+		l, err := s.open(ctx) // the stream may have found that the generation before is lost
+		if err != nil {
+			return public(err)
+		}
+		server = l.server
 	}
-	agreed := agree(f, l.server, open)
+	agreed := agree(f, server, open)
 	agreed.Resources = s.subscribe(ctx, agreed.Resources)
 	defer s.unsubscribe(ctx, agreed.Resources)
 	lis := newListener(agreed, s.from.Shared)

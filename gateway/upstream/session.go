@@ -244,9 +244,11 @@ func (s *session) shake(ctx context.Context) (*link, error) {
 	anonymous := s.key.key == "" && !s.t.wire.cfg.Shared
 	over := s.unwanted()
 	s.mu.Unlock()
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
+	}
+	s.get.nudge()
+	switch {
 	case over:
 		s.delete() // who wanted it has left meanwhile
 	case anonymous && l.id == "":

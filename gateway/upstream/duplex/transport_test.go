@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -302,4 +303,158 @@ func TestErrorsWithoutID(t *testing.T) {
 			t.Errorf("%s, %v", b, err)
 		}
 	})
+}
+
+// ownerKey is the key of the name of the owner in the context of a request.
+type ownerKey struct{}
+
+// as is the context of a request of an owner.
+func as(t *testing.T, name string) context.Context {
+	return context.WithValue(t.Context(), ownerKey{}, name)
+}
+
+// named has owners be those that the context of a request names.
+func named(ctx context.Context, _ bool) Owner {
+	name, _ := ctx.Value(ownerKey{}).(string)
+	return Owner{Name: name, Private: name != ""}
+}
+
+// postAs posts a message of an owner outside of any session.
+func postAs(t *testing.T, tr *Transport, owner, body string, header ...string) (*http.Response, error) {
+	t.Helper()
+	req, _ := http.NewRequestWithContext(as(t, owner), http.MethodPost, "http://x.invalid", strings.NewReader(body))
+	for _, name := range header {
+		req.Header.Set(name, "x")
+	}
+	return tr.RoundTrip(req)
+}
+
+// Servers that end soon are paused for their owner alone, from the second in a row on. One that has
+// lived is started anew at once.
+func TestShortLives(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		life := time.Second
+		tr := opens(t, Config{Max: 9, Owner: named, Short: time.Minute}, func(p *pipe, m jsonrpc.Message) {
+			answers(p, m)
+			<-time.After(life)
+			p.Stop()
+		})
+		start := func(owner string) error {
+			t.Helper()
+			resp, err := postAs(t, tr, owner, hello)
+			if err == nil {
+				_, err = io.ReadAll(resp.Body)
+				resp.Body.Close()
+			}
+			<-time.After(life + time.Millisecond)
+			return err
+		}
+		for _, refused := range []bool{false, false, true} {
+			err := start("alice")
+			ue, ok := errors.AsType[*shim.UpstreamError](err)
+			if refused != (err != nil) || refused && (!ok || !ue.Unsent || ue.RetryAfterMs == 0) {
+				t.Errorf("error %v, refused %t", err, refused)
+			}
+			life = 100 * time.Millisecond
+		}
+		if err := start("bob"); err != nil {
+			t.Errorf("another owner: %v", err)
+		}
+		<-time.After(time.Minute)
+		life = 2 * time.Minute
+		for range 5 {
+			if err := start("alice"); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// slowEnd is a pipe that takes a while to end.
+type slowEnd struct {
+	*pipe
+	running *atomic.Int64
+}
+
+func (p *slowEnd) Close() {
+	<-time.After(3 * time.Second)
+	p.running.Add(-1)
+}
+
+// Servers that are ending count: there are never more than there may be, and one of an owner that
+// excludes others begins when the one before has ended.
+func TestEndingServersCount(t *testing.T) {
+	for _, c := range []struct {
+		max       int
+		exclusive bool
+	}{{2, false}, {9, true}} {
+		synctest.Test(t, func(t *testing.T) {
+			var running, most atomic.Int64
+			tr := opens(t, Config{Max: c.max, Exclusive: c.exclusive, Open: func(context.Context, http.Header, *sync.WaitGroup, <-chan struct{}) (Link, error) {
+				most.Store(max(most.Load(), running.Add(1)))
+				return &slowEnd{newPipe(answers), &running}, nil
+			}}, nil)
+			for range 10 {
+				session := begin(t, tr)
+				req, _ := http.NewRequestWithContext(t.Context(), http.MethodDelete, "http://x.invalid", nil)
+				req.Header.Set("Mcp-Session-Id", session)
+				if _, err := tr.RoundTrip(req); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if want := map[bool]int64{false: 2, true: 1}[c.exclusive]; most.Load() != want {
+				t.Errorf("%d servers at a time, want %d", most.Load(), want)
+			}
+		})
+	}
+}
+
+// An owner has its share of the servers and no more.
+func TestMaxOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := opens(t, Config{Max: 4, MaxOwner: 2, Owner: named}, func(p *pipe, m jsonrpc.Message) {
+			if m.Method != "wait" {
+				answers(p, m)
+			}
+		})
+		busy := func(owner string) error {
+			resp, err := postAs(t, tr, owner, hello)
+			if err != nil {
+				return err
+			}
+			_, _ = io.ReadAll(resp.Body)
+			_, err = post(t, tr, resp.Header.Get("Mcp-Session-Id"), `{"jsonrpc":"2.0","id":"w","method":"wait"}`)
+			return err
+		}
+		for owner, want := range map[string]bool{"alice": true, "bob": true} {
+			for i := range 3 {
+				err := busy(owner)
+				if full, ok := errors.AsType[*shim.BusyError](err); ok != (want && i == 2) {
+					t.Errorf("server %d of %s: %v, %v", i, owner, full, err)
+				}
+			}
+		}
+	})
+}
+
+// What a server that several users share says to no request of theirs is shown to none of them.
+func TestNobodyHearsAnothers(t *testing.T) {
+	for owner, hears := range map[string]bool{"": false, "alice": true} {
+		synctest.Test(t, func(t *testing.T) {
+			tr := opens(t, Config{Owner: named}, func(p *pipe, m jsonrpc.Message) {
+				p.say(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"bad row in bob's file"}}`)
+				p.say(`{"jsonrpc":"2.0","method":"notifications/unknown","params":{"of":"bob"}}`)
+				p.answer(m)
+			})
+			resp, err := postAs(t, tr, owner, `{"jsonrpc":"2.0","id":"e","method":"echo"}`, "Mcp-Method")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			b, err := io.ReadAll(resp.Body)
+			if err != nil || strings.Contains(string(b), "bob") != hears {
+				t.Errorf("owner %q hears %s, %v", owner, b, err)
+			}
+		})
+	}
 }

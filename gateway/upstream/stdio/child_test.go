@@ -122,7 +122,7 @@ func (p *plain) handle(m message) {
 		c <- append(m.Result, m.Error...)
 	case m.Method == "initialize" && !p.modern:
 		p.greeted = true
-		p.result(m, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"plain","version":"1"}}`)
+		p.result(m, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"plain","version":"1"}}`)
 	case m.Method == "server/discover" && p.modern:
 		p.result(m, `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}}}`)
 	case m.Method == "subscriptions/listen" && p.modern: // which it ends at once
@@ -217,6 +217,9 @@ func (p *plain) tool(m message) {
 		os.Stdout.Close()
 	case "close input":
 		os.Stdin.Close()
+		p.text(m, "ok")
+	case "announce":
+		p.say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
 		p.text(m, "ok")
 	case "ask":
 		p.text(m, p.ask(a.Key, "elicitation/create", `{"message":"who?","requestedSchema":{"type":"object","properties":{}}}`))

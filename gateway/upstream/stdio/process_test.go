@@ -80,6 +80,36 @@ func TestIdleProcess(t *testing.T) {
 	}
 }
 
+// To listen starts no process: a program that has crashed is started by the next request, and is
+// listened to again.
+func TestListeningStartsNothing(t *testing.T) {
+	w := start(t, "plain", Config{}, upstream.Config{Era: upstream.EraLegacy})
+	s := shim.Session{Key: "a", Legacy: true, Shared: true}
+	pid := w.pidOf(s)
+	ctx, cancel := context.WithCancel(t.Context())
+	heard, ready, done := make(chan string, 16), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = w.up.Listen(ctx, s, shim.Filter{Log: true, ToolsListChanged: true}, func(shim.Filter) { close(ready) }, func(n shim.Notification) { heard <- n.Method })
+	}()
+	<-ready
+	kill(t, pid)
+	gone(t, pid)
+	<-time.After(2 * time.Second)
+	if all := offspring(t); len(all) != 0 {
+		t.Errorf("processes %v were started", all)
+	}
+	w.pidOf(s)
+	shimtest.Eventually(t, func() bool { // the gap is told, and then what the server says
+		if _, err := w.as(s, "announce"); err != nil {
+			t.Error(err)
+		}
+		return len(heard) > 1
+	})
+	cancel()
+	<-done
+}
+
 // A program that cannot run is started again after a while only, and the error says what it
 // wrote.
 func TestBrokenProgram(t *testing.T) {
