@@ -11,6 +11,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"taskgate/gateway/config"
+	"taskgate/gateway/upstream"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/wiretest"
@@ -37,9 +38,17 @@ func (o *opaqueTokens) takes(r *http.Request) bool {
 // newOpaqueHouse has a server whose tokens nobody can verify. With open it wants one for tools/call only.
 func newOpaqueHouse(t *testing.T, open bool) (*house, *opaqueTokens) {
 	t.Helper()
+	return newOpaqueHouseOf(t, open, newHouseOf, func(*house) {})
+}
+
+// newOpaqueHouseOf is newOpaqueHouse for a house that is made so.
+func newOpaqueHouseOf(t *testing.T, open bool, newHouse func(*testing.T, func(*house, *config.Config)) *house, change func(*house)) (*house, *opaqueTokens) {
+	t.Helper()
 	tokens := &opaqueTokens{good: map[string]bool{}}
-	h := newHouseOf(t, func(h *house, c *config.Config) {
+	h := newHouse(t, func(h *house, c *config.Config) {
+		change(h)
 		h.withPassthrough(c, opaqueOf)
+		c.StateKeys = []config.StateKey{parkKey}
 		c.Auth.Passthrough.Introspection = nil
 	})
 	h.sign = func(r *http.Request, token string) {
@@ -105,11 +114,10 @@ func TestSessionOutlivesItsToken(t *testing.T) {
 		if get.resp.StatusCode != http.StatusOK {
 			t.Fatalf("the stream with token %d: %s", n, get.resp.Status)
 		}
-		if n == 2 {
-			askOutside(t, server, get, h.inSession("a1", session)) // both tokens are good
-		} else {
-			askOutside(t, server, get, h.inSession(token, session))
+		if n == 2 { // both tokens are good
+			askOutside(t, server, get, h.inSession("a1", session), func() {})
 		}
+		askOutside(t, server, get, h.inSession(token, session), func() { tokens.set("a1", false) })
 		get.close()
 		for _, call := range []reply{
 			h.inSession(token, session).legacy(mcp.MethodToolsCall, `"name":"echo"`), h.inSession(token, session).legacy("ping", ""),
@@ -132,8 +140,9 @@ func TestSessionOutlivesItsToken(t *testing.T) {
 	}
 }
 
-// askOutside has the server ask outside of any call, hears the question on a stream and answers it as somebody.
-func askOutside(t *testing.T, ss *sdk.ServerSession, get *sseClient, as *caller) {
+// askOutside has the server ask outside of any call, hears the question on a stream and answers it as somebody, after
+// before.
+func askOutside(t *testing.T, ss *sdk.ServerSession, get *sseClient, as *caller, before func()) {
 	t.Helper()
 	got := make(chan said, 1)
 	go func() {
@@ -141,6 +150,7 @@ func askOutside(t *testing.T, ss *sdk.ServerSession, get *sseClient, as *caller)
 		got <- said{result, err}
 	}()
 	id := get.question("")
+	before()
 	if r := as.do("POST", answerBody(id, "blue"), nil); r.status != http.StatusAccepted {
 		t.Errorf("the answer: %v", r)
 	}
@@ -276,5 +286,49 @@ func TestHandshakeComesFirst(t *testing.T) {
 	}
 	if r := h.inSession("a1", session).legacy(mcp.MethodTasksList, ""); r.status != http.StatusOK || !strings.Contains(r.body, `"tasks":[]`) {
 		t.Errorf("the tasks: %v", r)
+	}
+}
+
+// TestSessionOutlivesItsTokenElsewhere: the same holds at another replica than the one where the session began, at a
+// server without sessions, and at one of 2026.
+func TestSessionOutlivesItsTokenElsewhere(t *testing.T) {
+	single := newHouseOf
+	for name, c := range map[string]struct {
+		house  func(*testing.T, func(*house, *config.Config)) *house
+		change func(*house)
+		there  bool
+	}{
+		"another replica":    {newHouses, func(*house) {}, true},
+		"no sessions":        {single, func(h *house) { h.stateless = true }, false},
+		"no sessions, there": {newHouses, func(h *house) { h.stateless = true }, true},
+		"a server of 2026":   {single, func(h *house) { h.stateless, h.era = true, upstream.EraModern }, false},
+		"one of 2026, there": {newHouses, func(h *house) { h.stateless, h.era = true, upstream.EraModern }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, tokens := newOpaqueHouseOf(t, false, c.house, c.change)
+			tokens.set("a1", true)
+			session := h.caller("a1").initialize().session
+			by := func(token string) *caller { return &caller{h: h, key: token, session: session, there: c.there} }
+			for _, token := range []string{"a2", "a3"} {
+				tokens.set(token, true)
+				for _, intruder := range []string{"made-up", ""} {
+					for _, method := range []string{"GET", "DELETE"} {
+						if r := by(intruder).do(method, "", nil); r.status != http.StatusUnauthorized && r.status != http.StatusNotFound {
+							t.Errorf("%s with %q: %v", method, intruder, r)
+						}
+					}
+				}
+				if r := by(token).legacy("ping", ""); r.status != http.StatusOK {
+					t.Errorf("ping with %s: %v", token, r)
+				}
+				tokens.set("a1", false)
+				if r := by(token).legacy(mcp.MethodToolsCall, `"name":"echo"`); r.status != http.StatusOK || !strings.Contains(r.body, `"content"`) {
+					t.Errorf("a call with %s: %v", token, r)
+				}
+			}
+			if r := by("a3").do("DELETE", "", nil); r.status != http.StatusNoContent {
+				t.Errorf("the end: %v", r)
+			}
+		})
 	}
 }

@@ -125,7 +125,10 @@ type house struct {
 	// refuses says which requests the server answers with 401, or with refusal; nil for none.
 	refuses func(r *http.Request, body []byte) bool
 	refusal int
-	serial  int // of the last legacy request
+	// stateless has the server know no sessions, and era is that in which it is spoken to.
+	stateless bool
+	era       upstream.Era
+	serial    int // of the last legacy request
 	// sign makes a request one of whoever has the key.
 	sign func(r *http.Request, key string)
 	// secrets must not reach the server.
@@ -214,17 +217,17 @@ func newHouse(t *testing.T, signIn func(*house, *config.Config)) (*house, *confi
 		started: make(chan string, 16), cancelled: make(chan string, 16), proceed: make(chan struct{}), subs: make(chan string, 16),
 	}}
 	h.logger, h.audit = slog.New(slog.NewTextHandler(&h.log, nil)), slog.New(slog.NewTextHandler(&h.records, nil))
-	h.behind = h.serveUpstream()
 	c := config.Default()
 	c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
 	signIn(h, c)
+	h.behind = h.serveUpstream()
 	return h, c
 }
 
 func (h *house) serveUpstream() string {
 	server := newPeer(h.events)
 	h.peer = server
-	handler := sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil)
+	handler := sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, &sdk.StreamableHTTPOptions{Stateless: h.stateless})
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		r.Body = io.NopCloser(bytes.NewReader(body))
@@ -254,7 +257,7 @@ func (h *house) serveFront(at, name string, c *config.Config) string {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	of := upstream.Config{Name: "up", URL: h.behind, Replica: name, Headers: http.Header{"Authorization": {upstreamKey}}}
+	of := upstream.Config{Name: "up", URL: h.behind, Era: h.era, Replica: name, Headers: http.Header{"Authorization": {upstreamKey}}}
 	if at != "embedded" {
 		of.Sessions = store.UpstreamSessions("up")
 	}
