@@ -407,6 +407,15 @@ func TestGoodbyeHandsOverAtOnce(t *testing.T) {
 	})
 }
 
+// breaking is a store whose first creation gets through, and which breaks before it says so.
+type breaking struct{ *faultyStore }
+
+func (s breaking) Create(ctx context.Context, t shim.Task, b ...shim.Batch) (shim.Task, error) {
+	_, _ = s.faultyStore.Create(ctx, t, b...)
+	s.down.Store(true)
+	return shim.Task{}, errDown
+}
+
 // TestRefusedTaskThatIsStored: a client that insists on a task, whose creation got through without a
 // reply, hears that the call may be made, since the next replica makes it.
 func TestRefusedTaskThatIsStored(t *testing.T) {
@@ -415,7 +424,7 @@ func TestRefusedTaskThatIsStored(t *testing.T) {
 		w.gateway("b", second, policy(shim.Auto))
 		pass(6 * time.Second)
 		a, err := shim.New(shim.Options{
-			Replica: "a", Store: w.store, Heartbeat: 5 * time.Second,
+			Replica: "a", Store: breaking{w.store}, Heartbeat: 5 * time.Second,
 			Servers: map[string]shim.Server{"up": {Upstream: takes(time.Hour), Policy: func(string) shim.Policy { return policy(shim.Auto) }}},
 		})
 		if err != nil {
@@ -423,12 +432,10 @@ func TestRefusedTaskThatIsStored(t *testing.T) {
 		}
 		c := call()
 		c.Demand = true
-		w.store.deaf.Store(true)
 		if _, err := a.Call(t.Context(), c); !errors.Is(err, shim.ErrUnconfirmed) || !errors.Is(err, shim.ErrUnavailable) {
 			t.Errorf("the client got %v", err)
 		}
 		w.mute(a)
-		w.store.deaf.Store(false)
 		pass(20 * time.Second)
 		if n := second.calls.Load(); n != 1 {
 			t.Errorf("called %d times by the other replica", n)
