@@ -37,11 +37,13 @@ max_calls_per_owner: 200
 const (
 	floodTasks    = 200 // max_tasks_per_owner
 	floodDrain    = 25 * time.Second
-	floodWorkers  = 3                     // of each way
-	floodEvery    = 20 * time.Millisecond // a worker begins no more often
-	floodPatience = 2 * time.Second       // how long it waits for an answer
-	floodKept     = 100                   // connections that a worker keeps without a word
+	floodWorkers  = 3               // of each way
+	floodPatience = 2 * time.Second // how long it waits for an answer
+	floodKept     = 100             // connections that a worker keeps without a word
 )
+
+// floodEvery is the least time from one beginning of a worker to the next.
+var floodEvery = time.Duration(size(60, 20)) * time.Millisecond
 
 // flood is the principal that uses too much.
 type flood struct {

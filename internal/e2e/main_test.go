@@ -1,11 +1,9 @@
 package e2e
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"testing"
 
 	"taskgate/internal/programtest"
@@ -35,15 +33,7 @@ func TestMain(m *testing.M) {
 const atOnce = 6
 
 func run(m *testing.M) int {
-	flag.Parse()
-	given := false
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
-	if !given {
-		if err := flag.Set("test.parallel", strconv.Itoa(atOnce)); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-	}
+	programtest.AtOnce(atOnce)
 	dir, err := os.MkdirTemp("", "taskgate-e2e")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

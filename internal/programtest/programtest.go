@@ -3,11 +3,13 @@
 package programtest
 
 import (
+	"flag"
 	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -93,5 +95,15 @@ func (d Table) Compare(t testing.TB, text string, update bool) {
 		}
 	default:
 		t.Errorf("%s is not what %s finds (-update writes it):\n%s", d.file, t.Name(), text)
+	}
+}
+
+// AtOnce sets how many parallel tests run at a time, unless the command line does. It parses the flags.
+func AtOnce(n int) {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		_ = flag.Set("test.parallel", strconv.Itoa(n)) // it is a flag of every test
 	}
 }
