@@ -67,7 +67,7 @@ func (g *originGuard) refuseHost(w http.ResponseWriter, r *http.Request) {
 		g.log.WarnContext(r.Context(), "a request is refused because of its Host; allowed_hosts lists the names that are served, beside that of public_url",
 			"host", r.Host[:min(len(r.Host), 255)])
 	})
-	wire.WriteFailure(w, "", wire.Refused(http.StatusForbidden, "this Host is not served"))
+	wire.WriteFailure(w, "", wire.Refused(http.StatusForbidden, "this Host is not served: allowed_hosts lists the names that are"))
 }
 
 func (g *originGuard) hostAllowed(hostport string) bool {

@@ -79,13 +79,17 @@ func main() {
 	os.Exit(run(untilSignal(), os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// untilSignal is a context that ends with the first interrupt or SIGTERM. Before
+// untilSignal is a context that ends with the first interrupt, SIGTERM or, unless that is
+// ignored, SIGHUP: the terminal of the client was closed. Before
 // anybody sees it end, the default has taken over again, by which a second signal ends
 // the process. One that came in between is not lost: it does the same.
 func untilSignal() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) {
+		signal.Notify(signals, syscall.SIGHUP)
+	}
 	go func() {
 		<-signals
 		signal.Stop(signals)

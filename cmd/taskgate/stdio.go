@@ -18,6 +18,9 @@ import (
 	"taskgate/gateway/stdio"
 )
 
+// ownMessage is how large a message of the one client may be at least: nobody else is served.
+const ownMessage = 32 * config.MiB
+
 // partingTimeout is how long what a client is still sent may take when the process stops.
 const partingTimeout = time.Second
 
@@ -101,6 +104,7 @@ func (o *stdioOptions) config(command []string) (*config.Config, error) {
 	if cfg.Audit == config.AuditStdout {
 		return nil, usageError("audit: stdout is where the client reads; name a file")
 	}
+	cfg.MaxBody = max(cfg.MaxBody, ownMessage)
 	// Nothing listens: who may call, and what anonymous callers share, is as on loopback.
 	cfg.Auth, u.Auth, cfg.Listen, cfg.Admin = config.Auth{}, nil, config.Default().Listen, ""
 	u.Defaults.Scopes = "" // of tokens, which this client does not show

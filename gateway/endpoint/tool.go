@@ -31,7 +31,7 @@ func (e *Endpoint) CheckTool(ctx context.Context, s shim.Session, server upstrea
 		tool, _, err := e.Upstream.Tool(ctx, s, name)
 		switch {
 		case err != nil:
-			return err
+			return nil // where the tools cannot be listed, the call goes as it is
 		case tool.Invalid != nil && server.Era == mcp.Modern, tool.Missing && taskFirst:
 			return wire.InvalidParams("unknown tool: %s", name)
 		}

@@ -79,12 +79,11 @@ func (h *Handler) ServeDELETE(w http.ResponseWriter, r *http.Request, p shim.Pri
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// checkSessionVersion holds the header against the negotiated version (X7). Its
-// absence is no mistake: clients of 2025-03-26 do not know it, and a session says
-// all that it would.
+// checkSessionVersion refuses a version that sessions do not have (X7). The negotiated one counts,
+// which a session says: its absence is no mistake, and three SDKs take another one of its era.
 func checkSessionVersion(h http.Header, version string) error {
 	for _, v := range h.Values(mcp.HeaderProtocolVersion) {
-		if wire.TrimOWS(v) != version {
+		if mcp.EraOf(wire.TrimOWS(v)) != mcp.Legacy {
 			return wire.Refused(http.StatusBadRequest, mcp.HeaderProtocolVersion+" must be that of the session, "+version)
 		}
 	}

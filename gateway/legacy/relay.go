@@ -43,7 +43,7 @@ func (q *request) callTool(ctx context.Context) (json.RawMessage, error) {
 	}
 	first := q.h.TaskFirst(q.name, false, q.caller()) || task && q.h.MayBeTask(q.name)
 	err = q.h.CheckTool(ctx, q.s.upstream(ctx), server, q.name, first, func(upstream.Tool) error { return nil })
-	if f := (*wire.Failure)(nil); errors.As(err, &f) { // where the tools cannot be listed, the call goes as it is
+	if err != nil {
 		return nil, err
 	}
 	a, err := q.call(q.whenTaken(ctx), shim.Call{
@@ -116,7 +116,8 @@ func (q *request) replied(ctx context.Context, server upstream.Server, reply shi
 	case reply.IsError:
 		q.op.ToolError()
 	}
-	view := translate.LegacyView{Modern: server.Era == mcp.Modern, Dropped: func(name string, reason error) { q.h.LogDropped(ctx, name, reason) }}
+	tasks, _ := jsonrpc.Get(q.state.Capabilities, "tasks")
+	view := translate.LegacyView{Modern: server.Era == mcp.Modern, Requires: jsonrpc.IsObject(tasks), Dropped: func(name string, reason error) { q.h.LogDropped(ctx, name, reason) }}
 	view.Wrapped = view.Modern && q.msg.Method == mcp.MethodToolsCall && q.showsWrapped(ctx, q.name, reply.Result)
 	if q.h.offersTasks(q.state.Version) && !q.principal.NoTasks {
 		view.Tasks = q.h.MayBeTask

@@ -98,10 +98,10 @@ func (c *Conn) Serve(ctx context.Context, in io.Reader) error {
 	}
 }
 
-// line is what was read, or errTooLarge.
+// line is what was read, or that it is too large.
 type line struct {
-	text []byte
-	err  error
+	text  []byte
+	large *tooLargeError
 }
 
 // read reads lines until there are no more, or ctx ends. Some time after the last one it calls
@@ -110,12 +110,13 @@ func read(ctx context.Context, r *lineReader, lines chan<- line, stop func()) {
 	defer close(lines)
 	for {
 		text, err := r.next()
-		if err != nil && err != errTooLarge {
+		large, _ := err.(*tooLargeError)
+		if err != nil && large == nil {
 			time.AfterFunc(lastAnswers, stop)
 			return
 		}
 		select {
-		case lines <- line{text, err}:
+		case lines <- line{text, large}:
 		case <-ctx.Done():
 			return
 		}
@@ -144,8 +145,13 @@ func (c *Conn) busy() bool {
 
 // take takes one line. It returns when the next one may be taken, or when ctx ends.
 func (c *Conn) take(ctx context.Context, l line) {
-	if l.err != nil {
-		_ = c.out.sendWithin(ctx, jsonrpc.AppendErrorNullID(nil, &jsonrpc.Error{Code: mcp.CodeInvalidRequest, Message: l.err.Error()}))
+	if l.large != nil {
+		refused := &jsonrpc.Error{Code: mcp.CodeInvalidRequest, Message: l.large.Error()}
+		answer := jsonrpc.AppendErrorNullID(nil, refused)
+		if !l.large.id.IsZero() {
+			answer = jsonrpc.AppendError(nil, l.large.id, refused)
+		}
+		_ = c.out.sendWithin(ctx, answer)
 		return
 	}
 	if len(bytes.TrimSpace(l.text)) == 0 {

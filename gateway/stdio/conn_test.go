@@ -210,6 +210,9 @@ func TestErrorsNameTheirRequest(t *testing.T) {
 			{`{"id":`, `{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"unreadable"}}`},
 			{`[{]`, `{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"unreadable"}}`},
 			{strings.Repeat("x", maxMessage+1), `{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"the message is too large"}}`},
+			{`{"jsonrpc":"2.0","id":"a\"7","method":"tools/call","params":{"x":"` + strings.Repeat("x", 3*readSize) + `"}}`, `{"jsonrpc":"2.0","id":"a\"7","error":{"code":-32600,"message":"the message is too large"}}`},
+			{`{"method":"tools/call","params":{"id":8,"x":"` + strings.Repeat("x", maxMessage) + `"},"jsonrpc":"2.0","id":7}`, `{"jsonrpc":"2.0","id":7,"error":{"code":-32600,"message":"the message is too large"}}`},
+			{`{"jsonrpc":"2.0","id":7,"result":{"x":"` + strings.Repeat("x", maxMessage) + `"}}`, `{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"the message is too large"}}`},
 			{strings.Repeat("x", readSize+1), `{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"the message is too large"}}`},
 		} {
 			c.say(tt.say)

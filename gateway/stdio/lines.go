@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"regexp"
 
 	"taskgate/internal/jsonrpc"
 )
@@ -13,10 +14,36 @@ import (
 // readSize is how much is read at a time.
 const readSize = 64 << 10
 
+var errClosed = errors.New("nothing is written any more")
+
+// tooLargeError is a line that is too long. id is that of the request it holds, where it can be
+// seen; zero for none.
+type tooLargeError struct{ id jsonrpc.ID }
+
+func (*tooLargeError) Error() string { return "the message is too large" }
+
+// keptOfLarge is how much is kept of each end of a line that is too long.
+const keptOfLarge = 4 << 10
+
+// The id of a request is before its parameters, or the last of its members.
 var (
-	errTooLarge = errors.New("the message is too large")
-	errClosed   = errors.New("nothing is written any more")
+	idBefore = regexp.MustCompile(`^\s*\{(?:\s*"(?:jsonrpc|method)"\s*:\s*"[^"]*"\s*,)*\s*"id"\s*:\s*("(?:[^"\\]|\\.)*"|-?[0-9]+)\s*,`)
+	idAfter  = regexp.MustCompile(`,\s*"id"\s*:\s*("(?:[^"\\]|\\.)*"|-?[0-9]+)\s*(?:,\s*"jsonrpc"\s*:\s*"2.0"\s*)?\}\s*$`)
 )
+
+// tooLarge is the error of a line of which the ends are known.
+func tooLarge(head, tail []byte) *tooLargeError {
+	found := idBefore.FindSubmatch(head)
+	if found == nil {
+		found = idAfter.FindSubmatch(tail)
+	}
+	method := []byte(`"method"`)
+	if found == nil || !bytes.Contains(head, method) && !bytes.Contains(tail, method) {
+		return &tooLargeError{}
+	}
+	id, _ := jsonrpc.ParseID(found[1])
+	return &tooLargeError{id}
+}
 
 // lineReader reads lines of limited length.
 type lineReader struct {
@@ -29,18 +56,25 @@ func newLineReader(r io.Reader, most int64) *lineReader {
 }
 
 // next is the next line, without its end; it belongs to the caller. A line that is too long is
-// read to its end, kept by nobody, and is errTooLarge: the line after it can be read. What
-// comes before the end of the input counts as a line, too. Other errors are final.
+// read to its end, and is a *tooLargeError: the line after it can be read. What comes before the
+// end of the input counts as a line, too. Other errors are final.
 func (l *lineReader) next() ([]byte, error) {
-	var line []byte
+	var line, head, tail []byte
 	large := false
 	for {
 		part, err := l.r.ReadSlice('\n')
-		large = large || int64(len(line)+len(part)) > l.max+2 // with \r\n
-		if large {
-			line = nil
-		} else {
+		switch {
+		case large:
+		case int64(len(line)+len(part)) > l.max+2: // with \r\n
+			large = true
+			head = append(line, part...)
+			head, line = bytes.Clone(head[:min(len(head), keptOfLarge)]), nil
+		default:
 			line = append(line, part...)
+		}
+		if large {
+			tail = append(tail, part[max(0, len(part)-keptOfLarge):]...)
+			tail = bytes.Clone(tail[max(0, len(tail)-keptOfLarge):])
 		}
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
@@ -49,8 +83,11 @@ func (l *lineReader) next() ([]byte, error) {
 			return nil, err
 		}
 		line = bytes.TrimRight(line, "\r\n")
-		if large || int64(len(line)) > l.max {
-			return nil, errTooLarge
+		if large {
+			return nil, tooLarge(head, bytes.TrimRight(tail, "\r\n"))
+		}
+		if int64(len(line)) > l.max {
+			return nil, tooLarge(line, line)
 		}
 		return line, nil
 	}

@@ -19,6 +19,8 @@ type LegacyView struct {
 	// Tasks reports the tools that may be called as tasks; nil where the session
 	// can make none.
 	Tasks func(tool string) bool
+	// Requires says that the client knows tools that require a task: it declares tasks itself.
+	Requires bool
 	// Partials reports the tools that have partial results; nil where the client takes
 	// none.
 	Partials func(tool string) bool
@@ -81,7 +83,7 @@ func withoutModernMeta(meta json.RawMessage) json.RawMessage {
 
 // legacyTool translates one entry of tools/list.
 func legacyTool(tool []byte, v LegacyView) []byte {
-	tool = legacyStreamPartial(legacyTaskSupport(tool, v.Tasks), v.Partials)
+	tool = legacyStreamPartial(legacyTaskSupport(tool, v), v.Partials)
 	if schema, ok := jsonrpc.Get(tool, "outputSchema"); v.Modern && ok && NeedsWrap(schema) {
 		tool = jsonrpc.With(tool, wrapSchema(schema), "outputSchema")
 	}
@@ -89,16 +91,17 @@ func legacyTool(tool []byte, v LegacyView) []byte {
 }
 
 // legacyTaskSupport says of a tool whether the gateway makes tasks of its calls,
-// in place of what its server says of its own. It is always the client's choice:
-// the TypeScript SDK refuses to call a tool plainly that requires a task (L5). Of
+// in place of what its server says of its own. It is the client's choice: the
+// TypeScript SDK refuses to call a tool plainly that requires a task (L5). Only a client that
+// declares tasks hears that a tool requires one: some use tasks only where they must. Of
 // other tools, and to other sessions, nothing is said that would ask for a task;
 // that means the same as "forbidden" (L4).
-func legacyTaskSupport(tool []byte, tasks func(string) bool) []byte {
+func legacyTaskSupport(tool []byte, v LegacyView) []byte {
 	name, _ := jsonrpc.GetString(tool, "name")
 	support, _ := jsonrpc.GetString(tool, "execution", "taskSupport")
 	switch {
-	case tasks != nil && tasks(name):
-		if support == "optional" {
+	case v.Tasks != nil && v.Tasks(name):
+		if support == "optional" || support == "required" && v.Requires {
 			return tool
 		}
 		return jsonrpc.With(tool, []byte(`"optional"`), "execution", "taskSupport")

@@ -83,6 +83,7 @@ func TestLegacyTaskSupport(t *testing.T) {
 	}{
 		{`{"name":"a", "x":1.0}`, LegacyView{Tasks: some}, `{"name":"a", "x":1.0,"execution":{"taskSupport":"optional"}}`},
 		{`{"name":"a","execution":{"taskSupport":"required","y":1.0}}`, LegacyView{Tasks: some}, `{"name":"a","execution":{"taskSupport":"optional","y":1.0}}`},
+		{`{"name":"a","execution":{"taskSupport":"required","y":1.0}}`, LegacyView{Tasks: some, Requires: true}, `{"name":"a","execution":{"taskSupport":"required","y":1.0}}`},
 		{`{"name":"a","execution":{"taskSupport":"forbidden"}}`, LegacyView{Tasks: some}, `{"name":"a","execution":{"taskSupport":"optional"}}`},
 		{`{"name":"a","execution":{ "taskSupport" : "optional" }}`, LegacyView{Tasks: some}, `{"name":"a","execution":{ "taskSupport" : "optional" }}`},
 		{`{"name":"a"}`, LegacyView{Tasks: some, Modern: true}, `{"name":"a","execution":{"taskSupport":"optional"}}`},

@@ -46,12 +46,17 @@ type tools struct {
 	lists  remembered[map[string]Tool]
 }
 
+// listPatience is how long a call waits for a list: it can go without, and the next one has it.
+const listPatience = 3 * time.Second
+
 // find looks a tool up in the list as a session sees it (HTTP.Tool).
 func (t *tools) find(ctx context.Context, s shim.Session, name string) (Tool, bool, error) {
 	k, err := t.key(ctx, s)
 	if err != nil {
 		return Tool{}, false, public(err)
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, listPatience, errSlowList)
+	defer cancel()
 	read := func(ctx context.Context) (map[string]Tool, time.Duration, error) { return t.all(ctx, s) }
 	list, err := t.lists.get(ctx, k, renewWait, read)
 	if list != nil && time.Since(list.at) >= toolsMinAge {
@@ -144,6 +149,9 @@ func (t *tools) all(ctx context.Context, s shim.Session) (map[string]Tool, time.
 	}
 	return nil, 0, protocolError("the server's tools list does not end", errors.New("too many pages"))
 }
+
+// errSlowList: the list is on its way.
+var errSlowList = fail(kindTimeout, "the server does not list its tools in time", nil)
 
 func readTool(raw json.RawMessage) (string, Tool) {
 	name, _ := jsonrpc.GetString(raw, "name")

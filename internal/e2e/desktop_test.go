@@ -478,6 +478,12 @@ func TestDesktopEnds(t *testing.T) {
 			}
 			return c.end()
 		},
+		"SIGHUP": func(c *wireClient) error {
+			if err := c.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+				return err
+			}
+			return c.end()
+		},
 		"closed output": func(c *wireClient) error {
 			_ = c.pipe.Close()
 			c.say(`{"jsonrpc":"2.0","id":"last","method":"ping"}`)
