@@ -30,15 +30,20 @@ func (h *HTTP) Admit(ctx context.Context, s shim.Session) (proven bool, err erro
 		return false, err
 	}
 	defer done()
-	if err := ask(unheard(ctx)); isUnknown(err) {
+	c := forwardedOf(ctx).Credential
+	if err := ask(carrying(ctx, untold{c})); isUnknown(err) {
 		return false, ErrNoSession
 	} else if err != nil {
-		return false, passOn(ctx, public(err))
+		err = public(err)
+		if refusal := (*Refusal)(nil); errors.As(err, &refusal) { // the client gets it
+			c.Hear(authorization(ctx, c), refusal.Status)
+			refusal.Challenges = c.Challenge(refusal.Status, refusal.Challenges)
+		}
+		return false, err
 	}
-	f := forwardedOf(ctx)
-	err = ask(carrying(ctx, unsigned{f.Credential}))
+	err = ask(carrying(ctx, unsigned{c}))
 	if se, ok := err.(*statusError); ok && (isUnknown(err) || se.status == http.StatusUnauthorized || se.status == http.StatusForbidden) {
-		f.Credential.Hear(authorization(ctx, f.Credential), http.StatusOK)
+		c.Hear(authorization(ctx, c), http.StatusOK)
 		return true, nil
 	}
 	return false, nil
@@ -82,13 +87,12 @@ func isUnknown(err error) bool {
 	return ok && (se.status == http.StatusNotFound || se.status == http.StatusBadRequest)
 }
 
-// deaf is a credential that learns nothing from how the server answers: what the gateway asks by itself is
-// no request of its client.
-type deaf struct{ Credential }
+// untold is a credential that hears nothing of how the server answers: a server that lets everybody in takes any.
+type untold struct{ Credential }
 
-func (deaf) Hear(string, int) {}
+func (untold) Hear(string, int) {}
 
-func (deaf) Challenge(_ int, values []string) []string { return values }
+func (untold) Challenge(_ int, values []string) []string { return values }
 
 // unsigned signs nobody in.
 type unsigned struct{ Credential }
@@ -101,30 +105,11 @@ func (unsigned) Brought() (authorization string, good bool) { return "", true }
 
 func (unsigned) Challenge(_ int, values []string) []string { return values }
 
-// unheard returns a context in which no answer of the server counts for the client's token.
-func unheard(ctx context.Context) context.Context {
-	if f := forwardedOf(ctx); f != nil && f.Credential != nil {
-		return carrying(ctx, deaf{f.Credential})
-	}
-	return ctx
-}
-
 // carrying returns a context with another credential.
 func carrying(ctx context.Context, c Credential) context.Context {
 	f := *forwardedOf(ctx)
 	f.Credential = c
 	return WithForwarded(ctx, &f)
-}
-
-// passOn has an error of an unheard request count for the token after all: the client gets it as the answer to
-// its own request.
-func passOn(ctx context.Context, err error) error {
-	var refusal *Refusal
-	if f := forwardedOf(ctx); f != nil && f.Credential != nil && errors.As(err, &refusal) {
-		f.Credential.Hear(authorization(ctx, f.Credential), refusal.Status)
-		refusal.Challenges = f.Credential.Challenge(refusal.Status, refusal.Challenges)
-	}
-	return err
 }
 
 // Opaque reports whether only the server can say whose the token of a context is.
