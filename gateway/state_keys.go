@@ -13,7 +13,7 @@ import (
 // back to.
 func StateKeys(c *config.Config) (*sealed.Keyring, error) {
 	if len(c.StateKeys) == 0 {
-		if c.Store != config.StoreEmbedded {
+		if !c.OwnsStore() {
 			return nil, nil
 		}
 		return sealed.Generate()

@@ -40,13 +40,13 @@ func newFast(t *testing.T) (*fast, func() *Store) {
 	o := testOptions()
 	o.ClockTTL = true
 	o = o.withDefaults()
-	e := startEmbedded(o)
-	t.Cleanup(e.close)
-	o.Dialer, o.slack = e.dial, e.slack
+	e, err := startEmbedded("", o)
+	must(t, err)
+	t.Cleanup(func() { _ = e.close() })
 	f := &fast{embedded: e}
 	f.jump(0)
 	return f, func() *Store {
-		s := newStore(target{addrs: []string{"embedded:0"}}, o)
+		s := e.open(o)
 		t.Cleanup(func() { _ = s.Close() })
 		return s
 	}

@@ -3,9 +3,11 @@ package redisstore
 import (
 	"context"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
 
 	"taskgate/internal/memconn"
 )
@@ -18,29 +20,43 @@ import (
 // early, and a few ticks late. (Its ClockTTL is exact, and looks at every key on
 // every access.)
 type embedded struct {
-	server *miniredis.Miniredis
-	slack  time.Duration
-	stop   context.CancelFunc
-	done   chan struct{}
+	server   *miniredis.Miniredis
+	recorder *recorder // nil where everything is lost with the process
+	slack    time.Duration
+	stop     context.CancelFunc
+	loops    sync.WaitGroup
 }
 
-// startEmbedded starts it.
-func startEmbedded(opts Options) *embedded {
+// startEmbedded starts it, with what the folder has that a path names, if one does.
+func startEmbedded(path string, opts Options) (*embedded, error) {
 	ctx, stop := context.WithCancel(context.Background())
-	e := &embedded{server: miniredis.NewMiniRedis(), slack: 2 * opts.tick, stop: stop, done: make(chan struct{})}
+	e := &embedded{server: miniredis.NewMiniRedis(), slack: 2 * opts.tick, stop: stop}
+	if path != "" {
+		var err error
+		if e.recorder, err = openRecorder(e.server, path, opts); err != nil {
+			stop()
+			e.server.Close()
+			return nil, err
+		}
+		e.loops.Go(func() { e.recorder.run(ctx) })
+	}
 	if opts.ClockTTL {
 		e.slack = 0
 		e.server.ClockTTL(true)
-		close(e.done)
-		return e
+		return e, nil
 	}
-	go e.run(ctx, opts.tick)
-	return e
+	e.loops.Go(func() { e.run(ctx, opts.tick) })
+	return e, nil
+}
+
+// open is a Store over it. There may be several.
+func (e *embedded) open(opts Options) *Store {
+	opts.Dialer, opts.slack, opts.recorder = e.dial, e.slack, e.recorder
+	return newStore(target{addrs: []string{"embedded:0"}, base: &redis.Options{ClientName: outside}}, opts)
 }
 
 // run counts time until ctx ends.
 func (e *embedded) run(ctx context.Context, tick time.Duration) {
-	defer close(e.done)
 	t := time.NewTicker(tick)
 	defer t.Stop()
 	for last := time.Now(); ; {
@@ -64,9 +80,13 @@ func (e *embedded) dial(context.Context, string, string) (net.Conn, error) {
 	return memconn.New(c), nil
 }
 
-// close ends it, and with it everything stored.
-func (e *embedded) close() {
+// close ends it, and with it everything stored that is in no folder.
+func (e *embedded) close() error {
 	e.stop()
-	<-e.done
+	e.loops.Wait()
 	e.server.Close()
+	if e.recorder != nil {
+		return e.recorder.journal.Close()
+	}
+	return nil
 }

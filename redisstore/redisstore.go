@@ -27,6 +27,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"taskgate/internal/metrics"
+	"taskgate/redisstore/journal"
 	"taskgate/shim"
 )
 
@@ -71,6 +72,10 @@ type Options struct {
 	slack time.Duration
 	// tick is how often the embedded store counts time.
 	tick time.Duration
+	// recorder makes the embedded store durable; nil for none.
+	recorder *recorder
+	// journal are the options of its journal.
+	journal journal.Options
 	// policyCheck is how often the maxmemory-policy is looked at.
 	policyCheck time.Duration
 }
@@ -115,6 +120,7 @@ var _ shim.Store = (*Store)(nil)
 // Open makes a Store from a URL:
 //
 //	embedded                                          in the process, lost with it
+//	file:/path                                        the same, and durable in a folder
 //	redis://[user:password@]host:6379[/0]             one Redis; rediss:// with TLS
 //	redis+cluster://[user:password@]h1:6379,h2:6379   Redis Cluster
 //	redis+sentinel://[user:password@]h1:26379,h2:26379/mymaster[/0]
@@ -131,7 +137,13 @@ func Open(ctx context.Context, url string, opts Options) (*Store, error) {
 		return nil, errors.New("redis prefix: braces would change the cluster slot of keys")
 	}
 	if url == "embedded" {
-		return openEmbedded(opts)
+		return openEmbedded("", opts)
+	}
+	if path, ok := strings.CutPrefix(url, "file:"); ok {
+		if path == "" {
+			return nil, errors.New("file: needs the path of a folder")
+		}
+		return openEmbedded(path, opts)
 	}
 	conn, err := parseURL(url)
 	if err != nil {
@@ -142,14 +154,16 @@ func Open(ctx context.Context, url string, opts Options) (*Store, error) {
 	return s, nil
 }
 
-// openEmbedded starts a miniredis and a Store over it.
-func openEmbedded(opts Options) (*Store, error) {
+// openEmbedded starts a miniredis and a Store over it, durable in a folder if path names one.
+func openEmbedded(path string, opts Options) (*Store, error) {
 	if opts.WaitReplicas > 0 {
-		return nil, errors.New("wait_replicas needs a Redis with replicas, not the embedded store")
+		return nil, errors.New("wait_replicas needs a Redis with replicas, not a store in the process")
 	}
-	e := startEmbedded(opts)
-	opts.Dialer, opts.slack = e.dial, e.slack
-	s := newStore(target{addrs: []string{"embedded:0"}}, opts)
+	e, err := startEmbedded(path, opts)
+	if err != nil {
+		return nil, err
+	}
+	s := e.open(opts)
 	s.embedded = e
 	return s, nil
 }
@@ -164,6 +178,9 @@ func newStore(t target, opts Options) *Store {
 	own.PoolSize = beatConns
 	client := t.client(opts)
 	s := &Store{client: client, beats: t.client(own), keys: keys{opts.Prefix}, opts: opts, log: opts.Logger, skipped: make(map[shim.ID]struct{})}
+	if opts.recorder != nil {
+		client.AddHook(opts.recorder) // not for heartbeats, which are not recorded
+	}
 	s.hub = newHub(s)
 	s.pulses = newPulses(opts.AwayAfter, opts.Logger)
 	one := s.pulses.watch(client)
@@ -210,7 +227,7 @@ func (s *Store) Close() error {
 	s.reads.close()
 	s.writes.close()
 	if s.embedded != nil {
-		s.embedded.close()
+		err = errors.Join(err, s.embedded.close())
 	}
 	return err
 }

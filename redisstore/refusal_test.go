@@ -17,21 +17,21 @@ import (
 	"taskgate/shim"
 )
 
-// journal is a log that may be read while it is written.
-type journal struct {
+// logText is a log that may be read while it is written.
+type logText struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
 // Write implements io.Writer.
-func (j *journal) Write(b []byte) (int, error) {
+func (j *logText) Write(b []byte) (int, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.text.Write(b)
 }
 
 // count is how many lines have a text.
-func (j *journal) count(text string) int {
+func (j *logText) count(text string) int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	n := 0
@@ -44,8 +44,8 @@ func (j *journal) count(text string) int {
 }
 
 // logged are quick options with a log.
-func logged() (Options, *journal) {
-	j := &journal{}
+func logged() (Options, *logText) {
+	j := &logText{}
 	o := testOptions()
 	o.RetryFor, o.Logger = 50*time.Millisecond, slog.New(slog.NewTextHandler(j, nil))
 	return o, j

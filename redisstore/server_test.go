@@ -209,7 +209,7 @@ func TestLeastPrivilege(t *testing.T) {
 	}
 	redis.Do(line...)
 	o := testOptions()
-	log := &journal{}
+	log := &logText{}
 	o.Prefix, o.Logger, o.ProbeInterval = "tg", slog.New(slog.NewTextHandler(log, nil)), 20*time.Millisecond
 	s := openTest(t, "redis://taskgate:secret@"+redis.Addr, o)
 	s.hub.patience = limit // a probe that is late is none that is refused

@@ -33,6 +33,11 @@ func TestSessionsEmbedded(t *testing.T) {
 	gatewaytest.Sessions(t, sessionsOver(inProcess))
 }
 
+func TestSessionsFile(t *testing.T) {
+	t.Parallel()
+	gatewaytest.Sessions(t, sessionsOver(inFolders(t)))
+}
+
 func TestSessionsRedis(t *testing.T) {
 	t.Parallel()
 	gatewaytest.Sessions(t, sessionsOver(over(redistest.Start(t).URL())))

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"path/filepath"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -67,23 +69,43 @@ func over(url string) shimtest.OpenStore {
 }
 
 // inProcess opens embedded databases, several stores over each.
-func inProcess(t shimtest.TB) func() shim.Store {
-	o := testOptions()
-	o.tick = 10 * time.Millisecond
-	o = o.withDefaults()
-	e := startEmbedded(o)
-	t.Cleanup(e.close)
-	o.Dialer, o.slack = e.dial, e.slack
-	return func() shim.Store {
-		s := newStore(target{addrs: []string{"embedded:0"}}, o)
-		t.Cleanup(func() { _ = s.Close() })
-		return s
+func inProcess(t shimtest.TB) func() shim.Store { return inFolder("")(t) }
+
+// inFolders opens them in folders, and has each folder rewritten every few records.
+func inFolders(t *testing.T) shimtest.OpenStore {
+	root, n := t.TempDir(), atomic.Int64{}
+	return func(t shimtest.TB) func() shim.Store {
+		return inFolder(filepath.Join(root, strconv.FormatInt(n.Add(1), 10)))(t)
+	}
+}
+
+// inFolder opens an embedded database, in a folder if path is not empty.
+func inFolder(path string) shimtest.OpenStore {
+	return func(t shimtest.TB) func() shim.Store {
+		o := testOptions()
+		o.tick, o.journal.Floor = 10*time.Millisecond, 1<<16
+		o = o.withDefaults()
+		e, err := startEmbedded(path, o)
+		if err != nil {
+			t.Fatalf("open: %v", err)
+		}
+		t.Cleanup(func() { _ = e.close() })
+		return func() shim.Store {
+			s := e.open(o)
+			t.Cleanup(func() { _ = s.Close() })
+			return s
+		}
 	}
 }
 
 func TestStoreEmbedded(t *testing.T) {
 	t.Parallel()
 	shimtest.Store(t, inProcess)
+}
+
+func TestStoreFile(t *testing.T) {
+	t.Parallel()
+	shimtest.Store(t, inFolders(t))
 }
 
 func TestStoreRedis(t *testing.T) {

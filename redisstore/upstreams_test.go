@@ -15,7 +15,7 @@ var _ upstream.Sessions = (*UpstreamSessions)(nil)
 func TestUpstreamSessions(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]shimtest.OpenStore{
-		"embedded": inProcess, "redis": over(redistest.Start(t).URL()),
+		"embedded": inProcess, "file": inFolders(t), "redis": over(redistest.Start(t).URL()),
 		"cluster": over(redistest.ClusterURL(redistest.Cluster(t, 3))),
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -136,19 +136,6 @@ func (s *server) build(ctx context.Context) (err error) {
 	return err
 }
 
-// openStore opens the configured store.
-func (s *server) openStore(ctx context.Context) (*redisstore.Store, error) {
-	secure, err := clientTLS(s.config.StoreTLS)
-	if err != nil {
-		return nil, fmt.Errorf("tls: %w", err)
-	}
-	return redisstore.Open(ctx, s.config.Store, redisstore.Options{
-		TLS:    secure,
-		Prefix: s.config.KeyPrefix, WaitReplicas: s.config.WaitReplicas, Logger: s.log, Metrics: s.tel.metrics,
-		AwayAfter: s.config.StoreTimeout / 3,
-	})
-}
-
 // markKeys are what the ids of tasks are marked with: keys of their own, made of state_keys.
 func markKeys(c *config.Config) (keys [][]byte, err error) {
 	for _, k := range c.StateKeys {
@@ -316,7 +303,7 @@ func (s *server) hasty(ctx context.Context) (context.Context, context.CancelFunc
 
 // fate is what becomes of tasks that are running when this process ends.
 func (s *server) fate() string {
-	if s.config.Store == "embedded" {
+	if s.config.Store == config.StoreEmbedded {
 		return "their tasks are lost with this process"
 	}
 	return "tasks that can be gone on with are left to other replicas, the others fail"

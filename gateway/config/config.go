@@ -29,7 +29,10 @@
 // with KiB, MiB or GiB.
 package config
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 //go:generate go run taskgate/internal/configschema
 
@@ -51,8 +54,9 @@ type Config struct {
 	// there is no such listener.
 	Admin string `yaml:"admin"`
 
-	// Store is where tasks and sessions are kept: "embedded" (in this process,
-	// lost when it ends) or the URL of a Redis:
+	// Store is where tasks and sessions are kept: file:PATH (in a folder that this
+	// process has for itself), embedded (in memory, lost when the process ends) or
+	// the URL of a Redis:
 	// redis://[user:pass@]host:6379/0, redis+cluster://host:6379,host:6379 or
 	// redis+sentinel://host:26379,host:26379/mymaster/0. With rediss in place
 	// of redis the connection uses TLS.
@@ -79,7 +83,7 @@ type Config struct {
 	// WaitReplicas is how many Redis replicas must confirm the creation and
 	// the end of a task before either is reported, and that a call is sent before
 	// it is, where it would be sent again if its gateway died. With 0 a failover
-	// of Redis may lose the last moments before it. The embedded store has no replicas.
+	// of Redis may lose the last moments before it. Only a Redis has replicas.
 	WaitReplicas int `yaml:"wait_replicas" min:"0"`
 
 	// DrainDelay is how long a stopping process takes requests as before while
@@ -111,8 +115,8 @@ type Config struct {
 
 	// StateKeys seal what a client of 2026 holds while a call of it waits for its
 	// answers to a server that can only ask while it works. The first key seals and
-	// all of them open. All replicas of a deployment need the same; without any, the
-	// embedded store has a key of its own, and with a store that replicas share such
+	// all of them open. All replicas of a deployment need the same; without any, a
+	// store in a folder or in memory has a key of its own, and with a Redis such
 	// clients are not asked. To replace a key, put the new one behind it on all
 	// replicas, then before it, and take the old one out once no call can wait any
 	// more that was parked under it.
@@ -227,8 +231,22 @@ type Log struct {
 	Format LogFormat `yaml:"format"`
 }
 
-// StoreEmbedded is the Store in the process itself, which no other shares.
-const StoreEmbedded = "embedded"
+// StoreEmbedded is the Store in the process itself, and storeFile begins one in a folder.
+const (
+	StoreEmbedded = "embedded"
+	storeFile     = "file:"
+)
+
+// OwnsStore reports whether no other process shares the store.
+func (c *Config) OwnsStore() bool {
+	_, onDisk := c.StoreFolder()
+	return onDisk || c.Store == StoreEmbedded
+}
+
+// StoreFolder is the folder of the store, if it is in one.
+func (c *Config) StoreFolder() (path string, onDisk bool) {
+	return strings.CutPrefix(c.Store, storeFile)
+}
 
 // Default returns the configuration of an empty file: every default, and no
 // upstream yet.

@@ -55,7 +55,7 @@ func (p *problems) passthrough(at string, t *Passthrough, c *Config) {
 	if c.PublicURL == "" {
 		p.addFor([]string{at, "public_url"}, "needs public_url: clients are told by it where to get a token")
 	}
-	if c.Store != StoreEmbedded && len(c.StateKeys) == 0 {
+	if !c.OwnsStore() && len(c.StateKeys) == 0 {
 		p.addFor([]string{at, "state_keys"}, "needs state_keys: replicas have to agree on whose token is whose")
 	}
 }

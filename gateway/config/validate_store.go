@@ -18,16 +18,19 @@ var storeForms = map[string]func(p *problems, hosts int, path string){
 // taken apart by hand because several hosts are no URL to net/url, and what
 // net/url says about it is not passed on because that repeats passwords.
 func (p *problems) store(c *Config) {
-	if c.Store == "embedded" {
+	if c.OwnsStore() {
 		if c.WaitReplicas > 0 {
-			p.addFor([]string{"wait_replicas", "store"}, "the embedded store has no replicas to wait for")
+			p.addFor([]string{"wait_replicas", "store"}, "only a Redis has replicas to wait for")
+		}
+		if path, onDisk := c.StoreFolder(); onDisk && path == "" {
+			p.add("store", "file: needs the path of a folder")
 		}
 		return
 	}
 	scheme, rest, ok := strings.Cut(c.Store, "://")
 	check := storeForms[strings.Replace(scheme, "rediss", "redis", 1)]
 	if !ok || check == nil {
-		p.add("store", "not a store: write embedded, redis://, redis+cluster:// or redis+sentinel://, or one of these with rediss for TLS")
+		p.add("store", "not a store: write file:PATH, embedded, redis://, redis+cluster:// or redis+sentinel://, or one of these with rediss for TLS")
 		return
 	}
 	rest, _, _ = strings.Cut(rest, "?")

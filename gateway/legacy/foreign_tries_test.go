@@ -99,7 +99,6 @@ type foreignWorld struct {
 func newForeignWorld(t *testing.T, h *house, owner *caller) *foreignWorld {
 	t.Helper()
 	w := &foreignWorld{t: t, h: h, owner: owner}
-	t.Cleanup(func() { close(h.events.proceed) }) // what runs ends, also where the test fails
 	w.done = owner.task()
 	h.events.proceed <- struct{}{}
 	owner.status(w.done, "completed")

@@ -30,20 +30,15 @@ func (h *HTTP) Admit(ctx context.Context, s shim.Session) (proven bool, err erro
 		return false, err
 	}
 	defer done()
-	c := forwardedOf(ctx).Credential
-	if err := ask(carrying(ctx, untold{c})); isUnknown(err) {
+	if err := ask(unheard(ctx)); isUnknown(err) {
 		return false, ErrNoSession
 	} else if err != nil {
-		err = public(err)
-		if refusal := (*Refusal)(nil); errors.As(err, &refusal) { // the client gets it
-			c.Hear(authorization(ctx, c), refusal.Status)
-			refusal.Challenges = c.Challenge(refusal.Status, refusal.Challenges)
-		}
-		return false, err
+		return false, passOn(ctx, public(err))
 	}
-	err = ask(carrying(ctx, unsigned{c}))
+	f := forwardedOf(ctx)
+	err = ask(carrying(ctx, unsigned{f.Credential}))
 	if se, ok := err.(*statusError); ok && (isUnknown(err) || se.status == http.StatusUnauthorized || se.status == http.StatusForbidden) {
-		c.Hear(authorization(ctx, c), http.StatusOK)
+		f.Credential.Hear(authorization(ctx, f.Credential), http.StatusOK)
 		return true, nil
 	}
 	return false, nil
@@ -87,12 +82,13 @@ func isUnknown(err error) bool {
 	return ok && (se.status == http.StatusNotFound || se.status == http.StatusBadRequest)
 }
 
-// untold is a credential that hears nothing of how the server answers: a server that lets everybody in takes any.
-type untold struct{ Credential }
+// deaf is a credential that learns nothing from how the server answers: what the gateway asks by itself is
+// no request of its client.
+type deaf struct{ Credential }
 
-func (untold) Hear(string, int) {}
+func (deaf) Hear(string, int) {}
 
-func (untold) Challenge(_ int, values []string) []string { return values }
+func (deaf) Challenge(_ int, values []string) []string { return values }
 
 // unsigned signs nobody in.
 type unsigned struct{ Credential }
@@ -105,11 +101,30 @@ func (unsigned) Brought() (authorization string, good bool) { return "", true }
 
 func (unsigned) Challenge(_ int, values []string) []string { return values }
 
+// unheard returns a context in which no answer of the server counts for the client's token.
+func unheard(ctx context.Context) context.Context {
+	if f := forwardedOf(ctx); f != nil && f.Credential != nil {
+		return carrying(ctx, deaf{f.Credential})
+	}
+	return ctx
+}
+
 // carrying returns a context with another credential.
 func carrying(ctx context.Context, c Credential) context.Context {
 	f := *forwardedOf(ctx)
 	f.Credential = c
 	return WithForwarded(ctx, &f)
+}
+
+// passOn has an error of an unheard request count for the token after all: the client gets it as the answer to
+// its own request.
+func passOn(ctx context.Context, err error) error {
+	var refusal *Refusal
+	if f := forwardedOf(ctx); f != nil && f.Credential != nil && errors.As(err, &refusal) {
+		f.Credential.Hear(authorization(ctx, f.Credential), refusal.Status)
+		refusal.Challenges = f.Credential.Challenge(refusal.Status, refusal.Challenges)
+	}
+	return err
 }
 
 // Opaque reports whether only the server can say whose the token of a context is.

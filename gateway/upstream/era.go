@@ -269,7 +269,7 @@ func (e *eras) probe(ctx context.Context, s shim.Session) (*verdict, Server, err
 		next, err := e.judge(v, m, err)
 		switch {
 		case err != nil:
-			return nil, Server{}, err
+			return nil, Server{}, passOn(ctx, err)
 		case next.era == mcp.Legacy && e.wire.cfg.Era == EraModern: // the operator knows better
 			return nil, Server{}, protocolError("the server does not speak a modern version of MCP, as configured", nil)
 		case next.era == mcp.Legacy:
@@ -284,9 +284,10 @@ func (e *eras) probe(ctx context.Context, s shim.Session) (*verdict, Server, err
 	return nil, Server{}, protocolError("the server and the gateway have no protocol version in common", nil)
 }
 
-// discover asks a server what it speaks, in a modern version and in the name of a client.
+// discover asks a server what it speaks, in a modern version and in the name of a client. A refusal says nothing
+// of the client's token, unless the client gets it.
 func (e *eras) discover(ctx context.Context, version string, s shim.Session) (jsonrpc.Message, error) {
-	ctx, cancel := e.wire.slow(ctx)
+	ctx, cancel := e.wire.slow(unheard(ctx))
 	defer cancel()
 	x := e.wire.modernExchange(shim.Request{Method: mcp.MethodDiscover, Session: s}, discard{}, version)
 	x.uncancelled = true

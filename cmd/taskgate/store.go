@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"taskgate/gateway/config"
+	"taskgate/gateway/sealed"
+	"taskgate/redisstore"
+)
+
+// openStore opens the configured store.
+func (s *server) openStore(ctx context.Context) (*redisstore.Store, error) {
+	secure, err := clientTLS(s.config.StoreTLS)
+	if err != nil {
+		return nil, fmt.Errorf("tls: %w", err)
+	}
+	store, err := redisstore.Open(ctx, s.config.Store, redisstore.Options{
+		TLS:    secure,
+		Prefix: s.config.KeyPrefix, WaitReplicas: s.config.WaitReplicas, Logger: s.log, Metrics: s.tel.metrics,
+		AwayAfter: s.config.StoreTimeout / 3,
+	})
+	folder, onDisk := s.config.StoreFolder()
+	if err != nil || !onDisk || len(s.config.StateKeys) > 0 {
+		return store, err
+	}
+	key, err := keptKey(filepath.Join(folder, "state-key"))
+	if err != nil {
+		return nil, errors.Join(err, store.Close())
+	}
+	s.config.StateKeys = []config.StateKey{key}
+	return store, nil
+}
+
+// keptKey is the key for state_keys that is kept beside the store, so that what it has sealed
+// opens after a restart. It is made at the first start.
+func keptKey(path string) (config.StateKey, error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		text = []byte(base64.StdEncoding.EncodeToString(sealed.NewSecret()) + "\n")
+		err = writeWhole(path, text)
+	}
+	if err != nil {
+		return "", err
+	}
+	key := config.StateKey(strings.TrimSpace(string(text)))
+	if _, err := key.Secret(); err != nil {
+		return "", fmt.Errorf("%s: %w", path, err)
+	}
+	return key, nil
+}
+
+// writeWhole makes a file that after a crash is there as a whole, or not at all.
+func writeWhole(path string, text []byte) error {
+	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}

@@ -1,0 +1,340 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"taskgate/shim"
+)
+
+// fileStore opens a store in a folder.
+func fileStore(t *testing.T, path string, o Options) *Store {
+	t.Helper()
+	return openTest(t, "file:"+path, o)
+}
+
+// killed is what a folder has now: what a start would find if the process were killed.
+func killed(t *testing.T, path string) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "killed")
+	for { // a rewrite may remove a file meanwhile
+		must(t, os.RemoveAll(dir))
+		err := os.CopyFS(dir, os.DirFS(path))
+		if !errors.Is(err, fs.ErrNotExist) {
+			must(t, err)
+			return dir
+		}
+	}
+}
+
+// After a kill everything acknowledged is there, and its replica counts as gone: so its tasks
+// go on at the process that starts anew.
+func TestFileKeeps(t *testing.T) {
+	t.Parallel()
+	path, o := filepath.Join(t.TempDir(), "store"), testOptions()
+	s := fileStore(t, path, o)
+	must(t, s.Beat(t.Context(), held.Replica, time.Hour))
+	epoch, err := s.Epoch(t.Context())
+	must(t, err)
+	y := tell(t, s)
+	sessions := s.Sessions(10, time.Hour)
+	_, err = sessions.Make(t.Context(), "session", "owner", []byte("state"))
+	must(t, err)
+	number, err := sessions.Post(t.Context(), "session", "stream", []byte("message"))
+	must(t, err)
+	same(t, int64(1), number)
+
+	again := fileStore(t, killed(t, path), o)
+	y.kept(t, again)
+	got, err := again.Epoch(t.Context())
+	must(t, err)
+	same(t, epoch, got)
+	_, _, err = again.List(t.Context(), y.running.ListKey, "", 10)
+	must(t, err)
+	sessions = again.Sessions(10, time.Hour)
+	state, _, err := sessions.Get(t.Context(), "session")
+	must(t, err)
+	same(t, "state", string(state))
+	_, _, err = sessions.Since(t.Context(), "session", "stream", 0, func(no int64, message []byte) {
+		same(t, "1 message", fmt.Sprint(no, " ", string(message)))
+		state = nil
+	})
+	must(t, err)
+	same(t, true, state == nil)
+
+	must(t, again.Beat(t.Context(), "heir", time.Hour))
+	adopted, err := again.Adopt(t.Context(), "heir", []string{"up"}, 10)
+	must(t, err)
+	same(t, 1, len(adopted))
+	same(t, y.running.ID, adopted[0].ID)
+	same(t, held.Replica, adopted[0].From)
+}
+
+// contents is all that an embedded store has, each key with its type, value and expiry.
+func contents(t *testing.T, s *Store) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	e := s.embedded
+	for _, key := range e.server.Keys() {
+		if e.recorder.volatile(key) {
+			continue
+		}
+		r := e.recorder
+		line := ""
+		switch e.server.Type(key) {
+		case "hash", "set":
+			words := r.words(map[string]string{"hash": "HGETALL", "set": "SMEMBERS"}[e.server.Type(key)], key)
+			slices.Sort(words)
+			line = fmt.Sprint(words)
+		case "stream":
+			entries, err := e.server.Stream(key)
+			must(t, err)
+			line = fmt.Sprint(entries)
+		case "list":
+			line = fmt.Sprint(r.words("LRANGE", key, "0", "-1"))
+		case "zset":
+			line = fmt.Sprint(r.words("ZRANGE", key, "0", "-1", "WITHSCORES"))
+		case "string":
+			line = fmt.Sprint(r.words("GET", key))
+		}
+		expires := "never"
+		if left := e.server.TTL(key); left > 0 {
+			expires = time.Now().Add(left).Round(5 * time.Minute).UTC().Format(time.TimeOnly)
+		}
+		all[key] = e.server.Type(key) + " " + line + " " + expires
+	}
+	return all
+}
+
+// Whatever is done to keys of each type, with rewrites between, a start finds the same.
+func TestFileHoldsEachType(t *testing.T) {
+	t.Parallel()
+	path, o := filepath.Join(t.TempDir(), "store"), testOptions()
+	s := fileStore(t, path, o)
+	ctx, c := t.Context(), s.client
+	key := func(kind string) string { return kind + strconv.Itoa(rand.N(4)) }
+	word := func() string { return []string{"", "a", "b", "c\x00\r\n", "ü"}[rand.N(5)] }
+	number := func() float64 { return float64(rand.N(int64(4e15))) }
+	changes := []func(redis.Pipeliner){
+		func(p redis.Pipeliner) { p.SetNX(ctx, key("string"), word(), 0) },
+		func(p redis.Pipeliner) { p.HSet(ctx, key("hash"), word(), word(), word(), word()) },
+		func(p redis.Pipeliner) { p.HIncrBy(ctx, key("hash"), "n", 3) },
+		func(p redis.Pipeliner) { p.HDel(ctx, key("hash"), word()) },
+		func(p redis.Pipeliner) { p.RPush(ctx, key("list"), word(), word()) },
+		func(p redis.Pipeliner) { p.LPop(ctx, key("list")) },
+		func(p redis.Pipeliner) { p.LSet(ctx, key("list"), 0, word()) },
+		func(p redis.Pipeliner) { p.LTrim(ctx, key("list"), -3, -1) },
+		func(p redis.Pipeliner) { p.SAdd(ctx, key("set"), word(), word()) },
+		func(p redis.Pipeliner) { p.SRem(ctx, key("set"), word()) },
+		func(p redis.Pipeliner) { p.ZAdd(ctx, key("zset"), redis.Z{Score: number(), Member: word()}) },
+		func(p redis.Pipeliner) { p.ZRem(ctx, key("zset"), word()) },
+		func(p redis.Pipeliner) {
+			p.XAdd(ctx, &redis.XAddArgs{Stream: key("stream"), Values: []string{"f", word()}})
+		},
+		func(p redis.Pipeliner) { p.XTrimMaxLen(ctx, key("stream"), 3) },
+		func(p redis.Pipeliner) { p.PExpire(ctx, key("hash"), time.Duration(1+rand.N(9))*time.Hour) },
+		func(p redis.Pipeliner) { p.PExpire(ctx, key("list"), time.Duration(1+rand.N(9))*time.Hour) },
+		func(p redis.Pipeliner) { p.PExpire(ctx, key("hash"), time.Millisecond) },
+		func(p redis.Pipeliner) { p.Persist(ctx, key("hash")) },
+		func(p redis.Pipeliner) {
+			p.Del(ctx, key([]string{"string", "hash", "list", "set", "zset", "stream"}[rand.N(6)]))
+		},
+	}
+	for round := range 12 {
+		p := c.Pipeline()
+		for range 150 {
+			changes[rand.N(len(changes))](p)
+		}
+		_, _ = p.Exec(ctx) // some are refused
+		if round%3 == 1 {
+			must(t, s.embedded.recorder.rewrite(ctx))
+		}
+		s.embedded.server.FastForward(2 * time.Millisecond) // what expires is made anew at once
+	}
+	want := contents(t, s)
+	if len(want) < 12 {
+		t.Fatalf("only %d keys", len(want))
+	}
+	same(t, want, contents(t, fileStore(t, killed(t, path), o)))
+	must(t, s.embedded.recorder.rewrite(ctx))
+	dir := killed(t, path)
+	names, err := filepath.Glob(filepath.Join(dir, "journal-*"))
+	must(t, err)
+	same(t, 1, len(names))
+	same(t, want, contents(t, fileStore(t, dir, o)))
+}
+
+// A start finds what it should while others write and a rewrite is under way, whenever the
+// process is killed.
+func TestFileRewritesUnderLoad(t *testing.T) {
+	t.Parallel()
+	path, o := filepath.Join(t.TempDir(), "store"), testOptions()
+	o.journal.Floor = 1 << 12
+	s := fileStore(t, path, o)
+	var mu sync.Mutex
+	acknowledged := map[shim.ID]shim.Task{}
+	ctx, stop := context.WithCancel(t.Context())
+	var writers sync.WaitGroup
+	for range 4 {
+		writers.Go(func() {
+			for ctx.Err() == nil {
+				task, err := s.Create(ctx, newTask(t), content("[0]"))
+				if err == nil && rand.N(2) == 0 {
+					task, err = s.Apply(ctx, task.ID, &task.Lease, shim.Change{Op: "end", To: shim.Completed})
+				}
+				if err == nil {
+					mu.Lock()
+					acknowledged[task.ID] = task
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	var want map[shim.ID]shim.Task
+	for kills := 0; kills < 20 || len(want) < 100; kills++ {
+		mu.Lock()
+		want = maps.Clone(acknowledged)
+		mu.Unlock()
+		again := fileStore(t, killed(t, path), o)
+		for id, task := range want {
+			if got := read(t, again, id, shim.Summary); got.Version < task.Version {
+				t.Fatalf("task %s has version %d, acknowledged was %d", id, got.Version, task.Version)
+			}
+			same(t, []string{"[0]"}, batches(t, again, id))
+		}
+		must(t, again.Close())
+	}
+	stop()
+	finish(t, &writers, "the writers end")
+}
+
+// disk is one that a test fills or halts.
+type disk struct {
+	full atomic.Bool
+	halt sync.RWMutex
+}
+
+func (d *disk) options() Options {
+	o := testOptions()
+	o.RetryFor = 20 * time.Millisecond
+	o.journal.RetryAfter = 10 * time.Millisecond
+	o.journal.BeforeWrite = func() error {
+		d.halt.RLock()
+		defer d.halt.RUnlock()
+		if d.full.Load() {
+			return syscall.ENOSPC
+		}
+		return nil
+	}
+	return o
+}
+
+// Nobody learns of what is not on disk: neither who wrote it, nor who reads it or is woken.
+func TestFileTellsNothingEarly(t *testing.T) {
+	t.Parallel()
+	var d disk
+	s := fileStore(t, t.TempDir(), d.options())
+	other := create(t, s, newTask(t))
+	task := create(t, s, newTask(t))
+	next := watching(t, s.Watch(t.Context(), task.ID))
+	d.halt.Lock()
+	goOn := sync.OnceFunc(d.halt.Unlock)
+	t.Cleanup(goOn)
+	done := make(chan shim.Task, 1)
+	go func() { done <- end(t, s, task) }()
+	eventually(t, "the end is in memory", func() bool {
+		return s.embedded.server.HGet(s.keys.task(task.ID), fieldStatus) == string(shim.Completed)
+	})
+	brief, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer stop()
+	got, err := s.Get(brief, task.ID, shim.Summary)
+	is(t, err, context.DeadlineExceeded)
+	same(t, shim.Status(""), got.Status)
+	same(t, other, read(t, s, other.ID, shim.Summary))
+	same(t, 0, len(done))
+	goOn()
+	same(t, task.ID, next().ID)
+	ended := receive(t, done, "the end")
+	same(t, ended, read(t, s, task.ID, shim.Summary))
+}
+
+// On a full disk new tasks are refused, and reads and heartbeats go on. What was under way is
+// told as soon as there is room.
+func TestFileOnAFullDisk(t *testing.T) {
+	t.Parallel()
+	var d disk
+	path, o := t.TempDir(), d.options()
+	s := fileStore(t, path, o)
+	task := create(t, s, newTask(t))
+	d.full.Store(true)
+	_, err := s.Apply(t.Context(), task.ID, &task.Lease, shim.Change{Op: "end", To: shim.Completed})
+	is(t, err, shim.ErrUnavailable)
+	refused := newTask(t)
+	_, err = s.Create(t.Context(), refused)
+	is(t, err, shim.ErrUnavailable)
+	is(t, s.Ping(t.Context()), shim.ErrUnavailable)
+	if _, err := s.Get(t.Context(), refused.ID, shim.Summary); !errors.Is(err, shim.ErrNotFound) {
+		t.Errorf("a task that was refused: %v", err)
+	}
+	must(t, s.Beat(t.Context(), held.Replica, time.Minute))
+	d.full.Store(false)
+	eventually(t, "there is room", func() bool { return s.Ping(t.Context()) == nil })
+	same(t, shim.Completed, end(t, s, task).Status)
+	create(t, s, refused)
+	again := fileStore(t, killed(t, path), o)
+	same(t, shim.Completed, read(t, again, task.ID, shim.Summary).Status)
+	same(t, refused.ID, read(t, again, refused.ID, shim.Summary).ID)
+}
+
+// Under constant load the files stay as large as what is in them, about.
+func TestFileGivesPlaceBack(t *testing.T) {
+	t.Parallel()
+	path, o := t.TempDir(), testOptions()
+	o.journal.Floor, o.tick = 1<<16, time.Millisecond
+	s := fileStore(t, path, o)
+	size := func() (n int64) {
+		names, err := filepath.Glob(filepath.Join(path, "journal-*"))
+		must(t, err)
+		for _, name := range names {
+			if info, err := os.Stat(name); err == nil {
+				n += info.Size()
+			}
+		}
+		return n
+	}
+	var writers sync.WaitGroup
+	for range 10 {
+		writers.Go(func() {
+			for range 60 {
+				task := newTask(t)
+				task.TTL, task.Retain = time.Millisecond, time.Millisecond
+				if task, err := s.Create(t.Context(), task); err == nil {
+					_, _ = s.Apply(t.Context(), task.ID, &task.Lease, shim.Change{Op: "end", To: shim.Completed})
+				}
+			}
+		})
+	}
+	finish(t, &writers, "the writers end")
+	if n := size(); n > 1<<19 { // 600 tasks have written more than that
+		t.Errorf("the files have %d bytes", n)
+	}
+	eventually(t, "what has expired goes", func() bool {
+		must(t, s.embedded.recorder.rewrite(t.Context()))
+		return size() < 1<<16+1<<15
+	})
+}

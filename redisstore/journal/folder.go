@@ -1,0 +1,125 @@
+package journal
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/gofrs/flock"
+)
+
+// folder is where the files are. A test has one that loses what was not synced.
+type folder interface {
+	// Names lists the files.
+	Names() ([]string, error)
+	// Open opens a file, or makes it where create says so.
+	Open(name string, create bool) (file, error)
+	// Remove removes a file.
+	Remove(name string) error
+	// Sync makes durable which files there are.
+	Sync() error
+}
+
+// file is one that is open.
+type file interface {
+	io.ReaderAt
+	io.WriterAt
+	io.Closer
+	Size() (int64, error)
+	Truncate(size int64) error
+	// Sync makes durable what was written.
+	Sync() error
+}
+
+// disk is a folder of the file system, which this process has for itself.
+type disk struct {
+	path string
+	lock *flock.Flock
+}
+
+// InUseError says that another process has the folder.
+type InUseError struct {
+	Path    string
+	Process string // its id, "" if that is unknown
+}
+
+// Error implements error.
+func (e *InUseError) Error() string {
+	return fmt.Sprintf("%s is in use by process %s; two gateways need two folders", e.Path, cmp.Or(e.Process, "(unknown)"))
+}
+
+// openDisk makes the folder if need be, and takes it for this process. The lock goes with
+// the process, however that ends.
+func openDisk(path string) (*disk, error) {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return nil, err
+	}
+	lock := flock.New(filepath.Join(path, "lock"), flock.SetPermissions(0o600))
+	switch held, err := lock.TryLock(); {
+	case err != nil:
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	case !held:
+		holder, _ := os.ReadFile(filepath.Join(path, process)) // the error says so
+		return nil, &InUseError{Path: path, Process: strings.TrimSpace(string(holder))}
+	}
+	// It is there for the error of others alone: a full disk can still be read.
+	_ = os.WriteFile(filepath.Join(path, process), []byte(strconv.Itoa(os.Getpid())+"\n"), 0o600)
+	return &disk{path: path, lock: lock}, nil
+}
+
+// process is the file with the id of the process that has the lock.
+const process = "process"
+
+func (d *disk) close() error { return d.lock.Close() }
+
+// Names implements folder.
+func (d *disk) Names() ([]string, error) {
+	entries, err := os.ReadDir(d.path)
+	names := make([]string, len(entries))
+	for i, e := range entries {
+		names[i] = e.Name()
+	}
+	return names, err
+}
+
+// Open implements folder.
+func (d *disk) Open(name string, create bool) (file, error) {
+	flags := os.O_RDWR
+	if create {
+		flags |= os.O_CREATE | os.O_EXCL
+	}
+	f, err := os.OpenFile(filepath.Join(d.path, name), flags, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return diskFile{f}, nil
+}
+
+// Remove implements folder.
+func (d *disk) Remove(name string) error { return os.Remove(filepath.Join(d.path, name)) }
+
+// Sync implements folder.
+func (d *disk) Sync() error {
+	dir, err := os.Open(d.path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// diskFile is a file of the file system.
+type diskFile struct{ *os.File }
+
+// Size implements file.
+func (f diskFile) Size() (int64, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	return info.Size(), nil
+}

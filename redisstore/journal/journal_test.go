@@ -1,0 +1,343 @@
+package journal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// quiet are options for tests.
+func quiet() Options { return Options{Logger: slog.New(slog.DiscardHandler)} }
+
+// keeper opens a journal and collects what it has.
+type keeper struct {
+	*Journal
+	entries []string
+}
+
+func keep(t *testing.T, dir folder, o Options) *keeper {
+	t.Helper()
+	k, err := reopen(dir, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func reopen(dir folder, o Options) (k *keeper, err error) {
+	k = &keeper{}
+	k.Journal, err = open("folder", dir, o, func(entry []byte) error {
+		k.entries = append(k.entries, string(entry))
+		return nil
+	})
+	return k, err
+}
+
+// put adds entries as one unit, and waits for them.
+func (k *keeper) put(entries ...string) error {
+	var unit []byte
+	for _, e := range entries {
+		unit = Encode(unit, []byte(e))
+	}
+	k.Add([]string{"key"}, unit)
+	return k.Wait(context.Background(), []string{"key"})
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// told is what a run was told to be durable, unit by unit, before the power was cut.
+func run(k *keeper) (told int) {
+	defer func() { _ = k.Close() }()
+	for i := range 6 {
+		if i == 2 || i == 4 { // the unit before is all that counts
+			if k.Begin() != nil {
+				return told
+			}
+			k.Switch()
+			k.Add(nil, Encode(nil, fmt.Appendf(nil, "all before %d", i)))
+			if k.End(context.Background()) != nil {
+				return told
+			}
+		}
+		if k.put(fmt.Sprint("a", i), fmt.Sprint("b", i)) != nil {
+			return told
+		}
+		told = i + 1
+	}
+	return told
+}
+
+// The power is cut at each operation of a run, and each time a start finds everything that was
+// told to be durable, units whole and in order, and goes on. Whatever the disk has kept of what
+// was not synced makes no difference.
+func TestCutAtEveryPoint(t *testing.T) {
+	t.Parallel()
+	whole := newMemory()
+	run(keep(t, whole, quiet()))
+	if whole.ops < 30 {
+		t.Fatalf("only %d operations", whole.ops)
+	}
+	for cut := range whole.ops {
+		for _, kept := range []int{0, 1, 7, 13, 30, 1000} {
+			for _, holes := range []bool{false, true} {
+				for _, unsynced := range []bool{false, true} {
+					name := fmt.Sprintf("cut %d kept %d holes %t unsynced %t", cut, kept, holes, unsynced)
+					m := newMemory()
+					m.left = cut
+					told := 0
+					synctest.Test(t, func(t *testing.T) {
+						if k, err := reopen(m, quiet()); err == nil {
+							told = run(k)
+						}
+					})
+					synctest.Test(t, func(t *testing.T) { found(t, name, m.after(kept, holes, unsynced), told) })
+				}
+			}
+		}
+	}
+}
+
+// found starts over what a crash has left.
+func found(t *testing.T, name string, m *memory, told int) {
+	k, err := reopen(m, quiet())
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	// What counts is what comes after the last rewrite.
+	units, first := []string{}, 0
+	for _, e := range k.entries {
+		if n, is := strings.CutPrefix(e, "all before "); is {
+			_, err := fmt.Sscan(n, &first)
+			must(t, err)
+			units = units[:0]
+			for i := range first {
+				units = append(units, fmt.Sprint("a", i), fmt.Sprint("b", i))
+			}
+			continue
+		}
+		units = append(units, e)
+	}
+	for i, e := range units {
+		if want := fmt.Sprint(string("ab"[i%2]), i/2); e != want {
+			t.Fatalf("%s: entry %d is %q: %q", name, i, e, k.entries)
+		}
+	}
+	if len(units)%2 != 0 || len(units)/2 < told || len(units)/2 > told+1 {
+		t.Fatalf("%s: %d units were told of, and there are %q", name, told, k.entries)
+	}
+	must(t, k.put("goes on"))
+	must(t, k.Close())
+	again := keep(t, m, quiet())
+	if last := again.entries[len(again.entries)-1]; last != "goes on" {
+		t.Fatalf("%s: the last entry is %q", name, last)
+	}
+	must(t, again.Close())
+}
+
+// One sync serves all who wait.
+func TestGroupCommit(t *testing.T) {
+	t.Parallel()
+	m := newMemory()
+	k := keep(t, m, quiet())
+	before := m.ops
+	var all sync.WaitGroup
+	m.mu.Lock() // a write takes until everybody is there
+	for i := range 100 {
+		k.Add([]string{fmt.Sprint(i)}, Encode(nil, fmt.Append(nil, i)))
+		all.Go(func() { must(t, k.Wait(context.Background(), []string{fmt.Sprint(i)})) })
+	}
+	m.mu.Unlock()
+	all.Wait()
+	if n := m.ops - before; n > 4 {
+		t.Errorf("%d operations", n)
+	}
+	must(t, k.Wait(context.Background(), []string{"nobody's"}))
+	must(t, k.Close())
+}
+
+// While the disk is full whoever waits is told, and so is who asks whether to begin something.
+// What was added is written once there is room, and nothing of it is lost or doubled.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		k := keep(t, m, quiet())
+		must(t, k.put("before"))
+		m.mu.Lock()
+		m.fails = syscall.ENOSPC
+		m.mu.Unlock()
+		if err := k.put("meanwhile"); !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "folder") {
+			t.Fatalf("told %v", err)
+		}
+		if err := k.Err(); !errors.Is(err, syscall.ENOSPC) {
+			t.Fatalf("the state is %v", err)
+		}
+		must(t, k.Wait(context.Background(), []string{"another key"}))
+		time.AfterFunc(10*time.Second, func() {
+			m.mu.Lock()
+			m.fails = nil
+			m.mu.Unlock()
+		})
+		<-time.After(12 * time.Second)
+		must(t, k.Err())
+		must(t, k.put("after"))
+		must(t, k.Close())
+		again := keep(t, m.after(0, false, false), quiet())
+		if want := []string{"before", "meanwhile", "after"}; !slices.Equal(again.entries, want) {
+			t.Errorf("found %q", again.entries)
+		}
+		must(t, again.Close())
+	})
+}
+
+// A disk that takes seconds is told of before the write is over.
+func TestSlowDisk(t *testing.T) {
+	t.Parallel()
+	o := quiet()
+	o.SlowAfter = time.Nanosecond
+	m := newMemory()
+	k := keep(t, m, o)
+	m.mu.Lock()
+	k.Add(nil, Encode(nil, []byte("slow")))
+	for !errors.Is(k.Err(), errSlow) {
+		<-time.After(time.Millisecond)
+	}
+	m.mu.Unlock()
+	must(t, k.Sync(context.Background()))
+	must(t, k.Err())
+	must(t, k.Close())
+}
+
+// onDisk makes a journal of three records in a folder.
+func onDisk(t *testing.T) (path, name string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "a", "b")
+	k := &keeper{}
+	var err error
+	k.Journal, err = Open(path, quiet(), nil)
+	must(t, err)
+	for _, e := range []string{"one", "two", "three"} {
+		must(t, k.put(e))
+	}
+	must(t, k.Close())
+	return path, filepath.Join(path, "journal-1")
+}
+
+// Each byte is damaged in turn: the start says which file, and what to do. Damage to the last
+// record alone is a write that was cut short.
+func TestDamage(t *testing.T) {
+	t.Parallel()
+	path, name := onDisk(t)
+	whole, err := os.ReadFile(name)
+	must(t, err)
+	last := len(whole) - (recordSize + 1 + len("three"))
+	for at := range whole {
+		broken := slices.Clone(whole)
+		broken[at] ^= 0x20
+		must(t, os.WriteFile(name, broken, 0o600))
+		var entries []string
+		j, err := Open(path, quiet(), func(e []byte) error { entries = append(entries, string(e)); return nil })
+		var damaged *DamagedError
+		switch {
+		case at >= last:
+			must(t, err)
+			must(t, j.Close())
+			if !slices.Equal(entries, []string{"one", "two"}) {
+				t.Errorf("byte %d: found %q", at, entries)
+			}
+		case !errors.As(err, &damaged) || !strings.Contains(err.Error(), path):
+			t.Fatalf("byte %d: %v, found %q", at, err, entries)
+		}
+	}
+	must(t, os.WriteFile(name, whole, 0o600))
+	must(t, os.Rename(name, filepath.Join(path, "journal-2")))
+	if _, err := Open(path, quiet(), func([]byte) error { return nil }); err == nil || !strings.Contains(err.Error(), "journal-1 is missing") {
+		t.Errorf("a file is missing: %v", err)
+	}
+}
+
+// A file of a newer version is refused by name.
+func TestNewerFormat(t *testing.T) {
+	t.Parallel()
+	path, name := onDisk(t)
+	b, err := os.ReadFile(name)
+	must(t, err)
+	must(t, os.WriteFile(name, []byte(strings.Replace(string(b), "journal 1", "journal 2", 1)), 0o600))
+	if _, err := Open(path, quiet(), nil); err == nil || !strings.Contains(err.Error(), "format 2 of a newer taskgate") {
+		t.Error(err)
+	}
+}
+
+// What format 1 wrote stays readable.
+func TestReadsFormat1(t *testing.T) {
+	t.Parallel()
+	golden, err := os.ReadFile("testdata/journal-1")
+	must(t, err)
+	path := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(path, "journal-1"), golden, 0o600))
+	var entries []string
+	j, err := Open(path, quiet(), func(e []byte) error { entries = append(entries, string(e)); return nil })
+	must(t, err)
+	must(t, j.Close())
+	if !slices.Equal(entries, []string{"one", "two", "three"}) {
+		t.Errorf("found %q", entries)
+	}
+}
+
+// One process has a folder, and another learns which.
+func TestSecondProcess(t *testing.T) {
+	t.Parallel()
+	path := t.TempDir()
+	j, err := Open(path, quiet(), nil)
+	must(t, err)
+	_, err = Open(path, quiet(), nil)
+	var inUse *InUseError
+	if !errors.As(err, &inUse) || inUse.Process != fmt.Sprint(os.Getpid()) {
+		t.Error(err)
+	}
+	must(t, j.Close())
+	j, err = Open(path, quiet(), nil)
+	must(t, err)
+	must(t, j.Close())
+}
+
+// Nobody else reads what is kept.
+func TestPermissions(t *testing.T) {
+	t.Parallel()
+	path, _ := onDisk(t)
+	entries, err := os.ReadDir(path)
+	must(t, err)
+	for _, e := range entries {
+		info, err := e.Info()
+		must(t, err)
+		if info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v", e.Name(), info.Mode())
+		}
+	}
+	for _, dir := range []string{path, filepath.Dir(path)} {
+		info, err := os.Stat(dir)
+		must(t, err)
+		if info.Mode().Perm() != 0o700 {
+			t.Errorf("%s: %v", dir, info.Mode())
+		}
+	}
+}

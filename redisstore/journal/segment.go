@@ -1,0 +1,258 @@
+package journal
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// segment is one file. It begins where the one before ends.
+type segment struct {
+	number int
+	file   file
+	salt   []byte
+	size   int64 // behind the last whole record
+	marked int64 // behind the record that ended a rewrite; 0 for none
+	buffer []byte
+}
+
+// prefix begins the name of each file; its number follows.
+const prefix = "journal-"
+
+func (s *segment) name() string { return prefix + strconv.Itoa(s.number) }
+
+// DamagedError says that a file is not as it was written.
+type DamagedError struct {
+	Path string
+	Why  string
+}
+
+// Error implements error.
+func (e *DamagedError) Error() string {
+	return fmt.Sprintf("%s is damaged: %s; restore the folder from a copy, or move it away to begin with an empty store", e.Path, e.Why)
+}
+
+// create makes a file with its header.
+func (j *Journal) create(number int) (*segment, error) {
+	header := newHeader()
+	salt, err := parseHeader(header)
+	if err != nil {
+		return nil, err
+	}
+	s := &segment{number: number, salt: salt, size: int64(headerSize)}
+	if s.file, err = j.dir.Open(s.name(), true); err != nil {
+		return nil, err
+	}
+	_, err = s.file.WriteAt(header, 0)
+	if err == nil {
+		err = s.file.Sync()
+	}
+	if err == nil {
+		err = j.dir.Sync()
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.file.Close(), j.dir.Remove(s.name()))
+	}
+	return s, nil
+}
+
+// append writes a record and syncs it. A repeat after a failure writes the same once more:
+// what a failed sync has left in memory is not to be trusted.
+func (s *segment) append(payload []byte) error {
+	s.buffer = appendRecord(s.buffer[:0], s.salt, payload)
+	if size, err := s.file.Size(); err != nil {
+		return err
+	} else if size != s.size {
+		if err := s.file.Truncate(s.size); err != nil {
+			return err
+		}
+	}
+	if _, err := s.file.WriteAt(s.buffer, s.size); err != nil {
+		return err
+	}
+	if err := s.file.Sync(); err != nil {
+		return err
+	}
+	s.size += int64(len(s.buffer))
+	if cap(s.buffer) > 4<<20 {
+		s.buffer = nil
+	}
+	return nil
+}
+
+// load reads all files, and makes the first one in an empty folder.
+func (j *Journal) load(replay func(entry []byte) error) error {
+	numbers, err := j.numbers()
+	if err != nil {
+		return err
+	}
+	torn := ""
+	for _, n := range numbers {
+		s := &segment{number: n}
+		if s.file, err = j.dir.Open(s.name(), false); err != nil {
+			return err
+		}
+		j.segments = append(j.segments, s)
+		whole, err := s.read(replay)
+		if err != nil {
+			return &DamagedError{Path: j.path + "/" + s.name(), Why: err.Error()}
+		}
+		if torn != "" && s.records() {
+			return &DamagedError{Path: j.path + "/" + torn, Why: "its end is missing"}
+		}
+		if !whole {
+			torn = s.name()
+			j.log.Warn("a crash has cut the last write short: what it was about is left out, as nobody was told of it", "file", j.path+"/"+torn)
+		}
+	}
+	return j.tidy()
+}
+
+// numbers lists the files by their numbers.
+func (j *Journal) numbers() (numbers []int, err error) {
+	names, err := j.dir.Names()
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		rest, is := strings.CutPrefix(name, prefix)
+		if n, err := strconv.Atoi(rest); is && err == nil {
+			numbers = append(numbers, n)
+		}
+	}
+	slices.Sort(numbers)
+	return numbers, nil
+}
+
+// records reports whether anything was written behind the header.
+func (s *segment) records() bool { return s.size > int64(headerSize) }
+
+// tidy leaves the files that count, ready to be written to.
+func (j *Journal) tidy() error {
+	last := 0
+	for len(j.segments) > 0 && j.current().size == 0 { // a crash came before its header
+		s := j.current()
+		last = s.number
+		if err := errors.Join(s.file.Close(), j.dir.Remove(s.name())); err != nil {
+			return err
+		}
+		j.segments = j.segments[:len(j.segments)-1]
+	}
+	if len(j.segments) == 0 {
+		if last > 1 {
+			return &DamagedError{Path: j.path, Why: fmt.Sprintf("%s%d has nothing in it", prefix, last)}
+		}
+		s, err := j.create(1)
+		if err != nil {
+			return err
+		}
+		j.segments = []*segment{s}
+		return nil
+	}
+	first := 0
+	for i, s := range j.segments {
+		if s.marked > 0 {
+			first = i
+			j.base = s.marked
+		}
+	}
+	want := j.segments[first].number
+	if j.base == 0 {
+		want = 1
+	}
+	for _, s := range j.segments[first:] {
+		if s.number != want {
+			return &DamagedError{Path: j.path, Why: fmt.Sprintf("%s%d is missing", prefix, want)}
+		}
+		want++
+	}
+	for _, s := range j.segments[:first] {
+		if err := errors.Join(s.file.Close(), j.dir.Remove(s.name())); err != nil {
+			return err
+		}
+	}
+	j.segments = j.segments[first:]
+	return nil
+}
+
+// read calls replay for each entry. It is not whole if its end was cut short, as by a crash
+// during a write that nobody has been told of.
+func (s *segment) read(replay func(entry []byte) error) (whole bool, err error) {
+	size, err := s.file.Size()
+	if err != nil {
+		return false, err
+	}
+	header := make([]byte, min(size, int64(headerSize)))
+	if _, err := s.file.ReadAt(header, 0); err != nil && err != io.EOF {
+		return false, err
+	}
+	s.salt, err = parseHeader(header)
+	switch {
+	case errors.Is(err, errHeader) && size <= int64(headerSize): // a crash came while it was made
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	s.size = int64(headerSize)
+	in := bufio.NewReaderSize(io.NewSectionReader(s.file, s.size, math.MaxInt64-s.size), 1<<20)
+	var record []byte
+	for s.size < size {
+		record, err = readRecord(in, record, size-s.size)
+		if err != nil {
+			return false, err
+		}
+		payload, _, ok := cutRecord(record, s.salt)
+		if !ok {
+			return false, s.torn(size)
+		}
+		for rest := payload; len(rest) > 0; {
+			entry, after, ok := cutEntry(rest)
+			if !ok {
+				return false, fmt.Errorf("an entry of the record at byte %d does not end", s.size)
+			}
+			if err := replay(entry); err != nil {
+				return false, fmt.Errorf("an entry of the record at byte %d: %w", s.size, err)
+			}
+			rest = after
+		}
+		s.size += int64(len(record))
+		if len(payload) == 0 {
+			s.marked = s.size
+		}
+	}
+	return true, nil
+}
+
+// readRecord reads as many bytes as the next record claims to have, or as there are left.
+func readRecord(in io.Reader, into []byte, left int64) ([]byte, error) {
+	into = slices.Grow(into[:0], recordSize)[:min(recordSize, left)]
+	if _, err := io.ReadFull(in, into); err != nil {
+		return nil, err
+	}
+	if len(into) < recordSize {
+		return into, nil
+	}
+	n := min(int64(binary.BigEndian.Uint32(into[4:])), left-recordSize)
+	into = slices.Grow(into, int(n))[:recordSize+n]
+	_, err := io.ReadFull(in, into[recordSize:])
+	return into, err
+}
+
+// torn looks at what follows the last whole record. It is an error unless it is the rest of
+// one write.
+func (s *segment) torn(size int64) error {
+	rest := make([]byte, size-s.size)
+	if _, err := s.file.ReadAt(rest, s.size); err != nil {
+		return err
+	}
+	if holdsRecord(rest, s.salt) {
+		return fmt.Errorf("the record at byte %d is not as it was written", s.size)
+	}
+	return nil
+}

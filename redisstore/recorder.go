@@ -1,0 +1,284 @@
+package redisstore
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
+	"github.com/redis/go-redis/v9"
+
+	"taskgate/redisstore/journal"
+	"taskgate/shim"
+)
+
+// recorder makes a miniredis durable (design.md 0.9). It sees each command before that runs. Of
+// those that write it records what they did: one entry for each command inside of a script,
+// with absolute times, and all entries of a script together. So neither scripts nor clocks are
+// replayed. A command outside of a script is run as a script of one line.
+//
+// The answer to a command waits until everything about its keys is on disk, and so do the
+// events of a script: nobody learns of what a crash would take back.
+type recorder struct {
+	redis   *miniredis.Miniredis
+	server  *server.Server
+	journal *journal.Journal
+	keys    keys
+	log     *slog.Logger
+
+	mu sync.Mutex // held while something runs that may write, until it is recorded
+	// running is the connection that holds mu for its command, nil for none.
+	running atomic.Pointer[server.Peer]
+	unit    unit
+}
+
+// unit is what one script did.
+type unit struct {
+	entries []byte
+	keys    []string
+	events  [][2]string // channel and message
+	refuse  error       // why it may write nothing; nil if it may
+	refused bool        // it was told
+}
+
+// outside is the name of the connections of clients, and itself that of what the recorder asks
+// by itself. A command inside of a script has a connection without a name.
+const (
+	outside = "taskgate"
+	itself  = "recorder"
+)
+
+// recorded are the commands that write. Those that are true may make a key.
+var recorded = map[string]bool{
+	"DEL": false, "PERSIST": false, "PEXPIRE": false, "PEXPIREAT": false,
+	"SET": true, "SETNX": true,
+	"HSET": true, "HINCRBY": true, "HDEL": false,
+	"RPUSH": true, "LPOP": false, "LSET": false, "LTRIM": false,
+	"SADD": true, "SREM": false,
+	"ZADD": true, "ZREM": false, "ZREMRANGEBYSCORE": false,
+	"XADD": true, "XDEL": false, "XTRIM": false,
+}
+
+// harmless are commands that are not marked as reading, and write nothing. All but TIME make
+// a connection.
+var harmless = map[string]bool{"TIME": true, "HELLO": true, "CLIENT": true, "AUTH": true, "SELECT": true}
+
+// single runs one command as a script.
+const single = "return redis.call(unpack(ARGV))"
+
+// volatile reports whether a key is not recorded: who is alive is found out anew after a
+// restart.
+func (r *recorder) volatile(key string) bool {
+	return key == r.keys.replicas() || strings.HasPrefix(key, r.keys.alive(""))
+}
+
+// before is the hook of the miniredis. It returns true if it has run the command.
+func (r *recorder) before(p *server.Peer, cmd string, args ...string) bool {
+	_, writes := recorded[cmd]
+	switch {
+	case p.ClientName == itself || r.running.Load() == p:
+		return false
+	case p.ClientName == "":
+		return r.inside(p, cmd, args, writes)
+	case cmd == "EVAL" || cmd == "EVALSHA":
+		r.script(p, append([]string{cmd}, args...))
+		return true
+	case writes && len(args) > 0 && !r.volatile(args[0]):
+		r.script(p, append([]string{"EVAL", single, "0", cmd}, args...))
+		return true
+	}
+	return false
+}
+
+// script runs a script, and records what it did.
+func (r *recorder) script(p *server.Peer, line []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unit = unit{refuse: r.journal.Err()}
+	if r.unit.refuse == nil {
+		r.running.Store(p)
+		r.server.Dispatch(p, line)
+	} else {
+		reply := r.ask(p.Ctx, line)
+		if r.unit.refused {
+			p.WriteError("MISCONF " + r.unit.refuse.Error())
+		} else {
+			p.WriteRaw(reply)
+		}
+	}
+	if u := r.unit; len(u.entries) > 0 || len(u.events) > 0 {
+		r.journal.Add(u.keys, u.entries, func() {
+			for _, e := range u.events {
+				r.redis.Publish(e[0], e[1])
+			}
+		})
+	}
+	r.running.Store(nil)
+}
+
+// inside takes a command of a script. The first one that writes is refused if nothing can be
+// recorded: like a Redis that is full, which has a script go on that has written something.
+func (r *recorder) inside(p *server.Peer, cmd string, args []string, writes bool) bool {
+	switch {
+	case cmd == "PUBLISH" && len(args) == 2:
+		r.unit.events = append(r.unit.events, [2]string{args[0], args[1]})
+		p.WriteInt(0)
+		return true
+	case !writes && !harmless[cmd] && r.server.IsRegisteredCommand(cmd) && !r.server.IsReadOnlyCommand(cmd):
+		p.WriteError("ERR " + cmd + " is not recorded")
+		return true
+	case !writes || len(args) == 0 || r.volatile(args[0]):
+		return false
+	case r.unit.refuse != nil && len(r.unit.entries) == 0:
+		r.unit.refused = true
+		p.WriteError("MISCONF " + r.unit.refuse.Error())
+		return true
+	}
+	fresh := recorded[cmd] && r.ask(p.Ctx, []string{"EXISTS", args[0]}) == ":0\r\n"
+	line := append([]string{cmd}, args...)
+	reply := r.ask(p.Ctx, line)
+	p.WriteRaw(reply)
+	if strings.HasPrefix(reply, "-") || cmd == "SET" && reply == "$-1\r\n" {
+		return true
+	}
+	if fresh { // what had this name before may have expired, which is not recorded
+		r.unit.add("DEL", args[0])
+	}
+	r.unit.add(absolute(line, reply, time.Now())...)
+	r.unit.keys = append(r.unit.keys, args[0])
+	if cmd == "DEL" {
+		r.unit.keys = append(r.unit.keys, args[1:]...)
+	}
+	return true
+}
+
+// ask runs a command for the recorder itself, in the context of a connection, and returns its
+// reply as it would be sent.
+func (r *recorder) ask(ctx any, line []string) string {
+	var reply bytes.Buffer
+	p := server.NewPeer(bufio.NewWriter(&reply))
+	p.Ctx, p.ClientName = ctx, itself
+	r.server.Dispatch(p, line)
+	p.Flush()
+	return reply.String()
+}
+
+// absolute is a command as it has the same effect at any time.
+func absolute(line []string, reply string, now time.Time) []string {
+	switch line[0] {
+	case "PEXPIRE":
+		left, _ := strconv.ParseInt(line[2], 10, 64)
+		return []string{"PEXPIREAT", line[1], strconv.FormatInt(now.UnixMilli()+left, 10)}
+	case "XADD": // the reply is the id
+		for i, word := range line {
+			if i > 1 && (word == "*" || strings.HasSuffix(word, "-*")) {
+				_, id, _ := strings.Cut(strings.TrimSuffix(reply, "\r\n"), "\r\n")
+				line[i] = id
+				return line
+			}
+		}
+	}
+	return line
+}
+
+// add records a command.
+func (u *unit) add(line ...string) {
+	u.entries = journal.Encode(u.entries, encodeLine(line))
+}
+
+// encodeLine spells a command: how many words, and each with its length.
+func encodeLine(line []string) []byte {
+	n := binary.MaxVarintLen64
+	for _, word := range line {
+		n += binary.MaxVarintLen64 + len(word)
+	}
+	b := binary.AppendUvarint(make([]byte, 0, n), uint64(len(line)))
+	for _, word := range line {
+		b = append(binary.AppendUvarint(b, uint64(len(word))), word...)
+	}
+	return b
+}
+
+// errEntry says that an entry is no command.
+var errEntry = errors.New("not a command")
+
+// decodeLine is the reverse.
+func decodeLine(entry []byte) ([]string, error) {
+	count, size := binary.Uvarint(entry)
+	if size <= 0 || count == 0 || count > uint64(len(entry)) {
+		return nil, errEntry
+	}
+	entry = entry[size:]
+	line := make([]string, count)
+	for i := range line {
+		n, size := binary.Uvarint(entry)
+		if size <= 0 || n > uint64(len(entry)-size) {
+			return nil, errEntry
+		}
+		line[i], entry = string(entry[size:size+int(n)]), entry[size+int(n):]
+	}
+	return line, nil
+}
+
+// wait returns once everything about the keys that a command names is on disk.
+func (r *recorder) wait(ctx context.Context, cmds ...redis.Cmder) error {
+	if r.running.Load() != nil { // what it did may have been seen
+		r.mu.Lock()
+		r.mu.Unlock() //nolint:staticcheck // it has been recorded now
+	}
+	if r.journal.Saved() {
+		return nil
+	}
+	var words []string
+	for _, cmd := range cmds {
+		for _, a := range cmd.Args() {
+			if word, ok := a.(string); ok {
+				words = append(words, word)
+			}
+		}
+	}
+	err := r.journal.Wait(ctx, words)
+	if err != nil && ctx.Err() == nil {
+		err = fmt.Errorf("%w: %w", shim.ErrUnavailable, err)
+	}
+	return err
+}
+
+// DialHook implements redis.Hook.
+func (r *recorder) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+// ProcessHook implements redis.Hook.
+func (r *recorder) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if late := r.wait(ctx, cmd); late != nil && (err == nil || errors.Is(err, redis.Nil)) {
+			cmd.SetErr(late)
+			return late
+		}
+		return err
+	}
+}
+
+// ProcessPipelineHook implements redis.Hook.
+func (r *recorder) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		if late := r.wait(ctx, cmds...); late != nil && (err == nil || errors.Is(err, redis.Nil)) {
+			for _, cmd := range cmds {
+				cmd.SetErr(late)
+			}
+			return late
+		}
+		return err
+	}
+}

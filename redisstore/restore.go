@@ -1,0 +1,190 @@
+package redisstore
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
+
+	"taskgate/internal/work"
+	"taskgate/redisstore/journal"
+)
+
+// openRecorder has a miniredis hold what a folder has, and records from then on.
+func openRecorder(redis *miniredis.Miniredis, path string, o Options) (*recorder, error) {
+	conn, err := redis.Dial() // which starts it
+	if err != nil {
+		return nil, err
+	}
+	if err := conn.Close(); err != nil {
+		return nil, err
+	}
+	r := &recorder{redis: redis, server: redis.Server(), keys: keys{o.Prefix}, log: o.Logger}
+	// Nothing expires before all is there: what was written to a key shows by the next entries.
+	start := time.Unix(0, 0)
+	redis.SetTime(start)
+	o.journal.Logger = o.Logger
+	r.journal, err = journal.Open(path, o.journal, newLoader(r.server).load)
+	if err != nil {
+		return nil, err
+	}
+	redis.SetTime(time.Time{})
+	redis.FastForward(time.Since(start))
+	r.buryReplicas()
+	r.server.SetPreHook(r.before)
+	return r, nil
+}
+
+// loader runs commands of a journal.
+type loader struct {
+	server *server.Server
+	peer   *server.Peer
+	reply  bytes.Buffer
+}
+
+func newLoader(s *server.Server) *loader {
+	l := &loader{server: s}
+	l.peer = server.NewPeer(bufio.NewWriter(&l.reply))
+	return l
+}
+
+// load runs the command of an entry.
+func (l *loader) load(entry []byte) error {
+	line, err := decodeLine(entry)
+	if err != nil {
+		return err
+	}
+	if _, known := recorded[line[0]]; !known {
+		return fmt.Errorf("unknown command %q", line[0])
+	}
+	l.reply.Reset()
+	l.server.Dispatch(l.peer, line)
+	l.peer.Flush()
+	if bytes.HasPrefix(l.reply.Bytes(), []byte("-")) {
+		return errors.New(strings.TrimSpace(l.reply.String()))
+	}
+	return nil
+}
+
+// buryReplicas enters all that have tasks as gone: this process alone has the folder.
+func (r *recorder) buryReplicas() {
+	gone := fmt.Sprintf("%d 5000 %[1]d", time.Now().UnixMilli())
+	for _, key := range r.redis.Keys() {
+		_, replica, is := strings.Cut(key, "}:run:")
+		if is && strings.HasPrefix(key, r.keys.prefix+":{") {
+			r.redis.HSet(r.keys.replicas(), replica, gone)
+		}
+	}
+}
+
+// rewriteStep is about how many bytes a rewrite records at a time, between what others do.
+const rewriteStep = 1 << 20
+
+// run rewrites the journal whenever that is due, until ctx ends.
+func (r *recorder) run(ctx context.Context) {
+	for {
+		// The journal says so after the write that makes it due.
+		select {
+		case <-r.journal.Due():
+		case <-ctx.Done():
+			return
+		}
+		begin := time.Now()
+		if err := r.rewrite(ctx); err != nil && ctx.Err() == nil {
+			r.log.WarnContext(ctx, "the files of the store were not made smaller", "error", err)
+			continue
+		}
+		r.log.DebugContext(ctx, "the files of the store were made smaller", "took", time.Since(begin))
+	}
+}
+
+// rewrite records everything anew in a file of its own, key by key, between what others do. A
+// key in it begins with its removal: so what happens to it before its turn does no harm.
+func (r *recorder) rewrite(ctx context.Context) error {
+	if err := r.journal.Begin(); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	all := r.redis.Keys()
+	r.journal.Switch()
+	r.mu.Unlock()
+	for len(all) > 0 {
+		r.mu.Lock()
+		r.unit = unit{}
+		for len(all) > 0 && len(r.unit.entries) < rewriteStep {
+			r.dump(all[0])
+			all = all[1:]
+		}
+		r.journal.Add(nil, r.unit.entries)
+		r.mu.Unlock()
+		for r.journal.Sync(ctx) != nil { // the journal repeats what failed
+			if err := work.Pause(ctx, time.Second); err != nil {
+				return err
+			}
+		}
+	}
+	return r.journal.End(ctx)
+}
+
+// dump records all of a key as it is. r.mu is held.
+func (r *recorder) dump(key string) {
+	if r.volatile(key) {
+		return
+	}
+	u := &r.unit
+	u.add("DEL", key)
+	switch r.redis.Type(key) {
+	case "string":
+		u.dump("SET", key, r.words("GET", key))
+	case "hash":
+		u.dump("HSET", key, r.words("HGETALL", key))
+	case "list":
+		u.dump("RPUSH", key, r.words("LRANGE", key, "0", "-1"))
+	case "set":
+		u.dump("SADD", key, r.words("SMEMBERS", key))
+	case "zset":
+		pairs := r.words("ZRANGE", key, "0", "-1", "WITHSCORES")
+		for pair := range slices.Chunk(pairs, 2) {
+			pair[0], pair[1] = pair[1], pair[0]
+		}
+		u.dump("ZADD", key, pairs)
+	case "stream":
+		entries, _ := r.redis.Stream(key)
+		for _, e := range entries {
+			u.dump("XADD", key, append([]string{e.ID}, e.Values...))
+		}
+	}
+	if left := r.redis.TTL(key); left > 0 {
+		u.add("PEXPIREAT", key, strconv.FormatInt(time.Now().Add(left).UnixMilli(), 10))
+	}
+}
+
+// dump records what a key has, unless that has just expired.
+func (u *unit) dump(cmd, key string, words []string) {
+	if len(words) > 0 {
+		u.add(append([]string{cmd, key}, words...)...)
+	}
+}
+
+// words reads a value as a list of strings.
+func (r *recorder) words(line ...string) (words []string) {
+	reply, _ := server.ParseReply(bufio.NewReader(strings.NewReader(r.ask(nil, line)))) // it is miniredis' own
+	list, many := reply.([]any)
+	if !many {
+		list = []any{reply}
+	}
+	for _, e := range list {
+		if word, ok := e.(string); ok {
+			words = append(words, word)
+		}
+	}
+	return words
+}
