@@ -61,6 +61,8 @@ func (nullSink) Checkpoint(json.RawMessage) (stored func(context.Context) error)
 	return func(context.Context) error { return nil }
 }
 
+func (f *fakeShim) Outlast(ctx context.Context, do func(context.Context) error) error { return do(ctx) }
+
 func (f *fakeShim) AskSession(context.Context, shim.Call, json.RawMessage, func(shim.ID, bool)) (shim.ID, error) {
 	return "", f.fail
 }

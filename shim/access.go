@@ -96,10 +96,19 @@ func within[T any](ctx context.Context, s *Shim, do func(context.Context) (T, er
 // maxWaiting is how many requests of clients wait for the store at a time for as long as StoreWait.
 const maxWaiting = 1000
 
-// outlast does what a client asks of its task, and repeats it while the store is unavailable, for
-// as long as StoreWait: some clients take one error for the end of the task.
-func outlast[T any](ctx context.Context, s *Shim, do func(context.Context) (T, error)) (T, error) {
-	out, err := do(ctx)
+// outlast is Outlast for what has a result.
+func outlast[T any](ctx context.Context, s *Shim, do func(context.Context) (T, error)) (out T, err error) {
+	err = s.Outlast(ctx, func(ctx context.Context) (err error) {
+		out, err = do(ctx)
+		return err
+	})
+	return out, err
+}
+
+// Outlast does what a client asks of its task or its session, and repeats it while the store is
+// unavailable, for as long as StoreWait: some clients take one error for the end of the task.
+func (s *Shim) Outlast(ctx context.Context, do func(context.Context) error) error {
+	err := do(ctx)
 	if errors.Is(err, ErrUnavailable) && s.storeWait > 0 && s.waiting.Enter("") == nil {
 		defer s.waiting.Leave("")
 		patient, stop := context.WithTimeout(patience.Without(ctx), s.storeWait)
@@ -107,14 +116,14 @@ func outlast[T any](ctx context.Context, s *Shim, do func(context.Context) (T, e
 		defer context.AfterFunc(s.life.ctx, stop)()
 		pause := retryFirst
 		for errors.Is(err, ErrUnavailable) && work.Pause(patient, spread(pause)) == nil {
-			out, err = do(patient)
+			err = do(patient)
 			pause = min(2*pause, time.Second)
 		}
 	}
 	if errors.Is(err, ErrUnavailable) {
 		err = fmt.Errorf("%w: %w", ErrRepeat, err)
 	}
-	return out, err
+	return err
 }
 
 // read reads a record for somebody who waits.

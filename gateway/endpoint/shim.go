@@ -23,8 +23,9 @@ type Calls interface {
 	AskSession(ctx context.Context, c shim.Call, checkpoint json.RawMessage, done func(id shim.ID, over bool)) (shim.ID, error)
 }
 
-// Tasks reads and cancels tasks.
+// Tasks reads and cancels tasks. Outlast repeats what needs the store.
 type Tasks interface {
+	Outlast(ctx context.Context, do func(context.Context) error) error
 	Get(ctx context.Context, p shim.Principal, upstream string, id shim.ID) (shim.Task, error)
 	Find(ctx context.Context, p shim.Principal, upstreams []string, id shim.ID) (shim.Task, error)
 	Peek(ctx context.Context, p shim.Principal, upstream string, id shim.ID) (shim.Task, error)

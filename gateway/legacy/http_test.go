@@ -244,6 +244,20 @@ func TestLegacyStoreDown(t *testing.T) {
 	}
 }
 
+// TestSessionOutlastsAnOutage: a client whose session this replica has not seen waits for the
+// store, as it would for its task: some take one error for the end of their task.
+func TestSessionOutlastsAnOutage(t *testing.T) {
+	store := legacy.NewBrokenSessions(t, false)
+	wait := func(c *config.Config) { c.StoreWait = time.Minute }
+	h := newLegacyServerWith(t, upstreamScript{Era: "legacy", Raw: []byte(`{}`)}, wait, func(o *gateway.Options) { o.Sessions = store }).Handler()
+	id := serve(t, h, t.Context(), "POST", "", wiretest.InitializeBody).Header().Get(mcp.HeaderSession)
+	store.Down.Store(true)
+	time.AfterFunc(300*time.Millisecond, func() { store.Down.Store(false) })
+	if w := serve(t, h, t.Context(), "POST", id, `{"jsonrpc":"2.0","id":1,"method":"ping"}`); w.Code != http.StatusOK {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
 // TestLegacyDraining: a replica that shuts down takes no new calls, and says when
 // to try again.
 func TestLegacyDraining(t *testing.T) {

@@ -264,13 +264,14 @@ func newLegacyServerWith(t testing.TB, script upstreamScript, change func(*confi
 	up := &scriptedUpstream{script: script}
 	c := config.Default()
 	c.ProgressKeepAlive = 0 // gateway/wire has its test
+	c.StoreWait = 0
 	c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
 	c.Upstreams[0].Defaults.Tasks = config.TasksNever
 	if change != nil {
 		change(c)
 	}
 	sh, err := shim.New(shim.Options{
-		Replica: "test", Store: noStore{}, Logger: slog.New(slog.DiscardHandler),
+		Replica: "test", Store: noStore{}, StoreWait: c.StoreWait, Logger: slog.New(slog.DiscardHandler),
 		Servers: map[string]shim.Server{"up": {
 			Upstream: up,
 			Policy:   func(string) shim.Policy { return shim.Policy{Tasks: shim.Required, Timeout: 24 * time.Hour} },

@@ -20,8 +20,14 @@ func (h *Handler) openSession(r *http.Request, p shim.Principal, asks bool) (*se
 	if len(ids) != 1 || wire.TrimOWS(ids[0]) == "" {
 		return nil, wire.Refused(http.StatusBadRequest, "one "+mcp.HeaderSession+" is needed: initialize first")
 	}
-	s, err := h.Sessions.find(r.Context(), wire.TrimOWS(ids[0]), func(st sessionState) bool {
-		return st.Upstream == h.Name && (st.belongs(p) || h.admits(st, p))
+	var s *session
+	err := h.Shim.Outlast(r.Context(), func(ctx context.Context) (err error) {
+		ctx, cancel := h.Sessions.within(ctx)
+		defer cancel()
+		s, err = h.Sessions.find(ctx, wire.TrimOWS(ids[0]), func(st sessionState) bool {
+			return st.Upstream == h.Name && (st.belongs(p) || h.admits(st, p))
+		})
+		return err
 	})
 	if err != nil {
 		return nil, sessionFailure(err)

@@ -261,7 +261,7 @@ type brokenSessions struct {
 	Down atomic.Bool
 }
 
-var errStore = errors.New("dial tcp 10.0.0.1:6379: refused")
+var errStore = fmt.Errorf("%w: dial tcp 10.0.0.1:6379: refused", shim.ErrUnavailable)
 
 func newBrokenSessions(t testing.TB, down bool) *brokenSessions {
 	b := &brokenSessions{Sessions: wiretest.OpenSessions(t, 10, time.Hour)}
