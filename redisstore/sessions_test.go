@@ -198,7 +198,8 @@ func TestLogOfASessionInUse(t *testing.T) {
 	must(t, <-done)
 }
 
-// slowPipelines has each pipeline wait on its way to the store.
+// slowPipelines has each pipeline wait on its way to the store, but for those that greet it: that is
+// done under a lock, and no time passes in a bubble while somebody waits for one.
 type slowPipelines struct {
 	redis.Hook
 	by time.Duration
@@ -208,7 +209,9 @@ func (s slowPipelines) DialHook(next redis.DialHook) redis.DialHook          { r
 func (s slowPipelines) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
 func (s slowPipelines) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		pass(s.by)
+		if name := cmds[0].Name(); name != "hello" && name != "client" {
+			pass(s.by)
+		}
 		return next(ctx, cmds)
 	}
 }
