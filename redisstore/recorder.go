@@ -234,7 +234,8 @@ func decodeLine(entry []byte) ([]string, error) {
 func (r *recorder) wait(ctx context.Context, cmds ...redis.Cmder) error {
 	if r.running.Load() != nil { // what it did may have been seen
 		r.mu.Lock()
-		r.mu.Unlock() //nolint:staticcheck // it has been recorded now
+		//lint:ignore SA2001 it has been recorded once the lock was free
+		r.mu.Unlock()
 	}
 	if r.journal.Saved() {
 		return nil
