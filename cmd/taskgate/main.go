@@ -52,7 +52,7 @@ Options of serve:
   --upstream URL       MCP endpoint to serve at /mcp, instead of --config
   --listen HOST:PORT   address to serve on (127.0.0.1:8080)
   --admin HOST:PORT    address of /healthz and /readyz (none)
-  --store STORE        embedded, or a redis:// URL (embedded)
+  --store STORE        embedded, file:DIRECTORY, or a redis:// URL (embedded)
   --grace DURATION     how long a call may take before it becomes a task (auto)
   --log-format FORMAT  text or json (text)
   --log-level LEVEL    debug, info, warn or error (info)
