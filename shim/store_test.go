@@ -284,7 +284,7 @@ func TestOutcomeIsRecordedWhileHalting(t *testing.T) {
 		w.store.down.Store(true)
 		pass(2 * time.Second) // the result is there, and cannot be written
 		time.AfterFunc(time.Second, func() { w.store.down.Store(false) })
-		ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
+		ctx, stop := context.WithTimeout(t.Context(), 10*time.Second) // longer than any pause between two attempts by then
 		defer stop()
 		if err := a.Close(ctx); err != nil {
 			t.Fatal(err)
