@@ -10,6 +10,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -187,13 +188,19 @@ func version(args []string, stdout, stderr io.Writer) int {
 	return output(stdout, stderr, versionText(info))
 }
 
-// moduleVersion is the version of the module this was built from, "(devel)" for a
-// build of a work tree.
+// release is the version that deploy/build gives what it builds.
+var release string
+
+// buildVersion is the version of a release, else that of the module: "(devel)" for a build of a
+// work tree.
+func buildVersion(info *debug.BuildInfo) string { return cmp.Or(release, info.Main.Version) }
+
+// moduleVersion is what this process says of its version to others.
 func moduleVersion() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
-		return info.Main.Version
+		return buildVersion(info)
 	}
-	return "(devel)"
+	return cmp.Or(release, "(devel)")
 }
 
 // versionText is "taskgate VERSION (REVISION, modified) GO".
@@ -210,7 +217,7 @@ func versionText(info *debug.BuildInfo) string {
 	if revision != "" {
 		revision = " (" + revision[:min(12, len(revision))] + modified + ")"
 	}
-	return fmt.Sprintf("taskgate %s%s %s\n", info.Main.Version, revision, info.GoVersion)
+	return fmt.Sprintf("taskgate %s%s %s\n", buildVersion(info), revision, info.GoVersion)
 }
 
 // output writes a command's output; a full disk or a closed pipe is a failure.

@@ -223,6 +223,7 @@ func (s *server) run(ctx context.Context) error {
 	if s.admin != nil {
 		s.log.Info("answering operators", "address", s.admin.listener.Addr().String())
 	}
+	s.notifyReady()
 	loops, stop := outlasting(ctx)
 	defer stop()
 	g, failed := errgroup.WithContext(ctx)
@@ -230,9 +231,11 @@ func (s *server) run(ctx context.Context) error {
 	g.Go(func() error { return ignore(s.gateway.Run(loops), context.Canceled) })
 	g.Go(func() error { return ignore(s.http.Serve(s.listener), http.ErrServerClosed) })
 	g.Go(s.admin.serve)
+	g.Go(func() error { return s.notifyAlive(loops) })
 	g.Go(func() error {
 		<-failed.Done() // a signal, or a part that could not go on
 		defer stop()
+		s.notifyStopping()
 		if ctx.Err() != nil {
 			s.linger()
 		}

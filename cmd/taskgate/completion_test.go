@@ -1,0 +1,70 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+const completions = "../../deploy/completions/"
+
+// TestCompletionsHaveEverything: each verb and option of the usage text is in the completions for
+// each shell.
+func TestCompletionsHaveEverything(t *testing.T) {
+	words := regexp.MustCompile(`(?m)^  taskgate ([a-z][a-z-]*)|--([a-z][a-z-]*)`).FindAllStringSubmatch(usage, -1)
+	if len(words) < 20 {
+		t.Fatalf("the usage text has %d verbs and options", len(words))
+	}
+	for file, option := range map[string]string{"taskgate.bash": "--", "_taskgate": "--", "taskgate.fish": "-l "} {
+		text, err := os.ReadFile(completions + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range words {
+			word := m[1]
+			if word == "" {
+				word = option + m[2]
+			}
+			if !regexp.MustCompile(regexp.QuoteMeta(word) + `\b`).Match(text) {
+				t.Errorf("%s lacks %s", file, word)
+			}
+		}
+	}
+}
+
+// TestBashCompletion asks bash what it offers for the last word of a command line.
+func TestBashCompletion(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(dir+"/gate.yaml", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.ReadFile(completions + "taskgate.bash")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line, want := range map[string]string{
+		"taskgate s":                      "serve stdio state-key schema",
+		"taskgate serve --log-":           "--log-format --log-level",
+		"taskgate --log-":                 "--log-format --log-level",
+		"taskgate --log-level warn --gra": "--grace",
+		"taskgate serve --log-level ":     "debug info warn error",
+		"taskgate stdio --era mo":         "modern",
+		"taskgate hash-key -":             "--force",
+		"taskgate check ga":               "gate.yaml",
+		"taskgate serve --config ga":      "gate.yaml",
+		"taskgate serve --upstream ":      "",
+		"taskgate version ":               "",
+	} {
+		words := strings.Split(line, " ")
+		shell := exec.Command("bash", append([]string{"-c", string(file) + `
+COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+_taskgate; echo "${COMPREPLY[*]}"`, "bash"}, words...)...)
+		shell.Dir = dir
+		got, err := shell.CombinedOutput()
+		if err != nil || strings.TrimSpace(string(got)) != want {
+			t.Errorf("%q: got %q, %v, want %q", line, got, err, want)
+		}
+	}
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"net"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"taskgate/gateway/config"
+)
+
+// TestNotifications: the supervisor hears when the addresses are bound, twice within each watchdog
+// interval that the process lives, and before the drain how long that may take.
+func TestNotifications(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "notify")
+	supervisor, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer supervisor.Close()        // and so the reader ends
+	said := make(chan string, 1000) // as many as the test can last
+	go func() {
+		defer close(said)
+		for b := make([]byte, 4096); ; {
+			n, err := supervisor.Read(b)
+			if err != nil {
+				return
+			}
+			said <- string(b[:n])
+		}
+	}()
+	next := func() string {
+		t.Helper()
+		select {
+		case state := <-said:
+			return state
+		case <-time.After(patience):
+			t.Fatal("it says nothing")
+			return ""
+		}
+	}
+	t.Setenv("NOTIFY_SOCKET", socket)
+	t.Setenv("WATCHDOG_USEC", "100000")
+	r := runServer(t, "http://127.0.0.1:1/mcp", func(c *config.Config) { c.DrainDelay, c.DrainTimeout = time.Second, 2*time.Second })
+	if got := next(); got != "READY=1" {
+		t.Errorf("it said %q first", got)
+	}
+	for range 3 {
+		if got := next(); got != "WATCHDOG=1" {
+			t.Errorf("while it serves it said %q", got)
+		}
+	}
+	r.stop()
+	for {
+		got := next()
+		if got == "STOPPING=1\nEXTEND_TIMEOUT_USEC=13000000" {
+			break
+		}
+		if got != "WATCHDOG=1" {
+			t.Fatalf("when it stopped it said %q", got)
+		}
+	}
+	if got := next(); got != "WATCHDOG=1" {
+		t.Errorf("while it drains it said %q", got)
+	}
+	r.ends()
+}
