@@ -12,6 +12,9 @@ TRIES       ?= 50
 CHAOS_SEED  ?= $(shell date +%s)
 CHAOS_CALLS ?= 4000
 CHAOS_ORPHANS ?= 2000
+# What is released; TARGETS="linux/amd64" builds less.
+VERSION     ?= v0.0.0-g$(shell git rev-parse --short HEAD 2>/dev/null || echo 0)
+TARGETS     ?=
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # Packages that are tested at a time: more than two processors would have, since many tests wait.
 PACKAGES    ?= 4
@@ -22,7 +25,7 @@ PROCESSES   := /(upstream/stdio|internal/(agents|chaos|e2e|proc|redistest))$$
 CHECKS      := inherit,-SA1019
 
 .DEFAULT_GOAL := help
-.PHONY: help build check test race lint fuzz demo bench chaos e2e agents silence outages recording conformance node schema docker clean
+.PHONY: help build check test race lint fuzz demo bench chaos e2e agents silence outages recording conformance node schema snapshot docker clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z][a-z0-9]*:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -101,8 +104,11 @@ $(NODE_DIR)/%-agents/installed: $(addprefix internal/agents/testdata/%-agents/,p
 schema: ## Regenerate what is generated from the source
 	$(GO) generate ./...
 
+snapshot: ## Build archives, packages, checksums and bills of materials into dist/ (VERSION, TARGETS)
+	deploy/build $(VERSION) $(TARGETS)
+
 docker: ## Build the container image taskgate:dev
 	docker build -t taskgate:dev .
 
 clean: ## Remove what was built and downloaded
-	rm -rf $(BIN) .cache
+	rm -rf $(BIN) .cache dist

@@ -240,7 +240,7 @@ func TestNamedTests(t *testing.T) {
 // Every path of the project that a page names in backticks is there. The changelog tells of
 // what has been.
 func TestNamedPaths(t *testing.T) {
-	named := regexp.MustCompile("`((?:cmd|docs|examples|gateway|internal|redisstore|shim)/[\\w./*-]+)`")
+	named := regexp.MustCompile("`((?:cmd|deploy|docs|examples|gateway|internal|redisstore|shim)/[\\w./*-]+)`")
 	found := 0
 	for _, page := range filesOf(t, ".md") {
 		if filepath.Base(page) == "CHANGELOG.md" {

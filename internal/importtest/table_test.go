@@ -86,6 +86,7 @@ var imports = map[string][]string{
 	"examples/demo":              {"internal/mcp", "internal/proc", "internal/taskclient"},
 
 	"internal/metrics/metricstest": {"internal/metrics", "internal/semconv"},
+	"deploy/check":                 {},
 	"examples/observability/check": {},
 }
 

@@ -1,0 +1,25 @@
+# Completion of taskgate for bash.
+_taskgate() {
+  local cur=${COMP_WORDS[COMP_CWORD]} prev= verb=serve words=
+  ((COMP_CWORD == 0)) || prev=${COMP_WORDS[COMP_CWORD - 1]}
+  [[ ${COMP_WORDS[1]} == -* || COMP_CWORD -eq 1 ]] || verb=${COMP_WORDS[1]}
+  case "$prev" in
+    --config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    --log-format) words="text json" ;;
+    --log-level) words="debug info warn error" ;;
+    --era) words="auto legacy modern" ;;
+    --without-tasks) words="auto block handle" ;;
+    --upstream | --listen | --admin | --store | --grace | --name) return ;;
+    *)
+      case "$verb" in
+        serve) words="--config --upstream --listen --admin --store --grace --log-format --log-level" ;;
+        stdio) words="--upstream --config --name --grace --era --without-tasks --log-level --" ;;
+        check) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        hash-key) words="--force" ;;
+      esac
+      ((COMP_CWORD > 1)) || words+=" serve stdio check hash-key state-key schema version help"
+      ;;
+  esac
+  COMPREPLY=($(compgen -W "$words" -- "$cur"))
+}
+complete -o filenames -F _taskgate taskgate
