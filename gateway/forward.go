@@ -27,7 +27,7 @@ func (u *route) forwarded(r *http.Request, from auth.Caller) *upstream.Forwarded
 	}
 	f := &upstream.Forwarded{Header: named(r.Header, c.ForwardHeaders)}
 	if u.resource != nil {
-		f.Credential, f.Token = u.passing(r, from)
+		f.Credential, f.Seal, f.Token = u.passing(r, from)
 		f.Opaque, f.Doubted = from.IsOpaque(), from.Doubted() != nil
 	}
 	if c.ForwardHost == config.On {

@@ -97,15 +97,15 @@ func New(o Options) (*Gateway, error) {
 	if o.TracerProvider == nil {
 		o.TracerProvider = tracenoop.NewTracerProvider()
 	}
-	if o.Credentials == nil {
-		o.Credentials = auth.NewCredentials(o.Config)
-	}
-	tel := wire.NewTelemetry(o.TracerProvider, o.Metrics, o.Config.Baggage)
-	methods, err := auth.New(o.Config, auth.Options{Credentials: o.Credentials, TLS: o.TLS, Logger: o.Logger})
+	state, err := StateKeys(o.Config)
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
-	state, err := StateKeys(o.Config)
+	if o.Credentials == nil {
+		o.Credentials = auth.NewCredentials(o.Config, state)
+	}
+	tel := wire.NewTelemetry(o.TracerProvider, o.Metrics, o.Config.Baggage)
+	methods, err := auth.New(o.Config, auth.Options{Credentials: o.Credentials, TLS: o.TLS, Logger: o.Logger})
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}

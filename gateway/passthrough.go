@@ -19,7 +19,7 @@ import (
 
 // passing is what signs in at the server for a caller whom it signs in. What it answers to that goes to the
 // client.
-func (u *route) passing(r *http.Request, c auth.Caller) (by upstream.Credential, token string) {
+func (u *route) passing(r *http.Request, c auth.Caller) (by upstream.Credential, seal func(string) string, token string) {
 	ctx, address := r.Context(), r.RemoteAddr
 	credential := c.Credential(func(status int, values []string) []string {
 		if c.Signed() {
@@ -34,7 +34,7 @@ func (u *route) passing(r *http.Request, c auth.Caller) (by upstream.Credential,
 		u.refused(ctx, address, c, &auth.Refusal{Status: status, Message: "the server has refused it"})
 		return u.challenge(values)
 	})
-	return credential, credential.Describe()
+	return credential, credential.Seal, credential.Describe()
 }
 
 // challenge is what a server answers to a caller who is to sign in (Z3), with the gateway's address

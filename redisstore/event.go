@@ -13,14 +13,19 @@ import (
 // by those who want it.
 const maxShown = 2 << 10
 
-// parseEvent reads "id version", which may be followed by the batches that were appended: how
-// many come before them, and each as "length:bytes" (append.lua).
+// withToken begins the token that follows in an event for a runner (apply.lua).
+const withToken = "token "
+
+// parseEvent reads "id version", which may be followed by a token, or by the batches that were appended:
+// how many come before them, and each as "length:bytes" (append.lua).
 func parseEvent(payload string) shim.Event {
 	id, rest, _ := strings.Cut(payload, " ")
 	version, rest, _ := strings.Cut(rest, " ")
 	e := shim.Event{ID: shim.ID(id)}
 	e.Version, _ = strconv.ParseInt(version, 10, 64)
-	if added, ok := parseAdded(rest); ok {
+	if token, ok := strings.CutPrefix(rest, withToken); ok {
+		e.Token = token
+	} else if added, ok := parseAdded(rest); ok {
 		e.Added = added
 	}
 	return e

@@ -28,6 +28,7 @@ func TestParseEvent(t *testing.T) {
 		}
 		same(t, shim.Event{ID: "id", Version: 7, Added: want}, got)
 	}
+	same(t, shim.Event{ID: "id", Version: 7, Token: "3 2:{}"}, parseEvent("id 7 token 3 2:{}"))
 }
 
 // An append's event has what it added, where that is small, and of a

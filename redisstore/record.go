@@ -37,6 +37,7 @@ const (
 	fieldQuestions  = "questions"
 	fieldOutcome    = "outcome" // the kind of it, see below
 	fieldSize       = "size"    // of the body, in bytes
+	fieldTokenAt    = "token"
 	fieldBody       = "body"
 	fieldCall       = "call"
 	fieldCheckpoint = "checkpoint"
@@ -53,7 +54,7 @@ const (
 var summaryFields = []string{
 	fieldOp, fieldOwner, fieldList, fieldUpstream, fieldOrigin, fieldVisible, fieldStatus, fieldMessage,
 	fieldVersion, fieldCreated, fieldUpdated, fieldTTL, fieldRetain, fieldPoll, fieldLease, fieldMethod,
-	fieldTool, fieldTrace, fieldBatches, fieldProgress, fieldOutcome, fieldSize, fieldQuestions,
+	fieldTool, fieldTrace, fieldBatches, fieldProgress, fieldOutcome, fieldSize, fieldTokenAt, fieldQuestions,
 }
 
 // partFields are the fields that each shim.Part is read from.
@@ -120,7 +121,7 @@ func decode(id shim.ID, part shim.Part, values []string) (shim.Task, error) {
 	kind := r.text()
 	t.ToolError = kind == outcomeToolError
 	t.OutcomeSize = r.number()
-	t.Questions = r.questions()
+	t.TokenAt, t.Questions = r.number(), r.questions()
 	switch part {
 	case shim.WithOutcome:
 		t.Outcome = r.outcome(kind)

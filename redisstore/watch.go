@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"iter"
 	"slices"
@@ -54,7 +55,7 @@ func (w *watcher) note(e shim.Event) {
 		w.pending = map[shim.ID]shim.Event{}
 	}
 	if was, ok := w.pending[e.ID]; ok {
-		e.Version, e.Added = max(was.Version, e.Version), was.Added.Then(e.Added)
+		e.Version, e.Added, e.Token = max(was.Version, e.Version), was.Added.Then(e.Added), cmp.Or(e.Token, was.Token)
 	}
 	w.pending[e.ID] = e
 }

@@ -179,7 +179,7 @@ func applyArgs(events, inbox string, slack int64, id shim.ID, runner shim.Lease,
 	a.flag(c.Visible)
 	a.add(optional(c.TTL > 0, millis(c.TTL)), optional(c.Retain > 0, millis(c.Retain)), c.ClaimBy)
 	a.addInt(int64(c.At))
-	a.add(optional(c.Order > 0, strconv.FormatInt(c.Order, 10)))
+	a.add(optional(c.Order > 0, strconv.FormatInt(c.Order, 10)), optional(c.Token != "", " "+withToken+c.Token))
 	a.addFields(changedFields(c))
 	ask := make([]string, 0, 4*len(c.Ask))
 	for _, q := range c.Ask {

@@ -195,11 +195,11 @@ func (s *Shim) Cancel(ctx context.Context, p Principal, upstream string, id ID) 
 	if t.Status.Final() {
 		return t, ErrFinal
 	}
-	s.bring(ctx, id)
 	begun, message := time.Now(), messageCancelled // its runner may tell of the end before this does
-	end := Change{Op: s.op(), To: Cancelled, StatusMessage: &message}
+	end := Change{Op: s.op(), To: Cancelled, StatusMessage: &message, Token: s.bring(ctx, t)}
 	t, err = outlast(ctx, s, func(ctx context.Context) (Task, error) { return s.change(ctx, id, nil, end) })
 	if err == nil {
+		end.Token = ""
 		s.outcomes.hold(ending{made: t, end: end}) // also where the runner does, which may be lost as well
 		s.runs.cancel(id, errTaskCancelled)
 		s.observer.tellAt(begun, contextOf(t), t, slog.LevelInfo, "a client cancels a task", "event", eventCancelled)

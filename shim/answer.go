@@ -20,7 +20,7 @@ func (s *Shim) Update(ctx context.Context, p Principal, upstream string, id ID, 
 	if err != nil {
 		return err
 	}
-	return s.answer(ctx, t.ID, wanted)
+	return s.answer(ctx, t, wanted)
 }
 
 // resultsOf are results as answers.
@@ -49,17 +49,16 @@ func (s *Shim) Answer(ctx context.Context, p Principal, upstream string, id ID, 
 		a = Answer{Error: &RPCError{Code: codeInternal, Message: "the client's answer " + bad.Reason}}
 		wanted = map[string]json.RawMessage{key: a.encode()}
 	}
-	return s.answer(ctx, id, wanted)
+	return s.answer(ctx, t, wanted)
 }
 
 // answer stores answers that a record waits for.
-func (s *Shim) answer(ctx context.Context, id ID, wanted map[string]json.RawMessage) error {
+func (s *Shim) answer(ctx context.Context, t Task, wanted map[string]json.RawMessage) error {
 	if len(wanted) == 0 {
 		return nil
 	}
-	s.bring(ctx, id)
-	change := Change{Op: s.op(), Answer: wanted}
-	_, err := outlast(ctx, s, func(ctx context.Context) (Task, error) { return s.change(ctx, id, nil, change) })
+	change := Change{Op: s.op(), Answer: wanted, Token: s.bring(ctx, t)}
+	_, err := outlast(ctx, s, func(ctx context.Context) (Task, error) { return s.change(ctx, t.ID, nil, change) })
 	if errors.Is(err, ErrFinal) {
 		return nil
 	}

@@ -459,6 +459,7 @@ func (b *mailbox) collect(ctx context.Context, q []Question, late bool) (answers
 		return nil, nil, err
 	}
 	b.mayForget(keys...)
+	b.run.token.await(t)
 	if late {
 		b.expired(t, q)
 		b.run.status.say("nobody answered in time: " + clip(textOf(q[0])))

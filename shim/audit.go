@@ -36,6 +36,7 @@ func (rv *recovery) listen(ctx context.Context) {
 			work.Signal(rv.wake)
 		default:
 			if r := s.runs.heard(e.ID); r != nil {
+				r.token.take(e.Token, e.Version) // before the run reads what has come with it
 				r.inbox.review(e.Version)
 			}
 		}

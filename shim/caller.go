@@ -151,7 +151,7 @@ func (c *caller) hand(ctx context.Context, t Task) (Answered, error) {
 		return Answered{Task: &t}, nil
 	}
 	r.cancel(errTaskCancelled)
-	r.s.life.work.Go(func() { r.s.cancelUntold(t.ID, leftMessage, 0) })
+	r.s.life.work.Go(func() { r.s.cancelUntold(t.ID, leftMessage, 0, "") })
 	return Answered{}, context.Cause(ctx)
 }
 

@@ -244,7 +244,7 @@ func (c *creation) show() (Task, error) {
 	r.mu.Unlock()
 	t, err := r.s.change(r.base, id, &lease, change)
 	if err != nil {
-		r.record.refused(err, lease)
+		r.record.refused(err, lease, t)
 	}
 	r.mu.Lock()
 	if err == nil {

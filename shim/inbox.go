@@ -1,8 +1,11 @@
 package shim
 
 import (
+	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"taskgate/internal/work"
 )
@@ -116,7 +119,7 @@ func (in *inbox) receive(t Task, turn int64, lease Lease) bool {
 	in.turn++
 	switch {
 	case t.Status.Final():
-		r.cancel(errTaskCancelled)
+		r.token.cancelRun(t)
 		return true
 	case t.Lease != lease:
 		r.cancel(ErrDetached)
@@ -128,4 +131,69 @@ func (in *inbox) receive(t Task, turn int64, lease Lease) bool {
 	}
 	r.box.changed(t)
 	return true
+}
+
+// tokenWait is how long a run waits for the message that has the token of an answer or a cancellation.
+const tokenWait = time.Second
+
+// tokenInbox is how a run gets the token of a request that another replica has had: by a message, since
+// the store keeps none. The run owns it.
+type tokenInbox struct {
+	run  *run
+	at   atomic.Int64  // the version of the newest change whose token is here, or is no longer waited for
+	came chan struct{} // has a signal when one has come
+}
+
+// take has what others bring to the call go out with their token, that of the change of this version.
+func (in *tokenInbox) take(token string, version int64) {
+	if r := in.run; token != "" && r.srv.BringToken != nil {
+		r.srv.BringToken(r.base, string(r.record.id), token)
+	}
+	if token != "" && in.at.Load() < version {
+		in.at.Store(version)
+		work.Signal(in.came)
+	}
+}
+
+// await waits for the token of a change that a state of the record tells of.
+func (in *tokenInbox) await(t Task) {
+	late := time.NewTimer(tokenWait)
+	defer late.Stop()
+	for in.at.Load() < t.TokenAt {
+		// The message wakes it. If that is lost, the call goes on without.
+		select {
+		case <-in.came:
+		case <-late.C:
+			in.at.Store(t.TokenAt)
+		case <-in.run.ctx.Done():
+			return
+		}
+	}
+}
+
+// cancelRun ends the call of a record that another replica has ended, once the token is here that the server is
+// to be told with.
+func (in *tokenInbox) cancelRun(t Task) {
+	r := in.run
+	if in.at.Load() >= t.TokenAt || !r.s.life.work.Go(func() {
+		in.await(t)
+		r.cancel(errTaskCancelled)
+	}) {
+		r.cancel(errTaskCancelled)
+	}
+}
+
+// bring has a call hand on what a request of its owner brings with the token of that request. It returns the
+// token for another replica, "" if the call runs here.
+func (s *Shim) bring(ctx context.Context, t Task) (token string) {
+	srv := s.servers[t.Upstream]
+	if srv == nil || srv.SealToken == nil {
+		return ""
+	}
+	token = srv.SealToken(ctx, string(t.ID))
+	if r := s.runs.get(t.ID); r != nil {
+		r.token.take(token, 0)
+		return ""
+	}
+	return token
 }

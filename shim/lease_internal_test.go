@@ -46,11 +46,11 @@ func TestRefusalUnderAnOlderLease(t *testing.T) {
 	if len(store.leases) != 2 || store.leases[1] != (Lease{Replica: "a"}) || r.ctx.Err() != nil {
 		t.Errorf("written under %v; the run: %v", store.leases, context.Cause(r.ctx))
 	}
-	r.record.refused(ErrLeaseLost, Lease{Replica: "a", Adoption: 1})
+	r.record.refused(ErrLeaseLost, Lease{Replica: "a", Adoption: 1}, Task{})
 	if r.ctx.Err() != nil {
 		t.Error("a late refusal under the old lease ends the run")
 	}
-	r.record.refused(ErrLeaseLost, Lease{Replica: "a"})
+	r.record.refused(ErrLeaseLost, Lease{Replica: "a"}, Task{})
 	if !errors.Is(context.Cause(r.ctx), ErrDetached) {
 		t.Errorf("a refusal under its own lease leaves the run with %v", context.Cause(r.ctx))
 	}

@@ -163,7 +163,7 @@ func (w *pieceWriter) giveUp(err error, under Lease) {
 	r.mu.Lock()
 	w.full, w.stopped, w.open, w.queue, w.bytes = true, true, nil, nil, 0
 	r.mu.Unlock()
-	r.record.refused(err, under)
+	r.record.refused(err, under, Task{})
 }
 
 // goBack finds out what the store has of a stream that it has lost the end of, and

@@ -76,8 +76,7 @@ func (s *Shim) handIn(ctx context.Context, t Task, answers map[string]json.RawMe
 	if err != nil || len(wanted) == 0 {
 		return t, err
 	}
-	s.bring(ctx, t.ID)
-	change := Change{Claim: slices.Sorted(maps.Keys(wanted)), ClaimBy: s.op(), Answer: wanted}
+	change := Change{Claim: slices.Sorted(maps.Keys(wanted)), ClaimBy: s.op(), Answer: wanted, Token: s.bring(ctx, t)}
 	after, err := within(ctx, s, func(ctx context.Context) (Task, error) {
 		return retry(ctx, func(ctx context.Context) (Task, error) { return s.store.Apply(ctx, t.ID, nil, change) })
 	})
@@ -253,8 +252,9 @@ func (w *waiter) look() (a Answered, err error, done bool) {
 func (w *waiter) leave(ctx context.Context) (Answered, error) {
 	cause := context.Cause(ctx)
 	if !w.call.Stay || errors.Is(cause, ErrCancelled) {
+		token := w.s.bring(ctx, w.task)
 		w.s.runs.cancel(w.task.ID, errTaskCancelled)
-		w.s.life.work.Go(func() { w.s.cancelUntold(w.task.ID, leftMessage, 0) })
+		w.s.life.work.Go(func() { w.s.cancelUntold(w.task.ID, leftMessage, 0, token) })
 	}
 	return Answered{}, cause
 }

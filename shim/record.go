@@ -89,7 +89,7 @@ func (rec *record) apply(ctx context.Context, change func() Change) (Task, error
 		}
 	})
 	if err != nil {
-		rec.refused(err, lease)
+		rec.refused(err, lease, t)
 	}
 	return t, err
 }
@@ -97,15 +97,16 @@ func (rec *record) apply(ctx context.Context, change func() Change) (Task, error
 // refused ends the upstream call where a write under this lease told that the task is not,
 // or no longer, this replica's to run. If the run has had another lease since, a refusal
 // says nothing. A task that is unknown is no such case unless it was hidden: nothing that
-// runs expires, so the store has forgotten it, and its end brings it back (design.md 0.20).
-func (rec *record) refused(err error, under Lease) {
+// runs expires, so the store has forgotten it, and its end brings it back (design.md 0.20). t is the task as far
+// as the refusal says it.
+func (rec *record) refused(err error, under Lease, t Task) {
 	switch {
 	case errors.Is(err, ErrLeaseLost):
 		if under == rec.currentLease() {
 			rec.run.cancel(ErrDetached)
 		}
 	case errors.Is(err, ErrFinal), errors.Is(err, ErrNotFound) && rec.run.hidden():
-		rec.run.cancel(errTaskCancelled)
+		rec.run.token.cancelRun(t)
 	}
 }
 

@@ -179,6 +179,7 @@ func (s *Shim) adoptedRun(t Task) *run {
 	r.base = ctx
 	r.bind(ctx, max(leastRun, r.policy.Timeout-t.UpdatedAt.Sub(t.CreatedAt)))
 	srv.tasks.Force(t.Owner)
+	r.token.at.Store(t.TokenAt) // those before went to the runner before
 	r.setRecord(t, &record{id: t.ID, made: t, hidden: !t.Visible, lease: t.Lease})
 	return r
 }
@@ -282,12 +283,4 @@ func SayWaiting(ctx context.Context) (over func()) {
 	}
 	r.status.say(messageWaits)
 	return func() { r.status.say(before) }
-}
-
-// bring has the run of a task, if it is here, hand on with its own credentials what a request of its
-// owner brings.
-func (s *Shim) bring(ctx context.Context, id ID) {
-	if r := s.runs.get(id); r != nil && r.srv.Bring != nil {
-		r.srv.Bring(ctx, r.base)
-	}
 }

@@ -60,6 +60,7 @@ type run struct {
 	box      mailbox
 	rounds   rounds
 	inbox    inbox
+	token    tokenInbox
 	meter    meter
 	// pieces has what is shown of the task while it runs; nil for nothing. It is set
 	// before anything else knows the run.
@@ -98,7 +99,7 @@ func (r *run) assemble() {
 	r.meter = meter{run: r, live: r.srv.metrics.Run(r.call.Request.tool())}
 	r.caller = caller{run: r, news: make(chan struct{}, 1), leave: func() bool { return true }}
 	r.trace.run, r.creation.run, r.status.run, r.rounds.run, r.inbox.run, r.box.run = r, r, r, r, r, r
-	r.box.wake = make(chan struct{}, 1)
+	r.box.wake, r.token = make(chan struct{}, 1), tokenInbox{run: r, came: make(chan struct{}, 1)}
 	r.pieces = newPieceWriter(r)
 }
 
@@ -128,7 +129,7 @@ func (r *run) discard() {
 	r.caller.detach()
 	if lost := r.creation.maybe; lost != nil && r.record == nil {
 		r.s.life.work.Go(func() {
-			r.s.cancelUntold(lost.ID, leftMessage, time.Second)
+			r.s.cancelUntold(lost.ID, leftMessage, time.Second, "")
 			r.s.runs.unexpect(lost.ID)
 		})
 	}

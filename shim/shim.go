@@ -25,9 +25,10 @@ type Server struct {
 	// Represent, where it is not nil, gives the context in which the server is asked something for
 	// a call that this replica has taken over, in the name of its session. It does not block.
 	Represent func(ctx context.Context, s Session) context.Context
-	// Bring, where it is not nil, says that what goes on in the context to hands on what the request
-	// of the context from has brought: an answer, or a cancellation.
-	Bring func(from, to context.Context)
+	// SealToken, where it is not nil, returns the token of a request that brings an answer or a
+	// cancellation, for the run of its call on any replica; BringToken gives it to the context of that.
+	SealToken  func(ctx context.Context, call string) string
+	BringToken func(ctx context.Context, call, token string)
 	// Policy is what the operator wants of a tool. It may be asked several times during
 	// a call.
 	Policy func(tool string) Policy

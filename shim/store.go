@@ -114,6 +114,9 @@ type Change struct {
 	// task, where it keeps those safer than the rest (design.md 0.20). It is what a
 	// call waits for that must not be taken for unsent any more.
 	Durable bool
+	// Token goes to the runner with the Event of this change, and is stored nowhere, but for Task.TokenAt: the
+	// sealed token of the request that makes it. Without a lease only.
+	Token string
 }
 
 // Event says that something about a task may have changed. It is a hint to read
@@ -129,6 +132,8 @@ type Event struct {
 	// Added may have what was appended, so that who has come that far can do without
 	// reading it.
 	Added Added
+	// Token, in an Inbox alone, is the newest Change.Token of the task.
+	Token string
 	// Goodbye, in an Inbox alone, says that some replica has said goodbye: its tasks
 	// may be adopted. ID is empty then.
 	Goodbye bool

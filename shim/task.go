@@ -198,7 +198,9 @@ type Task struct {
 	Status        Status
 	StatusMessage string
 	// Version goes up with each change.
-	Version   int64
+	Version int64
+	// TokenAt is the version of the newest change with a Token; 0 for none.
+	TokenAt   int64
 	CreatedAt time.Time
 	UpdatedAt time.Time
 	// TTL is how long after CreatedAt the task stays readable, as clients see it.

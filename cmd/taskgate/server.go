@@ -111,7 +111,11 @@ func (s *server) build(ctx context.Context) (err error) {
 	}
 	s.budget = budget.New(int64(s.config.MaxBytesInFlight), int64(s.config.LargestCall()), s.bytesWait)
 	s.tel.metrics.ReadBytes(s.budget.Held)
-	s.credentials = auth.NewCredentials(s.config)
+	keys, err := gateway.StateKeys(s.config)
+	if err != nil {
+		return err
+	}
+	s.credentials = auth.NewCredentials(s.config, keys)
 	if s.upstreams, err = newUpstreams(s.config, s.store, replica, s.processIdle, s.budget, s.log, s.tel); err != nil {
 		return err
 	}
@@ -166,7 +170,7 @@ func (s *server) newShim(replica shim.Replica) (*shim.Shim, error) {
 				}
 				return ctx
 			},
-			Bring: upstream.Bring,
+			SealToken: upstream.SealToken, BringToken: upstream.BringToken,
 		}
 	}
 	return shim.New(shim.Options{

@@ -266,10 +266,10 @@ func eachCell(t *testing.T, all *sync.WaitGroup, s *signedServer, kind string, r
 
 // TestWhichTokenGoesOut: the first request of a call goes out with the token that it came with, and an
 // answer or a cancellation with that of the request which brings it, whatever other tokens their user has
-// shown. Nothing goes out for whoever is not the owner.
+// shown, and whichever replica that request comes to. Nothing goes out for whoever is not the owner.
 func TestWhichTokenGoesOut(t *testing.T) {
-	s := newSignedServer(t)
-	g := s.before(t, config.StoreEmbedded)
+	s, redis := newSignedServer(t), redistest.Start(t)
+	g, first, second := s.before(t, config.StoreEmbedded), s.before(t, redis.URL()), s.before(t, redis.URL())
 	t.Run("cells", func(t *testing.T) {
 		var all sync.WaitGroup
 		defer all.Wait()
@@ -296,7 +296,8 @@ func TestWhichTokenGoesOut(t *testing.T) {
 			g.ask(c.own, `{"jsonrpc":"2.0","method":"notifications/initialized"}`, session...)
 			g.modern(c.other, "tools/list", "")
 			c.age()
-			g.ask(c.own, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"legacy","arguments":{},"task":{}}}`, session...)
+			status, text, _ := g.ask(c.own, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"legacy","arguments":{},"task":{}}}`, session...)
+			t.Logf("the call: %d %s; session %q", status, text, h.Get("Mcp-Session-Id"))
 			g.modern(c.other, "tools/list", "")
 			if c.state == "expired" {
 				c.want(t)
@@ -304,52 +305,61 @@ func TestWhichTokenGoesOut(t *testing.T) {
 			}
 			c.want(t, "tools/call own")
 		})
-		eachCell(t, &all, s, "answer", func(t *testing.T, c *cell) {
-			id := g.begin(t, c, "ask")
-			c.age()
-			key, deadline := "", time.Now().Add(patience)
-			reader := c.other
-			if !c.shared {
-				if reader = c.own; c.state == "expired" {
-					return // nobody can say what is asked
-				}
-			}
-			for key == "" && time.Now().Before(deadline) {
-				_, text := g.modern(reader, "tasks/get", `"taskId":"`+id+`",`)
-				var task struct {
-					Result struct{ InputRequests map[string]any }
-				}
-				_ = json.Unmarshal([]byte(text), &task)
-				for name := range task.Result.InputRequests {
-					key = name
-				}
-				<-time.After(50 * time.Millisecond)
-			}
-			if key == "" {
-				t.Fatal("nothing is asked")
-			}
-			g.modern(c.other, "tasks/update", `"taskId":"`+id+`","inputResponses":{"`+key+`":{"action":"accept","content":{}}},`)
-			if !c.shared {
-				<-time.After(100 * time.Millisecond)
-				c.want(t, "tools/call own")
-				return
-			}
-			c.want(t, "tools/call own", "answer other")
-		})
-		eachCell(t, &all, s, "cancel", func(t *testing.T, c *cell) {
-			id := g.begin(t, c, "hold")
-			c.age()
-			g.modern(c.other, "tasks/cancel", `"taskId":"`+id+`",`)
-			if !c.shared {
-				<-time.After(100 * time.Millisecond)
-				c.want(t, "tools/call own")
-				return
-			}
-			c.want(t, "tools/call own", "notifications/cancelled other")
-		})
+		for place, at := range map[string]struct{ runs, hears *running }{"": {g, g}, " elsewhere": {first, second}} {
+			eachCell(t, &all, s, "answer"+place, func(t *testing.T, c *cell) { at.runs.answered(t, c, at.hears) })
+			eachCell(t, &all, s, "cancel"+place, func(t *testing.T, c *cell) {
+				id := at.runs.begin(t, c, "hold")
+				c.age()
+				at.hears.modern(c.other, "tasks/cancel", `"taskId":"`+id+`",`)
+				c.wantBrought(t, "notifications/cancelled other")
+			})
+		}
 	})
-	g.stop()
-	g.ends()
+	for _, r := range []*running{g, first, second} {
+		r.stop()
+		r.ends()
+	}
+}
+
+// answered has a task with the own token ask something, and answers it with the other one at a replica.
+func (r *running) answered(t *testing.T, c *cell, at *running) {
+	t.Helper()
+	id := r.begin(t, c, "ask")
+	c.age()
+	key, deadline := "", time.Now().Add(patience)
+	reader := c.other
+	if !c.shared {
+		if reader = c.own; c.state == "expired" {
+			return // nobody can say what is asked
+		}
+	}
+	for key == "" && time.Now().Before(deadline) {
+		_, text := at.modern(reader, "tasks/get", `"taskId":"`+id+`",`)
+		var task struct {
+			Result struct{ InputRequests map[string]any }
+		}
+		_ = json.Unmarshal([]byte(text), &task)
+		for name := range task.Result.InputRequests {
+			key = name
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+	if key == "" {
+		t.Fatal("nothing is asked")
+	}
+	at.modern(c.other, "tasks/update", `"taskId":"`+id+`","inputResponses":{"`+key+`":{"action":"accept","content":{}}},`)
+	c.wantBrought(t, "answer other")
+}
+
+// wantBrought wants that the other token has brought something if it is of the same owner, and nothing else.
+func (c *cell) wantBrought(t *testing.T, what string) {
+	t.Helper()
+	if !c.shared {
+		<-time.After(100 * time.Millisecond)
+		c.want(t, "tools/call own")
+		return
+	}
+	c.want(t, "tools/call own", what)
 }
 
 // begin makes a task with the own token, and returns once the server has its call.

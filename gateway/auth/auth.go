@@ -128,7 +128,7 @@ type Methods struct {
 func New(c *config.Config, o Options) (*Methods, error) {
 	m := &Methods{byName: map[string]Method{}, issuers: map[string]*issuer{}, credentials: o.Credentials, work: work.NewBackground(context.Canceled)}
 	if m.credentials == nil {
-		m.credentials = NewCredentials(c)
+		m.credentials = NewCredentials(c, nil)
 	}
 	for _, u := range c.Upstreams {
 		method, err := m.method(c, u, o)

@@ -2,6 +2,7 @@ package auth
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"taskgate/gateway/config"
+	"taskgate/gateway/sealed"
 	"taskgate/shim"
 )
 
@@ -70,12 +72,13 @@ func (t *shown) isGood() bool {
 // are remembered, and others while a call waits for them. Upstreams without passthrough have none.
 type Credentials struct{ upstreams map[string]*tokenCache }
 
-// NewCredentials makes those of a configuration.
-func NewCredentials(c *config.Config) *Credentials {
+// NewCredentials makes those of a configuration. keys seal the tokens that go to other replicas; nil
+// for none that go.
+func NewCredentials(c *config.Config, keys *sealed.Keyring) *Credentials {
 	all := &Credentials{upstreams: map[string]*tokenCache{}}
 	for _, u := range c.Upstreams {
 		if c.AuthOf(u).Passthrough != nil {
-			all.upstreams[u.Name] = newTokenCache(MaxTokens, forgetAfter)
+			all.upstreams[u.Name] = newTokenCache(MaxTokens, forgetAfter, keys)
 		}
 	}
 	return all
@@ -303,20 +306,51 @@ func (c *Credential) Challenge(status int, values []string) []string {
 	return c.challenge(status, values)
 }
 
-// Bring has the answer or the cancellation that another request of the owner has brought go out with the
-// token of that request.
-func (c *Credential) Bring(other any) {
-	if from, ok := other.(*Credential); ok && from != c {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.brought = from.own // that of a request is there from its beginning
+// sealedToken is a token on its way to the replica that runs a call.
+type sealedToken struct {
+	grade
+	Authorization string `json:"authorization"`
+	Verified      bool   `json:"verified,omitempty"`
+}
+
+// bound is what a token is sealed for: one call.
+func bound(call string) sealed.Binding {
+	return sealed.Binding{Method: "token", Params: sha256.Sum256([]byte(call))}
+}
+
+// Seal returns the token of a client's request, which brings an answer or a cancellation, for whichever
+// replica runs the call; "" for none.
+func (c *Credential) Seal(call string) string {
+	t := c.own // that of a request is there from its beginning
+	if c.from.keys == nil || t == nil || t.authorization == "" {
+		return ""
 	}
+	plain, _ := json.Marshal(sealedToken{t.grade, t.authorization, t.verified}) // texts and times can always be written
+	return c.from.keys.SealBytes(bound(call), plain)
+}
+
+// Bring has the answer or the cancellation that another request of the owner has brought go out with the
+// token of that request, as Seal has returned it. One that does not open changes nothing.
+func (c *Credential) Bring(call, token string) {
+	if c.from.keys == nil {
+		return
+	}
+	plain, err := c.from.keys.OpenBytes(token, bound(call))
+	var s sealedToken
+	if err != nil || json.Unmarshal(plain, &s) != nil {
+		return
+	}
+	t := c.from.put(&shown{grade: s.grade, authorization: s.Authorization, verified: s.Verified})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.brought = t
 }
 
 // tokenCache has the tokens of each owner at one upstream. It is bounded: the owner who was not there
 // for longest goes first.
 type tokenCache struct {
 	forget time.Duration
+	keys   *sealed.Keyring // nil where no token leaves this replica
 
 	mu     sync.Mutex
 	owners *simplelru.LRU[string, *tokensOfOwner]
@@ -336,9 +370,9 @@ type awaited struct {
 	shown []*shown      // tokens that cannot be verified
 }
 
-func newTokenCache(most int, forget time.Duration) *tokenCache {
+func newTokenCache(most int, forget time.Duration, keys *sealed.Keyring) *tokenCache {
 	owners, _ := simplelru.NewLRU[string, *tokensOfOwner](max(1, most), nil) // fails for no size only
-	return &tokenCache{forget: forget, owners: owners, awaited: map[string]*awaited{}}
+	return &tokenCache{forget: forget, keys: keys, owners: owners, awaited: map[string]*awaited{}}
 }
 
 // put notes a token that its owner has shown just now, and returns what is known of it.

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"taskgate/gateway/sealed"
 )
 
 // token is one of alice, with a grade that is changed.
@@ -54,7 +57,7 @@ func TestStandIn(t *testing.T) {
 	} {
 		for name, other := range others {
 			synctest.Test(t, func(t *testing.T) {
-				p := newTokenCache(10, time.Hour)
+				p := newTokenCache(10, time.Hour, nil)
 				c, leave := p.request(token("own", nil))
 				<-time.After(time.Minute)
 				p.put(token("other", func(g *grade) { g.Expires = g.Expires.Add(time.Hour); other.change(g) }))
@@ -81,7 +84,7 @@ func TestStandIn(t *testing.T) {
 // TestRefusedForGood: a server that refuses a token for a call and takes it for something else, such as a
 // handshake, is not asked with it again for that call.
 func TestRefusedForGood(t *testing.T) {
-	p := newTokenCache(10, time.Hour)
+	p := newTokenCache(10, time.Hour, nil)
 	c, leave := p.request(token("own", nil))
 	p.put(token("newer", func(g *grade) { g.Issued = g.Issued.Add(time.Second) }))
 	leave()
@@ -93,13 +96,34 @@ func TestRefusedForGood(t *testing.T) {
 }
 
 // TestBrought: an answer or a cancellation goes out with the token of the request that brings it, and
-// nothing else does.
+// nothing else does. The token is sealed on its way, for one call, and one that does not open changes nothing.
 func TestBrought(t *testing.T) {
-	p := newTokenCache(10, time.Hour)
+	keys, err := sealed.Generate()
+	others, failed := sealed.Generate()
+	if err != nil || failed != nil {
+		t.Fatal(err, failed)
+	}
+	p, there := newTokenCache(10, time.Hour, keys), newTokenCache(10, time.Hour, keys)
 	c, _ := p.request(token("own", nil))
-	other, _ := p.request(token("other", func(g *grade) { g.Scopes = nil }))
-	c.Bring(other)
-	c.Bring("what is none")
+	other, _ := there.request(token("other", func(g *grade) { g.Scopes = nil }))
+	stranger, _ := newTokenCache(10, time.Hour, others).request(token("stranger", nil))
+	keyless, _ := newTokenCache(10, time.Hour, nil).request(token("keyless", nil))
+	nobody, _ := there.request(&shown{})
+	for _, none := range []string{"", "what is none", other.Seal("another call"), stranger.Seal("call"), keyless.Seal("call"), nobody.Seal("call")} {
+		c.Bring("call", none)
+		if got, good := c.Brought(); got != "Bearer own" || !good {
+			t.Errorf("%q brings %q, %v", none, got, good)
+		}
+	}
+	text := other.Seal("call")
+	if strings.Contains(text, "other") || text == other.Seal("call") {
+		t.Errorf("it is sealed as %q", text)
+	}
+	keyless.Bring("call", text)
+	if got, _ := keyless.Brought(); got != "Bearer keyless" {
+		t.Errorf("it was opened without a key: %q", got)
+	}
+	c.Bring("call", text)
 	if got, good := c.Brought(); got != "Bearer other" || !good || c.Later() != "Bearer own" || c.Own() != "Bearer own" {
 		t.Errorf("%q, %v", got, good)
 	}
@@ -109,12 +133,37 @@ func TestBrought(t *testing.T) {
 	}
 }
 
+// TestBroughtTokenIsShown: an owner who answers at another replica has shown the token here as well: a call that
+// waits for its owner goes on with it. A token that nobody can verify is no other call's.
+func TestBroughtTokenIsShown(t *testing.T) {
+	keys, err := sealed.Generate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, there := newTokenCache(10, time.Hour, keys), newTokenCache(10, time.Hour, keys)
+	c, leave := p.request(token("own", func(g *grade) { g.Issued = g.Issued.Add(-time.Minute) }))
+	leave()
+	c.Hear("Bearer own", 401)
+	opaque := token("opaque", nil)
+	opaque.verified = false
+	unknown, _ := there.request(opaque)
+	c.Bring("call", unknown.Seal("call"))
+	if got, _ := c.Brought(); got != "Bearer opaque" || c.Later() != "Bearer own" {
+		t.Errorf("an opaque token: %q, later %q", got, c.Later())
+	}
+	newer, _ := there.request(token("newer", nil))
+	c.Bring("call", newer.Seal("call"))
+	if got, _ := c.Brought(); got != "Bearer newer" || c.Later() != "Bearer newer" {
+		t.Errorf("a newer token: %q, later %q", got, c.Later())
+	}
+}
+
 // TestAdoptedCredential: another replica has only the description of a token. The call's first request
 // waits for that very token, a later one also for one that stands in.
 func TestAdoptedCredential(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, _ := newTokenCache(10, time.Hour).request(token("own", nil))
-		p := newTokenCache(10, time.Hour)
+		c, _ := newTokenCache(10, time.Hour, nil).request(token("own", nil))
+		p := newTokenCache(10, time.Hour, nil)
 		all := &Credentials{upstreams: map[string]*tokenCache{"up": p}}
 		adopted := func() *Credential { return all.Represent("up", c.Describe()) }
 		<-time.After(time.Minute)
@@ -141,7 +190,7 @@ func TestAdoptedCredential(t *testing.T) {
 // waits for so long at most. A client that is there is told what the server says instead.
 func TestReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newTokenCache(10, time.Hour)
+		p := newTokenCache(10, time.Hour, nil)
 		c, leave := p.request(token("own", nil))
 		c.Hear("Bearer own", 401)
 		if err := c.Ready(t.Context(), false); err != nil || c.Waits() {
@@ -183,7 +232,7 @@ func TestReady(t *testing.T) {
 
 // TestStrangersLeaveNothing: a token that signs nobody in is not remembered, unless a call waits for it.
 func TestStrangersLeaveNothing(t *testing.T) {
-	p := newTokenCache(3, time.Hour)
+	p := newTokenCache(3, time.Hour, nil)
 	stranger := func(name string) *shown {
 		return &shown{authorization: "Bearer " + name, grade: grade{Owner: "token:" + name, Hash: name}}
 	}
@@ -217,7 +266,7 @@ func TestStrangersLeaveNothing(t *testing.T) {
 // TestCredentialsAreForgotten once their owner is not there for long, or all have expired.
 func TestCredentialsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newTokenCache(10, time.Hour)
+		p := newTokenCache(10, time.Hour, nil)
 		p.put(token("a", func(g *grade) { g.Owner, g.Expires = "a", time.Time{} }))
 		p.put(token("b", func(g *grade) { g.Owner, g.Expires = "b", time.Time{} }))
 		p.put(token("c", func(g *grade) { g.Owner, g.Expires = "c", time.Now().Add(time.Minute) }))

@@ -267,7 +267,7 @@ func (h *house) serveFront(at, name string, c *config.Config) string {
 	}
 	sh, err := shim.New(shim.Options{
 		Replica: shim.Replica(name), Store: countedStore{store, h.ops}, Logger: h.logger,
-		Servers: map[string]shim.Server{"up": {Upstream: up, Bring: upstream.Bring, MaxTasks: 10, MaxTasksPerOwner: 10, Policy: func(tool string) shim.Policy {
+		Servers: map[string]shim.Server{"up": {Upstream: up, SealToken: upstream.SealToken, BringToken: upstream.BringToken, MaxTasks: 10, MaxTasksPerOwner: 10, Policy: func(tool string) shim.Policy {
 			p := shim.Policy{Tasks: shim.Never, TTL: time.Hour, PollInterval: time.Second, Timeout: time.Hour}
 			if tool == "wait" || tool == "colour" {
 				p.Tasks = shim.Always

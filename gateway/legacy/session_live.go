@@ -161,7 +161,7 @@ func (s *session) begin(ctx context.Context, id jsonrpc.ID) (context.Context, fu
 	}
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(s.ctx, func() { cancel(context.Cause(s.ctx)) })
-	s.calls[key] = inFlight{cancel, time.Now()}
+	s.calls[key] = inFlight{ctx, cancel, time.Now()}
 	return ctx, func() {
 		stop()
 		cancel(nil)
@@ -173,6 +173,7 @@ func (s *session) begin(ctx context.Context, id jsonrpc.ID) (context.Context, fu
 
 // inFlight is a request of the session that runs here.
 type inFlight struct {
+	ctx    context.Context
 	cancel context.CancelCauseFunc
 	since  time.Time
 }
@@ -195,20 +196,22 @@ func callKey(id jsonrpc.ID) string {
 // in flight anywhere is ignored: the answer and the cancellation may have crossed.
 func (s *session) abort(ctx context.Context, id jsonrpc.ID) error {
 	key := callKey(id)
-	if s.abortKey(key, time.Now()) {
+	if s.abortKey(key, time.Now(), upstream.SealToken(ctx, key)) {
 		return nil
 	}
 	return s.table.store.Signal(ctx, s.id, cancelSignal+key)
 }
 
 // abortKey cancels a request in flight on this replica, and reports whether there is
-// one. A request that came after the cancellation is another one with the same id.
-func (s *session) abortKey(key string, at time.Time) bool {
+// one. A request that came after the cancellation is another one with the same id. token is that of the
+// cancellation; "" where another replica has it: signals are stored, so none has a token.
+func (s *session) abortKey(key string, at time.Time, token string) bool {
 	s.mu.Lock()
 	call, ok := s.calls[key]
 	s.mu.Unlock()
 	ok = ok && !call.since.After(at)
 	if ok {
+		upstream.BringToken(call.ctx, key, token)
 		call.cancel(shim.ErrCancelled)
 	}
 	return ok

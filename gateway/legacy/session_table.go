@@ -85,7 +85,7 @@ func (t *Table) signalled(id, text string, at time.Time) {
 		return
 	}
 	if key, ok := strings.CutPrefix(text, cancelSignal); ok {
-		s.abortKey(key, at)
+		s.abortKey(key, at, "")
 	}
 }
 

@@ -137,8 +137,13 @@ func (r *Keyring) Seal(b Binding, s State) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	return r.SealBytes(b, plain), nil
+}
+
+// SealBytes seals anything else for this binding.
+func (r *Keyring) SealBytes(b Binding, plain []byte) string {
 	box := r.keys[r.first].Seal(nil, nil, plain, b.bytes(r.first))
-	return prefix + r.first + "." + encoding.EncodeToString(box), nil
+	return prefix + r.first + "." + encoding.EncodeToString(box)
 }
 
 // encoding is strict, so that a state has one spelling. Line breaks, which it
@@ -153,18 +158,12 @@ func Ours(text string) bool { return strings.HasPrefix(text, prefix) }
 // ErrExpired. Nothing is believed, and nothing is looked up, of a state that does
 // not open.
 func (r *Keyring) Open(text string, b Binding, now time.Time) (State, error) {
-	id, box, ok := strings.Cut(strings.TrimPrefix(text, prefix), ".")
-	aead := r.keys[id]
-	if !ok || aead == nil || !Ours(text) || len(text) > maxState || strings.ContainsAny(box, "\r\n") {
+	if len(text) > maxState {
 		return State{}, ErrSealed
 	}
-	sealed, err := encoding.DecodeString(box)
+	plain, err := r.OpenBytes(text, b)
 	if err != nil {
-		return State{}, ErrSealed
-	}
-	plain, err := aead.Open(nil, nil, sealed, b.bytes(id))
-	if err != nil {
-		return State{}, ErrSealed
+		return State{}, err
 	}
 	var c content
 	if err := json.Unmarshal(plain, &c); err != nil {
@@ -175,4 +174,22 @@ func (r *Keyring) Open(text string, b Binding, now time.Time) (State, error) {
 		return State{}, ErrExpired
 	}
 	return c.State, nil
+}
+
+// OpenBytes reads what SealBytes has sealed for this binding. ErrSealed.
+func (r *Keyring) OpenBytes(text string, b Binding) ([]byte, error) {
+	id, box, ok := strings.Cut(strings.TrimPrefix(text, prefix), ".")
+	aead := r.keys[id]
+	if !ok || aead == nil || !Ours(text) || strings.ContainsAny(box, "\r\n") {
+		return nil, ErrSealed
+	}
+	sealed, err := encoding.DecodeString(box)
+	if err != nil {
+		return nil, ErrSealed
+	}
+	plain, err := aead.Open(nil, nil, sealed, b.bytes(id))
+	if err != nil {
+		return nil, ErrSealed
+	}
+	return plain, nil
 }

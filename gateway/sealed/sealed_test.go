@@ -62,6 +62,23 @@ func TestSealOpen(t *testing.T) {
 	}
 }
 
+// Bytes are sealed like a state, and neither opens as the other.
+func TestBytes(t *testing.T) {
+	r := ring(t, key("a", 1))
+	of := sealed.Binding{Method: "token", Params: sealed.Digest(json.RawMessage(`1`))}
+	long := bytes.Repeat([]byte("x"), 20<<10)
+	text := r.SealBytes(of, long)
+	if got, err := r.OpenBytes(text, of); err != nil || !bytes.Equal(got, long) {
+		t.Errorf("opened %d bytes, %v", len(got), err)
+	}
+	if _, err := r.OpenBytes(text, mine); !errors.Is(err, sealed.ErrSealed) {
+		t.Errorf("opened for something else: %v", err)
+	}
+	if _, err := r.OpenBytes(seal(t, r), of); !errors.Is(err, sealed.ErrSealed) {
+		t.Errorf("a state was opened: %v", err)
+	}
+}
+
 func decoded(t *testing.T, text string) string {
 	t.Helper()
 	b, err := base64.RawURLEncoding.DecodeString(text[strings.LastIndexByte(text, '.')+1:])

@@ -28,6 +28,9 @@ type Forwarded struct {
 	Proxy http.Header
 	// Credential signs the requests in; nil leaves the header Authorization to the configuration.
 	Credential Credential
+	// Seal returns what Credential signs in with for whichever replica runs a call, "" for nothing; nil
+	// where Credential is nil.
+	Seal func(call string) string
 	// Token says which tokens may stand in on another replica (shim.Session.Token).
 	Token string
 	// Opaque says that nobody but the server knows whose the token is, Doubted that the server has refused
@@ -56,8 +59,8 @@ type Credential interface {
 	// Challenge takes the status, 401 or 403, and the values of WWW-Authenticate of it, and returns
 	// these as the client is to see them.
 	Challenge(status int, values []string) []string
-	// Bring has Brought be what the other signs in with.
-	Bring(other any)
+	// Bring has Brought be what Forwarded.Seal has returned for this call.
+	Bring(call, token string)
 }
 
 // use says what a request is made for.
@@ -97,12 +100,20 @@ func authorization(ctx context.Context, c Credential) string {
 	return c.Own()
 }
 
-// Bring has what goes on in the context to hand on what the request of the context from brings with the
-// token of that request.
-func Bring(from, to context.Context) {
-	a, b := forwardedOf(from), forwardedOf(to)
-	if a != nil && b != nil && a.Credential != nil && b.Credential != nil {
-		b.Credential.Bring(a.Credential)
+// SealToken is the token of the request of this context, for whichever replica runs a call to which it
+// brings an answer or a cancellation; "" for none.
+func SealToken(ctx context.Context, call string) string {
+	if f := forwardedOf(ctx); f != nil && f.Seal != nil {
+		return f.Seal(call)
+	}
+	return ""
+}
+
+// BringToken has a call that goes on in this context hand on answers and its cancellation with a token that
+// SealToken has returned.
+func BringToken(ctx context.Context, call, token string) {
+	if f := forwardedOf(ctx); f != nil && f.Credential != nil && token != "" {
+		f.Credential.Bring(call, token)
 	}
 }
 

@@ -83,7 +83,7 @@ func (w *wallet) Hear(value string, status int) {
 	w.heard = append(w.heard, fmt.Sprint(value, " ", status))
 }
 func (*wallet) Challenge(_ int, values []string) []string { return append(values, "seen") }
-func (*wallet) Bring(any)                                 {}
+func (*wallet) Bring(_, _ string)                         {}
 
 // TestNoTokenStandsInForTheFirstRequest: a call goes out with the token that it came with, and a refusal of
 // that is the client's, whatever other token there is. What goes on with a call is sent once more with

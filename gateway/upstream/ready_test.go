@@ -31,7 +31,7 @@ func (c *signedIn) Brought() (string, bool)                 { return c.Own(), c.
 func (*signedIn) Waits() bool                               { return true }
 func (*signedIn) Hear(string, int)                          {}
 func (*signedIn) Challenge(_ int, values []string) []string { return values }
-func (*signedIn) Bring(any)                                 {}
+func (*signedIn) Bring(_, _ string)                         {}
 
 // expire ends the token, and gives the client another one in a while.
 func (c *signedIn) expire(in time.Duration) {

@@ -34,7 +34,7 @@ var imports = map[string][]string{
 		"gateway/sealed", "shim", "shim/dialect",
 		"internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/metrics", "internal/semconv",
 	},
-	"gateway/auth":        {"gateway/config", "shim", "internal/work"},
+	"gateway/auth":        {"gateway/config", "gateway/sealed", "shim", "internal/work"},
 	"gateway/config":      {},
 	"gateway/sealed":      {"internal/jsonrpc"},
 	"gateway/gatewaytest": {"gateway/legacy", "shim"},

@@ -8,7 +8,7 @@
 --       12 status of a task that waits for answers  13 of one that no longer does
 --       14 '1' to become visible  15 ttl, or ''  16 retain, or '', in ms
 --       17 who claims  18 batches before the tail
---       19 order of what the runner says, or ''
+--       19 order of what the runner says, or ''  20 ' a token for the inbox', or ''
 --       then lists: fields (name, value), ask (key, method, params, claim),
 --       withdraw, claim, answer (key, answer), take, forget, contents
 -- reply ok | renew | again | final with the task, none, lost, gap, moved with the runner
@@ -17,7 +17,7 @@ local events, inbox, slack, open = next_arg(), next_arg(), next_arg(), next_arg(
 local to, from, final, waiting, working = next_arg(), next_arg(), next_arg(), next_arg(), next_arg()
 local visible, ttl, retain, by = next_arg(), next_arg(), next_arg(), next_arg()
 local at_batch = tonumber(next_arg())
-local order = next_arg()
+local order, token = next_arg(), next_arg()
 local set = list()
 local ask, withdraw, claim = list(), list(), list()
 local answer, take, forget = list(), list(), list()
@@ -98,6 +98,7 @@ local version = tonumber(was[10])
 if changed then
   version = version + 1
   put('version', int(version))
+  if token ~= '' then put('token', int(version)) end -- not the token itself
   put('updated', int(time))
 end
 if op ~= '' then put('lastop', op) end
@@ -111,7 +112,7 @@ if changed then
   redis.call('PUBLISH', events, id .. ' ' .. int(version))
   if inbox ~= '' then
     redis.call('ZADD', KEYS[3], 'XX', int(version), id) -- not if that was its end
-    redis.call('PUBLISH', inbox, id .. ' ' .. int(version))
+    redis.call('PUBLISH', inbox, id .. ' ' .. int(version) .. token)
   end
 end
 local needed = created + life

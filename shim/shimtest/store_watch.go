@@ -1,6 +1,7 @@
 package shimtest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -43,6 +44,17 @@ func (t *storeTest) hears(next func() shim.Event, task shim.Task) {
 		}
 		if e.Version == task.Version {
 			return
+		}
+	}
+}
+
+// heardAt returns the newest token that comes until a task is at this version.
+func heardAt(next func() shim.Event, task shim.Task) (last shim.Event) {
+	for token := ""; ; {
+		last = next()
+		token = cmp.Or(last.Token, token)
+		if last.Token = token; last.Version >= task.Version {
+			return last
 		}
 	}
 }
@@ -193,6 +205,29 @@ var watchCases = []storeCase{
 			step.change(t, task)
 			if step.inbox {
 				t.hears(next, t.get(task.ID, shim.Summary))
+			}
+		}
+	}},
+	{"Inbox/tokens", func(t *storeTest) {
+		task := t.create(nil)
+		inbox, watch := t.watching(t.a.Inbox(t.ctx, runner)), t.watching(t.a.Watch(t.ctx, task.ID))
+		t.synced(inbox())
+		t.synced(watch())
+		t.apply(task, shim.Change{Ask: ask("1", "2")})
+		first := t.anyone(task, shim.Change{Answer: answer("1"), Token: "one"})
+		t.same(shim.Event{ID: task.ID, Version: first.Version, Token: "one"}, inbox())
+		t.same(first.Version, first.TokenAt)
+		t.apply(task, shim.Change{StatusMessage: pointer("x"), Op: "m"})
+		t.anyone(task, shim.Change{Answer: answer("1"), Token: "of what changes nothing"})
+		// What has not been taken yet is one event, with the newest token.
+		t.anyone(task, shim.Change{Answer: answer("2"), Token: "two"})
+		last := t.anyone(task, shim.Change{Op: "x", To: shim.Cancelled})
+		t.same("two", heardAt(inbox, last).Token)
+		t.same(last.Version-1, t.get(task.ID, shim.Summary).TokenAt)
+		for e := watch(); ; e = watch() {
+			t.same("", e.Token)
+			if e.Version == last.Version {
+				break
 			}
 		}
 	}},
