@@ -1,0 +1,240 @@
+package check
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/compose-spec/compose-go/v2/loader"
+	"github.com/compose-spec/compose-go/v2/types"
+
+	"taskgate/gateway/config"
+	"taskgate/internal/proc"
+	"taskgate/internal/taskclient"
+)
+
+const composeDir = "../compose"
+
+var gateways = []string{"taskgate-a", "taskgate-b", "taskgate-c"}
+
+// loadCompose reads the compose file as its specification says.
+func loadCompose(t *testing.T) *types.Project {
+	t.Helper()
+	dir, err := filepath.Abs(composeDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("STATE_KEY", base64.StdEncoding.EncodeToString(random()))
+	project, err := loader.LoadWithContext(t.Context(), types.ConfigDetails{
+		WorkingDir: dir, Environment: types.NewMapping(os.Environ()), ConfigFiles: []types.ConfigFile{{Filename: filepath.Join(dir, "compose.yaml")}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return project
+}
+
+func random() []byte {
+	b := make([]byte, 32)
+	_, _ = rand.Read(b) // never fails
+	return b
+}
+
+// TestComposeFile: the replicas differ in nothing, have time to drain, and what the services are
+// built from and mount is there.
+func TestComposeFile(t *testing.T) {
+	project := loadCompose(t)
+	c, err := config.Load(filepath.Join(composeDir, "taskgate.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dockerfile, err := os.ReadFile("../../Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range gateways {
+		s := project.Services[name]
+		if got, want := time.Duration(*s.StopGracePeriod), c.DrainDelay+c.DrainTimeout+10*time.Second; got < want {
+			t.Errorf("%s has %v to stop, and needs %v", name, got, want)
+		}
+		if !regexp.MustCompile(`(?m)^FROM .* AS ` + s.Build.Target + `$`).Match(dockerfile) {
+			t.Errorf("the Dockerfile has no stage %q", s.Build.Target)
+		}
+		if *s.Environment["STATE_KEY"] != os.Getenv("STATE_KEY") {
+			t.Errorf("%s has another key", name)
+		}
+	}
+	for name, s := range project.Services {
+		if s.Build != nil {
+			if _, err := os.Stat(filepath.Join(s.Build.Context, s.Build.Dockerfile)); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		} else if _, tag, _ := strings.Cut(s.Image, ":"); tag == "" || tag == "latest" {
+			t.Errorf("%s is of any version: %s", name, s.Image)
+		}
+		for _, v := range s.Volumes {
+			if _, err := os.Stat(v.Source); v.Type == types.VolumeTypeBind && (err != nil || !v.ReadOnly) {
+				t.Errorf("%s mounts %s: read only %t, %v", name, v.Source, v.ReadOnly, err)
+			}
+		}
+		for _, p := range s.Ports {
+			if p.HostIP != "127.0.0.1" {
+				t.Errorf("%s is reached from elsewhere, at %s", name, p.HostIP)
+			}
+		}
+	}
+}
+
+// deployment is what the compose file describes, as processes of this machine: each service at a
+// loopback address of its own.
+type deployment struct {
+	t       *testing.T
+	project *types.Project
+	at      map[string]string // the address of each service, without a port
+	dir     string            // the configuration with these addresses
+	running map[string]*proc.Process
+}
+
+func newDeployment(t *testing.T) *deployment {
+	t.Helper()
+	d := &deployment{t: t, project: loadCompose(t), dir: t.TempDir(), running: map[string]*proc.Process{},
+		at: map[string]string{"balancer": "127.7.0.1", "taskgate-a": "127.7.0.2", "taskgate-b": "127.7.0.3", "taskgate-c": "127.7.0.4", "redis": "127.7.0.5", "slowserver": "127.7.0.6"}}
+	if len(d.project.Services) != len(d.at) {
+		t.Fatalf("the services are %v", d.project.ServiceNames())
+	}
+	for _, file := range []string{"taskgate.yaml", "haproxy.cfg"} {
+		text, err := os.ReadFile(filepath.Join(composeDir, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		moved := strings.Replace(string(text), "bind :", "bind "+d.at["balancer"]+":", 1)
+		for name, ip := range d.at {
+			moved = regexp.MustCompile(`\b`+name+`:(\d)`).ReplaceAllString(moved, ip+":$1")
+		}
+		if err := os.WriteFile(filepath.Join(d.dir, file), []byte(moved), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	startSlowServer(t, d.at["slowserver"]+":3001")
+	d.start("redis")
+	for _, name := range gateways {
+		d.start(name)
+	}
+	d.start("balancer")
+	return d
+}
+
+// start starts a service, and waits until it listens.
+func (d *deployment) start(name string) {
+	d.t.Helper()
+	s, ip := d.project.Services[name], d.at[name]
+	c := proc.Command{Name: name, Dir: d.dir}
+	port := ":8080"
+	switch name {
+	case "balancer":
+		c.Path, c.Args = "haproxy", []string{"-db", "-f", "haproxy.cfg"}
+	case "redis":
+		port = ":6379"
+		c.Path, c.Args = s.Command[0], append(slices.Clone(s.Command[1:]), "--bind", ip)
+	default:
+		binary, err := filepath.Abs(dist + "/linux_amd64/taskgate")
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		args := slices.Clone(s.Command)
+		args[slices.Index(args, s.Volumes[0].Target)] = "taskgate.yaml"
+		c.Path, c.Args = binary, append(args, "--listen", ip+":8080", "--admin", ip+":9090")
+	}
+	p, err := proc.Start(c)
+	if err != nil {
+		absent(d.t, err.Error())
+	}
+	d.running[name] = p
+	d.t.Cleanup(func() {
+		p.Kill()
+		if d.t.Failed() {
+			d.t.Logf("output of %s:\n%s", name, p.Output())
+		}
+	})
+	ctx, cancel := context.WithTimeout(d.t.Context(), patience)
+	defer cancel()
+	if err := p.WaitListening(ctx, ip+port); err != nil {
+		d.t.Fatalf("%v\n%s", err, p.Output())
+	}
+}
+
+// TestComposeRuns: through the balancer nobody notices when a replica is killed, one is stopped, or
+// Redis is started again. A task outlives all of it.
+func TestComposeRuns(t *testing.T) {
+	built(t, "_linux_amd64.tar.gz")
+	d := newDeployment(t)
+	client := &taskclient.Client{URL: "http://" + d.at["balancer"] + ":8080/mcp", Tasks: true}
+	calls := 0
+	call := func() {
+		t.Helper()
+		result, _, err := client.CallTool(t.Context(), "count_words", map[string]any{"text": "one two"})
+		if calls++; err != nil || result == nil {
+			t.Fatalf("call %d: %s, %v", calls, result, err)
+		}
+	}
+	d.until("the balancer has asked the replicas", func() bool {
+		_, _, err := client.CallTool(t.Context(), "count_words", map[string]any{"text": "one two"})
+		return err == nil
+	})
+	_, task, err := client.CallTool(t.Context(), "research", map[string]any{"topic": "tea", "seconds": 10})
+	if err != nil || task == nil {
+		t.Fatalf("%v, %v", task, err)
+	}
+
+	d.running["taskgate-a"].Kill()
+	for range 20 {
+		call()
+	}
+	d.start("taskgate-a")
+	d.running["redis"].Stop(patience)
+	d.start("redis")
+	if _, err := client.Get(t.Context(), task.ID); err != nil {
+		t.Errorf("Redis was started again, and the task is gone: %v", err)
+	}
+	stopping := d.running["taskgate-b"]
+	if err := stopping.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	d.until("the replica has ended", func() bool {
+		call()
+		select {
+		case <-stopping.Done():
+			return true
+		default:
+			return false
+		}
+	})
+	ended, err := client.Wait(t.Context(), task.ID, nil)
+	if err != nil || ended.Status != taskclient.Completed {
+		t.Errorf("the task is %+v, %v", ended, err)
+	}
+	t.Logf("%d calls", calls)
+}
+
+// until polls until a condition holds.
+func (d *deployment) until(what string, condition func() bool) {
+	d.t.Helper()
+	deadline, tick := time.NewTimer(2*patience), time.NewTicker(20*time.Millisecond)
+	defer deadline.Stop()
+	defer tick.Stop()
+	for !condition() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			d.t.Fatalf("%s: not within %v", what, 2*patience)
+		}
+	}
+}
