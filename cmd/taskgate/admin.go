@@ -84,7 +84,7 @@ func (a *admin) close() error {
 func (s *server) readiness(ctx context.Context) *readiness {
 	r := &readiness{
 		draining:  func() bool { return ctx.Err() != nil },
-		store:     &part{check: s.store.Ping},
+		store:     &part{check: s.store.Ping, kind: storeKind(s.config)},
 		upstreams: make(map[string]*part, len(s.upstreams)),
 	}
 	for name, up := range s.upstreams {

@@ -48,7 +48,7 @@ type running struct {
 func runServer(t *testing.T, url string, change func(*config.Config), tune ...func(*server)) *running {
 	t.Helper()
 	c := config.FromFlags(url)
-	c.Listen, c.Admin, c.DrainDelay = "127.0.0.1:0", "127.0.0.1:0", 0
+	c.Listen, c.Admin, c.DrainDelay, c.Store = "127.0.0.1:0", "127.0.0.1:0", 0, config.StoreEmbedded
 	if change != nil {
 		change(c)
 	}
@@ -216,7 +216,7 @@ func TestAdminOffAndTaken(t *testing.T) {
 		t.Error("there is one")
 	}
 	c := config.FromFlags("http://127.0.0.1:1/mcp")
-	c.Listen, c.Admin = "127.0.0.1:0", r.s.listener.Addr().String()
+	c.Listen, c.Store, c.Admin = "127.0.0.1:0", config.StoreEmbedded, r.s.listener.Addr().String()
 	if err := newServer(c, io.Discard).open(t.Context()); err == nil || !strings.Contains(err.Error(), "admin: ") {
 		t.Errorf("error: %v", err)
 	}

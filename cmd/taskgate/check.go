@@ -29,7 +29,15 @@ func check(args []string, stdout, stderr io.Writer) int {
 		for _, warning := range c.Warnings() {
 			fmt.Fprintf(stderr, "%s: warning: %s\n", file, warning)
 		}
-		code = max(code, output(stdout, stderr, fmt.Sprintf("%s: ok (%s)\n", file, count(len(c.Upstreams), "upstream"))))
+		found := count(len(c.Upstreams), "upstream")
+		if c.Store == config.StoreFile {
+			path, err := stateFolder(folderOfFile(file))
+			if err != nil {
+				path = "memory, for want of a folder: " + err.Error()
+			}
+			found += ", tasks in " + path
+		}
+		code = max(code, output(stdout, stderr, fmt.Sprintf("%s: ok (%s)\n", file, found)))
 	}
 	return code
 }

@@ -53,7 +53,8 @@ Options of serve:
   --upstream URL       MCP endpoint to serve at /mcp, instead of --config
   --listen HOST:PORT   address to serve on (127.0.0.1:8080)
   --admin HOST:PORT    address of /healthz and /readyz (none)
-  --store STORE        embedded, file:DIRECTORY, or a redis:// URL (embedded)
+  --store STORE        file:DIRECTORY, embedded (in memory), or a redis:// URL (a directory
+                       of its own in the user's state directory)
   --grace DURATION     how long a call may take before it becomes a task (auto)
   --log-format FORMAT  text or json (text)
   --log-level LEVEL    debug, info, warn or error (info)
@@ -67,10 +68,11 @@ Options of stdio:
   --era ERA            auto, legacy or modern: the era to speak to the server (auto)
   --without-tasks MODE auto, block or handle: what a slow call does to a client that
                        knows no tasks (auto)
+  --store STORE        as for serve (embedded, or what the file names)
   --log-level LEVEL    as for serve; the log goes to standard error
 
-It ends when its standard input does. Tasks end with it, but for those of a Redis
-that the file names. A command gets the whole environment of taskgate.
+It ends when its standard input does, and tasks in memory with it. A command gets the
+whole environment of taskgate.
 
 The first interrupt or SIGTERM drains and stops, the second stops at once.
 Exit codes: 0 success, 1 failure, 2 wrong usage.

@@ -49,6 +49,7 @@ type report struct {
 
 // state is what is known of one part.
 type state struct {
+	Kind      string `json:"kind,omitempty"` // of the store: memory, redis, or file and its path
 	Reachable bool   `json:"reachable"`
 	Error     string `json:"error,omitempty"`
 }
@@ -110,6 +111,7 @@ func writeStatus(w http.ResponseWriter, status int, body any) {
 // part is something that this process depends on.
 type part struct {
 	check func(context.Context) error
+	kind  string
 
 	mu  sync.Mutex // held while it is asked: all who come meanwhile share the answer
 	at  time.Time
@@ -125,9 +127,9 @@ func (p *part) state() state {
 		p.at = time.Now()
 	}
 	if p.err != nil {
-		return state{Error: p.err.Error()}
+		return state{Kind: p.kind, Error: p.err.Error()}
 	}
-	return state{Reachable: true}
+	return state{Kind: p.kind, Reachable: true}
 }
 
 // ask is bound by its own time and not by the request's: the answer is not for

@@ -54,7 +54,7 @@ func newFakedReadiness() *fakedReadiness {
 	f := &fakedReadiness{}
 	f.readiness = &readiness{
 		draining:  f.draining.Load,
-		store:     &part{check: f.store.check},
+		store:     &part{check: f.store.check, kind: "memory"},
 		upstreams: map[string]*part{"a": {check: f.a.check}, "b": {check: f.b.check}},
 	}
 	return f
@@ -117,8 +117,8 @@ func TestReady(t *testing.T) {
 			if status == http.StatusBadRequest {
 				return
 			}
-			want := report{Ready: c.status == 200, Draining: c.drains, Store: state{c.store == "", c.store},
-				Upstreams: map[string]state{"a": {c.a == "", c.a}, "b": {c.b == "", c.b}}}
+			want := report{Ready: c.status == 200, Draining: c.drains, Store: state{Kind: "memory", Reachable: c.store == "", Error: c.store},
+				Upstreams: map[string]state{"a": {Reachable: c.a == "", Error: c.a}, "b": {Reachable: c.b == "", Error: c.b}}}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}

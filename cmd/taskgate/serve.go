@@ -28,6 +28,7 @@ func serve(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitFailure
 	}
 	s := newServer(cfg, stderr)
+	s.chooseFolder(options.folder(cfg))
 	if err = s.open(ctx); err == nil {
 		tuneCollector(containerLimit, s.log)
 		err = s.run(ctx)

@@ -84,9 +84,6 @@ func newServer(c *config.Config, stderr io.Writer) *server {
 func (s *server) open(ctx context.Context) error {
 	err := s.build(ctx)
 	if err == nil {
-		if s.config.Store == config.StoreEmbedded {
-			s.log.Warn("tasks are kept in this process and do not outlive it; set store to a Redis for production")
-		}
 		err = s.listen(ctx)
 	}
 	if err != nil {
@@ -214,6 +211,11 @@ func (s *server) listen(ctx context.Context) (err error) {
 
 // run serves until ctx ends, then drains and closes.
 func (s *server) run(ctx context.Context) error {
+	if s.config.Store == config.StoreEmbedded {
+		s.log.Warn("tasks are kept in memory and end with this process")
+	} else {
+		s.log.Info("tasks are kept", "in", storeKind(s.config))
+	}
 	scheme := "http://"
 	if s.config.TLS.CertFile != "" {
 		scheme = "https://"
@@ -310,7 +312,11 @@ func (s *server) hasty(ctx context.Context) (context.Context, context.CancelFunc
 
 // fate is what becomes of tasks that are running when this process ends.
 func (s *server) fate() string {
-	if s.config.Store == config.StoreEmbedded {
+	_, onDisk := s.config.StoreFolder()
+	switch {
+	case onDisk:
+		return "tasks that can be gone on with go on at the next start, the others fail"
+	case s.config.OwnsStore():
 		return "their tasks are lost with this process"
 	}
 	return "tasks that can be gone on with are left to other replicas, the others fail"

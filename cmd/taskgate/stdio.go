@@ -71,6 +71,7 @@ func newStdioOptions(flags *flag.FlagSet) *stdioOptions {
 	flags.DurationVar(&o.grace, "grace", 0, "")
 	flags.StringVar(&o.era, "era", "", "")
 	flags.StringVar(&o.withoutTasks, "without-tasks", "", "")
+	flags.StringVar(&o.store, "store", "", "")
 	flags.StringVar(&o.logLevel, "log-level", "", "")
 	return o
 }
@@ -83,10 +84,17 @@ func (o *stdioOptions) config(command []string) (*config.Config, error) {
 		return nil, err
 	}
 	u := cfg.Upstreams[0]
+	if cfg.Store == config.StoreFile { // as by default: a client may start several of these
+		cfg.Store = config.StoreEmbedded
+	}
 	o.flags.Visit(func(f *flag.Flag) {
 		switch f.Name {
 		case "log-level":
 			cfg.Log.Level = config.LogLevel(o.logLevel)
+		case "store":
+			if cfg.Store = o.store; o.store == config.StoreFile {
+				err = usageError("--store file:DIRECTORY names its folder here")
+			}
 		case "grace":
 			u.Defaults.Grace = o.grace
 		case "era":

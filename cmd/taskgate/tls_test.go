@@ -228,7 +228,7 @@ func TestTLSFilesAtTheStart(t *testing.T) {
 		"pair of the store": func(c *config.Config) { c.StoreTLS = config.ClientTLS{CertFile: cert, KeyFile: a.File} },
 	} {
 		c := config.FromFlags("https://127.0.0.1:1/mcp")
-		c.Listen = "127.0.0.1:0"
+		c.Listen, c.Store = "127.0.0.1:0", config.StoreEmbedded
 		change(c)
 		if err := newServer(c, io.Discard).open(t.Context()); err == nil || !strings.Contains(err.Error(), "tls") {
 			t.Errorf("%s: %v", name, err)

@@ -55,8 +55,8 @@ type Config struct {
 	Admin string `yaml:"admin"`
 
 	// Store is where tasks and sessions are kept: file:PATH (in a folder that this
-	// process has for itself), embedded (in memory, lost when the process ends) or
-	// the URL of a Redis:
+	// process has for itself), file (in such a folder below the user's state
+	// directory), embedded (in memory, lost when the process ends) or the URL of a Redis:
 	// redis://[user:pass@]host:6379/0, redis+cluster://host:6379,host:6379 or
 	// redis+sentinel://host:26379,host:26379/mymaster/0. With rediss in place
 	// of redis the connection uses TLS.
@@ -231,22 +231,27 @@ type Log struct {
 	Format LogFormat `yaml:"format"`
 }
 
-// StoreEmbedded is the Store in the process itself, and storeFile begins one in a folder.
+// StoreEmbedded is the Store in the memory of the process, and StoreFile the one in a folder of
+// its own. storeFolder begins one in a folder that is named.
 const (
 	StoreEmbedded = "embedded"
-	storeFile     = "file:"
+	StoreFile     = "file"
+	storeFolder   = StoreFile + ":"
 )
 
 // OwnsStore reports whether no other process shares the store.
 func (c *Config) OwnsStore() bool {
-	_, onDisk := c.StoreFolder()
-	return onDisk || c.Store == StoreEmbedded
+	_, named := c.StoreFolder()
+	return named || c.Store == StoreFile || c.Store == StoreEmbedded
 }
 
-// StoreFolder is the folder of the store, if it is in one.
-func (c *Config) StoreFolder() (path string, onDisk bool) {
-	return strings.CutPrefix(c.Store, storeFile)
+// StoreFolder is the folder of the store, if one is named.
+func (c *Config) StoreFolder() (path string, named bool) {
+	return strings.CutPrefix(c.Store, storeFolder)
 }
+
+// WithStoreFolder names the folder of the store.
+func (c *Config) WithStoreFolder(path string) { c.Store = storeFolder + path }
 
 // Default returns the configuration of an empty file: every default, and no
 // upstream yet.
@@ -254,7 +259,7 @@ func Default() *Config {
 	return &Config{
 
 		Listen:       "127.0.0.1:8080",
-		Store:        StoreEmbedded,
+		Store:        StoreFile,
 		KeyPrefix:    "tg",
 		Heartbeat:    5 * time.Second,
 		StoreWait:    25 * time.Second,

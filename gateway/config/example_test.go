@@ -34,7 +34,7 @@ func allSet(t *testing.T) string {
 	t.Helper()
 	text := unset.ReplaceAllString(readExample(t), "$1$2")
 	text = strings.Replace(text, "url: http://", "url: https://", 1)
-	return strings.Replace(text, "\nstore: embedded\n", "\nstore: \"${file:secrets/store}\"\n", 1) // store_tls needs a rediss
+	return strings.Replace(text, "\nstore: file\n", "\nstore: \"${file:secrets/store}\"\n", 1) // store_tls needs a rediss
 }
 
 func noEnv(string) (string, bool) { return "", false }

@@ -30,7 +30,7 @@ func (p *problems) store(c *Config) {
 	scheme, rest, ok := strings.Cut(c.Store, "://")
 	check := storeForms[strings.Replace(scheme, "rediss", "redis", 1)]
 	if !ok || check == nil {
-		p.add("store", "not a store: write file:PATH, embedded, redis://, redis+cluster:// or redis+sentinel://, or one of these with rediss for TLS")
+		p.add("store", "not a store: write file, file:PATH, embedded, redis://, redis+cluster:// or redis+sentinel://, or one of these with rediss for TLS")
 		return
 	}
 	rest, _, _ = strings.Cut(rest, "?")

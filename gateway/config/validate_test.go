@@ -65,6 +65,8 @@ func TestValidateByHand(t *testing.T) {
 func TestValidateStore(t *testing.T) {
 	for store, want := range map[string]string{
 		"embedded":                                 "",
+		"file":                                     "",
+		"file:/var/lib/taskgate":                   "",
 		"redis://127.0.0.1":                        "",
 		"redis://127.0.0.1:6379":                   "",
 		"redis://[::1]:6379/0":                     "",
@@ -90,6 +92,7 @@ func TestValidateStore(t *testing.T) {
 		"redis://h:65536":          "a host",
 		"redis+cluster://h1,h2/0":  "no database",
 		"EMBEDDED":                 "not a store",
+		"file:":                    "the path of a folder",
 		"redis:host":               "not a store",
 		"http://host":              "not a store",
 		"redis://":                 "a host",

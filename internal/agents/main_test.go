@@ -34,6 +34,10 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
+	if err := os.Setenv("XDG_STATE_HOME", filepath.Join(dir, "state")); err != nil { // of the gateways
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	taskgate = filepath.Join(dir, "taskgate")
 	if err := programtest.Build("-o", taskgate, "./cmd/taskgate"); err != nil {
 		fmt.Fprintln(os.Stderr, err)

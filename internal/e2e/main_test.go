@@ -41,6 +41,10 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	bin = dir
+	if err := os.Setenv("XDG_STATE_HOME", filepath.Join(dir, "state")); err != nil { // of the gateways
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	if err := build(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

@@ -43,6 +43,7 @@ type nodeAnswer struct {
 	Progress []float64
 	Methods  []string
 	Result   json.RawMessage
+	Error    json.RawMessage
 }
 
 // runNode runs one of the scripts in testdata/node.

@@ -50,7 +50,7 @@ type InUseError struct {
 
 // Error implements error.
 func (e *InUseError) Error() string {
-	return fmt.Sprintf("%s is in use by process %s; two gateways need two folders", e.Path, cmp.Or(e.Process, "(unknown)"))
+	return fmt.Sprintf("%s is in use by process %s: end that one, or give this one a folder of its own (store: file:DIRECTORY)", e.Path, cmp.Or(e.Process, "(unknown)"))
 }
 
 // openDisk makes the folder if need be, and takes it for this process. The lock goes with

@@ -11,13 +11,25 @@ const framing = {
   clientCapabilities: { extensions: { "io.modelcontextprotocol/tasks": {} } },
 };
 
+// patient is a fetch that waits for a server that does not listen.
+async function patient(url, request) {
+  for (;;) {
+    try {
+      return await fetch(url, request);
+    } catch (error) {
+      if (error.cause?.code !== "ECONNREFUSED") throw error;
+      await new Promise((resolve) => setTimeout(resolve, 50));
+    }
+  }
+}
+
 // rawDispatch sends what the SDK's own codec would refuse.
 const methods = [];
 let lastId = 1000;
 async function rawDispatch(request, options) {
   methods.push(request.method);
   const name = request.params?.name ?? request.params?.taskId;
-  const response = await fetch(url, {
+  const response = await patient(url, {
     method: "POST",
     signal: options?.signal,
     headers: {
@@ -46,6 +58,12 @@ await client.connect(new StreamableHTTPClientTransport(url));
 const session = createTaskSessionFromClient(client, { endpointId: "e2e", rawDispatch, v2RequestFraming: framing });
 const execution = await session.callTool(call.name, call.arguments);
 const { outcome } = await execution.settle();
-console.log(JSON.stringify({ version: client.getNegotiatedProtocolVersion(), methods, result: resultFromTaskOutcome(outcome) }));
+const answer = { version: client.getNegotiatedProtocolVersion(), methods };
+try {
+  answer.result = resultFromTaskOutcome(outcome);
+} catch (error) {
+  answer.error = String(error.message);
+}
+console.log(JSON.stringify(answer));
 await session.close();
 await client.close();

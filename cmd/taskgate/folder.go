@@ -1,0 +1,89 @@
+package main
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"taskgate/gateway/config"
+)
+
+// chooseFolder names the folder of a store that has none named. Where none can be made, the store
+// is in memory.
+func (s *server) chooseFolder(name string) {
+	if s.config.Store != config.StoreFile {
+		return
+	}
+	path, err := stateFolder(name)
+	if err == nil {
+		err = os.MkdirAll(path, 0o700)
+	}
+	if err == nil {
+		s.config.WithStoreFolder(path)
+		return
+	}
+	s.config.Store = config.StoreEmbedded
+	s.log.Warn("no folder for tasks can be made: name one with store: file:DIRECTORY", "error", err)
+}
+
+// stateFolder is where the store of a gateway is that has no other place.
+func stateFolder(name string) (string, error) {
+	// systemd has made the first one for this service alone.
+	if own, _, _ := strings.Cut(os.Getenv("STATE_DIRECTORY"), ":"); filepath.IsAbs(own) {
+		return filepath.Join(own, name), nil
+	}
+	if state := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(state) {
+		return filepath.Join(state, "taskgate", name), nil
+	}
+	home, err := os.UserHomeDir()
+	if err == nil && !filepath.IsAbs(home) {
+		err = errors.New("the home directory has no absolute path")
+	}
+	return filepath.Join(home, ".local", "state", "taskgate", name), err
+}
+
+// folder names the folder of a gateway, so that others have another one.
+func (o *serveOptions) folder(c *config.Config) string {
+	if o.file != "" {
+		return folderOfFile(o.file)
+	}
+	return folderName(o.upstream, o.upstream, c.Listen)
+}
+
+// folderOfFile names the folder of a gateway by the path of its configuration.
+func folderOfFile(file string) string {
+	path, err := filepath.Abs(file)
+	if err != nil { // there is no working directory
+		path = file
+	}
+	return folderName(strings.TrimSuffix(filepath.Base(path), filepath.Ext(path)), path)
+}
+
+// scheme and unprintable are what a folder's name leaves out of a title.
+var (
+	scheme      = regexp.MustCompile(`^\w+://`)
+	unprintable = regexp.MustCompile(`[^A-Za-z0-9.]+`)
+)
+
+// folderName is a title that people know, and a hash of what makes the gateway another one.
+func folderName(title string, words ...string) string {
+	title = strings.Trim(unprintable.ReplaceAllString(scheme.ReplaceAllString(title, ""), "-"), "-.")
+	hash := sha256.Sum256([]byte(strings.Join(words, "\x00")))
+	return fmt.Sprintf("%.40s-%x", title, hash[:4])
+}
+
+// storeKind says where tasks are, for people.
+func storeKind(c *config.Config) string {
+	path, onDisk := c.StoreFolder()
+	switch {
+	case onDisk:
+		return "file " + path
+	case c.OwnsStore():
+		return "memory"
+	}
+	return "redis"
+}

@@ -1,0 +1,164 @@
+package e2e
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"taskgate/internal/proc"
+)
+
+// command is a command line of the gateway that is given again after each end of the process.
+type command struct {
+	gateway
+	line proc.Command
+}
+
+// serveUpstream runs what the README has, with a grace for tests and a home of its own.
+func serveUpstream(t *testing.T, url string) *command {
+	t.Helper()
+	c := &command{gateway: gateway{addr: freeAddr(t)}}
+	c.url = "http://" + c.addr + "/mcp"
+	c.line = proc.Command{
+		Name: "taskgate", Path: filepath.Join(bin, "taskgate"), Env: []string{"XDG_STATE_HOME=" + t.TempDir()},
+		Args: []string{"serve", "--upstream", url, "--listen", c.addr, "--grace", "300ms"},
+	}
+	c.Process = start(t, c.addr, c.line)
+	return c
+}
+
+// again ends the process and gives the same command line.
+func (c *command) again(t *testing.T, end func()) {
+	t.Helper()
+	end()
+	within(t, c.Process, patience)
+	c.Process = start(t, c.addr, c.line)
+}
+
+// A client has a slow call under way, and the gateway is killed and started again by the same
+// command. The client's next poll goes on as if nothing had happened. Where the server cannot
+// resume the call, it hears that the work may have been done. What had ended can be read as before.
+func TestKilledAndStartedAgain(t *testing.T) {
+	t.Parallel()
+	nodeDir(t)
+	for name, c := range map[string]struct {
+		events mcp.EventStore
+		want   func(a nodeAnswer) bool
+	}{
+		"resumable": {mcp.NewMemoryEventStore(nil), func(a nodeAnswer) bool { return strings.Contains(string(a.Result), "did slow") }},
+		"plain": {nil, func(a nodeAnswer) bool {
+			return strings.Contains(string(a.Error), "the upstream may have finished the work")
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := startCounting(t, c.events)
+			g := serveUpstream(t, server.url)
+			client := g.client(true)
+			before := callTask(t, client, "work", map[string]any{"key": "before"})
+			server.finish <- struct{}{}
+			ended := waitFor(t, client, before.ID, "completed")
+			answer := make(chan nodeAnswer, 1)
+			go func() {
+				defer close(answer)
+				answer <- runNode(t, "exttasks.mjs", "URL="+g.url, env(t, "work", map[string]any{"key": "slow"}))
+			}()
+			eventually(t, "the client has a task", func() error {
+				if strings.Count(g.Output(), "a task was made") < 2 {
+					return errNotYet
+				}
+				return nil
+			})
+			g.again(t, g.Kill)
+			if d := cmp.Diff(ended, waitFor(t, client, before.ID, "completed")); d != "" {
+				t.Errorf("what had ended has changed:\n%s", d)
+			}
+			close(server.finish)
+			a, ok := <-answer
+			if !ok || !c.want(a) || len(a.Methods) < 2 {
+				t.Errorf("the client got %s, %s after %q", a.Result, a.Error, a.Methods)
+			}
+			if n, _ := server.times("slow"); n != 1 {
+				t.Errorf("executed %d times", n)
+			}
+		})
+	}
+}
+
+// A gateway that is told to stop says that its tasks go on at the next start, and they do.
+func TestStoppedAndStartedAgain(t *testing.T) {
+	t.Parallel()
+	server := startCounting(t, mcp.NewMemoryEventStore(nil))
+	g := &command{gateway: gateway{addr: freeAddr(t)}}
+	g.url = "http://" + g.addr + "/mcp"
+	g.line = proc.Command{Name: "taskgate", Path: filepath.Join(bin, "taskgate"), Args: append([]string{"serve", "--listen", g.addr}, configured(t, fmt.Sprintf(`
+drain_timeout: 300ms
+upstreams: [{name: slow, path: /mcp, url: %s, defaults: {tasks: always, poll_interval: 50ms}}]
+`, server.url))...)}
+	g.Process = start(t, g.addr, g.line)
+	task := callTask(t, g.client(true), "work", map[string]any{"key": "slow"})
+	eventually(t, "the call runs", func() error {
+		if n, _ := server.times("slow"); n == 0 {
+			return errNotYet
+		}
+		return nil
+	})
+	stopped := g.Process
+	g.again(t, func() { _ = g.Signal(syscall.SIGTERM) })
+	if !strings.Contains(stopped.Output(), "go on at the next start") {
+		t.Errorf("nothing of the next start in\n%s", stopped.Output())
+	}
+	close(server.finish)
+	if got := textOf(t, waitFor(t, g.client(true), task.ID, "completed").Result); got != "did slow" {
+		t.Errorf("the result is %q", got)
+	}
+	if began, cancelled := server.times("slow"); began != 1 || cancelled != 0 {
+		t.Errorf("began %d times, cancelled %d times", began, cancelled)
+	}
+}
+
+// The session of a client of 2025 outlives the process, and what was told of a slow call too.
+func TestSessionOfAKilledGateway(t *testing.T) {
+	t.Parallel()
+	server := startCounting(t, mcp.NewMemoryEventStore(nil))
+	g := &command{gateway: gateway{addr: freeAddr(t)}}
+	g.url = "http://" + g.addr + "/mcp"
+	g.line = proc.Command{Name: "taskgate", Path: filepath.Join(bin, "taskgate"), Args: append([]string{"serve", "--listen", g.addr}, configured(t, fmt.Sprintf(`
+heartbeat: 1s
+upstreams: [{name: slow, path: /mcp, url: %s, without_tasks: handle, without_tasks_after: 400ms, defaults: {grace: 300ms}}]
+`, server.url))...)}
+	g.Process = start(t, g.addr, g.line)
+	s := connectAs(t, g.url, "2025-11-25")
+	id := toldID(t, goText(t, s.call(t, "work", map[string]any{"key": "slow"})))
+	g.again(t, g.Kill)
+	close(server.finish)
+	if r, _ := s.read(t, id); goText(t, r) != "did slow" {
+		t.Errorf("the result is %+v", r)
+	}
+}
+
+// The same command line a second time is an error that names the process that has the folder.
+func TestStartedTwice(t *testing.T) {
+	t.Parallel()
+	g := serveUpstream(t, startServer(t, "slowserver"))
+	second, err := proc.Start(g.line)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(second.Kill)
+	if code := within(t, second, patience); code != 1 {
+		t.Errorf("exit code %d", code)
+	}
+	want := fmt.Sprintf("is in use by process %d: end that one, or give this one a folder of its own", g.PID())
+	if !strings.Contains(second.Output(), want) {
+		t.Errorf("no %q in\n%s", want, second.Output())
+	}
+	if got := callPlain(t, g.client(true), "count_words", map[string]any{"text": "one two"}); got != "2" {
+		t.Errorf("count_words: %s", got)
+	}
+}
