@@ -49,14 +49,19 @@ func main() {
 func run(ctx context.Context, bin string, out io.Writer, ink palette) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not done after %s", limit))
 	defer cancel()
-	var children family
+	dir, err := os.MkdirTemp("", "taskgate-demo")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	children := &family{bin: bin, dir: dir}
 	defer children.stop()
-	url, err := children.start(ctx, bin)
+	url, err := children.start(ctx)
 	if err != nil {
 		return err
 	}
 	line := &timeline{out: out, ink: ink, begin: time.Now()}
-	if err := story(ctx, line, url); err != nil {
+	if err := story(ctx, line, url, children.restartGateway); err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
@@ -70,50 +75,75 @@ func run(ctx context.Context, bin string, out io.Writer, ink palette) error {
 }
 
 // family is the processes that the demonstration started.
-type family []*proc.Process
-
-// start runs the slow server and the gateway and returns the gateway's URL.
-func (f *family) start(ctx context.Context, bin string) (string, error) {
-	server, err := f.add(ctx, bin, "slowserver")
-	if err != nil {
-		return "", err
-	}
-	gateway, err := f.add(ctx, bin, "taskgate", "serve", "--upstream", "http://"+server+"/mcp", "--store", "embedded", "--grace", grace.String())
-	if err != nil {
-		return "", err
-	}
-	return "http://" + gateway + "/mcp", nil
+type family struct {
+	bin, dir  string
+	processes []*proc.Process
+	gateway   string // its address
 }
 
-// add runs one program on a free port and waits until it listens.
-func (f *family) add(ctx context.Context, bin, name string, args ...string) (string, error) {
-	addr, err := proc.FreeAddr()
+// gatewayConfig is what "taskgate serve --upstream URL --grace 1s" has, with a store of its own
+// and a heartbeat that suits the length of a demonstration.
+const gatewayConfig = `
+store: file:%s
+heartbeat: 1s
+upstreams: [{name: slow, path: /mcp, url: "http://%s/mcp", defaults: {grace: %s}}]
+`
+
+// start runs the slow server and the gateway and returns the gateway's URL.
+func (f *family) start(ctx context.Context) (url string, err error) {
+	server, err := proc.FreeAddr()
 	if err != nil {
 		return "", err
 	}
-	path, err := filepath.Abs(filepath.Join(bin, name))
-	if err != nil {
+	if f.gateway, err = proc.FreeAddr(); err != nil {
 		return "", err
+	}
+	config := fmt.Sprintf(gatewayConfig, filepath.Join(f.dir, "store"), server, grace)
+	if err := os.WriteFile(filepath.Join(f.dir, "taskgate.yaml"), []byte(config), 0o600); err != nil {
+		return "", err
+	}
+	if err := f.run(ctx, server, "slowserver", "--resumable"); err != nil {
+		return "", err
+	}
+	return "http://" + f.gateway + "/mcp", f.startGateway(ctx)
+}
+
+// startGateway runs the gateway.
+func (f *family) startGateway(ctx context.Context) error {
+	return f.run(ctx, f.gateway, "taskgate", "serve", "--config", filepath.Join(f.dir, "taskgate.yaml"))
+}
+
+// restartGateway kills the gateway, as kill -9 does, and runs it again.
+func (f *family) restartGateway(ctx context.Context) error {
+	f.processes[len(f.processes)-1].Kill()
+	return f.startGateway(ctx)
+}
+
+// run runs a program at an address and waits until it listens.
+func (f *family) run(ctx context.Context, addr, name string, args ...string) error {
+	path, err := filepath.Abs(filepath.Join(f.bin, name))
+	if err != nil {
+		return err
 	}
 	p, err := proc.Start(proc.Command{Name: name, Path: path, Args: append(args, "--listen", addr)})
 	if err != nil {
-		return "", fmt.Errorf("%w (\"make demo\" builds it)", err)
+		return fmt.Errorf("%w (\"make demo\" builds it)", err)
 	}
-	*f = append(*f, p)
-	return addr, p.WaitListening(ctx, addr)
+	f.processes = append(f.processes, p)
+	return p.WaitListening(ctx, addr)
 }
 
 // stop ends the processes, the last one first.
 func (f *family) stop() {
-	for i := len(*f) - 1; i >= 0; i-- {
-		(*f)[i].Stop(patience)
+	for i := len(f.processes) - 1; i >= 0; i-- {
+		f.processes[i].Stop(patience)
 	}
 }
 
 // output is what the processes had to say.
 func (f *family) output() string {
 	var text string
-	for _, p := range *f {
+	for _, p := range f.processes {
 		text += fmt.Sprintf("--- output of %s ---\n%s", p.Name, p.Output())
 	}
 	return text

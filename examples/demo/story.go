@@ -17,7 +17,7 @@ const grace = time.Second
 
 // story is what the client does. Everything in it is checked: a demonstration
 // that shows something else than it says is worse than none.
-func story(ctx context.Context, line *timeline, url string) error {
+func story(ctx context.Context, line *timeline, url string, restart func(context.Context) error) error {
 	client := &taskclient.Client{URL: url, Tasks: true, Trace: line.message}
 	line.title("A client that can take tasks asks what the server can do.")
 	if err := discover(ctx, client); err != nil {
@@ -32,8 +32,15 @@ func story(ctx context.Context, line *timeline, url string) error {
 	if err != nil {
 		return err
 	}
-	line.title("The tool's progress shows in the task, and in the end its result.")
+	line.title("The tool's progress shows in the task.")
 	if err := follow(ctx, client, task); err != nil {
+		return err
+	}
+	line.title("The gateway is killed (kill -9) and started again. The task is on disk, and the server is asked for the rest.")
+	if err := restart(ctx); err != nil {
+		return err
+	}
+	if err := finish(ctx, client, task); err != nil {
 		return err
 	}
 	line.title("A tool that writes bit by bit: a client that takes partial results reads along.")
@@ -79,13 +86,31 @@ func slow(ctx context.Context, client *taskclient.Client) (*taskclient.Task, err
 	return task, nil
 }
 
+// errSeen ends a wait that has seen enough.
+var errSeen = errors.New("seen")
+
+// follow reads the task until it shows what the tool says of its progress.
 func follow(ctx context.Context, client *taskclient.Client, task *taskclient.Task) error {
-	messages := map[string]bool{}
-	end, err := client.Wait(ctx, task.ID, func(t taskclient.Task) {
-		if !t.Ended() && t.StatusMessage != "" {
-			messages[t.StatusMessage] = true
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	_, err := client.Wait(ctx, task.ID, func(t taskclient.Task) {
+		if t.Ended() || t.StatusMessage != "" {
+			stop(errSeen)
 		}
 	})
+	switch {
+	case err == nil:
+		return errors.New("the task ended before it showed any progress")
+	case errors.Is(context.Cause(ctx), errSeen):
+		return nil
+	}
+	return err
+}
+
+// finish reads the task until it has ended, and checks its result.
+func finish(ctx context.Context, client *taskclient.Client, task *taskclient.Task) error {
+	progressed := false
+	end, err := client.Wait(ctx, task.ID, func(t taskclient.Task) { progressed = progressed || !t.Ended() })
 	switch {
 	case err != nil:
 		return err
@@ -93,8 +118,8 @@ func follow(ctx context.Context, client *taskclient.Client, task *taskclient.Tas
 		return fmt.Errorf("the task ended as %s: %s", end.Status, end.StatusMessage)
 	case !strings.Contains(string(end.Result), "Report on tea"):
 		return fmt.Errorf("the task's result is %s", end.Result)
-	case len(messages) < 2:
-		return fmt.Errorf("the progress did not show: %d different messages", len(messages))
+	case !progressed:
+		return errors.New("the task had ended before the gateway was killed")
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 // progress messages so far.
 func connect(t *testing.T, stateless bool) (*mcp.ClientSession, func() []string) {
 	t.Helper()
-	server := httptest.NewServer(handler(stateless))
+	server := httptest.NewServer(handler(stateless, false))
 	t.Cleanup(server.Close)
 	var mu sync.Mutex
 	var seen []string

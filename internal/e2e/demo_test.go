@@ -15,7 +15,7 @@ func TestDemo(t *testing.T) {
 	if code := within(t, p, 25*time.Second); code != 0 {
 		t.Fatalf("exit code %d:\n%s", code, p.Output())
 	}
-	for _, want := range []string{`"resultType": "task"`, `"statusMessage": "`, "Report on tea", "Some say that tea", "Report on coffee", "curl"} {
+	for _, want := range []string{`"resultType": "task"`, `"statusMessage": "`, "killed (kill -9)", "Report on tea", "Some say that tea", "Report on coffee", "curl"} {
 		if !strings.Contains(p.Output(), want) {
 			t.Errorf("no %s in\n%s", want, p.Output())
 		}
