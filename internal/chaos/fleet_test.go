@@ -113,8 +113,9 @@ type fleet struct {
 	judge    *judge
 	nodes    []*node
 	front    string // the address of a balancer before them, "" for none
-	// store is the Redis that has the tasks, when nothing goes wrong.
-	store func() *redistest.Server
+	// store is the Redis that has the tasks, when nothing goes wrong; or they are in a folder.
+	store  func() *redistest.Server
+	folder string
 	// started is how long the last gateway took to start, slowest the longest that one has
 	// taken, in nanoseconds.
 	started, slowest atomic.Int64

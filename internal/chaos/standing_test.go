@@ -28,6 +28,9 @@ const parked = " input_required visible=0 "
 
 // open are the records that have not ended and have no reason for that.
 func (f *fleet) open() []string {
+	if f.folder != "" {
+		return f.openInFolder()
+	}
 	var list []string
 	for _, r := range f.store().Do("eval", openRecords, 0).([]any) {
 		if s := r.(string); !strings.Contains(s, parked) {
