@@ -132,7 +132,16 @@ func TestTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	parked := parkedTable([]level{{era: "legacy", parked: 7, length: time.Second, idle: usage{resident: 5 << 20, commands: 3}, plain: sample{rate: 1}, get: sample{rate: 3}, proxy: sample{rate: 2}}})
+	made := func(rate float64) map[int][]sample {
+		s := []sample{{rate: rate}}
+		return map[int][]sample{1: s, 16: s, 64: s}
+	}
+	stores := storesTable([]*overStore{
+		{kind: inFolder, plain: []sample{{rate: 9}}, made: made(3)}, {kind: inRedis, plain: []sample{{rate: 8}}, made: made(2)},
+	}) + keptTable(kept{tasks: 10, files: 25, start: 5 * time.Millisecond, resident: 7 << 20, redis: 3 << 20})
 	for want, table := range map[string]string{
+		"| file | 16 | 3 | 0 µs | 0 µs | 1.50 | 9 |":                           stores,
+		"| 10 | 2 | 5.00 ms | 7 MB | 3 MB |":                                   stores,
 		"| plain | 1 | 100 | 0 µs | 0 µs | 200 | 0 µs | 0 µs | 0.50 |":         calls,
 		"| tasks/result, 2025-11-25 | 1 | 3.00 ms | 3.00 ms | 3.00 ms | 1.5 |": waiting,
 		"| legacy | 7 | 5 MB | 0.0 % | 3.0 | 1 | 0.50 | 3 | 1.50 |":            parked,

@@ -3,9 +3,9 @@
 // and a Redis. One client drives all of them, over raw keep-alive connections with one goroutine
 // each.
 //
-// It has three parts, which are tables: calls (plain, with an event, large, made a task, and
-// tasks/get), tasks that are parked at a server, and clients that wait at one gateway for tasks
-// of another. -only names the part or the rows to measure.
+// It has four parts, which are tables: calls (plain, with an event, large, made a task, and
+// tasks/get), tasks over each store, tasks that are parked at a server, and clients that wait at
+// one gateway for tasks of another. -only names the part or the rows to measure.
 //
 //	make bench
 //	make bench BENCH='-only large -rounds 15'
@@ -32,6 +32,7 @@ type settings struct {
 	only     string        // measure only rows and parts whose names contain this
 	rounds   int           // of the calls
 	length   time.Duration // of one measurement
+	kept     int           // tasks in a folder at a start
 	parked   int           // tasks
 	waiters  int           // clients
 }
@@ -45,6 +46,7 @@ func main() {
 	flag.StringVar(&s.only, "only", "", "measure only what has this in its name")
 	flag.IntVar(&s.rounds, "rounds", 7, "how often each measurement is repeated")
 	flag.DurationVar(&s.length, "for", 700*time.Millisecond, "how long one measurement takes")
+	flag.IntVar(&s.kept, "kept", 100_000, "how many tasks a start finds in a folder")
 	flag.IntVar(&s.parked, "parked", 10_000, "how many tasks are parked")
 	flag.IntVar(&s.waiters, "waiters", 1_000, "how many clients wait")
 	as := flag.String("as", "", "be a part of the benchmark: server or proxy")
@@ -73,12 +75,12 @@ func run(ctx context.Context, as, listen, to string, s settings) error {
 	}
 }
 
-// measureAll measures the three parts and prints their tables.
+// measureAll measures all parts and prints their tables.
 func measureAll(ctx context.Context, s settings) error {
 	for _, line := range machine(ctx) {
 		fmt.Println("-", line)
 	}
-	for _, measure := range []func(context.Context, settings) (string, error){measureCalls, measureParked, measureWaiting} {
+	for _, measure := range []func(context.Context, settings) (string, error){measureCalls, measureStores, measureParked, measureWaiting} {
 		table, err := measure(ctx, s)
 		if err != nil {
 			return err

@@ -19,6 +19,7 @@ const (
 	toolEvent      = "event"       // answers by an event stream
 	toolLarge      = "large"       // has a result of 1 MiB
 	toolLargeEvent = "large_event" // has that by an event stream
+	toolKilobyte   = "kilobyte"    // has one of 1 kB
 	toolHold       = "hold"        // is answered when it is released
 )
 
@@ -34,7 +35,7 @@ const heldText = "released at "
 const (
 	initializeResult = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"null","version":"1"}}`
 	discoverResult   = `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"ttlMs":60000,"cacheScope":"public","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"null","version":"1"}}}`
-	toolsResult      = `{"resultType":"complete","tools":[{"name":"plain","inputSchema":{"type":"object"}},{"name":"always","inputSchema":{"type":"object"}},{"name":"keep","inputSchema":{"type":"object"}},{"name":"hold","inputSchema":{"type":"object"}}],"ttlMs":60000,"cacheScope":"public"}`
+	toolsResult      = `{"resultType":"complete","tools":[{"name":"plain","inputSchema":{"type":"object"}},{"name":"always","inputSchema":{"type":"object"}},{"name":"keep","inputSchema":{"type":"object"}},{"name":"kilobyte","inputSchema":{"type":"object"}},{"name":"hold","inputSchema":{"type":"object"}}],"ttlMs":60000,"cacheScope":"public"}`
 	callResult       = `{"resultType":"complete","content":[{"type":"text","text":"` + answerText + ` that does nothing at all, in about as many words as a short answer has."}]}`
 )
 
@@ -43,6 +44,9 @@ var largeResult = func() string {
 	line := `\tif name, ok := tools[\"name\"]; ok { return name } // about as long as a line of source\n`
 	return `{"resultType":"complete","content":[{"type":"text","text":"` + answerText + strings.Repeat(line, 1<<20/len(line)) + `"}]}`
 }()
+
+// kilobyteResult is one of an ordinary size.
+var kilobyteResult = `{"resultType":"complete","content":[{"type":"text","text":"` + answerText + strings.Repeat(".", 1000) + `"}]}`
 
 // server is the cheapest MCP server of either era that still reads its requests.
 type server struct {
@@ -86,6 +90,8 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeJSON(w, m.ID, largeResult)
 	case m.Params.Name == toolLargeEvent:
 		writeEvent(w, m.ID, largeResult)
+	case m.Params.Name == toolKilobyte:
+		writeJSON(w, m.ID, kilobyteResult)
 	case m.Params.Name == toolHold:
 		s.hold(w, r, m.ID)
 	default:

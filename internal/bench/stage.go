@@ -30,7 +30,7 @@ const startTimeout = 20 * time.Second
 // gatewayConfig is a gateway with one upstream, whose tools differ in their policy alone.
 const gatewayConfig = `
 listen: %s
-store: redis://%s/0
+store: %s
 log: {level: error}
 upstreams:
   - name: bench
@@ -42,6 +42,7 @@ upstreams:
     tools:
       - {match: always, tasks: always, ttl: 5s}
       - {match: keep, tasks: always, ttl: 1h}
+      - {match: kilobyte, tasks: always, ttl: 1h}
       - {match: hold, tasks: always, ttl: 1h}
 `
 
@@ -62,39 +63,56 @@ func newStage(ctx context.Context, s settings, era string) (*stage, error) {
 }
 
 func (st *stage) start(ctx context.Context, taskgate, era string) error {
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
 	for _, addr := range []*string{&st.redis, &st.server, &st.proxy, &st.gateway, &st.second} {
+		var err error
 		if *addr, err = proc.FreeAddr(); err != nil {
 			return err
 		}
 	}
-	_, port, err := net.SplitHostPort(st.redis)
-	if err != nil {
+	if _, err := st.startRedis(ctx, "--appendonly", "no"); err != nil {
 		return err
 	}
-	_, err = st.run(ctx, st.redis, "redis-server", "--bind", "127.0.0.1", "--port", port, "--save", "", "--appendonly", "no", "--dir", st.dir)
+	if err := st.startServers(ctx); err != nil {
+		return err
+	}
+	for _, addr := range []string{st.second, st.gateway} {
+		var err error
+		if st.gatewayProcess, err = st.startGateway(ctx, taskgate, addr, "redis://"+st.redis+"/0", era); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startRedis runs the Redis.
+func (st *stage) startRedis(ctx context.Context, args ...string) (*proc.Process, error) {
+	_, port, err := net.SplitHostPort(st.redis)
+	if err != nil {
+		return nil, err
+	}
+	return st.run(ctx, st.redis, "redis-server", append([]string{"--bind", "127.0.0.1", "--port", port, "--save", "", "--dir", st.dir}, args...)...)
+}
+
+// startServers runs the server and the proxy in front of it.
+func (st *stage) startServers(ctx context.Context) error {
+	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
 	if _, err := st.run(ctx, st.server, self, "-as", "server", "-listen", st.server); err != nil {
 		return err
 	}
-	if _, err := st.run(ctx, st.proxy, self, "-as", "proxy", "-listen", st.proxy, "-to", st.server); err != nil {
-		return err
+	_, err = st.run(ctx, st.proxy, self, "-as", "proxy", "-listen", st.proxy, "-to", st.server)
+	return err
+}
+
+// startGateway runs a gateway over a store.
+func (st *stage) startGateway(ctx context.Context, taskgate, addr, store, era string) (*proc.Process, error) {
+	file := filepath.Join(st.dir, addr+".yaml")
+	if err := os.WriteFile(file, fmt.Appendf(nil, gatewayConfig, addr, store, st.server, era), 0o600); err != nil {
+		return nil, err
 	}
-	for _, addr := range []string{st.second, st.gateway} {
-		file := filepath.Join(st.dir, addr+".yaml")
-		if err := os.WriteFile(file, fmt.Appendf(nil, gatewayConfig, addr, st.redis, st.server, era), 0o600); err != nil {
-			return err
-		}
-		if st.gatewayProcess, err = st.run(ctx, addr, taskgate, "serve", "--config", file); err != nil {
-			return err
-		}
-	}
-	return nil
+	return st.run(ctx, addr, taskgate, "serve", "--config", file)
 }
 
 // run starts a program and waits until it listens.
