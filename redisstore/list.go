@@ -38,13 +38,12 @@ func (s *Store) list(ctx context.Context, t shim.Task) error {
 		created = strconv.FormatInt(t.CreatedAt.UnixMilli(), 10)
 	}
 	a.add(string(t.ID), created, millis(t.TTL+t.Retain+listSlack), millis(youth))
+	a.addInt(sweepEvery)
 	v, err := indexScript.run(ctx, s.client, []string{s.keys.list(t.ListKey)}, a)
 	if err != nil {
 		return err
 	}
-	total, _ := strconv.ParseInt(v[1], 10, 64)
-	old, _ := strconv.ParseInt(v[2], 10, 64)
-	if created == "" && total%sweepEvery == 0 && old > 0 {
+	if old, _ := strconv.ParseInt(v[1], 10, 64); old > 0 {
 		s.sweep(ctx, t.ListKey, old)
 	}
 	return nil
