@@ -13,7 +13,7 @@ _taskgate() {
     *)
       case "$verb" in
         serve) words="--config --upstream --listen --admin --store --grace --log-format --log-level" ;;
-        stdio) words="--upstream --config --name --grace --era --without-tasks --log-level --" ;;
+        stdio) words="--upstream --config --name --store --grace --era --without-tasks --log-level --" ;;
         check) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         hash-key) words="--force" ;;
       esac

@@ -9,11 +9,11 @@ for verb in $serving $stdio
     complete -c taskgate -n $verb -l config -rF -d 'configuration file'
     complete -c taskgate -n $verb -l upstream -x -d 'MCP endpoint'
     complete -c taskgate -n $verb -l grace -x -d 'how long a call may take before it becomes a task'
+    complete -c taskgate -n $verb -l store -x -d 'where tasks are kept'
     complete -c taskgate -n $verb -l log-level -x -a 'debug info warn error'
 end
 complete -c taskgate -n $serving -l listen -x -d 'address to serve on'
 complete -c taskgate -n $serving -l admin -x -d 'address of probes and metrics'
-complete -c taskgate -n $serving -l store -x -d 'where tasks are kept'
 complete -c taskgate -n $serving -l log-format -x -a 'text json'
 complete -c taskgate -n $stdio -l name -x -d 'which server of the file'
 complete -c taskgate -n $stdio -l era -x -a 'auto legacy modern'
