@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -49,6 +50,7 @@ var faults = []fault{
 		w.redis.Thaw()
 	}},
 	{name: "a replica is killed", redis: alone, config: "    defaults: {recover: retry}", harm: func(w *world, round int) {
+		pause(rand.N(time.Second)) // the first polls of all clients come at once: those on their way break
 		w.gateways[round%len(w.gateways)].Kill()
 	}},
 }
