@@ -219,7 +219,8 @@ func (b *mailbox) change(q []Question, again bool) (Change, int64) {
 	}
 	change := Change{Ask: q, Call: r.callRecord(true), Forget: b.taken}
 	if r.record.hidden {
-		change.TTL = b.until + abandonAfter + hiddenRetain
+		r.record.raised = max(r.record.raised, b.until+abandonAfter+hiddenRetain)
+		change.TTL = r.record.raised
 	}
 	return change, r.inbox.turn
 }
@@ -432,8 +433,7 @@ func (b *mailbox) waitedFor() time.Duration {
 		r.inbox.reread()
 		return retryAbandon
 	}
-	own := max(r.record.raised, b.until+abandonAfter+hiddenRetain)
-	if t.TTL <= own+time.Millisecond { // the store rounds up
+	if t.TTL <= r.record.raised+time.Millisecond { // the store rounds up
 		return 0
 	}
 	return t.TTL - hiddenRetain - time.Since(r.record.born)

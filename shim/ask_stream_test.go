@@ -114,3 +114,33 @@ func TestQuestionsOnAStreamRunOut(t *testing.T) {
 		wantReply(t, k.a, k.err, `{"answers":[{"action":"cancel"}]}`)
 	})
 }
+
+// A call that was asked something goes on over an outage of the store, however long, and
+// over a failover that has lost its record: both times its caller gets the result.
+func TestAskedCallOutlastsAnOutage(t *testing.T) {
+	for name, fault := range map[string]func(*testing.T, *world){
+		"outage": func(_ *testing.T, w *world) {
+			w.store.down.Store(true)
+			time.AfterFunc(90*time.Second, func() { w.store.down.Store(false) })
+		},
+		"failover": func(t *testing.T, w *world) {
+			other := openEmbedded(t)
+			w.store.failover.Store(&other)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				s := w.gateway("r1", elicits(20*time.Minute, "a"), policy(shim.Auto))
+				stream := &relayed{}
+				k := calls(t, s, legacy(stream))
+				if err := s.Answer(t.Context(), shim.Principal{Session: "1"}, "up", stream.id, "a", shim.Answer{Result: json.RawMessage(`{"to":"a"}`)}); err != nil {
+					t.Fatal(err)
+				}
+				pass(11 * time.Minute)
+				fault(t, w)
+				<-k.done
+				wantReply(t, k.a, k.err, `{"answers":[{"to":"a"}]}`)
+			})
+		})
+	}
+}

@@ -165,7 +165,6 @@ func (w *faultWorld) comesBack(r *replica, c shim.Call, id shim.ID) (got *shim.A
 			switch {
 			case w.ctx.Err() != nil:
 			case errors.Is(err, shim.ErrNotFound) && w.isForgotten(id):
-			case errors.Is(err, shim.ErrCancelled) && w.forgets(): // a hidden record is not written again
 			case errors.Is(err, shim.ErrAnswered) && (w.kind == late || w.kind == later || w.kind == frozen):
 				// Who repeats an answer that took place unheard is told so (design.md 0.18).
 			case err != nil:

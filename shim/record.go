@@ -41,8 +41,8 @@ func (r *run) setRecord(t Task, rec *record) {
 	if heard := r.s.runs.add(r); heard {
 		r.inbox.reread()
 	}
-	rec.keepTTL(t.Retain)
 	if !rec.hidden {
+		rec.keepTTL(t.Retain)
 		r.meter.live.Begin(rec.born)
 	}
 }
@@ -96,8 +96,8 @@ func (rec *record) apply(ctx context.Context, change func() Change) (Task, error
 
 // refused ends the upstream call where a write under this lease told that the task is not,
 // or no longer, this replica's to run. If the run has had another lease since, a refusal
-// says nothing. A task that is unknown is no such case unless it was hidden: nothing that
-// runs expires, so the store has forgotten it, and its end brings it back (design.md 0.20). t is the task as far
+// says nothing. A record that is unknown is no such case: nothing that runs expires, so the
+// store has forgotten it, and its end brings it back (design.md 0.20). t is the task as far
 // as the refusal says it.
 func (rec *record) refused(err error, under Lease, t Task) {
 	switch {
@@ -105,7 +105,7 @@ func (rec *record) refused(err error, under Lease, t Task) {
 		if under == rec.currentLease() {
 			rec.run.cancel(ErrDetached)
 		}
-	case errors.Is(err, ErrFinal), errors.Is(err, ErrNotFound) && rec.run.hidden():
+	case errors.Is(err, ErrFinal):
 		rec.run.token.cancelRun(t)
 	}
 }
@@ -120,13 +120,13 @@ func (rec *record) reread() (Task, error) {
 // restored while it runs. A shorter one may have expired since somebody else ended it.
 const leastRestored = time.Minute
 
-// restore writes the record of a task that runs here again, as it is known now: the store
+// restore writes the record of a call that runs here again, as it is known now: the store
 // has forgotten it. It fails where nobody would miss the record.
 func (rec *record) restore(ctx context.Context) (Task, error) {
 	r := rec.run
 	r.mu.Lock()
 	t := rec.made
-	if rec.hidden || r.ended || r.ctx.Err() != nil || t.Retain < leastRestored {
+	if r.ended || r.ctx.Err() != nil || t.Retain < leastRestored {
 		r.mu.Unlock()
 		return Task{}, ErrNotFound
 	}
@@ -159,9 +159,6 @@ func (r *run) shown(t Task) {
 	r.meter.live.Begin(rec.born)
 	rec.made.Visible, rec.made.TTL, rec.made.Retain = true, t.TTL, t.Retain
 	rec.raised = t.TTL
-	if rec.ttl != nil {
-		rec.ttl.Stop()
-	}
 	rec.keepTTL(t.Retain)
 	work.Signal(r.caller.news)
 	r.trace.tell(slog.LevelInfo, "a task was made", "event", eventMade)

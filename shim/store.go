@@ -102,7 +102,7 @@ type Change struct {
 	// Visible makes a hidden call a task.
 	Visible bool
 	// TTL raises the task's TTL to this value (from creation); a lower one is
-	// ignored. For a hidden call it moves the expiry.
+	// ignored.
 	TTL time.Duration
 	// Retain replaces Task.Retain if not zero.
 	Retain time.Duration

@@ -1,18 +1,17 @@
 -- append adds what the upstream streamed, and notes where it could be resumed.
 --
 -- KEYS  1 task  2 batches
--- ARGV  1 id  2 lease  3 channel of the task  4 slack in ms  5 bytes an event may show
---       6 ' statuses of a task that has not ended '  7 batches before
+-- ARGV  1 id  2 lease  3 channel of the task  4 bytes an event may show
+--       5 ' statuses of a task that has not ended '  6 batches before
 --       then lists: checkpoint (none or one), contents
 -- reply ok, none, final, lost, gap
-local id, lease, events, slack = next_arg(), next_arg(), next_arg(), next_arg()
+local id, lease, events = next_arg(), next_arg(), next_arg()
 local most, open = tonumber(next_arg()), next_arg()
 local at = tonumber(next_arg())
 local checkpoint = list()
 local contents = list()
 
-local was = redis.call('HMGET', KEYS[1], 'status', 'lease', 'version', 'batches',
-  'visible', 'created', 'ttl')
+local was = redis.call('HMGET', KEYS[1], 'status', 'lease', 'version', 'batches')
 if not was[1] then return { 'none' } end
 if not within(open, was[1]) then return { 'final' } end
 if was[2] ~= lease then return { 'lost' } end
@@ -39,7 +38,6 @@ end
 local batches = push(KEYS[2], contents, skip)
 if batches > 0 then
   redis.call('HSET', KEYS[1], 'batches', int(have + batches))
-  if was[5] ~= '1' then expire(tonumber(was[6]) + tonumber(was[7]) + tonumber(slack)) end
   redis.call('PUBLISH', events, id .. ' ' .. was[3] .. shown())
 end
 return { 'ok' }

@@ -75,16 +75,13 @@ if #contents > 0 then
   if batches > 0 then put('batches', int(was[8] + batches)) end
 end
 
-local time, keep, shown, appeared = now(), kept, was[4] == '1', false
+local time, keep = now(), kept
 local promised = created + life + kept
 if retain ~= '' and tonumber(retain) ~= kept then
   keep = tonumber(retain)
   put('retain', retain)
 end
-if visible == '1' and not shown then
-  shown, appeared = true, true
-  put('visible', '1')
-end
+if visible == '1' and was[4] ~= '1' then put('visible', '1') end
 if ttl ~= '' and tonumber(ttl) > life then
   life = tonumber(ttl)
   put('ttl', int(life))
@@ -119,9 +116,5 @@ local needed = created + life
 if final ~= '1' then needed = needed + keep end
 local task = reply(needed > promised and 'renew' or 'ok')
 -- Last, because an expiry that has come already deletes the keys.
-if final == '1' or not shown then
-  expire(created + life + tonumber(slack))
-elseif appeared then
-  expire(nil)
-end
+if final == '1' then expire(created + life + tonumber(slack)) end
 return task

@@ -61,13 +61,7 @@ local function push(key, values, skip)
   return #values - skip
 end
 
--- expire ends the task in KEYS[1..2] at a time, or never.
+-- expire ends the task in KEYS[1..2] at a time. One that has not ended never expires.
 local function expire(at)
-  for i = 1, 2 do
-    if at then
-      redis.call('PEXPIREAT', KEYS[i], int(at))
-    else
-      redis.call('PERSIST', KEYS[i])
-    end
-  end
+  for i = 1, 2 do redis.call('PEXPIREAT', KEYS[i], int(at)) end
 end

@@ -30,5 +30,5 @@ if runner ~= '' and final ~= '1' then redis.call('ZADD', KEYS[3], 0, id) end
 redis.call('PUBLISH', events, id .. ' 1')
 local task = reply('ok')
 -- Last, because an expiry that has come already deletes the keys.
-if final == '1' or visible ~= '1' then expire(at + tonumber(ttl) + tonumber(slack)) end
+if final == '1' then expire(at + tonumber(ttl) + tonumber(slack)) end
 return task
