@@ -5,6 +5,7 @@ module taskgate/deploy/check
 go 1.26.0
 
 require (
+	golang.org/x/tools v0.52.0
 	k8s.io/api v0.37.0
 	sigs.k8s.io/yaml v1.6.0
 	taskgate v0.0.0
@@ -63,6 +64,7 @@ require (
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	go.yaml.in/yaml/v4 v4.0.0 // indirect
 	golang.org/x/crypto v0.58.0 // indirect
+	golang.org/x/mod v0.42.0 // indirect
 	golang.org/x/oauth2 v0.37.0 // indirect
 	golang.org/x/sync v0.24.0 // indirect
 	golang.org/x/term v0.47.0 // indirect
