@@ -293,29 +293,25 @@ func TestAudienceOfAnotherUpstream(t *testing.T) {
 	}
 }
 
-// TestNamelessKeys: an issuer need not name its keys. A token of each of several is good, with and without
-// the name of a key.
+// TestNamelessKeys: neither an issuer nor a token need name keys. A token of each of several is good, with and without
+// the name of a key, at an issuer that names its keys and at one that does not.
 func TestNamelessKeys(t *testing.T) {
 	i := wiretest.NewIssuer(t, "")
-	named := i.Token("alice", nil)
-	i.Nameless()
-	var signed []string
+	signed := []string{i.Token("alice", nil)}
 	for range 3 {
+		i.NameKeys(false)
 		signed = append(signed, i.Token("alice", nil))
 		i.NewKey()
-		i.Nameless()
 	}
-	m := startTokens(t, wiretest.WithTokens(config.Default(), i))
-	for n, token := range append(signed, named) {
-		r := httptest.NewRequest(http.MethodPost, "/", nil)
-		r.Header.Set("Authorization", "Bearer "+token)
-		if _, refusal := m.Identify(r); refusal != nil {
-			t.Errorf("token %d: %v", n, refusal)
+	for _, named := range []bool{false, true} {
+		i.NameKeys(named)
+		m := startTokens(t, wiretest.WithTokens(config.Default(), i))
+		for n, token := range append(signed, wiretest.NewIssuer(t, "").Token("alice", map[string]any{"iss": i.URL})) {
+			r := httptest.NewRequest(http.MethodPost, "/", nil)
+			r.Header.Set("Authorization", "Bearer "+token)
+			if _, refusal := m.Identify(r); (refusal == nil) != (n < len(signed)) {
+				t.Errorf("keys that are named: %v, token %d: %v", named, n, refusal)
+			}
 		}
-	}
-	r := httptest.NewRequest(http.MethodPost, "/", nil)
-	r.Header.Set("Authorization", "Bearer "+wiretest.NewIssuer(t, "").Token("alice", map[string]any{"iss": i.URL}))
-	if _, refusal := m.Identify(r); refusal == nil {
-		t.Error("the token of another issuer is good")
 	}
 }

@@ -75,6 +75,26 @@ func (h *house) inSession(token, session string) *caller {
 	return c
 }
 
+// openGET opens the GET stream of a session. The one before may be in the way for a moment after its client has closed
+// it.
+func (h *house) openGET(token, session string) *sseClient {
+	h.t.Helper()
+	c := newRawClient(h.t, h.url).as(token)
+	c.session = session
+	var get *sseClient
+	settled(h.t, "the stream before is gone", func() bool {
+		if get = openSSE(h.t, c, http.MethodGet, "", ""); get.resp.StatusCode == http.StatusConflict {
+			get.close()
+			return false
+		}
+		return true
+	})
+	if get.resp.StatusCode != http.StatusOK {
+		h.t.Fatalf("the stream with %s: %s", token, get.resp.Status)
+	}
+	return get
+}
+
 // TestSessionOutlivesItsToken: a session that was begun with an opaque token goes on with the next one, in all
 // that it has: requests, its stream, the questions of its server, its end. Whoever has its id, and no token
 // that the server takes, hears nothing of it and changes nothing.
@@ -110,10 +130,7 @@ func TestSessionOutlivesItsToken(t *testing.T) {
 			stranger(intruder, "POST", `{"jsonrpc":"2.0","id":"i","method":"tools/call","params":{"name":"echo"}}`)
 			stranger(intruder, "POST", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
 		}
-		get := openSSE(t, &rawClient{t: t, http: newRawClient(t, "").as(token).http, url: h.url, session: session}, http.MethodGet, "", "")
-		if get.resp.StatusCode != http.StatusOK {
-			t.Fatalf("the stream with token %d: %s", n, get.resp.Status)
-		}
+		get := h.openGET(token, session)
 		if n == 2 { // both tokens are good
 			askOutside(t, server, get, h.inSession("a1", session), func() {})
 		}
@@ -255,11 +272,7 @@ func TestOpenHandshakeOfOpaqueTokens(t *testing.T) {
 				t.Errorf("a call with %q: %v", intruder, r)
 			}
 		}
-		get := openSSE(t, &rawClient{t: t, http: newRawClient(t, "").as(token).http, url: h.url, session: session}, http.MethodGet, "", "")
-		if get.resp.StatusCode != http.StatusOK {
-			t.Errorf("the stream with %s: %s", token, get.resp.Status)
-		}
-		get.close()
+		h.openGET(token, session).close()
 		tokens.set(token, false)
 	}
 }

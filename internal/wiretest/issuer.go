@@ -117,12 +117,15 @@ func (i *Issuer) NewKey() {
 	i.keys = append(i.keys, jose.JSONWebKey{Key: k, KeyID: fmt.Sprint("key-", len(i.keys)), Algorithm: "ES256", Use: "sig"})
 }
 
-// Nameless takes the ids from all its keys, so from the tokens that it signs, too.
-func (i *Issuer) Nameless() {
+// NameKeys gives all its keys ids or takes them away, so from the tokens that it signs, too.
+func (i *Issuer) NameKeys(named bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	for n := range i.keys {
 		i.keys[n].KeyID = ""
+		if named {
+			i.keys[n].KeyID = fmt.Sprint("key-", n)
+		}
 	}
 }
 
