@@ -16,6 +16,7 @@ CHAOS_ORPHANS ?= 2000
 VERSION     ?= v0.0.0-g$(shell git rev-parse --short HEAD 2>/dev/null || echo 0)
 TARGETS     ?=
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+ACTIONLINT  := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 # Packages that are tested at a time: more than two processors would have, since many tests wait.
 PACKAGES    ?= 4
 # Packages whose tests are all about processes. In the others -short leaves out those that need a Redis.
@@ -42,11 +43,12 @@ test: ## Run all tests; what needs Redis or Node is skipped where there is none
 race: ## Run all tests with the race detector
 	$(GO) test -race ./...
 
-lint: ## Check formatting and go.mod, and look for mistakes with vet and staticcheck
+lint: ## Check formatting, go.mod and workflows, and look for mistakes with vet and staticcheck
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "not formatted: $$unformatted"; exit 1; }
 	$(GO) mod tidy -diff
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) -checks $(CHECKS) ./...
+	$(GO) run $(ACTIONLINT) .github/workflows/*.yml
 
 fuzz: ## Run each fuzz test for FUZZTIME (50000x, which is inputs)
 	@grep -rlE '^func Fuzz' --include='*_test.go' cmd examples gateway internal redisstore shim | while read -r file; do \
