@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -137,7 +138,7 @@ func (s *signedServer) of(user string, n int) []string {
 }
 
 // before runs a gateway in front of it.
-func (s *signedServer) before(t *testing.T, store string) *running {
+func (s *signedServer) before(t *testing.T, store string, change ...func(*config.Config)) *running {
 	t.Helper()
 	return runServer(t, s.url+"/mcp", func(c *config.Config) {
 		c.PublicURL, c.Heartbeat, c.Store, c.DrainTimeout = wiretest.PublicURL, patience, store, time.Second
@@ -149,6 +150,9 @@ func (s *signedServer) before(t *testing.T, store string) *running {
 			p := u.Defaults
 			p.Tasks = mode
 			u.Tools = append(u.Tools, config.Rule{Match: name, Tool: p})
+		}
+		for _, one := range change {
+			one(c)
 		}
 	})
 }
@@ -191,7 +195,7 @@ func (r *running) modern(token, method, params string) (status int, text string)
 	return status, text
 }
 
-// stateOf are the states that the own token of a call may be in.
+// statesOfOwn are the states that the own token of a call may be in.
 var statesOfOwn = []string{"good", "expired", "refused"}
 
 // otherTokens are the other tokens of its user, and whether each may stand in and is of the same owner.
@@ -326,7 +330,7 @@ func TestWhichTokenGoesOut(t *testing.T) {
 			c.want(t, "tools/call own")
 		})
 		for place, at := range map[string]struct{ runs, hears *running }{"": {g, g}, " elsewhere": {first, second}} {
-			eachCell(t, &all, s, "answer"+place, func(t *testing.T, c *cell) { at.runs.answered(t, c, at.hears) })
+			eachCell(t, &all, s, "answer"+place, func(t *testing.T, c *cell) { _ = at.runs.answered(t, c, at.hears) })
 			eachCell(t, &all, s, "cancel"+place, func(t *testing.T, c *cell) {
 				id := at.runs.begin(t, c, "hold")
 				c.age()
@@ -342,15 +346,15 @@ func TestWhichTokenGoesOut(t *testing.T) {
 }
 
 // answered has a task with the own token ask something, and answers it with the other one at a replica.
-func (r *running) answered(t *testing.T, c *cell, at *running) {
+func (r *running) answered(t *testing.T, c *cell, at *running) (id string) {
 	t.Helper()
-	id := r.begin(t, c, "ask")
+	id = r.begin(t, c, "ask")
 	c.age()
 	key, deadline := "", time.Now().Add(patience)
 	reader := c.other
 	if !c.shared {
 		if reader = c.own; c.state == "expired" {
-			return // nobody can say what is asked
+			return id // nobody can say what is asked
 		}
 	}
 	for key == "" && time.Now().Before(deadline) {
@@ -369,6 +373,7 @@ func (r *running) answered(t *testing.T, c *cell, at *running) {
 	}
 	at.modern(c.other, "tasks/update", `"taskId":"`+id+`","inputResponses":{"`+key+`":{"action":"accept","content":{}}},`)
 	c.wantBrought(t, "answer other")
+	return id
 }
 
 // wantBrought wants that the other token has brought something if it is of the same owner, and nothing else.
@@ -458,4 +463,77 @@ func TestWhichTokenGoesOnWithACall(t *testing.T) {
 	})
 	second.stop()
 	second.ends()
+}
+
+// opaque makes a token of a user that says nothing; introspection knows it.
+func (s *signedServer) opaque(user, name string) string {
+	token := "opaque-" + rand.Text()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.names[token] = user + " " + name
+	return token
+}
+
+// introspect is the endpoint of the authorization server: a token is active until the server refuses it.
+func (s *signedServer) introspect(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	name, known := s.names[r.FormValue("token")]
+	active := known && !s.refused[name]
+	s.mu.Unlock()
+	user, _, _ := strings.Cut(name, " ")
+	_ = json.NewEncoder(w).Encode(map[string]any{
+		"active": active, "iss": "https://login.example", "sub": user, "client_id": "client", "aud": s.url + "/mcp", "scope": "read", "iat": time.Now().Unix(),
+	})
+}
+
+// TestRefreshedTokenBringsAnAnswer: a client whose tokens are opaque refreshes its token while a task of it runs, and
+// answers and cancels at the other replica. The server gets the new token. Redis keeps neither token, sealed or not,
+// and no log has one.
+func TestRefreshedTokenBringsAnAnswer(t *testing.T) {
+	s, redis := newSignedServer(t), redistest.Start(t)
+	redis.Do("config", "set", "rdbcompression", "no") // so that a dump is plain
+	known := httptest.NewServer(http.HandlerFunc(s.introspect))
+	t.Cleanup(known.Close)
+	opaque := func(c *config.Config) {
+		c.Log.Level = "debug"
+		c.Upstreams[0].Auth.Passthrough.Introspection = &config.Introspection{URL: known.URL, ClientID: "gateway", ClientSecret: "secret"}
+	}
+	first, second := s.before(t, redis.URL(), opaque), s.before(t, redis.URL(), opaque)
+	cellOf := func(user string) *cell {
+		return &cell{signedServer: s, user: user, state: "refused", shared: true, own: s.opaque(user, "own"), other: s.opaque(user, "other")}
+	}
+	answers, cancels := cellOf("answers"), cellOf("cancels")
+
+	id := first.answered(t, answers, second)
+	for deadline := time.Now().Add(patience); ; <-time.After(50 * time.Millisecond) {
+		_, text := second.modern(answers.other, "tasks/get", `"taskId":"`+id+`",`)
+		if strings.Contains(text, `"completed"`) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the task says %s", text)
+		}
+	}
+	id = first.begin(t, cancels, "hold")
+	cancels.age()
+	second.modern(cancels.other, "tasks/cancel", `"taskId":"`+id+`",`)
+	cancels.wantBrought(t, "notifications/cancelled other")
+
+	kept := ""
+	for _, key := range redis.Keys("*") {
+		kept += fmt.Sprint(key, redis.Do("dump", key))
+	}
+	for _, r := range []*running{first, second} {
+		r.stop()
+		r.ends()
+		kept += r.log.String()
+	}
+	if !strings.Contains(kept, id) {
+		t.Error("nothing is kept of the task")
+	}
+	for _, secret := range []string{"opaque-", "tg1."} {
+		if at := strings.Index(kept, secret); at >= 0 {
+			t.Errorf("%q is kept: %.300s", secret, kept[max(0, at-100):])
+		}
+	}
 }
