@@ -3,6 +3,7 @@ package legacy_test
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -274,6 +275,43 @@ func TestOpenHandshakeOfOpaqueTokens(t *testing.T) {
 		}
 		h.openGET(token, session).close()
 		tokens.set(token, false)
+	}
+}
+
+// TestCancelledWithTheNextToken: the server hears with the token of the cancellation that a call is cancelled. At another
+// replica than the call's that is the token of the call, since the signal between them is stored.
+func TestCancelledWithTheNextToken(t *testing.T) {
+	for name, c := range map[string]struct {
+		there bool
+		by    string
+	}{"here": {false, "Bearer a2"}, "there": {true, "Bearer a1"}} {
+		t.Run(name, func(t *testing.T) {
+			h, tokens := newOpaqueHouseOf(t, false, newHouses, func(*house) {})
+			tokens.set("a1", true)
+			tokens.set("a2", true)
+			own := h.caller("a1").initialize()
+			over := make(chan struct{})
+			go func() {
+				defer close(over)
+				own.do("POST", `{"jsonrpc":"2.0","id":"w","method":"tools/call","params":{"name":"wait"}}`, nil)
+			}()
+			wiretest.Await(t, h.events.started, "the call")
+			next := &caller{h: h, key: "a2", session: own.session, there: c.there}
+			if r := next.do("POST", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"w"}}`, nil); r.status != http.StatusAccepted {
+				t.Fatalf("the cancellation: %v", r)
+			}
+			wiretest.Await(t, h.events.cancelled, "the cancellation")
+			wiretest.Await(t, over, "the end of the call")
+			var by []string
+			for _, r := range h.sent() {
+				if strings.Contains(r.body, mcp.NotifyCancelled) {
+					by = append(by, r.header.Get("Authorization"))
+				}
+			}
+			if !slices.Equal(by, []string{c.by}) {
+				t.Errorf("the server has heard it with %q", by)
+			}
+		})
 	}
 }
 
