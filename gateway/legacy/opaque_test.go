@@ -315,6 +315,35 @@ func TestCancelledWithTheNextToken(t *testing.T) {
 	}
 }
 
+// TestAnsweredWithTheNextToken: what a server asks outside of any call is answered with the token that the client has by
+// then, at either replica.
+func TestAnsweredWithTheNextToken(t *testing.T) {
+	for name, there := range map[string]bool{"here": false, "there": true} {
+		t.Run(name, func(t *testing.T) {
+			h, tokens := newOpaqueHouseOf(t, false, newHouses, func(*house) {})
+			tokens.set("a1", true)
+			first := newRawClient(t, h.url).as("a1")
+			first.initializeAsked()
+			var server *sdk.ServerSession // the only one
+			for server = range h.peer.Sessions() {
+				continue
+			}
+			get := h.openGET("a1", first.session)
+			tokens.set("a2", true)
+			askOutside(t, server, get, &caller{h: h, key: "a2", session: first.session, there: there}, func() { h.sent() })
+			var by []string
+			for _, r := range h.sent() {
+				if strings.Contains(r.body, `"blue"`) {
+					by = append(by, r.header.Get("Authorization"))
+				}
+			}
+			if !slices.Equal(by, []string{"Bearer a2"}) {
+				t.Errorf("the server has heard it with %q", by)
+			}
+		})
+	}
+}
+
 // TestHandshakeComesFirst: the gateway asks nothing by itself before the handshake of a client. So nothing that the
 // server refuses without a session speaks against the client's token: it is in no record, and the caller has its tasks.
 func TestHandshakeComesFirst(t *testing.T) {
