@@ -83,19 +83,47 @@ func TestForwardedHosts(t *testing.T) {
 	}
 }
 
-// TestPathsLiveTogether: each upstream is at its own path, one at / included.
-func TestPathsLiveTogether(t *testing.T) {
+// withPaths is a configuration with an upstream at each path.
+func withPaths(paths ...string) *config.Config {
 	c := config.FromFlags("http://up.example/")
 	c.Upstreams = nil
-	for i, path := range []string{"/", "/a", "/a/b", "/a/mcp", "/A"} {
+	for i, path := range paths {
 		u := config.NewUpstream(string(rune('a'+i)), "http://up.example/")
 		u.Path = path
 		c.Upstreams = append(c.Upstreams, u)
 	}
-	h, _ := startLogged(t, c)
+	return c
+}
+
+// TestPathsLiveTogether: each upstream is at its own path, one at / included. Of two paths that the check of the
+// configuration lets through each is served.
+func TestPathsLiveTogether(t *testing.T) {
+	h, _ := startLogged(t, withPaths("/", "/a", "/a/b", "/a/mcp", "/A"))
 	for path, want := range map[string]int{"/": 200, "/a": 200, "/a/b": 200, "/a/mcp": 200, "/A": 200, "/x": 404, "/a/": 404, "/a/b/c": 404} {
 		if got := discoverAt(h, "127.0.0.1", path); got != want {
 			t.Errorf("%s: %d, want %d", path, got, want)
 		}
+	}
+	all := []string{
+		"/", "//", "/a", "/a/", "/a/b", "/A", "/a.b", "/a-b/c", "/a//b", "/a/..", "/a/.", "/%61", "/a b", "/é", "/a?b", "/a#b", "/{$}", "/{a}", "/{a...}", "/a/{$}", "/a/{b}",
+		"/.well-known/oauth-protected-resource", "/.well-known/oauth-protected-resource/a", "GET /a", "a",
+	}
+	good := 0
+	for i, one := range all {
+		for _, other := range all[i+1:] {
+			if withPaths(one, other).Validate() != nil {
+				continue
+			}
+			good++
+			h, _ := startLogged(t, withPaths(one, other))
+			for _, path := range []string{one, other} {
+				if got := discoverAt(h, "127.0.0.1", path); got != 200 {
+					t.Errorf("%s beside %s: %s is %d", one, other, path, got)
+				}
+			}
+		}
+	}
+	if good < 10 {
+		t.Errorf("only %d pairs are good", good)
 	}
 }
