@@ -338,3 +338,40 @@ func TestFileGivesPlaceBack(t *testing.T) {
 		return size() < 1<<16+1<<15
 	})
 }
+
+// The clock goes back by an hour between two starts, and again while the process runs: what was
+// stored is there, numbers go on where they were, and a replica of before counts as gone.
+func TestFileWhenTheClockGoesBack(t *testing.T) {
+	t.Parallel()
+	path, o := filepath.Join(t.TempDir(), "store"), testOptions()
+	s := fileStore(t, path, o)
+	s.embedded.server.SetTime(time.Now().Add(time.Hour))
+	must(t, s.Beat(t.Context(), held.Replica, time.Hour))
+	y := tell(t, s)
+	sessions := s.Sessions(10, time.Hour)
+	_, err := sessions.Make(t.Context(), "session", "owner", []byte("state"))
+	must(t, err)
+	post := func(s *Store, want int64) {
+		t.Helper()
+		number, err := s.Sessions(10, time.Hour).Post(t.Context(), "session", "stream", fmt.Append(nil, want))
+		must(t, err)
+		same(t, want, number)
+	}
+	post(s, 1)
+	s.embedded.server.SetTime(time.Time{})
+	post(s, 2)
+
+	again := fileStore(t, killed(t, path), o)
+	y.kept(t, again)
+	post(again, 3)
+	var messages []string
+	_, _, err = again.Sessions(10, time.Hour).Since(t.Context(), "session", "stream", 0, func(_ int64, message []byte) {
+		messages = append(messages, string(message))
+	})
+	must(t, err)
+	same(t, []string{"1", "2", "3"}, messages)
+	must(t, again.Beat(t.Context(), "heir", time.Hour))
+	adopted, err := again.Adopt(t.Context(), "heir", []string{"up"}, 10)
+	must(t, err)
+	same(t, 1, len(adopted))
+}

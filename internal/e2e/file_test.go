@@ -1,7 +1,11 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -11,6 +15,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"taskgate/internal/proc"
+	"taskgate/internal/taskclient"
 )
 
 // command is a command line of the gateway that is given again after each end of the process.
@@ -160,5 +165,53 @@ func TestStartedTwice(t *testing.T) {
 	}
 	if got := callPlain(t, g.client(true), "count_words", map[string]any{"text": "one two"}); got != "2" {
 		t.Errorf("count_words: %s", got)
+	}
+}
+
+// A disk that is full: nothing more fits into the files of the gateway. New tasks are refused, and
+// calls that need none are answered. The task that runs ends once there is room.
+func TestFullFolder(t *testing.T) {
+	t.Parallel()
+	_, err := exec.LookPath("prlimit")
+	need(t, err == nil, "prlimit")
+	folder, admin := filepath.Join(t.TempDir(), "store"), freeAddr(t)
+	g := startGateway(t, configured(t, fmt.Sprintf(`
+store: file:%s
+admin: %s
+upstreams:
+  - name: slow
+    path: /mcp
+    url: %s
+    defaults: {tasks: auto, grace: 300ms, poll_interval: 100ms}
+    tools:
+      - {match: count_words, tasks: required}
+`, folder, admin, startServer(t, "slowserver")))...)
+	limit := func(size string) {
+		if out, err := exec.Command("prlimit", "--pid", fmt.Sprint(g.PID()), "--fsize="+size+":").CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	client := g.client(true)
+	running := callTask(t, client, "research", research(1))
+	limit("100")
+	var answer *taskclient.Error
+	_, task, err := client.CallTool(t.Context(), "count_words", map[string]any{"text": "one two"})
+	if task != nil || !errors.As(err, &answer) || answer.Code != -32603 {
+		t.Errorf("a call that has to be a task: %v %v", task, err)
+	}
+	if err := wantReport(callPlain(t, client, "research", research(1.5))); err != nil {
+		t.Error(err)
+	}
+	resp, err := http.Get("http://" + admin + "/readyz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if body, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != 503 || !strings.Contains(string(body), `"store":{"kind":"file `+folder) || !strings.Contains(string(body), "file too large") {
+		t.Errorf("ready: %d %s %v", resp.StatusCode, body, err)
+	}
+	limit("unlimited")
+	if err := wantReport(textOf(t, waitFor(t, client, running.ID, "completed").Result)); err != nil {
+		t.Error(err)
 	}
 }

@@ -43,6 +43,9 @@ func newHeader() []byte {
 	return binary.BigEndian.AppendUint32(header, crc32.Checksum(header, castagnoli))
 }
 
+// errNewer says that a later version has written a file.
+var errNewer = errors.New("written by a newer taskgate")
+
 // errHeader says that a file does not begin as one of these does.
 var errHeader = errors.New("it does not begin as a journal")
 
@@ -53,7 +56,7 @@ func parseHeader(header []byte) (salt []byte, err error) {
 	n, err := strconv.Atoi(number)
 	switch {
 	case named && err == nil && n > format:
-		return nil, fmt.Errorf("it has format %d of a newer taskgate; this one reads format %d", n, format)
+		return nil, fmt.Errorf("%w: it has format %d, and this one reads format %d", errNewer, n, format)
 	case !named || err != nil || n != format || len(header) != headerSize:
 		return nil, errHeader
 	case crc32.Checksum(header[:headerSize-4], castagnoli) != binary.BigEndian.Uint32(header[headerSize-4:]):

@@ -282,7 +282,7 @@ func TestNewerFormat(t *testing.T) {
 	b, err := os.ReadFile(name)
 	must(t, err)
 	must(t, os.WriteFile(name, []byte(strings.Replace(string(b), "journal 1", "journal 2", 1)), 0o600))
-	if _, err := Open(path, quiet(), nil); err == nil || !strings.Contains(err.Error(), "format 2 of a newer taskgate") {
+	if _, err := Open(path, quiet(), nil); err == nil || !strings.Contains(err.Error(), "journal-1 is written by a newer taskgate: it has format 2") {
 		t.Error(err)
 	}
 }

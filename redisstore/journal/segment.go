@@ -100,7 +100,10 @@ func (j *Journal) load(replay func(entry []byte) error) error {
 		}
 		j.segments = append(j.segments, s)
 		whole, err := s.read(replay)
-		if err != nil {
+		switch {
+		case errors.Is(err, errNewer):
+			return fmt.Errorf("%s/%s is %w", j.path, s.name(), err)
+		case err != nil:
 			return &DamagedError{Path: j.path + "/" + s.name(), Why: err.Error()}
 		}
 		if torn != "" && s.records() {
