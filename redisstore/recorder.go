@@ -166,7 +166,7 @@ func (r *recorder) inside(p *server.Peer, cmd string, args []string, writes bool
 // reply as it would be sent.
 func (r *recorder) ask(ctx any, line []string) string {
 	var reply bytes.Buffer
-	p := server.NewPeer(bufio.NewWriter(&reply))
+	p := server.NewPeer(bufio.NewWriterSize(&reply, 64)) // most replies are short
 	p.Ctx, p.ClientName = ctx, itself
 	r.server.Dispatch(p, line)
 	p.Flush()
