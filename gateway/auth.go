@@ -8,7 +8,7 @@ import (
 
 	"taskgate/gateway/auth"
 	"taskgate/gateway/config"
-	"taskgate/gateway/upstream"
+	"taskgate/gateway/upstream/forward"
 	"taskgate/gateway/wire"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -49,7 +49,7 @@ func (u *route) authenticate(next authenticated) http.HandlerFunc {
 			defer c.Leave()
 		}
 		if f := u.forwarded(r, c); f != nil {
-			r = r.WithContext(upstream.WithForwarded(r.Context(), f))
+			r = r.WithContext(forward.With(r.Context(), f))
 		}
 		next(w, r, c)
 	}

@@ -8,7 +8,7 @@ import (
 
 	"taskgate/gateway/auth"
 	"taskgate/gateway/config"
-	"taskgate/gateway/upstream"
+	"taskgate/gateway/upstream/forward"
 )
 
 // Headers that say by which connection a request has come to a proxy.
@@ -20,12 +20,12 @@ const (
 
 // forwarded is what of a request goes to the server with everything that is asked there for it;
 // nil for nothing.
-func (u *route) forwarded(r *http.Request, from auth.Caller) *upstream.Forwarded {
+func (u *route) forwarded(r *http.Request, from auth.Caller) *forward.Parts {
 	c := u.endpoint.Config
 	if len(c.ForwardHeaders) == 0 && c.ForwardHost != config.On && u.resource == nil {
 		return nil
 	}
-	f := &upstream.Forwarded{Header: named(r.Header, c.ForwardHeaders)}
+	f := &forward.Parts{Header: named(r.Header, c.ForwardHeaders)}
 	if u.resource != nil {
 		f.Credential, f.Seal, f.Token = u.passing(r, from)
 		f.Opaque, f.Doubted = from.IsOpaque(), from.Doubted() != nil

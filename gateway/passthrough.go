@@ -9,7 +9,7 @@ import (
 
 	"taskgate/gateway/auth"
 	"taskgate/gateway/config"
-	"taskgate/gateway/upstream"
+	"taskgate/gateway/upstream/forward"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 )
@@ -19,7 +19,7 @@ import (
 
 // passing is what signs in at the server for a caller whom it signs in. What it answers to that goes to the
 // client.
-func (u *route) passing(r *http.Request, c auth.Caller) (by upstream.Credential, seal func(string) string, token string) {
+func (u *route) passing(r *http.Request, c auth.Caller) (by forward.Credential, seal func(string) string, token string) {
 	ctx, address := r.Context(), r.RemoteAddr
 	credential := c.Credential(func(status int, values []string) []string {
 		if c.Signed() {

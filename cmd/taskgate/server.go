@@ -19,6 +19,7 @@ import (
 	"taskgate/gateway/auth"
 	"taskgate/gateway/config"
 	"taskgate/gateway/upstream"
+	"taskgate/gateway/upstream/forward"
 	"taskgate/internal/budget"
 	"taskgate/redisstore"
 	"taskgate/shim"
@@ -163,11 +164,11 @@ func (s *server) newShim(replica shim.Replica) (*shim.Shim, error) {
 			Concurrency: u.Concurrency, MaxTasks: u.MaxTasks, MaxTasksPerOwner: u.MaxTasksPerOwner,
 			Represent: func(ctx context.Context, call shim.Session) context.Context {
 				if c := s.credentials.Represent(u.Name, call.Token); c != nil {
-					ctx = upstream.WithForwarded(ctx, &upstream.Forwarded{Credential: c})
+					ctx = forward.With(ctx, &forward.Parts{Credential: c})
 				}
 				return ctx
 			},
-			SealToken: upstream.SealToken, BringToken: upstream.BringToken,
+			SealToken: forward.SealToken, BringToken: forward.BringToken,
 		}
 	}
 	return shim.New(shim.Options{

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"taskgate/gateway/translate"
-	"taskgate/gateway/upstream"
+	"taskgate/gateway/upstream/forward"
 	"taskgate/gateway/wire"
 	"taskgate/internal/budget"
 	"taskgate/internal/jsonrpc"
@@ -44,7 +44,7 @@ func (h *Handler) initialize(w http.ResponseWriter, r *http.Request, p shim.Prin
 		h.refuse(w, msg.ID, err)
 		return
 	}
-	st.Opaque = upstream.Opaque(r.Context())
+	st.Opaque = forward.Opaque(r.Context())
 	if err := h.Calls.Enter(p.Owner()); err != nil {
 		h.refuse(w, msg.ID, wire.TurnAway(err))
 		return

@@ -26,6 +26,7 @@ import (
 	"taskgate/gateway/config"
 	"taskgate/gateway/legacy"
 	"taskgate/gateway/upstream"
+	"taskgate/gateway/upstream/forward"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/redistest"
@@ -267,7 +268,7 @@ func (h *house) serveFront(at, name string, c *config.Config) string {
 	}
 	sh, err := shim.New(shim.Options{
 		Replica: shim.Replica(name), Store: countedStore{store, h.ops}, Logger: h.logger,
-		Servers: map[string]shim.Server{"up": {Upstream: up, SealToken: upstream.SealToken, BringToken: upstream.BringToken, MaxTasks: 10, MaxTasksPerOwner: 10, Policy: func(tool string) shim.Policy {
+		Servers: map[string]shim.Server{"up": {Upstream: up, SealToken: forward.SealToken, BringToken: forward.BringToken, MaxTasks: 10, MaxTasksPerOwner: 10, Policy: func(tool string) shim.Policy {
 			p := shim.Policy{Tasks: shim.Never, TTL: time.Hour, PollInterval: time.Second, Timeout: time.Hour}
 			if tool == "wait" || tool == "colour" {
 				p.Tasks = shim.Always

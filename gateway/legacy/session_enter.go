@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"taskgate/gateway/upstream"
+	"taskgate/gateway/upstream/forward"
 	"taskgate/gateway/wire"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
@@ -58,9 +59,9 @@ func (h *Handler) enter(ctx context.Context, s *session, p shim.Principal) (bool
 	st := s.current()
 	own := st.belongs(p)
 	switch {
-	case own && !upstream.Doubted(ctx):
+	case own && !forward.Doubted(ctx):
 		return true, nil
-	case !own && st.isNobodys() && upstream.Opaque(ctx):
+	case !own && st.isNobodys() && forward.Opaque(ctx):
 		return true, nil // as everybody who has its id, until the server takes the token for a call
 	case !own && st.isNobodys():
 		if err := s.admit(ctx, p, false); err != nil {
@@ -104,7 +105,7 @@ func (q *request) whenTaken(ctx context.Context) context.Context {
 	if q.state.belongs(q.principal) || !q.h.admits(q.state, q.principal) {
 		return ctx
 	}
-	return upstream.WhenTaken(ctx, func() {
+	return forward.WhenTaken(ctx, func() {
 		ctx, cancel := q.s.table.within(context.Background())
 		defer cancel()
 		if err := q.s.admit(ctx, q.principal, true); err != nil {

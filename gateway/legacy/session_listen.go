@@ -8,6 +8,7 @@ import (
 
 	"taskgate/gateway/translate"
 	"taskgate/gateway/upstream"
+	"taskgate/gateway/upstream/forward"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/work"
@@ -81,11 +82,11 @@ func (l *listener) start(ctx context.Context, up upstream.Client) shim.Filter {
 	}
 	old := l.stop
 	if old == nil {
-		watched, unwatch := context.WithCancel(upstream.Carry(l.s.ctx, ctx))
+		watched, unwatch := context.WithCancel(forward.Carry(l.s.ctx, ctx))
 		l.unwatch = unwatch
 		l.s.table.work.Go(func() { l.watch(watched, up) }) // not once halted, like run
 	}
-	run, stop := context.WithCancel(upstream.Carry(l.s.ctx, ctx)) // what it asks for, it asks for in the name of its client
+	run, stop := context.WithCancel(forward.Carry(l.s.ctx, ctx)) // what it asks for, it asks for in the name of its client
 	l.started++
 	no := l.started
 	l.uris, l.agreed, l.stop = uris, shim.Filter{}, stop

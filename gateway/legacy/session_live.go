@@ -9,6 +9,7 @@ import (
 
 	"taskgate/gateway/translate"
 	"taskgate/gateway/upstream"
+	"taskgate/gateway/upstream/forward"
 	"taskgate/internal/jsonrpc"
 	"taskgate/shim"
 )
@@ -196,7 +197,7 @@ func callKey(id jsonrpc.ID) string {
 // in flight anywhere is ignored: the answer and the cancellation may have crossed.
 func (s *session) abort(ctx context.Context, id jsonrpc.ID) error {
 	key := callKey(id)
-	if s.abortKey(key, time.Now(), upstream.SealToken(ctx, key)) {
+	if s.abortKey(key, time.Now(), forward.SealToken(ctx, key)) {
 		return nil
 	}
 	return s.table.store.Signal(ctx, s.id, cancelSignal+key)
@@ -211,7 +212,7 @@ func (s *session) abortKey(key string, at time.Time, token string) bool {
 	s.mu.Unlock()
 	ok = ok && !call.since.After(at)
 	if ok {
-		upstream.BringToken(call.ctx, key, token)
+		forward.BringToken(call.ctx, key, token)
 		call.cancel(shim.ErrCancelled)
 	}
 	return ok
@@ -223,6 +224,6 @@ func (s *session) upstream(ctx context.Context) shim.Session {
 	st := s.current()
 	caps := translate.ClientCapabilities(st.Capabilities, translate.ClientView{Asked: true, RootsChange: true})
 	return shim.Session{
-		Key: s.id, Principal: st.Owner, Mark: upstream.Mark(ctx), Token: upstream.Token(ctx), Shared: true, Legacy: st.Legacy, ClientInfo: st.ClientInfo, Capabilities: caps,
+		Key: s.id, Principal: st.Owner, Mark: forward.Mark(ctx), Token: forward.Token(ctx), Shared: true, Legacy: st.Legacy, ClientInfo: st.ClientInfo, Capabilities: caps,
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"taskgate/gateway/translate"
 	"taskgate/gateway/upstream"
+	"taskgate/gateway/upstream/forward"
 	"taskgate/shim"
 	"taskgate/shim/dialect"
 )
@@ -44,7 +45,7 @@ func (h *Handler) AskSession(ctx context.Context, from shim.Session, q shim.Ques
 		s.release()
 		return err
 	}
-	life, end := context.WithCancelCause(upstream.Carry(s.ctx, ctx)) // and not that of the request of the server
+	life, end := context.WithCancelCause(forward.Carry(s.ctx, ctx)) // and not that of the request of the server
 	c := shim.Call{
 		Upstream: h.Name, Principal: s.owner(), Origin: dialect.OriginLegacy,
 		Request: shim.Request{Method: q.Method, Session: s.upstream(ctx)}, Asking: shim.AskStream,

@@ -10,6 +10,7 @@ import (
 	"taskgate/gateway/endpoint"
 	"taskgate/gateway/translate"
 	"taskgate/gateway/upstream"
+	"taskgate/gateway/upstream/forward"
 	"taskgate/gateway/wire"
 	"taskgate/internal/budget"
 	"taskgate/internal/jsonrpc"
@@ -132,7 +133,7 @@ func (q *request) upstreamSession(ctx context.Context) shim.Session {
 
 // inName makes a session that of the caller.
 func (q *request) inName(ctx context.Context, s shim.Session) shim.Session {
-	s.Key, s.Principal, s.Mark, s.Token = q.principal.Subject, q.principal.Subject, upstream.Mark(ctx), upstream.Token(ctx)
+	s.Key, s.Principal, s.Mark, s.Token = q.principal.Subject, q.principal.Subject, forward.Mark(ctx), forward.Token(ctx)
 	return s
 }
 

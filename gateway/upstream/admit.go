@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 
+	"taskgate/gateway/upstream/forward"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
 )
@@ -30,15 +31,15 @@ func (h *HTTP) Admit(ctx context.Context, s shim.Session) (proven bool, err erro
 		return false, err
 	}
 	defer done()
-	if err := ask(unheard(ctx)); isUnknown(err) {
+	if err := ask(forward.Unheard(ctx)); isUnknown(err) {
 		return false, ErrNoSession
 	} else if err != nil {
-		return false, passOn(ctx, public(err))
+		return false, forward.PassOn(ctx, public(err))
 	}
-	f := forwardedOf(ctx)
-	err = ask(carrying(ctx, unsigned{f.Credential}))
+	unsigned, isAsked := forward.Unsigned(ctx)
+	err = ask(unsigned)
 	if se, ok := err.(*statusError); ok && (isUnknown(err) || se.status == http.StatusUnauthorized || se.status == http.StatusForbidden) {
-		f.Credential.Hear(authorization(ctx, f.Credential), http.StatusOK)
+		isAsked()
 		return true, nil
 	}
 	return false, nil
@@ -80,76 +81,4 @@ func (h *HTTP) knock(ctx context.Context, s shim.Session) (ask func(context.Cont
 func isUnknown(err error) bool {
 	se, ok := err.(*statusError)
 	return ok && (se.status == http.StatusNotFound || se.status == http.StatusBadRequest)
-}
-
-// deaf is a credential that learns nothing from how the server answers: what the gateway asks by itself is
-// no request of its client.
-type deaf struct{ Credential }
-
-func (deaf) Hear(string, int) {}
-
-func (deaf) Challenge(_ int, values []string) []string { return values }
-
-// unsigned signs nobody in.
-type unsigned struct{ Credential }
-
-func (unsigned) Own() string { return "" }
-
-func (unsigned) Later() string { return "" }
-
-func (unsigned) Brought() (authorization string, good bool) { return "", true }
-
-func (unsigned) Challenge(_ int, values []string) []string { return values }
-
-// unheard returns a context in which no answer of the server counts for the client's token.
-func unheard(ctx context.Context) context.Context {
-	if f := forwardedOf(ctx); f != nil && f.Credential != nil {
-		return carrying(ctx, deaf{f.Credential})
-	}
-	return ctx
-}
-
-// carrying returns a context with another credential.
-func carrying(ctx context.Context, c Credential) context.Context {
-	f := *forwardedOf(ctx)
-	f.Credential = c
-	return WithForwarded(ctx, &f)
-}
-
-// passOn has an error of an unheard request count for the token after all: the client gets it as the answer to
-// its own request.
-func passOn(ctx context.Context, err error) error {
-	var refusal *Refusal
-	if f := forwardedOf(ctx); f != nil && f.Credential != nil && errors.As(err, &refusal) {
-		f.Credential.Hear(authorization(ctx, f.Credential), refusal.Status)
-		refusal.Challenges = f.Credential.Challenge(refusal.Status, refusal.Challenges)
-	}
-	return err
-}
-
-// Opaque reports whether only the server can say whose the token of a context is.
-func Opaque(ctx context.Context) bool {
-	f := forwardedOf(ctx)
-	return f != nil && f.Opaque
-}
-
-// Doubted reports whether the server has refused the token of a context when it was last shown.
-func Doubted(ctx context.Context) bool {
-	f := forwardedOf(ctx)
-	return f != nil && f.Doubted
-}
-
-// takenKey is the key of the context value that noteTaken reads.
-type takenKey struct{}
-
-// WhenTaken returns a context in which f is called once the server has taken the token of a tools/call.
-func WhenTaken(ctx context.Context, f func()) context.Context {
-	return context.WithValue(ctx, takenKey{}, f)
-}
-
-// noteTaken says that the server has begun to answer a call.
-func noteTaken(ctx context.Context, method string) {
-	if f, ok := ctx.Value(takenKey{}).(func()); ok && method == mcp.MethodToolsCall && useOf(ctx) == first {
-		f()
-	}
 }

@@ -2,9 +2,9 @@ package upstream
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 
+	"taskgate/gateway/upstream/forward"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
 )
@@ -66,14 +66,14 @@ func (c *call) drop(nb *notBegun) {
 	case lostSession:
 		nb.ses.lose(nb.link)
 	case otherHeaders:
-		c.h.tools.forget(c.r.Session)
+		c.h.memory.forgetTools(c.r.Session)
 	case needsTask:
 		nb.tool.learn()
 	default:
 		if nb.ses != nil {
 			nb.ses.lose(nb.link) // that of another server
 		}
-		c.h.eras.changed(nb.v)
+		c.h.memory.changed(nb.v)
 	}
 }
 
@@ -83,9 +83,9 @@ func (c *call) drop(nb *notBegun) {
 // error is then that cause. Other errors are *shim.UpstreamError.
 func (h *HTTP) Call(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
 	if r.Retry != nil {
-		ctx = usedFor(ctx, later)
+		ctx = forward.For(ctx, forward.Later)
 	}
-	if err := h.wire.represented(ctx, r.Session); err != nil {
+	if err := forward.Represented(ctx, r.Session); err != nil {
 		return shim.Reply{}, err
 	}
 	c := &call{h: h, sink: s}
@@ -121,17 +121,4 @@ func (c *call) attempt(ctx context.Context) (shim.Reply, error) {
 		return c.modern(ctx, v)
 	}
 	return c.legacy(ctx, v)
-}
-
-// discard is the Sink, and the hearer, of requests that the gateway makes for itself.
-type discard struct{}
-
-func (discard) Progress(shim.Progress)  {}
-func (discard) Log(shim.Log)            {}
-func (discard) heard(shim.Notification) {}
-func (discard) Ask(context.Context, ...shim.Question) ([]shim.Answer, error) {
-	return nil, shim.ErrNoAsk
-}
-func (discard) Checkpoint(json.RawMessage) (stored func(context.Context) error) {
-	return func(context.Context) error { return nil }
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"taskgate/gateway/upstream/forward"
 	"taskgate/shim"
 	"taskgate/shim/shimtest"
 	"taskgate/shim/shimtest/fake"
@@ -90,8 +91,8 @@ func TestMisbehaviour(t *testing.T) {
 		{"202", fake.Status(202, "", ""), kindProtocol, 0, 0},
 		{"204", fake.Status(204, "", ""), kindProtocol, 0, 0},
 		{"307", fake.Redirect("/elsewhere"), kindProtocol, 0, 0},
-		{"401", fake.Status(401, "text/plain", "secret-token is wrong"), kindRefused, 0, 0},
-		{"403", fake.RPCError(403, -32000, "no", ""), kindRefused, 0, 0},
+		{"401", fake.Status(401, "text/plain", "secret-token is wrong"), forward.KindRefused, 0, 0},
+		{"403", fake.RPCError(403, -32000, "no", ""), forward.KindRefused, 0, 0},
 		{"405", fake.Status(405, "text/plain", "no"), kindProtocol, 0, 0},
 		{"429", fake.Status(429, "", "", "Retry-After", "7"), kindOverloaded, 0, 0},
 		{"500", fake.Status(500, "text/html", "oops"), kindProtocol, 0, 0},

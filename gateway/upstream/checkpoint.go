@@ -64,14 +64,6 @@ func (c *checkpoint) encode() json.RawMessage {
 	return b
 }
 
-// Resumable reports whether a call can be picked up from a checkpoint: that of a legacy
-// server, with an event id, or that of any server, with the name of its task. Whether the
-// server still has it is known when it is asked.
-func (h *HTTP) Resumable(cp json.RawMessage) bool {
-	_, ok := decodeResumable(cp)
-	return ok
-}
-
 // decodeResumable reads a checkpoint; false if nothing can be picked up from it.
 func decodeResumable(cp json.RawMessage) (checkpoint, bool) {
 	var c checkpoint
@@ -184,4 +176,52 @@ func (r *record) progress(p shim.Progress) {
 		p.Checkpoint = r.state.encode()
 	}
 	r.sink.Progress(p)
+}
+
+// taskMark is the part of a checkpoint that is about a task of the server. Like all of
+// it, it outlives the process: fields may be added.
+type taskMark struct {
+	// ID is the server's name for the task, "" before it has told it.
+	ID string `json:"id,omitempty"`
+	// Wait is the id of the tasks/result to whose stream checkpoint.Last belongs; ""
+	// for that of the call.
+	Wait string `json:"wait,omitempty"`
+	// Poll is how often the server wants to be asked, and TTL how long it keeps the task from
+	// its creation on, 0 for unknown or for ever; both in milliseconds.
+	Poll int64 `json:"poll,omitempty"`
+	TTL  int64 `json:"ttl,omitempty"`
+	// Keys are the questions of a modern server's task that were put to the client, by the
+	// server's names: none is put twice (T39, T49).
+	Keys []string `json:"keys,omitempty"`
+	// Told is the furthest progress of the call that was handed on: what is told of the task
+	// of a modern server goes on above it.
+	Told float64 `json:"told,omitempty"`
+}
+
+// forget makes a question one that was not put yet.
+func (m *taskMark) forget(key string) {
+	m.Keys = slices.DeleteFunc(slices.Clone(m.Keys), func(k string) bool { return k == key })
+}
+
+// sessionQuestion reports whether a checkpoint is that of such a question.
+func (c *checkpoint) sessionQuestion() bool {
+	return c.SessionQuestion && c.Era == mcp.Legacy.String() && len(c.Pending) == 1
+}
+
+// taskID is the server's name for the task that it has made of the call, "" where there is none or it
+// is not known yet.
+func (r *record) taskID() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state.Task == nil {
+		return ""
+	}
+	return r.state.Task.ID
+}
+
+// heard notes how far the progress of a call has come that the server may make a task of.
+func (r *record) heard(n float64) {
+	if r.state.Task != nil {
+		r.amend(func(c *checkpoint) { c.Task.Told = max(c.Task.Told, n) })
+	}
 }

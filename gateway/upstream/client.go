@@ -4,8 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"time"
 
+	"taskgate/gateway/upstream/forward"
+	"taskgate/gateway/upstream/remember"
+	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/work"
 	"taskgate/shim"
@@ -40,6 +44,7 @@ type Client interface {
 type HTTP struct {
 	wire     *wire
 	work     *work.Background
+	memory   *memory
 	eras     *eras
 	tools    *tools
 	sessions *sessionTable
@@ -58,24 +63,15 @@ func New(c Config) (*HTTP, error) {
 		return nil, err
 	}
 	h := &HTTP{wire: w, work: work.NewBackground(errClosed)}
-	h.tools = &tools{client: h, lists: remembered[map[string]Tool]{work: h.work, most: maxLists}}
-	h.eras = &eras{wire: w, work: h.work, tools: h.tools, seen: remembered[Server]{work: h.work, most: w.cfg.MaxSeen}}
-	h.sessions = &sessionTable{wire: w, work: h.work, eras: h.eras, tools: h.tools, shares: shares{wire: w, work: h.work}}
+	h.memory = &memory{
+		era: w.cfg.Era, log: w.log,
+		seen:  remember.New[sessionKey, Server](h.work, w.cfg.MaxSeen),
+		lists: remember.New[sessionKey, map[string]Tool](h.work, maxLists),
+	}
+	h.tools = &tools{client: h, memory: h.memory}
+	h.eras = &eras{wire: w, work: h.work, memory: h.memory}
+	h.sessions = &sessionTable{wire: w, work: h.work, memory: h.memory, shares: shares{wire: w, work: h.work}}
 	return h, nil
-}
-
-// Server is what a server says of itself.
-type Server struct {
-	// Era is that of Version, the version agreed on.
-	Era     mcp.Era
-	Version string
-	// Capabilities and Info are the ServerCapabilities and the Implementation
-	// object as received; nil if the server sent none.
-	Capabilities json.RawMessage
-	Info         json.RawMessage
-	Instructions string
-	// Raw is the whole InitializeResult or DiscoverResult.
-	Raw json.RawMessage
 }
 
 // Describe says what kind of server this is, for clients of this era with these
@@ -84,14 +80,14 @@ type Server struct {
 // as long as the server gives no new one. For a legacy server that takes opening a session;
 // one with Key "" that is not shared is ended again. Errors are *shim.UpstreamError.
 func (h *HTTP) Describe(ctx context.Context, s shim.Session) (Server, error) {
-	srv, err := h.eras.seen.get(ctx, clientsLike(ctx, s), renewWait, func(ctx context.Context) (Server, time.Duration, error) { return h.describe(ctx, s) })
+	srv, err := h.memory.seen.Get(ctx, clientsLike(ctx, s), remember.Wait, func(ctx context.Context) (Server, time.Duration, error) { return h.describe(ctx, s) })
 	if srv == nil {
 		return Server{}, public(err)
 	}
 	if err != nil {
 		h.wire.log.Debug("what the server says of itself was not renewed", "err", err)
 	}
-	return srv.value, nil
+	return srv.Value, nil
 }
 
 // EndSession says that the session called key (Session.Key) has ended. Its
@@ -101,7 +97,7 @@ func (h *HTTP) EndSession(ctx context.Context, key string) {
 		return
 	}
 	h.sessions.endKey(key)
-	h.tools.endSession(key)
+	h.memory.dropTools(key)
 }
 
 // Close deletes the upstream sessions that have no calls, closes idle
@@ -130,10 +126,98 @@ func (h *HTTP) Tool(ctx context.Context, s shim.Session, name string) (Tool, boo
 
 // Forget drops what is cached of the tools that this session sees, so that the
 // next Tool lists them anew.
-func (h *HTTP) Forget(s shim.Session) { h.tools.forget(s) }
+func (h *HTTP) Forget(s shim.Session) { h.memory.forgetTools(s) }
 
 // Reach finds out whether a connection to the server can be opened: to its host
 // and port, or to those of the proxy that leads there. That is all it asks; no
 // request is sent, so it costs the server next to nothing and starts no session. Another
 // transport than HTTP says for itself whether it reaches the server.
 func (h *HTTP) Reach(ctx context.Context) error { return h.wire.dialProbe(ctx) }
+
+// OnSessionQuestion says how such questions are put. Without it they are refused.
+func (h *HTTP) OnSessionQuestion(f SessionAsker) { h.sessions.askSession.Store(&f) }
+
+// Resume goes on with a call from a checkpoint, possibly one of another replica.
+// Nothing is sent to the server but a request for the rest of the stream, the
+// answers to open questions and, if ctx ends, the cancellation.
+// shim.ErrNotSent: the call was never announced. shim.ErrNotResumable: the
+// answer is out of reach, because the call had no resumable stream, or because
+// the server says so.
+func (h *HTTP) Resume(ctx context.Context, r shim.Request, cp json.RawMessage, s shim.Sink) (shim.Reply, error) {
+	if len(cp) == 0 {
+		return shim.Reply{}, shim.ErrNotSent
+	}
+	c, ok := decodeResumable(cp)
+	if !ok {
+		return shim.Reply{}, shim.ErrNotResumable
+	}
+	ctx = forward.For(ctx, forward.Later)
+	if err := forward.Represented(ctx, r.Session); err != nil {
+		return shim.Reply{}, err
+	}
+	if s == nil {
+		s = discard{}
+	}
+	if c.sessionQuestion() {
+		return h.sessions.resumeSessionQuestion(ctx, r, c, s)
+	}
+	if c.Era == mcp.Modern.String() {
+		return h.resumeTask(ctx, r, c, s)
+	}
+	l := &link{gen: c.Generation, id: c.Session, version: c.Version}
+	ses := h.sessions.adopt(ctx, r.Session, l)
+	defer ses.release()
+	x := ses.exchange(l.target(), r, s)
+	x.id, x.rec.state, x.asks = c.ID, c, r.Rounds
+	if c.Task != nil {
+		x.task = newServerTask(x, c.Task)
+	}
+	err := x.resume(ctx)
+	if detached(ctx) && err != nil {
+		ses.retain()
+	}
+	if out, ok := errors.AsType[*outOfReach](err); ok {
+		if out.err.Kind == kindSession {
+			ses.lose(l)
+		} else {
+			_ = ses.verify(ctx, l)
+		}
+		return shim.Reply{}, fmt.Errorf("%w: %w", shim.ErrNotResumable, out.err)
+	}
+	if err != nil {
+		return shim.Reply{}, public(err)
+	}
+	return sessionReply(r.Method, x.answer)
+}
+
+// Resumable reports whether a call can be picked up from a checkpoint: that of a legacy
+// server, with an event id, or that of any server, with the name of its task. Whether the
+// server still has it is known when it is asked.
+func (h *HTTP) Resumable(cp json.RawMessage) bool {
+	_, ok := decodeResumable(cp)
+	return ok
+}
+
+// taskReply is the reply of a call that has become a task of a modern server.
+func taskReply(r shim.Request, version string, m jsonrpc.Message) (shim.Reply, error) {
+	if m.Error != nil {
+		return modernFailure(mcp.CodeFrom(version, m.Error.Code), m.Error), nil
+	}
+	return modernReply(r, m)
+}
+
+// resumeTask goes on with a call that has become a task of a modern server.
+func (h *HTTP) resumeTask(ctx context.Context, r shim.Request, c checkpoint, s shim.Sink) (shim.Reply, error) {
+	x := h.wire.modernExchange(r, s, c.Version)
+	x.outside, x.asks = h.memory, r.Rounds
+	x.id, x.rec.state = c.ID, c
+	x.task = newServerTask(x, c.Task)
+	err := x.resume(ctx)
+	if out, ok := errors.AsType[*outOfReach](err); ok {
+		return shim.Reply{}, fmt.Errorf("%w: %w", shim.ErrNotResumable, out.err)
+	}
+	if err != nil {
+		return shim.Reply{}, public(err)
+	}
+	return taskReply(r, c.Version, x.answer)
+}

@@ -203,3 +203,39 @@ func (c Config) clientInfo(given json.RawMessage) json.RawMessage {
 	b, _ := json.Marshal(c.GatewayInfo) // two strings: cannot fail
 	return b
 }
+
+// TaskUse says for which calls the client uses tasks of a server's own.
+type TaskUse string
+
+// The uses. The empty TaskUse is TasksAuto.
+const (
+	// TasksAuto uses them for tools that require one (L4), and wherever a modern server
+	// makes one.
+	TasksAuto TaskUse = "auto"
+	// TasksAlways uses them for every tool that can be called so: such a call outlives
+	// the gateway's connection, and the gateway. Of a modern server it is TasksAuto.
+	TasksAlways TaskUse = "always"
+	// TasksNever calls every tool plainly. A modern server is not told that it may make one.
+	TasksNever TaskUse = "never"
+)
+
+// Sessions keeps what replicas share of upstream sessions, so that a client session
+// has one upstream session whichever replica it uses (design.md 0.16). A state is
+// opaque to it. It speaks of standard types only, so that a store can implement it
+// that does not know this package.
+type Sessions interface {
+	// Load returns the state under a key and its revision; 0 says there is none. It counts as
+	// a use of the session.
+	Load(ctx context.Context, key string) (state []byte, rev int64, err error)
+
+	// Swap stores a state where the revision still is rev, and returns the new one;
+	// 0 if it has moved on. With rev 0 there must be none yet.
+	Swap(ctx context.Context, key string, rev int64, state []byte) (int64, error)
+
+	// End removes the state of a session that no replica has used for so long, and returns
+	// it; nil if there is none.
+	End(ctx context.Context, key string, idle time.Duration) (state []byte, err error)
+}
+
+// maxSeen bounds seen, unless the configuration does: the capabilities are the clients'.
+const maxSeen = 256

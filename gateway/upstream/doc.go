@@ -2,23 +2,26 @@
 // HTTP, of either era; it implements shim.Upstream. In come the requests of the shim and
 // of the gateway; out go the server's replies, and to a Sink what it says before.
 //
-// A call takes this path. [HTTP.Call] asks eras (era.go) in which era the server is
-// spoken to for this client, found out by server/discover and by a first session. What the server says of itself, and its tools
-// (tools.go), are asked for again when they are old (remembered.go). A legacy call gets a session
-// (session_table.go, session.go) and is described by legacy.go, a modern one by
-// modern.go. Both fill in an exchange (exchange.go). It records in a checkpoint that it is
-// about to be sent (checkpoint.go), posts the request exactly once and reads messages
-// off the response (inbound.go) until the answer arrives. Progress and logs go to the
-// Sink (notify.go), questions into the mailbox of the call (questions.go), and a broken
-// stream is resumed (resume.go). The answer becomes a Reply (reply.go) or an
-// UpstreamError (errors.go).
+// Its files stand in six groups, and a group uses only those named before it:
 //
-// A server may answer that it has made a task of the call (task.go). Then the task is followed
-// to its end: task_await.go for a legacy server, task_poll.go for a modern one.
-//
-// What a legacy server says outside of any call comes on the GET stream of its session
-// (get_stream.go): notifications go to the listeners (listeners.go), and questions to a
-// call, or else to the client of the session (route.go, session_question.go).
+//   - Values: the configuration, errors (errors.go), what a server says of itself (server.go), how
+//     an answer to server/discover is read (verdict.go), checkpoints (checkpoint.go), replies
+//     (reply.go, rounds.go). What is known of the server is in a memory (memory.go), which asks nobody.
+//   - The wire (wire.go, transport.go): it makes HTTP requests, and hands up an inbound
+//     (inbound.go), which is a sequence of messages, or an error.
+//   - One request, an exchange (exchange.go). It records in a checkpoint that it is about to be sent,
+//     posts the request exactly once and reads messages until the answer arrives. Progress and
+//     logs go to the Sink (notify.go), questions into the mailbox of the call (questions.go), and a broken
+//     stream is resumed (resume.go). Requests in one session share what the server says beside
+//     them (calls.go). request.go words a request for an era, trace.go measures it.
+//   - The server's own tasks: an exchange whose answer is a task (task.go) is followed to the
+//     end of that, at a legacy server (task_await.go) or a modern one (task_poll.go).
+//   - The sessions of the legacy era (session_table.go, session.go), opened (initialize.go) and perhaps
+//     shared by replicas (shared.go). A server says on the GET stream of a session (get_stream.go)
+//     what belongs to no call: notifications go to those who listen (listen_legacy.go), and questions
+//     to a call, or else to the client of the session (session_question.go).
+//   - The client: it finds out the era (era.go), lists tools (tools.go), and makes an exchange of a
+//     call (legacy.go, modern.go), again if the server has not begun it (again.go).
 //
 // Three rules hold everywhere. A request is sent exactly once, unless an answer
 // proves that the server did not begin it (design.md 0.11; again.go is the only
@@ -28,12 +31,7 @@
 //
 // Another transport than HTTP implements Transport: it gives the responses that a Streamable
 // HTTP server would give. That over stdio is in the package stdio. The package sse stands before
-// net/http and does the same for servers of HTTP+SSE. The wire (wire.go) sends
-// what is answered (request and accept, called by exchange.post and exchange.replay) and what
-// is not (tell, finish), and hands up an inbound, which is a sequence of messages, or an
-// error. Above it HTTP shows in the headers of a modern request (exchange.header), in the
-// head of a response (exchange.response: the session id, and the HTTP version for spans), and
-// in statusError.
+// net/http and does the same for servers of HTTP+SSE.
 //
 // The package knows nothing of clients, tasks, stores or policy.
 package upstream

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"taskgate/gateway/upstream/forward"
 	"taskgate/shim"
 	"taskgate/shim/shimtest/fake"
 )
@@ -46,8 +47,8 @@ func TestVerdict(t *testing.T) {
 		{"405", fake.Status(405, "", ""), "legacy", ""},
 		{"202", fake.Status(202, "", ""), "legacy", ""},
 		{"HTML", fake.HTML(), "legacy", ""},
-		{"401", fake.Status(401, "", ""), "", kindRefused},
-		{"403", fake.RPCError(403, -32601, "m", ""), "", kindRefused},
+		{"401", fake.Status(401, "", ""), "", forward.KindRefused},
+		{"403", fake.RPCError(403, -32601, "m", ""), "", forward.KindRefused},
 		{"429", fake.Status(429, "", ""), "", kindOverloaded},
 		{"500", fake.Status(500, "", ""), "", kindProtocol},
 		{"500 with an error", fake.RPCError(500, -32603, "m", ""), "", kindProtocol},
@@ -142,7 +143,7 @@ func TestHandshakeFailures(t *testing.T) {
 		{"modern version", fake.Stateless, fake.Result(`{"protocolVersion":"2026-07-28"}`), kindProtocol, "2026-07-28"},
 		{"no version", fake.Stateless, fake.Result(`{}`), kindProtocol, "version"},
 		{"error", fake.Stateless, fake.RPCError(200, -32603, "secret", ""), kindProtocol, "-32603"},
-		{"401", fake.Stateless, fake.Status(401, "", ""), kindRefused, "credentials"},
+		{"401", fake.Stateless, fake.Status(401, "", ""), forward.KindRefused, "credentials"},
 		{"503", fake.Stateless, fake.Status(503, "", "", "Retry-After", "7"), kindOverloaded, ""},
 		{"cut", fake.Stateless, func(x *fake.Exchange) { x.Cut() }, kindClosed, ""},
 		{"silence", fake.Stateless, func(x *fake.Exchange) { x.Hang() }, kindTimeout, ""},

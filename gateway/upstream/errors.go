@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"taskgate/gateway/upstream/forward"
 	"taskgate/internal/eventstream"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -20,7 +21,6 @@ import (
 const (
 	kindUnreachable = "unreachable"
 	kindTimeout     = "timeout"
-	kindRefused     = "refused"
 	kindOverloaded  = "overloaded"
 	kindProtocol    = "protocol"
 	kindTooLarge    = "too_large"
@@ -136,9 +136,9 @@ func public(err error) error {
 func (e *statusError) upstream() *shim.UpstreamError {
 	switch s := e.status; {
 	case e.token && (s == http.StatusUnauthorized || s == http.StatusForbidden):
-		return fail(kindRefused, fmt.Sprintf("the server refused the client's sign-in (HTTP status %d)", s), &Refusal{s, e.challenges})
+		return fail(forward.KindRefused, fmt.Sprintf("the server refused the client's sign-in (HTTP status %d)", s), &forward.Refusal{Status: s, Challenges: e.challenges})
 	case s == http.StatusUnauthorized || s == http.StatusForbidden:
-		return fail(kindRefused, "the gateway's credentials were refused by the server", e)
+		return fail(forward.KindRefused, "the gateway's credentials were refused by the server", e)
 	case s == http.StatusTooManyRequests || s == http.StatusServiceUnavailable:
 		ue := fail(kindOverloaded, "the server is overloaded", e)
 		ue.RetryAfterMs = e.retryAfter.Milliseconds()
@@ -204,4 +204,20 @@ func ended(ctx context.Context) error {
 // (design.md 0.6).
 func detached(ctx context.Context) bool {
 	return ctx.Err() != nil && errors.Is(context.Cause(ctx), shim.ErrDetached)
+}
+
+// outOfReach: the server answered that it has nothing to replay.
+type outOfReach struct{ err *shim.UpstreamError }
+
+func (e *outOfReach) Error() string { return e.err.Error() }
+func (e *outOfReach) Unwrap() error { return e.err }
+
+// passing reports whether an error is one of the connection, which leaves the task as
+// it is.
+func passing(err error) bool {
+	if se, ok := err.(*statusError); ok {
+		return se.status >= 500 || se.status == http.StatusTooManyRequests || se.status == http.StatusRequestTimeout
+	}
+	ue, ok := errors.AsType[*shim.UpstreamError](err)
+	return ok && (ue.Kind == kindClosed || ue.Kind == kindUnreachable || ue.Kind == kindOverloaded)
 }

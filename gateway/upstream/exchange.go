@@ -14,20 +14,12 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
+	"taskgate/gateway/upstream/forward"
 	"taskgate/internal/budget"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
 )
-
-// target says in which words a request is put: of which version, in which
-// session.
-type target struct {
-	era     mcp.Era
-	version string // "" before it is negotiated
-	session string // legacy; "" for none
-	gen     int64
-}
 
 // hearer takes the notifications that belong to no call: a legacy session, the cache of a
 // modern server's tools, or a subscription.
@@ -39,8 +31,8 @@ type hearer interface{ heard(shim.Notification) }
 type exchange struct {
 	w       *wire
 	to      target
-	ses     *session // the session it belongs to; nil in the modern era
-	outside hearer   // takes what belongs to no call
+	calls   *sessionCalls // those of its session; nil in the modern era
+	outside hearer        // takes what belongs to no call
 	sink    shim.Sink
 	caller  shim.Session
 	level   string // the least severe log level to hand on, "" for none
@@ -73,7 +65,7 @@ type exchange struct {
 	told     bool            // the server has said something beside the answer
 	answer   jsonrpc.Message // once it is there
 	asking   questions       // what the server asks of the caller
-	task     *serverTask     // the task that the server makes of the call; nil for none
+	task     sequel          // what the server makes of the call; nil for an answer at once
 	span     trace.Span
 	trace    propagation.MapCarrier // the context to pass on, by its W3C names
 }
@@ -99,7 +91,7 @@ func (x *exchange) perform(ctx context.Context) (err error) {
 	defer x.begin(ctx)()
 	defer x.asking.quit()
 	x.allowQuestions(ctx)
-	defer x.task.settleName()
+	defer x.settle()
 	in, err := x.post(x.life, body)
 	if err != nil {
 		return x.fault(ctx, err)
@@ -112,10 +104,7 @@ func (x *exchange) perform(ctx context.Context) (err error) {
 func (x *exchange) announce(ctx context.Context) ([]byte, error) {
 	var body []byte
 	budget.From(ctx).InTurn(len(x.params), func() { body = x.encode() })
-	x.rec.state = checkpoint{Era: x.to.era.String(), Version: x.to.version, Session: x.to.session, Generation: x.to.gen, ID: x.id}
-	if x.task != nil {
-		x.rec.state.Task = x.task.mark
-	}
+	x.rec.state = checkpoint{Era: x.to.era.String(), Version: x.to.version, Session: x.to.session, Generation: x.to.gen, ID: x.id, Task: x.rec.state.Task}
 	if err := ended(ctx); err != nil {
 		return nil, err
 	}
@@ -141,8 +130,8 @@ func (x *exchange) begin(ctx context.Context) func() {
 		own = x.w.cfg.Budget.Hold()
 		x.life = budget.With(x.life, own)
 	}
-	if x.ses != nil && x.progress {
-		x.ses.route.follow(x.rec.state.ID, x)
+	if x.calls != nil && x.progress {
+		x.calls.follow(x.rec.state.ID, x)
 	}
 	if !x.listens {
 		x.idle.start(cmp.Or(x.patience, x.w.cfg.IdleTimeout), func() { x.end(errIdle) })
@@ -161,8 +150,8 @@ func (x *exchange) begin(ctx context.Context) func() {
 		if !stop() {
 			x.left.Wait()
 		}
-		if x.ses != nil && x.progress {
-			x.ses.route.unfollow(x.rec.state.ID, x)
+		if x.calls != nil && x.progress {
+			x.calls.unfollow(x.rec.state.ID, x)
 			x.rec.quit()
 		}
 		if early { // the request may have gone out all the same
@@ -171,8 +160,8 @@ func (x *exchange) begin(ctx context.Context) func() {
 		x.idle.stop()
 		x.end(nil)
 		own.Release()
-		if detached(ctx) && x.ses != nil {
-			x.ses.disclaim(x.rec.open())
+		if detached(ctx) && x.calls != nil {
+			x.calls.disclaim(x.rec.open())
 		}
 	}
 }
@@ -180,8 +169,8 @@ func (x *exchange) begin(ctx context.Context) func() {
 // cancelUpstream tells a legacy server that nobody waits for the call any more.
 // A modern one sees it by the connection's end (protocol.md H6), unless it has made a task.
 func (x *exchange) cancelUpstream(ctx context.Context) {
-	ctx = usedFor(ctx, brought)
-	if x.uncancelled || !x.reached.Load() || x.task.cancel(ctx) || x.to.era != mcp.Legacy {
+	ctx = forward.For(ctx, forward.Brought)
+	if x.uncancelled || !x.reached.Load() || x.task != nil && x.task.cancel(ctx) || x.to.era != mcp.Legacy {
 		return
 	}
 	ctx, cancel := outlive(ctx, cancelTimeout)
@@ -227,7 +216,7 @@ func (x *exchange) send(ctx context.Context, body []byte) (*inbound, error) {
 	}
 	in, err := x.receive(req)
 	if err == nil {
-		noteTaken(ctx, x.method)
+		forward.Taken(ctx, x.method)
 	}
 	return in, err
 }
@@ -236,7 +225,7 @@ func (x *exchange) send(ctx context.Context, body []byte) (*inbound, error) {
 // moment for that to open: what a server asks while there is none may be lost.
 func (x *exchange) allowQuestions(ctx context.Context) {
 	if opened := x.asking.start(); opened != nil {
-		x.ses.t.support.await(ctx, opened)
+		x.calls.stream.await(ctx, opened)
 	}
 }
 
@@ -245,7 +234,7 @@ func (x *exchange) allowQuestions(ctx context.Context) {
 func (x *exchange) ready(ctx context.Context) error {
 	x.idle.pause()
 	defer x.idle.resume()
-	return ready(ctx)
+	return forward.Ready(ctx)
 }
 
 // receive performs a request and makes its response readable.
@@ -256,7 +245,7 @@ func (x *exchange) receive(req *http.Request) (*inbound, error) {
 	}
 	x.idle.touch()
 	x.response = resp
-	return x.w.accept(resp, x)
+	return x.w.accept(resp, x.to, &reading{id: x.id, hold: budget.From(x.life), touch: x.idle.touch, take: x.take})
 }
 
 // take waits until there is room for n bytes of what the server says. They stay taken until
@@ -353,7 +342,9 @@ func (x *exchange) handle(ctx context.Context, it *item) (done bool, err error) 
 		x.notification(*m)
 	case jsonrpc.Result, jsonrpc.ErrorResponse:
 		if x.answers(*m) {
-			x.task.answered(ctx, *m)
+			if x.task != nil {
+				x.task.answered(ctx, *m)
+			}
 			x.answer = *m
 			return true, nil // the first counts (JSON-RPC 2.0 section 5)
 		}
@@ -372,7 +363,7 @@ func (x *exchange) request(ctx context.Context, m jsonrpc.Message) error {
 	if m.Method == mcp.MethodPing {
 		return x.respond(ctx, jsonrpc.AppendResult(nil, m.ID, nil))
 	}
-	if !x.ses.claim(m.ID) {
+	if !x.calls.claim(m.ID) {
 		return nil // replayed: it has been asked, by this call or another
 	}
 	if refused := x.asking.add(m, false); refused != nil {
@@ -410,10 +401,48 @@ func (x *exchange) encode() []byte {
 	return jsonrpc.AppendRequest(make([]byte, 0, len(params)+128), jsonrpc.StringID(x.id), x.method, params)
 }
 
-// raw copies bytes that are only valid until the next read.
-func raw(b []byte) json.RawMessage {
-	if b == nil {
-		return nil
+// discard is the Sink, and the hearer, of requests that the gateway makes for itself.
+type discard struct{}
+
+func (discard) Progress(shim.Progress)  {}
+func (discard) Log(shim.Log)            {}
+func (discard) heard(shim.Notification) {}
+func (discard) Ask(context.Context, ...shim.Question) ([]shim.Answer, error) {
+	return nil, shim.ErrNoAsk
+}
+func (discard) Checkpoint(json.RawMessage) (stored func(context.Context) error) {
+	return func(context.Context) error { return nil }
+}
+
+// through reads the answer to the request, and where that is a task, follows the task to
+// its end.
+func (x *exchange) through(ctx context.Context, in *inbound) error {
+	err := x.converse(ctx, in)
+	if x.task == nil {
+		return err
 	}
-	return append(json.RawMessage(make([]byte, 0, len(b))), b...)
+	return x.task.after(ctx, err)
+}
+
+// settle says that the answer to the request has come, or will not.
+func (x *exchange) settle() {
+	if x.task != nil {
+		x.task.settle()
+	}
+}
+
+// sequel goes on with a request whose answer only promises the outcome: with the task that a server
+// makes of a call. All but give and cancel are called by the goroutine of the request.
+type sequel interface {
+	// answered takes the answer to the request, and settle says that there is none to wait for any more.
+	answered(ctx context.Context, m jsonrpc.Message)
+	settle()
+	// after goes on from the answer, or from the error in its place, to the outcome; resume does
+	// so where the answer was heard before.
+	after(ctx context.Context, err error) error
+	resume(ctx context.Context) error
+	// give gives the server answers to what it has asked meanwhile. One that it has withdrawn has none.
+	give(asked []pending, gone map[string]bool, answers []shim.Answer, failed error) error
+	// cancel ends the work. It reports false where only the request itself can be cancelled.
+	cancel(ctx context.Context) bool
 }

@@ -9,13 +9,14 @@ import (
 	"strings"
 	"testing"
 
+	"taskgate/gateway/upstream/forward"
 	"taskgate/shim"
 	"taskgate/shim/shimtest/fake"
 )
 
 // tenant is a context of a request with this header.
 func tenant(ctx context.Context, value string) context.Context {
-	return WithForwarded(ctx, &Forwarded{Header: http.Header{"X-Tenant": {value}}})
+	return forward.With(ctx, &forward.Parts{Header: http.Header{"X-Tenant": {value}}})
 }
 
 func TestMark(t *testing.T) {
@@ -24,16 +25,16 @@ func TestMark(t *testing.T) {
 		"a": {"A": {"1"}}, "other value": {"A": {"2"}}, "other name": {"B": {"1"}}, "both": {"A": {"1"}, "B": {"1"}},
 		"twice": {"A": {"1", "1"}}, "joined": {"A": {"11"}}, "empty": {"A": {""}}, "value as a name": {"A": {"1", "B", "1"}},
 	} {
-		mark := Mark(WithForwarded(t.Context(), &Forwarded{Header: h}))
+		mark := forward.Mark(forward.With(t.Context(), &forward.Parts{Header: h}))
 		if seen[mark] != "" || mark == "" || strings.Contains(mark, "1\x00") {
 			t.Errorf("%s is marked as %q is: %q", name, seen[mark], mark)
 		}
 		seen[mark] = name
 	}
-	if Mark(t.Context()) != "" || Mark(WithForwarded(t.Context(), &Forwarded{Host: "h"})) != "" {
+	if forward.Mark(t.Context()) != "" || forward.Mark(forward.With(t.Context(), &forward.Parts{Host: "h"})) != "" {
 		t.Error("a request without such headers has a mark")
 	}
-	if Mark(Carry(context.Background(), tenant(t.Context(), "a"))) != Mark(tenant(t.Context(), "a")) {
+	if forward.Mark(forward.Carry(context.Background(), tenant(t.Context(), "a"))) != forward.Mark(tenant(t.Context(), "a")) {
 		t.Error("the headers are not carried")
 	}
 }
@@ -44,7 +45,7 @@ func TestHeadersAreLost(t *testing.T) {
 	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 		s.Tool("t", fake.Text("ok"))
 		r := in("a", ``)
-		r.Session.Mark = Mark(tenant(t.Context(), "acme"))
+		r.Session.Mark = forward.Mark(tenant(t.Context(), "acme"))
 		if _, err := h.Call(tenant(t.Context(), "acme"), r, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -54,7 +55,7 @@ func TestHeadersAreLost(t *testing.T) {
 			_, again := h.Resume(ctx, r, []byte(`{"era":"legacy","version":"2025-11-25","session":"s","id":"r-1","last":"1"}`), nil)
 			for _, err := range []error{err, again} {
 				var ue *shim.UpstreamError
-				if !errors.As(err, &ue) || !errors.Is(err, errUnknownHeaders) || strings.Contains(err.Error(), "acme") {
+				if !errors.As(err, &ue) || !errors.Is(err, forward.ErrUnknownHeaders) || strings.Contains(err.Error(), "acme") {
 					t.Errorf("with %s: %v", name, err)
 				}
 			}
@@ -104,10 +105,10 @@ func TestNoTokenStandsInForTheFirstRequest(t *testing.T) {
 			return values
 		}
 		w := &wallet{own: "Bearer own", later: "Bearer other"}
-		ctx := WithForwarded(t.Context(), &Forwarded{Credential: w})
+		ctx := forward.With(t.Context(), &forward.Parts{Credential: w})
 		r := in("a", ``)
 		r.Session.Principal = "alice"
-		var refusal *Refusal
+		var refusal *forward.Refusal
 		var ue *shim.UpstreamError
 		if _, err := h.Call(ctx, r, nil); !errors.As(err, &ue) || !errors.As(ue.Err, &refusal) || refusal.Status != 401 || !slices.Equal(refusal.Challenges, []string{"seen"}) {
 			t.Errorf("the first request: %v", err)

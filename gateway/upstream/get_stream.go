@@ -413,9 +413,9 @@ func (g *getReader) handle(ctx context.Context, x *exchange, it *item) error {
 	case jsonrpc.Notification:
 		switch m.Method {
 		case mcp.NotifyCancelled:
-			g.s.route.cancelled(x.to.session, m.Params)
+			g.s.withdrawn(x.to.session, m.Params)
 		case mcp.NotifyProgress:
-			g.s.route.progressed(m.Params)
+			g.s.calls.progressed(m.Params)
 		}
 		g.s.heard(shim.Notification{Method: m.Method, Params: m.Params})
 	case jsonrpc.Request:
@@ -429,19 +429,35 @@ func (g *getReader) request(ctx context.Context, x *exchange, m jsonrpc.Message)
 	if m.Method == mcp.MethodPing {
 		return x.respond(ctx, jsonrpc.AppendResult(nil, m.ID, nil))
 	}
-	if !g.s.claim(m.ID) {
+	if !g.s.calls.claim(m.ID) {
 		return nil
 	}
-	return g.s.route.ask(ctx, x, m)
+	return g.s.ask(ctx, x, m)
 }
 
 // gap follows a break that nothing bridges: what was subscribed is subscribed
 // again, as the server may have forgotten it, and everybody looks again.
 func (g *getReader) gap(ctx context.Context) {
-	g.s.t.tools.changed(g.s.key, mcp.NotifyToolsListChanged)
+	g.s.t.memory.listChanged(g.s.key, mcp.NotifyToolsListChanged)
 	uris := g.s.subscribeAgain(ctx, g.l)
 	all := shim.Filter{ToolsListChanged: true, PromptsListChanged: true, ResourcesListChanged: true, Resources: uris}
 	for _, n := range missed(all) {
 		g.s.listeners.hear(n)
 	}
+}
+
+// need is want for a call, unless the server is known to have no such stream.
+func (st *getStream) need(ctx context.Context) (opened <-chan struct{}) {
+	if st.s.t.support.none() {
+		return nil
+	}
+	_, opened = st.want(ctx)
+	return opened
+}
+
+// done undoes need.
+func (st *getStream) done() { st.unwant(linger) }
+
+func (st *getStream) await(ctx context.Context, opened <-chan struct{}) {
+	st.s.t.support.await(ctx, opened)
 }

@@ -62,33 +62,41 @@ func (in *inbound) expire(d time.Duration) {
 	in.silent = s
 }
 
-func newStream(body io.ReadCloser, max int64, x *exchange) *inbound {
+// reading says how the response to a request is read.
+type reading struct {
+	id    string              // of the request
+	hold  *budget.Hold        // of what is read
+	touch func()              // the server has just been heard
+	take  func(n int64) error // waits until there is room for n bytes more
+}
+
+func newStream(body io.ReadCloser, max int64, r *reading) *inbound {
 	in := &inbound{
 		body:   body,
-		events: eventstream.NewReader(body, int(max), x.idle.touch),
-		hold:   budget.From(x.life),
+		events: eventstream.NewReader(body, int(max), r.touch),
+		hold:   r.hold,
 	}
 	in.events.Account(func(by int) error {
 		if by < 0 {
-			budget.From(x.life).Give(int64(-by))
+			r.hold.Give(int64(-by))
 			return nil
 		}
-		return x.take(int64(by))
+		return r.take(int64(by))
 	})
 	return in
 }
 
 // readJSON reads a whole JSON body. Its bytes are kept: the answer aliases them.
-func readJSON(resp *http.Response, max int64, x *exchange) (*inbound, error) {
+func readJSON(resp *http.Response, max int64, r *reading) (*inbound, error) {
 	defer resp.Body.Close()
-	body, err := budget.ReadAll(resp.Body, resp.ContentLength, true, max, x.take)
+	body, err := budget.ReadAll(resp.Body, resp.ContentLength, true, max, r.take)
 	if errors.Is(err, budget.ErrTooLarge) {
 		err = fail(kindTooLarge, fmt.Sprintf("the answer of the server is larger than %d bytes", max), nil)
 	}
 	if err != nil {
 		return nil, err
 	}
-	in := &inbound{hold: budget.From(x.life)}
+	in := &inbound{hold: r.hold}
 	in.whole.msg, err = in.parse(body)
 	if err != nil {
 		return nil, err

@@ -3,30 +3,13 @@ package upstream
 import (
 	"context"
 	"net/http"
+	"strconv"
+	"time"
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
 )
-
-// exchange puts a request in the words of one generation of the session.
-func (s *session) exchange(to target, r shim.Request, sink shim.Sink) *exchange {
-	x := s.t.wire.exchange(to, r, sink)
-	x.ses, x.outside = s, s
-	return x
-}
-
-// exchange is what both eras have in common.
-func (w *wire) exchange(to target, r shim.Request, sink shim.Sink) *exchange {
-	x := &exchange{
-		w: w, outside: discard{}, to: to, sink: sink, caller: r.Session, level: r.LogLevel,
-		id: w.nextID(), method: r.Method, name: r.Name, params: r.Params,
-		progress: r.Progress || r.Method == mcp.MethodToolsCall, limits: r.Limits,
-	}
-	x.rec.sink, x.rec.log = sink, w.log
-	x.asking.x, x.res.x = x, x
-	return x
-}
 
 // legacy makes one attempt at a call in the session that it belongs to.
 func (c *call) legacy(ctx context.Context, v *verdict) (shim.Reply, error) {
@@ -37,14 +20,14 @@ func (c *call) legacy(ctx context.Context, v *verdict) (shim.Reply, error) {
 		return shim.Reply{}, err
 	}
 	err = x.perform(ctx)
-	return c.inLegacy(ctx, v, x, l, err)
+	return c.inLegacy(ctx, v, ses, l, x, err)
 }
 
 // enter opens the session and words the call for it.
 func (c *call) enter(ctx context.Context, v *verdict, ses *session) (*exchange, *link, error) {
 	l, err := ses.open(ctx)
 	if err != nil {
-		if c.h.eras.doubtHandshake(v, err) {
+		if c.h.memory.doubtHandshake(v, err) {
 			return nil, nil, &notBegun{why: otherEra, v: v, err: unsent(handshakeError(err))}
 		}
 		return nil, nil, unsent(err)
@@ -52,23 +35,23 @@ func (c *call) enter(ctx context.Context, v *verdict, ses *session) (*exchange, 
 	v.shaken.Store(true)
 	x := ses.exchange(l.target(), c.r, c.sink)
 	x.asks = c.r.Rounds
-	c.asTask(ctx, x, l)
+	c.asTask(ctx, ses, x, l)
 	return x, l, nil
 }
 
 // inLegacy makes a reply of how a call in a session ended.
-func (c *call) inLegacy(ctx context.Context, v *verdict, x *exchange, l *link, err error) (shim.Reply, error) {
+func (c *call) inLegacy(ctx context.Context, v *verdict, ses *session, l *link, x *exchange, err error) (shim.Reply, error) {
 	if err != nil && detached(ctx) && x.reached.Load() {
-		x.ses.retain()
+		ses.retain()
 	}
 	if err == nil && x.answer.Error == nil && c.r.Method == mcp.MethodSetLevel {
 		if level, ok := jsonrpc.GetString(c.r.Params, "level"); ok {
-			x.ses.noteLevel(ctx, level)
+			ses.noteLevel(ctx, level)
 		}
 	}
-	reply, err := c.legacyReply(ctx, x, l, v, err)
+	reply, err := c.legacyReply(ctx, v, ses, l, x, err)
 	if reply.Error != nil && reply.Error.Code == mcp.CodeMethodNotFound && c.r.Method == mcp.MethodToolsCall {
-		c.h.tools.forget(c.r.Session) // the tool may by now need a task, or take none (L4)
+		c.h.memory.forgetTools(c.r.Session) // the tool may by now need a task, or take none (L4)
 	}
 	if err == nil && reply.Error != nil && c.r.Rounds {
 		reply.Round = openFirst(c.r.Session, reply.Error)
@@ -77,19 +60,19 @@ func (c *call) inLegacy(ctx context.Context, v *verdict, x *exchange, l *link, e
 }
 
 // legacyReply reads the answer, or what it says about the session.
-func (c *call) legacyReply(ctx context.Context, x *exchange, l *link, v *verdict, err error) (shim.Reply, error) {
+func (c *call) legacyReply(ctx context.Context, v *verdict, ses *session, l *link, x *exchange, err error) (shim.Reply, error) {
 	if contradicts(err) {
-		return shim.Reply{}, &notBegun{why: otherEra, v: v, ses: x.ses, link: l, err: err}
+		return shim.Reply{}, &notBegun{why: otherEra, v: v, ses: ses, link: l, err: err}
 	}
 	if se, ok := err.(*statusError); ok {
 		switch {
 		case se.lost():
-			return shim.Reply{}, &notBegun{why: lostSession, ses: x.ses, link: l, err: err}
+			return shim.Reply{}, &notBegun{why: lostSession, ses: ses, link: l, err: err}
 		case se.status == http.StatusBadRequest || se.status == http.StatusNotFound:
 			// That may be about the request, or about the session. It proves nothing, so
 			// the request is not repeated; but if the session is lost, the next one begins
 			// with a handshake.
-			_ = x.ses.verify(ctx, l)
+			_ = ses.verify(ctx, l)
 		}
 		if rpc := se.answer(); rpc != nil {
 			return shim.Reply{Error: rpcError(rpc)}, nil
@@ -103,4 +86,60 @@ func (c *call) legacyReply(ctx context.Context, x *exchange, l *link, v *verdict
 		return shim.Reply{}, err
 	}
 	return sessionReply(c.r.Method, x.answer)
+}
+
+// makesTasks reports whether the server of a session declares that it makes tasks of tool
+// calls (L1). Of a session that another replica opened it may be known from another one;
+// where it is not, the tools list alone has to say.
+func (t *sessionTable) makesTasks(ctx context.Context, s *session, l *link) bool {
+	srv := l.server
+	if newer := t.memory.introduced(ctx, s.from); newer.Raw != nil {
+		srv = newer
+	}
+	if srv.Raw == nil {
+		return true
+	}
+	v, _ := jsonrpc.Get(srv.Capabilities, "tasks", "requests", "tools", "call")
+	return jsonrpc.IsObject(v)
+}
+
+// asTask has the server run the call as a task, where that is the way to call the tool
+// (L4). Where it cannot be found out, the call goes as it is.
+func (c *call) asTask(ctx context.Context, ses *session, x *exchange, l *link) {
+	if c.r.Method != mcp.MethodToolsCall || c.h.wire.cfg.Tasks == TasksNever || l.version != mcp.Version20251125 {
+		return
+	}
+	if !c.h.sessions.makesTasks(ctx, ses, l) {
+		return
+	}
+	name, _ := jsonrpc.GetString(c.r.Params, "name")
+	tool, ok, err := c.h.tools.find(ctx, c.r.Session, name)
+	if err != nil {
+		c.h.wire.log.Debug("tools could not be listed before a call", "err", err)
+	}
+	if !ok || !c.wantsTask(tool) {
+		return
+	}
+	params, err := jsonrpc.Set(x.params, taskParams(c.r.Within), "task")
+	if err != nil { // params that are no object: the server says so
+		return
+	}
+	x.task = newServerTask(x, &taskMark{})
+	x.params = params
+}
+
+// wantsTask decides by what the tool's entry says (L4).
+func (c *call) wantsTask(tool Tool) bool {
+	support, _ := jsonrpc.GetString(tool.Raw, "execution", "taskSupport")
+	return support == "required" || support == "optional" && c.h.wire.cfg.Tasks == TasksAlways
+}
+
+// taskParams are the members of params.task. The ttl that is wished for is the longest
+// that the call may take: a shorter one could end the task while it runs (H9).
+func taskParams(within time.Duration) []byte {
+	p := []byte("{}")
+	if within > 0 {
+		p = jsonrpc.Extend(p, strconv.AppendInt([]byte(`"ttl":`), within.Milliseconds(), 10))
+	}
+	return p
 }

@@ -3,9 +3,11 @@ package upstream
 import (
 	"context"
 	"encoding/json"
+	"errors"
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -70,7 +72,7 @@ func (h *HTTP) Listen(ctx context.Context, s shim.Session, f shim.Filter, ready 
 			return ses.listen(ctx, f, ready, on)
 		}
 		ses.release()
-		if !h.eras.doubtHandshake(v, err) {
+		if !h.memory.doubtHandshake(v, err) {
 			return public(err)
 		}
 		last = handshakeError(err)
@@ -78,25 +80,129 @@ func (h *HTTP) Listen(ctx context.Context, s shim.Session, f shim.Filter, ready 
 	return public(last)
 }
 
-// nothing reports whether a filter asks for nothing.
-func nothing(f shim.Filter) bool {
-	return !f.ToolsListChanged && !f.PromptsListChanged && !f.ResourcesListChanged && !f.Log && len(f.Resources) == 0
+// subscription is one Listen at a modern server, through all its streams
+// (protocol.md 2.8).
+type subscription struct {
+	wire   *wire
+	memory *memory
+	ready  func(shim.Filter)
+	on     func(shim.Notification)
+	all    bool // on also takes what the gateway does not know: it is for one client's session
+	told   bool // ready has been called
+	agreed shim.Filter
+	tries  int // streams in a row that were not acknowledged
 }
 
-// missed are the notifications that tell a listener to look again after a gap.
-func missed(f shim.Filter) []shim.Notification {
-	var out []shim.Notification
-	add := func(ok bool, method string) {
-		if ok {
-			out = append(out, shim.Notification{Method: method})
+func (h *HTTP) listenModern(ctx context.Context, v *verdict, s shim.Session, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error {
+	sub := &subscription{wire: h.wire, memory: h.memory, all: s.Shared, ready: ready, on: on}
+	params := listenParams(f)
+	for {
+		err := sub.once(ctx, v.version, s, params)
+		if cause := ended(ctx); cause != nil {
+			return cause
+		}
+		if !sub.told {
+			if !unsupported(err) {
+				return public(err)
+			}
+			sub.acknowledged(shim.Filter{})
+		}
+		if nothing(sub.agreed) {
+			<-ctx.Done() // nothing will ever come
+			return context.Cause(ctx)
+		}
+		sub.tries++
+		if err := work.Pause(ctx, backoff(sub.tries)); err != nil {
+			return err
 		}
 	}
-	add(f.ToolsListChanged, mcp.NotifyToolsListChanged)
-	add(f.PromptsListChanged, mcp.NotifyPromptsListChanged)
-	add(f.ResourcesListChanged, mcp.NotifyResourcesListChanged)
-	for _, uri := range f.Resources {
-		params := append(jsonrpc.AppendString([]byte(`{"uri":`), uri), '}')
-		out = append(out, shim.Notification{Method: mcp.NotifyResourceUpdated, Params: json.RawMessage(params)})
+}
+
+// once holds one stream until it ends.
+func (sub *subscription) once(ctx context.Context, version string, s shim.Session, params json.RawMessage) error {
+	x := sub.wire.modernExchange(shim.Request{Method: mcp.MethodListen, Params: params, Session: s}, discard{}, version)
+	x.uncancelled, x.listens, x.outside = true, true, sub
+	m, err := x.run(ctx)
+	if err == nil && m.Error != nil {
+		err = m.Error
+	}
+	return err
+}
+
+// unsupported reports whether a server refuses to be listened to.
+func unsupported(err error) bool {
+	rpc, ok := errors.AsType[*jsonrpc.Error](err)
+	if se, is := err.(*statusError); is {
+		rpc, ok = se.rpc, se.rpc != nil
+	}
+	return ok && (rpc.Code == mcp.CodeMethodNotFound || rpc.Code == mcp.CodeInvalidParams)
+}
+
+// heard takes one notification of the stream.
+func (sub *subscription) heard(n shim.Notification) {
+	if n.Method == mcp.NotifyAcknowledged {
+		sub.tries = 0
+		granted, _ := jsonrpc.Get(n.Params, "notifications")
+		sub.acknowledged(readFilter(granted))
+		return
+	}
+	sub.memory.heard(n)
+	n.Params = withoutSubscription(raw(n.Params))
+	if sub.told && (Wants(sub.agreed, n) || sub.all && mcp.Foreign(n.Method)) {
+		sub.on(n)
+	}
+}
+
+// acknowledged tells what was agreed, the first time; later streams begin after
+// a gap.
+func (sub *subscription) acknowledged(f shim.Filter) {
+	if !sub.told {
+		sub.told, sub.agreed = true, f
+		sub.ready(f)
+		return
+	}
+	sub.memory.heard(shim.Notification{Method: mcp.NotifyToolsListChanged})
+	for _, n := range missed(sub.agreed) {
+		sub.on(n)
+	}
+}
+
+// withoutSubscription takes out the id of our own listen request.
+func withoutSubscription(params json.RawMessage) json.RawMessage {
+	if _, ok := jsonrpc.Get(params, "_meta", mcp.MetaSubscriptionID); !ok {
+		return params
+	}
+	out, err := jsonrpc.Delete(params, "_meta", mcp.MetaSubscriptionID)
+	if err != nil {
+		return params
+	}
+	meta, _ := jsonrpc.Get(out, "_meta")
+	for range jsonrpc.Members(meta) {
+		return out // there is more in it
+	}
+	if bare, err := jsonrpc.Delete(out, "_meta"); err == nil {
+		return bare
 	}
 	return out
+}
+
+// wireFilter is a filter as the protocol spells it.
+type wireFilter struct {
+	Tools     bool     `json:"toolsListChanged,omitempty"`
+	Prompts   bool     `json:"promptsListChanged,omitempty"`
+	Resources bool     `json:"resourcesListChanged,omitempty"`
+	URIs      []string `json:"resourceSubscriptions,omitempty"`
+}
+
+func listenParams(f shim.Filter) json.RawMessage {
+	b, _ := json.Marshal(struct {
+		Notifications wireFilter `json:"notifications"`
+	}{wireFilter{f.ToolsListChanged, f.PromptsListChanged, f.ResourcesListChanged, f.Resources}})
+	return b
+}
+
+func readFilter(granted json.RawMessage) shim.Filter {
+	var w wireFilter
+	_ = json.Unmarshal(granted, &w) // what cannot be read was not granted
+	return shim.Filter{ToolsListChanged: w.Tools, PromptsListChanged: w.Prompts, ResourcesListChanged: w.Resources, Resources: w.URIs}
 }

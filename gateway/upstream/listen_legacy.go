@@ -21,7 +21,7 @@ func (s *session) listen(ctx context.Context, f shim.Filter, ready func(shim.Fil
 	if err != nil {
 		return err
 	}
-	server := s.t.introduced(ctx, s.from)
+	server := s.t.memory.introduced(ctx, s.from)
 	if s.isOpen() || s.t.wire.cfg.Transport == nil {
 		l, err := s.open(ctx) // the stream may have found that the generation before is lost
 		if err != nil {
@@ -51,10 +51,10 @@ func (s *session) listen(ctx context.Context, f shim.Filter, ready func(shim.Fil
 
 // heard takes a notification that belongs to no call.
 func (s *session) heard(n shim.Notification) {
-	s.t.tools.changed(s.key, n.Method)
+	s.t.memory.listChanged(s.key, n.Method)
 	n.Params = raw(n.Params)
 	if !s.listeners.hear(n) && n.Method == mcp.NotifyElicitationComplete {
-		s.route.completed(n.Params)
+		s.calls.completed(n.Params)
 	}
 }
 

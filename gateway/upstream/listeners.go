@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"encoding/json"
 	"strings"
 	"sync"
 
@@ -113,4 +114,27 @@ func covers(uris []string, uri string) bool {
 		}
 	}
 	return false
+}
+
+// nothing reports whether a filter asks for nothing.
+func nothing(f shim.Filter) bool {
+	return !f.ToolsListChanged && !f.PromptsListChanged && !f.ResourcesListChanged && !f.Log && len(f.Resources) == 0
+}
+
+// missed are the notifications that tell a listener to look again after a gap.
+func missed(f shim.Filter) []shim.Notification {
+	var out []shim.Notification
+	add := func(ok bool, method string) {
+		if ok {
+			out = append(out, shim.Notification{Method: method})
+		}
+	}
+	add(f.ToolsListChanged, mcp.NotifyToolsListChanged)
+	add(f.PromptsListChanged, mcp.NotifyPromptsListChanged)
+	add(f.ResourcesListChanged, mcp.NotifyResourcesListChanged)
+	for _, uri := range f.Resources {
+		params := append(jsonrpc.AppendString([]byte(`{"uri":`), uri), '}')
+		out = append(out, shim.Notification{Method: mcp.NotifyResourceUpdated, Params: json.RawMessage(params)})
+	}
+	return out
 }

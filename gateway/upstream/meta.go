@@ -133,3 +133,11 @@ func may(s shim.Session, method string, params []byte) (code int64, ok bool) {
 	// An empty object means form alone (protocol.md 2.2).
 	return mcp.CodeInvalidParams, ability[1] == "form" && !has("elicitation", "url")
 }
+
+// raw copies bytes that are only valid until the next read.
+func raw(b []byte) json.RawMessage {
+	if b == nil {
+		return nil
+	}
+	return append(json.RawMessage(make([]byte, 0, len(b))), b...)
+}

@@ -2,48 +2,12 @@ package upstream
 
 import (
 	"context"
-	"encoding/json"
-	"net/http"
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/mcpheader"
 	"taskgate/shim"
 )
-
-// modernExchange puts a request in the words of a modern version: everything
-// that a legacy server knows from its session goes with it (protocol.md 2.2,
-// 2.4).
-func (w *wire) modernExchange(r shim.Request, sink shim.Sink, version string) *exchange {
-	x := w.exchange(target{era: mcp.Modern, version: version}, r, sink)
-	x.meta = append(make([]pair, 0, 8),
-		text(mcp.MetaProtocolVersion, version),
-		pair{mcp.MetaClientCapabilities, w.abilities(r)},
-		pair{mcp.MetaClientInfo, w.cfg.clientInfo(r.Session.ClientInfo)})
-	if x.level != "" {
-		x.meta = append(x.meta, text(mcp.MetaLogLevel, x.level))
-	}
-	x.header = make(http.Header, 4)
-	set(x.header, mcp.HeaderMethod, r.Method)
-	if member := mcp.NameParam(r.Method); member != "" {
-		// Out of the body and not out of r.Name: the server compares the two.
-		if name, ok := jsonrpc.GetString(r.Params, member); ok {
-			set(x.header, mcp.HeaderName, mcpheader.Encode(name))
-		}
-	}
-	return x
-}
-
-// abilities are the capabilities that a modern request declares. That the gateway takes tasks
-// is one of them, unless the operator wants none, or the call goes without (call.withoutTask);
-// who asks about a task has to declare it in any case (T3, T6).
-func (w *wire) abilities(r shim.Request) json.RawMessage {
-	caps := declared(r.Session.Capabilities)
-	if (w.cfg.Tasks == TasksNever || r.NoTask) && mcp.NameParam(r.Method) != "taskId" {
-		return caps
-	}
-	return jsonrpc.With(caps, json.RawMessage(`{}`), "extensions", mcp.ExtensionTasks)
-}
 
 // modern makes one attempt at a call.
 func (c *call) modern(ctx context.Context, v *verdict) (shim.Reply, error) {
@@ -53,24 +17,24 @@ func (c *call) modern(ctx context.Context, v *verdict) (shim.Reply, error) {
 	}
 	r.NoTask = c.withoutTask(ctx, tool)
 	x := c.h.wire.modernExchange(r, c.sink, v.version)
-	x.outside = c.h.tools
+	x.outside = c.h.memory
 	if r.Method == mcp.MethodToolsCall {
 		if c.h.wire.cfg.Tasks != TasksNever && !r.NoTask {
-			x.task = newServerTask(x, &taskMark{})
-			if c.offersTasks(ctx) {
-				x.task.naming = namedSoon
+			t := newServerTask(x, &taskMark{})
+			if x.task = t; c.offersTasks(ctx) {
+				t.naming = namedSoon
 			}
 		}
 		mirror(x, tool)
 	}
 	m, err := x.run(ctx)
-	if err == nil && x.task.id() != "" {
+	if err == nil && x.rec.taskID() != "" {
 		return taskReply(c.r, v.version, m)
 	}
 	rpc, refused := m.Error, false
 	if se, ok := err.(*statusError); ok {
 		rpc, refused = se.answer(), se.refusal()
-		c.h.eras.doubt(v, se)
+		c.h.memory.doubt(v, se)
 	}
 	switch {
 	case rpc != nil && r.NoTask && requiresTask(v, rpc):
@@ -101,27 +65,9 @@ func (c *call) modernError(v *verdict, rpc *jsonrpc.Error, refused bool) (shim.R
 		return c.proved(refused && listed, &notBegun{why: otherVersion, v: v, reply: reply})
 	}
 	if v.mute && code == mcp.CodeMethodNotFound {
-		c.h.eras.forget(v) // it never described itself, and now knows no method
+		c.h.memory.forget(v) // it never described itself, and now knows no method
 	}
 	return reply, nil
-}
-
-// modernFailure is the reply for an error of a modern server, whose code in its newest spelling
-// is code.
-func modernFailure(code int64, rpc *jsonrpc.Error) shim.Reply {
-	switch {
-	case code == mcp.CodeHeaderMismatch:
-		return ours(rpc, "the server and the gateway disagree about the headers of the call")
-	case code == mcp.CodeUnsupportedVersion:
-		return ours(rpc, "the server and the gateway have no protocol version in common")
-	case code == mcp.CodeMissingCapability:
-		e := rpcError(rpc)
-		e.Code = code
-		return shim.Reply{Error: e}
-	case mcp.Reserved(rpc.Code):
-		return ours(rpc, "the server answered with an error that is not for clients")
-	}
-	return shim.Reply{Error: rpcError(rpc)}
 }
 
 // withoutTask reports whether the call does not declare that the gateway takes tasks. A task has
@@ -138,11 +84,11 @@ func (c *call) withoutTask(ctx context.Context, tool Tool) bool {
 func (c *call) offersTasks(ctx context.Context) bool {
 	s := c.r.Session
 	s.Legacy = false // it says the same to clients of both eras
-	srv := c.h.eras.seen.find(clientsLike(ctx, s))
+	srv := c.h.memory.seen.Find(clientsLike(ctx, s))
 	if srv == nil {
 		return false
 	}
-	_, offers := jsonrpc.Get(srv.value.Capabilities, "extensions", mcp.ExtensionTasks)
+	_, offers := jsonrpc.Get(srv.Value.Capabilities, "extensions", mcp.ExtensionTasks)
 	return offers
 }
 
@@ -151,13 +97,6 @@ func (c *call) offersTasks(ctx context.Context) bool {
 func requiresTask(v *verdict, rpc *jsonrpc.Error) bool {
 	_, wants := jsonrpc.Get(rpc.Data, "requiredCapabilities", "extensions", mcp.ExtensionTasks)
 	return wants && mcp.CodeFrom(v.version, rpc.Code) == mcp.CodeMissingCapability
-}
-
-// learn notes that the server refuses the tool to who takes no tasks.
-func (t Tool) learn() {
-	if t.needsTask != nil {
-		t.needsTask.Store(true)
-	}
 }
 
 // tool is what the server lists of the tool that is called. Without that the call goes as it is:

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"taskgate/gateway/upstream/remember"
 	"taskgate/internal/jsonrpc"
 	"taskgate/shim"
 	"taskgate/shim/shimtest"
@@ -133,7 +134,7 @@ func TestToolCache(t *testing.T) {
 			h.Forget(ses)
 			_, _, _ = h.Tool(t.Context(), ses, "t")
 			lists(3)
-			pauseFor(t, leastFresh) // the server says ttlMs 0
+			pauseFor(t, remember.Least) // the server says ttlMs 0
 			_, _, _ = h.Tool(t.Context(), ses, "t")
 			lists(4)
 		})

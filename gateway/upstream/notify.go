@@ -38,7 +38,7 @@ func (x *exchange) heardProgress(params []byte) {
 		return
 	}
 	p := progressOf(params)
-	x.task.heard(p.Progress)
+	x.rec.heard(p.Progress)
 	x.rec.progress(p)
 }
 

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"taskgate/gateway/upstream/forward"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/work"
@@ -77,11 +78,12 @@ func (q *questions) start() (opened <-chan struct{}) {
 	if !x.asks || !askable(x.caller) {
 		return nil
 	}
-	if q.held = x.to.session != "" && !x.ses.t.support.none(); q.held {
-		_, opened = x.ses.get.want(q.caller)
+	if x.to.session != "" {
+		opened = x.calls.stream.need(q.caller)
+		q.held = opened != nil
 	}
-	if q.routed = q.held || x.task != nil && x.ses != nil; q.routed {
-		x.ses.route.add(x)
+	if q.routed = q.held || x.task != nil && x.calls != nil; q.routed {
+		x.calls.add(x)
 	}
 	return opened
 }
@@ -97,7 +99,7 @@ func (q *questions) quit() {
 	}
 	q.mu.Unlock()
 	if q.routed {
-		q.x.ses.route.remove(q.x)
+		q.x.calls.remove(q.x)
 	}
 	if q.end != nil {
 		q.end(errWithdrawn)
@@ -114,7 +116,7 @@ func (q *questions) quit() {
 		_ = q.post(waiting, nil, nil, errWithdrawn)
 	}
 	if q.held {
-		q.x.ses.get.unwant(linger)
+		q.x.calls.stream.done()
 	}
 }
 
@@ -226,7 +228,7 @@ func (q *questions) settle(asked []pending, answers []shim.Answer, failed error)
 // post gives the server the answers. A question that was withdrawn gets none.
 func (q *questions) post(asked []pending, gone map[string]bool, answers []shim.Answer, failed error) error {
 	if q.x.to.era == mcp.Modern {
-		return q.update(asked, gone, answers, failed)
+		return q.x.task.give(asked, gone, answers, failed)
 	}
 	for i, p := range asked {
 		if gone[string(p.ID)] || !p.OnGET && q.ctx.Err() != nil {
@@ -239,7 +241,7 @@ func (q *questions) post(asked []pending, gone map[string]bool, answers []shim.A
 		err := q.deliver(body)
 		switch {
 		case err == nil:
-		case p.OnGET, q.x.task.id() != "" && passing(err):
+		case p.OnGET, q.x.rec.taskID() != "" && passing(err):
 			q.x.w.log.Debug("answer to the server was not delivered", "err", err)
 		default:
 			q.x.end(&undelivered{err})
@@ -252,9 +254,9 @@ func (q *questions) post(asked []pending, gone map[string]bool, answers []shim.A
 // deliver posts a response, for a little while also when the call is over.
 func (q *questions) deliver(body []byte) error {
 	if q.ctx.Err() == nil {
-		return q.x.w.answer(q.ctx, usedFor(q.x.life, brought), q.x.to, body)
+		return q.x.w.answer(q.ctx, forward.For(q.x.life, forward.Brought), q.x.to, body)
 	}
-	ctx, cancel := outlive(usedFor(q.ctx, brought), cancelTimeout)
+	ctx, cancel := outlive(forward.For(q.ctx, forward.Brought), cancelTimeout)
 	defer cancel()
 	return q.x.w.answer(ctx, ctx, q.x.to, body)
 }
@@ -337,4 +339,72 @@ func questionsOf(asked []pending) []shim.Question {
 		q.Key, q.Method, q.Params = p.Key, p.Method, p.Params
 	}
 	return qs
+}
+
+// answer posts a response. It is tried again while ctx lasts, each time under life.
+func (w *wire) answer(ctx, life context.Context, to target, body []byte) error {
+	err := forward.Ready(life)
+	if err != nil {
+		return err
+	}
+	for try := range 3 {
+		if try > 0 {
+			if err := work.Pause(ctx, firstRetry<<try); err != nil {
+				return err
+			}
+		}
+		if err = w.tellSoon(life, to, body); err == nil {
+			return nil
+		}
+		if se, ok := err.(*statusError); ok && se.status < 500 && se.status != 429 {
+			return answerRefused(se)
+		}
+		if errors.Is(err, errSlow) && ctx.Err() == nil {
+			return fail(kindTimeout, "the server did not take the answer to its question", err)
+		}
+	}
+	return err
+}
+
+func answerRefused(se *statusError) error {
+	if se.lost() {
+		return se.upstream() // not as proof of anything about the call, which runs
+	}
+	return protocolError(fmt.Sprintf("the server refused the answer to its question with HTTP status %d", se.status), se)
+}
+
+// responseTo is the response to a question with the answer of that number, or without
+// one if there are fewer. It reports false for a checkpoint of somebody else, with an id
+// that is none.
+func responseTo(p pending, answers []shim.Answer, i int, failed error) (body []byte, ok bool) {
+	id, err := jsonrpc.ParseID(p.ID)
+	if err != nil {
+		return nil, false
+	}
+	var a shim.Answer
+	if i < len(answers) {
+		a = answers[i]
+	}
+	return response(id, p, a, failed), true
+}
+
+// response spells one answer as the JSON-RPC response that the server waits for.
+func response(id jsonrpc.ID, p pending, a shim.Answer, failed error) []byte {
+	switch {
+	case errors.Is(failed, shim.ErrNoAsk):
+		return refusal(id, mcp.CodeMethodNotFound, p.Method)
+	case failed == nil && a.Error != nil:
+		return jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: a.Error.Code, Message: a.Error.Message, Data: a.Error.Data})
+	case failed == nil && len(a.Result) > 0:
+		return jsonrpc.AppendResult(nil, id, a.Result)
+	}
+	return jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: mcp.CodeInternal, Message: "the client could not be asked"})
+}
+
+func refusal(id jsonrpc.ID, code int64, method string) []byte {
+	return jsonrpc.AppendError(nil, id, notSupported(code, method))
+}
+
+func notSupported(code int64, method string) *jsonrpc.Error {
+	return &jsonrpc.Error{Code: code, Message: "the client does not support " + method}
 }

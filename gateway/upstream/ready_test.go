@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"taskgate/gateway/upstream/forward"
 	"taskgate/shim"
 	"taskgate/shim/shimtest"
 	"taskgate/shim/shimtest/fake"
@@ -63,7 +64,7 @@ func (c *signedIn) Ready(ctx context.Context, _ bool) error {
 func newSignedIn(ctx context.Context) (*signedIn, context.Context) {
 	c := &signedIn{token: "Bearer old", next: make(chan struct{})}
 	close(c.next)
-	return c, WithForwarded(ctx, &Forwarded{Credential: c})
+	return c, forward.With(ctx, &forward.Parts{Credential: c})
 }
 
 // TestNothingGoesOutWithoutAToken: nothing is asked of the server while the token of a client that has

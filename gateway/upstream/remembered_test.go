@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskgate/gateway/upstream/remember"
 	"taskgate/internal/jsonrpc"
 	"taskgate/shim"
 	"taskgate/shim/shimtest/fake"
@@ -60,7 +61,7 @@ func asked(t *testing.T, s *fake.Server, method string, want int) {
 func TestDescriptionIsRenewed(t *testing.T) {
 	for mode, method := range introductions {
 		for ttl, fresh := range map[string]time.Duration{
-			"": defaultFresh, "0": leastFresh, "90000": 90 * time.Second, "1e99": mostFresh, "-1": defaultFresh, `"x"`: defaultFresh,
+			"": remember.Usual, "0": remember.Least, "90000": 90 * time.Second, "1e99": remember.Most, "-1": remember.Usual, `"x"`: remember.Usual,
 		} {
 			if mode != fake.Modern && ttl != "" {
 				continue
@@ -112,7 +113,7 @@ func TestDescriptionCannotBeRenewed(t *testing.T) {
 				if mode == fake.Modern { // or it would be taken for a legacy server
 					s.On("initialize", broken)
 				}
-				pauseFor(t, defaultFresh)
+				pauseFor(t, remember.Usual)
 				before := len(s.Seen(method))
 				for range 5 {
 					if got := says(t, h, shim.Session{Key: "a"}); got != want {
@@ -124,7 +125,7 @@ func TestDescriptionCannotBeRenewed(t *testing.T) {
 				}
 				s.On(method, nil)
 				legacyIntroduces(s, "new")
-				pauseFor(t, leastFresh)
+				pauseFor(t, remember.Least)
 				if got := says(t, h, shim.Session{Key: "a"}); got != "new" {
 					t.Errorf("mode %d, %s: afterwards %q", mode, name, got)
 				}
@@ -151,17 +152,17 @@ func TestRenewalIsSlow(t *testing.T) {
 				<-release
 				fake.Status(503, "", "")(x)
 			}
-			pauseFor(t, defaultFresh)
+			pauseFor(t, remember.Usual)
 			s.On(method, slowly)
 			s.On("tools/list", slowly)
 			begin := time.Now()
 			says(t, h, shim.Session{Key: "a"})
-			if took := time.Since(begin); took != renewWait {
+			if took := time.Since(begin); took != remember.Wait {
 				t.Errorf("mode %d: %s", mode, took)
 			}
 			begin = time.Now()
 			tool()
-			if took := time.Since(begin); took != renewWait {
+			if took := time.Since(begin); took != remember.Wait {
 				t.Errorf("mode %d: %s for the tools", mode, took)
 			}
 			close(release)
@@ -189,7 +190,7 @@ func TestRestartedServer(t *testing.T) {
 			}
 			_, _, _ = h.Tool(t.Context(), ses, "t")
 		}
-		pauseFor(t, leastFresh)
+		pauseFor(t, remember.Least)
 		s.LoseSessions()
 		legacyIntroduces(s, "new")
 		s.Tool("later", fake.Text("ok"))
@@ -217,7 +218,7 @@ func TestRestartedServer(t *testing.T) {
 			if got := says(t, h, b); got != want {
 				t.Errorf("%q, want %q", got, want)
 			}
-			pauseFor(t, leastFresh)
+			pauseFor(t, remember.Least)
 		}
 	})
 	// One that keeps no sessions is met when its words are old.
@@ -226,7 +227,7 @@ func TestRestartedServer(t *testing.T) {
 			s.Tool("t", fake.Text("ok"))
 			for _, word := range []string{"old", "new"} {
 				legacyIntroduces(s, word)
-				pauseFor(t, defaultFresh)
+				pauseFor(t, remember.Usual)
 				mustCall(t, h, in("a", ``))
 				if got := says(t, h, shim.Session{Key: "a"}); got != word {
 					t.Errorf("mode %d: %q", mode, got)
@@ -275,7 +276,7 @@ func TestListChangedRenews(t *testing.T) {
 				}
 				heard := make(chan struct{}, 16)
 				listening := make(chan struct{})
-				pauseFor(t, leastFresh-time.Second)
+				pauseFor(t, remember.Least-time.Second)
 				legacyIntroduces(s, "new")
 				s.Tool("later", fake.Text("ok"))
 				pauseFor(t, time.Second)
@@ -359,7 +360,7 @@ func TestRememberedIsBounded(t *testing.T) {
 		for i := range 2 * maxSeen {
 			says(t, h, shim.Session{Capabilities: json.RawMessage(fmt.Sprintf(`{"experimental":{"n":{"is":%d}}}`, i))})
 		}
-		if n := len(h.eras.seen.m); n != maxSeen {
+		if n := h.memory.seen.Len(); n != maxSeen {
 			t.Errorf("%d answers are kept, want %d", n, maxSeen)
 		}
 	})

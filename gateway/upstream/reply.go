@@ -1,14 +1,10 @@
 package upstream
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
-	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -114,70 +110,46 @@ func inputRequired(r shim.Request, reply shim.Reply) (shim.Reply, error) {
 	return reply, nil
 }
 
-func refusal(id jsonrpc.ID, code int64, method string) []byte {
-	return jsonrpc.AppendError(nil, id, notSupported(code, method))
-}
-
-func notSupported(code int64, method string) *jsonrpc.Error {
-	return &jsonrpc.Error{Code: code, Message: "the client does not support " + method}
-}
-
-// responseTo is the response to a question with the answer of that number, or without
-// one if there are fewer. It reports false for a checkpoint of somebody else, with an id
-// that is none.
-func responseTo(p pending, answers []shim.Answer, i int, failed error) (body []byte, ok bool) {
-	id, err := jsonrpc.ParseID(p.ID)
+// unrelated is an object without the related-task of its metadata, which names a task
+// that is not the client's (H14).
+func unrelated(obj []byte) []byte {
+	if _, ok := jsonrpc.Get(obj, "_meta", mcp.MetaRelatedTask); !ok {
+		return obj
+	}
+	out, err := jsonrpc.Delete(obj, "_meta", mcp.MetaRelatedTask)
 	if err != nil {
-		return nil, false
+		return obj
 	}
-	var a shim.Answer
-	if i < len(answers) {
-		a = answers[i]
+	meta, _ := jsonrpc.Get(out, "_meta")
+	for range jsonrpc.Members(meta) {
+		return out
 	}
-	return response(id, p, a, failed), true
+	if less, err := jsonrpc.Delete(out, "_meta"); err == nil {
+		return less
+	}
+	return out
 }
 
-// response spells one answer as the JSON-RPC response that the server waits for.
-func response(id jsonrpc.ID, p pending, a shim.Answer, failed error) []byte {
+// related is the id of the task that an object's metadata names.
+func related(obj []byte) string {
+	id, _ := jsonrpc.GetString(obj, "_meta", mcp.MetaRelatedTask, "taskId")
+	return id
+}
+
+// modernFailure is the reply for an error of a modern server, whose code in its newest spelling
+// is code.
+func modernFailure(code int64, rpc *jsonrpc.Error) shim.Reply {
 	switch {
-	case errors.Is(failed, shim.ErrNoAsk):
-		return refusal(id, mcp.CodeMethodNotFound, p.Method)
-	case failed == nil && a.Error != nil:
-		return jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: a.Error.Code, Message: a.Error.Message, Data: a.Error.Data})
-	case failed == nil && len(a.Result) > 0:
-		return jsonrpc.AppendResult(nil, id, a.Result)
+	case code == mcp.CodeHeaderMismatch:
+		return ours(rpc, "the server and the gateway disagree about the headers of the call")
+	case code == mcp.CodeUnsupportedVersion:
+		return ours(rpc, "the server and the gateway have no protocol version in common")
+	case code == mcp.CodeMissingCapability:
+		e := rpcError(rpc)
+		e.Code = code
+		return shim.Reply{Error: e}
+	case mcp.Reserved(rpc.Code):
+		return ours(rpc, "the server answered with an error that is not for clients")
 	}
-	return jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: mcp.CodeInternal, Message: "the client could not be asked"})
-}
-
-// answer posts a response. It is tried again while ctx lasts, each time under life.
-func (w *wire) answer(ctx, life context.Context, to target, body []byte) error {
-	err := ready(life)
-	if err != nil {
-		return err
-	}
-	for try := range 3 {
-		if try > 0 {
-			if err := work.Pause(ctx, firstRetry<<try); err != nil {
-				return err
-			}
-		}
-		if err = w.tellSoon(life, to, body); err == nil {
-			return nil
-		}
-		if se, ok := err.(*statusError); ok && se.status < 500 && se.status != 429 {
-			return answerRefused(se)
-		}
-		if errors.Is(err, errSlow) && ctx.Err() == nil {
-			return fail(kindTimeout, "the server did not take the answer to its question", err)
-		}
-	}
-	return err
-}
-
-func answerRefused(se *statusError) error {
-	if se.lost() {
-		return se.upstream() // not as proof of anything about the call, which runs
-	}
-	return protocolError(fmt.Sprintf("the server refused the answer to its question with HTTP status %d", se.status), se)
+	return shim.Reply{Error: rpcError(rpc)}
 }

@@ -2,14 +2,12 @@ package upstream
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"time"
 
+	"taskgate/gateway/upstream/forward"
 	"taskgate/internal/eventstream"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -22,74 +20,13 @@ import (
 const (
 	// maxTries is how many attempts in a row may fail, or end without an event and
 	// without the server having asked for polling.
-	maxTries   = 5
-	firstRetry = 500 * time.Millisecond // where the server names no time
-	maxRetry   = time.Minute            // whatever the server asks for
+	maxTries = 5
 	// A resumed stream that is silent is asked for again after this time, twice as
 	// long each time: server-everything 2026.8.31 replays on it what was said
 	// before, and says nothing new (protocol.md C 9).
 	firstQuiet = 5 * time.Second
 	maxQuiet   = 30 * time.Second
 )
-
-// Resume goes on with a call from a checkpoint, possibly one of another replica.
-// Nothing is sent to the server but a request for the rest of the stream, the
-// answers to open questions and, if ctx ends, the cancellation.
-// shim.ErrNotSent: the call was never announced. shim.ErrNotResumable: the
-// answer is out of reach, because the call had no resumable stream, or because
-// the server says so.
-func (h *HTTP) Resume(ctx context.Context, r shim.Request, cp json.RawMessage, s shim.Sink) (shim.Reply, error) {
-	if len(cp) == 0 {
-		return shim.Reply{}, shim.ErrNotSent
-	}
-	c, ok := decodeResumable(cp)
-	if !ok {
-		return shim.Reply{}, shim.ErrNotResumable
-	}
-	ctx = usedFor(ctx, later)
-	if err := h.wire.represented(ctx, r.Session); err != nil {
-		return shim.Reply{}, err
-	}
-	if s == nil {
-		s = discard{}
-	}
-	if c.sessionQuestion() {
-		return h.sessions.resumeSessionQuestion(ctx, r, c, s)
-	}
-	if c.Era == mcp.Modern.String() {
-		return h.resumeTask(ctx, r, c, s)
-	}
-	l := &link{gen: c.Generation, id: c.Session, version: c.Version}
-	ses := h.sessions.adopt(ctx, r.Session, l)
-	defer ses.release()
-	x := ses.exchange(l.target(), r, s)
-	x.id, x.rec.state, x.asks = c.ID, c, r.Rounds
-	if c.Task != nil {
-		x.task = newServerTask(x, c.Task)
-	}
-	err := x.resume(ctx)
-	if detached(ctx) && err != nil {
-		ses.retain()
-	}
-	if out, ok := errors.AsType[*outOfReach](err); ok {
-		if out.err.Kind == kindSession {
-			ses.lose(l)
-		} else {
-			_ = ses.verify(ctx, l)
-		}
-		return shim.Reply{}, fmt.Errorf("%w: %w", shim.ErrNotResumable, out.err)
-	}
-	if err != nil {
-		return shim.Reply{}, public(err)
-	}
-	return sessionReply(r.Method, x.answer)
-}
-
-// outOfReach: the server answered that it has nothing to replay.
-type outOfReach struct{ err *shim.UpstreamError }
-
-func (e *outOfReach) Error() string { return e.err.Error() }
-func (e *outOfReach) Unwrap() error { return e.err }
 
 // resume is run for a call that was sent before.
 func (x *exchange) resume(ctx context.Context) (err error) {
@@ -99,8 +36,8 @@ func (x *exchange) resume(ctx context.Context) (err error) {
 	defer func() { x.measure(ctx, err); x.endSpan(err) }()
 	x.res.resumed = true
 	for _, p := range x.rec.state.Pending {
-		if id, err := jsonrpc.ParseID(p.ID); err == nil && x.ses != nil {
-			x.ses.claim(id) // asked already: a replay of it is not another question
+		if id, err := jsonrpc.ParseID(p.ID); err == nil && x.calls != nil {
+			x.calls.claim(id) // asked already: a replay of it is not another question
 		}
 	}
 	x.reached.Store(true) // by whoever sent the call
@@ -109,9 +46,9 @@ func (x *exchange) resume(ctx context.Context) (err error) {
 	if err := ended(ctx); err != nil {
 		return err // begin tells the server of a cancellation
 	}
-	defer x.task.settleName()
+	defer x.settle()
 	x.asking.takeOver(x.rec.open())
-	if x.task.id() != "" {
+	if x.rec.taskID() != "" {
 		return x.task.resume(ctx)
 	}
 	in, err := x.res.reconnect(ctx, 0)
@@ -209,7 +146,7 @@ func (r *resumption) final(in *inbound, why error) error {
 	switch {
 	case errors.As(why, &ue), errors.As(why, &busy), errors.As(why, &tooLarge), context.Cause(r.x.life) != nil:
 		return why
-	case r.x.task.canDoWithout(why):
+	case r.x.canDoWithout(why):
 		return errBeside
 	case in != nil && in.events == nil:
 		return protocolError("the server answered another request than the one it was asked", why)
@@ -228,17 +165,9 @@ func (r *resumption) delay() time.Duration {
 	return max(r.retry, backoff(r.tries))
 }
 
-// backoff is how long to wait before the n-th attempt in a row, the first being
-// 1: half a second, doubled each time and spread, so that those who lost the
-// same server do not come back together.
-func backoff(n int) time.Duration {
-	d := min(firstRetry<<min(max(n-1, 0), 10), maxRetry)
-	return d/2 + rand.N(d/2+1)
-}
-
 // replay asks for what came after the last event.
 func (x *exchange) replay() (*inbound, error) {
-	ctx := usedFor(x.life, later)
+	ctx := forward.For(x.life, forward.Later)
 	if err := x.ready(ctx); err != nil {
 		return nil, err
 	}
@@ -273,7 +202,7 @@ func (r *resumption) refused(ctx context.Context, err error) error {
 	switch s := se.status; {
 	case se.lost():
 		return &outOfReach{se.upstream()}
-	case awaitsSignIn(usedFor(r.x.life, later), err):
+	case awaitsSignIn(forward.For(r.x.life, forward.Later), err):
 		return nil
 	case s == http.StatusUnauthorized, s == http.StatusForbidden:
 		return se.upstream()
@@ -283,4 +212,13 @@ func (r *resumption) refused(ctx context.Context, err error) error {
 		return nil
 	}
 	return &outOfReach{fail(kindClosed, "the server closed the stream before it answered, and cannot resume it", se)}
+}
+
+// errBeside: the stream of the call is over, and the task is followed without it.
+var errBeside = fail(kindClosed, "the server closed the stream of the call", errors.New("its task goes on"))
+
+// canDoWithout reports whether the end of a stream is no reason to look for the rest of it:
+// the task can be followed without.
+func (x *exchange) canDoWithout(why error) bool {
+	return x.rec.taskID() != "" && (why == errSilent || !x.rec.state.streamed())
 }

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskgate/gateway/upstream/forward"
 	"taskgate/internal/work"
 	"taskgate/shim"
 	"taskgate/shim/shimtest"
@@ -89,7 +90,7 @@ func TestResumeRefused(t *testing.T) {
 		{"404", fake.Status(404, "", ""), kindSession, 1},
 		{"405", fake.Status(405, "", ""), kindClosed, 1},
 		{"400", fake.RPCError(400, -32022, "m", `{"supported":["2026-07-28"]}`), kindClosed, 1},
-		{"401", fake.Status(401, "", ""), kindRefused, 1},
+		{"401", fake.Status(401, "", ""), forward.KindRefused, 1},
 		{"HTML", fake.HTML(), kindClosed, 1},
 		{"503", fake.Status(503, "", ""), kindClosed, maxTries},
 		{"409", fake.Status(409, "", ""), kindClosed, maxTries},

@@ -2,16 +2,16 @@ package upstream
 
 import (
 	"context"
+	"fmt"
 	"net/http"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/singleflight"
 
+	"taskgate/gateway/upstream/forward"
 	"taskgate/gateway/upstream/sse"
-	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/work"
 	"taskgate/shim"
@@ -28,23 +28,23 @@ type session struct {
 	listeners listeners
 	subs      subscribed
 	get       getStream
-	route     router
+	calls     sessionCalls
+	questions sessionQuestions
 	opening   singleflight.Group
 
-	mu      sync.Mutex
-	refs    int
-	own     bool // belongs to one call: ends with its last release
-	ended   bool // the client's session is over: ends with its last release
-	kept    bool // a detached call may be resumed in it: never deleted from here
-	gen     int64
-	cur     *link       // nil before the handshake
-	timer   *time.Timer // ends an idle session
-	claimed recent      // ids of the server's requests that were taken care of
-	level   string      // the log level that the client has set
-	lost    int64       // the latest generation that the server has lost
+	mu    sync.Mutex
+	refs  int
+	own   bool // belongs to one call: ends with its last release
+	ended bool // the client's session is over: ends with its last release
+	kept  bool // a detached call may be resumed in it: never deleted from here
+	gen   int64
+	cur   *link       // nil before the handshake
+	timer *time.Timer // ends an idle session
+	level string      // the log level that the client has set
+	lost  int64       // the latest generation that the server has lost
 
-	readyAt atomic.Int64              // when the server was told that its client is ready, in nanoseconds since 1970
-	carried atomic.Pointer[Forwarded] // by the latest request in it; nil for nothing
+	readyAt atomic.Int64                  // when the server was told that its client is ready, in nanoseconds since 1970
+	carried atomic.Pointer[forward.Parts] // by the latest request in it; nil for nothing
 
 	shared atomic.Bool // with other replicas (shared.go)
 	usage  *time.Timer // tells the store of a use; nil while there is none to tell
@@ -64,7 +64,7 @@ type link struct {
 func newSession(t *sessionTable, k sessionKey, s shim.Session) *session {
 	s.Capabilities, s.ClientInfo = raw(s.Capabilities), raw(s.ClientInfo) // a client's message is not kept
 	ses := &session{t: t, key: k, from: s}
-	ses.get.s, ses.route.s = ses, ses
+	ses.get.s, ses.calls.stream = ses, &ses.get
 	ses.subs.turn = make(chan struct{}, 1)
 	ses.shared.Store(t.shares.has(s) && !t.wire.local())
 	return ses
@@ -165,7 +165,7 @@ func (s *session) holds(id string) bool {
 
 // note remembers what a request carries.
 func (s *session) note(ctx context.Context) {
-	if f := forwardedOf(ctx); f != nil {
+	if f := forward.Of(ctx); f != nil {
 		s.carried.Store(f)
 	}
 }
@@ -174,7 +174,7 @@ func (s *session) note(ctx context.Context) {
 // apart is the same for all of them.
 func (s *session) carry(ctx context.Context) context.Context {
 	if f := s.carried.Load(); f != nil {
-		return usedFor(WithForwarded(ctx, f), later)
+		return forward.For(forward.With(ctx, f), forward.Later)
 	}
 	return ctx
 }
@@ -239,7 +239,7 @@ func (s *session) shake(ctx context.Context) (*link, error) {
 	s.mu.Lock()
 	if err == nil {
 		s.cur, s.kept = l, false // no call can be resumed in it yet
-		s.claimed = recent{}     // a new session may number its requests as the old one did
+		s.calls.forgetClaims()
 	}
 	anonymous := s.key.key == "" && !s.t.wire.cfg.Shared
 	over := s.unwanted()
@@ -317,58 +317,28 @@ func (s *session) verify(ctx context.Context, l *link) error {
 	return err
 }
 
-// claim reports whether this request of the server is new to the session, and
-// takes note of it: a resumed stream may repeat what another call has heard.
-func (s *session) claim(id jsonrpc.ID) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.claimed.add(id.Key())
-}
-
-// disclaim gives back what a call has claimed that was let go of before it had
-// answers: if it comes back to this replica, with a checkpoint from before the
-// questions, it hears them again.
-func (s *session) disclaim(questions []pending) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, q := range questions {
-		if id, err := jsonrpc.ParseID(q.ID); err == nil {
-			s.claimed.remove(id.Key())
-		}
+// sessionEnded measures a session; kind is that of an UpstreamError, "" if the gateway ends it.
+func (w *wire) sessionEnded(l *link, kind string) {
+	if !l.born.IsZero() && l.id != "" {
+		w.metrics.Session(context.Background(), max(0, time.Since(l.born)), l.version, kind)
 	}
 }
 
-// recent is a set of the ids seen last.
-type recent struct {
-	set  map[string]bool
-	ring []string
-	next int
+// deleteLink tells the server that a session is over (X11). Whether it cares (405 is
+// allowed) is its business.
+func (w *wire) deleteLink(ctx context.Context, l *link) {
+	req, err := w.request(ctx, http.MethodDelete, l.target(), nil)
+	if err == nil {
+		err = w.finish(req, target{})
+	}
+	if err != nil {
+		w.log.Debug("session was not deleted", "err", fmt.Sprint(err))
+	}
 }
 
-// maxRecent is how many request ids of a server a session remembers.
-const maxRecent = 1024
-
-func (r *recent) add(key string) bool {
-	if r.set[key] {
-		return false
-	}
-	if r.set == nil {
-		r.set = make(map[string]bool)
-	}
-	r.set[key] = true
-	if len(r.ring) < maxRecent {
-		r.ring = append(r.ring, key)
-		return true
-	}
-	delete(r.set, r.ring[r.next])
-	r.ring[r.next] = key
-	r.next = (r.next + 1) % maxRecent
-	return true
-}
-
-func (r *recent) remove(key string) {
-	if i := slices.Index(r.ring, key); i >= 0 {
-		r.ring[i] = ""
-	}
-	delete(r.set, key)
+// exchange puts a request in the words of one generation of the session.
+func (s *session) exchange(to target, r shim.Request, sink shim.Sink) *exchange {
+	x := s.t.wire.exchange(to, r, sink)
+	x.calls, x.outside = &s.calls, s
+	return x
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"taskgate/gateway/upstream/forward"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/work"
@@ -18,17 +19,8 @@ import (
 // work of its own, or in a call that another replica runs. In the session of a legacy
 // client there is somebody to ask: that client, on its own GET stream (design.md 0.16).
 
-// SessionAsker puts what a server asks outside of any call to the client that a session
-// belongs to. The checkpoint holds all that is needed to bring the answer back: whoever
-// takes it on goes on from there (HTTP.Resume), and an error says that nobody does.
-// shim.ErrNoAsk: this client cannot be asked now.
-type SessionAsker func(ctx context.Context, s shim.Session, q shim.Question, checkpoint json.RawMessage) error
-
-// OnSessionQuestion says how such questions are put. Without it they are refused.
-func (h *HTTP) OnSessionQuestion(f SessionAsker) { h.sessions.askSession.Store(&f) }
-
 // sessionQuestions are the questions of a session that belong to no call here, from when they are
-// heard until they are answered. The router owns it.
+// heard until they are answered. The session owns it.
 type sessionQuestions struct {
 	mu sync.Mutex
 	m  map[sessionQuestionKey]*sessionQuestion
@@ -118,7 +110,7 @@ func (s *session) askClient(ctx context.Context, to target, k sessionQuestionKey
 	p.Key = c.ID + "-q1"
 	c.Pending = []pending{p}
 	err := s.put(ctx, k, c)
-	if err == nil || s.route.questions.forget(k) { // resumeSessionQuestion has taken the question over, or the server has withdrawn it
+	if err == nil || s.questions.forget(k) { // resumeSessionQuestion has taken the question over, or the server has withdrawn it
 		return
 	}
 	if errors.Is(err, shim.ErrNoAsk) {
@@ -139,7 +131,7 @@ func (s *session) put(ctx context.Context, k sessionQuestionKey, c checkpoint) e
 		err := (*s.t.askSession.Load())(ctx, s.from, questionsOf(c.Pending)[0], c.encode())
 		held := errors.Is(err, shim.ErrNoAsk) && time.Since(time.Unix(0, s.readyAt.Load())) < holdFor
 		// Nobody wakes it: it looks by itself.
-		if !held || s.route.questions.isWithdrawn(k) || work.Pause(ctx, pause) != nil {
+		if !held || s.questions.isWithdrawn(k) || work.Pause(ctx, pause) != nil {
 			return err
 		}
 	}
@@ -155,10 +147,10 @@ func (t *sessionTable) resumeSessionQuestion(ctx context.Context, r shim.Request
 	ask, withdraw := context.WithCancelCause(ctx)
 	defer withdraw(nil)
 	if id, err := jsonrpc.ParseID(p.ID); err == nil {
-		s.claim(id)
+		s.calls.claim(id)
 		k := sessionQuestionKey{c.Session, id.Key()}
-		s.route.questions.ask(k, withdraw)
-		defer s.route.questions.forget(k)
+		s.questions.ask(k, withdraw)
+		defer s.questions.forget(k)
 	}
 	answers, err := sink.Ask(ask, questionsOf(c.Pending)...)
 	switch {
@@ -169,17 +161,12 @@ func (t *sessionTable) resumeSessionQuestion(ctx context.Context, r shim.Request
 		return shim.Reply{Result: json.RawMessage(`{}`)}, nil
 	}
 	if body, ok := responseTo(p, answers, 0, err); ok {
-		t.wire.answerSessionQuestion(usedFor(ctx, brought), l.target(), body)
+		t.wire.answerSessionQuestion(forward.For(ctx, forward.Brought), l.target(), body)
 	}
 	if err := ended(ctx); err != nil {
 		return shim.Reply{}, err
 	}
 	return shim.Reply{Result: json.RawMessage(`{}`)}, nil
-}
-
-// sessionQuestion reports whether a checkpoint is that of such a question.
-func (c *checkpoint) sessionQuestion() bool {
-	return c.SessionQuestion && c.Era == mcp.Legacy.String() && len(c.Pending) == 1
 }
 
 // answerSessionQuestion posts an answer that no call waits for. The server does.
@@ -199,3 +186,54 @@ func (w *wire) answerSessionQuestion(ctx context.Context, to target, body []byte
 func notPut(id jsonrpc.ID, why string) []byte {
 	return jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: mcp.CodeInternal, Message: why})
 }
+
+// ask finds out whom to ask what has come on the GET stream x: the newest call here, or
+// else the client of the session. The roots are those of the client: a call that ends does not
+// end that question.
+func (s *session) ask(ctx context.Context, x *exchange, m jsonrpc.Message) error {
+	client := s.t.askSession.Load() != nil && s.from.Shared && s.from.Key != ""
+	refused := notSupported(mcp.CodeMethodNotFound, m.Method)
+	if !client || m.Method != mcp.MethodRootsList {
+		if refused = s.calls.askCall(m); refused == nil {
+			return nil
+		}
+	}
+	if refused.Code == mcp.CodeInternal || !client {
+		return x.respond(ctx, jsonrpc.AppendError(nil, m.ID, refused)) // a call here asks too much, or there is nobody else
+	}
+	if code, ok := may(s.from, m.Method, m.Params); !ok {
+		return x.respond(ctx, refusal(m.ID, code, m.Method))
+	}
+	k := sessionQuestionKey{x.to.session, m.ID.Key()}
+	if !s.questions.add(k) {
+		return x.respond(ctx, notPut(m.ID, "too many questions wait that belong to no call"))
+	}
+	p := pending{ID: []byte(m.ID.Raw()), Method: m.Method, Params: raw(m.Params), OnGET: true}
+	s.pin()
+	if !s.t.work.Go(ctx, func(ctx context.Context) {
+		defer s.release()
+		s.askClient(ctx, x.to, k, m.ID, p)
+	}) {
+		s.questions.forget(k)
+		s.release()
+		return x.respond(ctx, notPut(m.ID, "the gateway is shutting down"))
+	}
+	return nil
+}
+
+// withdrawn hears that the server withdraws one of its requests, in a session of that id.
+func (s *session) withdrawn(session string, params []byte) {
+	raw, _ := jsonrpc.Get(params, "requestId")
+	if s.calls.cancelled(raw) {
+		return
+	}
+	if id, err := jsonrpc.ParseID(raw); err == nil {
+		s.questions.withdraw(sessionQuestionKey{session, id.Key()})
+	}
+}
+
+// SessionAsker puts what a server asks outside of any call to the client that a session
+// belongs to. The checkpoint holds all that is needed to bring the answer back: whoever
+// takes it on goes on from there (HTTP.Resume), and an error says that nobody does.
+// shim.ErrNoAsk: this client cannot be asked now.
+type SessionAsker func(ctx context.Context, s shim.Session, q shim.Question, checkpoint json.RawMessage) error

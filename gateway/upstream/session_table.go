@@ -7,60 +7,16 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"taskgate/internal/mcp"
 	"taskgate/internal/work"
 	"taskgate/shim"
 )
-
-// sessionKey names an upstream session: a legacy server fixes the abilities of
-// its client per session (protocol.md H4).
-type sessionKey struct {
-	key, caps string
-	mark      string // of the headers that go to the server (shim.Session)
-	token     string // of what is remembered only: by which token it was heard
-	legacy    bool   // the client began in the legacy era
-}
-
-// String is the key as a singleflight.Group takes it.
-func (k sessionKey) String() string {
-	s := k.key + "\n" + k.variant() + "\n" + k.token
-	if k.legacy {
-		return s + "\nlegacy"
-	}
-	return s
-}
-
-// of tells apart whom a server could answer otherwise, whatever they declare.
-func (k sessionKey) of() string { return k.mark + " " + k.token }
-
-// variant tells sessions under one key apart.
-func (k sessionKey) variant() string {
-	if k.mark == "" {
-		return k.caps
-	}
-	return k.caps + " " + k.mark
-}
-
-func keyOf(s shim.Session) sessionKey {
-	return sessionKey{key: s.Key, caps: fingerprint(s.Capabilities), mark: s.Mark, legacy: s.Legacy}
-}
-
-// clientsLike is what is remembered for all clients that hear the same of a server: those of
-// an era that declare the same. What a server says may depend on who asks: what goes to it of the
-// client's request tells them apart, too.
-func clientsLike(ctx context.Context, s shim.Session) sessionKey {
-	k := keyOf(s)
-	k.key, k.token = "", tokenMark(ctx)
-	return k
-}
 
 // sessionTable holds the legacy sessions with one server, and what all of them need.
 // The client owns it; mu guards m and closed.
 type sessionTable struct {
 	wire       *wire
 	work       *work.Background
-	eras       *eras
-	tools      *tools
+	memory     *memory
 	shares     shares
 	support    getSupport
 	askSession atomic.Pointer[SessionAsker]
@@ -137,8 +93,8 @@ func (t *sessionTable) find(ctx context.Context, s shim.Session) *session {
 func (t *sessionTable) adopt(ctx context.Context, s shim.Session, l *link) *session {
 	k := keyOf(s)
 	ses := newSession(t, k, s)
-	l.server = t.introduced(ctx, s) // a checkpoint does not say it
-	l.ready.Store(true)             // a call was sent in it
+	l.server = t.memory.introduced(ctx, s) // a checkpoint does not say it
+	l.ready.Store(true)                    // a call was sent in it
 	ses.cur, ses.gen = l, l.gen
 	ses.note(ctx)
 	t.mu.Lock()
@@ -151,15 +107,6 @@ func (t *sessionTable) adopt(ctx context.Context, s shim.Session, l *link) *sess
 	ses.kept = ses.own || !ses.shared.Load()
 	ses.pin()
 	return ses
-}
-
-// introduced is what the server says of itself in sessions like this one, as far as that is
-// known.
-func (t *sessionTable) introduced(ctx context.Context, s shim.Session) Server {
-	if srv := t.eras.seen.find(clientsLike(ctx, s)); srv != nil && srv.value.Era == mcp.Legacy {
-		return srv.value
-	}
-	return Server{}
 }
 
 // share keeps a session under its key, for all calls, if it is the first one.

@@ -11,24 +11,6 @@ import (
 	"taskgate/shim"
 )
 
-// Sessions keeps what replicas share of upstream sessions, so that a client session
-// has one upstream session whichever replica it uses (design.md 0.16). A state is
-// opaque to it. It speaks of standard types only, so that a store can implement it
-// that does not know this package.
-type Sessions interface {
-	// Load returns the state under a key and its revision; 0 says there is none. It counts as
-	// a use of the session.
-	Load(ctx context.Context, key string) (state []byte, rev int64, err error)
-
-	// Swap stores a state where the revision still is rev, and returns the new one;
-	// 0 if it has moved on. With rev 0 there must be none yet.
-	Swap(ctx context.Context, key string, rev int64, state []byte) (int64, error)
-
-	// End removes the state of a session that no replica has used for so long, and returns
-	// it; nil if there is none.
-	End(ctx context.Context, key string, idle time.Duration) (state []byte, err error)
-}
-
 const (
 	// usesPerIdle is how often a replica tells of its use of a session in the time after
 	// which an idle one ends.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"taskgate/gateway/upstream/forward"
 	"taskgate/shim"
 	"taskgate/shim/shimtest"
 )
@@ -215,7 +216,7 @@ func TestSSEBecomesAnother(t *testing.T) {
 
 // TestSSERefused: what a server says to the GET is what a client hears, in the words of HTTP.
 func TestSSERefused(t *testing.T) {
-	for status, kind := range map[int]string{401: kindRefused, 503: kindOverloaded, 404: kindProtocol, 302: kindProtocol, 500: kindProtocol} {
+	for status, kind := range map[int]string{401: forward.KindRefused, 503: kindOverloaded, 404: kindProtocol, 302: kindProtocol, 500: kindProtocol} {
 		web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
 		h := newTestClient(t, Config{URL: web.URL, Way: WaySSE})
 		_, err := h.Call(t.Context(), shimtest.Tool("echo", "k"), nil)

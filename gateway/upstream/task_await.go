@@ -6,9 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"time"
 
+	"taskgate/gateway/upstream/forward"
 	"taskgate/internal/budget"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -43,23 +43,10 @@ func (t *serverTask) poll() time.Duration {
 	return min(max(time.Duration(min(t.mark.Poll, pollMost.Milliseconds()))*time.Millisecond, pollLeast), pollMost)
 }
 
-// errBeside: the stream of the call is over, and the task is followed without it.
-var errBeside = fail(kindClosed, "the server closed the stream of the call", errors.New("its task goes on"))
-
-// passing reports whether an error is one of the connection, which leaves the task as
-// it is.
-func passing(err error) bool {
-	if se, ok := err.(*statusError); ok {
-		return se.status >= 500 || se.status == http.StatusTooManyRequests || se.status == http.StatusRequestTimeout
-	}
-	ue, ok := errors.AsType[*shim.UpstreamError](err)
-	return ok && (ue.Kind == kindClosed || ue.Kind == kindUnreachable || ue.Kind == kindOverloaded)
-}
-
 // resume follows the task of a call that was sent before, perhaps by another replica.
 func (t *serverTask) resume(ctx context.Context) error {
 	t.x.allowQuestions(ctx)
-	t.settleName()
+	t.settle()
 	return t.await(ctx)
 }
 
@@ -71,9 +58,8 @@ func (t *serverTask) await(ctx context.Context) error {
 	if x.to.era == mcp.Modern {
 		return t.follow(ctx)
 	}
-	if x.to.session != "" && !x.ses.t.support.none() { // there its progress may come, now that the call is answered
-		x.ses.get.want(ctx)
-		defer x.ses.get.unwant(linger)
+	if x.to.session != "" && x.calls.stream.need(ctx) != nil { // there its progress may come, now that the call is answered
+		defer x.calls.stream.done()
 	}
 	for tries := 1; ; tries++ {
 		err := t.result(ctx)
@@ -224,7 +210,7 @@ func (v taskView) cancelled() *jsonrpc.Error {
 
 // look asks how the task stands.
 func (t *serverTask) look(ctx context.Context) (taskView, error) {
-	ctx = usedFor(ctx, later)
+	ctx = forward.For(ctx, forward.Later)
 	m, err := t.query(ctx, mcp.MethodTasksGet, t.named())
 	for awaitsSignIn(ctx, err) {
 		if err := t.x.ready(ctx); err != nil {
@@ -243,7 +229,7 @@ func (t *serverTask) look(ctx context.Context) (taskView, error) {
 // before it is returned. The answer may be large, so it is the silence of the server that is
 // bounded: an answer may be lost on any transport.
 func (t *serverTask) query(ctx context.Context, method string, params []byte) (jsonrpc.Message, error) {
-	y := t.request(method, params)
+	y := t.x.beside(method, params)
 	y.unseen, y.patience = true, t.x.w.cfg.StartTimeout
 	m, err := y.run(budget.With(ctx, nil))
 	if se, ok := err.(*statusError); ok && se.answer() != nil && !se.lost() {
@@ -252,22 +238,9 @@ func (t *serverTask) query(ctx context.Context, method string, params []byte) (j
 	return m, err
 }
 
-// request is a request about the task, beside the call.
-func (t *serverTask) request(method string, params []byte) *exchange {
-	var y *exchange
-	if t.x.to.era == mcp.Modern {
-		y = t.x.w.modernExchange(shim.Request{Method: method, Params: params, Session: t.x.caller}, discard{}, t.x.to.version)
-		y.outside = t.x.outside
-	} else {
-		y = t.x.ses.exchange(t.x.to, shim.Request{Method: method, Params: params}, discard{})
-	}
-	y.uncancelled = true
-	return y
-}
-
 // named are params with the task's id.
 func (t *serverTask) named() []byte {
-	return append(jsonrpc.AppendString([]byte(`{"taskId":`), t.id()), '}')
+	return append(jsonrpc.AppendString([]byte(`{"taskId":`), t.x.rec.taskID()), '}')
 }
 
 // result asks for the outcome, and hears what the server says until it is there.
@@ -301,7 +274,7 @@ func (t *serverTask) open(ctx context.Context) (*inbound, error) {
 	x.setID(id)
 	x.rec.amend(func(c *checkpoint) { c.Last, t.mark.Wait = "", id })
 	x.rec.unnoted = false
-	in, err := x.post(usedFor(x.life, later), jsonrpc.AppendRequest(nil, jsonrpc.StringID(id), mcp.MethodTasksResult, t.named()))
+	in, err := x.post(forward.For(x.life, forward.Later), jsonrpc.AppendRequest(nil, jsonrpc.StringID(id), mcp.MethodTasksResult, t.named()))
 	if err != nil {
 		return nil, x.fault(ctx, err)
 	}
@@ -315,15 +288,6 @@ func (x *exchange) setID(id string) {
 	x.id = id
 }
 
-// canDoWithout reports whether the end of a stream is no reason to look for the rest of it:
-// the task can be followed without.
-func (t *serverTask) canDoWithout(why error) bool {
-	if t.id() == "" {
-		return false
-	}
-	return why == errSilent || !t.x.rec.state.streamed()
-}
-
 // namedSoon is how long a cancelled call of a modern server with tasks waits for the name of a
 // task. Only then does the connection end, which is how such a server hears of the cancellation.
 const namedSoon = 500 * time.Millisecond
@@ -332,9 +296,6 @@ const namedSoon = 500 * time.Millisecond
 // is just making is waited for a little: nobody could end it later. It reports false if the call
 // is no task that is known.
 func (t *serverTask) cancel(ctx context.Context) bool {
-	if t == nil {
-		return false
-	}
 	timer := time.NewTimer(t.naming)
 	defer timer.Stop()
 	// The answer to the call wakes it; after the timer the call is cancelled as one without a task.
@@ -342,7 +303,7 @@ func (t *serverTask) cancel(ctx context.Context) bool {
 	case <-t.settled:
 	case <-timer.C:
 	}
-	if t.id() == "" {
+	if t.x.rec.taskID() == "" {
 		return false
 	}
 	t.abandon(ctx)
@@ -353,9 +314,9 @@ func (t *serverTask) cancel(ctx context.Context) bool {
 // that the task may be over.
 func (t *serverTask) abandon(ctx context.Context) {
 	t.given.Do(func() {
-		ctx, cancel := outlive(usedFor(ctx, brought), cancelTimeout)
+		ctx, cancel := outlive(forward.For(ctx, forward.Brought), cancelTimeout)
 		defer cancel()
-		if _, err := t.request(mcp.MethodTasksCancel, t.named()).run(ctx); err != nil {
+		if _, err := t.x.beside(mcp.MethodTasksCancel, t.named()).run(ctx); err != nil {
 			t.x.w.log.Debug("cancellation was not delivered", "err", err)
 		}
 	})

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 
+	"taskgate/gateway/upstream/forward"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/work"
@@ -124,13 +125,6 @@ func (t *serverTask) completed(result json.RawMessage) error {
 	return nil
 }
 
-// heard notes how far the progress of the call has come, before it was a task of the server.
-func (t *serverTask) heard(n float64) {
-	if t != nil {
-		t.x.rec.amend(func(*checkpoint) { t.mark.Told = max(t.mark.Told, n) })
-	}
-}
-
 // tell hands on a new status message, as progress of the call: that is what it is made of
 // (T44). The server counts no progress any more, so it is counted here.
 func (t *serverTask) tell(message string) {
@@ -184,14 +178,9 @@ func (t *serverTask) asks(v taskView) error {
 	return nil
 }
 
-// forget makes a question one that was not put yet.
-func (m *taskMark) forget(key string) {
-	m.Keys = slices.DeleteFunc(slices.Clone(m.Keys), func(k string) bool { return k == key })
-}
-
-// update gives a modern server the answers to what its task asks, all of them together. One
-// that was withdrawn has none.
-func (q *questions) update(asked []pending, gone map[string]bool, answers []shim.Answer, failed error) error {
+// give gives a modern server the answers to what its task asks, all of them together.
+func (t *serverTask) give(asked []pending, gone map[string]bool, answers []shim.Answer, failed error) error {
+	q := &t.x.asking
 	if q.ctx.Err() != nil {
 		return nil // the server learns of the end of the call, or somebody else goes on with it
 	}
@@ -202,7 +191,7 @@ func (q *questions) update(asked []pending, gone map[string]bool, answers []shim
 		}
 		result, why := inputResponse(p, answers, i, failed)
 		if why != nil {
-			q.x.end(why)
+			t.x.end(why)
 			return why
 		}
 		name, _ := jsonrpc.String(p.ID)
@@ -211,9 +200,9 @@ func (q *questions) update(asked []pending, gone map[string]bool, answers []shim
 	if len(given) == 0 {
 		return nil
 	}
-	err := q.x.task.update(q.ctx, given)
+	err := t.update(q.ctx, given)
 	if err != nil {
-		q.x.end(&undelivered{err})
+		t.x.end(&undelivered{err})
 	}
 	return err
 }
@@ -235,7 +224,7 @@ func inputResponse(p pending, answers []shim.Answer, i int, failed error) (json.
 
 // update delivers answers. They may be sent again: the server takes each key once (T36).
 func (t *serverTask) update(ctx context.Context, answers map[string]json.RawMessage) error {
-	ctx = usedFor(ctx, brought)
+	ctx = forward.For(ctx, forward.Brought)
 	params := retried(t.named(), &shim.Retry{Answers: answers})
 	for tries := 1; ; tries++ {
 		m, err := t.query(ctx, mcp.MethodTasksUpdate, params)
@@ -263,28 +252,4 @@ func (t *serverTask) refused(ctx context.Context, rpc *jsonrpc.Error) error {
 		return nil
 	}
 	return protocolError("the server refused the answer to its question", fmt.Errorf("JSON-RPC error %d", rpc.Code))
-}
-
-// taskReply is the reply of a call that has become a task of a modern server.
-func taskReply(r shim.Request, version string, m jsonrpc.Message) (shim.Reply, error) {
-	if m.Error != nil {
-		return modernFailure(mcp.CodeFrom(version, m.Error.Code), m.Error), nil
-	}
-	return modernReply(r, m)
-}
-
-// resumeTask goes on with a call that has become a task of a modern server.
-func (h *HTTP) resumeTask(ctx context.Context, r shim.Request, c checkpoint, s shim.Sink) (shim.Reply, error) {
-	x := h.wire.modernExchange(r, s, c.Version)
-	x.outside, x.asks = h.tools, r.Rounds
-	x.id, x.rec.state = c.ID, c
-	x.task = newServerTask(x, c.Task)
-	err := x.resume(ctx)
-	if out, ok := errors.AsType[*outOfReach](err); ok {
-		return shim.Reply{}, fmt.Errorf("%w: %w", shim.ErrNotResumable, out.err)
-	}
-	if err != nil {
-		return shim.Reply{}, public(err)
-	}
-	return taskReply(r, c.Version, x.answer)
 }

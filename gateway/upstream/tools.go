@@ -4,30 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"sync/atomic"
 	"time"
 
+	"taskgate/gateway/upstream/forward"
+	"taskgate/gateway/upstream/remember"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
-	"taskgate/internal/mcpheader"
 	"taskgate/shim"
 )
-
-// Tool is one entry of a server's tools list.
-type Tool struct {
-	// Raw is the Tool object as received.
-	Raw json.RawMessage
-	// Params are the arguments that a modern call mirrors in headers.
-	Params []mcpheader.Param
-	// Invalid says why an HTTP client must drop this tool from a modern server's
-	// list (protocol.md 2.4); nil for a sound one.
-	Invalid error
-	// Missing says that the server's list does not have it.
-	Missing bool
-	// needsTask is whether the server has refused it to who takes no tasks (T5), since it was
-	// listed; nil for a tool that is not listed.
-	needsTask *atomic.Bool
-}
 
 const (
 	// toolsMinAge is the least time between two lists for the sake of a name that
@@ -43,7 +27,7 @@ const (
 // headers is refused before it begins, and repeated. The client owns it.
 type tools struct {
 	client *HTTP
-	lists  remembered[map[string]Tool]
+	memory *memory
 }
 
 // listPatience is how long a call waits for a list: it can go without, and the next one has it.
@@ -58,17 +42,17 @@ func (t *tools) find(ctx context.Context, s shim.Session, name string) (Tool, bo
 	ctx, cancel := context.WithTimeoutCause(ctx, listPatience, errSlowList)
 	defer cancel()
 	read := func(ctx context.Context) (map[string]Tool, time.Duration, error) { return t.all(ctx, s) }
-	list, err := t.lists.get(ctx, k, renewWait, read)
-	if list != nil && time.Since(list.at) >= toolsMinAge {
-		if _, ok := list.value[name]; !ok { // it may be new
-			t.lists.doubt(0, func(other sessionKey) bool { return other == k })
-			list, err = t.lists.get(ctx, k, 0, read)
+	list, err := t.memory.lists.Get(ctx, k, remember.Wait, read)
+	if list != nil && time.Since(list.At) >= toolsMinAge {
+		if _, ok := list.Value[name]; !ok { // it may be new
+			t.memory.lists.Doubt(0, func(other sessionKey) bool { return other == k })
+			list, err = t.memory.lists.Get(ctx, k, 0, read)
 		}
 	}
 	if list == nil {
 		return Tool{}, false, public(err)
 	}
-	tool, ok := list.value[name]
+	tool, ok := list.Value[name]
 	if !ok && err != nil {
 		return Tool{}, false, public(err)
 	}
@@ -82,41 +66,7 @@ func (t *tools) key(ctx context.Context, s shim.Session) (sessionKey, error) {
 	if err == nil && era == mcp.Legacy {
 		return keyOf(s), nil
 	}
-	return sessionKey{caps: fingerprint(s.Capabilities), mark: s.Mark, token: tokenMark(ctx)}, err
-}
-
-// forget has the list that a session sees be read again.
-func (t *tools) forget(s shim.Session) {
-	caps := fingerprint(s.Capabilities)
-	t.lists.doubt(0, func(k sessionKey) bool { return k.caps == caps && (k.key == "" || k.key == s.Key) })
-}
-
-// changed takes a notification in a session with a legacy server: a list of it has changed, and
-// perhaps what it says of itself.
-func (t *tools) changed(k sessionKey, method string) {
-	if method == mcp.NotifyToolsListChanged {
-		t.lists.doubt(0, func(other sessionKey) bool { return other == k })
-	}
-	t.listChanged(method)
-}
-
-// heard takes a notification of a modern server, which means all of its clients.
-func (t *tools) heard(n shim.Notification) {
-	if n.Method == mcp.NotifyToolsListChanged {
-		t.lists.doubt(0, every)
-	}
-	t.listChanged(n.Method)
-}
-
-func (t *tools) listChanged(method string) {
-	switch method {
-	case mcp.NotifyToolsListChanged, mcp.NotifyPromptsListChanged, mcp.NotifyResourcesListChanged:
-		t.client.eras.seen.doubt(leastFresh, every)
-	}
-}
-
-func (t *tools) endSession(key string) {
-	t.lists.drop(func(k sessionKey) bool { return k.key == key })
+	return sessionKey{caps: fingerprint(s.Capabilities), mark: s.Mark, token: forward.TokenMark(ctx)}, err
 }
 
 // all reads all pages of the list. A legacy session stays the same for
@@ -126,7 +76,7 @@ func (t *tools) all(ctx context.Context, s shim.Session) (map[string]Tool, time.
 	defer cancel()
 	byName := make(map[string]Tool)
 	var params json.RawMessage
-	fresh := mostFresh
+	fresh := remember.Most
 	for range maxPages {
 		reply, err := t.client.Call(ctx, shim.Request{Method: mcp.MethodToolsList, Params: params, Session: s}, nil)
 		if err != nil {
@@ -135,7 +85,7 @@ func (t *tools) all(ctx context.Context, s shim.Session) (map[string]Tool, time.
 		if reply.Error != nil {
 			return nil, 0, protocolError("the server does not list its tools", reply.Error)
 		}
-		fresh = min(fresh, freshness(reply.Result))
+		fresh = min(fresh, remember.Freshness(reply.Result))
 		list, _ := jsonrpc.Get(reply.Result, "tools")
 		for raw := range jsonrpc.Elements(list) {
 			name, tool := readTool(raw)
@@ -152,11 +102,3 @@ func (t *tools) all(ctx context.Context, s shim.Session) (map[string]Tool, time.
 
 // errSlowList: the list is on its way.
 var errSlowList = fail(kindTimeout, "the server does not list its tools in time", nil)
-
-func readTool(raw json.RawMessage) (string, Tool) {
-	name, _ := jsonrpc.GetString(raw, "name")
-	schema, _ := jsonrpc.Get(raw, "inputSchema")
-	t := Tool{Raw: raw, needsTask: new(atomic.Bool)}
-	t.Params, t.Invalid = mcpheader.Params(schema)
-	return name, t
-}

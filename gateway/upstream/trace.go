@@ -185,19 +185,3 @@ func label(err error) string {
 	}
 	return "cancelled"
 }
-
-// fixedAttrs are the attributes of every span of one upstream.
-func fixedAttrs(c Config, req *http.Request) []attribute.KeyValue {
-	if c.Transport != nil {
-		return []attribute.KeyValue{semconv.Upstream.String(c.Name), semconv.Transport.String(semconv.TransportPipe)}
-	}
-	attrs := []attribute.KeyValue{
-		semconv.Upstream.String(c.Name),
-		semconv.Transport.String(semconv.TransportTCP),
-		semconv.ServerAddress.String(req.URL.Hostname()),
-	}
-	if port, err := strconv.Atoi(req.URL.Port()); err == nil {
-		attrs = append(attrs, semconv.ServerPort.Int(port))
-	}
-	return attrs
-}

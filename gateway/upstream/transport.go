@@ -5,10 +5,15 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"time"
 
+	"taskgate/gateway/upstream/forward"
 	"taskgate/gateway/upstream/sse"
+	"taskgate/internal/semconv"
 	"taskgate/shim"
+
+	"go.opentelemetry.io/otel/attribute"
 )
 
 // connectTimeout bounds dialling and the TLS handshake, each: a server that takes longer is
@@ -89,10 +94,10 @@ func CallerOf(ctx context.Context) shim.Session {
 // the log names the upstream anyway.
 func (w *wire) do(req *http.Request) (*http.Response, error) {
 	resp, err := w.client.Do(req)
-	noteAnswer(req, resp)
-	if next := renewed(req, resp); next != nil {
+	forward.Answered(req, resp)
+	if next := forward.Renewed(req, resp); next != nil {
 		resp, err = w.client.Do(next)
-		noteAnswer(next, resp)
+		forward.Answered(next, resp)
 	}
 	if ue, ok := err.(*url.Error); ok {
 		err = ue.Err
@@ -133,4 +138,27 @@ func hostPort(u *url.URL) string {
 		port = "80"
 	}
 	return net.JoinHostPort(u.Hostname(), port)
+}
+
+// fixedAttrs are the attributes of every span of one upstream.
+func fixedAttrs(c Config, req *http.Request) []attribute.KeyValue {
+	if c.Transport != nil {
+		return []attribute.KeyValue{semconv.Upstream.String(c.Name), semconv.Transport.String(semconv.TransportPipe)}
+	}
+	attrs := []attribute.KeyValue{
+		semconv.Upstream.String(c.Name),
+		semconv.Transport.String(semconv.TransportTCP),
+		semconv.ServerAddress.String(req.URL.Hostname()),
+	}
+	if port, err := strconv.Atoi(req.URL.Port()); err == nil {
+		attrs = append(attrs, semconv.ServerPort.Int(port))
+	}
+	return attrs
+}
+
+// awaitsSignIn reports whether a request is to be made again once the owner of its call has another
+// token: the server has not taken the one that went out, and no client is there to be told.
+func awaitsSignIn(ctx context.Context, err error) bool {
+	se, ok := err.(*statusError)
+	return ok && se.status == http.StatusUnauthorized && forward.AwaitsSignIn(ctx)
 }

@@ -3,9 +3,9 @@ package upstream
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"mime"
 	"net/http"
 	"net/url"
@@ -17,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 
+	"taskgate/gateway/upstream/forward"
 	"taskgate/gateway/upstream/sse"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -93,7 +94,7 @@ func (w *wire) request(ctx context.Context, method string, to target, body []byt
 	for name, values := range w.cfg.Headers {
 		req.Header[http.CanonicalHeaderKey(name)] = values
 	}
-	w.forward(req)
+	forward.Write(req)
 	set(req.Header, "Accept", mcp.TypeAccept)
 	if body != nil {
 		set(req.Header, "Content-Type", mcp.TypeJSON)
@@ -150,17 +151,17 @@ func drain(body io.Reader) { _, _ = io.CopyN(io.Discard, body, 4<<10) }
 
 // accept looks at the head of a response to a request: JSON and event streams
 // become readable, everything else is a *statusError.
-func (w *wire) accept(resp *http.Response, x *exchange) (*inbound, error) {
+func (w *wire) accept(resp *http.Response, to target, r *reading) (*inbound, error) {
 	if resp.StatusCode/100 != 2 {
 		defer resp.Body.Close()
-		return nil, readStatus(resp, x.id, x.to.session != "")
+		return nil, readStatus(resp, r.id, to.session != "")
 	}
 	se := &statusError{status: resp.StatusCode}
 	switch kind := mediaType(resp.Header); {
 	case kind == mcp.TypeSSE && resp.StatusCode == http.StatusOK:
-		return newStream(resp.Body, w.cfg.MaxResult, x), nil
+		return newStream(resp.Body, w.cfg.MaxResult, r), nil
 	case kind == mcp.TypeJSON && resp.StatusCode == http.StatusOK:
-		return readJSON(resp, w.cfg.MaxResult, x)
+		return readJSON(resp, w.cfg.MaxResult, r)
 	case resp.StatusCode == http.StatusAccepted || resp.StatusCode == http.StatusNoContent:
 		se.reason = "it accepted a request without answering it"
 	case kind == "":
@@ -191,7 +192,7 @@ func mediaType(h http.Header) string {
 func readStatus(resp *http.Response, id string, session bool) error {
 	e := &statusError{status: resp.StatusCode, session: session}
 	e.retryAfter = retryAfter(resp.Header.Get("Retry-After"), time.Now())
-	e.refused(resp)
+	e.challenges, e.token = forward.Challenge(resp)
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
 	if err != nil || len(body) == 0 {
 		return e
@@ -206,27 +207,31 @@ func readStatus(resp *http.Response, id string, session bool) error {
 	return e
 }
 
-// sessionEnded measures a session; kind is that of an UpstreamError, "" if the gateway ends it.
-func (w *wire) sessionEnded(l *link, kind string) {
-	if !l.born.IsZero() && l.id != "" {
-		w.metrics.Session(context.Background(), max(0, time.Since(l.born)), l.version, kind)
-	}
-}
-
-// deleteLink tells the server that a session is over (X11). Whether it cares (405 is
-// allowed) is its business.
-func (w *wire) deleteLink(ctx context.Context, l *link) {
-	req, err := w.request(ctx, http.MethodDelete, l.target(), nil)
-	if err == nil {
-		err = w.finish(req, target{})
-	}
-	if err != nil {
-		w.log.Debug("session was not deleted", "err", fmt.Sprint(err))
-	}
-}
-
 // outlive bounds a message that nobody waits for: a cancellation, the end of a session.
 // It outlives the request that it is about.
 func outlive(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), d)
+}
+
+// target says in which words a request is put: of which version, in which
+// session.
+type target struct {
+	era     mcp.Era
+	version string // "" before it is negotiated
+	session string // legacy; "" for none
+	gen     int64
+}
+
+// The pauses between attempts.
+const (
+	firstRetry = 500 * time.Millisecond // where the server names no time
+	maxRetry   = time.Minute            // whatever the server asks for
+)
+
+// backoff is how long to wait before the n-th attempt in a row, the first being
+// 1: half a second, doubled each time and spread, so that those who lost the
+// same server do not come back together.
+func backoff(n int) time.Duration {
+	d := min(firstRetry<<min(max(n-1, 0), 10), maxRetry)
+	return d/2 + rand.N(d/2+1)
 }

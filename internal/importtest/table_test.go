@@ -7,18 +7,18 @@ package importtest
 // The direction is: cmd wires, gateway speaks, shim decides, redisstore
 // remembers. No arrow goes back, and none runs between redisstore and gateway.
 var imports = map[string][]string{
-	"cmd/taskgate": {"gateway", "gateway/auth", "gateway/config", "gateway/sealed", "gateway/stdio", "gateway/upstream", "gateway/upstream/stdio", "redisstore", "shim", "internal/budget", "internal/metrics", "internal/semconv", "internal/work"},
+	"cmd/taskgate": {"gateway", "gateway/auth", "gateway/config", "gateway/sealed", "gateway/stdio", "gateway/upstream", "gateway/upstream/forward", "gateway/upstream/stdio", "redisstore", "shim", "internal/budget", "internal/metrics", "internal/semconv", "internal/work"},
 
 	"gateway": {
-		"gateway/auth", "gateway/config", "gateway/endpoint", "gateway/legacy", "gateway/modern", "gateway/modes", "gateway/sealed", "gateway/upstream", "gateway/wire",
+		"gateway/auth", "gateway/config", "gateway/endpoint", "gateway/legacy", "gateway/modern", "gateway/modes", "gateway/sealed", "gateway/upstream", "gateway/upstream/forward", "gateway/wire",
 		"shim", "internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/metrics", "internal/patience",
 	},
 	"gateway/legacy": {
-		"gateway/config", "gateway/endpoint", "gateway/sealed", "gateway/translate", "gateway/upstream", "gateway/wire",
+		"gateway/config", "gateway/endpoint", "gateway/sealed", "gateway/translate", "gateway/upstream", "gateway/upstream/forward", "gateway/wire",
 		"shim", "shim/dialect", "internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/patience", "internal/work",
 	},
 	"gateway/modern": {
-		"gateway/config", "gateway/endpoint", "gateway/sealed", "gateway/translate", "gateway/upstream", "gateway/wire",
+		"gateway/config", "gateway/endpoint", "gateway/sealed", "gateway/translate", "gateway/upstream", "gateway/upstream/forward", "gateway/wire",
 		"shim", "shim/dialect", "internal/budget", "internal/jsonrpc", "internal/mcp", "internal/mcpheader",
 	},
 	"gateway/modes": {
@@ -39,11 +39,13 @@ var imports = map[string][]string{
 	"gateway/sealed":      {"internal/jsonrpc"},
 	"gateway/gatewaytest": {"gateway/legacy", "shim"},
 	"gateway/upstream": {
-		"gateway/upstream/sse", "shim",
+		"gateway/upstream/forward", "gateway/upstream/remember", "gateway/upstream/sse", "shim",
 		"internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/mcpheader", "internal/metrics", "internal/semconv", "internal/work",
 	},
 
 	"gateway/upstream/duplex":        {"shim", "internal/jsonrpc", "internal/mcp", "internal/work"},
+	"gateway/upstream/forward":       {"shim", "internal/mcp"},
+	"gateway/upstream/remember":      {"internal/jsonrpc", "internal/work"},
 	"gateway/upstream/sse":           {"gateway/upstream/duplex", "shim", "internal/eventstream", "internal/jsonrpc", "internal/mcp"},
 	"gateway/upstream/stdio":         {"gateway/upstream", "gateway/upstream/duplex", "internal/jsonrpc", "internal/procgroup"},
 	"gateway/upstream/transporttest": {"internal/eventstream", "internal/jsonrpc", "internal/mcp"},
@@ -109,7 +111,7 @@ var fences = []fence{
 	{
 		path: "net/http",
 		allowed: []string{
-			"cmd/taskgate", "gateway", "gateway/auth", "gateway/legacy", "gateway/modern", "gateway/stdio", "gateway/wire", "gateway/upstream", "gateway/upstream/duplex", "gateway/upstream/sse",
+			"cmd/taskgate", "gateway", "gateway/auth", "gateway/legacy", "gateway/modern", "gateway/stdio", "gateway/wire", "gateway/upstream", "gateway/upstream/duplex", "gateway/upstream/forward", "gateway/upstream/sse",
 			"gateway/upstream/stdio", "gateway/upstream/transporttest", "internal/eventstream",
 			"internal/taskclient", "internal/balancer", "internal/bench", "shim/shimtest/fake",
 			"examples/slowserver", "internal/e2e/conformserver", "internal/e2e/nativetasks", "internal/wiretest", "internal/otlptest", "internal/agents",

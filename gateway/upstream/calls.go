@@ -1,0 +1,202 @@
+package upstream
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// sessionCalls are the calls in flight of one session, and what they share: the requests of the
+// server that one of them has heard, and the stream on which the server asks without saying whom.
+// Servers may ask there (X4), and those built on the TypeScript SDK do, unless their tool names the
+// request that it asks for. Such a question is put to the caller of the newest call (design.md 0.16).
+// The session owns it; mu guards what follows it.
+type sessionCalls struct {
+	stream asideStream
+
+	mu      sync.Mutex
+	calls   []*exchange          // in flight and can be asked, the oldest first
+	told    map[string]*exchange // in flight, by the token of their progress
+	claimed recent               // ids of the server's requests that were taken care of
+}
+
+// asideStream is the GET stream of a session, as its calls use it.
+type asideStream interface {
+	// need has the stream open until done is called. opened is closed once the attempt to open it
+	// has had its outcome; nil if the server is known to have no such stream.
+	need(ctx context.Context) (opened <-chan struct{})
+	done()
+	// await waits a moment for opened: what a server asks while there is no stream may be lost.
+	await(ctx context.Context, opened <-chan struct{})
+}
+
+// claim reports whether this request of the server is new to the session, and
+// takes note of it: a resumed stream may repeat what another call has heard.
+func (c *sessionCalls) claim(id jsonrpc.ID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.claimed.add(id.Key())
+}
+
+// disclaim gives back what a call has claimed that was let go of before it had
+// answers: if it comes back to this replica, with a checkpoint from before the
+// questions, it hears them again.
+func (c *sessionCalls) disclaim(questions []pending) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, q := range questions {
+		if id, err := jsonrpc.ParseID(q.ID); err == nil {
+			c.claimed.remove(id.Key())
+		}
+	}
+}
+
+// forgetClaims begins a new session at the server, which may number its requests as the old one did.
+func (c *sessionCalls) forgetClaims() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.claimed = recent{}
+}
+
+// follow and unfollow keep the calls that wait for progress.
+func (c *sessionCalls) follow(token string, x *exchange) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.told == nil {
+		c.told = map[string]*exchange{}
+	}
+	c.told[token] = x
+}
+
+func (c *sessionCalls) unfollow(token string, x *exchange) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.told[token] == x {
+		delete(c.told, token)
+	}
+}
+
+// progressed hands progress that has come on the GET stream to the call that has its token.
+// It belongs on the stream of the call (X4), but clients go by the token alone, and mcp-go
+// 1.2.1 says it on whichever of the two streams is ready.
+func (c *sessionCalls) progressed(params []byte) {
+	token, _ := jsonrpc.GetString(params, mcp.MetaProgressToken)
+	c.mu.Lock()
+	x := c.told[token]
+	c.mu.Unlock()
+	if x == nil {
+		return
+	}
+	x.rec.tell(func() {
+		if !x.rec.over {
+			x.idle.touch()
+			x.sink.Progress(progressOf(params))
+		}
+	})
+}
+
+// add and remove keep the list of the calls in flight that can be asked.
+func (c *sessionCalls) add(x *exchange) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.calls = append(c.calls, x)
+}
+
+func (c *sessionCalls) remove(x *exchange) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.calls = slices.DeleteFunc(slices.Clone(c.calls), func(other *exchange) bool { return other == x })
+}
+
+// newest are those calls, the newest first.
+func (c *sessionCalls) newest() []*exchange {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	calls := slices.Clone(c.calls)
+	slices.Reverse(calls)
+	return calls
+}
+
+// candidates are the calls that a request of the server may be for: the one whose task it
+// names (L31), and all of them, the newest first, where it names none of theirs.
+func (c *sessionCalls) candidates(m jsonrpc.Message) []*exchange {
+	calls := c.newest()
+	if id := related(m.Params); id != "" {
+		for _, x := range calls {
+			if x.rec.taskID() == id {
+				return []*exchange{x}
+			}
+		}
+	}
+	return calls
+}
+
+// askCall puts a request of the server to the newest call whose client declared the kind and
+// that may ask more. If there is none, it returns the refusal (protocol.md 7.4).
+func (c *sessionCalls) askCall(m jsonrpc.Message) (refused *jsonrpc.Error) {
+	refused = notSupported(mcp.CodeMethodNotFound, m.Method)
+	for _, x := range c.candidates(m) {
+		if refused = x.asking.add(m, true); refused == nil {
+			return nil
+		}
+	}
+	return refused
+}
+
+// cancelled hears that the server withdraws its request of this id. It reports whether that was put
+// to one of these calls.
+func (c *sessionCalls) cancelled(id []byte) bool {
+	return slices.ContainsFunc(c.newest(), func(x *exchange) bool { return x.asking.cancelled(id) })
+}
+
+// completed hands on that an elicitation by URL is complete, where nobody listens in
+// the session: the newest call has the stream that is left (X5). Not every Sink
+// is a shim.Completer, since few callers can be told: only a legacy client's are.
+func (c *sessionCalls) completed(params []byte) {
+	for _, x := range c.newest() {
+		to, ok := x.sink.(shim.Completer)
+		if v, _ := jsonrpc.Get(x.caller.Capabilities, "elicitation", "url"); ok && jsonrpc.IsObject(v) {
+			to.Completed(params)
+			return
+		}
+	}
+}
+
+// recent is a set of the ids seen last.
+type recent struct {
+	set  map[string]bool
+	ring []string
+	next int
+}
+
+// maxRecent is how many request ids of a server a session remembers.
+const maxRecent = 1024
+
+func (r *recent) add(key string) bool {
+	if r.set[key] {
+		return false
+	}
+	if r.set == nil {
+		r.set = make(map[string]bool)
+	}
+	r.set[key] = true
+	if len(r.ring) < maxRecent {
+		r.ring = append(r.ring, key)
+		return true
+	}
+	delete(r.set, r.ring[r.next])
+	r.ring[r.next] = key
+	r.next = (r.next + 1) % maxRecent
+	return true
+}
+
+func (r *recent) remove(key string) {
+	if i := slices.Index(r.ring, key); i >= 0 {
+		r.ring[i] = ""
+	}
+	delete(r.set, key)
+}

@@ -1,0 +1,80 @@
+package upstream
+
+import (
+	"encoding/json"
+	"sync/atomic"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/internal/mcpheader"
+)
+
+// Server is what a server says of itself.
+type Server struct {
+	// Era is that of Version, the version agreed on.
+	Era     mcp.Era
+	Version string
+	// Capabilities and Info are the ServerCapabilities and the Implementation
+	// object as received; nil if the server sent none.
+	Capabilities json.RawMessage
+	Info         json.RawMessage
+	Instructions string
+	// Raw is the whole InitializeResult or DiscoverResult.
+	Raw json.RawMessage
+}
+
+// like reports whether two answers are of one server, as far as they tell.
+func (s Server) like(other Server) bool {
+	return s.Version == other.Version && s.Instructions == other.Instructions &&
+		fingerprint(s.Capabilities) == fingerprint(other.Capabilities) && fingerprint(s.Info) == fingerprint(other.Info)
+}
+
+// discovered is what a DiscoverResult says.
+func discovered(version string, result json.RawMessage) Server {
+	srv := Server{Era: mcp.Modern, Version: version, Raw: raw(result)}
+	srv.Capabilities, _ = jsonrpc.Get(srv.Raw, "capabilities")
+	srv.Info, _ = jsonrpc.Get(srv.Raw, "_meta", mcp.MetaServerInfo)
+	srv.Instructions, _ = jsonrpc.GetString(srv.Raw, "instructions")
+	return srv
+}
+
+// declares reports whether the server has a capability. Of a session taken over
+// from another replica nothing is known; it is then tried.
+func (s Server) declares(path ...string) bool {
+	if s.Raw == nil {
+		return true
+	}
+	v, ok := jsonrpc.Get(s.Capabilities, path...)
+	return ok && string(v) != "null" && string(v) != "false"
+}
+
+// Tool is one entry of a server's tools list.
+type Tool struct {
+	// Raw is the Tool object as received.
+	Raw json.RawMessage
+	// Params are the arguments that a modern call mirrors in headers.
+	Params []mcpheader.Param
+	// Invalid says why an HTTP client must drop this tool from a modern server's
+	// list (protocol.md 2.4); nil for a sound one.
+	Invalid error
+	// Missing says that the server's list does not have it.
+	Missing bool
+	// needsTask is whether the server has refused it to who takes no tasks (T5), since it was
+	// listed; nil for a tool that is not listed.
+	needsTask *atomic.Bool
+}
+
+func readTool(raw json.RawMessage) (string, Tool) {
+	name, _ := jsonrpc.GetString(raw, "name")
+	schema, _ := jsonrpc.Get(raw, "inputSchema")
+	t := Tool{Raw: raw, needsTask: new(atomic.Bool)}
+	t.Params, t.Invalid = mcpheader.Params(schema)
+	return name, t
+}
+
+// learn notes that the server refuses the tool to who takes no tasks.
+func (t Tool) learn() {
+	if t.needsTask != nil {
+		t.needsTask.Store(true)
+	}
+}

@@ -1,0 +1,144 @@
+package upstream
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"sync/atomic"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+)
+
+// verdict is what is known of the eras that a server speaks.
+type verdict struct {
+	// era is what the server has answered to server/discover; NoEra before it was asked.
+	era     mcp.Era
+	version string // modern: the version to speak
+	mute    bool   // modern: it was recognised by an error, and has not described itself
+	// shaken says that a legacy handshake has succeeded under it: if one fails later, the
+	// server has become another.
+	shaken atomic.Bool
+}
+
+func legacyVerdict() *verdict { return &verdict{era: mcp.Legacy} }
+
+// judge reads a verdict off the answer to a discover sent as v says. A modern
+// verdict with another version than v's says to ask again in that one.
+func judge(v *verdict, m jsonrpc.Message, err error) (*verdict, error) {
+	rpc := m.Error
+	if err != nil {
+		se, ok := err.(*statusError)
+		if !ok {
+			return nil, public(err) // no answer, no verdict
+		}
+		if rpc = se.rpc; rpc == nil || se.answer() == nil {
+			return judgeStatus(se)
+		}
+		if se.status >= 500 && rpc.Code != mcp.CodeMethodNotFound {
+			return nil, se.upstream()
+		}
+	}
+	if rpc != nil {
+		return judgeError(v, rpc)
+	}
+	return judgeResult(v, m.Result)
+}
+
+// judgeStatus reads an HTTP error without a JSON-RPC error. Authorization,
+// overload and failure say nothing about the era, nor does a redirect; any other
+// foreign answer is how an older server receives an unknown first message.
+func judgeStatus(se *statusError) (*verdict, error) {
+	s := se.status
+	if s == http.StatusUnauthorized || s == http.StatusForbidden || s == http.StatusTooManyRequests || s >= 500 || s >= 300 && s < 400 {
+		return nil, se.upstream()
+	}
+	return legacyVerdict(), nil
+}
+
+// judgeError reads a JSON-RPC error. -32601 is legacy whatever the status: a
+// modern server has to implement discover. The codes of the draft 2026-06-30
+// are also used by others (X15), so they count only with the list of versions
+// that belongs to them.
+func judgeError(v *verdict, rpc *jsonrpc.Error) (*verdict, error) {
+	switch rpc.Code {
+	case mcp.CodeUnsupportedVersion, mcp.CodeDraftUnsupportedVersion:
+		supported := supportedVersions(rpc.Data)
+		if rpc.Code == mcp.CodeDraftUnsupportedVersion && supported == nil {
+			return legacyVerdict(), nil
+		}
+		return choose(v, supported)
+	case mcp.CodeHeaderMismatch, mcp.CodeMissingCapability:
+		return &verdict{era: mcp.Modern, version: v.version, mute: true}, nil
+	}
+	return legacyVerdict(), nil
+}
+
+// choose picks a version out of those a server refuses others for. None of ours
+// but a legacy one: the server keeps that era beside its own.
+func choose(v *verdict, supported []string) (*verdict, error) {
+	for _, name := range mcp.NamesOf(mcp.Modern) {
+		if slices.Contains(supported, name) && name != v.version {
+			return &verdict{era: mcp.Modern, version: name}, nil
+		}
+	}
+	for _, name := range supported {
+		if mcp.EraOf(name) == mcp.Legacy {
+			return legacyVerdict(), nil
+		}
+	}
+	return nil, protocolError("the server and the gateway have no protocol version in common", nil)
+}
+
+// judgeResult reads a DiscoverResult. One that lists no modern version of ours
+// comes from a server that serves us with sessions only (go-sdk 1.8.0 behind a
+// stateful handler says so).
+func judgeResult(v *verdict, result json.RawMessage) (*verdict, error) {
+	supported := supportedVersions(result)
+	switch {
+	case supported == nil:
+		return legacyVerdict(), nil // not a DiscoverResult
+	case !slices.Contains(supported, v.version):
+		return choose(v, supported)
+	}
+	return v, nil
+}
+
+// supportedVersions reads the list out of a DiscoverResult (supportedVersions)
+// or the data of -32022 (supported); nil if there is none.
+func supportedVersions(obj json.RawMessage) []string {
+	for _, name := range []string{"supportedVersions", "supported"} {
+		list, ok := jsonrpc.Get(obj, name)
+		var names []string
+		if ok && json.Unmarshal(list, &names) == nil && names != nil {
+			return names
+		}
+	}
+	return nil
+}
+
+// contradicts reports whether an answer to a legacy message is one that only a
+// modern server gives: a refusal, or the error of a handshake, in which no tool
+// runs. A version error counts only with the list that belongs to it.
+func contradicts(err error) bool {
+	if se, ok := err.(*statusError); ok && !se.refusal() {
+		return false
+	}
+	rpc := rpcOf(err)
+	switch {
+	case rpc == nil:
+		return false
+	case rpc.Code == mcp.CodeUnsupportedVersion || rpc.Code == mcp.CodeDraftUnsupportedVersion:
+		return supportedVersions(rpc.Data) != nil
+	}
+	return rpc.Code == mcp.CodeHeaderMismatch
+}
+
+// rpcOf finds the JSON-RPC error in an error, whatever it came in.
+func rpcOf(err error) *jsonrpc.Error {
+	if se, ok := err.(*statusError); ok {
+		return se.rpc
+	}
+	rpc, _ := err.(*jsonrpc.Error)
+	return rpc
+}
