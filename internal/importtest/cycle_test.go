@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -30,18 +31,55 @@ var largeCycles = map[string]int{
 	"shim":           28,
 }
 
+// layers are groups of the files of a package. A file uses those of its own group, and of the groups
+// before it.
+var layers = map[string][]string{
+	"gateway/upstream": {
+		"doc config errors server verdict memory meta listeners checkpoint reply rounds answers", // values
+		"wire transport inbound",
+		"exchange request calls notify questions resume trace", // one request
+		"task task_await task_poll",                            // the server's own task
+		"session_table session initialize shared get_stream listen_legacy session_question", // the legacy era
+		"client era tools again legacy modern listen admit",
+	},
+}
+
+// TestLayers: the groups are apart as far as the list says, and name each file.
+func TestLayers(t *testing.T) {
+	for dir, groups := range layers {
+		layer := map[string]int{}
+		for i, group := range groups {
+			for _, name := range strings.Fields(group) {
+				layer[name+".go"] = i + 1
+			}
+		}
+		files := productFiles(t, dir)
+		for _, s := range files {
+			if layer[path.Base(s.name)] == 0 {
+				t.Errorf("%s is in no group of %s", s.name, dir)
+			}
+		}
+		for from, used := range uses(t, files) {
+			for _, to := range used {
+				if layer[from] < layer[to] {
+					t.Errorf("%s: %s must not use %s, which is in a later group", dir, from, to)
+				}
+			}
+		}
+	}
+}
+
+// productFiles are the files of a package without its tests.
+func productFiles(t *testing.T, dir string) []source {
+	t.Helper()
+	return slices.DeleteFunc(slices.Clone(sources(t)), func(s source) bool { return s.dir != dir || s.test })
+}
+
 // TestCycles: the files of a package come in groups that can be explained one after the other. A file
 // uses another if it names a function, a method, a type, a constant or a variable of it.
 func TestCycles(t *testing.T) {
-	compiled := exported(t)
 	for _, dir := range product() {
-		var files []source
-		for _, s := range sources(t) {
-			if s.dir == dir && !s.test {
-				files = append(files, s)
-			}
-		}
-		cycle := largestCycle(uses(t, files, compiled))
+		cycle := largestCycle(uses(t, productFiles(t, dir)))
 		if most := cmp.Or(largeCycles[dir], maxCycle); len(cycle) > most {
 			t.Errorf("%s: %d files use each other in a circle, more than %d: %s", dir, len(cycle), most, strings.Join(cycle, ", "))
 		}
@@ -49,25 +87,28 @@ func TestCycles(t *testing.T) {
 }
 
 // exported is where the compiler has put what each package exports, by import path.
-func exported(t *testing.T) map[string]string {
-	t.Helper()
+var exported = sync.OnceValues(func() (map[string]string, error) {
 	list := exec.Command("go", "list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", "./cmd/taskgate")
 	list.Dir, list.Stderr = "../..", os.Stderr
 	out, err := list.Output()
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	files := map[string]string{}
 	for line := range strings.Lines(string(out)) {
 		name, file, _ := strings.Cut(strings.TrimSpace(line), " ")
 		files[name] = file
 	}
-	return files
-}
+	return files, nil
+})
 
 // uses are the files that each file of a package uses.
-func uses(t *testing.T, files []source, compiled map[string]string) map[string][]string {
+func uses(t *testing.T, files []source) map[string][]string {
 	t.Helper()
+	compiled, err := exported()
+	if err != nil {
+		t.Fatal(err)
+	}
 	var parsed []*ast.File
 	for _, s := range files {
 		built, err := build.Default.MatchFile(filepath.Join("..", "..", s.dir), path.Base(s.name))
