@@ -86,7 +86,7 @@ func skewed(t *testing.T, s, other *Store) shim.Task {
 		}
 	}
 	for key, life := range map[string]time.Duration{
-		s.keys.task(left.ID): -1, s.keys.task(hidden.ID): hidden.TTL, s.keys.task(ended.ID): ended.TTL,
+		s.keys.task(left.ID): -1, s.keys.task(hidden.ID): -1, s.keys.task(ended.ID): ended.TTL,
 		s.keys.list(ended.ListKey): ended.TTL + ended.Retain + listSlack, s.keys.session("session"): time.Hour,
 	} {
 		ttl, err := s.client.PTTL(ctx, key).Result()
