@@ -60,7 +60,7 @@ const (
 
 // recorded are the commands that write. Those that are true may make a key.
 var recorded = map[string]bool{
-	"DEL": false, "PEXPIRE": false, "PEXPIREAT": false,
+	"DEL": false, "PERSIST": false, "PEXPIRE": false, "PEXPIREAT": false,
 	"SET": true, "SETNX": true,
 	"HSET": true, "HINCRBY": true, "HDEL": false,
 	"RPUSH": true, "LPOP": false, "LSET": false, "LTRIM": false,
