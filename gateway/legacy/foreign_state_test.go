@@ -26,6 +26,7 @@ func TestParkedBehindAnotherGateway(t *testing.T) {
 			}
 			p := newParking(t, nil)
 			c := config.Default()
+			c.Store = config.StoreEmbedded
 			c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
 			c.Upstreams[0].UpstreamTasks = config.UpstreamTasksNever // else the inner one asks in a task
 			c.StateKeys = []config.StateKey{config.StateKey(base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{secret}, 32)))}
@@ -56,6 +57,7 @@ func TestParkedBehindAnotherGateway(t *testing.T) {
 func TestParkedByTaskBehind(t *testing.T) {
 	p := newParking(t, nil)
 	c := config.Default()
+	c.Store = config.StoreEmbedded
 	c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
 	c.StateKeys = []config.StateKey{config.StateKey(base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{9}, 32)))}
 	p.start(t, "outer", p.at[0], c)
