@@ -43,6 +43,8 @@ func TestStateFolder(t *testing.T) {
 			t.Errorf("%s: %s, %v", name, got, err)
 		}
 	}
+	t.Setenv("STATE_DIRECTORY", "")
+	t.Setenv("XDG_STATE_HOME", "")
 	for _, home := range []string{"", "home"} {
 		t.Setenv("HOME", home)
 		if _, err := stateFolder("name"); err == nil {

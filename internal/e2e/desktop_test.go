@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
@@ -470,6 +471,11 @@ func (s *desktopServer) serverPID(t *testing.T) int {
 // TestDesktopEnds: the gateway ends with its client, however that leaves, and its server with it.
 func TestDesktopEnds(t *testing.T) {
 	t.Parallel()
+	// Under nohup the gateway would begin with SIGHUP ignored, and keep to that: a test that
+	// has a handler starts it with the default.
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	t.Cleanup(func() { signal.Stop(hangups) })
 	for name, end := range map[string]func(c *wireClient) error{
 		"end of input": func(c *wireClient) error { return c.leave() },
 		"SIGTERM": func(c *wireClient) error {
