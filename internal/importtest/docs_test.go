@@ -257,30 +257,3 @@ func TestNamedPaths(t *testing.T) {
 		t.Errorf("found only %d paths that pages name", found)
 	}
 }
-
-// A page that says in which package a test is says so rightly.
-func TestNamedTestsAreThere(t *testing.T) {
-	dirs := map[string]map[string]bool{}
-	for _, s := range sources(t) {
-		for _, decl := range s.syntax.Decls {
-			if f, ok := decl.(*ast.FuncDecl); ok && s.test && f.Recv == nil {
-				if dirs[f.Name.Name] == nil {
-					dirs[f.Name.Name] = map[string]bool{}
-				}
-				dirs[f.Name.Name][s.dir] = true
-			}
-		}
-	}
-	named := regexp.MustCompile("`(Test[A-Z]\\w*)(?:/[^`]*)?` in `([\\w/]+)`")
-	found := 0
-	for _, page := range filesOf(t, ".md") {
-		for _, m := range named.FindAllStringSubmatch(textOf(t, page), -1) {
-			if found++; dirs[m[1]] != nil && !dirs[m[1]][m[2]] {
-				t.Errorf("%s says that %s is in %s", page, m[1], m[2])
-			}
-		}
-	}
-	if found < 10 {
-		t.Errorf("found only %d tests with their package", found)
-	}
-}
