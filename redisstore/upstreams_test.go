@@ -48,7 +48,8 @@ func testUpstreamSessions(t *testing.T, a, b *UpstreamSessions) {
 		t.Errorf("load: %q %d %v", state, rev, err)
 	}
 	end(b, time.Minute, "") // a has just used it
-	eventually(t, "b ends what nobody has used for a while", func() bool { // the clock of a store in the process runs late under load
+	// The clock of a store in the process runs late under load.
+	eventually(t, "b ends what nobody has used for a while", func() bool {
 		state, err := b.End(ctx, "k", 10*time.Millisecond)
 		return string(state) == "two" && err == nil
 	})
