@@ -36,6 +36,8 @@ type recorder struct {
 	keys    keys
 	log     *slog.Logger
 
+	rewriting sync.Mutex // held by the one rewrite that is under way
+
 	mu sync.Mutex // held while something runs that may write, until it is recorded
 	// running is the connection that holds mu for its command, nil for none.
 	running atomic.Pointer[server.Peer]

@@ -109,6 +109,8 @@ func (r *recorder) run(ctx context.Context) {
 // rewrite records everything anew in a file of its own, key by key, between what others do. A
 // key in it begins with its removal: so what happens to it before its turn does no harm.
 func (r *recorder) rewrite(ctx context.Context) error {
+	r.rewriting.Lock()
+	defer r.rewriting.Unlock()
 	if err := r.journal.Begin(); err != nil {
 		return err
 	}
