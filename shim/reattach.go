@@ -157,10 +157,10 @@ func (w *waiter) wait(ctx context.Context) (Answered, error) {
 				return Answered{}, ErrNotFound
 			}
 			w.task = *u.Task
+			w.tellProgress()
 			if a, err, done := w.look(); done {
 				return a, err
 			}
-			w.tellProgress()
 		}
 	}
 }

@@ -104,7 +104,12 @@ func (r *run) outcome() (Change, bool) {
 	if r.reply.IsError {
 		message = digest(r.reply.Result)
 	}
-	return Change{To: Completed, StatusMessage: &message, Outcome: &Outcome{Result: r.reply.Result, IsError: r.reply.IsError}}, true
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return Change{
+		To: Completed, StatusMessage: &message, Progress: r.status.reported(),
+		Outcome: &Outcome{Result: r.reply.Result, IsError: r.reply.IsError},
+	}, true
 }
 
 // failed ends a task with a JSON-RPC error, which its status message repeats (T26).

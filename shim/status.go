@@ -56,6 +56,15 @@ func (w *statusWriter) progress(p Progress) {
 	}
 }
 
+// reported is the newest progress. It goes with the end of the task as well: what the server
+// reports just before that, as in "10 of 10", has no write of its own any more. run.mu is held.
+func (w *statusWriter) reported() (p TaskProgress) {
+	if w.params != nil {
+		p = TaskProgress{Token: w.run.call.ProgressToken, Params: w.params}
+	}
+	return p
+}
+
 // schedule has the newest message written. What changes during a write, and what could not
 // be written, goes out with the next one. run.mu is held.
 func (w *statusWriter) schedule() {
@@ -87,10 +96,7 @@ func (w *statusWriter) write() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		message := w.message
-		wrote = Change{Op: r.s.op(), StatusMessage: &message}
-		if w.params != nil {
-			wrote.Progress = TaskProgress{Token: r.call.ProgressToken, Params: w.params}
-		}
+		wrote = Change{Op: r.s.op(), StatusMessage: &message, Progress: w.reported()}
 		if r.unsaved && r.pieces == nil { // else it goes with the pieces before it
 			wrote.Checkpoint, r.unsaved = r.checkpoint, false
 		}

@@ -322,9 +322,10 @@ func TestReplicasAskForeign(t *testing.T) {
 }
 
 // TestReplicasTaskProgress: the progress of a task goes on under the token of its call,
-// on the session's GET stream at any replica, until the task has ended (L35).
+// on the session's GET stream at any replica, until the task has ended (L35). What the server
+// reports right before its result is heard, too.
 func TestReplicasTaskProgress(t *testing.T) {
-	stack := newLegacyReplicas(t, func(c *config.Config) { c.Upstreams[0].Defaults.PollInterval = 20 * time.Millisecond })
+	stack := newLegacyReplicas(t, func(c *config.Config) { c.Upstreams[0].Defaults.PollInterval = time.Second })
 	moved := make(chan struct{})
 	stack.server.AddTool(&sdk.Tool{Name: "walk", InputSchema: json.RawMessage(`{"type":"object"}`)},
 		func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
@@ -335,7 +336,8 @@ func TestReplicasTaskProgress(t *testing.T) {
 						return nil, err
 					}
 				case <-stack.session.proceed:
-					return &sdk.CallToolResult{Content: []sdk.Content{}}, nil
+					err := r.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ProgressToken: r.Params.GetProgressToken(), Progress: 9, Total: 9})
+					return &sdk.CallToolResult{Content: []sdk.Content{}}, err
 				}
 			}
 		})
@@ -347,8 +349,12 @@ func TestReplicasTaskProgress(t *testing.T) {
 	if task == nil {
 		t.Fatalf("no task: %s", made)
 	}
-	for i := 1; i <= 2; i++ {
-		moved <- struct{}{}
+	for _, i := range []int{1, 2, 9} {
+		if i == 9 {
+			stack.session.proceed <- struct{}{}
+		} else {
+			moved <- struct{}{}
+		}
 		for {
 			_, data, ok := get.event()
 			if !ok {
@@ -367,7 +373,6 @@ func TestReplicasTaskProgress(t *testing.T) {
 			break
 		}
 	}
-	stack.session.proceed <- struct{}{}
 }
 
 // TestReplicasHandleAsks: a client that knows no tasks is asked what its task asks while

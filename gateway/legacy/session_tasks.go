@@ -205,7 +205,7 @@ func (t *taskNotifier) tellPartials(ctx context.Context, u shim.Update) error {
 func (t *taskNotifier) tell(ctx context.Context, task shim.Task) error {
 	var messages [][]byte
 	progress := t.progress[task.ID]
-	if p := task.Progress; p.Token != nil && p.Params != nil && !task.Status.Final() && progress != string(p.Params) {
+	if p := task.Progress; p.Token != nil && p.Params != nil && progress != string(p.Params) {
 		progress = string(p.Params)
 		params := translate.Unrelated(jsonrpc.With(p.Params, p.Token, mcp.MetaProgressToken)) // the token is good until the task ends (L35)
 		messages = append(messages, jsonrpc.AppendNotification(nil, mcp.NotifyProgress, ofTask(params, task.ID)))
