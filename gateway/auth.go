@@ -94,11 +94,11 @@ func (u *route) mayCall(c auth.Caller, msg jsonrpc.Message) *auth.Refusal {
 
 // pages serves what anybody may read, and leaves all other requests to next. Its paths cannot be
 // in the route table: there they would be at odds with an upstream at /.
-func (g *Gateway) pages(next http.Handler) http.Handler {
-	pages := g.methods.Pages()
+func (t *table) pages(next http.Handler) http.Handler {
+	pages := t.methods.Pages()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		at := slices.IndexFunc(pages, func(p auth.Page) bool { return p.Path == r.URL.Path })
-		if at < 0 && g.relayed(w, r) {
+		if at < 0 && t.relayed(w, r) {
 			return
 		}
 		if at < 0 || r.Method != http.MethodGet && r.Method != http.MethodHead {

@@ -1,5 +1,5 @@
 // Package gateway serves MCP to clients over Streamable HTTP, in every revision from
-// 2025-03-26 to 2026-07-28, at one path per upstream. In come HTTP requests: [Gateway.Handler]
+// 2025-03-26 to 2026-07-28, at one path per upstream. In come HTTP requests: table.go
 // has the routes, origin.go and package auth say from where and from whom a request is taken, and
 // recognise.go of which era it is. Out it goes to the handler of that era, in package modern
 // or in package legacy, which keeps sessions.
@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"sync/atomic"
 
 	"go.opentelemetry.io/otel/trace"
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
@@ -25,13 +26,11 @@ import (
 	"taskgate/gateway/config"
 	"taskgate/gateway/endpoint"
 	"taskgate/gateway/legacy"
-	"taskgate/gateway/modern"
-	"taskgate/gateway/modes"
+	"taskgate/gateway/sealed"
 	"taskgate/gateway/upstream"
 	"taskgate/gateway/wire"
 	"taskgate/internal/budget"
 	"taskgate/internal/eventstream"
-	"taskgate/internal/jsonrpc"
 	"taskgate/internal/metrics"
 	"taskgate/internal/patience"
 	"taskgate/shim"
@@ -71,21 +70,20 @@ type Options struct {
 	Version string
 }
 
-// Gateway serves the configured upstreams to clients.
+// Gateway serves the configured upstreams to clients. What follows from a configuration that may
+// change is in its table.
 type Gateway struct {
-	config      *config.Config
+	options     Options
 	limits      Limits
-	routes      []*route
 	tel         *wire.Telemetry
 	calls       *shim.Bound
 	connections *shim.Bound
 	streams     *wire.Streams
 	sessions    *legacy.Table
-	methods     *auth.Methods
 	audit       *slog.Logger // nil where nothing is recorded
-	pace        *pace        // nil where there is none
 	budget      *budget.Bytes
-	origins     *originGuard
+	state       *sealed.Keyring
+	now         atomic.Pointer[table]
 }
 
 // New makes a Gateway. It contacts no upstream.
@@ -113,57 +111,21 @@ func New(o Options) (*Gateway, error) {
 		o.Logger.Warn("without state_keys a client of 2026-07-28 that takes no tasks cannot be asked by a server of the 2025 versions;" +
 			" \"taskgate state-key\" prints a key, and all replicas need the same")
 	}
-	g := &Gateway{config: o.Config, limits: o.Limits.withDefaults(), tel: tel, methods: methods, audit: o.Audit, budget: o.Budget,
-		origins: newOriginGuard(o.Config, o.Logger)}
-	g.bound()
-	g.pace = newPace(o.Config.Rate, tel)
+	g := &Gateway{options: o, limits: o.Limits.withDefaults(), tel: tel, audit: o.Audit, budget: o.Budget, state: state}
+	g.bound(o.Config)
 	g.sessions = legacy.NewTable(o.Sessions, o.Config.StoreTimeout, g.sessionEnded)
 	o.Metrics.ReadOpen(g.calls.Count, g.connections.Count, g.streams.Count, g.sessions.Count)
-	own := append([]byte(`{"name":"taskgate","version":`), jsonrpc.AppendString(nil, cmp.Or(o.Version, "dev"))...)
-	own = append(own, '}')
-	for _, u := range o.Config.Upstreams {
-		if o.Upstreams[u.Name] == nil {
-			return nil, fmt.Errorf("gateway: upstream %q cannot be reached: it has no client", u.Name)
-		}
-		e := &endpoint.Endpoint{
-			Name: u.Name, Config: u, Global: o.Config, Upstream: o.Upstreams[u.Name], Shim: audited(o.Shim, o.Audit),
-			Telemetry: tel, Log: o.Logger.With("upstream", u.Name), Calls: g.calls, Streams: g.streams, State: state,
-		}
-		e.Identify(own)
-		g.serve(e)
+	first, err := g.newTable(o.Config, methods, o.Upstreams, nil)
+	if err != nil {
+		return nil, err
 	}
+	g.use(first)
 	return g, nil
 }
 
-// serve adds an upstream to those that are served.
-func (g *Gateway) serve(e *endpoint.Endpoint) {
-	h := &legacy.Handler{Endpoint: e, Sessions: g.sessions}
-	if e.Config.ResponseModes == config.On && e.Convertible() {
-		h.Modes = modes.New(e)
-	}
-	e.Upstream.OnSessionQuestion(h.AskSession)
-	g.routes = append(g.routes, &route{Gateway: g, endpoint: e, modern: modern.New(e), legacy: h, scoped: e.Config.Scoped(),
-		resource: g.methods.Resource(e.Name), page: g.config.PublicURL + auth.MetadataPath(e.Config)})
-}
-
-// Handler returns the route table. Every upstream has one path that both eras
-// share (design.md 0.2); a modern client only ever posts to it, a legacy one also
-// opens its stream by GET and ends its session by DELETE. Any other method is
-// answered 405 by the mux. Where a page may come from is checked first: what a
-// browser asks before it sends a key has none (auth.go).
+// Handler serves clients as the newest configuration says.
 func (g *Gateway) Handler() http.Handler {
-	mux := http.NewServeMux()
-	for _, u := range g.routes {
-		path := u.endpoint.Config.Path
-		if path == "/" {
-			path = "/{$}" // and nothing below it, where other upstreams are
-		}
-		mux.HandleFunc("POST "+path, u.authenticate(u.servePOST))
-		mux.HandleFunc("HEAD "+path, notAllowed) // or it would be taken for a GET
-		mux.HandleFunc("GET "+path, u.authenticate(plain(u.legacy.ServeGET)))
-		mux.HandleFunc("DELETE "+path, u.authenticate(plain(u.legacy.ServeDELETE)))
-	}
-	return g.origins.wrap(g.timed(g.pages(mux)))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { g.now.Load().handler.ServeHTTP(w, r) })
 }
 
 // notAllowed answers a method of HTTP that is not served.
@@ -174,10 +136,10 @@ func notAllowed(w http.ResponseWriter, _ *http.Request) {
 
 // timed gives a client its timeout for each chunk of an answer, and its request the time that
 // it waits for the store.
-func (g *Gateway) timed(next http.Handler) http.Handler {
+func (t *table) timed(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r = r.WithContext(patience.With(r.Context(), g.config.StoreTimeout))
-		next.ServeHTTP(eventstream.Pace(w, g.limits.ClientTimeout), r)
+		r = r.WithContext(patience.With(r.Context(), t.config.StoreTimeout))
+		next.ServeHTTP(eventstream.Pace(w, t.limits.ClientTimeout), r)
 	})
 }
 
@@ -186,7 +148,7 @@ func (g *Gateway) timed(next http.Handler) http.Handler {
 func (g *Gateway) Run(ctx context.Context) error {
 	all, ctx := errgroup.WithContext(ctx)
 	all.Go(func() error { return g.sessions.Run(ctx) })
-	all.Go(func() error { return g.methods.Run(ctx) })
+	all.Go(func() error { return g.now.Load().methods.Run(ctx) })
 	return all.Wait()
 }
 
@@ -203,7 +165,7 @@ func (g *Gateway) Close(ctx context.Context) error {
 // sessionEnded gives up the upstream session of a client session that has ended, and measures it.
 // Its id names none at the other upstreams, which then do nothing.
 func (g *Gateway) sessionEnded(ctx context.Context, s legacy.Ended) {
-	for _, u := range g.routes {
+	for _, u := range g.now.Load().routes {
 		u.endpoint.Upstream.EndSession(ctx, s.ID)
 	}
 	if !s.Since.IsZero() {

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"time"
 
+	"taskgate/gateway/config"
 	"taskgate/gateway/wire"
 	"taskgate/shim"
 )
@@ -36,8 +37,7 @@ func (l Limits) withDefaults() Limits {
 
 // bound makes what bounds the clients of this replica: their connections, their calls in
 // flight, and the streams that they listen to.
-func (g *Gateway) bound() {
-	c := g.config
+func (g *Gateway) bound(c *config.Config) {
 	g.connections = &shim.Bound{Key: "max_connections", Most: g.limits.Connections, All: "connections"}
 	g.calls = &shim.Bound{
 		Key: "max_calls", Most: c.MaxCalls, MostPerOwner: c.MaxCallsPerOwner,

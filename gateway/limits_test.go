@@ -198,7 +198,7 @@ func TestRateOff(t *testing.T) {
 			t.Error(got)
 		}
 	}
-	if s.gateway.pace != nil {
+	if s.gateway.now.Load().pace != nil {
 		t.Error("there is a rate")
 	}
 }

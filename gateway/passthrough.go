@@ -135,14 +135,14 @@ func (u *route) ofOrigin(raw json.RawMessage) bool {
 
 // relayed serves what clients look for before they sign in at a server: its metadata. It reports false for
 // any other request.
-func (g *Gateway) relayed(w http.ResponseWriter, r *http.Request) bool {
-	for _, u := range g.routes {
+func (t *table) relayed(w http.ResponseWriter, r *http.Request) bool {
+	for _, u := range t.routes {
 		if u.resource != nil && r.URL.Path == auth.MetadataPath(u.endpoint.Config) && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
 			u.serveResource(w, r)
 			return true
 		}
 	}
-	return g.atOrigin(w, r)
+	return t.atOrigin(w, r)
 }
 
 // serveResource answers with the metadata of a server. That of an origin is not here, unless the server
@@ -177,11 +177,11 @@ func (u *route) serveDocument(w http.ResponseWriter, r *http.Request, raw json.R
 
 // atOrigin serves the metadata of the first upstream whose server has it at the origin of the gateway. It
 // reports false for any other request.
-func (g *Gateway) atOrigin(w http.ResponseWriter, r *http.Request) bool {
-	if r.URL.Path != auth.MetadataOfOrigin || r.Method != http.MethodGet || g.serves(r.URL.Path) {
+func (t *table) atOrigin(w http.ResponseWriter, r *http.Request) bool {
+	if r.URL.Path != auth.MetadataOfOrigin || r.Method != http.MethodGet || t.serves(r.URL.Path) {
 		return false
 	}
-	for _, u := range g.routes {
+	for _, u := range t.routes {
 		if u.resource == nil {
 			continue
 		}
@@ -195,6 +195,6 @@ func (g *Gateway) atOrigin(w http.ResponseWriter, r *http.Request) bool {
 }
 
 // serves reports whether a path is that of an upstream.
-func (g *Gateway) serves(path string) bool {
-	return slices.ContainsFunc(g.routes, func(u *route) bool { return u.endpoint.Config.Path == path })
+func (t *table) serves(path string) bool {
+	return slices.ContainsFunc(t.routes, func(u *route) bool { return u.endpoint.Config.Path == path })
 }

@@ -136,7 +136,7 @@ func TestMetadataOfTheOrigin(t *testing.T) {
 	if w := get("GET", at+"/up/mcp", ""); w.Code != 404 {
 		t.Errorf("with the path: %d %s", w.Code, w.Body)
 	}
-	g.methods.Resource("up").Learn(url + at)
+	g.now.Load().methods.Resource("up").Learn(url + at)
 	if w := get("GET", at+"/up/mcp", ""); w.Code != 200 || w.Body.String() != document {
 		t.Errorf("with the path, once a 401 has led there: %d %s", w.Code, w.Body)
 	}

@@ -17,7 +17,7 @@ import (
 
 // route is the path of one upstream. Its requests go to the handler of their era.
 type route struct {
-	*Gateway
+	*table
 	endpoint *endpoint.Endpoint
 	modern   *modern.Handler
 	legacy   *legacy.Handler

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -36,7 +37,7 @@ const (
 type Sessions struct {
 	store    *Store
 	max      int
-	perOwner int
+	perOwner atomic.Int64
 	idle     time.Duration
 	tick     time.Duration
 	*sessionLogs
@@ -83,9 +84,9 @@ func (s *Store) Sessions(limit int, idle time.Duration) *Sessions {
 }
 
 // PerOwner bounds the sessions of one owner, if n is not 0. One more is refused with a
-// *shim.BusyError.
+// *shim.BusyError. It may be called again.
 func (c *Sessions) PerOwner(n int) *Sessions {
-	c.perOwner = n
+	c.perOwner.Store(int64(n))
 	return c
 }
 
@@ -206,7 +207,7 @@ func (c *Sessions) Make(ctx context.Context, id, owner string, state []byte) (in
 	if len(id) > sessionName {
 		return 0, nil
 	}
-	most := c.perOwner
+	most := int(c.perOwner.Load())
 	if owner == "" {
 		most = 0
 	}

@@ -99,6 +99,8 @@ var (
 	ErrNeedsTask = errors.New("this tool needs a client that supports tasks")
 	// ErrForbidsTask: a task was demanded for a tool that never becomes one (L4).
 	ErrForbidsTask = errors.New("this tool cannot be called as a task")
+	// ErrRemoved: this server takes no calls any more; its tasks can be read.
+	ErrRemoved = errors.New("this server is no longer offered; its tasks can still be read")
 	// ErrDraining: this replica takes no new calls, or has not sent the call.
 	ErrDraining = errors.New("the gateway is shutting down")
 	// ErrRefused is the ErrDraining of what has not begun: another replica can do it.

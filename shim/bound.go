@@ -3,7 +3,7 @@ package shim
 import "sync"
 
 // Bound counts what is in flight on this replica, in all and by owner, and refuses what would
-// be too much. It is safe for concurrent use. Its fields are set before that.
+// be too much. It is safe for concurrent use. Its fields are set before that, and then changed by Limit.
 type Bound struct {
 	// Most is how many there may be, and MostPerOwner how many of one owner. 0 is any number.
 	// Nobody owns what is anonymous: that counts towards Most alone.
@@ -35,6 +35,13 @@ func (b *Bound) Enter(owner string) error {
 	}
 	b.add(owner)
 	return nil
+}
+
+// Limit changes how many there may be. Those that are too many stay.
+func (b *Bound) Limit(most, mostPerOwner int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.Most, b.MostPerOwner = most, mostPerOwner
 }
 
 // Force counts one more, however many there are: a task that was adopted.

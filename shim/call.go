@@ -19,7 +19,7 @@ var (
 // the caller's abilities have it (design.md 0.3).
 func (s *Shim) Call(ctx context.Context, c Call) (Answered, error) {
 	a, err := s.call(ctx, c)
-	if srv := s.servers[c.Upstream]; srv != nil && c.Request.Method == callTool {
+	if srv, unknown := s.server(c.Upstream); unknown == nil && c.Request.Method == callTool {
 		srv.metrics.Called(ctx, c.Request.Name, answerOf(a, err))
 	}
 	return a, err
@@ -31,6 +31,9 @@ func (s *Shim) call(ctx context.Context, c Call) (Answered, error) {
 	}
 	defer s.life.work.Leave() // a call that is being made counts as work, or a drain would miss it
 	srv, err := s.server(c.Upstream)
+	if err == nil && srv.Removed {
+		err = ErrRemoved
+	}
 	if err != nil {
 		return Answered{}, err
 	}

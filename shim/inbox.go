@@ -186,8 +186,8 @@ func (in *tokenInbox) cancelRun(t Task) {
 // bring has a call hand on what a request of its owner brings with the token of that request. It returns the
 // token for another replica, "" if the call runs here.
 func (s *Shim) bring(ctx context.Context, t Task) (token string) {
-	srv := s.servers[t.Upstream]
-	if srv == nil || srv.SealToken == nil {
+	srv, err := s.server(t.Upstream)
+	if err != nil || srv.SealToken == nil {
 		return ""
 	}
 	token = srv.SealToken(ctx, string(t.ID))

@@ -54,7 +54,7 @@ const leastAdoptTime = 5 * time.Second
 // beat. If some cannot be adopted, that is logged once, until all can be. Only run calls it.
 func (rv *recovery) adopt(ctx context.Context) {
 	s := rv.s
-	names := slices.Sorted(maps.Keys(s.servers))
+	names := slices.Sorted(maps.Keys(*s.servers.Load()))
 	ctx, stop := context.WithTimeoutCause(ctx, max(s.heart.expiry, leastAdoptTime), ErrUnavailable)
 	defer stop()
 	for s.heart.steady(time.Now()) && !s.draining.Load() && ctx.Err() == nil {
@@ -143,7 +143,7 @@ func (r *run) finishAs(t Task) {
 func (s *Shim) adoptedRun(t Task) *run {
 	srv, err := s.server(t.Upstream)
 	if err != nil {
-		srv = newServer(t.Upstream, Server{})
+		srv = newServer(t.Upstream, Server{}, nil)
 	}
 	var rec callRecord
 	if err := json.Unmarshal(t.Call, &rec); err != nil {

@@ -45,13 +45,15 @@ type Server struct {
 	// 0 = unbounded.
 	MaxTasks         int
 	MaxTasksPerOwner int
+	// Removed says that no calls are taken any more: those under way end, and tasks can be read.
+	Removed bool
 }
 
 // Options are what a Shim is made of.
 type Options struct {
 	Replica   Replica // unique to this process and start
 	Store     Store
-	Servers   map[string]Server // by configured name
+	Servers   map[string]Server // by configured name; Serve replaces them
 	Heartbeat time.Duration     // expiry of this replica's heartbeat, default 5s
 	// Settle is how long the end of a task is kept here in case the store forgets
 	// it in a failover; default 30s, negative for not at all. SettleBytes bounds what
@@ -91,7 +93,9 @@ type Options struct {
 type Shim struct {
 	replica      Replica
 	store        Store
-	servers      map[string]*server
+	servers      atomic.Pointer[map[string]*server]
+	known        map[string]*server // each that there was, whose counts go on if it comes back
+	metrics      *metrics.Metrics
 	storeTimeout time.Duration
 	storeWait    time.Duration
 	waiting      Bound // requests that wait for the store for as long as storeWait
@@ -122,7 +126,8 @@ func New(o Options) (*Shim, error) {
 	s := &Shim{
 		replica:      o.Replica,
 		store:        o.Store,
-		servers:      make(map[string]*server, len(o.Servers)),
+		known:        make(map[string]*server),
+		metrics:      o.Metrics,
 		storeTimeout: cmp.Or(o.StoreTimeout, 3*time.Second),
 		storeWait:    o.StoreWait,
 		waiting:      Bound{Most: maxWaiting},
@@ -146,12 +151,23 @@ func New(o Options) (*Shim, error) {
 	}
 	s.recovery = recovery{s: s, wake: make(chan struct{}, 1)}
 	s.observer = newObserver(o, life, log)
-	for name, srv := range o.Servers {
-		added := newServer(name, srv)
-		added.metrics = o.Metrics.Tasks(name, added.waiting)
-		s.servers[name] = added
-	}
+	s.Serve(o.Servers)
 	return s, nil
+}
+
+// Serve replaces the servers. Calls and tasks under way go on as they began. Those of a server that
+// stays count towards its new limits; a server that is left out is not known any more. Serve is
+// called by one goroutine at a time.
+func (s *Shim) Serve(servers map[string]Server) {
+	next := make(map[string]*server, len(servers))
+	for name, srv := range servers {
+		next[name] = newServer(name, srv, s.known[name])
+		if s.known[name] == nil {
+			next[name].metrics = s.metrics.Tasks(name, next[name].waiting)
+		}
+		s.known[name] = next[name]
+	}
+	s.servers.Store(&next)
 }
 
 // Run keeps this replica alive in the store, follows what others do to its tasks,
@@ -225,10 +241,15 @@ func (l *life) later(d time.Duration, f func()) *time.Timer {
 // op names an operation, for the store to recognise its repeat.
 func (s *Shim) op() string { return fmt.Sprintf("%s-%d", s.replica, s.ops.Add(1)) }
 
-// server is a Server with what this replica counts about it.
+// server is a Server with what this replica counts about it, which stays when the Server changes.
 type server struct {
 	Server
-	name    string
+	*counts
+	name string
+}
+
+// counts are what this replica counts about a server.
+type counts struct {
 	slots   *slots
 	tasks   Bound          // those that this replica runs
 	metrics *metrics.Tasks // nil: nothing is measured
@@ -244,12 +265,19 @@ const (
 	defaultQueueWait = 5 * time.Second // about as long as a caller takes for a slow answer
 )
 
-func newServer(name string, s Server) *server {
+// newServer makes the server of a name, in place of the one before; nil for none.
+func newServer(name string, s Server, before *server) *server {
 	s.Queue, s.QueueWait = cmp.Or(s.Queue, defaultQueue), cmp.Or(s.QueueWait, defaultQueueWait)
-	return &server{
-		Server: s, name: name, graces: newGraces(), slots: newSlots(s.Concurrency, s.Queue), tools: make(map[string]*toolEntry),
-		tasks: Bound{Key: "max_tasks", Most: s.MaxTasks, MostPerOwner: s.MaxTasksPerOwner, All: "tasks on this server", Own: "tasks of this caller"},
+	if before == nil {
+		return &server{Server: s, name: name, counts: &counts{
+			graces: newGraces(), slots: newSlots(s.Concurrency, s.Queue), tools: make(map[string]*toolEntry),
+			tasks: Bound{Key: "max_tasks", Most: s.MaxTasks, MostPerOwner: s.MaxTasksPerOwner, All: "tasks on this server", Own: "tasks of this caller"},
+		}}
 	}
+	before.tasks.Limit(s.MaxTasks, s.MaxTasksPerOwner)
+	before.slots.limit(s.Concurrency)
+	before.limitTools(s.Policy)
+	return &server{Server: s, name: name, counts: before.counts}
 }
 
 // callTool is the one method whose requests may become tasks.
@@ -277,7 +305,7 @@ func (s *server) policyFor(r Request) Policy {
 
 // server finds an upstream by its configured name.
 func (s *Shim) server(name string) (*server, error) {
-	srv, ok := s.servers[name]
+	srv, ok := (*s.servers.Load())[name]
 	if !ok {
 		return nil, fmt.Errorf("shim: no upstream %q", name)
 	}

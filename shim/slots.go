@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"container/list"
 	"context"
 	"sync"
 	"time"
@@ -11,48 +12,51 @@ import (
 const retryBusy = time.Second
 
 // slots bounds how many calls are in flight, with a bounded queue in front
-// (design.md 0.21). A nil *slots is unbounded. Waiters are served in order: Go
-// queues the senders of a channel.
+// (design.md 0.21). Waiters are served in order. A nil *slots is unbounded.
 type slots struct {
-	sem   chan struct{}
 	queue int
 
 	mu      sync.Mutex
-	waiting int
+	most    int // 0 = unbounded
+	held    int
+	places  int       // in the queue
+	waiting list.List // of chan struct{}, which is closed with the slot; the first to be served at the front
 }
 
-func newSlots(n, queue int) *slots {
-	if n <= 0 {
-		return nil
-	}
-	return &slots{sem: make(chan struct{}, n), queue: queue}
-}
+func newSlots(n, queue int) *slots { return &slots{most: n, queue: queue} }
 
-// enqueue takes a place in the queue; forced does so even if it is full.
-func (s *slots) enqueue(forced bool) bool {
+// free reports whether a slot is free. The lock is held.
+func (s *slots) free() bool { return s.most <= 0 || s.held < s.most }
+
+// limit changes how many slots there are. Calls that hold one too many keep it.
+func (s *slots) limit(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.waiting >= s.queue && !forced {
-		return false
+	s.most = n
+	s.serve()
+}
+
+// serve gives free slots to those who wait. The lock is held.
+func (s *slots) serve() {
+	for s.free() && s.waiting.Len() > 0 {
+		s.held++
+		close(s.waiting.Remove(s.waiting.Front()).(chan struct{}))
 	}
-	s.waiting++
-	return true
+}
+
+// release gives a slot back.
+func (s *slots) release() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held--
+	s.serve()
 }
 
 // length is how many wait.
 func (s *slots) length() int {
-	if s == nil {
-		return 0
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.waiting
-}
-
-func (s *slots) dequeue() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.waiting--
+	return s.places
 }
 
 // claim is what one call holds of some slots: nothing, a place in the queue, or a
@@ -65,19 +69,22 @@ type claim struct {
 // enter takes a slot or, if none is free, a place in the queue. A full queue is a
 // *BusyError, unless forced.
 func (c *claim) enter(what string, forced bool) error {
-	if c.slots == nil {
+	s := c.slots
+	if s == nil {
 		return nil
 	}
-	select {
-	case c.slots.sem <- struct{}{}:
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.free():
+		s.held++
 		c.held = true
-		return nil
-	default:
-	}
-	if !c.slots.enqueue(forced) {
+	case s.places >= s.queue && !forced:
 		return &BusyError{Key: "concurrency", Limit: what, RetryAfter: retryBusy}
+	default:
+		s.places++
+		c.queued = true
 	}
-	c.queued = true
 	return nil
 }
 
@@ -86,23 +93,51 @@ func (c *claim) wait(ctx context.Context) error {
 	if !c.queued {
 		return nil
 	}
-	defer c.slots.dequeue()
-	c.queued = false
+	s := c.slots
+	s.mu.Lock()
+	turn := make(chan struct{})
+	place := s.waiting.PushBack(turn)
+	s.serve()
+	s.mu.Unlock()
+	var err error
 	select {
-	case c.slots.sem <- struct{}{}:
-		c.held = true
-		return nil
+	case <-turn:
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		err = context.Cause(ctx)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.places--
+	c.queued = false
+	switch given := isClosed(turn); {
+	case err == nil:
+		c.held = true
+	case given: // just now
+		s.held--
+		s.serve()
+	default:
+		s.waiting.Remove(place)
+	}
+	return err
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }
 
 func (c *claim) drop() {
 	switch {
 	case c.queued:
-		c.slots.dequeue()
+		c.slots.mu.Lock()
+		c.slots.places--
+		c.slots.mu.Unlock()
 	case c.held:
-		<-c.slots.sem
+		c.slots.release()
 	}
 	c.queued, c.held = false, false
 }
@@ -185,6 +220,15 @@ func (s *server) toolSlots(tool string, n int) (*slots, func()) {
 		if e.refs--; e.refs == 0 {
 			delete(s.tools, tool)
 		}
+	}
+}
+
+// limitTools changes how many calls of each tool may be in flight.
+func (s *server) limitTools(policy func(tool string) Policy) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for tool, e := range s.tools {
+		e.slots.limit(policy(tool).Concurrency)
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 // Names of tools are the clients' to choose, so nothing is kept per name once its
 // last call has ended.
 func TestNothingIsKeptPerTool(t *testing.T) {
-	s := newServer("up", Server{Concurrency: 2, Queue: 1})
+	s := newServer("up", Server{Concurrency: 2, Queue: 1}, nil)
 	for i := range 100 {
 		tk, err := s.reserve(fmt.Sprintf("tool %d", i), Policy{Concurrency: 1}, false)
 		if err != nil {
@@ -17,8 +17,8 @@ func TestNothingIsKeptPerTool(t *testing.T) {
 		tk.drop()
 		tk.drop() // harmless
 	}
-	if len(s.tools) != 0 || len(s.slots.sem) != 0 || s.slots.waiting != 0 {
-		t.Errorf("%d tools, %d slots and %d places are held", len(s.tools), len(s.slots.sem), s.slots.waiting)
+	if len(s.tools) != 0 || s.slots.held != 0 || s.slots.places != 0 {
+		t.Errorf("%d tools, %d slots and %d places are held", len(s.tools), s.slots.held, s.slots.places)
 	}
 	held, err := s.reserve("one", Policy{Concurrency: 1}, false)
 	if err != nil {
@@ -33,7 +33,7 @@ func TestNothingIsKeptPerTool(t *testing.T) {
 	}
 	queued.drop()
 	held.drop()
-	if len(s.tools) != 0 || len(s.slots.sem) != 0 {
-		t.Errorf("%d tools and %d slots are held", len(s.tools), len(s.slots.sem))
+	if len(s.tools) != 0 || s.slots.held != 0 {
+		t.Errorf("%d tools and %d slots are held", len(s.tools), s.slots.held)
 	}
 }

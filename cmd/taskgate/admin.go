@@ -20,9 +20,9 @@ type admin struct {
 	http     *http.Server
 }
 
-// newAdmin opens the listener at addr, or none where that is empty. page is /metrics; nil for
+// newAdmin opens the listener of a server at addr, or none where that is empty. page is /metrics; nil for
 // none.
-func newAdmin(ctx context.Context, addr string, ready *readiness, page http.Handler, log *slog.Logger) (*admin, error) {
+func newAdmin(ctx context.Context, addr string, s *server, page http.Handler) (*admin, error) {
 	if addr == "" {
 		return nil, nil
 	}
@@ -31,20 +31,20 @@ func newAdmin(ctx context.Context, addr string, ready *readiness, page http.Hand
 		return nil, fmt.Errorf("admin: %w", err)
 	}
 	return &admin{listener: l, http: &http.Server{
-		Handler:           adminHandler(ready, page, loopback(addr)),
+		Handler:           adminHandler(s.ready, s.reloader.handler(), page, loopback(addr)),
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       adminTimeout,
 		WriteTimeout:      adminTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}}, nil
 }
 
 // adminHandler is the route table. On loopback it answers no Host but a loopback
 // one: a web page could otherwise read it by a name of its own that resolves to
 // 127.0.0.1 (protocol.md Z10).
-func adminHandler(ready *readiness, page http.Handler, local bool) http.Handler {
+func adminHandler(ready *readiness, reload, page http.Handler, local bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		// That this is answered is all there is to say: what else may be wrong, a
@@ -52,6 +52,7 @@ func adminHandler(ready *readiness, page http.Handler, local bool) http.Handler 
 		writeStatus(w, http.StatusOK, map[string]string{"status": "ok"})
 	})
 	mux.Handle("GET /readyz", ready)
+	mux.Handle("POST /reload", reload)
 	if page != nil {
 		mux.Handle("GET /metrics", page)
 	}
@@ -83,12 +84,9 @@ func (a *admin) close() error {
 // readiness is that of this process; ctx ends when the drain begins.
 func (s *server) readiness(ctx context.Context) *readiness {
 	r := &readiness{
-		draining:  func() bool { return ctx.Err() != nil },
-		store:     &part{check: s.store.Ping, kind: storeKind(s.config)},
-		upstreams: make(map[string]*part, len(s.upstreams)),
+		draining: func() bool { return ctx.Err() != nil },
+		store:    &part{check: s.store.Ping, kind: storeKind(s.config)},
 	}
-	for name, up := range s.upstreams {
-		r.upstreams[name] = &part{check: up.Reach}
-	}
+	r.serve(s.upstreams)
 	return r
 }

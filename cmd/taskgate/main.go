@@ -39,6 +39,8 @@ Usage:
   taskgate stdio --upstream URL       serve one MCP server to the one client that has
                                       started this process, over stdin and stdout
   taskgate stdio -- COMMAND [ARG...]  the same, for a server that speaks over stdio
+  taskgate reload --config FILE       have the gateway at the file's admin address, or at
+                                      --admin HOST:PORT, read its configuration anew
   taskgate check FILE...              report every mistake in configuration files
   taskgate hash-key [--force]         print the hash of the key on standard input;
                                       a weak key is refused unless forced
@@ -74,23 +76,25 @@ Options of stdio:
 It ends when its standard input does, and tasks in memory with it. A command gets the
 whole environment of taskgate.
 
-The first interrupt or SIGTERM drains and stops, the second stops at once.
+The first interrupt or SIGTERM drains and stops, the second stops at once. Under serve
+--config, SIGHUP reads the configuration anew, as does a change of the file.
 Exit codes: 0 success, 1 failure, 2 wrong usage.
 `
 
 func main() {
-	os.Exit(run(untilSignal(), os.Args[1:], os.Stdout, os.Stderr))
+	verb, _ := split(os.Args[1:])
+	os.Exit(run(untilSignal(verb), os.Args[1:], os.Stdout, os.Stderr))
 }
 
 // untilSignal is a context that ends with the first interrupt, SIGTERM or, unless that is
-// ignored, SIGHUP: the terminal of the client was closed. Before
+// ignored, SIGHUP: the terminal of the client was closed. To serve it means something else. Before
 // anybody sees it end, the default has taken over again, by which a second signal ends
 // the process. One that came in between is not lost: it does the same.
-func untilSignal() context.Context {
+func untilSignal(verb string) context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	if !signal.Ignored(syscall.SIGHUP) {
+	if verb != "serve" && !signal.Ignored(syscall.SIGHUP) {
 		signal.Notify(signals, syscall.SIGHUP)
 	}
 	go func() {
@@ -111,6 +115,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	switch verb {
 	case "serve":
 		return serve(ctx, args, stdout, stderr)
+	case "reload":
+		return askReload(ctx, args, stdout, stderr)
 	case "stdio":
 		return serveStdio(ctx, args, os.Stdin, stdout, stderr)
 	case "check":

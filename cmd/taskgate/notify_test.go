@@ -3,22 +3,24 @@ package main
 import (
 	"net"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"taskgate/gateway/config"
+	"taskgate/internal/wiretest"
 )
 
-// TestNotifications: the supervisor hears when the addresses are bound, twice within each watchdog
-// interval that the process lives, and before the drain how long that may take.
-func TestNotifications(t *testing.T) {
+// supervised has this process tell a supervisor what it does. next waits for the next thing.
+func supervised(t *testing.T) (next func() string) {
+	t.Helper()
 	socket := filepath.Join(t.TempDir(), "notify")
 	supervisor, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer supervisor.Close()        // and so the reader ends
-	said := make(chan string, 1000) // as many as the test can last
+	t.Cleanup(func() { _ = supervisor.Close() }) // and so the reader ends
+	said := make(chan string, 1000)              // as many as the test can last
 	go func() {
 		defer close(said)
 		for b := make([]byte, 4096); ; {
@@ -29,17 +31,29 @@ func TestNotifications(t *testing.T) {
 			said <- string(b[:n])
 		}
 	}()
-	next := func() string {
+	t.Setenv("NOTIFY_SOCKET", socket)
+	return func() string {
 		t.Helper()
-		select {
-		case state := <-said:
-			return state
-		case <-time.After(patience):
-			t.Fatal("it says nothing")
-			return ""
+		return wiretest.Await(t, said, "a notification")
+	}
+}
+
+// TestReloadNotifies: the supervisor hears of a reload when it begins and when it is over.
+func TestReloadNotifies(t *testing.T) {
+	next := supervised(t)
+	c := runChanging(t, time.Hour, upstreamsOf("{name: a, url: 'http://127.0.0.1:1/mcp'}"))
+	c.takes("rate: 1\n" + upstreamsOf("{name: a, url: 'http://127.0.0.1:1/mcp'}"))
+	for _, want := range []string{"READY=1", "RELOADING=1\nMONOTONIC_USEC=", "READY=1"} {
+		if got := next(); !strings.HasPrefix(got, want) {
+			t.Errorf("it said %q, not %q", got, want)
 		}
 	}
-	t.Setenv("NOTIFY_SOCKET", socket)
+}
+
+// TestNotifications: the supervisor hears when the addresses are bound, twice within each watchdog
+// interval that the process lives, and before the drain how long that may take.
+func TestNotifications(t *testing.T) {
+	next := supervised(t)
 	t.Setenv("WATCHDOG_USEC", "100000")
 	r := runServer(t, "http://127.0.0.1:1/mcp", func(c *config.Config) { c.DrainDelay, c.DrainTimeout = time.Second, 2*time.Second })
 	if got := next(); got != "READY=1" {

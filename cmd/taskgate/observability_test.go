@@ -36,6 +36,7 @@ func everything(t *testing.T, m *metrics.Metrics) {
 	m.ReadOpen(zero, zero, zero, zero)
 	m.ReadBytes(func() int64 { return 0 })
 	m.ReadParts(func() (bool, map[string]bool, bool) { return true, map[string]bool{"up": true}, true })
+	m.ReadConfig(func() string { return "dc6a4b7e204b" })
 	m.Refused(ctx, "rate")
 	m.HTTP(ctx, one, "POST", 200)
 	m.Stored(ctx, "get", one, false)

@@ -34,9 +34,24 @@ const (
 // deployments in which all replicas share a fate and one without its Redis is
 // better than none.
 type readiness struct {
-	draining  func() bool
-	store     *part
-	upstreams map[string]*part
+	draining func() bool
+	store    *part
+
+	mu        sync.Mutex
+	upstreams map[string]*part // replaced, and never changed
+}
+
+// serve takes the upstreams that count from now on: those that were removed do not.
+func (r *readiness) serve(us upstreams) {
+	next := make(map[string]*part, len(us))
+	for name, one := range us {
+		if !one.config.Removed {
+			next[name] = &part{check: one.client.Reach}
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.upstreams = next
 }
 
 // report is the body of /readyz.
@@ -62,11 +77,14 @@ const (
 
 // look asks all parts at once.
 func (r *readiness) look(exclude []string) report {
-	out := report{Draining: r.draining(), Upstreams: make(map[string]state, len(r.upstreams))}
+	r.mu.Lock()
+	parts := r.upstreams
+	r.mu.Unlock()
+	out := report{Draining: r.draining(), Upstreams: make(map[string]state, len(parts))}
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	all.Go(func() { out.Store = r.store.state() })
-	for name, p := range r.upstreams {
+	for name, p := range parts {
 		all.Go(func() {
 			s := p.state()
 			mu.Lock()

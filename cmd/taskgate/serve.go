@@ -27,7 +27,13 @@ func serve(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, err)
 		return exitFailure
 	}
+	ctx, end := context.WithCancel(ctx)
+	defer end()
 	s := newServer(cfg, stderr)
+	if options.file != "" {
+		s.load = options.config
+	}
+	defer s.listenHangups(end)()
 	s.chooseFolder(options.folder(cfg))
 	if err = s.open(ctx); err == nil {
 		tuneCollector(containerLimit, s.log)

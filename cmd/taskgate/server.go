@@ -51,16 +51,19 @@ const processIdle = 10 * time.Minute
 
 // server is one gateway process with everything it holds open.
 type server struct {
-	config *config.Config
+	config *config.Config // changed by reloads, which end before the drain begins
 	log    *slog.Logger
 	tel    *telemetry
+	*reloader
 
 	bytesWait   time.Duration // bytesWait, but in tests
 	limits      gateway.Limits
 	processIdle time.Duration // 0: a process of a server lasts as long as this one
 
-	budget *budget.Bytes
-	store  *redisstore.Store
+	replica  shim.Replica
+	budget   *budget.Bytes
+	store    *redisstore.Store
+	sessions *redisstore.Sessions
 	// credentials are what clients of passthrough have shown, for what is asked of servers.
 	credentials *auth.Credentials
 	upstreams   upstreams
@@ -71,13 +74,14 @@ type server struct {
 	listener net.Listener
 	http     *http.Server
 	admin    *admin // nil where none is configured
+	ready    *readiness
 
 	until time.Time // what is left to do is to be done by then; zero before that begins
 }
 
 // newServer makes the server of a configuration. It holds nothing open yet.
 func newServer(c *config.Config, stderr io.Writer) *server {
-	return &server{config: c, log: newLogger(c.Log, stderr), bytesWait: bytesWait, processIdle: processIdle}
+	return &server{config: c, reloader: newReloader(c), log: newLogger(c.Log, stderr), bytesWait: bytesWait, processIdle: processIdle}
 }
 
 // open builds the gateway and opens its listener, or closes what it has opened. It contacts the
@@ -94,11 +98,10 @@ func (s *server) open(ctx context.Context) error {
 }
 
 func (s *server) build(ctx context.Context) (err error) {
-	replica, err := newReplica()
-	if err != nil {
+	if s.replica, err = newReplica(); err != nil {
 		return err
 	}
-	if s.tel, err = newTelemetry(ctx, replica, s.config.Admin != ""); err != nil {
+	if s.tel, err = newTelemetry(ctx, s.replica, s.config.Admin != ""); err != nil {
 		return fmt.Errorf("telemetry: %w", err)
 	}
 	s.tel.names(s.config)
@@ -114,10 +117,11 @@ func (s *server) build(ctx context.Context) (err error) {
 		return err
 	}
 	s.credentials = auth.NewCredentials(s.config, keys)
-	if s.upstreams, err = newUpstreams(s.config, s.store, replica, s.processIdle, s.budget, s.log, s.tel); err != nil {
+	if s.upstreams, err = s.plan(s.config); err != nil {
 		return err
 	}
-	if s.shim, err = s.newShim(replica); err != nil {
+	s.upstreams.begin()
+	if s.shim, err = s.newShim(); err != nil {
 		return err
 	}
 	audit, file, err := newAudit(s.config.Audit, s.tel, s.log)
@@ -125,14 +129,12 @@ func (s *server) build(ctx context.Context) (err error) {
 		return fmt.Errorf("audit: %w", err)
 	}
 	s.audit = file
-	secure, err := upstreamTLS(s.config)
-	if err != nil {
-		return err
-	}
+	clients, secure := s.upstreams.clients()
+	s.sessions = s.store.Sessions(s.config.MaxSessions, s.config.SessionIdle).PerOwner(s.config.MaxSessionsPerOwner)
 	s.gateway, err = gateway.New(gateway.Options{
 		Audit: audit, Credentials: s.credentials, TLS: secure,
-		Config: s.config, Limits: s.limits, Shim: s.shim, Upstreams: s.upstreams.clients(), Budget: s.budget, Logger: s.log,
-		Sessions:       s.store.Sessions(s.config.MaxSessions, s.config.SessionIdle).PerOwner(s.config.MaxSessionsPerOwner),
+		Config: s.config, Limits: s.limits, Shim: s.shim, Upstreams: clients, Budget: s.budget, Logger: s.log,
+		Sessions:       s.sessions,
 		TracerProvider: s.tel.traces, Metrics: s.tel.metrics, Version: moduleVersion(),
 	})
 	return err
@@ -152,18 +154,16 @@ func markKeys(c *config.Config) (keys [][]byte, err error) {
 	return keys, nil
 }
 
-func (s *server) newShim(replica shim.Replica) (*shim.Shim, error) {
-	marks, err := markKeys(s.config)
-	if err != nil {
-		return nil, err
-	}
-	servers := make(map[string]shim.Server, len(s.config.Upstreams))
-	for _, u := range s.config.Upstreams {
+// servers are the upstreams as the shim knows them.
+func (us upstreams) servers(credentials *auth.Credentials) map[string]shim.Server {
+	servers := make(map[string]shim.Server, len(us))
+	for _, one := range us {
+		u := one.config
 		servers[u.Name] = shim.Server{
-			Upstream: s.upstreams[u.Name], Policy: func(tool string) shim.Policy { return policyOf(u.Tool(tool)) }, Other: policyOf(u.Defaults),
+			Upstream: one.client, Removed: u.Removed, Policy: func(tool string) shim.Policy { return policyOf(u.Tool(tool)) }, Other: policyOf(u.Defaults),
 			Concurrency: u.Concurrency, MaxTasks: u.MaxTasks, MaxTasksPerOwner: u.MaxTasksPerOwner,
 			Represent: func(ctx context.Context, call shim.Session) context.Context {
-				if c := s.credentials.Represent(u.Name, call.Token); c != nil {
+				if c := credentials.Represent(u.Name, call.Token); c != nil {
 					ctx = forward.With(ctx, &forward.Parts{Credential: c})
 				}
 				return ctx
@@ -171,8 +171,16 @@ func (s *server) newShim(replica shim.Replica) (*shim.Shim, error) {
 			SealToken: forward.SealToken, BringToken: forward.BringToken,
 		}
 	}
+	return servers
+}
+
+func (s *server) newShim() (*shim.Shim, error) {
+	marks, err := markKeys(s.config)
+	if err != nil {
+		return nil, err
+	}
 	return shim.New(shim.Options{
-		Replica: replica, Store: s.store, Servers: servers, Heartbeat: s.config.Heartbeat,
+		Replica: s.replica, Store: s.store, Servers: s.upstreams.servers(s.credentials), Heartbeat: s.config.Heartbeat,
 		StoreTimeout: s.config.StoreTimeout, StoreWait: s.config.StoreWait, MarkKeys: marks, CheckAnswer: upstream.CheckAnswer,
 		Budget: s.budget, Logger: s.log, Tracer: s.tel.traces.Tracer("taskgate/shim"), Metrics: s.tel.metrics,
 	})
@@ -181,9 +189,10 @@ func (s *server) newShim(replica shim.Replica) (*shim.Shim, error) {
 // listen binds the addresses, that of operators first: whoever can call can also ask
 // whether the gateway is ready.
 func (s *server) listen(ctx context.Context) (err error) {
-	ready := s.readiness(ctx)
-	s.tel.metrics.ReadParts(ready.parts)
-	if s.admin, err = newAdmin(ctx, s.config.Admin, ready, s.tel.page(s.log), s.log); err != nil {
+	s.ready = s.readiness(ctx)
+	s.tel.metrics.ReadParts(s.ready.parts)
+	s.tel.metrics.ReadConfig(s.inUse)
+	if s.admin, err = newAdmin(ctx, s.config.Admin, s, s.tel.page(s.log)); err != nil {
 		return err
 	}
 	secure, err := listenerTLS(s.config.TLS, s.log)
@@ -204,10 +213,15 @@ func (s *server) listen(ctx context.Context) (err error) {
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
+	s.warnOpen()
+	return nil
+}
+
+// warnOpen warns where everybody may call.
+func (s *server) warnOpen() {
 	if s.config.Open() && s.config.TLS.ClientCAFile == "" && !loopback(s.config.Listen) {
 		s.log.Warn("anybody who can connect may call: configure auth, or listen on a loopback address", "listen", s.config.Listen)
 	}
-	return nil
 }
 
 // run serves until ctx ends, then drains and closes.
@@ -217,16 +231,10 @@ func (s *server) run(ctx context.Context) error {
 	} else {
 		s.log.Info("tasks are kept", "in", storeKind(s.config))
 	}
-	scheme := "http://"
-	if s.config.TLS.CertFile != "" {
-		scheme = "https://"
-	}
 	for _, u := range s.config.Upstreams {
-		s.log.Info("serving", "upstream", u.Name, "at", scheme+s.listener.Addr().String()+u.Path, "from", from(u))
-		if u.WithoutTasks != config.WithoutTasksBlock {
-			s.log.Info("a client that allows tools by name has to allow task_result as well: it gives the result of a slow call", "upstream", u.Name)
-		}
+		s.saysServing(u)
 	}
+	s.saysInUse()
 	if s.admin != nil {
 		s.log.Info("answering operators", "address", s.admin.listener.Addr().String())
 	}
@@ -239,8 +247,15 @@ func (s *server) run(ctx context.Context) error {
 	g.Go(func() error { return ignore(s.http.Serve(s.listener), http.ErrServerClosed) })
 	g.Go(s.admin.serve)
 	g.Go(func() error { return s.notifyAlive(loops) })
+	reloaded := make(chan struct{})
+	g.Go(func() error {
+		defer close(reloaded)
+		s.reloads(failed)
+		return nil
+	})
 	g.Go(func() error {
 		<-failed.Done() // a signal, or a part that could not go on
+		<-reloaded      // the configuration stays as it is
 		defer stop()
 		s.notifyStopping()
 		if ctx.Err() != nil {
@@ -250,6 +265,17 @@ func (s *server) run(ctx context.Context) error {
 		return errors.Join(s.drain(loops), s.admin.close())
 	})
 	return errors.Join(g.Wait(), s.close())
+}
+
+func (s *server) saysServing(u *config.Upstream) {
+	scheme := "http://"
+	if s.config.TLS.CertFile != "" {
+		scheme = "https://"
+	}
+	s.log.Info("serving", "upstream", u.Name, "at", scheme+s.listener.Addr().String()+u.Path, "from", from(u))
+	if u.WithoutTasks != config.WithoutTasksBlock {
+		s.log.Info("a client that allows tools by name has to allow task_result as well: it gives the result of a slow call", "upstream", u.Name)
+	}
 }
 
 // outlasting is the context of the loops. They outlast ctx: running tasks need the heartbeat
@@ -337,7 +363,7 @@ func (s *server) close() error {
 	if s.shim != nil {
 		errs = append(errs, s.shim.Close(ctx))
 	}
-	errs = append(errs, s.upstreams.close(ctx))
+	errs = append(errs, s.upstreams.close(ctx), s.gone.Close(ctx))
 	if s.store != nil {
 		errs = append(errs, s.store.Close())
 	}

@@ -185,7 +185,7 @@ func environment() map[string]string {
 // newStdioServer builds a gateway that listens nowhere. A process of its server lasts as long as
 // the client, as it would without the gateway.
 func newStdioServer(ctx context.Context, c *config.Config, stderr io.Writer) (*server, error) {
-	s := &server{config: c, log: newLogger(c.Log, stderr), bytesWait: bytesWait}
+	s := &server{config: c, reloader: newReloader(c), log: newLogger(c.Log, stderr), bytesWait: bytesWait}
 	if err := s.build(ctx); err != nil {
 		return nil, errors.Join(err, s.close())
 	}

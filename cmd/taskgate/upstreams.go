@@ -19,56 +19,94 @@ import (
 	"taskgate/gateway/config"
 	"taskgate/gateway/upstream"
 	"taskgate/gateway/upstream/stdio"
-	"taskgate/internal/budget"
-	"taskgate/redisstore"
 	"taskgate/shim"
 )
 
-// upstreams are the clients of the upstreams, by configured name.
-type upstreams map[string]*upstream.HTTP
+// upstreams are those that are served, by configured name.
+type upstreams map[string]*offered
 
-// newUpstreams makes one for each upstream. Nothing is contacted. idle is how long a process is
-// kept that nobody uses; 0 is until the gateway ends.
-func newUpstreams(c *config.Config, store *redisstore.Store, replica shim.Replica, idle time.Duration, bytes *budget.Bytes, log *slog.Logger, tel *telemetry) (upstreams, error) {
-	out := make(upstreams, len(c.Upstreams))
-	for _, u := range c.Upstreams {
-		cfg := upstreamConfig(c, u, replica, log, tel)
-		cfg.Budget = bytes
-		if c.AuthOf(u).Passthrough != nil {
-			cfg.Shared = false // anonymous callers may show all kinds of things to the server
-			cfg.MaxSeen = auth.MaxTokens
-		}
-		var err error
-		if cfg.TLS, err = clientTLS(u.TLS); err != nil {
-			return nil, fmt.Errorf("tls of upstream %s: %w", u.Name, err)
-		}
-		if u.Command != "" {
-			// A session is a process of this replica, which no other one can use.
-			cfg.Transport, cfg.SessionIdle = stdio.New(stdioConfig(c, u, idle, log)), cmp.Or(idle, math.MaxInt64)
-		} else {
-			cfg.Sessions = store.UpstreamSessions(u.Name)
-		}
-		up, err := upstream.New(cfg)
-		if err != nil {
-			return nil, err
-		}
-		out[u.Name] = up
-	}
-	return out, nil
+// offered is an upstream, with what was made for it.
+type offered struct {
+	config *config.Upstream
+	client *renewable
+	way    way
+	next   *upstream.HTTP // is to take the place of the one in client; nil where nothing changes
+	until  time.Time      // the upstream was removed, and its tasks are kept until then; else zero
 }
 
-// upstreamTLS says how the servers of upstreams are reached, for what is asked of them in the
-// gateway's own name.
-func upstreamTLS(c *config.Config) (map[string]*tls.Config, error) {
-	out := make(map[string]*tls.Config, len(c.Upstreams))
+// way is what the client of an upstream is made of besides its configuration.
+type way struct {
+	tls         *tls.Config
+	files       string // what the files of tls held
+	passthrough bool
+}
+
+// plan returns what is to be served, with clients for what is new or has changed. Nothing is contacted,
+// and nothing is changed before begin.
+func (s *server) plan(c *config.Config) (next upstreams, err error) {
+	next = make(upstreams, len(c.Upstreams))
 	for _, u := range c.Upstreams {
-		secure, err := clientTLS(u.TLS)
-		if err != nil {
-			return nil, fmt.Errorf("tls of upstream %s: %w", u.Name, err)
+		one := &offered{config: u}
+		old := s.upstreams[u.Name]
+		if old != nil {
+			one.client, one.way = old.client, old.way
+		} else {
+			one.client = newRenewable()
 		}
-		out[u.Name] = secure
+		pass, files := c.AuthOf(u).Passthrough != nil, u.TLS.Files()
+		if old == nil || old.way.passthrough != pass || old.way.files != files || !old.config.SameServer(u) {
+			one.way = way{files: files, passthrough: pass}
+			one.next, err = s.newClient(c, u, &one.way)
+		}
+		if err != nil {
+			next.discard()
+			return nil, err
+		}
+		next[u.Name] = one
 	}
-	return out, nil
+	return next, nil
+}
+
+// newClient makes the client of an upstream.
+func (s *server) newClient(c *config.Config, u *config.Upstream, by *way) (up *upstream.HTTP, err error) {
+	cfg := upstreamConfig(c, u, s.replica, s.log, s.tel)
+	cfg.Budget = s.budget
+	if by.passthrough {
+		cfg.Shared = false // anonymous callers may show all kinds of things to the server
+		cfg.MaxSeen = auth.MaxTokens
+	}
+	if by.tls, err = clientTLS(u.TLS); err != nil {
+		return nil, fmt.Errorf("tls of upstream %s: %w", u.Name, err)
+	}
+	cfg.TLS = by.tls
+	if u.Command != "" {
+		// A session is a process of this replica, which no other one can use.
+		cfg.Transport, cfg.SessionIdle = stdio.New(stdioConfig(c, u, s.processIdle, s.log)), cmp.Or(s.processIdle, math.MaxInt64)
+	} else {
+		cfg.Sessions = s.store.UpstreamSessions(u.Name)
+	}
+	return upstream.New(cfg)
+}
+
+// begin has new clients take the place of those before.
+func (us upstreams) begin() {
+	for _, one := range us {
+		if one.next != nil {
+			one.client.renew(one.next)
+			one.next = nil
+		}
+	}
+}
+
+// discard closes new clients that nothing has begun with.
+func (us upstreams) discard() {
+	ctx, stop := context.WithTimeout(context.Background(), closeTimeout)
+	defer stop()
+	for _, one := range us {
+		if one.next != nil {
+			_ = one.next.Close(ctx)
+		}
+	}
 }
 
 func upstreamConfig(c *config.Config, u *config.Upstream, replica shim.Replica, log *slog.Logger, tel *telemetry) upstream.Config {
@@ -110,19 +148,20 @@ func loopback(listen string) bool {
 	return err == nil && config.IsLoopback(host)
 }
 
-// clients are the upstreams as the gateway uses them.
-func (us upstreams) clients() map[string]upstream.Client {
-	out := make(map[string]upstream.Client, len(us))
-	for name, up := range us {
-		out[name] = up
+// clients are the upstreams as the gateway uses them, and how their servers are reached for what is
+// asked of them in its own name.
+func (us upstreams) clients() (map[string]upstream.Client, map[string]*tls.Config) {
+	out, secure := make(map[string]upstream.Client, len(us)), make(map[string]*tls.Config, len(us))
+	for name, one := range us {
+		out[name], secure[name] = one.client, one.way.tls
 	}
-	return out
+	return out, secure
 }
 
 func (us upstreams) close(ctx context.Context) error {
 	g := errgroup.Group{} // at once: the end of a process takes its time
-	for _, up := range us {
-		g.Go(func() error { return up.Close(ctx) })
+	for _, one := range us {
+		g.Go(func() error { return one.client.Close(ctx) })
 	}
 	return g.Wait()
 }

@@ -14,10 +14,11 @@ _taskgate() {
       case "$verb" in
         serve) words="--config --upstream --listen --admin --store --grace --log-format --log-level" ;;
         stdio) words="--upstream --config --name --store --grace --era --without-tasks --log-level --" ;;
+        reload) words="--config --admin" ;;
         check) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         hash-key) words="--force" ;;
       esac
-      ((COMP_CWORD > 1)) || words+=" serve stdio check hash-key state-key schema version help"
+      ((COMP_CWORD > 1)) || words+=" serve reload stdio check hash-key state-key schema version help"
       ;;
   esac
   COMPREPLY=($(compgen -W "$words" -- "$cur"))

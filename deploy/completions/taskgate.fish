@@ -1,9 +1,11 @@
 # Completion of taskgate for fish.
-set -l serving 'not __fish_seen_subcommand_from stdio check hash-key state-key schema version help'
+set -l serving 'not __fish_seen_subcommand_from reload stdio check hash-key state-key schema version help'
 set -l stdio '__fish_seen_subcommand_from stdio'
 complete -c taskgate -f
-complete -c taskgate -n __fish_use_subcommand -a 'serve stdio check hash-key state-key schema version help'
+complete -c taskgate -n __fish_use_subcommand -a 'serve reload stdio check hash-key state-key schema version help'
 complete -c taskgate -n '__fish_seen_subcommand_from check' -F
+complete -c taskgate -n '__fish_seen_subcommand_from reload' -l config -rF -d 'configuration file'
+complete -c taskgate -n '__fish_seen_subcommand_from reload' -l admin -x -d 'address to ask at'
 complete -c taskgate -n '__fish_seen_subcommand_from hash-key' -l force -d 'hash a weak key, too'
 for verb in $serving $stdio
     complete -c taskgate -n $verb -l config -rF -d 'configuration file'

@@ -17,10 +17,9 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
-	"slices"
+	"reflect"
 	"strings"
-
-	"golang.org/x/sync/errgroup"
+	"time"
 
 	"taskgate/gateway/config"
 	"taskgate/internal/work"
@@ -116,89 +115,172 @@ type Options struct {
 
 // Methods are the ways to sign in of all upstreams.
 type Methods struct {
-	byName      map[string]Method
+	byName      map[string]made
 	issuers     map[string]*issuer // by issuer and jwks_url
-	pages       []Page
+	tokens      map[string]*tokenCache
 	credentials *Credentials
+	secret      []byte // of the hashes of tokens that cannot be verified
 	work        *work.Background
+	log         *slog.Logger
+}
+
+// made is a method with what it is made of.
+type made struct {
+	Method
+	of   source
+	tls  *tls.Config
+	page *Page // nil for none
+}
+
+// source is what a method is made of: for the same one, a method is not made again.
+type source struct {
+	auth      config.Auth
+	audiences []string
+	public    string
+	path, url string
+	host      config.Switch
 }
 
 // New makes the methods of a configuration. Nobody is contacted before [Methods.Run], but for
 // those of passthrough: there it is the first token that says whom to ask.
 func New(c *config.Config, o Options) (*Methods, error) {
-	m := &Methods{byName: map[string]Method{}, issuers: map[string]*issuer{}, credentials: o.Credentials, work: work.NewBackground(context.Canceled)}
-	if m.credentials == nil {
-		m.credentials = NewCredentials(c, nil)
+	secret, err := tokenSecret(c)
+	if err != nil {
+		return nil, err
 	}
-	for _, u := range c.Upstreams {
-		method, err := m.method(c, u, o)
-		if err != nil {
-			return nil, fmt.Errorf("who may call %s: %w", u.Name, err)
-		}
-		m.byName[u.Name] = method
+	if o.Credentials == nil {
+		o.Credentials = NewCredentials(c, nil)
 	}
+	before := &Methods{credentials: o.Credentials, secret: secret, work: work.NewBackground(context.Canceled), log: o.Logger}
+	m, err := before.Renew(c, o.TLS)
+	if err != nil {
+		return nil, err
+	}
+	m.credentials.use(m.tokens)
 	return m, nil
 }
 
-func (m *Methods) method(c *config.Config, u *config.Upstream, o Options) (Method, error) {
-	switch a := c.AuthOf(u); {
+// Renew makes the methods of another configuration, whose state_keys are the same. What has not changed
+// is as before, with all that it remembers. Use has to follow before they are used.
+func (m *Methods) Renew(c *config.Config, secure map[string]*tls.Config) (*Methods, error) {
+	next := &Methods{
+		byName: map[string]made{}, issuers: map[string]*issuer{}, tokens: m.credentials.of(c),
+		credentials: m.credentials, secret: m.secret, work: m.work, log: m.log,
+	}
+	for _, u := range c.Upstreams {
+		one := made{of: sourceOf(c, u), tls: secure[u.Name]}
+		if old, ok := m.byName[u.Name]; ok && old.tls == one.tls && reflect.DeepEqual(old.of, one.of) {
+			one = old
+			if j := one.of.auth.JWT; j != nil {
+				next.issuers[issuerKey(j)] = m.issuers[issuerKey(j)]
+			}
+		} else if err := next.make(&one, m, c, u); err != nil {
+			return nil, fmt.Errorf("who may call %s: %w", u.Name, err)
+		}
+		next.byName[u.Name] = one
+	}
+	return next, nil
+}
+
+// Use has the tokens of these methods be remembered, and the keys of new issuers be fetched.
+func (m *Methods) Use(before *Methods) {
+	m.credentials.use(m.tokens)
+	for key, i := range m.issuers {
+		if before.issuers[key] == nil {
+			m.fetch(context.Background(), i)
+		}
+	}
+}
+
+func sourceOf(c *config.Config, u *config.Upstream) source {
+	s := source{auth: c.AuthOf(u), public: c.PublicURL, path: u.Path, url: u.URL, host: u.ForwardHost}
+	switch {
+	case s.auth.JWT != nil:
+		s.audiences = c.Audiences(u, s.auth.JWT.Audiences)
+	case s.auth.Passthrough != nil:
+		s.audiences = c.Audiences(u, s.auth.Passthrough.Audiences)
+	}
+	return s
+}
+
+// make makes the method of an upstream.
+func (m *Methods) make(one *made, before *Methods, c *config.Config, u *config.Upstream) (err error) {
+	switch a := one.of.auth; {
 	case len(a.Keys) > 0:
-		return newKeyring(a.Keys)
+		one.Method, err = newKeyring(a.Keys)
 	case a.JWT != nil:
 		j := *a.JWT
-		j.Audiences = c.Audiences(u, j.Audiences)
+		j.Audiences = one.of.audiences
 		page := describe(c.PublicURL, u, &j)
-		m.pages = append(m.pages, page)
-		return newTokens(&j, m.issuer(&j, o.Logger), MaxTokens, page.URL, o.Logger)
+		one.page = &page
+		one.Method, err = newTokens(&j, m.issuer(&j, before), MaxTokens, page.URL, m.log)
 	case a.Passthrough != nil:
-		return newPassthrough(c, u, m.credentials.upstreams[u.Name], o)
+		one.Method, err = m.passthrough(c, u, one.tls)
 	case a.TrustedHeader != nil:
-		return newTrusted(a.TrustedHeader)
+		one.Method, err = newTrusted(a.TrustedHeader)
+	default:
+		one.Method = anybody{}
 	}
-	return anybody{}, nil
+	return err
 }
 
 // issuer is one for all upstreams that take its tokens.
-func (m *Methods) issuer(j *config.JWT, log *slog.Logger) *issuer {
-	key := j.Issuer + " " + j.JWKSURL
+func (m *Methods) issuer(j *config.JWT, before *Methods) *issuer {
+	key := issuerKey(j)
 	if m.issuers[key] == nil {
-		m.issuers[key] = newIssuer(j.Issuer, j.JWKSURL, m.work, log)
+		m.issuers[key] = before.issuers[key]
+	}
+	if m.issuers[key] == nil {
+		m.issuers[key] = newIssuer(j.Issuer, j.JWKSURL, m.work, m.log)
 	}
 	return m.issuers[key]
 }
 
+func issuerKey(j *config.JWT) string { return j.Issuer + " " + j.JWKSURL }
+
 // Of is the method of an upstream.
-func (m *Methods) Of(upstream string) Method { return m.byName[upstream] }
+func (m *Methods) Of(upstream string) Method { return m.byName[upstream].Method }
 
 // Pages are what clients may read without signing in.
-func (m *Methods) Pages() []Page { return slices.Clone(m.pages) }
+func (m *Methods) Pages() (pages []Page) {
+	for _, one := range m.byName {
+		if one.page != nil {
+			pages = append(pages, *one.page)
+		}
+	}
+	return pages
+}
 
 // Resource is the server of an upstream as a protected resource; nil where the gateway signs
 // callers in itself.
 func (m *Methods) Resource(upstream string) *Resource {
-	if p, ok := m.byName[upstream].(*passthrough); ok {
+	if p, ok := m.Of(upstream).(*passthrough); ok {
 		return p.resource
 	}
 	return nil
 }
 
 // Run fetches the keys of issuers before the first token comes, and forgets tokens that are not used,
-// until ctx ends.
+// until ctx ends. It serves those that are made by Renew as well.
 func (m *Methods) Run(ctx context.Context) error {
-	g, ctx := errgroup.WithContext(ctx)
 	for _, i := range m.issuers {
-		m.work.Go(ctx, func(ctx context.Context) { _, _ = i.keys.get(ctx) }) // the issuer says in the log how that went
+		m.fetch(ctx, i)
 	}
-	g.Go(func() error {
-		<-ctx.Done()
-		return m.work.Close(context.Background()) // what runs ends with its life
-	})
-	for _, method := range m.byName {
-		if p, ok := method.(*passthrough); ok {
-			g.Go(func() error { return p.run(ctx) })
+	tick := time.NewTicker(forgetEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			m.credentials.tidy()
+		case <-ctx.Done():
+			return m.work.Close(context.Background()) // what runs ends with its life
 		}
 	}
-	return g.Wait()
+}
+
+// fetch gets the keys of an issuer, which says in the log how that went.
+func (m *Methods) fetch(ctx context.Context, i *issuer) {
+	m.work.Go(ctx, func(ctx context.Context) { _, _ = i.keys.get(ctx) })
 }
 
 // anybody lets everybody in, as the anonymous principal.

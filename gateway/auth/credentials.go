@@ -13,7 +13,6 @@ import (
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
-	"taskgate/gateway/config"
 	"taskgate/gateway/sealed"
 	"taskgate/shim"
 )
@@ -67,27 +66,12 @@ func (t *shown) isGood() bool {
 	return t != nil && !t.refused.Load() && (t.Expires.IsZero() || time.Now().Before(t.Expires))
 }
 
-// Credentials remember the tokens that callers have shown, for what is asked of a server when no
-// request is there that came with one. They are in memory only, and never in a log. Only verified tokens
-// are remembered, and others while a call waits for them. Upstreams without passthrough have none.
-type Credentials struct{ upstreams map[string]*tokenCache }
-
-// NewCredentials makes those of a configuration. keys seal the tokens that go to other replicas; nil
-// for none that go.
-func NewCredentials(c *config.Config, keys *sealed.Keyring) *Credentials {
-	all := &Credentials{upstreams: map[string]*tokenCache{}}
-	for _, u := range c.Upstreams {
-		if c.AuthOf(u).Passthrough != nil {
-			all.upstreams[u.Name] = newTokenCache(MaxTokens, forgetAfter, keys)
-		}
-	}
-	return all
-}
-
 // Represent is what signs in a call that this replica has taken over. description is what
 // Credential.Describe has returned; nil is for an upstream without passthrough.
 func (c *Credentials) Represent(upstreamName, description string) *Credential {
+	c.mu.Lock()
 	p := c.upstreams[upstreamName]
+	c.mu.Unlock()
 	if p == nil {
 		return nil
 	}

@@ -6,6 +6,7 @@ import (
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
+	"crypto/tls"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -92,18 +93,10 @@ const (
 // unverifiedPrefix begins the principals of those whose token cannot be verified.
 const unverifiedPrefix = "token:"
 
-func newPassthrough(c *config.Config, u *config.Upstream, tokens *tokenCache, o Options) (Method, error) {
-	if tokens == nil {
-		return nil, errors.New("the credentials are those of another configuration")
-	}
+func (m *Methods) passthrough(c *config.Config, u *config.Upstream, secure *tls.Config) (Method, error) {
 	cfg := c.AuthOf(u).Passthrough
-	log := o.Logger.With("upstream", u.Name)
-	secret, err := tokenSecret(c)
-	if err != nil {
-		return nil, err
-	}
-	lasting := work.NewBackground(context.Canceled)
-	resource, err := newResource(u, c.PublicURL, o.TLS[u.Name], lasting, log)
+	log := m.log.With("upstream", u.Name)
+	resource, err := newResource(u, c.PublicURL, secure, m.work, log)
 	if err != nil {
 		return nil, err
 	}
@@ -114,8 +107,8 @@ func newPassthrough(c *config.Config, u *config.Upstream, tokens *tokenCache, o 
 	others, _ := lru.New[[sha256.Size]byte, *verification](MaxTokens) // as before
 	p := &passthrough{
 		cfg: cfg, page: c.PublicURL + MetadataPath(u),
-		public: append(sameAddress(c.PublicURL+u.Path, u.URL), c.Audiences(u, cfg.Audiences)...), secret: secret,
-		resource: resource, tokens: tokens, log: log, web: newFetcher(nil), work: lasting, known: known, others: others, lookups: newLookups(maxLookups), lookupTimeout: lookupTimeout,
+		public: append(sameAddress(c.PublicURL+u.Path, u.URL), c.Audiences(u, cfg.Audiences)...), secret: m.secret,
+		resource: resource, tokens: m.tokens[u.Name], log: log, web: newFetcher(nil), work: m.work, known: known, others: others, lookups: newLookups(maxLookups), lookupTimeout: lookupTimeout,
 	}
 	p.broken = challenged(http.StatusBadRequest, p.page, "invalid_request", "Authorization must be there once, and one credential", nil)
 	p.invalid = challenged(http.StatusUnauthorized, p.page, "invalid_token", "the token is not valid any more", nil)
@@ -289,19 +282,4 @@ func (p *passthrough) remembered(hash [sha256.Size]byte) *verification {
 // that its issuer has withdrawn is verified anew.
 func (f *verification) holds(ctx context.Context, now time.Time) bool {
 	return f != nil && now.Before(f.until) && (f.grant == nil || f.grant.signed(ctx))
-}
-
-// run keeps the keys of issuers and forgets tokens, until ctx ends.
-func (p *passthrough) run(ctx context.Context) error {
-	tick := time.NewTicker(forgetEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			p.tokens.tidy()
-		case <-ctx.Done():
-			_ = p.work.Close(context.Background()) // what runs ends with its life
-			return ctx.Err()
-		}
-	}
 }

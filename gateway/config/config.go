@@ -30,6 +30,12 @@
 package config
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"io"
+	"reflect"
+	"slices"
 	"strings"
 	"time"
 )
@@ -49,7 +55,7 @@ type Config struct {
 
 	// Admin is the TCP address, as host:port, on which an operator's tools ask
 	// after this process: GET /healthz (it serves), GET /metrics, and GET /readyz (it should get
-	// requests: it is not stopping, and reaches the store and an upstream). It
+	// requests: it is not stopping, and reaches the store and an upstream), and POST /reload. It
 	// takes no key, so it belongs on an address that only they reach. Without it
 	// there is no such listener.
 	Admin string `yaml:"admin"`
@@ -303,4 +309,37 @@ func FromFlags(upstreamURL string) *Config {
 	u.Path = "/mcp"
 	c.Upstreams = []*Upstream{u}
 	return c
+}
+
+// changeable are the keys that a running process takes over. Each other one is read at the start alone.
+var changeable = []string{
+	"drain_delay", "drain_timeout", "public_url", "auth", "allowed_origins", "allowed_hosts", "max_body", "max_calls_per_owner",
+	"rate", "progress_keep_alive", "max_sessions_per_owner", "resume_after", "upstreams",
+}
+
+// Over returns the configuration as a process can take it over that runs with old: keys that are
+// only read at the start have their old values. restart are those of them that differ.
+func (c *Config) Over(old *Config) (next *Config, restart []string) {
+	merged := *c
+	from, to := reflect.ValueOf(old).Elem(), reflect.ValueOf(&merged).Elem()
+	for i := range to.NumField() {
+		key := to.Type().Field(i).Tag.Get("yaml")
+		if slices.Contains(changeable, key) || reflect.DeepEqual(from.Field(i).Interface(), to.Field(i).Interface()) {
+			continue
+		}
+		to.Field(i).Set(from.Field(i))
+		restart = append(restart, key)
+	}
+	return &merged, restart
+}
+
+// Hash names the configuration, with what the files of upstreams hold: two that differ have two
+// hashes, on all replicas the same. It shows nothing of what is in it.
+func (c *Config) Hash() string {
+	h := sha256.New()
+	for _, u := range c.Upstreams {
+		_, _ = io.WriteString(h, u.TLS.Files())
+	}
+	_ = json.NewEncoder(h).Encode(c) // plain values can be encoded
+	return hex.EncodeToString(h.Sum(nil)[:6])
 }

@@ -1,7 +1,11 @@
 package config
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 )
@@ -20,7 +24,7 @@ type ListenerTLS struct {
 	ClientCAFile string `yaml:"client_ca_file"`
 }
 
-// ClientTLS says how to connect with TLS. Its files are read at the start.
+// ClientTLS says how to connect with TLS. Its files are read at the start, and those of upstreams at a reload.
 type ClientTLS struct {
 	// CAFile are the authorities that are believed, in PEM form, in place of those of the
 	// system. It is relative to the configuration file.
@@ -78,4 +82,17 @@ func (p *problems) pair(at, cert, key string) {
 	case cert == "" && key != "":
 		p.addFor([]string{at + ".key_file", at}, "needs cert_file")
 	}
+}
+
+// Files is a hash of what the files hold; "" for no files.
+func (c ClientTLS) Files() string {
+	if c == (ClientTLS{}) {
+		return ""
+	}
+	h := sha256.New()
+	for _, name := range []string{c.CAFile, c.CertFile, c.KeyFile} {
+		text, _ := os.ReadFile(name) // one that cannot be read is found out by who needs it
+		_ = json.NewEncoder(h).Encode(text)
+	}
+	return hex.EncodeToString(h.Sum(nil))
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"path"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -138,6 +139,10 @@ type Upstream struct {
 	// Tools are policies for tools by name. The first entry that matches a
 	// tool's name decides, and no other entry is looked at.
 	Tools []Rule `yaml:"tools"`
+
+	// Removed says that the file has the upstream no more: its tasks can be read until they
+	// expire. No file sets it.
+	Removed bool `yaml:"-"`
 }
 
 // Auto is the value of a duration that the gateway chooses by itself.
@@ -296,4 +301,19 @@ func (r *Rule) seed(parent any) {
 	if u, ok := parent.(*Upstream); ok {
 		r.Tool = u.Defaults
 	}
+}
+
+// SameServer reports whether two upstreams are reached in the same way: they differ, if they do, in
+// what the gateway makes of the server's answers.
+func (u *Upstream) SameServer(other *Upstream) bool {
+	return reflect.DeepEqual(u.server(), other.server())
+}
+
+// server is the upstream without what says who may call, and what becomes of a call.
+func (u *Upstream) server() *Upstream {
+	s := *u
+	s.Path, s.Auth, s.ForwardHeaders, s.ForwardHost, s.Eras = "", nil, nil, "", nil
+	s.Concurrency, s.MaxTasks, s.MaxTasksPerOwner, s.Removed = 0, 0, 0, false
+	s.ResponseModes, s.WithoutTasks, s.WithoutTasksAfter, s.Defaults, s.Tools = "", "", 0, Tool{}, nil
+	return &s
 }

@@ -34,6 +34,8 @@ type Endpoint struct {
 	Config *config.Upstream
 	// Global is what is configured for all upstreams.
 	Global *config.Config
+	// Before says that tasks were offered under the configuration before, so they are still read.
+	Before bool
 	// Upstream is how the server is reached, apart from tools/call, which goes through Shim.
 	Upstream upstream.Client
 	Shim     Shim
@@ -72,10 +74,10 @@ func (e *Endpoint) Identify(info json.RawMessage) { e.identity.Store(&info) }
 // Identity is what Identify was given last.
 func (e *Endpoint) Identity() json.RawMessage { return *e.identity.Load() }
 
-// Convertible reports whether any tool of this upstream could become a task, and
+// Convertible reports whether any tool of this upstream could become a task, or could before, and
 // so whether tasks are offered at all.
 func (e *Endpoint) Convertible() bool {
-	if e.Config.Defaults.Tasks != config.TasksNever {
+	if e.Before || e.Config.Defaults.Tasks != config.TasksNever {
 		return true
 	}
 	for _, rule := range e.Config.Tools {

@@ -32,7 +32,7 @@ type Client interface {
 	// Forget drops what is cached of the tools.
 	Forget(s shim.Session)
 	// OnSessionQuestion says how the client of a session is asked what its server asks outside of
-	// any call. It is called once, before anything else.
+	// any call. It is called before anything else, and may be called again.
 	OnSessionQuestion(f SessionAsker)
 	// EndSession says that the session of this key (Session.Key) has ended.
 	EndSession(ctx context.Context, key string)

@@ -195,6 +195,8 @@ func sentinelFailure(era mcp.Era, err error) *Failure {
 		return &Failure{Code: mcp.CodeInternal, Message: "task store unavailable"}
 	case errors.Is(err, shim.ErrBehind):
 		return &Failure{Code: mcp.CodeInternal, Message: shim.ErrBehind.Error()}
+	case errors.Is(err, shim.ErrRemoved):
+		return &Failure{Code: mcp.CodeInternal, Message: shim.ErrRemoved.Error()}
 	case errors.Is(err, shim.ErrRefused): // whoever is between may send it to another replica
 		return &Failure{Code: mcp.CodeInternal, Message: err.Error(), Data: RetryAfter(DrainRetry.Milliseconds()), Status: http.StatusServiceUnavailable}
 	case errors.Is(err, shim.ErrDraining):

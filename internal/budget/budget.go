@@ -40,12 +40,13 @@ var ErrFull = errors.New("budget: no room for the message in time")
 // Bytes is a budget. It is safe for concurrent use. A nil *Bytes is without bounds, and so
 // are its holds.
 type Bytes struct {
-	size, aside int64
-	share       int64 // what the holds of one owner may have, but first
-	wait        time.Duration
-	turns       turns
+	size  int64
+	wait  time.Duration
+	turns turns
 
-	mu      sync.Mutex       // guards all below, and the holds
+	mu      sync.Mutex // guards all below, and the holds
+	aside   int64
+	share   int64            // what the holds of one owner may have, but first
 	others  int64            // what all holds have but first
 	owned   map[string]int64 // what of that is of each owner
 	first   *Hold            // the one for which bytes are set aside; nil while nobody needs them
@@ -62,8 +63,18 @@ type waiter struct {
 // New returns a budget of size bytes, of which those for the largest request are set aside
 // (see the package comment). Nobody waits for longer than wait.
 func New(size, largest int64, wait time.Duration) *Bytes {
-	aside := min(largest, size)
-	return &Bytes{size: size, aside: aside, share: (size - aside) / 2, wait: wait, turns: newTurns(), owned: make(map[string]int64)}
+	b := &Bytes{size: size, wait: wait, turns: newTurns(), owned: make(map[string]int64)}
+	b.SetAside(largest)
+	return b
+}
+
+// SetAside changes how large the largest request may be. It may be called while there are holds.
+func (b *Bytes) SetAside(largest int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.aside = min(largest, b.size)
+	b.share = (b.size - b.aside) / 2
+	b.wake()
 }
 
 // Held is how many bytes are held. It is never more than the size.

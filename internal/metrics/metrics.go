@@ -41,6 +41,7 @@ const (
 	storeSkipped      = "taskgate.store.skipped_records"
 	storeUp           = "taskgate.store.up"
 	upstreamUp        = "taskgate.upstream.up"
+	configInfo        = "taskgate.config.info"
 	connectionsOpen   = "taskgate.connections.open"
 	streamsOpen       = "taskgate.streams.open"
 	sessionsActive    = "taskgate.sessions.active"
@@ -88,6 +89,7 @@ type Metrics struct {
 	mu      sync.Mutex // guards what follows
 	sources []source
 	parts   func() (store bool, upstreams map[string]bool, ok bool)
+	config  func() string
 	tasks   map[string]*Tasks
 }
 
@@ -130,6 +132,7 @@ func New(mp metric.MeterProvider) (*Metrics, error) {
 	b.gauge(bytesInFlight, "By", "Bytes of requests and answers that are held, as max_bytes_in_flight counts them.")
 	b.gauge(storeUp, "", "1 if the store takes writes, else 0.")
 	b.gauge(upstreamUp, "", "1 if a connection to the upstream can be opened, else 0.")
+	b.gauge(configInfo, "", "1, with the hash of the configuration that is in use.")
 	m.gauges = b.gauges
 	_, err := b.meter.RegisterCallback(m.observe, b.observed...)
 	return m, errors.Join(b.err, err)
@@ -165,8 +168,11 @@ func (b *builder) gauge(name, unit, help string) {
 // observe reads all gauges.
 func (m *Metrics) observe(_ context.Context, o metric.Observer) error {
 	m.mu.Lock()
-	sources, parts := m.sources, m.parts // the former is only appended to
+	sources, parts, config := m.sources, m.parts, m.config // the first is only appended to
 	m.mu.Unlock()
+	if config != nil {
+		o.ObserveFloat64(m.gauges[configInfo], 1, metric.WithAttributes(semconv.ConfigHash.String(config())))
+	}
 	if parts != nil {
 		m.observeParts(o, parts)
 	}
@@ -208,6 +214,15 @@ func (m *Metrics) ReadParts(up func() (store bool, upstreams map[string]bool, ok
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.parts = up
+	}
+}
+
+// ReadConfig has the hash of the configuration be read by a function.
+func (m *Metrics) ReadConfig(hash func() string) {
+	if m != nil {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.config = hash
 	}
 }
 

@@ -72,6 +72,7 @@ const (
 	TaskStatus  = attribute.Key("taskgate.task.status")
 	TaskAttempt = attribute.Key("taskgate.task.attempt") // 1 for the first
 	Replica     = attribute.Key("taskgate.replica")
+	ConfigHash  = attribute.Key("taskgate.config.hash")
 	TaskFrom    = attribute.Key("taskgate.task.from")        // spans only: the replica that ran the task before
 	Resumed     = attribute.Key("taskgate.upstream.resumed") // the call was resumed from a checkpoint
 )

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"encoding/base64"
 	"flag"
 	"fmt"
 	"io"
 	"strings"
 
 	"taskgate/gateway/config"
+	"taskgate/gateway/sealed"
 )
 
 const (
@@ -60,4 +62,12 @@ func weak(key string) bool {
 		different[c] = true
 	}
 	return len(key) < shortKey || len(different) < fewCharacters
+}
+
+// stateKey prints a new key for state_keys of the configuration.
+func stateKey(args []string, stdout, stderr io.Writer) int {
+	if code, done := noArguments("state-key", args, stdout, stderr); done {
+		return code
+	}
+	return output(stdout, stderr, base64.StdEncoding.EncodeToString(sealed.NewSecret())+"\n")
 }

@@ -1,0 +1,368 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"os/signal"
+	"reflect"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"taskgate/gateway/config"
+	"taskgate/internal/work"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+)
+
+// lookEvery is how often the configuration is read anew. It is in use once two looks have found the same:
+// a file may be being written. There is no watcher, which would have to know each file that is named, and
+// how it is replaced: a ConfigMap of Kubernetes is behind two symbolic links.
+const lookEvery = 3 * time.Second
+
+// reloader is what a server needs to change its configuration while it runs.
+type reloader struct {
+	load      func() (*config.Config, error) // nil: there is nothing to read anew
+	lookEvery time.Duration
+	hangups   chan os.Signal
+	wishes    chan chan<- outcome // of operators
+	gone      *work.Background    // closes what is not served any more
+
+	loaded  *config.Config // the one in use, as it was loaded
+	hash    atomic.Pointer[string]
+	seen    string // what was found at the last reload
+	pending string // what the last look has found
+}
+
+// outcome is the answer to POST /reload.
+type outcome struct {
+	Config   string   `json:"config"`             // the hash of the one in use
+	Restart  []string `json:"restart,omitempty"`  // keys that only a restart changes
+	Mistakes []string `json:"mistakes,omitempty"` // why the file is not in use
+}
+
+func newReloader(c *config.Config) *reloader {
+	loaded, hash := *c, c.Hash()
+	r := &reloader{lookEvery: lookEvery, wishes: make(chan chan<- outcome), gone: work.NewBackground(context.Canceled), loaded: &loaded, seen: hash}
+	r.hash.Store(&hash)
+	return r
+}
+
+// inUse is the hash of the configuration in use.
+func (s *server) inUse() string { return *s.hash.Load() }
+
+// saysInUse tells the log which configuration is in use.
+func (s *server) saysInUse() {
+	s.log.Info("the configuration is in use", "config", s.inUse(), "event", "taskgate.config.used")
+}
+
+// reloads takes new configurations until ctx ends: at a SIGHUP, at the wish of an operator, and when what
+// is read has changed.
+func (s *server) reloads(ctx context.Context) {
+	look := time.NewTicker(s.lookEvery)
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.hangups:
+			s.reload()
+		case wish := <-s.wishes:
+			wish <- s.reload()
+		case <-look.C:
+			s.look()
+		}
+	}
+}
+
+// look takes a new configuration that has not changed since the last look, and forgets what was removed
+// long ago.
+func (s *server) look() {
+	if s.load == nil {
+		return
+	}
+	c, err := s.load()
+	switch found := stamp(c, err); {
+	case found == s.seen:
+		s.pending = ""
+		if s.isOver(time.Now()) {
+			_ = s.use(s.loaded) // as it is
+		}
+	case found != s.pending:
+		s.pending = found
+	default:
+		s.take(c, err)
+	}
+}
+
+// stamp changes with what is found.
+func stamp(c *config.Config, err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	return c.Hash()
+}
+
+// reload takes the configuration as it is now.
+func (s *server) reload() outcome {
+	if s.load == nil {
+		err := errors.New("there is no file to read anew: the gateway was started without --config")
+		return s.refuse(err)
+	}
+	return s.take(s.load())
+}
+
+// take uses a configuration, or refuses it as a whole.
+func (s *server) take(c *config.Config, err error) outcome {
+	s.notify(daemon.SdNotifyReloading + "\n" + daemon.SdNotifyMonotonicUsec())
+	defer s.notifyReady()
+	s.seen, s.pending = stamp(c, err), ""
+	if err != nil {
+		return s.refuse(err)
+	}
+	next, restart := c.Over(s.loaded)
+	if err = next.Validate(); err == nil && next.Hash() != s.inUse() {
+		err = s.use(next)
+	}
+	if err != nil {
+		return s.refuse(err)
+	}
+	for _, key := range restart {
+		s.log.Warn("this key is only read at the start: restart the gateway to change it", "key", key)
+	}
+	s.saysInUse()
+	return outcome{Config: s.inUse(), Restart: restart}
+}
+
+// refuse tells the log what is wrong.
+func (s *server) refuse(err error) outcome {
+	out := outcome{Config: s.inUse()}
+	for line := range strings.Lines(err.Error()) {
+		if line = strings.TrimRight(line, "\n"); !strings.HasPrefix(line, " ") { // or it is an excerpt
+			out.Mistakes = append(out.Mistakes, line)
+			s.log.Error("the configuration is refused, and that of before stays in use", "mistake", line, "config", s.inUse())
+		}
+	}
+	return out
+}
+
+// use has the gateway go on with a configuration, or changes nothing.
+func (s *server) use(c *config.Config) error {
+	next := *c
+	next.Store, next.StateKeys = s.config.Store, s.config.StateKeys // what the start has made of them
+	next.Upstreams = append(slices.Clone(c.Upstreams), s.removed(c, time.Now())...)
+	planned, err := s.plan(&next)
+	if err != nil {
+		return err
+	}
+	clients, secure := planned.clients()
+	serve, err := s.gateway.Prepare(&next, clients, secure)
+	if err != nil {
+		planned.discard()
+		return err
+	}
+	before := s.upstreams
+	for name, one := range planned {
+		if one.config.Removed {
+			one.until = before[name].keptUntil(time.Now())
+		}
+	}
+	planned.begin()
+	s.tel.names(&next)
+	s.budget.SetAside(int64(next.LargestCall()))
+	s.sessions.PerOwner(next.MaxSessionsPerOwner)
+	s.shim.Serve(planned.servers(s.credentials))
+	serve()
+	s.ready.serve(planned)
+	hash := c.Hash()
+	s.upstreams, s.config, s.loaded = planned, &next, c
+	s.hash.Store(&hash)
+	s.warnOpen()
+	s.saysChanges(before)
+	for name, one := range before {
+		if planned[name] == nil {
+			s.gone.Go(context.Background(), func(ctx context.Context) { _ = one.client.retire(ctx) })
+		}
+	}
+	return nil
+}
+
+// removed are the upstreams that a configuration has no more, and whose tasks can still be read.
+func (s *server) removed(c *config.Config, now time.Time) (kept []*config.Upstream) {
+	for _, name := range slices.Sorted(maps.Keys(s.upstreams)) {
+		one := s.upstreams[name]
+		taken := slices.ContainsFunc(c.Upstreams, func(u *config.Upstream) bool { return u.Name == name || u.Path == one.config.Path })
+		if !taken && now.Before(one.keptUntil(now)) {
+			u := *one.config
+			u.Removed = true
+			kept = append(kept, &u)
+		}
+	}
+	return kept
+}
+
+// keptUntil is until when the upstream is kept that is removed now, or was before: until the last of its
+// tasks has expired.
+func (one *offered) keptUntil(now time.Time) time.Time {
+	if !one.until.IsZero() {
+		return one.until
+	}
+	most := one.config.Defaults.Timeout + one.config.Defaults.TTL
+	for _, rule := range one.config.Tools {
+		most = max(most, rule.Timeout+rule.TTL)
+	}
+	return now.Add(most)
+}
+
+// isOver reports whether the time of an upstream that was removed is over.
+func (s *server) isOver(now time.Time) bool {
+	for _, one := range s.upstreams {
+		if one.config.Removed && !now.Before(one.until) {
+			return true
+		}
+	}
+	return false
+}
+
+// saysChanges tells the log which upstreams are others than before.
+func (s *server) saysChanges(before upstreams) {
+	for _, name := range slices.Sorted(maps.Keys(s.upstreams)) {
+		now, old := s.upstreams[name], before[name]
+		switch {
+		case now.config.Removed && !old.config.Removed:
+			s.log.Info("an upstream takes no calls any more; its tasks can be read", "upstream", name, "until", now.until)
+		case now.config.Removed:
+		case old == nil || old.config.Removed || old.config.Path != now.config.Path:
+			s.saysServing(now.config)
+		case old.way != now.way || !reflect.DeepEqual(old.config, now.config):
+			s.log.Info("an upstream has changed", "upstream", name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(before)) {
+		if s.upstreams[name] == nil {
+			s.log.Info("an upstream is gone", "upstream", name)
+		}
+	}
+}
+
+// handler answers POST /reload: 200 once the file is in use, and 422 with its mistakes.
+func (r *reloader) handler() http.Handler {
+	// No page of a browser may ask for it.
+	return http.NewCrossOriginProtection().Handler(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		answer := make(chan outcome, 1)
+		select {
+		case r.wishes <- answer:
+		case <-q.Context().Done():
+			return
+		}
+		found, status := <-answer, http.StatusOK
+		if len(found.Mistakes) > 0 {
+			status = http.StatusUnprocessableEntity
+		}
+		writeStatus(w, status, found)
+	}))
+}
+
+// listenHangups has SIGHUP reload the configuration, until stop is called. A process that has none to read
+// anew, or whose terminal is closed, is told to end.
+func (s *server) listenHangups(end func()) (stop func()) {
+	ignored, ofTerminal := signal.Ignored(syscall.SIGHUP), hasTerminal()
+	if ignored && s.load == nil {
+		return func() {}
+	}
+	signals, over := make(chan os.Signal, 1), make(chan struct{})
+	s.hangups = make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGHUP)
+	go func() {
+		for {
+			select {
+			case <-over:
+				return
+			case hangup := <-signals:
+				if s.load == nil || ofTerminal && !ignored && !hasTerminal() {
+					signal.Stop(signals)
+					end()
+					return
+				}
+				select {
+				case s.hangups <- hangup:
+				default: // one is to come already
+				}
+			}
+		}
+	}()
+	return func() { signal.Stop(signals); close(over) }
+}
+
+// hasTerminal reports whether the process belongs to a terminal.
+func hasTerminal() bool {
+	f, err := os.Open("/dev/tty")
+	if err != nil {
+		return false
+	}
+	return f.Close() == nil
+}
+
+// askReload is the verb that has a running gateway read its configuration anew. It prints the hash of the
+// configuration that is in use then.
+func askReload(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("reload", flag.ContinueOnError)
+	file, address := flags.String("config", "", ""), flags.String("admin", "", "")
+	if code, done := parseFlags(flags, args, stdout, stderr); done {
+		return code
+	}
+	if flags.NArg() > 0 || (*file == "") == (*address == "") {
+		return misuse(stderr, "reload: give either --config FILE or --admin HOST:PORT")
+	}
+	answer, err := reloadAt(ctx, *file, *address)
+	for _, mistake := range answer.Mistakes {
+		fmt.Fprintln(stderr, mistake)
+	}
+	for _, key := range answer.Restart {
+		fmt.Fprintf(stderr, "taskgate: only a restart changes %s\n", key)
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "taskgate: %v\n", err)
+		return exitFailure
+	}
+	return output(stdout, stderr, answer.Config+"\n")
+}
+
+// reloadAt asks the gateway at an address, or at the one that its file names.
+func reloadAt(ctx context.Context, file, address string) (answer outcome, err error) {
+	if file != "" {
+		c, err := config.Load(file)
+		if err != nil {
+			return answer, err
+		}
+		if address = c.Admin; address == "" {
+			return answer, errors.New("the configuration has no admin address to ask at: send SIGHUP to the process")
+		}
+	}
+	ctx, stop := context.WithTimeout(ctx, adminTimeout)
+	defer stop()
+	q, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+"/reload", nil)
+	if err != nil {
+		return answer, err
+	}
+	resp, err := http.DefaultClient.Do(q)
+	if err != nil {
+		return answer, err
+	}
+	defer resp.Body.Close()
+	if err = json.NewDecoder(resp.Body).Decode(&answer); err != nil {
+		return answer, fmt.Errorf("%s answers with %s", address, resp.Status)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return answer, fmt.Errorf("the gateway goes on with configuration %s", answer.Config)
+	}
+	return answer, nil
+}

@@ -1,0 +1,423 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"taskgate/gateway/config"
+	"taskgate/internal/wiretest"
+)
+
+// changing is a gateway whose configuration is a file.
+type changing struct {
+	*running
+	file string
+}
+
+const (
+	aliceKey = "alice-0123456789abcdef0123456789"
+	bobKey   = "bob-0123456789abcdef0123456789ab"
+)
+
+// runChanging runs a gateway with a file of this text, which looks at it that often.
+func runChanging(t *testing.T, every time.Duration, text string) *changing {
+	t.Helper()
+	c := &changing{file: filepath.Join(t.TempDir(), "taskgate.yaml")}
+	c.write(t, text)
+	return runFile(t, c, every)
+}
+
+func runFile(t *testing.T, c *changing, every time.Duration) *changing {
+	t.Helper()
+	load := func() (*config.Config, error) { return config.Load(c.file) }
+	cfg, err := load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	c.running = &running{t: t, log: &logged{}, stop: stop, done: make(chan error, 1)}
+	c.s = newServer(cfg, c.log)
+	c.s.load, c.s.lookEvery = load, every
+	if err := c.s.open(ctx); err != nil {
+		stop()
+		t.Fatal(err)
+	}
+	go func() { c.done <- c.s.run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		c.ends()
+	})
+	return c
+}
+
+// write puts a text into the file, below what each configuration of these tests has.
+func (c *changing) write(t *testing.T, text string) {
+	t.Helper()
+	head := "admin: 127.0.0.1:0\nstore: embedded\ndrain_delay: 0s\n"
+	if !strings.Contains(text, "listen:") {
+		head += "listen: 127.0.0.1:0\n"
+	}
+	if err := os.WriteFile(c.file+".new", []byte(head+text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(c.file+".new", c.file); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// reload asks for a reload.
+func (c *changing) reload() (int, outcome) {
+	c.t.Helper()
+	resp, err := http.Post("http://"+c.s.admin.listener.Addr().String()+"/reload", "", nil)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var got outcome
+	if err := json.NewDecoder(resp.Body).Decode(&got); err != nil {
+		c.t.Fatal(err)
+	}
+	return resp.StatusCode, got
+}
+
+// takes has the gateway go on with another text.
+func (c *changing) takes(text string) outcome {
+	c.t.Helper()
+	before := c.s.inUse()
+	c.write(c.t, text)
+	status, got := c.reload()
+	if status != http.StatusOK || got.Config == before || got.Config != c.s.inUse() {
+		c.t.Fatalf("status %d, %+v, before %s", status, got, before)
+	}
+	return got
+}
+
+// ask sends a modern request.
+func (c *changing) ask(path, key, method, name string) (int, string) {
+	c.t.Helper()
+	body := `{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":{"name":"` + name + `","arguments":{},"taskId":"` + name + `","_meta":{` +
+		`"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}}}`
+	q, err := http.NewRequestWithContext(c.t.Context(), "POST", "http://"+c.s.listener.Addr().String()+path, strings.NewReader(body))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for name, value := range map[string]string{"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+		"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": method, "Mcp-Name": name, "Authorization": "Bearer " + key} {
+		q.Header.Set(name, value)
+	}
+	resp, err := http.DefaultClient.Do(q)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, _ := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(b)
+}
+
+// calls a tool, and expects the answer to have a text.
+func (c *changing) calls(path, want string) string {
+	c.t.Helper()
+	_, body := c.ask(path, aliceKey, "tools/call", "work")
+	if !strings.Contains(body, want) {
+		c.t.Errorf("%s answers %s, without %s", path, body, want)
+	}
+	return body
+}
+
+// soon waits until something is so.
+func (c *changing) soon(what string, is func() bool) {
+	c.t.Helper()
+	deadline, tick := time.After(patience), time.NewTicker(10*time.Millisecond)
+	defer tick.Stop()
+	for !is() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			c.t.Fatalf("not yet: %s\n%s", what, c.log)
+		}
+	}
+}
+
+// named is a modern server that answers with its name and a header of the request. A call of the tool
+// "slow" waits until it is let go.
+func named(t *testing.T, name string) (url string, called <-chan struct{}, letGo func()) {
+	t.Helper()
+	begun, free := make(chan struct{}, 100), make(chan struct{})
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var q struct {
+			ID     json.RawMessage `json:"id"`
+			Method string          `json:"method"`
+			Params struct{ Name string }
+		}
+		_ = json.NewDecoder(r.Body).Decode(&q) // of a DELETE or GET there is nothing to be read
+		result := `{"resultType":"complete","content":[{"type":"text","text":"` + name + " " + r.Header.Get("X-Secret") + `"}]}`
+		switch {
+		case q.Method == "server/discover":
+			result = `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}}}`
+		case q.Method == "tools/list":
+			result = `{"resultType":"complete","tools":[{"name":"work","inputSchema":{"type":"object"}},{"name":"slow","inputSchema":{"type":"object"}}]}`
+		case q.Params.Name == "slow":
+			begun <- struct{}{}
+			select {
+			case <-free:
+			case <-r.Context().Done():
+			}
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":`+string(q.ID)+`,"result":`+result+`}`)
+	}))
+	letGo = sync.OnceFunc(func() { close(free) })
+	t.Cleanup(func() { letGo(); web.Close() })
+	return web.URL + "/mcp", begun, letGo
+}
+
+// keyed is the auth of one principal.
+func keyed(principal, key string) string {
+	return "auth: {keys: ['" + principal + ":" + config.HashKey(key) + "']}\n"
+}
+
+// upstreamsOf are upstreams of these names, each with more keys.
+func upstreamsOf(more ...string) string {
+	return "upstreams:\n  - " + strings.Join(more, "\n  - ") + "\n"
+}
+
+// TestReload: a bad file is refused as a whole, keys hold at once, an upstream is added, changed and removed,
+// and what only a restart changes is named.
+func TestReload(t *testing.T) {
+	one, _, _ := named(t, "one")
+	two, called, letGo := named(t, "two")
+	three, _, _ := named(t, "three")
+	alice, a := keyed("alice", aliceKey), "{name: a, url: '"+one+"'}"
+	c := runChanging(t, time.Hour, alice+upstreamsOf(a))
+	c.calls("/a/mcp", "one")
+
+	before := c.s.inUse()
+	c.write(t, alice+upstreamsOf(a, "{name: B, url: '"+two+"'}")+"rate: many\n")
+	if status, got := c.reload(); status != 422 || len(got.Mistakes) != 2 || got.Config != before || c.s.inUse() != before {
+		t.Errorf("a bad file: status %d, %+v", status, got)
+	}
+	if log := c.log.String(); strings.Count(log, "the configuration is refused") != 2 || !strings.Contains(log, "is not a whole number") {
+		t.Errorf("the mistakes of the file are not in the log: %s", log)
+	}
+	c.calls("/a/mcp", "one")
+
+	c.takes(keyed("bob", bobKey) + upstreamsOf(a))
+	if status, _ := c.ask("/a/mcp", aliceKey, "tools/call", "work"); status != 401 {
+		t.Errorf("a key that is gone: status %d", status)
+	}
+	if status, body := c.ask("/a/mcp", bobKey, "tools/call", "work"); status != 200 {
+		t.Errorf("a new key: %d %s", status, body)
+	}
+
+	b := "{name: b, url: '" + two + "', defaults: {tasks: always, ttl: 1m, timeout: 1m}}"
+	c.takes(alice + upstreamsOf(a, b))
+	c.calls("/a/mcp", "one")
+	_, made := c.ask("/b/mcp", aliceKey, "tools/call", "slow")
+	task := made[strings.Index(made, `"taskId":"`)+10:]
+	task = task[:strings.IndexByte(task, '"')]
+	wiretest.Await(t, called, "a call")
+
+	c.takes(alice + upstreamsOf(a, "{name: b, url: '"+three+"', defaults: {tasks: never}}"))
+	c.calls("/b/mcp", "three") // and no task
+	c.calls("/a/mcp", "one")
+
+	c.takes(alice + upstreamsOf(a))
+	c.calls("/b/mcp", "this server is no longer offered")
+	if _, got := c.ready(); len(got.Upstreams) != 1 {
+		t.Errorf("ready: %+v", got)
+	}
+	if _, body := c.ask("/b/mcp", aliceKey, "tasks/get", task); !strings.Contains(body, `"working"`) {
+		t.Errorf("the task that began at another server of this name: %s", body)
+	}
+	letGo()
+	c.soon("the task has ended, and can be read", func() bool {
+		_, body := c.ask("/b/mcp", aliceKey, "tasks/get", task)
+		return strings.Contains(body, "two ") && strings.Contains(body, `"completed"`)
+	})
+	c.takes(alice + upstreamsOf(a, b))
+	c.calls("/b/mcp", `"taskId"`)
+
+	c.write(t, "listen: 127.0.0.1:1\nkey_prefix: other\n"+alice+upstreamsOf(a))
+	if status, got := c.reload(); status != 200 || !slices.Equal(got.Restart, []string{"listen", "key_prefix"}) {
+		t.Errorf("status %d, %+v", status, got)
+	}
+	if !strings.Contains(c.log.String(), "restart the gateway to change it\" key=listen") {
+		t.Errorf("listen is not in the log: %s", c.log)
+	}
+	c.calls("/a/mcp", "one")
+}
+
+// TestReloadLimits: rates, and the limits on sizes and on calls, hold at once; a larger answer than
+// before gets the bytes that it needs.
+func TestReloadLimits(t *testing.T) {
+	url, called, letGo := named(t, "one")
+	c := runChanging(t, time.Hour, upstreamsOf("{name: a, url: '"+url+"'}"))
+	c.calls("/a/mcp", "one")
+	c.takes("rate: 1\n" + upstreamsOf("{name: a, url: '"+url+"'}"))
+	c.soon("a request comes too early", func() bool {
+		status, _ := c.ask("/a/mcp", "", "tools/call", "work")
+		return status == 429
+	})
+	c.takes("max_body: 1KiB\n" + upstreamsOf("{name: a, url: '"+url+"'}"))
+	if status, body := c.ask("/a/mcp", "", "tools/call", strings.Repeat("x", 2000)); status != 413 {
+		t.Errorf("a large body: %d %s", status, body)
+	}
+	// One call is under way: with one at a time, another one waits until there may be two.
+	c.takes(upstreamsOf("{name: a, url: '" + url + "', concurrency: 1, max_result: 64MiB}"))
+	slow := make(chan string, 2)
+	for range 2 {
+		go func() {
+			_, body := c.ask("/a/mcp", "", "tools/call", "slow")
+			slow <- body
+		}()
+	}
+	wiretest.Await(t, called, "a call")
+	c.takes(upstreamsOf("{name: a, url: '" + url + "', concurrency: 2, max_result: 64MiB}"))
+	wiretest.Await(t, called, "another call")
+	letGo()
+	for range 2 {
+		if body := wiretest.Await(t, slow, "an answer"); !strings.Contains(body, "one") {
+			t.Error(body)
+		}
+	}
+}
+
+// TestReloadLooks: a change of a file that the configuration names is in use soon, also where the folder is
+// replaced as Kubernetes does, by a symbolic link; a bad one is told once; an upstream that was removed is gone
+// in the end.
+func TestReloadLooks(t *testing.T) {
+	url, _, _ := named(t, "one")
+	dir := t.TempDir()
+	folder := func(name, secret string) {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		text := "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nstore: embedded\ndrain_delay: 0s\n" +
+			upstreamsOf("{name: a, url: '"+url+"', headers: {X-Secret: '${file:secret}'}}", "{name: b, url: '"+url+"', defaults: {ttl: 1ms, timeout: 1ms}}")
+		for file, text := range map[string]string{"taskgate.yaml": text, "secret": secret} {
+			if err := os.WriteFile(filepath.Join(dir, name, file), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_ = os.Remove(filepath.Join(dir, "next")) // there is none at first
+		if err := os.Symlink(name, filepath.Join(dir, "next")); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(filepath.Join(dir, "next"), filepath.Join(dir, "data")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	folder("1", "first")
+	c := runFile(t, &changing{file: filepath.Join(dir, "data", "taskgate.yaml")}, 20*time.Millisecond)
+	c.calls("/a/mcp", "one first")
+	folder("2", "second")
+	c.soon("the second secret is in use", func() bool {
+		_, body := c.ask("/a/mcp", "", "tools/call", "work")
+		return strings.Contains(body, "one second")
+	})
+	if err := os.WriteFile(filepath.Join(dir, "2", "secret"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.soon("an empty secret is refused", func() bool { return strings.Contains(c.log.String(), "is empty") })
+	c.calls("/a/mcp", "one second")
+	c.write(t, upstreamsOf("{name: a, url: '"+url+"'}"))
+	c.soon("b is gone", func() bool {
+		status, _ := c.ask("/b/mcp", "", "tools/call", "work")
+		return status == 404
+	})
+	c.soon("and the log says so", func() bool { return strings.Contains(c.log.String(), "an upstream is gone") })
+	if n := strings.Count(c.log.String(), "the configuration is refused"); n != 1 {
+		t.Errorf("a bad file is told %d times", n)
+	}
+}
+
+// TestReloadOfOthers: no page may ask for a reload, and a gateway without a file has nothing to read.
+func TestReloadOfOthers(t *testing.T) {
+	r := runServer(t, "http://127.0.0.1:1/mcp", nil)
+	defer r.ends()
+	defer r.stop()
+	for site, want := range map[string]int{"cross-site": http.StatusForbidden, "same-origin": http.StatusUnprocessableEntity} {
+		q, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+r.s.admin.listener.Addr().String()+"/reload", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q.Header.Set("Sec-Fetch-Site", site)
+		resp, err := http.DefaultClient.Do(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("%s: status %d", site, resp.StatusCode)
+		}
+	}
+}
+
+// TestReloadIsMeasured: /metrics has the hash of the configuration in use, and the verb prints it.
+func TestReloadIsMeasured(t *testing.T) {
+	url, _, _ := named(t, "one")
+	c := runChanging(t, time.Hour, upstreamsOf("{name: a, url: '"+url+"'}"))
+	for _, text := range []string{"rate: 10\n", "rate: 20\n"} {
+		c.write(t, text+upstreamsOf("{name: a, url: '"+url+"'}"))
+		var stdout, stderr strings.Builder
+		admin := c.s.admin.listener.Addr().String()
+		if code := askReload(t.Context(), []string{"--admin", admin}, &stdout, &stderr); code != exitOK || strings.TrimSpace(stdout.String()) != c.s.inUse() {
+			t.Errorf("exit code %d: %s%s", code, &stdout, &stderr)
+		}
+		resp, err := http.Get("http://" + admin + "/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		page, _ := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if n := strings.Count(string(page), "\ntaskgate_config_info{"); n != 1 || !strings.Contains(string(page), fmt.Sprintf(`taskgate_config_info{taskgate_config_hash=%q} 1`, c.s.inUse())) {
+			t.Errorf("%d series, without %s", n, c.s.inUse())
+		}
+	}
+	c.write(t, "rate: many\n")
+	var stdout, stderr strings.Builder
+	if code := askReload(t.Context(), []string{"--admin", c.s.admin.listener.Addr().String()}, &stdout, &stderr); code != exitFailure || !strings.Contains(stderr.String(), "is not a whole number") {
+		t.Errorf("exit code %d: %s%s", code, &stdout, &stderr)
+	}
+}
+
+// TestReloadsLeaveNothing: what an upstream was before each of many changes is gone, with its connections
+// and goroutines.
+func TestReloadsLeaveNothing(t *testing.T) {
+	url, _, _ := named(t, "one")
+	c := runChanging(t, time.Hour, upstreamsOf("{name: a, url: '"+url+"'}"))
+	change := func(n int) {
+		c.takes(upstreamsOf(fmt.Sprintf("{name: a, url: '%s', headers: {X-Secret: 'n%d'}}", url, n)))
+		c.calls("/a/mcp", fmt.Sprintf("one n%d", n))
+	}
+	held := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	for n := range 20 {
+		change(n)
+	}
+	goroutines, bytes := runtime.NumGoroutine(), held()
+	const times = 100
+	for n := range times {
+		change(100 + n)
+	}
+	c.soon("the goroutines are as many as before", func() bool { return runtime.NumGoroutine() <= goroutines+10 })
+	if now := held(); now > bytes+times*20<<10 {
+		t.Errorf("%d bytes after %d changes, %d before", now, times, bytes)
+	}
+}

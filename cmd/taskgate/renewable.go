@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"taskgate/gateway/upstream"
+	"taskgate/internal/work"
+	"taskgate/shim"
+)
+
+// farewell is how long a server that is not used any more may take to end the sessions with it.
+const farewell = 5 * time.Second
+
+// renewable is the client of one upstream, whose configuration may change: what begins from then on
+// goes to another client, and what is under way ends with the one that it began with. Only listening,
+// which has no end, goes over. It is safe for concurrent use.
+type renewable struct {
+	now  atomic.Pointer[lease]
+	work *work.Background // closes clients that have been replaced
+
+	mu  sync.Mutex // guards what follows, and held while now is replaced
+	ask upstream.SessionAsker
+}
+
+// lease is one client, with what is under way with it.
+type lease struct {
+	*upstream.HTTP
+	users work.Group
+	over  context.Context // ends when the client is replaced
+	end   context.CancelFunc
+}
+
+var (
+	_ upstream.Client = (*renewable)(nil)
+	_ shim.Upstream   = (*renewable)(nil)
+)
+
+func newLease(h *upstream.HTTP) *lease {
+	l := &lease{HTTP: h}
+	l.over, l.end = context.WithCancel(context.Background())
+	return l
+}
+
+// newRenewable has no client before the first renew.
+func newRenewable() *renewable {
+	return &renewable{work: work.NewBackground(context.Canceled)}
+}
+
+// renew replaces the client. The one before is closed once nothing is under way with it.
+func (r *renewable) renew(h *upstream.HTTP) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ask != nil {
+		h.OnSessionQuestion(r.ask)
+	}
+	old := r.now.Swap(newLease(h))
+	if old == nil {
+		return
+	}
+	old.users.Refuse()
+	old.end()
+	r.work.Go(context.Background(), func(ctx context.Context) {
+		_ = old.users.Wait(ctx) // or the process ends
+		ctx, stop := context.WithTimeout(context.Background(), farewell)
+		defer stop()
+		_ = old.Close(ctx) // what could not be said to a server that is not used any more
+	})
+}
+
+// Close closes the client, and those before.
+func (r *renewable) Close(ctx context.Context) error {
+	now := r.now.Load()
+	if now == nil {
+		return nil
+	}
+	now.end()
+	err := now.HTTP.Close(ctx)
+	if late := r.work.Close(ctx); err == nil {
+		err = late
+	}
+	return err
+}
+
+// retire closes the client once nothing but listening is under way with it, or ctx ends. Nobody gets to it
+// any more.
+func (r *renewable) retire(ctx context.Context) error {
+	now := r.now.Load()
+	now.users.Refuse()
+	now.end()
+	_ = now.users.Wait(ctx) // or the process ends
+	ctx, stop := context.WithTimeout(context.Background(), farewell)
+	defer stop()
+	return r.Close(ctx)
+}
+
+// enter returns the client of now. Whoever uses it leaves it then.
+func (r *renewable) enter() (*lease, func()) {
+	l := r.now.Load()
+	for !l.users.Enter() {
+		next := r.now.Load()
+		if next == l { // it has been removed, and who asks came before
+			return l, func() {}
+		}
+		l = next
+	}
+	return l, l.users.Leave
+}
+
+// Call goes to the client of now, as do all that follow.
+func (r *renewable) Call(ctx context.Context, q shim.Request, s shim.Sink) (shim.Reply, error) {
+	l, leave := r.enter()
+	defer leave()
+	return l.Call(ctx, q, s)
+}
+
+// Resume is that of the client.
+func (r *renewable) Resume(ctx context.Context, q shim.Request, cp json.RawMessage, s shim.Sink) (shim.Reply, error) {
+	l, leave := r.enter()
+	defer leave()
+	return l.Resume(ctx, q, cp, s)
+}
+
+// Resumable is that of the client.
+func (r *renewable) Resumable(cp json.RawMessage) bool { return r.now.Load().Resumable(cp) }
+
+// Admit is that of the client.
+func (r *renewable) Admit(ctx context.Context, s shim.Session) (proven bool, err error) {
+	l, leave := r.enter()
+	defer leave()
+	return l.Admit(ctx, s)
+}
+
+// Notify is that of the client.
+func (r *renewable) Notify(ctx context.Context, s shim.Session, n shim.Notification) error {
+	l, leave := r.enter()
+	defer leave()
+	return l.Notify(ctx, s, n)
+}
+
+// Describe is that of the client.
+func (r *renewable) Describe(ctx context.Context, s shim.Session) (upstream.Server, error) {
+	l, leave := r.enter()
+	defer leave()
+	return l.Describe(ctx, s)
+}
+
+// Tool is that of the client.
+func (r *renewable) Tool(ctx context.Context, s shim.Session, name string) (upstream.Tool, bool, error) {
+	l, leave := r.enter()
+	defer leave()
+	return l.Tool(ctx, s, name)
+}
+
+// Listen listens by the client of now, and then by each that takes its place. ready is called for the
+// first one.
+func (r *renewable) Listen(ctx context.Context, s shim.Session, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error {
+	var once sync.Once
+	first := func(f shim.Filter) { once.Do(func() { ready(f) }) }
+	for {
+		l, leave := r.enter()
+		within, stop := context.WithCancelCause(ctx)
+		unwatch := context.AfterFunc(l.over, func() { stop(nil) })
+		err := l.Listen(within, s, f, first, on)
+		unwatch()
+		stop(nil)
+		leave()
+		if ctx.Err() != nil || r.now.Load() == l {
+			return err
+		}
+	}
+}
+
+// Forget is that of the client.
+func (r *renewable) Forget(s shim.Session) { r.now.Load().Forget(s) }
+
+// OnSessionQuestion holds for each client.
+func (r *renewable) OnSessionQuestion(f upstream.SessionAsker) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ask = f
+	r.now.Load().OnSessionQuestion(f)
+}
+
+// EndSession is that of the client. One before ends its sessions by itself.
+func (r *renewable) EndSession(ctx context.Context, key string) { r.now.Load().EndSession(ctx, key) }
+
+// Reach is that of the client.
+func (r *renewable) Reach(ctx context.Context) error { return r.now.Load().Reach(ctx) }

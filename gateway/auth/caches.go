@@ -1,0 +1,62 @@
+package auth
+
+import (
+	"maps"
+	"slices"
+	"sync"
+
+	"taskgate/gateway/config"
+	"taskgate/gateway/sealed"
+)
+
+// Credentials remember the tokens that callers have shown, for what is asked of a server when no
+// request is there that came with one. They are in memory only, and never in a log. Only verified tokens
+// are remembered, and others while a call waits for them. Upstreams without passthrough have none.
+type Credentials struct {
+	keys *sealed.Keyring
+
+	mu        sync.Mutex
+	upstreams map[string]*tokenCache
+}
+
+// NewCredentials makes those of a configuration. keys seal the tokens that go to other replicas; nil
+// for none that go.
+func NewCredentials(c *config.Config, keys *sealed.Keyring) *Credentials {
+	all := &Credentials{keys: keys}
+	all.upstreams = all.of(c)
+	return all
+}
+
+// of returns the tokens of each upstream of a configuration, those that are known already and new
+// ones.
+func (c *Credentials) of(cfg *config.Config) map[string]*tokenCache {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	next := map[string]*tokenCache{}
+	for _, u := range cfg.Upstreams {
+		if cfg.AuthOf(u).Passthrough == nil {
+			continue
+		}
+		if next[u.Name] = c.upstreams[u.Name]; next[u.Name] == nil {
+			next[u.Name] = newTokenCache(MaxTokens, forgetAfter, c.keys)
+		}
+	}
+	return next
+}
+
+// use takes these in place of those before.
+func (c *Credentials) use(upstreams map[string]*tokenCache) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.upstreams = upstreams
+}
+
+// tidy forgets tokens that nobody uses.
+func (c *Credentials) tidy() {
+	c.mu.Lock()
+	all := slices.Collect(maps.Values(c.upstreams))
+	c.mu.Unlock()
+	for _, tokens := range all {
+		tokens.tidy()
+	}
+}

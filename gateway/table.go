@@ -1,0 +1,136 @@
+package gateway
+
+import (
+	"cmp"
+	"crypto/tls"
+	"fmt"
+	"net/http"
+
+	"taskgate/gateway/auth"
+	"taskgate/gateway/config"
+	"taskgate/gateway/endpoint"
+	"taskgate/gateway/legacy"
+	"taskgate/gateway/modern"
+	"taskgate/gateway/modes"
+	"taskgate/gateway/upstream"
+	"taskgate/internal/jsonrpc"
+)
+
+// table is what follows from one configuration. It is not changed, but replaced as a whole: a request
+// ends as it began. Whatever lasts longer than a request is elsewhere.
+type table struct {
+	*Gateway
+	config  *config.Config
+	routes  []*route
+	methods *auth.Methods
+	pace    *pace // nil where there is none
+	origins *originGuard
+	handler http.Handler
+}
+
+// Prepare checks that the gateway can go on with another configuration, and returns what makes it do so,
+// for all requests that come from then on. What is only read at the start has to be as before:
+// config.Config.Over says what that is. upstreams and secure are as in Options, and the same where
+// nothing has changed.
+func (g *Gateway) Prepare(c *config.Config, upstreams map[string]upstream.Client, secure map[string]*tls.Config) (use func(), err error) {
+	before := g.now.Load()
+	methods, err := before.methods.Renew(c, secure)
+	if err != nil {
+		return nil, fmt.Errorf("gateway: %w", err)
+	}
+	next, err := g.newTable(c, methods, upstreams, before)
+	if err != nil {
+		return nil, err
+	}
+	return func() {
+		methods.Use(before.methods)
+		g.calls.Limit(c.MaxCalls, c.MaxCallsPerOwner)
+		g.use(next)
+	}, nil
+}
+
+// use has a table be served.
+func (g *Gateway) use(t *table) {
+	for _, u := range t.routes {
+		u.endpoint.Upstream.OnSessionQuestion(u.legacy.AskSession)
+	}
+	g.now.Store(t)
+}
+
+// newTable makes the table of a configuration. before is the one that it takes the place of; nil for
+// none.
+func (g *Gateway) newTable(c *config.Config, methods *auth.Methods, upstreams map[string]upstream.Client, before *table) (*table, error) {
+	t := &table{Gateway: g, config: c, methods: methods, origins: newOriginGuard(c, g.options.Logger)}
+	if before != nil && before.config.Rate == c.Rate {
+		t.pace = before.pace
+	} else {
+		t.pace = newPace(c.Rate, g.tel)
+	}
+	for _, u := range c.Upstreams {
+		if upstreams[u.Name] == nil {
+			return nil, fmt.Errorf("gateway: upstream %q cannot be reached: it has no client", u.Name)
+		}
+		e := &endpoint.Endpoint{
+			Name: u.Name, Config: u, Global: c, Upstream: upstreams[u.Name], Shim: audited(g.options.Shim, g.audit),
+			Telemetry: g.tel, Log: g.options.Logger.With("upstream", u.Name), Calls: g.calls, Streams: g.streams, State: g.state,
+		}
+		if old := before.find(u.Name); old != nil {
+			e.Before = old.Convertible()
+			e.Identify(old.Identity())
+		} else {
+			e.Identify(g.identity())
+		}
+		t.add(e)
+	}
+	t.handler = t.origins.wrap(t.timed(t.pages(t.mux())))
+	return t, nil
+}
+
+// find returns what an upstream was until now; nil for one that is new.
+func (t *table) find(upstream string) *endpoint.Endpoint {
+	if t == nil {
+		return nil
+	}
+	for _, u := range t.routes {
+		if u.endpoint.Name == upstream {
+			return u.endpoint
+		}
+	}
+	return nil
+}
+
+// identity is the gateway's own.
+func (g *Gateway) identity() []byte {
+	own := append([]byte(`{"name":"taskgate","version":`), jsonrpc.AppendString(nil, cmp.Or(g.options.Version, "dev"))...)
+	return append(own, '}')
+}
+
+// add adds an upstream to those that are served.
+func (t *table) add(e *endpoint.Endpoint) {
+	h := &legacy.Handler{Endpoint: e, Sessions: t.sessions}
+	if e.Config.ResponseModes == config.On && e.Convertible() {
+		h.Modes = modes.New(e)
+	}
+	t.routes = append(t.routes, &route{table: t, endpoint: e, modern: modern.New(e), legacy: h, scoped: e.Config.Scoped(),
+		resource: t.methods.Resource(e.Name), page: t.config.PublicURL + auth.MetadataPath(e.Config)})
+}
+
+// mux returns the routes. Every upstream has one path that both eras
+// share (design.md 0.2); a modern client only ever posts to it, a legacy one also
+// opens its stream by GET and ends its session by DELETE. Any other method is
+// answered 405 by the mux. Where a page may come from is checked first: what a
+// browser asks before it sends a key has none (auth.go).
+func (t *table) mux() *http.ServeMux {
+	mux := http.NewServeMux()
+	for _, u := range t.routes {
+		path := u.endpoint.Config.Path
+		if path == "/" {
+			path = "/{$}" // and nothing below it, where other upstreams are
+		}
+		mux.HandleFunc("POST "+path, u.authenticate(u.servePOST))
+		mux.HandleFunc("HEAD "+path, notAllowed) // or it would be taken for a GET
+		mux.HandleFunc("GET "+path, u.authenticate(plain(u.legacy.ServeGET)))
+		mux.HandleFunc("DELETE "+path, u.authenticate(plain(u.legacy.ServeDELETE)))
+	}
+	return mux
+}

@@ -1,0 +1,189 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// reloading has two servers that stay, of which one is changed all the time, and one that comes and goes.
+const reloading = `
+admin: %s
+store: embedded
+upstreams:
+  - name: steady
+    path: /mcp
+    url: %[2]s
+    defaults: {tasks: auto, grace: 300ms, poll_interval: 100ms}
+  - name: moving
+    path: /moving/mcp
+    url: %[2]s
+    headers: {X-Change: "%[3]d"}
+    defaults: {tasks: auto, grace: %[4]s, poll_interval: 100ms}
+`
+
+// gauge reads a metric of the gateway.
+func gauge(t *testing.T, admin, name string) float64 {
+	t.Helper()
+	resp, err := http.Get("http://" + admin + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	page, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`(?m)^` + name + `(?:\{[^}]*\})? (\S+)$`).FindSubmatch(page)
+	if m == nil {
+		t.Fatalf("no %s", name)
+	}
+	value, err := strconv.ParseFloat(string(m[1]), 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return value
+}
+
+// TestReloads: under load, one reload after the other changes an upstream, and adds or removes another one.
+// No call fails, no task is lost, and no stream ends. What is left of a reload, TestReloadsLeaveNothing of
+// cmd/taskgate counts.
+func TestReloads(t *testing.T) {
+	t.Parallel()
+	times := 20
+	if whole {
+		times = 500
+	}
+	admin, server, file := freeAddr(t), startServer(t, "slowserver"), filepath.Join(t.TempDir(), "taskgate.yaml")
+	write := func(n int) {
+		t.Helper()
+		text := fmt.Sprintf(reloading, admin, server, n, []string{"200ms", "400ms"}[n%2])
+		if n%3 == 0 {
+			text += fmt.Sprintf("  - {name: guest, url: %q}\n", server)
+		}
+		if err := os.WriteFile(file+".new", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(file+".new", file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(0)
+	g := startGateway(t, "--config", file)
+	moving := "http://" + g.addr + "/moving/mcp"
+	session := connectAs(t, g.url, "2025-11-25")
+	_, long, err := g.client(true).CallTool(t.Context(), "research", research(5))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	ctx, stop := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer stop()
+	var done atomic.Int64
+	begin := func(where string, loads map[string]func(context.Context) error) {
+		for name, load := range loads {
+			all.Go(func() {
+				pause := time.NewTicker(20 * time.Millisecond)
+				defer pause.Stop()
+				for ctx.Err() == nil {
+					err := load(ctx)
+					if err == nil && name == "stream" {
+						err = io.ErrUnexpectedEOF
+					}
+					if err != nil && ctx.Err() == nil {
+						t.Errorf("%s, %s: %v", where, name, err)
+					}
+					done.Add(1)
+					<-pause.C
+				}
+			})
+		}
+	}
+	steady := loads(t, g.url)
+	steady["SDK"] = func(ctx context.Context) error { return session.Ping(ctx, nil) }
+	begin("steady", steady)
+	begin("moving", loads(t, moving))
+
+	reload := func(n int) {
+		t.Helper()
+		write(n)
+		resp, err := http.Post("http://"+admin+"/reload", "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			t.Fatalf("%s: %s", resp.Status, body)
+		}
+	}
+	for n := range 5 {
+		reload(n + 1)
+	}
+	goroutines, memory := gauge(t, admin, "go_goroutine_count"), gauge(t, admin, "go_memory_used_bytes")
+	for n := range times {
+		before := done.Load()
+		reload(n + 6)
+		eventually(t, "requests are made", func() error {
+			if done.Load() < before+5 {
+				return errNotYet
+			}
+			return nil
+		})
+	}
+	if end, err := g.client(true).Wait(t.Context(), long.ID, nil); err != nil || end.Status != "completed" {
+		t.Errorf("the task that was there first ended as %q: %v", end.Status, err)
+	}
+	// Calls come and go, so the number is that of a moment; it is counted each 15 s.
+	eventually(t, "goroutines are as many as before", func() error {
+		if now := gauge(t, admin, "go_goroutine_count"); now > goroutines+40 {
+			return fmt.Errorf("%v, %v before", now, goroutines)
+		}
+		return nil
+	})
+	t.Logf("%d reloads, %d requests: goroutines %v, then %v; bytes %v, then %v", times, done.Load(),
+		goroutines, gauge(t, admin, "go_goroutine_count"), memory, gauge(t, admin, "go_memory_used_bytes"))
+}
+
+// TestHangup: SIGHUP reads the file anew, and a bad one changes nothing.
+func TestHangup(t *testing.T) {
+	t.Parallel()
+	server := startServer(t, "slowserver")
+	args := configured(t, fmt.Sprintf("upstreams:\n  - {name: one, path: /mcp, url: %q}\n", server))
+	g := startGateway(t, args...)
+	for _, step := range []struct{ text, says string }{
+		{"upstreams: 7\n", "the configuration is refused"},
+		{fmt.Sprintf("upstreams:\n  - {name: two, path: /mcp, url: %q}\n", server), "upstream=two"},
+	} {
+		if err := os.WriteFile(args[1], []byte(step.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Signal(syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, step.says, func() error {
+			if !strings.Contains(g.Output(), step.says) {
+				return errNotYet
+			}
+			return nil
+		})
+		callPlain(t, g.client(true), "count_words", map[string]any{"text": "one"})
+	}
+	if n := bytes.Count([]byte(g.Output()), []byte("draining")); n > 0 {
+		t.Errorf("it drains: %s", g.Output())
+	}
+}
