@@ -16,11 +16,12 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
-	"taskgate/gateway/config"
-	"taskgate/internal/work"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
+
+	"taskgate/gateway/config"
+	"taskgate/internal/work"
 )
 
 // lookEvery is how often the configuration is read anew. It is in use once two looks have found the same:

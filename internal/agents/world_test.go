@@ -241,7 +241,7 @@ func follow(t Turn) (results []Result, task string, errors int) {
 }
 
 // ends are in what the result of a task may be.
-var ends = []string{worked, wasLost, mayBeDone}
+var ends = []string{worked, mayBeDone}
 
 // await waits for one of what a channel brings.
 func (w *world) await(t *testing.T, what string, c <-chan struct{}) {
