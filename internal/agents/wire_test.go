@@ -11,8 +11,10 @@ import (
 	"net/url"
 	"slices"
 	"sync"
+	"time"
 
 	"taskgate/internal/jsonrpc"
+	"taskgate/internal/work"
 )
 
 // wire stands between an agent and the gateway. It keeps what the agent sends, cuts
@@ -43,16 +45,24 @@ func (w *wire) sendTo(replicas ...string) {
 	w.replicas = replicas
 }
 
-// dial connects to the next replica that takes the connection.
+// dial connects to the next replica that takes the connection. It tries three times more, a second apart,
+// as HAProxy does.
 func (w *wire) dial(ctx context.Context, network, _ string) (c net.Conn, err error) {
 	w.mu.Lock()
 	replicas, next := w.replicas, w.next
 	w.next++
 	w.mu.Unlock()
 	var dialer net.Dialer
-	for i := range replicas {
-		if c, err = dialer.DialContext(ctx, network, replicas[(next+i)%len(replicas)]); err == nil {
-			return c, nil
+	for retry := range 4 {
+		if retry > 0 {
+			if err := work.Pause(ctx, time.Second); err != nil {
+				return nil, err
+			}
+		}
+		for i := range replicas {
+			if c, err = dialer.DialContext(ctx, network, replicas[(next+i)%len(replicas)]); err == nil {
+				return c, nil
+			}
 		}
 	}
 	return nil, err
