@@ -330,14 +330,18 @@ func (x *exchange) tooLate(ctx context.Context) error {
 // handle handles one event: its id, and its message. done says that this is the answer.
 func (x *exchange) handle(ctx context.Context, it *item) (done bool, err error) {
 	x.res.heard(it)
-	if it.hasID && x.to.era == mcp.Legacy {
-		x.rec.mark(it.eventID)
-	}
-	switch m := &it.msg; m.Kind {
-	case jsonrpc.Request:
+	m := &it.msg
+	// Whoever goes on behind the event of a question does not hear it again. So the event counts
+	// as read once the checkpoint has the question: another goroutine may save it meanwhile.
+	if m.Kind == jsonrpc.Request {
 		if err := x.request(ctx, *m); err != nil {
 			return false, err
 		}
+	}
+	if it.hasID && x.to.era == mcp.Legacy {
+		x.rec.mark(it.eventID)
+	}
+	switch m.Kind {
 	case jsonrpc.Notification:
 		x.notification(*m)
 	case jsonrpc.Result, jsonrpc.ErrorResponse:

@@ -5,12 +5,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"taskgate/gateway/upstream/forward"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
 	"taskgate/internal/work"
 	"taskgate/shim"
 	"taskgate/shim/shimtest"
@@ -455,6 +459,46 @@ func TestCheckpointBehindAQuestion(t *testing.T) {
 		}
 		_ = o.Close(t.Context())
 	})
+}
+
+// A checkpoint that is handed over while a question is heard is from before its event, or has it.
+func TestCheckpointWhileAQuestionIsHeard(t *testing.T) {
+	var sink shimtest.Sink
+	x := &exchange{
+		to: target{era: mcp.Legacy}, calls: &sessionCalls{}, sink: &sink,
+		caller: shim.Session{Capabilities: json.RawMessage(all)}, rec: record{sink: &sink, log: slog.New(slog.DiscardHandler)},
+	}
+	x.asking.x, x.res.x = x, x
+	ask := jsonrpc.Message{Kind: jsonrpc.Request, ID: jsonrpc.StringID("q"), Method: mcp.MethodElicit, Params: []byte(elicit)}
+	claimed := func() bool {
+		x.calls.mu.Lock()
+		defer x.calls.mu.Unlock()
+		return x.calls.claimed.set[ask.ID.Key()]
+	}
+	x.asking.mu.Lock() // as an earlier question does that is settled now
+	handled := make(chan error)
+	go func() {
+		_, err := x.handle(t.Context(), &item{msg: ask, eventID: "e1", hasID: true})
+		handled <- err
+	}()
+	for !claimed() {
+		runtime.Gosched()
+	}
+	x.rec.save(t.Context())
+	x.asking.mu.Unlock()
+	if err := <-handled; err != nil {
+		t.Fatal(err)
+	}
+	x.rec.save(t.Context())
+	for _, p := range sink.Checkpoints() {
+		if c, _ := decodeResumable(p); c.Last == "e1" && len(c.Pending) == 0 {
+			t.Errorf("a checkpoint has lost the question: %s", p)
+		}
+	}
+	var c checkpoint
+	if err := json.Unmarshal(sink.Latest(), &c); err != nil || c.Last != "e1" || len(c.Pending) != 1 {
+		t.Errorf("the last checkpoint is %s (%v)", sink.Latest(), err)
+	}
 }
 
 // A replica that resumes a call knows the server too, for all who ask it meanwhile, also
