@@ -70,6 +70,9 @@ func (g *Gateway) newTable(c *config.Config, methods *auth.Methods, upstreams ma
 		if upstreams[u.Name] == nil {
 			return nil, fmt.Errorf("gateway: upstream %q cannot be reached: it has no client", u.Name)
 		}
+		if u.Removed && t.serves(u.Path) {
+			continue // its tasks are read at the one that has its path
+		}
 		e := &endpoint.Endpoint{
 			Name: u.Name, Config: u, Global: c, Upstream: upstreams[u.Name], Shim: audited(g.options.Shim, g.audit),
 			Telemetry: g.tel, Log: g.options.Logger.With("upstream", u.Name), Calls: g.calls, Streams: g.streams, State: g.state,

@@ -35,7 +35,7 @@ type shown struct {
 func (s *Shim) see(ctx context.Context, p Principal, upstream string, id ID, part Part) (Task, error) {
 	wanted := part
 	known, ok := s.shown.Get(id)
-	if part == WithOutcome && (!ok || known.owner != p.Owner() || known.upstream != upstream) {
+	if part == WithOutcome && (!ok || known.owner != p.Owner() || !s.readsTasksOf(upstream, known.upstream)) {
 		part = Summary
 	}
 	if part == WithOutcome {
@@ -59,7 +59,7 @@ func (s *Shim) see(ctx context.Context, p Principal, upstream string, id ID, par
 	if err != nil {
 		return Task{}, err
 	}
-	if !t.Visible || p.NoTasks || t.Owner != p.Owner() || t.Upstream != upstream {
+	if !t.Visible || p.NoTasks || t.Owner != p.Owner() || !s.readsTasksOf(upstream, t.Upstream) {
 		return Task{}, ErrNotFound
 	}
 	s.marks.missing.Remove(id)

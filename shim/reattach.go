@@ -61,7 +61,7 @@ func (s *Shim) reach(ctx context.Context, p Principal, upstream string, id ID, p
 	switch {
 	case err != nil:
 		return Task{}, err
-	case t.Owner != p.Owner(), t.Upstream != upstream, !t.Visible && t.ListKey != listKey(p, upstream):
+	case t.Owner != p.Owner(), !s.readsTasksOf(upstream, t.Upstream), !t.Visible && t.ListKey != listKey(p, upstream):
 		return Task{}, ErrNotFound
 	}
 	return t, nil

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -47,6 +48,8 @@ type Server struct {
 	MaxTasksPerOwner int
 	// Removed says that no calls are taken any more: those under way end, and tasks can be read.
 	Removed bool
+	// Before are servers that were removed, and whose tasks are read, answered and cancelled as this one's.
+	Before []string
 }
 
 // Options are what a Shim is made of.
@@ -301,6 +304,12 @@ func (s *server) policyFor(r Request) Policy {
 	}
 	p.PollInterval, p.InputTimeout = max(0, p.PollInterval), max(0, p.InputTimeout)
 	return p
+}
+
+// readsTasksOf reports whether the tasks of a server are read at an upstream.
+func (s *Shim) readsTasksOf(upstream, server string) bool {
+	srv := (*s.servers.Load())[upstream]
+	return server == upstream || srv != nil && slices.Contains(srv.Before, server)
 }
 
 // server finds an upstream by its configured name.

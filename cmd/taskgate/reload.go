@@ -196,12 +196,13 @@ func (s *server) use(c *config.Config) error {
 	return nil
 }
 
-// removed are the upstreams that a configuration has no more, and whose tasks can still be read.
+// removed are the upstreams that a configuration has no more, and whose tasks can still be read: at their
+// path, also where another upstream has it now.
 func (s *server) removed(c *config.Config, now time.Time) (kept []*config.Upstream) {
 	for _, name := range slices.Sorted(maps.Keys(s.upstreams)) {
 		one := s.upstreams[name]
-		taken := slices.ContainsFunc(c.Upstreams, func(u *config.Upstream) bool { return u.Name == name || u.Path == one.config.Path })
-		if !taken && now.Before(one.keptUntil(now)) {
+		stays := slices.ContainsFunc(c.Upstreams, func(u *config.Upstream) bool { return u.Name == name })
+		if !stays && now.Before(one.keptUntil(now)) {
 			u := *one.config
 			u.Removed = true
 			kept = append(kept, &u)
@@ -216,11 +217,7 @@ func (one *offered) keptUntil(now time.Time) time.Time {
 	if !one.until.IsZero() {
 		return one.until
 	}
-	most := one.config.Defaults.Timeout + one.config.Defaults.TTL
-	for _, rule := range one.config.Tools {
-		most = max(most, rule.Timeout+rule.TTL)
-	}
-	return now.Add(most)
+	return now.Add(one.most)
 }
 
 // isOver reports whether the time of an upstream that was removed is over.

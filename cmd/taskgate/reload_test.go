@@ -241,11 +241,26 @@ func TestReload(t *testing.T) {
 	if _, body := c.ask("/b/mcp", aliceKey, "tasks/get", task); !strings.Contains(body, `"working"`) {
 		t.Errorf("the task that began at another server of this name: %s", body)
 	}
+	c.takes(alice + upstreamsOf(a, "{name: c, path: /b/mcp, url: '"+three+"'}"))
+	c.calls("/b/mcp", "three")
+	if _, body := c.ask("/b/mcp", aliceKey, "tasks/get", task); !strings.Contains(body, `"working"`) {
+		t.Errorf("the task of the server that had this path: %s", body)
+	}
 	letGo()
-	c.soon("the task has ended, and can be read", func() bool {
-		_, body := c.ask("/b/mcp", aliceKey, "tasks/get", task)
-		return strings.Contains(body, "two ") && strings.Contains(body, `"completed"`)
-	})
+	for range 2 { // in the end it is known to have ended
+		c.soon("the task has ended, and can be read", func() bool {
+			_, body := c.ask("/b/mcp", aliceKey, "tasks/get", task)
+			return strings.Contains(body, "two ") && strings.Contains(body, `"completed"`)
+		})
+	}
+	c.takes(keyed("bob", bobKey) + upstreamsOf(a, "{name: c, path: /b/mcp, url: '"+three+"'}"))
+	if _, body := c.ask("/b/mcp", bobKey, "tasks/get", task); !strings.Contains(body, "-32602") {
+		t.Errorf("the task of alice, as bob: %s", body)
+	}
+	c.takes(alice + upstreamsOf(a, "{name: c, path: /b/mcp, auth: {keys: ['alice:"+config.HashKey(bobKey)+"']}, url: '"+three+"'}"))
+	if _, body := c.ask("/b/mcp", bobKey, "tasks/get", task); !strings.Contains(body, "-32602") {
+		t.Errorf("the task of another alice: %s", body)
+	}
 	c.takes(alice + upstreamsOf(a, b))
 	c.calls("/b/mcp", `"taskId"`)
 
@@ -257,6 +272,21 @@ func TestReload(t *testing.T) {
 		t.Errorf("listen is not in the log: %s", c.log)
 	}
 	c.calls("/a/mcp", "one")
+}
+
+// TestRemovedIsKept: an upstream that is removed is kept for as long as any policy since the start has promised.
+func TestRemovedIsKept(t *testing.T) {
+	url, _, _ := named(t, "one")
+	a := "{name: a, url: '" + url + "'}"
+	c := runChanging(t, time.Hour, upstreamsOf(a, "{name: b, url: '"+url+"', defaults: {ttl: 1m, timeout: 1m}, tools: [{match: work, ttl: 20h, timeout: 4h}]}"))
+	c.takes(upstreamsOf(a, "{name: b, url: '"+url+"', defaults: {ttl: 1m, timeout: 1m}}"))
+	c.takes(upstreamsOf(a))
+	_, until, _ := strings.Cut(c.log.String(), " until=")
+	until, _, _ = strings.Cut(until, "\n")
+	end, err := time.Parse(time.RFC3339, until)
+	if left := time.Until(end); err != nil || left < 23*time.Hour || left > 24*time.Hour {
+		t.Errorf("it is kept until %s: %v\n%s", until, err, c.log)
+	}
 }
 
 // TestReloadLimits: rates, and the limits on sizes and on calls, hold at once; a larger answer than

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"reflect"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -160,7 +161,7 @@ func (us upstreams) servers(credentials *auth.Credentials) map[string]shim.Serve
 	for _, one := range us {
 		u := one.config
 		servers[u.Name] = shim.Server{
-			Upstream: one.client, Removed: u.Removed, Policy: func(tool string) shim.Policy { return policyOf(u.Tool(tool)) }, Other: policyOf(u.Defaults),
+			Upstream: one.client, Removed: u.Removed, Before: us.removedAt(u), Policy: func(tool string) shim.Policy { return policyOf(u.Tool(tool)) }, Other: policyOf(u.Defaults),
 			Concurrency: u.Concurrency, MaxTasks: u.MaxTasks, MaxTasksPerOwner: u.MaxTasksPerOwner,
 			Represent: func(ctx context.Context, call shim.Session) context.Context {
 				if c := credentials.Represent(u.Name, call.Token); c != nil {
@@ -172,6 +173,16 @@ func (us upstreams) servers(credentials *auth.Credentials) map[string]shim.Serve
 		}
 	}
 	return servers
+}
+
+// removedAt are the removed upstreams whose path another one has, where callers sign in in the same way.
+func (us upstreams) removedAt(u *config.Upstream) (names []string) {
+	for name, one := range us {
+		if one.config.Removed && name != u.Name && one.config.Path == u.Path && reflect.DeepEqual(one.config.Auth, u.Auth) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 func (s *server) newShim() (*shim.Shim, error) {

@@ -31,6 +31,7 @@ type offered struct {
 	client *renewable
 	way    way
 	next   *upstream.HTTP // is to take the place of the one in client; nil where nothing changes
+	most   time.Duration  // how long a task of it may be kept, by any policy since the start
 	until  time.Time      // the upstream was removed, and its tasks are kept until then; else zero
 }
 
@@ -46,10 +47,10 @@ type way struct {
 func (s *server) plan(c *config.Config) (next upstreams, err error) {
 	next = make(upstreams, len(c.Upstreams))
 	for _, u := range c.Upstreams {
-		one := &offered{config: u}
+		one := &offered{config: u, most: longestTask(u)}
 		old := s.upstreams[u.Name]
 		if old != nil {
-			one.client, one.way = old.client, old.way
+			one.client, one.way, one.most = old.client, old.way, max(old.most, one.most)
 		} else {
 			one.client = newRenewable()
 		}
@@ -65,6 +66,15 @@ func (s *server) plan(c *config.Config) (next upstreams, err error) {
 		next[u.Name] = one
 	}
 	return next, nil
+}
+
+// longestTask is how long a task of an upstream may be kept.
+func longestTask(u *config.Upstream) time.Duration {
+	most := u.Defaults.Timeout + u.Defaults.TTL
+	for _, rule := range u.Tools {
+		most = max(most, rule.Timeout+rule.TTL)
+	}
+	return most
 }
 
 // newClient makes the client of an upstream.
