@@ -20,6 +20,10 @@ func TestMain(m *testing.M) {
 		hanging(server)
 		return
 	}
+	if lock := os.Getenv(lockVar); lock != "" {
+		locked(lock)
+		return
+	}
 	testscript.Main(m, map[string]func(){"taskgate": main})
 }
 

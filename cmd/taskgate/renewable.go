@@ -15,6 +15,10 @@ import (
 // farewell is how long a server that is not used any more may take to end the sessions with it.
 const farewell = 5 * time.Second
 
+// handover is how long a new process of a server waits for those before it to end. With a call under way
+// that takes longer, it starts beside them.
+const handover = 10 * time.Second
+
 // renewable is the client of one upstream, whose configuration may change: what begins from then on
 // goes to another client, and what is under way ends with the one that it began with. Only listening,
 // which has no end, goes over. It is safe for concurrent use.
@@ -32,6 +36,8 @@ type lease struct {
 	users work.Group
 	over  context.Context // ends when the client is replaced
 	end   context.CancelFunc
+	alone context.Context // ends when the client before has ended, or was waited for
+	begin context.CancelFunc
 }
 
 var (
@@ -39,9 +45,11 @@ var (
 	_ shim.Upstream   = (*renewable)(nil)
 )
 
-func newLease(h *upstream.HTTP) *lease {
-	l := &lease{HTTP: h}
+// newLease has no client yet.
+func newLease() *lease {
+	l := &lease{}
 	l.over, l.end = context.WithCancel(context.Background())
+	l.alone, l.begin = context.WithCancel(context.Background())
 	return l
 }
 
@@ -50,24 +58,30 @@ func newRenewable() *renewable {
 	return &renewable{work: work.NewBackground(context.Canceled)}
 }
 
-// renew replaces the client. The one before is closed once nothing is under way with it.
-func (r *renewable) renew(h *upstream.HTTP) {
+// renew replaces the client. The one before is closed once nothing is under way with it, and the processes
+// of the new one start then, or after handover.
+func (r *renewable) renew(next *lease) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.ask != nil {
-		h.OnSessionQuestion(r.ask)
+		next.OnSessionQuestion(r.ask)
 	}
-	old := r.now.Swap(newLease(h))
+	old := r.now.Swap(next)
 	if old == nil {
+		next.begin()
 		return
 	}
 	old.users.Refuse()
 	old.end()
+	late := time.AfterFunc(handover, next.begin)
 	r.work.Go(context.Background(), func(ctx context.Context) {
+		defer late.Stop()
+		defer next.begin()
 		_ = old.users.Wait(ctx) // or the process ends
 		ctx, stop := context.WithTimeout(context.Background(), farewell)
 		defer stop()
 		_ = old.Close(ctx) // what could not be said to a server that is not used any more
+		<-old.alone.Done() // those before it
 	})
 }
 

@@ -30,7 +30,7 @@ type offered struct {
 	config *config.Upstream
 	client *renewable
 	way    way
-	next   *upstream.HTTP // is to take the place of the one in client; nil where nothing changes
+	next   *lease         // is to take the place of the one in client; nil where nothing changes
 	most   time.Duration  // how long a task of it may be kept, by any policy since the start
 	until  time.Time      // the upstream was removed, and its tasks are kept until then; else zero
 }
@@ -57,7 +57,7 @@ func (s *server) plan(c *config.Config) (next upstreams, err error) {
 		pass, files := c.AuthOf(u).Passthrough != nil, u.TLS.Files()
 		if old == nil || old.way.passthrough != pass || old.way.files != files || !old.config.SameServer(u) {
 			one.way = way{files: files, passthrough: pass}
-			one.next, err = s.newClient(c, u, &one.way)
+			one.next, err = s.newLease(c, u, &one.way)
 		}
 		if err != nil {
 			next.discard()
@@ -77,8 +77,8 @@ func longestTask(u *config.Upstream) time.Duration {
 	return most
 }
 
-// newClient makes the client of an upstream.
-func (s *server) newClient(c *config.Config, u *config.Upstream, by *way) (up *upstream.HTTP, err error) {
+// newLease makes the client of an upstream.
+func (s *server) newLease(c *config.Config, u *config.Upstream, by *way) (l *lease, err error) {
 	cfg := upstreamConfig(c, u, s.replica, s.log, s.tel)
 	cfg.Budget = s.budget
 	if by.passthrough {
@@ -89,13 +89,17 @@ func (s *server) newClient(c *config.Config, u *config.Upstream, by *way) (up *u
 		return nil, fmt.Errorf("tls of upstream %s: %w", u.Name, err)
 	}
 	cfg.TLS = by.tls
+	l = newLease()
 	if u.Command != "" {
+		child := stdioConfig(c, u, s.processIdle, s.log)
+		child.After = l.alone.Done()
 		// A session is a process of this replica, which no other one can use.
-		cfg.Transport, cfg.SessionIdle = stdio.New(stdioConfig(c, u, s.processIdle, s.log)), cmp.Or(s.processIdle, math.MaxInt64)
+		cfg.Transport, cfg.SessionIdle = stdio.New(child), cmp.Or(s.processIdle, math.MaxInt64)
 	} else {
 		cfg.Sessions = s.store.UpstreamSessions(u.Name)
 	}
-	return upstream.New(cfg)
+	l.HTTP, err = upstream.New(cfg)
+	return l, err
 }
 
 // begin has new clients take the place of those before.

@@ -76,7 +76,14 @@ func (c *Config) find() (string, error) {
 }
 
 // start runs the command.
-func (c *Config) start(_ context.Context, _ http.Header, running *sync.WaitGroup, hurry <-chan struct{}) (duplex.Link, error) {
+func (c *Config) start(ctx context.Context, _ http.Header, running *sync.WaitGroup, hurry <-chan struct{}) (duplex.Link, error) {
+	if c.After != nil {
+		select {
+		case <-c.After:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
 	p, err := startChild(c, running, hurry)
 	if err != nil {
 		return nil, &duplex.Ending{Kind: duplex.KindUnreachable, How: "cannot be started", Err: err}

@@ -24,6 +24,9 @@ type Config struct {
 	// MaxProcesses is how many processes there are at a time; 32 if 0. A principal may have
 	// half of them.
 	MaxProcesses int
+	// After is closed when a process may start, as those of before have ended: they may hold a port,
+	// or a lock; nil is at once.
+	After <-chan struct{}
 	// Idle is how long a process is kept that nobody uses; 0 is until the gateway ends.
 	Idle time.Duration
 	// MaxMessage bounds one message of the server, in bytes; 32 MiB if 0.
