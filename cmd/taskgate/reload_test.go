@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"taskgate/gateway/config"
+	"taskgate/internal/otlptest"
 	"taskgate/internal/wiretest"
 )
 
@@ -420,6 +421,37 @@ func TestReloadIsMeasured(t *testing.T) {
 	var stdout, stderr strings.Builder
 	if code := askReload(t.Context(), []string{"--admin", c.s.admin.listener.Addr().String()}, &stdout, &stderr); code != exitFailure || !strings.Contains(stderr.String(), "is not a whole number") {
 		t.Errorf("exit code %d: %s%s", code, &stdout, &stderr)
+	}
+}
+
+// TestReloadIsAnEvent: OpenTelemetry hears which configuration is in use, at the start and at each change.
+func TestReloadIsAnEvent(t *testing.T) {
+	receiver := otlptest.Start(t)
+	for _, variable := range receiver.Env() {
+		name, value, _ := strings.Cut(variable, "=")
+		t.Setenv(name, value)
+	}
+	c := runChanging(t, time.Hour, upstreamsOf("{name: a, url: 'http://127.0.0.1:1/mcp'}"))
+	hashes := []string{c.s.inUse()}
+	for _, text := range []string{"rate: 10\n", "rate: 20\n"} {
+		hashes = append(hashes, c.takes(text+upstreamsOf("{name: a, url: 'http://127.0.0.1:1/mcp'}")).Config)
+	}
+	c.write(t, "rate: many\n")
+	if status, _ := c.reload(); status != http.StatusUnprocessableEntity {
+		t.Errorf("a bad file: status %d", status)
+	}
+	var used []string
+	receiver.Until(t, "the events of each configuration", patience, func() bool {
+		used = nil
+		for _, l := range receiver.Logs() {
+			if l.Event == "taskgate.config.used" {
+				used = append(used, l.Attributes["config"])
+			}
+		}
+		return len(used) >= len(hashes)
+	})
+	if !slices.Equal(used, hashes) {
+		t.Errorf("the events are of %q, and not of %q", used, hashes)
 	}
 }
 
