@@ -295,24 +295,27 @@ func (a *adoption) batch(ctx context.Context, d dead, tasks []found) {
 	})
 }
 
-// fit leaves out tasks on upstreams that this replica does not know, with one
+// fit leaves out tasks of a newer version, and those on upstreams that this replica does not know, with one
 // round trip for many. Tasks that are gone stay in: the script tidies them away.
 func (a *adoption) fit(ctx context.Context, d dead, tasks []found) []found {
-	if d.any {
-		return tasks
-	}
 	tags := make([]string, len(tasks))
 	for i, t := range tasks {
 		tags[i] = shard(t.id)
 	}
 	var out []found
 	ask(ctx, a, tags, func(i int, _ bool) *redis.StringSliceCmd {
-		return redis.NewStringSliceCmd(ctx, "hmget", a.s.keys.task(tasks[i].id), fieldStatus, fieldUpstream)
+		return redis.NewStringSliceCmd(ctx, "hmget", a.s.keys.task(tasks[i].id), fieldStatus, fieldUpstream, fieldFormat)
 	}, func(i int, c *redis.StringSliceCmd) error {
-		if err := recordError(tasks[i].id, c.Err()); a.s.skip(ctx, err) {
+		err := recordError(tasks[i].id, c.Err())
+		if err == nil {
+			if newer := checkFormat(c.Val()[2]); newer != nil {
+				err = &unreadableError{tasks[i].id, newer}
+			}
+		}
+		if a.s.skip(ctx, err) {
 			return nil
 		}
-		if v := c.Val(); v[0] == "" || slices.Contains(a.upstreams, v[1]) {
+		if v := c.Val(); d.any || v[0] == "" || slices.Contains(a.upstreams, v[1]) {
 			out = append(out, tasks[i])
 		}
 		return nil

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,8 +13,24 @@ import (
 	"taskgate/shim"
 )
 
+// format is that of the records and of the states of sessions, which say it. A field that is new does not
+// change it: a version that does not know it leaves it as it is. What only a newer version reads raises it,
+// and what has a higher one is left to the replicas of that version. None at all is from before there was one.
+const format = 1
+
+var errNewer = errors.New("a newer version has stored it")
+
+// checkFormat says whether what is stored with a format is read here.
+func checkFormat(stored string) error {
+	if n, err := strconv.Atoi(cmp.Or(stored, "0")); err != nil || n > format {
+		return fmt.Errorf("%w, in format %s", errNewer, stored)
+	}
+	return nil
+}
+
 // The fields of a task's hash. A field that is empty is absent.
 const (
+	fieldFormat     = "format"
 	fieldOp         = "op"
 	fieldOwner      = "owner"
 	fieldList       = "list"
@@ -52,7 +69,7 @@ const (
 
 // summaryFields are what a summary is read from, and each reply of a script.
 var summaryFields = []string{
-	fieldOp, fieldOwner, fieldList, fieldUpstream, fieldOrigin, fieldVisible, fieldStatus, fieldMessage,
+	fieldFormat, fieldOp, fieldOwner, fieldList, fieldUpstream, fieldOrigin, fieldVisible, fieldStatus, fieldMessage,
 	fieldVersion, fieldCreated, fieldUpdated, fieldTTL, fieldRetain, fieldPoll, fieldLease, fieldMethod,
 	fieldTool, fieldTrace, fieldBatches, fieldProgress, fieldOutcome, fieldSize, fieldTokenAt, fieldQuestions,
 }
@@ -105,6 +122,9 @@ func decode(id shim.ID, part shim.Part, values []string) (shim.Task, error) {
 		return shim.Task{}, &unreadableError{id, fmt.Errorf("%d fields", len(values))}
 	}
 	r := &row{values: values}
+	if err := checkFormat(r.text()); err != nil {
+		return shim.Task{}, &unreadableError{id, err}
+	}
 	t := shim.Task{
 		ID: id, Op: r.text(), Owner: r.text(), ListKey: r.text(), Upstream: r.text(), Origin: r.text(),
 		Visible: r.text() == "1", Status: shim.Status(r.text()), StatusMessage: r.text(),
@@ -234,6 +254,7 @@ func (f *fields) setOutcome(o *shim.Outcome) {
 // encode gives the fields of a new task but for those that create.lua knows.
 func encode(t shim.Task) fields {
 	var f fields
+	f.set(fieldFormat, strconv.Itoa(format))
 	f.set(fieldOwner, t.Owner)
 	f.set(fieldList, t.ListKey)
 	f.set(fieldUpstream, t.Upstream)

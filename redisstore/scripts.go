@@ -104,6 +104,7 @@ type script struct{ source, sha string }
 // newScript puts the field names and the common functions before a script.
 func newScript(parts ...string) *script {
 	var b strings.Builder
+	fmt.Fprintf(&b, "local format = %d\n", format)
 	fmt.Fprintf(&b, "local summary = { '%s' }\n", strings.Join(summaryFields, "', '"))
 	b.WriteString(commonLua)
 	for _, p := range parts {

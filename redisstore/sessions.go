@@ -280,24 +280,27 @@ func (s *Store) swap(ctx context.Context, w swap) (int64, error) {
 // state reads a state and its revision, 0 if there is none. Its expiry is put off if
 // ttl is not 0.
 func (s *Store) state(ctx context.Context, key string, ttl time.Duration) (got stored, err error) {
+	var newer error
 	err = s.do(ctx, "state", func(ctx context.Context) error {
 		p := s.client.Pipeline()
-		cmd := p.HMGet(ctx, key, "rev", "state", "owner")
+		cmd := p.HMGet(ctx, key, "rev", "state", "owner", fieldFormat)
 		if ttl != 0 {
 			p.PExpire(ctx, key, ttl)
 		}
 		if _, err := p.Exec(ctx); err != nil {
 			return err
 		}
-		got = stored{}
+		got, newer = stored{}, nil
 		if v := cmd.Val(); v[0] != nil && v[1] != nil {
 			got.rev, _ = strconv.ParseInt(v[0].(string), 10, 64)
 			got.state = []byte(v[1].(string))
 			got.owner, _ = v[2].(string)
+			stored, _ := v[3].(string)
+			newer = checkFormat(stored)
 		}
 		return nil
 	})
-	return got, err
+	return got, cmp.Or(err, newer)
 }
 
 // enter puts a new session among those that exist, or says which bound refuses it.

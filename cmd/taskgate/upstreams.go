@@ -30,9 +30,9 @@ type offered struct {
 	config *config.Upstream
 	client *renewable
 	way    way
-	next   *lease         // is to take the place of the one in client; nil where nothing changes
-	most   time.Duration  // how long a task of it may be kept, by any policy since the start
-	until  time.Time      // the upstream was removed, and its tasks are kept until then; else zero
+	next   *lease        // is to take the place of the one in client; nil where nothing changes
+	most   time.Duration // how long a task of it may be kept, by any policy since the start
+	until  time.Time     // the upstream was removed, and its tasks are kept until then; else zero
 }
 
 // way is what the client of an upstream is made of besides its configuration.

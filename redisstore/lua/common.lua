@@ -1,5 +1,5 @@
--- What every script begins with; summary, the names of the fields that make a
--- shim.Task without its outcome, is defined in front of it (scripts.go).
+-- What every script begins with; format, and summary, the names of the fields that make a
+-- shim.Task without its outcome, are defined in front of it (scripts.go).
 --
 -- Reply codes, the first string of each reply: ok, renew (ok, and the list index
 -- has to live longer), again (this operation has been done), none (no such

@@ -16,5 +16,6 @@ if have == rev then
 elseif have ~= rev + 1 or was[2] ~= op then
   return { 'moved' }
 end
+redis.call('HSET', KEYS[1], 'format', format)
 redis.call('PEXPIRE', KEYS[1], ttl)
 return { 'ok' }
