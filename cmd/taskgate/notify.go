@@ -2,7 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"net"
+	"os"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -19,7 +23,7 @@ func (s *server) notifyStopping() {
 	s.notify(fmt.Sprintf("%s\nEXTEND_TIMEOUT_USEC=%d", daemon.SdNotifyStopping, most.Microseconds()))
 }
 
-// notifyAlive tells the supervisor twice within each $WATCHDOG_USEC that this process lives, until
+// notifyAlive tells the supervisor twice within each $WATCHDOG_USEC that this process answers, until
 // ctx ends.
 func (s *server) notifyAlive(ctx context.Context) error {
 	every, err := daemon.SdWatchdogEnabled(false)
@@ -32,13 +36,34 @@ func (s *server) notifyAlive(ctx context.Context) error {
 	tick := time.NewTicker(every / 2)
 	defer tick.Stop()
 	for {
-		s.notify(daemon.SdNotifyWatchdog)
+		if answers(ctx, s.listener.Addr().String(), every/2) {
+			s.notify(daemon.SdNotifyWatchdog)
+		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 		}
 	}
+}
+
+// answers reports whether whoever listens at an address takes a connection and says something in it, or
+// closes it, in time. What it is sent is no request, so no handler hears of it. That there can be no connection
+// says nothing: files or addresses may be used up, and a restart would end the calls of others.
+func answers(ctx context.Context, address string, patience time.Duration) bool {
+	ctx, stop := context.WithTimeout(ctx, patience)
+	defer stop()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return !errors.Is(ctx.Err(), context.DeadlineExceeded)
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
+	_, err = io.WriteString(conn, "?\r\n\r\n")
+	if err == nil {
+		_, err = conn.Read(make([]byte, 1))
+	}
+	return !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 func (s *server) notify(state string) {

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"context"
+	"io"
 	"net"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -47,6 +50,46 @@ func TestReloadNotifies(t *testing.T) {
 		if got := next(); !strings.HasPrefix(got, want) {
 			t.Errorf("it said %q, not %q", got, want)
 		}
+	}
+}
+
+// TestWatchdogHearsNothing: a process that takes no connection any more is not said to be alive; once it
+// does, it is.
+func TestWatchdogHearsNothing(t *testing.T) {
+	next := supervised(t)
+	t.Setenv("WATCHDOG_USEC", "200000")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	s := &server{listener: l}
+	done := make(chan error, 1)
+	ctx, stop := context.WithCancel(t.Context())
+	go func() { done <- s.notifyAlive(ctx) }()
+	var gaveUp atomic.Bool
+	go func() {
+		hung, err := l.Accept()
+		if err != nil {
+			return
+		}
+		_, _ = io.Copy(io.Discard, hung) // until the process gives up
+		gaveUp.Store(true)
+		_ = hung.Close()
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = conn.Close()
+		}
+	}()
+	if got := next(); got != "WATCHDOG=1" || !gaveUp.Load() {
+		t.Errorf("it said %q, while nothing was answered: %t", got, !gaveUp.Load())
+	}
+	stop()
+	if err := wiretest.Await(t, done, "the end"); err != nil {
+		t.Error(err)
 	}
 }
 
