@@ -1,6 +1,7 @@
 package check
 
 import (
+	"debug/elf"
 	"fmt"
 	"io"
 	"net"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -59,9 +61,13 @@ func TestDeb(t *testing.T) {
 	s.showsVersion(t)
 	s.stop(t)
 	s.start(t)
-	client := &taskclient.Client{URL: "http://" + s.listen + "/mcp", Tasks: true}
+	var answer []byte // the gateway's own, before it has asked the server anything
+	client := &taskclient.Client{URL: "http://" + s.listen + "/mcp", Tasks: true, Trace: func(m taskclient.Message) { answer = m.Body }}
 	if task, err := client.Get(t.Context(), id); err != nil || task.Status != "completed" {
 		t.Errorf("after a restart the task is %+v, %v", task, err)
+	}
+	if own := fmt.Sprintf(`/serverInfo":{"name":"taskgate","version":"v%s"}`, version(t)); !strings.Contains(string(answer), own) {
+		t.Errorf("the server info is not %s: %s", own, answer)
 	}
 	s.stop(t)
 
@@ -81,6 +87,42 @@ func TestDeb(t *testing.T) {
 	run(t, "dpkg", "--purge", "taskgate")
 	if _, err := os.Stat(configFile); err == nil {
 		t.Errorf("after the purge there still is %s", configFile)
+	}
+}
+
+// TestDebIsWhole: the package needs no other one, as its program needs none: it runs in an empty root.
+func TestDebIsWhole(t *testing.T) {
+	for _, deb := range built(t, ".deb") {
+		for _, field := range []string{"Depends", "Pre-Depends"} {
+			if needed := strings.TrimSpace(run(t, "dpkg-deb", "-f", deb, field)); needed != "" {
+				t.Errorf("%s: %s: %s", deb, field, needed)
+			}
+		}
+		root := t.TempDir()
+		run(t, "dpkg-deb", "-x", deb, root)
+		program := filepath.Join(root, "usr/bin/taskgate")
+		f, err := elf.Open(program)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range f.Progs {
+			if p.Type == elf.PT_INTERP || p.Type == elf.PT_DYNAMIC {
+				t.Errorf("%s: the program has %s", deb, p.Type)
+			}
+		}
+		_ = f.Close()
+		if os.Geteuid() != 0 || !strings.HasSuffix(deb, "_linux_"+runtime.GOARCH+".deb") {
+			continue
+		}
+		empty := t.TempDir()
+		if err := os.Rename(program, filepath.Join(empty, "taskgate")); err != nil {
+			t.Fatal(err)
+		}
+		alone := exec.Command("/taskgate", "version")
+		alone.SysProcAttr, alone.Dir, alone.Env = &syscall.SysProcAttr{Chroot: empty}, "/", []string{}
+		if out, err := alone.CombinedOutput(); err != nil || !strings.HasPrefix(string(out), "taskgate v"+version(t)+" ") {
+			t.Errorf("%s in an empty root: %s%v", deb, out, err)
+		}
 	}
 }
 
