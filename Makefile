@@ -26,7 +26,7 @@ PROCESSES   := /(upstream/stdio|internal/(agents|chaos|e2e|proc|redistest))$$
 CHECKS      := inherit,-SA1019
 
 .DEFAULT_GOAL := help
-.PHONY: help build check test race lint fuzz demo bench chaos e2e agents silence outages recording conformance node schema snapshot docker clean
+.PHONY: help build check test race lint fuzz demo bench chaos e2e agents silence outages upgrade recording conformance node schema snapshot docker clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z][a-z0-9]*:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -79,6 +79,10 @@ silence: node $(NODE_DIR)/large-agents/installed ## Run the agents with a tool t
 
 outages: node $(NODE_DIR)/large-agents/installed ## Have TRIES tasks (50) of each client meet each outage (half an hour)
 	$(GO) test -count=1 -v -timeout 60m -parallel 1 -run 'TestOutages' ./internal/agents -all -tries $(TRIES)
+
+upgrade: TRIES = 20
+upgrade: ## Go from the version before to this one and back, under load, TRIES times (20)
+	$(GO) test -count=1 -v -timeout 60m -parallel 4 -run 'TestUpgrade' ./internal/e2e -upgrades $(TRIES)
 
 recording: node $(NODE_DIR)/large-agents/installed ## Record Claude Code with a slow tool for the README
 	$(GO) test -count=1 -run 'TestRecording' ./internal/agents -record $(CURDIR)/docs/recording.svg

@@ -88,8 +88,9 @@ func (b *Balancer) Ready(i int) bool { return b.ready[i].Load() }
 
 // pick is the next replica.
 func (b *Balancer) pick() *url.URL {
-	for range b.replicas {
-		if i := int(b.next.Add(1)) % len(b.replicas); b.Ready(i) {
+	first := int(b.next.Add(1))
+	for n := range b.replicas {
+		if i := (first + n) % len(b.replicas); b.Ready(i) {
 			addr, _ := b.replicas[i]()
 			return &url.URL{Scheme: "http", Host: addr}
 		}

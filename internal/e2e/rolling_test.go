@@ -38,6 +38,7 @@ upstreams:
 
 // backend is a replica as a balancer sees it.
 type backend struct {
+	program     string // in bin
 	addr, admin string
 	args        []string
 	process     *proc.Process
@@ -46,7 +47,100 @@ type backend struct {
 // start runs the replica at its address.
 func (b *backend) start(t *testing.T) {
 	t.Helper()
-	b.process = start(t, b.addr, proc.Command{Name: "taskgate " + b.addr, Path: filepath.Join(bin, "taskgate"), Args: append([]string{"serve", "--listen", b.addr}, b.args...)})
+	b.process = start(t, b.addr, proc.Command{Name: b.program + " " + b.addr, Path: filepath.Join(bin, b.program), Args: append([]string{"serve", "--listen", b.addr}, b.args...)})
+}
+
+// rollingWorld is replicas behind a balancer that polls /readyz each second, and the load on them.
+type rollingWorld struct {
+	backends []*backend
+	balancer *balancer.Balancer
+	url      string
+	done     atomic.Int64 // requests
+}
+
+// startRolling starts replicas of a program, each with the configuration for its admin address.
+func startRolling(t *testing.T, program string, replicas int, yaml func(admin string) string) *rollingWorld {
+	t.Helper()
+	w := &rollingWorld{}
+	var all []balancer.Replica
+	for range replicas {
+		b := &backend{program: program, addr: freeAddr(t), admin: freeAddr(t)}
+		b.args = configured(t, yaml(b.admin))
+		b.start(t)
+		w.backends = append(w.backends, b)
+		all = append(all, func() (string, string) { return b.addr, b.admin })
+	}
+	w.balancer = balancer.New(all...)
+	web := httptest.NewServer(w.balancer)
+	w.url = web.URL
+	ctx, stop := context.WithCancel(context.Background())
+	var polling sync.WaitGroup
+	polling.Go(func() { w.balancer.Poll(ctx) })
+	t.Cleanup(func() {
+		web.CloseClientConnections()
+		web.Close()
+		stop()
+		polling.Wait()
+	})
+	for i := range w.backends {
+		w.becomes(t, i)
+	}
+	return w
+}
+
+// becomes waits until the balancer sees a replica.
+func (w *rollingWorld) becomes(t *testing.T, i int) {
+	t.Helper()
+	eventually(t, "the balancer sees a replica", func() error {
+		if !w.balancer.Ready(i) {
+			return errNotYet
+		}
+		return nil
+	})
+}
+
+// load has clients do all that loads has, over and over, until stop is called.
+func (w *rollingWorld) load(t *testing.T) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for name, load := range loads(t, w.url+"/mcp") {
+		all.Go(func() {
+			pause := time.NewTicker(20 * time.Millisecond)
+			defer pause.Stop()
+			for ctx.Err() == nil {
+				if err := load(ctx); err != nil && ctx.Err() == nil {
+					t.Errorf("%s: %v", name, err)
+				}
+				w.done.Add(1)
+				<-pause.C
+			}
+		})
+	}
+	return func() {
+		cancel()
+		all.Wait()
+	}
+}
+
+// restart stops one replica after the other, and starts a program in its place.
+func (w *rollingWorld) restart(t *testing.T, program string) {
+	t.Helper()
+	for i, b := range w.backends {
+		before := w.done.Load()
+		if err := b.process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if code := within(t, b.process, 30*time.Second); code != 0 {
+			t.Errorf("exit code %d", code)
+		}
+		b.program = program
+		b.start(t)
+		w.becomes(t, i)
+		if n := w.done.Load() - before; n < 20 {
+			t.Errorf("only %d requests were made while it restarted", n)
+		}
+	}
 }
 
 // legacyPost sends a message in a session of 2025-11-25 and returns the session's id. Any
@@ -137,64 +231,7 @@ func loads(t *testing.T, to string) map[string]func(context.Context) error {
 func TestRollingRestart(t *testing.T) {
 	t.Parallel()
 	store, server := redistest.Start(t), startServer(t, "slowserver")
-	var backends []*backend
-	var replicas []balancer.Replica
-	for range 3 {
-		b := &backend{addr: freeAddr(t), admin: freeAddr(t)}
-		b.args = configured(t, fmt.Sprintf(rolling, store.URL(), b.admin, server))
-		b.start(t)
-		backends = append(backends, b)
-		replicas = append(replicas, func() (string, string) { return b.addr, b.admin })
-	}
-	l := balancer.New(replicas...)
-	web := httptest.NewServer(l)
-	t.Cleanup(func() {
-		web.CloseClientConnections()
-		web.Close()
-	})
-	ctx, stop := context.WithCancel(t.Context())
-	var all sync.WaitGroup
-	defer all.Wait()
-	defer stop()
-	all.Go(func() { l.Poll(ctx) })
-	becomes := func(i int) {
-		t.Helper()
-		eventually(t, "the balancer sees a replica", func() error {
-			if !l.Ready(i) {
-				return errNotYet
-			}
-			return nil
-		})
-	}
-	for i := range backends {
-		becomes(i)
-	}
-	var done atomic.Int64
-	for name, load := range loads(t, web.URL+"/mcp") {
-		all.Go(func() {
-			pause := time.NewTicker(20 * time.Millisecond)
-			defer pause.Stop()
-			for ctx.Err() == nil {
-				if err := load(ctx); err != nil && ctx.Err() == nil {
-					t.Errorf("%s: %v", name, err)
-				}
-				done.Add(1)
-				<-pause.C
-			}
-		})
-	}
-	for i, b := range backends {
-		before := done.Load()
-		if err := b.process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
-		if code := within(t, b.process, 30*time.Second); code != 0 {
-			t.Errorf("exit code %d", code)
-		}
-		b.start(t)
-		becomes(i)
-		if n := done.Load() - before; n < 20 {
-			t.Errorf("only %d requests were made while it restarted", n)
-		}
-	}
+	w := startRolling(t, "taskgate", 3, func(admin string) string { return fmt.Sprintf(rolling, store.URL(), admin, server) })
+	defer w.load(t)()
+	w.restart(t, "taskgate")
 }
