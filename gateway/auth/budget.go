@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -15,6 +16,7 @@ import (
 const (
 	failuresOfAddress, failuresAtOnce = rate.Limit(1), 20
 	failuresOfAll, allFailuresAtOnce  = rate.Limit(100), 200
+	lookupsOfAddress                  = 8 // that run at a time, of the slots for all strangers
 	maxAddresses                      = 10_000
 	knownAddressFor                   = time.Hour // a good token came from it
 )
@@ -35,8 +37,9 @@ type lookups struct {
 
 // lookupsOf are those of one address.
 type lookupsOf struct {
+	slots    chan struct{} // full while so many are looked up
 	failures *rate.Limiter
-	good     time.Time // when a good token came from it
+	good     atomic.Int64 // when a good token came from it, in nanoseconds
 }
 
 func newLookups(most int) *lookups {
@@ -44,38 +47,69 @@ func newLookups(most int) *lookups {
 	return &lookups{make(chan struct{}, most), make(chan struct{}, most), rate.NewLimiter(failuresOfAll, allFailuresAtOnce), addresses}
 }
 
-// do looks a token up that came from an address, if it may.
+// of returns the look-ups of an address, which are the same for all that come at once.
+func (l *lookups) of(address string) *lookupsOf {
+	if of, ok := l.addresses.Get(address); ok {
+		return of
+	}
+	of := &lookupsOf{slots: make(chan struct{}, lookupsOfAddress), failures: rate.NewLimiter(failuresOfAddress, failuresAtOnce)}
+	if before, ok, _ := l.addresses.PeekOrAdd(address, of); ok {
+		return before
+	}
+	return of
+}
+
+// do looks a token up that came from an address, if it may. A token that the server has taken is no
+// stranger's.
 func (l *lookups) do(ctx context.Context, address string, before *verification, ask func() (*verification, error)) (*verification, error) {
-	slots := l.known
-	var of lookupsOf
-	stranger := before == nil || before.verdict == unverified
-	if stranger {
-		slots = l.strangers
-		if known, ok := l.addresses.Get(address); ok {
-			of = *known
-		} else {
-			of.failures = rate.NewLimiter(failuresOfAddress, failuresAtOnce)
-		}
-		if of.failures.Tokens() < 1 || l.all.Tokens() < 1 && time.Since(of.good) > knownAddressFor {
+	if before != nil && (before.verdict != unverified || !before.refused.Load()) {
+		return inSlots(ctx, ask, l.known)
+	}
+	of := l.of(address)
+	return inSlots(ctx, func() (*verification, error) {
+		giveBack, ok := of.take(l.all)
+		if !ok {
 			return nil, errTooMany
 		}
+		f, err := ask()
+		if err == nil && f.verdict == verified {
+			of.good.Store(time.Now().UnixNano())
+			giveBack()
+		}
+		return f, err
+	}, of.slots, l.strangers)
+}
+
+// inSlots does something while it has a place in each of these.
+func inSlots(ctx context.Context, do func() (*verification, error), slots ...chan struct{}) (*verification, error) {
+	for _, s := range slots {
+		select {
+		case s <- struct{}{}:
+			defer func() { <-s }()
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
 	}
-	select {
-	case slots <- struct{}{}:
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+	return do()
+}
+
+// take counts a failure before it is one, so that look-ups that run at once count as well. An address
+// from which a good token came is not refused for what others do.
+func (of *lookupsOf) take(all *rate.Limiter) (giveBack func(), ok bool) {
+	taken := []*rate.Limiter{of.failures}
+	giveBack = func() {
+		for _, l := range taken {
+			l.AllowN(time.Now(), -1) // a Reservation whose time has come cannot be given back
+		}
 	}
-	defer func() { <-slots }()
-	f, err := ask()
-	switch {
-	case !stranger:
-	case err == nil && f.verdict == verified:
-		of.good = time.Now()
-		l.addresses.Add(address, &of)
-	default:
-		of.failures.Allow()
-		l.all.Allow()
-		l.addresses.Add(address, &of)
+	if !of.failures.Allow() {
+		return nil, false
 	}
-	return f, err
+	if all.Allow() {
+		taken = append(taken, all)
+	} else if time.Since(time.Unix(0, of.good.Load())) > knownAddressFor {
+		giveBack()
+		return nil, false
+	}
+	return giveBack, true
 }

@@ -262,8 +262,11 @@ func (p *passthrough) find(ctx context.Context, token, address string) (*verific
 		if before != nil {
 			f.refused.Store(before.refused.Load())
 		}
-		if f.verdict == verified || p.known.Contains(hash) { // it is, or was
+		switch {
+		case f.verdict == verified, p.known.Contains(hash): // it is, or was
 			p.known.Add(hash, f)
+		case before != nil: // the server has answered to it
+			p.others.Add(hash, f)
 		}
 		return f, nil
 	})

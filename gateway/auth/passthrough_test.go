@@ -284,7 +284,7 @@ func TestIntrospection(t *testing.T) {
 
 // outdate makes what was found out of a token old.
 func outdate(m *passthrough, token string) {
-	f, _ := m.known.Get(sha256.Sum256([]byte(token)))
+	f := m.remembered(sha256.Sum256([]byte(token)))
 	f.until = time.Now().Add(-time.Second)
 }
 
@@ -602,6 +602,41 @@ func TestSeveralAuthorizationServers(t *testing.T) {
 	letIn(t, m, "Bearer "+two.Token("alice", map[string]any{"aud": s.URL, "iss": "https://elsewhere.example"}))
 	if one.Asked() != asked {
 		t.Errorf("asked %d times more", one.Asked()-asked)
+	}
+}
+
+// TestTokensOfTheSecondServer: a token that introspection does not know and the server takes is good for as long as the
+// server takes it. It is looked up once a minute, and that counts as no failure.
+func TestTokensOfTheSecondServer(t *testing.T) {
+	one, two := wiretest.NewIssuer(t, ""), wiretest.NewIssuer(t, "")
+	s := newOAuthServer(t, one.URL, two.URL)
+	m := startPassthrough(t, s, withIntrospection(one), func(p *config.Passthrough) { p.Unverified = config.UnverifiedToken })
+	var tokens []string
+	for range failuresAtOnce / 2 {
+		tokens = append(tokens, two.Opaque("alice", map[string]any{"aud": s.URL}))
+	}
+	hear := func(status int) {
+		for _, token := range tokens {
+			letIn(t, m, "Bearer "+token).Credential(nil).Hear("Bearer "+token, status)
+		}
+	}
+	hear(http.StatusOK)
+	for minute := range 10 {
+		asked := one.Asked()
+		for _, token := range tokens {
+			outdate(m, token)
+		}
+		for range 10 {
+			hear(http.StatusOK)
+		}
+		if n := one.Asked() - asked; n != len(tokens) {
+			t.Errorf("minute %d: %d tokens were looked up %d times", minute, len(tokens), n)
+		}
+	}
+	hear(http.StatusUnauthorized)
+	outdate(m, tokens[0])
+	if letIn(t, m, "Bearer "+tokens[0]).Doubted() == nil {
+		t.Error("it is forgotten that the server refuses a token")
 	}
 }
 
