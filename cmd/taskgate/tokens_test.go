@@ -32,6 +32,7 @@ type signedServer struct {
 	names   map[string]string   // tokens, by what the test calls them
 	refused map[string]bool     // the names of tokens that are not taken any more
 	sent    map[string][]string // "what token", by the user whose tokens they are
+	wanted  map[string][]string // likewise, what a test wants at last
 	proceed chan struct{}       // closed when the tools may end
 }
 
@@ -39,7 +40,7 @@ func newSignedServer(t *testing.T) *signedServer {
 	t.Helper()
 	s := &signedServer{
 		issuer: wiretest.NewIssuer(t, ""), peer: fake.NewHandler(t, fake.Stateful), names: map[string]string{},
-		refused: map[string]bool{}, sent: map[string][]string{}, proceed: make(chan struct{}),
+		refused: map[string]bool{}, sent: map[string][]string{}, wanted: map[string][]string{}, proceed: make(chan struct{}),
 	}
 	const done = `{"content":[{"type":"text","text":"done"}]}`
 	hold := func(x *fake.Exchange) {
@@ -198,18 +199,20 @@ func (r *running) modern(token, method, params string) (status int, text string)
 // statesOfOwn are the states that the own token of a call may be in.
 var statesOfOwn = []string{"good", "expired", "refused"}
 
-// otherTokens are the other tokens of its user, and whether each may stand in and is of the same owner.
+// otherTokens are the other tokens of its user, and whether each may stand in, is of the same owner, and is refused.
 var otherTokens = map[string]struct {
-	claims      func(s *signedServer) map[string]any
-	may, shared bool
+	claims               func(s *signedServer) map[string]any
+	may, shared, refused bool
 }{
-	"newer":          {func(*signedServer) map[string]any { return map[string]any{} }, true, true},
-	"more scopes":    {func(*signedServer) map[string]any { return map[string]any{"scope": "write read"} }, true, true},
-	"fewer scopes":   {func(*signedServer) map[string]any { return map[string]any{"scope": ""} }, false, true},
-	"older":          {func(*signedServer) map[string]any { return map[string]any{"iat": time.Now().Add(-time.Hour).Unix()} }, false, true},
-	"other audience": {func(*signedServer) map[string]any { return map[string]any{"aud": wiretest.PublicURL + "/mcp"} }, false, true},
-	"other client":   {func(*signedServer) map[string]any { return map[string]any{"client_id": "another"} }, false, false},
-	"other user":     {nil, false, false},
+	"newer":                 {func(*signedServer) map[string]any { return map[string]any{} }, true, true, false},
+	"more scopes":           {func(*signedServer) map[string]any { return map[string]any{"scope": "write read"} }, true, true, false},
+	"fewer scopes":          {func(*signedServer) map[string]any { return map[string]any{"scope": ""} }, false, true, false},
+	"older":                 {func(*signedServer) map[string]any { return map[string]any{"iat": time.Now().Add(-time.Hour).Unix()} }, false, true, false},
+	"other audience":        {func(*signedServer) map[string]any { return map[string]any{"aud": wiretest.PublicURL + "/mcp"} }, false, true, false},
+	"other client":          {func(*signedServer) map[string]any { return map[string]any{"client_id": "another"} }, false, false, false},
+	"other user":            {nil, false, false, false},
+	"newer, refused":        {func(*signedServer) map[string]any { return map[string]any{} }, true, true, true},
+	"fewer scopes, refused": {func(*signedServer) map[string]any { return map[string]any{"scope": ""} }, false, true, true},
 }
 
 // cell is one case of the matrix: a user with two tokens.
@@ -234,6 +237,9 @@ func (s *signedServer) cell(kind, state, name string) *cell {
 	claims := map[string]any{"iat": time.Now().Unix()}
 	maps.Copy(claims, other.claims(s))
 	c.other = s.token(c.user, "other", claims)
+	if other.refused {
+		s.refuse(c.user, "other")
+	}
 	return c
 }
 
@@ -267,10 +273,37 @@ func (c *cell) age() {
 	}
 }
 
+// want wants that the server was sent this for the user, and is sent nothing more until the next want.
 func (c *cell) want(t *testing.T, want ...string) {
 	t.Helper()
+	c.mu.Lock()
+	c.wanted[c.user] = want
+	c.mu.Unlock()
 	if got := c.of(c.user, len(want)); !slices.Equal(got, want) {
 		t.Errorf("the server was sent %q, want %q", got, want)
+	}
+}
+
+// isQuiet fails unless the server was sent what was wanted last for each user, once it is sent nothing any more.
+func (s *signedServer) isQuiet(t *testing.T) {
+	t.Helper()
+	count := func() (n int) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, sent := range s.sent {
+			n += len(sent)
+		}
+		return n
+	}
+	for before := -1; before != count(); <-time.After(2 * time.Second) {
+		before = count()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for user, sent := range s.sent {
+		if !slices.Equal(sent, s.wanted[user]) {
+			t.Errorf("at last the server was sent %q for %s, want %q", sent, user, s.wanted[user])
+		}
 	}
 }
 
@@ -287,7 +320,8 @@ func eachCell(t *testing.T, all *sync.WaitGroup, s *signedServer, kind string, r
 
 // TestWhichTokenGoesOut: the first request of a call goes out with the token that it came with, and an
 // answer or a cancellation with that of the request which brings it, whatever other tokens their user has
-// shown, and whichever replica that request comes to. Nothing goes out for whoever is not the owner.
+// shown, and whichever replica that request comes to. If the server refuses that, no other one goes out. Nothing goes out
+// for whoever is not the owner.
 func TestWhichTokenGoesOut(t *testing.T) {
 	s, redis := newSignedServer(t), redistest.Start(t)
 	g, first, second := s.before(t, config.StoreEmbedded), s.before(t, redis.URL()), s.before(t, redis.URL())
@@ -339,6 +373,7 @@ func TestWhichTokenGoesOut(t *testing.T) {
 			})
 		}
 	})
+	s.isQuiet(t)
 	for _, r := range []*running{g, first, second} {
 		r.stop()
 		r.ends()
@@ -380,7 +415,6 @@ func (r *running) answered(t *testing.T, c *cell, at *running) (id string) {
 func (c *cell) wantBrought(t *testing.T, what string) {
 	t.Helper()
 	if !c.shared {
-		<-time.After(100 * time.Millisecond)
 		c.want(t, "tools/call own")
 		return
 	}
@@ -442,7 +476,6 @@ func TestWhichTokenGoesOnWithACall(t *testing.T) {
 						c.want(t, append(want, "resume other")...)
 						return
 					}
-					<-time.After(500 * time.Millisecond) // in which nothing more goes out
 					c.want(t, want...)
 					if c.state == "good" || !c.shared {
 						return
@@ -461,6 +494,7 @@ func TestWhichTokenGoesOnWithACall(t *testing.T) {
 		}
 		cells.Wait()
 	})
+	s.isQuiet(t)
 	second.stop()
 	second.ends()
 }
@@ -518,6 +552,7 @@ func TestRefreshedTokenBringsAnAnswer(t *testing.T) {
 	cancels.age()
 	second.modern(cancels.other, "tasks/cancel", `"taskId":"`+id+`",`)
 	cancels.wantBrought(t, "notifications/cancelled other")
+	s.isQuiet(t)
 
 	kept := ""
 	for _, key := range redis.Keys("*") {

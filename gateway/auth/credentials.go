@@ -161,8 +161,8 @@ func (c *Credential) Describe() string {
 }
 
 // Own returns the header of a request that the client has made, and of the first one of its call; "" for
-// none.
-func (c *Credential) Own() string {
+// none. Each header comes with whether it is good, as far as is known.
+func (c *Credential) Own() (authorization string, good bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ofOwn()
@@ -170,34 +170,48 @@ func (c *Credential) Own() string {
 
 // Later returns the header of a request that goes on with the call: the call's own as long as that is
 // good, then another one that may stand in.
-func (c *Credential) Later() string {
+func (c *Credential) Later() (authorization string, good bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if t := c.choose(); t != nil {
-		return t.authorization
-	}
-	return c.ofOwn() // without one the server would take the caller for nobody
+	return c.later()
 }
 
-// Brought returns the header of a request that hands on an answer or a cancellation, and whether that is
-// good.
+// Brought returns the header of a request that hands on an answer or a cancellation: that of the request
+// which has brought it, or one that may stand in for that. Where none was brought it is that of any later
+// request.
 func (c *Credential) Brought() (authorization string, good bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if t := c.brought; c.isGood(t) {
+	switch {
+	case c.brought == nil:
+		return c.later()
+	case c.isGood(c.brought):
+		return c.brought.authorization, true
+	}
+	if t := c.findStandIn(c.brought.grade); t != nil {
 		return t.authorization, true
 	}
-	if t := c.choose(); t != nil {
-		return t.authorization, c.isGood(t)
-	}
-	return c.ofOwn(), false
+	return c.brought.authorization, false
 }
 
-func (c *Credential) ofOwn() string {
+func (c *Credential) ofOwn() (authorization string, found bool) {
 	if t := c.find(); t != nil {
-		return t.authorization
+		return t.authorization, true
 	}
-	return ""
+	return "", false
+}
+
+// later is Later while Credential.mu is held.
+func (c *Credential) later() (authorization string, good bool) {
+	t := c.find()
+	if !c.isGood(t) && c.need.Hash != "" {
+		t = c.findStandIn(c.need)
+	}
+	if t != nil {
+		return t.authorization, c.isGood(t)
+	}
+	authorization, _ = c.ofOwn() // without one the server would take the caller for nobody
+	return authorization, false
 }
 
 // find returns the token that the call came with, nil while this replica does not have it.
@@ -209,38 +223,29 @@ func (c *Credential) find() *shown {
 	return c.own
 }
 
-// choose returns the token of a later request, nil if none is good. Credential.mu is held.
-func (c *Credential) choose() *shown {
-	if own := c.find(); c.isGood(own) || c.need.Hash == "" {
-		return own
-	}
-	return c.from.find(c.need.Owner, func(t *shown) bool { return c.isGood(t) && t.standsIn(c.need) })
+// findStandIn returns a good token that may take the place of one of this grade; nil for none.
+// Credential.mu is held.
+func (c *Credential) findStandIn(of grade) *shown {
+	return c.from.find(of.Owner, func(t *shown) bool { return c.isGood(t) && t.standsIn(of) })
 }
 
 // isGood reports whether a token is good for later requests of the call. Credential.mu is held.
 func (c *Credential) isGood(t *shown) bool { return t.isGood() && !c.refused[t.Hash] }
 
-// has reports whether there is a token for the first request of the call, or for a later one.
-func (c *Credential) has(first bool) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if first {
-		return c.find() != nil
-	}
-	return c.isGood(c.choose())
-}
-
-// Ready waits until there is a token for the next request of the call, the first one or a later one. The
-// call says meanwhile that it waits.
-func (c *Credential) Ready(ctx context.Context, first bool) error {
-	if !c.Waits() || c.has(first) {
+// Ready waits until the token of the next request of the call is good: what Own, Later or Brought returns.
+// The call says meanwhile that it waits.
+func (c *Credential) Ready(ctx context.Context, next func() (authorization string, good bool)) error {
+	if _, good := next(); good || !c.Waits() {
 		return nil
 	}
 	ctx, stop := context.WithTimeoutCause(ctx, signInWait, errNotSignedIn)
 	defer stop()
 	defer shim.SayWaiting(ctx)()
 	defer c.from.leave(c.need.Owner)
-	for came := c.from.await(c.need.Owner); !c.has(first); came = c.from.next(c.need.Owner) {
+	for came := c.from.await(c.need.Owner); ; came = c.from.next(c.need.Owner) {
+		if _, good := next(); good {
+			return nil
+		}
 		again := time.NewTimer(lookAgain)
 		select { // the next request of the owner wakes it, and a timer if that is lost
 		case <-came:
@@ -251,7 +256,6 @@ func (c *Credential) Ready(ctx context.Context, first bool) error {
 		}
 		again.Stop()
 	}
-	return nil
 }
 
 // Waits reports whether a call whose token is refused waits for another one: nobody is there to be told.

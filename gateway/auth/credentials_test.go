@@ -30,6 +30,12 @@ func (p *tokenCache) request(t *shown) (c *Credential, leave func()) {
 	return &Credential{from: p, here: func() bool { return here }, need: t.grade, own: p.put(t)}, func() { here = false }
 }
 
+// header is what Own, Later or Brought returns.
+func header(of func() (string, bool)) string {
+	authorization, _ := of()
+	return authorization
+}
+
 // TestStandIn: the call's own token goes out as long as it is good. After that another token stands in only
 // if it is of the same owner, for the same audience, with at least the same scopes, and newer; and none
 // does for the first request of a call.
@@ -67,13 +73,13 @@ func TestStandIn(t *testing.T) {
 				if state != "good" && other.may {
 					later = "Bearer other"
 				}
-				if got := c.Later(); got != later {
+				if got := header(c.Later); got != later {
 					t.Errorf("own is %s, the other %s: a later request goes out with %q", state, name, got)
 				}
 				if got, _ := c.Brought(); got != later {
 					t.Errorf("own is %s, the other %s: an answer goes out with %q", state, name, got)
 				}
-				if got := c.Own(); got != "Bearer own" {
+				if got := header(c.Own); got != "Bearer own" {
 					t.Errorf("own is %s, the other %s: the first request goes out with %q", state, name, got)
 				}
 			})
@@ -90,7 +96,7 @@ func TestRefusedForGood(t *testing.T) {
 	leave()
 	c.Hear("Bearer own", 401)
 	c.Hear("Bearer own", 200)
-	if got := c.Later(); got != "Bearer newer" {
+	if got := header(c.Later); got != "Bearer newer" {
 		t.Errorf("it goes on with %q", got)
 	}
 }
@@ -124,12 +130,39 @@ func TestBrought(t *testing.T) {
 		t.Errorf("it was opened without a key: %q", got)
 	}
 	c.Bring("call", text)
-	if got, good := c.Brought(); got != "Bearer other" || !good || c.Later() != "Bearer own" || c.Own() != "Bearer own" {
+	if got, good := c.Brought(); got != "Bearer other" || !good || header(c.Later) != "Bearer own" || header(c.Own) != "Bearer own" {
 		t.Errorf("%q, %v", got, good)
 	}
-	c.Hear("Bearer other", 401)
-	if got, good := c.Brought(); got != "Bearer own" || !good {
-		t.Errorf("once it is refused: %q, %v", got, good)
+}
+
+// TestBroughtTokenIsRefused: once the server has refused the token of an answer, one goes out with the next token that
+// the client brings, or with one that stands in for the refused one, and never with the call's own, however good that is.
+func TestBroughtTokenIsRefused(t *testing.T) {
+	keys, err := sealed.Generate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newTokenCache(10, time.Hour, keys)
+	c, _ := p.request(token("own", func(g *grade) { g.Scopes = []string{"read", "write"}; g.Issued = g.Issued.Add(-time.Hour) }))
+	weak, _ := p.request(token("weak", nil))
+	c.Bring("call", weak.Seal("call"))
+	c.Hear("Bearer weak", 401)
+	if got, good := c.Brought(); got != "Bearer weak" || good || header(c.Later) != "Bearer own" {
+		t.Errorf("once it is refused: %q, %v, later %q", got, good, header(c.Later))
+	}
+	p.put(token("older", func(g *grade) { g.Issued = g.Issued.Add(-time.Minute) }))
+	p.put(token("refreshed, and less", func(g *grade) { g.Issued, g.Scopes = g.Issued.Add(time.Minute), nil }))
+	if got, good := c.Brought(); got != "Bearer weak" || good {
+		t.Errorf("with others: %q, %v", got, good)
+	}
+	p.put(token("refreshed", func(g *grade) { g.Issued = g.Issued.Add(time.Minute) }))
+	if got, good := c.Brought(); got != "Bearer refreshed" || !good {
+		t.Errorf("once it is refreshed: %q, %v", got, good)
+	}
+	next, _ := p.request(token("next", nil))
+	c.Bring("call", next.Seal("call"))
+	if got, good := c.Brought(); got != "Bearer next" || !good {
+		t.Errorf("with the next answer: %q, %v", got, good)
 	}
 }
 
@@ -148,13 +181,13 @@ func TestBroughtTokenIsShown(t *testing.T) {
 	opaque.verified = false
 	unknown, _ := there.request(opaque)
 	c.Bring("call", unknown.Seal("call"))
-	if got, _ := c.Brought(); got != "Bearer opaque" || c.Later() != "Bearer own" {
-		t.Errorf("an opaque token: %q, later %q", got, c.Later())
+	if got, _ := c.Brought(); got != "Bearer opaque" || header(c.Later) != "Bearer own" {
+		t.Errorf("an opaque token: %q, later %q", got, header(c.Later))
 	}
 	newer, _ := there.request(token("newer", nil))
 	c.Bring("call", newer.Seal("call"))
-	if got, _ := c.Brought(); got != "Bearer newer" || c.Later() != "Bearer newer" {
-		t.Errorf("a newer token: %q, later %q", got, c.Later())
+	if got, _ := c.Brought(); got != "Bearer newer" || header(c.Later) != "Bearer newer" {
+		t.Errorf("a newer token: %q, later %q", got, header(c.Later))
 	}
 }
 
@@ -170,15 +203,15 @@ func TestAdoptedCredential(t *testing.T) {
 		p.put(token("newer", nil))
 		brief, stop := context.WithTimeout(t.Context(), time.Minute)
 		defer stop()
-		if err := adopted().Ready(brief, true); err == nil || adopted().Own() != "" {
-			t.Errorf("the first request goes out with another token: %v, %q", err, adopted().Own())
+		if err := adopted().Ready(brief, adopted().Own); err == nil || header(adopted().Own) != "" {
+			t.Errorf("the first request goes out with another token: %v, %q", err, header(adopted().Own))
 		}
-		if err := adopted().Ready(t.Context(), false); err != nil || adopted().Later() != "Bearer newer" {
-			t.Errorf("a later request: %v, %q", err, adopted().Later())
+		if err := adopted().Ready(t.Context(), adopted().Later); err != nil || header(adopted().Later) != "Bearer newer" {
+			t.Errorf("a later request: %v, %q", err, header(adopted().Later))
 		}
 		p.put(token("own", func(g *grade) { *g = c.need }))
-		if err := adopted().Ready(t.Context(), true); err != nil || adopted().Own() != "Bearer own" {
-			t.Errorf("the first request: %v, %q", err, adopted().Own())
+		if err := adopted().Ready(t.Context(), adopted().Own); err != nil || header(adopted().Own) != "Bearer own" {
+			t.Errorf("the first request: %v, %q", err, header(adopted().Own))
 		}
 		if all.Represent("open", c.Describe()) != nil {
 			t.Error("an upstream without passthrough")
@@ -193,13 +226,13 @@ func TestReady(t *testing.T) {
 		p := newTokenCache(10, time.Hour, nil)
 		c, leave := p.request(token("own", nil))
 		c.Hear("Bearer own", 401)
-		if err := c.Ready(t.Context(), false); err != nil || c.Waits() {
+		if err := c.Ready(t.Context(), c.Later); err != nil || c.Waits() {
 			t.Errorf("while the client is here: %v", err)
 		}
 		leave()
 		wait := func() <-chan error {
 			done := make(chan error, 1)
-			go func() { done <- c.Ready(t.Context(), false) }()
+			go func() { done <- c.Ready(t.Context(), c.Later) }()
 			synctest.Wait()
 			return done
 		}
@@ -215,8 +248,8 @@ func TestReady(t *testing.T) {
 		}
 		<-time.After(time.Minute)
 		p.put(token("newer", nil))
-		if !over(done) || <-done != nil || c.Later() != "Bearer newer" {
-			t.Fatalf("alice has come, and it has %q", c.Later())
+		if !over(done) || <-done != nil || header(c.Later) != "Bearer newer" {
+			t.Fatalf("alice has come, and it has %q", header(c.Later))
 		}
 		c.Hear("Bearer newer", 401)
 		done = wait()

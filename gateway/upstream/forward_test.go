@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 
 	"taskgate/gateway/upstream/forward"
 	"taskgate/shim"
+	"taskgate/shim/shimtest"
 	"taskgate/shim/shimtest/fake"
 )
 
@@ -71,20 +73,49 @@ func TestHeadersAreLost(t *testing.T) {
 
 // wallet is a Credential of the tests.
 type wallet struct {
-	own, later string
-	heard      []string
+	own, later, brought string
+	heard               []string
 }
 
-func (w *wallet) Own() string                     { return w.own }
-func (w *wallet) Later() string                   { return w.later }
-func (w *wallet) Brought() (string, bool)         { return w.later, true }
-func (*wallet) Ready(context.Context, bool) error { return nil }
-func (*wallet) Waits() bool                       { return false }
+func (w *wallet) Own() (string, bool)                              { return w.own, true }
+func (w *wallet) Later() (string, bool)                            { return w.later, true }
+func (w *wallet) Brought() (string, bool)                          { return w.brought, true }
+func (*wallet) Ready(context.Context, func() (string, bool)) error { return nil }
+func (*wallet) Waits() bool                                        { return false }
 func (w *wallet) Hear(value string, status int) {
 	w.heard = append(w.heard, fmt.Sprint(value, " ", status))
 }
 func (*wallet) Challenge(_ int, values []string) []string { return append(values, "seen") }
 func (*wallet) Bring(_, _ string)                         {}
+
+// TestRefusedAnswer: an answer whose token the server refuses ends the call, and goes out with no other token.
+func TestRefusedAnswer(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.Tool("t", func(x *fake.Exchange) { x.Ask(`7`, "elicitation/create", elicit) })
+		s.OnAnswer(func(x *fake.Exchange) bool {
+			fake.Status(401, "", "")(x)
+			return false
+		})
+		w := &wallet{own: "Bearer own", later: "Bearer own", brought: "Bearer brought"}
+		sink := &shimtest.Sink{OnAsk: func(context.Context, ...shim.Question) ([]shim.Answer, error) {
+			return []shim.Answer{{Result: json.RawMessage(`{"action":"accept"}`)}}, nil
+		}}
+		r := in("a", all)
+		r.Session.Principal, r.Rounds = "alice", true
+		var ue *shim.UpstreamError
+		_, err := h.Call(forward.With(t.Context(), &forward.Parts{Credential: w}), r, sink)
+		if !errors.As(err, &ue) || !strings.Contains(ue.Message, "401") {
+			t.Errorf("the call ends with %v", err)
+		}
+		var sent []string
+		for _, answer := range s.Seen("POST") {
+			sent = append(sent, answer.Header.Get("Authorization"))
+		}
+		if !slices.Equal(sent, []string{"Bearer brought"}) {
+			t.Errorf("the answer went out with %q", sent)
+		}
+	})
+}
 
 // TestNoTokenStandsInForTheFirstRequest: a call goes out with the token that it came with, and a refusal of
 // that is the client's, whatever other token there is. What goes on with a call is sent once more with

@@ -22,13 +22,13 @@ type signedIn struct {
 	next  chan struct{} // closed when there is another one
 }
 
-func (c *signedIn) Own() string {
+func (c *signedIn) Own() (string, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.token
+	return c.token, c.token != ""
 }
-func (c *signedIn) Later() string                           { return c.Own() }
-func (c *signedIn) Brought() (string, bool)                 { return c.Own(), c.Own() != "" }
+func (c *signedIn) Later() (string, bool)                   { return c.Own() }
+func (c *signedIn) Brought() (string, bool)                 { return c.Own() }
 func (*signedIn) Waits() bool                               { return true }
 func (*signedIn) Hear(string, int)                          {}
 func (*signedIn) Challenge(_ int, values []string) []string { return values }
@@ -49,7 +49,7 @@ func (c *signedIn) expire(in time.Duration) {
 	}
 }
 
-func (c *signedIn) Ready(ctx context.Context, _ bool) error {
+func (c *signedIn) Ready(ctx context.Context, _ func() (string, bool)) error {
 	c.mu.Lock()
 	next := c.next
 	c.mu.Unlock()

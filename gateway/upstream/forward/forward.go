@@ -48,16 +48,16 @@ type Parts struct {
 // call that has begun with it.
 type Credential interface {
 	// Own is the value of Authorization of what the client has asked for, and of the first request
-	// of its call; "" for none.
-	Own() string
+	// of its call; "" for none. Each value comes with whether it is good, as far as is known.
+	Own() (authorization string, good bool)
 	// Later is that of a request that goes on with the call.
-	Later() string
+	Later() (authorization string, good bool)
 	// Brought is that of a request that hands on what another request of the client has brought, an
-	// answer or a cancellation. It reports whether that is good, as far as is known.
+	// answer or a cancellation.
 	Brought() (authorization string, good bool)
-	// Ready waits until there is one for the first or a later request of the call, or returns why
+	// Ready waits until the value of the next request, one of these three, is good, or returns why it is
 	// not. It does not wait as long as the client is there to be told.
-	Ready(ctx context.Context, first bool) error
+	Ready(ctx context.Context, next func() (authorization string, good bool)) error
 	// Waits reports whether Ready would ever wait.
 	Waits() bool
 	// Hear takes the status with which the server has answered a request with this value.
@@ -95,16 +95,20 @@ func useOf(ctx context.Context) Use {
 	return u
 }
 
-// authorization is what the next request of this context signs in with.
-func authorization(ctx context.Context, c Credential) string {
+// next is what the next request of this context signs in with.
+func next(ctx context.Context, c Credential) func() (authorization string, good bool) {
 	switch useOf(ctx) {
 	case Later:
-		return c.Later()
+		return c.Later
 	case Brought:
-		value, _ := c.Brought()
-		return value
+		return c.Brought
 	}
-	return c.Own()
+	return c.Own
+}
+
+func authorization(ctx context.Context, c Credential) string {
+	value, _ := next(ctx, c)()
+	return value
 }
 
 // SealToken is the token of the request of this context, for whichever replica runs a call to which it
@@ -212,10 +216,7 @@ func Ready(ctx context.Context) error {
 	if f == nil || f.Credential == nil {
 		return nil
 	}
-	if _, good := f.Credential.Brought(); good && useOf(ctx) == Brought {
-		return nil
-	}
-	err := f.Credential.Ready(ctx, useOf(ctx) == First)
+	err := f.Credential.Ready(ctx, next(ctx, f.Credential))
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
@@ -233,31 +234,31 @@ func Answered(req *http.Request, resp *http.Response) {
 	}
 }
 
-// Renewed is a request once more, with the token that stands in for the one that the server has refused
-// with 401; nil if there is none. A server that asks for another token has not begun anything. None
-// stands in for the first request of a call.
+// Renewed is a request that goes on with a call once more, with the token that stands in for the one that
+// the server has refused with 401; nil if there is none. A server that asks for another token has not begun
+// anything. A refused answer is its client's, like the first request of a call.
 func Renewed(req *http.Request, resp *http.Response) *http.Request {
 	f := Of(req.Context())
-	if f == nil || f.Credential == nil || resp == nil || resp.StatusCode != http.StatusUnauthorized || useOf(req.Context()) == First {
+	if f == nil || f.Credential == nil || resp == nil || resp.StatusCode != http.StatusUnauthorized || useOf(req.Context()) != Later {
 		return nil
 	}
 	refused := req.Header.Get(headerAuthorization)
-	value := f.Credential.Later()
-	if value == "" || value == refused {
+	value, good := f.Credential.Later()
+	if !good || value == "" || value == refused {
 		return nil
 	}
-	next := req.Clone(req.Context())
+	again := req.Clone(req.Context())
 	if req.GetBody != nil {
 		body, err := req.GetBody()
 		if err != nil {
 			return nil
 		}
-		next.Body = body
+		again.Body = body
 	}
 	_, _ = io.CopyN(io.Discard, resp.Body, drained)
 	resp.Body.Close()
-	next.Header[headerAuthorization] = []string{value}
-	return next
+	again.Header[headerAuthorization] = []string{value}
+	return again
 }
 
 const (
@@ -311,8 +312,8 @@ func (deaf) Challenge(_ int, values []string) []string { return values }
 // unsigned signs nobody in.
 type unsigned struct{ Credential }
 
-func (unsigned) Own() string                                { return "" }
-func (unsigned) Later() string                              { return "" }
+func (unsigned) Own() (authorization string, good bool)     { return "", true }
+func (unsigned) Later() (authorization string, good bool)   { return "", true }
 func (unsigned) Brought() (authorization string, good bool) { return "", true }
 func (unsigned) Challenge(_ int, values []string) []string  { return values }
 
