@@ -58,11 +58,7 @@ func (s *Shim) call(ctx context.Context, c Call) (Answered, error) {
 	case c.Demand, c.Handle && p.Tasks == Always, (c.Handle || c.After > 0) && p.Tasks == Required:
 		return r.caller.taskFirst(ctx)
 	case c.Handle && p.Tasks == Auto:
-		grace := p.Grace
-		if grace == GraceAuto {
-			grace = srv.graces.graceOf(c.Request.Name)
-		}
-		return r.caller.await(ctx, grace)
+		return r.caller.await(ctx, srv.graceFor(c.Request, p))
 	case !c.Handle && c.After > 0 && p.Tasks != Never:
 		return r.caller.await(ctx, c.After)
 	}

@@ -50,6 +50,14 @@ func newGraces() *graces {
 	return &graces{tools: tools}
 }
 
+// graceFor is how long a call may take before it becomes a task.
+func (s *server) graceFor(r Request, p Policy) time.Duration {
+	if p.Grace == GraceAuto {
+		return s.graces.graceOf(r.Name)
+	}
+	return p.Grace
+}
+
 // learn takes an answer of the server.
 func (g *graces) learn(tool string, took time.Duration, result json.RawMessage) {
 	images := hasImage(result)

@@ -63,6 +63,36 @@ func TestLearnedGrace(t *testing.T) {
 	})
 }
 
+// A client that comes back with answers is given the learned grace as well.
+func TestLearnedGraceOfWhoComesBack(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		takes := 10 * time.Second
+		u := &asks{}
+		u.call = func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
+			if _, err := s.Ask(ctx, questions("a")...); err != nil {
+				return shim.Reply{}, err
+			}
+			_, err := after(ctx, takes)
+			return shim.Reply{Result: json.RawMessage(result)}, err
+		}
+		p := policy(shim.Auto)
+		p.Grace, p.EarlyInput = shim.GraceAuto, shim.EarlyMRTR
+		s := w.gateway("a", u, p)
+		c := askable(shim.AskPark)
+		c.Handle = true
+		for _, slow := range []bool{false, true} {
+			if slow {
+				takes = time.Minute
+			}
+			id, begin := parked(t, s, c, "a").ID, time.Now()
+			got, err := s.Reattach(t.Context(), c, id, results("a"))
+			if err != nil || (got.Task != nil) != slow || time.Since(begin) != min(takes, shim.LearnedGrace) {
+				t.Errorf("slow %t: %+v, %v after %v", slow, got, err, time.Since(begin))
+			}
+		}
+	})
+}
+
 // A client is asked to poll less often the older a task is, unless the operator says how often.
 func TestPollIntervalGrows(t *testing.T) {
 	for _, configured := range []time.Duration{0, 3 * time.Second} {

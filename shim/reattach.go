@@ -50,7 +50,7 @@ func (s *Shim) Reattach(ctx context.Context, c Call, id ID, answers map[string]j
 	if err != nil {
 		return Answered{}, err
 	}
-	w := &waiter{s: s, call: c, policy: srv.policyFor(c.Request), task: t}
+	w := &waiter{s: s, srv: srv, call: c, policy: srv.policyFor(c.Request), task: t}
 	return w.wait(ctx)
 }
 
@@ -94,6 +94,7 @@ func (s *Shim) handIn(ctx context.Context, t Task, answers map[string]json.RawMe
 // waiter is one Reattach: a caller who waits for a call that may run anywhere.
 type waiter struct {
 	s      *Shim
+	srv    *server
 	call   Call
 	policy Policy
 	task   Task // as it was last read
@@ -216,7 +217,7 @@ func (w *waiter) grace() <-chan time.Time {
 	case !w.takesTask() || mode == Never:
 		return nil
 	case w.call.Handle && mode == Auto:
-		return time.After(w.policy.Grace)
+		return time.After(w.srv.graceFor(w.call.Request, w.policy))
 	case w.call.Handle, mode == Required:
 		return time.After(0)
 	}
