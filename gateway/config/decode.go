@@ -177,7 +177,7 @@ func (d *decoder) scalar(n *yaml.Node, path string, v reflect.Value) {
 	d.know(n, path)
 	switch {
 	case n.Kind != yaml.ScalarNode:
-		d.addAt(n, path, "expected "+wanted(v.Type())+", found "+describe(n))
+		d.addAt(n, path, "expected "+wanted(v.Type())+hadKeys[path]+", found "+describe(n))
 		return
 	case isNull(n):
 		d.addAt(n, path, "no value given; expected "+wanted(v.Type()))

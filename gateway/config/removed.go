@@ -82,6 +82,11 @@ var removed = map[string]string{
 	"ClientTLS.server_name": "a certificate has to have the host of the URL; delete the line",
 }
 
+// hadKeys says of keys that were mappings in earlier builds, by their paths, how they are written now.
+var hadKeys = map[string]string{
+	"rate": " (requests and burst were removed: write the number of requests, which is the burst as well)",
+}
+
 // nowFixed says of a removed key that nobody has to set it.
 func nowFixed(value string) string { return "it is " + value + " now; delete the line" }
 
