@@ -37,7 +37,8 @@ var errNotSignedIn = errors.New("its owner did not sign in again in time")
 // replica knows which tokens may stand in for the one that the call came with.
 type grade struct {
 	Owner    string    `json:"owner"`
-	Hash     string    `json:"hash"` // of the token, with a key
+	Client   bool      `json:"client,omitempty"` // it is known to which client the token was given
+	Hash     string    `json:"hash"`             // of the token, with a key
 	Audience []string  `json:"aud,omitempty"`
 	Scopes   []string  `json:"scope,omitempty"`
 	Issued   time.Time `json:"iat,omitzero"`
@@ -46,9 +47,9 @@ type grade struct {
 
 // standsIn reports whether a token of this grade may take the place of one of the other: it is of the
 // same owner, which is an issuer, a subject and a client, for the same audience, with at least the same
-// scopes, and newer.
+// scopes, and newer. Owners without a client may be several clients of one user.
 func (g grade) standsIn(other grade) bool {
-	return g.Owner == other.Owner && !other.Issued.IsZero() && g.Issued.After(other.Issued) &&
+	return g.Owner == other.Owner && g.Client && !other.Issued.IsZero() && g.Issued.After(other.Issued) &&
 		slices.Equal(g.Audience, other.Audience) &&
 		!slices.ContainsFunc(other.Scopes, func(s string) bool { return !slices.Contains(g.Scopes, s) })
 }

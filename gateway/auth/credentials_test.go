@@ -15,7 +15,7 @@ import (
 // token is one of alice, with a grade that is changed.
 func token(name string, change func(*grade)) *shown {
 	t := &shown{authorization: "Bearer " + name, verified: true, grade: grade{
-		Owner: "alice", Hash: name, Audience: []string{"server"}, Scopes: []string{"read"},
+		Owner: "alice", Client: true, Hash: name, Audience: []string{"server"}, Scopes: []string{"read"},
 		Issued: time.Now(), Expires: time.Now().Add(time.Hour),
 	}}
 	if change != nil {
@@ -54,6 +54,7 @@ func TestStandIn(t *testing.T) {
 		"other audience": {func(g *grade) { g.Audience = []string{"gateway"} }, false},
 		"more audiences": {func(g *grade) { g.Audience = []string{"gateway", "server"} }, false},
 		"other client":   {func(g *grade) { g.Owner = "alice at another client" }, false},
+		"no client":      {func(g *grade) { g.Client = false }, false},
 		"expired":        {func(g *grade) { g.Expires = g.Issued }, false},
 	}
 	for state, end := range map[string]func(*Credential){

@@ -123,7 +123,7 @@ func (p *passthrough) asJWT(ctx context.Context, t *trust, issuer, token string)
 	switch {
 	case err == nil:
 		return &verification{verdict: verified, issuer: issuer, name: g.name, client: g.client, until: g.until, grant: g, grade: grade{
-			Owner: principal("passthrough", issuer, g.name, g.client).Owner(), Audience: g.audience, Scopes: g.scopes, Issued: g.issued, Expires: g.until,
+			Owner: principal("passthrough", issuer, g.name, g.client).Owner(), Client: g.client != "", Audience: g.audience, Scopes: g.scopes, Issued: g.issued, Expires: g.until,
 		}}, nil
 	case errors.Is(err, jwt.ErrExpired), errors.Is(err, jwt.ErrNotValidYet), errors.Is(err, jwt.ErrIssuedInTheFuture):
 		return p.refute(), nil
@@ -151,8 +151,12 @@ func (p *passthrough) tokensOf(t *trust, issuer string) (*tokens, error) {
 }
 
 // audiences are what a token may be meant for: the server, by its own name or by the one that
-// it has here, and the gateway in its place, as clients are told.
+// it has here, and the gateway in its place, as clients are told. Metadata may name another resource only
+// where the gateway has taken over the name of the server.
 func (p *passthrough) audiences(t *trust) []string {
+	if !p.resource.Is(t.of.Resource) && !p.resource.renamed {
+		return p.public
+	}
 	return append(sameAddress(t.of.Resource), p.public...)
 }
 
@@ -184,10 +188,10 @@ func (p *passthrough) introspect(ctx context.Context, t *trust, token string, be
 		return nil, err
 	}
 	var says struct {
+		client
 		Active   bool             `json:"active"`
 		Issuer   string           `json:"iss"`
 		Subject  string           `json:"sub"`
-		Client   string           `json:"client_id"`
 		Scope    json.RawMessage  `json:"scope"`
 		Audience jwt.Audience     `json:"aud"`
 		Issued   *jwt.NumericDate `json:"iat"`
@@ -215,8 +219,9 @@ func (p *passthrough) introspect(ctx context.Context, t *trust, token string, be
 	if from == "" {
 		from = at.URL // who says so, in place of who has given it out
 	}
-	f := &verification{verdict: verified, issuer: from, name: says.Subject, client: says.Client, until: now.Add(remember), grade: grade{
-		Owner:    principal("passthrough", from, says.Subject, says.Client).Owner(),
+	client := says.id()
+	f := &verification{verdict: verified, issuer: from, name: says.Subject, client: client, until: now.Add(remember), grade: grade{
+		Owner: principal("passthrough", from, says.Subject, client).Owner(), Client: client != "",
 		Audience: slices.Sorted(slices.Values(says.Audience)), Scopes: scopesOf(says.Scope), Expires: expires,
 	}}
 	if says.Issued != nil {

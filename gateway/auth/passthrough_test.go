@@ -571,12 +571,22 @@ func TestOwnerIsOfTheClient(t *testing.T) {
 		return letIn(t, m, "Bearer "+i.Token("alice", claims)).Principal.Subject
 	}
 	one := of(map[string]any{"client_id": "one"})
-	if of(map[string]any{"client_id": "one", "jti": "2"}) != one || of(map[string]any{"azp": "one"}) != one {
+	if of(map[string]any{"client_id": "one", "jti": "2"}) != one {
 		t.Error("a refreshed token is somebody else's")
 	}
-	opaque := letIn(t, m, "Bearer "+i.Opaque("alice", map[string]any{"iss": i.URL, "client_id": "one"}))
-	if opaque.Principal.Subject != one {
-		t.Error("introspection says somebody else")
+	for _, claim := range []string{"client_id", "azp", "cid", "appid"} {
+		if of(map[string]any{claim: "one"}) != one {
+			t.Errorf("by %s it is somebody else's", claim)
+		}
+		opaque := letIn(t, m, "Bearer "+i.Opaque("alice", map[string]any{"iss": i.URL, claim: "one"}))
+		if opaque.Principal.Subject != one || !opaque.request.own.Client {
+			t.Errorf("introspection says somebody else by %s", claim)
+		}
+	}
+	for name, token := range map[string]string{"a JWT": i.Token("alice", map[string]any{"aud": s.URL}), "an opaque token": i.Opaque("alice", nil)} {
+		if c := letIn(t, m, "Bearer "+token); c.Principal.NoTasks || c.request.own.Client {
+			t.Errorf("%s without a client is %+v", name, c.request.own.grade)
+		}
 	}
 	if of(map[string]any{"client_id": "two"}) == one || of(map[string]any{}) == one {
 		t.Error("another client is the same owner")
@@ -640,6 +650,36 @@ func TestTokensOfTheSecondServer(t *testing.T) {
 	outdate(m, tokens[0])
 	if letIn(t, m, "Bearer "+tokens[0]).Doubted() == nil {
 		t.Error("it is forgotten that the server refuses a token")
+	}
+}
+
+// TestMetadataOfAnotherResource: a server whose metadata names the address of another one has no callers with tokens for
+// that, unless the gateway has taken over the server's name.
+func TestMetadataOfAnotherResource(t *testing.T) {
+	i := wiretest.NewIssuer(t, "")
+	const other = "https://other.example/mcp"
+	for name, c := range map[string]struct {
+		resource func(s *oauthServer) string
+		renamed  config.Switch
+		verified bool
+	}{
+		"its origin": {func(s *oauthServer) string { return strings.TrimSuffix(s.URL, "/mcp") }, config.Off, true},
+		"another":    {func(*oauthServer) string { return other }, config.Off, false},
+		"renamed":    {func(*oauthServer) string { return other }, config.On, true},
+	} {
+		s := newOAuthServer(t, i.URL)
+		resource := c.resource(s)
+		s.pages[wellKnown+"/mcp"] = fmt.Sprintf(`{"resource":%q,"authorization_servers":[%q]}`, resource, i.URL)
+		cfg := passConfig(t, s, withIntrospection(i))
+		cfg.Upstreams[0].ForwardHost, cfg.AllowedHosts = c.renamed, []string{"other.example"}
+		m := start(t, cfg).Of("up")
+		for kind, token := range map[string]string{
+			"a JWT": i.Token("alice", map[string]any{"aud": resource}), "an opaque token": i.Opaque("alice", map[string]any{"aud": resource}),
+		} {
+			if got := letIn(t, m, "Bearer "+token).Principal; got.NoTasks == c.verified {
+				t.Errorf("%s: %s for that is %+v", name, kind, got)
+			}
+		}
 	}
 }
 

@@ -151,11 +151,21 @@ func (g *grant) signed(ctx context.Context) bool {
 // claims are what is read of a token beyond what every JWT has.
 type claims struct {
 	jwt.Claims
-	Scope  json.RawMessage `json:"scope"`
-	SCP    json.RawMessage `json:"scp"`
-	Client string          `json:"client_id"` // RFC 9068
-	Party  string          `json:"azp"`       // OpenID Connect
+	client
+	Scope json.RawMessage `json:"scope"`
+	SCP   json.RawMessage `json:"scp"`
 }
+
+// client are the claims that say to which client a token was given.
+type client struct {
+	Client string `json:"client_id"` // RFC 9068, RFC 7662
+	Party  string `json:"azp"`       // OpenID Connect
+	CID    string `json:"cid"`       // Okta
+	AppID  string `json:"appid"`     // Entra ID, version 1
+}
+
+// id is "" where nobody says it.
+func (c client) id() string { return cmp.Or(c.Client, c.Party, c.CID, c.AppID) }
 
 // verify checks the signature of a token and what it says.
 func (t *tokens) verify(ctx context.Context, token string) (*grant, error) {
@@ -190,7 +200,7 @@ func (t *tokens) verify(ctx context.Context, token string) (*grant, error) {
 		return nil, errors.New("the token has no sub")
 	}
 	g := &grant{
-		of: t, name: c.Subject, client: cmp.Or(c.Client, c.Party), keys: set, audience: slices.Sorted(slices.Values(c.Audience)),
+		of: t, name: c.Subject, client: c.id(), keys: set, audience: slices.Sorted(slices.Values(c.Audience)),
 		scopes: append(scopesOf(c.Scope), scopesOf(c.SCP)...), until: c.Expiry.Time().Add(t.leeway),
 	}
 	if c.IssuedAt != nil {
