@@ -28,7 +28,7 @@ func (u *route) passing(r *http.Request, c auth.Caller) (by forward.Credential, 
 		if own := u.config.PublicURL + u.endpoint.Config.Path; status == http.StatusUnauthorized && c.IsFor([]string{own}, []string{u.endpoint.Config.URL}) {
 			u.wrongAudience.Do(func() {
 				u.endpoint.Log.WarnContext(ctx, "the server refuses a good token that is meant for the gateway's address: it wants tokens for its own."+
-					" Let the gateway take over the name of the server (docs/security.md), or have the server accept this audience", "audience", own)
+					" Let the gateway take over the name of the server, or have the server accept this audience (docs/security.md#servers-that-sign-their-callers-in)", "audience", own)
 			})
 		}
 		u.refused(ctx, address, c, &auth.Refusal{Status: status, Message: "the server has refused it"})

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -216,5 +217,10 @@ func TestServerRefusesAudience(t *testing.T) {
 	}
 	if n := strings.Count(h.log.String(), says); n != 1 {
 		t.Errorf("%d lines: %s", n, &h.log)
+	}
+	page, err := os.ReadFile("../../docs/security.md")
+	_, section, _ := strings.Cut(string(page), "\n## Servers that sign their callers in\n")
+	if !strings.Contains(h.log.String(), "docs/security.md#servers-that-sign-their-callers-in") || !strings.Contains(section, "401 after") {
+		t.Errorf("what to do is not where the log says: %v, %s", err, &h.log)
 	}
 }

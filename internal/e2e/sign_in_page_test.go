@@ -174,9 +174,6 @@ func newFollower(t *testing.T, protect func(*http.Request) bool) *follower {
 		"http://127.0.0.1:3001/mcp", web.URL+"/mcp", "127.0.0.1:8080", f.addr,
 		"https://gateway.example.com", "http://"+f.addr, "https://login.example.com", issuer.URL,
 	)
-	f.env = []string{"TOKEN=" + token, "OPAQUE=" + opaque, "PATH=" + bin + ":" + os.Getenv("PATH")}
-	if err := os.WriteFile(filepath.Join(f.dir, "secret"), []byte(wiretest.IntrospectionSecret), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	f.env = []string{"TOKEN=" + token, "OPAQUE=" + opaque, "SECRET=" + wiretest.IntrospectionSecret, "PATH=" + bin + ":" + os.Getenv("PATH")}
 	return f
 }
