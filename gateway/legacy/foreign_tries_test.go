@@ -29,7 +29,7 @@ func TestForeignTries(t *testing.T) {
 	for name, token := range strangers {
 		own[name] = h.caller(token).initialize().session
 	}
-	n, tried := 0, map[string]int{}
+	n, tried := 0, map[[2]string]int{} // by stranger and try
 	for round := 0; n < 2000; round++ {
 		for name, token := range strangers {
 			for _, try := range tries {
@@ -50,14 +50,16 @@ func TestForeignTries(t *testing.T) {
 						t.Fatalf("%s: %s: %v", name, try.name, foreign)
 					}
 					n += 2
-					tried[try.name]++
+					tried[[2]string{name, try.name}]++
 				}
 			}
 		}
 	}
-	for _, try := range tries {
-		if tried[try.name] == 0 {
-			t.Errorf("nobody has tried %s", try.name)
+	for name := range strangers {
+		for _, try := range tries {
+			if tried[[2]string{name, try.name}] == 0 {
+				t.Errorf("%s: nobody has tried %s", name, try.name)
+			}
 		}
 	}
 	world.unchanged()
