@@ -221,6 +221,7 @@ type cell struct {
 	user, own, other string
 	state            string
 	may, shared      bool
+	otherIsRefused   bool
 	life             time.Duration // of the own token, where it expires
 	until            time.Time
 }
@@ -228,7 +229,7 @@ type cell struct {
 // cell makes a user of its own for a case.
 func (s *signedServer) cell(kind, state, name string) *cell {
 	other := otherTokens[name]
-	c := &cell{signedServer: s, user: strings.ReplaceAll(fmt.Sprint(kind, "/", state, "/", name), " ", "-"), state: state, may: other.may, shared: other.shared}
+	c := &cell{signedServer: s, user: strings.ReplaceAll(fmt.Sprint(kind, "/", state, "/", name), " ", "-"), state: state, may: other.may, shared: other.shared, otherIsRefused: other.refused}
 	c.issueOwn(6 * time.Second)
 	if other.claims == nil {
 		c.other = s.token(c.user+"-else", "other", map[string]any{"iat": time.Now().Unix()})
@@ -237,7 +238,7 @@ func (s *signedServer) cell(kind, state, name string) *cell {
 	claims := map[string]any{"iat": time.Now().Unix()}
 	maps.Copy(claims, other.claims(s))
 	c.other = s.token(c.user, "other", claims)
-	if other.refused {
+	if c.otherIsRefused {
 		s.refuse(c.user, "other")
 	}
 	return c
@@ -364,7 +365,12 @@ func TestWhichTokenGoesOut(t *testing.T) {
 			c.want(t, "tools/call own")
 		})
 		for place, at := range map[string]struct{ runs, hears *running }{"": {g, g}, " elsewhere": {first, second}} {
-			eachCell(t, &all, s, "answer"+place, func(t *testing.T, c *cell) { _ = at.runs.answered(t, c, at.hears) })
+			eachCell(t, &all, s, "answer"+place, func(t *testing.T, c *cell) {
+				id := at.runs.answered(t, c, at.hears)
+				if c.otherIsRefused && c.state == "good" {
+					at.hears.says(t, c.own, id, "the server refused the answer to its question")
+				}
+			})
 			eachCell(t, &all, s, "cancel"+place, func(t *testing.T, c *cell) {
 				id := at.runs.begin(t, c, "hold")
 				c.age()
@@ -436,6 +442,20 @@ func (r *running) begin(t *testing.T, c *cell, tool string) (id string) {
 	return task.Result.TaskID
 }
 
+// says waits until a task says something.
+func (r *running) says(t *testing.T, token, id, want string) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; <-time.After(50 * time.Millisecond) {
+		_, text := r.modern(token, "tasks/get", `"taskId":"`+id+`",`)
+		if strings.Contains(text, want) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the task says %s", text)
+		}
+	}
+}
+
 // TestWhichTokenGoesOnWithACall: a call that another replica has taken over goes on with the token that it
 // came with, once its owner shows that there, and after that has expired or is refused with another one
 // only under the rules. The task says meanwhile that it waits.
@@ -480,15 +500,7 @@ func TestWhichTokenGoesOnWithACall(t *testing.T) {
 					if c.state == "good" || !c.shared {
 						return
 					}
-					for deadline := time.Now().Add(patience); ; <-time.After(50 * time.Millisecond) {
-						_, text := second.modern(c.other, "tasks/get", `"taskId":"`+c.id+`",`)
-						if strings.Contains(text, "waits for its owner") {
-							return
-						}
-						if time.Now().After(deadline) {
-							t.Fatalf("the task says %s", text)
-						}
-					}
+					second.says(t, c.other, c.id, "waits for its owner")
 				})
 			})
 		}
@@ -539,15 +551,7 @@ func TestRefreshedTokenBringsAnAnswer(t *testing.T) {
 	answers, cancels := cellOf("answers"), cellOf("cancels")
 
 	id := first.answered(t, answers, second)
-	for deadline := time.Now().Add(patience); ; <-time.After(50 * time.Millisecond) {
-		_, text := second.modern(answers.other, "tasks/get", `"taskId":"`+id+`",`)
-		if strings.Contains(text, `"completed"`) {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the task says %s", text)
-		}
-	}
+	second.says(t, answers.other, id, `"completed"`)
 	id = first.begin(t, cancels, "hold")
 	cancels.age()
 	second.modern(cancels.other, "tasks/cancel", `"taskId":"`+id+`",`)
