@@ -15,12 +15,13 @@ import (
 )
 
 const (
-	// maxReplies is how many requests of a server are answered at a time in the gateway's name.
-	maxReplies = 16
 	// maxHeld is how many questions wait until the client of a session can be asked, and
 	// holdFor is for how long.
 	maxHeld = 64
 	holdFor = 10 * time.Second
+	// maxReplies is how many requests of a server are answered at a time in the gateway's name:
+	// all that were held, and some more.
+	maxReplies = maxHeld + 16
 	// garbageInterval is how often it is logged that a server says what is no message.
 	garbageInterval = 10 * time.Second
 )
@@ -123,7 +124,7 @@ func (s *server) spoilt(said []byte, why error) bool {
 func (s *server) withdrawn(m jsonrpc.Message) {
 	id, _ := jsonrpc.Get(m.Params, "requestId")
 	s.mu.Lock()
-	s.held = slices.DeleteFunc(s.held, func(q jsonrpc.Message) bool { return q.ID.Key() == keyOf(id) })
+	s.held = slices.DeleteFunc(s.held, func(q *jsonrpc.Message) bool { return q.ID.Key() == keyOf(id) })
 	st := s.asked[keyOf(id)]
 	if s.session != "" || st == nil || st.method != mcp.MethodListen {
 		s.mu.Unlock()
@@ -248,10 +249,7 @@ func (s *server) question(m jsonrpc.Message) {
 	}
 	held := st == nil && s.askable && s.session != "" && len(s.held) < maxHeld && !s.over
 	if held {
-		if len(s.held) == 0 {
-			s.patient = time.AfterFunc(holdFor, s.release)
-		}
-		s.held = append(s.held, m)
+		s.hold(m)
 	}
 	s.mu.Unlock()
 	if !held && (st == nil || !st.put(m)) {
@@ -259,15 +257,22 @@ func (s *server) question(m jsonrpc.Message) {
 	}
 }
 
-// release refuses what was held for too long.
-func (s *server) release() {
-	s.mu.Lock()
-	held := s.held
-	s.held = nil
-	s.mu.Unlock()
-	for _, m := range held {
-		s.refuse(m)
-	}
+// hold has a question wait until its client can be asked, and be refused if that takes too long.
+// s.mu is held.
+func (s *server) hold(m jsonrpc.Message) {
+	q := &m
+	s.held = append(s.held, q)
+	time.AfterFunc(holdFor, func() {
+		s.mu.Lock()
+		i := slices.Index(s.held, q)
+		if i >= 0 {
+			s.held = slices.Delete(s.held, i, i+1)
+		}
+		s.mu.Unlock()
+		if i >= 0 {
+			s.refuse(m)
+		}
+	})
 }
 
 // refuse answers a question that nobody can be asked.

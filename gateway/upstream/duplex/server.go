@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -35,8 +36,7 @@ type server struct {
 	notes   []int              // what was sent and is not answered, by serial, oldest first
 	asked   map[string]*stream // requests in flight, by the key of their id
 	get     *stream            // of the GET request; nil for none
-	held    []jsonrpc.Message  // questions that nobody can be asked yet
-	patient *time.Timer        // refuses them
+	held    []*jsonrpc.Message // questions that nobody can be asked yet
 	idle    *time.Timer        // ends it while nobody uses it; nil for never
 	since   time.Time          // nobody uses it since then
 	task    time.Time          // until then a task is in use
@@ -140,9 +140,6 @@ func (s *server) retire() bool {
 func (s *server) close() {
 	s.over, s.held = true, nil
 	s.busy()
-	if s.patient != nil {
-		s.patient.Stop()
-	}
 }
 
 // quit ends the server in order. It takes no more requests; those in flight fail.
@@ -296,10 +293,11 @@ func (s *server) listen(st *stream) bool {
 	old, held := s.get, s.held
 	s.get, s.held = st, nil
 	s.busy()
-	for _, m := range held {
-		st.put(m)
-	}
+	held = slices.DeleteFunc(held, func(m *jsonrpc.Message) bool { return st.put(*m) })
 	s.mu.Unlock()
+	for _, m := range held {
+		s.refuse(*m)
+	}
 	if old != nil {
 		old.end(io.EOF)
 	}

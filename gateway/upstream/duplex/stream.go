@@ -56,12 +56,13 @@ var (
 
 // put adds a message. Of a reader that is slow the queue is bounded: progress takes the place
 // of what was said before under its token, and other notifications are counted instead. It
-// reports false for a question that does not fit. An answer always does.
+// reports false for a question that does not fit, or that nobody reads any more. An answer
+// always fits.
 func (st *stream) put(m jsonrpc.Message) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if st.closed || st.err != nil {
-		return true
+		return m.Kind != jsonrpc.Request
 	}
 	e := event{message: m.Raw}
 	if m.Method == mcp.NotifyProgress {
