@@ -31,6 +31,7 @@ func (s *session) initialize(ctx context.Context, gen int64) (*link, error) {
 	}
 	l := &link{gen: gen, id: x.response.Header.Get(mcp.HeaderSession), born: x.begun}
 	if err := l.read(m.Result); err != nil {
+		s.t.discard(ctx, l)
 		return nil, err
 	}
 	s.t.memory.note(ctx, s.from, l.server)

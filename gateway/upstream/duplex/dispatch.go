@@ -116,6 +116,9 @@ func (s *server) spoilt(said []byte, why error) bool {
 		return false
 	}
 	st.end(&shim.UpstreamError{Kind: KindProtocol, Message: "the server sent an answer that is no JSON-RPC message", Err: why})
+	if st.method == mcp.MethodInitialize { // whether the handshake succeeded will not be known
+		s.quit()
+	}
 	return true
 }
 

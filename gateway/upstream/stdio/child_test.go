@@ -2,6 +2,7 @@ package stdio
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -57,15 +58,18 @@ var children = map[string]func(){
 	"suite": func() {
 		transporttest.ServeStdio(os.Stdin, os.Stdout, func() { _ = syscall.Kill(os.Getpid(), syscall.SIGKILL) })
 	},
-	"modern": func() { (&plain{modern: true}).serve() },
+	"modern":       func() { (&plain{modern: true}).serve() },
+	"other world":  func() { (&plain{hello: `{"protocolVersion":"1999-01-01","capabilities":{}}`}).serve() },
+	"not a number": func() { (&plain{hello: `{"protocolVersion":"2025-11-25","capabilities":{"x":NaN}}`}).serve() },
 }
 
 // plain is a server that does what the tools say, and little else.
 type plain struct {
-	fragile bool // it dies of an unknown first message
-	silent  bool // it does not answer before the handshake
-	stays   bool // it goes on when its input is closed
-	modern  bool // it knows server/discover, and no initialize
+	fragile bool   // it dies of an unknown first message
+	silent  bool   // it does not answer before the handshake
+	stays   bool   // it goes on when its input is closed
+	modern  bool   // it knows server/discover, and no initialize
+	hello   string // its answer to initialize; "" for a good one
 
 	mu      sync.Mutex
 	greeted bool
@@ -122,7 +126,7 @@ func (p *plain) handle(m message) {
 		c <- append(m.Result, m.Error...)
 	case m.Method == "initialize" && !p.modern:
 		p.greeted = true
-		p.result(m, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"plain","version":"1"}}`)
+		p.result(m, cmp.Or(p.hello, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"plain","version":"1"}}`))
 	case m.Method == "server/discover" && p.modern:
 		p.result(m, `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}}}`)
 	case m.Method == "subscriptions/listen" && p.modern: // which it ends at once

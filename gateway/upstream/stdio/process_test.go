@@ -172,3 +172,14 @@ func TestEnvironment(t *testing.T) {
 		t.Errorf("directory %q, want %q", got, dir)
 	}
 }
+
+// A process whose handshake fails is ended: a second one beside it could not have the same lock.
+func TestFailedHandshakeEndsItsProcess(t *testing.T) {
+	for child, want := range map[string]string{"other world": "protocol version 1999-01-01", "not a number": "no JSON-RPC message"} {
+		t.Run(child, func(t *testing.T) {
+			w := legacy(t, child, Config{OneUser: true})
+			wantEnd(t, w.fails("echo"), "protocol", want)
+			shimtest.Eventually(t, func() bool { return len(offspring(t)) == 0 })
+		})
+	}
+}
