@@ -86,7 +86,7 @@ func (l *listener) start(ctx context.Context, up upstream.Client) shim.Filter {
 		l.unwatch = unwatch
 		l.s.table.work.Go(func() { l.watch(watched, up) }) // not once halted, like run
 	}
-	run, stop := context.WithCancel(forward.Carry(l.s.ctx, ctx)) // what it asks for, it asks for in the name of its client
+	run, stop := context.WithCancel(upstream.WhileHere(forward.Carry(l.s.ctx, ctx), l.s.attached)) // what it asks for, it asks for in the name of its client
 	l.started++
 	no := l.started
 	l.uris, l.agreed, l.stop = uris, shim.Filter{}, stop

@@ -374,7 +374,7 @@ func (g *getReader) once(ctx context.Context, l *link, opened func()) error {
 	x := g.s.exchange(l.target(), shim.Request{Method: "GET"}, discard{})
 	x.uncancelled, x.listens = true, true
 	x.rec.state.Last = g.last
-	defer x.begin(ctx)()
+	defer x.begin(WhileHere(ctx, g.s.listeners.present))()
 	late := time.AfterFunc(headWait, func() { g.s.t.support.late.Store(true) })
 	in, err := x.replay()
 	inTime := late.Stop()

@@ -32,7 +32,7 @@ func (s *session) listen(ctx context.Context, f shim.Filter, ready func(shim.Fil
 	agreed := agree(f, server, open)
 	agreed.Resources = s.subscribe(ctx, agreed.Resources)
 	defer s.unsubscribe(ctx, agreed.Resources)
-	lis := newListener(agreed, s.from.Shared)
+	lis := newListener(ctx, agreed, s.from.Shared)
 	s.listeners.add(lis)
 	defer s.listeners.remove(lis)
 	ready(agreed)

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 	"sync"
@@ -21,6 +22,7 @@ type listeners struct {
 // of the session does not wait for it. mu guards the queue.
 type listener struct {
 	filter shim.Filter
+	here   func() bool   // reports whether its client is there; nil for always
 	all    bool          // it also takes what the gateway does not know: the session is its client's
 	news   chan struct{} // a signal: there is something in the queue
 
@@ -31,8 +33,9 @@ type listener struct {
 // maxUnheard bounds the queue. A listener that is slower is told to look again instead.
 const maxUnheard = 256
 
-func newListener(f shim.Filter, all bool) *listener {
-	return &listener{filter: f, all: all, news: make(chan struct{}, 1)}
+func newListener(ctx context.Context, f shim.Filter, all bool) *listener {
+	here, _ := ctx.Value(hereKey{}).(func() bool)
+	return &listener{filter: f, all: all, here: here, news: make(chan struct{}, 1)}
 }
 
 func (e *listeners) add(l *listener) {
@@ -48,6 +51,33 @@ func (e *listeners) remove(l *listener) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.m, l)
+}
+
+// present reports whether somebody hears what they are told.
+func (e *listeners) present() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for l := range e.m {
+		if l.here == nil || l.here() {
+			return true
+		}
+	}
+	return false
+}
+
+// hereKey is the key of the context value that says whether a client is there.
+type hereKey struct{}
+
+// WhileHere says in the context of a Listen that its client may leave, and come back, meanwhile: here
+// reports whether it is there.
+func WhileHere(ctx context.Context, here func() bool) context.Context {
+	return context.WithValue(ctx, hereKey{}, here)
+}
+
+// IsHeard reports whether a client is there for a GET stream, for a Transport that needs its place.
+func IsHeard(ctx context.Context) bool {
+	here, ok := ctx.Value(hereKey{}).(func() bool)
+	return !ok || here()
 }
 
 // hear hands a notification to those who asked for it, and reports whether anybody

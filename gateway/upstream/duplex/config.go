@@ -20,6 +20,9 @@ type Config struct {
 	// the modern era with the same owner share a server. A legacy session has its own, and
 	// the owner is whose starts are paused and counted. nil: all are one owner.
 	Owner func(ctx context.Context, legacy bool) Owner
+	// Heard reports whether somebody hears the stream of a GET, by the context of that. nil:
+	// each stream is heard. One that is not heard keeps no server from being ended for another.
+	Heard func(ctx context.Context) bool
 
 	// What is a server in an error: "the process of the server".
 	What string
@@ -64,6 +67,9 @@ func (c Config) withDefaults() Config {
 	c.LastPause = cmp.Or(c.LastPause, 30*time.Second)
 	if c.Owner == nil {
 		c.Owner = func(context.Context, bool) Owner { return Owner{} }
+	}
+	if c.Heard == nil {
+		c.Heard = func(context.Context) bool { return true }
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

@@ -80,17 +80,18 @@ func (s *server) busy() {
 
 // isUsed reports whether a request, a listener or a task needs the server. s.mu is held.
 func (s *server) isUsed() bool {
-	return len(s.asked) > 0 || s.get != nil || time.Now().Before(s.task)
+	heard := s.get != nil && s.t.cfg.Heard(s.get.ctx)
+	return len(s.asked) > 0 || heard || time.Now().Before(s.task)
 }
 
 // rest starts the timer of a server that nobody uses. s.mu is held.
 func (s *server) rest() {
-	if len(s.asked) > 0 || s.get != nil || s.over {
+	if len(s.asked) > 0 || s.over {
 		return
 	}
 	s.since = time.Now()
 	d := s.t.cfg.Idle
-	if d <= 0 {
+	if s.get != nil || d <= 0 {
 		return
 	}
 	if left := time.Until(s.task); left > d {
@@ -133,6 +134,10 @@ func (s *server) retire() bool {
 		return false
 	}
 	s.close()
+	if s.get != nil {
+		s.get.end(io.EOF)
+		s.get = nil
+	}
 	return true
 }
 

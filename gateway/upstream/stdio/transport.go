@@ -21,7 +21,7 @@ var _ upstream.Transport = (*Transport)(nil)
 func New(c Config) *Transport {
 	t := &Transport{cfg: c.withDefaults()}
 	t.Transport = duplex.New(duplex.Config{
-		Open: t.cfg.start, Owner: t.ownerOf, What: "the process of the server",
+		Open: t.cfg.start, Owner: t.ownerOf, Heard: upstream.IsHeard, What: "the process of the server",
 		Max: t.cfg.MaxProcesses, MaxOwner: (t.cfg.MaxProcesses + 1) / 2, MaxKey: "max_processes", MaxWhat: "processes of this server",
 		Exclusive: true, Short: shortLife, Idle: t.cfg.Idle, Silence: t.cfg.Silence, Logger: t.cfg.Logger,
 	})
