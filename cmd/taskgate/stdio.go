@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"flag"
 	"fmt"
@@ -140,14 +142,21 @@ func (o *stdioOptions) source(command []string) (*config.Config, error) {
 		return nil, usageError("--name goes with --config")
 	case o.file != "":
 		return o.fromFile()
-	case o.upstream != "":
-		return config.FromFlags(o.upstream), nil
 	}
-	cfg := config.FromFlags("")
+	cfg := config.FromFlags(o.upstream)
 	u := cfg.Upstreams[0]
-	u.Command, u.Args = command[0], command[1:]
-	u.Env = environment()
+	u.Name += "-" + digest(append(command, o.upstream))
+	if len(command) > 0 {
+		u.Command, u.Args, u.Env = command[0], command[1:], environment()
+	}
 	return cfg, nil
+}
+
+// digest tells the servers of command lines apart: several processes may share a store, and each
+// takes over what others have left of the server with its name.
+func digest(words []string) string {
+	sum := sha256.Sum256([]byte(strings.Join(words, "\x00")))
+	return hex.EncodeToString(sum[:6])
 }
 
 // fromFile takes one server of a file.

@@ -43,3 +43,19 @@ func TestCommandAsWithoutTheGateway(t *testing.T) {
 		t.Errorf("%+v", u)
 	}
 }
+
+// Processes for different servers have different names for them: by its name a server's tasks are
+// taken over in a store that several processes share. The path is the same.
+func TestNamesOfServers(t *testing.T) {
+	names := map[string]bool{}
+	for _, args := range [][]string{
+		{"--", "npx", "a"}, {"--", "npx", "b"}, {"--", "npx", "a", "b"}, {"--", "npx", "a b"},
+		{"--upstream", "http://127.0.0.1:1/mcp"}, {"--upstream", "http://127.0.0.1:2/mcp"},
+	} {
+		u := stdioConfigOf(t, args...).Upstreams[0]
+		if again := stdioConfigOf(t, args...).Upstreams[0]; names[u.Name] || again.Name != u.Name || u.Path != "/mcp" {
+			t.Errorf("%q: name %s at %s", args, u.Name, u.Path)
+		}
+		names[u.Name] = true
+	}
+}
