@@ -107,7 +107,8 @@ func lostSessionIs(err error) error {
 // says that the answer of the exchange is the outcome. If the task is neither over nor
 // failed, next is after how long to ask again.
 func (t *serverTask) judge(err error, v taskView, lookErr error, tries int) (over bool, next time.Duration, failed error) {
-	if err == nil && v.refused != nil && v.refused.Code == mcp.CodeMethodNotFound {
+	unknown := v.refused != nil && v.refused.Code == mcp.CodeMethodNotFound // tasks/get
+	if err == nil && unknown && (t.x.answer.Error.Code != mcp.CodeMethodNotFound || tries > lostTries) {
 		return true, 0, nil
 	}
 	if next, failed, unseen := t.unseen(v, lookErr, tries); unseen {
@@ -142,7 +143,7 @@ func (t *serverTask) unseen(v taskView, lookErr error, tries int) (next time.Dur
 		return backoff(tries), nil, true
 	case v.refused != nil && v.refused.Code == mcp.CodeInvalidParams:
 		return 0, &outOfReach{fail(kindClosed, "the server no longer knows the task that it made of the call"+t.kept()+"; the work may have been done", v.refused)}, true
-	case v.refused != nil && (v.refused.Code == mcp.CodeMethodNotFound || tries > lostTries):
+	case v.refused != nil && tries > lostTries:
 		return 0, protocolError("the server does not say how its task stands", v.refused), true
 	case v.refused != nil: // it is in trouble
 		return backoff(tries), nil, true

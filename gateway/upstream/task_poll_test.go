@@ -434,6 +434,8 @@ func TestModernTaskServerAway(t *testing.T) {
 					x.Hang()
 				case tries%5 == 2:
 					fake.RPCError(200, -32603, "the database is locked", "")(x)
+				case tries == 4:
+					fake.RPCError(404, -32601, "the tools are being loaded", "")(x)
 				case tries%5 == 3:
 					fake.Status(503, "", "", "Retry-After", "7")(x)
 				default:

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -341,4 +342,28 @@ func TestServerTaskAsks(t *testing.T) {
 			t.Errorf("%q", got)
 		}
 	})
+}
+
+// A server that knows no method of tasks for a while is asked again; one that never does fails the
+// call after some minutes.
+func TestServerTaskMethodsAway(t *testing.T) {
+	for outage, want := range map[int64]bool{3: true, 1000: false} {
+		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: func(j *fake.Job) { j.End("completed", "") }})
+			var all atomic.Int64
+			away := fake.RPCError(200, -32601, "the tools are being loaded", "")
+			s.On("tasks/get", away)
+			s.On("tasks/result", func(x *fake.Exchange) {
+				if all.Add(1) <= outage {
+					away(x)
+				} else {
+					fake.Result(`{"content":[{"type":"text","text":"late"}]}`)(x)
+				}
+			})
+			reply, err := h.Call(t.Context(), in("a", ``), nil)
+			if all.Load() > lostTries+1 || (err == nil && reply.Error == nil) != want {
+				t.Errorf("after %d attempts: %+v, %v", all.Load(), reply, err)
+			}
+		})
+	}
 }
