@@ -55,6 +55,9 @@ type Config struct {
 // Owner is whom a server is for.
 type Owner struct {
 	Name string // "" for all that have no name
+	// Kin names the owners that a server pauses for together which never said anything; "" for none.
+	// It is for owners that come and go: each new one would start such a server again.
+	Kin string
 	// Private says that all its requests are of one user: what the server says to none of
 	// them may be shown to any.
 	Private bool

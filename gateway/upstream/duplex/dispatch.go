@@ -3,7 +3,6 @@ package duplex
 import (
 	"bytes"
 	"io"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -11,7 +10,6 @@ import (
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
-	"taskgate/shim"
 )
 
 const (
@@ -96,32 +94,6 @@ func (s *server) take(said []byte) bool {
 	return true
 }
 
-// idMember finds the id of what may be a message and is no JSON: Python writes NaN, for one.
-var idMember = regexp.MustCompile(`"id"\s*:\s*("(?:[^"\\]|\\.)*"|-?[0-9]+)`)
-
-// spoilt fails the request that an unreadable answer belongs to. It reports false where none
-// is known.
-func (s *server) spoilt(said []byte, why error) bool {
-	s.mu.Lock()
-	var st *stream
-	for _, found := range idMember.FindAllSubmatch(said, -1) {
-		if st = s.asked[keyOf(found[1])]; st != nil {
-			delete(s.asked, st.id.Key())
-			s.rest()
-			break
-		}
-	}
-	s.mu.Unlock()
-	if st == nil {
-		return false
-	}
-	st.end(&shim.UpstreamError{Kind: KindProtocol, Message: "the server sent an answer that is no JSON-RPC message", Err: why})
-	if st.method == mcp.MethodInitialize { // whether the handshake succeeded will not be known
-		s.quit()
-	}
-	return true
-}
-
 // withdrawn takes the cancellation of a question that is held, or of a subscriptions/listen,
 // whose stream it ends. Some servers answer that as well, some do not (protocol.md 1.3).
 func (s *server) withdrawn(m jsonrpc.Message) {
@@ -164,6 +136,7 @@ func (s *server) answered(m jsonrpc.Message) {
 		s.t.offer(s)
 	}
 	st.answer(m.Raw)
+	s.failSpoilt()
 }
 
 // blamed is the request that an error without an id belongs to: the only one in flight, unless

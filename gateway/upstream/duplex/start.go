@@ -42,7 +42,7 @@ func (t *Transport) shareOf(ctx context.Context, header http.Header, owner Owner
 		begun := make(chan struct{})
 		t.starting[owner.Name] = begun
 		t.mu.Unlock()
-		s, err := t.open(ctx, header, owner, owner.Name)
+		s, err := t.open(ctx, header, owner, owner)
 		t.mu.Lock()
 		if err == nil {
 			t.shared[owner.Name] = s
@@ -61,12 +61,12 @@ func (t *Transport) unclaimed(req *http.Request) (*server, error) {
 	t.mu.Lock()
 	if s := t.shared[modern.Name]; s != nil && s.isUnclaimed() {
 		delete(t.shared, modern.Name)
-		t.servers[s] = legacy.Name
+		t.servers[s] = legacy
 		t.mu.Unlock()
 		return s, nil
 	}
 	t.mu.Unlock()
-	return t.open(req.Context(), req.Header, modern, legacy.Name)
+	return t.open(req.Context(), req.Header, modern, legacy)
 }
 
 // offer takes back a server that has refused a session: it may speak the modern era. If its
@@ -76,7 +76,7 @@ func (t *Transport) offer(s *server) {
 	free := t.shared[s.owner.Name] == nil && t.starting[s.owner.Name] == nil && !t.closed
 	if free {
 		t.shared[s.owner.Name] = s
-		t.servers[s] = s.owner.Name
+		t.servers[s] = s.owner
 	}
 	t.mu.Unlock()
 	if !free {
@@ -86,7 +86,7 @@ func (t *Transport) offer(s *server) {
 
 // open opens a server when that may be. It counts as one of payer's; owner is whose modern
 // requests may share it.
-func (t *Transport) open(ctx context.Context, header http.Header, owner Owner, payer string) (*server, error) {
+func (t *Transport) open(ctx context.Context, header http.Header, owner, payer Owner) (*server, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for {
@@ -112,12 +112,12 @@ func (t *Transport) open(ctx context.Context, header http.Header, owner Owner, p
 	}
 	t.running.Add(1) // Close waits for what is begun
 	defer t.running.Done()
-	t.opening[payer]++
+	t.opening[payer.Name]++
 	t.mu.Unlock()
 	link, err := t.cfg.Open(ctx, header, &t.running, t.hurry)
 	t.mu.Lock()
-	if t.opening[payer]--; t.opening[payer] == 0 {
-		delete(t.opening, payer)
+	if t.opening[payer.Name]--; t.opening[payer.Name] == 0 {
+		delete(t.opening, payer.Name)
 	}
 	if e, ok := errors.AsType[*Ending](err); ok {
 		t.failed(payer, e, false)
@@ -146,15 +146,15 @@ var errClosing = &shim.UpstreamError{Kind: KindUnreachable, Message: "the gatewa
 // mayOpen reports why no server can be opened for an owner now, or that one has to end before.
 // Where there are as many as there may be, the one that has not been used for longest is
 // ended. t.mu is held.
-func (t *Transport) mayOpen(owner string) (wait bool, err error) {
+func (t *Transport) mayOpen(owner Owner) (wait bool, err error) {
 	if t.closed {
 		return false, errClosing
 	}
 	if err := t.pausing(owner); err != nil {
 		return false, err
 	}
-	all, own, ending, ownEnding := t.count(owner)
-	crowded := owner != "" && t.cfg.MaxOwner > 0 && own >= t.cfg.MaxOwner
+	all, own, ending, ownEnding := t.count(owner.Name)
+	crowded := owner.Name != "" && t.cfg.MaxOwner > 0 && own >= t.cfg.MaxOwner
 	switch {
 	case t.cfg.Exclusive && ownEnding:
 		return true, nil
@@ -166,7 +166,7 @@ func (t *Transport) mayOpen(owner string) (wait bool, err error) {
 	var oldest *server
 	var since time.Time
 	for s, of := range t.servers {
-		if crowded && of != owner {
+		if crowded && of.Name != owner.Name {
 			continue
 		}
 		if at, ok := s.unused(); ok && (oldest == nil || at.Before(since)) {
@@ -182,8 +182,11 @@ func (t *Transport) mayOpen(owner string) (wait bool, err error) {
 }
 
 // pausing is the error of an owner whose servers have ended too soon. t.mu is held.
-func (t *Transport) pausing(owner string) error {
-	p := t.starts[owner]
+func (t *Transport) pausing(owner Owner) error {
+	p := t.starts[owner.Name]
+	if kin := t.starts[owner.Kin]; owner.Kin != "" && kin != nil && (p == nil || p.again.Before(kin.again)) {
+		p = kin
+	}
 	if p == nil || time.Until(p.again) <= 0 {
 		return nil
 	}
@@ -208,7 +211,7 @@ func (t *Transport) count(owner string) (all, own int, ending, ownEnding bool) {
 		all++
 		over := s.isOver()
 		ending = ending || over
-		if of == owner {
+		if of.Name == owner {
 			own++
 			ownEnding = ownEnding || over
 		}
@@ -218,7 +221,11 @@ func (t *Transport) count(owner string) (all, own int, ending, ownEnding bool) {
 
 // failed counts a server that could not be opened, or that ended too soon. One that has served
 // may do so once. t.mu is held.
-func (t *Transport) failed(owner string, why *Ending, served bool) {
+func (t *Transport) failed(by Owner, why *Ending, served bool) {
+	owner := by.Name
+	if by.Kin != "" && !served {
+		owner = by.Kin
+	}
 	now := time.Now()
 	for name, p := range t.starts {
 		if p.again.Add(max(t.cfg.Short, t.cfg.LastPause)).Before(now) {
@@ -248,7 +255,16 @@ func (t *Transport) works(s *server) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.starts, t.servers[s])
+	t.lives(s)
+}
+
+// lives ends the pauses of a server that works. t.mu is held.
+func (t *Transport) lives(s *server) {
+	owner := t.servers[s]
+	delete(t.starts, owner.Name)
+	if owner.Kin != "" {
+		delete(t.starts, owner.Kin)
+	}
 }
 
 // ended takes note of the end of a server that the gateway has not ended. A server that dies
@@ -275,7 +291,7 @@ func (t *Transport) ended(s *server, e *Ending, served, probed bool) {
 	if short := time.Since(s.begun) < t.cfg.Short; !served || short {
 		t.failed(t.servers[s], e, served)
 	} else {
-		delete(t.starts, t.servers[s])
+		t.lives(s)
 	}
 }
 

@@ -34,8 +34,8 @@ type Transport struct {
 
 	mu       sync.Mutex
 	closed   bool
-	opening  map[string]int     // Links that are being opened, by owner
-	servers  map[*server]string // the owner of each that has not ended
+	opening  map[string]int    // Links that are being opened, by owner
+	servers  map[*server]Owner // whose start it was, of each that has not ended
 	starting map[string]chan struct{}
 	shared   map[string]*server // by owner: those that take requests of the modern era, or of no known one
 	sessions map[string]*server
@@ -47,7 +47,7 @@ type Transport struct {
 func New(c Config) *Transport {
 	return &Transport{
 		cfg: c.withDefaults(), hurry: make(chan struct{}), gone: make(chan struct{}),
-		opening: make(map[string]int), servers: make(map[*server]string), starting: make(map[string]chan struct{}),
+		opening: make(map[string]int), servers: make(map[*server]Owner), starting: make(map[string]chan struct{}),
 		shared: make(map[string]*server), sessions: make(map[string]*server), starts: make(map[string]*starts),
 	}
 }

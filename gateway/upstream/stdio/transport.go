@@ -45,7 +45,7 @@ func (t *Transport) ownerOf(ctx context.Context, legacy bool) duplex.Owner {
 	case caller.Principal != "":
 		return duplex.Owner{Name: "principal " + caller.Principal, Private: true}
 	case legacy && !t.cfg.OneUser && caller.Key != "":
-		return duplex.Owner{Name: "session " + caller.Key}
+		return duplex.Owner{Name: "session " + caller.Key, Kin: "anonymous"}
 	}
 	return duplex.Owner{Private: t.cfg.OneUser}
 }

@@ -1,0 +1,86 @@
+package duplex
+
+import (
+	"bytes"
+	"regexp"
+
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// This file is about answers that are no JSON: Python writes NaN, for one. Each must fail its
+// request, which would wait for ever, and no other.
+
+var (
+	// idMember finds the id of what may be an answer.
+	idMember = regexp.MustCompile(`"id"\s*:\s*("(?:[^"\\]|\\.)*"|-?[0-9]+)`)
+	// kindMember finds which kind of message it may be.
+	kindMember = regexp.MustCompile(`"(method|result|error)"\s*:`)
+)
+
+// isAnswer reports whether what is no JSON was meant to be an answer, and not to be read by people.
+func isAnswer(said []byte) bool {
+	kind := kindMember.FindSubmatch(said)
+	return bytes.HasPrefix(said, []byte("{")) && bytes.Contains(said, []byte(`"jsonrpc"`)) && kind != nil && string(kind[1]) != "method"
+}
+
+// spoilt fails the request that an unreadable answer belongs to. It reports false for what is no
+// answer.
+func (s *server) spoilt(said []byte, why error) bool {
+	s.mu.Lock()
+	var st *stream
+	for _, found := range idMember.FindAllSubmatch(said, -1) {
+		if st = s.asked[keyOf(found[1])]; st != nil {
+			delete(s.asked, st.id.Key())
+			s.rest()
+			break
+		}
+	}
+	lost := st == nil && isAnswer(bytes.TrimSpace(said))
+	if lost {
+		s.lost = append(s.lost, s.serial)
+	}
+	s.mu.Unlock()
+	if st != nil {
+		s.failOne(st, why)
+	}
+	s.failSpoilt()
+	return st != nil || lost
+}
+
+// failOne ends a request whose answer cannot be read. Whether a handshake succeeded is not known then.
+func (s *server) failOne(st *stream, why error) {
+	st.end(&shim.UpstreamError{Kind: KindProtocol, Message: "the server sent an answer that is no JSON-RPC message", Err: why})
+	if st.method == mcp.MethodInitialize {
+		s.quit()
+	}
+}
+
+// failSpoilt fails the requests whose answers can only be those that could not be read and have no
+// id: as many are left of those that were sent before.
+func (s *server) failSpoilt() {
+	s.mu.Lock()
+	var left []*stream
+	if n := len(s.lost); n > 0 {
+		for _, st := range s.asked {
+			if st.serial <= s.lost[n-1] && st.method != mcp.MethodListen {
+				left = append(left, st)
+			}
+		}
+		if len(left) > n {
+			left = nil
+		} else {
+			s.lost = nil
+		}
+	}
+	for _, st := range left {
+		delete(s.asked, st.id.Key())
+	}
+	if left != nil {
+		s.rest()
+	}
+	s.mu.Unlock()
+	for _, st := range left {
+		s.failOne(st, nil)
+	}
+}

@@ -1,0 +1,107 @@
+package duplex
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/shim"
+)
+
+// An answer that is no JSON and has no id fails a request once it can be no other's. What a program
+// prints fails none.
+func TestSpoiltAnswersWithoutID(t *testing.T) {
+	const spoilt = `{"jsonrpc":"2.0","result":{"value":NaN`
+	for name, c := range map[string]struct {
+		requests string // each a letter
+		says     []string
+		leaves   string
+		want     string // what becomes of each: f(ailed), a(nswered), w(aiting), l(eft)
+	}{
+		"the only request":        {"a", []string{spoilt}, "", "f"},
+		"an error":                {"a", []string{`{"jsonrpc":"2.0","error":{"code":NaN}}`}, "", "f"},
+		"a line of a log":         {"a", []string{`{"level":"info","msg":NaN}`, "Server started!", `{"error":"jsonrpc`}, "", "w"},
+		"a notification":          {"a", []string{`{"jsonrpc":"2.0","method":"notifications/message","params":{"result":NaN}}`}, "", "w"},
+		"one of two":              {"ab", []string{spoilt}, "", "ww"},
+		"the other is answered":   {"ab", []string{spoilt, "b"}, "", "fa"},
+		"answered before":         {"ab", []string{"b", spoilt}, "", "fa"},
+		"both":                    {"ab", []string{spoilt, spoilt}, "", "ff"},
+		"both of three":           {"abc", []string{spoilt, spoilt, "b"}, "", "faf"},
+		"one of two, left by one": {"ab", []string{spoilt}, "a", "lw"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var p *pipe
+				tr := opens(t, Config{}, func(link *pipe, m jsonrpc.Message) {
+					if p = link; m.Method == "initialize" {
+						p.answer(m)
+					}
+				})
+				session := begin(t, tr)
+				var all []*http.Response
+				for _, id := range c.requests {
+					resp, err := post(t, tr, session, `{"jsonrpc":"2.0","id":"`+string(id)+`","method":"work"}`)
+					if err != nil {
+						t.Fatal(err)
+					}
+					all = append(all, resp)
+				}
+				for _, say := range c.says {
+					if len(say) == 1 {
+						say = `{"jsonrpc":"2.0","id":"` + say + `","result":{}}`
+					}
+					p.say("%s", say)
+					synctest.Wait()
+				}
+				got := make([]byte, len(all))
+				for i, resp := range all {
+					if strings.Contains(c.leaves, c.requests[i:i+1]) {
+						resp.Body.Close()
+						got[i] = 'l'
+					}
+				}
+				if c.leaves != "" {
+					tr.find(session).failSpoilt()
+				}
+				for i, resp := range all {
+					if got[i] == 0 {
+						got[i] = fateOf(t, resp)
+					}
+				}
+				if string(got) != c.want {
+					t.Errorf("got %s, want %s", got, c.want)
+				}
+			})
+		})
+	}
+}
+
+// fateOf is what has become of a request by now.
+func fateOf(t *testing.T, resp *http.Response) byte {
+	t.Helper()
+	fate := make(chan byte, 1)
+	go func() {
+		_, err := io.ReadAll(resp.Body)
+		ue, ok := errors.AsType[*shim.UpstreamError](err)
+		switch {
+		case ok && ue.Kind == KindProtocol:
+			fate <- 'f'
+		case err == nil:
+			fate <- 'a'
+		default:
+			fate <- 'w'
+		}
+	}()
+	synctest.Wait()
+	resp.Body.Close() // whoever waits reads nothing more
+	select {
+	case f := <-fate:
+		return f
+	default:
+		return 'w'
+	}
+}

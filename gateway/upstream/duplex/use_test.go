@@ -1,0 +1,141 @@
+package duplex
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskgate/internal/jsonrpc"
+	"taskgate/shim"
+)
+
+// isBusy reports whether there is no room for another session.
+func isBusy(t *testing.T, tr *Transport) bool {
+	t.Helper()
+	resp, err := post(t, tr, "", hello)
+	if err == nil {
+		defer resp.Body.Close()
+		_, err = io.ReadAll(resp.Body)
+	}
+	_, busy := errors.AsType[*shim.BusyError](err)
+	if err != nil && !busy {
+		t.Fatal(err)
+	}
+	return busy
+}
+
+// A server with a task is in use between two looks at that, though nothing is in flight.
+func TestServerWithATask(t *testing.T) {
+	for name, result := range map[string]string{"legacy": `{"task":{"taskId":"t"}}`, "modern": `{"taskId":"t"}`} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				tr := opens(t, Config{Idle: time.Second}, func(p *pipe, m jsonrpc.Message) {
+					if m.Method == "tools/call" {
+						p.say("%s", jsonrpc.AppendResult(nil, m.ID, []byte(result)))
+						return
+					}
+					answers(p, m)
+				})
+				session := begin(t, tr)
+				ask := func(method string) {
+					t.Helper()
+					resp, err := post(t, tr, session, `{"jsonrpc":"2.0","id":"c","method":"`+method+`"}`)
+					if err != nil || resp.StatusCode != http.StatusOK {
+						t.Fatalf("%+v, %v", resp, err)
+					}
+					_, _ = io.ReadAll(resp.Body)
+					resp.Body.Close()
+				}
+				ask("tools/call")
+				for range 3 {
+					<-time.After(taskUse - time.Second)
+					if !isBusy(t, tr) {
+						t.Fatal("the server was ended")
+					}
+					ask("tasks/get")
+				}
+				<-time.After(taskUse + time.Second)
+				if isBusy(t, tr) {
+					t.Error("the server is in use for ever")
+				}
+			})
+		})
+	}
+}
+
+// A GET stream keeps its server from being ended for another one as long as somebody hears it.
+func TestStreamThatNobodyHears(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var heard atomic.Bool
+		heard.Store(true)
+		tr := opens(t, Config{Heard: func(context.Context) bool { return heard.Load() }}, answers)
+		session := begin(t, tr)
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://x.invalid", nil)
+		req.Header.Set("Mcp-Session-Id", session)
+		get, err := tr.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer get.Body.Close()
+		if !isBusy(t, tr) {
+			t.Error("a server that is heard was ended")
+		}
+		heard.Store(false)
+		if isBusy(t, tr) {
+			t.Error("a server that nobody hears is in the way")
+		}
+		if _, err := get.Body.Read(make([]byte, 1)); err != io.EOF {
+			t.Errorf("its stream: %v", err)
+		}
+	})
+}
+
+// Owners that come and go are kin: a command that cannot be run is paused for all of them, and a
+// server that has served for none but its own.
+func TestKinOfAnOwner(t *testing.T) {
+	for name, serves := range map[string]bool{"broken": false, "crashes": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var starts atomic.Int64
+				owner := func(ctx context.Context, modern bool) Owner {
+					o := named(ctx, modern)
+					if strings.HasPrefix(o.Name, "session") {
+						o.Kin = "anonymous"
+					}
+					return o
+				}
+				tr := opens(t, Config{Max: 99, Owner: owner, Short: time.Minute}, func(p *pipe, m jsonrpc.Message) {
+					starts.Add(1)
+					if serves {
+						p.answer(m)
+					}
+					p.Stop()
+				})
+				start := func(owner string) {
+					resp, err := postAs(t, tr, owner, hello)
+					if err == nil {
+						_, _ = io.ReadAll(resp.Body)
+						resp.Body.Close()
+					}
+					synctest.Wait()
+				}
+				for i := range 20 {
+					start("session " + string(rune('a'+i)))
+				}
+				if got, want := starts.Load(), map[bool]int64{false: 1, true: 20}[serves]; got != want {
+					t.Errorf("%d starts, want %d", got, want)
+				}
+				start("alice") // who has a name
+				if got, want := starts.Load(), map[bool]int64{false: 2, true: 21}[serves]; got != want {
+					t.Errorf("%d starts, want %d", got, want)
+				}
+			})
+		})
+	}
+}
