@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -40,7 +41,8 @@ var errTooLarge = errors.New("the message is too large")
 type child struct {
 	cfg     *Config
 	cmd     *exec.Cmd
-	in, out *os.File
+	in      input
+	out     *os.File
 	lines   *bufio.Reader
 	errs    stderr
 	running *sync.WaitGroup
@@ -55,6 +57,12 @@ type child struct {
 
 	mu     sync.Mutex
 	reaped bool // its pid may belong to another process
+}
+
+// input is the end of a pipe that a process reads.
+type input interface {
+	io.WriteCloser
+	SetWriteDeadline(t time.Time) error
 }
 
 // find is the path of the program, or what is wrong with the command.

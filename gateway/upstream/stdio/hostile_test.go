@@ -1,14 +1,20 @@
 package stdio
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/http/httptrace"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"taskgate/gateway/upstream/duplex"
 	"taskgate/shim"
 	"taskgate/shim/shimtest"
 )
@@ -41,11 +47,63 @@ func TestServersThatGoWrong(t *testing.T) {
 }
 
 // A synchronous server does not read while its tool runs, for however long. What is sent to it
-// meanwhile waits, with its caller, and none of its calls fails.
+// meanwhile waits, and arrives whole, in order; a caller who leaves takes nothing of it back.
+func TestDeafServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const deaf = time.Hour
+		var running sync.WaitGroup
+		reader, in := net.Pipe()
+		p := &child{in: in, running: &running, turn: make(chan struct{}, 1), ended: make(chan struct{}), reaped: true}
+		var reached atomic.Int64
+		var arrived []string
+		send := func(ctx context.Context, line string) error {
+			ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { reached.Add(1) }})
+			return p.Send(ctx, duplex.Message{Bytes: []byte(line)})
+		}
+		impatient, leave := context.WithTimeout(t.Context(), time.Minute)
+		defer leave()
+		var all sync.WaitGroup
+		for i, c := range []struct {
+			ctx  context.Context
+			line string
+			want error
+		}{
+			{impatient, "begun, and left", context.DeadlineExceeded},
+			{t.Context(), "waits", nil},
+			{impatient, "never begun", context.DeadlineExceeded},
+			{t.Context(), "waits as well", nil},
+		} {
+			all.Go(func() {
+				<-time.After(time.Duration(i) * time.Second)
+				if err := send(c.ctx, c.line); err != c.want {
+					t.Errorf("%s: %v", c.line, err)
+				}
+			})
+		}
+		<-time.After(deaf)
+		if p.broken.Load() != nil || reached.Load() != 1 {
+			t.Errorf("after %s: ended for %+v, reached by %d", deaf, p.broken.Load(), reached.Load())
+		}
+		all.Go(func() {
+			for lines := bufio.NewScanner(reader); lines.Scan(); {
+				arrived = append(arrived, lines.Text())
+			}
+		})
+		synctest.Wait()
+		running.Wait()
+		in.Close()
+		all.Wait()
+		if got := strings.Join(arrived, ", "); got != "begun, and left, waits, waits as well" {
+			t.Errorf("arrived: %s", got)
+		}
+	})
+}
+
+// So it is with a real process, and with lines that no pipe can hold: none of its calls fails.
 func TestServerThatDoesNotRead(t *testing.T) {
 	w := legacy(t, "stubborn", Config{})
 	pid := w.text("pid")
-	const deaf = 3 * time.Second
+	const deaf = time.Second
 	done := make(chan error, 1)
 	go func() {
 		_, err := w.up.Call(t.Context(), shimtest.Tool("deaf", "k", "n", int(deaf.Milliseconds())), &shimtest.Sink{})
