@@ -52,3 +52,39 @@ func TestProgressAfterTheHandle(t *testing.T) {
 		}
 	}
 }
+
+// The last of many reports is told also where the tool says nothing more for long: it goes out after
+// the pause that follows the one before.
+func TestReportBeforeAPause(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		const pause = time.Hour
+		p := policy(shim.Auto)
+		s := w.gateway("a", &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
+			for part := range 2 {
+				for i := 1; i <= 10; i++ {
+					n := 10*part + i
+					s.Progress(shim.Progress{Progress: float64(n), Message: fmt.Sprintf("%d of 20", n), Raw: fmt.Appendf(nil, `{"progress":%d}`, n)})
+					if _, err := after(ctx, 10*time.Millisecond); err != nil {
+						return shim.Reply{}, err
+					}
+				}
+				if _, err := after(ctx, pause); err != nil {
+					return shim.Reply{}, err
+				}
+			}
+			return shim.Reply{Result: json.RawMessage(`{"content":[]}`)}, nil
+		}}, p)
+		c := demanded(0)
+		c.ProgressToken = json.RawMessage(`"mine"`)
+		task := begin(t, s, c)
+		for _, last := range []string{"10", "20"} {
+			pass(2*p.PollInterval + time.Second)
+			synctest.Wait()
+			got := read(t, s, task.ID)
+			if got.StatusMessage != last+" of 20" || string(got.Progress.Params) != `{"progress":`+last+`}` {
+				t.Errorf("%q, %s, want %s of 20", got.StatusMessage, got.Progress.Params, last)
+			}
+			pass(pause)
+		}
+	})
+}
