@@ -52,6 +52,14 @@ func noted(dir, what string) []string {
 	return strings.Fields(string(b))
 }
 
+// calledIn is the era of a call.
+func calledIn(r *sdk.CallToolRequest) mcp.Era {
+	if _, modern := r.Params.GetMeta()[mcp.MetaProtocolVersion]; modern {
+		return mcp.Modern
+	}
+	return mcp.Legacy
+}
+
 // everyday is a server of the Go SDK, in whichever era it is spoken to. What it does is noted in
 // a directory.
 func everyday(dir string) *sdk.Server {
@@ -74,7 +82,8 @@ func everyday(dir string) *sdk.Server {
 	}
 	const object = `{"type":"object"}`
 	add("echo", `{"type":"object","properties":{"text":{"type":"string","x-mcp-header":"Text"}}}`,
-		func(_ context.Context, _ *sdk.CallToolRequest, a args) (*sdk.CallToolResult, error) {
+		func(_ context.Context, r *sdk.CallToolRequest, a args) (*sdk.CallToolResult, error) {
+			noteIn(dir, "echo", calledIn(r).String())
 			return reply(a.Text), nil
 		})
 	add("large", object, func(_ context.Context, _ *sdk.CallToolRequest, a args) (*sdk.CallToolResult, error) {
@@ -103,7 +112,7 @@ func everyday(dir string) *sdk.Server {
 	add("ask", object, func(ctx context.Context, r *sdk.CallToolRequest, _ args) (*sdk.CallToolResult, error) {
 		form := &sdk.ElicitParams{Mode: "form", Message: "who?", RequestedSchema: json.RawMessage(`{"type":"object","properties":{"name":{"type":"string"}}}`)}
 		var answer any
-		if _, modern := r.Params.GetMeta()[mcp.MetaProtocolVersion]; modern {
+		if calledIn(r) == mcp.Modern {
 			if r.Params.InputResponses == nil {
 				return &sdk.CallToolResult{InputRequests: sdk.InputRequestMap{"who": form}}, nil
 			}
