@@ -28,13 +28,16 @@ type client struct {
 }
 
 // begin opens a session.
-func begin(t *testing.T, p *Peer) *client {
+func begin(t *testing.T, p *Peer) *client { return beginWith(t, p, `{}`) }
+
+// beginWith opens a session with these parameters.
+func beginWith(t *testing.T, p *Peer, params string) *client {
 	t.Helper()
 	c := &client{t: t, peer: p}
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for deadline := time.Now().Add(limit); ; <-tick.C {
-		resp, err := c.try(t.Context(), http.MethodPost, `{"jsonrpc":"2.0","id":"hello","method":"initialize","params":{}}`)
+		resp, err := c.try(t.Context(), http.MethodPost, `{"jsonrpc":"2.0","id":"hello","method":"initialize","params":`+params+`}`)
 		if err != nil {
 			if time.Now().After(deadline) {
 				t.Fatalf("initialize: %v", err)

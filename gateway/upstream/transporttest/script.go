@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	"taskgate/internal/jsonrpc"
 )
@@ -17,10 +18,16 @@ import (
 //	test/chatter  {n}     sends n of 8 KiB each
 //	test/ask      {}      asks, and answers with the result of the answer
 //	test/wait     {}      is not answered before it is cancelled
-//	test/announce {}      sends a notification that belongs to no request, then answers
+//	test/announce {text}  sends a notification that belongs to no request, then answers
 //	test/garbage  {n}     sends n things that are no messages, then answers
 //	test/count    {}      answers with how often this session has asked for that
 //	test/die      {}      ends the server
+//	test/nan      {}      answers with what is no JSON
+//	test/nameless {}      answers with an error without an id
+//	test/deaf     {n}     reads nothing for n milliseconds, then answers
+//	test/roots    {}      answers with the roots that the client was asked for when it was ready
+//
+// A notification test/wrong is answered with an error without an id.
 //
 // send sends one message; about is the id of the request that it belongs to, "" for none.
 type session struct {
@@ -28,7 +35,11 @@ type session struct {
 	die   func()
 	ended chan struct{} // closed at the end of the session
 
+	reading sync.Mutex // held while it is deaf
+	rooted  chan json.RawMessage
+
 	mu      sync.Mutex
+	roots   bool // the client has roots
 	counted int
 	asked   int
 	answers map[string]chan json.RawMessage
@@ -36,7 +47,7 @@ type session struct {
 }
 
 func newSession(send func(about string, message []byte), die func()) *session {
-	return &session{send: send, die: die, ended: make(chan struct{}), answers: map[string]chan json.RawMessage{}, waiting: map[string]jsonrpc.ID{}}
+	return &session{send: send, die: die, ended: make(chan struct{}), rooted: make(chan json.RawMessage, 1), answers: map[string]chan json.RawMessage{}, waiting: map[string]jsonrpc.ID{}}
 }
 
 // params are those of all methods.
@@ -45,6 +56,8 @@ type params struct {
 	N         int
 	RequestID json.RawMessage
 	Meta      struct{ ProgressToken json.RawMessage } `json:"_meta"`
+
+	Capabilities struct{ Roots json.RawMessage }
 }
 
 // take handles one message. It may block.
@@ -64,19 +77,40 @@ func (s *session) take(raw []byte) {
 			c <- m.Result
 		}
 	case jsonrpc.Notification:
-		if m.Method == "notifications/cancelled" {
-			s.cancel(p.RequestID)
-		}
+		s.hear(m.Method, p)
 	case jsonrpc.Request:
 		s.serve(m, p)
 	}
 }
+
+// hear takes a notification.
+func (s *session) hear(method string, p params) {
+	switch method {
+	case "notifications/cancelled":
+		s.cancel(p.RequestID)
+	case "notifications/initialized":
+		s.mu.Lock()
+		roots := s.roots
+		s.mu.Unlock()
+		if roots {
+			go func() { s.rooted <- s.ask("", "roots/list") }()
+		}
+	case "test/wrong":
+		s.send("", []byte(nameless))
+	}
+}
+
+// nameless is an error without an id.
+const nameless = `{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"nameless"}}`
 
 // serve answers a request.
 func (s *session) serve(m jsonrpc.Message, p params) {
 	about := m.ID.Key()
 	switch m.Method {
 	case "initialize":
+		s.mu.Lock()
+		s.roots = p.Capabilities.Roots != nil
+		s.mu.Unlock()
 		s.answer(m, `{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"script","version":"1"}}`)
 	case "test/echo":
 		text, _ := json.Marshal(p.Text)
@@ -92,14 +126,14 @@ func (s *session) serve(m jsonrpc.Message, p params) {
 		}
 		s.answer(m, `{}`)
 	case "test/ask":
-		s.answer(m, string(s.ask(about)))
+		s.answer(m, string(s.ask(about, "test/question")))
 	case "test/wait":
 		s.mu.Lock()
 		s.waiting[about] = m.ID
 		s.mu.Unlock()
 		s.progress(about, p, 0, "")
 	case "test/announce":
-		s.send("", []byte(`{"jsonrpc":"2.0","method":"notifications/test","params":{}}`))
+		s.send("", fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"notifications/test","params":{"text":%q}}`, p.Text))
 		s.answer(m, `{}`)
 	case "test/garbage":
 		for range p.N {
@@ -114,6 +148,17 @@ func (s *session) serve(m jsonrpc.Message, p params) {
 		s.answer(m, fmt.Sprintf(`{"n":%d}`, n))
 	case "test/die":
 		s.die()
+	case "test/nan":
+		s.answer(m, `{"n":NaN}`)
+	case "test/nameless":
+		s.send(about, []byte(nameless))
+	case "test/deaf":
+		s.reading.Lock()
+		<-time.After(time.Duration(p.N) * time.Millisecond)
+		s.reading.Unlock()
+		s.answer(m, `{}`)
+	case "test/roots":
+		s.answer(m, string(<-s.rooted))
 	default:
 		s.send(about, jsonrpc.AppendError(nil, m.ID, &jsonrpc.Error{Code: -32601, Message: "unknown"}))
 	}
@@ -128,14 +173,14 @@ func (s *session) progress(about string, p params, i int, text string) {
 }
 
 // ask asks on the stream of a request, and returns the result.
-func (s *session) ask(about string) json.RawMessage {
+func (s *session) ask(about, method string) json.RawMessage {
 	c := make(chan json.RawMessage, 1)
 	s.mu.Lock()
 	s.asked++
 	id := jsonrpc.StringID(fmt.Sprint("question-", s.asked))
 	s.answers[id.Key()] = c
 	s.mu.Unlock()
-	s.send(about, jsonrpc.AppendRequest(nil, id, "test/question", []byte(`{}`)))
+	s.send(about, jsonrpc.AppendRequest(nil, id, method, []byte(`{}`)))
 	select {
 	case answer := <-c:
 		return answer

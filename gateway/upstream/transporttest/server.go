@@ -2,6 +2,7 @@ package transporttest
 
 import (
 	"bufio"
+	"bytes"
 	"crypto/rand"
 	"fmt"
 	"io"
@@ -45,7 +46,7 @@ type web struct {
 const maxWaiting = 16
 
 func (s *Server) begin() (string, *web) {
-	w := &web{streams: map[string]chan []byte{}}
+	w := &web{streams: map[string]chan []byte{"": make(chan []byte, maxWaiting)}} // what is said aside waits for the GET
 	w.session = newSession(func(about string, message []byte) {
 		if s.older {
 			about = ""
@@ -97,11 +98,12 @@ func (s *Server) end(id string) {
 
 // open begins a stream of the session.
 func (w *web) open(key string) (messages <-chan []byte) {
-	c := make(chan []byte, maxWaiting)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.streams[key] = c
-	return c
+	if key != "" {
+		w.streams[key] = make(chan []byte, maxWaiting)
+	}
+	return w.streams[key]
 }
 
 // ServeHTTP serves one request.
@@ -125,7 +127,7 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		rw.WriteHeader(http.StatusNoContent)
 		return
 	}
-	body, _ := io.ReadAll(r.Body)
+	body := w.read(r)
 	m, err := jsonrpc.ParseLenient(body)
 	if err != nil {
 		http.Error(rw, "no message", http.StatusBadRequest)
@@ -161,10 +163,20 @@ func (s *Server) serveOlder(rw http.ResponseWriter, r *http.Request) {
 	case w == nil:
 		http.Error(rw, "unknown session", http.StatusNotFound)
 	default:
-		body, _ := io.ReadAll(r.Body)
+		body := w.read(r)
 		rw.WriteHeader(http.StatusAccepted)
 		go w.take(body)
 	}
+}
+
+// read reads what a client sends, unless the session is deaf. w is nil before the first.
+func (w *web) read(r *http.Request) []byte {
+	if w != nil {
+		w.reading.Lock()
+		w.reading.Unlock() //nolint:staticcheck // it is only waited for
+	}
+	body, _ := io.ReadAll(r.Body)
+	return body
 }
 
 // stream sends messages until the answer to a request, or, for "", until the client leaves.
@@ -201,6 +213,10 @@ func ServeStdio(in io.Reader, out io.Writer, die func()) {
 		if err != nil {
 			return
 		}
-		go s.take(line)
+		if bytes.Contains(line, []byte(`"test/deaf"`)) {
+			s.take(line)
+		} else {
+			go s.take(line)
+		}
 	}
 }

@@ -36,6 +36,7 @@ func Suite(t *testing.T, dial Dial) {
 		{"Aside", testAside}, {"Sessions", testSessions}, {"End", testEnd}, {"Parallel", testParallel},
 		{"Large", testLarge}, {"Cancel", testCancel}, {"Left", testLeft}, {"EndedBefore", testEndedBefore},
 		{"EndedWhile", testEndedWhile}, {"SlowReader", testSlowReader}, {"Garbage", testGarbage}, {"Gone", testGone},
+		{"NoJSON", testNoJSON}, {"Nameless", testNameless}, {"EarlyQuestion", testEarlyQuestion}, {"Deaf", testDeaf}, {"Foreign", testForeign},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, begin(t, dial(t))) })
 	}
