@@ -71,6 +71,10 @@ var recorded = map[string]bool{
 	"XADD": true, "XDEL": false, "XTRIM": false,
 }
 
+// expiry are those of them that change when a key expires. An answer of 0 says that there is none,
+// and then nothing is recorded: to a start the key is still there, as nothing expires while it reads.
+var expiry = map[string]bool{"PERSIST": true, "PEXPIRE": true, "PEXPIREAT": true}
+
 // harmless are commands that are not marked as reading, and write nothing. All but TIME make
 // a connection.
 var harmless = map[string]bool{"TIME": true, "HELLO": true, "CLIENT": true, "AUTH": true, "SELECT": true}
@@ -150,7 +154,7 @@ func (r *recorder) inside(p *server.Peer, cmd string, args []string, writes bool
 	line := append([]string{cmd}, args...)
 	reply := r.ask(p.Ctx, line)
 	p.WriteRaw(reply)
-	if strings.HasPrefix(reply, "-") || cmd == "SET" && reply == "$-1\r\n" {
+	if strings.HasPrefix(reply, "-") || cmd == "SET" && reply == "$-1\r\n" || expiry[cmd] && reply == ":0\r\n" {
 		return true
 	}
 	if fresh { // what had this name before may have expired, which is not recorded
