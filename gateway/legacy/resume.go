@@ -2,6 +2,7 @@ package legacy
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"slices"
 	"time"
@@ -84,10 +85,14 @@ func (h *Handler) serveWait(w http.ResponseWriter, r *http.Request, q *request, 
 		return
 	}
 	defer q.leave()
-	x := wire.NewExchange(w, r, wire.ExchangeOptions{Version: q.state.Version, KeepAlive: h.Global.KeepAlive, Outlives: true})
+	about := readAskNotes(note)[0]
+	x := wire.NewExchange(w, r, wire.ExchangeOptions{
+		Version: q.state.Version, KeepAlive: h.Global.KeepAlive, Outlives: true,
+		Progress: h.KeptProgress(q.msg.Method, q.name, json.RawMessage(about.Token)),
+	})
 	defer x.Close()
 	l := newLog(r.Context(), q, x, stream)
-	l.about = readAskNotes(note)[0]
+	l.about = about
 	answered, err := l.resume(r.Context(), note, no, newReplay(h.Endpoint, q.s, q.principal))
 	if err != nil {
 		h.refuse(w, jsonrpc.ID{}, &wire.Failure{Code: mcp.CodeInternal, Message: "the stream is not available", Status: http.StatusServiceUnavailable})
@@ -117,6 +122,9 @@ func (l *eventLog) resume(ctx context.Context, note []byte, no int64, r *replay)
 	l.on.Store(true)
 	all, _, _, err := l.s.logged(ctx, l.stream, 0)
 	l.asked = questionsOf(all)
+	for _, m := range all {
+		l.x.Heard(m.message)
+	}
 	l.x.Resumable(l.keep, func(out *eventstream.Writer) error {
 		_ = out.Comment("open")
 		for _, m := range all {

@@ -318,6 +318,7 @@ func parseEventID(id string) (stream string, no int64, ok bool) {
 type askNote struct {
 	Task  shim.ID `json:"task"`
 	First bool    `json:"first,omitempty"` // it is the gateway's own tool that waits
+	Token string  `json:"token,omitempty"` // the client's progress token, as JSON
 }
 
 // noteOf is what the log says of a request that has no answer yet, and of its task.

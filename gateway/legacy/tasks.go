@@ -1,6 +1,7 @@
 package legacy
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -172,6 +173,7 @@ func (q *request) awaitTask(ctx context.Context) (json.RawMessage, error) {
 // client goes: if it can come back for the answer, any replica gives that (serveResume).
 func awaiting(ctx context.Context, q *request, n askNote) (context.Context, func()) {
 	ctx, leave := context.WithCancelCause(ctx)
+	n.Token = cmp.Or(string(q.token), q.log.about.Token)
 	cut := func() { leave(errLeft) }
 	q.log.waits(n, cut)
 	stop := context.AfterFunc(q.client, cut)

@@ -14,7 +14,7 @@ import (
 // KeptProgress has an exchange send progress of its own to a client that gave a token and has
 // heard no progress for a while: many clients count their time limit anew then.
 type KeptProgress struct {
-	Token json.RawMessage // the client's; nil: nothing is sent
+	Token json.RawMessage // the client's; empty: nothing is sent
 	Every time.Duration   // 0 means never
 	About string          // what the client waits for, in the message: the name of a tool
 }
@@ -29,7 +29,7 @@ type progressKeeper struct {
 
 // keepProgress begins to watch for silence.
 func (x *Exchange) keepProgress(o KeptProgress) {
-	if o.Token == nil || o.Every <= 0 || !x.accept.stream {
+	if len(o.Token) == 0 || o.Every <= 0 || !x.accept.stream {
 		return
 	}
 	x.mu.Lock() // the timer must not see a half-made exchange
@@ -52,13 +52,26 @@ func (x *Exchange) noteProgress(params json.RawMessage) {
 	p.timer.Reset(p.Every)
 }
 
+// Heard says what the client of a stream that is resumed may have heard on it: progress goes on
+// from there.
+func (x *Exchange) Heard(message []byte) {
+	if method, _ := jsonrpc.GetString(message, "method"); method != mcp.NotifyProgress {
+		return
+	}
+	params, _ := jsonrpc.Get(message, "params")
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.noteProgress(params)
+}
+
 // sendProgress runs on the timer. What it sends rises by so little that the next progress of the
-// server rises above it (protocol.md 2.9), and has no total.
+// server rises above it (protocol.md 2.9), and has no total. A client that has gone hears it when
+// it resumes the stream.
 func (x *Exchange) sendProgress() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	p := x.progress
-	if x.done || x.left {
+	if x.done || x.left && x.keep == nil {
 		return
 	}
 	if p.last += progressStep; p.last == p.last-progressStep {
@@ -69,7 +82,7 @@ func (x *Exchange) sendProgress() {
 	params = strconv.AppendFloat(params, p.last, 'f', -1, 64)
 	params = append(params, `,"message":`...)
 	params = jsonrpc.AppendString(params, fmt.Sprintf("%s is still running, %d s", p.About, int(time.Since(p.begun).Seconds())))
-	_ = x.send(jsonrpc.AppendNotification(nil, mcp.NotifyProgress, append(params, '}')), nil) // a client that is gone misses it
+	_ = x.send(jsonrpc.AppendNotification(nil, mcp.NotifyProgress, append(params, '}')), nil) // a client that cannot resume the stream misses it
 	p.timer.Reset(p.Every)
 }
 
