@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"taskgate/gateway/config"
+	"taskgate/internal/durable"
 )
 
 // chooseFolder names the folder of a store that has none named. Where none can be made, the store
@@ -20,7 +21,7 @@ func (s *server) chooseFolder(name string) {
 	}
 	path, err := stateFolder(name)
 	if err == nil {
-		err = os.MkdirAll(path, 0o700)
+		err = durable.MakeFolder(path)
 	}
 	if err == nil {
 		s.config.WithStoreFolder(path)

@@ -12,6 +12,7 @@ import (
 
 	"taskgate/gateway/config"
 	"taskgate/gateway/sealed"
+	"taskgate/internal/durable"
 	"taskgate/redisstore"
 )
 
@@ -44,7 +45,7 @@ func keptKey(path string) (config.StateKey, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		text = []byte(base64.StdEncoding.EncodeToString(sealed.NewSecret()) + "\n")
-		err = writeWhole(path, text)
+		err = durable.WriteFile(path, text)
 	}
 	if err != nil {
 		return "", err
@@ -54,20 +55,4 @@ func keptKey(path string) (config.StateKey, error) {
 		return "", fmt.Errorf("%s: %w", path, err)
 	}
 	return key, nil
-}
-
-// writeWhole makes a file that after a crash is there as a whole, or not at all.
-func writeWhole(path string, text []byte) error {
-	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
 }

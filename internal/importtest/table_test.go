@@ -7,7 +7,7 @@ package importtest
 // The direction is: cmd wires, gateway speaks, shim decides, redisstore
 // remembers. No arrow goes back, and none runs between redisstore and gateway.
 var imports = map[string][]string{
-	"cmd/taskgate": {"gateway", "gateway/auth", "gateway/config", "gateway/sealed", "gateway/stdio", "gateway/upstream", "gateway/upstream/forward", "gateway/upstream/stdio", "redisstore", "shim", "internal/budget", "internal/metrics", "internal/semconv", "internal/work"},
+	"cmd/taskgate": {"gateway", "gateway/auth", "gateway/config", "gateway/sealed", "gateway/stdio", "gateway/upstream", "gateway/upstream/forward", "gateway/upstream/stdio", "redisstore", "shim", "internal/budget", "internal/durable", "internal/metrics", "internal/semconv", "internal/work"},
 
 	"gateway": {
 		"gateway/auth", "gateway/config", "gateway/endpoint", "gateway/legacy", "gateway/modern", "gateway/modes", "gateway/sealed", "gateway/upstream", "gateway/upstream/forward", "gateway/wire",
@@ -56,11 +56,12 @@ var imports = map[string][]string{
 	"shim/shimtest":              {"shim"},
 	"shim/shimtest/fake":         {},
 	"redisstore":                 {"shim", "redisstore/journal", "internal/memconn", "internal/metrics", "internal/patience", "internal/work"},
-	"redisstore/journal":         {"internal/work"},
+	"redisstore/journal":         {"internal/durable", "internal/work"},
 	"internal/budget":            {},
 	"internal/metrics":           {"internal/semconv"},
 	"internal/patience":          {},
 	"internal/work":              {"internal/budget"},
+	"internal/durable":           {},
 	"internal/memconn":           {"internal/work"},
 	"internal/jsonrpc":           {},
 	"internal/mcp":               {"internal/jsonrpc"},

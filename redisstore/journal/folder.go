@@ -2,7 +2,6 @@ package journal
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -11,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/gofrs/flock"
+
+	"taskgate/internal/durable"
 )
 
 // folder is where the files are. A test has one that loses what was not synced.
@@ -56,7 +57,7 @@ func (e *InUseError) Error() string {
 // openDisk makes the folder if need be, and takes it for this process. The lock goes with
 // the process, however that ends.
 func openDisk(path string) (*disk, error) {
-	if err := os.MkdirAll(path, 0o700); err != nil {
+	if err := durable.MakeFolder(path); err != nil {
 		return nil, err
 	}
 	lock := flock.New(filepath.Join(path, "lock"), flock.SetPermissions(0o600))
@@ -104,13 +105,7 @@ func (d *disk) Open(name string, create bool) (file, error) {
 func (d *disk) Remove(name string) error { return os.Remove(filepath.Join(d.path, name)) }
 
 // Sync implements folder.
-func (d *disk) Sync() error {
-	dir, err := os.Open(d.path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
-}
+func (d *disk) Sync() error { return durable.SyncFolder(d.path) }
 
 // diskFile is a file of the file system.
 type diskFile struct{ *os.File }

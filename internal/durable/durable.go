@@ -1,0 +1,62 @@
+// Package durable makes folders and files that a power cut does not take back. A file system keeps
+// what is in a file when that is synced, and its name when its folder is.
+package durable
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// MakeFolder makes a folder and those above it that are missing, for this user alone.
+func MakeFolder(path string) error { return makeFolder(path, SyncFolder) }
+
+func makeFolder(path string, sync func(path string) error) error {
+	info, err := os.Stat(path)
+	switch {
+	case err == nil && !info.IsDir():
+		return &fs.PathError{Op: "mkdir", Path: path, Err: errors.New("not a folder")}
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	above := filepath.Dir(path)
+	if err := makeFolder(above, sync); err != nil {
+		return err
+	}
+	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return sync(above)
+}
+
+// SyncFolder makes durable which files a folder has.
+func SyncFolder(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// WriteFile makes a file for this user alone, or replaces it: after a crash the old one is there, or
+// the new one as a whole.
+func WriteFile(path string, text []byte) error { return writeFile(path, text, SyncFolder) }
+
+func writeFile(path string, text []byte, sync func(path string) error) error {
+	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return err
+	}
+	return sync(filepath.Dir(path))
+}
