@@ -81,6 +81,9 @@ func (rv *recovery) distrust() {
 // audit compares one part and reports whether the store has told all of it.
 func (rv *recovery) audit(ctx context.Context, part int) bool {
 	s := rv.s
+	if part == 0 { // once a round, and after each reconnect: the store may have lost its data
+		s.marks.forgetEpoch()
+	}
 	mine, epoch := s.runs.inPart(part), rv.epoch.Load()
 	held, err := within(ctx, s, func(ctx context.Context) ([]Held, error) { return s.store.Running(ctx, s.replica, part) })
 	for _, h := range held {

@@ -48,7 +48,7 @@ var errLostTask = &RPCError{Code: codeInternal, Message: "the gateway was restar
 type marker struct {
 	keys  [][]byte // the first one marks, all are known
 	store Store
-	// epoch is the store's, as it was last read; nil before.
+	// epoch is the store's, as it was last read; nil before, and after forgetEpoch.
 	epoch atomic.Pointer[string]
 	// missing is since when the record of a task is known here to be missing.
 	missing *lru.Cache[ID, time.Time]
@@ -94,6 +94,9 @@ func (m *marker) readEpoch(ctx context.Context) (string, error) {
 	}
 	return epoch, err
 }
+
+// forgetEpoch has the next id read the epoch: the store may have another one.
+func (m *marker) forgetEpoch() { m.epoch.Store(nil) }
 
 // lost returns what is said of a task that the store does not have: if the id is one of this
 // deployment for this owner, and the task would still be kept, or belongs to another epoch.

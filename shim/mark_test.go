@@ -1,8 +1,10 @@
 package shim_test
 
 import (
+	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -86,6 +88,49 @@ func TestLostTaskIsAVerdict(t *testing.T) {
 		pass(24 * time.Hour)
 		if _, err := after.Get(t.Context(), ann, "up", id); !errors.Is(err, shim.ErrNotFound) {
 			t.Errorf("long after its ttl: %v", err)
+		}
+	})
+}
+
+// renamed is a store that has lost what it had.
+type renamed struct {
+	shim.Store
+	lost atomic.Bool
+}
+
+func (r *renamed) Epoch(ctx context.Context) (string, error) {
+	epoch, err := r.Store.Epoch(ctx)
+	if r.lost.Load() {
+		epoch += " after"
+	}
+	return epoch, err
+}
+
+// A replica that outlives the data of its store makes ids of the new epoch soon: a task with such an
+// id is unknown when its time is over, as anywhere.
+func TestIDsOfAStoreThatLostItsData(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		store := &renamed{Store: w.store.Store}
+		w.store.Store = store
+		s := w.gateway("r", takes(time.Minute), policy(shim.Always))
+		called := func() shim.ID {
+			a, err := s.Call(t.Context(), call())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return a.Task.ID
+		}
+		called()
+		store.lost.Store(true)
+		pass(time.Minute)
+		id := called()
+		pass(2 * time.Minute)
+		if got, err := s.Get(t.Context(), anyone, "up", id); err != nil || got.Status != shim.Completed {
+			t.Fatalf("at its end: %+v, %v", got, err)
+		}
+		pass(time.Hour)
+		if got, err := s.Get(t.Context(), anyone, "up", id); !errors.Is(err, shim.ErrNotFound) {
+			t.Errorf("after its ttl: %+v, %v", got, err)
 		}
 	})
 }
