@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -45,6 +46,37 @@ func TestQuestionsOfATaskRunOut(t *testing.T) {
 		got = read(t, s, task.ID)
 		if want := `{"answers":[{"action":"cancel"},{"to":"b"},"the client did not answer in time"]}`; string(got.Outcome.Result) != want {
 			t.Errorf("%s", got.Outcome.Result)
+		}
+	})
+}
+
+// Without an input_timeout a question of a task is open for the task's ttl. When it is given up, the
+// status message names it by its text.
+func TestQuestionOfATaskIsOpenForItsTTL(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		p := policy(shim.Auto)
+		p.InputTimeout, p.TTL = 0, time.Hour
+		u := &asks{}
+		u.call = func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
+			_, err := s.Ask(ctx, shim.Question{Key: "a", Method: "elicitation/create", Params: json.RawMessage(`{"message":"Which branch?"}`)})
+			if err != nil {
+				return shim.Reply{}, err
+			}
+			return after(ctx, time.Minute)
+		}
+		s := w.gateway("r", u, p)
+		task := asked(t, s, "a")
+		pass(59 * time.Minute)
+		got := read(t, s, task.ID)
+		wantStatus(t, got, shim.InputRequired)
+		if len(got.Questions) != 1 || !got.Questions[0].Outstanding() {
+			t.Errorf("after 59 minutes: %+v", got.Questions)
+		}
+		pass(time.Minute)
+		got = read(t, s, task.ID)
+		wantStatus(t, got, shim.Working)
+		if !strings.Contains(got.StatusMessage, "Which branch?") {
+			t.Errorf("after 60 minutes: %q", got.StatusMessage)
 		}
 	})
 }

@@ -130,3 +130,29 @@ func TestPollIntervalGrows(t *testing.T) {
 		})
 	}
 }
+
+// A client that has answered a question polls as for a new task until something comes of that.
+func TestPollIntervalAfterAnAnswer(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		p := policy(shim.Auto)
+		p.PollInterval, p.InputTimeout = 0, time.Hour
+		s := w.gateway("a", elicits(time.Hour, "a"), p)
+		id := asked(t, s, "a").ID
+		want := func(interval time.Duration) {
+			t.Helper()
+			if got := read(t, s, id).PollInterval; got != interval {
+				t.Errorf("poll after %v, want %v", got, interval)
+			}
+		}
+		pass(11 * time.Minute)
+		want(15 * time.Second)
+		if err := s.Update(t.Context(), anyone, "up", id, results("a")); err != nil {
+			t.Fatal(err)
+		}
+		want(time.Second)
+		pass(19 * time.Second)
+		want(time.Second)
+		pass(2 * time.Second)
+		want(2 * time.Second)
+	})
+}

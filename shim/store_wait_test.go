@@ -3,6 +3,7 @@ package shim_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -26,6 +27,15 @@ func TestPollOutlastsAnOutage(t *testing.T) {
 				_, err := s.Get(ctx, anyone, "up", id)
 				return err
 			},
+			"result": func(ctx context.Context, s *shim.Shim, id shim.ID) error {
+				ctx, seen := context.WithCancel(ctx)
+				defer seen()
+				_, err := s.Wait(ctx, anyone, "up", id, func(shim.Task) { seen() })
+				if ctx.Err() != nil { // the task goes on, and it would wait for its end
+					return nil
+				}
+				return err
+			},
 			"update": func(ctx context.Context, s *shim.Shim, id shim.ID) error { return s.Update(ctx, anyone, "up", id, nil) },
 			"cancel": func(ctx context.Context, s *shim.Shim, id shim.ID) error {
 				_, err := s.Cancel(ctx, anyone, "up", id)
@@ -34,22 +44,7 @@ func TestPollOutlastsAnOutage(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				bubble(t, func(t *testing.T, w *world) {
-					var away atomic.Bool
-					store := &hooked{Store: w.store}
-					store.apply = func(ctx context.Context, _ shim.Change, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
-						if away.Load() {
-							return shim.Task{}, shim.ErrUnavailable
-						}
-						return next(ctx)
-					}
-					store.get = func(ctx context.Context, id shim.ID, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
-						if away.Load() {
-							return shim.Task{}, shim.ErrUnavailable
-						}
-						return next(ctx)
-					}
-					srv := shim.Server{Upstream: takes(time.Hour), Policy: func(string) shim.Policy { return policy(shim.Always) }}
-					s := w.gatewayOf("a", srv, func(o *shim.Options) { o.Store, o.StoreWait = store, c.wait })
+					s, away := w.patient(c.wait, takes(time.Hour))
 					id := begin(t, s, call()).ID
 					away.Store(true)
 					time.AfterFunc(c.outage, func() { away.Store(false) })
@@ -65,4 +60,75 @@ func TestPollOutlastsAnOutage(t *testing.T) {
 			})
 		}
 	}
+}
+
+// patient is a gateway whose clients wait for the store for so long while that is away.
+func (w *world) patient(wait time.Duration, u shim.Upstream) (s *shim.Shim, away *atomic.Bool) {
+	away = &atomic.Bool{}
+	unless := func(ctx context.Context, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
+		if away.Load() {
+			return shim.Task{}, shim.ErrUnavailable
+		}
+		return next(ctx)
+	}
+	store := &hooked{Store: w.store}
+	store.apply = func(ctx context.Context, _ shim.Change, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
+		return unless(ctx, next)
+	}
+	store.get = func(ctx context.Context, _ shim.ID, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
+		return unless(ctx, next)
+	}
+	srv := shim.Server{Upstream: u, Policy: func(string) shim.Policy { return policy(shim.Always) }}
+	return w.gatewayOf("a", srv, func(o *shim.Options) { o.Store, o.StoreWait = store, wait }), away
+}
+
+// A client that waits for the result of its task gets it although the task ends in an outage, which
+// lasts for longer than StoreWait.
+func TestResultOutlastsAnOutage(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		s, away := w.patient(25*time.Second, takes(time.Minute))
+		id := begin(t, s, call()).ID
+		time.AfterFunc(30*time.Second, func() { away.Store(true) })
+		time.AfterFunc(2*time.Minute, func() { away.Store(false) })
+		start := time.Now()
+		got, err := s.Wait(t.Context(), anyone, "up", id, nil)
+		if err != nil || got.Status != shim.Completed || got.Outcome == nil || string(got.Outcome.Result) != result {
+			t.Fatalf("got %+v, %v", got, err)
+		}
+		if took := time.Since(start); took < 2*time.Minute || took > 2*time.Minute+10*time.Second {
+			t.Errorf("answered after %v", took)
+		}
+	})
+}
+
+// A thousand requests wait for the store at a time: one more hears of the outage at once, and the
+// next may wait when they have gone.
+func TestWaitingRequestsAreBounded(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		s, away := w.patient(25*time.Second, takes(time.Hour))
+		id := begin(t, s, call()).ID
+		away.Store(true)
+		get := func() (took time.Duration, err error) {
+			start := time.Now()
+			_, err = s.Get(t.Context(), anyone, "up", id)
+			return time.Since(start), err
+		}
+		var waiting sync.WaitGroup
+		for range 1000 {
+			waiting.Go(func() {
+				if took, err := get(); took < 25*time.Second || !errors.Is(err, shim.ErrRepeat) {
+					t.Errorf("one of a thousand: %v after %v", err, took)
+				}
+			})
+		}
+		pass(10 * time.Second)
+		if took, err := get(); took != 0 || !errors.Is(err, shim.ErrRepeat) {
+			t.Errorf("one more: %v after %v", err, took)
+		}
+		waiting.Wait()
+		time.AfterFunc(10*time.Second, func() { away.Store(false) })
+		if took, err := get(); took < 10*time.Second || err != nil {
+			t.Errorf("afterwards: %v after %v", err, took)
+		}
+	})
 }
