@@ -1,6 +1,7 @@
 package legacy_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -230,6 +231,55 @@ func TestTaskResultWithoutStore(t *testing.T) {
 			if got := rec.Body.String(); rec.Code != http.StatusOK || !strings.Contains(got, c.want) || strings.Contains(got, `"isError":true`) {
 				t.Errorf("dark %s: %d %s", c.when, rec.Code, got)
 			}
+		}
+	})
+}
+
+// A model may ask the tool of another server of the gateway: it reads the caller's task there as well.
+func TestTaskResultOfAnotherServer(t *testing.T) {
+	eachEra(t, func(t *testing.T, modern bool) {
+		c, err := config.Parse("config.yaml", []byte(handleConfig+`
+  - name: other
+    url: http://other.example/
+    without_tasks: handle
+`), func(string) (string, bool) { return "", false })
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := newTaskWorld(t).gateway("r", upstreamScript{
+			Era: "legacy", Raw: json.RawMessage(`{"capabilities":{"tools":{}}}`),
+			Replies: map[string]scriptReply{"tools/call": {After: "30s", Result: json.RawMessage(`{"content":[{"type":"text","text":"found"}]}`)}},
+		}, c)
+		session := map[string]string{}
+		post := func(server, body string) string {
+			t.Helper()
+			head := "POST\n" + mcp.HeaderSession + ": " + session[server] + "\n\n"
+			r := readRequest(t, []byte(head+body))
+			if modern {
+				r, _, _ = wiretest.ParseRequest(t, "POST /up/mcp\n\n"+body+"\n")
+			}
+			r.URL.Path = "/" + server + "/mcp"
+			rec := httptest.NewRecorder()
+			g.Handler().ServeHTTP(rec, r.WithContext(t.Context()))
+			session[server] = cmp.Or(session[server], rec.Header().Get(mcp.HeaderSession))
+			return rec.Body.String()
+		}
+		meta := "$META"
+		if !modern {
+			meta = ""
+			for _, server := range []string{"up", "other"} {
+				post(server, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"c","version":"2"}}}`)
+			}
+		}
+		told := post("up", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"slow","_meta":{`+meta+`}}}`)
+		_, id, _ := strings.Cut(told, `{\"taskId\":\"`)
+		id, _, ok := strings.Cut(id, `\`)
+		if !ok {
+			t.Fatalf("told %s", told)
+		}
+		got := post("other", `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"task_result","arguments":{"taskId":"`+id+`"},"_meta":{`+meta+`}}}`)
+		if !strings.Contains(got, `"text":"found"`) {
+			t.Errorf("the other server's tool says %s", got)
 		}
 	})
 }

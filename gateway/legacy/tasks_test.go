@@ -14,6 +14,7 @@ import (
 	"taskgate/gateway"
 	"taskgate/gateway/config"
 	"taskgate/gateway/legacy"
+	"taskgate/gateway/upstream"
 	"taskgate/internal/wiretest"
 	"taskgate/redisstore"
 	"taskgate/shim"
@@ -37,17 +38,21 @@ func newTaskWorld(t testing.TB) *taskWorld {
 	return &taskWorld{t: t, store: store, sessions: &together{Sessions: store.Sessions(100, time.Hour)}}
 }
 
-// gateway starts a replica that ends with the test.
+// gateway starts a replica that ends with the test. All its upstreams are one server.
 func (w *taskWorld) gateway(name string, script upstreamScript, c *config.Config) *legacyServer {
 	w.t.Helper()
 	up := &scriptedUpstream{script: script}
-	sh, err := shim.New(shim.Options{
-		Replica: shim.Replica(name), Store: w.store, Logger: slog.New(slog.DiscardHandler),
-		Servers: map[string]shim.Server{"up": {Upstream: up, Queue: 10, Policy: func(tool string) shim.Policy {
-			p := c.Upstreams[0].Tool(tool)
+	servers, clients := map[string]shim.Server{}, map[string]upstream.Client{}
+	for _, u := range c.Upstreams {
+		clients[u.Name] = up
+		servers[u.Name] = shim.Server{Upstream: up, Queue: 10, Policy: func(tool string) shim.Policy {
+			p := u.Tool(tool)
 			return shim.Policy{Tasks: shim.Mode(p.Tasks), Grace: p.Grace, TTL: p.TTL,
 				PollInterval: p.PollInterval, InputTimeout: p.InputTimeout, Timeout: p.Timeout, FoldProgress: p.Progress != config.ProgressOff, Partials: shim.NewPartials(p.Progress == config.ProgressContent)}
-		}}},
+		}}
+	}
+	sh, err := shim.New(shim.Options{
+		Replica: shim.Replica(name), Store: w.store, Logger: slog.New(slog.DiscardHandler), Servers: servers,
 	})
 	if err != nil {
 		w.t.Fatal(err)
@@ -61,7 +66,7 @@ func (w *taskWorld) gateway(name string, script upstreamScript, c *config.Config
 			w.t.Error(err)
 		}
 	})
-	return startLegacyServer(w.t, up, sh, c, func(o *gateway.Options) { o.Sessions = w.sessions })
+	return startLegacyServer(w.t, up, sh, c, func(o *gateway.Options) { o.Sessions, o.Upstreams = w.sessions, clients })
 }
 
 func (p *legacyPlay) configure(yaml []byte) {
