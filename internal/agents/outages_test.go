@@ -175,9 +175,10 @@ func (m *meeting) runNode(t *testing.T, f fault, peer string) {
 		calls[i] = object{"name": c.Tool, "arguments": c.Args}
 	}
 	lines, out := io.Pipe()
+	between := newWire(m.addrs()...)
 	p, err := proc.Start(proc.Command{
 		Name: peer, Path: node(t), Args: []string{"--input-type=module", "-"}, Dir: programtest.NodeDir(t), Stdin: script, Stdout: out,
-		Env: []string{"PEER=" + peer, "URL=" + serve(t, newWire(m.addrs()...)) + "/mcp", "CALLS=" + encode(calls)},
+		Env: []string{"PEER=" + peer, "URL=" + serve(t, between) + "/mcp", "CALLS=" + encode(calls)},
 	})
 	if err != nil {
 		t.Error(err)
@@ -188,7 +189,7 @@ func (m *meeting) runNode(t *testing.T, f fault, peer string) {
 		<-p.Done()
 		out.Close()
 	}()
-	ends := 0
+	ends, broken := 0, 0
 	for scan := bufio.NewScanner(lines); scan.Scan(); {
 		var line struct{ Task, End string }
 		switch {
@@ -200,11 +201,15 @@ func (m *meeting) runNode(t *testing.T, f fault, peer string) {
 			switch {
 			case strings.Contains(line.End, worked):
 			case f.breaks && peer != "sdk" && strings.Contains(line.End, brokenPoll):
+				broken++
 				t.Logf("%s has ended at the poll that broke with the replica, as ext-tasks does: %s", peer, line.End)
 			default:
 				t.Errorf("%s has lost its task: %s", peer, line.End)
 			}
 		}
+	}
+	if most := between.brokenPolls(); broken > most {
+		t.Errorf("%s: %d calls have ended at a broken poll, and %d polls were broken", peer, broken, most)
 	}
 	if ends != len(calls) {
 		t.Errorf("%s: %d of %d calls have ended: %s", peer, ends, len(calls), p.Output())

@@ -10,6 +10,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -27,6 +28,7 @@ type wire struct {
 	requests []request
 	version  string // of the protocol
 	open     map[*http.Request]context.CancelFunc
+	broken   int // requests about tasks that a replica did not answer to the end
 }
 
 // request is a message of the agent.
@@ -77,6 +79,13 @@ func (w *wire) cut() {
 	}
 }
 
+// brokenPolls is how many requests about tasks a replica did not answer to the end.
+func (w *wire) brokenPolls() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.broken
+}
+
 // sent is what the agent has sent so far.
 func (w *wire) sent() []request {
 	w.mu.Lock()
@@ -91,7 +100,8 @@ func (w *wire) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		return // the agent has gone away
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	ctx, cancel := context.WithCancel(r.Context())
+	client := r.Context()
+	ctx, cancel := context.WithCancel(client)
 	defer cancel()
 	r = r.WithContext(ctx)
 	w.mu.Lock()
@@ -112,7 +122,14 @@ func (w *wire) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	defer func() {
 		w.mu.Lock()
 		delete(w.open, r)
+		over := recover() // the proxy ends so where the answer does not arrive as a whole
+		if over != nil && client.Err() == nil && strings.HasPrefix(q.method, "tasks/") {
+			w.broken++ // before the client hears of it
+		}
 		w.mu.Unlock()
+		if over != nil {
+			panic(over)
+		}
 	}()
 	proxy := &httputil.ReverseProxy{
 		Rewrite:       func(p *httputil.ProxyRequest) { p.SetURL(&url.URL{Scheme: "http", Host: "127.0.0.1"}) },
