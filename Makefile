@@ -91,7 +91,7 @@ conformance: node ## Run the official conformance suite through the gateway
 	$(GO) test -count=1 -v -run 'Conformance' ./internal/e2e
 
 # What the tests need of Node, on Linux including Node itself.
-node: $(NODE_DIR)/installed $(NODE_DIR)/small-agents/installed ## Install the Node packages of the tests
+node: $(NODE_DIR)/installed $(NODE_DIR)/small-agents/installed $(if $(TASKGATE_WHOLE),$(NODE_DIR)/servers/installed) ## Install the Node packages of the tests
 
 define install
 @mkdir -p $(@D)
@@ -101,6 +101,9 @@ cd $(@D) && npm $(1) --no-audit --no-fund
 endef
 
 $(NODE_DIR)/installed: $(addprefix $(NODE_SOURCE)/,package.json package-lock.json .npmrc)
+	$(call install,ci)
+
+$(NODE_DIR)/servers/installed: $(addprefix internal/e2e/testdata/servers/,package.json package-lock.json .npmrc)
 	$(call install,ci)
 
 # Not "ci": an agent names optional packages that are not there any more.

@@ -35,7 +35,8 @@
 // because what is promised there depends on how it is configured. A Redis that goes back
 // to a snapshot under gateways that all live (snapshot_test.go). A gateway that dies with
 // many tasks, when Redis is far away (orphans_test.go). Questions that programs answer as
-// soon as they see them (prompt_test.go). And one principal that floods while the gateways are
+// soon as they see them (prompt_test.go). Servers over stdio and HTTP+SSE that are killed
+// (processes_test.go). And one principal that floods while the gateways are
 // restarted in turn behind a balancer: there, nobody else may notice anything (flood_test.go).
 //
 // The calls, what their clients do and which faults come when are derived from the

@@ -36,6 +36,10 @@ func size(short, long int) int {
 var bin string
 
 func TestMain(m *testing.M) {
+	if os.Getenv(serverVar) != "" {
+		serveMarker()
+		return
+	}
 	flag.Parse()
 	os.Exit(run(m))
 }

@@ -302,7 +302,7 @@ func (c *wireClient) say(line string) {
 // await returns the first message that is wanted.
 func (c *wireClient) await(what string, wanted func(m wireMessage) bool) wireMessage {
 	c.t.Helper()
-	deadline := time.NewTimer(30 * time.Second)
+	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	for i := 0; ; i++ {
 		if i == len(c.got) {
