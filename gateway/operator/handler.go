@@ -1,0 +1,160 @@
+package operator
+
+import (
+	_ "embed" // for openapi.json
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"taskgate/gateway/auth"
+)
+
+//go:embed openapi.json
+var openAPI []byte
+
+// Options are what a Handler is made of.
+type Options struct {
+	Source Source
+	// Method says who asks; nil lets nobody in. Ambient says that a browser adds to any request by itself what it goes
+	// by, so that a change needs the Origin of the console.
+	Method  auth.Method
+	Ambient bool
+	// Content shows arguments, results, questions and answers.
+	Content bool
+	// Version and Replica are those of this process.
+	Version, Replica string
+	// Audit has a record of each change and of each request that is not let in; nil for none.
+	Audit *slog.Logger
+}
+
+// Handler serves the interface and the console. It is safe for concurrent use.
+type Handler struct {
+	o   Options
+	mux *http.ServeMux
+}
+
+// New returns the handler of the paths below Base, of /console/ and of /openapi.json.
+func New(o Options) *Handler {
+	h := &Handler{o: o, mux: http.NewServeMux()}
+	for _, one := range routes {
+		h.mux.HandleFunc(one.method+" "+Base+one.path, func(w http.ResponseWriter, r *http.Request) { one.serve(h, w, r) })
+	}
+	h.mux.HandleFunc(Base+"/", func(w http.ResponseWriter, r *http.Request) { fail(w, http.StatusNotFound, "there is no such path") })
+	return h
+}
+
+// Paths are the patterns that it serves, each with all below it.
+func Paths() []string { return []string{Base + "/", "/console/", "/openapi.json"} }
+
+// policy is the Content-Security-Policy of every answer: nothing but what comes from here, and no inline script.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; " +
+	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+// ServeHTTP lets in who may ask. The page itself holds nothing: it is served to everybody where the interface is on.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	head := w.Header()
+	head.Set("Content-Security-Policy", policy)
+	head.Set("X-Content-Type-Options", "nosniff")
+	head.Set("Referrer-Policy", "no-referrer")
+	head.Set("Cross-Origin-Resource-Policy", "same-origin")
+	head.Set("Cache-Control", "no-store")
+	switch {
+	case h.o.Method == nil:
+		fail(w, http.StatusForbidden, "the interface for operators is off: it needs admin_auth, or an admin address on loopback")
+	case r.URL.Path == "/openapi.json":
+		head.Set("Content-Type", "application/json")
+		_, _ = w.Write(openAPI)
+	case below(r.URL.Path, "/console/"):
+		serveConsole(w, r)
+	default:
+		if r = h.letIn(w, r); r != nil {
+			h.mux.ServeHTTP(w, r)
+		}
+	}
+}
+
+// answer writes what a path has to say.
+func answer(w http.ResponseWriter, body any) { write(w, http.StatusOK, body) }
+
+// fail answers with an error.
+func fail(w http.ResponseWriter, status int, message string) { write(w, status, Error{message}) }
+
+func write(w http.ResponseWriter, status int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false) // nothing here is HTML, and what a server wrote stays readable
+	_ = e.Encode(body)     // who has gone needs none
+}
+
+// failed answers with the error of a Source.
+func failed(w http.ResponseWriter, err error) {
+	switch {
+	case errors.Is(err, ErrUnknown):
+		fail(w, http.StatusNotFound, "there is no such task")
+	case errors.Is(err, ErrEnded):
+		fail(w, http.StatusConflict, "the task has ended already")
+	case errors.Is(err, ErrCursor):
+		fail(w, http.StatusBadRequest, "cursor: "+err.Error())
+	default:
+		fail(w, http.StatusServiceUnavailable, "the store is unavailable: "+err.Error())
+	}
+}
+
+func (h *Handler) access(w http.ResponseWriter, r *http.Request) {
+	answer(w, Access{Principal: callerOf(r).Principal.Owner(), Content: h.o.Content, Version: h.o.Version, Replica: h.o.Replica})
+}
+
+// reply answers with what a Source has returned.
+func reply[T any](w http.ResponseWriter, body T, err error) {
+	if err != nil {
+		failed(w, err)
+		return
+	}
+	answer(w, body)
+}
+
+func (h *Handler) tasks(w http.ResponseWriter, r *http.Request) {
+	q, err := queryOf(r.URL.Query(), time.Now())
+	if err != nil {
+		fail(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	page, err := h.o.Source.Tasks(r.Context(), q)
+	reply(w, page, err)
+}
+
+func (h *Handler) task(w http.ResponseWriter, r *http.Request) {
+	t, err := h.o.Source.Task(r.Context(), r.PathValue("id"), h.o.Content)
+	reply(w, t, err)
+}
+
+func (h *Handler) cancel(w http.ResponseWriter, r *http.Request) {
+	t, err := h.o.Source.Cancel(r.Context(), r.PathValue("id"))
+	if err == nil {
+		h.note(r, "task cancelled by an operator", "upstream", t.Upstream, "task", t.ID, "owner", t.Principal)
+	}
+	reply(w, t, err)
+}
+
+func (h *Handler) questions(w http.ResponseWriter, r *http.Request) {
+	q, err := h.o.Source.Questions(r.Context(), h.o.Content)
+	reply(w, q, err)
+}
+
+func (h *Handler) replicas(w http.ResponseWriter, r *http.Request) {
+	all, err := h.o.Source.Replicas(r.Context())
+	reply(w, all, err)
+}
+
+func (h *Handler) upstreams(w http.ResponseWriter, r *http.Request) {
+	all, err := h.o.Source.Upstreams(r.Context())
+	reply(w, all, err)
+}
+
+func (h *Handler) stats(w http.ResponseWriter, r *http.Request) {
+	s, err := h.o.Source.Stats(r.Context(), r.URL.Query().Get("upstream"))
+	reply(w, s, err)
+}

@@ -1,0 +1,76 @@
+package operator
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+
+	"taskgate/gateway/auth"
+)
+
+// below reports whether a path is a folder or in it.
+func below(path, folder string) bool {
+	return strings.HasPrefix(path, folder) || path+"/" == folder
+}
+
+// letIn returns the request of somebody who may ask, with who that is; it answers any other itself, and returns nil.
+func (h *Handler) letIn(w http.ResponseWriter, r *http.Request) *http.Request {
+	if reason := h.foreign(r); reason != "" {
+		h.refuse(w, r, auth.Caller{}, &auth.Refusal{Status: http.StatusForbidden, Message: reason})
+		return nil
+	}
+	c, refusal := h.o.Method.Identify(r)
+	if refusal != nil {
+		h.refuse(w, r, c, refusal)
+		return nil
+	}
+	return r.WithContext(auth.WithCaller(r.Context(), c))
+}
+
+// foreign says why a request is that of a page which is not the console; "" for any other. A page of another origin
+// cannot add a key to a request, but a browser adds to it by itself what a proxy in front goes by.
+func (h *Handler) foreign(r *http.Request) string {
+	origins := r.Header.Values("Origin")
+	switch site := r.Header.Get("Sec-Fetch-Site"); {
+	case len(origins) > 1, len(origins) == 1 && !own(origins[0], r.Host):
+		return "this Origin is not that of the console"
+	case site != "" && site != "same-origin" && site != "none":
+		return "the request is that of another page"
+	case h.o.Ambient && len(origins) == 0 && r.Method != http.MethodGet && r.Method != http.MethodHead:
+		return "a change needs the header Origin: that of the address which is asked"
+	}
+	return ""
+}
+
+// own reports whether an origin is that of the host which was asked.
+func own(origin, host string) bool {
+	u, err := url.Parse(origin)
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && strings.EqualFold(u.Host, host)
+}
+
+// refuse answers who is not let in.
+func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, c auth.Caller, f *auth.Refusal) {
+	if h.o.Audit != nil {
+		h.o.Audit.InfoContext(r.Context(), "operator refused", append([]any{
+			"principal", c.Principal.Owner(), "address", r.RemoteAddr, "status", f.Status, "reason", f.Message}, c.Names()...)...)
+	}
+	if f.Challenge != "" {
+		w.Header().Set("WWW-Authenticate", f.Challenge)
+	}
+	fail(w, f.Status, f.Message)
+}
+
+// callerOf is who asks.
+func callerOf(r *http.Request) auth.Caller {
+	c, _ := auth.CallerOf(r.Context())
+	return c
+}
+
+// note writes a record of a change: who made it, and what.
+func (h *Handler) note(r *http.Request, event string, more ...any) {
+	if h.o.Audit == nil {
+		return
+	}
+	c := callerOf(r)
+	h.o.Audit.InfoContext(r.Context(), event, append(append([]any{"principal", c.Principal.Owner()}, more...), c.Names()...)...)
+}

@@ -1,0 +1,72 @@
+package operator
+
+import "net/http"
+
+// Base begins the paths of the interface.
+const Base = "/api/v1"
+
+// route is one path of the interface. openapi.json is made of all of them, and of the types.
+type route struct {
+	method, path string // path is below Base
+	says         string
+	params       []param // of the query
+	answer       any     // of this type, as JSON; nil for a stream of events
+	fails        []int   // statuses that are its own, besides those of a request which is not let in
+	serve        func(h *Handler, w http.ResponseWriter, r *http.Request)
+}
+
+// param is a parameter of a query.
+type param struct {
+	name, says string
+	repeats    bool
+	enum       []string
+}
+
+var (
+	statuses = []string{"working", "input_required", "completed", "failed", "cancelled"}
+	orders   = []string{"newest", "oldest"}
+)
+
+// filters are the parameters that choose tasks.
+var filters = []param{
+	{name: "upstream", says: "the name of an upstream"},
+	{name: "tool", says: "the name of a tool"},
+	{name: "status", says: "a status; given several times, any of them", repeats: true, enum: statuses},
+	{name: "principal", says: "whose tasks they are; empty for those of nobody in particular"},
+	{name: "replica", says: "the replica that runs them; those that have ended are left out"},
+	{name: "id", says: "how their ids begin"},
+	{name: "older_than", says: "a duration such as 90s or 2h: they were made before that"},
+	{name: "newer_than", says: "a duration: they were made since then"},
+	{name: "outcome", says: "unknown, for those whose server may have done the work", enum: []string{"unknown"}},
+}
+
+// taskParams are those of a list of tasks.
+var taskParams = append(filters,
+	param{name: "order", says: "by creation; newest unless given", enum: orders},
+	param{name: "limit", says: "how many at most, 1 to 500; 100 unless given"},
+	param{name: "cursor", says: "next of the page before, with the same filters and order"})
+
+// routes are all paths.
+var routes = []route{
+	{
+		method: "GET", path: "/access", says: "who asks, and what is shown", answer: Access{}, serve: (*Handler).access,
+	}, {
+		method: "GET", path: "/tasks", says: "tasks, page by page", answer: Tasks{}, fails: []int{400}, serve: (*Handler).tasks,
+		params: taskParams,
+	}, {
+		method: "GET", path: "/tasks/{id}", says: "one task with its events", answer: TaskDetail{}, fails: []int{404}, serve: (*Handler).task,
+	}, {
+		method: "POST", path: "/tasks/{id}/cancel", says: "cancels a task; 409 where it has ended already", answer: Task{}, fails: []int{404, 409}, serve: (*Handler).cancel,
+	}, {
+		method: "GET", path: "/questions", says: "the open questions", answer: Questions{}, serve: (*Handler).questions,
+	}, {
+		method: "GET", path: "/replicas", says: "the processes of the deployment", answer: Replicas{}, serve: (*Handler).replicas,
+	}, {
+		method: "GET", path: "/upstreams", says: "the servers, and what runs there now", answer: Upstreams{}, serve: (*Handler).upstreams,
+	}, {
+		method: "GET", path: "/stats", says: "counts of the last hour by minute", answer: Stats{}, serve: (*Handler).stats,
+		params: []param{{name: "upstream", says: "of one upstream alone"}},
+	}, {
+		method: "GET", path: "/changes", says: "a stream of server-sent events: one named change, at most twice a second, when something has changed that the other paths show; read them again then, and every 10 s", serve: (*Handler).changes,
+	},
+}

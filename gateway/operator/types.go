@@ -1,0 +1,243 @@
+package operator
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Tasks is a page of tasks.
+type Tasks struct {
+	// Tasks are those of the page that the filters let through; there may be none though there are more pages.
+	Tasks []Task `json:"tasks"`
+	// Next is the cursor of the next page. It is absent after the last one.
+	Next string `json:"next,omitempty"`
+}
+
+// Task is what a list shows of a task.
+type Task struct {
+	ID       string `json:"id"`
+	Upstream string `json:"upstream"`
+	// Tool is the tool that is called, or the method where it is no tools/call.
+	Tool string `json:"tool"`
+	// Status is working, input_required, completed, failed or cancelled.
+	Status string `json:"status"`
+	// Queued says of a task that works that its call waits for its turn at the server.
+	Queued bool `json:"queued,omitempty"`
+	// Outcome says how it ended: completed, tool_error, failed, cancelled, or unknown where the server may have
+	// done the work. It is absent before the end.
+	Outcome string `json:"outcome,omitempty"`
+	// Message is the newest status message: what the server reported, or why the task failed.
+	Message string `json:"message,omitempty"`
+	// Principal is whose task it is. It is absent where nobody has to sign in.
+	Principal string `json:"principal,omitempty"`
+	// Replica runs the task, or was the last one that did.
+	Replica string `json:"replica,omitempty"`
+	// Hidden says that it is a stored call which is no task: its client waits for it.
+	Hidden    bool      `json:"hidden,omitempty"`
+	CreatedAt time.Time `json:"created_at"`
+	UpdatedAt time.Time `json:"updated_at"`
+	// ExpiresAt is until when it can be read; absent before its end.
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+	// Questions is how many questions wait for an answer of the client.
+	Questions int `json:"questions,omitempty"`
+	// ResultSize is the length of the result in bytes.
+	ResultSize int64 `json:"result_size,omitempty"`
+}
+
+// TaskDetail is one task with its events.
+type TaskDetail struct {
+	Task
+	// Events are what happened to it, oldest first.
+	Events []Event `json:"events"`
+	// TraceID is that of the task's trace, and TraceURL where that is shown (trace_url).
+	TraceID  string `json:"trace_id,omitempty"`
+	TraceURL string `json:"trace_url,omitempty"`
+	// ContentShown says whether admin_content lets arguments, results, questions and answers be shown.
+	ContentShown bool `json:"content_shown"`
+	// Arguments are those of the call, which are kept until its end.
+	Arguments json.RawMessage `json:"arguments,omitempty"`
+	// Result is what the server answered, and Error its error, or that of the gateway.
+	Result json.RawMessage `json:"result,omitempty"`
+	Error  json.RawMessage `json:"error,omitempty"`
+	// TooLarge says that the result is longer than this interface shows.
+	TooLarge bool `json:"too_large,omitempty"`
+	// Asked are the questions of the server, in their order.
+	Asked []Asked `json:"asked,omitempty"`
+}
+
+// Event is one thing that happened to a task.
+type Event struct {
+	At time.Time `json:"at"`
+	// Kind is made, queued, sent, asked, answered, withdrawn, adopted, resumed, retried, cancelled, left or ended.
+	Kind string `json:"kind"`
+	// Detail says more: the replica, the method of a question, the outcome.
+	Detail string `json:"detail,omitempty"`
+}
+
+// Asked is a question of a task.
+type Asked struct {
+	Key string `json:"key"`
+	// Method is what is asked for: elicitation/create, sampling/createMessage or roots/list; absent once it is answered.
+	Method string `json:"method,omitempty"`
+	// State is open, answered or withdrawn.
+	State string `json:"state"`
+	// Params are what is asked, and Answer what the client said; with admin_content only, and as long as they are kept.
+	Params json.RawMessage `json:"params,omitempty"`
+	Answer json.RawMessage `json:"answer,omitempty"`
+}
+
+// Questions are the open questions, the longest waiting first.
+type Questions struct {
+	Questions []Question `json:"questions"`
+	// More says that there are more than are listed.
+	More bool `json:"more,omitempty"`
+}
+
+// Question is an open question: a server waits for somebody's client.
+type Question struct {
+	Task      string `json:"task"`
+	Upstream  string `json:"upstream"`
+	Tool      string `json:"tool"`
+	Principal string `json:"principal,omitempty"`
+	Key       string `json:"key"`
+	Method    string `json:"method"`
+	// Since is when the task last changed: the question has been open for at least as long.
+	Since time.Time `json:"since"`
+	// Params are what is asked; with admin_content only.
+	Params json.RawMessage `json:"params,omitempty"`
+}
+
+// Replicas are those of the deployment, the oldest first.
+type Replicas struct {
+	Replicas []Replica `json:"replicas"`
+}
+
+// Replica is one process of the gateway.
+type Replica struct {
+	Name string `json:"name"`
+	// Alive says whether its heartbeat counts. One that is gone is listed for a while.
+	Alive bool `json:"alive"`
+	// SeenAt is its last heartbeat.
+	SeenAt time.Time `json:"seen_at"`
+	// Host, Address, Version, Config and Since are what it says of itself: absent where it could not yet.
+	Host    string `json:"host,omitempty"`
+	Address string `json:"address,omitempty"`
+	Version string `json:"version,omitempty"`
+	// Config names the configuration in use, as the log does.
+	Config string     `json:"config,omitempty"`
+	Since  *time.Time `json:"since,omitempty"`
+	// Draining says that it takes no new calls.
+	Draining bool `json:"draining,omitempty"`
+	// Tasks are how many it runs, as far as the store knows.
+	Tasks int `json:"tasks"`
+}
+
+// Upstreams are the servers, by name.
+type Upstreams struct {
+	Upstreams []Upstream `json:"upstreams"`
+}
+
+// Upstream is one server as all replicas that are alive see it.
+type Upstream struct {
+	Name string `json:"name"`
+	// Transport is http, sse or stdio, and Era modern or legacy; absent before the server has been reached.
+	Transport string `json:"transport,omitempty"`
+	Era       string `json:"era,omitempty"`
+	// Reachable says whether all replicas reach it; Replicas has each.
+	Reachable bool `json:"reachable"`
+	// Removed says that it is out of the configuration, and takes no calls.
+	Removed bool `json:"removed,omitempty"`
+	// Calls are in flight, Queued wait for their turn, and Tasks run, on all replicas together.
+	Calls  int `json:"calls"`
+	Queued int `json:"queued"`
+	Tasks  int `json:"tasks"`
+	// Policies say which tools become tasks, and when.
+	Policies []Policy `json:"policies"`
+	// Tools are those whose tasks run now.
+	Tools []Tool `json:"tools"`
+	// Replicas is what each says of it.
+	Replicas []Reach `json:"replicas"`
+}
+
+// Policy is the policy of some tools.
+type Policy struct {
+	// Tools is the name or the pattern; "*" for all others.
+	Tools string `json:"tools"`
+	// Tasks is auto, required or never.
+	Tasks string `json:"tasks"`
+	// Grace, TTL and Timeout are durations as in the configuration.
+	Grace   string `json:"grace,omitempty"`
+	TTL     string `json:"ttl,omitempty"`
+	Timeout string `json:"timeout,omitempty"`
+	// Concurrency is how many calls each replica has in flight; 0 for any number.
+	Concurrency int `json:"concurrency,omitempty"`
+	// Recover is what is done with a call that may have been lost: fail or retry.
+	Recover string `json:"recover,omitempty"`
+}
+
+// Tool is what runs of one tool now.
+type Tool struct {
+	Tool string `json:"tool"`
+	// Running are at the server, InputRequired wait for their client, and Queued for their turn.
+	Running       int `json:"running"`
+	InputRequired int `json:"input_required"`
+	Queued        int `json:"queued"`
+	// Oldest is when the oldest of them was made.
+	Oldest *time.Time `json:"oldest,omitempty"`
+}
+
+// Reach is how one replica reaches an upstream.
+type Reach struct {
+	Replica   string `json:"replica"`
+	Reachable bool   `json:"reachable"`
+	// Error says why it does not.
+	Error  string `json:"error,omitempty"`
+	Calls  int    `json:"calls"`
+	Queued int    `json:"queued"`
+	Tasks  int    `json:"tasks"`
+}
+
+// Stats are the counts of the last hour.
+type Stats struct {
+	// Minutes are 60, the oldest first; the last one is not over.
+	Minutes []Minute `json:"minutes"`
+	// Bounds are the upper bounds of the durations' buckets in seconds; one more bucket is for all that is longer.
+	Bounds []float64 `json:"bounds"`
+}
+
+// Minute is what happened in one minute, on all replicas.
+type Minute struct {
+	// At is when it began.
+	At time.Time `json:"at"`
+	Counts
+}
+
+// Counts are counts of tool calls and tasks.
+type Counts struct {
+	// Calls are the tool calls that were answered, by what the client got: reply, task, input_required, or error for one
+	// of the gateway's own.
+	Calls map[string]int `json:"calls,omitempty"`
+	// Made is how many tasks were made.
+	Made int `json:"made,omitempty"`
+	// Ended are the tasks that ended, by how: completed, tool_error, failed, cancelled, expired or unknown.
+	Ended map[string]int `json:"ended,omitempty"`
+	// Durations are how many calls with a reply and tasks that ended took as long as each bucket says; absent where
+	// there were none.
+	Durations []int `json:"durations,omitempty"`
+}
+
+// Error is the body of each answer that is not a success.
+type Error struct {
+	Error string `json:"error"`
+}
+
+// Access says who asks, and what is shown.
+type Access struct {
+	// Principal is who asks, as the audit log names it.
+	Principal string `json:"principal"`
+	// Content says whether admin_content shows arguments, results, questions and answers.
+	Content bool `json:"content"`
+	// Version is that of the replica which answers, and Replica its name.
+	Version string `json:"version"`
+	Replica string `json:"replica"`
+}
