@@ -361,6 +361,7 @@ func (a *adoption) args(o orphan, from *dead, until int64) ([]string, *argv) {
 		addList(v, []string{})
 	}
 	addList(v, partFields[shim.WithRun])
+	addMoments(v, []shim.Moment{{Kind: shim.KindAdopted, Detail: string(a.replica) + " from " + string(o.old)}})
 	return []string{k.task(o.id), k.run(tag, o.old), k.run(tag, a.replica)}, v
 }
 

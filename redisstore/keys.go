@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"strconv"
 
 	"taskgate/shim"
 )
@@ -37,6 +38,16 @@ func (k keys) task(id shim.ID) string { return k.in(shard(id), "t", string(id)) 
 
 // batches is the list of what a task streamed.
 func (k keys) batches(id shim.ID) string { return k.in(shard(id), "p", string(id)) }
+
+// all is the sorted set of all tasks of a shard, by creation in ms: what operators look through.
+func (k keys) all(shard string) string { return k.in(shard, "all", "") }
+
+// unknown is the list of the tasks whose server may have done the work: that of no caller.
+func (k keys) unknown() string { return k.list(unknownList) }
+
+// about is what a replica says of itself, minute the hash of what replicas say of a minute, by its number.
+func (k keys) about(r shim.Replica) string { return k.prefix + ":about:" + string(r) }
+func (k keys) minute(n int64) string       { return k.prefix + ":minute:" + strconv.FormatInt(n, 10) }
 
 // run is the sorted set of tasks in a shard that a replica runs. The score is the version
 // of the last change that anyone but the runner has made, 0 if there was none.
@@ -75,6 +86,11 @@ func digest(s string) string {
 // runner's set.
 func (k keys) record(id shim.ID, runner shim.Replica) []string {
 	return []string{k.task(id), k.batches(id), k.run(shard(id), runner)}
+}
+
+// created are those of a task that is made: in the set of all besides.
+func (k keys) created(id shim.ID, runner shim.Replica) []string {
+	return append(k.record(id, runner), k.all(shard(id)))
 }
 
 // sessionTag is the hash tag of a client session. Ids of sessions come from

@@ -27,11 +27,19 @@ const (
 	sweepEvery, sweepSize = 64, 128
 )
 
-// list puts a task on its list, and has the list live longer than the task.
+// unknownList is the list key of the tasks with an unknown outcome. Those of callers have a slash.
+const unknownList = "unknown"
+
+// list puts a task on its list.
 func (s *Store) list(ctx context.Context, t shim.Task) error {
 	if t.ListKey == "" {
 		return nil
 	}
+	return s.enlist(ctx, t.ListKey, t)
+}
+
+// enlist puts a task on a list, and has the list live longer than the task.
+func (s *Store) enlist(ctx context.Context, listKey string, t shim.Task) error {
 	a := &argv{}
 	created := ""
 	if !t.CreatedAt.IsZero() {
@@ -39,12 +47,12 @@ func (s *Store) list(ctx context.Context, t shim.Task) error {
 	}
 	a.add(string(t.ID), created, millis(t.TTL+t.Retain+listSlack), millis(youth))
 	a.addInt(sweepEvery)
-	v, err := indexScript.run(ctx, s.client, []string{s.keys.list(t.ListKey)}, a)
+	v, err := indexScript.run(ctx, s.client, []string{s.keys.list(listKey)}, a)
 	if err != nil {
 		return err
 	}
 	if old, _ := strconv.ParseInt(v[1], 10, 64); old > 0 {
-		s.sweep(ctx, t.ListKey, old)
+		s.sweep(ctx, listKey, old)
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -58,6 +59,8 @@ const (
 	fieldBody       = "body"
 	fieldCall       = "call"
 	fieldCheckpoint = "checkpoint"
+	fieldUnknown    = "unknown" // of the outcome
+	fieldEvents     = "events"  // the timeline
 )
 
 // What the field outcome says of the field body.
@@ -71,15 +74,19 @@ const (
 var summaryFields = []string{
 	fieldFormat, fieldOp, fieldOwner, fieldList, fieldUpstream, fieldOrigin, fieldVisible, fieldStatus, fieldMessage,
 	fieldVersion, fieldCreated, fieldUpdated, fieldTTL, fieldRetain, fieldPoll, fieldLease, fieldMethod,
-	fieldTool, fieldTrace, fieldBatches, fieldProgress, fieldOutcome, fieldSize, fieldTokenAt, fieldQuestions,
+	fieldTool, fieldTrace, fieldBatches, fieldProgress, fieldOutcome, fieldSize, fieldUnknown, fieldTokenAt, fieldQuestions,
 }
 
 // partFields are the fields that each shim.Part is read from.
 var partFields = map[shim.Part][]string{
-	shim.Summary:     summaryFields,
-	shim.WithOutcome: append(summaryFields[:len(summaryFields):len(summaryFields)], fieldBody),
-	shim.WithRun:     append(summaryFields[:len(summaryFields):len(summaryFields)], fieldCall, fieldCheckpoint),
+	shim.Summary:      summaryFields,
+	shim.WithOutcome:  summaryAnd(fieldBody),
+	shim.WithRun:      summaryAnd(fieldCall, fieldCheckpoint),
+	shim.WithTimeline: summaryAnd(fieldEvents),
+	shim.WithAll:      summaryAnd(fieldEvents, fieldCall, fieldBody),
 }
+
+func summaryAnd(more ...string) []string { return slices.Concat(summaryFields, more) }
 
 // row reads values in the order of partFields.
 type row struct {
@@ -141,12 +148,17 @@ func decode(id shim.ID, part shim.Part, values []string) (shim.Task, error) {
 	kind := r.text()
 	t.ToolError = kind == outcomeToolError
 	t.OutcomeSize = r.number()
+	t.Unknown = r.text() == "1"
 	t.TokenAt, t.Questions = r.number(), r.questions()
 	switch part {
 	case shim.WithOutcome:
 		t.Outcome = r.outcome(kind)
 	case shim.WithRun:
 		t.Call, t.Checkpoint = r.bytes(), r.bytes()
+	case shim.WithTimeline:
+		t.Timeline = r.timeline()
+	case shim.WithAll:
+		t.Timeline, t.Call, t.Outcome = r.timeline(), r.bytes(), r.outcome(kind)
 	}
 	if r.err != nil {
 		return shim.Task{}, &unreadableError{id, r.err}
@@ -215,6 +227,32 @@ func (r *row) outcome(kind string) *shim.Outcome {
 	return nil
 }
 
+// timeline reads what note in lua/common.lua wrote.
+func (r *row) timeline() (all []shim.Moment) {
+	for line := range strings.Lines(r.text()) {
+		kind, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		at, detail, _ := strings.Cut(rest, " ")
+		n, err := strconv.ParseInt(at, 10, 64)
+		if err != nil && r.err == nil {
+			r.err = err
+		}
+		all = append(all, shim.Moment{Kind: shim.Kind(kind), At: time.UnixMilli(n).UTC(), Detail: detail})
+	}
+	return all
+}
+
+// maxDetail bounds the detail of a moment, in bytes.
+const maxDetail = 256
+
+// addMoments adds moments as a list.
+func addMoments(a *argv, moments []shim.Moment) {
+	a.list = append(a.list, 3*len(moments))
+	for _, m := range moments {
+		detail := strings.Join(strings.Fields(m.Detail), " ") // on one line
+		a.add(string(m.Kind), millis(max(0, m.Ago)), strings.ToValidUTF8(detail[:min(len(detail), maxDetail)], ""))
+	}
+}
+
 // progress reads what encodeProgress wrote.
 func (r *row) progress() (p shim.TaskProgress) {
 	token, params, _ := strings.Cut(r.text(), "\n")
@@ -249,6 +287,9 @@ func (f *fields) setOutcome(o *shim.Outcome) {
 		kind = outcomeToolError
 	}
 	f.list = append(f.list, fieldOutcome, kind, fieldSize, strconv.Itoa(len(body)), fieldBody, body)
+	if o.Unknown {
+		f.list = append(f.list, fieldUnknown, "1")
+	}
 }
 
 // encode gives the fields of a new task but for those that create.lua knows.

@@ -83,9 +83,10 @@ var harmless = map[string]bool{"TIME": true, "HELLO": true, "CLIENT": true, "AUT
 const single = "return redis.call(unpack(ARGV))"
 
 // volatile reports whether a key is not recorded: who is alive is found out anew after a
-// restart.
+// restart, and what replicas say of themselves is for the moment.
 func (r *recorder) volatile(key string) bool {
-	return key == r.keys.replicas() || strings.HasPrefix(key, r.keys.alive(""))
+	return key == r.keys.replicas() || strings.HasPrefix(key, r.keys.alive("")) ||
+		strings.HasPrefix(key, r.keys.about("")) || strings.HasPrefix(key, r.keys.prefix+":minute:")
 }
 
 // before is the hook of the miniredis. It returns true if it has run the command.

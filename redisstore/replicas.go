@@ -180,29 +180,33 @@ func (s *Store) gone(ctx context.Context, r shim.Replica) ([]dead, error) {
 // its digit. One Redis is asked for their union with one command, because this is asked
 // at every heartbeat; the shards of a cluster are asked one by one.
 func (s *Store) Running(ctx context.Context, r shim.Replica, part int) ([]shim.Held, error) {
+	var out []shim.Held
+	err := s.do(ctx, "running", func(ctx context.Context) (err error) {
+		out, err = s.held(ctx, r, part)
+		return err
+	})
+	return out, err
+}
+
+// held makes one attempt at Running.
+func (s *Store) held(ctx context.Context, r shim.Replica, part int) (out []shim.Held, err error) {
 	const n = len(shards) / shim.Parts
 	keys := make([]string, n)
 	for i, tag := range shards[part*n : (part+1)*n] {
 		keys[i] = s.keys.run(tag, r)
 	}
-	var out []shim.Held
-	err := s.do(ctx, "running", func(ctx context.Context) error {
-		lists := [][]redis.Z{nil}
-		var err error
-		if _, many := s.client.(*redis.ClusterClient); many {
-			lists, err = s.ranges(ctx, keys)
-		} else {
-			lists[0], err = s.client.ZUnionWithScores(ctx, redis.ZStore{Keys: keys}).Result()
+	lists := [][]redis.Z{nil}
+	if _, many := s.client.(*redis.ClusterClient); many {
+		lists, err = s.ranges(ctx, keys)
+	} else {
+		lists[0], err = s.client.ZUnionWithScores(ctx, redis.ZStore{Keys: keys}).Result()
+	}
+	for _, list := range lists {
+		for _, z := range list {
+			id, _ := z.Member.(string)
+			out = append(out, shim.Held{ID: shim.ID(id), Version: int64(z.Score)})
 		}
-		out = nil
-		for _, list := range lists {
-			for _, z := range list {
-				id, _ := z.Member.(string)
-				out = append(out, shim.Held{ID: shim.ID(id), Version: int64(z.Score)})
-			}
-		}
-		return err
-	})
+	}
 	return out, err
 }
 

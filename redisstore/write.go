@@ -43,7 +43,7 @@ func (s *Store) Create(ctx context.Context, t shim.Task, begin ...shim.Batch) (s
 		if err := s.list(ctx, t); err != nil {
 			return err
 		}
-		v, err := s.run(ctx, createScript, s.keys.record(t.ID, t.Lease.Replica), args, true)
+		v, err := s.run(ctx, createScript, s.keys.created(t.ID, t.Lease.Replica), args, true)
 		if err != nil {
 			return err
 		}
@@ -65,6 +65,7 @@ func createArgs(events string, slack int64, t shim.Task, begin []shim.Batch) *ar
 	a.flag(t.Status.Final())
 	a.addInt(ms(t.TTL), ms(t.Retain))
 	a.addFields(encode(t))
+	addMoments(a, t.Timeline)
 	addBatches(a, begin)
 	return a
 }
@@ -162,6 +163,11 @@ func (s *Store) applied(ctx context.Context, id shim.ID, c shim.Change, v []stri
 	if v[0] == codeFinal {
 		return task, shim.ErrFinal
 	}
+	if c.Outcome != nil && c.Outcome.Unknown {
+		if err := s.enlist(ctx, unknownList, task); err != nil {
+			return task, err
+		}
+	}
 	if v[0] == codeRenew || v[0] == codeAgain {
 		return task, s.list(ctx, task)
 	}
@@ -195,6 +201,7 @@ func applyArgs(events, inbox string, slack int64, id shim.ID, runner shim.Lease,
 	addList(a, answers)
 	addList(a, c.Take)
 	addList(a, c.Forget)
+	addMoments(a, c.Moments)
 	addBatches(a, c.Tail)
 	return a
 }

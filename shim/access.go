@@ -195,14 +195,20 @@ func (s *Shim) Cancel(ctx context.Context, p Principal, upstream string, id ID) 
 	if t.Status.Final() {
 		return t, ErrFinal
 	}
-	begun, message := time.Now(), messageCancelled // its runner may tell of the end before this does
-	end := Change{Op: s.op(), To: Cancelled, StatusMessage: &message, Token: s.bring(ctx, t)}
-	t, err = outlast(ctx, s, func(ctx context.Context) (Task, error) { return s.change(ctx, id, nil, end) })
+	end := Change{Token: s.bring(ctx, t), Moments: []Moment{{Kind: KindCancelled, Detail: "client"}}}
+	return s.stop(ctx, t, end, messageCancelled, "a client cancels a task")
+}
+
+// stop cancels a task that was read, for its owner or for an operator.
+func (s *Shim) stop(ctx context.Context, t Task, end Change, message, told string) (Task, error) {
+	begun := time.Now() // its runner may tell of the end before this does
+	end.Op, end.To, end.StatusMessage = s.op(), Cancelled, &message
+	t, err := outlast(ctx, s, func(ctx context.Context) (Task, error) { return s.change(ctx, t.ID, nil, end) })
 	if err == nil {
 		end.Token = ""
 		s.outcomes.hold(ending{made: t, end: end}) // also where the runner does, which may be lost as well
-		s.runs.cancel(id, errTaskCancelled)
-		s.observer.tellAt(begun, contextOf(t), t, slog.LevelInfo, "a client cancels a task", "event", eventCancelled)
+		s.runs.cancel(t.ID, errTaskCancelled)
+		s.observer.tellAt(begun, contextOf(t), t, slog.LevelInfo, told, "event", KindCancelled.event())
 	}
 	return t, err
 }

@@ -57,7 +57,7 @@ func (s *Shim) answer(ctx context.Context, t Task, wanted map[string]json.RawMes
 	if len(wanted) == 0 {
 		return nil
 	}
-	change := Change{Op: s.op(), Answer: wanted, Token: s.bring(ctx, t)}
+	change := Change{Op: s.op(), Answer: wanted, Token: s.bring(ctx, t), Moments: []Moment{{Kind: KindAnswered}}}
 	_, err := outlast(ctx, s, func(ctx context.Context) (Task, error) { return s.change(ctx, t.ID, nil, change) })
 	if errors.Is(err, ErrFinal) {
 		return nil

@@ -57,7 +57,7 @@ func (b *mailbox) ask(ctx context.Context, q []Question) ([]Answer, error) {
 		if err == nil {
 			spans = b.startQuestions(q)
 			if !b.asksOn(q) {
-				b.run.trace.tell(slog.LevelInfo, "a task asks its client", "questions", len(q), "event", eventAsked)
+				b.run.trace.tell(slog.LevelInfo, "a task asks its client", "questions", len(q), "event", KindAsked.event())
 			}
 		}
 		return err
@@ -85,7 +85,7 @@ func (b *mailbox) ask(ctx context.Context, q []Question) ([]Answer, error) {
 			return err
 		}
 		answers, how = got, ended
-		b.run.trace.tell(slog.LevelInfo, "the questions of a task are settled", "outcomes", how, "event", eventAnswered)
+		b.run.trace.tell(slog.LevelInfo, "the questions of a task are settled", "outcomes", how, "event", KindAnswered.event())
 		return nil
 	})
 	return answers, err
@@ -218,6 +218,9 @@ func (b *mailbox) change(q []Question, again bool) (Change, int64) {
 		b.until = time.Since(r.record.born) + b.timeout()
 	}
 	change := Change{Ask: q, Call: r.callRecord(true), Forget: b.taken}
+	if !again && !b.asksAgain(q) {
+		change.Moments = []Moment{{Kind: KindAsked, Detail: methodsOf(q)}}
+	}
 	if r.record.hidden {
 		r.record.raised = max(r.record.raised, b.until+abandonAfter+hiddenRetain)
 		change.TTL = r.record.raised
@@ -462,6 +465,7 @@ func (b *mailbox) collect(ctx context.Context, q []Question, late bool) (answers
 	b.run.token.await(t)
 	if late {
 		b.expired(t, q)
+		b.run.trace.note(KindWithdrawn, "nobody answered in time")
 		b.run.status.say("nobody answered in time: " + clip(textOf(q[0])))
 	}
 	answers, how = answersIn(t, q)

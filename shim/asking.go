@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/codes"
@@ -182,4 +183,14 @@ func endQuestions(spans []trace.Span, how []string) {
 		}
 		span.End()
 	}
+}
+
+// methodsOf are the methods of questions, each once.
+func methodsOf(q []Question) string {
+	var methods []string
+	for i := range q {
+		methods = append(methods, q[i].Method)
+	}
+	slices.Sort(methods)
+	return strings.Join(slices.Compact(methods), " ")
 }

@@ -88,7 +88,7 @@ func answerOf(a Answered, err error) string {
 // cancelUntold cancels a task that nobody was told of. A record that this replica does
 // not run, though it lives, would stay working for ever. token is what Shim.bring has returned.
 func (s *Shim) cancelUntold(id ID, message string, retain time.Duration, token string) {
-	change := Change{Op: s.op(), To: Cancelled, StatusMessage: &message, Retain: retain, Token: token}
+	change := Change{Op: s.op(), To: Cancelled, StatusMessage: &message, Retain: retain, Token: token, Moments: []Moment{{Kind: KindCancelled, Detail: message}}}
 	_, err := retry(s.life.writes, func(ctx context.Context) (Task, error) { return s.store.Apply(ctx, id, nil, change) })
 	if err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrFinal) {
 		s.log.Warn("a task that nobody was told of may remain", "task_id", id, "err", err)

@@ -61,7 +61,7 @@ func (c *caller) queue() error {
 func (c *caller) taskFirst(ctx context.Context) (Answered, error) {
 	r := c.run
 	if r.ticket.queued() {
-		r.status.message = "queued"
+		r.status.message = messageQueued
 	}
 	r.firm = r.call.Demand || r.policy.Tasks == Required
 	t, err := r.creation.ensure(true)

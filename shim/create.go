@@ -198,13 +198,19 @@ func (c *creation) store(t Task, begin []Batch) (Task, error) {
 	}
 	root := r.trace.start(&t, c.maybe)
 	defer root.End()
+	timeline := r.trace.moments()
+	if t.Visible {
+		timeline = append(timeline, Moment{Kind: KindMade, Detail: string(r.s.replica)})
+	}
 	r.s.runs.expect(t.ID)
 	r.inbox.done(0, r.s.recovery.epoch.Load())
 	stored, err := within(r.base, r.s, func(ctx context.Context) (Task, error) {
 		if err := r.s.heart.alive(ctx); err != nil {
 			return Task{}, err
 		}
-		created, err := r.s.store.Create(ctx, t, begin...)
+		draft := t
+		draft.Timeline = timeline
+		created, err := r.s.store.Create(ctx, draft, begin...)
 		if errors.Is(err, ErrUnavailable) && r.firmly() {
 			err = fmt.Errorf("%w: %w", ErrUnconfirmed, err)
 		}
@@ -240,7 +246,7 @@ func (c *creation) show() (Task, error) {
 	r := c.run
 	id, lease := r.record.id, r.record.lease
 	retain := retainFor(r.call, r.policy)
-	change := Change{Op: r.s.op(), Visible: true, TTL: time.Since(r.record.born) + retain, Retain: retain}
+	change := Change{Op: r.s.op(), Visible: true, TTL: time.Since(r.record.born) + retain, Retain: retain, Moments: []Moment{{Kind: KindMade}}}
 	r.mu.Unlock()
 	t, err := r.s.change(r.base, id, &lease, change)
 	if err != nil {

@@ -76,7 +76,7 @@ func (s *Shim) handIn(ctx context.Context, t Task, answers map[string]json.RawMe
 	if err != nil || len(wanted) == 0 {
 		return t, err
 	}
-	change := Change{Claim: slices.Sorted(maps.Keys(wanted)), ClaimBy: s.op(), Answer: wanted, Token: s.bring(ctx, t)}
+	change := Change{Claim: slices.Sorted(maps.Keys(wanted)), ClaimBy: s.op(), Answer: wanted, Token: s.bring(ctx, t), Moments: []Moment{{Kind: KindAnswered}}}
 	after, err := within(ctx, s, func(ctx context.Context) (Task, error) {
 		return retry(ctx, func(ctx context.Context) (Task, error) { return s.store.Apply(ctx, t.ID, nil, change) })
 	})
@@ -267,7 +267,7 @@ func (w *waiter) becomeTask(ctx context.Context) (a Answered, err error, done bo
 		t, err = w.run.creation.ensure(true)
 	} else {
 		retain := retainFor(w.call, w.policy)
-		change := Change{Op: w.s.op(), Visible: true, TTL: w.task.TTL + retain, Retain: retain}
+		change := Change{Op: w.s.op(), Visible: true, TTL: w.task.TTL + retain, Retain: retain, Moments: []Moment{{Kind: KindMade}}}
 		t, err = w.s.change(ctx, w.task.ID, nil, change)
 		if err == nil {
 			w.s.outcomes.hold(ending{made: t, end: change})

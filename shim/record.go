@@ -73,7 +73,7 @@ func (rec *record) apply(ctx context.Context, change func() Change) (Task, error
 	defer func() { <-rec.writing }()
 	rec.order++
 	c := change()
-	c.Order = rec.order
+	c.Order, c.Moments = rec.order, append(rec.run.trace.moments(), c.Moments...)
 	var lease Lease
 	t, err := retry(ctx, func(ctx context.Context) (Task, error) {
 		for lease = rec.currentLease(); ; lease = rec.currentLease() {
@@ -161,7 +161,7 @@ func (r *run) shown(t Task) {
 	rec.raised = t.TTL
 	rec.keepTTL(t.Retain)
 	work.Signal(r.caller.news)
-	r.trace.tell(slog.LevelInfo, "a task was made", "event", eventMade)
+	r.trace.tell(slog.LevelInfo, "a task was made", "event", KindMade.event())
 }
 
 // leastRaise is the least that is left of a TTL after it was raised: a task that

@@ -104,7 +104,7 @@ func (rv *recovery) begin(t Task) {
 
 // start has an adopted task run. What others did to it before it had a run is read.
 func (rv *recovery) start(r *run, t Task) {
-	r.trace.tell(slog.LevelInfo, "took over a task", "attempt", t.Lease.Adoption+1, "from", string(t.From), "event", eventAdopted)
+	r.trace.tell(slog.LevelInfo, "took over a task", "attempt", t.Lease.Adoption+1, "from", string(t.From), "event", KindAdopted.event())
 	r.meter.adopted = true
 	r.srv.metrics.Adopted(r.ctx)
 	r.inbox.review(0)
@@ -206,7 +206,8 @@ func (r *run) recover(t Task) (Reply, error) {
 	}
 	if r.srv.Upstream.Resumable(t.Checkpoint) {
 		r.trace.kind(semconv.AttemptResume)
-		r.trace.tell(slog.LevelInfo, "the call of a task is resumed", "event", eventResumed)
+		r.trace.tell(slog.LevelInfo, "the call of a task is resumed", "event", KindResumed.event())
+		r.trace.note(KindResumed, "")
 	}
 	r.meter.recovers(semconv.RecoveryResumed)
 	reply, err := r.srv.Upstream.Resume(r.ctx, r.request(nil), t.Checkpoint, r)
@@ -236,7 +237,8 @@ func (r *run) runAgain() (Reply, error) {
 	runs := r.runs
 	r.mu.Unlock()
 	r.trace.kind(semconv.AttemptRetry)
-	r.trace.tell(slog.LevelInfo, "the call of a task is sent again", "runs", runs, "event", eventRetried)
+	r.trace.tell(slog.LevelInfo, "the call of a task is sent again", "runs", runs, "event", KindRetried.event())
+	r.trace.note(KindRetried, "")
 	r.status.say("started again after its replica was lost")
 	if err := r.record.persist(r.ctx, func() Change { return Change{Call: r.callRecord(true), Durable: true} }); err != nil {
 		return Reply{}, err
@@ -253,7 +255,7 @@ func (r *run) sendAnew(how string) (Reply, error) {
 	}
 	r.meter.recovers(how)
 	r.mu.Lock()
-	r.trace.told.sent, r.trace.told.saidSent = time.Time{}, false
+	r.trace.told = told{heard: r.trace.told.heard, progress: r.trace.told.progress}
 	r.mu.Unlock()
 	var err error
 	if r.ticket, err = r.srv.reserve(r.call.Request.Name, r.policy, true); err != nil {

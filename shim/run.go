@@ -153,7 +153,8 @@ func (r *run) exec() {
 
 func (r *run) queueAndSend() (Reply, error) {
 	if r.ticket.queued() {
-		r.status.say("queued")
+		r.status.say(messageQueued)
+		r.trace.note(KindQueued, "")
 		r.setQueuing(true)
 		r.confirmUnsent()
 		err := r.queue(r.ctx)
@@ -260,7 +261,7 @@ func (r *run) blocks() bool {
 // the task.
 func (r *run) Progress(p Progress) {
 	if heard := r.progress(p); heard > 0 {
-		r.trace.tell(slog.LevelDebug, "a task makes progress", "notifications", heard, "event", eventProgress)
+		r.trace.tell(slog.LevelDebug, "a task makes progress", "notifications", heard, "event", KindProgress.event())
 	}
 }
 

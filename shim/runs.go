@@ -1,6 +1,10 @@
 package shim
 
-import "sync"
+import (
+	"maps"
+	"slices"
+	"sync"
+)
 
 // runs are the tasks that this replica runs, or is about to run. The Shim owns it; mu
 // guards it.
@@ -81,6 +85,13 @@ func (rs *runs) known(id ID) bool {
 	defer rs.mu.Unlock()
 	_, coming := rs.coming[id]
 	return rs.byID[id] != nil || coming
+}
+
+// all are all runs that have a record.
+func (rs *runs) all() []*run {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	return slices.Collect(maps.Values(rs.byID))
 }
 
 // inPart are the runs whose tasks are in a part.

@@ -26,6 +26,12 @@ func (r *run) settle() {
 	r.pieces.halt()
 	c, ok := r.outcome()
 	how := r.trace.finished(c, ok)
+	if ok {
+		c.Moments = []Moment{{Kind: KindEnded, Detail: how.outcome}}
+		if c.Outcome != nil {
+			c.Outcome.Unknown = how.outcome == semconv.OutcomeUnknown
+		}
+	}
 	defer func() { r.trace.end(how) }()
 	if !ok {
 		switch {
@@ -232,6 +238,7 @@ func (r *run) handOver() {
 		change.Call = r.callRecord(false)
 		r.mu.Unlock()
 	}
+	change.Moments = []Moment{{Kind: KindLeft, Detail: string(r.s.replica)}}
 	err := r.persistLast(&change)
 	if err != nil && !errors.Is(err, ErrLeaseLost) && !errors.Is(err, ErrFinal) {
 		r.trace.tell(slog.LevelWarn, "a call is handed over with what was known of it before", "err", err)

@@ -52,6 +52,13 @@ func (s *slots) release() {
 	s.serve()
 }
 
+// inFlight is how many have a slot.
+func (s *slots) inFlight() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.held
+}
+
 // length is how many wait.
 func (s *slots) length() int {
 	s.mu.Lock()

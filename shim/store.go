@@ -46,6 +46,9 @@ const (
 	WithOutcome
 	// WithRun is a Summary with Call and Checkpoint.
 	WithRun
+	// WithTimeline is a Summary with Timeline, and WithAll has Call and Outcome as well.
+	WithTimeline
+	WithAll
 )
 
 // Change is one atomic step of a task. Fields that are zero change nothing. It
@@ -114,6 +117,8 @@ type Change struct {
 	// task, where it keeps those safer than the rest (design.md 0.20). It is what a
 	// call waits for that must not be taken for unsent any more.
 	Durable bool
+	// Moments are added to the timeline of the task. They are no change by themselves: no watcher hears of them.
+	Moments []Moment
 	// Token goes to the runner with the Event of this change, and is stored nowhere, but for Task.TokenAt: the
 	// sealed token of the request that makes it. Without a lease only.
 	Token string

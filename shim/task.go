@@ -144,7 +144,22 @@ type Outcome struct {
 	IsError bool
 	// Error is the JSON-RPC error object {code, message, data?}, as JSON.
 	Error json.RawMessage
+	// Unknown goes with an Error of the gateway after which the server may have done the work.
+	Unknown bool
 }
+
+// Moment is one thing that happened to a call or a task.
+type Moment struct {
+	Kind Kind
+	// At is when, by the store's clock, where it is read. Where it is written, that is by Ago before the write.
+	At  time.Time
+	Ago time.Duration
+	// Detail is a short text of one line: names and ids, and nothing of what was asked, answered or said.
+	Detail string
+}
+
+// Timelines keep MostMoments moments. Where there are more, those after the first are left out.
+const MostMoments = 64
 
 // Question is a request of the upstream for the client's user, model or roots:
 // elicitation/create, sampling/createMessage or roots/list. Once it is not
@@ -235,6 +250,11 @@ type Task struct {
 	ToolError bool
 	// OutcomeSize is the length of the outcome in bytes, also where that is not read.
 	OutcomeSize int64
+	// Unknown is that of the outcome, also where that is not read.
+	Unknown bool
+	// Timeline is what happened to the task, oldest first. It is only filled in by Get with WithTimeline or WithAll, and for
+	// Create.
+	Timeline []Moment
 	// Outcome is only filled in by Get with WithOutcome.
 	Outcome *Outcome
 }

@@ -62,7 +62,8 @@ type runTrace struct {
 	// If nobody records spans, it is that of the caller, who may want the server to know.
 	above trace.SpanContext
 	span  trace.Span // of the attempt
-	told  told       // run.mu guards it
+	told  told       // run.mu guards it, and noted
+	noted []noted    // what the timeline does not have yet
 }
 
 // start begins the trace of a task that is about to be stored, whose root is linked to
@@ -109,7 +110,7 @@ func (w *runTrace) begin(t Task) {
 func (w *runTrace) adopt(t Task) {
 	o := &w.run.s.observer
 	w.above, w.span = contextOf(t), noop.Span{}
-	w.told.saidSent = true // unless it is sent anew
+	w.told.saidSent, w.told.notedSent = true, true // unless it is sent anew
 	if o.dark {
 		return
 	}
@@ -303,20 +304,57 @@ func labelOf(err error) string {
 // the task: a span of it comes at its end only. Records have ids and names and how things
 // ended, and never what was asked, answered or said.
 
-// The events of a task.
+// Kind says what happened to a task: the same in its timeline as in the log.
+type Kind string
+
+// The kinds. The timeline has no progress: the status message has that.
 const (
-	eventMade      = "taskgate.task.made"
-	eventSent      = "taskgate.task.sent"
-	eventProgress  = "taskgate.task.progress"
-	eventAsked     = "taskgate.task.asked"
-	eventAnswered  = "taskgate.task.answered"
-	eventCancelled = "taskgate.task.cancelled"
-	eventAdopted   = "taskgate.task.adopted"
-	eventResumed   = "taskgate.task.resumed"
-	eventRetried   = "taskgate.task.retried"
-	eventLeft      = "taskgate.task.left"
-	eventEnded     = "taskgate.task.ended"
+	KindMade      Kind = "made"
+	KindQueued    Kind = "queued"
+	KindSent      Kind = "sent"
+	KindProgress  Kind = "progress"
+	KindAsked     Kind = "asked"
+	KindAnswered  Kind = "answered"
+	KindWithdrawn Kind = "withdrawn" // nobody has answered in time
+	KindCancelled Kind = "cancelled"
+	KindAdopted   Kind = "adopted"
+	KindResumed   Kind = "resumed"
+	KindRetried   Kind = "retried"
+	KindLeft      Kind = "left"
+	KindEnded     Kind = "ended"
 )
+
+// event is the name of the event in the log.
+func (k Kind) event() string { return "taskgate.task." + string(k) }
+
+// noted is a moment that is on its way into the record.
+type noted struct {
+	kind   Kind
+	at     time.Time
+	detail string
+}
+
+// note has the timeline tell of something, with the next change of the record.
+func (w *runTrace) note(kind Kind, detail string) {
+	w.run.mu.Lock()
+	defer w.run.mu.Unlock()
+	w.noted = append(w.noted, noted{kind, time.Now(), detail})
+}
+
+// moments takes what was noted. Where the call was sent since, that is noted with it.
+func (w *runTrace) moments() (all []Moment) {
+	w.run.mu.Lock()
+	defer w.run.mu.Unlock()
+	if at := w.told.sent; !at.IsZero() && !w.told.notedSent {
+		w.told.notedSent = true
+		w.noted = append(w.noted, noted{KindSent, at, string(w.run.s.replica)})
+	}
+	for _, n := range w.noted {
+		all = append(all, Moment{Kind: n.kind, Ago: time.Since(n.at), Detail: n.detail})
+	}
+	w.noted = nil
+	return all
+}
 
 // progressEvery is the least time between two records of progress of one task.
 const progressEvery = 10 * time.Second
@@ -325,8 +363,10 @@ const progressEvery = 10 * time.Second
 type told struct {
 	sent     time.Time // when the call went to the server; zero before
 	saidSent bool
-	heard    int       // progress notifications since there is a record
-	progress time.Time // of the last record of progress
+	// notedSent says that the timeline has it.
+	notedSent bool
+	heard     int       // progress notifications since there is a record
+	progress  time.Time // of the last record of progress
 }
 
 // in is a context with the trace of a task.
@@ -379,7 +419,7 @@ func (w *runTrace) tellAt(at time.Time, level slog.Level, message string, more .
 
 // made tells that a task was made of the call, which may have been sent before.
 func (w *runTrace) made() {
-	w.tell(slog.LevelInfo, "a task was made", "event", eventMade)
+	w.tell(slog.LevelInfo, "a task was made", "event", KindMade.event())
 	w.sent()
 }
 
@@ -391,7 +431,7 @@ func (w *runTrace) sent() {
 	w.told.saidSent = w.told.saidSent || due
 	w.run.mu.Unlock()
 	if due {
-		w.tellAt(at, slog.LevelDebug, "the call of a task is sent", "event", eventSent)
+		w.tellAt(at, slog.LevelDebug, "the call of a task is sent", "event", KindSent.event())
 	}
 }
 
@@ -412,11 +452,11 @@ func (w *runTrace) hears() (heard int) {
 
 // tellEnd tells how the attempt ended.
 func (w *runTrace) tellEnd(f finish) {
-	level, event, message := slog.LevelInfo, eventEnded, "a task has ended"
+	level, event, message := slog.LevelInfo, KindEnded.event(), "a task has ended"
 	more := []any{"status", string(f.status), "outcome", f.outcome}
 	switch {
 	case f.outcome == semconv.OutcomeLeft:
-		event, message = eventLeft, "a task is left to another replica"
+		event, message = KindLeft.event(), "a task is left to another replica"
 	case w.run.err != nil && f.outcome != semconv.OutcomeCancelled:
 		level, message = slog.LevelWarn, "the call of a task failed"
 	case w.run.hidden():

@@ -5,13 +5,14 @@
 --       6 the old runner's inbox  7 ' statuses of a task that has not ended '
 --       8 '1' if the upstream does not matter  9 the time in ms from which on it is too
 --       late: the old runner may be back
---       then lists: upstreams, fields to read back
+--       then lists: upstreams, fields to read back, moments (kind, age in ms, detail)
 -- reply ok with the task, none (nothing left to adopt), skip (another upstream, or late)
 local id, old, new, op = next_arg(), next_arg(), next_arg(), next_arg()
 local events, inbox, open, any = next_arg(), next_arg(), next_arg(), next_arg()
 local deadline = tonumber(next_arg())
 local upstreams = list()
 local fields = list()
+local moments = list()
 
 local was = redis.call('HMGET', KEYS[1], 'status', 'lease', 'upstream', 'adoptop')
 if was[1] and was[4] == op and holder(was[2]) == new then return reply('ok', fields) end
@@ -26,7 +27,8 @@ local time = now()
 if any ~= '1' or time >= deadline then return { 'skip' } end
 
 local adoption = tonumber(string.match(was[2], '#(%d+)$')) + 1
-redis.call('HSET', KEYS[1], 'lease', new .. '#' .. int(adoption), 'adoptop', op, 'updated', int(time))
+redis.call('HSET', KEYS[1], 'lease', new .. '#' .. int(adoption), 'adoptop', op, 'updated', int(time),
+  'events', note(redis.call('HGET', KEYS[1], 'events') or '', moments, time))
 redis.call('HDEL', KEYS[1], 'order')
 redis.call('ZREM', KEYS[2], id)
 redis.call('ZADD', KEYS[3], 0, id)

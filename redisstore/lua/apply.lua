@@ -10,7 +10,8 @@
 --       17 who claims  18 batches before the tail
 --       19 order of what the runner says, or ''  20 ' a token for the inbox', or ''
 --       then lists: fields (name, value), ask (key, method, params, claim),
---       withdraw, claim, answer (key, answer), take, forget, contents
+--       withdraw, claim, answer (key, answer), take, forget, moments (kind, age in ms,
+--       detail), contents
 -- reply ok | renew | again | final with the task, none, lost, gap, moved with the runner
 local id, runner, lease, op = next_arg(), next_arg(), next_arg(), next_arg()
 local events, inbox, slack, open = next_arg(), next_arg(), next_arg(), next_arg()
@@ -21,6 +22,7 @@ local order, token = next_arg(), next_arg()
 local set = list()
 local ask, withdraw, claim = list(), list(), list()
 local answer, take, forget = list(), list(), list()
+local moments = list()
 local contents = list()
 
 local was = redis.call('HMGET', KEYS[1], 'status', 'lease', 'lastop', 'visible', 'created', 'ttl',
@@ -100,6 +102,9 @@ if changed then
 end
 if op ~= '' then put('lastop', op) end
 if order ~= '' and #set > 0 then put('order', order) end
+if #moments > 0 then
+  set[#set + 1], set[#set + 2] = 'events', note(redis.call('HGET', KEYS[1], 'events') or '', moments, time)
+end
 if #set > 0 then redis.call('HSET', KEYS[1], unpack(set)) end
 if final == '1' then
   redis.call('ZREM', KEYS[3], id)

@@ -48,6 +48,22 @@ local function reply(code, fields)
   return r
 end
 
+-- note adds moments, each a kind, how many ms ago it was and a detail, to those of a task: one
+-- line each, with the time in ms in place of the age. A moment that was noted last is a repeat.
+-- There are at most 64: those after the first go.
+local function note(before, moments, time)
+  for i = 1, #moments, 3 do
+    local kind, detail = moments[i], moments[i + 2]
+    local last, same = string.match(before, '(%S+) %d+ ([^\n]*)\n$')
+    if last ~= kind or same ~= detail then
+      before = before .. kind .. ' ' .. int(time - tonumber(moments[i + 1])) .. ' ' .. detail .. '\n'
+    end
+  end
+  local _, n = string.gsub(before, '\n', '\n')
+  for i = 65, n do before = string.gsub(before, '^([^\n]*\n)[^\n]*\n', '%1', 1) end
+  return before
+end
+
 -- stored says how many of n pieces that belong at a position are there already,
 -- or nil where pieces before them are missing.
 local function stored(have, at, n)

@@ -1,0 +1,194 @@
+package redisstore
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"taskgate/internal/work"
+	"taskgate/shim"
+)
+
+// Overview is the shim.Overview of a Store.
+type Overview struct{ *Store }
+
+var _ shim.Overview = Overview{}
+
+// Overview returns what the Store can do for operators.
+func (s *Store) Overview() Overview { return Overview{s} }
+
+// beating are the replicas that have a heartbeat, those that are gone included.
+func (s Overview) beating(ctx context.Context) (all []shim.Replica, err error) {
+	names, err := s.client.HKeys(ctx, s.keys.replicas()).Result()
+	for _, n := range names {
+		all = append(all, shim.Replica(n))
+	}
+	return all, err
+}
+
+// Report implements shim.Overview. It goes the way of heartbeats, which is not recorded in a folder.
+func (s Overview) Report(ctx context.Context, r shim.Replica, about []byte, keep time.Duration) error {
+	return s.do(ctx, "report", func(ctx context.Context) error {
+		return s.beats.Set(ctx, s.keys.about(r), about, keep).Err()
+	})
+}
+
+// Replicas implements shim.Overview.
+func (s Overview) Replicas(ctx context.Context) (all []shim.Standing, err error) {
+	err = s.do(ctx, "replicas", func(ctx context.Context) error {
+		p := s.client.Pipeline()
+		clock, beats := p.Time(ctx), p.HGetAll(ctx, s.keys.replicas())
+		if _, err := p.Exec(ctx); err != nil {
+			return err
+		}
+		all = nil
+		for name, entry := range beats.Val() {
+			until, _ := strconv.ParseInt(strings.Fields(entry + " 0")[0], 10, 64)
+			_, written := parseBeat(entry)
+			all = append(all, shim.Standing{
+				Replica: shim.Replica(name), Alive: until > clock.Val().UnixMilli(), Seen: time.UnixMilli(written).UTC(),
+			})
+		}
+		slices.SortFunc(all, func(a, b shim.Standing) int { return cmp.Compare(a.Replica, b.Replica) })
+		return s.describe(ctx, all)
+	})
+	return all, err
+}
+
+// describe adds what replicas say of themselves, and how much they run.
+func (s Overview) describe(ctx context.Context, all []shim.Standing) error {
+	p := s.client.Pipeline()
+	abouts := make([]*redis.StringCmd, len(all))
+	running := make([][len(shards)]*redis.IntCmd, len(all))
+	for i, one := range all {
+		abouts[i] = p.Get(ctx, s.keys.about(one.Replica))
+		for j, tag := range shards {
+			running[i][j] = p.ZCard(ctx, s.keys.run(tag, one.Replica))
+		}
+	}
+	if _, err := p.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+		return err
+	}
+	for i := range all {
+		if about, err := abouts[i].Bytes(); err == nil {
+			all[i].About = about
+		}
+		for _, n := range running[i] {
+			all[i].Running += int(n.Val())
+		}
+	}
+	return nil
+}
+
+// Note implements shim.Overview.
+func (s Overview) Note(ctx context.Context, r shim.Replica, minute time.Time, note []byte, keep time.Duration) error {
+	key := s.keys.minute(minute.Unix() / 60)
+	return s.do(ctx, "note", func(ctx context.Context) error {
+		p := s.beats.Pipeline()
+		p.HSet(ctx, key, string(r), note)
+		p.PExpire(ctx, key, keep)
+		_, err := p.Exec(ctx)
+		return err
+	})
+}
+
+// Notes implements shim.Overview.
+func (s Overview) Notes(ctx context.Context, minutes []time.Time) (all [][][]byte, err error) {
+	err = s.do(ctx, "notes", func(ctx context.Context) error {
+		p := s.client.Pipeline()
+		cmds := make([]*redis.StringSliceCmd, len(minutes))
+		for i, m := range minutes {
+			cmds[i] = p.HVals(ctx, s.keys.minute(m.Unix()/60))
+		}
+		if _, err := p.Exec(ctx); err != nil {
+			return err
+		}
+		all = make([][][]byte, len(minutes))
+		for i, cmd := range cmds {
+			for _, note := range cmd.Val() {
+				all[i] = append(all[i], []byte(note))
+			}
+		}
+		return nil
+	})
+	return all, err
+}
+
+// Changes implements shim.Overview. The events of tasks are there for those who wait for one; a pattern has all of
+// them come here, for as long as somebody looks.
+func (s Overview) Changes(ctx context.Context, changed func()) error {
+	ps := s.client.PSubscribe(ctx, s.keys.prefix+":{??}:ev:*", s.keys.goodbyes())
+	defer ps.Close()
+	defer context.AfterFunc(ctx, func() { _ = ps.Close() })() // Receive does not hear of the end of ctx
+	for ctx.Err() == nil {
+		_, err := ps.Receive(ctx)
+		if errors.Is(err, redis.ErrClosed) {
+			break
+		}
+		if err != nil { // it connects again by itself
+			_ = work.Pause(ctx, time.Second)
+		}
+		changed()
+	}
+	return context.Cause(ctx)
+}
+
+// sweepAll is how many entries of a shard Sweep looks at at once.
+const sweepAll = 1000
+
+// Sweep implements shim.Overview. It goes through one of the sets of all tasks, and on to the next while most of what it
+// finds is gone: so there is about as much in them as there are tasks, however many come and go.
+func (s Overview) Sweep(ctx context.Context) error {
+	first := rand.N(len(shards))
+	for i := range shards {
+		seen, gone, err := s.sweepShard(ctx, shards[(first+i)%len(shards)])
+		if err != nil || 2*gone <= seen {
+			return err
+		}
+	}
+	return nil
+}
+
+// sweepShard removes from the tasks of a shard what has expired. An id is never used again, but for a task that the
+// store had lost: if that is written again just now, operators may not find it until it runs again.
+func (s Overview) sweepShard(ctx context.Context, tag string) (seen, gone int, err error) {
+	key := s.keys.all(tag)
+	for at := int64(0); ; at += sweepAll {
+		var ids []string
+		var old []any
+		err := s.do(ctx, "sweep", func(ctx context.Context) (err error) {
+			if ids, err = s.client.ZRange(ctx, key, at, at+sweepAll-1).Result(); err != nil || len(ids) == 0 {
+				return err
+			}
+			p := s.client.Pipeline()
+			there := make([]*redis.IntCmd, len(ids))
+			for i, id := range ids {
+				there[i] = p.Exists(ctx, s.keys.task(shim.ID(id)))
+			}
+			if _, err = p.Exec(ctx); err != nil {
+				return err
+			}
+			old = nil
+			for i, id := range ids {
+				if there[i].Val() == 0 {
+					old = append(old, id)
+				}
+			}
+			if len(old) > 0 {
+				err = s.client.ZRem(ctx, key, old...).Err()
+			}
+			return err
+		})
+		seen, gone = seen+len(ids), gone+len(old)
+		if at -= int64(len(old)); err != nil || len(ids) < sweepAll {
+			return seen, gone, err
+		}
+	}
+}

@@ -1,0 +1,315 @@
+package redisstore
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"taskgate/shim"
+)
+
+// Search looks through sorted sets of tasks by creation, a page at a time, and reads the records of a page with one
+// round trip. Which sets those are follows from what is searched for: the lists of one owner, the list of unknown
+// outcomes, what replicas run, or all tasks, in 256 shards.
+
+const (
+	// searchTime bounds one Search, and searchStep how many records it reads at once.
+	searchTime = 400 * time.Millisecond
+	searchStep = 2000
+	// leastRead is how many entries are read of a set at least.
+	leastRead = 8
+)
+
+// search is one Search.
+type search struct {
+	s    Overview
+	q    shim.Query
+	keys []string
+	unit int64   // how many of the sets' scores are in a ms
+	held []entry // in place of keys: what replicas run, in order
+}
+
+// Search implements shim.Overview.
+func (s Overview) Search(ctx context.Context, q shim.Query) (page []shim.Task, next string, err error) {
+	at, err := parseCursor(q.Cursor)
+	if err != nil {
+		return nil, "", err
+	}
+	err = s.do(ctx, "search", func(ctx context.Context) error {
+		f := search{s: s, q: q, unit: 1}
+		if err := f.prepare(ctx); err != nil {
+			return err
+		}
+		from := at
+		if q.Cursor == "" {
+			from = f.begin()
+		}
+		page, next, err = f.run(ctx, from)
+		return err
+	})
+	return page, next, err
+}
+
+// prepare chooses the sets.
+func (f *search) prepare(ctx context.Context) error {
+	running := len(f.q.Statuses) > 0 && !slices.ContainsFunc(f.q.Statuses, shim.Status.Final)
+	switch {
+	case f.q.Replica != "":
+		return f.hold(ctx, []shim.Replica{f.q.Replica})
+	case running:
+		replicas, err := f.s.beating(ctx)
+		if err != nil {
+			return err
+		}
+		return f.hold(ctx, replicas)
+	case f.q.Unknown:
+		f.keys, f.unit = []string{f.s.keys.unknown()}, 1000
+	case len(f.q.Lists) > 0:
+		f.unit = 1000
+		for _, l := range f.q.Lists {
+			f.keys = append(f.keys, f.s.keys.list(l))
+		}
+	default:
+		for _, tag := range shards {
+			n := min(len(f.q.Prefix), len(tag))
+			if tag[:n] == f.q.Prefix[:n] {
+				f.keys = append(f.keys, f.s.keys.all(tag))
+			}
+		}
+	}
+	return nil
+}
+
+// hold reads what replicas run, with when it was made.
+func (f *search) hold(ctx context.Context, replicas []shim.Replica) error {
+	for _, r := range replicas {
+		for part := range shim.Parts {
+			held, err := f.s.held(ctx, r, part)
+			if err != nil {
+				return err
+			}
+			for _, h := range held {
+				if strings.HasPrefix(string(h.ID), f.q.Prefix) {
+					f.held = append(f.held, entry{id: h.ID})
+				}
+			}
+		}
+	}
+	for some := range slices.Chunk(f.held, searchStep) {
+		p := f.s.client.Pipeline()
+		made := make([]*redis.StringCmd, len(some))
+		for i := range some {
+			made[i] = p.HGet(ctx, f.s.keys.task(some[i].id), fieldCreated)
+		}
+		if _, err := p.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) && !hasPrefix(err, wrongType) {
+			return err
+		}
+		for i := range some { // one that has ended meanwhile is left out when it is read
+			some[i].created, _ = strconv.ParseInt(made[i].Val(), 10, 64)
+		}
+	}
+	slices.SortFunc(f.held, f.order)
+	return nil
+}
+
+// order compares two entries by the order that is wanted.
+func (f *search) order(a, b entry) int {
+	n := cmp.Or(cmp.Compare(a.created, b.created), cmp.Compare(a.id, b.id))
+	if f.q.Oldest {
+		return n
+	}
+	return -n
+}
+
+// bounds are the least and the greatest score that the query lets through.
+func (f *search) bounds() (least, most int64) {
+	least, most = 0, 1<<53 // what a score can hold exactly
+	if !f.q.After.IsZero() {
+		least = f.q.After.UnixMilli() * f.unit
+	}
+	if !f.q.Before.IsZero() {
+		most = f.q.Before.UnixMilli() * f.unit
+	}
+	return least, most
+}
+
+// begin is a place before the first entry.
+func (f *search) begin() entry {
+	least, most := f.bounds()
+	if f.q.Oldest {
+		return entry{created: least - 1}
+	}
+	return entry{created: most + 1}
+}
+
+// run looks from a place on until the page is full, nothing is left, or it has taken too long.
+func (f *search) run(ctx context.Context, at entry) (page []shim.Task, next string, err error) {
+	over := time.Now().Add(searchTime)
+	for step := max(f.q.Limit, leastRead); ; step = min(4*step, searchStep) {
+		entries, more, err := f.entries(ctx, at, step)
+		if err != nil {
+			return nil, "", err
+		}
+		tasks, err := f.read(ctx, entries)
+		if err != nil {
+			return nil, "", err
+		}
+		for i, e := range entries {
+			at = e
+			if t := tasks[i]; t != nil && f.fits(t) {
+				page = append(page, *t)
+			}
+			if len(page) == f.q.Limit {
+				more = more || i < len(entries)-1
+				break
+			}
+		}
+		switch {
+		case !more:
+			return page, "", nil
+		case len(page) == f.q.Limit, time.Now().After(over):
+			return page, at.cursor(), nil
+		}
+	}
+}
+
+// entries returns about n entries behind a place, in order, and whether there are more.
+func (f *search) entries(ctx context.Context, at entry, n int) (found []entry, more bool, err error) {
+	if f.keys == nil {
+		least, most := f.bounds()
+		for _, e := range f.held {
+			if f.order(e, at) <= 0 || e.created < least || e.created > most {
+				continue
+			}
+			if len(found) == n {
+				return found, true, nil
+			}
+			found = append(found, e)
+		}
+		return found, false, nil
+	}
+	parts := make([]part, len(f.keys))
+	for i, key := range f.keys {
+		parts[i] = part{key: key}
+	}
+	if err := f.fill(ctx, parts, at, max(leastRead, 4*n/len(f.keys))); err != nil {
+		return nil, false, err
+	}
+	// What comes behind the last entry of a set that has more may not be next.
+	var end *entry
+	for i := range parts {
+		p := &parts[i]
+		if last := len(p.found) - 1; p.more && (end == nil || f.order(p.found[last], *end) < 0) {
+			end = &p.found[last]
+		}
+		found = append(found, p.found...)
+	}
+	slices.SortFunc(found, f.order)
+	if end != nil {
+		found = found[:1+slices.IndexFunc(found, func(e entry) bool { return e == *end })]
+	}
+	if len(found) > n {
+		return found[:n], true, nil
+	}
+	return found, end != nil, nil
+}
+
+// part is what was read of one set: entries behind a place, in order.
+type part struct {
+	key    string
+	offset int
+	found  []entry
+	more   bool
+}
+
+// fill reads up to n entries of each set, with one round trip. Entries of the very time of the place are read again
+// and left out; a set that has no others among n is read on.
+func (f *search) fill(ctx context.Context, parts []part, at entry, n int) error {
+	least, most := f.bounds()
+	if f.q.Oldest {
+		least = max(least, at.created)
+	} else {
+		most = min(most, at.created)
+	}
+	pending := make([]*part, len(parts))
+	for i := range parts {
+		pending[i] = &parts[i]
+	}
+	for len(pending) > 0 {
+		p := f.s.client.Pipeline()
+		cmds := make([]*redis.ZSliceCmd, len(pending))
+		for i, one := range pending {
+			cmds[i] = p.ZRangeArgsWithScores(ctx, redis.ZRangeArgs{
+				Key: one.key, ByScore: true, Rev: !f.q.Oldest, Start: least, Stop: most, Offset: int64(one.offset), Count: int64(n),
+			})
+		}
+		if _, err := p.Exec(ctx); err != nil {
+			return err
+		}
+		var again []*part
+		for i, one := range pending {
+			for _, z := range cmds[i].Val() {
+				id, _ := z.Member.(string)
+				if e := (entry{int64(z.Score), shim.ID(id)}); f.order(e, at) > 0 {
+					one.found = append(one.found, e)
+				}
+			}
+			one.more = len(cmds[i].Val()) == n
+			if one.more && len(one.found) == 0 {
+				one.offset += n
+				again = append(again, one)
+			}
+		}
+		pending = again
+	}
+	return nil
+}
+
+// read reads the tasks of entries; nil for one that is gone or cannot be read. What is
+// gone is Sweep's to forget.
+func (f *search) read(ctx context.Context, entries []entry) ([]*shim.Task, error) {
+	p := f.s.client.Pipeline()
+	cmds := make([]*redis.StringSliceCmd, len(entries))
+	for i, e := range entries {
+		cmds[i] = f.s.hmget(ctx, e.id, shim.Summary)
+		_ = p.Process(ctx, cmds[i])
+	}
+	if _, err := p.Exec(ctx); err != nil && !hasPrefix(err, wrongType) {
+		return nil, err
+	}
+	tasks := make([]*shim.Task, len(entries))
+	for i, e := range entries {
+		err := recordError(e.id, cmds[i].Err())
+		var t shim.Task
+		if err == nil {
+			t, err = decode(e.id, shim.Summary, cmds[i].Val())
+		}
+		switch {
+		case err == nil:
+			tasks[i] = &t
+		case errors.Is(err, shim.ErrNotFound), f.s.skip(ctx, err):
+		default:
+			return nil, err
+		}
+	}
+	return tasks, nil
+}
+
+// fits reports whether the query lets a task through.
+func (f *search) fits(t *shim.Task) bool {
+	q := f.q
+	tool := t.Tool
+	if tool == "" || q.Tool == t.Method {
+		tool = t.Method
+	}
+	return (q.Upstream == "" || q.Upstream == t.Upstream) && (q.Tool == "" || q.Tool == tool) &&
+		(len(q.Statuses) == 0 || slices.Contains(q.Statuses, t.Status)) && (q.Owner == nil || *q.Owner == t.Owner) &&
+		(q.Replica == "" || q.Replica == t.Lease.Replica && !t.Status.Final()) && strings.HasPrefix(string(t.ID), q.Prefix) &&
+		(!q.Unknown || t.Unknown) && (q.Before.IsZero() || t.CreatedAt.Before(q.Before)) && (q.After.IsZero() || !t.CreatedAt.Before(q.After))
+}

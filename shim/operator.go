@@ -1,0 +1,168 @@
+package shim
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"slices"
+	"time"
+)
+
+// Query says which calls and tasks an operator wants to see. Fields that are zero let all through.
+type Query struct {
+	Upstream string
+	Tool     string // or the method of what is no tools/call
+	Statuses []Status
+	Owner    *string
+	// Lists are the list keys of the Owner. Where there are some, tasks without a list key are not found.
+	Lists   []string
+	Replica Replica // runs them: none that has ended
+	Prefix  string  // of the id
+	// Before and After bound when they were made.
+	Before, After time.Time
+	Unknown       bool // those with an unknown outcome alone
+	Oldest        bool // first; else the newest
+	Limit         int
+	Cursor        string // of the page before, with the same Query; "" for the first one
+}
+
+// Standing is what a store knows of a replica.
+type Standing struct {
+	Replica Replica
+	Alive   bool
+	Seen    time.Time // its last heartbeat
+	Running int       // the calls that are its to run
+	About   []byte    // what it last said with Report; nil where that is over
+}
+
+// Overview is what a store can do for operators besides what a Store does. Nothing of it is needed for calls and
+// tasks. Every method may return ErrUnavailable.
+type Overview interface {
+	// Search returns a page, as summaries, by when they were made, with the cursor of the next ("" after the last).
+	// A cursor stays valid while tasks come and go. A page may be short, or empty, where much had to be looked through.
+	// Calls that have not become tasks are found as well. ErrCursor.
+	Search(ctx context.Context, q Query) ([]Task, string, error)
+	// Sweep forgets some of what Search has to look through and does not find any more.
+	Sweep(ctx context.Context) error
+	// Report says something about a replica to all of them, for a time.
+	Report(ctx context.Context, r Replica, about []byte, keep time.Duration) error
+	// Replicas are those that are alive, and those that are gone and not forgotten, by name.
+	Replicas(ctx context.Context) ([]Standing, error)
+	// Note keeps what a replica has to say of a minute, in place of what it has said before.
+	Note(ctx context.Context, r Replica, minute time.Time, note []byte, keep time.Duration) error
+	// Notes are those of all replicas about some minutes, in their order.
+	Notes(ctx context.Context, minutes []time.Time) ([][][]byte, error)
+	// Changes calls changed when some task has changed, or may have unnoticed, until ctx ends.
+	Changes(ctx context.Context, changed func()) error
+}
+
+// Operator sees and stops everybody's calls and tasks. It asks for no Principal: whoever has one has the right to
+// all of that, which is for its holder to check.
+type Operator struct {
+	s     *Shim
+	store Overview
+}
+
+// Operator returns the one of this replica. o is the Store of the Shim, or stands beside it.
+func (s *Shim) Operator(o Overview) *Operator { return &Operator{s: s, store: o} }
+
+// Search is that of the Overview. Where the query names an Owner, its tasks are looked for in the lists of the Owner.
+func (o *Operator) Search(ctx context.Context, q Query) (tasks []Task, next string, err error) {
+	if q.Owner != nil && *q.Owner != "" {
+		for name := range *o.s.servers.Load() {
+			if q.Upstream == "" || q.Upstream == name {
+				q.Lists = append(q.Lists, listKey(Principal{Subject: *q.Owner}, name))
+			}
+		}
+		slices.Sort(q.Lists)
+	}
+	tasks, err = within(ctx, o.s, func(ctx context.Context) (found []Task, err error) {
+		found, next, err = o.store.Search(ctx, q)
+		return found, err
+	})
+	return tasks, next, err
+}
+
+// Read returns a call or a task. ErrNotFound.
+func (o *Operator) Read(ctx context.Context, id ID, part Part) (Task, error) {
+	return o.s.read(ctx, id, part)
+}
+
+// messageStopped is the status message of a task that an operator cancelled.
+const messageStopped = "cancelled by an operator"
+
+// Cancel ends a call or a task as Cancelled, in the name of nobody: its server is told without a token of its owner. by is
+// who wants it, for the timeline. One that has ended is returned with ErrFinal. ErrNotFound.
+func (o *Operator) Cancel(ctx context.Context, id ID, by string) (Task, error) {
+	t, err := o.s.read(ctx, id, Summary)
+	switch {
+	case err != nil:
+		return Task{}, err
+	case t.Status.Final():
+		return t, ErrFinal
+	}
+	return o.s.stop(ctx, t, Change{Moments: []Moment{{Kind: KindCancelled, Detail: "operator " + by}}}, messageStopped, "an operator cancels a task")
+}
+
+// Arguments are those of the call of a task that was read WithAll, as long as they are kept.
+func Arguments(t Task) json.RawMessage {
+	var rec callRecord
+	if json.Unmarshal(t.Call, &rec) != nil {
+		return nil
+	}
+	return rec.Request.Params
+}
+
+// Load is what this replica does for one upstream.
+type Load struct {
+	Calls  int // in flight
+	Queued int
+	Tools  map[string]ToolLoad
+}
+
+// ToolLoad is what runs of one tool, or of one method that is no tools/call.
+type ToolLoad struct {
+	Running, InputRequired, Queued int
+	Oldest                         time.Time
+}
+
+// Loads are those of each upstream, by name.
+func (o *Operator) Loads() map[string]Load {
+	all := map[string]Load{}
+	for name, srv := range *o.s.servers.Load() {
+		all[name] = Load{Calls: srv.slots.inFlight(), Queued: srv.waiting(), Tools: map[string]ToolLoad{}}
+	}
+	for _, r := range o.s.runs.all() {
+		r.load(all)
+	}
+	return all
+}
+
+// load adds a task to what runs.
+func (r *run) load(all map[string]Load) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.record == nil || r.record.hidden || r.ended {
+		return
+	}
+	tools, name := all[r.srv.name].Tools, cmp.Or(r.call.Request.tool(), r.call.Request.Method)
+	if tools == nil { // of an upstream that is not served any more
+		return
+	}
+	l := tools[name]
+	switch {
+	case r.queuing:
+		l.Queued++
+	case len(outstanding(r.box.read.questions)) > 0:
+		l.InputRequired++
+	default:
+		l.Running++
+	}
+	if l.Oldest.IsZero() || r.record.born.Before(l.Oldest) {
+		l.Oldest = r.record.born
+	}
+	tools[name] = l
+}
+
+// Draining reports whether this replica takes no new calls.
+func (o *Operator) Draining() bool { return o.s.draining.Load() }
