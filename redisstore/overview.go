@@ -100,20 +100,21 @@ func (s Overview) Note(ctx context.Context, r shim.Replica, minute time.Time, no
 }
 
 // Notes implements shim.Overview.
-func (s Overview) Notes(ctx context.Context, minutes []time.Time) (all [][][]byte, err error) {
+func (s Overview) Notes(ctx context.Context, minutes []time.Time) (all []map[shim.Replica][]byte, err error) {
 	err = s.do(ctx, "notes", func(ctx context.Context) error {
 		p := s.client.Pipeline()
-		cmds := make([]*redis.StringSliceCmd, len(minutes))
+		cmds := make([]*redis.MapStringStringCmd, len(minutes))
 		for i, m := range minutes {
-			cmds[i] = p.HVals(ctx, s.keys.minute(m.Unix()/60))
+			cmds[i] = p.HGetAll(ctx, s.keys.minute(m.Unix()/60))
 		}
 		if _, err := p.Exec(ctx); err != nil {
 			return err
 		}
-		all = make([][][]byte, len(minutes))
+		all = make([]map[shim.Replica][]byte, len(minutes))
 		for i, cmd := range cmds {
-			for _, note := range cmd.Val() {
-				all[i] = append(all[i], []byte(note))
+			all[i] = make(map[shim.Replica][]byte, len(cmd.Val()))
+			for name, note := range cmd.Val() {
+				all[i][shim.Replica(name)] = []byte(note)
 			}
 		}
 		return nil

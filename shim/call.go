@@ -18,9 +18,10 @@ var (
 // Call runs a tools/call: it blocks, or becomes a task, as the tool's policy and
 // the caller's abilities have it (design.md 0.3).
 func (s *Shim) Call(ctx context.Context, c Call) (Answered, error) {
+	begun := time.Now()
 	a, err := s.call(ctx, c)
 	if srv, unknown := s.server(c.Upstream); unknown == nil && c.Request.Method == callTool {
-		srv.metrics.Called(ctx, c.Request.Name, answerOf(a, err))
+		srv.metrics.Called(ctx, c.Request.Name, answerOf(a, err), time.Since(begun))
 	}
 	return a, err
 }

@@ -51,7 +51,7 @@ type Overview interface {
 	// Note keeps what a replica has to say of a minute, in place of what it has said before.
 	Note(ctx context.Context, r Replica, minute time.Time, note []byte, keep time.Duration) error
 	// Notes are those of all replicas about some minutes, in their order.
-	Notes(ctx context.Context, minutes []time.Time) ([][][]byte, error)
+	Notes(ctx context.Context, minutes []time.Time) ([]map[Replica][]byte, error)
 	// Changes calls changed when some task has changed, or may have unnoticed, until ctx ends.
 	Changes(ctx context.Context, changed func()) error
 }

@@ -161,6 +161,7 @@ func (r *run) shown(t Task) {
 	rec.raised = t.TTL
 	rec.keepTTL(t.Retain)
 	work.Signal(r.caller.news)
+	r.srv.metrics.Made()
 	r.trace.tell(slog.LevelInfo, "a task was made", "event", KindMade.event())
 }
 

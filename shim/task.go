@@ -302,5 +302,8 @@ func (t Task) pollAfter(now time.Time) time.Duration {
 	return longestPoll
 }
 
+// Queued reports whether the call waits for its turn.
+func (t Task) Queued() bool { return t.Status == Working && t.StatusMessage == messageQueued }
+
 // ExpiresAt is when the task may be gone.
 func (t Task) ExpiresAt() time.Time { return t.CreatedAt.Add(t.TTL) }

@@ -419,6 +419,7 @@ func (w *runTrace) tellAt(at time.Time, level slog.Level, message string, more .
 
 // made tells that a task was made of the call, which may have been sent before.
 func (w *runTrace) made() {
+	w.run.srv.metrics.Made()
 	w.tell(slog.LevelInfo, "a task was made", "event", KindMade.event())
 	w.sent()
 }

@@ -7,14 +7,16 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"taskgate/gateway/operator"
 )
 
 // adminTimeout bounds one request to the admin listener, both ways.
 const adminTimeout = 10 * time.Second
 
 // admin is the listener for operators and their tools, apart from the public one:
-// it goes on until the process has drained, asks for no key, and says what is not
-// for clients. A nil admin is one that is not configured.
+// it goes on until the process has drained, and says what is not for clients. Only the interface and the
+// console of package operator ask for a key. A nil admin is one that is not configured.
 type admin struct {
 	listener net.Listener
 	http     *http.Server
@@ -31,7 +33,7 @@ func newAdmin(ctx context.Context, addr string, s *server, page http.Handler) (*
 		return nil, fmt.Errorf("admin: %w", err)
 	}
 	return &admin{listener: l, http: &http.Server{
-		Handler:           adminHandler(s.ready, s.reloader.handler(), page, loopback(addr)),
+		Handler:           adminHandler(s.ready, s.reloader.handler(), page, s.operators.handler, loopback(addr)),
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       adminTimeout,
 		WriteTimeout:      adminTimeout,
@@ -44,7 +46,7 @@ func newAdmin(ctx context.Context, addr string, s *server, page http.Handler) (*
 // adminHandler is the route table. On loopback it answers no Host but a loopback
 // one: a web page could otherwise read it by a name of its own that resolves to
 // 127.0.0.1 (protocol.md Z10).
-func adminHandler(ready *readiness, reload, page http.Handler, local bool) http.Handler {
+func adminHandler(ready *readiness, reload, page, operators http.Handler, local bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		// That this is answered is all there is to say: what else may be wrong, a
@@ -55,6 +57,9 @@ func adminHandler(ready *readiness, reload, page http.Handler, local bool) http.
 	mux.Handle("POST /reload", reload)
 	if page != nil {
 		mux.Handle("GET /metrics", page)
+	}
+	for _, path := range operator.Paths() {
+		mux.Handle(path, operators)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if local && !loopback(r.Host) && !loopback(r.Host+":80") {

@@ -200,7 +200,7 @@ func TestAdminHandler(t *testing.T) {
 			r := httptest.NewRequest(c.method, c.path, nil)
 			r.Host = c.host
 			w := httptest.NewRecorder()
-			adminHandler(f.readiness, http.NotFoundHandler(), nil, !c.anywhere).ServeHTTP(w, r)
+			adminHandler(f.readiness, http.NotFoundHandler(), nil, http.NotFoundHandler(), !c.anywhere).ServeHTTP(w, r)
 			if w.Code != c.status {
 				t.Errorf("status %d: %s", w.Code, w.Body)
 			}

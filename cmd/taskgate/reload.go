@@ -185,6 +185,7 @@ func (s *server) use(c *config.Config) error {
 	s.ready.serve(planned)
 	hash := c.Hash()
 	s.upstreams, s.config, s.loaded = planned, &next, c
+	s.served.Store(&planned)
 	s.hash.Store(&hash)
 	s.warnOpen()
 	s.saysChanges(before)

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"reflect"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -54,6 +55,7 @@ const processIdle = 10 * time.Minute
 type server struct {
 	config *config.Config // changed by reloads, which end before the drain begins
 	log    *slog.Logger
+	plain  *slog.Logger // the same, and goes to no system that collects logs
 	tel    *telemetry
 	*reloader
 
@@ -68,21 +70,25 @@ type server struct {
 	// credentials are what clients of passthrough have shown, for what is asked of servers.
 	credentials *auth.Credentials
 	upstreams   upstreams
+	served      atomic.Pointer[upstreams] // the same, for other goroutines
 	shim        *shim.Shim
 	gateway     *gateway.Gateway
-	audit       io.Closer // nil where it is no file
+	audit       io.Closer    // nil where it is no file
+	auditLog    *slog.Logger // nil for none
 
-	listener net.Listener
-	http     *http.Server
-	admin    *admin // nil where none is configured
-	ready    *readiness
+	listener  net.Listener
+	http      *http.Server
+	admin     *admin // nil where none is configured
+	ready     *readiness
+	operators *operators
 
 	until time.Time // what is left to do is to be done by then; zero before that begins
 }
 
 // newServer makes the server of a configuration. It holds nothing open yet.
 func newServer(c *config.Config, stderr io.Writer) *server {
-	return &server{config: c, reloader: newReloader(c), log: newLogger(c.Log, stderr), bytesWait: bytesWait, processIdle: processIdle}
+	log := newLogger(c.Log, stderr)
+	return &server{config: c, reloader: newReloader(c), log: log, plain: log, bytesWait: bytesWait, processIdle: processIdle}
 }
 
 // open builds the gateway and opens its listener, or closes what it has opened. It contacts the
@@ -122,6 +128,8 @@ func (s *server) build(ctx context.Context) (err error) {
 		return err
 	}
 	s.upstreams.begin()
+	served := s.upstreams
+	s.served.Store(&served)
 	if s.shim, err = s.newShim(); err != nil {
 		return err
 	}
@@ -129,7 +137,7 @@ func (s *server) build(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("audit: %w", err)
 	}
-	s.audit = file
+	s.audit, s.auditLog = file, audit
 	clients, secure := s.upstreams.clients()
 	s.sessions = s.store.Sessions(s.config.MaxSessions, s.config.SessionIdle).PerOwner(s.config.MaxSessionsPerOwner)
 	s.gateway, err = gateway.New(gateway.Options{
@@ -203,6 +211,9 @@ func (s *server) listen(ctx context.Context) (err error) {
 	s.ready = s.readiness(ctx)
 	s.tel.metrics.ReadParts(s.ready.parts)
 	s.tel.metrics.ReadConfig(s.inUse)
+	if s.operators, err = s.newOperators(s.config.Admin); err != nil {
+		return err
+	}
 	if s.admin, err = newAdmin(ctx, s.config.Admin, s, s.tel.page(s.log)); err != nil {
 		return err
 	}
@@ -249,6 +260,7 @@ func (s *server) run(ctx context.Context) error {
 	if s.admin != nil {
 		s.log.Info("answering operators", "address", s.admin.listener.Addr().String())
 	}
+	s.saysConsole()
 	s.notifyReady()
 	loops, stop := outlasting(ctx)
 	defer stop()
@@ -257,6 +269,9 @@ func (s *server) run(ctx context.Context) error {
 	g.Go(func() error { return ignore(s.gateway.Run(loops), context.Canceled) })
 	g.Go(func() error { return ignore(s.http.Serve(s.listener), http.ErrServerClosed) })
 	g.Go(s.admin.serve)
+	if s.admin != nil || !s.config.OwnsStore() { // else nobody could read it
+		g.Go(func() error { return s.operators.run(loops) })
+	}
 	g.Go(func() error { return s.notifyAlive(loops) })
 	reloaded := make(chan struct{})
 	g.Go(func() error {

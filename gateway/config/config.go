@@ -56,9 +56,22 @@ type Config struct {
 	// Admin is the TCP address, as host:port, on which an operator's tools ask
 	// after this process: GET /healthz (it serves), GET /metrics, and GET /readyz (it should get
 	// requests: it is not stopping, and reaches the store and an upstream), and POST /reload. It
-	// takes no key, so it belongs on an address that only they reach. Without it
+	// takes no key for these, so it belongs on an address that only they reach. The console and the
+	// interface for operators, which show tasks and cancel them, are there as well: with
+	// admin_auth, or on a loopback address with a token that the log has at the start. Without it
 	// there is no such listener.
 	Admin string `yaml:"admin"`
+
+	// AdminAuth says who may use the console and the interface for operators: they see everybody's
+	// tasks, and may cancel them.
+	AdminAuth Auth `yaml:"admin_auth"`
+
+	// AdminContent set to on shows operators the arguments and results of calls, the questions
+	// of servers and their answers. Whose tasks there are, they see in any case.
+	AdminContent Switch `yaml:"admin_content"`
+
+	// TraceURL is where the console finds the trace of a task: an address with {trace_id} in it.
+	TraceURL string `yaml:"trace_url"`
 
 	// Store is where tasks and sessions are kept: file:PATH (in a folder that this
 	// process has for itself), file (in such a folder below the user's state
@@ -267,6 +280,7 @@ func Default() *Config {
 		Listen:       "127.0.0.1:8080",
 		Store:        StoreFile,
 		KeyPrefix:    "tg",
+		AdminContent: Off,
 		Heartbeat:    5 * time.Second,
 		StoreWait:    25 * time.Second,
 		DrainDelay:   5 * time.Second,

@@ -51,7 +51,8 @@ func (s *source) read(root *yaml.Node, whole bool, env lookup) *Config {
 	c.files(filepath.Dir(s.name))
 	s.nameHeaders(c)
 	if whole {
-		s.checkAuth(c.Auth)
+		s.checkAuth("auth", c.Auth)
+		s.checkAuth("admin_auth", c.AdminAuth)
 	}
 	for _, p := range c.problems() {
 		// What is missing from the lines above a syntax error may well stand

@@ -93,9 +93,25 @@ func (p *problems) admin(c *Config) {
 		return
 	}
 	p.listen("admin", c.Admin)
+	p.auth("admin_auth", &c.AdminAuth, c)
+	p.secureURL("trace_url", strings.ReplaceAll(c.TraceURL, traceID, ""))
+	if c.TraceURL != "" && !strings.Contains(c.TraceURL, traceID) {
+		p.add("trace_url", "needs %s where the id of the trace belongs", traceID)
+	}
 	if _, port, err := net.SplitHostPort(c.Admin); err == nil && port != "0" && c.Admin == c.Listen {
 		p.addFor([]string{"admin", "listen"}, "this address is already that of listen; admin needs one of its own")
 	}
+}
+
+// traceID stands in trace_url for the id of a trace.
+const traceID = "{trace_id}"
+
+// TraceAt is where a trace is shown; "" for nowhere.
+func (c *Config) TraceAt(id string) string {
+	if id == "" {
+		return ""
+	}
+	return strings.ReplaceAll(c.TraceURL, traceID, id)
 }
 
 // origin accepts what a browser may put into an Origin header, and nothing

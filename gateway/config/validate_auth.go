@@ -12,11 +12,15 @@ import (
 // checkAuth reports an auth of all upstreams that names no way to sign in. To read it as
 // "nobody has to say who he is" would open the gateway to everybody when the last entry of a
 // list is commented out.
-func (s *source) checkAuth(a Auth) {
-	if _, given := s.at["auth"]; given && !a.Required() {
+func (s *source) checkAuth(at string, a Auth) {
+	if _, given := s.at[at]; given && !a.Required() {
+		message := "nobody could call: give keys, jwt or trusted_header, or leave auth out to let everybody in"
+		if at == "admin_auth" {
+			message = "no operator could sign in: give keys, jwt or trusted_header, or leave admin_auth out"
+		}
 		s.addProblem(problem{
-			paths:   []string{"auth.keys", "auth.jwt", "auth.passthrough", "auth.trusted_header", "auth"},
-			message: "nobody could call: give keys, jwt or trusted_header, or leave auth out to let everybody in",
+			paths:   []string{at + ".keys", at + ".jwt", at + ".passthrough", at + ".trusted_header", at},
+			message: message,
 			onKey:   true,
 		})
 	}
@@ -45,7 +49,7 @@ func (p *problems) auth(at string, a *Auth, c *Config) {
 	p.keys(at+".keys", a.Keys)
 	if a.JWT != nil {
 		p.jwt(at+".jwt", a.JWT)
-		if c.PublicURL == "" {
+		if c.PublicURL == "" && at != "admin_auth" {
 			p.addFor([]string{at + ".jwt", "public_url"}, "needs public_url: clients are told by it where to get a token")
 		}
 	}

@@ -12,8 +12,8 @@ type Source interface {
 	Tasks(ctx context.Context, q Query) (Tasks, error)
 	// Task returns one task; content says whether arguments, results, questions and answers are wanted. ErrUnknown.
 	Task(ctx context.Context, id string, content bool) (TaskDetail, error)
-	// Cancel cancels one. ErrUnknown, ErrEnded.
-	Cancel(ctx context.Context, id string) (Task, error)
+	// Cancel cancels one, in the name of an operator. ErrUnknown, ErrEnded.
+	Cancel(ctx context.Context, id, operator string) (Task, error)
 	// Questions returns the open questions.
 	Questions(ctx context.Context, content bool) (Questions, error)
 	// Replicas, Upstreams and Stats return what the replicas say. Stats of "" are those of all upstreams.

@@ -134,6 +134,27 @@ func (h *HTTP) Forget(s shim.Session) { h.memory.forgetTools(s) }
 // transport than HTTP says for itself whether it reaches the server.
 func (h *HTTP) Reach(ctx context.Context) error { return h.wire.dialProbe(ctx) }
 
+// Spoken is what is known of how the server is spoken to: in which era, "both" where clients have their own; and by
+// which transport, sse or http. Each is "" as long as nothing is known.
+func (h *HTTP) Spoken() (era, transport string) {
+	v := h.memory.known()
+	switch {
+	case v.era == mcp.NoEra && v.shaken.Load():
+		era = mcp.Legacy.String()
+	case v.era == mcp.Modern && v.shaken.Load():
+		era = "both"
+	case v.era != mcp.NoEra:
+		era = v.era.String()
+	}
+	switch {
+	case h.wire.older != nil && h.wire.older.Speaks():
+		transport = string(WaySSE)
+	case era != "" && h.wire.cfg.Transport == nil:
+		transport = string(WayHTTP)
+	}
+	return era, transport
+}
+
 // OnSessionQuestion says how such questions are put. Without it they are refused.
 func (h *HTTP) OnSessionQuestion(f SessionAsker) { h.sessions.askSession.Store(&f) }
 

@@ -85,6 +85,7 @@ type Metrics struct {
 	requests   sets[request]
 
 	gauges map[string]metric.Float64ObservableGauge
+	recent recent
 
 	mu      sync.Mutex // guards what follows
 	sources []source

@@ -81,7 +81,7 @@ func TestSeriesAreBounded(t *testing.T) {
 		c.Operation(ctx, time.Second, failed)
 		m.ServerOperation(ctx, time.Second, metrics.Operation{Method: "resources/read", Upstream: "up", Name: name})
 		m.HTTP(ctx, time.Second, name, 0)
-		tasks.Called(ctx, name, semconv.AnswerError)
+		tasks.Called(ctx, name, semconv.AnswerError, time.Second)
 		tasks.Ended(ctx, name, semconv.OutcomeFailed, time.Second)
 		run := tasks.Run(name)
 		run.Begin(time.Now())
@@ -216,7 +216,7 @@ func TestNone(t *testing.T) {
 	c.Listed("tools/call", nil)
 	c.Session(ctx, 0, "", "")
 	tasks := m.Tasks("up", nil)
-	tasks.Called(ctx, "", "")
+	tasks.Called(ctx, "", "", 0)
 	tasks.Ended(ctx, "", "", 0)
 	tasks.Sent(ctx, 0)
 	tasks.Adopted(ctx)
@@ -236,7 +236,7 @@ func TestAllocations(t *testing.T) {
 	measure := func() {
 		c.Operation(ctx, time.Millisecond, o)
 		m.ServerOperation(ctx, time.Millisecond, o)
-		tasks.Called(ctx, "t", semconv.AnswerReply)
+		tasks.Called(ctx, "t", semconv.AnswerReply, 0)
 		m.HTTP(ctx, time.Millisecond, "POST", 200)
 	}
 	measure()

@@ -113,13 +113,26 @@ func (t *Tasks) load(tool string) *load {
 	return l
 }
 
-// Called counts a call of a tool by what its client got: a value of semconv.CallAnswer.
-func (t *Tasks) Called(ctx context.Context, tool, answer string) {
+// Called counts a call of a tool by what its client got, and when: a value of semconv.CallAnswer.
+func (t *Tasks) Called(ctx context.Context, tool, answer string, d time.Duration) {
 	if t == nil {
 		return
 	}
+	t.m.recent.count(t.upstream, func(c *Counts) {
+		c.Calls[answer]++
+		if answer == semconv.AnswerReply {
+			c.took(bucketOf(d), 1)
+		}
+	})
 	k := toolWith{t.upstream, t.m.Names.Bound(t.upstream, methodTool, tool), semconv.CallAnswer.String(answer)}
 	t.m.calls.Add(ctx, 1, t.called.of(k, toolWith.attributes).add...)
+}
+
+// Made counts a task that was made.
+func (t *Tasks) Made() {
+	if t != nil {
+		t.m.recent.count(t.upstream, func(c *Counts) { c.Made++ })
+	}
 }
 
 // Ended measures a task that has ended. outcome is a value of semconv.TaskOutcome.
@@ -127,6 +140,10 @@ func (t *Tasks) Ended(ctx context.Context, tool, outcome string, d time.Duration
 	if t == nil {
 		return
 	}
+	t.m.recent.count(t.upstream, func(c *Counts) {
+		c.Ended[outcome]++
+		c.took(bucketOf(d), 1)
+	})
 	k := toolWith{t.upstream, t.m.Names.Bound(t.upstream, methodTool, tool), semconv.TaskOutcome.String(outcome)}
 	t.m.taskDuration.Record(ctx, d.Seconds(), t.ended.of(k, toolWith.attributes).record...)
 	if outcome == semconv.OutcomeUnknown {

@@ -1,0 +1,184 @@
+package operator
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"taskgate/shim"
+)
+
+// maxShown is how long a result may be for Task to show it.
+const maxShown = 1 << 20
+
+// Deployment is the Source over a store that all replicas share.
+type Deployment struct {
+	tasks *shim.Operator
+	store shim.Overview
+	self  self
+	trace func(id string) string
+}
+
+var _ Source = (*Deployment)(nil)
+
+// Tasks implements Source.
+func (d *Deployment) Tasks(ctx context.Context, q Query) (Tasks, error) {
+	wanted := shim.Query{
+		Upstream: q.Upstream, Tool: q.Tool, Owner: q.Principal, Replica: shim.Replica(q.Replica), Prefix: q.ID,
+		Before: q.Before, After: q.After, Unknown: q.Unknown, Oldest: q.Oldest, Limit: q.Limit, Cursor: q.Cursor,
+	}
+	for _, s := range q.Statuses {
+		wanted.Statuses = append(wanted.Statuses, shim.Status(s))
+	}
+	found, next, err := d.tasks.Search(ctx, wanted)
+	page := Tasks{Tasks: make([]Task, len(found)), Next: next}
+	for i, t := range found {
+		page.Tasks[i] = taskOf(t)
+	}
+	return page, told(err)
+}
+
+// told is the error of a Source for one of a store.
+func told(err error) error {
+	switch {
+	case errors.Is(err, shim.ErrNotFound):
+		return ErrUnknown
+	case errors.Is(err, shim.ErrFinal):
+		return ErrEnded
+	case errors.Is(err, shim.ErrCursor):
+		return ErrCursor
+	}
+	return err
+}
+
+// taskOf is a task as a list shows it.
+func taskOf(t shim.Task) Task {
+	out := Task{
+		ID: string(t.ID), Upstream: t.Upstream, Tool: cmp.Or(t.Tool, t.Method), Status: string(t.Status), Message: t.StatusMessage,
+		Principal: t.Owner, Replica: string(t.Lease.Replica), Hidden: !t.Visible, CreatedAt: t.CreatedAt, UpdatedAt: t.UpdatedAt,
+		ResultSize: t.OutcomeSize, Queued: t.Queued(),
+	}
+	if t.Status.Final() {
+		expires := t.ExpiresAt()
+		out.ExpiresAt = &expires
+		switch {
+		case t.Unknown:
+			out.Outcome = "unknown"
+		case t.ToolError:
+			out.Outcome = "tool_error"
+		default:
+			out.Outcome = string(t.Status)
+		}
+		return out
+	}
+	for _, q := range t.Questions {
+		if q.Outstanding() {
+			out.Questions++
+		}
+	}
+	return out
+}
+
+// Task implements Source.
+func (d *Deployment) Task(ctx context.Context, id string, content bool) (TaskDetail, error) {
+	t, err := d.read(ctx, id, shim.WithTimeline)
+	if err == nil && content && t.OutcomeSize <= maxShown {
+		t, err = d.read(ctx, id, shim.WithAll)
+	}
+	if err != nil {
+		return TaskDetail{}, told(err)
+	}
+	out := TaskDetail{Task: taskOf(t), Events: make([]Event, len(t.Timeline)), TraceID: traceOf(t), ContentShown: content}
+	for i, m := range t.Timeline {
+		out.Events[i] = Event{At: m.At, Kind: string(m.Kind), Detail: m.Detail}
+	}
+	out.TraceURL = d.trace(out.TraceID)
+	for _, q := range t.Questions {
+		out.Asked = append(out.Asked, askedOf(q, content))
+	}
+	if content {
+		out.TooLarge, out.Arguments = t.OutcomeSize > maxShown, shim.Arguments(t)
+		if o := t.Outcome; o != nil {
+			out.Result, out.Error = o.Result, o.Error
+		}
+	}
+	return out, nil
+}
+
+// read reads a task by an id that somebody has typed.
+func (d *Deployment) read(ctx context.Context, id string, part shim.Part) (shim.Task, error) {
+	known, err := shim.ParseID(id)
+	if err != nil {
+		return shim.Task{}, ErrUnknown
+	}
+	return d.tasks.Read(ctx, known, part)
+}
+
+// traceOf is the id of the trace of a task: the second part of its traceparent.
+func traceOf(t shim.Task) string {
+	parts := strings.Split(t.Trace["traceparent"], "-")
+	if len(parts) < 4 {
+		return ""
+	}
+	return parts[1]
+}
+
+func askedOf(q shim.Question, content bool) Asked {
+	a := Asked{Key: q.Key, Method: q.Method, State: "open"}
+	switch {
+	case q.Withdraw:
+		a.State = "withdrawn"
+	case q.Answer != nil:
+		a.State = "answered"
+	}
+	if content {
+		a.Params = q.Params
+		if string(q.Answer) != shim.Forgotten {
+			a.Answer = q.Answer
+		}
+	}
+	return a
+}
+
+// Cancel implements Source.
+func (d *Deployment) Cancel(ctx context.Context, id, operator string) (Task, error) {
+	known, err := shim.ParseID(id)
+	if err != nil {
+		return Task{}, ErrUnknown
+	}
+	t, err := d.tasks.Cancel(ctx, known, operator)
+	if err != nil {
+		return Task{}, told(err)
+	}
+	return taskOf(t), nil
+}
+
+// Questions implements Source.
+func (d *Deployment) Questions(ctx context.Context, content bool) (Questions, error) {
+	waiting, next, err := d.tasks.Search(ctx, shim.Query{Statuses: []shim.Status{shim.InputRequired}, Oldest: true, Limit: maxLimit})
+	out := Questions{Questions: []Question{}, More: next != ""}
+	for _, t := range waiting {
+		for _, q := range t.Questions {
+			if !q.Outstanding() {
+				continue
+			}
+			one := Question{
+				Task: string(t.ID), Upstream: t.Upstream, Tool: cmp.Or(t.Tool, t.Method), Principal: t.Owner,
+				Key: q.Key, Method: q.Method, Since: t.UpdatedAt,
+			}
+			if content {
+				one.Params = q.Params
+			}
+			out.Questions = append(out.Questions, one)
+		}
+	}
+	slices.SortStableFunc(out.Questions, func(a, b Question) int { return a.Since.Compare(b.Since) })
+	return out, told(err)
+}
+
+// Changes implements Source.
+func (d *Deployment) Changes(ctx context.Context, changed func()) error {
+	return d.store.Changes(ctx, changed)
+}

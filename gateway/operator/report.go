@@ -1,0 +1,289 @@
+package operator
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"taskgate/internal/metrics"
+	"taskgate/shim"
+)
+
+const (
+	// reportEvery is how often a replica says how it is, and reportKept how long that is kept: also of one that is gone.
+	reportEvery = 3 * time.Second
+	reportKept  = 10 * time.Minute
+	// minutesKept is how long the counts of a minute are kept, which are shown for an hour.
+	minutesKept = 2 * time.Hour
+	// sweepEvery is after how many reports the store is told to forget what nobody finds any more.
+	sweepEvery = 10
+	// maxTools is how many tools of an upstream a report has: their names come from clients.
+	maxTools = 200
+)
+
+// Report is what a replica says of itself to the others.
+type Report struct {
+	Host      string             `json:"host"`
+	Address   string             `json:"address"`
+	Version   string             `json:"version"`
+	Config    string             `json:"config"`
+	Since     time.Time          `json:"since"`
+	Draining  bool               `json:"draining,omitempty"`
+	Upstreams []ReportedUpstream `json:"upstreams"`
+	// Minutes are the counts that are not in the store yet, by Unix time in minutes and by upstream.
+	Minutes map[int64]map[string]metrics.Counts `json:"minutes,omitempty"`
+}
+
+// ReportedUpstream is an upstream as one replica sees it.
+type ReportedUpstream struct {
+	Name      string   `json:"name"`
+	Transport string   `json:"transport,omitempty"`
+	Era       string   `json:"era,omitempty"`
+	Reachable bool     `json:"reachable"`
+	Error     string   `json:"error,omitempty"`
+	Removed   bool     `json:"removed,omitempty"`
+	Policies  []Policy `json:"policies"`
+	Calls     int      `json:"calls"`
+	Queued    int      `json:"queued"`
+	Tools     []Tool   `json:"tools"`
+}
+
+// self is what this replica knows for its report.
+type self struct {
+	name    shim.Replica
+	say     func() Report // without loads and counts
+	metrics *metrics.Metrics
+	log     *slog.Logger
+	noted   int64 // the last minute whose counts are in the store
+}
+
+// DeploymentOptions are what a Deployment is made of.
+type DeploymentOptions struct {
+	Tasks   *shim.Operator
+	Store   shim.Overview
+	Replica shim.Replica
+	// Say describes this replica and its upstreams, but for what runs there.
+	Say     func() Report
+	Metrics *metrics.Metrics
+	// TraceAt is where a trace is shown, "" for nowhere.
+	TraceAt func(id string) string
+	Logger  *slog.Logger
+}
+
+// NewDeployment returns the Source of this replica.
+func NewDeployment(o DeploymentOptions) *Deployment {
+	return &Deployment{
+		tasks: o.Tasks, store: o.Store, trace: o.TraceAt,
+		self: self{name: o.Replica, say: o.Say, metrics: o.Metrics, log: o.Logger, noted: time.Now().Unix()/60 - 1},
+	}
+}
+
+// Run reports until ctx ends. It is no matter of clients: where it fails, operators see what was reported before.
+func (d *Deployment) Run(ctx context.Context) error {
+	tick := time.NewTicker(reportEvery)
+	defer tick.Stop()
+	for n := 1; ; n++ {
+		if err := d.report(ctx); err != nil && ctx.Err() == nil {
+			d.self.log.Debug("operators do not hear of this replica", "err", err)
+		}
+		if n%sweepEvery == 0 {
+			_ = d.store.Sweep(ctx) // what fails today is done another time
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// report says how this replica is, and keeps the counts of the minutes that are over.
+func (d *Deployment) report(ctx context.Context) error {
+	ctx, stop := context.WithTimeoutCause(ctx, reportEvery, shim.ErrUnavailable)
+	defer stop()
+	now := time.Now().Unix() / 60
+	recent := d.self.metrics.Recent()
+	var failed error
+	for _, at := range slices.Sorted(maps.Keys(recent)) {
+		switch {
+		case at <= d.self.noted:
+			delete(recent, at)
+		case at < now && failed == nil:
+			note, _ := json.Marshal(recent[at]) // counts are plain values
+			if failed = d.store.Note(ctx, d.self.name, time.Unix(at*60, 0), note, minutesKept); failed == nil {
+				d.self.noted = at
+				delete(recent, at)
+			}
+		}
+	}
+	r := d.self.say()
+	r.Draining, r.Minutes = d.tasks.Draining(), recent
+	loads := d.tasks.Loads()
+	for i := range r.Upstreams {
+		u := &r.Upstreams[i]
+		load := loads[u.Name]
+		u.Calls, u.Queued, u.Tools = load.Calls, load.Queued, toolsOf(load)
+	}
+	about, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return cmp.Or(d.store.Report(ctx, d.self.name, about, reportKept), failed)
+}
+
+// toolsOf are the tools that run, by name.
+func toolsOf(l shim.Load) []Tool {
+	tools := []Tool{}
+	for _, name := range slices.Sorted(maps.Keys(l.Tools)) {
+		one := l.Tools[name]
+		oldest := one.Oldest.UTC()
+		tools = append(tools, Tool{Tool: name, Running: one.Running, InputRequired: one.InputRequired, Queued: one.Queued, Oldest: &oldest})
+		if len(tools) == maxTools {
+			break
+		}
+	}
+	return tools
+}
+
+// heard is a replica with what it says of itself.
+type heard struct {
+	shim.Standing
+	Report
+	said bool
+}
+
+// hear reads what all replicas say.
+func (d *Deployment) hear(ctx context.Context) ([]heard, error) {
+	standing, err := d.store.Replicas(ctx)
+	all := make([]heard, len(standing))
+	for i, s := range standing {
+		all[i].Standing = s
+		all[i].said = s.About != nil && json.Unmarshal(s.About, &all[i].Report) == nil
+	}
+	return all, err
+}
+
+// Replicas implements Source.
+func (d *Deployment) Replicas(ctx context.Context) (Replicas, error) {
+	all, err := d.hear(ctx)
+	out := Replicas{Replicas: make([]Replica, len(all))}
+	for i, h := range all {
+		out.Replicas[i] = Replica{
+			Name: string(h.Replica), Alive: h.Alive, SeenAt: h.Seen, Host: h.Host, Address: h.Address, Version: h.Version,
+			Config: h.Config, Draining: h.Draining, Tasks: h.Running,
+		}
+		if h.said {
+			out.Replicas[i].Since = &h.Since
+		}
+	}
+	slices.SortStableFunc(out.Replicas, func(a, b Replica) int { return since(a).Compare(since(b)) })
+	return out, err
+}
+
+func since(r Replica) time.Time {
+	if r.Since == nil {
+		return r.SeenAt
+	}
+	return *r.Since
+}
+
+// Upstreams implements Source.
+func (d *Deployment) Upstreams(ctx context.Context) (Upstreams, error) {
+	all, err := d.hear(ctx)
+	if err != nil {
+		return Upstreams{}, err
+	}
+	slices.SortStableFunc(all, func(a, b heard) int { return b.Since.Compare(a.Since) }) // policies are those of the newest
+	byName := map[string]*Upstream{}
+	for _, h := range all {
+		for _, u := range h.Upstreams {
+			if h.Alive {
+				join(byName, string(h.Replica), u)
+			}
+		}
+	}
+	out := Upstreams{Upstreams: []Upstream{}}
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		u := byName[name]
+		slices.SortFunc(u.Tools, func(a, b Tool) int { return cmp.Compare(a.Tool, b.Tool) })
+		slices.SortFunc(u.Replicas, func(a, b Reach) int { return cmp.Compare(a.Replica, b.Replica) })
+		out.Upstreams = append(out.Upstreams, *u)
+	}
+	return out, nil
+}
+
+// join adds what one replica says of an upstream.
+func join(byName map[string]*Upstream, replica string, u ReportedUpstream) {
+	sum := byName[u.Name]
+	if sum == nil {
+		sum = &Upstream{Name: u.Name, Reachable: true, Removed: true, Policies: u.Policies, Tools: []Tool{}, Replicas: []Reach{}}
+		byName[u.Name] = sum
+	}
+	reach := Reach{Replica: replica, Reachable: u.Reachable, Error: u.Error, Calls: u.Calls, Queued: u.Queued}
+	for _, tool := range u.Tools {
+		reach.Tasks += tool.Running + tool.InputRequired + tool.Queued
+		at := slices.IndexFunc(sum.Tools, func(t Tool) bool { return t.Tool == tool.Tool })
+		if at < 0 {
+			sum.Tools = append(sum.Tools, tool)
+			continue
+		}
+		t := &sum.Tools[at]
+		t.Running, t.InputRequired, t.Queued = t.Running+tool.Running, t.InputRequired+tool.InputRequired, t.Queued+tool.Queued
+		if t.Oldest == nil || tool.Oldest != nil && tool.Oldest.Before(*t.Oldest) {
+			t.Oldest = tool.Oldest
+		}
+	}
+	sum.Transport, sum.Era = cmp.Or(sum.Transport, u.Transport), cmp.Or(sum.Era, u.Era)
+	sum.Reachable, sum.Removed = sum.Reachable && u.Reachable, sum.Removed && u.Removed
+	sum.Calls, sum.Queued, sum.Tasks = sum.Calls+u.Calls, sum.Queued+u.Queued, sum.Tasks+reach.Tasks
+	sum.Replicas = append(sum.Replicas, reach)
+}
+
+// minutesShown is how many minutes Stats has.
+const minutesShown = 60
+
+// Stats implements Source.
+func (d *Deployment) Stats(ctx context.Context, upstream string) (Stats, error) {
+	out := Stats{Minutes: make([]Minute, minutesShown), Bounds: metrics.RecentBounds}
+	first := time.Now().Unix()/60 - minutesShown + 1
+	times := make([]time.Time, minutesShown)
+	for i := range times {
+		times[i] = time.Unix((first+int64(i))*60, 0).UTC()
+		out.Minutes[i].At = times[i]
+	}
+	notes, err := d.store.Notes(ctx, times)
+	if err != nil {
+		return Stats{}, err
+	}
+	all, err := d.hear(ctx)
+	if err != nil {
+		return Stats{}, err
+	}
+	for i := range out.Minutes {
+		var sum metrics.Counts
+		add := func(minute map[string]metrics.Counts) {
+			for name, c := range minute {
+				if upstream == "" || upstream == name {
+					sum.Add(c)
+				}
+			}
+		}
+		for _, note := range notes[i] {
+			var minute map[string]metrics.Counts
+			if json.Unmarshal(note, &minute) == nil {
+				add(minute)
+			}
+		}
+		for _, h := range all {
+			if _, noted := notes[i][h.Replica]; !noted {
+				add(h.Minutes[first+int64(i)])
+			}
+		}
+		out.Minutes[i].Counts = Counts(sum)
+	}
+	return out, nil
+}

@@ -1,0 +1,106 @@
+package metrics
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+// RecentBounds are the upper bounds of Counts.Durations, in seconds.
+var RecentBounds = []float64{.01, .02, .05, .1, .2, .5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400}
+
+// Counts are what happened to the calls and tasks of one upstream in one minute.
+type Counts struct {
+	Calls     map[string]int `json:"calls,omitempty"` // by semconv.CallAnswer
+	Made      int            `json:"made,omitempty"`
+	Ended     map[string]int `json:"ended,omitempty"`     // by semconv.TaskOutcome
+	Durations []int          `json:"durations,omitempty"` // of calls with a reply and of tasks that ended; one more than RecentBounds
+}
+
+// Add adds counts of the same kind.
+func (c *Counts) Add(o Counts) {
+	add := func(to *map[string]int, from map[string]int) {
+		for word, n := range from {
+			if *to == nil {
+				*to = make(map[string]int)
+			}
+			(*to)[word] += n
+		}
+	}
+	add(&c.Calls, o.Calls)
+	add(&c.Ended, o.Ended)
+	c.Made += o.Made
+	for i, n := range o.Durations {
+		c.took(i, n)
+	}
+}
+
+// took adds to a bucket of the durations. One that another version of the program knows is left out.
+func (c *Counts) took(bucket, n int) {
+	if c.Durations == nil {
+		c.Durations = make([]int, len(RecentBounds)+1)
+	}
+	if bucket < len(c.Durations) {
+		c.Durations[bucket] += n
+	}
+}
+
+// recentMinutes is how many minutes are kept: whoever reads them may miss some turns.
+const recentMinutes = 10
+
+// recent counts by minute, for operators who look at this process without a system that collects metrics.
+type recent struct {
+	mu      sync.Mutex
+	minutes map[int64]map[string]*Counts // by Unix time in minutes and by upstream
+}
+
+// count changes the counts of this minute.
+func (r *recent) count(upstream string, change func(*Counts)) {
+	now := time.Now().Unix() / 60
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	minute := r.minutes[now]
+	if minute == nil {
+		if r.minutes == nil {
+			r.minutes = make(map[int64]map[string]*Counts)
+		}
+		minute = make(map[string]*Counts)
+		r.minutes[now] = minute
+		for old := range r.minutes {
+			if old <= now-recentMinutes {
+				delete(r.minutes, old)
+			}
+		}
+	}
+	c := minute[upstream]
+	if c == nil {
+		c = &Counts{Calls: make(map[string]int), Ended: make(map[string]int)}
+		minute[upstream] = c
+	}
+	change(c)
+}
+
+// Recent returns what happened in the last minutes, by Unix time in minutes and by upstream.
+func (m *Metrics) Recent() map[int64]map[string]Counts {
+	if m == nil {
+		return nil
+	}
+	m.recent.mu.Lock()
+	defer m.recent.mu.Unlock()
+	all := make(map[int64]map[string]Counts, len(m.recent.minutes))
+	for at, minute := range m.recent.minutes {
+		all[at] = make(map[string]Counts, len(minute))
+		for upstream, c := range minute {
+			var sum Counts
+			sum.Add(*c)
+			all[at][upstream] = sum
+		}
+	}
+	return all
+}
+
+// bucketOf is the bucket of a duration.
+func bucketOf(d time.Duration) int {
+	i, _ := slices.BinarySearch(RecentBounds, d.Seconds())
+	return i
+}
