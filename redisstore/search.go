@@ -127,11 +127,16 @@ func (f *search) order(a, b entry) int {
 	return -n
 }
 
-// bounds are the least and the greatest score that the query lets through.
+// bounds are the least and the greatest score that the query may let through. A task is on its list a little before it
+// is made.
 func (f *search) bounds() (least, most int64) {
 	least, most = 0, 1<<53 // what a score can hold exactly
+	early := int64(0)
+	if f.unit > 1 {
+		early = youth.Milliseconds()
+	}
 	if !f.q.After.IsZero() {
-		least = f.q.After.UnixMilli() * f.unit
+		least = max(0, f.q.After.UnixMilli()-early) * f.unit
 	}
 	if !f.q.Before.IsZero() {
 		most = f.q.Before.UnixMilli() * f.unit
@@ -237,6 +242,10 @@ func (f *search) fill(ctx context.Context, parts []part, at entry, n int) error 
 	} else {
 		most = min(most, at.created)
 	}
+	start, stop := least, most
+	if !f.q.Oldest {
+		start, stop = most, least
+	}
 	pending := make([]*part, len(parts))
 	for i := range parts {
 		pending[i] = &parts[i]
@@ -246,7 +255,7 @@ func (f *search) fill(ctx context.Context, parts []part, at entry, n int) error 
 		cmds := make([]*redis.ZSliceCmd, len(pending))
 		for i, one := range pending {
 			cmds[i] = p.ZRangeArgsWithScores(ctx, redis.ZRangeArgs{
-				Key: one.key, ByScore: true, Rev: !f.q.Oldest, Start: least, Stop: most, Offset: int64(one.offset), Count: int64(n),
+				Key: one.key, ByScore: true, Rev: !f.q.Oldest, Start: start, Stop: stop, Offset: int64(one.offset), Count: int64(n),
 			})
 		}
 		if _, err := p.Exec(ctx); err != nil {

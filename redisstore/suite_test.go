@@ -98,6 +98,22 @@ func inFolder(path string) shimtest.OpenStore {
 	}
 }
 
+// overview is that of a Store.
+func overview(s shim.Store) shim.Overview { return s.(*Store).Overview() }
+
+func TestOverview(t *testing.T) {
+	t.Parallel()
+	for name, open := range map[string]shimtest.OpenStore{
+		"embedded": inProcess, "file": inFolders(t), "redis": over(redistest.Start(t).URL()),
+		"cluster": over(redistest.ClusterURL(redistest.Cluster(t, 3))),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			shimtest.Overview(t, open, overview)
+		})
+	}
+}
+
 func TestStoreEmbedded(t *testing.T) {
 	t.Parallel()
 	shimtest.Store(t, inProcess)

@@ -42,7 +42,7 @@ func (s *server) newOperators(admin string) (*operators, error) {
 	c := s.config.AdminAuth
 	if !c.Required() && loopback(admin) {
 		o.token = rand.Text()
-		c.Keys = []config.BearerKey{config.BearerKey("operator:" + config.HashKey(o.token))}
+		c.Keys = []config.BearerKey{config.BearerKey("local:" + config.HashKey(o.token))}
 	}
 	opts := operator.Options{
 		Source: o.deployment, Ambient: c.TrustedHeader != nil, Content: s.config.AdminContent == config.On,

@@ -31,7 +31,7 @@ type OpenStore func(t TB) (handle func() shim.Store)
 // Store checks that a store keeps the contract of shim.Store.
 func Store(t *testing.T, open OpenStore) {
 	for _, group := range [][]storeCase{
-		createCases, applyCases, questionCases, streamCases, listCases, watchCases, replicaCases, runningCases, expiryCases, raceCases,
+		createCases, applyCases, questionCases, streamCases, listCases, watchCases, replicaCases, runningCases, expiryCases, raceCases, timelineCases,
 	} {
 		for _, c := range group {
 			t.Run(c.name, func(t *testing.T) {
