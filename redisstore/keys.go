@@ -45,6 +45,9 @@ func (k keys) all(shard string) string { return k.in(shard, "all", "") }
 // unknown is the list of the tasks whose server may have done the work: that of no caller.
 func (k keys) unknown() string { return k.list(unknownList) }
 
+// unknownList is the list key of the tasks with an unknown outcome. Those of callers have a slash.
+const unknownList = "unknown"
+
 // about is what a replica says of itself, minute the hash of what replicas say of a minute, by its number.
 func (k keys) about(r shim.Replica) string { return k.prefix + ":about:" + string(r) }
 func (k keys) minute(n int64) string       { return k.prefix + ":minute:" + strconv.FormatInt(n, 10) }

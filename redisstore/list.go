@@ -27,9 +27,6 @@ const (
 	sweepEvery, sweepSize = 64, 128
 )
 
-// unknownList is the list key of the tasks with an unknown outcome. Those of callers have a slash.
-const unknownList = "unknown"
-
 // list puts a task on its list.
 func (s *Store) list(ctx context.Context, t shim.Task) error {
 	if t.ListKey == "" {

@@ -35,14 +35,6 @@ type mailbox struct {
 	abandon *time.Timer
 }
 
-// letters are what a run that waits for answers keeps of its record.
-type letters struct {
-	expires   time.Time
-	questions []Question
-}
-
-func lettersOf(t Task) letters { return letters{t.ExpiresAt(), t.Questions} }
-
 // ask puts questions to the caller and waits until each is answered, withdrawn or
 // out of time. The answers are marked as taken before they are returned: whoever
 // adopts the call never delivers them again.

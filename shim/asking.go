@@ -194,3 +194,11 @@ func methodsOf(q []Question) string {
 	slices.Sort(methods)
 	return strings.Join(slices.Compact(methods), " ")
 }
+
+// letters are what a run that waits for answers keeps of its record.
+type letters struct {
+	expires   time.Time
+	questions []Question
+}
+
+func lettersOf(t Task) letters { return letters{t.ExpiresAt(), t.Questions} }

@@ -63,8 +63,8 @@ type Operator struct {
 	store Overview
 }
 
-// Operator returns the one of this replica. o is the Store of the Shim, or stands beside it.
-func (s *Shim) Operator(o Overview) *Operator { return &Operator{s: s, store: o} }
+// NewOperator returns the one of a replica. o goes with the Store of the Shim.
+func NewOperator(s *Shim, o Overview) *Operator { return &Operator{s: s, store: o} }
 
 // Search is that of the Overview. Where the query names an Owner, its tasks are looked for in the lists of the Owner.
 func (o *Operator) Search(ctx context.Context, q Query) (tasks []Task, next string, err error) {
@@ -133,13 +133,13 @@ func (o *Operator) Loads() map[string]Load {
 		all[name] = Load{Calls: srv.slots.inFlight(), Queued: srv.waiting(), Tools: map[string]ToolLoad{}}
 	}
 	for _, r := range o.s.runs.all() {
-		r.load(all)
+		addLoad(all, r)
 	}
 	return all
 }
 
-// load adds a task to what runs.
-func (r *run) load(all map[string]Load) {
+// addLoad adds the task of a run.
+func addLoad(all map[string]Load, r *run) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.record == nil || r.record.hidden || r.ended {

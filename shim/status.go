@@ -23,9 +23,6 @@ const (
 	digestBytes = 200
 )
 
-// messageQueued is the status message of a task that waits for its turn.
-const messageQueued = "queued"
-
 // statusWriter has the newest status message and progress of a run, and writes them to its
 // record at most once per poll interval: more often nobody looks (design.md 0.14). The run
 // owns it, and run.mu guards it.

@@ -148,6 +148,29 @@ type Outcome struct {
 	Unknown bool
 }
 
+// Kind says what happened to a task: the same in its timeline as in the log.
+type Kind string
+
+// The kinds. The timeline has no progress: the status message has that.
+const (
+	KindMade      Kind = "made"
+	KindQueued    Kind = "queued"
+	KindSent      Kind = "sent"
+	KindProgress  Kind = "progress"
+	KindAsked     Kind = "asked"
+	KindAnswered  Kind = "answered"
+	KindWithdrawn Kind = "withdrawn" // nobody has answered in time
+	KindCancelled Kind = "cancelled"
+	KindAdopted   Kind = "adopted"
+	KindResumed   Kind = "resumed"
+	KindRetried   Kind = "retried"
+	KindLeft      Kind = "left"
+	KindEnded     Kind = "ended"
+)
+
+// event is the name of the event in the log.
+func (k Kind) event() string { return "taskgate.task." + string(k) }
+
 // Moment is one thing that happened to a call or a task.
 type Moment struct {
 	Kind Kind
@@ -158,7 +181,7 @@ type Moment struct {
 	Detail string
 }
 
-// Timelines keep MostMoments moments. Where there are more, those after the first are left out.
+// MostMoments is how many moments a timeline keeps. Where there are more, those after the first are left out.
 const MostMoments = 64
 
 // Question is a request of the upstream for the client's user, model or roots:
@@ -301,6 +324,9 @@ func (t Task) pollAfter(now time.Time) time.Duration {
 	}
 	return longestPoll
 }
+
+// messageQueued is the status message of a task that waits for its turn.
+const messageQueued = "queued"
 
 // Queued reports whether the call waits for its turn.
 func (t Task) Queued() bool { return t.Status == Working && t.StatusMessage == messageQueued }

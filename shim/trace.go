@@ -304,29 +304,6 @@ func labelOf(err error) string {
 // the task: a span of it comes at its end only. Records have ids and names and how things
 // ended, and never what was asked, answered or said.
 
-// Kind says what happened to a task: the same in its timeline as in the log.
-type Kind string
-
-// The kinds. The timeline has no progress: the status message has that.
-const (
-	KindMade      Kind = "made"
-	KindQueued    Kind = "queued"
-	KindSent      Kind = "sent"
-	KindProgress  Kind = "progress"
-	KindAsked     Kind = "asked"
-	KindAnswered  Kind = "answered"
-	KindWithdrawn Kind = "withdrawn" // nobody has answered in time
-	KindCancelled Kind = "cancelled"
-	KindAdopted   Kind = "adopted"
-	KindResumed   Kind = "resumed"
-	KindRetried   Kind = "retried"
-	KindLeft      Kind = "left"
-	KindEnded     Kind = "ended"
-)
-
-// event is the name of the event in the log.
-func (k Kind) event() string { return "taskgate.task." + string(k) }
-
 // noted is a moment that is on its way into the record.
 type noted struct {
 	kind   Kind

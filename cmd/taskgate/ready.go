@@ -161,3 +161,20 @@ func (p *part) ask() error {
 	}
 	return err
 }
+
+// reachEvery is how often a report looks anew whether the servers can be reached.
+const reachEvery = 10 * time.Second
+
+// lookout remembers for a while which servers can be reached. It belongs to one goroutine.
+type lookout struct {
+	ready *readiness
+	at    time.Time
+	found map[string]state
+}
+
+func (l *lookout) look() map[string]state {
+	if l.at.IsZero() || time.Since(l.at) >= reachEvery {
+		l.found, l.at = l.ready.look(nil).Upstreams, time.Now()
+	}
+	return l.found
+}

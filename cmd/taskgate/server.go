@@ -20,6 +20,7 @@ import (
 	"taskgate/gateway"
 	"taskgate/gateway/auth"
 	"taskgate/gateway/config"
+	"taskgate/gateway/operator"
 	"taskgate/gateway/upstream"
 	"taskgate/gateway/upstream/forward"
 	"taskgate/internal/budget"
@@ -211,7 +212,7 @@ func (s *server) listen(ctx context.Context) (err error) {
 	s.ready = s.readiness(ctx)
 	s.tel.metrics.ReadParts(s.ready.parts)
 	s.tel.metrics.ReadConfig(s.inUse)
-	if s.operators, err = s.newOperators(s.config.Admin); err != nil {
+	if err = s.showOperators(); err != nil {
 		return err
 	}
 	if s.admin, err = newAdmin(ctx, s.config.Admin, s, s.tel.page(s.log)); err != nil {
@@ -239,6 +240,20 @@ func (s *server) listen(ctx context.Context) (err error) {
 	return nil
 }
 
+// showOperators makes what shows this process to operators.
+func (s *server) showOperators() (err error) {
+	view, begun, reach := s.store.Overview(), time.Now().UTC().Truncate(time.Second), lookout{ready: s.ready}
+	s.operators, err = newOperators(s.config, loopback(s.config.Admin), operator.DeploymentOptions{
+		Tasks: shim.NewOperator(s.shim, view), Store: view, Replica: s.replica, Metrics: s.tel.metrics, Logger: s.log, TraceAt: s.config.TraceAt,
+		Say: func() operator.Report {
+			r := operator.Report{Host: hostName(), Address: s.listener.Addr().String(), Version: moduleVersion(), Config: s.inUse(), Since: begun}
+			r.Upstreams = s.served.Load().reported(reach.look())
+			return r
+		},
+	}, operator.Options{Version: moduleVersion(), Replica: string(s.replica), Audit: s.auditLog}, s.log)
+	return err
+}
+
 // warnOpen warns where everybody may call.
 func (s *server) warnOpen() {
 	if s.config.Open() && s.config.TLS.ClientCAFile == "" && !loopback(s.config.Listen) {
@@ -259,8 +274,8 @@ func (s *server) run(ctx context.Context) error {
 	s.saysInUse()
 	if s.admin != nil {
 		s.log.Info("answering operators", "address", s.admin.listener.Addr().String())
+		s.operators.say(s.admin.listener.Addr().String(), s.log, s.plain)
 	}
-	s.saysConsole()
 	s.notifyReady()
 	loops, stop := outlasting(ctx)
 	defer stop()

@@ -17,6 +17,7 @@ import (
 
 	"taskgate/gateway/auth"
 	"taskgate/gateway/config"
+	"taskgate/gateway/operator"
 	"taskgate/gateway/upstream"
 	"taskgate/gateway/upstream/stdio"
 	"taskgate/shim"
@@ -178,4 +179,41 @@ func (us upstreams) close(ctx context.Context) error {
 		g.Go(func() error { return one.client.Close(ctx) })
 	}
 	return g.Wait()
+}
+
+// reported are the upstreams for a report.
+func (us upstreams) reported(reach map[string]state) []operator.ReportedUpstream {
+	out := make([]operator.ReportedUpstream, 0, len(us))
+	for _, name := range slices.Sorted(maps.Keys(us)) {
+		u, said := us[name].config, reach[name]
+		one := operator.ReportedUpstream{Name: name, Reachable: said.Reachable, Error: said.Error, Removed: u.Removed, Policies: policies(u)}
+		one.Era, one.Transport = us[name].client.now.Load().Spoken()
+		if u.Command != "" {
+			one.Transport = "stdio"
+		} else if u.Transport != config.TransportAuto {
+			one.Transport = cmp.Or(one.Transport, string(u.Transport))
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+// policies are those of the tools of an upstream.
+func policies(u *config.Upstream) []operator.Policy {
+	all := make([]operator.Policy, 0, len(u.Tools)+1)
+	for _, r := range u.Tools {
+		all = append(all, policyShown(r.Match, r.Tool))
+	}
+	return append(all, policyShown("*", u.Defaults))
+}
+
+func policyShown(tools string, t config.Tool) operator.Policy {
+	grace := "auto"
+	if t.Grace != config.Auto {
+		grace = t.Grace.String()
+	}
+	return operator.Policy{
+		Tools: tools, Tasks: string(t.Tasks), Grace: grace, TTL: t.TTL.String(), Timeout: t.Timeout.String(),
+		Concurrency: t.Concurrency, Recover: string(t.Recover),
+	}
 }

@@ -153,6 +153,7 @@ var overviewCases = []overviewCase{
 		t.finds(shim.Query{Prefix: string(mine.ID[:6]), Statuses: shim.Open()}, mine)
 	}},
 	{"Search/by when it was made", func(t *overviewTest) {
+		t.beat(runner, time.Hour)
 		old := t.create(nil)
 		t.eventually("a later time", func() bool { return t.create(nil).CreatedAt.After(old.CreatedAt.Add(20 * time.Millisecond)) })
 		later := t.create(nil)
