@@ -56,6 +56,10 @@ func TestBashCompletion(t *testing.T) {
 		"taskgate serve --config ga":      "gate.yaml",
 		"taskgate serve --upstream ":      "",
 		"taskgate version ":               "",
+		"taskgate tasks c":                "cancel",
+		"taskgate tasks list --o":         "--oldest",
+		"taskgate tasks list --filter o":  "older_than= outcome=unknown",
+		"taskgate replicas --":            "--admin --config --key --json",
 	} {
 		words := strings.Split(line, " ")
 		shell := exec.Command("bash", append([]string{"-c", string(file) + `

@@ -9,16 +9,22 @@ _taskgate() {
     --log-level) words="debug info warn error" ;;
     --era) words="auto legacy modern" ;;
     --without-tasks) words="auto block handle" ;;
-    --upstream | --listen | --admin | --store | --grace | --name) return ;;
+    --filter) words="upstream= tool= principal= replica= id= older_than= newer_than= outcome=unknown status=open status=working status=input_required status=completed status=failed status=cancelled" ;;
+    --upstream | --listen | --admin | --store | --grace | --name | --key | --limit) return ;;
     *)
       case "$verb" in
         serve) words="--config --upstream --listen --admin --store --grace --log-format --log-level" ;;
         stdio) words="--upstream --config --name --store --grace --era --without-tasks --log-level --" ;;
         reload) words="--config --admin" ;;
+        tasks)
+          words="--admin --config --key --json --filter --oldest --limit --yes"
+          ((COMP_CWORD > 2)) || words="list show events watch cancel $words"
+          ;;
+        replicas | upstreams) words="--admin --config --key --json" ;;
         check) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         hash-key) words="--force" ;;
       esac
-      ((COMP_CWORD > 1)) || words+=" serve reload stdio check hash-key state-key schema version help"
+      ((COMP_CWORD > 1)) || words+=" serve reload stdio tasks replicas upstreams check hash-key state-key schema version help"
       ;;
   esac
   COMPREPLY=($(compgen -W "$words" -- "$cur"))

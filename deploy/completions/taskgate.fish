@@ -1,12 +1,23 @@
 # Completion of taskgate for fish.
-set -l serving 'not __fish_seen_subcommand_from reload stdio check hash-key state-key schema version help'
+set -l serving 'not __fish_seen_subcommand_from reload stdio tasks replicas upstreams check hash-key state-key schema version help'
 set -l stdio '__fish_seen_subcommand_from stdio'
 complete -c taskgate -f
-complete -c taskgate -n __fish_use_subcommand -a 'serve reload stdio check hash-key state-key schema version help'
+complete -c taskgate -n __fish_use_subcommand -a 'serve reload stdio tasks replicas upstreams check hash-key state-key schema version help'
 complete -c taskgate -n '__fish_seen_subcommand_from check' -F
 complete -c taskgate -n '__fish_seen_subcommand_from reload' -l config -rF -d 'configuration file'
 complete -c taskgate -n '__fish_seen_subcommand_from reload' -l admin -x -d 'address to ask at'
 complete -c taskgate -n '__fish_seen_subcommand_from hash-key' -l force -d 'hash a weak key, too'
+set -l asking '__fish_seen_subcommand_from tasks replicas upstreams'
+set -l tasks '__fish_seen_subcommand_from tasks'
+complete -c taskgate -n "$tasks; and not __fish_seen_subcommand_from list show events watch cancel" -a 'list show events watch cancel'
+complete -c taskgate -n $asking -l admin -x -d 'admin address of the gateway, or that of its console'
+complete -c taskgate -n $asking -l config -rF -d 'configuration file that has the admin address'
+complete -c taskgate -n $asking -l key -x -d 'key of an operator'
+complete -c taskgate -n $asking -l json -d 'print what the gateway answers'
+complete -c taskgate -n $tasks -l filter -x -d 'which tasks' -a 'upstream= tool= principal= replica= id= older_than= newer_than= outcome=unknown status=open status=working status=input_required status=completed status=failed status=cancelled'
+complete -c taskgate -n $tasks -l oldest -d 'the oldest first'
+complete -c taskgate -n $tasks -l limit -x -d 'how many at most'
+complete -c taskgate -n $tasks -l yes -d 'cancel without asking'
 for verb in $serving $stdio
     complete -c taskgate -n $verb -l config -rF -d 'configuration file'
     complete -c taskgate -n $verb -l upstream -x -d 'MCP endpoint'

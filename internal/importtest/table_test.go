@@ -7,7 +7,7 @@ package importtest
 // The direction is: cmd wires, gateway speaks, shim decides, redisstore
 // remembers. No arrow goes back, and none runs between redisstore and gateway.
 var imports = map[string][]string{
-	"cmd/taskgate": {"gateway", "gateway/auth", "gateway/config", "gateway/operator", "gateway/sealed", "gateway/stdio", "gateway/upstream", "gateway/upstream/forward", "gateway/upstream/stdio", "redisstore", "shim", "internal/budget", "internal/durable", "internal/metrics", "internal/semconv", "internal/work"},
+	"cmd/taskgate": {"gateway", "gateway/auth", "gateway/config", "gateway/operator", "gateway/operator/terminal", "gateway/sealed", "gateway/stdio", "gateway/upstream", "gateway/upstream/forward", "gateway/upstream/stdio", "redisstore", "shim", "internal/budget", "internal/durable", "internal/metrics", "internal/semconv", "internal/work"},
 
 	"gateway": {
 		"gateway/auth", "gateway/config", "gateway/endpoint", "gateway/legacy", "gateway/modern", "gateway/modes", "gateway/sealed", "gateway/upstream", "gateway/upstream/forward", "gateway/wire",
@@ -21,7 +21,8 @@ var imports = map[string][]string{
 		"gateway/config", "gateway/endpoint", "gateway/sealed", "gateway/translate", "gateway/upstream", "gateway/upstream/forward", "gateway/wire",
 		"shim", "shim/dialect", "internal/budget", "internal/jsonrpc", "internal/mcp", "internal/mcpheader",
 	},
-	"gateway/operator": {"gateway/auth", "shim", "internal/metrics", "internal/work"},
+	"gateway/operator":          {"gateway/auth", "shim", "internal/metrics", "internal/work"},
+	"gateway/operator/terminal": {"gateway/operator", "internal/eventstream", "internal/work"},
 	"gateway/modes": {
 		"gateway/config", "gateway/endpoint", "gateway/legacy", "gateway/wire", "shim", "shim/content", "internal/jsonrpc", "internal/mcp",
 	},
@@ -91,6 +92,7 @@ var imports = map[string][]string{
 
 	"internal/metrics/metricstest": {"internal/metrics", "internal/semconv"},
 	"deploy/check":                 {},
+	"internal/console":             {},
 	"examples/observability/check": {},
 }
 
@@ -113,7 +115,7 @@ var fences = []fence{
 	{
 		path: "net/http",
 		allowed: []string{
-			"cmd/taskgate", "gateway", "gateway/auth", "gateway/legacy", "gateway/modern", "gateway/operator", "gateway/stdio", "gateway/wire", "gateway/upstream", "gateway/upstream/duplex", "gateway/upstream/forward", "gateway/upstream/sse",
+			"cmd/taskgate", "gateway", "gateway/auth", "gateway/legacy", "gateway/modern", "gateway/operator", "gateway/operator/terminal", "gateway/stdio", "gateway/wire", "gateway/upstream", "gateway/upstream/duplex", "gateway/upstream/forward", "gateway/upstream/sse",
 			"gateway/upstream/stdio", "gateway/upstream/transporttest", "internal/eventstream",
 			"internal/taskclient", "internal/balancer", "internal/bench", "shim/shimtest/fake",
 			"examples/slowserver", "internal/e2e/conformserver", "internal/e2e/nativetasks", "internal/wiretest", "internal/otlptest", "internal/agents",

@@ -1,0 +1,182 @@
+// Package terminal is the interface for operators as it looks in a terminal: the verbs tasks, replicas and upstreams
+// of the command line. It asks a running gateway over HTTP, and prints tables, or the JSON that the gateway answered.
+package terminal
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"taskgate/gateway/operator"
+	"taskgate/internal/eventstream"
+)
+
+const (
+	// requestTimeout bounds one request, but for the stream of changes.
+	requestTimeout = 30 * time.Second
+	// maxEvent bounds one event of that stream.
+	maxEvent = 64 << 10
+)
+
+// Gateway is where to ask, and with which key.
+type Gateway struct {
+	base string // with a slash at its end
+	key  string
+}
+
+// NewGateway takes HOST:PORT, a URL, or the address of the console as the log has it: with a token.
+func NewGateway(address, key string) (*Gateway, error) {
+	if !strings.Contains(address, "://") {
+		address = "http://" + address
+	}
+	u, err := url.Parse(address)
+	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
+		return nil, fmt.Errorf("%s is no address of a gateway: HOST:PORT, or a URL", address)
+	}
+	if token, ok := strings.CutPrefix(u.Fragment, "token="); ok && key == "" {
+		key = token
+	}
+	path := strings.TrimSuffix(strings.TrimSuffix(u.Path, "/"), "/console")
+	return &Gateway{base: u.Scheme + "://" + u.Host + path + operator.Base + "/", key: key}, nil
+}
+
+// refusal is an answer that is no success.
+type refusal struct {
+	status  int
+	message string
+}
+
+func (r *refusal) Error() string {
+	if r.status == http.StatusUnauthorized {
+		return "the gateway needs a key (" + r.message + "): give it with --key or " + KeyVariable
+	}
+	return r.message
+}
+
+// refused reports whether the gateway has answered with this status.
+func refused(err error, status int) bool {
+	var r *refusal
+	return errors.As(err, &r) && r.status == status
+}
+
+// do sends a request and returns the answer to it, if that is a success.
+func (g *Gateway) do(ctx context.Context, method, path string, query url.Values) (*http.Response, error) {
+	address := g.base + path
+	if len(query) > 0 {
+		address += "?" + query.Encode()
+	}
+	q, err := http.NewRequestWithContext(ctx, method, address, nil)
+	if err != nil {
+		return nil, err
+	}
+	if g.key != "" {
+		q.Header.Set("Authorization", "Bearer "+g.key)
+	}
+	resp, err := http.DefaultClient.Do(q)
+	if err != nil {
+		return nil, fmt.Errorf("no answer: %w", err)
+	}
+	if resp.StatusCode == http.StatusOK {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	var said operator.Error
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxEvent))
+	if err != nil || json.Unmarshal(text, &said) != nil || said.Error == "" {
+		said.Error = fmt.Sprintf("%s answers with %s: is that the admin address of a gateway?", g.base, resp.Status)
+	}
+	return nil, &refusal{status: resp.StatusCode, message: said.Error}
+}
+
+// ask sends a request and decodes the answer.
+func (g *Gateway) ask(ctx context.Context, method, path string, query url.Values, into any) error {
+	ctx, stop := context.WithTimeout(ctx, requestTimeout)
+	defer stop()
+	resp, err := g.do(ctx, method, path, query)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	return json.NewDecoder(resp.Body).Decode(into)
+}
+
+func (g *Gateway) get(ctx context.Context, path string, query url.Values, into any) error {
+	return g.ask(ctx, http.MethodGet, path, query, into)
+}
+
+// tasks reads the tasks that the filters let through, at most limit of them, page by page.
+func (g *Gateway) tasks(ctx context.Context, filters url.Values, limit int) (all operator.Tasks, err error) {
+	query := url.Values{}
+	for name, values := range filters {
+		query[name] = values
+	}
+	all.Tasks = []operator.Task{}
+	for {
+		query.Set("limit", fmt.Sprint(min(limit-len(all.Tasks), pageSize)))
+		var page operator.Tasks
+		if err := g.get(ctx, "tasks", query, &page); err != nil {
+			return all, err
+		}
+		all.Tasks, all.Next = append(all.Tasks, page.Tasks...), page.Next
+		if page.Next == "" || len(all.Tasks) >= limit {
+			return all, nil
+		}
+		query.Set("cursor", page.Next)
+	}
+}
+
+// wholeID is the length from which on an id is taken to be one, and not its beginning.
+const wholeID = 36
+
+// find returns the id that begins so: tables show the beginning.
+func (g *Gateway) find(ctx context.Context, id string) (string, error) {
+	if len(id) >= wholeID {
+		return id, nil
+	}
+	found, err := g.tasks(ctx, url.Values{"id": {id}}, 2)
+	switch {
+	case err != nil:
+		return "", err
+	case len(found.Tasks) == 0:
+		return "", fmt.Errorf("no task's id begins with %s", id)
+	case len(found.Tasks) > 1:
+		return "", fmt.Errorf("several tasks' ids begin with %s", id)
+	}
+	return found.Tasks[0].ID, nil
+}
+
+// task reads one task, by the beginning of its id.
+func (g *Gateway) task(ctx context.Context, id string) (t operator.TaskDetail, err error) {
+	if id, err = g.find(ctx, id); err != nil {
+		return t, err
+	}
+	return t, g.get(ctx, "tasks/"+url.PathEscape(id), nil, &t)
+}
+
+// cancel cancels one task.
+func (g *Gateway) cancel(ctx context.Context, id string) error {
+	var t operator.Task
+	return g.ask(ctx, http.MethodPost, "tasks/"+url.PathEscape(id)+"/cancel", nil, &t)
+}
+
+// follow calls changed for each message of the stream of changes, until that ends.
+func (g *Gateway) follow(ctx context.Context, changed func()) error {
+	resp, err := g.do(ctx, http.MethodGet, "changes", nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	events := eventstream.NewReader(resp.Body, maxEvent, func() {})
+	for {
+		if _, err := events.Next(); err != nil {
+			return err
+		}
+		changed()
+	}
+}

@@ -1,0 +1,217 @@
+package terminal
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"taskgate/gateway/operator"
+)
+
+// maxMessage is how much of a message a table shows, in characters.
+const maxMessage = 60
+
+// shownID is how much of an id a table shows: enough to know a task by, and to name it on a command line.
+const shownID = 8
+
+// table aligns rows of cells. What cannot be printed is left out of them: a message is the text of a server, and
+// a terminal would obey it.
+type table struct{ w *tabwriter.Writer }
+
+func newTable(w io.Writer, head ...string) table {
+	t := table{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)}
+	t.row(head...)
+	return t
+}
+
+func (t table) row(cells ...string) {
+	for i := range cells {
+		cells[i] = cmp.Or(printable(cells[i]), "-")
+	}
+	fmt.Fprintln(t.w, strings.Join(cells, "\t")) // Flush has the error
+}
+
+// printable is a text without control characters, and with a space for each that moves on.
+func printable(text string) string {
+	return strings.Map(func(c rune) rune {
+		switch {
+		case unicode.IsSpace(c):
+			return ' '
+		case !unicode.IsPrint(c):
+			return -1
+		}
+		return c
+	}, text)
+}
+
+// shorten cuts a text for a table.
+func shorten(text string) string {
+	if runes := []rune(text); len(runes) > maxMessage {
+		return string(runes[:maxMessage-1]) + "…"
+	}
+	return text
+}
+
+// stateOf says in a word where a task is.
+func stateOf(t operator.Task) string {
+	switch {
+	case t.Outcome == "unknown", t.Outcome == "tool_error":
+		return t.Outcome
+	case t.Queued:
+		return "queued"
+	}
+	return t.Status
+}
+
+// ended reports whether a task has.
+func ended(t operator.Task) bool { return t.Status != "working" && t.Status != "input_required" }
+
+// took is how long a task took, or how old it is.
+func took(t operator.Task) string {
+	if ended(t) {
+		return short(t.UpdatedAt.Sub(t.CreatedAt))
+	}
+	return short(time.Since(t.CreatedAt))
+}
+
+// short writes a duration with two units at most.
+func short(d time.Duration) string {
+	switch d = max(d, 0); {
+	case d < 10*time.Second:
+		return d.Round(100 * time.Millisecond).String()
+	case d < time.Hour:
+		return d.Truncate(time.Second).String()
+	case d < 24*time.Hour:
+		return strings.TrimSuffix(d.Truncate(time.Minute).String(), "0s")
+	}
+	return fmt.Sprintf("%dd%dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
+}
+
+func writeTasks(w io.Writer, tasks []operator.Task) error {
+	t := newTable(w, "ID", "UPSTREAM", "TOOL", "PRINCIPAL", "STATE", "AGE/TOOK", "MADE", "REPLICA", "MESSAGE")
+	for _, one := range tasks {
+		t.row(one.ID[:min(len(one.ID), shownID)], one.Upstream, one.Tool, one.Principal, stateOf(one), took(one), moment(one.CreatedAt), one.Replica, shorten(one.Message))
+	}
+	return t.w.Flush()
+}
+
+// moment writes a time as that of here, with its day unless that is today.
+func moment(at time.Time) string {
+	if at, now := at.Local(), time.Now(); at.YearDay() != now.YearDay() || at.Year() != now.Year() {
+		return at.Format("2006-01-02 15:04:05")
+	}
+	return at.Local().Format("15:04:05")
+}
+
+// writeTask writes all of one task.
+func writeTask(w io.Writer, d operator.TaskDetail) error {
+	t := table{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)}
+	fact := func(name, value string) {
+		if value != "" {
+			t.row(name, value)
+		}
+	}
+	fact("id", d.ID)
+	fact("tool", d.Tool+" at "+d.Upstream)
+	t.row("principal", cmp.Or(d.Principal, "anonymous"))
+	fact("state", stateOf(d.Task))
+	fact("message", d.Message)
+	fact("replica", d.Replica)
+	fact("made", d.CreatedAt.Local().Format(time.RFC3339))
+	fact("changed", d.UpdatedAt.Local().Format(time.RFC3339))
+	if ended(d.Task) {
+		fact("took", took(d.Task))
+	} else {
+		fact("age", took(d.Task))
+	}
+	if d.ExpiresAt != nil {
+		fact("kept until", d.ExpiresAt.Local().Format(time.RFC3339))
+	}
+	fact("trace", cmp.Or(d.TraceURL, d.TraceID))
+	for _, q := range d.Asked {
+		fact("question "+q.Key, strings.TrimSpace(q.State+" "+q.Method))
+		fact("  asked", string(q.Params))
+		fact("  answer", string(q.Answer))
+	}
+	fact("arguments", string(d.Arguments))
+	fact("result", string(d.Result))
+	fact("error", string(d.Error))
+	if d.TooLarge {
+		fact("result", fmt.Sprintf("%d bytes, too large to be shown", d.ResultSize))
+	}
+	if !d.ContentShown {
+		fact("content", "hidden: admin_content is off")
+	}
+	if err := t.w.Flush(); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(w); err != nil {
+		return err
+	}
+	return writeEvents(w, d)
+}
+
+func writeEvents(w io.Writer, d operator.TaskDetail) error {
+	t := newTable(w, "AT", "SINCE", "EVENT", "DETAIL")
+	for _, e := range d.Events {
+		t.row(moment(e.At), "+"+short(e.At.Sub(d.CreatedAt)), e.Kind, e.Detail)
+	}
+	if !ended(d.Task) {
+		t.row("now", "+"+took(d.Task), stateOf(d.Task), d.Message)
+	}
+	return t.w.Flush()
+}
+
+func writeReplicas(w io.Writer, replicas []operator.Replica) error {
+	t := newTable(w, "REPLICA", "STATE", "TASKS", "UP", "SEEN", "ADDRESS", "HOST", "VERSION", "CONFIG")
+	for _, r := range replicas {
+		state, up := "alive", ""
+		switch {
+		case !r.Alive:
+			state = "gone"
+		case r.Draining:
+			state = "drains"
+		}
+		if r.Alive && r.Since != nil {
+			up = short(time.Since(*r.Since))
+		}
+		t.row(r.Name, state, fmt.Sprint(r.Tasks), up, short(time.Since(r.SeenAt))+" ago", r.Address, r.Host, r.Version, r.Config)
+	}
+	return t.w.Flush()
+}
+
+func writeUpstreams(w io.Writer, upstreams []operator.Upstream) error {
+	t := newTable(w, "UPSTREAM", "STATE", "ERA", "TRANSPORT", "CALLS", "QUEUED", "TASKS", "POLICIES")
+	for _, u := range upstreams {
+		state := "reachable"
+		switch {
+		case u.Removed:
+			state = "removed"
+		case !u.Reachable:
+			state = "unreachable"
+		}
+		var policies []string
+		for _, p := range u.Policies {
+			policies = append(policies, p.Tools+": "+p.Tasks)
+		}
+		t.row(u.Name, state, u.Era, u.Transport, fmt.Sprint(u.Calls), fmt.Sprint(u.Queued), fmt.Sprint(u.Tasks), strings.Join(policies, ", "))
+	}
+	if err := t.w.Flush(); err != nil {
+		return err
+	}
+	for _, u := range upstreams {
+		for _, r := range u.Replicas {
+			if r.Reachable || r.Error == "" {
+				continue
+			}
+			if _, err := fmt.Fprintf(w, "%s from %s: %s\n", u.Name, r.Replica, printable(r.Error)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,275 @@
+package terminal
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"taskgate/gateway/operator"
+)
+
+const (
+	// KeyVariable is the environment variable for what --key says.
+	KeyVariable = "TASKGATE_ADMIN_KEY"
+	// AddressVariable is that for --admin.
+	AddressVariable = "TASKGATE_ADMIN"
+
+	// pageSize is how many tasks one request reads, and defaultLimit how many are listed unless --limit says more.
+	pageSize     = 500
+	defaultLimit = 100
+	// mostCancelled is how many tasks one command cancels.
+	mostCancelled = 10000
+)
+
+// UsageError is a mistake in the command line.
+type UsageError struct{ Text string }
+
+// Error says what is wrong with it.
+func (e *UsageError) Error() string { return e.Text }
+
+func misuse(format string, args ...any) error { return &UsageError{fmt.Sprintf(format, args...)} }
+
+// Streams are those of the process. Interactive says that a person is at the terminal, who can be asked and for whom
+// the screen is drawn anew.
+type Streams struct {
+	In          io.Reader
+	Out, Err    io.Writer
+	Interactive bool
+	// Size is that of the terminal in columns and lines; 0 where it is unknown.
+	Size func() (columns, lines int)
+}
+
+// Options are the flags of the verbs.
+type Options struct {
+	JSON    bool
+	Yes     bool
+	Oldest  bool
+	Limit   int
+	Filters url.Values
+}
+
+// Define adds the flags.
+func (o *Options) Define(flags *flag.FlagSet) {
+	o.Filters = url.Values{}
+	flags.BoolVar(&o.JSON, "json", false, "")
+	flags.BoolVar(&o.Yes, "yes", false, "")
+	flags.BoolVar(&o.Oldest, "oldest", false, "")
+	flags.IntVar(&o.Limit, "limit", defaultLimit, "")
+	flags.Func("filter", "", o.addFilter)
+}
+
+// filterNames are what --filter may name. The gateway knows better which of them there are.
+var filterNames = []string{"upstream", "tool", "status", "principal", "replica", "id", "older_than", "newer_than", "outcome"}
+
+// open is what status=open stands for.
+var open = []string{"working", "input_required"}
+
+func (o *Options) addFilter(text string) error {
+	name, value, ok := strings.Cut(text, "=")
+	name = strings.ReplaceAll(name, "-", "_")
+	if !ok || !slices.Contains(filterNames, name) {
+		return fmt.Errorf("a filter is NAME=VALUE, with the name %s", strings.Join(filterNames, ", "))
+	}
+	switch {
+	case name == "status" && value == "open":
+		o.Filters[name] = append(o.Filters[name], open...)
+	case name == "status":
+		o.Filters[name] = append(o.Filters[name], strings.Split(value, ",")...)
+	default:
+		o.Filters.Set(name, value)
+	}
+	return nil
+}
+
+// query is the filters in the order that is wanted.
+func (o *Options) query() url.Values {
+	if o.Oldest {
+		o.Filters.Set("order", "oldest")
+	}
+	return o.Filters
+}
+
+// Run executes the verb tasks, replicas or upstreams with its arguments. A UsageError is a mistake in those; any other
+// error says what failed.
+func Run(ctx context.Context, g *Gateway, s Streams, o Options, verb string, args []string) error {
+	c := command{Gateway: g, Streams: s, o: o}
+	switch verb {
+	case "replicas":
+		var all operator.Replicas
+		return c.show(ctx, "replicas", args, &all, func(w io.Writer) error { return writeReplicas(w, all.Replicas) })
+	case "upstreams":
+		var all operator.Upstreams
+		return c.show(ctx, "upstreams", args, &all, func(w io.Writer) error { return writeUpstreams(w, all.Upstreams) })
+	}
+	if len(args) == 0 {
+		return misuse("tasks needs one of list, show, events, watch and cancel")
+	}
+	switch what, args := args[0], args[1:]; what {
+	case "list":
+		return c.list(ctx, args)
+	case "show", "events":
+		return c.one(ctx, what, args)
+	case "watch":
+		return c.watch(ctx, args)
+	case "cancel":
+		return c.cancel(ctx, args)
+	default:
+		return misuse("tasks has list, show, events, watch and cancel, not %q", what)
+	}
+}
+
+// command is one command line.
+type command struct {
+	*Gateway
+	Streams
+	o Options
+}
+
+// write prints what was read, as JSON or as a table.
+func (c command) write(read any, table func(io.Writer) error) error {
+	if !c.o.JSON {
+		return table(c.Out)
+	}
+	e := json.NewEncoder(c.Out)
+	e.SetEscapeHTML(false)
+	return e.Encode(read)
+}
+
+// show prints a whole answer.
+func (c command) show(ctx context.Context, path string, args []string, into any, table func(io.Writer) error) error {
+	if len(args) > 0 {
+		return misuse("%s takes no arguments", path)
+	}
+	if err := c.get(ctx, path, nil, into); err != nil {
+		return err
+	}
+	return c.write(into, table)
+}
+
+func (c command) list(ctx context.Context, args []string) error {
+	if len(args) > 0 {
+		return misuse("tasks list takes no arguments: --filter says which tasks")
+	}
+	if c.o.Limit < 1 {
+		return misuse("--limit is at least 1")
+	}
+	all, err := c.tasks(ctx, c.o.query(), c.o.Limit)
+	if err != nil {
+		return err
+	}
+	return c.write(all, func(w io.Writer) error {
+		if err := writeTasks(w, all.Tasks); err != nil {
+			return err
+		}
+		if all.Next != "" {
+			fmt.Fprintf(c.Err, "There are more: --limit %d shows them.\n", c.o.Limit*10)
+		}
+		return nil
+	})
+}
+
+// one prints one task, or its events alone.
+func (c command) one(ctx context.Context, what string, args []string) error {
+	if len(args) != 1 {
+		return misuse("tasks %s needs the id of one task", what)
+	}
+	t, err := c.task(ctx, args[0])
+	if err != nil {
+		return err
+	}
+	if what == "events" {
+		return c.write(map[string]any{"events": t.Events}, func(w io.Writer) error { return writeEvents(w, t) })
+	}
+	return c.write(t, func(w io.Writer) error { return writeTask(w, t) })
+}
+
+// cancel cancels the tasks that are named, or those that the filters let through.
+func (c command) cancel(ctx context.Context, args []string) error {
+	byFilter := len(c.o.Filters) > 0
+	if byFilter == (len(args) > 0) {
+		return misuse("tasks cancel needs either ids or --filter")
+	}
+	if byFilter {
+		return c.cancelMatching(ctx)
+	}
+	var failed []error
+	for _, begin := range args {
+		id, err := c.find(ctx, begin)
+		if err == nil {
+			err = c.Gateway.cancel(ctx, id)
+		}
+		if err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", begin, err))
+			continue
+		}
+		fmt.Fprintf(c.Out, "%s is cancelled\n", id)
+	}
+	return errors.Join(failed...)
+}
+
+// cancelMatching asks before it cancels. A task that has ended meanwhile is no failure.
+func (c command) cancelMatching(ctx context.Context) error {
+	if !c.o.Yes && !c.Interactive {
+		return misuse("tasks cancel --filter needs --yes where nobody can be asked")
+	}
+	if len(c.o.Filters["status"]) == 0 {
+		c.o.Filters["status"] = open
+	}
+	all, err := c.tasks(ctx, c.o.query(), mostCancelled)
+	if err != nil {
+		return err
+	}
+	if len(all.Tasks) == 0 {
+		_, err := fmt.Fprintln(c.Out, "no task matches that has not ended")
+		return err
+	}
+	if !c.o.Yes {
+		if err := writeTasks(c.Out, all.Tasks); err != nil {
+			return err
+		}
+		fmt.Fprintf(c.Out, "\nCancel %s? [y/N] ", count(len(all.Tasks), "task"))
+		line, _ := bufio.NewReader(c.In).ReadString('\n') // the end of the input is a no
+		if answer := strings.ToLower(strings.TrimSpace(line)); answer != "y" && answer != "yes" {
+			return errors.New("nothing is cancelled")
+		}
+	}
+	cancelled, ended := 0, 0
+	var failed []error
+	for _, t := range all.Tasks {
+		switch err := c.Gateway.cancel(ctx, t.ID); {
+		case err == nil:
+			cancelled++
+		case refused(err, http.StatusConflict), refused(err, http.StatusNotFound):
+			ended++
+		case ctx.Err() != nil:
+			return fmt.Errorf("%s cancelled, then: %w", count(cancelled, "task"), err)
+		default:
+			failed = append(failed, fmt.Errorf("%s: %w", t.ID, err))
+		}
+	}
+	text := count(cancelled, "task") + " cancelled"
+	if ended > 0 {
+		text += fmt.Sprintf(", %d had ended already", ended)
+	}
+	if all.Next != "" {
+		text += ", and there are more that match"
+	}
+	fmt.Fprintln(c.Out, text)
+	return errors.Join(failed...)
+}
+
+// count writes a number and its noun.
+func count(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
+}

@@ -1,0 +1,376 @@
+package terminal
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"taskgate/gateway/auth"
+	"taskgate/gateway/operator"
+	"taskgate/shim"
+)
+
+// source is a deployment with two tasks of ada and one of bob, of which ada's second one has ended.
+type source struct {
+	mu        sync.Mutex
+	all       []operator.Task
+	cancelled []string
+	changed   chan func()
+}
+
+const (
+	first  = "11111111-0000-4000-8000-000000000001"
+	second = "11111111-0000-4000-8000-000000000002"
+	third  = "33333333-0000-4000-8000-000000000003"
+)
+
+func newSource() *source {
+	made := time.Now().Add(-90 * time.Minute)
+	return &source{changed: make(chan func(), 10), all: []operator.Task{
+		{ID: first, Upstream: "reports", Tool: "research", Status: "working", Principal: "ada", Replica: "r1", Message: "half\x1b[31m\tdone", CreatedAt: made, UpdatedAt: made},
+		{ID: second, Upstream: "reports", Tool: "write", Status: "completed", Outcome: "completed", Principal: "ada", CreatedAt: made, UpdatedAt: made.Add(90 * time.Second)},
+		{ID: third, Upstream: "weather", Tool: "forecast", Status: "input_required", CreatedAt: made, UpdatedAt: made},
+	}}
+}
+
+func (s *source) Tasks(_ context.Context, q operator.Query) (page operator.Tasks, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	from := 0
+	if q.Cursor != "" {
+		from = slices.IndexFunc(s.all, func(t operator.Task) bool { return t.ID == q.Cursor })
+	}
+	for _, t := range s.all[from:] {
+		switch {
+		case len(q.Statuses) > 0 && !slices.Contains(q.Statuses, t.Status), q.Principal != nil && *q.Principal != t.Principal, !strings.HasPrefix(t.ID, q.ID):
+		case len(page.Tasks) == min(q.Limit, 1): // pages of one task
+			page.Next = t.ID
+			return page, nil
+		default:
+			page.Tasks = append(page.Tasks, t)
+		}
+	}
+	return page, nil
+}
+
+func (s *source) Task(_ context.Context, id string, content bool) (operator.TaskDetail, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range s.all {
+		if t.ID == id {
+			d := operator.TaskDetail{Task: t, TraceID: "abc", ContentShown: content, Events: []operator.Event{
+				{At: t.CreatedAt, Kind: "made", Detail: "r1"}, {At: t.CreatedAt.Add(time.Second), Kind: "sent"},
+			}}
+			if content {
+				d.Arguments = json.RawMessage(`{"topic":"<tea>"}`)
+			}
+			return d, nil
+		}
+	}
+	return operator.TaskDetail{}, operator.ErrUnknown
+}
+
+func (s *source) Cancel(_ context.Context, id, _ string) (operator.Task, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, t := range s.all {
+		if t.ID == id {
+			if t.Status == "completed" || t.Status == "cancelled" {
+				return t, operator.ErrEnded
+			}
+			s.all[i].Status = "cancelled"
+			s.cancelled = append(s.cancelled, id)
+			return s.all[i], nil
+		}
+	}
+	return operator.Task{}, operator.ErrUnknown
+}
+
+func (s *source) Questions(context.Context, bool) (operator.Questions, error) {
+	return operator.Questions{}, nil
+}
+
+func (s *source) Replicas(context.Context) (operator.Replicas, error) {
+	since := time.Now().Add(-time.Hour)
+	return operator.Replicas{Replicas: []operator.Replica{
+		{Name: "r1", Alive: true, SeenAt: time.Now(), Since: &since, Version: "v1", Tasks: 2}, {Name: "r2", SeenAt: time.Now().Add(-time.Minute)},
+	}}, nil
+}
+
+func (s *source) Upstreams(context.Context) (operator.Upstreams, error) {
+	return operator.Upstreams{Upstreams: []operator.Upstream{{
+		Name: "reports", Era: "legacy", Transport: "http", Calls: 3, Policies: []operator.Policy{{Tools: "*", Tasks: "auto"}},
+		Replicas: []operator.Reach{{Replica: "r1", Error: "connection refused"}},
+	}}}, nil
+}
+
+func (s *source) Stats(context.Context, string) (operator.Stats, error) {
+	return operator.Stats{}, errors.New("nobody asks")
+}
+
+func (s *source) Changes(ctx context.Context, changed func()) error {
+	s.changed <- changed
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// oneKey lets in who has the key "right".
+type oneKey struct{}
+
+func (oneKey) Identify(r *http.Request) (auth.Caller, *auth.Refusal) {
+	if r.Header.Get("Authorization") != "Bearer right" {
+		return auth.Caller{}, &auth.Refusal{Status: http.StatusUnauthorized, Message: "a key is needed"}
+	}
+	return auth.Caller{Principal: shim.Principal{Subject: "ops"}}, nil
+}
+
+func (oneKey) Recall(*http.Request) string { return "" }
+
+// console is a command line and the gateway that it asks.
+type console struct {
+	*source
+	url string
+	in  string
+	out bytes.Buffer
+	err bytes.Buffer
+}
+
+func newConsole(t *testing.T) *console {
+	t.Helper()
+	s := newSource()
+	web := httptest.NewServer(operator.New(operator.Options{Source: s, Method: oneKey{}, Content: true}))
+	t.Cleanup(web.Close)
+	return &console{source: s, url: web.URL}
+}
+
+// run executes a command line, which is separated by spaces.
+func (c *console) run(ctx context.Context, line string, interactive bool) error {
+	c.out.Reset()
+	c.err.Reset()
+	var o Options
+	flags := flag.NewFlagSet("test", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	o.Define(flags)
+	words := strings.Fields(line)
+	verb, rest := words[0], words[1:]
+	var args []string
+	for {
+		if err := flags.Parse(rest); err != nil {
+			return err
+		}
+		if flags.NArg() == 0 {
+			break
+		}
+		args, rest = append(args, flags.Arg(0)), flags.Args()[1:]
+	}
+	g, err := NewGateway(c.url+"/console/#token=right", "")
+	if err != nil {
+		return err
+	}
+	s := Streams{In: strings.NewReader(c.in), Out: &c.out, Err: &c.err, Interactive: interactive, Size: func() (int, int) { return 60, 20 }}
+	return Run(ctx, g, s, o, verb, args)
+}
+
+// TestCommands: each command line prints what it should, in lines that are compared word by word.
+func TestCommands(t *testing.T) {
+	for line, want := range map[string][]string{
+		"tasks list": {
+			"ID UPSTREAM TOOL PRINCIPAL STATE AGE/TOOK MADE REPLICA MESSAGE",
+			"11111111 reports research ada working 1h30m * r1 half[31m done",
+			"11111111 reports write ada completed 1m30s * - -",
+			"33333333 weather forecast - input_required 1h30m * - -",
+		},
+		"tasks list --filter status=open --filter principal=ada": {
+			"ID UPSTREAM TOOL PRINCIPAL STATE AGE/TOOK MADE REPLICA MESSAGE",
+			"11111111 reports research ada working 1h30m * r1 half[31m done",
+		},
+		"tasks events " + first: {
+			"AT SINCE EVENT DETAIL", "* +0s made r1", "* +1s sent -", "now +1h30m working half[31m done",
+		},
+		"replicas": {
+			"REPLICA STATE TASKS UP SEEN ADDRESS HOST VERSION CONFIG",
+			"r1 alive 2 1h0m * ago - - v1 -",
+			"r2 gone 0 - 1m0s ago - - - -",
+		},
+		"upstreams": {
+			"UPSTREAM STATE ERA TRANSPORT CALLS QUEUED TASKS POLICIES",
+			"reports unreachable legacy http 3 0 0 *: auto",
+			"reports from r1: connection refused",
+		},
+	} {
+		c := newConsole(t)
+		if err := c.run(t.Context(), line, false); err != nil {
+			t.Errorf("%s: %v", line, err)
+			continue
+		}
+		got := strings.Split(strings.TrimSpace(day.ReplaceAllString(c.out.String(), "")), "\n")
+		if len(got) != len(want) {
+			t.Errorf("%s prints\n%s", line, &c.out)
+			continue
+		}
+		for i := range want {
+			if !matches(strings.Fields(got[i]), strings.Fields(want[i])) {
+				t.Errorf("%s prints\n%s\nand not\n%s", line, got[i], want[i])
+			}
+		}
+	}
+}
+
+// day is what stands before a time that is not of today.
+var day = regexp.MustCompile(`\d{4}-\d\d-\d\d `)
+
+// matches compares words, of which * is any.
+func matches(got, want []string) bool {
+	return slices.EqualFunc(got, want, func(g, w string) bool { return w == "*" && g != "" || g == w })
+}
+
+func TestShow(t *testing.T) {
+	c := newConsole(t)
+	if err := c.run(t.Context(), "tasks show 33", false); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{third, "forecast at weather", "anonymous", `{"topic":"<tea>"}`, "input_required"} {
+		if !strings.Contains(c.out.String(), want) {
+			t.Errorf("%q is missing in\n%s", want, &c.out)
+		}
+	}
+}
+
+func TestJSON(t *testing.T) {
+	c := newConsole(t)
+	for line, into := range map[string]any{
+		"tasks list --json": &operator.Tasks{}, "tasks show 33 --json": &operator.TaskDetail{}, "tasks events --json 33": &operator.TaskDetail{},
+		"replicas --json": &operator.Replicas{}, "upstreams --json": &operator.Upstreams{},
+	} {
+		d := json.NewDecoder(&c.out)
+		d.DisallowUnknownFields()
+		if err := c.run(t.Context(), line, false); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Decode(into); err != nil {
+			t.Errorf("%s: %v", line, err)
+		}
+	}
+}
+
+func TestCancel(t *testing.T) {
+	for _, one := range []struct {
+		line, in    string
+		interactive bool
+		cancelled   []string
+		mistake     string // in the error
+	}{
+		{line: "tasks cancel " + first + " 33", cancelled: []string{first, third}},
+		{line: "tasks cancel " + second, mistake: "has ended already"},
+		{line: "tasks cancel 11", mistake: "several tasks"},
+		{line: "tasks cancel 22", mistake: "22: no task"},
+		{line: "tasks cancel", mistake: "either ids or --filter"},
+		{line: "tasks cancel --filter principal=ada", mistake: "needs --yes"},
+		{line: "tasks cancel --filter principal=ada --yes", cancelled: []string{first}},
+		{line: "tasks cancel --filter older_than=1h", in: "y\n", interactive: true, cancelled: []string{first, third}},
+		{line: "tasks cancel --filter older_than=1h", in: "\n", interactive: true, mistake: "nothing is cancelled"},
+		{line: "tasks cancel --filter older_than=1h", interactive: true, mistake: "nothing is cancelled"},
+		{line: "tasks cancel --filter age=1h", mistake: "NAME=VALUE"},
+	} {
+		c := newConsole(t)
+		c.in = one.in
+		err := c.run(t.Context(), one.line, one.interactive)
+		if one.mistake == "" && err != nil || one.mistake != "" && (err == nil || !strings.Contains(err.Error(), one.mistake)) {
+			t.Errorf("%s: %v", one.line, err)
+		}
+		if !slices.Equal(c.cancelled, one.cancelled) {
+			t.Errorf("%s cancels %v", one.line, c.cancelled)
+		}
+	}
+}
+
+// TestWrongKey: the error says where the key comes from, and no answer is taken for one of a gateway that is none.
+func TestWrongKey(t *testing.T) {
+	c := newConsole(t)
+	elsewhere := httptest.NewServer(http.NotFoundHandler())
+	defer elsewhere.Close()
+	for address, want := range map[string]string{c.url: KeyVariable, elsewhere.URL: "is that the admin address"} {
+		g, err := NewGateway(address, "wrong")
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = Run(t.Context(), g, Streams{Out: io.Discard}, Options{}, "replicas", nil)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+	if _, err := NewGateway("ftp://somewhere", ""); err == nil {
+		t.Error("any address is taken")
+	}
+}
+
+// TestWatch: watch prints what runs, and prints it again once that has changed.
+func TestWatch(t *testing.T) {
+	c := newConsole(t)
+	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
+	defer stop()
+	read, write := io.Pipe()
+	end := make(chan error, 1)
+	go func() {
+		g, err := NewGateway(c.url, "right")
+		if err == nil {
+			o := Options{}
+			o.Define(flag.NewFlagSet("test", flag.ContinueOnError))
+			o.JSON = true
+			err = Run(ctx, g, Streams{Out: write, Err: io.Discard}, o, "tasks", []string{"watch"})
+		}
+		end <- err
+		_ = write.Close()
+	}()
+	lines := json.NewDecoder(read)
+	var page operator.Tasks
+	if err := lines.Decode(&page); err != nil || len(page.Tasks) != 2 {
+		t.Fatalf("%v, %v", page, err)
+	}
+	changed := <-c.changed
+	if _, err := c.source.Cancel(ctx, first, "ops"); err != nil {
+		t.Fatal(err)
+	}
+	changed()
+	if err := lines.Decode(&page); err != nil || len(page.Tasks) != 1 {
+		t.Fatalf("%v, %v", page, err)
+	}
+	stop()
+	go func() { _, _ = io.Copy(io.Discard, read) }()
+	if err := <-end; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestScreen: on a terminal each picture is drawn over the one before, and no line is longer than the screen.
+func TestScreen(t *testing.T) {
+	c := newConsole(t)
+	ctx, stop := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+	defer stop()
+	if err := c.run(ctx, "tasks watch", true); err != nil {
+		t.Fatal(err)
+	}
+	screens := strings.Split(c.out.String(), topOfScreen)[1:]
+	if len(screens) < 2 {
+		t.Fatalf("%d screens", len(screens))
+	}
+	if !strings.Contains(screens[1], "2 tasks · 1 working · 1 input_required · 1 replica") {
+		t.Errorf("the screen is %q", screens[1])
+	}
+	for line := range strings.SplitSeq(screens[1], "\r\n") {
+		if n := len([]rune(strings.NewReplacer(clearLine, "", clearBelow, "").Replace(line))); n > 60 {
+			t.Errorf("%q has %d characters", line, n)
+		}
+	}
+}

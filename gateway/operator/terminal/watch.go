@@ -1,0 +1,179 @@
+package terminal
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"taskgate/gateway/operator"
+	"taskgate/internal/work"
+)
+
+const (
+	// watchPause is the least time between two reads, and watchPoll the longest.
+	watchPause = time.Second
+	watchPoll  = 10 * time.Second
+	// What a terminal is told: to draw from the top, and to remove what is there from before.
+	clearScreen = "\x1b[2J"
+	topOfScreen = "\x1b[H"
+	clearLine   = "\x1b[K"
+	clearBelow  = "\x1b[J"
+)
+
+// watch draws the tasks that have not ended each time that something has changed, until it is interrupted. Where no
+// terminal is, it prints them again; as JSON, each time on one line.
+func (c command) watch(ctx context.Context, args []string) error {
+	if len(args) > 0 {
+		return misuse("tasks watch takes no arguments: --filter says which tasks")
+	}
+	if len(c.o.Filters["status"]) == 0 && c.o.Filters.Get("outcome") == "" {
+		c.o.Filters["status"] = open
+	}
+	ctx, stop := context.WithCancel(ctx)
+	news, over := make(chan struct{}, 1), make(chan struct{})
+	go func() {
+		defer close(over)
+		if !c.Interactive { // a screen is drawn anew each second in any case
+			c.followAll(ctx, news)
+		}
+	}()
+	defer func() { stop(); <-over }()
+	for before := ""; ; {
+		text, err := c.frame(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && before == "", refused(err, http.StatusUnauthorized), refused(err, http.StatusBadRequest):
+			return err
+		case err != nil:
+			text = fmt.Sprintf("%s\n", err) // the next read may reach it
+		}
+		if err := c.draw(text, before); err != nil {
+			return err
+		}
+		before = text
+		if c.awaitNews(ctx, news) != nil {
+			return nil
+		}
+	}
+}
+
+// followAll follows the stream of changes, and begins anew when it breaks.
+func (c command) followAll(ctx context.Context, news chan struct{}) {
+	for {
+		err := c.follow(ctx, func() { work.Signal(news) })
+		if work.Pause(ctx, watchPause) != nil || refused(err, http.StatusUnauthorized) {
+			return
+		}
+	}
+}
+
+// awaitNews waits until there is something new, or for a while. On a terminal ages grow, so it waits for a second.
+func (c command) awaitNews(ctx context.Context, news <-chan struct{}) error {
+	if err := work.Pause(ctx, watchPause); err != nil || c.Interactive {
+		return err
+	}
+	poll := time.NewTimer(watchPoll)
+	defer poll.Stop()
+	select {
+	case <-news:
+	case <-poll.C:
+	case <-ctx.Done():
+	}
+	return ctx.Err()
+}
+
+// frame reads and writes one picture.
+func (c command) frame(ctx context.Context) (string, error) {
+	lines := c.o.Limit
+	if c.Interactive {
+		if _, high := c.Size(); high > 6 {
+			lines = high - 4
+		}
+	}
+	all, err := c.tasks(ctx, c.o.query(), lines)
+	if err != nil {
+		return "", err
+	}
+	var text bytes.Buffer
+	if c.o.JSON {
+		e := json.NewEncoder(&text)
+		e.SetEscapeHTML(false)
+		err := e.Encode(all)
+		return text.String(), err
+	}
+	var replicas operator.Replicas
+	if err := c.get(ctx, "replicas", nil, &replicas); err != nil {
+		return "", err
+	}
+	fmt.Fprintln(&text, summary(all, replicas.Replicas))
+	fmt.Fprintln(&text)
+	err = writeTasks(&text, all.Tasks)
+	return text.String(), err
+}
+
+// summary is the line above the tasks.
+func summary(all operator.Tasks, replicas []operator.Replica) string {
+	states := map[string]int{}
+	for _, t := range all.Tasks {
+		states[stateOf(t)]++
+	}
+	parts := []string{count(len(all.Tasks), "task")}
+	if all.Next != "" {
+		parts[0] = "the first " + parts[0]
+	}
+	for _, state := range []string{"working", "input_required", "queued"} {
+		if states[state] > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", states[state], state))
+		}
+	}
+	alive := slices.Collect(func(yield func(string) bool) {
+		for _, r := range replicas {
+			if r.Alive && !yield(r.Name) {
+				return
+			}
+		}
+	})
+	parts = append(parts, count(len(alive), "replica"))
+	for _, r := range replicas {
+		if !r.Alive {
+			parts = append(parts, fmt.Sprintf("%s is gone since %s", r.Name, short(time.Since(r.SeenAt))))
+		}
+	}
+	return strings.Join(parts, " · ")
+}
+
+// draw shows a picture in place of the one before.
+func (c command) draw(text, before string) error {
+	if !c.Interactive {
+		if text == before {
+			return nil
+		}
+		if before != "" && !c.o.JSON {
+			text = "\n" + text
+		}
+		_, err := io.WriteString(c.Out, text)
+		return err
+	}
+	columns, _ := c.Size()
+	var screen strings.Builder
+	if before == "" {
+		screen.WriteString(clearScreen)
+	}
+	screen.WriteString(topOfScreen)
+	for line := range strings.Lines(text) {
+		if runes := []rune(strings.TrimSuffix(line, "\n")); columns > 0 && len(runes) > columns {
+			line = string(runes[:columns])
+		}
+		screen.WriteString(strings.TrimSuffix(line, "\n") + clearLine + "\r\n")
+	}
+	screen.WriteString(clearBelow)
+	_, err := io.WriteString(c.Out, screen.String())
+	return err
+}
