@@ -127,6 +127,7 @@ func TestExampleShowsDefaults(t *testing.T) {
 	drive.Headers = map[string]string{}
 	want.Upstreams = []*config.Upstream{u, files, drive}
 	want.Admin, want.Auth, want.PublicURL = "127.0.0.1:9090", got.Auth, "https://gateway.example.com"
+	want.AdminAuth, want.TraceURL = got.AdminAuth, "https://traces.example.com/trace/{trace_id}"
 	want.Audit = "/var/log/taskgate/audit.jsonl"
 	jwt := &config.JWT{
 		Issuer: "https://login.example.com", JWKSURL: "https://login.example.com/keys",

@@ -94,9 +94,8 @@ func (p *problems) admin(c *Config) {
 	}
 	p.listen("admin", c.Admin)
 	p.auth("admin_auth", &c.AdminAuth, c)
-	p.secureURL("trace_url", strings.ReplaceAll(c.TraceURL, traceID, ""))
-	if c.TraceURL != "" && !strings.Contains(c.TraceURL, traceID) {
-		p.add("trace_url", "needs %s where the id of the trace belongs", traceID)
+	if c.TraceURL != "" {
+		p.traceURL(c)
 	}
 	if _, port, err := net.SplitHostPort(c.Admin); err == nil && port != "0" && c.Admin == c.Listen {
 		p.addFor([]string{"admin", "listen"}, "this address is already that of listen; admin needs one of its own")
@@ -112,6 +111,17 @@ func (c *Config) TraceAt(id string) string {
 		return ""
 	}
 	return strings.ReplaceAll(c.TraceURL, traceID, id)
+}
+
+// traceURL checks what becomes a link on a page.
+func (p *problems) traceURL(c *Config) {
+	u, err := url.Parse(c.TraceAt("1"))
+	switch {
+	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
+		p.add("trace_url", "must begin with https:// or http:// and a host")
+	case !strings.Contains(c.TraceURL, traceID):
+		p.add("trace_url", "needs %s where the id of the trace belongs", traceID)
+	}
 }
 
 // origin accepts what a browser may put into an Origin header, and nothing
