@@ -25,6 +25,14 @@ var shards = func() (all [256]string) {
 	return all
 }()
 
+// digits are the first digits of ids, by which one Redis has what a cluster has by shards and is read whole.
+var digits = func() (all [shim.Parts]string) {
+	for i := range all {
+		all[i] = fmt.Sprintf("%x", i)
+	}
+	return all
+}()
+
 // shard is the hash tag of a task.
 func shard(id shim.ID) string { return string(id[:2]) }
 
@@ -39,8 +47,9 @@ func (k keys) task(id shim.ID) string { return k.in(shard(id), "t", string(id)) 
 // batches is the list of what a task streamed.
 func (k keys) batches(id shim.ID) string { return k.in(shard(id), "p", string(id)) }
 
-// all is the sorted set of all tasks of a shard, by creation in ms: what operators look through.
-func (k keys) all(shard string) string { return k.in(shard, "all", "") }
+// all is the sorted set of all tasks whose ids begin so, by creation in ms: what operators look through. In a cluster
+// it is that of a shard.
+func (k keys) all(begin string) string { return k.in(begin, "all", "") }
 
 // unknown is the list of the tasks whose server may have done the work: that of no caller.
 func (k keys) unknown() string { return k.list(unknownList) }
@@ -92,8 +101,8 @@ func (k keys) record(id shim.ID, runner shim.Replica) []string {
 }
 
 // created are those of a task that is made: in the set of all besides.
-func (k keys) created(id shim.ID, runner shim.Replica) []string {
-	return append(k.record(id, runner), k.all(shard(id)))
+func (k keys) created(id shim.ID, runner shim.Replica, all string) []string {
+	return append(k.record(id, runner), all)
 }
 
 // sessionTag is the hash tag of a client session. Ids of sessions come from

@@ -141,15 +141,15 @@ func (s Overview) Changes(ctx context.Context, changed func()) error {
 	return context.Cause(ctx)
 }
 
-// sweepAll is how many entries of a shard Sweep looks at at once.
+// sweepAll is how many entries of a set Sweep looks at at once.
 const sweepAll = 1000
 
 // Sweep implements shim.Overview. It goes through one of the sets of all tasks, and on to the next while most of what it
 // finds is gone: so there is about as much in them as there are tasks, however many come and go.
 func (s Overview) Sweep(ctx context.Context) error {
-	first := rand.N(len(shards))
-	for i := range shards {
-		seen, gone, err := s.sweepShard(ctx, shards[(first+i)%len(shards)])
+	first := rand.N(len(s.begins))
+	for i := range s.begins {
+		seen, gone, err := s.sweepSet(ctx, s.keys.all(s.begins[(first+i)%len(s.begins)]))
 		if err != nil || 2*gone <= seen {
 			return err
 		}
@@ -157,10 +157,9 @@ func (s Overview) Sweep(ctx context.Context) error {
 	return nil
 }
 
-// sweepShard removes from the tasks of a shard what has expired. An id is never used again, but for a task that the
+// sweepSet removes from a set of tasks what has expired. An id is never used again, but for a task that the
 // store had lost: if that is written again just now, operators may not find it until it runs again.
-func (s Overview) sweepShard(ctx context.Context, tag string) (seen, gone int, err error) {
-	key := s.keys.all(tag)
+func (s Overview) sweepSet(ctx context.Context, key string) (seen, gone int, err error) {
 	for at := int64(0); ; at += sweepAll {
 		var ids []string
 		var old []any

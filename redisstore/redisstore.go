@@ -100,6 +100,7 @@ type Store struct {
 	client   redis.UniversalClient
 	beats    redis.UniversalClient // for heartbeats alone, which wait for no other command's connection
 	keys     keys
+	begins   []string // how ids begin: each has a set of all such tasks
 	opts     Options
 	log      *slog.Logger
 	hub      *hub
@@ -177,7 +178,10 @@ func newStore(t target, opts Options) *Store {
 	own := opts
 	own.PoolSize = beatConns
 	client := t.client(opts)
-	s := &Store{client: client, beats: t.client(own), keys: keys{opts.Prefix}, opts: opts, log: opts.Logger, skipped: make(map[shim.ID]struct{})}
+	s := &Store{client: client, beats: t.client(own), keys: keys{opts.Prefix}, begins: digits[:], opts: opts, log: opts.Logger, skipped: make(map[shim.ID]struct{})}
+	if _, many := client.(*redis.ClusterClient); many {
+		s.begins = shards[:]
+	}
 	if opts.recorder != nil {
 		client.AddHook(opts.recorder) // not for heartbeats, which are not recorded
 	}

@@ -16,7 +16,7 @@ import (
 
 // Search looks through sorted sets of tasks by creation, a page at a time, and reads the records of a page with one
 // round trip. Which sets those are follows from what is searched for: the lists of one owner, the list of unknown
-// outcomes, what replicas run, or all tasks, in 256 shards.
+// outcomes, what replicas run, or all tasks, in 16 sets (256 in a cluster).
 
 const (
 	// searchTime bounds one Search, and searchStep how many records it reads at once.
@@ -76,10 +76,11 @@ func (f *search) prepare(ctx context.Context) error {
 			f.keys = append(f.keys, f.s.keys.list(l))
 		}
 	default:
-		for _, tag := range shards {
-			n := min(len(f.q.Prefix), len(tag))
-			if tag[:n] == f.q.Prefix[:n] {
-				f.keys = append(f.keys, f.s.keys.all(tag))
+		f.keys = []string{}
+		for _, begin := range f.s.begins {
+			n := min(len(f.q.Prefix), len(begin))
+			if begin[:n] == f.q.Prefix[:n] {
+				f.keys = append(f.keys, f.s.keys.all(begin))
 			}
 		}
 	}
@@ -203,7 +204,7 @@ func (f *search) entries(ctx context.Context, at entry, n int) (found []entry, m
 	for i, key := range f.keys {
 		parts[i] = part{key: key}
 	}
-	if err := f.fill(ctx, parts, at, max(leastRead, 4*n/len(f.keys))); err != nil {
+	if err := f.fill(ctx, parts, at, max(leastRead, 2*n/max(1, len(f.keys)))); err != nil {
 		return nil, false, err
 	}
 	// What comes behind the last entry of a set that has more may not be next.

@@ -43,7 +43,7 @@ func (s *Store) Create(ctx context.Context, t shim.Task, begin ...shim.Batch) (s
 		if err := s.list(ctx, t); err != nil {
 			return err
 		}
-		v, err := s.run(ctx, createScript, s.keys.created(t.ID, t.Lease.Replica), args, true)
+		v, err := s.run(ctx, createScript, s.keys.created(t.ID, t.Lease.Replica, s.keys.all(string(t.ID[:len(s.begins[0])]))), args, true)
 		if err != nil {
 			return err
 		}

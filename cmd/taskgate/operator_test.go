@@ -1,0 +1,259 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"taskgate/gateway/config"
+	"taskgate/gateway/operator"
+	"taskgate/internal/redistest"
+)
+
+// asOperator sends a request to the admin listener with a key, and returns the status and the body.
+func (r *running) asOperator(method, path, key string, headers ...string) (int, []byte) {
+	r.t.Helper()
+	q, err := http.NewRequest(method, "http://"+r.s.admin.listener.Addr().String()+path, nil)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if key != "" {
+		q.Header.Set("Authorization", "Bearer "+key)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		q.Header.Set(headers[i], headers[i+1])
+		if headers[i] == "Host" {
+			q.Host = headers[i+1]
+		}
+	}
+	resp, err := http.DefaultClient.Do(q)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return resp.StatusCode, b
+}
+
+// tell reads a path of the interface.
+func tell[T any](r *running, path string) (out T) {
+	r.t.Helper()
+	status, body := r.asOperator("GET", operator.Base+path, r.s.operators.token)
+	if err := json.Unmarshal(body, &out); err != nil || status != http.StatusOK {
+		r.t.Fatalf("%s: %d %s", path, status, body)
+	}
+	return out
+}
+
+// until waits until something is so.
+func until(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	deadline, tick := time.After(patience), time.NewTicker(50*time.Millisecond)
+	defer tick.Stop()
+	for !so() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatal("never: " + what)
+		}
+	}
+}
+
+// quickTasks makes a task of every call that does not answer at once.
+func quickTasks(c *config.Config) { c.Upstreams[0].Defaults.Grace = time.Millisecond }
+
+// Over one Redis each replica says the same of everything, and cancels what another one runs; one that goes is
+// listed as gone, and what it has counted stays.
+func TestReplicasSayTheSame(t *testing.T) {
+	web, called, letGo := modernUpstream(t)
+	defer close(letGo)
+	url := redistest.Start(t).URL()
+	shared := func(c *config.Config) {
+		quickTasks(c)
+		c.Store, c.Heartbeat, c.DrainTimeout = url, time.Second, 100*time.Millisecond
+	}
+	one, two := runServer(t, web.URL+"/mcp", shared), runServer(t, web.URL+"/mcp", shared)
+	for range 3 {
+		if status, body := one.post("tools/call", "slow"); !strings.Contains(body, `"resultType":"task"`) {
+			t.Fatal(status, body)
+		}
+		<-called
+	}
+	until(t, "both have reported what runs", func() bool {
+		up := tell[operator.Upstreams](two, "/upstreams").Upstreams
+		return len(up) == 1 && len(up[0].Replicas) == 2 && up[0].Tasks == 3 && up[0].Calls == 3 && up[0].Reachable
+	})
+	until(t, "the counts are reported", func() bool {
+		return made(tell[operator.Stats](two, "/stats")) == 3
+	})
+	for _, path := range []string{"/tasks", "/tasks?status=working", "/tasks?order=oldest&limit=2", "/questions", "/stats", "/upstreams"} {
+		_, a := one.asOperator("GET", operator.Base+path, one.s.operators.token)
+		_, b := two.asOperator("GET", operator.Base+path, two.s.operators.token)
+		if !bytes.Equal(a, b) {
+			t.Errorf("%s:\n%s\n%s", path, a, b)
+		}
+	}
+	tasks := tell[operator.Tasks](two, "/tasks").Tasks
+	if len(tasks) != 3 || tasks[0].Tool != "slow" || tasks[0].Replica != string(one.s.replica) {
+		t.Fatalf("%+v", tasks)
+	}
+	cancelElsewhere(t, one, two, tasks[0].ID)
+	one.stop()
+	until(t, "the first one is gone", func() bool {
+		i := slices.IndexFunc(tell[operator.Replicas](two, "/replicas").Replicas, func(r operator.Replica) bool {
+			return r.Name == string(one.s.replica) && !r.Alive && r.Version != ""
+		})
+		return i >= 0
+	})
+	if n := made(tell[operator.Stats](two, "/stats")); n != 3 {
+		t.Errorf("%d tasks were made, when the replica that made them is gone", n)
+	}
+	one.ends()
+	two.stop()
+	two.ends()
+}
+
+// made is how many tasks were made in the hour.
+func made(s operator.Stats) (n int) {
+	for _, m := range s.Minutes {
+		n += m.Made
+	}
+	return n
+}
+
+// cancelElsewhere cancels a task of one replica at another.
+func cancelElsewhere(t *testing.T, one, two *running, id string) {
+	t.Helper()
+	path := operator.Base + "/tasks/" + id
+	if status, body := two.asOperator("POST", path+"/cancel", two.s.operators.token); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	if status, body := two.asOperator("POST", path+"/cancel", two.s.operators.token); status != http.StatusConflict {
+		t.Errorf("again: %d %s", status, body)
+	}
+	got := tell[operator.TaskDetail](one, "/tasks/"+id)
+	var kinds []string
+	for _, e := range got.Events {
+		kinds = append(kinds, e.Kind)
+	}
+	if got.Status != "cancelled" || got.Message != "cancelled by an operator" || !slices.Contains(kinds, "made") || kinds[len(kinds)-1] != "cancelled" {
+		t.Errorf("%+v", got)
+	}
+	until(t, "its runner has let go", func() bool {
+		return len(tell[operator.Tasks](one, "/tasks?replica="+string(one.s.replica)).Tasks) == 2
+	})
+}
+
+// operatorPaths are all that an operator can ask for.
+var operatorPaths = [][2]string{
+	{"GET", "/access"}, {"GET", "/tasks"}, {"GET", "/tasks/" + unknownTask}, {"POST", "/tasks/" + unknownTask + "/cancel"}, {"GET", "/questions"},
+	{"GET", "/replicas"}, {"GET", "/upstreams"}, {"GET", "/stats"}, {"GET", "/changes"},
+}
+
+const unknownTask = "5b0d3d2e-8a37-4b1e-9a57-0d9a3a1c9f00"
+
+// What an admin listener gives to whom.
+func TestAdminAuth(t *testing.T) {
+	const key = "a-key-of-ann"
+	keys := []config.BearerKey{config.BearerKey("ann:" + config.HashKey(key))}
+	for name, c := range map[string]struct {
+		change func(*config.Config)
+		key    string // that lets in; "" for the token of the process
+		off    bool
+	}{
+		"a token on loopback": {change: func(*config.Config) {}},
+		"a key":               {change: func(c *config.Config) { c.AdminAuth.Keys = keys }, key: key},
+		"a key elsewhere":     {change: func(c *config.Config) { c.Admin, c.AdminAuth.Keys = "0.0.0.0:0", keys }, key: key},
+		"nothing elsewhere":   {change: func(c *config.Config) { c.Admin = "0.0.0.0:0" }, key: key, off: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := runServer(t, "http://127.0.0.1:1/mcp", c.change)
+			key := cmp.Or(c.key, r.s.operators.token)
+			refused := map[bool]int{false: http.StatusUnauthorized, true: http.StatusForbidden}[c.off]
+			for _, p := range operatorPaths {
+				for _, wrong := range []string{"", "wrong", "local", unknownTask} {
+					if status, body := r.asOperator(p[0], operator.Base+p[1], wrong); status != refused {
+						t.Errorf("%s with %q: %d %s", p, wrong, status, body)
+					}
+				}
+				if status, body := r.asOperator(p[0], operator.Base+p[1], key, "Origin", "https://evil.example"); status != http.StatusForbidden {
+					t.Errorf("%s of a foreign page: %d %s", p, status, body)
+				}
+				if !loopback(r.s.config.Admin) {
+					continue // it may be known by any name
+				}
+				if status, body := r.asOperator(p[0], operator.Base+p[1], key, "Host", "evil.example"); status != http.StatusForbidden {
+					t.Errorf("%s by a forged name: %d %s", p, status, body)
+				}
+			}
+			want := map[bool]int{false: http.StatusOK, true: http.StatusForbidden}[c.off]
+			for _, path := range []string{"/api/v1/access", "/console/", "/openapi.json"} {
+				if status, body := r.asOperator("GET", path, key); status != want || c.off && !strings.Contains(string(body), "admin_auth") {
+					t.Errorf("%s: %d %s", path, status, body)
+				}
+			}
+			if status, _ := r.asOperator("GET", "/healthz", ""); status != http.StatusOK {
+				t.Errorf("a probe: %d", status)
+			}
+		})
+	}
+}
+
+// Arguments and questions are shown where that is on, and nowhere else; who cancels is in the audit log.
+func TestAdminContent(t *testing.T) {
+	web, called, letGo := modernUpstream(t)
+	defer close(letGo)
+	for _, on := range []config.Switch{config.On, config.Off} {
+		audit := filepath.Join(t.TempDir(), "audit")
+		r := runServer(t, web.URL+"/mcp", func(c *config.Config) {
+			quickTasks(c)
+			c.Audit, c.AdminContent, c.TraceURL = audit, on, "https://traces.example/{trace_id}"
+			c.Upstreams[0].Defaults.Recover = config.RecoverRetry // so that the arguments are kept
+		})
+		if status, body := r.post("tools/call", "slow"); !strings.Contains(body, `"resultType":"task"`) {
+			t.Fatal(status, body)
+		}
+		<-called
+		id := tell[operator.Tasks](r, "/tasks").Tasks[0].ID
+		got := tell[operator.TaskDetail](r, "/tasks/"+id)
+		if shown := got.Arguments != nil; shown != (on == config.On) || got.ContentShown != shown {
+			t.Errorf("%s: %+v", on, got)
+		}
+		if status, body := r.asOperator("POST", operator.Base+"/tasks/"+id+"/cancel", r.s.operators.token); status != http.StatusOK {
+			t.Errorf("%d %s", status, body)
+		}
+		r.stop()
+		r.ends()
+		log, err := os.ReadFile(audit)
+		if err != nil || !strings.Contains(string(log), `"event":"task cancelled by an operator","principal":"local"`) || !strings.Contains(string(log), id) {
+			t.Errorf("%s %v", log, err)
+		}
+	}
+}
+
+// The token of a process is said once, by which a browser finds the console, and goes to no system that collects logs.
+func TestTokenIsSaidOnce(t *testing.T) {
+	r := runServer(t, "http://127.0.0.1:1/mcp", nil)
+	until(t, "it is said", func() bool { return strings.Contains(r.log.String(), "#token=") })
+	if n := strings.Count(r.log.String(), r.s.operators.token); n != 1 || len(r.s.operators.token) < 20 {
+		t.Errorf("%d times: %s", n, r.log)
+	}
+	at := regexp.MustCompile(`http://\S+/console/`).FindString(r.log.String())
+	resp, err := http.Get(at)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatal(resp, err)
+	}
+	resp.Body.Close()
+}

@@ -1,0 +1,94 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"taskgate/internal/redistest"
+	"taskgate/shim"
+)
+
+// manyTasks are how many tasks BenchmarkSearch looks through, and page is how many of them it lists.
+const (
+	manyTasks = 100_000
+	onePage   = 100
+)
+
+// BenchmarkSearch lists a page of many tasks over a real Redis, and says how long the median and the 99th percentile of
+// the pages take, of each kind of list.
+func BenchmarkSearch(b *testing.B) {
+	s := openTest(b, redistest.Start(b).URL(), testOptions())
+	fill(b, s)
+	view := s.Overview()
+	alice := "alice"
+	for name, q := range map[string]shim.Query{
+		"newest": {}, "oldest": {Oldest: true},
+		"running":     {Statuses: shim.Open()},
+		"of_a_caller": {Owner: &alice, Lists: []string{"up/p:alice"}},
+	} {
+		b.Run(name, func(b *testing.B) {
+			var took []time.Duration
+			for q.Limit, q.Cursor = onePage, ""; b.Loop(); {
+				begun := time.Now()
+				page, next, err := view.Search(b.Context(), q)
+				took = append(took, time.Since(begun))
+				if err != nil || len(page) != onePage {
+					b.Fatalf("%d tasks: %v", len(page), err)
+				}
+				if q.Cursor = next; len(took)%9 == 0 { // also pages further on, but for the last one
+					q.Cursor = ""
+				}
+			}
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
+			b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
+		})
+	}
+}
+
+// fill makes the tasks: one in a hundred still runs, and one in twenty is that of a caller.
+func fill(b *testing.B, s *Store) {
+	b.Helper()
+	if err := s.Beat(b.Context(), "r", time.Hour); err != nil {
+		b.Fatal(err)
+	}
+	var all sync.WaitGroup
+	const workers = 16
+	for w := range workers {
+		all.Go(func() {
+			for i := w; i < manyTasks; i += workers {
+				if err := makeTask(b.Context(), s, i); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+func makeTask(ctx context.Context, s *Store, i int) error {
+	id, err := shim.NewID()
+	if err != nil {
+		return err
+	}
+	t := shim.Task{
+		ID: id, Op: "op", Upstream: "up", Visible: true, Status: shim.Working, StatusMessage: fmt.Sprint("step ", i), TTL: time.Hour,
+		Retain: time.Hour, Lease: shim.Lease{Replica: "r"}, Method: "tools/call", Tool: "slow", Timeline: []shim.Moment{{Kind: shim.KindMade}},
+	}
+	if i%20 == 0 {
+		t.Owner, t.ListKey = "alice", "up/p:alice"
+	}
+	made, err := s.Create(ctx, t)
+	if err != nil || i%100 == 0 {
+		return err
+	}
+	_, err = s.Apply(ctx, id, &made.Lease, shim.Change{
+		Op: "end", To: shim.Completed, Outcome: &shim.Outcome{Result: []byte(`{"content":[]}`)}, Moments: []shim.Moment{{Kind: shim.KindEnded}},
+	})
+	return err
+}
