@@ -98,8 +98,8 @@ type Change struct {
 	// now: Question.Answer is Forgotten then.
 	Forget []string
 
-	// Order numbers the changes of a runner. StatusMessage, Progress, Call and Checkpoint of
-	// one that arrives after a change with a higher Order, under the same lease, are
+	// Order numbers the changes of a runner. StatusMessage, Progress, Call, Checkpoint and Ask
+	// of one that arrives after a change with a higher Order, under the same lease, are
 	// ignored; a change that ends the task is not. 0 for none.
 	Order int64
 	// Visible makes a hidden call a task.

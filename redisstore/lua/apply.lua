@@ -40,10 +40,11 @@ if to ~= '' and not within(from, status) then return reply('final') end
 local skip = stored(tonumber(was[8]), at_batch, #contents)
 if not skip then return { 'gap' } end
 
--- What was held up on its way must not replace what the runner has said since. A checkpoint
--- belongs behind the pieces that came before it: where there are more, it is an old one.
+-- What was held up on its way must not replace what the runner has said since, and nobody
+-- waits for what it asks: the runner makes one change after the other. A checkpoint belongs
+-- behind the pieces that came before it: where there are more, it is an old one.
 if order ~= '' and tonumber(order) < tonumber(was[11] or '0') then
-  order = ''
+  order, ask = '', {}
   if to == '' then set = {} end
 end
 if tonumber(was[8]) > at_batch + #contents then

@@ -171,6 +171,16 @@ var applyCases = []storeCase{
 		is(2, "4", "4")
 		t.stored(task.ID, "[0]", "[1]")
 	}},
+	{"Apply/a change that comes after a later one says and asks nothing", func(t *storeTest) {
+		task := t.create(func(k *shim.Task) { k.Call = json.RawMessage("1") })
+		t.apply(task, shim.Change{Order: 2, Withdraw: []string{"q"}})
+		late := shim.Change{Order: 1, StatusMessage: pointer("late"), Call: json.RawMessage("late"), Ask: ask("q")}
+		got := t.apply(task, late)
+		t.same([]any{shim.Working, task.StatusMessage, 0}, []any{got.Status, got.StatusMessage, len(got.Questions)})
+		t.same("1", string(t.get(task.ID, shim.WithRun).Call))
+		late.Order = 3
+		t.same(shim.InputRequired, t.apply(task, late).Status)
+	}},
 	{"Apply/ttl is raised, and settled at the end", func(t *storeTest) {
 		task := t.create(func(k *shim.Task) { k.TTL, k.Retain = time.Hour, time.Minute })
 		t.same(time.Hour, t.apply(task, shim.Change{TTL: time.Second}).TTL)

@@ -125,6 +125,9 @@ func (k *modelTask) apply(l *shim.Lease, c shim.Change) (shim.Task, error) {
 		return shim.Task{}, shim.ErrPosition
 	}
 	late := c.Order > 0 && c.Order < k.order
+	if late {
+		c.Ask = nil
+	}
 	if late && c.To == "" {
 		c.StatusMessage, c.Progress, c.Outcome, c.Checkpoint, c.Call = nil, shim.TaskProgress{}, nil, nil, nil
 	}
