@@ -210,14 +210,15 @@ func (c *creation) store(t Task, begin []Batch) (Task, error) {
 		}
 		draft := t
 		draft.Timeline = timeline
-		created, err := r.s.store.Create(ctx, draft, begin...)
-		if errors.Is(err, ErrUnavailable) && r.firmly() {
-			err = fmt.Errorf("%w: %w", ErrUnconfirmed, err)
-		}
-		return created, err
-	})
-	if err != nil {
 		c.maybe = &t
+		return r.s.store.Create(ctx, draft, begin...)
+	})
+	if c.maybe == nil {
+		r.s.runs.unexpect(t.ID)
+	} else if errors.Is(err, ErrUnavailable) && r.firmly() {
+		err = fmt.Errorf("%w: %w", ErrUnconfirmed, err)
+	}
+	if err != nil {
 		root.SetAttributes(semconv.ErrorType.String(labelOf(err)))
 		root.SetStatus(codes.Error, "")
 		r.srv.tasks.Leave(t.Owner)
@@ -232,6 +233,26 @@ func (c *creation) store(t Task, begin []Batch) (Task, error) {
 		r.trace.sent()
 	}
 	return stored, nil
+}
+
+// buryFor is for how long the store is asked to bury a record, and keeps it then: by the end of
+// that a creation has come or never comes.
+const buryFor = time.Minute
+
+// bury ends a record that may have been created, of a call that has none here. Where the creation
+// is still on its way, its id and op are used by then, and it does nothing.
+func (s *Shim) bury(lost Task) {
+	defer s.runs.unexpect(lost.ID)
+	ended := Task{
+		ID: lost.ID, Op: lost.Op, Owner: lost.Owner, Upstream: lost.Upstream, Method: lost.Method, Tool: lost.Tool, Lease: lost.Lease,
+		Status: Cancelled, StatusMessage: leftMessage, TTL: buryFor, Retain: buryFor,
+	}
+	ctx, stop := context.WithTimeout(s.life.writes, buryFor)
+	defer stop()
+	t, err := retry(ctx, func(ctx context.Context) (Task, error) { return s.store.Create(ctx, ended) })
+	if err != nil || !t.Status.Final() {
+		s.cancelUntold(lost.ID, leftMessage, time.Second, "")
+	}
 }
 
 // newTaskID makes the id of a new task.

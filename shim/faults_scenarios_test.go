@@ -20,6 +20,7 @@ type scenario struct {
 var scenarios = []scenario{
 	{"completes", completes, false},
 	{"insists", insists, false},
+	{"answered-first", answeredFirst, false},
 	{"cancel", cancelled, true},
 	{"question", askedAmid, true},
 	{"question-early", askedEarly, false},
@@ -61,7 +62,22 @@ func completes(w *faultWorld) {
 	w.ran(s, 1)
 }
 
-// The same of a caller who gets a task or an error, and then calls again: there is one
+// A call is answered while its task may still be being made: nobody runs it again, as its policy
+// would allow, where the record comes after all.
+func answeredFirst(w *faultWorld) {
+	s := &server{takes: 500 * time.Millisecond}
+	p := policy(shim.Always)
+	p.Retry = true
+	a, b := w.pair(s, p)
+	id := w.task(a, call())
+	if id != "" {
+		w.wait("who follows sees the end", w.follows(b, id, nil))
+	}
+	w.settled(id, shim.Completed)
+	w.ran(s, 1)
+}
+
+// The same as completes of a caller who gets a task or an error, and then calls again: there is one
 // execution for what was acknowledged.
 func insists(w *faultWorld) {
 	s := &server{takes: 3 * time.Second}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"iter"
 	"log/slog"
 	"reflect"
@@ -441,6 +442,30 @@ func TestRefusedTaskThatIsStored(t *testing.T) {
 			t.Errorf("called %d times by the other replica", n)
 		}
 	})
+}
+
+// TestRefusedTaskAtASilentStore: the same where the store is silent. Where the replica could not
+// even say that it is alive, no task was begun, and the client may simply call again.
+func TestRefusedTaskAtASilentStore(t *testing.T) {
+	for _, beats := range []bool{true, false} {
+		t.Run(fmt.Sprintf("beats=%t", beats), func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				w.store.down.Store(!beats)
+				a := w.gateway("a", takes(time.Second), policy(shim.Auto))
+				pass(time.Second)
+				c := call()
+				c.Demand = true
+				w.store.stalled.Store(true)
+				_, err := a.Call(t.Context(), c)
+				if !errors.Is(err, shim.ErrUnavailable) || errors.Is(err, shim.ErrUnconfirmed) != beats {
+					t.Errorf("the client got %v", err)
+				}
+				w.store.stalled.Store(false)
+				w.store.down.Store(false)
+				pass(time.Minute)
+			})
+		})
+	}
 }
 
 // A creation whose reply was lost leaves a record behind, and the call goes out

@@ -128,10 +128,7 @@ func (r *run) discard() {
 	r.hold.Release()
 	r.caller.detach()
 	if lost := r.creation.maybe; lost != nil && r.record == nil {
-		r.s.life.work.Go(func() {
-			r.s.cancelUntold(lost.ID, leftMessage, time.Second, "")
-			r.s.runs.unexpect(lost.ID)
-		})
+		r.s.life.work.Go(func() { r.s.bury(*lost) })
 	}
 }
 
