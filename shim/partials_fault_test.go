@@ -95,6 +95,36 @@ func TestPartialsAreWrittenAgainAfterAFailover(t *testing.T) {
 	}
 }
 
+// A store that has forgotten the whole record gets it again with the next pieces, and with
+// those before as far as they are known.
+func TestPartialsOfAForgottenRecord(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		p := streaming(true)
+		p.FoldProgress = false // nothing else is written meanwhile
+		s := w.gateway("a", says(`{"content":[{"type":"text","text":"abc"}]}`, append(words(time.Second, "a", "b", "c"), said{time.Minute, "d"})...), p)
+		task := begin(t, s, call())
+		pass(2500 * time.Millisecond) // a and b are stored
+		other := openEmbedded(t)
+		w.store.failover.Store(&other)
+		pass(10 * time.Second)
+		stored := func(want string) {
+			t.Helper()
+			batches, err := other.Batches(t.Context(), task.ID, 0)
+			var all []string
+			for _, b := range batches {
+				all = append(all, texts(b))
+			}
+			if err != nil || strings.Join(all, " ") != want {
+				t.Errorf("%q, %v; want %q", all, err, want)
+			}
+		}
+		stored("a b c")
+		pass(2 * time.Minute)
+		stored("a b c d")
+		wantStatus(t, read(t, s, task.ID), shim.Completed)
+	})
+}
+
 // Who adopts a task goes on with its stream where the record has come to.
 func TestAdoptedPartials(t *testing.T) {
 	for name, content := range map[string]bool{"hints": false, "content": true} {

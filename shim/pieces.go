@@ -138,6 +138,7 @@ func (w *pieceWriter) write(done chan struct{}) {
 		case errors.Is(err, ErrPosition):
 			w.goBack(at)
 			work.PauseUntil(w.halted, spread(d))
+		case errors.Is(err, ErrNotFound) && w.restores(): // the position is too far now
 		default:
 			w.giveUp(err, lease)
 		}
@@ -153,6 +154,12 @@ func (w *pieceWriter) append(lease Lease, at Position, checkpoint json.RawMessag
 		return ErrUnavailable
 	}
 	return err
+}
+
+// restores has a record that the store has forgotten written again, and reports whether to go on.
+func (w *pieceWriter) restores() bool {
+	_, err := within(w.run.s.life.writes, w.run.s, w.run.record.restore)
+	return err == nil || errors.Is(err, ErrUnavailable)
 }
 
 // giveUp stops writing for good: the task has ended, or is another's.
