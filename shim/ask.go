@@ -62,6 +62,9 @@ func (b *mailbox) ask(ctx context.Context, q []Question) ([]Answer, error) {
 	}
 	defer b.empty()
 	late, err := b.await(ctx, q)
+	if err == nil {
+		err = b.run.rounds.takePlace()
+	}
 	var answers []Answer
 	err = work.Apart(func() error {
 		how := slices.Repeat([]string{semconv.QuestionWithdrawn}, len(q)) // unless their end is stored
@@ -127,6 +130,9 @@ func (b *mailbox) neverStored(ctx context.Context, q []Question) ([]Answer, erro
 	case b.run.rounds.open == nil:
 		b.withdraw(q)
 		return notAsked(q), nil
+	}
+	if err := b.run.rounds.takePlace(); err != nil {
+		return nil, err
 	}
 	answers, _, err := b.collect(ctx, q, false)
 	return answers, err

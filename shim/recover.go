@@ -257,9 +257,11 @@ func (r *run) sendAnew(how string) (Reply, error) {
 	r.mu.Lock()
 	r.trace.told = told{heard: r.trace.told.heard, progress: r.trace.told.progress}
 	r.mu.Unlock()
-	var err error
-	if r.ticket, err = r.srv.reserve(r.call.Request.Name, r.policy, true); err != nil {
-		return Reply{}, err
+	if r.rounds.open == nil { // else it waits for its turn once it has the answers
+		var err error
+		if r.ticket, err = r.srv.reserve(r.call.Request.Name, r.policy, true); err != nil {
+			return Reply{}, err
+		}
 	}
 	return r.queueAndSend()
 }

@@ -57,6 +57,8 @@ type rounds struct {
 	heard, before *float64
 	// open is what the server's last answer asked for, while that has no retry yet.
 	open *round
+	// away: the call has given its slot back, since nothing of it is at the server.
+	away bool
 }
 
 // send makes the upstream call, and makes it again with answers as long as the server
@@ -70,7 +72,11 @@ func (rs *rounds) send() (Reply, error) {
 			n = rs.open.N
 			var refusal *RPCError
 			var err error
+			rs.leavePlace()
 			retry, refusal, err = rs.answer(now)
+			if err == nil && refusal == nil {
+				err = rs.takePlace()
+			}
 			if err != nil || refusal != nil {
 				return Reply{Error: refusal}, r.why(err)
 			}
@@ -209,7 +215,7 @@ func (rs *rounds) answer(questions []Question) (*Retry, *RPCError, error) {
 	}
 	answers, err := r.Ask(r.ctx, questions...)
 	if err != nil {
-		if r.ctx.Err() == nil {
+		if r.ctx.Err() == nil && r.s.life.ctx.Err() == nil {
 			return nil, &RPCError{Code: codeInternal, Message: "the server asked for input, and the client could not be asked"}, nil
 		}
 		return nil, nil, err
@@ -254,8 +260,35 @@ func (rs *rounds) wait(n int) error {
 	if work.Pause(rs.run.ctx, pauseFor(n)) != nil {
 		return context.Cause(rs.run.ctx)
 	}
+	if err := rs.takePlace(); err != nil {
+		return err
+	}
 	rs.end()
 	return rs.persist()
+}
+
+// leavePlace gives the slot back while a round is open: nothing of the call is at the server.
+func (rs *rounds) leavePlace() {
+	rs.run.ticket.drop()
+	rs.away = true
+}
+
+// takePlace waits for a slot again. It is called while the record has the round and its answers:
+// whoever adopts the call then goes on from there.
+func (rs *rounds) takePlace() error {
+	r := rs.run
+	if !rs.away {
+		return nil
+	}
+	rs.away = false
+	if r.call.Request.Method != callTool {
+		return nil
+	}
+	var err error
+	if r.ticket, err = r.srv.reserve(r.call.Request.Name, r.policy, true); err != nil {
+		return err
+	}
+	return r.takeTurn()
 }
 
 // persist records whether a round is open, where there is a record. That it is not

@@ -149,20 +149,28 @@ func (r *run) exec() {
 }
 
 func (r *run) queueAndSend() (Reply, error) {
-	if r.ticket.queued() {
-		r.status.say(messageQueued)
-		r.trace.note(KindQueued, "")
-		r.setQueuing(true)
-		r.confirmUnsent()
-		err := r.queue(r.ctx)
-		r.setQueuing(false)
-		if err != nil {
-			return Reply{}, err
-		}
-		r.status.say("")
+	if err := r.takeTurn(); err != nil {
+		return Reply{}, err
 	}
 	r.meter.sent()
 	return r.rounds.send()
+}
+
+// takeTurn waits for a slot, and says so in the task.
+func (r *run) takeTurn() error {
+	if !r.ticket.queued() {
+		return nil
+	}
+	r.status.say(messageQueued)
+	r.trace.note(KindQueued, "")
+	r.setQueuing(true)
+	r.confirmUnsent()
+	err := r.queue(r.ctx)
+	r.setQueuing(false)
+	if err == nil {
+		r.status.say("")
+	}
+	return err
 }
 
 // queue waits for a slot. One that comes free while this replica halts, because the halt has ended
@@ -191,7 +199,7 @@ func (r *run) setQueuing(yes bool) {
 // may wait for long, and whoever adopts it can send it then. Without the store nobody waits for that.
 func (r *run) confirmUnsent() {
 	r.mu.Lock()
-	due := r.record != nil && r.queuing && !r.firm
+	due := r.record != nil && r.queuing && !r.firm && r.rounds.open == nil
 	r.firm = r.firm || due
 	r.mu.Unlock()
 	if !due {

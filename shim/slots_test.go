@@ -2,6 +2,7 @@ package shim_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -42,6 +43,47 @@ func TestTasksQueue(t *testing.T) {
 		pass(10 * time.Second)
 		wantStatus(t, read(t, s, second.ID), shim.Completed)
 	})
+}
+
+// A call whose server waits for answers has nothing in flight, and holds no place; also where
+// another replica has taken it over. It waits for a place before it takes the answers.
+func TestWaitingRoundHoldsNoPlace(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		t.Run(fmt.Sprintf("lost=%t", lost), func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				u := asksInRounds(time.Second, "a")
+				s := w.gatewayFor("b", limited(u, shim.Always, nil))
+				c := call()
+				c.Asking = shim.AskPark
+				pass(6 * time.Second)
+				var asked shim.ID
+				if lost {
+					asked = w.lost(u, policy(shim.Always), c, 2*time.Second).Task.ID
+					pass(20 * time.Second)
+				} else {
+					asked = begin(t, s, c).ID
+					pass(2 * time.Second)
+				}
+				wantStatus(t, read(t, s, asked), shim.InputRequired)
+				other := begin(t, s, call())
+				pass(2 * time.Second)
+				wantStatus(t, read(t, s, other.ID), shim.Completed)
+				begin(t, s, call())
+				if err := s.Update(t.Context(), anyone, "up", asked, results("q1")); err != nil {
+					t.Fatal(err)
+				}
+				pass(500 * time.Millisecond)
+				if n := u.calls.Load(); n != 3 {
+					t.Errorf("%d calls, want 3: there is no place yet", n)
+				}
+				pass(2 * time.Second)
+				wantStatus(t, read(t, s, asked), shim.Completed)
+				if n := u.calls.Load(); n != 4 {
+					t.Errorf("%d calls, want 4", n)
+				}
+			})
+		})
+	}
 }
 
 // A queued task that is cancelled never reaches the upstream, and makes room.
