@@ -127,11 +127,16 @@ func (l *eventLog) resume(ctx context.Context, note []byte, no int64, r *replay)
 	}
 	l.x.Resumable(l.keep, func(out *eventstream.Writer) error {
 		_ = out.Comment("open")
+		sent := false
 		for _, m := range all {
 			answered = answered || isAnswer(m.message, l.id)
 			if m.no > no && !r.stale(ctx, m.message) {
 				_ = out.Send(eventID(l.stream, m.no), m.message)
+				sent = true
 			}
+		}
+		if !sent && !answered {
+			_ = l.prime(out, no)
 		}
 		return out.Err()
 	})

@@ -84,6 +84,15 @@ func (s *sseClient) event() (id, data string, ok bool) {
 	}
 }
 
+// message is the next event that has a message: those before it are for a client that resumes.
+func (s *sseClient) message() (id, data string, ok bool) {
+	s.t.Helper()
+	for ok = true; ok && data == ""; {
+		id, data, ok = s.event()
+	}
+	return id, data, ok
+}
+
 func soon(c *config.Config) { c.ResumeAfter = 20 * time.Millisecond }
 
 const waitCall = `{"jsonrpc":"2.0","id":"w1","method":"tools/call","params":{"name":"wait","arguments":{"a":1}}}`
@@ -104,7 +113,7 @@ func TestReplicasResume(t *testing.T) {
 	first.close()
 	second := openSSE(t, b, http.MethodGet, "", primed)
 	stack.session.proceed <- struct{}{}
-	id, data, ok := second.event()
+	id, data, ok := second.message()
 	if !ok || id == "" || id == primed || !strings.Contains(data, `"id":"w1"`) || !strings.Contains(data, `wait {\"a\":1}`) {
 		t.Errorf("resumed: %q %s", id, data)
 	}
@@ -113,7 +122,7 @@ func TestReplicasResume(t *testing.T) {
 	}
 	for at, want := range map[string]bool{primed: true, id: false} {
 		again := openSSE(t, b, http.MethodGet, "", at)
-		if _, data, ok := again.event(); ok != want || ok && !strings.Contains(data, `"id":"w1"`) {
+		if _, data, ok := again.message(); ok != want || ok && !strings.Contains(data, `"id":"w1"`) {
 			t.Errorf("after %s: %t %s", at, ok, data)
 		}
 		again.close()
@@ -281,4 +290,39 @@ func TestReplicasResumeOlder(t *testing.T) {
 	if id, data, ok := s.event(); !ok || id == "" || !strings.Contains(data, `"id":"w1"`) {
 		t.Errorf("answer %q %s", id, data)
 	}
+}
+
+// A stream can be resumed again though nothing was said since it was resumed before.
+func TestResumeTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &modeWorld{taskWorld: newTaskWorld(t)}
+		c := draftConfig(t)
+		w.a, w.b = w.gateway("a", draftScript(), c), w.gateway("b", draftScript(), c)
+		w.c, c.ResumeAfter = newDraftClient(t, w.a, ""), time.Second
+		task := w.made("plain")
+		streams := map[string]*hearing{
+			"a call":                    w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"plain"}`),
+			"an answer that waits":      w.c.ask(w.a, mcp.MethodTasksResult, `{"taskId":"`+string(task)+`"}`),
+			"the stream of the session": w.c.begin(w.a, ""),
+		}
+		wiretest.Wait(2 * time.Second)
+		for range 2 {
+			for name, s := range streams {
+				last := s.lastID()
+				if last == "" {
+					t.Fatalf("%s cannot be resumed", name)
+				}
+				s.leave() // a call goes on
+				synctest.Wait()
+				streams[name] = w.c.begin(w.b, "", mcp.HeaderLastEventID, last)
+			}
+			wiretest.Wait(time.Second)
+		}
+		wiretest.Wait(2 * time.Minute)
+		for name, s := range streams {
+			if len(s.quit()) == 0 {
+				t.Errorf("%s: nothing came", name)
+			}
+		}
+	})
 }

@@ -81,10 +81,18 @@ func (l *eventLog) begin() {
 	}
 	l.on.Store(true)
 	var first func(*eventstream.Writer) error
-	if mcp.LookupVersion(l.version).Priming {
-		first = func(out *eventstream.Writer) error { return out.Prime(eventID(l.stream, after), wire.ResumeRetry) }
+	if mcp.LookupVersion(l.version).Priming { // it begins the stream
+		first = func(out *eventstream.Writer) error { return l.prime(out, after) }
 	}
 	l.x.Resumable(l.keep, first)
+}
+
+// prime sends an event from which the client can resume, if its version has such events.
+func (l *eventLog) prime(out *eventstream.Writer, after int64) error {
+	if !mcp.LookupVersion(l.version).Priming {
+		return nil
+	}
+	return out.Prime(eventID(l.stream, after), wire.ResumeRetry)
 }
 
 // errTaken: this replica does not keep the stream any more.

@@ -29,6 +29,7 @@ type writer struct {
 	long  <-chan time.Time // when messages begin to have ids; nil where they have them
 
 	kept    bool // messages go through the log, and have ids
+	primed  bool // the client has had an event on this connection to resume from
 	logless bool // the store was away when the stream began
 	resumed bool // the client has been on the stream before, and says how far it came
 	holds   bool // this replica holds the stream, or the stream is over
@@ -123,6 +124,13 @@ func (w *writer) keep() {
 		return
 	}
 	w.kept = true
+	w.prime()
+}
+
+// prime tells the client of an event to resume from, before there is one with a message. Without it
+// the connection of a client that resumes could break only once.
+func (w *writer) prime() {
+	w.primed = true
 	if id := w.eventID(w.no); id != "" && mcp.LookupVersion(w.s.current().Version).Priming {
 		_ = w.out.Prime(id, wire.ResumeRetry) // its error is in out
 	}
@@ -174,12 +182,17 @@ func (w *writer) catchUp(ctx context.Context) (state string, note []byte, err er
 	said := make(map[string]bool, len(more)) // what waits in the same words is sent once
 	for _, m := range more {
 		text := string(m.message)
-		if said[text] || !w.due(ctx, m) || w.out.Send(w.eventID(m.no), m.message) == nil {
-			w.no, said[text] = m.no, true
+		if said[text] || !w.due(ctx, m) {
+			w.no = m.no
+		} else if w.out.Send(w.eventID(m.no), m.message) == nil {
+			w.no, said[text], w.primed = m.no, true, true
 		}
 	}
 	if err == nil {
 		w.replay = nil
+		if w.kept && !w.primed && state == "open" {
+			w.prime()
+		}
 	}
 	return state, note, err
 }
