@@ -2,6 +2,7 @@ package legacy_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"net/http"
 	"strings"
@@ -323,6 +324,31 @@ func TestResumeTwice(t *testing.T) {
 			if len(s.quit()) == 0 {
 				t.Errorf("%s: nothing came", name)
 			}
+		}
+	})
+}
+
+// Messages that wait for a client are sent each, also in the same words: a server may mean them
+// twice. Only changes of one list are told once.
+func TestWaitingMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &modeWorld{taskWorld: newTaskWorld(t)}
+		w.a = w.gateway("a", draftScript(), draftConfig(t))
+		w.c = newDraftClient(t, w.a, "")
+		w.c.begin(w.a, "").quit()
+		logged := `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"error","data":"again"}}`
+		tools := `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`
+		prompts := `{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}`
+		for _, message := range []string{logged, tools, logged, prompts, tools, prompts} {
+			if _, err := w.sessions.Post(t.Context(), w.c.session, legacy.GetStream, []byte(message)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		next := w.c.begin(w.a, "")
+		wiretest.Wait(time.Second)
+		got := string(bytes.Join(next.quit(), []byte("\n")))
+		if want := strings.Join([]string{logged, tools, logged, prompts}, "\n"); got != want {
+			t.Errorf("heard %s\nwant %s", got, want)
 		}
 	})
 }

@@ -8,6 +8,7 @@ import (
 
 	"taskgate/gateway/wire"
 	"taskgate/internal/eventstream"
+	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/work"
 )
@@ -179,13 +180,13 @@ func (w *writer) catchUp(ctx context.Context) (state string, note []byte, err er
 		w.moved = true // what is in the log is the other one's to send
 		return state, note, errMoved
 	}
-	said := make(map[string]bool, len(more)) // what waits in the same words is sent once
+	merged := make(map[string]bool) // changes of lists that wait are sent once
 	for _, m := range more {
-		text := string(m.message)
-		if said[text] || !w.due(ctx, m) {
+		method, change := listChange(m.message)
+		if change && merged[method] || !w.due(ctx, m) {
 			w.no = m.no
 		} else if w.out.Send(w.eventID(m.no), m.message) == nil {
-			w.no, said[text], w.primed = m.no, true, true
+			w.no, merged[method], w.primed = m.no, true, true
 		}
 	}
 	if err == nil {
@@ -195,6 +196,17 @@ func (w *writer) catchUp(ctx context.Context) (state string, note []byte, err er
 		}
 	}
 	return state, note, err
+}
+
+// listChange reports whether a message tells of a change of a list. A second one tells nothing new
+// to a client that has not read the first. Any other message may be meant twice.
+func listChange(message []byte) (method string, ok bool) {
+	method, _ = jsonrpc.GetString(message, "method")
+	switch method {
+	case mcp.NotifyToolsListChanged, mcp.NotifyPromptsListChanged, mcp.NotifyResourcesListChanged:
+		return method, true
+	}
+	return method, false
 }
 
 // due reports whether a message of the log is to be sent.
