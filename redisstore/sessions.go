@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	mathrand "math/rand/v2"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -44,18 +45,22 @@ type Sessions struct {
 
 	mu    sync.Mutex
 	known map[string]*knownSession
-	turn  int64 // counts what was heard of changes
+	now   moment
 	// busy, ended and signal are those of Run.
 	busy   func(string) bool
 	ended  func(string, []byte)
 	signal func(id, text string, at time.Time)
 }
 
+// moment counts what was heard of changes, and what was written here.
+type moment struct{ heard, wrote int64 }
+
 // knownSession is a session that this replica has used.
 type knownSession struct {
 	state   []byte
 	rev     int64
 	owner   string    // the digest of its name
+	wrote   int64     // the number of the last write here
 	read    time.Time // when it was last known to be so; zero: look again
 	used    time.Time // when it was last asked for
 	touched time.Time // when its expiry, and that of its log, was last put off
@@ -130,9 +135,7 @@ func (c *Sessions) cached(id string, anyAge bool) ([]byte, int64, bool) {
 
 // read looks a session up. That puts off its expiry if it is used.
 func (c *Sessions) read(ctx context.Context, id string, use bool) (state []byte, rev int64, err error) {
-	c.mu.Lock()
-	turn := c.turn
-	c.mu.Unlock()
+	begun := c.moment()
 	ttl := time.Duration(0)
 	if use {
 		ttl = c.ttl()
@@ -145,14 +148,21 @@ func (c *Sessions) read(ctx context.Context, id string, use bool) (state []byte,
 		c.lost(id)
 		return nil, 0, nil
 	}
-	c.learn(id, got, turn, use)
+	c.learn(id, got, begun, use)
 	return got.state, got.rev, nil
 }
 
-// learn keeps what was read or written, unless something newer is known, and wakes who
-// watches the session if it is new. What was heard since turn may have been about it: then
+func (c *Sessions) moment() moment {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+// learn keeps what was read or written, and wakes who watches the session if it is new. The store
+// is right, also where it has gone back to an older state; only what was asked of it before the
+// last write here may be older than that. What was heard since it was asked for may have been about it: then
 // it is kept, but not believed.
-func (c *Sessions) learn(id string, got stored, turn int64, used bool) {
+func (c *Sessions) learn(id string, got stored, begun moment, used bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k := c.known[id]
@@ -163,14 +173,15 @@ func (c *Sessions) learn(id string, got stored, turn int64, used bool) {
 		k = &knownSession{checked: time.Now()}
 		c.known[id] = k
 	}
-	if got.rev < k.rev {
+	if begun.wrote < k.wrote && got.rev != k.rev {
+		k.read = time.Time{}
 		return
 	}
-	if got.rev > k.rev {
+	if got.rev != k.rev {
 		c.changed(id)
 	}
 	k.state, k.rev, k.owner, k.read = got.state, got.rev, cmp.Or(got.owner, k.owner), time.Time{}
-	if turn == c.turn {
+	if begun.heard == c.now.heard {
 		k.read = time.Now()
 	}
 	if used {
@@ -194,7 +205,7 @@ func (c *Sessions) lost(id string) {
 func (c *Sessions) doubt(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.turn++
+	c.now.heard++
 	if k := c.known[id]; k != nil {
 		k.read = time.Time{}
 	}
@@ -217,8 +228,8 @@ func (c *Sessions) Make(ctx context.Context, id, owner string, state []byte) (in
 	return c.put(ctx, id, stored{state: state, owner: digest(owner)})
 }
 
-// Put stores the state where the revision still is rev, and returns the new one. It
-// returns 0 and changes nothing if the revision has moved on, or there is no such session.
+// Put stores the state where the revision still is rev, and returns the new one, which no
+// state has had before. It returns 0 and changes nothing if the revision has moved on, or there is no such session.
 func (c *Sessions) Put(ctx context.Context, id string, rev int64, state []byte) (int64, error) {
 	if len(id) > sessionName || rev == 0 {
 		return 0, nil
@@ -228,9 +239,7 @@ func (c *Sessions) Put(ctx context.Context, id string, rev int64, state []byte) 
 
 // put stores a state in place of that with its revision.
 func (c *Sessions) put(ctx context.Context, id string, next stored) (int64, error) {
-	c.mu.Lock()
-	turn := c.turn
-	c.mu.Unlock()
+	begun := c.moment()
 	rev, err := c.store.swap(ctx, swap{
 		key: c.store.keys.session(id), id: id, stored: next, ttl: c.ttl(), channel: c.store.keys.sessionEvents(),
 	})
@@ -239,7 +248,13 @@ func (c *Sessions) put(ctx context.Context, id string, next stored) (int64, erro
 		return 0, err
 	}
 	next.rev, next.state = rev, append([]byte(nil), next.state...)
-	c.learn(id, next, turn, true)
+	c.learn(id, next, begun, true)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now.wrote++
+	if k := c.known[id]; k != nil {
+		k.wrote = c.now.wrote
+	}
 	return rev, nil
 }
 
@@ -259,18 +274,19 @@ type swap struct {
 }
 
 // swap makes a change if the revision is still the one it is based on, and returns
-// the next one; 0 if it has moved on.
+// the new one; 0 if it has moved on.
 func (s *Store) swap(ctx context.Context, w swap) (int64, error) {
 	a := &argv{}
 	a.add(w.id)
 	a.addInt(w.rev)
 	a.list = append(a.list, w.state)
 	a.add(millis(w.ttl), w.channel, rand.Text(), w.owner)
+	a.addInt(int64(mathrand.IntN(4096)))
 	next := int64(0)
 	err := s.do(ctx, "swap", func(ctx context.Context) error {
 		v, err := sessionPutScript.run(ctx, s.client, []string{w.key}, a)
 		if err == nil && v[0] == codeOK {
-			next = w.rev + 1
+			next, err = strconv.ParseInt(v[1], 10, 64)
 		}
 		return err
 	})

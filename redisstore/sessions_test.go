@@ -62,26 +62,27 @@ func TestSessionsOutage(t *testing.T) {
 	store := openTest(t, redis.URL(), o)
 	s := store.Sessions(10, time.Hour)
 	ctx := context.Background()
+	revs := map[string]int64{}
 	for _, id := range []string{"a", "b"} {
-		if _, err := s.Make(ctx, id, "", []byte("state")); err != nil {
-			t.Fatal(err)
-		}
+		rev, err := s.Make(ctx, id, "", []byte("state"))
+		must(t, err)
+		revs[id] = rev
 	}
 	s.forget("b")
 	redis.Kill()
 	s.doubt("a") // what was read a moment ago would do anyway
-	if state, rev, err := s.Get(ctx, "a"); err != nil || rev != 1 || string(state) != "state" {
+	if state, rev, err := s.Get(ctx, "a"); err != nil || rev != revs["a"] || string(state) != "state" {
 		t.Errorf("known: %q %d %v", state, rev, err)
 	}
 	if _, _, err := s.Get(ctx, "b"); !errors.Is(err, shim.ErrUnavailable) {
 		t.Errorf("not known: %v", err)
 	}
-	if _, err := s.Put(ctx, "a", 1, nil); !errors.Is(err, shim.ErrUnavailable) {
+	if _, err := s.Put(ctx, "a", revs["a"], nil); !errors.Is(err, shim.ErrUnavailable) {
 		t.Errorf("change: %v", err)
 	}
 	redis.Restart()
 	usable(t, store)
-	if _, rev, err := s.Get(ctx, "b"); err != nil || rev != 1 {
+	if _, rev, err := s.Get(ctx, "b"); err != nil || rev != revs["b"] {
 		t.Errorf("afterwards: %d %v", rev, err)
 	}
 }
@@ -93,16 +94,55 @@ func TestSessionsRepeat(t *testing.T) {
 	s := openTest(t, proxy.URL(), testOptions()).Sessions(10, time.Hour)
 	ctx := context.Background()
 	proxy.Next(redistest.DropReply, "evalsha")
-	if rev, err := s.Make(ctx, "a", "", []byte("one")); rev != 1 || err != nil {
-		t.Errorf("made: %d %v", rev, err)
+	one, err := s.Make(ctx, "a", "", []byte("one"))
+	if one == 0 || err != nil {
+		t.Errorf("made: %d %v", one, err)
 	}
 	proxy.Next(redistest.DropReply, "evalsha")
-	if rev, err := s.Put(ctx, "a", 1, []byte("two")); rev != 2 || err != nil {
+	if rev, err := s.Put(ctx, "a", one, []byte("two")); rev == 0 || rev == one || err != nil {
 		t.Errorf("changed: %d %v", rev, err)
 	}
 	proxy.Next(redistest.DropReply, "evalsha")
 	if err := s.Delete(ctx, "a"); err != nil {
 		t.Error(err)
+	}
+}
+
+// Redis went back to an older state, and went on from there with another change. Whoever knew the
+// newer state learns what is there now, and loses no change of others.
+func TestSessionsAfterRedisWentBack(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	o := testOptions()
+	here, there := openTest(t, server.URL(), o).Sessions(10, time.Hour), openTest(t, server.URL(), o).Sessions(10, time.Hour)
+	ctx := t.Context()
+	put := func(c *Sessions, rev int64, state string) int64 {
+		t.Helper()
+		next, err := c.Put(ctx, "a", rev, []byte(state))
+		must(t, err)
+		return next
+	}
+	one, err := here.Make(ctx, "a", "", []byte("one"))
+	must(t, err)
+	key := here.store.keys.session("a")
+	before := server.Do("dump", key)
+	two := put(here, one, "two")
+	three := put(here, two, "three")
+	server.Do("restore", key, "60000", before, "replace")
+	other := put(there, one, "other")
+	if other == 0 || other == two {
+		t.Fatalf("the change of another replica has revision %d, as had one that is lost", other)
+	}
+	for _, rev := range []int64{two, three} {
+		if next := put(here, rev, "late"); next != 0 {
+			t.Errorf("a change based on what was lost has revision %d", next)
+		}
+		if state, rev, err := here.Get(ctx, "a"); string(state) != "other" || rev != other || err != nil {
+			t.Errorf("known here: %s %d, %v", state, rev, err)
+		}
+	}
+	if put(here, other, "last") == 0 {
+		t.Error("no further change can be made")
 	}
 }
 

@@ -27,11 +27,13 @@ func TestUpstreamSessions(t *testing.T) {
 
 func testUpstreamSessions(t *testing.T, a, b *UpstreamSessions) {
 	ctx := context.Background()
-	swap := func(u *UpstreamSessions, rev int64, state string, want int64) {
+	swap := func(u *UpstreamSessions, rev int64, state string, want bool) int64 {
 		t.Helper()
-		if got, err := u.Swap(ctx, "k", rev, []byte(state)); got != want || err != nil {
-			t.Errorf("swap: %d %v, want %d", got, err, want)
+		got, err := u.Swap(ctx, "k", rev, []byte(state))
+		if (got != 0) != want || got != 0 && got == rev || err != nil {
+			t.Errorf("swap: %d %v, want %t", got, err, want)
 		}
+		return got
 	}
 	end := func(u *UpstreamSessions, idle time.Duration, want string) {
 		t.Helper()
@@ -40,12 +42,12 @@ func testUpstreamSessions(t *testing.T, a, b *UpstreamSessions) {
 		}
 	}
 	end(a, 0, "") // of nothing
-	swap(a, 1, "early", 0)
-	swap(a, 0, "one", 1)
-	swap(b, 0, "again", 0)
-	swap(b, 1, "two", 2)
-	if state, rev, err := a.Load(ctx, "k"); string(state) != "two" || rev != 2 || err != nil {
-		t.Errorf("load: %q %d %v", state, rev, err)
+	swap(a, 1, "early", false)
+	one := swap(a, 0, "one", true)
+	swap(b, 0, "again", false)
+	two := swap(b, one, "two", true)
+	if state, rev, err := a.Load(ctx, "k"); string(state) != "two" || rev != two || err != nil {
+		t.Errorf("load: %q %d %v, want %d", state, rev, err, two)
 	}
 	end(b, time.Minute, "") // a has just used it
 	// The clock of a store in the process runs late under load.

@@ -417,8 +417,8 @@ func testWatchState(t *testing.T, open OpenSessions) {
 	}()
 	next(t, woken, "the beginning")
 	for i, r := range all {
-		r.get("s")
-		r.put("s", int64(i+1), fmt.Sprint("state ", i))
+		_, rev := r.get("s")
+		r.put("s", rev, fmt.Sprint("state ", i))
 		for {
 			next(t, woken, "a change")
 			if state, _ := b.get("s"); state == fmt.Sprint("state ", i) {

@@ -31,7 +31,8 @@ type Sessions interface {
 	Make(ctx context.Context, id, owner string, state []byte) (int64, error)
 
 	// Put stores the state where the revision still is rev, and returns the new
-	// revision. It returns 0 and changes nothing if the revision has moved on, or
+	// revision. Revisions tell states apart, and have no order: each write makes one that
+	// was never before. It returns 0 and changes nothing if the revision has moved on, or
 	// there is no such session.
 	Put(ctx context.Context, id string, rev int64, state []byte) (int64, error)
 

@@ -34,6 +34,7 @@ type session struct {
 
 	mu    sync.Mutex
 	rev   int64 // of state; 0 before it was loaded
+	turn  int64 // counts the states that were written here
 	state sessionState
 	calls map[string]inFlight  // by callKey of their id
 	get   *getHold             // nil while no GET stream is here
@@ -64,31 +65,45 @@ func (s *session) lingers() bool { return s.ctx.Err() == nil && s.listen.active(
 
 // load reads the state as it is stored now.
 func (s *session) load(ctx context.Context) (sessionState, error) {
+	st, _, err := s.loadRev(ctx)
+	return st, err
+}
+
+// loadRev is load with the revision of the state.
+func (s *session) loadRev(ctx context.Context) (st sessionState, rev int64, err error) {
+	s.mu.Lock()
+	turn := s.turn
+	s.mu.Unlock()
 	b, rev, err := s.table.store.Get(ctx, s.id)
 	if err != nil {
-		return sessionState{}, err
+		return st, 0, err
 	}
 	if rev == 0 {
-		return sessionState{}, errNoSession
+		return st, 0, errNoSession
 	}
 	s.mu.Lock()
 	known, st := s.rev == rev, s.state
 	s.mu.Unlock()
 	if known {
-		return st, nil
+		return st, rev, nil
 	}
 	if st, err = decodeSession(b); err != nil {
-		return st, err
+		return st, 0, err
 	}
-	s.learn(rev, st)
-	return st, nil
-}
-
-// learn keeps a state unless a newer one is known.
-func (s *session) learn(rev int64, st sessionState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if rev > s.rev {
+	if turn == s.turn { // else it may be older than what was written here meanwhile
+		s.rev, s.state = rev, st
+	}
+	return st, rev, nil
+}
+
+// wrote keeps a state that was written in place of the one with a revision.
+func (s *session) wrote(was, rev int64, st sessionState) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.turn++
+	if s.rev == was {
 		s.rev, s.state = rev, st
 	}
 }
@@ -104,13 +119,10 @@ func (s *session) current() sessionState {
 // changes it at the same time, change is applied again to what that one made of it.
 func (s *session) update(ctx context.Context, change func(sessionState) (sessionState, error)) error {
 	for {
-		if _, err := s.load(ctx); err != nil {
-			return err
+		st, rev, err := s.loadRev(ctx)
+		if err == nil {
+			st, err = change(st)
 		}
-		s.mu.Lock()
-		rev := s.rev
-		st, err := change(s.state)
-		s.mu.Unlock()
 		if err != nil {
 			return err
 		}
@@ -123,7 +135,7 @@ func (s *session) update(ctx context.Context, change func(sessionState) (session
 			return err
 		}
 		if next != 0 {
-			s.learn(next, st)
+			s.wrote(rev, next, st)
 			return nil
 		}
 	}

@@ -185,6 +185,59 @@ func TestSessionReload(t *testing.T) {
 	}
 }
 
+// wentBack is a store that can go back to the first state of a session.
+type wentBack struct {
+	Sessions
+	first []byte
+	rev   int64
+	puts  atomic.Int64
+}
+
+func (w *wentBack) Get(ctx context.Context, id string) ([]byte, int64, error) {
+	if w.rev != 0 {
+		return w.first, w.rev, nil
+	}
+	return w.Sessions.Get(ctx, id)
+}
+
+func (w *wentBack) Put(ctx context.Context, id string, rev int64, state []byte) (int64, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	if w.puts.Add(1); w.rev == 0 {
+		return w.Sessions.Put(ctx, id, rev, state)
+	} else if w.rev != rev {
+		return 0, nil
+	}
+	w.first, w.rev = state, rev+1
+	return w.rev, nil
+}
+
+// Where the store has gone back to an older state, a change is made to that, at once.
+func TestSessionAfterStoreWentBack(t *testing.T) {
+	w := &wentBack{Sessions: wiretest.OpenSessions(t, 10, time.Hour)}
+	table, _ := newTable(w)
+	s := mustCreate(t, table, sessionState{Upstream: "up"})
+	defer s.release()
+	first, rev, err := w.Get(t.Context(), s.id)
+	if err == nil {
+		err = s.subscribe(t.Context(), "lost", roomy)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.first, w.rev = first, rev
+	w.puts.Store(0)
+	ctx, cancel := context.WithTimeout(t.Context(), wiretest.Patience)
+	defer cancel()
+	if err := s.subscribe(ctx, "kept", roomy); err != nil || w.puts.Load() != 1 {
+		t.Errorf("%d attempts, %v", w.puts.Load(), err)
+	}
+	if got := s.current().Subscriptions; len(got) != 1 || got[0] != "kept" {
+		t.Errorf("subscribed to %v", got)
+	}
+}
+
 func TestSessionCalls(t *testing.T) {
 	table, _ := newTable(wiretest.OpenSessions(t, 10, time.Hour))
 	s := mustCreate(t, table, sessionState{})

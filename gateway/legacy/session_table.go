@@ -109,7 +109,7 @@ func (t *Table) create(ctx context.Context, st sessionState) (*session, error) {
 		s.release()
 		return nil, err
 	}
-	s.learn(rev, st)
+	s.wrote(0, rev, st)
 	return s, nil
 }
 

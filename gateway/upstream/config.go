@@ -228,8 +228,8 @@ type Sessions interface {
 	// a use of the session.
 	Load(ctx context.Context, key string) (state []byte, rev int64, err error)
 
-	// Swap stores a state where the revision still is rev, and returns the new one;
-	// 0 if it has moved on. With rev 0 there must be none yet.
+	// Swap stores a state where the revision still is rev, and returns the new one, which
+	// no state has had before; 0 if it has moved on. With rev 0 there must be none yet.
 	Swap(ctx context.Context, key string, rev int64, state []byte) (int64, error)
 
 	// End removes the state of a session that no replica has used for so long, and returns

@@ -1,21 +1,23 @@
 -- session_put stores the state of a client session, if its revision is the one the
--- caller knows. A repeat after a lost reply is known by its operation id.
+-- caller knows. A repeat after a lost reply is known by its operation id. Each write makes a
+-- revision that has not been before, also where Redis has gone back in between: the time, and a number
+-- by chance. It is above the last one for replicas of the version before, which go by that.
 --
 -- KEYS  1 session
 -- ARGV  1 id  2 revision; 0 makes it  3 state  4 ms to live  5 channel, if it is to be heard of  6 operation id
---       7 its owner, when it is made
--- reply ok, moved
+--       7 its owner, when it is made  8 the number by chance, below 4096
+-- reply ok and the new revision; moved
 local id, rev, state, ttl, events, op = next_arg(), tonumber(next_arg()), next_arg(), next_arg(), next_arg(), next_arg()
-local owner = next_arg()
+local owner, chance = next_arg(), tonumber(next_arg())
 local was = redis.call('HMGET', KEYS[1], 'rev', 'op')
 local have = tonumber(was[1] or '0')
-if have == rev then
-  redis.call('HSET', KEYS[1], 'rev', int(rev + 1), 'state', state, 'op', op)
+if was[2] ~= op then
+  if have ~= rev then return { 'moved' } end
+  have = math.max(now() * 4096 + chance, rev + 1)
+  redis.call('HSET', KEYS[1], 'rev', int(have), 'state', state, 'op', op)
   if owner ~= '' then redis.call('HSET', KEYS[1], 'owner', owner) end
-  if rev > 0 and events ~= '' then redis.call('PUBLISH', events, id .. ' ' .. int(rev + 1)) end
-elseif have ~= rev + 1 or was[2] ~= op then
-  return { 'moved' }
+  if rev > 0 and events ~= '' then redis.call('PUBLISH', events, id .. ' ' .. int(have)) end
 end
 redis.call('HSET', KEYS[1], 'format', format)
 redis.call('PEXPIRE', KEYS[1], ttl)
-return { 'ok' }
+return { 'ok', int(have) }
