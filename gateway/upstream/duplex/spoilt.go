@@ -42,17 +42,17 @@ func (s *server) spoilt(said []byte, why error) bool {
 	}
 	s.mu.Unlock()
 	if st != nil {
-		s.failOne(st, why)
+		st.spoil(why)
 	}
 	s.failSpoilt()
 	return st != nil || lost
 }
 
-// failOne ends a request whose answer cannot be read. Whether a handshake succeeded is not known then.
-func (s *server) failOne(st *stream, why error) {
+// spoil ends a request whose answer cannot be read. Whether a handshake succeeded is not known then.
+func (st *stream) spoil(why error) {
 	st.end(&shim.UpstreamError{Kind: KindProtocol, Message: "the server sent an answer that is no JSON-RPC message", Err: why})
 	if st.method == mcp.MethodInitialize {
-		s.quit()
+		st.s.quit()
 	}
 }
 
@@ -81,6 +81,6 @@ func (s *server) failSpoilt() {
 	}
 	s.mu.Unlock()
 	for _, st := range left {
-		s.failOne(st, nil)
+		st.spoil(nil)
 	}
 }
