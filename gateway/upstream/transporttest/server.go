@@ -173,7 +173,7 @@ func (s *Server) serveOlder(rw http.ResponseWriter, r *http.Request) {
 func (w *web) read(r *http.Request) []byte {
 	if w != nil {
 		w.reading.Lock()
-		w.reading.Unlock() //nolint:staticcheck // it is only waited for
+		defer w.reading.Unlock()
 	}
 	body, _ := io.ReadAll(r.Body)
 	return body
