@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -403,4 +404,22 @@ func TestFileWhenTheClockGoesBack(t *testing.T) {
 	adopted, err := again.Adopt(t.Context(), "heir", []string{"up"}, 10)
 	must(t, err)
 	same(t, 1, len(adopted))
+}
+
+// A command that is recorded is read as it was, and a part of it is none.
+func TestFileDecodesLines(t *testing.T) {
+	t.Parallel()
+	line := []string{"HSET", ""}
+	for _, n := range []int{1, shortWord, shortWord + 1, 1000, 3, 0} {
+		line = append(line, strings.Repeat(strconv.Itoa(n%7), n))
+	}
+	entry := encodeLine(line)
+	got, err := decodeLine(entry)
+	must(t, err)
+	same(t, line, got)
+	for n := range entry {
+		if _, err := decodeLine(entry[:n]); !errors.Is(err, errEntry) {
+			t.Fatalf("%d bytes: %v", n, err)
+		}
+	}
 }

@@ -219,20 +219,36 @@ func encodeLine(line []string) []byte {
 // errEntry says that an entry is no command.
 var errEntry = errors.New("not a command")
 
-// decodeLine is the reverse.
+// shortWord is how long a word is at most that shares its memory with others of its line. A longer
+// one would be kept for as long as any of them.
+const shortWord = 64
+
+// decodeLine is the reverse. One allocation serves all words that are short.
 func decodeLine(entry []byte) ([]string, error) {
 	count, size := binary.Uvarint(entry)
 	if size <= 0 || count == 0 || count > uint64(len(entry)) {
 		return nil, errEntry
 	}
 	entry = entry[size:]
-	line := make([]string, count)
-	for i := range line {
-		n, size := binary.Uvarint(entry)
-		if size <= 0 || n > uint64(len(entry)-size) {
+	line, short := make([]string, count), make([]byte, 0, 512)
+	for i, rest := 0, entry; i < len(line); i++ {
+		n, size := binary.Uvarint(rest)
+		if size <= 0 || n > uint64(len(rest)-size) {
 			return nil, errEntry
 		}
-		line[i], entry = string(entry[size:size+int(n)]), entry[size+int(n):]
+		word := rest[size : size+int(n)]
+		if rest = rest[size+int(n):]; n > shortWord {
+			line[i] = string(word)
+		} else {
+			short = append(short, word...)
+		}
+	}
+	shared := string(short)
+	for i, rest := 0, entry; i < len(line); i++ {
+		n, size := binary.Uvarint(rest)
+		if rest = rest[size+int(n):]; n <= shortWord {
+			line[i], shared = shared[:n], shared[n:]
+		}
 	}
 	return line, nil
 }
