@@ -204,6 +204,9 @@ func (c *creation) store(t Task, begin []Batch) (Task, error) {
 	}
 	r.s.runs.expect(t.ID)
 	r.inbox.done(0, r.s.recovery.epoch.Load())
+	r.mu.Lock()
+	firm := r.firm
+	r.mu.Unlock()
 	stored, err := within(r.base, r.s, func(ctx context.Context) (Task, error) {
 		if err := r.s.heart.alive(ctx); err != nil {
 			return Task{}, err
@@ -215,7 +218,7 @@ func (c *creation) store(t Task, begin []Batch) (Task, error) {
 	})
 	if c.maybe == nil {
 		r.s.runs.unexpect(t.ID)
-	} else if errors.Is(err, ErrUnavailable) && r.firmly() {
+	} else if errors.Is(err, ErrUnavailable) && firm {
 		err = fmt.Errorf("%w: %w", ErrUnconfirmed, err)
 	}
 	if err != nil {

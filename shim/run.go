@@ -182,13 +182,6 @@ func (r *run) queue(ctx context.Context) error {
 	return context.Cause(r.s.life.ctx)
 }
 
-// firmly reports whether the call waits for its record, whose next runner would send it.
-func (r *run) firmly() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.firm
-}
-
 func (r *run) setQueuing(yes bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
