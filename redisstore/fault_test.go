@@ -63,7 +63,6 @@ var writes = []write{
 	{"ask", "QUESTION", nothing, apply(&held, shim.Change{Ask: []shim.Question{{Key: "QUESTION"}}}), reached(2)},
 	{"answer", "ANSWER", asked, apply(nil, shim.Change{Answer: map[string]json.RawMessage{"q": []byte("ANSWER")}}), reached(3)},
 	{"withdraw", "OP-X", asked, apply(&held, shim.Change{Op: "OP-X", Withdraw: []string{"q"}}), reached(3)},
-	{"claim", "STREAM", asked, apply(nil, shim.Change{Claim: []string{"q"}, ClaimBy: "STREAM"}), reached(3)},
 	{"take", "OP-X", answered, func(t *testing.T, s *Store, task shim.Task) error {
 		got, err := s.Apply(t.Context(), task.ID, &held, shim.Change{Op: "OP-X", Take: []string{"q"}})
 		if err == nil && !got.Questions[0].Taken {
@@ -242,7 +241,7 @@ func operations(task shim.Task) map[string]func(*testing.T, *Store) error {
 		"get":    func(t *testing.T, s *Store) error { _, err := s.Get(t.Context(), task.ID, shim.Summary); return err },
 		"list":   func(t *testing.T, s *Store) error { _, _, err := s.List(t.Context(), task.ListKey, "", 1); return err },
 		"apply": func(t *testing.T, s *Store) error {
-			_, err := s.Apply(t.Context(), task.ID, nil, shim.Change{Claim: []string{"x"}})
+			_, err := s.Apply(t.Context(), task.ID, nil, shim.Change{Forget: []string{"x"}})
 			return err
 		},
 		"append": func(t *testing.T, s *Store) error { return s.Append(t.Context(), task.ID, held, 0, nil) },

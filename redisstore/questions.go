@@ -51,7 +51,7 @@ func unpack(s string) ([]string, error) {
 func encodeQuestions(questions []shim.Question) string {
 	var b []byte
 	for _, q := range questions {
-		b = pack(b, q.Key, q.Method, string(q.Params), q.Claim, stateOf(q), string(q.Answer), "")
+		b = pack(b, q.Key, q.Method, string(q.Params), "", stateOf(q), string(q.Answer), "")
 	}
 	return string(b)
 }
@@ -86,7 +86,7 @@ func decodeQuestions(packed string, failed *error) []shim.Question {
 	}
 	var out []shim.Question
 	for v := range slices.Chunk(list, 7) {
-		q := shim.Question{Key: v[0], Method: v[1], Claim: v[3], Taken: v[4] == stateTaken, Withdraw: v[4] == stateWithdrawn}
+		q := shim.Question{Key: v[0], Method: v[1], Taken: v[4] == stateTaken, Withdraw: v[4] == stateWithdrawn}
 		if v[2] != "" {
 			q.Params = json.RawMessage(v[2])
 		}

@@ -183,17 +183,16 @@ func applyArgs(events, inbox string, slack int64, id shim.ID, runner shim.Lease,
 	a.flag(ends(c))
 	a.add(string(shim.InputRequired), string(shim.Working))
 	a.flag(c.Visible)
-	a.add(optional(c.TTL > 0, millis(c.TTL)), optional(c.Retain > 0, millis(c.Retain)), c.ClaimBy)
+	a.add(optional(c.TTL > 0, millis(c.TTL)), optional(c.Retain > 0, millis(c.Retain)))
 	a.addInt(int64(c.At))
 	a.add(optional(c.Order > 0, strconv.FormatInt(c.Order, 10)), optional(c.Token != "", " "+withToken+c.Token))
 	a.addFields(changedFields(c))
-	ask := make([]string, 0, 4*len(c.Ask))
+	ask := make([]string, 0, 3*len(c.Ask))
 	for _, q := range c.Ask {
-		ask = append(ask, q.Key, q.Method, string(q.Params), q.Claim)
+		ask = append(ask, q.Key, q.Method, string(q.Params))
 	}
 	addList(a, ask)
 	addList(a, c.Withdraw)
-	addList(a, c.Claim)
 	answers := make([]string, 0, 2*len(c.Answer))
 	for key, answer := range c.Answer {
 		answers = append(answers, key, string(answer))

@@ -20,7 +20,8 @@ func (s *Shim) Update(ctx context.Context, p Principal, upstream string, id ID, 
 	if err != nil {
 		return err
 	}
-	return s.answer(ctx, t, wanted)
+	_, err = s.answer(ctx, t, wanted)
+	return err
 }
 
 // resultsOf are results as answers.
@@ -49,20 +50,21 @@ func (s *Shim) Answer(ctx context.Context, p Principal, upstream string, id ID, 
 		a = Answer{Error: &RPCError{Code: codeInternal, Message: "the client's answer " + bad.Reason}}
 		wanted = map[string]json.RawMessage{key: a.encode()}
 	}
-	return s.answer(ctx, t, wanted)
+	_, err = s.answer(ctx, t, wanted)
+	return err
 }
 
-// answer stores answers that a record waits for.
-func (s *Shim) answer(ctx context.Context, t Task, wanted map[string]json.RawMessage) error {
+// answer stores answers that a record waits for, and returns the record.
+func (s *Shim) answer(ctx context.Context, t Task, wanted map[string]json.RawMessage) (Task, error) {
 	if len(wanted) == 0 {
-		return nil
+		return t, nil
 	}
 	change := Change{Op: s.op(), Answer: wanted, Token: s.bring(ctx, t), Moments: []Moment{{Kind: KindAnswered}}}
-	_, err := outlast(ctx, s, func(ctx context.Context) (Task, error) { return s.change(ctx, t.ID, nil, change) })
+	t, err := outlast(ctx, s, func(ctx context.Context) (Task, error) { return s.change(ctx, t.ID, nil, change) })
 	if errors.Is(err, ErrFinal) {
-		return nil
+		err = nil
 	}
-	return err
+	return t, err
 }
 
 // Outstanding are the open questions of a task, or of a call of p's that is no task; none

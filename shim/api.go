@@ -79,10 +79,6 @@ type Call struct {
 	// Asking says how the caller can be asked; what it can be asked, it has declared
 	// in Request.Session.Capabilities (T40).
 	Asking Asking
-	// Asked are the keys of the questions with which a caller who comes back was
-	// handed its call (Reattach): if one of them has an answer, it has come back
-	// with this before. None stands for those that it answers.
-	Asked []string
 }
 
 // Answered is what becomes of a Call: a task, a call handed back with questions, or

@@ -3,6 +3,7 @@ package shim_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -27,12 +28,6 @@ func asksTwice(d time.Duration) *asks {
 	return u
 }
 
-// back is the call with which a client comes back to answer these questions.
-func back(c shim.Call, keys ...string) shim.Call {
-	c.Asked = keys
-	return c
-}
-
 // A caller who comes back after its first questions have run out, and is asked again,
 // has all of the time to answer that, and not what was left of a minute.
 func TestAskedAgainAfterTheDeadline(t *testing.T) {
@@ -42,7 +37,7 @@ func TestAskedAgainAfterTheDeadline(t *testing.T) {
 		c := askable(shim.AskPark)
 		p := parked(t, s, c, "a")
 		pass(10*time.Minute + 10*time.Second) // a has run out, and nobody is there
-		a, err := s.Reattach(t.Context(), back(c, "a"), p.ID, nil)
+		a, err := s.Reattach(t.Context(), c, p.ID, nil)
 		if err != nil || a.Parked == nil {
 			t.Fatalf("came back: %+v, %v", a, err)
 		}
@@ -67,7 +62,7 @@ func TestAbandonedAfterASecondQuestion(t *testing.T) {
 		c := askable(shim.AskPark)
 		p := parked(t, s, c, "a")
 		pass(10*time.Minute + 10*time.Second)
-		a, err := s.Reattach(t.Context(), back(c, "a"), p.ID, nil)
+		a, err := s.Reattach(t.Context(), c, p.ID, nil)
 		if err != nil || a.Parked == nil {
 			t.Fatalf("came back: %+v, %v", a, err)
 		}
@@ -78,6 +73,58 @@ func TestAbandonedAfterASecondQuestion(t *testing.T) {
 	})
 }
 
+// A caller who has answered and comes back waits for what becomes of the call: after a restart of
+// the replica, after another one has taken the call over, and beside one who waits already.
+func TestComesBackAfterItsAnswers(t *testing.T) {
+	type got struct {
+		a   shim.Answered
+		err error
+	}
+	for name, then := range map[string]func(*testing.T, *world){
+		"stopped": func(_ *testing.T, w *world) { w.stops[1]() },
+		"taken over": func(t *testing.T, w *world) {
+			if err := w.store.Beat(t.Context(), "a", 0); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"beside": func(*testing.T, *world) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				u := elicits(time.Minute, "a")
+				u.resume = func(ctx context.Context, _ shim.Request, _ json.RawMessage, _ shim.Sink) (shim.Reply, error) {
+					_, err := after(ctx, time.Minute)
+					return shim.Reply{Result: json.RawMessage(`{"answers":[{"to":"a"}]}`)}, err
+				}
+				b := w.gateway("b", u, policy(shim.Never))
+				a := w.gateway("a", u, policy(shim.Never))
+				pass(6 * time.Second)
+				c := askable(shim.AskPark)
+				p := parked(t, a, c, "a")
+				first := make(chan got, 1)
+				go func() {
+					got := got{}
+					got.a, got.err = a.Reattach(t.Context(), c, p.ID, results("a"))
+					first <- got
+				}()
+				pass(5 * time.Second)
+				then(t, w)
+				pass(5 * time.Second)
+				back, err := b.Reattach(t.Context(), c, p.ID, results("a"))
+				wantReply(t, back, err, `{"answers":[{"to":"a"}]}`)
+				if got := <-first; name != "stopped" {
+					wantReply(t, got.a, got.err, `{"answers":[{"to":"a"}]}`)
+				} else if !errors.Is(got.err, shim.ErrDraining) {
+					t.Errorf("%+v, %v", got.a, got.err)
+				}
+				if n := u.delivered(); n != 1 {
+					t.Errorf("%d deliveries", n)
+				}
+			})
+		})
+	}
+}
+
 // What a client sends along of answers that it gave before is ignored (protocol.md 2.7).
 func TestEarlierAnswersComeAlong(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
@@ -85,7 +132,7 @@ func TestEarlierAnswersComeAlong(t *testing.T) {
 		s := w.gateway("r1", u, policy(shim.Never))
 		c := askable(shim.AskPark)
 		p := parked(t, s, c, "a", "b")
-		a, err := s.Reattach(t.Context(), back(c, "a", "b"), p.ID, results("a"))
+		a, err := s.Reattach(t.Context(), c, p.ID, results("a"))
 		if err != nil || a.Parked == nil {
 			t.Fatalf("one answer: %+v, %v", a, err)
 		}
@@ -93,7 +140,7 @@ func TestEarlierAnswersComeAlong(t *testing.T) {
 		synctest.Wait()
 		again := results("b")
 		again["a"] = json.RawMessage(`{"to":"a again"}`)
-		a, err = s.Reattach(t.Context(), back(c, "b"), p.ID, again)
+		a, err = s.Reattach(t.Context(), c, p.ID, again)
 		wantReply(t, a, err, `{"answers":[{"to":"a"},{"to":"b"}]}`)
 	})
 }
@@ -115,7 +162,7 @@ func TestProgressForACallerWhoComesBackElsewhere(t *testing.T) {
 		p := parked(t, s, c, "a")
 		said := &progressed{}
 		c.Stream = said
-		a, err := other.Reattach(t.Context(), back(c, "a"), p.ID, results("a"))
+		a, err := other.Reattach(t.Context(), c, p.ID, results("a"))
 		wantReply(t, a, err, `{"answers":[{"to":"a"}]}`)
 		if got := strings.Join(said.progress, " "); got != `{"progress":2} {"progress":3}` {
 			t.Errorf("the caller heard of %s", got)

@@ -53,8 +53,8 @@ func TestQuestionsWhenACallBecomesATask(t *testing.T) {
 				}
 				got := read(t, s, k.a.Task.ID)
 				wantKeys(t, got.Questions, "a")
-				if q := got.Questions[0]; q.Claim != "" || len(stream.asked) == 0 != crosses {
-					t.Errorf("claimed by %q, asked on the stream %d times", q.Claim, len(stream.asked))
+				if len(stream.asked) == 0 != crosses {
+					t.Errorf("asked on the stream %d times", len(stream.asked))
 				}
 			})
 		})

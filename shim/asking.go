@@ -85,9 +85,6 @@ const (
 
 // Errors of questions.
 var (
-	// ErrAnswered: these questions have been answered already. An answer counts
-	// once; who repeats it, for whatever reason, is told so (design.md 0.18).
-	ErrAnswered = errors.New("these questions have been answered already")
 	// errUnanswered is the cause with which the time to answer ends.
 	errUnanswered = errors.New("the questions ran out of time")
 	// errAbandoned is how a parked call ends whose caller never came back.

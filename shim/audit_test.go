@@ -43,7 +43,7 @@ func TestTaskWhoseAdoptionWasLost(t *testing.T) {
 			t.Fatal(err)
 		}
 		adopted.Store(true)
-		if _, err := w.store.Store.Apply(t.Context(), task.ID, nil, shim.Change{Claim: []string{"x"}, ClaimBy: "x", TTL: 48 * time.Hour}); err != nil {
+		if _, err := w.store.Store.Apply(t.Context(), task.ID, nil, shim.Change{TTL: 48 * time.Hour}); err != nil {
 			t.Fatal(err)
 		}
 		pass(time.Second)

@@ -50,7 +50,7 @@ func (w *world) stored(id shim.ID) (record string, t shim.Task) {
 func spellQuestions(questions []shim.Question) string {
 	var b strings.Builder
 	for _, q := range questions {
-		fmt.Fprintf(&b, "%s %s %s %s %s\n", q.Key, q.Method, q.Params, q.Claim, q.Answer)
+		fmt.Fprintf(&b, "%s %s %s %s\n", q.Key, q.Method, q.Params, q.Answer)
 	}
 	return b.String()
 }
@@ -108,14 +108,15 @@ func TestRecordKeepsOpenQuestionsOnly(t *testing.T) {
 	}
 }
 
-// A parked call whose answers are forgotten still knows that it had them.
-func TestForgottenAnswersAreAnswered(t *testing.T) {
+// A parked call whose answers are forgotten still knows that it had them: who brings them again is
+// asked what is open now.
+func TestForgottenAnswersAreIgnored(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		w.heartbeat = time.Minute
 		u := asksTwice(0)
 		s, other := w.gateway("r1", u, policy(shim.Never)), w.gateway("r2", u, policy(shim.Never))
 		p := parked(t, s, askable(shim.AskPark), "a")
-		c := back(askable(shim.AskPark), "a")
+		c := askable(shim.AskPark)
 		a, err := other.Reattach(t.Context(), c, p.ID, results("a"))
 		if err != nil || a.Parked == nil {
 			t.Fatalf("%+v, %v", a, err)
@@ -124,11 +125,13 @@ func TestForgottenAnswersAreAnswered(t *testing.T) {
 			t.Errorf("the answer is still there: %s", record)
 		}
 		for _, r := range []*shim.Shim{s, other} {
-			if _, err := r.Reattach(t.Context(), c, p.ID, results("a")); !errors.Is(err, shim.ErrAnswered) {
-				t.Errorf("the same answer again: %v", err)
+			again, err := r.Reattach(t.Context(), c, p.ID, results("a"))
+			if err != nil || again.Parked == nil {
+				t.Fatalf("the same answer again: %+v, %v", again, err)
 			}
+			wantKeys(t, again.Parked.Questions, "b")
 		}
-		a, err = s.Reattach(t.Context(), back(c, "b"), p.ID, results("b", "nobody"))
+		a, err = s.Reattach(t.Context(), c, p.ID, results("b", "nobody"))
 		if err != nil || a.Parked != nil {
 			t.Errorf("%+v, %v", a, err)
 		}
@@ -226,7 +229,7 @@ func TestAnswersThatAreRefused(t *testing.T) {
 		if _, err := s.Reattach(t.Context(), c, p.ID, map[string]json.RawMessage{"a": half}); err == nil {
 			t.Error("two together were taken, one after the other")
 		}
-		a, err := s.Reattach(t.Context(), back(c, "a"), p.ID, map[string]json.RawMessage{"a": json.RawMessage(`{}`), "b": bad["b"]})
+		a, err := s.Reattach(t.Context(), c, p.ID, map[string]json.RawMessage{"a": json.RawMessage(`{}`), "b": bad["b"]})
 		wantReply(t, a, err, `{"answers":[{},`+string(half)+`]}`)
 	})
 }

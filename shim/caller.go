@@ -25,6 +25,8 @@ type caller struct {
 	run    *run
 	stream Stream // where the client hears of the call, while there is no handle; may be nil
 	waits  bool
+	// guests are those who came back and wait here; newest numbers them.
+	guests, newest int
 	// news tells Call that there is something to look at before the reply.
 	news chan struct{}
 	// leave stops following the end of the client's context. It is what AfterFunc returns.
@@ -184,12 +186,26 @@ func (c *caller) look(ctx context.Context) (a Answered, err error, done bool) {
 	return Answered{Parked: parked}, nil, true
 }
 
-// attach lets a client who came back hear what the server says, if the call is no task.
-func (c *caller) attach(stream Stream) {
+// attach lets a client who came back hear what the server says, if the call is no task, until it
+// leaves. Of several who are here the newest hears it.
+func (c *caller) attach(stream Stream) (leave func()) {
 	c.run.mu.Lock()
 	defer c.run.mu.Unlock()
-	if c.run.record.hidden {
-		c.stream, c.waits = stream, true
+	if !c.run.record.hidden {
+		return func() {}
+	}
+	c.guests++
+	c.newest++
+	c.stream, c.waits = stream, true
+	number := c.newest
+	return func() {
+		c.run.mu.Lock()
+		defer c.run.mu.Unlock()
+		if number == c.newest {
+			c.stream = nil
+		}
+		c.guests--
+		c.waits = c.guests > 0
 	}
 }
 

@@ -165,8 +165,6 @@ func (w *faultWorld) comesBack(r *replica, c shim.Call, id shim.ID) (got *shim.A
 			switch {
 			case w.ctx.Err() != nil:
 			case errors.Is(err, shim.ErrNotFound) && w.isForgotten(id):
-			case errors.Is(err, shim.ErrAnswered) && (w.kind == late || w.kind == later || w.kind == frozen):
-				// Who repeats an answer that took place unheard is told so (design.md 0.18).
 			case err != nil:
 				w.Errorf("come back: %v", err)
 			case a.Parked != nil: // the answers were lost, and are asked for again

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -19,10 +18,13 @@ import (
 // Request.Method and Name, Handle, After, TTL, Stay and Stream. If ctx ends, the call is
 // cancelled, unless Stay.
 //
-// A call of somebody else, or one whose time is over, is ErrNotFound; answers that were
-// given before, ErrAnswered; one that is none, or too large, an *AnswerError, and all of
-// them may be given again; ErrCancelled: the call was cancelled meanwhile. That the replica
-// that ran it was lost is an error in the reply: it is never run again.
+// Answers that were given before are ignored (T36): the caller waits for what becomes of the call,
+// or is asked what is open now. So may several callers at a time.
+//
+// A call of somebody else, or one whose time is over, is ErrNotFound; an answer that is none, or
+// too large, an *AnswerError, and all of them may be given again; ErrCancelled: the call was
+// cancelled meanwhile. That the replica that ran it was lost is an error in the reply: it is never
+// run again.
 func (s *Shim) Reattach(ctx context.Context, c Call, id ID, answers map[string]json.RawMessage) (Answered, error) {
 	if !s.life.work.Enter() {
 		return Answered{}, ErrRefused
@@ -35,17 +37,16 @@ func (s *Shim) Reattach(ctx context.Context, c Call, id ID, answers map[string]j
 	if c.Principal.NoTasks {
 		c.Handle, c.After = false, 0
 	}
-	asked := c.Asked
-	if len(asked) == 0 {
-		asked = slices.Collect(maps.Keys(answers))
-	}
 	t, err := s.reach(ctx, c.Principal, c.Upstream, id, Summary)
-	if err == nil && slices.ContainsFunc(t.Questions, func(q Question) bool { return q.Answer != nil && slices.Contains(asked, q.Key) }) {
-		err = ErrAnswered
+	if err != nil {
+		return Answered{}, err
 	}
+	linkTo(ctx, t)
+	wanted, err := s.wanted(t, resultsOf(answers))
 	if err == nil {
-		linkTo(ctx, t)
-		t, err = s.handIn(ctx, t, answers)
+		t, err = within(ctx, s, func(ctx context.Context) (Task, error) {
+			return retry(ctx, func(ctx context.Context) (Task, error) { return s.answer(ctx, t, wanted) })
+		})
 	}
 	if err != nil {
 		return Answered{}, err
@@ -65,30 +66,6 @@ func (s *Shim) reach(ctx context.Context, p Principal, upstream string, id ID, p
 		return Task{}, ErrNotFound
 	}
 	return t, nil
-}
-
-// handIn stores answers of a caller that comes back. Each is claimed in the same step,
-// so that of two who bring the same one the second learns that it was (ErrAnswered).
-// Answers to what is no longer open come along from rounds before and are ignored: the
-// open questions are what the caller was given.
-func (s *Shim) handIn(ctx context.Context, t Task, answers map[string]json.RawMessage) (Task, error) {
-	wanted, err := s.wanted(t, resultsOf(answers))
-	if err != nil || len(wanted) == 0 {
-		return t, err
-	}
-	change := Change{Claim: slices.Sorted(maps.Keys(wanted)), ClaimBy: s.op(), Answer: wanted, Token: s.bring(ctx, t), Moments: []Moment{{Kind: KindAnswered}}}
-	after, err := within(ctx, s, func(ctx context.Context) (Task, error) {
-		return retry(ctx, func(ctx context.Context) (Task, error) { return s.store.Apply(ctx, t.ID, nil, change) })
-	})
-	if err != nil && !errors.Is(err, ErrFinal) {
-		return Task{}, err
-	}
-	for _, key := range change.Claim {
-		if q, ok := find(after.Questions, key); ok && q.Answer != nil && q.Claim != change.ClaimBy {
-			return Task{}, ErrAnswered
-		}
-	}
-	return after, nil
 }
 
 // waiter is one Reattach: a caller who waits for a call that may run anywhere.
@@ -121,8 +98,7 @@ func (w *waiter) wait(ctx context.Context) (Answered, error) {
 	defer again.Stop()
 	var replied chan struct{} // never, where the call runs elsewhere
 	if w.run = w.s.runs.get(w.task.ID); w.run != nil {
-		w.run.caller.attach(w.call.Stream)
-		defer w.run.caller.detach()
+		defer w.run.caller.attach(w.call.Stream)()
 		replied = w.run.done
 	}
 	w.progress = w.task.Progress.Params // it was told before the questions
@@ -137,10 +113,14 @@ func (w *waiter) wait(ctx context.Context) (Answered, error) {
 		case <-w.s.life.ctx.Done():
 			return Answered{}, ErrDraining
 		case <-replied:
-			if errors.Is(w.run.err, errTaskCancelled) {
+			switch err := w.run.err; {
+			case errors.Is(err, errTaskCancelled):
 				return Answered{}, ErrCancelled
+			case errors.Is(err, ErrDetached), errors.Is(err, ErrDraining): // another replica has it, or will
+				w.run, replied = nil, nil
+			default:
+				return Answered{Reply: w.run.reply}, err
 			}
-			return Answered{Reply: w.run.reply}, w.run.err
 		case <-grace:
 			if a, err, done := w.becomeTask(ctx); done {
 				return a, err

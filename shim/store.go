@@ -82,10 +82,6 @@ type Change struct {
 	// Withdraw ends questions the upstream no longer waits for. Of such a question only
 	// the key is kept.
 	Withdraw []string
-	// Claim gives these questions to ClaimBy, where nobody has claimed them: of two who
-	// bring an answer, the first one has it.
-	Claim   []string
-	ClaimBy string
 	// Answer stores answers to outstanding questions; other keys are ignored
 	// (T36). Answering or withdrawing the last outstanding question makes the
 	// task Working again, counted in the same step. Of a question that is answered

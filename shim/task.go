@@ -191,7 +191,6 @@ type Question struct {
 	Key      string          // unique for the task's whole life (T39)
 	Method   string          // the request's method, while it is outstanding
 	Params   json.RawMessage // its params, as the upstream sent them, while it is outstanding
-	Claim    string          // the stream that delivers it, once one does
 	Answer   json.RawMessage // {"result": …} or {"error": {code, message, data?}}, nil while outstanding, or Forgotten
 	Taken    bool            // the runner has taken the answer
 	Withdraw bool            // the upstream no longer waits for it

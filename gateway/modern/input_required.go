@@ -34,7 +34,6 @@ func (q *request) comeBack(ctx context.Context, c shim.Call) (shim.Answered, err
 	if err != nil {
 		return shim.Answered{}, errCallOver
 	}
-	c.Asked = state.Keys
 	answered, err := q.h.Shim.Reattach(ctx, c, id, q.answers())
 	if errors.Is(err, shim.ErrNotFound) {
 		err = errCallOver
@@ -77,9 +76,6 @@ func (q *request) openState() (_ sealed.State, ours bool, _ error) {
 // askForInput is the InputRequiredResult of a call that waits for its answers.
 func (q *request) askForInput(p shim.Parked) (jsonrpc.Spliced, error) {
 	state := sealed.State{Call: string(p.ID), Expires: p.Until}
-	for _, question := range p.Questions {
-		state.Keys = append(state.Keys, question.Key)
-	}
 	text, err := q.h.State.Seal(q.binding(), state)
 	if err != nil {
 		return nil, err

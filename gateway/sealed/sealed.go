@@ -118,9 +118,6 @@ func (b Binding) bytes(key string) []byte {
 // State is what a client is to bring back, unread.
 type State struct {
 	Call string `json:"call"` // the parked call
-	// Keys are the questions that this state goes with, in the order they were
-	// asked: the round of questions and answers that it stands for.
-	Keys []string `json:"keys"`
 	// Expires is when the state is good for nothing any more, in whole milliseconds.
 	Expires time.Time `json:"-"`
 }

@@ -7,20 +7,20 @@
 --       9 new status, or ''  10 ' statuses it may follow '  11 '1' if it is final
 --       12 status of a task that waits for answers  13 of one that no longer does
 --       14 '1' to become visible  15 ttl, or ''  16 retain, or '', in ms
---       17 who claims  18 batches before the tail
---       19 order of what the runner says, or ''  20 ' a token for the inbox', or ''
---       then lists: fields (name, value), ask (key, method, params, claim),
---       withdraw, claim, answer (key, answer), take, forget, moments (kind, age in ms,
---       detail), contents
+--       17 batches before the tail
+--       18 order of what the runner says, or ''  19 ' a token for the inbox', or ''
+--       then lists: fields (name, value), ask (key, method, params),
+--       withdraw, answer (key, answer), take, forget, moments (kind, age in ms, detail),
+--       contents
 -- reply ok | renew | again | final with the task, none, lost, gap, moved with the runner
 local id, runner, lease, op = next_arg(), next_arg(), next_arg(), next_arg()
 local events, inbox, slack, open = next_arg(), next_arg(), next_arg(), next_arg()
 local to, from, final, waiting, working = next_arg(), next_arg(), next_arg(), next_arg(), next_arg()
-local visible, ttl, retain, by = next_arg(), next_arg(), next_arg(), next_arg()
+local visible, ttl, retain = next_arg(), next_arg(), next_arg()
 local at_batch = tonumber(next_arg())
 local order, token = next_arg(), next_arg()
 local set = list()
-local ask, withdraw, claim = list(), list(), list()
+local ask, withdraw = list(), list()
 local answer, take, forget = list(), list(), list()
 local moments = list()
 local contents = list()
@@ -59,10 +59,10 @@ local changed = #set > 0 or to ~= ''
 local function put(name, value)
   set[#set + 1], set[#set + 2], changed = name, value, true
 end
-local edits = #ask + #withdraw + #claim + #answer + #take + #forget > 0
+local edits = #ask + #withdraw + #answer + #take + #forget > 0
 if edits or final == '1' and was[9] then
   local questions = parse(was[9] or '')
-  local touched, asked, settled = edit(questions, ask, withdraw, claim, by, answer, take, forget, op)
+  local touched, asked, settled = edit(questions, ask, withdraw, answer, take, forget, op)
   if asked then status = waiting end
   if settled and status == waiting then status = working end
   if final == '1' then

@@ -1,7 +1,7 @@
 -- Questions live in one field of the task, so that reading a task is one HMGET.
 -- A question is seven strings, each written as <length>:<bytes>, and record.go
 -- reads and writes the same form:
-local KEY, METHOD, PARAMS, CLAIM, STATE, ANSWER, OP = 1, 2, 3, 4, 5, 6, 7
+local KEY, METHOD, PARAMS, STATE, ANSWER, OP = 1, 2, 3, 5, 6, 7 -- 4 was a claim, of older versions
 -- STATE goes open -> answered -> taken, or open -> withdrawn; OP took the answer. A
 -- question that is not open any more has no METHOD and no PARAMS. An ANSWER that was
 -- taken is kept until the one who took it has it, and NONE then.
@@ -41,11 +41,11 @@ end
 
 -- edit makes the changes to the questions. It returns them, whether anything
 -- changed, whether one was added, and whether none is open after one was closed.
-local function edit(questions, ask, withdraw, claim, by, answer, take, forget, op)
+local function edit(questions, ask, withdraw, answer, take, forget, op)
   local changed, asked, closed, open = false, false, false, false
-  for i = 1, #ask, 4 do
+  for i = 1, #ask, 3 do
     if not questions[ask[i]] then
-      local q = { ask[i], ask[i + 1], ask[i + 2], ask[i + 3], 'open', '', '' }
+      local q = { ask[i], ask[i + 1], ask[i + 2], '', 'open', '', '' }
       questions[#questions + 1], questions[ask[i]] = q, q
       changed, asked = true, true
     end
@@ -54,13 +54,7 @@ local function edit(questions, ask, withdraw, claim, by, answer, take, forget, o
     local q = questions[key]
     if q and q[STATE] == 'open' then
       close(q, 'withdrawn', '')
-      q[CLAIM], changed, closed = '', true, true
-    end
-  end
-  for _, key in ipairs(claim) do
-    local q = questions[key]
-    if q and q[STATE] == 'open' and q[CLAIM] == '' then
-      q[CLAIM], changed = by, true
+      changed, closed = true, true
     end
   end
   for i = 1, #answer, 2 do
@@ -92,7 +86,6 @@ local function finish(questions)
   for _, q in ipairs(questions) do
     if q[STATE] == 'open' then
       close(q, 'withdrawn', '')
-      q[CLAIM] = ''
     elseif q[STATE] ~= 'withdrawn' then
       q[STATE], q[ANSWER], q[OP] = 'taken', NONE, ''
     end

@@ -84,7 +84,7 @@ var applyCases = []storeCase{
 			whole := t.get(task.ID, shim.WithRun)
 			for _, c := range []shim.Change{
 				{Op: "1", To: shim.Working}, {Op: "2", StatusMessage: pointer("x")}, {Op: "3", Visible: true},
-				{Ask: []shim.Question{{Key: "r"}}}, {Withdraw: []string{"q"}}, {Claim: []string{"q"}, ClaimBy: "s"},
+				{Ask: []shim.Question{{Key: "r"}}}, {Withdraw: []string{"q"}},
 				{Answer: map[string]json.RawMessage{"q": json.RawMessage("1")}}, {Op: "4", Take: []string{"q"}},
 				{TTL: 100 * time.Hour}, {Retain: time.Second}, {Checkpoint: json.RawMessage("1")}, {Tail: []shim.Batch{batch("[1]")}},
 			} {

@@ -77,7 +77,7 @@ var createCases = []storeCase{
 	{"Create/waiting for input", func(t *storeTest) {
 		questions := []shim.Question{
 			{Key: "q1", Method: "elicitation/create", Params: json.RawMessage(`{"a":1}`)},
-			{Key: "q2", Method: "roots/list", Claim: "stream"},
+			{Key: "q2", Method: "roots/list"},
 		}
 		task := t.create(func(k *shim.Task) { k.Status, k.Questions = shim.InputRequired, questions })
 		t.same(questions, task.Questions)

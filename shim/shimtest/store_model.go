@@ -316,7 +316,6 @@ func (m *modelTest) change(rt *rapid.T, k *modelTask) shim.Change {
 		"ask":      func() { c.Ask = ask(some()...) },
 		"ask2":     func() { c.Ask = ask(some()...) },
 		"withdraw": func() { c.Withdraw = some() },
-		"claim":    func() { c.Claim, c.ClaimBy = some(), rapid.SampledFrom([]string{"s1", "s2"}).Draw(rt, "by") },
 		"answer":   func() { c.Answer = answer(some()...) },
 		"take":     func() { c.Take = some() },
 		"forget":   func() { c.Forget = some() },

@@ -210,15 +210,9 @@ func (k *modelTask) edit(c shim.Change) (changed bool) {
 			*q, closed = shim.Question{Key: key, Withdraw: true}, true
 		}
 	}
-	for _, key := range c.Claim {
-		q := k.question(key)
-		if q != nil && q.Outstanding() && q.Claim == "" {
-			q.Claim = c.ClaimBy
-		}
-	}
 	for _, key := range slices.Sorted(maps.Keys(c.Answer)) {
 		if q := k.question(key); q != nil && q.Outstanding() {
-			*q, closed = shim.Question{Key: key, Claim: q.Claim, Answer: c.Answer[key]}, true
+			*q, closed = shim.Question{Key: key, Answer: c.Answer[key]}, true
 		}
 	}
 	for _, key := range c.Take {
@@ -249,7 +243,7 @@ func (k *modelTask) finish() {
 			*q = shim.Question{Key: q.Key, Withdraw: true}
 			continue
 		}
-		*q = shim.Question{Key: q.Key, Claim: q.Claim, Answer: json.RawMessage(shim.Forgotten), Taken: true}
+		*q = shim.Question{Key: q.Key, Answer: json.RawMessage(shim.Forgotten), Taken: true}
 		k.takers[q.Key] = ""
 	}
 }

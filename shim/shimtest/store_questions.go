@@ -32,14 +32,7 @@ func (t *storeTest) anyone(task shim.Task, c shim.Change) shim.Task {
 	return got
 }
 
-// claims and taken list a property of each question in order.
-func claims(task shim.Task) (out []string) {
-	for _, q := range task.Questions {
-		out = append(out, q.Claim)
-	}
-	return out
-}
-
+// taken lists which questions are.
 func taken(task shim.Task) (out []bool) {
 	for _, q := range task.Questions {
 		out = append(out, q.Taken)
@@ -110,20 +103,6 @@ var questionCases = []storeCase{
 		all.Wait()
 		t.same(shim.Working, t.get(task.ID, shim.Summary).Status)
 	}},
-	{"Claim/once", func(t *storeTest) {
-		task := t.apply(t.create(nil), shim.Change{Ask: ask("1", "2")})
-		t.same([]string{"s1", ""}, claims(t.anyone(task, shim.Change{Claim: []string{"1", "9"}, ClaimBy: "s1"})))
-		t.same([]string{"s1", "s2"}, claims(t.anyone(task, shim.Change{Claim: []string{"1", "2"}, ClaimBy: "s2"})))
-		t.same([]string{"s1", "s2"}, claims(t.anyone(task, shim.Change{Claim: []string{"2"}, ClaimBy: "s3"})))
-	}},
-	{"Claim/in the step that answers", func(t *storeTest) {
-		task := t.apply(t.create(nil), shim.Change{Ask: ask("1", "2")})
-		first := shim.Change{Claim: []string{"1"}, ClaimBy: "c1", Answer: answer("1")}
-		t.same([]string{"c1", ""}, claims(t.anyone(task, first)))
-		got := t.anyone(task, shim.Change{Claim: []string{"1", "2"}, ClaimBy: "c2", Answer: answer("1", "2")})
-		t.same([]string{"c1", "c2"}, claims(got)) // who answered which
-		t.same([]string{"c1", "c2"}, claims(t.anyone(task, first)))
-	}},
 	{"Take/in the step that withdraws", func(t *storeTest) {
 		task := t.apply(t.create(nil), shim.Change{Ask: ask("1", "2")})
 		t.anyone(task, shim.Change{Answer: answer("2")})
@@ -172,7 +151,7 @@ var questionCases = []storeCase{
 	}},
 	{"Forget/only what another op has taken", func(t *storeTest) {
 		task := t.apply(t.create(nil), shim.Change{Ask: ask("1", "2", "3", "4")})
-		t.anyone(task, shim.Change{Claim: []string{"1"}, ClaimBy: "c", Answer: answer("1", "2", "3")})
+		t.anyone(task, shim.Change{Answer: answer("1", "2", "3")})
 		t.apply(task, shim.Change{Op: "t1", Take: []string{"1"}})
 		both := shim.Change{Op: "t2", Take: []string{"2"}, Forget: []string{"1", "2", "3", "4", "9"}}
 		for range 2 { // the reply to the first may have been lost
@@ -183,7 +162,7 @@ var questionCases = []storeCase{
 		}
 		none := json.RawMessage(shim.Forgotten)
 		want := []shim.Question{
-			{Key: "1", Claim: "c", Answer: none, Taken: true}, {Key: "2", Answer: answer("2")["2"], Taken: true},
+			{Key: "1", Answer: none, Taken: true}, {Key: "2", Answer: answer("2")["2"], Taken: true},
 			{Key: "3", Answer: answer("3")["3"]}, ask("4")[0],
 		}
 		t.same(want, t.get(task.ID, shim.Summary).Questions)
@@ -199,14 +178,14 @@ var questionCases = []storeCase{
 		for _, end := range []shim.Status{shim.Completed, shim.Failed, shim.Cancelled} {
 			task := t.create(func(k *shim.Task) { k.Call, k.Checkpoint = json.RawMessage(`"call"`), json.RawMessage(`"at"`) })
 			t.apply(task, shim.Change{Ask: ask("open", "answered", "taken", "withdrawn")})
-			t.anyone(task, shim.Change{Answer: answer("answered", "taken"), Claim: []string{"open", "taken"}, ClaimBy: "c"})
+			t.anyone(task, shim.Change{Answer: answer("answered", "taken")})
 			t.apply(task, shim.Change{Take: []string{"taken"}, Withdraw: []string{"withdrawn"}})
 			t.apply(task, shim.Change{To: end})
 			none := json.RawMessage(shim.Forgotten)
 			got := t.get(task.ID, shim.WithRun)
 			t.same([]shim.Question{
 				{Key: "open", Withdraw: true}, {Key: "answered", Answer: none, Taken: true},
-				{Key: "taken", Claim: "c", Answer: none, Taken: true}, {Key: "withdrawn", Withdraw: true},
+				{Key: "taken", Answer: none, Taken: true}, {Key: "withdrawn", Withdraw: true},
 			}, got.Questions)
 			t.same([2]json.RawMessage{}, [2]json.RawMessage{got.Call, got.Checkpoint})
 		}

@@ -69,7 +69,6 @@ var steps = []struct {
 	{"message", func(t *storeTest, k shim.Task) { t.apply(k, shim.Change{StatusMessage: pointer("x")}) }, false},
 	{"append", func(t *storeTest, k shim.Task) { t.append(k, 0, batch("[0]")) }, false},
 	{"ask", func(t *storeTest, k shim.Task) { t.apply(k, shim.Change{Ask: ask("1", "2")}) }, false},
-	{"claim", func(t *storeTest, k shim.Task) { t.anyone(k, shim.Change{Claim: []string{"1"}, ClaimBy: "s"}) }, true},
 	{"answer", func(t *storeTest, k shim.Task) { t.anyone(k, shim.Change{Answer: answer("1")}) }, true},
 	{"take", func(t *storeTest, k shim.Task) { t.apply(k, shim.Change{Take: []string{"1"}}) }, false},
 	{"withdraw", func(t *storeTest, k shim.Task) { t.apply(k, shim.Change{Withdraw: []string{"2"}}) }, false},
