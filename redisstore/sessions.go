@@ -26,7 +26,7 @@ const (
 	sessionName = 256
 	// signalTime and signalMax bound the signals that wait to be read.
 	signalTime = time.Minute
-	signalMax  = 64
+	signalMax  = 4096
 )
 
 // Sessions keeps the states of client sessions, for every replica over one Redis.
@@ -59,14 +59,14 @@ type moment struct{ heard, wrote int64 }
 type knownSession struct {
 	state   []byte
 	rev     int64
-	owner   string    // the digest of its name
-	wrote   int64     // the number of the last write here
-	read    time.Time // when it was last known to be so; zero: look again
-	used    time.Time // when it was last asked for
-	touched time.Time // when its expiry, and that of its log, was last put off
-	flushed time.Time // when the set of all sessions was last told of a use
-	checked time.Time // when its signals were last read, or it became known
-	told    []string  // signals that were told here, as they are stored
+	owner   string          // the digest of its name
+	wrote   int64           // the number of the last write here
+	read    time.Time       // when it was last known to be so; zero: look again
+	used    time.Time       // when it was last asked for
+	touched time.Time       // when its expiry, and that of its log, was last put off
+	flushed time.Time       // when the set of all sessions was last told of a use
+	checked time.Time       // when its signals were last read, or it became known
+	told    map[string]bool // signals that were told here, as they are stored
 }
 
 // Sessions keeps at most limit sessions, each until it has been idle for the given time. A
@@ -404,8 +404,8 @@ func (c *Sessions) onEnded() func(string, []byte) {
 	return c.ended
 }
 
-// Signal sends a signal to the replicas that know a session. It is not kept for long: they
-// read it at once, or as soon as their connection to Redis is back, or else at their next
+// Signal sends a signal of one line to the replicas that know a session. It is not kept for long: they
+// hear it at once, or as soon as their connection to Redis is back, or else at their next
 // look.
 func (c *Sessions) Signal(ctx context.Context, id, text string) error {
 	a := &argv{}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"taskgate/shim"
 )
 
 // sweepMax bounds how many sessions one look finds that may have ended.
@@ -54,7 +56,11 @@ func (c *Sessions) listen(ctx context.Context) {
 			return // the store is closed
 		}
 		if !e.Synced {
-			c.look(ctx, string(e.ID), e.Version == signalSent)
+			if e.Version != signalSent || e.Token == "" {
+				c.look(ctx, string(e.ID), e.Version == signalSent)
+			} else {
+				c.tellNew(string(e.ID), strings.Split(e.Token, signalsEnd))
+			}
 			continue
 		}
 		for _, id := range c.all() {
@@ -76,6 +82,22 @@ func (c *Sessions) all() []string {
 
 // signalSent is the revision in the event of a signal: the state of the session is as it was.
 const signalSent = -1
+
+const (
+	// signalsEnd ends each but the last of several signals in one event.
+	signalsEnd = "\n"
+	// signalsJoined bounds them in bytes.
+	signalsJoined = 8 << 10
+)
+
+// joinSignals are the signals of two events, or "" where they are too many, or are not known: then
+// the list of signals is read.
+func joinSignals(a, b shim.Event) string {
+	if a.Token == "" || b.Token == "" || len(a.Token)+len(b.Token) > signalsJoined {
+		return ""
+	}
+	return a.Token + signalsEnd + b.Token
+}
 
 // look reads a session that something was said about. If that was only a signal, the state
 // is not read again: clients cause signals as often as they like, and a state may be large.
@@ -118,15 +140,13 @@ func (c *Sessions) tell(id string, signals []string, ahead time.Duration) {
 	c.mu.Lock()
 	if k := c.known[id]; k != nil {
 		k.checked = time.Now()
+		listed := make(map[string]bool, len(signals))
 		for _, w := range signals {
-			if !slices.Contains(k.told, w) {
-				k.told, fresh = append(k.told, w), append(fresh, w)
+			if listed[w] = true; !k.told[w] {
+				fresh = append(fresh, w)
 			}
 		}
-		k.told = k.told[max(0, len(k.told)-2*signalMax):]
-		if len(signals) == 0 {
-			k.told = nil
-		}
+		k.told = listed
 	}
 	on := c.signal
 	c.mu.Unlock()
@@ -140,6 +160,28 @@ func (c *Sessions) tell(id string, signals []string, ahead time.Duration) {
 			}
 		}
 		on(id, text, at)
+	}
+}
+
+// tellNew hands on signals that have come with their event: they were sent just now.
+func (c *Sessions) tellNew(id string, signals []string) {
+	var fresh []string
+	c.mu.Lock()
+	if k := c.known[id]; k != nil {
+		if k.told == nil || len(k.told) > 2*signalMax {
+			k.told = make(map[string]bool) // of what is repeated then, each request knows that it is older
+		}
+		for _, w := range signals {
+			if !k.told[w] {
+				k.told[w], fresh = true, append(fresh, w)
+			}
+		}
+	}
+	on := c.signal
+	c.mu.Unlock()
+	for _, signal := range fresh {
+		_, text, _ := strings.Cut(signal, " ")
+		on(id, text, time.Now())
 	}
 }
 

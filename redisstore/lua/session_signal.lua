@@ -1,12 +1,13 @@
 -- session_signal sends a signal to the replicas that know a client session. The
--- event names no revision: the state is as it was.
+-- event names no revision, since the state is as it was, and carries the signal.
 --
 -- KEYS  1 signals
 -- ARGV  1 id  2 a name of its own  3 text  4 ms to live  5 how many are kept  6 channel
 -- reply ok
 local id, name, text, ttl, n, events = next_arg(), next_arg(), next_arg(), next_arg(), next_arg(), next_arg()
-redis.call('RPUSH', KEYS[1], name .. '@' .. int(now()) .. ' ' .. text)
+local signal = name .. '@' .. int(now()) .. ' ' .. text
+redis.call('RPUSH', KEYS[1], signal)
 redis.call('LTRIM', KEYS[1], -tonumber(n), -1)
 redis.call('PEXPIRE', KEYS[1], ttl)
-redis.call('PUBLISH', events, id .. ' -1')
+redis.call('PUBLISH', events, id .. ' -1 token ' .. signal)
 return { 'ok' }
