@@ -57,9 +57,9 @@ func (k keys) unknown() string { return k.list(unknownList) }
 // unknownList is the list key of the tasks with an unknown outcome. Those of callers have a slash.
 const unknownList = "unknown"
 
-// about is what a replica says of itself, minute the hash of what replicas say of a minute, by its number.
-func (k keys) about(r shim.Replica) string { return k.prefix + ":about:" + string(r) }
-func (k keys) minute(n int64) string       { return k.prefix + ":minute:" + strconv.FormatInt(n, 10) }
+// abouts is the hash of what replicas say of themselves, minute that of what they say of a minute, by its number.
+func (k keys) abouts() string        { return k.prefix + ":about" }
+func (k keys) minute(n int64) string { return k.prefix + ":minute:" + strconv.FormatInt(n, 10) }
 
 // run is the sorted set of tasks in a shard that a replica runs. The score is the version
 // of the last change that anyone but the runner has made, 0 if there was none.

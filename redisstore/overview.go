@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -33,18 +34,31 @@ func (s Overview) beating(ctx context.Context) (all []shim.Replica, err error) {
 	return all, err
 }
 
-// Report implements shim.Overview. It goes the way of heartbeats, which is not recorded in a folder.
+// Report implements shim.Overview. It goes the way of heartbeats, which is not recorded in a folder. In front of what is
+// said stands when, and until when it counts, by the clock of the replica.
 func (s Overview) Report(ctx context.Context, r shim.Replica, about []byte, keep time.Duration) error {
+	now := time.Now()
+	said := fmt.Appendf(nil, "%d %d %s", now.UnixMilli(), now.Add(keep).UnixMilli(), about)
 	return s.do(ctx, "report", func(ctx context.Context) error {
-		return s.beats.Set(ctx, s.keys.about(r), about, keep).Err()
+		return s.beats.HSet(ctx, s.keys.abouts(), string(r), said).Err()
 	})
 }
 
-// Replicas implements shim.Overview.
+// parseReport reads what Report wrote.
+func parseReport(said string) (at, until time.Time, about []byte) {
+	first, rest, _ := strings.Cut(said, " ")
+	second, text, _ := strings.Cut(rest, " ")
+	n, _ := strconv.ParseInt(first, 10, 64)
+	m, _ := strconv.ParseInt(second, 10, 64)
+	return time.UnixMilli(n).UTC(), time.UnixMilli(m), []byte(text)
+}
+
+// Replicas implements shim.Overview. A replica that is gone and has no tasks loses its heartbeat soon; what it has said
+// is kept.
 func (s Overview) Replicas(ctx context.Context) (all []shim.Standing, err error) {
 	err = s.do(ctx, "replicas", func(ctx context.Context) error {
 		p := s.client.Pipeline()
-		clock, beats := p.Time(ctx), p.HGetAll(ctx, s.keys.replicas())
+		clock, beats, abouts := p.Time(ctx), p.HGetAll(ctx, s.keys.replicas()), p.HGetAll(ctx, s.keys.abouts())
 		if _, err := p.Exec(ctx); err != nil {
 			return err
 		}
@@ -56,35 +70,71 @@ func (s Overview) Replicas(ctx context.Context) (all []shim.Standing, err error)
 				Replica: shim.Replica(name), Alive: until > clock.Val().UnixMilli(), Seen: time.UnixMilli(written).UTC(),
 			})
 		}
-		slices.SortFunc(all, func(a, b shim.Standing) int { return cmp.Compare(a.Replica, b.Replica) })
-		return s.describe(ctx, all)
+		if err := s.count(ctx, all); err != nil {
+			return err
+		}
+		all = addReports(all, abouts.Val())
+		return nil
 	})
 	return all, err
 }
 
-// describe adds what replicas say of themselves, and how much they run.
-func (s Overview) describe(ctx context.Context, all []shim.Standing) error {
+// addReports adds what replicas say of themselves, and those that only that is left of. The result is in order.
+func addReports(all []shim.Standing, abouts map[string]string) []shim.Standing {
+	now := time.Now()
+	for name, said := range abouts {
+		at, until, about := parseReport(said)
+		if !now.Before(until) {
+			continue
+		}
+		i := slices.IndexFunc(all, func(s shim.Standing) bool { return s.Replica == shim.Replica(name) })
+		if i < 0 {
+			i = len(all)
+			all = append(all, shim.Standing{Replica: shim.Replica(name), Seen: at})
+		}
+		all[i].About = about
+	}
+	slices.SortFunc(all, func(a, b shim.Standing) int { return cmp.Compare(a.Replica, b.Replica) })
+	return all
+}
+
+// count adds how much replicas run.
+func (s Overview) count(ctx context.Context, all []shim.Standing) error {
 	p := s.client.Pipeline()
-	abouts := make([]*redis.StringCmd, len(all))
 	running := make([][len(shards)]*redis.IntCmd, len(all))
 	for i, one := range all {
-		abouts[i] = p.Get(ctx, s.keys.about(one.Replica))
 		for j, tag := range shards {
 			running[i][j] = p.ZCard(ctx, s.keys.run(tag, one.Replica))
 		}
 	}
-	if _, err := p.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+	if _, err := p.Exec(ctx); err != nil {
 		return err
 	}
 	for i := range all {
-		if about, err := abouts[i].Bytes(); err == nil {
-			all[i].About = about
-		}
 		for _, n := range running[i] {
 			all[i].Running += int(n.Val())
 		}
 	}
 	return nil
+}
+
+// sweepReports forgets what counts no more.
+func (s Overview) sweepReports(ctx context.Context) error {
+	return s.do(ctx, "sweep", func(ctx context.Context) error {
+		abouts, err := s.client.HGetAll(ctx, s.keys.abouts()).Result()
+		if err != nil {
+			return err
+		}
+		for name, said := range abouts {
+			if _, until, _ := parseReport(said); time.Now().Before(until) {
+				continue
+			}
+			if err := s.beats.HDel(ctx, s.keys.abouts(), name).Err(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // Note implements shim.Overview.
@@ -147,6 +197,9 @@ const sweepAll = 1000
 // Sweep implements shim.Overview. It goes through one of the sets of all tasks, and on to the next while most of what it
 // finds is gone: so there is about as much in them as there are tasks, however many come and go.
 func (s Overview) Sweep(ctx context.Context) error {
+	if err := s.sweepReports(ctx); err != nil {
+		return err
+	}
 	first := rand.N(len(s.begins))
 	for i := range s.begins {
 		seen, gone, err := s.sweepSet(ctx, s.keys.all(s.begins[(first+i)%len(s.begins)]))

@@ -86,7 +86,7 @@ const single = "return redis.call(unpack(ARGV))"
 // restart, and what replicas say of themselves is for the moment.
 func (r *recorder) volatile(key string) bool {
 	return key == r.keys.replicas() || strings.HasPrefix(key, r.keys.alive("")) ||
-		strings.HasPrefix(key, r.keys.about("")) || strings.HasPrefix(key, r.keys.prefix+":minute:")
+		key == r.keys.abouts() || strings.HasPrefix(key, r.keys.prefix+":minute:")
 }
 
 // before is the hook of the miniredis. It returns true if it has run the command.

@@ -16,7 +16,9 @@ import (
 const (
 	// reportEvery is how often a replica says how it is, and reportKept how long that is kept: also of one that is gone.
 	reportEvery = 3 * time.Second
-	reportKept  = 10 * time.Minute
+	reportKept  = time.Hour
+	// lastReport is how long the last report may take, while the process ends.
+	lastReport = 500 * time.Millisecond
 	// minutesKept is how long the counts of a minute are kept, which are shown for an hour.
 	minutesKept = 2 * time.Hour
 	// sweepEvery is after how many reports the store is told to forget what nobody finds any more.
@@ -96,6 +98,9 @@ func (d *Deployment) Run(ctx context.Context) error {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
+			last, stop := context.WithTimeout(context.Background(), lastReport)
+			defer stop()
+			_ = d.report(last) // that it has stopped, or else it looks as if it had died
 			return context.Cause(ctx)
 		}
 	}

@@ -115,7 +115,7 @@ type Replicas struct {
 // Replica is one process of the gateway.
 type Replica struct {
 	Name string `json:"name"`
-	// Alive says whether its heartbeat counts. One that is gone is listed for a while.
+	// Alive says whether its heartbeat counts. One that is gone is listed for an hour.
 	Alive bool `json:"alive"`
 	// SeenAt is its last heartbeat.
 	SeenAt time.Time `json:"seen_at"`
@@ -126,7 +126,7 @@ type Replica struct {
 	// Config names the configuration in use, as the log does.
 	Config string     `json:"config,omitempty"`
 	Since  *time.Time `json:"since,omitempty"`
-	// Draining says that it takes no new calls.
+	// Draining says that it takes no new calls; one that is gone so was stopped, and any other has died.
 	Draining bool `json:"draining,omitempty"`
 	// Tasks are how many it runs, as far as the store knows.
 	Tasks int `json:"tasks"`
