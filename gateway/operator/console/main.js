@@ -116,8 +116,8 @@ async function readBadges() {
     const [q, r] = await Promise.all([get("questions"), get("replicas")]);
     const gone = r.replicas.filter((one) => !one.alive).length;
     badges = {
-      "#/questions": q.questions.length && { text: count(q.questions.length) + (q.more ? "+" : ""), label: "open" },
-      "#/replicas": gone && { text: `${gone} gone`, alert: true },
+      "#/questions": q.questions.length > 0 && { text: count(q.questions.length) + (q.more ? "+" : "") },
+      "#/replicas": gone > 0 && { text: `${gone} gone`, alert: true },
     };
     drawNav();
   } catch { /* the view says what is wrong */ }

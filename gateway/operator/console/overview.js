@@ -29,7 +29,7 @@ export async function load({ signal }) {
 export function render(data, ctx) {
   const tools = data.upstreams.flatMap((u) => u.tools.map((t) => ({ ...t, upstream: u.name })));
   return [
-    h("h1", { hidden: true }, "Overview"),
+    h("h1", { class: "unseen" }, "Overview"),
     notices(data),
     figures(data, tools),
     h("div", { class: "pair" }, nowPanel(tools, data), oldestPanel(data.oldest)),
@@ -52,14 +52,10 @@ function notices(data) {
       h("span", null, h("b", null, `Upstream ${u.name} cannot be reached`), " by ", u.replicas.filter((r) => !r.reachable).map((r) => r.replica).join(", "), "."),
       h("a", { class: "end", href: "#/upstreams" }, "Upstreams")));
   const unknown = endedUnknown(data.stats);
-  const configs = new Set(data.replicas.filter((r) => r.alive && r.config).map((r) => r.config));
   const list = [gone, away,
     unknown > 0 && h("div", { class: "notice", "data-key": "unknown" },
       h("span", null, h("b", null, `${plural(unknown, "task")} with an unknown outcome`), " in the last hour: the server may have done the work."),
       h("a", { class: "end", href: listOf({ outcome: "unknown" }) }, "Show")),
-    configs.size > 1 && h("div", { class: "notice", "data-key": "configs" },
-      h("span", null, h("b", null, "The replicas have different configurations"), `: ${[...configs].join(", ")}.`),
-      h("a", { class: "end", href: "#/replicas" }, "Replicas")),
   ].flat().filter(Boolean);
   return list.length > 0 && h("div", { class: "notices", role: "region", "aria-label": "Needs attention", "data-key": "notices" }, list);
 }
@@ -71,7 +67,7 @@ function figures(data, tools) {
   const one = (href, name, number, more) =>
     h("a", { href }, h("span", { class: "name" }, name), h("span", { class: `number ${number === "0" || number === "–" ? "none" : ""}` }, number), h("span", { class: "more" }, more || "\u00a0"));
   return h("div", { class: "figures", "data-key": "figures" },
-    one(listOf({ status: "working" }), "Running", count(running), `${count(sum(data.upstreams, (u) => u.calls))} calls in flight`),
+    one(listOf({ status: "working" }), "Running", count(running), `${plural(sum(data.upstreams, (u) => u.calls), "call")} in flight`),
     one("#/questions", "Waiting for input", count(input), question && `longest ${age(question.since)}`),
     one(listOf({ status: "working", order: "oldest" }), "Queued", count(sum(data.upstreams, (u) => u.queued)), sum(data.upstreams, (u) => u.queued) > 0 && "wait for their turn"),
     one(first ? `#/task/${first.id}` : listOf({ status: open }), "Oldest", first ? age(first.created_at) : "–", first && `${first.tool} at ${first.upstream}`),

@@ -1,0 +1,205 @@
+package console
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+)
+
+// visit goes to a view by its link.
+func (p *page) visit(name string) {
+	p.t.Helper()
+	p.eval(fmt.Sprintf(`[...document.querySelectorAll("nav a")].find((a) => a.innerText.startsWith(%q)).click()`, name))
+	p.holds(`!document.querySelector(".skeleton")`)
+}
+
+// open signs in at the console of a replica.
+func (p *page) open(r *replica) {
+	p.t.Helper()
+	p.do(chromedp.Navigate("http://" + r.admin + "/console/#token=" + operatorKey))
+	p.shows("main", "Longest running")
+}
+
+// press presses a key.
+func (p *page) press(keys ...string) {
+	p.t.Helper()
+	for _, key := range keys {
+		p.do(chromedp.KeyEvent(key))
+	}
+}
+
+// focused is what the element says that has the focus.
+func (p *page) focused() string { return p.eval(`document.activeElement.innerText`) }
+
+// checkHarmless looks whether something that a server said has become markup, or has run.
+func (p *page) checkHarmless() {
+	p.t.Helper()
+	if p.eval(`window.harmed`) != "undefined" || p.eval(`document.querySelectorAll("main img, main script, dialog img").length`) != "0" {
+		p.t.Error("what a server said has become part of the page")
+	}
+}
+
+// TestSignIn: nothing is shown without a key, and the page says what is wrong with one.
+func TestSignIn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	r := w.replicas[0]
+	p := newPage(t)
+	p.expect("401")
+	p.do(chromedp.Navigate("http://" + r.admin + "/console/"))
+	p.shows("main", "Sign in", "admin_auth")
+	p.checkAccess(axe(t), "the form")
+	p.press("wrong", kb.Enter)
+	p.shows(`[role="alert"]`, "key")
+	p.press(operatorKey, kb.Enter)
+	p.shows("main", "Longest running")
+	p.shows(".live", "Live")
+	p.do(chromedp.Reload())
+	p.shows("main", "Longest running")
+}
+
+// TestTask: a task appears by itself, progresses, ends, and nothing of what its server says is taken for markup.
+func TestTask(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	here, there, axe := w.replicas[0], w.replicas[1], axe(t)
+	p := newPage(t)
+	p.open(here)
+	p.shows("main", "No task runs")
+	p.checkAccess(axe, "an empty overview")
+	task := there.call(t, adaKey, "research", map[string]any{"topic": hostile})
+	p.shows("main", "research at reports", "reading "+hostile, "ada")
+	p.checkAccess(axe, "the overview")
+	p.eval(`document.querySelector("main a.mono").click()`)
+	p.shows("main", task.ID, "Task made", "Sent to the server", "Running", "<img")
+	p.checkAccess(axe, "a task")
+	w.goOn <- struct{}{}
+	p.shows("main", "Ended", "Completed", "the report")
+	p.visit("Tasks")
+	p.shows("main table", "research at reports", "Completed")
+	p.checkAccess(axe, "the tasks")
+	p.visit("Upstreams")
+	p.shows("main", "reports", "legacy", "Reachable")
+	p.checkAccess(axe, "the upstreams")
+	p.checkHarmless()
+}
+
+// TestQuestion: a question is shown with who has to answer it, and its task is cancelled without a mouse.
+func TestQuestion(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	here, there, axe := w.replicas[0], w.replicas[1], axe(t)
+	p := newPage(t)
+	p.open(here)
+	task := there.call(t, bobKey, "book", map[string]any{})
+	p.shows("#nav .badge", "1")
+	p.visit("Questions")
+	p.shows("main table", "bob", "book at reports", "the user", "Which archive? "+hostile)
+	p.checkAccess(axe, "the questions")
+	p.eval(`document.querySelector("main a.mono").focus()`)
+	p.press(kb.Enter)
+	p.shows("main", "The server asks", "Waits for the client's answer", "Which archive?")
+	for p.focused() != "Cancel…" {
+		p.press(kb.Tab)
+	}
+	p.press(kb.Enter)
+	p.shows("dialog[open]", "Cancel this task?", "bob")
+	p.checkAccess(axe, "the confirmation")
+	if found := p.focused(); found != "Go back" {
+		t.Errorf("the focus is on %q", found)
+	}
+	p.press(kb.Escape)
+	p.holds(`!document.querySelector("dialog[open]")`)
+	if found := p.focused(); found != "Cancel…" {
+		t.Errorf("the focus is on %q then", found)
+	}
+	there.waitTask(t, bobKey, task.ID, "input_required")
+	p.press(kb.Enter, kb.Tab, kb.Enter)
+	p.shows(".head", "Cancelled")
+	p.shows("main", "cancelled by an operator")
+	p.holds(`!document.querySelector("dialog[open]")`)
+	there.waitTask(t, bobKey, task.ID, "cancelled")
+	p.checkHarmless()
+}
+
+// TestCancelAll: an operator stops all that one principal runs, and nothing of others.
+func TestCancelAll(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	r := w.replicas[0]
+	p := newPage(t)
+	p.open(r)
+	others := r.call(t, adaKey, "research", map[string]any{})
+	var all []string
+	for range 3 {
+		all = append(all, r.call(t, bobKey, "research", map[string]any{}).ID)
+	}
+	p.visit("Tasks")
+	p.holds(`document.querySelectorAll("tbody tr").length === 4`)
+	p.do(chromedp.SendKeys(`input[placeholder="Anybody"]`, "bob"+kb.Enter))
+	p.holds(`document.querySelectorAll("tbody tr").length === 3`)
+	p.eval(`document.querySelector(".head button.danger").click()`)
+	p.shows("dialog[open]", "Cancel 3 tasks?", "3 of research; for bob")
+	p.eval(`document.querySelector("dialog button.danger").click()`)
+	p.shows("dialog[open]", "3 tasks cancelled.")
+	p.press(kb.Enter)
+	for _, id := range all {
+		r.waitTask(t, bobKey, id, "cancelled")
+	}
+	r.waitTask(t, adaKey, others.ID, "working")
+	p.holds(`document.querySelectorAll("tbody .status.cancelled").length === 3`)
+}
+
+// TestReplicaDies: the page of another replica says so, and a task's timeline has who took it over.
+func TestReplicaDies(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	here, there, axe := w.replicas[0], w.replicas[1], axe(t)
+	p := newPage(t)
+	p.open(here)
+	there.call(t, adaKey, "research", map[string]any{})
+	p.shows("main", "research at reports")
+	p.visit("Replicas")
+	p.holds(`document.querySelectorAll("tbody .status.alive").length === 2`)
+	p.visit("Overview")
+	there.Kill()
+	p.shows(`[aria-label="Needs attention"]`, "is gone")
+	p.visit("Replicas")
+	p.shows("main", "Gone", "1 alive, 1 gone")
+	p.shows("#nav .badge", "1 gone")
+	p.checkAccess(axe, "the replicas")
+	p.visit("Tasks")
+	p.eval(`document.querySelector("main a.mono").click()`)
+	p.shows(".timeline", "Taken over")
+}
+
+// TestPhone: at the width of a phone no view is wider than the screen.
+func TestPhone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := newPage(t)
+	p.open(w.replicas[0])
+	w.replicas[0].call(t, adaKey, "book", map[string]any{"topic": hostile})
+	p.shows("main", "book at reports")
+	p.resize(360, 740, "dark")
+	for _, name := range []string{"Overview", "Tasks", "Questions", "Unknown", "Replicas", "Upstreams"} {
+		p.visit(name)
+		if wide := p.eval(`document.documentElement.scrollWidth`); wide != "360" {
+			t.Errorf("%s is %s wide", name, wide)
+		}
+	}
+}
+
+// TestLostGateway: the page says when it cannot reach the gateway, and goes on once it can.
+func TestLostGateway(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	p := newPage(t)
+	p.open(w.replicas[0])
+	p.expect("ERR_")
+	w.replicas[0].Kill()
+	p.shows(".live", "does not answer")
+	p.shows("main", "Longest running")
+}
