@@ -26,7 +26,7 @@ PROCESSES   := /(upstream/stdio|internal/(agents|chaos|e2e|proc|redistest))$$
 CHECKS      := inherit,-SA1019
 
 .DEFAULT_GOAL := help
-.PHONY: help build check test race lint fuzz demo bench chaos e2e agents silence outages upgrade recording conformance node schema snapshot docker clean
+.PHONY: help build check test race lint fuzz demo bench chaos e2e agents silence outages upgrade recording screenshots conformance node schema snapshot docker clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z][a-z0-9]*:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -86,6 +86,9 @@ upgrade: ## Go from the version before to this one and back, under load, TRIES t
 
 recording: node $(NODE_DIR)/large-agents/installed ## Record Claude Code with a slow tool for the README
 	$(GO) test -count=1 -run 'TestRecording' ./internal/agents -record $(CURDIR)/docs/recording.svg
+
+screenshots: ## Make the pictures of the console for the documents (needs chromium)
+	$(GO) -C internal/console test -count=1 -run TestPictures . -args -pictures $(CURDIR)/docs
 
 conformance: node ## Run the official conformance suite through the gateway
 	$(GO) test -count=1 -v -run 'Conformance' ./internal/e2e

@@ -12,8 +12,8 @@ import (
 	"taskgate/shim"
 )
 
-// fill makes so many tasks that have ended with a result of 1 kB.
-func fill(b *testing.B, s *Store, tasks int64) {
+// endTasks makes so many tasks that have ended with a result of 1 kB.
+func endTasks(b *testing.B, s *Store, tasks int64) {
 	b.Helper()
 	result := make([]byte, 1024)
 	for i := range result {
@@ -51,7 +51,7 @@ func BenchmarkFileStart(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	fill(b, s, tasks)
+	endTasks(b, s, tasks)
 	if err := s.Close(); err != nil {
 		b.Fatal(err)
 	}

@@ -2,6 +2,7 @@
 
 import { h, patch, setClock, count } from "./dom.js";
 import { get, follow, setKey, hasKey, Refused } from "./api.js";
+import { hasDied } from "./parts.js";
 import * as overview from "./overview.js";
 import * as tasks from "./tasks.js";
 import * as task from "./task.js";
@@ -114,7 +115,7 @@ async function readBadges() {
   badgesAt = Date.now();
   try {
     const [q, r] = await Promise.all([get("questions"), get("replicas")]);
-    const gone = r.replicas.filter((one) => !one.alive).length;
+    const gone = r.replicas.filter(hasDied).length;
     badges = {
       "#/questions": q.questions.length > 0 && { text: count(q.questions.length) + (q.more ? "+" : "") },
       "#/replicas": gone > 0 && { text: `${gone} gone`, alert: true },

@@ -1,8 +1,8 @@
 // What runs now, what needs attention, and the last hour.
 
-import { h, age, count, plural } from "./dom.js";
+import { h, age, count, plural, now } from "./dom.js";
 import { get } from "./api.js";
-import { panel, table, statusOf, tookOf, taskLink, who, listOf, open, ago } from "./parts.js";
+import { panel, table, statusOf, tookOf, taskLink, who, listOf, open, ago, hasDied } from "./parts.js";
 import { bars, lines, quantile } from "./charts.js";
 
 export const title = () => "Overview";
@@ -40,10 +40,12 @@ export function render(data, ctx) {
 const sum = (list, of) => list.reduce((n, one) => n + of(one), 0);
 const endedUnknown = (stats) => sum(stats.minutes, (m) => m.ended?.unknown ?? 0);
 
+const freshFor = 10 * 60 * 1000; // a death is alarming for so long
+
 // notices are what an operator should know first.
 function notices(data) {
-  const gone = data.replicas.filter((r) => !r.alive).map((r) =>
-    h("div", { class: "notice bad", "data-key": `gone ${r.name}` },
+  const gone = data.replicas.filter(hasDied).map((r) =>
+    h("div", { class: `notice ${r.tasks > 0 || now() - Date.parse(r.seen_at) < freshFor ? "bad" : ""}`, "data-key": `gone ${r.name}` },
       h("span", null, h("b", null, `Replica ${r.name} is gone`), `, last seen `, ago(r.seen_at), "."),
       h("span", null, r.tasks > 0 ? `${plural(r.tasks, "task")} wait to be taken over.` : "Others have taken over its tasks."),
       h("a", { class: "end", href: "#/replicas" }, "Replicas")));
@@ -62,7 +64,7 @@ function notices(data) {
 
 function figures(data, tools) {
   const running = sum(tools, (t) => t.running), input = sum(tools, (t) => t.input_required);
-  const alive = data.replicas.filter((r) => r.alive).length;
+  const alive = data.replicas.filter((r) => r.alive).length, died = data.replicas.filter(hasDied).length;
   const first = data.oldest[0], question = data.questions[0];
   const one = (href, name, number, more) =>
     h("a", { href }, h("span", { class: "name" }, name), h("span", { class: `number ${number === "0" || number === "–" ? "none" : ""}` }, number), h("span", { class: "more" }, more || "\u00a0"));
@@ -72,7 +74,7 @@ function figures(data, tools) {
     one(listOf({ status: "working", order: "oldest" }), "Queued", count(sum(data.upstreams, (u) => u.queued)), sum(data.upstreams, (u) => u.queued) > 0 && "wait for their turn"),
     one(first ? `#/task/${first.id}` : listOf({ status: open }), "Oldest", first ? age(first.created_at) : "–", first && `${first.tool} at ${first.upstream}`),
     one(listOf({ outcome: "unknown" }), "Unknown outcomes", count(endedUnknown(data.stats)), "in the last hour"),
-    one("#/replicas", "Replicas alive", `${alive}`, alive < data.replicas.length && `${data.replicas.length - alive} gone`));
+    one("#/replicas", "Replicas alive", `${alive}`, died > 0 && `${died} gone`));
 }
 
 function nowPanel(tools, data) {

@@ -18,6 +18,9 @@ export function statusOf(task) {
   return h("span", { class: `status ${task.status}` }, statuses[task.status] ?? task.status);
 }
 
+// hasDied reports whether a replica is gone that nobody has stopped.
+export const hasDied = (replica) => !replica.alive && !replica.draining;
+
 // tookOf is how old a task is that has not ended, and how long another one took.
 export const tookOf = (task) =>
   isOpen(task) ? age(task.created_at) : duration(Date.parse(task.updated_at) - Date.parse(task.created_at));

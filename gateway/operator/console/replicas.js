@@ -2,7 +2,7 @@
 
 import { h, age, time, count } from "./dom.js";
 import { get } from "./api.js";
-import { table, listOf, open, ago } from "./parts.js";
+import { table, listOf, ago, hasDied } from "./parts.js";
 
 export const title = () => "Replicas";
 
@@ -10,9 +10,9 @@ export const load = ({ signal }) => get("replicas", {}, signal);
 
 export function render({ replicas }) {
   const configs = new Set(replicas.filter((r) => r.alive && r.config).map((r) => r.config));
-  const alive = replicas.filter((r) => r.alive).length;
+  const alive = replicas.filter((r) => r.alive).length, died = replicas.filter(hasDied).length;
   return [
-    h("div", { class: "head" }, h("h1", null, "Replicas"), h("p", { class: "muted" }, `${alive} alive${alive < replicas.length ? `, ${replicas.length - alive} gone` : ""}`),
+    h("div", { class: "head" }, h("h1", null, "Replicas"), h("p", { class: "muted" }, `${alive} alive${died > 0 ? `, ${died} gone` : ""}`),
       configs.size > 1 && h("span", { class: "tag" }, "different configurations")),
     h("section", { class: "panel", "aria-label": "Replicas" }, replicas.length === 0 ? h("p", { class: "empty" }, "No replica has said anything yet.") : table({
       label: "Replicas", rows: replicas, key: (r) => r.name,
@@ -26,12 +26,12 @@ export function render({ replicas }) {
         { name: "Configuration", class: "tight mono", label: "Configuration", cell: (r) => r.config ?? "" },
       ],
     })),
-    alive < replicas.length && h("p", { class: "muted" }, "The others take over the calls of a replica that is gone. A call that the server may have done and that may not be sent again ends with an ",
+    died > 0 && h("p", { class: "muted" }, "The others take over the calls of a replica that is gone. A call that the server may have done and that may not be sent again ends with an ",
       h("a", { href: listOf({ outcome: "unknown" }) }, "unknown outcome"), "; the timeline of a task says who took it over."),
   ];
 }
 
 function stateOf(r) {
-  if (!r.alive) return [h("span", { class: "status gone" }, "Gone"), h("span", { class: "muted" }, " ", ago(r.seen_at))];
+  if (!r.alive) return [h("span", { class: `status ${hasDied(r) ? "gone" : ""}` }, hasDied(r) ? "Gone" : "Stopped"), h("span", { class: "muted" }, " ", ago(r.seen_at))];
   return h("span", { class: "status alive" }, r.draining ? "Drains" : "Alive");
 }

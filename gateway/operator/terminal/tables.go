@@ -171,6 +171,8 @@ func writeReplicas(w io.Writer, replicas []operator.Replica) error {
 	for _, r := range replicas {
 		state, up := "alive", ""
 		switch {
+		case !r.Alive && r.Draining:
+			state = "stopped"
 		case !r.Alive:
 			state = "gone"
 		case r.Draining:

@@ -142,7 +142,7 @@ func summary(all operator.Tasks, replicas []operator.Replica) string {
 	})
 	parts = append(parts, count(len(alive), "replica"))
 	for _, r := range replicas {
-		if !r.Alive {
+		if !r.Alive && !r.Draining {
 			parts = append(parts, fmt.Sprintf("%s is gone since %s", r.Name, short(time.Since(r.SeenAt))))
 		}
 	}
