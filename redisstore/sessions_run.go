@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"taskgate/shim"
 )
 
 // sweepMax bounds how many sessions one look finds that may have ended.
@@ -78,25 +76,6 @@ func (c *Sessions) all() []string {
 		ids = append(ids, id)
 	}
 	return ids
-}
-
-// signalSent is the revision in the event of a signal: the state of the session is as it was.
-const signalSent = -1
-
-const (
-	// signalsEnd ends each but the last of several signals in one event.
-	signalsEnd = "\n"
-	// signalsJoined bounds them in bytes.
-	signalsJoined = 8 << 10
-)
-
-// joinSignals are the signals of two events, or "" where they are too many, or are not known: then
-// the list of signals is read.
-func joinSignals(a, b shim.Event) string {
-	if a.Token == "" || b.Token == "" || len(a.Token)+len(b.Token) > signalsJoined {
-		return ""
-	}
-	return a.Token + signalsEnd + b.Token
 }
 
 // look reads a session that something was said about. If that was only a signal, the state

@@ -3,11 +3,8 @@ package redisstore
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"iter"
 	"slices"
-	"strconv"
-	"strings"
 
 	"taskgate/internal/work"
 	"taskgate/shim"
@@ -248,46 +245,4 @@ func (h *hub) lost() {
 		t.on, t.busy = false, false
 		h.dirty[c] = struct{}{}
 	}
-}
-
-// maxShown is how many bytes of pieces an event may carry. A message goes to every node
-// of a cluster and into the buffer of every subscriber, so what is larger is better read
-// by those who want it.
-const maxShown = 2 << 10
-
-// withToken begins the token that follows in an event for a runner (apply.lua).
-const withToken = "token "
-
-// parseEvent reads "id version", which may be followed by a token, or by the batches that were appended:
-// how many come before them, and each as "length:bytes" (append.lua).
-func parseEvent(payload string) shim.Event {
-	id, rest, _ := strings.Cut(payload, " ")
-	version, rest, _ := strings.Cut(rest, " ")
-	e := shim.Event{ID: shim.ID(id)}
-	e.Version, _ = strconv.ParseInt(version, 10, 64)
-	if token, ok := strings.CutPrefix(rest, withToken); ok {
-		e.Token = token
-	} else if added, ok := parseAdded(rest); ok {
-		e.Added = added
-	}
-	return e
-}
-
-// parseAdded reads pieces, all or none of them.
-func parseAdded(text string) (a shim.Added, ok bool) {
-	at, rest, _ := strings.Cut(text, " ")
-	var err error
-	if a.At, err = strconv.ParseInt(at, 10, 64); err != nil {
-		return a, false
-	}
-	for rest != "" {
-		size, after, _ := strings.Cut(rest, ":")
-		n, err := strconv.Atoi(size)
-		if err != nil || n < 0 || n > len(after) {
-			return a, false
-		}
-		a.Pieces = append(a.Pieces, json.RawMessage(after[:n]))
-		rest = strings.TrimPrefix(after[n:], " ")
-	}
-	return a, len(a.Pieces) > 0
 }

@@ -10,7 +10,6 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
-	"taskgate/internal/jsonrpc"
 	"taskgate/internal/semconv"
 	"taskgate/internal/work"
 )
@@ -468,14 +467,6 @@ func (b *mailbox) collect(ctx context.Context, q []Question, late bool) (answers
 	}
 	answers, how = answersIn(t, q)
 	return answers, how, nil
-}
-
-// textOf is what a question asks, in words: its message, where it has one.
-func textOf(q Question) string {
-	if message, ok := jsonrpc.GetString(q.Params, "message"); ok && message != "" {
-		return message
-	}
-	return q.Method
 }
 
 // answersIn are the answers that collect has made this run's, and how each question ended.

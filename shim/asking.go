@@ -199,3 +199,11 @@ type letters struct {
 }
 
 func lettersOf(t Task) letters { return letters{t.ExpiresAt(), t.Questions} }
+
+// textOf is what a question asks, in words: its message, where it has one.
+func textOf(q Question) string {
+	if message, ok := jsonrpc.GetString(q.Params, "message"); ok && message != "" {
+		return message
+	}
+	return q.Method
+}
