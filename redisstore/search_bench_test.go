@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -91,4 +93,26 @@ func makeTask(ctx context.Context, s *Store, i int) error {
 		Op: "end", To: shim.Completed, Outcome: &shim.Outcome{Result: []byte(`{"content":[]}`)}, Moments: []shim.Moment{{Kind: shim.KindEnded}},
 	})
 	return err
+}
+
+// BenchmarkMade makes tasks and ends them, over a real Redis, and says how long Redis works on a script, by its own clock.
+func BenchmarkMade(b *testing.B) {
+	s := openTest(b, redistest.Start(b).URL(), testOptions())
+	for i := 1; b.Loop(); i++ {
+		if err := makeTask(b.Context(), s, 20*i+1); err != nil {
+			b.Fatal(err)
+		}
+	}
+	stats, err := s.client.Info(b.Context(), "commandstats").Result()
+	if err != nil {
+		b.Fatal(err)
+	}
+	for line := range strings.Lines(stats) {
+		if _, rest, ok := strings.Cut(line, "cmdstat_evalsha:"); ok {
+			_, per, _ := strings.Cut(rest, "usec_per_call=")
+			per, _, _ = strings.Cut(per, ",")
+			us, _ := strconv.ParseFloat(per, 64)
+			b.ReportMetric(us, "redis-us/script")
+		}
+	}
 }

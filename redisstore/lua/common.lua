@@ -54,11 +54,12 @@ end
 local function note(before, moments, time)
   for i = 1, #moments, 3 do
     local kind, detail = moments[i], moments[i + 2]
-    local last, same = string.match(before, '(%S+) %d+ ([^\n]*)\n$')
+    local last, same = string.match('\n' .. before, '^.*\n(%S+) %d+ ([^\n]*)\n$')
     if last ~= kind or same ~= detail then
       before = before .. kind .. ' ' .. int(time - tonumber(moments[i + 1])) .. ' ' .. detail .. '\n'
     end
   end
+  if #before < 640 then return before end -- too short for 64 lines
   local _, n = string.gsub(before, '\n', '\n')
   for i = 65, n do before = string.gsub(before, '^([^\n]*\n)[^\n]*\n', '%1', 1) end
   return before
