@@ -26,7 +26,7 @@ var pictures = flag.String("pictures", "", "folder to write the pictures of the 
 // is busy, and the same for each run. Without a folder it only looks whether the page shows that.
 func TestPictures(t *testing.T) {
 	web := httptest.NewServer(operator.New(operator.Options{Source: newBusy(), Method: anybody{}, Content: true}))
-	defer web.Close()
+	t.Cleanup(web.Close) // after the browser, which reads a stream
 	p := newPage(t)
 	p.do(chromedp.Navigate(web.URL + "/console/"))
 	p.shows("main", "Longest running", "render_video at media", "unknown outcome")

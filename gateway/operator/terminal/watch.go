@@ -19,6 +19,8 @@ const (
 	// watchPause is the least time between two reads, and watchPoll the longest.
 	watchPause = time.Second
 	watchPoll  = 10 * time.Second
+	// deathsShown is for how long a replica that has died is named above the tasks.
+	deathsShown = 10 * time.Minute
 	// What a terminal is told: to draw from the top, and to remove what is there from before.
 	clearScreen = "\x1b[2J"
 	topOfScreen = "\x1b[H"
@@ -142,7 +144,7 @@ func summary(all operator.Tasks, replicas []operator.Replica) string {
 	})
 	parts = append(parts, count(len(alive), "replica"))
 	for _, r := range replicas {
-		if !r.Alive && !r.Draining {
+		if !r.Alive && !r.Draining && time.Since(r.SeenAt) < deathsShown {
 			parts = append(parts, fmt.Sprintf("%s is gone since %s", r.Name, short(time.Since(r.SeenAt))))
 		}
 	}
