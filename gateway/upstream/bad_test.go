@@ -338,10 +338,11 @@ func TestModernResults(t *testing.T) {
 		{`{"resultType":"unheard"}`, kindProtocol},
 		{`{"resultType":7}`, kindProtocol},
 	} {
-		s := fake.New(t, fake.Modern)
-		s.Tool("t", fake.Result(c.result))
-		r, err := callTool(t, newTestClient(t, Config{URL: s.URL}), nil)
-		checkKind(t, r, err, c.kind, 0)
+		bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) { // a task is asked after for minutes
+			s.Tool("t", fake.Result(c.result))
+			r, err := h.Call(t.Context(), shimtest.Tool("t", "k"), nil)
+			checkKind(t, r, err, c.kind, 0)
+		})
 	}
 	s := fake.New(t, fake.Modern)
 	s.On("tools/list", fake.Result(`{"resultType":"input_required","requestState":"s"}`))
