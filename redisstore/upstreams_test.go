@@ -21,7 +21,22 @@ func TestUpstreamSessions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			store := open(t)
 			testUpstreamSessions(t, store().(*Store).UpstreamSessions("up"), store().(*Store).UpstreamSessions("up"))
+			testWhoIsGone(t, store().(*Store))
 		})
+	}
+}
+
+func testWhoIsGone(t *testing.T, s *Store) {
+	for _, beat := range []struct {
+		ttl  time.Duration
+		gone bool
+	}{{-1, true}, {time.Minute, false}, {0, true}} {
+		if beat.ttl >= 0 {
+			must(t, s.Beat(t.Context(), "r", beat.ttl))
+		}
+		gone, err := s.UpstreamSessions("up").IsGone(t.Context(), "r")
+		must(t, err)
+		same(t, beat.gone, gone)
 	}
 }
 

@@ -232,6 +232,9 @@ type Sessions interface {
 	// no state has had before; 0 if it has moved on. With rev 0 there must be none yet.
 	Swap(ctx context.Context, key string, rev int64, state []byte) (int64, error)
 
+	// IsGone reports whether this replica has no heartbeat.
+	IsGone(ctx context.Context, replica string) (bool, error)
+
 	// End removes the state of a session that no replica has used for so long, and returns
 	// it; nil if there is none.
 	End(ctx context.Context, key string, idle time.Duration) (state []byte, err error)

@@ -19,6 +19,9 @@ const (
 	// another replica is opening.
 	firstLook = 10 * time.Millisecond
 	lastLook  = 250 * time.Millisecond
+	// openingGone is how long another replica is waited for that has no heartbeat: it may be
+	// about to have its first.
+	openingGone = time.Second
 )
 
 // shared is the state of an upstream session that replicas share.
@@ -179,7 +182,7 @@ func (s *session) openShared(ctx context.Context) (*link, error) {
 			return s.initialize(ctx, 1) // other abilities: not to be shared
 		case st.Version != "" && st.Generation > s.gone():
 			return st.link()
-		case st.Opening != "" && (rev != waited || time.Since(since) < s.t.wire.cfg.StartTimeout/2):
+		case st.Opening != "" && (rev != waited || time.Since(since) < s.t.shares.patience(ctx, st.Opening)):
 			if rev != waited {
 				waited, since = rev, time.Now()
 			}
@@ -193,6 +196,14 @@ func (s *session) openShared(ctx context.Context) (*link, error) {
 			return l, err
 		}
 	}
+}
+
+// patience is how long to wait for a replica that shakes hands: one that was killed never ends.
+func (sh *shares) patience(ctx context.Context, replica string) time.Duration {
+	if gone, err := sh.wire.cfg.Sessions.IsGone(ctx, replica); err == nil && gone {
+		return openingGone
+	}
+	return sh.wire.cfg.StartTimeout / 2
 }
 
 // gone is the latest generation that the server has lost.

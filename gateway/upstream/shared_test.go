@@ -18,6 +18,7 @@ type sharedMap struct {
 	mu    *sync.Mutex
 	state map[string]*sharedEntry
 	own   string
+	gone  string // a replica without a heartbeat
 	fail  error
 }
 
@@ -44,6 +45,10 @@ func (m *sharedMap) Load(_ context.Context, key string) ([]byte, int64, error) {
 		return e.b, e.rev, m.fail
 	}
 	return nil, 0, m.fail
+}
+
+func (m *sharedMap) IsGone(_ context.Context, replica string) (bool, error) {
+	return replica == m.gone, m.fail
 }
 
 // length is how many sessions are stored.
@@ -122,6 +127,26 @@ func TestSharedAgree(t *testing.T) {
 	}
 	if l := <-got; l == nil || l.id != "up-1" || l.gen != 1 || !l.server.declares("tools") || l.server.declares("logging") {
 		t.Errorf("link %+v", l)
+	}
+}
+
+// A replica that was killed while it shook hands is waited for no longer than it takes to see that.
+func TestSharedOpenerIsGone(t *testing.T) {
+	for gone, patience := range map[string]time.Duration{"b": openingGone, "": 30 * time.Second} {
+		m := newSharedMaps("a", "b")
+		m[0].gone = gone
+		bubble(t, fake.Stateful, Config{Name: "up", Replica: "a", Sessions: m[0], StartTimeout: time.Minute}, func(t *testing.T, _ *fake.Server, h *HTTP) {
+			s := newSession(h.sessions, sessionKey{key: "k", caps: fingerprint(nil)}, shim.Session{Key: "k", Shared: true})
+			opening := shared{Generation: 1, Caps: s.key.caps, Opening: "b"}
+			if _, err := m[1].Swap(t.Context(), "k", 0, opening.encode()); err != nil {
+				t.Fatal(err)
+			}
+			begin := time.Now()
+			l, err := s.openShared(t.Context())
+			if took := time.Since(begin); err != nil || l.gen != 2 || took < patience || took > 2*patience {
+				t.Errorf("without the heartbeat of %q: %+v after %s, %v", gone, l, took, err)
+			}
+		})
 	}
 }
 

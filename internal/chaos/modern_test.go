@@ -192,10 +192,7 @@ func (m *modern) comeBack(ctx context.Context, u *user, params map[string]any, r
 		if errs[i] != nil {
 			continue
 		}
-		if accepted >= 0 {
-			u.clients.talk.acceptTwice(fmt.Sprintf("%.300s and %.300s", results[accepted], results[i]), retries)
-		}
-		accepted = i
+		accepted = i // of several, each waits for the same call
 	}
 	var refused *taskclient.Error
 	switch {

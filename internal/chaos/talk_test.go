@@ -19,28 +19,7 @@ type talk struct {
 	mu    sync.Mutex
 	asked map[string]*conversation // by the question's name
 	busy  sync.WaitGroup           // users who are about to answer
-	twice []acceptance
 	said  *tally
-}
-
-// acceptance is that two ways of coming back to a parked call were accepted: only if no
-// answer was taken of either, because the time of all questions was over.
-type acceptance struct {
-	names   map[string]bool
-	results string
-}
-
-// acceptTwice notes one.
-func (t *talk) acceptTwice(results string, retries []retry) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	a := acceptance{names: map[string]bool{}, results: results}
-	for _, r := range retries {
-		for _, s := range r.said {
-			a.names[s.name] = true
-		}
-	}
-	t.twice = append(t.twice, a)
 }
 
 // conversation is what there was about one question.

@@ -116,13 +116,6 @@ func (c *clients) judgeAnswers(asked map[string]*asked) {
 				a.at.Format("15:04:05.000"), a.closed.Format("15:04:05.000"), a.moved(), err)
 		}
 	}
-	for _, twice := range c.talk.twice {
-		for name := range twice.names {
-			if a := asked[name]; a != nil && len(a.answers) > 0 && a.answers[0] != cancelled {
-				c.judge.blame("%s was answered %q, and two retries with one state were accepted: %s", name, a.answers, twice.results)
-			}
-		}
-	}
 	for n, result := range c.heard {
 		if err := checkAnswers(c.plan(*seed, n), result, asked); err != nil {
 			c.judge.blame("%v", err)

@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"cmp"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,11 +16,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-jose/go-jose/v4"
 	"github.com/oauth2-proxy/mockoidc"
 
 	"taskgate/internal/proc"
 	"taskgate/internal/redistest"
 	"taskgate/internal/taskclient"
+	"taskgate/internal/wiretest"
 )
 
 // oidc is an OpenID provider whose users sign in at once.
@@ -110,7 +114,24 @@ func (o oidc) token(ask url.Values) (g grant) {
 	if err := json.NewDecoder(resp.Body).Decode(&g); err != nil || g.Access == "" {
 		o.t.Fatal(resp.Status, err)
 	}
+	g.Access = o.withClient(g.Access)
 	return g
+}
+
+// withClient is a token that also says which client it was given to, as RFC 9068 has it.
+func (o oidc) withClient(token string) string {
+	o.t.Helper()
+	var claims map[string]any
+	body, err := base64.RawURLEncoding.DecodeString(strings.Split(token, ".")[1])
+	if err == nil {
+		err = json.Unmarshal(body, &claims)
+	}
+	id, noID := o.Keypair.KeyID()
+	if err := cmp.Or(err, noID); err != nil {
+		o.t.Fatal(err)
+	}
+	claims["client_id"] = o.ClientID
+	return wiretest.SignedToken(o.t, jose.RS256, jose.JSONWebKey{Key: o.Keypair.PrivateKey, KeyID: id}, claims)
 }
 
 // With tokens of an OpenID provider a task is its owner's, on every replica and with every token
