@@ -225,3 +225,20 @@ func (s *Store) ranges(ctx context.Context, keys []string) ([][]redis.Z, error) 
 	}
 	return lists, err
 }
+
+// IsGone reports whether a replica has no heartbeat, or one that has expired.
+func (u *UpstreamSessions) IsGone(ctx context.Context, replica string) (gone bool, err error) {
+	err = u.store.do(ctx, "replica", func(ctx context.Context) error {
+		p := u.store.client.Pipeline()
+		now, beat := p.Time(ctx), p.HMGet(ctx, u.store.keys.replicas(), replica)
+		if _, err := p.Exec(ctx); err != nil {
+			return err
+		}
+		entry, _ := beat.Val()[0].(string)
+		until, _, _ := strings.Cut(entry, " ")
+		ms, _ := strconv.ParseInt(until, 10, 64)
+		gone = !now.Val().Before(time.UnixMilli(ms))
+		return nil
+	})
+	return gone, err
+}

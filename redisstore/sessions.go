@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	mathrand "math/rand/v2"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -471,23 +470,6 @@ func (u *UpstreamSessions) Load(ctx context.Context, key string) ([]byte, int64,
 // it has moved on. With rev 0 there must be none yet.
 func (u *UpstreamSessions) Swap(ctx context.Context, key string, rev int64, state []byte) (int64, error) {
 	return u.store.swap(ctx, swap{key: u.key(key), id: key, stored: stored{state: state, rev: rev}, ttl: upstreamTTL})
-}
-
-// IsGone reports whether a replica has no heartbeat, or one that has expired.
-func (u *UpstreamSessions) IsGone(ctx context.Context, replica string) (gone bool, err error) {
-	err = u.store.do(ctx, "replica", func(ctx context.Context) error {
-		p := u.store.client.Pipeline()
-		now, beat := p.Time(ctx), p.HMGet(ctx, u.store.keys.replicas(), replica)
-		if _, err := p.Exec(ctx); err != nil {
-			return err
-		}
-		entry, _ := beat.Val()[0].(string)
-		until, _, _ := strings.Cut(entry, " ")
-		ms, _ := strconv.ParseInt(until, 10, 64)
-		gone = !now.Val().Before(time.UnixMilli(ms))
-		return nil
-	})
-	return gone, err
 }
 
 // End removes the state of a session that no replica has used for so long, and returns it; nil

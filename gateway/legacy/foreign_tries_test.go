@@ -20,7 +20,7 @@ import (
 func TestForeignTries(t *testing.T) {
 	h := newHouses(t, func(h *house, c *config.Config) {
 		h.withPassthrough(c, jwtOf)
-		c.StateKeys, c.ResumeAfter = []config.StateKey{parkKey}, 20*time.Millisecond
+		c.StateKeys, c.ResumeAfter = []config.StateKey{parkKey}, time.Second // an answer that takes longer has another form
 	})
 	withQuestions(h.peer)
 	owner, strangers := h.strangers()

@@ -28,7 +28,9 @@ type asking struct {
 func newAsking(t *testing.T) *asking {
 	a := &asking{t: t, refused: make(chan string, 2*maxHeld)}
 	a.tr = opens(t, Config{}, func(p *pipe, m jsonrpc.Message) {
-		a.pipe = p
+		if m.Method == "initialize" {
+			a.pipe = p
+		}
 		switch m.Kind {
 		case jsonrpc.Request:
 			p.answer(m)

@@ -37,7 +37,8 @@ func TestSpoiltAnswersWithoutID(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var p *pipe
 				tr := opens(t, Config{}, func(link *pipe, m jsonrpc.Message) {
-					if p = link; m.Method == "initialize" {
+					if m.Method == "initialize" {
+						p = link
 						p.answer(m)
 					}
 				})
