@@ -134,10 +134,7 @@ func (w *world) run(t *testing.T, a agent, calls []Call, disturb func(*testing.T
 		}
 		return nil
 	}}
-	w.agent = a.start(t, serve(t, w.model), serve(t, w.wire)+"/mcp", serve(t, http.HandlerFunc(w.refuse)))
-	if a.terminal {
-		w.typePrompt(t)
-	}
+	w.startAgent(t, a)
 	if disturb != nil {
 		w.await(t, "the call", w.began)
 		disturb(t, w)
@@ -161,6 +158,28 @@ func (w *world) run(t *testing.T, a agent, calls []Call, disturb func(*testing.T
 	})
 	results, _, _ := follow(turns[len(turns)-1])
 	return results
+}
+
+// starting bounds how many agents start at a time. A start takes some ten seconds of a processor; many at once
+// take so long that the agents' own limits for the start of a server end them.
+var starting = make(chan struct{}, 5)
+
+// startAgent starts the agent, and waits until its model is asked, or the agent has ended.
+func (w *world) startAgent(t *testing.T, a agent) {
+	t.Helper()
+	starting <- struct{}{}
+	defer func() { <-starting }()
+	w.agent = a.start(t, serve(t, w.model), serve(t, w.wire)+"/mcp", serve(t, http.HandlerFunc(w.refuse)))
+	if a.terminal {
+		w.typePrompt(t)
+	}
+	for end := time.Now().Add(patience); len(w.model.Turns()) == 0 && time.Now().Before(end); w.pause(100 * time.Millisecond) {
+		select {
+		case <-w.agent.Done():
+			return
+		default:
+		}
+	}
 }
 
 // word is what the model says of a result.
