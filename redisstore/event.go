@@ -22,8 +22,10 @@ const signalSent = -1
 const (
 	// signalsEnd ends each but the last of several signals in one event.
 	signalsEnd = "\n"
-	// signalsJoined bounds them in bytes.
-	signalsJoined = 8 << 10
+	// signalsJoined bounds them in bytes. A token has up to 16 KiB, and grows by half when it is sealed.
+	signalsJoined = 64 << 10
+	// withSecret begins the token in the name of a signal; the list of signals has none.
+	withSecret = "#"
 )
 
 // joinSignals are the signals of two events, or "" where they are too many, or are not known: then

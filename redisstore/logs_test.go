@@ -127,7 +127,7 @@ func endedStreamLeaves(t *testing.T, url string) {
 	append("get", "b")                         // 6
 	done := make(chan error, 1)
 	go func() {
-		done <- c.Run(ctx, func(string) bool { return true }, func(string, []byte) {}, func(string, string, time.Time) {})
+		done <- c.Run(ctx, func(string) bool { return true }, func(string, []byte) {}, func(string, string, string, time.Time) {})
 	}()
 	eventually(t, "the stream that has ended is gone", func() bool { return since("late", 0) == "" })
 	same(t, "open 1l", since("early", 0))

@@ -49,7 +49,7 @@ type Sessions struct {
 	// busy, ended and signal are those of Run.
 	busy   func(string) bool
 	ended  func(string, []byte)
-	signal func(id, text string, at time.Time)
+	signal func(id, text, token string, at time.Time)
 }
 
 // moment counts what was heard of changes, and what was written here.
@@ -79,7 +79,7 @@ func (s *Store) Sessions(limit int, idle time.Duration) *Sessions {
 		known:  map[string]*knownSession{},
 		busy:   func(string) bool { return false },
 		ended:  func(string, []byte) {},
-		signal: func(string, string, time.Time) {},
+		signal: func(string, string, string, time.Time) {},
 	}
 	c.sessionLogs = &sessionLogs{
 		store: s, name: rand.Text(), tick: c.tick, messages: logMessages, bytes: logBytes, afterEnd: logAfterEnd,
@@ -406,12 +406,12 @@ func (c *Sessions) onEnded() func(string, []byte) {
 
 // Signal sends a signal of one line to the replicas that know a session. It is not kept for long: they
 // hear it at once, or as soon as their connection to Redis is back, or else at their next
-// look.
-func (c *Sessions) Signal(ctx context.Context, id, text string) error {
+// look. The token goes only to those who hear it at once: it is stored nowhere.
+func (c *Sessions) Signal(ctx context.Context, id, text, token string) error {
 	a := &argv{}
 	a.add(id, rand.Text(), text, millis(signalTime)) // a name of its own: the same may be said again
 	a.addInt(signalMax)
-	a.add(c.store.keys.sessionEvents())
+	a.add(c.store.keys.sessionEvents(), token)
 	return c.store.do(ctx, "session signal", func(ctx context.Context) error {
 		_, err := sessionSignalScript.run(ctx, c.store.client, []string{c.store.keys.signals(id)}, a)
 		return err

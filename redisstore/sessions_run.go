@@ -19,7 +19,7 @@ const sweepMax = 100
 // ended of each that is gone other than by Delete here, with its latest state that is known
 // here, and signal of each signal that was sent for a session that is known here, with the
 // time of this replica at which it was.
-func (c *Sessions) Run(ctx context.Context, busy func(id string) bool, ended func(id string, state []byte), signal func(id, text string, at time.Time)) error {
+func (c *Sessions) Run(ctx context.Context, busy func(id string) bool, ended func(id string, state []byte), signal func(id, text, token string, at time.Time)) error {
 	c.mu.Lock()
 	c.busy, c.ended, c.signal = busy, ended, signal
 	c.mu.Unlock()
@@ -138,7 +138,7 @@ func (c *Sessions) tell(id string, signals []string, ahead time.Duration) {
 				at = then
 			}
 		}
-		on(id, text, at)
+		on(id, text, "", at)
 	}
 }
 
@@ -150,17 +150,20 @@ func (c *Sessions) tellNew(id string, signals []string) {
 		if k.told == nil || len(k.told) > 2*signalMax {
 			k.told = make(map[string]bool) // of what is repeated then, each request knows that it is older
 		}
-		for _, w := range signals {
-			if !k.told[w] {
-				k.told[w], fresh = true, append(fresh, w)
+		for _, signal := range signals {
+			name, text, _ := strings.Cut(signal, " ")
+			name, _, _ = strings.Cut(name, withSecret)
+			if w := name + " " + text; !k.told[w] { // as it is in the list
+				k.told[w], fresh = true, append(fresh, signal)
 			}
 		}
 	}
 	on := c.signal
 	c.mu.Unlock()
 	for _, signal := range fresh {
-		_, text, _ := strings.Cut(signal, " ")
-		on(id, text, time.Now())
+		name, text, _ := strings.Cut(signal, " ")
+		_, token, _ := strings.Cut(name, withSecret)
+		on(id, text, token, time.Now())
 	}
 }
 

@@ -156,7 +156,7 @@ func TestSessionsKeys(t *testing.T) {
 	if _, err := s.Make(ctx, "a", "", []byte("one")); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Signal(ctx, "a", "signal"); err != nil {
+	if err := s.Signal(ctx, "a", "signal", ""); err != nil {
 		t.Fatal(err)
 	}
 	all := server.Keys("*")
@@ -184,7 +184,7 @@ func TestSessionsAliveEachTick(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- s.Run(ctx, func(string) bool { return false }, func(string, []byte) {}, func(string, string, time.Time) {})
+		done <- s.Run(ctx, func(string) bool { return false }, func(string, []byte) {}, func(string, string, string, time.Time) {})
 	}()
 	calls := func(command string) int {
 		n := 0
@@ -219,7 +219,7 @@ func TestLogOfASessionInUse(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() {
-		done <- s.Run(ctx, func(string) bool { return true }, func(string, []byte) {}, func(string, string, time.Time) {})
+		done <- s.Run(ctx, func(string) bool { return true }, func(string, []byte) {}, func(string, string, string, time.Time) {})
 	}()
 	for range 3 {
 		for _, key := range s.store.keys.log("a") {
@@ -268,11 +268,11 @@ func TestSignalsAreNotAged(t *testing.T) {
 		}
 		signals, done := make(chan time.Time, 10), make(chan error, 1)
 		go func() {
-			done <- s.Run(ctx, func(string) bool { return true }, func(string, []byte) {}, func(_, _ string, at time.Time) { signals <- at })
+			done <- s.Run(ctx, func(string) bool { return true }, func(string, []byte) {}, func(_, _, _ string, at time.Time) { signals <- at })
 		}()
 		pass(time.Second)
 		left := time.Now()
-		must(t, s.Signal(ctx, "a", "cancel 1"))
+		must(t, s.Signal(ctx, "a", "cancel 1", ""))
 		if at := <-signals; at.Before(left) || at.After(time.Now()) {
 			t.Errorf("left at %s, and read at %s as one of %s", left, time.Now(), at)
 		}
@@ -295,7 +295,7 @@ func TestSessionsLostEvents(t *testing.T) {
 		signals, over, done := make(chan string, 10), make(chan string, 10), make(chan error, 1)
 		go func() {
 			done <- s.Run(ctx, func(id string) bool { return id != "idle" },
-				func(id string, _ []byte) { over <- id }, func(id, text string, _ time.Time) { signals <- id + " " + text })
+				func(id string, _ []byte) { over <- id }, func(id, text, _ string, _ time.Time) { signals <- id + " " + text })
 		}()
 		pass(3*time.Minute + time.Second)
 
@@ -313,7 +313,7 @@ func TestSessionsLostEvents(t *testing.T) {
 			}
 		}
 		for range 2 { // each time that something is said, once
-			must(t, s.Signal(ctx, "a", "stream"))
+			must(t, s.Signal(ctx, "a", "stream", ""))
 		}
 		pass(2 * signalsCheck)
 		same(t, "a stream", <-signals)

@@ -25,11 +25,11 @@ func TestSignalsAreReadAlone(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	heard, done := make(chan string, 64), make(chan error, 1)
 	go func() {
-		done <- there.Run(ctx, func(string) bool { return true }, func(string, []byte) {}, func(_, text string, _ time.Time) { heard <- text })
+		done <- there.Run(ctx, func(string) bool { return true }, func(string, []byte) {}, func(_, text, _ string, _ time.Time) { heard <- text })
 	}()
 	say := func(text string) {
 		t.Helper()
-		must(t, here.Signal(t.Context(), "s", text))
+		must(t, here.Signal(t.Context(), "s", text, ""))
 		same(t, text, receive(t, heard, "the signal"))
 	}
 	say("first") // from here on it listens
@@ -61,7 +61,7 @@ func TestManySignals(t *testing.T) {
 		for worker := range 8 {
 			all.Go(func() {
 				for i := worker; i < many; i += 8 {
-					if err := here.Signal(t.Context(), "s", fmt.Sprint(text, i)); err != nil {
+					if err := here.Signal(t.Context(), "s", fmt.Sprint(text, i), "token"); err != nil {
 						t.Error(err)
 					}
 				}
@@ -73,7 +73,7 @@ func TestManySignals(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	heard, done := make(chan string, 4*many), make(chan error, 1)
 	go func() {
-		done <- there.Run(ctx, func(string) bool { return true }, func(string, []byte) {}, func(_, text string, _ time.Time) { heard <- text })
+		done <- there.Run(ctx, func(string) bool { return true }, func(string, []byte) {}, func(_, text, _ string, _ time.Time) { heard <- text })
 	}()
 	for _, text := range []string{"before ", "then "} {
 		if text == "then " {

@@ -62,11 +62,11 @@ func run(t *testing.T, all []legacy.Sessions) []*replica {
 		ctx, stop := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() {
-			done <- s.Run(ctx, r.isBusy, func(id string, state []byte) { r.ended <- id + " " + string(state) }, func(id, text string, at time.Time) {
+			done <- s.Run(ctx, r.isBusy, func(id string, state []byte) { r.ended <- id + " " + string(state) }, func(id, text, token string, at time.Time) {
 				if age := time.Since(at); age < 0 || age > patience {
 					t.Errorf("%s was sent %v ago", text, age)
 				}
-				r.heard <- id + " " + text
+				r.heard <- id + " " + text + " " + token
 			})
 		}()
 		t.Cleanup(func() {
@@ -328,12 +328,13 @@ func testSignal(t *testing.T, open OpenSessions) {
 	a, b := all[0], all[1]
 	a.put("a", 0, "")
 	b.get("a")
-	for _, text := range []string{"some words", `cancel "\u00e9 1"`} {
-		if err := b.Signal(t.Context(), "a", text); err != nil {
+	for i, text := range []string{"some words", `cancel "\u00e9 1"`} {
+		token := []string{"", "sealed"}[i]
+		if err := b.Signal(t.Context(), "a", text, token); err != nil {
 			t.Fatal(err)
 		}
 		for {
-			if got := next(t, a.heard, "the signal"); got == "a "+text {
+			if got := next(t, a.heard, "the signal"); got == "a "+text+" "+token {
 				break
 			}
 		}

@@ -40,8 +40,9 @@ type Sessions interface {
 	Delete(ctx context.Context, id string) error
 
 	// Signal sends a signal to the replicas that know a session. The store passes the text on,
-	// and knows nothing of what it means.
-	Signal(ctx context.Context, id, text string) error
+	// and knows nothing of what it means. The token goes with it, and is stored nowhere: who hears the
+	// signal later hears it without the token.
+	Signal(ctx context.Context, id, text, token string) error
 
 	// Logs are kept of the streams of a session, so that a client can resume one.
 	Logs
@@ -52,7 +53,7 @@ type Sessions interface {
 	// replica that knew it, with the state that it last had there, and signal of each signal that was sent for a session that
 	// is known here, possibly more than once, with the time here at which it was sent.
 	// None of them may block, and busy must not call back.
-	Run(ctx context.Context, busy func(id string) bool, ended func(id string, state []byte), signal func(id, text string, at time.Time)) error
+	Run(ctx context.Context, busy func(id string) bool, ended func(id string, state []byte), signal func(id, text, token string, at time.Time)) error
 }
 
 // Logs keeps what goes out on the streams of sessions, within bounds, so that any

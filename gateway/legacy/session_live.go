@@ -209,15 +209,16 @@ func callKey(id jsonrpc.ID) string {
 // in flight anywhere is ignored: the answer and the cancellation may have crossed.
 func (s *session) abort(ctx context.Context, id jsonrpc.ID) error {
 	key := callKey(id)
-	if s.abortKey(key, time.Now(), forward.SealToken(ctx, key)) {
+	token := forward.SealToken(ctx, key)
+	if s.abortKey(key, time.Now(), token) {
 		return nil
 	}
-	return s.table.store.Signal(ctx, s.id, cancelSignal+key)
+	return s.table.store.Signal(ctx, s.id, cancelSignal+key, token)
 }
 
 // abortKey cancels a request in flight on this replica, and reports whether there is
 // one. A request that came after the cancellation is another one with the same id. token is that of the
-// cancellation; "" where another replica has it: signals are stored, so none has a token.
+// cancellation; "" where it has none, or it was lost on its way from another replica.
 func (s *session) abortKey(key string, at time.Time, token string) bool {
 	s.mu.Lock()
 	call, ok := s.calls[key]

@@ -20,11 +20,11 @@ type together struct {
 type sessionsUser struct {
 	busy   func(string) bool
 	ended  func(string, []byte)
-	signal func(id, text string, at time.Time)
+	signal func(id, text, token string, at time.Time)
 }
 
 // Run implements Sessions. The first gateway's run serves all.
-func (s *together) Run(ctx context.Context, busy func(string) bool, ended func(string, []byte), signal func(id, text string, at time.Time)) error {
+func (s *together) Run(ctx context.Context, busy func(string) bool, ended func(string, []byte), signal func(id, text, token string, at time.Time)) error {
 	s.mu.Lock()
 	s.users = append(s.users, sessionsUser{busy, ended, signal})
 	first := len(s.users) == 1
@@ -39,9 +39,9 @@ func (s *together) Run(ctx context.Context, busy func(string) bool, ended func(s
 		for _, u := range s.all() {
 			u.ended(id, state)
 		}
-	}, func(id, text string, at time.Time) {
+	}, func(id, text, token string, at time.Time) {
 		for _, u := range s.all() {
-			u.signal(id, text, at)
+			u.signal(id, text, token, at)
 		}
 	})
 }

@@ -77,7 +77,7 @@ func (t *Table) Run(ctx context.Context) error {
 const cancelSignal = "cancel "
 
 // signalled takes a signal that another replica has sent for a session.
-func (t *Table) signalled(id, text string, at time.Time) {
+func (t *Table) signalled(id, text, token string, at time.Time) {
 	t.mu.Lock()
 	s := t.live[id]
 	t.mu.Unlock()
@@ -85,7 +85,7 @@ func (t *Table) signalled(id, text string, at time.Time) {
 		return
 	}
 	if key, ok := strings.CutPrefix(text, cancelSignal); ok {
-		s.abortKey(key, at, "")
+		s.abortKey(key, at, token)
 	}
 }
 

@@ -1,13 +1,15 @@
 -- session_signal sends a signal to the replicas that know a client session. The
--- event names no revision, since the state is as it was, and carries the signal.
+-- event names no revision, since the state is as it was, and carries the signal, and with
+-- it a token that is stored nowhere.
 --
 -- KEYS  1 signals
--- ARGV  1 id  2 a name of its own  3 text  4 ms to live  5 how many are kept  6 channel
+-- ARGV  1 id  2 a name of its own  3 text  4 ms to live  5 how many are kept  6 channel  7 token, or empty
 -- reply ok
 local id, name, text, ttl, n, events = next_arg(), next_arg(), next_arg(), next_arg(), next_arg(), next_arg()
-local signal = name .. '@' .. int(now()) .. ' ' .. text
-redis.call('RPUSH', KEYS[1], signal)
+local token = next_arg()
+name = name .. '@' .. int(now())
+redis.call('RPUSH', KEYS[1], name .. ' ' .. text)
 redis.call('LTRIM', KEYS[1], -tonumber(n), -1)
 redis.call('PEXPIRE', KEYS[1], ttl)
-redis.call('PUBLISH', events, id .. ' -1 token ' .. signal)
+redis.call('PUBLISH', events, id .. ' -1 token ' .. name .. '#' .. token .. ' ' .. text)
 return { 'ok' }
