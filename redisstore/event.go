@@ -28,10 +28,15 @@ const (
 	withSecret = "#"
 )
 
-// joinSignals are the signals of two events, or "" where they are too many, or are not known: then
+// joinSignals are the signals of two events of a session, or "" where they are too many, or are not known: then
 // the list of signals is read.
 func joinSignals(a, b shim.Event) string {
-	if a.Token == "" || b.Token == "" || len(a.Token)+len(b.Token) > signalsJoined {
+	switch {
+	case a.Version != signalSent && a.Token == "":
+		return b.Token
+	case b.Version != signalSent && b.Token == "":
+		return a.Token
+	case a.Token == "" || b.Token == "" || len(a.Token)+len(b.Token) > signalsJoined:
 		return ""
 	}
 	return a.Token + signalsEnd + b.Token

@@ -59,6 +59,7 @@ func TestFileKeeps(t *testing.T) {
 	number, err := sessions.Post(t.Context(), "session", "stream", []byte("message"))
 	must(t, err)
 	same(t, int64(1), number)
+	must(t, Refusals{s}.SetRefused(t.Context(), "up:token", time.Hour))
 
 	again := fileStore(t, killed(t, path), o)
 	y.kept(t, again)
@@ -77,6 +78,9 @@ func TestFileKeeps(t *testing.T) {
 	})
 	must(t, err)
 	same(t, true, state == nil)
+	refused, err := Refusals{again}.IsRefused(t.Context(), "up:token")
+	must(t, err)
+	same(t, true, refused)
 
 	must(t, again.Beat(t.Context(), "heir", time.Hour))
 	adopted, err := again.Adopt(t.Context(), "heir", []string{"up"}, 10)

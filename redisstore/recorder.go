@@ -186,6 +186,11 @@ func absolute(line []string, reply string, now time.Time) []string {
 	case "PEXPIRE":
 		left, _ := strconv.ParseInt(line[2], 10, 64)
 		return []string{"PEXPIREAT", line[1], strconv.FormatInt(now.UnixMilli()+left, 10)}
+	case "SET":
+		if unit := map[string]time.Duration{"ex": time.Second, "px": time.Millisecond}; len(line) == 5 && unit[line[3]] > 0 {
+			left, _ := strconv.ParseInt(line[4], 10, 64)
+			return []string{"SET", line[1], line[2], "PXAT", strconv.FormatInt(now.Add(time.Duration(left)*unit[line[3]]).UnixMilli(), 10)}
+		}
 	case "XADD": // the reply is the id
 		for i, word := range line {
 			if i > 1 && (word == "*" || strings.HasSuffix(word, "-*")) {

@@ -66,6 +66,7 @@ type knownSession struct {
 	touched time.Time       // when its expiry, and that of its log, was last put off
 	flushed time.Time       // when the set of all sessions was last told of a use
 	checked time.Time       // when its signals were last read, or it became known
+	awaits  bool            // the event of a signal that was read is on its way
 	told    map[string]bool // signals that were told here, as they are stored
 }
 

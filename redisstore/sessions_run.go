@@ -54,10 +54,11 @@ func (c *Sessions) listen(ctx context.Context) {
 			return // the store is closed
 		}
 		if !e.Synced {
+			if e.Token != "" {
+				c.tellNew(string(e.ID), strings.Split(e.Token, signalsEnd))
+			}
 			if e.Version != signalSent || e.Token == "" {
 				c.look(ctx, string(e.ID), e.Version == signalSent)
-			} else {
-				c.tellNew(string(e.ID), strings.Split(e.Token, signalsEnd))
 			}
 			continue
 		}
@@ -110,7 +111,8 @@ func (c *Sessions) look(ctx context.Context, id string, signal bool) {
 	c.tell(id, signals.Val(), time.Since(now.Val()))
 }
 
-// tell hands on the signals of a session that have not been told here. ahead is how far the
+// tell hands on the signals of a session that have not been told here, but for those whose event is on its way: they
+// come with their token then, or at the next tick without it. ahead is how far the
 // clock here is before that of the store, and as much more as the answer of the store took:
 // so no signal seems to be older than it is, and a cancellation of a request that had begun
 // is never taken for one of an earlier request.
@@ -118,28 +120,42 @@ func (c *Sessions) tell(id string, signals []string, ahead time.Duration) {
 	var fresh []string
 	c.mu.Lock()
 	if k := c.known[id]; k != nil {
-		k.checked = time.Now()
+		k.checked, k.awaits = time.Now(), false
 		listed := make(map[string]bool, len(signals))
 		for _, w := range signals {
-			if listed[w] = true; !k.told[w] {
+			switch {
+			case k.told[w]:
+			case time.Since(signalTimeOf(w, ahead)) < eventTime:
+				k.awaits = true
+				continue
+			default:
 				fresh = append(fresh, w)
 			}
+			listed[w] = true
 		}
 		k.told = listed
 	}
 	on := c.signal
 	c.mu.Unlock()
 	for _, signal := range fresh {
-		name, text, _ := strings.Cut(signal, " ")
-		at := time.Now()
-		if _, ms, ok := strings.Cut(name, "@"); ok {
-			left, _ := strconv.ParseInt(ms, 10, 64)
-			if then := time.UnixMilli(left + 1).Add(ahead); then.Before(at) { // the store leaves out what is less
-				at = then
-			}
-		}
-		on(id, text, "", at)
+		_, text, _ := strings.Cut(signal, " ")
+		on(id, text, "", signalTimeOf(signal, ahead))
 	}
+}
+
+// eventTime is how long the event of a signal is waited for.
+const eventTime = time.Second
+
+// signalTimeOf is when a signal was sent, by the clock here.
+func signalTimeOf(signal string, ahead time.Duration) time.Time {
+	name, _, _ := strings.Cut(signal, " ")
+	_, ms, _ := strings.Cut(name, "@")
+	left, _ := strconv.ParseInt(ms, 10, 64)
+	at := time.UnixMilli(left + 1).Add(ahead) // the store leaves out what is less
+	if now := time.Now(); now.Before(at) {
+		return now
+	}
+	return at
 }
 
 // tellNew hands on signals that have come with their event: they were sent just now.
@@ -207,7 +223,7 @@ func (c *Sessions) unchecked() []string {
 	defer c.mu.Unlock()
 	var ids []string
 	for id, k := range c.known {
-		if time.Since(k.checked) >= signalsCheck-c.tick && c.busy(id) {
+		if k.awaits || time.Since(k.checked) >= signalsCheck-c.tick && c.busy(id) {
 			ids = append(ids, id)
 		}
 	}

@@ -106,4 +106,9 @@ func TestSignalsThatWait(t *testing.T) {
 	if e := w.pending["s"]; e.Version == signalSent {
 		t.Errorf("a change of the state is lost: %+v", e)
 	}
+	w.synced()
+	w.note(parseEvent("s 8"))
+	signal("e@5#token cancel 5")
+	w.note(parseEvent("s 9"))
+	same(t, "e@5#token cancel 5", w.pending["s"].Token)
 }

@@ -5,12 +5,16 @@ import (
 	"testing"
 	"time"
 
+	"taskgate/gateway/auth"
 	"taskgate/gateway/upstream"
 	"taskgate/internal/redistest"
 	"taskgate/shim/shimtest"
 )
 
-var _ upstream.Sessions = (*UpstreamSessions)(nil)
+var (
+	_ upstream.Sessions = (*UpstreamSessions)(nil)
+	_ auth.Refusals     = Refusals{}
+)
 
 func TestUpstreamSessions(t *testing.T) {
 	t.Parallel()
@@ -22,6 +26,7 @@ func TestUpstreamSessions(t *testing.T) {
 			store := open(t)
 			testUpstreamSessions(t, store().(*Store).UpstreamSessions("up"), store().(*Store).UpstreamSessions("up"))
 			testWhoIsGone(t, store().(*Store))
+			testRefusals(t, Refusals{store().(*Store)}, Refusals{store().(*Store)})
 		})
 	}
 }
@@ -38,6 +43,28 @@ func testWhoIsGone(t *testing.T, s *Store) {
 		must(t, err)
 		same(t, beat.gone, gone)
 	}
+}
+
+// testRefusals: a token that one replica says is refused is refused at each, until one says that it is taken, or for
+// as long as was said.
+func testRefusals(t *testing.T, a, b Refusals) {
+	refused := func(want bool) {
+		t.Helper()
+		got, err := b.IsRefused(t.Context(), "up:token")
+		must(t, err)
+		same(t, want, got)
+	}
+	refused(false)
+	must(t, a.SetRefused(t.Context(), "up:token", time.Minute))
+	refused(true)
+	must(t, a.SetRefused(t.Context(), "up:token", 0))
+	refused(false)
+	must(t, a.SetRefused(t.Context(), "up:token", time.Millisecond))
+	eventually(t, "it is over", func() bool {
+		got, err := b.IsRefused(t.Context(), "up:token")
+		must(t, err)
+		return !got
+	})
 }
 
 func testUpstreamSessions(t *testing.T, a, b *UpstreamSessions) {

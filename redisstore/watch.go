@@ -55,11 +55,11 @@ func (w *watcher) note(e shim.Event) {
 		w.pending = map[shim.ID]shim.Event{}
 	}
 	if was, ok := w.pending[e.ID]; ok {
-		signals := joinSignals(was, e)
-		e.Version, e.Added, e.Token = max(was.Version, e.Version), was.Added.Then(e.Added), cmp.Or(e.Token, was.Token)
-		if e.Version == signalSent {
-			e.Token = signals
+		token := cmp.Or(e.Token, was.Token)
+		if was.Version == signalSent || e.Version == signalSent {
+			token = joinSignals(was, e)
 		}
+		e.Version, e.Added, e.Token = max(was.Version, e.Version), was.Added.Then(e.Added), token
 	}
 	w.pending[e.ID] = e
 }

@@ -124,7 +124,7 @@ func (s *server) build(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	s.credentials = auth.NewCredentials(s.config, keys)
+	s.credentials = auth.NewCredentials(s.config, keys, redisstore.Refusals{Store: s.store})
 	if s.upstreams, err = s.plan(s.config); err != nil {
 		return err
 	}

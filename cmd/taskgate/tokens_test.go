@@ -511,6 +511,30 @@ func TestWhichTokenGoesOnWithACall(t *testing.T) {
 	second.ends()
 }
 
+// TestRefusedAtEachReplica: a token that the server has refused at one replica reads nothing at another one, which
+// has never sent it to the server, until the server takes it again.
+func TestRefusedAtEachReplica(t *testing.T) {
+	s, redis := newSignedServer(t), redistest.Start(t)
+	first, second, third := s.before(t, redis.URL()), s.before(t, redis.URL()), s.before(t, redis.URL())
+	c := &cell{signedServer: s, user: "alice", state: "refused"}
+	c.issueOwn(time.Hour)
+	id := first.begin(t, c, "hold")
+	c.age()
+	if status, text := first.modern(c.own, "tools/call", `"name":"auto",`); status != http.StatusUnauthorized {
+		t.Fatalf("the refused call: %d %s", status, text)
+	}
+	if status, text := second.modern(c.own, "tasks/get", `"taskId":"`+id+`",`); status != http.StatusUnauthorized {
+		t.Errorf("another replica shows the task: %d %s", status, text)
+	}
+	s.mu.Lock()
+	clear(s.refused)
+	s.mu.Unlock()
+	if status, text := first.modern(c.own, "tools/call", `"name":"auto",`); status != http.StatusOK {
+		t.Fatalf("the call that is taken: %d %s", status, text)
+	}
+	third.says(t, c.own, id, `"working"`)
+}
+
 // opaque makes a token of a user that says nothing; introspection knows it.
 func (s *signedServer) opaque(user, name string) string {
 	token := "opaque-" + rand.Text()

@@ -62,7 +62,7 @@ func (l *lookups) of(address string) *lookupsOf {
 // do looks a token up that came from an address, if it may. A token that the server has taken is no
 // stranger's.
 func (l *lookups) do(ctx context.Context, address string, before *verification, ask func() (*verification, error)) (*verification, error) {
-	if before != nil && (before.verdict != unverified || !before.refused.Load()) {
+	if before != nil && (before.verdict != unverified || !before.standing.refused.Load()) {
 		return inSlots(ctx, ask, l.known)
 	}
 	of := l.of(address)

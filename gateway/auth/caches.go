@@ -13,16 +13,17 @@ import (
 // request is there that came with one. They are in memory only, and never in a log. Only verified tokens
 // are remembered, and others while a call waits for them. Upstreams without passthrough have none.
 type Credentials struct {
-	keys *sealed.Keyring
+	keys     *sealed.Keyring
+	refusals Refusals
 
 	mu        sync.Mutex
 	upstreams map[string]*tokenCache
 }
 
 // NewCredentials makes those of a configuration. keys seal the tokens that go to other replicas; nil
-// for none that go.
-func NewCredentials(c *config.Config, keys *sealed.Keyring) *Credentials {
-	all := &Credentials{keys: keys}
+// for none that go. refusals are those of all replicas; nil for one that is alone.
+func NewCredentials(c *config.Config, keys *sealed.Keyring, refusals Refusals) *Credentials {
+	all := &Credentials{keys: keys, refusals: refusals}
 	all.upstreams = all.of(c)
 	return all
 }
@@ -39,6 +40,7 @@ func (c *Credentials) of(cfg *config.Config) map[string]*tokenCache {
 		}
 		if next[u.Name] = c.upstreams[u.Name]; next[u.Name] == nil {
 			next[u.Name] = newTokenCache(MaxTokens, forgetAfter, c.keys)
+			next[u.Name].upstream, next[u.Name].refusals = u.Name, c.refusals
 		}
 	}
 	return next

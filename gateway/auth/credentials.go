@@ -59,12 +59,12 @@ type shown struct {
 	grade
 	authorization string
 	verified      bool
-	refused       atomic.Bool // by the server
+	standing      *standing
 }
 
 // isGood reports whether the token may go out with requests that the client does not make itself.
 func (t *shown) isGood() bool {
-	return t != nil && !t.refused.Load() && (t.Expires.IsZero() || time.Now().Before(t.Expires))
+	return t != nil && !t.standing.refused.Load() && (t.Expires.IsZero() || time.Now().Before(t.Expires))
 }
 
 // Represent is what signs in a call that this replica has taken over. description is what
@@ -121,7 +121,7 @@ func (c Caller) IsFor(these, others []string) bool {
 // Doubted refuses a caller whose token the server did not take: it owns and reads nothing until the
 // server takes it again.
 func (c Caller) Doubted() *Refusal {
-	if c.request != nil && c.request.own.refused.Load() {
+	if c.request != nil && c.request.own.standing.isRefused() {
 		return c.request.invalid
 	}
 	return nil
@@ -268,23 +268,34 @@ func (c *Credential) Hear(authorization string, status int) {
 	if !taken && status != http.StatusUnauthorized {
 		return // it may have refused the request, and not the token
 	}
+	for _, t := range c.note(authorization, taken) {
+		c.from.tell(t.grade, taken)
+	}
 	if c.verdict != nil {
 		c.verdict(authorization, taken)
 	}
+}
+
+// note keeps what the server has said of a token, and returns the token if other replicas are to hear of it.
+func (c *Credential) note(authorization string, taken bool) (news []*shown) {
 	t := c.from.find(c.need.Owner, func(t *shown) bool { return t.authorization == authorization })
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, t := range []*shown{t, c.own, c.brought} {
-		if t != nil && t.authorization == authorization {
-			t.refused.Store(!taken)
-			if !taken && c.refused == nil {
-				c.refused = map[string]bool{}
-			}
-			if !taken {
-				c.refused[t.Hash] = true
-			}
+		if t == nil || t.authorization != authorization {
+			continue
+		}
+		if t.standing.hear(taken) {
+			news = append(news, t)
+		}
+		if !taken && c.refused == nil {
+			c.refused = map[string]bool{}
+		}
+		if !taken {
+			c.refused[t.Hash] = true
 		}
 	}
+	return news
 }
 
 // Challenge returns what a server says of a refused token as the client is to see it.
@@ -338,8 +349,10 @@ func (c *Credential) Bring(call, token string) {
 // tokenCache has the tokens of each owner at one upstream. It is bounded: the owner who was not there
 // for longest goes first.
 type tokenCache struct {
-	forget time.Duration
-	keys   *sealed.Keyring // nil where no token leaves this replica
+	upstream string // its name
+	refusals Refusals
+	forget   time.Duration
+	keys     *sealed.Keyring // nil where no token leaves this replica
 
 	mu     sync.Mutex
 	owners *simplelru.LRU[string, *tokensOfOwner]
@@ -366,6 +379,9 @@ func newTokenCache(most int, forget time.Duration, keys *sealed.Keyring) *tokenC
 
 // put notes a token that its owner has shown just now, and returns what is known of it.
 func (p *tokenCache) put(t *shown) *shown {
+	if t.standing == nil {
+		t.standing = newStanding(t.verified)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if t.verified {
@@ -392,7 +408,7 @@ func (o *tokensOfOwner) add(t *shown) *shown {
 	if i := slices.IndexFunc(o.tokens, func(known *shown) bool { return known.Hash == t.Hash }); i >= 0 {
 		return o.tokens[i]
 	}
-	o.tokens = slices.DeleteFunc(o.tokens, func(t *shown) bool { return !t.isGood() && !t.refused.Load() })
+	o.tokens = slices.DeleteFunc(o.tokens, func(t *shown) bool { return !t.isGood() && !t.standing.refused.Load() })
 	o.tokens = append(o.tokens, t)
 	slices.SortFunc(o.tokens, func(a, b *shown) int { return b.Issued.Compare(a.Issued) })
 	o.tokens = o.tokens[:min(len(o.tokens), mostTokens)]

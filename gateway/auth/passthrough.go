@@ -14,7 +14,6 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -56,14 +55,14 @@ type passthrough struct {
 
 // verification is what was found out of a token.
 type verification struct {
-	verdict verdict
-	issuer  string // whose it is, where it is verified
-	name    string
-	client  string      // to which the token was given
-	grade   grade       // what it is good for then
-	until   time.Time   // for how long that is believed
-	grant   *grant      // of a JWT; nil for none
-	refused atomic.Bool // the server has not taken it when it was last shown
+	verdict  verdict
+	issuer   string // whose it is, where it is verified
+	name     string
+	client   string    // to which the token was given
+	grade    grade     // what it is good for then
+	until    time.Time // for how long that is believed
+	grant    *grant    // of a JWT; nil for none
+	standing *standing
 }
 
 // verifications are what was found out of tokens, by their hashes.
@@ -141,14 +140,14 @@ func (p *passthrough) Identify(r *http.Request) (Caller, *Refusal) {
 	values := r.Header[headerAuthorization]
 	switch {
 	case len(values) == 0:
-		return p.caller(shim.Principal{}, &shown{}, nil), nil
+		return p.caller(r.Context(), shim.Principal{}, p.tokens.put(&shown{}), nil), nil
 	case trim(values[0]) == "", len(values[0]) > maxCredential:
 		return Caller{}, p.broken
 	}
 	token, found := bearer(r.Header)
 	switch found {
 	case absent: // another scheme
-		return p.byToken(values[0], nil), nil
+		return p.byToken(r.Context(), values[0], nil), nil
 	case broken:
 		return Caller{}, p.broken
 	}
@@ -162,9 +161,9 @@ func (p *passthrough) Identify(r *http.Request) (Caller, *Refusal) {
 	case f.verdict == refuted:
 		return Caller{}, p.invalid
 	case f.verdict == verified:
-		return p.bySubject(values[0], f), nil
+		return p.bySubject(r.Context(), values[0], f), nil
 	}
-	return p.byToken(values[0], f), nil
+	return p.byToken(r.Context(), values[0], f), nil
 }
 
 // Recall finds the owner of a token that was verified before.
@@ -180,28 +179,28 @@ func (p *passthrough) Recall(r *http.Request) string {
 }
 
 // bySubject is a caller who is known by a verified token.
-func (p *passthrough) bySubject(authorization string, f *verification) Caller {
-	t := &shown{grade: f.grade, authorization: authorization, verified: true}
+func (p *passthrough) bySubject(ctx context.Context, authorization string, f *verification) Caller {
+	t := &shown{grade: f.grade, authorization: authorization, verified: true, standing: f.standing}
 	t.Hash = p.hash(authorization)
-	t.refused.Store(f.refused.Load())
-	c := p.caller(shim.Principal{Subject: t.Owner, NoTasks: f.refused.Load()}, p.tokens.put(t), f)
+	c := p.caller(ctx, shim.Principal{Subject: t.Owner}, p.tokens.put(t), f)
 	c.issuer, c.name, c.client = f.issuer, f.name, f.client
 	return c
 }
 
 // byToken is a caller who is known by what it shows only.
-func (p *passthrough) byToken(authorization string, f *verification) Caller {
+func (p *passthrough) byToken(ctx context.Context, authorization string, f *verification) Caller {
 	hash := p.hash(authorization)
-	refused := f != nil && f.refused.Load()
-	who := shim.Principal{Subject: unverifiedPrefix + hash, NoTasks: refused || p.cfg.Unverified == config.UnverifiedBlock}
+	who := shim.Principal{Subject: unverifiedPrefix + hash, NoTasks: p.cfg.Unverified == config.UnverifiedBlock}
 	if p.cfg.Unverified == config.UnverifiedBlock {
 		p.warned.Do(func() {
 			p.log.Warn("a token cannot be verified, so its caller gets no tasks; nor do others with such a token (auth.passthrough.unverified)")
 		})
 	}
 	t := &shown{grade: grade{Owner: who.Subject, Hash: hash}, authorization: authorization}
-	t.refused.Store(refused)
-	return p.caller(who, p.tokens.put(t), f)
+	if f != nil {
+		t.standing = f.standing
+	}
+	return p.caller(ctx, who, p.tokens.put(t), f)
 }
 
 // hash stands for what a request shows, on every replica.
@@ -212,7 +211,9 @@ func (p *passthrough) hash(authorization string) string {
 }
 
 // caller is who a request is from that goes to the server with what it shows.
-func (p *passthrough) caller(who shim.Principal, own *shown, f *verification) Caller {
+func (p *passthrough) caller(ctx context.Context, who shim.Principal, own *shown, f *verification) Caller {
+	p.tokens.ask(ctx, own)
+	who.NoTasks = who.NoTasks || own.standing.isRefused()
 	request := &passedOn{own: own, invalid: p.invalid}
 	request.credential = &Credential{from: p.tokens, here: func() bool { return !request.over.Load() }, need: own.grade, own: own}
 	request.credential.verdict = func(authorization string, taken bool) { p.hear(own, f, authorization, taken) }
@@ -225,7 +226,6 @@ func (p *passthrough) hear(own *shown, f *verification, authorization string, ta
 	if authorization != own.authorization {
 		return
 	}
-	own.refused.Store(!taken)
 	if f == nil || f.verdict == unverified {
 		scheme, token, _ := strings.Cut(trim(authorization), " ")
 		if !strings.EqualFold(scheme, "Bearer") {
@@ -234,11 +234,13 @@ func (p *passthrough) hear(own *shown, f *verification, authorization string, ta
 		hash := sha256.Sum256([]byte(strings.TrimLeft(token, " ")))
 		if known, ok := p.others.Peek(hash); ok {
 			f = known
-		} else if f = p.nothing(); true {
+		} else {
+			f = p.nothing()
+			f.standing = own.standing
 			p.others.Add(hash, f)
 		}
 	}
-	f.refused.Store(!taken)
+	f.standing.hear(taken)
 }
 
 // find returns what is known of a token, and finds it out if need be: once for all requests
@@ -259,8 +261,8 @@ func (p *passthrough) find(ctx context.Context, token, address string) (*verific
 		if err != nil {
 			return nil, err
 		}
-		if before != nil {
-			f.refused.Store(before.refused.Load())
+		if f.standing = newStanding(f.verdict == verified); before != nil {
+			f.standing = before.standing
 		}
 		switch {
 		case f.verdict == verified, p.known.Contains(hash): // it is, or was

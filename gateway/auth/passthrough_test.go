@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -558,6 +559,88 @@ func TestRefusedTokensOwnNothing(t *testing.T) {
 		if c := letIn(t, m, authorization); c.Doubted() != nil || c.Principal.NoTasks {
 			t.Errorf("%s: once the server takes it again", name)
 		}
+	}
+}
+
+// refusals are those of all replicas.
+type refusals struct {
+	kept  map[string]time.Duration
+	asked int
+	err   error
+}
+
+func (r *refusals) SetRefused(_ context.Context, token string, keep time.Duration) error {
+	if r.kept[token] = keep; keep == 0 {
+		delete(r.kept, token)
+	}
+	return r.err
+}
+
+func (r *refusals) IsRefused(_ context.Context, token string) (bool, error) {
+	r.asked++
+	_, refused := r.kept[token]
+	return refused, r.err
+}
+
+// TestRefusedElsewhere: a token that the server has refused at another replica owns and reads nothing here. The others
+// hear of no token that is nobody's and that the server has never taken, and are asked at most every five seconds.
+func TestRefusedElsewhere(t *testing.T) {
+	i := wiretest.NewIssuer(t, "")
+	s := newOAuthServer(t, i.URL)
+	all := &refusals{kept: map[string]time.Duration{}}
+	replica := func() *passthrough {
+		c := passConfig(t, s, func(p *config.Passthrough) { p.Unverified = config.UnverifiedToken })
+		return startWith(t, c, NewCredentials(c, nil, all)).Of("up").(*passthrough)
+	}
+	here, there := replica(), replica()
+	hear := func(m *passthrough, authorization string, status int) {
+		letIn(t, m, authorization).Credential(nil).Hear(authorization, status)
+	}
+	refused := func(authorization string, want bool) {
+		t.Helper()
+		c := letIn(t, there, authorization)
+		c.request.own.standing.asked = time.Time{} // five seconds ago
+		if c = letIn(t, there, authorization); (c.Doubted() != nil) != want || c.Principal.NoTasks != want {
+			t.Errorf("%.20s: refused is %v, no tasks %v, want %v", authorization, c.Doubted(), c.Principal.NoTasks, want)
+		}
+	}
+	expires := time.Now().Add(time.Hour)
+	jwt, opaque := "Bearer "+i.Token("alice", map[string]any{"aud": s.URL, "exp": expires.Unix()}), "Bearer of-nobody-knows-whom"
+	hear(here, opaque, http.StatusUnauthorized)
+	if len(all.kept) != 0 {
+		t.Errorf("of a stranger is kept %v", all.kept)
+	}
+	hear(here, opaque, http.StatusOK)
+	for _, authorization := range []string{jwt, opaque} {
+		refused(authorization, false)
+		hear(here, authorization, http.StatusUnauthorized)
+		refused(authorization, true)
+		hear(here, authorization, http.StatusUnauthorized)
+		hear(here, authorization, http.StatusOK)
+		refused(authorization, false)
+		hear(here, authorization, http.StatusUnauthorized)
+		refused(authorization, true)
+		hear(there, authorization, http.StatusOK)
+		refused(authorization, false)
+		if len(all.kept) != 0 {
+			t.Errorf("of a token that is taken is kept %v", all.kept)
+		}
+	}
+	hear(here, jwt, http.StatusUnauthorized)
+	for token, keep := range all.kept {
+		if !strings.HasPrefix(token, "up:") || strings.Contains(jwt, strings.TrimPrefix(token, "up:")) || keep > time.Until(expires)+time.Minute || keep < time.Minute {
+			t.Errorf("%s is kept for %s", token, keep)
+		}
+	}
+	refused(jwt, true)
+	all.err, all.kept = errors.New("away"), nil
+	asked := all.asked
+	refused(jwt, true) // as was known
+	for range 10 {
+		letIn(t, there, jwt)
+	}
+	if all.asked != asked+1 {
+		t.Errorf("asked %d times more", all.asked-asked)
 	}
 }
 

@@ -41,7 +41,13 @@ func startTokens(t *testing.T, j *config.JWT) Method {
 // start has the keys of a configuration kept until the test ends.
 func start(t *testing.T, c *config.Config) *Methods {
 	t.Helper()
-	m, err := New(c, Options{Logger: slog.New(slog.DiscardHandler)})
+	return startWith(t, c, nil)
+}
+
+// startWith starts the methods of one replica.
+func startWith(t *testing.T, c *config.Config, credentials *Credentials) *Methods {
+	t.Helper()
+	m, err := New(c, Options{Logger: slog.New(slog.DiscardHandler), Credentials: credentials})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,93 @@
+package auth
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Refusals keep for all replicas which tokens their servers have refused with 401.
+type Refusals interface {
+	// SetRefused keeps that the server refuses a token, for a time. A time of 0 says that the server takes it.
+	SetRefused(ctx context.Context, token string, keep time.Duration) error
+	// IsRefused reports whether a replica has said that the server refuses a token.
+	IsRefused(ctx context.Context, token string) (bool, error)
+}
+
+const (
+	// refusalFresh is for how long it is believed what the other replicas said of a token.
+	refusalFresh = 5 * time.Second
+	// refusalKept is how long a refusal is kept of a token without an end.
+	refusalKept = 24 * time.Hour
+	// tellTime is how long telling the others may take, and askTime asking them: the caller waits. What was
+	// known before counts if that is too short.
+	tellTime, askTime = time.Second, 250 * time.Millisecond
+)
+
+// standing is what the server says of a token. All requests with the token share it.
+type standing struct {
+	refused   atomic.Bool // here, when it was last shown
+	elsewhere atomic.Bool // at another replica
+	known     atomic.Bool // it is verified, or the server has taken it: strangers leave nothing in the store
+
+	mu    sync.Mutex // held while the others are asked
+	asked time.Time
+}
+
+func newStanding(known bool) *standing {
+	s := &standing{}
+	s.known.Store(known)
+	return s
+}
+
+func (s *standing) isRefused() bool { return s.refused.Load() || s.elsewhere.Load() }
+
+// hear takes what the server says now, and reports whether the other replicas are to hear of it.
+func (s *standing) hear(taken bool) (tell bool) {
+	if !taken {
+		s.refused.Store(true)
+		return s.known.Load()
+	}
+	s.known.Store(true)
+	here, elsewhere := s.refused.Swap(false), s.elsewhere.Swap(false)
+	return here || elsewhere
+}
+
+// tell has the other replicas hear what the server says of a token.
+func (p *tokenCache) tell(of grade, taken bool) {
+	if p.refusals == nil {
+		return
+	}
+	keep := refusalKept
+	switch {
+	case taken:
+		keep = 0
+	case !of.Expires.IsZero():
+		if keep = min(keep, time.Until(of.Expires)); keep <= 0 {
+			return // nobody takes it any more
+		}
+	}
+	ctx, stop := context.WithTimeout(context.Background(), tellTime)
+	defer stop()
+	_ = p.refusals.SetRefused(ctx, p.upstream+":"+of.Hash, keep) // without a store no replica reads tasks
+}
+
+// ask hears what the server has said of a token at other replicas.
+func (p *tokenCache) ask(ctx context.Context, t *shown) {
+	if p.refusals == nil || t.authorization == "" {
+		return
+	}
+	s := t.standing
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.asked.IsZero() && time.Since(s.asked) < refusalFresh {
+		return
+	}
+	s.asked = time.Now()
+	ctx, stop := context.WithTimeout(ctx, askTime)
+	defer stop()
+	if refused, err := p.refusals.IsRefused(ctx, p.upstream+":"+t.Hash); err == nil {
+		s.elsewhere.Store(refused)
+	}
+}
