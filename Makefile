@@ -64,6 +64,7 @@ demo: build ## Watch a slow call become a task (about twelve seconds)
 bench: ## Measure what the gateway costs beside a bare reverse proxy (BENCH has flags; needs redis-server)
 	$(GO) build -o $(BIN)/ ./cmd/taskgate ./internal/bench
 	@$(BIN)/bench -taskgate $(BIN)/taskgate $(BENCH)
+	$(GO) test ./redisstore -run '^$$' -bench Made
 
 chaos: ## Break gateways and Redis under thousands of calls (CHAOS_SEED repeats a run; needs redis-server)
 	$(GO) test -count=1 -timeout 60m -v ./internal/chaos -seed $(CHAOS_SEED) -calls $(CHAOS_CALLS) -orphans $(CHAOS_ORPHANS) -workers 100
