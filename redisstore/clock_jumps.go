@@ -71,7 +71,7 @@ func (j *clockJumps) found(r shim.Replica, had, has string) bool {
 	if j.written == nil {
 		j.written = map[shim.Replica]int64{}
 	}
-	_, j.written[r] = parseBeat(has)
+	j.written[r] = parseBeat(has).written
 	return back
 }
 
@@ -80,7 +80,7 @@ func (j *clockJumps) found(r shim.Replica, had, has string) bool {
 func (j *clockJumps) check(r shim.Replica, has string) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	_, written := parseBeat(has)
+	written := parseBeat(has).written
 	back := written < j.written[r]
 	if back {
 		j.jumped = time.Now()

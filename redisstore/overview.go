@@ -64,10 +64,9 @@ func (s Overview) Replicas(ctx context.Context) (all []shim.Standing, err error)
 		}
 		all = nil
 		for name, entry := range beats.Val() {
-			until, _ := strconv.ParseInt(strings.Fields(entry + " 0")[0], 10, 64)
-			_, written := parseBeat(entry)
+			b := parseBeat(entry)
 			all = append(all, shim.Standing{
-				Replica: shim.Replica(name), Alive: until > clock.Val().UnixMilli(), Seen: time.UnixMilli(written).UTC(),
+				Replica: shim.Replica(name), Alive: b.until.After(clock.Val()), Seen: time.UnixMilli(b.written).UTC(),
 			})
 		}
 		if err := s.count(ctx, all); err != nil {

@@ -145,17 +145,25 @@ func (o *orphanage) put(r shim.Replica, list ...orphan) {
 
 // ttl is the expiry of the replica's heartbeat.
 func (d dead) ttl() time.Duration {
-	ttl, _ := parseBeat(d.entry)
-	return ttl
+	return parseBeat(d.entry).ttl
 }
 
-// parseBeat reads a heartbeat, which is three numbers: until when it counts, for how long
-// it does, and when it was written, by the clock of Redis in ms.
-func parseBeat(entry string) (ttl time.Duration, written int64) {
-	words := append(strings.Fields(entry), "", "", "")
-	n, _ := strconv.ParseInt(words[1], 10, 64)
-	written, _ = strconv.ParseInt(words[2], 10, 64)
-	return time.Duration(n) * time.Millisecond, written
+// beat is a heartbeat: until when it counts, for how long it does, and when it was written, by the clock of Redis.
+type beat struct {
+	until   time.Time
+	ttl     time.Duration
+	written int64 // in ms
+}
+
+// parseBeat reads a heartbeat, which is three numbers of milliseconds. What is missing is 0.
+func parseBeat(entry string) beat {
+	var n [3]int64
+	for i, word := range strings.Fields(entry) {
+		if i < len(n) {
+			n[i], _ = strconv.ParseInt(word, 10, 64)
+		}
+	}
+	return beat{time.UnixMilli(n[0]), time.Duration(n[1]) * time.Millisecond, n[2]}
 }
 
 // gone lists the replicas that are, as r sees it: by a clock that has been one and the
@@ -230,14 +238,12 @@ func (s *Store) ranges(ctx context.Context, keys []string) ([][]redis.Z, error) 
 func (u *UpstreamSessions) IsGone(ctx context.Context, replica string) (gone bool, err error) {
 	err = u.store.do(ctx, "replica", func(ctx context.Context) error {
 		p := u.store.client.Pipeline()
-		now, beat := p.Time(ctx), p.HMGet(ctx, u.store.keys.replicas(), replica)
+		now, beats := p.Time(ctx), p.HMGet(ctx, u.store.keys.replicas(), replica)
 		if _, err := p.Exec(ctx); err != nil {
 			return err
 		}
-		entry, _ := beat.Val()[0].(string)
-		until, _, _ := strings.Cut(entry, " ")
-		ms, _ := strconv.ParseInt(until, 10, 64)
-		gone = !now.Val().Before(time.UnixMilli(ms))
+		entry, _ := beats.Val()[0].(string)
+		gone = !now.Val().Before(parseBeat(entry).until)
 		return nil
 	})
 	return gone, err

@@ -182,7 +182,7 @@ func (s *session) openShared(ctx context.Context) (*link, error) {
 			return s.initialize(ctx, 1) // other abilities: not to be shared
 		case st.Version != "" && st.Generation > s.gone():
 			return st.link()
-		case st.Opening != "" && (rev != waited || time.Since(since) < s.t.shares.patience(ctx, st.Opening)):
+		case st.Opening != "" && (rev != waited || time.Since(since) < openingGone || time.Since(since) < s.t.shares.patience(ctx, st.Opening)):
 			if rev != waited {
 				waited, since = rev, time.Now()
 			}
