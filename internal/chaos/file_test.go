@@ -24,7 +24,7 @@ const (
 )
 
 // One gateway with a folder of its own is killed under load, again and again, and started again
-// each time: it takes its calls over from itself. What servers ask meanwhile is TestChaos' part.
+// each time: it takes its calls over from itself.
 func TestChaosFile(t *testing.T) {
 	t.Parallel()
 	u, j := startUpstream(t), newJudge()
@@ -33,6 +33,7 @@ func TestChaosFile(t *testing.T) {
 	w := &world{fleet: newFleet(t, j, u.url, settings{heartbeat: 300 * time.Millisecond, rounds: u.rounds.url}, nil, "file:"+folder)}
 	w.fleet.folder = folder
 	c := newClients(t, w.fleet, j)
+	c.converse(t)
 
 	begin := time.Now()
 	injected := newTally()

@@ -3,13 +3,13 @@
 -- it a token that is stored nowhere.
 --
 -- KEYS  1 signals
--- ARGV  1 id  2 a name of its own  3 text  4 ms to live  5 how many are kept  6 channel  7 token, or empty
+-- ARGV  1 id  2 a name of its own  3 text  4 ms to live  5 how many are kept  6 channel  7 token, or ''
 -- reply ok
 local id, name, text, ttl, n, events = next_arg(), next_arg(), next_arg(), next_arg(), next_arg(), next_arg()
 local token = next_arg()
-name = name .. '@' .. int(now())
-redis.call('RPUSH', KEYS[1], name .. ' ' .. text)
+local at = name .. '@' .. int(now())
+redis.call('RPUSH', KEYS[1], at .. ' ' .. text)
 redis.call('LTRIM', KEYS[1], -tonumber(n), -1)
 redis.call('PEXPIRE', KEYS[1], ttl)
-redis.call('PUBLISH', events, id .. ' -1 token ' .. name .. '#' .. token .. ' ' .. text)
+redis.call('PUBLISH', events, id .. ' -1 token ' .. at .. '#' .. token .. ' ' .. text)
 return { 'ok' }
