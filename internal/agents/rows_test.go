@@ -22,7 +22,7 @@ type row struct {
 	disturb  func(*testing.T, *world)
 	outcome  func(*world) string // what comes of the call, if the model is not shown that
 	limit    time.Duration       // how long the agent may take; 4 minutes if 0
-	quick    bool                // part of "make test"
+	quick    bool                // part of "make test" for the agents that are not large
 	silent   bool                // takes 10 minutes: run by "make silence" alone
 	direct   bool                // the agent calls the server, without a gateway
 }
@@ -200,7 +200,7 @@ func restart(t *testing.T, w *world) {
 func TestAgents(t *testing.T) {
 	for _, r := range rows {
 		for _, a := range agents {
-			if !*all && (a.large || !r.quick) || *silent != r.silent {
+			if inTest := r.quick && !a.large; *all == inTest || *silent != r.silent {
 				continue
 			}
 			t.Run(r.name+"/"+a.name, func(t *testing.T) {
