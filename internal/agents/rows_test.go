@@ -96,9 +96,6 @@ var rows = []row{
 	{name: "restarted", config: soon, disturb: restart, trials: []trial{
 		{name: "the only gateway, without Redis, is restarted, `handle`", call: working(30), want: mayBeDone},
 	}},
-	{name: "restarted, retry", config: handle + "    defaults: {grace: 4s, recover: retry}", disturb: restart, trials: []trial{
-		{name: "the same, `recover: retry`", call: working(30), want: worked},
-	}},
 	{name: "silent 10 min, directly", silent: true, direct: true, limit: 12 * time.Minute, trials: []trial{
 		{name: "silent for 10 min, without the gateway", call: working(silence.Seconds()), want: worked, but: map[string]string{
 			"terminal": "The operation timed out", "claude": "The operation timed out", "codex": "timed out awaiting tools/call after 300s",
