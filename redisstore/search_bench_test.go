@@ -14,9 +14,11 @@ import (
 	"taskgate/shim"
 )
 
-// manyTasks are how many tasks BenchmarkSearch looks through, and page is how many of them it lists.
+// manyTasks are how many tasks BenchmarkSearch looks through, fewTasks how many where it is only to run (-short), and
+// onePage is how many of them it lists.
 const (
 	manyTasks = 100_000
+	fewTasks  = 5000
 	onePage   = 100
 )
 
@@ -24,7 +26,11 @@ const (
 // the pages take, of each kind of list.
 func BenchmarkSearch(b *testing.B) {
 	s := openTest(b, redistest.Start(b).URL(), testOptions())
-	fill(b, s)
+	n := manyTasks
+	if testing.Short() {
+		n = fewTasks
+	}
+	fill(b, s, n)
 	view := s.Overview()
 	alice := "alice"
 	for name, q := range map[string]shim.Query{
@@ -53,7 +59,7 @@ func BenchmarkSearch(b *testing.B) {
 }
 
 // fill makes the tasks: one in a hundred still runs, and one in twenty is that of a caller.
-func fill(b *testing.B, s *Store) {
+func fill(b *testing.B, s *Store, n int) {
 	b.Helper()
 	if err := s.Beat(b.Context(), "r", time.Hour); err != nil {
 		b.Fatal(err)
@@ -62,7 +68,7 @@ func fill(b *testing.B, s *Store) {
 	const workers = 16
 	for w := range workers {
 		all.Go(func() {
-			for i := w; i < manyTasks; i += workers {
+			for i := w; i < n; i += workers {
 				if err := makeTask(b.Context(), s, i); err != nil {
 					b.Error(err)
 					return

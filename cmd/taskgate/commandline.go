@@ -5,6 +5,8 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 )
 
 // Exit codes.
@@ -104,10 +106,34 @@ func parseFlags(flags *flag.FlagSet, args []string, stdout, stderr io.Writer) (c
 	case err == nil:
 		return exitOK, false
 	case errors.Is(err, flag.ErrHelp):
-		return output(stdout, stderr, usage), true
+		return output(stdout, stderr, usageOf(flags.Name())), true
 	}
 	return misuse(stderr, "%s: %v", flags.Name(), err), true
 }
+
+// usageOf is the part of the usage that is about a verb, or all of it where no options are.
+func usageOf(verb string) string {
+	sections := strings.Split(usage, optionsOf)
+	i := slices.IndexFunc(sections[1:], func(s string) bool {
+		heading, _, _ := strings.Cut(s, ":\n")
+		return strings.Contains(heading, verb)
+	})
+	if i < 0 {
+		return usage
+	}
+	text, ours := "Usage:\n\n", false
+	for line := range strings.Lines(sections[0]) {
+		begins := strings.HasPrefix(line, "  taskgate ")
+		ours = ours && !begins || begins && strings.Trim(strings.Fields(line)[1], "[]") == verb
+		if ours && strings.HasPrefix(line, "  ") {
+			text += line
+		}
+	}
+	return text + optionsOf + strings.TrimRight(sections[1:][i], "\n") + "\n"
+}
+
+// optionsOf begins the options of a verb in the usage.
+const optionsOf = "\nOptions of "
 
 // noArguments is the command line of a verb that takes none.
 func noArguments(verb string, args []string, stdout, stderr io.Writer) (code int, done bool) {

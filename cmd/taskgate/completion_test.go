@@ -72,3 +72,19 @@ _taskgate; echo "${COMPREPLY[*]}"`, "bash"}, words...)...)
 		}
 	}
 }
+
+// The help of a verb is the part of the usage that is about it.
+func TestHelpOfAVerb(t *testing.T) {
+	for verb, want := range map[string][2]string{
+		"serve": {"[serve] --config", "--grace"}, "stdio": {"stdio --upstream", "--era"}, "tasks": {"tasks cancel", "--filter"},
+		"replicas": {"taskgate replicas", "--filter"}, "check": {"check FILE", "Exit codes"},
+	} {
+		text := usageOf(verb)
+		if !strings.Contains(text, want[0]) || !strings.Contains(text, want[1]) {
+			t.Errorf("the help of %s leaves out %q: %s", verb, want, text)
+		}
+		if verb != "check" && strings.Contains(text, "state-key") {
+			t.Errorf("the help of %s is about other verbs", verb)
+		}
+	}
+}

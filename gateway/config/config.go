@@ -348,12 +348,14 @@ func (c *Config) Over(old *Config) (next *Config, restart []string) {
 }
 
 // Hash names the configuration, with what the files of upstreams hold: two that differ have two
-// hashes, on all replicas the same. It shows nothing of what is in it.
+// hashes, on all replicas the same. Where a replica listens is no part of it. It shows nothing of what is in it.
 func (c *Config) Hash() string {
 	h := sha256.New()
 	for _, u := range c.Upstreams {
 		_, _ = io.WriteString(h, u.TLS.Files())
 	}
-	_ = json.NewEncoder(h).Encode(c) // plain values can be encoded
+	same := *c
+	same.Listen, same.Admin = "", ""
+	_ = json.NewEncoder(h).Encode(&same) // plain values can be encoded
 	return hex.EncodeToString(h.Sum(nil)[:6])
 }
