@@ -84,6 +84,8 @@ outages: node $(NODE_DIR)/large-agents/installed ## Have TRIES tasks (50) of eac
 upgrade: TRIES = 20
 upgrade: ## Go from the version before to this one and back, under load, TRIES times (20)
 	$(GO) test -count=1 -v -timeout 60m -parallel 4 -run 'TestUpgrade' ./internal/e2e -upgrades $(TRIES)
+	cd .cache/taskgate-* && $(GO) build -buildvcs=false -o $(CURDIR)/$(BIN)/taskgate-before ./cmd/taskgate
+	$(GO) test -count=1 -timeout 60m -v -run '^TestChaos$$' ./internal/chaos -before $(CURDIR)/$(BIN)/taskgate-before -calls 2000 -workers 60
 
 recording: node $(NODE_DIR)/large-agents/installed ## Record Claude Code with a slow tool for the README
 	$(GO) test -count=1 -run 'TestRecording' ./internal/agents -record $(CURDIR)/docs/recording.svg

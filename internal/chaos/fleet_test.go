@@ -174,7 +174,10 @@ func (n *node) startOnce() error {
 	}
 	n.mu.Lock()
 	n.starts++
-	title := fmt.Sprintf("%s-%d", n.name, n.starts)
+	title, path := fmt.Sprintf("%s-%d", n.name, n.starts), bin
+	if *before != "" && (n.starts+int(n.name[len(n.name)-1]))%2 == 0 {
+		path = *before
+	}
 	n.mu.Unlock()
 	file := filepath.Join(n.fleet.dir, n.name+".yaml")
 	config, admin, err := n.config(addr)
@@ -184,7 +187,7 @@ func (n *node) startOnce() error {
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return err
 	}
-	command := proc.Command{Name: title, Path: bin, Args: []string{"serve", "--config", file}}
+	command := proc.Command{Name: title, Path: path, Args: []string{"serve", "--config", file}}
 	if *logs != "" {
 		out, err := os.Create(filepath.Join(*logs, title+".log"))
 		if err != nil {

@@ -22,6 +22,7 @@ var (
 	longest  = flag.Duration("longest", 4*time.Second, "how long the slowest calls take")
 	logs     = flag.String("logs", "", "a directory for what the gateways log")
 	program  = flag.String("taskgate", "", "the gateway's program, if it is not to be built")
+	before   = flag.String("before", "", "that of another version: each gateway is of either in turn, from start to start")
 )
 
 // size is a number for the short form of a run, or for the longer one.
