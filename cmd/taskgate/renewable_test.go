@@ -58,8 +58,9 @@ func locked(lock string) {
 func TestReloadOfACommand(t *testing.T) {
 	slow, called, letGo := named(t, "slow")
 	lock := t.TempDir() + "/lock"
+	// A program with the race detector waits for a second before it ends, unless it is told not to.
 	upstream := func(name string) string {
-		return upstreamsOf(fmt.Sprintf("{name: a, command: '%s', era: modern, env: {%s: '%s', SLOW: '%s', NAME: '%s'}}", os.Args[0], lockVar, lock, slow, name))
+		return upstreamsOf(fmt.Sprintf("{name: a, command: '%s', era: modern, env: {GORACE: atexit_sleep_ms=0, %s: '%s', SLOW: '%s', NAME: '%s'}}", os.Args[0], lockVar, lock, slow, name))
 	}
 	c := runChanging(t, time.Hour, upstream("one"))
 	c.calls("/a/mcp", "locked one")
