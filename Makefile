@@ -82,9 +82,10 @@ outages: node $(NODE_DIR)/large-agents/installed ## Have TRIES tasks (50) of eac
 	$(GO) test -count=1 -v -timeout 60m -parallel 1 -run 'TestOutages' ./internal/agents -all -tries $(TRIES)
 
 upgrade: TRIES = 20
+upgrade: PREVIOUS = $(shell sed -nE 's/^const previousCommit = "(.......).*/\1/p' internal/e2e/upgrade_test.go)
 upgrade: ## Go from the version before to this one and back, under load, TRIES times (20)
 	$(GO) test -count=1 -v -timeout 60m -parallel 4 -run 'TestUpgrade' ./internal/e2e -upgrades $(TRIES)
-	cd .cache/taskgate-* && $(GO) build -buildvcs=false -o $(CURDIR)/$(BIN)/taskgate-before ./cmd/taskgate
+	cd .cache/taskgate-$(PREVIOUS) && $(GO) build -buildvcs=false -o $(CURDIR)/$(BIN)/taskgate-before ./cmd/taskgate
 	$(GO) test -count=1 -timeout 60m -v -run '^TestChaos$$' ./internal/chaos -before $(CURDIR)/$(BIN)/taskgate-before -calls 2000 -workers 60
 
 recording: node $(NODE_DIR)/large-agents/installed ## Record Claude Code with a slow tool for the README

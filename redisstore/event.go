@@ -24,8 +24,8 @@ const (
 	signalsEnd = "\n"
 	// signalsJoined bounds them in bytes. A token has up to 16 KiB, and grows by half when it is sealed.
 	signalsJoined = 64 << 10
-	// withSecret begins the token in the name of a signal; the list of signals has none.
-	withSecret = "#"
+	// signalToken begins the token in the name of a signal; the list of signals has none.
+	signalToken = "#"
 )
 
 // joinSignals are the signals of two events of a session, or "" where they are too many, or are not known: then

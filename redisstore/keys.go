@@ -143,8 +143,8 @@ func (k keys) alive(replica string) string { return k.prefix + ":alive:" + repli
 func (k keys) sessions() string               { return k.prefix + ":{sessions}" }
 func (k keys) sessionsOf(owner string) string { return k.prefix + ":{sessions}:o:" + owner }
 
-// refused is there while a server refuses a token, which is named by a hash.
-func (k keys) refused(token string) string { return k.prefix + ":refused:" + token }
+// refusedToken is there while a server refuses a token, which is named by a hash.
+func (k keys) refusedToken(token string) string { return k.prefix + ":refused:" + token }
 
 // sessionEvents is the channel on which replicas hear that a session has changed.
 func (k keys) sessionEvents() string { return k.prefix + ":cev" }

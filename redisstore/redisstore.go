@@ -230,9 +230,9 @@ func (r Refusals) SetRefused(ctx context.Context, token string, keep time.Durati
 	s := r.Store
 	return s.do(ctx, "token refused", func(ctx context.Context) error {
 		if keep <= 0 {
-			return s.client.Del(ctx, s.keys.refused(token)).Err()
+			return s.client.Del(ctx, s.keys.refusedToken(token)).Err()
 		}
-		return s.client.Set(ctx, s.keys.refused(token), "", keep).Err()
+		return s.client.Set(ctx, s.keys.refusedToken(token), "", keep).Err()
 	})
 }
 
@@ -240,7 +240,7 @@ func (r Refusals) SetRefused(ctx context.Context, token string, keep time.Durati
 func (r Refusals) IsRefused(ctx context.Context, token string) (refused bool, err error) {
 	s := r.Store
 	err = s.do(ctx, "token refused", func(ctx context.Context) error {
-		n, err := s.client.Exists(ctx, s.keys.refused(token)).Result()
+		n, err := s.client.Exists(ctx, s.keys.refusedToken(token)).Result()
 		refused = n > 0
 		return err
 	})

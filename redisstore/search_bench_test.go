@@ -14,11 +14,9 @@ import (
 	"taskgate/shim"
 )
 
-// manyTasks are how many tasks BenchmarkSearch looks through, fewTasks how many where it is only to run (-short), and
-// onePage is how many of them it lists.
+// manyTasks are how many tasks BenchmarkSearch looks through, and onePage is how many of them it lists.
 const (
 	manyTasks = 100_000
-	fewTasks  = 5000
 	onePage   = 100
 )
 
@@ -26,11 +24,7 @@ const (
 // the pages take, of each kind of list.
 func BenchmarkSearch(b *testing.B) {
 	s := openTest(b, redistest.Start(b).URL(), testOptions())
-	n := manyTasks
-	if testing.Short() {
-		n = fewTasks
-	}
-	fill(b, s, n)
+	fill(b, s)
 	view := s.Overview()
 	alice := "alice"
 	for name, q := range map[string]shim.Query{
@@ -59,7 +53,7 @@ func BenchmarkSearch(b *testing.B) {
 }
 
 // fill makes the tasks: one in a hundred still runs, and one in twenty is that of a caller.
-func fill(b *testing.B, s *Store, n int) {
+func fill(b *testing.B, s *Store) {
 	b.Helper()
 	if err := s.Beat(b.Context(), "r", time.Hour); err != nil {
 		b.Fatal(err)
@@ -68,8 +62,8 @@ func fill(b *testing.B, s *Store, n int) {
 	const workers = 16
 	for w := range workers {
 		all.Go(func() {
-			for i := w; i < n; i += workers {
-				if err := makeTask(b.Context(), s, i); err != nil {
+			for i := w; i < manyTasks; i += workers {
+				if err := makeTask(b.Context(), s, i, true); err != nil {
 					b.Error(err)
 					return
 				}
@@ -79,12 +73,12 @@ func fill(b *testing.B, s *Store, n int) {
 	all.Wait()
 }
 
-// makeTask makes a task, and ends it but for one in a hundred.
-func makeTask(ctx context.Context, s *Store, i int) error {
-	return makeTimed(ctx, s, i, []shim.Moment{{Kind: shim.KindMade}}, []shim.Moment{{Kind: shim.KindEnded}})
-}
-
-func makeTimed(ctx context.Context, s *Store, i int, made, ended []shim.Moment) error {
+// makeTask makes a task, with a timeline or without, and ends it but for one in a hundred.
+func makeTask(ctx context.Context, s *Store, i int, timeline bool) error {
+	var made, ended []shim.Moment
+	if timeline {
+		made, ended = []shim.Moment{{Kind: shim.KindMade}}, []shim.Moment{{Kind: shim.KindEnded}}
+	}
 	id, err := shim.NewID()
 	if err != nil {
 		return err
@@ -115,15 +109,14 @@ func BenchmarkMade(b *testing.B) {
 	}
 	for name, listed := range map[string]bool{"listed": true, "unlisted": false} {
 		b.Run(name, func(b *testing.B) {
-			s, makeOne := openTest(b, redistest.Start(b).URL(), testOptions()), makeTask
+			s := openTest(b, redistest.Start(b).URL(), testOptions())
 			if !listed {
 				listing := createScript
 				createScript = newScript(strings.Replace(createLua, index, "", 1))
 				defer func() { createScript = listing }()
-				makeOne = makeUnlisted
 			}
 			for i := 1; b.Loop(); i++ {
-				if err := makeOne(b.Context(), s, 20*i+1); err != nil {
+				if err := makeTask(b.Context(), s, 20*i+1, listed); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -131,9 +124,6 @@ func BenchmarkMade(b *testing.B) {
 		})
 	}
 }
-
-// makeUnlisted is makeTask without a timeline.
-func makeUnlisted(ctx context.Context, s *Store, i int) error { return makeTimed(ctx, s, i, nil, nil) }
 
 // scriptTime is how long Redis has worked on a script on average, in microseconds.
 func scriptTime(b *testing.B, s *Store) (us float64) {

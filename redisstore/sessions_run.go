@@ -168,7 +168,7 @@ func (c *Sessions) tellNew(id string, signals []string) {
 		}
 		for _, signal := range signals {
 			name, text, _ := strings.Cut(signal, " ")
-			name, _, _ = strings.Cut(name, withSecret)
+			name, _, _ = strings.Cut(name, signalToken)
 			if w := name + " " + text; !k.told[w] { // as it is in the list
 				k.told[w], fresh = true, append(fresh, signal)
 			}
@@ -178,7 +178,7 @@ func (c *Sessions) tellNew(id string, signals []string) {
 	c.mu.Unlock()
 	for _, signal := range fresh {
 		name, text, _ := strings.Cut(signal, " ")
-		_, token, _ := strings.Cut(name, withSecret)
+		_, token, _ := strings.Cut(name, signalToken)
 		on(id, text, token, time.Now())
 	}
 }

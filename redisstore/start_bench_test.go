@@ -45,10 +45,7 @@ func endTasks(b *testing.B, s *Store, tasks int64) {
 // BenchmarkFileStart is a start over 20,000 tasks that have ended with results of 1 kB. CPU time
 // counts all goroutines.
 func BenchmarkFileStart(b *testing.B) {
-	tasks := int64(20_000)
-	if testing.Short() {
-		tasks = 1000
-	}
+	const tasks = 20_000
 	path, o := filepath.Join(b.TempDir(), "store"), testOptions()
 	s, err := Open(b.Context(), "file:"+path, o)
 	if err != nil {
@@ -70,7 +67,7 @@ func BenchmarkFileStart(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if n := len(s.embedded.server.Keys()); int64(n) < tasks {
+		if n := len(s.embedded.server.Keys()); n < tasks {
 			b.Fatalf("%d keys", n)
 		}
 		if err := s.Close(); err != nil {

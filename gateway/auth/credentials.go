@@ -268,16 +268,16 @@ func (c *Credential) Hear(authorization string, status int) {
 	if !taken && status != http.StatusUnauthorized {
 		return // it may have refused the request, and not the token
 	}
-	for _, t := range c.note(authorization, taken) {
-		c.from.tell(t.grade, taken)
+	if t := c.noteVerdict(authorization, taken); t != nil {
+		c.from.tellReplicas(t.grade, taken)
 	}
 	if c.verdict != nil {
 		c.verdict(authorization, taken)
 	}
 }
 
-// note keeps what the server has said of a token, and returns the token if other replicas are to hear of it.
-func (c *Credential) note(authorization string, taken bool) (news []*shown) {
+// noteVerdict keeps what the server has said of a token, and returns the token if other replicas are to hear of it.
+func (c *Credential) noteVerdict(authorization string, taken bool) (news *shown) {
 	t := c.from.find(c.need.Owner, func(t *shown) bool { return t.authorization == authorization })
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -285,8 +285,8 @@ func (c *Credential) note(authorization string, taken bool) (news []*shown) {
 		if t == nil || t.authorization != authorization {
 			continue
 		}
-		if t.standing.hear(taken) {
-			news = append(news, t)
+		if t.standing.noteVerdict(taken) {
+			news = t
 		}
 		if !taken && c.refused == nil {
 			c.refused = map[string]bool{}

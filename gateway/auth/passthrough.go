@@ -212,7 +212,7 @@ func (p *passthrough) hash(authorization string) string {
 
 // caller is who a request is from that goes to the server with what it shows.
 func (p *passthrough) caller(ctx context.Context, who shim.Principal, own *shown, f *verification) Caller {
-	p.tokens.ask(ctx, own)
+	p.tokens.askReplicas(ctx, own)
 	who.NoTasks = who.NoTasks || own.standing.isRefused()
 	request := &passedOn{own: own, invalid: p.invalid}
 	request.credential = &Credential{from: p.tokens, here: func() bool { return !request.over.Load() }, need: own.grade, own: own}
@@ -240,7 +240,7 @@ func (p *passthrough) hear(own *shown, f *verification, authorization string, ta
 			p.others.Add(hash, f)
 		}
 	}
-	f.standing.hear(taken)
+	f.standing.noteVerdict(taken)
 }
 
 // find returns what is known of a token, and finds it out if need be: once for all requests

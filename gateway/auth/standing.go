@@ -43,8 +43,8 @@ func newStanding(known bool) *standing {
 
 func (s *standing) isRefused() bool { return s.refused.Load() || s.elsewhere.Load() }
 
-// hear takes what the server says now, and reports whether the other replicas are to hear of it.
-func (s *standing) hear(taken bool) (tell bool) {
+// noteVerdict takes what the server says now, and reports whether the other replicas are to hear of it.
+func (s *standing) noteVerdict(taken bool) (tell bool) {
 	if !taken {
 		s.refused.Store(true)
 		return s.known.Load()
@@ -54,8 +54,8 @@ func (s *standing) hear(taken bool) (tell bool) {
 	return here || elsewhere
 }
 
-// tell has the other replicas hear what the server says of a token.
-func (p *tokenCache) tell(of grade, taken bool) {
+// tellReplicas has the other replicas hear what the server says of a token.
+func (p *tokenCache) tellReplicas(of grade, taken bool) {
 	if p.refusals == nil {
 		return
 	}
@@ -73,8 +73,8 @@ func (p *tokenCache) tell(of grade, taken bool) {
 	_ = p.refusals.SetRefused(ctx, p.upstream+":"+of.Hash, keep) // without a store no replica reads tasks
 }
 
-// ask hears what the server has said of a token at other replicas.
-func (p *tokenCache) ask(ctx context.Context, t *shown) {
+// askReplicas hears what the server has said of a token at other replicas.
+func (p *tokenCache) askReplicas(ctx context.Context, t *shown) {
 	if p.refusals == nil || t.authorization == "" {
 		return
 	}

@@ -182,7 +182,7 @@ func (s *session) openShared(ctx context.Context) (*link, error) {
 			return s.initialize(ctx, 1) // other abilities: not to be shared
 		case st.Version != "" && st.Generation > s.gone():
 			return st.link()
-		case st.Opening != "" && (rev != waited || time.Since(since) < openingGone || time.Since(since) < s.t.shares.patience(ctx, st.Opening)):
+		case st.Opening != "" && (rev != waited || s.t.shares.awaitsOpener(ctx, st.Opening, time.Since(since))):
 			if rev != waited {
 				waited, since = rev, time.Now()
 			}
@@ -198,12 +198,16 @@ func (s *session) openShared(ctx context.Context) (*link, error) {
 	}
 }
 
-// patience is how long to wait for a replica that shakes hands: one that was killed never ends.
-func (sh *shares) patience(ctx context.Context, replica string) time.Duration {
-	if gone, err := sh.wire.cfg.Sessions.IsGone(ctx, replica); err == nil && gone {
-		return openingGone
+// awaitsOpener reports whether a replica that shakes hands is waited for any longer: one that was killed never ends.
+func (sh *shares) awaitsOpener(ctx context.Context, replica string, waited time.Duration) bool {
+	if waited < openingGone {
+		return true
 	}
-	return sh.wire.cfg.StartTimeout / 2
+	if waited >= sh.wire.cfg.StartTimeout/2 {
+		return false
+	}
+	gone, err := sh.wire.cfg.Sessions.IsGone(ctx, replica)
+	return err != nil || !gone
 }
 
 // gone is the latest generation that the server has lost.
