@@ -188,8 +188,14 @@ func TestMetadataHolds(t *testing.T) {
 		if _, err := m.resource.Metadata(t.Context()); err != nil {
 			t.Error(err)
 		}
+		renewed := func() bool {
+			f := &m.resource.metadata
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return time.Since(f.at) < fetchFloor
+		}
 		deadline := time.Now().Add(wiretest.Patience)
-		for len(s.seen()) == before && time.Now().Before(deadline) {
+		for !renewed() && time.Now().Before(deadline) { // the server has been asked before that
 			<-time.After(time.Millisecond)
 		}
 		if len(s.seen()) == before {
