@@ -172,6 +172,10 @@ func TestMetadataHolds(t *testing.T) {
 			defer f.mu.Unlock()
 			f.tried, f.at = f.tried.Add(-by), f.at.Add(-by)
 		}
+		settle := func() { // what was asked for before has been answered then
+			back(fetchFloor)
+			_, _ = m.resource.metadata.renew(t.Context())
+		}
 		s.setStatus(status)
 		for range 3 {
 			back(time.Hour)
@@ -182,26 +186,22 @@ func TestMetadataHolds(t *testing.T) {
 				t.Errorf("%d: %v", status, err)
 			}
 		}
+		settle()
 		s.setStatus(0)
-		back(fetchFloor)
 		before := len(s.seen())
-		if _, err := m.resource.Metadata(t.Context()); err != nil {
-			t.Error(err)
-		}
-		renewed := func() bool {
-			f := &m.resource.metadata
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			return time.Since(f.at) < fetchFloor
-		}
 		deadline := time.Now().Add(wiretest.Patience)
-		for !renewed() && time.Now().Before(deadline) { // the server has been asked before that
+		for len(s.seen()) == before && time.Now().Before(deadline) {
+			back(fetchFloor)
+			if _, err := m.resource.Metadata(t.Context()); err != nil {
+				t.Error(err)
+			}
 			<-time.After(time.Millisecond)
 		}
 		if len(s.seen()) == before {
 			t.Errorf("%d: it is not asked for again", status)
 		}
 		s.setStatus(status)
+		settle()
 		back(holdFor)
 		if got, err := m.resource.Metadata(t.Context()); err == nil {
 			t.Errorf("%d: it holds for ever: %s", status, got)
