@@ -9,7 +9,8 @@ import (
 )
 
 // A repeat on another connection has not waited for the replicas only because the
-// write itself was made long ago: WAIT asks about the writes of its connection.
+// write itself was made long ago: WAIT asks about the writes of its connection. Nor
+// has a cancellation that finds the task at its end.
 func TestWaitOfARepeat(t *testing.T) {
 	t.Parallel()
 	master := redistest.Start(t, "--repl-diskless-sync-delay", "0")
@@ -19,12 +20,15 @@ func TestWaitOfARepeat(t *testing.T) {
 	task := newTask(t)
 	running := create(t, openTest(t, master.URL(), o), newTask(t))
 	o.WaitTimeout = 100 * time.Millisecond
+	cancel := shim.Change{Op: "cancel", To: shim.Cancelled}
 	replica.Freeze()
 	for range 3 {
 		s := openTest(t, master.URL(), o)
 		_, err := s.Create(t.Context(), task)
 		is(t, err, ErrNotReplicated)
 		_, err = s.Apply(t.Context(), running.ID, &held, shim.Change{Op: "end", To: shim.Completed})
+		is(t, err, ErrNotReplicated)
+		_, err = s.Apply(t.Context(), running.ID, nil, cancel)
 		is(t, err, ErrNotReplicated)
 	}
 	replica.Thaw()
@@ -36,8 +40,10 @@ func TestWaitOfARepeat(t *testing.T) {
 	end(t, s, running)
 	writes := commands(master, "hset")
 	end(t, openTest(t, master.URL(), o), running)
-	if commands(master, "hset") == writes {
-		t.Error("a repeat has written nothing that a Redis since 7.2 would wait for")
+	_, err := openTest(t, master.URL(), o).Apply(t.Context(), running.ID, nil, cancel)
+	is(t, err, shim.ErrFinal)
+	if got := commands(master, "hset") - writes; got != 2 {
+		t.Errorf("a repeat and a late cancellation have written %d times what a Redis since 7.2 would wait for", got)
 	}
 }
 

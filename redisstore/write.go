@@ -271,8 +271,8 @@ func (s *Store) run(ctx context.Context, sc *script, keys []string, args *argv, 
 	}
 	defer conn.Close()
 	v, err := sc.run(ctx, conn, keys, args)
-	if err == nil && v[0] == codeAgain {
-		// Written before, maybe on another connection. From Redis 7.2 on WAIT waits
+	if err == nil && (v[0] == codeAgain || v[0] == codeFinal) {
+		// Written before, maybe by another replica. From Redis 7.2 on WAIT waits
 		// only for what its own connection has written, so something has to be.
 		_, err = touchScript.run(ctx, conn, keys[:1], &argv{})
 	}

@@ -192,18 +192,19 @@ func (s *Shim) Cancel(ctx context.Context, p Principal, upstream string, id ID) 
 	if err != nil {
 		return Task{}, err
 	}
-	if t.Status.Final() {
-		return t, ErrFinal
-	}
 	end := Change{Token: s.bring(ctx, t), Moments: []Moment{{Kind: KindCancelled, Detail: "client"}}}
 	return s.stop(ctx, t, end, messageCancelled, "a client cancels a task")
 }
 
-// stop cancels a task that was read, for its owner or for an operator.
+// stop cancels a task that was read, for its owner or for an operator. Whether it has ended, the
+// store says: only there an end that was read is one that cannot be lost.
 func (s *Shim) stop(ctx context.Context, t Task, end Change, message, told string) (Task, error) {
-	begun := time.Now() // its runner may tell of the end before this does
+	begun, read := time.Now(), t // its runner may tell of the end before this does
 	end.Op, end.To, end.StatusMessage = s.op(), Cancelled, &message
 	t, err := outlast(ctx, s, func(ctx context.Context) (Task, error) { return s.change(ctx, t.ID, nil, end) })
+	if errors.Is(err, ErrNotFound) && read.Status.Final() {
+		return read, ErrFinal // a task that was lost has no record
+	}
 	if err == nil {
 		end.Token = ""
 		s.outcomes.hold(ending{made: t, end: end}) // also where the runner does, which may be lost as well

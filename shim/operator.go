@@ -95,11 +95,8 @@ const messageStopped = "cancelled by an operator"
 // who wants it, for the timeline. One that has ended is returned with ErrFinal. ErrNotFound.
 func (o *Operator) Cancel(ctx context.Context, id ID, by string) (Task, error) {
 	t, err := o.s.read(ctx, id, Summary)
-	switch {
-	case err != nil:
+	if err != nil {
 		return Task{}, err
-	case t.Status.Final():
-		return t, ErrFinal
 	}
 	return o.s.stop(ctx, t, Change{Moments: []Moment{{Kind: KindCancelled, Detail: "operator " + by}}}, messageStopped, "an operator cancels a task")
 }
