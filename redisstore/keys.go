@@ -134,7 +134,7 @@ func (k keys) log(id string) []string {
 }
 func (k keys) logEvents(id string) string { return k.in(sessionTag(id), "lev", id) }
 
-// alive is there while a replica that keeps streams lives.
+// alive is there while a replica that keeps streams lives, for replicas of the version before.
 func (k keys) alive(replica string) string { return k.prefix + ":alive:" + replica }
 
 // sessions is the sorted set of all client sessions, by when they were last used, and

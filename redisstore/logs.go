@@ -18,14 +18,14 @@ const (
 	logBytes    = 4 << 20
 	// logAfterEnd is how long what a stream had is kept after its end.
 	logAfterEnd = 10 * time.Minute
-	// aliveTicks is after how many ticks a replica that says nothing is lost.
+	// aliveTicks is after how many ticks a replica that says nothing is lost to one of the version before.
 	aliveTicks = 3
 )
 
 // sessionLogs keeps what the streams of sessions have had.
 type sessionLogs struct {
 	store *Store
-	name  string // of this replica
+	heart *shim.Heart // of this replica, which keeps its streams
 	tick  time.Duration
 	// messages and bytes bound the log of a session, and afterEnd how long it keeps what a
 	// stream had that has ended.
@@ -38,7 +38,6 @@ type sessionLogs struct {
 	logTTL time.Duration
 
 	mu      sync.Mutex // guards the rest
-	lived   time.Time  // when this replica last said that it is alive
 	watches map[string][]*stateWatch
 }
 
@@ -55,7 +54,7 @@ func (c *Sessions) Keep(messages int, bytes int64, afterEnd time.Duration) *Sess
 // comes after it. The note is for whoever finds the stream without its replica. A session
 // that is not there is shim.ErrNotFound.
 func (c *sessionLogs) Open(ctx context.Context, id, stream string, note []byte) (int64, error) {
-	if err := c.live(ctx); err != nil {
+	if err := c.heart.Alive(ctx); err != nil {
 		return 0, err
 	}
 	v, err := c.log(ctx, id, stream, "open", nil, string(note))
@@ -71,7 +70,7 @@ func (c *sessionLogs) Open(ctx context.Context, id, stream string, note []byte) 
 // Note changes the note of a stream, and reports false where this replica does not keep
 // the stream any more.
 func (c *sessionLogs) Note(ctx context.Context, id, stream string, note []byte) (bool, error) {
-	if err := c.live(ctx); err != nil {
+	if err := c.heart.Alive(ctx); err != nil {
 		return false, err
 	}
 	v, err := c.log(ctx, id, stream, "note", nil, string(note))
@@ -162,7 +161,7 @@ func (c *sessionLogs) log(ctx context.Context, id, stream, what string, value []
 	a.list = append(a.list, value)
 	a.add(extra, millis(c.logTTL))
 	a.addInt(int64(c.messages), c.bytes, c.afterEnd.Milliseconds())
-	a.add(c.store.keys.logEvents(id), c.name)
+	a.add(c.store.keys.logEvents(id), string(c.heart.Replica()))
 	for _, add := range more {
 		add(a)
 	}
@@ -211,14 +210,8 @@ func (c *sessionLogs) since(ctx context.Context, id, stream string, after int64)
 	a := &argv{}
 	a.add(stream)
 	a.addInt(after)
-	alive := false
 	err = c.store.do(ctx, "session since", func(ctx context.Context) (err error) {
 		v, err = sessionSinceScript.run(ctx, c.store.client, c.store.keys.log(id), a)
-		if err != nil || v[0] != codeOK || v[1] == "" || v[1] == keeperLeft {
-			return err
-		}
-		n, err := c.store.client.Exists(ctx, c.store.keys.alive(v[1])).Result()
-		alive = n > 0
 		return err
 	})
 	switch {
@@ -228,7 +221,11 @@ func (c *sessionLogs) since(ctx context.Context, id, stream string, after int64)
 		return "ended", v, nil
 	case v[1] == keeperLeft:
 		return "left", v, nil
-	case !alive:
+	}
+	switch gone, err := c.IsGone(ctx, shim.Replica(v[1])); {
+	case err != nil:
+		return "", nil, err
+	case gone:
 		return "lost", v, nil
 	}
 	return "open", v, nil
@@ -271,26 +268,9 @@ func (c *sessionLogs) changed(id string) {
 	}
 }
 
-// live says that this replica is alive, so that its streams count as open.
-func (c *sessionLogs) live(ctx context.Context) error {
-	c.mu.Lock()
-	fresh := time.Since(c.lived) < c.tick
-	c.mu.Unlock()
-	if fresh {
-		return nil
-	}
-	return c.sayAlive(ctx)
-}
-
-// sayAlive is live, whenever that was said last.
-func (c *sessionLogs) sayAlive(ctx context.Context) error {
-	err := c.store.do(ctx, "session replica", func(ctx context.Context) error {
-		return c.store.client.Set(ctx, c.store.keys.alive(c.name), "", aliveTicks*c.tick+c.store.opts.slack).Err()
+// markAlive is what replicas of the version before look for: to them the streams of this one count as open.
+func (c *sessionLogs) markAlive(ctx context.Context) error {
+	return c.store.do(ctx, "session replica", func(ctx context.Context) error {
+		return c.store.client.Set(ctx, c.store.keys.alive(string(c.heart.Replica())), "", aliveTicks*c.tick+c.store.opts.slack).Err()
 	})
-	if err == nil {
-		c.mu.Lock()
-		c.lived = time.Now()
-		c.mu.Unlock()
-	}
-	return err
 }

@@ -234,16 +234,35 @@ func (s *Store) ranges(ctx context.Context, keys []string) ([][]redis.Z, error) 
 	return lists, err
 }
 
-// IsGone reports whether a replica has no heartbeat, or one that has expired.
-func (u *UpstreamSessions) IsGone(ctx context.Context, replica string) (gone bool, err error) {
-	err = u.store.do(ctx, "replica", func(ctx context.Context) error {
-		p := u.store.client.Pipeline()
-		now, beats := p.Time(ctx), p.HMGet(ctx, u.store.keys.replicas(), replica)
+// IsGone reports whether another replica is gone: it has no heartbeat, or its last beat or its goodbye is a whole
+// expiry ago. As for an adoption, that counts only while nothing hides the heartbeats of the others: an
+// outage, a clock that jumped, a store that went back. Replicas of the version before keep streams of sessions
+// under another name, for which they have a key. shim.ErrUnavailable.
+func (c *sessionLogs) IsGone(ctx context.Context, other shim.Replica) (gone bool, err error) {
+	s, own := c.store, c.heart.Replica()
+	if other == own {
+		return false, nil
+	}
+	err = s.do(ctx, "replica", func(ctx context.Context) error {
+		begin := time.Now()
+		p := s.client.Pipeline()
+		now, beats, before := p.Time(ctx), p.HMGet(ctx, s.keys.replicas(), string(own), string(other)), p.Exists(ctx, s.keys.alive(string(other)))
 		if _, err := p.Exec(ctx); err != nil {
 			return err
 		}
-		entry, _ := beats.Val()[0].(string)
-		gone = !now.Val().Before(parseBeat(entry).until)
+		mine, _ := beats.Val()[0].(string)
+		entry, known := beats.Val()[1].(string)
+		s.jumps.observe(strconv.FormatInt(now.Val().UnixMilli(), 10), begin)
+		if s.jumps.check(own, mine) {
+			s.orphans.doubt()
+		}
+		b := parseBeat(entry)
+		if known {
+			gone = c.heart.IsSteady() && now.Val().UnixMilli() >= b.written+b.ttl.Milliseconds()
+		} else {
+			gone = before.Val() == 0
+		}
+		gone = gone && s.jumps.over(max(b.ttl, parseBeat(mine).ttl))
 		return nil
 	})
 	return gone, err

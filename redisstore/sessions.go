@@ -83,9 +83,16 @@ func (s *Store) Sessions(limit int, idle time.Duration) *Sessions {
 		signal: func(string, string, string, time.Time) {},
 	}
 	c.sessionLogs = &sessionLogs{
-		store: s, name: rand.Text(), tick: c.tick, messages: logMessages, bytes: logBytes, afterEnd: logAfterEnd,
+		store: s, tick: c.tick, heart: shim.NewHeart(s, shim.Replica(rand.Text()), 3*sessionTick, s.log), messages: logMessages, bytes: logBytes, afterEnd: logAfterEnd,
 		logTTL: 2 * c.ttl(), watches: map[string][]*stateWatch{},
 	}
+	return c
+}
+
+// As has the replica with this heart keep the streams of sessions. Before that they are kept under a name of their
+// own.
+func (c *Sessions) As(h *shim.Heart) *Sessions {
+	c.heart = h
 	return c
 }
 

@@ -30,18 +30,18 @@ func (c *Sessions) Run(ctx context.Context, busy func(id string) bool, ended fun
 	defer t.Stop()
 	var kept []string
 	for {
+		// What fails for want of Redis is done at one of the next ticks.
+		if err := c.markAlive(ctx); err != nil {
+			c.store.log.DebugContext(ctx, "a sign of life was not stored", "error", err)
+		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-t.C:
-			// What fails for want of Redis is done at one of the next ticks.
-			if err := c.sayAlive(ctx); err != nil {
-				c.store.log.DebugContext(ctx, "a sign of life was not stored", "error", err)
-			}
-			c.touch(ctx)
-			c.recheck(ctx)
-			kept = c.sweep(ctx, kept)
 		}
+		c.touch(ctx)
+		c.recheck(ctx)
+		kept = c.sweep(ctx, kept)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,9 +24,26 @@ var _ legacy.Sessions = (*Sessions)(nil)
 func sessionsOver(open shimtest.OpenStore) gatewaytest.OpenSessions {
 	return func(t *testing.T, limit, perOwner int, idle time.Duration) []legacy.Sessions {
 		store := open(t)
-		a, b := store().(*Store), store().(*Store)
-		return []legacy.Sessions{a.Sessions(limit, idle).PerOwner(perOwner), b.Sessions(limit, idle).PerOwner(perOwner)}
+		replica := func(name shim.Replica) legacy.Sessions {
+			s := store().(*Store)
+			heart := shim.NewHeart(s, name, time.Second, s.log)
+			return beatingSessions{s.Sessions(limit, idle).PerOwner(perOwner).As(heart), heart}
+		}
+		return []legacy.Sessions{replica("a"), replica("b")}
 	}
+}
+
+// beatingSessions are those of a replica whose heart beats while they run.
+type beatingSessions struct {
+	*Sessions
+	heart *shim.Heart
+}
+
+func (s beatingSessions) Run(ctx context.Context, busy func(id string) bool, ended func(id string, state []byte), signal func(id, text, token string, at time.Time)) error {
+	var loops sync.WaitGroup
+	defer loops.Wait()
+	loops.Go(func() { s.heart.Run(ctx) })
+	return s.Sessions.Run(ctx, busy, ended, signal)
 }
 
 func TestSessionsEmbedded(t *testing.T) {
@@ -322,4 +340,44 @@ func TestSessionsLostEvents(t *testing.T) {
 		stop()
 		must(t, <-done)
 	})
+}
+
+// An outage that is longer than a heartbeat lasts loses no stream: the replica that keeps it could not beat, and
+// beats again.
+func TestStreamOutlivesOutage(t *testing.T) {
+	t.Parallel()
+	redis, o := redistest.Start(t), testOptions()
+	replica := func(name shim.Replica) (*Sessions, *shim.Heart) {
+		s := openTest(t, redis.URL(), o)
+		heart := shim.NewHeart(s, name, time.Second, s.log)
+		return s.Sessions(10, 8*time.Second).As(heart), heart
+	}
+	keeper, beats := replica("keeper")
+	other, looks := replica("other")
+	ctx, stop := context.WithCancel(t.Context())
+	var loops sync.WaitGroup
+	defer loops.Wait()
+	defer stop()
+	loops.Go(func() { looks.Run(ctx) })
+	_, err := keeper.Make(ctx, "session", "owner", []byte("state"))
+	must(t, err)
+	_, err = keeper.Open(ctx, "session", "stream", []byte("[1]"))
+	must(t, err)
+	state := func() string {
+		state, _, err := other.Since(ctx, "session", "stream", 0, func(int64, []byte) {})
+		must(t, err)
+		return state
+	}
+	same(t, "open", state())
+	redis.Freeze()
+	<-time.After(4 * time.Second)
+	redis.Thaw()
+	same(t, "open", state())
+	alive, die := context.WithCancel(ctx)
+	loops.Go(func() { beats.Run(alive) })
+	for begin := time.Now(); time.Since(begin) < 2*time.Second; <-time.After(10 * time.Millisecond) {
+		same(t, "open", state())
+	}
+	die()
+	eventually(t, "its replica is gone", func() bool { return state() == "lost" })
 }

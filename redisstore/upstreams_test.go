@@ -8,6 +8,7 @@ import (
 	"taskgate/gateway/auth"
 	"taskgate/gateway/upstream"
 	"taskgate/internal/redistest"
+	"taskgate/shim"
 	"taskgate/shim/shimtest"
 )
 
@@ -32,17 +33,31 @@ func TestUpstreamSessions(t *testing.T) {
 }
 
 func testWhoIsGone(t *testing.T, s *Store) {
-	for _, beat := range []struct {
-		ttl  time.Duration
-		gone bool
-	}{{-1, true}, {time.Minute, false}, {0, true}} {
-		if beat.ttl >= 0 {
-			must(t, s.Beat(t.Context(), "r", beat.ttl))
-		}
-		gone, err := s.UpstreamSessions("up").IsGone(t.Context(), "r")
+	ctx, stop := context.WithCancel(t.Context())
+	heart := shim.NewHeart(s, "asks", 300*time.Millisecond, s.log)
+	sessions := s.Sessions(10, time.Hour).As(heart)
+	isGone := func() bool {
+		gone, err := sessions.IsGone(t.Context(), "r")
 		must(t, err)
-		same(t, beat.gone, gone)
+		return gone
 	}
+	same(t, true, isGone())
+	must(t, s.Beat(t.Context(), "r", time.Millisecond))
+	same(t, false, isGone()) // this replica does not beat
+	beating := make(chan struct{})
+	go func() {
+		defer close(beating)
+		heart.Run(ctx)
+	}()
+	defer func() {
+		stop()
+		<-beating
+	}()
+	eventually(t, "it is gone", isGone)
+	must(t, s.Beat(t.Context(), "r", time.Minute))
+	same(t, false, isGone())
+	must(t, s.Beat(t.Context(), "r", 0)) // it still ends its streams
+	same(t, false, isGone())
 }
 
 // testRefusals: a token that one replica says is refused is refused at each, until one says that it is taken, or for

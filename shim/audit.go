@@ -47,17 +47,17 @@ func (rv *recovery) listen(ctx context.Context) {
 // from the heartbeat, which sets its pace, because both may wait for the store for long. Where an
 // adoption has taken several beats, as many parts are audited.
 func (rv *recovery) run(ctx context.Context) {
-	audited := rv.s.heart.ticks.Load()
+	audited := rv.s.Heart.ticks.Load()
 	for part := 0; ; {
 		// A goodbye or a reconnect wakes it, and each beat of this replica (a third of the expiry).
 		select {
 		case <-ctx.Done():
 			return
 		case <-rv.wake:
-		case <-rv.s.heart.ticked:
+		case <-rv.s.Heart.ticked:
 		}
 		rv.adopt(ctx)
-		ticks := rv.s.heart.ticks.Load()
+		ticks := rv.s.Heart.ticks.Load()
 		n := max(ticks-audited, rv.due.Swap(0))
 		audited = ticks
 		for ; n > 0; n-- {

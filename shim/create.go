@@ -208,7 +208,7 @@ func (c *creation) store(t Task, begin []Batch) (Task, error) {
 	firm := r.firm
 	r.mu.Unlock()
 	stored, err := within(r.base, r.s, func(ctx context.Context) (Task, error) {
-		if err := r.s.heart.alive(ctx); err != nil {
+		if err := r.s.Heart.Alive(ctx); err != nil {
 			return Task{}, err
 		}
 		draft := t

@@ -15,8 +15,9 @@ import (
 // lost.
 const beatsPerExpiry = 3
 
-// heart keeps this replica alive in the store. The Shim owns it; run beats it.
-type heart struct {
+// Heart keeps a replica alive in the store. It is the one sign of life, for tasks and for the streams of sessions.
+// The Shim owns the heart of its replica.
+type Heart struct {
 	store   Store
 	replica Replica
 	expiry  time.Duration
@@ -31,14 +32,23 @@ type heart struct {
 
 	mu    sync.Mutex // guards all below
 	begun time.Time  // when the last beat that got through began
-	// The recent history of run, see steady.
+	// The recent history of Run, see IsSteady.
 	since  time.Time // beating without a miss
 	last   time.Time
 	missed bool // the latest beat was
 }
 
-// run beats, and does nothing else: a beat waits for no other work.
-func (h *heart) run(ctx context.Context) {
+// NewHeart makes the heart of a replica, whose heartbeat expires after this long. It beats when it is asked to
+// (Alive) and while it is run.
+func NewHeart(store Store, replica Replica, expiry time.Duration, log *slog.Logger) *Heart {
+	return &Heart{store: store, replica: replica, expiry: expiry, log: log, ticked: make(chan struct{}, 1)}
+}
+
+// Replica is the name of the replica.
+func (h *Heart) Replica() Replica { return h.replica }
+
+// Run beats until ctx ends, and does nothing else: a beat waits for no other work.
+func (h *Heart) Run(ctx context.Context) {
 	ticker := time.NewTicker(h.expiry / beatsPerExpiry)
 	defer ticker.Stop()
 	for {
@@ -58,7 +68,7 @@ func (h *heart) run(ctx context.Context) {
 	}
 }
 
-func (h *heart) beat(ctx context.Context) error {
+func (h *Heart) beat(ctx context.Context) error {
 	ctx, stop := context.WithTimeoutCause(ctx, h.expiry/beatsPerExpiry, ErrUnavailable)
 	defer stop()
 	h.beats.RLock()
@@ -77,7 +87,7 @@ func (h *heart) beat(ctx context.Context) error {
 }
 
 // goodbye says that this replica's tasks may be adopted, once.
-func (h *heart) goodbye(ctx context.Context) error {
+func (h *Heart) goodbye(ctx context.Context) error {
 	h.beats.Lock()
 	defer h.beats.Unlock()
 	if h.gone {
@@ -88,11 +98,11 @@ func (h *heart) goodbye(ctx context.Context) error {
 	return err
 }
 
-// alive makes sure that the store takes this replica for alive before the store gets a
-// task of it. A replica that was silent for too long, or has not beaten yet, may be
+// Alive makes sure that the store takes this replica for alive before the store gets a
+// task or a stream of it. ErrUnavailable, and ErrDraining once it has said goodbye. A replica that was silent for too long, or has not beaten yet, may be
 // unknown there. If it then died before its next beat, nobody would miss it, and
 // nobody would take over the task.
-func (h *heart) alive(ctx context.Context) error {
+func (h *Heart) Alive(ctx context.Context) error {
 	h.mu.Lock()
 	fresh := !h.begun.IsZero() && time.Since(h.begun) < h.expiry
 	h.mu.Unlock()
@@ -102,8 +112,8 @@ func (h *heart) alive(ctx context.Context) error {
 	return h.beat(ctx)
 }
 
-// note records one beat of run.
-func (h *heart) note(now time.Time, ok bool) {
+// note records one beat of Run.
+func (h *Heart) note(now time.Time, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	after := h.missed
@@ -118,10 +128,11 @@ func (h *heart) note(now time.Time, ok bool) {
 	h.last = now
 }
 
-// steady reports whether the heart has beaten without a miss for a whole expiry. A replica
-// may adopt only then, so that an outage of the store, which silences everybody, orphans
+// IsSteady reports whether the heart has beaten without a miss for a whole expiry. Only then another replica may
+// count as gone, so that an outage of the store, which silences everybody, orphans
 // nobody (design.md 0.5).
-func (h *heart) steady(now time.Time) bool {
+func (h *Heart) IsSteady() bool {
+	now := time.Now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return !h.missed && !h.last.IsZero() && now.Sub(h.last) < h.expiry && h.last.Sub(h.since) >= h.expiry

@@ -55,9 +55,9 @@ const leastAdoptTime = 5 * time.Second
 func (rv *recovery) adopt(ctx context.Context) {
 	s := rv.s
 	names := slices.Sorted(maps.Keys(*s.servers.Load()))
-	ctx, stop := context.WithTimeoutCause(ctx, max(s.heart.expiry, leastAdoptTime), ErrUnavailable)
+	ctx, stop := context.WithTimeoutCause(ctx, max(s.Heart.expiry, leastAdoptTime), ErrUnavailable)
 	defer stop()
-	for s.heart.steady(time.Now()) && !s.draining.Load() && ctx.Err() == nil {
+	for s.Heart.IsSteady() && !s.draining.Load() && ctx.Err() == nil {
 		tasks, err := s.store.Adopt(ctx, s.replica, names, adoptAtOnce)
 		if err != nil {
 			if !errors.Is(context.Cause(ctx), context.Canceled) && !rv.hindered {

@@ -94,6 +94,9 @@ type Options struct {
 // All methods that name a Principal check who asks before anything else: a task of another
 // owner or another upstream is ErrNotFound, exactly as an unknown one is (design.md 0.7).
 type Shim struct {
+	// Heart is that of this replica, which beats while Run does.
+	Heart *Heart
+
 	replica      Replica
 	store        Store
 	servers      atomic.Pointer[map[string]*server]
@@ -111,7 +114,6 @@ type Shim struct {
 	draining atomic.Bool
 
 	life     *life
-	heart    heart
 	runs     runs
 	outcomes outcomes
 	recovery recovery
@@ -138,7 +140,7 @@ func New(o Options) (*Shim, error) {
 		budget:       o.Budget,
 		log:          log,
 		life:         life,
-		heart:        heart{store: o.Store, replica: o.Replica, expiry: cmp.Or(o.Heartbeat, 5*time.Second), log: log, ticked: make(chan struct{}, 1)},
+		Heart:        NewHeart(o.Store, o.Replica, cmp.Or(o.Heartbeat, 5*time.Second), log),
 		runs:         newRuns(),
 		outcomes: outcomes{
 			store: o.Store, life: life, log: log, held: make(map[ID]ending),
@@ -177,7 +179,7 @@ func (s *Shim) Serve(servers map[string]Server) {
 // and adopts the tasks of replicas that are gone. It returns when ctx ends.
 func (s *Shim) Run(ctx context.Context) error {
 	var loops sync.WaitGroup
-	loops.Go(func() { s.heart.run(ctx) })
+	loops.Go(func() { s.Heart.Run(ctx) })
 	loops.Go(func() { s.recovery.run(ctx) })
 	loops.Go(func() { s.recovery.listen(ctx) })
 	loops.Wait()
@@ -213,7 +215,7 @@ func (s *Shim) Halt(ctx context.Context) error {
 // once. Run does not beat any more from then on. Where the goodbye fails, Close may be
 // called again.
 func (s *Shim) Close(ctx context.Context) error {
-	return errors.Join(s.Halt(ctx), s.heart.goodbye(ctx))
+	return errors.Join(s.Halt(ctx), s.Heart.goodbye(ctx))
 }
 
 // life is how long a Shim does what. The Shim owns it and ends it.

@@ -140,7 +140,7 @@ func (s *server) build(ctx context.Context) (err error) {
 	}
 	s.audit, s.auditLog = file, audit
 	clients, secure := s.upstreams.clients()
-	s.sessions = s.store.Sessions(s.config.MaxSessions, s.config.SessionIdle).PerOwner(s.config.MaxSessionsPerOwner)
+	s.sessions = s.store.Sessions(s.config.MaxSessions, s.config.SessionIdle).PerOwner(s.config.MaxSessionsPerOwner).As(s.shim.Heart)
 	s.gateway, err = gateway.New(gateway.Options{
 		Audit: audit, Credentials: s.credentials, TLS: secure,
 		Config: s.config, Limits: s.limits, Shim: s.shim, Upstreams: clients, Budget: s.budget, Logger: s.log,

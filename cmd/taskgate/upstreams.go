@@ -98,6 +98,9 @@ func (s *server) newLease(c *config.Config, u *config.Upstream, by *way) (l *lea
 		cfg.Transport, cfg.SessionIdle = stdio.New(child), cmp.Or(s.processIdle, math.MaxInt64)
 	} else {
 		cfg.Sessions = s.store.UpstreamSessions(u.Name)
+		cfg.IsGone = func(ctx context.Context, replica string) (bool, error) {
+			return s.sessions.IsGone(ctx, shim.Replica(replica))
+		}
 	}
 	l.HTTP, err = upstream.New(cfg)
 	return l, err

@@ -270,7 +270,7 @@ func (p *parking) start(t *testing.T, name, server string, c *config.Config) {
 		t.Fatal(err)
 	}
 	g, err := gateway.New(gateway.Options{Config: c, Shim: sh, Upstreams: map[string]upstream.Client{"up": up}, Logger: logger, TracerProvider: traces, Metrics: measured,
-		Sessions: store.Sessions(c.MaxSessions, c.SessionIdle)})
+		Sessions: store.Sessions(c.MaxSessions, c.SessionIdle).As(sh.Heart)})
 	if err != nil {
 		t.Fatal(err)
 	}

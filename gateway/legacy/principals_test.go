@@ -280,7 +280,7 @@ func (h *house) serveFront(at, name string, c *config.Config) string {
 		h.t.Fatal(err)
 	}
 	g, err := gateway.New(gateway.Options{Config: c, Shim: sh, Upstreams: map[string]upstream.Client{"up": up}, Logger: h.logger,
-		Sessions: countedSessions{store.Sessions(c.MaxSessions, c.SessionIdle), h.ops},
+		Sessions: countedSessions{store.Sessions(c.MaxSessions, c.SessionIdle).As(sh.Heart), h.ops},
 		Audit:    h.audit})
 	if err != nil {
 		h.t.Fatal(err)

@@ -103,7 +103,7 @@ func newReplica(t *testing.T, redis, name, server string, change func(*config.Co
 	}
 	g, err := gateway.New(gateway.Options{
 		Config: c, Shim: sh, Upstreams: map[string]upstream.Client{"up": up}, Logger: quiet,
-		Sessions: store.Sessions(c.MaxSessions, c.SessionIdle).PerOwner(c.MaxSessionsPerOwner),
+		Sessions: store.Sessions(c.MaxSessions, c.SessionIdle).PerOwner(c.MaxSessionsPerOwner).As(sh.Heart),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -148,13 +149,25 @@ func TestReplicasResumeLost(t *testing.T) {
 	first := openSSE(t, a, http.MethodPost, waitCall, "")
 	primed, _, _ := first.event()
 	wiretest.Await(t, stack.session.started, "the tool")
-	for _, key := range stack.store.Keys("tg:alive:*") { // as if it had not been heard of
-		stack.store.Do("del", key)
+	silence := func() { // as if it had not been heard of
+		stack.store.Do("del", "tg:alive:a")
+		stack.store.Do("hdel", "tg:replicas", "a")
 	}
+	silence()
+	ctx, stop := context.WithCancel(t.Context())
+	var silencing sync.WaitGroup
+	defer silencing.Wait()
+	defer stop()
+	silencing.Go(func() {
+		for ctx.Err() == nil {
+			silence()
+		}
+	})
 	second := openSSE(t, stack.on(t, 1, a), http.MethodGet, "", primed)
-	if _, data, ok := second.event(); !ok || !strings.Contains(data, `"id":"w1"`) || !strings.Contains(data, `-32603`) {
+	if _, data, ok := second.message(); !ok || !strings.Contains(data, `"id":"w1"`) || !strings.Contains(data, `-32603`) {
 		t.Errorf("resumed: %s", data)
 	}
+	stop()
 	stack.session.proceed <- struct{}{}
 	if _, data, ok := first.event(); ok {
 		t.Errorf("the replica lives, and answers as well: %s", data)

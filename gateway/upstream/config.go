@@ -87,6 +87,8 @@ type Config struct {
 	// Sessions shares the upstream sessions of legacy client sessions between
 	// replicas (shim.Session.Shared); nil keeps them in this process.
 	Sessions Sessions
+	// IsGone reports whether another replica is gone. It is needed with Sessions.
+	IsGone func(ctx context.Context, replica string) (bool, error)
 
 	// StartTimeout bounds each of the requests that find out the era and open a session, with the
 	// start of a process; 60s if 0.
@@ -231,9 +233,6 @@ type Sessions interface {
 	// Swap stores a state where the revision still is rev, and returns the new one, which
 	// no state has had before; 0 if it has moved on. With rev 0 there must be none yet.
 	Swap(ctx context.Context, key string, rev int64, state []byte) (int64, error)
-
-	// IsGone reports whether this replica has no heartbeat.
-	IsGone(ctx context.Context, replica string) (bool, error)
 
 	// End removes the state of a session that no replica has used for so long, and returns
 	// it; nil if there is none.

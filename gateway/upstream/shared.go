@@ -206,7 +206,7 @@ func (sh *shares) awaitsOpener(ctx context.Context, replica string, waited time.
 	if waited >= sh.wire.cfg.StartTimeout/2 {
 		return false
 	}
-	gone, err := sh.wire.cfg.Sessions.IsGone(ctx, replica)
+	gone, err := sh.wire.cfg.IsGone(ctx, replica)
 	return err != nil || !gone
 }
 

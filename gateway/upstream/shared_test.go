@@ -87,7 +87,7 @@ func (m *sharedMap) End(_ context.Context, key string, idle time.Duration) ([]by
 // sharedSession is a session of an upstream client that talks to nobody.
 func sharedSession(t *testing.T, m *sharedMap) *session {
 	t.Helper()
-	h, err := New(Config{Name: "up", URL: "http://127.0.0.1:1/", Replica: m.own, Sessions: m, StartTimeout: 2 * time.Second})
+	h, err := New(Config{Name: "up", URL: "http://127.0.0.1:1/", Replica: m.own, Sessions: m, IsGone: m.IsGone, StartTimeout: 2 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func TestSharedOpenerIsGone(t *testing.T) {
 	for gone, patience := range map[string]time.Duration{"b": openingGone, "": 30 * time.Second} {
 		m := newSharedMaps("a", "b")
 		m[0].gone = gone
-		bubble(t, fake.Stateful, Config{Name: "up", Replica: "a", Sessions: m[0], StartTimeout: time.Minute}, func(t *testing.T, _ *fake.Server, h *HTTP) {
+		bubble(t, fake.Stateful, Config{Name: "up", Replica: "a", Sessions: m[0], IsGone: m[0].IsGone, StartTimeout: time.Minute}, func(t *testing.T, _ *fake.Server, h *HTTP) {
 			s := newSession(h.sessions, sessionKey{key: "k", caps: fingerprint(nil)}, shim.Session{Key: "k", Shared: true})
 			opening := shared{Generation: 1, Caps: s.key.caps, Opening: "b"}
 			if _, err := m[1].Swap(t.Context(), "k", 0, opening.encode()); err != nil {
