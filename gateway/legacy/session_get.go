@@ -36,9 +36,9 @@ type getHold struct {
 // ServeGET opens the stream on which a session hears what belongs to no
 // request (X4). There is one per session: a second opener is refused with 409, as
 // the official SDKs' servers do. Taking the stream over instead would set two
-// clients that share a session to taking it from each other for ever; a client
-// whose connection broke is let in as soon as that is noticed, at the next
-// keep-alive at the latest.
+// clients that share a session to taking it from each other for ever. But a stream whose
+// replica was killed, or whose client does not read, gives no sign of life within holderPatience, and is taken over:
+// the TypeScript SDKs try again for 2.5 s, and hear nothing any more then.
 //
 // Events have ids once the stream has been open for resume_after: an id makes clients
 // come back with Last-Event-ID (X8, protocol.md C 7), which they may do at any replica,
@@ -118,7 +118,11 @@ func (h *Handler) writeGET(ctx context.Context, w http.ResponseWriter, r *http.R
 	})
 }
 
-// attach makes the caller the session's one GET stream (X4); nil where there is another. A
+// holderPatience is how long the holder of a GET stream has to give a sign of life when another
+// client wants to open one.
+const holderPatience = 2 * time.Second
+
+// attach makes the caller the session's one GET stream (X4); nil where there is another that is read. A
 // client that resumes the stream takes its place: that it has lost the one before may not
 // have been noticed yet.
 func (s *session) attach(ctx context.Context, end context.CancelFunc, resumes bool) *getHold {
@@ -133,7 +137,7 @@ func (s *session) attach(ctx context.Context, end context.CancelFunc, resumes bo
 			return s.get
 		}
 		s.mu.Unlock()
-		if !resumes {
+		if !resumes && s.isRead(ctx) {
 			return nil
 		}
 		before.end()
@@ -141,6 +145,65 @@ func (s *session) attach(ctx context.Context, end context.CancelFunc, resumes bo
 		case <-before.gone:
 		case <-ctx.Done():
 			return nil
+		}
+	}
+}
+
+// isRead reports whether the client of the GET stream here reads it. A stream that is about to begin counts as read.
+func (s *session) isRead(ctx context.Context) bool {
+	s.mu.Lock()
+	hold := s.get
+	s.mu.Unlock()
+	if hold == nil || hold.w == nil {
+		return hold != nil
+	}
+	ctx, stop := context.WithTimeout(ctx, holderPatience)
+	defer stop()
+	return hold.w.send(ctx, false) == nil // it waits for nothing but its reader
+}
+
+// streamSignal begins the signal that asks the holder of the GET stream for a sign of life. What makes its note
+// another one follows.
+const streamSignal = "stream "
+
+// sayHeld gives that sign of life, if the stream here is read.
+func (s *session) sayHeld(ctx context.Context, ask string) {
+	if !s.isRead(ctx) {
+		return
+	}
+	ctx, cancel := s.table.within(ctx)
+	defer cancel()
+	_, _ = s.table.store.Note(ctx, s.id, getStream, append(s.holderNote(), " "+ask...)) // or the stream is taken over
+}
+
+// holderLives reports whether the replica with the GET stream, whose note this is, gives a sign of life in time: a
+// note that is another one. A store that is away leaves the stream where it is.
+func (s *session) holderLives(ctx context.Context, before []byte) bool {
+	ctx, cancel := context.WithTimeout(ctx, holderPatience)
+	defer cancel()
+	wake, stop := s.watch(ctx)
+	defer stop()
+	if s.table.store.Signal(ctx, s.id, streamSignal+rand.Text(), "") != nil {
+		return true
+	}
+	again := time.NewTicker(holderPatience / 4)
+	defer again.Stop()
+	for {
+		state, note, err := s.table.stateOf(ctx, s.id, getStream)
+		switch {
+		case err != nil:
+			return true
+		case state != "open":
+			return false
+		case !bytes.Equal(note, before):
+			return true
+		}
+		// An event of the log wakes it, and it looks by itself four times. Then the stream is taken over.
+		select {
+		case <-wake:
+		case <-again.C:
+		case <-ctx.Done():
+			return false
 		}
 	}
 }
@@ -192,8 +255,8 @@ func holderOf(note []byte) string {
 
 // listensFor reports whether the replica that a note names listens for these resources.
 func listensFor(note []byte, uris []string) bool {
-	_, digest, _ := bytes.Cut(note, []byte(" "))
-	return string(digest) == digestOf(uris)
+	words := strings.SplitN(string(note), " ", 3)
+	return len(words) > 1 && words[1] == digestOf(uris)
 }
 
 // digestOf tells sets of resources apart; "" is the empty one.
@@ -215,7 +278,10 @@ func (s *session) claim(ctx context.Context, no int64, resumes, counts bool) (*w
 	g := &writer{s: s, name: getStream, asker: rand.Text(), no: no, in: make(chan delivery), resumed: resumes, holds: true}
 	state, note, err := s.table.stateOf(ctx, s.id, getStream)
 	if err == nil && !resumes && state == "open" && holderOf(note) != s.table.name {
-		return nil, errMoved
+		if s.holderLives(ctx, note) {
+			return nil, errMoved
+		}
+		state, note, err = s.table.stateOf(ctx, s.id, getStream)
 	}
 	var last int64
 	if err == nil {

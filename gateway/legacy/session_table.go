@@ -87,6 +87,9 @@ func (t *Table) signalled(id, text, token string, at time.Time) {
 	if key, ok := strings.CutPrefix(text, cancelSignal); ok {
 		s.abortKey(key, at, token)
 	}
+	if ask, ok := strings.CutPrefix(text, streamSignal); ok {
+		t.outlive(func() { s.sayHeld(s.ctx, ask) })
+	}
 }
 
 // create stores a new session and opens it.

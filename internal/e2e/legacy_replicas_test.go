@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"taskgate/internal/mcp"
@@ -153,4 +154,32 @@ func TestLegacyTaskOnTheOtherReplica(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// A stream whose replica was killed, or stands still, is in nobody's way: the other replica lets the first attempt
+// in. The TypeScript SDKs make two, within 2.5 s, and hear nothing of the server for the rest of the session then.
+func TestListenWhereAReplicaIsLost(t *testing.T) {
+	t.Parallel()
+	for name, harm := range map[string]func(*testing.T, *gateway){
+		"killed": func(_ *testing.T, g *gateway) { g.Kill() },
+		"stopped": func(t *testing.T, g *gateway) {
+			if err := g.Signal(syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = g.Signal(syscall.SIGCONT) })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a, b := twoReplicas(t)
+			s := begin(t, a)
+			s.hear(a)
+			harm(t, a)
+			resp := s.request(t.Context(), b, http.MethodGet, "")
+			defer resp.Body.Close()
+			if resp.StatusCode != http.StatusOK {
+				t.Error(resp.Status)
+			}
+		})
+	}
 }

@@ -128,19 +128,26 @@ func (w *rollingWorld) restart(t *testing.T, program string) {
 	t.Helper()
 	for i, b := range w.backends {
 		before := w.done.Load()
-		if err := b.process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
-		if code := within(t, b.process, 30*time.Second); code != 0 {
-			t.Errorf("exit code %d", code)
-		}
 		b.program = program
-		b.start(t)
-		w.becomes(t, i)
+		w.restartOne(t, i)
 		if n := w.done.Load() - before; n < 20 {
 			t.Errorf("only %d requests were made while it restarted", n)
 		}
 	}
+}
+
+// restartOne stops a replica, and starts it again.
+func (w *rollingWorld) restartOne(t *testing.T, i int) {
+	t.Helper()
+	b := w.backends[i]
+	if err := b.process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := within(t, b.process, time.Minute); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	b.start(t)
+	w.becomes(t, i)
 }
 
 // legacyPost sends a message in a session of 2025-11-25 and returns the session's id. Any
