@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
+
 	"taskgate/shim"
 )
 
@@ -39,6 +41,7 @@ type sessionLogs struct {
 
 	mu      sync.Mutex // guards the rest
 	watches map[string][]*stateWatch
+	seen    *lru.Cache[string, int64] // the last number of each session that is known here
 }
 
 // Keep bounds the log of each session: the oldest messages go when there are more, or
@@ -78,9 +81,14 @@ func (c *sessionLogs) Note(ctx context.Context, id, stream string, note []byte) 
 }
 
 // Append adds a message to a stream that this replica keeps and returns its number; 0
-// where it does not. Messages of one stream are added one after the other.
+// where it does not. Messages of one stream are added one after the other. A session that is not there is
+// shim.ErrNotFound.
 func (c *sessionLogs) Append(ctx context.Context, id, stream string, message []byte) (int64, error) {
-	return number(c.log(ctx, id, stream, "add", message, rand.Text()))
+	v, err := c.log(ctx, id, stream, "add", message, rand.Text())
+	if err == nil && v[0] == codeNone {
+		return 0, shim.ErrNotFound
+	}
+	return number(v, err)
 }
 
 // Post is Append from any replica. A stream that nobody keeps gets the message too, for
@@ -162,6 +170,8 @@ func (c *sessionLogs) log(ctx context.Context, id, stream, what string, value []
 	a.add(extra, millis(c.logTTL))
 	a.addInt(int64(c.messages), c.bytes, c.afterEnd.Milliseconds())
 	a.add(c.store.keys.logEvents(id), string(c.heart.Replica()))
+	seen, _ := c.seen.Get(id)
+	a.addInt(seen)
 	for _, add := range more {
 		add(a)
 	}
@@ -170,8 +180,24 @@ func (c *sessionLogs) log(ctx context.Context, id, stream, what string, value []
 		reply, err = sessionLogScript.run(ctx, c.store.client, keys, a)
 		return err
 	})
+	if err == nil && reply[0] == codeOK {
+		c.see(id, reply[1])
+	}
 	return reply, err
 }
+
+// see remembers the last number of a session's messages.
+func (c *sessionLogs) see(id, number string) {
+	n, err := strconv.ParseInt(number, 10, 64)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if last, _ := c.seen.Peek(id); err == nil && n > last {
+		c.seen.Add(id, n)
+	}
+}
+
+// maxSeen is of how many sessions a replica remembers the last number.
+const maxSeen = 10_000
 
 // Since hands over the messages that a stream got after a number, and returns what
 // has become of the stream: "open", "ended", "left", "lost" if its replica is gone, with
@@ -214,6 +240,9 @@ func (c *sessionLogs) since(ctx context.Context, id, stream string, after int64)
 		v, err = sessionSinceScript.run(ctx, c.store.client, c.store.keys.log(id), a)
 		return err
 	})
+	if err == nil && len(v) > sinceHead {
+		c.see(id, v[len(v)-2])
+	}
 	switch {
 	case err != nil || v[0] != codeOK:
 		return "", nil, err

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"taskgate/internal/redistest"
+	"taskgate/shim"
 )
 
 // A repeat of a message that was added, after its reply was lost, is told from a second
@@ -147,4 +148,53 @@ func endedStreamLeaves(t *testing.T, url string) {
 	}
 	stop()
 	must(t, <-done)
+}
+
+// Redis comes back as it was some messages ago. No number is given out twice, so that a reader who was further gets
+// what is said from then on; and a stream that had begun since is kept by whoever adds to it.
+func TestLogOfOlderRedis(t *testing.T) {
+	t.Parallel()
+	redis, o := redistest.Start(t), testOptions()
+	store := openTest(t, redis.URL(), o)
+	c, reader := store.Sessions(10, time.Hour), openTest(t, redis.URL(), o).Sessions(10, time.Hour)
+	_, err := c.Make(t.Context(), "s", "", []byte("{}"))
+	must(t, err)
+	_, err = c.Open(t.Context(), "s", "get", nil)
+	must(t, err)
+	add := func(stream, message string) int64 {
+		t.Helper()
+		no, err := c.Append(t.Context(), "s", stream, []byte(message))
+		must(t, err)
+		return no
+	}
+	read := func(stream string, after int64) (got string) {
+		t.Helper()
+		state, _, err := reader.Since(t.Context(), "s", stream, after, func(_ int64, m []byte) { got += " " + string(m) })
+		must(t, err)
+		return state + got
+	}
+	first := add("get", "one")
+	older := map[string]string{}
+	for _, key := range store.keys.log("s") {
+		older[key] = store.client.Dump(t.Context(), key).Val()
+	}
+	last := add("get", "two")
+	_, err = c.Open(t.Context(), "s", "call", nil)
+	must(t, err)
+	for key, dump := range older {
+		must(t, store.client.RestoreReplace(t.Context(), key, 0, dump).Err())
+	}
+	same(t, "open one", read("get", first-1))
+	if no := add("get", "three"); no <= last {
+		t.Errorf("number %d after %d", no, last)
+	}
+	same(t, "open three", read("get", last))
+	same(t, "open one three", read("get", first-1))
+	same(t, "", read("call", 0))
+	add("call", "answer")
+	same(t, "open answer", read("call", 0))
+
+	must(t, store.client.Del(t.Context(), store.keys.session("s")).Err())
+	_, err = c.Append(t.Context(), "s", "call", []byte("answer"))
+	is(t, err, shim.ErrNotFound)
 }

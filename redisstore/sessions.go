@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/redis/go-redis/v9"
 
 	"taskgate/shim"
@@ -82,15 +83,15 @@ func (s *Store) Sessions(limit int, idle time.Duration) *Sessions {
 		ended:  func(string, []byte) {},
 		signal: func(string, string, string, time.Time) {},
 	}
+	seen, _ := lru.New[string, int64](maxSeen) // fails for a size that is not positive alone
 	c.sessionLogs = &sessionLogs{
-		store: s, tick: c.tick, heart: shim.NewHeart(s, shim.Replica(rand.Text()), 3*sessionTick, s.log), messages: logMessages, bytes: logBytes, afterEnd: logAfterEnd,
+		store: s, seen: seen, tick: c.tick, heart: shim.NewHeart(s, shim.Replica(rand.Text()), 3*sessionTick, s.log), messages: logMessages, bytes: logBytes, afterEnd: logAfterEnd,
 		logTTL: 2 * c.ttl(), watches: map[string][]*stateWatch{},
 	}
 	return c
 }
 
-// As has the replica with this heart keep the streams of sessions. Before that they are kept under a name of their
-// own.
+// As has the replica with this heart keep the streams of sessions. They have a name of their own before.
 func (c *Sessions) As(h *shim.Heart) *Sessions {
 	c.heart = h
 	return c

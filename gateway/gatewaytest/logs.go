@@ -3,11 +3,14 @@ package gatewaytest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"strings"
 	"testing"
 	"time"
+
+	"taskgate/shim"
 )
 
 // since reads a stream as "state message…", and returns the number of the last one.
@@ -334,7 +337,10 @@ func testGone(t *testing.T, open OpenSessions) {
 	if err := a.Delete(t.Context(), "s"); err != nil {
 		t.Fatal(err)
 	}
-	if a.append("s", "x", "one") != 0 || a.post("s", "x", "two") != 0 || a.ask("s", "x", "q", "") != "refused" {
+	if _, err := a.Append(t.Context(), "s", "x", []byte("one")); !errors.Is(err, shim.ErrNotFound) {
+		t.Error(err)
+	}
+	if a.post("s", "x", "two") != 0 || a.ask("s", "x", "q", "") != "refused" {
 		t.Error("something was added")
 	}
 	if _, err := a.Open(t.Context(), "s", "x", nil); err == nil {

@@ -95,8 +95,9 @@ type HeldLogs interface {
 	Note(ctx context.Context, id, stream string, note []byte) (kept bool, err error)
 
 	// Append adds a message to a stream and returns its number; 0 where this replica
-	// does not keep the stream, or it has ended. It is called for one message of a stream
-	// after the other.
+	// does not keep the stream, or it has ended. A stream that nobody knows, since the store came back
+	// older, is kept from then on. shim.ErrNotFound for a session that is not there. It is called for one message of
+	// a stream after the other.
 	Append(ctx context.Context, id, stream string, message []byte) (no int64, err error)
 
 	// Ask is Append for a message that asks a question. Where this asker has asked it on

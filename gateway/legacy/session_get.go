@@ -287,6 +287,9 @@ func (s *session) claim(ctx context.Context, no int64, resumes, counts bool) (*w
 	if err == nil {
 		last, err = s.table.store.Open(ctx, s.id, getStream, s.holderNote())
 	}
+	if err == nil {
+		g.no = min(no, last) // the store may have come back older
+	}
 	read := int64(0)
 	switch {
 	case resumes, state == "":

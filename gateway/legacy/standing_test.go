@@ -138,3 +138,29 @@ func TestReplicasStandingResume(t *testing.T) {
 		}
 	}
 }
+
+// TestReplicasStandingOlderStore: a client goes on hearing what the server says though Redis came back as it was
+// some messages ago.
+func TestReplicasStandingOlderStore(t *testing.T) {
+	stack := newLegacyReplicas(t, soon)
+	a := stack.on(t, 0, nil)
+	a.initialize()
+	stream := openSSE(t, a, http.MethodGet, "", "")
+	if primed, _, _ := stream.event(); primed == "" {
+		t.Fatal("the stream has no ids")
+	}
+	stack.listening(t, 0, a.session, true)
+	stack.addTool("one")
+	stream.heard("tools/list_changed")
+	older := map[string]any{}
+	for _, key := range stack.store.Keys("*" + a.session) {
+		older[key] = stack.store.Do("dump", key)
+	}
+	stack.server.AddPrompt(&sdk.Prompt{Name: "new"}, nil)
+	stream.heard("prompts/list_changed")
+	for key, was := range older {
+		stack.store.Do("restore", key, 0, was, "replace")
+	}
+	stack.addTool("two")
+	stream.heard("tools/list_changed")
+}

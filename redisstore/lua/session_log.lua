@@ -5,10 +5,10 @@
 --       message, or of a bury the replica that is gone  5 note ('gone' of an end: the client had
 --       gone), or operation id of a message
 --       6 ms to live  7 8 how many messages and bytes are kept  9 for how many ms what a stream
---       had is kept after its end  10 channel  11 this replica
---       of an ask also  12 the question  13 the stream whose claim of it is void  14 who asks:
+--       had is kept after its end  10 channel  11 this replica  12 the last number that it has seen
+--       of an ask also  13 the question  14 the stream whose claim of it is void  15 who asks:
 --       a repeat by the same one is told from asking again on a stream
---       of a bury also  12 operations that are known of the stream, then list: the last messages
+--       of a bury also  13 operations that are known of the stream, then list: the last messages
 -- reply ok and the number of the last message; taken: another replica keeps the stream, or
 --       it has ended, or it is not what the caller thought; held and a stream: that one has
 --       the question; has: the client has the question; none: there is no such session
@@ -17,10 +17,11 @@
 -- an entry of its name and the time, and that it was left one of its name alone. What is known
 -- of a stream that is over goes with that entry, and what is known of a question goes with its
 -- message. Messages are numbered by their place, so one that is taken out leaves an empty
--- entry until it is the oldest.
+-- entry until it is the oldest. Where Redis came back older, empty entries stand for the numbers
+-- that were given out: none is given twice, and a replica keeps the stream that it adds to.
 local id, stream, what, value, extra = next_arg(), next_arg(), next_arg(), next_arg(), next_arg()
 local ttl, most, room, after_end = next_arg(), tonumber(next_arg()), tonumber(next_arg()), tonumber(next_arg())
-local events, me = next_arg(), next_arg()
+local events, me, seen = next_arg(), next_arg(), tonumber(next_arg())
 if redis.call('EXISTS', KEYS[3]) == 0 then return { 'none' } end
 local was = redis.call('HMGET', KEYS[2], 'last', 'bytes', 'o:' .. stream, 's:' .. stream, 'n:' .. stream, 'due')
 local last, bytes = tonumber(was[1] or '0'), tonumber(was[2] or '0')
@@ -104,6 +105,18 @@ local function holder(name, void)
   return 'held', other
 end
 
+if last < seen then
+  if seen - last > most then
+    redis.call('DEL', KEYS[1])
+    last, bytes = seen, 0
+  end
+  while last < seen do enter('') end
+  redis.call('HSET', KEYS[2], 'last', int(last), 'bytes', int(bytes))
+end
+if not keeper and (what == 'add' or what == 'ask') then
+  keeper = me
+  redis.call('HSET', KEYS[2], 's:' .. stream, me, 'n:' .. stream, '')
+end
 local due = tonumber(was[6] or '')
 if due and due + 1.25 * after_end <= now() then -- a little later, for several at once
   clear(now() - after_end)
