@@ -125,7 +125,7 @@ func testLogs(t *testing.T, open OpenSessions) {
 	b.expect("s", "x", 0, "")
 }
 
-// testLogBounds: the oldest messages make room, and the newest one is kept whatever
+// testLogBounds: the oldest messages of the stream that has the most make room, and the newest one is kept whatever
 // its size.
 func testLogBounds(t *testing.T, open OpenSessions) {
 	a := run(t, open(t, 10, 0, time.Hour))[0]
@@ -140,10 +140,22 @@ func testLogBounds(t *testing.T, open OpenSessions) {
 	}
 	large := strings.Repeat("l", 5<<20)
 	no := a.append("s", "x", large)
-	a.expect("s", "x", 0, "open "+large)
+	a.expect("s", "x", no-1, "open "+large)
 	a.expect("s", "x", no, "open")
 	a.append("s", "x", "small")
 	a.expect("s", "x", 0, "open small")
+	// The stream with the most bytes makes room, and not another one.
+	a.open("s", "y")
+	a.append("s", "y", "old")
+	a.append("s", "y", large)
+	a.expect("s", "x", 0, "open small")
+	a.expect("s", "y", 0, "open old "+large)
+	if who := a.ask("s", "x", "q", ""); who != "" {
+		t.Errorf("%s has the question", who)
+	}
+	a.append("s", "y", large)
+	a.expect("s", "x", 0, "open small ask q")
+	a.expect("s", "y", 0, "open "+large)
 }
 
 // bury ends a lost stream with a message that says what note and messages it had.

@@ -43,6 +43,9 @@ local function forget(entry, no)
     if s == ENDED or s == LEFT then redis.call('HDEL', KEYS[2], 's:' .. over, 'n:' .. over) end
   end
 end
+local function drop_empty()
+  while redis.call('LINDEX', KEYS[1], 0) == '' do redis.call('LPOP', KEYS[1]) end
+end
 -- clear takes out what streams had that have ended by a time; due is the end of the next one.
 local function clear(at)
   local all, gone, due = redis.call('LRANGE', KEYS[1], 0, -1), {}, nil
@@ -61,16 +64,49 @@ local function clear(at)
       forget(entry, last - #all + i)
     end
   end
-  while redis.call('LINDEX', KEYS[1], 0) == '' do redis.call('LPOP', KEYS[1]) end
+  drop_empty()
   redis.call('HSET', KEYS[2], 'due', due or '', 'bytes', int(bytes))
+end
+-- make_room takes out the oldest message of the stream that has the most bytes until the rest fits. The
+-- newest message comes on top.
+local function make_room()
+  local all = redis.call('LRANGE', KEYS[1], 0, -1)
+  room = room + #all[#all]
+  local streams, had = {}, {}
+  for i = 1, #all - 1 do
+    local name = string.match(all[i], '^([^ ?!]+)%??[^ ]* ')
+    if name then
+      if not had[name] then
+        had[name] = { bytes = 0 }
+        streams[#streams + 1] = name
+      end
+      had[name][#had[name] + 1] = i
+      had[name].bytes = had[name].bytes + #all[i]
+    end
+  end
+  while bytes > room do
+    local largest
+    for _, name in ipairs(streams) do
+      if had[name].bytes > (largest and had[largest].bytes or 0) then largest = name end
+    end
+    if not largest then return end
+    local i = table.remove(had[largest], 1)
+    redis.call('LSET', KEYS[1], i - 1, '')
+    forget(all[i], last - #all + i)
+    bytes, had[largest].bytes = bytes - #all[i], had[largest].bytes - #all[i]
+  end
 end
 -- trim removes what is too much, or what makes too many only.
 local function trim(count_only)
   local n = redis.call('LLEN', KEYS[1])
-  while n > 1 and (n > most or not count_only and bytes > room) do
+  while n > most do
     local entry = redis.call('LPOP', KEYS[1])
     forget(entry, last - n + 1)
     bytes, n = bytes - #entry, n - 1
+  end
+  if not count_only and bytes > room then
+    make_room()
+    drop_empty()
   end
   redis.call('HSET', KEYS[2], 'last', int(last), 'bytes', int(bytes))
 end
