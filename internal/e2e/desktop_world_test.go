@@ -34,8 +34,12 @@ func isChild() bool {
 	}
 	noteIn(dir, "begun", fmt.Sprint(os.Getpid()))
 	_ = everyday(dir).Run(context.Background(), &sdk.StdioTransport{})
+	stepping.Wait() // at the end of its input the SDK cancels them, and does not wait
 	return true
 }
+
+// stepping are the calls of the tool steps in this process, which note how they end.
+var stepping sync.WaitGroup
 
 // noteIn adds a line to a file.
 func noteIn(dir, what, line string) {
@@ -95,6 +99,8 @@ func everyday(dir string) *sdk.Server {
 		return r, nil
 	})
 	add("steps", object, func(ctx context.Context, r *sdk.CallToolRequest, a args) (*sdk.CallToolResult, error) {
+		stepping.Add(1)
+		defer stepping.Done()
 		noteIn(dir, "steps", a.Text)
 		for i := range a.N {
 			if token := r.Params.GetProgressToken(); token != nil {
