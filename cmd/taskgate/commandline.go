@@ -27,7 +27,7 @@ Usage:
   taskgate stdio -- COMMAND [ARG...]  the same, for a server that speaks over stdio
   taskgate reload --config FILE       have the gateway at the file's admin address, or at
                                       --admin HOST:PORT, read its configuration anew
-  taskgate tasks list                 list tasks, the newest first
+  taskgate tasks [list]               list tasks, the newest first
   taskgate tasks show ID              show one task and what happened to it
   taskgate tasks events ID            show only what happened to it
   taskgate tasks watch                show what runs, and draw it anew as it changes

@@ -54,7 +54,7 @@ type refusal struct {
 
 func (r *refusal) Error() string {
 	if r.status == http.StatusUnauthorized {
-		return "the gateway needs a key (" + r.message + "): give it with --key or " + KeyVariable
+		return "the gateway needs a key (" + r.message + "): give it with --key or " + KeyVariable + ", or give the console's address from its log as --admin"
 	}
 	return r.message
 }

@@ -110,7 +110,7 @@ func Run(ctx context.Context, g *Gateway, s Streams, o Options, verb string, arg
 		return c.show(ctx, "upstreams", args, &all, func(w io.Writer) error { return writeUpstreams(w, all.Upstreams) })
 	}
 	if len(args) == 0 {
-		return misuse("tasks needs one of list, show, events, watch and cancel")
+		args = []string{"list"}
 	}
 	switch what, args := args[0], args[1:]; what {
 	case "list":
