@@ -63,9 +63,9 @@ func (j *clockJumps) observe(told string, begin time.Time) {
 }
 
 // found takes the heartbeat that a replica had when it beat, and the one that it has
-// since. It reports whether Redis went back.
-func (j *clockJumps) found(r shim.Replica, had, has string) bool {
-	back := j.check(r, had)
+// since. It reports whether Redis went back; see check.
+func (j *clockJumps) found(r shim.Replica, known int64, had, has string) bool {
+	back := j.check(known, had)
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.written == nil {
@@ -75,13 +75,19 @@ func (j *clockJumps) found(r shim.Replica, had, has string) bool {
 	return back
 }
 
-// check compares the heartbeat that a replica has with the last one that it is known to
-// have written, and reports whether Redis went back.
-func (j *clockJumps) check(r shim.Replica, has string) bool {
+// writtenBy is when the last heartbeat of a replica was stored, as far as this process knows; 0 for never.
+func (j *clockJumps) writtenBy(r shim.Replica) int64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	written := parseBeat(has).written
-	back := written < j.written[r]
+	return j.written[r]
+}
+
+// check compares the heartbeat that a replica has with the last one that it was known to
+// have written before that was asked for, and reports whether Redis went back.
+func (j *clockJumps) check(known int64, has string) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	back := parseBeat(has).written < known
 	if back {
 		j.jumped = time.Now()
 	}

@@ -20,13 +20,13 @@ func (s *Store) Beat(ctx context.Context, r shim.Replica, ttl time.Duration) err
 	a := &argv{}
 	a.add(string(r), millis(ttl), s.keys.goodbyes())
 	return s.do(ctx, "beat", func(ctx context.Context) error {
-		begin := time.Now()
+		begin, known := time.Now(), s.jumps.writtenBy(r)
 		v, err := beatScript.run(ctx, s.beats, []string{s.keys.replicas()}, a)
 		if err != nil {
 			return err
 		}
 		s.jumps.observe(v[1], begin)
-		if s.jumps.found(r, v[2], v[3]) {
+		if s.jumps.found(r, known, v[2], v[3]) {
 			s.orphans.doubt()
 			s.hub.resync()
 		}
@@ -172,13 +172,13 @@ func (s *Store) gone(ctx context.Context, r shim.Replica) ([]dead, error) {
 	a := &argv{}
 	a.addInt(ms(forgetAfter))
 	a.add(string(r))
-	begin := time.Now()
+	begin, known := time.Now(), s.jumps.writtenBy(r)
 	v, err := goneScript.run(ctx, s.client, []string{s.keys.replicas()}, a)
 	if err != nil {
 		return nil, err
 	}
 	s.jumps.observe(v[1], begin)
-	if s.jumps.check(r, v[2]) {
+	if s.jumps.check(known, v[2]) {
 		s.orphans.doubt()
 	}
 	return slices.DeleteFunc(deadIn(v[3:]), func(d dead) bool { return !s.jumps.over(d.ttl()) }), nil
@@ -244,25 +244,28 @@ func (c *sessionLogs) IsGone(ctx context.Context, other shim.Replica) (gone bool
 		return false, nil
 	}
 	err = s.do(ctx, "replica", func(ctx context.Context) error {
-		begin := time.Now()
-		p := s.client.Pipeline()
-		now, beats, before := p.Time(ctx), p.HMGet(ctx, s.keys.replicas(), string(own), string(other)), p.Exists(ctx, s.keys.alive(string(other)))
-		if _, err := p.Exec(ctx); err != nil {
+		begin, known := time.Now(), s.jumps.writtenBy(own)
+		a := &argv{}
+		a.add(string(own), string(other))
+		v, err := lookScript.run(ctx, s.client, []string{s.keys.replicas()}, a)
+		if err != nil {
 			return err
 		}
-		mine, _ := beats.Val()[0].(string)
-		entry, known := beats.Val()[1].(string)
-		s.jumps.observe(strconv.FormatInt(now.Val().UnixMilli(), 10), begin)
-		if s.jumps.check(own, mine) {
+		s.jumps.observe(v[1], begin)
+		if s.jumps.check(known, v[2]) {
 			s.orphans.doubt()
 		}
-		b := parseBeat(entry)
-		if known {
-			gone = c.heart.IsSteady() && now.Val().UnixMilli() >= b.written+b.ttl.Milliseconds()
-		} else {
-			gone = before.Val() == 0
+		b, now := parseBeat(v[3]), parseBeat(v[1]).until
+		switch {
+		case !s.jumps.over(max(b.ttl, parseBeat(v[2]).ttl)):
+			gone = false
+		case v[3] != "":
+			gone = c.heart.IsSteady() && !now.Before(time.UnixMilli(b.written).Add(b.ttl))
+		default:
+			before, err := s.client.Exists(ctx, s.keys.alive(string(other))).Result()
+			gone = before == 0
+			return err
 		}
-		gone = gone && s.jumps.over(max(b.ttl, parseBeat(mine).ttl))
 		return nil
 	})
 	return gone, err

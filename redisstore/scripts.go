@@ -33,6 +33,8 @@ var (
 	goneLua string
 	//go:embed lua/forget.lua
 	forgetLua string
+	//go:embed lua/look.lua
+	lookLua string
 	//go:embed lua/index.lua
 	indexLua string
 	//go:embed lua/prune.lua
@@ -66,6 +68,7 @@ var (
 	beatScript    = newScript(beatLua)
 	goneScript    = newScript(goneLua)
 	forgetScript  = newScript(forgetLua)
+	lookScript    = newScript(lookLua)
 	indexScript   = newScript(indexLua)
 	pruneScript   = newScript(pruneLua)
 	runningScript = newScript(runningLua)

@@ -28,9 +28,10 @@ var errMoved = errors.New("the session has a stream already")
 
 // getHold is the GET stream of a session while this replica has it.
 type getHold struct {
-	end  context.CancelFunc // ends it
-	gone chan struct{}      // closed when it has ended
-	w    *writer            // nil until it has begun
+	end  context.CancelFunc  // ends it
+	gone chan struct{}       // closed when it has ended
+	w    *writer             // nil until it has begun
+	out  *eventstream.Writer // nil until it is written to
 }
 
 // ServeGET opens the stream on which a session hears what belongs to no
@@ -97,6 +98,9 @@ func (h *Handler) writeGET(ctx context.Context, w http.ResponseWriter, r *http.R
 		return
 	}
 	defer out.Close()
+	s.mu.Lock()
+	hold.out = out
+	s.mu.Unlock()
 	// The client waits for the head of the response.
 	if out.Comment("open") != nil {
 		return
@@ -136,8 +140,12 @@ func (s *session) attach(ctx context.Context, end context.CancelFunc, resumes bo
 			defer s.mu.Unlock()
 			return s.get
 		}
+		read, out := before.isRead(), before.out
 		s.mu.Unlock()
-		if !resumes && s.isRead(ctx) {
+		switch {
+		case !read:
+			out.Break()
+		case !resumes:
 			return nil
 		}
 		before.end()
@@ -149,36 +157,33 @@ func (s *session) attach(ctx context.Context, end context.CancelFunc, resumes bo
 	}
 }
 
-// isRead reports whether the client of the GET stream here reads it. A stream that is about to begin counts as read.
-func (s *session) isRead(ctx context.Context) bool {
-	s.mu.Lock()
-	hold := s.get
-	s.mu.Unlock()
-	if hold == nil || hold.w == nil {
-		return hold != nil
-	}
-	ctx, stop := context.WithTimeout(ctx, holderPatience)
-	defer stop()
-	return hold.w.send(ctx, false) == nil // it waits for nothing but its reader
-}
+// isRead reports whether the client takes what is written. A stream that is about to begin counts as read.
+// session.mu is held.
+func (h *getHold) isRead() bool { return h.out == nil || h.out.Blocked() < holderPatience }
 
 // streamSignal begins the signal that asks the holder of the GET stream for a sign of life. What makes its note
 // another one follows.
 const streamSignal = "stream "
 
 // sayHeld gives that sign of life, if the stream here is read.
-func (s *session) sayHeld(ctx context.Context, ask string) {
-	if !s.isRead(ctx) {
-		return
+func (s *session) sayHeld(ask string) {
+	s.mu.Lock()
+	read := s.get != nil && s.get.isRead()
+	s.mu.Unlock()
+	if read {
+		ctx, cancel := s.table.within(s.ctx)
+		defer cancel()
+		_, _ = s.table.store.Note(ctx, s.id, getStream, s.holderNote(ask)) // or the stream is taken over
 	}
-	ctx, cancel := s.table.within(ctx)
-	defer cancel()
-	_, _ = s.table.store.Note(ctx, s.id, getStream, append(s.holderNote(), " "+ask...)) // or the stream is taken over
 }
 
 // holderLives reports whether the replica with the GET stream, whose note this is, gives a sign of life in time: a
-// note that is another one. A store that is away leaves the stream where it is.
+// note that is another one. A store that is away leaves the stream where it is, and so does a replica of the version
+// before, which gives no such sign.
 func (s *session) holderLives(ctx context.Context, before []byte) bool {
+	if name, _, _ := bytes.Cut(before, []byte(" ")); !bytes.Contains(name, []byte("/")) {
+		return true
+	}
 	ctx, cancel := context.WithTimeout(ctx, holderPatience)
 	defer cancel()
 	wake, stop := s.watch(ctx)
@@ -242,21 +247,23 @@ func (s *session) elsewhere(ctx context.Context) bool {
 }
 
 // holderNote is the note of the GET stream while this replica keeps it: who does, and for
-// which resources it listens, so that whoever asks for more knows when that is heard.
-func (s *session) holderNote() []byte {
-	return []byte(s.table.name + " " + digestOf(s.listen.current()))
+// which resources it listens, so that whoever asks for more knows when that is heard. It answers whoever has asked
+// for a sign of life.
+func (s *session) holderNote(ask string) []byte {
+	return []byte(s.table.name + "/" + ask + " " + digestOf(s.listen.current()))
 }
 
 // holderOf is the replica that a note names.
 func holderOf(note []byte) string {
 	name, _, _ := bytes.Cut(note, []byte(" "))
+	name, _, _ = bytes.Cut(name, []byte("/"))
 	return string(name)
 }
 
 // listensFor reports whether the replica that a note names listens for these resources.
 func listensFor(note []byte, uris []string) bool {
-	words := strings.SplitN(string(note), " ", 3)
-	return len(words) > 1 && words[1] == digestOf(uris)
+	_, digest, _ := bytes.Cut(note, []byte(" "))
+	return string(digest) == digestOf(uris)
 }
 
 // digestOf tells sets of resources apart; "" is the empty one.
@@ -285,7 +292,7 @@ func (s *session) claim(ctx context.Context, no int64, resumes, counts bool) (*w
 	}
 	var last int64
 	if err == nil {
-		last, err = s.table.store.Open(ctx, s.id, getStream, s.holderNote())
+		last, err = s.table.store.Open(ctx, s.id, getStream, s.holderNote(""))
 	}
 	if err == nil {
 		g.no = min(no, last) // the store may have come back older
@@ -327,7 +334,7 @@ func (w *writer) reopen(ctx context.Context) {
 		w.moved = err == nil
 		return
 	}
-	if last, err := w.s.table.store.Open(ctx, w.s.id, getStream, w.s.holderNote()); err == nil && w.logless {
+	if last, err := w.s.table.store.Open(ctx, w.s.id, getStream, w.s.holderNote("")); err == nil && w.logless {
 		w.no, w.logless = last, false
 	}
 }

@@ -259,7 +259,7 @@ func (l *listener) watch(ctx context.Context, up upstream.Client) {
 		case here:
 			l.start(ctx, up)
 			if d := digestOf(st.Subscriptions); d != noted {
-				if kept, err := l.s.table.store.Note(ctx, l.s.id, getStream, l.s.holderNote()); kept && err == nil {
+				if kept, err := l.s.table.store.Note(ctx, l.s.id, getStream, l.s.holderNote("")); kept && err == nil {
 					noted = d
 				}
 			}

@@ -88,7 +88,7 @@ func (t *Table) signalled(id, text, token string, at time.Time) {
 		s.abortKey(key, at, token)
 	}
 	if ask, ok := strings.CutPrefix(text, streamSignal); ok {
-		t.outlive(func() { s.sayHeld(s.ctx, ask) })
+		t.outlive(func() { s.sayHeld(ask) })
 	}
 }
 

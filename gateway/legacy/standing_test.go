@@ -2,7 +2,11 @@ package legacy_test
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"net"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -10,7 +14,10 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"taskgate/gateway/config"
+	"taskgate/gateway/wire"
+	"taskgate/internal/mcp"
 	"taskgate/internal/wiretest"
+	"taskgate/redisstore"
 )
 
 // addTool has the server say that its tools have changed.
@@ -163,4 +170,67 @@ func TestReplicasStandingOlderStore(t *testing.T) {
 	}
 	stack.addTool("two")
 	stream.heard("tools/list_changed")
+}
+
+// TestReplicasStandingNotRead: a client that does not read its stream any more keeps no other one from opening one,
+// at either replica, long before a write to it fails.
+func TestReplicasStandingNotRead(t *testing.T) {
+	for i, where := range []string{"the same replica", "the other replica"} {
+		t.Run(where, func(t *testing.T) {
+			stack := newLegacyReplicas(t, nil)
+			a := stack.on(t, 0, nil)
+			a.initialize()
+			a.post(`{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{"level":"debug"}}`)
+			at, err := url.Parse(a.url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			conn, err := net.Dial("tcp", at.Host)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\nAccept: text/event-stream\r\n%s: 2025-11-25\r\n%s: %s\r\n\r\n",
+				at.Path, at.Host, mcp.HeaderProtocolVersion, mcp.HeaderSession, a.session)
+			stack.listening(t, 0, a.session, true)
+			large := json.RawMessage(`"` + strings.Repeat("x", 1<<20) + `"`)
+			for ss := range stack.server.Sessions() {
+				for range 20 { // more than the buffers of a connection hold
+					if err := ss.Log(t.Context(), &sdk.LoggingMessageParams{Level: "error", Data: large}); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			begin := time.Now()
+			settled(t, "the stream is taken over", func() bool {
+				stream := openSSE(t, stack.on(t, i, a), http.MethodGet, "", "")
+				defer stream.close()
+				return stream.resp.StatusCode == http.StatusOK
+			})
+			if took := time.Since(begin); took > wire.WriteTimeout {
+				t.Errorf("that took %s", took)
+			}
+		})
+	}
+}
+
+// TestReplicasStandingOldHolder: a replica of the version before gives no sign of life, and keeps its stream.
+func TestReplicasStandingOldHolder(t *testing.T) {
+	stack := newLegacyReplicas(t, nil)
+	a := stack.on(t, 0, nil)
+	a.initialize()
+	store, err := redisstore.Open(t.Context(), stack.store.URL(), redisstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	old := store.Sessions(10, time.Hour)
+	if _, err := old.Open(t.Context(), a.session, "get", []byte("NAME ")); err != nil {
+		t.Fatal(err)
+	}
+	stream := openSSE(t, a, http.MethodGet, "", "")
+	defer stream.close()
+	if kept, err := old.Note(t.Context(), a.session, "get", []byte("NAME ")); stream.resp.StatusCode != http.StatusConflict || !kept || err != nil {
+		t.Errorf("%s; it has its stream: %t, %v", stream.resp.Status, kept, err)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"net/http"
+	"sync/atomic"
 	"time"
 )
 
@@ -19,6 +20,9 @@ type Paced struct {
 	ctl     *http.ResponseController
 	timeout time.Duration
 	room    int // what may still be written under the present deadline
+
+	begun  atomic.Int64 // when the chunk under way was, in ns; 0 while nothing is written
+	broken atomic.Bool
 }
 
 // Pace returns w with a timeout per Chunk; 0 means DefaultWriteTimeout. A response
@@ -37,17 +41,42 @@ func Pace(w http.ResponseWriter, timeout time.Duration) *Paced {
 // deadline. Response writers that know none (recorders in tests) go without.
 func (p *Paced) Begin() error {
 	p.room = Chunk
-	return p.deadline(time.Now().Add(p.timeout))
+	now := time.Now()
+	p.begun.Store(now.UnixNano())
+	return p.deadline(now.Add(p.timeout))
+}
+
+// longAgo is a deadline that fails what is under way.
+var longAgo = time.Unix(1, 0)
+
+// Break fails the write under way, and all that come. It may be called while another goroutine writes.
+func (p *Paced) Break() {
+	p.broken.Store(true)
+	_ = p.ctl.SetWriteDeadline(longAgo) // a response writer that knows none is not waited for
+}
+
+// Blocked is for how long the chunk under way has been written; 0 while there is none. It may be called
+// while another goroutine writes.
+func (p *Paced) Blocked() time.Duration {
+	begun := p.begun.Load()
+	if begun == 0 {
+		return 0
+	}
+	return time.Since(time.Unix(0, begun))
 }
 
 // End takes the deadline away.
 func (p *Paced) End() error { return p.deadline(time.Time{}) }
 
 func (p *Paced) deadline(t time.Time) error {
-	if err := p.ctl.SetWriteDeadline(t); !errors.Is(err, http.ErrNotSupported) {
-		return err
+	err := p.ctl.SetWriteDeadline(t)
+	if p.broken.Load() {
+		p.Break()
 	}
-	return nil
+	if errors.Is(err, http.ErrNotSupported) {
+		return nil
+	}
+	return err
 }
 
 // Write writes chunk by chunk, each under a deadline of its own.

@@ -174,6 +174,12 @@ func (w *Writer) Err() error {
 	return w.err
 }
 
+// Blocked is for how long the peer has not taken what is being written: a Chunk, or what is left. 0 while nothing is.
+func (w *Writer) Blocked() time.Duration { return w.to.Blocked() }
+
+// Break fails the write under way, and all that come: somebody else has the stream.
+func (w *Writer) Break() { w.to.Break() }
+
 func (w *Writer) send(m *sse.Message) error {
 	return w.write(func() error { return w.session.Send(m) })
 }
@@ -204,6 +210,7 @@ func (w *Writer) writeLocked(event func() error) error {
 
 // deliver writes under deadlines of its own.
 func (w *Writer) deliver(event func() error) error {
+	defer w.to.begun.Store(0)
 	if err := w.to.Begin(); err != nil {
 		return err
 	}

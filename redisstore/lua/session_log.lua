@@ -28,9 +28,11 @@ local last, bytes = tonumber(was[1] or '0'), tonumber(was[2] or '0')
 local ops, keeper, note = was[3] or '', was[4], was[5] or ''
 local ENDED, LEFT = '', '-' -- in place of the replica that keeps a stream
 
+local newest = 0 -- bytes of the last entry
 local function enter(entry)
   redis.call('RPUSH', KEYS[1], entry)
-  last, bytes = last + 1, bytes + #entry
+  newest = #entry
+  last, bytes = last + 1, bytes + newest
 end
 -- forget removes what is known of an entry that is gone.
 local function forget(entry, no)
@@ -67,11 +69,11 @@ local function clear(at)
   drop_empty()
   redis.call('HSET', KEYS[2], 'due', due or '', 'bytes', int(bytes))
 end
--- make_room takes out the oldest message of the stream that has the most bytes until the rest fits. The
--- newest message comes on top.
+-- make_room takes out the oldest message of the stream that has the most bytes until the rest fits, with an eighth
+-- to spare: it reads the whole log. The newest message comes on top.
 local function make_room()
   local all = redis.call('LRANGE', KEYS[1], 0, -1)
-  room = room + #all[#all]
+  local fits = room - room / 8 + newest
   local streams, had = {}, {}
   for i = 1, #all - 1 do
     local name = string.match(all[i], '^([^ ?!]+)%??[^ ]* ')
@@ -84,7 +86,7 @@ local function make_room()
       had[name].bytes = had[name].bytes + #all[i]
     end
   end
-  while bytes > room do
+  while bytes > fits do
     local largest
     for _, name in ipairs(streams) do
       if had[name].bytes > (largest and had[largest].bytes or 0) then largest = name end
@@ -104,7 +106,7 @@ local function trim(count_only)
     forget(entry, last - n + 1)
     bytes, n = bytes - #entry, n - 1
   end
-  if not count_only and bytes > room then
+  if not count_only and bytes - newest > room then
     make_room()
     drop_empty()
   end
@@ -143,11 +145,15 @@ end
 
 if last < seen then
   if seen - last > most then
+    local all = redis.call('LRANGE', KEYS[1], 0, -1)
+    for i, entry in ipairs(all) do forget(entry, last - #all + i) end
     redis.call('DEL', KEYS[1])
     last, bytes = seen, 0
   end
   while last < seen do enter('') end
   redis.call('HSET', KEYS[2], 'last', int(last), 'bytes', int(bytes))
+  redis.call('PEXPIRE', KEYS[1], ttl)
+  redis.call('PEXPIRE', KEYS[2], ttl)
 end
 if not keeper and (what == 'add' or what == 'ask') then
   keeper = me
