@@ -24,6 +24,7 @@ import (
 	"taskgate/gateway/upstream"
 	"taskgate/gateway/upstream/forward"
 	"taskgate/internal/budget"
+	"taskgate/internal/work"
 	"taskgate/redisstore"
 	"taskgate/shim"
 )
@@ -59,6 +60,8 @@ type server struct {
 	plain  *slog.Logger // the same, and goes to no system that collects logs
 	tel    *telemetry
 	*reloader
+
+	requests work.Group // in flight
 
 	bytesWait   time.Duration // bytesWait, but in tests
 	limits      gateway.Limits
@@ -229,7 +232,7 @@ func (s *server) listen(ctx context.Context) (err error) {
 		s.listener = tls.NewListener(s.listener, secure)
 	}
 	s.http = &http.Server{
-		Handler:           parting(ctx, s.tel.requests(s.gateway.Handler())),
+		Handler:           counted(&s.requests, parting(ctx, s.tel.requests(s.gateway.Handler()))),
 		ConnState:         s.gateway.ConnState,
 		ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout:       idleTimeout,
@@ -335,6 +338,14 @@ func (s *server) linger() {
 	<-time.After(s.config.DrainDelay)
 }
 
+// counted counts requests. http.Server waits for connections alone, and a request whose client has gone has none: its
+// answer is still to be kept.
+func counted(requests *work.Group, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		requests.Do(func() { next.ServeHTTP(w, r) })
+	})
+}
+
 // parting ends connections with their next answer once ctx has ended.
 func parting(ctx context.Context, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -366,6 +377,9 @@ func (s *server) drain(ctx context.Context) error {
 	}
 	if err := s.http.Shutdown(hasty); err != nil {
 		return s.http.Close()
+	}
+	if err := s.requests.Wait(hasty); err != nil {
+		s.log.Warn("not every answer could be kept in time for a client that comes back", "err", err)
 	}
 	return nil
 }

@@ -14,8 +14,10 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"taskgate/internal/mcp"
+	"taskgate/internal/redistest"
 )
 
 // session is a client session of 2025-11-25 that any replica serves.
@@ -181,5 +183,61 @@ func TestListenWhereAReplicaIsLost(t *testing.T) {
 				t.Error(resp.Status)
 			}
 		})
+	}
+}
+
+// A replica stops while calls are under way whose clients have lost the connection. How each call ended is kept for
+// them: at the other replica they hear that, and not that the replica was lost.
+func TestAnswersOfAStop(t *testing.T) {
+	t.Parallel()
+	const calls = 150
+	store, server := redistest.Start(t), startServer(t, "slowserver")
+	yaml := fmt.Sprintf(`
+store: %s
+heartbeat: 1s
+drain_timeout: 300ms
+resume_after: 50ms
+upstreams: [{name: slow, path: /mcp, url: "%s"}]
+`, store.URL(), server)
+	a, b := startGateway(t, configured(t, yaml)...), startGateway(t, configured(t, yaml)...)
+	s := begin(t, a)
+	var last []string
+	for i := range calls {
+		ctx, leave := context.WithCancel(t.Context())
+		resp := s.request(ctx, a, http.MethodPost, fmt.Sprintf(`{"jsonrpc":"2.0","id":"c%d","method":"tools/call","params":{"name":"research","arguments":{"topic":"tea","seconds":60}}}`, i))
+		lines := bufio.NewScanner(resp.Body)
+		for lines.Scan() {
+			if id, ok := strings.CutPrefix(lines.Text(), "id: "); ok {
+				last = append(last, id)
+				break
+			}
+		}
+		leave()
+		_ = resp.Body.Close()
+	}
+	if len(last) != calls {
+		t.Fatalf("%d of %d calls can be resumed", len(last), calls)
+	}
+	if err := a.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	within(t, a.Process, 30*time.Second)
+	for _, id := range last {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, b.url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Accept", mcp.TypeSSE)
+		r.Header.Set(mcp.HeaderSession, s.id)
+		r.Header.Set(mcp.HeaderLastEventID, id)
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil || !strings.Contains(string(body), "the gateway was shut down while this call ran") {
+			t.Errorf("%s, %v", body, err)
+		}
 	}
 }
