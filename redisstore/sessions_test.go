@@ -26,7 +26,7 @@ func sessionsOver(open shimtest.OpenStore) gatewaytest.OpenSessions {
 		store := open(t)
 		replica := func(name shim.Replica) legacy.Sessions {
 			s := store().(*Store)
-			heart := shim.NewHeart(s, name, time.Second, s.log)
+			heart := shim.NewHeart(s, name, 2*time.Second, s.log)
 			return beatingSessions{s.Sessions(limit, idle).PerOwner(perOwner).As(heart), heart}
 		}
 		return []legacy.Sessions{replica("a"), replica("b")}

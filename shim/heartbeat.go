@@ -53,7 +53,9 @@ func (h *Heart) Run(ctx context.Context) {
 	defer ticker.Stop()
 	for {
 		now := time.Now()
-		err := h.beat(ctx)
+		bounded, stop := context.WithTimeoutCause(ctx, h.expiry/beatsPerExpiry, ErrUnavailable)
+		err := h.beat(bounded)
+		stop()
 		h.note(now, err == nil)
 		if err != nil && ctx.Err() == nil && !errors.Is(err, ErrDraining) {
 			h.log.Warn("no heartbeat: the store is unavailable", "err", err)
@@ -69,8 +71,6 @@ func (h *Heart) Run(ctx context.Context) {
 }
 
 func (h *Heart) beat(ctx context.Context) error {
-	ctx, stop := context.WithTimeoutCause(ctx, h.expiry/beatsPerExpiry, ErrUnavailable)
-	defer stop()
 	h.beats.RLock()
 	defer h.beats.RUnlock()
 	if h.gone {
@@ -99,9 +99,9 @@ func (h *Heart) goodbye(ctx context.Context) error {
 }
 
 // Alive makes sure that the store takes this replica for alive before the store gets a
-// task or a stream of it. ErrUnavailable, and ErrDraining once it has said goodbye. A replica that was silent for too long, or has not beaten yet, may be
-// unknown there. If it then died before its next beat, nobody would miss it, and
-// nobody would take over the task.
+// task or a stream of it, and waits for the store as long as ctx does. A replica that was silent for too long, or
+// has not beaten yet, may be unknown there. If it then died before its next beat, nobody would miss it, and
+// nobody would take over the task. ErrUnavailable, and ErrDraining once it has said goodbye.
 func (h *Heart) Alive(ctx context.Context) error {
 	h.mu.Lock()
 	fresh := !h.begun.IsZero() && time.Since(h.begun) < h.expiry
