@@ -62,10 +62,10 @@ func (j *clockJumps) observe(told string, begin time.Time) {
 	j.seen, j.ahead = asked, most
 }
 
-// found takes the heartbeat that a replica had when it beat, and the one that it has
-// since. It reports whether Redis went back; see check.
-func (j *clockJumps) found(r shim.Replica, known int64, had, has string) bool {
-	back := j.check(known, had)
+// takeBeat takes the heartbeat that a replica had when it beat, and the one that it has
+// since. It reports whether Redis went back; see compareBeat.
+func (j *clockJumps) takeBeat(r shim.Replica, known int64, had, has string) bool {
+	back := j.compareBeat(known, had)
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.written == nil {
@@ -82,9 +82,9 @@ func (j *clockJumps) writtenBy(r shim.Replica) int64 {
 	return j.written[r]
 }
 
-// check compares the heartbeat that a replica has with the last one that it was known to
+// compareBeat compares the heartbeat that a replica has with the last one that it was known to
 // have written before that was asked for, and reports whether Redis went back.
-func (j *clockJumps) check(known int64, has string) bool {
+func (j *clockJumps) compareBeat(known int64, has string) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	back := parseBeat(has).written < known

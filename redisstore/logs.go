@@ -181,13 +181,13 @@ func (c *sessionLogs) log(ctx context.Context, id, stream, what string, value []
 		return err
 	})
 	if err == nil && reply[0] == codeOK {
-		c.see(id, reply[1])
+		c.rememberNumber(id, reply[1])
 	}
 	return reply, err
 }
 
-// see remembers the last number of a session's messages.
-func (c *sessionLogs) see(id, number string) {
+// rememberNumber remembers the last number of a session's messages.
+func (c *sessionLogs) rememberNumber(id, number string) {
 	n, err := strconv.ParseInt(number, 10, 64)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -241,7 +241,7 @@ func (c *sessionLogs) since(ctx context.Context, id, stream string, after int64)
 		return err
 	})
 	if err == nil && len(v) > sinceHead {
-		c.see(id, v[len(v)-2])
+		c.rememberNumber(id, v[len(v)-2])
 	}
 	switch {
 	case err != nil || v[0] != codeOK:

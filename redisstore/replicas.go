@@ -26,7 +26,7 @@ func (s *Store) Beat(ctx context.Context, r shim.Replica, ttl time.Duration) err
 			return err
 		}
 		s.jumps.observe(v[1], begin)
-		if s.jumps.found(r, known, v[2], v[3]) {
+		if s.jumps.takeBeat(r, known, v[2], v[3]) {
 			s.orphans.doubt()
 			s.hub.resync()
 		}
@@ -178,7 +178,7 @@ func (s *Store) gone(ctx context.Context, r shim.Replica) ([]dead, error) {
 		return nil, err
 	}
 	s.jumps.observe(v[1], begin)
-	if s.jumps.check(known, v[2]) {
+	if s.jumps.compareBeat(known, v[2]) {
 		s.orphans.doubt()
 	}
 	return slices.DeleteFunc(deadIn(v[3:]), func(d dead) bool { return !s.jumps.over(d.ttl()) }), nil
@@ -252,7 +252,7 @@ func (c *sessionLogs) IsGone(ctx context.Context, other shim.Replica) (gone bool
 			return err
 		}
 		s.jumps.observe(v[1], begin)
-		if s.jumps.check(known, v[2]) {
+		if s.jumps.compareBeat(known, v[2]) {
 			s.orphans.doubt()
 		}
 		b, now := parseBeat(v[3]), parseBeat(v[1]).until

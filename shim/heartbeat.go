@@ -54,9 +54,9 @@ func (h *Heart) Run(ctx context.Context) {
 	for {
 		now := time.Now()
 		bounded, stop := context.WithTimeoutCause(ctx, h.expiry/beatsPerExpiry, ErrUnavailable)
-		err := h.beat(bounded)
+		err := h.sendBeat(bounded)
 		stop()
-		h.note(now, err == nil)
+		h.noteBeat(now, err == nil)
 		if err != nil && ctx.Err() == nil && !errors.Is(err, ErrDraining) {
 			h.log.Warn("no heartbeat: the store is unavailable", "err", err)
 		}
@@ -70,7 +70,7 @@ func (h *Heart) Run(ctx context.Context) {
 	}
 }
 
-func (h *Heart) beat(ctx context.Context) error {
+func (h *Heart) sendBeat(ctx context.Context) error {
 	h.beats.RLock()
 	defer h.beats.RUnlock()
 	if h.gone {
@@ -86,8 +86,8 @@ func (h *Heart) beat(ctx context.Context) error {
 	return err
 }
 
-// goodbye says that this replica's tasks may be adopted, once.
-func (h *Heart) goodbye(ctx context.Context) error {
+// sayGoodbye says that this replica's tasks may be adopted, once.
+func (h *Heart) sayGoodbye(ctx context.Context) error {
 	h.beats.Lock()
 	defer h.beats.Unlock()
 	if h.gone {
@@ -109,11 +109,11 @@ func (h *Heart) Alive(ctx context.Context) error {
 	if fresh {
 		return nil
 	}
-	return h.beat(ctx)
+	return h.sendBeat(ctx)
 }
 
-// note records one beat of Run.
-func (h *Heart) note(now time.Time, ok bool) {
+// noteBeat records one beat of Run.
+func (h *Heart) noteBeat(now time.Time, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	after := h.missed

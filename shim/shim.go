@@ -215,7 +215,7 @@ func (s *Shim) Halt(ctx context.Context) error {
 // once. Run does not beat any more from then on. Where the goodbye fails, Close may be
 // called again.
 func (s *Shim) Close(ctx context.Context) error {
-	return errors.Join(s.Halt(ctx), s.Heart.goodbye(ctx))
+	return errors.Join(s.Halt(ctx), s.Heart.sayGoodbye(ctx))
 }
 
 // life is how long a Shim does what. The Shim owns it and ends it.

@@ -232,7 +232,7 @@ func (s *server) listen(ctx context.Context) (err error) {
 		s.listener = tls.NewListener(s.listener, secure)
 	}
 	s.http = &http.Server{
-		Handler:           counted(&s.requests, parting(ctx, s.tel.requests(s.gateway.Handler()))),
+		Handler:           countRequests(&s.requests, parting(ctx, s.tel.requests(s.gateway.Handler()))),
 		ConnState:         s.gateway.ConnState,
 		ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout:       idleTimeout,
@@ -338,9 +338,9 @@ func (s *server) linger() {
 	<-time.After(s.config.DrainDelay)
 }
 
-// counted counts requests. http.Server waits for connections alone, and a request whose client has gone has none: its
+// countRequests counts those in flight. http.Server waits for connections alone, and a request whose client has gone has none: its
 // answer is still to be kept.
-func counted(requests *work.Group, next http.Handler) http.Handler {
+func countRequests(requests *work.Group, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		requests.Do(func() { next.ServeHTTP(w, r) })
 	})

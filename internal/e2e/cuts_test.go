@@ -1,12 +1,11 @@
 package e2e
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net"
-	"net/url"
+	"net/http"
+	"net/http/httptest"
 	"sync"
 	"testing"
 	"time"
@@ -14,58 +13,28 @@ import (
 	"taskgate/internal/redistest"
 )
 
-// cutAfter is how long a connection lasts at most that comes through a cutter.
-const cutAfter = 8 * time.Second
+// cutting has each connection last for 8 s, whatever goes on on it: as a load balancer with a limit does.
+type cutting struct{ net.Listener }
 
-// startCutter is in front of an HTTP server, and ends each connection after cutAfter, whatever goes on on it: as a
-// load balancer with a limit does.
-func startCutter(t *testing.T, to string) string {
-	t.Helper()
-	target, err := url.Parse(to)
-	if err != nil {
-		t.Fatal(err)
+func (l cutting) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		time.AfterFunc(8*time.Second, func() { _ = c.Close() })
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	var all sync.WaitGroup
-	all.Go(func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			all.Go(func() { cut(ctx, client, target.Host) })
-		}
-	})
-	t.Cleanup(func() {
-		stop()
-		_ = listener.Close()
-		all.Wait()
-	})
-	return "http://" + listener.Addr().String()
+	return c, err
 }
 
-// cut passes on what comes on a connection until its time is over.
-func cut(ctx context.Context, client net.Conn, to string) {
-	defer client.Close()
-	server, err := (&net.Dialer{}).DialContext(ctx, "tcp", to)
-	if err != nil {
-		return
-	}
-	defer server.Close()
-	ctx, stop := context.WithTimeout(ctx, cutAfter)
-	defer stop()
-	defer context.AfterFunc(ctx, func() {
-		_ = client.Close()
-		_ = server.Close()
-	})()
-	var both sync.WaitGroup
-	both.Go(func() { _, _ = io.Copy(server, client); stop() })
-	both.Go(func() { _, _ = io.Copy(client, server); stop() })
-	both.Wait()
+// startCutting serves until the test ends.
+func startCutting(t *testing.T, h http.Handler) (url string) {
+	t.Helper()
+	web := httptest.NewUnstartedServer(h)
+	web.Listener = cutting{web.Listener}
+	web.Start()
+	t.Cleanup(func() {
+		web.CloseClientConnections()
+		web.Close()
+	})
+	return web.URL
 }
 
 // Where a balancer ends each connection after 8 s, and replicas are restarted one after the other meanwhile, the
@@ -92,11 +61,11 @@ func TestCuts(t *testing.T) {
 			defer restarts.Wait()
 			restarts.Go(func() {
 				for i := range w.backends {
-					w.restartOne(t, i)
+					w.restartOne(t, i, time.Minute)
 				}
 			})
 			var got struct{ Answers []string }
-			runNodeInto(t, &got, "cuts.mjs", "SDK="+sdk, "URL="+startCutter(t, w.url)+"/mcp", "CALLS="+string(list))
+			runNodeInto(t, &got, "cuts.mjs", "SDK="+sdk, "URL="+startCutting(t, w.balancer)+"/mcp", "CALLS="+string(list))
 			for i, answer := range got.Answers {
 				if err := wantReport(answer); err != nil {
 					t.Errorf("%v: %v", calls[i], err)

@@ -129,21 +129,21 @@ func (w *rollingWorld) restart(t *testing.T, program string) {
 	for i, b := range w.backends {
 		before := w.done.Load()
 		b.program = program
-		w.restartOne(t, i)
+		w.restartOne(t, i, 30*time.Second)
 		if n := w.done.Load() - before; n < 20 {
 			t.Errorf("only %d requests were made while it restarted", n)
 		}
 	}
 }
 
-// restartOne stops a replica, and starts it again.
-func (w *rollingWorld) restartOne(t *testing.T, i int) {
+// restartOne stops a replica, which has so much time to drain, and starts it again.
+func (w *rollingWorld) restartOne(t *testing.T, i int, limit time.Duration) {
 	t.Helper()
 	b := w.backends[i]
 	if err := b.process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if code := within(t, b.process, time.Minute); code != 0 {
+	if code := within(t, b.process, limit); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 	b.start(t)
