@@ -184,15 +184,14 @@ func (s *session) holderLives(ctx context.Context, before []byte) bool {
 	if name, _, _ := bytes.Cut(before, []byte(" ")); !bytes.Contains(name, []byte("/")) {
 		return true
 	}
-	ctx, cancel := context.WithTimeout(ctx, holderPatience)
-	defer cancel()
 	wake, stop := s.watch(ctx)
 	defer stop()
 	if s.table.store.Signal(ctx, s.id, streamSignal+rand.Text(), "") != nil {
 		return true
 	}
-	again := time.NewTicker(holderPatience / 4)
+	again, over := time.NewTicker(holderPatience/4), time.NewTimer(holderPatience)
 	defer again.Stop()
+	defer over.Stop()
 	for {
 		state, note, err := s.table.stateOf(ctx, s.id, getStream)
 		switch {
@@ -207,7 +206,7 @@ func (s *session) holderLives(ctx context.Context, before []byte) bool {
 		select {
 		case <-wake:
 		case <-again.C:
-		case <-ctx.Done():
+		case <-over.C:
 			return false
 		}
 	}

@@ -207,7 +207,7 @@ func TestReplicasStandingNotRead(t *testing.T) {
 				defer stream.close()
 				return stream.resp.StatusCode == http.StatusOK
 			})
-			if took := time.Since(begin); took > wire.WriteTimeout {
+			if took := time.Since(begin); took > wire.WriteTimeout/2 {
 				t.Errorf("that took %s", took)
 			}
 		})
