@@ -1,6 +1,7 @@
 package check
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/base64"
@@ -9,6 +10,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -222,6 +225,66 @@ func TestComposeRuns(t *testing.T) {
 		t.Errorf("the task is %+v, %v", ended, err)
 	}
 	t.Logf("%d calls", calls)
+}
+
+// TestComposeRepeatsReads: what only reads is answered though the replica that has it dies. A call is not repeated:
+// that replica may have run the tool.
+func TestComposeRepeatsReads(t *testing.T) {
+	built(t, "_linux_amd64.tar.gz")
+	d := newDeployment(t)
+	d.change("balancer", "haproxy.cfg", "fall 2", "fall 1000") // it notices nothing
+	client := &taskclient.Client{URL: "http://" + d.at["balancer"] + ":8080/mcp", Tasks: true}
+	var task *taskclient.Task
+	d.until("there is a task", func() bool {
+		_, task, _ = client.CallTool(t.Context(), "research", map[string]any{"topic": "tea", "seconds": 60})
+		return task != nil
+	})
+	if err := d.running["taskgate-a"].Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	// Each replica gets one of each kind, and two can answer.
+	begin := func(what string, request func() error) (answered *atomic.Int64, wait func()) {
+		answered = new(atomic.Int64)
+		var all sync.WaitGroup
+		for range gateways {
+			all.Go(func() {
+				if err := request(); err == nil {
+					answered.Add(1)
+				}
+			})
+		}
+		d.until(what, func() bool { return answered.Load() == int64(len(gateways)-1) })
+		return answered, all.Wait
+	}
+	reads, waitReads := begin("two reads are answered", func() error {
+		_, err := client.Get(t.Context(), task.ID)
+		return err
+	})
+	calls, waitCalls := begin("two calls are answered", func() error {
+		_, _, err := client.CallTool(t.Context(), "count_words", map[string]any{"text": "one two"})
+		return err
+	})
+	d.running["taskgate-a"].Kill()
+	waitReads()
+	waitCalls()
+	if reads.Load() != 3 || calls.Load() != 2 {
+		t.Errorf("%d of 3 reads and %d of 3 calls were answered, want 3 and 2", reads.Load(), calls.Load())
+	}
+}
+
+// change starts a service again with another configuration.
+func (d *deployment) change(name, file, from, to string) {
+	d.t.Helper()
+	d.running[name].Kill()
+	path := filepath.Join(d.dir, file)
+	text, err := os.ReadFile(path)
+	if err == nil {
+		err = os.WriteFile(path, bytes.ReplaceAll(text, []byte(from), []byte(to)), 0o600)
+	}
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.start(name)
 }
 
 // until polls until a condition holds.

@@ -5,30 +5,22 @@ import (
 	"context"
 	"io"
 	"log"
-	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
 	"slices"
-	"strings"
 	"sync"
-	"time"
 
 	"taskgate/internal/jsonrpc"
-	"taskgate/internal/work"
 )
 
-// wire stands between an agent and the gateway. It keeps what the agent sends, cuts
-// connections, and is a load balancer: it connects to the replicas in turn, and to the next
-// one where the connection is refused.
+// wire stands between an agent and the gateway. It keeps what the agent sends, and cuts connections.
 type wire struct {
 	mu       sync.Mutex
-	replicas []string // their addresses
-	next     int      // of them
+	addr     string // of the gateway
 	requests []request
 	version  string // of the protocol
 	open     map[*http.Request]context.CancelFunc
-	broken   int // requests about tasks that a replica did not answer to the end
 }
 
 // request is a message of the agent.
@@ -37,37 +29,14 @@ type request struct {
 	tool   string // of a tools/call
 }
 
-func newWire(replicas ...string) *wire {
-	return &wire{open: map[*http.Request]context.CancelFunc{}, replicas: replicas}
+func newWire(addr string) *wire {
+	return &wire{open: map[*http.Request]context.CancelFunc{}, addr: addr}
 }
 
-func (w *wire) sendTo(replicas ...string) {
+func (w *wire) sendTo(addr string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.replicas = replicas
-}
-
-// dial connects to the next replica that takes the connection. It tries three times more, a second apart,
-// as HAProxy does.
-func (w *wire) dial(ctx context.Context, network, _ string) (c net.Conn, err error) {
-	w.mu.Lock()
-	replicas, next := w.replicas, w.next
-	w.next++
-	w.mu.Unlock()
-	var dialer net.Dialer
-	for retry := range 4 {
-		if retry > 0 {
-			if err := work.Pause(ctx, time.Second); err != nil {
-				return nil, err
-			}
-		}
-		for i := range replicas {
-			if c, err = dialer.DialContext(ctx, network, replicas[(next+i)%len(replicas)]); err == nil {
-				return c, nil
-			}
-		}
-	}
-	return nil, err
+	w.addr = addr
 }
 
 // cut breaks all connections.
@@ -77,13 +46,6 @@ func (w *wire) cut() {
 	for _, cancel := range w.open {
 		cancel()
 	}
-}
-
-// brokenPolls is how many requests about tasks a replica did not answer to the end.
-func (w *wire) brokenPolls() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.broken
 }
 
 // sent is what the agent has sent so far.
@@ -100,8 +62,7 @@ func (w *wire) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		return // the agent has gone away
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	client := r.Context()
-	ctx, cancel := context.WithCancel(client)
+	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	r = r.WithContext(ctx)
 	w.mu.Lock()
@@ -118,22 +79,16 @@ func (w *wire) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		w.version = v
 	}
 	w.open[r] = cancel
+	addr := w.addr
 	w.mu.Unlock()
 	defer func() {
 		w.mu.Lock()
+		defer w.mu.Unlock()
 		delete(w.open, r)
-		over := recover() // the proxy ends so where the answer does not arrive as a whole
-		if over != nil && client.Err() == nil && strings.HasPrefix(q.method, "tasks/") {
-			w.broken++ // before the client hears of it
-		}
-		w.mu.Unlock()
-		if over != nil {
-			panic(over)
-		}
 	}()
 	proxy := &httputil.ReverseProxy{
-		Rewrite:       func(p *httputil.ProxyRequest) { p.SetURL(&url.URL{Scheme: "http", Host: "127.0.0.1"}) },
-		Transport:     &http.Transport{DialContext: w.dial, DisableKeepAlives: true},
+		Rewrite:       func(p *httputil.ProxyRequest) { p.SetURL(&url.URL{Scheme: "http", Host: addr}) },
+		Transport:     &http.Transport{DisableKeepAlives: true},
 		FlushInterval: -1,
 		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }, // the connection breaks
 		ErrorLog:      log.New(io.Discard, "", 0),

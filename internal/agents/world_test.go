@@ -47,7 +47,7 @@ const patience = 2 * time.Minute
 // newWorld starts what the agents of a row need.
 func newWorld(t *testing.T, r row) *world {
 	t.Helper()
-	w := &world{trials: startTrials(t), wire: newWire()}
+	w := &world{trials: startTrials(t), wire: newWire("")}
 	if r.direct {
 		w.wire.sendTo(w.addr)
 		return w
