@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"taskgate/gateway/legacy"
+	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/wiretest"
 	"taskgate/shim"
@@ -20,15 +21,19 @@ import (
 
 // faultySessions loses the reply to the next reading of a log, or to the next opening of
 // one, after it was opened; or it stores no states; or logs can neither be added to nor
-// ended.
+// ended; or they forget what is added before anybody reads it, as a Redis that comes back older.
 type faultySessions struct {
 	legacy.Sessions
-	since, open, put, away atomic.Bool
+	since, put, away, forgets atomic.Bool
+	open                      atomic.Int64 // of so many
 }
 
 func (f *faultySessions) Append(ctx context.Context, id, stream string, message []byte) (int64, error) {
 	if f.away.Load() {
 		return 0, shim.ErrUnavailable
+	}
+	if f.forgets.Load() {
+		return f.Sessions.Post(ctx, id, "forgotten", message)
 	}
 	return f.Sessions.Append(ctx, id, stream, message)
 }
@@ -36,6 +41,9 @@ func (f *faultySessions) Append(ctx context.Context, id, stream string, message 
 func (f *faultySessions) Post(ctx context.Context, id, stream string, message []byte) (int64, error) {
 	if f.away.Load() {
 		return 0, shim.ErrUnavailable
+	}
+	if f.forgets.Load() {
+		stream = "forgotten"
 	}
 	return f.Sessions.Post(ctx, id, stream, message)
 }
@@ -70,7 +78,7 @@ func (f *faultySessions) Since(ctx context.Context, id, stream string, after int
 
 func (f *faultySessions) Open(ctx context.Context, id, stream string, note []byte) (int64, error) {
 	after, err := f.Sessions.Open(ctx, id, stream, note)
-	if stream == legacy.GetStream && f.open.CompareAndSwap(true, false) {
+	if stream == legacy.GetStream && f.open.Load() > 0 && f.open.Add(-1) >= 0 {
 		return 0, shim.ErrUnavailable
 	}
 	return after, err
@@ -115,14 +123,76 @@ func TestLegacyPartialsWithoutTheLog(t *testing.T) {
 	})
 }
 
+// The store comes back as it was before the last messages, which the stream has not sent yet. They go out all the
+// same, and once.
+func TestStandingForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, faulty := newFaultyWorld(t)
+		r := newPartialReader(t)
+		stream := w.c.begin(w.a, "")
+		many := w.made("many")
+		wiretest.Wait(30 * time.Second)
+		faulty.forgets.Store(true)
+		wiretest.Wait(30 * time.Second)
+		faulty.forgets.Store(false)
+		wiretest.Wait(5 * time.Minute)
+		r.take(stream.quit())
+		if !r.over[many] || r.text[many] != strings.Repeat("x", 200) {
+			t.Errorf("%q, over %t", r.text[many], r.over[many])
+		}
+	})
+}
+
+// So does what the server says outside of calls, in order, though the store goes away right after it has forgotten;
+// and so does what comes before a stream has a log, which it could not have at first.
+func TestStandingHearsAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, faulty := newFaultyWorld(t)
+		no := 0
+		says := func(pause time.Duration) {
+			no++
+			w.a.up.say(shim.Notification{Method: mcp.NotifyMessage, Params: fmt.Appendf(nil, `{"level":"info","data":%d}`, no)})
+			wiretest.Wait(pause)
+		}
+		var heard []string
+		hear := func(messages [][]byte) {
+			for _, m := range messages {
+				if data, ok := jsonrpc.Get(m, "params", "data"); ok {
+					heard = append(heard, string(data))
+				}
+			}
+		}
+		w.c = newDraftClient(t, w.a, "")
+		stream := w.c.begin(w.a, "")
+		wiretest.Wait(time.Minute)
+		says(time.Second)
+		faulty.forgets.Store(true)
+		says(0)
+		faulty.away.Store(true)
+		says(time.Second)
+		faulty.forgets.Store(false)
+		faulty.away.Store(false)
+		says(time.Second)
+		hear(stream.quit())
+		faulty.open.Store(2)
+		stream = w.c.begin(w.a, "")
+		says(2 * time.Second)
+		says(time.Second)
+		hear(stream.quit())
+		if got := strings.Join(heard, " "); got != "1 2 3 4 5 6" {
+			t.Errorf("heard %s", got)
+		}
+	})
+}
+
 // A stream whose log was opened, though the replica that did it does not know, is over
 // when its client goes: another replica has the next one.
 func TestStandingOpenedUnheard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, faulty := newFaultyWorld(t)
-		faulty.open.Store(true)
+		faulty.open.Store(1)
 		first := w.c.begin(w.a, "")
-		if faulty.open.Load() {
+		if faulty.open.Load() > 0 {
 			t.Fatal("nothing was opened")
 		}
 		first.quit()

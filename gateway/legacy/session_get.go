@@ -359,7 +359,8 @@ func (w *writer) leave() {
 func (s *session) post(message []byte) {
 	ctx, cancel := s.table.within(s.ctx)
 	defer cancel()
-	if _, err := s.table.store.Post(ctx, s.id, getStream, message); err == nil {
+	if no, err := s.table.store.Post(ctx, s.id, getStream, message); err == nil && no != 0 {
+		s.keepUnread(no, message)
 		return
 	}
 	s.mu.Lock()

@@ -36,9 +36,12 @@ type session struct {
 	rev   int64 // of state; 0 before it was loaded
 	turn  int64 // counts the states that were written here
 	state sessionState
-	calls map[string]inFlight  // by callKey of their id
-	get   *getHold             // nil while no GET stream is here
-	waits map[string]*eventLog // answers that wait for a task, by their stream
+	calls map[string]inFlight // by callKey of their id
+	get   *getHold            // nil while no GET stream is here
+	// unread are the messages that were put into the log of the GET stream here, while that was here, and were not
+	// read from there yet: a store that comes back older has forgotten them.
+	unread []logEntry
+	waits  map[string]*eventLog // answers that wait for a task, by their stream
 }
 
 func newSession(t *Table, id string) *session {

@@ -1,9 +1,12 @@
 package legacy
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"time"
 
 	"taskgate/gateway/wire"
@@ -69,6 +72,9 @@ func (w *writer) ask(ctx context.Context, name, void string, message []byte) (ho
 	no, holder, has, err := w.s.table.store.Ask(ctx, w.s.id, w.name, w.asker, name, void, message)
 	if err == nil && no == 0 && holder == "" {
 		err = errTaken
+	}
+	if no != 0 {
+		w.s.keepUnread(no, message)
 	}
 	return holder, has, err
 }
@@ -150,6 +156,7 @@ func (w *writer) deliver(ctx context.Context, d delivery) error {
 		if d.logged && !(w.logless && !w.resumed) {
 			return errNoLog
 		}
+		w.sendMore(ctx, w.takeUnread(), nil) // in order
 		if err := w.out.Send("", m); err != nil {
 			return err
 		}
@@ -165,14 +172,20 @@ func (w *writer) append(ctx context.Context, message []byte) bool {
 	ctx, cancel := w.s.table.within(ctx)
 	defer cancel()
 	no, err := w.s.table.store.Append(ctx, w.s.id, w.name, message)
-	return err == nil && no != 0
+	if err != nil || no == 0 {
+		return false
+	}
+	w.s.keepUnread(no, message)
+	return true
 }
 
 // catchUp sends what the log has more, and tells what has become of the stream.
 func (w *writer) catchUp(ctx context.Context) (state string, note []byte, err error) {
 	if w.logless {
+		w.sendMore(ctx, w.takeUnread(), nil)
 		return "open", nil, nil
 	}
+	unread := w.takeUnread()
 	within, cancel := w.s.table.within(ctx)
 	defer cancel()
 	more, state, note, err := w.s.logged(within, w.name, w.no)
@@ -180,6 +193,26 @@ func (w *writer) catchUp(ctx context.Context) (state string, note []byte, err er
 		w.moved = true // what is in the log is the other one's to send
 		return state, note, errMoved
 	}
+	w.sendMore(ctx, unread, more)
+	if err == nil {
+		w.replay = nil
+		if w.kept && !w.primed && state == "open" {
+			w.prime()
+		}
+	}
+	return state, note, err
+}
+
+// sendMore sends what the log has more than the client, and what was put into it here before that was read, and is not
+// among it.
+func (w *writer) sendMore(ctx context.Context, unread, more []logEntry) {
+	for _, u := range unread {
+		same := func(m logEntry) bool { return m.no == u.no && bytes.Equal(m.message, u.message) }
+		if u.no > w.no && !slices.ContainsFunc(more, same) {
+			more = append(more, u)
+		}
+	}
+	slices.SortStableFunc(more, func(a, b logEntry) int { return cmp.Compare(a.no, b.no) })
 	merged := make(map[string]bool) // changes of lists that wait are sent once
 	for _, m := range more {
 		method, change := listChange(m.message)
@@ -189,13 +222,41 @@ func (w *writer) catchUp(ctx context.Context) (state string, note []byte, err er
 			w.no, merged[method], w.primed = m.no, true, true
 		}
 	}
-	if err == nil {
-		w.replay = nil
-		if w.kept && !w.primed && state == "open" {
-			w.prime()
+}
+
+// mostUnread and unreadBytes bound the messages that are kept for a client that reads slowly.
+const (
+	mostUnread  = 100
+	unreadBytes = 256 << 10
+)
+
+// keepUnread keeps a message of the GET stream until the stream has sent it, or there are too many.
+func (s *session) keepUnread(no int64, message []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.get == nil {
+		return
+	}
+	s.unread = append(s.unread, logEntry{no, message})
+	size := 0
+	for i, u := range slices.Backward(s.unread) {
+		if size += len(u.message); size > unreadBytes || len(s.unread)-i > mostUnread {
+			s.unread = slices.Clone(s.unread[i+1:])
+			return
 		}
 	}
-	return state, note, err
+}
+
+// takeUnread hands over the messages that keepUnread has kept.
+func (w *writer) takeUnread() []logEntry {
+	if w.name != getStream {
+		return nil
+	}
+	w.s.mu.Lock()
+	defer w.s.mu.Unlock()
+	unread := w.s.unread
+	w.s.unread = nil
+	return unread
 }
 
 // listChange reports whether a message tells of a change of a list. A second one tells nothing new
