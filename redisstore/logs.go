@@ -202,7 +202,7 @@ const maxSeen = 10_000
 // Since hands over the messages that a stream got after a number, and returns what
 // has become of the stream: "open", "ended", "left", "lost" if its replica is gone, with
 // its note, or "" if there is none, or it is another session's. What the bounds have
-// removed is left out.
+// removed is left out; nil is handed over for messages that Redis, which came back older, has forgotten.
 func (c *sessionLogs) Since(ctx context.Context, id, stream string, after int64, on func(no int64, message []byte)) (state string, note []byte, err error) {
 	state, v, err := c.since(ctx, id, stream, after)
 	if err != nil || state == "" {
@@ -213,7 +213,11 @@ func (c *sessionLogs) Since(ctx context.Context, id, stream string, after int64,
 		if err != nil {
 			return "", nil, err
 		}
-		on(no, []byte(v[i+1]))
+		if v[i+1] == forgotten {
+			on(no, nil)
+		} else {
+			on(no, []byte(v[i+1]))
+		}
 	}
 	if state != "ended" {
 		note = []byte(v[2])
@@ -224,6 +228,9 @@ func (c *sessionLogs) Since(ctx context.Context, id, stream string, after int64,
 // sinceHead is how much of the reply of since comes before the messages: its code, and the
 // replica that keeps the stream, its note and its last operations.
 const sinceHead = 4
+
+// forgotten stands for a message that the scripts know to be forgotten.
+const forgotten = "~"
 
 // keeperLeft stands for the replica that keeps a stream, once it was left.
 const keeperLeft = "-"

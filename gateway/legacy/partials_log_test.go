@@ -26,6 +26,7 @@ type faultySessions struct {
 	legacy.Sessions
 	since, put, away, forgets atomic.Bool
 	open                      atomic.Int64 // of so many
+	older                     atomic.Int64 // they have come back as they were after this message; 0 for not
 }
 
 func (f *faultySessions) Append(ctx context.Context, id, stream string, message []byte) (int64, error) {
@@ -73,13 +74,21 @@ func (f *faultySessions) Since(ctx context.Context, id, stream string, after int
 	if stream == legacy.GetStream && after == 0 && f.since.CompareAndSwap(true, false) {
 		return "", nil, shim.ErrUnavailable
 	}
-	return f.Sessions.Since(ctx, id, stream, after, on)
+	older := f.older.Load()
+	return f.Sessions.Since(ctx, id, stream, after, func(no int64, message []byte) {
+		if older == 0 || no <= older {
+			on(no, message)
+		}
+	})
 }
 
 func (f *faultySessions) Open(ctx context.Context, id, stream string, note []byte) (int64, error) {
 	after, err := f.Sessions.Open(ctx, id, stream, note)
 	if stream == legacy.GetStream && f.open.Load() > 0 && f.open.Add(-1) >= 0 {
 		return 0, shim.ErrUnavailable
+	}
+	if older := f.older.Load(); older > 0 {
+		after = min(after, older)
 	}
 	return after, err
 }
@@ -139,6 +148,30 @@ func TestStandingForgotten(t *testing.T) {
 		r.take(stream.quit())
 		if !r.over[many] || r.text[many] != strings.Repeat("x", 200) {
 			t.Errorf("%q, over %t", r.text[many], r.over[many])
+		}
+	})
+}
+
+// A client that resumes its stream when the store has forgotten how far it had come hears so, and begins anew.
+func TestLegacyPartialsOlderStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, faulty := newFaultyWorld(t)
+		first := w.c.begin(w.a, "")
+		many := w.made("many")
+		wiretest.Wait(30 * time.Second)
+		first.quit()
+		faulty.older.Store(5)
+		second := w.c.begin(w.b, "", mcp.HeaderLastEventID, first.lastID())
+		faulty.older.Store(0)
+		wiretest.Wait(5 * time.Minute)
+		said := second.quit()
+		r := newPartialReader(t)
+		r.take(said)
+		if !r.over[many] || r.text[many] != strings.Repeat("x", 200) {
+			t.Errorf("%q, over %t", r.text[many], r.over[many])
+		}
+		if len(said) == 0 || !strings.Contains(string(said[0]), "messages may be missing") {
+			t.Errorf("it says first: %.1s", said)
 		}
 	})
 }

@@ -128,9 +128,12 @@ func (l *eventLog) resume(ctx context.Context, note []byte, no int64, r *replay)
 	l.x.Resumable(l.keep, func(out *eventstream.Writer) error {
 		_ = out.Comment("open")
 		sent := false
+		if isMissing(all, no, false) {
+			_ = out.Send("", missingNote)
+		}
 		for _, m := range all {
 			answered = answered || isAnswer(m.message, l.id)
-			if m.no > no && !r.stale(ctx, m.message) {
+			if m.no > no && m.message != nil && !r.stale(ctx, m.message) {
 				_ = out.Send(eventID(l.stream, m.no), m.message)
 				sent = true
 			}

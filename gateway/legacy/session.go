@@ -74,7 +74,8 @@ type Logs interface {
 	// Since hands over the messages that a stream got after a number, and returns
 	// what has become of it: "open", "left", "ended", "lost" if its replica is gone, with
 	// its note, or "" if the session has no such stream. A stream that is over is known
-	// for as long as the bounds keep what came last.
+	// for as long as the bounds keep what came last. A message is nil where some of any
+	// stream may be missing, since the store came back older.
 	Since(ctx context.Context, id, stream string, after int64, on func(no int64, message []byte)) (state string, note []byte, err error)
 
 	// Watch calls wake once when watching has begun, and then whenever a stream of the

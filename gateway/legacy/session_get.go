@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -309,17 +310,22 @@ func (s *session) claim(ctx context.Context, no int64, resumes, counts bool) (*w
 	if err == nil {
 		log, _, _, err = s.logged(ctx, getStream, read)
 	}
-	if counts {
-		g.count = newSeqFilter(log, no, resumes, s.current().Tasks)
+	asked := questionsOf(log)
+	if g.lost = err == nil && (resumes && no > last || isMissing(log, g.no, counts && resumes)); g.lost && counts {
+		log = slices.DeleteFunc(log, func(m logEntry) bool { return m.no <= g.no })
+		g.resumed = false // it begins anew
 	}
-	if err == nil && counts && !resumes {
+	if counts {
+		g.count = newSeqFilter(log, no, g.resumed, s.current().Tasks)
+	}
+	if err == nil && counts && !g.resumed {
 		last, err = s.table.store.Append(ctx, s.id, getStream, anewMark)
 	}
 	if err != nil {
 		g.logless = true
 		return g, nil
 	}
-	g.kept, g.asked = resumes, questionsOf(log)
+	g.kept, g.asked = resumes, asked
 	g.count.floor(last)
 	return g, nil
 }

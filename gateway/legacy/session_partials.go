@@ -59,7 +59,7 @@ func newSeqFilter(log []logEntry, no int64, resumes bool, tasks []shim.ID) *seqF
 		return c
 	}
 	for _, m := range log {
-		if len(m.message) == 0 && m.no <= no {
+		if m.message != nil && len(m.message) == 0 && m.no <= no {
 			clear(c.next)
 			clear(c.from)
 			c.anew = true

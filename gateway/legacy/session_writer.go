@@ -39,6 +39,7 @@ type writer struct {
 	holds   bool // this replica holds the stream, or the stream is over
 	moved   bool // another replica has taken it
 
+	lost   bool            // the client is to hear that messages may be missing
 	asked  map[string]bool // questions that the client has, or gets from the log, by name
 	count  *seqFilter      // nil where the client takes no partial results
 	replay *replay         // of what is in the log already; nil once that has been sent
@@ -215,6 +216,10 @@ func (w *writer) sendMore(ctx context.Context, unread, more []logEntry) {
 	slices.SortStableFunc(more, func(a, b logEntry) int { return cmp.Compare(a.no, b.no) })
 	merged := make(map[string]bool) // changes of lists that wait are sent once
 	for _, m := range more {
+		// What was put into the log here is known, and claim knows of what was lost before.
+		if w.lost = w.lost || m.message == nil && !w.holds; w.lost {
+			w.sayMissing()
+		}
 		method, change := listChange(m.message)
 		if change && merged[method] || !w.due(ctx, m) {
 			w.no = m.no
@@ -222,6 +227,32 @@ func (w *writer) sendMore(ctx context.Context, unread, more []logEntry) {
 			w.no, merged[method], w.primed = m.no, true, true
 		}
 	}
+}
+
+// sayMissing tells the client that messages may be missing here.
+func (w *writer) sayMissing() {
+	if w.lost = false; loudEnough("warning", w.s.current().LogLevel) {
+		_ = w.out.Send("", missingNote) // its error is in out
+	}
+}
+
+// missingNote says that messages may be missing in a stream.
+var missingNote = jsonrpc.AppendNotification(nil, mcp.NotifyMessage, []byte(`{"level":"warning","logger":"taskgate",`+
+	`"data":"messages may be missing here: the store of the gateway has come back as it was before them"}`))
+
+// isMissing reports whether messages may be missing in a log after a number; or, to a client that counts, since it has
+// begun to: how far it has come is not known then.
+func isMissing(log []logEntry, after int64, counts bool) bool {
+	missing := false
+	for _, m := range log {
+		switch {
+		case m.message == nil:
+			missing = missing || m.no > after || counts
+		case len(m.message) == 0: // the mark
+			missing = false
+		}
+	}
+	return missing
 }
 
 // mostUnread and unreadBytes bound the messages that are kept for a client that reads slowly.

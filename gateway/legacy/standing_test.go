@@ -172,6 +172,39 @@ func TestReplicasStandingOlderStore(t *testing.T) {
 	stream.heard("tools/list_changed")
 }
 
+// TestReplicasStandingMissing: a client that comes back after Redis has forgotten what it has not heard yet hears that
+// messages may be missing; and then, as does one that had heard it, what the server says.
+func TestReplicasStandingMissing(t *testing.T) {
+	for i, what := range []string{"tools/list_changed", "prompts/list_changed"} {
+		t.Run("after "+what, func(t *testing.T) {
+			stack := newLegacyReplicas(t, soon)
+			a := stack.on(t, 0, nil)
+			a.initialize()
+			stream := openSSE(t, a, http.MethodGet, "", "")
+			stream.event()
+			stack.listening(t, 0, a.session, true)
+			stack.addTool("one")
+			last := map[string]string{"tools/list_changed": stream.heard("tools/list_changed")}
+			older := map[string]any{}
+			for _, key := range stack.store.Keys("*" + a.session) {
+				older[key] = stack.store.Do("dump", key)
+			}
+			stack.server.AddPrompt(&sdk.Prompt{Name: "new"}, nil)
+			last["prompts/list_changed"] = stream.heard("prompts/list_changed")
+			for key, was := range older {
+				stack.store.Do("restore", key, 0, was, "replace")
+			}
+			stream = openSSE(t, stack.on(t, i, a), http.MethodGet, "", last[what])
+			if i == 0 { // it had not heard of the prompts
+				stream.heard("messages may be missing")
+			}
+			stack.listening(t, i, a.session, true)
+			stack.addTool("two")
+			stream.heard("tools/list_changed")
+		})
+	}
+}
+
 // TestReplicasStandingNotRead: a client that does not read its stream any more keeps no other one from opening one,
 // at either replica, long before a write to it fails.
 func TestReplicasStandingNotRead(t *testing.T) {

@@ -17,8 +17,8 @@
 -- an entry of its name and the time, and that it was left one of its name alone. What is known
 -- of a stream that is over goes with that entry, and what is known of a question goes with its
 -- message. Messages are numbered by their place, so one that is taken out leaves an empty
--- entry until it is the oldest. Where Redis came back older, empty entries stand for the numbers
--- that were given out: none is given twice, and a replica keeps the stream that it adds to.
+-- entry until it is the oldest. Where Redis came back older, entries '~' stand for the numbers that
+-- were given out: none is given twice, and a replica keeps the stream that it adds to.
 local id, stream, what, value, extra = next_arg(), next_arg(), next_arg(), next_arg(), next_arg()
 local ttl, most, room, after_end = next_arg(), tonumber(next_arg()), tonumber(next_arg()), tonumber(next_arg())
 local events, me, seen = next_arg(), next_arg(), tonumber(next_arg())
@@ -148,9 +148,9 @@ if last < seen then
     local all = redis.call('LRANGE', KEYS[1], 0, -1)
     for i, entry in ipairs(all) do forget(entry, last - #all + i) end
     redis.call('DEL', KEYS[1])
-    last, bytes = seen, 0
+    last, bytes = seen - 1, 0
   end
-  while last < seen do enter('') end
+  while last < seen do enter('~') end
   redis.call('HSET', KEYS[2], 'last', int(last), 'bytes', int(bytes))
   redis.call('PEXPIRE', KEYS[1], ttl)
   redis.call('PEXPIRE', KEYS[2], ttl)

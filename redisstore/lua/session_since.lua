@@ -3,7 +3,8 @@
 -- KEYS  1 messages  2 what is known of the streams
 -- ARGV  1 stream  2 number of the message
 -- reply ok, the replica that keeps the stream ('' once it has ended, '-' once it was left),
---       its note, its last operations, and number and text of each message; none
+--       its note, its last operations, and number and text of each message, '~' for one of any
+--       stream that was forgotten when Redis came back older; none
 local stream, after = next_arg(), tonumber(next_arg())
 local was = redis.call('HMGET', KEYS[2], 'last', 's:' .. stream, 'n:' .. stream, 'o:' .. stream)
 if not was[2] then return { 'none' } end
@@ -18,6 +19,9 @@ for i, entry in ipairs(redis.call('LRANGE', KEYS[1], from - first, -1)) do
   if start == plain or start == question then
     out[#out + 1] = int(from + i - 1)
     out[#out + 1] = string.sub(entry, string.find(entry, ' ', 1, true) + 1)
+  elseif entry == '~' then
+    out[#out + 1] = int(from + i - 1)
+    out[#out + 1] = entry
   end
 end
 return out
