@@ -45,7 +45,7 @@ type entry struct {
 	Batch
 	checkpoint json.RawMessage // where to resume after its last piece, nil if not known
 	size       int64
-	at         time.Time // when it was closed
+	at         time.Time // when it was stored last
 }
 
 // Why pieces are left out.
@@ -100,7 +100,7 @@ func (b *batcher) close(checkpoint json.RawMessage) {
 		groups = slices.Collect(slices.Chunk(b.open, 1))
 	}
 	for _, pieces := range groups {
-		e := entry{at: b.last}
+		e := entry{}
 		for _, p := range pieces {
 			e.size += int64(len(p))
 		}
@@ -152,6 +152,7 @@ func (b *batcher) advance(n int) {
 	for _, e := range b.queue[:n] {
 		b.at++
 		b.bytes -= e.size
+		e.at = time.Now()
 		b.kept = append(b.kept, e)
 		b.keeps += e.size
 	}

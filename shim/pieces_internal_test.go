@@ -1,6 +1,11 @@
 package shim
 
-import "testing"
+import (
+	"encoding/json"
+	"testing"
+	"testing/synctest"
+	"time"
+)
 
 // The status message of a task of the server is no piece of a result, where progress is.
 func TestStatusIsNoPiece(t *testing.T) {
@@ -12,4 +17,21 @@ func TestStatusIsNoPiece(t *testing.T) {
 			t.Errorf("%d pieces after %+v", got, p)
 		}
 	}
+}
+
+// What waited for the store for long, and was stored again after the store had forgotten it, is kept from then on.
+func TestStoredPiecesAreKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b batcher
+		b.add(json.RawMessage(`{}`))
+		b.close(nil)
+		for range 3 {
+			<-time.After(defaultSettle + time.Second)
+			b.advance(1)
+			<-time.After(defaultSettle - time.Second)
+			if !b.rewind(0) || len(b.queue) != 1 {
+				t.Fatalf("%d batches are to be stored again", len(b.queue))
+			}
+		}
+	})
 }
