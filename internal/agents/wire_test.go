@@ -5,13 +5,16 @@ import (
 	"context"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
 	"slices"
 	"sync"
+	"time"
 
 	"taskgate/internal/jsonrpc"
+	"taskgate/internal/work"
 )
 
 // wire stands between an agent and the gateway. It keeps what the agent sends, and cuts connections.
@@ -37,6 +40,20 @@ func (w *wire) sendTo(addr string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.addr = addr
+}
+
+// dial connects to the gateway. It tries three times more, a second apart, as HAProxy does: the gateway may be starting.
+func (w *wire) dial(ctx context.Context, network, addr string) (c net.Conn, err error) {
+	var dialer net.Dialer
+	for range 3 {
+		if c, err = dialer.DialContext(ctx, network, addr); err == nil {
+			return c, nil
+		}
+		if err := work.Pause(ctx, time.Second); err != nil {
+			return nil, err
+		}
+	}
+	return dialer.DialContext(ctx, network, addr)
 }
 
 // cut breaks all connections.
@@ -88,7 +105,7 @@ func (w *wire) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}()
 	proxy := &httputil.ReverseProxy{
 		Rewrite:       func(p *httputil.ProxyRequest) { p.SetURL(&url.URL{Scheme: "http", Host: addr}) },
-		Transport:     &http.Transport{DisableKeepAlives: true},
+		Transport:     &http.Transport{DialContext: w.dial, DisableKeepAlives: true},
 		FlushInterval: -1,
 		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }, // the connection breaks
 		ErrorLog:      log.New(io.Discard, "", 0),
