@@ -100,7 +100,7 @@ func (b *batcher) close(checkpoint json.RawMessage) {
 		groups = slices.Collect(slices.Chunk(b.open, 1))
 	}
 	for _, pieces := range groups {
-		e := entry{}
+		var e entry
 		for _, p := range pieces {
 			e.size += int64(len(p))
 		}

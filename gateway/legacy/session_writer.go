@@ -216,7 +216,7 @@ func (w *writer) sendMore(ctx context.Context, unread, more []logEntry) {
 	slices.SortStableFunc(more, func(a, b logEntry) int { return cmp.Compare(a.no, b.no) })
 	merged := make(map[string]bool) // changes of lists that wait are sent once
 	for _, m := range more {
-		// What was put into the log here is known, and claim knows of what was lost before.
+		// A replica that holds the stream keeps what it has put into the log, and claim knows of what was lost before.
 		if w.lost = w.lost || m.message == nil && !w.holds; w.lost {
 			w.sayMissing()
 		}
