@@ -13,7 +13,8 @@ import (
 	"taskgate/shim"
 )
 
-// around calls before each pipeline that has a script, and may fail it.
+// around calls before each command or pipeline that has a script, and may fail it. Without a script it is each
+// pipeline.
 type around struct {
 	redis.Hook
 	script *script
@@ -23,7 +24,13 @@ type around struct {
 func (a *around) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (a *around) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error { return next(ctx, cmd) }
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if a.script == nil {
+			return next(ctx, cmd)
+		}
+		one := a.ProcessPipelineHook(func(ctx context.Context, cmds []redis.Cmder) error { return next(ctx, cmds[0]) })
+		return one(ctx, []redis.Cmder{cmd})
+	}
 }
 
 func (a *around) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {

@@ -200,13 +200,8 @@ func (c *Sessions) learn(id string, got stored, begun moment, used bool) {
 
 // lost forgets a session that is gone, and tells that it has ended if it was known.
 func (c *Sessions) lost(id string) {
-	c.mu.Lock()
-	k := c.known[id]
-	delete(c.known, id)
-	ended := c.ended
-	c.mu.Unlock()
-	if k != nil {
-		ended(id, k.state)
+	if state, known := c.forget(id); known {
+		c.onEnded()(id, state)
 	}
 }
 
@@ -364,6 +359,8 @@ func (c *Sessions) Delete(ctx context.Context, id string) error {
 	if err := c.end(ctx, id); err != nil {
 		return err
 	}
+	c.doubt(id) // whoever reads it now may have asked before
+	c.forget(id)
 	a := &argv{}
 	a.add(id)
 	k := c.store.keys

@@ -105,6 +105,30 @@ func TestSessionsOutage(t *testing.T) {
 	}
 }
 
+// A session that has ended is unknown here at once, also where it was read on the way to its end.
+func TestSessionReadWhileItEnds(t *testing.T) {
+	bubble(t, func(t *testing.T, store *Store) {
+		s := store.Sessions(10, time.Hour)
+		_, err := s.Make(t.Context(), "a", "", []byte("state"))
+		must(t, err)
+		reads := 0
+		store.client.AddHook(&around{script: sessionEndScript, before: func() error {
+			reads++
+			_, rev, err := s.Get(t.Context(), "a")
+			if rev == 0 {
+				t.Error("it ended before the script that ends it")
+			}
+			return err
+		}})
+		must(t, s.Delete(t.Context(), "a"))
+		_, rev, err := s.Get(t.Context(), "a")
+		must(t, err)
+		if rev != 0 || reads == 0 {
+			t.Errorf("after its end: %d, read %d times before", rev, reads)
+		}
+	})
+}
+
 // A lost reply does not make a repeat fail.
 func TestSessionsRepeat(t *testing.T) {
 	t.Parallel()
