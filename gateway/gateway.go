@@ -157,9 +157,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 // ones. It returns when all have ended, or with ctx's error. Requests in flight
 // are left to http.Server.Shutdown, and client sessions go on on other replicas.
 func (g *Gateway) Close(ctx context.Context) error {
-	err := g.streams.Close(ctx)
-	g.sessions.Close()
-	return err
+	return errors.Join(g.streams.Close(ctx), g.sessions.Close(ctx))
 }
 
 // sessionEnded gives up the upstream session of a client session that has ended, and measures it.

@@ -21,7 +21,7 @@ func askingSession(t *testing.T, store Sessions) *session {
 	s := mustCreate(t, table, sessionState{Capabilities: json.RawMessage(`{"elicitation":{}}`)})
 	t.Cleanup(func() {
 		s.release()
-		table.Close()
+		_ = table.Close(context.Background())
 	})
 	return s
 }

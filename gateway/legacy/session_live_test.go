@@ -397,8 +397,26 @@ func TestSessionExpiry(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		table.Close()
+		if err := table.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
 	})
+}
+
+// A stop waits for what sessions have under way, and no longer than it has time.
+func TestTableCloses(t *testing.T) {
+	table, _ := newTable(newBrokenSessions(t, false))
+	hangs := make(chan struct{})
+	table.outlive(func() { <-hangs })
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if err := table.Close(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("closed: %v", err)
+	}
+	close(hangs)
+	if err := table.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
 }
 
 // The state of a session holds a bounded number of tasks, and sharing it is safe.

@@ -32,8 +32,8 @@ func tablesOfReplicas(t *testing.T) (a, b *Table) {
 	}
 	t.Cleanup(func() {
 		stop()
-		a.Close()
-		b.Close()
+		_ = a.Close(context.Background())
+		_ = b.Close(context.Background())
 		if err := errors.Join(<-done, <-done, store.Close()); err != nil {
 			t.Error(err)
 		}

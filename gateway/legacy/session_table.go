@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"taskgate/internal/patience"
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -38,9 +39,9 @@ type Table struct {
 
 	mu     sync.Mutex
 	live   map[string]*session
-	closed bool           // nothing is listened to any more
-	late   int            // bytes of messages that wait for the store, to end logs with
-	work   sync.WaitGroup // of what outlives a request
+	closed bool       // nothing is listened to any more
+	late   int        // bytes of messages that wait for the store, to end logs with
+	work   work.Group // what outlives a request
 }
 
 // Ended is a session that is over. What it was is said on the replica that has made it, so that
@@ -239,8 +240,8 @@ func (t *Table) outlive(f func()) bool {
 }
 
 // Close stops listening upstream for all sessions, without ending any, and waits
-// for what outlives a request. Calls in flight go on.
-func (t *Table) Close() {
+// for what outlives a request, until ctx ends. Calls in flight go on.
+func (t *Table) Close(ctx context.Context) error {
 	t.mu.Lock()
 	t.closed = true
 	for _, s := range t.live {
@@ -248,5 +249,5 @@ func (t *Table) Close() {
 	}
 	t.mu.Unlock()
 	t.stop()
-	t.work.Wait()
+	return t.work.Wait(ctx)
 }
