@@ -37,8 +37,8 @@ build: ## Build taskgate and the examples into bin/
 check: lint ## For the inner loop: formatting, vet, staticcheck, and the tests that start no processes
 	$(GO) test -short -p $(PACKAGES) $$($(GO) list ./... | grep -vE '$(PROCESSES)')
 
-test: ## Run all tests; what needs Redis or Node is skipped where there is none
-	$(GO) test -p $(PACKAGES) ./...
+test: ## Run the tests, also those that take long with TASKGATE_WHOLE=1; what needs Redis or Node is skipped where there is none
+	$(GO) test -p $(PACKAGES) -timeout 20m ./...
 
 race: ## Run all tests with the race detector
 	$(GO) test -race ./...
@@ -69,11 +69,13 @@ bench: ## Measure what the gateway costs beside a bare reverse proxy (BENCH has 
 chaos: ## Break gateways and Redis under thousands of calls (CHAOS_SEED repeats a run; needs redis-server)
 	$(GO) test -count=1 -timeout 60m -v ./internal/chaos -seed $(CHAOS_SEED) -calls $(CHAOS_CALLS) -orphans $(CHAOS_ORPHANS) -workers 100
 
-e2e: node ## Run the end-to-end tests with real clients, servers and agents
+chaos e2e conformance outages upgrade: export TASKGATE_WHOLE = 1
+
+e2e: node $(NODE_DIR)/servers/installed ## Run the end-to-end tests with real clients, servers and agents
 	$(GO) test -count=1 -v ./internal/e2e ./internal/agents
 
 agents: node $(NODE_DIR)/large-agents/installed ## Run coding agents in front of the gateway (fetches 1 GB)
-	$(GO) test -count=1 -v -timeout 10m -parallel 16 -run 'TestAgents|TestTableOfAgents' ./internal/agents -all
+	$(GO) test -count=1 -v -timeout 15m -parallel 16 -run 'TestAgents|TestTableOfAgents' ./internal/agents -all
 
 silence: node $(NODE_DIR)/large-agents/installed ## Run the agents with a tool that is silent for ten minutes
 	$(GO) test -count=1 -v -timeout 20m -parallel 16 -run 'TestAgents' ./internal/agents -all -silent

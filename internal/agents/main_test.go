@@ -11,8 +11,7 @@ import (
 )
 
 var (
-	// What takes long, and the large agents, are run by "make agents".
-	all    = flag.Bool("all", false, "run the rows and agents that \"make test\" leaves out")
+	all    = flag.Bool("all", false, "run the agents, in all rows but the silent ones")
 	silent = flag.Bool("silent", false, "run the rows in which a tool is silent for 10 minutes, and no others")
 	tries  = flag.Int("tries", 2, "how many tasks of each client meet each fault")
 	record = flag.String("record", "", "record Claude Code, and draw that into this file")

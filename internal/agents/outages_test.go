@@ -85,6 +85,7 @@ const together = 10
 // two replicas is killed: each gets its result. "make outages" has 50 tasks of each client meet
 // each fault.
 func TestOutages(t *testing.T) {
+	programtest.Long(t)
 	needInstalled(t, programtest.NodeDir(t), "the TypeScript SDK")
 	if _, err := exec.LookPath("haproxy"); err != nil && os.Getenv("CI") == "" {
 		t.Skip(err)

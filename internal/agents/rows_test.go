@@ -22,7 +22,6 @@ type row struct {
 	disturb  func(*testing.T, *world)
 	outcome  func(*world) string // what comes of the call, if the model is not shown that
 	limit    time.Duration       // how long the agent may take; 4 minutes if 0
-	quick    bool                // part of "make test" for the agents that are not large
 	silent   bool                // takes 10 minutes: run by "make silence" alone
 	direct   bool                // the agent calls the server, without a gateway
 }
@@ -50,7 +49,7 @@ const (
 )
 
 var rows = []row{
-	{name: "quick", quick: true, trials: []trial{
+	{name: "quick", trials: []trial{
 		{name: "an image", call: Call{"try_picture", object{}}, want: "(an image)"},
 		{name: "200 kB of text", call: Call{"try_text", object{}}, want: lastWord, but: map[string]string{
 			"terminal": saved, "claude": saved, "opencode": saved, "qwen": saved,
@@ -58,15 +57,15 @@ var rows = []row{
 		{name: "an error", call: Call{"try_failure", object{}}, want: closedToday},
 		{name: "silent for 6 s", call: working(6), want: worked},
 	}},
-	{name: "question", quick: true, limit: time.Minute, disturb: answer, trials: []trial{
+	{name: "question", limit: time.Minute, disturb: answer, trials: []trial{
 		{name: "a question", call: Call{"try_question", object{}}, want: "client does not support elicitation", but: map[string]string{
 			"terminal": "the answer was accept", "claude": "the answer was cancel", "codex": "the answer was decline",
 		}},
 	}},
-	{name: "handle", quick: true, config: soon, trials: []trial{
+	{name: "handle", config: soon, trials: []trial{
 		{name: "silent for 7 s, `handle`, `without_tasks_after: 4s`", call: working(7), want: worked},
 	}},
-	{name: "interrupted", quick: true, limit: 15 * time.Second, disturb: interrupt, outcome: cancelled, trials: []trial{
+	{name: "interrupted", limit: 15 * time.Second, disturb: interrupt, outcome: cancelled, trials: []trial{
 		{name: "the user interrupts the agent (SIGINT, or Escape)", call: working(60), want: wasCancelled, but: map[string]string{
 			"gemini": goesOn, "opencode": goesOn, "qwen": goesOn,
 		}},
@@ -194,10 +193,14 @@ func restart(t *testing.T, w *world) {
 	w.gateways[0].start(t)
 }
 
+// TestAgents is no part of "make test": "make agents" runs it, and "make silence" its silent rows.
 func TestAgents(t *testing.T) {
+	if !*all && !*silent {
+		t.Skip("make agents runs it")
+	}
 	for _, r := range rows {
 		for _, a := range agents {
-			if inTest := r.quick && !a.large; *all == inTest || *silent != r.silent {
+			if *silent != r.silent {
 				continue
 			}
 			t.Run(r.name+"/"+a.name, func(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"taskgate/internal/programtest"
 	"taskgate/internal/redistest"
 )
 
@@ -87,6 +88,7 @@ func (f *failover) harm(ctx context.Context, injected *tally) {
 // for a replica. Where they do not, tasks may be lost that were made in the moments
 // that the replica misses; but the ends of all others are what they were.
 func TestFailover(t *testing.T) {
+	programtest.Long(t)
 	for _, replicas := range []int{1, 0} {
 		t.Run(fmt.Sprintf("wait_replicas=%d", replicas), func(t *testing.T) {
 			t.Parallel()

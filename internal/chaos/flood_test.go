@@ -17,6 +17,7 @@ import (
 
 	"taskgate/internal/balancer"
 	"taskgate/internal/mcp"
+	"taskgate/internal/programtest"
 	"taskgate/internal/redistest"
 	"taskgate/internal/taskclient"
 )
@@ -43,7 +44,7 @@ const (
 )
 
 // floodEvery is the least time from one beginning of a worker to the next.
-var floodEvery = time.Duration(size(60, 20)) * time.Millisecond
+const floodEvery = 60 * time.Millisecond
 
 // flood is the principal that uses too much.
 type flood struct {
@@ -195,6 +196,7 @@ func awaitReady(ctx context.Context, b *balancer.Balancer, i int) bool {
 // behind a balancer that asks for /readyz. Nobody else notices: no call of another principal
 // is refused or left without an answer, and no task is lost, doubled or changed.
 func TestFloodAndRestarts(t *testing.T) {
+	programtest.Long(t)
 	store, u, j := redistest.Start(t), startUpstream(t), newJudge()
 	j.undisturbed = true
 	f := newFleet(t, j, u.url, settings{heartbeat: time.Second, floods: true}, only(store), store.URL(), store.URL(), store.URL())

@@ -11,27 +11,18 @@ import (
 	"taskgate/internal/programtest"
 )
 
-// The size of a run. The defaults are the short form, or with TASKGATE_WHOLE in the environment a
-// longer one.
+// The size of a run. The defaults are the short form; "make chaos" has a longer one.
 var (
 	seed     = flag.Uint64("seed", 1, "what the calls and the faults are derived from")
-	calls    = flag.Int("calls", size(150, 300), "how many calls are made")
-	workers  = flag.Int("workers", size(30, 60), "how many clients there are at a time")
-	orphans  = flag.Int("orphans", size(300, 900), "how many tasks are lost with their gateway at once")
+	calls    = flag.Int("calls", 150, "how many calls are made")
+	workers  = flag.Int("workers", 30, "how many clients there are at a time")
+	orphans  = flag.Int("orphans", 300, "how many tasks are lost with their gateway at once")
 	gateways = flag.Int("gateways", 3, "how many gateways there are")
 	longest  = flag.Duration("longest", 4*time.Second, "how long the slowest calls take")
 	logs     = flag.String("logs", "", "a directory for what the gateways log")
 	program  = flag.String("taskgate", "", "the gateway's program, if it is not to be built")
 	before   = flag.String("before", "", "that of another version: each gateway is of either in turn, from start to start")
 )
-
-// size is a number for the short form of a run, or for the longer one.
-func size(short, long int) int {
-	if os.Getenv("TASKGATE_WHOLE") != "" {
-		return long
-	}
-	return short
-}
 
 // bin is the gateway's program.
 var bin string

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"taskgate/internal/programtest"
 	"taskgate/internal/redistest"
 )
 
@@ -56,6 +57,7 @@ func adoption(lease string) int {
 // A gateway dies with many tasks, far away from Redis. Those who take them over beat their
 // hearts all the while, leave each other's tasks alone, and know what their server can do.
 func TestManyOrphans(t *testing.T) {
+	programtest.Long(t)
 	store := redistest.Start(t)
 	var stores []string
 	for range 3 {

@@ -19,6 +19,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"taskgate/internal/proc"
+	"taskgate/internal/programtest"
 )
 
 // serverVar has this program be the server of TestProcessesKilled, over stdio.
@@ -213,6 +214,7 @@ func (c *marked) call(ctx context.Context, number int) bool {
 // TestProcessesKilled: ten clients of three owners use servers over stdio, and over HTTP+SSE, that are
 // killed at random, but for those of one owner. Nobody hears, waits for, or fails by another.
 func TestProcessesKilled(t *testing.T) {
+	programtest.Long(t)
 	for name, over := range map[string]func(*testing.T) markers{"stdio": overPipes, "HTTP+SSE": overSSE} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

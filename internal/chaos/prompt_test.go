@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"taskgate/internal/mcp"
+	"taskgate/internal/programtest"
 	"taskgate/internal/redistest"
 	"taskgate/internal/taskclient"
 )
@@ -38,6 +39,7 @@ const (
 // is stored: one of them hears late of what it has written, and of what others write at
 // once. No call waits for an answer that was given.
 func TestAnsweredAtOnce(t *testing.T) {
+	programtest.Long(t)
 	store, u, j := redistest.Start(t), startUpstream(t), newJudge()
 	u.rounds = startRounds(t)
 	slow := redistest.NewProxy(t, store.Addr)

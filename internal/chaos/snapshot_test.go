@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"taskgate/internal/programtest"
 	"taskgate/internal/redistest"
 )
 
@@ -36,6 +37,7 @@ func (s snapshots) harm(ctx context.Context, times int, injected *tally) {
 // another, no call is lost or executed beside itself, and each end that a client has seen
 // stays: whoever has seen to it writes it again.
 func TestSnapshotsGoBack(t *testing.T) {
+	programtest.Long(t)
 	store, u, j := redistest.Start(t), startUpstream(t), newJudge()
 	j.rewinds = true
 	s := snapshots{store: store, heartbeat: 2 * time.Second}

@@ -12,9 +12,6 @@ import (
 // bin is where the programs under test are.
 var bin string
 
-// whole has every combination tried of what there are many of, and not a sample.
-var whole = os.Getenv("TASKGATE_WHOLE") != ""
-
 func TestMain(m *testing.M) {
 	if kind := os.Getenv(childVar); kind != "" {
 		os.Exit(serveChild(kind))

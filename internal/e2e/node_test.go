@@ -14,9 +14,10 @@ import (
 	"taskgate/internal/programtest"
 )
 
-// nodeDir is where "make node" installs the packages of testdata/node, and Node.
+// nodeDir is where "make node" installs the packages of testdata/node, and Node: what needs it takes long.
 func nodeDir(t *testing.T) string {
 	t.Helper()
+	programtest.Long(t)
 	dir := programtest.NodeDir(t)
 	need(t, exists(filepath.Join(dir, "installed")), "what \"make node\" installs")
 	return dir

@@ -26,8 +26,7 @@ type npxServer struct {
 	roots  string   // when it asks its client for roots: "ready", "call", or "" for never
 }
 
-// npxServers are twelve of them: those of the sample, whose packages the other tests need as well,
-// and all.
+// npxServers are twelve of them.
 func npxServers(t *testing.T) map[string]npxServer {
 	t.Helper()
 	files, err := filepath.EvalSymlinks(t.TempDir()) // the server compares paths with what they are
@@ -38,33 +37,23 @@ func npxServers(t *testing.T) map[string]npxServer {
 	if err := os.WriteFile(note, []byte("tea at five"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	const own = "node_modules/@modelcontextprotocol/server-"
-	all := map[string]npxServer{
+	const own, more = "node_modules/@modelcontextprotocol/server-", "servers/node_modules/"
+	return map[string]npxServer{
 		"everything": {script: own + "everything/dist/index.js", args: []string{"stdio"}, call: `{"name":"echo","arguments":{"message":"hällo"}}`, roots: "ready"},
 		"filesystem": {script: own + "filesystem/dist/index.js", args: []string{files}, roots: "ready",
 			call: fmt.Sprintf(`{"name":"read_text_file","arguments":{"path":%q}}`, note)},
 		"memory": {script: own + "memory/dist/index.js", env: []string{"MEMORY_FILE_PATH=" + filepath.Join(files, "memory.jsonl")}, call: `{"name":"read_graph","arguments":{}}`},
-	}
-	if !whole {
-		return all
-	}
-	const more = "servers/node_modules/"
-	for name, s := range map[string]npxServer{
-		"sequential thinking": {script: "@modelcontextprotocol/server-sequential-thinking/dist/index.js",
+		"sequential thinking": {script: more + "@modelcontextprotocol/server-sequential-thinking/dist/index.js",
 			call: `{"name":"sequentialthinking","arguments":{"thought":"tea","thoughtNumber":1,"totalThoughts":1,"nextThoughtNeeded":false}}`},
-		"notion":          {script: "@notionhq/notion-mcp-server/bin/cli.mjs", env: []string{"NOTION_TOKEN=ntn_none"}, call: `{"name":"none","arguments":{}}`},
-		"playwright":      {script: "@playwright/mcp/cli.js", call: `{"name":"browser_click","arguments":{}}`, roots: "call"},
-		"supabase":        {script: "@supabase/mcp-server-supabase/dist/cli.js", args: []string{"--access-token=sbp_" + strings.Repeat("0", 40), "--features=account"}, call: `{"name":"get_project","arguments":{}}`},
-		"context7":        {script: "@upstash/context7-mcp/dist/index.js", call: `{"name":"resolve-library-id","arguments":{}}`},
-		"chrome devtools": {script: "chrome-devtools-mcp/build/src/bin/chrome-devtools-mcp.js", args: []string{"--usageStatistics=false"}, call: `{"name":"click","arguments":{}}`, roots: "ready"},
-		"figma":           {script: "figma-developer-mcp/dist/bin.js", args: []string{"--stdio", "--figma-api-key=none"}, env: []string{"DO_NOT_TRACK=1"}, call: `{"name":"get_figma_data","arguments":{}}`},
-		"firecrawl":       {script: "firecrawl-mcp/dist/index.js", env: []string{"FIRECRAWL_API_KEY=fc-none"}, call: `{"name":"firecrawl_search","arguments":{}}`},
-		"tavily":          {script: "tavily-mcp/build/index.js", env: []string{"TAVILY_API_KEY=tvly-none"}, call: `{"name":"none","arguments":{}}`},
-	} {
-		s.script = more + s.script
-		all[name] = s
+		"notion":          {script: more + "@notionhq/notion-mcp-server/bin/cli.mjs", env: []string{"NOTION_TOKEN=ntn_none"}, call: `{"name":"none","arguments":{}}`},
+		"playwright":      {script: more + "@playwright/mcp/cli.js", call: `{"name":"browser_click","arguments":{}}`, roots: "call"},
+		"supabase":        {script: more + "@supabase/mcp-server-supabase/dist/cli.js", args: []string{"--access-token=sbp_" + strings.Repeat("0", 40), "--features=account"}, call: `{"name":"get_project","arguments":{}}`},
+		"context7":        {script: more + "@upstash/context7-mcp/dist/index.js", call: `{"name":"resolve-library-id","arguments":{}}`},
+		"chrome devtools": {script: more + "chrome-devtools-mcp/build/src/bin/chrome-devtools-mcp.js", args: []string{"--usageStatistics=false"}, call: `{"name":"click","arguments":{}}`, roots: "ready"},
+		"figma":           {script: more + "figma-developer-mcp/dist/bin.js", args: []string{"--stdio", "--figma-api-key=none"}, env: []string{"DO_NOT_TRACK=1"}, call: `{"name":"get_figma_data","arguments":{}}`},
+		"firecrawl":       {script: more + "firecrawl-mcp/dist/index.js", env: []string{"FIRECRAWL_API_KEY=fc-none"}, call: `{"name":"firecrawl_search","arguments":{}}`},
+		"tavily":          {script: more + "tavily-mcp/build/index.js", env: []string{"TAVILY_API_KEY=tvly-none"}, call: `{"name":"none","arguments":{}}`},
 	}
-	return all
 }
 
 // npxSaid is what a client has of such a server.
@@ -93,9 +82,7 @@ func toolsIn(result json.RawMessage) string {
 func TestPackages(t *testing.T) {
 	t.Parallel()
 	dir := nodeDir(t)
-	if whole {
-		need(t, exists(filepath.Join(dir, "servers", "installed")), `what "make node" installs with TASKGATE_WHOLE=1`)
-	}
+	need(t, exists(filepath.Join(dir, "servers", "installed")), `what "make node" installs with TASKGATE_WHOLE=1`)
 	for name, s := range npxServers(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

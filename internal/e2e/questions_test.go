@@ -184,12 +184,7 @@ func (w *askingWorld) groups() []*askingGroup {
 	for _, client := range askingClients() {
 		for _, policy := range client.policies {
 			for _, server := range []string{"legacy", "modern", "everything"} {
-				places := []string{"one replica", "the other replica"}
-				if !whole { // each combination is in one of them
-					n := len(groups) % 2
-					places = places[n : n+1]
-				}
-				for _, place := range places {
+				for _, place := range []string{"one replica", "the other replica"} {
 					g := &askingGroup{client: client, server: server, policy: policy, place: place}
 					g.serial = fmt.Sprint("group-", len(groups))
 					g.URL = w.places[place] + "/" + g.serial + "/" + upstreamOf(client, server, policy) + "/mcp"

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"taskgate/internal/programtest"
 )
 
 // reloading has two servers that stay, of which one is changed all the time, and one that comes and goes.
@@ -66,7 +68,7 @@ func gauge(t *testing.T, admin, name string) float64 {
 func TestReloads(t *testing.T) {
 	t.Parallel()
 	times := 20
-	if whole {
+	if programtest.Whole() {
 		times = 500
 	}
 	admin, server, file := freeAddr(t), startServer(t, "slowserver"), filepath.Join(t.TempDir(), "taskgate.yaml")

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -99,34 +98,11 @@ func tableRow(s tableServer, transport string, found map[string]map[string]table
 	return row
 }
 
-// tableSample looks for what was found of a sample in the table.
-func tableSample(t *testing.T, table string, servers []tableServer, found map[string]map[string]tableGots) {
-	t.Helper()
-	for _, s := range servers {
-		for _, transport := range s.over {
-			row, there := tableRow(s, transport, found), false
-			for line := range strings.Lines(table) {
-				cells := strings.SplitN(strings.TrimSuffix(line, "\n"), "|", 4)
-				there = there || len(cells) == 4 && cells[3] == row && strings.TrimSpace(cells[1]) == s.kind+": "+s.peer &&
-					slices.Contains(strings.Split(strings.TrimSpace(cells[2]), ", "), transport)
-			}
-			if !there {
-				t.Errorf("docs/compatibility.md has another row for %s: %s over %s:\n%s", s.kind, s.peer, transport, row)
-			}
-		}
-	}
-}
-
 // tableDocuments compares the table in docs/compatibility.md with what was found, or writes it.
 func tableDocuments(t *testing.T, servers []tableServer, found map[string]map[string]tableGots) {
 	t.Helper()
 	if t.Failed() {
 		return
 	}
-	table := programtest.TableOf(t, "TestTable")
-	if !whole && !*update {
-		tableSample(t, table.Text(), servers, found)
-		return
-	}
-	table.Compare(t, tableText(servers, found), *update)
+	programtest.TableOf(t, "TestTable").Compare(t, tableText(servers, found), *update)
 }

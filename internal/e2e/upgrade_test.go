@@ -19,6 +19,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"taskgate/internal/mcp"
+	"taskgate/internal/programtest"
 	"taskgate/internal/redistest"
 	"taskgate/internal/taskclient"
 )
@@ -26,7 +27,7 @@ import (
 // previousCommit is the version before this one: what is released, or else a commit.
 const previousCommit = "7d1d12f947b5d0da05a3805ab41ddd2a64b8cddf"
 
-var upgrades = flag.Int("upgrades", 0, "how often TestUpgrade goes from the version before to this one and back; 0 is once, or twice with TASKGATE_WHOLE")
+var upgrades = flag.Int("upgrades", 2, "how often TestUpgrade goes from the version before to this one and back")
 
 // previous is the program of the version before, in bin. Its sources stay in .cache.
 var previous = sync.OnceValues(func() (program string, err error) {
@@ -246,6 +247,7 @@ func (w *upgradeWorld) way(t *testing.T, program string) {
 // replaced one after the other, and back again, no client sees an error, and each task that runs, asks or is
 // parked is adopted by the other version and ends well.
 func TestUpgrade(t *testing.T) {
+	programtest.Long(t)
 	t.Parallel()
 	before, err := previous()
 	if errors.Is(err, errNoHistory) {
@@ -254,11 +256,7 @@ func TestUpgrade(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	times := *upgrades
-	if times == 0 {
-		times = map[bool]int{false: 1, true: 2}[whole]
-	}
-	for n := range times {
+	for n := range *upgrades {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			t.Parallel()
 			w := newUpgradeWorld(t, before)

@@ -81,9 +81,6 @@ func TableOf(t testing.TB, test string) Table {
 	return Table{file: file, head: head + begin, text: text, tail: end + tail}
 }
 
-// Text returns the table as it is.
-func (d Table) Text() string { return d.text }
-
 // Compare fails the test where the table is not this one, or writes it with update.
 func (d Table) Compare(t testing.TB, text string, update bool) {
 	t.Helper()
@@ -95,6 +92,17 @@ func (d Table) Compare(t testing.TB, text string, update bool) {
 		}
 	default:
 		t.Errorf("%s is not what %s finds (-update writes it):\n%s", d.file, t.Name(), text)
+	}
+}
+
+// Whole reports whether "make test" runs what takes long, too: TASKGATE_WHOLE is in the environment, as in CI.
+func Whole() bool { return os.Getenv("TASKGATE_WHOLE") != "" }
+
+// Long skips a test that takes long, unless all are run.
+func Long(t testing.TB) {
+	t.Helper()
+	if !Whole() {
+		t.Skip("it takes long: TASKGATE_WHOLE=1 make test runs it")
 	}
 }
 
