@@ -125,6 +125,50 @@ func TestPartialsOfAForgottenRecord(t *testing.T) {
 	})
 }
 
+// Pieces that no record is there for are written with the end of the task: those of an append that is under way when the
+// call ends, and those of a task that is kept so briefly that its record is not written again before.
+func TestPartialsComeWithTheEnd(t *testing.T) {
+	for name, c := range map[string]struct {
+		holds int // the append that is held until the store has gone back
+		ttl   time.Duration
+		back  time.Duration // when that is
+	}{
+		"an append under way": {3, time.Hour, 3500 * time.Millisecond},
+		"a short ttl":         {0, 30 * time.Second, 1500 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				held, appends := make(chan struct{}), 0
+				h := &hooked{append: func(ctx context.Context, next func(context.Context) error) error {
+					if appends++; appends == c.holds {
+						<-held
+					}
+					return next(ctx)
+				}}
+				p := streaming(false)
+				p.TTL = c.ttl
+				s := w.over("a", h, says(result, words(time.Second, "a", "b", "c")...), p)
+				task := begin(t, s, partialsCall())
+				l := track(t, s, shim.Tracked{ID: task.ID, Show: shim.ShowBatches})
+				pass(c.back)
+				other := openEmbedded(t)
+				w.store.failover.Store(&other)
+				close(held)
+				pass(30 * time.Second) // readers look by themselves
+				var all []string
+				batches, err := other.Batches(t.Context(), task.ID, 0)
+				for _, b := range batches {
+					all = append(all, texts(b))
+				}
+				if got := strings.Join(all, "+"); err != nil || got != "a+b+c" {
+					t.Errorf("stored: %s (%v)", got, err)
+				}
+				l.want(t, "working 0:a 1:b 2:c completed")
+			})
+		})
+	}
+}
+
 // Who adopts a task goes on with its stream where the record has come to.
 func TestAdoptedPartials(t *testing.T) {
 	for name, content := range map[string]bool{"hints": false, "content": true} {

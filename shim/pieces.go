@@ -132,13 +132,13 @@ func (w *pieceWriter) write(done chan struct{}) {
 			r.mu.Lock()
 			w.advanceTo(at) // a checkpoint may have taken them along
 			r.mu.Unlock()
-		case errors.Is(err, ErrUnavailable):
-			work.PauseUntil(w.halted, spread(d))
-			d = min(2*d, retryMost)
 		case errors.Is(err, ErrPosition):
 			w.goBack(at)
 			work.PauseUntil(w.halted, spread(d))
 		case errors.Is(err, ErrNotFound) && w.restores(): // the position is too far now
+		case errors.Is(err, ErrUnavailable), errors.Is(err, ErrNotFound): // the end of the task writes them, if nothing does before
+			work.PauseUntil(w.halted, spread(d))
+			d = min(2*d, retryMost)
 		default:
 			w.giveUp(err, lease)
 		}
