@@ -325,6 +325,11 @@ func (s *session) claim(ctx context.Context, no int64, resumes, counts bool) (*w
 		g.logless = true
 		return g, nil
 	}
+	if g.resumed {
+		for _, m := range log {
+			g.noteEnd(m.message)
+		}
+	}
 	g.kept, g.asked = resumes, asked
 	g.count.floor(last)
 	return g, nil

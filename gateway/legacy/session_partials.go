@@ -21,10 +21,7 @@ import (
 type seqFilter struct {
 	next  map[shim.ID]int64 // the first seq that the client has not been sent
 	from  map[shim.ID]int64 // the first seq that is not in the log
-	fresh map[shim.ID]bool  // tasks whose partial results begin anew after last
-	// ended are the tasks whose end is in the log of a stream that is resumed: nothing of
-	// them comes after that.
-	ended map[shim.ID]bool
+	fresh map[shim.ID]bool  // tasks whose partial results begin anew after last, and show none if they have ended
 	// unsent are those of them that only the log names, in their order there.
 	unsent []shim.ID
 	anew   bool // the client has begun with 0, now or since a mark in the log
@@ -40,7 +37,7 @@ var anewMark = []byte{}
 // client was sent: the record may have forgotten them, since their end is in the log.
 func newSeqFilter(log []logEntry, no int64, resumes bool, tasks []shim.ID) *seqFilter {
 	c := &seqFilter{
-		next: make(map[shim.ID]int64), from: make(map[shim.ID]int64), fresh: make(map[shim.ID]bool), ended: make(map[shim.ID]bool), anew: !resumes,
+		next: make(map[shim.ID]int64), from: make(map[shim.ID]int64), fresh: make(map[shim.ID]bool), anew: !resumes,
 	}
 	if !resumes {
 		for _, id := range tasks {
@@ -66,9 +63,6 @@ func newSeqFilter(log []logEntry, no int64, resumes bool, tasks []shim.ID) *seqF
 		}
 		id, seq, ok := partialOf(m.message)
 		if !ok {
-			if id, status := statusOf(m.message); status.Final() {
-				c.ended[id] = true
-			}
 			continue
 		}
 		c.from[id] = c.after(c.from[id], seq)
@@ -134,9 +128,6 @@ func partialOf(message []byte) (id shim.ID, seq int64, ok bool) {
 	seq, err := strconv.ParseInt(string(raw), 10, 64)
 	return shim.ID(task), seq, err == nil
 }
-
-// live reports whether a task shows partial results on this stream only if it still runs.
-func (c *seqFilter) live(id shim.ID) bool { return c.fresh[id] || c.ended[id] }
 
 // statusOf is the task of which a message tells the status, and that; "" for any other
 // message.

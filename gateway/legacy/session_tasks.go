@@ -147,10 +147,14 @@ func (t *taskNotifier) read(ctx context.Context) {
 	named := make(map[shim.ID]bool, len(st.Tasks)+len(st.SessionQuestions))
 	add := func(ids []shim.ID, k shim.Tracked) {
 		for _, id := range ids {
-			if named[id] = true; !t.known[id] {
+			switch named[id] = true; {
+			case t.known[id]:
+			case slices.Contains(t.w.ended, id): // the record has come back older, and the task may have done so, too
+				t.s.note(nil, []shim.ID{id})
+			default:
 				k.ID = id
 				if c := t.w.count; c != nil {
-					k.From, k.Live = c.from[id], c.live(id)
+					k.From, k.Live = c.from[id], c.fresh[id]
 				}
 				t.set.Add(k)
 			}
@@ -198,6 +202,14 @@ func (t *taskNotifier) tellPartials(ctx context.Context, u shim.Update) error {
 		messages[i] = jsonrpc.AppendNotification(nil, mcp.NotifyTaskPartial, dialect.Legacy.Partial(u.ID, u.First+int64(i), content))
 	}
 	return t.w.send(ctx, true, messages...)
+}
+
+// noteEnd notes the task of whose end a message tells. The newest mostTold are kept: the record names no more tasks.
+func (w *writer) noteEnd(message []byte) {
+	if id, status := statusOf(message); status.Final() {
+		w.ended = append(w.ended, id)
+		w.ended = w.ended[max(0, len(w.ended)-mostTold):]
+	}
 }
 
 // tell sends the progress and the state of a task, unless there is nothing in it that the

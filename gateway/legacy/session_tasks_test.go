@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -223,4 +224,76 @@ func TestNewTasksAreHeardOfAtOnce(t *testing.T) {
 		}
 		w.closing(get)
 	})
+}
+
+// olderTask is a store that has come back with a task as it was before, once it has one.
+type olderTask struct {
+	shim.Store
+	was atomic.Pointer[shim.Task]
+}
+
+func (o *olderTask) Get(ctx context.Context, id shim.ID, part shim.Part) (shim.Task, error) {
+	if t := o.was.Load(); t != nil && t.ID == id {
+		return *t, nil
+	}
+	return o.Store.Get(ctx, id, part)
+}
+
+// A client that has been told that a task has ended hears nothing more of it, though the store comes back as it was
+// before that: neither on the stream on which it was told, nor on one that it resumes after it, at any replica.
+func TestNothingIsToldAfterTheEnd(t *testing.T) {
+	for client, capabilities := range map[string]string{"status": "", "partial results": takePartial} {
+		for _, resumes := range []bool{false, true} {
+			t.Run(fmt.Sprint(client, ", resumes: ", resumes), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newTaskWorld(t)
+					store := &olderTask{Store: w.store}
+					w.store = store
+					conf := draftConfig(t)
+					a, b := w.gateway("a", draftScript(), conf), w.gateway("b", draftScript(), conf)
+					conf.ResumeAfter = time.Second
+					c := newDraftClient(t, a, capabilities)
+					stream := c.begin(a, "")
+					wiretest.Wait(time.Minute)
+					id := c.call(a, "letters")
+					wiretest.Wait(5 * time.Second)
+					task, err := store.Get(t.Context(), id, shim.Summary)
+					if err != nil {
+						t.Fatal(err)
+					}
+					session, _, err := w.sessions.Get(t.Context(), c.session)
+					if err != nil || !bytes.Contains(session, []byte(id)) {
+						t.Fatalf("the session is %s (%v)", session, err)
+					}
+					wiretest.Wait(10 * time.Second)
+					said := stream.said()
+					if last := string(said[len(said)-1]); !strings.Contains(last, `"completed"`) {
+						t.Fatalf("told last: %s", last)
+					}
+					if resumes {
+						stream.quit()
+						stream = c.begin(b, "", mcp.HeaderLastEventID, stream.lastID())
+						said = nil
+					}
+					store.was.Store(&task)
+					_, rev, err := w.sessions.Get(t.Context(), c.session)
+					if err == nil {
+						_, err = w.sessions.Put(t.Context(), c.session, rev, session)
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+					wiretest.Wait(time.Second)
+					store.was.Store(nil) // its runner has written the end again
+					wiretest.Wait(time.Minute)
+					if more := stream.quit()[len(said):]; len(more) > 0 {
+						t.Errorf("told after the end: %s", more)
+					}
+					if session, _, err = w.sessions.Get(t.Context(), c.session); err != nil || bytes.Contains(session, []byte(id)) {
+						t.Errorf("the session is %s (%v)", session, err)
+					}
+				})
+			})
+		}
+	}
 }

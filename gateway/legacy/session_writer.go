@@ -14,6 +14,7 @@ import (
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/work"
+	"taskgate/shim"
 )
 
 // errNoLog ends a stream on which a message cannot go out for want of the log.
@@ -41,6 +42,7 @@ type writer struct {
 
 	lost   bool            // the client is to hear that messages may be missing
 	asked  map[string]bool // questions that the client has, or gets from the log, by name
+	ended  []shim.ID       // tasks of whose end the client is told on this stream, or was before it resumed that
 	count  *seqFilter      // nil where the client takes no partial results
 	replay *replay         // of what is in the log already; nil once that has been sent
 }
@@ -150,6 +152,7 @@ func (w *writer) deliver(ctx context.Context, d delivery) error {
 		w.keep()
 	}
 	for _, m := range d.messages {
+		w.noteEnd(m)
 		if w.append(ctx, m) {
 			continue
 		}
