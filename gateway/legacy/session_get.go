@@ -260,6 +260,10 @@ func holderOf(note []byte) string {
 	return string(name)
 }
 
+// isUnheld reports whether a note is of a stream that the store has only from a message: it came back older since the
+// stream was opened.
+func isUnheld(note []byte) bool { return len(note) == 0 }
+
 // listensFor reports whether the replica that a note names listens for these resources.
 func listensFor(note []byte, uris []string) bool {
 	_, digest, _ := bytes.Cut(note, []byte(" "))
@@ -340,7 +344,7 @@ func (w *writer) reopen(ctx context.Context) {
 	ctx, cancel := w.s.table.within(ctx)
 	defer cancel()
 	state, note, err := w.s.table.stateOf(ctx, w.s.id, getStream)
-	if err != nil || state == "open" && holderOf(note) != w.s.table.name {
+	if err != nil || state == "open" && holderOf(note) != w.s.table.name && !isUnheld(note) {
 		w.moved = err == nil
 		return
 	}

@@ -194,8 +194,10 @@ func (w *writer) catchUp(ctx context.Context) (state string, note []byte, err er
 	defer cancel()
 	more, state, note, err := w.s.logged(within, w.name, w.no)
 	if err == nil && w.holds && state != "" && holderOf(note) != w.s.table.name {
-		w.moved = true // what is in the log is the other one's to send
-		return state, note, errMoved
+		if w.moved = !isUnheld(note); w.moved { // what is in the log is the other one's to send
+			return state, note, errMoved
+		}
+		state = "" // it is to be opened again
 	}
 	w.sendMore(ctx, unread, more)
 	if err == nil {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -170,6 +171,49 @@ func TestReplicasStandingOlderStore(t *testing.T) {
 	}
 	stack.addTool("two")
 	stream.heard("tools/list_changed")
+}
+
+// TestReplicasStandingForgotten: a client goes on hearing on its stream, of the server and of its tasks, though Redis
+// came back as it was before the stream began; and the stream is still the only one.
+func TestReplicasStandingForgotten(t *testing.T) {
+	for _, what := range []string{"tools/list_changed", `"completed"`} {
+		t.Run(what, func(t *testing.T) {
+			stack := newLegacyReplicas(t, soon)
+			a := stack.on(t, 0, nil)
+			a.initialize()
+			before := stack.store.Keys("*" + a.session)
+			stream := openSSE(t, a, http.MethodGet, "", "")
+			if primed, _, _ := stream.event(); primed == "" {
+				t.Fatal("the stream has no ids")
+			}
+			stack.listening(t, 0, a.session, true)
+			a.post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"wait","arguments":{},"task":{}}}`)
+			<-stack.session.started
+			settled(t, "the session names its task", func() bool {
+				st, err := tableOf(stack.gates[0]).Load(t.Context(), a.session)
+				return err == nil && len(st.Tasks) == 1
+			})
+			for _, key := range stack.store.Keys("*" + a.session) {
+				if !slices.Contains(before, key) {
+					stack.store.Do("del", key)
+				}
+			}
+			if what == `"completed"` {
+				close(stack.session.proceed)
+			} else {
+				defer close(stack.session.proceed)
+				stack.addTool("one")
+			}
+			stream.heard(what)
+			stack.addTool("two")
+			stream.heard("tools/list_changed")
+			second := openSSE(t, stack.on(t, 1, a), http.MethodGet, "", "")
+			defer second.close()
+			if second.resp.StatusCode != http.StatusConflict {
+				t.Errorf("a second stream: %d", second.resp.StatusCode)
+			}
+		})
+	}
 }
 
 // TestReplicasStandingMissing: a client that comes back after Redis has forgotten what it has not heard yet hears that

@@ -172,7 +172,7 @@ elseif what == 'open' then
   redis.call('HSET', KEYS[2], 's:' .. stream, me, 'n:' .. stream, extra)
 elseif what == 'post' then
   if keeper == ENDED then return { 'taken' } end
-  if not keeper then redis.call('HSET', KEYS[2], 's:' .. stream, LEFT, 'n:' .. stream, '0') end
+  if not keeper then redis.call('HSET', KEYS[2], 's:' .. stream, LEFT, 'n:' .. stream, '') end
   add(stream .. ' ' .. value)
 elseif what == 'bury' then
   if keeper ~= value or note ~= extra or ops ~= next_arg() then return { 'taken' } end
