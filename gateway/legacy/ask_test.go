@@ -18,6 +18,7 @@ import (
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/schematest"
+	"taskgate/internal/wiretest"
 )
 
 // form is what the server of these tests asks for.
@@ -198,8 +199,8 @@ func answerBody(id, colour string) string {
 // end returns the message that answers a request on its stream.
 func (s *sseClient) end(id string) string {
 	s.t.Helper()
-	for {
-		_, data, ok := s.event()
+	for give := time.After(wiretest.Patience); ; {
+		_, data, ok := s.eventUntil(give)
 		if !ok {
 			s.t.Fatalf("the stream ended without the answer to %s", id)
 		}

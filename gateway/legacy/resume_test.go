@@ -66,6 +66,12 @@ func (s *sseClient) close() {
 // event returns the id and the data of the next event; false at the end.
 func (s *sseClient) event() (id, data string, ok bool) {
 	s.t.Helper()
+	return s.eventUntil(time.After(wiretest.Patience))
+}
+
+// eventUntil is event with an end of its patience.
+func (s *sseClient) eventUntil(give <-chan time.Time) (id, data string, ok bool) {
+	s.t.Helper()
 	seen := false
 	for {
 		select {
@@ -80,7 +86,7 @@ func (s *sseClient) event() (id, data string, ok bool) {
 			case strings.HasPrefix(line, "data:"):
 				data, seen = strings.TrimSpace(line[5:]), true
 			}
-		case <-time.After(wiretest.Patience):
+		case <-give:
 			s.t.Fatal("timed out: an event")
 		}
 	}

@@ -32,8 +32,8 @@ func (r *legacyReplicas) addTool(name string) {
 // heard waits for an event that says this.
 func (s *sseClient) heard(what string) (id string) {
 	s.t.Helper()
-	for {
-		id, data, ok := s.event()
+	for give := time.After(wiretest.Patience); ; {
+		id, data, ok := s.eventUntil(give)
 		if !ok {
 			s.t.Fatalf("the stream ended before %s", what)
 		}
