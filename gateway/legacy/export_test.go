@@ -8,6 +8,7 @@ import (
 
 // What the tests over HTTP, which are outside of the package, look at inside of it.
 const (
+	AskAgain    = askAgain
 	GetFirst    = getFirst
 	GetStream   = getStream
 	HolderCheck = holderCheck
@@ -17,7 +18,7 @@ const (
 )
 
 var (
-	LastWords         = lastWords
+	LastWords         = lastWords(replicaLost)
 	ParseEventID      = parseEventID
 	PartialOf         = partialOf
 	QuestionName      = questionName

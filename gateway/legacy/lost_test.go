@@ -65,6 +65,7 @@ func TestLastWords(t *testing.T) {
 		"of no release": {`{}`, nil, nil},
 		"all":           {`["a",2]`, [][]byte{asks}, []string{`"a"`, `2`}},
 		"one":           {`["a",2]`, [][]byte{fails, []byte("nonsense")}, []string{`"a"`}},
+		"with a keeper": {`["a",{"keeper":"k"}]`, nil, []string{`"a"`}},
 		"waits":         {waits, nil, []string{"was lost"}},
 		"answered":      {waits, [][]byte{task}, nil},
 	} {

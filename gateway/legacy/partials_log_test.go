@@ -60,6 +60,9 @@ func (f *faultySessions) Finish(ctx context.Context, id, stream string, gone boo
 	if f.away.Load() {
 		return shim.ErrUnavailable
 	}
+	if f.forgets.Load() {
+		return nil
+	}
 	return f.Sessions.Finish(ctx, id, stream, gone)
 }
 

@@ -19,6 +19,9 @@ import (
 // whatever it has heard.
 const resumeCheck = 5 * time.Second
 
+// askAgain is after what time the replica of a stream that is resumed is asked again whether it still writes it.
+const askAgain = 30 * time.Second
+
 // serveResume goes on with the answer to a request whose stream broke (X8): it sends
 // what that stream had after the client's last event, from the log, which any replica
 // can read, and what it gets from then on, until the answer is complete. An answer that
@@ -46,9 +49,15 @@ func (h *Handler) serveResume(w http.ResponseWriter, r *http.Request, s *session
 		return
 	}
 	t := writer{s: s, name: stream, no: no, out: out, kept: true, replay: newReplay(h.Endpoint, s, p)}
-	err = t.run(ctx, resumeCheck, func(state string, _ []byte) bool {
-		if state == "lost" {
-			_, _ = s.table.store.Bury(ctx, s.id, stream, lastWords) // the answers are in the log then; or it is looked again
+	var asked time.Time
+	err = t.run(ctx, resumeCheck, func(state string, note []byte) bool {
+		switch {
+		case state == "lost":
+			// The answers are in the log then; or it is looked again.
+			_, _ = s.table.store.Bury(ctx, s.id, stream, lastWords(replicaLost))
+		case state == "open" && time.Since(asked) >= askAgain:
+			asked = time.Now()
+			s.askKeeper(ctx, stream, note)
 		}
 		return state != "open" && state != "lost"
 	})
@@ -93,12 +102,12 @@ func (h *Handler) serveWait(w http.ResponseWriter, r *http.Request, q *request, 
 	defer x.Close()
 	l := newLog(r.Context(), q, x, stream)
 	l.about = about
-	answered, err := l.resume(r.Context(), note, no, newReplay(h.Endpoint, q.s, q.principal))
+	defer l.finish()
+	answered, err := l.resume(r.Context(), no, newReplay(h.Endpoint, q.s, q.principal))
 	if err != nil {
 		h.refuse(w, jsonrpc.ID{}, &wire.Failure{Code: mcp.CodeInternal, Message: "the stream is not available", Status: http.StatusServiceUnavailable})
 		return
 	}
-	defer l.finish()
 	if answered {
 		return
 	}
@@ -112,14 +121,12 @@ func (h *Handler) serveWait(w http.ResponseWriter, r *http.Request, q *request, 
 
 // resume makes this replica the one that keeps the stream, and sends what its log has after
 // a message. It reports whether the answer is among that.
-func (l *eventLog) resume(ctx context.Context, note []byte, no int64, r *replay) (answered bool, err error) {
+func (l *eventLog) resume(ctx context.Context, no int64, r *replay) (answered bool, err error) {
 	ctx, cancel := l.s.table.within(ctx)
 	defer cancel()
-	l.s.displace(ctx, l.stream)
-	if _, err := l.s.table.store.Open(ctx, l.s.id, l.stream, note); err != nil {
+	if _, err := l.open(ctx); err != nil {
 		return false, err
 	}
-	l.on.Store(true)
 	all, _, _, err := l.s.logged(ctx, l.stream, 0)
 	l.asked = questionsOf(all)
 	for _, m := range all {
@@ -146,15 +153,22 @@ func (l *eventLog) resume(ctx context.Context, note []byte, no int64, r *replay)
 	return answered, err
 }
 
-// lastWords are the answers to the requests of a lost stream that have none in its log.
-func lastWords(note []byte, had [][]byte) (last [][]byte) {
-	lost := &jsonrpc.Error{Code: mcp.CodeInternal, Message: "the replica that ran this call was lost; the upstream may have finished the work"}
-	for _, id := range noted(note) {
-		if !slices.ContainsFunc(had, func(m []byte) bool { return isAnswer(m, id) }) {
-			last = append(last, jsonrpc.AppendError(nil, id, lost))
+// Why a stream that is not written any more has no answer.
+const (
+	replicaLost = "the replica that ran this call was lost; the upstream may have finished the work"
+	answerLost  = "the answer to this call was lost with the last changes of the gateway's store; the upstream may have finished the work"
+)
+
+// lastWords makes the answers to the requests of a stream that have none in its log: errors that say why.
+func lastWords(why string) func(note []byte, had [][]byte) [][]byte {
+	return func(note []byte, had [][]byte) (last [][]byte) {
+		for _, id := range noted(note) {
+			if !slices.ContainsFunc(had, func(m []byte) bool { return isAnswer(m, id) }) {
+				last = append(last, jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: mcp.CodeInternal, Message: why}))
+			}
 		}
+		return last
 	}
-	return last
 }
 
 // isAnswer reports whether a message is an answer to a request.

@@ -146,6 +146,42 @@ func TestReplicasResume(t *testing.T) {
 	}
 }
 
+// TestReplicasResumeForgotten: a client that was away when its answer came hears that this is lost, at either replica,
+// where Redis has come back as it was before that.
+func TestReplicasResumeForgotten(t *testing.T) {
+	for i, where := range []string{"the same replica", "the other replica"} {
+		t.Run(where, func(t *testing.T) {
+			stack := newLegacyReplicas(t, soon)
+			a := stack.on(t, 0, nil)
+			a.initialize()
+			first := openSSE(t, a, http.MethodPost, waitCall, "")
+			primed, _, _ := first.event()
+			wiretest.Await(t, stack.session.started, "the tool")
+			first.close()
+			older := map[string]any{}
+			for _, key := range stack.store.Keys("*" + a.session) {
+				older[key] = stack.store.Do("dump", key)
+			}
+			stack.session.proceed <- struct{}{}
+			again := openSSE(t, a, http.MethodGet, "", primed)
+			again.end("w1")
+			if _, data, ok := again.event(); ok {
+				t.Errorf("after the answer: %s", data)
+			}
+			for key, was := range older {
+				stack.store.Do("restore", key, 0, was, "replace")
+			}
+			resumed := openSSE(t, stack.on(t, i, a), http.MethodGet, "", primed)
+			if data := resumed.end("w1"); !strings.Contains(data, "the answer to this call was lost") {
+				t.Errorf("resumed: %s", data)
+			}
+			if _, data, ok := resumed.event(); ok {
+				t.Errorf("after the error: %s", data)
+			}
+		})
+	}
+}
+
 // TestReplicasResumeLost: the answer to a call whose replica has died is an error, and
 // so is told. It is the one answer: a replica that was only slow has lost the stream.
 func TestReplicasResumeLost(t *testing.T) {
@@ -196,23 +232,15 @@ func TestResumeEndedWhileStoreAway(t *testing.T) {
 	for name, room := range map[string]bool{"answered": true, "no room for the answer": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := &modeWorld{taskWorld: newTaskWorld(t)}
-				faulty := &faultySessions{Sessions: w.sessions}
-				w.sessions = faulty
-				c := draftConfig(t)
-				w.a, w.b = w.gateway("a", draftScript(), c), w.gateway("b", draftScript(), c)
-				w.c, c.ResumeAfter = newDraftClient(t, w.a, ""), time.Second
+				w, faulty, resume := resumedWorld(t)
 				if !room {
 					tableOf(w.a.Gateway).FillLate()
 				}
-				call := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"plain"}`)
-				wiretest.Wait(2 * time.Second)
-				call.leave()
-				resumed := w.c.begin(w.b, "", mcp.HeaderLastEventID, call.lastID())
+				resumed := resume()
 				faulty.away.Store(true)
 				wiretest.Wait(2 * time.Minute)
-				if !call.ended() || resumed.ended() {
-					t.Fatalf("ended: the call %t, the resumed stream %t", call.ended(), resumed.ended())
+				if resumed.ended() {
+					t.Fatal("the resumed stream has ended")
 				}
 				faulty.away.Store(false)
 				wiretest.Wait(legacy.StoreAgain + legacy.ResumeCheck)
@@ -225,6 +253,58 @@ func TestResumeEndedWhileStoreAway(t *testing.T) {
 			})
 		})
 	}
+}
+
+// resumedWorld has a client go that waits for a call. With resume it comes back for the answer, at the other replica.
+func resumedWorld(t *testing.T) (w *modeWorld, faulty *faultySessions, resume func() *hearing) {
+	w = &modeWorld{taskWorld: newTaskWorld(t)}
+	faulty = &faultySessions{Sessions: w.sessions}
+	w.sessions = faulty
+	c := draftConfig(t)
+	w.a, w.b = w.gateway("a", draftScript(), c), w.gateway("b", draftScript(), c)
+	w.c, c.ResumeAfter = newDraftClient(t, w.a, ""), time.Second
+	call := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"plain"}`)
+	wiretest.Wait(2 * time.Second)
+	call.leave()
+	return w, faulty, func() *hearing { return w.c.begin(w.b, "", mcp.HeaderLastEventID, call.lastID()) }
+}
+
+// A client that waits for the answer of a call, of which it does not hear before the store has forgotten it, hears that
+// it is lost.
+func TestResumeForgottenUnheard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, faulty, resume := resumedWorld(t)
+		resumed := resume()
+		faulty.forgets.Store(true)
+		wiretest.Wait(2 * time.Minute)
+		if resumed.ended() {
+			t.Fatalf("it has heard %s", resumed.said())
+		}
+		faulty.forgets.Store(false)
+		wiretest.Wait(legacy.AskAgain + legacy.ResumeCheck)
+		if said := resumed.said(); len(said) != 1 || !strings.Contains(string(said[0]), "the answer to this call was lost") || !resumed.ended() {
+			t.Errorf("it has heard %s, and ended: %t", said, resumed.ended())
+		}
+	})
+}
+
+// A client that resumes while the answer of its call waits for the store gets that, and no error.
+func TestResumeBeforeTheAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, faulty, resume := resumedWorld(t)
+		faulty.away.Store(true)
+		wiretest.Wait(2*time.Minute + legacy.StoreAgain/2)
+		faulty.away.Store(false)
+		resumed := resume()
+		synctest.Wait()
+		if resumed.ended() {
+			t.Fatal("the answer did not wait for the store")
+		}
+		wiretest.Wait(legacy.StoreAgain + legacy.ResumeCheck)
+		if said := resumed.said(); len(said) != 1 || !strings.Contains(string(said[0]), `"result"`) || !resumed.ended() {
+			t.Errorf("it has heard %s, and ended: %t", said, resumed.ended())
+		}
+	})
 }
 
 // A GET stream that ends while the store is away is not in the way of the next one at

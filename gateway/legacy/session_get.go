@@ -366,7 +366,7 @@ func (w *writer) leave() {
 		}
 		begun = true
 		return t.store.Leave(ctx, id, getStream, note) == nil
-	})
+	}, func() {})
 }
 
 // post has the client of the session hear a message: on its GET stream, wherever that is,

@@ -41,7 +41,6 @@ type session struct {
 	// unread are the messages that were put into the log of the GET stream here, while that was here, and were not
 	// read from there yet: a store that comes back older has forgotten them.
 	unread []logEntry
-	waits  map[string]*eventLog // answers that wait for a task, by their stream
 }
 
 func newSession(t *Table, id string) *session {

@@ -75,16 +75,31 @@ func (l *eventLog) begin() {
 	l.timer.Stop()
 	ctx, cancel := l.s.table.within(l.ctx)
 	defer cancel()
-	after, err := l.s.table.store.Open(ctx, l.s.id, l.stream, noteOf(l.id, l.about))
+	after, err := l.open(ctx)
 	if err != nil {
 		return // the answer goes out as if it were short
 	}
-	l.on.Store(true)
 	var first func(*eventstream.Writer) error
 	if mcp.LookupVersion(l.version).Priming { // it begins the stream
 		first = func(out *eventstream.Writer) error { return l.prime(out, after) }
 	}
 	l.x.Resumable(l.keep, first)
+}
+
+// open makes this replica the one that keeps the stream. From before that until the end of the stream is in the log,
+// the table knows that it is written here: see endForgotten.
+func (l *eventLog) open(ctx context.Context) (after int64, err error) {
+	t := l.s.table
+	t.mu.Lock()
+	before := t.logs[l.stream]
+	t.logs[l.stream] = l
+	t.mu.Unlock()
+	if before != nil && before != l { // begin tries again after the store was away
+		before.displace(ctx)
+	}
+	after, err = t.store.Open(ctx, l.s.id, l.stream, l.note())
+	l.on.Store(err == nil)
+	return after, err
 }
 
 // prime sends an event from which the client can resume, if its version has such events.
@@ -156,7 +171,7 @@ func (l *eventLog) tells(n askNote) {
 	if l.about = n; l.on.Load() && !l.over {
 		ctx, cancel := l.s.table.within(l.ctx)
 		defer cancel()
-		_, _ = l.s.table.store.Note(ctx, l.s.id, l.stream, noteOf(l.id, n)) // else it is as any answer
+		_, _ = l.s.table.store.Note(ctx, l.s.id, l.stream, l.note()) // else it is as any answer
 	}
 }
 
@@ -167,25 +182,19 @@ func (l *eventLog) waits(n askNote, cut func()) {
 	l.mu.Lock()
 	l.cut = cut
 	l.mu.Unlock()
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	if l.s.waits == nil {
-		l.s.waits = make(map[string]*eventLog)
-	}
-	l.s.waits[l.stream] = l
 }
 
-// displace ends the answer on a stream here that its client resumes: that it has lost the
+// displace ends an answer that only waits, since its client resumes the stream: that it has lost the
 // connection may not have been noticed yet.
-func (s *session) displace(ctx context.Context, stream string) {
-	s.mu.Lock()
-	l := s.waits[stream]
-	s.mu.Unlock()
-	if l == nil {
+func (l *eventLog) displace(ctx context.Context) {
+	l.mu.Lock()
+	cut := l.cut
+	l.mu.Unlock()
+	if cut == nil {
 		return
 	}
 	l.taken.Store(true)
-	l.cut()
+	cut()
 	// The handler of the answer wakes it; the caller goes on after its timeout, for that one answers no more.
 	select {
 	case <-l.gone:
@@ -205,60 +214,60 @@ func (l *eventLog) leave() {
 func (l *eventLog) finish() {
 	l.mu.Lock()
 	l.over = true
-	left, note, unsent := l.left, noteOf(l.id, l.about), len(l.unsent) > 0
+	left, note, unsent := l.left, l.note(), len(l.unsent) > 0
 	l.mu.Unlock()
 	if l.timer != nil {
 		l.timer.Stop()
 	}
-	defer l.forget()
+	defer close(l.gone)
+	t := l.s.table
 	switch {
 	case !l.on.Load(), l.taken.Load():
+		l.forget()
 	case left:
-		l.s.table.closeLog(l.ctx, 0, func(ctx context.Context, _ bool) bool {
-			return l.taken.Load() || l.s.table.store.Leave(ctx, l.s.id, l.stream, note) == nil
-		})
+		t.closeLog(l.ctx, 0, func(ctx context.Context, _ bool) bool {
+			return l.taken.Load() || t.store.Leave(ctx, l.s.id, l.stream, note) == nil
+		}, l.forget)
 	default:
 		var last []byte
 		if m := l.unkept.Load(); m != nil {
 			last = *m
 		}
-		l.s.table.finishLog(l.ctx, l.s.id, l.stream, last, l.x.Gone() || unsent)
+		gone := l.x.Gone() || unsent
+		t.closeLog(l.ctx, len(last), func(ctx context.Context, room bool) bool {
+			if !room {
+				last = nil
+			}
+			return t.endLog(ctx, l.s.id, l.stream, last, gone)
+		}, l.forget)
 	}
 }
 
-// forget says that the stream is over here.
+// forget says that the stream is not written here any more.
 func (l *eventLog) forget() {
-	l.s.mu.Lock()
-	if l.s.waits[l.stream] == l {
-		delete(l.s.waits, l.stream)
+	t := l.s.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.logs[l.stream] == l {
+		delete(t.logs, l.stream)
 	}
-	l.s.mu.Unlock()
-	close(l.gone)
 }
 
 // lateBytes bounds the messages that wait for the store, to end logs with.
 const lateBytes = 64 << 20
 
-// finishLog says that nothing more comes on a stream, after its last message if the log
-// does not have that: a client that has resumed it waits. A message for which there is no
-// room while the store is away is left out.
-func (t *Table) finishLog(ctx context.Context, id, stream string, last []byte, gone bool) {
-	t.closeLog(ctx, len(last), func(ctx context.Context, room bool) bool {
-		if !room {
-			last = nil
-		}
-		return t.endLog(ctx, id, stream, last, gone)
-	})
-}
-
 // closeLog attempts to end a log. While the store is away it goes on trying, since the
 // stream looks open until then. room says whether so many bytes may wait for that. ctx is for
-// the first attempt.
-func (t *Table) closeLog(ctx context.Context, bytes int, attempt func(ctx context.Context, room bool) bool) {
+// the first attempt. closed is called once it has ended.
+func (t *Table) closeLog(ctx context.Context, bytes int, attempt func(ctx context.Context, room bool) bool, closed func()) {
 	try := func(ctx context.Context, room bool) bool {
 		ctx, cancel := t.within(ctx)
 		defer cancel()
-		return attempt(ctx, room)
+		ok := attempt(ctx, room)
+		if ok {
+			closed()
+		}
+		return ok
 	}
 	if try(ctx, true) {
 		return
@@ -280,8 +289,9 @@ func (t *Table) closeLog(ctx context.Context, bytes int, attempt func(ctx contex
 	})
 }
 
-// endLog is one attempt, and reports whether it is the last one needed. The message may be
-// there already: only the reply was lost.
+// endLog is one attempt to say that nothing more comes on a stream, after its last message if the log does not have
+// that: a client that has resumed it waits. It reports whether it is the last attempt needed. The message may be there
+// already: only the reply was lost.
 func (t *Table) endLog(ctx context.Context, id, stream string, last []byte, gone bool) bool {
 	if last != nil {
 		there := false
@@ -294,6 +304,45 @@ func (t *Table) endLog(ctx context.Context, id, stream string, last []byte, gone
 		}
 	}
 	return t.store.Finish(ctx, id, stream, gone) == nil
+}
+
+// writesSignal begins the signal that asks a replica whether it still writes a stream. Its name and the stream follow.
+const writesSignal = "writes "
+
+// askKeeper has the replica that keeps a stream end it if nobody writes it there any more. The one of the version
+// before is not named in the note, and ends none.
+func (s *session) askKeeper(ctx context.Context, stream string, note []byte) {
+	if name := keeperOf(note); name != "" {
+		ctx, cancel := s.table.within(ctx)
+		defer cancel()
+		_ = s.table.store.Signal(ctx, s.id, writesSignal+name+" "+stream, "") // or the next time
+	}
+}
+
+// endForgotten ends a stream that this replica keeps, as the store says, unless it is written here: the store has come
+// back as it was before the end of the stream.
+func (t *Table) endForgotten(id, stream string) {
+	t.ending.Lock() // one ends it, where several clients ask
+	defer t.ending.Unlock()
+	t.mu.Lock()
+	written := t.logs[stream] != nil
+	t.mu.Unlock()
+	if written {
+		return
+	}
+	ctx, cancel := t.within(context.Background())
+	defer cancel()
+	var had [][]byte
+	state, note, err := t.store.Since(ctx, id, stream, 0, func(_ int64, m []byte) { had = append(had, m) })
+	if err != nil || state != "open" {
+		return
+	}
+	for _, m := range lastWords(answerLost)(note, had) {
+		if no, err := t.store.Append(ctx, id, stream, m); err != nil || no == 0 {
+			return // the client asks again, or another replica keeps it
+		}
+	}
+	_ = t.store.Finish(ctx, id, stream, true)
 }
 
 // logEntry is a message in the log of a stream.
@@ -329,14 +378,25 @@ type askNote struct {
 	Token string  `json:"token,omitempty"` // the client's progress token, as JSON
 }
 
-// noteOf is what the log says of a request that has no answer yet, and of its task.
-func noteOf(id jsonrpc.ID, n askNote) []byte {
-	all := []byte("[" + id.Raw())
-	if n.Task != "" {
-		b, _ := json.Marshal(n) // cannot fail
+// note is what the log says of a request that has no answer yet, of the replica that answers it, and of its task.
+// l.mu is held, or nobody else has the log yet.
+func (l *eventLog) note() []byte {
+	all := []byte("[" + l.id.Raw() + `,{"keeper":"` + l.s.table.name + `"}`)
+	if l.about.Task != "" {
+		b, _ := json.Marshal(l.about) // cannot fail
 		all = append(append(all, ','), b...)
 	}
 	return append(all, ']')
+}
+
+// keeperOf is the replica that note has named; "" in a note of the version before.
+func keeperOf(note []byte) string {
+	var raw []json.RawMessage
+	var n struct{ Keeper string }
+	if json.Unmarshal(note, &raw) == nil && len(raw) > 1 {
+		_ = json.Unmarshal(raw[1], &n)
+	}
+	return n.Keeper
 }
 
 // readAskNotes are the tasks that ask on a stream, by its note.
@@ -352,7 +412,7 @@ func readAskNotes(note []byte) (asking []askNote) {
 	return asking
 }
 
-// noted are the requests that noteOf has named.
+// noted are the requests that note has named.
 func noted(note []byte) []jsonrpc.ID {
 	var raw []json.RawMessage
 	_ = json.Unmarshal(note, &raw) // of another release: then it names none

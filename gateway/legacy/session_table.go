@@ -37,11 +37,14 @@ type Table struct {
 	ctx  context.Context // ends when nothing is listened to any more
 	stop context.CancelFunc
 
+	ending sync.Mutex // held by endForgotten
+
 	mu     sync.Mutex
 	live   map[string]*session
-	closed bool       // nothing is listened to any more
-	late   int        // bytes of messages that wait for the store, to end logs with
-	work   work.Group // what outlives a request
+	logs   map[string]*eventLog // of the streams that are written here, by name
+	closed bool                 // nothing is listened to any more
+	late   int                  // bytes of messages that wait for the store, to end logs with
+	work   work.Group           // what outlives a request
 }
 
 // Ended is a session that is over. What it was is said on the replica that has made it, so that
@@ -55,7 +58,7 @@ type Ended struct {
 // NewTable makes a table over a store, which is waited for that long. ended is called for each
 // session that is over.
 func NewTable(store Sessions, storeTimeout time.Duration, ended func(context.Context, Ended)) *Table {
-	t := &Table{store: store, storeTimeout: storeTimeout, ended: ended, name: rand.Text(), live: make(map[string]*session)}
+	t := &Table{store: store, storeTimeout: storeTimeout, ended: ended, name: rand.Text(), live: make(map[string]*session), logs: make(map[string]*eventLog)}
 	t.ctx, t.stop = context.WithCancel(context.Background())
 	return t
 }
@@ -79,6 +82,10 @@ const cancelSignal = "cancel "
 
 // signalled takes a signal that another replica has sent for a session.
 func (t *Table) signalled(id, text, token string, at time.Time) {
+	if stream, ok := strings.CutPrefix(text, writesSignal+t.name+" "); ok {
+		t.outlive(func() { t.endForgotten(id, stream) })
+		return
+	}
 	t.mu.Lock()
 	s := t.live[id]
 	t.mu.Unlock()
