@@ -318,7 +318,8 @@ func draftScript() upstreamScript {
 		"tools/call forever": {Every: "10s", Progress: progress("a", "b"), Blocks: true},
 		"tools/call many": {Every: "1s", Progress: progress(strings.Split(strings.Repeat("x", 200), "")...), After: "1s",
 			Result: json.RawMessage(`{"content":[{"type":"text","text":"done"}]}`)},
-		"tools/list": {Result: json.RawMessage(`{"tools":[{"name":"plain","inputSchema":{"type":"object"}},{"name":"never","inputSchema":{"type":"object"}}]}`)},
+		"tools/list":       {Result: json.RawMessage(`{"tools":[{"name":"plain","inputSchema":{"type":"object"}},{"name":"never","inputSchema":{"type":"object"}}]}`)},
+		"logging/setLevel": {Result: json.RawMessage(`{}`)},
 	}}
 }
 

@@ -25,6 +25,7 @@ import (
 type faultySessions struct {
 	legacy.Sessions
 	since, put, away, forgets atomic.Bool
+	missing                   atomic.Bool  // they know that messages may be missing
 	open                      atomic.Int64 // of so many
 	older                     atomic.Int64 // they have come back as they were after this message; 0 for not
 }
@@ -78,11 +79,15 @@ func (f *faultySessions) Since(ctx context.Context, id, stream string, after int
 		return "", nil, shim.ErrUnavailable
 	}
 	older := f.older.Load()
-	return f.Sessions.Since(ctx, id, stream, after, func(no int64, message []byte) {
+	state, note, err := f.Sessions.Since(ctx, id, stream, after, func(no int64, message []byte) {
 		if older == 0 || no <= older {
 			on(no, message)
 		}
 	})
+	if f.missing.Load() {
+		on(1<<40, nil)
+	}
+	return state, note, err
 }
 
 func (f *faultySessions) Open(ctx context.Context, id, stream string, note []byte) (int64, error) {

@@ -136,7 +136,7 @@ func (l *eventLog) resume(ctx context.Context, no int64, r *replay) (answered bo
 		_ = out.Comment("open")
 		sent := false
 		if isMissing(all, no, false) {
-			_ = out.Send("", missingNote)
+			l.s.sayMissing(out)
 		}
 		for _, m := range all {
 			answered = answered || isAnswer(m.message, l.id)

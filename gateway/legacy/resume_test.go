@@ -307,6 +307,32 @@ func TestResumeBeforeTheAnswer(t *testing.T) {
 	})
 }
 
+// A client that resumes an answer which waits hears that messages may be missing, unless it wants no warnings.
+func TestResumeMissing(t *testing.T) {
+	for level, told := range map[string]bool{"warning": true, "error": false} {
+		t.Run(level, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, faulty, _ := resumedWorld(t)
+				wiretest.Wait(time.Minute)
+				if said := w.c.ask(w.a, mcp.MethodSetLevel, `{"level":"`+level+`"}`).quit(); len(said) != 1 || !strings.Contains(string(said[0]), `"result"`) {
+					t.Fatalf("the level: %s", said)
+				}
+				first := w.c.ask(w.a, mcp.MethodTasksResult, `{"taskId":"`+string(w.made("plain"))+`"}`)
+				wiretest.Wait(2 * time.Second)
+				first.leave()
+				faulty.missing.Store(true)
+				resumed := w.c.begin(w.b, "", mcp.HeaderLastEventID, first.lastID())
+				wiretest.Wait(time.Second)
+				said := bytes.Join(resumed.said(), nil)
+				if got := bytes.Contains(said, []byte("messages may be missing")); got != told {
+					t.Errorf("heard %s", said)
+				}
+				resumed.leave()
+			})
+		})
+	}
+}
+
 // A GET stream that ends while the store is away is not in the way of the next one at
 // another replica.
 func TestStandingEndedWhileStoreAway(t *testing.T) {

@@ -223,7 +223,8 @@ func (w *writer) sendMore(ctx context.Context, unread, more []logEntry) {
 	for _, m := range more {
 		// A replica that holds the stream keeps what it has put into the log, and claim knows of what was lost before.
 		if w.lost = w.lost || m.message == nil && !w.holds; w.lost {
-			w.sayMissing()
+			w.lost = false
+			w.s.sayMissing(w.out)
 		}
 		method, change := listChange(m.message)
 		if change && merged[method] || !w.due(ctx, m) {
@@ -234,10 +235,10 @@ func (w *writer) sendMore(ctx context.Context, unread, more []logEntry) {
 	}
 }
 
-// sayMissing tells the client that messages may be missing here.
-func (w *writer) sayMissing() {
-	if w.lost = false; loudEnough("warning", w.s.current().LogLevel) {
-		_ = w.out.Send("", missingNote) // its error is in out
+// sayMissing tells the client of a stream that messages may be missing here, if it wants warnings.
+func (s *session) sayMissing(out *eventstream.Writer) {
+	if loudEnough("warning", s.current().LogLevel) {
+		_ = out.Send("", missingNote) // its error is in out
 	}
 }
 
