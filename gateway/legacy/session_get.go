@@ -33,6 +33,9 @@ type getHold struct {
 	gone chan struct{}       // closed when it has ended
 	w    *writer             // nil until it has begun
 	out  *eventstream.Writer // nil until it is written to
+	// unread are the messages that were put into the log here, and were not read from there yet: a store that comes
+	// back older has forgotten them.
+	unread []logEntry
 }
 
 // ServeGET opens the stream on which a session hears what belongs to no

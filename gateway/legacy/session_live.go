@@ -38,9 +38,6 @@ type session struct {
 	state sessionState
 	calls map[string]inFlight // by callKey of their id
 	get   *getHold            // nil while no GET stream is here
-	// unread are the messages that were put into the log of the GET stream here, while that was here, and were not
-	// read from there yet: a store that comes back older has forgotten them.
-	unread []logEntry
 }
 
 func newSession(t *Table, id string) *session {

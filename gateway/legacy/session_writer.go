@@ -271,14 +271,15 @@ const (
 func (s *session) keepUnread(no int64, message []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.get == nil {
+	h := s.get
+	if h == nil {
 		return
 	}
-	s.unread = append(s.unread, logEntry{no, message})
+	h.unread = append(h.unread, logEntry{no, message})
 	size := 0
-	for i, u := range slices.Backward(s.unread) {
-		if size += len(u.message); size > unreadBytes || len(s.unread)-i > mostUnread {
-			s.unread = slices.Clone(s.unread[i+1:])
+	for i, u := range slices.Backward(h.unread) {
+		if size += len(u.message); size > unreadBytes || len(h.unread)-i > mostUnread {
+			h.unread = slices.Clone(h.unread[i+1:])
 			return
 		}
 	}
@@ -286,13 +287,14 @@ func (s *session) keepUnread(no int64, message []byte) {
 
 // takeUnread hands over the messages that keepUnread has kept.
 func (w *writer) takeUnread() []logEntry {
-	if w.name != getStream {
-		return nil
-	}
 	w.s.mu.Lock()
 	defer w.s.mu.Unlock()
-	unread := w.s.unread
-	w.s.unread = nil
+	h := w.s.get
+	if h == nil || h.w != w { // another stream
+		return nil
+	}
+	unread := h.unread
+	h.unread = nil
 	return unread
 }
 
