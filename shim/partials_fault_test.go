@@ -169,6 +169,47 @@ func TestPartialsComeWithTheEnd(t *testing.T) {
 	}
 }
 
+// A store that comes back older twice within the time for which an end is kept gets no piece twice, though the first
+// time the end has taken along what was stored last before it.
+func TestPartialsComeOnceWithTheEnd(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		older, oldest := openEmbedded(t), openEmbedded(t)
+		h := &hooked{apply: func(ctx context.Context, c shim.Change, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
+			if c.To == shim.Completed {
+				w.store.failover.CompareAndSwap(nil, &older)
+			}
+			return next(ctx)
+		}}
+		s := w.over("a", h, says(result, words(20*time.Second, "a", "b", "c")...), streaming(false)) // a is not known any more when c comes
+		task := begin(t, s, partialsCall())
+		pass(25 * time.Second)
+		replicated, err := w.store.Get(t.Context(), task.ID, shim.WithRun)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := older.Create(t.Context(), replicated, shim.Batch{Content: json.RawMessage(`[{"type":"text","text":"a"}]`)}); err != nil {
+			t.Fatal(err)
+		}
+		pass(40 * time.Second)
+		w.store.failover.Store(&oldest)
+		pass(time.Minute)
+		for name, c := range map[string]struct {
+			store shim.Store
+			want  string
+		}{"the first": {older, "a+b+c"}, "the second": {oldest, ""}} {
+			batches, err := c.store.Batches(t.Context(), task.ID, 0)
+			var all []string
+			for _, b := range batches {
+				all = append(all, texts(b))
+			}
+			if got := strings.Join(all, "+"); err != nil || got != c.want {
+				t.Errorf("%s has %q (%v), want %q", name, got, err, c.want)
+			}
+		}
+		wantStatus(t, read(t, s, task.ID), shim.Completed)
+	})
+}
+
 // Who adopts a task goes on with its stream where the record has come to.
 func TestAdoptedPartials(t *testing.T) {
 	for name, content := range map[string]bool{"hints": false, "content": true} {

@@ -265,14 +265,16 @@ func (w *pieceWriter) finish(c *Change) {
 	}
 }
 
-// recent is what is still known of what was stored before the queue.
+// recent hands over, once, what is still known of what was stored before the queue. halt has been called.
 func (w *pieceWriter) recent() []Batch {
 	if w == nil {
 		return nil
 	}
 	w.run.mu.Lock()
 	defer w.run.mu.Unlock()
-	return batchesOf(w.kept)
+	recent := batchesOf(w.kept)
+	w.kept, w.keeps = nil, 0
+	return recent
 }
 
 // Partials is what becomes of what a tool says while it runs (protocol.md 6.4).

@@ -69,7 +69,8 @@ func (r *run) settle() {
 }
 
 // persistLast makes the last change of the run. If the store has lost some of what was
-// streamed, it changes c to fit: who holds the ending has to hold what was written.
+// streamed, it changes c to fit: who holds the ending has to hold what was written. What c
+// takes along for that is not recent any more, or an older store still would get it twice.
 func (r *run) persistLast(c *Change) error {
 	write := func() error { return r.record.persist(r.s.life.writes, func() Change { return *c }) }
 	err := write()
