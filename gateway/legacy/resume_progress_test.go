@@ -2,6 +2,7 @@ package legacy_test
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -50,6 +51,58 @@ func TestResumedHearsProgress(t *testing.T) {
 				}
 				if want := []string{"p 0.000001", "p 0.000002", ""}; !slices.Equal(heard, want) || !strings.Contains(string(said[len(said)-1]), `"text":"one"`) {
 					t.Errorf("heard %s", said)
+				}
+			})
+		})
+	}
+}
+
+// A client that was away while the store was as well hears, where its stream goes on, that messages may be missing:
+// what came then is in no log.
+func TestResumedHearsOfMissingProgress(t *testing.T) {
+	for name, level := range map[string]string{"warned": "info", "wants no warnings": "error"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, config := &modeWorld{taskWorld: newTaskWorld(t), c: &taskClient{t: t}}, draftConfig(t)
+				faulty := &faultySessions{Sessions: w.sessions}
+				w.sessions = faulty
+				w.a, w.b = w.gateway("a", draftScript(), config), w.gateway("b", draftScript(), config)
+				config.ResumeAfter = time.Second
+				w.c.do(w.a, mcp.MethodInitialize, `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}`)
+				w.c.do(w.a, mcp.MethodSetLevel, `{"level":"`+level+`"}`)
+				first := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"many","_meta":{"progressToken":"p"}}`)
+				wiretest.Wait(10500 * time.Millisecond)
+				first.leave()
+				wiretest.Wait(5 * time.Second)
+				faulty.away.Store(true)
+				wiretest.Wait(5 * time.Second)
+				faulty.away.Store(false)
+				wiretest.Wait(5 * time.Second)
+				resumed := w.c.begin(w.b, "", mcp.HeaderLastEventID, first.lastID())
+				wiretest.Wait(5 * time.Minute)
+				var heard []string
+				last := 0
+				for _, m := range slices.Concat(first.said(), resumed.said()) {
+					raw, ok := jsonrpc.Get(m, "params", "progress")
+					no, _ := strconv.Atoi(string(raw))
+					switch {
+					case ok && no != last+1:
+						heard = append(heard, "gap")
+					case strings.Contains(string(m), "messages may be missing"):
+						heard = append(heard, "note")
+					case !ok && strings.Contains(string(m), `"text":"done"`):
+						heard = append(heard, "answer")
+					}
+					if ok {
+						last = no
+					}
+				}
+				want := []string{"note", "gap", "answer"}
+				if level == "error" {
+					want = want[1:]
+				}
+				if !slices.Equal(heard, want) || last != 200 {
+					t.Errorf("heard %q up to %d, want %q", heard, last, want)
 				}
 			})
 		})

@@ -120,7 +120,14 @@ func (l *eventLog) keep(message []byte) (string, error) {
 	}
 	ctx, cancel := l.s.table.within(l.ctx)
 	defer cancel()
-	no, err := l.s.table.store.Append(ctx, l.s.id, l.stream, message)
+	var no int64
+	var err error
+	if l.unkept.Load() != nil && loudEnough("warning", l.s.current().LogLevel) { // who resumes the stream does not get that
+		_, err = l.s.table.store.Append(ctx, l.s.id, l.stream, missingNote)
+	}
+	if err == nil {
+		no, err = l.s.table.store.Append(ctx, l.s.id, l.stream, message)
+	}
 	l.unkept.Store(nil)
 	switch {
 	case err != nil:

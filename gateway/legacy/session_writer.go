@@ -244,7 +244,7 @@ func (s *session) sayMissing(out *eventstream.Writer) {
 
 // missingNote says that messages may be missing in a stream.
 var missingNote = jsonrpc.AppendNotification(nil, mcp.NotifyMessage, []byte(`{"level":"warning","logger":"taskgate",`+
-	`"data":"messages may be missing here: the store of the gateway has come back as it was before them"}`))
+	`"data":"messages may be missing here: the store of the gateway was away, or has come back as it was before them"}`))
 
 // isMissing reports whether messages may be missing in a log after a number; or, to a client that counts, since it has
 // begun to: how far it has come is not known then.
