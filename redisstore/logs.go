@@ -41,7 +41,7 @@ type sessionLogs struct {
 
 	mu      sync.Mutex // guards the rest
 	watches map[string][]*stateWatch
-	seen    *lru.Cache[string, int64] // the last number of each session that is known here
+	seen    *lru.Cache[string, numbers] // of the messages of each session
 }
 
 // Keep bounds the log of each session: the oldest messages go when there are more, or
@@ -170,8 +170,8 @@ func (c *sessionLogs) log(ctx context.Context, id, stream, what string, value []
 	a.add(extra, millis(c.logTTL))
 	a.addInt(int64(c.messages), c.bytes, c.afterEnd.Milliseconds())
 	a.add(c.store.keys.logEvents(id), string(c.heart.Replica()))
-	seen, _ := c.seen.Get(id)
-	a.addInt(seen)
+	n, _ := c.seen.Get(id)
+	a.addInt(n.seen, n.told)
 	for _, add := range more {
 		add(a)
 	}
@@ -181,22 +181,34 @@ func (c *sessionLogs) log(ctx context.Context, id, stream, what string, value []
 		return err
 	})
 	if err == nil && reply[0] == codeOK {
-		c.rememberNumber(id, reply[1])
+		c.rememberNumber(id, reply[1], what != "clear")
 	}
 	return reply, err
 }
 
-// rememberNumber remembers the last number of a session's messages.
-func (c *sessionLogs) rememberNumber(id, number string) {
+// numbers are what a replica knows of the numbers of a session's messages: the last one, and the last one that was the
+// reply to a change of its own. The log knows the second one too, unless it has come back older.
+type numbers struct{ seen, told int64 }
+
+// rememberNumber remembers a number of a session's messages.
+func (c *sessionLogs) rememberNumber(id, number string, told bool) {
 	n, err := strconv.ParseInt(number, 10, 64)
+	if err != nil {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if last, _ := c.seen.Peek(id); err == nil && n > last {
-		c.seen.Add(id, n)
+	was, _ := c.seen.Peek(id)
+	now := numbers{max(was.seen, n), was.told}
+	if told {
+		now.told = max(was.told, n)
+	}
+	if now != was {
+		c.seen.Add(id, now)
 	}
 }
 
-// maxSeen is of how many sessions a replica remembers the last number.
+// maxSeen is of how many sessions a replica remembers the numbers.
 const maxSeen = 10_000
 
 // Since hands over the messages that a stream got after a number, and returns what
@@ -248,7 +260,7 @@ func (c *sessionLogs) since(ctx context.Context, id, stream string, after int64)
 		return err
 	})
 	if err == nil && len(v) > sinceHead {
-		c.rememberNumber(id, v[len(v)-2])
+		c.rememberNumber(id, v[len(v)-2], false)
 	}
 	switch {
 	case err != nil || v[0] != codeOK:

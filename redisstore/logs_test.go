@@ -71,8 +71,8 @@ func TestLogForgetsEndedStreams(t *testing.T) {
 	}
 	same(t, " ", since("x0"))
 	same(t, "open ", since("open"))
-	// The log has three fields of its own and 20 entries, of which 10 are ends; the open stream has two fields.
-	if n, _ := server.Do("hlen", c.store.keys.log("s")[1]).(int64); n > 3+10+2 {
+	// The log has four fields of its own and 20 entries, of which 10 are ends; the open stream has two fields.
+	if n, _ := server.Do("hlen", c.store.keys.log("s")[1]).(int64); n > 4+10+2 {
 		t.Errorf("%d fields are left of 100 streams", n)
 	}
 	// A large answer stays until something comes after its end.
@@ -142,8 +142,8 @@ func endedStreamLeaves(t *testing.T, url string) {
 	if n, err := c.store.client.HGet(ctx, about, "bytes").Result(); err != nil || len(n) > 2 {
 		t.Errorf("%s bytes count, %v", n, err)
 	}
-	// last, bytes, due; and of the open stream its replica, its note and its operations.
-	if n, err := c.store.client.HLen(ctx, about).Result(); err != nil || n > 6 {
+	// last, bytes, due, the number that its replica knows; and of the open stream its replica, its note and its operations.
+	if n, err := c.store.client.HLen(ctx, about).Result(); err != nil || n > 7 {
 		t.Errorf("%d fields are left, %v", n, err)
 	}
 	stop()
@@ -201,4 +201,53 @@ func TestLogOfOlderRedis(t *testing.T) {
 	must(t, store.client.Del(t.Context(), store.keys.session("s")).Err())
 	_, err = c.Append(t.Context(), "s", "call", []byte("answer"))
 	is(t, err, shim.ErrNotFound)
+}
+
+// Redis comes back as it was some messages ago, and another replica, which has not seen them, is the first to add one.
+// It gives their numbers out again; whoever goes on with the stream that had them learns that messages are missing.
+func TestLogOfOlderRedisAtAnother(t *testing.T) {
+	t.Parallel()
+	redis, o := redistest.Start(t), testOptions()
+	store := openTest(t, redis.URL(), o)
+	c, other := store.Sessions(10, time.Hour), openTest(t, redis.URL(), o).Sessions(10, time.Hour)
+	_, err := c.Make(t.Context(), "s", "", []byte("{}"))
+	must(t, err)
+	_, err = c.Open(t.Context(), "s", "call", nil)
+	must(t, err)
+	_, err = other.Open(t.Context(), "s", "other", nil)
+	must(t, err)
+	add := func(c *Sessions, stream, message string) {
+		t.Helper()
+		_, err := c.Append(t.Context(), "s", stream, []byte(message))
+		must(t, err)
+	}
+	read := func(want string) {
+		t.Helper()
+		got := ""
+		state, _, err := other.Since(t.Context(), "s", "call", 1, func(_ int64, m []byte) {
+			if got += " " + string(m); m == nil {
+				got += "missing"
+			}
+		})
+		must(t, err)
+		same(t, want, state+got)
+	}
+	add(c, "call", "one")
+	add(other, "other", "aside")
+	older := map[string]string{}
+	for _, key := range store.keys.log("s") {
+		older[key] = store.client.Dump(t.Context(), key).Val()
+	}
+	add(c, "call", "two")
+	for key, dump := range older {
+		must(t, store.client.RestoreReplace(t.Context(), key, 0, dump).Err())
+	}
+	for range 3 {
+		add(other, "other", "aside")
+	}
+	add(c, "call", "three")
+	read("open missing three")
+	add(other, "other", "aside")
+	add(c, "call", "four")
+	read("open missing three four")
 }

@@ -6,9 +6,10 @@
 --       gone), or operation id of a message
 --       6 ms to live  7 8 how many messages and bytes are kept  9 for how many ms what a stream
 --       had is kept after its end  10 channel  11 this replica  12 the last number that it has seen
---       of an ask also  13 the question  14 the stream whose claim of it is void  15 who asks:
+--       13 the last number that was the reply to it
+--       of an ask also  14 the question  15 the stream whose claim of it is void  16 who asks:
 --       a repeat by the same one is told from asking again on a stream
---       of a bury also  13 operations that are known of the stream, then list: the last messages
+--       of a bury also  14 operations that are known of the stream, then list: the last messages
 -- reply ok and the number of the last message; taken: another replica keeps the stream, or
 --       it has ended, or it is not what the caller thought; held and a stream: that one has
 --       the question; has: the client has the question; none: there is no such session
@@ -18,12 +19,14 @@
 -- of a stream that is over goes with that entry, and what is known of a question goes with its
 -- message. Messages are numbered by their place, so one that is taken out leaves an empty
 -- entry until it is the oldest. Where Redis came back older, entries '~' stand for the numbers that
--- were given out: none is given twice, and a replica keeps the stream that it adds to.
+-- were given out: a replica gives none twice that it has seen, and keeps the stream that it adds to. Another one may
+-- have given them out again before. Then the log does not know that it has replied so far to this
+-- replica, and one '~' stands for all.
 local id, stream, what, value, extra = next_arg(), next_arg(), next_arg(), next_arg(), next_arg()
 local ttl, most, room, after_end = next_arg(), tonumber(next_arg()), tonumber(next_arg()), tonumber(next_arg())
-local events, me, seen = next_arg(), next_arg(), tonumber(next_arg())
+local events, me, seen, told = next_arg(), next_arg(), tonumber(next_arg()), tonumber(next_arg())
 if redis.call('EXISTS', KEYS[3]) == 0 then return { 'none' } end
-local was = redis.call('HMGET', KEYS[2], 'last', 'bytes', 'o:' .. stream, 's:' .. stream, 'n:' .. stream, 'due')
+local was = redis.call('HMGET', KEYS[2], 'last', 'bytes', 'o:' .. stream, 's:' .. stream, 'n:' .. stream, 'due', 'r:' .. me)
 local last, bytes = tonumber(was[1] or '0'), tonumber(was[2] or '0')
 local ops, keeper, note = was[3] or '', was[4], was[5] or ''
 local ENDED, LEFT = '', '-' -- in place of the replica that keeps a stream
@@ -143,7 +146,8 @@ local function holder(name, void)
   return 'held', other
 end
 
-if last < seen then
+if last < seen or tonumber(was[7] or '0') < told then
+  seen = math.max(seen, last + 1)
   if seen - last > most then
     local all = redis.call('LRANGE', KEYS[1], 0, -1)
     for i, entry in ipairs(all) do forget(entry, last - #all + i) end
@@ -151,7 +155,7 @@ if last < seen then
     last, bytes = seen - 1, 0
   end
   while last < seen do enter('~') end
-  redis.call('HSET', KEYS[2], 'last', int(last), 'bytes', int(bytes))
+  redis.call('HSET', KEYS[2], 'last', int(last), 'bytes', int(bytes), 'r:' .. me, int(last))
   redis.call('PEXPIRE', KEYS[1], ttl)
   redis.call('PEXPIRE', KEYS[2], ttl)
 end
@@ -195,6 +199,7 @@ else
   redis.call('HSET', KEYS[2], 'q:' .. name, stream .. ' ' .. int(last + 1) .. ' ' .. op)
   add(stream .. '?' .. name .. ' ' .. value)
 end
+redis.call('HSET', KEYS[2], 'r:' .. me, int(last))
 redis.call('PEXPIRE', KEYS[1], ttl)
 redis.call('PEXPIRE', KEYS[2], ttl)
 redis.call('PUBLISH', events, id .. ' ' .. int(last))
