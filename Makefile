@@ -37,7 +37,7 @@ build: ## Build taskgate and the examples into bin/
 check: lint ## For the inner loop: formatting, vet, staticcheck, and the tests that start no processes
 	$(GO) test -short -p $(PACKAGES) $$($(GO) list ./... | grep -vE '$(PROCESSES)')
 
-test: ## Run the tests, also those that take long with TASKGATE_WHOLE=1; what needs Redis or Node is skipped where there is none
+test: ## Run the tests but the long ones (TASKGATE_WHOLE=1 runs all); what needs Redis is skipped where there is none
 	$(GO) test -p $(PACKAGES) -timeout 20m ./...
 
 race: ## Run all tests with the race detector

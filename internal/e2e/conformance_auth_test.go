@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"taskgate/internal/proc"
+	"taskgate/internal/programtest"
 )
 
 // The test binary is a client of the official suite if throughVar is set: it starts the client that
@@ -126,6 +127,7 @@ upstreams:
 // own the difference is in testdata, with reasons. A client that finds another resource in the metadata
 // than the one that it has connected to refuses it through the gateway as well (resource-mismatch).
 func TestConformanceAuth(t *testing.T) {
+	programtest.Longest(t)
 	t.Parallel()
 	nodeDir(t)
 	client := buildSuiteClient(t)

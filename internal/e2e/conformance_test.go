@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"taskgate/internal/programtest"
 )
 
 // conformanceConfig is the configuration that docs/compatibility.md shows, for the
@@ -46,6 +48,7 @@ type verdict struct {
 // to fail is in testdata, with reasons; both a new failure and one that is gone fail this
 // test.
 func TestConformance(t *testing.T) {
+	programtest.Longest(t)
 	t.Parallel()
 	nodeDir(t)
 	for name, c := range map[string]struct {

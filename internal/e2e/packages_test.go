@@ -15,6 +15,7 @@ import (
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/programtest"
 )
 
 // npxServer is a server that people start with npx.
@@ -80,6 +81,7 @@ func toolsIn(result json.RawMessage) string {
 // taskSupport, through serve and taskgate stdio as they do directly, answer the same, and ask for roots
 // where they do so directly.
 func TestPackages(t *testing.T) {
+	programtest.Longest(t)
 	t.Parallel()
 	dir := nodeDir(t)
 	need(t, exists(filepath.Join(dir, "servers", "installed")), `what "make node" installs with TASKGATE_WHOLE=1`)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"taskgate/internal/mcp"
+	"taskgate/internal/programtest"
 )
 
 // askingClient is a client that can be asked: a row of the table. Who is missing has no
@@ -144,6 +145,7 @@ func (c *askedCall) everything() (tool string, args map[string]any) {
 // that runs the call. Whatever the client does, the server hears what it understands,
 // once, and the call has an end. Nothing of it is in the logs and spans of a gateway.
 func TestQuestions(t *testing.T) {
+	programtest.Longest(t)
 	t.Parallel()
 	nodeDir(t)
 	w := newAskingWorld(t)

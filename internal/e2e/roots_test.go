@@ -10,12 +10,14 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"taskgate/internal/mcp"
+	"taskgate/internal/programtest"
 )
 
 // TestRoots: server-filesystem asks its client for the roots as soon as that is ready, and serves
 // those instead of the directories of its command line. Each of ten clients in a row is asked,
 // directly, through taskgate stdio, and over HTTP.
 func TestRoots(t *testing.T) {
+	programtest.Longest(t)
 	t.Parallel()
 	dir, other, root := nodeDir(t), t.TempDir(), t.TempDir()
 	root, err := filepath.EvalSymlinks(root)

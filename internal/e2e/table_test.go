@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"taskgate/internal/programtest"
 	"taskgate/internal/redistest"
 )
 
@@ -213,6 +214,7 @@ func tableRun(t *testing.T, peer string, cells []tableCell) map[string]tableGots
 // kind of server and over every transport. What it finds is the table in
 // docs/compatibility.md, which -update writes.
 func TestTable(t *testing.T) {
+	programtest.Longest(t)
 	t.Parallel()
 	nodeDir(t)
 	servers, marks := tableServers(), t.TempDir()

@@ -247,7 +247,7 @@ func (w *upgradeWorld) way(t *testing.T, program string) {
 // replaced one after the other, and back again, no client sees an error, and each task that runs, asks or is
 // parked is adopted by the other version and ends well.
 func TestUpgrade(t *testing.T) {
-	programtest.Long(t)
+	programtest.Longest(t)
 	t.Parallel()
 	before, err := previous()
 	if errors.Is(err, errNoHistory) {
