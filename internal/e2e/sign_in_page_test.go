@@ -97,8 +97,9 @@ func (f *follower) run(command string) string {
 // issuer as the section says. Only the addresses are those of the test.
 func TestSignInPages(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("curl"); err != nil {
-		need(t, false, "curl")
+	for _, tool := range []string{"curl", "openssl"} {
+		_, err := exec.LookPath(tool)
+		need(t, err == nil, tool)
 	}
 	wants := map[string]struct {
 		answers int
