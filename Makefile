@@ -40,7 +40,7 @@ check: lint ## For the inner loop: formatting, vet, staticcheck, and the tests t
 test: ## Run the tests but the long ones (TASKGATE_WHOLE=1 runs all); what needs Redis is skipped where there is none
 	$(GO) test -p $(PACKAGES) -timeout 20m ./...
 
-race: ## Run all tests with the race detector
+race: ## Run the tests of make test with the race detector
 	$(GO) test -race ./...
 
 lint: ## Check formatting, go.mod and workflows, and look for mistakes with vet and staticcheck
@@ -72,7 +72,7 @@ chaos: ## Break gateways and Redis under thousands of calls (CHAOS_SEED repeats 
 chaos e2e conformance outages upgrade: export TASKGATE_WHOLE = 1
 
 e2e: node $(NODE_DIR)/servers/installed ## Run the end-to-end tests with real clients, servers and agents
-	$(GO) test -count=1 -v ./internal/e2e ./internal/agents
+	$(GO) test -count=1 -v -timeout 20m ./internal/e2e ./internal/agents
 
 agents: node $(NODE_DIR)/large-agents/installed ## Run coding agents in front of the gateway (fetches 1 GB)
 	$(GO) test -count=1 -v -timeout 15m -parallel 16 -run 'TestAgents|TestTableOfAgents' ./internal/agents -all

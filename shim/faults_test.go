@@ -2,11 +2,12 @@ package shim_test
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
+
+	"taskgate/internal/programtest"
 )
 
 // step is from one point of a scenario to the next that a run takes: to every one with
@@ -15,7 +16,7 @@ func step() int {
 	switch {
 	case testing.Short():
 		return 49
-	case raceDetector || os.Getenv("TASKGATE_WHOLE") == "":
+	case raceDetector || !programtest.Whole():
 		return 15
 	}
 	return 1

@@ -158,19 +158,14 @@ func TestReplicasResumeForgotten(t *testing.T) {
 			primed, _, _ := first.event()
 			wiretest.Await(t, stack.session.started, "the tool")
 			first.close()
-			older := map[string]any{}
-			for _, key := range stack.store.Keys("*" + a.session) {
-				older[key] = stack.store.Do("dump", key)
-			}
+			goBack := stack.snapshot(a.session)
 			stack.session.proceed <- struct{}{}
 			again := openSSE(t, a, http.MethodGet, "", primed)
 			again.end("w1")
 			if _, data, ok := again.event(); ok {
 				t.Errorf("after the answer: %s", data)
 			}
-			for key, was := range older {
-				stack.store.Do("restore", key, 0, was, "replace")
-			}
+			goBack()
 			resumed := openSSE(t, stack.on(t, i, a), http.MethodGet, "", primed)
 			if data := resumed.end("w1"); !strings.Contains(data, "the answer to this call was lost") {
 				t.Errorf("resumed: %s", data)

@@ -29,6 +29,19 @@ func (r *legacyReplicas) addTool(name string) {
 		})
 }
 
+// snapshot returns what has Redis come back with a session as it is now.
+func (r *legacyReplicas) snapshot(session string) (goBack func()) {
+	older := map[string]any{}
+	for _, key := range r.store.Keys("*" + session) {
+		older[key] = r.store.Do("dump", key)
+	}
+	return func() {
+		for key, was := range older {
+			r.store.Do("restore", key, 0, was, "replace")
+		}
+	}
+}
+
 // heard waits for an event that says this.
 func (s *sseClient) heard(what string) (id string) {
 	s.t.Helper()
@@ -160,15 +173,10 @@ func TestReplicasStandingOlderStore(t *testing.T) {
 	stack.listening(t, 0, a.session, true)
 	stack.addTool("one")
 	stream.heard("tools/list_changed")
-	older := map[string]any{}
-	for _, key := range stack.store.Keys("*" + a.session) {
-		older[key] = stack.store.Do("dump", key)
-	}
+	goBack := stack.snapshot(a.session)
 	stack.server.AddPrompt(&sdk.Prompt{Name: "new"}, nil)
 	stream.heard("prompts/list_changed")
-	for key, was := range older {
-		stack.store.Do("restore", key, 0, was, "replace")
-	}
+	goBack()
 	stack.addTool("two")
 	stream.heard("tools/list_changed")
 }
@@ -229,15 +237,10 @@ func TestReplicasStandingMissing(t *testing.T) {
 			stack.listening(t, 0, a.session, true)
 			stack.addTool("one")
 			last := map[string]string{"tools/list_changed": stream.heard("tools/list_changed")}
-			older := map[string]any{}
-			for _, key := range stack.store.Keys("*" + a.session) {
-				older[key] = stack.store.Do("dump", key)
-			}
+			goBack := stack.snapshot(a.session)
 			stack.server.AddPrompt(&sdk.Prompt{Name: "new"}, nil)
 			last["prompts/list_changed"] = stream.heard("prompts/list_changed")
-			for key, was := range older {
-				stack.store.Do("restore", key, 0, was, "replace")
-			}
+			goBack()
 			stream = openSSE(t, stack.on(t, i, a), http.MethodGet, "", last[what])
 			if i == 0 { // it had not heard of the prompts
 				stream.heard("messages may be missing")
