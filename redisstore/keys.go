@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"taskgate/shim"
 )
@@ -43,6 +44,12 @@ func (k keys) in(shard, kind, name string) string {
 
 // task is the hash with a task's fields.
 func (k keys) task(id shim.ID) string { return k.in(shard(id), "t", string(id)) }
+
+// isTask reports whether a key is that of a task.
+func (k keys) isTask(key string) bool {
+	rest, ok := strings.CutPrefix(key, k.prefix)
+	return ok && len(rest) > len(":{00}:t:") && rest[:2] == ":{" && rest[4:8] == "}:t:"
+}
 
 // batches is the list of what a task streamed.
 func (k keys) batches(id shim.ID) string { return k.in(shard(id), "p", string(id)) }

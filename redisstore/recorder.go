@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -42,6 +44,8 @@ type recorder struct {
 	// running is the connection that holds mu for its command, nil for none.
 	running atomic.Pointer[server.Peer]
 	unit    unit
+
+	asleep asleep
 }
 
 // unit is what one script did.
@@ -92,9 +96,11 @@ func (r *recorder) volatile(key string) bool {
 // before is the hook of the miniredis. It returns true if it has run the command.
 func (r *recorder) before(p *server.Peer, cmd string, args ...string) bool {
 	_, writes := recorded[cmd]
-	switch {
-	case p.ClientName == itself || r.running.Load() == p:
+	if p.ClientName == itself || r.running.Load() == p {
 		return false
+	}
+	r.wakeNamed(p, args)
+	switch {
 	case p.ClientName == "":
 		return r.inside(p, cmd, args, writes)
 	case cmd == "EVAL" || cmd == "EVALSHA":
@@ -228,34 +234,39 @@ var errEntry = errors.New("not a command")
 // one would be kept for as long as any of them.
 const shortWord = 64
 
-// decodeLine is the reverse. One allocation serves all words that are short.
-func decodeLine(entry []byte) ([]string, error) {
+// splitLine is the reverse. It appends the words to others, and they share their memory with the entry.
+func splitLine(words [][]byte, entry []byte) ([][]byte, error) {
 	count, size := binary.Uvarint(entry)
 	if size <= 0 || count == 0 || count > uint64(len(entry)) {
 		return nil, errEntry
 	}
-	entry = entry[size:]
-	line, short := make([]string, count), make([]byte, 0, 512)
-	for i, rest := 0, entry; i < len(line); i++ {
+	for rest := entry[size:]; count > 0; count-- {
 		n, size := binary.Uvarint(rest)
 		if size <= 0 || n > uint64(len(rest)-size) {
 			return nil, errEntry
 		}
-		word := rest[size : size+int(n)]
-		if rest = rest[size+int(n):]; n > shortWord {
+		words, rest = append(words, rest[size:size+int(n)]), rest[size+int(n):]
+	}
+	return words, nil
+}
+
+// toLine makes a command of its words. One allocation serves all words that are short.
+func toLine(words [][]byte) []string {
+	line, short := make([]string, len(words)), make([]byte, 0, 512)
+	for i, word := range words {
+		if len(word) > shortWord {
 			line[i] = string(word)
 		} else {
 			short = append(short, word...)
 		}
 	}
 	shared := string(short)
-	for i, rest := 0, entry; i < len(line); i++ {
-		n, size := binary.Uvarint(rest)
-		if rest = rest[size+int(n):]; n <= shortWord {
+	for i, word := range words {
+		if n := len(word); n <= shortWord {
 			line[i], shared = shared[:n], shared[n:]
 		}
 	}
-	return line, nil
+	return line
 }
 
 // wait returns once everything about the keys that a command names is on disk.
@@ -310,4 +321,102 @@ func (r *recorder) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 		}
 		return err
 	}
+}
+
+// asleep are the records of tasks that nobody has named since the start: a start that made all of them would take
+// several times as long, and they would take twice the memory.
+type asleep struct {
+	mu      sync.Mutex // guards records, and is held for moments; a record itself belongs to who holds recorder.mu
+	records map[string]*sleeper
+}
+
+// sleeper is one of them: what the journal has of it.
+type sleeper struct {
+	entries [][]byte
+	expires string // when, in Unix ms; "" for never
+}
+
+// keep keeps an entry about the record of a task while the journal is read.
+func (a *asleep) keep(entry []byte, words [][]byte) {
+	key := string(words[1])
+	s := a.records[key]
+	switch cmd := string(words[0]); {
+	case cmd == "DEL":
+		delete(a.records, key)
+	case cmd == "PERSIST" && s != nil:
+		s.expires = ""
+	case cmd == "PEXPIREAT" && s != nil && len(words) > 2:
+		s.expires = string(words[2])
+	case !expiry[cmd]:
+		if s == nil {
+			s = &sleeper{}
+			a.records[key] = s
+		}
+		s.entries = append(s.entries, bytes.Clone(entry))
+	}
+}
+
+// find returns a record that sleeps, or nil.
+func (a *asleep) find(key string) *sleeper {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.records[key]
+}
+
+// forget removes one.
+func (a *asleep) forget(key string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.records, key)
+}
+
+// expire removes those that have expired.
+func (a *asleep) expire() {
+	now := time.Now().UnixMilli()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for key, s := range a.records {
+		if at, err := strconv.ParseInt(s.expires, 10, 64); err == nil && at <= now {
+			delete(a.records, key)
+		}
+	}
+}
+
+// keys lists those that have not expired.
+func (a *asleep) keys() []string {
+	a.expire()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Collect(maps.Keys(a.records))
+}
+
+// wakeNamed has the engine hold the records that a command names.
+func (r *recorder) wakeNamed(p *server.Peer, words []string) {
+	for _, word := range words {
+		switch {
+		case !r.keys.isTask(word) || r.asleep.find(word) == nil:
+		case p.ClientName == "": // inside of a script, which has r.mu
+			r.wake(p.Ctx, word)
+		default:
+			r.mu.Lock()
+			r.wake(nil, word)
+			r.mu.Unlock()
+		}
+	}
+}
+
+// wake has the engine hold a record, unless it does. r.mu is held.
+func (r *recorder) wake(ctx any, key string) {
+	s := r.asleep.find(key)
+	if s == nil {
+		return
+	}
+	for _, entry := range s.entries {
+		words, _ := splitLine(nil, entry) // it could be when it was loaded
+		r.ask(ctx, toLine(words))
+	}
+	if s.expires != "" {
+		r.ask(ctx, []string{"PEXPIREAT", key, s.expires})
+	}
+	r.asleep.forget(key)
 }

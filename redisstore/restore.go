@@ -32,7 +32,8 @@ func openRecorder(redis *miniredis.Miniredis, path string, o Options) (*recorder
 	start := time.Unix(0, 0)
 	redis.SetTime(start)
 	o.journal.Logger = o.Logger
-	r.journal, err = journal.Open(path, o.journal, newLoader(r.server).load)
+	r.asleep.records = make(map[string]*sleeper)
+	r.journal, err = journal.Open(path, o.journal, newLoader(r).load)
 	if err != nil {
 		return nil, err
 	}
@@ -45,28 +46,32 @@ func openRecorder(redis *miniredis.Miniredis, path string, o Options) (*recorder
 
 // loader runs commands of a journal.
 type loader struct {
-	server *server.Server
-	peer   *server.Peer
-	reply  bytes.Buffer
+	recorder *recorder
+	peer     *server.Peer
+	reply    bytes.Buffer
+	words    [][]byte
 }
 
-func newLoader(s *server.Server) *loader {
-	l := &loader{server: s}
+func newLoader(r *recorder) *loader {
+	l := &loader{recorder: r}
 	l.peer = server.NewPeer(bufio.NewWriter(&l.reply))
 	return l
 }
 
-// load runs the command of an entry.
-func (l *loader) load(entry []byte) error {
-	line, err := decodeLine(entry)
-	if err != nil {
+// load runs the command of an entry, unless it is about a record that sleeps.
+func (l *loader) load(entry []byte) (err error) {
+	if l.words, err = splitLine(l.words[:0], entry); err != nil {
 		return err
 	}
-	if _, known := recorded[line[0]]; !known {
-		return fmt.Errorf("unknown command %q", line[0])
+	if _, known := recorded[string(l.words[0])]; !known {
+		return fmt.Errorf("unknown command %q", l.words[0])
+	}
+	if len(l.words) > 1 && l.recorder.keys.isTask(string(l.words[1])) {
+		l.recorder.asleep.keep(entry, l.words)
+		return nil
 	}
 	l.reply.Reset()
-	l.server.Dispatch(l.peer, line)
+	l.recorder.server.Dispatch(l.peer, toLine(l.words))
 	l.peer.Flush()
 	if bytes.HasPrefix(l.reply.Bytes(), []byte("-")) {
 		return errors.New(strings.TrimSpace(l.reply.String()))
@@ -90,10 +95,15 @@ const rewriteStep = 1 << 20
 
 // run rewrites the journal whenever that is due, until ctx ends.
 func (r *recorder) run(ctx context.Context) {
+	expired := time.NewTicker(time.Minute)
+	defer expired.Stop()
 	for {
 		// The journal says so after the write that makes it due.
 		select {
 		case <-r.journal.Due():
+		case <-expired.C:
+			r.asleep.expire()
+			continue
 		case <-ctx.Done():
 			return
 		}
@@ -115,7 +125,7 @@ func (r *recorder) rewrite(ctx context.Context) error {
 		return err
 	}
 	r.mu.Lock()
-	all := r.redis.Keys()
+	all := append(r.redis.Keys(), r.asleep.keys()...)
 	r.journal.Switch()
 	r.mu.Unlock()
 	for len(all) > 0 {
@@ -143,6 +153,14 @@ func (r *recorder) dump(key string) {
 	}
 	u := &r.unit
 	u.add("DEL", key)
+	if s := r.asleep.find(key); s != nil && len(s.entries) == 1 {
+		u.entries = journal.Encode(u.entries, s.entries[0])
+		if s.expires != "" {
+			u.add("PEXPIREAT", key, s.expires)
+		}
+		return
+	}
+	r.wake(nil, key)
 	switch r.redis.Type(key) {
 	case "string":
 		u.dump("SET", key, r.words("GET", key))
