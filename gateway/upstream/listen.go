@@ -147,7 +147,7 @@ func (sub *subscription) heard(n shim.Notification) {
 		return
 	}
 	sub.memory.heard(n)
-	n.Params = withoutSubscription(raw(n.Params))
+	n.Params = withoutMeta(raw(n.Params), mcp.MetaSubscriptionID) // the id of our own request
 	if sub.told && (Wants(sub.agreed, n) || sub.all && mcp.Foreign(n.Method)) {
 		sub.on(n)
 	}
@@ -165,25 +165,6 @@ func (sub *subscription) acknowledged(f shim.Filter) {
 	for _, n := range missed(sub.agreed) {
 		sub.on(n)
 	}
-}
-
-// withoutSubscription takes out the id of our own listen request.
-func withoutSubscription(params json.RawMessage) json.RawMessage {
-	if _, ok := jsonrpc.Get(params, "_meta", mcp.MetaSubscriptionID); !ok {
-		return params
-	}
-	out, err := jsonrpc.Delete(params, "_meta", mcp.MetaSubscriptionID)
-	if err != nil {
-		return params
-	}
-	meta, _ := jsonrpc.Get(out, "_meta")
-	for range jsonrpc.Members(meta) {
-		return out // there is more in it
-	}
-	if bare, err := jsonrpc.Delete(out, "_meta"); err == nil {
-		return bare
-	}
-	return out
 }
 
 // wireFilter is a filter as the protocol spells it.

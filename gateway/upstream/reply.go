@@ -113,21 +113,16 @@ func inputRequired(r shim.Request, reply shim.Reply) (shim.Reply, error) {
 // unrelated is an object without the related-task of its metadata, which names a task
 // that is not the client's (H14).
 func unrelated(obj []byte) []byte {
-	if _, ok := jsonrpc.Get(obj, "_meta", mcp.MetaRelatedTask); !ok {
+	return withoutMeta(obj, mcp.MetaRelatedTask)
+}
+
+// withoutMeta is an object without one member of its metadata, and without metadata where that was
+// all of it.
+func withoutMeta(obj []byte, name string) []byte {
+	if _, ok := jsonrpc.Get(obj, "_meta", name); !ok {
 		return obj
 	}
-	out, err := jsonrpc.Delete(obj, "_meta", mcp.MetaRelatedTask)
-	if err != nil {
-		return obj
-	}
-	meta, _ := jsonrpc.Get(out, "_meta")
-	for range jsonrpc.Members(meta) {
-		return out
-	}
-	if less, err := jsonrpc.Delete(out, "_meta"); err == nil {
-		return less
-	}
-	return out
+	return jsonrpc.WithoutEmpty(jsonrpc.Without(obj, "_meta", name), "_meta")
 }
 
 // related is the id of the task that an object's metadata names.

@@ -88,9 +88,7 @@ func retried(params json.RawMessage, retry *shim.Retry) json.RawMessage {
 		return params
 	}
 	for _, name := range []string{"inputResponses", "requestState"} {
-		if out, err := jsonrpc.Delete(params, name); err == nil {
-			params = out
-		}
+		params = jsonrpc.Without(params, name)
 	}
 	if len(params) == 0 {
 		params = json.RawMessage("{}")
