@@ -82,7 +82,6 @@ func (x *exchange) run(ctx context.Context) (jsonrpc.Message, error) {
 // answer is left in x.answer.
 func (x *exchange) perform(ctx context.Context) (err error) {
 	ctx = x.startSpan(ctx)
-	x.begun = time.Now()
 	defer func() { x.measure(ctx, err); x.endSpan(err) }()
 	body, err := x.announce(ctx)
 	if err != nil {

@@ -32,7 +32,6 @@ const (
 func (x *exchange) resume(ctx context.Context) (err error) {
 	ctx = x.startSpan(ctx)
 	x.span.SetAttributes(semconv.Resumed.Bool(true))
-	x.begun = time.Now()
 	defer func() { x.measure(ctx, err); x.endSpan(err) }()
 	x.res.resumed = true
 	for _, p := range x.rec.state.Pending {

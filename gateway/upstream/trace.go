@@ -59,6 +59,7 @@ func (w *wire) baggage(ctx context.Context) string {
 
 // startSpan starts the client span of one request (protocol.md 9).
 func (x *exchange) startSpan(ctx context.Context) context.Context {
+	x.begun = time.Now()
 	defer func() { x.trace = x.w.carry(ctx) }()
 	if x.unseen || x.w.dark { // nobody will see it: only the caller's context is passed on
 		x.span = noop.Span{}
@@ -99,25 +100,34 @@ func (x *exchange) endSpan(err error) {
 		return
 	}
 	x.span.SetAttributes(x.attributes()...)
-	rpc := x.answer.Error
-	if err != nil {
-		rpc = nil
+	rpc, kind := x.outcome(err)
+	if rpc != nil {
+		x.span.SetAttributes(semconv.RPCStatusCode.String(kind))
+	}
+	if kind != "" {
+		x.span.SetAttributes(semconv.ErrorType.String(kind))
+		x.span.SetStatus(codes.Error, "")
+	}
+}
+
+// outcome is how the request ended: kind is the code of a JSON-RPC error, or names another one, or is
+// "" if all is well.
+func (x *exchange) outcome(err error) (rpc *jsonrpc.Error, kind string) {
+	if err == nil {
+		rpc = x.answer.Error
 	}
 	if se, ok := err.(*statusError); ok {
 		rpc = se.answer()
 	}
 	switch {
 	case rpc != nil:
-		code := strconv.FormatInt(rpc.Code, 10)
-		x.span.SetAttributes(semconv.RPCStatusCode.String(code), semconv.ErrorType.String(code))
-		x.span.SetStatus(codes.Error, "")
+		return rpc, strconv.FormatInt(rpc.Code, 10)
 	case err != nil:
-		x.span.SetAttributes(semconv.ErrorType.String(label(err)))
-		x.span.SetStatus(codes.Error, "")
+		return nil, label(err)
 	case isToolError(x.method, x.answer.Result):
-		x.span.SetAttributes(semconv.ErrorType.String(semconv.ErrorTool))
-		x.span.SetStatus(codes.Error, "")
+		return nil, semconv.ErrorTool
 	}
+	return nil, ""
 }
 
 // protocolVersion is the version of HTTP as the conventions spell it: 1.1, and 2.
@@ -139,20 +149,11 @@ func (x *exchange) measure(ctx context.Context, err error) {
 	if !mcp.IsRequest(x.method) { // a client may write what it likes
 		o.Method = semconv.UnknownMethod
 	}
-	rpc := x.answer.Error
-	if err != nil {
-		rpc = nil
-	}
-	if se, ok := err.(*statusError); ok {
-		rpc = se.answer()
-	}
-	switch {
+	switch rpc, kind := x.outcome(err); {
 	case rpc != nil:
 		o.Code = rpc.Code
-	case err != nil:
-		o.Err = label(err)
-	case isToolError(x.method, x.answer.Result):
-		o.Err = semconv.ErrorTool
+	case kind != "":
+		o.Err = kind
 	case x.method == mcp.MethodToolsList:
 		m.Listed(mcp.MethodToolsCall, listed(x.answer.Result, "tools"))
 	case x.method == mcp.MethodPromptsList:
