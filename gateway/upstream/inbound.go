@@ -37,29 +37,21 @@ type inbound struct {
 	events *eventstream.Reader // nil for a JSON body
 	whole  item                // the JSON body
 	head   item                // the latest one
-	silent *silence            // of a resumed stream
+	silent idle                // of a resumed stream
+	over   atomic.Bool         // it was silent for too long
 	hold   *budget.Hold        // of what is read
-}
-
-// silence ends the reading of a stream that says nothing, so that it can be
-// asked for again.
-type silence struct {
-	d     time.Duration
-	timer *time.Timer
-	over  atomic.Bool
 }
 
 // errSilent: nothing came on a resumed stream for a while.
 var errSilent = errors.New("the resumed stream is silent")
 
-// expire makes reading fail with errSilent when d passes without an event.
+// expire makes reading fail with errSilent when d passes without an event, so that the stream can be
+// asked for again.
 func (in *inbound) expire(d time.Duration) {
-	s := &silence{d: d}
-	s.timer = time.AfterFunc(d, func() {
-		s.over.Store(true)
+	in.silent.start(d, func() {
+		in.over.Store(true)
 		in.body.Close()
 	})
-	in.silent = s
 }
 
 // reading says how the response to a request is read.
@@ -136,10 +128,16 @@ func (in *inbound) read(it *item) {
 		return
 	}
 	*it = item{} // the event before may be large
-	in.silent.begin()
+	in.silent.touch()
 	ev, err := in.events.Next()
-	if it.err = in.silent.end(err); it.err == nil {
+	in.silent.stop()
+	switch {
+	case err == nil:
 		in.understand(it, &ev)
+	case in.over.Load():
+		it.err = errSilent
+	default:
+		it.err = err
 	}
 }
 
@@ -170,30 +168,9 @@ func (in *inbound) understand(it *item, ev *eventstream.Event) {
 // keeps the stack that it has grown to while the next event is waited for.
 func flat(b []byte) bool { return bytes.Count(b, []byte("{"))+bytes.Count(b, []byte("[")) <= 3 }
 
-// begin gives the peer its time to say something.
-func (s *silence) begin() {
-	if s != nil {
-		s.timer.Reset(s.d)
-	}
-}
-
-// end says whether an error is that of the peer's silence.
-func (s *silence) end(err error) error {
-	if s == nil {
-		return err
-	}
-	s.timer.Stop()
-	if err != nil && s.over.Load() {
-		return errSilent
-	}
-	return err
-}
-
 // close drops the response.
 func (in *inbound) close() {
-	if in.silent != nil {
-		in.silent.timer.Stop()
-	}
+	in.silent.stop()
 	if in.body != nil {
 		in.body.Close()
 	}
