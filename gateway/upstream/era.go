@@ -165,7 +165,7 @@ func (e *eras) probe(ctx context.Context, s shim.Session) (*verdict, Server, err
 		case next.version == v.version && next.mute:
 			return next, Server{}, nil
 		case next.version == v.version:
-			return next, discovered(next.version, m.Result), nil
+			return next, serverOf(mcp.Modern, next.version, m.Result, "_meta", mcp.MetaServerInfo), nil
 		}
 		v = next
 	}

@@ -77,11 +77,7 @@ func (l *link) read(result json.RawMessage) error {
 	if mcp.EraOf(v) != mcp.Legacy {
 		return protocolError("the server wants "+versionName(v)+", which the gateway does not speak to it", nil)
 	}
-	l.version = v
-	l.server = Server{Era: mcp.Legacy, Version: v, Raw: raw(result)}
-	l.server.Capabilities, _ = jsonrpc.Get(l.server.Raw, "capabilities")
-	l.server.Info, _ = jsonrpc.Get(l.server.Raw, "serverInfo")
-	l.server.Instructions, _ = jsonrpc.GetString(l.server.Raw, "instructions")
+	l.version, l.server = v, serverOf(mcp.Legacy, v, result, "serverInfo")
 	return nil
 }
 

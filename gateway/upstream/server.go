@@ -29,11 +29,12 @@ func (s Server) like(other Server) bool {
 		fingerprint(s.Capabilities) == fingerprint(other.Capabilities) && fingerprint(s.Info) == fingerprint(other.Info)
 }
 
-// discovered is what a DiscoverResult says.
-func discovered(version string, result json.RawMessage) Server {
-	srv := Server{Era: mcp.Modern, Version: version, Raw: raw(result)}
+// serverOf reads an InitializeResult or a DiscoverResult, which differ in where the Implementation
+// object is.
+func serverOf(era mcp.Era, version string, result json.RawMessage, info ...string) Server {
+	srv := Server{Era: era, Version: version, Raw: raw(result)}
 	srv.Capabilities, _ = jsonrpc.Get(srv.Raw, "capabilities")
-	srv.Info, _ = jsonrpc.Get(srv.Raw, "_meta", mcp.MetaServerInfo)
+	srv.Info, _ = jsonrpc.Get(srv.Raw, info...)
 	srv.Instructions, _ = jsonrpc.GetString(srv.Raw, "instructions")
 	return srv
 }
