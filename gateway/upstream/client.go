@@ -97,7 +97,7 @@ func (h *HTTP) EndSession(ctx context.Context, key string) {
 		return
 	}
 	h.sessions.endKey(key)
-	h.memory.dropTools(key)
+	h.memory.lists.Drop(func(k sessionKey) bool { return k.key == key })
 }
 
 // Close deletes the upstream sessions that have no calls, closes idle
@@ -183,18 +183,22 @@ func (h *HTTP) Resume(ctx context.Context, r shim.Request, cp json.RawMessage, s
 		return h.sessions.resumeSessionQuestion(ctx, r, c, s)
 	}
 	if c.Era == mcp.Modern.String() {
-		return h.resumeTask(ctx, r, c, s)
+		x := h.wire.modernExchange(r, s, c.Version)
+		x.outside = h.memory
+		if err := x.goOn(ctx, c, r.Rounds); err != nil {
+			return shim.Reply{}, notResumed(err)
+		}
+		return taskReply(r, c.Version, x.answer)
 	}
 	l := &link{gen: c.Generation, id: c.Session, version: c.Version}
 	ses := h.sessions.adopt(ctx, r.Session, l)
 	defer ses.release()
 	x := ses.exchange(l.target(), r, s)
-	x.id, x.rec.state, x.asks = c.ID, c, r.Rounds
-	if c.Task != nil {
-		x.task = newServerTask(x, c.Task)
+	err := x.goOn(ctx, c, r.Rounds)
+	if err == nil {
+		return sessionReply(r.Method, x.answer)
 	}
-	err := x.resume(ctx)
-	if detached(ctx) && err != nil {
+	if detached(ctx) {
 		ses.retain()
 	}
 	if out, ok := errors.AsType[*outOfReach](err); ok {
@@ -203,12 +207,25 @@ func (h *HTTP) Resume(ctx context.Context, r shim.Request, cp json.RawMessage, s
 		} else {
 			_ = ses.verify(ctx, l)
 		}
-		return shim.Reply{}, fmt.Errorf("%w: %w", shim.ErrNotResumable, out.err)
 	}
-	if err != nil {
-		return shim.Reply{}, public(err)
+	return shim.Reply{}, notResumed(err)
+}
+
+// goOn is resume from a checkpoint.
+func (x *exchange) goOn(ctx context.Context, c checkpoint, asks bool) error {
+	x.id, x.rec.state, x.asks = c.ID, c, asks
+	if c.Task != nil {
+		x.task = newServerTask(x, c.Task)
 	}
-	return sessionReply(r.Method, x.answer)
+	return x.resume(ctx)
+}
+
+// notResumed is why a call did not go on from a checkpoint.
+func notResumed(err error) error {
+	if out, ok := errors.AsType[*outOfReach](err); ok {
+		return fmt.Errorf("%w: %w", shim.ErrNotResumable, out.err)
+	}
+	return public(err)
 }
 
 // Resumable reports whether a call can be picked up from a checkpoint: that of a legacy
@@ -225,20 +242,4 @@ func taskReply(r shim.Request, version string, m jsonrpc.Message) (shim.Reply, e
 		return modernFailure(mcp.CodeFrom(version, m.Error.Code), m.Error), nil
 	}
 	return modernReply(r, m)
-}
-
-// resumeTask goes on with a call that has become a task of a modern server.
-func (h *HTTP) resumeTask(ctx context.Context, r shim.Request, c checkpoint, s shim.Sink) (shim.Reply, error) {
-	x := h.wire.modernExchange(r, s, c.Version)
-	x.outside, x.asks = h.memory, r.Rounds
-	x.id, x.rec.state = c.ID, c
-	x.task = newServerTask(x, c.Task)
-	err := x.resume(ctx)
-	if out, ok := errors.AsType[*outOfReach](err); ok {
-		return shim.Reply{}, fmt.Errorf("%w: %w", shim.ErrNotResumable, out.err)
-	}
-	if err != nil {
-		return shim.Reply{}, public(err)
-	}
-	return taskReply(r, c.Version, x.answer)
 }

@@ -438,7 +438,7 @@ func (g *getReader) request(ctx context.Context, x *exchange, m jsonrpc.Message)
 // gap follows a break that nothing bridges: what was subscribed is subscribed
 // again, as the server may have forgotten it, and everybody looks again.
 func (g *getReader) gap(ctx context.Context) {
-	g.s.t.memory.listChanged(g.s.key, mcp.NotifyToolsListChanged)
+	g.s.t.memory.listChanged(mcp.NotifyToolsListChanged, g.s.key.is)
 	uris := g.s.subscribeAgain(ctx, g.l)
 	all := shim.Filter{ToolsListChanged: true, PromptsListChanged: true, ResourcesListChanged: true, Resources: uris}
 	for _, n := range missed(all) {

@@ -51,7 +51,7 @@ func (s *session) listen(ctx context.Context, f shim.Filter, ready func(shim.Fil
 
 // heard takes a notification that belongs to no call.
 func (s *session) heard(n shim.Notification) {
-	s.t.memory.listChanged(s.key, n.Method)
+	s.t.memory.listChanged(n.Method, s.key.is)
 	n.Params = raw(n.Params)
 	if !s.listeners.hear(n) && n.Method == mcp.NotifyElicitationComplete {
 		s.calls.completed(n.Params)

@@ -170,33 +170,21 @@ func (m *memory) forgetTools(s shim.Session) {
 	m.lists.Doubt(0, func(k sessionKey) bool { return k.caps == caps && (k.key == "" || k.key == s.Key) })
 }
 
-// changed takes a notification in a session with a legacy server: a list of it has changed, and
-// perhaps what it says of itself.
-func (m *memory) listChanged(k sessionKey, method string) {
-	if method == mcp.NotifyToolsListChanged {
-		m.lists.Doubt(0, func(other sessionKey) bool { return other == k })
+// listChanged takes a notification: a list of the server has changed, and perhaps what it says of
+// itself. whose picks the lists of tools that it is about.
+func (m *memory) listChanged(method string, whose func(sessionKey) bool) {
+	switch method {
+	case mcp.NotifyToolsListChanged:
+		m.lists.Doubt(0, whose)
+	case mcp.NotifyPromptsListChanged, mcp.NotifyResourcesListChanged:
+	default:
+		return
 	}
-	m.doubtSeen(method)
+	m.seen.Doubt(remember.Least, remember.Every)
 }
 
 // heard takes a notification of a modern server, which means all of its clients.
-func (m *memory) heard(n shim.Notification) {
-	if n.Method == mcp.NotifyToolsListChanged {
-		m.lists.Doubt(0, remember.Every)
-	}
-	m.doubtSeen(n.Method)
-}
-
-func (m *memory) doubtSeen(method string) {
-	switch method {
-	case mcp.NotifyToolsListChanged, mcp.NotifyPromptsListChanged, mcp.NotifyResourcesListChanged:
-		m.seen.Doubt(remember.Least, remember.Every)
-	}
-}
-
-func (m *memory) dropTools(key string) {
-	m.lists.Drop(func(k sessionKey) bool { return k.key == key })
-}
+func (m *memory) heard(n shim.Notification) { m.listChanged(n.Method, remember.Every) }
 
 // introduced is what the server says of itself in sessions like this one, as far as that is
 // known.
@@ -215,6 +203,8 @@ type sessionKey struct {
 	token     string // of what is remembered only: by which token it was heard
 	legacy    bool   // the client began in the legacy era
 }
+
+func (k sessionKey) is(other sessionKey) bool { return k == other }
 
 // String is the key as a singleflight.Group takes it.
 func (k sessionKey) String() string {

@@ -45,7 +45,7 @@ func (t *tools) find(ctx context.Context, s shim.Session, name string) (Tool, bo
 	list, err := t.memory.lists.Get(ctx, k, remember.Wait, read)
 	if list != nil && time.Since(list.At) >= toolsMinAge {
 		if _, ok := list.Value[name]; !ok { // it may be new
-			t.memory.lists.Doubt(0, func(other sessionKey) bool { return other == k })
+			t.memory.lists.Doubt(0, k.is)
 			list, err = t.memory.lists.Get(ctx, k, 0, read)
 		}
 	}
