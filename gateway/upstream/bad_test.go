@@ -349,15 +349,3 @@ func TestModernResults(t *testing.T) {
 	r, err := newTestClient(t, Config{URL: s.URL}).Call(t.Context(), shim.Request{Method: "tools/list", Relay: true}, nil)
 	checkKind(t, r, err, kindProtocol, 0)
 }
-
-func TestConfig(t *testing.T) {
-	for _, c := range []Config{
-		{}, {URL: "ftp://x"}, {URL: "http://"}, {URL: "http://x", Era: "stone"},
-		{URL: "http://x", Headers: map[string][]string{"Idempotency-Key": {"1"}}},
-		{URL: "http://x", Headers: map[string][]string{"Mcp-Session-Id": {"1"}}},
-	} {
-		if _, err := New(c); err == nil {
-			t.Errorf("%+v is accepted", c)
-		}
-	}
-}

@@ -15,7 +15,6 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"taskgate/internal/budget"
-	"taskgate/internal/mcp"
 	"taskgate/internal/metrics"
 )
 
@@ -65,9 +64,9 @@ type Config struct {
 	TLS *tls.Config
 	// Transport is used in place of HTTP, and then there is no URL. HTTP.Close closes it.
 	Transport Transport
-	// Headers go with every request. Idempotency-Key is refused, since net/http
-	// repeats a POST that has it when a connection breaks, and so are the headers
-	// that the transport writes.
+	// Headers go with every request. Idempotency-Key must not be there, since net/http
+	// repeats a POST that has it when a connection breaks, nor headers that the
+	// transport writes: gateway/config refuses them.
 	Headers http.Header
 	// MaxSeen is for how many kinds of clients it is remembered what the server says of itself:
 	// those of an era that declare the same and have the same token. 256 if 0.
@@ -154,43 +153,15 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// reserved are the headers that a configuration must not set: those the
-// transport writes, and those that make net/http send a request twice.
-var reserved = []string{
-	"Idempotency-Key", "X-Idempotency-Key",
-	"Accept", "Content-Type", "Content-Length", "Transfer-Encoding", "Connection", "Accept-Encoding",
-	mcp.HeaderProtocolVersion, mcp.HeaderSession, mcp.HeaderMethod, mcp.HeaderName, mcp.HeaderLastEventID,
-}
-
-// check returns the parsed URL, or what is wrong with the configuration.
-func (c Config) check() (*url.URL, error) {
+// address is the URL of the requests. The configuration has been checked (gateway/config).
+func (c Config) address() (*url.URL, error) {
 	if c.Transport != nil {
-		if c.URL != "" {
-			return nil, fmt.Errorf("upstream %s: either url or a transport", c.Name)
-		}
-		c.URL = "http://" + transportHost
+		return &url.URL{Scheme: "http", Host: transportHost}, nil
 	}
 	u, err := url.Parse(c.URL)
-	switch {
-	case err != nil: // whose text would repeat the URL, and a secret in it
+	if err != nil { // whose text would repeat the URL, and a secret in it
 		return nil, fmt.Errorf("upstream %s: url is not a URL", c.Name)
-	case u.Scheme != "http" && u.Scheme != "https", u.Host == "":
-		return nil, fmt.Errorf("upstream %s: url must be http://… or https://…", c.Name)
-	case c.Era != EraAuto && c.Era != EraLegacy && c.Era != EraModern:
-		return nil, fmt.Errorf("upstream %s: unknown era %q", c.Name, c.Era)
-	case c.Way != WayAuto && c.Way != WayHTTP && c.Way != WaySSE:
-		return nil, fmt.Errorf("upstream %s: unknown way %q", c.Name, c.Way)
-	case c.Way == WaySSE && c.Era == EraModern:
-		return nil, fmt.Errorf("upstream %s: a server of HTTP+SSE is legacy", c.Name)
-	case c.Tasks != TasksAuto && c.Tasks != TasksAlways && c.Tasks != TasksNever:
-		return nil, fmt.Errorf("upstream %s: unknown use of tasks %q", c.Name, c.Tasks)
 	}
-	for _, name := range reserved {
-		if c.Headers.Get(name) != "" {
-			return nil, fmt.Errorf("upstream %s: header %s cannot be configured", c.Name, name)
-		}
-	}
-	u.Fragment = ""
 	return u, nil
 }
 

@@ -231,13 +231,8 @@ func TestSSERefused(t *testing.T) {
 	}
 }
 
-// TestWays: what cannot be is refused, and http looks for nothing else.
+// TestWays: http looks for nothing else.
 func TestWays(t *testing.T) {
-	for _, c := range []Config{{URL: "http://127.0.0.1:1", Way: "stdio"}, {URL: "http://127.0.0.1:1", Way: WaySSE, Era: EraModern}} {
-		if _, err := New(c); err == nil {
-			t.Errorf("%+v: no error", c)
-		}
-	}
 	web := newSSEWeb(t, sdkServer(&counts{}, false, nil))
 	_, err := newTestClient(t, Config{URL: web.URL, Way: WayHTTP}).Call(context.Background(), shimtest.Tool("echo", "k"), nil)
 	if ue, ok := errors.AsType[*shim.UpstreamError](err); !ok || ue.Kind != kindProtocol || web.count("GET") != 0 {

@@ -181,12 +181,6 @@ func TestCancelledSubscription(t *testing.T) {
 	<-done
 }
 
-func TestEitherURLOrTransport(t *testing.T) {
-	if _, err := upstream.New(upstream.Config{URL: "http://127.0.0.1:1", Transport: New(Config{})}); err == nil {
-		t.Error("no error")
-	}
-}
-
 // A modern call that its caller leaves is cancelled by a message: there is no connection that
 // could be closed.
 func TestModernCancellation(t *testing.T) {
