@@ -49,12 +49,12 @@ func (h *HTTP) Admit(ctx context.Context, s shim.Session) (proven bool, err erro
 // where servers have no sessions.
 func (h *HTTP) knock(ctx context.Context, s shim.Session) (ask func(context.Context) error, done func(), err error) {
 	if !s.Legacy {
-		v, err := h.eras.get(ctx, s)
+		v, err := h.findEra(ctx, s)
 		if err == nil && v.era != mcp.Modern {
 			err = ErrNoSession
 		}
 		return func(ctx context.Context) error {
-			_, err := h.eras.discover(ctx, v.version, s)
+			_, err := h.discover(ctx, v.version, s)
 			return err
 		}, func() {}, err
 	}

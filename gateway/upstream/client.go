@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
 	"taskgate/gateway/upstream/forward"
 	"taskgate/gateway/upstream/remember"
 	"taskgate/internal/jsonrpc"
@@ -45,8 +47,7 @@ type HTTP struct {
 	wire     *wire
 	work     *work.Background
 	memory   *memory
-	eras     *eras
-	tools    *tools
+	probing  singleflight.Group
 	sessions *sessionTable
 }
 
@@ -68,9 +69,7 @@ func New(c Config) (*HTTP, error) {
 		seen:  remember.New[sessionKey, Server](h.work, w.cfg.MaxSeen),
 		lists: remember.New[sessionKey, map[string]Tool](h.work, maxLists),
 	}
-	h.tools = &tools{client: h, memory: h.memory}
-	h.eras = &eras{wire: w, work: h.work, memory: h.memory}
-	h.sessions = &sessionTable{wire: w, work: h.work, memory: h.memory, shares: shares{wire: w, work: h.work}}
+	h.sessions = &sessionTable{wire: w, work: h.work, memory: h.memory}
 	return h, nil
 }
 
@@ -115,13 +114,6 @@ func (h *HTTP) Close(ctx context.Context) error {
 		err = errors.Join(err, t.Close(ctx))
 	}
 	return err
-}
-
-// Tool looks a tool up in the server's list as this session sees it, listing
-// if there is no list yet or it is old. It reports false for a tool that the
-// server does not have. Errors are *shim.UpstreamError.
-func (h *HTTP) Tool(ctx context.Context, s shim.Session, name string) (Tool, bool, error) {
-	return h.tools.find(ctx, s, name)
 }
 
 // Forget drops what is cached of the tools that this session sees, so that the

@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	"golang.org/x/sync/singleflight"
-
 	"taskgate/gateway/upstream/forward"
 	"taskgate/gateway/upstream/remember"
 	"taskgate/internal/jsonrpc"
@@ -14,43 +12,34 @@ import (
 	"taskgate/shim"
 )
 
-// eras finds out in which era a server is spoken to. There is one per client, and so one per
-// process and endpoint.
-type eras struct {
-	wire    *wire
-	work    *work.Background
-	memory  *memory
-	probing singleflight.Group
-}
-
-// get returns the verdict once the server has answered server/discover. It is asked for this
+// findEra returns the verdict once the server has answered server/discover. It is asked for this
 // session if it has not. All who need that wait for the same answer, unless the server could say
 // something else to them.
-func (e *eras) get(ctx context.Context, s shim.Session) (*verdict, error) {
-	if v := e.memory.known(); v.era != mcp.NoEra {
+func (h *HTTP) findEra(ctx context.Context, s shim.Session) (*verdict, error) {
+	if v := h.memory.known(); v.era != mcp.NoEra {
 		return v, nil
 	}
-	return work.Once(ctx, e.work, &e.probing, clientsLike(ctx, s).of(), func(ctx context.Context) (*verdict, error) {
-		if v := e.memory.known(); v.era != mcp.NoEra {
+	return work.Once(ctx, h.work, &h.probing, clientsLike(ctx, s).of(), func(ctx context.Context) (*verdict, error) {
+		if v := h.memory.known(); v.era != mcp.NoEra {
 			return v, nil
 		}
-		return e.recognise(ctx, s)
+		return h.recognise(ctx, s)
 	})
 }
 
 // recognise asks by server/discover, and takes note of what comes of it.
-func (e *eras) recognise(ctx context.Context, s shim.Session) (*verdict, error) {
-	v, srv, err := e.probe(ctx, s)
+func (h *HTTP) recognise(ctx context.Context, s shim.Session) (*verdict, error) {
+	v, srv, err := h.probe(ctx, s)
 	if err != nil || v.era == mcp.Legacy {
-		e.memory.alone.Store(0)
+		h.memory.alone.Store(0)
 	}
 	if err != nil {
 		return v, err
 	}
-	v = e.memory.learn(v)
+	v = h.memory.learn(v)
 	if srv.Raw != nil {
 		s.Legacy = false // who begins in the legacy era may hear something else
-		e.memory.note(ctx, s, srv)
+		h.memory.note(ctx, s, srv)
 	}
 	return v, nil
 }
@@ -61,7 +50,7 @@ func (e *eras) recognise(ctx context.Context, s shim.Session) (*verdict, error) 
 func (h *HTTP) settle(ctx context.Context, s shim.Session) (*verdict, mcp.Era, error) {
 	v := h.memory.known()
 	if h.memory.untried(v, s) {
-		_, err := work.Once(ctx, h.work, &h.eras.probing, "handshake"+clientsLike(ctx, s).of(), func(ctx context.Context) (struct{}, error) {
+		_, err := work.Once(ctx, h.work, &h.probing, "handshake"+clientsLike(ctx, s).of(), func(ctx context.Context) (struct{}, error) {
 			if v := h.memory.known(); h.memory.untried(v, s) {
 				return struct{}{}, h.try(ctx, v, s)
 			}
@@ -75,7 +64,7 @@ func (h *HTTP) settle(ctx context.Context, s shim.Session) (*verdict, mcp.Era, e
 	if era := h.memory.speaks(v, s); era != mcp.NoEra {
 		return v, era, nil
 	}
-	v, err := h.eras.get(ctx, s)
+	v, err := h.findEra(ctx, s)
 	if err != nil {
 		return nil, mcp.NoEra, err
 	}
@@ -92,7 +81,7 @@ func (h *HTTP) try(ctx context.Context, v *verdict, s shim.Session) error {
 		if !h.memory.doubtHandshake(v, err) {
 			return err
 		}
-		if now, asked := h.eras.get(ctx, s); asked != nil || now.era != mcp.Modern {
+		if now, asked := h.findEra(ctx, s); asked != nil || now.era != mcp.Modern {
 			return handshakeError(err)
 		}
 		h.memory.setAlone() // whatever the server says of itself now
@@ -107,28 +96,28 @@ func (h *HTTP) try(ctx context.Context, v *verdict, s shim.Session) error {
 
 // describe asks the server what it is, for clients like that of s.
 func (h *HTTP) describe(ctx context.Context, s shim.Session) (Server, time.Duration, error) {
-	e, own := h.eras, clientsLike(ctx, s)
+	own := clientsLike(ctx, s)
 	modern := own // a modern server says the same to clients of both eras
 	modern.legacy = false
 	var last error
 	for range 2 { // once more if the server turns out to be of the other era
 		v, era, err := h.settle(ctx, s)
-		if err == nil && era == mcp.Modern && !v.mute && !e.memory.seen.Find(modern).Fresh() {
-			if v, err = e.recognise(ctx, s); err == nil {
-				era = e.memory.speaks(v, s)
+		if err == nil && era == mcp.Modern && !v.mute && !h.memory.seen.Find(modern).Fresh() {
+			if v, err = h.recognise(ctx, s); err == nil {
+				era = h.memory.speaks(v, s)
 			}
 		}
 		if err != nil {
 			return Server{}, 0, err
 		}
 		if era == mcp.Modern {
-			if now := e.memory.seen.Find(modern); now.Fresh() {
+			if now := h.memory.seen.Find(modern); now.Fresh() {
 				return now.Value, time.Until(now.Until), nil
 			}
-			e.memory.forget(v)
+			h.memory.forget(v)
 			return Server{}, 0, protocolError("the server does not describe itself", nil)
 		}
-		if now := e.memory.seen.Find(own); now.Fresh() && now.Value.Era == mcp.Legacy {
+		if now := h.memory.seen.Find(own); now.Fresh() && now.Value.Era == mcp.Legacy {
 			return now.Value, time.Until(now.Until), nil // the handshake of settle has told it
 		}
 		srv, err := h.sessions.describe(ctx, s)
@@ -136,7 +125,7 @@ func (h *HTTP) describe(ctx context.Context, s shim.Session) (Server, time.Durat
 			v.shaken.Store(true)
 			return srv, remember.Freshness(srv.Raw), nil
 		}
-		if !e.memory.doubtHandshake(v, err) {
+		if !h.memory.doubtHandshake(v, err) {
 			return srv, 0, err
 		}
 		last = handshakeError(err)
@@ -147,18 +136,18 @@ func (h *HTTP) describe(ctx context.Context, s shim.Session) (Server, time.Durat
 // probe finds out the era (protocol.md 2.10): discover first, in each modern version that is
 // known until one is agreed on. It returns as well what discover has said; Raw is nil for
 // nothing.
-func (e *eras) probe(ctx context.Context, s shim.Session) (*verdict, Server, error) {
-	if e.wire.cfg.Era == EraLegacy {
+func (h *HTTP) probe(ctx context.Context, s shim.Session) (*verdict, Server, error) {
+	if h.wire.cfg.Era == EraLegacy {
 		return legacyVerdict(), Server{}, nil
 	}
 	v := &verdict{era: mcp.Modern, version: mcp.Version20260728}
 	for range mcp.NamesOf(mcp.Modern) {
-		m, err := e.discover(ctx, v.version, s)
+		m, err := h.discover(ctx, v.version, s)
 		next, err := judge(v, m, err)
 		switch {
 		case err != nil:
 			return nil, Server{}, forward.PassOn(ctx, err)
-		case next.era == mcp.Legacy && e.wire.cfg.Era == EraModern: // the operator knows better
+		case next.era == mcp.Legacy && h.wire.cfg.Era == EraModern: // the operator knows better
 			return nil, Server{}, protocolError("the server does not speak a modern version of MCP, as configured", nil)
 		case next.era == mcp.Legacy:
 			return next, Server{}, nil
@@ -174,10 +163,10 @@ func (e *eras) probe(ctx context.Context, s shim.Session) (*verdict, Server, err
 
 // discover asks a server what it speaks, in a modern version and in the name of a client. A refusal says nothing
 // of the client's token, unless the client gets it.
-func (e *eras) discover(ctx context.Context, version string, s shim.Session) (jsonrpc.Message, error) {
-	ctx, cancel := e.wire.slow(forward.Unheard(ctx))
+func (h *HTTP) discover(ctx context.Context, version string, s shim.Session) (jsonrpc.Message, error) {
+	ctx, cancel := h.wire.slow(forward.Unheard(ctx))
 	defer cancel()
-	x := e.wire.modernExchange(shim.Request{Method: mcp.MethodDiscover, Session: s}, discard{}, version)
+	x := h.wire.modernExchange(shim.Request{Method: mcp.MethodDiscover, Session: s}, discard{}, version)
 	x.uncancelled = true
 	return x.run(ctx)
 }

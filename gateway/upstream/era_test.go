@@ -62,7 +62,7 @@ func TestVerdict(t *testing.T) {
 			bubble(t, fake.Stateless, Config{StartTimeout: 5 * time.Second}, func(t *testing.T, s *fake.Server, h *HTTP) {
 				s.On("server/discover", c.answer)
 				s.On("initialize", fake.Result(legacyInit))
-				v, err := h.eras.get(t.Context(), shim.Session{})
+				v, err := h.findEra(t.Context(), shim.Session{})
 				if c.era != "" {
 					if err != nil || v.era.String() != c.era {
 						t.Fatalf("verdict %+v, %v, want %s", v, err, c.era)
@@ -74,7 +74,7 @@ func TestVerdict(t *testing.T) {
 					t.Fatalf("verdict %+v, error %v, want kind %s", v, err, c.kind)
 				}
 				s.On("server/discover", fake.Result(discover(`"2026-07-28"`)))
-				if v, err := h.eras.get(t.Context(), shim.Session{}); err != nil || v.era.String() != "modern" {
+				if v, err := h.findEra(t.Context(), shim.Session{}); err != nil || v.era.String() != "modern" {
 					t.Errorf("afterwards: %+v, %v: no verdict must have been kept", v, err)
 				}
 			})

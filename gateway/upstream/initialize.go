@@ -46,7 +46,7 @@ func (l *link) introduce(ctx context.Context, s *session) error {
 	}
 	_, err := work.Once(ctx, s.t.work, &s.opening, fmt.Sprint("introduce ", l.gen), func(ctx context.Context) (struct{}, error) {
 		common := s.shared.Load()
-		if l.ready.Load() || common && s.t.shares.introduced(ctx, s.key.key, l.gen) {
+		if l.ready.Load() || common && s.t.isIntroduced(ctx, s.key.key, l.gen) {
 			l.ready.Store(true)
 			return struct{}{}, nil
 		}
@@ -55,7 +55,7 @@ func (l *link) introduce(ctx context.Context, s *session) error {
 		}
 		l.ready.Store(true)
 		s.readyAt.Store(time.Now().UnixNano())
-		if !common || s.t.shares.change(ctx, s.key.key, func(st *shared) { st.Ready = st.Ready || st.Generation == l.gen }) {
+		if !common || s.t.changeShared(ctx, s.key.key, func(st *shared) { st.Ready = st.Ready || st.Generation == l.gen }) {
 			s.setLevel(ctx, l, l.level)
 		}
 		return struct{}{}, nil
@@ -136,7 +136,7 @@ func (s *session) noteLevel(ctx context.Context, level string) {
 	s.level = level
 	s.mu.Unlock()
 	if s.shared.Load() {
-		s.t.shares.change(ctx, s.key.key, func(st *shared) { st.Level = level })
+		s.t.changeShared(ctx, s.key.key, func(st *shared) { st.Level = level })
 	}
 }
 

@@ -113,7 +113,7 @@ func (c *call) asTask(ctx context.Context, ses *session, x *exchange, l *link) {
 		return
 	}
 	name, _ := jsonrpc.GetString(c.r.Params, "name")
-	tool, ok, err := c.h.tools.find(ctx, c.r.Session, name)
+	tool, ok, err := c.h.Tool(ctx, c.r.Session, name)
 	if err != nil {
 		c.h.wire.log.Debug("tools could not be listed before a call", "err", err)
 	}

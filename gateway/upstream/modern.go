@@ -106,7 +106,7 @@ func (c *call) tool(ctx context.Context) Tool {
 		return Tool{}
 	}
 	name, _ := jsonrpc.GetString(c.r.Params, "name")
-	tool, _, err := c.h.tools.find(ctx, c.r.Session, name)
+	tool, _, err := c.h.Tool(ctx, c.r.Session, name)
 	if err != nil {
 		c.h.wire.log.Debug("tools could not be listed before a call", "err", err)
 	}

@@ -66,7 +66,7 @@ func newSession(t *sessionTable, k sessionKey, s shim.Session) *session {
 	ses := &session{t: t, key: k, from: s}
 	ses.get.s, ses.calls.stream = ses, &ses.get
 	ses.subs.turn = make(chan struct{}, 1)
-	ses.shared.Store(t.shares.has(s) && !t.wire.local())
+	ses.shared.Store(t.shares(s) && !t.wire.local())
 	return ses
 }
 
@@ -117,7 +117,7 @@ func (s *session) expire() {
 	s.t.remove(s)
 	s.finish()
 	if s.shared.Load() {
-		s.t.shares.end(s.carry(context.Background()), s.key.key, s.t.wire.cfg.SessionIdle/2)
+		s.t.endShared(s.carry(context.Background()), s.key.key, s.t.wire.cfg.SessionIdle/2)
 	}
 }
 
@@ -264,7 +264,7 @@ func (s *session) shake(ctx context.Context) (*link, error) {
 
 // handshake opens one generation, or joins the one that another replica has opened.
 func (s *session) handshake(ctx context.Context, gen int64) (*link, error) {
-	if s.t.shares.has(s.from) && !s.t.wire.local() {
+	if s.t.shares(s.from) && !s.t.wire.local() {
 		l, err := s.openShared(ctx)
 		if err == nil {
 			s.shared.Store(!sse.Local(l.id))

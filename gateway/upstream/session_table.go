@@ -17,7 +17,6 @@ type sessionTable struct {
 	wire       *wire
 	work       *work.Background
 	memory     *memory
-	shares     shares
 	support    getSupport
 	askSession atomic.Pointer[SessionAsker]
 
@@ -79,7 +78,7 @@ func (t *sessionTable) find(ctx context.Context, s shim.Session) *session {
 		return ses
 	}
 	t.mu.Unlock()
-	if t.shares.opened(ctx, s) {
+	if t.isOpened(ctx, s) {
 		return t.acquire(s)
 	}
 	return nil

@@ -71,30 +71,23 @@ func (st shared) link() (*link, error) {
 	return l, l.read(st.Server)
 }
 
-// shares is what is kept of sessions in the store that replicas share. The session table
-// owns it.
-type shares struct {
-	wire *wire
-	work *work.Background
+// shares reports whether the session of this client is one that replicas share.
+func (t *sessionTable) shares(s shim.Session) bool {
+	return t.wire.cfg.Sessions != nil && s.Shared && s.Key != ""
 }
 
-// has reports whether the session of this client is one that replicas share.
-func (sh *shares) has(s shim.Session) bool {
-	return sh.wire.cfg.Sessions != nil && s.Shared && s.Key != ""
-}
-
-// opened reports whether some replica has opened such a session.
-func (sh *shares) opened(ctx context.Context, s shim.Session) bool {
-	if !sh.has(s) {
+// isOpened reports whether some replica has opened such a session.
+func (t *sessionTable) isOpened(ctx context.Context, s shim.Session) bool {
+	if !t.shares(s) {
 		return false
 	}
-	_, rev, err := sh.wire.cfg.Sessions.Load(ctx, s.Key)
+	_, rev, err := t.wire.cfg.Sessions.Load(ctx, s.Key)
 	return err == nil && rev != 0
 }
 
-// load reads the state of a session.
-func (sh *shares) load(ctx context.Context, key string) (st shared, rev int64, err error) {
-	b, rev, err := sh.wire.cfg.Sessions.Load(ctx, key)
+// loadShared reads the state of a session.
+func (t *sessionTable) loadShared(ctx context.Context, key string) (st shared, rev int64, err error) {
+	b, rev, err := t.wire.cfg.Sessions.Load(ctx, key)
 	if err == nil && rev != 0 {
 		err = json.Unmarshal(b, &st)
 	}
@@ -104,9 +97,9 @@ func (sh *shares) load(ctx context.Context, key string) (st shared, rev int64, e
 	return st, rev, nil
 }
 
-// swap stores it; 0 says that another replica was faster.
-func (sh *shares) swap(ctx context.Context, key string, rev int64, st shared) (int64, error) {
-	next, err := sh.wire.cfg.Sessions.Swap(ctx, key, rev, st.encode())
+// swapShared stores it; 0 says that another replica was faster.
+func (t *sessionTable) swapShared(ctx context.Context, key string, rev int64, st shared) (int64, error) {
+	next, err := t.wire.cfg.Sessions.Swap(ctx, key, rev, st.encode())
 	if err != nil {
 		return 0, unknown(err)
 	}
@@ -119,49 +112,49 @@ func unknown(err error) error {
 	return fail(kindUnreachable, "the session with the server cannot be looked up", err)
 }
 
-// change changes the state of a session, if there is one, and reports whether it has.
-func (sh *shares) change(ctx context.Context, key string, how func(*shared)) (changed bool) {
+// changeShared changes the state of a session, if there is one, and reports whether it has.
+func (t *sessionTable) changeShared(ctx context.Context, key string, how func(*shared)) (changed bool) {
 	for {
-		st, rev, err := sh.load(ctx, key)
+		st, rev, err := t.loadShared(ctx, key)
 		was := st
 		if how(&st); err == nil && rev != 0 && (st.Level != was.Level || st.Ready != was.Ready) {
-			rev, err = sh.swap(ctx, key, rev, st)
+			rev, err = t.swapShared(ctx, key, rev, st)
 			if err == nil && rev == 0 {
 				continue
 			}
 			changed = err == nil
 		}
 		if err != nil {
-			sh.wire.log.Debug("the state of a session was not noted", "err", err)
+			t.wire.log.Debug("the state of a session was not noted", "err", err)
 		}
 		return changed
 	}
 }
 
-// introduced reports whether a replica has told the server of a generation that its client is
+// isIntroduced reports whether a replica has told the server of a generation that its client is
 // ready.
-func (sh *shares) introduced(ctx context.Context, key string, gen int64) bool {
-	st, _, err := sh.load(ctx, key)
+func (t *sessionTable) isIntroduced(ctx context.Context, key string, gen int64) bool {
+	st, _, err := t.loadShared(ctx, key)
 	return err == nil && st.Generation == gen && st.Ready
 }
 
-// end removes a session that no replica has used for so long, and deletes it at the server.
-func (sh *shares) end(ctx context.Context, key string, idle time.Duration) {
-	sh.work.Go(ctx, func(ctx context.Context) {
+// endShared removes a session that no replica has used for so long, and deletes it at the server.
+func (t *sessionTable) endShared(ctx context.Context, key string, idle time.Duration) {
+	t.work.Go(ctx, func(ctx context.Context) {
 		ctx, cancel := outlive(ctx, deleteTimeout)
 		defer cancel()
-		b, err := sh.wire.cfg.Sessions.End(ctx, key, idle)
+		b, err := t.wire.cfg.Sessions.End(ctx, key, idle)
 		var st shared
 		if err == nil && b != nil {
 			err = json.Unmarshal(b, &st)
 		}
 		switch {
 		case err != nil:
-			sh.wire.log.Debug("a shared session was not ended", "err", err)
+			t.wire.log.Debug("a shared session was not ended", "err", err)
 		case st.ID != "":
 			l := &link{id: st.ID, version: st.Version, born: st.born()}
-			sh.wire.sessionEnded(l, "")
-			sh.wire.deleteLink(ctx, l)
+			t.wire.sessionEnded(l, "")
+			t.wire.deleteLink(ctx, l)
 		}
 	})
 }
@@ -174,7 +167,7 @@ func (s *session) openShared(ctx context.Context) (*link, error) {
 	var waited int64 // the revision that was waited at
 	since := time.Now()
 	for look := firstLook; ; look = min(2*look, lastLook) {
-		st, rev, err := s.t.shares.load(ctx, s.key.key)
+		st, rev, err := s.t.loadShared(ctx, s.key.key)
 		switch {
 		case err != nil:
 			return nil, err
@@ -182,7 +175,7 @@ func (s *session) openShared(ctx context.Context) (*link, error) {
 			return s.initialize(ctx, 1) // other abilities: not to be shared
 		case st.Version != "" && st.Generation > s.gone():
 			return st.link()
-		case st.Opening != "" && (rev != waited || s.t.shares.awaitsOpener(ctx, st.Opening, time.Since(since))):
+		case st.Opening != "" && (rev != waited || s.t.awaitsOpener(ctx, st.Opening, time.Since(since))):
 			if rev != waited {
 				waited, since = rev, time.Now()
 			}
@@ -199,14 +192,14 @@ func (s *session) openShared(ctx context.Context) (*link, error) {
 }
 
 // awaitsOpener reports whether a replica that shakes hands is waited for any longer: one that was killed never ends.
-func (sh *shares) awaitsOpener(ctx context.Context, replica string, waited time.Duration) bool {
+func (t *sessionTable) awaitsOpener(ctx context.Context, replica string, waited time.Duration) bool {
 	if waited < openingGone {
 		return true
 	}
-	if waited >= sh.wire.cfg.StartTimeout/2 {
+	if waited >= t.wire.cfg.StartTimeout/2 {
 		return false
 	}
-	gone, err := sh.wire.cfg.IsGone(ctx, replica)
+	gone, err := t.wire.cfg.IsGone(ctx, replica)
 	return err != nil || !gone
 }
 
@@ -221,7 +214,7 @@ func (s *session) gone() int64 {
 // was faster.
 func (s *session) openForAll(ctx context.Context, rev int64, was shared) (*link, error) {
 	st := shared{Generation: was.Generation + 1, Caps: s.key.variant(), Level: was.Level, Opening: s.t.wire.cfg.Replica}
-	rev, err := s.t.shares.swap(ctx, s.key.key, rev, st)
+	rev, err := s.t.swapShared(ctx, s.key.key, rev, st)
 	if rev == 0 || err != nil {
 		return nil, err
 	}
@@ -231,18 +224,18 @@ func (s *session) openForAll(ctx context.Context, rev int64, was shared) (*link,
 	if err != nil || local {
 		late, cancel := outlive(ctx, cancelTimeout)
 		defer cancel()
-		if _, serr := s.t.shares.swap(late, s.key.key, rev, st); serr != nil { // the others find out by waiting
+		if _, serr := s.t.swapShared(late, s.key.key, rev, st); serr != nil { // the others find out by waiting
 			s.t.wire.log.Debug("a failed handshake was not noted", "err", serr)
 		}
 		if local {
-			s.t.shares.end(late, s.key.key, 0)
+			s.t.endShared(late, s.key.key, 0)
 			l.level = st.Level
 		}
 		return l, err
 	}
 	l.level = st.Level
 	st.Version, st.ID, st.Server, st.Since = l.version, l.id, l.server.Raw, l.born.Unix()
-	switch next, err := s.t.shares.swap(ctx, s.key.key, rev, st); {
+	switch next, err := s.t.swapShared(ctx, s.key.key, rev, st); {
 	case err != nil:
 		s.t.discard(ctx, l)
 		return nil, err
@@ -264,7 +257,7 @@ func (s *session) noteUse() {
 		s.usage.Reset(s.t.wire.cfg.SessionIdle / usesPerIdle)
 	}
 	s.t.work.Go(context.Background(), func(ctx context.Context) {
-		if _, _, err := s.t.shares.load(ctx, s.key.key); err != nil {
+		if _, _, err := s.t.loadShared(ctx, s.key.key); err != nil {
 			s.t.wire.log.Debug("the use of a session was not noted", "err", err)
 		}
 	})

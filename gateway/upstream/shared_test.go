@@ -164,7 +164,7 @@ func TestSharedFails(t *testing.T) {
 	if _, err := s.openShared(t.Context()); !errors.As(err, &ue) {
 		t.Errorf("server down: %v", err)
 	}
-	st, rev, err := s.t.shares.load(t.Context(), s.key.key)
+	st, rev, err := s.t.loadShared(t.Context(), s.key.key)
 	if err != nil || rev == 0 || st.Opening != "" || st.Version != "" {
 		t.Errorf("left %+v at %d, %v", st, rev, err)
 	}

@@ -21,32 +21,30 @@ const (
 	maxLists    = 1000
 )
 
-// tools remembers lists of tools by name: one per session, since a legacy server may show each
-// session others (protocol.md H5), and of a modern server, which must not, one for each set of
-// capabilities that clients declare. What is wrong with an old list shows: a call with wrong
-// headers is refused before it begins, and repeated. The client owns it.
-type tools struct {
-	client *HTTP
-	memory *memory
-}
-
 // listPatience is how long a call waits for a list: it can go without, and the next one has it.
 const listPatience = 3 * time.Second
 
-// find looks a tool up in the list as a session sees it (HTTP.Tool).
-func (t *tools) find(ctx context.Context, s shim.Session, name string) (Tool, bool, error) {
-	k, err := t.key(ctx, s)
+// Tool looks a tool up in the server's list as this session sees it, listing
+// if there is no list yet or it is old. It reports false for a tool that the
+// server does not have. Errors are *shim.UpstreamError.
+//
+// There is one list per session, since a legacy server may show each session others (protocol.md H5),
+// and of a modern server, which must not, one for each set of capabilities that clients declare.
+// What is wrong with an old list shows: a call with wrong headers is refused before it begins,
+// and repeated.
+func (h *HTTP) Tool(ctx context.Context, s shim.Session, name string) (Tool, bool, error) {
+	k, err := h.listKey(ctx, s)
 	if err != nil {
 		return Tool{}, false, public(err)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, listPatience, errSlowList)
 	defer cancel()
-	read := func(ctx context.Context) (map[string]Tool, time.Duration, error) { return t.all(ctx, s) }
-	list, err := t.memory.lists.Get(ctx, k, remember.Wait, read)
+	read := func(ctx context.Context) (map[string]Tool, time.Duration, error) { return h.listTools(ctx, s) }
+	list, err := h.memory.lists.Get(ctx, k, remember.Wait, read)
 	if list != nil && time.Since(list.At) >= toolsMinAge {
 		if _, ok := list.Value[name]; !ok { // it may be new
-			t.memory.lists.Doubt(0, k.is)
-			list, err = t.memory.lists.Get(ctx, k, 0, read)
+			h.memory.lists.Doubt(0, k.is)
+			list, err = h.memory.lists.Get(ctx, k, 0, read)
 		}
 	}
 	if list == nil {
@@ -60,25 +58,25 @@ func (t *tools) find(ctx context.Context, s shim.Session, name string) (Tool, bo
 	return tool, ok, nil
 }
 
-// key says whose list it is. That of a modern server is the same for clients of both eras.
-func (t *tools) key(ctx context.Context, s shim.Session) (sessionKey, error) {
-	_, era, err := t.client.settle(ctx, s)
+// listKey says whose list it is. That of a modern server is the same for clients of both eras.
+func (h *HTTP) listKey(ctx context.Context, s shim.Session) (sessionKey, error) {
+	_, era, err := h.settle(ctx, s)
 	if err == nil && era == mcp.Legacy {
 		return keyOf(s), nil
 	}
 	return sessionKey{caps: fingerprint(s.Capabilities), mark: s.Mark, token: forward.TokenMark(ctx)}, err
 }
 
-// all reads all pages of the list. A legacy session stays the same for
+// listTools reads all pages of the list. A legacy session stays the same for
 // all of them: a cursor may belong to it.
-func (t *tools) all(ctx context.Context, s shim.Session) (map[string]Tool, time.Duration, error) {
-	ctx, cancel := t.client.wire.slow(ctx)
+func (h *HTTP) listTools(ctx context.Context, s shim.Session) (map[string]Tool, time.Duration, error) {
+	ctx, cancel := h.wire.slow(ctx)
 	defer cancel()
 	byName := make(map[string]Tool)
 	var params json.RawMessage
 	fresh := remember.Most
 	for range maxPages {
-		reply, err := t.client.Call(ctx, shim.Request{Method: mcp.MethodToolsList, Params: params, Session: s}, nil)
+		reply, err := h.Call(ctx, shim.Request{Method: mcp.MethodToolsList, Params: params, Session: s}, nil)
 		if err != nil {
 			return nil, 0, err
 		}
