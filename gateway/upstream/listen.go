@@ -25,7 +25,7 @@ func (h *HTTP) Notify(ctx context.Context, s shim.Session, n shim.Notification) 
 		// Servers ask for the roots at once.
 		_, opened := ses.get.want(ctx)
 		defer ses.get.unwant(linger)
-		ses.t.support.await(ctx, opened)
+		ses.get.await(ctx, opened)
 	}
 	l, err := ses.open(ctx)
 	if err != nil {
