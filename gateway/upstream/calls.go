@@ -166,37 +166,24 @@ func (c *sessionCalls) completed(params []byte) {
 	}
 }
 
-// recent is a set of the ids seen last.
-type recent struct {
-	set  map[string]bool
-	ring []string
-	next int
-}
+// recent is a set of the ids seen last: those of two times maxRecent at most.
+type recent struct{ newer, older map[string]bool }
 
-// maxRecent is how many request ids of a server a session remembers.
+// maxRecent is how many request ids of a server a session remembers at least.
 const maxRecent = 1024
 
 func (r *recent) add(key string) bool {
-	if r.set[key] {
+	if r.newer[key] || r.older[key] {
 		return false
 	}
-	if r.set == nil {
-		r.set = make(map[string]bool)
+	if r.newer == nil || len(r.newer) >= maxRecent {
+		r.newer, r.older = make(map[string]bool), r.newer
 	}
-	r.set[key] = true
-	if len(r.ring) < maxRecent {
-		r.ring = append(r.ring, key)
-		return true
-	}
-	delete(r.set, r.ring[r.next])
-	r.ring[r.next] = key
-	r.next = (r.next + 1) % maxRecent
+	r.newer[key] = true
 	return true
 }
 
 func (r *recent) remove(key string) {
-	if i := slices.Index(r.ring, key); i >= 0 {
-		r.ring[i] = ""
-	}
-	delete(r.set, key)
+	delete(r.newer, key)
+	delete(r.older, key)
 }

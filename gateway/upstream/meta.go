@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -29,43 +30,25 @@ func withMeta(params []byte, pairs []pair) []byte {
 		return params
 	}
 	old, _ := jsonrpc.Get(params, "_meta")
-	meta := mergeMeta(old, pairs)
+	if !jsonrpc.IsObject(old) {
+		old = []byte("{}")
+	}
+	meta := jsonrpc.Splice(old, func(name string, value json.RawMessage) json.RawMessage {
+		if slices.ContainsFunc(pairs, func(p pair) bool { return p.key == name }) {
+			return nil
+		}
+		return value
+	}, func() []byte {
+		members := make([]byte, 0, 64*len(pairs))
+		for _, p := range pairs {
+			members = append(append(append(jsonrpc.AppendString(members, p.key), ':'), p.value...), ',')
+		}
+		return members[:len(members)-1]
+	})
 	if len(params) == 0 {
 		params = []byte("{}")
 	}
-	out, err := jsonrpc.Set(params, meta, "_meta")
-	if err != nil {
-		return params
-	}
-	return out
-}
-
-func mergeMeta(old []byte, pairs []pair) []byte {
-	meta := append(make([]byte, 0, len(old)+64*len(pairs)), '{')
-	add := func(key string, value []byte) {
-		if len(meta) > 1 {
-			meta = append(meta, ',')
-		}
-		meta = append(append(jsonrpc.AppendString(meta, key), ':'), value...)
-	}
-	for key, value := range jsonrpc.Members(old) {
-		if !named(pairs, key) {
-			add(key, value)
-		}
-	}
-	for _, p := range pairs {
-		add(p.key, p.value)
-	}
-	return append(meta, '}')
-}
-
-func named(pairs []pair, key string) bool {
-	for _, p := range pairs {
-		if p.key == key {
-			return true
-		}
-	}
-	return false
+	return jsonrpc.With(params, meta.Text(), "_meta")
 }
 
 // declared are the capabilities of a session as the server reads them. What of a client's it

@@ -473,7 +473,7 @@ func TestCheckpointWhileAQuestionIsHeard(t *testing.T) {
 	claimed := func() bool {
 		x.calls.mu.Lock()
 		defer x.calls.mu.Unlock()
-		return x.calls.claimed.set[ask.ID.Key()]
+		return x.calls.claimed.newer[ask.ID.Key()]
 	}
 	x.asking.mu.Lock() // as an earlier question does that is settled now
 	handled := make(chan error)
