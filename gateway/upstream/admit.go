@@ -72,7 +72,7 @@ func (h *HTTP) knock(ctx context.Context, s shim.Session) (ask func(context.Cont
 	return func(ctx context.Context) error {
 		ctx, cancel := h.wire.slow(ctx)
 		defer cancel()
-		_, err := ses.exchange(l.target(), shim.Request{Method: mcp.MethodPing, Session: s}, discard{}).run(ctx)
+		_, err := ses.exchange(l.target, shim.Request{Method: mcp.MethodPing, Session: s}, discard{}).run(ctx)
 		return err
 	}, ses.release, nil
 }

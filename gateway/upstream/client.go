@@ -182,10 +182,10 @@ func (h *HTTP) Resume(ctx context.Context, r shim.Request, cp json.RawMessage, s
 		}
 		return taskReply(r, c.Version, x.answer)
 	}
-	l := &link{gen: c.Generation, id: c.Session, version: c.Version}
+	l := c.link()
 	ses := h.sessions.adopt(ctx, r.Session, l)
 	defer ses.release()
-	x := ses.exchange(l.target(), r, s)
+	x := ses.exchange(l.target, r, s)
 	err := x.goOn(ctx, c, r.Rounds)
 	if err == nil {
 		return sessionReply(r.Method, x.answer)

@@ -317,7 +317,7 @@ func (h *getHold) attempt(ctx context.Context, l *link) error {
 	h.renew()
 	h.s.get.mu.Unlock()
 	support := &h.s.t.support
-	x := h.s.exchange(l.target(), shim.Request{Method: "GET"}, discard{})
+	x := h.s.exchange(l.target, shim.Request{Method: "GET"}, discard{})
 	x.uncancelled, x.listens = true, true
 	x.rec.state.Last = h.last
 	defer x.begin(WhileHere(ctx, h.s.listeners.present))()

@@ -29,7 +29,7 @@ func (s *session) initialize(ctx context.Context, gen int64) (*link, error) {
 	if err != nil {
 		return nil, notLegacy(err)
 	}
-	l := &link{gen: gen, id: x.response.Header.Get(mcp.HeaderSession), born: x.begun}
+	l := &link{target: target{era: mcp.Legacy, session: x.response.Header.Get(mcp.HeaderSession), gen: gen}, born: x.begun}
 	if err := l.read(m.Result); err != nil {
 		s.t.discard(ctx, l)
 		return nil, err
@@ -50,13 +50,14 @@ func (l *link) introduce(ctx context.Context, s *session) error {
 			l.ready.Store(true)
 			return struct{}{}, nil
 		}
-		if err := s.t.wire.tellSoon(ctx, l.target(), jsonrpc.AppendNotification(nil, mcp.NotifyInitialized, nil)); err != nil {
+		if err := s.t.wire.tellSoon(ctx, l.target, jsonrpc.AppendNotification(nil, mcp.NotifyInitialized, nil)); err != nil {
 			return struct{}{}, handshakeError(err)
 		}
 		l.ready.Store(true)
 		s.readyAt.Store(time.Now().UnixNano())
-		if !common || s.t.changeShared(ctx, s.key.key, func(st *shared) { st.Ready = st.Ready || st.Generation == l.gen }) {
-			s.setLevel(ctx, l, l.level)
+		first := !common || s.t.changeShared(ctx, s.key.key, func(st *shared) { st.Ready = st.Ready || st.Generation == l.gen })
+		if first && l.level != "" {
+			s.command(ctx, l, mcp.MethodSetLevel, "level", l.level)
 		}
 		return struct{}{}, nil
 	})
@@ -123,13 +124,6 @@ func handshakeError(err error) error {
 	return netError(err, true)
 }
 
-// setLevel tells the server the log level that the client has set, if there is one.
-func (s *session) setLevel(ctx context.Context, l *link, level string) {
-	if level != "" {
-		s.command(ctx, l, mcp.MethodSetLevel, "level", level)
-	}
-}
-
 // noteLevel remembers the level that the client has set, for the next generation.
 func (s *session) noteLevel(ctx context.Context, level string) {
 	s.mu.Lock()
@@ -147,7 +141,7 @@ func (s *session) command(ctx context.Context, l *link, method, name, value stri
 	defer cancel()
 	params := append(jsonrpc.AppendString(nil, name), ':')
 	params = jsonrpc.Extend([]byte("{}"), jsonrpc.AppendString(params, value))
-	m, err := s.exchange(l.target(), shim.Request{Method: method, Params: params}, discard{}).run(ctx)
+	m, err := s.exchange(l.target, shim.Request{Method: method, Params: params}, discard{}).run(ctx)
 	if err == nil && m.Error != nil {
 		err = m.Error
 	}

@@ -33,7 +33,7 @@ func (c *call) enter(ctx context.Context, v *verdict, ses *session) (*exchange, 
 		return nil, nil, unsent(err)
 	}
 	v.shaken.Store(true)
-	x := ses.exchange(l.target(), c.r, c.sink)
+	x := ses.exchange(l.target, c.r, c.sink)
 	x.asks = c.r.Rounds
 	c.asTask(ctx, ses, x, l)
 	return x, l, nil

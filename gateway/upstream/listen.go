@@ -34,7 +34,7 @@ func (h *HTTP) Notify(ctx context.Context, s shim.Session, n shim.Notification) 
 	if n.Method == mcp.NotifyInitialized {
 		return nil
 	}
-	err = h.wire.tell(ctx, l.target(), jsonrpc.AppendNotification(nil, n.Method, n.Params))
+	err = h.wire.tell(ctx, l.target, jsonrpc.AppendNotification(nil, n.Method, n.Params))
 	if err == nil || ctx.Err() != nil {
 		return ended(ctx)
 	}

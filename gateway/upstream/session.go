@@ -52,13 +52,11 @@ type session struct {
 
 // link is one generation of a session: what the handshake agreed on.
 type link struct {
-	gen     int64
-	id      string // "" for a server without sessions
-	version string
-	server  Server
-	born    time.Time   // zero where that is not known
-	level   string      // the log level that the server is to be told
-	ready   atomic.Bool // the server was told that the client is ready
+	target
+	server Server
+	born   time.Time   // zero where that is not known
+	level  string      // the log level that the server is to be told
+	ready  atomic.Bool // the server was told that the client is ready
 }
 
 func newSession(t *sessionTable, k sessionKey, s shim.Session) *session {
@@ -68,10 +66,6 @@ func newSession(t *sessionTable, k sessionKey, s shim.Session) *session {
 	ses.subs.turn = make(chan struct{}, 1)
 	ses.shared.Store(t.shares(s) && !t.wire.local())
 	return ses
-}
-
-func (l *link) target() target {
-	return target{era: mcp.Legacy, version: l.version, session: l.id, gen: l.gen}
 }
 
 func (s *session) pin() {
@@ -160,7 +154,7 @@ func (s *session) isOpen() bool { return s.current() != nil }
 // holds reports whether the session is the one that the server calls id.
 func (s *session) holds(id string) bool {
 	l := s.current()
-	return l != nil && l.id == id && id != ""
+	return l != nil && l.session == id && id != ""
 }
 
 // note remembers what a request carries.
@@ -251,7 +245,7 @@ func (s *session) shake(ctx context.Context) (*link, error) {
 	switch {
 	case over:
 		s.delete() // who wanted it has left meanwhile
-	case anonymous && l.id == "":
+	case anonymous && l.session == "":
 		// Without a session id the server cannot tell our requests apart, so there
 		// is nothing to keep apart either: the handshake serves every call (X14).
 		s.setOwn(!s.t.share(s))
@@ -267,7 +261,7 @@ func (s *session) handshake(ctx context.Context, gen int64) (*link, error) {
 	if s.t.shares(s.from) && !s.t.wire.local() {
 		l, err := s.openShared(ctx)
 		if err == nil {
-			s.shared.Store(!sse.Local(l.id))
+			s.shared.Store(!sse.Local(l.session))
 		}
 		return l, err
 	}
@@ -310,7 +304,7 @@ func (s *session) lose(l *link) {
 func (s *session) verify(ctx context.Context, l *link) error {
 	ctx, cancel := s.t.wire.slow(ctx)
 	defer cancel()
-	_, err := s.exchange(l.target(), shim.Request{Method: mcp.MethodPing}, discard{}).run(ctx)
+	_, err := s.exchange(l.target, shim.Request{Method: mcp.MethodPing}, discard{}).run(ctx)
 	if se, ok := err.(*statusError); ok && (se.status == http.StatusBadRequest || se.status == http.StatusNotFound) {
 		s.lose(l)
 	}
@@ -319,7 +313,7 @@ func (s *session) verify(ctx context.Context, l *link) error {
 
 // sessionEnded measures a session; kind is that of an UpstreamError, "" if the gateway ends it.
 func (w *wire) sessionEnded(l *link, kind string) {
-	if !l.born.IsZero() && l.id != "" {
+	if !l.born.IsZero() && l.session != "" {
 		w.metrics.Session(context.Background(), max(0, time.Since(l.born)), l.version, kind)
 	}
 }
@@ -327,7 +321,7 @@ func (w *wire) sessionEnded(l *link, kind string) {
 // deleteLink tells the server that a session is over (X11). Whether it cares (405 is
 // allowed) is its business.
 func (w *wire) deleteLink(ctx context.Context, l *link) {
-	req, err := w.request(ctx, http.MethodDelete, l.target(), nil)
+	req, err := w.request(ctx, http.MethodDelete, l.target, nil)
 	if err == nil {
 		err = w.finish(req, target{})
 	}

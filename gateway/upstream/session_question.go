@@ -140,7 +140,7 @@ func (s *session) put(ctx context.Context, k sessionQuestionKey, c checkpoint) e
 // resumeSessionQuestion goes on with a question that belongs to no call: it asks, and posts the
 // answer.
 func (t *sessionTable) resumeSessionQuestion(ctx context.Context, r shim.Request, c checkpoint, sink shim.Sink) (shim.Reply, error) {
-	l := &link{gen: c.Generation, id: c.Session, version: c.Version}
+	l := c.link()
 	s := t.adopt(ctx, r.Session, l)
 	defer s.release()
 	p := c.Pending[0]
@@ -161,7 +161,7 @@ func (t *sessionTable) resumeSessionQuestion(ctx context.Context, r shim.Request
 		return shim.Reply{Result: json.RawMessage(`{}`)}, nil
 	}
 	if body, ok := responseTo(p, answers, 0, err); ok {
-		t.wire.answerSessionQuestion(forward.For(ctx, forward.Brought), l.target(), body)
+		t.wire.answerSessionQuestion(forward.For(ctx, forward.Brought), l.target, body)
 	}
 	if err := ended(ctx); err != nil {
 		return shim.Reply{}, err

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"taskgate/internal/mcp"
 	"taskgate/internal/work"
 	"taskgate/shim"
 )
@@ -84,6 +85,11 @@ func (t *sessionTable) find(ctx context.Context, s shim.Session) *session {
 	return nil
 }
 
+// link is the generation of a session that a checkpoint names.
+func (c *checkpoint) link() *link {
+	return &link{target: target{era: mcp.Legacy, version: c.Version, session: c.Session, gen: c.Generation}}
+}
+
 // adopt brings in a session that another replica opened, to resume a call in
 // it. Later calls under the same key go on in it, where there is none yet. It is
 // not deleted from here: other calls of the lost replica may be resumed in it, by
@@ -98,7 +104,7 @@ func (t *sessionTable) adopt(ctx context.Context, s shim.Session, l *link) *sess
 	ses.note(ctx)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if have := t.m[k.key][k.variant()]; have != nil && have.holds(l.id) {
+	if have := t.m[k.key][k.variant()]; have != nil && have.holds(l.session) {
 		have.pin()
 		return have
 	}
@@ -185,7 +191,7 @@ func (t *sessionTable) describe(ctx context.Context, s shim.Session) (Server, er
 
 // discard deletes a generation that nobody uses.
 func (t *sessionTable) discard(ctx context.Context, l *link) {
-	if l.id == "" {
+	if l.session == "" {
 		return
 	}
 	t.wire.sessionEnded(l, "")

@@ -7,6 +7,7 @@ import (
 
 	"taskgate/gateway/upstream/sse"
 	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
 	"taskgate/internal/work"
 	"taskgate/shim"
 )
@@ -66,7 +67,7 @@ func (st shared) encode() []byte {
 
 // link is the session as another replica opened it.
 func (st shared) link() (*link, error) {
-	l := &link{gen: st.Generation, id: st.ID, born: st.born(), level: st.Level}
+	l := &link{target: target{era: mcp.Legacy, session: st.ID, gen: st.Generation}, born: st.born(), level: st.Level}
 	l.ready.Store(st.Ready)
 	return l, l.read(st.Server)
 }
@@ -152,7 +153,7 @@ func (t *sessionTable) endShared(ctx context.Context, key string, idle time.Dura
 		case err != nil:
 			t.wire.log.Debug("a shared session was not ended", "err", err)
 		case st.ID != "":
-			l := &link{id: st.ID, version: st.Version, born: st.born()}
+			l := &link{target: target{era: mcp.Legacy, version: st.Version, session: st.ID}, born: st.born()}
 			t.wire.sessionEnded(l, "")
 			t.wire.deleteLink(ctx, l)
 		}
@@ -220,7 +221,7 @@ func (s *session) openForAll(ctx context.Context, rev int64, was shared) (*link,
 	}
 	l, err := s.initialize(ctx, st.Generation)
 	st.Opening = ""
-	local := err == nil && sse.Local(l.id) // the others need sessions of their own
+	local := err == nil && sse.Local(l.session) // the others need sessions of their own
 	if err != nil || local {
 		late, cancel := outlive(ctx, cancelTimeout)
 		defer cancel()
@@ -234,7 +235,7 @@ func (s *session) openForAll(ctx context.Context, rev int64, was shared) (*link,
 		return l, err
 	}
 	l.level = st.Level
-	st.Version, st.ID, st.Server, st.Since = l.version, l.id, l.server.Raw, l.born.Unix()
+	st.Version, st.ID, st.Server, st.Since = l.version, l.session, l.server.Raw, l.born.Unix()
 	switch next, err := s.t.swapShared(ctx, s.key.key, rev, st); {
 	case err != nil:
 		s.t.discard(ctx, l)

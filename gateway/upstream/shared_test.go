@@ -125,7 +125,7 @@ func TestSharedAgree(t *testing.T) {
 	if _, err := m[1].Swap(ctx, "k", rev, opening.encode()); err != nil {
 		t.Fatal(err)
 	}
-	if l := <-got; l == nil || l.id != "up-1" || l.gen != 1 || !l.server.declares("tools") || l.server.declares("logging") {
+	if l := <-got; l == nil || l.session != "up-1" || l.gen != 1 || !l.server.declares("tools") || l.server.declares("logging") {
 		t.Errorf("link %+v", l)
 	}
 }

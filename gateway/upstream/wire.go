@@ -218,7 +218,7 @@ func outlive(ctx context.Context, d time.Duration) (context.Context, context.Can
 type target struct {
 	era     mcp.Era
 	version string // "" before it is negotiated
-	session string // legacy; "" for none
+	session string // its id at a legacy server; "" for a server without sessions
 	gen     int64
 }
 
