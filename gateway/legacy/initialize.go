@@ -44,7 +44,7 @@ func (h *Handler) initialize(w http.ResponseWriter, r *http.Request, p shim.Prin
 		h.refuse(w, msg.ID, err)
 		return
 	}
-	st.Opaque = forward.Opaque(r.Context())
+	st.Opaque = forward.Of(r.Context()).Opaque
 	if err := h.Calls.Enter(p.Owner()); err != nil {
 		h.refuse(w, msg.ID, wire.TurnAway(err))
 		return

@@ -59,9 +59,9 @@ func (h *Handler) enter(ctx context.Context, s *session, p shim.Principal) (bool
 	st := s.current()
 	own := st.belongs(p)
 	switch {
-	case own && !forward.Doubted(ctx):
+	case own && !forward.Of(ctx).Doubted:
 		return true, nil
-	case !own && st.isNobodys() && forward.Opaque(ctx):
+	case !own && st.isNobodys() && forward.Of(ctx).Opaque:
 		return true, nil // as everybody who has its id, until the server takes the token for a call
 	case !own && st.isNobodys():
 		if err := s.admit(ctx, p, false); err != nil {

@@ -236,6 +236,6 @@ func (s *session) upstream(ctx context.Context) shim.Session {
 	st := s.current()
 	caps := translate.ClientCapabilities(st.Capabilities, translate.ClientView{Asked: true, RootsChange: true})
 	return shim.Session{
-		Key: s.id, Principal: st.Owner, Mark: forward.Mark(ctx), Token: forward.Token(ctx), Shared: true, Legacy: st.Legacy, ClientInfo: st.ClientInfo, Capabilities: caps,
+		Key: s.id, Principal: st.Owner, Mark: forward.Mark(ctx), Token: forward.Of(ctx).Token, Shared: true, Legacy: st.Legacy, ClientInfo: st.ClientInfo, Capabilities: caps,
 	}
 }

@@ -133,7 +133,7 @@ func (q *request) upstreamSession(ctx context.Context) shim.Session {
 
 // inName makes a session that of the caller.
 func (q *request) inName(ctx context.Context, s shim.Session) shim.Session {
-	s.Key, s.Principal, s.Mark, s.Token = q.principal.Subject, q.principal.Subject, forward.Mark(ctx), forward.Token(ctx)
+	s.Key, s.Principal, s.Mark, s.Token = q.principal.Subject, q.principal.Subject, forward.Mark(ctx), forward.Of(ctx).Token
 	return s
 }
 

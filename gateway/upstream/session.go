@@ -159,7 +159,7 @@ func (s *session) holds(id string) bool {
 
 // note remembers what a request carries.
 func (s *session) note(ctx context.Context) {
-	if f := forward.Of(ctx); f != nil {
+	if f := forward.Of(ctx); f != forward.Nothing {
 		s.carried.Store(f)
 	}
 }

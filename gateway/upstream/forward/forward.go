@@ -37,7 +37,7 @@ type Parts struct {
 	// Seal returns what Credential signs in with for whichever replica runs a call, "" for nothing; nil
 	// where Credential is nil.
 	Seal func(call string) string
-	// Token says which tokens may stand in on another replica (shim.Session.Token).
+	// Token says which tokens may stand in on another replica, for shim.Session.Token.
 	Token string
 	// Opaque says that nobody but the server knows whose the token is, Doubted that the server has refused
 	// it when it was last shown.
@@ -84,7 +84,7 @@ type useKey struct{}
 
 // For returns a context in which requests are made for this.
 func For(ctx context.Context, u Use) context.Context {
-	if f := Of(ctx); f == nil || f.Credential == nil {
+	if Of(ctx).Credential == nil {
 		return ctx
 	}
 	return context.WithValue(ctx, useKey{}, u)
@@ -114,8 +114,8 @@ func authorization(ctx context.Context, c Credential) string {
 // SealToken is the token of the request of this context, for whichever replica runs a call to which it
 // brings an answer or a cancellation; "" for none.
 func SealToken(ctx context.Context, call string) string {
-	if f := Of(ctx); f != nil && f.Seal != nil {
-		return f.Seal(call)
+	if seal := Of(ctx).Seal; seal != nil {
+		return seal(call)
 	}
 	return ""
 }
@@ -123,17 +123,9 @@ func SealToken(ctx context.Context, call string) string {
 // BringToken has a call that goes on in this context hand on answers and its cancellation with a token that
 // SealToken has returned.
 func BringToken(ctx context.Context, call, token string) {
-	if f := Of(ctx); f != nil && f.Credential != nil && token != "" {
-		f.Credential.Bring(call, token)
+	if c := Of(ctx).Credential; c != nil && token != "" {
+		c.Bring(call, token)
 	}
-}
-
-// Token describes what a request of this context signs in with, for shim.Session.
-func Token(ctx context.Context) string {
-	if f := Of(ctx); f != nil {
-		return f.Token
-	}
-	return ""
 }
 
 // Refusal is the cause of a shim.UpstreamError where the server refuses what a client has signed
@@ -161,23 +153,28 @@ func With(ctx context.Context, f *Parts) context.Context {
 // Carry returns to with what requests carry that are made in from: for what goes on after a
 // request, and does not end with it.
 func Carry(to, from context.Context) context.Context {
-	if f := Of(from); f != nil {
+	if f := Of(from); f != Nothing {
 		return With(to, f)
 	}
 	return to
 }
 
-// Of is what requests carry that are made in this context; nil for nothing.
+// Nothing is what requests carry in a context of which nobody has said what they do.
+var Nothing = &Parts{}
+
+// Of is what requests carry that are made in this context.
 func Of(ctx context.Context) *Parts {
-	f, _ := ctx.Value(partsKey{}).(*Parts)
-	return f
+	if f, _ := ctx.Value(partsKey{}).(*Parts); f != nil {
+		return f
+	}
+	return Nothing
 }
 
 // Mark tells callers apart whose headers go to the server, for shim.Session: a hash of those of
 // this context, "" for none.
 func Mark(ctx context.Context) string {
 	f := Of(ctx)
-	if f == nil || len(f.Header) == 0 {
+	if len(f.Header) == 0 {
 		return ""
 	}
 	h := sha256.New()
@@ -197,11 +194,11 @@ func Mark(ctx context.Context) string {
 
 // TokenMark tells apart what a server has said to different tokens. It is in memory only.
 func TokenMark(ctx context.Context) string {
-	f := Of(ctx)
-	if f == nil || f.Credential == nil {
+	c := Of(ctx).Credential
+	if c == nil {
 		return ""
 	}
-	sum := sha256.Sum256([]byte(authorization(ctx, f.Credential)))
+	sum := sha256.Sum256([]byte(authorization(ctx, c)))
 	return string(sum[:])
 }
 
@@ -212,11 +209,11 @@ var ErrUnknownHeaders = errors.New("the headers that the call came with are know
 // Ready waits until what requests carry in this context is good. A server that gets nothing from a
 // client which has signed in would take it for somebody else.
 func Ready(ctx context.Context) error {
-	f := Of(ctx)
-	if f == nil || f.Credential == nil {
+	c := Of(ctx).Credential
+	if c == nil {
 		return nil
 	}
-	err := f.Credential.Ready(ctx, next(ctx, f.Credential))
+	err := c.Ready(ctx, next(ctx, c))
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
@@ -228,9 +225,9 @@ func Ready(ctx context.Context) error {
 
 // Answered tells a client's credential how the server has answered a request that it has signed in.
 func Answered(req *http.Request, resp *http.Response) {
-	f, value := Of(req.Context()), req.Header.Get(headerAuthorization)
-	if f != nil && f.Credential != nil && resp != nil && value != "" {
-		f.Credential.Hear(value, resp.StatusCode)
+	c, value := Of(req.Context()).Credential, req.Header.Get(headerAuthorization)
+	if c != nil && resp != nil && value != "" {
+		c.Hear(value, resp.StatusCode)
 	}
 }
 
@@ -238,12 +235,12 @@ func Answered(req *http.Request, resp *http.Response) {
 // the server has refused with 401; nil if there is none. A server that asks for another token has not begun
 // anything. A refused answer is its client's, like the first request of a call.
 func Renewed(req *http.Request, resp *http.Response) *http.Request {
-	f := Of(req.Context())
-	if f == nil || f.Credential == nil || resp == nil || resp.StatusCode != http.StatusUnauthorized || useOf(req.Context()) != Later {
+	c := Of(req.Context()).Credential
+	if c == nil || resp == nil || resp.StatusCode != http.StatusUnauthorized || useOf(req.Context()) != Later {
 		return nil
 	}
 	refused := req.Header.Get(headerAuthorization)
-	value, good := f.Credential.Later()
+	value, good := c.Later()
 	if !good || value == "" || value == refused {
 		return nil
 	}
@@ -285,9 +282,6 @@ func Represented(ctx context.Context, s shim.Session) error {
 // Write adds to a request what its context has.
 func Write(req *http.Request) {
 	f := Of(req.Context())
-	if f == nil {
-		return
-	}
 	maps.Copy(req.Header, f.Proxy)
 	maps.Copy(req.Header, f.Header)
 	if f.Host != "" {
@@ -319,8 +313,8 @@ func (unsigned) Challenge(_ int, values []string) []string  { return values }
 
 // Unheard returns a context in which no answer of the server counts for the client's token.
 func Unheard(ctx context.Context) context.Context {
-	if f := Of(ctx); f != nil && f.Credential != nil {
-		return carrying(ctx, deaf{f.Credential})
+	if c := Of(ctx).Credential; c != nil {
+		return carrying(ctx, deaf{c})
 	}
 	return ctx
 }
@@ -336,23 +330,11 @@ func carrying(ctx context.Context, c Credential) context.Context {
 // its own request.
 func PassOn(ctx context.Context, err error) error {
 	var refusal *Refusal
-	if f := Of(ctx); f != nil && f.Credential != nil && errors.As(err, &refusal) {
-		f.Credential.Hear(authorization(ctx, f.Credential), refusal.Status)
-		refusal.Challenges = f.Credential.Challenge(refusal.Status, refusal.Challenges)
+	if c := Of(ctx).Credential; c != nil && errors.As(err, &refusal) {
+		c.Hear(authorization(ctx, c), refusal.Status)
+		refusal.Challenges = c.Challenge(refusal.Status, refusal.Challenges)
 	}
 	return err
-}
-
-// Opaque reports whether only the server can say whose the token of a context is.
-func Opaque(ctx context.Context) bool {
-	f := Of(ctx)
-	return f != nil && f.Opaque
-}
-
-// Doubted reports whether the server has refused the token of a context when it was last shown.
-func Doubted(ctx context.Context) bool {
-	f := Of(ctx)
-	return f != nil && f.Doubted
 }
 
 // takenKey is the key of the context value that Taken reads.
@@ -376,23 +358,23 @@ func Challenge(resp *http.Response) (challenges []string, ok bool) {
 	if resp.StatusCode != http.StatusUnauthorized && resp.StatusCode != http.StatusForbidden || resp.Request == nil {
 		return nil, false
 	}
-	f := Of(resp.Request.Context())
-	if f == nil || f.Credential == nil {
+	c := Of(resp.Request.Context()).Credential
+	if c == nil {
 		return nil, false
 	}
-	return f.Credential.Challenge(resp.StatusCode, resp.Header.Values("WWW-Authenticate")), true
+	return c.Challenge(resp.StatusCode, resp.Header.Values("WWW-Authenticate")), true
 }
 
 // AwaitsSignIn reports whether a request that was refused with 401 is to be made again once the owner
 // of its call has another token: no client is there to be told.
 func AwaitsSignIn(ctx context.Context) bool {
-	f := Of(ctx)
-	return useOf(ctx) != First && f != nil && f.Credential != nil && f.Credential.Waits()
+	c := Of(ctx).Credential
+	return useOf(ctx) != First && c != nil && c.Waits()
 }
 
 // Unsigned returns a context in which requests carry the same, but for the token of the client. Its
 // answers say nothing about that; isAsked is called where they show that the server asks for one.
 func Unsigned(ctx context.Context) (bare context.Context, isAsked func()) {
-	f := Of(ctx)
-	return carrying(ctx, unsigned{f.Credential}), func() { f.Credential.Hear(authorization(ctx, f.Credential), http.StatusOK) }
+	c := Of(ctx).Credential
+	return carrying(ctx, unsigned{c}), func() { c.Hear(authorization(ctx, c), http.StatusOK) }
 }
