@@ -192,7 +192,7 @@ func (x *exchange) post(ctx context.Context, body []byte) (*inbound, error) {
 	}
 	for {
 		in, err := x.send(ctx, body)
-		if err == nil || x.patience > 0 || !awaitsSignIn(ctx, err) {
+		if err == nil || x.method == mcp.MethodTasksUpdate || !awaitsSignIn(ctx, err) { // an answer is its client's
 			return in, err
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
@@ -76,6 +75,7 @@ func (t *serverTask) await(ctx context.Context) error {
 			t.abandon(ctx)
 			return lostSessionIs(err)
 		}
+		x.idle.pause() // each request about the task has a bound of its own
 		v, lookErr := t.look(ctx)
 		over, next, err := t.judge(err, v, lookErr, tries)
 		if over || err != nil {
@@ -84,12 +84,10 @@ func (t *serverTask) await(ctx context.Context) error {
 		if lookErr == nil && v.refused == nil && !v.status.Final() {
 			tries = 0
 		}
-		x.idle.pause()
-		err = work.Pause(ctx, next)
-		x.idle.resume()
-		if err != nil {
+		if err := work.Pause(ctx, next); err != nil {
 			return err
 		}
+		x.idle.resume()
 	}
 }
 
@@ -136,7 +134,7 @@ func (t *serverTask) unseen(v taskView, lookErr error, tries int) (next time.Dur
 	case se != nil && se.lost():
 		return 0, lostSessionIs(lookErr), true
 	case lookErr != nil && tries > lostTries:
-		return 0, lookFailed(lookErr), true
+		return 0, public(lookErr), true
 	case se != nil:
 		return max(backoff(tries), min(se.retryAfter, pollMost)), nil, true
 	case lookErr != nil:
@@ -151,17 +149,6 @@ func (t *serverTask) unseen(v taskView, lookErr error, tries int) (next time.Dur
 		return 0, protocolError("the server's task has a status that is none", nil), true
 	}
 	return 0, nil, false
-}
-
-// lookFailed is an error of a tasks/get as the caller may see it.
-func lookFailed(err error) error {
-	if errors.Is(err, errIdle) {
-		return fail(kindTimeout, "the server does not say how its task stands", err)
-	}
-	if se, ok := err.(*statusError); ok {
-		return se.upstream()
-	}
-	return netError(err, true)
 }
 
 // kept says how long the server keeps the task, where it has said so.
@@ -211,14 +198,7 @@ func (v taskView) cancelled() *jsonrpc.Error {
 
 // look asks how the task stands.
 func (t *serverTask) look(ctx context.Context) (taskView, error) {
-	ctx = forward.For(ctx, forward.Later)
-	m, err := t.query(ctx, mcp.MethodTasksGet, t.named())
-	for awaitsSignIn(ctx, err) {
-		if err := t.x.ready(ctx); err != nil {
-			return taskView{}, err
-		}
-		m, err = t.query(ctx, mcp.MethodTasksGet, t.named())
-	}
+	m, err := t.query(forward.For(ctx, forward.Later), mcp.MethodTasksGet, t.named())
 	if err != nil || m.Error != nil {
 		return taskView{refused: m.Error}, err
 	}

@@ -236,7 +236,7 @@ func (t *serverTask) update(ctx context.Context, answers map[string]json.RawMess
 		case err == nil:
 			return t.refused(ctx, m.Error)
 		case !passing(err) && !errors.Is(err, errIdle) || tries > lostTries:
-			return lookFailed(err)
+			return public(err)
 		}
 		if err := work.Pause(ctx, backoff(tries)); err != nil {
 			return err
