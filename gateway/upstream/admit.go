@@ -69,12 +69,7 @@ func (h *HTTP) knock(ctx context.Context, s shim.Session) (ask func(context.Cont
 			return nil, nil, public(err)
 		}
 	}
-	return func(ctx context.Context) error {
-		ctx, cancel := h.wire.slow(ctx)
-		defer cancel()
-		_, err := ses.exchange(l.target, shim.Request{Method: mcp.MethodPing, Session: s}, discard{}).run(ctx)
-		return err
-	}, ses.release, nil
+	return func(ctx context.Context) error { return ses.ping(ctx, l) }, ses.release, nil
 }
 
 // isUnknown reports whether the server does not know what it is asked about.

@@ -302,12 +302,18 @@ func (s *session) lose(l *link) {
 // (X6; the examples of the TypeScript SDK do). A generation that the server does not know is
 // lost, and an error says that it is, or that it could not be found out.
 func (s *session) verify(ctx context.Context, l *link) error {
-	ctx, cancel := s.t.wire.slow(ctx)
-	defer cancel()
-	_, err := s.exchange(l.target, shim.Request{Method: mcp.MethodPing}, discard{}).run(ctx)
+	err := s.ping(ctx, l)
 	if se, ok := err.(*statusError); ok && (se.status == http.StatusBadRequest || se.status == http.StatusNotFound) {
 		s.lose(l)
 	}
+	return err
+}
+
+// ping returns what a ping in a generation comes to, unless it is answered. Errors are those of exchange.run.
+func (s *session) ping(ctx context.Context, l *link) error {
+	ctx, cancel := s.t.wire.slow(ctx)
+	defer cancel()
+	_, err := s.exchange(l.target, shim.Request{Method: mcp.MethodPing, Session: s.from}, discard{}).run(ctx)
 	return err
 }
 
