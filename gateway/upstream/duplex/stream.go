@@ -87,20 +87,16 @@ func (st *stream) put(m jsonrpc.Message) bool {
 	return true
 }
 
-// merge puts progress in the place of that which waits under its token. st.mu is held.
+// merge puts progress in the place of the newest that waits under its token. st.mu is held.
 func (st *stream) merge(e event) bool {
-	i := slices.IndexFunc(st.queue, func(other event) bool { return other.token == e.token })
-	if i < 0 {
-		return false
-	}
-	for j := i + 1; j < len(st.queue); j++ { // the newest of them
-		if st.queue[j].token == e.token {
-			i = j
+	for i, other := range slices.Backward(st.queue) {
+		if other.token == e.token {
+			st.size += len(e.message) - len(other.message)
+			st.queue[i] = e
+			return true
 		}
 	}
-	st.size += len(e.message) - len(st.queue[i].message)
-	st.queue[i] = e
-	return true
+	return false
 }
 
 // end says how the stream ends when all of it has been read; the first one counts.

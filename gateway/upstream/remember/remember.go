@@ -104,7 +104,12 @@ func (r *Answers[K, T]) Get(ctx context.Context, k K, patience time.Duration, as
 // renew asks. An answer that was put or doubted meanwhile is not replaced: what was asked for
 // before is for those who wait for it, and for nobody after.
 func (r *Answers[K, T]) renew(ctx context.Context, k K, ask func(context.Context) (T, time.Duration, error)) (*Answer[T], error) {
-	before := r.begin(k)
+	r.mu.Lock()
+	if r.m[k] == nil {
+		r.set(k, &Answer[T]{})
+	}
+	before := r.m[k]
+	r.mu.Unlock()
 	if before.Fresh() {
 		return before, nil
 	}
@@ -125,16 +130,6 @@ func (r *Answers[K, T]) renew(ctx context.Context, k K, ask func(context.Context
 		}
 	}
 	return now, err
-}
-
-// begin is the entry of a key, made if there is none.
-func (r *Answers[K, T]) begin(k K) *Answer[T] {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.m[k] == nil {
-		r.set(k, &Answer[T]{})
-	}
-	return r.m[k]
 }
 
 // Put is an answer that came unasked.
