@@ -112,12 +112,7 @@ func (c *call) asTask(ctx context.Context, ses *session, x *exchange, l *link) {
 	if !c.h.sessions.makesTasks(ctx, ses, l) {
 		return
 	}
-	name, _ := jsonrpc.GetString(c.r.Params, "name")
-	tool, ok, err := c.h.Tool(ctx, c.r.Session, name)
-	if err != nil {
-		c.h.wire.log.Debug("tools could not be listed before a call", "err", err)
-	}
-	if !ok || !c.wantsTask(tool) {
+	if !c.wantsTask(c.tool(ctx)) {
 		return
 	}
 	params, err := jsonrpc.Set(x.params, taskParams(c.r.Within), "task")
