@@ -106,19 +106,18 @@ func notLegacy(err error) error {
 
 // handshakeError words the failure of a handshake for clients.
 func handshakeError(err error) error {
-	if rpc, ok := errors.AsType[*jsonrpc.Error](err); ok {
+	rpc, _ := errors.AsType[*jsonrpc.Error](err)
+	se, status := err.(*statusError)
+	if status {
+		rpc = se.answer()
+	}
+	busy, full := errors.AsType[*shim.BusyError](err)
+	switch {
+	case rpc != nil:
 		return protocolError(fmt.Sprintf("the server refused to open a session (error %d)", rpc.Code), err)
-	}
-	if se, ok := err.(*statusError); ok && se.rpc != nil && se.answer() != nil {
-		return protocolError(fmt.Sprintf("the server refused to open a session (error %d)", se.rpc.Code), err)
-	}
-	if _, ok := err.(*statusError); ok {
+	case status, errors.Is(err, errSlow):
 		return err
-	}
-	if errors.Is(err, errSlow) {
-		return err
-	}
-	if busy, ok := errors.AsType[*shim.BusyError](err); ok {
+	case full:
 		return busy // a Transport has no room for a session
 	}
 	return netError(err, true)

@@ -3,7 +3,6 @@ package upstream
 import (
 	"context"
 	"encoding/json"
-	"errors"
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -131,11 +130,8 @@ func (sub *subscription) once(ctx context.Context, version string, s shim.Sessio
 
 // unsupported reports whether a server refuses to be listened to.
 func unsupported(err error) bool {
-	rpc, ok := errors.AsType[*jsonrpc.Error](err)
-	if se, is := err.(*statusError); is {
-		rpc, ok = se.rpc, se.rpc != nil
-	}
-	return ok && (rpc.Code == mcp.CodeMethodNotFound || rpc.Code == mcp.CodeInvalidParams)
+	rpc := rpcOf(err)
+	return rpc != nil && (rpc.Code == mcp.CodeMethodNotFound || rpc.Code == mcp.CodeInvalidParams)
 }
 
 // heard takes one notification of the stream.

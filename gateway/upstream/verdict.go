@@ -32,28 +32,29 @@ func judge(v *verdict, m jsonrpc.Message, err error) (*verdict, error) {
 		if !ok {
 			return nil, public(err) // no answer, no verdict
 		}
-		if rpc = se.rpc; rpc == nil || se.answer() == nil {
-			return judgeStatus(se)
-		}
-		if se.status >= 500 && rpc.Code != mcp.CodeMethodNotFound {
+		rpc = se.answer()
+		switch s := se.status; {
+		case rpc != nil && (s < 500 || rpc.Code == mcp.CodeMethodNotFound): // an answer like any other
+		case rpc != nil, s == http.StatusUnauthorized, s == http.StatusForbidden, s == http.StatusTooManyRequests, s >= 500, s >= 300 && s < 400:
+			// Authorization, overload and failure say nothing about the era, nor does a redirect.
 			return nil, se.upstream()
+		default: // it is how an older server receives an unknown first message
+			return legacyVerdict(), nil
 		}
 	}
 	if rpc != nil {
 		return judgeError(v, rpc)
 	}
-	return judgeResult(v, m.Result)
-}
-
-// judgeStatus reads an HTTP error without a JSON-RPC error. Authorization,
-// overload and failure say nothing about the era, nor does a redirect; any other
-// foreign answer is how an older server receives an unknown first message.
-func judgeStatus(se *statusError) (*verdict, error) {
-	s := se.status
-	if s == http.StatusUnauthorized || s == http.StatusForbidden || s == http.StatusTooManyRequests || s >= 500 || s >= 300 && s < 400 {
-		return nil, se.upstream()
+	// A result that lists no modern version of ours comes from a server that serves us with
+	// sessions only (go-sdk 1.8.0 behind a stateful handler says so).
+	supported := supportedVersions(m.Result)
+	switch {
+	case supported == nil:
+		return legacyVerdict(), nil // not a DiscoverResult
+	case !slices.Contains(supported, v.version):
+		return choose(v, supported)
 	}
-	return legacyVerdict(), nil
+	return v, nil
 }
 
 // judgeError reads a JSON-RPC error. -32601 is legacy whatever the status: a
@@ -88,20 +89,6 @@ func choose(v *verdict, supported []string) (*verdict, error) {
 		}
 	}
 	return nil, protocolError("the server and the gateway have no protocol version in common", nil)
-}
-
-// judgeResult reads a DiscoverResult. One that lists no modern version of ours
-// comes from a server that serves us with sessions only (go-sdk 1.8.0 behind a
-// stateful handler says so).
-func judgeResult(v *verdict, result json.RawMessage) (*verdict, error) {
-	supported := supportedVersions(result)
-	switch {
-	case supported == nil:
-		return legacyVerdict(), nil // not a DiscoverResult
-	case !slices.Contains(supported, v.version):
-		return choose(v, supported)
-	}
-	return v, nil
 }
 
 // supportedVersions reads the list out of a DiscoverResult (supportedVersions)
