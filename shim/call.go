@@ -12,7 +12,7 @@ import (
 // that of the caller.
 var (
 	errTaskCancelled = errors.New("the task was cancelled")
-	errTimedOut      = &UpstreamError{Kind: "timeout", Message: "the call ran into its time limit"}
+	errTimedOut      = &UpstreamError{Kind: KindTimeout, Message: "the call ran into its time limit"}
 )
 
 // Call runs a tools/call: it blocks, or becomes a task, as the tool's policy and

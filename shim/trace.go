@@ -259,7 +259,7 @@ func (w *runTrace) finished(c Change, ends bool) finish {
 }
 
 // maybeDone are the kinds of an UpstreamError after which the server may have done the work.
-var maybeDone = []string{"lost", "shutdown", "closed", "session"}
+var maybeDone = []string{"lost", "shutdown", KindClosed, KindSession}
 
 // end ends the span of the attempt, and tells how it ended.
 func (w *runTrace) end(f finish) {

@@ -252,10 +252,8 @@ var (
 // UpstreamError says why an upstream could not be talked to. Its text is safe to
 // show to a client: it holds no address, header or body of the upstream.
 type UpstreamError struct {
-	// Kind is a low-cardinality label: unreachable, timeout, refused (401, 403),
-	// overloaded (429, 503), protocol (not MCP), too_large, closed (the stream ended
-	// before the answer), session (lost), queue, lost (with its replica), shutdown
-	// (of its replica).
+	// Kind is a low-cardinality label: one of the kinds below, or queue, lost (with its
+	// replica), shutdown (of its replica).
 	Kind string
 	// Message is for the client; Err, which may name addresses, for the log.
 	Message string
@@ -265,6 +263,18 @@ type UpstreamError struct {
 	// Unsent says that the server has certainly not begun the call.
 	Unsent bool
 }
+
+// Kinds of UpstreamError.
+const (
+	KindUnreachable = "unreachable"
+	KindTimeout     = "timeout"
+	KindRefused     = "refused"    // 401, 403
+	KindOverloaded  = "overloaded" // 429, 503
+	KindProtocol    = "protocol"   // not MCP
+	KindTooLarge    = "too_large"
+	KindClosed      = "closed"  // the stream ended before the answer
+	KindSession     = "session" // lost
+)
 
 // Error gives the text for the log.
 func (e *UpstreamError) Error() string {

@@ -17,7 +17,7 @@ import (
 )
 
 // errAsks: a server asks for input, and this client cannot be asked.
-var errAsks = &shim.UpstreamError{Kind: "protocol", Message: "the server asks for input that this client cannot give"}
+var errAsks = &shim.UpstreamError{Kind: shim.KindProtocol, Message: "the server asks for input that this client cannot give"}
 
 // callTool runs a tools/call. It becomes a task if the client says so, and
 // blocks otherwise, whatever the tool's policy is, unless it outlasts what clients

@@ -177,7 +177,7 @@ func (s *subscription) offered(ctx context.Context, f shim.Filter) (shim.Filter,
 func (s *subscription) follow(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	late := &shim.UpstreamError{Kind: "timeout", Message: "the server did not accept the subscription in time"}
+	late := &shim.UpstreamError{Kind: shim.KindTimeout, Message: "the server did not accept the subscription in time"}
 	timer := time.AfterFunc(ackWait, func() { cancel(late) })
 	defer timer.Stop()
 	err := s.q.h.Upstream.Listen(ctx, s.q.upstreamSession(ctx), s.filter, func(f shim.Filter) {

@@ -104,7 +104,7 @@ func cacheable(method string) bool {
 
 // NotMCP says that an upstream answered what the protocol does not allow.
 func NotMCP(err error) error {
-	return &shim.UpstreamError{Kind: "protocol", Message: "the server's answer is not valid", Err: err}
+	return &shim.UpstreamError{Kind: shim.KindProtocol, Message: "the server's answer is not valid", Err: err}
 }
 
 // ours are the members of params._meta that only mean something between a client

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"taskgate/gateway/upstream/forward"
 	"taskgate/shim"
 	"taskgate/shim/shimtest"
 	"taskgate/shim/shimtest/fake"
@@ -48,30 +47,30 @@ func TestMisbehaviour(t *testing.T) {
 	}{
 		{"ok", fake.Stream(result), "", 0, 1},
 		{"ok JSON", fake.Text("ok"), "", 0, 1},
-		{"HTML", fake.HTML(), kindProtocol, 0, 1},
-		{"no content type", fake.Body("", "{}"), kindProtocol, 0, 1},
-		{"empty JSON", fake.Body("application/json", ""), kindProtocol, 0, 1},
-		{"garbage JSON", fake.Body("application/json", "{]"), kindProtocol, 0, 1},
-		{"truncated JSON", fake.Truncated(), kindClosed, 0, 1},
-		{"oversized JSON", fake.Body("application/json", `"`+big+`"`), kindTooLarge, 0, 1},
-		{"wrong id JSON", fake.Body("application/json", `{"jsonrpc":"2.0","id":"other","result":{}}`), kindProtocol, 0, 1},
-		{"garbage id", fake.Body("application/json", `{"jsonrpc":"2.0","id":{},"result":{}}`), kindProtocol, 0, 1},
-		{"result no object", fake.Stream(`{"jsonrpc":"2.0","id":{id},"result":5}`), kindProtocol, 0, 1},
-		{"empty stream", fake.Stream(), kindClosed, 0, 1},
-		{"cut stream", func(x *fake.Exchange) { x.Run(); x.Comment(); x.Cut() }, kindClosed, 0, 1},
-		{"cut event", func(x *fake.Exchange) { x.Run(); x.Head("text/event-stream"); x.W.Write([]byte("data: {")) }, kindClosed, 0, 1},
-		{"cut before head", func(x *fake.Exchange) { x.Run(); x.Cut() }, kindClosed, 0, 1},
-		{"oversized event", fake.Stream(`{"jsonrpc":"2.0","method":"` + big + `"}`), kindTooLarge, 0, 1},
-		{"garbage event", fake.Stream("hello"), kindProtocol, 0, 1},
+		{"HTML", fake.HTML(), shim.KindProtocol, 0, 1},
+		{"no content type", fake.Body("", "{}"), shim.KindProtocol, 0, 1},
+		{"empty JSON", fake.Body("application/json", ""), shim.KindProtocol, 0, 1},
+		{"garbage JSON", fake.Body("application/json", "{]"), shim.KindProtocol, 0, 1},
+		{"truncated JSON", fake.Truncated(), shim.KindClosed, 0, 1},
+		{"oversized JSON", fake.Body("application/json", `"`+big+`"`), shim.KindTooLarge, 0, 1},
+		{"wrong id JSON", fake.Body("application/json", `{"jsonrpc":"2.0","id":"other","result":{}}`), shim.KindProtocol, 0, 1},
+		{"garbage id", fake.Body("application/json", `{"jsonrpc":"2.0","id":{},"result":{}}`), shim.KindProtocol, 0, 1},
+		{"result no object", fake.Stream(`{"jsonrpc":"2.0","id":{id},"result":5}`), shim.KindProtocol, 0, 1},
+		{"empty stream", fake.Stream(), shim.KindClosed, 0, 1},
+		{"cut stream", func(x *fake.Exchange) { x.Run(); x.Comment(); x.Cut() }, shim.KindClosed, 0, 1},
+		{"cut event", func(x *fake.Exchange) { x.Run(); x.Head("text/event-stream"); x.W.Write([]byte("data: {")) }, shim.KindClosed, 0, 1},
+		{"cut before head", func(x *fake.Exchange) { x.Run(); x.Cut() }, shim.KindClosed, 0, 1},
+		{"oversized event", fake.Stream(`{"jsonrpc":"2.0","method":"` + big + `"}`), shim.KindTooLarge, 0, 1},
+		{"garbage event", fake.Stream("hello"), shim.KindProtocol, 0, 1},
 		{"foreign event", func(x *fake.Exchange) {
 			x.Run()
 			x.Head("text/event-stream")
 			fmt.Fprint(x.W, "event: ping\ndata: now\n\n")
 			x.Event(x.Fill(result))
 		}, "", 0, 1},
-		{"wrong id event", fake.Stream(strings.Replace(result, "{id}", `"other"`, 1)), kindClosed, 0, 1},
+		{"wrong id event", fake.Stream(strings.Replace(result, "{id}", `"other"`, 1)), shim.KindClosed, 0, 1},
 		{"result null beside an error", fake.Stream(`{"jsonrpc":"2.0","id":{id},"result":null,"error":{"code":7,"message":"no"}}`), "", 7, 1},
-		{"result and error", fake.Stream(`{"jsonrpc":"2.0","id":{id},"result":{},"error":{"code":7,"message":"no"}}`), kindProtocol, 0, 1},
+		{"result and error", fake.Stream(`{"jsonrpc":"2.0","id":{id},"result":{},"error":{"code":7,"message":"no"}}`), shim.KindProtocol, 0, 1},
 		{"not UTF-8", fake.Stream(strings.Replace(result, "ok", "\xff", 1)), "", 0, 1},
 		{"not UTF-8 in an error", fake.Stream("{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{\"code\":7,\"message\":\"\xff\"}}"), "", 7, 1},
 		{"not UTF-8 in an error in 400", fake.Status(400, "application/json", "{\"jsonrpc\":\"2.0\",\"error\":{\"code\":7,\"message\":\"\xff\"}}"), "", 7, 0},
@@ -79,26 +78,26 @@ func TestMisbehaviour(t *testing.T) {
 			x.Run()
 			x.Head("text/event-stream")
 			fmt.Fprint(x.W, "data: "+x.Fill(result)+"\r\r")
-		}, kindClosed, 0, 1},
+		}, shim.KindClosed, 0, 1},
 		{"two responses", fake.Stream(result, `{"jsonrpc":"2.0","id":{id},"error":{"code":1,"message":"second"}}`), "", 0, 1},
 		{"endless after answer", func(x *fake.Exchange) { x.Run(); x.Event(x.Fill(result)); x.Hang() }, "", 0, 1},
-		{"batch", fake.Stream(`[{"jsonrpc":"2.0","method":"notifications/x"},` + result + `]`), kindProtocol, 0, 1},
+		{"batch", fake.Stream(`[{"jsonrpc":"2.0","method":"notifications/x"},` + result + `]`), shim.KindProtocol, 0, 1},
 		{"error without id", fake.Stream(`{"jsonrpc":"2.0","error":{"code":-32000,"message":"no"}}`), "", -32000, 1},
 		{"RPC error", fake.RPCError(200, -32602, "bad", `{"x":1}`), "", -32602, 0},
 		{"RPC error in 400", fake.RPCError(400, -32602, "bad", ""), "", -32602, 0},
 		{"RPC error in 500", fake.RPCError(500, -32603, "bad", ""), "", -32603, 0},
 		{"RPC error in 404", fake.RPCError(404, -32601, "no method", ""), "", -32601, 0},
-		{"202", fake.Status(202, "", ""), kindProtocol, 0, 0},
-		{"204", fake.Status(204, "", ""), kindProtocol, 0, 0},
-		{"307", fake.Redirect("/elsewhere"), kindProtocol, 0, 0},
-		{"401", fake.Status(401, "text/plain", "secret-token is wrong"), forward.KindRefused, 0, 0},
-		{"403", fake.RPCError(403, -32000, "no", ""), forward.KindRefused, 0, 0},
-		{"405", fake.Status(405, "text/plain", "no"), kindProtocol, 0, 0},
-		{"429", fake.Status(429, "", "", "Retry-After", "7"), kindOverloaded, 0, 0},
-		{"500", fake.Status(500, "text/html", "oops"), kindProtocol, 0, 0},
-		{"502", fake.Status(502, "text/html", "oops"), kindUnreachable, 0, 0},
-		{"503", fake.Status(503, "", "", "Retry-After", "7"), kindOverloaded, 0, 0},
-		{"504", fake.Status(504, "text/html", "oops"), kindUnreachable, 0, 0},
+		{"202", fake.Status(202, "", ""), shim.KindProtocol, 0, 0},
+		{"204", fake.Status(204, "", ""), shim.KindProtocol, 0, 0},
+		{"307", fake.Redirect("/elsewhere"), shim.KindProtocol, 0, 0},
+		{"401", fake.Status(401, "text/plain", "secret-token is wrong"), shim.KindRefused, 0, 0},
+		{"403", fake.RPCError(403, -32000, "no", ""), shim.KindRefused, 0, 0},
+		{"405", fake.Status(405, "text/plain", "no"), shim.KindProtocol, 0, 0},
+		{"429", fake.Status(429, "", "", "Retry-After", "7"), shim.KindOverloaded, 0, 0},
+		{"500", fake.Status(500, "text/html", "oops"), shim.KindProtocol, 0, 0},
+		{"502", fake.Status(502, "text/html", "oops"), shim.KindUnreachable, 0, 0},
+		{"503", fake.Status(503, "", "", "Retry-After", "7"), shim.KindOverloaded, 0, 0},
+		{"504", fake.Status(504, "text/html", "oops"), shim.KindUnreachable, 0, 0},
 	} {
 		for mode, m := range modes {
 			t.Run(c.name+"/"+mode, func(t *testing.T) {
@@ -142,7 +141,7 @@ func checkKind(t *testing.T, r shim.Reply, err error, kind string, code int64) {
 	if strings.Contains(ue.Message, "secret") || strings.Contains(ue.Message, "127.0.0.1") {
 		t.Errorf("message %q tells too much", ue.Message)
 	}
-	if kind == kindOverloaded && ue.RetryAfterMs != 7000 {
+	if kind == shim.KindOverloaded && ue.RetryAfterMs != 7000 {
 		t.Errorf("retry after %d ms, want 7000", ue.RetryAfterMs)
 	}
 }
@@ -158,10 +157,10 @@ func TestDown(t *testing.T) {
 		h := newTestClient(t, Config{URL: "http://" + addr, Era: era})
 		_, err := callTool(t, h, nil)
 		var ue *shim.UpstreamError
-		if !errors.As(err, &ue) || ue.Kind != kindUnreachable || !ue.Unsent {
+		if !errors.As(err, &ue) || ue.Kind != shim.KindUnreachable || !ue.Unsent {
 			t.Errorf("era %s: %v, want unreachable and unsent", era, err)
 		}
-		if _, err := h.Describe(t.Context(), shim.Session{}); !errors.As(err, &ue) || ue.Kind != kindUnreachable {
+		if _, err := h.Describe(t.Context(), shim.Session{}); !errors.As(err, &ue) || ue.Kind != shim.KindUnreachable {
 			t.Errorf("Describe: %v", err)
 		}
 	}
@@ -208,7 +207,7 @@ func TestDownLater(t *testing.T) {
 	s.Close()
 	_, err := callTool(t, h, nil)
 	var ue *shim.UpstreamError
-	if !errors.As(err, &ue) || ue.Kind != kindUnreachable || !ue.Unsent {
+	if !errors.As(err, &ue) || ue.Kind != shim.KindUnreachable || !ue.Unsent {
 		t.Errorf("%v, want unreachable and unsent", err)
 	}
 }
@@ -334,9 +333,9 @@ func TestModernResults(t *testing.T) {
 		result, kind string
 	}{
 		{`{"content":[]}`, ""}, // servers of the draft say no resultType
-		{`{"resultType":"task","taskId":"x"}`, kindProtocol},
-		{`{"resultType":"unheard"}`, kindProtocol},
-		{`{"resultType":7}`, kindProtocol},
+		{`{"resultType":"task","taskId":"x"}`, shim.KindProtocol},
+		{`{"resultType":"unheard"}`, shim.KindProtocol},
+		{`{"resultType":7}`, shim.KindProtocol},
 	} {
 		bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) { // a task is asked after for minutes
 			s.Tool("t", fake.Result(c.result))
@@ -347,5 +346,5 @@ func TestModernResults(t *testing.T) {
 	s := fake.New(t, fake.Modern)
 	s.On("tools/list", fake.Result(`{"resultType":"input_required","requestState":"s"}`))
 	r, err := newTestClient(t, Config{URL: s.URL}).Call(t.Context(), shim.Request{Method: "tools/list", Relay: true}, nil)
-	checkKind(t, r, err, kindProtocol, 0)
+	checkKind(t, r, err, shim.KindProtocol, 0)
 }

@@ -194,7 +194,7 @@ func (h *HTTP) Resume(ctx context.Context, r shim.Request, cp json.RawMessage, s
 		ses.retain()
 	}
 	if out, ok := errors.AsType[*outOfReach](err); ok {
-		if out.err.Kind == kindSession {
+		if out.err.Kind == shim.KindSession {
 			ses.lose(l)
 		} else {
 			_ = ses.verify(ctx, l)

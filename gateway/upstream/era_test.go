@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"taskgate/gateway/upstream/forward"
 	"taskgate/shim"
 	"taskgate/shim/shimtest/fake"
 )
@@ -29,7 +28,7 @@ func TestVerdict(t *testing.T) {
 		{"result", fake.Result(discover(`"2026-07-28","2025-11-25"`)), "modern", ""},
 		{"result on a stream", fake.Stream(`{"jsonrpc":"2.0","id":{id},"result":` + discover(`"2026-07-28"`) + `}`), "modern", ""},
 		{"result of legacy versions", fake.Result(discover(`"2025-11-25"`)), "legacy", ""},
-		{"result of unknown versions", fake.Result(discover(`"2031-01-01"`)), "", kindProtocol},
+		{"result of unknown versions", fake.Result(discover(`"2031-01-01"`)), "", shim.KindProtocol},
 		{"result of something else", fake.Result(`{"hello":1}`), "legacy", ""},
 		{"-32601 in 200", fake.RPCError(200, -32601, "m", ""), "legacy", ""},
 		{"-32601 in 404", fake.RPCError(404, -32601, "m", ""), "legacy", ""},
@@ -39,7 +38,7 @@ func TestVerdict(t *testing.T) {
 		{"-32001 in 404", fake.RPCError(404, -32001, "Session not found", ""), "legacy", ""},
 		{"-32004 without a list", fake.RPCError(400, -32004, "m", ""), "legacy", ""},
 		{"-32022 of legacy versions", fake.RPCError(400, -32022, "m", `{"supported":["2025-11-25"]}`), "legacy", ""},
-		{"-32022 of unknown versions", fake.RPCError(400, -32022, "m", `{"supported":["2031-01-01"]}`), "", kindProtocol},
+		{"-32022 of unknown versions", fake.RPCError(400, -32022, "m", `{"supported":["2031-01-01"]}`), "", shim.KindProtocol},
 		{"-32020", fake.RPCError(400, -32020, "m", ""), "modern", ""},
 		{"-32021", fake.RPCError(400, -32021, "m", ""), "modern", ""},
 		{"empty 400", fake.Status(400, "", ""), "legacy", ""},
@@ -47,16 +46,16 @@ func TestVerdict(t *testing.T) {
 		{"405", fake.Status(405, "", ""), "legacy", ""},
 		{"202", fake.Status(202, "", ""), "legacy", ""},
 		{"HTML", fake.HTML(), "legacy", ""},
-		{"401", fake.Status(401, "", ""), "", forward.KindRefused},
-		{"403", fake.RPCError(403, -32601, "m", ""), "", forward.KindRefused},
-		{"429", fake.Status(429, "", ""), "", kindOverloaded},
-		{"500", fake.Status(500, "", ""), "", kindProtocol},
-		{"500 with an error", fake.RPCError(500, -32603, "m", ""), "", kindProtocol},
-		{"502", fake.Status(502, "", ""), "", kindUnreachable},
-		{"503", fake.Status(503, "", ""), "", kindOverloaded},
-		{"307", fake.Redirect("/x"), "", kindProtocol},
-		{"cut", func(x *fake.Exchange) { x.Cut() }, "", kindClosed},
-		{"silence", func(x *fake.Exchange) { x.Hang() }, "", kindTimeout},
+		{"401", fake.Status(401, "", ""), "", shim.KindRefused},
+		{"403", fake.RPCError(403, -32601, "m", ""), "", shim.KindRefused},
+		{"429", fake.Status(429, "", ""), "", shim.KindOverloaded},
+		{"500", fake.Status(500, "", ""), "", shim.KindProtocol},
+		{"500 with an error", fake.RPCError(500, -32603, "m", ""), "", shim.KindProtocol},
+		{"502", fake.Status(502, "", ""), "", shim.KindUnreachable},
+		{"503", fake.Status(503, "", ""), "", shim.KindOverloaded},
+		{"307", fake.Redirect("/x"), "", shim.KindProtocol},
+		{"cut", func(x *fake.Exchange) { x.Cut() }, "", shim.KindClosed},
+		{"silence", func(x *fake.Exchange) { x.Hang() }, "", shim.KindTimeout},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, fake.Stateless, Config{StartTimeout: 5 * time.Second}, func(t *testing.T, s *fake.Server, h *HTTP) {
@@ -138,15 +137,15 @@ func TestHandshakeFailures(t *testing.T) {
 		kind   string
 		says   string
 	}{
-		{"no endpoint", fake.Stateless, fake.Status(404, "", ""), kindProtocol, "no MCP endpoint"},
-		{"foreign version", fake.Stateless, fake.Result(`{"protocolVersion":"1999-01-01"}`), kindProtocol, "1999-01-01"},
-		{"modern version", fake.Stateless, fake.Result(`{"protocolVersion":"2026-07-28"}`), kindProtocol, "2026-07-28"},
-		{"no version", fake.Stateless, fake.Result(`{}`), kindProtocol, "version"},
-		{"error", fake.Stateless, fake.RPCError(200, -32603, "secret", ""), kindProtocol, "-32603"},
-		{"401", fake.Stateless, fake.Status(401, "", ""), forward.KindRefused, "credentials"},
-		{"503", fake.Stateless, fake.Status(503, "", "", "Retry-After", "7"), kindOverloaded, ""},
-		{"cut", fake.Stateless, func(x *fake.Exchange) { x.Cut() }, kindClosed, ""},
-		{"silence", fake.Stateless, func(x *fake.Exchange) { x.Hang() }, kindTimeout, ""},
+		{"no endpoint", fake.Stateless, fake.Status(404, "", ""), shim.KindProtocol, "no MCP endpoint"},
+		{"foreign version", fake.Stateless, fake.Result(`{"protocolVersion":"1999-01-01"}`), shim.KindProtocol, "1999-01-01"},
+		{"modern version", fake.Stateless, fake.Result(`{"protocolVersion":"2026-07-28"}`), shim.KindProtocol, "2026-07-28"},
+		{"no version", fake.Stateless, fake.Result(`{}`), shim.KindProtocol, "version"},
+		{"error", fake.Stateless, fake.RPCError(200, -32603, "secret", ""), shim.KindProtocol, "-32603"},
+		{"401", fake.Stateless, fake.Status(401, "", ""), shim.KindRefused, "credentials"},
+		{"503", fake.Stateless, fake.Status(503, "", "", "Retry-After", "7"), shim.KindOverloaded, ""},
+		{"cut", fake.Stateless, func(x *fake.Exchange) { x.Cut() }, shim.KindClosed, ""},
+		{"silence", fake.Stateless, func(x *fake.Exchange) { x.Hang() }, shim.KindTimeout, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, c.mode, Config{StartTimeout: 5 * time.Second}, func(t *testing.T, s *fake.Server, h *HTTP) {

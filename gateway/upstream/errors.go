@@ -17,17 +17,6 @@ import (
 	"taskgate/shim"
 )
 
-// The kinds of shim.UpstreamError.
-const (
-	kindUnreachable = "unreachable"
-	kindTimeout     = "timeout"
-	kindOverloaded  = "overloaded"
-	kindProtocol    = "protocol"
-	kindTooLarge    = "too_large"
-	kindClosed      = "closed"
-	kindSession     = "session"
-)
-
 var (
 	errIdle   = errors.New("no sign of life within idle_timeout")
 	errSlow   = errors.New("no answer within start_timeout")
@@ -40,7 +29,7 @@ func fail(kind, message string, err error) *shim.UpstreamError {
 }
 
 func protocolError(message string, err error) *shim.UpstreamError {
-	return fail(kindProtocol, message, err)
+	return fail(shim.KindProtocol, message, err)
 }
 
 // unsent marks an error that came before the request itself was written.
@@ -122,13 +111,13 @@ func public(err error) error {
 		return err
 	}
 	if errors.Is(err, errClosed) {
-		return fail(kindUnreachable, "the gateway is shutting down", err)
+		return fail(shim.KindUnreachable, "the gateway is shutting down", err)
 	}
 	if se, ok := err.(*statusError); ok {
 		return se.upstream()
 	}
 	if errors.Is(err, errSlow) {
-		return fail(kindTimeout, "the server did not answer the handshake in time", err)
+		return fail(shim.KindTimeout, "the server did not answer the handshake in time", err)
 	}
 	return err
 }
@@ -136,17 +125,17 @@ func public(err error) error {
 func (e *statusError) upstream() *shim.UpstreamError {
 	switch s := e.status; {
 	case e.token && (s == http.StatusUnauthorized || s == http.StatusForbidden):
-		return fail(forward.KindRefused, fmt.Sprintf("the server refused the client's sign-in (HTTP status %d)", s), &forward.Refusal{Status: s, Challenges: e.challenges})
+		return fail(shim.KindRefused, fmt.Sprintf("the server refused the client's sign-in (HTTP status %d)", s), &forward.Refusal{Status: s, Challenges: e.challenges})
 	case s == http.StatusUnauthorized || s == http.StatusForbidden:
-		return fail(forward.KindRefused, "the gateway's credentials were refused by the server", e)
+		return fail(shim.KindRefused, "the gateway's credentials were refused by the server", e)
 	case s == http.StatusTooManyRequests || s == http.StatusServiceUnavailable:
-		ue := fail(kindOverloaded, "the server is overloaded", e)
+		ue := fail(shim.KindOverloaded, "the server is overloaded", e)
 		ue.RetryAfterMs = e.retryAfter.Milliseconds()
 		return ue
 	case e.lost():
-		return fail(kindSession, "the server ended the session", e)
+		return fail(shim.KindSession, "the server ended the session", e)
 	case s == http.StatusBadGateway || s == http.StatusGatewayTimeout:
-		return fail(kindUnreachable, fmt.Sprintf("the server could not be reached: HTTP status %d", s), e)
+		return fail(shim.KindUnreachable, fmt.Sprintf("the server could not be reached: HTTP status %d", s), e)
 	case s >= 300 && s < 400:
 		return protocolError(fmt.Sprintf("the server redirects to another address (HTTP status %d), which is not followed", s), e)
 	case e.reason != "":
@@ -165,17 +154,17 @@ func netError(err error, reached bool) *shim.UpstreamError {
 	case errors.As(err, &ue):
 		return ue
 	case errors.As(err, &te):
-		return fail(kindTooLarge, fmt.Sprintf("the server sent an event of more than %d bytes", te.Limit), err)
+		return fail(shim.KindTooLarge, fmt.Sprintf("the server sent an event of more than %d bytes", te.Limit), err)
 	case errors.Is(err, errIdle):
-		return fail(kindTimeout, "the server was silent for too long", err)
+		return fail(shim.KindTimeout, "the server was silent for too long", err)
 	case !reached && errors.As(err, &ne) && ne.Timeout():
-		ue = fail(kindTimeout, "connecting to the server took too long", err)
+		ue = fail(shim.KindTimeout, "connecting to the server took too long", err)
 	case !reached:
-		ue = fail(kindUnreachable, "the server cannot be reached", err)
+		ue = fail(shim.KindUnreachable, "the server cannot be reached", err)
 	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
-		return fail(kindClosed, "the server closed the connection before it answered", err)
+		return fail(shim.KindClosed, "the server closed the connection before it answered", err)
 	default:
-		return fail(kindClosed, "the connection to the server broke before it answered", err)
+		return fail(shim.KindClosed, "the connection to the server broke before it answered", err)
 	}
 	ue.Unsent = true
 	return ue
@@ -219,5 +208,5 @@ func passing(err error) bool {
 		return se.status >= 500 || se.status == http.StatusTooManyRequests || se.status == http.StatusRequestTimeout
 	}
 	ue, ok := errors.AsType[*shim.UpstreamError](err)
-	return ok && (ue.Kind == kindClosed || ue.Kind == kindUnreachable || ue.Kind == kindOverloaded)
+	return ok && (ue.Kind == shim.KindClosed || ue.Kind == shim.KindUnreachable || ue.Kind == shim.KindOverloaded)
 }

@@ -108,7 +108,7 @@ func (x *exchange) announce(ctx context.Context) ([]byte, error) {
 		return nil, err
 	}
 	if err := x.sink.Checkpoint(x.rec.state.encode())(ctx); err != nil {
-		ue := fail(kindUnreachable, "the call could not be recorded and was not sent", err)
+		ue := fail(shim.KindUnreachable, "the call could not be recorded and was not sent", err)
 		ue.Unsent = true
 		return nil, ue
 	}
@@ -282,7 +282,7 @@ func (x *exchange) fault(ctx context.Context, err error) error {
 		return busy
 	}
 	ue := netError(err, x.reached.Load())
-	if ue.Kind == kindTooLarge {
+	if ue.Kind == shim.KindTooLarge {
 		x.cancelUpstream(ctx) // it may go on sending what we do not read
 	}
 	return ue

@@ -14,6 +14,7 @@ import (
 	"taskgate/internal/eventstream"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/work"
+	"taskgate/shim"
 )
 
 // item is what one read of a response gives: the message of one event, which has none
@@ -83,7 +84,7 @@ func readJSON(resp *http.Response, max int64, r *reading) (*inbound, error) {
 	defer resp.Body.Close()
 	body, err := budget.ReadAll(resp.Body, resp.ContentLength, true, max, r.take)
 	if errors.Is(err, budget.ErrTooLarge) {
-		err = fail(kindTooLarge, fmt.Sprintf("the answer of the server is larger than %d bytes", max), nil)
+		err = fail(shim.KindTooLarge, fmt.Sprintf("the answer of the server is larger than %d bytes", max), nil)
 	}
 	if err != nil {
 		return nil, err

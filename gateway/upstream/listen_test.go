@@ -288,7 +288,7 @@ func TestNotify(t *testing.T) {
 		}
 		s.LoseSessions()
 		var ue *shim.UpstreamError
-		if err := h.Notify(t.Context(), shim.Session{Key: "a"}, n); !errors.As(err, &ue) || ue.Kind != kindSession {
+		if err := h.Notify(t.Context(), shim.Session{Key: "a"}, n); !errors.As(err, &ue) || ue.Kind != shim.KindSession {
 			t.Errorf("lost session: %v", err)
 		}
 	})
@@ -352,7 +352,7 @@ func TestListenModernRefused(t *testing.T) {
 		s.On("subscriptions/listen", fake.Status(503, "", ""))
 		err := h.Listen(t.Context(), shim.Session{}, everything, func(shim.Filter) { t.Error("ready") }, nil)
 		var ue *shim.UpstreamError
-		if !errors.As(err, &ue) || ue.Kind != kindOverloaded {
+		if !errors.As(err, &ue) || ue.Kind != shim.KindOverloaded {
 			t.Errorf("error %v", err)
 		}
 	})

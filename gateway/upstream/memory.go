@@ -127,7 +127,7 @@ func (m *memory) setAlone() { m.alone.Store(time.Now().Add(aloneFor).UnixNano())
 func (m *memory) doubtHandshake(v *verdict, err error) bool {
 	if v.era != mcp.Legacy && m.era != EraLegacy && !v.shaken.Load() {
 		ue, ok := errors.AsType[*shim.UpstreamError](public(err))
-		refused := contradicts(err) || ok && ue.Kind == kindProtocol
+		refused := contradicts(err) || ok && ue.Kind == shim.KindProtocol
 		if refused {
 			m.setAlone()
 		}
@@ -138,7 +138,7 @@ func (m *memory) doubtHandshake(v *verdict, err error) bool {
 		m.changed(v) // it may have been silent, and not legacy
 		return true
 	}
-	if ue, ok := errors.AsType[*shim.UpstreamError](err); !ok || ue.Kind != kindProtocol {
+	if ue, ok := errors.AsType[*shim.UpstreamError](err); !ok || ue.Kind != shim.KindProtocol {
 		if !v.shaken.Load() {
 			m.forget(v)
 		}

@@ -63,7 +63,7 @@ func TestIdleConnectionDies(t *testing.T) {
 		if err == nil {
 			ok++
 		} else {
-			checkKind(t, r, err, kindClosed, 0)
+			checkKind(t, r, err, shim.KindClosed, 0)
 		}
 		s.CutIdle()
 		shimtest.Eventually(t, func() bool { n, _ := s.Conns(); return n == 0 })
@@ -108,7 +108,7 @@ func TestAnswerSwallowed(t *testing.T) {
 		s.Tool("t", func(x *fake.Exchange) { x.Run(); x.Ask(`7`, "elicitation/create", elicit) })
 		s.OnAnswer(func(x *fake.Exchange) bool { x.Hang(); return false })
 		r, err := callIn(t, h, all, &shimtest.Sink{OnAsk: answering})
-		checkKind(t, r, err, kindTimeout, 0)
+		checkKind(t, r, err, shim.KindTimeout, 0)
 	})
 }
 

@@ -360,7 +360,7 @@ func (w *wire) answer(ctx, life context.Context, to target, body []byte) error {
 			return answerRefused(se)
 		}
 		if errors.Is(err, errSlow) && ctx.Err() == nil {
-			return fail(kindTimeout, "the server did not take the answer to its question", err)
+			return fail(shim.KindTimeout, "the server did not take the answer to its question", err)
 		}
 	}
 	return err
@@ -373,7 +373,7 @@ func answerRefused(se *statusError) error {
 	return protocolError(fmt.Sprintf("the server refused the answer to its question with HTTP status %d", se.status), se)
 }
 
-// responseTo is the response to a question with the answer of that number, or without
+// responseTo is the JSON-RPC response to a question with the answer of that number, or without
 // one if there are fewer. It reports false for a checkpoint of somebody else, with an id
 // that is none.
 func responseTo(p pending, answers []shim.Answer, i int, failed error) (body []byte, ok bool) {
@@ -385,20 +385,20 @@ func responseTo(p pending, answers []shim.Answer, i int, failed error) (body []b
 	if i < len(answers) {
 		a = answers[i]
 	}
-	return response(id, p, a, failed), true
-}
-
-// response spells one answer as the JSON-RPC response that the server waits for.
-func response(id jsonrpc.ID, p pending, a shim.Answer, failed error) []byte {
 	switch {
 	case errors.Is(failed, shim.ErrNoAsk):
-		return refusal(id, mcp.CodeMethodNotFound, p.Method)
+		return refusal(id, mcp.CodeMethodNotFound, p.Method), true
 	case failed == nil && a.Error != nil:
-		return jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: a.Error.Code, Message: a.Error.Message, Data: a.Error.Data})
+		return jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: a.Error.Code, Message: a.Error.Message, Data: a.Error.Data}), true
 	case failed == nil && len(a.Result) > 0:
-		return jsonrpc.AppendResult(nil, id, a.Result)
+		return jsonrpc.AppendResult(nil, id, a.Result), true
 	}
-	return jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: mcp.CodeInternal, Message: "the client could not be asked"})
+	return notPut(id, "the client could not be asked"), true
+}
+
+// notPut refuses a question that could not be put to its client.
+func notPut(id jsonrpc.ID, why string) []byte {
+	return jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: mcp.CodeInternal, Message: why})
 }
 
 func refusal(id jsonrpc.ID, code int64, method string) []byte {

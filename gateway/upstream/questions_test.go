@@ -172,7 +172,7 @@ func TestWithdrawn(t *testing.T) {
 			x.Event(x.Fill(result))
 		}, ""},
 		{"answered", func(x *fake.Exchange) { x.Event(x.Fill(result)) }, ""},
-		{"gone", func(x *fake.Exchange) { x.Cut() }, kindClosed},
+		{"gone", func(x *fake.Exchange) { x.Cut() }, shim.KindClosed},
 	} {
 		for _, wait := range []time.Duration{0, time.Minute} {
 			bubble(t, fake.Stateful, Config{IdleTimeout: time.Second}, func(t *testing.T, s *fake.Server, h *HTTP) {
@@ -225,7 +225,7 @@ func TestAnswerDelivery(t *testing.T) {
 	})
 	// A server that refuses it, or lost the session, ends the call: it would wait
 	// for ever. It is not sent again, whatever the status.
-	for status, kind := range map[int]string{400: kindProtocol, 404: kindSession, 500: kindProtocol} {
+	for status, kind := range map[int]string{400: shim.KindProtocol, 404: shim.KindSession, 500: shim.KindProtocol} {
 		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 			s.Tool("t", func(x *fake.Exchange) { x.Run(); x.Ask(`7`, "elicitation/create", elicit) })
 			s.OnAnswer(func(x *fake.Exchange) bool { x.W.WriteHeader(status); return false })

@@ -210,11 +210,11 @@ func (r *resumption) refused(ctx context.Context, err error) error {
 	case s >= 500:
 		return nil
 	}
-	return &outOfReach{fail(kindClosed, "the server closed the stream before it answered, and cannot resume it", se)}
+	return &outOfReach{fail(shim.KindClosed, "the server closed the stream before it answered, and cannot resume it", se)}
 }
 
 // errBeside: the stream of the call is over, and the task is followed without it.
-var errBeside = fail(kindClosed, "the server closed the stream of the call", errors.New("its task goes on"))
+var errBeside = fail(shim.KindClosed, "the server closed the stream of the call", errors.New("its task goes on"))
 
 // canDoWithout reports whether the end of a stream is no reason to look for the rest of it:
 // the task can be followed without.

@@ -12,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"taskgate/gateway/upstream/forward"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/work"
@@ -91,15 +90,15 @@ func TestResumeRefused(t *testing.T) {
 		kind string
 		gets int
 	}{
-		{"404", fake.Status(404, "", ""), kindSession, 1},
-		{"405", fake.Status(405, "", ""), kindClosed, 1},
-		{"400", fake.RPCError(400, -32022, "m", `{"supported":["2026-07-28"]}`), kindClosed, 1},
-		{"401", fake.Status(401, "", ""), forward.KindRefused, 1},
-		{"HTML", fake.HTML(), kindClosed, 1},
-		{"503", fake.Status(503, "", ""), kindClosed, maxTries},
-		{"409", fake.Status(409, "", ""), kindClosed, maxTries},
-		{"cut", func(x *fake.Exchange) { x.Cut() }, kindClosed, maxTries},
-		{"empty", func(x *fake.Exchange) { x.Head("text/event-stream") }, kindClosed, maxTries},
+		{"404", fake.Status(404, "", ""), shim.KindSession, 1},
+		{"405", fake.Status(405, "", ""), shim.KindClosed, 1},
+		{"400", fake.RPCError(400, -32022, "m", `{"supported":["2026-07-28"]}`), shim.KindClosed, 1},
+		{"401", fake.Status(401, "", ""), shim.KindRefused, 1},
+		{"HTML", fake.HTML(), shim.KindClosed, 1},
+		{"503", fake.Status(503, "", ""), shim.KindClosed, maxTries},
+		{"409", fake.Status(409, "", ""), shim.KindClosed, maxTries},
+		{"cut", func(x *fake.Exchange) { x.Cut() }, shim.KindClosed, maxTries},
+		{"empty", func(x *fake.Exchange) { x.Head("text/event-stream") }, shim.KindClosed, maxTries},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
@@ -261,7 +260,7 @@ func TestResumeQuestionLateHead(t *testing.T) {
 					t.Errorf("asked %+v", second.Asked())
 				}
 				if refuse {
-					checkKind(t, reply, err, kindClosed, 0)
+					checkKind(t, reply, err, shim.KindClosed, 0)
 				} else {
 					checkKind(t, reply, err, "", 0)
 					if !strings.Contains(string(got), `"id":"q"`) {

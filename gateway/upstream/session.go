@@ -290,7 +290,7 @@ func (s *session) lose(l *link) {
 	s.lost = max(s.lost, l.gen)
 	if s.cur == l {
 		s.cur = nil
-		s.t.wire.sessionEnded(l, kindSession)
+		s.t.wire.sessionEnded(l, shim.KindSession)
 	}
 	s.mu.Unlock()
 	s.get.leave(l)

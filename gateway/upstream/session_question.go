@@ -182,11 +182,6 @@ func (w *wire) answerSessionQuestion(ctx context.Context, to target, body []byte
 	}
 }
 
-// notPut refuses a question that could not be put to its client.
-func notPut(id jsonrpc.ID, why string) []byte {
-	return jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: mcp.CodeInternal, Message: why})
-}
-
 // ask finds out whom to ask what has come on the GET stream x: the newest call here, or
 // else the client of the session. The roots are those of the client: a call that ends does not
 // end that question.

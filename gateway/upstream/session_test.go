@@ -219,7 +219,7 @@ func TestLostAgain(t *testing.T) {
 		s.On("tools/call", fake.Status(404, "text/plain", "gone"))
 		_, err := h.Call(t.Context(), in("a", ``), nil)
 		var ue *shim.UpstreamError
-		if !errors.As(err, &ue) || ue.Kind != kindSession {
+		if !errors.As(err, &ue) || ue.Kind != shim.KindSession {
 			t.Errorf("error %v, want kind session", err)
 		}
 		if n := len(s.Seen("tools/call")); n != 2 {
@@ -236,7 +236,7 @@ func TestBadSession(t *testing.T) {
 		s.On("ping", fake.Status(400, "text/plain", "No valid session"))
 		_, err := h.Call(t.Context(), in("a", ``), nil)
 		var ue *shim.UpstreamError
-		if !errors.As(err, &ue) || ue.Kind != kindProtocol || len(s.Seen("tools/call")) != 1 {
+		if !errors.As(err, &ue) || ue.Kind != shim.KindProtocol || len(s.Seen("tools/call")) != 1 {
 			t.Errorf("error %v after %d calls", err, len(s.Seen("tools/call")))
 		}
 		s.On("tools/call", nil)
@@ -289,7 +289,7 @@ func TestSessionOutlivesLostStreams(t *testing.T) {
 		s.On("GET", fake.Status(400, "text/plain", "stream replay unsupported"))
 		o := another(t, h)
 		r, err := o.Resume(t.Context(), in("a", ``), cp, nil)
-		checkKind(t, r, err, kindClosed, 0)
+		checkKind(t, r, err, shim.KindClosed, 0)
 		s.Tool("t", fake.Text("ok"))
 		mustCall(t, o, in("a", ``))
 		wantSessions(t, s, 1, 0, 1)
@@ -372,7 +372,7 @@ func TestIdleTimeout(t *testing.T) {
 			start := time.Now()
 			_, err := h.Call(t.Context(), in("a", ``), nil)
 			var ue *shim.UpstreamError
-			if !errors.As(err, &ue) || ue.Kind != kindTimeout || time.Since(start) != 46*time.Second {
+			if !errors.As(err, &ue) || ue.Kind != shim.KindTimeout || time.Since(start) != 46*time.Second {
 				t.Errorf("error %v after %v, want a timeout after 46s", err, time.Since(start))
 			}
 		})

@@ -110,7 +110,7 @@ func (t *sessionTable) swapShared(ctx context.Context, key string, rev int64, st
 // unknown is the error of a store that does not answer. Opening a session beside the
 // one that may be there would split what the server keeps by session.
 func unknown(err error) error {
-	return fail(kindUnreachable, "the session with the server cannot be looked up", err)
+	return fail(shim.KindUnreachable, "the session with the server cannot be looked up", err)
 }
 
 // changeShared changes the state of a session, if there is one, and reports whether it has.

@@ -14,7 +14,6 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"taskgate/gateway/upstream/forward"
 	"taskgate/shim"
 	"taskgate/shim/shimtest"
 )
@@ -138,7 +137,7 @@ func TestSSEServerGone(t *testing.T) {
 	shimtest.Eventually(t, func() bool { return c.get(&c.ran)("w") == 1 })
 	web.CloseClientConnections()
 	ue, ok := errors.AsType[*shim.UpstreamError](<-done)
-	if !ok || ue.Kind != kindClosed || ue.Unsent || !strings.Contains(ue.Message, "the event stream of the server") {
+	if !ok || ue.Kind != shim.KindClosed || ue.Unsent || !strings.Contains(ue.Message, "the event stream of the server") {
 		t.Errorf("error %v", ue)
 	}
 	if r, err := h.Call(t.Context(), shimtest.Tool("echo", "k", "text", "hallo"), nil); err != nil || shimtest.TextOf(t, r) != "hallo" {
@@ -216,7 +215,7 @@ func TestSSEBecomesAnother(t *testing.T) {
 
 // TestSSERefused: what a server says to the GET is what a client hears, in the words of HTTP.
 func TestSSERefused(t *testing.T) {
-	for status, kind := range map[int]string{401: forward.KindRefused, 503: kindOverloaded, 404: kindProtocol, 302: kindProtocol, 500: kindProtocol} {
+	for status, kind := range map[int]string{401: shim.KindRefused, 503: shim.KindOverloaded, 404: shim.KindProtocol, 302: shim.KindProtocol, 500: shim.KindProtocol} {
 		web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
 		h := newTestClient(t, Config{URL: web.URL, Way: WaySSE})
 		_, err := h.Call(t.Context(), shimtest.Tool("echo", "k"), nil)
@@ -225,7 +224,7 @@ func TestSSERefused(t *testing.T) {
 		}
 		web.Close()
 		_, err = h.Call(t.Context(), shimtest.Tool("echo", "k"), nil)
-		if ue, ok := errors.AsType[*shim.UpstreamError](err); !ok || ue.Kind != kindUnreachable || !ue.Unsent {
+		if ue, ok := errors.AsType[*shim.UpstreamError](err); !ok || ue.Kind != shim.KindUnreachable || !ue.Unsent {
 			t.Errorf("not there: %v", err)
 		}
 	}
@@ -235,7 +234,7 @@ func TestSSERefused(t *testing.T) {
 func TestWays(t *testing.T) {
 	web := newSSEWeb(t, sdkServer(&counts{}, false, nil))
 	_, err := newTestClient(t, Config{URL: web.URL, Way: WayHTTP}).Call(context.Background(), shimtest.Tool("echo", "k"), nil)
-	if ue, ok := errors.AsType[*shim.UpstreamError](err); !ok || ue.Kind != kindProtocol || web.count("GET") != 0 {
+	if ue, ok := errors.AsType[*shim.UpstreamError](err); !ok || ue.Kind != shim.KindProtocol || web.count("GET") != 0 {
 		t.Errorf("%v after %d GET requests", err, web.count("GET"))
 	}
 }

@@ -140,7 +140,7 @@ func (t *serverTask) unseen(v taskView, lookErr error, tries int) (next time.Dur
 	case lookErr != nil:
 		return backoff(tries), nil, true
 	case v.refused != nil && v.refused.Code == mcp.CodeInvalidParams:
-		return 0, &outOfReach{fail(kindClosed, "the server no longer knows the task that it made of the call"+t.kept()+"; the work may have been done", v.refused)}, true
+		return 0, &outOfReach{fail(shim.KindClosed, "the server no longer knows the task that it made of the call"+t.kept()+"; the work may have been done", v.refused)}, true
 	case v.refused != nil && tries > lostTries:
 		return 0, protocolError("the server does not say how its task stands", v.refused), true
 	case v.refused != nil: // it is in trouble

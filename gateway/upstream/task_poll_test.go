@@ -260,7 +260,7 @@ func TestModernTaskRefused(t *testing.T) {
 				reply, err := h.Call(t.Context(), r, sink)
 				switch {
 				case c.code == -1:
-					checkKind(t, reply, err, kindProtocol, 0)
+					checkKind(t, reply, err, shim.KindProtocol, 0)
 				default:
 					checkKind(t, reply, err, "", c.code)
 				}
@@ -338,7 +338,7 @@ func TestModernTaskAnswerLost(t *testing.T) {
 		sink := &markSink{}
 		sink.OnAsk = answering
 		reply, err := h.Call(t.Context(), askedCall("a"), sink)
-		checkKind(t, reply, err, kindProtocol, 0)
+		checkKind(t, reply, err, shim.KindProtocol, 0)
 		if err != nil && strings.Contains(err.Error(), "secret") {
 			t.Errorf("the server's words are in %v", err)
 		}
@@ -409,7 +409,7 @@ func TestModernTaskForgotten(t *testing.T) {
 		time.AfterFunc(time.Minute+time.Millisecond, tasks.Forget)
 		_, err := h.Call(t.Context(), in("a", ``), nil)
 		ue, ok := errors.AsType[*shim.UpstreamError](err)
-		if !ok || ue.Kind != kindClosed || !strings.Contains(ue.Message, "no longer knows the task that it made of the call (it keeps it for 1m0s)") {
+		if !ok || ue.Kind != shim.KindClosed || !strings.Contains(ue.Message, "no longer knows the task that it made of the call (it keeps it for 1m0s)") {
 			t.Errorf("error %v", err)
 		}
 		if s.Runs("k") != 1 || strings.Contains(fmt.Sprint(err), "job-1") {

@@ -155,7 +155,7 @@ func TestServerTaskLost(t *testing.T) {
 		})
 		_, err := h.Call(t.Context(), in("a", ``), nil)
 		var ue *shim.UpstreamError
-		if !errors.As(err, &ue) || ue.Kind != kindClosed || !strings.Contains(ue.Message, "no longer knows the task") {
+		if !errors.As(err, &ue) || ue.Kind != shim.KindClosed || !strings.Contains(ue.Message, "no longer knows the task") {
 			t.Errorf("error %v", err)
 		}
 		if tries != 3 || s.Runs("k") != 1 {

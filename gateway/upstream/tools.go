@@ -99,4 +99,4 @@ func (h *HTTP) listTools(ctx context.Context, s shim.Session) (map[string]Tool, 
 }
 
 // errSlowList: the list is on its way.
-var errSlowList = fail(kindTimeout, "the server does not list its tools in time", nil)
+var errSlowList = fail(shim.KindTimeout, "the server does not list its tools in time", nil)

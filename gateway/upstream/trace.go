@@ -182,7 +182,7 @@ func label(err error) string {
 	case errors.Is(err, shim.ErrDetached):
 		return "detached"
 	case errors.Is(err, context.DeadlineExceeded):
-		return kindTimeout
+		return shim.KindTimeout
 	}
 	return "cancelled"
 }

@@ -49,7 +49,7 @@ var imports = map[string][]string{
 	"gateway/upstream/forward":       {"shim", "internal/mcp"},
 	"gateway/upstream/remember":      {"internal/jsonrpc", "internal/work"},
 	"gateway/upstream/sse":           {"gateway/upstream/duplex", "shim", "internal/eventstream", "internal/jsonrpc", "internal/mcp"},
-	"gateway/upstream/stdio":         {"gateway/upstream", "gateway/upstream/duplex", "internal/jsonrpc", "internal/procgroup"},
+	"gateway/upstream/stdio":         {"gateway/upstream", "gateway/upstream/duplex", "shim", "internal/jsonrpc", "internal/procgroup"},
 	"gateway/upstream/transporttest": {"internal/eventstream", "internal/jsonrpc", "internal/mcp"},
 
 	"shim":                       {"internal/budget", "internal/jsonrpc", "internal/metrics", "internal/patience", "internal/semconv", "internal/work", "shim/content"},

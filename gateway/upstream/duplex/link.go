@@ -46,16 +46,6 @@ type Refusal struct{ Response *http.Response }
 // Error gives the status.
 func (r *Refusal) Error() string { return "refused with HTTP status " + r.Response.Status }
 
-// The kinds of shim.UpstreamError that are made here and by the links.
-const (
-	KindUnreachable = "unreachable"
-	KindTimeout     = "timeout"
-	KindProtocol    = "protocol"
-	KindTooLarge    = "too_large"
-	KindClosed      = "closed"
-	KindSession     = "session"
-)
-
 // Ending says how a server has ended, or why it did not begin.
 type Ending struct {
 	// Kind is that of the shim.UpstreamError.

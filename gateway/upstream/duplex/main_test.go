@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"taskgate/internal/jsonrpc"
+	"taskgate/shim"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -69,7 +70,7 @@ func (p *pipe) Fate(error) *Ending {
 	if p.why != nil {
 		return p.why
 	}
-	return &Ending{Kind: KindClosed, How: "ended"}
+	return &Ending{Kind: shim.KindClosed, How: "ended"}
 }
 
 func (p *pipe) Stop()  { p.once.Do(func() { close(p.over) }) }

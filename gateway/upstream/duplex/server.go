@@ -150,7 +150,7 @@ func (s *server) close() {
 
 // quit ends the server in order. It takes no more requests; those in flight fail.
 func (s *server) quit() {
-	s.fail(&Ending{Kind: KindSession, How: "was ended by the gateway"})
+	s.fail(&Ending{Kind: shim.KindSession, How: "was ended by the gateway"})
 	s.link.Stop()
 }
 

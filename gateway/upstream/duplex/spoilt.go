@@ -50,7 +50,7 @@ func (s *server) spoilt(said []byte, why error) bool {
 
 // spoil ends a request whose answer cannot be read. Whether a handshake succeeded is not known then.
 func (st *stream) spoil(why error) {
-	st.end(&shim.UpstreamError{Kind: KindProtocol, Message: "the server sent an answer that is no JSON-RPC message", Err: why})
+	st.end(&shim.UpstreamError{Kind: shim.KindProtocol, Message: "the server sent an answer that is no JSON-RPC message", Err: why})
 	if st.method == mcp.MethodInitialize {
 		st.s.quit()
 	}

@@ -89,7 +89,7 @@ func fateOf(t *testing.T, resp *http.Response) byte {
 		_, err := io.ReadAll(resp.Body)
 		ue, ok := errors.AsType[*shim.UpstreamError](err)
 		switch {
-		case ok && ue.Kind == KindProtocol:
+		case ok && ue.Kind == shim.KindProtocol:
 			fate <- 'f'
 		case err == nil:
 			fate <- 'a'

@@ -141,7 +141,7 @@ func (t *Transport) open(ctx context.Context, header http.Header, owner, payer O
 }
 
 // errClosing is the error of a Transport that is closed.
-var errClosing = &shim.UpstreamError{Kind: KindUnreachable, Message: "the gateway is shutting down", Unsent: true}
+var errClosing = &shim.UpstreamError{Kind: shim.KindUnreachable, Message: "the gateway is shutting down", Unsent: true}
 
 // mayOpen reports why no server can be opened for an owner now, or that one has to end before.
 // Where there are as many as there may be, the one that has not been used for longest is
@@ -191,7 +191,7 @@ func (t *Transport) pausing(owner Owner) error {
 		return nil
 	}
 	wait := time.Until(p.again)
-	ue := &shim.UpstreamError{Kind: KindUnreachable, Message: t.cfg.What + " " + p.why.How, Err: p.why.Err, Unsent: true, RetryAfterMs: wait.Milliseconds() + 1}
+	ue := &shim.UpstreamError{Kind: shim.KindUnreachable, Message: t.cfg.What + " " + p.why.How, Err: p.why.Err, Unsent: true, RetryAfterMs: wait.Milliseconds() + 1}
 	if text := p.why.shown(); text != "" {
 		ue.Message += ": " + text
 	}

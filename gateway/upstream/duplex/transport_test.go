@@ -74,7 +74,7 @@ func TestReaderThatDoesNotRead(t *testing.T) {
 // Other errors of Open make none.
 func TestPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var failure error = &Ending{Kind: KindTimeout, How: "did not begin", Err: errTest}
+		var failure error = &Ending{Kind: shim.KindTimeout, How: "did not begin", Err: errTest}
 		tr := opens(t, Config{Open: func(context.Context, http.Header, *sync.WaitGroup, <-chan struct{}) (Link, error) {
 			if failure != nil {
 				return nil, failure
@@ -83,12 +83,12 @@ func TestPauses(t *testing.T) {
 		}}, nil)
 		for _, want := range []time.Duration{1, 2, 4, 8, 16, 30, 30} {
 			_, err := post(t, tr, "", hello)
-			if ue, ok := errors.AsType[*shim.UpstreamError](err); !ok || ue.Kind != KindTimeout || !ue.Unsent || ue.Message != "the pipe did not begin" || !errors.Is(err, errTest) {
+			if ue, ok := errors.AsType[*shim.UpstreamError](err); !ok || ue.Kind != shim.KindTimeout || !ue.Unsent || ue.Message != "the pipe did not begin" || !errors.Is(err, errTest) {
 				t.Fatalf("error %v", err)
 			}
 			_, err = post(t, tr, "", hello)
 			ue, ok := errors.AsType[*shim.UpstreamError](err)
-			if !ok || ue.Kind != KindUnreachable || !ue.Unsent || !strings.Contains(ue.Message, fmt.Sprintf("the pipe did not begin (the next attempt can be made in %ds)", want)) {
+			if !ok || ue.Kind != shim.KindUnreachable || !ue.Unsent || !strings.Contains(ue.Message, fmt.Sprintf("the pipe did not begin (the next attempt can be made in %ds)", want)) {
 				t.Fatalf("error %v", err)
 			}
 			if got := time.Duration(ue.RetryAfterMs) * time.Millisecond; got != want*time.Second+time.Millisecond {

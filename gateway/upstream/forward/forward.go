@@ -218,7 +218,7 @@ func Ready(ctx context.Context) error {
 		return err
 	}
 	return &shim.UpstreamError{
-		Kind: KindRefused, Message: "the task waited for its owner to sign in again, and its owner did not",
+		Kind: shim.KindRefused, Message: "the task waited for its owner to sign in again, and its owner did not",
 		Err: err, Unsent: useOf(ctx) == First,
 	}
 }
@@ -263,9 +263,6 @@ const (
 	drained             = 4 << 10 // how much of a refusal is read, so that its connection can be used again
 )
 
-// KindRefused is the kind of a shim.UpstreamError about headers or a sign-in.
-const KindRefused = "refused"
-
 // Represented is an error if the context of a call has not all that belongs to its session. That is in the
 // context of its client's request, and of all that follows from it; a call of another replica has only
 // what it is given here.
@@ -274,7 +271,7 @@ func Represented(ctx context.Context, s shim.Session) error {
 		return Ready(ctx)
 	}
 	return &shim.UpstreamError{
-		Kind: KindRefused, Message: "the headers that the call came with were lost with the replica that ran it",
+		Kind: shim.KindRefused, Message: "the headers that the call came with were lost with the replica that ran it",
 		Err: ErrUnknownHeaders, Unsent: true,
 	}
 }

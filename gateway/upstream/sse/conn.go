@@ -107,7 +107,7 @@ var errBroken = errors.New("the event stream has ended")
 
 // slow is the error of a notification or a response that the server does not take in time.
 func (t *Transport) slow() error {
-	return &shim.UpstreamError{Kind: duplex.KindTimeout, Message: fmt.Sprintf("the server did not take a message within %s", t.cfg.Patience)}
+	return &shim.UpstreamError{Kind: shim.KindTimeout, Message: fmt.Sprintf("the server did not take a message within %s", t.cfg.Patience)}
 }
 
 // headerOf is the header of the POST of a message. There are no sessions in this transport.
@@ -136,13 +136,13 @@ func (c *conn) Receive() ([]byte, error) {
 
 // Fate says why the event stream has ended.
 func (c *conn) Fate(err error) *duplex.Ending {
-	e := &duplex.Ending{Kind: duplex.KindClosed, How: "broke", Err: err}
+	e := &duplex.Ending{Kind: shim.KindClosed, How: "broke", Err: err}
 	var large *eventstream.TooLargeError
 	switch {
 	case errors.As(err, &large):
-		e = &duplex.Ending{Kind: duplex.KindTooLarge, How: fmt.Sprintf("had an event of more than %d bytes, and was closed", large.Limit)}
+		e = &duplex.Ending{Kind: shim.KindTooLarge, How: fmt.Sprintf("had an event of more than %d bytes, and was closed", large.Limit)}
 	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
-		e = &duplex.Ending{Kind: duplex.KindClosed, How: "ended", Usual: true}
+		e = &duplex.Ending{Kind: shim.KindClosed, How: "ended", Usual: true}
 	}
 	return e
 }

@@ -27,7 +27,7 @@ func (t *Transport) open(ctx context.Context, header http.Header, _ *sync.WaitGr
 	c.life, c.end = context.WithCancelCause(context.Background())
 	stop := context.AfterFunc(ctx, func() { c.end(context.Cause(ctx)) }) // until it is open
 	patience := time.AfterFunc(t.cfg.Patience, func() {
-		c.end(&duplex.Ending{Kind: duplex.KindTimeout, How: fmt.Sprintf("did not begin within %s", t.cfg.Patience), Err: errNoEndpoint})
+		c.end(&duplex.Ending{Kind: shim.KindTimeout, How: fmt.Sprintf("did not begin within %s", t.cfg.Patience), Err: errNoEndpoint})
 	})
 	err := c.connect()
 	late := !patience.Stop()
@@ -79,14 +79,14 @@ func (c *conn) greeted() error {
 	for {
 		ev, err := c.events.Next()
 		if err != nil {
-			return &duplex.Ending{Kind: duplex.KindProtocol, How: "ended before it named an endpoint", Err: errors.Join(errNoEndpoint, err)}
+			return &duplex.Ending{Kind: shim.KindProtocol, How: "ended before it named an endpoint", Err: errors.Join(errNoEndpoint, err)}
 		}
 		switch {
 		case ev.Type == "endpoint":
 			c.t.learn(true)
 			return c.setEndpoint(strings.TrimSpace(string(ev.Data)))
 		case len(ev.Data) > 0:
-			return &duplex.Ending{Kind: duplex.KindProtocol, How: "does not begin with an endpoint event", Err: errNoEndpoint}
+			return &duplex.Ending{Kind: shim.KindProtocol, How: "does not begin with an endpoint event", Err: errNoEndpoint}
 		}
 	}
 }
@@ -96,11 +96,11 @@ func (c *conn) greeted() error {
 func (c *conn) setEndpoint(named string) error {
 	u, err := c.t.cfg.URL.Parse(named)
 	if err != nil || named == "" {
-		return &duplex.Ending{Kind: duplex.KindProtocol, How: "names an endpoint that is no URL"}
+		return &duplex.Ending{Kind: shim.KindProtocol, How: "names an endpoint that is no URL"}
 	}
 	if origin(u) != origin(c.t.cfg.URL) {
 		return &duplex.Ending{
-			Kind: duplex.KindProtocol, How: "names an endpoint of another origin, to which nothing is sent",
+			Kind: shim.KindProtocol, How: "names an endpoint of another origin, to which nothing is sent",
 			Err: fmt.Errorf("the endpoint is at %s, the server at %s", origin(u), origin(c.t.cfg.URL)),
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"taskgate/gateway/upstream/duplex"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/procgroup"
+	"taskgate/shim"
 )
 
 const (
@@ -94,7 +95,7 @@ func (c *Config) start(ctx context.Context, _ http.Header, running *sync.WaitGro
 	}
 	p, err := startChild(c, running, hurry)
 	if err != nil {
-		return nil, &duplex.Ending{Kind: duplex.KindUnreachable, How: "cannot be started", Err: err}
+		return nil, &duplex.Ending{Kind: shim.KindUnreachable, How: "cannot be started", Err: err}
 	}
 	return p, nil
 }
@@ -226,7 +227,7 @@ func (p *child) written(ctx context.Context, err error) error {
 		duplex.Reached(ctx) // and not before: a cancellation must not overtake its request
 		return nil
 	}
-	p.kill(&duplex.Ending{Kind: duplex.KindClosed, How: "closed its input, and was ended"})
+	p.kill(&duplex.Ending{Kind: shim.KindClosed, How: "closed its input, and was ended"})
 	return duplex.ErrOver
 }
 
@@ -263,10 +264,10 @@ func (p *child) kill(why *duplex.Ending) {
 // Fate says why nothing more is received.
 func (p *child) Fate(err error) *duplex.Ending {
 	over := p.wait(drainPatience)
-	e := duplex.Ending{Kind: duplex.KindClosed, How: "closed its output, and was ended"}
+	e := duplex.Ending{Kind: shim.KindClosed, How: "closed its output, and was ended"}
 	switch broken := p.broken.Load(); {
 	case errors.Is(err, errTooLarge):
-		e = duplex.Ending{Kind: duplex.KindTooLarge, How: fmt.Sprintf("sent a message of more than %d bytes, and was ended", p.cfg.MaxMessage)}
+		e = duplex.Ending{Kind: shim.KindTooLarge, How: fmt.Sprintf("sent a message of more than %d bytes, and was ended", p.cfg.MaxMessage)}
 	case broken != nil:
 		e = *broken
 	case over:
