@@ -198,11 +198,6 @@ type taskMark struct {
 	Told float64 `json:"told,omitempty"`
 }
 
-// forget makes a question one that was not put yet.
-func (m *taskMark) forget(key string) {
-	m.Keys = slices.DeleteFunc(slices.Clone(m.Keys), func(k string) bool { return k == key })
-}
-
 // sessionQuestion reports whether a checkpoint is that of such a question.
 func (c *checkpoint) sessionQuestion() bool {
 	return c.SessionQuestion && c.Era == mcp.Legacy.String() && len(c.Pending) == 1

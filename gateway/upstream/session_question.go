@@ -29,10 +29,10 @@ type sessionQuestions struct {
 // sessionQuestionKey names one of them: a server may use an id again in its next session.
 type sessionQuestionKey struct{ session, id string }
 
-// sessionQuestion is one of them.
+// sessionQuestion is one of them: a context that ends when the server withdraws it.
 type sessionQuestion struct {
-	withdrawn bool                    // by the server
-	end       context.CancelCauseFunc // ends the asking, once that has begun
+	context.Context
+	withdraw context.CancelCauseFunc
 }
 
 // maxSessionQuestions bounds the questions of a session that belong to no call. No limit of a call
@@ -46,50 +46,36 @@ func (l *sessionQuestions) add(k sessionQuestionKey) bool {
 	if len(l.m) >= maxSessionQuestions {
 		return false
 	}
-	l.note(k)
+	l.entry(k)
 	return true
 }
 
-// note returns the entry of a question, a new one if there is none. l.mu is held.
-func (l *sessionQuestions) note(k sessionQuestionKey) *sessionQuestion {
+// find is the entry of a question, a new one if there is none.
+func (l *sessionQuestions) find(k sessionQuestionKey) *sessionQuestion {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.entry(k)
+}
+
+// entry is find with l.mu held.
+func (l *sessionQuestions) entry(k sessionQuestionKey) *sessionQuestion {
 	if l.m == nil {
 		l.m = make(map[sessionQuestionKey]*sessionQuestion)
 	}
 	if l.m[k] == nil {
-		l.m[k] = &sessionQuestion{}
+		ctx, withdraw := context.WithCancelCause(context.Background())
+		l.m[k] = &sessionQuestion{ctx, withdraw}
 	}
 	return l.m[k]
-}
-
-// ask notes how the asking is ended, and ends it if the server has withdrawn the question
-// by now.
-func (l *sessionQuestions) ask(k sessionQuestionKey, end context.CancelCauseFunc) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	q := l.note(k)
-	if q.end = end; q.withdrawn {
-		end(errWithdrawn)
-	}
 }
 
 // withdraw hears that the server no longer waits for an answer.
 func (l *sessionQuestions) withdraw(k sessionQuestionKey) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	q := l.m[k]
-	if q == nil {
-		return
+	if q := l.m[k]; q != nil {
+		q.withdraw(errWithdrawn)
 	}
-	if q.withdrawn = true; q.end != nil {
-		q.end(errWithdrawn)
-	}
-}
-
-// isWithdrawn reports whether the server has withdrawn a question.
-func (l *sessionQuestions) isWithdrawn(k sessionQuestionKey) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.m[k] != nil && l.m[k].withdrawn
 }
 
 // forget drops a question, and reports whether the server has withdrawn it.
@@ -98,7 +84,7 @@ func (l *sessionQuestions) forget(k sessionQuestionKey) (withdrawn bool) {
 	defer l.mu.Unlock()
 	q := l.m[k]
 	delete(l.m, k)
-	return q != nil && q.withdrawn
+	return q != nil && q.Err() != nil
 }
 
 // askClient puts a question to the client of the session, or refuses it.
@@ -127,11 +113,12 @@ const holdFor = 10 * time.Second
 
 // put puts a question to the client once that can be asked.
 func (s *session) put(ctx context.Context, k sessionQuestionKey, c checkpoint) error {
+	q := s.questions.find(k)
 	for pause := firstLook; ; pause = min(2*pause, time.Second) {
 		err := (*s.t.askSession.Load())(ctx, s.from, questionsOf(c.Pending)[0], c.encode())
 		held := errors.Is(err, shim.ErrNoAsk) && time.Since(time.Unix(0, s.readyAt.Load())) < holdFor
 		// Nobody wakes it: it looks by itself.
-		if !held || s.questions.isWithdrawn(k) || work.Pause(ctx, pause) != nil {
+		if !held || q.Err() != nil || work.Pause(ctx, pause) != nil {
 			return err
 		}
 	}
@@ -149,7 +136,7 @@ func (t *sessionTable) resumeSessionQuestion(ctx context.Context, r shim.Request
 	if id, err := jsonrpc.ParseID(p.ID); err == nil {
 		s.calls.claim(id)
 		k := sessionQuestionKey{c.Session, id.Key()}
-		s.questions.ask(k, withdraw)
+		context.AfterFunc(s.questions.find(k), func() { withdraw(errWithdrawn) })
 		defer s.questions.forget(k)
 	}
 	answers, err := sink.Ask(ask, questionsOf(c.Pending)...)

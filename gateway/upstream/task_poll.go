@@ -162,7 +162,9 @@ func (t *serverTask) asks(v taskView) error {
 	for _, p := range x.rec.open() {
 		name, _ := jsonrpc.String(p.ID)
 		if !slices.ContainsFunc(round.Questions, func(q shim.Question) bool { return q.Key == name }) && x.asking.cancelled(p.ID) {
-			x.rec.amend(func(*checkpoint) { t.mark.forget(name) })
+			x.rec.amend(func(*checkpoint) { // if it is asked again, it is put again
+				t.mark.Keys = slices.DeleteFunc(slices.Clone(t.mark.Keys), func(k string) bool { return k == name })
+			})
 		}
 	}
 	for _, q := range round.Questions {
