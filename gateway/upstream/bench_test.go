@@ -64,7 +64,7 @@ func BenchmarkCall(b *testing.B) {
 }
 
 func benchPost(b *testing.B, url string) {
-	client := newClient(newTransport(Config{}.withDefaults()))
+	client := &http.Client{Transport: newTransport(Config{}.withDefaults())}
 	defer client.CloseIdleConnections()
 	body := jsonrpc.AppendRequest(nil, jsonrpc.StringID("r-1"), "tools/call", shimtest.Tool("t", "k").Params)
 	b.ReportAllocs()

@@ -17,7 +17,7 @@ import (
 )
 
 // memory is what is known of one server: in which era it is spoken to, what it says of itself, and
-// its tools. It asks nobody: eras and tools fill it in, and whoever hears something that contradicts
+// its tools. It asks nobody: the client fills it in, and whoever hears something that contradicts
 // it says so. It is safe for concurrent use.
 type memory struct {
 	era   Era // as configured

@@ -68,17 +68,6 @@ func newOlder(w *wire) *sse.Transport {
 // are of no use to other replicas.
 func (w *wire) local() bool { return w.older != nil && w.older.Speaks() }
 
-// newClient makes a client that follows no redirect: a 307 would carry the body
-// and the credentials to another place, and run a tool there.
-func newClient(t http.RoundTripper) *http.Client {
-	return &http.Client{
-		Transport: t,
-		CheckRedirect: func(*http.Request, []*http.Request) error {
-			return http.ErrUseLastResponse
-		},
-	}
-}
-
 // callerKey is the key of the context value that CallerOf reads.
 type callerKey struct{}
 
@@ -89,18 +78,14 @@ func CallerOf(ctx context.Context) shim.Session {
 	return s
 }
 
-// do performs a request. net/http puts the URL into its errors, and those are
-// logged; the query of a server's URL may hold its key. So only the cause is kept:
-// the log names the upstream anyway.
+// do performs a request. No redirect is followed: a 307 would carry the body and the credentials to
+// another place, and run a tool there.
 func (w *wire) do(req *http.Request) (*http.Response, error) {
-	resp, err := w.client.Do(req)
+	resp, err := w.via.RoundTrip(req)
 	forward.Answered(req, resp)
 	if next := forward.Renewed(req, resp); next != nil {
-		resp, err = w.client.Do(next)
+		resp, err = w.via.RoundTrip(next)
 		forward.Answered(next, resp)
-	}
-	if ue, ok := err.(*url.Error); ok {
-		err = ue.Err
 	}
 	return resp, err
 }

@@ -32,8 +32,8 @@ type wire struct {
 	cfg       Config
 	url       *url.URL
 	transport *http.Transport
-	older     *sse.Transport // what the client uses, if it may be a server of HTTP+SSE; else nil
-	client    *http.Client
+	older     *sse.Transport    // nil, unless it may be a server of HTTP+SSE
+	via       http.RoundTripper // the one of these, or the configured Transport, that requests go to
 	log       *slog.Logger
 	tracer    trace.Tracer
 	attrs     []attribute.KeyValue // of every span
@@ -52,12 +52,12 @@ func newWire(c Config) (*wire, error) {
 	w.log = c.Logger.With("upstream", c.Name)
 	switch {
 	case c.Transport != nil:
-		w.client = newClient(c.Transport)
+		w.via = c.Transport
 	case c.Way == WayHTTP || c.Era == EraModern:
-		w.client = newClient(w.transport)
+		w.via = w.transport
 	default:
 		w.older = newOlder(w)
-		w.client = newClient(w.older)
+		w.via = w.older
 	}
 	w.tracer = c.TracerProvider.Tracer(semconv.Scope)
 	_, w.dark = c.TracerProvider.(noop.TracerProvider)
