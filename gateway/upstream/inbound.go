@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"sync/atomic"
 	"time"
-	"unicode/utf8"
 
 	"taskgate/internal/budget"
 	"taskgate/internal/eventstream"
@@ -97,18 +96,9 @@ func readJSON(resp *http.Response, max int64, r *reading) (*inbound, error) {
 	return in, nil
 }
 
-// readable is a text of a server in UTF-8. What is none becomes U+FFFD, as the readers of an
-// event stream have it (HTML 9.2.6): a client would refuse the whole message for one byte.
-func readable(b []byte) []byte {
-	if utf8.Valid(b) {
-		return b
-	}
-	return bytes.ToValidUTF8(b, []byte("\uFFFD"))
-}
-
 // parse reads the message of a body or an event.
 func (in *inbound) parse(b []byte) (msg jsonrpc.Message, err error) {
-	in.hold.InTurn(len(b), func() { msg, err = jsonrpc.ParseLenient(readable(b)) })
+	in.hold.InTurn(len(b), func() { msg, err = jsonrpc.ParseLenient(jsonrpc.Readable(b)) })
 	if err != nil {
 		return msg, protocolError("the server sent something that is no JSON-RPC message", err)
 	}

@@ -13,7 +13,7 @@ import (
 // listen is Listen in an open session.
 func (s *session) listen(ctx context.Context, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error {
 	open, err := s.get.join(ctx)
-	if askable(s.from) {
+	if mcp.MayBeAsked(s.from.Capabilities) {
 		defer s.get.unwant(linger) // for the next call
 	} else {
 		defer s.get.unwant(0)

@@ -75,7 +75,7 @@ func (q *questions) start() (opened <-chan struct{}) {
 	q.ready = true
 	q.askSoon()
 	x := q.x
-	if !x.asks || !askable(x.caller) {
+	if !x.asks || !mcp.MayBeAsked(x.caller.Capabilities) {
 		return nil
 	}
 	if x.to.session != "" {
@@ -320,16 +320,6 @@ func (c *checkpoint) ask(m jsonrpc.Message, onGET bool) pending {
 	}
 	c.open([]pending{p})
 	return p
-}
-
-// askable reports whether a client declared that it can be asked anything.
-func askable(s shim.Session) bool {
-	for _, kind := range []string{"elicitation", "sampling", "roots"} {
-		if v, _ := jsonrpc.Get(s.Capabilities, kind); jsonrpc.IsObject(v) {
-			return true
-		}
-	}
-	return false
 }
 
 func questionsOf(asked []pending) []shim.Question {

@@ -197,7 +197,7 @@ func readStatus(resp *http.Response, id string, session bool) error {
 	if err != nil || len(body) == 0 {
 		return e
 	}
-	m, err := jsonrpc.ParseLenient(readable(body))
+	m, err := jsonrpc.ParseLenient(jsonrpc.Readable(body))
 	if err != nil || m.Kind != jsonrpc.ErrorResponse {
 		return e
 	}

@@ -3,7 +3,17 @@ package jsonrpc
 import (
 	"bytes"
 	"encoding/json"
+	"unicode/utf8"
 )
+
+// Readable is a text of a peer in UTF-8. What is none becomes U+FFFD, as the readers of an
+// event stream have it (HTML 9.2.6): a client would refuse the whole message for one byte.
+func Readable(b []byte) []byte {
+	if utf8.Valid(b) {
+		return b
+	}
+	return bytes.ToValidUTF8(b, []byte("\uFFFD"))
+}
 
 // Edit returns obj with each member's value replaced by what f returns for it;
 // nil drops the member. Names are decoded and values alias obj, as in [Members].

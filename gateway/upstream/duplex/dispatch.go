@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -63,9 +62,7 @@ func (s *server) read() error {
 
 // take takes what was received to where it belongs; false if it is no message.
 func (s *server) take(said []byte) bool {
-	if !utf8.Valid(said) {
-		said = bytes.ToValidUTF8(said, []byte("\uFFFD"))
-	}
+	said = jsonrpc.Readable(said)
 	jsonrpc.OneLine(said) // a line break would end a line of an event stream
 	m, err := jsonrpc.ParseLenient(said)
 	if err != nil {

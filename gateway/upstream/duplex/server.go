@@ -47,12 +47,8 @@ type server struct {
 func (s *server) begin(session string, params []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.session, s.askable = session, false
-	for _, kind := range []string{"elicitation", "sampling", "roots"} {
-		if v, _ := jsonrpc.Get(params, "capabilities", kind); jsonrpc.IsObject(v) {
-			s.askable = true
-		}
-	}
+	capabilities, _ := jsonrpc.Get(params, "capabilities")
+	s.session, s.askable = session, mcp.MayBeAsked(capabilities)
 }
 
 // add takes note of a request in flight.
