@@ -74,14 +74,9 @@ type getSupport struct {
 // the server has one.
 func (st *getStream) join(ctx context.Context) (bool, error) {
 	h, _ := st.want(ctx)
-	t := time.NewTimer(headMost)
-	defer t.Stop()
 	// The attempt to open the stream wakes it; after headMost the server is taken to have one.
-	select {
-	case <-h.known:
-	case <-t.C:
-	case <-ctx.Done():
-		return false, context.Cause(ctx)
+	if err := work.PauseFor(ctx, h.known, headMost); err != nil {
+		return false, err
 	}
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -282,17 +277,8 @@ func (h *getHold) pause(ctx context.Context, least, most time.Duration) error {
 	if err := work.Pause(ctx, least); err != nil {
 		return err
 	}
-	t := time.NewTimer(most - least)
-	defer t.Stop()
-	// A call or a listener that wants the stream wakes it; else the timer does.
-	select {
-	case <-t.C:
-		return nil
-	case <-h.wake:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	// A call or a listener that wants the stream wakes it; else the time does.
+	return work.PauseFor(ctx, h.wake, most-least)
 }
 
 // nudge has a stream that rests be opened now.
@@ -406,15 +392,8 @@ func (st *getStream) need(ctx context.Context) (opened <-chan struct{}) {
 func (st *getStream) done() { st.unwant(linger) }
 
 func (st *getStream) await(ctx context.Context, opened <-chan struct{}) {
-	if st.s.t.support.late.Load() {
-		return
-	}
-	t := time.NewTimer(headWait)
-	defer t.Stop()
-	// The attempt to open the stream wakes it; after headWait the call goes out without it.
-	select {
-	case <-opened:
-	case <-t.C:
-	case <-ctx.Done():
+	if !st.s.t.support.late.Load() {
+		// The attempt to open the stream wakes it; after headWait the call goes out without it.
+		_ = work.PauseFor(ctx, opened, headWait)
 	}
 }

@@ -277,13 +277,8 @@ const namedSoon = 500 * time.Millisecond
 // is just making is waited for a little: nobody could end it later. It reports false if the call
 // is no task that is known.
 func (t *serverTask) cancel(ctx context.Context) bool {
-	timer := time.NewTimer(t.naming)
-	defer timer.Stop()
-	// The answer to the call wakes it; after the timer the call is cancelled as one without a task.
-	select {
-	case <-t.settled:
-	case <-timer.C:
-	}
+	// The answer to the call wakes it; after naming the call is cancelled as one without a task.
+	work.PauseUntil(t.settled, t.naming)
 	if t.x.rec.taskID() == "" {
 		return false
 	}

@@ -25,6 +25,20 @@ func PauseUntil(end <-chan struct{}, d time.Duration) bool {
 	}
 }
 
+// PauseFor is Pause, which what is waited for ends, too.
+func PauseFor(ctx context.Context, event <-chan struct{}, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-event:
+		return nil
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
 // Signal wakes the one who waits on a channel that holds one signal. Signals that nobody has
 // seen yet are one.
 func Signal(c chan struct{}) {
