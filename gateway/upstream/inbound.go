@@ -105,18 +105,14 @@ func (in *inbound) parse(b []byte) (msg jsonrpc.Message, err error) {
 	return msg, nil
 }
 
-// next returns the next event. It, and its bytes, are valid until the following call.
+// next waits for the next event. It, and its bytes, are valid until the following call. The goroutine
+// of a call spends its time here and keeps the stack that it has grown to, so what comes after the
+// waiting is done elsewhere.
 func (in *inbound) next() *item {
-	in.read(&in.head)
-	return &in.head
-}
-
-// read waits for an event. The goroutine of a call spends its time here and keeps the
-// stack that it has grown to, so what comes after the waiting is done elsewhere.
-func (in *inbound) read(it *item) {
+	it := &in.head
 	if in.events == nil {
-		in.readWhole(it)
-		return
+		*it, in.whole = in.whole, item{err: errNoAnswer}
+		return it
 	}
 	*it = item{} // the event before may be large
 	in.silent.touch()
@@ -130,12 +126,7 @@ func (in *inbound) read(it *item) {
 	default:
 		it.err = err
 	}
-}
-
-// readWhole reads a JSON body.
-func (in *inbound) readWhole(it *item) {
-	*it = in.whole
-	in.whole = item{err: errNoAnswer}
+	return it
 }
 
 // understand reads an event. Other types than messages are not MCP's: some servers send
