@@ -66,9 +66,6 @@ func (c *sessionCalls) forgetClaims() {
 func (c *sessionCalls) follow(token string, x *exchange) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.told == nil {
-		c.told = map[string]*exchange{}
-	}
 	c.told[token] = x
 }
 

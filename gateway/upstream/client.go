@@ -69,7 +69,7 @@ func New(c Config) (*HTTP, error) {
 		seen:  remember.New[sessionKey, Server](h.work, w.cfg.MaxSeen),
 		lists: remember.New[sessionKey, map[string]Tool](h.work, maxLists),
 	}
-	h.sessions = &sessionTable{wire: w, work: h.work, memory: h.memory}
+	h.sessions = &sessionTable{wire: w, work: h.work, memory: h.memory, m: make(map[string]map[string]*session)}
 	return h, nil
 }
 

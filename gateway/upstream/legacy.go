@@ -96,11 +96,7 @@ func (t *sessionTable) makesTasks(ctx context.Context, s *session, l *link) bool
 	if newer := t.memory.introduced(ctx, s.from); newer.Raw != nil {
 		srv = newer
 	}
-	if srv.Raw == nil {
-		return true
-	}
-	v, _ := jsonrpc.Get(srv.Capabilities, "tasks", "requests", "tools", "call")
-	return jsonrpc.IsObject(v)
+	return srv.declares("tasks", "requests", "tools", "call")
 }
 
 // asTask has the server run the call as a task, where that is the way to call the tool

@@ -98,9 +98,6 @@ func (u *subscribed) take(ctx context.Context) (pass func(), err error) {
 func (u *subscribed) count(uri string, by int) int {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.uris == nil {
-		u.uris = make(map[string]int)
-	}
 	n := u.uris[uri] + by
 	if u.uris[uri] = n; n <= 0 {
 		delete(u.uris, uri)

@@ -41,9 +41,6 @@ func newListener(ctx context.Context, f shim.Filter, all bool) *listener {
 func (e *listeners) add(l *listener) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.m == nil {
-		e.m = make(map[*listener]struct{})
-	}
 	e.m[l] = struct{}{}
 }
 

@@ -63,7 +63,10 @@ func newSession(t *sessionTable, k sessionKey, s shim.Session) *session {
 	s.Capabilities, s.ClientInfo = raw(s.Capabilities), raw(s.ClientInfo) // a client's message is not kept
 	ses := &session{t: t, key: k, from: s}
 	ses.get.s, ses.calls.stream = ses, &ses.get
-	ses.subs.turn = make(chan struct{}, 1)
+	ses.calls.told = make(map[string]*exchange)
+	ses.listeners.m = make(map[*listener]struct{})
+	ses.questions.m = make(map[sessionQuestionKey]*sessionQuestion)
+	ses.subs.turn, ses.subs.uris = make(chan struct{}, 1), make(map[string]int)
 	ses.shared.Store(t.shares(s) && !t.wire.local())
 	return ses
 }

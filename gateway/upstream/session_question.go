@@ -59,9 +59,6 @@ func (l *sessionQuestions) find(k sessionQuestionKey) *sessionQuestion {
 
 // entry is find with l.mu held.
 func (l *sessionQuestions) entry(k sessionQuestionKey) *sessionQuestion {
-	if l.m == nil {
-		l.m = make(map[sessionQuestionKey]*sessionQuestion)
-	}
 	if l.m[k] == nil {
 		ctx, withdraw := context.WithCancelCause(context.Background())
 		l.m[k] = &sessionQuestion{ctx, withdraw}

@@ -58,9 +58,6 @@ func (t *sessionTable) put(s *session) bool {
 	}
 	if variants == nil {
 		variants = make(map[string]*session, 1)
-		if t.m == nil {
-			t.m = make(map[string]map[string]*session)
-		}
 		t.m[s.key.key] = variants
 	}
 	variants[s.key.variant()] = s
