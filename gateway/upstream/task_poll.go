@@ -56,7 +56,7 @@ func (t *serverTask) follow(ctx context.Context) error {
 		}
 		over := false
 		if !unseen {
-			over, failed = t.heed(ctx, v)
+			over, failed = t.heed(v)
 			next = t.poll()
 		}
 		if over || failed != nil {
@@ -92,7 +92,7 @@ func (t *serverTask) finish(ctx context.Context, failed error) error {
 }
 
 // heed takes how the task stands. over says that the answer of the exchange is its outcome.
-func (t *serverTask) heed(ctx context.Context, v taskView) (over bool, failed error) {
+func (t *serverTask) heed(v taskView) (over bool, failed error) {
 	t.x.rec.amend(func(*checkpoint) { t.mark.Poll, t.mark.TTL = v.poll, v.ttl }) // both may change (T20)
 	switch v.status {
 	case shim.Completed:
