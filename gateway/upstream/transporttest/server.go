@@ -19,14 +19,17 @@ type Server struct {
 	Die func()
 
 	older bool
-	dying sync.WaitGroup // deaths that go on
+	dying sync.Mutex // held while a death goes on
 
 	mu       sync.Mutex
 	sessions map[string]*web
 }
 
 // Dead waits until no death goes on: a connection that is made then lasts.
-func (s *Server) Dead() { s.dying.Wait() }
+func (s *Server) Dead() {
+	s.dying.Lock()
+	defer s.dying.Unlock()
+}
 
 // NewHTTP makes a server of Streamable HTTP.
 func NewHTTP() *Server { return &Server{sessions: map[string]*web{}} }
@@ -59,8 +62,8 @@ func (s *Server) begin() (string, *web) {
 		case <-w.ended:
 		}
 	}, func() {
-		s.dying.Add(1)
-		defer s.dying.Done()
+		s.dying.Lock()
+		defer s.dying.Unlock()
 		s.Forget() // from then on clients may come back, whose connections break with the others
 		s.Die()
 	})
