@@ -4,6 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
+	"time"
+
+	"taskgate/internal/work"
 )
 
 // Update hands in results that answer a task's questions, by their keys (design.md 0.18).
@@ -11,7 +15,7 @@ import (
 // is none, or too large, is an *AnswerError, and then none of them is taken. ErrNotFound,
 // ErrUnavailable.
 func (s *Shim) Update(ctx context.Context, p Principal, upstream string, id ID, results map[string]json.RawMessage) error {
-	t, err := s.Peek(ctx, p, upstream, id)
+	t, err := asking(ctx, s, p, upstream, id, resultsOf(results), func() (Task, error) { return s.Peek(ctx, p, upstream, id) })
 	if err != nil {
 		return err
 	}
@@ -40,7 +44,7 @@ func resultsOf(results map[string]json.RawMessage) map[string]Answer {
 // server gets an error that says so: who gives answers one by one hears of nothing by
 // which to give it anew, and the server must not wait for that.
 func (s *Shim) Answer(ctx context.Context, p Principal, upstream string, id ID, key string, a Answer) error {
-	t, err := s.reach(ctx, p, upstream, id, Summary)
+	t, err := asking(ctx, s, p, upstream, id, map[string]Answer{key: a}, func() (Task, error) { return s.reach(ctx, p, upstream, id, Summary) })
 	if err != nil {
 		return err
 	}
@@ -52,6 +56,28 @@ func (s *Shim) Answer(ctx context.Context, p Principal, upstream string, id ID, 
 	}
 	_, err = s.answer(ctx, t, wanted)
 	return err
+}
+
+// askedAgain is for how long an answer waits for its question. A store that has gone back may have forgotten it, and the
+// replica that runs the call asks it again once it is connected.
+const askedAgain = 3 * time.Second
+
+// asking reads a record of p's, which is to have one of the questions that are answered, open or not.
+func asking(ctx context.Context, s *Shim, p Principal, upstream string, id ID, answers map[string]Answer, read func() (Task, error)) (Task, error) {
+	for until := time.Now().Add(askedAgain); ; {
+		t, err := read()
+		forgotten := len(answers) > 0 && err == nil && !t.Status.Final() && !slices.ContainsFunc(t.Questions, func(q Question) bool {
+			_, ok := answers[q.Key]
+			return ok
+		})
+		if errors.Is(err, ErrNotFound) {
+			_, unknown := s.marks.lost(ctx, id, p.Owner(), upstream)
+			forgotten = unknown == nil
+		}
+		if !forgotten || time.Now().After(until) || work.Pause(ctx, askedAgain/30) != nil {
+			return t, err
+		}
+	}
 }
 
 // answer stores answers that a record waits for, and returns the record.

@@ -94,8 +94,8 @@ func (b *mailbox) await(ctx context.Context, q []Question) (late bool, err error
 	for {
 		open, forgotten := b.state(q)
 		switch {
-		case forgotten:
-			err := work.Apart(func() error { return b.put(ctx, q) })
+		case forgotten != nil:
+			err := work.Apart(func() error { return b.put(ctx, forgotten) })
 			if errors.Is(err, errUnanswered) {
 				return true, nil
 			}
@@ -147,13 +147,16 @@ func notAsked(q []Question) []Answer {
 }
 
 // state reports whether any of the questions asked is still open, as the record was
-// last read, and whether it does not have one of them.
-func (b *mailbox) state(asked []Question) (open, forgotten bool) {
+// last read, and which of them it does not have.
+func (b *mailbox) state(asked []Question) (open bool, forgotten []Question) {
 	b.run.mu.Lock()
 	defer b.run.mu.Unlock()
 	for i := range asked {
 		q, ok := find(b.read.questions, asked[i].Key)
-		open, forgotten = open || ok && q.Outstanding(), forgotten || !ok
+		open = open || ok && q.Outstanding()
+		if !ok {
+			forgotten = append(forgotten, asked[i])
+		}
 	}
 	return open, forgotten
 }
@@ -289,12 +292,13 @@ func (b *mailbox) deliver(t Task, turn int64, q []Question) {
 	defer r.mu.Unlock()
 	r.creation.wait() // a task that is being made of the call asks by itself
 	var open []Question
+	b.read = b.read.after(t)
 	for i := range q {
-		if stored, ok := find(t.Questions, q[i].Key); ok && stored.Outstanding() {
+		if stored, ok := find(b.read.questions, q[i].Key); ok && stored.Outstanding() {
 			open = append(open, stored)
 		}
 	}
-	b.open, b.read = open, lettersOf(t)
+	b.open = open
 	if b.since.IsZero() {
 		b.since = time.Now()
 	}
@@ -344,7 +348,8 @@ func (b *mailbox) measure(how []string) {
 // changed takes the state of the record. run.mu is held.
 func (b *mailbox) changed(t Task) {
 	if b.open != nil {
-		b.read = lettersOf(t)
+		b.read.gather(t)
+		b.read = b.read.after(t)
 		b.gauge()
 		work.Signal(b.wake)
 	}
@@ -460,6 +465,9 @@ func (b *mailbox) collect(ctx context.Context, q []Question, late bool) (answers
 	}
 	b.mayForget(keys...)
 	b.run.token.await(t)
+	b.run.mu.Lock()
+	t.Questions = b.read.with(t.Questions)
+	b.run.mu.Unlock()
 	if late {
 		b.expired(t, q)
 		b.run.trace.note(KindWithdrawn, "nobody answered in time")

@@ -5,11 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"taskgate/internal/redistest"
+	"taskgate/redisstore"
 	"taskgate/shim"
 )
 
@@ -187,3 +190,88 @@ type progressed struct{ progress []string }
 
 func (h *progressed) Progress(p shim.Progress) { h.progress = append(h.progress, string(p.Raw)) }
 func (h *progressed) Log(shim.Log)             {}
+
+// An answer that the runner has read counts, also where Redis goes back to before it while another
+// question is open. It is not asked for again where Redis has forgotten the question.
+func TestAnswerOutlivesAnOlderStore(t *testing.T) {
+	for name, knows := range map[string]bool{"before the answer": true, "before the question": false} {
+		t.Run(name, func(t *testing.T) {
+			overMemory(t, func(t *testing.T, w *world, memory *redistest.Memory) {
+				s := w.gateway("r1", elicits(0, "a", "b"), policy(shim.Always))
+				before := memory.Snapshot()
+				task := begin(t, s, taskCall())
+				pass(time.Second)
+				if knows {
+					before = memory.Snapshot()
+				}
+				if err := s.Update(t.Context(), anyone, "up", task.ID, results("a")); err != nil {
+					t.Fatal(err)
+				}
+				pass(time.Second)
+				if err := memory.Restore(before); err != nil {
+					t.Fatal(err)
+				}
+				pass(time.Minute)
+				open, err := s.Outstanding(t.Context(), anyone, "up", task.ID)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !knows {
+					wantKeys(t, open, "b")
+				}
+				if err := s.Update(t.Context(), anyone, "up", task.ID, results("b")); err != nil {
+					t.Fatal(err)
+				}
+				pass(time.Minute)
+				got := read(t, s, task.ID)
+				wantStatus(t, got, shim.Completed)
+				if want := `{"answers":[{"to":"a"},{"to":"b"}]}`; string(got.Outcome.Result) != want {
+					t.Errorf("%s", got.Outcome.Result)
+				}
+			})
+		})
+	}
+}
+
+// An answer that comes when Redis is back without its question, and before the runner has asked that again, waits for
+// it.
+func TestAnswerWaitsForItsQuestion(t *testing.T) {
+	overMemory(t, func(t *testing.T, w *world, memory *redistest.Memory) {
+		a, b := w.gateway("a", elicits(0, "a"), policy(shim.Always)), w.gateway("b", elicits(0), policy(shim.Always))
+		before := memory.Snapshot()
+		task := begin(t, a, taskCall())
+		pass(time.Second)
+		if err := memory.Restore(before); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Answer(t.Context(), anyone, "up", task.ID, "a", shim.Answer{Result: results("a")["a"]}); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Minute)
+		got := read(t, b, task.ID)
+		wantStatus(t, got, shim.Completed)
+		if want := `{"answers":[{"to":"a"}]}`; string(got.Outcome.Result) != want {
+			t.Errorf("%s", got.Outcome.Result)
+		}
+	})
+}
+
+// overMemory is a bubble over a Redis in memory, which can go back.
+func overMemory(t *testing.T, f func(*testing.T, *world, *redistest.Memory)) {
+	t.Helper()
+	bubble(t, func(t *testing.T, w *world) {
+		memory := redistest.NewMemory()
+		store, err := redisstore.Open(t.Context(), "redis://memory:6379", redisstore.Options{Dialer: memory.Dial, Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			w.close()
+			_ = store.Close()
+			memory.Close()
+			pass(2 * time.Second) // go-redis looks once a second whether it still has to dial
+		}()
+		w.store.Store = store
+		f(t, w, memory)
+	})
+}

@@ -196,9 +196,30 @@ func methodsOf(q []Question) string {
 type letters struct {
 	expires   time.Time
 	questions []Question
+	// given are the questions with the answers that the record had when it was read: they count, also where the
+	// store has forgotten them.
+	given []Question
 }
 
-func lettersOf(t Task) letters { return letters{t.ExpiresAt(), t.Questions} }
+// gather keeps the answers of a record that nobody has taken yet.
+func (l *letters) gather(t Task) {
+	for _, q := range t.Questions {
+		if _, has := find(l.given, q.Key); q.Answer != nil && !q.Taken && !has {
+			l.given = append(l.given, Question{Key: q.Key, Answer: q.Answer, Taken: true})
+		}
+	}
+}
+
+// with are questions of the record, and what was given.
+func (l letters) with(questions []Question) []Question {
+	return append(slices.DeleteFunc(slices.Clone(questions), func(q Question) bool {
+		_, has := find(l.given, q.Key)
+		return has
+	}), l.given...)
+}
+
+// after is what is kept of the record once it has been read or written.
+func (l letters) after(t Task) letters { return letters{t.ExpiresAt(), l.with(t.Questions), l.given} }
 
 // textOf is what a question asks, in words: its message, where it has one.
 func textOf(q Question) string {

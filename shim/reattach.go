@@ -37,7 +37,7 @@ func (s *Shim) Reattach(ctx context.Context, c Call, id ID, answers map[string]j
 	if c.Principal.NoTasks {
 		c.Handle, c.After = false, 0
 	}
-	t, err := s.reach(ctx, c.Principal, c.Upstream, id, Summary)
+	t, err := asking(ctx, s, c.Principal, c.Upstream, id, resultsOf(answers), func() (Task, error) { return s.reach(ctx, c.Principal, c.Upstream, id, Summary) })
 	if err != nil {
 		return Answered{}, err
 	}
