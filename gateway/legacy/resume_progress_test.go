@@ -60,7 +60,16 @@ func TestResumedHearsProgress(t *testing.T) {
 // A client that was away while the store was as well hears, where its stream goes on, that messages may be missing:
 // what came then is in no log.
 func TestResumedHearsOfMissingProgress(t *testing.T) {
-	for name, level := range map[string]string{"warned": "info", "wants no warnings": "error"} {
+	for name, c := range map[string]struct {
+		level string
+		away  time.Duration // the store
+		last  int           // the progress that is heard last
+		want  []string
+	}{
+		"warned":            {"info", 5 * time.Second, 200, []string{"note", "gap", "answer"}},
+		"wants no warnings": {"error", 5 * time.Second, 200, []string{"gap", "answer"}},
+		"until the end":     {"info", 5 * time.Minute, 15, []string{"note", "answer"}},
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w, config := &modeWorld{taskWorld: newTaskWorld(t), c: &taskClient{t: t}}, draftConfig(t)
@@ -69,13 +78,13 @@ func TestResumedHearsOfMissingProgress(t *testing.T) {
 				w.a, w.b = w.gateway("a", draftScript(), config), w.gateway("b", draftScript(), config)
 				config.ResumeAfter = time.Second
 				w.c.do(w.a, mcp.MethodInitialize, `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}`)
-				w.c.do(w.a, mcp.MethodSetLevel, `{"level":"`+level+`"}`)
+				w.c.do(w.a, mcp.MethodSetLevel, `{"level":"`+c.level+`"}`)
 				first := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"many","_meta":{"progressToken":"p"}}`)
 				wiretest.Wait(10500 * time.Millisecond)
 				first.leave()
 				wiretest.Wait(5 * time.Second)
 				faulty.away.Store(true)
-				wiretest.Wait(5 * time.Second)
+				wiretest.Wait(c.away)
 				faulty.away.Store(false)
 				wiretest.Wait(5 * time.Second)
 				resumed := w.c.begin(w.b, "", mcp.HeaderLastEventID, first.lastID())
@@ -97,12 +106,8 @@ func TestResumedHearsOfMissingProgress(t *testing.T) {
 						last = no
 					}
 				}
-				want := []string{"note", "gap", "answer"}
-				if level == "error" {
-					want = want[1:]
-				}
-				if !slices.Equal(heard, want) || last != 200 {
-					t.Errorf("heard %q up to %d, want %q", heard, last, want)
+				if !slices.Equal(heard, c.want) || last != c.last {
+					t.Errorf("heard %q up to %d, want %q up to %d", heard, last, c.want, c.last)
 				}
 			})
 		})

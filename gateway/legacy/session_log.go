@@ -31,11 +31,11 @@ type eventLog struct {
 	ctx     context.Context // has the patience of the request, and does not end with it
 	id      jsonrpc.ID      // of the request it answers
 	stream  string
-	asked   map[string]bool        // questions that its client was asked before it was resumed
-	timer   *time.Timer            // nil where it is resumed
-	on      atomic.Bool            // the client can resume
-	taken   atomic.Bool            // another answer on this replica goes on with the stream
-	unkept  atomic.Pointer[[]byte] // the last message, if the log does not have it
+	asked   map[string]bool          // questions that its client was asked before it was resumed
+	timer   *time.Timer              // nil where it is resumed
+	on      atomic.Bool              // the client can resume
+	taken   atomic.Bool              // another answer on this replica goes on with the stream
+	unkept  atomic.Pointer[[][]byte] // the last message, if the log does not have it, and a note before it if that lacks more
 
 	mu     sync.Mutex
 	over   bool
@@ -122,16 +122,19 @@ func (l *eventLog) keep(message []byte) (string, error) {
 	defer cancel()
 	var no int64
 	var err error
+	due := [][]byte{message}
 	if l.unkept.Load() != nil && loudEnough("warning", l.s.current().LogLevel) { // who resumes the stream does not get that
-		_, err = l.s.table.store.Append(ctx, l.s.id, l.stream, missingNote)
+		due = [][]byte{missingNote, message}
 	}
-	if err == nil {
-		no, err = l.s.table.store.Append(ctx, l.s.id, l.stream, message)
+	for _, m := range due {
+		if err == nil {
+			no, err = l.s.table.store.Append(ctx, l.s.id, l.stream, m)
+		}
 	}
 	l.unkept.Store(nil)
 	switch {
 	case err != nil:
-		l.unkept.Store(&message)
+		l.unkept.Store(&due)
 		return "", nil // it reaches a client that is there
 	case no == 0:
 		return "", errTaken
@@ -236,12 +239,12 @@ func (l *eventLog) finish() {
 			return l.taken.Load() || t.store.Leave(ctx, l.s.id, l.stream, note) == nil
 		}, l.forget)
 	default:
-		var last []byte
+		var last [][]byte
 		if m := l.unkept.Load(); m != nil {
 			last = *m
 		}
 		gone := l.x.Gone() || unsent
-		t.closeLog(l.ctx, len(last), func(ctx context.Context, room bool) bool {
+		t.closeLog(l.ctx, len(bytes.Join(last, nil)), func(ctx context.Context, room bool) bool {
 			if !room {
 				last = nil
 			}
@@ -296,15 +299,17 @@ func (t *Table) closeLog(ctx context.Context, bytes int, attempt func(ctx contex
 	})
 }
 
-// endLog is one attempt to say that nothing more comes on a stream, after its last message if the log does not have
-// that: a client that has resumed it waits. It reports whether it is the last attempt needed. The message may be there
-// already: only the reply was lost.
-func (t *Table) endLog(ctx context.Context, id, stream string, last []byte, gone bool) bool {
+// endLog is one attempt to say that nothing more comes on a stream, after its last messages if the log does not have
+// the last one: a client that has resumed it waits. It reports whether it is the last attempt needed. The message may be
+// there already: only the reply was lost.
+func (t *Table) endLog(ctx context.Context, id, stream string, last [][]byte, gone bool) bool {
 	if last != nil {
 		there := false
-		state, _, err := t.store.Since(ctx, id, stream, 0, func(_ int64, m []byte) { there = there || bytes.Equal(m, last) })
-		if err == nil && !there && state != "" && state != "ended" {
-			_, err = t.store.Append(ctx, id, stream, last)
+		state, _, err := t.store.Since(ctx, id, stream, 0, func(_ int64, m []byte) { there = there || bytes.Equal(m, last[len(last)-1]) })
+		for _, m := range last {
+			if err == nil && !there && state != "" && state != "ended" {
+				_, err = t.store.Append(ctx, id, stream, m)
+			}
 		}
 		if err != nil {
 			return false
