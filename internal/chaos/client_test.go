@@ -79,7 +79,7 @@ func (c *clients) dialectOf(p *call) dialect { return c.dialects[p.dialect%len(c
 func (c *clients) one(ctx context.Context, p *call) {
 	d := c.dialectOf(p)
 	u := &user{clients: c, call: p}
-	limit := callTimeout + p.takes
+	limit := callTimeout + p.takes + c.fleet.settings.away
 	if p.behaviour == hangsUp {
 		limit = p.after/2 + time.Millisecond
 	}
@@ -88,6 +88,7 @@ func (c *clients) one(ctx context.Context, p *call) {
 	for errors.Is(err, syscall.ECONNREFUSED) && wait(asking, pollEvery/4) {
 		result, task, err = d.call(asking, u, u.addr())
 	}
+	late := asking.Err() != nil && ctx.Err() == nil
 	stop()
 	if err != nil && c.talk != nil {
 		c.talk.leave(p)
@@ -100,10 +101,17 @@ func (c *clients) one(ctx context.Context, p *call) {
 		c.judge.count("call answered with the upstream's error")
 	case errors.As(err, &refused):
 		c.judge.count(fmt.Sprintf("call refused: %d %s", refused.Code, refused.Message))
+		if c.judge.rewinds && (refused.Message == lostMessage || refused.Message == stoppedMessage) {
+			c.judge.blame("%s (%s) is refused, and the gateway that ran it lives: %v", p.id, d.name(), err)
+		}
 		c.judge.disturbed(ctx, "%s (%s) is refused: %v", p.id, d.name(), err)
 		wait(ctx, pollEvery)
 	case err != nil && p.behaviour == hangsUp:
 		c.judge.count("call hung up by the client")
+	case errors.Is(err, errForgotten):
+		c.judge.count("call whose session was forgotten")
+	case err != nil && late && c.judge.rewinds:
+		c.judge.blame("%s (%s, %s) has no answer after %s", p.id, p.tool.name, d.name(), limit)
 	case err != nil:
 		c.judge.count("call not answered (its gateway was gone)")
 		c.judge.disturbed(ctx, "%s (%s) is not answered: %v", p.id, d.name(), err)
@@ -174,6 +182,9 @@ func (c *clients) lookAt(ctx context.Context, addr string, r *record) error {
 	s, err := r.dialect.get(asking, addr, r.id)
 	var refused *taskclient.Error
 	switch {
+	case err == nil && s.isMissing():
+		c.asked.add("get: not in the store")
+		c.judge.missing(r, addr, s.ended(), s.err)
 	case err == nil:
 		c.asked.add("get: answered")
 		c.judge.observe(r, s)
@@ -190,7 +201,7 @@ func (c *clients) lookAt(ctx context.Context, addr string, r *record) error {
 		}
 	case errors.As(err, &refused) && refused.Code == codeInvalid:
 		c.asked.add("get: unknown")
-		c.judge.missing(r, addr, refused)
+		c.judge.missing(r, addr, false, refused)
 	default:
 		c.asked.add("get: " + brief(err))
 		c.judge.disturbed(ctx, "%s (%s) cannot be read: %v", r.call.id, r.dialect.name(), err)
@@ -214,7 +225,7 @@ func (c *clients) cancel(ctx context.Context, p *call, r *record) {
 			return
 		case errors.As(err, &refused) && refused.Code == codeInvalid:
 			c.asked.add("cancel: unknown")
-			c.judge.missing(r, addr, refused)
+			c.judge.missing(r, addr, false, refused)
 			return
 		}
 		c.asked.add("cancel: " + brief(err))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"strings"
 	"time"
 
 	"taskgate/internal/taskclient"
@@ -52,6 +53,13 @@ const waitsForInput = "input_required"
 // ended reports whether the state is final.
 func (s state) ended() bool {
 	return s.status == taskclient.Completed || s.status == taskclient.Failed || s.status == taskclient.Cancelled
+}
+
+// isMissing reports whether the state says that the store does not have the task: just now, or, where it has ended, for
+// good.
+func (s state) isMissing() bool {
+	return strings.HasPrefix(s.message, "the store does not have the task just now") ||
+		s.err != nil && strings.HasPrefix(s.err.Message, "the gateway was restarted, or its store has lost the task")
 }
 
 // The paths of the endpoints, one for each upstream.

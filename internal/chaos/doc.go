@@ -26,14 +26,19 @@
 // upstream said and a gateway that was killed had not stored may be missing at the end of
 // that, never in its middle.
 //
+// What a client of 2025-11-25 hears that is numbered comes once and in order, or its stream says that messages
+// may be missing (counted_test.go).
+//
 // What clients are told of the gateways themselves is judged, too (told_test.go): while
 // things break, new and old clients of all dialects ask for capabilities and tools, and a
 // gateway that runs is never without them. In the end no record of a task stands open in
 // the store for more than a minute (standing_test.go).
 //
 // Other scenarios have worlds of their own. Failover to a replica of Redis: nothing is asked,
-// because what is promised there depends on how it is configured. A Redis that goes back
-// to a snapshot under gateways that all live (snapshot_test.go). A gateway that dies with
+// because what is promised there depends on how it is configured. A Redis that comes back
+// older, empty or after an outage under gateways that all live (comes_back_test.go): its
+// short form takes a minute; with -oldest 30s -backs 50 it comes back up to 30 s older,
+// empty, and after 20, 40 and 90 s, ten times each. A gateway that dies with
 // many tasks, when Redis is far away (orphans_test.go). Questions that programs answer as
 // soon as they see them (prompt_test.go). Servers over stdio and HTTP+SSE that are killed
 // (processes_test.go). And one principal that floods while the gateways are

@@ -27,6 +27,7 @@ store: %s
 heartbeat: %s
 drain_timeout: %s
 wait_replicas: %d
+resume_after: %s
 state_keys: ["MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="]
 log: {level: debug}
 %supstreams:
@@ -42,12 +43,13 @@ var authConfig = fmt.Sprintf("auth: {keys: [chaos:%x]}\n", sha256.Sum256([]byte(
 const mostTasks = 1_000_000
 
 // upstreamConfig is the configuration of one upstream: its name, path and address, and how
-// many tasks a principal may have and how long its questions wait.
+// many tasks a principal may have, how many calls it takes at a time and how long its questions wait.
 const upstreamConfig = `
   - name: %s
     path: %s
     url: %s
     max_tasks_per_owner: %d
+    concurrency: %d
     defaults: {tasks: auto, grace: 300ms, poll_interval: 200ms, input_timeout: %s}
     tools:
       - {match: "auto_retry", recover: retry}
@@ -73,9 +75,9 @@ const startsIn = 300 * time.Millisecond
 func (f *fleet) slowness() float64 { return max(1, float64(f.started.Load())/float64(startsIn)) }
 
 // patience is how long a question may stay open after its time, as long as things go wrong:
-// longer where the gateways that are to end it take long to start.
+// longer where the gateways that are to end it take long to start, or cannot store its end.
 func (f *fleet) patience() time.Duration {
-	return time.Duration(float64(attention) * min(3, max(1, float64(f.slowest.Load())/float64(startsIn))))
+	return f.settings.away + time.Duration(float64(attention)*min(3, max(1, float64(f.slowest.Load())/float64(startsIn))))
 }
 
 // node is the place of one gateway, which several processes fill one after the
@@ -102,6 +104,10 @@ type settings struct {
 	patience  time.Duration // how long questions wait; 0 is inputTimeout
 	principal bool          // clients have to say who they are
 	floods    bool          // one of them floods (flood_test.go)
+	// resumeAfter is how long a stream lasts before it can be resumed; 0 is the default.
+	resumeAfter time.Duration
+	places      int           // for calls to one upstream on one gateway; 0 for any number
+	away        time.Duration // how long the store may be away, with moments between
 }
 
 // fleet is all gateways.
@@ -233,10 +239,10 @@ func (n *node) config(addr string) (config, admin string, err error) {
 		more = authConfig
 	}
 	patience := cmp.Or(s.patience, inputTimeout)
-	config = fmt.Sprintf(fleetConfig, addr, n.store, s.heartbeat, drain, s.replicas, more)
-	config += fmt.Sprintf(upstreamConfig, "chaos", pathChaos, n.fleet.upstream, tasks, patience)
+	config = fmt.Sprintf(fleetConfig, addr, n.store, s.heartbeat, drain, s.replicas, cmp.Or(s.resumeAfter, 5*time.Second), more)
+	config += fmt.Sprintf(upstreamConfig, "chaos", pathChaos, n.fleet.upstream, tasks, s.places, patience)
 	if s.rounds != "" {
-		config += fmt.Sprintf(upstreamConfig, "rounds", pathRounds, s.rounds, tasks, patience)
+		config += fmt.Sprintf(upstreamConfig, "rounds", pathRounds, s.rounds, tasks, s.places, patience)
 	}
 	return config, admin, nil
 }

@@ -31,11 +31,12 @@ type judge struct {
 	// lossy is one whose last moments may be lost for good: cancellations too.
 	lossy bool
 	gaps  []gap
-	// rewinds is a store that goes back to what it was some seconds ago, under gateways
+	// rewinds is a store that goes back to what it was some time ago, or to nothing, under gateways
 	// of which none dies. What it loses is unknown, or as it was, until it is written
 	// again by whoever has it: then it is as it was before. No call changes hands, so
-	// none is lost with its gateway.
+	// none is lost with its gateway. Of what was over for long nobody has anything to write.
 	rewinds bool
+	emptied []time.Time // when it was back with nothing
 	// undisturbed says that nothing happens of which a client may notice anything.
 	undisturbed bool
 
@@ -63,6 +64,7 @@ type record struct {
 	end       *state    // the first final state that was seen
 	turned    string    // another one that the judge has been told of
 	forgotten int       // how often a final state was followed by an open one
+	lost      bool      // a gateway has said that the store has lost it
 	unknown   atomic.Bool
 }
 
@@ -139,6 +141,9 @@ func (j *judge) observe(r *record, s state) {
 	defer j.mu.Unlock()
 	j.reads++
 	j.seen(r, s)
+	if r.lost {
+		j.blamed("%s: task %s was lost, and is %s now", r.call.id, r.id, describe(s))
+	}
 	r.asks, r.open = s.status == waitsForInput, !s.ended()
 }
 
@@ -237,16 +242,18 @@ func checkError(c *call, e *taskclient.Error) error {
 	return fmt.Errorf("the error is %d %q", e.Code, e.Message)
 }
 
-// missing takes the answer that a task is unknown.
-func (j *judge) missing(r *record, addr string, e *taskclient.Error) {
+// missing takes the answer that a task is unknown, or that the store does not have it; verdict: for good.
+func (j *judge) missing(r *record, addr string, verdict bool, e *taskclient.Error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	r.lost = r.lost || verdict
 	switch {
 	case j.forgiven(r):
 		r.unknown.Store(true)
 		return
-	case (j.lossy || j.rewinds) && j.writesAgain():
-		return // its replica may not have noticed yet
+	case (j.lossy || j.rewinds) && j.writesAgain() && !verdict:
+		r.open = true // its replica may not have noticed yet
+		return
 	}
 	r.unknown.Store(true)
 	j.blamed("%s: task %s, acknowledged %s ago, is unknown to %s: %v (its end was %v)", r.call.id, r.id, time.Since(r.at).Round(time.Millisecond), addr, e, outcomeOf(r.end))
@@ -262,9 +269,24 @@ func (j *judge) forgive(from, to time.Time) {
 // gap is a time that a store does not remember.
 type gap struct{ from, to time.Time }
 
+// empty says that the store is back with nothing.
+func (j *judge) empty() {
+	j.forgive(time.Time{}, time.Now().Add(time.Second))
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.emptied = append(j.emptied, time.Now())
+}
+
+// settles is for how long a gateway knows how a task has ended, at least from its handle on.
+const settles = 29 * time.Second
+
 // forgiven reports whether a task may have been made in a gap. One whose end was
-// seen is not forgiven: its replica has to write that again.
+// seen is not forgiven: its replica has to write that again. Where no gateway dies,
+// that holds for each task that has not ended long ago.
 func (j *judge) forgiven(r *record) bool {
+	if j.rewinds {
+		return slices.ContainsFunc(j.emptied, func(at time.Time) bool { return r.at.Add(settles).Before(at) })
+	}
 	return r.end == nil && j.inGap(r.at)
 }
 

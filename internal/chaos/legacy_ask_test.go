@@ -27,9 +27,17 @@ func (b *brokenStream) Error() string { return "the stream broke: " + b.err.Erro
 func (b *brokenStream) Unwrap() error { return b.err }
 
 // stay makes a call and stays with it until it is answered, over as many streams as it
-// takes.
+// takes, or until its session is gone. It hears all that the upstream says meanwhile.
 func (l *legacy) stay(ctx context.Context, u *user, addr string, params map[string]any) (json.RawMessage, error) {
-	result, err := l.do(ctx, addr, mcp.MethodToolsCall, params)
+	n := &counter{judge: l.judge, heard: u.clients.asked, kind: "progress of calls", what: u.call.id, next: 1}
+	params["_meta"] = map[string]any{"progressToken": u.call.id}
+	session, _ := l.current()
+	first, cut := ctx, func() {}
+	if u.call.behaviour == reconnects {
+		first, cut = context.WithTimeout(ctx, u.call.after)
+	}
+	result, _, err := l.send(first, addr, n, mcp.MethodToolsCall, params)
+	cut()
 	last := ""
 	for ctx.Err() == nil {
 		if broken, ok := errors.AsType[*brokenStream](err); ok && broken.last != "" {
@@ -42,14 +50,20 @@ func (l *legacy) stay(ctx context.Context, u *user, addr string, params map[stri
 			break
 		}
 		wait(ctx, pollEvery)
+		if now, _ := l.current(); now != session {
+			return nil, errForgotten
+		}
 		u.clients.asked.add("a call's stream was picked up")
-		result, err = l.resume(ctx, u.addr(), last)
+		result, err = l.resume(ctx, u.addr(), last, n)
+	}
+	if said := len(saying(u.call.id)); err == nil && u.call.tool.stream && n.next != said+1 && !n.excused {
+		l.judge.blame("%s (%s, %s): its client heard %d texts of %d, and the result", u.call.id, u.call.tool.name, l.name(), n.next-1, said)
 	}
 	return result, err
 }
 
 // resume reads the rest of an answer.
-func (l *legacy) resume(ctx context.Context, addr, last string) (json.RawMessage, error) {
+func (l *legacy) resume(ctx context.Context, addr, last string, n *counter) (json.RawMessage, error) {
 	resp, err := l.request(ctx, http.MethodGet, addr, last, nil)
 	if err != nil {
 		return nil, err
@@ -58,7 +72,7 @@ func (l *legacy) resume(ctx context.Context, addr, last string) (json.RawMessage
 	if resp.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("HTTP %d", resp.StatusCode)
 	}
-	return l.read(resp)
+	return l.read(resp, n)
 }
 
 // overhear looks for questions in what comes on any stream, and sees to it that nobody
@@ -115,16 +129,24 @@ func (l *legacy) answer(context.Context, string, string, string, string, bool) e
 }
 
 // keepStream keeps the session's GET stream, at one gateway after the other, until ctx
-// ends. A forgetful client does not always know where it was.
-func (l *legacy) keepStream(ctx context.Context, c *clients, seed uint64, forgetful bool) {
-	random := rand.New(rand.NewPCG(seed, 5))
+// ends. A forgetful client does not always know where it was. One that stays has its stream at one gateway for as long
+// as that goes, and counts what is said outside of calls: two gateways hear of that for a moment where a stream moves.
+func (s *session) keepStream(ctx context.Context, c *clients, i int) {
+	random := rand.New(rand.NewPCG(uint64(i), 5))
 	last := ""
+	n := &counter{judge: c.judge, heard: c.asked, kind: "outside of calls", what: outside}
 	for ctx.Err() == nil {
+		if s.stays {
+			err := s.listenOnce(ctx, c.fleet.nodes[i%len(c.fleet.nodes)].address(), &last, n)
+			c.asked.add("GET stream that stays: " + brief(err))
+			wait(ctx, pollEvery)
+			continue
+		}
 		listening, cut := context.WithTimeout(ctx, 100*time.Millisecond+time.Duration(random.Float64()*float64(2*listenFor)))
-		if forgetful && random.IntN(4) == 0 {
+		if s.forgets && random.IntN(4) == 0 {
 			last = ""
 		}
-		err := l.listenOnce(listening, c.fleet.any(random), &last)
+		err := s.listenOnce(listening, c.fleet.any(random), &last, nil)
 		cut()
 		if ctx.Err() == nil {
 			c.asked.add("GET stream: " + brief(err))
@@ -134,8 +156,11 @@ func (l *legacy) keepStream(ctx context.Context, c *clients, seed uint64, forget
 }
 
 // listenOnce reads one GET stream to its end.
-func (l *legacy) listenOnce(ctx context.Context, addr string, last *string) error {
+func (l *legacy) listenOnce(ctx context.Context, addr string, last *string, n *counter) error {
 	resp, err := l.request(ctx, http.MethodGet, addr, *last, nil)
+	if errors.Is(err, errForgotten) {
+		*last = ""
+	}
 	if err != nil {
 		return err
 	}
@@ -156,6 +181,7 @@ func (l *legacy) listenOnce(ctx context.Context, addr string, last *string) erro
 			*last = e.ID
 		}
 		data := bytes.Clone(e.Data)
+		n.hear(data)
 		l.overhear(data)
 		if l.viewer != nil {
 			l.viewer.hear(data)

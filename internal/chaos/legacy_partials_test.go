@@ -16,7 +16,7 @@ import (
 // those of all tasks of its session on its GET stream, which it takes from gateway to
 // gateway with Last-Event-ID. It counts over all of them: each task begins with 0, and
 // goes on by one until its end (protocol.md 6.2). If it begins without having been
-// anywhere, or has forgotten where, each task begins with 0 anew.
+// anywhere, or has forgotten where, or hears that messages may be missing, each task begins with 0 anew.
 
 // viewer is what such a client sees.
 type viewer struct {
@@ -37,7 +37,7 @@ func newViewer(j *judge) *viewer {
 	return &viewer{judge: j, views: map[string]*view{}, begun: counts{}}
 }
 
-// begin says that a stream begins: after an event, or anew.
+// begin says that a stream begins: after an event, or anew, as it also does where messages may be missing.
 func (v *viewer) begin(anew bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -62,6 +62,10 @@ func (v *viewer) hear(data []byte) {
 			Updated time.Time                  `json:"lastUpdatedAt"`
 			Meta    map[string]json.RawMessage `json:"_meta"`
 		}
+	}
+	if saysMissing(data) {
+		v.begin(true)
+		return
 	}
 	if json.Unmarshal(data, &n) != nil || n.Method != mcp.NotifyTaskPartial && n.Method != mcp.NotifyTaskStatus {
 		return

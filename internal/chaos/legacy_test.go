@@ -30,12 +30,20 @@ type legacy struct {
 	// client that cannot be asked.
 	asked func(name, key string, give giving)
 
+	renewing sync.Mutex // held by whoever begins a session in place of one that is unknown
+
 	mu      sync.Mutex
 	session string
+	begun   time.Time // when the session had begun
 }
 
 func newLegacy(j *judge) *legacy {
 	return &legacy{path: pathChaos, judge: j, transport: newTransport()}
+}
+
+// another is the same client, with connections and a session of its own.
+func (l *legacy) another() *legacy {
+	return &legacy{transport: l.transport.another(), path: l.path, viewer: l.viewer, asked: l.asked, judge: l.judge}
 }
 
 func (l *legacy) name() string {
@@ -69,7 +77,7 @@ func (l *legacy) open(ctx context.Context, addr string) (json.RawMessage, error)
 	if l.asked != nil {
 		capabilities["elicitation"] = map[string]any{}
 	}
-	result, header, err := l.send(ctx, addr, mcp.MethodInitialize, map[string]any{
+	result, header, err := l.send(ctx, addr, nil, mcp.MethodInitialize, map[string]any{
 		"protocolVersion": mcp.Version20251125, "clientInfo": map[string]any{"name": "chaos", "version": "1"},
 		"capabilities": capabilities,
 	})
@@ -81,12 +89,41 @@ func (l *legacy) open(ctx context.Context, addr string) (json.RawMessage, error)
 	if l.session = header.Get(mcp.HeaderSession); l.session == "" {
 		return nil, errors.New("initialize was answered without a session")
 	}
+	l.begun = time.Now()
 	return result, nil
+}
+
+// current is the session, and when it had begun.
+func (l *legacy) current() (session string, begun time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.session, l.begun
+}
+
+// renew begins a session in place of one that is unknown, which a store may have forgotten.
+func (l *legacy) renew(ctx context.Context, addr, unknown string, begun time.Time) error {
+	if !l.judge.mayForgetSession(begun) {
+		return &taskclient.Error{Code: codeInvalid, Message: "the session is unknown", Status: http.StatusNotFound}
+	}
+	l.renewing.Lock()
+	defer l.renewing.Unlock()
+	if now, _ := l.current(); now != unknown {
+		return nil
+	}
+	next := l.another()
+	defer next.reconnect()
+	if err := next.begin(ctx, addr); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.session, l.begun = next.session, next.begun
+	return nil
 }
 
 // do sends a request and returns its result.
 func (l *legacy) do(ctx context.Context, addr, method string, params map[string]any) (json.RawMessage, error) {
-	result, _, err := l.send(ctx, addr, method, params)
+	result, _, err := l.send(ctx, addr, nil, method, params)
 	return result, err
 }
 
@@ -95,7 +132,8 @@ func (l *legacy) message(method string, params map[string]any) ([]byte, error) {
 	return json.Marshal(map[string]any{"jsonrpc": "2.0", "id": l.serial.Add(1), "method": method, "params": params})
 }
 
-func (l *legacy) send(ctx context.Context, addr, method string, params map[string]any) (json.RawMessage, http.Header, error) {
+// send is do with the head of the answer. What comes on its stream is counted.
+func (l *legacy) send(ctx context.Context, addr string, n *counter, method string, params map[string]any) (json.RawMessage, http.Header, error) {
 	body, err := l.message(method, params)
 	if err != nil {
 		return nil, nil, err
@@ -105,12 +143,33 @@ func (l *legacy) send(ctx context.Context, addr, method string, params map[strin
 		return nil, nil, err
 	}
 	defer resp.Body.Close()
-	answer, err := l.read(resp)
+	answer, err := l.read(resp, n)
 	return answer, resp.Header, err
 }
 
-// request does one request in the session; last is the id of the event to go on after.
+// request does one request in the session; last is the id of the event to go on after. Where the session is
+// unknown it goes out in another one, in which there is nothing to go on with.
 func (l *legacy) request(ctx context.Context, method, addr, last string, body []byte) (*http.Response, error) {
+	session, begun := l.current()
+	resp, err := l.requestIn(ctx, session, method, addr, last, body)
+	if err != nil || resp.StatusCode != http.StatusNotFound {
+		return resp, err
+	}
+	resp.Body.Close()
+	if err := l.renew(ctx, addr, session, begun); err != nil {
+		return nil, err
+	}
+	if last != "" {
+		return nil, errForgotten
+	}
+	session, _ = l.current()
+	return l.requestIn(ctx, session, method, addr, "", body)
+}
+
+// errForgotten is about a stream of a session that the store has forgotten.
+var errForgotten = errors.New("the stream went with its session")
+
+func (l *legacy) requestIn(ctx context.Context, session, method, addr, last string, body []byte) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://"+addr+l.path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
@@ -125,22 +184,15 @@ func (l *legacy) request(ctx context.Context, method, addr, last string, body []
 	if last != "" {
 		req.Header.Set(mcp.HeaderLastEventID, last)
 	}
-	l.mu.Lock()
-	if l.session != "" {
-		req.Header.Set(mcp.HeaderSession, l.session)
+	if session != "" {
+		req.Header.Set(mcp.HeaderSession, session)
 		req.Header.Set(mcp.HeaderProtocolVersion, mcp.Version20251125)
 	}
-	l.mu.Unlock()
-	resp, err := l.transport.RoundTrip(req)
-	if err == nil && resp.StatusCode == http.StatusNotFound {
-		resp.Body.Close()
-		return nil, &taskclient.Error{Code: codeInvalid, Message: "the session is unknown", Status: resp.StatusCode}
-	}
-	return resp, err
+	return l.transport.RoundTrip(req)
 }
 
 // read reads a response, JSON or events, until the answer.
-func (l *legacy) read(resp *http.Response) (json.RawMessage, error) {
+func (l *legacy) read(resp *http.Response, n *counter) (json.RawMessage, error) {
 	if resp.Header.Get("Content-Type") != mcp.TypeSSE {
 		body, err := io.ReadAll(resp.Body)
 		if err != nil {
@@ -169,6 +221,7 @@ func (l *legacy) read(resp *http.Response) (json.RawMessage, error) {
 			continue // it only tells that the stream can be resumed
 		}
 		data := bytes.Clone(e.Data)
+		n.hear(data)
 		l.overhear(data)
 		if result, final, err := legacyMessage(resp, data); err != nil || final {
 			return result, err

@@ -18,6 +18,8 @@ var (
 	workers  = flag.Int("workers", 30, "how many clients there are at a time")
 	orphans  = flag.Int("orphans", 300, "how many tasks are lost with their gateway at once")
 	gateways = flag.Int("gateways", 3, "how many gateways there are")
+	backs    = flag.Int("backs", 5, "how often Redis comes back older, empty or after an outage")
+	oldest   = flag.Duration("oldest", 2*time.Second, "how much older it comes back at most; it is away for up to three times as long")
 	longest  = flag.Duration("longest", 4*time.Second, "how long the slowest calls take")
 	logs     = flag.String("logs", "", "a directory for what the gateways log")
 	program  = flag.String("taskgate", "", "the gateway's program, if it is not to be built")

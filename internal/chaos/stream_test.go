@@ -113,10 +113,44 @@ func (st *stream) follow(w http.ResponseWriter, r *http.Request, n int) {
 	}
 }
 
-// resume goes on with a stream after the last event that was seen of it. A GET
-// without one would be for what the server has to say of itself, which is nothing.
+// tellEvery is how often the upstream says something outside of calls.
+const tellEvery = 200 * time.Millisecond
+
+// tell says something outside of calls, numbered, until the stream ends. There is one such stream at a time.
+func (u *upstream) tell(w http.ResponseWriter, r *http.Request, s *upstreamSession) {
+	u.mu.Lock()
+	taken := s.listens
+	s.listens = true
+	u.mu.Unlock()
+	if taken {
+		w.WriteHeader(http.StatusConflict)
+		return
+	}
+	defer func() {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		s.listens = false
+	}()
+	w.Header().Set("Content-Type", mcp.TypeSSE)
+	out := http.NewResponseController(w)
+	for out.Flush() == nil && wait(r.Context(), tellEvery) {
+		u.mu.Lock()
+		s.told++
+		no := s.told
+		u.mu.Unlock()
+		fmt.Fprintf(w, "data: {\"jsonrpc\":\"2.0\",\"method\":%q,\"params\":{\"level\":\"info\",\"logger\":%q,\"data\":\"%p %d\"}}\n\n",
+			mcp.NotifyMessage, outside, s, no)
+	}
+}
+
+// resume goes on with a stream after the last event that was seen of it. A GET without one is for
+// what the server says outside of calls.
 func (u *upstream) resume(w http.ResponseWriter, r *http.Request, s *upstreamSession) {
 	last := r.Header.Get(mcp.HeaderLastEventID)
+	if s != nil && last == "" && u.tells {
+		u.tell(w, r, s)
+		return
+	}
 	if s == nil || last == "" {
 		w.WriteHeader(http.StatusMethodNotAllowed)
 		return

@@ -34,7 +34,7 @@ func (c *clients) converse(t *testing.T) {
 		}
 		done()
 		if s.stands {
-			c.talk.busy.Go(func() { s.keepStream(ctx, c, uint64(i), s.forgets) })
+			c.talk.busy.Go(func() { s.keepStream(ctx, c, i) })
 		}
 		c.dialects = append(c.dialects, s.legacy)
 	}
@@ -46,6 +46,7 @@ type session struct {
 	*legacy
 	stands  bool // has a GET stream; without, it is asked on tasks/result or on its calls' streams
 	forgets bool // and does not always know where it was on it
+	stays   bool // or never leaves it
 }
 
 // sessions are those of a run.
@@ -59,6 +60,7 @@ func (c *clients) sessions() []session {
 	}
 	list[0].viewer, list[1].viewer = newViewer(c.judge), newViewer(c.judge)
 	list[4].plain = true
+	list[5].stands, list[5].stays = true, true
 	for i := 7; i < len(list); i++ {
 		list[i].path = pathRounds
 	}

@@ -81,7 +81,7 @@ func (m *modern) about(ctx context.Context, addr string, fresh bool) error {
 // about asks in the session of this client, or in one that begins and ends with it.
 func (l *legacy) about(ctx context.Context, addr string, fresh bool) error {
 	if fresh {
-		l = &legacy{transport: l.transport.another(), path: l.path, viewer: l.viewer, asked: l.asked, judge: l.judge}
+		l = l.another()
 		defer l.reconnect()
 		result, err := l.open(ctx, addr)
 		if err == nil {
@@ -138,7 +138,7 @@ func (c *clients) askAbout(ctx context.Context, n *node, d dialect, fresh bool) 
 		c.asked.add("about the gateway: " + brief(err))
 	case !n.up(p):
 		c.asked.add("about the gateway: it has ended meanwhile")
-	case fresh && c.judge.mayForgetSession(refused):
+	case fresh && isError && refused.Status == http.StatusNotFound && c.judge.mayForgetSession(time.Time{}):
 		c.asked.add("about the gateway: the store has forgotten the new session")
 	default:
 		c.judge.blame("%s told %s (%s): %v", p.Name, who, d.name(), err)
@@ -147,12 +147,12 @@ func (c *clients) askAbout(ctx context.Context, n *node, d dialect, fresh bool) 
 	return err
 }
 
-// mayForgetSession: a store that goes back in time may lose a session that has just
-// begun.
-func (j *judge) mayForgetSession(refused *taskclient.Error) bool {
+// mayForgetSession: a store that fails over may lose a session that has just begun, and one of which it is known what
+// it has lost, those that had begun then.
+func (j *judge) mayForgetSession(begun time.Time) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.turns() && j.calmed.IsZero() && refused != nil && refused.Status == http.StatusNotFound
+	return j.forgetful && j.calmed.IsZero() || j.rewinds && j.inGap(begun)
 }
 
 // answerTime is how long a gateway may take until it answers everybody, when nothing goes

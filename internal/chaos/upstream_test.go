@@ -22,6 +22,7 @@ import (
 type upstream struct {
 	url    string
 	rounds *rounds       // the modern one beside it, if there is one
+	tells  bool          // it says something outside of calls, on GET streams
 	held   chan struct{} // no call is answered before it is closed; nil for none
 
 	mu       sync.Mutex
@@ -42,6 +43,8 @@ type upstreamSession struct {
 	ctx     context.Context
 	end     context.CancelFunc
 	streams map[string]*stream            // by id
+	told    int                           // how much was said outside of calls
+	listens bool                          // somebody hears it
 	calls   map[string]context.CancelFunc // in flight, by JSON-RPC id
 }
 
@@ -136,7 +139,11 @@ func (u *upstream) post(w http.ResponseWriter, r *http.Request, s *upstreamSessi
 	switch {
 	case m.Method == mcp.MethodInitialize:
 		w.Header().Set(mcp.HeaderSession, u.begin())
-		answer(w, m.ID, `"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"chaos","version":"1"}}`)
+		capabilities := `{"tools":{}}`
+		if u.tells {
+			capabilities = `{"tools":{},"logging":{}}`
+		}
+		answer(w, m.ID, `"result":{"protocolVersion":"2025-11-25","capabilities":`+capabilities+`,"serverInfo":{"name":"chaos","version":"1"}}`)
 	case m.Method == mcp.MethodDiscover:
 		answer(w, m.ID, `"error":{"code":-32601,"message":"no such method"}`)
 	case s == nil:
