@@ -26,6 +26,7 @@ type faultySessions struct {
 	legacy.Sessions
 	since, put, away, forgets atomic.Bool
 	missing                   atomic.Bool  // they know that messages may be missing
+	unknown                   atomic.Bool  // they have come back as they were before the streams of calls
 	open                      atomic.Int64 // of so many
 	older                     atomic.Int64 // they have come back as they were after this message; 0 for not
 }
@@ -77,6 +78,9 @@ func (f *faultySessions) Put(ctx context.Context, id string, rev int64, state []
 func (f *faultySessions) Since(ctx context.Context, id, stream string, after int64, on func(no int64, message []byte)) (string, []byte, error) {
 	if stream == legacy.GetStream && after == 0 && f.since.CompareAndSwap(true, false) {
 		return "", nil, shim.ErrUnavailable
+	}
+	if stream != legacy.GetStream && f.unknown.Load() {
+		return "", nil, nil
 	}
 	older := f.older.Load()
 	state, note, err := f.Sessions.Since(ctx, id, stream, after, func(no int64, message []byte) {

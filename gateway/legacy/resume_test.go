@@ -264,6 +264,24 @@ func resumedWorld(t *testing.T) (w *modeWorld, faulty *faultySessions, resume fu
 	return w, faulty, func() *hearing { return w.c.begin(w.b, "", mcp.HeaderLastEventID, call.lastID()) }
 }
 
+// A client gets its answer also where the store, which was away when that came, is back without the stream.
+func TestResumeForgottenWhileStoreAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, faulty, resume := resumedWorld(t)
+		faulty.away.Store(true)
+		faulty.unknown.Store(true)
+		wiretest.Wait(2 * time.Minute)
+		faulty.away.Store(false)
+		wiretest.Wait(2 * legacy.StoreAgain)
+		faulty.unknown.Store(false)
+		resumed := resume()
+		wiretest.Wait(legacy.ResumeCheck)
+		if said := resumed.said(); len(said) != 1 || !strings.Contains(string(said[0]), `"text":"one"`) || !resumed.ended() {
+			t.Errorf("it has heard %s, and ended: %t", said, resumed.ended())
+		}
+	})
+}
+
 // A client that waits for the answer of a call, of which it does not hear before the store has forgotten it, hears that
 // it is lost.
 func TestResumeForgottenUnheard(t *testing.T) {

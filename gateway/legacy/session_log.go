@@ -307,11 +307,11 @@ func (t *Table) endLog(ctx context.Context, id, stream string, last [][]byte, go
 		there := false
 		state, _, err := t.store.Since(ctx, id, stream, 0, func(_ int64, m []byte) { there = there || bytes.Equal(m, last[len(last)-1]) })
 		for _, m := range last {
-			if err == nil && !there && state != "" && state != "ended" {
+			if err == nil && !there && state != "ended" { // the stream may be forgotten
 				_, err = t.store.Append(ctx, id, stream, m)
 			}
 		}
-		if err != nil {
+		if err != nil && !errors.Is(err, shim.ErrNotFound) { // the session may be, too
 			return false
 		}
 	}
