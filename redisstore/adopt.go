@@ -21,8 +21,8 @@ import (
 // nothing says that it could not look everywhere.
 func (s *Store) Adopt(ctx context.Context, r shim.Replica, upstreams []string, n int) ([]shim.Task, error) {
 	a := &adoption{s: s, replica: r, upstreams: upstreams, n: n, lost: map[string]bool{}}
-	a.settle(ctx, s.orphans.take(r))
-	a.search(ctx)
+	a.settleDoubtful(ctx, s.orphans.takeDoubtful(r))
+	a.searchReplicas(ctx)
 	switch {
 	case len(a.tasks) > 0:
 		return a.tasks, nil
@@ -47,65 +47,65 @@ type adoption struct {
 	over bool
 }
 
-// done reports whether to look no further.
-func (a *adoption) done(ctx context.Context) bool {
+// isOver reports whether to look no further.
+func (a *adoption) isOver(ctx context.Context) bool {
 	return a.over || len(a.tasks) >= a.n || ctx.Err() != nil
 }
 
-// do is Store.do until something has failed. Then Redis has had its time, and the
+// doUnlessFailed is Store.doRepeated until something has failed. Then Redis has had its time, and the
 // next heartbeat shall not be late: what else fails is not tried again in this run.
-func (a *adoption) do(ctx context.Context, f func() error) error {
+func (a *adoption) doUnlessFailed(ctx context.Context, f func() error) error {
 	var err error
 	if a.err == nil {
-		err = a.s.do(ctx, "adopt", func(context.Context) error { return f() })
+		err = a.s.doRepeated(ctx, "adopt", func(context.Context) error { return f() })
 	} else if err = f(); err != nil {
-		err = wrap("adopt", err)
+		err = wrapError("adopt", err)
 	}
 	return err
 }
 
-// lose leaves a shard out from now on.
-func (a *adoption) lose(tag string, err error) {
+// loseShard leaves a shard out from now on.
+func (a *adoption) loseShard(tag string, err error) {
 	a.lost[tag] = true
-	a.fail(err)
+	a.noteFirstError(err)
 }
 
-// fail notes an error, if it is the first.
-func (a *adoption) fail(err error) {
+// noteFirstError notes an error, if it is the first.
+func (a *adoption) noteFirstError(err error) {
 	if a.err == nil {
 		a.err = err
 	}
 }
 
-// search goes through the replicas that are gone.
-func (a *adoption) search(ctx context.Context) {
+// searchReplicas goes through the replicas that are gone.
+func (a *adoption) searchReplicas(ctx context.Context) {
 	var gone []dead
-	err := a.do(ctx, func() (err error) {
-		gone, err = a.s.gone(ctx, a.replica)
+	err := a.doUnlessFailed(ctx, func() (err error) {
+		gone, err = a.s.listGone(ctx, a.replica)
 		return err
 	})
 	if err != nil {
-		a.fail(err)
+		a.noteFirstError(err)
 		return
 	}
-	for _, d := range a.s.orphans.worth(gone) {
-		if a.done(ctx) {
+	for _, d := range a.s.orphans.worthSearching(gone) {
+		if a.isOver(ctx) {
 			return
 		}
 		if d.name != a.replica {
-			a.from(ctx, d)
+			a.adoptFrom(ctx, d)
 		}
 	}
 }
 
-// from adopts tasks of one replica, some shards at a time, beginning anywhere, so that
+// adoptFrom adopts tasks of one replica, some shards at a time, beginning anywhere, so that
 // several adopters do not all want the same ones. A replica without tasks is forgotten
 // in time, once every shard has said that it has none.
-func (a *adoption) from(ctx context.Context, d dead) {
+func (a *adoption) adoptFrom(ctx context.Context, d dead) {
 	const chunk = 64
-	tags := a.busy(ctx, d.name)
+	tags := a.busyShards(ctx, d.name)
 	if len(tags) == 0 && len(a.lost) == 0 && ctx.Err() == nil {
-		a.childless(ctx, d)
+		a.noteChildless(ctx, d)
 		return
 	}
 	start := 0
@@ -113,37 +113,37 @@ func (a *adoption) from(ctx context.Context, d dead) {
 		start = rand.N(len(tags))
 	}
 	for some := range slices.Chunk(slices.Concat(tags[start:], tags[:start]), chunk) {
-		if a.done(ctx) {
+		if a.isOver(ctx) {
 			return
 		}
-		if !a.some(ctx, d, a.running(ctx, some, d.name)) {
+		if !a.adoptSome(ctx, d, a.runningTasks(ctx, some, d.name)) {
 			return
 		}
 	}
 }
 
-// childless notes that a replica has no tasks, or forgets it.
-func (a *adoption) childless(ctx context.Context, d dead) {
+// noteChildless notes that a replica has no tasks, or forgets it.
+func (a *adoption) noteChildless(ctx context.Context, d dead) {
 	if !d.past {
-		a.s.orphans.searched(d)
+		a.s.orphans.noteSearched(d)
 		return
 	}
-	err := a.do(ctx, func() error {
+	err := a.doUnlessFailed(ctx, func() error {
 		v := &argv{}
 		v.add(string(d.name), d.entry)
-		_, err := forgetScript.run(ctx, a.s.client, []string{a.s.keys.replicas()}, v)
+		_, err := forgetScript.runOn(ctx, a.s.client, []string{a.s.keys.replicas()}, v)
 		return err
 	})
 	if err != nil {
-		a.fail(err)
+		a.noteFirstError(err)
 	}
 }
 
-// ask runs a command in each of several shards at once. Those that do not answer are
+// askShards runs a command in each of several shards at once. Those that do not answer are
 // lost, and failed gets the index of each, if not nil; use gets that of each of the
 // others, and of those that met a key of another type. command makes the one of an index; text says that a script is to be sent by
 // its text, because Redis does not have it yet.
-func ask[C redis.Cmder](ctx context.Context, a *adoption, tags []string, command func(i int, text bool) C, use func(i int, c C) error, failed func(i int, err error)) {
+func askShards[C redis.Cmder](ctx context.Context, a *adoption, tags []string, command func(i int, text bool) C, use func(i int, c C) error, failed func(i int, err error)) {
 	var pending []int
 	for i, tag := range tags {
 		if !a.lost[tag] {
@@ -179,7 +179,7 @@ func ask[C redis.Cmder](ctx context.Context, a *adoption, tags []string, command
 			return err == nil
 		})
 	}
-	err := a.do(ctx, func() error {
+	err := a.doUnlessFailed(ctx, func() error {
 		attempt(false)
 		if slices.ContainsFunc(pending, func(i int) bool { return isUnknownScript(errs[i]) }) {
 			attempt(true)
@@ -193,14 +193,14 @@ func ask[C redis.Cmder](ctx context.Context, a *adoption, tags []string, command
 		if failed != nil {
 			failed(i, errs[i])
 		}
-		a.lose(tags[i], cmp.Or(err, errs[i]))
+		a.loseShard(tags[i], cmp.Or(err, errs[i]))
 	}
 }
 
-// busy are the shards in which a replica runs tasks, of those that answer.
-func (a *adoption) busy(ctx context.Context, r shim.Replica) []string {
+// busyShards are the shards in which a replica runs tasks, of those that answer.
+func (a *adoption) busyShards(ctx context.Context, r shim.Replica) []string {
 	var tags []string
-	ask(ctx, a, shards[:], func(i int, _ bool) *redis.IntCmd {
+	askShards(ctx, a, shards[:], func(i int, _ bool) *redis.IntCmd {
 		return redis.NewIntCmd(ctx, "zcard", a.s.keys.run(shards[i], r))
 	}, func(i int, c *redis.IntCmd) error {
 		if c.Val() > 0 {
@@ -223,11 +223,11 @@ type found struct {
 // old runner is back.
 const adoptWithin = 5 * time.Second
 
-// running lists the tasks of a replica in some shards.
-func (a *adoption) running(ctx context.Context, tags []string, r shim.Replica) []found {
+// runningTasks lists the tasks of a replica in some shards.
+func (a *adoption) runningTasks(ctx context.Context, tags []string, r shim.Replica) []found {
 	var tasks []found
-	ask(ctx, a, tags, func(i int, text bool) *redis.StringSliceCmd {
-		return runningScript.command(ctx, []string{a.s.keys.run(tags[i], r)}, &argv{}, text)
+	askShards(ctx, a, tags, func(i int, text bool) *redis.StringSliceCmd {
+		return runningScript.toCommand(ctx, []string{a.s.keys.run(tags[i], r)}, &argv{}, text)
 	}, func(_ int, c *redis.StringSliceCmd) error {
 		if c.Err() != nil {
 			return c.Err()
@@ -241,21 +241,21 @@ func (a *adoption) running(ctx context.Context, tags []string, r shim.Replica) [
 	return tasks
 }
 
-// some adopts those of a replica's tasks that are on the right upstreams, and reports
+// adoptSome adopts those of a replica's tasks that are on the right upstreams, and reports
 // whether that one is still gone: it is looked at again before each batch, because what
 // was read takes time.
-func (a *adoption) some(ctx context.Context, d dead, tasks []found) bool {
+func (a *adoption) adoptSome(ctx context.Context, d dead, tasks []found) bool {
 	for batch := range slices.Chunk(tasks, 256) {
-		fit := a.fit(ctx, d, batch)
+		fit := a.leaveOutUnfit(ctx, d, batch)
 		for len(fit) > 0 {
-			if a.done(ctx) {
+			if a.isOver(ctx) {
 				return true
 			}
 			if !a.stillGone(ctx, d) {
 				return false
 			}
 			n := min(len(fit), a.n-len(a.tasks))
-			a.batch(ctx, d, fit[:n])
+			a.adoptBatch(ctx, d, fit[:n])
 			fit = fit[n:]
 		}
 	}
@@ -265,45 +265,45 @@ func (a *adoption) some(ctx context.Context, d dead, tasks []found) bool {
 // stillGone looks again whether a replica is gone, and has not beaten since it was found.
 func (a *adoption) stillGone(ctx context.Context, d dead) bool {
 	var gone []dead
-	err := a.do(ctx, func() (err error) {
-		gone, err = a.s.gone(ctx, a.replica)
+	err := a.doUnlessFailed(ctx, func() (err error) {
+		gone, err = a.s.listGone(ctx, a.replica)
 		return err
 	})
 	if err != nil {
-		a.fail(err)
+		a.noteFirstError(err)
 		return false
 	}
 	return slices.ContainsFunc(gone, func(g dead) bool { return g.name == d.name && g.entry == d.entry })
 }
 
-// batch adopts tasks of a replica that is gone with one round trip. An attempt that
+// adoptBatch adopts tasks of a replica that is gone with one round trip. An attempt that
 // failed is in doubt. A shard that refuses it, because it is full, says nothing of the
 // others.
-func (a *adoption) batch(ctx context.Context, d dead, tasks []found) {
+func (a *adoption) adoptBatch(ctx context.Context, d dead, tasks []found) {
 	tags, orphans := make([]string, len(tasks)), make([]orphan, len(tasks))
 	for i, t := range tasks {
 		tags[i], orphans[i] = shard(t.id), orphan{t.id, d.name, uuid.NewString()}
 	}
-	ask(ctx, a, tags, func(i int, text bool) *redis.StringSliceCmd {
-		keys, args := a.args(orphans[i], &d, tasks[i].until)
-		return adoptScript.command(ctx, keys, args, text)
+	askShards(ctx, a, tags, func(i int, text bool) *redis.StringSliceCmd {
+		keys, args := a.adoptArgs(orphans[i], &d, tasks[i].until)
+		return adoptScript.toCommand(ctx, keys, args, text)
 	}, func(i int, c *redis.StringSliceCmd) error {
-		return a.take(ctx, orphans[i], c.Val(), c.Err())
+		return a.takeReply(ctx, orphans[i], c.Val(), c.Err())
 	}, func(i int, err error) {
-		a.s.orphans.put(a.replica, orphans[i])
+		a.s.orphans.putDoubtful(a.replica, orphans[i])
 		a.over = a.over || !hasPrefix(err, lasting...)
 	})
 }
 
-// fit leaves out tasks of a newer version, and those on upstreams that this replica does not know, with one
+// leaveOutUnfit leaves out tasks of a newer version, and those on upstreams that this replica does not know, with one
 // round trip for many. Tasks that are gone stay in: the script tidies them away.
-func (a *adoption) fit(ctx context.Context, d dead, tasks []found) []found {
+func (a *adoption) leaveOutUnfit(ctx context.Context, d dead, tasks []found) []found {
 	tags := make([]string, len(tasks))
 	for i, t := range tasks {
 		tags[i] = shard(t.id)
 	}
 	var out []found
-	ask(ctx, a, tags, func(i int, _ bool) *redis.StringSliceCmd {
+	askShards(ctx, a, tags, func(i int, _ bool) *redis.StringSliceCmd {
 		return redis.NewStringSliceCmd(ctx, "hmget", a.s.keys.task(tasks[i].id), fieldStatus, fieldUpstream, fieldFormat)
 	}, func(i int, c *redis.StringSliceCmd) error {
 		err := recordError(tasks[i].id, c.Err())
@@ -312,7 +312,7 @@ func (a *adoption) fit(ctx context.Context, d dead, tasks []found) []found {
 				err = &unreadableError{tasks[i].id, newer}
 			}
 		}
-		if a.s.skip(ctx, err) {
+		if a.s.skipUnreadable(ctx, err) {
 			return nil
 		}
 		if v := c.Val(); d.any || v[0] == "" || slices.Contains(a.upstreams, v[1]) {
@@ -323,37 +323,37 @@ func (a *adoption) fit(ctx context.Context, d dead, tasks []found) []found {
 	return out
 }
 
-// settle asks what became of the attempts that are in doubt. With no upstream to
+// settleDoubtful asks what became of the attempts that are in doubt. With no upstream to
 // match, those that came to nothing then are not made now: the old runner may be
 // back. One that fails stays in doubt, behind the others, and is the last of this
 // run: those behind it go first in the next.
-func (a *adoption) settle(ctx context.Context, doubtful []orphan) {
+func (a *adoption) settleDoubtful(ctx context.Context, doubtful []orphan) {
 	for i, o := range doubtful {
-		if err := a.one(ctx, o); err != nil {
-			a.s.orphans.put(a.replica, doubtful[i+1:]...)
-			a.s.orphans.put(a.replica, o)
-			a.lose(shard(o.id), err)
+		if err := a.learnAttempt(ctx, o); err != nil {
+			a.s.orphans.putDoubtful(a.replica, doubtful[i+1:]...)
+			a.s.orphans.putDoubtful(a.replica, o)
+			a.loseShard(shard(o.id), err)
 			return
 		}
 	}
 }
 
-// one learns whether an attempt to adopt a task was made.
-func (a *adoption) one(ctx context.Context, o orphan) error {
-	keys, args := a.args(o, nil, 0)
-	return a.do(ctx, func() error {
-		got, err := adoptScript.run(ctx, a.s.client, keys, args)
-		return a.take(ctx, o, got, err)
+// learnAttempt learns whether an attempt to adopt a task was made.
+func (a *adoption) learnAttempt(ctx context.Context, o orphan) error {
+	keys, args := a.adoptArgs(o, nil, 0)
+	return a.doUnlessFailed(ctx, func() error {
+		got, err := adoptScript.runOn(ctx, a.s.client, keys, args)
+		return a.takeReply(ctx, o, got, err)
 	})
 }
 
-// args are the keys and arguments of adopt.lua. Without a replica that is gone it makes no
+// adoptArgs are the keys and arguments of adopt.lua. Without a replica that is gone it makes no
 // attempt, and only tells whether this one was made before.
-func (a *adoption) args(o orphan, from *dead, until int64) ([]string, *argv) {
+func (a *adoption) adoptArgs(o orphan, from *dead, until int64) ([]string, *argv) {
 	k, tag := a.s.keys, shard(o.id)
 	v := &argv{}
 	v.add(string(o.id), string(o.old), string(a.replica), o.op, k.events(o.id), k.inbox(tag, o.old), open)
-	v.flag(from != nil && from.any)
+	v.addFlag(from != nil && from.any)
 	v.addInt(until)
 	if from != nil {
 		addList(v, a.upstreams)
@@ -365,8 +365,8 @@ func (a *adoption) args(o orphan, from *dead, until int64) ([]string, *argv) {
 	return []string{k.task(o.id), k.run(tag, o.old), k.run(tag, a.replica)}, v
 }
 
-// take reads the reply of adopt.lua. A record that cannot be read holds up no other.
-func (a *adoption) take(ctx context.Context, o orphan, got []string, err error) error {
+// takeReply reads the reply of adopt.lua. A record that cannot be read holds up no other.
+func (a *adoption) takeReply(ctx context.Context, o orphan, got []string, err error) error {
 	err = recordError(o.id, err)
 	if err == nil && got[0] != codeOK {
 		return nil
@@ -376,7 +376,7 @@ func (a *adoption) take(ctx context.Context, o orphan, got []string, err error) 
 		task, err = decode(o.id, shim.WithRun, got[1:])
 	}
 	switch {
-	case a.s.skip(ctx, err):
+	case a.s.skipUnreadable(ctx, err):
 		return nil
 	case err != nil:
 		return err

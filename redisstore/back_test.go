@@ -103,7 +103,7 @@ func TestRunningBesideLostShards(t *testing.T) {
 		create(t, s, ofShard(t, s, []string{shards[7]}))
 		h := newHole(s)
 		h.err, h.tags = io.EOF, []string{shards[7]}
-		lists, err := s.ranges(t.Context(), []string{s.keys.run(shards[7], held.Replica), s.keys.run(shards[8], held.Replica)})
+		lists, err := s.readRanges(t.Context(), []string{s.keys.run(shards[7], held.Replica), s.keys.run(shards[8], held.Replica)})
 		is(t, err, io.EOF)
 		same(t, [][]redis.Z{nil, {{Member: string(near.ID)}}}, lists)
 	})

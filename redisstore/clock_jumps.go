@@ -35,9 +35,9 @@ const (
 	slew = 10
 )
 
-// observe takes a time that Redis has told, in ms, in answer to what was asked at
+// observeTime takes a time that Redis has told, in ms, in answer to what was asked at
 // begin. However long the answer took, only what is certain is a jump.
-func (j *clockJumps) observe(told string, begin time.Time) {
+func (j *clockJumps) observeTime(told string, begin time.Time) {
 	ms, err := strconv.ParseInt(told, 10, 64)
 	if err != nil {
 		return
@@ -94,8 +94,8 @@ func (j *clockJumps) compareBeat(known int64, has string) bool {
 	return back
 }
 
-// over reports whether the last jump is longer ago than this.
-func (j *clockJumps) over(d time.Duration) bool {
+// isOver reports whether the last jump is longer ago than this.
+func (j *clockJumps) isOver(d time.Duration) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.jumped.IsZero() || time.Since(j.jumped) >= d

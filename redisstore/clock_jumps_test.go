@@ -42,11 +42,11 @@ func newFast(t *testing.T) (*fast, func() *Store) {
 	o = o.withDefaults()
 	e, err := startEmbedded("", o)
 	must(t, err)
-	t.Cleanup(func() { _ = e.close() })
+	t.Cleanup(func() { _ = e.stopServer() })
 	f := &fast{embedded: e}
 	f.jump(0)
 	return f, func() *Store {
-		s := e.open(o)
+		s := e.openStore(o)
 		t.Cleanup(func() { _ = s.Close() })
 		return s
 	}
@@ -114,20 +114,20 @@ func TestLeapsOfSlowAnswers(t *testing.T) {
 			pass(before)
 			told := fmt.Sprint(time.Now().Add(ahead).UnixMilli())
 			pass(after)
-			l.observe(told, begin)
+			l.observeTime(told, begin)
 		}
 		for range 10 {
 			tell(0, 3*time.Second, 0)
 			tell(0, 0, 3*time.Second)
 			tell(0, time.Second, 2*time.Second)
-			same(t, true, l.over(time.Hour))
+			same(t, true, l.isOver(time.Hour))
 		}
 		tell(time.Second, 0, 2*time.Second)
-		same(t, true, l.over(time.Hour)) // it may be that only the way back took long
+		same(t, true, l.isOver(time.Hour)) // it may be that only the way back took long
 		tell(time.Second, 0, 0)
-		same(t, false, l.over(time.Second))
+		same(t, false, l.isOver(time.Second))
 		pass(time.Second)
-		same(t, true, l.over(time.Second))
+		same(t, true, l.isOver(time.Second))
 	})
 }
 

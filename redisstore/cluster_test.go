@@ -67,7 +67,7 @@ func TestClientSendsOnce(t *testing.T) {
 						return err
 					}},
 					"pipeline": {"zrange", func() error {
-						return s.do(t.Context(), "test", func(context.Context) error {
+						return s.doRepeated(t.Context(), "test", func(context.Context) error {
 							p := s.client.Pipeline()
 							for range 2 {
 								p.ZRange(t.Context(), s.keys.run(shard(task.ID), held.Replica), 0, -1)

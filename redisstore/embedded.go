@@ -38,25 +38,25 @@ func startEmbedded(path string, opts Options) (*embedded, error) {
 			e.server.Close()
 			return nil, err
 		}
-		e.loops.Go(func() { e.recorder.run(ctx) })
+		e.loops.Go(func() { e.recorder.rewriteWhenDue(ctx) })
 	}
 	if opts.ClockTTL {
 		e.slack = 0
 		e.server.ClockTTL(true)
 		return e, nil
 	}
-	e.loops.Go(func() { e.run(ctx, opts.tick) })
+	e.loops.Go(func() { e.countTime(ctx, opts.tick) })
 	return e, nil
 }
 
-// open is a Store over it. There may be several.
-func (e *embedded) open(opts Options) *Store {
-	opts.Dialer, opts.slack, opts.recorder = e.dial, e.slack, e.recorder
+// openStore is a Store over it. There may be several.
+func (e *embedded) openStore(opts Options) *Store {
+	opts.Dialer, opts.slack, opts.recorder = e.dialPipe, e.slack, e.recorder
 	return newStore(target{addrs: []string{"embedded:0"}, base: &redis.Options{ClientName: outside}}, opts)
 }
 
-// run counts time until ctx ends.
-func (e *embedded) run(ctx context.Context, tick time.Duration) {
+// countTime counts time until ctx ends.
+func (e *embedded) countTime(ctx context.Context, tick time.Duration) {
 	t := time.NewTicker(tick)
 	defer t.Stop()
 	for last := time.Now(); ; {
@@ -71,8 +71,8 @@ func (e *embedded) run(ctx context.Context, tick time.Duration) {
 	}
 }
 
-// dial is a redis.Options.Dialer.
-func (e *embedded) dial(context.Context, string, string) (net.Conn, error) {
+// dialPipe is a redis.Options.Dialer.
+func (e *embedded) dialPipe(context.Context, string, string) (net.Conn, error) {
 	c, err := e.server.Dial()
 	if err != nil {
 		return nil, err
@@ -80,8 +80,8 @@ func (e *embedded) dial(context.Context, string, string) (net.Conn, error) {
 	return memconn.New(c), nil
 }
 
-// close ends it, and with it everything stored that is in no folder.
-func (e *embedded) close() error {
+// stopServer ends it, and with it everything stored that is in no folder.
+func (e *embedded) stopServer() error {
 	e.stop()
 	e.loops.Wait()
 	e.server.Close()

@@ -211,12 +211,12 @@ func TestPruning(t *testing.T) {
 // claimed by an entry that lies, is not shown.
 func TestListIsAHint(t *testing.T) {
 	bubble(t, func(t *testing.T, s *Store) {
-		must(t, s.list(t.Context(), newTask(t)))
+		must(t, s.listTask(t.Context(), newTask(t)))
 		foreign := newTask(t)
 		foreign.ListKey = "p:bob"
 		create(t, s, foreign)
 		foreign.ListKey = "p:alice"
-		must(t, s.list(t.Context(), foreign))
+		must(t, s.listTask(t.Context(), foreign))
 		mine := create(t, s, newTask(t))
 		got, cursor, err := s.List(t.Context(), "p:alice", "", 1)
 		must(t, err)

@@ -116,18 +116,18 @@ func contents(t *testing.T, s *Store) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	e := s.embedded
-	for _, key := range e.recorder.asleep.keys() {
+	for _, key := range e.recorder.asleep.sleepingKeys() {
 		must(t, s.client.Exists(t.Context(), key).Err())
 	}
 	for _, key := range e.server.Keys() {
-		if e.recorder.volatile(key) {
+		if e.recorder.isVolatile(key) {
 			continue
 		}
 		r := e.recorder
 		line := ""
 		switch e.server.Type(key) {
 		case "hash", "set":
-			words := r.words(map[string]string{"hash": "HGETALL", "set": "SMEMBERS"}[e.server.Type(key)], key)
+			words := r.askWords(map[string]string{"hash": "HGETALL", "set": "SMEMBERS"}[e.server.Type(key)], key)
 			slices.Sort(words)
 			line = fmt.Sprint(words)
 		case "stream":
@@ -135,11 +135,11 @@ func contents(t *testing.T, s *Store) map[string]string {
 			must(t, err)
 			line = fmt.Sprint(entries)
 		case "list":
-			line = fmt.Sprint(r.words("LRANGE", key, "0", "-1"))
+			line = fmt.Sprint(r.askWords("LRANGE", key, "0", "-1"))
 		case "zset":
-			line = fmt.Sprint(r.words("ZRANGE", key, "0", "-1", "WITHSCORES"))
+			line = fmt.Sprint(r.askWords("ZRANGE", key, "0", "-1", "WITHSCORES"))
 		case "string":
-			line = fmt.Sprint(r.words("GET", key))
+			line = fmt.Sprint(r.askWords("GET", key))
 		}
 		expires := "never"
 		if left := e.server.TTL(key); left > 0 {
@@ -194,7 +194,7 @@ func TestFileHoldsEachType(t *testing.T) {
 		}
 		_, _ = p.Exec(ctx) // some are refused
 		if round%3 == 1 {
-			must(t, s.embedded.recorder.rewrite(ctx))
+			must(t, s.embedded.recorder.rewriteJournal(ctx))
 		}
 		s.embedded.server.FastForward(2 * time.Millisecond) // what expires is made anew at once
 		if round%3 == 2 {
@@ -202,7 +202,7 @@ func TestFileHoldsEachType(t *testing.T) {
 			for range 2 { // at the second start the records are as a rewrite has left them
 				path = killed(t, path)
 				s = fileStore(t, path, o)
-				must(t, s.embedded.recorder.rewrite(ctx))
+				must(t, s.embedded.recorder.rewriteJournal(ctx))
 			}
 			same(t, contents(t, before), contents(t, fileStore(t, killed(t, path), o)))
 		}
@@ -222,7 +222,7 @@ func TestFileHoldsEachType(t *testing.T) {
 		t.Fatalf("only %d keys", len(want))
 	}
 	same(t, want, contents(t, fileStore(t, killed(t, path), o)))
-	must(t, s.embedded.recorder.rewrite(ctx))
+	must(t, s.embedded.recorder.rewriteJournal(ctx))
 	dir := killed(t, path)
 	names, err := filepath.Glob(filepath.Join(dir, "journal-*"))
 	must(t, err)
@@ -387,7 +387,7 @@ func TestFileGivesPlaceBack(t *testing.T) {
 		t.Errorf("the files have %d bytes", n)
 	}
 	eventually(t, "what has expired goes", func() bool {
-		must(t, s.embedded.recorder.rewrite(t.Context()))
+		must(t, s.embedded.recorder.rewriteJournal(t.Context()))
 		return size() < 1<<16+1<<15
 	})
 }

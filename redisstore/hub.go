@@ -65,20 +65,20 @@ func newHub(s *Store) *hub {
 	return &hub{
 		client: s.client, log: s.log, timeout: 10 * time.Second,
 		interval: s.opts.ProbeInterval, patience: s.opts.ProbeInterval / 2,
-		newProbe: func() string { return s.keys.probe(rand.Text()) }, goodbyes: s.keys.goodbyes(), joined: s.arrived,
+		newProbe: func() string { return s.keys.probe(rand.Text()) }, goodbyes: s.keys.goodbyes(), joined: s.noteArrival,
 		looks: s.checkPolicy, lookEvery: s.opts.policyCheck,
 		ctx: ctx, stop: stop, kick: make(chan struct{}, 1),
 		topics: map[string]*topic{}, dirty: map[string]struct{}{}, confirmed: make(chan struct{}, 1),
 	}
 }
 
-// start begins to serve, at the first watch.
-func (h *hub) start() {
-	h.started.Do(func() { h.done.Go(h.run) })
+// startServing begins to serve, at the first watch.
+func (h *hub) startServing() {
+	h.started.Do(func() { h.done.Go(h.keepSession) })
 }
 
-// close ends all watches.
-func (h *hub) close() {
+// endWatches ends all watches.
+func (h *hub) endWatches() {
 	h.mu.Lock()
 	h.closed = true
 	for _, t := range h.topics {
@@ -92,10 +92,10 @@ func (h *hub) close() {
 	h.done.Wait()
 }
 
-// run keeps a session going until the hub is closed. That there is none is logged
+// keepSession keeps a session going until the hub is closed. That there is none is logged
 // once, and again when Redis names another reason: a connection that breaks may be
 // followed by a Redis that refuses the next, and only an operator can change that.
-func (h *hub) run() {
+func (h *hub) keepSession() {
 	wait, away, reason := firstBackoff, false, ""
 	up := func() {
 		if away {
@@ -104,8 +104,8 @@ func (h *hub) run() {
 		wait, away, reason = firstBackoff, false, ""
 	}
 	for h.ctx.Err() == nil {
-		err := h.session(up)
-		h.lost()
+		err := h.serveConnection(up)
+		h.noteLost()
 		if h.ctx.Err() != nil {
 			return
 		}
@@ -120,10 +120,10 @@ func (h *hub) run() {
 	}
 }
 
-// session is the life of one connection; up is called once it works. In a cluster
+// serveConnection is the life of one connection; up is called once it works. In a cluster
 // the first channel chooses the node, any of which gets all messages, so each
 // connection has a probe of its own: the next one leads elsewhere if a node is gone.
-func (h *hub) session(up func()) error {
+func (h *hub) serveConnection(up func()) error {
 	probe := h.newProbe()
 	h.mu.Lock()
 	h.probe = probe
@@ -132,13 +132,13 @@ func (h *hub) session(up func()) error {
 	broken, ended := make(chan error, 1), make(chan struct{})
 	h.done.Go(func() {
 		defer close(ended)
-		broken <- h.read(ps)
+		broken <- h.readConnection(ps)
 	})
 	defer func() { // nothing of this connection may be heard during the next one
 		_ = ps.Close()
 		<-ended
 	}()
-	if err := h.command(ps.Subscribe, []string{probe}, broken); err != nil {
+	if err := h.sendCommand(ps.Subscribe, []string{probe}, broken); err != nil {
 		return err
 	}
 	up()
@@ -147,7 +147,7 @@ func (h *hub) session(up func()) error {
 	defer tick.Stop()
 	defer look.Stop()
 	for probed := (time.Time{}); ; {
-		if err := h.work(ps, broken); err != nil {
+		if err := h.syncChannels(ps, broken); err != nil {
 			return err
 		}
 		// Whoever begins or ends a watch wakes it, and a broken connection; a probe that does not come back
@@ -183,20 +183,20 @@ func (h *hub) wasHeard() bool {
 	return heard
 }
 
-// work brings the subscriptions of the connection in line with what is watched.
-func (h *hub) work(ps *redis.PubSub, broken <-chan error) error {
+// syncChannels brings the subscriptions of the connection in line with what is watched.
+func (h *hub) syncChannels(ps *redis.PubSub, broken <-chan error) error {
 	for {
-		add, drop := h.due()
+		add, drop := h.dueChannels()
 		if len(add)+len(drop) == 0 {
 			return nil
 		}
 		if len(add) > 0 {
-			if err := h.command(ps.Subscribe, add, broken); err != nil {
+			if err := h.sendCommand(ps.Subscribe, add, broken); err != nil {
 				return err
 			}
 		}
 		if len(drop) > 0 {
-			if err := h.command(ps.Unsubscribe, drop, broken); err != nil {
+			if err := h.sendCommand(ps.Unsubscribe, drop, broken); err != nil {
 				return err
 			}
 		}
@@ -206,8 +206,8 @@ func (h *hub) work(ps *redis.PubSub, broken <-chan error) error {
 // maxChannels bounds one command.
 const maxChannels = 1024
 
-// due says which channels to subscribe and which to leave.
-func (h *hub) due() (add, drop []string) {
+// dueChannels says which channels to subscribe and which to leave.
+func (h *hub) dueChannels() (add, drop []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for c := range h.dirty {
@@ -231,8 +231,8 @@ func (h *hub) due() (add, drop []string) {
 	return add, drop
 }
 
-// command sends one command and waits until it is confirmed for every channel.
-func (h *hub) command(send func(context.Context, ...string) error, channels []string, broken <-chan error) error {
+// sendCommand sends one command and waits until it is confirmed for every channel.
+func (h *hub) sendCommand(send func(context.Context, ...string) error, channels []string, broken <-chan error) error {
 	h.mu.Lock()
 	h.awaited = len(channels)
 	select { // left over from a connection that is lost
@@ -256,8 +256,8 @@ func (h *hub) command(send func(context.Context, ...string) error, channels []st
 	}
 }
 
-// read takes what comes on a connection until it breaks.
-func (h *hub) read(ps *redis.PubSub) error {
+// readConnection takes what comes on a connection until it breaks.
+func (h *hub) readConnection(ps *redis.PubSub) error {
 	for {
 		got, err := ps.Receive(h.ctx)
 		if err != nil {
@@ -265,9 +265,9 @@ func (h *hub) read(ps *redis.PubSub) error {
 		}
 		switch m := got.(type) {
 		case *redis.Subscription:
-			h.confirm(m.Channel, m.Kind == "subscribe")
+			h.noteConfirmed(m.Channel, m.Kind == "subscribe")
 		case *redis.Message:
-			h.message(m.Channel, m.Payload)
+			h.noteMessage(m.Channel, m.Payload)
 		}
 	}
 }

@@ -27,16 +27,16 @@ const (
 	sweepEvery, sweepSize = 64, 128
 )
 
-// list puts a task on its list.
-func (s *Store) list(ctx context.Context, t shim.Task) error {
+// listTask puts a task on its list.
+func (s *Store) listTask(ctx context.Context, t shim.Task) error {
 	if t.ListKey == "" {
 		return nil
 	}
-	return s.enlist(ctx, t.ListKey, t)
+	return s.enlistTask(ctx, t.ListKey, t)
 }
 
-// enlist puts a task on a list, and has the list live longer than the task.
-func (s *Store) enlist(ctx context.Context, listKey string, t shim.Task) error {
+// enlistTask puts a task on a list, and has the list live longer than the task.
+func (s *Store) enlistTask(ctx context.Context, listKey string, t shim.Task) error {
 	a := &argv{}
 	created := ""
 	if !t.CreatedAt.IsZero() {
@@ -44,19 +44,19 @@ func (s *Store) enlist(ctx context.Context, listKey string, t shim.Task) error {
 	}
 	a.add(string(t.ID), created, millis(t.TTL+t.Retain+listSlack), millis(youth))
 	a.addInt(sweepEvery)
-	v, err := indexScript.run(ctx, s.client, []string{s.keys.list(listKey)}, a)
+	v, err := indexScript.runOn(ctx, s.client, []string{s.keys.list(listKey)}, a)
 	if err != nil {
 		return err
 	}
 	if old, _ := strconv.ParseInt(v[1], 10, 64); old > 0 {
-		s.sweep(ctx, listKey, old)
+		s.sweepList(ctx, listKey, old)
 	}
 	return nil
 }
 
-// sweep looks at some of the oldest n entries of a list, and removes those without a task. It
+// sweepList looks at some of the oldest n entries of a list, and removes those without a task. It
 // is housekeeping: what fails today is done another time.
-func (s *Store) sweep(ctx context.Context, listKey string, n int64) {
+func (s *Store) sweepList(ctx context.Context, listKey string, n int64) {
 	from := int64(0)
 	if n > sweepSize {
 		from = rand.N(n)
@@ -79,7 +79,7 @@ func (s *Store) sweep(ctx context.Context, listKey string, n int64) {
 			gone = append(gone, shim.ID(id))
 		}
 	}
-	s.prune(ctx, listKey, gone)
+	s.pruneEntries(ctx, listKey, gone)
 }
 
 // entry is a place on a list: creation time in microseconds, and among equals the id.
@@ -93,8 +93,8 @@ func (e entry) after(o entry) bool {
 	return e.created > o.created || e.created == o.created && e.id > o.id
 }
 
-// cursor spells a place for clients.
-func (e entry) cursor() string {
+// spellCursor spells a place for clients.
+func (e entry) spellCursor() string {
 	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(e.created, 10) + " " + string(e.id)))
 }
 
@@ -108,7 +108,7 @@ func parseCursor(cursor string) (entry, error) {
 	n, bad := strconv.ParseInt(created, 10, 64)
 	_, unknown := shim.ParseID(id)
 	e := entry{n, shim.ID(id)}
-	if err != nil || bad != nil || n < 0 || unknown != nil || e.cursor() != cursor {
+	if err != nil || bad != nil || n < 0 || unknown != nil || e.spellCursor() != cursor {
 		return entry{}, shim.ErrCursor
 	}
 	return e, nil
@@ -126,7 +126,7 @@ func (s *Store) List(ctx context.Context, listKey, cursor string, n int) ([]shim
 	var last entry
 	for more := true; more && len(page) <= n; {
 		var found []listed
-		if found, at, more, err = s.listed(ctx, listKey, at, n+1); err != nil {
+		if found, at, more, err = s.readListed(ctx, listKey, at, n+1); err != nil {
 			return nil, "", err
 		}
 		for _, f := range found {
@@ -138,7 +138,7 @@ func (s *Store) List(ctx context.Context, listKey, cursor string, n int) ([]shim
 	if len(page) <= n {
 		return page, "", nil
 	}
-	return page[:n], last.cursor(), nil
+	return page[:n], last.spellCursor(), nil
 }
 
 // listed is a task on its list.
@@ -147,28 +147,28 @@ type listed struct {
 	task  shim.Task
 }
 
-// listed reads some tasks of a list that come after a place. It returns the place
+// readListed reads some tasks of a list that come after a place. It returns the place
 // to go on from, and whether there may be more.
-func (s *Store) listed(ctx context.Context, listKey string, at entry, n int) (found []listed, next entry, more bool, err error) {
+func (s *Store) readListed(ctx context.Context, listKey string, at entry, n int) (found []listed, next entry, more bool, err error) {
 	next = at
-	err = s.do(ctx, "list", func(ctx context.Context) error {
-		entries, rest, err := s.entries(ctx, listKey, at, n)
+	err = s.doRepeated(ctx, "list", func(ctx context.Context) error {
+		entries, rest, err := s.readEntries(ctx, listKey, at, n)
 		if err != nil {
 			return err
 		}
 		if more = rest; len(entries) > 0 {
 			next = entries[len(entries)-1]
 		}
-		found, err = s.look(ctx, listKey, entries)
+		found, err = s.readTasksOf(ctx, listKey, entries)
 		return err
 	})
 	return found, next, more, err
 }
 
-// entries reads some entries of a list that come after a place, and says whether
+// readEntries reads some entries of a list that come after a place, and says whether
 // there may be more. Entries of the very time of the place are read again and left
 // out, so it reads on until it is past them.
-func (s *Store) entries(ctx context.Context, listKey string, at entry, n int) ([]entry, bool, error) {
+func (s *Store) readEntries(ctx context.Context, listKey string, at entry, n int) ([]entry, bool, error) {
 	n = max(n, 16)
 	for offset := 0; ; offset += n {
 		z, err := s.client.ZRangeArgsWithScores(ctx, redis.ZRangeArgs{
@@ -191,9 +191,9 @@ func (s *Store) entries(ctx context.Context, listKey string, at entry, n int) ([
 	}
 }
 
-// look reads the tasks of some entries: only what its own record says decides
+// readTasksOf reads the tasks of some entries: only what its own record says decides
 // whether a task is on this list. Entries without a task are pruned.
-func (s *Store) look(ctx context.Context, listKey string, entries []entry) ([]listed, error) {
+func (s *Store) readTasksOf(ctx context.Context, listKey string, entries []entry) ([]listed, error) {
 	if len(entries) == 0 {
 		return nil, nil
 	}
@@ -215,7 +215,7 @@ func (s *Store) look(ctx context.Context, listKey string, entries []entry) ([]li
 			t, err = decode(e.id, shim.Summary, cmds[i].Val())
 		}
 		switch {
-		case s.skip(ctx, err):
+		case s.skipUnreadable(ctx, err):
 		case errors.Is(err, shim.ErrNotFound):
 			gone = append(gone, e.id)
 		case err != nil:
@@ -224,17 +224,17 @@ func (s *Store) look(ctx context.Context, listKey string, entries []entry) ([]li
 			found = append(found, listed{e, t})
 		}
 	}
-	s.prune(ctx, listKey, gone)
+	s.pruneEntries(ctx, listKey, gone)
 	return found, nil
 }
 
-// prune removes entries without a task; if that fails, the next reader does it.
-func (s *Store) prune(ctx context.Context, listKey string, gone []shim.ID) {
+// pruneEntries removes entries without a task; if that fails, the next reader does it.
+func (s *Store) pruneEntries(ctx context.Context, listKey string, gone []shim.ID) {
 	if len(gone) == 0 {
 		return
 	}
 	a := &argv{}
 	a.addInt(ms(youth))
 	addList(a, gone)
-	_, _ = pruneScript.run(ctx, s.client, []string{s.keys.list(listKey)}, a)
+	_, _ = pruneScript.runOn(ctx, s.client, []string{s.keys.list(listKey)}, a)
 }

@@ -60,7 +60,7 @@ func (c *sessionLogs) Open(ctx context.Context, id, stream string, note []byte) 
 	if err := c.heart.Alive(ctx); err != nil {
 		return 0, err
 	}
-	v, err := c.log(ctx, id, stream, "open", nil, string(note))
+	v, err := c.changeLog(ctx, id, stream, "open", nil, string(note))
 	switch {
 	case err != nil:
 		return 0, err
@@ -76,7 +76,7 @@ func (c *sessionLogs) Note(ctx context.Context, id, stream string, note []byte) 
 	if err := c.heart.Alive(ctx); err != nil {
 		return false, err
 	}
-	v, err := c.log(ctx, id, stream, "note", nil, string(note))
+	v, err := c.changeLog(ctx, id, stream, "note", nil, string(note))
 	return err == nil && v[0] == codeOK, err
 }
 
@@ -84,21 +84,21 @@ func (c *sessionLogs) Note(ctx context.Context, id, stream string, note []byte) 
 // where it does not. Messages of one stream are added one after the other. A session that is not there is
 // shim.ErrNotFound.
 func (c *sessionLogs) Append(ctx context.Context, id, stream string, message []byte) (int64, error) {
-	v, err := c.log(ctx, id, stream, "add", message, rand.Text())
+	v, err := c.changeLog(ctx, id, stream, "add", message, rand.Text())
 	if err == nil && v[0] == codeNone {
 		return 0, shim.ErrNotFound
 	}
-	return number(v, err)
+	return messageNumber(v, err)
 }
 
 // Post is Append from any replica. A stream that nobody keeps gets the message too, for
 // whoever opens it; it is 0 only where the stream has ended.
 func (c *sessionLogs) Post(ctx context.Context, id, stream string, message []byte) (int64, error) {
-	return number(c.log(ctx, id, stream, "post", message, rand.Text()))
+	return messageNumber(c.changeLog(ctx, id, stream, "post", message, rand.Text()))
 }
 
-// number is the number of a message; 0 where it was not added.
-func number(v []string, err error) (int64, error) {
+// messageNumber is the number of a message; 0 where it was not added.
+func messageNumber(v []string, err error) (int64, error) {
 	if err != nil || v[0] != codeOK {
 		return 0, err
 	}
@@ -111,13 +111,13 @@ func number(v []string, err error) (int64, error) {
 // or void, and the client has the question if its stream has ended before the client had
 // gone: then has is true.
 func (c *sessionLogs) Ask(ctx context.Context, id, stream, asker, question, void string, message []byte) (no int64, holder string, has bool, err error) {
-	v, err := c.log(ctx, id, stream, "ask", message, rand.Text(), func(a *argv) {
+	v, err := c.changeLog(ctx, id, stream, "ask", message, rand.Text(), func(a *argv) {
 		a.add(url.QueryEscape(question), void, asker)
 	})
 	if err == nil && (v[0] == codeHeld || v[0] == codeHas) {
 		return 0, v[1], v[0] == codeHas, nil
 	}
-	no, err = number(v, err)
+	no, err = messageNumber(v, err)
 	return no, "", false, err
 }
 
@@ -128,7 +128,7 @@ func (c *sessionLogs) Finish(ctx context.Context, id, stream string, gone bool) 
 	if gone {
 		note = noteGone
 	}
-	_, err := c.log(ctx, id, stream, "end", nil, note)
+	_, err := c.changeLog(ctx, id, stream, "end", nil, note)
 	return err
 }
 
@@ -138,7 +138,7 @@ const noteGone = "gone"
 // Leave gives a stream up, if this replica keeps it. Whoever opens it again goes on from
 // what the note says.
 func (c *sessionLogs) Leave(ctx context.Context, id, stream string, note []byte) error {
-	_, err := c.log(ctx, id, stream, "leave", nil, string(note))
+	_, err := c.changeLog(ctx, id, stream, "leave", nil, string(note))
 	return err
 }
 
@@ -147,7 +147,7 @@ func (c *sessionLogs) Leave(ctx context.Context, id, stream string, note []byte)
 // or has changed meanwhile. What its replica adds from then on, if it was only slow, is
 // refused.
 func (c *sessionLogs) Bury(ctx context.Context, id, stream string, last func(note []byte, had [][]byte) [][]byte) (bool, error) {
-	state, v, err := c.since(ctx, id, stream, 0)
+	state, v, err := c.readSince(ctx, id, stream, 0)
 	if err != nil || state != "lost" {
 		return false, err
 	}
@@ -156,14 +156,14 @@ func (c *sessionLogs) Bury(ctx context.Context, id, stream string, last func(not
 		had = append(had, []byte(v[i]))
 	}
 	messages := last([]byte(v[2]), had)
-	v, err = c.log(ctx, id, stream, "bury", []byte(v[1]), v[2], func(a *argv) {
+	v, err = c.changeLog(ctx, id, stream, "bury", []byte(v[1]), v[2], func(a *argv) {
 		a.add(v[3])
 		addBytes(a, messages)
 	})
 	return err == nil && v[0] == codeOK, err
 }
 
-func (c *sessionLogs) log(ctx context.Context, id, stream, what string, value []byte, extra string, more ...func(*argv)) (reply []string, err error) {
+func (c *sessionLogs) changeLog(ctx context.Context, id, stream, what string, value []byte, extra string, more ...func(*argv)) (reply []string, err error) {
 	a := &argv{}
 	a.add(id, stream, what)
 	a.list = append(a.list, value)
@@ -175,9 +175,9 @@ func (c *sessionLogs) log(ctx context.Context, id, stream, what string, value []
 	for _, add := range more {
 		add(a)
 	}
-	err = c.store.do(ctx, "session log", func(ctx context.Context) error {
+	err = c.store.doRepeated(ctx, "session log", func(ctx context.Context) error {
 		keys := append(c.store.keys.log(id), c.store.keys.session(id))
-		reply, err = sessionLogScript.run(ctx, c.store.client, keys, a)
+		reply, err = sessionLogScript.runOn(ctx, c.store.client, keys, a)
 		return err
 	})
 	if err == nil && reply[0] == codeOK {
@@ -216,7 +216,7 @@ const maxSeen = 10_000
 // its note, or "" if there is none, or it is another session's. What the bounds have
 // removed is left out; nil is handed over for messages that Redis, which came back older, has forgotten.
 func (c *sessionLogs) Since(ctx context.Context, id, stream string, after int64, on func(no int64, message []byte)) (state string, note []byte, err error) {
-	state, v, err := c.since(ctx, id, stream, after)
+	state, v, err := c.readSince(ctx, id, stream, after)
 	if err != nil || state == "" {
 		return "", nil, err
 	}
@@ -247,16 +247,16 @@ const forgotten = "~"
 // keeperLeft stands for the replica that keeps a stream, once it was left.
 const keeperLeft = "-"
 
-// since is Since with the reply as it came.
-func (c *sessionLogs) since(ctx context.Context, id, stream string, after int64) (state string, v []string, err error) {
+// readSince is Since with the reply as it came.
+func (c *sessionLogs) readSince(ctx context.Context, id, stream string, after int64) (state string, v []string, err error) {
 	if len(id) > sessionName || len(stream) > sessionName {
 		return "", nil, nil
 	}
 	a := &argv{}
 	a.add(stream)
 	a.addInt(after)
-	err = c.store.do(ctx, "session since", func(ctx context.Context) (err error) {
-		v, err = sessionSinceScript.run(ctx, c.store.client, c.store.keys.log(id), a)
+	err = c.store.doRepeated(ctx, "session since", func(ctx context.Context) (err error) {
+		v, err = sessionSinceScript.runOn(ctx, c.store.client, c.store.keys.log(id), a)
 		return err
 	})
 	if err == nil && len(v) > sinceHead {
@@ -296,7 +296,7 @@ func (c *sessionLogs) Watch(ctx context.Context, id string, wake func()) {
 		}
 	}()
 	// Events of the log wake it, and states that are read or written here. Callers look by themselves.
-	for _, err := range c.store.hub.watch(ctx, []string{c.store.keys.logEvents(id)}) {
+	for _, err := range c.store.hub.watchChannels(ctx, []string{c.store.keys.logEvents(id)}) {
 		if err != nil {
 			return
 		}
@@ -307,8 +307,8 @@ func (c *sessionLogs) Watch(ctx context.Context, id string, wake func()) {
 // stateWatch is one Watch, which also hears of changes of the state.
 type stateWatch struct{ wake func() }
 
-// changed wakes who watches a session whose state has changed.
-func (c *sessionLogs) changed(id string) {
+// wakeWatchers wakes who watches a session whose state has changed.
+func (c *sessionLogs) wakeWatchers(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, w := range c.watches[id] {
@@ -318,7 +318,7 @@ func (c *sessionLogs) changed(id string) {
 
 // markAlive is what replicas of the version before look for: to them the streams of this one count as open.
 func (c *sessionLogs) markAlive(ctx context.Context) error {
-	return c.store.do(ctx, "session replica", func(ctx context.Context) error {
+	return c.store.doRepeated(ctx, "session replica", func(ctx context.Context) error {
 		return c.store.client.Set(ctx, c.store.keys.alive(string(c.heart.Replica())), "", aliveTicks*c.tick+c.store.opts.slack).Err()
 	})
 }

@@ -23,7 +23,7 @@ func TestLogRepeats(t *testing.T) {
 	must(t, err)
 	add := func(op string, want int64) {
 		t.Helper()
-		v, err := c.log(t.Context(), "s", "x", "add", []byte(op), op)
+		v, err := c.changeLog(t.Context(), "s", "x", "add", []byte(op), op)
 		must(t, err)
 		if v[1] != strconv.FormatInt(want, 10) {
 			t.Errorf("after %s there are %s messages, want %d", op, v[1], want)

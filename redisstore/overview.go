@@ -25,8 +25,8 @@ var _ shim.Overview = Overview{}
 // Overview returns what the Store can do for operators.
 func (s *Store) Overview() Overview { return Overview{s} }
 
-// beating are the replicas that have a heartbeat, those that are gone included.
-func (s Overview) beating(ctx context.Context) (all []shim.Replica, err error) {
+// listBeating are the replicas that have a heartbeat, those that are gone included.
+func (s Overview) listBeating(ctx context.Context) (all []shim.Replica, err error) {
 	names, err := s.client.HKeys(ctx, s.keys.replicas()).Result()
 	for _, n := range names {
 		all = append(all, shim.Replica(n))
@@ -39,7 +39,7 @@ func (s Overview) beating(ctx context.Context) (all []shim.Replica, err error) {
 func (s Overview) Report(ctx context.Context, r shim.Replica, about []byte, keep time.Duration) error {
 	now := time.Now()
 	said := fmt.Appendf(nil, "%d %d %s", now.UnixMilli(), now.Add(keep).UnixMilli(), about)
-	return s.do(ctx, "report", func(ctx context.Context) error {
+	return s.doRepeated(ctx, "report", func(ctx context.Context) error {
 		return s.beats.HSet(ctx, s.keys.abouts(), string(r), said).Err()
 	})
 }
@@ -56,7 +56,7 @@ func parseReport(said string) (at, until time.Time, about []byte) {
 // Replicas implements shim.Overview. A replica that is gone and has no tasks loses its heartbeat soon; what it has said
 // is kept.
 func (s Overview) Replicas(ctx context.Context) (all []shim.Standing, err error) {
-	err = s.do(ctx, "replicas", func(ctx context.Context) error {
+	err = s.doRepeated(ctx, "replicas", func(ctx context.Context) error {
 		p := s.client.Pipeline()
 		clock, beats, abouts := p.Time(ctx), p.HGetAll(ctx, s.keys.replicas()), p.HGetAll(ctx, s.keys.abouts())
 		if _, err := p.Exec(ctx); err != nil {
@@ -69,7 +69,7 @@ func (s Overview) Replicas(ctx context.Context) (all []shim.Standing, err error)
 				Replica: shim.Replica(name), Alive: b.until.After(clock.Val()), Seen: time.UnixMilli(b.written).UTC(),
 			})
 		}
-		if err := s.count(ctx, all); err != nil {
+		if err := s.countRunning(ctx, all); err != nil {
 			return err
 		}
 		all = addReports(all, abouts.Val())
@@ -97,8 +97,8 @@ func addReports(all []shim.Standing, abouts map[string]string) []shim.Standing {
 	return all
 }
 
-// count adds how much replicas run.
-func (s Overview) count(ctx context.Context, all []shim.Standing) error {
+// countRunning adds how much replicas run.
+func (s Overview) countRunning(ctx context.Context, all []shim.Standing) error {
 	p := s.client.Pipeline()
 	running := make([][len(shards)]*redis.IntCmd, len(all))
 	for i, one := range all {
@@ -119,7 +119,7 @@ func (s Overview) count(ctx context.Context, all []shim.Standing) error {
 
 // sweepReports forgets what counts no more.
 func (s Overview) sweepReports(ctx context.Context) error {
-	return s.do(ctx, "sweep", func(ctx context.Context) error {
+	return s.doRepeated(ctx, "sweep", func(ctx context.Context) error {
 		abouts, err := s.client.HGetAll(ctx, s.keys.abouts()).Result()
 		if err != nil {
 			return err
@@ -139,7 +139,7 @@ func (s Overview) sweepReports(ctx context.Context) error {
 // Note implements shim.Overview.
 func (s Overview) Note(ctx context.Context, r shim.Replica, minute time.Time, note []byte, keep time.Duration) error {
 	key := s.keys.minute(minute.Unix() / 60)
-	return s.do(ctx, "note", func(ctx context.Context) error {
+	return s.doRepeated(ctx, "note", func(ctx context.Context) error {
 		p := s.beats.Pipeline()
 		p.HSet(ctx, key, string(r), note)
 		p.PExpire(ctx, key, keep)
@@ -150,7 +150,7 @@ func (s Overview) Note(ctx context.Context, r shim.Replica, minute time.Time, no
 
 // Notes implements shim.Overview.
 func (s Overview) Notes(ctx context.Context, minutes []time.Time) (all []map[shim.Replica][]byte, err error) {
-	err = s.do(ctx, "notes", func(ctx context.Context) error {
+	err = s.doRepeated(ctx, "notes", func(ctx context.Context) error {
 		p := s.client.Pipeline()
 		cmds := make([]*redis.MapStringStringCmd, len(minutes))
 		for i, m := range minutes {
@@ -215,7 +215,7 @@ func (s Overview) sweepSet(ctx context.Context, key string) (seen, gone int, err
 	for at := int64(0); ; at += sweepAll {
 		var ids []string
 		var old []any
-		err := s.do(ctx, "sweep", func(ctx context.Context) (err error) {
+		err := s.doRepeated(ctx, "sweep", func(ctx context.Context) (err error) {
 			if ids, err = s.client.ZRange(ctx, key, at, at+sweepAll-1).Result(); err != nil || len(ids) == 0 {
 				return err
 			}

@@ -87,14 +87,14 @@ func (p *pipeliner) Process(ctx context.Context, cmd redis.Cmder) error {
 	if p.limit == 0 {
 		return p.client.Process(ctx, cmd)
 	}
-	if err := p.pulse.check(ctx); err != nil { // it must not wait for those before it either
+	if err := p.pulse.checkAway(ctx); err != nil { // it must not wait for those before it either
 		return err
 	}
 	p.mu.Lock()
-	if p.closed || p.room() {
-		turn := p.enter()
+	if p.closed || p.hasRoom() {
+		turn := p.enterTurn()
 		p.mu.Unlock()
-		defer p.back(turn)
+		defer p.endAlone(turn)
 		return p.client.Process(ctx, cmd)
 	}
 	c := &pending{cmd: cmd, done: make(chan struct{})}
@@ -107,13 +107,13 @@ func (p *pipeliner) Process(ctx context.Context, cmd redis.Cmder) error {
 	case <-c.done:
 		return c.err
 	case <-ctx.Done():
-		p.remove(c)
+		p.removePending(c)
 		return ctx.Err()
 	}
 }
 
-// remove takes back a command whose pipeline has not left.
-func (p *pipeliner) remove(c *pending) {
+// removePending takes back a command whose pipeline has not left.
+func (p *pipeliner) removePending(c *pending) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if i := slices.Index(p.pending, c); i >= 0 {
@@ -121,8 +121,8 @@ func (p *pipeliner) remove(c *pending) {
 	}
 }
 
-// room reports whether one more pipeline may leave. p.mu is held.
-func (p *pipeliner) room() bool {
+// hasRoom reports whether one more pipeline may leave. p.mu is held.
+func (p *pipeliner) hasRoom() bool {
 	n := p.underWay[0] + p.underWay[1]
 	return n < p.limit && n+p.underWay[2] < p.total
 }
@@ -130,9 +130,9 @@ func (p *pipeliner) room() bool {
 // sendPending has pending commands leave if there is room, and begins a round, at whose
 // end there may be more. p.mu is held.
 func (p *pipeliner) sendPending() {
-	if p.room() {
-		turn := p.enter()
-		p.senders.Go(func() { p.send(turn) })
+	if p.hasRoom() {
+		turn := p.enterTurn()
+		p.senders.Go(func() { p.sendPipelines(turn) })
 	}
 	if !p.timing {
 		p.timing = true
@@ -153,21 +153,21 @@ func (p *pipeliner) endRound() {
 	}
 }
 
-// enter counts a pipeline, and returns in which turn it was. p.mu is held.
-func (p *pipeliner) enter() (turn int) {
+// enterTurn counts a pipeline, and returns in which turn it was. p.mu is held.
+func (p *pipeliner) enterTurn() (turn int) {
 	p.underWay[0]++
 	return p.turn
 }
 
-// leave takes a pipeline of a turn out of the count. p.mu is held.
-func (p *pipeliner) leave(turn int) { p.underWay[min(p.turn-turn, 2)]-- }
+// leaveTurn takes a pipeline of a turn out of the count. p.mu is held.
+func (p *pipeliner) leaveTurn(turn int) { p.underWay[min(p.turn-turn, 2)]-- }
 
-// back ends the way of a command that went alone. What is pending leaves in a goroutine
+// endAlone ends the way of a command that went alone. What is pending leaves in a goroutine
 // of its own: that command must not wait for it.
-func (p *pipeliner) back(turn int) {
+func (p *pipeliner) endAlone(turn int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.leave(turn)
+	p.leaveTurn(turn)
 	switch {
 	case len(p.pending) == 0:
 	case p.closed: // no goroutine begins any more
@@ -180,27 +180,27 @@ func (p *pipeliner) back(turn int) {
 	}
 }
 
-// send sends one pipeline after the other as long as commands are pending and there is
+// sendPipelines sends one pipeline after the other as long as commands are pending and there is
 // room. It has been counted in a turn.
-func (p *pipeliner) send(turn int) {
+func (p *pipeliner) sendPipelines(turn int) {
 	for {
 		p.mu.Lock()
-		p.leave(turn)
-		if len(p.pending) == 0 || !p.room() {
+		p.leaveTurn(turn)
+		if len(p.pending) == 0 || !p.hasRoom() {
 			p.mu.Unlock()
 			return
 		}
 		commands := slices.Clone(p.pending[:min(len(p.pending), p.most)])
 		p.pending = slices.Delete(p.pending, 0, len(commands))
-		turn = p.enter()
+		turn = p.enterTurn()
 		p.mu.Unlock()
-		p.exec(commands)
+		p.executeCommands(commands)
 	}
 }
 
-// exec does the commands of one pipeline, and gives them as long as the most patient of
+// executeCommands does the commands of one pipeline, and gives them as long as the most patient of
 // their callers has. Those who have less go when their time is over.
-func (p *pipeliner) exec(commands []*pending) {
+func (p *pipeliner) executeCommands(commands []*pending) {
 	ctx, stop := context.Background(), func() {}
 	if last := lastDeadline(commands); !last.IsZero() {
 		ctx, stop = context.WithDeadline(ctx, last)
@@ -244,9 +244,9 @@ func (c *pending) finish(err error) {
 	close(c.done)
 }
 
-// close waits for the pipelines under way, which end because the client is closed.
+// awaitPipelines waits for the pipelines under way, which end because the client is closed.
 // What comes from then on fails.
-func (p *pipeliner) close() {
+func (p *pipeliner) awaitPipelines() {
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()

@@ -150,6 +150,6 @@ func TestLatePipelinesAreBounded(t *testing.T) {
 		close(c.wait)
 		all.Wait()
 		same(t, p.limit, c.most)
-		p.close()
+		p.awaitPipelines()
 	})
 }

@@ -45,20 +45,20 @@ func newPulses(after time.Duration, log *slog.Logger) *pulses {
 	return p
 }
 
-// watch watches the Redis of a client, or each one of a cluster, and returns the pulse if
+// watchClient watches the Redis of a client, or each one of a cluster, and returns the pulse if
 // there is one for all commands. Clients of the same Redis know the same of it.
-func (p *pulses) watch(client redis.UniversalClient) *pulse {
+func (p *pulses) watchClient(client redis.UniversalClient) *pulse {
 	switch c := client.(type) {
 	case *redis.ClusterClient:
-		c.OnNewNode(func(node *redis.Client) { p.of(node) })
+		c.OnNewNode(func(node *redis.Client) { p.hookClient(node) })
 	case *redis.Client:
-		return p.of(c)
+		return p.hookClient(c)
 	}
 	return nil
 }
 
-// of has a client of one Redis note whether that answers.
-func (p *pulses) of(client *redis.Client) *pulse {
+// hookClient has a client of one Redis note whether that answers.
+func (p *pulses) hookClient(client *redis.Client) *pulse {
 	addr := client.Options().Addr
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -72,8 +72,8 @@ func (p *pulses) of(client *redis.Client) *pulse {
 	return one
 }
 
-// close ends the probes.
-func (p *pulses) close() {
+// endProbes ends the probes.
+func (p *pulses) endProbes() {
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()
@@ -81,8 +81,8 @@ func (p *pulses) close() {
 	p.probes.Wait()
 }
 
-// probe runs a probe, unless the store is closed.
-func (p *pulses) probe(f func(context.Context)) {
+// runProbe runs a probe, unless the store is closed.
+func (p *pulses) runProbe(f func(context.Context)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.closed {
@@ -103,8 +103,8 @@ type pulse struct {
 	since time.Time // every command has failed since then; zero for none
 }
 
-// check refuses what a request asks of a Redis that is away.
-func (p *pulse) check(ctx context.Context) error {
+// checkAway refuses what a request asks of a Redis that is away.
+func (p *pulse) checkAway(ctx context.Context) error {
 	if p != nil && p.away.Load() && patience.Waits(ctx) {
 		return errAway
 	}
@@ -117,13 +117,13 @@ func (p *pulse) DialHook(next redis.DialHook) redis.DialHook { return next }
 // ProcessHook implements redis.Hook.
 func (p *pulse) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if err := p.check(ctx); err != nil {
+		if err := p.checkAway(ctx); err != nil {
 			cmd.SetErr(err)
 			return err
 		}
 		begin := time.Now()
 		err := next(ctx, cmd)
-		p.note(err, begin)
+		p.noteEnd(err, begin)
 		return err
 	}
 }
@@ -131,7 +131,7 @@ func (p *pulse) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // ProcessPipelineHook implements redis.Hook.
 func (p *pulse) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if err := p.check(ctx); err != nil {
+		if err := p.checkAway(ctx); err != nil {
 			for _, cmd := range cmds {
 				cmd.SetErr(err)
 			}
@@ -139,32 +139,32 @@ func (p *pulse) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 		}
 		begin := time.Now()
 		err := next(ctx, cmds)
-		p.note(err, begin)
+		p.noteEnd(err, begin)
 		return err
 	}
 }
 
-// note takes how a command ended that began then.
-func (p *pulse) note(err error, begin time.Time) {
+// noteEnd takes how a command ended that began then.
+func (p *pulse) noteEnd(err error, begin time.Time) {
 	switch {
 	case err == nil || isRedis(err):
-		p.answered()
+		p.noteAnswer()
 	case errors.Is(err, context.Canceled), errors.Is(err, redis.ErrClosed): // says nothing of Redis
 	default:
-		p.failed(begin)
+		p.noteFailure(begin)
 	}
 }
 
-// answered notes a sign of life.
-func (p *pulse) answered() {
+// noteAnswer notes a sign of life.
+func (p *pulse) noteAnswer() {
 	p.heard.Store(int64(time.Since(p.begun)))
 	if p.away.Load() && p.away.CompareAndSwap(true, false) {
 		p.all.log.Info("redis answers again", "address", p.addr)
 	}
 }
 
-// failed notes a command that had no answer. Others may have been answered after it began.
-func (p *pulse) failed(begin time.Time) {
+// noteFailure notes a command that had no answer. Others may have been answered after it began.
+func (p *pulse) noteFailure(begin time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var heard time.Time
@@ -180,12 +180,12 @@ func (p *pulse) failed(begin time.Time) {
 		return
 	}
 	p.all.log.Warn("redis does not answer; requests do not wait for it until it does", "address", p.addr)
-	p.all.probe(p.probe)
+	p.all.runProbe(p.probeRedis)
 }
 
-// probe asks until there is an answer. It has connections of its own: those of the pool may
+// probeRedis asks until there is an answer. It has connections of its own: those of the pool may
 // all be dead, and a new one not.
-func (p *pulse) probe(ctx context.Context) {
+func (p *pulse) probeRedis(ctx context.Context) {
 	o := *p.client.Load().Options()
 	o.PoolSize, o.MinIdleConns = 1, 0
 	own := redis.NewClient(&o)
@@ -196,8 +196,8 @@ func (p *pulse) probe(ctx context.Context) {
 		stop()
 		switch {
 		case err == nil || isRedis(err):
-			p.answered()
-		case p.gone():
+			p.noteAnswer()
+		case p.isUnused():
 			p.away.Store(false) // it may come back
 		case work.Pause(ctx, probePause) != nil:
 			return
@@ -205,8 +205,8 @@ func (p *pulse) probe(ctx context.Context) {
 	}
 }
 
-// gone reports whether this Redis is not used any more: it has left its cluster.
-func (p *pulse) gone() bool {
+// isUnused reports whether this Redis is not used any more: it has left its cluster.
+func (p *pulse) isUnused() bool {
 	over, stop := context.WithCancel(context.Background())
 	stop()
 	return errors.Is(p.client.Load().Ping(over).Err(), redis.ErrClosed)

@@ -127,10 +127,10 @@ func noteful(t *testing.T) *pulse {
 	all := newPulses(time.Minute, slog.New(slog.DiscardHandler))
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", DialerRetries: 1, MaxRetries: -1})
 	t.Cleanup(func() {
-		all.close()
+		all.endProbes()
 		_ = client.Close()
 	})
-	return all.of(client)
+	return all.hookClient(client)
 }
 
 // A Redis is away if nothing was heard of it for long enough, and not if a single connection
@@ -143,33 +143,33 @@ func TestPulse(t *testing.T) {
 		notes func(p *pulse)
 		away  bool
 	}{
-		"a command that failed at once": {func(p *pulse) { p.note(io.EOF, time.Now()) }, false},
-		"one that had no answer":        {func(p *pulse) { p.note(context.DeadlineExceeded, long()) }, true},
-		"one whose caller left":         {func(p *pulse) { p.note(context.Canceled, long()) }, false},
-		"one of a closed store":         {func(p *pulse) { p.note(redis.ErrClosed, long()) }, false},
+		"a command that failed at once": {func(p *pulse) { p.noteEnd(io.EOF, time.Now()) }, false},
+		"one that had no answer":        {func(p *pulse) { p.noteEnd(context.DeadlineExceeded, long()) }, true},
+		"one whose caller left":         {func(p *pulse) { p.noteEnd(context.Canceled, long()) }, false},
+		"one of a closed store":         {func(p *pulse) { p.noteEnd(redis.ErrClosed, long()) }, false},
 		"one beside others": {func(p *pulse) {
-			p.note(nil, time.Now())
-			p.note(io.EOF, long())
+			p.noteEnd(nil, time.Now())
+			p.noteEnd(io.EOF, long())
 		}, false},
 		"one that had no answer for long after others": {func(p *pulse) {
 			p.begun = long()
 			p.heard.Store(int64(time.Second))
-			p.note(context.DeadlineExceeded, long())
+			p.noteEnd(context.DeadlineExceeded, long())
 		}, true},
 		"an error of Redis": {func(p *pulse) {
-			p.note(context.DeadlineExceeded, long())
-			p.note(answer, time.Now())
+			p.noteEnd(context.DeadlineExceeded, long())
+			p.noteEnd(answer, time.Now())
 		}, false},
 		"two that failed, an answer between them": {func(p *pulse) {
-			p.note(io.EOF, time.Now())
+			p.noteEnd(io.EOF, time.Now())
 			p.since = long()
-			p.note(nil, time.Now())
-			p.note(io.EOF, time.Now())
+			p.noteEnd(nil, time.Now())
+			p.noteEnd(io.EOF, time.Now())
 		}, false},
 		"two that failed": {func(p *pulse) {
-			p.note(io.EOF, time.Now())
+			p.noteEnd(io.EOF, time.Now())
 			p.since = long()
-			p.note(io.EOF, time.Now())
+			p.noteEnd(io.EOF, time.Now())
 		}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -178,10 +178,10 @@ func TestPulse(t *testing.T) {
 			c.notes(p)
 			use, done := patience.Use(patience.With(t.Context(), time.Hour))
 			defer done(true)
-			if err := p.check(use); errors.Is(err, errAway) != c.away {
+			if err := p.checkAway(use); errors.Is(err, errAway) != c.away {
 				t.Errorf("a request: %v", err)
 			}
-			must(t, p.check(t.Context()))
+			must(t, p.checkAway(t.Context()))
 		})
 	}
 }

@@ -169,7 +169,7 @@ func decode(id shim.ID, part shim.Part, values []string) (shim.Task, error) {
 }
 
 // unreadableError says that a record is there and cannot be read. Whoever reads many leaves it
-// out with Store.skip.
+// out with Store.skipUnreadable.
 type unreadableError struct {
 	id  shim.ID
 	err error
@@ -187,12 +187,12 @@ func recordError(id shim.ID, err error) error {
 	return err
 }
 
-// maxSkipped bounds the ids that Store.skip remembers, and with them the log lines about them.
+// maxSkipped bounds the ids that Store.skipUnreadable remembers, and with them the log lines about them.
 const maxSkipped = 1000
 
-// skip reports whether err is about a record that cannot be read, so that the others go on. It
+// skipUnreadable reports whether err is about a record that cannot be read, so that the others go on. It
 // counts such a record each time, and logs it once.
-func (s *Store) skip(ctx context.Context, err error) bool {
+func (s *Store) skipUnreadable(ctx context.Context, err error) bool {
 	var unreadable *unreadableError
 	if !errors.As(err, &unreadable) {
 		return false
@@ -361,7 +361,7 @@ func (s *Store) Get(ctx context.Context, id shim.ID, part shim.Part) (shim.Task,
 		return shim.Task{}, err
 	}
 	var task shim.Task
-	err := s.do(ctx, "get", func(ctx context.Context) error {
+	err := s.doRepeated(ctx, "get", func(ctx context.Context) error {
 		cmd := s.hmget(ctx, id, part)
 		if err := s.reads.Process(ctx, cmd); err != nil {
 			return err
@@ -381,7 +381,7 @@ func (s *Store) Batches(ctx context.Context, id shim.ID, skip int64) ([]json.Raw
 		return nil, err
 	}
 	var out []json.RawMessage
-	err := s.do(ctx, "read", func(ctx context.Context) error {
+	err := s.doRepeated(ctx, "read", func(ctx context.Context) error {
 		list := redis.NewStringSliceCmd(ctx, "lrange", s.keys.batches(id), strconv.FormatInt(max(skip, 0), 10), "-1")
 		if err := s.reads.Process(ctx, list); err != nil {
 			return err

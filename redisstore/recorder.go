@@ -86,15 +86,15 @@ var harmless = map[string]bool{"TIME": true, "HELLO": true, "CLIENT": true, "AUT
 // single runs one command as a script.
 const single = "return redis.call(unpack(ARGV))"
 
-// volatile reports whether a key is not recorded: who is alive is found out anew after a
+// isVolatile reports whether a key is not recorded: who is alive is found out anew after a
 // restart, and what replicas say of themselves is for the moment.
-func (r *recorder) volatile(key string) bool {
+func (r *recorder) isVolatile(key string) bool {
 	return key == r.keys.replicas() || strings.HasPrefix(key, r.keys.alive("")) ||
 		key == r.keys.abouts() || strings.HasPrefix(key, r.keys.prefix+":minute:")
 }
 
-// before is the hook of the miniredis. It returns true if it has run the command.
-func (r *recorder) before(p *server.Peer, cmd string, args ...string) bool {
+// beforeCommand is the hook of the miniredis. It returns true if it has run the command.
+func (r *recorder) beforeCommand(p *server.Peer, cmd string, args ...string) bool {
 	_, writes := recorded[cmd]
 	if p.ClientName == itself || r.running.Load() == p {
 		return false
@@ -102,19 +102,19 @@ func (r *recorder) before(p *server.Peer, cmd string, args ...string) bool {
 	r.wakeNamed(p, args)
 	switch {
 	case p.ClientName == "":
-		return r.inside(p, cmd, args, writes)
+		return r.recordInside(p, cmd, args, writes)
 	case cmd == "EVAL" || cmd == "EVALSHA":
-		r.script(p, append([]string{cmd}, args...))
+		r.recordScript(p, append([]string{cmd}, args...))
 		return true
-	case writes && len(args) > 0 && !r.volatile(args[0]):
-		r.script(p, append([]string{"EVAL", single, "0", cmd}, args...))
+	case writes && len(args) > 0 && !r.isVolatile(args[0]):
+		r.recordScript(p, append([]string{"EVAL", single, "0", cmd}, args...))
 		return true
 	}
 	return false
 }
 
-// script runs a script, and records what it did.
-func (r *recorder) script(p *server.Peer, line []string) {
+// recordScript runs a script, and records what it did.
+func (r *recorder) recordScript(p *server.Peer, line []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.unit = unit{refuse: r.journal.Err()}
@@ -122,7 +122,7 @@ func (r *recorder) script(p *server.Peer, line []string) {
 		r.running.Store(p)
 		r.server.Dispatch(p, line)
 	} else {
-		reply := r.ask(p.Ctx, line)
+		reply := r.askEngine(p.Ctx, line)
 		if r.unit.refused {
 			p.WriteError("MISCONF " + r.unit.refuse.Error())
 		} else {
@@ -139,9 +139,9 @@ func (r *recorder) script(p *server.Peer, line []string) {
 	r.running.Store(nil)
 }
 
-// inside takes a command of a script. The first one that writes is refused if nothing can be
+// recordInside takes a command of a script. The first one that writes is refused if nothing can be
 // recorded: like a Redis that is full, which has a script go on that has written something.
-func (r *recorder) inside(p *server.Peer, cmd string, args []string, writes bool) bool {
+func (r *recorder) recordInside(p *server.Peer, cmd string, args []string, writes bool) bool {
 	switch {
 	case cmd == "PUBLISH" && len(args) == 2:
 		r.unit.events = append(r.unit.events, [2]string{args[0], args[1]})
@@ -150,24 +150,24 @@ func (r *recorder) inside(p *server.Peer, cmd string, args []string, writes bool
 	case !writes && !harmless[cmd] && r.server.IsRegisteredCommand(cmd) && !r.server.IsReadOnlyCommand(cmd):
 		p.WriteError("ERR " + cmd + " is not recorded")
 		return true
-	case !writes || len(args) == 0 || r.volatile(args[0]):
+	case !writes || len(args) == 0 || r.isVolatile(args[0]):
 		return false
 	case r.unit.refuse != nil && len(r.unit.entries) == 0:
 		r.unit.refused = true
 		p.WriteError("MISCONF " + r.unit.refuse.Error())
 		return true
 	}
-	fresh := recorded[cmd] && r.ask(p.Ctx, []string{"EXISTS", args[0]}) == ":0\r\n"
+	fresh := recorded[cmd] && r.askEngine(p.Ctx, []string{"EXISTS", args[0]}) == ":0\r\n"
 	line := append([]string{cmd}, args...)
-	reply := r.ask(p.Ctx, line)
+	reply := r.askEngine(p.Ctx, line)
 	p.WriteRaw(reply)
 	if strings.HasPrefix(reply, "-") || cmd == "SET" && reply == "$-1\r\n" || expiry[cmd] && reply == ":0\r\n" {
 		return true
 	}
 	if fresh { // what had this name before may have expired, which is not recorded
-		r.unit.add("DEL", args[0])
+		r.unit.addLine("DEL", args[0])
 	}
-	r.unit.add(absolute(line, reply, time.Now())...)
+	r.unit.addLine(makeAbsolute(line, reply, time.Now())...)
 	r.unit.keys = append(r.unit.keys, args[0])
 	if cmd == "DEL" {
 		r.unit.keys = append(r.unit.keys, args[1:]...)
@@ -175,9 +175,9 @@ func (r *recorder) inside(p *server.Peer, cmd string, args []string, writes bool
 	return true
 }
 
-// ask runs a command for the recorder itself, in the context of a connection, and returns its
+// askEngine runs a command for the recorder itself, in the context of a connection, and returns its
 // reply as it would be sent.
-func (r *recorder) ask(ctx any, line []string) string {
+func (r *recorder) askEngine(ctx any, line []string) string {
 	var reply bytes.Buffer
 	p := server.NewPeer(bufio.NewWriterSize(&reply, 64)) // most replies are short
 	p.Ctx, p.ClientName = ctx, itself
@@ -186,8 +186,8 @@ func (r *recorder) ask(ctx any, line []string) string {
 	return reply.String()
 }
 
-// absolute is a command as it has the same effect at any time.
-func absolute(line []string, reply string, now time.Time) []string {
+// makeAbsolute is a command as it has the same effect at any time.
+func makeAbsolute(line []string, reply string, now time.Time) []string {
 	switch line[0] {
 	case "PEXPIRE":
 		left, _ := strconv.ParseInt(line[2], 10, 64)
@@ -209,8 +209,8 @@ func absolute(line []string, reply string, now time.Time) []string {
 	return line
 }
 
-// add records a command.
-func (u *unit) add(line ...string) {
+// addLine records a command.
+func (u *unit) addLine(line ...string) {
 	u.entries = journal.Encode(u.entries, encodeLine(line))
 }
 
@@ -269,8 +269,8 @@ func toLine(words [][]byte) []string {
 	return line
 }
 
-// wait returns once everything about the keys that a command names is on disk.
-func (r *recorder) wait(ctx context.Context, cmds ...redis.Cmder) error {
+// awaitSaved returns once everything about the keys that a command names is on disk.
+func (r *recorder) awaitSaved(ctx context.Context, cmds ...redis.Cmder) error {
 	if r.running.Load() != nil { // what it did may have been seen
 		r.mu.Lock()
 		//lint:ignore SA2001 it has been recorded once the lock was free
@@ -301,7 +301,7 @@ func (r *recorder) DialHook(next redis.DialHook) redis.DialHook { return next }
 func (r *recorder) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
-		if late := r.wait(ctx, cmd); late != nil && (err == nil || errors.Is(err, redis.Nil)) {
+		if late := r.awaitSaved(ctx, cmd); late != nil && (err == nil || errors.Is(err, redis.Nil)) {
 			cmd.SetErr(late)
 			return late
 		}
@@ -313,7 +313,7 @@ func (r *recorder) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 func (r *recorder) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		err := next(ctx, cmds)
-		if late := r.wait(ctx, cmds...); late != nil && (err == nil || errors.Is(err, redis.Nil)) {
+		if late := r.awaitSaved(ctx, cmds...); late != nil && (err == nil || errors.Is(err, redis.Nil)) {
 			for _, cmd := range cmds {
 				cmd.SetErr(late)
 			}
@@ -336,8 +336,8 @@ type sleeper struct {
 	expires string // when, in Unix ms; "" for never
 }
 
-// keep keeps an entry about the record of a task while the journal is read.
-func (a *asleep) keep(entry []byte, words [][]byte) {
+// keepEntry keeps an entry about the record of a task while the journal is read.
+func (a *asleep) keepEntry(entry []byte, words [][]byte) {
 	key := string(words[1])
 	s := a.records[key]
 	switch cmd := string(words[0]); {
@@ -356,22 +356,22 @@ func (a *asleep) keep(entry []byte, words [][]byte) {
 	}
 }
 
-// find returns a record that sleeps, or nil.
-func (a *asleep) find(key string) *sleeper {
+// findSleeper returns a record that sleeps, or nil.
+func (a *asleep) findSleeper(key string) *sleeper {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.records[key]
 }
 
-// forget removes one.
-func (a *asleep) forget(key string) {
+// forgetSleeper removes one.
+func (a *asleep) forgetSleeper(key string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.records, key)
 }
 
-// expire removes those that have expired.
-func (a *asleep) expire() {
+// expireSleepers removes those that have expired.
+func (a *asleep) expireSleepers() {
 	now := time.Now().UnixMilli()
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -382,9 +382,9 @@ func (a *asleep) expire() {
 	}
 }
 
-// keys lists those that have not expired.
-func (a *asleep) keys() []string {
-	a.expire()
+// sleepingKeys lists those that have not expired.
+func (a *asleep) sleepingKeys() []string {
+	a.expireSleepers()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Collect(maps.Keys(a.records))
@@ -394,29 +394,29 @@ func (a *asleep) keys() []string {
 func (r *recorder) wakeNamed(p *server.Peer, words []string) {
 	for _, word := range words {
 		switch {
-		case !r.keys.isTask(word) || r.asleep.find(word) == nil:
+		case !r.keys.isTask(word) || r.asleep.findSleeper(word) == nil:
 		case p.ClientName == "": // inside of a script, which has r.mu
-			r.wake(p.Ctx, word)
+			r.wakeRecord(p.Ctx, word)
 		default:
 			r.mu.Lock()
-			r.wake(nil, word)
+			r.wakeRecord(nil, word)
 			r.mu.Unlock()
 		}
 	}
 }
 
-// wake has the engine hold a record, unless it does. r.mu is held.
-func (r *recorder) wake(ctx any, key string) {
-	s := r.asleep.find(key)
+// wakeRecord has the engine hold a record, unless it does. r.mu is held.
+func (r *recorder) wakeRecord(ctx any, key string) {
+	s := r.asleep.findSleeper(key)
 	if s == nil {
 		return
 	}
 	for _, entry := range s.entries {
 		words, _ := splitLine(nil, entry) // it could be when it was loaded
-		r.ask(ctx, toLine(words))
+		r.askEngine(ctx, toLine(words))
 	}
 	if s.expires != "" {
-		r.ask(ctx, []string{"PEXPIREAT", key, s.expires})
+		r.askEngine(ctx, []string{"PEXPIREAT", key, s.expires})
 	}
-	r.asleep.forget(key)
+	r.asleep.forgetSleeper(key)
 }

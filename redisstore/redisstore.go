@@ -8,7 +8,7 @@
 // about both. The truth is in the keys: pub/sub only wakes who waits (watch.go).
 //
 // Every operation may be repeated without harm, so a lost reply is no reason to
-// give up: do in retry.go repeats for a moment what failed for want of Redis, and
+// give up: doRepeated in retry.go repeats for a moment what failed for want of Redis, and
 // then says shim.ErrUnavailable.
 package redisstore
 
@@ -151,7 +151,7 @@ func Open(ctx context.Context, url string, opts Options) (*Store, error) {
 		return nil, err
 	}
 	s := newStore(conn, opts)
-	s.inspect(ctx)
+	s.inspectRedis(ctx)
 	return s, nil
 }
 
@@ -164,7 +164,7 @@ func openEmbedded(path string, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := e.open(opts)
+	s := e.openStore(opts)
 	s.embedded = e
 	return s, nil
 }
@@ -177,8 +177,8 @@ const beatConns = 10
 func newStore(t target, opts Options) *Store {
 	own := opts
 	own.PoolSize = beatConns
-	client := t.client(opts)
-	s := &Store{client: client, beats: t.client(own), keys: keys{opts.Prefix}, begins: digits[:], opts: opts, log: opts.Logger, skipped: make(map[shim.ID]struct{})}
+	client := t.newClient(opts)
+	s := &Store{client: client, beats: t.newClient(own), keys: keys{opts.Prefix}, begins: digits[:], opts: opts, log: opts.Logger, skipped: make(map[shim.ID]struct{})}
 	if _, many := client.(*redis.ClusterClient); many {
 		s.begins = shards[:]
 	}
@@ -187,8 +187,8 @@ func newStore(t target, opts Options) *Store {
 	}
 	s.hub = newHub(s)
 	s.pulses = newPulses(opts.AwayAfter, opts.Logger)
-	one := s.pulses.watch(client)
-	s.pulses.watch(s.beats) // before anybody waits, a heartbeat finds out
+	one := s.pulses.watchClient(client)
+	s.pulses.watchClient(s.beats) // before anybody waits, a heartbeat finds out
 	s.reads, s.writes = newPipeliner(client, one, maxReads), newPipeliner(client, one, maxWrites)
 	return s
 }
@@ -197,13 +197,13 @@ func newStore(t target, opts Options) *Store {
 // that answers but takes none, as a read-only replica, one that cannot write to its
 // disk, or one that is full, is no store.
 func (s *Store) Ping(ctx context.Context) error {
-	return s.do(ctx, "ping", func(ctx context.Context) error { return s.ping(ctx) })
+	return s.doRepeated(ctx, "ping", func(ctx context.Context) error { return s.pingOnce(ctx) })
 }
 
-// ping is Ping without repeats. It replaces what does not exist: that changes nothing, is not
+// pingOnce is Ping without repeats. It replaces what does not exist: that changes nothing, is not
 // replicated, and is refused where writes are, and where there is no room for one. Of a
 // cluster's nodes only masters are asked, each for a key of its own.
-func (s *Store) ping(ctx context.Context) error {
+func (s *Store) pingOnce(ctx context.Context) error {
 	c, ok := s.client.(*redis.ClusterClient)
 	if !ok {
 		return s.client.SetXX(ctx, s.keys.nothing(), "", 0).Err()
@@ -228,7 +228,7 @@ type Refusals struct{ Store *Store }
 // SetRefused implements auth.Refusals.
 func (r Refusals) SetRefused(ctx context.Context, token string, keep time.Duration) error {
 	s := r.Store
-	return s.do(ctx, "token refused", func(ctx context.Context) error {
+	return s.doRepeated(ctx, "token refused", func(ctx context.Context) error {
 		if keep <= 0 {
 			return s.client.Del(ctx, s.keys.refusedToken(token)).Err()
 		}
@@ -239,7 +239,7 @@ func (r Refusals) SetRefused(ctx context.Context, token string, keep time.Durati
 // IsRefused implements auth.Refusals.
 func (r Refusals) IsRefused(ctx context.Context, token string) (refused bool, err error) {
 	s := r.Store
-	err = s.do(ctx, "token refused", func(ctx context.Context) error {
+	err = s.doRepeated(ctx, "token refused", func(ctx context.Context) error {
 		n, err := s.client.Exists(ctx, s.keys.refusedToken(token)).Result()
 		refused = n > 0
 		return err
@@ -250,33 +250,33 @@ func (r Refusals) IsRefused(ctx context.Context, token string) (refused bool, er
 // Close ends all watches and closes all connections. What is stored stays, except
 // in the embedded store.
 func (s *Store) Close() error {
-	s.hub.close()
-	s.pulses.close()
+	s.hub.endWatches()
+	s.pulses.endProbes()
 	err := errors.Join(s.client.Close(), s.beats.Close())
-	s.reads.close()
-	s.writes.close()
+	s.reads.awaitPipelines()
+	s.writes.awaitPipelines()
 	if s.embedded != nil {
-		err = errors.Join(err, s.embedded.close())
+		err = errors.Join(err, s.embedded.stopServer())
 	}
 	return err
 }
 
-// inspect warns of a Redis that cannot be used now, and of one that would delete
+// inspectRedis warns of a Redis that cannot be used now, and of one that would delete
 // tasks when it is full.
-func (s *Store) inspect(ctx context.Context) {
+func (s *Store) inspectRedis(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	if err := s.ping(ctx); err != nil {
-		s.log.WarnContext(ctx, "redis cannot be used yet", "error", wrap("ping", err).Error())
+	if err := s.pingOnce(ctx); err != nil {
+		s.log.WarnContext(ctx, "redis cannot be used yet", "error", wrapError("ping", err).Error())
 		return
 	}
 	s.checkPolicy(ctx)
 }
 
-// arrived is called for each new connection that subscribes: the Redis behind it may be
+// noteArrival is called for each new connection that subscribes: the Redis behind it may be
 // another one than before, or have lost something.
-func (s *Store) arrived(ctx context.Context) {
-	s.orphans.doubt()
+func (s *Store) noteArrival(ctx context.Context) {
+	s.orphans.doubtAll()
 	s.checkPolicy(ctx)
 }
 

@@ -19,16 +19,16 @@ import (
 func (s *Store) Beat(ctx context.Context, r shim.Replica, ttl time.Duration) error {
 	a := &argv{}
 	a.add(string(r), millis(ttl), s.keys.goodbyes())
-	return s.do(ctx, "beat", func(ctx context.Context) error {
+	return s.doRepeated(ctx, "beat", func(ctx context.Context) error {
 		begin, known := time.Now(), s.jumps.writtenBy(r)
-		v, err := beatScript.run(ctx, s.beats, []string{s.keys.replicas()}, a)
+		v, err := beatScript.runOn(ctx, s.beats, []string{s.keys.replicas()}, a)
 		if err != nil {
 			return err
 		}
-		s.jumps.observe(v[1], begin)
+		s.jumps.observeTime(v[1], begin)
 		if s.jumps.takeBeat(r, known, v[2], v[3]) {
-			s.orphans.doubt()
-			s.hub.resync()
+			s.orphans.doubtAll()
+			s.hub.resyncAll()
 		}
 		return nil
 	})
@@ -36,7 +36,7 @@ func (s *Store) Beat(ctx context.Context, r shim.Replica, ttl time.Duration) err
 
 // Epoch implements shim.Store. The first replica that asks an empty Redis names the epoch.
 func (s *Store) Epoch(ctx context.Context) (epoch string, err error) {
-	err = s.do(ctx, "epoch", func(ctx context.Context) error {
+	err = s.doRepeated(ctx, "epoch", func(ctx context.Context) error {
 		pipe := s.client.Pipeline()
 		pipe.SetNX(ctx, s.keys.epoch(), uuid.NewString(), 0)
 		got := pipe.Get(ctx, s.keys.epoch())
@@ -88,8 +88,8 @@ type orphanage struct {
 	childless map[shim.Replica]string
 }
 
-// searched notes that a replica had no tasks.
-func (o *orphanage) searched(d dead) {
+// noteSearched notes that a replica had no tasks.
+func (o *orphanage) noteSearched(d dead) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.childless == nil {
@@ -98,16 +98,16 @@ func (o *orphanage) searched(d dead) {
 	o.childless[d.name] = d.entry
 }
 
-// doubt has the replicas that are gone looked through again.
-func (o *orphanage) doubt() {
+// doubtAll has the replicas that are gone looked through again.
+func (o *orphanage) doubtAll() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.childless = nil
 }
 
-// worth leaves out the replicas that had no tasks when they were last looked
+// worthSearching leaves out the replicas that had no tasks when they were last looked
 // through, and forgets that of those that are not gone any more.
-func (o *orphanage) worth(gone []dead) []dead {
+func (o *orphanage) worthSearching(gone []dead) []dead {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	before := o.childless
@@ -121,8 +121,8 @@ func (o *orphanage) worth(gone []dead) []dead {
 	})
 }
 
-// take removes and returns what is in doubt for a replica.
-func (o *orphanage) take(r shim.Replica) []orphan {
+// takeDoubtful removes and returns what is in doubt for a replica.
+func (o *orphanage) takeDoubtful(r shim.Replica) []orphan {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	list := o.doubtful[r]
@@ -130,8 +130,8 @@ func (o *orphanage) take(r shim.Replica) []orphan {
 	return list
 }
 
-// put adds to it.
-func (o *orphanage) put(r shim.Replica, list ...orphan) {
+// putDoubtful adds to it.
+func (o *orphanage) putDoubtful(r shim.Replica, list ...orphan) {
 	if len(list) == 0 {
 		return
 	}
@@ -143,8 +143,8 @@ func (o *orphanage) put(r shim.Replica, list ...orphan) {
 	o.doubtful[r] = append(o.doubtful[r], list...)
 }
 
-// ttl is the expiry of the replica's heartbeat.
-func (d dead) ttl() time.Duration {
+// beatExpiry is the expiry of the replica's heartbeat.
+func (d dead) beatExpiry() time.Duration {
 	return parseBeat(d.entry).ttl
 }
 
@@ -166,22 +166,22 @@ func parseBeat(entry string) beat {
 	return beat{time.UnixMilli(n[0]), time.Duration(n[1]) * time.Millisecond, n[2]}
 }
 
-// gone lists the replicas that are, as r sees it: by a clock that has been one and the
+// listGone lists the replicas that are, as r sees it: by a clock that has been one and the
 // same, and heartbeats that nothing was lost of, for a whole expiry of theirs.
-func (s *Store) gone(ctx context.Context, r shim.Replica) ([]dead, error) {
+func (s *Store) listGone(ctx context.Context, r shim.Replica) ([]dead, error) {
 	a := &argv{}
 	a.addInt(ms(forgetAfter))
 	a.add(string(r))
 	begin, known := time.Now(), s.jumps.writtenBy(r)
-	v, err := goneScript.run(ctx, s.client, []string{s.keys.replicas()}, a)
+	v, err := goneScript.runOn(ctx, s.client, []string{s.keys.replicas()}, a)
 	if err != nil {
 		return nil, err
 	}
-	s.jumps.observe(v[1], begin)
+	s.jumps.observeTime(v[1], begin)
 	if s.jumps.compareBeat(known, v[2]) {
-		s.orphans.doubt()
+		s.orphans.doubtAll()
 	}
-	return slices.DeleteFunc(deadIn(v[3:]), func(d dead) bool { return !s.jumps.over(d.ttl()) }), nil
+	return slices.DeleteFunc(deadIn(v[3:]), func(d dead) bool { return !s.jumps.isOver(d.beatExpiry()) }), nil
 }
 
 // Running implements shim.Store. A part is the sixteen shards whose hash tags begin with
@@ -189,15 +189,15 @@ func (s *Store) gone(ctx context.Context, r shim.Replica) ([]dead, error) {
 // at every heartbeat; the shards of a cluster are asked one by one.
 func (s *Store) Running(ctx context.Context, r shim.Replica, part int) ([]shim.Held, error) {
 	var out []shim.Held
-	err := s.do(ctx, "running", func(ctx context.Context) (err error) {
-		out, err = s.held(ctx, r, part)
+	err := s.doRepeated(ctx, "running", func(ctx context.Context) (err error) {
+		out, err = s.readHeld(ctx, r, part)
 		return err
 	})
 	return out, err
 }
 
-// held makes one attempt at Running.
-func (s *Store) held(ctx context.Context, r shim.Replica, part int) (out []shim.Held, err error) {
+// readHeld makes one attempt at Running.
+func (s *Store) readHeld(ctx context.Context, r shim.Replica, part int) (out []shim.Held, err error) {
 	const n = len(shards) / shim.Parts
 	keys := make([]string, n)
 	for i, tag := range shards[part*n : (part+1)*n] {
@@ -205,7 +205,7 @@ func (s *Store) held(ctx context.Context, r shim.Replica, part int) (out []shim.
 	}
 	lists := [][]redis.Z{nil}
 	if _, many := s.client.(*redis.ClusterClient); many {
-		lists, err = s.ranges(ctx, keys)
+		lists, err = s.readRanges(ctx, keys)
 	} else {
 		lists[0], err = s.client.ZUnionWithScores(ctx, redis.ZStore{Keys: keys}).Result()
 	}
@@ -218,9 +218,9 @@ func (s *Store) held(ctx context.Context, r shim.Replica, part int) (out []shim.
 	return out, err
 }
 
-// ranges reads sorted sets of several slots. What could be read comes with the error of
+// readRanges reads sorted sets of several slots. What could be read comes with the error of
 // what could not.
-func (s *Store) ranges(ctx context.Context, keys []string) ([][]redis.Z, error) {
+func (s *Store) readRanges(ctx context.Context, keys []string) ([][]redis.Z, error) {
 	p := s.client.Pipeline()
 	cmds := make([]*redis.ZSliceCmd, len(keys))
 	for i, key := range keys {
@@ -243,21 +243,21 @@ func (c *sessionLogs) IsGone(ctx context.Context, other shim.Replica) (gone bool
 	if other == own {
 		return false, nil
 	}
-	err = s.do(ctx, "replica", func(ctx context.Context) error {
+	err = s.doRepeated(ctx, "replica", func(ctx context.Context) error {
 		begin, known := time.Now(), s.jumps.writtenBy(own)
 		a := &argv{}
 		a.add(string(own), string(other))
-		v, err := lookScript.run(ctx, s.client, []string{s.keys.replicas()}, a)
+		v, err := lookScript.runOn(ctx, s.client, []string{s.keys.replicas()}, a)
 		if err != nil {
 			return err
 		}
-		s.jumps.observe(v[1], begin)
+		s.jumps.observeTime(v[1], begin)
 		if s.jumps.compareBeat(known, v[2]) {
-			s.orphans.doubt()
+			s.orphans.doubtAll()
 		}
 		b, now := parseBeat(v[3]), parseBeat(v[1]).until
 		switch {
-		case !s.jumps.over(max(b.ttl, parseBeat(v[2]).ttl)):
+		case !s.jumps.isOver(max(b.ttl, parseBeat(v[2]).ttl)):
 			gone = false
 		case v[3] != "":
 			gone = c.heart.IsSteady() && !now.Before(time.UnixMilli(b.written).Add(b.ttl))

@@ -33,14 +33,14 @@ func openRecorder(redis *miniredis.Miniredis, path string, o Options) (*recorder
 	redis.SetTime(start)
 	o.journal.Logger = o.Logger
 	r.asleep.records = make(map[string]*sleeper)
-	r.journal, err = journal.Open(path, o.journal, newLoader(r).load)
+	r.journal, err = journal.Open(path, o.journal, newLoader(r).loadEntry)
 	if err != nil {
 		return nil, err
 	}
 	redis.SetTime(time.Time{})
 	redis.FastForward(time.Since(start))
 	r.buryReplicas()
-	r.server.SetPreHook(r.before)
+	r.server.SetPreHook(r.beforeCommand)
 	return r, nil
 }
 
@@ -58,8 +58,8 @@ func newLoader(r *recorder) *loader {
 	return l
 }
 
-// load runs the command of an entry, unless it is about a record that sleeps.
-func (l *loader) load(entry []byte) (err error) {
+// loadEntry runs the command of an entry, unless it is about a record that sleeps.
+func (l *loader) loadEntry(entry []byte) (err error) {
 	if l.words, err = splitLine(l.words[:0], entry); err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func (l *loader) load(entry []byte) (err error) {
 		return fmt.Errorf("unknown command %q", l.words[0])
 	}
 	if len(l.words) > 1 && l.recorder.keys.isTask(string(l.words[1])) {
-		l.recorder.asleep.keep(entry, l.words)
+		l.recorder.asleep.keepEntry(entry, l.words)
 		return nil
 	}
 	l.reply.Reset()
@@ -93,8 +93,8 @@ func (r *recorder) buryReplicas() {
 // rewriteStep is about how many bytes a rewrite records at a time, between what others do.
 const rewriteStep = 1 << 20
 
-// run rewrites the journal whenever that is due, until ctx ends.
-func (r *recorder) run(ctx context.Context) {
+// rewriteWhenDue rewrites the journal whenever that is due, until ctx ends.
+func (r *recorder) rewriteWhenDue(ctx context.Context) {
 	expired := time.NewTicker(time.Minute)
 	defer expired.Stop()
 	for {
@@ -102,13 +102,13 @@ func (r *recorder) run(ctx context.Context) {
 		select {
 		case <-r.journal.Due():
 		case <-expired.C:
-			r.asleep.expire()
+			r.asleep.expireSleepers()
 			continue
 		case <-ctx.Done():
 			return
 		}
 		begin := time.Now()
-		if err := r.rewrite(ctx); err != nil && ctx.Err() == nil {
+		if err := r.rewriteJournal(ctx); err != nil && ctx.Err() == nil {
 			r.log.WarnContext(ctx, "the files of the store were not made smaller", "error", err)
 			continue
 		}
@@ -116,23 +116,23 @@ func (r *recorder) run(ctx context.Context) {
 	}
 }
 
-// rewrite records everything anew in a file of its own, key by key, between what others do. A
+// rewriteJournal records everything anew in a file of its own, key by key, between what others do. A
 // key in it begins with its removal: so what happens to it before its turn does no harm.
-func (r *recorder) rewrite(ctx context.Context) error {
+func (r *recorder) rewriteJournal(ctx context.Context) error {
 	r.rewriting.Lock()
 	defer r.rewriting.Unlock()
 	if err := r.journal.Begin(); err != nil {
 		return err
 	}
 	r.mu.Lock()
-	all := append(r.redis.Keys(), r.asleep.keys()...)
+	all := append(r.redis.Keys(), r.asleep.sleepingKeys()...)
 	r.journal.Switch()
 	r.mu.Unlock()
 	for len(all) > 0 {
 		r.mu.Lock()
 		r.unit = unit{}
 		for len(all) > 0 && len(r.unit.entries) < rewriteStep {
-			r.dump(all[0])
+			r.dumpKey(all[0])
 			all = all[1:]
 		}
 		r.journal.Add(nil, r.unit.entries)
@@ -146,57 +146,57 @@ func (r *recorder) rewrite(ctx context.Context) error {
 	return r.journal.End(ctx)
 }
 
-// dump records all of a key as it is. r.mu is held.
-func (r *recorder) dump(key string) {
-	if r.volatile(key) {
+// dumpKey records all of a key as it is. r.mu is held.
+func (r *recorder) dumpKey(key string) {
+	if r.isVolatile(key) {
 		return
 	}
 	u := &r.unit
-	u.add("DEL", key)
-	if s := r.asleep.find(key); s != nil && len(s.entries) == 1 {
+	u.addLine("DEL", key)
+	if s := r.asleep.findSleeper(key); s != nil && len(s.entries) == 1 {
 		u.entries = journal.Encode(u.entries, s.entries[0])
 		if s.expires != "" {
-			u.add("PEXPIREAT", key, s.expires)
+			u.addLine("PEXPIREAT", key, s.expires)
 		}
 		return
 	}
-	r.wake(nil, key)
+	r.wakeRecord(nil, key)
 	switch r.redis.Type(key) {
 	case "string":
-		u.dump("SET", key, r.words("GET", key))
+		u.addValue("SET", key, r.askWords("GET", key))
 	case "hash":
-		u.dump("HSET", key, r.words("HGETALL", key))
+		u.addValue("HSET", key, r.askWords("HGETALL", key))
 	case "list":
-		u.dump("RPUSH", key, r.words("LRANGE", key, "0", "-1"))
+		u.addValue("RPUSH", key, r.askWords("LRANGE", key, "0", "-1"))
 	case "set":
-		u.dump("SADD", key, r.words("SMEMBERS", key))
+		u.addValue("SADD", key, r.askWords("SMEMBERS", key))
 	case "zset":
-		pairs := r.words("ZRANGE", key, "0", "-1", "WITHSCORES")
+		pairs := r.askWords("ZRANGE", key, "0", "-1", "WITHSCORES")
 		for pair := range slices.Chunk(pairs, 2) {
 			pair[0], pair[1] = pair[1], pair[0]
 		}
-		u.dump("ZADD", key, pairs)
+		u.addValue("ZADD", key, pairs)
 	case "stream":
 		entries, _ := r.redis.Stream(key)
 		for _, e := range entries {
-			u.dump("XADD", key, append([]string{e.ID}, e.Values...))
+			u.addValue("XADD", key, append([]string{e.ID}, e.Values...))
 		}
 	}
 	if left := r.redis.TTL(key); left > 0 {
-		u.add("PEXPIREAT", key, strconv.FormatInt(time.Now().Add(left).UnixMilli(), 10))
+		u.addLine("PEXPIREAT", key, strconv.FormatInt(time.Now().Add(left).UnixMilli(), 10))
 	}
 }
 
-// dump records what a key has, unless that has just expired.
-func (u *unit) dump(cmd, key string, words []string) {
+// addValue records what a key has, unless that has just expired.
+func (u *unit) addValue(cmd, key string, words []string) {
 	if len(words) > 0 {
-		u.add(append([]string{cmd, key}, words...)...)
+		u.addLine(append([]string{cmd, key}, words...)...)
 	}
 }
 
-// words reads a value as a list of strings.
-func (r *recorder) words(line ...string) (words []string) {
-	reply, _ := server.ParseReply(bufio.NewReader(strings.NewReader(r.ask(nil, line)))) // it is miniredis' own
+// askWords reads a value as a list of strings.
+func (r *recorder) askWords(line ...string) (words []string) {
+	reply, _ := server.ParseReply(bufio.NewReader(strings.NewReader(r.askEngine(nil, line)))) // it is miniredis' own
 	list, many := reply.([]any)
 	if !many {
 		list = []any{reply}

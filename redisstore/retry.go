@@ -34,7 +34,7 @@ const (
 	maxBackoff   = 250 * time.Millisecond
 )
 
-// do runs an operation and, while Redis is away, runs it again until RetryFor or
+// doRepeated runs an operation and, while Redis is away, runs it again until RetryFor or
 // ctx is over. That is safe for every operation of this package, and for nothing
 // else (design.md 0.12).
 //
@@ -45,7 +45,7 @@ const (
 //
 // What a request does is bounded by its patience, and fails at once where Redis is known to
 // be away (pulse.go).
-func (s *Store) do(ctx context.Context, op string, f func(context.Context) error) (err error) {
+func (s *Store) doRepeated(ctx context.Context, op string, f func(context.Context) error) (err error) {
 	ctx, done := patience.Use(ctx)
 	begun := time.Now()
 	defer func() {
@@ -69,7 +69,7 @@ func (s *Store) do(ctx context.Context, op string, f func(context.Context) error
 			last = until
 		}
 		if !isTransient(err) || time.Now().Add(pause).After(last) || work.Pause(ctx, pause) != nil {
-			return wrap(op, err)
+			return wrapError(op, err)
 		}
 	}
 }
@@ -77,8 +77,8 @@ func (s *Store) do(ctx context.Context, op string, f func(context.Context) error
 // opAdopt is the name of an adoption for do.
 const opAdopt = "adopt"
 
-// wrap names the operation, and says that the store is unavailable where it is.
-func wrap(op string, err error) error {
+// wrapError names the operation, and says that the store is unavailable where it is.
+func wrapError(op string, err error) error {
 	switch {
 	case errors.Is(err, shim.ErrUnavailable):
 		return fmt.Errorf("%s: %w", op, err)

@@ -121,13 +121,13 @@ type processor interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
 }
 
-// run runs a script by its hash, and by its text where Redis does not know it yet.
+// runOn runs a script by its hash, and by its text where Redis does not know it yet.
 // The reply is a list of strings that begins with a code; nil reads as "".
-func (sc *script) run(ctx context.Context, p processor, keys []string, args *argv) ([]string, error) {
-	cmd := sc.command(ctx, keys, args, false)
+func (sc *script) runOn(ctx context.Context, p processor, keys []string, args *argv) ([]string, error) {
+	cmd := sc.toCommand(ctx, keys, args, false)
 	err := p.Process(ctx, cmd)
 	if isUnknownScript(err) {
-		cmd = sc.command(ctx, keys, args, true)
+		cmd = sc.toCommand(ctx, keys, args, true)
 		err = p.Process(ctx, cmd)
 	}
 	if err != nil {
@@ -139,8 +139,8 @@ func (sc *script) run(ctx context.Context, p processor, keys []string, args *arg
 	return cmd.Val(), nil
 }
 
-// command is the script as a command: by its hash, or by its text.
-func (sc *script) command(ctx context.Context, keys []string, args *argv, text bool) *redis.StringSliceCmd {
+// toCommand is the script as a command: by its hash, or by its text.
+func (sc *script) toCommand(ctx context.Context, keys []string, args *argv, text bool) *redis.StringSliceCmd {
 	line := make([]any, 0, 3+len(keys)+len(args.list))
 	if text {
 		line = append(line, "eval", sc.source, len(keys))
@@ -173,8 +173,8 @@ func (a *argv) addInt(values ...int64) {
 	}
 }
 
-// flag adds '1' or ”.
-func (a *argv) flag(b bool) {
+// addFlag adds '1' or ”.
+func (a *argv) addFlag(b bool) {
 	if b {
 		a.list = append(a.list, "1")
 	} else {

@@ -41,33 +41,33 @@ func (s Overview) Search(ctx context.Context, q shim.Query) (page []shim.Task, n
 	if err != nil {
 		return nil, "", err
 	}
-	err = s.do(ctx, "search", func(ctx context.Context) error {
+	err = s.doRepeated(ctx, "search", func(ctx context.Context) error {
 		f := search{s: s, q: q, unit: 1}
-		if err := f.prepare(ctx); err != nil {
+		if err := f.chooseSets(ctx); err != nil {
 			return err
 		}
 		from := at
 		if q.Cursor == "" {
-			from = f.begin()
+			from = f.firstPlace()
 		}
-		page, next, err = f.run(ctx, from)
+		page, next, err = f.fillPage(ctx, from)
 		return err
 	})
 	return page, next, err
 }
 
-// prepare chooses the sets.
-func (f *search) prepare(ctx context.Context) error {
+// chooseSets chooses the sets.
+func (f *search) chooseSets(ctx context.Context) error {
 	running := len(f.q.Statuses) > 0 && !slices.ContainsFunc(f.q.Statuses, shim.Status.Final)
 	switch {
 	case f.q.Replica != "":
-		return f.hold(ctx, []shim.Replica{f.q.Replica})
+		return f.readRunning(ctx, []shim.Replica{f.q.Replica})
 	case running:
-		replicas, err := f.s.beating(ctx)
+		replicas, err := f.s.listBeating(ctx)
 		if err != nil {
 			return err
 		}
-		return f.hold(ctx, replicas)
+		return f.readRunning(ctx, replicas)
 	case f.q.Unknown:
 		f.keys, f.unit = []string{f.s.keys.unknown()}, 1000
 	case len(f.q.Lists) > 0:
@@ -87,11 +87,11 @@ func (f *search) prepare(ctx context.Context) error {
 	return nil
 }
 
-// hold reads what replicas run, with when it was made.
-func (f *search) hold(ctx context.Context, replicas []shim.Replica) error {
+// readRunning reads what replicas run, with when it was made.
+func (f *search) readRunning(ctx context.Context, replicas []shim.Replica) error {
 	for _, r := range replicas {
 		for part := range shim.Parts {
-			held, err := f.s.held(ctx, r, part)
+			held, err := f.s.readHeld(ctx, r, part)
 			if err != nil {
 				return err
 			}
@@ -115,12 +115,12 @@ func (f *search) hold(ctx context.Context, replicas []shim.Replica) error {
 			some[i].created, _ = strconv.ParseInt(made[i].Val(), 10, 64)
 		}
 	}
-	slices.SortFunc(f.held, f.order)
+	slices.SortFunc(f.held, f.compareEntries)
 	return nil
 }
 
-// order compares two entries by the order that is wanted.
-func (f *search) order(a, b entry) int {
+// compareEntries compares two entries by the order that is wanted.
+func (f *search) compareEntries(a, b entry) int {
 	n := cmp.Or(cmp.Compare(a.created, b.created), cmp.Compare(a.id, b.id))
 	if f.q.Oldest {
 		return n
@@ -128,9 +128,9 @@ func (f *search) order(a, b entry) int {
 	return -n
 }
 
-// bounds are the least and the greatest score that the query may let through. A task is on its list a little before it
+// scoreBounds are the least and the greatest score that the query may let through. A task is on its list a little before it
 // is made.
-func (f *search) bounds() (least, most int64) {
+func (f *search) scoreBounds() (least, most int64) {
 	least, most = 0, 1<<53 // what a score can hold exactly
 	early := int64(0)
 	if f.unit > 1 {
@@ -145,30 +145,30 @@ func (f *search) bounds() (least, most int64) {
 	return least, most
 }
 
-// begin is a place before the first entry.
-func (f *search) begin() entry {
-	least, most := f.bounds()
+// firstPlace is a place before the first entry.
+func (f *search) firstPlace() entry {
+	least, most := f.scoreBounds()
 	if f.q.Oldest {
 		return entry{created: least - 1}
 	}
 	return entry{created: most + 1}
 }
 
-// run looks from a place on until the page is full, nothing is left, or it has taken too long.
-func (f *search) run(ctx context.Context, at entry) (page []shim.Task, next string, err error) {
+// fillPage looks from a place on until the page is full, nothing is left, or it has taken too long.
+func (f *search) fillPage(ctx context.Context, at entry) (page []shim.Task, next string, err error) {
 	over := time.Now().Add(searchTime)
 	for step := max(f.q.Limit, leastRead); ; step = min(4*step, searchStep) {
-		entries, more, err := f.entries(ctx, at, step)
+		entries, more, err := f.nextEntries(ctx, at, step)
 		if err != nil {
 			return nil, "", err
 		}
-		tasks, err := f.read(ctx, entries)
+		tasks, err := f.readFound(ctx, entries)
 		if err != nil {
 			return nil, "", err
 		}
 		for i, e := range entries {
 			at = e
-			if t := tasks[i]; t != nil && f.fits(t) {
+			if t := tasks[i]; t != nil && f.isWanted(t) {
 				page = append(page, *t)
 			}
 			if len(page) == f.q.Limit {
@@ -180,17 +180,17 @@ func (f *search) run(ctx context.Context, at entry) (page []shim.Task, next stri
 		case !more:
 			return page, "", nil
 		case len(page) == f.q.Limit, time.Now().After(over):
-			return page, at.cursor(), nil
+			return page, at.spellCursor(), nil
 		}
 	}
 }
 
-// entries returns about n entries behind a place, in order, and whether there are more.
-func (f *search) entries(ctx context.Context, at entry, n int) (found []entry, more bool, err error) {
+// nextEntries returns about n entries behind a place, in order, and whether there are more.
+func (f *search) nextEntries(ctx context.Context, at entry, n int) (found []entry, more bool, err error) {
 	if f.keys == nil {
-		least, most := f.bounds()
+		least, most := f.scoreBounds()
 		for _, e := range f.held {
-			if f.order(e, at) <= 0 || e.created < least || e.created > most {
+			if f.compareEntries(e, at) <= 0 || e.created < least || e.created > most {
 				continue
 			}
 			if len(found) == n {
@@ -204,19 +204,19 @@ func (f *search) entries(ctx context.Context, at entry, n int) (found []entry, m
 	for i, key := range f.keys {
 		parts[i] = part{key: key}
 	}
-	if err := f.fill(ctx, parts, at, max(leastRead, 2*n/max(1, len(f.keys)))); err != nil {
+	if err := f.readSets(ctx, parts, at, max(leastRead, 2*n/max(1, len(f.keys)))); err != nil {
 		return nil, false, err
 	}
 	// What comes behind the last entry of a set that has more may not be next.
 	var end *entry
 	for i := range parts {
 		p := &parts[i]
-		if last := len(p.found) - 1; p.more && (end == nil || f.order(p.found[last], *end) < 0) {
+		if last := len(p.found) - 1; p.more && (end == nil || f.compareEntries(p.found[last], *end) < 0) {
 			end = &p.found[last]
 		}
 		found = append(found, p.found...)
 	}
-	slices.SortFunc(found, f.order)
+	slices.SortFunc(found, f.compareEntries)
 	if end != nil {
 		found = found[:1+slices.IndexFunc(found, func(e entry) bool { return e == *end })]
 	}
@@ -234,10 +234,10 @@ type part struct {
 	more   bool
 }
 
-// fill reads up to n entries of each set, with one round trip. Entries of the very time of the place are read again
+// readSets reads up to n entries of each set, with one round trip. Entries of the very time of the place are read again
 // and left out; a set that has no others among n is read on.
-func (f *search) fill(ctx context.Context, parts []part, at entry, n int) error {
-	least, most := f.bounds()
+func (f *search) readSets(ctx context.Context, parts []part, at entry, n int) error {
+	least, most := f.scoreBounds()
 	if f.q.Oldest {
 		least = max(least, at.created)
 	} else {
@@ -266,7 +266,7 @@ func (f *search) fill(ctx context.Context, parts []part, at entry, n int) error 
 		for i, one := range pending {
 			for _, z := range cmds[i].Val() {
 				id, _ := z.Member.(string)
-				if e := (entry{int64(z.Score), shim.ID(id)}); f.order(e, at) > 0 {
+				if e := (entry{int64(z.Score), shim.ID(id)}); f.compareEntries(e, at) > 0 {
 					one.found = append(one.found, e)
 				}
 			}
@@ -281,9 +281,9 @@ func (f *search) fill(ctx context.Context, parts []part, at entry, n int) error 
 	return nil
 }
 
-// read reads the tasks of entries; nil for one that is gone or cannot be read. What is
+// readFound reads the tasks of entries; nil for one that is gone or cannot be read. What is
 // gone is Sweep's to forget.
-func (f *search) read(ctx context.Context, entries []entry) ([]*shim.Task, error) {
+func (f *search) readFound(ctx context.Context, entries []entry) ([]*shim.Task, error) {
 	p := f.s.client.Pipeline()
 	cmds := make([]*redis.StringSliceCmd, len(entries))
 	for i, e := range entries {
@@ -303,7 +303,7 @@ func (f *search) read(ctx context.Context, entries []entry) ([]*shim.Task, error
 		switch {
 		case err == nil:
 			tasks[i] = &t
-		case errors.Is(err, shim.ErrNotFound), f.s.skip(ctx, err):
+		case errors.Is(err, shim.ErrNotFound), f.s.skipUnreadable(ctx, err):
 		default:
 			return nil, err
 		}
@@ -311,8 +311,8 @@ func (f *search) read(ctx context.Context, entries []entry) ([]*shim.Task, error
 	return tasks, nil
 }
 
-// fits reports whether the query lets a task through.
-func (f *search) fits(t *shim.Task) bool {
+// isWanted reports whether the query lets a task through.
+func (f *search) isWanted(t *shim.Task) bool {
 	q := f.q
 	tool := t.Tool
 	if tool == "" || q.Tool == t.Method {

@@ -113,22 +113,22 @@ func (c *Sessions) Get(ctx context.Context, id string) ([]byte, int64, error) {
 	if len(id) > sessionName {
 		return nil, 0, nil
 	}
-	if state, rev, ok := c.cached(id, false); ok {
+	if state, rev, ok := c.readCached(id, false); ok {
 		return state, rev, nil
 	}
-	state, rev, err := c.read(ctx, id, true)
+	state, rev, err := c.readState(ctx, id, true)
 	if err == nil {
 		return state, rev, nil
 	}
-	if state, rev, ok := c.cached(id, true); ok {
+	if state, rev, ok := c.readCached(id, true); ok {
 		return state, rev, nil
 	}
 	return nil, 0, err
 }
 
-// cached returns a state that was read a moment ago, or, where there is nothing
+// readCached returns a state that was read a moment ago, or, where there is nothing
 // better, at any time, and notes the use.
-func (c *Sessions) cached(id string, anyAge bool) ([]byte, int64, bool) {
+func (c *Sessions) readCached(id string, anyAge bool) ([]byte, int64, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k := c.known[id]
@@ -142,22 +142,22 @@ func (c *Sessions) cached(id string, anyAge bool) ([]byte, int64, bool) {
 	return k.state, k.rev, true
 }
 
-// read looks a session up. That puts off its expiry if it is used.
-func (c *Sessions) read(ctx context.Context, id string, use bool) (state []byte, rev int64, err error) {
+// readState looks a session up. That puts off its expiry if it is used.
+func (c *Sessions) readState(ctx context.Context, id string, use bool) (state []byte, rev int64, err error) {
 	begun := c.moment()
 	ttl := time.Duration(0)
 	if use {
 		ttl = c.ttl()
 	}
-	got, err := c.store.state(ctx, c.store.keys.session(id), ttl)
+	got, err := c.store.fetchState(ctx, c.store.keys.session(id), ttl)
 	if err != nil {
 		return nil, 0, err
 	}
 	if got.rev == 0 {
-		c.lost(id)
+		c.noteEnded(id)
 		return nil, 0, nil
 	}
-	c.learn(id, got, begun, use)
+	c.learnState(id, got, begun, use)
 	return got.state, got.rev, nil
 }
 
@@ -167,11 +167,11 @@ func (c *Sessions) moment() moment {
 	return c.now
 }
 
-// learn keeps what was read or written, and wakes who watches the session if it is new. The store
+// learnState keeps what was read or written, and wakes who watches the session if it is new. The store
 // is right, also where it has gone back to an older state; only what was asked of it before the
 // last write here may be older than that. What was heard since it was asked for may have been about it: then
 // it is kept, but not believed.
-func (c *Sessions) learn(id string, got stored, begun moment, used bool) {
+func (c *Sessions) learnState(id string, got stored, begun moment, used bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k := c.known[id]
@@ -187,7 +187,7 @@ func (c *Sessions) learn(id string, got stored, begun moment, used bool) {
 		return
 	}
 	if got.rev != k.rev {
-		c.changed(id)
+		c.wakeWatchers(id)
 	}
 	k.state, k.rev, k.owner, k.read = got.state, got.rev, cmp.Or(got.owner, k.owner), time.Time{}
 	if begun.heard == c.now.heard {
@@ -198,15 +198,15 @@ func (c *Sessions) learn(id string, got stored, begun moment, used bool) {
 	}
 }
 
-// lost forgets a session that is gone, and tells that it has ended if it was known.
-func (c *Sessions) lost(id string) {
-	if state, known := c.forget(id); known {
+// noteEnded forgets a session that is gone, and tells that it has ended if it was known.
+func (c *Sessions) noteEnded(id string) {
+	if state, known := c.forgetSession(id); known {
 		c.onEnded()(id, state)
 	}
 }
 
-// doubt makes the next Get look again.
-func (c *Sessions) doubt(id string) {
+// doubtState makes the next Get look again.
+func (c *Sessions) doubtState(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.now.heard++
@@ -226,10 +226,10 @@ func (c *Sessions) Make(ctx context.Context, id, owner string, state []byte) (in
 	if owner == "" {
 		most = 0
 	}
-	if err := c.enter(ctx, id, digest(owner), most); err != nil {
+	if err := c.enterSets(ctx, id, digest(owner), most); err != nil {
 		return 0, err
 	}
-	return c.put(ctx, id, stored{state: state, owner: digest(owner)})
+	return c.putState(ctx, id, stored{state: state, owner: digest(owner)})
 }
 
 // Put stores the state where the revision still is rev, and returns the new one, which no
@@ -238,21 +238,21 @@ func (c *Sessions) Put(ctx context.Context, id string, rev int64, state []byte) 
 	if len(id) > sessionName || rev == 0 {
 		return 0, nil
 	}
-	return c.put(ctx, id, stored{state: state, rev: rev})
+	return c.putState(ctx, id, stored{state: state, rev: rev})
 }
 
-// put stores a state in place of that with its revision.
-func (c *Sessions) put(ctx context.Context, id string, next stored) (int64, error) {
+// putState stores a state in place of that with its revision.
+func (c *Sessions) putState(ctx context.Context, id string, next stored) (int64, error) {
 	begun := c.moment()
-	rev, err := c.store.swap(ctx, swap{
+	rev, err := c.store.swapState(ctx, swap{
 		key: c.store.keys.session(id), id: id, stored: next, ttl: c.ttl(), channel: c.store.keys.sessionEvents(),
 	})
 	if rev == 0 { // on an error it may have been stored all the same
-		c.doubt(id)
+		c.doubtState(id)
 		return 0, err
 	}
 	next.rev, next.state = rev, append([]byte(nil), next.state...)
-	c.learn(id, next, begun, true)
+	c.learnState(id, next, begun, true)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.now.wrote++
@@ -277,9 +277,9 @@ type swap struct {
 	channel string // where it is to be heard of; "" for nowhere
 }
 
-// swap makes a change if the revision is still the one it is based on, and returns
+// swapState makes a change if the revision is still the one it is based on, and returns
 // the new one; 0 if it has moved on.
-func (s *Store) swap(ctx context.Context, w swap) (int64, error) {
+func (s *Store) swapState(ctx context.Context, w swap) (int64, error) {
 	a := &argv{}
 	a.add(w.id)
 	a.addInt(w.rev)
@@ -287,8 +287,8 @@ func (s *Store) swap(ctx context.Context, w swap) (int64, error) {
 	a.add(millis(w.ttl), w.channel, rand.Text(), w.owner)
 	a.addInt(int64(mathrand.IntN(4096)))
 	next := int64(0)
-	err := s.do(ctx, "swap", func(ctx context.Context) error {
-		v, err := sessionPutScript.run(ctx, s.client, []string{w.key}, a)
+	err := s.doRepeated(ctx, "swap", func(ctx context.Context) error {
+		v, err := sessionPutScript.runOn(ctx, s.client, []string{w.key}, a)
 		if err == nil && v[0] == codeOK {
 			next, err = strconv.ParseInt(v[1], 10, 64)
 		}
@@ -297,11 +297,11 @@ func (s *Store) swap(ctx context.Context, w swap) (int64, error) {
 	return next, err
 }
 
-// state reads a state and its revision, 0 if there is none. Its expiry is put off if
+// fetchState reads a state and its revision, 0 if there is none. Its expiry is put off if
 // ttl is not 0.
-func (s *Store) state(ctx context.Context, key string, ttl time.Duration) (got stored, err error) {
+func (s *Store) fetchState(ctx context.Context, key string, ttl time.Duration) (got stored, err error) {
 	var newer error
-	err = s.do(ctx, "state", func(ctx context.Context) error {
+	err = s.doRepeated(ctx, "state", func(ctx context.Context) error {
 		p := s.client.Pipeline()
 		cmd := p.HMGet(ctx, key, "rev", "state", "owner", fieldFormat)
 		if ttl != 0 {
@@ -323,14 +323,14 @@ func (s *Store) state(ctx context.Context, key string, ttl time.Duration) (got s
 	return got, cmp.Or(err, newer)
 }
 
-// enter puts a new session among those that exist, or says which bound refuses it.
-func (c *Sessions) enter(ctx context.Context, id, owner string, most int) error {
+// enterSets puts a new session among those that exist, or says which bound refuses it.
+func (c *Sessions) enterSets(ctx context.Context, id, owner string, most int) error {
 	a := &argv{}
 	a.add(id)
 	a.addInt(int64(c.max), int64(most), c.life().Milliseconds())
 	keys := []string{c.store.keys.sessions(), c.store.keys.sessionsOf(owner)}
-	return c.store.do(ctx, "session enter", func(ctx context.Context) error {
-		reply, err := sessionEnterScript.run(ctx, c.store.client, keys, a)
+	return c.store.doRepeated(ctx, "session enter", func(ctx context.Context) error {
+		reply, err := sessionEnterScript.runOn(ctx, c.store.client, keys, a)
 		switch {
 		case err != nil:
 			return err
@@ -355,17 +355,17 @@ func (c *Sessions) Delete(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	c.forget(id)
-	if err := c.end(ctx, id); err != nil {
+	c.forgetSession(id)
+	if err := c.endSession(ctx, id); err != nil {
 		return err
 	}
-	c.doubt(id) // whoever reads it now may have asked before
-	c.forget(id)
+	c.doubtState(id) // whoever reads it now may have asked before
+	c.forgetSession(id)
 	a := &argv{}
 	a.add(id)
 	k := c.store.keys
-	return c.store.do(ctx, "session delete", func(ctx context.Context) error {
-		_, err := sessionLeaveScript.run(ctx, c.store.client, []string{k.sessions(), k.sessionsOf(owner)}, a)
+	return c.store.doRepeated(ctx, "session delete", func(ctx context.Context) error {
+		_, err := sessionLeaveScript.runOn(ctx, c.store.client, []string{k.sessions(), k.sessionsOf(owner)}, a)
 		return err
 	})
 }
@@ -378,22 +378,22 @@ func (c *Sessions) ownerOf(ctx context.Context, id string) (string, error) {
 	if k != nil {
 		return k.owner, nil
 	}
-	got, err := c.store.state(ctx, c.store.keys.session(id), 0)
+	got, err := c.store.fetchState(ctx, c.store.keys.session(id), 0)
 	return got.owner, err
 }
 
-// end deletes what is stored of a session, and lets all replicas know.
-func (c *Sessions) end(ctx context.Context, id string) error {
+// endSession deletes what is stored of a session, and lets all replicas know.
+func (c *Sessions) endSession(ctx context.Context, id string) error {
 	a := &argv{}
 	a.add(id, c.store.keys.sessionEvents())
-	return c.store.do(ctx, "session end", func(ctx context.Context) error {
-		_, err := sessionEndScript.run(ctx, c.store.client, c.store.keys.ofSession(id), a)
+	return c.store.doRepeated(ctx, "session end", func(ctx context.Context) error {
+		_, err := sessionEndScript.runOn(ctx, c.store.client, c.store.keys.ofSession(id), a)
 		return err
 	})
 }
 
-// forget drops a session and tells nobody. It returns its state, and whether it was known.
-func (c *Sessions) forget(id string) (state []byte, known bool) {
+// forgetSession drops a session and tells nobody. It returns its state, and whether it was known.
+func (c *Sessions) forgetSession(id string) (state []byte, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k := c.known[id]
@@ -418,20 +418,20 @@ func (c *Sessions) Signal(ctx context.Context, id, text, token string) error {
 	a.add(id, rand.Text(), text, millis(signalTime)) // a name of its own: the same may be said again
 	a.addInt(signalMax)
 	a.add(c.store.keys.sessionEvents(), token)
-	return c.store.do(ctx, "session signal", func(ctx context.Context) error {
-		_, err := sessionSignalScript.run(ctx, c.store.client, []string{c.store.keys.signals(id)}, a)
+	return c.store.doRepeated(ctx, "session signal", func(ctx context.Context) error {
+		_, err := sessionSignalScript.runOn(ctx, c.store.client, []string{c.store.keys.signals(id)}, a)
 		return err
 	})
 }
 
-// pipelined runs one command per id in one round trip for each hundred, and returns
+// runPipelined runs one command per id in one round trip for each hundred, and returns
 // whether each answered with something else than zero.
-func (c *Sessions) pipelined(ctx context.Context, ids []string, add func(redis.Pipeliner, string) *redis.BoolCmd) ([]bool, error) {
+func (c *Sessions) runPipelined(ctx context.Context, ids []string, add func(redis.Pipeliner, string) *redis.BoolCmd) ([]bool, error) {
 	out := make([]bool, 0, len(ids))
 	for len(ids) > 0 {
 		n := min(len(ids), 100)
 		cmds := make([]*redis.BoolCmd, n)
-		err := c.store.do(ctx, "sessions", func(ctx context.Context) error {
+		err := c.store.doRepeated(ctx, "sessions", func(ctx context.Context) error {
 			p := c.store.client.Pipeline()
 			for i, id := range ids[:n] {
 				cmds[i] = add(p, id)
@@ -468,14 +468,14 @@ func (s *Store) UpstreamSessions(name string) *UpstreamSessions {
 
 // Load returns the state under a key and its revision; 0 says there is none. It counts as a use.
 func (u *UpstreamSessions) Load(ctx context.Context, key string) ([]byte, int64, error) {
-	got, err := u.store.state(ctx, u.key(key), upstreamTTL)
+	got, err := u.store.fetchState(ctx, u.key(key), upstreamTTL)
 	return got.state, got.rev, err
 }
 
 // Swap stores a state where the revision still is rev, and returns the new one; 0 if
 // it has moved on. With rev 0 there must be none yet.
 func (u *UpstreamSessions) Swap(ctx context.Context, key string, rev int64, state []byte) (int64, error) {
-	return u.store.swap(ctx, swap{key: u.key(key), id: key, stored: stored{state: state, rev: rev}, ttl: upstreamTTL})
+	return u.store.swapState(ctx, swap{key: u.key(key), id: key, stored: stored{state: state, rev: rev}, ttl: upstreamTTL})
 }
 
 // End removes the state of a session that no replica has used for so long, and returns it; nil
@@ -484,8 +484,8 @@ func (u *UpstreamSessions) Swap(ctx context.Context, key string, rev int64, stat
 func (u *UpstreamSessions) End(ctx context.Context, key string, idle time.Duration) (state []byte, err error) {
 	a := &argv{}
 	a.add(millis(upstreamTTL), millis(idle))
-	err = u.store.do(ctx, "upstream session", func(ctx context.Context) error {
-		v, err := upstreamEndScript.run(ctx, u.store.client, []string{u.key(key)}, a)
+	err = u.store.doRepeated(ctx, "upstream session", func(ctx context.Context) error {
+		v, err := upstreamEndScript.runOn(ctx, u.store.client, []string{u.key(key)}, a)
 		if err == nil && v[0] == codeOK {
 			state = []byte(v[1])
 		}

@@ -25,7 +25,7 @@ func (c *Sessions) Run(ctx context.Context, busy func(id string) bool, ended fun
 	c.mu.Unlock()
 	var loops sync.WaitGroup
 	defer loops.Wait()
-	loops.Go(func() { c.listen(ctx) })
+	loops.Go(func() { c.listenForChanges(ctx) })
 	t := time.NewTicker(c.tick)
 	defer t.Stop()
 	var kept []string
@@ -39,17 +39,17 @@ func (c *Sessions) Run(ctx context.Context, busy func(id string) bool, ended fun
 			return nil
 		case <-t.C:
 		}
-		c.touch(ctx)
-		c.recheck(ctx)
-		kept = c.sweep(ctx, kept)
+		c.touchUsed(ctx)
+		c.recheckUsed(ctx)
+		kept = c.sweepSets(ctx, kept)
 	}
 }
 
-// listen looks again at what has changed elsewhere.
-func (c *Sessions) listen(ctx context.Context) {
+// listenForChanges looks again at what has changed elsewhere.
+func (c *Sessions) listenForChanges(ctx context.Context) {
 	// Events of sessions wake it, and each reconnect. What is lost, Run finds: a signal within
 	// signalsCheck (30 s); and a state is believed for sessionFresh (5 s).
-	for e, err := range c.store.hub.watch(ctx, []string{c.store.keys.sessionEvents()}) {
+	for e, err := range c.store.hub.watchChannels(ctx, []string{c.store.keys.sessionEvents()}) {
 		if err != nil {
 			return // the store is closed
 		}
@@ -58,18 +58,18 @@ func (c *Sessions) listen(ctx context.Context) {
 				c.tellNew(string(e.ID), strings.Split(e.Token, signalsEnd))
 			}
 			if e.Version != signalSent || e.Token == "" {
-				c.look(ctx, string(e.ID), e.Version == signalSent)
+				c.lookAgain(ctx, string(e.ID), e.Version == signalSent)
 			}
 			continue
 		}
-		for _, id := range c.all() {
-			c.look(ctx, id, false)
+		for _, id := range c.knownSessions() {
+			c.lookAgain(ctx, id, false)
 		}
 	}
 }
 
-// all are the sessions that this replica knows.
-func (c *Sessions) all() []string {
+// knownSessions are the sessions that this replica knows.
+func (c *Sessions) knownSessions() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	ids := make([]string, 0, len(c.known))
@@ -79,26 +79,26 @@ func (c *Sessions) all() []string {
 	return ids
 }
 
-// look reads a session that something was said about. If that was only a signal, the state
+// lookAgain reads a session that something was said about. If that was only a signal, the state
 // is not read again: clients cause signals as often as they like, and a state may be large.
-func (c *Sessions) look(ctx context.Context, id string, signal bool) {
+func (c *Sessions) lookAgain(ctx context.Context, id string, signal bool) {
 	c.mu.Lock()
 	_, known := c.known[id]
 	c.mu.Unlock()
 	if !signal {
-		c.doubt(id)
+		c.doubtState(id)
 	}
 	if !known {
 		return
 	}
 	if !signal {
-		if _, rev, err := c.read(ctx, id, false); err != nil || rev == 0 {
+		if _, rev, err := c.readState(ctx, id, false); err != nil || rev == 0 {
 			return
 		}
 	}
 	var signals *redis.StringSliceCmd
 	var now *redis.TimeCmd
-	err := c.store.do(ctx, "session signals", func(ctx context.Context) error {
+	err := c.store.doRepeated(ctx, "session signals", func(ctx context.Context) error {
 		p := c.store.client.Pipeline()
 		signals, now = p.LRange(ctx, c.store.keys.signals(id), 0, -1), p.Time(ctx)
 		_, err := p.Exec(ctx)
@@ -108,15 +108,15 @@ func (c *Sessions) look(ctx context.Context, id string, signal bool) {
 		c.store.log.DebugContext(ctx, "signals of a session were not read", "error", err)
 		return
 	}
-	c.tell(id, signals.Val(), time.Since(now.Val()))
+	c.tellSignals(id, signals.Val(), time.Since(now.Val()))
 }
 
-// tell hands on the signals of a session that have not been told here, but for those whose event is on its way: they
+// tellSignals hands on the signals of a session that have not been told here, but for those whose event is on its way: they
 // come with their token then, or at the next tick without it. ahead is how far the
 // clock here is before that of the store, and as much more as the answer of the store took:
 // so no signal seems to be older than it is, and a cancellation of a request that had begun
 // is never taken for one of an earlier request.
-func (c *Sessions) tell(id string, signals []string, ahead time.Duration) {
+func (c *Sessions) tellSignals(id string, signals []string, ahead time.Duration) {
 	var fresh []string
 	c.mu.Lock()
 	if k := c.known[id]; k != nil {
@@ -187,13 +187,13 @@ func (c *Sessions) tellNew(id string, signals []string) {
 // is there for twice as long.
 const signalsCheck = signalTime / 2
 
-// recheck looks at sessions in use: an event may be lost, and the read that it asks for may
+// recheckUsed looks at sessions in use: an event may be lost, and the read that it asks for may
 // fail.
-func (c *Sessions) recheck(ctx context.Context) {
-	for ids := range slices.Chunk(c.unchecked(), 100) {
+func (c *Sessions) recheckUsed(ctx context.Context) {
+	for ids := range slices.Chunk(c.dueChecks(), 100) {
 		there, signals := make([]*redis.IntCmd, len(ids)), make([]*redis.StringSliceCmd, len(ids))
 		var now *redis.TimeCmd
-		err := c.store.do(ctx, "session check", func(ctx context.Context) error {
+		err := c.store.doRepeated(ctx, "session check", func(ctx context.Context) error {
 			p := c.store.client.Pipeline()
 			for i, id := range ids {
 				there[i] = p.Exists(ctx, c.store.keys.session(id))
@@ -209,16 +209,16 @@ func (c *Sessions) recheck(ctx context.Context) {
 		}
 		for i, id := range ids {
 			if there[i].Val() == 0 {
-				c.lost(id)
+				c.noteEnded(id)
 				continue
 			}
-			c.tell(id, signals[i].Val(), time.Since(now.Val()))
+			c.tellSignals(id, signals[i].Val(), time.Since(now.Val()))
 		}
 	}
 }
 
-// unchecked are the sessions in use that are to be looked at by now.
-func (c *Sessions) unchecked() []string {
+// dueChecks are the sessions in use that are to be looked at by now.
+func (c *Sessions) dueChecks() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var ids []string
@@ -230,12 +230,12 @@ func (c *Sessions) unchecked() []string {
 	return ids
 }
 
-// touch puts off the expiry of the sessions that are in use here, and of their logs, has what
+// touchUsed puts off the expiry of the sessions that are in use here, and of their logs, has what
 // ended streams had leave these, and forgets sessions that have not been used for long.
-func (c *Sessions) touch(ctx context.Context) {
-	due := c.due()
+func (c *Sessions) touchUsed(ctx context.Context) {
+	due := c.dueTouches()
 	ends := make(map[string]*redis.SliceCmd, len(due)) // when the first stream of each ended, if one did
-	there, err := c.pipelined(ctx, due, func(p redis.Pipeliner, id string) *redis.BoolCmd {
+	there, err := c.runPipelined(ctx, due, func(p redis.Pipeliner, id string) *redis.BoolCmd {
 		ends[id] = p.HMGet(ctx, c.store.keys.log(id)[1], "due")
 		for _, key := range c.store.keys.log(id) {
 			p.PExpire(ctx, key, c.logTTL)
@@ -249,11 +249,11 @@ func (c *Sessions) touch(ctx context.Context) {
 	now := time.Now()
 	for i, id := range due {
 		if !there[i] {
-			c.lost(id)
+			c.noteEnded(id)
 			continue
 		}
 		if v := ends[id].Val(); len(v) > 0 && v[0] != nil && v[0] != "" {
-			_, _ = c.log(ctx, id, "", "clear", nil, "") // or the next time
+			_, _ = c.changeLog(ctx, id, "", "clear", nil, "") // or the next time
 		}
 		c.mu.Lock()
 		if k := c.known[id]; k != nil {
@@ -263,8 +263,8 @@ func (c *Sessions) touch(ctx context.Context) {
 	}
 }
 
-// due are the sessions in use whose expiry has to be put off.
-func (c *Sessions) due() []string {
+// dueTouches are the sessions in use whose expiry has to be put off.
+func (c *Sessions) dueTouches() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
@@ -283,9 +283,9 @@ func (c *Sessions) due() []string {
 	return ids
 }
 
-// recent are the sessions that were used since the sets were last told, each with the
+// recentlyUsed are the sessions that were used since the sets were last told, each with the
 // number of the key of its owner's set, which follow that of the set of all.
-func (c *Sessions) recent() (keys, used []string) {
+func (c *Sessions) recentlyUsed() (keys, used []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	keys = []string{c.store.keys.sessions()}
@@ -304,18 +304,18 @@ func (c *Sessions) recent() (keys, used []string) {
 	return keys, used
 }
 
-// sweep tells the set of all sessions which were used, and takes out of it those that
+// sweepSets tells the set of all sessions which were used, and takes out of it those that
 // have expired. It returns those that look expired and are not. Whoever takes one out
 // tells that it has ended: once, if nobody knows the session any more.
-func (c *Sessions) sweep(ctx context.Context, kept []string) []string {
-	keys, used := c.recent()
+func (c *Sessions) sweepSets(ctx context.Context, kept []string) []string {
+	keys, used := c.recentlyUsed()
 	a := &argv{}
 	a.addInt(c.life().Milliseconds(), sweepMax)
 	addList(a, used)
 	addList(a, kept)
 	var found []string
-	err := c.store.do(ctx, "session sweep", func(ctx context.Context) (err error) {
-		found, err = sessionSweepScript.run(ctx, c.store.client, keys, a)
+	err := c.store.doRepeated(ctx, "session sweep", func(ctx context.Context) (err error) {
+		found, err = sessionSweepScript.runOn(ctx, c.store.client, keys, a)
 		return err
 	})
 	if err != nil {
@@ -324,7 +324,7 @@ func (c *Sessions) sweep(ctx context.Context, kept []string) []string {
 	}
 	kept = nil
 	for _, id := range found[1:] {
-		gone, state, err := c.expired(ctx, id)
+		gone, state, err := c.removeExpired(ctx, id)
 		if gone {
 			c.onEnded()(id, state)
 		}
@@ -338,20 +338,20 @@ func (c *Sessions) sweep(ctx context.Context, kept []string) []string {
 	return kept
 }
 
-// expired takes a session out of the set if its hash is gone, and reports whether its end is
+// removeExpired takes a session out of the set if its hash is gone, and reports whether its end is
 // to be told here: the session was known here, or nobody else has taken it out. It does so
 // last, so that whatever fails before is done by the next sweep. From the beginning the
 // session counts as unknown here: who hears of its end as well does not tell it again.
-func (c *Sessions) expired(ctx context.Context, id string) (gone bool, state []byte, err error) {
-	err = c.store.do(ctx, "session expired", func(ctx context.Context) error {
+func (c *Sessions) removeExpired(ctx context.Context, id string) (gone bool, state []byte, err error) {
+	err = c.store.doRepeated(ctx, "session expired", func(ctx context.Context) error {
 		n, err := c.store.client.Exists(ctx, c.store.keys.session(id)).Result()
 		if err != nil || n > 0 {
 			return err
 		}
-		if last, known := c.forget(id); known {
+		if last, known := c.forgetSession(id); known {
 			gone, state = true, last
 		}
-		if err := c.end(ctx, id); err != nil { // its log, and what else is left
+		if err := c.endSession(ctx, id); err != nil { // its log, and what else is left
 			return err
 		}
 		if err := c.store.client.Publish(ctx, c.store.keys.sessionEvents(), id+" 0").Err(); err != nil {

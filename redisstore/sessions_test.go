@@ -86,9 +86,9 @@ func TestSessionsOutage(t *testing.T) {
 		must(t, err)
 		revs[id] = rev
 	}
-	s.forget("b")
+	s.forgetSession("b")
 	redis.Kill()
-	s.doubt("a") // what was read a moment ago would do anyway
+	s.doubtState("a") // what was read a moment ago would do anyway
 	if state, rev, err := s.Get(ctx, "a"); err != nil || rev != revs["a"] || string(state) != "state" {
 		t.Errorf("known: %q %d %v", state, rev, err)
 	}

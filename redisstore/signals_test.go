@@ -94,7 +94,7 @@ func TestManySignals(t *testing.T) {
 func TestSignalsThatWait(t *testing.T) {
 	t.Parallel()
 	w := &watcher{}
-	signal := func(text string) { w.note(parseEvent("s -1 token " + text)) }
+	signal := func(text string) { w.noteEvent(parseEvent("s -1 token " + text)) }
 	signal("a@1 cancel 1")
 	signal("b@2 cancel 2")
 	same(t, "a@1 cancel 1\nb@2 cancel 2", w.pending["s"].Token)
@@ -102,13 +102,13 @@ func TestSignalsThatWait(t *testing.T) {
 	signal("c@3 cancel 3")
 	same(t, "", w.pending["s"].Token)
 	signal("d@4 cancel 4")
-	w.note(parseEvent("s 7"))
+	w.noteEvent(parseEvent("s 7"))
 	if e := w.pending["s"]; e.Version == signalSent {
 		t.Errorf("a change of the state is lost: %+v", e)
 	}
-	w.synced()
-	w.note(parseEvent("s 8"))
+	w.noteSynced()
+	w.noteEvent(parseEvent("s 8"))
 	signal("e@5#token cancel 5")
-	w.note(parseEvent("s 9"))
+	w.noteEvent(parseEvent("s 9"))
 	same(t, "e@5#token cancel 5", w.pending["s"].Token)
 }

@@ -67,7 +67,7 @@ func BenchmarkFileStart(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if n := len(s.embedded.recorder.asleep.keys()); n < tasks {
+		if n := len(s.embedded.recorder.asleep.sleepingKeys()); n < tasks {
 			b.Fatalf("%d keys", n)
 		}
 		if err := s.Close(); err != nil {

@@ -89,9 +89,9 @@ func inFolder(path string) shimtest.OpenStore {
 		if err != nil {
 			t.Fatalf("open: %v", err)
 		}
-		t.Cleanup(func() { _ = e.close() })
+		t.Cleanup(func() { _ = e.stopServer() })
 		return func() shim.Store {
-			s := e.open(o)
+			s := e.openStore(o)
 			t.Cleanup(func() { _ = s.Close() })
 			return s
 		}

@@ -126,13 +126,13 @@ func baseOptions(plain string) (*redis.Options, error) {
 
 var quietOnce sync.Once
 
-// client makes the go-redis client for a target. It does not repeat a command that
+// newClient makes the go-redis client for a target. It does not repeat a command that
 // may have reached Redis (libraries of this size tend to): repeating is for do in
 // retry.go, which knows that it is harmless. MaxRetries says so to a client of one
 // server, also behind Sentinel. A cluster client heeds it at each node only, and
 // repeats by itself within MaxRedirects, which it needs to follow a slot to another
 // node: once keeps it from that.
-func (t target) client(opts Options) redis.UniversalClient {
+func (t target) newClient(opts Options) redis.UniversalClient {
 	quietOnce.Do(func() { redis.SetLogger(debugLogger{}) })
 	b := t.base
 	if b == nil {

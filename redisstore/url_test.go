@@ -92,7 +92,7 @@ func TestClientOptions(t *testing.T) {
 	make := func(url string, o Options) redis.UniversalClient {
 		got, err := parseURL(url)
 		must(t, err)
-		c := got.client(o)
+		c := got.newClient(o)
 		t.Cleanup(func() { _ = c.Close() })
 		return c
 	}

@@ -19,7 +19,7 @@ func (s *Store) Watch(ctx context.Context, ids ...shim.ID) iter.Seq2[shim.Event,
 		}
 	}
 	slices.Sort(channels)
-	return s.hub.watch(ctx, slices.Compact(channels))
+	return s.hub.watchChannels(ctx, slices.Compact(channels))
 }
 
 // Inbox implements shim.Store. A replica has an inbox in every shard, so that what
@@ -30,7 +30,7 @@ func (s *Store) Inbox(ctx context.Context, r shim.Replica) iter.Seq2[shim.Event,
 		channels[i] = s.keys.inbox(tag, r)
 	}
 	channels = append(channels, s.keys.goodbyes())
-	return s.hub.watch(ctx, channels)
+	return s.hub.watchChannels(ctx, channels)
 }
 
 // watcher is one Watch. What it has not yet yielded is one event per task, of bounded
@@ -45,8 +45,8 @@ type watcher struct {
 	goodbye bool // one is to be yielded
 }
 
-// note takes an event: a goodbye, or what a task has reached.
-func (w *watcher) note(e shim.Event) {
+// noteEvent takes an event: a goodbye, or what a task has reached.
+func (w *watcher) noteEvent(e shim.Event) {
 	if e.Goodbye {
 		w.goodbye = true
 		return
@@ -64,21 +64,21 @@ func (w *watcher) note(e shim.Event) {
 	w.pending[e.ID] = e
 }
 
-// synced notes that everything watched is subscribed. What was pending is covered
+// noteSynced notes that everything watched is subscribed. What was pending is covered
 // by reading everything again.
-func (w *watcher) synced() {
+func (w *watcher) noteSynced() {
 	w.sync, w.begun, w.goodbye = true, true, false
 	clear(w.pending)
 	work.Signal(w.wake)
 }
 
-// watch yields what happens on channels. It runs in its caller's goroutine.
-func (h *hub) watch(ctx context.Context, channels []string) iter.Seq2[shim.Event, error] {
+// watchChannels yields what happens on channels. It runs in its caller's goroutine.
+func (h *hub) watchChannels(ctx context.Context, channels []string) iter.Seq2[shim.Event, error] {
 	return func(yield func(shim.Event, error) bool) {
-		w := h.join(channels)
-		defer h.leave(w, channels)
+		w := h.joinTopics(channels)
+		defer h.leaveTopics(w, channels)
 		for {
-			events, err := h.take(w)
+			events, err := h.takeEvents(w)
 			for _, e := range events {
 				if ctx.Err() != nil || !yield(e, nil) {
 					return
@@ -99,8 +99,8 @@ func (h *hub) watch(ctx context.Context, channels []string) iter.Seq2[shim.Event
 	}
 }
 
-// join adds a watcher to its topics.
-func (h *hub) join(channels []string) *watcher {
+// joinTopics adds a watcher to its topics.
+func (h *hub) joinTopics(channels []string) *watcher {
 	w := &watcher{wake: make(chan struct{}, 1)}
 	h.mu.Lock()
 	for _, c := range channels {
@@ -116,16 +116,16 @@ func (h *hub) join(channels []string) *watcher {
 		}
 	}
 	if w.missing == 0 {
-		w.synced()
+		w.noteSynced()
 	}
 	h.mu.Unlock()
-	h.start()
+	h.startServing()
 	work.Signal(h.kick)
 	return w
 }
 
-// leave removes a watcher. The writer unsubscribes what nobody watches any more.
-func (h *hub) leave(w *watcher, channels []string) {
+// leaveTopics removes a watcher. The writer unsubscribes what nobody watches any more.
+func (h *hub) leaveTopics(w *watcher, channels []string) {
 	h.mu.Lock()
 	for _, c := range channels {
 		t := h.topics[c]
@@ -140,8 +140,8 @@ func (h *hub) leave(w *watcher, channels []string) {
 	work.Signal(h.kick)
 }
 
-// take empties a watcher.
-func (h *hub) take(w *watcher) ([]shim.Event, error) {
+// takeEvents empties a watcher.
+func (h *hub) takeEvents(w *watcher) ([]shim.Event, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
@@ -161,22 +161,22 @@ func (h *hub) take(w *watcher) ([]shim.Event, error) {
 	return events, nil
 }
 
-// resync makes all watchers read again, after Redis has lost data. The subscription itself
+// resyncAll makes all watchers read again, after Redis has lost data. The subscription itself
 // may still be up.
-func (h *hub) resync() {
+func (h *hub) resyncAll() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, t := range h.topics {
 		for _, w := range t.watchers {
 			if w.missing == 0 {
-				w.synced()
+				w.noteSynced()
 			}
 		}
 	}
 }
 
-// confirm notes that a channel is subscribed, or no longer.
-func (h *hub) confirm(channel string, on bool) {
+// noteConfirmed notes that a channel is subscribed, or no longer.
+func (h *hub) noteConfirmed(channel string, on bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.awaited--; h.awaited == 0 {
@@ -190,7 +190,7 @@ func (h *hub) confirm(channel string, on bool) {
 	if on {
 		for _, w := range t.watchers {
 			if w.missing--; w.missing == 0 {
-				w.synced()
+				w.noteSynced()
 			}
 		}
 	}
@@ -203,8 +203,8 @@ func (h *hub) confirm(channel string, on bool) {
 	}
 }
 
-// message notes an event with everybody who watches the channel.
-func (h *hub) message(channel, payload string) {
+// noteMessage notes an event with everybody who watches the channel.
+func (h *hub) noteMessage(channel, payload string) {
 	e := parseEvent(payload)
 	e.Goodbye = channel == h.goodbyes
 	h.mu.Lock()
@@ -221,13 +221,13 @@ func (h *hub) message(channel, payload string) {
 		if !w.begun { // the first Synced will cover it
 			continue
 		}
-		w.note(e)
+		w.noteEvent(e)
 		work.Signal(w.wake)
 	}
 }
 
-// lost notes that the connection is gone, and with it every subscription.
-func (h *hub) lost() {
+// noteLost notes that the connection is gone, and with it every subscription.
+func (h *hub) noteLost() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.awaited, h.heard = 0, false

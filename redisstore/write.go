@@ -16,10 +16,10 @@ import (
 )
 
 // open are the statuses of a task that has not ended, as scripts want them.
-var open = words(shim.Open())
+var open = spellStatuses(shim.Open())
 
-// words spells statuses so that a script finds one by its surrounding spaces.
-func words(statuses []shim.Status) string {
+// spellStatuses spells statuses so that a script finds one by its surrounding spaces.
+func spellStatuses(statuses []shim.Status) string {
 	var b strings.Builder
 	b.WriteByte(' ')
 	for _, s := range statuses {
@@ -37,13 +37,13 @@ func (s *Store) Create(ctx context.Context, t shim.Task, begin ...shim.Batch) (s
 	t.Status = cmp.Or(t.Status, shim.Working)
 	args := createArgs(s.keys.events(t.ID), ms(s.opts.slack), t, begin)
 	var task shim.Task
-	err := s.do(ctx, "create", func(ctx context.Context) error {
+	err := s.doRepeated(ctx, "create", func(ctx context.Context) error {
 		// The list first: a task that no list shows is worse than an entry that
 		// leads nowhere.
-		if err := s.list(ctx, t); err != nil {
+		if err := s.listTask(ctx, t); err != nil {
 			return err
 		}
-		v, err := s.run(ctx, createScript, s.keys.created(t.ID, t.Lease.Replica, s.keys.all(string(t.ID[:len(s.begins[0])]))), args, true)
+		v, err := s.runScript(ctx, createScript, s.keys.created(t.ID, t.Lease.Replica, s.keys.all(string(t.ID[:len(s.begins[0])]))), args, true)
 		if err != nil {
 			return err
 		}
@@ -61,8 +61,8 @@ func createArgs(events string, slack int64, t shim.Task, begin []shim.Batch) *ar
 	a := &argv{}
 	a.add(string(t.ID), t.Op, events, string(t.Lease.Replica))
 	a.addInt(slack)
-	a.flag(t.Visible)
-	a.flag(t.Status.Final())
+	a.addFlag(t.Visible)
+	a.addFlag(t.Status.Final())
 	a.addInt(ms(t.TTL), ms(t.Retain))
 	a.addFields(encode(t))
 	addMoments(a, t.Timeline)
@@ -88,28 +88,28 @@ func (s *Store) Apply(ctx context.Context, id shim.ID, lease *shim.Lease, c shim
 		return shim.Task{}, errors.New("apply: this change needs an op")
 	}
 	var task shim.Task
-	err := s.do(ctx, "apply", func(ctx context.Context) error {
-		v, err := s.apply(ctx, id, lease, c)
+	err := s.doRepeated(ctx, "apply", func(ctx context.Context) error {
+		v, err := s.applyOnce(ctx, id, lease, c)
 		if err != nil {
 			return err
 		}
-		task, err = s.applied(ctx, id, c, v)
+		task, err = s.readApplied(ctx, id, c, v)
 		return err
 	})
 	return task, err
 }
 
-// apply runs apply.lua. Who holds no lease does not know who runs the task, but
+// applyOnce runs apply.lua. Who holds no lease does not know who runs the task, but
 // the script must be told, because it may only touch keys that are named: so that
 // is read first, and if it is no longer so the script says who it is now.
-func (s *Store) apply(ctx context.Context, id shim.ID, lease *shim.Lease, c shim.Change) ([]string, error) {
+func (s *Store) applyOnce(ctx context.Context, id shim.ID, lease *shim.Lease, c shim.Change) ([]string, error) {
 	if lease != nil {
 		args := applyArgs(s.keys.events(id), "", ms(s.opts.slack), id, *lease, lease.String(), c)
 		keys := s.keys.record(id, lease.Replica)
 		if mustLast(c) {
-			return s.run(ctx, applyScript, keys, args, true)
+			return s.runScript(ctx, applyScript, keys, args, true)
 		}
-		return applyScript.run(ctx, s.writes, keys, args)
+		return applyScript.runOn(ctx, s.writes, keys, args)
 	}
 	held, err := s.client.HGet(ctx, s.keys.task(id), fieldLease).Result()
 	if errors.Is(err, redis.Nil) {
@@ -126,7 +126,7 @@ func (s *Store) apply(ctx context.Context, id shim.ID, lease *shim.Lease, c shim
 		}
 		var v []string
 		args := applyArgs(s.keys.events(id), inbox, ms(s.opts.slack), id, runner, "", c)
-		v, err = s.run(ctx, applyScript, s.keys.record(id, runner.Replica), args, mustLast(c))
+		v, err = s.runScript(ctx, applyScript, s.keys.record(id, runner.Replica), args, mustLast(c))
 		if err != nil || v[0] != codeMoved {
 			return v, err
 		}
@@ -135,14 +135,14 @@ func (s *Store) apply(ctx context.Context, id shim.ID, lease *shim.Lease, c shim
 	return nil, err
 }
 
-// ends reports whether a change ends its task.
-func ends(c shim.Change) bool { return c.To != "" && c.To.Final() }
+// isEnd reports whether a change ends its task.
+func isEnd(c shim.Change) bool { return c.To != "" && c.To.Final() }
 
 // mustLast reports whether a change must survive the loss of a master.
-func mustLast(c shim.Change) bool { return c.Durable || ends(c) }
+func mustLast(c shim.Change) bool { return c.Durable || isEnd(c) }
 
-// applied reads the reply of apply.lua.
-func (s *Store) applied(ctx context.Context, id shim.ID, c shim.Change, v []string) (shim.Task, error) {
+// readApplied reads the reply of apply.lua.
+func (s *Store) readApplied(ctx context.Context, id shim.ID, c shim.Change, v []string) (shim.Task, error) {
 	switch v[0] {
 	case codeNone:
 		return shim.Task{}, shim.ErrNotFound
@@ -164,12 +164,12 @@ func (s *Store) applied(ctx context.Context, id shim.ID, c shim.Change, v []stri
 		return task, shim.ErrFinal
 	}
 	if c.Outcome != nil && c.Outcome.Unknown {
-		if err := s.enlist(ctx, unknownList, task); err != nil {
+		if err := s.enlistTask(ctx, unknownList, task); err != nil {
 			return task, err
 		}
 	}
 	if v[0] == codeRenew || v[0] == codeAgain {
-		return task, s.list(ctx, task)
+		return task, s.listTask(ctx, task)
 	}
 	return task, nil
 }
@@ -179,10 +179,10 @@ func applyArgs(events, inbox string, slack int64, id shim.ID, runner shim.Lease,
 	a := &argv{list: make([]any, 0, 32)}
 	a.add(string(id), string(runner.Replica), lease, c.Op, events, inbox)
 	a.addInt(slack)
-	a.add(open, string(c.To), words(c.To.From()))
-	a.flag(ends(c))
+	a.add(open, string(c.To), spellStatuses(c.To.From()))
+	a.addFlag(isEnd(c))
 	a.add(string(shim.InputRequired), string(shim.Working))
-	a.flag(c.Visible)
+	a.addFlag(c.Visible)
 	a.add(optional(c.TTL > 0, millis(c.TTL)), optional(c.Retain > 0, millis(c.Retain)))
 	a.addInt(int64(c.At))
 	a.add(optional(c.Order > 0, strconv.FormatInt(c.Order, 10)), optional(c.Token != "", " "+withToken+c.Token))
@@ -244,8 +244,8 @@ func (s *Store) Append(ctx context.Context, id shim.ID, lease shim.Lease, at shi
 	a.addInt(int64(at))
 	addBytes(a, slices.DeleteFunc([]json.RawMessage{checkpoint}, func(c json.RawMessage) bool { return c == nil }))
 	addBatches(a, b)
-	return s.do(ctx, "append", func(ctx context.Context) error {
-		v, err := appendScript.run(ctx, s.writes, s.keys.record(id, "")[:2], a)
+	return s.doRepeated(ctx, "append", func(ctx context.Context) error {
+		v, err := appendScript.runOn(ctx, s.writes, s.keys.record(id, "")[:2], a)
 		if err != nil {
 			return err
 		}
@@ -258,23 +258,23 @@ var appendErrors = map[string]error{
 	codeNone: shim.ErrNotFound, codeFinal: shim.ErrFinal, codeLost: shim.ErrLeaseLost, codeGap: shim.ErrPosition,
 }
 
-// run runs a script. What must survive the loss of a master is durable: it has
+// runScript runs a script. What must survive the loss of a master is durable: it has
 // then reached WaitReplicas replicas, or the error is ErrNotReplicated. WAIT counts
 // for the connection it comes on, so both go over one, to the master of the slot.
-func (s *Store) run(ctx context.Context, sc *script, keys []string, args *argv, durable bool) ([]string, error) {
+func (s *Store) runScript(ctx context.Context, sc *script, keys []string, args *argv, durable bool) ([]string, error) {
 	if !durable || s.opts.WaitReplicas == 0 {
-		return sc.run(ctx, s.client, keys, args)
+		return sc.runOn(ctx, s.client, keys, args)
 	}
-	conn, err := s.conn(ctx, keys[0])
+	conn, err := s.takeConn(ctx, keys[0])
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
-	v, err := sc.run(ctx, conn, keys, args)
+	v, err := sc.runOn(ctx, conn, keys, args)
 	if err == nil && (v[0] == codeAgain || v[0] == codeFinal) {
 		// Written before, maybe by another replica. From Redis 7.2 on WAIT waits
 		// only for what its own connection has written, so something has to be.
-		_, err = touchScript.run(ctx, conn, keys[:1], &argv{})
+		_, err = touchScript.runOn(ctx, conn, keys[:1], &argv{})
 	}
 	if err != nil {
 		return nil, err
@@ -287,8 +287,8 @@ func (s *Store) run(ctx context.Context, sc *script, keys []string, args *argv, 
 	return v, err
 }
 
-// conn takes a connection to the master of a key out of the pool.
-func (s *Store) conn(ctx context.Context, key string) (*redis.Conn, error) {
+// takeConn takes a connection to the master of a key out of the pool.
+func (s *Store) takeConn(ctx context.Context, key string) (*redis.Conn, error) {
 	switch c := s.client.(type) {
 	case *redis.ClusterClient:
 		master, err := c.MasterForKey(ctx, key)

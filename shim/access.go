@@ -28,11 +28,11 @@ type shown struct {
 	size            int64
 }
 
-// see reads a task if p may know of it. All that may not be seen is ErrNotFound:
+// readOwn reads a task if p may know of it. All that may not be seen is ErrNotFound:
 // another owner's, another upstream's, and a call that has not become a task. The outcome
 // is read once p is known to be the owner, and there is room for it. So a stranger costs what an
 // unknown id costs.
-func (s *Shim) see(ctx context.Context, p Principal, upstream string, id ID, part Part) (Task, error) {
+func (s *Shim) readOwn(ctx context.Context, p Principal, upstream string, id ID, part Part) (Task, error) {
 	wanted := part
 	known, ok := s.shown.Get(id)
 	if part == WithOutcome && (!ok || known.owner != p.Owner() || !s.readsTasksOf(upstream, known.upstream)) {
@@ -43,18 +43,18 @@ func (s *Shim) see(ctx context.Context, p Principal, upstream string, id ID, par
 			return Task{}, err
 		}
 	}
-	t, err := s.read(ctx, id, part)
+	t, err := s.readRecord(ctx, id, part)
 	if part == WithOutcome && err != nil {
 		budget.From(ctx).Give(known.size) // it may be read again for the same request
 	}
-	if e, ok := s.outcomes.get(id); ok && e.made.Owner == p.Owner() && (errors.Is(err, ErrNotFound) || err == nil && !t.Visible) {
+	if e, ok := s.outcomes.findEnding(id); ok && e.made.Owner == p.Owner() && (errors.Is(err, ErrNotFound) || err == nil && !t.Visible) {
 		// A client was told of it here, and a failover has undone that just now.
-		_, again := within(ctx, s, func(ctx context.Context) (Task, error) { return s.outcomes.endAgain(ctx, e) })
-		t, err = s.read(ctx, id, part)
+		_, again := withPatience(ctx, s, func(ctx context.Context) (Task, error) { return s.outcomes.endAgain(ctx, e) })
+		t, err = s.readRecord(ctx, id, part)
 		err = errors.Join(again, err)
 	}
 	if errors.Is(err, ErrNotFound) && !p.NoTasks {
-		return s.marks.lost(ctx, id, p.Owner(), upstream)
+		return s.marks.describeLost(ctx, id, p.Owner(), upstream)
 	}
 	if err != nil {
 		return Task{}, err
@@ -65,7 +65,7 @@ func (s *Shim) see(ctx context.Context, p Principal, upstream string, id ID, par
 	s.marks.missing.Remove(id)
 	if part != wanted && t.Status.Final() {
 		s.shown.Add(id, shown{owner: t.Owner, upstream: t.Upstream, size: t.OutcomeSize})
-		return s.see(ctx, p, upstream, id, wanted)
+		return s.readOwn(ctx, p, upstream, id, wanted)
 	}
 	return t.shownAt(time.Now()), nil
 }
@@ -80,9 +80,9 @@ func takeRoom(ctx context.Context, n int64) error {
 	return err
 }
 
-// within does what somebody waits for at the store, who has the patience of its request, or
+// withPatience does what somebody waits for at the store, who has the patience of its request, or
 // else one of its own. No answer in time is ErrUnavailable.
-func within[T any](ctx context.Context, s *Shim, do func(context.Context) (T, error)) (T, error) {
+func withPatience[T any](ctx context.Context, s *Shim, do func(context.Context) (T, error)) (T, error) {
 	ctx, done := patience.Use(patience.Or(ctx, s.storeTimeout))
 	out, err := do(ctx)
 	over := errors.Is(context.Cause(ctx), patience.ErrOver)
@@ -115,7 +115,7 @@ func (s *Shim) Outlast(ctx context.Context, do func(context.Context) error) erro
 		defer stop()
 		defer context.AfterFunc(s.life.ctx, stop)()
 		pause := retryFirst
-		for errors.Is(err, ErrUnavailable) && work.Pause(patient, spread(pause)) == nil {
+		for errors.Is(err, ErrUnavailable) && work.Pause(patient, spreadPause(pause)) == nil {
 			err = do(patient)
 			pause = min(2*pause, time.Second)
 		}
@@ -126,20 +126,20 @@ func (s *Shim) Outlast(ctx context.Context, do func(context.Context) error) erro
 	return err
 }
 
-// read reads a record for somebody who waits.
-func (s *Shim) read(ctx context.Context, id ID, part Part) (Task, error) {
-	return within(ctx, s, func(ctx context.Context) (Task, error) { return s.store.Get(ctx, id, part) })
+// readRecord reads a record for somebody who waits.
+func (s *Shim) readRecord(ctx context.Context, id ID, part Part) (Task, error) {
+	return withPatience(ctx, s, func(ctx context.Context) (Task, error) { return s.store.Get(ctx, id, part) })
 }
 
-// change makes one change of a record for somebody who waits. It is not its runner, if
+// changeRecord makes one change of a record for somebody who waits. It is not its runner, if
 // lease is nil.
-func (s *Shim) change(ctx context.Context, id ID, lease *Lease, c Change) (Task, error) {
-	return within(ctx, s, func(ctx context.Context) (Task, error) { return s.store.Apply(ctx, id, lease, c) })
+func (s *Shim) changeRecord(ctx context.Context, id ID, lease *Lease, c Change) (Task, error) {
+	return withPatience(ctx, s, func(ctx context.Context) (Task, error) { return s.store.Apply(ctx, id, lease, c) })
 }
 
 // Get reads a task with its outcome. ErrNotFound, ErrUnavailable.
 func (s *Shim) Get(ctx context.Context, p Principal, upstream string, id ID) (Task, error) {
-	return outlast(ctx, s, func(ctx context.Context) (Task, error) { return s.see(ctx, p, upstream, id, WithOutcome) })
+	return outlast(ctx, s, func(ctx context.Context) (Task, error) { return s.readOwn(ctx, p, upstream, id, WithOutcome) })
 }
 
 // Find is Get of a task of any of these upstreams, of which there is one at least.
@@ -155,7 +155,7 @@ func (s *Shim) Find(ctx context.Context, p Principal, upstreams []string, id ID)
 // Peek reads a task without its outcome: to tell a status, none need be moved.
 // ErrNotFound, ErrUnavailable.
 func (s *Shim) Peek(ctx context.Context, p Principal, upstream string, id ID) (Task, error) {
-	return outlast(ctx, s, func(ctx context.Context) (Task, error) { return s.see(ctx, p, upstream, id, Summary) })
+	return outlast(ctx, s, func(ctx context.Context) (Task, error) { return s.readOwn(ctx, p, upstream, id, Summary) })
 }
 
 // List returns a page of the caller's tasks on this upstream and the cursor of
@@ -166,7 +166,7 @@ func (s *Shim) List(ctx context.Context, p Principal, upstream, cursor string) (
 		return nil, "", nil
 	}
 	var next string
-	tasks, err := within(ctx, s, func(ctx context.Context) (tasks []Task, err error) {
+	tasks, err := withPatience(ctx, s, func(ctx context.Context) (tasks []Task, err error) {
 		tasks, next, err = s.store.List(ctx, key, cursor, listPage)
 		return tasks, err
 	})
@@ -192,24 +192,24 @@ func (s *Shim) Cancel(ctx context.Context, p Principal, upstream string, id ID) 
 	if err != nil {
 		return Task{}, err
 	}
-	end := Change{Token: s.bring(ctx, t), Moments: []Moment{{Kind: KindCancelled, Detail: "client"}}}
-	return s.stop(ctx, t, end, messageCancelled, "a client cancels a task")
+	end := Change{Token: s.bringToken(ctx, t), Moments: []Moment{{Kind: KindCancelled, Detail: "client"}}}
+	return s.cancelTask(ctx, t, end, messageCancelled, "a client cancels a task")
 }
 
-// stop cancels a task that was read, for its owner or for an operator. Whether it has ended, the
+// cancelTask cancels a task that was read, for its owner or for an operator. Whether it has ended, the
 // store says: only there an end that was read is one that cannot be lost.
-func (s *Shim) stop(ctx context.Context, t Task, end Change, message, told string) (Task, error) {
+func (s *Shim) cancelTask(ctx context.Context, t Task, end Change, message, told string) (Task, error) {
 	begun, read := time.Now(), t // its runner may tell of the end before this does
-	end.Op, end.To, end.StatusMessage = s.op(), Cancelled, &message
-	t, err := outlast(ctx, s, func(ctx context.Context) (Task, error) { return s.change(ctx, t.ID, nil, end) })
+	end.Op, end.To, end.StatusMessage = s.newOp(), Cancelled, &message
+	t, err := outlast(ctx, s, func(ctx context.Context) (Task, error) { return s.changeRecord(ctx, t.ID, nil, end) })
 	if errors.Is(err, ErrNotFound) && read.Status.Final() {
 		return read, ErrFinal // a task that was lost has no record
 	}
 	if err == nil {
 		end.Token = ""
-		s.outcomes.hold(ending{made: t, end: end}) // also where the runner does, which may be lost as well
-		s.runs.cancel(t.ID, errTaskCancelled)
-		s.observer.tellAt(begun, contextOf(t), t, slog.LevelInfo, told, "event", KindCancelled.event())
+		s.outcomes.holdEnding(ending{made: t, end: end}) // also where the runner does, which may be lost as well
+		s.runs.cancelCall(t.ID, errTaskCancelled)
+		s.observer.logTaskAt(begun, contextOf(t), t, slog.LevelInfo, told, "event", KindCancelled.eventName())
 	}
 	return t, err
 }

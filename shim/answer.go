@@ -15,16 +15,16 @@ import (
 // is none, or too large, is an *AnswerError, and then none of them is taken. ErrNotFound,
 // ErrUnavailable.
 func (s *Shim) Update(ctx context.Context, p Principal, upstream string, id ID, results map[string]json.RawMessage) error {
-	t, err := asking(ctx, s, p, upstream, id, resultsOf(results), func() (Task, error) { return s.Peek(ctx, p, upstream, id) })
+	t, err := readAsked(ctx, s, p, upstream, id, resultsOf(results), func() (Task, error) { return s.Peek(ctx, p, upstream, id) })
 	if err != nil {
 		return err
 	}
 	linkTo(ctx, t)
-	wanted, err := s.wanted(t, resultsOf(results))
+	wanted, err := s.checkAnswers(t, resultsOf(results))
 	if err != nil {
 		return err
 	}
-	_, err = s.answer(ctx, t, wanted)
+	_, err = s.storeAnswers(ctx, t, wanted)
 	return err
 }
 
@@ -44,17 +44,17 @@ func resultsOf(results map[string]json.RawMessage) map[string]Answer {
 // server gets an error that says so: who gives answers one by one hears of nothing by
 // which to give it anew, and the server must not wait for that.
 func (s *Shim) Answer(ctx context.Context, p Principal, upstream string, id ID, key string, a Answer) error {
-	t, err := asking(ctx, s, p, upstream, id, map[string]Answer{key: a}, func() (Task, error) { return s.reach(ctx, p, upstream, id, Summary) })
+	t, err := readAsked(ctx, s, p, upstream, id, map[string]Answer{key: a}, func() (Task, error) { return s.readOwnCall(ctx, p, upstream, id, Summary) })
 	if err != nil {
 		return err
 	}
 	linkTo(ctx, t)
-	wanted, err := s.wanted(t, map[string]Answer{key: a})
+	wanted, err := s.checkAnswers(t, map[string]Answer{key: a})
 	if bad, ok := errors.AsType[*AnswerError](err); ok {
 		a = Answer{Error: &RPCError{Code: codeInternal, Message: "the client's answer " + bad.Reason}}
 		wanted = map[string]json.RawMessage{key: a.encode()}
 	}
-	_, err = s.answer(ctx, t, wanted)
+	_, err = s.storeAnswers(ctx, t, wanted)
 	return err
 }
 
@@ -62,8 +62,8 @@ func (s *Shim) Answer(ctx context.Context, p Principal, upstream string, id ID, 
 // replica that runs the call asks it again once it is connected.
 const askedAgain = 3 * time.Second
 
-// asking reads a record of p's, which is to have one of the questions that are answered, open or not.
-func asking(ctx context.Context, s *Shim, p Principal, upstream string, id ID, answers map[string]Answer, read func() (Task, error)) (Task, error) {
+// readAsked reads a record of p's, which is to have one of the questions that are answered, open or not.
+func readAsked(ctx context.Context, s *Shim, p Principal, upstream string, id ID, answers map[string]Answer, read func() (Task, error)) (Task, error) {
 	for until := time.Now().Add(askedAgain); ; {
 		t, err := read()
 		forgotten := len(answers) > 0 && err == nil && !t.Status.Final() && !slices.ContainsFunc(t.Questions, func(q Question) bool {
@@ -71,7 +71,7 @@ func asking(ctx context.Context, s *Shim, p Principal, upstream string, id ID, a
 			return ok
 		})
 		if errors.Is(err, ErrNotFound) {
-			_, unknown := s.marks.lost(ctx, id, p.Owner(), upstream)
+			_, unknown := s.marks.describeLost(ctx, id, p.Owner(), upstream)
 			forgotten = unknown == nil
 		}
 		if !forgotten || time.Now().After(until) || work.Pause(ctx, askedAgain/30) != nil {
@@ -80,13 +80,13 @@ func asking(ctx context.Context, s *Shim, p Principal, upstream string, id ID, a
 	}
 }
 
-// answer stores answers that a record waits for, and returns the record.
-func (s *Shim) answer(ctx context.Context, t Task, wanted map[string]json.RawMessage) (Task, error) {
+// storeAnswers stores answers that a record waits for, and returns the record.
+func (s *Shim) storeAnswers(ctx context.Context, t Task, wanted map[string]json.RawMessage) (Task, error) {
 	if len(wanted) == 0 {
 		return t, nil
 	}
-	change := Change{Op: s.op(), Answer: wanted, Token: s.bring(ctx, t), Moments: []Moment{{Kind: KindAnswered}}}
-	t, err := outlast(ctx, s, func(ctx context.Context) (Task, error) { return s.change(ctx, t.ID, nil, change) })
+	change := Change{Op: s.newOp(), Answer: wanted, Token: s.bringToken(ctx, t), Moments: []Moment{{Kind: KindAnswered}}}
+	t, err := outlast(ctx, s, func(ctx context.Context) (Task, error) { return s.changeRecord(ctx, t.ID, nil, change) })
 	if errors.Is(err, ErrFinal) {
 		err = nil
 	}
@@ -96,9 +96,9 @@ func (s *Shim) answer(ctx context.Context, t Task, wanted map[string]json.RawMes
 // Outstanding are the open questions of a task, or of a call of p's that is no task; none
 // once it has ended. ErrNotFound, ErrUnavailable.
 func (s *Shim) Outstanding(ctx context.Context, p Principal, upstream string, id ID) ([]Question, error) {
-	t, err := s.reach(ctx, p, upstream, id, Summary)
+	t, err := s.readOwnCall(ctx, p, upstream, id, Summary)
 	if err != nil || t.Status.Final() {
 		return nil, err
 	}
-	return outstanding(t.Questions), nil
+	return openQuestions(t.Questions), nil
 }

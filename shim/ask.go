@@ -34,21 +34,21 @@ type mailbox struct {
 	abandon *time.Timer
 }
 
-// ask puts questions to the caller and waits until each is answered, withdrawn or
+// askQuestions puts questions to the caller and waits until each is answered, withdrawn or
 // out of time. The answers are marked as taken before they are returned: whoever
 // adopts the call never delivers them again.
-func (b *mailbox) ask(ctx context.Context, q []Question) ([]Answer, error) {
+func (b *mailbox) askQuestions(ctx context.Context, q []Question) ([]Answer, error) {
 	if b.run.call.Asking == AskNever || len(q) == 0 {
 		return nil, ErrNoAsk
 	}
 	var spans []trace.Span
 	// This goroutine now waits for long, so everything else is done apart.
 	err := work.Apart(func() error {
-		err := b.put(ctx, q)
+		err := b.storeQuestions(ctx, q)
 		if err == nil {
 			spans = b.startQuestions(q)
 			if !b.asksOn(q) {
-				b.run.trace.tell(slog.LevelInfo, "a task asks its client", "questions", len(q), "event", KindAsked.event())
+				b.run.trace.logRun(slog.LevelInfo, "a task asks its client", "questions", len(q), "event", KindAsked.eventName())
 			}
 		}
 		return err
@@ -59,8 +59,8 @@ func (b *mailbox) ask(ctx context.Context, q []Question) ([]Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer b.empty()
-	late, err := b.await(ctx, q)
+	defer b.endAsk()
+	late, err := b.awaitAnswers(ctx, q)
 	if err == nil {
 		err = b.run.rounds.takePlace()
 	}
@@ -69,33 +69,33 @@ func (b *mailbox) ask(ctx context.Context, q []Question) ([]Answer, error) {
 		how := slices.Repeat([]string{semconv.QuestionWithdrawn}, len(q)) // unless their end is stored
 		defer func() {
 			endQuestions(spans, how)
-			b.measure(how)
+			b.measureAnswers(how)
 		}()
 		if err != nil {
 			return err
 		}
-		got, ended, err := b.collect(ctx, q, late)
+		got, ended, err := b.collectAnswers(ctx, q, late)
 		if err != nil {
 			return err
 		}
 		answers, how = got, ended
-		b.run.trace.tell(slog.LevelInfo, "the questions of a task are settled", "outcomes", how, "event", KindAnswered.event())
+		b.run.trace.logRun(slog.LevelInfo, "the questions of a task are settled", "outcomes", how, "event", KindAnswered.eventName())
 		return nil
 	})
 	return answers, err
 }
 
-// await waits until no question is open any more. late says that their time was over
+// awaitAnswers waits until no question is open any more. late says that their time was over
 // before. Questions that the store has forgotten, in a failover, are asked again: nobody
 // else can see them.
-func (b *mailbox) await(ctx context.Context, q []Question) (late bool, err error) {
+func (b *mailbox) awaitAnswers(ctx context.Context, q []Question) (late bool, err error) {
 	timer := time.NewTimer(b.timeLeft())
 	defer timer.Stop()
 	for {
-		open, forgotten := b.state(q)
+		open, forgotten := b.checkAsked(q)
 		switch {
 		case forgotten != nil:
-			err := work.Apart(func() error { return b.put(ctx, forgotten) })
+			err := work.Apart(func() error { return b.storeQuestions(ctx, forgotten) })
 			if errors.Is(err, errUnanswered) {
 				return true, nil
 			}
@@ -113,7 +113,7 @@ func (b *mailbox) await(ctx context.Context, q []Question) (late bool, err error
 		case <-timer.C:
 			return true, nil
 		case <-ctx.Done():
-			b.withdraw(q)
+			b.withdrawQuestions(q)
 			return false, context.Cause(ctx)
 		}
 	}
@@ -124,16 +124,16 @@ func (b *mailbox) await(ctx context.Context, q []Question) (late bool, err error
 // before the retry goes out, or whoever adopts the call sends another one.
 func (b *mailbox) neverStored(ctx context.Context, q []Question) ([]Answer, error) {
 	switch {
-	case !b.run.stored():
+	case !b.run.hasRecord():
 		return notAsked(q), nil
 	case b.run.rounds.open == nil:
-		b.withdraw(q)
+		b.withdrawQuestions(q)
 		return notAsked(q), nil
 	}
 	if err := b.run.rounds.takePlace(); err != nil {
 		return nil, err
 	}
-	answers, _, err := b.collect(ctx, q, false)
+	answers, _, err := b.collectAnswers(ctx, q, false)
 	return answers, err
 }
 
@@ -146,13 +146,13 @@ func notAsked(q []Question) []Answer {
 	return answers
 }
 
-// state reports whether any of the questions asked is still open, as the record was
+// checkAsked reports whether any of the questions asked is still open, as the record was
 // last read, and which of them it does not have.
-func (b *mailbox) state(asked []Question) (open bool, forgotten []Question) {
+func (b *mailbox) checkAsked(asked []Question) (open bool, forgotten []Question) {
 	b.run.mu.Lock()
 	defer b.run.mu.Unlock()
 	for i := range asked {
-		q, ok := find(b.read.questions, asked[i].Key)
+		q, ok := findQuestion(b.read.questions, asked[i].Key)
 		open = open || ok && q.Outstanding()
 		if !ok {
 			forgotten = append(forgotten, asked[i])
@@ -161,9 +161,9 @@ func (b *mailbox) state(asked []Question) (open bool, forgotten []Question) {
 	return open, forgotten
 }
 
-// timeout is how long a question waits for its answer: where nothing is configured, that of a
+// answerTimeout is how long a question waits for its answer: where nothing is configured, that of a
 // task for as long as an ended task is kept. run.mu is held.
-func (b *mailbox) timeout() time.Duration {
+func (b *mailbox) answerTimeout() time.Duration {
 	r := b.run
 	inTask := b.asksInTask() || r.record != nil && !r.record.hidden
 	if r.policy.InputTimeout == 0 && inTask {
@@ -172,50 +172,50 @@ func (b *mailbox) timeout() time.Duration {
 	return cmp.Or(r.policy.InputTimeout, defaultInputTimeout)
 }
 
-// put stores the questions, in the record that the call has or in one that it gets
+// storeQuestions stores the questions, in the record that the call has or in one that it gets
 // for them, and brings them to the caller. An outage of the store is waited out, as long as
 // there is time to answer; while a caller blocks, for two times StoreTimeout, since a first
 // attempt may go out on a connection that is dead.
-func (b *mailbox) put(ctx context.Context, q []Question) error {
+func (b *mailbox) storeQuestions(ctx context.Context, q []Question) error {
 	r := b.run
-	again := b.asking()
+	again := b.isAsking()
 	r.mu.Lock()
-	left := b.timeout()
+	left := b.answerTimeout()
 	r.mu.Unlock()
 	if again {
 		left = b.timeLeft()
 	}
-	if r.blocks() {
+	if r.hasWaitingCaller() {
 		left = min(left, 2*r.s.storeTimeout)
 	}
 	ctx, stop := context.WithTimeoutCause(ctx, left, errUnanswered)
 	defer stop()
-	_, err := retry(ctx, func(context.Context) (Task, error) { return r.creation.ensure(b.asksInTask()) })
+	_, err := retry(ctx, func(context.Context) (Task, error) { return r.creation.ensureRecord(b.asksInTask()) })
 	if err != nil {
 		return err
 	}
 	if r.rounds.open != nil {
 		// An adopter goes on after the round, and nothing from before it is said again.
-		r.pieces.drain(ctx)
+		r.pieces.drainPieces(ctx)
 	}
-	change, turn := b.change(q, again)
-	t, err := r.record.apply(ctx, func() Change { return change })
+	change, turn := b.questionChange(q, again)
+	t, err := r.record.applyChange(ctx, func() Change { return change })
 	if err == nil {
-		b.forgot(change.Forget)
-		b.deliver(t, turn, q)
+		b.noteForgotten(change.Forget)
+		b.deliverQuestions(t, turn, q)
 	}
 	return err
 }
 
-// change is the change of the record that asks, and the turn of the inbox before it, by which
+// questionChange is the change of the record that asks, and the turn of the inbox before it, by which
 // deliver sees whether the record was read meanwhile. With again the deadline stays as it is.
-func (b *mailbox) change(q []Question, again bool) (Change, int64) {
+func (b *mailbox) questionChange(q []Question, again bool) (Change, int64) {
 	r := b.run
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.rounds.note()
+	r.rounds.noteOpen()
 	if !again && !b.asksAgain(q) {
-		b.until = time.Since(r.record.born) + b.timeout()
+		b.until = time.Since(r.record.born) + b.answerTimeout()
 	}
 	change := Change{Ask: q, Call: r.callRecord(true), Forget: b.taken}
 	if !again && !b.asksAgain(q) {
@@ -237,15 +237,15 @@ func (b *mailbox) mayForget(keys ...string) []string {
 	return b.taken
 }
 
-// forgot notes that the record has forgotten them.
-func (b *mailbox) forgot(keys []string) {
+// noteForgotten notes that the record has forgotten them.
+func (b *mailbox) noteForgotten(keys []string) {
 	b.run.mu.Lock()
 	defer b.run.mu.Unlock()
 	b.taken = slices.DeleteFunc(slices.Clone(b.taken), func(key string) bool { return slices.Contains(keys, key) })
 }
 
-// asking reports whether questions were delivered already, and their time is running.
-func (b *mailbox) asking() bool {
+// isAsking reports whether questions were delivered already, and their time is running.
+func (b *mailbox) isAsking() bool {
 	b.run.mu.Lock()
 	defer b.run.mu.Unlock()
 	return b.open != nil
@@ -269,7 +269,7 @@ func (b *mailbox) asksOn(q []Question) bool {
 // had open: then their time goes on. run.mu is held.
 func (b *mailbox) asksAgain(q []Question) bool {
 	for i := range q {
-		if _, ok := find(b.run.record.made.Questions, q[i].Key); !ok {
+		if _, ok := findQuestion(b.run.record.made.Questions, q[i].Key); !ok {
 			return false
 		}
 	}
@@ -283,18 +283,18 @@ func (b *mailbox) timeLeft() time.Duration {
 	return b.until - time.Since(b.run.record.born)
 }
 
-// deliver brings the questions to a caller who waits: on its stream, or by handing
+// deliverQuestions brings the questions to a caller who waits: on its stream, or by handing
 // the call back. Readers of the task find them there. The answer may have come already: if
 // a state was read since that turn, it may be newer than t, so the record is read again.
-func (b *mailbox) deliver(t Task, turn int64, q []Question) {
+func (b *mailbox) deliverQuestions(t Task, turn int64, q []Question) {
 	r := b.run
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.creation.wait() // a task that is being made of the call asks by itself
+	r.creation.awaitAttempt() // a task that is being made of the call asks by itself
 	var open []Question
-	b.read = b.read.after(t)
+	b.read = b.read.renewedBy(t)
 	for i := range q {
-		if stored, ok := find(b.read.questions, q[i].Key); ok && stored.Outstanding() {
+		if stored, ok := findQuestion(b.read.questions, q[i].Key); ok && stored.Outstanding() {
 			open = append(open, stored)
 		}
 	}
@@ -302,37 +302,37 @@ func (b *mailbox) deliver(t Task, turn int64, q []Question) {
 	if b.since.IsZero() {
 		b.since = time.Now()
 	}
-	b.gauge()
+	b.countOpen()
 	if r.inbox.turn != turn {
-		r.inbox.reread()
+		r.inbox.rereadRecord()
 	}
 	r.inbox.turn++
 	b.stopAbandoning() // there is time to answer again
-	r.caller.ask(open)
+	r.caller.askOnStream(open)
 	work.Signal(r.caller.news)
 }
 
-// empty ends an ask.
-func (b *mailbox) empty() {
+// endAsk ends an ask.
+func (b *mailbox) endAsk() {
 	b.run.mu.Lock()
 	defer b.run.mu.Unlock()
 	b.open, b.read, b.since = nil, letters{}, time.Time{}
-	b.gauge()
+	b.countOpen()
 }
 
-// gauge counts the questions that are open. run.mu is held.
-func (b *mailbox) gauge() {
+// countOpen counts the questions that are open. run.mu is held.
+func (b *mailbox) countOpen() {
 	n := 0
 	for i := range b.open {
-		if q, ok := find(b.read.questions, b.open[i].Key); ok && q.Outstanding() {
+		if q, ok := findQuestion(b.read.questions, b.open[i].Key); ok && q.Outstanding() {
 			n++
 		}
 	}
 	b.run.meter.live.Ask(n)
 }
 
-// measure measures how the questions ended that were asked.
-func (b *mailbox) measure(how []string) {
+// measureAnswers measures how the questions ended that were asked.
+func (b *mailbox) measureAnswers(how []string) {
 	r := b.run
 	r.mu.Lock()
 	since := b.since
@@ -345,52 +345,52 @@ func (b *mailbox) measure(how []string) {
 	}
 }
 
-// changed takes the state of the record. run.mu is held.
-func (b *mailbox) changed(t Task) {
+// takeState takes the state of the record. run.mu is held.
+func (b *mailbox) takeState(t Task) {
 	if b.open != nil {
-		b.read.gather(t)
-		b.read = b.read.after(t)
-		b.gauge()
+		b.read.gatherAnswers(t)
+		b.read = b.read.renewedBy(t)
+		b.countOpen()
 		work.Signal(b.wake)
 	}
 }
 
-// withdraw ends questions that the server no longer waits for. If the call itself has
+// withdrawQuestions ends questions that the server no longer waits for. If the call itself has
 // ended, so has its record, or it is somebody else's.
-func (b *mailbox) withdraw(q []Question) {
+func (b *mailbox) withdrawQuestions(q []Question) {
 	r := b.run
 	if r.ctx.Err() != nil {
 		return
 	}
 	keys := keysOf(q)
 	r.mu.Lock()
-	r.caller.withdrawn(slices.DeleteFunc(keysOf(q), func(key string) bool {
-		stored, ok := find(b.read.questions, key)
+	r.caller.tellWithdrawn(slices.DeleteFunc(keysOf(q), func(key string) bool {
+		stored, ok := findQuestion(b.read.questions, key)
 		return !ok || !stored.Outstanding()
 	}))
 	r.mu.Unlock()
 	// An answer that has come all the same is for nobody any more.
-	change := Change{Op: r.s.op(), Withdraw: keys, Take: keys}
+	change := Change{Op: r.s.newOp(), Withdraw: keys, Take: keys}
 	r.s.life.work.Go(func() {
-		if r.record.persist(r.ctx, func() Change { return change }) == nil {
+		if r.record.persistChange(r.ctx, func() Change { return change }) == nil {
 			b.mayForget(keys...)
 		}
 	})
 }
 
-// expired takes back the questions that had no answer in time. An answer that was stored
+// expireQuestions takes back the questions that had no answer in time. An answer that was stored
 // before collect is still used, although the timer has fired. A parked call whose caller never came back is cancelled a minute later.
-func (b *mailbox) expired(t Task, q []Question) {
+func (b *mailbox) expireQuestions(t Task, q []Question) {
 	var none []string
 	for i := range q {
-		if stored, ok := find(t.Questions, q[i].Key); ok && stored.Answer == nil {
+		if stored, ok := findQuestion(t.Questions, q[i].Key); ok && stored.Answer == nil {
 			none = append(none, q[i].Key)
 		}
 	}
 	r := b.run
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.caller.withdrawn(none)
+	r.caller.tellWithdrawn(none)
 	if r.record.hidden && !r.caller.waits {
 		b.abandonIn(abandonAfter)
 	}
@@ -422,10 +422,10 @@ func (b *mailbox) abandonIn(d time.Duration) {
 }
 
 // waitedFor is for how much longer a caller may wait on another replica. Such a caller
-// extends the TTL of the record (waiter.announce), and no message says so.
+// extends the TTL of the record (waiter.announceCaller), and no message says so.
 func (b *mailbox) waitedFor() time.Duration {
 	r := b.run
-	t, err := r.s.read(r.ctx, r.record.id, Summary)
+	t, err := r.s.readRecord(r.ctx, r.record.id, Summary)
 	switch {
 	case errors.Is(err, ErrNotFound):
 		return 0
@@ -435,7 +435,7 @@ func (b *mailbox) waitedFor() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if t.Visible && r.record.hidden { // and nobody here has heard of it
-		r.inbox.reread()
+		r.inbox.rereadRecord()
 		return retryAbandon
 	}
 	if t.TTL <= r.record.raised+time.Millisecond { // the store rounds up
@@ -452,36 +452,36 @@ func (b *mailbox) stopAbandoning() {
 	}
 }
 
-// collect ends the questions in one step: what is open is withdrawn, what is answered
+// collectAnswers ends the questions in one step: what is open is withdrawn, what is answered
 // is this run's to deliver, and nobody else's from then on. late says that the time to
 // answer is over. how says of each how it ended.
-func (b *mailbox) collect(ctx context.Context, q []Question, late bool) (answers []Answer, how []string, err error) {
+func (b *mailbox) collectAnswers(ctx context.Context, q []Question, late bool) (answers []Answer, how []string, err error) {
 	keys := keysOf(q)
-	change := Change{Op: b.run.s.op(), Withdraw: keys, Take: keys, Call: b.run.rounds.end()}
+	change := Change{Op: b.run.s.newOp(), Withdraw: keys, Take: keys, Call: b.run.rounds.endRound()}
 	change.Durable = change.Call != nil // the retry is sent next, and only once
-	t, err := b.run.record.apply(ctx, func() Change { return change })
+	t, err := b.run.record.applyChange(ctx, func() Change { return change })
 	if err != nil {
 		return nil, nil, err
 	}
 	b.mayForget(keys...)
-	b.run.token.await(t)
+	b.run.token.awaitToken(t)
 	b.run.mu.Lock()
-	t.Questions = b.read.with(t.Questions)
+	t.Questions = b.read.withGiven(t.Questions)
 	b.run.mu.Unlock()
 	if late {
-		b.expired(t, q)
-		b.run.trace.note(KindWithdrawn, "nobody answered in time")
-		b.run.status.say("nobody answered in time: " + clip(textOf(q[0])))
+		b.expireQuestions(t, q)
+		b.run.trace.noteMoment(KindWithdrawn, "nobody answered in time")
+		b.run.status.setMessage("nobody answered in time: " + clipText(textOf(q[0])))
 	}
 	answers, how = answersIn(t, q)
 	return answers, how, nil
 }
 
-// answersIn are the answers that collect has made this run's, and how each question ended.
+// answersIn are the answers that collectAnswers has made this run's, and how each question ended.
 func answersIn(t Task, q []Question) (answers []Answer, how []string) {
 	answers, how = make([]Answer, len(q)), make([]string, len(q))
 	for i := range q {
-		stored, _ := find(t.Questions, q[i].Key)
+		stored, _ := findQuestion(t.Questions, q[i].Key)
 		switch {
 		case stored.Answer == nil:
 			answers[i], how[i] = Unanswered(q[i], "the client did not answer in time"), semconv.QuestionExpired

@@ -131,13 +131,13 @@ func parseError(object json.RawMessage) *RPCError {
 	return &e
 }
 
-// outstanding are those of a task's questions that are open.
-func outstanding(questions []Question) []Question {
+// openQuestions are those of a task's questions that are open.
+func openQuestions(questions []Question) []Question {
 	return slices.DeleteFunc(slices.Clone(questions), func(q Question) bool { return !q.Outstanding() })
 }
 
-// find returns the question of that key.
-func find(questions []Question, key string) (Question, bool) {
+// findQuestion returns the question of that key.
+func findQuestion(questions []Question, key string) (Question, bool) {
 	for _, q := range questions {
 		if q.Key == key {
 			return q, true
@@ -161,7 +161,7 @@ func (b *mailbox) startQuestions(q []Question) []trace.Span {
 	if r.s.observer.dark {
 		return nil
 	}
-	ctx, attrs := r.trace.context(), attrsOf(r.record.subject())
+	ctx, attrs := r.trace.contextOfRun(), attrsOf(r.record.constantPart())
 	spans := make([]trace.Span, len(q))
 	for i := range q {
 		_, spans[i] = r.s.observer.tracer.Start(ctx, "question "+q[i].Method, trace.WithAttributes(append(attrs, semconv.MCPMethod.String(q[i].Method))...))
@@ -201,25 +201,27 @@ type letters struct {
 	given []Question
 }
 
-// gather keeps the answers of a record that nobody has taken yet.
-func (l *letters) gather(t Task) {
+// gatherAnswers keeps the answers of a record that nobody has taken yet.
+func (l *letters) gatherAnswers(t Task) {
 	for _, q := range t.Questions {
-		if _, has := find(l.given, q.Key); q.Answer != nil && !q.Taken && !has {
+		if _, has := findQuestion(l.given, q.Key); q.Answer != nil && !q.Taken && !has {
 			l.given = append(l.given, Question{Key: q.Key, Answer: q.Answer, Taken: true})
 		}
 	}
 }
 
-// with are questions of the record, and what was given.
-func (l letters) with(questions []Question) []Question {
+// withGiven are questions of the record, and what was given.
+func (l letters) withGiven(questions []Question) []Question {
 	return append(slices.DeleteFunc(slices.Clone(questions), func(q Question) bool {
-		_, has := find(l.given, q.Key)
+		_, has := findQuestion(l.given, q.Key)
 		return has
 	}), l.given...)
 }
 
-// after is what is kept of the record once it has been read or written.
-func (l letters) after(t Task) letters { return letters{t.ExpiresAt(), l.with(t.Questions), l.given} }
+// renewedBy is what is kept of the record once it has been read or written.
+func (l letters) renewedBy(t Task) letters {
+	return letters{t.ExpiresAt(), l.withGiven(t.Questions), l.given}
+}
 
 // textOf is what a question asks, in words: its message, where it has one.
 func textOf(q Question) string {

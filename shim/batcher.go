@@ -54,43 +54,43 @@ const (
 	whyStore = "they came faster than they could be stored"
 )
 
-// add takes a piece, or leaves it out.
-func (b *batcher) add(piece json.RawMessage) {
+// addPiece takes a piece, or leaves it out.
+func (b *batcher) addPiece(piece json.RawMessage) {
 	if b.full {
 		return
 	}
 	size := int64(len(piece))
 	switch {
-	case b.exhausted(size):
+	case b.isExhausted(size):
 		b.full = true
-		b.push(content.LeftOut(0, whyFull))
+		b.pushPiece(content.LeftOut(0, whyFull))
 		return
 	case b.bytes+size > mostWaiting:
 		b.missed++
 		return
 	}
 	if b.missed > 0 {
-		b.push(content.LeftOut(b.missed, whyStore))
+		b.pushPiece(content.LeftOut(b.missed, whyStore))
 		b.missed = 0
 	}
-	b.push(piece)
+	b.pushPiece(piece)
 }
 
-// exhausted reports whether a piece of this size is more than may be kept of the
+// isExhausted reports whether a piece of this size is more than may be kept of the
 // task. One batch is spared for saying so.
-func (b *batcher) exhausted(size int64) bool {
+func (b *batcher) isExhausted(size int64) bool {
 	return b.Most > 0 && len(b.open) == 0 && b.made >= b.Most-1 ||
 		b.MostBytes > 0 && b.total+size > b.MostBytes
 }
 
-func (b *batcher) push(piece json.RawMessage) {
+func (b *batcher) pushPiece(piece json.RawMessage) {
 	b.open = append(b.open, piece)
 	b.bytes += int64(len(piece))
 	b.total += int64(len(piece))
 }
 
-// close makes batches of the open pieces; checkpoint is where to resume after them.
-func (b *batcher) close(checkpoint json.RawMessage) {
+// closeOpen makes batches of the open pieces; checkpoint is where to resume after them.
+func (b *batcher) closeOpen(checkpoint json.RawMessage) {
 	if len(b.open) == 0 {
 		return
 	}
@@ -112,11 +112,11 @@ func (b *batcher) close(checkpoint json.RawMessage) {
 	b.open = nil
 }
 
-// waiting reports whether there is anything to write.
-func (b *batcher) waiting() bool { return len(b.open)+len(b.queue) > 0 }
+// hasWaiting reports whether there is anything to write.
+func (b *batcher) hasWaiting() bool { return len(b.open)+len(b.queue) > 0 }
 
-// delay is how long the next batch has to wait yet.
-func (b *batcher) delay() time.Duration {
+// nextDelay is how long the next batch has to wait yet.
+func (b *batcher) nextDelay() time.Duration {
 	var open int
 	for _, p := range b.open {
 		open += len(p)
@@ -127,8 +127,8 @@ func (b *batcher) delay() time.Duration {
 	return max(0, b.Interval-time.Since(b.last))
 }
 
-// portion is how many batches of the queue go into one append.
-func (b *batcher) portion() int {
+// nextPortion is how many batches of the queue go into one append.
+func (b *batcher) nextPortion() int {
 	n, size := 0, int64(0)
 	for n < len(b.queue) && (n == 0 || size+b.queue[n].size <= appendBytes) {
 		size += b.queue[n].size
@@ -147,8 +147,8 @@ func (b *batcher) lastCheckpoint(n int) json.RawMessage {
 	return nil
 }
 
-// advance notes that the first n batches of the queue are in the store.
-func (b *batcher) advance(n int) {
+// advanceBy notes that the first n batches of the queue are in the store.
+func (b *batcher) advanceBy(n int) {
 	for _, e := range b.queue[:n] {
 		b.at++
 		b.bytes -= e.size
@@ -167,13 +167,13 @@ func (b *batcher) advance(n int) {
 
 // advanceTo notes that the store has the task's stream up to p, at least.
 func (b *batcher) advanceTo(p Position) {
-	b.advance(min(int(max(p-b.at, 0)), len(b.queue)))
+	b.advanceBy(min(int(max(p-b.at, 0)), len(b.queue)))
 }
 
-// rewind takes the stream back to where the store has it, which has lost what was
+// rewindTo takes the stream back to where the store has it, which has lost what was
 // written to it. It reports whether everything from there on is still here; if not,
 // the rest goes on there, after a loss.
-func (b *batcher) rewind(p Position) bool {
+func (b *batcher) rewindTo(p Position) bool {
 	back := min(int(max(b.at-p, 0)), len(b.kept))
 	from, at := len(b.kept)-back, b.at-Position(back)
 	whole := at <= p
@@ -190,8 +190,8 @@ func (b *batcher) rewind(p Position) bool {
 	return whole
 }
 
-// batches are those of the queue, and where they belong.
-func (b *batcher) batches() ([]Batch, Position) {
+// queuedBatches are those of the queue, and where they belong.
+func (b *batcher) queuedBatches() ([]Batch, Position) {
 	return batchesOf(b.queue), b.at
 }
 
@@ -203,10 +203,10 @@ func batchesOf(entries []entry) []Batch {
 	return out
 }
 
-// refit makes the change that ends a task fit a store that has only come to had, and
+// refitTail makes the change that ends a task fit a store that has only come to had, and
 // lost what was streamed after it: streamed is what was stored last before the tail. Of what
 // is no longer known, nothing is written again.
-func (c *Change) refit(streamed []Batch, had Position) {
+func (c *Change) refitTail(streamed []Batch, had Position) {
 	if at := c.At - Position(len(streamed)); at <= had {
 		c.Tail, c.At = slices.Concat(streamed, c.Tail), at
 	} else {

@@ -33,7 +33,7 @@ func (b *Bound) Enter(owner string) error {
 	case owner != "" && b.MostPerOwner > 0 && b.owners[owner] >= b.MostPerOwner:
 		return &BusyError{Key: b.Key + PerOwner, Limit: b.Own, RetryAfter: retryBusy}
 	}
-	b.add(owner)
+	b.countOne(owner)
 	return nil
 }
 
@@ -48,11 +48,11 @@ func (b *Bound) Limit(most, mostPerOwner int) {
 func (b *Bound) Force(owner string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.add(owner)
+	b.countOne(owner)
 }
 
-// add counts one more. The lock is held.
-func (b *Bound) add(owner string) {
+// countOne counts one more. The lock is held.
+func (b *Bound) countOne(owner string) {
 	b.n++
 	if owner == "" {
 		return

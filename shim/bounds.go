@@ -59,10 +59,10 @@ type AnswerError struct {
 // Error gives the text for the client.
 func (e *AnswerError) Error() string { return fmt.Sprintf("the answer to %q %s", e.Key, e.Reason) }
 
-// wanted are those of the answers that a record waits for, as they are kept. What nobody
+// checkAnswers are those of the answers that a record waits for, as they are kept. What nobody
 // asked for is ignored, whatever it is (T36). An *AnswerError where one of them is no
 // answer to its question, or too large.
-func (s *Shim) wanted(t Task, answers map[string]Answer) (map[string]json.RawMessage, error) {
+func (s *Shim) checkAnswers(t Task, answers map[string]Answer) (map[string]json.RawMessage, error) {
 	out := make(map[string]json.RawMessage, len(answers))
 	room := s.roomForAnswers(t)
 	for _, q := range t.Questions {
@@ -86,7 +86,7 @@ func (s *Shim) wanted(t Task, answers map[string]Answer) (map[string]json.RawMes
 // roomForAnswers is how large the answers may be that a record gets.
 func (s *Shim) roomForAnswers(t Task) int64 {
 	var limits QuestionLimits
-	if srv, err := s.server(t.Upstream); err == nil && srv.Policy != nil {
+	if srv, err := s.findServer(t.Upstream); err == nil && srv.Policy != nil {
 		limits = srv.policyFor(Request{Method: t.Method, Name: t.Tool}).Questions
 	}
 	room := limits.OrDefault().AnswerBytes

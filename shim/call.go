@@ -19,19 +19,19 @@ var (
 // the caller's abilities have it (design.md 0.3).
 func (s *Shim) Call(ctx context.Context, c Call) (Answered, error) {
 	begun := time.Now()
-	a, err := s.call(ctx, c)
-	if srv, unknown := s.server(c.Upstream); unknown == nil && c.Request.Method == callTool {
+	a, err := s.makeCall(ctx, c)
+	if srv, unknown := s.findServer(c.Upstream); unknown == nil && c.Request.Method == callTool {
 		srv.metrics.Called(ctx, c.Request.Name, answerOf(a, err), time.Since(begun))
 	}
 	return a, err
 }
 
-func (s *Shim) call(ctx context.Context, c Call) (Answered, error) {
+func (s *Shim) makeCall(ctx context.Context, c Call) (Answered, error) {
 	if !s.life.work.Enter() {
 		return Answered{}, ErrRefused
 	}
 	defer s.life.work.Leave() // a call that is being made counts as work, or a drain would miss it
-	srv, err := s.server(c.Upstream)
+	srv, err := s.findServer(c.Upstream)
 	if err == nil && srv.Removed {
 		err = ErrRemoved
 	}
@@ -50,7 +50,7 @@ func (s *Shim) call(ctx context.Context, c Call) (Answered, error) {
 	}
 	var tk ticket // of no limit, for what is no tools/call
 	if c.Request.Method == callTool {
-		if tk, err = srv.reserve(c.Request.Name, p, false); err != nil {
+		if tk, err = srv.reserveSlots(c.Request.Name, p, false); err != nil {
 			return Answered{}, err
 		}
 	}
@@ -59,18 +59,18 @@ func (s *Shim) call(ctx context.Context, c Call) (Answered, error) {
 	case c.Demand, c.Handle && p.Tasks == Always, (c.Handle || c.After > 0) && p.Tasks == Required:
 		return r.caller.taskFirst(ctx)
 	case c.Handle && p.Tasks == Auto:
-		return r.caller.await(ctx, srv.graceFor(c.Request, p))
+		return r.caller.awaitReply(ctx, srv.graceFor(c.Request, p))
 	case !c.Handle && c.After > 0 && p.Tasks != Never:
-		return r.caller.await(ctx, c.After)
+		return r.caller.awaitReply(ctx, c.After)
 	}
 	r.call.Request.NoTask = true
-	if err := r.caller.queue(); err != nil {
+	if err := r.caller.awaitTurn(); err != nil {
 		return Answered{}, err
 	}
 	if c.Asking == AskNever {
-		return r.caller.block()
+		return r.caller.sendBlocking()
 	}
-	return r.caller.await(ctx, never) // it may go on without the client, so not on its goroutine
+	return r.caller.awaitReply(ctx, never) // it may go on without the client, so not on its goroutine
 }
 
 // answerOf is what a caller got, for the metric.
@@ -87,9 +87,9 @@ func answerOf(a Answered, err error) string {
 }
 
 // cancelUntold cancels a task that nobody was told of. A record that this replica does
-// not run, though it lives, would stay working for ever. token is what Shim.bring has returned.
+// not run, though it lives, would stay working for ever. token is what Shim.bringToken has returned.
 func (s *Shim) cancelUntold(id ID, message string, retain time.Duration, token string) {
-	change := Change{Op: s.op(), To: Cancelled, StatusMessage: &message, Retain: retain, Token: token, Moments: []Moment{{Kind: KindCancelled, Detail: message}}}
+	change := Change{Op: s.newOp(), To: Cancelled, StatusMessage: &message, Retain: retain, Token: token, Moments: []Moment{{Kind: KindCancelled, Detail: message}}}
 	_, err := retry(s.life.writes, func(ctx context.Context) (Task, error) { return s.store.Apply(ctx, id, nil, change) })
 	if err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrFinal) {
 		s.log.Warn("a task that nobody was told of may remain", "task_id", id, "err", err)

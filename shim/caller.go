@@ -33,28 +33,28 @@ type caller struct {
 	leave func() bool
 }
 
-// block runs a call that never becomes a task, on the client's own goroutine.
-func (c *caller) block() (Answered, error) {
+// sendBlocking runs a call that never becomes a task, on the client's own goroutine.
+func (c *caller) sendBlocking() (Answered, error) {
 	defer c.run.discard()
-	reply, err := c.run.rounds.send()
-	return Answered{Reply: reply}, c.told(err)
+	reply, err := c.run.rounds.sendRounds()
+	return Answered{Reply: reply}, c.errorForCaller(err)
 }
 
-// queue waits for a slot, but not for longer than the operator has a client wait that takes
+// awaitTurn waits for a slot, but not for longer than the operator has a client wait that takes
 // no task. After an error the call is over.
-func (c *caller) queue() error {
+func (c *caller) awaitTurn() error {
 	r := c.run
-	if !r.ticket.queued() {
+	if !r.ticket.isQueued() {
 		return nil
 	}
 	full := &BusyError{Key: "concurrency", Limit: busyServer, RetryAfter: retryBusy}
 	ctx, stop := context.WithTimeoutCause(r.ctx, r.srv.QueueWait, full)
 	defer stop()
-	err := r.queue(ctx)
+	err := r.awaitSlot(ctx)
 	if err != nil {
 		r.discard()
 	}
-	return c.told(err)
+	return c.errorForCaller(err)
 }
 
 // taskFirst makes the task first and then sends the call. If no task can be made, a client
@@ -62,54 +62,54 @@ func (c *caller) queue() error {
 // call is sent, and making a task is tried again.
 func (c *caller) taskFirst(ctx context.Context) (Answered, error) {
 	r := c.run
-	if r.ticket.queued() {
+	if r.ticket.isQueued() {
 		r.status.message = messageQueued
 	}
 	r.firm = r.call.Demand || r.policy.Tasks == Required
-	t, err := r.creation.ensure(true)
+	t, err := r.creation.ensureRecord(true)
 	switch {
 	case err == nil:
-		r.s.life.work.Go(r.exec)
-		return c.hand(ctx, t)
+		r.s.life.work.Go(r.executeCall)
+		return c.handTask(ctx, t)
 	case r.firm:
 		r.discard()
 		return Answered{}, err
 	}
-	return c.await(ctx, retryCreate)
+	return c.awaitReply(ctx, retryCreate)
 }
 
-// await sends the call and waits for its reply, for the client to leave or to be
+// awaitReply sends the call and waits for its reply, for the client to leave or to be
 // asked, or, after grace, for a task to be made of it. An answer within the grace goes
 // straight back, and no store is touched.
-func (c *caller) await(ctx context.Context, grace time.Duration) (Answered, error) {
+func (c *caller) awaitReply(ctx context.Context, grace time.Duration) (Answered, error) {
 	r := c.run
-	r.s.life.work.Go(r.exec)
+	r.s.life.work.Go(r.executeCall)
 	timer := time.NewTimer(grace)
 	defer timer.Stop()
 	for attempt := 0; ; {
 		select {
 		case <-r.done:
-			return Answered{Reply: r.reply}, c.told(r.err)
+			return Answered{Reply: r.reply}, c.errorForCaller(r.err)
 		case <-r.ctx.Done():
-			if r.answered() {
-				return Answered{Reply: r.reply}, c.told(r.err)
+			if r.isAnswered() {
+				return Answered{Reply: r.reply}, c.errorForCaller(r.err)
 			}
 			// The client hears nothing more; exec ends by the same context.
-			c.detach()
-			return Answered{}, c.told(r.why(r.ctx.Err()))
+			c.detachStream()
+			return Answered{}, c.errorForCaller(r.findCause(r.ctx.Err()))
 		case <-c.news:
-			if r.answered() {
-				return Answered{Reply: r.reply}, c.told(r.err)
+			if r.isAnswered() {
+				return Answered{Reply: r.reply}, c.errorForCaller(r.err)
 			}
-			if a, err, done := c.look(ctx); done {
+			if a, err, done := c.lookAtNews(ctx); done {
 				return a, err
 			}
 			continue
 		case <-timer.C:
 		}
-		t, err := r.creation.ensure(true)
+		t, err := r.creation.ensureRecord(true)
 		if err == nil {
-			return c.hand(ctx, t)
+			return c.handTask(ctx, t)
 		}
 		if !errors.Is(err, errEnded) && attempt == 0 {
 			r.s.log.WarnContext(ctx, "no task could be made of a slow call; it goes on blocking", "tool", r.call.Request.Name, "err", err)
@@ -119,9 +119,9 @@ func (c *caller) await(ctx context.Context, grace time.Duration) (Answered, erro
 	}
 }
 
-// told is the error that a caller gets who waits for the call here. It invites to make the call
+// errorForCaller is the error that a caller gets who waits for the call here. It invites to make the call
 // again only if the server cannot have it.
-func (c *caller) told(err error) error {
+func (c *caller) errorForCaller(err error) error {
 	switch {
 	case errors.Is(err, errTaskCancelled): // another replica ended the record
 		return errLost
@@ -144,9 +144,9 @@ func createAgain(err error) time.Duration {
 	return retryCreate
 }
 
-// hand gives the task to the client. If the client has left in the meantime, nobody knows
+// handTask gives the task to the client. If the client has left in the meantime, nobody knows
 // the task: it is cancelled, unless the call was to go on (Stay).
-func (c *caller) hand(ctx context.Context, t Task) (Answered, error) {
+func (c *caller) handTask(ctx context.Context, t Task) (Answered, error) {
 	r := c.run
 	if ctx.Err() == nil || r.call.Stay && !errors.Is(context.Cause(ctx), ErrCancelled) {
 		t = t.shownAt(t.CreatedAt)
@@ -157,9 +157,9 @@ func (c *caller) hand(ctx context.Context, t Task) (Answered, error) {
 	return Answered{}, context.Cause(ctx)
 }
 
-// look looks at what the client was woken for: a task was made of its call, or
+// lookAtNews looks at what the client was woken for: a task was made of its call, or
 // the call has questions for it. done says that this is what the client gets.
-func (c *caller) look(ctx context.Context) (a Answered, err error, done bool) {
+func (c *caller) lookAtNews(ctx context.Context) (a Answered, err error, done bool) {
 	r := c.run
 	r.mu.Lock()
 	switch {
@@ -169,13 +169,13 @@ func (c *caller) look(ctx context.Context) (a Answered, err error, done bool) {
 	case !r.record.hidden:
 		made := r.record.made
 		r.mu.Unlock()
-		a, err = c.hand(ctx, made)
+		a, err = c.handTask(ctx, made)
 		return a, err, true
-	case r.call.Asking != AskPark || len(outstanding(r.box.open)) == 0:
+	case r.call.Asking != AskPark || len(openQuestions(r.box.open)) == 0:
 		r.mu.Unlock()
 		return Answered{}, nil, false
 	}
-	c.release()
+	c.releaseClient()
 	c.waits = false
 	parked := &Parked{ID: r.record.id, Questions: r.box.open, Until: r.box.read.expires}
 	r.mu.Unlock()
@@ -186,9 +186,9 @@ func (c *caller) look(ctx context.Context) (a Answered, err error, done bool) {
 	return Answered{Parked: parked}, nil, true
 }
 
-// attach lets a client who came back hear what the server says, if the call is no task, until it
+// attachStream lets a client who came back hear what the server says, if the call is no task, until it
 // leaves. Of several who are here the newest hears it.
-func (c *caller) attach(stream Stream) (leave func()) {
+func (c *caller) attachStream(stream Stream) (leave func()) {
 	c.run.mu.Lock()
 	defer c.run.mu.Unlock()
 	if !c.run.record.hidden {
@@ -209,59 +209,59 @@ func (c *caller) attach(stream Stream) (leave func()) {
 	}
 }
 
-// detach notes that nobody waits for the call here any more, or hears of it.
-func (c *caller) detach() {
+// detachStream notes that nobody waits for the call here any more, or hears of it.
+func (c *caller) detachStream() {
 	c.run.mu.Lock()
 	defer c.run.mu.Unlock()
 	c.stream, c.waits = nil, false
 }
 
-// release lets go of the client: its context no longer matters to the call, and its
+// releaseClient lets go of the client: its context no longer matters to the call, and its
 // stream goes with its answer. run.mu is held, as for all below.
-func (c *caller) release() {
+func (c *caller) releaseClient() {
 	c.leave()
 	c.stream = nil
 }
 
-func (c *caller) progress(p Progress) {
+func (c *caller) passProgress(p Progress) {
 	if c.stream != nil {
 		c.stream.Progress(p)
 	}
 }
 
-func (c *caller) log(l Log) {
+func (c *caller) passLog(l Log) {
 	if c.stream != nil {
 		c.stream.Log(l)
 	}
 }
 
-func (c *caller) notified(n Notification) {
+func (c *caller) passNotification(n Notification) {
 	if s, ok := c.stream.(Notifier); ok {
 		s.Notified(n)
 	}
 }
 
-func (c *caller) completed(params json.RawMessage) {
+func (c *caller) passCompleted(params json.RawMessage) {
 	if s, ok := c.stream.(Asker); ok {
 		s.Completed(params)
 	}
 }
 
-// asker is the stream, if the client is asked on it.
-func (c *caller) asker() (Asker, bool) {
+// findAsker is the stream, if the client is asked on it.
+func (c *caller) findAsker() (Asker, bool) {
 	s, ok := c.stream.(Asker)
 	return s, ok && c.run.call.Asking == AskStream
 }
 
-// ask puts questions of the hidden record to the client, if it is asked on its stream.
-func (c *caller) ask(q []Question) {
-	if s, ok := c.asker(); ok && c.run.record.hidden && len(q) > 0 {
+// askOnStream puts questions of the hidden record to the client, if it is asked on its stream.
+func (c *caller) askOnStream(q []Question) {
+	if s, ok := c.findAsker(); ok && c.run.record.hidden && len(q) > 0 {
 		s.Ask(c.run.record.id, q)
 	}
 }
 
-// withdrawn tells the stream that had the questions that nobody waits for them.
-func (c *caller) withdrawn(keys []string) {
+// tellWithdrawn tells the stream that had the questions that nobody waits for them.
+func (c *caller) tellWithdrawn(keys []string) {
 	if s, ok := c.stream.(Asker); ok && c.run.record.hidden && len(keys) > 0 {
 		s.Withdrawn(c.run.record.id, keys)
 	}

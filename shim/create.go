@@ -47,7 +47,7 @@ func (r *run) callRecord(sent bool) json.RawMessage {
 	rec := callRecord{
 		Request: r.call.Request, Runs: r.runs, Retry: r.policy.Retry, Firm: r.firm,
 		Handle: r.call.Handle, Partials: r.call.Partials,
-		Asking: r.call.Asking, Until: r.box.until, Keys: r.box.made, Round: r.rounds.recorded(),
+		Asking: r.call.Asking, Until: r.box.until, Keys: r.box.made, Round: r.rounds.recordedRound(),
 	}
 	if sent && !r.policy.Retry && r.rounds.open == nil {
 		rec.Request.Params, rec.Trimmed = nil, true
@@ -67,13 +67,13 @@ type creation struct {
 	maybe   *Task         // an attempt whose reply was lost: it may be stored
 }
 
-// ensure gives the call a record, if it has none: a visible one is a durable task (design.md
+// ensureRecord gives the call a record, if it has none: a visible one is a durable task (design.md
 // 0.13). From the success of that on, the caller's context no longer matters to the call,
 // and the handle is its answer. errEnded says that the reply was there first.
-func (c *creation) ensure(visible bool) (Task, error) {
+func (c *creation) ensureRecord(visible bool) (Task, error) {
 	r := c.run
 	r.mu.Lock()
-	c.wait()
+	c.awaitAttempt()
 	switch {
 	case r.ended:
 		r.mu.Unlock()
@@ -87,15 +87,15 @@ func (c *creation) ensure(visible bool) (Task, error) {
 	var t Task
 	var err error
 	if r.record != nil {
-		t, err = c.show()
+		t, err = c.showTask()
 	} else {
-		t, err = c.create(visible)
+		t, err = c.createRecord(visible)
 	}
 	c.pending = nil
 	r.mu.Unlock()
 	close(over)
 	if err == nil && visible && !t.Visible { // an attempt to store it hidden got through
-		return c.ensure(true)
+		return c.ensureRecord(true)
 	}
 	if err == nil {
 		r.confirmUnsent()
@@ -103,8 +103,8 @@ func (c *creation) ensure(visible bool) (Task, error) {
 	return t, err
 }
 
-// wait waits until no attempt is under way. run.mu is held before and after.
-func (c *creation) wait() {
+// awaitAttempt waits until no attempt is under way. run.mu is held before and after.
+func (c *creation) awaitAttempt() {
 	for c.pending != nil {
 		over := c.pending
 		c.run.mu.Unlock()
@@ -113,37 +113,37 @@ func (c *creation) wait() {
 	}
 }
 
-// create makes the record. run.mu is held before and after.
-func (c *creation) create(visible bool) (Task, error) {
+// createRecord makes the record. run.mu is held before and after.
+func (c *creation) createRecord(visible bool) (Task, error) {
 	r := c.run
-	draft, begin := c.draft()
+	draft, begin := c.draftTask()
 	if !visible {
-		draft.Visible, draft.TTL, draft.Retain = false, r.box.timeout()+abandonAfter+hiddenRetain, hiddenRetain
+		draft.Visible, draft.TTL, draft.Retain = false, r.box.answerTimeout()+abandonAfter+hiddenRetain, hiddenRetain
 	}
 	r.mu.Unlock()
-	t, err := c.store(draft, begin)
+	t, err := c.storeTask(draft, begin)
 	r.mu.Lock()
 	if err != nil {
 		return t, err
 	}
 	if t.Visible {
-		r.caller.release()
+		r.caller.releaseClient()
 	}
 	if r.checkpoint != nil && t.Checkpoint == nil {
 		r.unsaved = true // what is stored is from an attempt before the call was sent
 	}
 	if r.unsaved || r.status.message != draft.StatusMessage {
-		r.status.schedule()
+		r.status.scheduleMessage()
 	}
-	r.pieces.stored(t.Position)
+	r.pieces.noteStored(t.Position)
 	return t, nil
 }
 
-// draft is the task as it is known now, without what store adds, and the batches
+// draftTask is the task as it is known now, without what storeTask adds, and the batches
 // that it begins with: what was said before there is a handle. run.mu is held.
-func (c *creation) draft() (Task, []Batch) {
+func (c *creation) draftTask() (Task, []Batch) {
 	r := c.run
-	begin, _ := r.pieces.unstored()
+	begin, _ := r.pieces.unstoredBatches()
 	retain := retainFor(r.call, r.policy)
 	r.unsaved = false
 	t := Task{
@@ -181,8 +181,8 @@ func retainFor(c Call, p Policy) time.Duration {
 	return min(d, p.TTL)
 }
 
-// store admits the task, writes it and makes it the run's.
-func (c *creation) store(t Task, begin []Batch) (Task, error) {
+// storeTask admits the task, writes it and makes it the run's.
+func (c *creation) storeTask(t Task, begin []Batch) (Task, error) {
 	r := c.run
 	err := r.srv.tasks.Enter(t.Owner)
 	if err != nil {
@@ -194,20 +194,20 @@ func (c *creation) store(t Task, begin []Batch) (Task, error) {
 		r.srv.tasks.Leave(t.Owner)
 		return Task{}, err
 	} else {
-		t.Op = r.s.op()
+		t.Op = r.s.newOp()
 	}
-	root := r.trace.start(&t, c.maybe)
+	root := r.trace.startTrace(&t, c.maybe)
 	defer root.End()
-	timeline := r.trace.moments()
+	timeline := r.trace.takeMoments()
 	if t.Visible {
 		timeline = append(timeline, Moment{Kind: KindMade, Detail: string(r.s.replica)})
 	}
-	r.s.runs.expect(t.ID)
-	r.inbox.done(0, r.s.recovery.epoch.Load())
+	r.s.runs.expectTask(t.ID)
+	r.inbox.noteRead(0, r.s.recovery.epoch.Load())
 	r.mu.Lock()
 	firm := r.firm
 	r.mu.Unlock()
-	stored, err := within(r.base, r.s, func(ctx context.Context) (Task, error) {
+	stored, err := withPatience(r.base, r.s, func(ctx context.Context) (Task, error) {
 		if err := r.s.Heart.Alive(ctx); err != nil {
 			return Task{}, err
 		}
@@ -217,7 +217,7 @@ func (c *creation) store(t Task, begin []Batch) (Task, error) {
 		return r.s.store.Create(ctx, draft, begin...)
 	})
 	if c.maybe == nil {
-		r.s.runs.unexpect(t.ID)
+		r.s.runs.unexpectTask(t.ID)
 	} else if errors.Is(err, ErrUnavailable) && firm {
 		err = fmt.Errorf("%w: %w", ErrUnconfirmed, err)
 	}
@@ -228,12 +228,12 @@ func (c *creation) store(t Task, begin []Batch) (Task, error) {
 		return Task{}, fmt.Errorf("create a task: %w", err)
 	}
 	t.CreatedAt, t.UpdatedAt = stored.CreatedAt, stored.UpdatedAt // of the store's clock
-	r.trace.begin(t)
+	r.trace.beginSpan(t)
 	r.setRecord(stored, &record{id: t.ID, made: t, hidden: !stored.Visible, lease: t.Lease})
 	if stored.Visible {
-		r.trace.made()
+		r.trace.logMade()
 	} else {
-		r.trace.sent()
+		r.trace.logSent()
 	}
 	return stored, nil
 }
@@ -242,10 +242,10 @@ func (c *creation) store(t Task, begin []Batch) (Task, error) {
 // that a creation has come or never comes.
 const buryFor = time.Minute
 
-// bury ends a record that may have been created, of a call that has none here. Where the creation
+// buryRecord ends a record that may have been created, of a call that has none here. Where the creation
 // is still on its way, its id and op are used by then, and it does nothing.
-func (s *Shim) bury(lost Task) {
-	defer s.runs.unexpect(lost.ID)
+func (s *Shim) buryRecord(lost Task) {
+	defer s.runs.unexpectTask(lost.ID)
 	ended := Task{
 		ID: lost.ID, Op: lost.Op, Owner: lost.Owner, Upstream: lost.Upstream, Method: lost.Method, Tool: lost.Tool, Lease: lost.Lease,
 		Status: Cancelled, StatusMessage: leftMessage, TTL: buryFor, Retain: buryFor,
@@ -260,25 +260,25 @@ func (s *Shim) bury(lost Task) {
 
 // newTaskID makes the id of a new task.
 func (s *Shim) newTaskID(ctx context.Context, t Task) (ID, error) {
-	return within(ctx, s, func(ctx context.Context) (ID, error) {
+	return withPatience(ctx, s, func(ctx context.Context) (ID, error) {
 		return s.marks.newID(ctx, t.Owner, t.Upstream, t.Retain)
 	})
 }
 
-// show makes a task of a hidden record. run.mu is held before and after.
-func (c *creation) show() (Task, error) {
+// showTask makes a task of a hidden record. run.mu is held before and after.
+func (c *creation) showTask() (Task, error) {
 	r := c.run
 	id, lease := r.record.id, r.record.lease
 	retain := retainFor(r.call, r.policy)
-	change := Change{Op: r.s.op(), Visible: true, TTL: time.Since(r.record.born) + retain, Retain: retain, Moments: []Moment{{Kind: KindMade}}}
+	change := Change{Op: r.s.newOp(), Visible: true, TTL: time.Since(r.record.born) + retain, Retain: retain, Moments: []Moment{{Kind: KindMade}}}
 	r.mu.Unlock()
-	t, err := r.s.change(r.base, id, &lease, change)
+	t, err := r.s.changeRecord(r.base, id, &lease, change)
 	if err != nil {
-		r.record.refused(err, lease, t)
+		r.record.obeyRefusal(err, lease, t)
 	}
 	r.mu.Lock()
 	if err == nil {
-		r.shown(t)
+		r.noteShown(t)
 	}
 	return t, err
 }

@@ -114,16 +114,16 @@ func (s *Set) Add(tasks ...Tracked) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, t := range tasks {
-		s.add(&followed{Tracked: t, next: max(t.From, 0)})
+		s.addTask(&followed{Tracked: t, next: max(t.From, 0)})
 	}
 }
 
-// add puts one task into the set. s.mu is held.
-func (s *Set) add(k *followed) {
+// addTask puts one task into the set. s.mu is held.
+func (s *Set) addTask(k *followed) {
 	if s.tasks[k.ID] == nil {
 		s.added++
 		s.tasks[k.ID], k.number = k, s.added
-		s.mark(k, unseen{})
+		s.markStale(k, unseen{})
 	}
 }
 
@@ -134,22 +134,22 @@ func (s *Set) Remove(ids ...ID) {
 	defer s.mu.Unlock()
 	for _, id := range ids {
 		if k := s.tasks[id]; k != nil {
-			s.drop(k)
+			s.dropTask(k)
 		}
 	}
 }
 
-// leave takes a task out of the set that has ended or is gone.
-func (s *Set) leave(k *followed) {
+// removeTask takes a task out of the set that has ended or is gone.
+func (s *Set) removeTask(k *followed) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.tasks[k.ID] == k {
-		s.drop(k)
+		s.dropTask(k)
 	}
 }
 
-// drop takes a task out of the set. s.mu is held.
-func (s *Set) drop(k *followed) {
+// dropTask takes a task out of the set. s.mu is held.
+func (s *Set) dropTask(k *followed) {
 	delete(s.tasks, k.ID)
 	if w := k.watch; w != nil {
 		if w.left--; w.left == 0 {
@@ -178,31 +178,31 @@ func (s *Set) Tasks() []Tracked {
 	return tasks
 }
 
-// heard notes an event.
-func (s *Set) heard(e Event) {
+// noteEvent notes an event.
+func (s *Set) noteEvent(e Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if k := s.tasks[e.ID]; k != nil {
-		s.mark(k, unseen{e.Version, e.Added})
+		s.markStale(k, unseen{e.Version, e.Added})
 	}
 }
 
-// distrust has tasks looked at, whatever was heard of them; nil means all.
-func (s *Set) distrust(tasks []*followed) {
+// distrustTasks has tasks looked at, whatever was heard of them; nil means all.
+func (s *Set) distrustTasks(tasks []*followed) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if tasks == nil {
 		for _, k := range s.tasks {
-			s.mark(k, unseen{})
+			s.markStale(k, unseen{})
 		}
 	}
 	for _, k := range tasks {
-		s.mark(k, unseen{})
+		s.markStale(k, unseen{})
 	}
 }
 
-// mark has a task looked at for what was heard of it. s.mu is held.
-func (s *Set) mark(k *followed, n unseen) {
+// markStale has a task looked at for what was heard of it. s.mu is held.
+func (s *Set) markStale(k *followed, n unseen) {
 	switch {
 	case !k.stale:
 		k.stale, k.unseen = true, n
@@ -222,9 +222,9 @@ type due struct {
 	new    bool // nobody watches it yet
 }
 
-// due takes the tasks that are to be looked at. What that costs grows with their number,
+// takeDue takes the tasks that are to be looked at. What that costs grows with their number,
 // and not with the size of the set. over says that nothing is left to be followed.
-func (s *Set) due() (tasks []due, over bool) {
+func (s *Set) takeDue() (tasks []due, over bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, k := range s.stale {
@@ -238,9 +238,9 @@ func (s *Set) due() (tasks []due, over bool) {
 	return tasks, s.closed && len(s.tasks) == 0
 }
 
-// watched notes that a Watch begins for those of these tasks that are still in the set,
+// noteWatched notes that a Watch begins for those of these tasks that are still in the set,
 // and returns them.
-func (s *Set) watched(w *watch, tasks []due) (in []*followed) {
+func (s *Set) noteWatched(w *watch, tasks []due) (in []*followed) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, d := range tasks {

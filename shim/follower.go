@@ -38,7 +38,7 @@ func (s *Shim) FollowSet(ctx context.Context, p Principal, upstream string, set 
 	f := &follower{s: s, p: p, upstream: upstream, set: set, yield: yield, stop: stop}
 	defer f.watching.Wait()
 	defer stop(nil)
-	return f.run(ctx)
+	return f.followSet(ctx)
 }
 
 // Track is FollowSet of these tasks and no others, without a word of those that are gone. An
@@ -114,7 +114,7 @@ func (s *Shim) lastLook(ctx context.Context, p Principal, upstream string, id ID
 // new after that is yielded.
 func setFrom(t Task, k Tracked) *Set {
 	set := NewSet()
-	set.add(&followed{Tracked: k, seen: stampOf(t)})
+	set.addTask(&followed{Tracked: k, seen: stampOf(t)})
 	return set
 }
 
@@ -143,17 +143,17 @@ type stamp struct {
 
 func stampOf(t Task) stamp { return stamp{t.Version, t.UpdatedAt.UnixMilli(), t.Status, t.Lease} }
 
-// run reads what may have changed, until nothing is left to follow. Messages of a store
+// followSet reads what may have changed, until nothing is left to follow. Messages of a store
 // may be lost, so everything is read from time to time (design.md 0.4).
-func (f *follower) run(ctx context.Context) error {
+func (f *follower) followSet(ctx context.Context) error {
 	distrust := time.NewTicker(reread)
 	defer distrust.Stop()
 	for {
-		tasks, over := f.set.due()
+		tasks, over := f.set.takeDue()
 		if over {
 			return nil
 		}
-		if err := f.read(ctx, tasks); err != nil {
+		if err := f.readDue(ctx, tasks); err != nil {
 			return err
 		}
 		// Events of the store wake it, and whoever adds a task here; it reads all again each 30 s (reread),
@@ -163,18 +163,18 @@ func (f *follower) run(ctx context.Context) error {
 			return context.Cause(ctx)
 		case <-f.set.wake:
 		case <-f.retry:
-			f.set.distrust(f.unread)
+			f.set.distrustTasks(f.unread)
 			f.unread, f.retry = nil, nil
 		case <-distrust.C:
-			f.set.distrust(nil)
+			f.set.distrustTasks(nil)
 		}
 	}
 }
 
-// read yields what is new of the tasks that are due, and watches those that are new. A
+// readDue yields what is new of the tasks that are due, and watches those that are new. A
 // task that cannot be seen is not watched; the first look costs nothing more than the one
 // after Synced would.
-func (f *follower) read(ctx context.Context, tasks []due) error {
+func (f *follower) readDue(ctx context.Context, tasks []due) error {
 	for _, k := range tasks {
 		var err error
 		switch {
@@ -188,15 +188,15 @@ func (f *follower) read(ctx context.Context, tasks []due) error {
 			return err
 		}
 	}
-	f.watch(ctx, tasks)
+	f.watchNew(ctx, tasks)
 	return nil
 }
 
-// watch listens to the events of the tasks that are new, until all of them have left the
+// watchNew listens to the events of the tasks that are new, until all of them have left the
 // set.
-func (f *follower) watch(ctx context.Context, tasks []due) {
+func (f *follower) watchNew(ctx context.Context, tasks []due) {
 	ctx, stop := context.WithCancel(ctx)
-	watched := f.set.watched(&watch{stop: stop}, tasks)
+	watched := f.set.noteWatched(&watch{stop: stop}, tasks)
 	if len(watched) == 0 {
 		stop()
 		return
@@ -205,11 +205,11 @@ func (f *follower) watch(ctx context.Context, tasks []due) {
 	for i, k := range watched {
 		ids[i] = k.ID
 	}
-	f.watching.Go(func() { f.listen(ctx, watched, ids) })
+	f.watching.Go(func() { f.listenToEvents(ctx, watched, ids) })
 }
 
-// listen marks the tasks of which events tell.
-func (f *follower) listen(ctx context.Context, watched []*followed, ids []ID) {
+// listenToEvents marks the tasks of which events tell.
+func (f *follower) listenToEvents(ctx context.Context, watched []*followed, ids []ID) {
 	// The store wakes it, also after each reconnect; what is lost, run finds at its next tick.
 	for e, err := range f.s.store.Watch(ctx, ids...) {
 		switch {
@@ -217,27 +217,27 @@ func (f *follower) listen(ctx context.Context, watched []*followed, ids []ID) {
 			f.stop(err)
 			return
 		case e.Synced:
-			f.set.distrust(watched)
+			f.set.distrustTasks(watched)
 		default:
-			f.set.heard(e)
+			f.set.noteEvent(e)
 		}
 	}
 }
 
-// look reads a task as its reader may see it.
-func (f *follower) look(ctx context.Context, k *followed, part Part) (Task, error) {
+// readAllowed reads a task as its reader may see it.
+func (f *follower) readAllowed(ctx context.Context, k *followed, part Part) (Task, error) {
 	if k.Hidden {
 		p := f.p
 		if k.Of != nil {
 			p = *k.Of
 		}
-		return f.s.reach(ctx, p, f.upstream, k.ID, part)
+		return f.s.readOwnCall(ctx, p, f.upstream, k.ID, part)
 	}
-	return f.s.see(ctx, f.p, f.upstream, k.ID, part)
+	return f.s.readOwn(ctx, f.p, f.upstream, k.ID, part)
 }
 
-// again has a task read again that could not be read.
-func (f *follower) again(k *followed) {
+// readLater has a task read again that could not be read.
+func (f *follower) readLater(k *followed) {
 	if f.unread = append(f.unread, k); f.retry == nil {
 		f.retry = time.After(rereadFailed)
 	}
@@ -246,28 +246,28 @@ func (f *follower) again(k *followed) {
 // readTask yields what is new of a task. Pieces that were there when the state was
 // read come before the state, and so all of them before the last one.
 func (f *follower) readTask(ctx context.Context, k *followed) error {
-	t, err := f.look(ctx, k, Summary)
+	t, err := f.readAllowed(ctx, k, Summary)
 	if err == nil && t.Status.Final() && k.Outcome {
-		t, err = f.look(ctx, k, WithOutcome)
+		t, err = f.readAllowed(ctx, k, WithOutcome)
 	}
 	switch {
 	case errors.Is(err, ErrNotFound):
-		f.set.leave(k)
+		f.set.removeTask(k)
 		if k.Show != ShowState && k.seen.version > 0 {
 			return ErrBehind
 		}
 		return f.yield(Update{ID: k.ID, Gone: true})
 	case err != nil:
-		f.again(k)
+		f.readLater(k)
 		return nil
 	}
-	if complete, err := f.complete(ctx, k, t); err != nil || !complete {
+	if complete, err := f.completePieces(ctx, k, t); err != nil || !complete {
 		return err
 	}
 	if t.Status.Final() {
-		f.set.leave(k)
+		f.set.removeTask(k)
 	} else if t.Version == 0 {
-		f.again(k) // its record is missing, and no event tells of that
+		f.readLater(k) // its record is missing, and no event tells of that
 	}
 	if k.seen == stampOf(t) {
 		return nil
@@ -276,22 +276,22 @@ func (f *follower) readTask(ctx context.Context, k *followed) error {
 	return f.yield(Update{ID: k.ID, Task: &t})
 }
 
-// complete yields the pieces that come before a state, and reports whether that may be
+// completePieces yields the pieces that come before a state, and reports whether that may be
 // yielded now. If the store has less of them than the state says, it went back between
 // the two reads: they are read once more, and then they are taken for lost.
-func (f *follower) complete(ctx context.Context, k *followed, t Task) (bool, error) {
+func (f *follower) completePieces(ctx context.Context, k *followed, t Task) (bool, error) {
 	late := k.Live && k.seen.version == 0 && t.Status.Final()
-	if late || !k.behind(t.Position) {
+	if late || !k.isBehind(t.Position) {
 		return true, nil
 	}
 	read, err := f.readPieces(ctx, k)
 	switch {
-	case err != nil || !k.behind(t.Position):
+	case err != nil || !k.isBehind(t.Position):
 		return err == nil, err
 	case read && k.short == stampOf(t):
 		return true, nil
 	case read:
-		f.again(k)
+		f.readLater(k)
 	}
 	k.short = stampOf(t)
 	return false, nil
@@ -311,14 +311,14 @@ func (f *follower) takePieces(ctx context.Context, k *followed, a Added) error {
 // reports false, and has the task read again. Who reads was admitted when the task was
 // first looked at, and neither owner nor upstream of a task change.
 func (f *follower) readPieces(ctx context.Context, k *followed) (read bool, err error) {
-	list, err := within(ctx, f.s, func(ctx context.Context) ([]json.RawMessage, error) {
+	list, err := withPatience(ctx, f.s, func(ctx context.Context) ([]json.RawMessage, error) {
 		return f.s.store.Batches(ctx, k.ID, k.next)
 	})
 	switch {
 	case errors.Is(err, ErrNotFound):
 		return false, ErrBehind
 	case err != nil:
-		f.again(k)
+		f.readLater(k)
 		return false, nil
 	}
 	return true, f.yieldPieces(k, list)
@@ -337,5 +337,5 @@ func (f *follower) yieldPieces(k *followed, list []json.RawMessage) error {
 	return nil
 }
 
-// behind reports whether there are pieces that have not been yielded.
-func (k *followed) behind(p Position) bool { return k.Show == ShowBatches && int64(p) > k.next }
+// isBehind reports whether there are pieces that have not been yielded.
+func (k *followed) isBehind(p Position) bool { return k.Show == ShowBatches && int64(p) > k.next }

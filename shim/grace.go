@@ -58,8 +58,8 @@ func (s *server) graceFor(r Request, p Policy) time.Duration {
 	return p.Grace
 }
 
-// learn takes an answer of the server.
-func (g *graces) learn(tool string, took time.Duration, result json.RawMessage) {
+// learnGrace takes an answer of the server.
+func (g *graces) learnGrace(tool string, took time.Duration, result json.RawMessage) {
 	images := hasImage(result)
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -29,21 +29,21 @@ type inbox struct {
 	turn int64
 }
 
-// review has the record read. version is that of the change by others that was heard of.
-func (in *inbox) review(version int64) {
+// reviewVersion has the record read. version is that of the change by others that was heard of.
+func (in *inbox) reviewVersion(version int64) {
 	in.mu.Lock()
 	in.version = version
 	in.mu.Unlock()
-	in.reread()
+	in.rereadRecord()
 }
 
-// reread has the record read.
-func (in *inbox) reread() {
+// rereadRecord has the record read.
+func (in *inbox) rereadRecord() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.stale = true
 	if !in.active {
-		in.active = in.run.s.life.work.Go(in.read)
+		in.active = in.run.s.life.work.Go(in.readUntilSeen)
 	}
 }
 
@@ -55,9 +55,9 @@ func (in *inbox) upToDate(version, epoch int64) bool {
 	return in.seen == version && in.epoch == epoch
 }
 
-// due takes the version up to which the record is to be read, or reports that there is
+// takeStale takes the version up to which the record is to be read, or reports that there is
 // nothing to read.
-func (in *inbox) due(over bool) (version int64, ok bool) {
+func (in *inbox) takeStale(over bool) (version int64, ok bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.active = in.stale && !over
@@ -65,18 +65,18 @@ func (in *inbox) due(over bool) (version int64, ok bool) {
 	return in.version, in.active
 }
 
-// done notes what was read.
-func (in *inbox) done(version, epoch int64) {
+// noteRead notes what was read.
+func (in *inbox) noteRead(version, epoch int64) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.seen, in.epoch = version, epoch
 }
 
-// read reads the record until nothing is known to have changed since.
-func (in *inbox) read() {
+// readUntilSeen reads the record until nothing is known to have changed since.
+func (in *inbox) readUntilSeen() {
 	r := in.run
 	for d := retryFirst; ; {
-		version, ok := in.due(r.record.closed())
+		version, ok := in.takeStale(r.record.isClosed())
 		if !ok {
 			return
 		}
@@ -85,31 +85,31 @@ func (in *inbox) read() {
 		turn, lease := in.turn, r.record.lease
 		r.mu.Unlock()
 
-		t, err := r.s.read(r.s.life.writes, r.record.id, Summary)
+		t, err := r.s.readRecord(r.s.life.writes, r.record.id, Summary)
 		switch {
 		case err == nil:
 			d = retryFirst
-			if in.receive(t, turn, lease) {
-				in.done(version, epoch)
+			if in.receiveState(t, turn, lease) {
+				in.noteRead(version, epoch)
 			} else {
-				in.reread()
+				in.rereadRecord()
 			}
 		case errors.Is(err, ErrNotFound):
 			// Where it cannot be written again, the next write or audit tries again.
-			if _, err := within(r.s.life.writes, r.s, r.record.restore); err == nil {
-				in.reread()
+			if _, err := withPatience(r.s.life.writes, r.s, r.record.restoreTask); err == nil {
+				in.rereadRecord()
 			}
 		default:
-			in.reread()
-			work.PauseUntil(r.record.over, spread(d))
+			in.rereadRecord()
+			work.PauseUntil(r.record.over, spreadPause(d))
 			d = min(2*d, retryMost)
 		}
 	}
 }
 
-// receive takes the state that a read has found which began at this turn, under this lease. It
+// receiveState takes the state that a read has found which began at this turn, under this lease. It
 // reports false if another state has overtaken it.
-func (in *inbox) receive(t Task, turn int64, lease Lease) bool {
+func (in *inbox) receiveState(t Task, turn int64, lease Lease) bool {
 	r := in.run
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -125,11 +125,11 @@ func (in *inbox) receive(t Task, turn int64, lease Lease) bool {
 		r.cancel(ErrDetached)
 		return true
 	case t.Visible && r.record.hidden && r.creation.pending == nil:
-		r.shown(t)
+		r.noteShown(t)
 	case !t.Visible && !r.record.hidden: // a failover has lost that it became a task
-		r.s.life.work.Go(r.record.reveal)
+		r.s.life.work.Go(r.record.revealTask)
 	}
-	r.box.changed(t)
+	r.box.takeState(t)
 	return true
 }
 
@@ -144,8 +144,8 @@ type tokenInbox struct {
 	came chan struct{} // has a signal when one has come
 }
 
-// take has what others bring to the call go out with their token, that of the change of this version.
-func (in *tokenInbox) take(token string, version int64) {
+// takeToken has what others bring to the call go out with their token, that of the change of this version.
+func (in *tokenInbox) takeToken(token string, version int64) {
 	if r := in.run; token != "" && r.srv.BringToken != nil {
 		r.srv.BringToken(r.base, string(r.record.id), token)
 	}
@@ -155,8 +155,8 @@ func (in *tokenInbox) take(token string, version int64) {
 	}
 }
 
-// await waits for the token of a change that a state of the record tells of.
-func (in *tokenInbox) await(t Task) {
+// awaitToken waits for the token of a change that a state of the record tells of.
+func (in *tokenInbox) awaitToken(t Task) {
 	late := time.NewTimer(tokenWait)
 	defer late.Stop()
 	for in.at.Load() < t.TokenAt {
@@ -176,23 +176,23 @@ func (in *tokenInbox) await(t Task) {
 func (in *tokenInbox) cancelRun(t Task) {
 	r := in.run
 	if in.at.Load() >= t.TokenAt || !r.s.life.work.Go(func() {
-		in.await(t)
+		in.awaitToken(t)
 		r.cancel(errTaskCancelled)
 	}) {
 		r.cancel(errTaskCancelled)
 	}
 }
 
-// bring has a call hand on what a request of its owner brings with the token of that request. It returns the
+// bringToken has a call hand on what a request of its owner brings with the token of that request. It returns the
 // token for another replica, "" if the call runs here.
-func (s *Shim) bring(ctx context.Context, t Task) (token string) {
-	srv, err := s.server(t.Upstream)
+func (s *Shim) bringToken(ctx context.Context, t Task) (token string) {
+	srv, err := s.findServer(t.Upstream)
 	if err != nil || srv.SealToken == nil {
 		return ""
 	}
 	token = srv.SealToken(ctx, string(t.ID))
 	if r := s.runs.get(t.ID); r != nil {
-		r.token.take(token, 0)
+		r.token.takeToken(token, 0)
 		return ""
 	}
 	return token

@@ -40,17 +40,17 @@ func TestRefusalUnderAnOlderLease(t *testing.T) {
 	store := &renewed{}
 	r := newTestRun(store, Lease{Replica: "a", Adoption: 1})
 	store.run = r
-	if err := r.record.persist(t.Context(), func() Change { return Change{TTL: time.Hour} }); err != nil {
+	if err := r.record.persistChange(t.Context(), func() Change { return Change{TTL: time.Hour} }); err != nil {
 		t.Error(err)
 	}
 	if len(store.leases) != 2 || store.leases[1] != (Lease{Replica: "a"}) || r.ctx.Err() != nil {
 		t.Errorf("written under %v; the run: %v", store.leases, context.Cause(r.ctx))
 	}
-	r.record.refused(ErrLeaseLost, Lease{Replica: "a", Adoption: 1}, Task{})
+	r.record.obeyRefusal(ErrLeaseLost, Lease{Replica: "a", Adoption: 1}, Task{})
 	if r.ctx.Err() != nil {
 		t.Error("a late refusal under the old lease ends the run")
 	}
-	r.record.refused(ErrLeaseLost, Lease{Replica: "a"}, Task{})
+	r.record.obeyRefusal(ErrLeaseLost, Lease{Replica: "a"}, Task{})
 	if !errors.Is(context.Cause(r.ctx), ErrDetached) {
 		t.Errorf("a refusal under its own lease leaves the run with %v", context.Cause(r.ctx))
 	}
@@ -61,7 +61,7 @@ func TestRefusalUnderAnOlderLease(t *testing.T) {
 func TestLeaseOfAnotherReplica(t *testing.T) {
 	own := Lease{Replica: "a", Adoption: 1}
 	r := newTestRun(nil, own)
-	if !r.inbox.receive(Task{Status: Working, Lease: Lease{Replica: "b", Adoption: 1}}, 0, own) {
+	if !r.inbox.receiveState(Task{Status: Working, Lease: Lease{Replica: "b", Adoption: 1}}, 0, own) {
 		t.Error("the state was not taken")
 	}
 	if !errors.Is(context.Cause(r.ctx), ErrDetached) {

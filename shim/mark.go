@@ -82,7 +82,7 @@ func (m *marker) newID(ctx context.Context, owner, upstream string, ttl time.Dur
 	b = binary.BigEndian.AppendUint32(b, uint32(time.Now().Unix()))
 	b = binary.BigEndian.AppendUint32(b, uint32(min(ttl/time.Second, 1<<32-1)))
 	b = append(b, epochBytes(epoch)...)
-	b = append(b, m.code(m.keys[0], u.String(), owner, upstream, b)...)
+	b = append(b, m.makeCode(m.keys[0], u.String(), owner, upstream, b)...)
 	return ID(u.String() + "-" + hex.EncodeToString(b)), nil
 }
 
@@ -98,11 +98,11 @@ func (m *marker) readEpoch(ctx context.Context) (string, error) {
 // forgetEpoch has the next id read the epoch: the store may have another one.
 func (m *marker) forgetEpoch() { m.epoch.Store(nil) }
 
-// lost returns what is said of a task that the store does not have: if the id is one of this
+// describeLost returns what is said of a task that the store does not have: if the id is one of this
 // deployment for this owner, and the task would still be kept, or belongs to another epoch.
 // It works at first, and has failed once its record was missing for lostAfter. For any other id
 // it is ErrNotFound.
-func (m *marker) lost(ctx context.Context, id ID, owner, upstream string) (Task, error) {
+func (m *marker) describeLost(ctx context.Context, id ID, owner, upstream string) (Task, error) {
 	if len(id) != idLength {
 		return Task{}, ErrNotFound
 	}
@@ -111,7 +111,7 @@ func (m *marker) lost(ctx context.Context, id ID, owner, upstream string) (Task,
 		return Task{}, ErrNotFound
 	}
 	said, code := mark[:markBytes-8], mark[markBytes-8:]
-	if !m.knows(code, name, owner, upstream, said) {
+	if !m.verifyCode(code, name, owner, upstream, said) {
 		return Task{}, ErrNotFound
 	}
 	created := time.Unix(int64(binary.BigEndian.Uint32(said)), 0).UTC()
@@ -138,18 +138,18 @@ func (m *marker) lost(ctx context.Context, id ID, owner, upstream string) (Task,
 	return t.shownAt(now), nil
 }
 
-// knows reports whether one of the keys has made the code.
-func (m *marker) knows(code []byte, name, owner, upstream string, said []byte) bool {
+// verifyCode reports whether one of the keys has made the code.
+func (m *marker) verifyCode(code []byte, name, owner, upstream string, said []byte) bool {
 	for _, key := range m.keys {
-		if subtle.ConstantTimeCompare(code, m.code(key, name, owner, upstream, said)) == 1 {
+		if subtle.ConstantTimeCompare(code, m.makeCode(key, name, owner, upstream, said)) == 1 {
 			return true
 		}
 	}
 	return false
 }
 
-// code binds a mark to its id, to the owner of the task and to its upstream.
-func (m *marker) code(key []byte, name, owner, upstream string, said []byte) []byte {
+// makeCode binds a mark to its id, to the owner of the task and to its upstream.
+func (m *marker) makeCode(key []byte, name, owner, upstream string, said []byte) []byte {
 	bound, _ := json.Marshal([]string{name, owner, upstream, hex.EncodeToString(said)}) // strings always can be
 	h := hmac.New(sha256.New, key)
 	h.Write(bound)

@@ -76,7 +76,7 @@ func (o *Operator) Search(ctx context.Context, q Query) (tasks []Task, next stri
 		}
 		slices.Sort(q.Lists)
 	}
-	tasks, err = within(ctx, o.s, func(ctx context.Context) (found []Task, err error) {
+	tasks, err = withPatience(ctx, o.s, func(ctx context.Context) (found []Task, err error) {
 		found, next, err = o.store.Search(ctx, q)
 		return found, err
 	})
@@ -85,7 +85,7 @@ func (o *Operator) Search(ctx context.Context, q Query) (tasks []Task, next stri
 
 // Read returns a call or a task. ErrNotFound.
 func (o *Operator) Read(ctx context.Context, id ID, part Part) (Task, error) {
-	return o.s.read(ctx, id, part)
+	return o.s.readRecord(ctx, id, part)
 }
 
 // messageStopped is the status message of a task that an operator cancelled.
@@ -94,11 +94,11 @@ const messageStopped = "cancelled by an operator"
 // Cancel ends a call or a task as Cancelled, in the name of nobody: its server is told without a token of its owner. by is
 // who wants it, for the timeline. One that has ended is returned with ErrFinal. ErrNotFound.
 func (o *Operator) Cancel(ctx context.Context, id ID, by string) (Task, error) {
-	t, err := o.s.read(ctx, id, Summary)
+	t, err := o.s.readRecord(ctx, id, Summary)
 	if err != nil {
 		return Task{}, err
 	}
-	return o.s.stop(ctx, t, Change{Moments: []Moment{{Kind: KindCancelled, Detail: "operator " + by}}}, messageStopped, "an operator cancels a task")
+	return o.s.cancelTask(ctx, t, Change{Moments: []Moment{{Kind: KindCancelled, Detail: "operator " + by}}}, messageStopped, "an operator cancels a task")
 }
 
 // Arguments are those of the call of a task that was read WithAll, as long as they are kept.
@@ -127,9 +127,9 @@ type ToolLoad struct {
 func (o *Operator) Loads() map[string]Load {
 	all := map[string]Load{}
 	for name, srv := range *o.s.servers.Load() {
-		all[name] = Load{Calls: srv.slots.inFlight(), Queued: srv.waiting(), Tools: map[string]ToolLoad{}}
+		all[name] = Load{Calls: srv.slots.inFlight(), Queued: srv.countWaiting(), Tools: map[string]ToolLoad{}}
 	}
-	for _, r := range o.s.runs.all() {
+	for _, r := range o.s.runs.listRuns() {
 		addLoad(all, r)
 	}
 	return all
@@ -150,7 +150,7 @@ func addLoad(all map[string]Load, r *run) {
 	switch {
 	case r.queuing:
 		l.Queued++
-	case len(outstanding(r.box.read.questions)) > 0:
+	case len(openQuestions(r.box.read.questions)) > 0:
 		l.InputRequired++
 	default:
 		l.Running++

@@ -27,7 +27,7 @@ type ending struct {
 	streamed []Batch
 }
 
-func (e ending) size() int64 {
+func (e ending) heldBytes() int64 {
 	n := int64(len(e.made.Call))
 	if o := e.end.Outcome; o != nil {
 		n += int64(len(o.Result) + len(o.Error))
@@ -55,68 +55,68 @@ type outcomes struct {
 	bytes int64
 }
 
-// hold keeps an ending until it has settled, and says whether it does. Where there is
+// holdEnding keeps an ending until it has settled, and says whether it does. Where there is
 // no room it is not kept: a bounded memory comes before a second chance.
-func (o *outcomes) hold(e ending) bool {
+func (o *outcomes) holdEnding(e ending) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.settle <= 0 || o.bytes+e.size() > o.most {
+	if o.settle <= 0 || o.bytes+e.heldBytes() > o.most {
 		return false
 	}
 	id := e.made.ID
 	if was, ok := o.held[id]; ok {
 		was.drop.Stop()
-		o.bytes -= was.size()
+		o.bytes -= was.heldBytes()
 	}
 	e.at = time.Now()
 	e.drop = o.life.later(o.settle, func() {
-		o.assure(o.life.ctx, id)
-		o.release(id)
+		o.assureEnding(o.life.ctx, id)
+		o.releaseEnding(id)
 	})
 	o.held[id] = e
-	o.bytes += e.size()
+	o.bytes += e.heldBytes()
 	return true
 }
 
-// release forgets an ending.
-func (o *outcomes) release(id ID) {
+// releaseEnding forgets an ending.
+func (o *outcomes) releaseEnding(id ID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if e, ok := o.held[id]; ok {
 		delete(o.held, id)
-		o.bytes -= e.size()
+		o.bytes -= e.heldBytes()
 	}
 }
 
-// ids are the tasks whose endings are held.
-func (o *outcomes) ids() []ID {
+// heldIDs are the tasks whose endings are held.
+func (o *outcomes) heldIDs() []ID {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return slices.Collect(maps.Keys(o.held))
 }
 
-// get returns the ending of a task, if it is held.
-func (o *outcomes) get(id ID) (ending, bool) {
+// findEnding returns the ending of a task, if it is held.
+func (o *outcomes) findEnding(id ID) (ending, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	e, ok := o.held[id]
 	return e, ok
 }
 
-// assure reads a task that has ended here, and ends it again if the store has
+// assureEnding reads a task that has ended here, and ends it again if the store has
 // forgotten that.
-func (o *outcomes) assure(ctx context.Context, id ID) {
-	e, ok := o.get(id)
+func (o *outcomes) assureEnding(ctx context.Context, id ID) {
+	e, ok := o.findEnding(id)
 	if !ok {
 		return
 	}
 	_, err := retry(ctx, func(ctx context.Context) (Task, error) { return o.endAgain(ctx, e) })
 	if err != nil && ctx.Err() == nil {
-		o.log.ErrorContext(in(ctx, e.made), "the end of a task was lost by the store and could not be written again", append(about(e.made), "err", err)...)
+		o.log.ErrorContext(inTrace(ctx, e.made), "the end of a task was lost by the store and could not be written again", append(taskAttrs(e.made), "err", err)...)
 	}
 }
 
-// endAgain makes one attempt at what assure does, and returns the task after it.
+// endAgain makes one attempt at what assureEnding does, and returns the task after it.
 func (o *outcomes) endAgain(ctx context.Context, e ending) (Task, error) {
 	t, err := o.store.Get(ctx, e.made.ID, Summary)
 	switch {
@@ -132,13 +132,13 @@ func (o *outcomes) endAgain(ctx context.Context, e ending) (Task, error) {
 	case err != nil:
 		return t, err
 	}
-	o.log.WarnContext(in(ctx, e.made), "the store had forgotten the end of a task; it is written again", about(e.made)...)
+	o.log.WarnContext(inTrace(ctx, e.made), "the store had forgotten the end of a task; it is written again", taskAttrs(e.made)...)
 	t, err = o.store.Apply(ctx, e.made.ID, nil, e.end)
 	if errors.Is(err, ErrPosition) {
 		if t, err = o.store.Get(ctx, e.made.ID, Summary); err != nil {
 			return t, err
 		}
-		e.end.refit(e.streamed, t.Position)
+		e.end.refitTail(e.streamed, t.Position)
 		t, err = o.store.Apply(ctx, e.made.ID, nil, e.end)
 	}
 	if errors.Is(err, ErrFinal) {

@@ -14,8 +14,8 @@ import (
 // appendBytes bounds what one append carries, but for a single batch that is larger.
 const appendBytes = 256 << 10
 
-// hints reports whether a call shows what its tool says besides the result.
-func (c Call) hints() bool { return c.Partials && (c.Handle || c.Demand) }
+// keepsHints reports whether a call shows what its tool says besides the result.
+func (c Call) keepsHints() bool { return c.Partials && (c.Handle || c.Demand) }
 
 // pieceWriter writes what a server says while its call runs to the record, in batches. At
 // most one goroutine writes at a time, so that batches arrive in order. The run owns it,
@@ -26,7 +26,7 @@ type pieceWriter struct {
 	due     bool          // a timer has the next batch written when that may be
 	writing chan struct{} // closed when the write under way is over; nil if there is none
 	stopped bool          // the run has ended: nothing is written any more
-	halted  chan struct{} // closed by halt
+	halted  chan struct{} // closed by haltWriting
 }
 
 // newPieceWriter returns the writer of a run, or nil if nothing of it is shown: hints
@@ -46,42 +46,42 @@ func (w *pieceWriter) resumeAt(p Position) {
 	}
 }
 
-// progress takes a piece of content, or a hint (protocol.md 6.4.2). Where
+// gatherProgress takes a piece of content, or a hint (protocol.md 6.4.2). Where
 // messages are content, progress without one is no piece: its numbers are not part
 // of any result. run.mu is held.
-func (w *pieceWriter) progress(p Progress) {
+func (w *pieceWriter) gatherProgress(p Progress) {
 	switch {
 	case w == nil:
 	case w.Content && p.Message != "" && !p.Status:
-		w.gather(content.Text(p.Message))
-	case !w.Content && w.run.policy.FoldProgress && w.run.call.hints():
-		w.gather(content.Progress(p.Message, p.Progress, p.Total))
+		w.gatherPiece(content.Text(p.Message))
+	case !w.Content && w.run.policy.FoldProgress && w.run.call.keepsHints():
+		w.gatherPiece(content.Progress(p.Message, p.Progress, p.Total))
 	}
 }
 
-// gather takes a piece. run.mu is held.
-func (w *pieceWriter) gather(piece json.RawMessage) {
+// gatherPiece takes a piece. run.mu is held.
+func (w *pieceWriter) gatherPiece(piece json.RawMessage) {
 	if w.run.ended || w.stopped {
 		return
 	}
-	w.add(piece)
-	w.schedule()
+	w.addPiece(piece)
+	w.scheduleWrite()
 }
 
-// schedule has what has gathered written when it is due. run.mu is held.
-func (w *pieceWriter) schedule() {
+// scheduleWrite has what has gathered written when it is due. run.mu is held.
+func (w *pieceWriter) scheduleWrite() {
 	r := w.run
-	if r.record == nil || w.stopped || w.writing != nil || !w.waiting() {
+	if r.record == nil || w.stopped || w.writing != nil || !w.hasWaiting() {
 		return
 	}
-	if d := w.delay(); d > 0 {
+	if d := w.nextDelay(); d > 0 {
 		if !w.due {
 			w.due = true
 			r.s.life.later(d, func() {
 				r.mu.Lock()
 				defer r.mu.Unlock()
 				w.due = false
-				w.schedule()
+				w.scheduleWrite()
 			})
 		}
 		return
@@ -89,7 +89,7 @@ func (w *pieceWriter) schedule() {
 	w.closeBatch()
 	w.writing = make(chan struct{})
 	done := w.writing
-	if !r.s.life.work.Go(func() { w.write(done) }) {
+	if !r.s.life.work.Go(func() { w.writeQueue(done) }) {
 		w.writing = nil
 	}
 }
@@ -104,27 +104,27 @@ func (w *pieceWriter) closeBatch() {
 	if w.run.unsaved {
 		checkpoint, w.run.unsaved = w.run.checkpoint, false
 	}
-	w.close(checkpoint)
+	w.closeOpen(checkpoint)
 }
 
-// write appends what is closed, oldest first. While the store is unavailable
+// writeQueue appends what is closed, oldest first. While the store is unavailable
 // the same append is repeated, at the same position, and new pieces gather.
-func (w *pieceWriter) write(done chan struct{}) {
+func (w *pieceWriter) writeQueue(done chan struct{}) {
 	defer close(done)
 	r := w.run
 	for d := retryFirst; ; {
 		r.mu.Lock()
-		n := w.portion()
+		n := w.nextPortion()
 		if n == 0 || w.stopped {
 			w.writing = nil
-			w.schedule()
+			w.scheduleWrite()
 			r.mu.Unlock()
 			return
 		}
 		batches, checkpoint, at, lease := batchesOf(w.queue[:n]), w.lastCheckpoint(n), w.at, r.record.lease
 		r.mu.Unlock()
 
-		err := w.append(lease, at, checkpoint, batches)
+		err := w.appendBatches(lease, at, checkpoint, batches)
 		switch {
 		case err == nil:
 			d = retryFirst
@@ -134,10 +134,10 @@ func (w *pieceWriter) write(done chan struct{}) {
 			r.mu.Unlock()
 		case errors.Is(err, ErrPosition):
 			w.goBack(at)
-			work.PauseUntil(w.halted, spread(d))
-		case errors.Is(err, ErrNotFound) && w.restores(): // the position is too far now
+			work.PauseUntil(w.halted, spreadPause(d))
+		case errors.Is(err, ErrNotFound) && w.restoresRecord(): // the position is too far now
 		case errors.Is(err, ErrUnavailable), errors.Is(err, ErrNotFound): // the end of the task writes them, if nothing does before
-			work.PauseUntil(w.halted, spread(d))
+			work.PauseUntil(w.halted, spreadPause(d))
 			d = min(2*d, retryMost)
 		default:
 			w.giveUp(err, lease)
@@ -145,8 +145,8 @@ func (w *pieceWriter) write(done chan struct{}) {
 	}
 }
 
-// append makes one attempt.
-func (w *pieceWriter) append(lease Lease, at Position, checkpoint json.RawMessage, batches []Batch) error {
+// appendBatches makes one attempt.
+func (w *pieceWriter) appendBatches(lease Lease, at Position, checkpoint json.RawMessage, batches []Batch) error {
 	ctx, stop := context.WithTimeoutCause(w.run.s.life.writes, opTimeout, ErrUnavailable)
 	defer stop()
 	err := w.run.s.store.Append(ctx, w.run.record.id, lease, at, checkpoint, batches...)
@@ -156,9 +156,9 @@ func (w *pieceWriter) append(lease Lease, at Position, checkpoint json.RawMessag
 	return err
 }
 
-// restores has a record that the store has forgotten written again, and reports whether to go on.
-func (w *pieceWriter) restores() bool {
-	_, err := within(w.run.s.life.writes, w.run.s, w.run.record.restore)
+// restoresRecord has a record that the store has forgotten written again, and reports whether to go on.
+func (w *pieceWriter) restoresRecord() bool {
+	_, err := withPatience(w.run.s.life.writes, w.run.s, w.run.record.restoreTask)
 	return err == nil || errors.Is(err, ErrUnavailable)
 }
 
@@ -171,59 +171,59 @@ func (w *pieceWriter) giveUp(err error, under Lease) {
 	r.mu.Lock()
 	w.full, w.stopped, w.open, w.queue, w.bytes = true, true, nil, nil, 0
 	r.mu.Unlock()
-	r.record.refused(err, under, Task{})
+	r.record.obeyRefusal(err, under, Task{})
 }
 
 // goBack finds out what the store has of a stream that it has lost the end of, and
 // writes again from there what is still here (design.md 0.20).
 func (w *pieceWriter) goBack(at Position) {
 	r := w.run
-	t, err := r.s.read(r.s.life.writes, r.record.id, Summary)
+	t, err := r.s.readRecord(r.s.life.writes, r.record.id, Summary)
 	if err != nil {
 		return // the next attempt says the same
 	}
 	r.mu.Lock()
-	whole := w.rewind(t.Position)
+	whole := w.rewindTo(t.Position)
 	r.mu.Unlock()
 	if !whole {
-		r.trace.tell(slog.LevelWarn, "the store has lost partial results of a task", "had", at, "has", t.Position)
+		r.trace.logRun(slog.LevelWarn, "the store has lost partial results of a task", "had", at, "has", t.Position)
 	}
 }
 
-// unstored closes the batch that gathers, and returns the batches that are not known to be
+// unstoredBatches closes the batch that gathers, and returns the batches that are not known to be
 // stored, and where they belong. run.mu is held.
-func (w *pieceWriter) unstored() ([]Batch, Position) {
+func (w *pieceWriter) unstoredBatches() ([]Batch, Position) {
 	if w == nil {
 		return nil, 0
 	}
 	w.closeBatch()
-	return w.batches()
+	return w.queuedBatches()
 }
 
-// stored notes that the record has the stream up to p, and goes on from there. run.mu is
+// noteStored notes that the record has the stream up to p, and goes on from there. run.mu is
 // held.
-func (w *pieceWriter) stored(p Position) {
+func (w *pieceWriter) noteStored(p Position) {
 	if w != nil {
 		w.advanceTo(p)
-		w.schedule()
+		w.scheduleWrite()
 	}
 }
 
-// drain waits until all that has gathered is stored: a checkpoint must not
+// drainPieces waits until all that has gathered is stored: a checkpoint must not
 // be stored ahead of the pieces before it, or a resumed stream would skip them.
-func (w *pieceWriter) drain(ctx context.Context) {
+func (w *pieceWriter) drainPieces(ctx context.Context) {
 	if w == nil {
 		return
 	}
 	r := w.run
 	for {
 		r.mu.Lock()
-		if r.record == nil || w.stopped || !w.waiting() {
+		if r.record == nil || w.stopped || !w.hasWaiting() {
 			r.mu.Unlock()
 			return
 		}
 		w.closeBatch() // whatever the interval: what is closed is written at once
-		w.schedule()
+		w.scheduleWrite()
 		writing := w.writing
 		r.mu.Unlock()
 		if writing == nil {
@@ -237,9 +237,9 @@ func (w *pieceWriter) drain(ctx context.Context) {
 	}
 }
 
-// halt ends the writing and returns once nothing of it is under way. What is
+// haltWriting ends the writing and returns once nothing of it is under way. What is
 // not stored stays in the queue.
-func (w *pieceWriter) halt() {
+func (w *pieceWriter) haltWriting() {
 	if w == nil {
 		return
 	}
@@ -256,17 +256,17 @@ func (w *pieceWriter) halt() {
 	}
 }
 
-// finish adds to the change that ends the task the pieces that are not stored yet: the
+// addTail adds to the change that ends the task the pieces that are not stored yet: the
 // tail and the final status are one step (design.md 0.19, P3). Of a cancelled task nothing more
-// is shown (P13). halt has been called.
-func (w *pieceWriter) finish(c *Change) {
+// is shown (P13). haltWriting has been called.
+func (w *pieceWriter) addTail(c *Change) {
 	if w != nil && c.To != Cancelled {
-		c.Tail, c.At = w.batches()
+		c.Tail, c.At = w.queuedBatches()
 	}
 }
 
-// recent hands over, once, what is still known of what was stored before the queue. halt has been called.
-func (w *pieceWriter) recent() []Batch {
+// takeRecent hands over, once, what is still known of what was stored before the queue. haltWriting has been called.
+func (w *pieceWriter) takeRecent() []Batch {
 	if w == nil {
 		return nil
 	}

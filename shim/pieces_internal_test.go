@@ -12,7 +12,7 @@ func TestStatusIsNoPiece(t *testing.T) {
 	r := &run{}
 	w := &pieceWriter{run: r, batcher: batcher{Partials: Partials{Content: true}}}
 	for _, p := range []Progress{{Message: "half done", Status: true}, {Message: "piece"}} {
-		w.progress(p)
+		w.gatherProgress(p)
 		if got := len(w.open); got != map[bool]int{true: 0, false: 1}[p.Status] {
 			t.Errorf("%d pieces after %+v", got, p)
 		}
@@ -23,13 +23,13 @@ func TestStatusIsNoPiece(t *testing.T) {
 func TestStoredPiecesAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b batcher
-		b.add(json.RawMessage(`{}`))
-		b.close(nil)
+		b.addPiece(json.RawMessage(`{}`))
+		b.closeOpen(nil)
 		for range 3 {
 			<-time.After(defaultSettle + time.Second)
-			b.advance(1)
+			b.advanceBy(1)
 			<-time.After(defaultSettle - time.Second)
-			if !b.rewind(0) || len(b.queue) != 1 {
+			if !b.rewindTo(0) || len(b.queue) != 1 {
 				t.Fatalf("%d batches are to be stored again", len(b.queue))
 			}
 		}

@@ -30,35 +30,35 @@ func (s *Shim) Reattach(ctx context.Context, c Call, id ID, answers map[string]j
 		return Answered{}, ErrRefused
 	}
 	defer s.life.work.Leave()
-	srv, err := s.server(c.Upstream)
+	srv, err := s.findServer(c.Upstream)
 	if err != nil {
 		return Answered{}, err
 	}
 	if c.Principal.NoTasks {
 		c.Handle, c.After = false, 0
 	}
-	t, err := asking(ctx, s, c.Principal, c.Upstream, id, resultsOf(answers), func() (Task, error) { return s.reach(ctx, c.Principal, c.Upstream, id, Summary) })
+	t, err := readAsked(ctx, s, c.Principal, c.Upstream, id, resultsOf(answers), func() (Task, error) { return s.readOwnCall(ctx, c.Principal, c.Upstream, id, Summary) })
 	if err != nil {
 		return Answered{}, err
 	}
 	linkTo(ctx, t)
-	wanted, err := s.wanted(t, resultsOf(answers))
+	wanted, err := s.checkAnswers(t, resultsOf(answers))
 	if err == nil {
-		t, err = within(ctx, s, func(ctx context.Context) (Task, error) {
-			return retry(ctx, func(ctx context.Context) (Task, error) { return s.answer(ctx, t, wanted) })
+		t, err = withPatience(ctx, s, func(ctx context.Context) (Task, error) {
+			return retry(ctx, func(ctx context.Context) (Task, error) { return s.storeAnswers(ctx, t, wanted) })
 		})
 	}
 	if err != nil {
 		return Answered{}, err
 	}
 	w := &waiter{s: s, srv: srv, call: c, policy: srv.policyFor(c.Request), task: t}
-	return w.wait(ctx)
+	return w.awaitAnswer(ctx)
 }
 
-// reach reads the record of a call, hidden or not, if it is p's. One that is hidden
+// readOwnCall reads the record of a call, hidden or not, if it is p's. One that is hidden
 // belongs to a legacy session as well, where p has no name.
-func (s *Shim) reach(ctx context.Context, p Principal, upstream string, id ID, part Part) (Task, error) {
-	t, err := s.read(ctx, id, part)
+func (s *Shim) readOwnCall(ctx context.Context, p Principal, upstream string, id ID, part Part) (Task, error) {
+	t, err := s.readRecord(ctx, id, part)
 	switch {
 	case err != nil:
 		return Task{}, err
@@ -83,33 +83,33 @@ type waiter struct {
 	progress json.RawMessage // what the caller knows of it, where the call runs elsewhere
 }
 
-// wait looks at each state of the record until there is something to answer.
-func (w *waiter) wait(ctx context.Context) (Answered, error) {
-	if a, err, done := w.look(); done {
+// awaitAnswer looks at each state of the record until there is something to answer.
+func (w *waiter) awaitAnswer(ctx context.Context) (Answered, error) {
+	if a, err, done := w.lookAtRecord(); done {
 		return a, err
 	}
 	watched, stop := context.WithCancel(ctx)
 	states, failed := make(chan Update), make(chan error, 1)
 	var watching sync.WaitGroup
-	watching.Go(func() { failed <- w.follow(watched, states) })
+	watching.Go(func() { failed <- w.followRecord(watched, states) })
 	defer watching.Wait()
 	defer stop()
 	again := time.NewTicker(reread)
 	defer again.Stop()
 	var replied chan struct{} // never, where the call runs elsewhere
 	if w.run = w.s.runs.get(w.task.ID); w.run != nil {
-		defer w.run.caller.attach(w.call.Stream)()
+		defer w.run.caller.attachStream(w.call.Stream)()
 		replied = w.run.done
 	}
 	w.progress = w.task.Progress.Params // it was told before the questions
-	grace := w.grace()
-	w.announce(ctx)
+	grace := w.graceTimer()
+	w.announceCaller(ctx)
 	for {
 		// follow brings each state of the record, and reads it each 30 s by itself; a run on this replica
 		// closes replied.
 		select {
 		case <-ctx.Done():
-			return w.leave(ctx)
+			return w.leaveCall(ctx)
 		case <-w.s.life.ctx.Done():
 			return Answered{}, ErrDraining
 		case <-replied:
@@ -127,10 +127,10 @@ func (w *waiter) wait(ctx context.Context) (Answered, error) {
 			}
 			grace = time.After(retryCreate)
 		case <-again.C:
-			w.announce(ctx)
+			w.announceCaller(ctx)
 		case err := <-failed:
 			if ctx.Err() != nil { // which is why
-				return w.leave(ctx)
+				return w.leaveCall(ctx)
 			}
 			return Answered{}, err
 		case u := <-states:
@@ -139,7 +139,7 @@ func (w *waiter) wait(ctx context.Context) (Answered, error) {
 			}
 			w.task = *u.Task
 			w.tellProgress()
-			if a, err, done := w.look(); done {
+			if a, err, done := w.lookAtRecord(); done {
 				return a, err
 			}
 		}
@@ -157,8 +157,8 @@ func (w *waiter) tellProgress() {
 	w.call.Stream.Progress(Progress{Raw: p})
 }
 
-// follow hands over the states of the record, from the one that is known on, until ctx ends.
-func (w *waiter) follow(ctx context.Context, states chan<- Update) error {
+// followRecord hands over the states of the record, from the one that is known on, until ctx ends.
+func (w *waiter) followRecord(ctx context.Context, states chan<- Update) error {
 	record := Tracked{ID: w.task.ID, Hidden: true, Outcome: true}
 	set := setFrom(w.task, record)
 	if w.task.Status.Final() { // what is known lacks the outcome
@@ -174,11 +174,11 @@ func (w *waiter) follow(ctx context.Context, states chan<- Update) error {
 	})
 }
 
-// announce tells the replica that runs the call that its caller is here, if that replica may
+// announceCaller tells the replica that runs the call that its caller is here, if that replica may
 // be about to give the call up because its questions have run out. It does so by extending
 // the TTL of the record, again and again. If this replica dies, the call is given up after
 // all.
-func (w *waiter) announce(ctx context.Context) {
+func (w *waiter) announceCaller(ctx context.Context) {
 	expired := func(q Question) bool { return q.Withdraw && q.Answer == nil }
 	if w.run != nil || w.task.Visible || !slices.ContainsFunc(w.task.Questions, expired) {
 		return
@@ -186,13 +186,13 @@ func (w *waiter) announce(ctx context.Context) {
 	if w.began.IsZero() {
 		w.began, w.kept = time.Now(), w.task.TTL
 	}
-	change := Change{Op: w.s.op(), TTL: w.kept + time.Since(w.began) + 2*abandonAfter}
+	change := Change{Op: w.s.newOp(), TTL: w.kept + time.Since(w.began) + 2*abandonAfter}
 	// Where it fails there is time to say so again.
-	_, _ = w.s.change(ctx, w.task.ID, nil, change)
+	_, _ = w.s.changeRecord(ctx, w.task.ID, nil, change)
 }
 
-// grace is when a task is made of the call: each retry has a grace of its own.
-func (w *waiter) grace() <-chan time.Time {
+// graceTimer is when a task is made of the call: each retry has a grace of its own.
+func (w *waiter) graceTimer() <-chan time.Time {
 	switch mode := w.policy.Tasks; {
 	case !w.takesTask() || mode == Never:
 		return nil
@@ -207,10 +207,10 @@ func (w *waiter) grace() <-chan time.Time {
 // takesTask reports whether the caller can be given a task, or told of one.
 func (w *waiter) takesTask() bool { return w.call.Handle || w.call.After > 0 }
 
-// look tells whether the record has something for the caller.
-func (w *waiter) look() (a Answered, err error, done bool) {
+// lookAtRecord tells whether the record has something for the caller.
+func (w *waiter) lookAtRecord() (a Answered, err error, done bool) {
 	t := w.task
-	switch open := outstanding(t.Questions); {
+	switch open := openQuestions(t.Questions); {
 	case t.Status == Cancelled:
 		return Answered{}, ErrCancelled, true
 	case t.Status.Final() && t.Outcome == nil: // it is read next
@@ -229,12 +229,12 @@ func (w *waiter) look() (a Answered, err error, done bool) {
 	return Answered{}, nil, false
 }
 
-// leave ends the call of a caller who goes away, as it would end Call.
-func (w *waiter) leave(ctx context.Context) (Answered, error) {
+// leaveCall ends the call of a caller who goes away, as it would end Call.
+func (w *waiter) leaveCall(ctx context.Context) (Answered, error) {
 	cause := context.Cause(ctx)
 	if !w.call.Stay || errors.Is(cause, ErrCancelled) {
-		token := w.s.bring(ctx, w.task)
-		w.s.runs.cancel(w.task.ID, errTaskCancelled)
+		token := w.s.bringToken(ctx, w.task)
+		w.s.runs.cancelCall(w.task.ID, errTaskCancelled)
 		w.s.life.work.Go(func() { w.s.cancelUntold(w.task.ID, leftMessage, 0, token) })
 	}
 	return Answered{}, cause
@@ -244,20 +244,20 @@ func (w *waiter) leave(ctx context.Context) (Answered, error) {
 func (w *waiter) becomeTask(ctx context.Context) (a Answered, err error, done bool) {
 	var t Task
 	if w.run != nil {
-		t, err = w.run.creation.ensure(true)
+		t, err = w.run.creation.ensureRecord(true)
 	} else {
 		retain := retainFor(w.call, w.policy)
-		change := Change{Op: w.s.op(), Visible: true, TTL: w.task.TTL + retain, Retain: retain, Moments: []Moment{{Kind: KindMade}}}
-		t, err = w.s.change(ctx, w.task.ID, nil, change)
+		change := Change{Op: w.s.newOp(), Visible: true, TTL: w.task.TTL + retain, Retain: retain, Moments: []Moment{{Kind: KindMade}}}
+		t, err = w.s.changeRecord(ctx, w.task.ID, nil, change)
 		if err == nil {
-			w.s.outcomes.hold(ending{made: t, end: change})
+			w.s.outcomes.holdEnding(ending{made: t, end: change})
 		}
 	}
 	switch {
 	case err != nil: // the store is away, or the call has ended, of which there is news
 		return Answered{}, nil, false
 	case ctx.Err() != nil:
-		a, err = w.leave(ctx)
+		a, err = w.leaveCall(ctx)
 		return a, err, true
 	}
 	return Answered{Task: &t}, nil, true

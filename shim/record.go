@@ -38,8 +38,8 @@ func (r *run) setRecord(t Task, rec *record) {
 	rec.over, rec.writing = make(chan struct{}), make(chan struct{}, 1)
 	r.record = rec
 	r.status.next = time.Now().Add(r.status.interval())
-	if heard := r.s.runs.add(r); heard {
-		r.inbox.reread()
+	if heard := r.s.runs.addRun(r); heard {
+		r.inbox.rereadRecord()
 	}
 	if !rec.hidden {
 		rec.keepTTL(t.Retain)
@@ -54,17 +54,17 @@ func (rec *record) currentLease() Lease {
 	return rec.lease
 }
 
-// persist makes one change to the record, and repeats it while the store is unavailable.
+// persistChange makes one change to the record, and repeats it while the store is unavailable.
 // What the store says about the task ends the upstream call where that is due. change is
 // called once, when it is this change's turn.
-func (rec *record) persist(ctx context.Context, change func() Change) error {
-	_, err := rec.apply(ctx, change)
+func (rec *record) persistChange(ctx context.Context, change func() Change) error {
+	_, err := rec.applyChange(ctx, change)
 	return err
 }
 
-// apply is persist that returns the task after the change. Each change has its number, so
+// applyChange is persistChange that returns the task after the change. Each change has its number, so
 // that the store ignores what arrives late all the same.
-func (rec *record) apply(ctx context.Context, change func() Change) (Task, error) {
+func (rec *record) applyChange(ctx context.Context, change func() Change) (Task, error) {
 	select {
 	case rec.writing <- struct{}{}:
 	case <-ctx.Done():
@@ -73,14 +73,14 @@ func (rec *record) apply(ctx context.Context, change func() Change) (Task, error
 	defer func() { <-rec.writing }()
 	rec.order++
 	c := change()
-	c.Order, c.Moments = rec.order, append(rec.run.trace.moments(), c.Moments...)
+	c.Order, c.Moments = rec.order, append(rec.run.trace.takeMoments(), c.Moments...)
 	var lease Lease
 	t, err := retry(ctx, func(ctx context.Context) (Task, error) {
 		for lease = rec.currentLease(); ; lease = rec.currentLease() {
 			t, err := rec.run.s.store.Apply(ctx, rec.id, &lease, c)
 			again := errors.Is(err, ErrLeaseLost) && lease != rec.currentLease()
 			if errors.Is(err, ErrNotFound) {
-				_, lost := rec.restore(ctx)
+				_, lost := rec.restoreTask(ctx)
 				again = lost == nil
 			}
 			if !again {
@@ -89,17 +89,17 @@ func (rec *record) apply(ctx context.Context, change func() Change) (Task, error
 		}
 	})
 	if err != nil {
-		rec.refused(err, lease, t)
+		rec.obeyRefusal(err, lease, t)
 	}
 	return t, err
 }
 
-// refused ends the upstream call where a write under this lease told that the task is not,
+// obeyRefusal ends the upstream call where a write under this lease told that the task is not,
 // or no longer, this replica's to run. If the run has had another lease since, a refusal
 // says nothing. A record that is unknown is no such case: nothing that runs expires, so the
 // store has forgotten it, and its end brings it back (design.md 0.20). t is the task as far
 // as the refusal says it.
-func (rec *record) refused(err error, under Lease, t Task) {
+func (rec *record) obeyRefusal(err error, under Lease, t Task) {
 	switch {
 	case errors.Is(err, ErrLeaseLost):
 		if under == rec.currentLease() {
@@ -110,8 +110,8 @@ func (rec *record) refused(err error, under Lease, t Task) {
 	}
 }
 
-// reread reads the record, however long the store is away.
-func (rec *record) reread() (Task, error) {
+// readStored reads the record, however long the store is away.
+func (rec *record) readStored() (Task, error) {
 	s := rec.run.s
 	return retry(s.life.writes, func(ctx context.Context) (Task, error) { return s.store.Get(ctx, rec.id, Summary) })
 }
@@ -120,9 +120,9 @@ func (rec *record) reread() (Task, error) {
 // restored while it runs. A shorter one may have expired since somebody else ended it.
 const leastRestored = time.Minute
 
-// restore writes the record of a call that runs here again, as it is known now: the store
+// restoreTask writes the record of a call that runs here again, as it is known now: the store
 // has forgotten it. It fails where nobody would miss the record.
-func (rec *record) restore(ctx context.Context) (Task, error) {
+func (rec *record) restoreTask(ctx context.Context) (Task, error) {
 	r := rec.run
 	r.mu.Lock()
 	t := rec.made
@@ -136,25 +136,25 @@ func (rec *record) restore(ctx context.Context) (Task, error) {
 	r.mu.Unlock()
 	stored, err := r.s.store.Create(ctx, t)
 	if err == nil {
-		r.s.observer.tell(t, slog.LevelWarn, "the store had forgotten a task that runs; it is written again")
+		r.s.observer.logTask(t, slog.LevelWarn, "the store had forgotten a task that runs; it is written again")
 	}
 	return stored, err
 }
 
-// reveal makes a task of the record again, which a failover has hidden.
-func (rec *record) reveal() {
+// revealTask makes a task of the record again, which a failover has hidden.
+func (rec *record) revealTask() {
 	r := rec.run
 	r.mu.Lock()
-	change := Change{Op: r.s.op(), Visible: true, TTL: rec.raised, Retain: rec.made.Retain}
+	change := Change{Op: r.s.newOp(), Visible: true, TTL: rec.raised, Retain: rec.made.Retain}
 	r.mu.Unlock()
-	_ = rec.persist(r.ctx, func() Change { return change }) // where it fails, the end does so
+	_ = rec.persistChange(r.ctx, func() Change { return change }) // where it fails, the end does so
 }
 
-// shown notes that the hidden record is a task now: the caller's context no longer
+// noteShown notes that the hidden record is a task now: the caller's context no longer
 // matters to it. r.mu is held.
-func (r *run) shown(t Task) {
+func (r *run) noteShown(t Task) {
 	rec := r.record
-	r.caller.release()
+	r.caller.releaseClient()
 	rec.hidden = false
 	r.meter.live.Begin(rec.born)
 	rec.made.Visible, rec.made.TTL, rec.made.Retain = true, t.TTL, t.Retain
@@ -162,7 +162,7 @@ func (r *run) shown(t Task) {
 	rec.keepTTL(t.Retain)
 	work.Signal(r.caller.news)
 	r.srv.metrics.Made()
-	r.trace.tell(slog.LevelInfo, "a task was made", "event", KindMade.event())
+	r.trace.logRun(slog.LevelInfo, "a task was made", "event", KindMade.eventName())
 }
 
 // leastRaise is the least that is left of a TTL after it was raised: a task that
@@ -189,7 +189,7 @@ func (rec *record) raiseTTL(retain time.Duration) {
 	if ended {
 		return
 	}
-	if rec.persist(r.ctx, func() Change { return Change{TTL: raised} }) != nil {
+	if rec.persistChange(r.ctx, func() Change { return Change{TTL: raised} }) != nil {
 		return
 	}
 	r.mu.Lock()
@@ -197,8 +197,8 @@ func (rec *record) raiseTTL(retain time.Duration) {
 	r.mu.Unlock()
 }
 
-// closed reports whether nothing more is written of it here.
-func (rec *record) closed() bool {
+// isClosed reports whether nothing more is written of it here.
+func (rec *record) isClosed() bool {
 	select {
 	case <-rec.over:
 		return true
@@ -209,10 +209,10 @@ func (rec *record) closed() bool {
 	}
 }
 
-// close forgets the record: the task has ended, or is somebody else's.
-func (rec *record) close() {
+// closeRecord forgets the record: the task has ended, or is somebody else's.
+func (rec *record) closeRecord() {
 	r := rec.run
-	r.s.runs.remove(r)
+	r.s.runs.removeRun(r)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if rec.ttl != nil {

@@ -49,10 +49,10 @@ type recovery struct {
 // has to look through the shards, and begins anew each time.
 const leastAdoptTime = 5 * time.Second
 
-// adopt takes over the tasks of replicas that are gone. It works for at most one expiry of
+// adoptTasks takes over the tasks of replicas that are gone. It works for at most one expiry of
 // the heartbeat, or leastAdoptTime; tasks that are left then have their turn after the next
 // beat. If some cannot be adopted, that is logged once, until all can be. Only run calls it.
-func (rv *recovery) adopt(ctx context.Context) {
+func (rv *recovery) adoptTasks(ctx context.Context) {
 	s := rv.s
 	names := slices.Sorted(maps.Keys(*s.servers.Load()))
 	ctx, stop := context.WithTimeoutCause(ctx, max(s.Heart.expiry, leastAdoptTime), ErrUnavailable)
@@ -71,7 +71,7 @@ func (rv *recovery) adopt(ctx context.Context) {
 			s.log.Info("tasks of lost replicas can be adopted again")
 		}
 		for _, t := range tasks {
-			rv.begin(t)
+			rv.beginAdopted(t)
 		}
 		if len(tasks) < adoptAtOnce {
 			return
@@ -79,35 +79,35 @@ func (rv *recovery) adopt(ctx context.Context) {
 	}
 }
 
-// begin makes an adopted task a run of this replica. If the task has a run here already,
+// beginAdopted makes an adopted task a run of this replica. If the task has a run here already,
 // that run goes on, or it is ended first.
-func (rv *recovery) begin(t Task) {
+func (rv *recovery) beginAdopted(t Task) {
 	s := rv.s
 	old := s.runs.get(t.ID)
 	switch {
 	case t.Status.Final(): // since it was adopted, of which the reply was lost
 		return
 	case old == nil:
-		rv.start(s.adoptedRun(t), t)
+		rv.startAdopted(s.adoptedRun(t), t)
 		return
 	case old.continuesUnder(t.Lease):
 		return
 	}
-	s.observer.tell(t, slog.LevelInfo, "another replica has had a task since, which runs here still")
-	s.runs.expect(t.ID)
+	s.observer.logTask(t, slog.LevelInfo, "another replica has had a task since, which runs here still")
+	s.runs.expectTask(t.ID)
 	old.cancel(ErrDetached)
 	s.life.work.Go(func() {
 		<-old.record.over
-		rv.start(s.adoptedRun(t), t)
+		rv.startAdopted(s.adoptedRun(t), t)
 	})
 }
 
-// start has an adopted task run. What others did to it before it had a run is read.
-func (rv *recovery) start(r *run, t Task) {
-	r.trace.tell(slog.LevelInfo, "took over a task", "attempt", t.Lease.Adoption+1, "from", string(t.From), "event", KindAdopted.event())
+// startAdopted has an adopted task run. What others did to it before it had a run is read.
+func (rv *recovery) startAdopted(r *run, t Task) {
+	r.trace.logRun(slog.LevelInfo, "took over a task", "attempt", t.Lease.Adoption+1, "from", string(t.From), "event", KindAdopted.eventName())
 	r.meter.adopted = true
 	r.srv.metrics.Adopted(r.ctx)
-	r.inbox.review(0)
+	r.inbox.reviewVersion(0)
 	rv.s.life.work.Go(func() { r.finishAs(t) })
 }
 
@@ -128,8 +128,8 @@ func (r *run) continuesUnder(l Lease) bool {
 
 // finishAs goes on with a call as its record says, and records how it ends.
 func (r *run) finishAs(t Task) {
-	if r.reply, r.err = r.recover(t); r.err == errLost {
-		r.meter.recovers(semconv.RecoveryLost)
+	if r.reply, r.err = r.recoverCall(t); r.err == errLost {
+		r.meter.countRecovery(semconv.RecoveryLost)
 	}
 	r.mu.Lock()
 	r.ended = true
@@ -141,13 +141,13 @@ func (r *run) finishAs(t Task) {
 
 // adoptedRun is a run without a caller, in the place of the one that was lost.
 func (s *Shim) adoptedRun(t Task) *run {
-	srv, err := s.server(t.Upstream)
+	srv, err := s.findServer(t.Upstream)
 	if err != nil {
 		srv = newServer(t.Upstream, Server{}, nil)
 	}
 	var rec callRecord
 	if err := json.Unmarshal(t.Call, &rec); err != nil {
-		s.observer.tell(t, slog.LevelError, "the stored call of a task cannot be read", "err", err)
+		s.observer.logTask(t, slog.LevelError, "the stored call of a task cannot be read", "err", err)
 	}
 	r := &run{
 		s: s, srv: srv, runs: max(rec.Runs, 1), firm: rec.Firm, incomplete: rec.Trimmed,
@@ -162,12 +162,12 @@ func (s *Shim) adoptedRun(t Task) *run {
 		r.policy = srv.policyFor(Request{Method: t.Method, Name: t.Tool})
 	}
 	r.policy.Retry = rec.Retry
-	r.assemble()
+	r.assembleParts()
 	r.box.until, r.box.made = rec.Until, rec.Keys
 	r.rounds.goOn(rec.Round)
 	r.status.message, r.status.params = t.StatusMessage, t.Progress.Params
 	r.pieces.resumeAt(t.Position)
-	r.trace.adopt(t)
+	r.trace.adoptTrace(t)
 	ctx := trace.ContextWithRemoteSpanContext(s.life.ctx, r.trace.above)
 	if s.budget != nil {
 		r.hold = s.budget.Hold()
@@ -177,17 +177,17 @@ func (s *Shim) adoptedRun(t Task) *run {
 		ctx = srv.Represent(ctx, rec.Request.Session)
 	}
 	r.base = ctx
-	r.bind(ctx, max(leastRun, r.policy.Timeout-t.UpdatedAt.Sub(t.CreatedAt)))
+	r.bindContext(ctx, max(leastRun, r.policy.Timeout-t.UpdatedAt.Sub(t.CreatedAt)))
 	srv.tasks.Force(t.Owner)
 	r.token.at.Store(t.TokenAt) // those before went to the runner before
 	r.setRecord(t, &record{id: t.ID, made: t, hidden: !t.Visible, lease: t.Lease})
 	return r
 }
 
-// recover is the ladder of design.md 0.5, best rung first: a call that was not yet
+// recoverCall is the ladder of design.md 0.5, best rung first: a call that was not yet
 // sent is sent, a stream that can be resumed is resumed, a call whose owner allows
 // it is run again, and any other is lost.
-func (r *run) recover(t Task) (Reply, error) {
+func (r *run) recoverCall(t Task) (Reply, error) {
 	if r.srv.Upstream == nil || r.call.Request.Method == "" {
 		return Reply{}, errLost
 	}
@@ -196,27 +196,27 @@ func (r *run) recover(t Task) (Reply, error) {
 	}
 	switch {
 	case r.rounds.open != nil: // nothing is on its way: the server waits for a retry
-		r.trace.kind(semconv.AttemptResume)
+		r.trace.setKind(semconv.AttemptResume)
 		return r.sendAnew(semconv.RecoverySent)
 	case t.Checkpoint == nil && r.firm:
-		r.trace.kind(semconv.AttemptSend)
+		r.trace.setKind(semconv.AttemptSend)
 		return r.sendAnew(semconv.RecoverySent)
 	case t.Checkpoint == nil:
 		return r.runAgain()
 	}
 	if r.srv.Upstream.Resumable(t.Checkpoint) {
-		r.trace.kind(semconv.AttemptResume)
-		r.trace.tell(slog.LevelInfo, "the call of a task is resumed", "event", KindResumed.event())
-		r.trace.note(KindResumed, "")
+		r.trace.setKind(semconv.AttemptResume)
+		r.trace.logRun(slog.LevelInfo, "the call of a task is resumed", "event", KindResumed.eventName())
+		r.trace.noteMoment(KindResumed, "")
 	}
-	r.meter.recovers(semconv.RecoveryResumed)
-	reply, err := r.srv.Upstream.Resume(r.ctx, r.request(nil), t.Checkpoint, r)
+	r.meter.countRecovery(semconv.RecoveryResumed)
+	reply, err := r.srv.Upstream.Resume(r.ctx, r.upstreamRequest(nil), t.Checkpoint, r)
 	switch {
 	case errors.Is(err, ErrNotSent):
-		r.trace.kind(semconv.AttemptSend)
+		r.trace.setKind(semconv.AttemptSend)
 		return r.sendAnew(semconv.RecoverySent)
 	case !errors.Is(err, ErrNotResumable):
-		return reply, r.why(err)
+		return reply, r.findCause(err)
 	case !r.mayRunAgain(t):
 		return Reply{}, errLost
 	}
@@ -236,11 +236,11 @@ func (r *run) runAgain() (Reply, error) {
 	r.runs++
 	runs := r.runs
 	r.mu.Unlock()
-	r.trace.kind(semconv.AttemptRetry)
-	r.trace.tell(slog.LevelInfo, "the call of a task is sent again", "runs", runs, "event", KindRetried.event())
-	r.trace.note(KindRetried, "")
-	r.status.say("started again after its replica was lost")
-	if err := r.record.persist(r.ctx, func() Change { return Change{Call: r.callRecord(true), Durable: true} }); err != nil {
+	r.trace.setKind(semconv.AttemptRetry)
+	r.trace.logRun(slog.LevelInfo, "the call of a task is sent again", "runs", runs, "event", KindRetried.eventName())
+	r.trace.noteMoment(KindRetried, "")
+	r.status.setMessage("started again after its replica was lost")
+	if err := r.record.persistChange(r.ctx, func() Change { return Change{Call: r.callRecord(true), Durable: true} }); err != nil {
 		return Reply{}, err
 	}
 	return r.sendAnew(semconv.RecoveryRetried)
@@ -253,13 +253,13 @@ func (r *run) sendAnew(how string) (Reply, error) {
 	if r.incomplete {
 		return Reply{}, errLost
 	}
-	r.meter.recovers(how)
+	r.meter.countRecovery(how)
 	r.mu.Lock()
 	r.trace.told = told{heard: r.trace.told.heard, progress: r.trace.told.progress}
 	r.mu.Unlock()
 	if r.rounds.open == nil { // else it waits for its turn once it has the answers
 		var err error
-		if r.ticket, err = r.srv.reserve(r.call.Request.Name, r.policy, true); err != nil {
+		if r.ticket, err = r.srv.reserveSlots(r.call.Request.Name, r.policy, true); err != nil {
 			return Reply{}, err
 		}
 	}
@@ -285,6 +285,6 @@ func SayWaiting(ctx context.Context) (over func()) {
 	if before == messageWaits { // of another request of the call, or of the runner before this one
 		before = ""
 	}
-	r.status.say(messageWaits)
-	return func() { r.status.say(before) }
+	r.status.setMessage(messageWaits)
+	return func() { r.status.setMessage(before) }
 }

@@ -61,10 +61,10 @@ type rounds struct {
 	away bool
 }
 
-// send makes the upstream call, and makes it again with answers as long as the server
+// sendRounds makes the upstream call, and makes it again with answers as long as the server
 // asks for them. What it returns when its context has ended is the context's cause,
 // so that every caller sees why.
-func (rs *rounds) send() (Reply, error) {
+func (rs *rounds) sendRounds() (Reply, error) {
 	r := rs.run
 	n, now := 0, []Question(nil)
 	for retry := (*Retry)(nil); ; {
@@ -73,17 +73,17 @@ func (rs *rounds) send() (Reply, error) {
 			var refusal *RPCError
 			var err error
 			rs.leavePlace()
-			retry, refusal, err = rs.answer(now)
+			retry, refusal, err = rs.answerRound(now)
 			if err == nil && refusal == nil {
 				err = rs.takePlace()
 			}
 			if err != nil || refusal != nil {
-				return Reply{Error: refusal}, r.why(err)
+				return Reply{Error: refusal}, r.findCause(err)
 			}
 		}
-		reply, err := rs.call(retry)
+		reply, err := rs.sendOnce(retry)
 		if err != nil || !rs.wantsRetry(&reply) {
-			return reply, r.why(err)
+			return reply, r.findCause(err)
 		}
 		if n >= mostRounds {
 			return Reply{Error: &RPCError{Code: codeInternal, Message: "the server asked for input too often"}}, nil
@@ -91,27 +91,27 @@ func (rs *rounds) send() (Reply, error) {
 		if why := r.policy.Questions.Refuse(r.box.made, 0, 0, reply.Round.Questions...); why != "" {
 			return Reply{Error: &RPCError{Code: codeInternal, Message: "the server asked for more than it may: " + why}}, nil
 		}
-		now = rs.begin(n+1, reply.Round)
+		now = rs.beginRound(n+1, reply.Round)
 	}
 }
 
-// call makes the upstream call once. Where it was not sent because what it needs
+// sendOnce makes the upstream call once. Where it was not sent because what it needs
 // of the store could not be had, it is made again: a task waits for the store until
 // its own time is over, a caller who blocks for as long as for any other answer of it.
-func (rs *rounds) call(retry *Retry) (Reply, error) {
+func (rs *rounds) sendOnce(retry *Retry) (Reply, error) {
 	r := rs.run
 	r.sent.Store(true)
 	begin := time.Now()
 	for d := retryFirst; ; d = min(2*d, retryMost) {
-		reply, err := r.srv.Upstream.Call(r.trace.context(), r.request(retry), r)
+		reply, err := r.srv.Upstream.Call(r.trace.contextOfRun(), r.upstreamRequest(retry), r)
 		if r.policy.Grace == GraceAuto && err == nil && reply.Result != nil {
-			r.srv.graces.learn(r.call.Request.Name, time.Since(begin), reply.Result)
+			r.srv.graces.learnGrace(r.call.Request.Name, time.Since(begin), reply.Result)
 		}
 		if up, ok := errors.AsType[*UpstreamError](err); !ok || !up.Unsent || !errors.Is(err, ErrUnavailable) {
 			return reply, err
 		}
-		next := spread(d)
-		if !r.stored() {
+		next := spreadPause(d)
+		if !r.hasRecord() {
 			next = min(next, r.s.storeTimeout-time.Since(begin))
 		}
 		if next <= 0 || work.Pause(r.ctx, next) != nil {
@@ -120,9 +120,9 @@ func (rs *rounds) call(retry *Retry) (Reply, error) {
 	}
 }
 
-// request is what the upstream client is asked for: the client's request, with the answers to what
+// upstreamRequest is what the upstream client is asked for: the client's request, with the answers to what
 // the server asked for (nil for none), and how long it may take.
-func (r *run) request(retry *Retry) Request {
+func (r *run) upstreamRequest(retry *Retry) Request {
 	req := r.call.Request
 	req.Rounds, req.Limits, req.Retry = r.call.Asking != AskNever, r.policy.Questions, retry
 	if req.Method == callTool {
@@ -141,20 +141,20 @@ func (rs *rounds) wantsRetry(reply *Reply) bool {
 		return false
 	case !reply.InputRequired:
 		return rs.run.call.Asking == AskPark
-	case rs.relays():
+	case rs.relaysQuestions():
 		return false
 	}
 	return rs.run.call.Asking != AskNever || len(reply.Round.Questions) == 0
 }
 
-// relays reports whether the questions go back to the caller as they came, who
+// relaysQuestions reports whether the questions go back to the caller as they came, who
 // answers them with another call: it can, and there is no record. From then on none
 // is made.
-func (rs *rounds) relays() bool {
+func (rs *rounds) relaysQuestions() bool {
 	r := rs.run
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.creation.wait()
+	r.creation.awaitAttempt()
 	if !r.call.Request.Relay || r.record != nil {
 		return false
 	}
@@ -162,8 +162,8 @@ func (rs *rounds) relays() bool {
 	return true
 }
 
-// begin opens a round, and gives the questions of the server keys of their own.
-func (rs *rounds) begin(n int, from *Round) []Question {
+// beginRound opens a round, and gives the questions of the server keys of their own.
+func (rs *rounds) beginRound(n int, from *Round) []Question {
 	r := rs.run
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -185,25 +185,25 @@ func (rs *rounds) goOn(from *round) {
 		rs.heard, rs.before = from.Heard, from.Heard
 	}
 	rs.open = from
-	rs.note()
+	rs.noteOpen()
 }
 
-// repeats takes a progress notification, and reports whether it says what was said in an
+// repeatsProgress takes a progress notification, and reports whether it says what was said in an
 // earlier round: a server that is called again begins from the start. run.mu is held.
-func (rs *rounds) repeats(p Progress) bool {
+func (rs *rounds) repeatsProgress(p Progress) bool {
 	if rs.heard == nil || p.Progress > *rs.heard {
 		rs.heard = &p.Progress
 	}
 	return rs.before != nil && p.Progress <= *rs.before
 }
 
-// answer asks the questions of the open round and makes the retry of the answers. Questions
+// answerRound asks the questions of the open round and makes the retry of the answers. Questions
 // that the runner before this one asked are in the record, and are not given again.
 // The retry may be sent once it has returned: until then the record has the round.
-func (rs *rounds) answer(questions []Question) (*Retry, *RPCError, error) {
+func (rs *rounds) answerRound(questions []Question) (*Retry, *RPCError, error) {
 	r, rd := rs.run, *rs.open
 	if len(rd.Questions) == 0 {
-		return &Retry{State: rd.State}, nil, rs.wait(rd.N)
+		return &Retry{State: rd.State}, nil, rs.waitBetween(rd.N)
 	}
 	if questions == nil {
 		for _, a := range rd.Questions {
@@ -221,7 +221,7 @@ func (rs *rounds) answer(questions []Question) (*Retry, *RPCError, error) {
 		return nil, nil, err
 	}
 	if rd.Again {
-		return &Retry{}, agreed(answers), nil
+		return &Retry{}, checkAgreed(answers), nil
 	}
 	retry := &Retry{State: rd.State, Answers: make(map[string]json.RawMessage, len(answers))}
 	for i, a := range answers {
@@ -238,8 +238,8 @@ func (rs *rounds) answer(questions []Question) (*Retry, *RPCError, error) {
 	return retry, nil, nil
 }
 
-// agreed is nil if the user has agreed to everything that was asked.
-func agreed(answers []Answer) *RPCError {
+// checkAgreed is nil if the user has agreed to everything that was asked.
+func checkAgreed(answers []Answer) *RPCError {
 	for _, a := range answers {
 		if action, _ := jsonrpc.GetString(a.Result, "action"); a.Error != nil || action != "accept" {
 			return &RPCError{Code: codeInternal, Message: "the server wants a page to be opened first, and the user did not agree"}
@@ -251,10 +251,10 @@ func agreed(answers []Answer) *RPCError {
 // pauseFor is how long to wait before the n-th time that a server is called again.
 func pauseFor(n int) time.Duration { return min(roundFirst<<min(n-1, 5), roundMost) }
 
-// wait waits before a server is called again that asked for nothing else: it
+// waitBetween waits before a server is called again that asked for nothing else: it
 // sheds load. The record says so, and before it returns that the retry may be sent.
-func (rs *rounds) wait(n int) error {
-	if err := rs.persist(); err != nil {
+func (rs *rounds) waitBetween(n int) error {
+	if err := rs.persistRound(); err != nil {
 		return err
 	}
 	if work.Pause(rs.run.ctx, pauseFor(n)) != nil {
@@ -263,13 +263,13 @@ func (rs *rounds) wait(n int) error {
 	if err := rs.takePlace(); err != nil {
 		return err
 	}
-	rs.end()
-	return rs.persist()
+	rs.endRound()
+	return rs.persistRound()
 }
 
 // leavePlace gives the slot back while a round is open: nothing of the call is at the server.
 func (rs *rounds) leavePlace() {
-	rs.run.ticket.drop()
+	rs.run.ticket.dropSlots()
 	rs.away = true
 }
 
@@ -285,44 +285,44 @@ func (rs *rounds) takePlace() error {
 		return nil
 	}
 	var err error
-	if r.ticket, err = r.srv.reserve(r.call.Request.Name, r.policy, true); err != nil {
+	if r.ticket, err = r.srv.reserveSlots(r.call.Request.Name, r.policy, true); err != nil {
 		return err
 	}
 	return r.takeTurn()
 }
 
-// persist records whether a round is open, where there is a record. That it is not
+// persistRound records whether a round is open, where there is a record. That it is not
 // any more is as good as that the retry was sent, and must outlast a failover.
-func (rs *rounds) persist() error {
+func (rs *rounds) persistRound() error {
 	r := rs.run
-	if !r.stored() {
+	if !r.hasRecord() {
 		return nil
 	}
-	r.pieces.drain(r.ctx)
+	r.pieces.drainPieces(r.ctx)
 	r.mu.Lock()
-	rs.note()
+	rs.noteOpen()
 	r.mu.Unlock()
-	return r.record.persist(r.ctx, func() Change { return Change{Call: r.callRecord(true), Durable: rs.open == nil} })
+	return r.record.persistChange(r.ctx, func() Change { return Change{Call: r.callRecord(true), Durable: rs.open == nil} })
 }
 
-// note says that the record is about to have the open round. run.mu is held.
-func (rs *rounds) note() {
+// noteOpen says that the record is about to have the open round. run.mu is held.
+func (rs *rounds) noteOpen() {
 	if rs.open != nil {
 		rs.open.noted = true
 	}
 }
 
-// recorded is the open round, if the record may have it.
-func (rs *rounds) recorded() *round {
+// recordedRound is the open round, if the record may have it.
+func (rs *rounds) recordedRound() *round {
 	if rs.open == nil || !rs.open.noted {
 		return nil
 	}
 	return rs.open
 }
 
-// end closes the round, if there is one, and returns what is to be recorded of
+// endRound closes the round, if there is one, and returns what is to be recorded of
 // the call then.
-func (rs *rounds) end() json.RawMessage {
+func (rs *rounds) endRound() json.RawMessage {
 	rs.run.mu.Lock()
 	defer rs.run.mu.Unlock()
 	if rs.open == nil {

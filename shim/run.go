@@ -42,7 +42,7 @@ type run struct {
 	trimmed bool
 
 	// base has the values of the caller's context but not its end; ctx is the life
-	// of the upstream call, which follows the caller's until caller.release.
+	// of the upstream call, which follows the caller's until caller.releaseClient.
 	// cancel ends ctx and the timers that would; it is a closure as those cost less than
 	// a context each.
 	base   context.Context
@@ -80,10 +80,10 @@ type run struct {
 func (s *Shim) newRun(ctx context.Context, srv *server, c Call, p Policy, tk ticket) *run {
 	r := &run{s: s, srv: srv, call: c, policy: p, ticket: tk, runs: 1, hold: budget.From(ctx).Share()}
 	r.call.Stream = nil // a task that waits must not keep its caller's request in memory
-	r.assemble()
+	r.assembleParts()
 	r.caller.stream, r.caller.waits = c.Stream, true
 	r.base = context.WithoutCancel(ctx)
-	r.bind(r.base, p.Timeout)
+	r.bindContext(r.base, p.Timeout)
 	stay := c.Stay // and not c, which holds on to the caller's request
 	r.caller.leave = context.AfterFunc(ctx, func() {
 		if cause := context.Cause(ctx); !stay || errors.Is(cause, ErrCancelled) {
@@ -93,8 +93,8 @@ func (s *Shim) newRun(ctx context.Context, srv *server, c Call, p Policy, tk tic
 	return r
 }
 
-// assemble makes the parts of a run whose call and policy are known.
-func (r *run) assemble() {
+// assembleParts makes the parts of a run whose call and policy are known.
+func (r *run) assembleParts() {
 	r.done = make(chan struct{})
 	r.meter = meter{run: r, live: r.srv.metrics.Run(r.call.Request.tool())}
 	r.caller = caller{run: r, news: make(chan struct{}, 1), leave: func() bool { return true }}
@@ -103,9 +103,9 @@ func (r *run) assemble() {
 	r.pieces = newPieceWriter(r)
 }
 
-// bind makes the run's context: it carries the values of ctx, ends with the shim,
+// bindContext makes the run's context: it carries the values of ctx, ends with the shim,
 // and after the timeout (0 = none).
-func (r *run) bind(ctx context.Context, timeout time.Duration) {
+func (r *run) bindContext(ctx context.Context, timeout time.Duration) {
 	ctx, cancel := context.WithCancelCause(context.WithValue(ctx, waitsKey{}, r))
 	stop := context.AfterFunc(r.s.life.ctx, func() { cancel(r.haltCause()) })
 	release := func() bool { return false }
@@ -124,25 +124,25 @@ func (r *run) bind(ctx context.Context, timeout time.Duration) {
 func (r *run) discard() {
 	r.caller.leave()
 	r.cancel(nil)
-	r.ticket.drop()
+	r.ticket.dropSlots()
 	r.hold.Release()
-	r.caller.detach()
+	r.caller.detachStream()
 	if lost := r.creation.maybe; lost != nil && r.record == nil {
-		r.s.life.work.Go(func() { r.s.bury(*lost) })
+		r.s.life.work.Go(func() { r.s.buryRecord(*lost) })
 	}
 }
 
-// exec waits for a slot, makes the upstream call and, if a task was made of it by
+// executeCall waits for a slot, makes the upstream call and, if a task was made of it by
 // then, records how it ended.
-func (r *run) exec() {
+func (r *run) executeCall() {
 	reply, err := r.queueAndSend()
 	r.mu.Lock()
 	r.ended = true
-	r.creation.wait() // whether this is a task may be being decided
+	r.creation.awaitAttempt() // whether this is a task may be being decided
 	r.mu.Unlock()
 	r.reply, r.err = reply, err
 	close(r.done)
-	if r.stored() {
+	if r.hasRecord() {
 		r.settle()
 	}
 	r.discard()
@@ -152,31 +152,31 @@ func (r *run) queueAndSend() (Reply, error) {
 	if err := r.takeTurn(); err != nil {
 		return Reply{}, err
 	}
-	r.meter.sent()
-	return r.rounds.send()
+	r.meter.measureQueue()
+	return r.rounds.sendRounds()
 }
 
 // takeTurn waits for a slot, and says so in the task.
 func (r *run) takeTurn() error {
-	if !r.ticket.queued() {
+	if !r.ticket.isQueued() {
 		return nil
 	}
-	r.status.say(messageQueued)
-	r.trace.note(KindQueued, "")
+	r.status.setMessage(messageQueued)
+	r.trace.noteMoment(KindQueued, "")
 	r.setQueuing(true)
 	r.confirmUnsent()
-	err := r.queue(r.ctx)
+	err := r.awaitSlot(r.ctx)
 	r.setQueuing(false)
 	if err == nil {
-		r.status.say("")
+		r.status.setMessage("")
 	}
 	return err
 }
 
-// queue waits for a slot. One that comes free while this replica halts, because the halt has ended
+// awaitSlot waits for a slot. One that comes free while this replica halts, because the halt has ended
 // a call, is for nobody.
-func (r *run) queue(ctx context.Context) error {
-	if err := r.trace.queue(ctx); err != nil {
+func (r *run) awaitSlot(ctx context.Context) error {
+	if err := r.trace.traceQueue(ctx); err != nil {
 		return err
 	}
 	return context.Cause(r.s.life.ctx)
@@ -200,15 +200,15 @@ func (r *run) confirmUnsent() {
 	}
 	ctx, stop := context.WithTimeout(r.ctx, r.s.storeTimeout)
 	defer stop()
-	_ = r.record.persist(ctx, func() Change {
+	_ = r.record.persistChange(ctx, func() Change {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return Change{Call: r.callRecord(false)}
 	})
 }
 
-// why replaces the error of a call whose context has ended by the cause.
-func (r *run) why(err error) error {
+// findCause replaces the error of a call whose context has ended by the cause.
+func (r *run) findCause(err error) error {
 	if err != nil && r.s.life.ctx.Err() != nil {
 		<-r.ctx.Done() // its end is on its way, and is why this went wrong
 	}
@@ -221,9 +221,9 @@ func (r *run) why(err error) error {
 	return ErrDraining
 }
 
-// answered reports whether the reply is there. An answered run also ends its
+// isAnswered reports whether the reply is there. An answered run also ends its
 // context, so whoever saw that has to ask.
-func (r *run) answered() bool {
+func (r *run) isAnswered() bool {
 	select {
 	case <-r.done:
 		return true
@@ -232,23 +232,23 @@ func (r *run) answered() bool {
 	}
 }
 
-// stored reports whether the call has a record: it is a task, or had to wait for an
+// hasRecord reports whether the call has a record: it is a task, or had to wait for an
 // answer.
-func (r *run) stored() bool {
+func (r *run) hasRecord() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.record != nil
 }
 
-// hidden reports whether the call has a record that is not a task.
-func (r *run) hidden() bool {
+// isHidden reports whether the call has a record that is not a task.
+func (r *run) isHidden() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.record != nil && r.record.hidden
 }
 
-// blocks reports whether the caller waits here for the reply, and has no task of it.
-func (r *run) blocks() bool {
+// hasWaitingCaller reports whether the caller waits here for the reply, and has no task of it.
+func (r *run) hasWaitingCaller() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.record == nil || r.record.hidden && r.caller.waits
@@ -258,24 +258,24 @@ func (r *run) blocks() bool {
 // into the status message after it (protocol.md H17, T44), and into what is shown of
 // the task.
 func (r *run) Progress(p Progress) {
-	if heard := r.progress(p); heard > 0 {
-		r.trace.tell(slog.LevelDebug, "a task makes progress", "notifications", heard, "event", KindProgress.event())
+	if heard := r.takeProgress(p); heard > 0 {
+		r.trace.logRun(slog.LevelDebug, "a task makes progress", "notifications", heard, "event", KindProgress.eventName())
 	}
 }
 
-// progress is Progress, and says what is to be told of it in the log (run.hears).
-func (r *run) progress(p Progress) (heard int) {
+// takeProgress is Progress, and says what is to be told of it in the log (run.hears).
+func (r *run) takeProgress(p Progress) (heard int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if p.Checkpoint != nil {
 		r.checkpoint, r.unsaved = p.Checkpoint, true
 	}
-	r.caller.progress(p)
-	r.status.progress(p)
-	if !r.rounds.repeats(p) {
-		r.pieces.progress(p)
+	r.caller.passProgress(p)
+	r.status.foldProgress(p)
+	if !r.rounds.repeatsProgress(p) {
+		r.pieces.gatherProgress(p)
 	}
-	return r.trace.hears()
+	return r.trace.countProgress()
 }
 
 // Log takes a log notification: to the caller before there is a handle, and to nobody
@@ -283,7 +283,7 @@ func (r *run) progress(p Progress) (heard int) {
 func (r *run) Log(l Log) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.caller.log(l)
+	r.caller.passLog(l)
 }
 
 // Notified takes what nobody here knows: to the caller before there is a handle, like a log
@@ -291,7 +291,7 @@ func (r *run) Log(l Log) {
 func (r *run) Notified(n Notification) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.caller.notified(n)
+	r.caller.passNotification(n)
 }
 
 // Completed takes word of an elicitation that is complete, for a caller who waits on a
@@ -299,11 +299,13 @@ func (r *run) Notified(n Notification) {
 func (r *run) Completed(params json.RawMessage) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.caller.completed(params)
+	r.caller.passCompleted(params)
 }
 
 // Ask puts questions to the caller and waits for the answers.
-func (r *run) Ask(ctx context.Context, q ...Question) ([]Answer, error) { return r.box.ask(ctx, q) }
+func (r *run) Ask(ctx context.Context, q ...Question) ([]Answer, error) {
+	return r.box.askQuestions(ctx, q)
+}
 
 // Checkpoint takes where the call could be resumed. What it returns keeps that durably once
 // the call is a task: an error keeps the upstream client from going on (design.md 0.6).
@@ -326,7 +328,7 @@ func (r *run) Checkpoint(cp json.RawMessage) (stored func(context.Context) error
 // storeCheckpoint writes the newest checkpoint to the record, if there is one.
 func (r *run) storeCheckpoint(ctx context.Context) error {
 	r.mu.Lock()
-	r.creation.wait()
+	r.creation.awaitAttempt()
 	kept := r.record != nil
 	r.mu.Unlock()
 	if !kept {
@@ -339,8 +341,8 @@ func (r *run) storeCheckpoint(ctx context.Context) error {
 			wrote, err = r.writeCheckpoint(ctx)
 		}
 		if err == nil {
-			r.box.forgot(wrote.Forget)
-			r.trace.sent()
+			r.box.noteForgotten(wrote.Forget)
+			r.trace.logSent()
 		}
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -352,11 +354,11 @@ func (r *run) storeCheckpoint(ctx context.Context) error {
 // writeCheckpoint makes one attempt, and returns the change. The pieces that the server said
 // before the checkpoint go with it: who resumes there does not hear them again.
 func (r *run) writeCheckpoint(ctx context.Context) (wrote Change, err error) {
-	t, err := r.record.apply(ctx, func() Change {
+	t, err := r.record.applyChange(ctx, func() Change {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		wrote = Change{Checkpoint: r.checkpoint, Forget: r.box.taken}
-		wrote.Tail, wrote.At = r.pieces.unstored()
+		wrote.Tail, wrote.At = r.pieces.unstoredBatches()
 		r.unsaved = false
 		if !r.trimmed {
 			wrote.Call = r.callRecord(true)
@@ -368,7 +370,7 @@ func (r *run) writeCheckpoint(ctx context.Context) (wrote Change, err error) {
 	})
 	if err == nil {
 		r.mu.Lock()
-		r.pieces.stored(t.Position)
+		r.pieces.noteStored(t.Position)
 		r.mu.Unlock()
 	}
 	return wrote, err
@@ -383,9 +385,9 @@ type meter struct {
 	adopted bool
 }
 
-// sent measures how long a task has waited for its call to be sent, where that is sent for the
+// measureQueue measures how long a task has waited for its call to be sent, where that is sent for the
 // first time now.
-func (m *meter) sent() {
+func (m *meter) measureQueue() {
 	r := m.run
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -394,17 +396,17 @@ func (m *meter) sent() {
 	}
 }
 
-// recovers counts what is done with a call that was taken over. A question outside of any call
+// countRecovery counts what is done with a call that was taken over. A question outside of any call
 // goes the same way, and is none.
-func (m *meter) recovers(how string) {
+func (m *meter) countRecovery(how string) {
 	if m.adopted {
 		m.run.srv.metrics.Recovered(m.run.ctx, how)
 	}
 }
 
-// ended measures the task, if the call is one.
-func (m *meter) ended(outcome string) {
-	if r := m.run; !r.hidden() {
+// measureTask measures the task, if the call is one.
+func (m *meter) measureTask(outcome string) {
+	if r := m.run; !r.isHidden() {
 		r.srv.metrics.Ended(r.ctx, r.call.Request.Name, outcome, time.Since(r.record.born))
 	}
 }

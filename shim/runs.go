@@ -25,8 +25,8 @@ func (rs *runs) get(id ID) *run {
 	return rs.byID[id]
 }
 
-// add makes a run its task's, and reports whether there was an event of the task before.
-func (rs *runs) add(r *run) (heard bool) {
+// addRun makes a run its task's, and reports whether there was an event of the task before.
+func (rs *runs) addRun(r *run) (heard bool) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	heard = rs.coming[r.record.id]
@@ -35,8 +35,8 @@ func (rs *runs) add(r *run) (heard bool) {
 	return heard
 }
 
-// remove forgets a run, unless its task has another one by now.
-func (rs *runs) remove(r *run) {
+// removeRun forgets a run, unless its task has another one by now.
+func (rs *runs) removeRun(r *run) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	if rs.byID[r.record.id] == r {
@@ -44,15 +44,15 @@ func (rs *runs) remove(r *run) {
 	}
 }
 
-// cancel ends the upstream call of a task, if this replica runs it.
-func (rs *runs) cancel(id ID, cause error) {
+// cancelCall ends the upstream call of a task, if this replica runs it.
+func (rs *runs) cancelCall(id ID, cause error) {
 	if r := rs.get(id); r != nil {
 		r.cancel(cause)
 	}
 }
 
-// expect notes that a task is about to become this replica's.
-func (rs *runs) expect(id ID) {
+// expectTask notes that a task is about to become this replica's.
+func (rs *runs) expectTask(id ID) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	if _, ok := rs.coming[id]; !ok {
@@ -60,16 +60,16 @@ func (rs *runs) expect(id ID) {
 	}
 }
 
-// unexpect takes back what expect noted, where no run has come of it.
-func (rs *runs) unexpect(id ID) {
+// unexpectTask takes back what expectTask noted, where no run has come of it.
+func (rs *runs) unexpectTask(id ID) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	delete(rs.coming, id)
 }
 
-// heard returns the run of a task of which there is an event. An event of a task that is
+// findHeard returns the run of a task of which there is an event. An event of a task that is
 // about to have a run is kept until there is one.
-func (rs *runs) heard(id ID) *run {
+func (rs *runs) findHeard(id ID) *run {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	r := rs.byID[id]
@@ -79,16 +79,16 @@ func (rs *runs) heard(id ID) *run {
 	return r
 }
 
-// known reports whether there is a run of a task, or will be.
-func (rs *runs) known(id ID) bool {
+// isKnown reports whether there is a run of a task, or will be.
+func (rs *runs) isKnown(id ID) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	_, coming := rs.coming[id]
 	return rs.byID[id] != nil || coming
 }
 
-// all are all runs that have a record.
-func (rs *runs) all() []*run {
+// listRuns are all runs that have a record.
+func (rs *runs) listRuns() []*run {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	return slices.Collect(maps.Values(rs.byID))

@@ -24,14 +24,14 @@ func (s *Shim) AskSession(ctx context.Context, c Call, checkpoint json.RawMessag
 		return "", ErrDraining
 	}
 	defer s.life.work.Leave()
-	srv, err := s.server(c.Upstream)
+	srv, err := s.findServer(c.Upstream)
 	if err != nil {
 		return "", err
 	}
 	c.Stay, c.Stream = true, nil
 	r := s.newRun(ctx, srv, c, srv.policyFor(c.Request), ticket{})
 	r.checkpoint, r.unsaved = checkpoint, true
-	t, err := r.creation.ensure(false)
+	t, err := r.creation.ensureRecord(false)
 	if err != nil {
 		r.discard()
 		return "", err

@@ -22,21 +22,21 @@ const codeInternal = -32603
 // process, leaves the rest to whoever adopts the task.
 func (r *run) settle() {
 	rec := r.record
-	defer rec.close()
-	r.pieces.halt()
-	c, ok := r.outcome()
-	how := r.trace.finished(c, ok)
+	defer rec.closeRecord()
+	r.pieces.haltWriting()
+	c, ok := r.endChange()
+	how := r.trace.describeEnd(c, ok)
 	if ok {
 		c.Moments = []Moment{{Kind: KindEnded, Detail: how.outcome}}
 		if c.Outcome != nil {
 			c.Outcome.Unknown = how.outcome == semconv.OutcomeUnknown
 		}
 	}
-	defer func() { r.trace.end(how) }()
+	defer func() { r.trace.endSpan(how) }()
 	if !ok {
 		switch {
 		case errors.Is(r.err, errTaskCancelled):
-			if !r.hidden() {
+			if !r.isHidden() {
 				r.holdCancellation()
 			}
 		case r.s.life.ctx.Err() != nil:
@@ -44,17 +44,17 @@ func (r *run) settle() {
 		}
 		return
 	}
-	c.Op, c.Visible = r.s.op(), !r.hidden()
-	r.pieces.finish(&c)
+	c.Op, c.Visible = r.s.newOp(), !r.isHidden()
+	r.pieces.addTail(&c)
 	err := r.persistLast(&c)
 	switch {
 	case err == nil:
-		r.meter.ended(how.outcome)
-		r.s.outcomes.hold(ending{made: rec.made, end: c, streamed: r.pieces.recent()})
+		r.meter.measureTask(how.outcome)
+		r.s.outcomes.holdEnding(ending{made: rec.made, end: c, streamed: r.pieces.takeRecent()})
 	case errors.Is(err, ErrNotFound): // the store has forgotten that the task was made
-		r.meter.ended(how.outcome)
-		if r.s.outcomes.hold(ending{made: rec.made, end: c, streamed: r.pieces.recent()}) {
-			r.s.outcomes.assure(r.s.life.writes, rec.id)
+		r.meter.measureTask(how.outcome)
+		if r.s.outcomes.holdEnding(ending{made: rec.made, end: c, streamed: r.pieces.takeRecent()}) {
+			r.s.outcomes.assureEnding(r.s.life.writes, rec.id)
 			return
 		}
 	case errors.Is(err, ErrFinal):
@@ -64,7 +64,7 @@ func (r *run) settle() {
 		how = finish{Working, semconv.OutcomeLeft, labelOf(err)}
 	}
 	if err != nil && !errors.Is(err, ErrFinal) && !errors.Is(err, ErrDetached) {
-		r.trace.tell(slog.LevelError, "the outcome of a task could not be recorded", "err", err)
+		r.trace.logRun(slog.LevelError, "the outcome of a task could not be recorded", "err", err)
 	}
 }
 
@@ -72,56 +72,56 @@ func (r *run) settle() {
 // streamed, it changes c to fit: who holds the ending has to hold what was written. What c
 // takes along for that is not recent any more, or an older store still would get it twice.
 func (r *run) persistLast(c *Change) error {
-	write := func() error { return r.record.persist(r.s.life.writes, func() Change { return *c }) }
+	write := func() error { return r.record.persistChange(r.s.life.writes, func() Change { return *c }) }
 	err := write()
 	if !errors.Is(err, ErrPosition) {
 		return err
 	}
-	if t, err := r.record.reread(); err == nil {
-		c.refit(r.pieces.recent(), t.Position)
+	if t, err := r.record.readStored(); err == nil {
+		c.refitTail(r.pieces.takeRecent(), t.Position)
 	}
 	return write()
 }
 
-// outcome is the change that ends the task, or false where the task is not this
+// endChange is the change that ends the task, or false where the task is not this
 // run's to end: it was cancelled already, or others go on with it.
-func (r *run) outcome() (Change, bool) {
+func (r *run) endChange() (Change, bool) {
 	if r.err != nil {
 		switch {
 		case errors.Is(r.err, errTaskCancelled), errors.Is(r.err, ErrLeaseLost):
 			return Change{}, false
 		case errors.Is(r.err, ErrDraining), errors.Is(r.err, ErrDetached):
 			if r.s.life.ctx.Err() != nil && !r.canHandOver() { // it became a task, or was sent, at the last moment
-				return failed(explain(errShutDown)), true
+				return failWith(explainError(errShutDown)), true
 			}
 			return Change{}, false
 		case r.ctx.Err() != nil && (errors.Is(r.err, ErrCancelled) || errors.Is(r.err, context.Canceled)):
 			message := leftMessage
 			return Change{To: Cancelled, StatusMessage: &message}, true
 		}
-		return failed(explain(r.err)), true
+		return failWith(explainError(r.err)), true
 	}
 	switch {
 	case r.reply.Error != nil:
-		return failed(r.reply.Error), true
+		return failWith(r.reply.Error), true
 	case r.reply.InputRequired:
-		return failed(&RPCError{Code: codeInternal, Message: "the server asked for input after the call had become a task, and the client cannot be asked"}), true
+		return failWith(&RPCError{Code: codeInternal, Message: "the server asked for input after the call had become a task, and the client cannot be asked"}), true
 	}
 	message := ""
 	if r.reply.IsError {
-		message = digest(r.reply.Result)
+		message = quoteError(r.reply.Result)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return Change{
-		To: Completed, StatusMessage: &message, Progress: r.status.reported(),
+		To: Completed, StatusMessage: &message, Progress: r.status.newestProgress(),
 		Outcome: &Outcome{Result: r.reply.Result, IsError: r.reply.IsError},
 	}, true
 }
 
-// failed ends a task with a JSON-RPC error, which its status message repeats (T26).
-func failed(e *RPCError) Change {
-	message := clip(e.Message)
+// failWith ends a task with a JSON-RPC error, which its status message repeats (T26).
+func failWith(e *RPCError) Change {
+	message := clipText(e.Message)
 	return Change{To: Failed, StatusMessage: &message, Outcome: &Outcome{Error: e.object()}}
 }
 
@@ -136,9 +136,9 @@ func (e *RPCError) object() json.RawMessage {
 	return append(b, '}')
 }
 
-// explain says to the task's owner why its call failed. Only texts made for
+// explainError says to the task's owner why its call failed. Only texts made for
 // clients are quoted; anything else may name addresses.
-func explain(err error) *RPCError {
+func explainError(err error) *RPCError {
 	out := &RPCError{Code: codeInternal, Message: "the call failed inside the gateway"}
 	var up *UpstreamError
 	var busy *BusyError
@@ -158,13 +158,13 @@ func retryData(ms int64) json.RawMessage {
 	return fmt.Appendf(nil, `{"retryAfterMs":%d}`, ms)
 }
 
-// digest is the first text of a tool's own error, for the status message: the
+// quoteError is the first text of a tool's own error, for the status message: the
 // legacy dialect shows such a task as failed, and some clients show nothing but
 // its message then (protocol.md H1).
-func digest(result json.RawMessage) string {
+func quoteError(result json.RawMessage) string {
 	for _, block := range content.Blocks(result) {
 		if text, ok := jsonrpc.GetString(block, "text"); ok && text != "" {
-			return clip(text)
+			return clipText(text)
 		}
 	}
 	return "the tool reported an error"
@@ -174,18 +174,18 @@ func digest(result json.RawMessage) string {
 // call is stopped for it, so if the store forgets it nobody runs the task any more,
 // and its replica is alive, so nobody ever would.
 func (r *run) holdCancellation() {
-	t, err := r.record.reread()
+	t, err := r.record.readStored()
 	if err != nil || t.Status.Final() && t.Status != Cancelled {
 		return
 	}
-	r.meter.ended(semconv.OutcomeCancelled)
+	r.meter.measureTask(semconv.OutcomeCancelled)
 	message := t.StatusMessage
 	if !t.Status.Final() {
 		message = messageCancelled // forgotten already
 	}
-	r.s.outcomes.hold(ending{made: r.record.made, end: Change{Op: r.s.op(), To: Cancelled, StatusMessage: &message}})
+	r.s.outcomes.holdEnding(ending{made: r.record.made, end: Change{Op: r.s.newOp(), To: Cancelled, StatusMessage: &message}})
 	if !t.Status.Final() {
-		r.s.outcomes.assure(r.s.life.writes, r.record.id)
+		r.s.outcomes.assureEnding(r.s.life.writes, r.record.id)
 	}
 }
 
@@ -199,7 +199,7 @@ var errShutDown = &UpstreamError{Kind: "shutdown", Message: "the gateway was shu
 // Whether the call has a record is waited for where that is being decided.
 func (r *run) haltCause() error {
 	r.mu.Lock()
-	r.creation.wait()
+	r.creation.awaitAttempt()
 	kept := r.record != nil
 	r.mu.Unlock()
 	if kept && !r.canHandOver() {
@@ -216,7 +216,7 @@ func (r *run) canHandOver() bool {
 	if r.pieces != nil {
 		made.Position = r.pieces.at
 	}
-	possible := checkpoint == nil || r.rounds.recorded() != nil || r.mayRunAgain(made)
+	possible := checkpoint == nil || r.rounds.recordedRound() != nil || r.mayRunAgain(made)
 	r.mu.Unlock()
 	return possible || r.srv.Upstream == nil || r.srv.Upstream.Resumable(checkpoint)
 }
@@ -227,8 +227,8 @@ func (r *run) canHandOver() bool {
 // stays true.
 func (r *run) handOver() {
 	r.mu.Lock()
-	change, open := Change{Checkpoint: r.checkpoint}, r.rounds.recorded() != nil
-	change.Tail, change.At = r.pieces.unstored()
+	change, open := Change{Checkpoint: r.checkpoint}, r.rounds.recordedRound() != nil
+	change.Tail, change.At = r.pieces.unstoredBatches()
 	r.mu.Unlock()
 	switch {
 	case open:
@@ -242,6 +242,6 @@ func (r *run) handOver() {
 	change.Moments = []Moment{{Kind: KindLeft, Detail: string(r.s.replica)}}
 	err := r.persistLast(&change)
 	if err != nil && !errors.Is(err, ErrLeaseLost) && !errors.Is(err, ErrFinal) {
-		r.trace.tell(slog.LevelWarn, "a call is handed over with what was known of it before", "err", err)
+		r.trace.logRun(slog.LevelWarn, "a call is handed over with what was known of it before", "err", err)
 	}
 }

@@ -168,7 +168,7 @@ func (s *Shim) Serve(servers map[string]Server) {
 	for name, srv := range servers {
 		next[name] = newServer(name, srv, s.known[name])
 		if s.known[name] == nil {
-			next[name].metrics = s.metrics.Tasks(name, next[name].waiting)
+			next[name].metrics = s.metrics.Tasks(name, next[name].countWaiting)
 		}
 		s.known[name] = next[name]
 	}
@@ -180,8 +180,8 @@ func (s *Shim) Serve(servers map[string]Server) {
 func (s *Shim) Run(ctx context.Context) error {
 	var loops sync.WaitGroup
 	loops.Go(func() { s.Heart.Run(ctx) })
-	loops.Go(func() { s.recovery.run(ctx) })
-	loops.Go(func() { s.recovery.listen(ctx) })
+	loops.Go(func() { s.recovery.adoptAndAudit(ctx) })
+	loops.Go(func() { s.recovery.listenForChanges(ctx) })
 	loops.Wait()
 	return context.Cause(ctx)
 }
@@ -189,12 +189,12 @@ func (s *Shim) Run(ctx context.Context) error {
 // Drain takes no new calls from now on and waits until those in flight and all
 // running tasks have ended, or ctx is done.
 func (s *Shim) Drain(ctx context.Context) error {
-	s.refuse()
+	s.refuseCalls()
 	return s.life.work.Wait(ctx)
 }
 
-// refuse takes no new calls. One that has just been taken is waited for.
-func (s *Shim) refuse() {
+// refuseCalls takes no new calls. One that has just been taken is waited for.
+func (s *Shim) refuseCalls() {
 	s.draining.Store(true)
 	s.life.work.Refuse()
 }
@@ -205,7 +205,7 @@ func (s *Shim) refuse() {
 // told that the server may have finished it; all others get ErrDraining.
 // Outcomes are still recorded, as long as ctx lasts.
 func (s *Shim) Halt(ctx context.Context) error {
-	s.refuse()
+	s.refuseCalls()
 	s.life.cancel(ErrDetached)
 	defer s.life.endWrites()
 	return s.life.work.Close(ctx)
@@ -243,8 +243,8 @@ func (l *life) later(d time.Duration, f func()) *time.Timer {
 	return time.AfterFunc(max(0, d), func() { l.work.Do(f) })
 }
 
-// op names an operation, for the store to recognise its repeat.
-func (s *Shim) op() string { return fmt.Sprintf("%s-%d", s.replica, s.ops.Add(1)) }
+// newOp names an operation, for the store to recognise its repeat.
+func (s *Shim) newOp() string { return fmt.Sprintf("%s-%d", s.replica, s.ops.Add(1)) }
 
 // server is a Server with what this replica counts about it, which stays when the Server changes.
 type server struct {
@@ -280,7 +280,7 @@ func newServer(name string, s Server, before *server) *server {
 		}}
 	}
 	before.tasks.Limit(s.MaxTasks, s.MaxTasksPerOwner)
-	before.slots.limit(s.Concurrency)
+	before.slots.setLimit(s.Concurrency)
 	before.limitTools(s.Policy)
 	return &server{Server: s, name: name, counts: before.counts}
 }
@@ -314,8 +314,8 @@ func (s *Shim) readsTasksOf(upstream, server string) bool {
 	return server == upstream || srv != nil && slices.Contains(srv.Before, server)
 }
 
-// server finds an upstream by its configured name.
-func (s *Shim) server(name string) (*server, error) {
+// findServer finds an upstream by its configured name.
+func (s *Shim) findServer(name string) (*server, error) {
 	srv, ok := (*s.servers.Load())[name]
 	if !ok {
 		return nil, fmt.Errorf("shim: no upstream %q", name)

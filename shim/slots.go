@@ -25,31 +25,31 @@ type slots struct {
 
 func newSlots(n, queue int) *slots { return &slots{most: n, queue: queue} }
 
-// free reports whether a slot is free. The lock is held.
-func (s *slots) free() bool { return s.most <= 0 || s.held < s.most }
+// hasFree reports whether a slot is free. The lock is held.
+func (s *slots) hasFree() bool { return s.most <= 0 || s.held < s.most }
 
-// limit changes how many slots there are. Calls that hold one too many keep it.
-func (s *slots) limit(n int) {
+// setLimit changes how many slots there are. Calls that hold one too many keep it.
+func (s *slots) setLimit(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.most = n
-	s.serve()
+	s.serveWaiting()
 }
 
-// serve gives free slots to those who wait. The lock is held.
-func (s *slots) serve() {
-	for s.free() && s.waiting.Len() > 0 {
+// serveWaiting gives free slots to those who wait. The lock is held.
+func (s *slots) serveWaiting() {
+	for s.hasFree() && s.waiting.Len() > 0 {
 		s.held++
 		close(s.waiting.Remove(s.waiting.Front()).(chan struct{}))
 	}
 }
 
-// release gives a slot back.
-func (s *slots) release() {
+// releaseSlot gives a slot back.
+func (s *slots) releaseSlot() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.held--
-	s.serve()
+	s.serveWaiting()
 }
 
 // inFlight is how many have a slot.
@@ -59,8 +59,8 @@ func (s *slots) inFlight() int {
 	return s.held
 }
 
-// length is how many wait.
-func (s *slots) length() int {
+// queueLength is how many wait.
+func (s *slots) queueLength() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.places
@@ -73,9 +73,9 @@ type claim struct {
 	queued, held bool
 }
 
-// enter takes a slot or, if none is free, a place in the queue. A full queue is a
+// takePlaceOrQueue takes a slot or, if none is free, a place in the queue. A full queue is a
 // *BusyError, unless forced.
-func (c *claim) enter(what string, forced bool) error {
+func (c *claim) takePlaceOrQueue(what string, forced bool) error {
 	s := c.slots
 	if s == nil {
 		return nil
@@ -83,7 +83,7 @@ func (c *claim) enter(what string, forced bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.free():
+	case s.hasFree():
 		s.held++
 		c.held = true
 	case s.places >= s.queue && !forced:
@@ -95,8 +95,8 @@ func (c *claim) enter(what string, forced bool) error {
 	return nil
 }
 
-// wait turns a place in the queue into a slot. After an error nothing is held.
-func (c *claim) wait(ctx context.Context) error {
+// awaitPlace turns a place in the queue into a slot. After an error nothing is held.
+func (c *claim) awaitPlace(ctx context.Context) error {
 	if !c.queued {
 		return nil
 	}
@@ -104,7 +104,7 @@ func (c *claim) wait(ctx context.Context) error {
 	s.mu.Lock()
 	turn := make(chan struct{})
 	place := s.waiting.PushBack(turn)
-	s.serve()
+	s.serveWaiting()
 	s.mu.Unlock()
 	var err error
 	select {
@@ -121,7 +121,7 @@ func (c *claim) wait(ctx context.Context) error {
 		c.held = true
 	case given: // just now
 		s.held--
-		s.serve()
+		s.serveWaiting()
 	default:
 		s.waiting.Remove(place)
 	}
@@ -137,14 +137,14 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-func (c *claim) drop() {
+func (c *claim) dropClaim() {
 	switch {
 	case c.queued:
 		c.slots.mu.Lock()
 		c.slots.places--
 		c.slots.mu.Unlock()
 	case c.held:
-		c.slots.release()
+		c.slots.releaseSlot()
 	}
 	c.queued, c.held = false, false
 }
@@ -163,44 +163,44 @@ type ticket struct {
 	giveBack     func() // the reference to the tool's slots
 }
 
-// reserve claims both. A full queue is a *BusyError, unless forced: a task that
+// reserveSlots claims both. A full queue is a *BusyError, unless forced: a task that
 // was acknowledged is not refused any more.
-func (s *server) reserve(tool string, p Policy, forced bool) (ticket, error) {
+func (s *server) reserveSlots(tool string, p Policy, forced bool) (ticket, error) {
 	toolSlots, giveBack := s.toolSlots(tool, p.Concurrency)
 	t := ticket{tool: claim{slots: toolSlots}, server: claim{slots: s.slots}, giveBack: giveBack}
-	err := t.tool.enter(busyTool, forced)
+	err := t.tool.takePlaceOrQueue(busyTool, forced)
 	if err == nil && !t.tool.queued {
-		err = t.server.enter(busyServer, forced)
+		err = t.server.takePlaceOrQueue(busyServer, forced)
 	}
 	if err != nil {
-		t.drop()
+		t.dropSlots()
 		return ticket{}, err
 	}
 	return t, nil
 }
 
-func (t *ticket) queued() bool { return t.tool.queued || t.server.queued }
+func (t *ticket) isQueued() bool { return t.tool.queued || t.server.queued }
 
-// wait turns what is queued into slots. After an error nothing is held.
-func (t *ticket) wait(ctx context.Context) error {
+// awaitSlots turns what is queued into slots. After an error nothing is held.
+func (t *ticket) awaitSlots(ctx context.Context) error {
 	waited := t.tool.queued
-	err := t.tool.wait(ctx)
+	err := t.tool.awaitPlace(ctx)
 	if err == nil && waited {
-		err = t.server.enter(busyServer, true) // its place in the queue was the tool's
+		err = t.server.takePlaceOrQueue(busyServer, true) // its place in the queue was the tool's
 	}
 	if err == nil {
-		err = t.server.wait(ctx)
+		err = t.server.awaitPlace(ctx)
 	}
 	if err != nil {
-		t.drop()
+		t.dropSlots()
 	}
 	return err
 }
 
-// drop gives back whatever is held.
-func (t *ticket) drop() {
-	t.server.drop()
-	t.tool.drop()
+// dropSlots gives back whatever is held.
+func (t *ticket) dropSlots() {
+	t.server.dropClaim()
+	t.tool.dropClaim()
 	if t.giveBack != nil {
 		t.giveBack()
 		t.giveBack = nil
@@ -235,17 +235,17 @@ func (s *server) limitTools(policy func(tool string) Policy) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for tool, e := range s.tools {
-		e.slots.limit(policy(tool).Concurrency)
+		e.slots.setLimit(policy(tool).Concurrency)
 	}
 }
 
-// waiting is how many calls wait for a place, at the server or at a tool.
-func (s *server) waiting() int {
+// countWaiting is how many calls wait for a place, at the server or at a tool.
+func (s *server) countWaiting() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := s.slots.length()
+	n := s.slots.queueLength()
 	for _, e := range s.tools {
-		n += e.slots.length()
+		n += e.slots.queueLength()
 	}
 	return n
 }

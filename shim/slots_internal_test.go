@@ -10,29 +10,29 @@ import (
 func TestNothingIsKeptPerTool(t *testing.T) {
 	s := newServer("up", Server{Concurrency: 2, Queue: 1}, nil)
 	for i := range 100 {
-		tk, err := s.reserve(fmt.Sprintf("tool %d", i), Policy{Concurrency: 1}, false)
+		tk, err := s.reserveSlots(fmt.Sprintf("tool %d", i), Policy{Concurrency: 1}, false)
 		if err != nil {
 			t.Fatal(err)
 		}
-		tk.drop()
-		tk.drop() // harmless
+		tk.dropSlots()
+		tk.dropSlots() // harmless
 	}
 	if len(s.tools) != 0 || s.slots.held != 0 || s.slots.places != 0 {
 		t.Errorf("%d tools, %d slots and %d places are held", len(s.tools), s.slots.held, s.slots.places)
 	}
-	held, err := s.reserve("one", Policy{Concurrency: 1}, false)
+	held, err := s.reserveSlots("one", Policy{Concurrency: 1}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	queued, err := s.reserve("one", Policy{Concurrency: 1}, false)
-	if err != nil || !queued.queued() {
-		t.Fatalf("%v, queued %v", err, queued.queued())
+	queued, err := s.reserveSlots("one", Policy{Concurrency: 1}, false)
+	if err != nil || !queued.isQueued() {
+		t.Fatalf("%v, queued %v", err, queued.isQueued())
 	}
-	if _, err := s.reserve("one", Policy{Concurrency: 1}, false); err == nil {
+	if _, err := s.reserveSlots("one", Policy{Concurrency: 1}, false); err == nil {
 		t.Error("a full queue took one more")
 	}
-	queued.drop()
-	held.drop()
+	queued.dropSlots()
+	held.dropSlots()
 	if len(s.tools) != 0 || s.slots.held != 0 {
 		t.Errorf("%d tools and %d slots are held", len(s.tools), s.slots.held)
 	}

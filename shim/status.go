@@ -34,53 +34,53 @@ type statusWriter struct {
 	next    time.Time       // before that the next one may not go out
 }
 
-// say sets the status message.
-func (w *statusWriter) say(message string) {
+// setMessage sets the status message.
+func (w *statusWriter) setMessage(message string) {
 	w.run.mu.Lock()
 	defer w.run.mu.Unlock()
 	w.message = message
-	w.schedule()
+	w.scheduleMessage()
 }
 
-// progress takes a progress notification. run.mu is held.
-func (w *statusWriter) progress(p Progress) {
+// foldProgress takes a progress notification. run.mu is held.
+func (w *statusWriter) foldProgress(p Progress) {
 	folds, token := w.run.policy.FoldProgress, w.run.call.ProgressToken != nil
 	if folds { // its own message, else its numbers (protocol.md 6.4.2)
-		w.message = clip(cmp.Or(p.Message, content.Numbers(p.Progress, p.Total)))
+		w.message = clipText(cmp.Or(p.Message, content.Numbers(p.Progress, p.Total)))
 	}
 	if token && Rises(p.Raw, w.params) {
 		w.params = p.Raw
 	}
 	if folds || token {
-		w.schedule()
+		w.scheduleMessage()
 	}
 }
 
-// reported is the newest progress. It goes with the end of the task as well: what the server
+// newestProgress is the newest progress. It goes with the end of the task as well: what the server
 // reports just before that, as in "10 of 10", has no write of its own any more. run.mu is held.
-func (w *statusWriter) reported() (p TaskProgress) {
+func (w *statusWriter) newestProgress() (p TaskProgress) {
 	if w.params != nil {
 		p = TaskProgress{Token: w.run.call.ProgressToken, Params: w.params}
 	}
 	return p
 }
 
-// schedule has the newest message written. What changes during a write, and what could not
+// scheduleMessage has the newest message written. What changes during a write, and what could not
 // be written, goes out with the next one. run.mu is held.
-func (w *statusWriter) schedule() {
+func (w *statusWriter) scheduleMessage() {
 	if w.run.record == nil || w.pending || w.run.ended {
 		return
 	}
 	w.pending = true
-	w.run.s.life.later(time.Until(w.next), w.write)
+	w.run.s.life.later(time.Until(w.next), w.writeMessage)
 }
 
 // interval is the least time between two messages of this run.
 func (w *statusWriter) interval() time.Duration { return cmp.Or(w.run.policy.PollInterval, leastFold) }
 
-// write writes the newest message. An unavailable store is not waited for longer than for
+// writeMessage writes the newest message. An unavailable store is not waited for longer than for
 // one attempt: by the next one there may be more to say.
-func (w *statusWriter) write() {
+func (w *statusWriter) writeMessage() {
 	r := w.run
 	r.mu.Lock()
 	ended := r.ended
@@ -92,11 +92,11 @@ func (w *statusWriter) write() {
 	var wrote Change
 	ctx, stop := context.WithTimeoutCause(r.s.life.ctx, opTimeout, ErrUnavailable)
 	defer stop()
-	_, err := r.record.apply(ctx, func() Change {
+	_, err := r.record.applyChange(ctx, func() Change {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		message := w.message
-		wrote = Change{Op: r.s.op(), StatusMessage: &message, Progress: w.reported()}
+		wrote = Change{Op: r.s.newOp(), StatusMessage: &message, Progress: w.newestProgress()}
 		if r.unsaved && r.pieces == nil { // else it goes with the pieces before it
 			wrote.Checkpoint, r.unsaved = r.checkpoint, false
 		}
@@ -114,14 +114,14 @@ func (w *statusWriter) write() {
 		return
 	case err != nil:
 		r.unsaved = r.unsaved || wrote.Checkpoint != nil
-		w.schedule()
+		w.scheduleMessage()
 	case wrote.StatusMessage == nil, w.message != *wrote.StatusMessage, !bytes.Equal(w.params, wrote.Progress.Params), r.unsaved && r.pieces == nil:
-		w.schedule()
+		w.scheduleMessage()
 	}
 }
 
-// clip shortens a text to digestBytes without cutting a character.
-func clip(s string) string {
+// clipText shortens a text to digestBytes without cutting a character.
+func clipText(s string) string {
 	if len(s) <= digestBytes {
 		return s
 	}

@@ -168,8 +168,8 @@ const (
 	KindEnded     Kind = "ended"
 )
 
-// event is the name of the event in the log.
-func (k Kind) event() string { return "taskgate.task." + string(k) }
+// eventName is the name of the event in the log.
+func (k Kind) eventName() string { return "taskgate.task." + string(k) }
 
 // Moment is one thing that happened to a call or a task.
 type Moment struct {

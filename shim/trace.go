@@ -66,19 +66,19 @@ type runTrace struct {
 	noted []noted    // what the timeline does not have yet
 }
 
-// start begins the trace of a task that is about to be stored, whose root is linked to
+// startTrace begins the trace of a task that is about to be stored, whose root is linked to
 // the request that makes the task: a trace of its own, because that request's may have
 // ended for hours when the task does. Its context goes into the record, so that whoever
 // reads or adopts the task finds it. A creation that is repeated keeps the one that its
 // record may have by now.
-func (w *runTrace) start(t, before *Task) trace.Span {
+func (w *runTrace) startTrace(t, before *Task) trace.Span {
 	r, o := w.run, &w.run.s.observer
 	switch {
 	case before != nil:
 		t.Trace = before.Trace
 		return noop.Span{}
 	case o.dark:
-		t.Trace = carry(r.base)
+		t.Trace = carryTrace(r.base)
 		return noop.Span{}
 	}
 	var links []trace.Link
@@ -86,28 +86,28 @@ func (w *runTrace) start(t, before *Task) trace.Span {
 		links = []trace.Link{{SpanContext: sc}}
 	}
 	ctx, span := o.tracer.Start(r.base, rootName(*t), trace.WithNewRoot(), trace.WithLinks(links...), trace.WithAttributes(attrsOf(*t)...))
-	t.Trace = carry(ctx)
+	t.Trace = carryTrace(ctx)
 	return span
 }
 
 // rootName is the name of the first span of a trace.
 func rootName(t Task) string {
 	if t.Visible {
-		return "task " + subject(t)
+		return "task " + spanSubject(t)
 	}
-	return "call " + subject(t) // it may become a task
+	return "call " + spanSubject(t) // it may become a task
 }
 
-// begin begins the span of the run that has made a task.
-func (w *runTrace) begin(t Task) {
+// beginSpan begins the span of the run that has made a task.
+func (w *runTrace) beginSpan(t Task) {
 	w.above, w.span = contextOf(t).WithRemote(false), noop.Span{}
 	if o := &w.run.s.observer; !o.dark {
 		w.span = o.startAttempt(w.above, t, semconv.AttemptRun)
 	}
 }
 
-// adopt begins the spans of a run that goes on with another's task.
-func (w *runTrace) adopt(t Task) {
+// adoptTrace begins the spans of a run that goes on with another's task.
+func (w *runTrace) adoptTrace(t Task) {
 	o := &w.run.s.observer
 	w.above, w.span = contextOf(t), noop.Span{}
 	w.told.saidSent, w.told.notedSent = true, true // unless it is sent anew
@@ -115,8 +115,8 @@ func (w *runTrace) adopt(t Task) {
 		return
 	}
 	ctx := trace.ContextWithRemoteSpanContext(o.life.ctx, w.above)
-	more := append(o.attempt(t), semconv.TaskFrom.String(string(t.From)))
-	_, span := o.tracer.Start(ctx, "adopt "+subject(t), trace.WithAttributes(append(attrsOf(t), more...)...))
+	more := append(o.attemptAttrs(t), semconv.TaskFrom.String(string(t.From)))
+	_, span := o.tracer.Start(ctx, "adopt "+spanSubject(t), trace.WithAttributes(append(attrsOf(t), more...)...))
 	span.End()
 	w.above = span.SpanContext()
 	w.span = o.startAttempt(w.above, t, semconv.AttemptNone)
@@ -124,12 +124,12 @@ func (w *runTrace) adopt(t Task) {
 
 func (o *observer) startAttempt(above trace.SpanContext, t Task, kind string) trace.Span {
 	ctx := trace.ContextWithSpanContext(o.life.ctx, above)
-	_, span := o.tracer.Start(ctx, "run "+subject(t), trace.WithAttributes(append(attrsOf(t), append(o.attempt(t), semconv.AttemptKind.String(kind))...)...))
+	_, span := o.tracer.Start(ctx, "run "+spanSubject(t), trace.WithAttributes(append(attrsOf(t), append(o.attemptAttrs(t), semconv.AttemptKind.String(kind))...)...))
 	return span
 }
 
-// attempt are the attributes that tell the attempts at a task apart.
-func (o *observer) attempt(t Task) []attribute.KeyValue {
+// attemptAttrs are the attributes that tell the attempts at a task apart.
+func (o *observer) attemptAttrs(t Task) []attribute.KeyValue {
 	return []attribute.KeyValue{semconv.TaskAttempt.Int64(t.Lease.Adoption + 1), semconv.Replica.String(string(o.replica))}
 }
 
@@ -141,14 +141,14 @@ func attrsOf(t Task) []attribute.KeyValue {
 		attrs = append(attrs, semconv.TaskID.String(string(t.ID)))
 	}
 	if t.Method == callTool {
-		return append(attrs, semconv.GenAITool.String(subject(t)))
+		return append(attrs, semconv.GenAITool.String(spanSubject(t)))
 	}
 	return append(attrs, semconv.MCPMethod.String(t.Method))
 }
 
-// subject is what a span is about: the tool, whose name a client wrote, or the method. What
+// spanSubject is what a span is about: the tool, whose name a client wrote, or the method. What
 // else a request names may be a URI, of which there is no bounded set.
-func subject(t Task) string {
+func spanSubject(t Task) string {
 	if t.Method != callTool {
 		return t.Method
 	}
@@ -160,8 +160,8 @@ func contextOf(t Task) trace.SpanContext {
 	return trace.SpanContextFromContext(w3c.Extract(context.Background(), propagation.MapCarrier(t.Trace)))
 }
 
-// carry is the W3C context of ctx as a map, nil if there is none.
-func carry(ctx context.Context) map[string]string {
+// carryTrace is the W3C context of ctx as a map, nil if there is none.
+func carryTrace(ctx context.Context) map[string]string {
 	m := propagation.MapCarrier{}
 	w3c.Inject(ctx, m)
 	if len(m) == 0 {
@@ -181,9 +181,9 @@ func linkTo(ctx context.Context, t Task) {
 	}
 }
 
-// context is that of what the run does now: below the task's span, if there is a record, else
+// contextOfRun is that of what the run does now: below the task's span, if there is a record, else
 // below the caller's.
-func (w *runTrace) context() context.Context {
+func (w *runTrace) contextOfRun() context.Context {
 	r := w.run
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -193,30 +193,30 @@ func (w *runTrace) context() context.Context {
 	return trace.ContextWithSpanContext(r.ctx, w.above)
 }
 
-// kind says what kind of attempt this has come to be.
-func (w *runTrace) kind(kind string) { w.span.SetAttributes(semconv.AttemptKind.String(kind)) }
+// setKind says what kind of attempt this has come to be.
+func (w *runTrace) setKind(kind string) { w.span.SetAttributes(semconv.AttemptKind.String(kind)) }
 
-// queue waits for the slots of the call. Its span shows how long that took. A call that became a
+// traceQueue waits for the slots of the call. Its span shows how long that took. A call that became a
 // task meanwhile has a second one, from then on, in the trace of the task.
-func (w *runTrace) queue(ctx context.Context) error {
+func (w *runTrace) traceQueue(ctx context.Context) error {
 	r, o := w.run, &w.run.s.observer
 	if o.dark {
-		return r.ticket.wait(ctx)
+		return r.ticket.awaitSlots(ctx)
 	}
 	t := Task{Upstream: r.srv.name, Method: r.call.Request.Method, Tool: r.call.Request.Name}
-	if r.stored() {
-		t = r.record.subject()
+	if r.hasRecord() {
+		t = r.record.constantPart()
 	}
-	_, span := o.tracer.Start(w.context(), "queue "+subject(t), trace.WithAttributes(attrsOf(t)...))
+	_, span := o.tracer.Start(w.contextOfRun(), "queue "+spanSubject(t), trace.WithAttributes(attrsOf(t)...))
 	defer span.End()
-	err := r.ticket.wait(ctx)
+	err := r.ticket.awaitSlots(ctx)
 	if err != nil {
 		span.SetAttributes(semconv.ErrorType.String(labelOf(err)))
 		span.SetStatus(codes.Error, "")
 	}
-	if t.ID == "" && r.stored() {
-		t = r.record.subject()
-		_, since := o.tracer.Start(w.context(), "queue "+subject(t), trace.WithAttributes(attrsOf(t)...), trace.WithTimestamp(r.record.born))
+	if t.ID == "" && r.hasRecord() {
+		t = r.record.constantPart()
+		_, since := o.tracer.Start(w.contextOfRun(), "queue "+spanSubject(t), trace.WithAttributes(attrsOf(t)...), trace.WithTimestamp(r.record.born))
 		since.End()
 	}
 	return err
@@ -229,8 +229,8 @@ type finish struct {
 	kind    string // error.type; "" for none
 }
 
-// finished says how the run ended, given what outcome has made of that.
-func (w *runTrace) finished(c Change, ends bool) finish {
+// describeEnd says how the run ended, given what endChange has made of that.
+func (w *runTrace) describeEnd(c Change, ends bool) finish {
 	r := w.run
 	switch {
 	case !ends && errors.Is(r.err, errTaskCancelled):
@@ -261,9 +261,9 @@ func (w *runTrace) finished(c Change, ends bool) finish {
 // maybeDone are the kinds of an UpstreamError after which the server may have done the work.
 var maybeDone = []string{"lost", "shutdown", KindClosed, KindSession}
 
-// end ends the span of the attempt, and tells how it ended.
-func (w *runTrace) end(f finish) {
-	defer w.tellEnd(f)
+// endSpan ends the span of the attempt, and tells how it ended.
+func (w *runTrace) endSpan(f finish) {
+	defer w.logEnd(f)
 	defer w.span.End()
 	if !w.span.IsRecording() {
 		return
@@ -311,15 +311,15 @@ type noted struct {
 	detail string
 }
 
-// note has the timeline tell of something, with the next change of the record.
-func (w *runTrace) note(kind Kind, detail string) {
+// noteMoment has the timeline tell of something, with the next change of the record.
+func (w *runTrace) noteMoment(kind Kind, detail string) {
 	w.run.mu.Lock()
 	defer w.run.mu.Unlock()
 	w.noted = append(w.noted, noted{kind, time.Now(), detail})
 }
 
-// moments takes what was noted. Where the call was sent since, that is noted with it.
-func (w *runTrace) moments() (all []Moment) {
+// takeMoments takes what was noted. Where the call was sent since, that is noted with it.
+func (w *runTrace) takeMoments() (all []Moment) {
 	w.run.mu.Lock()
 	defer w.run.mu.Unlock()
 	if at := w.told.sent; !at.IsZero() && !w.told.notedSent {
@@ -346,31 +346,31 @@ type told struct {
 	progress  time.Time // of the last record of progress
 }
 
-// in is a context with the trace of a task.
-func in(ctx context.Context, t Task) context.Context {
+// inTrace is a context with the trace of a task.
+func inTrace(ctx context.Context, t Task) context.Context {
 	if sc := contextOf(t); sc.IsValid() {
 		return trace.ContextWithSpanContext(ctx, sc)
 	}
 	return ctx
 }
 
-// about are the attributes of all records on a task.
-func about(t Task) []any {
+// taskAttrs are the attributes of all records on a task.
+func taskAttrs(t Task) []any {
 	return []any{"task_id", string(t.ID), "upstream", t.Upstream, "tool", t.Tool}
 }
 
-// subject has what never changes of the task: what else is in made, run.mu guards.
-func (rec *record) subject() Task {
+// constantPart has what never changes of the task: what else is in made, run.mu guards.
+func (rec *record) constantPart() Task {
 	return Task{ID: rec.id, Upstream: rec.made.Upstream, Method: rec.made.Method, Tool: rec.made.Tool}
 }
 
-// tell writes a record on a task.
-func (o *observer) tell(t Task, level slog.Level, message string, more ...any) {
-	o.tellAt(time.Now(), contextOf(t), t, level, message, more...)
+// logTask writes a record on a task.
+func (o *observer) logTask(t Task, level slog.Level, message string, more ...any) {
+	o.logTaskAt(time.Now(), contextOf(t), t, level, message, more...)
 }
 
-// tellAt is tell of what happened at some time before, below some span.
-func (o *observer) tellAt(at time.Time, above trace.SpanContext, t Task, level slog.Level, message string, more ...any) {
+// logTaskAt is logTask of what happened at some time before, below some span.
+func (o *observer) logTaskAt(at time.Time, above trace.SpanContext, t Task, level slog.Level, message string, more ...any) {
 	ctx := o.life.ctx
 	if !o.log.Enabled(ctx, level) {
 		return
@@ -379,43 +379,43 @@ func (o *observer) tellAt(at time.Time, above trace.SpanContext, t Task, level s
 		ctx = trace.ContextWithSpanContext(ctx, above)
 	}
 	rec := slog.NewRecord(at, level, message, 0)
-	rec.Add(about(t)...)
+	rec.Add(taskAttrs(t)...)
 	rec.Add(more...)
 	_ = o.log.Handler().Handle(ctx, rec) // as slog.Logger does
 }
 
-// tell writes a record on the task of the run, below the span that its attempt has begun with.
-func (w *runTrace) tell(level slog.Level, message string, more ...any) {
-	w.tellAt(time.Now(), level, message, more...)
+// logRun writes a record on the task of the run, below the span that its attempt has begun with.
+func (w *runTrace) logRun(level slog.Level, message string, more ...any) {
+	w.logRunAt(time.Now(), level, message, more...)
 }
 
-// tellAt is tell of what happened at some time before.
-func (w *runTrace) tellAt(at time.Time, level slog.Level, message string, more ...any) {
-	w.run.s.observer.tellAt(at, w.above, w.run.record.subject(), level, message, more...)
+// logRunAt is logRun of what happened at some time before.
+func (w *runTrace) logRunAt(at time.Time, level slog.Level, message string, more ...any) {
+	w.run.s.observer.logTaskAt(at, w.above, w.run.record.constantPart(), level, message, more...)
 }
 
-// made tells that a task was made of the call, which may have been sent before.
-func (w *runTrace) made() {
+// logMade tells that a task was made of the call, which may have been sent before.
+func (w *runTrace) logMade() {
 	w.run.srv.metrics.Made()
-	w.tell(slog.LevelInfo, "a task was made", "event", KindMade.event())
-	w.sent()
+	w.logRun(slog.LevelInfo, "a task was made", "event", KindMade.eventName())
+	w.logSent()
 }
 
-// sent tells once of each attempt that its call went to the server.
-func (w *runTrace) sent() {
+// logSent tells once of each attempt that its call went to the server.
+func (w *runTrace) logSent() {
 	w.run.mu.Lock()
 	at := w.told.sent
 	due := w.run.record != nil && !at.IsZero() && !w.told.saidSent
 	w.told.saidSent = w.told.saidSent || due
 	w.run.mu.Unlock()
 	if due {
-		w.tellAt(at, slog.LevelDebug, "the call of a task is sent", "event", KindSent.event())
+		w.logRunAt(at, slog.LevelDebug, "the call of a task is sent", "event", KindSent.eventName())
 	}
 }
 
-// hears counts progress, and returns how much there was where that is to be told: at once for
+// countProgress counts progress, and returns how much there was where that is to be told: at once for
 // the first of a task, and then at a bounded rate. run.mu is held.
-func (w *runTrace) hears() (heard int) {
+func (w *runTrace) countProgress() (heard int) {
 	if w.run.record == nil {
 		return 0
 	}
@@ -428,16 +428,16 @@ func (w *runTrace) hears() (heard int) {
 	return w.told.heard
 }
 
-// tellEnd tells how the attempt ended.
-func (w *runTrace) tellEnd(f finish) {
-	level, event, message := slog.LevelInfo, KindEnded.event(), "a task has ended"
+// logEnd tells how the attempt ended.
+func (w *runTrace) logEnd(f finish) {
+	level, event, message := slog.LevelInfo, KindEnded.eventName(), "a task has ended"
 	more := []any{"status", string(f.status), "outcome", f.outcome}
 	switch {
 	case f.outcome == semconv.OutcomeLeft:
-		event, message = KindLeft.event(), "a task is left to another replica"
+		event, message = KindLeft.eventName(), "a task is left to another replica"
 	case w.run.err != nil && f.outcome != semconv.OutcomeCancelled:
 		level, message = slog.LevelWarn, "the call of a task failed"
-	case w.run.hidden():
+	case w.run.isHidden():
 		level, message = slog.LevelDebug, "a stored call has ended, which was no task"
 	}
 	if f.kind != "" {
@@ -446,5 +446,5 @@ func (w *runTrace) tellEnd(f finish) {
 	if level == slog.LevelWarn {
 		more = append(more, "err", w.run.err)
 	}
-	w.tell(level, message, append(more, "event", event)...)
+	w.logRun(level, message, append(more, "event", event)...)
 }

@@ -29,7 +29,7 @@ func retry[T any](ctx context.Context, do func(context.Context) (T, error)) (T, 
 		if err == nil || !errors.Is(err, ErrUnavailable) {
 			return out, err
 		}
-		if work.Pause(ctx, spread(d)) != nil {
+		if work.Pause(ctx, spreadPause(d)) != nil {
 			return out, context.Cause(ctx)
 		}
 	}
@@ -44,5 +44,5 @@ func attemptTime(ctx context.Context) time.Duration {
 	return opTimeout
 }
 
-// spread is a pause of about d, so that many who began together do not go on together.
-func spread(d time.Duration) time.Duration { return d/2 + rand.N(d) }
+// spreadPause is a pause of about d, so that many who began together do not go on together.
+func spreadPause(d time.Duration) time.Duration { return d/2 + rand.N(d) }

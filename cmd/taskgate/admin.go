@@ -33,7 +33,7 @@ func newAdmin(ctx context.Context, addr string, s *server, page http.Handler) (*
 		return nil, fmt.Errorf("admin: %w", err)
 	}
 	return &admin{listener: l, http: &http.Server{
-		Handler:           adminHandler(s.ready, s.reloader.handler(), page, s.operators.handler, loopback(addr)),
+		Handler:           adminHandler(s.ready, s.reloader.handler(), page, s.operators.handler, isLoopback(addr)),
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       adminTimeout,
 		WriteTimeout:      adminTimeout,
@@ -62,7 +62,7 @@ func adminHandler(ready *readiness, reload, page, operators http.Handler, local 
 		mux.Handle(path, operators)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if local && !loopback(r.Host) && !loopback(r.Host+":80") {
+		if local && !isLoopback(r.Host) && !isLoopback(r.Host+":80") {
 			http.Error(w, "this Host is not served", http.StatusForbidden)
 			return
 		}
@@ -70,11 +70,11 @@ func adminHandler(ready *readiness, reload, page, operators http.Handler, local 
 	})
 }
 
-func (a *admin) serve() error {
+func (a *admin) serveAdmin() error {
 	if a == nil {
 		return nil
 	}
-	return ignore(a.http.Serve(a.listener), http.ErrServerClosed)
+	return ignoreExpected(a.http.Serve(a.listener), http.ErrServerClosed)
 }
 
 func (a *admin) close() error {
@@ -86,12 +86,12 @@ func (a *admin) close() error {
 	return err
 }
 
-// readiness is that of this process; ctx ends when the drain begins.
-func (s *server) readiness(ctx context.Context) *readiness {
+// newReadiness is that of this process; ctx ends when the drain begins.
+func (s *server) newReadiness(ctx context.Context) *readiness {
 	r := &readiness{
 		draining: func() bool { return ctx.Err() != nil },
 		store:    &part{check: s.store.Ping, kind: storeKind(s.config)},
 	}
-	r.serve(s.upstreams)
+	r.setUpstreams(s.upstreams)
 	return r
 }

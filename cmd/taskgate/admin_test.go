@@ -59,10 +59,10 @@ func runServer(t *testing.T, url string, change func(*config.Config), tune ...fu
 	for _, one := range tune {
 		one(r.s)
 	}
-	if err := r.s.open(ctx); err != nil {
+	if err := r.s.openServer(ctx); err != nil {
 		t.Fatal(err)
 	}
-	go func() { r.done <- r.s.run(ctx) }()
+	go func() { r.done <- r.s.serveUntilEnd(ctx) }()
 	return r
 }
 
@@ -217,7 +217,7 @@ func TestAdminOffAndTaken(t *testing.T) {
 	}
 	c := config.FromFlags("http://127.0.0.1:1/mcp")
 	c.Listen, c.Store, c.Admin = "127.0.0.1:0", config.StoreEmbedded, r.s.listener.Addr().String()
-	if err := newServer(c, io.Discard).open(t.Context()); err == nil || !strings.Contains(err.Error(), "admin: ") {
+	if err := newServer(c, io.Discard).openServer(t.Context()); err == nil || !strings.Contains(err.Error(), "admin: ") {
 		t.Errorf("error: %v", err)
 	}
 	r.stop()
@@ -252,7 +252,7 @@ func TestOpenDoorIsLogged(t *testing.T) {
 func TestPartingConnections(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	h := parting(ctx, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }))
+	h := partConnections(ctx, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }))
 	for _, want := range []string{"", "close"} {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/mcp", nil))

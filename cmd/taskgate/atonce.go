@@ -27,7 +27,7 @@ type atOnce struct {
 
 func newAtOnce(batches sdktrace.SpanProcessor) *atOnce {
 	p := &atOnce{SpanProcessor: batches, due: make(chan struct{}, 1), exports: work.NewBackground(context.Canceled)}
-	p.exports.Go(context.Background(), p.run)
+	p.exports.Go(context.Background(), p.exportUntilStopped)
 	return p
 }
 
@@ -39,8 +39,8 @@ func (p *atOnce) OnEnd(s sdktrace.ReadOnlySpan) {
 	}
 }
 
-// run exports until it is stopped. An export takes no longer than the exporter's own timeout.
-func (p *atOnce) run(ctx context.Context) {
+// exportUntilStopped exports until it is stopped. An export takes no longer than the exporter's own timeout.
+func (p *atOnce) exportUntilStopped(ctx context.Context) {
 	for {
 		select {
 		case <-p.due:

@@ -78,7 +78,7 @@ func TestAuditNowhere(t *testing.T) {
 	for _, to := range []string{"otel", t.TempDir(), filepath.Join(t.TempDir(), "none", "audit.jsonl")} {
 		c := config.FromFlags("http://127.0.0.1:1/mcp")
 		c.Listen, c.Store, c.Audit = "127.0.0.1:0", config.StoreEmbedded, to
-		if err := newServer(c, io.Discard).open(t.Context()); err == nil || !strings.Contains(err.Error(), "audit: ") {
+		if err := newServer(c, io.Discard).openServer(t.Context()); err == nil || !strings.Contains(err.Error(), "audit: ") {
 			t.Errorf("%s: %v", to, err)
 		}
 	}

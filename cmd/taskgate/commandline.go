@@ -91,8 +91,8 @@ The first interrupt or SIGTERM drains and stops, the second stops at once. Under
 Exit codes: 0 success, 1 failure, 2 wrong usage.
 `
 
-// misuse reports a wrong command line.
-func misuse(stderr io.Writer, format string, args ...any) int {
+// reportMisuse reports a wrong command line.
+func reportMisuse(stderr io.Writer, format string, args ...any) int {
 	fmt.Fprintf(stderr, "taskgate: "+format+"\nRun 'taskgate help' for usage.\n", args...)
 	return exitUsage
 }
@@ -106,9 +106,9 @@ func parseFlags(flags *flag.FlagSet, args []string, stdout, stderr io.Writer) (c
 	case err == nil:
 		return exitOK, false
 	case errors.Is(err, flag.ErrHelp):
-		return output(stdout, stderr, usageOf(flags.Name())), true
+		return writeOutput(stdout, stderr, usageOf(flags.Name())), true
 	}
-	return misuse(stderr, "%s: %v", flags.Name(), err), true
+	return reportMisuse(stderr, "%s: %v", flags.Name(), err), true
 }
 
 // usageOf is the part of the usage that is about a verb, or all of it where no options are.
@@ -142,13 +142,13 @@ func noArguments(verb string, args []string, stdout, stderr io.Writer) (code int
 		return code, true
 	}
 	if flags.NArg() > 0 {
-		return misuse(stderr, "%s takes no arguments", verb), true
+		return reportMisuse(stderr, "%s takes no arguments", verb), true
 	}
 	return exitOK, false
 }
 
-// output writes a command's output; a full disk or a closed pipe is a failure.
-func output(stdout, stderr io.Writer, text string) int {
+// writeOutput writes a command's output; a full disk or a closed pipe is a failure.
+func writeOutput(stdout, stderr io.Writer, text string) int {
 	if _, err := io.WriteString(stdout, text); err != nil {
 		fmt.Fprintf(stderr, "taskgate: %v\n", err)
 		return exitFailure

@@ -47,8 +47,8 @@ func stateFolder(name string) (string, error) {
 	return filepath.Join(home, ".local", "state", "taskgate", name), err
 }
 
-// folder names the folder of a gateway, so that others have another one.
-func (o *serveOptions) folder(c *config.Config) string {
+// nameFolder names the folder of a gateway, so that others have another one.
+func (o *serveOptions) nameFolder(c *config.Config) string {
 	if o.file != "" {
 		return folderOfFile(o.file)
 	}

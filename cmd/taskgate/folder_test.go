@@ -19,12 +19,12 @@ func served(t *testing.T, log io.Writer, args ...string) *server {
 	if err := flags.Parse(args); err != nil {
 		t.Fatal(err)
 	}
-	c, err := o.config()
+	c, err := o.loadConfig()
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := newServer(c, log)
-	s.chooseFolder(o.folder(c))
+	s.chooseFolder(o.nameFolder(c))
 	return s
 }
 

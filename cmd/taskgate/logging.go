@@ -37,7 +37,7 @@ type brief struct{ slog.Handler }
 func (b brief) Handle(ctx context.Context, r slog.Record) error {
 	cut := slog.NewRecord(r.Time, r.Level, r.Message, r.PC)
 	r.Attrs(func(a slog.Attr) bool {
-		cut.AddAttrs(briefly(a))
+		cut.AddAttrs(cutLong(a))
 		return true
 	})
 	return b.Handler.Handle(ctx, cut)
@@ -47,7 +47,7 @@ func (b brief) Handle(ctx context.Context, r slog.Record) error {
 func (b brief) WithAttrs(attrs []slog.Attr) slog.Handler {
 	cut := make([]slog.Attr, len(attrs))
 	for i, a := range attrs {
-		cut[i] = briefly(a)
+		cut[i] = cutLong(a)
 	}
 	return brief{b.Handler.WithAttrs(cut)}
 }
@@ -55,9 +55,9 @@ func (b brief) WithAttrs(attrs []slog.Attr) slog.Handler {
 // WithGroup keeps the wrapper around the handler with a group.
 func (b brief) WithGroup(name string) slog.Handler { return brief{b.Handler.WithGroup(name)} }
 
-// briefly is an attribute with a text that is cut if it is too long. What is neither a text
+// cutLong is an attribute with a text that is cut if it is too long. What is neither a text
 // nor an error has none of a client's.
-func briefly(a slog.Attr) slog.Attr {
+func cutLong(a slog.Attr) slog.Attr {
 	text := ""
 	if err, ok := a.Value.Any().(error); ok {
 		text = err.Error()
@@ -70,17 +70,17 @@ func briefly(a slog.Attr) slog.Attr {
 	return slog.String(a.Key, strings.ToValidUTF8(text[:maxAttr], "")+"…")
 }
 
-// from says where a server is, as the log may show it: its URL, or its program.
-func from(u *config.Upstream) string {
+// whereFrom says where a server is, as the log may show it: its URL, or its program.
+func whereFrom(u *config.Upstream) string {
 	if u.Command != "" {
 		return u.Command
 	}
-	return shown(u.URL)
+	return shownURL(u.URL)
 }
 
-// shown is the URL of a server as the log may show it: without a query, which may
+// shownURL is the URL of a server as the log may show it: without a query, which may
 // hold a key, and without credentials.
-func shown(raw string) string {
+func shownURL(raw string) string {
 	u, err := url.Parse(raw)
 	if err != nil {
 		return "" // its text is no safer than that of the URL

@@ -35,7 +35,7 @@ func TestLogShowsNoKey(t *testing.T) {
 		"http://[::1]:80/mcp?":                  "http://[::1]:80/mcp",
 		"://":                                   "",
 	} {
-		if got := shown(raw); got != want {
+		if got := shownURL(raw); got != want {
 			t.Errorf("shown(%q) = %q, want %q", raw, got, want)
 		}
 	}

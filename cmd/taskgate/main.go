@@ -22,7 +22,7 @@ import (
 )
 
 func main() {
-	verb, _ := split(os.Args[1:])
+	verb, _ := splitVerb(os.Args[1:])
 	os.Exit(run(untilSignal(verb), os.Args[1:], os.Stdout, os.Stderr))
 }
 
@@ -51,7 +51,7 @@ func untilSignal(verb string) context.Context {
 // run executes one command line, without the program's name, and returns the
 // exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	verb, args := split(args)
+	verb, args := splitVerb(args)
 	switch verb {
 	case "serve":
 		return serve(ctx, args, stdout, stderr)
@@ -60,25 +60,25 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case "stdio":
 		return serveStdio(ctx, args, os.Stdin, stdout, stderr)
 	case "tasks", "replicas", "upstreams":
-		return operate(ctx, verb, args, os.Stdin, stdout, stderr)
+		return runOperator(ctx, verb, args, os.Stdin, stdout, stderr)
 	case "check":
-		return check(args, stdout, stderr)
+		return checkFiles(args, stdout, stderr)
 	case "hash-key":
 		return hashKey(args, os.Stdin, stdout, stderr)
 	case "state-key":
 		return stateKey(args, stdout, stderr)
 	case "schema":
-		return schema(args, stdout, stderr)
+		return printSchema(args, stdout, stderr)
 	case "version":
-		return version(args, stdout, stderr)
+		return printVersion(args, stdout, stderr)
 	case "help":
-		return output(stdout, stderr, usage)
+		return writeOutput(stdout, stderr, usage)
 	}
-	return misuse(stderr, "unknown verb %q", verb)
+	return reportMisuse(stderr, "unknown verb %q", verb)
 }
 
-// split returns the verb and its arguments. Flags without a verb are serve's.
-func split(args []string) (verb string, rest []string) {
+// splitVerb returns the verb and its arguments. Flags without a verb are serve's.
+func splitVerb(args []string) (verb string, rest []string) {
 	if len(args) == 0 {
 		return "serve", nil
 	}
@@ -94,16 +94,16 @@ func split(args []string) (verb string, rest []string) {
 	}
 }
 
-// version prints the module's version and the commit it was built from.
-func version(args []string, stdout, stderr io.Writer) int {
+// printVersion prints the module's version and the commit it was built from.
+func printVersion(args []string, stdout, stderr io.Writer) int {
 	if code, done := noArguments("version", args, stdout, stderr); done {
 		return code
 	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return output(stdout, stderr, "taskgate (built without module information)\n")
+		return writeOutput(stdout, stderr, "taskgate (built without module information)\n")
 	}
-	return output(stdout, stderr, versionText(info))
+	return writeOutput(stdout, stderr, versionText(info))
 }
 
 // release is the version that deploy/build gives what it builds.

@@ -27,11 +27,11 @@ type measurement struct {
 	gathered prometheus.Gatherer
 }
 
-// measure makes the metrics and who reads them: an exporter that the environment asks for, and
+// startMeasuring makes the metrics and who reads them: an exporter that the environment asks for, and
 // Prometheus where scraped says that there is an address for it.
-func (t *telemetry) measure(ctx context.Context, res *resource.Resource, scraped bool) error {
+func (t *telemetry) startMeasuring(ctx context.Context, res *resource.Resource, scraped bool) error {
 	options := []sdkmetric.Option{sdkmetric.WithResource(res)}
-	if wanted("METRICS") {
+	if wantsSignal("METRICS") {
 		reader, err := autoexport.NewMetricReader(ctx)
 		if err != nil {
 			return err
@@ -60,8 +60,8 @@ func (t *telemetry) measure(ctx context.Context, res *resource.Resource, scraped
 	return runtime.Start(runtime.WithMeterProvider(p))
 }
 
-// names takes the names of tools that the configuration has.
-func (t *telemetry) names(c *config.Config) {
+// learnTools takes the names of tools that the configuration has.
+func (t *telemetry) learnTools(c *config.Config) {
 	if t.metrics == nil {
 		return
 	}
@@ -74,9 +74,9 @@ func (t *telemetry) names(c *config.Config) {
 	}
 }
 
-// requests measures the HTTP requests to a handler, if anything is measured. (otelhttp costs three
+// measureRequests measures the HTTP requests to a handler, if anything is measured. (otelhttp costs three
 // times what all other measurements of a call do.)
-func (t *telemetry) requests(next http.Handler) http.Handler {
+func (t *telemetry) measureRequests(next http.Handler) http.Handler {
 	if t.metrics == nil {
 		return next
 	}
@@ -104,8 +104,8 @@ func (a *statusWriter) WriteHeader(status int) {
 // Unwrap is for http.ResponseController.
 func (a *statusWriter) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// page is /metrics; nil for none. Clients that ask for OpenMetrics get exemplars.
-func (t *telemetry) page(log *slog.Logger) http.Handler {
+// metricsPage is /metrics; nil for none. Clients that ask for OpenMetrics get exemplars.
+func (t *telemetry) metricsPage(log *slog.Logger) http.Handler {
 	if t.gathered == nil {
 		return nil
 	}
@@ -114,13 +114,13 @@ func (t *telemetry) page(log *slog.Logger) http.Handler {
 	})
 }
 
-// parts says, for metrics, which parts can be reached. A process that ends does not say it: it has
+// reachableParts says, for metrics, which parts can be reached. A process that ends does not say it: it has
 // let go of them itself.
-func (r *readiness) parts() (store bool, upstreams map[string]bool, ok bool) {
+func (r *readiness) reachableParts() (store bool, upstreams map[string]bool, ok bool) {
 	if r.draining() {
 		return false, nil, false
 	}
-	found := r.look(nil)
+	found := r.askParts(nil)
 	upstreams = make(map[string]bool, len(found.Upstreams))
 	for name, s := range found.Upstreams {
 		upstreams[name] = s.Reachable

@@ -14,13 +14,13 @@ import (
 
 // notifyReady tells the supervisor that the addresses are bound. It does nothing where no supervisor
 // has asked for it ($NOTIFY_SOCKET), as does all that is here.
-func (s *server) notifyReady() { s.notify(daemon.SdNotifyReady) }
+func (s *server) notifyReady() { s.notifySystem(daemon.SdNotifyReady) }
 
 // notifyStopping tells the supervisor that this process drains, and how long that may take: the
 // unit has to know nothing of drain_delay and drain_timeout.
 func (s *server) notifyStopping() {
 	most := s.config.DrainDelay + s.config.DrainTimeout + 2*closeTimeout
-	s.notify(fmt.Sprintf("%s\nEXTEND_TIMEOUT_USEC=%d", daemon.SdNotifyStopping, most.Microseconds()))
+	s.notifySystem(fmt.Sprintf("%s\nEXTEND_TIMEOUT_USEC=%d", daemon.SdNotifyStopping, most.Microseconds()))
 }
 
 // notifyAlive tells the supervisor twice within each $WATCHDOG_USEC that this process answers, until
@@ -36,8 +36,8 @@ func (s *server) notifyAlive(ctx context.Context) error {
 	tick := time.NewTicker(every / 2)
 	defer tick.Stop()
 	for {
-		if answers(ctx, s.listener.Addr().String(), every/2) {
-			s.notify(daemon.SdNotifyWatchdog)
+		if takesConnections(ctx, s.listener.Addr().String(), every/2) {
+			s.notifySystem(daemon.SdNotifyWatchdog)
 		}
 		select {
 		case <-ctx.Done():
@@ -47,10 +47,10 @@ func (s *server) notifyAlive(ctx context.Context) error {
 	}
 }
 
-// answers reports whether whoever listens at an address takes a connection and says something in it, or
+// takesConnections reports whether whoever listens at an address takes a connection and says something in it, or
 // closes it, in time. What it is sent is no request, so no handler hears of it. That there can be no connection
 // says nothing: files or addresses may be used up, and a restart would end the calls of others.
-func answers(ctx context.Context, address string, patience time.Duration) bool {
+func takesConnections(ctx context.Context, address string, patience time.Duration) bool {
 	ctx, stop := context.WithTimeout(ctx, patience)
 	defer stop()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
@@ -66,7 +66,7 @@ func answers(ctx context.Context, address string, patience time.Duration) bool {
 	return !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-func (s *server) notify(state string) {
+func (s *server) notifySystem(state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
 		s.log.Warn("the supervisor was not told", "state", state, "err", err)
 	}

@@ -78,7 +78,7 @@ func shows(t *testing.T) series {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = tel.close(t.Context()) })
+	t.Cleanup(func() { _ = tel.flushAll(t.Context()) })
 	everything(t, tel.metrics)
 	families, err := tel.gathered.Gather()
 	if err != nil {

@@ -49,8 +49,8 @@ func signIn(a config.Auth, public string, log *slog.Logger) (*auth.Methods, erro
 	return auth.New(&c, auth.Options{Logger: log})
 }
 
-// run reports how this replica is, and fetches the keys of issuers.
-func (o *operators) run(ctx context.Context) error {
+// reportReplica reports how this replica is, and fetches the keys of issuers.
+func (o *operators) reportReplica(ctx context.Context) error {
 	if o.methods != nil {
 		done := make(chan error, 1)
 		go func() { done <- o.methods.Run(ctx) }()
@@ -62,9 +62,9 @@ func (o *operators) run(ctx context.Context) error {
 	return nil
 }
 
-// say tells where the console is. A token goes to plain alone, the log of the terminal, and to no system that collects
+// sayConsole tells where the console is. A token goes to plain alone, the log of the terminal, and to no system that collects
 // logs: it lets its holder cancel everybody's tasks.
-func (o *operators) say(address string, log, plain *slog.Logger) {
+func (o *operators) sayConsole(address string, log, plain *slog.Logger) {
 	at := "http://" + address + "/console/"
 	switch {
 	case o.token != "":

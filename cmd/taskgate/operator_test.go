@@ -191,7 +191,7 @@ func TestAdminAuth(t *testing.T) {
 				if status, body := r.asOperator(p[0], operator.Base+p[1], key, "Origin", "https://evil.example"); status != http.StatusForbidden {
 					t.Errorf("%s of a foreign page: %d %s", p, status, body)
 				}
-				if !loopback(r.s.config.Admin) {
+				if !isLoopback(r.s.config.Admin) {
 					continue // it may be known by any name
 				}
 				if status, body := r.asOperator(p[0], operator.Base+p[1], key, "Host", "evil.example"); status != http.StatusForbidden {

@@ -36,9 +36,9 @@ type usageError string
 
 func (e usageError) Error() string { return string(e) }
 
-// config makes the configuration that the flags describe: that of the file or
+// loadConfig makes the configuration that the flags describe: that of the file or
 // of the one upstream, with the flags that were given laid over it.
-func (o *serveOptions) config() (*config.Config, error) {
+func (o *serveOptions) loadConfig() (*config.Config, error) {
 	var cfg *config.Config
 	switch {
 	case (o.file == "") == (o.upstream == ""):
@@ -51,15 +51,15 @@ func (o *serveOptions) config() (*config.Config, error) {
 	default:
 		cfg = config.FromFlags(o.upstream)
 	}
-	if err := o.override(cfg); err != nil {
+	if err := o.overrideConfig(cfg); err != nil {
 		return nil, err
 	}
 	return cfg, nil
 }
 
-// override lays the flags that were given over the configuration. Whatever is
+// overrideConfig lays the flags that were given over the configuration. Whatever is
 // wrong afterwards is the command line's fault.
-func (o *serveOptions) override(cfg *config.Config) error {
+func (o *serveOptions) overrideConfig(cfg *config.Config) error {
 	var wrong error
 	o.flags.Visit(func(f *flag.Flag) {
 		switch f.Name {

@@ -41,8 +41,8 @@ type readiness struct {
 	upstreams map[string]*part // replaced, and never changed
 }
 
-// serve takes the upstreams that count from now on: those that were removed do not.
-func (r *readiness) serve(us upstreams) {
+// setUpstreams takes the upstreams that count from now on: those that were removed do not.
+func (r *readiness) setUpstreams(us upstreams) {
 	next := make(map[string]*part, len(us))
 	for name, one := range us {
 		if !one.config.Removed {
@@ -75,18 +75,18 @@ const (
 	partUpstreams = "upstreams"
 )
 
-// look asks all parts at once.
-func (r *readiness) look(exclude []string) report {
+// askParts asks all parts at once.
+func (r *readiness) askParts(exclude []string) report {
 	r.mu.Lock()
 	parts := r.upstreams
 	r.mu.Unlock()
 	out := report{Draining: r.draining(), Upstreams: make(map[string]state, len(parts))}
 	var all sync.WaitGroup
 	var mu sync.Mutex
-	all.Go(func() { out.Store = r.store.state() })
+	all.Go(func() { out.Store = r.store.stateNow() })
 	for name, p := range parts {
 		all.Go(func() {
-			s := p.state()
+			s := p.stateNow()
 			mu.Lock()
 			defer mu.Unlock()
 			out.Upstreams[name] = s
@@ -110,7 +110,7 @@ func (r *readiness) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 			return
 		}
 	}
-	found := r.look(exclude)
+	found := r.askParts(exclude)
 	status := http.StatusOK
 	if !found.Ready {
 		status = http.StatusServiceUnavailable
@@ -136,12 +136,12 @@ type part struct {
 	err error
 }
 
-// state asks the part, unless it was asked a moment ago.
-func (p *part) state() state {
+// stateNow asks the part, unless it was asked a moment ago.
+func (p *part) stateNow() state {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.at.IsZero() || time.Since(p.at) >= checkAge {
-		p.err = p.ask()
+		p.err = p.askPart()
 		p.at = time.Now()
 	}
 	if p.err != nil {
@@ -150,9 +150,9 @@ func (p *part) state() state {
 	return state{Kind: p.kind, Reachable: true}
 }
 
-// ask is bound by its own time and not by the request's: the answer is not for
+// askPart is bound by its own time and not by the request's: the answer is not for
 // this prober alone.
-func (p *part) ask() error {
+func (p *part) askPart() error {
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
 	err := p.check(ctx)
@@ -172,9 +172,9 @@ type lookout struct {
 	found map[string]state
 }
 
-func (l *lookout) look() map[string]state {
+func (l *lookout) lookAtFiles() map[string]state {
 	if l.at.IsZero() || time.Since(l.at) >= reachEvery {
-		l.found, l.at = l.ready.look(nil).Upstreams, time.Now()
+		l.found, l.at = l.ready.askParts(nil).Upstreams, time.Now()
 	}
 	return l.found
 }

@@ -65,9 +65,9 @@ func (s *server) saysInUse() {
 	s.log.Info("the configuration is in use", "config", s.inUse(), "event", "taskgate.config.used")
 }
 
-// reloads takes new configurations until ctx ends: at a SIGHUP, at the wish of an operator, and when what
+// awaitReloads takes new configurations until ctx ends: at a SIGHUP, at the wish of an operator, and when what
 // is read has changed.
-func (s *server) reloads(ctx context.Context) {
+func (s *server) awaitReloads(ctx context.Context) {
 	look := time.NewTicker(s.lookEvery)
 	defer look.Stop()
 	for {
@@ -75,18 +75,18 @@ func (s *server) reloads(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-s.hangups:
-			s.reload()
+			s.reloadConfig()
 		case wish := <-s.wishes:
-			wish <- s.reload()
+			wish <- s.reloadConfig()
 		case <-look.C:
-			s.look()
+			s.takeChanged()
 		}
 	}
 }
 
-// look takes a new configuration that has not changed since the last look, and forgets what was removed
+// takeChanged takes a new configuration that has not changed since the last look, and forgets what was removed
 // long ago.
-func (s *server) look() {
+func (s *server) takeChanged() {
 	if s.load == nil {
 		return
 	}
@@ -95,12 +95,12 @@ func (s *server) look() {
 	case found == s.seen:
 		s.pending = ""
 		if s.isOver(time.Now()) {
-			_ = s.use(s.loaded) // as it is
+			_ = s.useConfig(s.loaded) // as it is
 		}
 	case found != s.pending:
 		s.pending = found
 	default:
-		s.take(c, err)
+		s.takeConfig(c, err)
 	}
 }
 
@@ -112,29 +112,29 @@ func stamp(c *config.Config, err error) string {
 	return c.Hash()
 }
 
-// reload takes the configuration as it is now.
-func (s *server) reload() outcome {
+// reloadConfig takes the configuration as it is now.
+func (s *server) reloadConfig() outcome {
 	if s.load == nil {
 		err := errors.New("there is no file to read anew: the gateway was started without --config")
-		return s.refuse(err)
+		return s.refuseConfig(err)
 	}
-	return s.take(s.load())
+	return s.takeConfig(s.load())
 }
 
-// take uses a configuration, or refuses it as a whole.
-func (s *server) take(c *config.Config, err error) outcome {
-	s.notify(daemon.SdNotifyReloading + "\n" + daemon.SdNotifyMonotonicUsec())
+// takeConfig uses a configuration, or refuses it as a whole.
+func (s *server) takeConfig(c *config.Config, err error) outcome {
+	s.notifySystem(daemon.SdNotifyReloading + "\n" + daemon.SdNotifyMonotonicUsec())
 	defer s.notifyReady()
 	s.seen, s.pending = stamp(c, err), ""
 	if err != nil {
-		return s.refuse(err)
+		return s.refuseConfig(err)
 	}
 	next, restart := c.Over(s.loaded)
 	if err = next.Validate(); err == nil && next.Hash() != s.inUse() {
-		err = s.use(next)
+		err = s.useConfig(next)
 	}
 	if err != nil {
-		return s.refuse(err)
+		return s.refuseConfig(err)
 	}
 	for _, key := range restart {
 		s.log.Warn("this key is only read at the start: restart the gateway to change it", "key", key)
@@ -143,8 +143,8 @@ func (s *server) take(c *config.Config, err error) outcome {
 	return outcome{Config: s.inUse(), Restart: restart}
 }
 
-// refuse tells the log what is wrong.
-func (s *server) refuse(err error) outcome {
+// refuseConfig tells the log what is wrong.
+func (s *server) refuseConfig(err error) outcome {
 	out := outcome{Config: s.inUse()}
 	for line := range strings.Lines(err.Error()) {
 		if line = strings.TrimRight(line, "\n"); !strings.HasPrefix(line, " ") { // or it is an excerpt
@@ -155,19 +155,19 @@ func (s *server) refuse(err error) outcome {
 	return out
 }
 
-// use has the gateway go on with a configuration, or changes nothing.
-func (s *server) use(c *config.Config) error {
+// useConfig has the gateway go on with a configuration, or changes nothing.
+func (s *server) useConfig(c *config.Config) error {
 	next := *c
 	next.Store, next.StateKeys = s.config.Store, s.config.StateKeys // what the start has made of them
-	next.Upstreams = append(slices.Clone(c.Upstreams), s.removed(c, time.Now())...)
-	planned, err := s.plan(&next)
+	next.Upstreams = append(slices.Clone(c.Upstreams), s.removedUpstreams(c, time.Now())...)
+	planned, err := s.planUpstreams(&next)
 	if err != nil {
 		return err
 	}
 	clients, secure := planned.clients()
 	serve, err := s.gateway.Prepare(&next, clients, secure)
 	if err != nil {
-		planned.discard()
+		planned.discardClients()
 		return err
 	}
 	before := s.upstreams
@@ -176,13 +176,13 @@ func (s *server) use(c *config.Config) error {
 			one.until = before[name].keptUntil(time.Now())
 		}
 	}
-	planned.begin()
-	s.tel.names(&next)
+	planned.beginClients()
+	s.tel.learnTools(&next)
 	s.budget.SetAside(int64(next.LargestCall()))
 	s.sessions.PerOwner(next.MaxSessionsPerOwner)
 	s.shim.Serve(planned.servers(s.credentials))
 	serve()
-	s.ready.serve(planned)
+	s.ready.setUpstreams(planned)
 	hash := c.Hash()
 	s.upstreams, s.config, s.loaded = planned, &next, c
 	s.served.Store(&planned)
@@ -191,15 +191,15 @@ func (s *server) use(c *config.Config) error {
 	s.saysChanges(before)
 	for name, one := range before {
 		if planned[name] == nil {
-			s.gone.Go(context.Background(), func(ctx context.Context) { _ = one.client.retire(ctx) })
+			s.gone.Go(context.Background(), func(ctx context.Context) { _ = one.client.retireClient(ctx) })
 		}
 	}
 	return nil
 }
 
-// removed are the upstreams that a configuration has no more, and whose tasks can still be read: at their
+// removedUpstreams are the upstreams that a configuration has no more, and whose tasks can still be read: at their
 // path, also where another upstream has it now.
-func (s *server) removed(c *config.Config, now time.Time) (kept []*config.Upstream) {
+func (s *server) removedUpstreams(c *config.Config, now time.Time) (kept []*config.Upstream) {
 	for _, name := range slices.Sorted(maps.Keys(s.upstreams)) {
 		one := s.upstreams[name]
 		stays := slices.ContainsFunc(c.Upstreams, func(u *config.Upstream) bool { return u.Name == name })
@@ -319,7 +319,7 @@ func askReload(ctx context.Context, args []string, stdout, stderr io.Writer) int
 		return code
 	}
 	if flags.NArg() > 0 || (*file == "") == (*address == "") {
-		return misuse(stderr, "reload: give either --config FILE or --admin HOST:PORT")
+		return reportMisuse(stderr, "reload: give either --config FILE or --admin HOST:PORT")
 	}
 	answer, err := reloadAt(ctx, *file, *address)
 	for _, mistake := range answer.Mistakes {
@@ -332,7 +332,7 @@ func askReload(ctx context.Context, args []string, stdout, stderr io.Writer) int
 		fmt.Fprintf(stderr, "taskgate: %v\n", err)
 		return exitFailure
 	}
-	return output(stdout, stderr, answer.Config+"\n")
+	return writeOutput(stdout, stderr, answer.Config+"\n")
 }
 
 // reloadAt asks the gateway at an address, or at the one that its file names.

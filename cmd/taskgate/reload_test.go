@@ -51,11 +51,11 @@ func runFile(t *testing.T, c *changing, every time.Duration) *changing {
 	c.running = &running{t: t, log: &logged{}, stop: stop, done: make(chan error, 1)}
 	c.s = newServer(cfg, c.log)
 	c.s.load, c.s.lookEvery = load, every
-	if err := c.s.open(ctx); err != nil {
+	if err := c.s.openServer(ctx); err != nil {
 		stop()
 		t.Fatal(err)
 	}
-	go func() { c.done <- c.s.run(ctx) }()
+	go func() { c.done <- c.s.serveUntilEnd(ctx) }()
 	t.Cleanup(func() {
 		stop()
 		c.ends()

@@ -58,9 +58,9 @@ func newRenewable() *renewable {
 	return &renewable{work: work.NewBackground(context.Canceled)}
 }
 
-// renew replaces the client. The one before is closed once nothing is under way with it, and the processes
+// renewClient replaces the client. The one before is closed once nothing is under way with it, and the processes
 // of the new one start then, or after handover.
-func (r *renewable) renew(next *lease) {
+func (r *renewable) renewClient(next *lease) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.ask != nil {
@@ -99,9 +99,9 @@ func (r *renewable) Close(ctx context.Context) error {
 	return err
 }
 
-// retire closes the client once nothing but listening is under way with it, or ctx ends. Nobody gets to it
+// retireClient closes the client once nothing but listening is under way with it, or ctx ends. Nobody gets to it
 // any more.
-func (r *renewable) retire(ctx context.Context) error {
+func (r *renewable) retireClient(ctx context.Context) error {
 	now := r.now.Load()
 	now.users.Refuse()
 	now.end()
@@ -111,8 +111,8 @@ func (r *renewable) retire(ctx context.Context) error {
 	return r.Close(ctx)
 }
 
-// enter returns the client of now. Whoever uses it leaves it then.
-func (r *renewable) enter() (*lease, func()) {
+// enterClient returns the client of now. Whoever uses it leaves it then.
+func (r *renewable) enterClient() (*lease, func()) {
 	l := r.now.Load()
 	for !l.users.Enter() {
 		next := r.now.Load()
@@ -126,14 +126,14 @@ func (r *renewable) enter() (*lease, func()) {
 
 // Call goes to the client of now, as do all that follow.
 func (r *renewable) Call(ctx context.Context, q shim.Request, s shim.Sink) (shim.Reply, error) {
-	l, leave := r.enter()
+	l, leave := r.enterClient()
 	defer leave()
 	return l.Call(ctx, q, s)
 }
 
 // Resume is that of the client.
 func (r *renewable) Resume(ctx context.Context, q shim.Request, cp json.RawMessage, s shim.Sink) (shim.Reply, error) {
-	l, leave := r.enter()
+	l, leave := r.enterClient()
 	defer leave()
 	return l.Resume(ctx, q, cp, s)
 }
@@ -143,28 +143,28 @@ func (r *renewable) Resumable(cp json.RawMessage) bool { return r.now.Load().Res
 
 // Admit is that of the client.
 func (r *renewable) Admit(ctx context.Context, s shim.Session) (proven bool, err error) {
-	l, leave := r.enter()
+	l, leave := r.enterClient()
 	defer leave()
 	return l.Admit(ctx, s)
 }
 
 // Notify is that of the client.
 func (r *renewable) Notify(ctx context.Context, s shim.Session, n shim.Notification) error {
-	l, leave := r.enter()
+	l, leave := r.enterClient()
 	defer leave()
 	return l.Notify(ctx, s, n)
 }
 
 // Describe is that of the client.
 func (r *renewable) Describe(ctx context.Context, s shim.Session) (upstream.Server, error) {
-	l, leave := r.enter()
+	l, leave := r.enterClient()
 	defer leave()
 	return l.Describe(ctx, s)
 }
 
 // Tool is that of the client.
 func (r *renewable) Tool(ctx context.Context, s shim.Session, name string) (upstream.Tool, bool, error) {
-	l, leave := r.enter()
+	l, leave := r.enterClient()
 	defer leave()
 	return l.Tool(ctx, s, name)
 }
@@ -175,7 +175,7 @@ func (r *renewable) Listen(ctx context.Context, s shim.Session, f shim.Filter, r
 	var once sync.Once
 	first := func(f shim.Filter) { once.Do(func() { ready(f) }) }
 	for {
-		l, leave := r.enter()
+		l, leave := r.enterClient()
 		within, stop := context.WithCancelCause(ctx)
 		unwatch := context.AfterFunc(l.over, func() { stop(nil) })
 		err := l.Listen(within, s, f, first, on)

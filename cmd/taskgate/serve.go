@@ -16,13 +16,13 @@ func serve(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return code
 	}
 	if flags.NArg() > 0 {
-		return misuse(stderr, "serve takes no arguments besides its options")
+		return reportMisuse(stderr, "serve takes no arguments besides its options")
 	}
-	cfg, err := options.config()
+	cfg, err := options.loadConfig()
 	var wrong usageError
 	switch {
 	case errors.As(err, &wrong):
-		return misuse(stderr, "serve: %v", err)
+		return reportMisuse(stderr, "serve: %v", err)
 	case err != nil:
 		fmt.Fprintln(stderr, err)
 		return exitFailure
@@ -31,13 +31,13 @@ func serve(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	defer end()
 	s := newServer(cfg, stderr)
 	if options.file != "" {
-		s.load = options.config
+		s.load = options.loadConfig
 	}
 	defer s.listenHangups(end)()
-	s.chooseFolder(options.folder(cfg))
-	if err = s.open(ctx); err == nil {
+	s.chooseFolder(options.nameFolder(cfg))
+	if err = s.openServer(ctx); err == nil {
 		tuneCollector(containerLimit, s.log)
-		err = s.run(ctx)
+		err = s.serveUntilEnd(ctx)
 	}
 	if err != nil {
 		fmt.Fprintf(stderr, "taskgate: %v\n", err)

@@ -95,27 +95,27 @@ func newServer(c *config.Config, stderr io.Writer) *server {
 	return &server{config: c, reloader: newReloader(c), log: log, plain: log, bytesWait: bytesWait, processIdle: processIdle}
 }
 
-// open builds the gateway and opens its listener, or closes what it has opened. It contacts the
+// openServer builds the gateway and opens its listener, or closes what it has opened. It contacts the
 // store, but no upstream: those are looked at when somebody calls.
-func (s *server) open(ctx context.Context) error {
-	err := s.build(ctx)
+func (s *server) openServer(ctx context.Context) error {
+	err := s.buildGateway(ctx)
 	if err == nil {
-		err = s.listen(ctx)
+		err = s.listenOn(ctx)
 	}
 	if err != nil {
-		return errors.Join(err, s.close())
+		return errors.Join(err, s.closeAll())
 	}
 	return nil
 }
 
-func (s *server) build(ctx context.Context) (err error) {
+func (s *server) buildGateway(ctx context.Context) (err error) {
 	if s.replica, err = newReplica(); err != nil {
 		return err
 	}
 	if s.tel, err = newTelemetry(ctx, s.replica, s.config.Admin != ""); err != nil {
 		return fmt.Errorf("telemetry: %w", err)
 	}
-	s.tel.names(s.config)
+	s.tel.learnTools(s.config)
 	s.log = s.tel.logger(s.log)
 	slog.SetDefault(s.log)
 	if s.store, err = s.openStore(ctx); err != nil {
@@ -128,10 +128,10 @@ func (s *server) build(ctx context.Context) (err error) {
 		return err
 	}
 	s.credentials = auth.NewCredentials(s.config, keys, redisstore.Refusals{Store: s.store})
-	if s.upstreams, err = s.plan(s.config); err != nil {
+	if s.upstreams, err = s.planUpstreams(s.config); err != nil {
 		return err
 	}
-	s.upstreams.begin()
+	s.upstreams.beginClients()
 	served := s.upstreams
 	s.served.Store(&served)
 	if s.shim, err = s.newShim(); err != nil {
@@ -209,16 +209,16 @@ func (s *server) newShim() (*shim.Shim, error) {
 	})
 }
 
-// listen binds the addresses, that of operators first: whoever can call can also ask
+// listenOn binds the addresses, that of operators first: whoever can call can also ask
 // whether the gateway is ready.
-func (s *server) listen(ctx context.Context) (err error) {
-	s.ready = s.readiness(ctx)
-	s.tel.metrics.ReadParts(s.ready.parts)
+func (s *server) listenOn(ctx context.Context) (err error) {
+	s.ready = s.newReadiness(ctx)
+	s.tel.metrics.ReadParts(s.ready.reachableParts)
 	s.tel.metrics.ReadConfig(s.inUse)
 	if err = s.showOperators(); err != nil {
 		return err
 	}
-	if s.admin, err = newAdmin(ctx, s.config.Admin, s, s.tel.page(s.log)); err != nil {
+	if s.admin, err = newAdmin(ctx, s.config.Admin, s, s.tel.metricsPage(s.log)); err != nil {
 		return err
 	}
 	secure, err := listenerTLS(s.config.TLS, s.log)
@@ -232,7 +232,7 @@ func (s *server) listen(ctx context.Context) (err error) {
 		s.listener = tls.NewListener(s.listener, secure)
 	}
 	s.http = &http.Server{
-		Handler:           countRequests(&s.requests, parting(ctx, s.tel.requests(s.gateway.Handler()))),
+		Handler:           countRequests(&s.requests, partConnections(ctx, s.tel.measureRequests(s.gateway.Handler()))),
 		ConnState:         s.gateway.ConnState,
 		ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout:       idleTimeout,
@@ -246,11 +246,11 @@ func (s *server) listen(ctx context.Context) (err error) {
 // showOperators makes what shows this process to operators.
 func (s *server) showOperators() (err error) {
 	view, begun, reach := s.store.Overview(), time.Now().UTC().Truncate(time.Second), lookout{ready: s.ready}
-	s.operators, err = newOperators(s.config, loopback(s.config.Admin), operator.DeploymentOptions{
+	s.operators, err = newOperators(s.config, isLoopback(s.config.Admin), operator.DeploymentOptions{
 		Tasks: shim.NewOperator(s.shim, view), Store: view, Replica: s.replica, Metrics: s.tel.metrics, Logger: s.log, TraceAt: s.config.TraceAt,
 		Say: func() operator.Report {
 			r := operator.Report{Host: hostName(), Address: s.listener.Addr().String(), Version: moduleVersion(), Config: s.inUse(), Since: begun}
-			r.Upstreams = s.served.Load().reported(reach.look())
+			r.Upstreams = s.served.Load().reported(reach.lookAtFiles())
 			return r
 		},
 	}, operator.Options{Version: moduleVersion(), Replica: string(s.replica), Audit: s.auditLog}, s.log)
@@ -259,13 +259,13 @@ func (s *server) showOperators() (err error) {
 
 // warnOpen warns where everybody may call.
 func (s *server) warnOpen() {
-	if s.config.Open() && s.config.TLS.ClientCAFile == "" && !loopback(s.config.Listen) {
+	if s.config.Open() && s.config.TLS.ClientCAFile == "" && !isLoopback(s.config.Listen) {
 		s.log.Warn("anybody who can connect may call: configure auth, or listen on a loopback address", "listen", s.config.Listen)
 	}
 }
 
-// run serves until ctx ends, then drains and closes.
-func (s *server) run(ctx context.Context) error {
+// serveUntilEnd serves until ctx ends, then drains and closes.
+func (s *server) serveUntilEnd(ctx context.Context) error {
 	if s.config.Store == config.StoreEmbedded {
 		s.log.Warn("tasks are kept in memory and end with this process")
 	} else {
@@ -277,24 +277,24 @@ func (s *server) run(ctx context.Context) error {
 	s.saysInUse()
 	if s.admin != nil {
 		s.log.Info("answering operators", "address", s.admin.listener.Addr().String())
-		s.operators.say(s.admin.listener.Addr().String(), s.log, s.plain)
+		s.operators.sayConsole(s.admin.listener.Addr().String(), s.log, s.plain)
 	}
 	s.notifyReady()
-	loops, stop := outlasting(ctx)
+	loops, stop := outlastingContext(ctx)
 	defer stop()
 	g, failed := errgroup.WithContext(ctx)
-	g.Go(func() error { return ignore(s.shim.Run(loops), context.Canceled) })
-	g.Go(func() error { return ignore(s.gateway.Run(loops), context.Canceled) })
-	g.Go(func() error { return ignore(s.http.Serve(s.listener), http.ErrServerClosed) })
-	g.Go(s.admin.serve)
+	g.Go(func() error { return ignoreExpected(s.shim.Run(loops), context.Canceled) })
+	g.Go(func() error { return ignoreExpected(s.gateway.Run(loops), context.Canceled) })
+	g.Go(func() error { return ignoreExpected(s.http.Serve(s.listener), http.ErrServerClosed) })
+	g.Go(s.admin.serveAdmin)
 	if s.admin != nil || !s.config.OwnsStore() { // else nobody could read it
-		g.Go(func() error { return s.operators.run(loops) })
+		g.Go(func() error { return s.operators.reportReplica(loops) })
 	}
 	g.Go(func() error { return s.notifyAlive(loops) })
 	reloaded := make(chan struct{})
 	g.Go(func() error {
 		defer close(reloaded)
-		s.reloads(failed)
+		s.awaitReloads(failed)
 		return nil
 	})
 	g.Go(func() error {
@@ -303,12 +303,12 @@ func (s *server) run(ctx context.Context) error {
 		defer stop()
 		s.notifyStopping()
 		if ctx.Err() != nil {
-			s.linger()
+			s.lingerDraining()
 		}
 		// The admin listener is last: while the rest drains, it says so.
-		return errors.Join(s.drain(loops), s.admin.close())
+		return errors.Join(s.drainWork(loops), s.admin.close())
 	})
-	return errors.Join(g.Wait(), s.close())
+	return errors.Join(g.Wait(), s.closeAll())
 }
 
 func (s *server) saysServing(u *config.Upstream) {
@@ -316,21 +316,21 @@ func (s *server) saysServing(u *config.Upstream) {
 	if s.config.TLS.CertFile != "" {
 		scheme = "https://"
 	}
-	s.log.Info("serving", "upstream", u.Name, "at", scheme+s.listener.Addr().String()+u.Path, "from", from(u))
+	s.log.Info("serving", "upstream", u.Name, "at", scheme+s.listener.Addr().String()+u.Path, "from", whereFrom(u))
 	if u.WithoutTasks != config.WithoutTasksBlock {
 		s.log.Info("a client that allows tools by name has to allow task_result as well: it gives the result of a slow call", "upstream", u.Name)
 	}
 }
 
-// outlasting is the context of the loops. They outlast ctx: running tasks need the heartbeat
+// outlastingContext is the context of the loops. They outlast ctx: running tasks need the heartbeat
 // while they drain.
-func outlasting(ctx context.Context) (context.Context, context.CancelFunc) {
+func outlastingContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithCancel(context.WithoutCancel(ctx))
 }
 
-// linger goes on as before for drain_delay, while /readyz says that the process drains. Each
+// lingerDraining goes on as before for drain_delay, while /readyz says that the process drains. Each
 // connection ends with its next answer, so that its client finds another replica.
-func (s *server) linger() {
+func (s *server) lingerDraining() {
 	if s.admin == nil || s.config.DrainDelay == 0 {
 		return // nobody would notice
 	}
@@ -346,8 +346,8 @@ func countRequests(requests *work.Group, next http.Handler) http.Handler {
 	})
 }
 
-// parting ends connections with their next answer once ctx has ended.
-func parting(ctx context.Context, next http.Handler) http.Handler {
+// partConnections ends connections with their next answer once ctx has ended.
+func partConnections(ctx context.Context, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if ctx.Err() != nil {
 			w.Header().Set("Connection", "close")
@@ -356,11 +356,11 @@ func parting(ctx context.Context, next http.Handler) http.Handler {
 	})
 }
 
-// drain ends the streams that would never end by themselves, takes no new calls,
+// drainWork ends the streams that would never end by themselves, takes no new calls,
 // and gives what runs until drain_timeout; tasks can be read meanwhile. Calls that
 // still block then are answered with an error, tasks that another replica can go on
 // with are handed over to it, and the others fail.
-func (s *server) drain(ctx context.Context) error {
+func (s *server) drainWork(ctx context.Context) error {
 	s.log.Info("draining", "timeout", s.config.DrainTimeout)
 	patient, stop := context.WithTimeout(ctx, s.config.DrainTimeout)
 	defer stop()
@@ -368,9 +368,9 @@ func (s *server) drain(ctx context.Context) error {
 		s.log.Warn("streams did not end in time", "err", err)
 	}
 	if err := s.shim.Drain(patient); err != nil {
-		s.log.Warn("calls are still running; "+s.fate(), "waited", s.config.DrainTimeout)
+		s.log.Warn("calls are still running; "+s.taskFate(), "waited", s.config.DrainTimeout)
 	}
-	hasty, stop := s.hasty(ctx)
+	hasty, stop := s.hastyContext(ctx)
 	defer stop()
 	if err := s.shim.Close(hasty); err != nil {
 		s.log.Warn("not everything that was left could be recorded in time", "err", err)
@@ -384,16 +384,16 @@ func (s *server) drain(ctx context.Context) error {
 	return nil
 }
 
-// hasty is the context of what is left to do, all of it together.
-func (s *server) hasty(ctx context.Context) (context.Context, context.CancelFunc) {
+// hastyContext is the context of what is left to do, all of it together.
+func (s *server) hastyContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	if s.until.IsZero() {
 		s.until = time.Now().Add(closeTimeout)
 	}
 	return context.WithTimeout(ctx, max(time.Until(s.until), closeLeast))
 }
 
-// fate is what becomes of tasks that are running when this process ends.
-func (s *server) fate() string {
+// taskFate is what becomes of tasks that are running when this process ends.
+func (s *server) taskFate() string {
 	_, onDisk := s.config.StoreFolder()
 	switch {
 	case onDisk:
@@ -404,9 +404,9 @@ func (s *server) fate() string {
 	return "tasks that can be gone on with are left to other replicas, the others fail"
 }
 
-// close releases everything that was opened, in the order of its use.
-func (s *server) close() error {
-	ctx, stop := s.hasty(context.Background())
+// closeAll releases everything that was opened, in the order of its use.
+func (s *server) closeAll() error {
+	ctx, stop := s.hastyContext(context.Background())
 	defer stop()
 	var errs []error
 	if s.http != nil {
@@ -418,7 +418,7 @@ func (s *server) close() error {
 	if s.shim != nil {
 		errs = append(errs, s.shim.Close(ctx))
 	}
-	errs = append(errs, s.upstreams.close(ctx), s.gone.Close(ctx))
+	errs = append(errs, s.upstreams.closeClients(ctx), s.gone.Close(ctx))
 	if s.store != nil {
 		errs = append(errs, s.store.Close())
 	}
@@ -426,14 +426,14 @@ func (s *server) close() error {
 		errs = append(errs, s.audit.Close())
 	}
 	if s.tel != nil {
-		errs = append(errs, s.tel.close(ctx))
+		errs = append(errs, s.tel.flushAll(ctx))
 	}
 	s.log.Info("stopped")
 	return errors.Join(errs...)
 }
 
-// ignore returns err unless it is the expected end.
-func ignore(err, expected error) error {
+// ignoreExpected returns err unless it is the expected end.
+func ignoreExpected(err, expected error) error {
 	if errors.Is(err, expected) {
 		return nil
 	}

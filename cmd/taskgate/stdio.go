@@ -33,11 +33,11 @@ func serveStdio(ctx context.Context, args []string, stdin io.Reader, stdout, std
 	if code, done := parseFlags(flags, args, stdout, stderr); done {
 		return code
 	}
-	cfg, err := options.config(flags.Args())
+	cfg, err := options.loadConfig(flags.Args())
 	var wrong usageError
 	switch {
 	case errors.As(err, &wrong):
-		return misuse(stderr, "stdio: %v", err)
+		return reportMisuse(stderr, "stdio: %v", err)
 	case err != nil:
 		fmt.Fprintln(stderr, err)
 		return exitFailure
@@ -78,10 +78,10 @@ func newStdioOptions(flags *flag.FlagSet) *stdioOptions {
 	return o
 }
 
-// config makes the configuration that the flags, and the command of a server, describe. It has
+// loadConfig makes the configuration that the flags, and the command of a server, describe. It has
 // one server, and one client: the user who started the process.
-func (o *stdioOptions) config(command []string) (*config.Config, error) {
-	cfg, err := o.source(command)
+func (o *stdioOptions) loadConfig(command []string) (*config.Config, error) {
+	cfg, err := o.readSource(command)
 	if err != nil {
 		return nil, err
 	}
@@ -127,8 +127,8 @@ func (o *stdioOptions) config(command []string) (*config.Config, error) {
 	return cfg, nil
 }
 
-// source is the configuration before the flags are laid over it.
-func (o *stdioOptions) source(command []string) (*config.Config, error) {
+// readSource is the configuration before the flags are laid over it.
+func (o *stdioOptions) readSource(command []string) (*config.Config, error) {
 	given := 0
 	for _, is := range []bool{o.file != "", o.upstream != "", len(command) > 0} {
 		if is {
@@ -147,7 +147,7 @@ func (o *stdioOptions) source(command []string) (*config.Config, error) {
 	u := cfg.Upstreams[0]
 	u.Name += "-" + digest(append(command, o.upstream))
 	if len(command) > 0 {
-		u.Command, u.Args, u.Env = command[0], command[1:], environment()
+		u.Command, u.Args, u.Env = command[0], command[1:], clientEnvironment()
 	}
 	return cfg, nil
 }
@@ -179,9 +179,9 @@ func (o *stdioOptions) fromFile() (*config.Config, error) {
 	return nil, usageError("--name NAME is one of " + strings.Join(names, ", "))
 }
 
-// environment is what the client has given to the process in its environment: a server that
+// clientEnvironment is what the client has given to the process in its environment: a server that
 // the command line names gets it whole, as it would without the gateway.
-func environment() map[string]string {
+func clientEnvironment() map[string]string {
 	env := make(map[string]string)
 	for _, entry := range os.Environ() {
 		if name, value, ok := strings.Cut(entry, "="); ok && name != "" {
@@ -195,8 +195,8 @@ func environment() map[string]string {
 // the client, as it would without the gateway.
 func newStdioServer(ctx context.Context, c *config.Config, stderr io.Writer) (*server, error) {
 	s := &server{config: c, reloader: newReloader(c), log: newLogger(c.Log, stderr), bytesWait: bytesWait}
-	if err := s.build(ctx); err != nil {
-		return nil, errors.Join(err, s.close())
+	if err := s.buildGateway(ctx); err != nil {
+		return nil, errors.Join(err, s.closeAll())
 	}
 	return s, nil
 }
@@ -209,21 +209,21 @@ func (s *server) runStdio(ctx context.Context, stdin io.Reader, stdout io.Writer
 		Handler: s.gateway.Handler(), Path: s.config.Upstreams[0].Path,
 		MaxMessage: int64(s.config.MaxBody), MaxRequests: s.config.MaxCalls, Logger: s.log,
 	})
-	loops, stop := outlasting(ctx)
+	loops, stop := outlastingContext(ctx)
 	defer stop()
 	g, failed := errgroup.WithContext(ctx)
-	g.Go(func() error { return ignore(s.shim.Run(loops), context.Canceled) })
-	g.Go(func() error { return ignore(s.gateway.Run(loops), context.Canceled) })
+	g.Go(func() error { return ignoreExpected(s.shim.Run(loops), context.Canceled) })
+	g.Go(func() error { return ignoreExpected(s.gateway.Run(loops), context.Canceled) })
 	g.Go(func() error {
 		defer stop()
 		err := conn.Serve(failed, stdin)
-		return errors.Join(err, s.part(loops, conn, err == nil))
+		return errors.Join(err, s.partFromClient(loops, conn, err == nil))
 	})
-	return errors.Join(g.Wait(), s.close())
+	return errors.Join(g.Wait(), s.closeAll())
 }
 
-// part ends what the client listens to, then everything else that it has in flight.
-func (s *server) part(ctx context.Context, conn *stdio.Conn, heard bool) error {
+// partFromClient ends what the client listens to, then everything else that it has in flight.
+func (s *server) partFromClient(ctx context.Context, conn *stdio.Conn, heard bool) error {
 	brief, stop := context.WithTimeout(ctx, partingTimeout)
 	defer stop()
 	if err := s.gateway.Close(brief); err != nil {
@@ -234,7 +234,7 @@ func (s *server) part(ctx context.Context, conn *stdio.Conn, heard bool) error {
 	if err := conn.Close(brief); err != nil && heard {
 		s.log.Warn("the client did not read what it was sent", "err", err)
 	}
-	hasty, stop := s.hasty(ctx)
+	hasty, stop := s.hastyContext(ctx)
 	defer stop()
 	if err := s.shim.Close(hasty); err != nil {
 		s.log.Warn("not everything that was left could be recorded in time", "err", err)

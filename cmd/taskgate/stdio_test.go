@@ -16,7 +16,7 @@ func stdioConfigOf(t *testing.T, args ...string) *config.Config {
 	if err := flags.Parse(args); err != nil {
 		t.Fatal(err)
 	}
-	c, err := o.config(flags.Args())
+	c, err := o.loadConfig(flags.Args())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,8 +15,8 @@ import (
 	"taskgate/gateway/operator/terminal"
 )
 
-// operate executes the verbs that ask a running gateway: tasks, replicas and upstreams.
-func operate(ctx context.Context, verb string, args []string, stdin *os.File, stdout, stderr io.Writer) int {
+// runOperator executes the verbs that ask a running gateway: tasks, replicas and upstreams.
+func runOperator(ctx context.Context, verb string, args []string, stdin *os.File, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet(verb, flag.ContinueOnError)
 	file, address := flags.String("config", "", ""), flags.String("admin", "", "")
 	key := flags.String("key", os.Getenv(terminal.KeyVariable), "")
@@ -39,7 +39,7 @@ func operate(ctx context.Context, verb string, args []string, stdin *os.File, st
 	var mistake *terminal.UsageError
 	switch {
 	case errors.As(err, &mistake):
-		return misuse(stderr, "%s", mistake.Text)
+		return reportMisuse(stderr, "%s", mistake.Text)
 	case err != nil:
 		fmt.Fprintf(stderr, "taskgate: %v\n", err)
 		return exitFailure

@@ -45,12 +45,12 @@ func newTelemetry(ctx context.Context, replica shim.Replica, scraped bool) (*tel
 	if err != nil && !errors.Is(err, resource.ErrPartialResource) {
 		return nil, err
 	}
-	return t, errors.Join(t.trace(ctx, res), t.measure(ctx, res, scraped), t.record(ctx, res))
+	return t, errors.Join(t.startTracing(ctx, res), t.startMeasuring(ctx, res, scraped), t.startRecording(ctx, res))
 }
 
-// wanted reports whether the environment asks for a signal: it names an exporter
+// wantsSignal reports whether the environment asks for a signal: it names an exporter
 // for it, or an OTLP endpoint and no exporter.
-func wanted(signal string) bool {
+func wantsSignal(signal string) bool {
 	switch os.Getenv("OTEL_" + signal + "_EXPORTER") {
 	case "none":
 		return false
@@ -64,8 +64,8 @@ func wanted(signal string) bool {
 // says so: a task that runs is to be found while it does.
 const spanDelay = time.Second
 
-func (t *telemetry) trace(ctx context.Context, res *resource.Resource) error {
-	if !wanted("TRACES") {
+func (t *telemetry) startTracing(ctx context.Context, res *resource.Resource) error {
+	if !wantsSignal("TRACES") {
 		return nil
 	}
 	exporter, err := autoexport.NewSpanExporter(ctx)
@@ -96,8 +96,8 @@ func spanLimits() sdktrace.SpanLimits {
 	return l
 }
 
-func (t *telemetry) record(ctx context.Context, res *resource.Resource) error {
-	if !wanted("LOGS") {
+func (t *telemetry) startRecording(ctx context.Context, res *resource.Resource) error {
+	if !wantsSignal("LOGS") {
 		return nil
 	}
 	exporter, err := autoexport.NewLogExporter(ctx)
@@ -132,8 +132,8 @@ func (t *telemetry) logger(l *slog.Logger) *slog.Logger {
 	return slog.New(slog.NewMultiHandler(l.Handler(), brief{otelslog.NewHandler("taskgate", otelslog.WithLoggerProvider(t.logs))}))
 }
 
-// close flushes what has been collected.
-func (t *telemetry) close(ctx context.Context) error {
+// flushAll flushes what has been collected.
+func (t *telemetry) flushAll(ctx context.Context) error {
 	var errs []error
 	for _, stop := range t.stop {
 		errs = append(errs, stop(ctx))

@@ -25,14 +25,14 @@ func listenerTLS(c config.ListenerTLS, log *slog.Logger) (*tls.Config, error) {
 		return nil, nil
 	}
 	f := &tlsFiles{config: c, log: log}
-	now, err := f.load()
+	now, err := f.loadFiles()
 	if err != nil {
 		return nil, fmt.Errorf("tls: %w", err)
 	}
-	f.now, f.loaded = now, f.stamp()
+	f.now, f.loaded = now, f.stampFiles()
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS12,
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return f.current(), nil },
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return f.currentConfig(), nil },
 	}, nil
 }
 
@@ -49,19 +49,19 @@ type tlsFiles struct {
 	looked time.Time
 }
 
-// current is the configuration for a handshake. Files that cannot be used change nothing.
-func (f *tlsFiles) current() *tls.Config {
+// currentConfig is the configuration for a handshake. Files that cannot be used change nothing.
+func (f *tlsFiles) currentConfig() *tls.Config {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if time.Since(f.looked) < fileCheck {
 		return f.now
 	}
 	f.looked = time.Now()
-	stamp := f.stamp()
+	stamp := f.stampFiles()
 	if stamp == f.loaded {
 		return f.now
 	}
-	next, err := f.load()
+	next, err := f.loadFiles()
 	switch {
 	case err == nil:
 		f.log.Info("the files of tls have changed and are in use")
@@ -73,9 +73,9 @@ func (f *tlsFiles) current() *tls.Config {
 	return f.now
 }
 
-// stamp changes with the files. It is taken before they are read: if they change meanwhile, they
+// stampFiles changes with the files. It is taken before they are read: if they change meanwhile, they
 // are read again.
-func (f *tlsFiles) stamp() string {
+func (f *tlsFiles) stampFiles() string {
 	var b strings.Builder
 	for _, name := range []string{f.config.CertFile, f.config.KeyFile, f.config.ClientCAFile} {
 		if info, err := os.Stat(name); err == nil {
@@ -87,14 +87,14 @@ func (f *tlsFiles) stamp() string {
 	return b.String()
 }
 
-func (f *tlsFiles) load() (*tls.Config, error) {
+func (f *tlsFiles) loadFiles() (*tls.Config, error) {
 	pair, err := tls.LoadX509KeyPair(f.config.CertFile, f.config.KeyFile)
 	if err != nil {
 		return nil, err
 	}
 	c := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"http/1.1"}}
 	if f.config.ClientCAFile != "" {
-		if c.ClientCAs, err = certificates(f.config.ClientCAFile); err != nil {
+		if c.ClientCAs, err = readCertificates(f.config.ClientCAFile); err != nil {
 			return nil, err
 		}
 		c.ClientAuth = tls.RequireAndVerifyClientCert
@@ -102,8 +102,8 @@ func (f *tlsFiles) load() (*tls.Config, error) {
 	return c, nil
 }
 
-// certificates reads a file of certificates in PEM form.
-func certificates(name string) (*x509.CertPool, error) {
+// readCertificates reads a file of certificates in PEM form.
+func readCertificates(name string) (*x509.CertPool, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {
 		return nil, err
@@ -123,7 +123,7 @@ func clientTLS(c config.ClientTLS) (*tls.Config, error) {
 	}
 	out := &tls.Config{MinVersion: tls.VersionTLS12}
 	if c.CAFile != "" {
-		pool, err := certificates(c.CAFile)
+		pool, err := readCertificates(c.CAFile)
 		if err != nil {
 			return nil, err
 		}

@@ -230,7 +230,7 @@ func TestTLSFilesAtTheStart(t *testing.T) {
 		c := config.FromFlags("https://127.0.0.1:1/mcp")
 		c.Listen, c.Store = "127.0.0.1:0", config.StoreEmbedded
 		change(c)
-		if err := newServer(c, io.Discard).open(t.Context()); err == nil || !strings.Contains(err.Error(), "tls") {
+		if err := newServer(c, io.Discard).openServer(t.Context()); err == nil || !strings.Contains(err.Error(), "tls") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -43,9 +43,9 @@ type way struct {
 	passthrough bool
 }
 
-// plan returns what is to be served, with clients for what is new or has changed. Nothing is contacted,
+// planUpstreams returns what is to be served, with clients for what is new or has changed. Nothing is contacted,
 // and nothing is changed before begin.
-func (s *server) plan(c *config.Config) (next upstreams, err error) {
+func (s *server) planUpstreams(c *config.Config) (next upstreams, err error) {
 	next = make(upstreams, len(c.Upstreams))
 	for _, u := range c.Upstreams {
 		one := &offered{config: u, most: longestTask(u)}
@@ -61,7 +61,7 @@ func (s *server) plan(c *config.Config) (next upstreams, err error) {
 			one.next, err = s.newLease(c, u, &one.way)
 		}
 		if err != nil {
-			next.discard()
+			next.discardClients()
 			return nil, err
 		}
 		next[u.Name] = one
@@ -106,18 +106,18 @@ func (s *server) newLease(c *config.Config, u *config.Upstream, by *way) (l *lea
 	return l, err
 }
 
-// begin has new clients take the place of those before.
-func (us upstreams) begin() {
+// beginClients has new clients take the place of those before.
+func (us upstreams) beginClients() {
 	for _, one := range us {
 		if one.next != nil {
-			one.client.renew(one.next)
+			one.client.renewClient(one.next)
 			one.next = nil
 		}
 	}
 }
 
-// discard closes new clients that nothing has begun with.
-func (us upstreams) discard() {
+// discardClients closes new clients that nothing has begun with.
+func (us upstreams) discardClients() {
 	ctx, stop := context.WithTimeout(context.Background(), closeTimeout)
 	defer stop()
 	for _, one := range us {
@@ -135,7 +135,7 @@ func upstreamConfig(c *config.Config, u *config.Upstream, replica shim.Replica, 
 	return upstream.Config{
 		Name: u.Name, URL: u.URL, Headers: headers, Era: upstream.Era(u.Era),
 		Way:          upstream.Way(u.Transport),
-		Shared:       loopback(c.Listen),
+		Shared:       isLoopback(c.Listen),
 		Tasks:        upstream.TaskUse(u.UpstreamTasks),
 		StartTimeout: u.StartTimeout, IdleTimeout: u.IdleTimeout, MaxResult: int64(u.MaxResult),
 		Replica: string(replica), GatewayInfo: upstream.Info{Name: "taskgate", Version: moduleVersion()},
@@ -150,7 +150,7 @@ func stdioConfig(c *config.Config, u *config.Upstream, idle time.Duration, log *
 	}
 	out := stdio.Config{
 		Name: u.Name, Command: u.Command, Args: u.Args, Env: env, Dir: u.Cwd,
-		OneUser: loopback(c.Listen), MaxProcesses: u.MaxProcesses, Idle: idle,
+		OneUser: isLoopback(c.Listen), MaxProcesses: u.MaxProcesses, Idle: idle,
 		MaxMessage: int64(u.MaxResult), Logger: log,
 	}
 	if u.Era == config.EraModern {
@@ -159,9 +159,9 @@ func stdioConfig(c *config.Config, u *config.Upstream, idle time.Duration, log *
 	return out
 }
 
-// loopback reports whether only this machine can connect: anonymous calls then
+// isLoopback reports whether only this machine can connect: anonymous calls then
 // come from one user and may share an upstream session (design.md 0.16).
-func loopback(listen string) bool {
+func isLoopback(listen string) bool {
 	host, _, err := net.SplitHostPort(listen)
 	return err == nil && config.IsLoopback(host)
 }
@@ -176,7 +176,7 @@ func (us upstreams) clients() (map[string]upstream.Client, map[string]*tls.Confi
 	return out, secure
 }
 
-func (us upstreams) close(ctx context.Context) error {
+func (us upstreams) closeClients(ctx context.Context) error {
 	g := errgroup.Group{} // at once: the end of a process takes its time
 	for _, one := range us {
 		g.Go(func() error { return one.client.Close(ctx) })
@@ -189,7 +189,7 @@ func (us upstreams) reported(reach map[string]state) []operator.ReportedUpstream
 	out := make([]operator.ReportedUpstream, 0, len(us))
 	for _, name := range slices.Sorted(maps.Keys(us)) {
 		u, said := us[name].config, reach[name]
-		one := operator.ReportedUpstream{Name: name, Reachable: said.Reachable, Error: said.Error, Removed: u.Removed, Policies: policies(u)}
+		one := operator.ReportedUpstream{Name: name, Reachable: said.Reachable, Error: said.Error, Removed: u.Removed, Policies: toolPolicies(u)}
 		one.Era, one.Transport = us[name].client.now.Load().Spoken()
 		if u.Command != "" {
 			one.Transport = "stdio"
@@ -201,8 +201,8 @@ func (us upstreams) reported(reach map[string]state) []operator.ReportedUpstream
 	return out
 }
 
-// policies are those of the tools of an upstream.
-func policies(u *config.Upstream) []operator.Policy {
+// toolPolicies are those of the tools of an upstream.
+func toolPolicies(u *config.Upstream) []operator.Policy {
 	all := make([]operator.Policy, 0, len(u.Tools)+1)
 	for _, r := range u.Tools {
 		all = append(all, policyShown(r.Match, r.Tool))

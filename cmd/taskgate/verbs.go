@@ -11,15 +11,15 @@ import (
 	"taskgate/gateway/sealed"
 )
 
-// check loads each file as serve would and reports all mistakes of all files.
+// checkFiles loads each file as serve would and reports all mistakes of all files.
 // It needs the environment that serve will have: an unset variable is one.
-func check(args []string, stdout, stderr io.Writer) int {
+func checkFiles(args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("check", flag.ContinueOnError)
 	if code, done := parseFlags(flags, args, stdout, stderr); done {
 		return code
 	}
 	if flags.NArg() == 0 {
-		return misuse(stderr, "check needs the name of a file")
+		return reportMisuse(stderr, "check needs the name of a file")
 	}
 	code := exitOK
 	for _, file := range flags.Args() {
@@ -32,7 +32,7 @@ func check(args []string, stdout, stderr io.Writer) int {
 		for _, warning := range c.Warnings() {
 			fmt.Fprintf(stderr, "%s: warning: %s\n", file, warning)
 		}
-		found := count(len(c.Upstreams), "upstream")
+		found := countNoun(len(c.Upstreams), "upstream")
 		if c.Store == config.StoreFile {
 			path, err := stateFolder(folderOfFile(file))
 			if err != nil {
@@ -40,21 +40,21 @@ func check(args []string, stdout, stderr io.Writer) int {
 			}
 			found += ", tasks in " + path
 		}
-		code = max(code, output(stdout, stderr, fmt.Sprintf("%s: ok (%s)\n", file, found)))
+		code = max(code, writeOutput(stdout, stderr, fmt.Sprintf("%s: ok (%s)\n", file, found)))
 	}
 	return code
 }
 
-// schema prints the JSON Schema of the configuration file.
-func schema(args []string, stdout, stderr io.Writer) int {
+// printSchema prints the JSON Schema of the configuration file.
+func printSchema(args []string, stdout, stderr io.Writer) int {
 	if code, done := noArguments("schema", args, stdout, stderr); done {
 		return code
 	}
-	return output(stdout, stderr, string(config.Schema()))
+	return writeOutput(stdout, stderr, string(config.Schema()))
 }
 
-// count writes a number and its noun.
-func count(n int, noun string) string {
+// countNoun writes a number and its noun.
+func countNoun(n int, noun string) string {
 	if n != 1 {
 		noun += "s"
 	}
@@ -83,7 +83,7 @@ func hashKey(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	}
 	if flags.NArg() > 0 {
 		// Nor would it be a secret any more: others see the command line.
-		return misuse(stderr, "hash-key reads the key from standard input and takes no arguments besides --force")
+		return reportMisuse(stderr, "hash-key reads the key from standard input and takes no arguments besides --force")
 	}
 	data, err := io.ReadAll(io.LimitReader(stdin, maxKey+1))
 	if err != nil {
@@ -95,18 +95,18 @@ func hashKey(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "taskgate: hash-key: no key that a client can send: it needs letters, digits and -._~+/, perhaps with = at the end")
 		return exitFailure
 	}
-	if weak(key) {
+	if isWeak(key) {
 		fmt.Fprintf(stderr, "taskgate: hash-key: this key is weak enough to be guessed from its hash; use at least %d random characters\n", shortKey)
 		if !*force {
 			fmt.Fprintln(stderr, "taskgate: hash-key: it is not hashed; --force does so all the same")
 			return exitFailure
 		}
 	}
-	return output(stdout, stderr, config.HashKey(key)+"\n")
+	return writeOutput(stdout, stderr, config.HashKey(key)+"\n")
 }
 
-// weak reports whether a key is short, or made of few characters.
-func weak(key string) bool {
+// isWeak reports whether a key is short, or made of few characters.
+func isWeak(key string) bool {
 	different := map[rune]bool{}
 	for _, c := range key {
 		different[c] = true
@@ -119,5 +119,5 @@ func stateKey(args []string, stdout, stderr io.Writer) int {
 	if code, done := noArguments("state-key", args, stdout, stderr); done {
 		return code
 	}
-	return output(stdout, stderr, base64.StdEncoding.EncodeToString(sealed.NewSecret())+"\n")
+	return writeOutput(stdout, stderr, base64.StdEncoding.EncodeToString(sealed.NewSecret())+"\n")
 }

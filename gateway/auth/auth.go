@@ -93,7 +93,7 @@ func (c Caller) Lacks(scopes string) *Refusal {
 	case c.token == nil:
 		return &Refusal{Status: http.StatusForbidden, Message: "this tool needs a token"}
 	}
-	return c.token.lacks(strings.Fields(scopes))
+	return c.token.refuseWithout(strings.Fields(scopes))
 }
 
 // Refusal is what a request gets whose caller is not known, or may not do it.
@@ -156,7 +156,7 @@ func New(c *config.Config, o Options) (*Methods, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.credentials.use(m.tokens)
+	m.credentials.replaceTokens(m.tokens)
 	return m, nil
 }
 
@@ -174,7 +174,7 @@ func (m *Methods) Renew(c *config.Config, secure map[string]*tls.Config) (*Metho
 			if j := one.of.auth.JWT; j != nil {
 				next.issuers[issuerKey(j)] = m.issuers[issuerKey(j)]
 			}
-		} else if err := next.make(&one, m, c, u); err != nil {
+		} else if err := next.makeMethod(&one, m, c, u); err != nil {
 			return nil, fmt.Errorf("who may call %s: %w", u.Name, err)
 		}
 		next.byName[u.Name] = one
@@ -184,10 +184,10 @@ func (m *Methods) Renew(c *config.Config, secure map[string]*tls.Config) (*Metho
 
 // Use has the tokens of these methods be remembered, and the keys of new issuers be fetched.
 func (m *Methods) Use(before *Methods) {
-	m.credentials.use(m.tokens)
+	m.credentials.replaceTokens(m.tokens)
 	for key, i := range m.issuers {
 		if before.issuers[key] == nil {
-			m.fetch(context.Background(), i)
+			m.fetchKeys(context.Background(), i)
 		}
 	}
 }
@@ -203,17 +203,17 @@ func sourceOf(c *config.Config, u *config.Upstream) source {
 	return s
 }
 
-// make makes the method of an upstream.
-func (m *Methods) make(one *made, before *Methods, c *config.Config, u *config.Upstream) (err error) {
+// makeMethod makes the method of an upstream.
+func (m *Methods) makeMethod(one *made, before *Methods, c *config.Config, u *config.Upstream) (err error) {
 	switch a := one.of.auth; {
 	case len(a.Keys) > 0:
 		one.Method, err = newKeyring(a.Keys)
 	case a.JWT != nil:
 		j := *a.JWT
 		j.Audiences = one.of.audiences
-		page := describe(c.PublicURL, u, &j)
+		page := describeResource(c.PublicURL, u, &j)
 		one.page = &page
-		one.Method, err = newTokens(&j, m.issuer(&j, before), MaxTokens, page.URL, m.log)
+		one.Method, err = newTokens(&j, m.issuerFor(&j, before), MaxTokens, page.URL, m.log)
 	case a.Passthrough != nil:
 		one.Method, err = m.passthrough(c, u, one.tls)
 	case a.TrustedHeader != nil:
@@ -224,8 +224,8 @@ func (m *Methods) make(one *made, before *Methods, c *config.Config, u *config.U
 	return err
 }
 
-// issuer is one for all upstreams that take its tokens.
-func (m *Methods) issuer(j *config.JWT, before *Methods) *issuer {
+// issuerFor is one for all upstreams that take its tokens.
+func (m *Methods) issuerFor(j *config.JWT, before *Methods) *issuer {
 	key := issuerKey(j)
 	if m.issuers[key] == nil {
 		m.issuers[key] = before.issuers[key]
@@ -264,23 +264,23 @@ func (m *Methods) Resource(upstream string) *Resource {
 // until ctx ends. It serves those that are made by Renew as well.
 func (m *Methods) Run(ctx context.Context) error {
 	for _, i := range m.issuers {
-		m.fetch(ctx, i)
+		m.fetchKeys(ctx, i)
 	}
 	tick := time.NewTicker(forgetEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			m.credentials.tidy()
+			m.credentials.forgetUnused()
 		case <-ctx.Done():
 			return m.work.Close(context.Background()) // what runs ends with its life
 		}
 	}
 }
 
-// fetch gets the keys of an issuer, which says in the log how that went.
-func (m *Methods) fetch(ctx context.Context, i *issuer) {
-	m.work.Go(ctx, func(ctx context.Context) { _, _ = i.keys.get(ctx) })
+// fetchKeys gets the keys of an issuer, which says in the log how that went.
+func (m *Methods) fetchKeys(ctx context.Context, i *issuer) {
+	m.work.Go(ctx, func(ctx context.Context) { _, _ = i.keys.getAnswer(ctx) })
 }
 
 // anybody lets everybody in, as the anonymous principal.
@@ -290,11 +290,11 @@ func (anybody) Identify(*http.Request) (Caller, *Refusal) { return Caller{}, nil
 
 func (anybody) Recall(*http.Request) string { return "" }
 
-// principal makes a principal of what a method knows of a caller. The names of keys have no
+// newPrincipal makes a principal of what a method knows of a caller. The names of keys have no
 // colon, and each part is hashed with its length, so no two methods make the same one, and no
 // two callers of a method do (design.md 0.7). It is the same on each replica and after each
 // start.
-func principal(method string, parts ...string) shim.Principal {
+func newPrincipal(method string, parts ...string) shim.Principal {
 	h := sha256.New()
 	for _, part := range append([]string{method}, parts...) {
 		var size [8]byte

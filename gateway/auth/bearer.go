@@ -18,10 +18,10 @@ const (
 	present                 // one token
 )
 
-// bearer reads a key or a token out of the one header that may carry it; one in the URL
+// readBearer reads a key or a token out of the one header that may carry it; one in the URL
 // is not looked for (Z2). Another scheme than Bearer is no token at all, and none of
 // RFC 6750's errors.
-func bearer(h http.Header) (token string, _ presence) {
+func readBearer(h http.Header) (token string, _ presence) {
 	values := h[headerAuthorization]
 	switch len(values) {
 	case 0:
@@ -30,7 +30,7 @@ func bearer(h http.Header) (token string, _ presence) {
 	default: // which one did a proxy in front look at?
 		return "", broken
 	}
-	scheme, token, _ := strings.Cut(trim(values[0]), " ")
+	scheme, token, _ := strings.Cut(trimValue(values[0]), " ")
 	if !strings.EqualFold(scheme, "Bearer") {
 		return "", absent
 	}
@@ -40,5 +40,5 @@ func bearer(h http.Header) (token string, _ presence) {
 	return token, present
 }
 
-// trim cuts the blank space that may stand around the value of a header (RFC 9110).
-func trim(value string) string { return strings.Trim(value, " \t") }
+// trimValue cuts the blank space that may stand around the value of a header (RFC 9110).
+func trimValue(value string) string { return strings.Trim(value, " \t") }

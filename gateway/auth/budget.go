@@ -47,8 +47,8 @@ func newLookups(most int) *lookups {
 	return &lookups{make(chan struct{}, most), make(chan struct{}, most), rate.NewLimiter(failuresOfAll, allFailuresAtOnce), addresses}
 }
 
-// of returns the look-ups of an address, which are the same for all that come at once.
-func (l *lookups) of(address string) *lookupsOf {
+// lookupsFrom returns the look-ups of an address, which are the same for all that come at once.
+func (l *lookups) lookupsFrom(address string) *lookupsOf {
 	if of, ok := l.addresses.Get(address); ok {
 		return of
 	}
@@ -59,15 +59,15 @@ func (l *lookups) of(address string) *lookupsOf {
 	return of
 }
 
-// do looks a token up that came from an address, if it may. A token that the server has taken is no
+// lookUp looks a token up that came from an address, if it may. A token that the server has taken is no
 // stranger's.
-func (l *lookups) do(ctx context.Context, address string, before *verification, ask func() (*verification, error)) (*verification, error) {
+func (l *lookups) lookUp(ctx context.Context, address string, before *verification, ask func() (*verification, error)) (*verification, error) {
 	if before != nil && (before.verdict != unverified || !before.standing.refused.Load()) {
 		return inSlots(ctx, ask, l.known)
 	}
-	of := l.of(address)
+	of := l.lookupsFrom(address)
 	return inSlots(ctx, func() (*verification, error) {
-		giveBack, ok := of.take(l.all)
+		giveBack, ok := of.takeFailure(l.all)
 		if !ok {
 			return nil, errTooMany
 		}
@@ -93,9 +93,9 @@ func inSlots(ctx context.Context, do func() (*verification, error), slots ...cha
 	return do()
 }
 
-// take counts a failure before it is one, so that look-ups that run at once count as well. An address
+// takeFailure counts a failure before it is one, so that look-ups that run at once count as well. An address
 // from which a good token came is not refused for what others do.
-func (of *lookupsOf) take(all *rate.Limiter) (giveBack func(), ok bool) {
+func (of *lookupsOf) takeFailure(all *rate.Limiter) (giveBack func(), ok bool) {
 	taken := []*rate.Limiter{of.failures}
 	giveBack = func() {
 		for _, l := range taken {

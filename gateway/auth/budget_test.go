@@ -28,7 +28,7 @@ func TestLookupsAtOnce(t *testing.T) {
 		var all sync.WaitGroup
 		for range 3000 {
 			all.Go(func() {
-				if _, err := l.do(t.Context(), "a", nil, asks(unverified, &asked)); errors.Is(err, errTooMany) {
+				if _, err := l.lookUp(t.Context(), "a", nil, asks(unverified, &asked)); errors.Is(err, errTooMany) {
 					refused.Add(1)
 				}
 			})
@@ -37,7 +37,7 @@ func TestLookupsAtOnce(t *testing.T) {
 		began := time.Now()
 		for range 5 {
 			all.Go(func() {
-				if _, err := l.do(t.Context(), "b", nil, asks(verified, &good)); err != nil || time.Since(began) != slow {
+				if _, err := l.lookUp(t.Context(), "b", nil, asks(verified, &good)); err != nil || time.Since(began) != slow {
 					t.Errorf("from another address: %v after %v", err, time.Since(began))
 				}
 			})
@@ -49,7 +49,7 @@ func TestLookupsAtOnce(t *testing.T) {
 		var out atomic.Int64
 		for range 10 * failuresAtOnce {
 			all.Go(func() {
-				if _, err := l.do(t.Context(), "c", nil, asks(verified, &good)); err != nil {
+				if _, err := l.lookUp(t.Context(), "c", nil, asks(verified, &good)); err != nil {
 					out.Add(1)
 				}
 			})
@@ -69,14 +69,14 @@ func TestLookupsFromEverywhere(t *testing.T) {
 		finds := func(verdict verdict) func() (*verification, error) {
 			return func() (*verification, error) { return &verification{verdict: verdict}, nil }
 		}
-		if _, err := l.do(t.Context(), "known", nil, finds(verified)); err != nil {
+		if _, err := l.lookUp(t.Context(), "known", nil, finds(verified)); err != nil {
 			t.Fatal(err)
 		}
 		var asked atomic.Int64
 		var all sync.WaitGroup
 		for n := range 1000 {
 			all.Go(func() {
-				_, _ = l.do(t.Context(), fmt.Sprint(n), nil, func() (*verification, error) {
+				_, _ = l.lookUp(t.Context(), fmt.Sprint(n), nil, func() (*verification, error) {
 					asked.Add(1)
 					return &verification{}, nil
 				})
@@ -86,10 +86,10 @@ func TestLookupsFromEverywhere(t *testing.T) {
 		if n := asked.Load(); n != allFailuresAtOnce {
 			t.Errorf("the issuer was asked %d times", n)
 		}
-		if _, err := l.do(t.Context(), "known", nil, finds(verified)); err != nil {
+		if _, err := l.lookUp(t.Context(), "known", nil, finds(verified)); err != nil {
 			t.Error("from where a good token came:", err)
 		}
-		if _, err := l.do(t.Context(), "new", nil, finds(verified)); !errors.Is(err, errTooMany) {
+		if _, err := l.lookUp(t.Context(), "new", nil, finds(verified)); !errors.Is(err, errTooMany) {
 			t.Error("from a new address:", err)
 		}
 	})

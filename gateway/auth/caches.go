@@ -46,19 +46,19 @@ func (c *Credentials) of(cfg *config.Config) map[string]*tokenCache {
 	return next
 }
 
-// use takes these in place of those before.
-func (c *Credentials) use(upstreams map[string]*tokenCache) {
+// replaceTokens takes these in place of those before.
+func (c *Credentials) replaceTokens(upstreams map[string]*tokenCache) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.upstreams = upstreams
 }
 
-// tidy forgets tokens that nobody uses.
-func (c *Credentials) tidy() {
+// forgetUnused forgets tokens that nobody uses.
+func (c *Credentials) forgetUnused() {
 	c.mu.Lock()
 	all := slices.Collect(maps.Values(c.upstreams))
 	c.mu.Unlock()
 	for _, tokens := range all {
-		tokens.tidy()
+		tokens.forgetExpired()
 	}
 }

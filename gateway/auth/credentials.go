@@ -174,7 +174,7 @@ func (c *Credential) Own() (authorization string, good bool) {
 func (c *Credential) Later() (authorization string, good bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.later()
+	return c.laterLocked()
 }
 
 // Brought returns the header of a request that hands on an answer or a cancellation: that of the request
@@ -185,7 +185,7 @@ func (c *Credential) Brought() (authorization string, good bool) {
 	defer c.mu.Unlock()
 	switch {
 	case c.brought == nil:
-		return c.later()
+		return c.laterLocked()
 	case c.isGood(c.brought):
 		return c.brought.authorization, true
 	}
@@ -196,15 +196,15 @@ func (c *Credential) Brought() (authorization string, good bool) {
 }
 
 func (c *Credential) ofOwn() (authorization string, found bool) {
-	if t := c.find(); t != nil {
+	if t := c.findToken(); t != nil {
 		return t.authorization, true
 	}
 	return "", false
 }
 
-// later is Later while Credential.mu is held.
-func (c *Credential) later() (authorization string, good bool) {
-	t := c.find()
+// laterLocked is Later while Credential.mu is held.
+func (c *Credential) laterLocked() (authorization string, good bool) {
+	t := c.findToken()
 	if !c.isGood(t) && c.need.Hash != "" {
 		t = c.findStandIn(c.need)
 	}
@@ -215,11 +215,11 @@ func (c *Credential) later() (authorization string, good bool) {
 	return authorization, false
 }
 
-// find returns the token that the call came with, nil while this replica does not have it.
+// findToken returns the token that the call came with, nil while this replica does not have it.
 // Credential.mu is held.
-func (c *Credential) find() *shown {
+func (c *Credential) findToken() *shown {
 	if c.own == nil && c.need.Hash != "" {
-		c.own = c.from.find(c.need.Owner, func(t *shown) bool { return t.Hash == c.need.Hash })
+		c.own = c.from.findNewest(c.need.Owner, func(t *shown) bool { return t.Hash == c.need.Hash })
 	}
 	return c.own
 }
@@ -227,7 +227,7 @@ func (c *Credential) find() *shown {
 // findStandIn returns a good token that may take the place of one of this grade; nil for none.
 // Credential.mu is held.
 func (c *Credential) findStandIn(of grade) *shown {
-	return c.from.find(of.Owner, func(t *shown) bool { return c.isGood(t) && t.standsIn(of) })
+	return c.from.findNewest(of.Owner, func(t *shown) bool { return c.isGood(t) && t.standsIn(of) })
 }
 
 // isGood reports whether a token is good for later requests of the call. Credential.mu is held.
@@ -242,8 +242,8 @@ func (c *Credential) Ready(ctx context.Context, next func() (authorization strin
 	ctx, stop := context.WithTimeoutCause(ctx, signInWait, errNotSignedIn)
 	defer stop()
 	defer shim.SayWaiting(ctx)()
-	defer c.from.leave(c.need.Owner)
-	for came := c.from.await(c.need.Owner); ; came = c.from.next(c.need.Owner) {
+	defer c.from.endAwait(c.need.Owner)
+	for came := c.from.awaitToken(c.need.Owner); ; came = c.from.nextShown(c.need.Owner) {
 		if _, good := next(); good {
 			return nil
 		}
@@ -278,7 +278,7 @@ func (c *Credential) Hear(authorization string, status int) {
 
 // noteVerdict keeps what the server has said of a token, and returns the token if other replicas are to hear of it.
 func (c *Credential) noteVerdict(authorization string, taken bool) (news *shown) {
-	t := c.from.find(c.need.Owner, func(t *shown) bool { return t.authorization == authorization })
+	t := c.from.findNewest(c.need.Owner, func(t *shown) bool { return t.authorization == authorization })
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, t := range []*shown{t, c.own, c.brought} {
@@ -313,8 +313,8 @@ type sealedToken struct {
 	Verified      bool   `json:"verified,omitempty"`
 }
 
-// bound is what a token is sealed for: one call.
-func bound(call string) sealed.Binding {
+// callBound is what a token is sealed for: one call.
+func callBound(call string) sealed.Binding {
 	return sealed.Binding{Method: "token", Params: sha256.Sum256([]byte(call))}
 }
 
@@ -326,7 +326,7 @@ func (c *Credential) Seal(call string) string {
 		return ""
 	}
 	plain, _ := json.Marshal(sealedToken{t.grade, t.authorization, t.verified}) // texts and times can always be written
-	return c.from.keys.SealBytes(bound(call), plain)
+	return c.from.keys.SealBytes(callBound(call), plain)
 }
 
 // Bring has the answer or the cancellation that another request of the owner has brought go out with the
@@ -335,12 +335,12 @@ func (c *Credential) Bring(call, token string) {
 	if c.from.keys == nil {
 		return
 	}
-	plain, err := c.from.keys.OpenBytes(token, bound(call))
+	plain, err := c.from.keys.OpenBytes(token, callBound(call))
 	var s sealedToken
 	if err != nil || json.Unmarshal(plain, &s) != nil {
 		return
 	}
-	t := c.from.put(&shown{grade: s.grade, authorization: s.Authorization, verified: s.Verified})
+	t := c.from.putToken(&shown{grade: s.grade, authorization: s.Authorization, verified: s.Verified})
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.brought = t
@@ -377,8 +377,8 @@ func newTokenCache(most int, forget time.Duration, keys *sealed.Keyring) *tokenC
 	return &tokenCache{forget: forget, keys: keys, owners: owners, awaited: map[string]*awaited{}}
 }
 
-// put notes a token that its owner has shown just now, and returns what is known of it.
-func (p *tokenCache) put(t *shown) *shown {
+// putToken notes a token that its owner has shown just now, and returns what is known of it.
+func (p *tokenCache) putToken(t *shown) *shown {
 	if t.standing == nil {
 		t.standing = newStanding(t.verified)
 	}
@@ -391,7 +391,7 @@ func (p *tokenCache) put(t *shown) *shown {
 			p.owners.Add(t.Owner, of)
 		}
 		of.used = time.Now()
-		t = of.add(t)
+		t = of.addToken(t)
 	}
 	if w := p.awaited[t.Owner]; w != nil {
 		if !t.verified && !slices.ContainsFunc(w.shown, func(o *shown) bool { return o.Hash == t.Hash }) {
@@ -403,8 +403,8 @@ func (p *tokenCache) put(t *shown) *shown {
 	return t
 }
 
-// add takes a token, unless it is there already. The oldest of too many goes.
-func (o *tokensOfOwner) add(t *shown) *shown {
+// addToken takes a token, unless it is there already. The oldest of too many goes.
+func (o *tokensOfOwner) addToken(t *shown) *shown {
 	if i := slices.IndexFunc(o.tokens, func(known *shown) bool { return known.Hash == t.Hash }); i >= 0 {
 		return o.tokens[i]
 	}
@@ -415,8 +415,8 @@ func (o *tokensOfOwner) add(t *shown) *shown {
 	return t
 }
 
-// find returns the newest token of an owner that is as wanted; nil for none.
-func (p *tokenCache) find(owner string, wanted func(*shown) bool) *shown {
+// findNewest returns the newest token of an owner that is as wanted; nil for none.
+func (p *tokenCache) findNewest(owner string, wanted func(*shown) bool) *shown {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var all []*shown
@@ -433,8 +433,8 @@ func (p *tokenCache) find(owner string, wanted func(*shown) bool) *shown {
 	return nil
 }
 
-// await returns what is closed when an owner shows a token. Each await has its leave.
-func (p *tokenCache) await(owner string) <-chan struct{} {
+// awaitToken returns what is closed when an owner shows a token. Each await has its leave.
+func (p *tokenCache) awaitToken(owner string) <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w := p.awaited[owner]
@@ -446,15 +446,15 @@ func (p *tokenCache) await(owner string) <-chan struct{} {
 	return w.came
 }
 
-// next is await for whoever waits already.
-func (p *tokenCache) next(owner string) <-chan struct{} {
+// nextShown is awaitToken for whoever waits already.
+func (p *tokenCache) nextShown(owner string) <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.awaited[owner].came
 }
 
-// leave ends an await.
-func (p *tokenCache) leave(owner string) {
+// endAwait ends an await.
+func (p *tokenCache) endAwait(owner string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if w := p.awaited[owner]; w != nil {
@@ -464,8 +464,8 @@ func (p *tokenCache) leave(owner string) {
 	}
 }
 
-// tidy forgets owners who were not there for long, and whose tokens have all expired.
-func (p *tokenCache) tidy() {
+// forgetExpired forgets owners who were not there for long, and whose tokens have all expired.
+func (p *tokenCache) forgetExpired() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, owner := range p.owners.Keys() {

@@ -27,7 +27,7 @@ func token(name string, change func(*grade)) *shown {
 // request is what signs in for a request that came with a token.
 func (p *tokenCache) request(t *shown) (c *Credential, leave func()) {
 	here := true
-	return &Credential{from: p, here: func() bool { return here }, need: t.grade, own: p.put(t)}, func() { here = false }
+	return &Credential{from: p, here: func() bool { return here }, need: t.grade, own: p.putToken(t)}, func() { here = false }
 }
 
 // header is what Own, Later or Brought returns.
@@ -67,7 +67,7 @@ func TestStandIn(t *testing.T) {
 				p := newTokenCache(10, time.Hour, nil)
 				c, leave := p.request(token("own", nil))
 				<-time.After(time.Minute)
-				p.put(token("other", func(g *grade) { g.Expires = g.Expires.Add(time.Hour); other.change(g) }))
+				p.putToken(token("other", func(g *grade) { g.Expires = g.Expires.Add(time.Hour); other.change(g) }))
 				leave()
 				end(c)
 				later := "Bearer own"
@@ -93,7 +93,7 @@ func TestStandIn(t *testing.T) {
 func TestRefusedForGood(t *testing.T) {
 	p := newTokenCache(10, time.Hour, nil)
 	c, leave := p.request(token("own", nil))
-	p.put(token("newer", func(g *grade) { g.Issued = g.Issued.Add(time.Second) }))
+	p.putToken(token("newer", func(g *grade) { g.Issued = g.Issued.Add(time.Second) }))
 	leave()
 	c.Hear("Bearer own", 401)
 	c.Hear("Bearer own", 200)
@@ -151,12 +151,12 @@ func TestBroughtTokenIsRefused(t *testing.T) {
 	if got, good := c.Brought(); got != "Bearer weak" || good || header(c.Later) != "Bearer own" {
 		t.Errorf("once it is refused: %q, %v, later %q", got, good, header(c.Later))
 	}
-	p.put(token("older", func(g *grade) { g.Issued = g.Issued.Add(-time.Minute) }))
-	p.put(token("refreshed, and less", func(g *grade) { g.Issued, g.Scopes = g.Issued.Add(time.Minute), nil }))
+	p.putToken(token("older", func(g *grade) { g.Issued = g.Issued.Add(-time.Minute) }))
+	p.putToken(token("refreshed, and less", func(g *grade) { g.Issued, g.Scopes = g.Issued.Add(time.Minute), nil }))
 	if got, good := c.Brought(); got != "Bearer weak" || good {
 		t.Errorf("with others: %q, %v", got, good)
 	}
-	p.put(token("refreshed", func(g *grade) { g.Issued = g.Issued.Add(time.Minute) }))
+	p.putToken(token("refreshed", func(g *grade) { g.Issued = g.Issued.Add(time.Minute) }))
 	if got, good := c.Brought(); got != "Bearer refreshed" || !good {
 		t.Errorf("once it is refreshed: %q, %v", got, good)
 	}
@@ -201,7 +201,7 @@ func TestAdoptedCredential(t *testing.T) {
 		all := &Credentials{upstreams: map[string]*tokenCache{"up": p}}
 		adopted := func() *Credential { return all.Represent("up", c.Describe()) }
 		<-time.After(time.Minute)
-		p.put(token("newer", nil))
+		p.putToken(token("newer", nil))
 		brief, stop := context.WithTimeout(t.Context(), time.Minute)
 		defer stop()
 		if err := adopted().Ready(brief, adopted().Own); err == nil || header(adopted().Own) != "" {
@@ -210,7 +210,7 @@ func TestAdoptedCredential(t *testing.T) {
 		if err := adopted().Ready(t.Context(), adopted().Later); err != nil || header(adopted().Later) != "Bearer newer" {
 			t.Errorf("a later request: %v, %q", err, header(adopted().Later))
 		}
-		p.put(token("own", func(g *grade) { *g = c.need }))
+		p.putToken(token("own", func(g *grade) { *g = c.need }))
 		if err := adopted().Ready(t.Context(), adopted().Own); err != nil || header(adopted().Own) != "Bearer own" {
 			t.Errorf("the first request: %v, %q", err, header(adopted().Own))
 		}
@@ -242,13 +242,13 @@ func TestReady(t *testing.T) {
 			return len(done) > 0
 		}
 		done := wait()
-		p.put(token("bob's", func(g *grade) { g.Owner = "bob" }))
-		p.put(token("weaker", func(g *grade) { g.Scopes, g.Issued = nil, g.Issued.Add(time.Second) }))
+		p.putToken(token("bob's", func(g *grade) { g.Owner = "bob" }))
+		p.putToken(token("weaker", func(g *grade) { g.Scopes, g.Issued = nil, g.Issued.Add(time.Second) }))
 		if over(done) {
 			t.Fatal("it goes on with another's token, or a weaker one")
 		}
 		<-time.After(time.Minute)
-		p.put(token("newer", nil))
+		p.putToken(token("newer", nil))
 		if !over(done) || <-done != nil || header(c.Later) != "Bearer newer" {
 			t.Fatalf("alice has come, and it has %q", header(c.Later))
 		}
@@ -271,26 +271,26 @@ func TestStrangersLeaveNothing(t *testing.T) {
 		return &shown{authorization: "Bearer " + name, grade: grade{Owner: "token:" + name, Hash: name}}
 	}
 	for i := range 100 {
-		p.put(stranger(fmt.Sprint(i)))
+		p.putToken(stranger(fmt.Sprint(i)))
 	}
 	if p.owners.Len() != 0 || len(p.awaited) != 0 {
 		t.Errorf("%d owners, %d awaited", p.owners.Len(), len(p.awaited))
 	}
-	p.await("token:mine")
-	p.put(stranger("mine"))
-	p.put(stranger("yours"))
-	if got := p.find("token:mine", (*shown).isGood); got == nil || got.authorization != "Bearer mine" {
+	p.awaitToken("token:mine")
+	p.putToken(stranger("mine"))
+	p.putToken(stranger("yours"))
+	if got := p.findNewest("token:mine", (*shown).isGood); got == nil || got.authorization != "Bearer mine" {
 		t.Errorf("a call that waits finds %v", got)
 	}
-	p.leave("token:mine")
-	if got := p.find("token:mine", (*shown).isGood); got != nil {
+	p.endAwait("token:mine")
+	if got := p.findNewest("token:mine", (*shown).isGood); got != nil {
 		t.Errorf("after that there is %v", got)
 	}
 	for i := range 10 {
-		p.put(token(fmt.Sprint(i), func(g *grade) { g.Owner = fmt.Sprint(i) }))
+		p.putToken(token(fmt.Sprint(i), func(g *grade) { g.Owner = fmt.Sprint(i) }))
 	}
 	for i := range 100 {
-		p.put(token(fmt.Sprint("again", i), func(g *grade) { g.Owner = "9" }))
+		p.putToken(token(fmt.Sprint("again", i), func(g *grade) { g.Owner = "9" }))
 	}
 	if of, _ := p.owners.Get("9"); p.owners.Len() != 3 || len(of.tokens) > mostTokens {
 		t.Errorf("%d owners, %d tokens", p.owners.Len(), len(of.tokens))
@@ -301,17 +301,17 @@ func TestStrangersLeaveNothing(t *testing.T) {
 func TestCredentialsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newTokenCache(10, time.Hour, nil)
-		p.put(token("a", func(g *grade) { g.Owner, g.Expires = "a", time.Time{} }))
-		p.put(token("b", func(g *grade) { g.Owner, g.Expires = "b", time.Time{} }))
-		p.put(token("c", func(g *grade) { g.Owner, g.Expires = "c", time.Now().Add(time.Minute) }))
+		p.putToken(token("a", func(g *grade) { g.Owner, g.Expires = "a", time.Time{} }))
+		p.putToken(token("b", func(g *grade) { g.Owner, g.Expires = "b", time.Time{} }))
+		p.putToken(token("c", func(g *grade) { g.Owner, g.Expires = "c", time.Now().Add(time.Minute) }))
 		<-time.After(30 * time.Minute)
-		p.find("a", (*shown).isGood)
-		p.tidy()
+		p.findNewest("a", (*shown).isGood)
+		p.forgetExpired()
 		if p.owners.Contains("c") || !p.owners.Contains("b") {
 			t.Error("what has expired is there, or what has not is not")
 		}
 		<-time.After(31 * time.Minute)
-		p.tidy()
+		p.forgetExpired()
 		if !p.owners.Contains("a") || p.owners.Contains("b") {
 			t.Error("it does not go by use")
 		}

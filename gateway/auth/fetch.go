@@ -66,17 +66,17 @@ func (b *bounded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// get reads the document at an address.
-func (f fetcher) get(ctx context.Context, at string) ([]byte, error) {
+// readDocument reads the document at an address.
+func (f fetcher) readDocument(ctx context.Context, at string) ([]byte, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
 	if err != nil {
 		return nil, err
 	}
-	return f.do(r)
+	return f.requestDocument(r)
 }
 
-// do makes a request and reads what is answered. Errors do not repeat any of it.
-func (f fetcher) do(r *http.Request) ([]byte, error) {
+// requestDocument makes a request and reads what is answered. Errors do not repeat any of it.
+func (f fetcher) requestDocument(r *http.Request) ([]byte, error) {
 	resp, err := f.client.Do(r)
 	if err != nil {
 		return nil, err
@@ -97,11 +97,11 @@ type contentError string
 // Error says what is wrong.
 func (e contentError) Error() string { return string(e) }
 
-// definite reports whether an error is an answer, which would be the same the next time: what
+// isDefinite reports whether an error is an answer, which would be the same the next time: what
 // was asked for is not there. Otherwise nobody knows.
-func definite(err error) bool {
+func isDefinite(err error) bool {
 	if all, ok := err.(interface{ Unwrap() []error }); ok {
-		return !slices.ContainsFunc(all.Unwrap(), func(one error) bool { return !definite(one) })
+		return !slices.ContainsFunc(all.Unwrap(), func(one error) bool { return !isDefinite(one) })
 	}
 	if status, ok := errors.AsType[statusError](err); ok {
 		return status < 500 && status != http.StatusTooManyRequests && status != http.StatusRequestTimeout

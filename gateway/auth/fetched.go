@@ -42,43 +42,43 @@ type fetched[T any] struct {
 	doubts *rate.Limiter
 }
 
-// get returns the answer. It waits for the first one, and for one that is newer where the last
+// getAnswer returns the answer. It waits for the first one, and for one that is newer where the last
 // good one was not used for long.
-func (f *fetched[T]) get(ctx context.Context) (T, error) {
+func (f *fetched[T]) getAnswer(ctx context.Context) (T, error) {
 	f.mu.Lock()
-	answer, err := f.latest()
-	due, wait := f.due()
+	answer, err := f.latestState()
+	due, wait := f.isDue()
 	f.mu.Unlock()
 	switch {
 	case !due:
 		return answer, err
 	case wait:
-		return f.ask(ctx, false)
+		return f.attemptFetch(ctx, false)
 	}
-	f.work.Go(ctx, func(ctx context.Context) { _, _ = f.ask(ctx, false) })
+	f.work.Go(ctx, func(ctx context.Context) { _, _ = f.attemptFetch(ctx, false) })
 	return answer, err
 }
 
-// renew returns an answer that is fetched now, or was within fetchFloor.
-func (f *fetched[T]) renew(ctx context.Context) (T, error) { return f.ask(ctx, true) }
+// renewAnswer returns an answer that is fetched now, or was within fetchFloor.
+func (f *fetched[T]) renewAnswer(ctx context.Context) (T, error) { return f.attemptFetch(ctx, true) }
 
-// known returns the last good answer as it is. It reports false where there is none that holds.
-func (f *fetched[T]) known() (T, bool) {
+// lastGood returns the last good answer as it is. It reports false where there is none that holds.
+func (f *fetched[T]) lastGood() (T, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.answer, f.holds()
+	return f.answer, f.hasGood()
 }
 
-// expire has the answer fetched at once when it is next needed.
-func (f *fetched[T]) expire() {
+// expireAnswer has the answer fetched at once when it is next needed.
+func (f *fetched[T]) expireAnswer() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.tried = time.Time{}
 }
 
-// distrust has the answer fetched again when it is next needed: at once a few times, and then after
+// distrustAnswer has the answer fetched again when it is next needed: at once a few times, and then after
 // fetchFloor, since strangers may give cause for it. What is there holds until then.
-func (f *fetched[T]) distrust() {
+func (f *fetched[T]) distrustAnswer() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.doubts == nil {
@@ -89,48 +89,48 @@ func (f *fetched[T]) distrust() {
 	}
 }
 
-// holds reports whether there is a good answer. fetched.mu is held.
-func (f *fetched[T]) holds() bool { return !f.at.IsZero() && time.Since(f.at) < holdFor }
+// hasGood reports whether there is a good answer. fetched.mu is held.
+func (f *fetched[T]) hasGood() bool { return !f.at.IsZero() && time.Since(f.at) < holdFor }
 
-// latest is what is known now. fetched.mu is held.
-func (f *fetched[T]) latest() (T, error) {
-	if f.holds() {
+// latestState is what is known now. fetched.mu is held.
+func (f *fetched[T]) latestState() (T, error) {
+	if f.hasGood() {
 		return f.answer, nil
 	}
 	var none T
 	return none, f.err
 }
 
-// due reports whether it is time for an attempt, and whether whoever needs the answer has to wait
+// isDue reports whether it is time for an attempt, and whether whoever needs the answer has to wait
 // for that. fetched.mu is held.
-func (f *fetched[T]) due() (due, wait bool) {
+func (f *fetched[T]) isDue() (due, wait bool) {
 	since := time.Since(f.tried)
 	switch {
 	case f.tried.IsZero():
 		return true, true
-	case f.holds() && f.err == nil && !f.doubt:
+	case f.hasGood() && f.err == nil && !f.doubt:
 		return since >= refreshEvery, since >= 2*refreshEvery
-	case f.holds():
+	case f.hasGood():
 		return since >= fetchFloor, f.doubt
-	case definite(f.err): // somebody has answered that there is none
+	case isDefinite(f.err): // somebody has answered that there is none
 		return since >= fetchFloor, false
 	}
 	return since >= retryFloor, true
 }
 
-// ask makes an attempt, or waits for the one under way.
-func (f *fetched[T]) ask(ctx context.Context, anew bool) (T, error) {
+// attemptFetch makes an attempt, or waits for the one under way.
+func (f *fetched[T]) attemptFetch(ctx context.Context, anew bool) (T, error) {
 	ctx, stop := context.WithTimeout(ctx, fetchWait)
 	defer stop()
 	answer, err := work.Once(ctx, f.work, &f.asking, "", func(ctx context.Context) (T, error) {
 		f.mu.Lock()
-		due, _ := f.due()
+		due, _ := f.isDue()
 		if anew {
 			due = time.Since(f.tried) >= fetchFloor
 		}
 		if !due {
 			defer f.mu.Unlock()
-			return f.latest()
+			return f.latestState()
 		}
 		f.mu.Unlock()
 		ctx, stop := context.WithTimeout(ctx, fetchTimeout)
@@ -142,10 +142,10 @@ func (f *fetched[T]) ask(ctx context.Context, anew bool) (T, error) {
 		if err == nil {
 			f.answer, f.at = answer, f.tried
 		}
-		return f.latest()
+		return f.latestState()
 	})
 	if err != nil { // nobody waits for longer than it has to
-		if known, ok := f.known(); ok {
+		if known, ok := f.lastGood(); ok {
 			return known, nil
 		}
 	}

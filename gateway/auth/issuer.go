@@ -39,7 +39,7 @@ type issuer struct {
 
 func newIssuer(name, jwks string, lasting *work.Background, log *slog.Logger) *issuer {
 	i := &issuer{name: name, jwks: jwks, web: newFetcher(nil), log: log.With("issuer", name)}
-	i.keys.fetch, i.keys.work = i.fetch, lasting
+	i.keys.fetch, i.keys.work = i.fetchNow, lasting
 	return i
 }
 
@@ -65,19 +65,19 @@ func (s *keySet) candidates(h jose.Header) (keys []any, named bool) {
 	return keys, named || h.KeyID == "" && len(keys) > 0
 }
 
-// find returns the keys that may have signed a token with this header, and the set that they are
+// findKeys returns the keys that may have signed a token with this header, and the set that they are
 // of. It may wait for one attempt to fetch keys.
-func (i *issuer) find(ctx context.Context, h jose.Header) ([]any, *keySet, error) {
-	set, err := i.keys.get(ctx)
+func (i *issuer) findKeys(ctx context.Context, h jose.Header) ([]any, *keySet, error) {
+	set, err := i.keys.getAnswer(ctx)
 	keys, named := set.candidates(h)
-	if !named && (err == nil || !definite(err)) {
-		set, err = i.keys.renew(ctx)
+	if !named && (err == nil || !isDefinite(err)) {
+		set, err = i.keys.renewAnswer(ctx)
 		keys, _ = set.candidates(h)
 	}
 	switch {
 	case len(keys) > 0:
 		return keys, set, nil
-	case err != nil && definite(err):
+	case err != nil && isDefinite(err):
 		return nil, nil, errKeyless
 	case err != nil, i.down.Load():
 		return nil, nil, errNoKeys // it may have this one
@@ -85,10 +85,10 @@ func (i *issuer) find(ctx context.Context, h jose.Header) ([]any, *keySet, error
 	return nil, nil, errUnknownKey
 }
 
-// fetch gets the keys as they are now.
-func (i *issuer) fetch(ctx context.Context) (*keySet, error) {
-	set, err := i.load(ctx)
-	before, known := i.keys.known()
+// fetchNow gets the keys as they are now.
+func (i *issuer) fetchNow(ctx context.Context) (*keySet, error) {
+	set, err := i.loadKeys(ctx)
+	before, known := i.keys.lastGood()
 	switch was := i.down.Swap(err != nil); {
 	case err != nil && !was:
 		i.log.Warn("the keys of an issuer cannot be fetched; known keys stay valid", "err", err, "known", known)
@@ -101,13 +101,13 @@ func (i *issuer) fetch(ctx context.Context) (*keySet, error) {
 	return set, err
 }
 
-// load reads the JWK set (RFC 7517).
-func (i *issuer) load(ctx context.Context) (*keySet, error) {
+// loadKeys reads the JWK set (RFC 7517).
+func (i *issuer) loadKeys(ctx context.Context) (*keySet, error) {
 	defer i.web.client.CloseIdleConnections() // the next time is minutes away
 	at := i.jwks
 	if at == "" {
 		var err error
-		if at, err = i.discover(ctx, "jwks_uri"); err != nil {
+		if at, err = i.discoverEndpoint(ctx, "jwks_uri"); err != nil {
 			return nil, err
 		}
 	}
@@ -154,16 +154,16 @@ func isPublic(key any) bool {
 	return false
 }
 
-// discover finds an endpoint of the issuer, by its name in the metadata of an authorization
+// discoverEndpoint finds an endpoint of the issuer, by its name in the metadata of an authorization
 // server (RFC 8414), or of OpenID Connect discovery, which has another place for it if the
 // issuer has a path.
-func (i *issuer) discover(ctx context.Context, name string) (string, error) {
+func (i *issuer) discoverEndpoint(ctx context.Context, name string) (string, error) {
 	var failed []error
 	for _, at := range metadataURLs(i.name) {
-		document, err := i.web.get(ctx, at)
+		document, err := i.web.readDocument(ctx, at)
 		if err == nil {
 			var endpoint string
-			if endpoint, err = i.endpoint(document, name); err == nil {
+			if endpoint, err = i.readMetadata(document, name); err == nil {
 				return endpoint, nil
 			}
 		}
@@ -186,9 +186,9 @@ func metadataURLs(issuer string) []string {
 	return urls
 }
 
-// endpoint reads metadata. It must be that of the issuer (RFC 8414 section 3.3), and must not
+// readMetadata reads metadata. It must be that of the issuer (RFC 8414 section 3.3), and must not
 // lead to where others could answer.
-func (i *issuer) endpoint(document []byte, name string) (string, error) {
+func (i *issuer) readMetadata(document []byte, name string) (string, error) {
 	var metadata map[string]any
 	if err := json.Unmarshal(document, &metadata); err != nil {
 		return "", contentError("not metadata")

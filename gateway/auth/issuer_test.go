@@ -60,7 +60,7 @@ func keysIn(t *testing.T, document []byte) *keySet {
 
 // has asks an issuer for a key.
 func (i *issuer) has(ctx context.Context, id string) error {
-	_, _, err := i.find(ctx, jose.Header{KeyID: id, Algorithm: "ES256"})
+	_, _, err := i.findKeys(ctx, jose.Header{KeyID: id, Algorithm: "ES256"})
 	return err
 }
 
@@ -260,13 +260,13 @@ func TestDiscovery(t *testing.T) {
 			}))
 			defer web.Close()
 			url = web.URL
-			set, err := issuerAt(url+c.path, "").load(t.Context())
+			set, err := issuerAt(url+c.path, "").loadKeys(t.Context())
 			if c.found != (err == nil) || c.found && len(set.keys) != 1 {
 				t.Errorf("%+v, %v", set, err)
 			}
 		})
 	}
-	if set, err := issuerAt("https://nobody.example", of.URL+"/keys").load(t.Context()); err != nil || len(set.keys) != 1 {
+	if set, err := issuerAt("https://nobody.example", of.URL+"/keys").loadKeys(t.Context()); err != nil || len(set.keys) != 1 {
 		t.Errorf("with jwks_url: %v", err)
 	}
 }
@@ -295,9 +295,9 @@ func TestKeySets(t *testing.T) {
 		"too large":      {`{"keys":[` + good + `,{"kty":"` + strings.Repeat("x", maxDocument) + `"}]}`, 0},
 	} {
 		web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(c.text)) }))
-		set, err := issuerAt("https://issuer.example", web.URL).load(t.Context())
+		set, err := issuerAt("https://issuer.example", web.URL).loadKeys(t.Context())
 		web.Close()
-		if (err == nil) != (c.size > 0) || err == nil && len(set.keys) != c.size || err != nil && !definite(err) {
+		if (err == nil) != (c.size > 0) || err == nil && len(set.keys) != c.size || err != nil && !isDefinite(err) {
 			t.Errorf("%s: %+v, %v", name, set, err)
 		}
 	}

@@ -60,7 +60,7 @@ func prefixOf(hash [sha256.Size]byte) uint64 { return binary.BigEndian.Uint64(ha
 // request, whatever session it names: to hold the id of a session or of a task proves
 // nothing (Z2, Z7).
 func (k keyring) Identify(r *http.Request) (Caller, *Refusal) {
-	key, found := bearer(r.Header)
+	key, found := readBearer(r.Header)
 	switch found {
 	case absent:
 		return Caller{}, noKey

@@ -30,7 +30,7 @@ type trust struct {
 // names no issuer is shown to the introspection endpoint, and so is one that names the issuer there: no
 // token goes to an issuer that it does not name. An error says that nobody could be asked.
 func (p *passthrough) lookUp(ctx context.Context, token, address string, before *verification) (*verification, error) {
-	t, err := p.trusted(ctx)
+	t, err := p.trustedIssuers(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +39,7 @@ func (p *passthrough) lookUp(ctx context.Context, token, address string, before 
 		return p.asJWT(ctx, t, from, token)
 	}
 	if p.cfg.Introspection != nil && (from == "" || sameHost(from, p.cfg.Introspection.URL)) {
-		return p.lookups.do(ctx, address, before, func() (*verification, error) { return p.introspect(ctx, t, token, before) })
+		return p.lookups.lookUp(ctx, address, before, func() (*verification, error) { return p.introspectToken(ctx, t, token, before) })
 	}
 	return p.nothing(), nil
 }
@@ -56,14 +56,14 @@ func (p *passthrough) nothing() *verification {
 	return &verification{verdict: unverified, until: time.Now().Add(remember)}
 }
 
-func (p *passthrough) refute() *verification {
+func (p *passthrough) noteRefused() *verification {
 	return &verification{verdict: refuted, until: time.Now().Add(remember)}
 }
 
-// trusted returns the issuers that the server's metadata names now. A server without metadata
+// trustedIssuers returns the issuers that the server's metadata names now. A server without metadata
 // has none.
-func (p *passthrough) trusted(ctx context.Context) (*trust, error) {
-	d, err := p.resource.metadata.get(ctx)
+func (p *passthrough) trustedIssuers(ctx context.Context) (*trust, error) {
+	d, err := p.resource.metadata.getAnswer(ctx)
 	if errors.Is(err, ErrNoMetadata) {
 		d, err = &document{}, nil
 	}
@@ -119,14 +119,14 @@ func (p *passthrough) asJWT(ctx context.Context, t *trust, issuer, token string)
 	if err != nil {
 		return nil, err
 	}
-	g, err := of.verify(ctx, token)
+	g, err := of.verifyToken(ctx, token)
 	switch {
 	case err == nil:
 		return &verification{verdict: verified, issuer: issuer, name: g.name, client: g.client, until: g.until, grant: g, grade: grade{
-			Owner: principal("passthrough", issuer, g.name, g.client).Owner(), Client: g.client != "", Audience: g.audience, Scopes: g.scopes, Issued: g.issued, Expires: g.until,
+			Owner: newPrincipal("passthrough", issuer, g.name, g.client).Owner(), Client: g.client != "", Audience: g.audience, Scopes: g.scopes, Issued: g.issued, Expires: g.until,
 		}}, nil
 	case errors.Is(err, jwt.ErrExpired), errors.Is(err, jwt.ErrNotValidYet), errors.Is(err, jwt.ErrIssuedInTheFuture):
-		return p.refute(), nil
+		return p.noteRefused(), nil
 	case errors.Is(err, errKeyless):
 	case errors.Is(err, errNoKeys), ctx.Err() != nil:
 		return nil, err
@@ -171,9 +171,9 @@ func sameAddress(addresses ...string) (all []string) {
 	return all
 }
 
-// introspect asks the introspection endpoint (RFC 7662). An answer that does not say for whom the
+// introspectToken asks the introspection endpoint (RFC 7662). An answer that does not say for whom the
 // token is proves nothing: a token for any other service would do.
-func (p *passthrough) introspect(ctx context.Context, t *trust, token string, before *verification) (*verification, error) {
+func (p *passthrough) introspectToken(ctx context.Context, t *trust, token string, before *verification) (*verification, error) {
 	at := p.cfg.Introspection
 	form := url.Values{"token": {token}, "token_type_hint": {"access_token"}}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, at.URL, strings.NewReader(form.Encode()))
@@ -182,7 +182,7 @@ func (p *passthrough) introspect(ctx context.Context, t *trust, token string, be
 	}
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	r.SetBasicAuth(url.QueryEscape(at.ClientID), url.QueryEscape(at.ClientSecret)) // RFC 6749 section 2.3.1
-	body, err := p.web.do(r)
+	body, err := p.web.requestDocument(r)
 	if err != nil {
 		p.log.WarnContext(ctx, "the introspection endpoint does not answer", "err", err)
 		return nil, err
@@ -211,7 +211,7 @@ func (p *passthrough) introspect(ctx context.Context, t *trust, token string, be
 	case !says.Active && (before == nil || before.verdict == unverified):
 		return p.nothing(), nil // another authorization server of the server may know it
 	case !says.Active, !expires.IsZero() && !now.Before(expires), says.Begins != nil && now.Add(clockLeeway).Before(says.Begins.Time()):
-		return p.refute(), nil
+		return p.noteRefused(), nil
 	case says.Subject == "", !slices.ContainsFunc(p.audiences(t), says.Audience.Contains):
 		return p.nothing(), nil
 	}
@@ -221,7 +221,7 @@ func (p *passthrough) introspect(ctx context.Context, t *trust, token string, be
 	}
 	client := says.id()
 	f := &verification{verdict: verified, issuer: from, name: says.Subject, client: client, until: now.Add(remember), grade: grade{
-		Owner: principal("passthrough", from, says.Subject, client).Owner(), Client: client != "",
+		Owner: newPrincipal("passthrough", from, says.Subject, client).Owner(), Client: client != "",
 		Audience: slices.Sorted(slices.Values(says.Audience)), Scopes: scopesOf(says.Scope), Expires: expires,
 	}}
 	if says.Issued != nil {

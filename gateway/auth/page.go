@@ -21,9 +21,9 @@ type Page struct {
 	JSON []byte
 }
 
-// describe makes the metadata of an upstream that takes tokens: which resource it is, and
+// describeResource makes the metadata of an upstream that takes tokens: which resource it is, and
 // who gives out tokens for it.
-func describe(public string, u *config.Upstream, j *config.JWT) Page {
+func describeResource(public string, u *config.Upstream, j *config.JWT) Page {
 	at := MetadataPath(u)
 	// Strings and lists of strings can always be marshalled.
 	body, _ := json.Marshal(struct {

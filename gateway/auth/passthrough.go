@@ -109,8 +109,8 @@ func (m *Methods) passthrough(c *config.Config, u *config.Upstream, secure *tls.
 		public: append(sameAddress(c.PublicURL+u.Path, u.URL), c.Audiences(u, cfg.Audiences)...), secret: m.secret,
 		resource: resource, tokens: m.tokens[u.Name], log: log, web: newFetcher(nil), work: m.work, known: known, others: others, lookups: newLookups(maxLookups), lookupTimeout: lookupTimeout,
 	}
-	p.broken = challenged(http.StatusBadRequest, p.page, "invalid_request", "Authorization must be there once, and one credential", nil)
-	p.invalid = challenged(http.StatusUnauthorized, p.page, "invalid_token", "the token is not valid any more", nil)
+	p.broken = challengeWith(http.StatusBadRequest, p.page, "invalid_request", "Authorization must be there once, and one credential", nil)
+	p.invalid = challengeWith(http.StatusUnauthorized, p.page, "invalid_token", "the token is not valid any more", nil)
 	p.unknown = &Refusal{http.StatusServiceUnavailable, "", "tokens cannot be verified at the moment"}
 	return p, nil
 }
@@ -140,18 +140,18 @@ func (p *passthrough) Identify(r *http.Request) (Caller, *Refusal) {
 	values := r.Header[headerAuthorization]
 	switch {
 	case len(values) == 0:
-		return p.caller(r.Context(), shim.Principal{}, p.tokens.put(&shown{}), nil), nil
-	case trim(values[0]) == "", len(values[0]) > maxCredential:
+		return p.callerOf(r.Context(), shim.Principal{}, p.tokens.putToken(&shown{}), nil), nil
+	case trimValue(values[0]) == "", len(values[0]) > maxCredential:
 		return Caller{}, p.broken
 	}
-	token, found := bearer(r.Header)
+	token, found := readBearer(r.Header)
 	switch found {
 	case absent: // another scheme
 		return p.byToken(r.Context(), values[0], nil), nil
 	case broken:
 		return Caller{}, p.broken
 	}
-	f, err := p.find(r.Context(), token, AddressOf(r))
+	f, err := p.findOut(r.Context(), token, AddressOf(r))
 	switch {
 	case errors.Is(err, errTooMany):
 		return Caller{}, tooManyLookups
@@ -168,7 +168,7 @@ func (p *passthrough) Identify(r *http.Request) (Caller, *Refusal) {
 
 // Recall finds the owner of a token that was verified before.
 func (p *passthrough) Recall(r *http.Request) string {
-	token, found := bearer(r.Header)
+	token, found := readBearer(r.Header)
 	if found != present {
 		return ""
 	}
@@ -181,15 +181,15 @@ func (p *passthrough) Recall(r *http.Request) string {
 // bySubject is a caller who is known by a verified token.
 func (p *passthrough) bySubject(ctx context.Context, authorization string, f *verification) Caller {
 	t := &shown{grade: f.grade, authorization: authorization, verified: true, standing: f.standing}
-	t.Hash = p.hash(authorization)
-	c := p.caller(ctx, shim.Principal{Subject: t.Owner}, p.tokens.put(t), f)
+	t.Hash = p.hashShown(authorization)
+	c := p.callerOf(ctx, shim.Principal{Subject: t.Owner}, p.tokens.putToken(t), f)
 	c.issuer, c.name, c.client = f.issuer, f.name, f.client
 	return c
 }
 
 // byToken is a caller who is known by what it shows only.
 func (p *passthrough) byToken(ctx context.Context, authorization string, f *verification) Caller {
-	hash := p.hash(authorization)
+	hash := p.hashShown(authorization)
 	who := shim.Principal{Subject: unverifiedPrefix + hash, NoTasks: p.cfg.Unverified == config.UnverifiedBlock}
 	if p.cfg.Unverified == config.UnverifiedBlock {
 		p.warned.Do(func() {
@@ -200,34 +200,34 @@ func (p *passthrough) byToken(ctx context.Context, authorization string, f *veri
 	if f != nil {
 		t.standing = f.standing
 	}
-	return p.caller(ctx, who, p.tokens.put(t), f)
+	return p.callerOf(ctx, who, p.tokens.putToken(t), f)
 }
 
-// hash stands for what a request shows, on every replica.
-func (p *passthrough) hash(authorization string) string {
+// hashShown stands for what a request shows, on every replica.
+func (p *passthrough) hashShown(authorization string) string {
 	h := hmac.New(sha256.New, p.secret)
-	h.Write([]byte(trim(authorization)))
+	h.Write([]byte(trimValue(authorization)))
 	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
 }
 
-// caller is who a request is from that goes to the server with what it shows.
-func (p *passthrough) caller(ctx context.Context, who shim.Principal, own *shown, f *verification) Caller {
+// callerOf is who a request is from that goes to the server with what it shows.
+func (p *passthrough) callerOf(ctx context.Context, who shim.Principal, own *shown, f *verification) Caller {
 	p.tokens.askReplicas(ctx, own)
 	who.NoTasks = who.NoTasks || own.standing.isRefused()
 	request := &passedOn{own: own, invalid: p.invalid}
 	request.credential = &Credential{from: p.tokens, here: func() bool { return !request.over.Load() }, need: own.grade, own: own}
-	request.credential.verdict = func(authorization string, taken bool) { p.hear(own, f, authorization, taken) }
+	request.credential.verdict = func(authorization string, taken bool) { p.hearServer(own, f, authorization, taken) }
 	return Caller{Principal: who, request: request}
 }
 
-// hear takes whether the server has taken what a request has shown. A token that nobody can verify is
+// hearServer takes whether the server has taken what a request has shown. A token that nobody can verify is
 // remembered only then, by its hash.
-func (p *passthrough) hear(own *shown, f *verification, authorization string, taken bool) {
+func (p *passthrough) hearServer(own *shown, f *verification, authorization string, taken bool) {
 	if authorization != own.authorization {
 		return
 	}
 	if f == nil || f.verdict == unverified {
-		scheme, token, _ := strings.Cut(trim(authorization), " ")
+		scheme, token, _ := strings.Cut(trimValue(authorization), " ")
 		if !strings.EqualFold(scheme, "Bearer") {
 			return
 		}
@@ -243,16 +243,16 @@ func (p *passthrough) hear(own *shown, f *verification, authorization string, ta
 	f.standing.noteVerdict(taken)
 }
 
-// find returns what is known of a token, and finds it out if need be: once for all requests
+// findOut returns what is known of a token, and finds it out if need be: once for all requests
 // that have it.
-func (p *passthrough) find(ctx context.Context, token, address string) (*verification, error) {
+func (p *passthrough) findOut(ctx context.Context, token, address string) (*verification, error) {
 	hash := sha256.Sum256([]byte(token))
-	if f := p.remembered(hash); f.holds(ctx, time.Now()) {
+	if f := p.lastFoundOut(hash); f.isBelieved(ctx, time.Now()) {
 		return f, nil
 	}
 	return work.Once(ctx, p.work, &p.asking, string(hash[:]), func(ctx context.Context) (*verification, error) {
-		before := p.remembered(hash) // it may have been found out since
-		if before.holds(ctx, time.Now()) {
+		before := p.lastFoundOut(hash) // it may have been found out since
+		if before.isBelieved(ctx, time.Now()) {
 			return before, nil
 		}
 		ctx, stop := context.WithTimeout(ctx, p.lookupTimeout)
@@ -274,8 +274,8 @@ func (p *passthrough) find(ctx context.Context, token, address string) (*verific
 	})
 }
 
-// remembered is what was found out of a token, however old; nil for nothing.
-func (p *passthrough) remembered(hash [sha256.Size]byte) *verification {
+// lastFoundOut is what was found out of a token, however old; nil for nothing.
+func (p *passthrough) lastFoundOut(hash [sha256.Size]byte) *verification {
 	if f, ok := p.known.Get(hash); ok {
 		return f
 	}
@@ -283,8 +283,8 @@ func (p *passthrough) remembered(hash [sha256.Size]byte) *verification {
 	return f
 }
 
-// holds reports whether what was found out is still believed. A token that was signed with a key
+// isBelieved reports whether what was found out is still believed. A token that was signed with a key
 // that its issuer has withdrawn is verified anew.
-func (f *verification) holds(ctx context.Context, now time.Time) bool {
-	return f != nil && now.Before(f.until) && (f.grant == nil || f.grant.signed(ctx))
+func (f *verification) isBelieved(ctx context.Context, now time.Time) bool {
+	return f != nil && now.Before(f.until) && (f.grant == nil || f.grant.isSigned(ctx))
 }

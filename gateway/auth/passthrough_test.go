@@ -288,7 +288,7 @@ func TestIntrospection(t *testing.T) {
 
 // outdate makes what was found out of a token old.
 func outdate(m *passthrough, token string) {
-	f := m.remembered(sha256.Sum256([]byte(token)))
+	f := m.lastFoundOut(sha256.Sum256([]byte(token)))
 	f.until = time.Now().Add(-time.Second)
 }
 
@@ -424,7 +424,7 @@ func TestOtherIssuers(t *testing.T) {
 	token := i.Token("alice", map[string]any{"aud": s.URL})
 	letIn(t, m, "Bearer "+token)
 	s.set(wellKnown+"/mcp", next.URL)
-	m.resource.metadata.expire()
+	m.resource.metadata.expireAnswer()
 	if c := letIn(t, m, "Bearer "+next.Token("alice", map[string]any{"aud": s.URL})); c.Principal.NoTasks {
 		t.Error("the new issuer is not believed")
 	}
@@ -472,7 +472,7 @@ func TestStrangersTakeNoRoom(t *testing.T) {
 		letIn(t, m.Of("up"), fmt.Sprint("Basic ", n))
 	}
 	p := m.Of("up").(*passthrough)
-	if got := p.tokens.find(alice.Principal.Subject, (*shown).isGood); got == nil || got.authorization != "Bearer "+token {
+	if got := p.tokens.findNewest(alice.Principal.Subject, (*shown).isGood); got == nil || got.authorization != "Bearer "+token {
 		t.Errorf("of her there is %v", got)
 	}
 	if p.known.Len() != 1 || p.others.Len() != 0 || p.tokens.owners.Len() != 1 {

@@ -53,13 +53,13 @@ func newResource(u *config.Upstream, public string, secure *tls.Config, lasting 
 		return nil, err
 	}
 	r := &Resource{server: server, public: at, renamed: u.ForwardHost == config.On, from: newFetcher(secure), log: log}
-	r.metadata.fetch, r.metadata.work = r.fetch, lasting
+	r.metadata.fetch, r.metadata.work = r.fetchMetadata, lasting
 	return r, nil
 }
 
-// get reads a document at the server's origin. A server that makes addresses of the name by which
+// getDocument reads a document at the server's origin. A server that makes addresses of the name by which
 // it is asked has to make those that clients can use.
-func (r *Resource) get(ctx context.Context, at string) ([]byte, error) {
+func (r *Resource) getDocument(ctx context.Context, at string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
 	if err != nil {
 		return nil, err
@@ -69,13 +69,13 @@ func (r *Resource) get(ctx context.Context, at string) ([]byte, error) {
 		req.Header.Set("X-Forwarded-Host", r.public.Host)
 		req.Header.Set("X-Forwarded-Proto", r.public.Scheme)
 	}
-	return r.from.do(req)
+	return r.from.requestDocument(req)
 }
 
 // Metadata returns the server's metadata as it is. ErrNoMetadata says that there is none; any
 // other error, that it cannot be had at the moment.
 func (r *Resource) Metadata(ctx context.Context) (json.RawMessage, error) {
-	d, err := r.metadata.get(ctx)
+	d, err := r.metadata.getAnswer(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func (r *Resource) Learn(at string) {
 	defer r.mu.Unlock()
 	if r.hint != u.String() {
 		r.hint = u.String()
-		r.metadata.expire()
+		r.metadata.expireAnswer()
 	}
 }
 
@@ -113,7 +113,7 @@ func sameOrigin(a, b *url.URL) bool {
 
 // Doubt has the metadata fetched again when it is next needed: the server has refused a token, so
 // another issuer may give them out by now.
-func (r *Resource) Doubt() { r.metadata.distrust() }
+func (r *Resource) Doubt() { r.metadata.distrustAnswer() }
 
 // Is reports whether a name of a resource is that of the server: its address, or its origin, which
 // metadata has that is at the origin (RFC 9728 section 3.1).
@@ -127,15 +127,15 @@ func (r *Resource) Is(resource string) bool {
 	return whole || path == "" && u.RawQuery == ""
 }
 
-// fetch looks for the metadata where it may be, in the order of clients: where a 401 has said,
+// fetchMetadata looks for the metadata where it may be, in the order of clients: where a 401 has said,
 // at the well-known address with the path of the server, and at that without.
-func (r *Resource) fetch(ctx context.Context) (*document, error) {
+func (r *Resource) fetchMetadata(ctx context.Context) (*document, error) {
 	r.mu.Lock()
 	hint := r.hint
 	r.mu.Unlock()
 	err := error(ErrNoMetadata)
 	for _, at := range r.places(hint) {
-		raw, failed := r.get(ctx, at)
+		raw, failed := r.getDocument(ctx, at)
 		if failed == nil {
 			var found *document
 			if found, failed = parseDocument(raw); failed == nil {
@@ -143,7 +143,7 @@ func (r *Resource) fetch(ctx context.Context) (*document, error) {
 			}
 		}
 		r.log.Debug("no protected resource metadata of the server", "at", at, "err", failed)
-		if !definite(failed) {
+		if !isDefinite(failed) {
 			err = fmt.Errorf("the metadata of the server cannot be had: %w", failed)
 		}
 	}
@@ -152,7 +152,7 @@ func (r *Resource) fetch(ctx context.Context) (*document, error) {
 
 // unlessSame returns the document as it is known, if that is the same.
 func (r *Resource) unlessSame(d *document) *document {
-	if known, ok := r.metadata.known(); ok && known.sum == d.sum {
+	if known, ok := r.metadata.lastGood(); ok && known.sum == d.sum {
 		return known
 	}
 	return d

@@ -174,7 +174,7 @@ func TestMetadataHolds(t *testing.T) {
 		}
 		settle := func() { // what was asked for before has been answered then
 			back(fetchFloor)
-			_, _ = m.resource.metadata.renew(t.Context())
+			_, _ = m.resource.metadata.renewAnswer(t.Context())
 		}
 		s.setStatus(status)
 		for range 3 {

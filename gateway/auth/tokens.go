@@ -72,16 +72,16 @@ func newTokens(c *config.JWT, from *issuer, remember int, metadata string, log *
 		t.verified = cache
 	}
 	const text = "a token is needed: Authorization: Bearer TOKEN"
-	t.none = challenged(http.StatusUnauthorized, metadata, "", text, t.scopes)
-	t.broken = challenged(http.StatusBadRequest, metadata, "invalid_request", "Authorization must be: Bearer TOKEN", nil)
-	t.invalid = challenged(http.StatusUnauthorized, metadata, "invalid_token", "the token is not valid here", t.scopes)
+	t.none = challengeWith(http.StatusUnauthorized, metadata, "", text, t.scopes)
+	t.broken = challengeWith(http.StatusBadRequest, metadata, "invalid_request", "Authorization must be: Bearer TOKEN", nil)
+	t.invalid = challengeWith(http.StatusUnauthorized, metadata, "invalid_token", "the token is not valid here", t.scopes)
 	t.unknown = &Refusal{http.StatusServiceUnavailable, "", "tokens cannot be verified at the moment"}
 	return t, nil
 }
 
-// challenged makes a refusal with a challenge (Z3, RFC 6750 section 3, RFC 9728 section 5.1). metadata
+// challengeWith makes a refusal with a challenge (Z3, RFC 6750 section 3, RFC 9728 section 5.1). metadata
 // is the address of the resource's metadata; code is "" where the client has shown no token.
-func challenged(status int, metadata, code, message string, scopes []string) *Refusal {
+func challengeWith(status int, metadata, code, message string, scopes []string) *Refusal {
 	c := `Bearer resource_metadata="` + metadata + `"`
 	if len(scopes) > 0 {
 		c += `, scope="` + strings.Join(scopes, " ") + `"`
@@ -95,14 +95,14 @@ func challenged(status int, metadata, code, message string, scopes []string) *Re
 // Identify verifies the token of a request. What is wrong with one is not told to its client,
 // but to the log (debug).
 func (t *tokens) Identify(r *http.Request) (Caller, *Refusal) {
-	token, found := bearer(r.Header)
+	token, found := readBearer(r.Header)
 	switch found {
 	case absent:
 		return Caller{}, t.none
 	case broken:
 		return Caller{}, t.broken
 	}
-	g, err := t.grant(r.Context(), token)
+	g, err := t.grantOf(r.Context(), token)
 	switch {
 	case errors.Is(err, errNoKeys), r.Context().Err() != nil:
 		return Caller{}, t.unknown
@@ -110,12 +110,12 @@ func (t *tokens) Identify(r *http.Request) (Caller, *Refusal) {
 		t.log.DebugContext(r.Context(), "a token is refused", "reason", err)
 		return Caller{}, t.invalid
 	}
-	return Caller{Principal: g.principal, token: g}, g.lacks(nil)
+	return Caller{Principal: g.principal, token: g}, g.refuseWithout(nil)
 }
 
 // Recall finds the owner of a token that was verified before.
 func (t *tokens) Recall(r *http.Request) string {
-	token, found := bearer(r.Header)
+	token, found := readBearer(r.Header)
 	if found != present || t.verified == nil {
 		return ""
 	}
@@ -125,26 +125,26 @@ func (t *tokens) Recall(r *http.Request) string {
 	return ""
 }
 
-// grant returns what a token gives, from memory if it was verified before. A token that was
+// grantOf returns what a token gives, from memory if it was verified before. A token that was
 // signed with a key that its issuer has withdrawn is verified anew.
-func (t *tokens) grant(ctx context.Context, token string) (*grant, error) {
+func (t *tokens) grantOf(ctx context.Context, token string) (*grant, error) {
 	if t.verified == nil {
-		return t.verify(ctx, token)
+		return t.verifyToken(ctx, token)
 	}
 	hash := sha256.Sum256([]byte(token))
-	if g, ok := t.verified.Get(hash); ok && g.signed(ctx) && time.Now().Before(g.until) {
+	if g, ok := t.verified.Get(hash); ok && g.isSigned(ctx) && time.Now().Before(g.until) {
 		return g, nil
 	}
-	g, err := t.verify(ctx, token)
+	g, err := t.verifyToken(ctx, token)
 	if err == nil {
 		t.verified.Add(hash, g)
 	}
 	return g, err
 }
 
-// signed reports whether the key that the token is signed with is still one of its issuer's.
-func (g *grant) signed(ctx context.Context) bool {
-	set, err := g.of.from.keys.get(ctx)
+// isSigned reports whether the key that the token is signed with is still one of its issuer's.
+func (g *grant) isSigned(ctx context.Context) bool {
+	set, err := g.of.from.keys.getAnswer(ctx)
 	return err == nil && g.keys == set
 }
 
@@ -167,8 +167,8 @@ type client struct {
 // id is "" where nobody says it.
 func (c client) id() string { return cmp.Or(c.Client, c.Party, c.CID, c.AppID) }
 
-// verify checks the signature of a token and what it says.
-func (t *tokens) verify(ctx context.Context, token string) (*grant, error) {
+// verifyToken checks the signature of a token and what it says.
+func (t *tokens) verifyToken(ctx context.Context, token string) (*grant, error) {
 	parsed, err := jwt.ParseSigned(token, algorithms)
 	if err != nil {
 		return nil, err
@@ -177,7 +177,7 @@ func (t *tokens) verify(ctx context.Context, token string) (*grant, error) {
 	if err := checkType(header); err != nil {
 		return nil, err
 	}
-	keys, set, err := t.from.find(ctx, header)
+	keys, set, err := t.from.findKeys(ctx, header)
 	if err != nil {
 		return nil, err
 	}
@@ -206,7 +206,7 @@ func (t *tokens) verify(ctx context.Context, token string) (*grant, error) {
 	if c.IssuedAt != nil {
 		g.issued = c.IssuedAt.Time()
 	}
-	g.principal = principal("jwt", c.Issuer, "sub", c.Subject, g.client)
+	g.principal = newPrincipal("jwt", c.Issuer, "sub", c.Subject, g.client)
 	return g, nil
 }
 
@@ -239,9 +239,9 @@ func scopesOf(raw json.RawMessage) []string {
 	return nil
 }
 
-// lacks refuses a token that has not these scopes and those that every token needs. Its client
+// refuseWithout refuses a token that has not these scopes and those that every token needs. Its client
 // is told of all of them, so that it asks for them at once.
-func (g *grant) lacks(scopes []string) *Refusal {
+func (g *grant) refuseWithout(scopes []string) *Refusal {
 	missing := func(s string) bool { return !slices.Contains(g.scopes, s) }
 	if !slices.ContainsFunc(g.of.scopes, missing) && !slices.ContainsFunc(scopes, missing) {
 		return nil
@@ -252,5 +252,5 @@ func (g *grant) lacks(scopes []string) *Refusal {
 			need = append(need, s)
 		}
 	}
-	return challenged(http.StatusForbidden, g.of.metadata, "insufficient_scope", "the token has not all scopes that this needs", need)
+	return challengeWith(http.StatusForbidden, g.of.metadata, "insufficient_scope", "the token has not all scopes that this needs", need)
 }

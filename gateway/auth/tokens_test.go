@@ -268,11 +268,11 @@ func TestRememberedTokens(t *testing.T) {
 
 		want("good", old, true)
 		i.NewKey()
-		source.keys.expire()
+		source.keys.expireAnswer()
 		want("of the old key", old, true)
 		want("of the new key", i.Token("alice", nil), true)
 		i.Withdraw()
-		source.keys.expire()
+		source.keys.expireAnswer()
 		want("of a key that was withdrawn", old, false)
 		want("of the new key", i.Token("alice", nil), true)
 	})

@@ -39,7 +39,7 @@ func newTrusted(c *config.TrustedHeader) (Method, error) {
 // Identify finds the caller that the proxy names. Who is not the proxy is refused, whatever
 // headers it sends: to serve it anonymously would be to fall into another way to sign in.
 func (t *trusted) Identify(r *http.Request) (Caller, *Refusal) {
-	if !t.believes(r) {
+	if !t.isTrusted(r) {
 		return Caller{}, strangerRefused
 	}
 	values := r.Header[t.name]
@@ -50,11 +50,11 @@ func (t *trusted) Identify(r *http.Request) (Caller, *Refusal) {
 	default: // one may have come from the client
 		return Caller{}, twiceRefused
 	}
-	name := trim(values[0])
+	name := trimValue(values[0])
 	if name == "" || len(name) > maxName {
 		return Caller{}, namelessRefused
 	}
-	return Caller{Principal: principal("header", t.name, name), name: name}, nil
+	return Caller{Principal: newPrincipal("header", t.name, name), name: name}, nil
 }
 
 // Recall is Identify: the header is all there is.
@@ -63,9 +63,9 @@ func (t *trusted) Recall(r *http.Request) string {
 	return c.Principal.Owner()
 }
 
-// believes looks at the address of the connection. Headers that name another one, such as
+// isTrusted looks at the address of the connection. Headers that name another one, such as
 // X-Forwarded-For, could come from anybody.
-func (t *trusted) believes(r *http.Request) bool {
+func (t *trusted) isTrusted(r *http.Request) bool {
 	at, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
 		return false

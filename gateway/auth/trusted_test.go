@@ -56,7 +56,7 @@ func TestTrustedHeader(t *testing.T) {
 			switch {
 			case c.status != 0 && (refusal == nil || refusal.Status != c.status || refusal.Challenge != ""):
 				t.Errorf("%v", refusal)
-			case c.status == 0 && (refusal != nil || got.Principal != principal("header", "X-User", "alice")):
+			case c.status == 0 && (refusal != nil || got.Principal != newPrincipal("header", "X-User", "alice")):
 				t.Errorf("%v, %v", got, refusal)
 			}
 		})
@@ -68,12 +68,12 @@ func TestTrustedHeader(t *testing.T) {
 func TestPrincipalsAreApart(t *testing.T) {
 	seen := map[string]bool{"": true, "alice": true}
 	for _, p := range []string{
-		principal("header", "X-User", "alice").Subject,
-		principal("header", "X-Email", "alice").Subject,
-		principal("header", "X-User", "bob").Subject,
-		principal("jwt", "X-User", "alice").Subject,
-		principal("jwt", "X-Useralice").Subject,
-		principal("jwt", "X-User", "sub", "alice").Subject,
+		newPrincipal("header", "X-User", "alice").Subject,
+		newPrincipal("header", "X-Email", "alice").Subject,
+		newPrincipal("header", "X-User", "bob").Subject,
+		newPrincipal("jwt", "X-User", "alice").Subject,
+		newPrincipal("jwt", "X-Useralice").Subject,
+		newPrincipal("jwt", "X-User", "sub", "alice").Subject,
 	} {
 		if seen[p] || !strings.Contains(p, ":") {
 			t.Errorf("%s is another's", p)

@@ -28,65 +28,65 @@ type seeder interface{ seed(parent any) }
 // enum is a type with a fixed set of values.
 type enum interface{ Values() []string }
 
-// value decodes one node into v, which is left alone if the node is wrong.
-func (d *decoder) value(n *yaml.Node, path string, v reflect.Value, parent any) {
-	n = resolve(n)
+// decodeValue decodes one node into v, which is left alone if the node is wrong.
+func (d *decoder) decodeValue(n *yaml.Node, path string, v reflect.Value, parent any) {
+	n = resolveAlias(n)
 	switch {
 	case v.Kind() == reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
-		d.value(n, path, v.Elem(), parent)
+		d.decodeValue(n, path, v.Elem(), parent)
 	case isScalar(v.Type()):
-		d.scalar(n, path, v)
+		d.decodeScalar(n, path, v)
 	case isNull(n):
 		// A list or mapping whose entries are all commented out.
 		if s, ok := v.Addr().Interface().(seeder); ok {
 			s.seed(parent)
 		}
 	case v.Kind() == reflect.Slice:
-		d.list(n, path, v, parent)
+		d.decodeList(n, path, v, parent)
 	case v.Kind() == reflect.Map:
-		d.dictionary(n, path, v)
+		d.decodeDictionary(n, path, v)
 	default:
-		d.mapping(n, path, v, parent)
+		d.decodeMapping(n, path, v, parent)
 	}
 }
 
-// mapping decodes into a struct. Fields are filled in the order of the struct,
+// decodeMapping decodes into a struct. Fields are filled in the order of the struct,
 // not of the file, because entries of tools begin as copies of defaults.
-func (d *decoder) mapping(n *yaml.Node, path string, v reflect.Value, parent any) {
+func (d *decoder) decodeMapping(n *yaml.Node, path string, v reflect.Value, parent any) {
 	if n.Kind != yaml.MappingNode {
-		d.addAt(n, path, "expected keys, found "+describe(n))
+		d.addAt(n, path, "expected keys, found "+describeNode(n))
 		return
 	}
 	if s, ok := v.Addr().Interface().(seeder); ok {
 		s.seed(parent)
 	}
-	entries := d.entries(n, path)
+	entries := d.readEntries(n, path)
 	keys := keysOf(v.Type())
 	for _, k := range keys {
 		if e, ok := entries[k.name]; ok {
-			at := join(path, k.name)
+			at := joinKey(path, k.name)
 			d.at[at] = e
-			if field := v.FieldByIndex(k.index); k.tag.Get("auto") != "" && resolve(e.value).Value == "auto" {
+			if field := v.FieldByIndex(k.index); k.tag.Get("auto") != "" && resolveAlias(e.value).Value == "auto" {
 				field.SetInt(int64(Auto))
 			} else {
-				d.value(e.value, at, field, v.Addr().Interface())
+				d.decodeValue(e.value, at, field, v.Addr().Interface())
 			}
 			delete(entries, k.name)
 		}
 	}
 	for name, e := range entries {
 		message, meant := unknownKey(name, v.Type())
-		d.addAt(e.key, join(path, name), message)
+		d.addAt(e.key, joinKey(path, name), message)
 		if meant != "" {
-			d.bad[join(path, meant)] = true // it is misspelt, not missing
+			d.bad[joinKey(path, meant)] = true // it is misspelt, not missing
 		}
 	}
 }
 
-// entries returns the keys of a mapping with those it merges in (<<), and
+// readEntries returns the keys of a mapping with those it merges in (<<), and
 // reports keys that are repeated or no plain text.
-func (d *decoder) entries(n *yaml.Node, path string) map[string]place {
+func (d *decoder) readEntries(n *yaml.Node, path string) map[string]place {
 	found := map[string]place{}
 	var merged []*yaml.Node
 	for i := 0; i+1 < len(n.Content); i += 2 {
@@ -95,31 +95,31 @@ func (d *decoder) entries(n *yaml.Node, path string) map[string]place {
 		case k.Tag == "!!merge":
 			merged = append(merged, v)
 		case k.Kind != yaml.ScalarNode:
-			d.addAt(k, "", "a key must be plain text, found "+describe(k))
+			d.addAt(k, "", "a key must be plain text, found "+describeNode(k))
 		case twice:
 			// No path: the first one may still be judged.
-			d.addAt(k, "", fmt.Sprintf("key %q is already given on line %d", clip(k.Value), before.key.Line))
+			d.addAt(k, "", fmt.Sprintf("key %q is already given on line %d", clipText(k.Value), before.key.Line))
 		default:
 			found[k.Value] = place{k, v}
-			d.know(k, "")
+			d.noteScalar(k, "")
 		}
 	}
-	d.merge(found, merged, map[*yaml.Node]bool{n: true})
+	d.mergeKeys(found, merged, map[*yaml.Node]bool{n: true})
 	return found
 }
 
-// merge adds the keys of merged mappings that are not there yet. A mapping
+// mergeKeys adds the keys of merged mappings that are not there yet. A mapping
 // counts once, however often and however circularly it is referred to.
-func (d *decoder) merge(into map[string]place, from []*yaml.Node, seen map[*yaml.Node]bool) {
+func (d *decoder) mergeKeys(into map[string]place, from []*yaml.Node, seen map[*yaml.Node]bool) {
 	for _, n := range from {
-		n = resolve(n)
+		n = resolveAlias(n)
 		if seen[n] {
 			continue
 		}
 		seen[n] = true
 		switch n.Kind {
 		case yaml.SequenceNode:
-			d.merge(into, n.Content, seen)
+			d.mergeKeys(into, n.Content, seen)
 		case yaml.MappingNode:
 			var deeper []*yaml.Node
 			for i := 0; i+1 < len(n.Content); i += 2 {
@@ -130,75 +130,75 @@ func (d *decoder) merge(into map[string]place, from []*yaml.Node, seen map[*yaml
 					into[k.Value] = place{k, v}
 				}
 			}
-			d.merge(into, deeper, seen)
+			d.mergeKeys(into, deeper, seen)
 		default:
-			d.addAt(n, "", "<< merges the keys of a mapping, found "+describe(n))
+			d.addAt(n, "", "<< merges the keys of a mapping, found "+describeNode(n))
 		}
 	}
 }
 
-// list decodes into a slice.
-func (d *decoder) list(n *yaml.Node, path string, v reflect.Value, parent any) {
+// decodeList decodes into a slice.
+func (d *decoder) decodeList(n *yaml.Node, path string, v reflect.Value, parent any) {
 	if n.Kind != yaml.SequenceNode {
-		d.addAt(n, path, "expected a list, found "+describe(n))
+		d.addAt(n, path, "expected a list, found "+describeNode(n))
 		return
 	}
 	out := reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content))
 	for i, entry := range n.Content {
 		at := path + "[" + itoa(i) + "]"
 		d.at[at] = place{value: entry}
-		if isNull(resolve(entry)) && !isScalar(v.Type().Elem()) {
+		if isNull(resolveAlias(entry)) && !isScalar(v.Type().Elem()) {
 			d.addAt(entry, at, "an entry of this list is empty")
 		}
-		d.value(entry, at, out.Index(i), parent)
+		d.decodeValue(entry, at, out.Index(i), parent)
 	}
 	v.Set(out)
 }
 
-// dictionary decodes into a map from text to text.
-func (d *decoder) dictionary(n *yaml.Node, path string, v reflect.Value) {
+// decodeDictionary decodes into a map from text to text.
+func (d *decoder) decodeDictionary(n *yaml.Node, path string, v reflect.Value) {
 	if n.Kind != yaml.MappingNode {
-		d.addAt(n, path, "expected names and values, found "+describe(n))
+		d.addAt(n, path, "expected names and values, found "+describeNode(n))
 		return
 	}
 	out := reflect.MakeMap(v.Type())
-	for name, e := range d.entries(n, path) {
-		at := join(path, name)
+	for name, e := range d.readEntries(n, path) {
+		at := joinKey(path, name)
 		d.at[at] = e
 		one := reflect.New(v.Type().Elem()).Elem()
-		d.value(e.value, at, one, nil)
+		d.decodeValue(e.value, at, one, nil)
 		out.SetMapIndex(reflect.ValueOf(name), one)
 	}
 	v.Set(out)
 }
 
-// scalar decodes a single value after replacing its variables.
-func (d *decoder) scalar(n *yaml.Node, path string, v reflect.Value) {
-	d.know(n, path)
+// decodeScalar decodes a single value after replacing its variables.
+func (d *decoder) decodeScalar(n *yaml.Node, path string, v reflect.Value) {
+	d.noteScalar(n, path)
 	switch {
 	case n.Kind != yaml.ScalarNode:
-		d.addAt(n, path, "expected "+wanted(v.Type())+hadKeys[path]+", found "+describe(n))
+		d.addAt(n, path, "expected "+describeWanted(v.Type())+hadKeys[path]+", found "+describeNode(n))
 		return
 	case isNull(n):
-		d.addAt(n, path, "no value given; expected "+wanted(v.Type()))
+		d.addAt(n, path, "no value given; expected "+describeWanted(v.Type()))
 		return
 	}
-	text, mistakes := expand(n.Value, d.env, filepath.Dir(d.name))
+	text, mistakes := expandValue(n.Value, d.env, filepath.Dir(d.name))
 	for _, m := range mistakes {
 		d.addAt(n, path, m)
 	}
 	if len(mistakes) > 0 {
 		return
 	}
-	if mistake := set(v, text); mistake != "" {
+	if mistake := setText(v, text); mistake != "" {
 		// What a variable holds may be a secret that was put in the wrong
 		// place; the text of the file is all that is shown.
-		d.addAt(n, path, strconv.Quote(clip(n.Value))+" is "+mistake)
+		d.addAt(n, path, strconv.Quote(clipText(n.Value))+" is "+mistake)
 	}
 }
 
-// set parses the text as v's type. The mistake completes "… is".
-func set(v reflect.Value, text string) (mistake string) {
+// setText parses the text as v's type. The mistake completes "… is".
+func setText(v reflect.Value, text string) (mistake string) {
 	switch p := v.Addr().Interface().(type) {
 	case *time.Duration:
 		dur, err := time.ParseDuration(text)
@@ -227,8 +227,8 @@ func set(v reflect.Value, text string) (mistake string) {
 	return ""
 }
 
-// wanted says what belongs into a value of the type.
-func wanted(t reflect.Type) string {
+// describeWanted says what belongs into a value of the type.
+func describeWanted(t reflect.Type) string {
 	switch p := reflect.New(t).Interface().(type) {
 	case *time.Duration:
 		return "a duration such as 5s"

@@ -27,14 +27,14 @@ func (e *Error) Error() string {
 	if e.Source == "" {
 		return head
 	}
-	text, pad := excerpt(e.Source, e.Column)
+	text, pad := cutExcerpt(e.Source, e.Column)
 	return head + "\n    " + text + "\n    " + pad + "^"
 }
 
-// excerpt cuts a very long line down to the part around the column and returns
+// cutExcerpt cuts a very long line down to the part around the column and returns
 // with it what to print before the caret. Tabs stay tabs, so that the caret
 // stands below its column whatever a tab is worth.
-func excerpt(line string, column int) (text, pad string) {
+func cutExcerpt(line string, column int) (text, pad string) {
 	const before, width = 100, 160
 	r := []rune(line)
 	at := min(max(column-1, 0), len(r))

@@ -12,9 +12,9 @@ import (
 // is one as well: somebody may have put the key itself there.
 var secretPath = regexp.MustCompile(`^store$|\.url$|\.headers\.|\.env\.|\.args\[|\.jwks_url$|\.issuer$|^state_keys\[|\.client_secret$|\.keys\[`)
 
-// know notes a scalar at a key of the configuration, or that key. It is shown with a mistake
+// noteScalar notes a scalar at a key of the configuration, or that key. It is shown with a mistake
 // unless it may hold a credential.
-func (s *source) know(n *yaml.Node, path string) {
+func (s *source) noteScalar(n *yaml.Node, path string) {
 	if secretPath.MatchString(path) {
 		s.plain[n] = false // also where an alias stands for it elsewhere
 	} else if _, known := s.plain[n]; !known {
@@ -22,21 +22,21 @@ func (s *source) know(n *yaml.Node, path string) {
 	}
 }
 
-// excerpts adds their lines to the mistakes, with asterisks for all that may be a credential.
+// addExcerpts adds their lines to the mistakes, with asterisks for all that may be a credential.
 // What stands at an unknown key may be one, and so may a comment. A line of which nothing is
 // known is not shown: it could not be parsed, or goes on with what began above it.
-func (s *source) excerpts(root *yaml.Node) {
+func (s *source) addExcerpts(root *yaml.Node) {
 	lines := map[int][]*yaml.Node{}
-	collect(root, lines)
+	collectScalars(root, lines)
 	for _, e := range s.list {
 		if nodes := lines[e.Line]; len(nodes) > 0 {
-			e.Source = s.masked(e.Line, nodes)
+			e.Source = s.maskLine(e.Line, nodes)
 		}
 	}
 }
 
-// collect sorts the scalars and aliases of a tree by the line that they begin on.
-func collect(n *yaml.Node, lines map[int][]*yaml.Node) {
+// collectScalars sorts the scalars and aliases of a tree by the line that they begin on.
+func collectScalars(n *yaml.Node, lines map[int][]*yaml.Node) {
 	if n == nil {
 		return
 	}
@@ -44,13 +44,13 @@ func collect(n *yaml.Node, lines map[int][]*yaml.Node) {
 		lines[n.Line] = append(lines[n.Line], n)
 	}
 	for _, c := range n.Content {
-		collect(c, lines)
+		collectScalars(c, lines)
 	}
 }
 
-// masked is a line with what begins on it, in order. Each lasts until the next one.
-func (s *source) masked(line int, nodes []*yaml.Node) string {
-	text := []rune(s.line(line))
+// maskLine is a line with what begins on it, in order. Each lasts until the next one.
+func (s *source) maskLine(line int, nodes []*yaml.Node) string {
+	text := []rune(s.lineAt(line))
 	column := func(i int) int {
 		if i == len(nodes) {
 			return len(text)
@@ -58,22 +58,22 @@ func (s *source) masked(line int, nodes []*yaml.Node) string {
 		return min(max(nodes[i].Column-1, 0), len(text))
 	}
 	if before := text[:column(0)]; strings.Trim(string(before), " \t-{[") != "" {
-		mask(before) // the end of what began above
+		maskText(before) // the end of what began above
 	}
 	for i, n := range nodes {
 		part := text[column(i):max(column(i), column(i+1))]
 		switch comment := slices.Index(part, '#'); {
 		case !s.plain[n] && !isNull(n) && n.Kind != yaml.AliasNode && n.Tag != "!!merge":
-			mask(part)
+			maskText(part)
 		case comment >= 0:
-			mask(part[comment:])
+			maskText(part[comment:])
 		}
 	}
 	return string(text)
 }
 
-// mask leaves only the spaces of a text.
-func mask(text []rune) {
+// maskText leaves only the spaces of a text.
+func maskText(text []rune) {
 	for i, c := range text {
 		if c != ' ' && c != '\t' {
 			text[i] = '*'

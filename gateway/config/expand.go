@@ -12,10 +12,10 @@ type lookup func(name string) (value string, set bool)
 // variable is what may stand between the braces.
 var variable = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*)(:-(.*))?$`)
 
-// expand replaces ${NAME}, ${NAME:-default}, ${file:PATH} and $$ in a value; relative paths begin at
+// expandValue replaces ${NAME}, ${NAME:-default}, ${file:PATH} and $$ in a value; relative paths begin at
 // dir. What a variable or a file holds is not looked at again. Mistakes are all reported; they name
 // variables and files, and never what those hold.
-func expand(s string, env lookup, dir string) (value string, mistakes []string) {
+func expandValue(s string, env lookup, dir string) (value string, mistakes []string) {
 	var b strings.Builder
 	for {
 		i := strings.IndexByte(s, '$')
@@ -34,7 +34,7 @@ func expand(s string, env lookup, dir string) (value string, mistakes []string) 
 			if !closed {
 				return "", append(mistakes, "${ without }; write $$ for a dollar sign")
 			}
-			v, mistake := replace(inner, env, dir)
+			v, mistake := replaceVariable(inner, env, dir)
 			b.WriteString(v)
 			if mistake != "" {
 				mistakes = append(mistakes, mistake)
@@ -47,18 +47,18 @@ func expand(s string, env lookup, dir string) (value string, mistakes []string) 
 	}
 }
 
-// replace returns what stands for ${inner}.
-func replace(inner string, env lookup, dir string) (value, mistake string) {
+// replaceVariable returns what stands for ${inner}.
+func replaceVariable(inner string, env lookup, dir string) (value, mistake string) {
 	if path, is := strings.CutPrefix(inner, "file:"); is {
 		v, err := readSecretFile(dir, path)
 		if err != nil {
-			return "", fmt.Sprintf("file %s: %v", clip(path), err)
+			return "", fmt.Sprintf("file %s: %v", clipText(path), err)
 		}
 		return v, ""
 	}
 	m := variable.FindStringSubmatch(inner)
 	if m == nil {
-		return "", fmt.Sprintf("${%s} is no variable: write ${NAME}, ${NAME:-default} or ${file:PATH}, and $$ for a dollar sign", clip(inner))
+		return "", fmt.Sprintf("${%s} is no variable: write ${NAME}, ${NAME:-default} or ${file:PATH}, and $$ for a dollar sign", clipText(inner))
 	}
 	v, set := env(m[1])
 	hasDefault := m[2] != ""
@@ -71,8 +71,8 @@ func replace(inner string, env lookup, dir string) (value, mistake string) {
 	return v, ""
 }
 
-// clip shortens text from a file for a message.
-func clip(s string) string {
+// clipText shortens text from a file for a message.
+func clipText(s string) string {
 	const most = 60
 	if r := []rune(s); len(r) > most {
 		return string(r[:most]) + "…"

@@ -28,7 +28,7 @@ func TestExpand(t *testing.T) {
 		{"${TREE}", "{a: 1} # b\nc: d"},
 		{"a${file:value}b$$", "av ${SEVEN}b$"}, // what it holds is not looked at again, and its end is trimmed
 	} {
-		got, mistakes := expand(tt.in, testEnv, "testdata")
+		got, mistakes := expandValue(tt.in, testEnv, "testdata")
 		if got != tt.want || len(mistakes) > 0 {
 			t.Errorf("expand(%q) = %q, %q; want %q", tt.in, got, mistakes, tt.want)
 		}
@@ -38,7 +38,7 @@ func TestExpand(t *testing.T) {
 // Replacing happens once: a variable cannot ask for another one.
 func TestExpandOnce(t *testing.T) {
 	env := func(name string) (string, bool) { return "${OTHER}$$", name == "A" }
-	if got, mistakes := expand("${A}", env, ""); got != "${OTHER}$$" || mistakes != nil {
+	if got, mistakes := expandValue("${A}", env, ""); got != "${OTHER}$$" || mistakes != nil {
 		t.Errorf("got %q, %q", got, mistakes)
 	}
 }
@@ -62,7 +62,7 @@ func TestExpandMistakes(t *testing.T) {
 		{"${file:}", []string{"file : cannot be read: not a regular file"}},
 		{"${UNSET}${", []string{"environment variable UNSET", "${ without }"}},
 	} {
-		_, got := expand(tt.in, testEnv, "testdata")
+		_, got := expandValue(tt.in, testEnv, "testdata")
 		if !slices.EqualFunc(got, tt.want, strings.HasPrefix) {
 			t.Errorf("expand(%q): mistakes %q, want %q", tt.in, got, tt.want)
 		}
@@ -76,10 +76,10 @@ func FuzzExpand(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		if got, mistakes := expand(strings.ReplaceAll(s, "$", "$$"), testEnv, t.TempDir()); got != s || mistakes != nil {
+		if got, mistakes := expandValue(strings.ReplaceAll(s, "$", "$$"), testEnv, t.TempDir()); got != s || mistakes != nil {
 			t.Errorf("escaped %q became %q, %q", s, got, mistakes)
 		}
-		_, mistakes := expand(s, testEnv, t.TempDir())
+		_, mistakes := expandValue(s, testEnv, t.TempDir())
 		if strings.Contains(strings.Join(mistakes, ""), secret) && !strings.Contains(s, secret) {
 			t.Errorf("expand(%q) shows a value: %q", s, mistakes)
 		}

@@ -7,50 +7,50 @@ import (
 	"strings"
 )
 
-// fields checks each key of a struct against its tags (min, max, pattern,
+// checkFields checks each key of a struct against its tags (min, max, pattern,
 // required) and its type. Lists and the structs of lists are left to others.
-func (p *problems) fields(at string, structure any) {
+func (p *problems) checkFields(at string, structure any) {
 	v := reflect.ValueOf(structure).Elem()
 	for _, k := range keysOf(v.Type()) {
 		f := v.FieldByIndex(k.index)
 		switch {
 		case isScalar(f.Type()):
-			p.field(join(at, k.name), k, f)
+			p.checkField(joinKey(at, k.name), k, f)
 		case f.Kind() == reflect.Struct && f.Type() != reflect.TypeFor[Tool]():
-			p.fields(join(at, k.name), f.Addr().Interface())
+			p.checkFields(joinKey(at, k.name), f.Addr().Interface())
 		}
 	}
 }
 
-// rule checks the keys of a rule that differ from the defaults.
-func (p *problems) rule(at string, r *Rule, defaults Tool) {
+// checkRule checks the keys of a rule that differ from the defaults.
+func (p *problems) checkRule(at string, r *Rule, defaults Tool) {
 	v, same := reflect.ValueOf(r).Elem(), reflect.ValueOf(&Rule{Tool: defaults}).Elem()
 	for _, k := range keysOf(v.Type()) {
 		f := v.FieldByIndex(k.index)
 		if k.name == "match" || !f.Equal(same.FieldByIndex(k.index)) {
-			p.field(join(at, k.name), k, f)
+			p.checkField(joinKey(at, k.name), k, f)
 		}
 	}
 }
 
-// field checks one scalar.
-func (p *problems) field(at string, k key, f reflect.Value) {
+// checkField checks one scalar.
+func (p *problems) checkField(at string, k key, f reflect.Value) {
 	if f.Kind() == reflect.String {
-		p.text(at, k, f)
+		p.checkText(at, k, f)
 		return
 	}
 	if k.tag.Get("auto") != "" && f.Int() == int64(Auto) {
 		return
 	}
-	if least, ok := bound(k.tag, "min", f.Type()); ok && f.Int() < least.Int() {
+	if least, ok := parseBound(k.tag, "min", f.Type()); ok && f.Int() < least.Int() {
 		p.add(at, "must be at least %s", k.tag.Get("min"))
 	}
-	if most, ok := bound(k.tag, "max", f.Type()); ok && f.Int() > most.Int() {
+	if most, ok := parseBound(k.tag, "max", f.Type()); ok && f.Int() > most.Int() {
 		p.add(at, "must be at most %s", k.tag.Get("max"))
 	}
 }
 
-func (p *problems) text(at string, k key, f reflect.Value) {
+func (p *problems) checkText(at string, k key, f reflect.Value) {
 	pattern, isPattern := k.tag.Lookup("pattern")
 	e, isEnum := f.Interface().(enum)
 	switch {
@@ -63,14 +63,14 @@ func (p *problems) text(at string, k key, f reflect.Value) {
 	}
 }
 
-// bound parses the limit in a tag as a value of the field's type.
-func bound(tag reflect.StructTag, name string, t reflect.Type) (reflect.Value, bool) {
+// parseBound parses the limit in a tag as a value of the field's type.
+func parseBound(tag reflect.StructTag, name string, t reflect.Type) (reflect.Value, bool) {
 	text, ok := tag.Lookup(name)
 	if !ok {
 		return reflect.Value{}, false
 	}
 	v := reflect.New(t).Elem()
-	if mistake := set(v, text); mistake != "" {
+	if mistake := setText(v, text); mistake != "" {
 		panic("config: tag " + name + ":" + text + " is " + mistake)
 	}
 	return v, true

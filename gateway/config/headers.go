@@ -43,21 +43,21 @@ var reserved = map[string]string{
 	"X-Idempotency-Key":   ofRepeats,
 }
 
-// headers checks the headers of an upstream; values are never quoted.
-func (p *problems) headers(at string, headers map[string]string) {
+// checkHeaders checks the headers of an upstream; values are never quoted.
+func (p *problems) checkHeaders(at string, headers map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(headers)) {
-		key := canonical(name)
+		key := canonicalURL(name)
 		reason := reserved[key]
 		if strings.HasPrefix(key, "Mcp-") {
 			reason = ofProtocol
 		}
 		switch {
 		case !isToken(name):
-			p.addKey(join(at, name), "%q is not the name of a header", clip(name))
+			p.addKey(joinKey(at, name), "%q is not the name of a header", clipText(name))
 		case reason != "":
-			p.addKey(join(at, name), "%s cannot be set: it %s", name, reason)
+			p.addKey(joinKey(at, name), "%s cannot be set: it %s", name, reason)
 		case !isHeaderValue(headers[name]):
-			p.add(join(at, name), "the value holds a line break or another character that no header may hold")
+			p.add(joinKey(at, name), "the value holds a line break or another character that no header may hold")
 		}
 	}
 }
@@ -66,17 +66,17 @@ func (p *problems) headers(at string, headers map[string]string) {
 func (p *problems) forwardHeaders(list string, u *Upstream, auth Auth) {
 	seen := map[string]bool{}
 	for name := range u.Headers {
-		seen[canonical(name)] = true
+		seen[canonicalURL(name)] = true
 	}
 	for i, name := range u.ForwardHeaders {
-		at, key := fmt.Sprintf("%s[%d]", list, i), canonical(name)
+		at, key := fmt.Sprintf("%s[%d]", list, i), canonicalURL(name)
 		reason := reserved[key]
 		if strings.HasPrefix(key, "Mcp-") {
 			reason = ofProtocol
 		}
 		switch {
 		case !isToken(name):
-			p.add(at, "%q is not the name of a header", clip(name))
+			p.add(at, "%q is not the name of a header", clipText(name))
 		case key == "Host":
 			p.add(at, "Host cannot be forwarded by its name; use forward_host")
 		case reason != "":

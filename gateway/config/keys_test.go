@@ -27,7 +27,7 @@ func pathsOf(at string, t reflect.Type) (paths []string) {
 		return nil
 	}
 	for _, k := range keysOf(t) {
-		path := join(at, k.name)
+		path := joinKey(at, k.name)
 		paths = append(append(paths, path), pathsOf(path, t.FieldByIndex(k.index).Type)...)
 	}
 	return paths

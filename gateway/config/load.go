@@ -25,30 +25,30 @@ func Load(path string) (*Config, error) {
 // getenv looks variables up like [os.LookupEnv]. An error is an [*Errors].
 func Parse(filename string, data []byte, getenv func(string) (string, bool)) (*Config, error) {
 	s := newSource(filename, data)
-	root, whole := s.document(data)
+	root, whole := s.parseDocument(data)
 	switch {
 	case root != nil && root.Kind == yaml.MappingNode:
-		c := s.read(root, whole, getenv)
+		c := s.readConfig(root, whole, getenv)
 		if len(s.list) == 0 {
 			return c, nil
 		}
 	case root != nil && !isNull(root):
-		s.addAt(root, "", "expected keys such as upstreams, found "+describe(root))
+		s.addAt(root, "", "expected keys such as upstreams, found "+describeNode(root))
 	case len(s.list) == 0:
-		s.add(1, 1, "", "the file is empty")
+		s.addMistake(1, 1, "", "the file is empty")
 	}
-	s.excerpts(root)
+	s.addExcerpts(root)
 	return nil, asError(s.list)
 }
 
-// read turns the tree of a file into a configuration and adds what is wrong
+// readConfig turns the tree of a file into a configuration and adds what is wrong
 // with it to the source's mistakes.
-func (s *source) read(root *yaml.Node, whole bool, env lookup) *Config {
+func (s *source) readConfig(root *yaml.Node, whole bool, env lookup) *Config {
 	c := Default()
 	d := &decoder{source: s, env: env}
-	d.value(root, "", reflect.ValueOf(c).Elem(), nil)
+	d.decodeValue(root, "", reflect.ValueOf(c).Elem(), nil)
 	c.fillPaths()
-	c.files(filepath.Dir(s.name))
+	c.resolveFiles(filepath.Dir(s.name))
 	s.nameHeaders(c)
 	if whole {
 		s.checkAuth("auth", c.Auth)
@@ -57,7 +57,7 @@ func (s *source) read(root *yaml.Node, whole bool, env lookup) *Config {
 	for _, p := range c.problems() {
 		// What is missing from the lines above a syntax error may well stand
 		// below it.
-		if whole || s.has(p.paths) {
+		if whole || s.hasPath(p.paths) {
 			s.addProblem(p)
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// resolve follows aliases to what they stand for.
-func resolve(n *yaml.Node) *yaml.Node {
+// resolveAlias follows aliases to what they stand for.
+func resolveAlias(n *yaml.Node) *yaml.Node {
 	for n.Kind == yaml.AliasNode {
 		n = n.Alias
 	}
@@ -19,9 +19,9 @@ func resolve(n *yaml.Node) *yaml.Node {
 // isNull reports whether nothing was written where a value belongs.
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.Tag == "!!null" }
 
-// describe says what a node is, for "found …".
-func describe(n *yaml.Node) string {
-	switch n = resolve(n); {
+// describeNode says what a node is, for "found …".
+func describeNode(n *yaml.Node) string {
+	switch n = resolveAlias(n); {
 	case n.Kind == yaml.MappingNode:
 		return "keys"
 	case n.Kind == yaml.SequenceNode:
@@ -69,7 +69,7 @@ func keysOf(t reflect.Type) []key {
 	return keys
 }
 
-// join appends a key to a path.
-func join(path, name string) string { return strings.TrimPrefix(path+"."+name, ".") }
+// joinKey appends a key to a path.
+func joinKey(path, name string) string { return strings.TrimPrefix(path+"."+name, ".") }
 
 func itoa(n int) string { return strconv.Itoa(n) }

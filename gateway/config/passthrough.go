@@ -39,9 +39,9 @@ func NewPassthrough() *Passthrough {
 
 func (t *Passthrough) seed(any) { *t = *NewPassthrough() }
 
-// passthrough checks how the callers of a server that signs them in are known.
-func (p *problems) passthrough(at string, t *Passthrough, c *Config) {
-	p.fields(at, t)
+// checkPassthrough checks how the callers of a server that signs them in are known.
+func (p *problems) checkPassthrough(at string, t *Passthrough, c *Config) {
+	p.checkFields(at, t)
 	for i, audience := range t.Audiences {
 		if audience == "" {
 			p.add(fmt.Sprintf("%s.audiences[%d]", at, i), "is empty")
@@ -49,7 +49,7 @@ func (p *problems) passthrough(at string, t *Passthrough, c *Config) {
 	}
 	if i := t.Introspection; i != nil {
 		at := at + ".introspection"
-		p.fields(at, i)
+		p.checkFields(at, i)
 		p.secureURL(at+".url", i.URL)
 	}
 	if c.PublicURL == "" {

@@ -29,17 +29,17 @@ func (s *source) nameHeaders(c *Config) {
 func (s *source) canonicalHeaders(at string, headers map[string]string) map[string]string {
 	out := make(map[string]string, len(headers))
 	for _, name := range s.inOrder(at, headers) {
-		key := canonical(name)
+		key := canonicalURL(name)
 		if _, twice := out[key]; twice {
 			s.addProblem(problem{
-				paths:   []string{join(at, name)},
+				paths:   []string{joinKey(at, name)},
 				message: fmt.Sprintf("the header %s is given twice", key),
 				onKey:   true,
 			})
 		}
 		out[key] = headers[name]
-		s.at[join(at, key)] = s.at[join(at, name)]
-		s.bad[join(at, key)] = s.bad[join(at, name)]
+		s.at[joinKey(at, key)] = s.at[joinKey(at, name)]
+		s.bad[joinKey(at, key)] = s.bad[joinKey(at, name)]
 	}
 	return out
 }
@@ -47,12 +47,12 @@ func (s *source) canonicalHeaders(at string, headers map[string]string) map[stri
 // inOrder returns the names of headers in the order of the file.
 func (s *source) inOrder(at string, headers map[string]string) []string {
 	return slices.SortedFunc(maps.Keys(headers), func(a, b string) int {
-		x, y := s.at[join(at, a)].key, s.at[join(at, b)].key
+		x, y := s.at[joinKey(at, a)].key, s.at[joinKey(at, b)].key
 		return cmp.Or(cmp.Compare(x.Line, y.Line), cmp.Compare(x.Column, y.Column))
 	})
 }
 
-func canonical(header string) string { return textproto.CanonicalMIMEHeaderKey(header) }
+func canonicalURL(header string) string { return textproto.CanonicalMIMEHeaderKey(header) }
 
 // readSecretFile reads a small regular file and drops the line breaks at its
 // end, which editors and "echo" add.
@@ -62,21 +62,21 @@ func readSecretFile(dir, name string) (string, error) {
 	}
 	info, err := os.Stat(name)
 	if err != nil {
-		return "", fmt.Errorf("cannot be read: %w", cause(err))
+		return "", fmt.Errorf("cannot be read: %w", dropPath(err))
 	}
 	if !info.Mode().IsRegular() {
 		return "", errors.New("cannot be read: not a regular file")
 	}
 	f, err := os.Open(name)
 	if err != nil {
-		return "", fmt.Errorf("cannot be read: %w", cause(err))
+		return "", fmt.Errorf("cannot be read: %w", dropPath(err))
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxSecret+1))
 	text := strings.TrimRight(string(data), "\r\n")
 	switch {
 	case err != nil:
-		return "", fmt.Errorf("cannot be read: %w", cause(err))
+		return "", fmt.Errorf("cannot be read: %w", dropPath(err))
 	case len(data) > maxSecret:
 		return "", errors.New("is too large to be a secret")
 	case text == "":
@@ -85,9 +85,9 @@ func readSecretFile(dir, name string) (string, error) {
 	return text, nil
 }
 
-// cause drops the path from an error of the file system: the line that is
+// dropPath drops the path from an error of the file system: the line that is
 // shown has it, unless it came from a variable and is nobody's business.
-func cause(err error) error {
+func dropPath(err error) error {
 	var p *fs.PathError
 	if errors.As(err, &p) {
 		return p.Err

@@ -35,16 +35,16 @@ func newSource(name string, data []byte) *source {
 	}
 }
 
-// line returns a line of the file, counted from 1.
-func (s *source) line(n int) string {
+// lineAt returns a line of the file, counted from 1.
+func (s *source) lineAt(n int) string {
 	if n < 1 || n > len(s.lines) {
 		return ""
 	}
 	return s.lines[n-1]
 }
 
-// add reports a mistake at a position.
-func (s *source) add(line, column int, path, message string) {
+// addMistake reports a mistake at a position.
+func (s *source) addMistake(line, column int, path, message string) {
 	if path != "" {
 		s.bad[path] = true
 	}
@@ -56,7 +56,7 @@ func (s *source) add(line, column int, path, message string) {
 
 // addAt reports a mistake at a node.
 func (s *source) addAt(n *yaml.Node, path, message string) {
-	s.add(n.Line, n.Column, path, message)
+	s.addMistake(n.Line, n.Column, path, message)
 }
 
 // addProblem reports what Validate found, unless it follows from a mistake
@@ -67,17 +67,17 @@ func (s *source) addProblem(p problem) {
 			return
 		}
 	}
-	where := s.find(p.paths)
-	line, column := where.position()
+	where := s.findPlace(p.paths)
+	line, column := where.bestPosition()
 	if p.onKey && where.key != nil {
 		line, column = where.key.Line, where.key.Column
 	}
-	s.add(line, column, p.paths[0], p.message)
+	s.addMistake(line, column, p.paths[0], p.message)
 }
 
 // isBad reports whether the path, or something around it, has a mistake.
 func (s *source) isBad(path string) bool {
-	for ; path != ""; path = parent(path) {
+	for ; path != ""; path = parentPath(path) {
 		if s.bad[path] {
 			return true
 		}
@@ -85,20 +85,20 @@ func (s *source) isBad(path string) bool {
 	return false
 }
 
-// has reports whether the file itself has one of the paths.
-func (s *source) has(paths []string) bool {
+// hasPath reports whether the file itself has one of the paths.
+func (s *source) hasPath(paths []string) bool {
 	return slices.ContainsFunc(paths, func(p string) bool { _, ok := s.at[p]; return ok })
 }
 
-// find returns where to show a problem: the first of the paths that the file
+// findPlace returns where to show a problem: the first of the paths that the file
 // has, else the nearest key around the first path.
-func (s *source) find(paths []string) place {
+func (s *source) findPlace(paths []string) place {
 	for _, path := range paths {
 		if p, ok := s.at[path]; ok {
 			return p
 		}
 	}
-	for path := paths[0]; path != ""; path = parent(path) {
+	for path := paths[0]; path != ""; path = parentPath(path) {
 		if p, ok := s.at[path]; ok {
 			return p
 		}
@@ -106,30 +106,30 @@ func (s *source) find(paths []string) place {
 	return place{value: &yaml.Node{Line: 1, Column: 1}}
 }
 
-// position prefers a value that is on a line with its key, and else the key.
-func (p place) position() (line, column int) {
+// bestPosition prefers a value that is on a line with its key, and else the key.
+func (p place) bestPosition() (line, column int) {
 	if p.key != nil && (p.value.Kind != yaml.ScalarNode || p.value.Line != p.key.Line || isNull(p.value)) {
 		return p.key.Line, p.key.Column
 	}
 	return p.value.Line, p.value.Column
 }
 
-// parent cuts the last key or index off a path.
-func parent(path string) string {
+// parentPath cuts the last key or index off a path.
+func parentPath(path string) string {
 	return path[:max(strings.LastIndexAny(path, ".["), 0)]
 }
 
-// document parses the file's one document. A syntax error ends the tree, but
+// parseDocument parses the file's one document. A syntax error ends the tree, but
 // what stands before it is returned all the same, so that its mistakes can be
 // reported in the same round; whole says whether the tree is the whole file.
-func (s *source) document(data []byte) (root *yaml.Node, whole bool) {
-	root, err := s.parse(data)
+func (s *source) parseDocument(data []byte) (root *yaml.Node, whole bool) {
+	root, err := s.parseOne(data)
 	if err == nil {
 		return root, true
 	}
 	var bad *yaml.LoadError
 	if !errors.As(err, &bad) {
-		s.add(1, 1, "", err.Error())
+		s.addMistake(1, 1, "", err.Error())
 		return nil, false
 	}
 	at, opened := bad.Mark, bad.ContextMark
@@ -138,12 +138,12 @@ func (s *source) document(data []byte) (root *yaml.Node, whole bool) {
 		// reader wants to know where it was opened.
 		at = opened
 	}
-	s.add(at.Line, at.Column, "", s.syntaxMessage(bad))
-	return s.before(data, bad.Mark.Line, opened.Line), false
+	s.addMistake(at.Line, at.Column, "", s.syntaxMessage(bad))
+	return s.parseBefore(data, bad.Mark.Line, opened.Line), false
 }
 
-// parse reads one document and reports, as mistakes, none and a second one.
-func (s *source) parse(data []byte) (*yaml.Node, error) {
+// parseOne reads one document and reports, as mistakes, none and a second one.
+func (s *source) parseOne(data []byte) (*yaml.Node, error) {
 	loader, err := yaml.NewLoader(bytes.NewReader(data))
 	if err != nil {
 		return nil, err
@@ -165,16 +165,16 @@ func (s *source) parse(data []byte) (*yaml.Node, error) {
 	return first.Content[0], nil
 }
 
-// before returns the tree of the lines above a syntax error, nil if they do
+// parseBefore returns the tree of the lines above a syntax error, nil if they do
 // not stand alone either.
-func (s *source) before(data []byte, lines ...int) *yaml.Node {
+func (s *source) parseBefore(data []byte, lines ...int) *yaml.Node {
 	for _, line := range lines {
 		if line < 2 {
 			continue
 		}
 		head := bytes.Join(bytes.SplitAfter(data, []byte("\n"))[:min(line, len(s.lines))-1], nil)
 		quiet := &source{}
-		if root, err := quiet.parse(head); err == nil && len(quiet.list) == 0 {
+		if root, err := quiet.parseOne(head); err == nil && len(quiet.list) == 0 {
 			return root
 		}
 	}
@@ -191,7 +191,7 @@ func (s *source) syntaxMessage(e *yaml.LoadError) string {
 	default:
 		message += " (" + e.ContextMsg + ", begun on line " + itoa(e.ContextMark.Line) + ")"
 	}
-	if line := s.line(e.Mark.Line); strings.ContainsRune(line[:len(line)-len(strings.TrimLeft(line, " \t"))], '\t') {
+	if line := s.lineAt(e.Mark.Line); strings.ContainsRune(line[:len(line)-len(strings.TrimLeft(line, " \t"))], '\t') {
 		message += "; indent with spaces, not with tabs"
 	}
 	return message

@@ -13,12 +13,12 @@ func unknownKey(name string, t reflect.Type) (message, meant string) {
 	if advice, had := removedFrom(t, name); had {
 		return fmt.Sprintf("%q was removed: %s", name, advice), ""
 	}
-	message = fmt.Sprintf("unknown key %q", clip(name))
+	message = fmt.Sprintf("unknown key %q", clipText(name))
 	var known []string
 	for _, k := range keysOf(t) {
 		known = append(known, k.name)
 	}
-	if meant = nearest(name, known); meant != "" {
+	if meant = nearestWord(name, known); meant != "" {
 		return message + didYouMean(name, known), meant
 	}
 	if homes := homesOf(name, "", reflect.TypeFor[Config]()); len(homes) > 0 {
@@ -34,7 +34,7 @@ func homesOf(name, path string, t reflect.Type) []string {
 		if k.name == name {
 			homes = append(homes, home(path))
 		}
-		inner, at := t.FieldByIndex(k.index).Type, join(path, k.name)
+		inner, at := t.FieldByIndex(k.index).Type, joinKey(path, k.name)
 		for inner.Kind() == reflect.Slice || inner.Kind() == reflect.Pointer {
 			if inner.Kind() == reflect.Slice {
 				at += "[]"
@@ -58,33 +58,33 @@ func home(path string) string {
 // didYouMean returns a hint at the nearest of the known words, or nothing if
 // none is near.
 func didYouMean(word string, known []string) string {
-	if best := nearest(word, known); best != "" {
+	if best := nearestWord(word, known); best != "" {
 		return fmt.Sprintf(" (did you mean %q?)", best)
 	}
 	return ""
 }
 
-// nearest returns the known word with the fewest differences, or nothing if
+// nearestWord returns the known word with the fewest differences, or nothing if
 // more than a third of the letters differ.
-func nearest(word string, known []string) (best string) {
-	word = plain(word)
+func nearestWord(word string, known []string) (best string) {
+	word = plainKey(word)
 	limit := max(len(word), 3) / 3
 	for _, k := range known {
-		if d := distance(word, plain(k)); d <= limit {
+		if d := editDistance(word, plainKey(k)); d <= limit {
 			best, limit = k, d-1
 		}
 	}
 	return best
 }
 
-// plain drops what differs between maxBody, max-body and max_body.
-func plain(s string) string {
-	return strings.NewReplacer("_", "", "-", "").Replace(strings.ToLower(clip(s)))
+// plainKey drops what differs between maxBody, max-body and max_body.
+func plainKey(s string) string {
+	return strings.NewReplacer("_", "", "-", "").Replace(strings.ToLower(clipText(s)))
 }
 
-// distance is the number of characters to insert, delete, replace or swap with
+// editDistance is the number of characters to insert, delete, replace or swap with
 // their neighbour to get from a to b.
-func distance(a, b string) int {
+func editDistance(a, b string) int {
 	rows := make([][]int, len(a)+1)
 	for i := range rows {
 		rows[i] = make([]int, len(b)+1)

@@ -37,8 +37,8 @@ type ClientTLS struct {
 	KeyFile string `yaml:"key_file"`
 }
 
-// files makes the paths of files relative to the configuration file.
-func (c *Config) files(dir string) {
+// resolveFiles makes the paths of files relative to the configuration file.
+func (c *Config) resolveFiles(dir string) {
 	paths := []*string{&c.TLS.CertFile, &c.TLS.KeyFile, &c.TLS.ClientCAFile, &c.StoreTLS.CAFile, &c.StoreTLS.CertFile, &c.StoreTLS.KeyFile}
 	for _, u := range c.Upstreams {
 		paths = append(paths, &u.TLS.CAFile, &u.TLS.CertFile, &u.TLS.KeyFile)
@@ -53,13 +53,13 @@ func (c *Config) files(dir string) {
 	}
 }
 
-// tls checks which files there are. Whether they can be used is found out where they are read.
-func (p *problems) tls(c *Config) {
-	p.pair("tls", c.TLS.CertFile, c.TLS.KeyFile)
+// checkTLS checks which files there are. Whether they can be used is found out where they are read.
+func (p *problems) checkTLS(c *Config) {
+	p.checkPair("tls", c.TLS.CertFile, c.TLS.KeyFile)
 	if c.TLS.ClientCAFile != "" && c.TLS.CertFile == "" {
 		p.addFor([]string{"tls.client_ca_file", "tls"}, "means nothing without cert_file")
 	}
-	p.pair("store_tls", c.StoreTLS.CertFile, c.StoreTLS.KeyFile)
+	p.checkPair("store_tls", c.StoreTLS.CertFile, c.StoreTLS.KeyFile)
 	if c.StoreTLS != (ClientTLS{}) && !strings.HasPrefix(c.Store, "rediss") {
 		p.addFor([]string{"store_tls", "store"}, "means nothing without a store whose URL begins with rediss")
 	}
@@ -68,14 +68,14 @@ func (p *problems) tls(c *Config) {
 			continue
 		}
 		at := fmt.Sprintf("upstreams[%d].tls", i)
-		p.pair(at, u.TLS.CertFile, u.TLS.KeyFile)
+		p.checkPair(at, u.TLS.CertFile, u.TLS.KeyFile)
 		if !strings.HasPrefix(u.URL, "https://") {
 			p.addKey(at, "means nothing without a url that begins with https://")
 		}
 	}
 }
 
-func (p *problems) pair(at, cert, key string) {
+func (p *problems) checkPair(at, cert, key string) {
 	switch {
 	case cert != "" && key == "":
 		p.addFor([]string{at + ".cert_file", at}, "needs key_file")

@@ -264,7 +264,7 @@ func DefaultTool() Tool {
 // called for every request.
 func (u *Upstream) Tool(name string) Tool {
 	for i := range u.Tools {
-		if matches(u.Tools[i].Match, name) {
+		if globMatches(u.Tools[i].Match, name) {
 			return u.Tools[i].Tool
 		}
 	}
@@ -276,10 +276,10 @@ func (u *Upstream) Scoped() bool {
 	return u.Defaults.Scopes != "" || slices.ContainsFunc(u.Tools, func(r Rule) bool { return r.Scopes != "" })
 }
 
-// matches reports whether the glob covers the name. path.Match treats / as a
+// globMatches reports whether the glob covers the name. path.Match treats / as a
 // border that * does not cross; in the name of a tool it is a character like
 // any other, so both sides trade it for one that no name contains.
-func matches(glob, name string) bool {
+func globMatches(glob, name string) bool {
 	ok, err := path.Match(plainSlash(glob), plainSlash(name))
 	return ok && err == nil
 }
@@ -306,11 +306,11 @@ func (r *Rule) seed(parent any) {
 // SameServer reports whether two upstreams are reached in the same way: they differ, if they do, in
 // what the gateway makes of the server's answers.
 func (u *Upstream) SameServer(other *Upstream) bool {
-	return reflect.DeepEqual(u.server(), other.server())
+	return reflect.DeepEqual(u.serverOnly(), other.serverOnly())
 }
 
-// server is the upstream without what says who may call, and what becomes of a call.
-func (u *Upstream) server() *Upstream {
+// serverOnly is the upstream without what says who may call, and what becomes of a call.
+func (u *Upstream) serverOnly() *Upstream {
 	s := *u
 	s.Path, s.Auth, s.ForwardHeaders, s.ForwardHost, s.Eras = "", nil, nil, "", nil
 	s.Concurrency, s.MaxTasks, s.MaxTasksPerOwner, s.Removed = 0, 0, 0, false

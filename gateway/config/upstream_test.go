@@ -89,7 +89,7 @@ func TestCovers(t *testing.T) {
 		{`\*`, "x", false},
 		{`\**`, `\*a`, false}, // true, but not worth knowing
 	} {
-		if got := covers(tt.earlier, tt.later); got != tt.want {
+		if got := globCovers(tt.earlier, tt.later); got != tt.want {
 			t.Errorf("covers(%q, %q) = %v", tt.earlier, tt.later, got)
 		}
 	}

@@ -48,26 +48,26 @@ func (c *Config) Validate() error {
 // or come from a variable that holds one by mistake.
 func (c *Config) problems() []problem {
 	var p problems
-	p.fields("", c)
-	p.listen("listen", c.Listen)
-	p.admin(c)
-	p.tls(c)
+	p.checkFields("", c)
+	p.checkListen("listen", c.Listen)
+	p.checkAdmin(c)
+	p.checkTLS(c)
 	p.publicURL(c.PublicURL)
-	p.auth("auth", &c.Auth, c)
+	p.checkAuth("auth", &c.Auth, c)
 	p.stateKeys(c.StateKeys)
-	p.store(c)
+	p.checkStore(c)
 	for i, origin := range c.AllowedOrigins {
-		p.origin(fmt.Sprintf("allowed_origins[%d]", i), origin)
+		p.checkOrigin(fmt.Sprintf("allowed_origins[%d]", i), origin)
 	}
 	for i, host := range c.AllowedHosts {
-		p.host(fmt.Sprintf("allowed_hosts[%d]", i), host)
+		p.checkHost(fmt.Sprintf("allowed_hosts[%d]", i), host)
 	}
 	for i, name := range c.Baggage {
 		if !isToken(name) {
 			p.add(fmt.Sprintf("baggage[%d]", i), "not a baggage key")
 		}
 	}
-	p.upstreams(c)
+	p.checkUpstreams(c)
 	if least := 2 * c.LargestCall(); c.MaxBytesInFlight < least && c.MaxBody <= GiB {
 		p.addFor([]string{"max_bytes_in_flight", "upstreams", "max_body"},
 			"must be at least %d: twice max_body and the largest max_result together, and a little more", int64(least))
@@ -75,7 +75,7 @@ func (c *Config) problems() []problem {
 	return p
 }
 
-func (p *problems) listen(path, addr string) {
+func (p *problems) checkListen(path, addr string) {
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		p.add(path, "not an address: write host:port, such as 127.0.0.1:8080, :8080 or [::1]:8080")
@@ -86,14 +86,14 @@ func (p *problems) listen(path, addr string) {
 	}
 }
 
-// admin checks the admin listener, which must not be the public one: what it says
+// checkAdmin checks the admin listener, which must not be the public one: what it says
 // is not for clients, and it asks nobody for a key.
-func (p *problems) admin(c *Config) {
+func (p *problems) checkAdmin(c *Config) {
 	if c.Admin == "" {
 		return
 	}
-	p.listen("admin", c.Admin)
-	p.auth("admin_auth", &c.AdminAuth, c)
+	p.checkListen("admin", c.Admin)
+	p.checkAuth("admin_auth", &c.AdminAuth, c)
 	if c.TraceURL != "" {
 		p.traceURL(c)
 	}
@@ -124,9 +124,9 @@ func (p *problems) traceURL(c *Config) {
 	}
 }
 
-// origin accepts what a browser may put into an Origin header, and nothing
+// checkOrigin accepts what a browser may put into an Origin header, and nothing
 // that looks like it but never matches.
-func (p *problems) origin(path, origin string) {
+func (p *problems) checkOrigin(path, origin string) {
 	if origin == "*" || origin == "null" {
 		p.add(path, "would let any page in; list the origins exactly")
 		return
@@ -144,7 +144,7 @@ func (p *problems) origin(path, origin string) {
 	}
 }
 
-func (p *problems) host(path, host string) {
+func (p *problems) checkHost(path, host string) {
 	if _, err := netip.ParseAddr(host); err == nil {
 		return
 	}

@@ -26,8 +26,8 @@ func (s *source) checkAuth(at string, a Auth) {
 	}
 }
 
-// auth checks how callers of all upstreams, or of one, sign in.
-func (p *problems) auth(at string, a *Auth, c *Config) {
+// checkAuth checks how callers of all upstreams, or of one, sign in.
+func (p *problems) checkAuth(at string, a *Auth, c *Config) {
 	var given []string
 	for _, mode := range []struct {
 		key   string
@@ -46,15 +46,15 @@ func (p *problems) auth(at string, a *Auth, c *Config) {
 	if len(given) > 1 {
 		p.addKey(at+"."+given[1], "auth has one way to sign in, and %s is already given", given[0])
 	}
-	p.keys(at+".keys", a.Keys)
+	p.checkKeys(at+".keys", a.Keys)
 	if a.JWT != nil {
-		p.jwt(at+".jwt", a.JWT)
+		p.checkJWT(at+".jwt", a.JWT)
 		if c.PublicURL == "" && at != "admin_auth" {
 			p.addFor([]string{at + ".jwt", "public_url"}, "needs public_url: clients are told by it where to get a token")
 		}
 	}
 	if a.Passthrough != nil {
-		p.passthrough(at+".passthrough", a.Passthrough, c)
+		p.checkPassthrough(at+".passthrough", a.Passthrough, c)
 	}
 	if a.TrustedHeader != nil {
 		p.trustedHeader(at+".trusted_header", a.TrustedHeader)
@@ -66,9 +66,9 @@ var (
 	validHash      = regexp.MustCompile("^" + hashForm + "$")
 )
 
-// keys checks the keys one by one and against each other. One key of two
+// checkKeys checks the keys one by one and against each other. One key of two
 // principals would make one of them the other.
-func (p *problems) keys(list string, keys []BearerKey) {
+func (p *problems) checkKeys(list string, keys []BearerKey) {
 	seen := map[string]int{}
 	for i, k := range keys {
 		at := fmt.Sprintf("%s[%d]", list, i)
@@ -90,8 +90,8 @@ func (p *problems) keys(list string, keys []BearerKey) {
 	}
 }
 
-func (p *problems) jwt(at string, j *JWT) {
-	p.fields(at, j)
+func (p *problems) checkJWT(at string, j *JWT) {
+	p.checkFields(at, j)
 	p.secureURL(at+".issuer", j.Issuer)
 	p.secureURL(at+".jwks_url", j.JWKSURL)
 	if u, err := url.Parse(j.Issuer); err == nil && u.RawQuery != "" {
@@ -152,8 +152,8 @@ func (p *problems) publicURL(raw string) {
 }
 
 func (p *problems) trustedHeader(at string, h *TrustedHeader) {
-	p.fields(at, h)
-	key := canonical(h.Name)
+	p.checkFields(at, h)
+	key := canonicalURL(h.Name)
 	switch {
 	case h.Name == "":
 	case !isToken(h.Name):

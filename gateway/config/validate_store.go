@@ -9,15 +9,15 @@ import (
 // storeForms are the kinds of store by the scheme of their URL. Each also has
 // a form with TLS, whose scheme begins with rediss.
 var storeForms = map[string]func(p *problems, hosts int, path string){
-	"redis":          (*problems).single,
-	"redis+cluster":  (*problems).cluster,
-	"redis+sentinel": (*problems).sentinel,
+	"redis":          (*problems).checkSingle,
+	"redis+cluster":  (*problems).checkCluster,
+	"redis+sentinel": (*problems).checkSentinel,
 }
 
-// store checks the store's URL as far as it can be without connecting. It is
+// checkStore checks the store's URL as far as it can be without connecting. It is
 // taken apart by hand because several hosts are no URL to net/url, and what
 // net/url says about it is not passed on because that repeats passwords.
-func (p *problems) store(c *Config) {
+func (p *problems) checkStore(c *Config) {
 	if c.OwnsStore() {
 		if c.WaitReplicas > 0 {
 			p.addFor([]string{"wait_replicas", "store"}, "only a Redis has replicas to wait for")
@@ -61,28 +61,28 @@ func isPort(port string) bool {
 	return port == "" || err == nil && n > 0
 }
 
-func (p *problems) single(hosts int, path string) {
+func (p *problems) checkSingle(hosts int, path string) {
 	if hosts > 1 {
 		p.add("store", "redis:// takes one host; several are redis+cluster:// or redis+sentinel://")
 	}
-	p.database(path)
+	p.checkDatabase(path)
 }
 
-func (p *problems) cluster(_ int, path string) {
+func (p *problems) checkCluster(_ int, path string) {
 	if strings.Trim(path, "/") != "" {
 		p.add("store", "a cluster has no database to choose; the URL ends after the hosts")
 	}
 }
 
-func (p *problems) sentinel(_ int, path string) {
+func (p *problems) checkSentinel(_ int, path string) {
 	master, db, _ := strings.Cut(path, "/")
 	if master == "" {
 		p.add("store", "a sentinel URL names the master after the hosts: redis+sentinel://h1:26379,h2:26379/mymaster/0")
 	}
-	p.database(db)
+	p.checkDatabase(db)
 }
 
-func (p *problems) database(path string) {
+func (p *problems) checkDatabase(path string) {
 	if _, err := strconv.ParseUint(path, 10, 16); path != "" && err != nil {
 		p.add("store", "the path of the URL must be a database number, such as /0")
 	}

@@ -148,7 +148,7 @@ func TestNearest(t *testing.T) {
 		"tll": "ttl", "maxTTL": "max_ttl", "max-ttl": "max_ttl", "pollInterval": "poll_interval",
 		"task": "tasks", "": "", "x": "", "completely": "", "recover": "",
 	} {
-		if got := nearest(word, known); got != want {
+		if got := nearestWord(word, known); got != want {
 			t.Errorf("nearest(%q) = %q, want %q", word, got, want)
 		}
 	}

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// upstreams checks the list as a whole and each entry.
-func (p *problems) upstreams(c *Config) {
+// checkUpstreams checks the list as a whole and each entry.
+func (p *problems) checkUpstreams(c *Config) {
 	list := c.Upstreams
 	if len(list) == 0 {
 		p.add("upstreams", "at least one upstream is needed")
@@ -29,7 +29,7 @@ func (p *problems) upstreams(c *Config) {
 			p.addFor([]string{at + ".path", at + ".name"}, "this path is already that of upstreams[%d]", first)
 		}
 		names[u.Name], paths[u.Path] = i, i
-		p.upstream(at, u)
+		p.checkUpstream(at, u)
 		p.upstreamAuth(at, c, u)
 	}
 }
@@ -37,7 +37,7 @@ func (p *problems) upstreams(c *Config) {
 // upstreamAuth checks who may call an upstream. What it has of all upstreams is checked there.
 func (p *problems) upstreamAuth(at string, c *Config, u *Upstream) {
 	if u.Auth != nil {
-		p.fields(at+".auth", u.Auth)
+		p.checkFields(at+".auth", u.Auth)
 		own := Auth(*u.Auth)
 		if !own.Required() && own.Anonymous != On {
 			*p = append(*p, problem{
@@ -46,7 +46,7 @@ func (p *problems) upstreamAuth(at string, c *Config, u *Upstream) {
 				onKey:   true,
 			})
 		}
-		p.auth(at+".auth", &own, c)
+		p.checkAuth(at+".auth", &own, c)
 	}
 	auth := c.AuthOf(u)
 	if auth.Passthrough != nil && u.URL == "" {
@@ -68,14 +68,14 @@ func (p *problems) upstreamAuth(at string, c *Config, u *Upstream) {
 	}
 }
 
-func (p *problems) upstream(at string, u *Upstream) {
-	p.fields(at, u)
+func (p *problems) checkUpstream(at string, u *Upstream) {
+	p.checkFields(at, u)
 	p.servedPath(at, u)
-	p.way(at, u)
-	p.target(at+".url", u.URL)
-	p.headers(at+".headers", u.Headers)
-	p.fields(at+".defaults", &u.Defaults)
-	p.rules(at+".tools", u)
+	p.checkWay(at, u)
+	p.checkTarget(at+".url", u.URL)
+	p.checkHeaders(at+".headers", u.Headers)
+	p.checkFields(at+".defaults", &u.Defaults)
+	p.checkRules(at+".tools", u)
 }
 
 // servedPath checks where clients reach the upstream. A bad name is reported
@@ -103,8 +103,8 @@ func isUnreserved(r rune) bool {
 	return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("-_.~", r)
 }
 
-// way checks that there is one way to the server, and no key that is for the other one.
-func (p *problems) way(at string, u *Upstream) {
+// checkWay checks that there is one way to the server, and no key that is for the other one.
+func (p *problems) checkWay(at string, u *Upstream) {
 	program, address := u.Command != "", u.URL != ""
 	switch {
 	case program && address:
@@ -134,7 +134,7 @@ func (p *problems) way(at string, u *Upstream) {
 		}
 	}
 	if program {
-		p.program(at, u)
+		p.checkProgram(at, u)
 	}
 	for i, era := range u.Eras {
 		if era != "legacy" && era != "modern" {
@@ -146,9 +146,9 @@ func (p *problems) way(at string, u *Upstream) {
 	}
 }
 
-// program checks what a process is started with. Whether the program is there, and the
+// checkProgram checks what a process is started with. Whether the program is there, and the
 // directory, is found out where the gateway runs.
-func (p *problems) program(at string, u *Upstream) {
+func (p *problems) checkProgram(at string, u *Upstream) {
 	const nul = "holds a NUL character, which no program can be given"
 	for i, arg := range u.Args {
 		if strings.ContainsRune(arg, 0) {
@@ -158,9 +158,9 @@ func (p *problems) program(at string, u *Upstream) {
 	for _, name := range slices.Sorted(maps.Keys(u.Env)) {
 		switch {
 		case name == "" || strings.ContainsAny(name, "=\x00"):
-			p.addKey(join(at+".env", name), "%q is not the name of a variable", clip(name))
+			p.addKey(joinKey(at+".env", name), "%q is not the name of a variable", clipText(name))
 		case strings.ContainsRune(u.Env[name], 0):
-			p.add(join(at+".env", name), nul)
+			p.add(joinKey(at+".env", name), nul)
 		}
 	}
 	if strings.ContainsRune(u.Command, 0) {
@@ -171,9 +171,9 @@ func (p *problems) program(at string, u *Upstream) {
 	}
 }
 
-// target checks the URL of a server. net/url's own message is not passed on:
+// checkTarget checks the URL of a server. net/url's own message is not passed on:
 // it repeats parts of the URL, possibly a password.
-func (p *problems) target(at, raw string) {
+func (p *problems) checkTarget(at, raw string) {
 	if raw == "" {
 		return // way says whether it is missing
 	}
@@ -192,18 +192,18 @@ func (p *problems) target(at, raw string) {
 	}
 }
 
-// rules checks the tools of an upstream. What a rule takes from the defaults
+// checkRules checks the tools of an upstream. What a rule takes from the defaults
 // is not checked again.
-func (p *problems) rules(at string, u *Upstream) {
+func (p *problems) checkRules(at string, u *Upstream) {
 	for i := range u.Tools {
 		r, at := &u.Tools[i], fmt.Sprintf("%s[%d]", at, i)
-		p.rule(at, r, u.Defaults)
+		p.checkRule(at, r, u.Defaults)
 		if _, err := path.Match(r.Match, ""); err != nil {
 			p.add(at+".match", "not a glob: a [ is not closed, a range is empty or \\ ends it")
 			continue
 		}
 		for j, earlier := range u.Tools[:i] {
-			if covers(earlier.Match, r.Match) {
+			if globCovers(earlier.Match, r.Match) {
 				p.add(at+".match", "never applies: tools[%d] comes first and matches the same tools", j)
 				break
 			}
@@ -211,10 +211,10 @@ func (p *problems) rules(at string, u *Upstream) {
 	}
 }
 
-// covers reports whether the earlier glob certainly matches whatever the later
+// globCovers reports whether the earlier glob certainly matches whatever the later
 // one does. It knows equal globs, plain names, and what begins like prefix*.
-func covers(earlier, later string) bool {
-	if earlier == later || !hasMeta(later) && matches(earlier, later) {
+func globCovers(earlier, later string) bool {
+	if earlier == later || !hasMeta(later) && globMatches(earlier, later) {
 		return true
 	}
 	prefix, star := strings.CutSuffix(earlier, "*")

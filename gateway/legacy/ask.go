@@ -81,16 +81,16 @@ func (h *Handler) answerQuestion(ctx context.Context, s *session, p shim.Princip
 	}
 	ctx, span := h.Telemetry.Answer(ctx, h.Name, string(call))
 	defer span.End()
-	err := h.Shim.Answer(ctx, s.asked(call, p), h.Name, call, key, answer)
+	err := h.Shim.Answer(ctx, s.askedPrincipal(call, p), h.Name, call, key, answer)
 	if err != nil && !errors.Is(err, shim.ErrNotFound) { // unknown, foreign, or over
 		return &wire.Failure{Code: mcp.CodeInternal, Message: "the answer cannot be taken just now", Status: http.StatusServiceUnavailable}
 	}
 	return nil
 }
 
-// asking says how the client can be asked during a call: on the stream of the call,
+// waysToAsk says how the client can be asked during a call: on the stream of the call,
 // or in its task.
-func (q *request) asking(task bool) shim.Asking {
+func (q *request) waysToAsk(task bool) shim.Asking {
 	if !mcp.MayRequireInput(q.msg.Method) || translate.Answerable(q.state.Capabilities) == nil || !task && !q.out.Streams() {
 		return shim.AskNever
 	}
@@ -115,7 +115,7 @@ type callAsker struct {
 var _ shim.Asker = (*callAsker)(nil)
 
 func newCallAsker(q *request) *callAsker {
-	return &callAsker{Sink: q.sink(), q: q, open: make(map[string]shim.Question)}
+	return &callAsker{Sink: q.newSink(), q: q, open: make(map[string]shim.Question)}
 }
 
 // Ask sends questions on the stream of the call, which can be resumed from then on:
@@ -128,25 +128,25 @@ func (a *callAsker) Ask(call shim.ID, questions []shim.Question) {
 		a.open[question.Key] = question
 	}
 	a.unasked = append(a.unasked, questions...)
-	a.ask(call)
+	a.askOpen(call)
 	if a.gone == nil {
 		a.gone = context.AfterFunc(a.q.client, func() {
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			if !a.q.resumes() {
-				a.refuse(call)
+			if !a.q.canResume() {
+				a.refuseOpen(call)
 			}
 		})
 	}
 }
 
-// ask asks what has not been asked, as far as the store can take it. a.mu is held.
-func (a *callAsker) ask(call shim.ID) {
+// askOpen asks what has not been asked, as far as the store can take it. a.mu is held.
+func (a *callAsker) askOpen(call shim.ID) {
 	a.unasked = slices.DeleteFunc(a.unasked, func(q shim.Question) bool {
 		if _, open := a.open[q.Key]; !open {
 			return true
 		}
-		_, _, err := a.q.log.ask(a.q.log.ctx, questionName(call, q.Key), "", questionRequest(call, q, false))
+		_, _, err := a.q.log.askOnStream(a.q.log.ctx, questionName(call, q.Key), "", questionRequest(call, q, false))
 		return err == nil || errors.Is(err, errTaken) // whoever has taken the stream asks
 	})
 	switch {
@@ -158,19 +158,19 @@ func (a *callAsker) ask(call shim.ID) {
 			a.mu.Lock()
 			defer a.mu.Unlock()
 			if !a.over {
-				a.ask(call)
+				a.askOpen(call)
 			}
 		})
 	}
 }
 
-// refuse answers all open questions in the place of a client that is gone. a.mu is
+// refuseOpen answers all open questions in the place of a client that is gone. a.mu is
 // held.
-func (a *callAsker) refuse(call shim.ID) {
+func (a *callAsker) refuseOpen(call shim.ID) {
 	open := a.open
 	a.open = make(map[string]shim.Question)
 	a.q.s.table.outlive(func() {
-		ctx, cancel := a.q.s.table.within(context.Background())
+		ctx, cancel := a.q.s.table.withPatience(context.Background())
 		defer cancel()
 		for key, question := range open {
 			// Where it fails, the questions run out of time.
@@ -195,8 +195,8 @@ func (a *callAsker) Completed(params json.RawMessage) {
 	_ = a.q.out.Notify(mcp.NotifyElicitationComplete, translate.Unrelated(params))
 }
 
-// end is to be called when the call has returned.
-func (a *callAsker) end() {
+// endAsking is to be called when the call has returned.
+func (a *callAsker) endAsking() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.over = true

@@ -27,7 +27,7 @@ var (
 )
 
 // Busy reports whether a request or a stream of the session is open here.
-func (t *Table) Busy(id string) bool { return t.busy(id) }
+func (t *Table) Busy(id string) bool { return t.isBusy(id) }
 
 // FillLate leaves no room for messages that wait for the store.
 func (t *Table) FillLate() { t.late = lateBytes }
@@ -37,13 +37,13 @@ func (t *Table) Listens(id string) bool {
 	t.mu.Lock()
 	s := t.live[id]
 	t.mu.Unlock()
-	return s != nil && s.listen.active()
+	return s != nil && s.listen.isActive()
 }
 
 // Agreed is what this replica listens for on behalf of a session.
 func (t *Table) Agreed(id string) shim.Filter {
-	s := t.pin(id)
-	defer s.release()
+	s := t.pinSession(id)
+	defer s.endUse()
 	s.listen.mu.Lock()
 	defer s.listen.mu.Unlock()
 	return s.listen.agreed
@@ -51,14 +51,14 @@ func (t *Table) Agreed(id string) shim.Filter {
 
 // Load is the state of a session as the store has it.
 func (t *Table) Load(ctx context.Context, id string) (sessionState, error) {
-	s := t.pin(id)
-	defer s.release()
-	return s.load(ctx)
+	s := t.pinSession(id)
+	defer s.endUse()
+	return s.loadState(ctx)
 }
 
 // open finds a session of a principal.
 func (t *Table) open(ctx context.Context, id, upstream string, p shim.Principal) (*session, error) {
-	return t.find(ctx, id, func(st sessionState) bool { return st.Upstream == upstream && st.belongs(p) })
+	return t.findSession(ctx, id, func(st sessionState) bool { return st.Upstream == upstream && st.belongsTo(p) })
 }
 
 // Current is the state of a session as a request finds it.
@@ -67,6 +67,6 @@ func (t *Table) Current(ctx context.Context, id, upstream string, p shim.Princip
 	if err != nil {
 		return sessionState{}, err
 	}
-	defer s.release()
-	return s.current(), nil
+	defer s.endUse()
+	return s.currentState(), nil
 }

@@ -34,7 +34,7 @@ type Handler struct {
 func (h *Handler) ServePOST(w http.ResponseWriter, r *http.Request, p shim.Principal, msg jsonrpc.Message) {
 	if msg.Kind == jsonrpc.Request && msg.Method == mcp.MethodInitialize {
 		// A session id beside it is of a session the client has given up.
-		h.initialize(w, r, p, msg)
+		h.initializeSession(w, r, p, msg)
 		return
 	}
 	s, err := h.openSession(r, p, msg.Kind == jsonrpc.Request)
@@ -42,22 +42,22 @@ func (h *Handler) ServePOST(w http.ResponseWriter, r *http.Request, p shim.Princ
 		if msg.Kind != jsonrpc.Request {
 			msg.ID = jsonrpc.ID{} // a response's id is not the client's to be answered under
 		}
-		h.refuse(w, msg.ID, err)
+		h.refuseRequest(w, msg.ID, err)
 		return
 	}
-	defer s.release()
+	defer s.endUse()
 	switch msg.Kind {
 	case jsonrpc.Request:
 		h.serveRequest(w, r, s, p, msg)
 	case jsonrpc.Notification:
-		if err := h.heed(r.Context(), s, msg); err != nil && wire.FailureOf("", err).Refuses() {
-			h.refuse(w, jsonrpc.ID{}, err)
+		if err := h.takeNotification(r.Context(), s, msg); err != nil && wire.FailureOf("", err).Refuses() {
+			h.refuseRequest(w, jsonrpc.ID{}, err)
 			return
 		}
 		w.WriteHeader(http.StatusAccepted)
 	case jsonrpc.Result, jsonrpc.ErrorResponse:
 		if err := h.answerQuestion(r.Context(), s, p, msg); err != nil {
-			h.refuse(w, jsonrpc.ID{}, err)
+			h.refuseRequest(w, jsonrpc.ID{}, err)
 			return
 		}
 		w.WriteHeader(http.StatusAccepted)
@@ -68,12 +68,12 @@ func (h *Handler) ServePOST(w http.ResponseWriter, r *http.Request, p shim.Princ
 func (h *Handler) ServeDELETE(w http.ResponseWriter, r *http.Request, p shim.Principal) {
 	s, err := h.openSession(r, p, false)
 	if err != nil {
-		h.refuse(w, jsonrpc.ID{}, err)
+		h.refuseRequest(w, jsonrpc.ID{}, err)
 		return
 	}
-	defer s.release()
-	if err := h.Sessions.end(r.Context(), s.id, s.current()); err != nil {
-		h.refuse(w, jsonrpc.ID{}, sessionFailure(err))
+	defer s.endUse()
+	if err := h.Sessions.endSession(r.Context(), s.id, s.currentState()); err != nil {
+		h.refuseRequest(w, jsonrpc.ID{}, sessionFailure(err))
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -104,27 +104,27 @@ func sessionFailure(err error) *wire.Failure {
 	return &wire.Failure{Code: mcp.CodeInternal, Message: "sessions are not available", Status: http.StatusServiceUnavailable}
 }
 
-// refuse answers a request that got no further than its session.
-func (h *Handler) refuse(w http.ResponseWriter, id jsonrpc.ID, err error) {
+// refuseRequest answers a request that got no further than its session.
+func (h *Handler) refuseRequest(w http.ResponseWriter, id jsonrpc.ID, err error) {
 	h.Telemetry.Refused(context.Background(), err)
 	f := *wire.FailureOf("", err)
 	f.ID = id
 	wire.WriteFailure(w, "", &f)
 }
 
-// heed takes a notification of the client. It has no answer, so what goes wrong
+// takeNotification takes a notification of the client. It has no answer, so what goes wrong
 // with it is logged; only that its client is to sign in is an answer.
-func (h *Handler) heed(ctx context.Context, s *session, msg jsonrpc.Message) (err error) {
+func (h *Handler) takeNotification(ctx context.Context, s *session, msg jsonrpc.Message) (err error) {
 	switch msg.Method {
 	case mcp.NotifyCancelled:
 		// The id is that of the client's own request; another one names nothing.
 		if raw, ok := jsonrpc.Get(msg.Params, "requestId"); ok {
 			if id, perr := jsonrpc.ParseID(raw); perr == nil && !id.Long() {
-				err = s.abort(ctx, id)
+				err = s.abortRequest(ctx, id)
 			}
 		}
 	default:
-		err = h.forward(ctx, s, msg)
+		err = h.forwardNotification(ctx, s, msg)
 	}
 	if err != nil {
 		h.Log.DebugContext(ctx, "notification of a client is lost", "method", msg.Method, "err", err)
@@ -132,16 +132,16 @@ func (h *Handler) heed(ctx context.Context, s *session, msg jsonrpc.Message) (er
 	return err
 }
 
-// forward passes a notification on to a legacy upstream: roots/list_changed, and
+// forwardNotification passes a notification on to a legacy upstream: roots/list_changed, and
 // what nobody here knows. A modern one has no place for any, over HTTP at least
 // (protocol.md 7.5). Those of tasks would be about tasks of the gateway's.
-func (h *Handler) forward(ctx context.Context, s *session, msg jsonrpc.Message) error {
+func (h *Handler) forwardNotification(ctx context.Context, s *session, msg jsonrpc.Message) error {
 	if strings.HasPrefix(msg.Method, mcp.NotifyTask+"/") {
 		return nil
 	}
-	server, err := h.Upstream.Describe(ctx, s.upstream(ctx))
+	server, err := h.Upstream.Describe(ctx, s.upstreamSession(ctx))
 	if err != nil || server.Era == mcp.Modern {
 		return err
 	}
-	return h.Upstream.Notify(ctx, s.upstream(ctx), shim.Notification{Method: msg.Method, Params: msg.Params})
+	return h.Upstream.Notify(ctx, s.upstreamSession(ctx), shim.Notification{Method: msg.Method, Params: msg.Params})
 }

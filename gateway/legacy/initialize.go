@@ -20,9 +20,9 @@ import (
 // 0.1). 2024-11-05 is not among them: over HTTP its transport is another.
 var legacyVersions = []string{mcp.Version20251125, mcp.Version20250618, mcp.Version20250326}
 
-// negotiate answers the version a client wishes: the same, or the latest of its
+// negotiateVersion answers the version a client wishes: the same, or the latest of its
 // era, and never a modern one (X7). Over stdio 2024-11-05 is one of them.
-func negotiate(wish string, stdio bool) string {
+func negotiateVersion(wish string, stdio bool) string {
 	if stdio && wish == mcp.Version20241105 {
 		return wish
 	}
@@ -34,40 +34,40 @@ func negotiate(wish string, stdio bool) string {
 	return legacyVersions[0]
 }
 
-// initialize makes a session, and one for it upstream, and answers with what that
+// initializeSession makes a session, and one for it upstream, and answers with what that
 // server is.
-func (h *Handler) initialize(w http.ResponseWriter, r *http.Request, p shim.Principal, msg jsonrpc.Message) {
+func (h *Handler) initializeSession(w http.ResponseWriter, r *http.Request, p shim.Principal, msg jsonrpc.Message) {
 	var st sessionState
 	var err error
-	budget.From(r.Context()).InTurn(len(msg.Raw), func() { st, err = h.introduction(p, msg.Params, wire.IsStdio(r.Context())) })
+	budget.From(r.Context()).InTurn(len(msg.Raw), func() { st, err = h.readIntroduction(p, msg.Params, wire.IsStdio(r.Context())) })
 	if err != nil {
-		h.refuse(w, msg.ID, err)
+		h.refuseRequest(w, msg.ID, err)
 		return
 	}
 	st.Opaque = forward.Of(r.Context()).Opaque
 	if err := h.Calls.Enter(p.Owner()); err != nil {
-		h.refuse(w, msg.ID, wire.TurnAway(err))
+		h.refuseRequest(w, msg.ID, wire.TurnAway(err))
 		return
 	}
 	defer h.Calls.Leave(p.Owner())
-	s, err := h.Sessions.create(r.Context(), st)
+	s, err := h.Sessions.createSession(r.Context(), st)
 	if err != nil {
 		if _, full := errors.AsType[*shim.BusyError](err); !full { // of that there is a metric, and a client can make as many as it likes
 			h.Log.WarnContext(r.Context(), "no session could be made", "err", err)
 		}
-		h.refuse(w, msg.ID, sessionFailure(err))
+		h.refuseRequest(w, msg.ID, sessionFailure(err))
 		return
 	}
-	defer s.release()
+	defer s.endUse()
 	ctx, op := h.Telemetry.Start(r.Context(), r, wire.Request{Msg: msg, Version: st.Version, Upstream: h.Name, SessionID: s.id})
 	defer op.End()
 	// No keep-alive: once a stream has begun, the headers, and with them the
 	// session's id, would be out before it is known that there is a session.
 	x := wire.NewExchange(w, r, wire.ExchangeOptions{Version: st.Version, Op: op})
 	defer x.Close()
-	server, err := h.Upstream.Describe(ctx, s.upstream(ctx))
+	server, err := h.Upstream.Describe(ctx, s.upstreamSession(ctx))
 	if err == nil && server.Era == mcp.Modern {
-		err = s.update(ctx, func(st sessionState) (sessionState, error) {
+		err = s.updateState(ctx, func(st sessionState) (sessionState, error) {
 			st.Legacy = false
 			return st, nil
 		})
@@ -76,7 +76,7 @@ func (h *Handler) initialize(w http.ResponseWriter, r *http.Request, p shim.Prin
 		if !wire.FailureOf(st.Version, err).Refuses() { // that is how signing in begins
 			h.Log.WarnContext(ctx, "initialize failed upstream", "err", err)
 		}
-		_ = h.Sessions.end(context.WithoutCancel(ctx), s.id, sessionState{}) // nobody has its id; idle time ends it otherwise
+		_ = h.Sessions.endSession(context.WithoutCancel(ctx), s.id, sessionState{}) // nobody has its id; idle time ends it otherwise
 		x.Fail(msg.ID, err)
 		return
 	}
@@ -88,14 +88,14 @@ func (h *Handler) initialize(w http.ResponseWriter, r *http.Request, p shim.Prin
 	x.Result(msg.ID, h.WithInstructions(clientOf(st, p), translate.InitializeResult(st.Version, server, h.Identity(), own)))
 }
 
-// introduction reads what a client says of itself. Of what it must say, only the
+// readIntroduction reads what a client says of itself. Of what it must say, only the
 // version is needed here: capabilities and clientInfo that are missing mean none.
-func (h *Handler) introduction(p shim.Principal, params json.RawMessage, stdio bool) (sessionState, error) {
+func (h *Handler) readIntroduction(p shim.Principal, params json.RawMessage, stdio bool) (sessionState, error) {
 	wish, ok := jsonrpc.GetString(params, "protocolVersion")
 	if !ok {
 		return sessionState{}, wire.InvalidParams("params.protocolVersion must be a string")
 	}
-	st := sessionState{Upstream: h.Name, Owner: p.Owner(), Version: negotiate(wish, stdio), Legacy: true, Since: time.Now().Unix(), Maker: h.Sessions.name}
+	st := sessionState{Upstream: h.Name, Owner: p.Owner(), Version: negotiateVersion(wish, stdio), Legacy: true, Since: time.Now().Unix(), Maker: h.Sessions.name}
 	for name, field := range map[string]*json.RawMessage{"capabilities": &st.Capabilities, "clientInfo": &st.ClientInfo} {
 		value, ok := jsonrpc.Get(params, name)
 		if ok && !jsonrpc.IsObject(value) {
@@ -103,7 +103,7 @@ func (h *Handler) introduction(p shim.Principal, params json.RawMessage, stdio b
 		}
 		*field = value
 	}
-	if err := sessionLimits.check(st); err != nil {
+	if err := sessionLimits.checkSize(st); err != nil {
 		return st, err
 	}
 	for _, field := range []*json.RawMessage{&st.Capabilities, &st.ClientInfo} {

@@ -31,23 +31,23 @@ func (q *request) callTool(ctx context.Context) (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
-	if q.h.ReadsTasks(q.msg.Method, q.name, q.caller()) {
+	if q.h.ReadsTasks(q.msg.Method, q.name, q.describeCaller()) {
 		if task {
 			return nil, shim.ErrForbidsTask
 		}
 		return q.taskResult(ctx)
 	}
-	server, err := q.h.Upstream.Describe(ctx, q.s.upstream(ctx))
+	server, err := q.h.Upstream.Describe(ctx, q.s.upstreamSession(ctx))
 	if err != nil {
 		return nil, err
 	}
-	first := q.h.TaskFirst(q.name, false, q.caller()) || task && q.h.MayBeTask(q.name)
-	err = q.h.CheckTool(ctx, q.s.upstream(ctx), server, q.name, first, func(upstream.Tool) error { return nil })
+	first := q.h.TaskFirst(q.name, false, q.describeCaller()) || task && q.h.MayBeTask(q.name)
+	err = q.h.CheckTool(ctx, q.s.upstreamSession(ctx), server, q.name, first, func(upstream.Tool) error { return nil })
 	if err != nil {
 		return nil, err
 	}
-	a, err := q.call(q.whenTaken(ctx), shim.Call{
-		Request: q.request(ctx, server.Era), Demand: task, After: q.h.HandleAfter(q.caller()), TTL: ttl, ProgressToken: q.token,
+	a, err := q.makeCall(q.whenTaken(ctx), shim.Call{
+		Request: q.upstreamRequest(ctx, server.Era), Demand: task, After: q.h.HandleAfter(q.describeCaller()), TTL: ttl, ProgressToken: q.token,
 		Partials: task && q.h.takesPartials(q.state),
 	})
 	switch {
@@ -57,52 +57,52 @@ func (q *request) callTool(ctx context.Context) (json.RawMessage, error) {
 		q.op.Task(string(a.Task.ID), a.Task.Trace)
 		return q.h.ToldOfTask(*a.Task), nil
 	case a.Task != nil:
-		return q.created(*a.Task), nil
+		return q.showCreated(*a.Task), nil
 	}
-	return q.replied(ctx, server, a.Reply)
+	return q.showReply(ctx, server, a.Reply)
 }
 
-// caller is what decides how a slow call of the client is answered.
-func (q *request) caller() endpoint.Client { return clientOf(q.state, q.principal) }
+// describeCaller is what decides how a slow call of the client is answered.
+func (q *request) describeCaller() endpoint.Client { return clientOf(q.state, q.principal) }
 
-// call makes a call during which the client may be asked.
-func (q *request) call(ctx context.Context, c shim.Call) (shim.Answered, error) {
+// makeCall makes a call during which the client may be asked.
+func (q *request) makeCall(ctx context.Context, c shim.Call) (shim.Answered, error) {
 	c.Upstream, c.Principal, c.Origin = q.h.Name, q.principal, dialect.OriginLegacy
 	c.Block, c.Stay = true, true
-	c.Asking = q.asking(c.Demand || c.Handle)
+	c.Asking = q.waysToAsk(c.Demand || c.Handle)
 	if c.Asking == shim.AskNever {
-		c.Stream = q.sink()
+		c.Stream = q.newSink()
 		return q.h.Shim.Call(ctx, c)
 	}
 	asker := newCallAsker(q)
-	defer asker.end()
+	defer asker.endAsking()
 	c.Stream = asker
 	return q.h.Shim.Call(ctx, c)
 }
 
-// relay passes on any other request, known or not.
-func (q *request) relay(ctx context.Context) (json.RawMessage, error) {
-	server, err := q.h.Upstream.Describe(ctx, q.s.upstream(ctx))
+// relayRequest passes on any other request, known or not.
+func (q *request) relayRequest(ctx context.Context) (json.RawMessage, error) {
+	server, err := q.h.Upstream.Describe(ctx, q.s.upstreamSession(ctx))
 	if err != nil {
 		return nil, err
 	}
 	// A modern server may want to be called again, whoever asks it (protocol.md 2.7).
-	if q.asking(false) != shim.AskNever || server.Era == mcp.Modern && mcp.MayRequireInput(q.msg.Method) {
-		a, err := q.call(ctx, shim.Call{Request: q.request(ctx, server.Era)})
+	if q.waysToAsk(false) != shim.AskNever || server.Era == mcp.Modern && mcp.MayRequireInput(q.msg.Method) {
+		a, err := q.makeCall(ctx, shim.Call{Request: q.upstreamRequest(ctx, server.Era)})
 		if err != nil {
 			return nil, err
 		}
-		return q.replied(ctx, server, a.Reply)
+		return q.showReply(ctx, server, a.Reply)
 	}
-	reply, err := q.h.Upstream.Call(ctx, q.request(ctx, server.Era), q.sink())
+	reply, err := q.h.Upstream.Call(ctx, q.upstreamRequest(ctx, server.Era), q.newSink())
 	if err != nil {
 		return nil, err
 	}
-	return q.replied(ctx, server, reply)
+	return q.showReply(ctx, server, reply)
 }
 
-// replied is an upstream's reply as this client may see it.
-func (q *request) replied(ctx context.Context, server upstream.Server, reply shim.Reply) (json.RawMessage, error) {
+// showReply is an upstream's reply as this client may see it.
+func (q *request) showReply(ctx context.Context, server upstream.Server, reply shim.Reply) (json.RawMessage, error) {
 	if reply.Error != nil && reply.Error.Code == mcp.CodeURLElicitation && q.state.Version < mcp.Version20251125 {
 		reply = translate.URLRequired(q.msg.Method, reply.Error)
 	}
@@ -128,7 +128,7 @@ func (q *request) replied(ctx context.Context, server upstream.Server, reply shi
 	var result json.RawMessage
 	budget.From(ctx).InTurn(len(reply.Result), func() { result = translate.LegacyResult(q.msg.Method, reply.Result, view) })
 	if q.msg.Method == mcp.MethodToolsList {
-		return q.h.WithTaskResult(ctx, q.caller(), q.msg.Params, result), nil
+		return q.h.WithTaskResult(ctx, q.describeCaller(), q.msg.Params, result), nil
 	}
 	return result, nil
 }
@@ -138,10 +138,10 @@ func (q *request) replied(ctx context.Context, server upstream.Server, reply shi
 // Where the tools cannot be listed just now it stays as it is: better a result
 // that a strict client refuses than none. A schema that is not listed wraps nothing.
 func (q *request) showsWrapped(ctx context.Context, name string, result []byte) bool {
-	if _, ok := jsonrpc.Get(result, "structuredContent"); !ok || q.h.HidesOutput(name, q.caller()) {
+	if _, ok := jsonrpc.Get(result, "structuredContent"); !ok || q.h.HidesOutput(name, q.describeCaller()) {
 		return false
 	}
-	tool, _, err := q.h.Upstream.Tool(ctx, q.s.upstream(ctx), name)
+	tool, _, err := q.h.Upstream.Tool(ctx, q.s.upstreamSession(ctx), name)
 	if err != nil {
 		return false
 	}
@@ -149,8 +149,8 @@ func (q *request) showsWrapped(ctx context.Context, name string, result []byte) 
 	return ok && translate.NeedsWrap(schema)
 }
 
-// request is the request for the upstream.
-func (q *request) request(ctx context.Context, era mcp.Era) shim.Request {
+// upstreamRequest is the request for the upstream.
+func (q *request) upstreamRequest(ctx context.Context, era mcp.Era) shim.Request {
 	level := anyLevel
 	if era == mcp.Modern {
 		level = q.state.LogLevel
@@ -161,7 +161,7 @@ func (q *request) request(ctx context.Context, era mcp.Era) shim.Request {
 		Method:   q.msg.Method,
 		Params:   params,
 		Name:     q.name,
-		Session:  q.s.upstream(ctx),
+		Session:  q.s.upstreamSession(ctx),
 		Progress: q.token != nil,
 		LogLevel: level,
 	}
@@ -173,10 +173,10 @@ func (q *request) request(ctx context.Context, era mcp.Era) shim.Request {
 // may decide what it sends (S25:server/utilities/logging).
 const anyLevel = "any"
 
-// sink is where the upstream's messages of this request go. That the client does not take
+// newSink is where the upstream's messages of this request go. That the client does not take
 // them, or has gone, is no reason to stop (X3).
-func (q *request) sink() endpoint.Sink {
+func (q *request) newSink() endpoint.Sink {
 	return endpoint.NewSink(q.out.Notify, q.token, func(level string) bool {
-		return loudEnough(level, q.s.current().LogLevel)
+		return loudEnough(level, q.s.currentState().LogLevel)
 	})
 }

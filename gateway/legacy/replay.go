@@ -24,15 +24,15 @@ func newReplay(e *endpoint.Endpoint, s *session, p shim.Principal) *replay {
 	return &replay{e: e, s: s, p: p, open: make(map[shim.ID]map[string]bool)}
 }
 
-// stale reports whether a message does. While that cannot be known, it does not.
-func (r *replay) stale(ctx context.Context, message []byte) bool {
+// isStale reports whether a message does. While that cannot be known, it does not.
+func (r *replay) isStale(ctx context.Context, message []byte) bool {
 	call, key, over, ok := readQuestion(message)
 	if !ok || over {
 		return false
 	}
 	open, known := r.open[call]
 	if !known {
-		questions, err := r.e.Shim.Outstanding(ctx, r.s.asked(call, r.p), r.e.Name, call)
+		questions, err := r.e.Shim.Outstanding(ctx, r.s.askedPrincipal(call, r.p), r.e.Name, call)
 		if err != nil && !errors.Is(err, shim.ErrNotFound) {
 			return false
 		}

@@ -40,11 +40,11 @@ type request struct {
 // not exist for a legacy client: it belongs to the modern era, and a server that
 // knows both might take it for something else.
 var methods = map[string]serve{
-	mcp.MethodPing:                 (*request).pong,
+	mcp.MethodPing:                 (*request).answerPing,
 	mcp.MethodToolsCall:            inMode((*request).callTool),
 	mcp.MethodSetLevel:             (*request).setLevel,
-	mcp.MethodResourcesSubscribe:   (*request).subscribe,
-	mcp.MethodResourcesUnsubscribe: (*request).unsubscribe,
+	mcp.MethodResourcesSubscribe:   (*request).answerSubscribe,
+	mcp.MethodResourcesUnsubscribe: (*request).answerUnsubscribe,
 
 	mcp.MethodTasksGet:    withTasks((*request).getTask),
 	mcp.MethodTasksResult: withTasks(inMode((*request).awaitTask)),
@@ -70,17 +70,17 @@ func (h *Handler) serveRequest(w http.ResponseWriter, r *http.Request, s *sessio
 	})
 	defer x.Close()
 	q.log = startLog(r.Context(), q, x, h.Global.ResumeAfter)
-	defer q.log.finish()
+	defer q.log.finishStream()
 	q.out = x
-	ctx, end := q.begin(r)
+	ctx, end := q.beginRequest(r)
 	defer end()
 	if ctx != nil {
-		q.answer(ctx)
+		q.answerRequest(ctx)
 	}
 }
 
 func newLegacyRequest(h *Handler, s *session, p shim.Principal, msg jsonrpc.Message) *request {
-	q := &request{h: h, s: s, state: s.current(), principal: s.principal(p), msg: msg}
+	q := &request{h: h, s: s, state: s.currentState(), principal: s.principalOf(p), msg: msg}
 	q.name, _ = jsonrpc.GetString(msg.Params, mcp.NameParam(msg.Method))
 	// A token that is neither string nor number is none, nor is one that is too long to be
 	// kept and repeated.
@@ -92,12 +92,12 @@ func newLegacyRequest(h *Handler, s *session, p shim.Principal, msg jsonrpc.Mess
 	return q
 }
 
-// resumes reports whether the client can come back for the answer if its connection
+// canResume reports whether the client can come back for the answer if its connection
 // breaks.
-func (q *request) resumes() bool { return q.log.on.Load() }
+func (q *request) canResume() bool { return q.log.on.Load() }
 
-// enter counts a request among the calls in flight, if there is room for one more.
-func (q *request) enter() error {
+// enterCalls counts a request among the calls in flight, if there is room for one more.
+func (q *request) enterCalls() error {
 	q.leave = func() {}
 	if uncounted[q.msg.Method] {
 		return nil
@@ -110,23 +110,23 @@ func (q *request) enter() error {
 	return nil
 }
 
-// begin puts a request under observation and among those in flight. Where there is no room
+// beginRequest puts a request under observation and among those in flight. Where there is no room
 // for it, or its id is in use, it is answered at once, and the context is nil: two answers
 // with one id could not be told apart. end is to be called in any case.
-func (q *request) begin(r *http.Request) (ctx context.Context, end func()) {
+func (q *request) beginRequest(r *http.Request) (ctx context.Context, end func()) {
 	q.client = r.Context()
 	ctx, q.op = q.h.Telemetry.Start(r.Context(), r, wire.Request{
 		Msg: q.msg, Name: q.name, Version: q.state.Version, Upstream: q.h.Name, SessionID: q.s.id,
 	})
 	if q.leave == nil {
-		if err := q.enter(); err != nil {
-			q.fail(err)
+		if err := q.enterCalls(); err != nil {
+			q.answerError(err)
 			return nil, q.op.End
 		}
 	}
-	ctx, done, ok := q.s.begin(ctx, q.msg.ID)
+	ctx, done, ok := q.s.beginRequest(ctx, q.msg.ID)
 	if !ok {
-		q.fail(wire.InvalidRequest(q.msg.ID, "another request in flight has this id"))
+		q.answerError(wire.InvalidRequest(q.msg.ID, "another request in flight has this id"))
 		return nil, func() {
 			q.leave()
 			q.op.End()
@@ -141,9 +141,9 @@ func (q *request) begin(r *http.Request) (ctx context.Context, end func()) {
 	}
 }
 
-// answer serves a request and answers it, unless there is nobody who waits
+// answerRequest serves a request and answers it, unless there is nobody who waits
 // for an answer.
-func (q *request) answer(ctx context.Context) {
+func (q *request) answerRequest(ctx context.Context) {
 	serve, known := methods[q.msg.Method]
 	var result json.RawMessage
 	var err error
@@ -155,7 +155,7 @@ func (q *request) answer(ctx context.Context) {
 	case known:
 		err = wire.MethodNotFound(q.msg.Method)
 	default:
-		result, err = q.relay(ctx)
+		result, err = q.relayRequest(ctx)
 	}
 	cause := context.Cause(ctx)
 	q.land()
@@ -165,21 +165,21 @@ func (q *request) answer(ctx context.Context) {
 		q.out.Drop()
 	case errors.Is(err, errLeft):
 		q.op.Cancelled()
-		q.log.leave()
+		q.log.noteLeft()
 		q.out.Drop()
 	case err != nil:
 		q.h.LogFailure(ctx, q.msg.Method, err)
-		q.fail(err)
+		q.answerError(err)
 	default:
 		q.out.Result(q.msg.ID, result)
 	}
 }
 
-// fail answers with an error. Of the statuses 400 is kept, for what is wrong with the
+// answerError answers with an error. Of the statuses 400 is kept, for what is wrong with the
 // message itself, those of a call which did not begin, because this replica stops or has no
 // room, and those of a server that wants its client to sign in. To a legacy client 404 means that its session is gone (X6), and of others it does not
 // read the body.
-func (q *request) fail(err error) {
+func (q *request) answerError(err error) {
 	q.h.Telemetry.Refused(q.client, err)
 	f := wire.FailureOf(q.state.Version, err)
 	status := http.StatusOK
@@ -199,7 +199,7 @@ func (q *request) strayState() bool {
 	return mcp.MayRequireInput(q.msg.Method) && translate.OfGateway(state)
 }
 
-// pong answers a ping: it asks whether this connection works (protocol.md 7.5).
-func (q *request) pong(context.Context) (json.RawMessage, error) {
+// answerPing answers a ping: it asks whether this connection works (protocol.md 7.5).
+func (q *request) answerPing(context.Context) (json.RawMessage, error) {
 	return json.RawMessage(`{}`), nil
 }

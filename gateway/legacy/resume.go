@@ -31,7 +31,7 @@ func (h *Handler) serveResume(w http.ResponseWriter, r *http.Request, s *session
 	ctx, done, err := h.Streams.Open(r.Context(), p.Owner())
 	defer done()
 	if err != nil {
-		h.refuse(w, jsonrpc.ID{}, err)
+		h.refuseRequest(w, jsonrpc.ID{}, err)
 		return
 	}
 	if q, note := h.waitOf(ctx, s, p, stream); q != nil {
@@ -41,7 +41,7 @@ func (h *Handler) serveResume(w http.ResponseWriter, r *http.Request, s *session
 	}
 	out, err := eventstream.NewWriter(w, r, eventstream.Options{WriteTimeout: wire.WriteTimeout, KeepAlive: h.Global.KeepAlive})
 	if err != nil {
-		h.refuse(w, jsonrpc.ID{}, &wire.Failure{Code: mcp.CodeInternal, Message: "streams are not available", Status: http.StatusInternalServerError})
+		h.refuseRequest(w, jsonrpc.ID{}, &wire.Failure{Code: mcp.CodeInternal, Message: "streams are not available", Status: http.StatusInternalServerError})
 		return
 	}
 	defer out.Close()
@@ -50,7 +50,7 @@ func (h *Handler) serveResume(w http.ResponseWriter, r *http.Request, s *session
 	}
 	t := writer{s: s, name: stream, no: no, out: out, kept: true, replay: newReplay(h.Endpoint, s, p)}
 	var asked time.Time
-	err = t.run(ctx, resumeCheck, func(state string, note []byte) bool {
+	err = t.writeUntilEnd(ctx, resumeCheck, func(state string, note []byte) bool {
 		switch {
 		case state == "lost":
 			// The answers are in the log then; or it is looked again.
@@ -69,10 +69,10 @@ func (h *Handler) serveResume(w http.ResponseWriter, r *http.Request, s *session
 // waitOf is the request that is answered on a stream, if its answer only waits for a task,
 // and the note of the stream. While the store is away it is not known.
 func (h *Handler) waitOf(ctx context.Context, s *session, p shim.Principal, stream string) (q *request, note []byte) {
-	ctx, cancel := s.table.within(ctx)
+	ctx, cancel := s.table.withPatience(ctx)
 	defer cancel()
 	state, note, err := s.table.stateOf(ctx, s.id, stream)
-	ids, about := noted(note), readAskNotes(note)
+	ids, about := notedRequests(note), readAskNotes(note)
 	if err != nil || state == "ended" || len(ids) != 1 || len(about) != 1 {
 		return nil, nil
 	}
@@ -89,8 +89,8 @@ func (h *Handler) waitOf(ctx context.Context, s *session, p shim.Principal, stre
 // serveWait answers a request that waits for a task, on the stream that its client has
 // resumed. Whoever answered it before does so no more.
 func (h *Handler) serveWait(w http.ResponseWriter, r *http.Request, q *request, stream string, note []byte, no int64) {
-	if err := q.enter(); err != nil { // before the stream is taken over: its client may come again
-		h.refuse(w, jsonrpc.ID{}, err)
+	if err := q.enterCalls(); err != nil { // before the stream is taken over: its client may come again
+		h.refuseRequest(w, jsonrpc.ID{}, err)
 		return
 	}
 	defer q.leave()
@@ -102,37 +102,37 @@ func (h *Handler) serveWait(w http.ResponseWriter, r *http.Request, q *request, 
 	defer x.Close()
 	l := newLog(r.Context(), q, x, stream)
 	l.about = about
-	defer l.finish()
-	answered, err := l.resume(r.Context(), no, newReplay(h.Endpoint, q.s, q.principal))
+	defer l.finishStream()
+	answered, err := l.resumeStream(r.Context(), no, newReplay(h.Endpoint, q.s, q.principal))
 	if err != nil {
-		h.refuse(w, jsonrpc.ID{}, &wire.Failure{Code: mcp.CodeInternal, Message: "the stream is not available", Status: http.StatusServiceUnavailable})
+		h.refuseRequest(w, jsonrpc.ID{}, &wire.Failure{Code: mcp.CodeInternal, Message: "the stream is not available", Status: http.StatusServiceUnavailable})
 		return
 	}
 	if answered {
 		return
 	}
 	q.log, q.out = l, x
-	ctx, end := q.begin(r)
+	ctx, end := q.beginRequest(r)
 	defer end()
 	if ctx != nil {
-		q.answer(ctx)
+		q.answerRequest(ctx)
 	}
 }
 
-// resume makes this replica the one that keeps the stream, and sends what its log has after
+// resumeStream makes this replica the one that keeps the stream, and sends what its log has after
 // a message. It reports whether the answer is among that.
-func (l *eventLog) resume(ctx context.Context, no int64, r *replay) (answered bool, err error) {
-	ctx, cancel := l.s.table.within(ctx)
+func (l *eventLog) resumeStream(ctx context.Context, no int64, r *replay) (answered bool, err error) {
+	ctx, cancel := l.s.table.withPatience(ctx)
 	defer cancel()
-	if _, err := l.open(ctx); err != nil {
+	if _, err := l.openStream(ctx); err != nil {
 		return false, err
 	}
-	all, _, _, err := l.s.logged(ctx, l.stream, 0)
+	all, _, _, err := l.s.readLog(ctx, l.stream, 0)
 	l.asked = questionsOf(all)
 	for _, m := range all {
 		l.x.Heard(m.message)
 	}
-	l.x.Resumable(l.keep, func(out *eventstream.Writer) error {
+	l.x.Resumable(l.keepMessage, func(out *eventstream.Writer) error {
 		_ = out.Comment("open")
 		sent := false
 		if isMissing(all, no, false) {
@@ -140,13 +140,13 @@ func (l *eventLog) resume(ctx context.Context, no int64, r *replay) (answered bo
 		}
 		for _, m := range all {
 			answered = answered || isAnswer(m.message, l.id)
-			if m.no > no && m.message != nil && !r.stale(ctx, m.message) {
+			if m.no > no && m.message != nil && !r.isStale(ctx, m.message) {
 				_ = out.Send(eventID(l.stream, m.no), m.message)
 				sent = true
 			}
 		}
 		if !sent && !answered {
-			_ = l.prime(out, no)
+			_ = l.sendPriming(out, no)
 		}
 		return out.Err()
 	})
@@ -162,7 +162,7 @@ const (
 // lastWords makes the answers to the requests of a stream that have none in its log: errors that say why.
 func lastWords(why string) func(note []byte, had [][]byte) [][]byte {
 	return func(note []byte, had [][]byte) (last [][]byte) {
-		for _, id := range noted(note) {
+		for _, id := range notedRequests(note) {
 			if !slices.ContainsFunc(had, func(m []byte) bool { return isAnswer(m, id) }) {
 				last = append(last, jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: mcp.CodeInternal, Message: why}))
 			}

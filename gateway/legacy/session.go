@@ -157,9 +157,9 @@ type sessionState struct {
 	SessionQuestions []shim.ID `json:"sessionQuestions,omitempty"`
 }
 
-// subscribed returns the state with a URI added to, or removed from, its
+// withSubscription returns the state with a URI added to, or removed from, its
 // subscriptions. The list of the old state is not changed: others may read it.
-func (st sessionState) subscribed(uri string, on bool) sessionState {
+func (st sessionState) withSubscription(uri string, on bool) sessionState {
 	i, found := slices.BinarySearch(st.Subscriptions, uri)
 	switch {
 	case on && !found:
@@ -189,8 +189,8 @@ var sessionLimits = stateLimits{bytes: maxSessionBytes, subscriptions: endpoint.
 // 36 bytes, its log level, and its token. So nothing of that is ever refused for want of room.
 const namesRoom = (mostTold+mostSessionQuestions)*39 + 200
 
-// check refuses a state that is too large with a *shim.BusyError.
-func (l stateLimits) check(st sessionState) error {
+// checkSize refuses a state that is too large with a *shim.BusyError.
+func (l stateLimits) checkSize(st sessionState) error {
 	st.Tasks, st.SessionQuestions, st.LogLevel, st.Token = nil, nil, "", ""
 	b, err := st.encode()
 	if err == nil && len(b)+namesRoom > l.bytes {
@@ -199,10 +199,10 @@ func (l stateLimits) check(st sessionState) error {
 	return err
 }
 
-// subscribed is the state with one more subscription. It is a *shim.BusyError if there is no
+// addSubscription is the state with one more subscription. It is a *shim.BusyError if there is no
 // room for that.
-func (l stateLimits) subscribed(st sessionState, uri string) (sessionState, error) {
-	next := st.subscribed(uri, true)
+func (l stateLimits) addSubscription(st sessionState, uri string) (sessionState, error) {
+	next := st.withSubscription(uri, true)
 	switch {
 	case len(next.Subscriptions) == len(st.Subscriptions): // it is there
 		return st, nil
@@ -211,11 +211,11 @@ func (l stateLimits) subscribed(st sessionState, uri string) (sessionState, erro
 	case len(next.Subscriptions) > l.subscriptions:
 		return st, wire.ManySubscriptions()
 	}
-	return next, l.check(next)
+	return next, l.checkSize(next)
 }
 
-// belongs reports whether the session is that of a principal.
-func (st sessionState) belongs(p shim.Principal) bool {
+// belongsTo reports whether the session is that of a principal.
+func (st sessionState) belongsTo(p shim.Principal) bool {
 	if p.Owner() == st.Owner && (st.Owner != "" || st.Token == "") {
 		return true
 	}

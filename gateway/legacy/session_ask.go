@@ -75,8 +75,8 @@ func newAsker(ctx context.Context, e *endpoint.Endpoint, s *session, asked map[s
 	}
 }
 
-// look takes the state of a task. The client is told at once of what is over.
-func (a *asker) look(t shim.Task) {
+// takeState takes the state of a task. The client is told at once of what is over.
+func (a *asker) takeState(t shim.Task) {
 	a.mu.Lock()
 	open := false
 	for _, q := range t.Questions {
@@ -86,10 +86,10 @@ func (a *asker) look(t shim.Task) {
 		delete(a.tasks, t.ID)
 		open = false
 	}
-	over := a.settled(t)
+	over := a.forgetSettled(t)
 	if open && a.wake == nil && a.ctx.Err() == nil {
 		a.wake = make(chan struct{}, 1)
-		a.work.Go(a.run)
+		a.work.Go(a.askUntilEnd)
 	}
 	if open {
 		work.Signal(a.wake)
@@ -100,9 +100,9 @@ func (a *asker) look(t shim.Task) {
 	}
 }
 
-// settled forgets the questions of a task that are over, and returns what the client has to
+// forgetSettled forgets the questions of a task that are over, and returns what the client has to
 // be told of those that it may answer and that want no answer any more. a.mu is held.
-func (a *asker) settled(t shim.Task) (over [][]byte) {
+func (a *asker) forgetSettled(t shim.Task) (over [][]byte) {
 	for _, q := range t.Questions {
 		name := questionName(t.ID, q.Key)
 		if q.Outstanding() && !t.Status.Final() {
@@ -118,8 +118,8 @@ func (a *asker) settled(t shim.Task) (over [][]byte) {
 	return over
 }
 
-// run asks what is to be asked, until the stream ends.
-func (a *asker) run() {
+// askUntilEnd asks what is to be asked, until the stream ends.
+func (a *asker) askUntilEnd() {
 	check := time.NewTicker(holderCheck)
 	defer check.Stop()
 	for checks := false; ; {
@@ -151,7 +151,7 @@ func (a *asker) askAll(checks bool) (again time.Duration) {
 		tasks = append(tasks, t)
 	}
 	a.mu.Unlock()
-	able := shim.Session{Capabilities: translate.Answerable(a.s.current().Capabilities)}
+	able := shim.Session{Capabilities: translate.Answerable(a.s.currentState().Capabilities)}
 	for _, t := range tasks {
 		for _, q := range t.Questions {
 			if !q.Outstanding() || !upstream.MayAsk(able, q.Method, q.Params) {
@@ -170,7 +170,7 @@ func (a *asker) askAll(checks bool) (again time.Duration) {
 func (a *asker) askOne(t shim.Task, q shim.Question, checks bool) (again time.Duration) {
 	name := questionName(t.ID, q.Key)
 	a.mu.Lock()
-	if !a.open(t.ID, q.Key) { // answered since the round began
+	if !a.isOpen(t.ID, q.Key) { // answered since the round began
 		a.mu.Unlock()
 		return 0
 	}
@@ -188,43 +188,43 @@ func (a *asker) askOne(t shim.Task, q shim.Question, checks bool) (again time.Du
 	case asked, held != nil && !checks:
 		return 0
 	case held != nil:
-		if void = a.checked(held); void == "" {
+		if void = a.checkHolder(held); void == "" {
 			return 0
 		}
 	case a.late:
-		if left := time.Until(seen.Add(getFirst)); left > 0 && (a.s.attached() || a.s.elsewhere(a.ctx)) {
+		if left := time.Until(seen.Add(getFirst)); left > 0 && (a.s.isAttached() || a.s.isElsewhere(a.ctx)) {
 			return left
 		}
 	}
 	message := questionRequest(t.ID, q, t.Visible)
 	holder, has, err := a.line.ask(a.ctx, name, void, message)
-	if err == nil && holder != "" && !has && held == nil && a.dead(holder) {
+	if err == nil && holder != "" && !has && held == nil && a.isDead(holder) {
 		holder, has, err = a.line.ask(a.ctx, name, holder, message)
 	}
 	switch {
 	case err != nil:
 		return storeAgain
-	case a.placed(t.ID, q.Key, holder, has):
+	case a.notePlaced(t.ID, q.Key, holder, has):
 		a.line.over(questionOver(t.ID, q.Key))
 	}
 	return 0
 }
 
-// open reports whether a question waits for its answer, as far as this stream has heard. a.mu is
+// isOpen reports whether a question waits for its answer, as far as this stream has heard. a.mu is
 // held.
-func (a *asker) open(id shim.ID, key string) bool {
+func (a *asker) isOpen(id shim.ID, key string) bool {
 	return slices.ContainsFunc(a.tasks[id].Questions, func(q shim.Question) bool { return q.Key == key && q.Outstanding() })
 }
 
-// placed notes where a question is. It reports whether this stream has asked it, and it is
+// notePlaced notes where a question is. It reports whether this stream has asked it, and it is
 // over by now.
-func (a *asker) placed(id shim.ID, key, holder string, has bool) (over bool) {
+func (a *asker) notePlaced(id shim.ID, key, holder string, has bool) (over bool) {
 	name := questionName(id, key)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.held, name)
 	switch {
-	case !a.open(id, key):
+	case !a.isOpen(id, key):
 		return holder == ""
 	case holder != "" && !has:
 		a.held[name] = &holding{stream: holder}
@@ -234,10 +234,10 @@ func (a *asker) placed(id shim.ID, key, holder string, has bool) (over bool) {
 	return false
 }
 
-// checked looks after the stream that has a question, and names it once it is to be taken
+// checkHolder looks after the stream that has a question, and names it once it is to be taken
 // from that. It has to be found dead twice: its client may be about to resume it.
-func (a *asker) checked(h *holding) (void string) {
-	dead := a.dead(h.stream)
+func (a *asker) checkHolder(h *holding) (void string) {
+	dead := a.isDead(h.stream)
 	if dead && h.dead {
 		return h.stream
 	}
@@ -245,9 +245,9 @@ func (a *asker) checked(h *holding) (void string) {
 	return ""
 }
 
-// dead reports whether a stream of the session is over. While that cannot be learned, it is
+// isDead reports whether a stream of the session is over. While that cannot be learned, it is
 // not.
-func (a *asker) dead(stream string) bool {
+func (a *asker) isDead(stream string) bool {
 	state, _, err := a.s.table.stateOf(a.ctx, a.s.id, stream)
 	return err == nil && state != "open"
 }

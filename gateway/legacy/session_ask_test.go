@@ -20,7 +20,7 @@ func askingSession(t *testing.T, store Sessions) *session {
 	table := NewTable(store, 3*time.Second, func(context.Context, Ended) {})
 	s := mustCreate(t, table, sessionState{Capabilities: json.RawMessage(`{"elicitation":{}}`)})
 	t.Cleanup(func() {
-		s.release()
+		s.endUse()
 		_ = table.Close(context.Background())
 	})
 	return s
@@ -67,7 +67,7 @@ func TestAskerWaitsForTheStore(t *testing.T) {
 		}})
 		task := asksOf(t, "q")
 		for range 2 {
-			a.look(task)
+			a.takeState(task)
 			wiretest.Wait(10 * time.Second)
 			if sent != 1 {
 				t.Fatalf("asked %d times", sent)
@@ -89,12 +89,12 @@ func TestAskerIsAnsweredMeanwhile(t *testing.T) {
 	}})
 	a.wake = make(chan struct{}, 1) // the rounds are those of the test
 	before := asksOf(t, "q")
-	a.look(before)
+	a.takeState(before)
 	a.askAll(false)
 	answered := before
 	answered.Questions = []shim.Question{before.Questions[0]}
 	answered.Questions[0].Answer = []byte(`{}`)
-	a.look(answered)
+	a.takeState(answered)
 	a.askOne(before, before.Questions[0], false)
 	if sent != 1 {
 		t.Errorf("asked %d times", sent)
@@ -118,7 +118,7 @@ func TestAskerFindsTheLatestQuestion(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				log, _, _, err := s.logged(t.Context(), "x", 0)
+				log, _, _, err := s.readLog(t.Context(), "x", 0)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -129,7 +129,7 @@ func TestAskerFindsTheLatestQuestion(t *testing.T) {
 					sent++
 					return "", false, nil
 				}})
-				a.look(task)
+				a.takeState(task)
 				wiretest.Wait(time.Second)
 				if sent == 1 == late {
 					t.Errorf("asked %d times", sent)
@@ -168,7 +168,7 @@ func TestQuestionsOfABrokenStreamAreGivenBack(t *testing.T) {
 				t.Fatal(err)
 			}
 			a := newAsker(ctx, &endpoint.Endpoint{}, s, nil, storeLine(s, stream))
-			a.look(task)
+			a.takeState(task)
 			wiretest.Wait(time.Second)
 			streams = append(streams, a)
 		}
@@ -186,7 +186,7 @@ func TestQuestionsOfABrokenStreamAreGivenBack(t *testing.T) {
 		if got := open(streams[0]); !slices.Equal(got, both) || open(streams[1]) != nil {
 			t.Errorf("asked %v and %v", got, open(streams[1]))
 		}
-		(&writer{s: s, name: getStream}).leave()
+		(&writer{s: s, name: getStream}).leaveStream()
 		wiretest.Wait(4 * holderCheck)
 		if got := open(streams[1]); !slices.Equal(got, both) {
 			t.Errorf("then asked %v", got)

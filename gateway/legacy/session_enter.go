@@ -23,71 +23,71 @@ func (h *Handler) openSession(r *http.Request, p shim.Principal, asks bool) (*se
 	}
 	var s *session
 	err := h.Shim.Outlast(r.Context(), func(ctx context.Context) (err error) {
-		ctx, cancel := h.Sessions.within(ctx)
+		ctx, cancel := h.Sessions.withPatience(ctx)
 		defer cancel()
-		s, err = h.Sessions.find(ctx, wire.TrimOWS(ids[0]), func(st sessionState) bool {
-			return st.Upstream == h.Name && (st.belongs(p) || h.admits(st, p))
+		s, err = h.Sessions.findSession(ctx, wire.TrimOWS(ids[0]), func(st sessionState) bool {
+			return st.Upstream == h.Name && (st.belongsTo(p) || h.serverAdmits(st, p))
 		})
 		return err
 	})
 	if err != nil {
 		return nil, sessionFailure(err)
 	}
-	entered, err := h.enter(r.Context(), s, p)
+	entered, err := h.enterSession(r.Context(), s, p)
 	switch {
 	case err == nil && !entered && !asks:
 		err = sessionFailure(errNoSession)
 	case err == nil:
-		err = checkSessionVersion(r.Header, s.current().Version)
+		err = checkSessionVersion(r.Header, s.currentState().Version)
 	}
 	if err != nil {
-		s.release()
+		s.endUse()
 		return nil, err
 	}
 	return s, nil
 }
 
-// admits reports whether the server may let somebody into the session who is not known as its owner: the server
+// serverAdmits reports whether the server may let somebody into the session who is not known as its owner: the server
 // signs its callers in, and nobody else knows whose the session is.
-func (h *Handler) admits(st sessionState, p shim.Principal) bool {
+func (h *Handler) serverAdmits(st sessionState, p shim.Principal) bool {
 	return h.Global.AuthOf(h.Config).Passthrough != nil && p.Owner() != "" && (st.Opaque || st.Owner == "")
 }
 
-// enter reports whether a caller is in the session: it is its own, or the server has taken the token. A session
+// enterSession reports whether a caller is in the session: it is its own, or the server has taken the token. A session
 // of nobody's becomes that of the first caller who is known otherwise than by the token alone.
-func (h *Handler) enter(ctx context.Context, s *session, p shim.Principal) (bool, error) {
-	st := s.current()
-	own := st.belongs(p)
+func (h *Handler) enterSession(ctx context.Context, s *session, p shim.Principal) (bool, error) {
+	st := s.currentState()
+	own := st.belongsTo(p)
 	switch {
 	case own && !forward.Of(ctx).Doubted:
 		return true, nil
 	case !own && st.isNobodys() && forward.Of(ctx).Opaque:
 		return true, nil // as everybody who has its id, until the server takes the token for a call
 	case !own && st.isNobodys():
-		if err := s.admit(ctx, p, false); err != nil {
+		if err := s.admitCaller(ctx, p, false); err != nil {
 			return false, sessionFailure(err)
 		}
 		return true, nil
 	}
-	proven, err := h.Upstream.Admit(ctx, s.upstream(ctx))
+	proven, err := h.Upstream.Admit(ctx, s.upstreamSession(ctx))
 	switch {
 	case errors.Is(err, upstream.ErrNoSession):
 		return false, sessionFailure(errNoSession)
 	case err != nil:
 		return false, err
 	case proven && !own:
-		if err := s.admit(ctx, p, true); err != nil {
+		if err := s.admitCaller(ctx, p, true); err != nil {
 			return false, sessionFailure(err)
 		}
 	}
 	return proven || own, nil
 }
 
-// admit notes that the session is that of a caller as well: opaque is whether the server has said so.
-func (s *session) admit(ctx context.Context, p shim.Principal, byServer bool) error {
-	return s.update(ctx, func(st sessionState) (sessionState, error) {
+// admitCaller notes that the session is that of a caller as well: opaque is whether the server has said so.
+func (s *session) admitCaller(ctx context.Context, p shim.Principal, byServer bool) error {
+	return s.updateState(ctx, func(st sessionState) (sessionState, error) {
 		switch {
-		case st.belongs(p):
+		case st.belongsTo(p):
 		case byServer:
 			st.Token = p.Owner()
 		case st.isNobodys():
@@ -102,37 +102,37 @@ func (s *session) admit(ctx context.Context, p shim.Principal, byServer bool) er
 // whenTaken returns a context in which the session becomes the caller's as well once the server has taken the
 // token for a call: a server whose handshake is open to everybody takes any token for anything else.
 func (q *request) whenTaken(ctx context.Context) context.Context {
-	if q.state.belongs(q.principal) || !q.h.admits(q.state, q.principal) {
+	if q.state.belongsTo(q.principal) || !q.h.serverAdmits(q.state, q.principal) {
 		return ctx
 	}
 	return forward.WhenTaken(ctx, func() {
-		ctx, cancel := q.s.table.within(context.Background())
+		ctx, cancel := q.s.table.withPatience(context.Background())
 		defer cancel()
-		if err := q.s.admit(ctx, q.principal, true); err != nil {
+		if err := q.s.admitCaller(ctx, q.principal, true); err != nil {
 			q.h.Log.DebugContext(ctx, "a session does not know its next token", "err", err)
 		}
 	})
 }
 
-// principal is who asks in this session. One without a name sees what the session
+// principalOf is who asks in this session. One without a name sees what the session
 // made (design.md 0.7).
-func (s *session) principal(p shim.Principal) shim.Principal {
+func (s *session) principalOf(p shim.Principal) shim.Principal {
 	if p.Subject == "" {
 		p.Session = s.id
 	}
 	return p
 }
 
-// asked is whose a question is: one that the server asks outside of any call is that of the session, whatever
+// askedPrincipal is whose a question is: one that the server asks outside of any call is that of the session, whatever
 // token its client has by now, and that of a call is the caller's.
-func (s *session) asked(call shim.ID, p shim.Principal) shim.Principal {
-	if slices.Contains(s.current().SessionQuestions, call) {
+func (s *session) askedPrincipal(call shim.ID, p shim.Principal) shim.Principal {
+	if slices.Contains(s.currentState().SessionQuestions, call) {
 		return s.owner()
 	}
-	return s.principal(p)
+	return s.principalOf(p)
 }
 
 // owner is whose the session is.
 func (s *session) owner() shim.Principal {
-	return s.principal(shim.Principal{Subject: s.current().Owner})
+	return s.principalOf(shim.Principal{Subject: s.currentState().Owner})
 }

@@ -50,15 +50,15 @@ type getHold struct {
 // and take the stream along. docs/design/sessions.md has the cases.
 func (h *Handler) ServeGET(w http.ResponseWriter, r *http.Request, p shim.Principal) {
 	if !wire.AcceptsStream(r.Header) {
-		h.refuse(w, jsonrpc.ID{}, wire.Refused(http.StatusNotAcceptable, "Accept must list "+mcp.TypeSSE))
+		h.refuseRequest(w, jsonrpc.ID{}, wire.Refused(http.StatusNotAcceptable, "Accept must list "+mcp.TypeSSE))
 		return
 	}
 	s, err := h.openSession(r, p, false)
 	if err != nil {
-		h.refuse(w, jsonrpc.ID{}, err)
+		h.refuseRequest(w, jsonrpc.ID{}, err)
 		return
 	}
-	defer s.release()
+	defer s.endUse()
 	stream, no, resumes := parseEventID(r.Header.Get(mcp.HeaderLastEventID))
 	if resumes && stream != getStream {
 		h.serveResume(w, r, s, p, stream, no)
@@ -67,23 +67,23 @@ func (h *Handler) ServeGET(w http.ResponseWriter, r *http.Request, p shim.Princi
 	ctx, done, err := h.Streams.Open(r.Context(), p.Owner())
 	defer done()
 	if err != nil {
-		h.refuse(w, jsonrpc.ID{}, err)
+		h.refuseRequest(w, jsonrpc.ID{}, err)
 		return
 	}
 	ctx, end := context.WithCancel(ctx)
 	defer end()
-	hold := s.attach(ctx, end, resumes)
+	hold := s.attachGET(ctx, end, resumes)
 	if hold == nil {
-		h.refuse(w, jsonrpc.ID{}, wire.Refused(http.StatusConflict, errMoved.Error()))
+		h.refuseRequest(w, jsonrpc.ID{}, wire.Refused(http.StatusConflict, errMoved.Error()))
 		return
 	}
-	defer s.detach(hold)
-	g, err := s.claim(ctx, no, resumes, h.takesPartials(s.current()))
+	defer s.detachGET(hold)
+	g, err := s.claimGET(ctx, no, resumes, h.takesPartials(s.currentState()))
 	if err != nil {
-		h.refuse(w, jsonrpc.ID{}, wire.Refused(http.StatusConflict, err.Error()))
+		h.refuseRequest(w, jsonrpc.ID{}, wire.Refused(http.StatusConflict, err.Error()))
 		return
 	}
-	defer g.leave()
+	defer g.leaveStream()
 	h.writeGET(ctx, w, r, g, hold, p)
 }
 
@@ -91,14 +91,14 @@ func (h *Handler) ServeGET(w http.ResponseWriter, r *http.Request, p shim.Princi
 // takes it, or the gateway closes.
 func (h *Handler) writeGET(ctx context.Context, w http.ResponseWriter, r *http.Request, g *writer, hold *getHold, p shim.Principal) {
 	s := g.s
-	s.begun(hold, g)
-	s.listen.stay()
-	s.follow(ctx, h.Upstream)
+	s.noteBegun(hold, g)
+	s.listen.keepListening()
+	s.followUpstream(ctx, h.Upstream)
 	interval := h.Global.KeepAlive
 	out, err := eventstream.NewWriter(w, r, eventstream.Options{WriteTimeout: wire.WriteTimeout, KeepAlive: interval})
 	if err != nil {
 		h.Log.ErrorContext(ctx, "no event stream can be written", "err", err)
-		h.refuse(w, jsonrpc.ID{}, &wire.Failure{Code: mcp.CodeInternal, Message: "streams are not available", Status: http.StatusInternalServerError})
+		h.refuseRequest(w, jsonrpc.ID{}, &wire.Failure{Code: mcp.CodeInternal, Message: "streams are not available", Status: http.StatusInternalServerError})
 		return
 	}
 	defer out.Close()
@@ -113,15 +113,15 @@ func (h *Handler) writeGET(ctx context.Context, w http.ResponseWriter, r *http.R
 	defer long.Stop()
 	g.out, g.long, g.replay = out, long.C, newReplay(h.Endpoint, s, p)
 	t := h.newTaskNotifier(g, p, hold.end)
-	defer t.start(ctx)()
+	defer t.startFollowing(ctx)()
 	// A connection that broke silently shows at a keep-alive.
-	_ = g.run(ctx, interval, func(state string, _ []byte) bool {
+	_ = g.writeUntilEnd(ctx, interval, func(state string, _ []byte) bool {
 		if logless := g.logless; logless || state == "" { // the store was away, or has lost it
-			if g.reopen(ctx); logless && !g.logless && g.count != nil {
+			if g.reopenLog(ctx); logless && !g.logless && g.count != nil {
 				return true // the log has not what the client counts: it is to begin anew
 			}
 		}
-		t.read(ctx)
+		t.readRecord(ctx)
 		return false
 	})
 }
@@ -130,11 +130,11 @@ func (h *Handler) writeGET(ctx context.Context, w http.ResponseWriter, r *http.R
 // client wants to open one.
 const holderPatience = 2 * time.Second
 
-// attach makes the caller the session's one GET stream (X4); nil where there is another that is read. A
+// attachGET makes the caller the session's one GET stream (X4); nil where there is another that is read. A
 // client that resumes the stream takes its place: that it has lost the one before may not
 // have been noticed yet.
-func (s *session) attach(ctx context.Context, end context.CancelFunc, resumes bool) *getHold {
-	ctx, cancel := s.table.within(ctx)
+func (s *session) attachGET(ctx context.Context, end context.CancelFunc, resumes bool) *getHold {
+	ctx, cancel := s.table.withPatience(ctx)
 	defer cancel()
 	for {
 		s.mu.Lock()
@@ -175,7 +175,7 @@ func (s *session) sayHeld(ask string) {
 	read := s.get != nil && s.get.isRead()
 	s.mu.Unlock()
 	if read {
-		ctx, cancel := s.table.within(s.ctx)
+		ctx, cancel := s.table.withPatience(s.ctx)
 		defer cancel()
 		_, _ = s.table.store.Note(ctx, s.id, getStream, s.holderNote(ask)) // or the stream is taken over
 	}
@@ -188,7 +188,7 @@ func (s *session) holderLives(ctx context.Context, before []byte) bool {
 	if name, _, _ := bytes.Cut(before, []byte(" ")); !bytes.Contains(name, []byte("/")) {
 		return true
 	}
-	wake, stop := s.watch(ctx)
+	wake, stop := s.watchLog(ctx)
 	defer stop()
 	if s.table.store.Signal(ctx, s.id, streamSignal+rand.Text(), "") != nil {
 		return true
@@ -216,35 +216,35 @@ func (s *session) holderLives(ctx context.Context, before []byte) bool {
 	}
 }
 
-// begun says that a stream has a writer.
-func (s *session) begun(hold *getHold, w *writer) {
+// noteBegun says that a stream has a writer.
+func (s *session) noteBegun(hold *getHold, w *writer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	hold.w = w
 }
 
-func (s *session) detach(hold *getHold) {
+func (s *session) detachGET(hold *getHold) {
 	s.mu.Lock()
 	s.get = nil
 	moved := hold.w != nil && hold.w.moved
 	close(hold.gone)
 	s.mu.Unlock()
 	if moved {
-		s.listen.drop()
+		s.listen.endListening()
 	} else {
-		s.listen.rest()
+		s.listen.endSoon()
 	}
 }
 
-// attached reports whether a GET stream is open here.
-func (s *session) attached() bool {
+// isAttached reports whether a GET stream is open here.
+func (s *session) isAttached() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.get != nil
 }
 
-// elsewhere reports whether another replica has the session's GET stream.
-func (s *session) elsewhere(ctx context.Context) bool {
+// isElsewhere reports whether another replica has the session's GET stream.
+func (s *session) isElsewhere(ctx context.Context) bool {
 	state, note, err := s.table.stateOf(ctx, s.id, getStream)
 	return err == nil && state == "open" && holderOf(note) != s.table.name
 }
@@ -253,7 +253,7 @@ func (s *session) elsewhere(ctx context.Context) bool {
 // which resources it listens, so that whoever asks for more knows when that is heard. It answers whoever has asked
 // for a sign of life.
 func (s *session) holderNote(ask string) []byte {
-	return []byte(s.table.name + "/" + ask + " " + digestOf(s.listen.current()))
+	return []byte(s.table.name + "/" + ask + " " + digestOf(s.listen.currentURIs()))
 }
 
 // holderOf is the replica that a note names.
@@ -282,12 +282,12 @@ func digestOf(uris []string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// claim makes this replica the one that keeps the session's GET stream. A client that
+// claimGET makes this replica the one that keeps the session's GET stream. A client that
 // resumes it takes it along; any other finds it taken, or goes on where the last stream
 // was left. counts says that the client counts some of what it gets. While the store is
 // away the stream is open all the same.
-func (s *session) claim(ctx context.Context, no int64, resumes, counts bool) (*writer, error) {
-	ctx, cancel := s.table.within(ctx)
+func (s *session) claimGET(ctx context.Context, no int64, resumes, counts bool) (*writer, error) {
+	ctx, cancel := s.table.withPatience(ctx)
 	defer cancel()
 	g := &writer{s: s, name: getStream, asker: rand.Text(), no: no, in: make(chan delivery), resumed: resumes, holds: true}
 	state, note, err := s.table.stateOf(ctx, s.id, getStream)
@@ -315,7 +315,7 @@ func (s *session) claim(ctx context.Context, no int64, resumes, counts bool) (*w
 	}
 	var log []logEntry
 	if err == nil {
-		log, _, _, err = s.logged(ctx, getStream, read)
+		log, _, _, err = s.readLog(ctx, getStream, read)
 	}
 	asked := questionsOf(log)
 	if g.lost = err == nil && (resumes && no > last || isMissing(log, g.no, counts && resumes)); g.lost && counts {
@@ -323,7 +323,7 @@ func (s *session) claim(ctx context.Context, no int64, resumes, counts bool) (*w
 		g.resumed = false // it begins anew
 	}
 	if counts {
-		g.count = newSeqFilter(log, no, g.resumed, s.current().Tasks)
+		g.count = newSeqFilter(log, no, g.resumed, s.currentState().Tasks)
 	}
 	if err == nil && counts && !g.resumed {
 		last, err = s.table.store.Append(ctx, s.id, getStream, anewMark)
@@ -338,13 +338,13 @@ func (s *session) claim(ctx context.Context, no int64, resumes, counts bool) (*w
 		}
 	}
 	g.kept, g.asked = resumes, asked
-	g.count.floor(last)
+	g.count.noteFloor(last)
 	return g, nil
 }
 
-// reopen begins the log of a stream that is open without one.
-func (w *writer) reopen(ctx context.Context) {
-	ctx, cancel := w.s.table.within(ctx)
+// reopenLog begins the log of a stream that is open without one.
+func (w *writer) reopenLog(ctx context.Context) {
+	ctx, cancel := w.s.table.withPatience(ctx)
 	defer cancel()
 	state, note, err := w.s.table.stateOf(ctx, w.s.id, getStream)
 	if err != nil || state == "open" && holderOf(note) != w.s.table.name && !isUnheld(note) {
@@ -356,15 +356,15 @@ func (w *writer) reopen(ctx context.Context) {
 	}
 }
 
-// leave gives the stream up, for the next one to go on where it is. That the log could not
+// leaveStream gives the stream up, for the next one to go on where it is. That the log could not
 // be opened may only have been the reply that was lost.
-func (w *writer) leave() {
+func (w *writer) leaveStream() {
 	if w.moved {
 		return
 	}
 	t, id, note, begun := w.s.table, w.s.id, strconv.AppendInt(nil, w.no, 10), false
 	t.closeLog(context.Background(), 0, func(ctx context.Context, _ bool) bool {
-		if begun && t.attached(id) { // the next one is here
+		if begun && t.isAttached(id) { // the next one is here
 			return true
 		}
 		begun = true
@@ -372,10 +372,10 @@ func (w *writer) leave() {
 	}, func() {})
 }
 
-// post has the client of the session hear a message: on its GET stream, wherever that is,
+// postMessage has the client of the session hear a message: on its GET stream, wherever that is,
 // or on the next one. While the store is away it goes out on the stream that is here.
-func (s *session) post(message []byte) {
-	ctx, cancel := s.table.within(s.ctx)
+func (s *session) postMessage(message []byte) {
+	ctx, cancel := s.table.withPatience(s.ctx)
 	defer cancel()
 	if no, err := s.table.store.Post(ctx, s.id, getStream, message); err == nil && no != 0 {
 		s.keepUnread(no, message)
@@ -388,31 +388,31 @@ func (s *session) post(message []byte) {
 	}
 	s.mu.Unlock()
 	if w != nil {
-		ctx, cancel := s.table.within(s.ctx)
+		ctx, cancel := s.table.withPatience(s.ctx)
 		defer cancel()
-		_ = w.send(ctx, false, message) // a client that does not read misses it
+		_ = w.sendMessages(ctx, false, message) // a client that does not read misses it
 	}
 }
 
-// hear listens for what the session wants to hear now, where its GET stream is. Where
+// listenHere listens for what the session wants to hear now, where its GET stream is. Where
 // that is another replica, what the upstream agreed to is not known here.
-func (s *session) hear(ctx context.Context, up upstream.Client) (agreed shim.Filter, here bool) {
-	if !s.attached() && s.elsewhere(ctx) {
-		s.heard(ctx)
+func (s *session) listenHere(ctx context.Context, up upstream.Client) (agreed shim.Filter, here bool) {
+	if !s.isAttached() && s.isElsewhere(ctx) {
+		s.awaitListening(ctx)
 		return shim.Filter{}, false
 	}
-	return s.follow(ctx, up), true
+	return s.followUpstream(ctx, up), true
 }
 
-// heard waits until the replica with the GET stream listens for what the session wants to
-// hear now, as follow does: what happens upstream from then on reaches the client.
-func (s *session) heard(ctx context.Context) {
+// awaitListening waits until the replica with the GET stream listens for what the session wants to
+// hear now, as followUpstream does: what happens upstream from then on reaches the client.
+func (s *session) awaitListening(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, listenReady)
 	defer cancel()
-	wake, stop := s.watch(ctx)
+	wake, stop := s.watchLog(ctx)
 	defer stop()
 	for {
-		st, err := s.load(ctx)
+		st, err := s.loadState(ctx)
 		if err == nil {
 			state, note, err := s.table.stateOf(ctx, s.id, getStream)
 			if err == nil && (state != "open" || listensFor(note, st.Subscriptions)) {

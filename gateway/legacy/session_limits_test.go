@@ -18,7 +18,7 @@ func TestStateKeepsRoomForNames(t *testing.T) {
 	l := stateLimits{bytes: 16 << 10, subscriptions: 1000, uri: 1 << 20}
 	for n := l.bytes; ; n-- {
 		st.ClientInfo = json.RawMessage(`"` + strings.Repeat("x", n) + `"`)
-		if busy := (*shim.BusyError)(nil); !errors.As(l.check(st), &busy) {
+		if busy := (*shim.BusyError)(nil); !errors.As(l.checkSize(st), &busy) {
 			break
 		} else if busy.Key != "max_session_bytes" {
 			t.Fatalf("refused by %s", busy.Key)
@@ -35,7 +35,7 @@ func TestStateKeepsRoomForNames(t *testing.T) {
 	if err != nil || len(b) > l.bytes || len(b) < l.bytes-200 {
 		t.Errorf("a full state has %d bytes, %v", len(b), err)
 	}
-	if st, err := l.subscribed(st, "a"); err != nil && len(st.Tasks) != mostTold {
+	if st, err := l.addSubscription(st, "a"); err != nil && len(st.Tasks) != mostTold {
 		t.Errorf("a refused subscription changed the state: %v", err)
 	}
 }

@@ -50,8 +50,8 @@ type listener struct {
 
 func newListener(s *session) *listener { return &listener{s: s} }
 
-// current are the resources that are listened for.
-func (l *listener) current() []string {
+// currentURIs are the resources that are listened for.
+func (l *listener) currentURIs() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.stop == nil {
@@ -60,21 +60,21 @@ func (l *listener) current() []string {
 	return l.uris
 }
 
-// active reports whether the upstream is being listened to.
-func (l *listener) active() bool {
+// isActive reports whether the upstream is being listened to.
+func (l *listener) isActive() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.stop != nil
 }
 
-// start listens for changes of lists and of what the session is subscribed to, in
+// startListening listens for changes of lists and of what the session is subscribed to, in
 // place of what was listened for before, and returns what the upstream agreed to
 // as soon as it has. The old one goes on until then, so that nothing is lost in
 // between, and nothing comes twice.
-func (l *listener) start(ctx context.Context, up upstream.Client) shim.Filter {
+func (l *listener) startListening(ctx context.Context, up upstream.Client) shim.Filter {
 	l.turn.Lock()
 	defer l.turn.Unlock()
-	uris := l.s.current().Subscriptions
+	uris := l.s.currentState().Subscriptions
 	l.mu.Lock()
 	if l.halted || l.stop != nil && slices.Equal(l.uris, uris) {
 		defer l.mu.Unlock()
@@ -84,9 +84,9 @@ func (l *listener) start(ctx context.Context, up upstream.Client) shim.Filter {
 	if old == nil {
 		watched, unwatch := context.WithCancel(forward.Carry(l.s.ctx, ctx))
 		l.unwatch = unwatch
-		l.s.table.work.Go(func() { l.watch(watched, up) }) // not once halted, like run
+		l.s.table.work.Go(func() { l.watchSession(watched, up) }) // not once halted, like listenUntilEnd
 	}
-	run, stop := context.WithCancel(upstream.WhileHere(forward.Carry(l.s.ctx, ctx), l.s.attached)) // what it asks for, it asks for in the name of its client
+	run, stop := context.WithCancel(upstream.WhileHere(forward.Carry(l.s.ctx, ctx), l.s.isAttached)) // what it asks for, it asks for in the name of its client
 	l.started++
 	no := l.started
 	l.uris, l.agreed, l.stop = uris, shim.Filter{}, stop
@@ -94,7 +94,7 @@ func (l *listener) start(ctx context.Context, up upstream.Client) shim.Filter {
 	once := sync.OnceFunc(func() { close(ready) })
 	l.s.table.work.Go(func() { // not once halted: by then the table waits for the end
 		defer once()
-		l.run(run, up, uris, no, once)
+		l.listenUntilEnd(run, up, uris, no, once)
 	})
 	l.mu.Unlock()
 
@@ -115,9 +115,9 @@ func (l *listener) start(ctx context.Context, up upstream.Client) shim.Filter {
 	return l.agreed
 }
 
-// run listens until ctx ends, or the server has nothing to send. A server that
+// listenUntilEnd listens until ctx ends, or the server has nothing to send. A server that
 // cannot be reached is tried again.
-func (l *listener) run(ctx context.Context, up upstream.Client, uris []string, no int, once func()) {
+func (l *listener) listenUntilEnd(ctx context.Context, up upstream.Client, uris []string, no int, once func()) {
 	ready := func(agreed shim.Filter) {
 		l.mu.Lock()
 		l.hearing = max(l.hearing, no)
@@ -128,11 +128,11 @@ func (l *listener) run(ctx context.Context, up upstream.Client, uris []string, n
 		once()
 	}
 	for pause := listenRetry; ; pause = min(2*pause, listenRetryMax) {
-		server, err := up.Describe(ctx, l.s.upstream(ctx))
+		server, err := up.Describe(ctx, l.s.upstreamSession(ctx))
 		if err == nil {
 			f := listenFilter(server, uris)
-			_, f.Elicitations = jsonrpc.Get(translate.Answerable(l.s.current().Capabilities), "elicitation", "url")
-			err = up.Listen(ctx, l.s.upstream(ctx), f, ready, func(n shim.Notification) { l.hear(no, n) })
+			_, f.Elicitations = jsonrpc.Get(translate.Answerable(l.s.currentState().Capabilities), "elicitation", "url")
+			err = up.Listen(ctx, l.s.upstreamSession(ctx), f, ready, func(n shim.Notification) { l.takeNotification(no, n) })
 		}
 		once()
 		if err == nil || ctx.Err() != nil {
@@ -144,22 +144,22 @@ func (l *listener) run(ctx context.Context, up upstream.Client, uris []string, n
 	}
 }
 
-// hear takes one notification. It only counts if it comes by the newest listening
+// takeNotification takes one notification. It only counts if it comes by the newest listening
 // that works: for a moment two may be under way.
-func (l *listener) hear(no int, n shim.Notification) {
+func (l *listener) takeNotification(no int, n shim.Notification) {
 	l.mu.Lock()
 	counts := l.hearing == no
 	l.mu.Unlock()
-	if counts && unsolicited(n, l.s.current().LogLevel) {
+	if counts && isUnsolicited(n, l.s.currentState().LogLevel) {
 		params := jsonrpc.Without(n.Params, "_meta", mcp.MetaSubscriptionID)
-		l.s.post(jsonrpc.AppendNotification(nil, n.Method, jsonrpc.WithoutEmpty(params, "_meta")))
+		l.s.postMessage(jsonrpc.AppendNotification(nil, n.Method, jsonrpc.WithoutEmpty(params, "_meta")))
 	}
 }
 
-// unsolicited reports whether a notification may go to a client outside of any
+// isUnsolicited reports whether a notification may go to a client outside of any
 // request, at the log level it asked for. What belongs to a call or a task of the
 // gateway's own says nothing to it.
-func unsolicited(n shim.Notification, level string) bool {
+func isUnsolicited(n shim.Notification, level string) bool {
 	switch n.Method {
 	case mcp.NotifyProgress, mcp.NotifyCancelled, mcp.NotifyAcknowledged,
 		mcp.NotifyTask, mcp.NotifyTaskStatus, mcp.NotifyTaskPartial:
@@ -179,8 +179,8 @@ func loudEnough(level, want string) bool {
 	return have < 0 || have >= mcp.LogSeverity(want)
 }
 
-// stay keeps the listening up: a GET stream is open.
-func (l *listener) stay() {
+// keepListening keeps the listening up: a GET stream is open.
+func (l *listener) keepListening() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.linger != nil {
@@ -189,49 +189,49 @@ func (l *listener) stay() {
 	}
 }
 
-// rest ends the listening in a while, unless a GET stream opens before.
-func (l *listener) rest() {
+// endSoon ends the listening in a while, unless a GET stream opens before.
+func (l *listener) endSoon() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.linger == nil && l.stop != nil {
-		l.linger = time.AfterFunc(listenLinger, l.leave)
+		l.linger = time.AfterFunc(listenLinger, l.endLinger)
 	}
 }
 
-// leave runs on the linger timer.
-func (l *listener) leave() {
+// endLinger runs on the linger timer.
+func (l *listener) endLinger() {
 	l.mu.Lock()
-	due := l.linger != nil && !l.s.attached() // else a GET stream has just opened
+	due := l.linger != nil && !l.s.isAttached() // else a GET stream has just opened
 	if due {
 		l.linger = nil
-		l.quit()
+		l.quitListening()
 	}
 	l.mu.Unlock()
 	if due {
-		l.s.table.reap(l.s)
+		l.s.table.reapSession(l.s)
 	}
 }
 
-// drop ends the listening, until there is a reason to begin again.
-func (l *listener) drop() {
+// endListening ends the listening, until there is a reason to begin again.
+func (l *listener) endListening() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.linger != nil {
 		l.linger.Stop()
 		l.linger = nil
 	}
-	l.quit()
+	l.quitListening()
 }
 
-// halt ends the listening for good: this replica stops.
-func (l *listener) halt() {
+// haltListening ends the listening for good: this replica stops.
+func (l *listener) haltListening() {
 	l.mu.Lock()
 	l.halted = true
 	l.mu.Unlock()
-	l.drop()
+	l.endListening()
 }
 
-func (l *listener) quit() {
+func (l *listener) quitListening() {
 	if l.stop != nil {
 		l.stop()
 		l.unwatch()
@@ -239,10 +239,10 @@ func (l *listener) quit() {
 	}
 }
 
-// watch keeps the listening where the session's GET stream is, and with what the session
+// watchSession keeps the listening where the session's GET stream is, and with what the session
 // wants to hear, whichever replica that is said to. It ends with ctx.
-func (l *listener) watch(ctx context.Context, up upstream.Client) {
-	wake, stop := l.s.watch(ctx)
+func (l *listener) watchSession(ctx context.Context, up upstream.Client) {
+	wake, stop := l.s.watchLog(ctx)
 	defer stop()
 	noted := "" // what the note of the stream says
 	for {
@@ -253,19 +253,19 @@ func (l *listener) watch(ctx context.Context, up upstream.Client) {
 		case <-ctx.Done():
 			return
 		}
-		st, err := l.s.load(ctx)
-		switch here := l.s.attached(); {
+		st, err := l.s.loadState(ctx)
+		switch here := l.s.isAttached(); {
 		case err != nil: // it is looked again when something changes
 		case here:
-			l.start(ctx, up)
+			l.startListening(ctx, up)
 			if d := digestOf(st.Subscriptions); d != noted {
 				if kept, err := l.s.table.store.Note(ctx, l.s.id, getStream, l.s.holderNote("")); kept && err == nil {
 					noted = d
 				}
 			}
-		case l.s.elsewhere(ctx) && !l.s.attached(): // it may have come here meanwhile
-			l.drop()
-			l.s.table.reap(l.s)
+		case l.s.isElsewhere(ctx) && !l.s.isAttached(): // it may have come here meanwhile
+			l.endListening()
+			l.s.table.reapSession(l.s)
 			return
 		}
 	}

@@ -47,28 +47,28 @@ func newSession(t *Table, id string) *session {
 	return s
 }
 
-// release is the end of a request's use of the session: idle time begins now, and
+// endUse is the end of a request's use of the session: idle time begins now, and
 // not when a long call or stream began.
-func (s *session) release() {
-	if s.table.unpin(s) {
+func (s *session) endUse() {
+	if s.table.unpinSession(s) {
 		s.table.outlive(func() {
-			ctx, cancel := s.table.within(context.Background())
+			ctx, cancel := s.table.withPatience(context.Background())
 			defer cancel()
 			_, _, _ = s.table.store.Get(ctx, s.id) // if it fails, the session ends earlier than it might
 		})
 	}
 }
 
-// lingers reports whether the live part is worth keeping without a request.
-func (s *session) lingers() bool { return s.ctx.Err() == nil && s.listen.active() }
+// isWorthKeeping reports whether the live part is worth keeping without a request.
+func (s *session) isWorthKeeping() bool { return s.ctx.Err() == nil && s.listen.isActive() }
 
-// load reads the state as it is stored now.
-func (s *session) load(ctx context.Context) (sessionState, error) {
+// loadState reads the state as it is stored now.
+func (s *session) loadState(ctx context.Context) (sessionState, error) {
 	st, _, err := s.loadRev(ctx)
 	return st, err
 }
 
-// loadRev is load with the revision of the state.
+// loadRev is loadState with the revision of the state.
 func (s *session) loadRev(ctx context.Context) (st sessionState, rev int64, err error) {
 	s.mu.Lock()
 	turn := s.turn
@@ -97,8 +97,8 @@ func (s *session) loadRev(ctx context.Context) (st sessionState, rev int64, err 
 	return st, rev, nil
 }
 
-// wrote keeps a state that was written in place of the one with a revision.
-func (s *session) wrote(was, rev int64, st sessionState) {
+// noteWritten keeps a state that was written in place of the one with a revision.
+func (s *session) noteWritten(was, rev int64, st sessionState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.turn++
@@ -107,16 +107,16 @@ func (s *session) wrote(was, rev int64, st sessionState) {
 	}
 }
 
-// current is the state as this replica knows it: as of the last request here.
-func (s *session) current() sessionState {
+// currentState is the state as this replica knows it: as of the last request here.
+func (s *session) currentState() sessionState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.state
 }
 
-// update changes the stored state, unless change has an error. Where another request
+// updateState changes the stored state, unless change has an error. Where another request
 // changes it at the same time, change is applied again to what that one made of it.
-func (s *session) update(ctx context.Context, change func(sessionState) (sessionState, error)) error {
+func (s *session) updateState(ctx context.Context, change func(sessionState) (sessionState, error)) error {
 	for {
 		st, rev, err := s.loadRev(ctx)
 		if err == nil {
@@ -134,37 +134,37 @@ func (s *session) update(ctx context.Context, change func(sessionState) (session
 			return err
 		}
 		if next != 0 {
-			s.wrote(rev, next, st)
+			s.noteWritten(rev, next, st)
 			return nil
 		}
 	}
 }
 
-// subscribe adds a resource to the session's subscriptions, if there is room for it.
-func (s *session) subscribe(ctx context.Context, uri string, room stateLimits) error {
-	return s.update(ctx, func(st sessionState) (sessionState, error) { return room.subscribed(st, uri) })
+// subscribeTo adds a resource to the session's subscriptions, if there is room for it.
+func (s *session) subscribeTo(ctx context.Context, uri string, room stateLimits) error {
+	return s.updateState(ctx, func(st sessionState) (sessionState, error) { return room.addSubscription(st, uri) })
 }
 
-// unsubscribe removes one.
-func (s *session) unsubscribe(ctx context.Context, uri string) error {
-	return s.update(ctx, func(st sessionState) (sessionState, error) { return st.subscribed(uri, false), nil })
+// unsubscribeFrom removes one.
+func (s *session) unsubscribeFrom(ctx context.Context, uri string) error {
+	return s.updateState(ctx, func(st sessionState) (sessionState, error) { return st.withSubscription(uri, false), nil })
 }
 
-// follow listens upstream for what the session wants to hear now, and returns what
+// followUpstream listens upstream for what the session wants to hear now, and returns what
 // the upstream agreed to. Without a GET stream it does so only for a while.
-func (s *session) follow(ctx context.Context, up upstream.Client) shim.Filter {
-	agreed := s.listen.start(ctx, up)
-	if !s.attached() {
-		s.listen.rest()
+func (s *session) followUpstream(ctx context.Context, up upstream.Client) shim.Filter {
+	agreed := s.listen.startListening(ctx, up)
+	if !s.isAttached() {
+		s.listen.endSoon()
 	}
 	return agreed
 }
 
-// begin registers a request in flight. Its context has the values of ctx but not
+// beginRequest registers a request in flight. Its context has the values of ctx but not
 // its end: a client whose connection is gone has not cancelled (X3). It ends by
 // notifications/cancelled, or with the session. begin reports false for an id that
 // is already in use.
-func (s *session) begin(ctx context.Context, id jsonrpc.ID) (context.Context, func(), bool) {
+func (s *session) beginRequest(ctx context.Context, id jsonrpc.ID) (context.Context, func(), bool) {
 	key := callKey(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -204,9 +204,9 @@ func callKey(id jsonrpc.ID) string {
 	return "#" + hex.EncodeToString(sum[:])
 }
 
-// abort cancels a request in flight, here or on another replica. An id that is not
+// abortRequest cancels a request in flight, here or on another replica. An id that is not
 // in flight anywhere is ignored: the answer and the cancellation may have crossed.
-func (s *session) abort(ctx context.Context, id jsonrpc.ID) error {
+func (s *session) abortRequest(ctx context.Context, id jsonrpc.ID) error {
 	key := callKey(id)
 	token := forward.SealToken(ctx, key)
 	if s.abortKey(key, time.Now(), token) {
@@ -230,10 +230,10 @@ func (s *session) abortKey(key string, at time.Time, token string) bool {
 	return ok
 }
 
-// upstream is the session's own session with its upstream (design.md 0.16), in which it
+// upstreamSession is the session's own session with its upstream (design.md 0.16), in which it
 // declares what its client did (protocol.md H4). It stays in the era in which it began.
-func (s *session) upstream(ctx context.Context) shim.Session {
-	st := s.current()
+func (s *session) upstreamSession(ctx context.Context) shim.Session {
+	st := s.currentState()
 	caps := translate.ClientCapabilities(st.Capabilities, translate.ClientView{Asked: true, RootsChange: true})
 	return shim.Session{
 		Key: s.id, Principal: st.Owner, Mark: forward.Mark(ctx), Token: forward.Of(ctx).Token, Shared: true, Legacy: st.Legacy, ClientInfo: st.ClientInfo, Capabilities: caps,

@@ -56,7 +56,7 @@ func newTable(store Sessions) (*Table, *endings) {
 
 func mustCreate(t *testing.T, table *Table, st sessionState) *session {
 	t.Helper()
-	s, err := table.create(t.Context(), st)
+	s, err := table.createSession(t.Context(), st)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestSessionIDs(t *testing.T) {
 func TestSessionBelongs(t *testing.T) {
 	table, _ := newTable(wiretest.OpenSessions(t, 10, time.Hour))
 	s := mustCreate(t, table, sessionState{Upstream: "up", Owner: "alice", Version: "2025-11-25"})
-	defer s.release()
+	defer s.endUse()
 	for _, c := range []struct {
 		id, upstream, subject string
 		want                  error
@@ -95,10 +95,10 @@ func TestSessionBelongs(t *testing.T) {
 			t.Errorf("open %+v: %v", c, err)
 		}
 		if got != nil {
-			got.release()
+			got.endUse()
 		}
 	}
-	if table.busy("guess") {
+	if table.isBusy("guess") {
 		t.Error("a guess left something behind")
 	}
 }
@@ -129,7 +129,7 @@ func TestSessionSubscribed(t *testing.T) {
 		want string
 	}{{"b", true, "[b]"}, {"a", true, "[a b]"}, {"a", true, "[a b]"}, {"x", false, "[a b]"}, {"b", false, "[a]"}, {"a", false, "[]"}} {
 		before := fmt.Sprint(st.Subscriptions)
-		next := st.subscribed(c.uri, c.on)
+		next := st.withSubscription(c.uri, c.on)
 		if got := fmt.Sprint(next.Subscriptions); got != c.want {
 			t.Errorf("%s %t: %s, want %s", c.uri, c.on, got, c.want)
 		}
@@ -144,23 +144,23 @@ func TestSessionSubscribed(t *testing.T) {
 func TestSessionUpdateTogether(t *testing.T) {
 	table, _ := newTable(wiretest.OpenSessions(t, 10, time.Hour))
 	s := mustCreate(t, table, sessionState{})
-	defer s.release()
+	defer s.endUse()
 	var all sync.WaitGroup
 	for i := range 20 {
 		all.Go(func() {
-			if err := s.subscribe(t.Context(), fmt.Sprint(i), roomy); err != nil {
+			if err := s.subscribeTo(t.Context(), fmt.Sprint(i), roomy); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	all.Wait()
-	if n := len(s.current().Subscriptions); n != 20 {
+	if n := len(s.currentState().Subscriptions); n != 20 {
 		t.Errorf("%d of 20 changes are left", n)
 	}
-	if err := table.end(t.Context(), s.id, s.current()); err != nil {
+	if err := table.endSession(t.Context(), s.id, s.currentState()); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.subscribe(t.Context(), "late", roomy); !errors.Is(err, errNoSession) {
+	if err := s.subscribeTo(t.Context(), "late", roomy); !errors.Is(err, errNoSession) {
 		t.Errorf("an ended session was changed: %v", err)
 	}
 }
@@ -171,16 +171,16 @@ func TestSessionReload(t *testing.T) {
 	here, _ := newTable(store)
 	there, _ := newTable(store)
 	s := mustCreate(t, here, sessionState{Upstream: "up"})
-	defer s.release()
+	defer s.endUse()
 	o, err := there.open(t.Context(), s.id, "up", shim.Principal{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer o.release()
-	if err := o.subscribe(t.Context(), "a", roomy); err != nil {
+	defer o.endUse()
+	if err := o.subscribeTo(t.Context(), "a", roomy); err != nil {
 		t.Fatal(err)
 	}
-	if st, err := s.load(t.Context()); err != nil || len(st.Subscriptions) != 1 {
+	if st, err := s.loadState(t.Context()); err != nil || len(st.Subscriptions) != 1 {
 		t.Errorf("%+v, %v", st, err)
 	}
 }
@@ -218,10 +218,10 @@ func TestSessionAfterStoreWentBack(t *testing.T) {
 	w := &wentBack{Sessions: wiretest.OpenSessions(t, 10, time.Hour)}
 	table, _ := newTable(w)
 	s := mustCreate(t, table, sessionState{Upstream: "up"})
-	defer s.release()
+	defer s.endUse()
 	first, rev, err := w.Get(t.Context(), s.id)
 	if err == nil {
-		err = s.subscribe(t.Context(), "lost", roomy)
+		err = s.subscribeTo(t.Context(), "lost", roomy)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -230,10 +230,10 @@ func TestSessionAfterStoreWentBack(t *testing.T) {
 	w.puts.Store(0)
 	ctx, cancel := context.WithTimeout(t.Context(), wiretest.Patience)
 	defer cancel()
-	if err := s.subscribe(ctx, "kept", roomy); err != nil || w.puts.Load() != 1 {
+	if err := s.subscribeTo(ctx, "kept", roomy); err != nil || w.puts.Load() != 1 {
 		t.Errorf("%d attempts, %v", w.puts.Load(), err)
 	}
-	if got := s.current().Subscriptions; len(got) != 1 || got[0] != "kept" {
+	if got := s.currentState().Subscriptions; len(got) != 1 || got[0] != "kept" {
 		t.Errorf("subscribed to %v", got)
 	}
 }
@@ -241,33 +241,33 @@ func TestSessionAfterStoreWentBack(t *testing.T) {
 func TestSessionCalls(t *testing.T) {
 	table, _ := newTable(wiretest.OpenSessions(t, 10, time.Hour))
 	s := mustCreate(t, table, sessionState{})
-	defer s.release()
+	defer s.endUse()
 	gone, leave := context.WithCancel(t.Context())
-	ctx, end, ok := s.begin(gone, jsonrpc.IntID(1))
+	ctx, end, ok := s.beginRequest(gone, jsonrpc.IntID(1))
 	if !ok {
 		t.Fatal("a first call was refused")
 	}
-	if _, _, ok := s.begin(t.Context(), jsonrpc.IntID(1)); ok {
+	if _, _, ok := s.beginRequest(t.Context(), jsonrpc.IntID(1)); ok {
 		t.Error("an id in flight was taken again")
 	}
 	leave()
 	if ctx.Err() != nil {
 		t.Error("a client that left has cancelled (X3)")
 	}
-	if err := s.abort(t.Context(), jsonrpc.StringID("1")); err != nil {
+	if err := s.abortRequest(t.Context(), jsonrpc.StringID("1")); err != nil {
 		t.Error(err)
 	}
 	if ctx.Err() != nil {
 		t.Error("another id was cancelled")
 	}
-	if err := s.abort(t.Context(), jsonrpc.IntID(1)); err != nil {
+	if err := s.abortRequest(t.Context(), jsonrpc.IntID(1)); err != nil {
 		t.Error(err)
 	}
 	if !errors.Is(context.Cause(ctx), shim.ErrCancelled) {
 		t.Errorf("cancelled with %v", context.Cause(ctx))
 	}
 	end()
-	if _, end, ok = s.begin(t.Context(), jsonrpc.IntID(1)); !ok {
+	if _, end, ok = s.beginRequest(t.Context(), jsonrpc.IntID(1)); !ok {
 		t.Error("the id is not free again")
 	}
 	end()
@@ -283,7 +283,7 @@ func TestSessionForgotten(t *testing.T) {
 		return len(table.live)
 	}
 	s := mustCreate(t, table, sessionState{Upstream: "up"})
-	s.release()
+	s.endUse()
 	if live() != 0 {
 		t.Error("an idle session is kept")
 	}
@@ -291,8 +291,8 @@ func TestSessionForgotten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.post([]byte("m"))
-	s.release()
+	s.postMessage([]byte("m"))
+	s.endUse()
 	if live() != 0 {
 		t.Error("a session is kept for a message")
 	}
@@ -300,7 +300,7 @@ func TestSessionForgotten(t *testing.T) {
 	if _, _, err := table.store.Since(t.Context(), s.id, getStream, 0, func(_ int64, m []byte) { said += string(m) }); said != "m" || err != nil {
 		t.Errorf("the message is lost with its session: %q, %v", said, err)
 	}
-	if err := table.end(t.Context(), s.id, s.current()); err != nil {
+	if err := table.endSession(t.Context(), s.id, s.currentState()); err != nil {
 		t.Fatal(err)
 	}
 	if live() != 0 || s.ctx.Err() == nil || ended.String() != "["+s.id+"]" {
@@ -352,19 +352,19 @@ func (b *brokenSessions) Delete(ctx context.Context, id string) error {
 
 func TestSessionStoreDown(t *testing.T) {
 	table, _ := newTable(newBrokenSessions(t, true))
-	if _, err := table.create(t.Context(), sessionState{}); !errors.Is(err, errStore) {
+	if _, err := table.createSession(t.Context(), sessionState{}); !errors.Is(err, errStore) {
 		t.Errorf("create: %v", err)
 	}
 	if _, err := table.open(t.Context(), "a", "up", shim.Principal{}); !errors.Is(err, errStore) {
 		t.Errorf("open: %v", err)
 	}
-	if err := table.end(t.Context(), "a", sessionState{}); !errors.Is(err, errStore) {
+	if err := table.endSession(t.Context(), "a", sessionState{}); !errors.Is(err, errStore) {
 		t.Errorf("end: %v", err)
 	}
 	if f := sessionFailure(errStore); f.Status != 503 || strings.Contains(f.Message, "10.0") {
 		t.Errorf("the client is told %d %s", f.Status, f.Message)
 	}
-	if table.busy("a") {
+	if table.isBusy("a") {
 		t.Error("something is left")
 	}
 }
@@ -377,8 +377,8 @@ func TestSessionExpiry(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- table.Run(ctx) }()
 		idle := mustCreate(t, table, sessionState{Since: time.Now().Unix(), Maker: table.name})
-		idle.post([]byte("m"))
-		idle.release()
+		idle.postMessage([]byte("m"))
+		idle.endUse()
 		used := mustCreate(t, table, sessionState{})
 		<-time.After(2 * time.Minute)
 		synctest.Wait()
@@ -388,7 +388,7 @@ func TestSessionExpiry(t *testing.T) {
 		if len(ended.times) != 1 || ended.times[0] < time.Minute || ended.times[0] > 2*time.Minute {
 			t.Errorf("it was there for %v", ended.times)
 		}
-		used.release()
+		used.endUse()
 		<-time.After(59 * time.Second)
 		if !exists(t, table.store, used.id) {
 			t.Error("idle time did not begin at the end of the use")

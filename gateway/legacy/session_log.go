@@ -58,52 +58,52 @@ func newLog(ctx context.Context, q *request, x *wire.Exchange, stream string) *e
 func startLog(ctx context.Context, q *request, x *wire.Exchange, after time.Duration) *eventLog {
 	l := newLog(ctx, q, x, rand.Text()[:16])
 	l.mu.Lock() // the timer must not see a half-made log
-	l.timer = time.AfterFunc(after, l.begin)
+	l.timer = time.AfterFunc(after, l.beginLog)
 	l.mu.Unlock()
 	return l
 }
 
-// begin runs on the timer, or before that when the client is asked something. A client of
+// beginLog runs on the timer, or before that when the client is asked something. A client of
 // 2025-11-25 gets an event at once from which it can resume; older ones choke on an event
 // without data, and get ids as messages come (X9, H8).
-func (l *eventLog) begin() {
+func (l *eventLog) beginLog() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.over || l.on.Load() || !l.x.Streams() || l.x.Gone() {
 		return // a client that has gone without an id has nothing to resume from
 	}
 	l.timer.Stop()
-	ctx, cancel := l.s.table.within(l.ctx)
+	ctx, cancel := l.s.table.withPatience(l.ctx)
 	defer cancel()
-	after, err := l.open(ctx)
+	after, err := l.openStream(ctx)
 	if err != nil {
 		return // the answer goes out as if it were short
 	}
 	var first func(*eventstream.Writer) error
 	if mcp.LookupVersion(l.version).Priming { // it begins the stream
-		first = func(out *eventstream.Writer) error { return l.prime(out, after) }
+		first = func(out *eventstream.Writer) error { return l.sendPriming(out, after) }
 	}
-	l.x.Resumable(l.keep, first)
+	l.x.Resumable(l.keepMessage, first)
 }
 
-// open makes this replica the one that keeps the stream. From before that until the end of the stream is in the log,
+// openStream makes this replica the one that keeps the stream. From before that until the end of the stream is in the log,
 // the table knows that it is written here: see endForgotten.
-func (l *eventLog) open(ctx context.Context) (after int64, err error) {
+func (l *eventLog) openStream(ctx context.Context) (after int64, err error) {
 	t := l.s.table
 	t.mu.Lock()
 	before := t.logs[l.stream]
 	t.logs[l.stream] = l
 	t.mu.Unlock()
 	if before != nil && before != l { // begin tries again after the store was away
-		before.displace(ctx)
+		before.giveUpWait(ctx)
 	}
-	after, err = t.store.Open(ctx, l.s.id, l.stream, l.note())
+	after, err = t.store.Open(ctx, l.s.id, l.stream, l.spellNote())
 	l.on.Store(err == nil)
 	return after, err
 }
 
-// prime sends an event from which the client can resume, if its version has such events.
-func (l *eventLog) prime(out *eventstream.Writer, after int64) error {
+// sendPriming sends an event from which the client can resume, if its version has such events.
+func (l *eventLog) sendPriming(out *eventstream.Writer, after int64) error {
 	if !mcp.LookupVersion(l.version).Priming {
 		return nil
 	}
@@ -113,17 +113,17 @@ func (l *eventLog) prime(out *eventstream.Writer, after int64) error {
 // errTaken: this replica does not keep the stream any more.
 var errTaken = errors.New("another replica has the stream, or has ended it")
 
-// keep stores a message and returns its event id, "" where it has none.
-func (l *eventLog) keep(message []byte) (string, error) {
+// keepMessage stores a message and returns its event id, "" where it has none.
+func (l *eventLog) keepMessage(message []byte) (string, error) {
 	if l.taken.Load() {
 		return "", errTaken
 	}
-	ctx, cancel := l.s.table.within(l.ctx)
+	ctx, cancel := l.s.table.withPatience(l.ctx)
 	defer cancel()
 	var no int64
 	var err error
 	due := [][]byte{message}
-	if l.unkept.Load() != nil && loudEnough("warning", l.s.current().LogLevel) { // who resumes the stream does not get that
+	if l.unkept.Load() != nil && loudEnough("warning", l.s.currentState().LogLevel) { // who resumes the stream does not get that
 		due = [][]byte{missingNote, message}
 	}
 	for _, m := range due {
@@ -142,14 +142,14 @@ func (l *eventLog) keep(message []byte) (string, error) {
 	return eventID(l.stream, no), nil
 }
 
-// ask asks a question on the stream, unless another one has it; see Logs.Ask. From then on
+// askOnStream asks a question on the stream, unless another one has it; see Logs.Ask. From then on
 // the stream can be resumed.
-func (l *eventLog) ask(ctx context.Context, name, void string, message []byte) (holder string, has bool, err error) {
-	l.begin()
+func (l *eventLog) askOnStream(ctx context.Context, name, void string, message []byte) (holder string, has bool, err error) {
+	l.beginLog()
 	if !l.on.Load() {
 		return "", false, errNoLog
 	}
-	ctx, cancel := l.s.table.within(ctx)
+	ctx, cancel := l.s.table.withPatience(ctx)
 	defer cancel()
 	var no int64
 	_ = l.x.SendKept(message, func([]byte) (string, error) { // the client may be gone
@@ -171,32 +171,32 @@ func (l *eventLog) ask(ctx context.Context, name, void string, message []byte) (
 	return holder, has, err
 }
 
-// tells notes what the answer waits for, for whoever goes on with the stream.
-func (l *eventLog) tells(n askNote) {
+// noteTask notes what the answer waits for, for whoever goes on with the stream.
+func (l *eventLog) noteTask(n askNote) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.about == n {
 		return
 	}
 	if l.about = n; l.on.Load() && !l.over {
-		ctx, cancel := l.s.table.within(l.ctx)
+		ctx, cancel := l.s.table.withPatience(l.ctx)
 		defer cancel()
-		_, _ = l.s.table.store.Note(ctx, l.s.id, l.stream, l.note()) // else it is as any answer
+		_, _ = l.s.table.store.Note(ctx, l.s.id, l.stream, l.spellNote()) // else it is as any answer
 	}
 }
 
-// waits says that the answer only waits for a task. Any replica can give it, so it is given
+// noteWait says that the answer only waits for a task. Any replica can give it, so it is given
 // up where the client goes; cut does that.
-func (l *eventLog) waits(n askNote, cut func()) {
-	l.tells(n)
+func (l *eventLog) noteWait(n askNote, cut func()) {
+	l.noteTask(n)
 	l.mu.Lock()
 	l.cut = cut
 	l.mu.Unlock()
 }
 
-// displace ends an answer that only waits, since its client resumes the stream: that it has lost the
+// giveUpWait ends an answer that only waits, since its client resumes the stream: that it has lost the
 // connection may not have been noticed yet.
-func (l *eventLog) displace(ctx context.Context) {
+func (l *eventLog) giveUpWait(ctx context.Context) {
 	l.mu.Lock()
 	cut := l.cut
 	l.mu.Unlock()
@@ -212,19 +212,19 @@ func (l *eventLog) displace(ctx context.Context) {
 	}
 }
 
-// leave says that nobody answers here any more.
-func (l *eventLog) leave() {
+// noteLeft says that nobody answers here any more.
+func (l *eventLog) noteLeft() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.left = true
 }
 
-// finish says that the answer is complete, or given up. A client that was not sent all
+// finishStream says that the answer is complete, or given up. A client that was not sent all
 // questions which may be in the log counts as gone: other streams ask it.
-func (l *eventLog) finish() {
+func (l *eventLog) finishStream() {
 	l.mu.Lock()
 	l.over = true
-	left, note, unsent := l.left, l.note(), len(l.unsent) > 0
+	left, note, unsent := l.left, l.spellNote(), len(l.unsent) > 0
 	l.mu.Unlock()
 	if l.timer != nil {
 		l.timer.Stop()
@@ -233,11 +233,11 @@ func (l *eventLog) finish() {
 	t := l.s.table
 	switch {
 	case !l.on.Load(), l.taken.Load():
-		l.forget()
+		l.forgetStream()
 	case left:
 		t.closeLog(l.ctx, 0, func(ctx context.Context, _ bool) bool {
 			return l.taken.Load() || t.store.Leave(ctx, l.s.id, l.stream, note) == nil
-		}, l.forget)
+		}, l.forgetStream)
 	default:
 		var last [][]byte
 		if m := l.unkept.Load(); m != nil {
@@ -249,12 +249,12 @@ func (l *eventLog) finish() {
 				last = nil
 			}
 			return t.endLog(ctx, l.s.id, l.stream, last, gone)
-		}, l.forget)
+		}, l.forgetStream)
 	}
 }
 
-// forget says that the stream is not written here any more.
-func (l *eventLog) forget() {
+// forgetStream says that the stream is not written here any more.
+func (l *eventLog) forgetStream() {
 	t := l.s.table
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -271,7 +271,7 @@ const lateBytes = 64 << 20
 // the first attempt. closed is called once it has ended.
 func (t *Table) closeLog(ctx context.Context, bytes int, attempt func(ctx context.Context, room bool) bool, closed func()) {
 	try := func(ctx context.Context, room bool) bool {
-		ctx, cancel := t.within(ctx)
+		ctx, cancel := t.withPatience(ctx)
 		defer cancel()
 		ok := attempt(ctx, room)
 		if ok {
@@ -325,7 +325,7 @@ const writesSignal = "writes "
 // before is not named in the note, and ends none.
 func (s *session) askKeeper(ctx context.Context, stream string, note []byte) {
 	if name := keeperOf(note); name != "" {
-		ctx, cancel := s.table.within(ctx)
+		ctx, cancel := s.table.withPatience(ctx)
 		defer cancel()
 		_ = s.table.store.Signal(ctx, s.id, writesSignal+name+" "+stream, "") // or the next time
 	}
@@ -342,7 +342,7 @@ func (t *Table) endForgotten(id, stream string) {
 	if written {
 		return
 	}
-	ctx, cancel := t.within(context.Background())
+	ctx, cancel := t.withPatience(context.Background())
 	defer cancel()
 	var had [][]byte
 	state, note, err := t.store.Since(ctx, id, stream, 0, func(_ int64, m []byte) { had = append(had, m) })
@@ -363,9 +363,9 @@ type logEntry struct {
 	message []byte
 }
 
-// logged are the messages that a stream of the session got after a number, and what has
+// readLog are the messages that a stream of the session got after a number, and what has
 // become of it; see Logs.Since.
-func (s *session) logged(ctx context.Context, stream string, after int64) (all []logEntry, state string, note []byte, err error) {
+func (s *session) readLog(ctx context.Context, stream string, after int64) (all []logEntry, state string, note []byte, err error) {
 	state, note, err = s.table.store.Since(ctx, s.id, stream, after, func(no int64, message []byte) {
 		all = append(all, logEntry{no, message})
 	})
@@ -390,9 +390,9 @@ type askNote struct {
 	Token string  `json:"token,omitempty"` // the client's progress token, as JSON
 }
 
-// note is what the log says of a request that has no answer yet, of the replica that answers it, and of its task.
+// spellNote is what the log says of a request that has no answer yet, of the replica that answers it, and of its task.
 // l.mu is held, or nobody else has the log yet.
-func (l *eventLog) note() []byte {
+func (l *eventLog) spellNote() []byte {
 	all := []byte("[" + l.id.Raw() + `,{"keeper":"` + l.s.table.name + `"}`)
 	if l.about.Task != "" {
 		b, _ := json.Marshal(l.about) // cannot fail
@@ -424,8 +424,8 @@ func readAskNotes(note []byte) (asking []askNote) {
 	return asking
 }
 
-// noted are the requests that note has named.
-func noted(note []byte) []jsonrpc.ID {
+// notedRequests are the requests that note has named.
+func notedRequests(note []byte) []jsonrpc.ID {
 	var raw []json.RawMessage
 	_ = json.Unmarshal(note, &raw) // of another release: then it names none
 	var ids []jsonrpc.ID

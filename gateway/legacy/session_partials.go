@@ -65,32 +65,32 @@ func newSeqFilter(log []logEntry, no int64, resumes bool, tasks []shim.ID) *seqF
 		if !ok {
 			continue
 		}
-		c.from[id] = c.after(c.from[id], seq)
+		c.from[id] = c.nextSeq(c.from[id], seq)
 		if m.no <= no {
-			c.next[id] = c.after(c.next[id], seq)
+			c.next[id] = c.nextSeq(c.next[id], seq)
 		}
 	}
 	return c
 }
 
-// after is what comes next in a log where next was due, after seq. From a mark on, only
+// nextSeq is what comes next in a log where next was due, after seq. From a mark on, only
 // what continues counts; without one, the log does not reach back to where the client
 // began.
-func (c *seqFilter) after(next, seq int64) int64 {
+func (c *seqFilter) nextSeq(next, seq int64) int64 {
 	if c.anew && seq != next {
 		return next
 	}
 	return max(next, seq+1)
 }
 
-// floor notes the last message that was in the log when the stream began.
-func (c *seqFilter) floor(last int64) {
+// noteFloor notes the last message that was in the log when the stream began.
+func (c *seqFilter) noteFloor(last int64) {
 	if c != nil {
 		c.last = last
 	}
 }
 
-// due reports whether a message of the log is to be sent.
+// isDue reports whether a message of the log is to be sent.
 //
 // What was in the log when the stream began: a partial result is not sent if its task begins
 // anew, or if the client has it. A status is not sent if its task begins anew, since it comes
@@ -101,7 +101,7 @@ func (c *seqFilter) floor(last int64) {
 //
 // A client that began anew is sent nothing but from seq 0 on: it may have lost what was sent
 // before. It is not told again of a task that has ended.
-func (c *seqFilter) due(no int64, message []byte) bool {
+func (c *seqFilter) isDue(no int64, message []byte) bool {
 	if c == nil {
 		return true
 	}

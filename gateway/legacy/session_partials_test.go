@@ -24,18 +24,18 @@ func TestUnsentEndBeginsAnew(t *testing.T) {
 		{7, message(mcp.NotifyToolsListChanged, `{}`)},
 	}
 	c := newSeqFilter(log, 0, false, []shim.ID{"named"})
-	c.floor(8)
+	c.noteFloor(8)
 	if !slices.Equal(c.unsent, []shim.ID{"forgotten"}) {
 		t.Errorf("followed besides: %s", c.unsent)
 	}
 	for i, want := range []bool{false, false, false, true} {
-		if got := c.due(log[i].no, log[i].message); got != want {
+		if got := c.isDue(log[i].no, log[i].message); got != want {
 			t.Errorf("%s is sent from the log: %t", log[i].message, got)
 		}
 	}
 	for seq := range int64(2) {
 		m := message(mcp.NotifyTaskPartial, fmt.Sprintf(`{"taskId":"forgotten","seq":%d}`, seq))
-		if !c.due(9+seq, m) {
+		if !c.isDue(9+seq, m) {
 			t.Errorf("%s is not sent", m)
 		}
 	}

@@ -28,41 +28,41 @@ var errManySessionQuestions = errors.New("too many questions of this session are
 // has no GET stream open, and none that it may come back to, is not there to be asked:
 // shim.ErrNoAsk.
 func (h *Handler) AskSession(ctx context.Context, from shim.Session, q shim.Question, checkpoint json.RawMessage) error {
-	s := h.Sessions.pin(from.Key)
-	st, err := s.load(ctx)
+	s := h.Sessions.pinSession(from.Key)
+	st, err := s.loadState(ctx)
 	switch able := (shim.Session{Capabilities: translate.Answerable(st.Capabilities)}); {
 	case errors.Is(err, errNoSession):
 		err = shim.ErrNoAsk
 	case err != nil:
 	case st.Upstream != h.Name, !upstream.MayAsk(able, q.Method, q.Params):
 		err = shim.ErrNoAsk
-	case !s.attached() && !s.listen.active() && !s.elsewhere(ctx):
+	case !s.isAttached() && !s.listen.isActive() && !s.isElsewhere(ctx):
 		err = shim.ErrNoAsk
 	case len(st.SessionQuestions) >= mostSessionQuestions:
 		err = errManySessionQuestions
 	}
 	if err != nil {
-		s.release()
+		s.endUse()
 		return err
 	}
 	life, end := context.WithCancelCause(forward.Carry(s.ctx, ctx)) // and not that of the request of the server
 	c := shim.Call{
 		Upstream: h.Name, Principal: s.owner(), Origin: dialect.OriginLegacy,
-		Request: shim.Request{Method: q.Method, Session: s.upstream(ctx)}, Asking: shim.AskStream,
+		Request: shim.Request{Method: q.Method, Session: s.upstreamSession(ctx)}, Asking: shim.AskStream,
 	}
 	id, err := h.Shim.AskSession(life, c, checkpoint, func(id shim.ID, over bool) {
 		if over {
 			s.settleSessionQuestion(id)
 		}
 		end(nil)
-		s.release()
+		s.endUse()
 	})
 	if err != nil {
 		end(nil)
-		s.release()
+		s.endUse()
 		return err
 	}
-	if err := s.update(ctx, func(st sessionState) (sessionState, error) { return st.withSessionQuestions([]shim.ID{id}, nil) }); err != nil {
+	if err := s.updateState(ctx, func(st sessionState) (sessionState, error) { return st.withSessionQuestions([]shim.ID{id}, nil) }); err != nil {
 		end(shim.ErrCancelled) // no stream would ask it; this answers the server
 	}
 	return nil
@@ -82,11 +82,11 @@ func (st sessionState) withSessionQuestions(made, over []shim.ID) (sessionState,
 
 // settleSessionQuestion forgets a question that is over.
 func (s *session) settleSessionQuestion(id shim.ID) {
-	if !slices.Contains(s.current().SessionQuestions, id) {
+	if !slices.Contains(s.currentState().SessionQuestions, id) {
 		return
 	}
-	ctx, cancel := s.table.within(context.Background())
+	ctx, cancel := s.table.withPatience(context.Background())
 	defer cancel()
 	// Where it fails, the session ends or the next stream finds that it is over.
-	_ = s.update(ctx, func(st sessionState) (sessionState, error) { return st.withSessionQuestions(nil, []shim.ID{id}) })
+	_ = s.updateState(ctx, func(st sessionState) (sessionState, error) { return st.withSessionQuestions(nil, []shim.ID{id}) })
 }

@@ -51,8 +51,8 @@ func TestCancelOfAnEndedRequest(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a, b := tablesOfReplicas(t)
 				s := mustCreate(t, a, sessionState{Upstream: "up"})
-				defer s.release()
-				if err := s.abort(t.Context(), id); err != nil { // it has ended
+				defer s.endUse()
+				if err := s.abortRequest(t.Context(), id); err != nil { // it has ended
 					t.Fatal(err)
 				}
 				wiretest.Wait(10 * time.Second)
@@ -60,14 +60,14 @@ func TestCancelOfAnEndedRequest(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				defer o.release()
-				call, end, _ := o.begin(t.Context(), id)
+				defer o.endUse()
+				call, end, _ := o.beginRequest(t.Context(), id)
 				defer end()
 				wiretest.Wait(2 * time.Minute)
 				if call.Err() != nil {
 					t.Fatal("the cancellation of another request has ended it")
 				}
-				if err := s.abort(t.Context(), id); err != nil {
+				if err := s.abortRequest(t.Context(), id); err != nil {
 					t.Fatal(err)
 				}
 				wiretest.Wait(time.Second)
@@ -87,7 +87,7 @@ func TestCancelOfAnEndedRequest(t *testing.T) {
 func TestLongProgressToken(t *testing.T) {
 	a, _ := tablesOfReplicas(t)
 	s := mustCreate(t, a, sessionState{Upstream: "up"})
-	defer s.release()
+	defer s.endUse()
 	for size, kept := range map[int]bool{100: true, 1 << 20: false} {
 		token := `"` + strings.Repeat("x", size) + `"`
 		msg := jsonrpc.Message{Kind: jsonrpc.Request, Method: "tools/call", Params: []byte(`{"_meta":{"progressToken":` + token + `}}`)}

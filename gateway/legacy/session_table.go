@@ -63,25 +63,25 @@ func NewTable(store Sessions, storeTimeout time.Duration, ended func(context.Con
 	return t
 }
 
-// within bounds what is done at the store: by the patience of the request that it is for, or,
+// withPatience bounds what is done at the store: by the patience of the request that it is for, or,
 // where it is for none, by one of its own.
-func (t *Table) within(ctx context.Context) (context.Context, context.CancelFunc) {
+func (t *Table) withPatience(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(patience.Or(ctx, t.storeTimeout), t.storeTimeout)
 }
 
 // Run ends sessions that have been idle for too long, until ctx ends.
 func (t *Table) Run(ctx context.Context) error {
-	return t.store.Run(patience.With(ctx, t.storeTimeout), t.busy, func(id string, state []byte) {
+	return t.store.Run(patience.With(ctx, t.storeTimeout), t.isBusy, func(id string, state []byte) {
 		st, _ := decodeSession(state) // without a state, none of this replica's
-		t.outlive(func() { t.finish(context.WithoutCancel(ctx), id, st) })
-	}, t.signalled)
+		t.outlive(func() { t.finishSession(context.WithoutCancel(ctx), id, st) })
+	}, t.takeSignal)
 }
 
 // cancelSignal begins the signal that cancels a request, wherever it runs. Its key follows.
 const cancelSignal = "cancel "
 
-// signalled takes a signal that another replica has sent for a session.
-func (t *Table) signalled(id, text, token string, at time.Time) {
+// takeSignal takes a signal that another replica has sent for a session.
+func (t *Table) takeSignal(id, text, token string, at time.Time) {
 	if stream, ok := strings.CutPrefix(text, writesSignal+t.name+" "); ok {
 		t.outlive(func() { t.endForgotten(id, stream) })
 		return
@@ -100,8 +100,8 @@ func (t *Table) signalled(id, text, token string, at time.Time) {
 	}
 }
 
-// create stores a new session and opens it.
-func (t *Table) create(ctx context.Context, st sessionState) (*session, error) {
+// createSession stores a new session and opens it.
+func (t *Table) createSession(ctx context.Context, st sessionState) (*session, error) {
 	id, err := newSessionID()
 	if err != nil {
 		return nil, err
@@ -110,43 +110,43 @@ func (t *Table) create(ctx context.Context, st sessionState) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := t.pin(id)
+	s := t.pinSession(id)
 	rev, err := t.store.Make(ctx, id, st.Owner, b)
 	switch {
 	case err == nil && rev == 0: // 122 random bits twice: somebody's id generator is broken
 		err = errors.New("session id exists")
 		fallthrough
 	case err != nil:
-		s.release()
+		s.endUse()
 		return nil, err
 	}
-	s.wrote(0, rev, st)
+	s.noteWritten(0, rev, st)
 	return s, nil
 }
 
-// find finds a session for one request that may use it. The caller must release it; until then it is not idle.
-func (t *Table) find(ctx context.Context, id string, may func(sessionState) bool) (*session, error) {
-	s := t.pin(id)
-	st, err := s.load(ctx)
+// findSession finds a session for one request that may use it. The caller must release it; until then it is not idle.
+func (t *Table) findSession(ctx context.Context, id string, may func(sessionState) bool) (*session, error) {
+	s := t.pinSession(id)
+	st, err := s.loadState(ctx)
 	if err == nil && !may(st) {
 		err = errNoSession
 	}
 	if err != nil {
-		s.release()
+		s.endUse()
 		return nil, err
 	}
 	return s, nil
 }
 
-// pin finds or makes the live part of a session, and holds it.
-func (t *Table) pin(id string) *session {
+// pinSession finds or makes the live part of a session, and holds it.
+func (t *Table) pinSession(id string) *session {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.live[id]
 	if s == nil {
 		s = newSession(t, id)
 		if t.closed {
-			s.listen.halt()
+			s.listen.haltListening()
 		}
 		t.live[id] = s
 	}
@@ -157,20 +157,20 @@ func (t *Table) pin(id string) *session {
 	return s
 }
 
-// unpin lets go of a live part, and forgets it once nothing of it goes on. It
+// unpinSession lets go of a live part, and forgets it once nothing of it goes on. It
 // reports whether that ends a time of use that was long enough to matter for the
 // session's idle time.
-func (t *Table) unpin(s *session) bool {
+func (t *Table) unpinSession(s *session) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s.pins--
-	t.forget(s)
+	t.forgetSession(s)
 	return s.pins == 0 && time.Since(s.since) >= longUse
 }
 
-// forget removes a live part that nobody holds. The table's lock is held.
-func (t *Table) forget(s *session) {
-	if s.pins == 0 && t.live[s.id] == s && !s.lingers() {
+// forgetSession removes a live part that nobody holds. The table's lock is held.
+func (t *Table) forgetSession(s *session) {
+	if s.pins == 0 && t.live[s.id] == s && !s.isWorthKeeping() {
 		delete(t.live, s.id)
 		s.cancel(nil)
 	}
@@ -183,35 +183,35 @@ func (t *Table) Count() int {
 	return len(t.live)
 }
 
-// busy reports whether a request or a stream of the session is open here. That the
+// isBusy reports whether a request or a stream of the session is open here. That the
 // gateway still listens upstream, in case the client comes back, does not count.
-func (t *Table) busy(id string) bool {
+func (t *Table) isBusy(id string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.live[id]
 	return s != nil && s.pins > 0
 }
 
-// attached reports whether the GET stream of a session is open here.
-func (t *Table) attached(id string) bool {
+// isAttached reports whether the GET stream of a session is open here.
+func (t *Table) isAttached(id string) bool {
 	t.mu.Lock()
 	s := t.live[id]
 	t.mu.Unlock()
-	return s != nil && s.attached()
+	return s != nil && s.isAttached()
 }
 
-// end removes a session on behalf of its client.
-func (t *Table) end(ctx context.Context, id string, st sessionState) error {
+// endSession removes a session on behalf of its client.
+func (t *Table) endSession(ctx context.Context, id string, st sessionState) error {
 	if err := t.store.Delete(ctx, id); err != nil {
 		return err
 	}
-	t.finish(ctx, id, st)
+	t.finishSession(ctx, id, st)
 	return nil
 }
 
-// finish ends what this replica still does for a session that is over: its calls
+// finishSession ends what this replica still does for a session that is over: its calls
 // are cancelled, its streams end, and its upstream session is given up.
-func (t *Table) finish(ctx context.Context, id string, st sessionState) {
+func (t *Table) finishSession(ctx context.Context, id string, st sessionState) {
 	t.mu.Lock()
 	s := t.live[id]
 	delete(t.live, id)
@@ -228,11 +228,11 @@ func (t *Table) finish(ctx context.Context, id string, st sessionState) {
 	t.ended(ctx, over)
 }
 
-// reap forgets a live part that is not worth keeping any more.
-func (t *Table) reap(s *session) {
+// reapSession forgets a live part that is not worth keeping any more.
+func (t *Table) reapSession(s *session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.forget(s)
+	t.forgetSession(s)
 }
 
 // outlive runs something that may take longer than the request it is about, unless
@@ -252,7 +252,7 @@ func (t *Table) Close(ctx context.Context) error {
 	t.mu.Lock()
 	t.closed = true
 	for _, s := range t.live {
-		s.listen.halt()
+		s.listen.haltListening()
 	}
 	t.mu.Unlock()
 	t.stop()

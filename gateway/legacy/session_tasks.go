@@ -37,10 +37,10 @@ type taskNotes struct {
 	writing    bool
 }
 
-// note adds to what the state of the session has to learn: tasks that were made in
+// noteTasks adds to what the state of the session has to learn: tasks that were made in
 // it, and tasks of whose end its client has been told. The client has its tasks in
 // any case, so what cannot be written is let go.
-func (s *session) note(made, told []shim.ID) {
+func (s *session) noteTasks(made, told []shim.ID) {
 	n := &s.notes
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -51,8 +51,8 @@ func (s *session) note(made, told []shim.ID) {
 	}
 }
 
-// take returns what is to be written, and no longer after the last of it.
-func (n *taskNotes) take() (made, told []shim.ID, more bool) {
+// takeChange returns what is to be written, and no longer after the last of it.
+func (n *taskNotes) takeChange() (made, told []shim.ID, more bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	made, told = n.made, n.told
@@ -65,12 +65,12 @@ func (n *taskNotes) take() (made, told []shim.ID, more bool) {
 // stream.
 func (s *session) writeNotes() {
 	for {
-		made, told, more := s.notes.take()
+		made, told, more := s.notes.takeChange()
 		if !more {
 			return
 		}
-		ctx, cancel := s.table.within(context.Background())
-		_ = s.update(ctx, func(st sessionState) (sessionState, error) { return st.withTasks(made, told), nil })
+		ctx, cancel := s.table.withPatience(context.Background())
+		_ = s.updateState(ctx, func(st sessionState) (sessionState, error) { return st.withTasks(made, told), nil })
 		cancel()
 	}
 }
@@ -97,24 +97,24 @@ type taskNotifier struct {
 }
 
 func (h *Handler) newTaskNotifier(w *writer, p shim.Principal, end func()) *taskNotifier {
-	st := w.s.current()
+	st := w.s.currentState()
 	return &taskNotifier{
-		e: h.Endpoint, s: w.s, w: w, p: w.s.principal(p), end: end,
+		e: h.Endpoint, s: w.s, w: w, p: w.s.principalOf(p), end: end,
 		tasks: h.offersTasks(st.Version), able: translate.Answerable(st.Capabilities) != nil,
 		set: shim.NewSet(), known: make(map[shim.ID]bool),
 		told: make(map[shim.ID]string), progress: make(map[shim.ID]string),
 	}
 }
 
-// start follows until the function it returns is called.
-func (t *taskNotifier) start(ctx context.Context) (stop func()) {
+// startFollowing follows until the function it returns is called.
+func (t *taskNotifier) startFollowing(ctx context.Context) (stop func()) {
 	if !t.tasks && !t.able {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	t.asks = newAsker(ctx, t.e, t.s, t.w.asked, askLine{
-		ask:  t.w.ask,
-		over: func(m []byte) { _ = t.w.send(ctx, true, m) },
+		ask:  t.w.askOnStream,
+		over: func(m []byte) { _ = t.w.sendMessages(ctx, true, m) },
 	})
 	if c := t.w.count; c != nil && t.tasks {
 		for _, id := range c.unsent {
@@ -124,7 +124,7 @@ func (t *taskNotifier) start(ctx context.Context) (stop func()) {
 	}
 	var running sync.WaitGroup
 	running.Go(func() {
-		err := t.e.Shim.FollowSet(ctx, t.p, t.e.Name, t.set, func(u shim.Update) error { return t.hear(ctx, u) })
+		err := t.e.Shim.FollowSet(ctx, t.p, t.e.Name, t.set, func(u shim.Update) error { return t.takeUpdate(ctx, u) })
 		if errors.Is(err, shim.ErrBehind) {
 			t.end() // a client must not take what it has for all there was
 		}
@@ -136,11 +136,11 @@ func (t *taskNotifier) start(ctx context.Context) (stop func()) {
 	}
 }
 
-// read follows what the record of the session names besides. It belongs to the writer.
-func (t *taskNotifier) read(ctx context.Context) {
-	ctx, cancel := t.s.table.within(ctx)
+// readRecord follows what the record of the session names besides. It belongs to the writer.
+func (t *taskNotifier) readRecord(ctx context.Context) {
+	ctx, cancel := t.s.table.withPatience(ctx)
 	defer cancel()
-	st, err := t.s.load(ctx)
+	st, err := t.s.loadState(ctx)
 	if err != nil {
 		return // it is read again
 	}
@@ -150,7 +150,7 @@ func (t *taskNotifier) read(ctx context.Context) {
 			switch named[id] = true; {
 			case t.known[id]:
 			case slices.Contains(t.w.ended, id): // the record has come back older, and the task may have done so, too
-				t.s.note(nil, []shim.ID{id})
+				t.s.noteTasks(nil, []shim.ID{id})
 			default:
 				k.ID = id
 				if c := t.w.count; c != nil {
@@ -174,8 +174,8 @@ func (t *taskNotifier) read(ctx context.Context) {
 	t.known = named
 }
 
-// hear takes what the follow set tells.
-func (t *taskNotifier) hear(ctx context.Context, u shim.Update) error {
+// takeUpdate takes what the follow set tells.
+func (t *taskNotifier) takeUpdate(ctx context.Context, u shim.Update) error {
 	switch {
 	case u.Gone:
 		t.s.settleSessionQuestion(u.ID) // nobody runs it any more
@@ -183,10 +183,10 @@ func (t *taskNotifier) hear(ctx context.Context, u shim.Update) error {
 		return t.tellPartials(ctx, u)
 	default:
 		if t.able {
-			t.asks.look(*u.Task)
+			t.asks.takeState(*u.Task)
 		}
 		if u.Task.Visible {
-			return t.tell(ctx, *u.Task)
+			return t.tellState(ctx, *u.Task)
 		}
 		if u.Task.Status.Final() { // it was of no task
 			t.s.settleSessionQuestion(u.ID)
@@ -201,7 +201,7 @@ func (t *taskNotifier) tellPartials(ctx context.Context, u shim.Update) error {
 	for i, content := range u.Pieces {
 		messages[i] = jsonrpc.AppendNotification(nil, mcp.NotifyTaskPartial, dialect.Legacy.Partial(u.ID, u.First+int64(i), content))
 	}
-	return t.w.send(ctx, true, messages...)
+	return t.w.sendMessages(ctx, true, messages...)
 }
 
 // noteEnd notes the task of whose end a message tells. The newest mostTold are kept: the record names no more tasks.
@@ -212,9 +212,9 @@ func (w *writer) noteEnd(message []byte) {
 	}
 }
 
-// tell sends the progress and the state of a task, unless there is nothing in it that the
+// tellState sends the progress and the state of a task, unless there is nothing in it that the
 // client does not know: how the task began it was told in the answer to its call.
-func (t *taskNotifier) tell(ctx context.Context, task shim.Task) error {
+func (t *taskNotifier) tellState(ctx context.Context, task shim.Task) error {
 	var messages [][]byte
 	progress := t.progress[task.ID]
 	if p := task.Progress; p.Token != nil && p.Params != nil && progress != string(p.Params) {
@@ -231,7 +231,7 @@ func (t *taskNotifier) tell(ctx context.Context, task shim.Task) error {
 	}
 	if len(messages) > 0 {
 		// It comes after partial results, and they go out through the log.
-		if err := t.w.send(ctx, t.w.count != nil, messages...); err != nil {
+		if err := t.w.sendMessages(ctx, t.w.count != nil, messages...); err != nil {
 			return err
 		}
 	}
@@ -239,7 +239,7 @@ func (t *taskNotifier) tell(ctx context.Context, task shim.Task) error {
 	if task.Status.Final() {
 		delete(t.told, task.ID)
 		delete(t.progress, task.ID)
-		t.s.note(nil, []shim.ID{task.ID})
+		t.s.noteTasks(nil, []shim.ID{task.ID})
 	}
 	return nil
 }

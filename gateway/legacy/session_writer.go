@@ -54,9 +54,9 @@ type delivery struct {
 	done     chan error // gets what became of them
 }
 
-// send hands messages to the writer, and waits until they are out: in the log, from which
+// sendMessages hands messages to the writer, and waits until they are out: in the log, from which
 // the client gets them, or sent.
-func (w *writer) send(ctx context.Context, logged bool, messages ...[]byte) error {
+func (w *writer) sendMessages(ctx context.Context, logged bool, messages ...[]byte) error {
 	d := delivery{messages, logged, make(chan error, 1)}
 	select {
 	case w.in <- d:
@@ -66,10 +66,10 @@ func (w *writer) send(ctx context.Context, logged bool, messages ...[]byte) erro
 	}
 }
 
-// ask puts a question into the log, unless another stream has it; see Logs.Ask. It has the
+// askOnStream puts a question into the log, unless another stream has it; see Logs.Ask. It has the
 // stream kept: whoever goes on with it learns there what its client was asked.
-func (w *writer) ask(ctx context.Context, name, void string, message []byte) (holder string, has bool, err error) {
-	if err := w.send(ctx, true); err != nil {
+func (w *writer) askOnStream(ctx context.Context, name, void string, message []byte) (holder string, has bool, err error) {
+	if err := w.sendMessages(ctx, true); err != nil {
 		return "", false, err
 	}
 	no, holder, has, err := w.s.table.store.Ask(ctx, w.s.id, w.name, w.asker, name, void, message)
@@ -82,12 +82,12 @@ func (w *writer) ask(ctx context.Context, name, void string, message []byte) (ho
 	return holder, has, err
 }
 
-// run writes until the stream is over, the client goes, or ctx or the session ends. It
+// writeUntilEnd writes until the stream is over, the client goes, or ctx or the session ends. It
 // looks at the log whenever that may have more, and at each check. over is told what has
 // become of the stream, and says whether that is all; it is not asked while the store is
 // away. A stream that could not have a log has it told each second.
-func (w *writer) run(ctx context.Context, check time.Duration, over func(state string, note []byte) bool) error {
-	wake, stop := w.s.watch(ctx)
+func (w *writer) writeUntilEnd(ctx context.Context, check time.Duration, over func(state string, note []byte) bool) error {
+	wake, stop := w.s.watchLog(ctx)
 	defer stop()
 	tick := time.NewTicker(check)
 	defer tick.Stop()
@@ -112,9 +112,9 @@ func (w *writer) run(ctx context.Context, check time.Duration, over func(state s
 		case <-tick.C:
 		case <-again:
 		case <-w.long:
-			w.keep()
+			w.beginLog()
 		case d := <-w.in:
-			err := w.deliver(ctx, d)
+			err := w.deliverMessages(ctx, d)
 			if d.done <- err; err != nil {
 				return err
 			}
@@ -126,34 +126,34 @@ func (w *writer) run(ctx context.Context, check time.Duration, over func(state s
 	}
 }
 
-// keep has messages have ids from now on, and go through the log: the stream has been open
+// beginLog has messages have ids from now on, and go through the log: the stream has been open
 // for long enough that its client may want to resume it (design.md 0.17).
-func (w *writer) keep() {
+func (w *writer) beginLog() {
 	w.long = nil
 	if w.logless || w.kept {
 		return
 	}
 	w.kept = true
-	w.prime()
+	w.sendPriming()
 }
 
-// prime tells the client of an event to resume from, before there is one with a message. Without it
+// sendPriming tells the client of an event to resume from, before there is one with a message. Without it
 // the connection of a client that resumes could break only once.
-func (w *writer) prime() {
+func (w *writer) sendPriming() {
 	w.primed = true
-	if id := w.eventID(w.no); id != "" && mcp.LookupVersion(w.s.current().Version).Priming {
+	if id := w.eventID(w.no); id != "" && mcp.LookupVersion(w.s.currentState().Version).Priming {
 		_ = w.out.Prime(id, wire.ResumeRetry) // its error is in out
 	}
 }
 
-// deliver has messages go out. What it puts into the log is sent next.
-func (w *writer) deliver(ctx context.Context, d delivery) error {
+// deliverMessages has messages go out. What it puts into the log is sent next.
+func (w *writer) deliverMessages(ctx context.Context, d delivery) error {
 	if d.logged {
-		w.keep()
+		w.beginLog()
 	}
 	for _, m := range d.messages {
 		w.noteEnd(m)
-		if w.append(ctx, m) {
+		if w.appendMessage(ctx, m) {
 			continue
 		}
 		// What a client that begins anew counts needs no log: it will begin anew again.
@@ -168,12 +168,12 @@ func (w *writer) deliver(ctx context.Context, d delivery) error {
 	return w.out.Err()
 }
 
-// append puts a message into the log of the stream, and reports whether it is there.
-func (w *writer) append(ctx context.Context, message []byte) bool {
+// appendMessage puts a message into the log of the stream, and reports whether it is there.
+func (w *writer) appendMessage(ctx context.Context, message []byte) bool {
 	if !w.kept {
 		return false
 	}
-	ctx, cancel := w.s.table.within(ctx)
+	ctx, cancel := w.s.table.withPatience(ctx)
 	defer cancel()
 	no, err := w.s.table.store.Append(ctx, w.s.id, w.name, message)
 	if err != nil || no == 0 {
@@ -190,9 +190,9 @@ func (w *writer) catchUp(ctx context.Context) (state string, note []byte, err er
 		return "open", nil, nil
 	}
 	unread := w.takeUnread()
-	within, cancel := w.s.table.within(ctx)
+	within, cancel := w.s.table.withPatience(ctx)
 	defer cancel()
-	more, state, note, err := w.s.logged(within, w.name, w.no)
+	more, state, note, err := w.s.readLog(within, w.name, w.no)
 	if err == nil && w.holds && state != "" && holderOf(note) != w.s.table.name {
 		if w.moved = !isUnheld(note); w.moved { // what is in the log is the other one's to send
 			return state, note, errMoved
@@ -203,7 +203,7 @@ func (w *writer) catchUp(ctx context.Context) (state string, note []byte, err er
 	if err == nil {
 		w.replay = nil
 		if w.kept && !w.primed && state == "open" {
-			w.prime()
+			w.sendPriming()
 		}
 	}
 	return state, note, err
@@ -221,13 +221,13 @@ func (w *writer) sendMore(ctx context.Context, unread, more []logEntry) {
 	slices.SortStableFunc(more, func(a, b logEntry) int { return cmp.Compare(a.no, b.no) })
 	merged := make(map[string]bool) // changes of lists that wait are sent once
 	for _, m := range more {
-		// A replica that holds the stream keeps what it has put into the log, and claim knows of what was lost before.
+		// A replica that holds the stream keeps what it has put into the log, and claimGET knows of what was lost before.
 		if w.lost = w.lost || m.message == nil && !w.holds; w.lost {
 			w.lost = false
 			w.s.sayMissing(w.out)
 		}
 		method, change := listChange(m.message)
-		if change && merged[method] || !w.due(ctx, m) {
+		if change && merged[method] || !w.isDue(ctx, m) {
 			w.no = m.no
 		} else if w.out.Send(w.eventID(m.no), m.message) == nil {
 			w.no, merged[method], w.primed = m.no, true, true
@@ -237,7 +237,7 @@ func (w *writer) sendMore(ctx context.Context, unread, more []logEntry) {
 
 // sayMissing tells the client of a stream that messages may be missing here, if it wants warnings.
 func (s *session) sayMissing(out *eventstream.Writer) {
-	if loudEnough("warning", s.current().LogLevel) {
+	if loudEnough("warning", s.currentState().LogLevel) {
 		_ = out.Send("", missingNote) // its error is in out
 	}
 }
@@ -309,9 +309,9 @@ func listChange(message []byte) (method string, ok bool) {
 	return method, false
 }
 
-// due reports whether a message of the log is to be sent.
-func (w *writer) due(ctx context.Context, m logEntry) bool {
-	return len(m.message) > 0 && (w.replay == nil || !w.replay.stale(ctx, m.message)) && w.count.due(m.no, m.message)
+// isDue reports whether a message of the log is to be sent.
+func (w *writer) isDue(ctx context.Context, m logEntry) bool {
+	return len(m.message) > 0 && (w.replay == nil || !w.replay.isStale(ctx, m.message)) && w.count.isDue(m.no, m.message)
 }
 
 // eventID is the id of the event with a message of the log; "" for none. On a stream whose
@@ -330,9 +330,9 @@ func (t *Table) stateOf(ctx context.Context, id, stream string) (state string, n
 	return t.store.Since(ctx, id, stream, math.MaxInt64, func(int64, []byte) {})
 }
 
-// watch reports on wake whenever the log of the session may have more, or its state may
+// watchLog reports on wake whenever the log of the session may have more, or its state may
 // have changed, until the function it returns is called.
-func (s *session) watch(ctx context.Context) (wake <-chan struct{}, stop func()) {
+func (s *session) watchLog(ctx context.Context) (wake <-chan struct{}, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	woken, done := make(chan struct{}, 1), make(chan struct{})
 	go func() { // ends with ctx

@@ -18,73 +18,73 @@ func (q *request) setLevel(ctx context.Context) (json.RawMessage, error) {
 	if mcp.LogSeverity(level) < 0 {
 		return nil, wire.InvalidParams("params.level must be one of the levels of RFC 5424")
 	}
-	_, result, err := q.settle(ctx, "logging")
+	_, result, err := q.askServer(ctx, "logging")
 	if err != nil {
 		return nil, err
 	}
-	return result, q.s.update(ctx, func(st sessionState) (sessionState, error) {
+	return result, q.s.updateState(ctx, func(st sessionState) (sessionState, error) {
 		st.LogLevel = level
 		return st, nil
 	})
 }
 
-// subscribe asks for the updates of one resource. A legacy upstream is told. A
+// answerSubscribe asks for the updates of one resource. A legacy upstream is told. A
 // modern one is listened to, and may not agree.
-func (q *request) subscribe(ctx context.Context) (json.RawMessage, error) {
+func (q *request) answerSubscribe(ctx context.Context) (json.RawMessage, error) {
 	uri, ok := jsonrpc.GetString(q.msg.Params, "uri")
 	if !ok {
 		return nil, wire.InvalidParams("params.uri must be a string")
 	}
-	if _, err := sessionLimits.subscribed(q.state, uri); err != nil { // before the server is told
+	if _, err := sessionLimits.addSubscription(q.state, uri); err != nil { // before the server is told
 		return nil, err
 	}
-	server, result, err := q.settle(ctx, "resources", "subscribe")
+	server, result, err := q.askServer(ctx, "resources", "subscribe")
 	if err != nil {
 		return nil, err
 	}
-	if err := q.s.subscribe(ctx, uri, sessionLimits); err != nil {
+	if err := q.s.subscribeTo(ctx, uri, sessionLimits); err != nil {
 		return nil, err
 	}
-	agreed, here := q.s.hear(ctx, q.h.Upstream)
+	agreed, here := q.s.listenHere(ctx, q.h.Upstream)
 	if !here || server.Era != mcp.Modern || slices.Contains(agreed.Resources, uri) {
 		return result, nil
 	}
-	if err := q.s.unsubscribe(ctx, uri); err != nil {
+	if err := q.s.unsubscribeFrom(ctx, uri); err != nil {
 		return nil, err
 	}
-	q.s.follow(ctx, q.h.Upstream)
+	q.s.followUpstream(ctx, q.h.Upstream)
 	return nil, wire.InvalidParams("the server does not report updates of this resource")
 }
 
-// unsubscribe ends the updates of one resource.
-func (q *request) unsubscribe(ctx context.Context) (json.RawMessage, error) {
+// answerUnsubscribe ends the updates of one resource.
+func (q *request) answerUnsubscribe(ctx context.Context) (json.RawMessage, error) {
 	uri, ok := jsonrpc.GetString(q.msg.Params, "uri")
 	if !ok {
 		return nil, wire.InvalidParams("params.uri must be a string")
 	}
-	_, result, err := q.settle(ctx, "resources", "subscribe")
+	_, result, err := q.askServer(ctx, "resources", "subscribe")
 	if err != nil {
 		return nil, err
 	}
-	if err := q.s.unsubscribe(ctx, uri); err != nil {
+	if err := q.s.unsubscribeFrom(ctx, uri); err != nil {
 		return nil, err
 	}
-	if q.s.listen.active() || q.s.elsewhere(ctx) {
-		q.s.hear(ctx, q.h.Upstream)
+	if q.s.listen.isActive() || q.s.isElsewhere(ctx) {
+		q.s.listenHere(ctx, q.h.Upstream)
 	}
 	return result, nil
 }
 
-// settle is the upstream's part of a request that changes the session: a legacy
+// askServer is the upstream's part of a request that changes the session: a legacy
 // server is asked. A modern one has no such method; it only has to have the
 // capability.
-func (q *request) settle(ctx context.Context, capability ...string) (upstream.Server, json.RawMessage, error) {
-	server, err := q.h.Upstream.Describe(ctx, q.s.upstream(ctx))
+func (q *request) askServer(ctx context.Context, capability ...string) (upstream.Server, json.RawMessage, error) {
+	server, err := q.h.Upstream.Describe(ctx, q.s.upstreamSession(ctx))
 	if err != nil {
 		return server, nil, err
 	}
 	if server.Era != mcp.Modern {
-		result, err := q.relay(ctx)
+		result, err := q.relayRequest(ctx)
 		return server, result, err
 	}
 	if v, ok := jsonrpc.Get(server.Capabilities, capability...); !ok || string(v) == "false" {

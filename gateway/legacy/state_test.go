@@ -11,7 +11,7 @@ func TestMilliseconds(t *testing.T) {
 		`null`: 1<<63 - 1, `1e400`: 1<<63 - 1, `9223372036854775807`: 1<<63 - 1, `-0`: 0,
 		`-1`: -1, `0.5`: -1, `"1"`: -1, `{}`: -1, `true`: -1, `-1e400`: -1,
 	} {
-		got, ok := milliseconds([]byte(in))
+		got, ok := readMilliseconds([]byte(in))
 		if !ok {
 			got = -1
 		}

@@ -17,7 +17,7 @@ import (
 // version with tasks or without. To versions before 2025-11-25 wrong arguments of a tool are an
 // error of the protocol (protocol.md 7.5).
 func (q *request) taskResult(ctx context.Context) (json.RawMessage, error) {
-	c, wrong, err := q.h.ReadTaskResultCall(q.caller(), q.msg.Params)
+	c, wrong, err := q.h.ReadTaskResultCall(q.describeCaller(), q.msg.Params)
 	if err != nil {
 		return nil, err
 	}
@@ -26,7 +26,7 @@ func (q *request) taskResult(ctx context.Context) (json.RawMessage, error) {
 	}
 	answer := endpoint.InWords(true, "%s", wrong)
 	if wrong == "" {
-		ctx, done := awaiting(ctx, q, askNote{Task: shim.ID(c.ID), First: true})
+		ctx, done := whileAwaited(ctx, q, askNote{Task: shim.ID(c.ID), First: true})
 		defer done()
 		look, stop := q.askOnResult(ctx, false)
 		answer, err = q.h.TaskResult(ctx, q.principal, c, q.op, endpoint.Waiter{Say: endpoint.ProgressTo(q.token, q.out.Notify), Seen: look})

@@ -59,17 +59,17 @@ func (q *request) taskWish() (wish bool, ttl time.Duration, err error) {
 	if !ok {
 		return true, 0, nil
 	}
-	ttl, ok = milliseconds(raw)
+	ttl, ok = readMilliseconds(raw)
 	if !ok {
 		return false, 0, wire.InvalidParams("params.task.ttl must be a whole number of milliseconds")
 	}
 	return true, max(ttl, time.Millisecond), nil
 }
 
-// milliseconds reads a duration as JSON has it. Null is as long as possible: that
+// readMilliseconds reads a duration as JSON has it. Null is as long as possible: that
 // is what a ttl of null means in a task (L10), and there were clients that wished
 // for it so.
-func milliseconds(raw []byte) (time.Duration, bool) {
+func readMilliseconds(raw []byte) (time.Duration, bool) {
 	const most = math.MaxInt64 / int64(time.Millisecond)
 	if string(raw) == "null" {
 		return math.MaxInt64, true
@@ -84,10 +84,10 @@ func milliseconds(raw []byte) (time.Duration, bool) {
 	return time.Duration(f) * time.Millisecond, true
 }
 
-// created answers a call that has become a task (L6, L11).
-func (q *request) created(t shim.Task) json.RawMessage {
+// showCreated answers a call that has become a task (L6, L11).
+func (q *request) showCreated(t shim.Task) json.RawMessage {
 	q.op.Task(string(t.ID), t.Trace)
-	q.s.note([]shim.ID{t.ID}, nil)
+	q.s.noteTasks([]shim.ID{t.ID}, nil)
 	return dialect.Legacy.Created(t)
 }
 
@@ -156,7 +156,7 @@ func (q *request) awaitTask(ctx context.Context) (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, done := awaiting(ctx, q, askNote{Task: id})
+	ctx, done := whileAwaited(ctx, q, askNote{Task: id})
 	defer done()
 	look, stop := q.askOnResult(ctx, true)
 	// The end of the task wakes it, on whichever replica; Wait reads the task each 30 s by itself.
@@ -166,16 +166,16 @@ func (q *request) awaitTask(ctx context.Context) (json.RawMessage, error) {
 		return nil, err
 	}
 	q.op.Task(string(id), t.Trace)
-	return q.outcome(ctx, t)
+	return q.showOutcome(ctx, t)
 }
 
-// awaiting is the context of a wait for a task. It also ends, with errLeft, when the
+// whileAwaited is the context of a wait for a task. It also ends, with errLeft, when the
 // client goes: if it can come back for the answer, any replica gives that (serveResume).
-func awaiting(ctx context.Context, q *request, n askNote) (context.Context, func()) {
+func whileAwaited(ctx context.Context, q *request, n askNote) (context.Context, func()) {
 	ctx, leave := context.WithCancelCause(ctx)
 	n.Token = cmp.Or(string(q.token), q.log.about.Token)
 	cut := func() { leave(errLeft) }
-	q.log.waits(n, cut)
+	q.log.noteWait(n, cut)
 	stop := context.AfterFunc(q.client, cut)
 	return ctx, func() {
 		stop()
@@ -193,18 +193,18 @@ func (q *request) askOnResult(ctx context.Context, late bool) (look func(shim.Ta
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	a := newAsker(ctx, q.h.Endpoint, q.s, q.log.asked, askLine{
-		ask:  q.log.ask,
+		ask:  q.log.askOnStream,
 		over: func(m []byte) { _ = q.out.Send(m) }, // a client that is gone misses it
 	})
 	a.late = late
-	return a.look, func() {
+	return a.takeState, func() {
 		cancel()
 		a.work.Wait()
 	}
 }
 
-// outcome is how a task ended, as its call would have been answered.
-func (q *request) outcome(ctx context.Context, t shim.Task) (json.RawMessage, error) {
+// showOutcome is how a task ended, as its call would have been answered.
+func (q *request) showOutcome(ctx context.Context, t shim.Task) (json.RawMessage, error) {
 	if t.Outcome != nil && t.Outcome.Result != nil {
 		if !jsonrpc.IsObject(t.Outcome.Result) {
 			return nil, translate.NotMCP(errors.New("the result of " + t.Tool + " is not an object"))

@@ -26,19 +26,19 @@ func (q *request) callTool(ctx context.Context) (jsonrpc.Spliced, error) {
 	if err != nil {
 		return nil, err
 	}
-	return q.converse(ctx, shim.Call{
+	return q.converseOnCall(ctx, shim.Call{
 		Request:  req,
-		Handle:   q.tasks && q.convertible(), // T2, T3
+		Handle:   q.tasks && q.isConvertible(), // T2, T3
 		Partials: q.h.OffersPartials() && wantsPartials(q.capabilities),
-		After:    q.h.HandleAfter(q.caller()),
+		After:    q.h.HandleAfter(q.describeCaller()),
 	})
 }
 
-// converse makes a call during which the client may be asked, or goes on with the
+// converseOnCall makes a call during which the client may be asked, or goes on with the
 // one that the request comes back to.
-func (q *request) converse(ctx context.Context, c shim.Call) (jsonrpc.Spliced, error) {
+func (q *request) converseOnCall(ctx context.Context, c shim.Call) (jsonrpc.Spliced, error) {
 	c.Upstream, c.Principal, c.Origin = q.h.Name, q.principal, dialect.OriginExt
-	c.Asking, c.Stream = q.asking(), q.sink()
+	c.Asking, c.Stream = q.waysToAsk(), q.newSink()
 	if c.Asking == shim.AskPark { // it may come back to another replica
 		c.ProgressToken = q.token
 	}
@@ -55,25 +55,25 @@ func (q *request) converse(ctx context.Context, c shim.Call) (jsonrpc.Spliced, e
 		if !q.tasks {
 			return translate.ModernResult(q.msg.Method, mcp.Legacy, q.h.ToldOfTask(*answered.Task), q.h.Identity())
 		}
-		return q.h.identified(dialect.Ext.Created(*answered.Task)), nil
+		return q.h.withServerInfo(dialect.Ext.Created(*answered.Task)), nil
 	case answered.Parked != nil:
 		return q.askForInput(*answered.Parked)
 	}
-	return q.replied(ctx, answered.Reply)
+	return q.showReply(ctx, answered.Reply)
 }
 
-// caller is what decides how a slow call of the client is answered.
-func (q *request) caller() endpoint.Client {
+// describeCaller is what decides how a slow call of the client is answered.
+func (q *request) describeCaller() endpoint.Client {
 	return endpoint.Client{Info: q.clientInfo, Tasks: q.tasks || q.principal.NoTasks}
 }
 
-// convertible reports whether any call of this caller could become a task.
-func (q *request) convertible() bool { return q.h.Convertible() && !q.principal.NoTasks }
+// isConvertible reports whether any call of this caller could become a task.
+func (q *request) isConvertible() bool { return q.h.Convertible() && !q.principal.NoTasks }
 
-// asking says how the client can be asked. Before there is a task, the questions of
+// waysToAsk says how the client can be asked. Before there is a task, the questions of
 // a modern server are relayed; those of a legacy one, and of a task of a modern one, need a
 // state that can be sealed.
-func (q *request) asking() shim.Asking {
+func (q *request) waysToAsk() shim.Asking {
 	if !mcp.MayRequireInput(q.msg.Method) || translate.Answerable(q.capabilities) == nil {
 		return shim.AskNever
 	}
@@ -88,12 +88,12 @@ func (q *request) asking() shim.Asking {
 // those of a modern server that are relayed before there is one. A client that does not
 // take tasks can be asked in one while it waits in the gateway's tool (design.md 0.10).
 func (q *request) asksInTask() bool {
-	if q.msg.Method != mcp.MethodToolsCall || !q.convertible() {
+	if q.msg.Method != mcp.MethodToolsCall || !q.isConvertible() {
 		return false
 	}
 	tool := q.h.Config.Tool(q.name)
 	if !q.tasks {
-		return q.h.HandleAfter(q.caller()) > 0 && q.h.State != nil && q.server.Era == mcp.Modern && tool.Tasks != config.TasksNever
+		return q.h.HandleAfter(q.describeCaller()) > 0 && q.h.State != nil && q.server.Era == mcp.Modern && tool.Tasks != config.TasksNever
 	}
 	relayed := q.server.Era == mcp.Modern && !q.h.TasksOf(q.server)
 	return tool.Tasks != config.TasksNever && (relayed || tool.EarlyInput != config.EarlyMRTR)
@@ -102,7 +102,7 @@ func (q *request) asksInTask() bool {
 // checkTool holds the call against its tool: the arguments against the headers that mirror
 // them, too. Only modern upstreams have such tools (H12).
 func (q *request) checkTool(ctx context.Context, session shim.Session) error {
-	first := q.h.TaskFirst(q.name, q.tasks, q.caller())
+	first := q.h.TaskFirst(q.name, q.tasks, q.describeCaller())
 	return q.h.CheckTool(ctx, session, q.server, q.name, first, func(tool upstream.Tool) error {
 		return checkParamHeaders(q.header, q.arguments, tool.Params)
 	})

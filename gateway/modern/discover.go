@@ -8,12 +8,12 @@ import (
 	"taskgate/internal/mcp"
 )
 
-// discover answers server/discover (protocol.md 2.3, 7.1).
-func (q *request) discover(ctx context.Context) (jsonrpc.Spliced, error) {
-	server, err := q.describe(ctx)
+// answerDiscover answers server/discover (protocol.md 2.3, 7.1).
+func (q *request) answerDiscover(ctx context.Context) (jsonrpc.Spliced, error) {
+	server, err := q.describeUpstream(ctx)
 	if err != nil {
 		return nil, err
 	}
-	result := translate.DiscoverResult(server, q.convertible(), q.convertible() && q.h.OffersPartials())
-	return translate.ModernResult(mcp.MethodDiscover, mcp.Modern, q.h.WithInstructions(q.caller(), result), q.h.Identity())
+	result := translate.DiscoverResult(server, q.isConvertible(), q.isConvertible() && q.h.OffersPartials())
+	return translate.ModernResult(mcp.MethodDiscover, mcp.Modern, q.h.WithInstructions(q.describeCaller(), result), q.h.Identity())
 }

@@ -38,16 +38,16 @@ type method struct {
 // the protocol's, does not exist. That includes what the era removed: initialize, ping,
 // tasks/result, tasks/list (T12). A method of an extension is the server's to know.
 var methods = map[string]method{
-	mcp.MethodDiscover:              {serve: (*request).discover},
-	mcp.MethodListen:                {serve: (*request).listen, uncounted: true}, // it is a stream
-	mcp.MethodToolsList:             {serve: (*request).relay, capability: "tools"},
+	mcp.MethodDiscover:              {serve: (*request).answerDiscover},
+	mcp.MethodListen:                {serve: (*request).answerListen, uncounted: true}, // it is a stream
+	mcp.MethodToolsList:             {serve: (*request).relayRequest, capability: "tools"},
 	mcp.MethodToolsCall:             {serve: (*request).callTool, capability: "tools"},
-	mcp.MethodPromptsList:           {serve: (*request).relay, capability: "prompts"},
-	mcp.MethodPromptsGet:            {serve: (*request).relay, capability: "prompts"},
-	mcp.MethodResourcesList:         {serve: (*request).relay, capability: "resources"},
-	mcp.MethodResourceTemplatesList: {serve: (*request).relay, capability: "resources"},
-	mcp.MethodResourcesRead:         {serve: (*request).relay, capability: "resources"},
-	mcp.MethodComplete:              {serve: (*request).relay, capability: "completions"},
+	mcp.MethodPromptsList:           {serve: (*request).relayRequest, capability: "prompts"},
+	mcp.MethodPromptsGet:            {serve: (*request).relayRequest, capability: "prompts"},
+	mcp.MethodResourcesList:         {serve: (*request).relayRequest, capability: "resources"},
+	mcp.MethodResourceTemplatesList: {serve: (*request).relayRequest, capability: "resources"},
+	mcp.MethodResourcesRead:         {serve: (*request).relayRequest, capability: "resources"},
+	mcp.MethodComplete:              {serve: (*request).relayRequest, capability: "completions"},
 	mcp.MethodTasksGet:              {serve: (*request).getTask, tasks: true, uncounted: true},
 	mcp.MethodTasksUpdate:           {serve: (*request).updateTask, tasks: true, uncounted: true},
 	mcp.MethodTasksCancel:           {serve: (*request).cancelTask, tasks: true, uncounted: true},
@@ -85,11 +85,11 @@ func (h *Handler) ServePOST(w http.ResponseWriter, r *http.Request, p shim.Princ
 		h.Telemetry.Refuse(w, r, wire.Request{Msg: msg, Version: q.version, Upstream: h.Name}, err)
 		return
 	}
-	q.serve(w, r, m)
+	q.serveMethod(w, r, m)
 }
 
-// serve serves a method that exists, under observation.
-func (q *request) serve(w http.ResponseWriter, r *http.Request, m method) {
+// serveMethod serves a method that exists, under observation.
+func (q *request) serveMethod(w http.ResponseWriter, r *http.Request, m method) {
 	ctx, broken, release := requestContext(r)
 	defer release()
 	ctx, op := q.h.Telemetry.Start(ctx, r, wire.Request{Msg: q.msg, Meta: q.meta, Name: q.name, Version: q.version, Upstream: q.h.Name})
@@ -101,7 +101,7 @@ func (q *request) serve(w http.ResponseWriter, r *http.Request, m method) {
 	})
 	defer q.x.Close()
 
-	result, err := q.bounded(ctx, m)
+	result, err := q.serveBounded(ctx, m)
 	switch {
 	case ctx.Err() != nil: // the client has gone, and takes no answer (2.6)
 		op.Cancelled()
@@ -114,27 +114,27 @@ func (q *request) serve(w http.ResponseWriter, r *http.Request, m method) {
 	}
 }
 
-// bounded answers if there is room for one more call.
-func (q *request) bounded(ctx context.Context, m method) (jsonrpc.Spliced, error) {
+// serveBounded answers if there is room for one more call.
+func (q *request) serveBounded(ctx context.Context, m method) (jsonrpc.Spliced, error) {
 	if m.uncounted {
-		return q.answer(ctx, m)
+		return q.checkAndServe(ctx, m)
 	}
 	owner := q.principal.Owner()
 	if err := q.h.Calls.Enter(owner); err != nil {
 		return nil, wire.TurnAway(err)
 	}
 	defer q.h.Calls.Leave(owner)
-	return q.answer(ctx, m)
+	return q.checkAndServe(ctx, m)
 }
 
-// answer makes the checks that need the upstream or the method, then calls
+// checkAndServe makes the checks that need the upstream or the method, then calls
 // the method.
-func (q *request) answer(ctx context.Context, m method) (jsonrpc.Spliced, error) {
-	if q.h.ReadsTasks(q.msg.Method, q.name, q.caller()) {
+func (q *request) checkAndServe(ctx context.Context, m method) (jsonrpc.Spliced, error) {
+	if q.h.ReadsTasks(q.msg.Method, q.name, q.describeCaller()) {
 		m = method{serve: (*request).taskResult}
 	}
 	if m.capability != "" {
-		server, err := q.describe(ctx)
+		server, err := q.describeUpstream(ctx)
 		if err != nil {
 			return nil, err
 		}

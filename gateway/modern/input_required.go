@@ -34,7 +34,7 @@ func (q *request) comeBack(ctx context.Context, c shim.Call) (shim.Answered, err
 	if err != nil {
 		return shim.Answered{}, errCallOver
 	}
-	answered, err := q.h.Shim.Reattach(ctx, c, id, q.answers())
+	answered, err := q.h.Shim.Reattach(ctx, c, id, q.readAnswers())
 	if errors.Is(err, shim.ErrNotFound) {
 		err = errCallOver
 	}
@@ -45,16 +45,16 @@ func (q *request) comeBack(ctx context.Context, c shim.Call) (shim.Answered, err
 // known of its call any more. It is never made again in silence (H2).
 var errCallOver = wire.InvalidParams("the call that asked is over: the time to answer has passed, or it was cancelled")
 
-// answers are the answers of a retry (2.7); which of them were asked for is the
+// readAnswers are the answers of a retry (2.7); which of them were asked for is the
 // shim's to know.
-func (q *request) answers() map[string]json.RawMessage {
+func (q *request) readAnswers() map[string]json.RawMessage {
 	return maps.Collect(jsonrpc.Members(q.responses))
 }
 
-// returns reports whether a request is a retry that only this gateway can have asked for:
+// isReturning reports whether a request is a retry that only this gateway can have asked for:
 // its state says so, or comes back to a legacy server, which gave none out. That it does
 // not open is the client's mistake, and never a reason to ask the server (H2).
-func (q *request) returns() bool {
+func (q *request) isReturning() bool {
 	text, given := jsonrpc.String(q.state)
 	return given && mcp.MayRequireInput(q.msg.Method) && (sealed.Ours(text) || q.server.Era != mcp.Modern)
 }
@@ -62,32 +62,32 @@ func (q *request) returns() bool {
 // openState reads the state of a retry, if it is one of ours. Any other is passed on to its
 // server.
 func (q *request) openState() (_ sealed.State, ours bool, _ error) {
-	if !q.returns() {
+	if !q.isReturning() {
 		return sealed.State{}, false, nil
 	}
 	if q.h.State == nil {
 		return sealed.State{}, true, sealed.ErrSealed
 	}
 	text, _ := jsonrpc.String(q.state)
-	state, err := q.h.State.Open(text, q.binding(), time.Now())
+	state, err := q.h.State.Open(text, q.stateBinding(), time.Now())
 	return state, true, err
 }
 
 // askForInput is the InputRequiredResult of a call that waits for its answers.
 func (q *request) askForInput(p shim.Parked) (jsonrpc.Spliced, error) {
 	state := sealed.State{Call: string(p.ID), Expires: p.Until}
-	text, err := q.h.State.Seal(q.binding(), state)
+	text, err := q.h.State.Seal(q.stateBinding(), state)
 	if err != nil {
 		return nil, err
 	}
 	b := append([]byte(`{"resultType":"`+mcp.ResultInputRequired+`","inputRequests":`), dialect.InputRequests(p.Questions)...)
 	b = append(b, `,"requestState":`...)
-	return q.h.identified(append(jsonrpc.AppendString(b, text), '}')), nil
+	return q.h.withServerInfo(append(jsonrpc.AppendString(b, text), '}')), nil
 }
 
-// binding is what a state is good for: this caller, here, and a request for the
+// stateBinding is what a state is good for: this caller, here, and a request for the
 // same. What else is in the params, such as a progress token, may change.
-func (q *request) binding() sealed.Binding {
+func (q *request) stateBinding() sealed.Binding {
 	return sealed.Binding{
 		Owner: q.principal.Owner(), Endpoint: q.h.Name, Method: q.msg.Method,
 		Params: sealed.Digest(jsonrpc.AppendString(nil, q.name), q.arguments),

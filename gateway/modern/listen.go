@@ -32,12 +32,12 @@ type subscription struct {
 	from     map[shim.ID]int64 // from this seq on
 }
 
-// listen answers subscriptions/listen: an acknowledgement, then notifications
+// answerListen answers subscriptions/listen: an acknowledgement, then notifications
 // until the client goes, the upstream ends the stream or the gateway closes. In
 // the latter two cases a final result tells the client that it was no accident.
-func (q *request) listen(ctx context.Context) (jsonrpc.Spliced, error) {
+func (q *request) answerListen(ctx context.Context) (jsonrpc.Spliced, error) {
 	s := &subscription{q: q, acked: make(chan struct{})}
-	if err := s.read(q.h.Config.MaxTasksPerOwner, q.h.OffersPartials()); err != nil {
+	if err := s.readParams(q.h.Config.MaxTasksPerOwner, q.h.OffersPartials()); err != nil {
 		return nil, err
 	}
 	ctx, done, err := q.h.Streams.Open(ctx, q.principal.Owner())
@@ -45,24 +45,24 @@ func (q *request) listen(ctx context.Context) (jsonrpc.Spliced, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.filter, err = s.offered(ctx, s.filter); err != nil {
+	if s.filter, err = s.offeredFilter(ctx, s.filter); err != nil {
 		return nil, err
 	}
 	if err := s.agreeTasks(ctx); err != nil {
 		return nil, err
 	}
-	if err := s.stream(ctx); err != nil {
+	if err := s.streamUntilEnd(ctx); err != nil {
 		return nil, err
 	}
-	return jsonrpc.Spliced{s.final(q.h.Identity())}, nil
+	return jsonrpc.Spliced{s.finalResult(q.h.Identity())}, nil
 }
 
-// stream is the time between acknowledgement and final result. Where only tasks
+// streamUntilEnd is the time between acknowledgement and final result. Where only tasks
 // are listened to the upstream is not asked for anything, and the stream ends with
 // the last of them; with nothing honoured it ends at once.
-func (s *subscription) stream(ctx context.Context) error {
+func (s *subscription) streamUntilEnd(ctx context.Context) error {
 	if isEmpty(s.filter) {
-		s.acknowledge(s.filter)
+		s.sendAcknowledgement(s.filter)
 		if len(s.tasks) == 0 {
 			return nil
 		}
@@ -81,7 +81,7 @@ func (s *subscription) stream(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 	})
-	err := s.follow(ctx)
+	err := s.followUpstream(ctx)
 	cancel()
 	tasks.Wait()
 	if failed != nil { // a client must not take what it has for all there was
@@ -98,9 +98,9 @@ func unlessOver(ctx context.Context, err error) error {
 	return err
 }
 
-// read checks the params. Kinds that it does not know are left out of the
+// readParams checks the params. Kinds that it does not know are left out of the
 // acknowledgement, as every kind is that a server does not support.
-func (s *subscription) read(mostTasks int, partials bool) error {
+func (s *subscription) readParams(mostTasks int, partials bool) error {
 	want, ok := jsonrpc.Get(s.q.msg.Params, "notifications")
 	if !ok || !jsonrpc.IsObject(want) {
 		return wire.InvalidParams("params.notifications must be an object")
@@ -148,13 +148,13 @@ func (s *subscription) readKinds(want json.RawMessage) error {
 	return nil
 }
 
-// offered is what the upstream's capabilities leave of a filter. Nothing of it is
+// offeredFilter is what the upstream's capabilities leave of a filter. Nothing of it is
 // asked of the upstream where nothing is left.
-func (s *subscription) offered(ctx context.Context, f shim.Filter) (shim.Filter, error) {
+func (s *subscription) offeredFilter(ctx context.Context, f shim.Filter) (shim.Filter, error) {
 	if isEmpty(f) {
 		return f, nil
 	}
-	server, err := s.q.describe(ctx)
+	server, err := s.q.describeUpstream(ctx)
 	if err != nil {
 		return f, err
 	}
@@ -172,9 +172,9 @@ func (s *subscription) offered(ctx context.Context, f shim.Filter) (shim.Filter,
 	return f, nil
 }
 
-// follow relays what the upstream sends, and returns when that is over. It is an
+// followUpstream relays what the upstream sends, and returns when that is over. It is an
 // error only before the acknowledgement.
-func (s *subscription) follow(ctx context.Context) error {
+func (s *subscription) followUpstream(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	late := &shim.UpstreamError{Kind: shim.KindTimeout, Message: "the server did not accept the subscription in time"}
@@ -182,8 +182,8 @@ func (s *subscription) follow(ctx context.Context) error {
 	defer timer.Stop()
 	err := s.q.h.Upstream.Listen(ctx, s.q.upstreamSession(ctx), s.filter, func(f shim.Filter) {
 		timer.Stop()
-		s.acknowledge(f)
-	}, s.relay)
+		s.sendAcknowledgement(f)
+	}, s.relayNotification)
 	select {
 	case <-s.acked:
 		return nil
@@ -193,42 +193,42 @@ func (s *subscription) follow(ctx context.Context) error {
 		err = cause
 	}
 	if err == nil { // the upstream has nothing to say: nothing is honoured
-		s.acknowledge(shim.Filter{})
+		s.sendAcknowledgement(shim.Filter{})
 	}
 	return err
 }
 
-// acknowledge sends the first message of the stream: what is honoured.
-func (s *subscription) acknowledge(f shim.Filter) {
+// sendAcknowledgement sends the first message of the stream: what is honoured.
+func (s *subscription) sendAcknowledgement(f shim.Filter) {
 	s.filter = f
 	honoured := json.RawMessage(filterJSON(f))
 	if len(s.tasks) > 0 {
 		honoured = jsonrpc.With(honoured, jsonrpc.AppendStrings(nil, s.tasks), "taskIds")
 	}
 	params := append([]byte(`{"notifications":`), honoured...)
-	_ = s.send(mcp.NotifyAcknowledged, append(params, '}'))
+	_ = s.sendMarked(mcp.NotifyAcknowledged, append(params, '}'))
 	close(s.acked)
 }
 
-// relay passes on one notification of the upstream, if it was asked for: nothing
+// relayNotification passes on one notification of the upstream, if it was asked for: nothing
 // else may travel on the stream.
-func (s *subscription) relay(n shim.Notification) {
+func (s *subscription) relayNotification(n shim.Notification) {
 	if upstream.Wants(s.filter, n) {
-		_ = s.send(n.Method, translate.Unrelated(n.Params))
+		_ = s.sendMarked(n.Method, translate.Unrelated(n.Params))
 	}
 }
 
-// send marks a notification with the id of the listen request, verbatim. If the
+// sendMarked marks a notification with the id of the listen request, verbatim. If the
 // client has gone, the request's context ends.
-func (s *subscription) send(method string, params json.RawMessage) error {
+func (s *subscription) sendMarked(method string, params json.RawMessage) error {
 	if len(params) == 0 {
 		params = json.RawMessage(`{}`)
 	}
 	return s.q.x.Notify(method, jsonrpc.With(params, json.RawMessage(s.q.msg.ID.Raw()), "_meta", mcp.MetaSubscriptionID))
 }
 
-// final is the result that ends the stream gracefully.
-func (s *subscription) final(identity json.RawMessage) json.RawMessage {
+// finalResult is the result that ends the stream gracefully.
+func (s *subscription) finalResult(identity json.RawMessage) json.RawMessage {
 	result := jsonrpc.With(json.RawMessage(`{"resultType":"complete"}`), json.RawMessage(s.q.msg.ID.Raw()), "_meta", mcp.MetaSubscriptionID)
 	return jsonrpc.With(result, identity, "_meta", mcp.MetaServerInfo)
 }

@@ -65,15 +65,15 @@ func (s *subscription) agreeTasks(ctx context.Context) error {
 // results before it where the client opted in (P3). A client that reads slowly gets
 // the newest state and all partial results. It returns when all tasks have ended.
 func (s *subscription) followTasks(ctx context.Context) error {
-	return s.q.h.Shim.FollowSet(ctx, s.q.principal, s.q.h.Name, s.followed(), func(u shim.Update) error {
+	return s.q.h.Shim.FollowSet(ctx, s.q.principal, s.q.h.Name, s.followedTasks(), func(u shim.Update) error {
 		for i, content := range u.Pieces {
-			if err := s.send(mcp.NotifyTaskPartial, dialect.Ext.Partial(u.ID, u.First+int64(i), content)); err != nil {
+			if err := s.sendMarked(mcp.NotifyTaskPartial, dialect.Ext.Partial(u.ID, u.First+int64(i), content)); err != nil {
 				return err
 			}
 		}
 		if u.Task == nil {
 			return nil
 		}
-		return s.send(mcp.NotifyTask, dialect.Ext.Changed(s.q.version, *u.Task))
+		return s.sendMarked(mcp.NotifyTask, dialect.Ext.Changed(s.q.version, *u.Task))
 	})
 }

@@ -49,8 +49,8 @@ func (s *subscription) readPartials(offered bool) error {
 	return nil
 }
 
-// followed are the tasks of the subscription, with what is shown of each.
-func (s *subscription) followed() *shim.Set {
+// followedTasks are the tasks of the subscription, with what is shown of each.
+func (s *subscription) followedTasks() *shim.Set {
 	set := shim.NewSet()
 	for _, id := range s.tasks {
 		task := shim.Tracked{ID: id, Outcome: true}

@@ -18,65 +18,65 @@ import (
 	"taskgate/shim"
 )
 
-// describe asks what the upstream is, and remembers the identity.
-func (q *request) describe(ctx context.Context) (upstream.Server, error) {
-	s, err := q.h.Upstream.Describe(ctx, q.inName(ctx, shim.Session{ClientInfo: q.clientInfo, Capabilities: q.declared(mcp.Legacy)}))
+// describeUpstream asks what the upstream is, and remembers the identity.
+func (q *request) describeUpstream(ctx context.Context) (upstream.Server, error) {
+	s, err := q.h.Upstream.Describe(ctx, q.inName(ctx, shim.Session{ClientInfo: q.clientInfo, Capabilities: q.declaredCapabilities(mcp.Legacy)}))
 	if err == nil && jsonrpc.IsObject(s.Info) {
 		q.h.Identify(s.Info)
 	}
 	return s, err
 }
 
-// identified is a result of the gateway's own with the serverInfo that every
+// withServerInfo is a result of the gateway's own with the serverInfo that every
 // modern result should carry (protocol.md 1.2, row 19). It has no _meta yet.
-func (h *Handler) identified(result json.RawMessage) jsonrpc.Spliced {
+func (h *Handler) withServerInfo(result json.RawMessage) jsonrpc.Spliced {
 	return jsonrpc.Extended(result, []byte(`"_meta":{"`+mcp.MetaServerInfo+`":`+string(h.Identity())+`}`))
 }
 
 // relayForeign passes on a request that the gateway does not know. A server that does not
 // know it either answers with the status that goes with that (protocol.md 2.5).
 func (q *request) relayForeign(ctx context.Context) (_ jsonrpc.Spliced, err error) {
-	if q.server, err = q.describe(ctx); err != nil {
+	if q.server, err = q.describeUpstream(ctx); err != nil {
 		return nil, err
 	}
-	result, err := q.relay(ctx)
+	result, err := q.relayRequest(ctx)
 	if e, ok := errors.AsType[*shim.RPCError](err); ok && e.Code == mcp.CodeMethodNotFound {
 		err = &wire.Failure{Code: e.Code, Message: e.Message, Data: e.Data, Status: http.StatusNotFound}
 	}
 	return result, err
 }
 
-// relay passes a request on that never becomes a task.
-func (q *request) relay(ctx context.Context) (jsonrpc.Spliced, error) {
+// relayRequest passes a request on that never becomes a task.
+func (q *request) relayRequest(ctx context.Context) (jsonrpc.Spliced, error) {
 	req, err := q.upstreamRequest(ctx, q.upstreamSession(ctx))
 	if err != nil {
 		return nil, err
 	}
-	if q.returns() || q.asking() != shim.AskNever {
-		return q.converse(ctx, shim.Call{Request: req})
+	if q.isReturning() || q.waysToAsk() != shim.AskNever {
+		return q.converseOnCall(ctx, shim.Call{Request: req})
 	}
-	reply, err := q.h.Upstream.Call(ctx, req, q.sink())
+	reply, err := q.h.Upstream.Call(ctx, req, q.newSink())
 	if err != nil {
 		return nil, err
 	}
-	return q.replied(ctx, reply)
+	return q.showReply(ctx, reply)
 }
 
-// replied is an upstream's reply as a modern client may see it.
-func (q *request) replied(ctx context.Context, reply shim.Reply) (result jsonrpc.Spliced, err error) {
+// showReply is an upstream's reply as a modern client may see it.
+func (q *request) showReply(ctx context.Context, reply shim.Reply) (result jsonrpc.Spliced, err error) {
 	if reply.Error != nil && reply.Error.Code == mcp.CodeURLElicitation && q.server.Era != mcp.Modern {
 		reply = translate.URLRequired(q.msg.Method, reply.Error)
 	}
 	switch {
 	case reply.Error != nil:
-		return nil, refusal(q, reply.Error)
+		return nil, refusalOf(q, reply.Error)
 	case reply.IsError:
 		q.op.ToolError()
 	}
 	if q.msg.Method == mcp.MethodToolsList {
 		dropped := func(name string, reason error) { q.h.LogDropped(ctx, name, reason) }
 		reply.Result = translate.ModernTools(reply.Result, q.server.Era, dropped)
-		reply.Result = q.h.WithTaskResult(ctx, q.caller(), q.msg.Params, reply.Result)
+		reply.Result = q.h.WithTaskResult(ctx, q.describeCaller(), q.msg.Params, reply.Result)
 	}
 	budget.From(ctx).InTurn(len(reply.Result), func() {
 		result, err = translate.ModernReply(q.msg.Method, q.server.Era, reply, q.h.Identity())
@@ -84,9 +84,9 @@ func (q *request) replied(ctx context.Context, reply shim.Reply) (result jsonrpc
 	return result, err
 }
 
-// refusal adds to an upstream's error what only the request can tell, before
+// refusalOf adds to an upstream's error what only the request can tell, before
 // wire.FailureOf spells it (protocol.md 7.5).
-func refusal(q *request, e *shim.RPCError) error {
+func refusalOf(q *request, e *shim.RPCError) error {
 	switch {
 	case e.Code == mcp.CodeMissingCapability:
 		// Servers of both eras at once (Go SDK 1.8.0) say so in a session as well. What
@@ -128,7 +128,7 @@ func (q *request) upstreamRequest(ctx context.Context, s shim.Session) (shim.Req
 // share nothing (design.md 0.16). Nothing refers to the client's message, which may be
 // large, and be outlived by the call.
 func (q *request) upstreamSession(ctx context.Context) shim.Session {
-	return q.inName(ctx, shim.Session{ClientInfo: slices.Clone(q.clientInfo), Capabilities: slices.Clone(q.declared(q.server.Era))})
+	return q.inName(ctx, shim.Session{ClientInfo: slices.Clone(q.clientInfo), Capabilities: slices.Clone(q.declaredCapabilities(q.server.Era))})
 }
 
 // inName makes a session that of the caller.
@@ -137,18 +137,18 @@ func (q *request) inName(ctx context.Context, s shim.Session) shim.Session {
 	return s
 }
 
-// declared are the capabilities that a server of this era is told of. The questions of a
+// declaredCapabilities are the capabilities that a server of this era is told of. The questions of a
 // modern one are relayed; those of a legacy one have to be brought to the client. That holds
 // for the upstream session and not for one call, so it does not depend on the tool: what a
 // server lists may depend on it, and has to be what it then does (H5).
-func (q *request) declared(era mcp.Era) json.RawMessage {
+func (q *request) declaredCapabilities(era mcp.Era) json.RawMessage {
 	modern := era == mcp.Modern
-	brought := q.h.State != nil || q.tasks && q.convertible()
+	brought := q.h.State != nil || q.tasks && q.isConvertible()
 	return translate.ClientCapabilities(q.capabilities, translate.ClientView{Asked: modern || brought, RootsChange: modern})
 }
 
-// sink is where the upstream's messages of this request go.
-func (q *request) sink() endpoint.Sink {
+// newSink is where the upstream's messages of this request go.
+func (q *request) newSink() endpoint.Sink {
 	return endpoint.NewSink(q.x.Notify, q.token, func(level string) bool {
 		return q.logLevel != "" && mcp.LogSeverity(level) >= mcp.LogSeverity(q.logLevel)
 	})

@@ -15,7 +15,7 @@ import (
 // the task methods it needs no upstream. Wrong arguments are an error of the tool,
 // which a model gets to see, and not of the protocol.
 func (q *request) taskResult(ctx context.Context) (jsonrpc.Spliced, error) {
-	c, wrong, err := q.h.ReadTaskResultCall(q.caller(), q.msg.Params)
+	c, wrong, err := q.h.ReadTaskResultCall(q.describeCaller(), q.msg.Params)
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +55,7 @@ func (q *request) answerTask(ctx context.Context) error {
 	if err != nil {
 		return errCallOver
 	}
-	err = q.h.Shim.Update(ctx, q.principal, q.h.Name, id, q.answers())
+	err = q.h.Shim.Update(ctx, q.principal, q.h.Name, id, q.readAnswers())
 	if errors.Is(err, shim.ErrNotFound) {
 		return nil // the tool says so
 	}

@@ -26,7 +26,7 @@ func (q *request) getTask(ctx context.Context) (jsonrpc.Spliced, error) {
 		return nil, err
 	}
 	q.op.Task(string(t.ID), t.Trace)
-	return q.h.identified(dialect.Ext.Got(q.version, t)), nil
+	return q.h.withServerInfo(dialect.Ext.Got(q.version, t)), nil
 }
 
 // updateTask answers tasks/update. That a task waits for nothing, or has ended, is
@@ -40,10 +40,10 @@ func (q *request) updateTask(ctx context.Context) (jsonrpc.Spliced, error) {
 		return nil, err
 	}
 	q.op.Task(string(id), nil) // the shim reads the task, and links the span to it
-	if err := q.h.Shim.Update(ctx, q.principal, q.h.Name, id, q.answers()); err != nil && !errors.Is(err, shim.ErrFinal) {
+	if err := q.h.Shim.Update(ctx, q.principal, q.h.Name, id, q.readAnswers()); err != nil && !errors.Is(err, shim.ErrFinal) {
 		return nil, err
 	}
-	return q.h.identified(dialect.Ext.Ack()), nil
+	return q.h.withServerInfo(dialect.Ext.Ack()), nil
 }
 
 // cancelTask answers tasks/cancel. A task that has ended is acknowledged like any
@@ -58,7 +58,7 @@ func (q *request) cancelTask(ctx context.Context) (jsonrpc.Spliced, error) {
 		return nil, err
 	}
 	q.op.Task(string(id), t.Trace)
-	return q.h.identified(dialect.Ext.Ack()), nil
+	return q.h.withServerInfo(dialect.Ext.Ack()), nil
 }
 
 // legacyTask reports whether a client that declares the legacy tasks in place of

@@ -26,7 +26,7 @@ type Gate interface {
 // Admit implements Gate. The server is asked twice: as the caller, and as nobody. No session is opened for
 // that: the server would take it for the caller's own.
 func (h *HTTP) Admit(ctx context.Context, s shim.Session) (proven bool, err error) {
-	ask, done, err := h.knock(ctx, s)
+	ask, done, err := h.askAboutCaller(ctx, s)
 	if err != nil {
 		return false, err
 	}
@@ -34,7 +34,7 @@ func (h *HTTP) Admit(ctx context.Context, s shim.Session) (proven bool, err erro
 	if err := ask(forward.Unheard(ctx)); isUnknown(err) {
 		return false, ErrNoSession
 	} else if err != nil {
-		return false, forward.PassOn(ctx, public(err))
+		return false, forward.PassOn(ctx, publicError(err))
 	}
 	unsigned, isAsked := forward.Unsigned(ctx)
 	err = ask(unsigned)
@@ -45,9 +45,9 @@ func (h *HTTP) Admit(ctx context.Context, s shim.Session) (proven bool, err erro
 	return false, nil
 }
 
-// knock returns how the server is asked about the caller of a context: by a ping in the session, or by discover
+// askAboutCaller returns how the server is asked about the caller of a context: by a ping in the session, or by discover
 // where servers have no sessions.
-func (h *HTTP) knock(ctx context.Context, s shim.Session) (ask func(context.Context) error, done func(), err error) {
+func (h *HTTP) askAboutCaller(ctx context.Context, s shim.Session) (ask func(context.Context) error, done func(), err error) {
 	if !s.Legacy {
 		v, err := h.findEra(ctx, s)
 		if err == nil && v.era != mcp.Modern {
@@ -58,18 +58,18 @@ func (h *HTTP) knock(ctx context.Context, s shim.Session) (ask func(context.Cont
 			return err
 		}, func() {}, err
 	}
-	ses := h.sessions.find(ctx, s)
+	ses := h.sessions.findSession(ctx, s)
 	if ses == nil {
 		return nil, nil, ErrNoSession
 	}
-	l := ses.current()
+	l := ses.currentLink()
 	if l == nil { // another replica has opened it
-		if l, err = ses.open(ctx); err != nil {
-			ses.release()
-			return nil, nil, public(err)
+		if l, err = ses.openLink(ctx); err != nil {
+			ses.releaseSession()
+			return nil, nil, publicError(err)
 		}
 	}
-	return func(ctx context.Context) error { return ses.ping(ctx, l) }, ses.release, nil
+	return func(ctx context.Context) error { return ses.pingServer(ctx, l) }, ses.releaseSession, nil
 }
 
 // isUnknown reports whether the server does not know what it is asked about.

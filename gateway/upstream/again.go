@@ -13,7 +13,7 @@ import (
 type proof int
 
 // The proofs (design.md 0.11). Each is accepted once per call. The codes prove
-// something only as the body of a refusal (statusError.refusal), but for -32021, which does by
+// something only as the body of a refusal (statusError.isRefusal), but for -32021, which does by
 // what it names.
 const (
 	lostSession  proof = iota // 404 to a session id
@@ -49,31 +49,31 @@ type call struct {
 	met  [proofs]bool
 }
 
-// proved has the request sent again if the answer is proof that it was not begun.
+// sendAgainIfUnbegun has the request sent again if the answer is proof that it was not begun.
 // If it is not, it is an answer like any other; but what the request was based on
 // is dropped all the same, so that the next one does not meet it again.
-func (c *call) proved(proof bool, nb *notBegun) (shim.Reply, error) {
+func (c *call) sendAgainIfUnbegun(proof bool, nb *notBegun) (shim.Reply, error) {
 	if proof {
 		return shim.Reply{}, nb
 	}
-	c.drop(nb)
+	c.dropStale(nb)
 	return nb.reply, nb.err
 }
 
-// drop forgets what a request was wrongly based on.
-func (c *call) drop(nb *notBegun) {
+// dropStale forgets what a request was wrongly based on.
+func (c *call) dropStale(nb *notBegun) {
 	switch nb.why {
 	case lostSession:
-		nb.ses.lose(nb.link)
+		nb.ses.loseGeneration(nb.link)
 	case otherHeaders:
 		c.h.memory.forgetTools(c.r.Session)
 	case needsTask:
-		nb.tool.learn()
+		nb.tool.learnRequired()
 	default:
 		if nb.ses != nil {
-			nb.ses.lose(nb.link) // that of another server
+			nb.ses.loseGeneration(nb.link) // that of another server
 		}
-		c.h.memory.changed(nb.v)
+		c.h.memory.forgetServer(nb.v)
 	}
 }
 
@@ -90,35 +90,35 @@ func (h *HTTP) Call(ctx context.Context, r shim.Request, s shim.Sink) (shim.Repl
 	}
 	c := &call{h: h, sink: s}
 	c.r = r
-	c.r.Params = retried(r.Params, r.Retry)
+	c.r.Params = withAnswers(r.Params, r.Retry)
 	if s == nil {
 		c.sink = discard{}
 	}
-	return c.run(ctx)
+	return c.runAttempts(ctx)
 }
 
-func (c *call) run(ctx context.Context) (shim.Reply, error) {
+func (c *call) runAttempts(ctx context.Context) (shim.Reply, error) {
 	for {
-		reply, err := c.attempt(ctx)
+		reply, err := c.makeAttempt(ctx)
 		var nb *notBegun
 		if !errors.As(err, &nb) {
-			return reply, public(err)
+			return reply, publicError(err)
 		}
-		c.drop(nb)
+		c.dropStale(nb)
 		if c.met[nb.why] || ctx.Err() != nil {
-			return nb.reply, public(nb.err)
+			return nb.reply, publicError(nb.err)
 		}
 		c.met[nb.why] = true
 	}
 }
 
-func (c *call) attempt(ctx context.Context) (shim.Reply, error) {
-	v, era, err := c.h.settle(ctx, c.r.Session)
+func (c *call) makeAttempt(ctx context.Context) (shim.Reply, error) {
+	v, era, err := c.h.settleEra(ctx, c.r.Session)
 	if err != nil {
-		return shim.Reply{}, unsent(err)
+		return shim.Reply{}, markUnsent(err)
 	}
 	if era == mcp.Modern {
-		return c.modern(ctx, v)
+		return c.attemptModern(ctx, v)
 	}
-	return c.legacy(ctx, v)
+	return c.attemptLegacy(ctx, v)
 }

@@ -26,31 +26,31 @@ type sessionCalls struct {
 
 // asideStream is the GET stream of a session, as its calls use it.
 type asideStream interface {
-	// need has the stream open until done is called. opened is closed once the attempt to open it
+	// needStream has the stream open until doneStream is called. opened is closed once the attempt to open it
 	// has had its outcome; nil if the server is known to have no such stream.
-	need(ctx context.Context) (opened <-chan struct{})
-	done()
-	// await waits a moment for opened: what a server asks while there is no stream may be lost.
-	await(ctx context.Context, opened <-chan struct{})
+	needStream(ctx context.Context) (opened <-chan struct{})
+	doneStream()
+	// awaitStream waits a moment for opened: what a server asks while there is no stream may be lost.
+	awaitStream(ctx context.Context, opened <-chan struct{})
 }
 
-// claim reports whether this request of the server is new to the session, and
+// claimRequest reports whether this request of the server is new to the session, and
 // takes note of it: a resumed stream may repeat what another call has heard.
-func (c *sessionCalls) claim(id jsonrpc.ID) bool {
+func (c *sessionCalls) claimRequest(id jsonrpc.ID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.claimed.add(id.Key())
+	return c.claimed.addKey(id.Key())
 }
 
-// disclaim gives back what a call has claimed that was let go of before it had
+// disclaimRequest gives back what a call has claimed that was let go of before it had
 // answers: if it comes back to this replica, with a checkpoint from before the
 // questions, it hears them again.
-func (c *sessionCalls) disclaim(questions []pending) {
+func (c *sessionCalls) disclaimRequest(questions []pending) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, q := range questions {
 		if id, err := jsonrpc.ParseID(q.ID); err == nil {
-			c.claimed.remove(id.Key())
+			c.claimed.removeKey(id.Key())
 		}
 	}
 }
@@ -62,14 +62,14 @@ func (c *sessionCalls) forgetClaims() {
 	c.claimed = recent{}
 }
 
-// follow and unfollow keep the calls that wait for progress.
-func (c *sessionCalls) follow(token string, x *exchange) {
+// followProgress and unfollow keep the calls that wait for progress.
+func (c *sessionCalls) followProgress(token string, x *exchange) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.told[token] = x
 }
 
-func (c *sessionCalls) unfollow(token string, x *exchange) {
+func (c *sessionCalls) unfollowProgress(token string, x *exchange) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.told[token] == x {
@@ -77,10 +77,10 @@ func (c *sessionCalls) unfollow(token string, x *exchange) {
 	}
 }
 
-// progressed hands progress that has come on the GET stream to the call that has its token.
+// passProgress hands progress that has come on the GET stream to the call that has its token.
 // It belongs on the stream of the call (X4), but clients go by the token alone, and mcp-go
 // 1.2.1 says it on whichever of the two streams is ready.
-func (c *sessionCalls) progressed(params []byte) {
+func (c *sessionCalls) passProgress(params []byte) {
 	token, _ := jsonrpc.GetString(params, mcp.MetaProgressToken)
 	c.mu.Lock()
 	x := c.told[token]
@@ -88,29 +88,29 @@ func (c *sessionCalls) progressed(params []byte) {
 	if x == nil {
 		return
 	}
-	x.rec.tell(func() {
+	x.rec.tellSink(func() {
 		if !x.rec.over {
-			x.idle.touch()
+			x.idle.noteHeard()
 			x.sink.Progress(progressOf(params))
 		}
 	})
 }
 
-// add and remove keep the list of the calls in flight that can be asked.
-func (c *sessionCalls) add(x *exchange) {
+// addCall and remove keep the list of the calls in flight that can be asked.
+func (c *sessionCalls) addCall(x *exchange) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.calls = append(c.calls, x)
 }
 
-func (c *sessionCalls) remove(x *exchange) {
+func (c *sessionCalls) removeCall(x *exchange) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.calls = slices.DeleteFunc(slices.Clone(c.calls), func(other *exchange) bool { return other == x })
 }
 
-// newest are those calls, the newest first.
-func (c *sessionCalls) newest() []*exchange {
+// newestFirst are those calls, the newest first.
+func (c *sessionCalls) newestFirst() []*exchange {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	calls := slices.Clone(c.calls)
@@ -118,11 +118,11 @@ func (c *sessionCalls) newest() []*exchange {
 	return calls
 }
 
-// candidates are the calls that a request of the server may be for: the one whose task it
+// callsFor are the calls that a request of the server may be for: the one whose task it
 // names (L31), and all of them, the newest first, where it names none of theirs.
-func (c *sessionCalls) candidates(m jsonrpc.Message) []*exchange {
-	calls := c.newest()
-	if id := related(m.Params); id != "" {
+func (c *sessionCalls) callsFor(m jsonrpc.Message) []*exchange {
+	calls := c.newestFirst()
+	if id := relatedTask(m.Params); id != "" {
 		for _, x := range calls {
 			if x.rec.taskID() == id {
 				return []*exchange{x}
@@ -136,25 +136,25 @@ func (c *sessionCalls) candidates(m jsonrpc.Message) []*exchange {
 // that may ask more. If there is none, it returns the refusal (protocol.md 7.4).
 func (c *sessionCalls) askCall(m jsonrpc.Message) (refused *jsonrpc.Error) {
 	refused = notSupported(mcp.CodeMethodNotFound, m.Method)
-	for _, x := range c.candidates(m) {
-		if refused = x.asking.add(m, true); refused == nil {
+	for _, x := range c.callsFor(m) {
+		if refused = x.asking.addQuestion(m, true); refused == nil {
 			return nil
 		}
 	}
 	return refused
 }
 
-// cancelled hears that the server withdraws its request of this id. It reports whether that was put
+// passCancellation hears that the server withdraws its request of this id. It reports whether that was put
 // to one of these calls.
-func (c *sessionCalls) cancelled(id []byte) bool {
-	return slices.ContainsFunc(c.newest(), func(x *exchange) bool { return x.asking.cancelled(id) })
+func (c *sessionCalls) passCancellation(id []byte) bool {
+	return slices.ContainsFunc(c.newestFirst(), func(x *exchange) bool { return x.asking.cancelQuestion(id) })
 }
 
-// completed hands on that an elicitation by URL is complete, where nobody listens in
+// passCompleted hands on that an elicitation by URL is complete, where nobody listens in
 // the session: the newest call has the stream that is left (X5). Not every Sink
 // is a shim.Completer, since few callers can be told: only a legacy client's are.
-func (c *sessionCalls) completed(params []byte) {
-	for _, x := range c.newest() {
+func (c *sessionCalls) passCompleted(params []byte) {
+	for _, x := range c.newestFirst() {
 		to, ok := x.sink.(shim.Completer)
 		if v, _ := jsonrpc.Get(x.caller.Capabilities, "elicitation", "url"); ok && jsonrpc.IsObject(v) {
 			to.Completed(params)
@@ -169,7 +169,7 @@ type recent struct{ newer, older map[string]bool }
 // maxRecent is how many request ids of a server a session remembers at least.
 const maxRecent = 1024
 
-func (r *recent) add(key string) bool {
+func (r *recent) addKey(key string) bool {
 	if r.newer[key] || r.older[key] {
 		return false
 	}
@@ -180,7 +180,7 @@ func (r *recent) add(key string) bool {
 	return true
 }
 
-func (r *recent) remove(key string) {
+func (r *recent) removeKey(key string) {
 	delete(r.newer, key)
 	delete(r.older, key)
 }

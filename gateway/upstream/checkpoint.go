@@ -47,19 +47,19 @@ type pending struct {
 	OnGET bool `json:"aside,omitempty"`
 }
 
-// open notes that these are asked, and close that they are not any more.
-func (c *checkpoint) open(asked []pending) {
-	c.close(asked) // those taken over are there already
+// openQuestions notes that these are asked, and close that they are not any more.
+func (c *checkpoint) openQuestions(asked []pending) {
+	c.closeQuestions(asked) // those taken over are there already
 	c.Pending = append(c.Pending, asked...)
 }
 
-func (c *checkpoint) close(asked []pending) {
+func (c *checkpoint) closeQuestions(asked []pending) {
 	c.Pending = slices.DeleteFunc(slices.Clone(c.Pending), func(p pending) bool {
 		return slices.ContainsFunc(asked, func(a pending) bool { return a.Key == p.Key })
 	})
 }
 
-func (c *checkpoint) encode() json.RawMessage {
+func (c *checkpoint) encodeCheckpoint() json.RawMessage {
 	b, _ := json.Marshal(c) // raw members come from a parsed message: cannot fail
 	return b
 }
@@ -68,17 +68,17 @@ func (c *checkpoint) encode() json.RawMessage {
 func decodeResumable(cp json.RawMessage) (checkpoint, bool) {
 	var c checkpoint
 	err := json.Unmarshal(cp, &c)
-	return c, err == nil && c.resumable() && mcp.EraOf(c.Version).String() == c.Era
+	return c, err == nil && c.isResumable() && mcp.EraOf(c.Version).String() == c.Era
 }
 
-// resumable reports whether a call can be picked up where this says: its stream, or the
+// isResumable reports whether a call can be picked up where this says: its stream, or the
 // task that the server has made of it; or whether it only has to be asked.
-func (c *checkpoint) resumable() bool {
-	return c.streamed() || c.sessionQuestion() || c.Task != nil && c.Task.ID != ""
+func (c *checkpoint) isResumable() bool {
+	return c.hasStream() || c.sessionQuestion() || c.Task != nil && c.Task.ID != ""
 }
 
-// streamed reports whether a stream can be picked up where this says.
-func (c *checkpoint) streamed() bool {
+// hasStream reports whether a stream can be picked up where this says.
+func (c *checkpoint) hasStream() bool {
 	return c.Era == mcp.Legacy.String() && c.Last != ""
 }
 
@@ -100,43 +100,43 @@ type record struct {
 	unnoted bool      // the last event id has not been handed over yet
 }
 
-// amend changes the checkpoint.
-func (r *record) amend(change func(*checkpoint)) {
+// amendCheckpoint changes the checkpoint.
+func (r *record) amendCheckpoint(change func(*checkpoint)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	change(&r.state)
 }
 
-// open are the questions that the server waits for: those that were put to the
+// openQuestions are the questions that the server waits for: those that were put to the
 // client, and those that will be next.
-func (r *record) open() []pending {
+func (r *record) openQuestions() []pending {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.state.Pending)
 }
 
-// save hands the checkpoint over. That this fails is no reason to end the call: it can
+// saveCheckpoint hands the checkpoint over. That this fails is no reason to end the call: it can
 // then only be resumed from further back.
-func (r *record) save(ctx context.Context) {
+func (r *record) saveCheckpoint(ctx context.Context) {
 	r.mu.Lock()
-	stored := r.sink.Checkpoint(r.state.encode())
+	stored := r.sink.Checkpoint(r.state.encodeCheckpoint())
 	r.mu.Unlock()
 	if err := stored(ctx); err != nil {
 		r.log.Debug("checkpoint was not taken", "err", err)
 	}
 }
 
-// mark remembers the id of an event.
-func (r *record) mark(eventID string) {
+// markEvent remembers the id of an event.
+func (r *record) markEvent(eventID string) {
 	if eventID != r.state.Last {
-		r.amend(func(c *checkpoint) { c.Last = eventID })
+		r.amendCheckpoint(func(c *checkpoint) { c.Last = eventID })
 		r.unnoted = true
 	}
 }
 
-// note hands over a new event id that no progress carried, at most once per
+// noteEvent hands over a new event id that no progress carried, at most once per
 // second: what is lost in between is only replayed.
-func (r *record) note(ctx context.Context) {
+func (r *record) noteEvent(ctx context.Context) {
 	if r.unnoted && time.Since(r.noted) >= time.Second {
 		r.handOver(ctx)
 	}
@@ -145,35 +145,35 @@ func (r *record) note(ctx context.Context) {
 // handOver hands over how far the stream was read.
 func (r *record) handOver(ctx context.Context) {
 	r.noted, r.unnoted = time.Now(), false
-	r.save(ctx)
+	r.saveCheckpoint(ctx)
 }
 
 // saveUnnoted hands that over for whoever goes on with a call that is let go of.
 func (r *record) saveUnnoted(ctx context.Context) {
-	if detached(ctx) && r.unnoted {
+	if isDetached(ctx) && r.unnoted {
 		r.handOver(ctx)
 	}
 }
 
-// tell has the sink told something, one thing at a time.
-func (r *record) tell(what func()) {
+// tellSink has the sink told something, one thing at a time.
+func (r *record) tellSink(what func()) {
 	r.telling.Lock()
 	defer r.telling.Unlock()
 	what()
 }
 
-// quit ends what is told from elsewhere than the stream of the call.
-func (r *record) quit() { r.tell(func() { r.over = true }) }
+// quitTelling ends what is told from elsewhere than the stream of the call.
+func (r *record) quitTelling() { r.tellSink(func() { r.over = true }) }
 
-// progress hands on a progress, with an event id that has not been handed over yet.
-func (r *record) progress(p shim.Progress) {
+// passProgress hands on a progress, with an event id that has not been handed over yet.
+func (r *record) passProgress(p shim.Progress) {
 	r.telling.Lock()
 	defer r.telling.Unlock()
 	if r.unnoted {
 		r.unnoted = false
 		r.mu.Lock() // until it is handed over: another goroutine may hand over a newer one
 		defer r.mu.Unlock()
-		p.Checkpoint = r.state.encode()
+		p.Checkpoint = r.state.encodeCheckpoint()
 	}
 	r.sink.Progress(p)
 }
@@ -214,9 +214,9 @@ func (r *record) taskID() string {
 	return r.state.Task.ID
 }
 
-// heard notes how far the progress of a call has come that the server may make a task of.
-func (r *record) heard(n float64) {
+// noteHeard notes how far the progress of a call has come that the server may make a task of.
+func (r *record) noteHeard(n float64) {
 	if r.state.Task != nil {
-		r.amend(func(c *checkpoint) { c.Task.Told = max(c.Task.Told, n) })
+		r.amendCheckpoint(func(c *checkpoint) { c.Task.Told = max(c.Task.Told, n) })
 	}
 }

@@ -79,9 +79,9 @@ func New(c Config) (*HTTP, error) {
 // as long as the server gives no new one. For a legacy server that takes opening a session;
 // one with Key "" that is not shared is ended again. Errors are *shim.UpstreamError.
 func (h *HTTP) Describe(ctx context.Context, s shim.Session) (Server, error) {
-	srv, err := h.memory.seen.Get(ctx, clientsLike(ctx, s), remember.Wait, func(ctx context.Context) (Server, time.Duration, error) { return h.describe(ctx, s) })
+	srv, err := h.memory.seen.Get(ctx, clientsLike(ctx, s), remember.Wait, func(ctx context.Context) (Server, time.Duration, error) { return h.describeServer(ctx, s) })
 	if srv == nil {
-		return Server{}, public(err)
+		return Server{}, publicError(err)
 	}
 	if err != nil {
 		h.wire.log.Debug("what the server says of itself was not renewed", "err", err)
@@ -104,7 +104,7 @@ func (h *HTTP) EndSession(ctx context.Context, key string) {
 // flight belong to their callers and are not touched; sessions that a detached
 // call left behind are kept for whoever resumes it.
 func (h *HTTP) Close(ctx context.Context) error {
-	h.sessions.close()
+	h.sessions.closeAll()
 	err := h.work.Close(ctx)
 	if h.wire.older != nil {
 		err = errors.Join(err, h.wire.older.Close(ctx))
@@ -129,7 +129,7 @@ func (h *HTTP) Reach(ctx context.Context) error { return h.wire.dialProbe(ctx) }
 // Spoken is what is known of how the server is spoken to: in which era, "both" where clients have their own; and by
 // which transport, sse or http. Each is "" as long as nothing is known.
 func (h *HTTP) Spoken() (era, transport string) {
-	v := h.memory.known()
+	v := h.memory.knownVerdict()
 	switch {
 	case v.era == mcp.NoEra && v.shaken.Load():
 		era = mcp.Legacy.String()
@@ -182,34 +182,34 @@ func (h *HTTP) Resume(ctx context.Context, r shim.Request, cp json.RawMessage, s
 		}
 		return taskReply(r, c.Version, x.answer)
 	}
-	l := c.link()
-	ses := h.sessions.adopt(ctx, r.Session, l)
-	defer ses.release()
-	x := ses.exchange(l.target, r, s)
+	l := c.linkOf()
+	ses := h.sessions.adoptSession(ctx, r.Session, l)
+	defer ses.releaseSession()
+	x := ses.newExchange(l.target, r, s)
 	err := x.goOn(ctx, c, r.Rounds)
 	if err == nil {
 		return sessionReply(r.Method, x.answer)
 	}
-	if detached(ctx) {
-		ses.retain()
+	if isDetached(ctx) {
+		ses.retainSession()
 	}
 	if out, ok := errors.AsType[*outOfReach](err); ok {
 		if out.err.Kind == shim.KindSession {
-			ses.lose(l)
+			ses.loseGeneration(l)
 		} else {
-			_ = ses.verify(ctx, l)
+			_ = ses.verifyGeneration(ctx, l)
 		}
 	}
 	return shim.Reply{}, notResumed(err)
 }
 
-// goOn is resume from a checkpoint.
+// goOn is resumeCall from a checkpoint.
 func (x *exchange) goOn(ctx context.Context, c checkpoint, asks bool) error {
 	x.id, x.rec.state, x.asks = c.ID, c, asks
 	if c.Task != nil {
 		x.task = newServerTask(x, c.Task)
 	}
-	return x.resume(ctx)
+	return x.resumeCall(ctx)
 }
 
 // notResumed is why a call did not go on from a checkpoint.
@@ -217,7 +217,7 @@ func notResumed(err error) error {
 	if out, ok := errors.AsType[*outOfReach](err); ok {
 		return fmt.Errorf("%w: %w", shim.ErrNotResumable, out.err)
 	}
-	return public(err)
+	return publicError(err)
 }
 
 // Resumable reports whether a call can be picked up from a checkpoint: that of a legacy

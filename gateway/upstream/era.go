@@ -16,67 +16,67 @@ import (
 // session if it has not. All who need that wait for the same answer, unless the server could say
 // something else to them.
 func (h *HTTP) findEra(ctx context.Context, s shim.Session) (*verdict, error) {
-	if v := h.memory.known(); v.era != mcp.NoEra {
+	if v := h.memory.knownVerdict(); v.era != mcp.NoEra {
 		return v, nil
 	}
-	return work.Once(ctx, h.work, &h.probing, clientsLike(ctx, s).of(), func(ctx context.Context) (*verdict, error) {
-		if v := h.memory.known(); v.era != mcp.NoEra {
+	return work.Once(ctx, h.work, &h.probing, clientsLike(ctx, s).spellKey(), func(ctx context.Context) (*verdict, error) {
+		if v := h.memory.knownVerdict(); v.era != mcp.NoEra {
 			return v, nil
 		}
-		return h.recognise(ctx, s)
+		return h.recogniseEra(ctx, s)
 	})
 }
 
-// recognise asks by server/discover, and takes note of what comes of it.
-func (h *HTTP) recognise(ctx context.Context, s shim.Session) (*verdict, error) {
-	v, srv, err := h.probe(ctx, s)
+// recogniseEra asks by server/discover, and takes note of what comes of it.
+func (h *HTTP) recogniseEra(ctx context.Context, s shim.Session) (*verdict, error) {
+	v, srv, err := h.probeEra(ctx, s)
 	if err != nil || v.era == mcp.Legacy {
 		h.memory.alone.Store(0)
 	}
 	if err != nil {
 		return v, err
 	}
-	v = h.memory.learn(v)
+	v = h.memory.learnVerdict(v)
 	if srv.Raw != nil {
 		s.Legacy = false // who begins in the legacy era may hear something else
-		h.memory.note(ctx, s, srv)
+		h.memory.noteServer(ctx, s, srv)
 	}
 	return v, nil
 }
 
-// settle finds out in which era the server is spoken to for this session, where that is not
+// settleEra finds out in which era the server is spoken to for this session, where that is not
 // known yet: in that of the client, if the server takes it. One session tries, and the others
 // that need to know wait for it. No tool runs in any of this.
-func (h *HTTP) settle(ctx context.Context, s shim.Session) (*verdict, mcp.Era, error) {
-	v := h.memory.known()
-	if h.memory.untried(v, s) {
-		_, err := work.Once(ctx, h.work, &h.probing, "handshake"+clientsLike(ctx, s).of(), func(ctx context.Context) (struct{}, error) {
-			if v := h.memory.known(); h.memory.untried(v, s) {
-				return struct{}{}, h.try(ctx, v, s)
+func (h *HTTP) settleEra(ctx context.Context, s shim.Session) (*verdict, mcp.Era, error) {
+	v := h.memory.knownVerdict()
+	if h.memory.isUntried(v, s) {
+		_, err := work.Once(ctx, h.work, &h.probing, "handshake"+clientsLike(ctx, s).spellKey(), func(ctx context.Context) (struct{}, error) {
+			if v := h.memory.knownVerdict(); h.memory.isUntried(v, s) {
+				return struct{}{}, h.tryHandshake(ctx, v, s)
 			}
 			return struct{}{}, nil
 		})
 		if err != nil {
 			return v, mcp.NoEra, err
 		}
-		v = h.memory.known()
+		v = h.memory.knownVerdict()
 	}
-	if era := h.memory.speaks(v, s); era != mcp.NoEra {
+	if era := h.memory.eraFor(v, s); era != mcp.NoEra {
 		return v, era, nil
 	}
 	v, err := h.findEra(ctx, s)
 	if err != nil {
 		return nil, mcp.NoEra, err
 	}
-	return v, h.memory.speaks(v, s), nil
+	return v, h.memory.eraFor(v, s), nil
 }
 
-// try opens the session of a client that begins so. That the server refuses it is no error if
+// tryHandshake opens the session of a client that begins so. That the server refuses it is no error if
 // it speaks the modern era.
-func (h *HTTP) try(ctx context.Context, v *verdict, s shim.Session) error {
-	ses := h.sessions.acquire(s)
-	defer ses.release()
-	l, err := ses.connect(ctx)
+func (h *HTTP) tryHandshake(ctx context.Context, v *verdict, s shim.Session) error {
+	ses := h.sessions.acquireSession(s)
+	defer ses.releaseSession()
+	l, err := ses.connectLink(ctx)
 	if err != nil {
 		if !h.memory.doubtHandshake(v, err) {
 			return err
@@ -89,22 +89,22 @@ func (h *HTTP) try(ctx context.Context, v *verdict, s shim.Session) error {
 	}
 	v.shaken.Store(true)
 	if l.server.Raw != nil { // it may be what another replica was told
-		h.memory.note(ctx, s, l.server)
+		h.memory.noteServer(ctx, s, l.server)
 	}
 	return nil
 }
 
-// describe asks the server what it is, for clients like that of s.
-func (h *HTTP) describe(ctx context.Context, s shim.Session) (Server, time.Duration, error) {
+// describeServer asks the server what it is, for clients like that of s.
+func (h *HTTP) describeServer(ctx context.Context, s shim.Session) (Server, time.Duration, error) {
 	own := clientsLike(ctx, s)
 	modern := own // a modern server says the same to clients of both eras
 	modern.legacy = false
 	var last error
 	for range 2 { // once more if the server turns out to be of the other era
-		v, era, err := h.settle(ctx, s)
+		v, era, err := h.settleEra(ctx, s)
 		if err == nil && era == mcp.Modern && !v.mute && !h.memory.seen.Find(modern).Fresh() {
-			if v, err = h.recognise(ctx, s); err == nil {
-				era = h.memory.speaks(v, s)
+			if v, err = h.recogniseEra(ctx, s); err == nil {
+				era = h.memory.eraFor(v, s)
 			}
 		}
 		if err != nil {
@@ -114,13 +114,13 @@ func (h *HTTP) describe(ctx context.Context, s shim.Session) (Server, time.Durat
 			if now := h.memory.seen.Find(modern); now.Fresh() {
 				return now.Value, time.Until(now.Until), nil
 			}
-			h.memory.forget(v)
+			h.memory.forgetVerdict(v)
 			return Server{}, 0, protocolError("the server does not describe itself", nil)
 		}
 		if now := h.memory.seen.Find(own); now.Fresh() && now.Value.Era == mcp.Legacy {
 			return now.Value, time.Until(now.Until), nil // the handshake of settle has told it
 		}
-		srv, err := h.sessions.describe(ctx, s)
+		srv, err := h.sessions.describeServer(ctx, s)
 		if err == nil {
 			v.shaken.Store(true)
 			return srv, remember.Freshness(srv.Raw), nil
@@ -133,17 +133,17 @@ func (h *HTTP) describe(ctx context.Context, s shim.Session) (Server, time.Durat
 	return Server{}, 0, last
 }
 
-// probe finds out the era (protocol.md 2.10): discover first, in each modern version that is
+// probeEra finds out the era (protocol.md 2.10): discover first, in each modern version that is
 // known until one is agreed on. It returns as well what discover has said; Raw is nil for
 // nothing.
-func (h *HTTP) probe(ctx context.Context, s shim.Session) (*verdict, Server, error) {
+func (h *HTTP) probeEra(ctx context.Context, s shim.Session) (*verdict, Server, error) {
 	if h.wire.cfg.Era == EraLegacy {
 		return legacyVerdict(), Server{}, nil
 	}
 	v := &verdict{era: mcp.Modern, version: mcp.Version20260728}
 	for range mcp.NamesOf(mcp.Modern) {
 		m, err := h.discover(ctx, v.version, s)
-		next, err := judge(v, m, err)
+		next, err := judgeVerdict(v, m, err)
 		switch {
 		case err != nil:
 			return nil, Server{}, forward.PassOn(ctx, err)
@@ -164,9 +164,9 @@ func (h *HTTP) probe(ctx context.Context, s shim.Session) (*verdict, Server, err
 // discover asks a server what it speaks, in a modern version and in the name of a client. A refusal says nothing
 // of the client's token, unless the client gets it.
 func (h *HTTP) discover(ctx context.Context, version string, s shim.Session) (jsonrpc.Message, error) {
-	ctx, cancel := h.wire.slow(forward.Unheard(ctx))
+	ctx, cancel := h.wire.slowContext(forward.Unheard(ctx))
 	defer cancel()
 	x := h.wire.modernExchange(shim.Request{Method: mcp.MethodDiscover, Session: s}, discard{}, version)
 	x.uncancelled = true
-	return x.run(ctx)
+	return x.runRequest(ctx)
 }

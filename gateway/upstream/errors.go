@@ -24,17 +24,17 @@ var (
 	errOver   = errors.New("the session with the server is over")
 )
 
-func fail(kind, message string, err error) *shim.UpstreamError {
+func newError(kind, message string, err error) *shim.UpstreamError {
 	return &shim.UpstreamError{Kind: kind, Message: message, Err: err}
 }
 
 func protocolError(message string, err error) *shim.UpstreamError {
-	return fail(shim.KindProtocol, message, err)
+	return newError(shim.KindProtocol, message, err)
 }
 
-// unsent marks an error that came before the request itself was written.
-func unsent(err error) error {
-	if ue, ok := errors.AsType[*shim.UpstreamError](public(err)); ok {
+// markUnsent marks an error that came before the request itself was written.
+func markUnsent(err error) error {
+	if ue, ok := errors.AsType[*shim.UpstreamError](publicError(err)); ok {
 		c := *ue // it may be shared by all who waited for the same handshake
 		c.Unsent = true
 		return &c
@@ -75,22 +75,22 @@ func (e *statusError) Error() string {
 	return text
 }
 
-// lost reports whether the server says that it no longer knows the session
+// isSessionLost reports whether the server says that it no longer knows the session
 // (X6). A 404 around "method not found" is about the method.
-func (e *statusError) lost() bool {
+func (e *statusError) isSessionLost() bool {
 	return e.status == http.StatusNotFound && e.session && (e.rpc == nil || e.rpc.Code != mcp.CodeMethodNotFound)
 }
 
-// refusal reports whether this is how a server refuses a message before it looks
+// isRefusal reports whether this is how a server refuses a message before it looks
 // at what it asks for: HTTP 400 (protocol.md 2.5). Its codes about headers and
 // versions are proof only there. In a 200, or on a stream, where progress may have
 // come before, they say nothing about whether a tool ran.
-func (e *statusError) refusal() bool { return e.status == http.StatusBadRequest }
+func (e *statusError) isRefusal() bool { return e.status == http.StatusBadRequest }
 
-// answer is the JSON-RPC error that the status carries, where it is the server's
+// asAnswer is the JSON-RPC error that the status carries, where it is the server's
 // answer. A refusal of credentials and a plea for relief are about the hop and
 // stay errors of it, whatever their body says.
-func (e *statusError) answer() *jsonrpc.Error {
+func (e *statusError) asAnswer() *jsonrpc.Error {
 	switch e.status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		return nil
@@ -98,9 +98,9 @@ func (e *statusError) answer() *jsonrpc.Error {
 	return e.rpc
 }
 
-// public turns any error of this package into one that the caller may see: an
+// publicError turns any error of this package into one that the caller may see: an
 // UpstreamError, or what ended the caller's context.
-func public(err error) error {
+func publicError(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -111,31 +111,31 @@ func public(err error) error {
 		return err
 	}
 	if errors.Is(err, errClosed) {
-		return fail(shim.KindUnreachable, "the gateway is shutting down", err)
+		return newError(shim.KindUnreachable, "the gateway is shutting down", err)
 	}
 	if se, ok := err.(*statusError); ok {
-		return se.upstream()
+		return se.asUpstreamError()
 	}
 	if errors.Is(err, errSlow) {
-		return fail(shim.KindTimeout, "the server did not answer the handshake in time", err)
+		return newError(shim.KindTimeout, "the server did not answer the handshake in time", err)
 	}
 	return err
 }
 
-func (e *statusError) upstream() *shim.UpstreamError {
+func (e *statusError) asUpstreamError() *shim.UpstreamError {
 	switch s := e.status; {
 	case e.token && (s == http.StatusUnauthorized || s == http.StatusForbidden):
-		return fail(shim.KindRefused, fmt.Sprintf("the server refused the client's sign-in (HTTP status %d)", s), &forward.Refusal{Status: s, Challenges: e.challenges})
+		return newError(shim.KindRefused, fmt.Sprintf("the server refused the client's sign-in (HTTP status %d)", s), &forward.Refusal{Status: s, Challenges: e.challenges})
 	case s == http.StatusUnauthorized || s == http.StatusForbidden:
-		return fail(shim.KindRefused, "the gateway's credentials were refused by the server", e)
+		return newError(shim.KindRefused, "the gateway's credentials were refused by the server", e)
 	case s == http.StatusTooManyRequests || s == http.StatusServiceUnavailable:
-		ue := fail(shim.KindOverloaded, "the server is overloaded", e)
+		ue := newError(shim.KindOverloaded, "the server is overloaded", e)
 		ue.RetryAfterMs = e.retryAfter.Milliseconds()
 		return ue
-	case e.lost():
-		return fail(shim.KindSession, "the server ended the session", e)
+	case e.isSessionLost():
+		return newError(shim.KindSession, "the server ended the session", e)
 	case s == http.StatusBadGateway || s == http.StatusGatewayTimeout:
-		return fail(shim.KindUnreachable, fmt.Sprintf("the server could not be reached: HTTP status %d", s), e)
+		return newError(shim.KindUnreachable, fmt.Sprintf("the server could not be reached: HTTP status %d", s), e)
 	case s >= 300 && s < 400:
 		return protocolError(fmt.Sprintf("the server redirects to another address (HTTP status %d), which is not followed", s), e)
 	case e.reason != "":
@@ -154,17 +154,17 @@ func netError(err error, reached bool) *shim.UpstreamError {
 	case errors.As(err, &ue):
 		return ue
 	case errors.As(err, &te):
-		return fail(shim.KindTooLarge, fmt.Sprintf("the server sent an event of more than %d bytes", te.Limit), err)
+		return newError(shim.KindTooLarge, fmt.Sprintf("the server sent an event of more than %d bytes", te.Limit), err)
 	case errors.Is(err, errIdle):
-		return fail(shim.KindTimeout, "the server was silent for too long", err)
+		return newError(shim.KindTimeout, "the server was silent for too long", err)
 	case !reached && errors.As(err, &ne) && ne.Timeout():
-		ue = fail(shim.KindTimeout, "connecting to the server took too long", err)
+		ue = newError(shim.KindTimeout, "connecting to the server took too long", err)
 	case !reached:
-		ue = fail(shim.KindUnreachable, "the server cannot be reached", err)
+		ue = newError(shim.KindUnreachable, "the server cannot be reached", err)
 	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
-		return fail(shim.KindClosed, "the server closed the connection before it answered", err)
+		return newError(shim.KindClosed, "the server closed the connection before it answered", err)
 	default:
-		return fail(shim.KindClosed, "the connection to the server broke before it answered", err)
+		return newError(shim.KindClosed, "the connection to the server broke before it answered", err)
 	}
 	ue.Unsent = true
 	return ue
@@ -181,17 +181,17 @@ func retryAfter(v string, now time.Time) time.Duration {
 	return 0
 }
 
-// ended returns why ctx ended, nil while it has not.
-func ended(ctx context.Context) error {
+// causeOf returns why ctx ended, nil while it has not.
+func causeOf(ctx context.Context) error {
 	if ctx.Err() == nil {
 		return nil
 	}
 	return context.Cause(ctx)
 }
 
-// detached reports whether the caller let go of the call without cancelling it
+// isDetached reports whether the caller let go of the call without cancelling it
 // (design.md 0.6).
-func detached(ctx context.Context) bool {
+func isDetached(ctx context.Context) bool {
 	return ctx.Err() != nil && errors.Is(context.Cause(ctx), shim.ErrDetached)
 }
 
@@ -201,9 +201,9 @@ type outOfReach struct{ err *shim.UpstreamError }
 func (e *outOfReach) Error() string { return e.err.Error() }
 func (e *outOfReach) Unwrap() error { return e.err }
 
-// passing reports whether an error is one of the connection, which leaves the task as
+// isPassing reports whether an error is one of the connection, which leaves the task as
 // it is.
-func passing(err error) bool {
+func isPassing(err error) bool {
 	if se, ok := err.(*statusError); ok {
 		return se.status >= 500 || se.status == http.StatusTooManyRequests || se.status == http.StatusRequestTimeout
 	}

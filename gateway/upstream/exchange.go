@@ -23,7 +23,7 @@ import (
 
 // hearer takes the notifications that belong to no call: a legacy session, the cache of a
 // modern server's tools, or a subscription.
-type hearer interface{ heard(shim.Notification) }
+type hearer interface{ takeNotification(shim.Notification) }
 
 // exchange is one request and its answer, with everything the server says in
 // between. It belongs to the goroutine of its caller, which also reads the stream. What
@@ -70,55 +70,55 @@ type exchange struct {
 	trace    propagation.MapCarrier // the context to pass on, by its W3C names
 }
 
-// run sends the request and returns the answer: a result or a JSON-RPC error.
+// runRequest sends the request and returns the answer: a result or a JSON-RPC error.
 // Errors are *statusError, *shim.UpstreamError or what ended ctx.
-func (x *exchange) run(ctx context.Context) (jsonrpc.Message, error) {
-	err := x.perform(ctx)
+func (x *exchange) runRequest(ctx context.Context) (jsonrpc.Message, error) {
+	err := x.runApart(ctx)
 	return x.answer, err
 }
 
-// perform is run for a call that may wait for long; there may be thousands of those. A
+// runApart is runRequest for a call that may wait for long; there may be thousands of those. A
 // waiting goroutine keeps the stack of all its callers, so those frames are small: the
 // answer is left in x.answer.
-func (x *exchange) perform(ctx context.Context) (err error) {
+func (x *exchange) runApart(ctx context.Context) (err error) {
 	ctx = x.startSpan(ctx)
-	defer func() { x.measure(ctx, err); x.endSpan(err) }()
-	body, err := x.announce(ctx)
+	defer func() { x.measureRequest(ctx, err); x.endSpan(err) }()
+	body, err := x.announceRequest(ctx)
 	if err != nil {
 		return err
 	}
-	defer x.begin(ctx)()
-	defer x.asking.quit()
+	defer x.beginExchange(ctx)()
+	defer x.asking.quitAsking()
 	x.allowQuestions(ctx)
-	defer x.settle()
-	in, err := x.post(x.life, body)
+	defer x.noteAnswered()
+	in, err := x.postRequest(x.life, body)
 	if err != nil {
-		return x.fault(ctx, err)
+		return x.judgeError(ctx, err)
 	}
-	return x.through(ctx, in)
+	return x.finishAnswer(ctx, in)
 }
 
-// announce records that the call is about to be sent, and returns what is. If that
+// announceRequest records that the call is about to be sent, and returns what is. If that
 // cannot be recorded, it must not be (design.md 0.6).
-func (x *exchange) announce(ctx context.Context) ([]byte, error) {
+func (x *exchange) announceRequest(ctx context.Context) ([]byte, error) {
 	var body []byte
-	budget.From(ctx).InTurn(len(x.params), func() { body = x.encode() })
+	budget.From(ctx).InTurn(len(x.params), func() { body = x.encodeRequest() })
 	x.rec.state = checkpoint{Era: x.to.era.String(), Version: x.to.version, Session: x.to.session, Generation: x.to.gen, ID: x.id, Task: x.rec.state.Task}
-	if err := ended(ctx); err != nil {
+	if err := causeOf(ctx); err != nil {
 		return nil, err
 	}
-	if err := x.sink.Checkpoint(x.rec.state.encode())(ctx); err != nil {
-		ue := fail(shim.KindUnreachable, "the call could not be recorded and was not sent", err)
+	if err := x.sink.Checkpoint(x.rec.state.encodeCheckpoint())(ctx); err != nil {
+		ue := newError(shim.KindUnreachable, "the call could not be recorded and was not sent", err)
 		ue.Unsent = true
 		return nil, ue
 	}
-	return body, ended(ctx)
+	return body, causeOf(ctx)
 }
 
-// begin ties the exchange to ctx. The request has a life of its own, so that a
+// beginExchange ties the exchange to ctx. The request has a life of its own, so that a
 // cancellation can be told to the server before the connection goes. The
 // returned function ends it and leaves no goroutine behind.
-func (x *exchange) begin(ctx context.Context) func() {
+func (x *exchange) beginExchange(ctx context.Context) func() {
 	x.life, x.end = context.WithCancelCause(context.WithoutCancel(ctx))
 	x.life = httptrace.WithClientTrace(x.life, &httptrace.ClientTrace{
 		GotConn: func(httptrace.GotConnInfo) { x.reached.Store(true) },
@@ -130,16 +130,16 @@ func (x *exchange) begin(ctx context.Context) func() {
 		x.life = budget.With(x.life, own)
 	}
 	if x.calls != nil && x.progress {
-		x.calls.follow(x.rec.state.ID, x)
+		x.calls.followProgress(x.rec.state.ID, x)
 	}
 	if !x.listens {
-		x.idle.start(cmp.Or(x.patience, x.w.cfg.IdleTimeout), func() { x.end(errIdle) })
+		x.idle.startWatch(cmp.Or(x.patience, x.w.cfg.IdleTimeout), func() { x.end(errIdle) })
 	}
 	x.left.Add(1)
 	early := false // the cancellation came before the request went out
 	stop := context.AfterFunc(ctx, func() {
 		defer x.left.Done()
-		if !detached(ctx) {
+		if !isDetached(ctx) {
 			early = !x.reached.Load()
 			x.cancelUpstream(ctx)
 		}
@@ -150,17 +150,17 @@ func (x *exchange) begin(ctx context.Context) func() {
 			x.left.Wait()
 		}
 		if x.calls != nil && x.progress {
-			x.calls.unfollow(x.rec.state.ID, x)
-			x.rec.quit()
+			x.calls.unfollowProgress(x.rec.state.ID, x)
+			x.rec.quitTelling()
 		}
 		if early { // the request may have gone out all the same
 			x.cancelUpstream(ctx)
 		}
-		x.idle.stop()
+		x.idle.stopWatch()
 		x.end(nil)
 		own.Release()
-		if detached(ctx) && x.calls != nil {
-			x.calls.disclaim(x.rec.open())
+		if isDetached(ctx) && x.calls != nil {
+			x.calls.disclaimRequest(x.rec.openQuestions())
 		}
 	}
 }
@@ -169,13 +169,13 @@ func (x *exchange) begin(ctx context.Context) func() {
 // A modern one sees it by the connection's end (protocol.md H6), unless it has made a task.
 func (x *exchange) cancelUpstream(ctx context.Context) {
 	ctx = forward.For(ctx, forward.Brought)
-	if x.uncancelled || !x.reached.Load() || x.task != nil && x.task.cancel(ctx) || x.to.era != mcp.Legacy {
+	if x.uncancelled || !x.reached.Load() || x.task != nil && x.task.cancelTask(ctx) || x.to.era != mcp.Legacy {
 		return
 	}
-	ctx, cancel := outlive(ctx, cancelTimeout)
+	ctx, cancel := outliveCaller(ctx, cancelTimeout)
 	defer cancel()
 	cancelled := mcp.AppendCancelled(nil, jsonrpc.StringID(x.rec.state.ID), "cancelled by the gateway")
-	if err := x.w.tell(ctx, x.to, cancelled); err != nil {
+	if err := x.w.tellServer(ctx, x.to, cancelled); err != nil {
 		x.w.log.Debug("cancellation was not delivered", "err", err)
 	}
 }
@@ -184,26 +184,26 @@ func (x *exchange) cancelUpstream(ctx context.Context) {
 // be delivered.
 const cancelTimeout = 2 * time.Second
 
-// post sends the request and looks at the head of the response. A request that goes on with a call is sent
+// postRequest sends the request and looks at the head of the response. A request that goes on with a call is sent
 // again once its owner has signed in, if the server does not take the token.
-func (x *exchange) post(ctx context.Context, body []byte) (*inbound, error) {
+func (x *exchange) postRequest(ctx context.Context, body []byte) (*inbound, error) {
 	if x.w.cfg.Transport != nil {
 		ctx = context.WithValue(ctx, callerKey{}, x.caller)
 	}
 	for {
-		in, err := x.send(ctx, body)
+		in, err := x.postOnce(ctx, body)
 		if err == nil || x.method == mcp.MethodTasksUpdate || !awaitsSignIn(ctx, err) { // an answer is its client's
 			return in, err
 		}
 	}
 }
 
-// send is post once.
-func (x *exchange) send(ctx context.Context, body []byte) (*inbound, error) {
-	if err := x.ready(ctx); err != nil {
+// postOnce is postRequest once.
+func (x *exchange) postOnce(ctx context.Context, body []byte) (*inbound, error) {
+	if err := x.awaitCredential(ctx); err != nil {
 		return nil, err
 	}
-	req, err := x.w.request(ctx, http.MethodPost, x.to, body)
+	req, err := x.w.newRequest(ctx, http.MethodPost, x.to, body)
 	if err != nil {
 		return nil, err
 	}
@@ -213,7 +213,7 @@ func (x *exchange) send(ctx context.Context, body []byte) (*inbound, error) {
 	for key, value := range x.trace { // there too, for proxies that look there
 		req.Header.Set(key, value)
 	}
-	in, err := x.receive(req)
+	in, err := x.receiveResponse(req)
 	if err == nil {
 		forward.Taken(ctx, x.method)
 	}
@@ -223,35 +223,35 @@ func (x *exchange) send(ctx context.Context, body []byte) (*inbound, error) {
 // allowQuestions lets the call be asked. If it uses the GET stream of its session, it waits a
 // moment for that to open: what a server asks while there is none may be lost.
 func (x *exchange) allowQuestions(ctx context.Context) {
-	if opened := x.asking.start(); opened != nil {
-		x.calls.stream.await(ctx, opened)
+	if opened := x.asking.startAsking(); opened != nil {
+		x.calls.stream.awaitStream(ctx, opened)
 	}
 }
 
-// ready waits until the client's token is good, if the client has left. It is not the server that is
+// awaitCredential waits until the client's token is good, if the client has left. It is not the server that is
 // silent meanwhile.
-func (x *exchange) ready(ctx context.Context) error {
-	x.idle.pause()
-	defer x.idle.resume()
+func (x *exchange) awaitCredential(ctx context.Context) error {
+	x.idle.pauseWatch()
+	defer x.idle.resumeWatch()
 	return forward.Ready(ctx)
 }
 
-// receive performs a request and makes its response readable.
-func (x *exchange) receive(req *http.Request) (*inbound, error) {
-	resp, err := x.w.do(req)
+// receiveResponse performs a request and makes its response readable.
+func (x *exchange) receiveResponse(req *http.Request) (*inbound, error) {
+	resp, err := x.w.performRequest(req)
 	if err != nil {
 		return nil, err
 	}
-	x.idle.touch()
+	x.idle.noteHeard()
 	x.response = resp
-	return x.w.accept(resp, x.to, &reading{id: x.id, hold: budget.From(x.life), touch: x.idle.touch, take: x.take})
+	return x.w.acceptHead(resp, x.to, &reading{id: x.id, hold: budget.From(x.life), touch: x.idle.noteHeard, take: x.takeRoom})
 }
 
-// take waits until there is room for n bytes of what the server says. They stay taken until
+// takeRoom waits until there is room for n bytes of what the server says. They stay taken until
 // whoever asked for the answer is done with it.
-func (x *exchange) take(n int64) error {
-	x.idle.pause() // it is not the server that is waited for
-	defer x.idle.resume()
+func (x *exchange) takeRoom(n int64) error {
+	x.idle.pauseWatch() // it is not the server that is waited for
+	defer x.idle.resumeWatch()
 	err := budget.From(x.life).Take(x.life, n)
 	if errors.Is(err, budget.ErrFull) {
 		return &shim.BusyError{Key: "max_bytes_in_flight", Limit: "bytes in flight to take the answer of the server"}
@@ -259,15 +259,15 @@ func (x *exchange) take(n int64) error {
 	return err
 }
 
-// fault decides what an error means: the caller's end comes first, since it is
+// judgeError decides what an error means: the caller's end comes first, since it is
 // what breaks the connection.
-func (x *exchange) fault(ctx context.Context, err error) error {
-	if cause := ended(ctx); cause != nil {
+func (x *exchange) judgeError(ctx context.Context, err error) error {
+	if cause := causeOf(ctx); cause != nil {
 		return cause
 	}
 	switch cause := context.Cause(x.life).(type) {
 	case *undelivered:
-		err = public(cause.err)
+		err = publicError(cause.err)
 	default:
 		if cause == errIdle {
 			x.cancelUpstream(ctx)
@@ -288,31 +288,31 @@ func (x *exchange) fault(ctx context.Context, err error) error {
 	return ue
 }
 
-// converse reads messages until the answer is there. From here on no error is a
+// readUntilAnswer reads messages until the answer is there. From here on no error is a
 // *statusError: those that stand for the answer to the request itself, and may
 // prove that it was not begun, have come before.
-func (x *exchange) converse(ctx context.Context, in *inbound) (err error) {
-	defer func() { in.close() }()
+func (x *exchange) readUntilAnswer(ctx context.Context, in *inbound) (err error) {
+	defer func() { in.closeBody() }()
 	defer x.rec.saveUnnoted(ctx)
 	for done := false; !done; {
-		it := in.next()
+		it := in.nextEvent()
 		if it.err == nil {
-			if done, err = x.handle(ctx, it); err != nil {
-				return x.fault(ctx, public(err))
+			if done, err = x.handleEvent(ctx, it); err != nil {
+				return x.judgeError(ctx, publicError(err))
 			}
 			continue
 		}
-		in.drop()
-		if cause := ended(ctx); cause != nil {
+		in.dropResponse()
+		if cause := causeOf(ctx); cause != nil {
 			return cause
 		}
-		again, err := x.res.reopen(ctx, in, it.err)
+		again, err := x.res.reopenStream(ctx, in, it.err)
 		if err != nil {
-			return x.fault(ctx, public(err))
+			return x.judgeError(ctx, publicError(err))
 		}
 		in = again
 	}
-	in.finish()
+	in.finishResponse()
 	return x.tooLate(ctx)
 }
 
@@ -320,79 +320,79 @@ func (x *exchange) converse(ctx context.Context, in *inbound) (err error) {
 // says to a call that was cancelled is dropped (L26). To a call that was let go
 // of the answer is welcome.
 func (x *exchange) tooLate(ctx context.Context) error {
-	if detached(ctx) {
+	if isDetached(ctx) {
 		return nil
 	}
-	return ended(ctx)
+	return causeOf(ctx)
 }
 
-// handle handles one event: its id, and its message. done says that this is the answer.
-func (x *exchange) handle(ctx context.Context, it *item) (done bool, err error) {
-	x.res.heard(it)
+// handleEvent handles one event: its id, and its message. done says that this is the answer.
+func (x *exchange) handleEvent(ctx context.Context, it *item) (done bool, err error) {
+	x.res.noteEvent(it)
 	m := &it.msg
 	// Whoever goes on behind the event of a question does not hear it again. So the event counts
 	// as read once the checkpoint has the question: another goroutine may save it meanwhile.
 	if m.Kind == jsonrpc.Request {
-		if err := x.request(ctx, *m); err != nil {
+		if err := x.handleRequest(ctx, *m); err != nil {
 			return false, err
 		}
 	}
 	if it.hasID && x.to.era == mcp.Legacy {
-		x.rec.mark(it.eventID)
+		x.rec.markEvent(it.eventID)
 	}
 	switch m.Kind {
 	case jsonrpc.Notification:
-		x.notification(*m)
+		x.passNotification(*m)
 	case jsonrpc.Result, jsonrpc.ErrorResponse:
-		if x.answers(*m) {
+		if x.isAnswer(*m) {
 			if x.task != nil {
-				x.task.answered(ctx, *m)
+				x.task.readAnswer(ctx, *m)
 			}
 			x.answer = *m
 			return true, nil // the first counts (JSON-RPC 2.0 section 5)
 		}
 	}
-	x.rec.note(ctx)
+	x.rec.noteEvent(ctx)
 	return false, nil
 }
 
-// request takes a request of the server: a ping is answered at once, a question goes to
+// handleRequest takes a request of the server: a ping is answered at once, a question goes to
 // the mailbox of the call, or is refused.
-func (x *exchange) request(ctx context.Context, m jsonrpc.Message) error {
+func (x *exchange) handleRequest(ctx context.Context, m jsonrpc.Message) error {
 	if x.to.era != mcp.Legacy {
 		x.w.log.Warn("modern server sent a request, which it must not", "method", m.Method)
 		return nil
 	}
 	if m.Method == mcp.MethodPing {
-		return x.respond(ctx, jsonrpc.AppendResult(nil, m.ID, nil))
+		return x.postResponse(ctx, jsonrpc.AppendResult(nil, m.ID, nil))
 	}
-	if !x.calls.claim(m.ID) {
+	if !x.calls.claimRequest(m.ID) {
 		return nil // replayed: it has been asked, by this call or another
 	}
-	if refused := x.asking.add(m, false); refused != nil {
-		return x.respond(ctx, jsonrpc.AppendError(nil, m.ID, refused))
+	if refused := x.asking.addQuestion(m, false); refused != nil {
+		return x.postResponse(ctx, jsonrpc.AppendError(nil, m.ID, refused))
 	}
 	return nil
 }
 
-// respond posts a response. The server blocks on it, so a broken connection is
+// postResponse posts a response. The server blocks on it, so a broken connection is
 // tried again: a second response to an id is ignored by its owner.
-func (x *exchange) respond(ctx context.Context, body []byte) error {
-	return x.w.answer(ctx, x.life, x.to, body)
+func (x *exchange) postResponse(ctx context.Context, body []byte) error {
+	return x.w.postAnswer(ctx, x.life, x.to, body)
 }
 
-// answers reports whether a response is the one to our request. An error
+// isAnswer reports whether a response is the one to our request. An error
 // without an id is ours where nothing else could be meant: not on a resumed
 // stream, on which some servers replay everything (protocol.md C 9).
-func (x *exchange) answers(m jsonrpc.Message) bool {
+func (x *exchange) isAnswer(m jsonrpc.Message) bool {
 	if m.ID.IsZero() {
 		return m.Kind == jsonrpc.ErrorResponse && !x.res.resumed
 	}
 	return m.ID.Equal(jsonrpc.StringID(x.id))
 }
 
-// encode writes the request with its _meta.
-func (x *exchange) encode() []byte {
+// encodeRequest writes the request with its _meta.
+func (x *exchange) encodeRequest() []byte {
 	pairs := x.meta
 	if x.progress {
 		pairs = append(pairs, text(mcp.MetaProgressToken, x.id))
@@ -407,9 +407,9 @@ func (x *exchange) encode() []byte {
 // discard is the Sink, and the hearer, of requests that the gateway makes for itself.
 type discard struct{}
 
-func (discard) Progress(shim.Progress)  {}
-func (discard) Log(shim.Log)            {}
-func (discard) heard(shim.Notification) {}
+func (discard) Progress(shim.Progress)             {}
+func (discard) Log(shim.Log)                       {}
+func (discard) takeNotification(shim.Notification) {}
 func (discard) Ask(context.Context, ...shim.Question) ([]shim.Answer, error) {
 	return nil, shim.ErrNoAsk
 }
@@ -417,35 +417,35 @@ func (discard) Checkpoint(json.RawMessage) (stored func(context.Context) error) 
 	return func(context.Context) error { return nil }
 }
 
-// through reads the answer to the request, and where that is a task, follows the task to
+// finishAnswer reads the answer to the request, and where that is a task, follows the task to
 // its end.
-func (x *exchange) through(ctx context.Context, in *inbound) error {
-	err := x.converse(ctx, in)
+func (x *exchange) finishAnswer(ctx context.Context, in *inbound) error {
+	err := x.readUntilAnswer(ctx, in)
 	if x.task == nil {
 		return err
 	}
-	return x.task.after(ctx, err)
+	return x.task.followAnswer(ctx, err)
 }
 
-// settle says that the answer to the request has come, or will not.
-func (x *exchange) settle() {
+// noteAnswered says that the answer to the request has come, or will not.
+func (x *exchange) noteAnswered() {
 	if x.task != nil {
-		x.task.settle()
+		x.task.noteNamed()
 	}
 }
 
 // sequel goes on with a request whose answer only promises the outcome: with the task that a server
-// makes of a call. All but give and cancel are called by the goroutine of the request.
+// makes of a call. All but giveAnswers and cancelTask are called by the goroutine of the request.
 type sequel interface {
-	// answered takes the answer to the request, and settle says that there is none to wait for any more.
-	answered(ctx context.Context, m jsonrpc.Message)
-	settle()
-	// after goes on from the answer, or from the error in its place, to the outcome; resume does
+	// readAnswer takes the answer to the request, and noteNamed says that there is none to wait for any more.
+	readAnswer(ctx context.Context, m jsonrpc.Message)
+	noteNamed()
+	// followAnswer goes on from the answer, or from the error in its place, to the outcome; resumeTask does
 	// so where the answer was heard before.
-	after(ctx context.Context, err error) error
-	resume(ctx context.Context) error
-	// give gives the server answers to what it has asked meanwhile. One that it has withdrawn has none.
-	give(asked []pending, gone map[string]bool, answers []shim.Answer, failed error) error
-	// cancel ends the work. It reports false where only the request itself can be cancelled.
-	cancel(ctx context.Context) bool
+	followAnswer(ctx context.Context, err error) error
+	resumeTask(ctx context.Context) error
+	// giveAnswers gives the server answers to what it has asked meanwhile. One that it has withdrawn has none.
+	giveAnswers(asked []pending, gone map[string]bool, answers []shim.Answer, failed error) error
+	// cancelTask ends the work. It reports false where only the request itself can be cancelled.
+	cancelTask(ctx context.Context) bool
 }

@@ -70,10 +70,10 @@ type getSupport struct {
 	late  atomic.Bool  // the latest head came late, or not at all
 }
 
-// join takes part in the stream, opening it for the first. It reports whether
+// joinStream takes part in the stream, opening it for the first. It reports whether
 // the server has one.
-func (st *getStream) join(ctx context.Context) (bool, error) {
-	h, _ := st.want(ctx)
+func (st *getStream) joinStream(ctx context.Context) (bool, error) {
+	h, _ := st.wantStream(ctx)
 	// The attempt to open the stream wakes it; after headMost the server is taken to have one.
 	if err := work.PauseFor(ctx, h.known, headMost); err != nil {
 		return false, err
@@ -84,9 +84,9 @@ func (st *getStream) join(ctx context.Context) (bool, error) {
 	return h.open, nil
 }
 
-// want counts one more who wants the stream, and has it opened if it is not. The channel
+// wantStream counts one more who wants the stream, and has it opened if it is not. The channel
 // is closed once that has had its outcome.
-func (st *getStream) want(ctx context.Context) (*getHold, <-chan struct{}) {
+func (st *getStream) wantStream(ctx context.Context) (*getHold, <-chan struct{}) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.users++
@@ -96,34 +96,34 @@ func (st *getStream) want(ctx context.Context) (*getHold, <-chan struct{}) {
 	}
 	switch h := st.cur; {
 	case h == nil || h.ended:
-		st.hold(ctx)
+		st.holdStream(ctx)
 	case h.rests && !time.Now().Before(h.early):
-		h.hurry()
+		h.hurryAttempt()
 	}
 	return st.cur, st.cur.ready
 }
 
-// hold has the stream held. st.mu is held.
-func (st *getStream) hold(ctx context.Context) {
+// holdStream has the stream held. st.mu is held.
+func (st *getStream) holdStream(ctx context.Context) {
 	// Not under the life of its first listener: it may outlive that one.
 	life, stop := context.WithCancel(st.s.t.work.Life())
 	h := &getHold{s: st.s, stop: stop, known: make(chan struct{}), ready: make(chan struct{}), wake: make(chan struct{}, 1)}
 	st.cur = h
-	if !st.s.t.work.Go(ctx, func(context.Context) { h.run(life) }) {
-		h.end()
+	if !st.s.t.work.Go(ctx, func(context.Context) { h.keepOpen(life) }) {
+		h.endHold()
 	}
 }
 
-// unwant undoes want. The last one closes the stream, after a while in which another may
+// unwantStream undoes want. The last one closes the stream, after a while in which another may
 // come who wants it.
-func (st *getStream) unwant(after time.Duration) {
+func (st *getStream) unwantStream(after time.Duration) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if st.users--; st.users > 0 {
 		return
 	}
 	if after <= 0 {
-		st.close()
+		st.closeStream()
 		return
 	}
 	st.rest = time.AfterFunc(after, st.closeUnused)
@@ -134,12 +134,12 @@ func (st *getStream) closeUnused() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if st.users == 0 {
-		st.close()
+		st.closeStream()
 	}
 }
 
-// close ends the stream. st.mu is held.
-func (st *getStream) close() {
+// closeStream ends the stream. st.mu is held.
+func (st *getStream) closeStream() {
 	if st.rest != nil {
 		st.rest.Stop()
 		st.rest = nil
@@ -150,9 +150,9 @@ func (st *getStream) close() {
 	}
 }
 
-// leave breaks the stream if it is that of a generation which is lost: it is opened again
+// leaveGeneration breaks the stream if it is that of a generation which is lost: it is opened again
 // in the next one.
-func (st *getStream) leave(l *link) {
+func (st *getStream) leaveGeneration(l *link) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if h := st.cur; h != nil && h.l == l {
@@ -160,8 +160,8 @@ func (st *getStream) leave(l *link) {
 	}
 }
 
-// learn notes whether the server has such a stream, which is the outcome of an attempt.
-func (h *getHold) learn(open bool) {
+// learnOutcome notes whether the server has such a stream, which is the outcome of an attempt.
+func (h *getHold) learnOutcome(open bool) {
 	h.s.get.mu.Lock()
 	defer h.s.get.mu.Unlock()
 	h.open = open
@@ -180,8 +180,8 @@ func closeOnce(c chan struct{}) bool {
 	}
 }
 
-// renew has callers wait for the next attempt. The mutex of the stream is held.
-func (h *getHold) renew() {
+// renewWait has callers wait for the next attempt. The mutex of the stream is held.
+func (h *getHold) renewWait() {
 	select {
 	case <-h.ready:
 		h.ready = make(chan struct{})
@@ -189,67 +189,67 @@ func (h *getHold) renew() {
 	}
 }
 
-// hurry brings the next attempt forward. The mutex of the stream is held.
-func (h *getHold) hurry() {
-	h.renew()
+// hurryAttempt brings the next attempt forward. The mutex of the stream is held.
+func (h *getHold) hurryAttempt() {
+	h.renewWait()
 	work.Signal(h.wake)
 }
 
-// end says that nobody holds the stream any more. Its mutex is held.
-func (h *getHold) end() {
+// endHold says that nobody holds the stream any more. Its mutex is held.
+func (h *getHold) endHold() {
 	h.stop()
 	h.ended = true
 	closeOnce(h.known)
 	closeOnce(h.ready)
 }
 
-// run keeps the stream open until ctx ends, or the server refuses it from the start.
-func (h *getHold) run(bare context.Context) {
+// keepOpen keeps the stream open until ctx ends, or the server refuses it from the start.
+func (h *getHold) keepOpen(bare context.Context) {
 	defer func() {
 		h.s.get.mu.Lock()
 		defer h.s.get.mu.Unlock()
-		h.end()
+		h.endHold()
 	}()
 	for h.tries = 1; ; h.tries++ {
-		ctx := h.s.carry(bare)
-		l, err := h.s.current(), error(nil)
+		ctx := h.s.carryLatest(bare)
+		l, err := h.s.currentLink(), error(nil)
 		if l == nil && h.s.t.wire.cfg.Transport != nil { // a session is a program, which requests alone begin
-			h.learn(true) // there is such a stream then
-		} else if l, err = h.s.connect(ctx); err == nil {
-			err = h.attempt(ctx, l)
+			h.learnOutcome(true) // there is such a stream then
+		} else if l, err = h.s.connectLink(ctx); err == nil {
+			err = h.attemptOpen(ctx, l)
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		if se, ok := err.(*statusError); ok && !h.again(ctx, l, se) {
+		if se, ok := err.(*statusError); ok && !h.mayTryAgain(ctx, l, se) {
 			return
 		}
-		if l != nil && h.tries == 1 && h.s.current() != l {
+		if l != nil && h.tries == 1 && h.s.currentLink() != l {
 			continue // the session has moved on
 		}
-		if h.pause(ctx, h.retry, backoff(h.tries)) != nil {
+		if h.pauseBefore(ctx, h.retry, backoffOf(h.tries)) != nil {
 			return
 		}
 	}
 }
 
-// again judges a refusal, and reports whether the stream is asked for again. One that
+// mayTryAgain judges a refusal, and reports whether the stream is asked for again. One that
 // has been open is: listeners rely on it.
-func (h *getHold) again(ctx context.Context, l *link, se *statusError) bool {
+func (h *getHold) mayTryAgain(ctx context.Context, l *link, se *statusError) bool {
 	s := se.status
 	unclear := s == http.StatusNotFound || s == http.StatusBadRequest
 	switch {
 	case s == http.StatusConflict:
 		// Another replica has it, or the server has not noticed yet that the last
 		// one is gone. There is such a stream.
-		h.learn(true)
+		h.learnOutcome(true)
 		h.s.get.mu.Lock()
 		defer h.s.get.mu.Unlock()
 		h.early = time.Now().Add(linger)
 		return true
 	case s/100 != 4 || s == http.StatusTooManyRequests || s == http.StatusRequestTimeout:
 		return true
-	case unclear && l != nil && h.s.verify(ctx, l) != nil:
+	case unclear && l != nil && h.s.verifyGeneration(ctx, l) != nil:
 		return true // it is about the session, or nobody knows
 	case unclear && h.last != "":
 		h.last = "" // the server does not know the event any more
@@ -259,13 +259,13 @@ func (h *getHold) again(ctx context.Context, l *link, se *statusError) bool {
 		// session that it knows means the same.
 		h.s.t.support.until.Store(time.Now().Add(noStreamFor).UnixMilli())
 	}
-	h.learn(false)
+	h.learnOutcome(false)
 	return h.opened
 }
 
-// pause waits before the next attempt: for as long as the server has asked for, and then
+// pauseBefore waits before the next attempt: for as long as the server has asked for, and then
 // until somebody wants the stream, most in all.
-func (h *getHold) pause(ctx context.Context, least, most time.Duration) error {
+func (h *getHold) pauseBefore(ctx context.Context, least, most time.Duration) error {
 	h.s.get.mu.Lock()
 	select {
 	case <-h.wake: // of an attempt that has been made
@@ -281,17 +281,17 @@ func (h *getHold) pause(ctx context.Context, least, most time.Duration) error {
 	return work.PauseFor(ctx, h.wake, most-least)
 }
 
-// nudge has a stream that rests be opened now.
-func (st *getStream) nudge() {
+// nudgeStream has a stream that rests be opened now.
+func (st *getStream) nudgeStream() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if h := st.cur; h != nil && h.rests {
-		h.hurry()
+		h.hurryAttempt()
 	}
 }
 
-// attempt opens the stream in one generation and holds it until it ends.
-func (h *getHold) attempt(ctx context.Context, l *link) error {
+// attemptOpen opens the stream in one generation and holds it until it ends.
+func (h *getHold) attemptOpen(ctx context.Context, l *link) error {
 	ctx, cut := context.WithCancel(ctx)
 	defer cut()
 	again := h.l != nil
@@ -300,42 +300,42 @@ func (h *getHold) attempt(ctx context.Context, l *link) error {
 	}
 	h.s.get.mu.Lock()
 	h.l, h.cut, h.rests, h.early = l, cut, false, time.Time{}
-	h.renew()
+	h.renewWait()
 	h.s.get.mu.Unlock()
 	support := &h.s.t.support
-	x := h.s.exchange(l.target, shim.Request{Method: "GET"}, discard{})
+	x := h.s.newExchange(l.target, shim.Request{Method: "GET"}, discard{})
 	x.uncancelled, x.listens = true, true
 	x.rec.state.Last = h.last
-	defer x.begin(WhileHere(ctx, h.s.listeners.present))()
+	defer x.beginExchange(WhileHere(ctx, h.s.listeners.hasListener))()
 	late := time.AfterFunc(headWait, func() { support.late.Store(true) })
-	in, err := x.replay()
+	in, err := x.askForRest()
 	inTime := late.Stop()
 	if err != nil {
 		return err
 	}
-	defer in.close()
+	defer in.closeBody()
 	if inTime {
 		support.late.Store(false)
 	}
 	h.opened, h.tries = true, 1
 	support.until.Store(0)
-	h.learn(true)
+	h.learnOutcome(true)
 	if again && h.last == "" {
-		h.gap(ctx)
+		h.bridgeGap(ctx)
 	}
 	for {
-		it := in.next()
+		it := in.nextEvent()
 		if it.err != nil {
 			return it.err
 		}
-		if err := h.handle(ctx, x, it); err != nil {
+		if err := h.handleEvent(ctx, x, it); err != nil {
 			return err
 		}
 	}
 }
 
-// handle handles one event. A response here belongs to nobody who still waits.
-func (h *getHold) handle(ctx context.Context, x *exchange, it *item) error {
+// handleEvent handles one event. A response here belongs to nobody who still waits.
+func (h *getHold) handleEvent(ctx context.Context, x *exchange, it *item) error {
 	if it.hasID {
 		h.last = it.eventID
 	}
@@ -346,52 +346,52 @@ func (h *getHold) handle(ctx context.Context, x *exchange, it *item) error {
 	case jsonrpc.Notification:
 		switch m.Method {
 		case mcp.NotifyCancelled:
-			h.s.withdrawn(x.to.session, m.Params)
+			h.s.withdrawQuestion(x.to.session, m.Params)
 		case mcp.NotifyProgress:
-			h.s.calls.progressed(m.Params)
+			h.s.calls.passProgress(m.Params)
 		}
-		h.s.heard(shim.Notification{Method: m.Method, Params: m.Params})
+		h.s.takeNotification(shim.Notification{Method: m.Method, Params: m.Params})
 	case jsonrpc.Request:
-		return h.request(ctx, x, m)
+		return h.handleRequest(ctx, x, m)
 	}
 	return nil
 }
 
-// request takes a request that does not say to which call it belongs.
-func (h *getHold) request(ctx context.Context, x *exchange, m jsonrpc.Message) error {
+// handleRequest takes a request that does not say to which call it belongs.
+func (h *getHold) handleRequest(ctx context.Context, x *exchange, m jsonrpc.Message) error {
 	if m.Method == mcp.MethodPing {
-		return x.respond(ctx, jsonrpc.AppendResult(nil, m.ID, nil))
+		return x.postResponse(ctx, jsonrpc.AppendResult(nil, m.ID, nil))
 	}
-	if !h.s.calls.claim(m.ID) {
+	if !h.s.calls.claimRequest(m.ID) {
 		return nil
 	}
-	return h.s.ask(ctx, x, m)
+	return h.s.routeQuestion(ctx, x, m)
 }
 
-// gap follows a break that nothing bridges: what was subscribed is subscribed
+// bridgeGap follows a break that nothing bridges: what was subscribed is subscribed
 // again, as the server may have forgotten it, and everybody looks again.
-func (h *getHold) gap(ctx context.Context) {
-	h.s.t.memory.listChanged(mcp.NotifyToolsListChanged, h.s.key.is)
+func (h *getHold) bridgeGap(ctx context.Context) {
+	h.s.t.memory.listChanged(mcp.NotifyToolsListChanged, h.s.key.isSame)
 	uris := h.s.subscribeAgain(ctx, h.l)
 	all := shim.Filter{ToolsListChanged: true, PromptsListChanged: true, ResourcesListChanged: true, Resources: uris}
-	for _, n := range missed(all) {
-		h.s.listeners.hear(n)
+	for _, n := range missedNotices(all) {
+		h.s.listeners.passToListeners(n)
 	}
 }
 
-// need is want for a call, unless the server is known to have no such stream.
-func (st *getStream) need(ctx context.Context) (opened <-chan struct{}) {
+// needStream is wantStream for a call, unless the server is known to have no such stream.
+func (st *getStream) needStream(ctx context.Context) (opened <-chan struct{}) {
 	if time.Now().UnixMilli() < st.s.t.support.until.Load() {
 		return nil
 	}
-	_, opened = st.want(ctx)
+	_, opened = st.wantStream(ctx)
 	return opened
 }
 
-// done undoes need.
-func (st *getStream) done() { st.unwant(linger) }
+// doneStream undoes need.
+func (st *getStream) doneStream() { st.unwantStream(linger) }
 
-func (st *getStream) await(ctx context.Context, opened <-chan struct{}) {
+func (st *getStream) awaitStream(ctx context.Context, opened <-chan struct{}) {
 	if !st.s.t.support.late.Load() {
 		// The attempt to open the stream wakes it; after headWait the call goes out without it.
 		_ = work.PauseFor(ctx, opened, headWait)

@@ -134,7 +134,7 @@ func TestListenRefusedForAWhile(t *testing.T) {
 			pauseFor(t, 5*time.Second)
 			two := hear(t, h, "a", everything)
 			gone := status/100 == 4 && status != 408 && status != 429
-			if len(two.agreed) != 1 || nothing(two.agreed[0]) != gone {
+			if len(two.agreed) != 1 || asksNothing(two.agreed[0]) != gone {
 				t.Errorf("%d: agreed to %+v", status, two.agreed)
 			}
 			pauseFor(t, 10*time.Minute)
@@ -144,7 +144,7 @@ func TestListenRefusedForAWhile(t *testing.T) {
 			one.heard = nil
 			s.Notify("notifications/tools/list_changed", `{}`)
 			three := hear(t, h, "a", everything)
-			if one.methods() != "tools/list_changed" || len(three.agreed) != 1 || nothing(three.agreed[0]) {
+			if one.methods() != "tools/list_changed" || len(three.agreed) != 1 || asksNothing(three.agreed[0]) {
 				t.Errorf("%d: heard %q afterwards, agreed to %+v", status, one.methods(), three.agreed)
 			}
 			wantSessions(t, s, 1, 0, 1)

@@ -45,10 +45,10 @@ type inbound struct {
 // errSilent: nothing came on a resumed stream for a while.
 var errSilent = errors.New("the resumed stream is silent")
 
-// expire makes reading fail with errSilent when d passes without an event, so that the stream can be
+// expireAfter makes reading fail with errSilent when d passes without an event, so that the stream can be
 // asked for again.
-func (in *inbound) expire(d time.Duration) {
-	in.silent.start(d, func() {
+func (in *inbound) expireAfter(d time.Duration) {
+	in.silent.startWatch(d, func() {
 		in.over.Store(true)
 		in.body.Close()
 	})
@@ -83,21 +83,21 @@ func readJSON(resp *http.Response, max int64, r *reading) (*inbound, error) {
 	defer resp.Body.Close()
 	body, err := budget.ReadAll(resp.Body, resp.ContentLength, true, max, r.take)
 	if errors.Is(err, budget.ErrTooLarge) {
-		err = fail(shim.KindTooLarge, fmt.Sprintf("the answer of the server is larger than %d bytes", max), nil)
+		err = newError(shim.KindTooLarge, fmt.Sprintf("the answer of the server is larger than %d bytes", max), nil)
 	}
 	if err != nil {
 		return nil, err
 	}
 	in := &inbound{hold: r.hold}
-	in.whole.msg, err = in.parse(body)
+	in.whole.msg, err = in.parseMessage(body)
 	if err != nil {
 		return nil, err
 	}
 	return in, nil
 }
 
-// parse reads the message of a body or an event.
-func (in *inbound) parse(b []byte) (msg jsonrpc.Message, err error) {
+// parseMessage reads the message of a body or an event.
+func (in *inbound) parseMessage(b []byte) (msg jsonrpc.Message, err error) {
 	in.hold.InTurn(len(b), func() { msg, err = jsonrpc.ParseLenient(jsonrpc.Readable(b)) })
 	if err != nil {
 		return msg, protocolError("the server sent something that is no JSON-RPC message", err)
@@ -105,22 +105,22 @@ func (in *inbound) parse(b []byte) (msg jsonrpc.Message, err error) {
 	return msg, nil
 }
 
-// next waits for the next event. It, and its bytes, are valid until the following call. The goroutine
+// nextEvent waits for the next event. It, and its bytes, are valid until the following call. The goroutine
 // of a call spends its time here and keeps the stack that it has grown to, so what comes after the
 // waiting is done elsewhere.
-func (in *inbound) next() *item {
+func (in *inbound) nextEvent() *item {
 	it := &in.head
 	if in.events == nil {
 		*it, in.whole = in.whole, item{err: errNoAnswer}
 		return it
 	}
 	*it = item{} // the event before may be large
-	in.silent.touch()
+	in.silent.noteHeard()
 	ev, err := in.events.Next()
-	in.silent.stop()
+	in.silent.stopWatch()
 	switch {
 	case err == nil:
-		in.understand(it, &ev)
+		in.readEvent(it, &ev)
 	case in.over.Load():
 		it.err = errSilent
 	default:
@@ -129,47 +129,47 @@ func (in *inbound) next() *item {
 	return it
 }
 
-// understand reads an event. Other types than messages are not MCP's: some servers send
+// readEvent reads an event. Other types than messages are not MCP's: some servers send
 // pings of their own. An event without data only carries its id (X9).
-func (in *inbound) understand(it *item, ev *eventstream.Event) {
+func (in *inbound) readEvent(it *item, ev *eventstream.Event) {
 	it.eventID, it.hasID, it.retry, it.hasRetry = ev.ID, ev.HasID, ev.Retry, ev.HasRetry
 	switch data := ev.Data; {
 	case ev.Type != "" && ev.Type != "message", len(bytes.TrimSpace(data)) == 0:
-	case flat(data):
-		it.msg, it.err = in.parse(data)
+	case isFlat(data):
+		it.msg, it.err = in.parseMessage(data)
 	default:
 		it.err = work.Apart(func() (err error) {
-			it.msg, err = in.parse(data)
+			it.msg, err = in.parseMessage(data)
 			return err
 		})
 	}
 }
 
-// flat reports whether JSON is nested so little that parsing it takes little stack: as
+// isFlat reports whether JSON is nested so little that parsing it takes little stack: as
 // progress and log messages usually are, and questions are not. The goroutine of a call
 // keeps the stack that it has grown to while the next event is waited for.
-func flat(b []byte) bool { return bytes.Count(b, []byte("{"))+bytes.Count(b, []byte("[")) <= 3 }
+func isFlat(b []byte) bool { return bytes.Count(b, []byte("{"))+bytes.Count(b, []byte("[")) <= 3 }
 
-// close drops the response.
-func (in *inbound) close() {
-	in.silent.stop()
+// closeBody drops the response.
+func (in *inbound) closeBody() {
+	in.silent.stopWatch()
 	if in.body != nil {
 		in.body.Close()
 	}
 }
 
-// drop is close for a response of which nothing is needed any more.
-func (in *inbound) drop() {
-	in.close()
+// dropResponse is closeBody for a response of which nothing is needed any more.
+func (in *inbound) dropResponse() {
+	in.closeBody()
 	if in.events != nil {
 		in.events.Drop()
 	}
 }
 
-// finish drops the response after the answer. Servers end the stream right after
+// finishResponse drops the response after the answer. Servers end the stream right after
 // it, so a moment is spent on seeing that end: the connection can then be used
 // again. A second answer, or anything else, is not waited for.
-func (in *inbound) finish() {
+func (in *inbound) finishResponse() {
 	if in.body == nil {
 		return
 	}
@@ -189,7 +189,7 @@ type idle struct {
 	paused atomic.Int32 // by how many
 }
 
-func (i *idle) start(d time.Duration, f func()) {
+func (i *idle) startWatch(d time.Duration, f func()) {
 	if d > 0 {
 		i.d, i.timer = d, time.AfterFunc(d, func() {
 			if i.paused.Load() == 0 {
@@ -199,22 +199,22 @@ func (i *idle) start(d time.Duration, f func()) {
 	}
 }
 
-// touch says that the server has just been heard.
-func (i *idle) touch() {
+// noteHeard says that the server has just been heard.
+func (i *idle) noteHeard() {
 	if i.timer != nil && i.paused.Load() == 0 {
 		i.timer.Reset(i.d)
 	}
 }
 
-// pause stops the watch while it is not the server that is waited for.
-func (i *idle) pause() {
+// pauseWatch stops the watch while it is not the server that is waited for.
+func (i *idle) pauseWatch() {
 	if i.timer != nil {
 		i.paused.Add(1)
 		i.timer.Stop()
 	}
 }
 
-func (i *idle) resume() {
+func (i *idle) resumeWatch() {
 	if i.timer != nil {
 		if i.paused.Add(-1) == 0 {
 			i.timer.Reset(i.d)
@@ -222,7 +222,7 @@ func (i *idle) resume() {
 	}
 }
 
-func (i *idle) stop() {
+func (i *idle) stopWatch() {
 	if i.timer != nil {
 		i.timer.Stop()
 	}

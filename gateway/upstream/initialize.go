@@ -14,15 +14,15 @@ import (
 	"taskgate/shim"
 )
 
-// initialize opens a legacy session. introduce completes it.
-func (s *session) initialize(ctx context.Context, gen int64) (*link, error) {
-	ctx, cancel := s.t.wire.slow(ctx)
+// initializeServer opens a legacy session. introduce completes it.
+func (s *session) initializeServer(ctx context.Context, gen int64) (*link, error) {
+	ctx, cancel := s.t.wire.slowContext(ctx)
 	defer cancel()
-	x := s.exchange(target{era: mcp.Legacy}, shim.Request{
+	x := s.newExchange(target{era: mcp.Legacy}, shim.Request{
 		Method: mcp.MethodInitialize, Params: s.initializeParams(), Session: s.from,
 	}, discard{})
 	x.uncancelled = true
-	m, err := x.run(ctx)
+	m, err := x.runRequest(ctx)
 	if err == nil && m.Error != nil {
 		err = m.Error
 	}
@@ -30,17 +30,17 @@ func (s *session) initialize(ctx context.Context, gen int64) (*link, error) {
 		return nil, notLegacy(err)
 	}
 	l := &link{target: target{era: mcp.Legacy, session: x.response.Header.Get(mcp.HeaderSession), gen: gen}, born: x.begun}
-	if err := l.read(m.Result); err != nil {
-		s.t.discard(ctx, l)
+	if err := l.readAnswer(m.Result); err != nil {
+		s.t.discardGeneration(ctx, l)
 		return nil, err
 	}
-	s.t.memory.note(ctx, s.from, l.server)
+	s.t.memory.noteServer(ctx, s.from, l.server)
 	return l, nil
 }
 
-// introduce tells the server, once in a generation, that its client is ready. The client of the
+// introduceClient tells the server, once in a generation, that its client is ready. The client of the
 // session has said so, or has sent a request: the server may ask it something now.
-func (l *link) introduce(ctx context.Context, s *session) error {
+func (l *link) introduceClient(ctx context.Context, s *session) error {
 	if l.ready.Load() {
 		return nil
 	}
@@ -57,7 +57,7 @@ func (l *link) introduce(ctx context.Context, s *session) error {
 		s.readyAt.Store(time.Now().UnixNano())
 		first := !common || s.t.changeShared(ctx, s.key.key, func(st *shared) { st.Ready = st.Ready || st.Generation == l.gen })
 		if first && l.level != "" {
-			s.command(ctx, l, mcp.MethodSetLevel, "level", l.level)
+			s.sendCommand(ctx, l, mcp.MethodSetLevel, "level", l.level)
 		}
 		return struct{}{}, nil
 	})
@@ -66,14 +66,14 @@ func (l *link) introduce(ctx context.Context, s *session) error {
 
 func (s *session) initializeParams() json.RawMessage {
 	b := append([]byte(nil), `{"protocolVersion":"`+mcp.Version20251125+`","capabilities":`...)
-	b = append(b, declared(s.from.Capabilities)...)
+	b = append(b, declaredCapabilities(s.from.Capabilities)...)
 	b = append(b, `,"clientInfo":`...)
 	b = append(b, s.t.wire.cfg.clientInfo(s.from.ClientInfo)...)
 	return append(b, '}')
 }
 
-// read takes over what the server answered.
-func (l *link) read(result json.RawMessage) error {
+// readAnswer takes over what the server answered.
+func (l *link) readAnswer(result json.RawMessage) error {
 	v, _ := jsonrpc.GetString(result, "protocolVersion")
 	if mcp.EraOf(v) != mcp.Legacy {
 		return protocolError("the server wants "+versionName(v)+", which the gateway does not speak to it", nil)
@@ -94,7 +94,7 @@ func versionName(v string) string {
 // notLegacy explains why initialize failed. By then the transport has looked whether the server
 // is one of HTTP+SSE.
 func notLegacy(err error) error {
-	if contradicts(err) {
+	if contradictsLegacy(err) {
 		return err
 	}
 	se, ok := err.(*statusError)
@@ -109,7 +109,7 @@ func handshakeError(err error) error {
 	rpc, _ := errors.AsType[*jsonrpc.Error](err)
 	se, status := err.(*statusError)
 	if status {
-		rpc = se.answer()
+		rpc = se.asAnswer()
 	}
 	busy, full := errors.AsType[*shim.BusyError](err)
 	switch {
@@ -133,14 +133,14 @@ func (s *session) noteLevel(ctx context.Context, level string) {
 	}
 }
 
-// command sends a request of the gateway's own with one argument, and reports whether the
+// sendCommand sends a request of the gateway's own with one argument, and reports whether the
 // server agreed. A server that does not do it costs messages or updates, never a call.
-func (s *session) command(ctx context.Context, l *link, method, name, value string) bool {
-	ctx, cancel := s.t.wire.slow(ctx)
+func (s *session) sendCommand(ctx context.Context, l *link, method, name, value string) bool {
+	ctx, cancel := s.t.wire.slowContext(ctx)
 	defer cancel()
 	params := append(jsonrpc.AppendString(nil, name), ':')
 	params = jsonrpc.Extend([]byte("{}"), jsonrpc.AppendString(params, value))
-	m, err := s.exchange(l.target, shim.Request{Method: method, Params: params}, discard{}).run(ctx)
+	m, err := s.newExchange(l.target, shim.Request{Method: method, Params: params}, discard{}).runRequest(ctx)
 	if err == nil && m.Error != nil {
 		err = m.Error
 	}

@@ -11,29 +11,29 @@ import (
 	"taskgate/shim"
 )
 
-// legacy makes one attempt at a call in the session that it belongs to.
-func (c *call) legacy(ctx context.Context, v *verdict) (shim.Reply, error) {
-	ses := c.h.sessions.acquire(c.r.Session)
-	defer ses.release()
-	x, l, err := c.enter(ctx, v, ses)
+// attemptLegacy makes one attempt at a call in the session that it belongs to.
+func (c *call) attemptLegacy(ctx context.Context, v *verdict) (shim.Reply, error) {
+	ses := c.h.sessions.acquireSession(c.r.Session)
+	defer ses.releaseSession()
+	x, l, err := c.enterSession(ctx, v, ses)
 	if err != nil {
 		return shim.Reply{}, err
 	}
-	err = x.perform(ctx)
+	err = x.runApart(ctx)
 	return c.inLegacy(ctx, v, ses, l, x, err)
 }
 
-// enter opens the session and words the call for it.
-func (c *call) enter(ctx context.Context, v *verdict, ses *session) (*exchange, *link, error) {
-	l, err := ses.open(ctx)
+// enterSession opens the session and words the call for it.
+func (c *call) enterSession(ctx context.Context, v *verdict, ses *session) (*exchange, *link, error) {
+	l, err := ses.openLink(ctx)
 	if err != nil {
 		if c.h.memory.doubtHandshake(v, err) {
-			return nil, nil, &notBegun{why: otherEra, v: v, err: unsent(handshakeError(err))}
+			return nil, nil, &notBegun{why: otherEra, v: v, err: markUnsent(handshakeError(err))}
 		}
-		return nil, nil, unsent(err)
+		return nil, nil, markUnsent(err)
 	}
 	v.shaken.Store(true)
-	x := ses.exchange(l.target, c.r, c.sink)
+	x := ses.newExchange(l.target, c.r, c.sink)
 	x.asks = c.r.Rounds
 	c.asTask(ctx, ses, x, l)
 	return x, l, nil
@@ -41,8 +41,8 @@ func (c *call) enter(ctx context.Context, v *verdict, ses *session) (*exchange, 
 
 // inLegacy makes a reply of how a call in a session ended.
 func (c *call) inLegacy(ctx context.Context, v *verdict, ses *session, l *link, x *exchange, err error) (shim.Reply, error) {
-	if err != nil && detached(ctx) && x.reached.Load() {
-		ses.retain()
+	if err != nil && isDetached(ctx) && x.reached.Load() {
+		ses.retainSession()
 	}
 	if err == nil && x.answer.Error == nil && c.r.Method == mcp.MethodSetLevel {
 		if level, ok := jsonrpc.GetString(c.r.Params, "level"); ok {
@@ -61,20 +61,20 @@ func (c *call) inLegacy(ctx context.Context, v *verdict, ses *session, l *link, 
 
 // legacyReply reads the answer, or what it says about the session.
 func (c *call) legacyReply(ctx context.Context, v *verdict, ses *session, l *link, x *exchange, err error) (shim.Reply, error) {
-	if contradicts(err) {
+	if contradictsLegacy(err) {
 		return shim.Reply{}, &notBegun{why: otherEra, v: v, ses: ses, link: l, err: err}
 	}
 	if se, ok := err.(*statusError); ok {
 		switch {
-		case se.lost():
+		case se.isSessionLost():
 			return shim.Reply{}, &notBegun{why: lostSession, ses: ses, link: l, err: err}
 		case se.status == http.StatusBadRequest || se.status == http.StatusNotFound:
 			// That may be about the request, or about the session. It proves nothing, so
 			// the request is not repeated; but if the session is lost, the next one begins
 			// with a handshake.
-			_ = ses.verify(ctx, l)
+			_ = ses.verifyGeneration(ctx, l)
 		}
-		if rpc := se.answer(); rpc != nil {
+		if rpc := se.asAnswer(); rpc != nil {
 			return shim.Reply{Error: rpcError(rpc)}, nil
 		}
 		if se.status == http.StatusBadRequest && mcp.Foreign(c.r.Method) {
@@ -93,10 +93,10 @@ func (c *call) legacyReply(ctx context.Context, v *verdict, ses *session, l *lin
 // where it is not, the tools list alone has to say.
 func (t *sessionTable) makesTasks(ctx context.Context, s *session, l *link) bool {
 	srv := l.server
-	if newer := t.memory.introduced(ctx, s.from); newer.Raw != nil {
+	if newer := t.memory.knownServer(ctx, s.from); newer.Raw != nil {
 		srv = newer
 	}
-	return srv.declares("tasks", "requests", "tools", "call")
+	return srv.hasCapability("tasks", "requests", "tools", "call")
 }
 
 // asTask has the server run the call as a task, where that is the way to call the tool
@@ -108,7 +108,7 @@ func (c *call) asTask(ctx context.Context, ses *session, x *exchange, l *link) {
 	if !c.h.sessions.makesTasks(ctx, ses, l) {
 		return
 	}
-	if !c.wantsTask(c.tool(ctx)) {
+	if !c.wantsTask(c.findTool(ctx)) {
 		return
 	}
 	params, err := jsonrpc.Set(x.params, taskParams(c.r.Within), "task")

@@ -15,36 +15,36 @@ import (
 // notifications of clients: then nothing is sent, and that is no error. notifications/initialized
 // completes the handshake of the session.
 func (h *HTTP) Notify(ctx context.Context, s shim.Session, n shim.Notification) error {
-	ses := h.sessions.find(ctx, s)
+	ses := h.sessions.findSession(ctx, s)
 	if ses == nil {
 		return nil
 	}
-	defer ses.release()
+	defer ses.releaseSession()
 	if roots, _ := jsonrpc.Get(ses.from.Capabilities, "roots"); n.Method == mcp.NotifyInitialized && jsonrpc.IsObject(roots) {
 		// Servers ask for the roots at once.
-		_, opened := ses.get.want(ctx)
-		defer ses.get.unwant(linger)
-		ses.get.await(ctx, opened)
+		_, opened := ses.get.wantStream(ctx)
+		defer ses.get.unwantStream(linger)
+		ses.get.awaitStream(ctx, opened)
 	}
-	l, err := ses.open(ctx)
+	l, err := ses.openLink(ctx)
 	if err != nil {
-		return unsent(err)
+		return markUnsent(err)
 	}
 	if n.Method == mcp.NotifyInitialized {
 		return nil
 	}
-	err = h.wire.tell(ctx, l.target, jsonrpc.AppendNotification(nil, n.Method, n.Params))
+	err = h.wire.tellServer(ctx, l.target, jsonrpc.AppendNotification(nil, n.Method, n.Params))
 	if err == nil || ctx.Err() != nil {
-		return ended(ctx)
+		return causeOf(ctx)
 	}
 	se, ok := err.(*statusError)
 	if !ok {
 		return netError(err, true)
 	}
-	if se.lost() {
-		ses.lose(l)
+	if se.isSessionLost() {
+		ses.loseGeneration(l)
 	}
-	return se.upstream()
+	return se.asUpstreamError()
 }
 
 // Listen hands over notifications that belong to no call, until ctx ends, and
@@ -55,28 +55,28 @@ func (h *HTTP) Notify(ctx context.Context, s shim.Session, n shim.Notification) 
 func (h *HTTP) Listen(ctx context.Context, s shim.Session, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error {
 	var last error
 	for range 2 { // once more if the server turns out to be of the other era
-		v, era, err := h.settle(ctx, s)
+		v, era, err := h.settleEra(ctx, s)
 		if err != nil {
-			return public(err)
+			return publicError(err)
 		}
 		if era == mcp.Modern {
 			return h.listenModern(ctx, v, s, f, ready, on)
 		}
-		ses := h.sessions.acquire(s)
+		ses := h.sessions.acquireSession(s)
 		if h.wire.cfg.Transport == nil { // else a request begins the server
-			_, err = ses.connect(ctx)
+			_, err = ses.connectLink(ctx)
 		}
 		if err == nil {
-			defer ses.release()
-			return ses.listen(ctx, f, ready, on)
+			defer ses.releaseSession()
+			return ses.listenOpen(ctx, f, ready, on)
 		}
-		ses.release()
+		ses.releaseSession()
 		if !h.memory.doubtHandshake(v, err) {
-			return public(err)
+			return publicError(err)
 		}
 		last = handshakeError(err)
 	}
-	return public(last)
+	return publicError(last)
 }
 
 // subscription is one Listen at a modern server, through all its streams
@@ -96,69 +96,69 @@ func (h *HTTP) listenModern(ctx context.Context, v *verdict, s shim.Session, f s
 	sub := &subscription{wire: h.wire, memory: h.memory, all: s.Shared, ready: ready, on: on}
 	params := listenParams(f)
 	for {
-		err := sub.once(ctx, v.version, s, params)
-		if cause := ended(ctx); cause != nil {
+		err := sub.holdOnce(ctx, v.version, s, params)
+		if cause := causeOf(ctx); cause != nil {
 			return cause
 		}
 		if !sub.told {
-			if !unsupported(err) {
-				return public(err)
+			if !isUnsupported(err) {
+				return publicError(err)
 			}
-			sub.acknowledged(shim.Filter{})
+			sub.tellAgreed(shim.Filter{})
 		}
-		if nothing(sub.agreed) {
+		if asksNothing(sub.agreed) {
 			<-ctx.Done() // nothing will ever come
 			return context.Cause(ctx)
 		}
 		sub.tries++
-		if err := work.Pause(ctx, backoff(sub.tries)); err != nil {
+		if err := work.Pause(ctx, backoffOf(sub.tries)); err != nil {
 			return err
 		}
 	}
 }
 
-// once holds one stream until it ends.
-func (sub *subscription) once(ctx context.Context, version string, s shim.Session, params json.RawMessage) error {
+// holdOnce holds one stream until it ends.
+func (sub *subscription) holdOnce(ctx context.Context, version string, s shim.Session, params json.RawMessage) error {
 	x := sub.wire.modernExchange(shim.Request{Method: mcp.MethodListen, Params: params, Session: s}, discard{}, version)
 	x.uncancelled, x.listens, x.outside = true, true, sub
-	m, err := x.run(ctx)
+	m, err := x.runRequest(ctx)
 	if err == nil && m.Error != nil {
 		err = m.Error
 	}
 	return err
 }
 
-// unsupported reports whether a server refuses to be listened to.
-func unsupported(err error) bool {
+// isUnsupported reports whether a server refuses to be listened to.
+func isUnsupported(err error) bool {
 	rpc := rpcOf(err)
 	return rpc != nil && (rpc.Code == mcp.CodeMethodNotFound || rpc.Code == mcp.CodeInvalidParams)
 }
 
-// heard takes one notification of the stream.
-func (sub *subscription) heard(n shim.Notification) {
+// takeNotification takes one notification of the stream.
+func (sub *subscription) takeNotification(n shim.Notification) {
 	if n.Method == mcp.NotifyAcknowledged {
 		sub.tries = 0
 		granted, _ := jsonrpc.Get(n.Params, "notifications")
-		sub.acknowledged(readFilter(granted))
+		sub.tellAgreed(readFilter(granted))
 		return
 	}
-	sub.memory.heard(n)
-	n.Params = withoutMeta(raw(n.Params), mcp.MetaSubscriptionID) // the id of our own request
+	sub.memory.takeNotification(n)
+	n.Params = withoutMeta(copyRaw(n.Params), mcp.MetaSubscriptionID) // the id of our own request
 	if sub.told && (Wants(sub.agreed, n) || sub.all && mcp.Foreign(n.Method)) {
 		sub.on(n)
 	}
 }
 
-// acknowledged tells what was agreed, the first time; later streams begin after
+// tellAgreed tells what was agreed, the first time; later streams begin after
 // a gap.
-func (sub *subscription) acknowledged(f shim.Filter) {
+func (sub *subscription) tellAgreed(f shim.Filter) {
 	if !sub.told {
 		sub.told, sub.agreed = true, f
 		sub.ready(f)
 		return
 	}
-	sub.memory.heard(shim.Notification{Method: mcp.NotifyToolsListChanged})
-	for _, n := range missed(sub.agreed) {
+	sub.memory.takeNotification(shim.Notification{Method: mcp.NotifyToolsListChanged})
+	for _, n := range missedNotices(sub.agreed) {
 		sub.on(n)
 	}
 }

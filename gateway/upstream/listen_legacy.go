@@ -10,37 +10,37 @@ import (
 	"taskgate/shim"
 )
 
-// listen is Listen in an open session.
-func (s *session) listen(ctx context.Context, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error {
-	open, err := s.get.join(ctx)
+// listenOpen is Listen in an open session.
+func (s *session) listenOpen(ctx context.Context, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error {
+	open, err := s.get.joinStream(ctx)
 	if mcp.MayBeAsked(s.from.Capabilities) {
-		defer s.get.unwant(linger) // for the next call
+		defer s.get.unwantStream(linger) // for the next call
 	} else {
-		defer s.get.unwant(0)
+		defer s.get.unwantStream(0)
 	}
 	if err != nil {
 		return err
 	}
-	server := s.t.memory.introduced(ctx, s.from)
+	server := s.t.memory.knownServer(ctx, s.from)
 	if s.isOpen() || s.t.wire.cfg.Transport == nil {
-		l, err := s.open(ctx) // the stream may have found that the generation before is lost
+		l, err := s.openLink(ctx) // the stream may have found that the generation before is lost
 		if err != nil {
-			return public(err)
+			return publicError(err)
 		}
 		server = l.server
 	}
-	agreed := agree(f, server, open)
-	agreed.Resources = s.subscribe(ctx, agreed.Resources)
-	defer s.unsubscribe(ctx, agreed.Resources)
+	agreed := reduceFilter(f, server, open)
+	agreed.Resources = s.subscribeTo(ctx, agreed.Resources)
+	defer s.unsubscribeFrom(ctx, agreed.Resources)
 	lis := newListener(ctx, agreed, s.from.Shared)
-	s.listeners.add(lis)
-	defer s.listeners.remove(lis)
+	s.listeners.addListener(lis)
+	defer s.listeners.removeListener(lis)
 	ready(agreed)
 	for {
 		// The GET stream of the session wakes it. One that was open is opened again, at least once a minute.
 		select {
 		case <-lis.news:
-			for _, n := range lis.heard() {
+			for _, n := range lis.takeQueued() {
 				on(n)
 			}
 		case <-ctx.Done():
@@ -49,26 +49,26 @@ func (s *session) listen(ctx context.Context, f shim.Filter, ready func(shim.Fil
 	}
 }
 
-// heard takes a notification that belongs to no call.
-func (s *session) heard(n shim.Notification) {
-	s.t.memory.listChanged(n.Method, s.key.is)
-	n.Params = raw(n.Params)
-	if !s.listeners.hear(n) && n.Method == mcp.NotifyElicitationComplete {
-		s.calls.completed(n.Params)
+// takeNotification takes a notification that belongs to no call.
+func (s *session) takeNotification(n shim.Notification) {
+	s.t.memory.listChanged(n.Method, s.key.isSame)
+	n.Params = copyRaw(n.Params)
+	if !s.listeners.passToListeners(n) && n.Method == mcp.NotifyElicitationComplete {
+		s.calls.passCompleted(n.Params)
 	}
 }
 
-// agree leaves of a filter what can come: nothing without a stream, and no more
+// reduceFilter leaves of a filter what can come: nothing without a stream, and no more
 // than the server declares.
-func agree(f shim.Filter, srv Server, open bool) shim.Filter {
+func reduceFilter(f shim.Filter, srv Server, open bool) shim.Filter {
 	if !open {
 		return shim.Filter{}
 	}
-	f.ToolsListChanged = f.ToolsListChanged && srv.declares("tools", "listChanged")
-	f.PromptsListChanged = f.PromptsListChanged && srv.declares("prompts", "listChanged")
-	f.ResourcesListChanged = f.ResourcesListChanged && srv.declares("resources", "listChanged")
-	f.Log = f.Log && srv.declares("logging")
-	if !srv.declares("resources", "subscribe") {
+	f.ToolsListChanged = f.ToolsListChanged && srv.hasCapability("tools", "listChanged")
+	f.PromptsListChanged = f.PromptsListChanged && srv.hasCapability("prompts", "listChanged")
+	f.ResourcesListChanged = f.ResourcesListChanged && srv.hasCapability("resources", "listChanged")
+	f.Log = f.Log && srv.hasCapability("logging")
+	if !srv.hasCapability("resources", "subscribe") {
 		f.Resources = nil
 	}
 	return f
@@ -83,9 +83,9 @@ type subscribed struct {
 	uris map[string]int
 }
 
-// take waits for the turn to tell the server of subscriptions, so that one message does not
+// takeTurn waits for the turn to tell the server of subscriptions, so that one message does not
 // overtake another. pass ends the turn.
-func (u *subscribed) take(ctx context.Context) (pass func(), err error) {
+func (u *subscribed) takeTurn(ctx context.Context) (pass func(), err error) {
 	select {
 	case u.turn <- struct{}{}:
 		return func() { <-u.turn }, nil
@@ -94,8 +94,8 @@ func (u *subscribed) take(ctx context.Context) (pass func(), err error) {
 	}
 }
 
-// count adds to the number of those who listen to a resource, and returns it.
-func (u *subscribed) count(uri string, by int) int {
+// countListener adds to the number of those who listen to a resource, and returns it.
+func (u *subscribed) countListener(uri string, by int) int {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	n := u.uris[uri] + by
@@ -105,15 +105,15 @@ func (u *subscribed) count(uri string, by int) int {
 	return n
 }
 
-func (u *subscribed) all() []string {
+func (u *subscribed) allURIs() []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return slices.Collect(maps.Keys(u.uris))
 }
 
-// subscribe asks for updates of resources, where nobody has yet, and returns
+// subscribeTo asks for updates of resources, where nobody has yet, and returns
 // those that the server agreed to.
-func (s *session) subscribe(ctx context.Context, uris []string) []string {
+func (s *session) subscribeTo(ctx context.Context, uris []string) []string {
 	var agreed []string
 	for _, uri := range uris {
 		if s.subscribeOne(ctx, uri) {
@@ -124,39 +124,39 @@ func (s *session) subscribe(ctx context.Context, uris []string) []string {
 }
 
 func (s *session) subscribeOne(ctx context.Context, uri string) bool {
-	pass, err := s.subs.take(ctx)
+	pass, err := s.subs.takeTurn(ctx)
 	if err != nil {
 		return false
 	}
 	defer pass()
-	if s.subs.count(uri, 0) == 0 {
+	if s.subs.countListener(uri, 0) == 0 {
 		// In the present generation: subscribeAgain takes along only what is counted by then.
-		l, err := s.open(ctx)
-		if err != nil || !s.command(ctx, l, mcp.MethodResourcesSubscribe, "uri", uri) {
+		l, err := s.openLink(ctx)
+		if err != nil || !s.sendCommand(ctx, l, mcp.MethodResourcesSubscribe, "uri", uri) {
 			return false
 		}
 	}
-	s.subs.count(uri, 1)
+	s.subs.countListener(uri, 1)
 	return true
 }
 
 // subscribeAgain subscribes to everything anew in a generation, and returns what that is.
 func (s *session) subscribeAgain(ctx context.Context, l *link) []string {
-	pass, err := s.subs.take(ctx)
+	pass, err := s.subs.takeTurn(ctx)
 	if err != nil {
 		return nil
 	}
 	defer pass()
-	uris := s.subs.all()
+	uris := s.subs.allURIs()
 	for _, uri := range uris {
-		s.command(ctx, l, mcp.MethodResourcesSubscribe, "uri", uri)
+		s.sendCommand(ctx, l, mcp.MethodResourcesSubscribe, "uri", uri)
 	}
 	return uris
 }
 
-// unsubscribe undoes subscribe, for those that nobody else listens to.
-func (s *session) unsubscribe(ctx context.Context, uris []string) {
-	ctx, cancel := outlive(ctx, cancelTimeout)
+// unsubscribeFrom undoes subscribe, for those that nobody else listens to.
+func (s *session) unsubscribeFrom(ctx context.Context, uris []string) {
+	ctx, cancel := outliveCaller(ctx, cancelTimeout)
 	defer cancel()
 	for _, uri := range uris {
 		s.unsubscribeOne(ctx, uri)
@@ -166,11 +166,11 @@ func (s *session) unsubscribe(ctx context.Context, uris []string) {
 // unsubscribeOne counts in any case. Where the turn does not come in time, the server goes
 // on with updates that nobody hears.
 func (s *session) unsubscribeOne(ctx context.Context, uri string) {
-	pass, err := s.subs.take(ctx)
+	pass, err := s.subs.takeTurn(ctx)
 	if err == nil {
 		defer pass()
 	}
-	if l := s.current(); s.subs.count(uri, -1) == 0 && l != nil && err == nil {
-		s.command(ctx, l, mcp.MethodResourcesUnsubscribe, "uri", uri)
+	if l := s.currentLink(); s.subs.countListener(uri, -1) == 0 && l != nil && err == nil {
+		s.sendCommand(ctx, l, mcp.MethodResourcesUnsubscribe, "uri", uri)
 	}
 }

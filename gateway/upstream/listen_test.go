@@ -165,7 +165,7 @@ func TestListenWithoutStream(t *testing.T) {
 				s.On("GET", c.get)
 			}
 			e := hear(t, h, "a", everything)
-			if len(e.agreed) != 1 || !nothing(e.agreed[0]) {
+			if len(e.agreed) != 1 || !asksNothing(e.agreed[0]) {
 				t.Errorf("agreed to %+v", e.agreed)
 			}
 			pauseFor(t, time.Hour)
@@ -343,7 +343,7 @@ func TestListenModern(t *testing.T) {
 func TestListenModernRefused(t *testing.T) {
 	bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 		e := hear(t, h, "a", everything) // the fake does not know the method
-		if len(e.agreed) != 1 || !nothing(e.agreed[0]) {
+		if len(e.agreed) != 1 || !asksNothing(e.agreed[0]) {
 			t.Errorf("agreed to %+v", e.agreed)
 		}
 		e.end(t)

@@ -38,20 +38,20 @@ func newListener(ctx context.Context, f shim.Filter, all bool) *listener {
 	return &listener{filter: f, all: all, here: here, news: make(chan struct{}, 1)}
 }
 
-func (e *listeners) add(l *listener) {
+func (e *listeners) addListener(l *listener) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.m[l] = struct{}{}
 }
 
-func (e *listeners) remove(l *listener) {
+func (e *listeners) removeListener(l *listener) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.m, l)
 }
 
-// present reports whether somebody hears what they are told.
-func (e *listeners) present() bool {
+// hasListener reports whether somebody hears what they are told.
+func (e *listeners) hasListener() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for l := range e.m {
@@ -77,33 +77,33 @@ func IsHeard(ctx context.Context) bool {
 	return !ok || here()
 }
 
-// hear hands a notification to those who asked for it, and reports whether anybody
+// passToListeners hands a notification to those who asked for it, and reports whether anybody
 // did. Params must not change afterwards.
-func (e *listeners) hear(n shim.Notification) (heard bool) {
+func (e *listeners) passToListeners(n shim.Notification) (heard bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for l := range e.m {
-		heard = l.hear(n) || heard
+		heard = l.queueNotification(n) || heard
 	}
 	return heard
 }
 
-func (l *listener) hear(n shim.Notification) bool {
+func (l *listener) queueNotification(n shim.Notification) bool {
 	if !Wants(l.filter, n) && !(l.all && mcp.Foreign(n.Method)) {
 		return false
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.queue) >= maxUnheard {
-		l.queue = missed(l.filter)
+		l.queue = missedNotices(l.filter)
 	}
 	l.queue = append(l.queue, n)
 	work.Signal(l.news)
 	return true
 }
 
-// heard empties the queue.
-func (l *listener) heard() []shim.Notification {
+// takeQueued empties the queue.
+func (l *listener) takeQueued() []shim.Notification {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	queue := l.queue
@@ -127,14 +127,14 @@ func Wants(f shim.Filter, n shim.Notification) bool {
 		return f.Elicitations
 	case mcp.NotifyResourceUpdated:
 		uri, _ := jsonrpc.GetString(n.Params, "uri")
-		return covers(f.Resources, uri)
+		return coversResource(f.Resources, uri)
 	}
 	return false
 }
 
-// covers reports whether a resource is one of these or below one: a server may
+// coversResource reports whether a resource is one of these or below one: a server may
 // name a sub-resource of the one subscribed (S25:server/resources).
-func covers(uris []string, uri string) bool {
+func coversResource(uris []string, uri string) bool {
 	for _, u := range uris {
 		if uri == u || strings.HasPrefix(uri, strings.TrimSuffix(u, "/")+"/") {
 			return true
@@ -143,13 +143,13 @@ func covers(uris []string, uri string) bool {
 	return false
 }
 
-// nothing reports whether a filter asks for nothing.
-func nothing(f shim.Filter) bool {
+// asksNothing reports whether a filter asks for nothing.
+func asksNothing(f shim.Filter) bool {
 	return !f.ToolsListChanged && !f.PromptsListChanged && !f.ResourcesListChanged && !f.Log && len(f.Resources) == 0
 }
 
-// missed are the notifications that tell a listener to look again after a gap.
-func missed(f shim.Filter) []shim.Notification {
+// missedNotices are the notifications that tell a listener to look again after a gap.
+func missedNotices(f shim.Filter) []shim.Notification {
 	var out []shim.Notification
 	add := func(ok bool, method string) {
 		if ok {

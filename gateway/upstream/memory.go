@@ -35,10 +35,10 @@ type memory struct {
 // aloneFor is how long a server that has refused a handshake is not asked for another one.
 const aloneFor = remember.Most
 
-// speaks is the era in which the server is spoken to for a session: in that of the client
+// eraFor is the era in which the server is spoken to for a session: in that of the client
 // as long as nothing is known against it. Of a server that speaks both eras all clients have
 // their own, unless the operator has decided. It is NoEra where the server has to be asked.
-func (m *memory) speaks(v *verdict, s shim.Session) mcp.Era {
+func (m *memory) eraFor(v *verdict, s shim.Session) mcp.Era {
 	switch {
 	case m.era == EraLegacy:
 		return mcp.Legacy
@@ -48,14 +48,14 @@ func (m *memory) speaks(v *verdict, s shim.Session) mcp.Era {
 	return v.era
 }
 
-// untried reports whether this session needs to know whether the server takes a handshake, and
+// isUntried reports whether this session needs to know whether the server takes a handshake, and
 // nobody knows yet. (That a server lists no legacy version does not tell: it may, and need not.)
-func (m *memory) untried(v *verdict, s shim.Session) bool {
-	return v.era != mcp.Legacy && m.era != EraLegacy && m.speaks(v, s) == mcp.Legacy && !v.shaken.Load()
+func (m *memory) isUntried(v *verdict, s shim.Session) bool {
+	return v.era != mcp.Legacy && m.era != EraLegacy && m.eraFor(v, s) == mcp.Legacy && !v.shaken.Load()
 }
 
-// known is what is known of the server, which may be nothing.
-func (m *memory) known() *verdict {
+// knownVerdict is what is known of the server, which may be nothing.
+func (m *memory) knownVerdict() *verdict {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.cur == nil {
@@ -64,8 +64,8 @@ func (m *memory) known() *verdict {
 	return m.cur
 }
 
-// learn takes a new verdict, and returns the one that holds from now on.
-func (m *memory) learn(v *verdict) *verdict {
+// learnVerdict takes a new verdict, and returns the one that holds from now on.
+func (m *memory) learnVerdict(v *verdict) *verdict {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if c := m.cur; c == nil || c.era != v.era || c.version != v.version || c.mute != v.mute {
@@ -76,8 +76,8 @@ func (m *memory) learn(v *verdict) *verdict {
 	return m.cur
 }
 
-// forget drops a verdict that an answer of the server contradicts.
-func (m *memory) forget(v *verdict) {
+// forgetVerdict drops a verdict that an answer of the server contradicts.
+func (m *memory) forgetVerdict(v *verdict) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.cur == v {
@@ -85,31 +85,31 @@ func (m *memory) forget(v *verdict) {
 	}
 }
 
-// changed has everything asked for again of a server that has become another.
-func (m *memory) changed(v *verdict) {
-	m.forget(v)
+// forgetServer has everything asked for again of a server that has become another.
+func (m *memory) forgetServer(v *verdict) {
+	m.forgetVerdict(v)
 	m.seen.Doubt(0, remember.Every)
 	m.lists.Doubt(0, remember.Every)
 }
 
-// note remembers what the server says of itself to clients like this one. A server that says
+// noteServer remembers what the server says of itself to clients like this one. A server that says
 // something else than before was replaced: what it has said to others is in doubt then, and
 // so are its tools, and that it knows one era only.
-func (m *memory) note(ctx context.Context, s shim.Session, srv Server) {
+func (m *memory) noteServer(ctx context.Context, s shim.Session, srv Server) {
 	k := clientsLike(ctx, s)
 	before := m.seen.Find(k)
 	m.seen.Put(k, srv, remember.Freshness(srv.Raw))
 	if srv.Era == mcp.Legacy {
 		m.alone.Store(0) // it takes handshakes
 	}
-	if before == nil || before.Value.like(srv) {
+	if before == nil || before.Value.isLike(srv) {
 		return
 	}
 	m.seen.Doubt(remember.Least, func(other sessionKey) bool { return other != k })
 	m.lists.Doubt(remember.Least, remember.Every)
 	m.alone.Store(0)
-	if v := m.known(); v.era == mcp.Legacy {
-		m.forget(v)
+	if v := m.knownVerdict(); v.era == mcp.Legacy {
+		m.forgetVerdict(v)
 	}
 }
 
@@ -126,33 +126,33 @@ func (m *memory) setAlone() { m.alone.Store(time.Now().Add(aloneFor).UnixNano())
 // modern era: it is asked that, and is spoken to as what it is.
 func (m *memory) doubtHandshake(v *verdict, err error) bool {
 	if v.era != mcp.Legacy && m.era != EraLegacy && !v.shaken.Load() {
-		ue, ok := errors.AsType[*shim.UpstreamError](public(err))
-		refused := contradicts(err) || ok && ue.Kind == shim.KindProtocol
+		ue, ok := errors.AsType[*shim.UpstreamError](publicError(err))
+		refused := contradictsLegacy(err) || ok && ue.Kind == shim.KindProtocol
 		if refused {
 			m.setAlone()
 		}
 		return refused
 	}
 	rpc, _ := errors.AsType[*jsonrpc.Error](err)
-	if contradicts(err) || rpc != nil && rpc.Code == mcp.CodeMethodNotFound {
-		m.changed(v) // it may have been silent, and not legacy
+	if contradictsLegacy(err) || rpc != nil && rpc.Code == mcp.CodeMethodNotFound {
+		m.forgetServer(v) // it may have been silent, and not legacy
 		return true
 	}
 	if ue, ok := errors.AsType[*shim.UpstreamError](err); !ok || ue.Kind != shim.KindProtocol {
 		if !v.shaken.Load() {
-			m.forget(v)
+			m.forgetVerdict(v)
 		}
 		return false
 	}
-	m.changed(v)
+	m.forgetServer(v)
 	return v.shaken.Load()
 }
 
-// doubt drops the verdict on a server that answers as no modern one does, so
+// doubtVerdict drops the verdict on a server that answers as no modern one does, so
 // that the next call finds out what it has become: without a JSON-RPC error, or
 // with one of the codes that only legacy implementations use (X15).
-func (m *memory) doubt(v *verdict, se *statusError) {
-	if rpc := se.answer(); rpc != nil {
+func (m *memory) doubtVerdict(v *verdict, se *statusError) {
+	if rpc := se.asAnswer(); rpc != nil {
 		code := mcp.CodeFrom(v.version, rpc.Code)
 		if code > -32000 || code <= mcp.CodeReservedLast {
 			return
@@ -160,13 +160,13 @@ func (m *memory) doubt(v *verdict, se *statusError) {
 	}
 	switch se.status {
 	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusUnsupportedMediaType:
-		m.forget(v)
+		m.forgetVerdict(v)
 	}
 }
 
 // forget has the list that a session sees be read again.
 func (m *memory) forgetTools(s shim.Session) {
-	caps := fingerprint(s.Capabilities)
+	caps := fingerprintOf(s.Capabilities)
 	m.lists.Doubt(0, func(k sessionKey) bool { return k.caps == caps && (k.key == "" || k.key == s.Key) })
 }
 
@@ -183,12 +183,12 @@ func (m *memory) listChanged(method string, whose func(sessionKey) bool) {
 	m.seen.Doubt(remember.Least, remember.Every)
 }
 
-// heard takes a notification of a modern server, which means all of its clients.
-func (m *memory) heard(n shim.Notification) { m.listChanged(n.Method, remember.Every) }
+// takeNotification takes a notification of a modern server, which means all of its clients.
+func (m *memory) takeNotification(n shim.Notification) { m.listChanged(n.Method, remember.Every) }
 
-// introduced is what the server says of itself in sessions like this one, as far as that is
+// knownServer is what the server says of itself in sessions like this one, as far as that is
 // known.
-func (m *memory) introduced(ctx context.Context, s shim.Session) Server {
+func (m *memory) knownServer(ctx context.Context, s shim.Session) Server {
 	if srv := m.seen.Find(clientsLike(ctx, s)); srv != nil && srv.Value.Era == mcp.Legacy {
 		return srv.Value
 	}
@@ -204,22 +204,22 @@ type sessionKey struct {
 	legacy    bool   // the client began in the legacy era
 }
 
-func (k sessionKey) is(other sessionKey) bool { return k == other }
+func (k sessionKey) isSame(other sessionKey) bool { return k == other }
 
 // String is the key as a singleflight.Group takes it.
 func (k sessionKey) String() string {
-	s := k.key + "\n" + k.variant() + "\n" + k.token
+	s := k.key + "\n" + k.spellVariant() + "\n" + k.token
 	if k.legacy {
 		return s + "\nlegacy"
 	}
 	return s
 }
 
-// of tells apart whom a server could answer otherwise, whatever they declare.
-func (k sessionKey) of() string { return k.mark + " " + k.token }
+// spellKey tells apart whom a server could answer otherwise, whatever they declare.
+func (k sessionKey) spellKey() string { return k.mark + " " + k.token }
 
-// variant tells sessions under one key apart.
-func (k sessionKey) variant() string {
+// spellVariant tells sessions under one key apart.
+func (k sessionKey) spellVariant() string {
 	if k.mark == "" {
 		return k.caps
 	}
@@ -227,7 +227,7 @@ func (k sessionKey) variant() string {
 }
 
 func keyOf(s shim.Session) sessionKey {
-	return sessionKey{key: s.Key, caps: fingerprint(s.Capabilities), mark: s.Mark, legacy: s.Legacy}
+	return sessionKey{key: s.Key, caps: fingerprintOf(s.Capabilities), mark: s.Mark, legacy: s.Legacy}
 }
 
 // clientsLike is what is remembered for all clients that hear the same of a server: those of

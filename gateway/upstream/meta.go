@@ -51,19 +51,19 @@ func withMeta(params []byte, pairs []pair) []byte {
 	return jsonrpc.With(params, meta.Text(), "_meta")
 }
 
-// declared are the capabilities of a session as the server reads them. What of a client's it
+// declaredCapabilities are the capabilities of a session as the server reads them. What of a client's it
 // is told of, translate.ClientCapabilities has decided.
-func declared(caps json.RawMessage) json.RawMessage {
+func declaredCapabilities(caps json.RawMessage) json.RawMessage {
 	if !jsonrpc.IsObject(caps) {
 		return json.RawMessage("{}")
 	}
 	return caps
 }
 
-// fingerprint is short, and the same for capabilities that say the same, however they are
+// fingerprintOf is short, and the same for capabilities that say the same, however they are
 // spelt. Numbers count as they are written: no two that a server could tell apart are one.
-func fingerprint(caps json.RawMessage) string {
-	caps = declared(caps)
+func fingerprintOf(caps json.RawMessage) string {
+	caps = declaredCapabilities(caps)
 	if string(caps) == "{}" {
 		return "{}"
 	}
@@ -78,7 +78,7 @@ func fingerprint(caps json.RawMessage) string {
 // MayAsk reports whether the client behind a session declared that it can be asked
 // this (protocol.md 7.4).
 func MayAsk(s shim.Session, method string, params []byte) bool {
-	_, ok := may(s, method, params)
+	_, ok := mayAsk(s, method, params)
 	return ok
 }
 
@@ -99,9 +99,9 @@ func abilityFor(method string, params []byte) []string {
 	return nil
 }
 
-// may reports whether the client behind a session declared that it can be asked
+// mayAsk reports whether the client behind a session declared that it can be asked
 // this, and otherwise the error code that the server gets (protocol.md 7.4).
-func may(s shim.Session, method string, params []byte) (code int64, ok bool) {
+func mayAsk(s shim.Session, method string, params []byte) (code int64, ok bool) {
 	has := func(path ...string) bool {
 		v, ok := jsonrpc.Get(s.Capabilities, path...)
 		return ok && string(v) != "null"
@@ -117,8 +117,8 @@ func may(s shim.Session, method string, params []byte) (code int64, ok bool) {
 	return mcp.CodeInvalidParams, ability[1] == "form" && !has("elicitation", "url")
 }
 
-// raw copies bytes that are only valid until the next read.
-func raw(b []byte) json.RawMessage {
+// copyRaw copies bytes that are only valid until the next read.
+func copyRaw(b []byte) json.RawMessage {
 	if b == nil {
 		return nil
 	}

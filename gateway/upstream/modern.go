@@ -9,10 +9,10 @@ import (
 	"taskgate/shim"
 )
 
-// modern makes one attempt at a call.
-func (c *call) modern(ctx context.Context, v *verdict) (shim.Reply, error) {
-	r, tool := c.r, c.tool(ctx)
-	if err := ended(ctx); err != nil {
+// attemptModern makes one attempt at a call.
+func (c *call) attemptModern(ctx context.Context, v *verdict) (shim.Reply, error) {
+	r, tool := c.r, c.findTool(ctx)
+	if err := causeOf(ctx); err != nil {
 		return shim.Reply{}, err
 	}
 	r.NoTask = c.withoutTask(ctx, tool)
@@ -25,21 +25,21 @@ func (c *call) modern(ctx context.Context, v *verdict) (shim.Reply, error) {
 				t.naming = namedSoon
 			}
 		}
-		mirror(x, tool)
+		mirrorArguments(x, tool)
 	}
-	m, err := x.run(ctx)
+	m, err := x.runRequest(ctx)
 	if err == nil && x.rec.taskID() != "" {
 		return taskReply(c.r, v.version, m)
 	}
 	rpc, refused := m.Error, false
 	if se, ok := err.(*statusError); ok {
-		rpc, refused = se.answer(), se.refusal()
-		c.h.memory.doubt(v, se)
+		rpc, refused = se.asAnswer(), se.isRefusal()
+		c.h.memory.doubtVerdict(v, se)
 	}
 	switch {
 	case rpc != nil && r.NoTask && requiresTask(v, rpc):
 		again := &notBegun{why: needsTask, tool: tool, reply: modernFailure(mcp.CodeMissingCapability, rpc)}
-		return c.proved(!x.told, again)
+		return c.sendAgainIfUnbegun(!x.told, again)
 	case rpc != nil:
 		return c.modernError(v, rpc, refused)
 	case err != nil:
@@ -60,12 +60,12 @@ func (c *call) modernError(v *verdict, rpc *jsonrpc.Error, refused bool) (shim.R
 	reply := modernFailure(code, rpc)
 	switch code {
 	case mcp.CodeHeaderMismatch:
-		return c.proved(refused, &notBegun{why: otherHeaders, reply: reply})
+		return c.sendAgainIfUnbegun(refused, &notBegun{why: otherHeaders, reply: reply})
 	case mcp.CodeUnsupportedVersion:
-		return c.proved(refused && listed, &notBegun{why: otherVersion, v: v, reply: reply})
+		return c.sendAgainIfUnbegun(refused && listed, &notBegun{why: otherVersion, v: v, reply: reply})
 	}
 	if v.mute && code == mcp.CodeMethodNotFound {
-		c.h.memory.forget(v) // it never described itself, and now knows no method
+		c.h.memory.forgetVerdict(v) // it never described itself, and now knows no method
 	}
 	return reply, nil
 }
@@ -99,9 +99,9 @@ func requiresTask(v *verdict, rpc *jsonrpc.Error) bool {
 	return wants && mcp.CodeFrom(v.version, rpc.Code) == mcp.CodeMissingCapability
 }
 
-// tool is what the server lists of the tool that is called. Without that the call goes as it is:
+// findTool is what the server lists of the tool that is called. Without that the call goes as it is:
 // most tools mark no argument, and a server that misses a header says so before it begins.
-func (c *call) tool(ctx context.Context) Tool {
+func (c *call) findTool(ctx context.Context) Tool {
 	if c.r.Method != mcp.MethodToolsCall {
 		return Tool{}
 	}
@@ -113,9 +113,9 @@ func (c *call) tool(ctx context.Context) Tool {
 	return tool
 }
 
-// mirror writes the arguments that the tool's schema marks into headers
+// mirrorArguments writes the arguments that the tool's schema marks into headers
 // (protocol.md 2.4, H12).
-func mirror(x *exchange, tool Tool) {
+func mirrorArguments(x *exchange, tool Tool) {
 	if len(tool.Params) == 0 {
 		return
 	}

@@ -8,9 +8,9 @@ import (
 	"taskgate/shim"
 )
 
-// notification hands on what the server says beside the answer. What belongs to
+// passNotification hands on what the server says beside the answer. What belongs to
 // no call goes elsewhere.
-func (x *exchange) notification(m jsonrpc.Message) {
+func (x *exchange) passNotification(m jsonrpc.Message) {
 	x.told = true
 	switch m.Method {
 	case mcp.NotifyProgress:
@@ -19,13 +19,13 @@ func (x *exchange) notification(m jsonrpc.Message) {
 		x.heardLog(m.Params)
 	case mcp.NotifyCancelled:
 		id, _ := jsonrpc.Get(m.Params, "requestId")
-		x.asking.cancelled(id)
+		x.asking.cancelQuestion(id)
 	default:
 		if to, ok := x.sink.(shim.Notifier); ok && mcp.Foreign(m.Method) {
-			x.rec.tell(func() { to.Notified(shim.Notification{Method: m.Method, Params: raw(m.Params)}) })
+			x.rec.tellSink(func() { to.Notified(shim.Notification{Method: m.Method, Params: copyRaw(m.Params)}) })
 			return
 		}
-		x.outside.heard(shim.Notification{Method: m.Method, Params: m.Params})
+		x.outside.takeNotification(shim.Notification{Method: m.Method, Params: m.Params})
 	}
 }
 
@@ -38,18 +38,18 @@ func (x *exchange) heardProgress(params []byte) {
 		return
 	}
 	p := progressOf(params)
-	x.rec.heard(p.Progress)
-	x.rec.progress(p)
+	x.rec.noteHeard(p.Progress)
+	x.rec.passProgress(p)
 }
 
 func progressOf(params []byte) shim.Progress {
-	p := shim.Progress{Raw: raw(params), Progress: number(params, "progress"), Total: number(params, "total")}
+	p := shim.Progress{Raw: copyRaw(params), Progress: readNumber(params, "progress"), Total: readNumber(params, "total")}
 	p.Message, _ = jsonrpc.GetString(params, "message")
 	return p
 }
 
-// number reads a JSON number, 0 if it is none.
-func number(obj []byte, name string) float64 {
+// readNumber reads a JSON number, 0 if it is none.
+func readNumber(obj []byte, name string) float64 {
 	v, _ := jsonrpc.Get(obj, name)
 	f, err := strconv.ParseFloat(string(v), 64)
 	if err != nil {
@@ -65,5 +65,5 @@ func (x *exchange) heardLog(params []byte) {
 	if x.level == "" || mcp.LogSeverity(level) < mcp.LogSeverity(x.level) {
 		return
 	}
-	x.rec.tell(func() { x.sink.Log(shim.Log{Level: level, Raw: raw(params)}) })
+	x.rec.tellSink(func() { x.sink.Log(shim.Log{Level: level, Raw: copyRaw(params)}) })
 }

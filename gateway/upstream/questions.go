@@ -62,11 +62,11 @@ type questions struct {
 	work sync.WaitGroup
 }
 
-// start lets the questions be asked. If the client of the call can be asked anything, the
+// startAsking lets the questions be asked. If the client of the call can be asked anything, the
 // call also hears what the server asks on the GET stream of the session, which is opened
 // if it is not: the channel is closed once that has had its outcome. It is nil if the call
 // does not use that stream.
-func (q *questions) start() (opened <-chan struct{}) {
+func (q *questions) startAsking() (opened <-chan struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.ready || q.over {
@@ -79,27 +79,27 @@ func (q *questions) start() (opened <-chan struct{}) {
 		return nil
 	}
 	if x.to.session != "" {
-		opened = x.calls.stream.need(q.caller)
+		opened = x.calls.stream.needStream(q.caller)
 		q.held = opened != nil
 	}
 	if q.routed = q.held || x.task != nil && x.calls != nil; q.routed {
-		x.calls.add(x)
+		x.calls.addCall(x)
 	}
 	return opened
 }
 
-// quit ends what is asked. A call that was let go of takes its questions along in its
+// quitAsking ends what is asked. A call that was let go of takes its questions along in its
 // checkpoint. Otherwise a question of the GET stream is refused; one of the call's own
 // stream ends with the call.
-func (q *questions) quit() {
+func (q *questions) quitAsking() {
 	q.mu.Lock()
 	q.over = true
 	if len(q.waiting) > 0 {
-		q.begin()
+		q.beginAsking()
 	}
 	q.mu.Unlock()
 	if q.routed {
-		q.x.calls.remove(q.x)
+		q.x.calls.removeCall(q.x)
 	}
 	if q.end != nil {
 		q.end(errWithdrawn)
@@ -110,20 +110,20 @@ func (q *questions) quit() {
 	q.mu.Unlock()
 	switch {
 	case len(waiting) == 0:
-	case detached(q.caller):
-		q.x.rec.save(q.caller)
+	case isDetached(q.caller):
+		q.x.rec.saveCheckpoint(q.caller)
 	default:
-		_ = q.post(waiting, nil, nil, errWithdrawn)
+		_ = q.postAnswers(waiting, nil, nil, errWithdrawn)
 	}
 	if q.held {
-		q.x.calls.stream.done()
+		q.x.calls.stream.doneStream()
 	}
 }
 
-// add takes a request of the server as a question of this call. It returns an error for
+// addQuestion takes a request of the server as a question of this call. It returns an error for
 // the server if the client cannot be asked that.
-func (q *questions) add(m jsonrpc.Message, onGET bool) (refused *jsonrpc.Error) {
-	if code, ok := may(q.x.caller, m.Method, m.Params); !ok {
+func (q *questions) addQuestion(m jsonrpc.Message, onGET bool) (refused *jsonrpc.Error) {
+	if code, ok := mayAsk(q.x.caller, m.Method, m.Params); !ok {
 		return notSupported(code, m.Method)
 	}
 	q.mu.Lock()
@@ -133,12 +133,12 @@ func (q *questions) add(m jsonrpc.Message, onGET bool) (refused *jsonrpc.Error) 
 	}
 	// Whoever goes on from a checkpoint behind the event does not hear it again, so the
 	// question is in the checkpoint from now on, and not only once it is asked.
-	q.x.rec.amend(func(c *checkpoint) {
+	q.x.rec.amendCheckpoint(func(c *checkpoint) {
 		if why := c.tooMuch(q.x.limits, m); why != "" {
 			refused = &jsonrpc.Error{Code: mcp.CodeInternal, Message: why}
 			return
 		}
-		q.waiting = append(q.waiting, c.ask(m, onGET))
+		q.waiting = append(q.waiting, c.noteQuestion(m, onGET))
 	})
 	if refused == nil {
 		q.askSoon()
@@ -159,38 +159,38 @@ func (q *questions) askSoon() {
 	if !q.ready || q.busy || len(q.waiting) == 0 {
 		return
 	}
-	q.begin()
+	q.beginAsking()
 	q.busy = true
-	q.work.Go(q.run)
+	q.work.Go(q.askUntilNone)
 }
 
-// begin makes the context of what is done for the questions. q.mu is held.
-func (q *questions) begin() {
+// beginAsking makes the context of what is done for the questions. q.mu is held.
+func (q *questions) beginAsking() {
 	if q.ctx == nil {
 		q.ctx, q.end = context.WithCancelCause(q.caller)
 	}
 }
 
-// run asks what there is, together what comes together. The server may be silent
+// askUntilNone asks what there is, together what comes together. The server may be silent
 // meanwhile.
-func (q *questions) run() {
-	q.x.idle.pause()
-	defer q.x.idle.resume()
+func (q *questions) askUntilNone() {
+	q.x.idle.pauseWatch()
+	defer q.x.idle.resumeWatch()
 	for {
 		_ = work.Pause(q.ctx, gather) // next sees an end
-		ctx, asked := q.next()
+		ctx, asked := q.nextQuestions()
 		if asked == nil {
 			return
 		}
 		// This goroutine waits in Ask for long, and keeps the stack that it has grown to.
-		_ = work.Apart(func() error { q.x.rec.save(ctx); return nil })
+		_ = work.Apart(func() error { q.x.rec.saveCheckpoint(ctx); return nil })
 		answers, err := q.x.sink.Ask(ctx, questionsOf(asked)...)
-		q.settle(asked, answers, err)
+		q.settleAnswers(asked, answers, err)
 	}
 }
 
-// next is what is to be asked now, nil for nothing.
-func (q *questions) next() (ctx context.Context, asked []pending) {
+// nextQuestions is what is to be asked now, nil for nothing.
+func (q *questions) nextQuestions() (ctx context.Context, asked []pending) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.over || q.ctx.Err() != nil || len(q.waiting) == 0 {
@@ -202,33 +202,33 @@ func (q *questions) next() (ctx context.Context, asked []pending) {
 	return ctx, q.asked
 }
 
-// settle gives the server what the client said, and records that it has it. What the
+// settleAnswers gives the server what the client said, and records that it has it. What the
 // server withdraws from now on comes too late.
-func (q *questions) settle(asked []pending, answers []shim.Answer, failed error) {
+func (q *questions) settleAnswers(asked []pending, answers []shim.Answer, failed error) {
 	q.mu.Lock()
 	q.withdraw(nil)
 	gone := q.gone
 	q.asked, q.gone, q.withdraw = nil, nil, nil
 	q.mu.Unlock()
-	if failed != nil && detached(q.ctx) {
+	if failed != nil && isDetached(q.ctx) {
 		return // whoever goes on with the call asks again, under the same keys
 	}
-	if err := q.post(asked, gone, answers, failed); err != nil && detached(q.ctx) {
+	if err := q.postAnswers(asked, gone, answers, failed); err != nil && isDetached(q.ctx) {
 		return // the server still waits
 	}
-	q.x.rec.amend(func(c *checkpoint) { c.close(asked) })
+	q.x.rec.amendCheckpoint(func(c *checkpoint) { c.closeQuestions(asked) })
 	if q.ctx.Err() == nil {
-		q.x.rec.save(q.ctx)
+		q.x.rec.saveCheckpoint(q.ctx)
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	work.Signal(q.settled)
 }
 
-// post gives the server the answers. A question that was withdrawn gets none.
-func (q *questions) post(asked []pending, gone map[string]bool, answers []shim.Answer, failed error) error {
+// postAnswers gives the server the answers. A question that was withdrawn gets none.
+func (q *questions) postAnswers(asked []pending, gone map[string]bool, answers []shim.Answer, failed error) error {
 	if q.x.to.era == mcp.Modern {
-		return q.x.task.give(asked, gone, answers, failed)
+		return q.x.task.giveAnswers(asked, gone, answers, failed)
 	}
 	for i, p := range asked {
 		if gone[string(p.ID)] || !p.OnGET && q.ctx.Err() != nil {
@@ -238,10 +238,10 @@ func (q *questions) post(asked []pending, gone map[string]bool, answers []shim.A
 		if !ok {
 			continue
 		}
-		err := q.deliver(body)
+		err := q.deliverAnswer(body)
 		switch {
 		case err == nil:
-		case p.OnGET, q.x.rec.taskID() != "" && passing(err):
+		case p.OnGET, q.x.rec.taskID() != "" && isPassing(err):
 			q.x.w.log.Debug("answer to the server was not delivered", "err", err)
 		default:
 			q.x.end(&undelivered{err})
@@ -251,25 +251,25 @@ func (q *questions) post(asked []pending, gone map[string]bool, answers []shim.A
 	return nil
 }
 
-// deliver posts a response, for a little while also when the call is over.
-func (q *questions) deliver(body []byte) error {
+// deliverAnswer posts a response, for a little while also when the call is over.
+func (q *questions) deliverAnswer(body []byte) error {
 	if q.ctx.Err() == nil {
-		return q.x.w.answer(q.ctx, forward.For(q.x.life, forward.Brought), q.x.to, body)
+		return q.x.w.postAnswer(q.ctx, forward.For(q.x.life, forward.Brought), q.x.to, body)
 	}
-	ctx, cancel := outlive(forward.For(q.ctx, forward.Brought), cancelTimeout)
+	ctx, cancel := outliveCaller(forward.For(q.ctx, forward.Brought), cancelTimeout)
 	defer cancel()
-	return q.x.w.answer(ctx, ctx, q.x.to, body)
+	return q.x.w.postAnswer(ctx, ctx, q.x.to, body)
 }
 
-// cancelled hears that the server no longer waits for the answer to its request of this
+// cancelQuestion hears that the server no longer waits for the answer to its request of this
 // id. It reports whether that is one of these questions.
-func (q *questions) cancelled(id []byte) bool {
+func (q *questions) cancelQuestion(id []byte) bool {
 	is := func(p pending) bool { return string(p.ID) == string(id) }
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if i := slices.IndexFunc(q.waiting, is); i >= 0 {
 		withdrawn := q.waiting[i : i+1]
-		q.x.rec.amend(func(c *checkpoint) { c.close(withdrawn) })
+		q.x.rec.amendCheckpoint(func(c *checkpoint) { c.closeQuestions(withdrawn) })
 		q.waiting = slices.Delete(slices.Clone(q.waiting), i, i+1)
 		work.Signal(q.settled)
 		return true
@@ -284,15 +284,15 @@ func (q *questions) cancelled(id []byte) bool {
 	return true
 }
 
-// rest waits while questions of the call's own stream are open, or until the exchange
+// restUntilAnswered waits while questions of the call's own stream are open, or until the exchange
 // ends.
-func (q *questions) rest() {
+func (q *questions) restUntilAnswered() {
 	q.mu.Lock()
 	if q.settled == nil {
 		q.settled = make(chan struct{}, 1)
 	}
 	q.mu.Unlock()
-	for slices.ContainsFunc(q.x.rec.open(), func(p pending) bool { return !p.OnGET }) {
+	for slices.ContainsFunc(q.x.rec.openQuestions(), func(p pending) bool { return !p.OnGET }) {
 		select {
 		case <-q.settled:
 		case <-q.x.life.Done():
@@ -311,14 +311,14 @@ func (c *checkpoint) tooMuch(limits shim.QuestionLimits, m jsonrpc.Message) stri
 	return limits.Refuse(c.Asked, len(c.Pending), bytes, shim.Question{Params: m.Params})
 }
 
-// ask notes a request of the server as a question, and gives it its key.
-func (c *checkpoint) ask(m jsonrpc.Message, onGET bool) pending {
+// noteQuestion notes a request of the server as a question, and gives it its key.
+func (c *checkpoint) noteQuestion(m jsonrpc.Message, onGET bool) pending {
 	c.Asked++
 	p := pending{
 		ID: []byte(m.ID.Raw()), Key: fmt.Sprintf("%s-q%d", c.ID, c.Asked),
-		Method: m.Method, Params: raw(unrelated(m.Params)), OnGET: onGET,
+		Method: m.Method, Params: copyRaw(withoutRelatedTask(m.Params)), OnGET: onGET,
 	}
-	c.open([]pending{p})
+	c.openQuestions([]pending{p})
 	return p
 }
 
@@ -331,8 +331,8 @@ func questionsOf(asked []pending) []shim.Question {
 	return qs
 }
 
-// answer posts a response. It is tried again while ctx lasts, each time under life.
-func (w *wire) answer(ctx, life context.Context, to target, body []byte) error {
+// postAnswer posts a response. It is tried again while ctx lasts, each time under life.
+func (w *wire) postAnswer(ctx, life context.Context, to target, body []byte) error {
 	err := forward.Ready(life)
 	if err != nil {
 		return err
@@ -350,15 +350,15 @@ func (w *wire) answer(ctx, life context.Context, to target, body []byte) error {
 			return answerRefused(se)
 		}
 		if errors.Is(err, errSlow) && ctx.Err() == nil {
-			return fail(shim.KindTimeout, "the server did not take the answer to its question", err)
+			return newError(shim.KindTimeout, "the server did not take the answer to its question", err)
 		}
 	}
 	return err
 }
 
 func answerRefused(se *statusError) error {
-	if se.lost() {
-		return se.upstream() // not as proof of anything about the call, which runs
+	if se.isSessionLost() {
+		return se.asUpstreamError() // not as proof of anything about the call, which runs
 	}
 	return protocolError(fmt.Sprintf("the server refused the answer to its question with HTTP status %d", se.status), se)
 }
@@ -377,7 +377,7 @@ func responseTo(p pending, answers []shim.Answer, i int, failed error) (body []b
 	}
 	switch {
 	case errors.Is(failed, shim.ErrNoAsk):
-		return refusal(id, mcp.CodeMethodNotFound, p.Method), true
+		return refusalOf(id, mcp.CodeMethodNotFound, p.Method), true
 	case failed == nil && a.Error != nil:
 		return jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: a.Error.Code, Message: a.Error.Message, Data: a.Error.Data}), true
 	case failed == nil && len(a.Result) > 0:
@@ -391,7 +391,7 @@ func notPut(id jsonrpc.ID, why string) []byte {
 	return jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: mcp.CodeInternal, Message: why})
 }
 
-func refusal(id jsonrpc.ID, code int64, method string) []byte {
+func refusalOf(id jsonrpc.ID, code int64, method string) []byte {
 	return jsonrpc.AppendError(nil, id, notSupported(code, method))
 }
 

@@ -13,9 +13,9 @@ func rpcError(e *jsonrpc.Error) *shim.RPCError {
 	return &shim.RPCError{Code: e.Code, Message: e.Message, Data: e.Data}
 }
 
-// ours is an internal error in place of one that was meant for us. The original
+// asInternalError is an internal error in place of one that was meant for us. The original
 // goes along as data.original.
-func ours(e *jsonrpc.Error, message string) shim.Reply {
+func asInternalError(e *jsonrpc.Error, message string) shim.Reply {
 	original, err := json.Marshal(rpcError(e))
 	if err != nil {
 		original = []byte("null") // data that is not JSON
@@ -56,7 +56,7 @@ func sessionReply(method string, m jsonrpc.Message) (shim.Reply, error) {
 		reply.Result = jsonrpc.Without(reply.Result, "resultType")
 	}
 	if found[2] != nil {
-		reply.Result = unrelated(reply.Result)
+		reply.Result = withoutRelatedTask(reply.Result)
 	}
 	return reply, nil
 }
@@ -110,9 +110,9 @@ func inputRequired(r shim.Request, reply shim.Reply) (shim.Reply, error) {
 	return reply, nil
 }
 
-// unrelated is an object without the related-task of its metadata, which names a task
+// withoutRelatedTask is an object without the related-task of its metadata, which names a task
 // that is not the client's (H14).
-func unrelated(obj []byte) []byte {
+func withoutRelatedTask(obj []byte) []byte {
 	return withoutMeta(obj, mcp.MetaRelatedTask)
 }
 
@@ -125,8 +125,8 @@ func withoutMeta(obj []byte, name string) []byte {
 	return jsonrpc.WithoutEmpty(jsonrpc.Without(obj, "_meta", name), "_meta")
 }
 
-// related is the id of the task that an object's metadata names.
-func related(obj []byte) string {
+// relatedTask is the id of the task that an object's metadata names.
+func relatedTask(obj []byte) string {
 	id, _ := jsonrpc.GetString(obj, "_meta", mcp.MetaRelatedTask, "taskId")
 	return id
 }
@@ -136,15 +136,15 @@ func related(obj []byte) string {
 func modernFailure(code int64, rpc *jsonrpc.Error) shim.Reply {
 	switch {
 	case code == mcp.CodeHeaderMismatch:
-		return ours(rpc, "the server and the gateway disagree about the headers of the call")
+		return asInternalError(rpc, "the server and the gateway disagree about the headers of the call")
 	case code == mcp.CodeUnsupportedVersion:
-		return ours(rpc, "the server and the gateway have no protocol version in common")
+		return asInternalError(rpc, "the server and the gateway have no protocol version in common")
 	case code == mcp.CodeMissingCapability:
 		e := rpcError(rpc)
 		e.Code = code
 		return shim.Reply{Error: e}
 	case mcp.Reserved(rpc.Code):
-		return ours(rpc, "the server answered with an error that is not for clients")
+		return asInternalError(rpc, "the server answered with an error that is not for clients")
 	}
 	return shim.Reply{Error: rpcError(rpc)}
 }

@@ -10,8 +10,8 @@ import (
 	"taskgate/shim"
 )
 
-// exchange is what both eras have in common.
-func (w *wire) exchange(to target, r shim.Request, sink shim.Sink) *exchange {
+// newExchange is what both eras have in common.
+func (w *wire) newExchange(to target, r shim.Request, sink shim.Sink) *exchange {
 	x := &exchange{
 		w: w, outside: discard{}, to: to, sink: sink, caller: r.Session, level: r.LogLevel,
 		id: w.nextID(), method: r.Method, name: r.Name, params: r.Params,
@@ -26,10 +26,10 @@ func (w *wire) exchange(to target, r shim.Request, sink shim.Sink) *exchange {
 // that a legacy server knows from its session goes with it (protocol.md 2.2,
 // 2.4).
 func (w *wire) modernExchange(r shim.Request, sink shim.Sink, version string) *exchange {
-	x := w.exchange(target{era: mcp.Modern, version: version}, r, sink)
+	x := w.newExchange(target{era: mcp.Modern, version: version}, r, sink)
 	x.meta = append(make([]pair, 0, 8),
 		text(mcp.MetaProtocolVersion, version),
-		pair{mcp.MetaClientCapabilities, w.abilities(r)},
+		pair{mcp.MetaClientCapabilities, w.declaredAbilities(r)},
 		pair{mcp.MetaClientInfo, w.cfg.clientInfo(r.Session.ClientInfo)})
 	if x.level != "" {
 		x.meta = append(x.meta, text(mcp.MetaLogLevel, x.level))
@@ -45,24 +45,24 @@ func (w *wire) modernExchange(r shim.Request, sink shim.Sink, version string) *e
 	return x
 }
 
-// abilities are the capabilities that a modern request declares. That the gateway takes tasks
+// declaredAbilities are the capabilities that a modern request declares. That the gateway takes tasks
 // is one of them, unless the operator wants none, or the call goes without (call.withoutTask);
 // who asks about a task has to declare it in any case (T3, T6).
-func (w *wire) abilities(r shim.Request) json.RawMessage {
-	caps := declared(r.Session.Capabilities)
+func (w *wire) declaredAbilities(r shim.Request) json.RawMessage {
+	caps := declaredCapabilities(r.Session.Capabilities)
 	if (w.cfg.Tasks == TasksNever || r.NoTask) && mcp.NameParam(r.Method) != "taskId" {
 		return caps
 	}
 	return jsonrpc.With(caps, json.RawMessage(`{}`), "extensions", mcp.ExtensionTasks)
 }
 
-// beside is a request of the gateway's own about this one.
-func (x *exchange) beside(method string, params []byte) *exchange {
+// besideRequest is a request of the gateway's own about this one.
+func (x *exchange) besideRequest(method string, params []byte) *exchange {
 	var y *exchange
 	if x.to.era == mcp.Modern {
 		y = x.w.modernExchange(shim.Request{Method: method, Params: params, Session: x.caller}, discard{}, x.to.version)
 	} else {
-		y = x.w.exchange(x.to, shim.Request{Method: method, Params: params}, discard{})
+		y = x.w.newExchange(x.to, shim.Request{Method: method, Params: params}, discard{})
 		y.calls = x.calls
 	}
 	y.outside, y.uncancelled = x.outside, true

@@ -28,36 +28,36 @@ const (
 	maxQuiet   = 30 * time.Second
 )
 
-// resume is run for a call that was sent before.
-func (x *exchange) resume(ctx context.Context) (err error) {
+// resumeCall is runRequest for a call that was sent before.
+func (x *exchange) resumeCall(ctx context.Context) (err error) {
 	ctx = x.startSpan(ctx)
 	x.span.SetAttributes(semconv.Resumed.Bool(true))
-	defer func() { x.measure(ctx, err); x.endSpan(err) }()
+	defer func() { x.measureRequest(ctx, err); x.endSpan(err) }()
 	x.res.resumed = true
 	for _, p := range x.rec.state.Pending {
 		if id, err := jsonrpc.ParseID(p.ID); err == nil && x.calls != nil {
-			x.calls.claim(id) // asked already: a replay of it is not another question
+			x.calls.claimRequest(id) // asked already: a replay of it is not another question
 		}
 	}
 	x.reached.Store(true) // by whoever sent the call
-	defer x.begin(ctx)()
-	defer x.asking.quit()
-	if err := ended(ctx); err != nil {
+	defer x.beginExchange(ctx)()
+	defer x.asking.quitAsking()
+	if err := causeOf(ctx); err != nil {
 		return err // begin tells the server of a cancellation
 	}
-	defer x.settle()
-	x.asking.takeOver(x.rec.open())
+	defer x.noteAnswered()
+	x.asking.takeOver(x.rec.openQuestions())
 	if x.rec.taskID() != "" {
-		return x.task.resume(ctx)
+		return x.task.resumeTask(ctx)
 	}
-	in, err := x.res.reconnect(ctx, 0)
+	in, err := x.res.reconnectUntilOver(ctx, 0)
 	if _, ok := errors.AsType[*outOfReach](err); ok {
 		return err
 	}
 	if err != nil {
-		return x.fault(ctx, err)
+		return x.judgeError(ctx, err)
 	}
-	return x.through(ctx, in)
+	return x.finishAnswer(ctx, in)
 }
 
 // resumption is how the stream of an exchange is picked up again. It belongs to the
@@ -70,59 +70,59 @@ type resumption struct {
 	quiet   time.Duration // how long a resumed stream may be silent
 }
 
-// heard takes note of an event: the server is there, and may say when to come back.
-func (r *resumption) heard(it *item) {
+// noteEvent takes note of an event: the server is there, and may say when to come back.
+func (r *resumption) noteEvent(it *item) {
 	r.tries, r.quiet = 0, 0
 	if it.hasRetry {
 		r.retry = min(it.retry, maxRetry)
 	}
 }
 
-// reopen goes on with a stream that ended before the answer. A legacy stream
+// reopenStream goes on with a stream that ended before the answer. A legacy stream
 // with event ids is picked up by GET and Last-Event-ID (X12), which starts
 // nothing on the server; anything else is lost.
-func (r *resumption) reopen(ctx context.Context, in *inbound, why error) (*inbound, error) {
-	if err := r.final(in, why); err != nil {
+func (r *resumption) reopenStream(ctx context.Context, in *inbound, why error) (*inbound, error) {
+	if err := r.finalError(in, why); err != nil {
 		return nil, err
 	}
 	// The server sends nothing more until it has the answers to its questions.
-	r.x.asking.rest()
+	r.x.asking.restUntilAnswered()
 	if context.Cause(r.x.life) != nil {
 		return nil, why
 	}
 	if why == errSilent {
 		r.tries = 0 // the server serves, though it has nothing to say
-		return r.reconnect(ctx, 0)
+		return r.reconnectUntilOver(ctx, 0)
 	}
 	// A server that asks to be polled (SEP-1699) ends its streams as often as it
 	// likes; one that breaks them gets a few attempts.
 	if r.retry == 0 || !errors.Is(why, io.EOF) {
 		r.tries++
 	}
-	return r.reconnect(ctx, r.delay())
+	return r.reconnectUntilOver(ctx, r.nextDelay())
 }
 
-// reconnect asks for the rest of the stream until it succeeds, is refused for good, or
+// reconnectUntilOver asks for the rest of the stream until it succeeds, is refused for good, or
 // maxTries is reached.
-func (r *resumption) reconnect(ctx context.Context, wait time.Duration) (*inbound, error) {
+func (r *resumption) reconnectUntilOver(ctx context.Context, wait time.Duration) (*inbound, error) {
 	for r.tries <= maxTries {
-		r.x.idle.pause() // it is not the server that is waited for
+		r.x.idle.pauseWatch() // it is not the server that is waited for
 		if err := work.Pause(ctx, wait); err != nil {
 			return nil, err
 		}
-		r.x.idle.resume()
-		again, err := r.x.replay()
+		r.x.idle.resumeWatch()
+		again, err := r.x.askForRest()
 		if err == nil {
-			r.x.asking.start()
+			r.x.asking.startAsking()
 			r.resumed = true
 			r.listenFor(again)
 			return again, nil
 		}
-		if err := r.refused(ctx, err); err != nil {
+		if err := r.judgeRefusal(ctx, err); err != nil {
 			return nil, err
 		}
 		r.tries++
-		wait = r.delay()
+		wait = r.nextDelay()
 	}
 	return nil, netError(io.ErrUnexpectedEOF, true)
 }
@@ -133,12 +133,12 @@ func (r *resumption) listenFor(in *inbound) {
 		r.quiet = firstQuiet
 	}
 	if in.events != nil {
-		in.expire(r.quiet)
+		in.expireAfter(r.quiet)
 	}
 }
 
-// final returns an error if resuming cannot help.
-func (r *resumption) final(in *inbound, why error) error {
+// finalError returns an error if resuming cannot help.
+func (r *resumption) finalError(in *inbound, why error) error {
 	var tooLarge *eventstream.TooLargeError
 	var ue *shim.UpstreamError
 	var busy *shim.BusyError
@@ -149,28 +149,28 @@ func (r *resumption) final(in *inbound, why error) error {
 		return errBeside
 	case in != nil && in.events == nil:
 		return protocolError("the server answered another request than the one it was asked", why)
-	case !r.x.rec.state.streamed():
+	case !r.x.rec.state.hasStream():
 		return netError(why, true)
 	}
 	return nil
 }
 
-// delay is how long to wait before the next attempt: what the server asked for,
+// nextDelay is how long to wait before the next attempt: what the server asked for,
 // or half a second, doubled with each failure and spread.
-func (r *resumption) delay() time.Duration {
+func (r *resumption) nextDelay() time.Duration {
 	if r.tries <= 1 && r.retry > 0 {
 		return r.retry
 	}
-	return max(r.retry, backoff(r.tries))
+	return max(r.retry, backoffOf(r.tries))
 }
 
-// replay asks for what came after the last event.
-func (x *exchange) replay() (*inbound, error) {
+// askForRest asks for what came after the last event.
+func (x *exchange) askForRest() (*inbound, error) {
 	ctx := forward.For(x.life, forward.Later)
-	if err := x.ready(ctx); err != nil {
+	if err := x.awaitCredential(ctx); err != nil {
 		return nil, err
 	}
-	req, err := x.w.request(ctx, http.MethodGet, x.to, nil)
+	req, err := x.w.newRequest(ctx, http.MethodGet, x.to, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -179,16 +179,16 @@ func (x *exchange) replay() (*inbound, error) {
 		set(req.Header, mcp.HeaderLastEventID, x.rec.state.Last)
 	}
 	if !x.listens {
-		late := time.AfterFunc(headPatience, func() { x.asking.start() })
+		late := time.AfterFunc(headPatience, func() { x.asking.startAsking() })
 		defer late.Stop()
 	}
-	return x.receive(req)
+	return x.receiveResponse(req)
 }
 
-// refused decides whether another attempt makes sense: it does unless the
+// judgeRefusal decides whether another attempt makes sense: it does unless the
 // server has answered, for good, that it has nothing to replay.
-func (r *resumption) refused(ctx context.Context, err error) error {
-	if cause := ended(ctx); cause != nil {
+func (r *resumption) judgeRefusal(ctx context.Context, err error) error {
+	if cause := causeOf(ctx); cause != nil {
 		return cause
 	}
 	if context.Cause(r.x.life) != nil {
@@ -199,25 +199,25 @@ func (r *resumption) refused(ctx context.Context, err error) error {
 		return nil
 	}
 	switch s := se.status; {
-	case se.lost():
-		return &outOfReach{se.upstream()}
+	case se.isSessionLost():
+		return &outOfReach{se.asUpstreamError()}
 	case awaitsSignIn(forward.For(r.x.life, forward.Later), err):
 		return nil
 	case s == http.StatusUnauthorized, s == http.StatusForbidden:
-		return se.upstream()
+		return se.asUpstreamError()
 	case s == http.StatusConflict, s == http.StatusTooManyRequests, s == http.StatusRequestTimeout:
 		return nil // 409: the server has not noticed yet that the old stream is gone
 	case s >= 500:
 		return nil
 	}
-	return &outOfReach{fail(shim.KindClosed, "the server closed the stream before it answered, and cannot resume it", se)}
+	return &outOfReach{newError(shim.KindClosed, "the server closed the stream before it answered, and cannot resume it", se)}
 }
 
 // errBeside: the stream of the call is over, and the task is followed without it.
-var errBeside = fail(shim.KindClosed, "the server closed the stream of the call", errors.New("its task goes on"))
+var errBeside = newError(shim.KindClosed, "the server closed the stream of the call", errors.New("its task goes on"))
 
 // canDoWithout reports whether the end of a stream is no reason to look for the rest of it:
 // the task can be followed without.
 func (x *exchange) canDoWithout(why error) bool {
-	return x.rec.taskID() != "" && (why == errSilent || !x.rec.state.streamed())
+	return x.rec.taskID() != "" && (why == errSilent || !x.rec.state.hasStream())
 }

@@ -477,18 +477,18 @@ func TestCheckpointWhileAQuestionIsHeard(t *testing.T) {
 	x.asking.mu.Lock() // as an earlier question does that is settled now
 	handled := make(chan error)
 	go func() {
-		_, err := x.handle(t.Context(), &item{msg: ask, eventID: "e1", hasID: true})
+		_, err := x.handleEvent(t.Context(), &item{msg: ask, eventID: "e1", hasID: true})
 		handled <- err
 	}()
 	for !claimed() {
 		runtime.Gosched()
 	}
-	x.rec.save(t.Context())
+	x.rec.saveCheckpoint(t.Context())
 	x.asking.mu.Unlock()
 	if err := <-handled; err != nil {
 		t.Fatal(err)
 	}
-	x.rec.save(t.Context())
+	x.rec.saveCheckpoint(t.Context())
 	for _, p := range sink.Checkpoints() {
 		if c, _ := decodeResumable(p); c.Last == "e1" && len(c.Pending) == 0 {
 			t.Errorf("a checkpoint has lost the question: %s", p)

@@ -26,7 +26,7 @@ func roundOf(s shim.Session, result json.RawMessage) (*shim.Round, *shim.RPCErro
 		if _, ok := jsonrpc.String(state); !ok {
 			return nil, nil, errRound("its state is no string")
 		}
-		round.State = raw(state)
+		round.State = copyRaw(state)
 	}
 	requests, asks := jsonrpc.Get(result, "inputRequests")
 	switch {
@@ -47,7 +47,7 @@ func roundOf(s shim.Session, result json.RawMessage) (*shim.Round, *shim.RPCErro
 		if !MayAsk(s, method, params) {
 			missing = jsonrpc.With(missing, none, ability...)
 		}
-		round.Questions = append(round.Questions, shim.Question{Key: name, Method: method, Params: raw(params)})
+		round.Questions = append(round.Questions, shim.Question{Key: name, Method: method, Params: copyRaw(params)})
 	}
 	if len(missing) > len(none) {
 		return nil, &shim.RPCError{
@@ -73,7 +73,7 @@ func openFirst(s shim.Session, e *shim.RPCError) *shim.Round {
 		if mode != "url" || url == "" || !MayAsk(s, mcp.MethodElicit, page) {
 			return nil
 		}
-		round.Questions = append(round.Questions, shim.Question{Key: strconv.Itoa(len(round.Questions)), Method: mcp.MethodElicit, Params: raw(page)})
+		round.Questions = append(round.Questions, shim.Question{Key: strconv.Itoa(len(round.Questions)), Method: mcp.MethodElicit, Params: copyRaw(page)})
 	}
 	if len(round.Questions) == 0 {
 		return nil
@@ -81,9 +81,9 @@ func openFirst(s shim.Session, e *shim.RPCError) *shim.Round {
 	return round
 }
 
-// retried are the params of a request that is made again with answers, which take
+// withAnswers are the params of a request that is made again with answers, which take
 // the place of those of an earlier round.
-func retried(params json.RawMessage, retry *shim.Retry) json.RawMessage {
+func withAnswers(params json.RawMessage, retry *shim.Retry) json.RawMessage {
 	if retry == nil {
 		return params
 	}

@@ -114,7 +114,7 @@ func TestRetried(t *testing.T) {
 			`{"name":"t","inputResponses":{"a":{},"b":{"x":1.0}}}`},
 		{`{"name":"t","requestState":"old"}`, &shim.Retry{State: json.RawMessage(`"new"`)}, `{"name":"t","requestState":"new"}`},
 	} {
-		if got := retried(json.RawMessage(c.params), c.retry); string(got) != c.want {
+		if got := withAnswers(json.RawMessage(c.params), c.retry); string(got) != c.want {
 			t.Errorf("%s: %s, want %s", c.params, got, c.want)
 		}
 	}

@@ -23,25 +23,25 @@ type Server struct {
 	Raw json.RawMessage
 }
 
-// like reports whether two answers are of one server, as far as they tell.
-func (s Server) like(other Server) bool {
+// isLike reports whether two answers are of one server, as far as they tell.
+func (s Server) isLike(other Server) bool {
 	return s.Version == other.Version && s.Instructions == other.Instructions &&
-		fingerprint(s.Capabilities) == fingerprint(other.Capabilities) && fingerprint(s.Info) == fingerprint(other.Info)
+		fingerprintOf(s.Capabilities) == fingerprintOf(other.Capabilities) && fingerprintOf(s.Info) == fingerprintOf(other.Info)
 }
 
 // serverOf reads an InitializeResult or a DiscoverResult, which differ in where the Implementation
 // object is.
 func serverOf(era mcp.Era, version string, result json.RawMessage, info ...string) Server {
-	srv := Server{Era: era, Version: version, Raw: raw(result)}
+	srv := Server{Era: era, Version: version, Raw: copyRaw(result)}
 	srv.Capabilities, _ = jsonrpc.Get(srv.Raw, "capabilities")
 	srv.Info, _ = jsonrpc.Get(srv.Raw, info...)
 	srv.Instructions, _ = jsonrpc.GetString(srv.Raw, "instructions")
 	return srv
 }
 
-// declares reports whether the server has a capability. Of a session taken over
+// hasCapability reports whether the server has a capability. Of a session taken over
 // from another replica nothing is known; it is then tried.
-func (s Server) declares(path ...string) bool {
+func (s Server) hasCapability(path ...string) bool {
 	if s.Raw == nil {
 		return true
 	}
@@ -73,8 +73,8 @@ func readTool(raw json.RawMessage) (string, Tool) {
 	return name, t
 }
 
-// learn notes that the server refuses the tool to who takes no tasks.
-func (t Tool) learn() {
+// learnRequired notes that the server refuses the tool to who takes no tasks.
+func (t Tool) learnRequired() {
 	if t.needsTask != nil {
 		t.needsTask.Store(true)
 	}

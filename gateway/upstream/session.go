@@ -60,18 +60,18 @@ type link struct {
 }
 
 func newSession(t *sessionTable, k sessionKey, s shim.Session) *session {
-	s.Capabilities, s.ClientInfo = raw(s.Capabilities), raw(s.ClientInfo) // a client's message is not kept
+	s.Capabilities, s.ClientInfo = copyRaw(s.Capabilities), copyRaw(s.ClientInfo) // a client's message is not kept
 	ses := &session{t: t, key: k, from: s}
 	ses.get.s, ses.calls.stream = ses, &ses.get
 	ses.calls.told = make(map[string]*exchange)
 	ses.listeners.m = make(map[*listener]struct{})
 	ses.questions.m = make(map[sessionQuestionKey]*sessionQuestion)
 	ses.subs.turn, ses.subs.uris = make(chan struct{}, 1), make(map[string]int)
-	ses.shared.Store(t.shares(s) && !t.wire.local())
+	ses.shared.Store(t.isShared(s) && !t.wire.isLocal())
 	return ses
 }
 
-func (s *session) pin() {
+func (s *session) pinSession() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.refs++
@@ -83,14 +83,14 @@ func (s *session) pin() {
 	}
 }
 
-// release undoes a pin.
-func (s *session) release() {
+// releaseSession undoes a pin.
+func (s *session) releaseSession() {
 	s.mu.Lock()
 	s.refs--
 	last, over := s.refs == 0, s.own || s.ended
 	if last && !over {
 		if s.timer == nil {
-			s.timer = time.AfterFunc(s.t.wire.cfg.SessionIdle, s.expire)
+			s.timer = time.AfterFunc(s.t.wire.cfg.SessionIdle, s.expireIdle)
 		} else {
 			s.timer.Reset(s.t.wire.cfg.SessionIdle)
 		}
@@ -98,29 +98,29 @@ func (s *session) release() {
 	s.mu.Unlock()
 	if last && over {
 		s.get.closeUnused()
-		s.delete()
+		s.deleteAtServer()
 	}
 }
 
-// retain says that a call was detached: whoever resumes it needs the session.
-func (s *session) retain() {
+// retainSession says that a call was detached: whoever resumes it needs the session.
+func (s *session) retainSession() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.kept = true
 }
 
-// expire ends a session that has been idle for long.
-func (s *session) expire() {
-	s.t.remove(s)
-	s.finish()
+// expireIdle ends a session that has been idle for long.
+func (s *session) expireIdle() {
+	s.t.removeSession(s)
+	s.finishSession()
 	if s.shared.Load() {
-		s.t.endShared(s.carry(context.Background()), s.key.key, s.t.wire.cfg.SessionIdle/2)
+		s.t.endShared(s.carryLatest(context.Background()), s.key.key, s.t.wire.cfg.SessionIdle/2)
 	}
 }
 
-// finish ends a session that is no longer in the pool, at once or with its last
+// finishSession ends a session that is no longer in the pool, at once or with its last
 // release. One that replicas share is left to the others.
-func (s *session) finish() {
+func (s *session) finishSession() {
 	s.mu.Lock()
 	s.ended = true
 	busy := s.refs > 0
@@ -130,12 +130,12 @@ func (s *session) finish() {
 	s.mu.Unlock()
 	s.get.closeUnused()
 	if !busy {
-		s.delete()
+		s.deleteAtServer()
 	}
 }
 
-// delete ends the session at the server, unless replicas share it: that one idles out.
-func (s *session) delete() {
+// deleteAtServer ends the session at the server, unless replicas share it: that one idles out.
+func (s *session) deleteAtServer() {
 	if s.shared.Load() {
 		return
 	}
@@ -145,123 +145,123 @@ func (s *session) delete() {
 	kept := s.kept
 	s.mu.Unlock()
 	if l != nil && !kept {
-		s.t.discard(s.carry(context.Background()), l)
+		s.t.discardGeneration(s.carryLatest(context.Background()), l)
 	}
 }
 
 // deleteTimeout bounds the end of a session.
 const deleteTimeout = 5 * time.Second
 
-func (s *session) isOpen() bool { return s.current() != nil }
+func (s *session) isOpen() bool { return s.currentLink() != nil }
 
-// holds reports whether the session is the one that the server calls id.
-func (s *session) holds(id string) bool {
-	l := s.current()
+// holdsID reports whether the session is the one that the server calls id.
+func (s *session) holdsID(id string) bool {
+	l := s.currentLink()
 	return l != nil && l.session == id && id != ""
 }
 
-// note remembers what a request carries.
-func (s *session) note(ctx context.Context) {
+// noteCarried remembers what a request carries.
+func (s *session) noteCarried(ctx context.Context) {
 	if f := forward.Of(ctx); f != forward.Nothing {
 		s.carried.Store(f)
 	}
 }
 
-// carry has requests of the session's own carry what the latest one in it did: what tells callers
+// carryLatest has requests of the session's own carry what the latest one in it did: what tells callers
 // apart is the same for all of them.
-func (s *session) carry(ctx context.Context) context.Context {
+func (s *session) carryLatest(ctx context.Context) context.Context {
 	if f := s.carried.Load(); f != nil {
 		return forward.For(forward.With(ctx, f), forward.Later)
 	}
 	return ctx
 }
 
-// open returns the session's link, once the server knows that its client is ready. It shakes
-// hands if there is none. Errors are those of exchange.run.
-func (s *session) open(ctx context.Context) (*link, error) {
+// openLink returns the session's link, once the server knows that its client is ready. It shakes
+// hands if there is none. Errors are those of exchange.runRequest.
+func (s *session) openLink(ctx context.Context) (*link, error) {
 	for again := false; ; again = true {
-		l, err := s.connect(ctx)
+		l, err := s.connectLink(ctx)
 		if err == nil {
-			err = l.introduce(ctx, s)
+			err = l.introduceClient(ctx, s)
 		}
 		if err == nil {
 			return l, nil
 		}
-		if se, ok := err.(*statusError); !ok || !se.lost() || again {
+		if se, ok := err.(*statusError); !ok || !se.isSessionLost() || again {
 			return nil, err
 		}
-		s.lose(l) // between its handshake and its first use
+		s.loseGeneration(l) // between its handshake and its first use
 	}
 }
 
-// connect is open for whoever speaks for a client that has not said that it is ready. All who
+// connectLink is openLink for whoever speaks for a client that has not said that it is ready. All who
 // need the link wait for the same handshake.
-func (s *session) connect(ctx context.Context) (*link, error) {
-	s.note(ctx)
-	if l := s.current(); l != nil {
+func (s *session) connectLink(ctx context.Context) (*link, error) {
+	s.noteCarried(ctx)
+	if l := s.currentLink(); l != nil {
 		return l, nil
 	}
 	return work.Once(ctx, s.t.work, &s.opening, "", func(ctx context.Context) (*link, error) {
-		if l := s.current(); l != nil {
+		if l := s.currentLink(); l != nil {
 			return l, nil
 		}
-		return s.shake(ctx)
+		return s.shakeHands(ctx)
 	})
 }
 
-// current is the generation in use, nil if there is none.
-func (s *session) current() *link {
+// currentLink is the generation in use, nil if there is none.
+func (s *session) currentLink() *link {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.cur
 }
 
-// unwanted reports whether the session is over for good: with its last release, it has been
+// isOver reports whether the session is over for good: with its last release, it has been
 // deleted or left to whoever resumes a call in it. s.mu is held.
-func (s *session) unwanted() bool {
+func (s *session) isOver() bool {
 	return s.refs == 0 && (s.own || s.ended) && !s.shared.Load()
 }
 
-// shake opens one generation and settles what that means for the session.
-func (s *session) shake(ctx context.Context) (*link, error) {
+// shakeHands opens one generation and settles what that means for the session.
+func (s *session) shakeHands(ctx context.Context) (*link, error) {
 	s.mu.Lock()
-	if s.unwanted() { // the GET stream of a call that was over before the stream began
+	if s.isOver() { // the GET stream of a call that was over before the stream began
 		s.mu.Unlock()
 		return nil, errOver
 	}
 	s.gen++
 	gen := s.gen
 	s.mu.Unlock()
-	l, err := s.handshake(ctx, gen)
+	l, err := s.openGeneration(ctx, gen)
 	s.mu.Lock()
 	if err == nil {
 		s.cur, s.kept = l, false // no call can be resumed in it yet
 		s.calls.forgetClaims()
 	}
 	anonymous := s.key.key == "" && !s.t.wire.cfg.Shared
-	over := s.unwanted()
+	over := s.isOver()
 	s.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
-	s.get.nudge()
+	s.get.nudgeStream()
 	switch {
 	case over:
-		s.delete() // who wanted it has left meanwhile
+		s.deleteAtServer() // who wanted it has left meanwhile
 	case anonymous && l.session == "":
 		// Without a session id the server cannot tell our requests apart, so there
 		// is nothing to keep apart either: the handshake serves every call (X14).
-		s.setOwn(!s.t.share(s))
+		s.setOwn(!s.t.shareSession(s))
 	case anonymous:
 		s.setOwn(true)
-		s.t.remove(s) // it may have been shared, while the server had no sessions
+		s.t.removeSession(s) // it may have been shared, while the server had no sessions
 	}
 	return l, nil
 }
 
-// handshake opens one generation, or joins the one that another replica has opened.
-func (s *session) handshake(ctx context.Context, gen int64) (*link, error) {
-	if s.t.shares(s.from) && !s.t.wire.local() {
+// openGeneration opens one generation, or joins the one that another replica has opened.
+func (s *session) openGeneration(ctx context.Context, gen int64) (*link, error) {
+	if s.t.isShared(s.from) && !s.t.wire.isLocal() {
 		l, err := s.openShared(ctx)
 		if err == nil {
 			s.shared.Store(!sse.Local(l.session))
@@ -269,7 +269,7 @@ func (s *session) handshake(ctx context.Context, gen int64) (*link, error) {
 		return l, err
 	}
 	s.shared.Store(false)
-	l, err := s.initialize(ctx, gen)
+	l, err := s.initializeServer(ctx, gen)
 	if err == nil {
 		s.mu.Lock()
 		l.level = s.level
@@ -285,10 +285,10 @@ func (s *session) setOwn(own bool) {
 	s.own = own
 }
 
-// lose drops a generation that the server does not know any more. The next open
+// loseGeneration drops a generation that the server does not know any more. The next open
 // shakes hands anew; that happens once per generation, however many calls met
 // the loss (design.md 0.16). The GET stream moves, too.
-func (s *session) lose(l *link) {
+func (s *session) loseGeneration(l *link) {
 	s.mu.Lock()
 	s.lost = max(s.lost, l.gen)
 	if s.cur == l {
@@ -296,27 +296,27 @@ func (s *session) lose(l *link) {
 		s.t.wire.sessionEnded(l, shim.KindSession)
 	}
 	s.mu.Unlock()
-	s.get.leave(l)
+	s.get.leaveGeneration(l)
 }
 
-// verify finds out whether the server still knows a generation, after an answer that leaves
+// verifyGeneration finds out whether the server still knows a generation, after an answer that leaves
 // it open. A server answers a ping in every session that it knows; one that refuses it has
 // lost the session, or is no legacy server any more. Some servers say 400 where 404 is due
 // (X6; the examples of the TypeScript SDK do). A generation that the server does not know is
 // lost, and an error says that it is, or that it could not be found out.
-func (s *session) verify(ctx context.Context, l *link) error {
-	err := s.ping(ctx, l)
+func (s *session) verifyGeneration(ctx context.Context, l *link) error {
+	err := s.pingServer(ctx, l)
 	if se, ok := err.(*statusError); ok && (se.status == http.StatusBadRequest || se.status == http.StatusNotFound) {
-		s.lose(l)
+		s.loseGeneration(l)
 	}
 	return err
 }
 
-// ping returns what a ping in a generation comes to, unless it is answered. Errors are those of exchange.run.
-func (s *session) ping(ctx context.Context, l *link) error {
-	ctx, cancel := s.t.wire.slow(ctx)
+// pingServer returns what a ping in a generation comes to, unless it is answered. Errors are those of exchange.runRequest.
+func (s *session) pingServer(ctx context.Context, l *link) error {
+	ctx, cancel := s.t.wire.slowContext(ctx)
 	defer cancel()
-	_, err := s.exchange(l.target, shim.Request{Method: mcp.MethodPing, Session: s.from}, discard{}).run(ctx)
+	_, err := s.newExchange(l.target, shim.Request{Method: mcp.MethodPing, Session: s.from}, discard{}).runRequest(ctx)
 	return err
 }
 
@@ -330,18 +330,18 @@ func (w *wire) sessionEnded(l *link, kind string) {
 // deleteLink tells the server that a session is over (X11). Whether it cares (405 is
 // allowed) is its business.
 func (w *wire) deleteLink(ctx context.Context, l *link) {
-	req, err := w.request(ctx, http.MethodDelete, l.target, nil)
+	req, err := w.newRequest(ctx, http.MethodDelete, l.target, nil)
 	if err == nil {
-		err = w.finish(req, target{})
+		err = w.finishRequest(req, target{})
 	}
 	if err != nil {
 		w.log.Debug("session was not deleted", "err", fmt.Sprint(err))
 	}
 }
 
-// exchange puts a request in the words of one generation of the session.
-func (s *session) exchange(to target, r shim.Request, sink shim.Sink) *exchange {
-	x := s.t.wire.exchange(to, r, sink)
+// newExchange puts a request in the words of one generation of the session.
+func (s *session) newExchange(to target, r shim.Request, sink shim.Sink) *exchange {
+	x := s.t.wire.newExchange(to, r, sink)
 	x.calls, x.outside = &s.calls, s
 	return x
 }

@@ -39,26 +39,26 @@ type sessionQuestion struct {
 // counts them.
 const maxSessionQuestions = 64
 
-// add notes one. It reports false if there are too many.
-func (l *sessionQuestions) add(k sessionQuestionKey) bool {
+// addQuestion notes one. It reports false if there are too many.
+func (l *sessionQuestions) addQuestion(k sessionQuestionKey) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.m) >= maxSessionQuestions {
 		return false
 	}
-	l.entry(k)
+	l.findLocked(k)
 	return true
 }
 
-// find is the entry of a question, a new one if there is none.
-func (l *sessionQuestions) find(k sessionQuestionKey) *sessionQuestion {
+// findEntry is the entry of a question, a new one if there is none.
+func (l *sessionQuestions) findEntry(k sessionQuestionKey) *sessionQuestion {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.entry(k)
+	return l.findLocked(k)
 }
 
-// entry is find with l.mu held.
-func (l *sessionQuestions) entry(k sessionQuestionKey) *sessionQuestion {
+// findLocked is findEntry with l.mu held.
+func (l *sessionQuestions) findLocked(k sessionQuestionKey) *sessionQuestion {
 	if l.m[k] == nil {
 		ctx, withdraw := context.WithCancelCause(context.Background())
 		l.m[k] = &sessionQuestion{ctx, withdraw}
@@ -66,8 +66,8 @@ func (l *sessionQuestions) entry(k sessionQuestionKey) *sessionQuestion {
 	return l.m[k]
 }
 
-// withdraw hears that the server no longer waits for an answer.
-func (l *sessionQuestions) withdraw(k sessionQuestionKey) {
+// withdrawQuestion hears that the server no longer waits for an answer.
+func (l *sessionQuestions) withdrawQuestion(k sessionQuestionKey) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if q := l.m[k]; q != nil {
@@ -75,8 +75,8 @@ func (l *sessionQuestions) withdraw(k sessionQuestionKey) {
 	}
 }
 
-// forget drops a question, and reports whether the server has withdrawn it.
-func (l *sessionQuestions) forget(k sessionQuestionKey) (withdrawn bool) {
+// forgetQuestion drops a question, and reports whether the server has withdrawn it.
+func (l *sessionQuestions) forgetQuestion(k sessionQuestionKey) (withdrawn bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	q := l.m[k]
@@ -92,12 +92,12 @@ func (s *session) askClient(ctx context.Context, to target, k sessionQuestionKey
 	}
 	p.Key = c.ID + "-q1"
 	c.Pending = []pending{p}
-	err := s.put(ctx, k, c)
-	if err == nil || s.questions.forget(k) { // resumeSessionQuestion has taken the question over, or the server has withdrawn it
+	err := s.putQuestion(ctx, k, c)
+	if err == nil || s.questions.forgetQuestion(k) { // resumeSessionQuestion has taken the question over, or the server has withdrawn it
 		return
 	}
 	if errors.Is(err, shim.ErrNoAsk) {
-		s.t.wire.answerSessionQuestion(ctx, to, refusal(id, mcp.CodeMethodNotFound, p.Method+" outside of a call"))
+		s.t.wire.answerSessionQuestion(ctx, to, refusalOf(id, mcp.CodeMethodNotFound, p.Method+" outside of a call"))
 		return
 	}
 	s.t.wire.log.Debug("a question outside of any call was not put to its client", "err", err)
@@ -108,11 +108,11 @@ func (s *session) askClient(ctx context.Context, to target, k sessionQuestionKey
 // client may be about to open the stream on which it is asked.
 const holdFor = 10 * time.Second
 
-// put puts a question to the client once that can be asked.
-func (s *session) put(ctx context.Context, k sessionQuestionKey, c checkpoint) error {
-	q := s.questions.find(k)
+// putQuestion puts a question to the client once that can be asked.
+func (s *session) putQuestion(ctx context.Context, k sessionQuestionKey, c checkpoint) error {
+	q := s.questions.findEntry(k)
 	for pause := firstLook; ; pause = min(2*pause, time.Second) {
-		err := (*s.t.askSession.Load())(ctx, s.from, questionsOf(c.Pending)[0], c.encode())
+		err := (*s.t.askSession.Load())(ctx, s.from, questionsOf(c.Pending)[0], c.encodeCheckpoint())
 		held := errors.Is(err, shim.ErrNoAsk) && time.Since(time.Unix(0, s.readyAt.Load())) < holdFor
 		// Nobody wakes it: it looks by itself.
 		if !held || q.Err() != nil || work.Pause(ctx, pause) != nil {
@@ -124,22 +124,22 @@ func (s *session) put(ctx context.Context, k sessionQuestionKey, c checkpoint) e
 // resumeSessionQuestion goes on with a question that belongs to no call: it asks, and posts the
 // answer.
 func (t *sessionTable) resumeSessionQuestion(ctx context.Context, r shim.Request, c checkpoint, sink shim.Sink) (shim.Reply, error) {
-	l := c.link()
-	s := t.adopt(ctx, r.Session, l)
-	defer s.release()
+	l := c.linkOf()
+	s := t.adoptSession(ctx, r.Session, l)
+	defer s.releaseSession()
 	p := c.Pending[0]
 	ask, withdraw := context.WithCancelCause(ctx)
 	defer withdraw(nil)
 	if id, err := jsonrpc.ParseID(p.ID); err == nil {
-		s.calls.claim(id)
+		s.calls.claimRequest(id)
 		k := sessionQuestionKey{c.Session, id.Key()}
-		context.AfterFunc(s.questions.find(k), func() { withdraw(errWithdrawn) })
-		defer s.questions.forget(k)
+		context.AfterFunc(s.questions.findEntry(k), func() { withdraw(errWithdrawn) })
+		defer s.questions.forgetQuestion(k)
 	}
 	answers, err := sink.Ask(ask, questionsOf(c.Pending)...)
 	switch {
-	case err != nil && detached(ctx):
-		s.retain()
+	case err != nil && isDetached(ctx):
+		s.retainSession()
 		return shim.Reply{}, context.Cause(ctx)
 	case context.Cause(ask) == errWithdrawn:
 		return shim.Reply{Result: json.RawMessage(`{}`)}, nil
@@ -147,7 +147,7 @@ func (t *sessionTable) resumeSessionQuestion(ctx context.Context, r shim.Request
 	if body, ok := responseTo(p, answers, 0, err); ok {
 		t.wire.answerSessionQuestion(forward.For(ctx, forward.Brought), l.target, body)
 	}
-	if err := ended(ctx); err != nil {
+	if err := causeOf(ctx); err != nil {
 		return shim.Reply{}, err
 	}
 	return shim.Reply{Result: json.RawMessage(`{}`)}, nil
@@ -159,17 +159,17 @@ func (w *wire) answerSessionQuestion(ctx context.Context, to target, body []byte
 	if ctx.Err() != nil {
 		most = cancelTimeout
 	}
-	ctx, stop := outlive(ctx, most)
+	ctx, stop := outliveCaller(ctx, most)
 	defer stop()
-	if err := w.answer(ctx, ctx, to, body); err != nil {
+	if err := w.postAnswer(ctx, ctx, to, body); err != nil {
 		w.log.Debug("answer to the server was not delivered", "err", err)
 	}
 }
 
-// ask finds out whom to ask what has come on the GET stream x: the newest call here, or
+// routeQuestion finds out whom to ask what has come on the GET stream x: the newest call here, or
 // else the client of the session. The roots are those of the client: a call that ends does not
 // end that question.
-func (s *session) ask(ctx context.Context, x *exchange, m jsonrpc.Message) error {
+func (s *session) routeQuestion(ctx context.Context, x *exchange, m jsonrpc.Message) error {
 	client := s.t.askSession.Load() != nil && s.from.Shared && s.from.Key != ""
 	refused := notSupported(mcp.CodeMethodNotFound, m.Method)
 	if !client || m.Method != mcp.MethodRootsList {
@@ -178,36 +178,36 @@ func (s *session) ask(ctx context.Context, x *exchange, m jsonrpc.Message) error
 		}
 	}
 	if refused.Code == mcp.CodeInternal || !client {
-		return x.respond(ctx, jsonrpc.AppendError(nil, m.ID, refused)) // a call here asks too much, or there is nobody else
+		return x.postResponse(ctx, jsonrpc.AppendError(nil, m.ID, refused)) // a call here asks too much, or there is nobody else
 	}
-	if code, ok := may(s.from, m.Method, m.Params); !ok {
-		return x.respond(ctx, refusal(m.ID, code, m.Method))
+	if code, ok := mayAsk(s.from, m.Method, m.Params); !ok {
+		return x.postResponse(ctx, refusalOf(m.ID, code, m.Method))
 	}
 	k := sessionQuestionKey{x.to.session, m.ID.Key()}
-	if !s.questions.add(k) {
-		return x.respond(ctx, notPut(m.ID, "too many questions wait that belong to no call"))
+	if !s.questions.addQuestion(k) {
+		return x.postResponse(ctx, notPut(m.ID, "too many questions wait that belong to no call"))
 	}
-	p := pending{ID: []byte(m.ID.Raw()), Method: m.Method, Params: raw(m.Params), OnGET: true}
-	s.pin()
+	p := pending{ID: []byte(m.ID.Raw()), Method: m.Method, Params: copyRaw(m.Params), OnGET: true}
+	s.pinSession()
 	if !s.t.work.Go(ctx, func(ctx context.Context) {
-		defer s.release()
+		defer s.releaseSession()
 		s.askClient(ctx, x.to, k, m.ID, p)
 	}) {
-		s.questions.forget(k)
-		s.release()
-		return x.respond(ctx, notPut(m.ID, "the gateway is shutting down"))
+		s.questions.forgetQuestion(k)
+		s.releaseSession()
+		return x.postResponse(ctx, notPut(m.ID, "the gateway is shutting down"))
 	}
 	return nil
 }
 
-// withdrawn hears that the server withdraws one of its requests, in a session of that id.
-func (s *session) withdrawn(session string, params []byte) {
+// withdrawQuestion hears that the server withdraws one of its requests, in a session of that id.
+func (s *session) withdrawQuestion(session string, params []byte) {
 	raw, _ := jsonrpc.Get(params, "requestId")
-	if s.calls.cancelled(raw) {
+	if s.calls.passCancellation(raw) {
 		return
 	}
 	if id, err := jsonrpc.ParseID(raw); err == nil {
-		s.questions.withdraw(sessionQuestionKey{session, id.Key()})
+		s.questions.withdrawQuestion(sessionQuestionKey{session, id.Key()})
 	}
 }
 

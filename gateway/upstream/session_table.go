@@ -32,98 +32,98 @@ type sessionTable struct {
 // a session of its own, so that nobody can keep the server at opening sessions that stay.
 const maxVariants = 32
 
-// acquire returns the session for these words and pins it: it is not ended
-// before its last release. It is opened by session.open.
-func (t *sessionTable) acquire(s shim.Session) *session {
+// acquireSession returns the session for these words and pins it: it is not ended
+// before its last release. It is opened by session.openLink.
+func (t *sessionTable) acquireSession(s shim.Session) *session {
 	k := keyOf(s)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	ses := t.m[k.key][k.variant()]
+	ses := t.m[k.key][k.spellVariant()]
 	if ses == nil {
 		ses = newSession(t, k, s)
 		// An anonymous call has a session of its own (H5), unless configured
-		// otherwise, or known to make no difference: see session.shake.
-		ses.own = s.Key == "" && !t.wire.cfg.Shared || !t.put(ses)
+		// otherwise, or known to make no difference: see session.shakeHands.
+		ses.own = s.Key == "" && !t.wire.cfg.Shared || !t.putSession(ses)
 	}
-	ses.pin()
+	ses.pinSession()
 	return ses
 }
 
-// put adds a session where there is none like it, and reports false if it is not to be kept.
+// putSession adds a session where there is none like it, and reports false if it is not to be kept.
 // t.mu is held.
-func (t *sessionTable) put(s *session) bool {
+func (t *sessionTable) putSession(s *session) bool {
 	variants := t.m[s.key.key]
-	if t.closed || variants[s.key.variant()] != nil || len(variants) >= maxVariants {
+	if t.closed || variants[s.key.spellVariant()] != nil || len(variants) >= maxVariants {
 		return false
 	}
 	if variants == nil {
 		variants = make(map[string]*session, 1)
 		t.m[s.key.key] = variants
 	}
-	variants[s.key.variant()] = s
+	variants[s.key.spellVariant()] = s
 	return true
 }
 
-// find returns a session that has been opened, here or on another replica, pinned; nil if
+// findSession returns a session that has been opened, here or on another replica, pinned; nil if
 // there is none.
-func (t *sessionTable) find(ctx context.Context, s shim.Session) *session {
+func (t *sessionTable) findSession(ctx context.Context, s shim.Session) *session {
 	k := keyOf(s)
 	t.mu.Lock()
-	ses := t.m[k.key][k.variant()]
+	ses := t.m[k.key][k.spellVariant()]
 	if ses != nil && ses.isOpen() {
-		ses.pin()
+		ses.pinSession()
 		t.mu.Unlock()
 		return ses
 	}
 	t.mu.Unlock()
 	if t.isOpened(ctx, s) {
-		return t.acquire(s)
+		return t.acquireSession(s)
 	}
 	return nil
 }
 
-// link is the generation of a session that a checkpoint names.
-func (c *checkpoint) link() *link {
+// linkOf is the generation of a session that a checkpoint names.
+func (c *checkpoint) linkOf() *link {
 	return &link{target: target{era: mcp.Legacy, version: c.Version, session: c.Session, gen: c.Generation}}
 }
 
-// adopt brings in a session that another replica opened, to resume a call in
+// adoptSession brings in a session that another replica opened, to resume a call in
 // it. Later calls under the same key go on in it, where there is none yet. It is
 // not deleted from here: other calls of the lost replica may be resumed in it, by
 // this replica and by others, and the server ends it in its own time. One that
 // replicas share in the store idles out.
-func (t *sessionTable) adopt(ctx context.Context, s shim.Session, l *link) *session {
+func (t *sessionTable) adoptSession(ctx context.Context, s shim.Session, l *link) *session {
 	k := keyOf(s)
 	ses := newSession(t, k, s)
-	l.server = t.memory.introduced(ctx, s) // a checkpoint does not say it
-	l.ready.Store(true)                    // a call was sent in it
+	l.server = t.memory.knownServer(ctx, s) // a checkpoint does not say it
+	l.ready.Store(true)                     // a call was sent in it
 	ses.cur, ses.gen = l, l.gen
-	ses.note(ctx)
+	ses.noteCarried(ctx)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if have := t.m[k.key][k.variant()]; have != nil && have.holds(l.session) {
-		have.pin()
+	if have := t.m[k.key][k.spellVariant()]; have != nil && have.holdsID(l.session) {
+		have.pinSession()
 		return have
 	}
-	ses.own = s.Key == "" || !t.put(ses)
+	ses.own = s.Key == "" || !t.putSession(ses)
 	ses.kept = ses.own || !ses.shared.Load()
-	ses.pin()
+	ses.pinSession()
 	return ses
 }
 
-// share keeps a session under its key, for all calls, if it is the first one.
-func (t *sessionTable) share(s *session) bool {
+// shareSession keeps a session under its key, for all calls, if it is the first one.
+func (t *sessionTable) shareSession(s *session) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.put(s)
+	return t.putSession(s)
 }
 
-// remove forgets a session.
-func (t *sessionTable) remove(s *session) {
+// removeSession forgets a session.
+func (t *sessionTable) removeSession(s *session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if variants := t.m[s.key.key]; variants[s.key.variant()] == s {
-		delete(variants, s.key.variant())
+	if variants := t.m[s.key.key]; variants[s.key.spellVariant()] == s {
+		delete(variants, s.key.spellVariant())
 		if len(variants) == 0 {
 			delete(t.m, s.key.key)
 		}
@@ -138,14 +138,14 @@ func (t *sessionTable) endKey(key string) {
 	t.mu.Unlock()
 	for _, s := range all {
 		if !s.shared.Load() {
-			t.remove(s)
-			s.finish()
+			t.removeSession(s)
+			s.finishSession()
 		}
 	}
 }
 
-// close ends all sessions.
-func (t *sessionTable) close() {
+// closeAll ends all sessions.
+func (t *sessionTable) closeAll() {
 	t.mu.Lock()
 	t.closed = true
 	all := t.m
@@ -153,23 +153,23 @@ func (t *sessionTable) close() {
 	t.mu.Unlock()
 	for _, variants := range all {
 		for _, s := range variants {
-			s.finish()
+			s.finishSession()
 		}
 	}
 }
 
-// describe asks what the server is, for clients with the capabilities of s. What it said when
+// describeServer asks what the server is, for clients with the capabilities of s. What it said when
 // a session was opened is not asked for again in that session. So if the session of s is open,
 // the server is asked in another one, which is ended again; but not over a Transport, at the
 // other end of which there is one program for the whole life of a session.
-func (t *sessionTable) describe(ctx context.Context, s shim.Session) (Server, error) {
-	ses := t.acquire(s)
-	defer ses.release()
-	if l := ses.current(); l != nil && t.wire.cfg.Transport != nil {
+func (t *sessionTable) describeServer(ctx context.Context, s shim.Session) (Server, error) {
+	ses := t.acquireSession(s)
+	defer ses.releaseSession()
+	if l := ses.currentLink(); l != nil && t.wire.cfg.Transport != nil {
 		return l.server, nil // to open another session could be to start another process
 	}
 	if !ses.isOpen() {
-		l, err := ses.connect(ctx)
+		l, err := ses.connectLink(ctx)
 		if err != nil {
 			return Server{}, err
 		}
@@ -178,23 +178,23 @@ func (t *sessionTable) describe(ctx context.Context, s shim.Session) (Server, er
 		}
 	}
 	s.Key = ""
-	l, err := newSession(t, keyOf(s), s).initialize(ctx, 1)
+	l, err := newSession(t, keyOf(s), s).initializeServer(ctx, 1)
 	if err != nil {
 		return Server{}, err
 	}
-	t.discard(ctx, l)
+	t.discardGeneration(ctx, l)
 	return l.server, nil
 }
 
-// discard deletes a generation that nobody uses.
-func (t *sessionTable) discard(ctx context.Context, l *link) {
+// discardGeneration deletes a generation that nobody uses.
+func (t *sessionTable) discardGeneration(ctx context.Context, l *link) {
 	if l.session == "" {
 		return
 	}
 	t.wire.sessionEnded(l, "")
 	t.work.Go(ctx, func(ctx context.Context) {
 		// Close ends the client's life, but what it has begun to end is ended.
-		ctx, cancel := outlive(ctx, deleteTimeout)
+		ctx, cancel := outliveCaller(ctx, deleteTimeout)
 		defer cancel()
 		t.wire.deleteLink(ctx, l)
 	})

@@ -46,8 +46,8 @@ type shared struct {
 	Since int64 `json:"since,omitempty"`
 }
 
-// born is when the session was opened, zero where that is not known.
-func (st shared) born() time.Time {
+// openedAt is when the session was opened, zero where that is not known.
+func (st shared) openedAt() time.Time {
 	if st.Since == 0 {
 		return time.Time{}
 	}
@@ -65,21 +65,21 @@ func (st shared) encode() []byte {
 	return b
 }
 
-// link is the session as another replica opened it.
-func (st shared) link() (*link, error) {
-	l := &link{target: target{era: mcp.Legacy, session: st.ID, gen: st.Generation}, born: st.born(), level: st.Level}
+// linkOf is the session as another replica opened it.
+func (st shared) linkOf() (*link, error) {
+	l := &link{target: target{era: mcp.Legacy, session: st.ID, gen: st.Generation}, born: st.openedAt(), level: st.Level}
 	l.ready.Store(st.Ready)
-	return l, l.read(st.Server)
+	return l, l.readAnswer(st.Server)
 }
 
-// shares reports whether the session of this client is one that replicas share.
-func (t *sessionTable) shares(s shim.Session) bool {
+// isShared reports whether the session of this client is one that replicas share.
+func (t *sessionTable) isShared(s shim.Session) bool {
 	return t.wire.cfg.Sessions != nil && s.Shared && s.Key != ""
 }
 
 // isOpened reports whether some replica has opened such a session.
 func (t *sessionTable) isOpened(ctx context.Context, s shim.Session) bool {
-	if !t.shares(s) {
+	if !t.isShared(s) {
 		return false
 	}
 	_, rev, err := t.wire.cfg.Sessions.Load(ctx, s.Key)
@@ -93,7 +93,7 @@ func (t *sessionTable) loadShared(ctx context.Context, key string) (st shared, r
 		err = json.Unmarshal(b, &st)
 	}
 	if err != nil {
-		return st, 0, unknown(err)
+		return st, 0, storeError(err)
 	}
 	return st, rev, nil
 }
@@ -102,15 +102,15 @@ func (t *sessionTable) loadShared(ctx context.Context, key string) (st shared, r
 func (t *sessionTable) swapShared(ctx context.Context, key string, rev int64, st shared) (int64, error) {
 	next, err := t.wire.cfg.Sessions.Swap(ctx, key, rev, st.encode())
 	if err != nil {
-		return 0, unknown(err)
+		return 0, storeError(err)
 	}
 	return next, nil
 }
 
-// unknown is the error of a store that does not answer. Opening a session beside the
+// storeError is the error of a store that does not answer. Opening a session beside the
 // one that may be there would split what the server keeps by session.
-func unknown(err error) error {
-	return fail(shim.KindUnreachable, "the session with the server cannot be looked up", err)
+func storeError(err error) error {
+	return newError(shim.KindUnreachable, "the session with the server cannot be looked up", err)
 }
 
 // changeShared changes the state of a session, if there is one, and reports whether it has.
@@ -142,7 +142,7 @@ func (t *sessionTable) isIntroduced(ctx context.Context, key string, gen int64) 
 // endShared removes a session that no replica has used for so long, and deletes it at the server.
 func (t *sessionTable) endShared(ctx context.Context, key string, idle time.Duration) {
 	t.work.Go(ctx, func(ctx context.Context) {
-		ctx, cancel := outlive(ctx, deleteTimeout)
+		ctx, cancel := outliveCaller(ctx, deleteTimeout)
 		defer cancel()
 		b, err := t.wire.cfg.Sessions.End(ctx, key, idle)
 		var st shared
@@ -153,7 +153,7 @@ func (t *sessionTable) endShared(ctx context.Context, key string, idle time.Dura
 		case err != nil:
 			t.wire.log.Debug("a shared session was not ended", "err", err)
 		case st.ID != "":
-			l := &link{target: target{era: mcp.Legacy, version: st.Version, session: st.ID}, born: st.born()}
+			l := &link{target: target{era: mcp.Legacy, version: st.Version, session: st.ID}, born: st.openedAt()}
 			t.wire.sessionEnded(l, "")
 			t.wire.deleteLink(ctx, l)
 		}
@@ -163,7 +163,7 @@ func (t *sessionTable) endShared(ctx context.Context, key string, idle time.Dura
 // openShared finds or opens the generation that all replicas use. One of them shakes
 // hands, by compare-and-set on the generation, and the others wait for it.
 func (s *session) openShared(ctx context.Context) (*link, error) {
-	ctx, cancel := s.t.wire.slow(ctx)
+	ctx, cancel := s.t.wire.slowContext(ctx)
 	defer cancel()
 	var waited int64 // the revision that was waited at
 	since := time.Now()
@@ -172,10 +172,10 @@ func (s *session) openShared(ctx context.Context) (*link, error) {
 		switch {
 		case err != nil:
 			return nil, err
-		case rev != 0 && st.Caps != s.key.variant():
-			return s.initialize(ctx, 1) // other abilities: not to be shared
-		case st.Version != "" && st.Generation > s.gone():
-			return st.link()
+		case rev != 0 && st.Caps != s.key.spellVariant():
+			return s.initializeServer(ctx, 1) // other abilities: not to be shared
+		case st.Version != "" && st.Generation > s.lastLost():
+			return st.linkOf()
 		case st.Opening != "" && (rev != waited || s.t.awaitsOpener(ctx, st.Opening, time.Since(since))):
 			if rev != waited {
 				waited, since = rev, time.Now()
@@ -204,8 +204,8 @@ func (t *sessionTable) awaitsOpener(ctx context.Context, replica string, waited 
 	return err != nil || !gone
 }
 
-// gone is the latest generation that the server has lost.
-func (s *session) gone() int64 {
+// lastLost is the latest generation that the server has lost.
+func (s *session) lastLost() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.lost
@@ -214,16 +214,16 @@ func (s *session) gone() int64 {
 // openForAll shakes hands on behalf of all replicas. It returns nil, nil if another one
 // was faster.
 func (s *session) openForAll(ctx context.Context, rev int64, was shared) (*link, error) {
-	st := shared{Generation: was.Generation + 1, Caps: s.key.variant(), Level: was.Level, Opening: s.t.wire.cfg.Replica}
+	st := shared{Generation: was.Generation + 1, Caps: s.key.spellVariant(), Level: was.Level, Opening: s.t.wire.cfg.Replica}
 	rev, err := s.t.swapShared(ctx, s.key.key, rev, st)
 	if rev == 0 || err != nil {
 		return nil, err
 	}
-	l, err := s.initialize(ctx, st.Generation)
+	l, err := s.initializeServer(ctx, st.Generation)
 	st.Opening = ""
 	local := err == nil && sse.Local(l.session) // the others need sessions of their own
 	if err != nil || local {
-		late, cancel := outlive(ctx, cancelTimeout)
+		late, cancel := outliveCaller(ctx, cancelTimeout)
 		defer cancel()
 		if _, serr := s.t.swapShared(late, s.key.key, rev, st); serr != nil { // the others find out by waiting
 			s.t.wire.log.Debug("a failed handshake was not noted", "err", serr)
@@ -238,10 +238,10 @@ func (s *session) openForAll(ctx context.Context, rev int64, was shared) (*link,
 	st.Version, st.ID, st.Server, st.Since = l.version, l.session, l.server.Raw, l.born.Unix()
 	switch next, err := s.t.swapShared(ctx, s.key.key, rev, st); {
 	case err != nil:
-		s.t.discard(ctx, l)
+		s.t.discardGeneration(ctx, l)
 		return nil, err
 	case next == 0: // this replica was given up
-		s.t.discard(ctx, l)
+		s.t.discardGeneration(ctx, l)
 		return nil, nil
 	}
 	return l, nil

@@ -92,7 +92,7 @@ func sharedSession(t *testing.T, m *sharedMap) *session {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = h.Close(context.Background()) })
-	return newSession(h.sessions, sessionKey{key: "k", caps: fingerprint(nil)}, shim.Session{Key: "k", Shared: true})
+	return newSession(h.sessions, sessionKey{key: "k", caps: fingerprintOf(nil)}, shim.Session{Key: "k", Shared: true})
 }
 
 const initialized = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"s","version":"1"}}`
@@ -125,7 +125,7 @@ func TestSharedAgree(t *testing.T) {
 	if _, err := m[1].Swap(ctx, "k", rev, opening.encode()); err != nil {
 		t.Fatal(err)
 	}
-	if l := <-got; l == nil || l.session != "up-1" || l.gen != 1 || !l.server.declares("tools") || l.server.declares("logging") {
+	if l := <-got; l == nil || l.session != "up-1" || l.gen != 1 || !l.server.hasCapability("tools") || l.server.hasCapability("logging") {
 		t.Errorf("link %+v", l)
 	}
 }
@@ -136,7 +136,7 @@ func TestSharedOpenerIsGone(t *testing.T) {
 		m := newSharedMaps("a", "b")
 		m[0].gone = gone
 		bubble(t, fake.Stateful, Config{Name: "up", Replica: "a", Sessions: m[0], IsGone: m[0].IsGone, StartTimeout: time.Minute}, func(t *testing.T, _ *fake.Server, h *HTTP) {
-			s := newSession(h.sessions, sessionKey{key: "k", caps: fingerprint(nil)}, shim.Session{Key: "k", Shared: true})
+			s := newSession(h.sessions, sessionKey{key: "k", caps: fingerprintOf(nil)}, shim.Session{Key: "k", Shared: true})
 			opening := shared{Generation: 1, Caps: s.key.caps, Opening: "b"}
 			if _, err := m[1].Swap(t.Context(), "k", 0, opening.encode()); err != nil {
 				t.Fatal(err)

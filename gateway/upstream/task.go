@@ -44,30 +44,30 @@ func newServerTask(x *exchange, mark *taskMark) *serverTask {
 	return t
 }
 
-// after goes on from the answer to the call.
-func (t *serverTask) after(ctx context.Context, err error) error {
-	t.settle()
+// followAnswer goes on from the answer to the call.
+func (t *serverTask) followAnswer(ctx context.Context, err error) error {
+	t.noteNamed()
 	switch {
 	case t.x.rec.taskID() == "":
 		return err
-	case ended(ctx) != nil:
-		if !detached(ctx) { // its name may have come too late for whoever cancelled the call
-			t.abandon(ctx)
+	case causeOf(ctx) != nil:
+		if !isDetached(ctx) { // its name may have come too late for whoever cancelled the call
+			t.abandonTask(ctx)
 		}
-		return ended(ctx)
-	case err != nil && !passing(err):
-		t.abandon(ctx)
+		return causeOf(ctx)
+	case err != nil && !isPassing(err):
+		t.abandonTask(ctx)
 		return err
 	}
-	return t.await(ctx)
+	return t.awaitEnd(ctx)
 }
 
-// settle says that the server has named its task, or will not.
-func (t *serverTask) settle() { t.once.Do(func() { close(t.settled) }) }
+// noteNamed says that the server has named its task, or will not.
+func (t *serverTask) noteNamed() { t.once.Do(func() { close(t.settled) }) }
 
-// answered takes what the answer to the call says of the task. A modern server's is the result
+// readAnswer takes what the answer to the call says of the task. A modern server's is the result
 // itself (T14).
-func (t *serverTask) answered(ctx context.Context, m jsonrpc.Message) {
+func (t *serverTask) readAnswer(ctx context.Context, m jsonrpc.Message) {
 	if t.awaiting || m.Error != nil {
 		return
 	}
@@ -83,16 +83,16 @@ func (t *serverTask) answered(ctx context.Context, m jsonrpc.Message) {
 	}
 	v := viewOf(task)
 	t.working = v.status == shim.Working
-	t.x.rec.amend(func(*checkpoint) { t.mark.ID, t.mark.Poll, t.mark.TTL = id, v.poll, v.ttl })
+	t.x.rec.amendCheckpoint(func(*checkpoint) { t.mark.ID, t.mark.Poll, t.mark.TTL = id, v.poll, v.ttl })
 	t.x.rec.handOver(ctx)
-	t.settle()
+	t.noteNamed()
 	if t.x.to.era == mcp.Modern && t.working {
-		t.tell(v.message)
+		t.tellStatus(v.message)
 	}
 }
 
-// integer reads a JSON integer, 0 if it is none.
-func integer(v []byte) int64 {
+// readInteger reads a JSON integer, 0 if it is none.
+func readInteger(v []byte) int64 {
 	n, err := strconv.ParseInt(string(v), 10, 64)
 	if err != nil {
 		return 0

@@ -32,8 +32,8 @@ const (
 // which a server may be started anew.
 const lostTries = 10
 
-// poll is how often the server wants to be asked.
-func (t *serverTask) poll() time.Duration {
+// pollInterval is how often the server wants to be asked.
+func (t *serverTask) pollInterval() time.Duration {
 	t.x.rec.mu.Lock()
 	defer t.x.rec.mu.Unlock()
 	if t.mark.Poll <= 0 {
@@ -42,42 +42,42 @@ func (t *serverTask) poll() time.Duration {
 	return min(max(time.Duration(min(t.mark.Poll, pollMost.Milliseconds()))*time.Millisecond, pollLeast), pollMost)
 }
 
-// resume follows the task of a call that was sent before, perhaps by another replica.
-func (t *serverTask) resume(ctx context.Context) error {
+// resumeTask follows the task of a call that was sent before, perhaps by another replica.
+func (t *serverTask) resumeTask(ctx context.Context) error {
 	t.x.allowQuestions(ctx)
-	t.settle()
-	return t.await(ctx)
+	t.noteNamed()
+	return t.awaitEnd(ctx)
 }
 
-// await follows the task to its end, and makes its result or its error the answer of the
+// awaitEnd follows the task to its end, and makes its result or its error the answer of the
 // exchange. It returns why neither can be had.
-func (t *serverTask) await(ctx context.Context) error {
+func (t *serverTask) awaitEnd(ctx context.Context) error {
 	t.awaiting = true
 	x := t.x
 	if x.to.era == mcp.Modern {
-		return t.follow(ctx)
+		return t.followTask(ctx)
 	}
-	if x.to.session != "" && x.calls.stream.need(ctx) != nil { // there its progress may come, now that the call is answered
-		defer x.calls.stream.done()
+	if x.to.session != "" && x.calls.stream.needStream(ctx) != nil { // there its progress may come, now that the call is answered
+		defer x.calls.stream.doneStream()
 	}
 	for tries := 1; ; tries++ {
-		err := t.result(ctx)
+		err := t.askResult(ctx)
 		if err == nil && x.answer.Error == nil {
 			return x.tooLate(ctx)
 		}
-		if cause := ended(ctx); cause != nil {
+		if cause := causeOf(ctx); cause != nil {
 			return cause
 		}
-		if se, ok := err.(*statusError); ok && se.answer() != nil && !se.lost() {
-			x.answer, err = jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: se.answer()}, nil
+		if se, ok := err.(*statusError); ok && se.asAnswer() != nil && !se.isSessionLost() {
+			x.answer, err = jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: se.asAnswer()}, nil
 		}
-		if err != nil && !passing(err) {
-			t.abandon(ctx)
+		if err != nil && !isPassing(err) {
+			t.abandonTask(ctx)
 			return lostSessionIs(err)
 		}
-		x.idle.pause() // each request about the task has a bound of its own
-		v, lookErr := t.look(ctx)
-		over, next, err := t.judge(err, v, lookErr, tries)
+		x.idle.pauseWatch() // each request about the task has a bound of its own
+		v, lookErr := t.askState(ctx)
+		over, next, err := t.judgeResult(err, v, lookErr, tries)
 		if over || err != nil {
 			return err
 		}
@@ -87,72 +87,72 @@ func (t *serverTask) await(ctx context.Context) error {
 		if err := work.Pause(ctx, next); err != nil {
 			return err
 		}
-		x.idle.resume()
+		x.idle.resumeWatch()
 	}
 }
 
 // lostSessionIs has whoever went on with the call learn that its task cannot be asked
 // about any more.
 func lostSessionIs(err error) error {
-	if se, ok := err.(*statusError); ok && se.lost() {
-		return &outOfReach{se.upstream()}
+	if se, ok := err.(*statusError); ok && se.isSessionLost() {
+		return &outOfReach{se.asUpstreamError()}
 	}
-	return public(err)
+	return publicError(err)
 }
 
-// judge decides what to make of a tasks/result without a result: it was answered with an
+// judgeResult decides what to make of a tasks/result without a result: it was answered with an
 // error, or err says why it was not answered; v and lookErr are what tasks/get says. over
 // says that the answer of the exchange is the outcome. If the task is neither over nor
 // failed, next is after how long to ask again.
-func (t *serverTask) judge(err error, v taskView, lookErr error, tries int) (over bool, next time.Duration, failed error) {
+func (t *serverTask) judgeResult(err error, v taskView, lookErr error, tries int) (over bool, next time.Duration, failed error) {
 	unknown := v.refused != nil && v.refused.Code == mcp.CodeMethodNotFound // tasks/get
 	if err == nil && unknown && (t.x.answer.Error.Code != mcp.CodeMethodNotFound || tries > lostTries) {
 		return true, 0, nil
 	}
-	if next, failed, unseen := t.unseen(v, lookErr, tries); unseen {
+	if next, failed, unseen := t.judgeUnseen(v, lookErr, tries); unseen {
 		return false, next, failed
 	}
 	switch {
 	case v.status == shim.Cancelled:
-		t.x.answer = jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: v.cancelled()}
+		t.x.answer = jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: v.cancelledOutcome()}
 		return true, 0, nil
 	case v.status.Final() && err == nil:
 		return true, 0, nil // the error is the outcome (L16)
 	case v.status.Final() && tries > maxTries:
-		return false, 0, public(err)
+		return false, 0, publicError(err)
 	case v.status.Final():
-		return false, backoff(tries), nil
+		return false, backoffOf(tries), nil
 	}
-	return false, t.poll(), nil // it runs, and the server does not wait with its answer
+	return false, t.pollInterval(), nil // it runs, and the server does not wait with its answer
 }
 
-// unseen decides what to make of an answer to tasks/get that does not say how the task stands,
+// judgeUnseen decides what to make of an answer to tasks/get that does not say how the task stands,
 // the one of that number in a row: next is after how long to ask again, if that makes sense.
-func (t *serverTask) unseen(v taskView, lookErr error, tries int) (next time.Duration, failed error, unseen bool) {
+func (t *serverTask) judgeUnseen(v taskView, lookErr error, tries int) (next time.Duration, failed error, unseen bool) {
 	se, _ := lookErr.(*statusError)
 	switch {
-	case se != nil && se.lost():
+	case se != nil && se.isSessionLost():
 		return 0, lostSessionIs(lookErr), true
 	case lookErr != nil && tries > lostTries:
-		return 0, public(lookErr), true
+		return 0, publicError(lookErr), true
 	case se != nil:
-		return max(backoff(tries), min(se.retryAfter, pollMost)), nil, true
+		return max(backoffOf(tries), min(se.retryAfter, pollMost)), nil, true
 	case lookErr != nil:
-		return backoff(tries), nil, true
+		return backoffOf(tries), nil, true
 	case v.refused != nil && v.refused.Code == mcp.CodeInvalidParams:
-		return 0, &outOfReach{fail(shim.KindClosed, "the server no longer knows the task that it made of the call"+t.kept()+"; the work may have been done", v.refused)}, true
+		return 0, &outOfReach{newError(shim.KindClosed, "the server no longer knows the task that it made of the call"+t.noteKept()+"; the work may have been done", v.refused)}, true
 	case v.refused != nil && tries > lostTries:
 		return 0, protocolError("the server does not say how its task stands", v.refused), true
 	case v.refused != nil: // it is in trouble
-		return backoff(tries), nil, true
+		return backoffOf(tries), nil, true
 	case len(v.status.From()) == 0: // nothing moves into it
 		return 0, protocolError("the server's task has a status that is none", nil), true
 	}
 	return 0, nil, false
 }
 
-// kept says how long the server keeps the task, where it has said so.
-func (t *serverTask) kept() string {
+// noteKept says how long the server keeps the task, where it has said so.
+func (t *serverTask) noteKept() string {
 	t.x.rec.mu.Lock()
 	defer t.x.rec.mu.Unlock()
 	if t.mark.TTL <= 0 {
@@ -182,13 +182,13 @@ func viewOf(task json.RawMessage) taskView {
 	status, _ := jsonrpc.String(found[0])
 	v := taskView{status: shim.Status(status), whole: task, result: found[6], failure: found[7]}
 	v.message, _ = jsonrpc.String(found[1])
-	v.poll = cmp.Or(integer(found[3]), integer(found[2]))
-	v.ttl = cmp.Or(integer(found[5]), integer(found[4]))
+	v.poll = cmp.Or(readInteger(found[3]), readInteger(found[2]))
+	v.ttl = cmp.Or(readInteger(found[5]), readInteger(found[4]))
 	return v
 }
 
-// cancelled is the outcome of a task that the server has cancelled by itself (L19).
-func (v taskView) cancelled() *jsonrpc.Error {
+// cancelledOutcome is the outcome of a task that the server has cancelled by itself (L19).
+func (v taskView) cancelledOutcome() *jsonrpc.Error {
 	text := "the server cancelled the call"
 	if v.message != "" {
 		text = fmt.Sprintf("%s: %s", text, v.message)
@@ -196,68 +196,68 @@ func (v taskView) cancelled() *jsonrpc.Error {
 	return &jsonrpc.Error{Code: mcp.CodeInternal, Message: text}
 }
 
-// look asks how the task stands.
-func (t *serverTask) look(ctx context.Context) (taskView, error) {
-	m, err := t.query(forward.For(ctx, forward.Later), mcp.MethodTasksGet, t.named())
+// askState asks how the task stands.
+func (t *serverTask) askState(ctx context.Context) (taskView, error) {
+	m, err := t.askServer(forward.For(ctx, forward.Later), mcp.MethodTasksGet, t.withTaskID())
 	if err != nil || m.Error != nil {
 		return taskView{refused: m.Error}, err
 	}
 	return viewOf(m.Result), nil
 }
 
-// query asks something about the task that is answered at once. There may be many such
+// askServer asks something about the task that is answered at once. There may be many such
 // requests in the life of a call: none has a span, and the bytes of an answer are given back
 // before it is returned. The answer may be large, so it is the silence of the server that is
 // bounded: an answer may be lost on any transport.
-func (t *serverTask) query(ctx context.Context, method string, params []byte) (jsonrpc.Message, error) {
-	y := t.x.beside(method, params)
+func (t *serverTask) askServer(ctx context.Context, method string, params []byte) (jsonrpc.Message, error) {
+	y := t.x.besideRequest(method, params)
 	y.unseen, y.patience = true, t.x.w.cfg.StartTimeout
-	m, err := y.run(budget.With(ctx, nil))
-	if se, ok := err.(*statusError); ok && se.answer() != nil && !se.lost() {
-		return jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: se.answer()}, nil
+	m, err := y.runRequest(budget.With(ctx, nil))
+	if se, ok := err.(*statusError); ok && se.asAnswer() != nil && !se.isSessionLost() {
+		return jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: se.asAnswer()}, nil
 	}
 	return m, err
 }
 
-// named are params with the task's id.
-func (t *serverTask) named() []byte {
+// withTaskID are params with the task's id.
+func (t *serverTask) withTaskID() []byte {
 	return append(jsonrpc.AppendString([]byte(`{"taskId":`), t.x.rec.taskID()), '}')
 }
 
-// result asks for the outcome, and hears what the server says until it is there.
+// askResult asks for the outcome, and hears what the server says until it is there.
 // Errors may be *statusError.
-func (t *serverTask) result(ctx context.Context) error {
-	in, err := t.open(ctx)
+func (t *serverTask) askResult(ctx context.Context) error {
+	in, err := t.openResult(ctx)
 	if err != nil {
 		return err
 	}
-	return t.x.converse(ctx, in)
+	return t.x.readUntilAnswer(ctx, in)
 }
 
-// open opens the stream of a tasks/result: the one that a checkpoint names, once, and
+// openResult opens the stream of a tasks/result: the one that a checkpoint names, once, and
 // then new ones. A message of the server goes out on one stream only (X5), so what the
 // old one still has is not said again on a new one.
-func (t *serverTask) open(ctx context.Context) (*inbound, error) {
+func (t *serverTask) openResult(ctx context.Context) (*inbound, error) {
 	x := t.x
 	x.res = resumption{x: x}
 	if x.rec.state.Last != "" && t.mark.Wait != "" && !t.reopened {
 		t.reopened = true
 		x.setID(t.mark.Wait)
-		if in, err := x.res.reconnect(ctx, 0); err == nil {
+		if in, err := x.res.reconnectUntilOver(ctx, 0); err == nil {
 			return in, nil
 		}
-		if err := ended(ctx); err != nil {
+		if err := causeOf(ctx); err != nil {
 			return nil, err
 		}
 	}
 	t.reopened = true
 	id := x.w.nextID()
 	x.setID(id)
-	x.rec.amend(func(c *checkpoint) { c.Last, t.mark.Wait = "", id })
+	x.rec.amendCheckpoint(func(c *checkpoint) { c.Last, t.mark.Wait = "", id })
 	x.rec.unnoted = false
-	in, err := x.post(forward.For(x.life, forward.Later), jsonrpc.AppendRequest(nil, jsonrpc.StringID(id), mcp.MethodTasksResult, t.named()))
+	in, err := x.postRequest(forward.For(x.life, forward.Later), jsonrpc.AppendRequest(nil, jsonrpc.StringID(id), mcp.MethodTasksResult, t.withTaskID()))
 	if err != nil {
-		return nil, x.fault(ctx, err)
+		return nil, x.judgeError(ctx, err)
 	}
 	return in, nil
 }
@@ -273,26 +273,26 @@ func (x *exchange) setID(id string) {
 // task. Only then does the connection end, which is how such a server hears of the cancellation.
 const namedSoon = 500 * time.Millisecond
 
-// cancel ends the task at the server, where there is one (L28, T41). One that the server
+// cancelTask ends the task at the server, where there is one (L28, T41). One that the server
 // is just making is waited for a little: nobody could end it later. It reports false if the call
 // is no task that is known.
-func (t *serverTask) cancel(ctx context.Context) bool {
+func (t *serverTask) cancelTask(ctx context.Context) bool {
 	// The answer to the call wakes it; after naming the call is cancelled as one without a task.
 	work.PauseUntil(t.settled, t.naming)
 	if t.x.rec.taskID() == "" {
 		return false
 	}
-	t.abandon(ctx)
+	t.abandonTask(ctx)
 	return true
 }
 
-// abandon tells the server, once, that nobody waits for its task any more. It does not mind
+// abandonTask tells the server, once, that nobody waits for its task any more. It does not mind
 // that the task may be over.
-func (t *serverTask) abandon(ctx context.Context) {
+func (t *serverTask) abandonTask(ctx context.Context) {
 	t.given.Do(func() {
-		ctx, cancel := outlive(forward.For(ctx, forward.Brought), cancelTimeout)
+		ctx, cancel := outliveCaller(forward.For(ctx, forward.Brought), cancelTimeout)
 		defer cancel()
-		if _, err := t.x.beside(mcp.MethodTasksCancel, t.named()).run(ctx); err != nil {
+		if _, err := t.x.besideRequest(mcp.MethodTasksCancel, t.withTaskID()).runRequest(ctx); err != nil {
 			t.x.w.log.Debug("cancellation was not delivered", "err", err)
 		}
 	})

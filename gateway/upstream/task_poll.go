@@ -29,74 +29,74 @@ func (e *unanswerable) Error() string { return e.rpc.Error() }
 // errNotAsked is the outcome of a call whose client cannot be asked.
 var errNotAsked = &unanswerable{&shim.RPCError{Code: mcp.CodeInternal, Message: "the server asked for input, and the client could not be asked"}}
 
-// follow asks how the task stands until that has ended, and makes the outcome the answer of the
+// followTask asks how the task stands until that has ended, and makes the outcome the answer of the
 // exchange. It returns why that cannot be had.
-func (t *serverTask) follow(ctx context.Context) error {
+func (t *serverTask) followTask(ctx context.Context) error {
 	x := t.x
-	x.idle.pause() // each request has a bound of its own
-	defer x.idle.resume()
-	next, tries := t.poll(), 0
+	x.idle.pauseWatch() // each request has a bound of its own
+	defer x.idle.resumeWatch()
+	next, tries := t.pollInterval(), 0
 	if !t.working {
 		next = 0 // there is something to hear
 	}
 	for {
 		if work.Pause(x.life, next) != nil {
-			return t.stopped(ctx)
+			return t.stopCause(ctx)
 		}
-		v, err := t.look(ctx)
+		v, err := t.askState(ctx)
 		if tries++; err == nil && v.refused == nil {
 			tries = 0
 		}
 		if x.life.Err() != nil || ctx.Err() != nil {
-			return t.stopped(ctx)
+			return t.stopCause(ctx)
 		}
-		wait, failed, unseen := t.unseen(v, err, tries)
+		wait, failed, unseen := t.judgeUnseen(v, err, tries)
 		if next = wait; unseen && failed == nil {
 			continue
 		}
 		over := false
 		if !unseen {
-			over, failed = t.heed(v)
-			next = t.poll()
+			over, failed = t.takeState(v)
+			next = t.pollInterval()
 		}
 		if over || failed != nil {
-			return t.finish(ctx, failed)
+			return t.finishFollowing(ctx, failed)
 		}
 	}
 }
 
-// stopped is why the task is not followed any more: the end of its caller, or that a question
+// stopCause is why the task is not followed any more: the end of its caller, or that a question
 // cannot be answered.
-func (t *serverTask) stopped(ctx context.Context) error {
-	if cause := ended(ctx); cause != nil {
+func (t *serverTask) stopCause(ctx context.Context) error {
+	if cause := causeOf(ctx); cause != nil {
 		return cause
 	}
-	return t.finish(ctx, context.Cause(t.x.life))
+	return t.finishFollowing(ctx, context.Cause(t.x.life))
 }
 
-// finish ends the following of the task, with its outcome or because of failed. A task that may
+// finishFollowing ends the following of the task, with its outcome or because of failed. A task that may
 // still run is cancelled.
-func (t *serverTask) finish(ctx context.Context, failed error) error {
+func (t *serverTask) finishFollowing(ctx context.Context, failed error) error {
 	if failed == nil {
 		return t.x.tooLate(ctx)
 	}
 	if _, lost := failed.(*outOfReach); lost {
 		return failed
 	}
-	t.abandon(ctx)
+	t.abandonTask(ctx)
 	if u, ok := failed.(*unanswerable); ok {
 		t.x.answer = jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: &jsonrpc.Error{Code: u.rpc.Code, Message: u.rpc.Message, Data: u.rpc.Data}}
 		return nil
 	}
-	return t.x.fault(ctx, failed)
+	return t.x.judgeError(ctx, failed)
 }
 
-// heed takes how the task stands. over says that the answer of the exchange is its outcome.
-func (t *serverTask) heed(v taskView) (over bool, failed error) {
-	t.x.rec.amend(func(*checkpoint) { t.mark.Poll, t.mark.TTL = v.poll, v.ttl }) // both may change (T20)
+// takeState takes how the task stands. over says that the answer of the exchange is its outcome.
+func (t *serverTask) takeState(v taskView) (over bool, failed error) {
+	t.x.rec.amendCheckpoint(func(*checkpoint) { t.mark.Poll, t.mark.TTL = v.poll, v.ttl }) // both may change (T20)
 	switch v.status {
 	case shim.Completed:
-		return true, t.completed(v.result)
+		return true, t.takeResult(v.result)
 	case shim.Failed:
 		m, err := jsonrpc.ParseLenient(slices.Concat([]byte(`{"jsonrpc":"2.0","id":0,"error":`), v.failure, []byte(`}`)))
 		if err != nil || m.Error == nil {
@@ -105,36 +105,36 @@ func (t *serverTask) heed(v taskView) (over bool, failed error) {
 		t.x.answer = m
 		return true, nil
 	case shim.Cancelled:
-		t.x.answer = jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: v.cancelled()}
+		t.x.answer = jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: v.cancelledOutcome()}
 		return true, nil
 	}
-	t.tell(v.message)
-	return false, t.asks(v)
+	t.tellStatus(v.message)
+	return false, t.takeQuestions(v)
 }
 
-// completed takes the result of the task (T25). Its bytes are held for the call from now on.
-func (t *serverTask) completed(result json.RawMessage) error {
+// takeResult takes the result of the task (T25). Its bytes are held for the call from now on.
+func (t *serverTask) takeResult(result json.RawMessage) error {
 	kind, typed := jsonrpc.Get(result, "resultType")
 	if word, _ := jsonrpc.String(kind); !jsonrpc.IsObject(result) || typed && word != mcp.ResultComplete {
 		return protocolError("the server's task has ended, and its result is none", nil)
 	}
-	if err := t.x.take(int64(len(result))); err != nil {
+	if err := t.x.takeRoom(int64(len(result))); err != nil {
 		return err
 	}
-	t.x.answer = jsonrpc.Message{Kind: jsonrpc.Result, Result: unrelated(result)}
+	t.x.answer = jsonrpc.Message{Kind: jsonrpc.Result, Result: withoutRelatedTask(result)}
 	return nil
 }
 
-// tell hands on a new status message, as progress of the call: that is what it is made of
+// tellStatus hands on a new status message, as progress of the call: that is what it is made of
 // (T44). The server counts no progress any more, so it is counted here.
-func (t *serverTask) tell(message string) {
+func (t *serverTask) tellStatus(message string) {
 	if message == "" || message == t.said {
 		return
 	}
 	t.said = message
 	var raw []byte
 	var n float64
-	t.x.rec.amend(func(c *checkpoint) {
+	t.x.rec.amendCheckpoint(func(c *checkpoint) {
 		t.mark.Told++
 		n = t.mark.Told
 		raw = jsonrpc.AppendString([]byte(`{"progressToken":`), c.ID)
@@ -142,12 +142,12 @@ func (t *serverTask) tell(message string) {
 	raw = strconv.AppendFloat(append(raw, `,"progress":`...), n, 'f', -1, 64)
 	raw = append(jsonrpc.AppendString(append(raw, `,"message":`...), message), '}')
 	t.x.rec.unnoted = true
-	t.x.rec.progress(shim.Progress{Progress: n, Message: message, Raw: raw, Status: true})
+	t.x.rec.passProgress(shim.Progress{Progress: n, Message: message, Raw: raw, Status: true})
 }
 
-// asks takes the questions that are open (T24): those that are new are put to the client, and
+// takeQuestions takes the questions that are open (T24): those that are new are put to the client, and
 // one that is open no more is withdrawn. It returns why the call cannot go on.
-func (t *serverTask) asks(v taskView) error {
+func (t *serverTask) takeQuestions(v taskView) error {
 	x, round := t.x, &shim.Round{}
 	if v.status == shim.InputRequired {
 		open, refusal, err := roundOf(x.caller, v.whole)
@@ -159,10 +159,10 @@ func (t *serverTask) asks(v taskView) error {
 		}
 		round = open
 	}
-	for _, p := range x.rec.open() {
+	for _, p := range x.rec.openQuestions() {
 		name, _ := jsonrpc.String(p.ID)
-		if !slices.ContainsFunc(round.Questions, func(q shim.Question) bool { return q.Key == name }) && x.asking.cancelled(p.ID) {
-			x.rec.amend(func(*checkpoint) { // if it is asked again, it is put again
+		if !slices.ContainsFunc(round.Questions, func(q shim.Question) bool { return q.Key == name }) && x.asking.cancelQuestion(p.ID) {
+			x.rec.amendCheckpoint(func(*checkpoint) { // if it is asked again, it is put again
 				t.mark.Keys = slices.DeleteFunc(slices.Clone(t.mark.Keys), func(k string) bool { return k == name })
 			})
 		}
@@ -171,17 +171,17 @@ func (t *serverTask) asks(v taskView) error {
 		if slices.Contains(t.mark.Keys, q.Key) {
 			continue // an answer may be on its way (T34)
 		}
-		x.rec.amend(func(*checkpoint) { t.mark.Keys = append(t.mark.Keys, q.Key) })
+		x.rec.amendCheckpoint(func(*checkpoint) { t.mark.Keys = append(t.mark.Keys, q.Key) })
 		m := jsonrpc.Message{Kind: jsonrpc.Request, ID: jsonrpc.StringID(q.Key), Method: q.Method, Params: q.Params}
-		if refused := x.asking.add(m, false); refused != nil {
+		if refused := x.asking.addQuestion(m, false); refused != nil {
 			return &unanswerable{&shim.RPCError{Code: mcp.CodeInternal, Message: "the server asked for more than it may: " + refused.Message}}
 		}
 	}
 	return nil
 }
 
-// give gives a modern server the answers to what its task asks, all of them together.
-func (t *serverTask) give(asked []pending, gone map[string]bool, answers []shim.Answer, failed error) error {
+// giveAnswers gives a modern server the answers to what its task asks, all of them together.
+func (t *serverTask) giveAnswers(asked []pending, gone map[string]bool, answers []shim.Answer, failed error) error {
 	q := &t.x.asking
 	if q.ctx.Err() != nil {
 		return nil // the server learns of the end of the call, or somebody else goes on with it
@@ -202,7 +202,7 @@ func (t *serverTask) give(asked []pending, gone map[string]bool, answers []shim.
 	if len(given) == 0 {
 		return nil
 	}
-	err := t.update(q.ctx, given)
+	err := t.sendUpdate(q.ctx, given)
 	if err != nil {
 		t.x.end(&undelivered{err})
 	}
@@ -224,32 +224,32 @@ func inputResponse(p pending, answers []shim.Answer, i int, failed error) (json.
 	return a.Result, nil
 }
 
-// update delivers answers. They may be sent again: the server takes each key once (T36).
-func (t *serverTask) update(ctx context.Context, answers map[string]json.RawMessage) error {
+// sendUpdate delivers answers. They may be sent again: the server takes each key once (T36).
+func (t *serverTask) sendUpdate(ctx context.Context, answers map[string]json.RawMessage) error {
 	ctx = forward.For(ctx, forward.Brought)
-	params := retried(t.named(), &shim.Retry{Answers: answers})
+	params := withAnswers(t.withTaskID(), &shim.Retry{Answers: answers})
 	for tries := 1; ; tries++ {
-		m, err := t.query(ctx, mcp.MethodTasksUpdate, params)
+		m, err := t.askServer(ctx, mcp.MethodTasksUpdate, params)
 		switch {
-		case ended(ctx) != nil:
-			return ended(ctx)
+		case causeOf(ctx) != nil:
+			return causeOf(ctx)
 		case err == nil && m.Error == nil:
 			return nil
 		case err == nil:
-			return t.refused(ctx, m.Error)
-		case !passing(err) && !errors.Is(err, errIdle) || tries > lostTries:
-			return public(err)
+			return t.judgeRefusal(ctx, m.Error)
+		case !isPassing(err) && !errors.Is(err, errIdle) || tries > lostTries:
+			return publicError(err)
 		}
-		if err := work.Pause(ctx, backoff(tries)); err != nil {
+		if err := work.Pause(ctx, backoffOf(tries)); err != nil {
 			return err
 		}
 	}
 }
 
-// refused decides what it means that the server did not take an answer. If the task is over, or
+// judgeRefusal decides what it means that the server did not take an answer. If the task is over, or
 // gone, whoever follows it sees that. What the server says in words may quote the answer.
-func (t *serverTask) refused(ctx context.Context, rpc *jsonrpc.Error) error {
-	v, err := t.look(ctx)
+func (t *serverTask) judgeRefusal(ctx context.Context, rpc *jsonrpc.Error) error {
+	v, err := t.askState(ctx)
 	if err == nil && (v.refused != nil || v.status.Final()) {
 		return nil
 	}

@@ -397,7 +397,7 @@ func TestModernTaskCancelledEarly(t *testing.T) {
 		x.task = newServerTask(x, &taskMark{ID: "job-1"}) // the answer has overtaken the cancellation
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := x.task.after(ctx, ctx.Err()); !errors.Is(err, context.Canceled) || len(s.Seen("tasks/cancel")) != 1 {
+		if err := x.task.followAnswer(ctx, ctx.Err()); !errors.Is(err, context.Canceled) || len(s.Seen("tasks/cancel")) != 1 {
 			t.Errorf("%d tasks/cancel: %v", len(s.Seen("tasks/cancel")), err)
 		}
 	})

@@ -35,7 +35,7 @@ const listPatience = 3 * time.Second
 func (h *HTTP) Tool(ctx context.Context, s shim.Session, name string) (Tool, bool, error) {
 	k, err := h.listKey(ctx, s)
 	if err != nil {
-		return Tool{}, false, public(err)
+		return Tool{}, false, publicError(err)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, listPatience, errSlowList)
 	defer cancel()
@@ -43,16 +43,16 @@ func (h *HTTP) Tool(ctx context.Context, s shim.Session, name string) (Tool, boo
 	list, err := h.memory.lists.Get(ctx, k, remember.Wait, read)
 	if list != nil && time.Since(list.At) >= toolsMinAge {
 		if _, ok := list.Value[name]; !ok { // it may be new
-			h.memory.lists.Doubt(0, k.is)
+			h.memory.lists.Doubt(0, k.isSame)
 			list, err = h.memory.lists.Get(ctx, k, 0, read)
 		}
 	}
 	if list == nil {
-		return Tool{}, false, public(err)
+		return Tool{}, false, publicError(err)
 	}
 	tool, ok := list.Value[name]
 	if !ok && err != nil {
-		return Tool{}, false, public(err)
+		return Tool{}, false, publicError(err)
 	}
 	tool.Missing = !ok
 	return tool, ok, nil
@@ -60,17 +60,17 @@ func (h *HTTP) Tool(ctx context.Context, s shim.Session, name string) (Tool, boo
 
 // listKey says whose list it is. That of a modern server is the same for clients of both eras.
 func (h *HTTP) listKey(ctx context.Context, s shim.Session) (sessionKey, error) {
-	_, era, err := h.settle(ctx, s)
+	_, era, err := h.settleEra(ctx, s)
 	if err == nil && era == mcp.Legacy {
 		return keyOf(s), nil
 	}
-	return sessionKey{caps: fingerprint(s.Capabilities), mark: s.Mark, token: forward.TokenMark(ctx)}, err
+	return sessionKey{caps: fingerprintOf(s.Capabilities), mark: s.Mark, token: forward.TokenMark(ctx)}, err
 }
 
 // listTools reads all pages of the list. A legacy session stays the same for
 // all of them: a cursor may belong to it.
 func (h *HTTP) listTools(ctx context.Context, s shim.Session) (map[string]Tool, time.Duration, error) {
-	ctx, cancel := h.wire.slow(ctx)
+	ctx, cancel := h.wire.slowContext(ctx)
 	defer cancel()
 	byName := make(map[string]Tool)
 	var params json.RawMessage
@@ -99,4 +99,4 @@ func (h *HTTP) listTools(ctx context.Context, s shim.Session) (map[string]Tool, 
 }
 
 // errSlowList: the list is on its way.
-var errSlowList = fail(shim.KindTimeout, "the server does not list its tools in time", nil)
+var errSlowList = newError(shim.KindTimeout, "the server does not list its tools in time", nil)

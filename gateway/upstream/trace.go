@@ -26,10 +26,10 @@ import (
 // context of a client passes through also where telemetry is off.
 var w3c propagation.TraceContext
 
-// carry gives the trace context of ctx by its W3C names: what goes into
+// carryTrace gives the trace context of ctx by its W3C names: what goes into
 // params._meta (SEP-414) and, under the same names, into HTTP headers.
-func (w *wire) carry(ctx context.Context) propagation.MapCarrier {
-	b := w.baggage(ctx)
+func (w *wire) carryTrace(ctx context.Context) propagation.MapCarrier {
+	b := w.spellBaggage(ctx)
 	if b == "" && !trace.SpanContextFromContext(ctx).IsValid() {
 		return nil
 	}
@@ -41,9 +41,9 @@ func (w *wire) carry(ctx context.Context) propagation.MapCarrier {
 	return c
 }
 
-// baggage spells the members that the configuration lets through: everything
+// spellBaggage spells the members that the configuration lets through: everything
 // else stops at this boundary of trust.
-func (w *wire) baggage(ctx context.Context) string {
+func (w *wire) spellBaggage(ctx context.Context) string {
 	if len(w.cfg.Baggage) == 0 {
 		return ""
 	}
@@ -60,7 +60,7 @@ func (w *wire) baggage(ctx context.Context) string {
 // startSpan starts the client span of one request (protocol.md 9).
 func (x *exchange) startSpan(ctx context.Context) context.Context {
 	x.begun = time.Now()
-	defer func() { x.trace = x.w.carry(ctx) }()
+	defer func() { x.trace = x.w.carryTrace(ctx) }()
 	if x.unseen || x.w.dark { // nobody will see it: only the caller's context is passed on
 		x.span = noop.Span{}
 		return ctx
@@ -72,8 +72,8 @@ func (x *exchange) startSpan(ctx context.Context) context.Context {
 // startClient are the options of each span.
 var startClient = []trace.SpanStartOption{trace.WithSpanKind(semconv.KindUpstream)}
 
-// attributes are those of the span, once it has ended. None is made of a span that is not sampled.
-func (x *exchange) attributes() []attribute.KeyValue {
+// spanAttributes are those of the span, once it has ended. None is made of a span that is not sampled.
+func (x *exchange) spanAttributes() []attribute.KeyValue {
 	attrs := append(make([]attribute.KeyValue, 0, 16), x.w.attrs...)
 	attrs = append(attrs,
 		semconv.MCPMethod.String(x.method),
@@ -99,8 +99,8 @@ func (x *exchange) endSpan(err error) {
 	if !x.span.IsRecording() {
 		return
 	}
-	x.span.SetAttributes(x.attributes()...)
-	rpc, kind := x.outcome(err)
+	x.span.SetAttributes(x.spanAttributes()...)
+	rpc, kind := x.outcomeOf(err)
 	if rpc != nil {
 		x.span.SetAttributes(semconv.RPCStatusCode.String(kind))
 	}
@@ -110,20 +110,20 @@ func (x *exchange) endSpan(err error) {
 	}
 }
 
-// outcome is how the request ended: kind is the code of a JSON-RPC error, or names another one, or is
+// outcomeOf is how the request ended: kind is the code of a JSON-RPC error, or names another one, or is
 // "" if all is well.
-func (x *exchange) outcome(err error) (rpc *jsonrpc.Error, kind string) {
+func (x *exchange) outcomeOf(err error) (rpc *jsonrpc.Error, kind string) {
 	if err == nil {
 		rpc = x.answer.Error
 	}
 	if se, ok := err.(*statusError); ok {
-		rpc = se.answer()
+		rpc = se.asAnswer()
 	}
 	switch {
 	case rpc != nil:
 		return rpc, strconv.FormatInt(rpc.Code, 10)
 	case err != nil:
-		return nil, label(err)
+		return nil, labelOf(err)
 	case isToolError(x.method, x.answer.Result):
 		return nil, semconv.ErrorTool
 	}
@@ -138,9 +138,9 @@ func protocolVersion(r *http.Response) string {
 	return strconv.Itoa(r.ProtoMajor)
 }
 
-// measure measures the request as it ended, and learns the names that it shows to exist. A
+// measureRequest measures the request as it ended, and learns the names that it shows to exist. A
 // stream that is listened to for as long as somebody wants to is no request with a duration.
-func (x *exchange) measure(ctx context.Context, err error) {
+func (x *exchange) measureRequest(ctx context.Context, err error) {
 	m := x.w.metrics
 	if m == nil || x.listens {
 		return
@@ -149,21 +149,21 @@ func (x *exchange) measure(ctx context.Context, err error) {
 	if !mcp.IsRequest(x.method) { // a client may write what it likes
 		o.Method = semconv.UnknownMethod
 	}
-	switch rpc, kind := x.outcome(err); {
+	switch rpc, kind := x.outcomeOf(err); {
 	case rpc != nil:
 		o.Code = rpc.Code
 	case kind != "":
 		o.Err = kind
 	case x.method == mcp.MethodToolsList:
-		m.Listed(mcp.MethodToolsCall, listed(x.answer.Result, "tools"))
+		m.Listed(mcp.MethodToolsCall, listedNames(x.answer.Result, "tools"))
 	case x.method == mcp.MethodPromptsList:
-		m.Listed(mcp.MethodPromptsGet, listed(x.answer.Result, "prompts"))
+		m.Listed(mcp.MethodPromptsGet, listedNames(x.answer.Result, "prompts"))
 	}
 	m.Operation(ctx, time.Since(x.begun), o)
 }
 
-// listed are the names in a list of a server.
-func listed(result []byte, of string) []string {
+// listedNames are the names in a list of a server.
+func listedNames(result []byte, of string) []string {
 	var names []string
 	list, _ := jsonrpc.Get(result, of)
 	for entry := range jsonrpc.Elements(list) {
@@ -173,9 +173,9 @@ func listed(result []byte, of string) []string {
 	return names
 }
 
-// label is an error as a word out of a small set.
-func label(err error) string {
-	if ue, ok := errors.AsType[*shim.UpstreamError](public(err)); ok {
+// labelOf is an error as a word out of a small set.
+func labelOf(err error) string {
+	if ue, ok := errors.AsType[*shim.UpstreamError](publicError(err)); ok {
 		return ue.Kind
 	}
 	switch {

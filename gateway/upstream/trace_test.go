@@ -119,7 +119,7 @@ func observers(t testing.TB) map[string]func() {
 		x := h.wire.modernExchange(in("t", `{}`), nil, "2026-07-28")
 		ways[name] = func() {
 			ctx := x.startSpan(context.Background())
-			x.measure(ctx, nil)
+			x.measureRequest(ctx, nil)
 			x.endSpan(nil)
 		}
 	}

@@ -64,9 +64,9 @@ func newOlder(w *wire) *sse.Transport {
 	})
 }
 
-// local reports whether sessions with the server are connections, as far as is known: they
+// isLocal reports whether sessions with the server are connections, as far as is known: they
 // are of no use to other replicas.
-func (w *wire) local() bool { return w.older != nil && w.older.Speaks() }
+func (w *wire) isLocal() bool { return w.older != nil && w.older.Speaks() }
 
 // callerKey is the key of the context value that CallerOf reads.
 type callerKey struct{}
@@ -78,9 +78,9 @@ func CallerOf(ctx context.Context) shim.Session {
 	return s
 }
 
-// do performs a request. No redirect is followed: a 307 would carry the body and the credentials to
+// performRequest performs a request. No redirect is followed: a 307 would carry the body and the credentials to
 // another place, and run a tool there.
-func (w *wire) do(req *http.Request) (*http.Response, error) {
+func (w *wire) performRequest(req *http.Request) (*http.Response, error) {
 	resp, err := w.via.RoundTrip(req)
 	forward.Answered(req, resp)
 	if next := forward.Renewed(req, resp); next != nil {

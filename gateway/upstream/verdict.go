@@ -23,21 +23,21 @@ type verdict struct {
 
 func legacyVerdict() *verdict { return &verdict{era: mcp.Legacy} }
 
-// judge reads a verdict off the answer to a discover sent as v says. A modern
+// judgeVerdict reads a verdict off the answer to a discover sent as v says. A modern
 // verdict with another version than v's says to ask again in that one.
-func judge(v *verdict, m jsonrpc.Message, err error) (*verdict, error) {
+func judgeVerdict(v *verdict, m jsonrpc.Message, err error) (*verdict, error) {
 	rpc := m.Error
 	if err != nil {
 		se, ok := err.(*statusError)
 		if !ok {
-			return nil, public(err) // no answer, no verdict
+			return nil, publicError(err) // no answer, no verdict
 		}
-		rpc = se.answer()
+		rpc = se.asAnswer()
 		switch s := se.status; {
 		case rpc != nil && (s < 500 || rpc.Code == mcp.CodeMethodNotFound): // an answer like any other
 		case rpc != nil, s == http.StatusUnauthorized, s == http.StatusForbidden, s == http.StatusTooManyRequests, s >= 500, s >= 300 && s < 400:
 			// Authorization, overload and failure say nothing about the era, nor does a redirect.
-			return nil, se.upstream()
+			return nil, se.asUpstreamError()
 		default: // it is how an older server receives an unknown first message
 			return legacyVerdict(), nil
 		}
@@ -52,7 +52,7 @@ func judge(v *verdict, m jsonrpc.Message, err error) (*verdict, error) {
 	case supported == nil:
 		return legacyVerdict(), nil // not a DiscoverResult
 	case !slices.Contains(supported, v.version):
-		return choose(v, supported)
+		return chooseVersion(v, supported)
 	}
 	return v, nil
 }
@@ -68,16 +68,16 @@ func judgeError(v *verdict, rpc *jsonrpc.Error) (*verdict, error) {
 		if rpc.Code == mcp.CodeDraftUnsupportedVersion && supported == nil {
 			return legacyVerdict(), nil
 		}
-		return choose(v, supported)
+		return chooseVersion(v, supported)
 	case mcp.CodeHeaderMismatch, mcp.CodeMissingCapability:
 		return &verdict{era: mcp.Modern, version: v.version, mute: true}, nil
 	}
 	return legacyVerdict(), nil
 }
 
-// choose picks a version out of those a server refuses others for. None of ours
+// chooseVersion picks a version out of those a server refuses others for. None of ours
 // but a legacy one: the server keeps that era beside its own.
-func choose(v *verdict, supported []string) (*verdict, error) {
+func chooseVersion(v *verdict, supported []string) (*verdict, error) {
 	for _, name := range mcp.NamesOf(mcp.Modern) {
 		if slices.Contains(supported, name) && name != v.version {
 			return &verdict{era: mcp.Modern, version: name}, nil
@@ -104,11 +104,11 @@ func supportedVersions(obj json.RawMessage) []string {
 	return nil
 }
 
-// contradicts reports whether an answer to a legacy message is one that only a
+// contradictsLegacy reports whether an answer to a legacy message is one that only a
 // modern server gives: a refusal, or the error of a handshake, in which no tool
 // runs. A version error counts only with the list that belongs to it.
-func contradicts(err error) bool {
-	if se, ok := err.(*statusError); ok && !se.refusal() {
+func contradictsLegacy(err error) bool {
+	if se, ok := err.(*statusError); ok && !se.isRefusal() {
 		return false
 	}
 	rpc := rpcOf(err)

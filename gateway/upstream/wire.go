@@ -71,17 +71,17 @@ func (w *wire) nextID() string {
 	return w.cfg.Replica + "-" + strconv.FormatInt(w.serial.Add(1), 10)
 }
 
-// slow bounds one request of a handshake.
-func (w *wire) slow(ctx context.Context) (context.Context, context.CancelFunc) {
+// slowContext bounds one request of a handshake.
+func (w *wire) slowContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, w.cfg.StartTimeout, errSlow)
 }
 
 // maxErrorBody bounds what is read of a response that is an error anyway.
 const maxErrorBody = 64 << 10
 
-// request makes an HTTP request of the protocol. Headers of the configuration
+// newRequest makes an HTTP request of the protocol. Headers of the configuration
 // come first, so that they cannot replace those of the protocol.
-func (w *wire) request(ctx context.Context, method string, to target, body []byte) (*http.Request, error) {
+func (w *wire) newRequest(ctx context.Context, method string, to target, body []byte) (*http.Request, error) {
 	var r io.Reader
 	if body != nil {
 		r = bytes.NewReader(body)
@@ -110,48 +110,48 @@ func (w *wire) request(ctx context.Context, method string, to target, body []byt
 
 func set(h http.Header, canonical, value string) { h[canonical] = []string{value} }
 
-// tell posts a message that has no answer: a notification, or a response to a
+// tellServer posts a message that has no answer: a notification, or a response to a
 // request of the server. Any 2xx will do: servers exist that say 200 instead of
 // 202 (go-sdk #736).
-func (w *wire) tell(ctx context.Context, to target, body []byte) error {
-	req, err := w.request(ctx, http.MethodPost, to, body)
+func (w *wire) tellServer(ctx context.Context, to target, body []byte) error {
+	req, err := w.newRequest(ctx, http.MethodPost, to, body)
 	if err != nil {
 		return err
 	}
-	return w.finish(req, to)
+	return w.finishRequest(req, to)
 }
 
-// tellSoon is tell for a peer that has nothing to think about.
+// tellSoon is tellServer for a peer that has nothing to think about.
 func (w *wire) tellSoon(ctx context.Context, to target, body []byte) error {
-	ctx, cancel := w.slow(ctx)
+	ctx, cancel := w.slowContext(ctx)
 	defer cancel()
-	return w.tell(ctx, to, body)
+	return w.tellServer(ctx, to, body)
 }
 
-// finish performs a request of whose response only the status counts.
-func (w *wire) finish(req *http.Request, to target) error {
-	resp, err := w.do(req)
+// finishRequest performs a request of whose response only the status counts.
+func (w *wire) finishRequest(req *http.Request, to target) error {
+	resp, err := w.performRequest(req)
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode/100 == 2 {
 		if mediaType(resp.Header) != mcp.TypeSSE {
-			drain(resp.Body)
+			drainBody(resp.Body)
 		}
 		return nil
 	}
 	return readStatus(resp, "", to.session != "")
 }
 
-// drain reads what little there may be, so that the connection can be used
+// drainBody reads what little there may be, so that the connection can be used
 // again. A stream, which some servers open even for a notification, is not
 // waited for.
-func drain(body io.Reader) { _, _ = io.CopyN(io.Discard, body, 4<<10) }
+func drainBody(body io.Reader) { _, _ = io.CopyN(io.Discard, body, 4<<10) }
 
-// accept looks at the head of a response to a request: JSON and event streams
+// acceptHead looks at the head of a response to a request: JSON and event streams
 // become readable, everything else is a *statusError.
-func (w *wire) accept(resp *http.Response, to target, r *reading) (*inbound, error) {
+func (w *wire) acceptHead(resp *http.Response, to target, r *reading) (*inbound, error) {
 	if resp.StatusCode/100 != 2 {
 		defer resp.Body.Close()
 		return nil, readStatus(resp, r.id, to.session != "")
@@ -207,9 +207,9 @@ func readStatus(resp *http.Response, id string, session bool) error {
 	return e
 }
 
-// outlive bounds a message that nobody waits for: a cancellation, the end of a session.
+// outliveCaller bounds a message that nobody waits for: a cancellation, the end of a session.
 // It outlives the request that it is about.
-func outlive(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+func outliveCaller(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), d)
 }
 
@@ -228,10 +228,10 @@ const (
 	maxRetry   = time.Minute            // whatever the server asks for
 )
 
-// backoff is how long to wait before the n-th attempt in a row, the first being
+// backoffOf is how long to wait before the n-th attempt in a row, the first being
 // 1: half a second, doubled each time and spread, so that those who lost the
 // same server do not come back together.
-func backoff(n int) time.Duration {
+func backoffOf(n int) time.Duration {
 	d := min(firstRetry<<min(max(n-1, 0), 10), maxRetry)
 	return d/2 + rand.N(d/2+1)
 }

@@ -23,33 +23,33 @@ const (
 	garbageInterval = 10 * time.Second
 )
 
-// run reads what the server says until it ends, and waits for its end.
-func (s *server) run() {
-	e := s.link.Fate(s.read())
+// readUntilEnd reads what the server says until it ends, and waits for its end.
+func (s *server) readUntilEnd() {
+	e := s.link.Fate(s.readMessages())
 	s.mu.Lock()
 	expected, served := s.over, s.served
 	probed := s.era == mcp.NoEra && s.session == ""
 	e.Usual = e.Usual && served && len(s.asked) == 0
 	s.mu.Unlock()
 	if !expected { // the gateway has not ended it
-		s.t.ended(s, e, served, probed)
-		s.fail(e)
+		s.t.noteEnded(s, e, served, probed)
+		s.failStreams(e)
 	}
 	s.link.Stop()
 	s.link.Close()
-	s.t.bury(s)
+	s.t.buryServer(s)
 }
 
-// read hands out messages until there are no more. What is none is skipped: programs print
+// readMessages hands out messages until there are no more. What is none is skipped: programs print
 // to their standard output, which they must not (protocol.md 5.3).
-func (s *server) read() error {
+func (s *server) readMessages() error {
 	var logged time.Time
 	for skipped := 0; ; {
 		said, err := s.link.Receive()
 		if err != nil {
 			return err
 		}
-		if len(bytes.TrimSpace(said)) == 0 || s.take(said) {
+		if len(bytes.TrimSpace(said)) == 0 || s.takeMessage(said) {
 			continue
 		}
 		skipped++
@@ -60,40 +60,40 @@ func (s *server) read() error {
 	}
 }
 
-// take takes what was received to where it belongs; false if it is no message.
-func (s *server) take(said []byte) bool {
+// takeMessage takes what was received to where it belongs; false if it is no message.
+func (s *server) takeMessage(said []byte) bool {
 	said = jsonrpc.Readable(said)
 	jsonrpc.OneLine(said) // a line break would end a line of an event stream
 	m, err := jsonrpc.ParseLenient(said)
 	if err != nil {
-		return s.spoilt(said, err)
+		return s.takeSpoilt(said, err)
 	}
 	s.mu.Lock()
 	first := !s.served
 	s.served = true
 	s.mu.Unlock()
 	if first {
-		s.t.works(s)
+		s.t.noteWorking(s)
 	}
 	switch m.Kind {
 	case jsonrpc.Result, jsonrpc.ErrorResponse:
-		s.answered(m)
+		s.takeAnswer(m)
 	case jsonrpc.Notification:
-		for _, st := range s.hearers(m) {
-			st.put(m)
+		for _, st := range s.streamsFor(m) {
+			st.putMessage(m)
 		}
 		if m.Method == mcp.NotifyCancelled {
-			s.withdrawn(m)
+			s.takeCancellation(m)
 		}
 	case jsonrpc.Request:
-		s.question(m)
+		s.takeQuestion(m)
 	}
 	return true
 }
 
-// withdrawn takes the cancellation of a question that is held, or of a subscriptions/listen,
+// takeCancellation takes the cancellation of a question that is held, or of a subscriptions/listen,
 // whose stream it ends. Some servers answer that as well, some do not (protocol.md 1.3).
-func (s *server) withdrawn(m jsonrpc.Message) {
+func (s *server) takeCancellation(m jsonrpc.Message) {
 	id, _ := jsonrpc.Get(m.Params, "requestId")
 	s.mu.Lock()
 	s.held = slices.DeleteFunc(s.held, func(q *jsonrpc.Message) bool { return q.ID.Key() == keyOf(id) })
@@ -103,17 +103,17 @@ func (s *server) withdrawn(m jsonrpc.Message) {
 		return
 	}
 	delete(s.asked, st.id.Key())
-	s.rest()
+	s.startIdleTimer()
 	s.mu.Unlock()
-	st.end(io.EOF)
+	st.endStream(io.EOF)
 }
 
-// answered takes an answer to the stream of its request.
-func (s *server) answered(m jsonrpc.Message) {
+// takeAnswer takes an answer to the stream of its request.
+func (s *server) takeAnswer(m jsonrpc.Message) {
 	s.mu.Lock()
 	st := s.asked[m.ID.Key()]
 	if st == nil && m.ID.IsZero() {
-		st = s.blamed()
+		st = s.blamedRequest()
 	}
 	if st == nil { // its caller has gone, or it is nobody's
 		s.mu.Unlock()
@@ -121,34 +121,34 @@ func (s *server) answered(m jsonrpc.Message) {
 	}
 	delete(s.asked, st.id.Key())
 	s.notes = slices.DeleteFunc(s.notes, func(serial int) bool { return serial < st.serial })
-	s.learn(st, m)
+	s.learnFromAnswer(st, m)
 	session, refused := s.session, st.method == mcp.MethodInitialize && m.Kind != jsonrpc.Result
 	if refused {
 		s.session = ""
 	}
-	s.rest()
+	s.startIdleTimer()
 	s.mu.Unlock()
 	if refused {
-		s.t.forget(session)
-		s.t.offer(s)
+		s.t.forgetSession(session)
+		s.t.takeBack(s)
 	}
-	st.answer(m.Raw)
+	st.putAnswer(m.Raw)
 	s.failSpoilt()
 }
 
-// blamed is the request that an error without an id belongs to: the only one in flight, unless
+// blamedRequest is the request that an error without an id belongs to: the only one in flight, unless
 // the error may be the answer to a notification, which servers written by hand give. s.mu is
 // held.
-func (s *server) blamed() *stream {
+func (s *server) blamedRequest() *stream {
 	if len(s.notes) > 0 {
 		s.notes = s.notes[1:]
 		return nil
 	}
-	return s.only()
+	return s.onlyRequest()
 }
 
-// learn takes note of what an answer says of the server. s.mu is held.
-func (s *server) learn(st *stream, m jsonrpc.Message) {
+// learnFromAnswer takes note of what an answer says of the server. s.mu is held.
+func (s *server) learnFromAnswer(st *stream, m jsonrpc.Message) {
 	switch st.method {
 	case mcp.MethodInitialize:
 		if m.Kind == jsonrpc.Result {
@@ -170,9 +170,9 @@ func (s *server) learn(st *stream, m jsonrpc.Message) {
 	}
 }
 
-// doubt answers a server/discover in the name of a server that is silent. It may be one that
+// answerDiscover answers a server/discover in the name of a server that is silent. It may be one that
 // skips what it does not know, or that takes long to begin.
-func (s *server) doubt(st *stream) {
+func (s *server) answerDiscover(st *stream) {
 	s.mu.Lock()
 	silent := s.asked[st.id.Key()] == st
 	if silent {
@@ -180,7 +180,7 @@ func (s *server) doubt(st *stream) {
 	}
 	s.mu.Unlock()
 	if silent {
-		st.answer(unknownMethod(st.id))
+		st.putAnswer(unknownMethod(st.id))
 	}
 }
 
@@ -203,12 +203,12 @@ func isModern(m jsonrpc.Message) bool {
 	return false
 }
 
-// question takes a request of the server to the session that it is for: to its GET stream, or
+// takeQuestion takes a request of the server to the session that it is for: to its GET stream, or
 // else to its newest request. While there is none, the question is held. A ping is answered,
 // and a question for nobody is refused: the server waits for an answer.
-func (s *server) question(m jsonrpc.Message) {
+func (s *server) takeQuestion(m jsonrpc.Message) {
 	if m.Method == mcp.MethodPing {
-		s.reply(jsonrpc.AppendResult(nil, m.ID, nil))
+		s.replyToServer(jsonrpc.AppendResult(nil, m.ID, nil))
 		return
 	}
 	s.mu.Lock()
@@ -218,21 +218,21 @@ func (s *server) question(m jsonrpc.Message) {
 	case m.Method == mcp.MethodRootsList && s.askable: // no request asks for those
 		st = s.get
 	default:
-		st = s.aside(mayAsk)
+		st = s.asideStream(mayAsk)
 	}
 	held := st == nil && s.askable && s.session != "" && len(s.held) < maxHeld && !s.over
 	if held {
-		s.hold(m)
+		s.holdQuestion(m)
 	}
 	s.mu.Unlock()
-	if !held && (st == nil || !st.put(m)) {
-		s.refuse(m)
+	if !held && (st == nil || !st.putMessage(m)) {
+		s.refuseQuestion(m)
 	}
 }
 
-// hold has a question wait until its client can be asked, and be refused if that takes too long.
+// holdQuestion has a question wait until its client can be asked, and be refused if that takes too long.
 // s.mu is held.
-func (s *server) hold(m jsonrpc.Message) {
+func (s *server) holdQuestion(m jsonrpc.Message) {
 	q := &m
 	s.held = append(s.held, q)
 	time.AfterFunc(holdFor, func() {
@@ -243,33 +243,33 @@ func (s *server) hold(m jsonrpc.Message) {
 		}
 		s.mu.Unlock()
 		if i >= 0 {
-			s.refuse(m)
+			s.refuseQuestion(m)
 		}
 	})
 }
 
-// refuse answers a question that nobody can be asked.
-func (s *server) refuse(m jsonrpc.Message) {
-	s.reply(jsonrpc.AppendError(nil, m.ID, &jsonrpc.Error{Code: mcp.CodeMethodNotFound, Message: "there is nobody to ask"}))
+// refuseQuestion answers a question that nobody can be asked.
+func (s *server) refuseQuestion(m jsonrpc.Message) {
+	s.replyToServer(jsonrpc.AppendError(nil, m.ID, &jsonrpc.Error{Code: mcp.CodeMethodNotFound, Message: "there is nobody to ask"}))
 }
 
-// reply answers the server, unless that does not read.
-func (s *server) reply(message []byte) {
+// replyToServer answers the server, unless that does not read.
+func (s *server) replyToServer(message []byte) {
 	select {
 	case s.replies <- struct{}{}:
-		s.later(message, func() { <-s.replies })
+		s.sendLater(message, func() { <-s.replies })
 	default:
 	}
 }
 
-// hearers are the streams that a notification belongs to: that of the request or the
+// streamsFor are the streams that a notification belongs to: that of the request or the
 // subscription that it names; else those of the session that the server is; else nobody's. A
 // server that requests of one user share may mean the only one of them.
-func (s *server) hearers(m jsonrpc.Message) []*stream {
+func (s *server) streamsFor(m jsonrpc.Message) []*stream {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if id, ok := jsonrpc.Get(m.Params, "_meta", mcp.MetaSubscriptionID); ok {
-		return some(s.asked[keyOf(id)])
+		return nonNil(s.asked[keyOf(id)])
 	}
 	legacy := s.session != ""
 	switch m.Method {
@@ -278,31 +278,31 @@ func (s *server) hearers(m jsonrpc.Message) []*stream {
 		st := s.asked[keyOf(token)]
 		switch { // of a task: whoever has it knows the token
 		case st == nil && legacy && s.get != nil:
-			return some(s.get)
+			return nonNil(s.get)
 		case st == nil && legacy:
-			return s.all()
+			return s.allStreams()
 		}
-		return some(st)
+		return nonNil(st)
 	case mcp.NotifyCancelled: // of a question: wherever that went
 		if legacy {
-			return s.all()
+			return s.allStreams()
 		}
 		return nil
 	case mcp.NotifyMessage: // it does not say to which request it belongs
-		if st := s.only(); st != nil && s.isPrivate() {
-			return some(st)
+		if st := s.onlyRequest(); st != nil && s.isPrivate() {
+			return nonNil(st)
 		}
 	}
 	switch {
 	case legacy:
-		return some(s.aside(func(*stream) bool { return true }))
+		return nonNil(s.asideStream(func(*stream) bool { return true }))
 	case s.owner.Private:
-		return s.listening()
+		return s.listeningStreams()
 	}
 	return nil
 }
 
-func some(st *stream) []*stream {
+func nonNil(st *stream) []*stream {
 	if st == nil {
 		return nil
 	}
@@ -318,31 +318,31 @@ func keyOf(raw []byte) string {
 	return id.Key()
 }
 
-// all are the streams of the session. s.mu is held.
-func (s *server) all() []*stream {
-	list := some(s.get)
+// allStreams are the streams of the session. s.mu is held.
+func (s *server) allStreams() []*stream {
+	list := nonNil(s.get)
 	for _, st := range s.asked {
 		list = append(list, st)
 	}
 	return list
 }
 
-// listening are the streams of subscriptions, and where there are none, that of the only
+// listeningStreams are the streams of subscriptions, and where there are none, that of the only
 // request. s.mu is held.
-func (s *server) listening() (list []*stream) {
+func (s *server) listeningStreams() (list []*stream) {
 	for _, st := range s.asked {
 		if st.method == mcp.MethodListen {
 			list = append(list, st)
 		}
 	}
 	if list == nil {
-		list = some(s.only())
+		list = nonNil(s.onlyRequest())
 	}
 	return list
 }
 
-// only is the only request in flight; nil if there are several. s.mu is held.
-func (s *server) only() (found *stream) {
+// onlyRequest is the only request in flight; nil if there are several. s.mu is held.
+func (s *server) onlyRequest() (found *stream) {
 	for _, st := range s.asked {
 		switch {
 		case st.method == mcp.MethodListen:
@@ -355,9 +355,9 @@ func (s *server) only() (found *stream) {
 	return found
 }
 
-// aside is the stream for what belongs to no request of the session: that of the GET, or else
+// asideStream is the stream for what belongs to no request of the session: that of the GET, or else
 // that of the newest request that may have it. s.mu is held.
-func (s *server) aside(may func(*stream) bool) *stream {
+func (s *server) asideStream(may func(*stream) bool) *stream {
 	if s.get != nil {
 		return s.get
 	}

@@ -122,9 +122,9 @@ func TestQuestionThatReachesNobody(t *testing.T) {
 		st.mu.Unlock()
 		a.ask("closed", "")
 		a.wants(1)
-		a.tr.find(a.session).left(st)
+		a.tr.findServer(a.session).noteLeft(st)
 		resp = a.get()
-		resp.Body.(*stream).end(errTest) // another GET takes its place
+		resp.Body.(*stream).endStream(errTest) // another GET takes its place
 		a.ask("ended", "")
 		a.wants(2)
 		resp.Body.Close()

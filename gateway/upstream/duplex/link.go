@@ -72,8 +72,8 @@ const (
 	shownBytes = 600
 )
 
-// shown are the last lines that the server said; "" if there are none.
-func (e *Ending) shown() string {
+// lastLines are the last lines that the server said; "" if there are none.
+func (e *Ending) lastLines() string {
 	lines := strings.Split(e.Said, "\n")
 	text := strings.Join(lines[max(0, len(lines)-shownLines):], " / ")
 	if extra := len(text) - shownBytes; extra > 0 {

@@ -43,16 +43,16 @@ type server struct {
 	task    time.Time          // until then a task is in use
 }
 
-// begin takes note that a session is asked for, with the parameters of its initialize.
-func (s *server) begin(session string, params []byte) {
+// noteSession takes note that a session is asked for, with the parameters of its initialize.
+func (s *server) noteSession(session string, params []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	capabilities, _ := jsonrpc.Get(params, "capabilities")
 	s.session, s.askable = session, mcp.MayBeAsked(capabilities)
 }
 
-// add takes note of a request in flight.
-func (s *server) add(st *stream) bool {
+// addRequest takes note of a request in flight.
+func (s *server) addRequest(st *stream) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.over {
@@ -64,12 +64,12 @@ func (s *server) add(st *stream) bool {
 	s.serial++
 	st.serial = s.serial
 	s.asked[st.id.Key()] = st
-	s.busy()
+	s.stopIdleTimer()
 	return true
 }
 
-// busy stops the timer of an idle server. s.mu is held.
-func (s *server) busy() {
+// stopIdleTimer stops the timer of an idle server. s.mu is held.
+func (s *server) stopIdleTimer() {
 	if s.idle != nil {
 		s.idle.Stop()
 	}
@@ -81,8 +81,8 @@ func (s *server) isUsed() bool {
 	return len(s.asked) > 0 || heard || time.Now().Before(s.task)
 }
 
-// rest starts the timer of a server that nobody uses. s.mu is held.
-func (s *server) rest() {
+// startIdleTimer starts the timer of a server that nobody uses. s.mu is held.
+func (s *server) startIdleTimer() {
 	if len(s.asked) > 0 || s.over {
 		return
 	}
@@ -95,14 +95,14 @@ func (s *server) rest() {
 		d = left
 	}
 	if s.idle == nil {
-		s.idle = time.AfterFunc(d, s.expire)
+		s.idle = time.AfterFunc(d, s.expireIdle)
 	} else {
 		s.idle.Reset(d)
 	}
 }
 
-// unused reports since when nobody has used the server.
-func (s *server) unused() (time.Time, bool) {
+// unusedSince reports since when nobody has used the server.
+func (s *server) unusedSince() (time.Time, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.since, !s.isUsed() && !s.over
@@ -115,64 +115,64 @@ func (s *server) isOver() bool {
 	return s.over
 }
 
-// expire ends a server that is idle.
-func (s *server) expire() {
-	if s.retire() {
-		s.t.remove(s)
+// expireIdle ends a server that is idle.
+func (s *server) expireIdle() {
+	if s.retireUnused() {
+		s.t.removeServer(s)
 		s.link.Stop()
 	}
 }
 
-// retire has an unused server take no more requests. It reports false for one that is used.
-func (s *server) retire() bool {
+// retireUnused has an unused server take no more requests. It reports false for one that is used.
+func (s *server) retireUnused() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.over || s.isUsed() {
 		return false
 	}
-	s.close()
+	s.closeServer()
 	if s.get != nil {
-		s.get.end(io.EOF)
+		s.get.endStream(io.EOF)
 		s.get = nil
 	}
 	return true
 }
 
-// close has the server take no more requests. s.mu is held.
-func (s *server) close() {
+// closeServer has the server take no more requests. s.mu is held.
+func (s *server) closeServer() {
 	s.over, s.held = true, nil
-	s.busy()
+	s.stopIdleTimer()
 }
 
-// quit ends the server in order. It takes no more requests; those in flight fail.
-func (s *server) quit() {
-	s.fail(&Ending{Kind: shim.KindSession, How: "was ended by the gateway"})
+// quitServer ends the server in order. It takes no more requests; those in flight fail.
+func (s *server) quitServer() {
+	s.failStreams(&Ending{Kind: shim.KindSession, How: "was ended by the gateway"})
 	s.link.Stop()
 }
 
-// fail ends the streams of a server that is over from now on.
-func (s *server) fail(e *Ending) {
+// failStreams ends the streams of a server that is over from now on.
+func (s *server) failStreams(e *Ending) {
 	s.mu.Lock()
 	if s.over {
 		s.mu.Unlock()
 		return
 	}
-	s.close()
+	s.closeServer()
 	asked, get := s.asked, s.get
 	s.asked, s.get = nil, nil
-	why := s.failure(e)
+	why := s.failureOf(e)
 	unknown := s.era == mcp.NoEra && s.t.cfg.Silence > 0
 	s.mu.Unlock()
-	s.t.remove(s)
+	s.t.removeServer(s)
 	if get != nil {
-		get.end(why)
+		get.endStream(why)
 	}
 	for _, st := range asked {
 		if unknown && st.method == mcp.MethodDiscover {
-			st.answer(unknownMethod(st.id))
+			st.putAnswer(unknownMethod(st.id))
 			continue
 		}
-		st.end(why)
+		st.endStream(why)
 	}
 }
 
@@ -185,11 +185,11 @@ func unknownMethod(id jsonrpc.ID) []byte {
 // isPrivate reports whether all that the server says is for one user. s.mu is held.
 func (s *server) isPrivate() bool { return s.session != "" || s.owner.Private }
 
-// failure is the error of a request in flight. What a server has said may be about other
+// failureOf is the error of a request in flight. What a server has said may be about other
 // callers: it is shown where there are none. s.mu is held.
-func (s *server) failure(e *Ending) *shim.UpstreamError {
+func (s *server) failureOf(e *Ending) *shim.UpstreamError {
 	ue := &shim.UpstreamError{Kind: e.Kind, Message: s.t.cfg.What + " " + e.How, Err: e.Err}
-	if text := e.shown(); text != "" {
+	if text := e.lastLines(); text != "" {
 		if s.isPrivate() || !s.served {
 			ue.Message += ": " + text
 		} else {
@@ -199,10 +199,10 @@ func (s *server) failure(e *Ending) *shim.UpstreamError {
 	return ue
 }
 
-// ask sends a request. The stream has what belongs to it, and ends with the answer. ErrOver
+// sendRequest sends a request. The stream has what belongs to it, and ends with the answer. ErrOver
 // says that nothing was sent.
-func (s *server) ask(ctx context.Context, st *stream, m Message) error {
-	if !s.add(st) {
+func (s *server) sendRequest(ctx context.Context, st *stream, m Message) error {
+	if !s.addRequest(st) {
 		return ErrOver
 	}
 	m.Heard = st.wake // the reader looks before it waits for the next signal
@@ -219,7 +219,7 @@ func (s *server) ask(ctx context.Context, st *stream, m Message) error {
 		st.Close()
 		return err
 	}
-	why := st.failed()
+	why := st.streamError()
 	if why == io.EOF {
 		return nil // a server/discover that is answered in the server's name
 	}
@@ -232,8 +232,8 @@ func (s *server) ask(ctx context.Context, st *stream, m Message) error {
 	return context.Cause(ctx)
 }
 
-// left is told that nobody reads a stream any more.
-func (s *server) left(st *stream) {
+// noteLeft is told that nobody reads a stream any more.
+func (s *server) noteLeft(st *stream) {
 	s.mu.Lock()
 	open := s.asked[st.id.Key()] == st
 	if open {
@@ -244,27 +244,27 @@ func (s *server) left(st *stream) {
 		s.get = nil
 	}
 	era := s.era
-	s.rest()
+	s.startIdleTimer()
 	s.mu.Unlock()
 	switch {
 	case open && st.method == mcp.MethodInitialize: // whether the handshake succeeds will not be known
-		s.quit()
+		s.quitServer()
 	case open && era == mcp.Modern && st.method != mcp.MethodDiscover:
 		// Over HTTP the end of the connection is the cancellation (protocol.md H6).
-		s.later(mcp.AppendCancelled(nil, st.id, ""), func() {})
+		s.sendLater(mcp.AppendCancelled(nil, st.id, ""), func() {})
 	}
 }
 
-// later sends a message from a goroutine of its own: the one that reads what the server says
+// sendLater sends a message from a goroutine of its own: the one that reads what the server says
 // must not wait for the server to read. done is called afterwards.
-func (s *server) later(message []byte, done func()) {
+func (s *server) sendLater(message []byte, done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.over {
 		done()
 		return
 	}
-	s.note()
+	s.noteMessage()
 	s.t.running.Go(func() { // the Transport still waits for the goroutine that reads
 		defer done()
 		err := s.link.Send(context.Background(), Message{Bytes: message}) // ends with the server
@@ -277,17 +277,17 @@ func (s *server) later(message []byte, done func()) {
 // maxNotes is how many messages are remembered that a server may answer, though it must not.
 const maxNotes = 64
 
-// note takes note of a message that is not answered. s.mu is held.
-func (s *server) note() {
+// noteMessage takes note of a message that is not answered. s.mu is held.
+func (s *server) noteMessage() {
 	s.serial++
 	if len(s.notes) < maxNotes {
 		s.notes = append(s.notes, s.serial)
 	}
 }
 
-// listen opens the stream of the session for what belongs to no request. It takes the place
+// openListening opens the stream of the session for what belongs to no request. It takes the place
 // of one that is open, and has the questions that have waited for it.
-func (s *server) listen(st *stream) bool {
+func (s *server) openListening(st *stream) bool {
 	s.mu.Lock()
 	if s.over || s.session == "" {
 		s.mu.Unlock()
@@ -295,23 +295,23 @@ func (s *server) listen(st *stream) bool {
 	}
 	old, held := s.get, s.held
 	s.get, s.held = st, nil
-	s.busy()
-	held = slices.DeleteFunc(held, func(m *jsonrpc.Message) bool { return st.put(*m) })
+	s.stopIdleTimer()
+	held = slices.DeleteFunc(held, func(m *jsonrpc.Message) bool { return st.putMessage(*m) })
 	s.mu.Unlock()
 	for _, m := range held {
-		s.refuse(*m)
+		s.refuseQuestion(*m)
 	}
 	if old != nil {
-		old.end(io.EOF)
+		old.endStream(io.EOF)
 	}
 	return true
 }
 
-// tell sends what is not answered.
-func (s *server) tell(ctx context.Context, m Message) error {
+// sendMessage sends what is not answered.
+func (s *server) sendMessage(ctx context.Context, m Message) error {
 	s.mu.Lock()
 	over := s.over
-	s.note()
+	s.noteMessage()
 	s.mu.Unlock()
 	if over {
 		return ErrOver

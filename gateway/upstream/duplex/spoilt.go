@@ -24,15 +24,15 @@ func isAnswer(said []byte) bool {
 	return bytes.HasPrefix(said, []byte("{")) && bytes.Contains(said, []byte(`"jsonrpc"`)) && kind != nil && string(kind[1]) != "method"
 }
 
-// spoilt fails the request that an unreadable answer belongs to. It reports false for what is no
+// takeSpoilt fails the request that an unreadable answer belongs to. It reports false for what is no
 // answer.
-func (s *server) spoilt(said []byte, why error) bool {
+func (s *server) takeSpoilt(said []byte, why error) bool {
 	s.mu.Lock()
 	var st *stream
 	for _, found := range idMember.FindAllSubmatch(said, -1) {
 		if st = s.asked[keyOf(found[1])]; st != nil {
 			delete(s.asked, st.id.Key())
-			s.rest()
+			s.startIdleTimer()
 			break
 		}
 	}
@@ -42,17 +42,17 @@ func (s *server) spoilt(said []byte, why error) bool {
 	}
 	s.mu.Unlock()
 	if st != nil {
-		st.spoil(why)
+		st.spoilRequest(why)
 	}
 	s.failSpoilt()
 	return st != nil || lost
 }
 
-// spoil ends a request whose answer cannot be read. Whether a handshake succeeded is not known then.
-func (st *stream) spoil(why error) {
-	st.end(&shim.UpstreamError{Kind: shim.KindProtocol, Message: "the server sent an answer that is no JSON-RPC message", Err: why})
+// spoilRequest ends a request whose answer cannot be read. Whether a handshake succeeded is not known then.
+func (st *stream) spoilRequest(why error) {
+	st.endStream(&shim.UpstreamError{Kind: shim.KindProtocol, Message: "the server sent an answer that is no JSON-RPC message", Err: why})
 	if st.method == mcp.MethodInitialize {
-		st.s.quit()
+		st.s.quitServer()
 	}
 }
 
@@ -77,10 +77,10 @@ func (s *server) failSpoilt() {
 		delete(s.asked, st.id.Key())
 	}
 	if left != nil {
-		s.rest()
+		s.startIdleTimer()
 	}
 	s.mu.Unlock()
 	for _, st := range left {
-		st.spoil(nil)
+		st.spoilRequest(nil)
 	}
 }

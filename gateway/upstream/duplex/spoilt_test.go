@@ -66,7 +66,7 @@ func TestSpoiltAnswersWithoutID(t *testing.T) {
 					}
 				}
 				if c.leaves != "" {
-					tr.find(session).failSpoilt()
+					tr.findServer(session).failSpoilt()
 				}
 				for i, resp := range all {
 					if got[i] == 0 {

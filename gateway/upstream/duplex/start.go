@@ -42,7 +42,7 @@ func (t *Transport) shareOf(ctx context.Context, header http.Header, owner Owner
 		begun := make(chan struct{})
 		t.starting[owner.Name] = begun
 		t.mu.Unlock()
-		s, err := t.open(ctx, header, owner, owner)
+		s, err := t.openServer(ctx, header, owner, owner)
 		t.mu.Lock()
 		if err == nil {
 			t.shared[owner.Name] = s
@@ -54,9 +54,9 @@ func (t *Transport) shareOf(ctx context.Context, header http.Header, owner Owner
 	}
 }
 
-// unclaimed is a server for a new session: one that was only asked which era it speaks, or
+// findUnclaimed is a server for a new session: one that was only asked which era it speaks, or
 // else a new one.
-func (t *Transport) unclaimed(req *http.Request) (*server, error) {
+func (t *Transport) findUnclaimed(req *http.Request) (*server, error) {
 	modern, legacy := t.cfg.Owner(req.Context(), false), t.cfg.Owner(req.Context(), true)
 	t.mu.Lock()
 	if s := t.shared[modern.Name]; s != nil && s.isUnclaimed() {
@@ -66,12 +66,12 @@ func (t *Transport) unclaimed(req *http.Request) (*server, error) {
 		return s, nil
 	}
 	t.mu.Unlock()
-	return t.open(req.Context(), req.Header, modern, legacy)
+	return t.openServer(req.Context(), req.Header, modern, legacy)
 }
 
-// offer takes back a server that has refused a session: it may speak the modern era. If its
+// takeBack takes back a server that has refused a session: it may speak the modern era. If its
 // owner has another one for that, it is ended.
-func (t *Transport) offer(s *server) {
+func (t *Transport) takeBack(s *server) {
 	t.mu.Lock()
 	free := t.shared[s.owner.Name] == nil && t.starting[s.owner.Name] == nil && !t.closed
 	if free {
@@ -80,13 +80,13 @@ func (t *Transport) offer(s *server) {
 	}
 	t.mu.Unlock()
 	if !free {
-		s.quit()
+		s.quitServer()
 	}
 }
 
-// open opens a server when that may be. It counts as one of payer's; owner is whose modern
+// openServer opens a server when that may be. It counts as one of payer's; owner is whose modern
 // requests may share it.
-func (t *Transport) open(ctx context.Context, header http.Header, owner, payer Owner) (*server, error) {
+func (t *Transport) openServer(ctx context.Context, header http.Header, owner, payer Owner) (*server, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for {
@@ -120,7 +120,7 @@ func (t *Transport) open(ctx context.Context, header http.Header, owner, payer O
 		delete(t.opening, payer.Name)
 	}
 	if e, ok := errors.AsType[*Ending](err); ok {
-		t.failed(payer, e, false)
+		t.countFailure(payer, e, false)
 		return nil, &shim.UpstreamError{Kind: e.Kind, Message: t.cfg.What + " " + e.How, Err: e.Err, Unsent: true}
 	}
 	if err != nil {
@@ -136,7 +136,7 @@ func (t *Transport) open(ctx context.Context, header http.Header, owner, payer O
 		asked: make(map[string]*stream), replies: make(chan struct{}, maxReplies),
 	}
 	t.servers[s] = payer
-	t.running.Go(s.run)
+	t.running.Go(s.readUntilEnd)
 	return s, nil
 }
 
@@ -150,10 +150,10 @@ func (t *Transport) mayOpen(owner Owner) (wait bool, err error) {
 	if t.closed {
 		return false, errClosing
 	}
-	if err := t.pausing(owner); err != nil {
+	if err := t.pauseError(owner); err != nil {
 		return false, err
 	}
-	all, own, ending, ownEnding := t.count(owner.Name)
+	all, own, ending, ownEnding := t.countServers(owner.Name)
 	crowded := owner.Name != "" && t.cfg.MaxOwner > 0 && own >= t.cfg.MaxOwner
 	switch {
 	case t.cfg.Exclusive && ownEnding:
@@ -169,20 +169,20 @@ func (t *Transport) mayOpen(owner Owner) (wait bool, err error) {
 		if crowded && of.Name != owner.Name {
 			continue
 		}
-		if at, ok := s.unused(); ok && (oldest == nil || at.Before(since)) {
+		if at, ok := s.unusedSince(); ok && (oldest == nil || at.Before(since)) {
 			oldest, since = s, at
 		}
 	}
-	if oldest == nil || !oldest.retire() {
+	if oldest == nil || !oldest.retireUnused() {
 		return false, &shim.BusyError{Key: t.cfg.MaxKey, Limit: t.cfg.MaxWhat, RetryAfter: busyPause}
 	}
-	t.drop(oldest)
+	t.dropServer(oldest)
 	oldest.link.Stop()
 	return true, nil
 }
 
-// pausing is the error of an owner whose servers have ended too soon. t.mu is held.
-func (t *Transport) pausing(owner Owner) error {
+// pauseError is the error of an owner whose servers have ended too soon. t.mu is held.
+func (t *Transport) pauseError(owner Owner) error {
 	p := t.starts[owner.Name]
 	if kin := t.starts[owner.Kin]; owner.Kin != "" && kin != nil && (p == nil || p.again.Before(kin.again)) {
 		p = kin
@@ -192,16 +192,16 @@ func (t *Transport) pausing(owner Owner) error {
 	}
 	wait := time.Until(p.again)
 	ue := &shim.UpstreamError{Kind: shim.KindUnreachable, Message: t.cfg.What + " " + p.why.How, Err: p.why.Err, Unsent: true, RetryAfterMs: wait.Milliseconds() + 1}
-	if text := p.why.shown(); text != "" {
+	if text := p.why.lastLines(); text != "" {
 		ue.Message += ": " + text
 	}
 	ue.Message += fmt.Sprintf(" (the next attempt can be made in %s)", wait.Round(100*time.Millisecond))
 	return ue
 }
 
-// count counts the servers there are and are being opened, and those of an owner; and whether
+// countServers counts the servers there are and are being opened, and those of an owner; and whether
 // some of them are ending. t.mu is held.
-func (t *Transport) count(owner string) (all, own int, ending, ownEnding bool) {
+func (t *Transport) countServers(owner string) (all, own int, ending, ownEnding bool) {
 	for of, n := range t.opening {
 		if all += n; of == owner {
 			own += n
@@ -219,9 +219,9 @@ func (t *Transport) count(owner string) (all, own int, ending, ownEnding bool) {
 	return all, own, ending, ownEnding
 }
 
-// failed counts a server that could not be opened, or that ended too soon. One that has served
+// countFailure counts a server that could not be opened, or that ended too soon. One that has served
 // may do so once. t.mu is held.
-func (t *Transport) failed(by Owner, why *Ending, served bool) {
+func (t *Transport) countFailure(by Owner, why *Ending, served bool) {
 	owner := by.Name
 	if by.Kin != "" && !served {
 		owner = by.Kin
@@ -247,19 +247,19 @@ func (t *Transport) failed(by Owner, why *Ending, served bool) {
 	}
 }
 
-// works takes note that a server of an owner has said something, where only those count as
+// noteWorking takes note that a server of an owner has said something, where only those count as
 // failures that do not.
-func (t *Transport) works(s *server) {
+func (t *Transport) noteWorking(s *server) {
 	if t.cfg.Short > 0 {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.lives(s)
+	t.endPauses(s)
 }
 
-// lives ends the pauses of a server that works. t.mu is held.
-func (t *Transport) lives(s *server) {
+// endPauses ends the pauses of a server that works. t.mu is held.
+func (t *Transport) endPauses(s *server) {
 	owner := t.servers[s]
 	delete(t.starts, owner.Name)
 	if owner.Kin != "" {
@@ -267,9 +267,9 @@ func (t *Transport) lives(s *server) {
 	}
 }
 
-// ended takes note of the end of a server that the gateway has not ended. A server that dies
+// noteEnded takes note of the end of a server that the gateway has not ended. A server that dies
 // of a server/discover is not broken (protocol.md 2.10).
-func (t *Transport) ended(s *server, e *Ending, served, probed bool) {
+func (t *Transport) noteEnded(s *server, e *Ending, served, probed bool) {
 	log := t.cfg.Logger.With("how", e.How)
 	if e.Said != "" {
 		log = log.With("stderr", e.Said)
@@ -289,21 +289,21 @@ func (t *Transport) ended(s *server, e *Ending, served, probed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if short := time.Since(s.begun) < t.cfg.Short; !served || short {
-		t.failed(t.servers[s], e, served)
+		t.countFailure(t.servers[s], e, served)
 	} else {
-		t.lives(s)
+		t.endPauses(s)
 	}
 }
 
-// remove drops a server that takes no more requests.
-func (t *Transport) remove(s *server) {
+// removeServer drops a server that takes no more requests.
+func (t *Transport) removeServer(s *server) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.drop(s)
+	t.dropServer(s)
 }
 
-// drop is remove with t.mu held.
-func (t *Transport) drop(s *server) {
+// dropServer is removeServer with t.mu held.
+func (t *Transport) dropServer(s *server) {
 	if t.shared[s.owner.Name] == s {
 		delete(t.shared, s.owner.Name)
 	}
@@ -314,8 +314,8 @@ func (t *Transport) drop(s *server) {
 	}
 }
 
-// bury takes note that nothing is left of a server.
-func (t *Transport) bury(s *server) {
+// buryServer takes note that nothing is left of a server.
+func (t *Transport) buryServer(s *server) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.servers, s)

@@ -54,11 +54,11 @@ var (
 	eventTail = []byte("\n\n")
 )
 
-// put adds a message. Of a reader that is slow the queue is bounded: progress takes the place
+// putMessage adds a message. Of a reader that is slow the queue is bounded: progress takes the place
 // of what was said before under its token, and other notifications are counted instead. It
 // reports false for a question that does not fit, or that nobody reads any more. An answer
 // always fits.
-func (st *stream) put(m jsonrpc.Message) bool {
+func (st *stream) putMessage(m jsonrpc.Message) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if st.closed || st.err != nil {
@@ -72,7 +72,7 @@ func (st *stream) put(m jsonrpc.Message) bool {
 	size := st.size + len(e.message)
 	switch full := st.size > 0 && size > maxQueue; {
 	case !full || m.Kind == jsonrpc.Result || m.Kind == jsonrpc.ErrorResponse:
-	case e.token != "" && st.merge(e):
+	case e.token != "" && st.mergeProgress(e):
 		return true
 	case (e.token != "" || m.Kind == jsonrpc.Request) && size <= 2*maxQueue:
 	case m.Kind == jsonrpc.Request:
@@ -87,8 +87,8 @@ func (st *stream) put(m jsonrpc.Message) bool {
 	return true
 }
 
-// merge puts progress in the place of the newest that waits under its token. st.mu is held.
-func (st *stream) merge(e event) bool {
+// mergeProgress puts progress in the place of the newest that waits under its token. st.mu is held.
+func (st *stream) mergeProgress(e event) bool {
 	for i, other := range slices.Backward(st.queue) {
 		if other.token == e.token {
 			st.size += len(e.message) - len(other.message)
@@ -99,8 +99,8 @@ func (st *stream) merge(e event) bool {
 	return false
 }
 
-// end says how the stream ends when all of it has been read; the first one counts.
-func (st *stream) end(err error) {
+// endStream says how the stream ends when all of it has been read; the first one counts.
+func (st *stream) endStream(err error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if st.err != nil {
@@ -116,17 +116,17 @@ func (st *stream) end(err error) {
 	work.Signal(st.wake)
 }
 
-// answer puts the last message in.
-func (st *stream) answer(message []byte) {
-	st.put(jsonrpc.Message{Kind: jsonrpc.Result, Raw: message})
-	st.end(io.EOF)
+// putAnswer puts the last message in.
+func (st *stream) putAnswer(message []byte) {
+	st.putMessage(jsonrpc.Message{Kind: jsonrpc.Result, Raw: message})
+	st.endStream(io.EOF)
 }
 
 // Read waits for something to read. It returns the cause of the end of the request's context,
 // and the *shim.UpstreamError of a server that has ended.
 func (st *stream) Read(p []byte) (int, error) {
 	for {
-		n, err := st.take(p)
+		n, err := st.takeMessages(p)
 		if n > 0 || err != nil || len(p) == 0 {
 			return n, err
 		}
@@ -138,8 +138,8 @@ func (st *stream) Read(p []byte) (int, error) {
 	}
 }
 
-// take reads what is there.
-func (st *stream) take(p []byte) (n int, err error) {
+// takeMessages reads what is there.
+func (st *stream) takeMessages(p []byte) (n int, err error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if st.closed {
@@ -176,13 +176,13 @@ func (st *stream) Close() error {
 	work.Signal(st.wake)
 	st.mu.Unlock()
 	if !was {
-		st.s.left(st)
+		st.s.noteLeft(st)
 	}
 	return nil
 }
 
-// failed is the error of a stream that has ended with one.
-func (st *stream) failed() error {
+// streamError is the error of a stream that has ended with one.
+func (st *stream) streamError() error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return st.err

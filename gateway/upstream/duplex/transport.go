@@ -63,7 +63,7 @@ func (t *Transport) Close(ctx context.Context) error {
 	}
 	t.mu.Unlock()
 	for _, s := range all {
-		s.quit()
+		s.quitServer()
 	}
 	stop := context.AfterFunc(ctx, func() { t.hurried.Do(func() { close(t.hurry) }) })
 	t.running.Wait()
@@ -86,55 +86,55 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	session := req.Header.Get(mcp.HeaderSession)
 	switch req.Method {
 	case http.MethodGet:
-		return t.get(req, session)
+		return t.openGET(req, session)
 	case http.MethodDelete:
-		return t.delete(req, session)
+		return t.deleteSession(req, session)
 	}
 	m, err := jsonrpc.ParseLenient(body)
 	switch {
 	case err != nil:
-		return respond(req, http.StatusBadRequest, nil), nil
+		return newResponse(req, http.StatusBadRequest, nil), nil
 	case m.Kind == jsonrpc.Request && m.Method == mcp.MethodInitialize:
-		return t.initialize(req, m, body)
+		return t.openSession(req, m, body)
 	case session == "" && req.Header.Get(mcp.HeaderMethod) != "":
-		return t.modern(req, m, body)
+		return t.sendModern(req, m, body)
 	}
-	s := t.find(session)
+	s := t.findServer(session)
 	if s == nil {
-		return respond(req, http.StatusNotFound, nil), nil
+		return newResponse(req, http.StatusNotFound, nil), nil
 	}
 	if m.Kind != jsonrpc.Request {
-		return answer(req, nil, s.tell(req.Context(), message(req, body)))
+		return answerTo(req, nil, s.sendMessage(req.Context(), readMessage(req, body)))
 	}
 	st := newStream(req.Context(), s, m.ID, m.Method)
-	return answer(req, st, s.ask(req.Context(), st, message(req, body)))
+	return answerTo(req, st, s.sendRequest(req.Context(), st, readMessage(req, body)))
 }
 
-// message is what a request brings.
-func message(req *http.Request, body []byte) Message {
+// readMessage is what a request brings.
+func readMessage(req *http.Request, body []byte) Message {
 	return Message{Bytes: body, Header: req.Header}
 }
 
-// initialize opens a session: with a server of its owner that was only asked which era it
+// openSession opens a session: with a server of its owner that was only asked which era it
 // speaks, or else with a new one.
-func (t *Transport) initialize(req *http.Request, m jsonrpc.Message, body []byte) (*http.Response, error) {
+func (t *Transport) openSession(req *http.Request, m jsonrpc.Message, body []byte) (*http.Response, error) {
 	for {
-		s, err := t.unclaimed(req)
+		s, err := t.findUnclaimed(req)
 		if err != nil {
-			return answer(req, nil, err)
+			return answerTo(req, nil, err)
 		}
 		id := t.cfg.Prefix + rand.Text()
 		st := newStream(req.Context(), s, m.ID, m.Method)
 		t.mu.Lock()
 		t.sessions[id] = s
 		t.mu.Unlock()
-		s.begin(id, m.Params)
-		err = s.ask(req.Context(), st, message(req, body))
+		s.noteSession(id, m.Params)
+		err = s.sendRequest(req.Context(), st, readMessage(req, body))
 		if errors.Is(err, ErrOver) {
-			t.forget(id)
+			t.forgetSession(id)
 			continue // it has ended just now
 		}
-		resp, failed := answer(req, st, err)
+		resp, failed := answerTo(req, st, err)
 		if err == nil {
 			resp.Header.Set(mcp.HeaderSession, id)
 		}
@@ -142,73 +142,73 @@ func (t *Transport) initialize(req *http.Request, m jsonrpc.Message, body []byte
 	}
 }
 
-// modern sends a request of the modern era, which belongs to no session.
-func (t *Transport) modern(req *http.Request, m jsonrpc.Message, body []byte) (*http.Response, error) {
+// sendModern sends a request of the modern era, which belongs to no session.
+func (t *Transport) sendModern(req *http.Request, m jsonrpc.Message, body []byte) (*http.Response, error) {
 	owner := t.cfg.Owner(req.Context(), false)
 	for {
 		s, err := t.shareOf(req.Context(), req.Header, owner)
 		if err != nil {
-			return answer(req, nil, err)
+			return answerTo(req, nil, err)
 		}
 		if m.Kind != jsonrpc.Request {
-			return answer(req, nil, s.tell(req.Context(), message(req, body)))
+			return answerTo(req, nil, s.sendMessage(req.Context(), readMessage(req, body)))
 		}
 		st := newStream(req.Context(), s, m.ID, m.Method)
-		err = s.ask(req.Context(), st, message(req, body))
+		err = s.sendRequest(req.Context(), st, readMessage(req, body))
 		if errors.Is(err, ErrOver) {
 			continue // it has ended just now
 		}
 		if err == nil && m.Method == mcp.MethodDiscover && t.cfg.Silence > 0 {
-			timer := time.AfterFunc(t.cfg.Silence, func() { s.doubt(st) })
+			timer := time.AfterFunc(t.cfg.Silence, func() { s.answerDiscover(st) })
 			context.AfterFunc(req.Context(), func() { timer.Stop() })
 		}
-		return answer(req, st, err)
+		return answerTo(req, st, err)
 	}
 }
 
-// get opens the stream of a session for what belongs to no request.
-func (t *Transport) get(req *http.Request, session string) (*http.Response, error) {
-	s := t.find(session)
+// openGET opens the stream of a session for what belongs to no request.
+func (t *Transport) openGET(req *http.Request, session string) (*http.Response, error) {
+	s := t.findServer(session)
 	if s == nil {
-		return respond(req, http.StatusNotFound, nil), nil
+		return newResponse(req, http.StatusNotFound, nil), nil
 	}
 	st := newStream(req.Context(), s, jsonrpc.ID{}, "")
-	if !s.listen(st) {
-		return respond(req, http.StatusNotFound, nil), nil
+	if !s.openListening(st) {
+		return newResponse(req, http.StatusNotFound, nil), nil
 	}
 	Reached(req.Context())
-	return respond(req, http.StatusOK, st), nil
+	return newResponse(req, http.StatusOK, st), nil
 }
 
-// delete ends a session, and its server.
-func (t *Transport) delete(req *http.Request, session string) (*http.Response, error) {
-	s := t.find(session)
+// deleteSession ends a session, and its server.
+func (t *Transport) deleteSession(req *http.Request, session string) (*http.Response, error) {
+	s := t.findServer(session)
 	if s == nil {
-		return respond(req, http.StatusNotFound, nil), nil
+		return newResponse(req, http.StatusNotFound, nil), nil
 	}
-	s.quit()
-	return respond(req, http.StatusNoContent, nil), nil
+	s.quitServer()
+	return newResponse(req, http.StatusNoContent, nil), nil
 }
 
-// answer is the response to what a server was sent. A session whose server has ended is one
+// answerTo is the response to what a server was sent. A session whose server has ended is one
 // that nobody knows.
-func answer(req *http.Request, st *stream, err error) (*http.Response, error) {
+func answerTo(req *http.Request, st *stream, err error) (*http.Response, error) {
 	var refused *Refusal
 	switch {
 	case errors.As(err, &refused):
 		return refused.Response, nil
 	case errors.Is(err, ErrOver):
-		return respond(req, http.StatusNotFound, nil), nil
+		return newResponse(req, http.StatusNotFound, nil), nil
 	case err != nil:
 		return nil, err
 	case st == nil:
-		return respond(req, http.StatusAccepted, nil), nil
+		return newResponse(req, http.StatusAccepted, nil), nil
 	}
-	return respond(req, http.StatusOK, st), nil
+	return newResponse(req, http.StatusOK, st), nil
 }
 
-// respond makes a response; one with a stream is an event stream.
-func respond(req *http.Request, status int, st *stream) *http.Response {
+// newResponse makes a response; one with a stream is an event stream.
+func newResponse(req *http.Request, status int, st *stream) *http.Response {
 	resp := &http.Response{
 		Status: http.StatusText(status), StatusCode: status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: make(http.Header, 2), Body: http.NoBody, Request: req,
@@ -220,15 +220,15 @@ func respond(req *http.Request, status int, st *stream) *http.Response {
 	return resp
 }
 
-// find is the server of a session; nil if there is none.
-func (t *Transport) find(session string) *server {
+// findServer is the server of a session; nil if there is none.
+func (t *Transport) findServer(session string) *server {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.sessions[session]
 }
 
-// forget drops a session.
-func (t *Transport) forget(session string) {
+// forgetSession drops a session.
+func (t *Transport) forgetSession(session string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.sessions, session)
