@@ -412,7 +412,7 @@ func (r *recorder) wakeRecord(ctx any, key string) {
 		return
 	}
 	for _, entry := range s.entries {
-		words, _ := splitLine(nil, entry) // it could be when it was loaded
+		words, _ := splitLine(nil, entry) // it was checked when it was loaded
 		r.askEngine(ctx, toLine(words))
 	}
 	if s.expires != "" {

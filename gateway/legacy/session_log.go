@@ -243,8 +243,12 @@ func (l *eventLog) finishStream() {
 		if m := l.unkept.Load(); m != nil {
 			last = *m
 		}
+		size := 0
+		for _, m := range last {
+			size += len(m)
+		}
 		gone := l.x.Gone() || unsent
-		t.closeLog(l.ctx, len(bytes.Join(last, nil)), func(ctx context.Context, room bool) bool {
+		t.closeLog(l.ctx, size, func(ctx context.Context, room bool) bool {
 			if !room {
 				last = nil
 			}

@@ -54,7 +54,7 @@ func (h *HTTP) askAboutCaller(ctx context.Context, s shim.Session) (ask func(con
 			err = ErrNoSession
 		}
 		return func(ctx context.Context) error {
-			_, err := h.discover(ctx, v.version, s)
+			_, err := h.askDiscover(ctx, v.version, s)
 			return err
 		}, func() {}, err
 	}

@@ -153,8 +153,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// address is the URL of the requests. The configuration has been checked (gateway/config).
-func (c Config) address() (*url.URL, error) {
+// parseURL is the URL of the requests. The configuration has been checked (gateway/config).
+func (c Config) parseURL() (*url.URL, error) {
 	if c.Transport != nil {
 		return &url.URL{Scheme: "http", Host: transportHost}, nil
 	}

@@ -142,7 +142,7 @@ func (h *HTTP) probeEra(ctx context.Context, s shim.Session) (*verdict, Server, 
 	}
 	v := &verdict{era: mcp.Modern, version: mcp.Version20260728}
 	for range mcp.NamesOf(mcp.Modern) {
-		m, err := h.discover(ctx, v.version, s)
+		m, err := h.askDiscover(ctx, v.version, s)
 		next, err := judgeVerdict(v, m, err)
 		switch {
 		case err != nil:
@@ -161,9 +161,9 @@ func (h *HTTP) probeEra(ctx context.Context, s shim.Session) (*verdict, Server, 
 	return nil, Server{}, protocolError("the server and the gateway have no protocol version in common", nil)
 }
 
-// discover asks a server what it speaks, in a modern version and in the name of a client. A refusal says nothing
+// askDiscover asks a server what it speaks, in a modern version and in the name of a client. A refusal says nothing
 // of the client's token, unless the client gets it.
-func (h *HTTP) discover(ctx context.Context, version string, s shim.Session) (jsonrpc.Message, error) {
+func (h *HTTP) askDiscover(ctx context.Context, version string, s shim.Session) (jsonrpc.Message, error) {
 	ctx, cancel := h.wire.slowContext(forward.Unheard(ctx))
 	defer cancel()
 	x := h.wire.modernExchange(shim.Request{Method: mcp.MethodDiscover, Session: s}, discard{}, version)

@@ -30,8 +30,7 @@ const listPatience = 3 * time.Second
 //
 // There is one list per session, since a legacy server may show each session others (protocol.md H5),
 // and of a modern server, which must not, one for each set of capabilities that clients declare.
-// What is wrong with an old list shows: a call with wrong headers is refused before it begins,
-// and repeated.
+// An old list does no harm: a call with wrong headers is refused before it begins, and repeated.
 func (h *HTTP) Tool(ctx context.Context, s shim.Session, name string) (Tool, bool, error) {
 	k, err := h.listKey(ctx, s)
 	if err != nil {

@@ -44,7 +44,7 @@ type wire struct {
 
 func newWire(c Config) (*wire, error) {
 	c = c.withDefaults()
-	u, err := c.address()
+	u, err := c.parseURL()
 	if err != nil {
 		return nil, err
 	}
