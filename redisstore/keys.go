@@ -129,6 +129,9 @@ func (k keys) upstream(name, id string) string {
 	return k.in(sessionTag(id), "u", name+":"+id)
 }
 
+// told is the channel on which replicas tell each other what an upstream has said.
+func (k keys) told(upstream string) string { return k.prefix + ":told:" + upstream }
+
 // ofSession are all keys of a session, in one slot.
 func (k keys) ofSession(id string) []string {
 	return append([]string{k.session(id), k.signals(id)}, k.log(id)...)

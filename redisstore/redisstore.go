@@ -222,31 +222,6 @@ func (s *Store) pingOnce(ctx context.Context) error {
 	})
 }
 
-// Refusals implements auth.Refusals.
-type Refusals struct{ Store *Store }
-
-// SetRefused implements auth.Refusals.
-func (r Refusals) SetRefused(ctx context.Context, token string, keep time.Duration) error {
-	s := r.Store
-	return s.doRepeated(ctx, "token refused", func(ctx context.Context) error {
-		if keep <= 0 {
-			return s.client.Del(ctx, s.keys.refusedToken(token)).Err()
-		}
-		return s.client.Set(ctx, s.keys.refusedToken(token), "", keep).Err()
-	})
-}
-
-// IsRefused implements auth.Refusals.
-func (r Refusals) IsRefused(ctx context.Context, token string) (refused bool, err error) {
-	s := r.Store
-	err = s.doRepeated(ctx, "token refused", func(ctx context.Context) error {
-		n, err := s.client.Exists(ctx, s.keys.refusedToken(token)).Result()
-		refused = n > 0
-		return err
-	})
-	return refused, err
-}
-
 // Close ends all watches and closes all connections. What is stored stays, except
 // in the embedded store.
 func (s *Store) Close() error {

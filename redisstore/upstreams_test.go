@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -26,6 +27,7 @@ func TestUpstreamSessions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			store := open(t)
 			testUpstreamSessions(t, store().(*Store).UpstreamSessions("up"), store().(*Store).UpstreamSessions("up"))
+			testTold(t, store().(*Store).UpstreamSessions("up"), store().(*Store).UpstreamSessions("up"))
 			testWhoIsGone(t, store().(*Store))
 			testRefusals(t, Refusals{store().(*Store)}, Refusals{store().(*Store)})
 		})
@@ -58,6 +60,31 @@ func testWhoIsGone(t *testing.T, s *Store) {
 	same(t, false, isGone())
 	must(t, s.Beat(t.Context(), "r", 0)) // it still ends its streams
 	same(t, false, isGone())
+}
+
+// testTold: what one replica tells, each of those that hear gets once and in order, as it is.
+func testTold(t *testing.T, a, b *UpstreamSessions) {
+	ctx, stop := context.WithCancel(t.Context())
+	heard, done := make(chan string, 200), make(chan struct{})
+	go func() {
+		defer close(done)
+		b.Hear(ctx, func(key string, message []byte) { heard <- key + ": " + string(message) })
+	}()
+	eventually(t, "it is heard", func() bool {
+		must(t, a.Tell(ctx, "k", []byte("first")))
+		return len(heard) > 0
+	})
+	must(t, a.Tell(ctx, "k", []byte("last")))
+	for receive(t, heard, "the last one") != "k: last" {
+	}
+	for i := range 100 {
+		must(t, a.Tell(ctx, "k", fmt.Appendf(nil, `{"n": %d, "text": "a # b -1 token"}`, i)))
+	}
+	for i := range 100 {
+		same(t, fmt.Sprintf(`k: {"n": %d, "text": "a # b -1 token"}`, i), receive(t, heard, "a message"))
+	}
+	stop()
+	receive(t, done, "the end")
 }
 
 // testRefusals: a token that one replica says is refused is refused at each, until one says that it is taken, or for

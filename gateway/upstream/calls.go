@@ -77,16 +77,16 @@ func (c *sessionCalls) unfollowProgress(token string, x *exchange) {
 	}
 }
 
-// passProgress hands progress that has come on the GET stream to the call that has its token.
-// It belongs on the stream of the call (X4), but clients go by the token alone, and mcp-go
-// 1.2.1 says it on whichever of the two streams is ready.
-func (c *sessionCalls) passProgress(params []byte) {
+// passProgress hands progress that has come on another stream to the call that has its token, and
+// reports whether it is here. Progress belongs on the stream of the call (X4), but clients go by the
+// token alone, and mcp-go 1.2.1 says it on whichever stream of the session is ready.
+func (c *sessionCalls) passProgress(params []byte) bool {
 	token, _ := jsonrpc.GetString(params, mcp.MetaProgressToken)
 	c.mu.Lock()
 	x := c.told[token]
 	c.mu.Unlock()
 	if x == nil {
-		return
+		return false
 	}
 	x.rec.tellSink(func() {
 		if !x.rec.over {
@@ -94,6 +94,7 @@ func (c *sessionCalls) passProgress(params []byte) {
 			x.sink.Progress(progressOf(params))
 		}
 	})
+	return true
 }
 
 // addCall and remove keep the list of the calls in flight that can be asked.
@@ -151,16 +152,17 @@ func (c *sessionCalls) passCancellation(id []byte) bool {
 }
 
 // passCompleted hands on that an elicitation by URL is complete, where nobody listens in
-// the session: the newest call has the stream that is left (X5). Not every Sink
-// is a shim.Completer, since few callers can be told: only a legacy client's are.
-func (c *sessionCalls) passCompleted(params []byte) {
+// the session, and reports whether there is a call to hear it: the newest one has the stream that is
+// left (X5). Not every Sink is a shim.Completer, since few callers can be told: only a legacy client's are.
+func (c *sessionCalls) passCompleted(params []byte) bool {
 	for _, x := range c.newestFirst() {
 		to, ok := x.sink.(shim.Completer)
 		if v, _ := jsonrpc.Get(x.caller.Capabilities, "elicitation", "url"); ok && jsonrpc.IsObject(v) {
 			to.Completed(params)
-			return
+			return true
 		}
 	}
+	return false
 }
 
 // recent is a set of the ids seen last: those of two times maxRecent at most.

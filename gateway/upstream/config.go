@@ -208,6 +208,14 @@ type Sessions interface {
 	// End removes the state of a session that no replica has used for so long, and returns
 	// it; nil if there is none.
 	End(ctx context.Context, key string, idle time.Duration) (state []byte, err error)
+
+	// Tell passes a message of one line about a session to all replicas that Hear, this one
+	// included. It is not stored: who cannot hear it now never does.
+	Tell(ctx context.Context, key string, message []byte) error
+
+	// Hear calls hear for each such message, those of one session in order, until ctx ends. hear must
+	// not block.
+	Hear(ctx context.Context, hear func(key string, message []byte))
 }
 
 // maxSeen bounds seen, unless the configuration does: the capabilities are the clients'.

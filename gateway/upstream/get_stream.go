@@ -344,11 +344,8 @@ func (h *getHold) handleEvent(ctx context.Context, x *exchange, it *item) error 
 	}
 	switch m := it.msg; m.Kind {
 	case jsonrpc.Notification:
-		switch m.Method {
-		case mcp.NotifyCancelled:
+		if m.Method == mcp.NotifyCancelled {
 			h.s.withdrawQuestion(x.to.session, m.Params)
-		case mcp.NotifyProgress:
-			h.s.calls.passProgress(m.Params)
 		}
 		h.s.takeNotification(shim.Notification{Method: m.Method, Params: m.Params})
 	case jsonrpc.Request:

@@ -49,13 +49,22 @@ func (s *session) listenOpen(ctx context.Context, f shim.Filter, ready func(shim
 	}
 }
 
-// takeNotification takes a notification that belongs to no call.
+// takeNotification takes a notification that is not of the call on whose stream it came, if it is one's.
+// What nobody waits for here may be for another replica.
 func (s *session) takeNotification(n shim.Notification) {
-	s.t.memory.listChanged(n.Method, s.key.isSame)
 	n.Params = copyRaw(n.Params)
-	if !s.listeners.passToListeners(n) && n.Method == mcp.NotifyElicitationComplete {
-		s.calls.passCompleted(n.Params)
+	if !s.passNotification(n) && s.shared.Load() {
+		s.t.tellOthers(s.key.key, n)
 	}
+}
+
+// passNotification hands a notification to those who wait for it here, and reports whether somebody does.
+func (s *session) passNotification(n shim.Notification) bool {
+	if n.Method == mcp.NotifyProgress {
+		return s.calls.passProgress(n.Params)
+	}
+	s.t.memory.listChanged(n.Method, s.key.isSame)
+	return s.listeners.passToListeners(n) || n.Method == mcp.NotifyElicitationComplete && s.calls.passCompleted(n.Params)
 }
 
 // reduceFilter leaves of a filter what can come: nothing without a stream, and no more

@@ -14,7 +14,9 @@ func (x *exchange) passNotification(m jsonrpc.Message) {
 	x.told = true
 	switch m.Method {
 	case mcp.NotifyProgress:
-		x.heardProgress(m.Params)
+		if !x.heardProgress(m.Params) {
+			x.outside.takeNotification(shim.Notification{Method: m.Method, Params: m.Params})
+		}
 	case mcp.NotifyMessage:
 		x.heardLog(m.Params)
 	case mcp.NotifyCancelled:
@@ -29,17 +31,18 @@ func (x *exchange) passNotification(m jsonrpc.Message) {
 	}
 }
 
-// heardProgress hands on progress that carries our token. That of some servers does not
-// rise: each message may be the text of a status or a piece of a result, and what must
-// rise for a client does (shim.Rises).
-func (x *exchange) heardProgress(params []byte) {
+// heardProgress hands on progress that carries the token of this call, and reports whether it
+// does. That of some servers does not rise: each message may be the text of a status or a piece of a
+// result, and what must rise for a client does (shim.Rises).
+func (x *exchange) heardProgress(params []byte) bool {
 	token, ok := jsonrpc.GetString(params, mcp.MetaProgressToken)
 	if !ok || token != x.rec.state.ID {
-		return
+		return false
 	}
 	p := progressOf(params)
 	x.rec.noteHeard(p.Progress)
 	x.rec.passProgress(p)
+	return true
 }
 
 func progressOf(params []byte) shim.Progress {

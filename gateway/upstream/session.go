@@ -67,7 +67,10 @@ func newSession(t *sessionTable, k sessionKey, s shim.Session) *session {
 	ses.listeners.m = make(map[*listener]struct{})
 	ses.questions.m = make(map[sessionQuestionKey]*sessionQuestion)
 	ses.subs.turn, ses.subs.uris = make(chan struct{}, 1), make(map[string]int)
-	ses.shared.Store(t.isShared(s) && !t.wire.isLocal())
+	if t.isShared(s) && !t.wire.isLocal() {
+		ses.shared.Store(true)
+		t.hearOthers()
+	}
 	return ses
 }
 

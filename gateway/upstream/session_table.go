@@ -20,6 +20,7 @@ type sessionTable struct {
 	memory     *memory
 	support    getSupport
 	askSession atomic.Pointer[SessionAsker]
+	others     others
 
 	mu sync.Mutex
 	m  map[string]map[string]*session // by key, then by capabilities

@@ -1,8 +1,12 @@
 package upstream
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"maps"
+	"slices"
+	"sync"
 	"time"
 
 	"taskgate/gateway/upstream/sse"
@@ -169,12 +173,15 @@ func (s *session) openShared(ctx context.Context) (*link, error) {
 	since := time.Now()
 	for look := firstLook; ; look = min(2*look, lastLook) {
 		st, rev, err := s.t.loadShared(ctx, s.key.key)
+		s.mu.Lock()
+		lost := s.lost
+		s.mu.Unlock()
 		switch {
 		case err != nil:
 			return nil, err
 		case rev != 0 && st.Caps != s.key.spellVariant():
 			return s.initializeServer(ctx, 1) // other abilities: not to be shared
-		case st.Version != "" && st.Generation > s.lastLost():
+		case st.Version != "" && st.Generation > lost:
 			return st.linkOf()
 		case st.Opening != "" && (rev != waited || s.t.awaitsOpener(ctx, st.Opening, time.Since(since))):
 			if rev != waited {
@@ -202,13 +209,6 @@ func (t *sessionTable) awaitsOpener(ctx context.Context, replica string, waited 
 	}
 	gone, err := t.wire.cfg.IsGone(ctx, replica)
 	return err != nil || !gone
-}
-
-// lastLost is the latest generation that the server has lost.
-func (s *session) lastLost() int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.lost
 }
 
 // openForAll shakes hands on behalf of all replicas. It returns nil, nil if another one
@@ -245,6 +245,73 @@ func (s *session) openForAll(ctx context.Context, rev int64, was shared) (*link,
 		return nil, nil
 	}
 	return l, nil
+}
+
+// others are the other replicas that have sessions of this one's. A server says what it says once, on whichever stream
+// it likes, and who waits for it may be elsewhere: the call with that progress token, or the listener of the
+// client. So what nobody here waits for is told to all.
+type others struct {
+	heard  sync.Once
+	untold chan told // what waits for the store; more than that is dropped: nobody waits for a slow store
+}
+
+// told is a notification in the session of a key.
+type told struct {
+	key     string
+	message []byte
+}
+
+const (
+	mostUntold = 256
+	maxTold    = 64 << 10 // bytes of one
+)
+
+// hearOthers begins to tell the other replicas, and to hear them, where that has not begun.
+func (t *sessionTable) hearOthers() {
+	t.others.heard.Do(func() {
+		t.others.untold = make(chan told, mostUntold)
+		t.work.Go(context.Background(), func(ctx context.Context) {
+			for {
+				select { // whoever has something to tell wakes it
+				case n := <-t.others.untold:
+					if err := t.wire.cfg.Sessions.Tell(ctx, n.key, n.message); err != nil {
+						t.wire.log.Debug("what a server said was not told to other replicas", "err", err)
+					}
+				case <-ctx.Done():
+					return
+				}
+			}
+		})
+		t.work.Go(context.Background(), func(ctx context.Context) { t.wire.cfg.Sessions.Hear(ctx, t.takeTold) })
+	})
+}
+
+// tellOthers tells the other replicas of a notification. It does not block.
+func (t *sessionTable) tellOthers(key string, n shim.Notification) {
+	if len(n.Params) > maxTold {
+		return
+	}
+	message := jsonrpc.AppendNotification([]byte(t.wire.cfg.Replica+" "), n.Method, n.Params)
+	jsonrpc.OneLine(message)
+	select {
+	case t.others.untold <- told{key, message}:
+	default:
+	}
+}
+
+// takeTold takes what a replica tells: this one knows what itself has told.
+func (t *sessionTable) takeTold(key string, message []byte) {
+	from, text, _ := bytes.Cut(message, []byte(" "))
+	m, err := jsonrpc.ParseLenient(text)
+	if err != nil || string(from) == t.wire.cfg.Replica {
+		return
+	}
+	t.mu.Lock()
+	variants := slices.Collect(maps.Values(t.m[key]))
+	t.mu.Unlock()
+	for _, s := range variants {
+		s.passNotification(shim.Notification{Method: m.Method, Params: m.Params})
+	}
 }
 
 // noteUse says in the store that the session was used since the last time, and goes on with

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"taskgate/shim"
+	"taskgate/shim/shimtest"
 	"taskgate/shim/shimtest/fake"
 )
 
@@ -20,6 +22,7 @@ type sharedMap struct {
 	own   string
 	gone  string // a replica without a heartbeat
 	fail  error
+	hears *[]func(key string, message []byte) // of all of them
 }
 
 type sharedEntry struct {
@@ -30,9 +33,9 @@ type sharedEntry struct {
 
 func newSharedMaps(names ...string) []*sharedMap {
 	out := make([]*sharedMap, len(names))
-	mu, state := &sync.Mutex{}, map[string]*sharedEntry{}
+	mu, state, hears := &sync.Mutex{}, map[string]*sharedEntry{}, new([]func(string, []byte))
 	for i, name := range names {
-		out[i] = &sharedMap{mu: mu, state: state, own: name}
+		out[i] = &sharedMap{mu: mu, state: state, own: name, hears: hears}
 	}
 	return out
 }
@@ -82,6 +85,22 @@ func (m *sharedMap) End(_ context.Context, key string, idle time.Duration) ([]by
 	}
 	delete(m.state, key)
 	return e.b, m.fail
+}
+
+func (m *sharedMap) Tell(_ context.Context, key string, message []byte) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, hear := range *m.hears {
+		hear(key, message)
+	}
+	return m.fail
+}
+
+func (m *sharedMap) Hear(ctx context.Context, hear func(key string, message []byte)) {
+	m.mu.Lock()
+	*m.hears = append(*m.hears, hear)
+	m.mu.Unlock()
+	<-ctx.Done()
 }
 
 // sharedSession is a session of an upstream client that talks to nobody.
@@ -230,5 +249,50 @@ func TestSharedStoreAway(t *testing.T) {
 		if s.Runs("k") != 1 || len(s.Seen("initialize")) != 1 {
 			t.Errorf("tool ran %d times, %d handshakes", s.Runs("k"), len(s.Seen("initialize")))
 		}
+	})
+}
+
+// A server says on any stream of a session what is for a call or a listener at another replica (mcp-go 1.2.1 does).
+// Each of them hears it once.
+func TestReplicasHearForEachOther(t *testing.T) {
+	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *HTTP) {
+		m := newSharedMaps("a", "other")
+		a.wire.cfg.Sessions = m[0]
+		b := another(t, a)
+		b.wire.cfg.Sessions = m[1]
+		e := hearIn(t, a, together().Session, everything)
+		s.On("GET", fake.Status(http.StatusConflict, "", "")) // b has no stream of its own
+		posts, may := make(chan *fake.Exchange, 2), make(chan struct{})
+		s.Tool("t", func(x *fake.Exchange) {
+			x.Head("text/event-stream")
+			posts <- x
+			<-may
+			x.Event(x.Fill(result))
+		})
+		hears := map[string]*shimtest.Sink{"a": {}, "b": {}}
+		atA := aloftIn(t, a, together(), hears["a"])
+		postA := <-posts
+		atB := aloftIn(t, b, together(), hears["b"])
+		postB := <-posts
+		progress := func(of *fake.Exchange, n int) string {
+			return fmt.Sprintf(`{"progressToken":%s,"progress":%d,"message":"%d"}`, of.Token(), n, n)
+		}
+		s.Notify("notifications/progress", progress(postB, 1)) // on the stream of a
+		synctest.Wait()
+		postA.Event(`{"jsonrpc":"2.0","method":"notifications/progress","params":` + progress(postB, 2) + `}`)
+		synctest.Wait()
+		postB.Event(`{"jsonrpc":"2.0","method":"notifications/progress","params":` + progress(postA, 3) + `}`)
+		postB.Event(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+		synctest.Wait()
+		close(may)
+		atA.ended(t)
+		atB.ended(t)
+		heardA, _ := hears["a"].Heard()
+		heardB, _ := hears["b"].Heard()
+		if messages(heardA) != "3" || messages(heardB) != "1 2" || e.methods() != "tools/list_changed" {
+			t.Errorf("the calls heard %q and %q, and the listener %q", messages(heardA), messages(heardB), e.methods())
+		}
+		e.end(t)
+		_ = b.Close(context.Background())
 	})
 }

@@ -3,13 +3,17 @@ package e2e
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http/httptest"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
+	"taskgate/internal/balancer"
 	"taskgate/internal/programtest"
 	"taskgate/internal/redistest"
 )
@@ -139,10 +143,11 @@ func (s tableServer) name(over string) string {
 // call, and may be put to any call of the same principal.
 func bearerOf(peer string) string { return peer + "-0123456789abcdef0123" }
 
-// tableGateway runs the gateway in front of all servers, twice each: the other time for clients
+// tableGateways runs two replicas in front of all servers, twice each: the other time for clients
 // that are told of tasks in words. Such a call cannot be cancelled once its client was told, so
-// there only the slow tool may become a task.
-func tableGateway(t *testing.T, targets map[string]target, servers []tableServer) *gateway {
+// there only the slow tool may become a task. It returns the address of a balancer that sends each
+// request to the other replica.
+func tableGateways(t *testing.T, targets map[string]target, servers []tableServer) string {
 	t.Helper()
 	var yaml strings.Builder
 	fmt.Fprintf(&yaml, "store: %s\nauth: {keys: [", redistest.Start(t).URL())
@@ -171,7 +176,24 @@ func tableGateway(t *testing.T, targets map[string]target, servers []tableServer
 			}
 		}
 	}
-	return startGateway(t, configured(t, yaml.String())...)
+	file := configured(t, yaml.String())
+	var replicas []balancer.Replica
+	for range 2 {
+		admin := freeAddr(t)
+		g := startGateway(t, slices.Concat(file, []string{"--admin", admin})...)
+		replicas = append(replicas, func() (string, string) { return g.addr, admin })
+	}
+	b := balancer.New(replicas...)
+	go b.Poll(t.Context())
+	eventually(t, "both are ready", func() error {
+		if !b.Ready(0) || !b.Ready(1) {
+			return errors.New("one is not")
+		}
+		return nil
+	})
+	front := httptest.NewServer(b)
+	t.Cleanup(front.Close)
+	return front.Listener.Addr().String()
 }
 
 // tableRun has one client make all of its cells.
@@ -224,13 +246,13 @@ func TestTable(t *testing.T) {
 			targets[s.id+over] = s.at(t, over, marks)
 		}
 	}
-	g := tableGateway(t, targets, servers)
+	front := tableGateways(t, targets, servers)
 	cells := map[string][]tableCell{}
 	for _, c := range tableClients() {
 		for _, s := range servers {
 			for _, over := range s.over {
 				name := through(s, over, c.handle)
-				cells[c.peer] = append(cells[c.peer], tableCell{name, marks, s.steps, target{URL: "http://" + g.addr + "/" + name}})
+				cells[c.peer] = append(cells[c.peer], tableCell{name, marks, s.steps, target{URL: "http://" + front + "/" + name}})
 				if !c.handle {
 					cells[c.peer] = append(cells[c.peer], tableCell{directly(s, over), marks, s.steps, targets[s.id+over]})
 				}
