@@ -12,9 +12,6 @@ import (
 	"taskgate/internal/work"
 )
 
-// messageCancelled is the status message of a task that its owner cancelled.
-const messageCancelled = "cancelled by the client"
-
 // listPage is how many tasks List returns at once.
 const listPage = 50
 
@@ -49,7 +46,7 @@ func (s *Shim) readOwn(ctx context.Context, p Principal, upstream string, id ID,
 	}
 	if e, ok := s.outcomes.findEnding(id); ok && e.made.Owner == p.Owner() && (errors.Is(err, ErrNotFound) || err == nil && !t.Visible) {
 		// A client was told of it here, and a failover has undone that just now.
-		_, again := withPatience(ctx, s, func(ctx context.Context) (Task, error) { return s.outcomes.endAgain(ctx, e) })
+		_, again := withPatience(ctx, s.core, func(ctx context.Context) (Task, error) { return s.outcomes.endAgain(ctx, e) })
 		t, err = s.readRecord(ctx, id, part)
 		err = errors.Join(again, err)
 	}
@@ -78,19 +75,6 @@ func takeRoom(ctx context.Context, n int64) error {
 		return &BusyError{Key: "max_bytes_in_flight", Limit: "bytes in flight to read the result"}
 	}
 	return err
-}
-
-// withPatience does what somebody waits for at the store, who has the patience of its request, or
-// else one of its own. No answer in time is ErrUnavailable.
-func withPatience[T any](ctx context.Context, s *Shim, do func(context.Context) (T, error)) (T, error) {
-	ctx, done := patience.Use(patience.Or(ctx, s.storeTimeout))
-	out, err := do(ctx)
-	over := errors.Is(context.Cause(ctx), patience.ErrOver)
-	done(!errors.Is(err, ErrUnavailable))
-	if err != nil && over {
-		err = fmt.Errorf("%w: no answer in %v", ErrUnavailable, s.storeTimeout)
-	}
-	return out, err
 }
 
 // maxWaiting is how many requests of clients wait for the store at a time for as long as StoreWait.
@@ -126,17 +110,6 @@ func (s *Shim) Outlast(ctx context.Context, do func(context.Context) error) erro
 	return err
 }
 
-// readRecord reads a record for somebody who waits.
-func (s *Shim) readRecord(ctx context.Context, id ID, part Part) (Task, error) {
-	return withPatience(ctx, s, func(ctx context.Context) (Task, error) { return s.store.Get(ctx, id, part) })
-}
-
-// changeRecord makes one change of a record for somebody who waits. It is not its runner, if
-// lease is nil.
-func (s *Shim) changeRecord(ctx context.Context, id ID, lease *Lease, c Change) (Task, error) {
-	return withPatience(ctx, s, func(ctx context.Context) (Task, error) { return s.store.Apply(ctx, id, lease, c) })
-}
-
 // Get reads a task with its outcome. ErrNotFound, ErrUnavailable.
 func (s *Shim) Get(ctx context.Context, p Principal, upstream string, id ID) (Task, error) {
 	return outlast(ctx, s, func(ctx context.Context) (Task, error) { return s.readOwn(ctx, p, upstream, id, WithOutcome) })
@@ -166,7 +139,7 @@ func (s *Shim) List(ctx context.Context, p Principal, upstream, cursor string) (
 		return nil, "", nil
 	}
 	var next string
-	tasks, err := withPatience(ctx, s, func(ctx context.Context) (tasks []Task, err error) {
+	tasks, err := withPatience(ctx, s.core, func(ctx context.Context) (tasks []Task, err error) {
 		tasks, next, err = s.store.List(ctx, key, cursor, listPage)
 		return tasks, err
 	})
@@ -174,15 +147,6 @@ func (s *Shim) List(ctx context.Context, p Principal, upstream, cursor string) (
 		tasks[i] = tasks[i].shownAt(time.Now())
 	}
 	return tasks, next, err
-}
-
-// listKey keeps the lists of one principal on several upstreams apart: a task is
-// only ever seen at its own upstream's endpoint (design.md 0.7).
-func listKey(p Principal, upstream string) string {
-	if key := p.ListKey(); key != "" {
-		return upstream + "/" + key
-	}
-	return ""
 }
 
 // Cancel moves a task to cancelled and wakes its runner, wherever it is (L25).
@@ -208,8 +172,25 @@ func (s *Shim) cancelTask(ctx context.Context, t Task, end Change, message, told
 	if err == nil {
 		end.Token = ""
 		s.outcomes.holdEnding(ending{made: t, end: end}) // also where the runner does, which may be lost as well
-		s.runs.cancelCall(t.ID, errTaskCancelled)
+		if r := s.runs.get(t.ID); r != nil {
+			r.cancel(errTaskCancelled)
+		}
 		s.observer.logTaskAt(begun, contextOf(t), t, slog.LevelInfo, told, "event", KindCancelled.eventName())
 	}
 	return t, err
+}
+
+// bringToken has a call hand on what a request of its owner brings with the token of that request. It returns the
+// token for another replica, "" if the call runs here.
+func (s *Shim) bringToken(ctx context.Context, t Task) (token string) {
+	srv, err := s.findServer(t.Upstream)
+	if err != nil || srv.SealToken == nil {
+		return ""
+	}
+	token = srv.SealToken(ctx, string(t.ID))
+	if r := s.runs.get(t.ID); r != nil {
+		r.token.takeToken(token, 0)
+		return ""
+	}
+	return token
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -101,4 +102,53 @@ func (s *Shim) Outstanding(ctx context.Context, p Principal, upstream string, id
 		return nil, err
 	}
 	return openQuestions(t.Questions), nil
+}
+
+// AnswerError says what is wrong with an answer. It was not taken, nor were those that
+// came with it, and its question is still open.
+type AnswerError struct {
+	Key    string // of the question
+	Reason string // for the client; it repeats nothing of the answer
+}
+
+// Error gives the text for the client.
+func (e *AnswerError) Error() string { return fmt.Sprintf("the answer to %q %s", e.Key, e.Reason) }
+
+// checkAnswers are those of the answers that a record waits for, as they are kept. What nobody
+// asked for is ignored, whatever it is (T36). An *AnswerError where one of them is no
+// answer to its question, or too large.
+func (s *Shim) checkAnswers(t Task, answers map[string]Answer) (map[string]json.RawMessage, error) {
+	out := make(map[string]json.RawMessage, len(answers))
+	room := s.roomForAnswers(t)
+	for _, q := range t.Questions {
+		a, ok := answers[q.Key]
+		if !ok || !q.Outstanding() {
+			continue
+		}
+		if a.Error == nil && s.check != nil {
+			if wrong := s.check(q.Method, a.Result); wrong != "" {
+				return nil, &AnswerError{Key: q.Key, Reason: "is not valid: " + wrong}
+			}
+		}
+		out[q.Key] = a.encode()
+		if room -= int64(len(out[q.Key])); room < 0 {
+			return nil, &AnswerError{Key: q.Key, Reason: "is too large"}
+		}
+	}
+	return out, nil
+}
+
+// roomForAnswers is how large the answers may be that a record gets.
+func (s *Shim) roomForAnswers(t Task) int64 {
+	var limits QuestionLimits
+	if srv, err := s.findServer(t.Upstream); err == nil && srv.Policy != nil {
+		limits = srv.policyFor(Request{Method: t.Method, Name: t.Tool}).Questions
+	}
+	room := limits.OrDefault().AnswerBytes
+	for _, q := range t.Questions {
+		if !q.Taken {
+			room -= int64(len(q.Answer))
+		}
+	}
+	return room
 }

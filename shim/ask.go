@@ -186,7 +186,7 @@ func (b *mailbox) storeQuestions(ctx context.Context, q []Question) error {
 		left = b.timeLeft()
 	}
 	if r.hasWaitingCaller() {
-		left = min(left, 2*r.s.storeTimeout)
+		left = min(left, 2*r.core.storeTimeout)
 	}
 	ctx, stop := context.WithTimeoutCause(ctx, left, errUnanswered)
 	defer stop()
@@ -370,8 +370,8 @@ func (b *mailbox) withdrawQuestions(q []Question) {
 	}))
 	r.mu.Unlock()
 	// An answer that has come all the same is for nobody any more.
-	change := Change{Op: r.s.newOp(), Withdraw: keys, Take: keys}
-	r.s.life.work.Go(func() {
+	change := Change{Op: r.core.newOp(), Withdraw: keys, Take: keys}
+	r.core.life.work.Go(func() {
 		if r.record.persistChange(r.ctx, func() Change { return change }) == nil {
 			b.mayForget(keys...)
 		}
@@ -402,7 +402,7 @@ func (b *mailbox) abandonIn(d time.Duration) {
 	r := b.run
 	b.stopAbandoning()
 	var timer *time.Timer
-	timer = r.s.life.later(d, func() {
+	timer = r.core.life.later(d, func() {
 		more := b.waitedFor()
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -425,7 +425,7 @@ func (b *mailbox) abandonIn(d time.Duration) {
 // extends the TTL of the record (waiter.announceCaller), and no message says so.
 func (b *mailbox) waitedFor() time.Duration {
 	r := b.run
-	t, err := r.s.readRecord(r.ctx, r.record.id, Summary)
+	t, err := r.core.readRecord(r.ctx, r.record.id, Summary)
 	switch {
 	case errors.Is(err, ErrNotFound):
 		return 0
@@ -457,7 +457,7 @@ func (b *mailbox) stopAbandoning() {
 // answer is over. how says of each how it ended.
 func (b *mailbox) collectAnswers(ctx context.Context, q []Question, late bool) (answers []Answer, how []string, err error) {
 	keys := keysOf(q)
-	change := Change{Op: b.run.s.newOp(), Withdraw: keys, Take: keys, Call: b.run.rounds.endRound()}
+	change := Change{Op: b.run.core.newOp(), Withdraw: keys, Take: keys, Call: b.run.rounds.endRound()}
 	change.Durable = change.Call != nil // the retry is sent next, and only once
 	t, err := b.run.record.applyChange(ctx, func() Change { return change })
 	if err != nil {

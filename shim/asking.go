@@ -1,17 +1,15 @@
 package shim
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
 
-	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/trace"
-
 	"taskgate/internal/jsonrpc"
-	"taskgate/internal/semconv"
 )
 
 // Asking says how the caller of a Call can be asked something while it runs
@@ -154,34 +152,6 @@ func keysOf(questions []Question) []string {
 	return keys
 }
 
-// startQuestions begins the spans of questions that are open now: how long each was and how
-// it was answered, and never what it said.
-func (b *mailbox) startQuestions(q []Question) []trace.Span {
-	r := b.run
-	if r.s.observer.dark {
-		return nil
-	}
-	ctx, attrs := r.trace.contextOfRun(), attrsOf(r.record.constantPart())
-	spans := make([]trace.Span, len(q))
-	for i := range q {
-		_, spans[i] = r.s.observer.tracer.Start(ctx, "question "+q[i].Method, trace.WithAttributes(append(attrs, semconv.MCPMethod.String(q[i].Method))...))
-	}
-	return spans
-}
-
-// endQuestions ends the spans of questions with how each ended.
-func endQuestions(spans []trace.Span, how []string) {
-	for i, span := range spans {
-		outcome := how[i]
-		span.SetAttributes(semconv.QuestionOutcome.String(outcome))
-		if outcome != semconv.QuestionAnswered && outcome != semconv.QuestionWithdrawn {
-			span.SetAttributes(semconv.ErrorType.String(outcome))
-			span.SetStatus(codes.Error, "")
-		}
-		span.End()
-	}
-}
-
 // methodsOf are the methods of questions, each once.
 func methodsOf(q []Question) string {
 	var methods []string
@@ -229,4 +199,45 @@ func textOf(q Question) string {
 		return message
 	}
 	return q.Method
+}
+
+// QuestionLimits bound the questions of one call: a server asks as it likes, and what it asks, and
+// what its client answers, is kept in the record of the call (design.md 0.18). What is 0 has its default.
+type QuestionLimits struct {
+	// Most is how many questions a call may ask in all; default 1000.
+	Most int
+	// Open is how many of them may wait for an answer at once; default 64.
+	Open int
+	// Bytes is how much those may ask together, in bytes of params; default 4 MiB.
+	Bytes int64
+	// AnswerBytes is how large the answers may be together that the server has not got
+	// yet; default 4 MiB.
+	AnswerBytes int64
+}
+
+// OrDefault gives the limits with their defaults.
+func (l QuestionLimits) OrDefault() QuestionLimits {
+	return QuestionLimits{
+		Most: cmp.Or(l.Most, 1000), Open: cmp.Or(l.Open, 64),
+		Bytes: cmp.Or(l.Bytes, 4<<20), AnswerBytes: cmp.Or(l.AnswerBytes, 4<<20),
+	}
+}
+
+// Refuse says why a call that has asked so many questions, of which so many are open
+// with so many bytes of params, may not ask these as well; "" if it may. The text is for
+// the server that asks.
+func (l QuestionLimits) Refuse(asked, open int, bytes int64, q ...Question) string {
+	l = l.OrDefault()
+	for i := range q {
+		bytes += int64(len(q[i].Params))
+	}
+	switch {
+	case asked+len(q) > l.Most:
+		return fmt.Sprintf("too many questions: one call may ask %d", l.Most)
+	case open+len(q) > l.Open:
+		return fmt.Sprintf("too many questions at once: %d of one call may wait for an answer", l.Open)
+	case bytes > l.Bytes:
+		return fmt.Sprintf("too large a question: those of one call that wait for an answer may have %d bytes together", l.Bytes)
+	}
+	return ""
 }

@@ -2,17 +2,11 @@ package shim
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"time"
 
 	"taskgate/internal/semconv"
-)
-
-// Causes with which the context of an upstream call ends, besides ErrDetached and
-// that of the caller.
-var (
-	errTaskCancelled = errors.New("the task was cancelled")
-	errTimedOut      = &UpstreamError{Kind: KindTimeout, Message: "the call ran into its time limit"}
 )
 
 // Call runs a tools/call: it blocks, or becomes a task, as the tool's policy and
@@ -54,7 +48,7 @@ func (s *Shim) makeCall(ctx context.Context, c Call) (Answered, error) {
 			return Answered{}, err
 		}
 	}
-	r := s.newRun(ctx, srv, c, p, tk)
+	r := newRun(ctx, s.core, s.runs, srv, c, p, tk)
 	switch {
 	case c.Demand, c.Handle && p.Tasks == Always, (c.Handle || c.After > 0) && p.Tasks == Required:
 		return r.caller.taskFirst(ctx)
@@ -86,12 +80,40 @@ func answerOf(a Answered, err error) string {
 	return semconv.AnswerReply
 }
 
-// cancelUntold cancels a task that nobody was told of. A record that this replica does
-// not run, though it lives, would stay working for ever. token is what Shim.bringToken has returned.
-func (s *Shim) cancelUntold(id ID, message string, retain time.Duration, token string) {
-	change := Change{Op: s.newOp(), To: Cancelled, StatusMessage: &message, Retain: retain, Token: token, Moments: []Moment{{Kind: KindCancelled, Detail: message}}}
-	_, err := retry(s.life.writes, func(ctx context.Context) (Task, error) { return s.store.Apply(ctx, id, nil, change) })
-	if err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrFinal) {
-		s.log.Warn("a task that nobody was told of may remain", "task_id", id, "err", err)
+// A server may ask a question that belongs to none of its calls. The question has a hidden
+// record, like a call that waits for an answer, and a run: one that goes on from a
+// checkpoint which holds nothing but the question (design.md 0.16). So the answer comes by
+// Answer, is delivered at most once, and has the time that every answer has. If the replica
+// is lost, another one goes on.
+
+// AskSession asks a client the question in a checkpoint of the upstream client, and returns once
+// the question is stored. Of c it takes Upstream, Principal, Origin, Asking, and of the
+// request the method and the session. The question is over when it has been answered or
+// withdrawn, has run out of time, or when ctx ends with cause ErrCancelled. done is called
+// when this replica has no more to do with it, and is told whether it is over: if not,
+// another replica may go on.
+// ErrDraining, ErrUnavailable, *BusyError.
+func (s *Shim) AskSession(ctx context.Context, c Call, checkpoint json.RawMessage, done func(id ID, over bool)) (ID, error) {
+	if !s.life.work.Enter() {
+		return "", ErrDraining
 	}
+	defer s.life.work.Leave()
+	srv, err := s.findServer(c.Upstream)
+	if err != nil {
+		return "", err
+	}
+	c.Stay, c.Stream = true, nil
+	r := newRun(ctx, s.core, s.runs, srv, c, srv.policyFor(c.Request), ticket{})
+	r.checkpoint, r.unsaved = checkpoint, true
+	t, err := r.creation.ensureRecord(false)
+	if err != nil {
+		r.discard()
+		return "", err
+	}
+	t.Checkpoint = checkpoint
+	s.life.work.Go(func() {
+		r.finishAs(t)
+		done(t.ID, !errors.Is(context.Cause(r.ctx), ErrDetached))
+	})
+	return t.ID, nil
 }

@@ -69,7 +69,7 @@ func (c *caller) taskFirst(ctx context.Context) (Answered, error) {
 	t, err := r.creation.ensureRecord(true)
 	switch {
 	case err == nil:
-		r.s.life.work.Go(r.executeCall)
+		r.core.life.work.Go(r.executeCall)
 		return c.handTask(ctx, t)
 	case r.firm:
 		r.discard()
@@ -83,7 +83,7 @@ func (c *caller) taskFirst(ctx context.Context) (Answered, error) {
 // straight back, and no store is touched.
 func (c *caller) awaitReply(ctx context.Context, grace time.Duration) (Answered, error) {
 	r := c.run
-	r.s.life.work.Go(r.executeCall)
+	r.core.life.work.Go(r.executeCall)
 	timer := time.NewTimer(grace)
 	defer timer.Stop()
 	for attempt := 0; ; {
@@ -112,7 +112,7 @@ func (c *caller) awaitReply(ctx context.Context, grace time.Duration) (Answered,
 			return c.handTask(ctx, t)
 		}
 		if !errors.Is(err, errEnded) && attempt == 0 {
-			r.s.log.WarnContext(ctx, "no task could be made of a slow call; it goes on blocking", "tool", r.call.Request.Name, "err", err)
+			r.core.log.WarnContext(ctx, "no task could be made of a slow call; it goes on blocking", "tool", r.call.Request.Name, "err", err)
 		}
 		attempt++
 		timer.Reset(createAgain(err))
@@ -129,7 +129,7 @@ func (c *caller) errorForCaller(err error) error {
 		return err
 	case !c.run.sent.Load():
 		return ErrDraining
-	case c.run.s.life.ctx.Err() != nil:
+	case c.run.core.life.ctx.Err() != nil:
 		return errShutDown
 	}
 	return errLost // another replica has the call
@@ -153,7 +153,7 @@ func (c *caller) handTask(ctx context.Context, t Task) (Answered, error) {
 		return Answered{Task: &t}, nil
 	}
 	r.cancel(errTaskCancelled)
-	r.s.life.work.Go(func() { r.s.cancelUntold(t.ID, leftMessage, 0, "") })
+	r.core.life.work.Go(func() { r.core.cancelUntold(t.ID, leftMessage, 0, "") })
 	return Answered{}, context.Cause(ctx)
 }
 

@@ -45,7 +45,7 @@ type callRecord struct {
 // call is sent, and where its owner allows a second one (design.md 0.13).
 func (r *run) callRecord(sent bool) json.RawMessage {
 	rec := callRecord{
-		Request: r.call.Request, Runs: r.runs, Retry: r.policy.Retry, Firm: r.firm,
+		Request: r.call.Request, Runs: r.begun, Retry: r.policy.Retry, Firm: r.firm,
 		Handle: r.call.Handle, Partials: r.call.Partials,
 		Asking: r.call.Asking, Until: r.box.until, Keys: r.box.made, Round: r.rounds.recordedRound(),
 	}
@@ -157,7 +157,7 @@ func (c *creation) draftTask() (Task, []Batch) {
 		TTL:           retain,
 		Retain:        retain,
 		PollInterval:  r.policy.PollInterval,
-		Lease:         Lease{Replica: r.s.replica},
+		Lease:         Lease{Replica: r.core.replica},
 		Method:        r.call.Request.Method,
 		Tool:          r.call.Request.Name,
 		Checkpoint:    r.checkpoint,
@@ -190,34 +190,34 @@ func (c *creation) storeTask(t Task, begin []Batch) (Task, error) {
 	}
 	if c.maybe != nil { // under the same id, so that there is never a second record
 		t.ID, t.Op = c.maybe.ID, c.maybe.Op
-	} else if t.ID, err = r.s.newTaskID(r.base, t); err != nil {
+	} else if t.ID, err = r.core.newTaskID(r.base, t); err != nil {
 		r.srv.tasks.Leave(t.Owner)
 		return Task{}, err
 	} else {
-		t.Op = r.s.newOp()
+		t.Op = r.core.newOp()
 	}
 	root := r.trace.startTrace(&t, c.maybe)
 	defer root.End()
 	timeline := r.trace.takeMoments()
 	if t.Visible {
-		timeline = append(timeline, Moment{Kind: KindMade, Detail: string(r.s.replica)})
+		timeline = append(timeline, Moment{Kind: KindMade, Detail: string(r.core.replica)})
 	}
-	r.s.runs.expectTask(t.ID)
-	r.inbox.noteRead(0, r.s.recovery.epoch.Load())
+	r.runs.expectTask(t.ID)
+	r.inbox.noteRead(0, r.core.epoch.Load())
 	r.mu.Lock()
 	firm := r.firm
 	r.mu.Unlock()
-	stored, err := withPatience(r.base, r.s, func(ctx context.Context) (Task, error) {
-		if err := r.s.Heart.Alive(ctx); err != nil {
+	stored, err := withPatience(r.base, r.core, func(ctx context.Context) (Task, error) {
+		if err := r.core.heart.Alive(ctx); err != nil {
 			return Task{}, err
 		}
 		draft := t
 		draft.Timeline = timeline
 		c.maybe = &t
-		return r.s.store.Create(ctx, draft, begin...)
+		return r.core.store.Create(ctx, draft, begin...)
 	})
 	if c.maybe == nil {
-		r.s.runs.unexpectTask(t.ID)
+		r.runs.unexpectTask(t.ID)
 	} else if errors.Is(err, ErrUnavailable) && firm {
 		err = fmt.Errorf("%w: %w", ErrUnconfirmed, err)
 	}
@@ -244,25 +244,19 @@ const buryFor = time.Minute
 
 // buryRecord ends a record that may have been created, of a call that has none here. Where the creation
 // is still on its way, its id and op are used by then, and it does nothing.
-func (s *Shim) buryRecord(lost Task) {
-	defer s.runs.unexpectTask(lost.ID)
+func (c *creation) buryRecord(lost Task) {
+	r := c.run
+	defer r.runs.unexpectTask(lost.ID)
 	ended := Task{
 		ID: lost.ID, Op: lost.Op, Owner: lost.Owner, Upstream: lost.Upstream, Method: lost.Method, Tool: lost.Tool, Lease: lost.Lease,
 		Status: Cancelled, StatusMessage: leftMessage, TTL: buryFor, Retain: buryFor,
 	}
-	ctx, stop := context.WithTimeout(s.life.writes, buryFor)
+	ctx, stop := context.WithTimeout(r.core.life.writes, buryFor)
 	defer stop()
-	t, err := retry(ctx, func(ctx context.Context) (Task, error) { return s.store.Create(ctx, ended) })
+	t, err := retry(ctx, func(ctx context.Context) (Task, error) { return r.core.store.Create(ctx, ended) })
 	if err != nil || !t.Status.Final() {
-		s.cancelUntold(lost.ID, leftMessage, time.Second, "")
+		r.core.cancelUntold(lost.ID, leftMessage, time.Second, "")
 	}
-}
-
-// newTaskID makes the id of a new task.
-func (s *Shim) newTaskID(ctx context.Context, t Task) (ID, error) {
-	return withPatience(ctx, s, func(ctx context.Context) (ID, error) {
-		return s.marks.newID(ctx, t.Owner, t.Upstream, t.Retain)
-	})
 }
 
 // showTask makes a task of a hidden record. run.mu is held before and after.
@@ -270,9 +264,9 @@ func (c *creation) showTask() (Task, error) {
 	r := c.run
 	id, lease := r.record.id, r.record.lease
 	retain := retainFor(r.call, r.policy)
-	change := Change{Op: r.s.newOp(), Visible: true, TTL: time.Since(r.record.born) + retain, Retain: retain, Moments: []Moment{{Kind: KindMade}}}
+	change := Change{Op: r.core.newOp(), Visible: true, TTL: time.Since(r.record.born) + retain, Retain: retain, Moments: []Moment{{Kind: KindMade}}}
 	r.mu.Unlock()
-	t, err := r.s.changeRecord(r.base, id, &lease, change)
+	t, err := r.core.changeRecord(r.base, id, &lease, change)
 	if err != nil {
 		r.record.obeyRefusal(err, lease, t)
 	}

@@ -14,8 +14,9 @@
 // others have changed it (inbox.go); the mailbox, with the questions of the server (ask.go);
 // the rounds of a server that asks with its result (rounds.go); the status message
 // (status.go); and the pieces that it streams (pieces.go, batcher.go). How it ends is in
-// settle.go, and who goes on with it elsewhere in recover.go and audit.go. Readers follow
-// tasks by a [Set] (follow.go, follower.go).
+// settle.go, and how one goes on that was taken over in recover.go. What runs share of their replica is in
+// core.go. Above them, the [Shim] takes over tasks (adopt.go), and readers follow tasks by a [Set] (follow.go,
+// follower.go).
 //
 // The life of a task, as the transitions of task.go have it:
 //

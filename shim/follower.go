@@ -311,7 +311,7 @@ func (f *follower) takePieces(ctx context.Context, k *followed, a Added) error {
 // reports false, and has the task read again. Who reads was admitted when the task was
 // first looked at, and neither owner nor upstream of a task change.
 func (f *follower) readPieces(ctx context.Context, k *followed) (read bool, err error) {
-	list, err := withPatience(ctx, f.s, func(ctx context.Context) ([]json.RawMessage, error) {
+	list, err := withPatience(ctx, f.s.core, func(ctx context.Context) ([]json.RawMessage, error) {
 		return f.s.store.Batches(ctx, k.ID, k.next)
 	})
 	switch {

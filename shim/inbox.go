@@ -1,7 +1,6 @@
 package shim
 
 import (
-	"context"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -43,7 +42,7 @@ func (in *inbox) rereadRecord() {
 	defer in.mu.Unlock()
 	in.stale = true
 	if !in.active {
-		in.active = in.run.s.life.work.Go(in.readUntilSeen)
+		in.active = in.run.core.life.work.Go(in.readUntilSeen)
 	}
 }
 
@@ -80,12 +79,12 @@ func (in *inbox) readUntilSeen() {
 		if !ok {
 			return
 		}
-		epoch := r.s.recovery.epoch.Load()
+		epoch := r.core.epoch.Load()
 		r.mu.Lock()
 		turn, lease := in.turn, r.record.lease
 		r.mu.Unlock()
 
-		t, err := r.s.readRecord(r.s.life.writes, r.record.id, Summary)
+		t, err := r.core.readRecord(r.core.life.writes, r.record.id, Summary)
 		switch {
 		case err == nil:
 			d = retryFirst
@@ -96,7 +95,7 @@ func (in *inbox) readUntilSeen() {
 			}
 		case errors.Is(err, ErrNotFound):
 			// Where it cannot be written again, the next write or audit tries again.
-			if _, err := withPatience(r.s.life.writes, r.s, r.record.restoreTask); err == nil {
+			if _, err := withPatience(r.core.life.writes, r.core, r.record.restoreTask); err == nil {
 				in.rereadRecord()
 			}
 		default:
@@ -127,7 +126,7 @@ func (in *inbox) receiveState(t Task, turn int64, lease Lease) bool {
 	case t.Visible && r.record.hidden && r.creation.pending == nil:
 		r.noteShown(t)
 	case !t.Visible && !r.record.hidden: // a failover has lost that it became a task
-		r.s.life.work.Go(r.record.revealTask)
+		r.core.life.work.Go(r.record.revealTask)
 	}
 	r.box.takeState(t)
 	return true
@@ -175,25 +174,10 @@ func (in *tokenInbox) awaitToken(t Task) {
 // to be told with.
 func (in *tokenInbox) cancelRun(t Task) {
 	r := in.run
-	if in.at.Load() >= t.TokenAt || !r.s.life.work.Go(func() {
+	if in.at.Load() >= t.TokenAt || !r.core.life.work.Go(func() {
 		in.awaitToken(t)
 		r.cancel(errTaskCancelled)
 	}) {
 		r.cancel(errTaskCancelled)
 	}
-}
-
-// bringToken has a call hand on what a request of its owner brings with the token of that request. It returns the
-// token for another replica, "" if the call runs here.
-func (s *Shim) bringToken(ctx context.Context, t Task) (token string) {
-	srv, err := s.findServer(t.Upstream)
-	if err != nil || srv.SealToken == nil {
-		return ""
-	}
-	token = srv.SealToken(ctx, string(t.ID))
-	if r := s.runs.get(t.ID); r != nil {
-		r.token.takeToken(token, 0)
-		return ""
-	}
-	return token
 }

@@ -76,7 +76,7 @@ func (o *Operator) Search(ctx context.Context, q Query) (tasks []Task, next stri
 		}
 		slices.Sort(q.Lists)
 	}
-	tasks, err = withPatience(ctx, o.s, func(ctx context.Context) (found []Task, err error) {
+	tasks, err = withPatience(ctx, o.s.core, func(ctx context.Context) (found []Task, err error) {
 		found, next, err = o.store.Search(ctx, q)
 		return found, err
 	})

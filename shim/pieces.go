@@ -5,14 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
-	"time"
 
 	"taskgate/internal/work"
 	"taskgate/shim/content"
 )
-
-// appendBytes bounds what one append carries, but for a single batch that is larger.
-const appendBytes = 256 << 10
 
 // keepsHints reports whether a call shows what its tool says besides the result.
 func (c Call) keepsHints() bool { return c.Partials && (c.Handle || c.Demand) }
@@ -77,7 +73,7 @@ func (w *pieceWriter) scheduleWrite() {
 	if d := w.nextDelay(); d > 0 {
 		if !w.due {
 			w.due = true
-			r.s.life.later(d, func() {
+			r.core.life.later(d, func() {
 				r.mu.Lock()
 				defer r.mu.Unlock()
 				w.due = false
@@ -89,7 +85,7 @@ func (w *pieceWriter) scheduleWrite() {
 	w.closeBatch()
 	w.writing = make(chan struct{})
 	done := w.writing
-	if !r.s.life.work.Go(func() { w.writeQueue(done) }) {
+	if !r.core.life.work.Go(func() { w.writeQueue(done) }) {
 		w.writing = nil
 	}
 }
@@ -147,9 +143,9 @@ func (w *pieceWriter) writeQueue(done chan struct{}) {
 
 // appendBatches makes one attempt.
 func (w *pieceWriter) appendBatches(lease Lease, at Position, checkpoint json.RawMessage, batches []Batch) error {
-	ctx, stop := context.WithTimeoutCause(w.run.s.life.writes, opTimeout, ErrUnavailable)
+	ctx, stop := context.WithTimeoutCause(w.run.core.life.writes, opTimeout, ErrUnavailable)
 	defer stop()
-	err := w.run.s.store.Append(ctx, w.run.record.id, lease, at, checkpoint, batches...)
+	err := w.run.core.store.Append(ctx, w.run.record.id, lease, at, checkpoint, batches...)
 	if err != nil && errors.Is(context.Cause(ctx), ErrUnavailable) {
 		return ErrUnavailable
 	}
@@ -158,7 +154,7 @@ func (w *pieceWriter) appendBatches(lease Lease, at Position, checkpoint json.Ra
 
 // restoresRecord has a record that the store has forgotten written again, and reports whether to go on.
 func (w *pieceWriter) restoresRecord() bool {
-	_, err := withPatience(w.run.s.life.writes, w.run.s, w.run.record.restoreTask)
+	_, err := withPatience(w.run.core.life.writes, w.run.core, w.run.record.restoreTask)
 	return err == nil || errors.Is(err, ErrUnavailable)
 }
 
@@ -178,7 +174,7 @@ func (w *pieceWriter) giveUp(err error, under Lease) {
 // writes again from there what is still here (design.md 0.20).
 func (w *pieceWriter) goBack(at Position) {
 	r := w.run
-	t, err := r.s.readRecord(r.s.life.writes, r.record.id, Summary)
+	t, err := r.core.readRecord(r.core.life.writes, r.record.id, Summary)
 	if err != nil {
 		return // the next attempt says the same
 	}
@@ -275,39 +271,4 @@ func (w *pieceWriter) takeRecent() []Batch {
 	recent := batchesOf(w.kept)
 	w.kept, w.keeps = nil, 0
 	return recent
-}
-
-// Partials is what becomes of what a tool says while it runs (protocol.md 6.4).
-// The zero value makes hints of it, unbounded and each at once.
-type Partials struct {
-	// Content says that the messages of progress are pieces of the result; else
-	// they are hints.
-	Content bool
-	// Most bounds the batches that are kept of one task, MostBytes their bytes; 0 is
-	// no bound. What comes after it is left out, and the reader is told (see batcher).
-	Most      int
-	MostBytes int64
-	// Interval is the least time between two batches of a task, and Bytes how much
-	// may gather before one goes in spite of it. Without an interval each piece is a
-	// batch of its own, at once.
-	Interval time.Duration
-	Bytes    int
-}
-
-// What holds for the partial results of every task in production.
-const (
-	// mostPartials and mostPartialBytes bound what one task leaves in the store beside its
-	// result: a tool that reports each of a million steps fills it no further.
-	mostPartials     = 10_000
-	mostPartialBytes = 8 << 20
-	// partialInterval has tokens of a model go together, 20 times a second, which readers
-	// take for a flow. partialBytes is one write of a usual size.
-	partialInterval = 50 * time.Millisecond
-	partialBytes    = 64 << 10
-)
-
-// NewPartials bounds and gathers what a tool says. content says that the messages of its
-// progress are pieces of the result.
-func NewPartials(content bool) Partials {
-	return Partials{Content: content, Most: mostPartials, MostBytes: mostPartialBytes, Interval: partialInterval, Bytes: partialBytes}
 }

@@ -44,7 +44,7 @@ func (s *Shim) Reattach(ctx context.Context, c Call, id ID, answers map[string]j
 	linkTo(ctx, t)
 	wanted, err := s.checkAnswers(t, resultsOf(answers))
 	if err == nil {
-		t, err = withPatience(ctx, s, func(ctx context.Context) (Task, error) {
+		t, err = withPatience(ctx, s.core, func(ctx context.Context) (Task, error) {
 			return retry(ctx, func(ctx context.Context) (Task, error) { return s.storeAnswers(ctx, t, wanted) })
 		})
 	}
@@ -234,7 +234,9 @@ func (w *waiter) leaveCall(ctx context.Context) (Answered, error) {
 	cause := context.Cause(ctx)
 	if !w.call.Stay || errors.Is(cause, ErrCancelled) {
 		token := w.s.bringToken(ctx, w.task)
-		w.s.runs.cancelCall(w.task.ID, errTaskCancelled)
+		if r := w.s.runs.get(w.task.ID); r != nil {
+			r.cancel(errTaskCancelled)
+		}
 		w.s.life.work.Go(func() { w.s.cancelUntold(w.task.ID, leftMessage, 0, token) })
 	}
 	return Answered{}, cause

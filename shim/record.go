@@ -38,7 +38,7 @@ func (r *run) setRecord(t Task, rec *record) {
 	rec.over, rec.writing = make(chan struct{}), make(chan struct{}, 1)
 	r.record = rec
 	r.status.next = time.Now().Add(r.status.interval())
-	if heard := r.s.runs.addRun(r); heard {
+	if heard := r.runs.addRun(rec.id, r); heard {
 		r.inbox.rereadRecord()
 	}
 	if !rec.hidden {
@@ -77,7 +77,7 @@ func (rec *record) applyChange(ctx context.Context, change func() Change) (Task,
 	var lease Lease
 	t, err := retry(ctx, func(ctx context.Context) (Task, error) {
 		for lease = rec.currentLease(); ; lease = rec.currentLease() {
-			t, err := rec.run.s.store.Apply(ctx, rec.id, &lease, c)
+			t, err := rec.run.core.store.Apply(ctx, rec.id, &lease, c)
 			again := errors.Is(err, ErrLeaseLost) && lease != rec.currentLease()
 			if errors.Is(err, ErrNotFound) {
 				_, lost := rec.restoreTask(ctx)
@@ -112,7 +112,7 @@ func (rec *record) obeyRefusal(err error, under Lease, t Task) {
 
 // readStored reads the record, however long the store is away.
 func (rec *record) readStored() (Task, error) {
-	s := rec.run.s
+	s := rec.run.core
 	return retry(s.life.writes, func(ctx context.Context) (Task, error) { return s.store.Get(ctx, rec.id, Summary) })
 }
 
@@ -134,9 +134,9 @@ func (rec *record) restoreTask(ctx context.Context) (Task, error) {
 	t.Call, t.TTL = r.callRecord(r.checkpoint != nil), rec.raised
 	t.Progress.Params = r.status.params
 	r.mu.Unlock()
-	stored, err := r.s.store.Create(ctx, t)
+	stored, err := r.core.store.Create(ctx, t)
 	if err == nil {
-		r.s.observer.logTask(t, slog.LevelWarn, "the store had forgotten a task that runs; it is written again")
+		r.core.observer.logTask(t, slog.LevelWarn, "the store had forgotten a task that runs; it is written again")
 	}
 	return stored, err
 }
@@ -145,7 +145,7 @@ func (rec *record) restoreTask(ctx context.Context) (Task, error) {
 func (rec *record) revealTask() {
 	r := rec.run
 	r.mu.Lock()
-	change := Change{Op: r.s.newOp(), Visible: true, TTL: rec.raised, Retain: rec.made.Retain}
+	change := Change{Op: r.core.newOp(), Visible: true, TTL: rec.raised, Retain: rec.made.Retain}
 	r.mu.Unlock()
 	_ = rec.persistChange(r.ctx, func() Change { return change }) // where it fails, the end does so
 }
@@ -176,7 +176,7 @@ func (rec *record) keepTTL(retain time.Duration) {
 		return
 	}
 	left := rec.raised - time.Since(rec.born)
-	rec.ttl = rec.run.s.life.later(left-min(retain, left)/2, func() { rec.raiseTTL(retain) })
+	rec.ttl = rec.run.core.life.later(left-min(retain, left)/2, func() { rec.raiseTTL(retain) })
 }
 
 func (rec *record) raiseTTL(retain time.Duration) {
@@ -202,7 +202,7 @@ func (rec *record) isClosed() bool {
 	select {
 	case <-rec.over:
 		return true
-	case <-rec.run.s.life.writes.Done():
+	case <-rec.run.core.life.writes.Done():
 		return true
 	default:
 		return false
@@ -212,7 +212,7 @@ func (rec *record) isClosed() bool {
 // closeRecord forgets the record: the task has ended, or is somebody else's.
 func (rec *record) closeRecord() {
 	r := rec.run
-	r.s.runs.removeRun(r)
+	r.runs.removeRun(rec.id, r)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if rec.ttl != nil {

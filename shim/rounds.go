@@ -112,7 +112,7 @@ func (rs *rounds) sendOnce(retry *Retry) (Reply, error) {
 		}
 		next := spreadPause(d)
 		if !r.hasRecord() {
-			next = min(next, r.s.storeTimeout-time.Since(begin))
+			next = min(next, r.core.storeTimeout-time.Since(begin))
 		}
 		if next <= 0 || work.Pause(r.ctx, next) != nil {
 			return reply, err
@@ -215,7 +215,7 @@ func (rs *rounds) answerRound(questions []Question) (*Retry, *RPCError, error) {
 	}
 	answers, err := r.Ask(r.ctx, questions...)
 	if err != nil {
-		if r.ctx.Err() == nil && r.s.life.ctx.Err() == nil {
+		if r.ctx.Err() == nil && r.core.life.ctx.Err() == nil {
 			return nil, &RPCError{Code: codeInternal, Message: "the server asked for input, and the client could not be asked"}, nil
 		}
 		return nil, nil, err

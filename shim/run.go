@@ -22,13 +22,14 @@ var errEnded = errors.New("the call has been answered")
 // it, the task's. It is the Sink of its upstream call. What it does besides calling the
 // upstream, its parts do: each has the state for that, and says who guards it.
 type run struct {
-	s      *Shim
+	core   *core
+	runs   *runs[run] // where it is once it has a record
 	srv    *server
 	call   Call
 	policy Policy
 	ticket ticket
 	hold   *budget.Hold // the bytes of what is asked and answered; nil without a bound
-	runs   int          // how often the call was begun, this time included
+	begun  int          // how often the call was begun, this time included
 	// firm: the record may say that the call is not sent, so it is not sent unless the store has
 	// confirmed that it is. run.mu guards it, and queuing, once others know the run.
 	firm bool
@@ -77,8 +78,8 @@ type run struct {
 
 // newRun prepares a call. Its context follows the caller's until a task is made,
 // and ends after the policy's timeout.
-func (s *Shim) newRun(ctx context.Context, srv *server, c Call, p Policy, tk ticket) *run {
-	r := &run{s: s, srv: srv, call: c, policy: p, ticket: tk, runs: 1, hold: budget.From(ctx).Share()}
+func newRun(ctx context.Context, s *core, rs *runs[run], srv *server, c Call, p Policy, tk ticket) *run {
+	r := &run{core: s, runs: rs, srv: srv, call: c, policy: p, ticket: tk, begun: 1, hold: budget.From(ctx).Share()}
 	r.call.Stream = nil // a task that waits must not keep its caller's request in memory
 	r.assembleParts()
 	r.caller.stream, r.caller.waits = c.Stream, true
@@ -107,7 +108,7 @@ func (r *run) assembleParts() {
 // and after the timeout (0 = none).
 func (r *run) bindContext(ctx context.Context, timeout time.Duration) {
 	ctx, cancel := context.WithCancelCause(context.WithValue(ctx, waitsKey{}, r))
-	stop := context.AfterFunc(r.s.life.ctx, func() { cancel(r.haltCause()) })
+	stop := context.AfterFunc(r.core.life.ctx, func() { cancel(r.haltCause()) })
 	release := func() bool { return false }
 	if timeout > 0 {
 		release = time.AfterFunc(timeout, func() { cancel(errTimedOut) }).Stop // takes half of what a context takes
@@ -128,7 +129,7 @@ func (r *run) discard() {
 	r.hold.Release()
 	r.caller.detachStream()
 	if lost := r.creation.maybe; lost != nil && r.record == nil {
-		r.s.life.work.Go(func() { r.s.buryRecord(*lost) })
+		r.core.life.work.Go(func() { r.creation.buryRecord(*lost) })
 	}
 }
 
@@ -179,7 +180,7 @@ func (r *run) awaitSlot(ctx context.Context) error {
 	if err := r.trace.traceQueue(ctx); err != nil {
 		return err
 	}
-	return context.Cause(r.s.life.ctx)
+	return context.Cause(r.core.life.ctx)
 }
 
 func (r *run) setQueuing(yes bool) {
@@ -198,7 +199,7 @@ func (r *run) confirmUnsent() {
 	if !due {
 		return
 	}
-	ctx, stop := context.WithTimeout(r.ctx, r.s.storeTimeout)
+	ctx, stop := context.WithTimeout(r.ctx, r.core.storeTimeout)
 	defer stop()
 	_ = r.record.persistChange(ctx, func() Change {
 		r.mu.Lock()
@@ -209,7 +210,7 @@ func (r *run) confirmUnsent() {
 
 // findCause replaces the error of a call whose context has ended by the cause.
 func (r *run) findCause(err error) error {
-	if err != nil && r.s.life.ctx.Err() != nil {
+	if err != nil && r.core.life.ctx.Err() != nil {
 		<-r.ctx.Done() // its end is on its way, and is why this went wrong
 	}
 	if err == nil || r.ctx.Err() == nil {
@@ -312,7 +313,7 @@ func (r *run) Ask(ctx context.Context, q ...Question) ([]Answer, error) {
 func (r *run) Checkpoint(cp json.RawMessage) (stored func(context.Context) error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	over := cmp.Or(context.Cause(r.ctx), context.Cause(r.s.life.ctx))
+	over := cmp.Or(context.Cause(r.ctx), context.Cause(r.core.life.ctx))
 	if r.trace.told.sent.IsZero() {
 		r.trace.told.sent = time.Now()
 	}
@@ -391,7 +392,7 @@ func (m *meter) measureQueue() {
 	r := m.run
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.record != nil && !r.record.hidden && r.checkpoint == nil && r.runs == 1 && r.rounds.open == nil {
+	if r.record != nil && !r.record.hidden && r.checkpoint == nil && r.begun == 1 && r.rounds.open == nil {
 		r.srv.metrics.Sent(r.ctx, time.Since(r.record.born))
 	}
 }
@@ -410,3 +411,10 @@ func (m *meter) measureTask(outcome string) {
 		r.srv.metrics.Ended(r.ctx, r.call.Request.Name, outcome, time.Since(r.record.born))
 	}
 }
+
+// Causes with which the context of an upstream call ends, besides ErrDetached and
+// that of the caller.
+var (
+	errTaskCancelled = errors.New("the task was cancelled")
+	errTimedOut      = &UpstreamError{Kind: KindTimeout, Message: "the call ran into its time limit"}
+)

@@ -6,16 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strconv"
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/semconv"
 	"taskgate/shim/content"
 )
-
-// codeInternal is JSON-RPC's internal error, the code of everything that failed
-// for another reason than what the server answered (design.md 0.5).
-const codeInternal = -32603
 
 // settle records how the task ended. While the store is down the outcome is kept
 // here and written as soon as it can be; only a lost lease, or the end of this
@@ -39,22 +34,22 @@ func (r *run) settle() {
 			if !r.isHidden() {
 				r.holdCancellation()
 			}
-		case r.s.life.ctx.Err() != nil:
+		case r.core.life.ctx.Err() != nil:
 			r.handOver()
 		}
 		return
 	}
-	c.Op, c.Visible = r.s.newOp(), !r.isHidden()
+	c.Op, c.Visible = r.core.newOp(), !r.isHidden()
 	r.pieces.addTail(&c)
 	err := r.persistLast(&c)
 	switch {
 	case err == nil:
 		r.meter.measureTask(how.outcome)
-		r.s.outcomes.holdEnding(ending{made: rec.made, end: c, streamed: r.pieces.takeRecent()})
+		r.core.outcomes.holdEnding(ending{made: rec.made, end: c, streamed: r.pieces.takeRecent()})
 	case errors.Is(err, ErrNotFound): // the store has forgotten that the task was made
 		r.meter.measureTask(how.outcome)
-		if r.s.outcomes.holdEnding(ending{made: rec.made, end: c, streamed: r.pieces.takeRecent()}) {
-			r.s.outcomes.assureEnding(r.s.life.writes, rec.id)
+		if r.core.outcomes.holdEnding(ending{made: rec.made, end: c, streamed: r.pieces.takeRecent()}) {
+			r.core.outcomes.assureEnding(r.core.life.writes, rec.id)
 			return
 		}
 	case errors.Is(err, ErrFinal):
@@ -72,7 +67,7 @@ func (r *run) settle() {
 // streamed, it changes c to fit: who holds the ending has to hold what was written. What c
 // takes along for that is not recent any more, or an older store still would get it twice.
 func (r *run) persistLast(c *Change) error {
-	write := func() error { return r.record.persistChange(r.s.life.writes, func() Change { return *c }) }
+	write := func() error { return r.record.persistChange(r.core.life.writes, func() Change { return *c }) }
 	err := write()
 	if !errors.Is(err, ErrPosition) {
 		return err
@@ -91,7 +86,7 @@ func (r *run) endChange() (Change, bool) {
 		case errors.Is(r.err, errTaskCancelled), errors.Is(r.err, ErrLeaseLost):
 			return Change{}, false
 		case errors.Is(r.err, ErrDraining), errors.Is(r.err, ErrDetached):
-			if r.s.life.ctx.Err() != nil && !r.canHandOver() { // it became a task, or was sent, at the last moment
+			if r.core.life.ctx.Err() != nil && !r.canHandOver() { // it became a task, or was sent, at the last moment
 				return failWith(explainError(errShutDown)), true
 			}
 			return Change{}, false
@@ -123,17 +118,6 @@ func (r *run) endChange() (Change, bool) {
 func failWith(e *RPCError) Change {
 	message := clipText(e.Message)
 	return Change{To: Failed, StatusMessage: &message, Outcome: &Outcome{Error: e.object()}}
-}
-
-// object is the error as JSON, its data untouched.
-func (e *RPCError) object() json.RawMessage {
-	b := append([]byte(`{"code":`), strconv.FormatInt(e.Code, 10)...)
-	b = append(b, `,"message":`...)
-	b = jsonrpc.AppendString(b, e.Message)
-	if e.Data != nil {
-		b = append(append(b, `,"data":`...), e.Data...)
-	}
-	return append(b, '}')
 }
 
 // explainError says to the task's owner why its call failed. Only texts made for
@@ -183,9 +167,9 @@ func (r *run) holdCancellation() {
 	if !t.Status.Final() {
 		message = messageCancelled // forgotten already
 	}
-	r.s.outcomes.holdEnding(ending{made: r.record.made, end: Change{Op: r.s.newOp(), To: Cancelled, StatusMessage: &message}})
+	r.core.outcomes.holdEnding(ending{made: r.record.made, end: Change{Op: r.core.newOp(), To: Cancelled, StatusMessage: &message}})
 	if !t.Status.Final() {
-		r.s.outcomes.assureEnding(r.s.life.writes, r.record.id)
+		r.core.outcomes.assureEnding(r.core.life.writes, r.record.id)
 	}
 }
 
@@ -239,9 +223,12 @@ func (r *run) handOver() {
 		change.Call = r.callRecord(false)
 		r.mu.Unlock()
 	}
-	change.Moments = []Moment{{Kind: KindLeft, Detail: string(r.s.replica)}}
+	change.Moments = []Moment{{Kind: KindLeft, Detail: string(r.core.replica)}}
 	err := r.persistLast(&change)
 	if err != nil && !errors.Is(err, ErrLeaseLost) && !errors.Is(err, ErrFinal) {
 		r.trace.logRun(slog.LevelWarn, "a call is handed over with what was known of it before", "err", err)
 	}
 }
+
+// messageCancelled is the status message of a task that its owner cancelled.
+const messageCancelled = "cancelled by the client"

@@ -17,40 +17,7 @@ import (
 
 	"taskgate/internal/budget"
 	"taskgate/internal/metrics"
-	"taskgate/internal/work"
 )
-
-// Server is an upstream as the shim needs to know it.
-type Server struct {
-	Upstream Upstream
-	// Represent, where it is not nil, gives the context in which the server is asked something for
-	// a call that this replica has taken over, in the name of its session. It does not block.
-	Represent func(ctx context.Context, s Session) context.Context
-	// SealToken, where it is not nil, returns the token of a request that brings an answer or a
-	// cancellation, for the run of its call on any replica; BringToken gives it to the context of that.
-	SealToken  func(ctx context.Context, call string) string
-	BringToken func(ctx context.Context, call, token string)
-	// Policy is what the operator wants of a tool. It may be asked several times during
-	// a call.
-	Policy func(tool string) Policy
-	// Other is the policy of requests that are no tools/call: they never become
-	// tasks, but can have questions as well.
-	Other Policy
-	// Concurrency bounds the calls in flight (0 = unbounded), Queue how many more
-	// may wait (default 1000), and QueueWait how long a caller waits that cannot take a
-	// task (default 5s).
-	Concurrency int
-	Queue       int
-	QueueWait   time.Duration
-	// MaxTasks and MaxTasksPerOwner bound the tasks that this replica runs here;
-	// 0 = unbounded.
-	MaxTasks         int
-	MaxTasksPerOwner int
-	// Removed says that no calls are taken any more: those under way end, and tasks can be read.
-	Removed bool
-	// Before are servers that were removed, and whose tasks are read, answered and cancelled as this one's.
-	Before []string
-}
 
 // Options are what a Shim is made of.
 type Options struct {
@@ -97,28 +64,19 @@ type Shim struct {
 	// Heart is that of this replica, which beats while Run does.
 	Heart *Heart
 
-	replica      Replica
-	store        Store
-	servers      atomic.Pointer[map[string]*server]
-	known        map[string]*server // each that there was, whose counts go on if it comes back
-	metrics      *metrics.Metrics
-	storeTimeout time.Duration
-	storeWait    time.Duration
-	waiting      Bound // requests that wait for the store for as long as storeWait
-	check        func(method string, result json.RawMessage) (wrong string)
-	budget       *budget.Bytes
-	log          *slog.Logger
-	observer     observer
+	*core
+	servers   atomic.Pointer[map[string]*server]
+	known     map[string]*server // each that there was, whose counts go on if it comes back
+	metrics   *metrics.Metrics
+	storeWait time.Duration
+	waiting   Bound // requests that wait for the store for as long as storeWait
+	check     func(method string, result json.RawMessage) (wrong string)
+	budget    *budget.Bytes
+	draining  atomic.Bool
 
-	ops      atomic.Int64 // numbers this replica's operations on the store
-	draining atomic.Bool
-
-	life     *life
-	runs     runs
-	outcomes outcomes
+	runs     *runs[run]
 	recovery recovery
 	shown    *lru.Cache[ID, shown] // read by see
-	marks    *marker
 }
 
 // New returns a Shim that takes calls at once; Run keeps its tasks alive and takes
@@ -128,24 +86,29 @@ func New(o Options) (*Shim, error) {
 		return nil, errors.New("shim: a replica name and a store are needed")
 	}
 	life, log := newLife(), cmp.Or(o.Logger, slog.Default())
-	s := &Shim{
+	c := &core{
 		replica:      o.Replica,
 		store:        o.Store,
-		known:        make(map[string]*server),
-		metrics:      o.Metrics,
+		heart:        NewHeart(o.Store, o.Replica, cmp.Or(o.Heartbeat, 5*time.Second), log),
 		storeTimeout: cmp.Or(o.StoreTimeout, 3*time.Second),
-		storeWait:    o.StoreWait,
-		waiting:      Bound{Most: maxWaiting},
-		check:        o.CheckAnswer,
-		budget:       o.Budget,
 		log:          log,
+		observer:     newObserver(o.Replica, o.Tracer, life, log),
 		life:         life,
-		Heart:        NewHeart(o.Store, o.Replica, cmp.Or(o.Heartbeat, 5*time.Second), log),
-		runs:         newRuns(),
 		outcomes: outcomes{
 			store: o.Store, life: life, log: log, held: make(map[ID]ending),
 			settle: cmp.Or(o.Settle, defaultSettle), most: cmp.Or(o.SettleBytes, defaultSettleBytes),
 		},
+	}
+	s := &Shim{
+		core:      c,
+		Heart:     c.heart,
+		known:     make(map[string]*server),
+		metrics:   o.Metrics,
+		storeWait: o.StoreWait,
+		waiting:   Bound{Most: maxWaiting},
+		check:     o.CheckAnswer,
+		budget:    o.Budget,
+		runs:      newRuns[run](),
 	}
 	var err error
 	if s.shown, err = lru.New[ID, shown](maxShown); err != nil {
@@ -155,7 +118,6 @@ func New(o Options) (*Shim, error) {
 		return nil, err
 	}
 	s.recovery = recovery{s: s, wake: make(chan struct{}, 1)}
-	s.observer = newObserver(o, life, log)
 	s.Serve(o.Servers)
 	return s, nil
 }
@@ -216,96 +178,6 @@ func (s *Shim) Halt(ctx context.Context) error {
 // called again.
 func (s *Shim) Close(ctx context.Context) error {
 	return errors.Join(s.Halt(ctx), s.Heart.sayGoodbye(ctx))
-}
-
-// life is how long a Shim does what. The Shim owns it and ends it.
-type life struct {
-	// ctx is the life of everything that is not a request; it ends with
-	// ErrDetached.
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	// writes is the life of outcomes on their way to the store, which outlasts ctx
-	// by as long as Halt is given.
-	writes    context.Context
-	endWrites context.CancelFunc
-	work      work.Group // runs and their pending writes
-}
-
-func newLife() *life {
-	l := &life{}
-	l.ctx, l.cancel = context.WithCancelCause(context.Background())
-	l.writes, l.endWrites = context.WithCancel(context.Background())
-	return l
-}
-
-// later runs f after d, unless the work is over by then.
-func (l *life) later(d time.Duration, f func()) *time.Timer {
-	return time.AfterFunc(max(0, d), func() { l.work.Do(f) })
-}
-
-// newOp names an operation, for the store to recognise its repeat.
-func (s *Shim) newOp() string { return fmt.Sprintf("%s-%d", s.replica, s.ops.Add(1)) }
-
-// server is a Server with what this replica counts about it, which stays when the Server changes.
-type server struct {
-	Server
-	*counts
-	name string
-}
-
-// counts are what this replica counts about a server.
-type counts struct {
-	slots   *slots
-	tasks   Bound          // those that this replica runs
-	metrics *metrics.Tasks // nil: nothing is measured
-	graces  *graces
-
-	mu    sync.Mutex
-	tools map[string]*toolEntry // by tool, only where the policy bounds it
-}
-
-// Defaults of Server.
-const (
-	defaultQueue     = 1000            // tasks, each of which is a goroutine and its arguments
-	defaultQueueWait = 5 * time.Second // about as long as a caller takes for a slow answer
-)
-
-// newServer makes the server of a name, in place of the one before; nil for none.
-func newServer(name string, s Server, before *server) *server {
-	s.Queue, s.QueueWait = cmp.Or(s.Queue, defaultQueue), cmp.Or(s.QueueWait, defaultQueueWait)
-	if before == nil {
-		return &server{Server: s, name: name, counts: &counts{
-			graces: newGraces(), slots: newSlots(s.Concurrency, s.Queue), tools: make(map[string]*toolEntry),
-			tasks: Bound{Key: "max_tasks", Most: s.MaxTasks, MostPerOwner: s.MaxTasksPerOwner, All: "tasks on this server", Own: "tasks of this caller"},
-		}}
-	}
-	before.tasks.Limit(s.MaxTasks, s.MaxTasksPerOwner)
-	before.slots.setLimit(s.Concurrency)
-	before.limitTools(s.Policy)
-	return &server{Server: s, name: name, counts: before.counts}
-}
-
-// callTool is the one method whose requests may become tasks.
-const callTool = "tools/call"
-
-// tool is the tool that the request calls, "" for none.
-func (r Request) tool() string {
-	if r.Method != callTool {
-		return ""
-	}
-	return r.Name
-}
-
-// policyFor is what the operator wants of a request.
-func (s *server) policyFor(r Request) Policy {
-	p := s.Other
-	if r.Method == callTool {
-		p = s.Policy(r.Name)
-	} else {
-		p.Tasks, p.Grace, p.Concurrency = Never, 0, 0
-	}
-	p.PollInterval, p.InputTimeout = max(0, p.PollInterval), max(0, p.InputTimeout)
-	return p
 }
 
 // readsTasksOf reports whether the tasks of a server are read at an upstream.

@@ -72,7 +72,7 @@ func (w *statusWriter) scheduleMessage() {
 		return
 	}
 	w.pending = true
-	w.run.s.life.later(time.Until(w.next), w.writeMessage)
+	w.run.core.life.later(time.Until(w.next), w.writeMessage)
 }
 
 // interval is the least time between two messages of this run.
@@ -90,13 +90,13 @@ func (w *statusWriter) writeMessage() {
 		return
 	}
 	var wrote Change
-	ctx, stop := context.WithTimeoutCause(r.s.life.ctx, opTimeout, ErrUnavailable)
+	ctx, stop := context.WithTimeoutCause(r.core.life.ctx, opTimeout, ErrUnavailable)
 	defer stop()
 	_, err := r.record.applyChange(ctx, func() Change {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		message := w.message
-		wrote = Change{Op: r.s.newOp(), StatusMessage: &message, Progress: w.newestProgress()}
+		wrote = Change{Op: r.core.newOp(), StatusMessage: &message, Progress: w.newestProgress()}
 		if r.unsaved && r.pieces == nil { // else it goes with the pieces before it
 			wrote.Checkpoint, r.unsaved = r.checkpoint, false
 		}

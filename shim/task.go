@@ -332,3 +332,12 @@ func (t Task) Queued() bool { return t.Status == Working && t.StatusMessage == m
 
 // ExpiresAt is when the task may be gone.
 func (t Task) ExpiresAt() time.Time { return t.CreatedAt.Add(t.TTL) }
+
+// listKey keeps the lists of one principal on several upstreams apart: a task is
+// only ever seen at its own upstream's endpoint (design.md 0.7).
+func listKey(p Principal, upstream string) string {
+	if key := p.ListKey(); key != "" {
+		return upstream + "/" + key
+	}
+	return ""
+}

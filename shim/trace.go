@@ -6,12 +6,9 @@ import (
 	"log/slog"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 
@@ -31,29 +28,6 @@ import (
 // its replica. So nothing hangs below it: what an attempt does hangs below the short span
 // that came before.
 
-var w3c propagation.TraceContext
-
-// maxSpanName bounds what a span shows of the name of a tool.
-const maxSpanName = 256
-
-// observer writes the spans and the records of tasks. The Shim owns it.
-type observer struct {
-	replica Replica
-	life    *life
-	tracer  trace.Tracer
-	dark    bool // nobody records spans
-	log     *slog.Logger
-}
-
-func newObserver(o Options, life *life, log *slog.Logger) observer {
-	w := observer{replica: o.Replica, life: life, tracer: o.Tracer, log: log}
-	if w.tracer == nil {
-		w.tracer = noop.NewTracerProvider().Tracer("")
-	}
-	_, w.dark = w.tracer.(noop.Tracer)
-	return w
-}
-
 // runTrace is what is observed of a run. The run owns it. above and span are set before the
 // run has its record.
 type runTrace struct {
@@ -72,7 +46,7 @@ type runTrace struct {
 // reads or adopts the task finds it. A creation that is repeated keeps the one that its
 // record may have by now.
 func (w *runTrace) startTrace(t, before *Task) trace.Span {
-	r, o := w.run, &w.run.s.observer
+	r, o := w.run, &w.run.core.observer
 	switch {
 	case before != nil:
 		t.Trace = before.Trace
@@ -101,14 +75,14 @@ func rootName(t Task) string {
 // beginSpan begins the span of the run that has made a task.
 func (w *runTrace) beginSpan(t Task) {
 	w.above, w.span = contextOf(t).WithRemote(false), noop.Span{}
-	if o := &w.run.s.observer; !o.dark {
+	if o := &w.run.core.observer; !o.dark {
 		w.span = o.startAttempt(w.above, t, semconv.AttemptRun)
 	}
 }
 
 // adoptTrace begins the spans of a run that goes on with another's task.
 func (w *runTrace) adoptTrace(t Task) {
-	o := &w.run.s.observer
+	o := &w.run.core.observer
 	w.above, w.span = contextOf(t), noop.Span{}
 	w.told.saidSent, w.told.notedSent = true, true // unless it is sent anew
 	if o.dark {
@@ -120,65 +94,6 @@ func (w *runTrace) adoptTrace(t Task) {
 	span.End()
 	w.above = span.SpanContext()
 	w.span = o.startAttempt(w.above, t, semconv.AttemptNone)
-}
-
-func (o *observer) startAttempt(above trace.SpanContext, t Task, kind string) trace.Span {
-	ctx := trace.ContextWithSpanContext(o.life.ctx, above)
-	_, span := o.tracer.Start(ctx, "run "+spanSubject(t), trace.WithAttributes(append(attrsOf(t), append(o.attemptAttrs(t), semconv.AttemptKind.String(kind))...)...))
-	return span
-}
-
-// attemptAttrs are the attributes that tell the attempts at a task apart.
-func (o *observer) attemptAttrs(t Task) []attribute.KeyValue {
-	return []attribute.KeyValue{semconv.TaskAttempt.Int64(t.Lease.Adoption + 1), semconv.Replica.String(string(o.replica))}
-}
-
-// attrsOf are the attributes of each span of a task, or of a call that is none.
-func attrsOf(t Task) []attribute.KeyValue {
-	attrs := make([]attribute.KeyValue, 0, 8)
-	attrs = append(attrs, semconv.Upstream.String(t.Upstream))
-	if t.ID != "" {
-		attrs = append(attrs, semconv.TaskID.String(string(t.ID)))
-	}
-	if t.Method == callTool {
-		return append(attrs, semconv.GenAITool.String(spanSubject(t)))
-	}
-	return append(attrs, semconv.MCPMethod.String(t.Method))
-}
-
-// spanSubject is what a span is about: the tool, whose name a client wrote, or the method. What
-// else a request names may be a URI, of which there is no bounded set.
-func spanSubject(t Task) string {
-	if t.Method != callTool {
-		return t.Method
-	}
-	return strings.ToValidUTF8(t.Tool[:min(len(t.Tool), maxSpanName)], "")
-}
-
-// contextOf is the span that the record of a task names.
-func contextOf(t Task) trace.SpanContext {
-	return trace.SpanContextFromContext(w3c.Extract(context.Background(), propagation.MapCarrier(t.Trace)))
-}
-
-// carryTrace is the W3C context of ctx as a map, nil if there is none.
-func carryTrace(ctx context.Context) map[string]string {
-	m := propagation.MapCarrier{}
-	w3c.Inject(ctx, m)
-	if len(m) == 0 {
-		return nil
-	}
-	return m
-}
-
-// linkTo links the span of a request to the trace of the task that it is about.
-func linkTo(ctx context.Context, t Task) {
-	span := trace.SpanFromContext(ctx)
-	if !span.IsRecording() {
-		return
-	}
-	if sc := contextOf(t); sc.IsValid() {
-		span.AddLink(trace.Link{SpanContext: sc})
-	}
 }
 
 // contextOfRun is that of what the run does now: below the task's span, if there is a record, else
@@ -199,7 +114,7 @@ func (w *runTrace) setKind(kind string) { w.span.SetAttributes(semconv.AttemptKi
 // traceQueue waits for the slots of the call. Its span shows how long that took. A call that became a
 // task meanwhile has a second one, from then on, in the trace of the task.
 func (w *runTrace) traceQueue(ctx context.Context) error {
-	r, o := w.run, &w.run.s.observer
+	r, o := w.run, &w.run.core.observer
 	if o.dark {
 		return r.ticket.awaitSlots(ctx)
 	}
@@ -324,7 +239,7 @@ func (w *runTrace) takeMoments() (all []Moment) {
 	defer w.run.mu.Unlock()
 	if at := w.told.sent; !at.IsZero() && !w.told.notedSent {
 		w.told.notedSent = true
-		w.noted = append(w.noted, noted{KindSent, at, string(w.run.s.replica)})
+		w.noted = append(w.noted, noted{KindSent, at, string(w.run.core.replica)})
 	}
 	for _, n := range w.noted {
 		all = append(all, Moment{Kind: n.kind, Ago: time.Since(n.at), Detail: n.detail})
@@ -346,42 +261,9 @@ type told struct {
 	progress  time.Time // of the last record of progress
 }
 
-// inTrace is a context with the trace of a task.
-func inTrace(ctx context.Context, t Task) context.Context {
-	if sc := contextOf(t); sc.IsValid() {
-		return trace.ContextWithSpanContext(ctx, sc)
-	}
-	return ctx
-}
-
-// taskAttrs are the attributes of all records on a task.
-func taskAttrs(t Task) []any {
-	return []any{"task_id", string(t.ID), "upstream", t.Upstream, "tool", t.Tool}
-}
-
 // constantPart has what never changes of the task: what else is in made, run.mu guards.
 func (rec *record) constantPart() Task {
 	return Task{ID: rec.id, Upstream: rec.made.Upstream, Method: rec.made.Method, Tool: rec.made.Tool}
-}
-
-// logTask writes a record on a task.
-func (o *observer) logTask(t Task, level slog.Level, message string, more ...any) {
-	o.logTaskAt(time.Now(), contextOf(t), t, level, message, more...)
-}
-
-// logTaskAt is logTask of what happened at some time before, below some span.
-func (o *observer) logTaskAt(at time.Time, above trace.SpanContext, t Task, level slog.Level, message string, more ...any) {
-	ctx := o.life.ctx
-	if !o.log.Enabled(ctx, level) {
-		return
-	}
-	if above.IsValid() {
-		ctx = trace.ContextWithSpanContext(ctx, above)
-	}
-	rec := slog.NewRecord(at, level, message, 0)
-	rec.Add(taskAttrs(t)...)
-	rec.Add(more...)
-	_ = o.log.Handler().Handle(ctx, rec) // as slog.Logger does
 }
 
 // logRun writes a record on the task of the run, below the span that its attempt has begun with.
@@ -391,7 +273,7 @@ func (w *runTrace) logRun(level slog.Level, message string, more ...any) {
 
 // logRunAt is logRun of what happened at some time before.
 func (w *runTrace) logRunAt(at time.Time, level slog.Level, message string, more ...any) {
-	w.run.s.observer.logTaskAt(at, w.above, w.run.record.constantPart(), level, message, more...)
+	w.run.core.observer.logTaskAt(at, w.above, w.run.record.constantPart(), level, message, more...)
 }
 
 // logMade tells that a task was made of the call, which may have been sent before.
@@ -447,4 +329,32 @@ func (w *runTrace) logEnd(f finish) {
 		more = append(more, "err", w.run.err)
 	}
 	w.logRun(level, message, append(more, "event", event)...)
+}
+
+// startQuestions begins the spans of questions that are open now: how long each was and how
+// it was answered, and never what it said.
+func (b *mailbox) startQuestions(q []Question) []trace.Span {
+	r := b.run
+	if r.core.observer.dark {
+		return nil
+	}
+	ctx, attrs := r.trace.contextOfRun(), attrsOf(r.record.constantPart())
+	spans := make([]trace.Span, len(q))
+	for i := range q {
+		_, spans[i] = r.core.observer.tracer.Start(ctx, "question "+q[i].Method, trace.WithAttributes(append(attrs, semconv.MCPMethod.String(q[i].Method))...))
+	}
+	return spans
+}
+
+// endQuestions ends the spans of questions with how each ended.
+func endQuestions(spans []trace.Span, how []string) {
+	for i, span := range spans {
+		outcome := how[i]
+		span.SetAttributes(semconv.QuestionOutcome.String(outcome))
+		if outcome != semconv.QuestionAnswered && outcome != semconv.QuestionWithdrawn {
+			span.SetAttributes(semconv.ErrorType.String(outcome))
+			span.SetStatus(codes.Error, "")
+		}
+		span.End()
+	}
 }

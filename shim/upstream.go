@@ -286,3 +286,29 @@ func (e *UpstreamError) Error() string {
 
 // Unwrap returns the cause.
 func (e *UpstreamError) Unwrap() error { return e.Err }
+
+// codeInternal is JSON-RPC's internal error, the code of everything that failed
+// for another reason than what the server answered (design.md 0.5).
+const codeInternal = -32603
+
+// object is the error as JSON, its data untouched.
+func (e *RPCError) object() json.RawMessage {
+	b := append([]byte(`{"code":`), strconv.FormatInt(e.Code, 10)...)
+	b = append(b, `,"message":`...)
+	b = jsonrpc.AppendString(b, e.Message)
+	if e.Data != nil {
+		b = append(append(b, `,"data":`...), e.Data...)
+	}
+	return append(b, '}')
+}
+
+// callTool is the one method whose requests may become tasks.
+const callTool = "tools/call"
+
+// tool is the tool that the request calls, "" for none.
+func (r Request) tool() string {
+	if r.Method != callTool {
+		return ""
+	}
+	return r.Name
+}

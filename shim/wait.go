@@ -46,3 +46,28 @@ func attemptTime(ctx context.Context) time.Duration {
 
 // spreadPause is a pause of about d, so that many who began together do not go on together.
 func spreadPause(d time.Duration) time.Duration { return d/2 + rand.N(d) }
+
+// life is how long a Shim does what. The Shim owns it and ends it.
+type life struct {
+	// ctx is the life of everything that is not a request; it ends with
+	// ErrDetached.
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	// writes is the life of outcomes on their way to the store, which outlasts ctx
+	// by as long as Halt is given.
+	writes    context.Context
+	endWrites context.CancelFunc
+	work      work.Group // runs and their pending writes
+}
+
+func newLife() *life {
+	l := &life{}
+	l.ctx, l.cancel = context.WithCancelCause(context.Background())
+	l.writes, l.endWrites = context.WithCancel(context.Background())
+	return l
+}
+
+// later runs f after d, unless the work is over by then.
+func (l *life) later(d time.Duration, f func()) *time.Timer {
+	return time.AfterFunc(max(0, d), func() { l.work.Do(f) })
+}

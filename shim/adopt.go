@@ -1,0 +1,266 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"taskgate/internal/budget"
+	"taskgate/internal/work"
+)
+
+// recovery finds the tasks that this replica is to run and does not: those of replicas
+// that are gone, and its own that have no run. The Shim owns it; run works it.
+type recovery struct {
+	s *Shim
+	// wake has run look for orphans, and audit what is due, at once.
+	wake chan struct{}
+	// hindered: the latest Adopt that found no task has failed. It is run's alone.
+	hindered bool
+
+	due atomic.Int64 // parts to be audited without waiting for their turn
+}
+
+// listenForChanges takes what others do to this replica's tasks, cancel them, answer them or adopt
+// them, and who leaves tasks behind. An event only has a task read again: the inbox is
+// that of all tasks, and waits for no read.
+func (rv *recovery) listenForChanges(ctx context.Context) {
+	s := rv.s
+	// The store wakes it, also after each reconnect; the audit finds what is lost, within Parts beats (27 s).
+	for e, err := range s.store.Inbox(ctx, s.replica) {
+		switch {
+		case err != nil:
+			if ctx.Err() == nil {
+				s.log.Error("this replica no longer hears of its tasks", "err", err)
+			}
+			return
+		case e.Synced:
+			rv.distrustAll()
+			for _, id := range s.outcomes.heldIDs() {
+				s.life.work.Go(func() { s.outcomes.assureEnding(s.life.writes, id) })
+			}
+			work.Signal(rv.wake)
+		case e.Goodbye:
+			work.Signal(rv.wake)
+		default:
+			if r := s.runs.findHeard(e.ID); r != nil {
+				r.token.takeToken(e.Token, e.Version) // before the run reads what has come with it
+				r.inbox.reviewVersion(e.Version)
+			}
+		}
+	}
+}
+
+// adoptAndAudit adopts the tasks of replicas that are gone, and audits this one's own. It is apart
+// from the heartbeat, which sets its pace, because both may wait for the store for long. Where an
+// adoption has taken several beats, as many parts are audited.
+func (rv *recovery) adoptAndAudit(ctx context.Context) {
+	audited := rv.s.Heart.ticks.Load()
+	for part := 0; ; {
+		// A goodbye or a reconnect wakes it, and each beat of this replica (a third of the expiry).
+		select {
+		case <-ctx.Done():
+			return
+		case <-rv.wake:
+		case <-rv.s.Heart.ticked:
+		}
+		rv.adoptTasks(ctx)
+		ticks := rv.s.Heart.ticks.Load()
+		n := max(ticks-audited, rv.due.Swap(0))
+		audited = ticks
+		for ; n > 0; n-- {
+			told := rv.auditPart(ctx, part)
+			part = (part + 1) % Parts
+			if !told {
+				break // the others go on at the next beat, and this one last
+			}
+		}
+		rv.due.CompareAndSwap(0, n) // unless all are due by now
+	}
+}
+
+// adoptAtOnce is how many tasks one Adopt asks for.
+const adoptAtOnce = 64
+
+// leastAdoptTime is how long one adopt may take at least, however short the heartbeat is: it
+// has to look through the shards, and begins anew each time.
+const leastAdoptTime = 5 * time.Second
+
+// adoptTasks takes over the tasks of replicas that are gone. It works for at most one expiry of
+// the heartbeat, or leastAdoptTime; tasks that are left then have their turn after the next
+// beat. If some cannot be adopted, that is logged once, until all can be. Only run calls it.
+func (rv *recovery) adoptTasks(ctx context.Context) {
+	s := rv.s
+	names := slices.Sorted(maps.Keys(*s.servers.Load()))
+	ctx, stop := context.WithTimeoutCause(ctx, max(s.Heart.expiry, leastAdoptTime), ErrUnavailable)
+	defer stop()
+	for s.Heart.IsSteady() && !s.draining.Load() && ctx.Err() == nil {
+		tasks, err := s.store.Adopt(ctx, s.replica, names, adoptAtOnce)
+		if err != nil {
+			if !errors.Is(context.Cause(ctx), context.Canceled) && !rv.hindered {
+				rv.hindered = true
+				s.log.Warn("tasks of lost replicas could not be adopted, or not all of them", "err", err)
+			}
+			return
+		}
+		if rv.hindered && len(tasks) == 0 { // some may come although others are out of reach
+			rv.hindered = false
+			s.log.Info("tasks of lost replicas can be adopted again")
+		}
+		for _, t := range tasks {
+			rv.beginAdopted(t)
+		}
+		if len(tasks) < adoptAtOnce {
+			return
+		}
+	}
+}
+
+// beginAdopted makes an adopted task a run of this replica. If the task has a run here already,
+// that run goes on, or it is ended first.
+func (rv *recovery) beginAdopted(t Task) {
+	s := rv.s
+	old := s.runs.get(t.ID)
+	switch {
+	case t.Status.Final(): // since it was adopted, of which the reply was lost
+		return
+	case old == nil:
+		rv.startAdopted(s.adoptedRun(t), t)
+		return
+	case old.continuesUnder(t.Lease):
+		return
+	}
+	s.observer.logTask(t, slog.LevelInfo, "another replica has had a task since, which runs here still")
+	s.runs.expectTask(t.ID)
+	old.cancel(ErrDetached)
+	s.life.work.Go(func() {
+		<-old.record.over
+		rv.startAdopted(s.adoptedRun(t), t)
+	})
+}
+
+// startAdopted has an adopted task run. What others did to it before it had a run is read.
+func (rv *recovery) startAdopted(r *run, t Task) {
+	r.trace.logRun(slog.LevelInfo, "took over a task", "attempt", t.Lease.Adoption+1, "from", string(t.From), "event", KindAdopted.eventName())
+	r.meter.adopted = true
+	r.srv.metrics.Adopted(r.ctx)
+	r.inbox.reviewVersion(0)
+	rv.s.life.work.Go(func() { r.finishAs(t) })
+}
+
+// leastRun is what an adopted task has at least left to run, so that a resumed call
+// which is about to answer is not cut off for its age.
+const leastRun = time.Minute
+
+// adoptedRun is a run without a caller, in the place of the one that was lost.
+func (s *Shim) adoptedRun(t Task) *run {
+	srv, err := s.findServer(t.Upstream)
+	if err != nil {
+		srv = newServer(t.Upstream, Server{}, nil)
+	}
+	var rec callRecord
+	if err := json.Unmarshal(t.Call, &rec); err != nil {
+		s.observer.logTask(t, slog.LevelError, "the stored call of a task cannot be read", "err", err)
+	}
+	r := &run{
+		core: s.core, runs: s.runs, srv: srv, begun: max(rec.Runs, 1), firm: rec.Firm, incomplete: rec.Trimmed,
+		call: Call{
+			Upstream: t.Upstream, Request: rec.Request, Origin: t.Origin, Handle: t.Visible || rec.Handle,
+			Partials: rec.Partials, Asking: rec.Asking,
+			ProgressToken: t.Progress.Token,
+		},
+		checkpoint: t.Checkpoint,
+	}
+	if srv.Policy != nil {
+		r.policy = srv.policyFor(Request{Method: t.Method, Name: t.Tool})
+	}
+	r.policy.Retry = rec.Retry
+	r.assembleParts()
+	r.box.until, r.box.made = rec.Until, rec.Keys
+	r.rounds.goOn(rec.Round)
+	r.status.message, r.status.params = t.StatusMessage, t.Progress.Params
+	r.pieces.resumeAt(t.Position)
+	r.trace.adoptTrace(t)
+	ctx := trace.ContextWithRemoteSpanContext(s.life.ctx, r.trace.above)
+	if s.budget != nil {
+		r.hold = s.budget.Hold()
+		ctx = budget.With(ctx, r.hold)
+	}
+	if srv.Represent != nil {
+		ctx = srv.Represent(ctx, rec.Request.Session)
+	}
+	r.base = ctx
+	r.bindContext(ctx, max(leastRun, r.policy.Timeout-t.UpdatedAt.Sub(t.CreatedAt)))
+	srv.tasks.Force(t.Owner)
+	r.token.at.Store(t.TokenAt) // those before went to the runner before
+	r.setRecord(t, &record{id: t.ID, made: t, hidden: !t.Visible, lease: t.Lease})
+	return r
+}
+
+// A replica compares, part by part, the tasks that the store has it run with those that it
+// runs. So it learns of a change whose event was lost, and of a task that is its own by
+// the record and that nobody runs: an adoption or a creation that the store made when its
+// caller had given up, or an end that the store has lost. With one part at each beat, all
+// parts have their turn in Parts/beatsPerExpiry expiries of the heartbeat (design.md 0.4).
+
+// distrustAll has all parts audited at once, with what was seen before counting for nothing:
+// events may have been lost, and a store that went back may count versions again.
+func (rv *recovery) distrustAll() {
+	rv.s.epoch.Add(1)
+	rv.due.Store(Parts)
+}
+
+// auditPart compares one part and reports whether the store has told all of it.
+func (rv *recovery) auditPart(ctx context.Context, part int) bool {
+	s := rv.s
+	if part == 0 { // once a round, and after each reconnect: the store may have lost its data
+		s.marks.forgetEpoch()
+	}
+	mine, epoch := s.runs.inPart(part), rv.s.epoch.Load()
+	held, err := withPatience(ctx, s.core, func(ctx context.Context) ([]Held, error) { return s.store.Running(ctx, s.replica, part) })
+	for _, h := range held {
+		r := mine[h.ID]
+		delete(mine, h.ID)
+		switch {
+		case r == nil:
+			rv.reclaimTask(ctx, h.ID)
+		case !r.inbox.upToDate(h.Version, epoch):
+			r.inbox.reviewVersion(h.Version)
+		}
+	}
+	if err != nil {
+		return false
+	}
+	for _, r := range mine { // ended, adopted or forgotten
+		r.inbox.reviewVersion(0)
+	}
+	return true
+}
+
+// reclaimTask goes on with a task that is this replica's by its record, if it has no run.
+func (rv *recovery) reclaimTask(ctx context.Context, id ID) {
+	s := rv.s
+	if s.runs.isKnown(id) {
+		return
+	}
+	if _, held := s.outcomes.findEnding(id); held { // its run has ended before it was forgotten
+		return
+	}
+	t, err := s.readRecord(ctx, id, WithRun)
+	if err != nil || t.Status.Final() || t.Lease.Replica != s.replica || s.draining.Load() {
+		return // the next audit finds it again, if it is still to be found
+	}
+	s.observer.logTask(t, slog.LevelWarn, "a task of this replica had no run")
+	r := s.adoptedRun(t)
+	// The record may be older than what became of the call: that it was not sent, or that
+	// a round was open, proves nothing any more.
+	r.firm, r.rounds.open = false, nil
+	rv.startAdopted(r, t)
+}
