@@ -60,13 +60,12 @@ type topic struct {
 // errDeaf says that a connection works but events do not arrive on it.
 var errDeaf = errors.New("subscription does not deliver")
 
-func newHub(s *Store) *hub {
+// newHub makes the hub of a client. Its session, once something is watched, tests the connection at each interval.
+func newHub(client redis.UniversalClient, log *slog.Logger, k keys, interval time.Duration) *hub {
 	ctx, stop := context.WithCancel(context.Background())
 	return &hub{
-		client: s.client, log: s.log, timeout: 10 * time.Second,
-		interval: s.opts.ProbeInterval, patience: s.opts.ProbeInterval / 2,
-		newProbe: func() string { return s.keys.probe(rand.Text()) }, goodbyes: s.keys.goodbyes(), joined: s.noteArrival,
-		looks: s.checkPolicy, lookEvery: s.opts.policyCheck,
+		client: client, log: log, timeout: 10 * time.Second, interval: interval, patience: interval / 2,
+		newProbe: func() string { return k.probe(rand.Text()) }, goodbyes: k.goodbyes(),
 		ctx: ctx, stop: stop, kick: make(chan struct{}, 1),
 		topics: map[string]*topic{}, dirty: map[string]struct{}{}, confirmed: make(chan struct{}, 1),
 	}

@@ -17,8 +17,11 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"iter"
 	"log/slog"
+	"math/rand/v2"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,6 +30,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"taskgate/internal/metrics"
+	"taskgate/internal/patience"
+	"taskgate/internal/work"
 	"taskgate/redisstore/journal"
 	"taskgate/shim"
 )
@@ -185,7 +190,8 @@ func newStore(t target, opts Options) *Store {
 	if opts.recorder != nil {
 		client.AddHook(opts.recorder) // not for heartbeats, which are not recorded
 	}
-	s.hub = newHub(s)
+	s.hub = newHub(client, s.log, s.keys, opts.ProbeInterval)
+	s.hub.joined, s.hub.looks, s.hub.lookEvery = s.noteArrival, s.checkPolicy, opts.policyCheck
 	s.pulses = newPulses(opts.AwayAfter, opts.Logger)
 	one := s.pulses.watchClient(client)
 	s.pulses.watchClient(s.beats) // before anybody waits, a heartbeat finds out
@@ -294,3 +300,66 @@ const (
 	maxmemoryPolicy = "maxmemory-policy"
 	noEviction      = "noeviction"
 )
+
+// doRepeated runs an operation and, while Redis is away, runs it again until RetryFor or
+// ctx is over. That is safe for every operation of this package, and for nothing
+// else (design.md 0.12).
+//
+// While the slot of its keys moves to another node of a cluster, it is run again until
+// the deadline of ctx: that may take longer, and ends by itself. A caller without a
+// deadline is told after RetryFor, as of anything else. So is an adoption, which leaves
+// such tasks out and goes on with others.
+//
+// What a request does is bounded by its patience, and fails at once where Redis is known to
+// be away (pulse.go).
+func (s *Store) doRepeated(ctx context.Context, op string, f func(context.Context) error) (err error) {
+	ctx, done := patience.Use(ctx)
+	begun := time.Now()
+	defer func() {
+		away := errors.Is(err, shim.ErrUnavailable)
+		done(!away)
+		s.opts.Metrics.Stored(ctx, op, time.Since(begun), away && !errors.Is(err, context.Canceled))
+	}()
+	give := begun.Add(s.opts.RetryFor)
+	until, bounded := ctx.Deadline()
+	for wait := firstBackoff; ; wait = min(2*wait, maxBackoff) {
+		err := f(ctx)
+		if err == nil {
+			return nil
+		}
+		pause := wait/2 + rand.N(wait)
+		if (isOutage(err) || errors.Is(err, errAway)) && !errors.Is(err, context.Canceled) {
+			reroute(ctx, s.client)
+		}
+		last := give
+		if bounded && op != opAdopt && hasPrefix(err, moving...) {
+			last = until
+		}
+		if !isTransient(err) || time.Now().Add(pause).After(last) || work.Pause(ctx, pause) != nil {
+			return wrapError(op, err)
+		}
+	}
+}
+
+// Watch implements shim.Store.
+func (s *Store) Watch(ctx context.Context, ids ...shim.ID) iter.Seq2[shim.Event, error] {
+	var channels []string
+	for _, id := range ids {
+		if _, err := shim.ParseID(string(id)); err == nil {
+			channels = append(channels, s.keys.events(id))
+		}
+	}
+	slices.Sort(channels)
+	return s.hub.watchChannels(ctx, slices.Compact(channels))
+}
+
+// Inbox implements shim.Store. A replica has an inbox in every shard, so that what
+// a script publishes is in the slot of the task it changes.
+func (s *Store) Inbox(ctx context.Context, r shim.Replica) iter.Seq2[shim.Event, error] {
+	channels := make([]string, len(shards), len(shards)+1)
+	for i, tag := range shards {
+		channels[i] = s.keys.inbox(tag, r)
+	}
+	channels = append(channels, s.keys.goodbyes())
+	return s.hub.watchChannels(ctx, channels)
+}

@@ -3,9 +3,6 @@ package redisstore
 import (
 	"context"
 	"slices"
-	"strconv"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -47,14 +44,6 @@ func (s *Store) Epoch(ctx context.Context) (epoch string, err error) {
 	return epoch, err
 }
 
-// dead is a replica that is gone.
-type dead struct {
-	name  shim.Replica
-	entry string // its heartbeat as it was found
-	any   bool   // gone for so long that its upstreams do not matter
-	past  bool   // gone for so long that it may be forgotten
-}
-
 // forgetAfter is how long a replica without tasks is remembered after its heartbeat
 // has expired. One that could not beat for a while and then can reach Redis again
 // may begin to create a task just before it was missed; while that may still be
@@ -68,102 +57,6 @@ func deadIn(reply []string) []dead {
 		list = append(list, dead{shim.Replica(e[0]), e[1], e[2] == "1", e[3] == "1"})
 	}
 	return list
-}
-
-// orphan is a task that a replica tries to adopt, under an op of the attempt.
-type orphan struct {
-	id  shim.ID
-	old shim.Replica
-	op  string
-}
-
-// orphanage keeps the adoptions whose reply was lost. Such a task may be run by
-// its new replica without anybody knowing it, and that replica is alive, so no
-// other would ever adopt it: the next Adopt asks again.
-type orphanage struct {
-	mu       sync.Mutex
-	doubtful map[shim.Replica][]orphan
-	// childless are replicas that are gone and had no tasks, with the heartbeat they
-	// were found by: they need not be looked through again before they are forgotten.
-	childless map[shim.Replica]string
-}
-
-// noteSearched notes that a replica had no tasks.
-func (o *orphanage) noteSearched(d dead) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.childless == nil {
-		o.childless = map[shim.Replica]string{}
-	}
-	o.childless[d.name] = d.entry
-}
-
-// doubtAll has the replicas that are gone looked through again.
-func (o *orphanage) doubtAll() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.childless = nil
-}
-
-// worthSearching leaves out the replicas that had no tasks when they were last looked
-// through, and forgets that of those that are not gone any more.
-func (o *orphanage) worthSearching(gone []dead) []dead {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	before := o.childless
-	o.childless = map[shim.Replica]string{}
-	return slices.DeleteFunc(gone, func(d dead) bool {
-		if entry, ok := before[d.name]; !ok || entry != d.entry {
-			return false
-		}
-		o.childless[d.name] = d.entry
-		return !d.past
-	})
-}
-
-// takeDoubtful removes and returns what is in doubt for a replica.
-func (o *orphanage) takeDoubtful(r shim.Replica) []orphan {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	list := o.doubtful[r]
-	delete(o.doubtful, r)
-	return list
-}
-
-// putDoubtful adds to it.
-func (o *orphanage) putDoubtful(r shim.Replica, list ...orphan) {
-	if len(list) == 0 {
-		return
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.doubtful == nil {
-		o.doubtful = map[shim.Replica][]orphan{}
-	}
-	o.doubtful[r] = append(o.doubtful[r], list...)
-}
-
-// beatExpiry is the expiry of the replica's heartbeat.
-func (d dead) beatExpiry() time.Duration {
-	return parseBeat(d.entry).ttl
-}
-
-// beat is a heartbeat: until when it counts, for how long it does, and when it was written, by the clock of Redis.
-type beat struct {
-	until   time.Time
-	ttl     time.Duration
-	written int64 // in ms
-}
-
-// parseBeat reads a heartbeat, which is three numbers of milliseconds. What is missing is 0.
-func parseBeat(entry string) beat {
-	var n [3]int64
-	for i, word := range strings.Fields(entry) {
-		if i < len(n) {
-			n[i], _ = strconv.ParseInt(word, 10, 64)
-		}
-	}
-	return beat{time.UnixMilli(n[0]), time.Duration(n[1]) * time.Millisecond, n[2]}
 }
 
 // listGone lists the replicas that are, as r sees it: by a clock that has been one and the

@@ -6,15 +6,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"taskgate/internal/patience"
-	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -33,46 +30,6 @@ const (
 	firstBackoff = 10 * time.Millisecond
 	maxBackoff   = 250 * time.Millisecond
 )
-
-// doRepeated runs an operation and, while Redis is away, runs it again until RetryFor or
-// ctx is over. That is safe for every operation of this package, and for nothing
-// else (design.md 0.12).
-//
-// While the slot of its keys moves to another node of a cluster, it is run again until
-// the deadline of ctx: that may take longer, and ends by itself. A caller without a
-// deadline is told after RetryFor, as of anything else. So is an adoption, which leaves
-// such tasks out and goes on with others.
-//
-// What a request does is bounded by its patience, and fails at once where Redis is known to
-// be away (pulse.go).
-func (s *Store) doRepeated(ctx context.Context, op string, f func(context.Context) error) (err error) {
-	ctx, done := patience.Use(ctx)
-	begun := time.Now()
-	defer func() {
-		away := errors.Is(err, shim.ErrUnavailable)
-		done(!away)
-		s.opts.Metrics.Stored(ctx, op, time.Since(begun), away && !errors.Is(err, context.Canceled))
-	}()
-	give := begun.Add(s.opts.RetryFor)
-	until, bounded := ctx.Deadline()
-	for wait := firstBackoff; ; wait = min(2*wait, maxBackoff) {
-		err := f(ctx)
-		if err == nil {
-			return nil
-		}
-		pause := wait/2 + rand.N(wait)
-		if (isOutage(err) || errors.Is(err, errAway)) && !errors.Is(err, context.Canceled) {
-			reroute(ctx, s.client)
-		}
-		last := give
-		if bounded && op != opAdopt && hasPrefix(err, moving...) {
-			last = until
-		}
-		if !isTransient(err) || time.Now().Add(pause).After(last) || work.Pause(ctx, pause) != nil {
-			return wrapError(op, err)
-		}
-	}
-}
 
 // opAdopt is the name of an adoption for do.
 const opAdopt = "adopt"
@@ -170,5 +127,14 @@ func isClusterState(err error) bool {
 func logDebug(ctx context.Context, format string, args ...any) {
 	if slog.Default().Enabled(ctx, slog.LevelDebug) {
 		slog.DebugContext(ctx, "redis client", "message", fmt.Sprintf(format, args...))
+	}
+}
+
+// reroute has a cluster client look anew which node has which slot. By itself it
+// does so where a node sends it elsewhere, which one that is down does not, and never
+// for a connection that was taken out of the pool; else every ten seconds.
+func reroute(ctx context.Context, client redis.UniversalClient) {
+	if c, ok := client.(*redis.ClusterClient); ok {
+		c.ReloadState(ctx)
 	}
 }

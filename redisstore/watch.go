@@ -13,29 +13,6 @@ import (
 	"taskgate/shim"
 )
 
-// Watch implements shim.Store.
-func (s *Store) Watch(ctx context.Context, ids ...shim.ID) iter.Seq2[shim.Event, error] {
-	var channels []string
-	for _, id := range ids {
-		if _, err := shim.ParseID(string(id)); err == nil {
-			channels = append(channels, s.keys.events(id))
-		}
-	}
-	slices.Sort(channels)
-	return s.hub.watchChannels(ctx, slices.Compact(channels))
-}
-
-// Inbox implements shim.Store. A replica has an inbox in every shard, so that what
-// a script publishes is in the slot of the task it changes.
-func (s *Store) Inbox(ctx context.Context, r shim.Replica) iter.Seq2[shim.Event, error] {
-	channels := make([]string, len(shards), len(shards)+1)
-	for i, tag := range shards {
-		channels[i] = s.keys.inbox(tag, r)
-	}
-	channels = append(channels, s.keys.goodbyes())
-	return s.hub.watchChannels(ctx, channels)
-}
-
 // watcher is one Watch. What it has not yet yielded is one event per task, of bounded
 // size, so it takes no more room the slower its caller is. All fields but wake belong to
 // hub.mu.

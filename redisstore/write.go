@@ -300,12 +300,3 @@ func (s *Store) takeConn(ctx context.Context, key string) (*redis.Conn, error) {
 		return c.(*redis.Client).Conn(), nil
 	}
 }
-
-// reroute has a cluster client look anew which node has which slot. By itself it
-// does so where a node sends it elsewhere, which one that is down does not, and never
-// for a connection that was taken out of the pool; else every ten seconds.
-func reroute(ctx context.Context, client redis.UniversalClient) {
-	if c, ok := client.(*redis.ClusterClient); ok {
-		c.ReloadState(ctx)
-	}
-}

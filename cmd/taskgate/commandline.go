@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"runtime/debug"
 	"slices"
 	"strings"
 )
@@ -155,3 +157,18 @@ func writeOutput(stdout, stderr io.Writer, text string) int {
 	}
 	return exitOK
 }
+
+// moduleVersion is what this process says of its version to others.
+func moduleVersion() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return buildVersion(info)
+	}
+	return cmp.Or(release, "(devel)")
+}
+
+// buildVersion is the version of a release, else that of the module: "(devel)" for a build of a
+// work tree.
+func buildVersion(info *debug.BuildInfo) string { return cmp.Or(release, info.Main.Version) }
+
+// release is the version that deploy/build gives what it builds.
+var release string

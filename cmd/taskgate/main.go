@@ -10,7 +10,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -104,21 +103,6 @@ func printVersion(args []string, stdout, stderr io.Writer) int {
 		return writeOutput(stdout, stderr, "taskgate (built without module information)\n")
 	}
 	return writeOutput(stdout, stderr, versionText(info))
-}
-
-// release is the version that deploy/build gives what it builds.
-var release string
-
-// buildVersion is the version of a release, else that of the module: "(devel)" for a build of a
-// work tree.
-func buildVersion(info *debug.BuildInfo) string { return cmp.Or(release, info.Main.Version) }
-
-// moduleVersion is what this process says of its version to others.
-func moduleVersion() string {
-	if info, ok := debug.ReadBuildInfo(); ok {
-		return buildVersion(info)
-	}
-	return cmp.Or(release, "(devel)")
 }
 
 // versionText is "taskgate VERSION (REVISION, modified) GO".

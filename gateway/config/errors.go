@@ -85,3 +85,27 @@ func asError(list []*Error) error {
 		return a.Line > 0 && a.Line == b.Line && a.Column == b.Column && a.Message == b.Message
 	})}
 }
+
+// problem is a mistake in what a configuration means, as opposed to how its
+// file is written. The first path is the key at fault; the others are keys it
+// depends on, and where to point if the file leaves the first one out.
+type problem struct {
+	paths   []string
+	message string
+	onKey   bool // the key itself is at fault, not its value
+}
+
+// problems collects what the checks find.
+type problems []problem
+
+func (p *problems) add(path, format string, args ...any) {
+	p.addFor([]string{path}, format, args...)
+}
+
+func (p *problems) addFor(paths []string, format string, args ...any) {
+	*p = append(*p, problem{paths: paths, message: fmt.Sprintf(format, args...)})
+}
+
+func (p *problems) addKey(path, format string, args ...any) {
+	*p = append(*p, problem{paths: []string{path}, message: fmt.Sprintf(format, args...), onKey: true})
+}

@@ -199,3 +199,24 @@ func (p *problems) toolScopes(at string, scopes string, a Auth) {
 		}
 	}
 }
+
+// checkPassthrough checks how the callers of a server that signs them in are known.
+func (p *problems) checkPassthrough(at string, t *Passthrough, c *Config) {
+	p.checkFields(at, t)
+	for i, audience := range t.Audiences {
+		if audience == "" {
+			p.add(fmt.Sprintf("%s.audiences[%d]", at, i), "is empty")
+		}
+	}
+	if i := t.Introspection; i != nil {
+		at := at + ".introspection"
+		p.checkFields(at, i)
+		p.secureURL(at+".url", i.URL)
+	}
+	if c.PublicURL == "" {
+		p.addFor([]string{at, "public_url"}, "needs public_url: clients are told by it where to get a token")
+	}
+	if !c.OwnsStore() && len(c.StateKeys) == 0 {
+		p.addFor([]string{at, "state_keys"}, "needs state_keys: replicas have to agree on whose token is whose")
+	}
+}

@@ -6,66 +6,23 @@ import (
 	"errors"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"taskgate/gateway/endpoint"
 	"taskgate/gateway/translate"
+	"taskgate/gateway/upstream"
+	"taskgate/gateway/upstream/forward"
 	"taskgate/gateway/wire"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
+	"taskgate/shim/dialect"
 )
 
 // Clients of the initialize era are asked by JSON-RPC requests of the gateway's own
 // (protocol.md 7.4). The id of each says which question of which stored call it
 // carries, so that its answer, a POST of its own, finds it at any replica (H7).
-
-// questionName names a question of a stored call.
-func questionName(call shim.ID, key string) string { return string(call) + "/" + key }
-
-// questionID is the request id of a question.
-func questionID(call shim.ID, key string) jsonrpc.ID {
-	return jsonrpc.StringID(questionName(call, key))
-}
-
-// parseQuestionID reads what questionID wrote. Any other id answers nothing.
-func parseQuestionID(id jsonrpc.ID) (call shim.ID, key string, ok bool) {
-	text, _ := jsonrpc.GetString([]byte(id.Raw()))
-	text, key, ok = strings.Cut(text, "/")
-	call, err := shim.ParseID(text)
-	return call, key, ok && err == nil
-}
-
-// questionRequest is a question as a request to the client. One of a task says so
-// (L31); the upstream's own related-task means nothing here (H14).
-func questionRequest(call shim.ID, q shim.Question, task bool) []byte {
-	id := questionID(call, q.Key)
-	params := jsonrpc.WithoutEmpty(translate.Unrelated(q.Params), "_meta")
-	if mode, _ := jsonrpc.GetString(params, "mode"); q.Method == mcp.MethodElicit && mode == "url" {
-		// A legacy client needs an id of the elicitation, which a modern server does
-		// not give it (protocol.md 7.4).
-		params = jsonrpc.WithDefault(params, json.RawMessage(id.Raw()), "elicitationId")
-	}
-	if task {
-		if params == nil {
-			params = json.RawMessage(`{}`)
-		}
-		params = ofTask(params, call)
-	}
-	return jsonrpc.AppendRequest(nil, id, q.Method, params)
-}
-
-// ofTask returns params that name the task that a message is about (L31).
-func ofTask(params json.RawMessage, id shim.ID) json.RawMessage {
-	return jsonrpc.With(params, append(jsonrpc.AppendString([]byte(`{"taskId":`), string(id)), '}'), "_meta", mcp.MetaRelatedTask)
-}
-
-// questionOver tells a client that nobody waits for its answer any more.
-func questionOver(call shim.ID, key string) []byte {
-	return mcp.AppendCancelled(nil, questionID(call, key), "the server no longer waits for an answer")
-}
 
 // answerQuestion takes a client's response. One to a question that nobody waits for,
 // or that was never asked, is no mistake: answers and ends may cross (T36). Of one that is
@@ -206,4 +163,48 @@ func (a *callAsker) endAsking() {
 	if a.again != nil {
 		a.again.Stop()
 	}
+}
+
+// AskSession asks the client of a session what its server asks outside of any call. One that
+// has no GET stream open, and none that it may come back to, is not there to be asked:
+// shim.ErrNoAsk.
+func (h *Handler) AskSession(ctx context.Context, from shim.Session, q shim.Question, checkpoint json.RawMessage) error {
+	s := h.Sessions.pinSession(from.Key)
+	st, err := s.loadState(ctx)
+	switch able := (shim.Session{Capabilities: translate.Answerable(st.Capabilities)}); {
+	case errors.Is(err, errNoSession):
+		err = shim.ErrNoAsk
+	case err != nil:
+	case st.Upstream != h.Name, !upstream.MayAsk(able, q.Method, q.Params):
+		err = shim.ErrNoAsk
+	case !s.isAttached() && !s.listen.isActive() && !s.isElsewhere(ctx):
+		err = shim.ErrNoAsk
+	case len(st.SessionQuestions) >= mostSessionQuestions:
+		err = errManySessionQuestions
+	}
+	if err != nil {
+		s.endUse()
+		return err
+	}
+	life, end := context.WithCancelCause(forward.Carry(s.ctx, ctx)) // and not that of the request of the server
+	c := shim.Call{
+		Upstream: h.Name, Principal: s.owner(), Origin: dialect.OriginLegacy,
+		Request: shim.Request{Method: q.Method, Session: s.upstreamSession(ctx)}, Asking: shim.AskStream,
+	}
+	id, err := h.Shim.AskSession(life, c, checkpoint, func(id shim.ID, over bool) {
+		if over {
+			s.settleSessionQuestion(id)
+		}
+		end(nil)
+		s.endUse()
+	})
+	if err != nil {
+		end(nil)
+		s.endUse()
+		return err
+	}
+	if err := s.updateState(ctx, func(st sessionState) (sessionState, error) { return st.withSessionQuestions([]shim.ID{id}, nil) }); err != nil {
+		end(shim.ErrCancelled) // no stream would ask it; this answers the server
+	}
+	return nil
 }

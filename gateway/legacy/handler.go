@@ -5,9 +5,8 @@
 // HTTP or as events that outlive their stream, and what a session keeps, to a store of
 // [Sessions].
 //
-// Requests and sessions are one package: a request is answered on a stream of its session, and
-// the two use far more than 40 names of each other. The files session*.go have the sessions,
-// the others what is done with requests.
+// The files session*.go and replay.go have the sessions and their streams, and know nothing of
+// requests. The others have what is done with requests, and stand on them.
 package legacy
 
 import (
@@ -15,9 +14,11 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"time"
 
 	"taskgate/gateway/endpoint"
 	"taskgate/gateway/wire"
+	"taskgate/internal/eventstream"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
@@ -144,4 +145,92 @@ func (h *Handler) forwardNotification(ctx context.Context, s *session, msg jsonr
 		return err
 	}
 	return h.Upstream.Notify(ctx, s.upstreamSession(ctx), shim.Notification{Method: msg.Method, Params: msg.Params})
+}
+
+// ServeGET opens the stream on which a session hears what belongs to no
+// request (X4). There is one per session: a second opener is refused with 409, as
+// the official SDKs' servers do. Taking the stream over instead would set two
+// clients that share a session to taking it from each other for ever. But a stream whose
+// replica was killed, or whose client does not read, gives no sign of life within holderPatience, and is taken over:
+// the TypeScript SDKs try again for 2.5 s, and hear nothing any more then.
+//
+// Events have ids once the stream has been open for resume_after: an id makes clients
+// come back with Last-Event-ID (X8, protocol.md C 7), which they may do at any replica,
+// and take the stream along. docs/design/sessions.md has the cases.
+func (h *Handler) ServeGET(w http.ResponseWriter, r *http.Request, p shim.Principal) {
+	if !wire.AcceptsStream(r.Header) {
+		h.refuseRequest(w, jsonrpc.ID{}, wire.Refused(http.StatusNotAcceptable, "Accept must list "+mcp.TypeSSE))
+		return
+	}
+	s, err := h.openSession(r, p, false)
+	if err != nil {
+		h.refuseRequest(w, jsonrpc.ID{}, err)
+		return
+	}
+	defer s.endUse()
+	stream, no, resumes := parseEventID(r.Header.Get(mcp.HeaderLastEventID))
+	if resumes && stream != getStream {
+		h.serveResume(w, r, s, p, stream, no)
+		return
+	}
+	ctx, done, err := h.Streams.Open(r.Context(), p.Owner())
+	defer done()
+	if err != nil {
+		h.refuseRequest(w, jsonrpc.ID{}, err)
+		return
+	}
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	hold := s.attachGET(ctx, end, resumes)
+	if hold == nil {
+		h.refuseRequest(w, jsonrpc.ID{}, wire.Refused(http.StatusConflict, errMoved.Error()))
+		return
+	}
+	defer s.detachGET(hold)
+	g, err := s.claimGET(ctx, no, resumes, h.takesPartials(s.currentState()))
+	if err != nil {
+		h.refuseRequest(w, jsonrpc.ID{}, wire.Refused(http.StatusConflict, err.Error()))
+		return
+	}
+	defer g.leaveStream()
+	h.writeGET(ctx, w, r, g, hold, p)
+}
+
+// writeGET writes the stream, until its client goes, the session ends, another replica
+// takes it, or the gateway closes.
+func (h *Handler) writeGET(ctx context.Context, w http.ResponseWriter, r *http.Request, g *writer, hold *getHold, p shim.Principal) {
+	s := g.s
+	s.noteBegun(hold, g)
+	s.listen.keepListening()
+	s.followUpstream(ctx, h.Upstream)
+	interval := h.Global.KeepAlive
+	out, err := eventstream.NewWriter(w, r, eventstream.Options{WriteTimeout: wire.WriteTimeout, KeepAlive: interval})
+	if err != nil {
+		h.Log.ErrorContext(ctx, "no event stream can be written", "err", err)
+		h.refuseRequest(w, jsonrpc.ID{}, &wire.Failure{Code: mcp.CodeInternal, Message: "streams are not available", Status: http.StatusInternalServerError})
+		return
+	}
+	defer out.Close()
+	s.mu.Lock()
+	hold.out = out
+	s.mu.Unlock()
+	// The client waits for the head of the response.
+	if out.Comment("open") != nil {
+		return
+	}
+	long := time.NewTimer(h.Global.ResumeAfter)
+	defer long.Stop()
+	g.out, g.long, g.replay = out, long.C, newReplay(h.Endpoint, s, p)
+	t := newTaskNotifier(h.Endpoint, g, p, h.offersTasks(s.currentState().Version), hold.end)
+	defer t.startFollowing(ctx)()
+	// A connection that broke silently shows at a keep-alive.
+	_ = g.writeUntilEnd(ctx, interval, func(state string, _ []byte) bool {
+		if logless := g.logless; logless || state == "" { // the store was away, or has lost it
+			if g.reopenLog(ctx); logless && !g.logless && g.count != nil {
+				return true // the log has not what the client counts: it is to begin anew
+			}
+		}
+		t.readRecord(ctx)
+		return false
+	})
 }

@@ -2,10 +2,12 @@ package legacy
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"net/http"
 	"sync"
+	"time"
 
 	"taskgate/gateway/sealed"
 	"taskgate/gateway/translate"
@@ -202,4 +204,21 @@ func (q *request) strayState() bool {
 // answerPing answers a ping: it asks whether this connection works (protocol.md 7.5).
 func (q *request) answerPing(context.Context) (json.RawMessage, error) {
 	return json.RawMessage(`{}`), nil
+}
+
+// newLog makes the log of the answer to a request, which goes out on a stream.
+func newLog(ctx context.Context, q *request, x *wire.Exchange, stream string) *eventLog {
+	return &eventLog{
+		s: q.s, x: x, version: q.state.Version, ctx: context.WithoutCancel(ctx), stream: stream, id: q.msg.ID,
+		unsent: make(map[string]bool), gone: make(chan struct{}),
+	}
+}
+
+// startLog begins to count the time of an answer to a request.
+func startLog(ctx context.Context, q *request, x *wire.Exchange, after time.Duration) *eventLog {
+	l := newLog(ctx, q, x, rand.Text()[:16])
+	l.mu.Lock() // the timer must not see a half-made log
+	l.timer = time.AfterFunc(after, l.beginLog)
+	l.mu.Unlock()
+	return l
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"slices"
 	"time"
 
 	"taskgate/gateway/endpoint"
@@ -14,10 +13,6 @@ import (
 	"taskgate/internal/mcp"
 	"taskgate/shim"
 )
-
-// resumeCheck is how often a stream that is resumed looks whether its replica lives,
-// whatever it has heard.
-const resumeCheck = 5 * time.Second
 
 // askAgain is after what time the replica of a stream that is resumed is asked again whether it still writes it.
 const askAgain = 30 * time.Second
@@ -151,28 +146,4 @@ func (l *eventLog) resumeStream(ctx context.Context, no int64, r *replay) (answe
 		return out.Err()
 	})
 	return answered, err
-}
-
-// Why a stream that is not written any more has no answer.
-const (
-	replicaLost = "the replica that ran this call was lost; the upstream may have finished the work"
-	answerLost  = "the answer to this call was lost with the last changes of the gateway's store; the upstream may have finished the work"
-)
-
-// lastWords makes the answers to the requests of a stream that have none in its log: errors that say why.
-func lastWords(why string) func(note []byte, had [][]byte) [][]byte {
-	return func(note []byte, had [][]byte) (last [][]byte) {
-		for _, id := range notedRequests(note) {
-			if !slices.ContainsFunc(had, func(m []byte) bool { return isAnswer(m, id) }) {
-				last = append(last, jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: mcp.CodeInternal, Message: why}))
-			}
-		}
-		return last
-	}
-}
-
-// isAnswer reports whether a message is an answer to a request.
-func isAnswer(message []byte, id jsonrpc.ID) bool {
-	m, err := jsonrpc.Parse(message)
-	return err == nil && (m.Kind == jsonrpc.Result || m.Kind == jsonrpc.ErrorResponse) && m.ID.Equal(id)
 }

@@ -2,7 +2,9 @@ package legacy
 
 import (
 	"context"
+	"encoding/json"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -285,4 +287,49 @@ func questionsOf(log []logEntry) map[string]bool {
 		}
 	}
 	return asked
+}
+
+// questionName names a question of a stored call.
+func questionName(call shim.ID, key string) string { return string(call) + "/" + key }
+
+// questionID is the request id of a question.
+func questionID(call shim.ID, key string) jsonrpc.ID {
+	return jsonrpc.StringID(questionName(call, key))
+}
+
+// parseQuestionID reads what questionID wrote. Any other id answers nothing.
+func parseQuestionID(id jsonrpc.ID) (call shim.ID, key string, ok bool) {
+	text, _ := jsonrpc.GetString([]byte(id.Raw()))
+	text, key, ok = strings.Cut(text, "/")
+	call, err := shim.ParseID(text)
+	return call, key, ok && err == nil
+}
+
+// questionRequest is a question as a request to the client. One of a task says so
+// (L31); the upstream's own related-task means nothing here (H14).
+func questionRequest(call shim.ID, q shim.Question, task bool) []byte {
+	id := questionID(call, q.Key)
+	params := jsonrpc.WithoutEmpty(translate.Unrelated(q.Params), "_meta")
+	if mode, _ := jsonrpc.GetString(params, "mode"); q.Method == mcp.MethodElicit && mode == "url" {
+		// A legacy client needs an id of the elicitation, which a modern server does
+		// not give it (protocol.md 7.4).
+		params = jsonrpc.WithDefault(params, json.RawMessage(id.Raw()), "elicitationId")
+	}
+	if task {
+		if params == nil {
+			params = json.RawMessage(`{}`)
+		}
+		params = ofTask(params, call)
+	}
+	return jsonrpc.AppendRequest(nil, id, q.Method, params)
+}
+
+// ofTask returns params that name the task that a message is about (L31).
+func ofTask(params json.RawMessage, id shim.ID) json.RawMessage {
+	return jsonrpc.With(params, append(jsonrpc.AppendString([]byte(`{"taskId":`), string(id)), '}'), "_meta", mcp.MetaRelatedTask)
+}
+
+// questionOver tells a client that nobody waits for its answer any more.
+func questionOver(call shim.ID, key string) []byte {
+	return mcp.AppendCancelled(nil, questionID(call, key), "the server no longer waits for an answer")
 }

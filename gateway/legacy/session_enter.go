@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"slices"
 
 	"taskgate/gateway/upstream"
 	"taskgate/gateway/upstream/forward"
@@ -112,27 +111,4 @@ func (q *request) whenTaken(ctx context.Context) context.Context {
 			q.h.Log.DebugContext(ctx, "a session does not know its next token", "err", err)
 		}
 	})
-}
-
-// principalOf is who asks in this session. One without a name sees what the session
-// made (design.md 0.7).
-func (s *session) principalOf(p shim.Principal) shim.Principal {
-	if p.Subject == "" {
-		p.Session = s.id
-	}
-	return p
-}
-
-// askedPrincipal is whose a question is: one that the server asks outside of any call is that of the session, whatever
-// token its client has by now, and that of a call is the caller's.
-func (s *session) askedPrincipal(call shim.ID, p shim.Principal) shim.Principal {
-	if slices.Contains(s.currentState().SessionQuestions, call) {
-		return s.owner()
-	}
-	return s.principalOf(p)
-}
-
-// owner is whose the session is.
-func (s *session) owner() shim.Principal {
-	return s.principalOf(shim.Principal{Subject: s.currentState().Owner})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"slices"
 	"sync"
 	"time"
 
@@ -238,4 +239,27 @@ func (s *session) upstreamSession(ctx context.Context) shim.Session {
 	return shim.Session{
 		Key: s.id, Principal: st.Owner, Mark: forward.Mark(ctx), Token: forward.Of(ctx).Token, Shared: true, Legacy: st.Legacy, ClientInfo: st.ClientInfo, Capabilities: caps,
 	}
+}
+
+// principalOf is who asks in this session. One without a name sees what the session
+// made (design.md 0.7).
+func (s *session) principalOf(p shim.Principal) shim.Principal {
+	if p.Subject == "" {
+		p.Session = s.id
+	}
+	return p
+}
+
+// askedPrincipal is whose a question is: one that the server asks outside of any call is that of the session, whatever
+// token its client has by now, and that of a call is the caller's.
+func (s *session) askedPrincipal(call shim.ID, p shim.Principal) shim.Principal {
+	if slices.Contains(s.currentState().SessionQuestions, call) {
+		return s.owner()
+	}
+	return s.principalOf(p)
+}
+
+// owner is whose the session is.
+func (s *session) owner() shim.Principal {
+	return s.principalOf(shim.Principal{Subject: s.currentState().Owner})
 }

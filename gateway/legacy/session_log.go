@@ -3,9 +3,9 @@ package legacy
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -44,23 +44,6 @@ type eventLog struct {
 	about  askNote         // what the answer waits for
 	cut    func()          // gives an answer up that waits for a task; nil for others
 	gone   chan struct{}   // closed when the stream is over here
-}
-
-// newLog makes the log of the answer to a request, which goes out on a stream.
-func newLog(ctx context.Context, q *request, x *wire.Exchange, stream string) *eventLog {
-	return &eventLog{
-		s: q.s, x: x, version: q.state.Version, ctx: context.WithoutCancel(ctx), stream: stream, id: q.msg.ID,
-		unsent: make(map[string]bool), gone: make(chan struct{}),
-	}
-}
-
-// startLog begins to count the time of an answer to a request.
-func startLog(ctx context.Context, q *request, x *wire.Exchange, after time.Duration) *eventLog {
-	l := newLog(ctx, q, x, rand.Text()[:16])
-	l.mu.Lock() // the timer must not see a half-made log
-	l.timer = time.AfterFunc(after, l.beginLog)
-	l.mu.Unlock()
-	return l
 }
 
 // beginLog runs on the timer, or before that when the client is asked something. A client of
@@ -439,4 +422,28 @@ func notedRequests(note []byte) []jsonrpc.ID {
 		}
 	}
 	return ids
+}
+
+// lastWords makes the answers to the requests of a stream that have none in its log: errors that say why.
+func lastWords(why string) func(note []byte, had [][]byte) [][]byte {
+	return func(note []byte, had [][]byte) (last [][]byte) {
+		for _, id := range notedRequests(note) {
+			if !slices.ContainsFunc(had, func(m []byte) bool { return isAnswer(m, id) }) {
+				last = append(last, jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: mcp.CodeInternal, Message: why}))
+			}
+		}
+		return last
+	}
+}
+
+// Why a stream that is not written any more has no answer.
+const (
+	replicaLost = "the replica that ran this call was lost; the upstream may have finished the work"
+	answerLost  = "the answer to this call was lost with the last changes of the gateway's store; the upstream may have finished the work"
+)
+
+// isAnswer reports whether a message is an answer to a request.
+func isAnswer(message []byte, id jsonrpc.ID) bool {
+	m, err := jsonrpc.Parse(message)
+	return err == nil && (m.Kind == jsonrpc.Result || m.Kind == jsonrpc.ErrorResponse) && m.ID.Equal(id)
 }

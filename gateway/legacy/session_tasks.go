@@ -96,11 +96,11 @@ type taskNotifier struct {
 	asks           *asker
 }
 
-func (h *Handler) newTaskNotifier(w *writer, p shim.Principal, end func()) *taskNotifier {
+func newTaskNotifier(e *endpoint.Endpoint, w *writer, p shim.Principal, tasks bool, end func()) *taskNotifier {
 	st := w.s.currentState()
 	return &taskNotifier{
-		e: h.Endpoint, s: w.s, w: w, p: w.s.principalOf(p), end: end,
-		tasks: h.offersTasks(st.Version), able: translate.Answerable(st.Capabilities) != nil,
+		e: e, s: w.s, w: w, p: w.s.principalOf(p), end: end,
+		tasks: tasks, able: translate.Answerable(st.Capabilities) != nil,
 		set: shim.NewSet(), known: make(map[shim.ID]bool),
 		told: make(map[shim.ID]string), progress: make(map[shim.ID]string),
 	}

@@ -344,3 +344,7 @@ func (s *session) watchLog(ctx context.Context) (wake <-chan struct{}, stop func
 		<-done
 	}
 }
+
+// resumeCheck is how often a stream that is resumed looks whether its replica lives,
+// whatever it has heard.
+const resumeCheck = 5 * time.Second

@@ -195,7 +195,7 @@ var withoutCancel = map[string]detachment{
 	"cmd/taskgate/server.go":          {1, "running tasks need the heartbeat while the process drains"},
 	"gateway/legacy/initialize.go":    {1, "a session that could not be opened is taken back, whoever waits"},
 	"gateway/legacy/session_live.go":  {1, "losing the connection does not cancel a legacy call (X3)"},
-	"gateway/legacy/session_log.go":   {1, "what is in the log has to be ended there, also where the client goes"},
+	"gateway/legacy/request.go":       {1, "what is in the log has to be ended there, also where the client goes"},
 	"gateway/legacy/session_table.go": {2, "the end of a session outlives the request, or the loop, that found it"},
 	"gateway/upstream/exchange.go":    {1, "a cancellation is told to the server before the connection goes"},
 	"gateway/upstream/sse/conn.go":    {1, "a POST that is cut off when it is answered could break another one"},
