@@ -153,6 +153,43 @@ func found(t *testing.T, name string, m *memory, told int) {
 	must(t, again.Close())
 }
 
+// A crash cuts a write short, just as a rewrite has made its file, or the next start begins with one. The starts after it
+// find no damage in the file that is not written to any more.
+func TestCutWhileARewriteBegins(t *testing.T) {
+	t.Parallel()
+	for _, early := range []bool{true, false} {
+		m := newMemory()
+		k := keep(t, m, quiet())
+		must(t, k.put("before"))
+		if early {
+			must(t, k.Begin())
+		}
+		m.mu.Lock()
+		m.left = 1 // the write, and not its sync
+		m.mu.Unlock()
+		if k.put("is cut short") == nil {
+			t.Fatal("it was told to be durable")
+		}
+		_ = k.Close() // the error is that of the write
+		m = m.after(7, false, false)
+		want := []string{"before"}
+		for range 3 {
+			k := keep(t, m, quiet())
+			if !slices.Equal(k.entries, want) {
+				t.Fatalf("found %q", k.entries)
+			}
+			if !early {
+				must(t, k.Begin())
+				k.Switch()
+			}
+			want = append(want, fmt.Sprint("goes on ", len(want)))
+			must(t, k.put(want[len(want)-1]))
+			must(t, k.Close())
+			m = m.after(0, false, false)
+		}
+	}
+}
+
 // One sync serves all who wait.
 func TestGroupCommit(t *testing.T) {
 	t.Parallel()

@@ -181,7 +181,25 @@ func (j *Journal) tidy() error {
 		}
 	}
 	j.segments = j.segments[first:]
+	for _, s := range j.segments {
+		if err := s.cutRest(); err != nil {
+			return err
+		}
+	}
 	return nil
+}
+
+// cutRest removes what is behind the last whole record, durably: in front of records in a next file it would look like
+// damage.
+func (s *segment) cutRest() error {
+	switch size, err := s.file.Size(); {
+	case err != nil || size == s.size:
+		return err
+	}
+	if err := s.file.Truncate(s.size); err != nil {
+		return err
+	}
+	return s.file.Sync()
 }
 
 // read calls replay for each entry. It is not whole if its end was cut short, as by a crash
