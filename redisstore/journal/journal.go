@@ -144,37 +144,30 @@ func (j *Journal) push(to *segment) *batch {
 	return b
 }
 
-// Wait returns once all entries about the keys are durable, with an error once that is in doubt.
+// Wait returns once all entries that there are about the keys are durable, with an error once that is in doubt.
 func (j *Journal) Wait(ctx context.Context, keys []string) error {
 	return j.wait(ctx, func(b *batch) bool {
 		return slices.ContainsFunc(keys, func(k string) bool { _, is := b.keys[k]; return is })
 	})
 }
 
-// Sync returns once all entries are durable, with an error once that is in doubt.
+// Sync returns once all entries that there are are durable, with an error once that is in doubt.
 func (j *Journal) Sync(ctx context.Context) error {
 	return j.wait(ctx, func(*batch) bool { return true })
 }
 
-// wait waits until no batch is of a kind.
+// wait waits for the batches of a kind that there are. It does not wait for those that come meanwhile: under
+// load there is always one.
 func (j *Journal) wait(ctx context.Context, of func(*batch) bool) error {
-	for {
+	latest := j.latest(of)
+	for latest != nil {
 		j.mu.Lock()
-		var latest *batch
-		if j.writing != nil && of(j.writing) {
-			latest = j.writing
-		}
-		for _, b := range j.queue {
-			if of(b) {
-				latest = b
-			}
-		}
 		err, failed := j.err, j.failed
 		j.mu.Unlock()
-		switch {
-		case latest == nil:
+		if latest.isDone() {
 			return nil
-		case err != nil:
+		}
+		if err != nil {
 			return err
 		}
 		// The writer wakes it, by success or failure.
@@ -184,6 +177,32 @@ func (j *Journal) wait(ctx context.Context, of func(*batch) bool) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+	}
+	return nil
+}
+
+// latest is the last batch of a kind, nil if all are durable.
+func (j *Journal) latest(of func(*batch) bool) *batch {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, b := range slices.Backward(j.queue) {
+		if of(b) {
+			return b
+		}
+	}
+	if j.writing != nil && of(j.writing) {
+		return j.writing
+	}
+	return nil
+}
+
+// isDone reports whether it is durable.
+func (b *batch) isDone() bool {
+	select {
+	case <-b.done:
+		return true
+	default:
+		return false
 	}
 }
 

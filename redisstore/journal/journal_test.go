@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -188,6 +189,28 @@ func TestCutWhileARewriteBegins(t *testing.T) {
 			m = m.after(0, false, false)
 		}
 	}
+}
+
+// Who waits for what there is does not wait for what comes meanwhile, which may never end.
+func TestWaitUnderLoad(t *testing.T) {
+	t.Parallel()
+	o := quiet()
+	var k *keeper
+	var over atomic.Bool
+	o.BeforeWrite = func() error { // whenever something is written there is more
+		if !over.Load() {
+			k.Add([]string{"key"}, Encode(nil, []byte("more")))
+		}
+		return nil
+	}
+	k = keep(t, newMemory(), o)
+	ctx, stop := context.WithTimeout(context.Background(), 20*time.Second)
+	defer stop()
+	k.Add([]string{"key"}, Encode(nil, []byte("first")))
+	must(t, k.Sync(ctx))
+	must(t, k.Wait(ctx, []string{"key"}))
+	over.Store(true)
+	must(t, k.Close())
 }
 
 // One sync serves all who wait.
