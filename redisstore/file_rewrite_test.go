@@ -1,8 +1,11 @@
 package redisstore
 
 import (
+	"errors"
 	"path/filepath"
 	"testing"
+
+	"taskgate/shim"
 )
 
 // halfRewrite begins a rewrite. What it returns comes to the keys that there were, and ends it.
@@ -37,4 +40,20 @@ func TestFileReplacesInAListDuringARewrite(t *testing.T) {
 	must(t, s.client.LSet(t.Context(), "list", 1, "c").Err())
 	finish()
 	same(t, contents(t, s), contents(t, fileStore(t, killed(t, path), o)))
+}
+
+// Of commands that go together one fails for a reason of its own. The others wait for the disk all the same, and are told
+// that it is full.
+func TestFileOnAFullDiskAmongErrors(t *testing.T) {
+	t.Parallel()
+	var d disk
+	s := fileStore(t, t.TempDir(), d.options())
+	must(t, s.client.RPush(t.Context(), "list", "a").Err())
+	d.full.Store(true)
+	p := s.client.Pipeline()
+	wrote, wrong := p.HSet(t.Context(), "hash", "a", "b"), p.HGet(t.Context(), "list", "a")
+	_, err := p.Exec(t.Context())
+	if !hasPrefix(err, wrongType) || !hasPrefix(wrong.Err(), wrongType) || !errors.Is(wrote.Err(), shim.ErrUnavailable) {
+		t.Fatalf("the pipeline %v, the write %v, the other %v", err, wrote.Err(), wrong.Err())
+	}
 }

@@ -313,10 +313,16 @@ func (r *recorder) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 func (r *recorder) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		err := next(ctx, cmds)
-		if late := r.awaitSaved(ctx, cmds...); late != nil && (err == nil || errors.Is(err, redis.Nil)) {
-			for _, cmd := range cmds {
+		late := r.awaitSaved(ctx, cmds...)
+		if late == nil {
+			return err
+		}
+		for _, cmd := range cmds { // an error of one says nothing of the others
+			if cmd.Err() == nil || errors.Is(cmd.Err(), redis.Nil) {
 				cmd.SetErr(late)
 			}
+		}
+		if err == nil || errors.Is(err, redis.Nil) {
 			return late
 		}
 		return err
