@@ -3,7 +3,9 @@ package redisstore
 import (
 	"errors"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"taskgate/shim"
 )
@@ -55,5 +57,31 @@ func TestFileOnAFullDiskAmongErrors(t *testing.T) {
 	_, err := p.Exec(t.Context())
 	if !hasPrefix(err, wrongType) || !hasPrefix(wrong.Err(), wrongType) || !errors.Is(wrote.Err(), shim.ErrUnavailable) {
 		t.Fatalf("the pipeline %v, the write %v, the other %v", err, wrote.Err(), wrong.Err())
+	}
+}
+
+// A key expires while a rewrite copies it. What is copied of it expires as well.
+func TestFileCopiesWhatExpires(t *testing.T) {
+	t.Parallel()
+	o := testOptions()
+	o.tick = time.Millisecond
+	s := fileStore(t, t.TempDir(), o)
+	r := s.embedded.recorder
+	for range 100 {
+		p := s.client.Pipeline()
+		p.HSet(t.Context(), "hash", "a", "b")
+		p.PExpire(t.Context(), "hash", 2*time.Millisecond)
+		_, err := p.Exec(t.Context())
+		must(t, err)
+		for r.redis.Exists("hash") {
+			r.mu.Lock()
+			r.unit = unit{}
+			r.dumpKey("hash")
+			copied := string(r.unit.entries)
+			r.mu.Unlock()
+			if strings.Contains(copied, "HSET") && !strings.Contains(copied, "PEXPIREAT") {
+				t.Fatal("the copy would be there for ever")
+			}
+		}
 	}
 }

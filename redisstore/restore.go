@@ -162,6 +162,7 @@ func (r *recorder) dumpKey(key string) {
 		return
 	}
 	r.wakeRecord(nil, key)
+	left := r.redis.TTL(key) // before its value: it may expire meanwhile, and what has a value must have its end
 	switch r.redis.Type(key) {
 	case "string":
 		u.addValue("SET", key, r.askWords("GET", key))
@@ -183,7 +184,7 @@ func (r *recorder) dumpKey(key string) {
 			u.addValue("XADD", key, append([]string{e.ID}, e.Values...))
 		}
 	}
-	if left := r.redis.TTL(key); left > 0 {
+	if left > 0 {
 		u.addLine("PEXPIREAT", key, strconv.FormatInt(time.Now().Add(left).UnixMilli(), 10))
 	}
 }
