@@ -213,6 +213,28 @@ func TestWaitUnderLoad(t *testing.T) {
 	must(t, k.Close())
 }
 
+// A rewrite is due until one has ended, and not once more for what was there meanwhile.
+func TestDueOnce(t *testing.T) {
+	t.Parallel()
+	o := quiet()
+	o.Floor = 100
+	k := keep(t, newMemory(), o)
+	must(t, k.put(strings.Repeat("a", 200)))
+	<-k.Due()
+	must(t, k.Begin())
+	k.Switch()
+	must(t, k.put("b"))
+	must(t, k.End(context.Background()))
+	select {
+	case <-k.Due():
+		t.Error("a rewrite is due again")
+	default:
+	}
+	must(t, k.put(strings.Repeat("c", 300)))
+	<-k.Due()
+	must(t, k.Close())
+}
+
 // One sync serves all who wait.
 func TestGroupCommit(t *testing.T) {
 	t.Parallel()

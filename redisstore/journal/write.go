@@ -134,11 +134,13 @@ func (j *Journal) saved(b *batch) {
 	}
 	due := j.total > 2*j.base+j.opts.Floor
 	j.mu.Unlock()
-	close(b.done)
 	if due {
+		work.Signal(j.due)
+	} else { // a rewrite has ended, and was due for as long
 		select {
-		case j.due <- struct{}{}:
+		case <-j.due:
 		default:
 		}
 	}
+	close(b.done)
 }
