@@ -191,6 +191,51 @@ func TestCutWhileARewriteBegins(t *testing.T) {
 	}
 }
 
+// A process is killed at each operation of a run, the next one reads what is in the memory of the machine, and then the
+// power is cut: what was read, and what was written since, is there.
+func TestKilledAndThenCut(t *testing.T) {
+	t.Parallel()
+	whole := newMemory()
+	run(keep(t, whole, quiet()))
+	for cut := range whole.ops {
+		for _, more := range []string{"", "goes on"} {
+			m := newMemory()
+			m.left = cut
+			synctest.Test(t, func(*testing.T) {
+				if k, err := reopen(m, quiet()); err == nil {
+					run(k)
+				}
+			})
+			m.left = -1
+			k := keep(t, m, quiet())
+			want := k.entries
+			if more != "" {
+				must(t, k.put(more))
+				want = append(want, more)
+			}
+			must(t, k.Close())
+			again, err := reopen(m.after(0, false, false), quiet())
+			if err != nil {
+				t.Fatalf("cut %d: %v", cut, err)
+			}
+			must(t, again.Close())
+			if got := afterRewrite(again.entries); !slices.Equal(got, afterRewrite(want)) {
+				t.Fatalf("cut %d: there was %q, and is %q", cut, want, got)
+			}
+		}
+	}
+}
+
+// afterRewrite leaves out what a rewrite makes superfluous.
+func afterRewrite(entries []string) []string {
+	for i, e := range slices.Backward(entries) {
+		if strings.HasPrefix(e, "all before") {
+			return entries[i:]
+		}
+	}
+	return entries
+}
+
 // Who waits for what there is does not wait for what comes meanwhile, which may never end.
 func TestWaitUnderLoad(t *testing.T) {
 	t.Parallel()

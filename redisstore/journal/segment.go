@@ -182,21 +182,21 @@ func (j *Journal) tidy() error {
 	}
 	j.segments = j.segments[first:]
 	for _, s := range j.segments {
-		if err := s.cutRest(); err != nil {
+		if err := s.settle(); err != nil {
 			return err
 		}
 	}
-	return nil
+	return j.dir.Sync()
 }
 
-// cutRest removes what is behind the last whole record, durably: in front of records in a next file it would look like
-// damage.
-func (s *segment) cutRest() error {
-	switch size, err := s.file.Size(); {
-	case err != nil || size == s.size:
-		return err
+// settle makes durable what was read, which a process that was killed may not have synced. What is behind the last whole
+// record goes: in front of records in a next file it would look like damage.
+func (s *segment) settle() error {
+	size, err := s.file.Size()
+	if err == nil && size != s.size {
+		err = s.file.Truncate(s.size)
 	}
-	if err := s.file.Truncate(s.size); err != nil {
+	if err != nil {
 		return err
 	}
 	return s.file.Sync()
