@@ -19,6 +19,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"taskgate/internal/work"
 )
 
 // Options tune a Journal. The zero value is a good default.
@@ -130,10 +132,7 @@ func (j *Journal) last() *batch {
 	if len(j.queue) == 0 || j.queue[len(j.queue)-1].mark {
 		j.push(nil)
 	}
-	select {
-	case j.wake <- struct{}{}:
-	default:
-	}
+	work.Signal(j.wake)
 	return j.queue[len(j.queue)-1]
 }
 
@@ -261,6 +260,7 @@ func (j *Journal) Switch() {
 	defer j.mu.Unlock()
 	j.push(j.next)
 	j.next = nil
+	work.Signal(j.wake)
 }
 
 // End says that all that is in older files and still counts was added since Switch. Once that

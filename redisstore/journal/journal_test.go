@@ -268,6 +268,7 @@ func TestDueOnce(t *testing.T) {
 	<-k.Due()
 	must(t, k.Begin())
 	k.Switch()
+	must(t, k.Sync(context.Background())) // though nothing was added since
 	must(t, k.put("b"))
 	must(t, k.End(context.Background()))
 	select {
