@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"net"
+	"reflect"
 	"sync"
 	"time"
 
@@ -57,18 +58,40 @@ func (e *embedded) openStore(opts Options) *Store {
 
 // countTime counts time until ctx ends.
 func (e *embedded) countTime(ctx context.Context, tick time.Duration) {
-	t := time.NewTicker(tick)
+	t, minute := time.NewTicker(tick), time.NewTicker(time.Minute)
 	defer t.Stop()
+	defer minute.Stop()
 	for last := time.Now(); ; {
 		select {
 		case <-ctx.Done():
 			return
+		case <-minute.C:
+			e.forgetVersions()
 		case <-t.C:
 			now := time.Now()
 			e.server.FastForward(min(now.Sub(last), e.slack))
 			last = now
 		}
 	}
+}
+
+// forgetVersions empties what miniredis keeps for WATCH, which nobody uses: a number for each key that there ever was, and it
+// has no other way to give that memory back.
+func (e *embedded) forgetVersions() {
+	if versions := keyVersions(e.server); versions != nil {
+		e.server.Lock()
+		defer e.server.Unlock()
+		clear(*versions)
+	}
+}
+
+// keyVersions is where miniredis has them, nil where a version of it has them elsewhere.
+func keyVersions(m *miniredis.Miniredis) *map[string]uint {
+	field := reflect.ValueOf(m.DB(0)).Elem().FieldByName("keyVersion")
+	if !field.IsValid() || field.Type() != reflect.TypeFor[map[string]uint]() {
+		return nil
+	}
+	return (*map[string]uint)(field.Addr().UnsafePointer())
 }
 
 // dialPipe is a redis.Options.Dialer.

@@ -260,3 +260,23 @@ func TestPipe(t *testing.T) {
 	_, err := p.Exec(t.Context())
 	must(t, err)
 }
+
+// Memory is given back of keys that are gone.
+func TestEmbeddedForgetsKeys(t *testing.T) {
+	t.Parallel()
+	o := testOptions()
+	o.tick = time.Millisecond
+	s := openTest(t, "embedded", o)
+	for range 100 {
+		must(t, s.client.Set(t.Context(), string(newID(t)), "", time.Millisecond).Err())
+	}
+	eventually(t, "all have expired", func() bool { return len(s.embedded.server.Keys()) == 0 })
+	s.embedded.forgetVersions()
+	versions := keyVersions(s.embedded.server)
+	if versions == nil {
+		t.Fatal("this version of miniredis keeps its versions elsewhere: does it forget them?")
+	}
+	s.embedded.server.Lock()
+	defer s.embedded.server.Unlock()
+	same(t, 0, len(*versions))
+}
