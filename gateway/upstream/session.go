@@ -266,10 +266,12 @@ func (s *session) shakeHands(ctx context.Context) (*link, error) {
 func (s *session) openGeneration(ctx context.Context, gen int64) (*link, error) {
 	if s.t.isShared(s.from) && !s.t.wire.isLocal() {
 		l, err := s.openShared(ctx)
-		if err == nil {
+		if l != nil {
 			s.shared.Store(!sse.Local(l.session))
 		}
-		return l, err
+		if l != nil || err != nil {
+			return l, err
+		}
 	}
 	s.shared.Store(false)
 	l, err := s.initializeServer(ctx, gen)

@@ -165,7 +165,8 @@ func (t *sessionTable) endShared(ctx context.Context, key string, idle time.Dura
 }
 
 // openShared finds or opens the generation that all replicas use. One of them shakes
-// hands, by compare-and-set on the generation, and the others wait for it.
+// hands, by compare-and-set on the generation, and the others wait for it. It returns nil, nil
+// if that one is for other abilities, or other headers.
 func (s *session) openShared(ctx context.Context) (*link, error) {
 	ctx, cancel := s.t.wire.slowContext(ctx)
 	defer cancel()
@@ -180,7 +181,7 @@ func (s *session) openShared(ctx context.Context) (*link, error) {
 		case err != nil:
 			return nil, err
 		case rev != 0 && st.Caps != s.key.spellVariant():
-			return s.initializeServer(ctx, 1) // other abilities: not to be shared
+			return nil, nil
 		case st.Version != "" && st.Generation > lost:
 			return st.linkOf()
 		case st.Opening != "" && (rev != waited || s.t.awaitsOpener(ctx, st.Opening, time.Since(since))):

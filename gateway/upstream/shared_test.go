@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskgate/gateway/upstream/forward"
 	"taskgate/shim"
 	"taskgate/shim/shimtest"
 	"taskgate/shim/shimtest/fake"
@@ -294,5 +295,31 @@ func TestReplicasHearForEachOther(t *testing.T) {
 		}
 		e.end(t)
 		_ = b.Close(context.Background())
+	})
+}
+
+// A session with other headers than the one that replicas share is the replica's own, as its client may send others
+// with each request: the server is told there, too, that the client is ready, and it is deleted with the
+// session of the client.
+func TestSharedOtherVariantIsOwn(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		m := newSharedMaps("a")
+		h.wire.cfg.Sessions = m[0]
+		s.Tool("t", fake.Text("ok"))
+		for _, name := range []string{"acme", "other"} {
+			ctx := tenant(t.Context(), name)
+			r := in("a", ``)
+			r.Session.Shared, r.Session.Legacy, r.Session.Mark = true, true, forward.Mark(ctx)
+			reply, err := h.Call(ctx, r, nil)
+			checkKind(t, reply, err, "", 0)
+		}
+		synctest.Wait()
+		wantSessions(t, s, 2, 0, 2)
+		if n := len(s.Seen("notifications/initialized")); n != 2 {
+			t.Errorf("%d of 2 sessions were told that their client is ready", n)
+		}
+		h.EndSession(t.Context(), "a")
+		pauseFor(t, 2*defaultIdle+time.Second)
+		wantSessions(t, s, 2, 2, 0)
 	})
 }
