@@ -129,11 +129,11 @@ func (x *exchange) beginExchange(ctx context.Context) func() {
 		own = x.w.cfg.Budget.Hold()
 		x.life = budget.With(x.life, own)
 	}
-	if x.calls != nil && x.progress {
-		x.calls.followProgress(x.rec.state.ID, x)
-	}
 	if !x.listens {
 		x.idle.startWatch(cmp.Or(x.patience, x.w.cfg.IdleTimeout), func() { x.end(errIdle) })
+	}
+	if x.calls != nil && x.progress { // from now on the GET stream may bring some: the server has the call that goes on
+		x.calls.followProgress(x.rec.state.ID, x)
 	}
 	x.left.Add(1)
 	early := false // the cancellation came before the request went out

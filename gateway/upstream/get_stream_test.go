@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -329,4 +330,37 @@ func TestProgressOnTheGETStream(t *testing.T) {
 		}
 		e.end(t)
 	})
+}
+
+// Progress of a call that was sent before may come on the GET stream just when the call goes on here.
+func TestProgressAsACallGoesOn(t *testing.T) {
+	s := sharedSession(t, newSharedMaps("a")[0])
+	s.t.wire.cfg.IdleTimeout = time.Minute
+	heard, stop := make(chan struct{}), make(chan struct{})
+	sink := &shimtest.Sink{OnProgress: func(shim.Progress) {
+		select {
+		case heard <- struct{}{}:
+		default:
+		}
+	}}
+	var reader sync.WaitGroup
+	reader.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				s.calls.passProgress([]byte(`{"progressToken":"r-1","progress":1}`))
+			}
+		}
+	})
+	for range 20 {
+		x := s.newExchange(target{}, shim.Request{Method: "tools/call"}, sink)
+		x.rec.state.ID = "r-1"
+		end := x.beginExchange(t.Context())
+		<-heard
+		end()
+	}
+	close(stop)
+	reader.Wait()
 }
