@@ -168,3 +168,31 @@ func TestNoTokenStandsInForTheFirstRequest(t *testing.T) {
 		}
 	})
 }
+
+// left is the wallet of a client that has left.
+type left struct{ wallet }
+
+func (*left) Waits() bool { return true }
+
+// TestRefusedDiscover: a server that refuses the token of a call which goes on is asked once which era it
+// speaks, and not again and again. The refusal counts for the token.
+func TestRefusedDiscover(t *testing.T) {
+	bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		asked := 0
+		s.On("server/discover", func(x *fake.Exchange) {
+			if asked++; asked > 10 {
+				fake.Status(500, "", "")(x)
+				return
+			}
+			fake.Status(401, "", "")(x)
+		})
+		w := &left{wallet{own: "Bearer own", later: "Bearer own"}}
+		r := in("a", ``)
+		r.Session.Principal, r.Retry = "alice", &shim.Retry{}
+		_, err := h.Call(forward.With(t.Context(), &forward.Parts{Credential: w}), r, nil)
+		var refusal *forward.Refusal
+		if !errors.As(err, &refusal) || asked != 1 || !slices.Equal(w.heard, []string{"Bearer own 401"}) {
+			t.Errorf("%v after %d requests, heard %q", err, asked, w.heard)
+		}
+	})
+}

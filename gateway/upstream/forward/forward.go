@@ -294,9 +294,10 @@ func Write(req *http.Request) {
 }
 
 // deaf is a credential that learns nothing from how the server answers: what the gateway asks by itself is
-// no request of its client.
+// no request of its client. So a refused request is not made again: the token would be the same.
 type deaf struct{ Credential }
 
+func (deaf) Waits() bool                               { return false }
 func (deaf) Hear(string, int)                          {}
 func (deaf) Challenge(_ int, values []string) []string { return values }
 
