@@ -46,15 +46,20 @@ func (c *conn) Send(ctx context.Context, m duplex.Message) error {
 	if !c.begin(func() { done <- c.post(ctx, m) }) {
 		return duplex.ErrOver
 	}
+	var err error
 	select {
-	case err := <-done:
-		return err
+	case err = <-done:
 	case <-m.Heard:
-		return nil
 	case <-c.life.Done():
-		return errBroken
+		err = errBroken
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		err = context.Cause(ctx)
+	}
+	select {
+	case <-m.Heard: // it came first: a server may end the stream right after its answer
+		return nil
+	default:
+		return err
 	}
 }
 

@@ -253,3 +253,26 @@ func TestMax(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 }
+
+// The answer counts that a server ends the event stream after, also where the POST of its request is not answered
+// by then.
+func TestAnswerAndEnd(t *testing.T) {
+	s := newServer(t)
+	cl := s.client(Config{Always: true})
+	for range 100 {
+		s.does(nil)
+		session := cl.begin()
+		ended := make(chan struct{})
+		s.does(func(_ http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body) // the end of the connection is seen then
+			s.say("data: {\"jsonrpc\":\"2.0\",\"id\":\"a\",\"result\":{}}\n\n")
+			s.hangUp()
+			close(ended)
+			<-r.Context().Done()
+		})
+		if text, err := cl.text(session, ask); err != nil || !strings.Contains(text, "result") {
+			t.Errorf("the answer is %q, %v", text, err)
+		}
+		<-ended
+	}
+}
