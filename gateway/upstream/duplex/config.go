@@ -34,6 +34,9 @@ type Config struct {
 	Max, MaxOwner int
 	MaxKey        string
 	MaxWhat       string
+	// Personal says that a Link is opened with what its first request signs in with: a server that has refused
+	// a session is ended, and not kept for another one.
+	Personal bool
 	// Exclusive has a server of an owner be opened only when those before it that are
 	// ending have ended: they may hold a port, or a lock.
 	Exclusive bool

@@ -130,9 +130,14 @@ func (s *server) takeAnswer(m jsonrpc.Message) {
 	s.mu.Unlock()
 	if refused {
 		s.t.forgetSession(session)
+	}
+	if refused && !s.t.cfg.Personal {
 		s.t.takeBack(s)
 	}
 	st.putAnswer(m.Raw)
+	if refused && s.t.cfg.Personal {
+		s.quitServer()
+	}
 	s.failSpoilt()
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -274,5 +275,37 @@ func TestAnswerAndEnd(t *testing.T) {
 			t.Errorf("the answer is %q, %v", text, err)
 		}
 		<-ended
+	}
+}
+
+// A connection whose session the server has refused is ended: its event stream was asked for with what one caller
+// signs in with, and the next session may be another one's.
+func TestRefusedSession(t *testing.T) {
+	s := newServer(t)
+	cl := s.client(Config{Always: true})
+	s.does(func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		w.WriteHeader(http.StatusAccepted)
+		s.say(fmt.Sprintf("data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"error\":{\"code\":-32600,\"message\":\"not you\"}}\n\n", idOf(string(b))))
+	})
+	resp, err := cl.post("", hello, "Authorization", "Bearer alice")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := io.ReadAll(resp.Body); err != nil || !strings.Contains(string(b), "not you") {
+		t.Errorf("%s, %v", b, err)
+	}
+	s.does(nil)
+	cl.begin("Authorization", "Bearer bob")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var asked []string
+	for _, r := range s.seen {
+		if r.Method == http.MethodGet {
+			asked = append(asked, r.Header.Get("Authorization"))
+		}
+	}
+	if !slices.Equal(asked, []string{"Bearer alice", "Bearer bob"}) {
+		t.Errorf("event streams were asked for with %q", asked)
 	}
 }
