@@ -14,6 +14,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"taskgate/gateway/upstream/forward"
 	"taskgate/shim"
 	"taskgate/shim/shimtest"
 )
@@ -236,5 +237,24 @@ func TestWays(t *testing.T) {
 	_, err := newTestClient(t, Config{URL: web.URL, Way: WayHTTP}).Call(context.Background(), shimtest.Tool("echo", "k"), nil)
 	if ue, ok := errors.AsType[*shim.UpstreamError](err); !ok || ue.Kind != shim.KindProtocol || web.count("GET") != 0 {
 		t.Errorf("%v after %d GET requests", err, web.count("GET"))
+	}
+}
+
+// TestSSERefusesTheToken: a server that refuses the event stream refuses the client's token, and the client hears
+// how it is to sign in.
+func TestSSERefusesTheToken(t *testing.T) {
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+		w.WriteHeader(http.StatusUnauthorized)
+	}))
+	t.Cleanup(web.Close)
+	h := newTestClient(t, Config{URL: web.URL, Way: WaySSE})
+	w := &wallet{own: "Bearer old"}
+	r := shimtest.Tool("echo", "k")
+	r.Session = shim.Session{Key: "client", Legacy: true, Principal: "alice"}
+	_, err := h.Call(forward.With(t.Context(), &forward.Parts{Credential: w}), r, nil)
+	var refusal *forward.Refusal
+	if !errors.As(err, &refusal) || !slices.Equal(refusal.Challenges, []string{"Bearer", "seen"}) || !slices.Contains(w.heard, "Bearer old 401") {
+		t.Errorf("%v, heard %q", err, w.heard)
 	}
 }

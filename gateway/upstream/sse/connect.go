@@ -29,7 +29,7 @@ func (t *Transport) open(ctx context.Context, header http.Header, _ *sync.WaitGr
 	patience := time.AfterFunc(t.cfg.Patience, func() {
 		c.end(&duplex.Ending{Kind: shim.KindTimeout, How: fmt.Sprintf("did not begin within %s", t.cfg.Patience), Err: errNoEndpoint})
 	})
-	err := c.connect()
+	err := c.connect(ctx)
 	late := !patience.Stop()
 	if gone := !stop(); err == nil && (gone || late) {
 		err = context.Cause(c.life)
@@ -49,8 +49,9 @@ func (t *Transport) open(ctx context.Context, header http.Header, _ *sync.WaitGr
 	return nil, err
 }
 
-// connect asks for the event stream, and reads its first event.
-func (c *conn) connect() error {
+// connect asks for the event stream, and reads its first event. ctx is that of the request which needs it: a refusal
+// is about what that signs in with.
+func (c *conn) connect(ctx context.Context) error {
 	req, err := http.NewRequestWithContext(c.life, http.MethodGet, "", nil)
 	if err != nil {
 		return err
@@ -67,6 +68,7 @@ func (c *conn) connect() error {
 			c.t.learn(false)
 		}
 		resp, _ = whole(resp)
+		resp.Request = req.WithContext(ctx)
 		return &duplex.Refusal{Response: resp}
 	}
 	c.body = resp.Body
