@@ -42,8 +42,9 @@ type getHold struct {
 	cut   context.CancelFunc
 
 	// Of the goroutine that holds it.
-	tries  int           // attempts in a row that have failed, and this one
+	tries  int           // attempts in a row that have failed, or ended soon, and this one
 	opened bool          // it has been open
+	moves  bool          // it was open in the present attempt, or that is the first one
 	last   string        // the id of the last event
 	retry  time.Duration // what the server asks to wait before it is asked again
 }
@@ -63,6 +64,10 @@ const (
 	// noStreamFor is how long a server is taken to have no such stream that said so.
 	noStreamFor = 10 * time.Minute
 )
+
+// steady is how long a stream lasts at least, or it brings an event, that is asked for again soon: some servers end
+// each of them at once.
+const steady = 10 * time.Second
 
 // getSupport is what is known of a server's GET streams.
 type getSupport struct {
@@ -212,6 +217,7 @@ func (h *getHold) keepOpen(bare context.Context) {
 	}()
 	for h.tries = 1; ; h.tries++ {
 		ctx := h.s.carryLatest(bare)
+		h.moves = h.tries == 1
 		l, err := h.s.currentLink(), error(nil)
 		if l == nil && h.s.t.wire.cfg.Transport != nil { // a session is a program, which requests alone begin
 			h.learnOutcome(true) // there is such a stream then
@@ -224,7 +230,7 @@ func (h *getHold) keepOpen(bare context.Context) {
 		if se, ok := err.(*statusError); ok && !h.mayTryAgain(ctx, l, se) {
 			return
 		}
-		if l != nil && h.tries == 1 && h.s.currentLink() != l {
+		if l != nil && h.moves && h.s.currentLink() != l {
 			continue // the session has moved on
 		}
 		if h.pauseBefore(ctx, h.retry, backoffOf(h.tries)) != nil {
@@ -317,7 +323,8 @@ func (h *getHold) attemptOpen(ctx context.Context, l *link) error {
 	if inTime {
 		support.late.Store(false)
 	}
-	h.opened, h.tries = true, 1
+	h.opened, h.moves = true, true
+	begun := time.Now()
 	support.until.Store(0)
 	h.learnOutcome(true)
 	if again && h.last == "" {
@@ -325,6 +332,9 @@ func (h *getHold) attemptOpen(ctx context.Context, l *link) error {
 	}
 	for {
 		it := in.nextEvent()
+		if it.err == nil || time.Since(begun) >= steady {
+			h.tries = 1
+		}
 		if it.err != nil {
 			return it.err
 		}

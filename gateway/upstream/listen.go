@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 	"encoding/json"
+	"time"
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -89,13 +90,14 @@ type subscription struct {
 	all    bool // on also takes what the gateway does not know: it is for one client's session
 	told   bool // ready has been called
 	agreed shim.Filter
-	tries  int // streams in a row that were not acknowledged
+	tries  int // streams in a row that have ended soon, and brought nothing
 }
 
 func (h *HTTP) listenModern(ctx context.Context, v *verdict, s shim.Session, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error {
 	sub := &subscription{wire: h.wire, memory: h.memory, all: s.Shared, ready: ready, on: on}
 	params := listenParams(f)
 	for {
+		begun := time.Now()
 		err := sub.holdOnce(ctx, v.version, s, params)
 		if cause := causeOf(ctx); cause != nil {
 			return cause
@@ -109,6 +111,9 @@ func (h *HTTP) listenModern(ctx context.Context, v *verdict, s shim.Session, f s
 		if asksNothing(sub.agreed) {
 			<-ctx.Done() // nothing will ever come
 			return context.Cause(ctx)
+		}
+		if time.Since(begun) >= steady {
+			sub.tries = 0
 		}
 		sub.tries++
 		if err := work.Pause(ctx, backoffOf(sub.tries)); err != nil {
@@ -137,11 +142,11 @@ func isUnsupported(err error) bool {
 // takeNotification takes one notification of the stream.
 func (sub *subscription) takeNotification(n shim.Notification) {
 	if n.Method == mcp.NotifyAcknowledged {
-		sub.tries = 0
 		granted, _ := jsonrpc.Get(n.Params, "notifications")
 		sub.tellAgreed(readFilter(granted))
 		return
 	}
+	sub.tries = 0
 	sub.memory.takeNotification(n)
 	n.Params = withoutMeta(copyRaw(n.Params), mcp.MetaSubscriptionID) // the id of our own request
 	if sub.told && (Wants(sub.agreed, n) || sub.all && mcp.Foreign(n.Method)) {

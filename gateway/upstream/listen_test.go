@@ -357,3 +357,31 @@ func TestListenModernRefused(t *testing.T) {
 		}
 	})
 }
+
+// A server that ends each stream as soon as it is open is asked at longer and longer intervals, and so are its
+// listeners to look again. One that says something is asked soon.
+func TestListenShortStreams(t *testing.T) {
+	const ack = `{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"notifications":{"toolsListChanged":true}}}`
+	const changed = `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`
+	for _, c := range []struct {
+		mode        fake.Mode
+		method      string
+		says        []string
+		least, most int
+	}{
+		{fake.Stateful, "GET", nil, 12, 30},
+		{fake.Stateful, "GET", []string{changed}, 1000, 2400},
+		{fake.Modern, "subscriptions/listen", []string{ack}, 12, 30},
+		{fake.Modern, "subscriptions/listen", []string{ack, changed}, 1000, 2400},
+	} {
+		bubble(t, c.mode, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			s.On(c.method, fake.Stream(c.says...))
+			e := hear(t, h, "a", shim.Filter{ToolsListChanged: true})
+			pauseFor(t, 10*time.Minute)
+			e.end(t)
+			if n := len(s.Seen(c.method)); n < c.least || n > c.most || len(e.agreed) != 1 || len(e.heard) < n-1 {
+				t.Errorf("%s saying %q: %d streams in ten minutes, agreed to %v, heard %d notifications", c.method, c.says, n, e.agreed, len(e.heard))
+			}
+		})
+	}
+}
