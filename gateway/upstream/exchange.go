@@ -364,7 +364,8 @@ func (x *exchange) handleRequest(ctx context.Context, m jsonrpc.Message) error {
 		return nil
 	}
 	if m.Method == mcp.MethodPing {
-		return x.postResponse(ctx, jsonrpc.AppendResult(nil, m.ID, nil))
+		x.answerPing(ctx, m.ID)
+		return nil
 	}
 	if !x.calls.claimRequest(m.ID) {
 		return nil // replayed: it has been asked, by this call or another
@@ -373,6 +374,14 @@ func (x *exchange) handleRequest(ctx context.Context, m jsonrpc.Message) error {
 		return x.postResponse(ctx, jsonrpc.AppendError(nil, m.ID, refused))
 	}
 	return nil
+}
+
+// answerPing answers a ping. That the answer is not taken ends nothing: no tool waits for it, and a server that
+// gives its client up for it ends the stream.
+func (x *exchange) answerPing(ctx context.Context, id jsonrpc.ID) {
+	if err := x.postResponse(ctx, jsonrpc.AppendResult(nil, id, nil)); err != nil {
+		x.w.log.Debug("the answer to a ping was not delivered", "err", err)
+	}
 }
 
 // postResponse posts a response. The server blocks on it, so a broken connection is

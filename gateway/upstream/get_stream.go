@@ -367,7 +367,8 @@ func (h *getHold) handleEvent(ctx context.Context, x *exchange, it *item) error 
 // handleRequest takes a request that does not say to which call it belongs.
 func (h *getHold) handleRequest(ctx context.Context, x *exchange, m jsonrpc.Message) error {
 	if m.Method == mcp.MethodPing {
-		return x.postResponse(ctx, jsonrpc.AppendResult(nil, m.ID, nil))
+		x.answerPing(ctx, m.ID)
+		return nil
 	}
 	if !h.s.calls.claimRequest(m.ID) {
 		return nil

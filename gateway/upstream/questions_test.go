@@ -237,3 +237,24 @@ func TestAnswerDelivery(t *testing.T) {
 		})
 	}
 }
+
+// A server that does not take the answer to its ping still answers the call.
+func TestRefusedPong(t *testing.T) {
+	for _, code := range []int{400, 404, 503} {
+		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			answered := make(chan struct{}, 8)
+			s.Tool("t", func(x *fake.Exchange) {
+				x.Event(`{"jsonrpc":"2.0","id":77,"method":"ping"}`)
+				<-answered
+				x.Event(x.Fill(result))
+			})
+			s.OnAnswer(func(x *fake.Exchange) bool {
+				fake.Status(code, "", "")(x)
+				answered <- struct{}{}
+				return false
+			})
+			reply, err := h.Call(t.Context(), in("a", all), nil)
+			checkKind(t, reply, err, "", 0)
+		})
+	}
+}
