@@ -112,9 +112,11 @@ func (s *session) retainSession() {
 	s.kept = true
 }
 
-// expireIdle ends a session that has been idle for long.
+// expireIdle ends a session that has been idle for long, unless a call has taken it up just now.
 func (s *session) expireIdle() {
-	s.t.removeSession(s)
+	if !s.t.removeUnused(s) {
+		return
+	}
 	s.finishSession()
 	if s.shared.Load() {
 		s.t.endShared(s.carryLatest(context.Background()), s.key.key, s.t.wire.cfg.SessionIdle/2)

@@ -123,6 +123,25 @@ func (t *sessionTable) shareSession(s *session) bool {
 func (t *sessionTable) removeSession(s *session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.removeLocked(s)
+}
+
+// removeUnused is removeSession for one that nobody has pinned. It reports false for another one. Sessions of the
+// table are pinned with t.mu held.
+func (t *sessionTable) removeUnused(s *session) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s.mu.Lock()
+	unused := s.refs == 0
+	s.mu.Unlock()
+	if unused {
+		t.removeLocked(s)
+	}
+	return unused
+}
+
+// removeLocked is removeSession with t.mu held.
+func (t *sessionTable) removeLocked(s *session) {
 	if variants := t.m[s.key.key]; variants[s.key.spellVariant()] == s {
 		delete(variants, s.key.spellVariant())
 		if len(variants) == 0 {

@@ -323,3 +323,25 @@ func TestSharedOtherVariantIsOwn(t *testing.T) {
 		wantSessions(t, s, 2, 2, 0)
 	})
 }
+
+// A call that begins just when its session would end for being idle keeps it.
+func TestSharedIsTakenUpAgain(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		m := newSharedMaps("a")
+		h.wire.cfg.Sessions = m[0]
+		s.Tool("t", fake.Text("ok"))
+		r := in("a", ``)
+		r.Session.Shared = true
+		checkCall(t, h, r)
+		pauseFor(t, defaultIdle-time.Second)
+		ses := h.sessions.acquireSession(r.Session)
+		ses.expireIdle() // its timer has fired before
+		synctest.Wait()
+		wantSessions(t, s, 1, 0, 1)
+		ses.releaseSession()
+		pauseFor(t, defaultIdle-time.Second)
+		wantSessions(t, s, 1, 0, 1)
+		pauseFor(t, 2*time.Second)
+		wantSessions(t, s, 1, 1, 0)
+	})
+}
