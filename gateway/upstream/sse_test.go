@@ -258,3 +258,53 @@ func TestSSERefusesTheToken(t *testing.T) {
 		t.Errorf("%v, heard %q", err, w.heard)
 	}
 }
+
+// TestSSEForwardsTheHost: a server that is asked by the name that the client has used is so for all messages, and may
+// name its endpoint by that.
+func TestSSEForwardsTheHost(t *testing.T) {
+	var mu sync.Mutex
+	var hosts []string
+	handler := mcp.NewSSEHandler(func(*http.Request) *mcp.Server { return sdkServer(&counts{}, false, nil) }, nil)
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		hosts = append(hosts, r.Method+" "+r.Host)
+		mu.Unlock()
+		w = absolute{w, "http://" + r.Host}
+		r.Host = "localhost" // the SDK takes no other name here
+		handler.ServeHTTP(w, r)
+	}))
+	t.Cleanup(func() {
+		web.CloseClientConnections()
+		web.Close()
+	})
+	h := newTestClient(t, Config{URL: web.URL + "/sse", Way: WaySSE})
+	ctx := forward.With(t.Context(), &forward.Parts{Host: "mcp.example.com"})
+	if r, err := h.Call(ctx, shimtest.Tool("echo", "k", "text", "hallo"), nil); err != nil || shimtest.TextOf(t, r) != "hallo" {
+		t.Errorf("%+v, %v", r, err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	slices.Sort(hosts)
+	if got := slices.Compact(hosts); !slices.Equal(got, []string{"GET mcp.example.com", "POST mcp.example.com"}) {
+		t.Errorf("the server was asked by %q", got)
+	}
+}
+
+// absolute names the endpoint of an event stream as a server does that knows its name by Host.
+type absolute struct {
+	http.ResponseWriter
+	origin string
+}
+
+func (a absolute) Write(b []byte) (int, error) {
+	const head = "event: endpoint\ndata: "
+	if at, ok := strings.CutPrefix(string(b), head); ok {
+		if _, err := a.ResponseWriter.Write([]byte(head + a.origin + at)); err != nil {
+			return 0, err
+		}
+		return len(b), nil
+	}
+	return a.ResponseWriter.Write(b)
+}
+
+func (a absolute) Flush() { a.ResponseWriter.(http.Flusher).Flush() }

@@ -2,6 +2,7 @@ package sse
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -90,7 +91,8 @@ func (c *conn) post(caller context.Context, m duplex.Message) error {
 	if err != nil {
 		return err
 	}
-	req.URL, req.Host, req.Header = c.endpoint, c.endpoint.Host, c.headerOf(m)
+	req.URL, req.Header = c.endpoint, c.headerOf(m)
+	req.Host = takeHost(req.Header, req.URL)
 	resp, err := c.t.cfg.Base.RoundTrip(req)
 	switch {
 	case err != nil && ctx.Err() != nil:
@@ -124,6 +126,13 @@ func (c *conn) headerOf(m duplex.Message) http.Header {
 	h = h.Clone()
 	h.Del(mcp.HeaderSession)
 	return h
+}
+
+// takeHost takes the name out of a header by which the server is asked: that of the address, unless it has another.
+func takeHost(h http.Header, address *url.URL) string {
+	host := cmp.Or(h.Get(headerHost), address.Host)
+	h.Del(headerHost)
+	return host
 }
 
 // Receive returns the data of the next message event.

@@ -56,7 +56,8 @@ func (c *conn) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	req.URL, req.Host, req.Header = c.t.cfg.URL, c.t.cfg.URL.Host, c.header.Clone()
+	req.URL, req.Header = c.t.cfg.URL, c.header.Clone()
+	req.Host = takeHost(req.Header, req.URL)
 	req.Header.Del("Content-Type")
 	req.Header.Set("Accept", mcp.TypeSSE)
 	resp, err := c.t.cfg.Base.RoundTrip(req)
@@ -99,6 +100,9 @@ func (c *conn) setEndpoint(named string) error {
 	u, err := c.t.cfg.URL.Parse(named)
 	if err != nil || named == "" {
 		return &duplex.Ending{Kind: shim.KindProtocol, How: "names an endpoint that is no URL"}
+	}
+	if host := c.header.Get(headerHost); host != "" && strings.EqualFold(u.Host, host) {
+		u.Scheme, u.Host = c.t.cfg.URL.Scheme, c.t.cfg.URL.Host // the name by which it was asked
 	}
 	if origin(u) != origin(c.t.cfg.URL) {
 		return &duplex.Ending{

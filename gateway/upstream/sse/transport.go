@@ -92,7 +92,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	session := req.Header.Get(mcp.HeaderSession)
 	switch {
 	case Local(session):
-		return t.older.RoundTrip(req)
+		return t.askOlder(req)
 	case session != "" || req.Method != http.MethodPost || req.Header.Get(mcp.HeaderMethod) != "":
 		return t.cfg.Base.RoundTrip(req)
 	case !t.speaks.Load():
@@ -100,9 +100,22 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	case !initializes(req):
 		return t.cfg.Base.RoundTrip(req)
 	case t.cfg.Always:
-		return t.older.RoundTrip(req)
+		return t.askOlder(req)
 	}
 	return t.tryNewer(req)
+}
+
+// headerHost is where the name that a request asks for goes along with its header. net/http writes it from
+// http.Request.Host alone.
+const headerHost = "Host"
+
+// askOlder has a connection answer a request.
+func (t *Transport) askOlder(req *http.Request) (*http.Response, error) {
+	if req.Host != "" && req.Host != t.cfg.URL.Host {
+		req = req.Clone(req.Context())
+		req.Header.Set(headerHost, req.Host)
+	}
+	return t.older.RoundTrip(req)
 }
 
 // tryOlder sends a request as it is. If the answer to an initialize leaves it open, a GET finds
@@ -116,7 +129,7 @@ func (t *Transport) tryOlder(req *http.Request) (*http.Response, error) {
 	if m, err := jsonrpc.ParseLenient(body); err == nil && m.Kind == jsonrpc.ErrorResponse {
 		return resp, nil
 	}
-	older, err := t.older.RoundTrip(again(req))
+	older, err := t.askOlder(again(req))
 	if t.speaks.Load() {
 		return older, err
 	}
@@ -127,7 +140,7 @@ func (t *Transport) tryOlder(req *http.Request) (*http.Response, error) {
 // tryNewer opens a connection. If the server turns out to be none of HTTP+SSE any more, the
 // request goes to it as it is.
 func (t *Transport) tryNewer(req *http.Request) (*http.Response, error) {
-	resp, err := t.older.RoundTrip(req)
+	resp, err := t.askOlder(req)
 	if t.speaks.Load() {
 		return resp, err
 	}
