@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -308,3 +310,34 @@ func (a absolute) Write(b []byte) (int, error) {
 }
 
 func (a absolute) Flush() { a.ResponseWriter.(http.Flusher).Flush() }
+
+// TestSSECancelledBeforeItGoesOut: a call that is cancelled while there is no connection for it yet does not go out
+// later, when nobody would cancel it any more.
+func TestSSECancelledBeforeItGoesOut(t *testing.T) {
+	c := &counts{}
+	stop := make(chan struct{})
+	defer close(stop)
+	web := newSSEWeb(t, sdkServer(c, false, stop))
+	h := newTestClient(t, Config{URL: web.URL, Way: WaySSE, Shared: true})
+	h.wire.transport.DisableKeepAlives = true
+	if _, err := h.Call(t.Context(), shimtest.Tool("echo", "k", "text", "hallo"), nil); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	late := make(chan struct{})
+	dial := h.wire.transport.DialContext
+	h.wire.transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		cancel()
+		<-late
+		return dial(context.WithoutCancel(ctx), network, address)
+	}
+	if _, err := h.Call(ctx, shimtest.Tool("wait", "w"), nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("the call: %v", err)
+	}
+	posts := web.count("POST in a session")
+	close(late)
+	pauseFor(t, 200*time.Millisecond) // for what must not come
+	if n := web.count("POST in a session"); n != posts {
+		t.Errorf("%d messages went out after the end of the call, ran %d times, %d cancelled", n-posts, c.get(&c.ran)("w"), c.get(&c.gone)("w"))
+	}
+}

@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"taskgate/gateway/upstream/duplex"
@@ -44,7 +46,8 @@ func (c *conn) Send(ctx context.Context, m duplex.Message) error {
 		return context.Cause(ctx)
 	}
 	done := make(chan error, 1)
-	if !c.begin(func() { done <- c.post(ctx, m) }) {
+	var out atomic.Bool // it has a connection to go out on
+	if !c.begin(func() { done <- c.post(ctx, m, &out) }) {
 		return duplex.ErrOver
 	}
 	var err error
@@ -54,7 +57,9 @@ func (c *conn) Send(ctx context.Context, m duplex.Message) error {
 	case <-c.life.Done():
 		err = errBroken
 	case <-ctx.Done():
-		err = context.Cause(ctx)
+		if err = context.Cause(ctx); !out.Load() {
+			<-done // it is cut off, and whether it went out is known then
+		}
 	}
 	select {
 	case <-m.Heard: // it came first: a server may end the stream right after its answer
@@ -75,16 +80,24 @@ func (c *conn) begin(post func()) bool {
 	return true
 }
 
-// post posts one message. It outlives the request, and the connection, by a moment.
-func (c *conn) post(caller context.Context, m duplex.Message) error {
+// post posts one message. Once it goes out, it outlives the request, and the connection, by a moment. Before, it is
+// cut off with them: nobody would cancel a call that goes out later.
+func (c *conn) post(caller context.Context, m duplex.Message, out *atomic.Bool) error {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(caller))
 	defer cancel(nil)
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { out.Store(true) }})
 	late := time.AfterFunc(c.t.cfg.Patience, func() { cancel(c.t.slow()) })
 	if m.Heard != nil { // there may be much for the server to do before it answers
 		late.Stop()
 	}
 	defer late.Stop()
-	soon := func() { late.Reset(postGrace) }
+	soon := func() {
+		if !out.Load() {
+			cancel(errBroken)
+			return
+		}
+		late.Reset(postGrace)
+	}
 	defer context.AfterFunc(caller, soon)()
 	defer context.AfterFunc(c.life, soon)()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "", bytes.NewReader(m.Bytes))
