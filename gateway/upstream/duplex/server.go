@@ -43,19 +43,25 @@ type server struct {
 	task    time.Time          // until then a task is in use
 }
 
-// noteSession takes note that a session is asked for, with the parameters of its initialize.
-func (s *server) noteSession(session string, params []byte) {
+// claimSession makes the server a session, which is asked for with these parameters of an initialize. It reports
+// false for a server that was asked more than which era it speaks.
+func (s *server) claimSession(session string, params []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.over || s.era != mcp.NoEra || len(s.asked) > 0 {
+		return false
+	}
 	capabilities, _ := jsonrpc.Get(params, "capabilities")
 	s.session, s.askable = session, mcp.MayBeAsked(capabilities)
+	return true
 }
 
-// addRequest takes note of a request in flight.
+// addRequest takes note of a request in flight. It reports false for a server that is over, or that has become
+// somebody's session meanwhile.
 func (s *server) addRequest(st *stream) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.over {
+	if s.over || s.session != st.session {
 		return false
 	}
 	if s.session == "" && st.method != mcp.MethodDiscover {

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"time"
 
-	"taskgate/internal/mcp"
 	"taskgate/shim"
 )
 
@@ -54,19 +53,26 @@ func (t *Transport) shareOf(ctx context.Context, header http.Header, owner Owner
 	}
 }
 
-// findUnclaimed is a server for a new session: one that was only asked which era it speaks, or
-// else a new one.
-func (t *Transport) findUnclaimed(req *http.Request) (*server, error) {
+// claimServer is the server of a new session: one that was only asked which era it speaks, or else a new one.
+func (t *Transport) claimServer(req *http.Request, session string, params []byte) (*server, error) {
 	modern, legacy := t.cfg.Owner(req.Context(), false), t.cfg.Owner(req.Context(), true)
 	t.mu.Lock()
-	if s := t.shared[modern.Name]; s != nil && s.isUnclaimed() {
+	if s := t.shared[modern.Name]; s != nil && s.claimSession(session, params) {
 		delete(t.shared, modern.Name)
-		t.servers[s] = legacy
+		t.servers[s], t.sessions[session] = legacy, s
 		t.mu.Unlock()
 		return s, nil
 	}
 	t.mu.Unlock()
-	return t.openServer(req.Context(), req.Header, modern, legacy)
+	s, err := t.openServer(req.Context(), req.Header, modern, legacy)
+	if err != nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s.claimSession(session, params) // nobody else has it
+	t.sessions[session] = s
+	return s, nil
 }
 
 // takeBack takes back a server that has refused a session: it may speak the modern era. If its
@@ -321,11 +327,4 @@ func (t *Transport) buryServer(s *server) {
 	delete(t.servers, s)
 	close(t.gone)
 	t.gone = make(chan struct{})
-}
-
-// isUnclaimed reports whether a server was only asked which era it speaks.
-func (s *server) isUnclaimed() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return !s.over && s.era == mcp.NoEra && len(s.asked) == 0
 }

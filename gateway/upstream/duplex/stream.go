@@ -24,7 +24,9 @@ type stream struct {
 	ctx    context.Context
 	id     jsonrpc.ID // of the request; zero for the stream of a GET
 	method string
-	serial int // newer streams have a larger one
+	// session is the one that the request belongs to; "" for none.
+	session string
+	serial  int // newer streams have a larger one
 
 	wake chan struct{} // a signal: there is something to read
 	over chan struct{} // closed when nothing more is put in
@@ -44,8 +46,8 @@ type event struct {
 	token   string
 }
 
-func newStream(ctx context.Context, s *server, id jsonrpc.ID, method string) *stream {
-	return &stream{s: s, ctx: ctx, id: id, method: method, wake: make(chan struct{}, 1), over: make(chan struct{})}
+func newStream(ctx context.Context, s *server, session string, id jsonrpc.ID, method string) *stream {
+	return &stream{s: s, ctx: ctx, session: session, id: id, method: method, wake: make(chan struct{}, 1), over: make(chan struct{})}
 }
 
 // The parts of an event around a message.

@@ -106,7 +106,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if m.Kind != jsonrpc.Request {
 		return answerTo(req, nil, s.sendMessage(req.Context(), readMessage(req, body)))
 	}
-	st := newStream(req.Context(), s, m.ID, m.Method)
+	st := newStream(req.Context(), s, session, m.ID, m.Method)
 	return answerTo(req, st, s.sendRequest(req.Context(), st, readMessage(req, body)))
 }
 
@@ -119,16 +119,12 @@ func readMessage(req *http.Request, body []byte) Message {
 // speaks, or else with a new one.
 func (t *Transport) openSession(req *http.Request, m jsonrpc.Message, body []byte) (*http.Response, error) {
 	for {
-		s, err := t.findUnclaimed(req)
+		id := t.cfg.Prefix + rand.Text()
+		s, err := t.claimServer(req, id, m.Params)
 		if err != nil {
 			return answerTo(req, nil, err)
 		}
-		id := t.cfg.Prefix + rand.Text()
-		st := newStream(req.Context(), s, m.ID, m.Method)
-		t.mu.Lock()
-		t.sessions[id] = s
-		t.mu.Unlock()
-		s.noteSession(id, m.Params)
+		st := newStream(req.Context(), s, id, m.ID, m.Method)
 		err = s.sendRequest(req.Context(), st, readMessage(req, body))
 		if errors.Is(err, ErrOver) {
 			t.forgetSession(id)
@@ -153,10 +149,10 @@ func (t *Transport) sendModern(req *http.Request, m jsonrpc.Message, body []byte
 		if m.Kind != jsonrpc.Request {
 			return answerTo(req, nil, s.sendMessage(req.Context(), readMessage(req, body)))
 		}
-		st := newStream(req.Context(), s, m.ID, m.Method)
+		st := newStream(req.Context(), s, "", m.ID, m.Method)
 		err = s.sendRequest(req.Context(), st, readMessage(req, body))
 		if errors.Is(err, ErrOver) {
-			continue // it has ended just now
+			continue // it has ended just now, or has become a session
 		}
 		if err == nil && m.Method == mcp.MethodDiscover && t.cfg.Silence > 0 {
 			timer := time.AfterFunc(t.cfg.Silence, func() { s.answerDiscover(st) })
@@ -172,7 +168,7 @@ func (t *Transport) openGET(req *http.Request, session string) (*http.Response, 
 	if s == nil {
 		return newResponse(req, http.StatusNotFound, nil), nil
 	}
-	st := newStream(req.Context(), s, jsonrpc.ID{}, "")
+	st := newStream(req.Context(), s, session, jsonrpc.ID{}, "")
 	if !s.openListening(st) {
 		return newResponse(req, http.StatusNotFound, nil), nil
 	}

@@ -139,3 +139,38 @@ func TestKinOfAnOwner(t *testing.T) {
 		})
 	}
 }
+
+// A server that somebody has taken for a session in between gets no request of the modern era any more, and one that
+// has such a request is not taken.
+func TestOneUseOfAServer(t *testing.T) {
+	tr := opens(t, Config{Max: 9}, answers)
+	id := func(m string) (jsonrpc.ID, Message) {
+		return jsonrpc.StringID(m), Message{Bytes: []byte(`{"jsonrpc":"2.0","id":"` + m + `","method":"tools/call"}`)}
+	}
+	s, err := tr.shareOf(t.Context(), nil, Owner{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	session := begin(t, tr)
+	if tr.findServer(session) != s {
+		t.Fatal("the server was not taken")
+	}
+	call, m := id("a")
+	if err := s.sendRequest(t.Context(), newStream(t.Context(), s, "", call, "tools/call"), m); err != ErrOver {
+		t.Errorf("a request of the modern era goes to the session: %v", err)
+	}
+	echo(t, tr, session)
+	other, err := tr.shareOf(t.Context(), nil, Owner{})
+	if err != nil || other == s {
+		t.Fatalf("the same server, %v", err)
+	}
+	call, m = id("b")
+	st := newStream(t.Context(), other, "", call, "tools/call")
+	defer st.Close()
+	if err := other.sendRequest(t.Context(), st, m); err != nil {
+		t.Error(err)
+	}
+	if tr.findServer(begin(t, tr)) == other {
+		t.Error("a server with a request of the modern era was taken")
+	}
+}
