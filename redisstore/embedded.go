@@ -75,8 +75,8 @@ func (e *embedded) countTime(ctx context.Context, tick time.Duration) {
 	}
 }
 
-// forgetVersions empties what miniredis keeps for WATCH, which nobody uses: a number for each key that there ever was, and it
-// has no other way to give that memory back.
+// forgetVersions empties what miniredis keeps for WATCH, which nobody uses: a number for each key that there ever was
+// (db.keyVersion of v2.40.0). There is no other way to have that memory back: about 100 bytes for each key that is gone.
 func (e *embedded) forgetVersions() {
 	if versions := keyVersions(e.server); versions != nil {
 		e.server.Lock()

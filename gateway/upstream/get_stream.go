@@ -66,8 +66,8 @@ const (
 )
 
 // steady is how long a stream lasts at least, or it brings an event, that is asked for again soon: some servers end
-// each of them at once.
-const steady = 10 * time.Second
+// each of them at once. One that a balancer or a host of functions cuts after seconds is steady.
+const steady = time.Second
 
 // getSupport is what is known of a server's GET streams.
 type getSupport struct {
