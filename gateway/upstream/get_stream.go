@@ -253,6 +253,10 @@ func (h *getHold) mayTryAgain(ctx context.Context, l *link, se *statusError) boo
 		defer h.s.get.mu.Unlock()
 		h.early = time.Now().Add(linger)
 		return true
+	case s/100 == 2: // a page for people, or nothing
+		h.s.t.support.until.Store(time.Now().Add(noStreamFor).UnixMilli())
+		h.learnOutcome(false)
+		return h.opened
 	case s/100 != 4 || s == http.StatusTooManyRequests || s == http.StatusRequestTimeout:
 		return true
 	case unclear && l != nil && h.s.verifyGeneration(ctx, l) != nil:
@@ -316,6 +320,12 @@ func (h *getHold) attemptOpen(ctx context.Context, l *link) error {
 	late := time.AfterFunc(headWait, func() { support.late.Store(true) })
 	in, err := x.askForRest()
 	inTime := late.Stop()
+	if r := x.response; r != nil && r.StatusCode/100 == 2 && mediaType(r.Header) != mcp.TypeSSE {
+		if err == nil {
+			in.closeBody()
+		}
+		return &statusError{status: r.StatusCode, reason: "the answer to a GET is no event stream"}
+	}
 	if err != nil {
 		return err
 	}
