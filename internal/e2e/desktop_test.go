@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -492,7 +493,15 @@ func TestDesktopEnds(t *testing.T) {
 		},
 		"closed output": func(c *wireClient) error {
 			_ = c.pipe.Close()
-			c.say(`{"jsonrpc":"2.0","id":"last","method":"ping"}`)
+			// A process that another test is about to start may have the pipe open for a moment.
+			tick := time.NewTicker(100 * time.Millisecond)
+			defer tick.Stop()
+			for {
+				if _, err := io.WriteString(c.in, `{"jsonrpc":"2.0","id":"last","method":"ping"}`+"\n"); err != nil {
+					break
+				}
+				<-tick.C
+			}
 			if err := c.end(); c.cmd.ProcessState.ExitCode() != 1 {
 				return err
 			}

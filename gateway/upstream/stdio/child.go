@@ -215,17 +215,21 @@ const promptly = 50 * time.Millisecond
 
 // write writes until a deadline, zero for none. The end of the process ends it.
 func (p *child) write(b []byte, until time.Time) (int, error) {
-	if err := p.in.SetWriteDeadline(until); err != nil {
-		return 0, err
+	if p.in.SetWriteDeadline(until) != nil {
+		return 0, os.ErrClosed // the only reason for a pipe, spelt otherwise
 	}
 	return p.in.Write(b)
 }
 
-// written takes how a line was written. After an error a part of it may be there.
+// written takes how a line was written. After an error a part of it may be there. A process whose input the gateway
+// itself has closed is left the time that it has to end.
 func (p *child) written(ctx context.Context, err error) error {
-	if err == nil {
+	switch {
+	case err == nil:
 		duplex.Reached(ctx) // and not before: a cancellation must not overtake its request
 		return nil
+	case errors.Is(err, os.ErrClosed):
+		return duplex.ErrOver
 	}
 	p.kill(&duplex.Ending{Kind: shim.KindClosed, How: "closed its input, and was ended"})
 	return duplex.ErrOver

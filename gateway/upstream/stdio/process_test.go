@@ -2,12 +2,17 @@ package stdio
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"taskgate/gateway/upstream"
+	"taskgate/gateway/upstream/duplex"
+	"taskgate/internal/procgroup"
 	"taskgate/shim"
 	"taskgate/shim/shimtest"
 )
@@ -68,6 +73,32 @@ func TestClose(t *testing.T) {
 			t.Error("the process runs")
 		}
 	})
+}
+
+// A process whose input the gateway has closed keeps the time that it has to end, also where a cancellation
+// comes too late to be written.
+func TestLateWordDoesNotKill(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := Config{Command: exe, Env: []string{childVar + "=stubborn"}, Logger: slog.New(slog.DiscardHandler), patience: time.Hour}
+	c = c.withDefaults()
+	var running sync.WaitGroup
+	p, err := startChild(&c, &running, make(chan struct{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Stop()
+	shimtest.Eventually(t, func() bool {
+		return errors.Is(p.Send(t.Context(), duplex.Message{Bytes: []byte("{}")}), duplex.ErrOver)
+	})
+	if why := p.broken.Load(); why != nil {
+		t.Errorf("it was killed: %+v", why)
+	}
+	p.signal(procgroup.Kill)
+	p.Close()
+	running.Wait()
 }
 
 // A process that nobody uses is ended, and started again when it is needed.
