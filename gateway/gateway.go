@@ -17,6 +17,7 @@ import (
 	"log/slog"
 	"net/http"
 	"sync/atomic"
+	"time"
 
 	"go.opentelemetry.io/otel/trace"
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
@@ -134,10 +135,13 @@ func notAllowed(w http.ResponseWriter, _ *http.Request) {
 	w.WriteHeader(http.StatusMethodNotAllowed)
 }
 
-// timed gives a client its timeout for each chunk of an answer, and its request the time that
-// it waits for the store.
+// timed gives a client its timeout for a body that nobody reads and for each chunk of an answer, and its
+// request the time that it waits for the store. The server waits for the rest of such a body before it answers.
 func (t *table) timed(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 { // wire.ReadBody gives it anew
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(t.limits.ClientTimeout))
+		}
 		r = r.WithContext(patience.With(r.Context(), t.config.StoreTimeout))
 		next.ServeHTTP(eventstream.Pace(w, t.limits.ClientTimeout), r)
 	})

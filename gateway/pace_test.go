@@ -144,3 +144,26 @@ func TestTooLargeCloses(t *testing.T) {
 		<-time.After(time.Second) // in which the server lets the answer arrive
 	})
 }
+
+// TestUnreadBody: nobody holds a connection by a body that does not come, also where that is not read.
+func TestUnreadBody(t *testing.T) {
+	for name, head := range map[string]string{
+		"another type":   "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: text/plain\r\n",
+		"no such path":   "POST /nowhere HTTP/1.1\r\nHost: 127.0.0.1\r\n",
+		"another origin": "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: https://evil.example\r\n",
+		"another host":   "POST /mcp HTTP/1.1\r\nHost: evil.example\r\n",
+		"a GET":          "GET /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n",
+		"a DELETE":       "DELETE /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				conn := dialled(t)
+				go io.WriteString(conn, head+"Content-Length: 10\r\n\r\n{")
+				_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
+				if _, err := io.Copy(io.Discard, conn); err != nil { // no end
+					t.Error(err)
+				}
+			})
+		})
+	}
+}

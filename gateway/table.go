@@ -85,7 +85,7 @@ func (g *Gateway) newTable(c *config.Config, methods *auth.Methods, upstreams ma
 		}
 		t.add(e)
 	}
-	t.handler = t.origins.wrap(t.timed(t.pages(t.mux())))
+	t.handler = t.timed(t.origins.wrap(t.pages(t.mux())))
 	return t, nil
 }
 
