@@ -86,15 +86,16 @@ func (a *callAsker) Ask(call shim.ID, questions []shim.Question) {
 	}
 	a.unasked = append(a.unasked, questions...)
 	a.askOpen(call)
-	if a.gone == nil {
-		a.gone = context.AfterFunc(a.q.client, func() {
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			if !a.q.canResume() {
-				a.refuseOpen(call)
-			}
-		})
+	if a.gone != nil {
+		a.gone() // it may have run already, for the questions before
 	}
+	a.gone = context.AfterFunc(a.q.client, func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if !a.q.canResume() {
+			a.refuseOpen(call)
+		}
+	})
 }
 
 // askOpen asks what has not been asked, as far as the store can take it. a.mu is held.

@@ -14,30 +14,32 @@ import (
 	"taskgate/internal/wiretest"
 )
 
-// withLateQuestions adds a tool that asks n questions at once when it is told to go on,
-// and returns what it has heard from each.
-func withLateQuestions(stack *legacyReplicas, n int) (heard chan string) {
-	heard = make(chan string, n)
+// withLateQuestions adds a tool that asks n questions at once when it is told to go on, some times one after the
+// other, and returns what it has heard from each.
+func withLateQuestions(stack *legacyReplicas, n, times int) (heard chan string) {
+	heard = make(chan string, n*times)
 	stack.server.AddTool(&sdk.Tool{Name: "late", InputSchema: json.RawMessage(`{"type":"object"}`)},
 		func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			stack.session.started <- "late"
 			<-stack.session.proceed
-			all := make(chan string, n)
-			for range n {
-				go func() { // ends with its answer
-					e, err := r.Session.Elicit(ctx, form)
-					if err != nil {
-						all <- err.Error()
-						return
-					}
-					all <- fmt.Sprint(e.Action, " ", e.Content["colour"])
-				}()
-			}
 			text := ""
-			for range n {
-				one := <-all
-				heard <- one
-				text += one
+			for range times {
+				all := make(chan string, n)
+				for range n {
+					go func() { // ends with its answer
+						e, err := r.Session.Elicit(ctx, form)
+						if err != nil {
+							all <- err.Error()
+							return
+						}
+						all <- fmt.Sprint(e.Action, " ", e.Content["colour"])
+					}()
+				}
+				for range n {
+					one := <-all
+					heard <- one
+					text += one
+				}
 			}
 			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text}}}, nil
 		})
@@ -66,7 +68,7 @@ func (s *legacyReplicas) watched(t *testing.T, c *rawClient, replica int) (broke
 // asks finds the question when it resumes the stream (X5).
 func TestReplicasAskedWhileAway(t *testing.T) {
 	stack := newLegacyReplicas(t, soon)
-	withLateQuestions(stack, 1)
+	withLateQuestions(stack, 1, 1)
 	a := stack.on(t, 0, nil)
 	a.initializeAsked()
 	b := stack.on(t, 1, a)
@@ -91,7 +93,7 @@ func TestReplicasAskedWhileAway(t *testing.T) {
 // for each of its questions.
 func TestReplicasAskedNobody(t *testing.T) {
 	stack := newLegacyReplicas(t, nil)
-	heard := withLateQuestions(stack, 3)
+	heard := withLateQuestions(stack, 3, 2)
 	a := stack.on(t, 0, nil)
 	a.initializeAsked()
 	broken := stack.watched(t, a, 0)
@@ -110,7 +112,7 @@ func TestReplicasAskedNobody(t *testing.T) {
 	<-left
 	wiretest.Await(t, broken, "the connection's end")
 	stack.session.proceed <- struct{}{}
-	for range 3 {
+	for range 6 {
 		if got := wiretest.Await(t, heard, "an answer"); got != "cancel <nil>" {
 			t.Errorf("the server heard %s", got)
 		}
