@@ -202,8 +202,8 @@ func (l *listener) endSoon() {
 func (l *listener) endLinger() {
 	l.mu.Lock()
 	due := l.linger != nil && !l.s.isAttached() // else a GET stream has just opened
+	l.linger = nil                              // the end of that one sets it anew
 	if due {
-		l.linger = nil
 		l.quitListening()
 	}
 	l.mu.Unlock()

@@ -439,3 +439,26 @@ func TestSessionTasks(t *testing.T) {
 		t.Errorf("the old state changed, or the new did not: %s %v", less.Tasks, err)
 	}
 }
+
+// The end of a GET stream that is noted late, when the client has opened the next one, does not have the gateway
+// listen for ever.
+func TestListeningEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table, _ := newTable(wiretest.OpenSessions(t, 10, time.Hour))
+		s := mustCreate(t, table, sessionState{})
+		s.listen.stop, s.listen.unwatch = func() {}, func() {}
+		next := s.attachGET(t.Context(), func() {}, false)
+		s.listen.keepListening()
+		s.listen.endSoon() // of the one before
+		wiretest.Wait(2 * listenLinger)
+		if !s.listen.isActive() {
+			t.Error("it does not listen for the stream that is open")
+		}
+		s.detachGET(next)
+		s.endUse()
+		wiretest.Wait(2 * listenLinger)
+		if s.listen.isActive() || table.Count() != 0 {
+			t.Error("it listens for ever")
+		}
+	})
+}
