@@ -123,7 +123,10 @@ func (l *eventLog) resumeStream(ctx context.Context, no int64, r *replay) (answe
 		return false, err
 	}
 	all, _, _, err := l.s.readLog(ctx, l.stream, 0)
-	if err != nil {
+	switch {
+	case l.taken.Load(): // the client has come again meanwhile
+		return false, errTaken
+	case err != nil:
 		l.noteLeft() // for the client to resume it again
 		return false, err
 	}

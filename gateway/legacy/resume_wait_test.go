@@ -15,10 +15,11 @@ import (
 	"taskgate/shim"
 )
 
-// heldSessions do not hand over the logs of calls, as they are told.
+// heldSessions do not hand over the logs of calls, or do not answer whoever opens one, as they are told.
 type heldSessions struct {
 	legacy.Sessions
 	unread atomic.Bool
+	held   chan chan struct{} // closed for the next one to open a log to go on
 }
 
 func (s *heldSessions) Since(ctx context.Context, id, stream string, after int64, on func(int64, []byte)) (string, []byte, error) {
@@ -28,10 +29,19 @@ func (s *heldSessions) Since(ctx context.Context, id, stream string, after int64
 	return s.Sessions.Since(ctx, id, stream, after, on)
 }
 
+func (s *heldSessions) Open(ctx context.Context, id, stream string, note []byte) (int64, error) {
+	select {
+	case held := <-s.held:
+		<-held
+	default:
+	}
+	return s.Sessions.Open(ctx, id, stream, note)
+}
+
 // waitingWorld has a client go that waits for a task. With resume it comes back for the answer, at the other replica.
 func waitingWorld(t *testing.T) (held *heldSessions, resume func() *hearing) {
 	w := &modeWorld{taskWorld: newTaskWorld(t)}
-	held = &heldSessions{Sessions: w.sessions}
+	held = &heldSessions{Sessions: w.sessions, held: make(chan chan struct{}, 1)}
 	w.sessions = held
 	c := draftConfig(t)
 	w.a, w.b = w.gateway("a", draftScript(), c), w.gateway("b", draftScript(), c)
@@ -64,5 +74,18 @@ func TestResumeUnread(t *testing.T) {
 		}
 		held.unread.Store(false)
 		toldResult(t, resume())
+	})
+}
+
+// A client that resumes an answer twice, since the store was slow the first time, gets it once.
+func TestResumeTwiceAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		held, resume := waitingWorld(t)
+		slow := make(chan struct{})
+		held.held <- slow
+		resume()
+		again := resume()
+		close(slow)
+		toldResult(t, again)
 	})
 }

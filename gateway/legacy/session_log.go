@@ -175,19 +175,21 @@ func (l *eventLog) noteWait(n askNote, cut func()) {
 	l.mu.Lock()
 	l.cut = cut
 	l.mu.Unlock()
+	if l.taken.Load() { // before it waited
+		cut()
+	}
 }
 
 // giveUpWait ends an answer that only waits, since its client resumes the stream: that it has lost the
 // connection may not have been noticed yet.
 func (l *eventLog) giveUpWait(ctx context.Context) {
+	l.taken.Store(true)
 	l.mu.Lock()
 	cut := l.cut
 	l.mu.Unlock()
-	if cut == nil {
-		return
+	if cut != nil {
+		cut()
 	}
-	l.taken.Store(true)
-	cut()
 	// The handler of the answer wakes it; the caller goes on after its timeout, for that one answers no more.
 	select {
 	case <-l.gone:
