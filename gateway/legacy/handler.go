@@ -202,7 +202,7 @@ func (h *Handler) writeGET(ctx context.Context, w http.ResponseWriter, r *http.R
 	s := g.s
 	s.noteBegun(hold, g)
 	s.listen.keepListening()
-	s.followUpstream(ctx, h.Upstream)
+	_, _ = s.followUpstream(ctx, h.Upstream) // it is tried again
 	interval := h.Global.KeepAlive
 	out, err := eventstream.NewWriter(w, r, eventstream.Options{WriteTimeout: wire.WriteTimeout, KeepAlive: interval})
 	if err != nil {

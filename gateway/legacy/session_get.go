@@ -304,12 +304,13 @@ func (s *session) postMessage(message []byte) {
 
 // listenHere listens for what the session wants to hear now, where its GET stream is. Where
 // that is another replica, what the upstream agreed to is not known here.
-func (s *session) listenHere(ctx context.Context, up upstream.Client) (agreed shim.Filter, here bool) {
+func (s *session) listenHere(ctx context.Context, up upstream.Client) (agreed shim.Filter, here bool, err error) {
 	if !s.isAttached() && s.isElsewhere(ctx) {
 		s.awaitListening(ctx)
-		return shim.Filter{}, false
+		return shim.Filter{}, false, nil
 	}
-	return s.followUpstream(ctx, up), true
+	agreed, err = s.followUpstream(ctx, up)
+	return agreed, true, err
 }
 
 // awaitListening waits until the replica with the GET stream listens for what the session wants to

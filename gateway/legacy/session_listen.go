@@ -40,6 +40,7 @@ type listener struct {
 	mu      sync.Mutex
 	uris    []string           // the resources that the current one listens for
 	agreed  shim.Filter        // what the upstream agreed to
+	failed  error              // why it has not said anything to that; nil once it has
 	stop    context.CancelFunc // ends the current one; nil while there is none
 	unwatch context.CancelFunc // ends watch, which lasts as long as there is one
 	hearing int                // the number of the one whose messages count
@@ -70,15 +71,15 @@ func (l *listener) isActive() bool {
 // startListening listens for changes of lists and of what the session is subscribed to, in
 // place of what was listened for before, and returns what the upstream agreed to
 // as soon as it has. The old one goes on until then, so that nothing is lost in
-// between, and nothing comes twice.
-func (l *listener) startListening(ctx context.Context, up upstream.Client) shim.Filter {
+// between, and nothing comes twice. An upstream that cannot be reached is tried again, whatever is returned.
+func (l *listener) startListening(ctx context.Context, up upstream.Client) (shim.Filter, error) {
 	l.turn.Lock()
 	defer l.turn.Unlock()
 	uris := l.s.currentState().Subscriptions
 	l.mu.Lock()
 	if l.halted || l.stop != nil && slices.Equal(l.uris, uris) {
 		defer l.mu.Unlock()
-		return l.agreed
+		return l.agreed, l.failed
 	}
 	old := l.stop
 	if old == nil {
@@ -89,7 +90,7 @@ func (l *listener) startListening(ctx context.Context, up upstream.Client) shim.
 	run, stop := context.WithCancel(upstream.WhileHere(forward.Carry(l.s.ctx, ctx), l.s.isAttached)) // what it asks for, it asks for in the name of its client
 	l.started++
 	no := l.started
-	l.uris, l.agreed, l.stop = uris, shim.Filter{}, stop
+	l.uris, l.agreed, l.failed, l.stop = uris, shim.Filter{}, errListenLate, stop
 	ready := make(chan struct{})
 	once := sync.OnceFunc(func() { close(ready) })
 	l.s.table.work.Go(func() { // not once halted: by then the table waits for the end
@@ -112,8 +113,11 @@ func (l *listener) startListening(ctx context.Context, up upstream.Client) shim.
 	if old != nil {
 		old()
 	}
-	return l.agreed
+	return l.agreed, l.failed
 }
+
+// errListenLate: the upstream has not agreed within listenReady.
+var errListenLate = &shim.UpstreamError{Kind: shim.KindTimeout, Message: "the server did not accept the subscription in time"}
 
 // listenUntilEnd listens until ctx ends, or the server has nothing to send. A server that
 // cannot be reached is tried again.
@@ -122,7 +126,7 @@ func (l *listener) listenUntilEnd(ctx context.Context, up upstream.Client, uris 
 		l.mu.Lock()
 		l.hearing = max(l.hearing, no)
 		if l.started == no {
-			l.agreed = agreed
+			l.agreed, l.failed = agreed, nil
 		}
 		l.mu.Unlock()
 		once()
@@ -134,6 +138,11 @@ func (l *listener) listenUntilEnd(ctx context.Context, up upstream.Client, uris 
 			_, f.Elicitations = jsonrpc.Get(translate.Answerable(l.s.currentState().Capabilities), "elicitation", "url")
 			err = up.Listen(ctx, l.s.upstreamSession(ctx), f, ready, func(n shim.Notification) { l.takeNotification(no, n) })
 		}
+		l.mu.Lock()
+		if l.started == no && l.failed != nil { // it has not agreed before
+			l.failed = err
+		}
+		l.mu.Unlock()
 		once()
 		if err == nil || ctx.Err() != nil {
 			return
@@ -257,7 +266,7 @@ func (l *listener) watchSession(ctx context.Context, up upstream.Client) {
 		switch here := l.s.isAttached(); {
 		case err != nil: // it is looked again when something changes
 		case here:
-			l.startListening(ctx, up)
+			_, _ = l.startListening(ctx, up)
 			if d := digestOf(st.Subscriptions); d != noted {
 				if kept, err := l.s.table.store.Note(ctx, l.s.id, getStream, l.s.holderNote("")); kept && err == nil {
 					noted = d

@@ -153,12 +153,12 @@ func (s *session) unsubscribeFrom(ctx context.Context, uri string) error {
 
 // followUpstream listens upstream for what the session wants to hear now, and returns what
 // the upstream agreed to. Without a GET stream it does so only for a while.
-func (s *session) followUpstream(ctx context.Context, up upstream.Client) shim.Filter {
-	agreed := s.listen.startListening(ctx, up)
+func (s *session) followUpstream(ctx context.Context, up upstream.Client) (shim.Filter, error) {
+	agreed, err := s.listen.startListening(ctx, up)
 	if !s.isAttached() {
 		s.listen.endSoon()
 	}
-	return agreed
+	return agreed, err
 }
 
 // beginRequest registers a request in flight. Its context has the values of ctx but not

@@ -45,14 +45,17 @@ func (q *request) answerSubscribe(ctx context.Context) (json.RawMessage, error) 
 	if err := q.s.subscribeTo(ctx, uri, sessionLimits); err != nil {
 		return nil, err
 	}
-	agreed, here := q.s.listenHere(ctx, q.h.Upstream)
+	agreed, here, failed := q.s.listenHere(ctx, q.h.Upstream)
 	if !here || server.Era != mcp.Modern || slices.Contains(agreed.Resources, uri) {
 		return result, nil
 	}
 	if err := q.s.unsubscribeFrom(ctx, uri); err != nil {
 		return nil, err
 	}
-	q.s.followUpstream(ctx, q.h.Upstream)
+	_, _ = q.s.followUpstream(ctx, q.h.Upstream) // it is tried again
+	if failed != nil {
+		return nil, failed
+	}
 	return nil, wire.InvalidParams("the server does not report updates of this resource")
 }
 
@@ -70,7 +73,7 @@ func (q *request) answerUnsubscribe(ctx context.Context) (json.RawMessage, error
 		return nil, err
 	}
 	if q.s.listen.isActive() || q.s.isElsewhere(ctx) {
-		q.s.listenHere(ctx, q.h.Upstream)
+		_, _, _ = q.s.listenHere(ctx, q.h.Upstream) // it is tried again
 	}
 	return result, nil
 }
