@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -127,6 +128,22 @@ func TestErasOffered(t *testing.T) {
 			if errors.As(err, &f); offered != (err == nil) || !offered && (f == nil || f.Code != mcp.CodeMethodNotFound) {
 				t.Errorf("%v, %v client: %v", c.eras, era, err)
 			}
+		}
+	}
+}
+
+// TestModernOnly: where the modern era alone is offered, there are no GET and no DELETE (protocol.md 2.5).
+func TestModernOnly(t *testing.T) {
+	c := config.FromFlags("http://up.example/")
+	c.Upstreams[0].Eras = []string{"modern"}
+	h, _ := startLogged(t, c)
+	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodDelete} {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest(method, "/mcp", nil)
+		r.Host = "127.0.0.1:8080"
+		h.ServeHTTP(w, r)
+		if allow := w.Header().Get("Allow"); w.Code != http.StatusMethodNotAllowed || allow != http.MethodPost {
+			t.Errorf("%s: %d, Allow: %s", method, w.Code, allow)
 		}
 	}
 }

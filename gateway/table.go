@@ -14,6 +14,7 @@ import (
 	"taskgate/gateway/modes"
 	"taskgate/gateway/upstream"
 	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
 )
 
 // table is what follows from one configuration. It is not changed, but replaced as a whole: a request
@@ -131,6 +132,9 @@ func (t *table) mux() *http.ServeMux {
 			path = "/{$}" // and nothing below it, where other upstreams are
 		}
 		mux.HandleFunc("POST "+path, u.authenticate(u.servePOST))
+		if u.offers(mcp.Legacy, jsonrpc.Message{}) != nil {
+			continue
+		}
 		mux.HandleFunc("HEAD "+path, notAllowed) // or it would be taken for a GET
 		mux.HandleFunc("GET "+path, u.authenticate(plain(u.legacy.ServeGET)))
 		mux.HandleFunc("DELETE "+path, u.authenticate(plain(u.legacy.ServeDELETE)))
