@@ -132,16 +132,14 @@ func (s *session) noteBegun(hold *getHold, w *writer) {
 }
 
 func (s *session) detachGET(hold *getHold) {
+	if hold.w != nil && hold.w.moved {
+		s.listen.endListening() // before the next one here begins to listen
+	}
 	s.mu.Lock()
 	s.get = nil
-	moved := hold.w != nil && hold.w.moved
 	close(hold.gone)
 	s.mu.Unlock()
-	if moved {
-		s.listen.endListening()
-	} else {
-		s.listen.endSoon()
-	}
+	s.listen.endSoon()
 }
 
 // isAttached reports whether a GET stream is open here.

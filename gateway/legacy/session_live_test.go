@@ -462,3 +462,24 @@ func TestListeningEnds(t *testing.T) {
 		}
 	})
 }
+
+// The end of a GET stream that another replica has taken does not end the listening of one that follows it here.
+func TestListeningEndsFirst(t *testing.T) {
+	table, _ := newTable(wiretest.OpenSessions(t, 10, time.Hour))
+	s := mustCreate(t, table, sessionState{})
+	defer s.endUse()
+	hold := s.attachGET(t.Context(), func() {}, false)
+	s.noteBegun(hold, &writer{s: s, moved: true})
+	ended := false
+	s.listen.unwatch = func() {}
+	s.listen.stop = func() {
+		ended = true
+		if !s.isAttached() {
+			t.Error("the next one may have begun")
+		}
+	}
+	s.detachGET(hold)
+	if !ended {
+		t.Error("it listens on")
+	}
+}
