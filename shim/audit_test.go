@@ -206,3 +206,50 @@ func TestAcknowledgedCancellationIsWrittenAgain(t *testing.T) {
 		wantStatus(t, read(t, b, answer.Task.ID), shim.Cancelled)
 	})
 }
+
+// A store that has forgotten a task, and cannot take it again at once, is waited for like any store that is away.
+func TestForgottenTaskWaitsForTheStore(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		var forgotten, full atomic.Bool
+		h := &hooked{
+			apply: func(ctx context.Context, c shim.Change, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
+				if forgotten.Load() {
+					return shim.Task{}, shim.ErrNotFound
+				}
+				return next(ctx)
+			},
+			get: func(ctx context.Context, id shim.ID, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
+				if forgotten.Load() {
+					return shim.Task{}, shim.ErrNotFound
+				}
+				return next(ctx)
+			},
+			create: func(ctx context.Context, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
+				if full.Load() {
+					return shim.Task{}, shim.ErrUnavailable
+				}
+				forgotten.Store(false)
+				return next(ctx)
+			},
+		}
+		u := &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
+			if _, err := after(ctx, time.Second); err != nil {
+				return shim.Reply{}, err
+			}
+			forgotten.Store(true)
+			full.Store(true)
+			time.AfterFunc(2*time.Second, func() { full.Store(false) })
+			if err := s.Checkpoint(json.RawMessage(`{"sent":true}`))(ctx); err != nil {
+				return shim.Reply{}, &shim.UpstreamError{Kind: "unreachable", Message: "not sent", Err: err}
+			}
+			return after(ctx, time.Second)
+		}}
+		s := w.over("a", h, u, policy(shim.Always))
+		a, err := s.Call(t.Context(), call())
+		if err != nil || a.Task == nil {
+			t.Fatalf("%+v, %v", a, err)
+		}
+		pass(20 * time.Second)
+		wantStatus(t, read(t, s, a.Task.ID), shim.Completed)
+	})
+}

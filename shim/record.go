@@ -81,7 +81,9 @@ func (rec *record) applyChange(ctx context.Context, change func() Change) (Task,
 			again := errors.Is(err, ErrLeaseLost) && lease != rec.currentLease()
 			if errors.Is(err, ErrNotFound) {
 				_, lost := rec.restoreTask(ctx)
-				again = lost == nil
+				if again = lost == nil; errors.Is(lost, ErrUnavailable) {
+					return t, lost // the record may be written again in a moment
+				}
 			}
 			if !again {
 				return t, err
