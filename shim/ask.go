@@ -57,6 +57,7 @@ func (b *mailbox) askQuestions(ctx context.Context, q []Question) ([]Answer, err
 		return b.neverStored(ctx, q)
 	}
 	if err != nil {
+		b.withdrawQuestions(q) // an attempt may have stored them
 		return nil, err
 	}
 	defer b.endAsk()
@@ -100,6 +101,7 @@ func (b *mailbox) awaitAnswers(ctx context.Context, q []Question) (late bool, er
 				return true, nil
 			}
 			if err != nil {
+				b.withdrawQuestions(q)
 				return false, err
 			}
 			continue
@@ -178,9 +180,8 @@ func (b *mailbox) answerTimeout() time.Duration {
 // attempt may go out on a connection that is dead.
 func (b *mailbox) storeQuestions(ctx context.Context, q []Question) error {
 	r := b.run
-	again := b.isAsking()
 	r.mu.Lock()
-	left := b.answerTimeout()
+	again, left := b.open != nil, b.answerTimeout() // again: they were delivered already, and their time is running
 	r.mu.Unlock()
 	if again {
 		left = b.timeLeft()
@@ -242,13 +243,6 @@ func (b *mailbox) noteForgotten(keys []string) {
 	b.run.mu.Lock()
 	defer b.run.mu.Unlock()
 	b.taken = slices.DeleteFunc(slices.Clone(b.taken), func(key string) bool { return slices.Contains(keys, key) })
-}
-
-// isAsking reports whether questions were delivered already, and their time is running.
-func (b *mailbox) isAsking() bool {
-	b.run.mu.Lock()
-	defer b.run.mu.Unlock()
-	return b.open != nil
 }
 
 // asksInTask reports whether the caller is asked in a task: in the one there is, or
@@ -359,7 +353,7 @@ func (b *mailbox) takeState(t Task) {
 // ended, so has its record, or it is somebody else's.
 func (b *mailbox) withdrawQuestions(q []Question) {
 	r := b.run
-	if r.ctx.Err() != nil {
+	if r.ctx.Err() != nil || !r.hasRecord() {
 		return
 	}
 	keys := keysOf(q)

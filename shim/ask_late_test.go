@@ -41,3 +41,38 @@ func TestAnswerAtTheDeadline(t *testing.T) {
 		}
 	})
 }
+
+// A question that the server withdraws while it is being stored is not left open.
+func TestQuestionWithdrawnWhileItIsStored(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		h := &hooked{}
+		h.apply = func(ctx context.Context, c shim.Change, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
+			if len(c.Ask) == 0 {
+				return next(ctx)
+			}
+			if _, err := next(ctx); err != nil {
+				return shim.Task{}, err
+			}
+			<-ctx.Done() // the reply is lost
+			return shim.Task{}, shim.ErrUnavailable
+		}
+		u := &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
+			if err := s.Checkpoint(json.RawMessage(`{"sent":true}`))(ctx); err != nil {
+				return shim.Reply{}, err
+			}
+			asked, withdraw := context.WithTimeout(ctx, time.Second)
+			defer withdraw()
+			if _, err := s.Ask(asked, questions("a")...); err == nil {
+				t.Error("it was answered")
+			}
+			return after(ctx, time.Hour)
+		}}
+		s := w.over("a", h, u, policy(shim.Always))
+		a, err := s.Call(t.Context(), taskCall())
+		if err != nil || a.Task == nil {
+			t.Fatalf("%+v, %v", a, err)
+		}
+		pass(time.Minute)
+		wantStatus(t, read(t, s, a.Task.ID), shim.Working)
+	})
+}
