@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
@@ -279,4 +280,24 @@ func TestEmbeddedForgetsKeys(t *testing.T) {
 	s.embedded.server.Lock()
 	defer s.embedded.server.Unlock()
 	same(t, 0, len(*versions))
+}
+
+// The list of unknown outcomes does not grow for as long as there are more of them: what has expired leaves it.
+func TestUnknownOutcomesThatHaveExpired(t *testing.T) {
+	bubble(t, func(t *testing.T, s *Store) {
+		for range 50 {
+			task := newTask(t)
+			task.TTL, task.Retain = time.Minute, time.Minute
+			task = create(t, s, task)
+			_, err := s.Apply(t.Context(), task.ID, &task.Lease, shim.Change{Op: "end", To: shim.Failed, Outcome: &shim.Outcome{Error: json.RawMessage(`{}`), Unknown: true}})
+			must(t, err)
+			pass(time.Hour)
+			must(t, s.Overview().Sweep(t.Context()))
+		}
+		n, err := s.client.ZCard(t.Context(), s.keys.unknown()).Result()
+		must(t, err)
+		if n > 1 {
+			t.Errorf("%d entries, and no task is left", n)
+		}
+	})
 }

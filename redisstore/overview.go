@@ -194,9 +194,13 @@ func (s Overview) Changes(ctx context.Context, changed func()) error {
 const sweepAll = 1000
 
 // Sweep implements shim.Overview. It goes through one of the sets of all tasks, and on to the next while most of what it
-// finds is gone: so there is about as much in them as there are tasks, however many come and go.
+// finds is gone: so there is about as much in them as there are tasks, however many come and go. The list of unknown
+// outcomes is short, and gone through each time.
 func (s Overview) Sweep(ctx context.Context) error {
 	if err := s.sweepReports(ctx); err != nil {
+		return err
+	}
+	if _, _, err := s.sweepSet(ctx, s.keys.unknown()); err != nil {
 		return err
 	}
 	first := rand.N(len(s.begins))
