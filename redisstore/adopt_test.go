@@ -284,3 +284,18 @@ func TestUnreadableRecords(t *testing.T) {
 		})
 	}
 }
+
+// A task that is adopted while operators look for what runs is found once, though it was in the sets of both replicas.
+func TestSearchWhileATaskIsAdopted(t *testing.T) {
+	bubble(t, func(t *testing.T, s *Store) {
+		must(t, s.Beat(t.Context(), held.Replica, time.Hour))
+		must(t, s.Beat(t.Context(), "heir", time.Hour))
+		task := create(t, s, newTask(t))
+		must(t, s.client.ZAdd(t.Context(), s.keys.run(shard(task.ID), "heir"), redis.Z{Member: string(task.ID)}).Err()) // as it was a moment later
+		found, _, err := s.Overview().Search(t.Context(), shim.Query{Statuses: shim.Open(), Limit: 10})
+		must(t, err)
+		if len(found) != 1 {
+			t.Errorf("found %d times", len(found))
+		}
+	})
+}

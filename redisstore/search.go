@@ -116,6 +116,7 @@ func (f *search) readRunning(ctx context.Context, replicas []shim.Replica) error
 		}
 	}
 	slices.SortFunc(f.held, f.compareEntries)
+	f.held = slices.Compact(f.held) // one that was adopted meanwhile is in two sets
 	return nil
 }
 
