@@ -155,7 +155,7 @@ func (w *pieceWriter) appendBatches(lease Lease, at Position, checkpoint json.Ra
 // restoresRecord has a record that the store has forgotten written again, and reports whether to go on.
 func (w *pieceWriter) restoresRecord() bool {
 	_, err := withPatience(w.run.core.life.writes, w.run.core, w.run.record.restoreTask)
-	return err == nil || errors.Is(err, ErrUnavailable)
+	return err == nil
 }
 
 // giveUp stops writing for good: the task has ended, or is another's.

@@ -2,6 +2,7 @@ package shim_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -129,6 +130,47 @@ func TestWaitingRequestsAreBounded(t *testing.T) {
 		time.AfterFunc(10*time.Second, func() { away.Store(false) })
 		if took, err := get(); took < 10*time.Second || err != nil {
 			t.Errorf("afterwards: %v after %v", err, took)
+		}
+	})
+}
+
+// A store that has forgotten a task, and is too full to take it again, is not asked for that without a pause.
+func TestForgottenStreamInAFullStore(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		var full atomic.Bool
+		var tries atomic.Int64
+		h := &hooked{
+			append: func(ctx context.Context, next func(context.Context) error) error {
+				if full.Load() && tries.Add(1) < 1000 {
+					return shim.ErrNotFound
+				}
+				return next(ctx)
+			},
+			create: func(ctx context.Context, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
+				if full.Load() {
+					return shim.Task{}, shim.ErrUnavailable
+				}
+				return next(ctx)
+			},
+		}
+		u := &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
+			if err := s.Checkpoint(json.RawMessage(`{"sent":true}`))(ctx); err != nil {
+				return shim.Reply{}, err
+			}
+			full.Store(true)
+			s.Progress(shim.Progress{Progress: 1, Message: "one"})
+			return after(ctx, time.Minute)
+		}}
+		p := policy(shim.Always)
+		p.Partials = shim.NewPartials(true)
+		s := w.over("a", h, u, p)
+		task := begin(t, s, call())
+		pass(30 * time.Second)
+		full.Store(false)
+		pass(40 * time.Second)
+		wantStatus(t, read(t, s, task.ID), shim.Completed)
+		if n := tries.Load(); n > 50 || n < 2 {
+			t.Errorf("asked %d times in 30 s", n)
 		}
 	})
 }
