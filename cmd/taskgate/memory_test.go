@@ -20,6 +20,7 @@ import (
 
 	"taskgate/gateway/config"
 	"taskgate/internal/budget"
+	"taskgate/internal/jsonrpc"
 	"taskgate/internal/wiretest"
 )
 
@@ -58,7 +59,7 @@ func (b *bulky) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	begin, end := `{"jsonrpc":"2.0","id":`+string(q.ID)+`,"result":{"resultType":"complete",`, `}}`
 	if members := map[string]string{
-		"server/discover": `"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}}`, "tools/list": `"tools":[]`,
+		"server/discover": `"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}}`, "tools/list": `"tools":[{"name":"` + asJSON + `","inputSchema":{"type":"object"}}]`,
 	}[q.Method]; members != "" {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(w, begin+members+end)
@@ -381,4 +382,45 @@ func TestLargeResultIsHeldOnce(t *testing.T) {
 	if each := (after.TotalAlloc - before.TotalAlloc) / calls; each > size*3/2 {
 		t.Errorf("%d bytes are allocated for a result of %d", each, size)
 	}
+}
+
+// TestListenerGivesBack: a client that listens to its tasks hears the end of each, though their results are more
+// together than may be held at a time.
+func TestListenerGivesBack(t *testing.T) {
+	const size, tasks = 1 << 20, 20
+	r := runServer(t, newBulky(t, size).URL, func(c *config.Config) {
+		bound(config.MiB, 2*config.MiB, 3)(c)
+		c.Upstreams[0].Defaults.Tasks = config.TasksAlways
+	})
+	var ids []string
+	for range tasks {
+		_, answer := r.post("tools/call", asJSON)
+		id, ok := jsonrpc.GetString(json.RawMessage(answer), "result", "taskId")
+		if !ok {
+			t.Fatal(answer)
+		}
+		ids = append(ids, id)
+	}
+	body := `{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{"notifications":{"taskIds":["` + strings.Join(ids, `","`) + `"]},"_meta":{` +
+		`"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}}}`
+	ctx, stop := context.WithTimeout(t.Context(), patience)
+	defer stop()
+	q, err := http.NewRequestWithContext(ctx, "POST", "http://"+r.s.listener.Addr().String()+"/mcp", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, value := range map[string]string{"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+		"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "subscriptions/listen"} {
+		q.Header.Set(key, value)
+	}
+	resp, err := http.DefaultClient.Do(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	heard, err := io.ReadAll(resp.Body) // it ends with the last task
+	if n := strings.Count(string(heard), `"status":"completed"`); n != tasks {
+		t.Errorf("heard the end of %d tasks of %d: %v", n, tasks, err)
+	}
+	r.until("idle", r.idle)
 }

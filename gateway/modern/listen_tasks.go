@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"taskgate/gateway/wire"
+	"taskgate/internal/budget"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
@@ -74,6 +75,7 @@ func (s *subscription) followTasks(ctx context.Context) error {
 		if u.Task == nil {
 			return nil
 		}
+		defer budget.From(ctx).Give(u.Task.OutcomeSize) // the stream goes on, maybe for hours
 		return s.sendMarked(mcp.NotifyTask, dialect.Ext.Changed(s.q.version, *u.Task))
 	})
 }
