@@ -71,18 +71,18 @@ func (o *outcomes) holdEnding(e ending) bool {
 	e.at = time.Now()
 	e.drop = o.life.later(o.settle, func() {
 		o.assureEnding(o.life.ctx, id)
-		o.releaseEnding(id)
+		o.releaseEnding(id, e.at)
 	})
 	o.held[id] = e
 	o.bytes += e.heldBytes()
 	return true
 }
 
-// releaseEnding forgets an ending.
-func (o *outcomes) releaseEnding(id ID) {
+// releaseEnding forgets an ending, unless another one has taken its place since.
+func (o *outcomes) releaseEnding(id ID, at time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if e, ok := o.held[id]; ok {
+	if e, ok := o.held[id]; ok && e.at.Equal(at) {
 		delete(o.held, id)
 		o.bytes -= e.heldBytes()
 	}

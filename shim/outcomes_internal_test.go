@@ -1,0 +1,31 @@
+package shim
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// silent is a Store that is away.
+type silent struct{ Store }
+
+func (silent) Get(context.Context, ID, Part) (Task, error) { return Task{}, ErrUnavailable }
+
+// An ending that takes the place of one whose time is over, while the store is away, has all of its own time.
+func TestEndingInPlaceOfAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &outcomes{store: silent{}, life: newLife(), log: slog.New(slog.DiscardHandler), held: make(map[ID]ending), settle: time.Minute, most: 1}
+		o.holdEnding(ending{made: Task{ID: "a"}})
+		<-time.After(70 * time.Second) // the store is asked whether it still has that
+		o.holdEnding(ending{made: Task{ID: "a"}, end: Change{To: Cancelled}})
+		o.life.cancel(ErrDetached) // which ends that, as an answer would
+		synctest.Wait()
+		if e, held := o.findEnding("a"); !held {
+			t.Error("it is forgotten with the one before")
+		} else {
+			e.drop.Stop()
+		}
+	})
+}
