@@ -261,6 +261,8 @@ func (rv *recovery) reclaimTask(ctx context.Context, id ID) {
 	r := s.adoptedRun(t)
 	// The record may be older than what became of the call: that it was not sent, or that
 	// a round was open, proves nothing any more.
+	r.mu.Lock() // it is known from now on
 	r.firm, r.rounds.open = false, nil
+	r.mu.Unlock()
 	rv.startAdopted(r, t)
 }
