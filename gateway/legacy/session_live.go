@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -30,8 +31,9 @@ type session struct {
 	pins  int
 	since time.Time
 
-	listen *listener
-	notes  taskNotes
+	listen  *listener
+	notes   taskNotes
+	changes chan struct{} // holds a value while the stored state is changed here
 
 	mu    sync.Mutex
 	rev   int64 // of state; 0 before it was loaded
@@ -42,7 +44,7 @@ type session struct {
 }
 
 func newSession(t *Table, id string) *session {
-	s := &session{id: id, table: t, calls: make(map[string]inFlight)}
+	s := &session{id: id, table: t, calls: make(map[string]inFlight), changes: make(chan struct{}, 1)}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.listen = newListener(s)
 	return s
@@ -115,9 +117,16 @@ func (s *session) currentState() sessionState {
 	return s.state
 }
 
-// updateState changes the stored state, unless change has an error. Where another request
-// changes it at the same time, change is applied again to what that one made of it.
+// updateState changes the stored state, unless change has an error. Where another replica
+// changes it at the same time, change is applied again to what that one made of it. Changes here are made one
+// after the other, so that the one that is known last is the last one.
 func (s *session) updateState(ctx context.Context, change func(sessionState) (sessionState, error)) error {
+	select {
+	case s.changes <- struct{}{}:
+		defer func() { <-s.changes }()
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", shim.ErrUnavailable, context.Cause(ctx))
+	}
 	for {
 		st, rev, err := s.loadRev(ctx)
 		if err == nil {
