@@ -76,6 +76,10 @@ func (h *hub) startServing() {
 	h.started.Do(func() { h.done.Go(h.keepSession) })
 }
 
+// endPatience is how long the goroutines of a hub are waited for: one may wait for the greeting of a Redis that is
+// frozen, which go-redis goes on with until its time is over.
+const endPatience = time.Second
+
 // endWatches ends all watches.
 func (h *hub) endWatches() {
 	h.mu.Lock()
@@ -88,7 +92,12 @@ func (h *hub) endWatches() {
 	h.mu.Unlock()
 	h.stop()
 	h.started.Do(func() {}) // never start from now on
-	h.done.Wait()
+	ended := make(chan struct{})
+	go func() {
+		h.done.Wait()
+		close(ended)
+	}()
+	_ = work.PauseFor(context.Background(), ended, endPatience)
 }
 
 // keepSession keeps a session going until the hub is closed. That there is none is logged
