@@ -78,8 +78,8 @@ type run struct {
 
 // newRun prepares a call. Its context follows the caller's until a task is made,
 // and ends after the policy's timeout.
-func newRun(ctx context.Context, s *core, rs *runs[run], srv *server, c Call, p Policy, tk ticket) *run {
-	r := &run{core: s, runs: rs, srv: srv, call: c, policy: p, ticket: tk, begun: 1, hold: budget.From(ctx).Share()}
+func newRun(ctx context.Context, shared *core, rs *runs[run], srv *server, c Call, p Policy, tk ticket) *run {
+	r := &run{core: shared, runs: rs, srv: srv, call: c, policy: p, ticket: tk, begun: 1, hold: budget.From(ctx).Share()}
 	r.call.Stream = nil // a task that waits must not keep its caller's request in memory
 	r.assembleParts()
 	r.caller.stream, r.caller.waits = c.Stream, true

@@ -253,20 +253,16 @@ func (h *getHold) mayTryAgain(ctx context.Context, l *link, se *statusError) boo
 		defer h.s.get.mu.Unlock()
 		h.early = time.Now().Add(linger)
 		return true
-	case s/100 == 2: // a page for people, or nothing
-		h.s.t.support.until.Store(time.Now().Add(noStreamFor).UnixMilli())
-		h.learnOutcome(false)
-		return h.opened
-	case s/100 != 4 || s == http.StatusTooManyRequests || s == http.StatusRequestTimeout:
+	case s/100 != 4 && s/100 != 2 || s == http.StatusTooManyRequests || s == http.StatusRequestTimeout:
 		return true
 	case unclear && l != nil && h.s.verifyGeneration(ctx, l) != nil:
 		return true // it is about the session, or nobody knows
 	case unclear && h.last != "":
 		h.last = "" // the server does not know the event any more
 		return true
-	case s == http.StatusNotFound || s == http.StatusMethodNotAllowed:
+	case s/100 == 2 || s == http.StatusNotFound || s == http.StatusMethodNotAllowed:
 		// 405: this server has no such stream, which is allowed (X4). A 404 in a
-		// session that it knows means the same.
+		// session that it knows means the same, and so does a page for people, or nothing.
 		h.s.t.support.until.Store(time.Now().Add(noStreamFor).UnixMilli())
 	}
 	h.learnOutcome(false)

@@ -50,7 +50,7 @@ func (s *session) listenOpen(ctx context.Context, f shim.Filter, ready func(shim
 }
 
 // takeNotification takes a notification that is not of the call on whose stream it came, if it is one's.
-// What nobody waits for here may be for another replica.
+// The other replicas are told of one that nobody waits for here.
 func (s *session) takeNotification(n shim.Notification) {
 	n.Params = copyRaw(n.Params)
 	if !s.passNotification(n) && s.shared.Load() {

@@ -236,7 +236,7 @@ func afterRewrite(entries []string) []string {
 	return entries
 }
 
-// Who waits for what there is does not wait for what comes meanwhile, which may never end.
+// A caller waits for what there is, and not for what comes meanwhile, which may never end.
 func TestWaitUnderLoad(t *testing.T) {
 	t.Parallel()
 	o := quiet()
