@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"path/filepath"
+	"runtime/debug"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -23,6 +24,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	debug.SetGCPercent(400) // each script of the store in the process makes a Lua state anew
 	flag.Parse()
 	unless := map[string]string{
 		"rapid.checks":  "20", // the model runs on three kinds of Redis in every go test

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"taskgate/internal/programtest"
 	"taskgate/internal/redistest"
 )
 
@@ -14,6 +15,7 @@ const runLimit = 20 * time.Minute
 
 // The whole of it: calls, and meanwhile faults of every kind.
 func TestChaos(t *testing.T) {
+	programtest.Long(t)
 	t.Logf("seed %d", *seed)
 	store := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
 	w := &world{store: store}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"taskgate/internal/programtest"
 	"taskgate/redisstore"
 	"taskgate/shim"
 )
@@ -26,6 +27,7 @@ const (
 // One gateway with a folder of its own is killed under load, again and again, and started again
 // each time: it takes its calls over from itself.
 func TestChaosFile(t *testing.T) {
+	programtest.Long(t)
 	t.Parallel()
 	u, j := startUpstream(t), newJudge()
 	u.rounds = startRounds(t)

@@ -98,10 +98,13 @@ func (d Table) Compare(t testing.TB, text string, update bool) {
 // Whole reports whether everything is run: TASKGATE_WHOLE is in the environment.
 func Whole() bool { return os.Getenv("TASKGATE_WHOLE") != "" }
 
+// RunsLong reports whether tests that take long are run: everything is, or it is CI that runs them.
+func RunsLong() bool { return Whole() || os.Getenv("CI") != "" }
+
 // Long skips a test that takes long, unless everything is run. "make test" has it in CI.
 func Long(t testing.TB) {
 	t.Helper()
-	if os.Getenv("CI") == "" {
+	if !RunsLong() {
 		Longest(t)
 	}
 }
