@@ -170,7 +170,7 @@ func (s *Shim) adoptedRun(t Task) *run {
 		s.observer.logTask(t, slog.LevelError, "the stored call of a task cannot be read", "err", err)
 	}
 	r := &run{
-		core: s.core, runs: s.runs, srv: srv, begun: max(rec.Runs, 1), firm: rec.Firm, incomplete: rec.Trimmed,
+		core: s.core, runs: s.runs, srv: srv, begun: max(rec.Runs, 1), firm: rec.Firm,
 		call: Call{
 			Upstream: t.Upstream, Request: rec.Request, Origin: t.Origin, Handle: t.Visible || rec.Handle,
 			Partials: rec.Partials, Asking: rec.Asking,

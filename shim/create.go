@@ -20,8 +20,6 @@ type callRecord struct {
 	Runs int `json:"runs"`
 	// Retry says that the call may be run again, under the policy that its task was made under.
 	Retry bool `json:"retry,omitempty"`
-	// Trimmed says that the arguments are left out, so the call cannot be sent any more.
-	Trimmed bool `json:"trimmed,omitempty"`
 	// Firm says that a record without a checkpoint is of a call that was not sent. It
 	// is not where the caller is served without a task if creating seems to fail: a
 	// creation whose reply was lost leaves such a record behind, and the call goes
@@ -41,8 +39,8 @@ type callRecord struct {
 	Round *round `json:"round,omitempty"`
 }
 
-// callRecord keeps the arguments only where a later run may need them: until the
-// call is sent, and where its owner allows a second one (design.md 0.13).
+// callRecord keeps the params only where a later run may need them: until the call is sent, and
+// where its owner allows a second one (design.md 0.13). A call without them is not sent again.
 func (r *run) callRecord(sent bool) json.RawMessage {
 	rec := callRecord{
 		Request: r.call.Request, Runs: r.begun, Retry: r.policy.Retry, Firm: r.firm,
@@ -50,7 +48,7 @@ func (r *run) callRecord(sent bool) json.RawMessage {
 		Asking: r.call.Asking, Until: r.box.until, Keys: r.box.made, Round: r.rounds.recordedRound(),
 	}
 	if sent && !r.policy.Retry && r.rounds.open == nil {
-		rec.Request.Params, rec.Trimmed = nil, true
+		rec.Request.Params = nil
 	}
 	b, err := json.Marshal(rec)
 	if err != nil {

@@ -71,9 +71,6 @@ func (r *run) recoverCall(t Task) (Reply, error) {
 	r.meter.countRecovery(semconv.RecoveryResumed)
 	reply, err := r.srv.Upstream.Resume(r.ctx, r.upstreamRequest(nil), t.Checkpoint, r)
 	switch {
-	case errors.Is(err, ErrNotSent):
-		r.trace.setKind(semconv.AttemptSend)
-		return r.sendAnew(semconv.RecoverySent)
 	case !errors.Is(err, ErrNotResumable):
 		return reply, r.findCause(err)
 	case !r.mayRunAgain(t):
@@ -109,7 +106,7 @@ func (r *run) runAgain() (Reply, error) {
 // for its turn like any other, but is not refused: the task was acknowledged. how is a value of
 // semconv.Recovery.
 func (r *run) sendAnew(how string) (Reply, error) {
-	if r.incomplete {
+	if r.call.Request.Params == nil { // it was sent, and its record has kept none
 		return Reply{}, errLost
 	}
 	r.meter.countRecovery(how)

@@ -35,11 +35,9 @@ type run struct {
 	firm bool
 	// queuing: the call waits for its turn.
 	queuing bool
-	// incomplete: the call was taken over without its arguments, and cannot be sent.
-	incomplete bool
 	// sent: the server may have the call.
 	sent atomic.Bool
-	// trimmed: the record has no arguments any more that nobody will need. run.mu guards it.
+	// trimmed: the record has no params any more that nobody will need. run.mu guards it.
 	trimmed bool
 
 	// base has the values of the caller's context but not its end; ctx is the life

@@ -229,8 +229,7 @@ type Upstream interface {
 	// have it: the call may be made again.
 	Call(ctx context.Context, r Request, s Sink) (Reply, error)
 	// Resume goes on with a call from a checkpoint, possibly one of another
-	// replica. ErrNotResumable says that nothing can be learned of it any more;
-	// ErrNotSent that the checkpoint proves that it was never sent.
+	// replica. ErrNotResumable says that nothing can be learned of it any more.
 	Resume(ctx context.Context, r Request, checkpoint json.RawMessage, s Sink) (Reply, error)
 	// Resumable reports whether there is any sense in a Resume from a checkpoint that
 	// was handed over: where it is false, every replica's would answer
@@ -243,11 +242,8 @@ type Upstream interface {
 	Listen(ctx context.Context, s Session, f Filter, ready func(Filter), on func(Notification)) error
 }
 
-// Errors of Upstream.Resume.
-var (
-	ErrNotResumable = errors.New("the upstream call cannot be resumed")
-	ErrNotSent      = errors.New("the upstream call was never sent")
-)
+// ErrNotResumable is an error of Upstream.Resume.
+var ErrNotResumable = errors.New("the upstream call cannot be resumed")
 
 // UpstreamError says why an upstream could not be talked to. Its text is safe to
 // show to a client: it holds no address, header or body of the upstream.

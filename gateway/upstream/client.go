@@ -153,13 +153,9 @@ func (h *HTTP) OnSessionQuestion(f SessionAsker) { h.sessions.askSession.Store(&
 // Resume goes on with a call from a checkpoint, possibly one of another replica.
 // Nothing is sent to the server but a request for the rest of the stream, the
 // answers to open questions and, if ctx ends, the cancellation.
-// shim.ErrNotSent: the call was never announced. shim.ErrNotResumable: the
-// answer is out of reach, because the call had no resumable stream, or because
-// the server says so.
+// shim.ErrNotResumable: the answer is out of reach, because the call had no resumable
+// stream, or because the server says so.
 func (h *HTTP) Resume(ctx context.Context, r shim.Request, cp json.RawMessage, s shim.Sink) (shim.Reply, error) {
-	if len(cp) == 0 {
-		return shim.Reply{}, shim.ErrNotSent
-	}
 	c, ok := decodeResumable(cp)
 	if !ok {
 		return shim.Reply{}, shim.ErrNotResumable
