@@ -69,7 +69,11 @@ func (m *memory) learnVerdict(v *verdict) *verdict {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if c := m.cur; c == nil || c.era != v.era || c.version != v.version || c.mute != v.mute {
-		m.log.Info("upstream recognised", "era", v.era.String(), "version", v.version)
+		log := m.log.With("era", v.era.String())
+		if v.version != "" { // of a legacy server, each handshake tells it
+			log = log.With("version", v.version)
+		}
+		log.Info("upstream recognised")
 		v.shaken.Store(c != nil && c.era == mcp.NoEra && c.shaken.Load())
 		m.cur = v
 	}
