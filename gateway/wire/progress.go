@@ -65,8 +65,8 @@ func (x *Exchange) Heard(message []byte) {
 }
 
 // sendProgress runs on the timer. What it sends rises by so little that the next progress of the
-// server rises above it (protocol.md 2.9), and has no total. A client that has gone hears it when
-// it resumes the stream.
+// server rises above it (protocol.md 2.9), and has no total. Nothing rises above the largest number.
+// A client that has gone hears it when it resumes the stream.
 func (x *Exchange) sendProgress() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -74,9 +74,11 @@ func (x *Exchange) sendProgress() {
 	if x.done || x.left && x.keep == nil {
 		return
 	}
-	if p.last += progressStep; p.last == p.last-progressStep {
-		p.last = math.Nextafter(p.last, math.Inf(1))
+	next := max(p.last+progressStep, math.Nextafter(p.last, math.Inf(1)))
+	if math.IsInf(next, 1) {
+		return
 	}
+	p.last = next
 	params := append([]byte(`{"progressToken":`), p.Token...)
 	params = append(params, `,"progress":`...)
 	params = strconv.AppendFloat(params, p.last, 'f', -1, 64)

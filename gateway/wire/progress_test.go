@@ -29,6 +29,14 @@ func TestKeptProgress(t *testing.T) {
 			map[time.Duration]string{20 * time.Second: "3", 65 * time.Second: "4.5"},
 			[]string{"3", "3.000001 45 s", "4.5"},
 		},
+		"a power of two": {
+			mcp.TypeSSE, `"t"`, 25 * time.Second, map[time.Duration]string{time.Second: "17179869184"},
+			[]string{"17179869184", "17179869184.000004 26 s", "17179869184.000008 51 s", "17179869184.00001 76 s"},
+		},
+		"nothing is above it": {
+			mcp.TypeSSE, `"t"`, 25 * time.Second, map[time.Duration]string{time.Second: "1.7976931348623157e308"},
+			[]string{"1.7976931348623157e308"},
+		},
 		"no token":  {mcp.TypeSSE, ``, 25 * time.Second, nil, nil},
 		"off":       {mcp.TypeSSE, `"t"`, 0, nil, nil},
 		"no stream": {mcp.TypeJSON, `"t"`, 25 * time.Second, nil, nil},
