@@ -136,7 +136,10 @@ const wholeID = 36
 
 // find returns the id that begins so: tables show the beginning.
 func (g *Gateway) find(ctx context.Context, id string) (string, error) {
-	if len(id) >= wholeID {
+	switch {
+	case id == "": // as that of every task begins
+		return "", errors.New("an id is empty")
+	case len(id) >= wholeID:
 		return id, nil
 	}
 	found, err := g.tasks(ctx, url.Values{"id": {id}}, 2)

@@ -79,6 +79,8 @@ func (o *Options) addFilter(text string) error {
 		return fmt.Errorf("a filter is NAME=VALUE, with the name %s", strings.Join(filterNames, ", "))
 	}
 	switch {
+	case value == "" && name != "principal": // of nobody in particular
+		return fmt.Errorf("%s is empty: it would let every task through", name)
 	case name == "status" && value == "open":
 		o.Filters[name] = append(o.Filters[name], open...)
 	case name == "status":

@@ -282,6 +282,9 @@ func TestCancel(t *testing.T) {
 		{line: "tasks cancel --filter older_than=1h", in: "\n", interactive: true, mistake: "nothing is cancelled"},
 		{line: "tasks cancel --filter older_than=1h", interactive: true, mistake: "nothing is cancelled"},
 		{line: "tasks cancel --filter age=1h", mistake: "NAME=VALUE"},
+		{line: "tasks cancel --filter upstream= --yes", mistake: "upstream is empty"},
+		{line: "tasks cancel --filter id= --yes", mistake: "id is empty"},
+		{line: "tasks cancel --filter principal= --yes", cancelled: []string{third}},
 	} {
 		c := newConsole(t)
 		c.in = one.in
@@ -292,6 +295,19 @@ func TestCancel(t *testing.T) {
 		if !slices.Equal(c.cancelled, one.cancelled) {
 			t.Errorf("%s cancels %v", one.line, c.cancelled)
 		}
+	}
+}
+
+// TestEmptyID: an id that is empty names no task, where there is only one, too.
+func TestEmptyID(t *testing.T) {
+	c := newConsole(t)
+	c.all = c.all[:1]
+	g, err := NewGateway(c.url, "right")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Run(t.Context(), g, Streams{Out: io.Discard}, Options{}, "tasks", []string{"cancel", ""}); err == nil || len(c.cancelled) > 0 {
+		t.Errorf("%v, and %v is cancelled", err, c.cancelled)
 	}
 }
 
