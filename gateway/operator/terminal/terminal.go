@@ -2,6 +2,7 @@ package terminal
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"taskgate/gateway/operator"
@@ -25,7 +27,7 @@ const (
 	// pageSize is how many tasks one request reads, and defaultLimit how many are listed unless --limit says more.
 	pageSize     = 500
 	defaultLimit = 100
-	// mostCancelled is how many tasks one command cancels.
+	// mostCancelled is how many tasks one command cancels, unless --limit says how many.
 	mostCancelled = 10000
 )
 
@@ -52,7 +54,7 @@ type Options struct {
 	JSON    bool
 	Yes     bool
 	Oldest  bool
-	Limit   int
+	Limit   int // 0 for the usual one
 	Filters url.Values
 }
 
@@ -62,8 +64,15 @@ func (o *Options) Define(flags *flag.FlagSet) {
 	flags.BoolVar(&o.JSON, "json", false, "")
 	flags.BoolVar(&o.Yes, "yes", false, "")
 	flags.BoolVar(&o.Oldest, "oldest", false, "")
-	flags.IntVar(&o.Limit, "limit", defaultLimit, "")
+	flags.Func("limit", "", o.setLimit)
 	flags.Func("filter", "", o.addFilter)
+}
+
+func (o *Options) setLimit(text string) (err error) {
+	if o.Limit, err = strconv.Atoi(text); err != nil || o.Limit < 1 {
+		return errors.New("it is a number, and at least 1")
+	}
+	return nil
 }
 
 // filterNames are what --filter may name. The gateway knows better which of them there are.
@@ -160,10 +169,8 @@ func (c command) list(ctx context.Context, args []string) error {
 	if len(args) > 0 {
 		return misuse("tasks list takes no arguments: --filter says which tasks")
 	}
-	if c.o.Limit < 1 {
-		return misuse("--limit is at least 1")
-	}
-	all, err := c.tasks(ctx, c.o.query(), c.o.Limit)
+	limit := cmp.Or(c.o.Limit, defaultLimit)
+	all, err := c.tasks(ctx, c.o.query(), limit)
 	if err != nil {
 		return err
 	}
@@ -172,7 +179,7 @@ func (c command) list(ctx context.Context, args []string) error {
 			return err
 		}
 		if all.Next != "" {
-			fmt.Fprintf(c.Err, "There are more: --limit %d shows them.\n", c.o.Limit*10)
+			fmt.Fprintf(c.Err, "There are more: --limit %d shows them.\n", limit*10)
 		}
 		return nil
 	})
@@ -225,7 +232,7 @@ func (c command) cancelMatching(ctx context.Context) error {
 	if len(c.o.Filters["status"]) == 0 {
 		c.o.Filters["status"] = open
 	}
-	all, err := c.tasks(ctx, c.o.query(), mostCancelled)
+	all, err := c.tasks(ctx, c.o.query(), cmp.Or(c.o.Limit, mostCancelled))
 	if err != nil {
 		return err
 	}

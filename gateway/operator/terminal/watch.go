@@ -2,6 +2,7 @@ package terminal
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -93,7 +94,7 @@ func (c command) awaitNews(ctx context.Context, news <-chan struct{}) error {
 
 // frame reads and writes one picture.
 func (c command) frame(ctx context.Context) (string, error) {
-	lines := c.o.Limit
+	lines := cmp.Or(c.o.Limit, defaultLimit)
 	if c.Interactive {
 		if _, high := c.Size(); high > 6 {
 			lines = high - 4
