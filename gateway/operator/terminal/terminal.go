@@ -95,7 +95,7 @@ func (o *Options) addFilter(text string) error {
 	case name == "status":
 		o.Filters[name] = append(o.Filters[name], strings.Split(value, ",")...)
 	default:
-		o.Filters.Set(name, value)
+		o.Filters.Add(name, value) // the gateway refuses what is given twice
 	}
 	return nil
 }

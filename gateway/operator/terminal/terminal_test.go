@@ -284,6 +284,7 @@ func TestCancel(t *testing.T) {
 		{line: "tasks cancel --filter older_than=1h --limit 1 --yes", cancelled: []string{first}},
 		{line: "tasks cancel --filter older_than=1h --limit 0 --yes", mistake: "at least 1"},
 		{line: "tasks cancel --filter age=1h", mistake: "NAME=VALUE"},
+		{line: "tasks cancel --filter principal=ada --filter principal= --yes", mistake: "principal is given once"},
 		{line: "tasks cancel --filter upstream= --yes", mistake: "upstream is empty"},
 		{line: "tasks cancel --filter id= --yes", mistake: "id is empty"},
 		{line: "tasks cancel --filter principal= --yes", cancelled: []string{third}},
