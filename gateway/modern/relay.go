@@ -97,9 +97,12 @@ func refusalOf(q *request, e *shim.RPCError) error {
 			return &wire.Failure{Code: e.Code, Message: e.Message, Status: http.StatusBadRequest,
 				Data: jsonrpc.With(json.RawMessage(`{}`), missing, "requiredCapabilities")}
 		}
-	case e.Code == mcp.CodeResourceNotFound && e.Data == nil && q.msg.Method == mcp.MethodResourcesRead:
+	case e.Code == mcp.CodeResourceNotFound && q.msg.Method == mcp.MethodResourcesRead:
 		found := *e
-		found.Data = jsonrpc.With(json.RawMessage(`{}`), jsonrpc.AppendString(nil, q.name), "uri")
+		if found.Data == nil || string(found.Data) == "null" {
+			found.Data = json.RawMessage(`{}`)
+		}
+		found.Data = jsonrpc.WithDefault(found.Data, jsonrpc.AppendString(nil, q.name), "uri")
 		return &found
 	}
 	return e
