@@ -111,21 +111,34 @@ func (i *issuer) loadKeys(ctx context.Context) (*keySet, error) {
 			return nil, err
 		}
 	}
-	store, err := jwkset.NewStorageFromHTTP(at, jwkset.HTTPClientStorageOptions{
-		Client: i.web.client, Ctx: ctx, HTTPTimeout: fetchTimeout,
-		ValidateOptions: jwkset.JWKValidateOptions{SkipUse: true, SkipKeyOps: true},
-	})
-	if _, unanswered := errors.AsType[*url.Error](err); unanswered {
+	document, err := i.web.readDocument(ctx, at)
+	if err != nil {
 		return nil, err
 	}
-	if err != nil {
+	var all struct {
+		Keys []json.RawMessage `json:"keys"`
+	}
+	if json.Unmarshal(document, &all) != nil {
 		return nil, contentError("the keys are no JWK set")
 	}
-	all, err := store.KeyReadAll(ctx)
-	if err != nil {
-		return nil, err
+	return newKeySet(readKeys(all.Keys))
+}
+
+// readKeys leaves out what cannot be read (RFC 7517 section 5): the other keys are as good as before. Nobody looks at
+// the certificates of a key.
+func readKeys(texts []json.RawMessage) (keys []jwkset.JWK) {
+	for _, text := range texts {
+		var m jwkset.JWKMarshal
+		if json.Unmarshal(text, &m) != nil {
+			continue
+		}
+		m.X5C, m.X5T, m.X5TS256, m.X5U = nil, "", "", ""
+		k, err := jwkset.NewJWKFromMarshal(m, jwkset.JWKMarshalOptions{Private: true}, jwkset.JWKValidateOptions{SkipUse: true, SkipKeyOps: true})
+		if err == nil {
+			keys = append(keys, k)
+		}
 	}
-	return newKeySet(all)
+	return keys
 }
 
 // newKeySet takes the public keys for signatures. Sets hold keys for encryption, too.

@@ -285,14 +285,17 @@ func TestKeySets(t *testing.T) {
 		text string
 		size int // 0: refused
 	}{
-		"one":            {`{"keys":[` + good + `]}`, 1},
-		"others beside":  {`{"keys":[{"kty":"oct","k":"c2VjcmV0","kid":"s"},{"kty":"??"},` + good + `]}`, 1},
-		"for encryption": {`{"keys":[` + strings.Replace(good, `"use":"sig"`, `"use":"enc"`, 1) + `]}`, 0},
-		"none":           {`{"keys":[]}`, 0},
-		"no set":         {`{}`, 0},
-		"no JSON":        {`<html>`, 0},
-		"a secret only":  {`{"keys":[{"kty":"oct","k":"c2VjcmV0"}]}`, 0},
-		"too large":      {`{"keys":[` + good + `,{"kty":"` + strings.Repeat("x", maxDocument) + `"}]}`, 0},
+		"one":                        {`{"keys":[` + good + `]}`, 1},
+		"others beside":              {`{"keys":[{"kty":"oct","k":"c2VjcmV0","kid":"s"},{"kty":"??"},` + good + `]}`, 1},
+		"one that is broken beside":  {`{"keys":[{"kty":"EC","crv":"P-256","x":"AAAA"},` + good + `]}`, 1},
+		"another form beside":        {`{"keys":["key",{"kty":"RSA","n":1},` + good + `]}`, 1},
+		"with an unread certificate": {`{"keys":[` + strings.Replace(good, `{`, `{"x5c":["MIIB"],"x5t":"MDA","x5u":"http://issuer.example",`, 1) + `]}`, 1},
+		"for encryption":             {`{"keys":[` + strings.Replace(good, `"use":"sig"`, `"use":"enc"`, 1) + `]}`, 0},
+		"none":                       {`{"keys":[]}`, 0},
+		"no set":                     {`{}`, 0},
+		"no JSON":                    {`<html>`, 0},
+		"a secret only":              {`{"keys":[{"kty":"oct","k":"c2VjcmV0"}]}`, 0},
+		"too large":                  {`{"keys":[` + good + `,{"kty":"` + strings.Repeat("x", maxDocument) + `"}]}`, 0},
 	} {
 		web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(c.text)) }))
 		set, err := issuerAt("https://issuer.example", web.URL).loadKeys(t.Context())
@@ -300,6 +303,18 @@ func TestKeySets(t *testing.T) {
 		if (err == nil) != (c.size > 0) || err == nil && len(set.keys) != c.size || err != nil && !isDefinite(err) {
 			t.Errorf("%s: %+v, %v", name, set, err)
 		}
+	}
+}
+
+// TestKeysThatBreakOff: an issuer whose answer ends too early has not said that it has no keys.
+func TestKeysThatBreakOff(t *testing.T) {
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "1000")
+		_, _ = w.Write([]byte(`{"keys":[`))
+	}))
+	defer web.Close()
+	if set, err := issuerAt("https://issuer.example", web.URL).loadKeys(t.Context()); err == nil || isDefinite(err) {
+		t.Errorf("%+v, %v", set, err)
 	}
 }
 
