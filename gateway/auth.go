@@ -95,7 +95,12 @@ func (u *route) mayCall(c auth.Caller, msg jsonrpc.Message) *auth.Refusal {
 // pages serves what anybody may read, and leaves all other requests to next. Its paths cannot be
 // in the route table: there they would be at odds with an upstream at /.
 func (t *table) pages(next http.Handler) http.Handler {
-	pages := t.methods.Pages()
+	var pages []auth.Page
+	for _, u := range t.routes { // an upstream that was removed may have lost its path to another one
+		if page := t.methods.Page(u.endpoint.Name); page != nil {
+			pages = append(pages, *page)
+		}
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		at := slices.IndexFunc(pages, func(p auth.Page) bool { return p.Path == r.URL.Path })
 		if at < 0 && t.relayed(w, r) {

@@ -483,3 +483,30 @@ func TestReloadsLeaveNothing(t *testing.T) {
 		t.Errorf("%d bytes after %d changes, %d before", now, times, bytes)
 	}
 }
+
+// TestPathIsTakenOver: where another upstream has the path of one that was removed, clients hear how to sign in at
+// that one.
+func TestPathIsTakenOver(t *testing.T) {
+	url, _, _ := named(t, "one")
+	at := func(name, auth string) string {
+		return "public_url: https://gateway.example\n" + upstreamsOf("{name: "+name+", path: /mcp, url: '"+url+"', auth: {"+auth+"}}")
+	}
+	jwt := func(issuer string) string { return "jwt: {issuer: 'http://127.0.0.1:1/" + issuer + "', audiences: [x]}" }
+	c := runChanging(t, time.Hour, at("a", jwt("first")))
+	page := func(want string) {
+		t.Helper()
+		resp, err := http.Get("http://" + c.s.listener.Addr().String() + "/.well-known/oauth-protected-resource/mcp")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if text, _ := io.ReadAll(resp.Body); !strings.Contains(string(text), want) {
+			t.Errorf("the page says %s, without %s", text, want)
+		}
+	}
+	page("/first")
+	c.takes(at("b", jwt("second")))
+	page("/second")
+	c.takes(at("c", "keys: ['alice:"+config.HashKey(aliceKey)+"']"))
+	page("not found")
+}

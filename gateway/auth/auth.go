@@ -241,15 +241,8 @@ func issuerKey(j *config.JWT) string { return j.Issuer + " " + j.JWKSURL }
 // Of is the method of an upstream.
 func (m *Methods) Of(upstream string) Method { return m.byName[upstream].Method }
 
-// Pages are what clients may read without signing in.
-func (m *Methods) Pages() (pages []Page) {
-	for _, one := range m.byName {
-		if one.page != nil {
-			pages = append(pages, *one.page)
-		}
-	}
-	return pages
-}
+// Page is what clients of an upstream may read without signing in; nil for nothing.
+func (m *Methods) Page(upstream string) *Page { return m.byName[upstream].page }
 
 // Resource is the server of an upstream as a protected resource; nil where the gateway signs
 // callers in itself.
