@@ -72,7 +72,7 @@ func (p *passthrough) trustedIssuers(ctx context.Context) (*trust, error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.trust != nil && p.trust.of.sum == d.sum {
+	if p.trust != nil && p.trust.of.Resource == d.Resource && slices.Equal(p.trust.of.Servers, d.Servers) {
 		return p.trust, nil
 	}
 	if p.trust != nil {

@@ -433,6 +433,26 @@ func TestOtherIssuers(t *testing.T) {
 	}
 }
 
+// TestMetadataInOtherWords: metadata that names the same issuers leaves what is known of them and of their tokens.
+func TestMetadataInOtherWords(t *testing.T) {
+	i := wiretest.NewIssuer(t, "")
+	s := newOAuthServer(t, i.URL)
+	m := startPassthrough(t, s)
+	token := func(name string) string { return "Bearer " + i.Token(name, map[string]any{"aud": s.URL}) }
+	alice, bob := token("alice"), token("bob")
+	letIn(t, m, alice)
+	i.SetDown(true)
+	s.mu.Lock()
+	s.pages[wellKnown+"/mcp"] = strings.Replace(s.pages[wellKnown+"/mcp"], "{", `{"scopes_supported":["b","a"],`, 1)
+	s.mu.Unlock()
+	m.resource.metadata.expireAnswer()
+	for _, one := range []string{bob, alice} { // his is new, so the metadata is needed
+		if c := letIn(t, m, one); c.Principal.NoTasks {
+			t.Error("the token is not verified any more")
+		}
+	}
+}
+
 // TestLookupsAreBounded: where too many tokens are looked up, a request is not let through.
 func TestLookupsAreBounded(t *testing.T) {
 	i := wiretest.NewIssuer(t, "")
