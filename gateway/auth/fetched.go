@@ -40,6 +40,8 @@ type fetched[T any] struct {
 	err    error     // of the last attempt
 	doubt  bool      // the answer may not be true any more
 	doubts *rate.Limiter
+
+	renewing bool // a goroutine waits for a newer answer
 }
 
 // getAnswer returns the answer. It waits for the first one, and for one that is newer where the last
@@ -48,14 +50,20 @@ func (f *fetched[T]) getAnswer(ctx context.Context) (T, error) {
 	f.mu.Lock()
 	answer, err := f.latestState()
 	due, wait := f.isDue()
+	begin := due && !wait && !f.renewing
+	f.renewing = f.renewing || begin
 	f.mu.Unlock()
 	switch {
-	case !due:
-		return answer, err
-	case wait:
+	case due && wait:
 		return f.attemptFetch(ctx, false)
+	case begin:
+		f.work.Go(ctx, func(ctx context.Context) {
+			_, _ = f.attemptFetch(ctx, false)
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.renewing = false
+		})
 	}
-	f.work.Go(ctx, func(ctx context.Context) { _, _ = f.attemptFetch(ctx, false) })
 	return answer, err
 }
 

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -179,6 +180,37 @@ func TestIssuerIsDown(t *testing.T) {
 		began := time.Now()
 		if err := i.has(ctx, "made-up"); err == nil || time.Since(began) > time.Second {
 			t.Errorf("a client that leaves: %v, after %v", err, time.Since(began))
+		}
+	})
+}
+
+// TestSlowIssuerIsAwaitedOnce: requests that find the keys old go on with them, and leave no goroutine each behind
+// that waits for new ones.
+func TestSlowIssuerIsAwaitedOnce(t *testing.T) {
+	of := wiretest.NewIssuer(t, "")
+	synctest.Test(t, func(t *testing.T) {
+		slow := false
+		i := quietIssuer(t, func(ctx context.Context) (*keySet, error) {
+			if slow {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			return keysIn(t, of.Keys()), nil
+		})
+		if err := i.has(t.Context(), of.Key().KeyID); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(refreshEvery)
+		slow = true
+		before := runtime.NumGoroutine()
+		for range 1000 {
+			if err := i.has(t.Context(), of.Key().KeyID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if n := runtime.NumGoroutine() - before; n > 10 {
+			t.Errorf("%d goroutines wait for the issuer", n)
 		}
 	})
 }
