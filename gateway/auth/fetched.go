@@ -55,7 +55,11 @@ func (f *fetched[T]) getAnswer(ctx context.Context) (T, error) {
 	f.mu.Unlock()
 	switch {
 	case due && wait:
-		return f.attemptFetch(ctx, false)
+		if answer, err = f.attemptFetch(ctx, false); err != nil { // nobody waits for longer than it has to
+			if known, ok := f.lastGood(); ok {
+				return known, nil
+			}
+		}
 	case begin:
 		f.work.Go(ctx, func(ctx context.Context) {
 			_, _ = f.attemptFetch(ctx, false)
@@ -67,7 +71,8 @@ func (f *fetched[T]) getAnswer(ctx context.Context) (T, error) {
 	return answer, err
 }
 
-// renewAnswer returns an answer that is fetched now, or was within fetchFloor.
+// renewAnswer returns an answer that is fetched now, or was within fetchFloor; where an attempt is not over in time,
+// an error.
 func (f *fetched[T]) renewAnswer(ctx context.Context) (T, error) { return f.attemptFetch(ctx, true) }
 
 // lastGood returns the last good answer as it is. It reports false where there is none that holds.
@@ -130,7 +135,7 @@ func (f *fetched[T]) isDue() (due, wait bool) {
 func (f *fetched[T]) attemptFetch(ctx context.Context, anew bool) (T, error) {
 	ctx, stop := context.WithTimeout(ctx, fetchWait)
 	defer stop()
-	answer, err := work.Once(ctx, f.work, &f.asking, "", func(ctx context.Context) (T, error) {
+	return work.Once(ctx, f.work, &f.asking, "", func(ctx context.Context) (T, error) {
 		f.mu.Lock()
 		due, _ := f.isDue()
 		if anew {
@@ -152,10 +157,4 @@ func (f *fetched[T]) attemptFetch(ctx context.Context, anew bool) (T, error) {
 		}
 		return f.latestState()
 	})
-	if err != nil { // nobody waits for longer than it has to
-		if known, ok := f.lastGood(); ok {
-			return known, nil
-		}
-	}
-	return answer, err
 }

@@ -71,8 +71,11 @@ func (i *issuer) findKeys(ctx context.Context, h jose.Header) ([]any, *keySet, e
 	set, err := i.keys.getAnswer(ctx)
 	keys, named := set.candidates(h)
 	if !named && (err == nil || !isDefinite(err)) {
-		set, err = i.keys.renewAnswer(ctx)
-		keys, _ = set.candidates(h)
+		var newer *keySet
+		if newer, err = i.keys.renewAnswer(ctx); err == nil {
+			set = newer
+			keys, _ = set.candidates(h)
+		}
 	}
 	switch {
 	case len(keys) > 0:

@@ -184,6 +184,31 @@ func TestIssuerIsDown(t *testing.T) {
 	})
 }
 
+// TestNewKeyOfSlowIssuer: as long as an issuer has not answered, it may have the key of a token.
+func TestNewKeyOfSlowIssuer(t *testing.T) {
+	of := wiretest.NewIssuer(t, "")
+	synctest.Test(t, func(t *testing.T) {
+		slow := time.Duration(0)
+		i := quietIssuer(t, func(context.Context) (*keySet, error) {
+			<-time.After(slow)
+			return keysIn(t, of.Keys()), nil
+		})
+		if err := i.has(t.Context(), of.Key().KeyID); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(time.Minute)
+		slow = fetchWait + time.Second
+		of.NewKey()
+		if err := i.has(t.Context(), of.Key().KeyID); !errors.Is(err, errNoKeys) {
+			t.Errorf("while it does not answer: %v", err)
+		}
+		<-time.After(time.Second)
+		if err := i.has(t.Context(), of.Key().KeyID); err != nil {
+			t.Errorf("when it has answered: %v", err)
+		}
+	})
+}
+
 // TestSlowIssuerIsAwaitedOnce: requests that find the keys old go on with them, and leave no goroutine each behind
 // that waits for new ones.
 func TestSlowIssuerIsAwaitedOnce(t *testing.T) {
