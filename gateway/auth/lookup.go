@@ -193,7 +193,7 @@ func (p *passthrough) introspectToken(ctx context.Context, t *trust, token strin
 		Issuer   string           `json:"iss"`
 		Subject  string           `json:"sub"`
 		Scope    json.RawMessage  `json:"scope"`
-		Audience jwt.Audience     `json:"aud"`
+		Audience *jwt.Audience    `json:"aud"` // nil is for nobody, and so is null
 		Issued   *jwt.NumericDate `json:"iat"`
 		Expiry   *jwt.NumericDate `json:"exp"`
 		Begins   *jwt.NumericDate `json:"nbf"`
@@ -201,6 +201,10 @@ func (p *passthrough) introspectToken(ctx context.Context, t *trust, token strin
 	if err := json.Unmarshal(body, &says); err != nil {
 		p.log.WarnContext(ctx, "the introspection endpoint answers something else")
 		return nil, contentError("not an introspection response")
+	}
+	audience := jwt.Audience{}
+	if says.Audience != nil {
+		audience = *says.Audience
 	}
 	now := time.Now()
 	expires := time.Time{}
@@ -212,7 +216,7 @@ func (p *passthrough) introspectToken(ctx context.Context, t *trust, token strin
 		return p.nothing(), nil // another authorization server of the server may know it
 	case !says.Active, !expires.IsZero() && !now.Before(expires), says.Begins != nil && now.Add(clockLeeway).Before(says.Begins.Time()):
 		return p.noteRefused(), nil
-	case says.Subject == "", !slices.ContainsFunc(p.audiences(t), says.Audience.Contains):
+	case says.Subject == "", !slices.ContainsFunc(p.audiences(t), audience.Contains):
 		return p.nothing(), nil
 	}
 	from := says.Issuer
@@ -222,7 +226,7 @@ func (p *passthrough) introspectToken(ctx context.Context, t *trust, token strin
 	client := says.id()
 	f := &verification{verdict: verified, issuer: from, name: says.Subject, client: client, until: now.Add(remember), grade: grade{
 		Owner: newPrincipal("passthrough", from, says.Subject, client).Owner(), Client: client != "",
-		Audience: slices.Sorted(slices.Values(says.Audience)), Scopes: scopesOf(says.Scope), Expires: expires,
+		Audience: slices.Sorted(slices.Values(audience)), Scopes: scopesOf(says.Scope), Expires: expires,
 	}}
 	if says.Issued != nil {
 		f.grade.Issued = says.Issued.Time()

@@ -261,6 +261,8 @@ func TestIntrospection(t *testing.T) {
 		"meant for another": i.Opaque("alice", map[string]any{"aud": []string{"https://elsewhere.example"}}),
 		"of another issuer": "unknown",
 		"meant for nobody":  i.Opaque("alice", map[string]any{"aud": nil}),
+		"meant for null":    i.Opaque("alice", map[string]any{"aud": json.RawMessage("null")}),
+		"revoked, for null": i.Opaque("alice", map[string]any{"aud": json.RawMessage("null"), "active": false}),
 		"without a subject": i.Opaque("", nil),
 	} {
 		if c := letIn(t, m, "Bearer "+token); !c.Principal.NoTasks {
