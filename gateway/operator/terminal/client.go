@@ -131,15 +131,15 @@ func (g *Gateway) tasks(ctx context.Context, filters url.Values, limit int) (all
 	}
 }
 
-// wholeID is the length from which on an id is taken to be one, and not its beginning.
-const wholeID = 36
+// wholeID is the length of an id. What is shorter is looked for.
+const wholeID = 77
 
 // find returns the id that begins so: tables show the beginning.
 func (g *Gateway) find(ctx context.Context, id string) (string, error) {
 	switch {
 	case id == "": // as that of every task begins
 		return "", errors.New("an id is empty")
-	case len(id) >= wholeID:
+	case len(id) == wholeID:
 		return id, nil
 	}
 	found, err := g.tasks(ctx, url.Values{"id": {id}}, 2)

@@ -314,6 +314,16 @@ func TestEmptyID(t *testing.T) {
 	}
 }
 
+// TestBeginningOfAnID: an id is what the gateway makes, a UUID and more, and its UUID is its beginning.
+func TestBeginningOfAnID(t *testing.T) {
+	c := newConsole(t)
+	id := c.all[0].ID + "-" + strings.Repeat("0", 40)
+	c.all[0].ID = id
+	if err := c.run(t.Context(), "tasks show "+id[:36], false); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestWrongKey: the error says where the key comes from, and no answer is taken for one of a gateway that is none.
 func TestWrongKey(t *testing.T) {
 	c := newConsole(t)
