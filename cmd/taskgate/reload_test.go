@@ -491,7 +491,9 @@ func TestPathIsTakenOver(t *testing.T) {
 	at := func(name, auth string) string {
 		return "public_url: https://gateway.example\n" + upstreamsOf("{name: "+name+", path: /mcp, url: '"+url+"', auth: {"+auth+"}}")
 	}
-	jwt := func(issuer string) string { return "jwt: {issuer: 'http://127.0.0.1:1/" + issuer + "', audiences: [x]}" }
+	jwt := func(issuer string) string {
+		return "jwt: {issuer: 'http://127.0.0.1:1/" + issuer + "', audiences: [x]}"
+	}
 	c := runChanging(t, time.Hour, at("a", jwt("first")))
 	page := func(want string) {
 		t.Helper()
