@@ -403,10 +403,13 @@ func (p *tokenCache) putToken(t *shown) *shown {
 	return t
 }
 
-// addToken takes a token, unless it is there already. The oldest of too many goes.
+// addToken takes a token, unless it is there already and lives as long. The oldest of too many goes.
 func (o *tokensOfOwner) addToken(t *shown) *shown {
 	if i := slices.IndexFunc(o.tokens, func(known *shown) bool { return known.Hash == t.Hash }); i >= 0 {
-		return o.tokens[i]
+		if known := o.tokens[i]; known.Expires.IsZero() || !t.Expires.IsZero() && !known.Expires.Before(t.Expires) {
+			return known
+		}
+		o.tokens = slices.Delete(o.tokens, i, i+1)
 	}
 	o.tokens = slices.DeleteFunc(o.tokens, func(t *shown) bool { return !t.isGood() && !t.standing.refused.Load() })
 	o.tokens = append(o.tokens, t)

@@ -263,6 +263,7 @@ func (p *passthrough) findOut(ctx context.Context, token, address string) (*veri
 		}
 		if f.standing = newStanding(f.verdict == verified); before != nil {
 			f.standing = before.standing
+			f.standing.known.CompareAndSwap(false, f.verdict == verified)
 		}
 		switch {
 		case f.verdict == verified, p.known.Contains(hash): // it is, or was

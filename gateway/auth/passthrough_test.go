@@ -288,6 +288,38 @@ func TestIntrospection(t *testing.T) {
 	}
 }
 
+// TestRefusedBeforeItIsVerified: the other replicas hear of a token once it is verified, also where the server
+// had refused it before.
+func TestRefusedBeforeItIsVerified(t *testing.T) {
+	i := wiretest.NewIssuer(t, "")
+	s := newOAuthServer(t, i.URL)
+	m := startPassthrough(t, s, withIntrospection(i))
+	audience := json.RawMessage(`"https://elsewhere.example"`)
+	token := i.Opaque("alice", map[string]any{"aud": &audience})
+	letIn(t, m, "Bearer "+token).request.credential.verdict("Bearer "+token, false)
+	audience = json.RawMessage(`"` + s.URL + `"`)
+	outdate(m, token)
+	letIn(t, m, "Bearer "+token)
+	if f := m.lastFoundOut(sha256.Sum256([]byte(token))); f.verdict != verified || !f.standing.known.Load() {
+		t.Errorf("verdict %v, and known to the others: %v", f.verdict, f.standing.known.Load())
+	}
+}
+
+// TestTokenThatLivesLonger: a token lives for as long as its issuer says last.
+func TestTokenThatLivesLonger(t *testing.T) {
+	i := wiretest.NewIssuer(t, "")
+	m := startPassthrough(t, newOAuthServer(t, i.URL), withIntrospection(i))
+	end := time.Now().Add(time.Minute).Unix()
+	token := i.Opaque("alice", map[string]any{"exp": &end})
+	letIn(t, m, "Bearer "+token)
+	end += 3600
+	outdate(m, token)
+	owner := letIn(t, m, "Bearer "+token).Principal.Owner()
+	if newest := m.tokens.findNewest(owner, (*shown).isGood); newest == nil || newest.Expires.Before(time.Unix(end, 0)) {
+		t.Errorf("the token is %+v, want the end %d", newest, end)
+	}
+}
+
 // outdate makes what was found out of a token old.
 func outdate(m *passthrough, token string) {
 	f := m.lastFoundOut(sha256.Sum256([]byte(token)))
