@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -215,11 +216,11 @@ func (c *Credential) laterLocked() (authorization string, good bool) {
 	return authorization, false
 }
 
-// findToken returns the token that the call came with, nil while this replica does not have it.
-// Credential.mu is held.
+// findToken returns the token that the call came with, nil while this replica does not have it. One that
+// has expired may live longer by now. Credential.mu is held.
 func (c *Credential) findToken() *shown {
-	if c.own == nil && c.need.Hash != "" {
-		c.own = c.from.findNewest(c.need.Owner, func(t *shown) bool { return t.Hash == c.need.Hash })
+	if !c.isGood(c.own) && c.need.Hash != "" {
+		c.own = cmp.Or(c.from.findNewest(c.need.Owner, func(t *shown) bool { return t.Hash == c.need.Hash }), c.own)
 	}
 	return c.own
 }
